@@ -215,8 +215,8 @@
    CONTENTS
    What follows the interface is joined from rooms, the files of src/, in this order. Each begins
    with a line that has its name; src/README.md is their map.
-     base/      platform threads system object errors backend dtypes memory sinks scopes ending
-                workers options text
+     base/      platform threads system object errors backend dtypes text memory sinks scopes
+                ending workers options
      graph/     table nodes elementwise leaves views reductions products windows attention
                 gradients backward
      schedule/  kernel key analysis grouping program dispatch order trace plans looking update
@@ -2692,6 +2692,10 @@ void __asan_unpoison_memory_region(void const volatile *p, size_t n);
 #  define FLUX_DEF
 #endif
 
+/* Declares a struct of type T that is zero in all its bytes. ({ 0 } draws warnings, and the options
+   of the API have other values in C++ by default.) */
+#define FLUX__ZEROED(T, name) T name; memset((void *)&name, 0, sizeof name)
+
 /* Frees what FLUX_MALLOC gave; p may be NULL, which a user's FLUX_FREE need not take. */
 static FLUX__INLINE void flux__free(const void *p) {
     if (p) FLUX_FREE((void *)(intptr_t)p);
@@ -3980,8 +3984,7 @@ static flux_dtype flux__promote(flux_dtype a, flux_dtype b) {
 }
 
 FLUX_DEF flux_shape flux__shape(const int64_t *dims, int n) {
-    flux_shape s;
-    memset(&s, 0, sizeof s);
+    FLUX__ZEROED(flux_shape, s);
     s.ndim = n;
     for (int i = 0; dims && i < n && i < FLUX_MAX_DIMS; i++) s.dim[i] = dims[i];
     return s;
@@ -4072,6 +4075,183 @@ static flux__text flux__describe(const flux_tensor *x) {
 }
 
 FLUX__END_HOT
+
+/* ---------------------------------------------------------------------- base/text.h
+   Text output: a flux__sink works as snprintf does (it writes what fits and
+   counts everything), or writes to a file, in colour on a terminal, or into
+   memory that grows. Every text that is put together from parts is written to
+   one. The glyphs, in Unicode or ASCII, digits
+   and integers as text are here as well.
+
+   Invariant: a sink without memory only counts, so the same code gives a text
+   and its length. len counts bytes and chars counts characters of UTF-8;
+   columns are aligned by chars, and colour codes are not counted in it.
+   flux__sink_end terminates the text within n bytes and returns the length of
+   the whole text. Colour is used only where standard output is a terminal and
+   NO_COLOR is not set. */
+
+FLUX__BEGIN_COLD
+
+static FLUX__INLINE bool flux__is_digit(char c) { return c >= '0' && c <= '9'; }
+
+typedef struct flux__sink {
+    char *out;                            /* at most n bytes are written here, the last is a 0 */
+    size_t n, len, chars;                 /* bytes and characters of the whole text so far */
+    FILE *file;                           /* where the text is written in place of out, or NULL */
+    bool colour;
+    bool grows, failed;                   /* grows: out is memory of the sink's own, to be freed
+                                             with flux__free; failed: it could not grow */
+} flux__sink;
+
+/* A sink that writes to n bytes at out; out may be NULL: it only counts. */
+static flux__sink flux__sink_to(char *out, size_t n) {
+    flux__sink s = { out, out ? n : 0, 0, 0, NULL, false, false, false };
+    return s;
+}
+
+/* A sink whose memory grows with the text. */
+static flux__sink flux__sink_growing(void) {
+    flux__sink s = { NULL, 0, 0, 0, NULL, false, true, false };
+    return s;
+}
+
+/* Makes room for n more bytes and a 0; false, and nothing is written any more, if memory is out. */
+static bool flux__sink_grow(flux__sink *s, size_t n) {
+    size_t room = s->n < 512 ? 1024 : 2 * s->n;
+    if (s->failed || s->len + n < s->n) return !s->failed;
+    if (room <= s->len + n) room = s->len + n + 1;
+    char *more = (char *)FLUX_REALLOC(s->out, room);
+    s->failed = !more;
+    if (more) s->out = more, s->n = room;
+    return !s->failed;
+}
+
+/* A sink that writes to standard output, in colour if that is a terminal which shows it and
+   NO_COLOR is not set (https://no-color.org). */
+static flux__sink flux__sink_stdout(void) {
+    flux__sink s = { NULL, 0, 0, 0, stdout, false, false, false };
+    const char *term = flux__env("TERM");
+    s.colour = flux__is_terminal(stdout) && !flux__env("NO_COLOR") &&
+               (term ? strcmp(term, "dumb") != 0 : flux__env("WT_SESSION") != NULL);
+    return s;
+}
+
+static void flux__put_bytes(flux__sink *s, const char *text, size_t n) {
+    if (s->grows && !flux__sink_grow(s, n)) return;
+    if (s->file) fwrite(text, 1, n, s->file);
+    else if (s->len + 1 < s->n)
+        memcpy(s->out + s->len, text, n < s->n - 1 - s->len ? n : s->n - 1 - s->len);
+    s->len += n;
+    for (size_t i = 0; i < n; i++)        /* UTF-8: 10xxxxxx continues a character */
+        if (((unsigned char)text[i] & 0xC0) != 0x80) s->chars++;
+}
+
+static void flux__put(flux__sink *s, const char *text) { flux__put_bytes(s, text, strlen(text)); }
+
+/* Puts what printf would print, cut after 511 bytes. */
+static void flux__putf(flux__sink *s, const char *format, ...) FLUX__PRINTF(2, 3);
+static void flux__putf(flux__sink *s, const char *format, ...) {
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    flux__put(s, text);
+}
+
+/* Puts "64, 128". */
+static void flux__put_dims(flux__sink *s, const int64_t *dim, int n) {
+    for (int i = 0; i < n; i++) flux__putf(s, i ? ", %lld" : "%lld", (long long)dim[i]);
+}
+
+static void flux__put_pad(flux__sink *s, int64_t n) {
+    for (; n > 0; n -= 16) flux__put_bytes(s, "                ", n < 16 ? (size_t)n : 16);
+}
+
+/* Sets the terminal's colour from here on ("90" grey, "31" red, "36" cyan, "0" the default);
+   counts no characters. */
+static void flux__put_colour(flux__sink *s, const char *code) {
+    size_t chars = s->chars;
+    if (!s->colour) return;
+    flux__put(s, "\033[");
+    flux__put(s, code);
+    flux__put(s, "m");
+    s->chars = chars;
+}
+
+/* Terminates the text with a 0; returns the length of the whole text, without the 0. */
+static size_t flux__sink_end(flux__sink *s) {
+    if (s->n) s->out[s->len < s->n ? s->len : s->n - 1] = 0;
+    return s->len;
+}
+
+static int flux__print_plain;                         /* 0: by FLUX_ASCII, 1: ASCII, 2: Unicode */
+
+FLUX_DEF void flux_print_ascii(bool on) { flux__atomic_store32(&flux__print_plain, on ? 1 : 2); }
+
+static bool flux__ascii(void) {
+    int plain = flux__atomic_load32(&flux__print_plain);
+    const char *wish = plain ? NULL : flux__env("FLUX_ASCII");
+    return plain ? plain == 1 : wish && strcmp(wish, "0") != 0;
+}
+
+enum { FLUX__TIMES, FLUX__ROWS_LEFT_OUT, FLUX__COLUMNS_LEFT_OUT, FLUX__DOT };
+static const char *flux__glyph(int which) {
+    static const char *const glyphs[][2] = {
+        { "\xC3\x97", "x" }, { "\xE2\x8B\xAE", ":" }, { "\xE2\x80\xA6", "..." },
+        { "\xE2\x8B\x85", "." }
+    };
+    return glyphs[which][flux__ascii()];
+}
+
+/* Writes v in decimal to out, which has 32 bytes; `groups`: with _ between groups of three digits.
+   Returns the length. */
+static int flux__integer_text(int64_t v, bool groups, char *out) {
+    char back[32];
+    int n = 0, digits = 0;
+    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
+    do {
+        if (groups && digits && digits % 3 == 0) back[n++] = '_';
+        back[n++] = (char)('0' + (int)(u % 10));
+        u /= 10;
+        digits++;
+    } while (u);
+    if (v < 0) back[n++] = '-';
+    for (int i = 0; i < n; i++) out[i] = back[n - 1 - i];
+    out[n] = 0;
+    return n;
+}
+
+static void flux__put_integer(flux__sink *s, int64_t v, bool groups) {
+    char text[32];
+    flux__put_bytes(s, text, (size_t)flux__integer_text(v, groups, text));
+}
+
+static int64_t flux__characters(const char *text) {        /* how many UTF-8 has */
+    int64_t n = 0;
+    for (; *text; text++) n += ((unsigned char)*text & 0xC0) != 0x80;
+    return n;
+}
+
+/* Writes a text in exactly `width` characters: a longer one is cut and ends in dots, a shorter
+   one is followed by blanks. */
+static void flux__put_cut(flux__sink *s, const char *text, int64_t width) {
+    int64_t dots = flux__ascii() ? 3 : 1, chars = 0, kept = 0;
+    size_t end = 0;
+    if (dots > width) dots = width;
+    for (size_t i = 0; text[i]; i++) {
+        /* within a character of UTF-8 */
+        if (((unsigned char)text[i] & 0xC0) == 0x80) continue;
+        if (chars++ == width - dots) end = i;
+    }
+    kept = chars > width ? width - dots : chars;
+    flux__put_bytes(s, text, chars > width ? end : strlen(text));
+    if (chars > width)
+        flux__put(s, flux__ascii() ? &"..."[3 - dots] : dots ? "\xe2\x80\xa6" : ""), kept += dots;
+    flux__put_pad(s, width - kept);
+}
+
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- base/memory.h
    Memory: allocation of the library's own data, where running out is an error
@@ -4305,20 +4485,22 @@ static bool flux__buffer_labelled(const flux__buffer *b, const flux_tensor *x, s
            memcmp(b->dim, x->dim, sizeof b->dim) == 0;
 }
 
-/* Writes a number of bytes as text, as in "1.50 MiB"; returns what snprintf does. */
-static int flux__say_bytes(char *out, size_t n, double bytes) {
+/* A number of bytes as text: "1.50 MiB". */
+static flux__text flux__bytes_text(double bytes) {
     static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    flux__text t;
     int u = 0;
     while (u < 4 && bytes >= 1024) bytes /= 1024, u++;
-    return snprintf(out, n, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
+    snprintf(t.s, sizeof t.s, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
+    return t;
 }
 
 /* Writes the three largest sizes of live buffers and how many have each, as in
    "f32 1024x1024 (4.00 MiB), 2 x f32 512x512 (1.00 MiB)". The caller holds the pool's lock. */
 static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
     const flux__buffer *last = NULL;
-    size_t used = 0;
-    for (int i = 0; i < 3 && used + 120 < n; i++) {
+    flux__sink s = flux__sink_to(out, n);
+    for (int i = 0; i < 3 && s.len + 120 < n; i++) {
         const flux__buffer *most = NULL;
         int count = 0;
         for (const flux__buffer *b = pool->live; b; b = b->after)
@@ -4326,41 +4508,33 @@ static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
         for (const flux__buffer *b = pool->live; b && most; b = b->after)
             count += b->bytes == most->bytes;
         if (!most) break;
-        used += (size_t)snprintf(out + used, n - used, i ? ", " : "");
-        if (count > 1) used += (size_t)snprintf(out + used, n - used, "%d x ", count);
-        if (most->ndim >= 0)
-            used += (size_t)snprintf(out + used, n - used, "%s ",
-                                     flux_dtype_name((flux_dtype)most->dtype));
-        for (int d = 0; d < most->ndim && used + 40 < n; d++)
-            used += (size_t)snprintf(out + used, n - used, d ? "x%lld" : "%lld",
-                                     (long long)most->dim[d]);
-        used += (size_t)snprintf(out + used, n - used, most->ndim > 0 ? " (" : "(");
-        used += (size_t)flux__say_bytes(out + used, n - used, (double)most->bytes);
-        used += (size_t)snprintf(out + used, n - used, ")");
+        if (i) flux__put(&s, ", ");
+        if (count > 1) flux__putf(&s, "%d x ", count);
+        if (most->ndim >= 0) flux__putf(&s, "%s ", flux_dtype_name((flux_dtype)most->dtype));
+        for (int d = 0; d < most->ndim; d++)
+            flux__putf(&s, d ? "x%lld" : "%lld", (long long)most->dim[d]);
+        flux__putf(&s, most->ndim > 0 ? " (%s)" : "(%s)", flux__bytes_text((double)most->bytes).s);
         last = most;
     }
+    flux__sink_end(&s);
 }
 
 /* Records the out-of-memory error of a device: the bytes asked for, what is in use, held or free
    there, and the largest buffers in use (`largest`, from flux__arena_largest). Returns NULL. */
 static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, const char *largest) {
-    char asked[40], live[40], held[40], most[40], room[120] = "";
+    char room[280] = "";
     size_t available = 0, total = 0;
     const flux__backend *b = flux__backend_of(d.backend);
-    flux__say_bytes(asked, sizeof asked, (double)bytes);
-    flux__say_bytes(live, sizeof live, (double)now.live);
-    flux__say_bytes(held, sizeof held, (double)now.reserved);
-    flux__say_bytes(most, sizeof most, (double)now.limit);
-    if (now.limit) snprintf(room, sizeof room, ", under the limit of flux_mem_limit, %s", most);
-    else if (b->room && b->room(d.id, &available, &total) == 0) {
-        char have[40], whole[40];
-        flux__say_bytes(have, sizeof have, (double)available);
-        flux__say_bytes(whole, sizeof whole, (double)total);
-        snprintf(room, sizeof room, "; %s of %s are free there", have, whole);
-    }
+    if (now.limit)
+        snprintf(room, sizeof room, ", under the limit of flux_mem_limit, %s",
+                 flux__bytes_text((double)now.limit).s);
+    else if (b->room && b->room(d.id, &available, &total) == 0)
+        snprintf(room, sizeof room, "; %s of %s are free there",
+                 flux__bytes_text((double)available).s, flux__bytes_text((double)total).s);
     return (flux__buffer *)flux__fail(
         "out of memory on %s: %zu bytes asked for (%s), %s in use, %s held%s%s%s",
-        flux_device_name(d), bytes, asked, live, held, room,
+        flux_device_name(d), bytes, flux__bytes_text((double)bytes).s,
+        flux__bytes_text((double)now.live).s, flux__bytes_text((double)now.reserved).s, room,
         *largest ? "; the largest: " : "", largest);
 }
 
@@ -5326,8 +5500,7 @@ FLUX_DEF void flux__block_end(flux__block *b, const char *file, int line) {
 }
 
 FLUX_DEF flux__turns flux__times_start(int64_t n) {
-    flux__turns e;
-    memset(&e, 0, sizeof e);
+    FLUX__ZEROED(flux__turns, e);
     e.at = -1;
     e.n = n;
     e.failures = flux__failures();
@@ -5872,146 +6045,6 @@ static FLUX__INLINE int64_t flux__given_int(int64_t v, bool made, int64_t fallba
 static FLUX__INLINE flux_switch flux__given_switch(flux_switch v, bool made) {
     /* 0 in a made struct: `false` was given */
     return v != 0 ? v : made ? FLUX_OFF : FLUX_DEFAULT;
-}
-
-FLUX__END_COLD
-
-/* ---------------------------------------------------------------------- base/text.h
-   Text output: a flux__sink either works as snprintf does (it writes what fits
-   and counts everything) or writes to a file, in colour on a terminal. Every
-   print and text function writes to one. The glyphs, in Unicode or ASCII, digits
-   and integers as text are here as well.
-
-   Invariant: a sink without memory only counts, so the same code gives a text
-   and its length. len counts bytes and chars counts characters of UTF-8;
-   columns are aligned by chars, and colour codes are not counted in it.
-   flux__sink_end terminates the text within n bytes and returns the length of
-   the whole text. Colour is used only where standard output is a terminal and
-   NO_COLOR is not set. */
-
-FLUX__BEGIN_COLD
-
-static FLUX__INLINE bool flux__is_digit(char c) { return c >= '0' && c <= '9'; }
-
-typedef struct flux__sink {
-    char *out;                            /* at most n bytes are written here, the last is a 0 */
-    size_t n, len, chars;                 /* bytes and characters of the whole text so far */
-    FILE *file;                           /* where the text is written in place of out, or NULL */
-    bool colour;
-} flux__sink;
-
-/* A sink that writes to n bytes at out; out may be NULL: it only counts. */
-static flux__sink flux__sink_to(char *out, size_t n) {
-    flux__sink s = { out, out ? n : 0, 0, 0, NULL, false };
-    return s;
-}
-
-/* A sink that writes to standard output, in colour if that is a terminal which shows it and
-   NO_COLOR is not set (https://no-color.org). */
-static flux__sink flux__sink_stdout(void) {
-    flux__sink s = { NULL, 0, 0, 0, stdout, false };
-    const char *term = flux__env("TERM");
-    s.colour = flux__is_terminal(stdout) && !flux__env("NO_COLOR") &&
-               (term ? strcmp(term, "dumb") != 0 : flux__env("WT_SESSION") != NULL);
-    return s;
-}
-
-static void flux__put_bytes(flux__sink *s, const char *text, size_t n) {
-    if (s->file) fwrite(text, 1, n, s->file);
-    else if (s->len + 1 < s->n)
-        memcpy(s->out + s->len, text, n < s->n - 1 - s->len ? n : s->n - 1 - s->len);
-    s->len += n;
-    for (size_t i = 0; i < n; i++)        /* UTF-8: 10xxxxxx continues a character */
-        if (((unsigned char)text[i] & 0xC0) != 0x80) s->chars++;
-}
-
-static void flux__put(flux__sink *s, const char *text) { flux__put_bytes(s, text, strlen(text)); }
-
-static void flux__put_pad(flux__sink *s, int64_t n) {
-    for (; n > 0; n -= 16) flux__put_bytes(s, "                ", n < 16 ? (size_t)n : 16);
-}
-
-/* Sets the terminal's colour from here on ("90" grey, "31" red, "36" cyan, "0" the default);
-   counts no characters. */
-static void flux__put_colour(flux__sink *s, const char *code) {
-    size_t chars = s->chars;
-    if (!s->colour) return;
-    flux__put(s, "\033[");
-    flux__put(s, code);
-    flux__put(s, "m");
-    s->chars = chars;
-}
-
-/* Terminates the text with a 0; returns the length of the whole text, without the 0. */
-static size_t flux__sink_end(flux__sink *s) {
-    if (s->n) s->out[s->len < s->n ? s->len : s->n - 1] = 0;
-    return s->len;
-}
-
-static int flux__print_plain;                         /* 0: by FLUX_ASCII, 1: ASCII, 2: Unicode */
-
-FLUX_DEF void flux_print_ascii(bool on) { flux__atomic_store32(&flux__print_plain, on ? 1 : 2); }
-
-static bool flux__ascii(void) {
-    int plain = flux__atomic_load32(&flux__print_plain);
-    const char *wish = plain ? NULL : flux__env("FLUX_ASCII");
-    return plain ? plain == 1 : wish && strcmp(wish, "0") != 0;
-}
-
-enum { FLUX__TIMES, FLUX__ROWS_LEFT_OUT, FLUX__COLUMNS_LEFT_OUT, FLUX__DOT };
-static const char *flux__glyph(int which) {
-    static const char *const glyphs[][2] = {
-        { "\xC3\x97", "x" }, { "\xE2\x8B\xAE", ":" }, { "\xE2\x80\xA6", "..." },
-        { "\xE2\x8B\x85", "." }
-    };
-    return glyphs[which][flux__ascii()];
-}
-
-/* Writes v in decimal to out, which has 32 bytes; `groups`: with _ between groups of three digits.
-   Returns the length. */
-static int flux__integer_text(int64_t v, bool groups, char *out) {
-    char back[32];
-    int n = 0, digits = 0;
-    uint64_t u = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
-    do {
-        if (groups && digits && digits % 3 == 0) back[n++] = '_';
-        back[n++] = (char)('0' + (int)(u % 10));
-        u /= 10;
-        digits++;
-    } while (u);
-    if (v < 0) back[n++] = '-';
-    for (int i = 0; i < n; i++) out[i] = back[n - 1 - i];
-    out[n] = 0;
-    return n;
-}
-
-static void flux__put_integer(flux__sink *s, int64_t v, bool groups) {
-    char text[32];
-    flux__put_bytes(s, text, (size_t)flux__integer_text(v, groups, text));
-}
-
-static int64_t flux__characters(const char *text) {        /* how many UTF-8 has */
-    int64_t n = 0;
-    for (; *text; text++) n += ((unsigned char)*text & 0xC0) != 0x80;
-    return n;
-}
-
-/* Writes a text in exactly `width` characters: a longer one is cut and ends in dots, a shorter
-   one is followed by blanks. */
-static void flux__put_cut(flux__sink *s, const char *text, int64_t width) {
-    int64_t dots = flux__ascii() ? 3 : 1, chars = 0, kept = 0;
-    size_t end = 0;
-    if (dots > width) dots = width;
-    for (size_t i = 0; text[i]; i++) {
-        /* within a character of UTF-8 */
-        if (((unsigned char)text[i] & 0xC0) == 0x80) continue;
-        if (chars++ == width - dots) end = i;
-    }
-    kept = chars > width ? width - dots : chars;
-    flux__put_bytes(s, text, chars > width ? end : strlen(text));
-    if (chars > width)
-        flux__put(s, flux__ascii() ? &"..."[3 - dots] : dots ? "\xe2\x80\xa6" : ""), kept += dots;
-    flux__put_pad(s, width - kept);
 }
 
 FLUX__END_COLD
@@ -12004,23 +12037,22 @@ static int flux__by_bytes(const void *a, const void *b) {
    the scope and up to three kinds of tensors that hold the most. */
 static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
     const flux__scope *s = &t->scope[scope];
-    char what[400] = "", where[200] = "", bytes[40];
+    char what[400], where[200] = "";
     int64_t sum = 0;
-    size_t n = 0;
+    flux__sink out = flux__sink_to(what, sizeof what);
     qsort(h->heap, (size_t)h->nheaps, sizeof *h->heap, flux__by_bytes);
     for (int i = 0, said = 0; i < h->nheaps; i++) {
         if (h->heap[i].count < FLUX__MANY) continue;
         sum += h->heap[i].bytes;
         if (said > 2 || (said > 0 && h->heap[i].bytes < sum / 20)) continue;
         said++;
-        flux__text kind = flux__describe(h->heap[i].like);
-        flux__say_bytes(bytes, sizeof bytes, (double)h->heap[i].bytes);
-        n += (size_t)snprintf(what + n, sizeof what - n, "%s%lld x %s of %.80s (%s)", n ? ", " : "",
-                              (long long)h->heap[i].count, flux__op_names[h->heap[i].like->op],
-                              kind.s, bytes);
+        flux__putf(&out, "%s%lld x %s of %.80s (%s)", out.len ? ", " : "",
+                   (long long)h->heap[i].count, flux__op_names[h->heap[i].like->op],
+                   flux__describe(h->heap[i].like).s,
+                   flux__bytes_text((double)h->heap[i].bytes).s);
     }
+    flux__sink_end(&out);
     if (sum <= flux__scope_most) return;
-    flux__say_bytes(bytes, sizeof bytes, (double)sum);
     if (s->file) snprintf(where, sizeof where, "the scope opened at %.150s:%d", s->file, s->line);
     else
         snprintf(where, sizeof where, "%s",
@@ -12028,7 +12060,7 @@ static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
     flux__note(FLUX_LOG_WARN, "scope.memory", true,
                "%s has come to hold %s and is still open; the most: %s. The turns of flux_times "
                "and flux_each free what they make, and flux_carry takes a value along%s",
-               where, bytes, what,
+               where, flux__bytes_text((double)sum).s, what,
                t->nograd ? "; FLUX_NOGRAD alone is no scope, FLUX_INFER is" : "");
 }
 
@@ -24246,18 +24278,17 @@ FLUX__BEGIN_COLD
 /* Writes why no GPU can be used: "CUDA, AMDGPU: not part of this build; Metal: ..." */
 static void flux__why_none(char *out, size_t n) {
     const char *last = "";
-    size_t at = 0;
-    out[0] = '\0';
-    for (int i = 0; i < FLUX__BACKENDS - 1 && at < n; i++) {
+    flux__sink s = flux__sink_to(out, n);
+    for (int i = 0; i < FLUX__BACKENDS - 1; i++) {
         int b = flux__order[i];
         const char *why = flux__probe_of(b)->why;
         const char *next = i + 2 < FLUX__BACKENDS ? flux__probe_of(flux__order[i + 1])->why : "";
         bool group = strcmp(why, next) == 0;
-        at += (size_t)snprintf(out + at, n - at, "%s%s%s%.200s",
-                               i == 0 ? "" : strcmp(last, why) == 0 ? ", " : "; ",
-                               flux__backends[b].name, group ? "" : ": ", group ? "" : why);
+        flux__putf(&s, "%s%s%s%.200s", i == 0 ? "" : strcmp(last, why) == 0 ? ", " : "; ",
+                   flux__backends[b].name, group ? "" : ": ", group ? "" : why);
         last = why;
     }
+    flux__sink_end(&s);
 }
 
 /* The back end to use: the preferred one if it works, else the first of flux__order that works.
@@ -24473,11 +24504,13 @@ static int64_t flux__integer_at(const void *p, flux_dtype t, int64_t i) {
 
 /* Writes the index of element i of x: "(3)" or "(1, 2)". */
 static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t n) {
-    size_t len = 0;
-    for (int d = 0; d < x->ndim && len < n; i /= x->dim[d++])
-        len += (size_t)snprintf(out + len, n - len, "%s%lld", d ? ", " : "(",
-                                (long long)(i % x->dim[d]));
-    if (len < n) snprintf(out + len, n - len, "%s", x->ndim ? ")" : "()");
+    flux__sink s = flux__sink_to(out, n);
+    int64_t place[FLUX_MAX_DIMS];
+    for (int d = 0; d < x->ndim; i /= x->dim[d++]) place[d] = i % x->dim[d];
+    flux__put(&s, "(");
+    flux__put_dims(&s, place, x->ndim);
+    flux__put(&s, ")");
+    flux__sink_end(&s);
 }
 
 /* Checks that labels are at least `least` and below `end`, or equal to *ignored. Labels are data,
@@ -24769,8 +24802,7 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
     l->seeded = o->seed != FLUX__NO_SEED && (o->marked || o->seed != 0);
     l->seed = l->seeded ? (uint64_t)o->seed : 0;
     if (!flux__loader_source(l, o) || !flux__loader_cut(l, batchsize)) return false;
-    flux__stage s;
-    memset(&s, 0, sizeof s);
+    FLUX__ZEROED(flux__stage, s);
     s.kind = FLUX__STAGE_TRANSFORM;
     s.transform = o->transform;
     s.user = o->user;
@@ -24810,9 +24842,8 @@ static flux_loader *flux__loader_with(const flux_loader *l, flux__stage s, bool 
 /* A loader whose batches are moved to d; the data stays where it is. If the last stage is a move,
    this one replaces it. */
 static flux_loader *flux__loader_on(flux_loader *l, flux_device d, bool keep_f64) {
-    flux__stage s;
+    FLUX__ZEROED(flux__stage, s);
     if (!l) return (flux_loader *)flux__null("to", "loader", l);
-    memset(&s, 0, sizeof s);
     s.kind = FLUX__STAGE_MOVE;
     s.device = d;
     s.keep_f64 = keep_f64;
@@ -25241,10 +25272,8 @@ static bool flux__batch_make(const flux_loader *l, const int64_t *order, uint64_
 }
 
 FLUX_DEF flux_batch flux_first(flux_loader *l) {
-    flux__made m;
-    flux_batch none;
-    memset(&none, 0, sizeof none);
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__made, m);
+    FLUX__ZEROED(flux_batch, none);
     if (!l) return flux__null("first", "l", l), none;
     if (l->batches < 1) return flux__fail("first: the loader has no batches"), none;
     if (flux__batch_make(l, NULL, flux__scramble(l->seed), 0, false, false, &m)) {
@@ -25316,8 +25345,7 @@ static void flux__put_options(flux__sink *s, const flux_loader *l) {
 /* Writes a loader: the arrays it holds, its options, and the shapes of its first batch, which is
    made for this. */
 static bool flux__put_loader(flux__sink *s, flux_loader *l) {
-    flux__made m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__made, m);
     flux__put_integer(s, l->batches, false);
     flux__put(s, "-element DataLoader(");
     for (int i = 0; i < l->arrays; i++) {
@@ -25422,15 +25450,14 @@ static void flux__time_text(double seconds, char *out, size_t n) {
 
 /* Writes the values as they are now, each with its label, as in "loss 0.3456", after the gap. */
 static void flux__bar_values(flux__progress *bar, const char *gap, char *out, size_t n) {
-    size_t len = 0;
-    out[0] = 0;
-    for (int i = 0; i < bar->values && len < n; i++) {
+    flux__sink s = flux__sink_to(out, n);
+    for (int i = 0; i < bar->values; i++) {
         if (bar->value[i].x) bar->value[i].number = flux_item(bar->value[i].x);
         /* its number is known: its graph need not be kept */
         flux_assign(&bar->value[i].x, NULL);
-        len += (size_t)snprintf(out + len, n - len, "%s%s %.4g", gap, bar->value[i].label,
-                                bar->value[i].number);
+        flux__putf(&s, "%s%s %.4g", gap, bar->value[i].label, bar->value[i].number);
     }
+    flux__sink_end(&s);
 }
 
 /* Writes what stands behind the bar and gives its width in characters. If it is wider than `room`,
@@ -25741,8 +25768,7 @@ static void flux__epoch_ahead(flux__epoch *r) {
 /* Makes the cursor, which has the epoch and its progress bar and is owned by the scope around the
    loop. */
 static flux__each_state flux__each_begin(flux__each_args a) {
-    flux__each_state e;
-    memset(&e, 0, sizeof e);
+    FLUX__ZEROED(flux__each_state, e);
     flux_loader *cursor = flux__loader_new();
     if (!cursor) return e;
     int64_t failures = flux__failures();
@@ -25757,8 +25783,7 @@ static flux__each_state flux__each_begin(flux__each_args a) {
 
 /* Begins the loop. While an error is pending no batch is handed out, not even the first. */
 FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
-    flux__each_state none;
-    memset(&none, 0, sizeof none);
+    FLUX__ZEROED(flux__each_state, none);
     if (!a.loader || FLUX__GONE("each", a.loader))
         return flux__null("each", "loader", a.loader), none;
     return flux_failed() ? none : flux__each_begin(a);
@@ -25842,34 +25867,15 @@ typedef void (*flux__field_fn)(flux_tensor **slot, const char *path, bool traine
 
 /* ---------------- one-line forms of layers */
 
-/* A line of text; flux__say appends to it and cuts off what is too long. */
+/* A layer as one line of text, as it is printed; what is too long is cut off. */
 typedef struct flux__words { char s[400]; } flux__words;
-
-static void flux__say(flux__words *l, const char *format, ...) FLUX__PRINTF(2, 3);
-static void flux__say(flux__words *l, const char *format, ...) {
-    size_t used = strlen(l->s);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(l->s + used, sizeof l->s - used, format, args);
-    va_end(args);
-}
-
-static size_t flux__line_out(const flux__words *l, char *out, size_t n) {
-    int length = snprintf(out, n, "%s", l->s);
-    return length > 0 ? (size_t)length : 0;
-}
 
 static flux__words flux__line_of(flux_layer *m) {
     flux__words l;
-    l.s[0] = 0;
     if (m->type->text) m->type->text(m, l.s, sizeof l.s);
-    else flux__say(&l, "%s", m->type->name);
+    else snprintf(l.s, sizeof l.s, "%s", m->type->name);
     l.s[sizeof l.s - 1] = 0;
     return l;
-}
-
-static void flux__say_dims(flux__words *l, const int64_t *dim, int n) {
-    for (int i = 0; i < n; i++) flux__say(l, i ? ", %lld" : "%lld", (long long)dim[i]);
 }
 
 /* ---------------- fields */
@@ -26156,9 +26162,8 @@ static bool flux__walk_layer(flux__walker *w, flux_layer *m) {
    with an error, if the walk did not come to its end. */
 static bool flux__walk_all(const flux_layer *m, flux__field_fn field,
                            void (*layer)(flux_layer *m, void *user), void *user) {
-    flux__walker w;
+    FLUX__ZEROED(flux__walker, w);
     if (FLUX__GONE("model", m)) return false;
-    memset(&w, 0, sizeof w);
     w.field = field;
     w.layer = layer;
     w.user = user;
@@ -26241,8 +26246,7 @@ static void flux__tally_one(flux_tensor *x, const char *path, bool trained, void
 
 /* Fills in t for a model: a first visit finds all tensors, a second one counts. */
 static bool flux__tally_all(const char *call, const flux_layer *m, flux__tally *t) {
-    flux__visiting v;
-    memset(&v, 0, sizeof v);
+    FLUX__ZEROED(flux__visiting, v);
     if (!m) flux__null(call, "model", m);
     bool done = m && flux__visit_all(&v, m);
     t->there = &v.seen;
@@ -26268,7 +26272,8 @@ typedef struct flux__sought {
     const char *path;
     flux_tensor *found;                   /* the first tensor at that path, or NULL */
     flux_tensor *value;                   /* flux_set_param: the tensor that replaces it */
-    flux__words have;                     /* the model's paths, for the message */
+    char paths[400];                      /* the model's paths, for the message */
+    flux__sink have;                      /* writes to .paths */
 } flux__sought;
 
 /* Walk callback: looks for a path, and lists the paths of the model for the message. */
@@ -26277,9 +26282,8 @@ static void flux__match_path(flux_tensor **slot, const char *path, bool trained,
     flux__sought *w = (flux__sought *)user;
     (void)trained, (void)owner;
     if (!w->found && strcmp(path, w->path) == 0) w->found = *slot;
-    size_t used = strlen(w->have.s);
-    if (used < 300) flux__say(&w->have, "%s%.80s", used ? ", " : "", path);
-    else if (used < 380 && w->have.s[used - 1] != '.') flux__say(&w->have, ", ...");
+    if (w->have.len < 300) flux__putf(&w->have, "%s%.80s", w->have.len ? ", " : "", path);
+    else if (w->paths[w->have.len - 1] != '.') flux__put(&w->have, ", ...");
 }
 
 /* Finds the tensor at a path; false, with an error, if there is none. */
@@ -26290,10 +26294,12 @@ static bool flux__find_param(const char *call, flux_layer *m, const char *path, 
         return false;
     }
     w->path = path;
+    w->have = flux__sink_to(w->paths, sizeof w->paths);
     if (!flux__walk_all(m, flux__match_path, NULL, w)) return false;
+    flux__sink_end(&w->have);
     if (!w->found)
         flux__fail("%s: %s has no \"%.80s\"; it has %s", call, m->type->name, path,
-                   w->have.s[0] ? w->have.s : "no tensors");
+                   w->have.len ? w->paths : "no tensors");
     return w->found != NULL;
 }
 
@@ -26550,9 +26556,8 @@ static flux_tensor *flux__fmap_call(flux_tensor *x, const char *path, bool train
 /* flux_fmap and flux_fmap_with: `a` has the function, of either type. */
 static flux_layer *flux__fmap(flux__fmap_args a, flux_layer *m,
                               bool (*exclude)(flux_layer *, void *), bool same) {
-    flux__mapping p;
+    FLUX__ZEROED(flux__mapping, p);
     if (!m || (!a.fn && !a.with)) return (flux_layer *)flux__null("fmap", m ? "f" : "model", NULL);
-    memset(&p, 0, sizeof p);
     p.f = flux__fmap_call;
     p.user = &a;
     p.exclude = exclude;
@@ -26617,9 +26622,8 @@ static flux_tensor *flux__convert_leaf(flux_tensor *x, const char *path, bool tr
 }
 
 static flux_layer *flux__convert_layer(const char *call, flux_layer *m, flux_dtype t) {
-    flux__mapping p;
+    FLUX__ZEROED(flux__mapping, p);
     if (!m) return (flux_layer *)flux__null(call, "model", m);
-    memset(&p, 0, sizeof p);
     p.f = flux__convert_leaf;
     p.user = &t;
     const int b = flux__nograd_enter();
@@ -26702,9 +26706,8 @@ static flux_tensor *flux__flat_piece(flux_tensor *x, const char *path, bool trai
 /* A model like m whose trained tensors are slices of `flat`, in the order of destructure. */
 FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     flux__flat f;
-    flux__mapping p;
+    FLUX__ZEROED(flux__mapping, p);
     if (!m || !flat) return (flux_layer *)flux__null("restructure", m ? "flat" : "model", NULL);
-    memset(&p, 0, sizeof p);
     p.f = flux__flat_piece;
     p.user = &f;
     int h = flux__hide();
@@ -26856,13 +26859,12 @@ static flux_tensor *flux__function_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__function_text(flux_layer *self, char *out, size_t n) {
     const flux__function *m = (const flux__function *)self;
-    flux__words l;
+    flux__sink s = flux__sink_to(out, n);
     const char *name = m->label[0] ? m->label
                        : m->f      ? flux__known_name(m->f)
                                    : flux__fn2_name(m->f2);
-    l.s[0] = 0;
-    flux__say(&l, "%s", name ? name : "function");
-    return flux__line_out(&l, out, n);
+    flux__putf(&s, "%s", name ? name : "function");
+    return flux__sink_end(&s);
 }
 
 static const flux_layer_type *flux__function_type(void) {
@@ -26872,8 +26874,7 @@ static const flux_layer_type *flux__function_type(void) {
 }
 
 static flux_layer *flux__function_new(flux_fn f, flux_fn2 f2, const char *name) {
-    flux__function m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__function, m);
     if (!f && !f2) return (flux_layer *)flux__null("function", "f", NULL);
     m.f = f;
     m.f2 = f2;
@@ -27324,8 +27325,7 @@ FLUX_DEF flux_tensor *flux_gelu(flux_tensor *x) { return flux_gelu_tanh(x); }
     }
 
 static flux_act_opts flux__act_of(flux_tensor *x) {
-    flux_act_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_act_opts, o);
     o.x = x;
     return o;
 }
@@ -27427,6 +27427,21 @@ static flux_tensor *flux__make_bias(flux_switch bias, const flux_tensor *weight,
     return bias == FLUX_OFF || !weight ? NULL : flux_full_shape(s, 0.0, (flux_dtype)weight->dtype);
 }
 
+/* Makes a weight of shape s and its bias of shape `wide`; false is an error. */
+static bool flux__make_affine(const char *call, flux_init_fn init, flux_shape s, flux_shape wide,
+                              flux_switch bias, flux_tensor **weight, flux_tensor **b) {
+    *weight = flux__make_weight(call, init, s);
+    *b = flux__make_bias(bias, *weight, wide);
+    return *weight && (*b || bias == FLUX_OFF);
+}
+
+/* The end of a constructor that made weights since flux__hide, which returned h: the layer with
+   these fields, which owns them, or NULL if they are not `good`. */
+static flux_layer *flux__layer_made(int h, bool good, const flux_layer_type *type,
+                                    const void *fields) {
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, fields) : NULL);
+}
+
 /* The input x of a layer converted to `want`, the dtype of its weights; NULL, with an
    error, for a tuple. */
 static flux_tensor *flux__input(flux_layer *m, flux_tensor *x, flux_dtype want) {
@@ -27484,12 +27499,12 @@ static flux_tensor *flux__dense_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__dense_text(flux_layer *self, char *out, size_t n) {
     const flux__dense_layer *m = (const flux__dense_layer *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "Dense(%lld => %lld", (long long)m->weight->dim[1], (long long)m->weight->dim[0]);
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    flux__say(&l, m->bias ? ")" : "; bias=false)");
-    return flux__line_out(&l, out, n);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "Dense(%lld => %lld", (long long)m->weight->dim[1],
+               (long long)m->weight->dim[0]);
+    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
+    flux__putf(&s, m->bias ? ")" : "; bias=false)");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__dense_layer, "Dense", flux__dense_call, flux__dense_text, FLUX_PARAM(weight),
                 FLUX_PARAM(bias))
@@ -27517,8 +27532,7 @@ static bool flux__check_own(flux_dense_opts *o) {
 
 /* A Dense layer from sizes and an initialiser, or from the tensors .weight and .b. */
 FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
-    flux__dense_layer m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__dense_layer, m);
     o.bias = flux__given_switch(o.bias, o.marked);
     if (!flux__check_own(&o)) return NULL;
     int64_t size[2] = { o.out, o.in };
@@ -27531,9 +27545,8 @@ FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
                                             flux__shape(size, 2));
     m.bias = o.b && m.weight ? flux_to_dtype(o.b, (flux_dtype)m.weight->dtype)
                              : flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
-    bool good = m.weight && (m.bias || o.bias == FLUX_OFF);
-    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__dense_layer_type(), &m)
-                                                     : NULL);
+    return flux__layer_made(h, m.weight && (m.bias || o.bias == FLUX_OFF),
+                            flux__dense_layer_type(), &m);
 }
 
 /* ---------------- Scale */
@@ -27561,13 +27574,12 @@ static flux_tensor *flux__scale_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
     const flux__scale *m = (const flux__scale *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "Scale(");
-    flux__say_dims(&l, m->scale->dim, m->scale->ndim);
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    flux__say(&l, m->bias ? ")" : "; bias=false)");
-    return flux__line_out(&l, out, n);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "Scale(");
+    flux__put_dims(&s, m->scale->dim, m->scale->ndim);
+    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
+    flux__putf(&s, m->bias ? ")" : "; bias=false)");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__scale, "Scale", flux__scale_call, flux__scale_text, FLUX_PARAM(scale),
                 FLUX_PARAM(bias))
@@ -27578,8 +27590,7 @@ static bool flux__scale_of_norm(const flux_layer *m) {
 
 /* A Scale of shape .size: scale starts as ones, unless .init is given, and bias as zeros. */
 FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
-    flux__scale m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__scale, m);
     m.activation = o.activation;
     o.bias = flux__given_switch(o.bias, o.marked);
     if (o.size.ndim < 1)
@@ -27589,11 +27600,9 @@ FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
         return NULL;
     if (!flux__check_activation("scale", &m.activation)) return NULL;
     int h = flux__hide();
-    m.scale = flux__make_weight("scale", o.init ? o.init : flux_ones32, o.size);
-    m.bias = flux__make_bias(o.bias, m.scale, o.size);
-    bool good = m.scale && (m.bias || o.bias == FLUX_OFF);
-    return (flux_layer *)flux__reveal_object(h,
-                                             good ? flux__layer_new(flux__scale_type(), &m) : NULL);
+    bool good = flux__make_affine("scale", o.init ? o.init : flux_ones32, o.size, o.size, o.bias,
+                                  &m.scale, &m.bias);
+    return flux__layer_made(h, good, flux__scale_type(), &m);
 }
 
 /* ---------------- Bilinear */
@@ -27645,23 +27654,21 @@ static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
 static size_t flux__bilinear_text(flux_layer *self, char *out, size_t n) {
     const flux__bilinear *m = (const flux__bilinear *)self;
     const int64_t *d = m->weight->dim;
-    flux__words l;
-    l.s[0] = 0;
-    if (d[1] == d[2]) flux__say(&l, "Bilinear(%lld => %lld", (long long)d[1], (long long)d[0]);
+    flux__sink s = flux__sink_to(out, n);
+    if (d[1] == d[2]) flux__putf(&s, "Bilinear(%lld => %lld", (long long)d[1], (long long)d[0]);
     else
-        flux__say(&l, "Bilinear((%lld, %lld) => %lld", (long long)d[1], (long long)d[2],
+        flux__putf(&s, "Bilinear((%lld, %lld) => %lld", (long long)d[1], (long long)d[2],
                   (long long)d[0]);
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    flux__say(&l, m->bias ? ")" : "; bias=false)");
-    return flux__line_out(&l, out, n);
+    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
+    flux__putf(&s, m->bias ? ")" : "; bias=false)");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__bilinear, "Bilinear", flux__bilinear_call, flux__bilinear_text,
                 FLUX_PARAM(weight), FLUX_PARAM(bias))
 
 /* A Bilinear from .in1, .in2 and .out features. */
 FLUX_DEF flux_layer *flux_bilinear_with(flux_bilinear_opts o) {
-    flux__bilinear m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__bilinear, m);
     int64_t size[3] = { o.out, o.in1, o.in2 };
     m.activation = o.activation;
     o.bias = flux__given_switch(o.bias, o.marked);
@@ -27669,12 +27676,10 @@ FLUX_DEF flux_layer *flux_bilinear_with(flux_bilinear_opts o) {
         !flux__check_sizes("bilinear", 3, size))
         return NULL;
     int h = flux__hide();
-    m.weight =
-        flux__make_weight("bilinear", o.init ? o.init : flux_glorot_uniform, flux__shape(size, 3));
-    m.bias = flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
-    bool good = m.weight && (m.bias || o.bias == FLUX_OFF);
-    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__bilinear_type(), &m)
-                                                     : NULL);
+    bool good = flux__make_affine("bilinear", o.init ? o.init : flux_glorot_uniform,
+                                  flux__shape(size, 3), flux__shape(size, 1), o.bias, &m.weight,
+                                  &m.bias);
+    return flux__layer_made(h, good, flux__bilinear_type(), &m);
 }
 
 /* ---------------- Embedding */
@@ -27716,21 +27721,19 @@ static flux_tensor *flux__embedding_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__embedding_text(flux_layer *self, char *out, size_t n) {
     const flux__embedding *m = (const flux__embedding *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "Embedding(%lld => %lld", (long long)m->weight->dim[1],
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "Embedding(%lld => %lld", (long long)m->weight->dim[1],
               (long long)m->weight->dim[0]);
-    if (m->padding >= 0) flux__say(&l, ", padding_idx=%lld", (long long)m->padding);
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
+    if (m->padding >= 0) flux__putf(&s, ", padding_idx=%lld", (long long)m->padding);
+    flux__putf(&s, ")");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__embedding, "Embedding", flux__embedding_call, flux__embedding_text,
                 FLUX_PARAM(weight))
 
 /* An Embedding; its padding column, if there is one, starts as zeros. */
 FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
-    flux__embedding m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__embedding, m);
     int64_t size[2] = { o.out, o.in };
     o.pad = flux__given_switch(o.pad, o.marked);
     bool padded =
@@ -27749,8 +27752,7 @@ FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
             flux_to_tensor(m.weight->device, flux__all_but(o.in, 1, o.padding_idx)), m.weight, 0.0);
         flux__nograd_leave(b);
     }
-    return (flux_layer *)flux__reveal_object(
-        h, m.weight ? flux__layer_new(flux__embedding_type(), &m) : NULL);
+    return flux__layer_made(h, m.weight != NULL, flux__embedding_type(), &m);
 }
 
 /* ---------------- EmbeddingBag */
@@ -27845,22 +27847,20 @@ static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {
     const flux__embeddingbag *m = (const flux__embeddingbag *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "EmbeddingBag(%lld => %lld%s)", (long long)m->weight->dim[1],
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "EmbeddingBag(%lld => %lld%s)", (long long)m->weight->dim[1],
               (long long)m->weight->dim[0],
               m->reduction == flux_sum   ? ", sum"
               : m->reduction == flux_max ? ", max"
                                          : "");
-    return flux__line_out(&l, out, n);
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call,
                 flux__embeddingbag_text, FLUX_PARAM(weight))
 
 /* An EmbeddingBag of .in indices and .out features; .reduction is flux_mean by default. */
 FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
-    flux__embeddingbag m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__embeddingbag, m);
     int64_t size[2] = { o.out, o.in };
     m.reduction = o.reduction ? o.reduction : flux_mean;
     if (!flux__check_sizes("embeddingbag", 2, size)) return NULL;
@@ -27870,8 +27870,7 @@ FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
     int h = flux__hide();
     m.weight =
         flux__make_weight("embeddingbag", o.init ? o.init : flux_randn32, flux__shape(size, 2));
-    return (flux_layer *)flux__reveal_object(
-        h, m.weight ? flux__layer_new(flux__embeddingbag_type(), &m) : NULL);
+    return flux__layer_made(h, m.weight != NULL, flux__embeddingbag_type(), &m);
 }
 
 FLUX__END_COLD
@@ -28097,18 +28096,17 @@ static bool flux__watched_layer(char *out, size_t n) {
 /* Completes row i when its layer's call has returned y. */
 static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
     flux__watch_row *row = &w->row[i];
-    size_t used = 0;
+    flux__sink out = flux__sink_to(row->out, sizeof row->out);
     w->closed = 0;
     w->depth = row->depth;
     row->products = products - row->products;
     for (int k = 0; k < flux_count(y); k++) {
         flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
         flux_shape s = flux__dims(x);
-        if (used < sizeof row->out)
-            used += (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s",
-                                     flux__shape_text(&s).s);
+        flux__putf(&out, k ? ", %s" : "%s", flux__shape_text(&s).s);
         row->bytes += flux__size(x) * flux__dtypes[x->dtype].size;
     }
+    flux__sink_end(&out);
 }
 
 /* Calls a layer; all tensors that the call makes are hidden but its result. Reports a call that
@@ -28191,8 +28189,7 @@ static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in
 FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     flux_shape none = flux__shape(NULL, -1);
     int h = flux__hide();
-    flux__watch w;
-    memset(&w, 0, sizeof w);
+    FLUX__ZEROED(flux__watch, w);
     flux_tensor *y = flux__dry_run("outputsize", m, in, &w);
     flux__free(w.row);
     if (y && y->op == FLUX__TUPLE)
@@ -28730,8 +28727,7 @@ enum { FLUX__RULE_ROWS = sizeof flux__rule_rows / sizeof flux__rule_rows[0] };
 
 /* A rule that was not made: flux_setup and chains refuse it. */
 static flux_rule flux__bad_rule(void) {
-    flux_rule r;
-    memset((void *)&r, 0, sizeof r);
+    FLUX__ZEROED(flux_rule, r);
     return r;
 }
 
@@ -29003,9 +28999,8 @@ static flux_tensor *flux__spot_tensor(const flux_state *s, flux__pairs *there, i
 /* Gives each distinct tensor a leaf, in the order of the walk. The first pass takes the places that
    hold a tensor itself, so that one of these names the leaf; the second adds the views. */
 static bool flux__find_leaves(flux_state *s) {
-    flux__pairs there;
+    FLUX__ZEROED(flux__pairs, there);
     bool fresh = false, ok = true;
-    memset(&there, 0, sizeof there);
     for (int i = 0; i < s->nspots && ok; i++)
         ok = flux__pairs_at(&there, *s->spot[i].slot, &fresh) != NULL;
     s->leaf = (flux__trainee *)flux__zalloc((size_t)(s->nspots + 1) * sizeof *s->leaf);
@@ -29814,8 +29809,7 @@ static flux_device flux__nowhere(const void *x) {
 }
 
 FLUX_DEF flux_device flux_device_of_tensor(const flux_tensor *x) {
-    flux__whereabouts p;
-    memset(&p, 0, sizeof p);
+    FLUX__ZEROED(flux__whereabouts, p);
     if (!x || FLUX__GONE("device_of", x)) return flux__nowhere(x);
     if (x->op != FLUX__TUPLE) return x->device;
     for (int i = 0; i < x->nin; i++) flux__whereabouts_number(&p, x->in[i], "tensor", i);
@@ -29823,16 +29817,14 @@ FLUX_DEF flux_device flux_device_of_tensor(const flux_tensor *x) {
 }
 
 FLUX_DEF flux_device flux_device_of_layer(const flux_layer *m) {
-    flux__whereabouts p;
-    memset(&p, 0, sizeof p);
+    FLUX__ZEROED(flux__whereabouts, p);
     if (!m) return flux__nowhere(m);
     flux_visit(m, flux__whereabouts_visit, &p);
     return flux__whereabouts_of(&p);
 }
 
 FLUX_DEF flux_device flux_device_of_loader(const flux_loader *l) {
-    flux__whereabouts p;
-    memset(&p, 0, sizeof p);
+    FLUX__ZEROED(flux__whereabouts, p);
     if (!l) return flux__nowhere(l);
     for (int i = 0; i < l->stages; i++)
         if (l->stage[i].kind == FLUX__STAGE_MOVE) return flux__loader_device(l);
@@ -29848,8 +29840,7 @@ static void flux__whereabouts_slot(flux_tensor **slot, const char *path, bool tr
 }
 
 FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {
-    flux__whereabouts p;
-    memset(&p, 0, sizeof p);
+    FLUX__ZEROED(flux__whereabouts, p);
     if (!s) return flux__nowhere(s);
     flux__state_fields((flux_state *)(intptr_t)s, flux__whereabouts_slot, &p);
     return flux__whereabouts_of(&p);
@@ -30007,8 +29998,7 @@ typedef struct flux__container {
 static flux_layer *flux__group_new(const char *call, const flux_layer_type *type,
                                    flux_layer *connection, int n, flux_layer *const *ls,
                                    const char *names, int least) {
-    flux__container m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__container, m);
     if (!flux__check_layers(call, n, least, ls)) return NULL;
     if (connection) flux__label(connection, names, 0);
     for (int i = 0; i < n; i++) flux__label(ls[i], names, i + (connection ? 1 : 0));
@@ -30138,8 +30128,7 @@ FLUX_LAYER(flux__skip, "SkipConnection", flux__skip_call, FLUX_CHILD(layers),
 /* SkipConnection: `body` is the layer whose output the connection joins with the input. */
 FLUX_DEF flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connection,
                                             const char *names) {
-    flux__skip m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__skip, m);
     if (!body || !connection)
         return (flux_layer *)flux__null("skipconnection", body ? "connection" : "layer", NULL);
     flux__label(body, names, 0);
@@ -30384,14 +30373,13 @@ static size_t flux__cell_text(flux_layer *self, char *out, size_t n) {
     bool whole = self->type->call == flux__recurrent_call;
     flux__rnn_cell *m =
         whole ? (flux__rnn_cell *)((flux__recurrent *)self)->cell : (flux__rnn_cell *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "%s(%lld => %lld", self->type->name, (long long)m->Wi->dim[1],
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "%s(%lld => %lld", self->type->name, (long long)m->Wi->dim[1],
               (long long)m->Wh->dim[1]);
     if (m->kind == FLUX__RNN)
-        flux__say(&l, ", %s", m->activation ? flux__fn_name(m->activation) : "identity");
-    flux__say(&l, m->bias ? "%s)" : "; bias=false)", m->bias_h ? "; hidden_bias=true" : "");
-    return flux__line_out(&l, out, n);
+        flux__putf(&s, ", %s", m->activation ? flux__fn_name(m->activation) : "identity");
+    flux__putf(&s, m->bias ? "%s)" : "; bias=false)", m->bias_h ? "; hidden_bias=true" : "");
+    return flux__sink_end(&s);
 }
 
 static const flux_layer_type *flux__cell_type(int kind) {
@@ -30424,11 +30412,9 @@ static const flux_layer_type *flux__recurrent_type(int kind) {
 
 /* Makes a cell of a kind or, with `whole`, a layer that runs it over sequences. */
 static flux_layer *flux__cell_new(int kind, bool whole, flux_recurrent_opts o) {
-    flux__rnn_cell m;
-    flux__recurrent all;
+    FLUX__ZEROED(flux__rnn_cell, m);
+    FLUX__ZEROED(flux__recurrent, all);
     char call[16];
-    memset(&m, 0, sizeof m);
-    memset(&all, 0, sizeof all);
     snprintf(call, sizeof call, "%s%s", flux__cell_rows[kind].call, whole ? "" : "cell");
     int64_t size[2] = { o.in, o.out },
             wi[2] = { flux__times(flux__cell_rows[kind].gates, o.out), o.in },
@@ -30478,8 +30464,7 @@ FLUX__DEFINE_RECURRENT(gru, FLUX__GRU)
 FLUX__DEFINE_RECURRENT(gruv3, FLUX__GRUV3)
 
 FLUX_DEF flux_layer *flux_recurrence_with(flux_recurrence_opts o) {
-    flux__recurrent m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__recurrent, m);
     if (!o.cell) return (flux_layer *)flux__null("recurrence", "cell", NULL);
     m.cell = o.cell;
     m.return_state = o.return_state;
@@ -30559,16 +30544,15 @@ static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__dropout_text(flux_layer *self, char *out, size_t n) {
     const flux__dropout *m = (const flux__dropout *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "%s(%.10g", self->type->name, m->p);
-    if (m->dims.ndim) flux__say(&l, m->dims.ndim > 1 ? ", dims=(" : ", dims=");
-    flux__say_dims(&l, m->dims.dim, m->dims.ndim);
-    if (m->dims.ndim > 1) flux__say(&l, ")");
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "%s(%.10g", self->type->name, m->p);
+    if (m->dims.ndim) flux__putf(&s, m->dims.ndim > 1 ? ", dims=(" : ", dims=");
+    flux__put_dims(&s, m->dims.dim, m->dims.ndim);
+    if (m->dims.ndim > 1) flux__putf(&s, ")");
     if (self->mode != FLUX_MODE_AUTO)
-        flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
+        flux__putf(&s, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    flux__putf(&s, ")");
+    return flux__sink_end(&s);
 }
 
 static const flux_layer_type *flux__dropout_type(bool alpha) {
@@ -30582,8 +30566,7 @@ static const flux_layer_type *flux__dropout_type(bool alpha) {
 
 /* Makes a Dropout or, with `alpha`, an AlphaDropout; `dims`: those along which the mask varies. */
 static flux_layer *flux__dropout_new(const char *call, bool alpha, double p, flux_shape dims) {
-    flux__dropout m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__dropout, m);
     if (!(p >= 0 && p <= 1))
         return (flux_layer *)flux__fail("%s: p is %g, which is not within 0 to 1", call, p);
     for (int i = 0; i < dims.ndim || dims.ndim < 0; i++)
@@ -30764,8 +30747,7 @@ typedef struct flux__mha {
 static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
     flux__mha *m = (flux__mha *)self;
     int n = flux_count(x);
-    flux_attention_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_attention_opts, o);
     if (n > 4)
         return (flux_tensor *)flux__fail(
             "%s takes x, or q and kv, or q, k, v and perhaps a mask, got %d inputs",
@@ -30803,22 +30785,21 @@ static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
                             *y = (const flux__dense_layer *)m->out_proj;
     long long in[3] = { q->weight->dim[1], k->weight->dim[1], v->weight->dim[1] };
     long long qk = q->weight->dim[0], vd = v->weight->dim[0], o = y->weight->dim[0];
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l,
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s,
               in[0] == in[1] && in[0] == in[2] ? "MultiHeadAttention(%lld"
                                                : "MultiHeadAttention((%lld, %lld, %lld)",
               in[0], in[1], in[2]);
     if (in[0] != in[1] || in[0] != in[2] || qk != in[0] || vd != qk || o != qk) {
-        flux__say(&l, qk == vd ? " => %lld" : " => (%lld, %lld)", qk, vd);
-        flux__say(&l, " => %lld", o);
+        flux__putf(&s, qk == vd ? " => %lld" : " => (%lld, %lld)", qk, vd);
+        flux__putf(&s, " => %lld", o);
     }
-    flux__say(&l, "; nheads=%d", m->nheads);
-    if (q->bias) flux__say(&l, ", bias=true");
+    flux__putf(&s, "; nheads=%d", m->nheads);
+    if (q->bias) flux__putf(&s, ", bias=true");
     if (m->attn_drop && ((const flux__dropout *)m->attn_drop)->p > 0)
-        flux__say(&l, ", dropout_prob=%.10g", ((const flux__dropout *)m->attn_drop)->p);
-    flux__say(&l, m->causal ? ", causal=true)" : ")");
-    return flux__line_out(&l, out, n);
+        flux__putf(&s, ", dropout_prob=%.10g", ((const flux__dropout *)m->attn_drop)->p);
+    flux__putf(&s, m->causal ? ", causal=true)" : ")");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__mha, "MultiHeadAttention", flux__mha_call, flux__mha_text, FLUX_CHILD(q_proj),
                 FLUX_CHILD(k_proj), FLUX_CHILD(v_proj), FLUX_CHILD(attn_drop), FLUX_CHILD(out_proj))
@@ -30826,13 +30807,10 @@ FLUX_LAYER_TEXT(flux__mha, "MultiHeadAttention", flux__mha_call, flux__mha_text,
 /* size[]: the features of the input q; of q and k once projected; of v once projected; of the
    output; of the input k; of the input v. */
 FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o) {
-    flux__mha m;
-    flux_dense_opts d;
-    flux_dropout_opts drop;
+    FLUX__ZEROED(flux__mha, m);
+    FLUX__ZEROED(flux_dense_opts, d);
+    FLUX__ZEROED(flux_dropout_opts, drop);
     const char *call = "multiheadattention";
-    memset(&m, 0, sizeof m);
-    memset((void *)&d, 0, sizeof d);
-    memset((void *)&drop, 0, sizeof drop);
     int64_t in = o.in, qk = flux__given_int(o.qk, o.marked, in),
             v = flux__given_int(o.v, o.marked, qk);
     int64_t out = flux__given_int(o.out, o.marked, in);
@@ -30856,8 +30834,7 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
                 (d.in = size[5], d.out = v, m.v_proj = flux_dense_with(d)) != NULL &&
                 (d.in = v, d.out = out, m.out_proj = flux_dense_with(d)) != NULL &&
                 (m.attn_drop = flux_dropout_with(drop)) != NULL;
-    return (flux_layer *)flux__reveal_object(h,
-                                             good ? flux__layer_new(flux__mha_type(), &m) : NULL);
+    return flux__layer_made(h, good, flux__mha_type(), &m);
 }
 
 FLUX__END_COLD
@@ -30892,33 +30869,14 @@ typedef struct flux__conv_layer {
 typedef flux_tensor *(*flux__convolve_fn)(flux_conv_opts o);
 
 /* Adds ", what=2", or ", what=(2, 1)" if the n numbers differ, or nothing if all are `usual`. */
-static void flux__say_option(flux__words *l, const char *what, const int64_t *v, int n,
-                             int64_t usual) {
+static void flux__put_sizes(flux__sink *s, const char *what, const int64_t *v, int n,
+                            int64_t usual) {
     bool plain = true, one = true;
     for (int i = 0; i < n; i++) plain = plain && v[i] == usual, one = one && v[i] == v[0];
     if (plain) return;
-    flux__say(l, one ? ", %s=" : ", %s=(", what);
-    flux__say_dims(l, v, one ? 1 : n);
-    if (!one) flux__say(l, ")");
-}
-
-/* Adds the paddings as an option: one number for each dim if both its sides are alike, else two. */
-static void flux__say_padding(flux__words *l, const flux__window *w) {
-    flux_shape both = flux__shape(NULL, 2 * w->nd);
-    bool alike = true;
-    for (int i = 0; i < w->nd; i++) {
-        both.dim[2 * i] = w->lo[i];
-        both.dim[2 * i + 1] = w->hi[i];
-        alike = alike && w->lo[i] == w->hi[i];
-    }
-    flux__say_option(l, "pad", alike ? w->lo : both.dim, alike ? w->nd : 2 * w->nd, 0);
-}
-
-/* Adds "(3, 3)", or "(3,)" for one number. */
-static void flux__say_tuple(flux__words *l, const int64_t *v, int n) {
-    flux__say(l, "(");
-    flux__say_dims(l, v, n);
-    flux__say(l, n == 1 ? ",)" : ")");
+    flux__putf(s, one ? ", %s=" : ", %s=(", what);
+    flux__put_dims(s, v, one ? 1 : n);
+    if (!one) flux__putf(s, ")");
 }
 
 /* The paddings of a window as options give them: low and high side of each dim in turn. */
@@ -30926,6 +30884,21 @@ static flux_shape flux__paddings_of(const flux__window *w) {
     flux_shape s = flux__shape(NULL, 2 * w->nd);
     for (int i = 0; i < w->nd; i++) s.dim[2 * i] = w->lo[i], s.dim[2 * i + 1] = w->hi[i];
     return s;
+}
+
+/* Adds the paddings as an option: one number for each dim if both its sides are alike, else two. */
+static void flux__put_padding(flux__sink *s, const flux__window *w) {
+    flux_shape both = flux__paddings_of(w);
+    bool alike = true;
+    for (int i = 0; i < w->nd; i++) alike = alike && w->lo[i] == w->hi[i];
+    flux__put_sizes(s, "pad", alike ? w->lo : both.dim, alike ? w->nd : both.ndim, 0);
+}
+
+/* Adds "(3, 3)", or "(3,)" for one number. */
+static void flux__put_tuple(flux__sink *s, const int64_t *v, int n) {
+    flux__putf(s, "(");
+    flux__put_dims(s, v, n);
+    flux__putf(s, n == 1 ? ",)" : ")");
 }
 
 /* Checks that x is an image of nd spatial dims (nd 0: of 1 to 3), and converts it
@@ -30960,8 +30933,7 @@ static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convo
                                    bool transposed) {
     flux__conv_layer *m = (flux__conv_layer *)self;
     int nd = m->w.nd;
-    flux_conv_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_conv_opts, o);
     o.x = flux__image(self, x, nd, (flux_dtype)m->weight->dtype);
     if (!o.x ||
         !flux__expect_dim(self, x, nd,
@@ -30998,20 +30970,19 @@ static size_t flux__conv_text(flux_layer *self, char *out, size_t n) {
     int nd = m->w.nd;
     int64_t a = m->weight->dim[nd] * m->groups, b = m->weight->dim[nd + 1];
     bool transposed = self->type->call == flux__convtranspose_call;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "%s(", self->type->name);
-    flux__say_tuple(&l, m->w.size, nd);
-    flux__say(&l, ", %lld => %lld", (long long)(transposed ? b : a),
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "%s(", self->type->name);
+    flux__put_tuple(&s, m->w.size, nd);
+    flux__putf(&s, ", %lld => %lld", (long long)(transposed ? b : a),
               (long long)(transposed ? a : b));
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    flux__say_padding(&l, &m->w);
-    flux__say_option(&l, "stride", m->w.stride, nd, 1);
-    flux__say_option(&l, "dilation", m->w.dilation, nd, 1);
-    flux__say_option(&l, "outpad", m->outpad, nd, 0);
-    if (m->groups != 1) flux__say(&l, ", groups=%d", m->groups);
-    flux__say(&l, m->bias ? ")" : ", bias=false)");
-    return flux__line_out(&l, out, n);
+    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
+    flux__put_padding(&s, &m->w);
+    flux__put_sizes(&s, "stride", m->w.stride, nd, 1);
+    flux__put_sizes(&s, "dilation", m->w.dilation, nd, 1);
+    flux__put_sizes(&s, "outpad", m->outpad, nd, 0);
+    if (m->groups != 1) flux__putf(&s, ", groups=%d", m->groups);
+    flux__putf(&s, m->bias ? ")" : ", bias=false)");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__conv_layer, "Conv", flux__conv_call, flux__conv_text, FLUX_PARAM(weight),
                 FLUX_PARAM(bias))
@@ -31036,9 +31007,8 @@ static bool flux__check_window(const char *call, const flux_shape *window, flux_
    (`transposed`). */
 static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
                                   flux_conv_layer_opts *o, bool transposed) {
-    flux__conv_layer m;
+    FLUX__ZEROED(flux__conv_layer, m);
     flux_shape size, none = flux__shape(NULL, 0);
-    memset(&m, 0, sizeof m);
     flux__window *w = &m.w;
     int64_t ends[2] = { o->in, o->out };
     m.activation = o->activation;
@@ -31061,10 +31031,9 @@ static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
     size.dim[w->nd] = (transposed ? o->out : o->in) / m.groups;
     size.dim[w->nd + 1] = transposed ? o->in : o->out;
     int h = flux__hide();
-    m.weight = flux__make_weight(call, o->init ? o->init : flux_glorot_uniform, size);
-    m.bias = flux__make_bias(o->bias, m.weight, flux__shape(&o->out, 1));
-    bool good = m.weight && (m.bias || o->bias == FLUX_OFF);
-    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
+    bool good = flux__make_affine(call, o->init ? o->init : flux_glorot_uniform, size,
+                                  flux__shape(&o->out, 1), o->bias, &m.weight, &m.bias);
+    return flux__layer_made(h, good, type, &m);
 }
 
 FLUX_DEF flux_layer *flux_conv_layer_with(flux_conv_layer_opts o) {
@@ -31114,8 +31083,7 @@ static bool flux__pool_adapt(flux__pool_layer *m, const flux_tensor *x, flux_poo
 static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
     flux__pool_layer *m = (flux__pool_layer *)self;
     int nd = m->w.nd;
-    flux_pool_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_pool_opts, o);
     o.x = flux__image(self, x, nd,
                       m->kind == FLUX__POOL_MAX && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype
                                                                         : flux__real_dtype(x));
@@ -31137,16 +31105,16 @@ static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
 static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
     static const char *const names[] = { "Max", "Mean", "LPNorm" };
     const flux__pool_layer *m = (const flux__pool_layer *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "%s%sPool(", !m->w.nd ? "Global" : m->adaptive ? "Adaptive" : "", names[m->kind]);
-    if (m->w.nd) flux__say_tuple(&l, m->w.size, m->w.nd);
-    if (m->kind == FLUX__POOL_LPNORM) flux__say(&l, m->w.nd ? ", p=%.10g" : "p=%.10g", m->p);
-    flux__say_padding(&l, &m->w);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "%s%sPool(", !m->w.nd ? "Global" : m->adaptive ? "Adaptive" : "",
+               names[m->kind]);
+    if (m->w.nd) flux__put_tuple(&s, m->w.size, m->w.nd);
+    if (m->kind == FLUX__POOL_LPNORM) flux__putf(&s, m->w.nd ? ", p=%.10g" : "p=%.10g", m->p);
+    flux__put_padding(&s, &m->w);
     if (!m->adaptive && memcmp(m->w.stride, m->w.size, sizeof m->w.size) != 0)
-        flux__say_option(&l, "stride", m->w.stride, m->w.nd, 0);
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
+        flux__put_sizes(&s, "stride", m->w.stride, m->w.nd, 0);
+    flux__putf(&s, ")");
+    return flux__sink_end(&s);
 }
 static const flux_layer_type *flux__pool_type(void) {
     static const flux_layer_type type = { "Pool", flux__pool_call, sizeof(flux__pool_layer),
@@ -31157,9 +31125,8 @@ static const flux_layer_type *flux__pool_type(void) {
 /* Makes a pool with a window or, if `adaptive`, with .window as the size of the result. */
 static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o,
                                   bool adaptive) {
-    flux__pool_layer m;
+    FLUX__ZEROED(flux__pool_layer, m);
     flux_shape none = flux__shape(NULL, 0);
-    memset(&m, 0, sizeof m);
     m.kind = kind;
     m.adaptive = adaptive;
     m.p = flux__given(o->p, o->marked, 2);
@@ -31191,8 +31158,7 @@ FLUX_DEF flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o) {
 
 /* A pool whose result has the spatial size `out`. */
 static flux_layer *flux__adaptive_new(const char *call, int kind, flux_shape out) {
-    flux_pool_layer_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_pool_layer_opts, o);
     o.window = out;
     return flux__pool_new(call, kind, &o, true);
 }
@@ -31205,8 +31171,7 @@ FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) {
 
 /* A pool over the whole image. */
 static flux_layer *flux__global_new(int kind, double p) {
-    flux__pool_layer m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__pool_layer, m);
     m.kind = kind;
     m.p = p;
     if (!(p > 0) || !flux__finite(p))
@@ -31301,20 +31266,19 @@ static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
 /* "Upsample(:bilinear, scale = (2, 3))" or "Upsample(:nearest, size = 8)" */
 static size_t flux__upsample_text(flux_layer *self, char *out, size_t n) {
     const flux_upsample_opts *o = &((const flux__upsample_layer *)self)->o;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "Upsample(:%s, ", flux__upsampling_names[o->mode]);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "Upsample(:%s, ", flux__upsampling_names[o->mode]);
     if (o->size.ndim) {
-        flux__say(&l, "size = ");
-        if (o->size.ndim > 1) flux__say_tuple(&l, o->size.dim, o->size.ndim);
-        else flux__say_dims(&l, o->size.dim, 1);
+        flux__putf(&s, "size = ");
+        if (o->size.ndim > 1) flux__put_tuple(&s, o->size.dim, o->size.ndim);
+        else flux__put_dims(&s, o->size.dim, 1);
     } else if (o->scale[1] > 0) {
-        flux__say(&l, "scale = (%.10g, %.10g", o->scale[0], o->scale[1]);
-        if (o->scale[2] > 0) flux__say(&l, ", %.10g", o->scale[2]);
-        flux__say(&l, ")");
-    } else flux__say(&l, "scale = %.10g", o->scale[0]);
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
+        flux__putf(&s, "scale = (%.10g, %.10g", o->scale[0], o->scale[1]);
+        if (o->scale[2] > 0) flux__putf(&s, ", %.10g", o->scale[2]);
+        flux__putf(&s, ")");
+    } else flux__putf(&s, "scale = %.10g", o->scale[0]);
+    flux__putf(&s, ")");
+    return flux__sink_end(&s);
 }
 static const flux_layer_type *flux__upsample_type(void) {
     static const flux_layer_type type = { "Upsample", flux__upsample_call,
@@ -31383,18 +31347,16 @@ static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
 }
 
 static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "PixelShuffle(%lld)", (long long)((const flux__pixelshuffle_layer *)self)->r);
-    return flux__line_out(&l, out, n);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "PixelShuffle(%lld)", (long long)((const flux__pixelshuffle_layer *)self)->r);
+    return flux__sink_end(&s);
 }
 
 FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
     static const flux_layer_type type = { "PixelShuffle", flux__pixelshuffle_call,
                                           sizeof(flux__pixelshuffle_layer), flux__no_fields,
                                           flux__pixelshuffle_text };
-    flux__pixelshuffle_layer m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__pixelshuffle_layer, m);
     m.r = r;
     if (r < 1 || r > 1 << 20)
         return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);
@@ -31423,9 +31385,8 @@ FLUX__BEGIN_COLD
 
 /* Options of a reduction of x over `dims`. */
 static flux_reduce_opts flux__over(flux_tensor *x, const flux_shape *dims) {
-    flux_reduce_opts o;
+    FLUX__ZEROED(flux_reduce_opts, o);
     int d[FLUX_MAX_DIMS] = { 0 };
-    memset((void *)&o, 0, sizeof o);
     for (int i = 0; i < dims->ndim && i < FLUX_MAX_DIMS; i++) d[i] = (int)dims->dim[i];
     o.x = x;
     o.d0 = d[0], o.d1 = d[1], o.d2 = d[2], o.d3 = d[3], o.d4 = d[4], o.d5 = d[5], o.d6 = d[6],
@@ -31483,13 +31444,12 @@ static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__layernorm_text(flux_layer *self, char *out, size_t n) {
     const flux__layernorm *m = (const flux__layernorm *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "LayerNorm(");
-    flux__say_dims(&l, m->size.dim, m->size.ndim);
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    flux__say(&l, m->diag ? ")" : ", affine=false)");
-    return flux__line_out(&l, out, n);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "LayerNorm(");
+    flux__put_dims(&s, m->size.dim, m->size.ndim);
+    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
+    flux__putf(&s, m->diag ? ")" : ", affine=false)");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__layernorm, "LayerNorm", flux__layernorm_call, flux__layernorm_text,
                 FLUX_CHILD(diag))
@@ -31497,10 +31457,8 @@ FLUX_LAYER_TEXT(flux__layernorm, "LayerNorm", flux__layernorm_call, flux__layern
 /* LayerNorm over the first dims, of sizes .size, with a Scale (diag) after it unless
    .affine is off. */
 FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
-    flux__layernorm m;
-    flux_scale_opts affine;
-    memset(&m, 0, sizeof m);
-    memset((void *)&affine, 0, sizeof affine);
+    FLUX__ZEROED(flux__layernorm, m);
+    FLUX__ZEROED(flux_scale_opts, affine);
     m.activation = affine.activation = o.activation;
     m.size = affine.size = o.size;
     m.eps = flux__given(o.eps, o.marked, 1e-5);
@@ -31517,9 +31475,7 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
     int h = flux__hide();
     m.diag = o.affine == FLUX_OFF ? NULL : flux_scale_with(affine);
     if (m.diag) ((flux__scale *)m.diag)->of_norm = true;
-    bool good = m.diag || o.affine == FLUX_OFF;
-    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__layernorm_type(), &m)
-                                                     : NULL);
+    return flux__layer_made(h, m.diag || o.affine == FLUX_OFF, flux__layernorm_type(), &m);
 }
 
 /* ---- BatchNorm, InstanceNorm, GroupNorm: they differ in the dims over which means are taken */
@@ -31630,16 +31586,15 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
 static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
     const flux__norm_layer *m = (const flux__norm_layer *)self;
     bool group = strcmp(self->type->name, "GroupNorm") == 0;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "%s(%lld", self->type->name, (long long)m->channels);
-    if (group) flux__say(&l, ", %lld", (long long)m->groups);
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    if (!m->gamma) flux__say(&l, ", affine=false");
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "%s(%lld", self->type->name, (long long)m->channels);
+    if (group) flux__putf(&s, ", %lld", (long long)m->groups);
+    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
+    if (!m->gamma) flux__putf(&s, ", affine=false");
     if (self->mode != FLUX_MODE_AUTO)
-        flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
+        flux__putf(&s, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    flux__putf(&s, ")");
+    return flux__sink_end(&s);
 }
 #define FLUX__NORM_FIELDS FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var)
 FLUX_LAYER_TEXT(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
@@ -31653,8 +31608,7 @@ FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_
 /* Makes any of the three layers; groups: 0 for BatchNorm, else the number of groups of channels. */
 static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o,
                                   int64_t groups) {
-    flux__norm_layer m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__norm_layer, m);
     m.channels = o->channels;
     m.groups = groups;
     m.activation = o->activation;
@@ -31681,7 +31635,7 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
         m.var = m.mean ? flux_full_shape(s, 1.0, FLUX_F32) : NULL;
         good = m.var != NULL;
     }
-    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
+    return flux__layer_made(h, good, type, &m);
 }
 
 FLUX_DEF flux_layer *flux_batchnorm_with(flux_norm_opts o) {
@@ -31694,8 +31648,7 @@ FLUX_DEF flux_layer *flux_instancenorm_with(flux_norm_opts o) {
 }
 /* GroupNorm: .groups must divide .channels; it keeps no running statistics. */
 FLUX_DEF flux_layer *flux_groupnorm_with(flux_groupnorm_opts g) {
-    flux_norm_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_norm_opts, o);
     o.channels = g.channels;
     o.activation = g.activation;
     o.affine = flux__given_switch(g.affine, g.marked) == FLUX_OFF ? FLUX_OFF : FLUX_ON;
@@ -31758,22 +31711,20 @@ static flux_tensor *flux__weightnorm_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__weightnorm_text(flux_layer *self, char *out, size_t n) {
     const flux__weightnorm_layer *m = (const flux__weightnorm_layer *)self;
-    flux__words inner = flux__line_of(m->layer), l;
-    l.s[0] = 0;
-    flux__say(&l, "WeightNorm(%s, :%s", inner.s, m->which);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "WeightNorm(%s, :%s", flux__line_of(m->layer).s, m->which);
     if (m->dims.ndim != 1 ||
         m->dims.dim[0] != (*flux__tensor_named(m->layer, m->which, NULL))->ndim - 1)
-        flux__say_option(&l, "dims", m->dims.dim, m->dims.ndim, -1);
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
+        flux__put_sizes(&s, "dims", m->dims.dim, m->dims.ndim, -1);
+    flux__putf(&s, ")");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__weightnorm_layer, "WeightNorm", flux__weightnorm_call, flux__weightnorm_text,
                 FLUX_CHILD(layer), FLUX_PARAM(g))
 
 /* Wraps a layer: g starts as |v|, so that the layer's output is what it was. */
 FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
-    flux__weightnorm_layer m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__weightnorm_layer, m);
     if (!o.layer) return (flux_layer *)flux__null("weightnorm", "layer", o.layer);
     const char *which = o.which ? o.which : "weight";
     flux_tensor **slot = flux__tensor_named(o.layer, which, &m.which);
@@ -31796,8 +31747,7 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
         m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a "
                                         "part that is normalised, is zero",
                                         which, flux__line_of(o.layer).s);
-    return (flux_layer *)flux__reveal_object(
-        h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
+    return flux__layer_made(h, m.g != NULL, flux__weightnorm_layer_type(), &m);
 }
 
 /* The plain layer that replaces a WeightNorm, the same one wherever the model holds it.
@@ -31843,8 +31793,7 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     int h = flux__hide();
     const int b = flux__nograd_enter();
     flux_layer *y = (flux_layer *)flux_retain(flux__map_layer(flux__keep_leaf, NULL, m, false));
-    flux__pairs folds;
-    memset(&folds, 0, sizeof folds);
+    FLUX__ZEROED(flux__pairs, folds);
     bool good = y && flux__unnorm(&y, &folds, 0);
     for (size_t i = 0; i < folds.room; i++)
         flux_release(folds.at[i].key), flux_release(folds.at[i].value);
@@ -32369,8 +32318,7 @@ FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
 }
 
 FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
-    flux_loss_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_loss_opts, o);
     o.yhat = yhat;
     o.y = y;
     return flux_ctc_loss_with(o);
@@ -32854,8 +32802,7 @@ FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data,
                           NULL), -1;
     if (FLUX__GONE("train", model) || FLUX__GONE("train", data) || FLUX__GONE("train", s))
         return -1;
-    flux__each_args a;
-    memset((void *)&a, 0, sizeof a);
+    FLUX__ZEROED(flux__each_args, a);
     a.loader = data;
     flux__training here;
     if (!flux__train_enter(&here, model)) return -1;
@@ -33496,8 +33443,7 @@ static flux_tensor *flux__npy_tensor(flux__source *s, uint64_t at, flux__npy *np
 /* Checks the heading of a .npy file, of versions 1 to 3 of the format, and reads its tensor. */
 static flux_tensor *flux__parse_npy(flux__source *s) {
     unsigned char head[12];
-    flux__npy npy;
-    memset(&npy, 0, sizeof npy);
+    FLUX__ZEROED(flux__npy, npy);
     if (flux__foreign(s)) return NULL;
     if (!flux__peek(s, 0, head, 10) || memcmp(head, "\x93NUMPY", 6) != 0)
         return flux__refuse(s, "it is no .npy file: it does not begin with \\x93NUMPY");
@@ -33529,17 +33475,15 @@ FLUX_DEF flux_tensor *flux_load_npy(const char *path) {
    multiple of 64, so that the data begin at one. */
 static size_t flux__npy_head(char *out, size_t room, const flux__element *e,
                              const flux_shape *shape) {
-    size_t n = 10, total;
-    n += (size_t)snprintf(out + n, room - n, "{'descr': '%c%c%d', 'fortran_order': %s, 'shape': (",
-                          e->size > 1 ? '<' : '|', e->letter, e->size,
-                          shape->ndim > 1 ? "True" : "False");
-    for (int i = 0; i < shape->ndim; i++)
-        n += (size_t)snprintf(out + n, room - n, i ? ", %lld" : "%lld", (long long)shape->dim[i]);
-    n += (size_t)snprintf(out + n, room - n, shape->ndim == 1 ? ",), }" : "), }");
-    total = (n + 1 + 63) / 64 * 64;
-    memset(out + n, ' ', total - n - 1);
-    out[total - 1] = '\n';
-    memcpy(out, "\x93NUMPY\1\0", 8);
+    flux__sink s = flux__sink_to(out, room);
+    flux__put_bytes(&s, "\x93NUMPY\1\0\0\0", 10);
+    flux__putf(&s, "{'descr': '%c%c%d', 'fortran_order': %s, 'shape': (", e->size > 1 ? '<' : '|',
+               e->letter, e->size, shape->ndim > 1 ? "True" : "False");
+    flux__put_dims(&s, shape->dim, shape->ndim);
+    flux__put(&s, shape->ndim == 1 ? ",), }" : "), }");
+    size_t total = (s.len + 1 + 63) / 64 * 64;
+    flux__put_pad(&s, (int64_t)(total - 1 - s.len));
+    flux__put(&s, "\n");
     out[8] = (char)((total - 10) & 255);
     out[9] = (char)((total - 10) >> 8);
     return total;
@@ -34392,85 +34336,56 @@ static bool flux__list_finish(flux__list *l) {
 
 /* ---------------- safetensors: writing */
 
-/* A heading as it is built: n of `room` bytes at `at` are in use, not NUL-terminated. */
-typedef struct flux__json { char *at; int n, room; bool failed; } flux__json;
-
-/* Appends n bytes of text. After an error, which sets `failed`, nothing more is appended. */
-static void flux__json_add(flux__json *j, const char *text, size_t n) {
-    char *at = NULL;
-    if (j->failed) return;
-    if (n > (size_t)(FLUX__MAX_HEADING - 64 - j->n))
-        flux__fail("save: the names and shapes take more than the %d bytes that safetensors allows",
-                   FLUX__MAX_HEADING);
-    else at = (char *)flux__grow(j->at, &j->room, j->n + (int)n, 1);
-    j->failed = !at;
-    if (!at) return;
-    j->at = at;
-    memcpy(at + j->n, text, n);
-    j->n += (int)n;
+/* Puts a JSON string: `before` as it is, then `text` with what JSON forbids escaped. */
+static void flux__put_quoted(flux__sink *j, const char *before, const char *text) {
+    flux__put(j, "\"");
+    flux__put(j, before);
+    for (; *text; text++)
+        if ((unsigned char)*text >= 32 && *text != '"' && *text != '\\')
+            flux__put_bytes(j, text, 1);
+        else flux__putf(j, "\\u%04x", (unsigned)(unsigned char)*text);
+    flux__put(j, "\"");
 }
 
-static void flux__json_text(flux__json *j, const char *text) {
-    flux__json_add(j, text, strlen(text));
+/* Puts `before`, which ends with "[", the n numbers in reverse, separated by commas, and "]". */
+static void flux__put_reversed(flux__sink *j, const char *before, const int64_t *v, int n) {
+    flux__put(j, before);
+    for (int i = n - 1; i >= 0; i--) flux__putf(j, i ? "%lld," : "%lld", (long long)v[i]);
+    flux__put(j, "]");
 }
 
-/* Appends a JSON string: `before` as it is, then `text` with what JSON forbids escaped. */
-static void flux__json_quoted(flux__json *j, const char *before, const char *text) {
-    char escape[8];
-    flux__json_text(j, "\"");
-    flux__json_text(j, before);
-    for (; *text; text++) {
-        bool plain = (unsigned char)*text >= 32 && *text != '"' && *text != '\\';
-        if (!plain) snprintf(escape, sizeof escape, "\\u%04x", (unsigned)(unsigned char)*text);
-        if (plain) flux__json_add(j, text, 1);
-        else flux__json_text(j, escape);
-    }
-    flux__json_text(j, "\"");
-}
-
-/* Appends `before`, which ends with "[", the n numbers in reverse, separated by commas, and "]". */
-static void flux__json_reversed(flux__json *j, const char *before, const int64_t *v, int n) {
-    char number[24];
-    flux__json_text(j, before);
-    for (int i = n - 1; i >= 0; i--) {
-        snprintf(number, sizeof number, i ? "%lld," : "%lld", (long long)v[i]);
-        flux__json_text(j, number);
-    }
-    flux__json_text(j, "]");
-}
-
-/* Appends a pair to the metadata, which holds numbers that are no tensors; other readers ignore
+/* Puts a pair into the metadata, which holds numbers that are no tensors; other readers ignore
    them. For a state, "rules:opt" is the text of its rules as flux_print shows them, and
    "rules:opt.layers.0.weight" that of a parameter whose numbers flux_adjust has set apart. For a
    loader, "epoch:loader" is how many epochs it has begun. */
-static void flux__json_pair(flux__json *j, const char *kind, const flux__thing *t, const char *path,
+static void flux__put_pair(flux__sink *j, const char *kind, const flux__thing *t, const char *path,
                             const char *value) {
     char *name = flux__full_name(t->name, t->length, path);
     j->failed |= !name;
     if (!name) return;
-    flux__json_text(j, ",");
-    flux__json_quoted(j, kind, name);
-    flux__json_text(j, ":");
-    flux__json_quoted(j, "", value);
+    flux__put(j, ",");
+    flux__put_quoted(j, kind, name);
+    flux__put(j, ":");
+    flux__put_quoted(j, "", value);
     flux__free(name);
 }
 
-/* Appends the pairs of one thing, if it is a loader or a state. */
-static void flux__json_beside(flux__json *j, const flux__thing *t) {
+/* Puts the pairs of one thing, if it is a loader or a state. */
+static void flux__put_beside(flux__sink *j, const flux__thing *t) {
     const flux__head *head = (const flux__head *)t->object;
     char text[6000];                      /* enough for the longest chain of rules */
     if (head->kind == FLUX__LOADER) {
         snprintf(text, sizeof text, "%lld", (long long)((const flux_loader *)t->object)->epoch);
-        flux__json_pair(j, "epoch:", t, "", text);
+        flux__put_pair(j, "epoch:", t, "", text);
     }
     if (head->kind != FLUX__STATE) return;
     const flux_state *s = (const flux_state *)t->object;
     flux__rules_text(s, NULL, text, sizeof text);
-    flux__json_pair(j, "rules:", t, "", text);
+    flux__put_pair(j, "rules:", t, "", text);
     for (int i = 0; i < s->nleaves && !j->failed; i++) {
         if (!flux__leaf_differs(s, i)) continue;
         flux__rules_text(s, &s->o[i * s->nrules], text, sizeof text);
-        flux__json_pair(j, "rules:", t, flux__leaf_path(s, i), text);
+        flux__put_pair(j, "rules:", t, flux__leaf_path(s, i), text);
     }
 }
 
@@ -34487,34 +34402,34 @@ static int flux__by_layout(const void *a, const void *b) {
 /* Writes the heading, padded with blanks so that the data begin at a multiple of 64 bytes. The
    items are in the order of their data; names[i] is the name of the item whose number is i, which
    a tie refers to. Sets `begin` of each item that has data. */
-static void flux__json_heading(flux__json *j, flux__list *l, const char *const *names) {
+static void flux__put_heading(flux__sink *j, flux__list *l, const char *const *names) {
     uint64_t at = 0;
-    flux__json_text(j, "{\"__metadata__\":{\"flux.h\":\"1\"");
-    for (int i = 0; i < l->things; i++) flux__json_beside(j, &l->thing[i]);
+    flux__put(j, "{\"__metadata__\":{\"flux.h\":\"1\"");
+    for (int i = 0; i < l->things; i++) flux__put_beside(j, &l->thing[i]);
     for (int i = 0; i < l->items; i++) {
         if (l->item[i].first == l->item[i].number) continue;
-        flux__json_text(j, ",");
-        flux__json_quoted(j, "tie:", l->item[i].name);
-        flux__json_text(j, ":");
-        flux__json_quoted(j, "", names[l->item[i].first]);
+        flux__put(j, ",");
+        flux__put_quoted(j, "tie:", l->item[i].name);
+        flux__put(j, ":");
+        flux__put_quoted(j, "", names[l->item[i].first]);
     }
-    flux__json_text(j, "}");
+    flux__put(j, "}");
     for (int i = 0; i < l->items && l->item[i].first == l->item[i].number; i++) {
         flux__stored *it = &l->item[i];
         uint64_t bytes = (uint64_t)flux__size(it->x) * flux__dtypes[it->x->dtype].size;
         int64_t place[2] = { (int64_t)(at + bytes), (int64_t)at };
         it->begin = at;
         at += bytes;
-        flux__json_text(j, ",");
-        flux__json_quoted(j, "", it->name);
-        flux__json_text(j, ":{\"dtype\":\"");
-        flux__json_text(j, flux__elements[it->x->dtype].name);
-        flux__json_reversed(j, "\",\"shape\":[", it->x->dim, it->x->ndim);
-        flux__json_reversed(j, ",\"data_offsets\":[", place, 2);
-        flux__json_text(j, "}");
+        flux__put(j, ",");
+        flux__put_quoted(j, "", it->name);
+        flux__put(j, ":{\"dtype\":\"");
+        flux__put(j, flux__elements[it->x->dtype].name);
+        flux__put_reversed(j, "\",\"shape\":[", it->x->dim, it->x->ndim);
+        flux__put_reversed(j, ",\"data_offsets\":[", place, 2);
+        flux__put(j, "}");
     }
-    flux__json_text(j, "}");
-    while (!j->failed && (j->n + 8) % 64) flux__json_add(j, " ", 1);
+    flux__put(j, "}");
+    flux__put_pad(j, (int64_t)((120 - j->len % 64) % 64));
 }
 
 /* Whether a safetensors file can hold all tensors and names of the list; an error if not. */
@@ -34557,25 +34472,29 @@ static bool flux__save_data(flux__out *o, const flux__stored *it) {
 /* Writes the list to a file: the heading's length in 8 bytes, the heading, the data. On an error
    the file that was at that path before is unchanged. */
 static bool flux__save_list(flux__list *l, const char *path) {
-    flux__json j = { NULL, 0, 0, false };
+    flux__sink j = flux__sink_growing();
     unsigned char length[8];
     const char **names = (const char **)flux__malloc((size_t)l->items * sizeof *names);
     bool good = names && flux__save_check(l) && flux__save_compute(l);
     if (good) {
         for (int i = 0; i < l->items; i++) names[i] = l->item[i].name;
         if (l->items) qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_layout);
-        flux__json_heading(&j, l, names);
+        flux__put_heading(&j, l, names);
+        good = !j.failed || FLUX__REFUSE("%s: out of memory for the heading", l->call);
+        if (good && j.len > FLUX__MAX_HEADING)
+            good = FLUX__REFUSE("save: the names and shapes take more than the %d bytes that "
+                                "safetensors allows", FLUX__MAX_HEADING);
     }
     flux__free(names);
-    flux__out *o = good && !j.failed ? flux__out_open(path, l->call) : NULL;
+    flux__out *o = good ? flux__out_open(path, l->call) : NULL;
     good = o != NULL;
-    for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)j.n >> (8 * i));
-    good = good && flux__out_write(o, length, 8) && flux__out_write(o, j.at, (size_t)j.n);
+    for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)j.len >> (8 * i));
+    good = good && flux__out_write(o, length, 8) && flux__out_write(o, j.out, j.len);
     for (int i = 0; good && i < l->items && l->item[i].first == l->item[i].number; i++)
         good = flux__save_data(o, &l->item[i]);
     if (good) good = flux__out_commit(o);
     else flux__out_abort(o);
-    flux__free(j.at);
+    flux__free(j.out);
     return good;
 }
 
@@ -34625,10 +34544,9 @@ static void flux__compare_name(const char *name, const flux__thing *things, int 
    other ones (n = 0: no others at all). If not, one error names all differences. */
 static bool flux__compare(const flux__archive *z, const flux__list *l, const flux__thing *things,
                           int n) {
-    flux__misfit m;
+    FLUX__ZEROED(flux__misfit, m);
     char text[720];                       /* enough for the longest text of each part */
-    int at = 0;
-    memset(&m, 0, sizeof m);
+    flux__sink s = flux__sink_to(text, sizeof text);
     for (int i = 0; i < l->items; i++) flux__compare_item(z, &l->item[i], &m);
     for (int i = 0; i < z->entries; i++)
         if (!z->entry[i].used) flux__compare_name(z->entry[i].name, things, n, &m);
@@ -34636,16 +34554,15 @@ static bool flux__compare(const flux__archive *z, const flux__list *l, const flu
         if (strncmp(z->pair[i].key, "tie:", 4) == 0 && !z->pair[i].used)
             flux__compare_name(z->pair[i].key + 4, things, n, &m);
     if (!m.differ && !m.missing && !m.unexpected) return true;
-    if (m.differ) at += snprintf(text, sizeof text, "%s", m.first);
-    if (m.differ > 1)
-        at += snprintf(text + at, sizeof text - (size_t)at, " (and %d more differ)", m.differ - 1);
+    if (m.differ) flux__put(&s, m.first);
+    if (m.differ > 1) flux__putf(&s, " (and %d more differ)", m.differ - 1);
     if (m.missing)
-        at += snprintf(text + at, sizeof text - (size_t)at, "%s%d missing there (%.60s%s)",
-                       at ? "; " : "", m.missing, m.missing_name, m.missing > 1 ? ", ..." : "");
+        flux__putf(&s, "%s%d missing there (%.60s%s)", s.len ? "; " : "", m.missing,
+                   m.missing_name, m.missing > 1 ? ", ..." : "");
     if (m.unexpected)
-        at += snprintf(text + at, sizeof text - (size_t)at, "%s%d unknown here (%.60s%s)",
-                       at ? "; " : "", m.unexpected, m.unexpected_name,
-                       m.unexpected > 1 ? ", ..." : "");
+        flux__putf(&s, "%s%d unknown here (%.60s%s)", s.len ? "; " : "", m.unexpected,
+                   m.unexpected_name, m.unexpected > 1 ? ", ..." : "");
+    flux__sink_end(&s);
     flux__bad(&z->source, "it does not fit: %s", text);
     return false;
 }
@@ -35003,19 +34920,19 @@ static bool flux__torch_within(const char *name, const char *prefix, int n) {
    text: "lstm.*_l1" gives "lstm.weight_ih_l1". Without a *, a cell within a recurrent layer gets
    PyTorch's suffix of its first layer, "_l0". False: the map says not to load this tensor. */
 static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row,
-                             const char *theirs, flux__words *name) {
+                             const char *theirs, flux__words *out) {
     const char *map = t->map, *rest = path, *dot, *star = NULL;
     flux__torch_pair pair, best = { NULL, NULL, -1, 0 };
     while (flux__torch_next(&map, &pair))
         if (pair.nours > best.nours && pair.nours > 0 &&
             flux__torch_within(path, pair.ours, pair.nours))
             best = pair;
-    name->s[0] = 0;
+    flux__sink name = flux__sink_to(out->s, sizeof out->s);
     if (best.ours) {
         if (!best.ntheirs) return false;
         star = (const char *)memchr(best.theirs, '*', (size_t)best.ntheirs);
         int n = star ? (int)(star - best.theirs) : best.ntheirs;
-        flux__say(name, "%.*s", n - (star && n && star[-1] == '.'), best.theirs);
+        flux__putf(&name, "%.*s", n - (star && n && star[-1] == '.'), best.theirs);
         rest += best.nours;
         if (*rest) rest++;
     }
@@ -35023,11 +34940,12 @@ static bool flux__torch_name(const flux__torch *t, const char *path, const flux_
         int n = (int)(dot - rest);
         if (flux__torch_within(rest, "layers", 6) || flux__torch_within(rest, "diag", 4)) continue;
         if (!row || !row->within || strchr(dot + 1, '.'))
-            flux__say(name, "%s%.*s", name->s[0] ? "." : "", n, rest);
+            flux__putf(&name, "%s%.*s", name.len ? "." : "", n, rest);
     }
-    if (*rest) flux__say(name, "%s%s", name->s[0] ? "." : "", row ? theirs : rest);
-    if (star) flux__say(name, "%.*s", (int)(best.theirs + best.ntheirs - star) - 1, star + 1);
-    else if (*rest && row && row->within && row->call == flux__cell_call) flux__say(name, "_l0");
+    if (*rest) flux__putf(&name, "%s%s", name.len ? "." : "", row ? theirs : rest);
+    if (star) flux__putf(&name, "%.*s", (int)(best.theirs + best.ntheirs - star) - 1, star + 1);
+    else if (*rest && row && row->within && row->call == flux__cell_call) flux__put(&name, "_l0");
+    flux__sink_end(&name);
     return true;
 }
 
@@ -35161,10 +35079,9 @@ static bool flux__torch_all_used(const flux__torch *t) {
 /* Checks the map, reads a value for each tensor of the model, checks that the whole file was used,
    and only then sets the model's fields. 0: done; -1: an error, and the model is unchanged. */
 FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
-    flux__torch t;
+    FLUX__ZEROED(flux__torch, t);
     flux__torch_pair pair;
     if (!m || !path) return flux__null("load_torch", m ? "path" : "m", NULL), -1;
-    memset(&t, 0, sizeof t);
     t.map = map;
     int64_t failures = flux__failures();
     while (flux__torch_next(&map, &pair))
@@ -35197,12 +35114,13 @@ FLUX_DEF int flux_load_items(const char *path, int n, const char *names, const v
 static const flux__entry *flux__entry_wanted(const flux__archive *z, const char *name) {
     const flux__entry *e = name ? flux__find(z, name) : z->entries == 1 ? z->entry : NULL;
     char list[200];
-    int at = 0, i;
+    int i;
     if (e) return e;
-    for (i = 0; i < z->entries && at < 120; i++)
-        at += snprintf(list + at, sizeof list - (size_t)at, "%s%.60s", i ? ", " : "",
-                       z->entry[i].name);
-    snprintf(list + at, sizeof list - (size_t)at, "%s", i < z->entries ? ", ..." : "");
+    flux__sink s = flux__sink_to(list, sizeof list);
+    for (i = 0; i < z->entries && s.len < 120; i++)
+        flux__putf(&s, "%s%.60s", i ? ", " : "", z->entry[i].name);
+    flux__put(&s, i < z->entries ? ", ..." : "");
+    flux__sink_end(&s);
     if (z->entries == 0) flux__bad(&z->source, "it holds no tensor");
     else if (name)
         flux__bad(&z->source, "it holds no tensor %.80s; it has %d: %s", name, z->entries, list);
@@ -35645,9 +35563,8 @@ static void flux__put_place(flux__sink *s, const flux_tensor *x) {
 /* Writes a tensor that is no tuple: its header and pages, or for a scalar its number, device and
    dtype on one line. False: an error, as when the tensor cannot be computed. */
 static bool flux__put_array(flux__sink *s, flux_tensor *x) {
-    flux__grid g;
+    FLUX__ZEROED(flux__grid, g);
     flux__cell c, *widths;
-    memset(&g, 0, sizeof g);
     int h = flux__hide();
     widths = flux__grid_of(&g, x)
                  ? (flux__cell *)flux__malloc((size_t)flux__shown(&g.columns) * sizeof *widths)
@@ -36169,8 +36086,7 @@ static void flux__put_watch(flux__sink *s, flux__watch *w) {
 
 /* Writes the summary of m for an input of shape `in`; false, with an error, if m refuses it. */
 static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, flux_shape in) {
-    flux__watch w;
-    memset(&w, 0, sizeof w);
+    FLUX__ZEROED(flux__watch, w);
     int h = flux__hide();
     flux_tensor *y = flux__dry_run(call, m, in, &w);
     if (y) flux__put_watch(s, &w);
@@ -36924,8 +36840,7 @@ static double flux__expr_literal(flux__expr *p) {
 /* Parses what begins with a name: a call, a bound variable or a constant. Without brackets a
    variable comes before a constant of its name; with them only functions are looked up. */
 static flux__term flux__expr_name(flux__expr *p) {
-    flux__call c;
-    memset(&c, 0, sizeof c);
+    FLUX__ZEROED(flux__call, c);
     c.name = p->at;
     c.size = flux__name_size(p->at);
     p->at += c.size;

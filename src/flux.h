@@ -215,8 +215,8 @@
    CONTENTS
    What follows the interface is joined from rooms, the files of src/, in this order. Each begins
    with a line that has its name; src/README.md is their map.
-     base/      platform threads system object errors backend dtypes memory sinks scopes ending
-                workers options text
+     base/      platform threads system object errors backend dtypes text memory sinks scopes
+                ending workers options
      graph/     table nodes elementwise leaves views reductions products windows attention
                 gradients backward
      schedule/  kernel key analysis grouping program dispatch order trace plans looking update
@@ -266,13 +266,13 @@
 #include "base/errors.h"
 #include "base/backend.h"
 #include "base/dtypes.h"
+#include "base/text.h"
 #include "base/memory.h"
 #include "base/sinks.h"
 #include "base/scopes.h"
 #include "base/ending.h"
 #include "base/workers.h"
 #include "base/options.h"
-#include "base/text.h"
 #include "graph/table.h"
 #include "graph/nodes.h"
 #include "graph/elementwise.h"

@@ -53,8 +53,7 @@ static flux_dtype flux__promote(flux_dtype a, flux_dtype b) {
 }
 
 FLUX_DEF flux_shape flux__shape(const int64_t *dims, int n) {
-    flux_shape s;
-    memset(&s, 0, sizeof s);
+    FLUX__ZEROED(flux_shape, s);
     s.ndim = n;
     for (int i = 0; dims && i < n && i < FLUX_MAX_DIMS; i++) s.dim[i] = dims[i];
     return s;

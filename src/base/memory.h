@@ -3,6 +3,7 @@
 #include "platform.h"
 #include "threads.h"
 #include "object.h"
+#include "text.h"
 #include "errors.h"
 #include "backend.h"
 #include "dtypes.h"
@@ -239,20 +240,22 @@ static bool flux__buffer_labelled(const flux__buffer *b, const flux_tensor *x, s
            memcmp(b->dim, x->dim, sizeof b->dim) == 0;
 }
 
-/* Writes a number of bytes as text, as in "1.50 MiB"; returns what snprintf does. */
-static int flux__say_bytes(char *out, size_t n, double bytes) {
+/* A number of bytes as text: "1.50 MiB". */
+static flux__text flux__bytes_text(double bytes) {
     static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
+    flux__text t;
     int u = 0;
     while (u < 4 && bytes >= 1024) bytes /= 1024, u++;
-    return snprintf(out, n, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
+    snprintf(t.s, sizeof t.s, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
+    return t;
 }
 
 /* Writes the three largest sizes of live buffers and how many have each, as in
    "f32 1024x1024 (4.00 MiB), 2 x f32 512x512 (1.00 MiB)". The caller holds the pool's lock. */
 static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
     const flux__buffer *last = NULL;
-    size_t used = 0;
-    for (int i = 0; i < 3 && used + 120 < n; i++) {
+    flux__sink s = flux__sink_to(out, n);
+    for (int i = 0; i < 3 && s.len + 120 < n; i++) {
         const flux__buffer *most = NULL;
         int count = 0;
         for (const flux__buffer *b = pool->live; b; b = b->after)
@@ -260,41 +263,33 @@ static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
         for (const flux__buffer *b = pool->live; b && most; b = b->after)
             count += b->bytes == most->bytes;
         if (!most) break;
-        used += (size_t)snprintf(out + used, n - used, i ? ", " : "");
-        if (count > 1) used += (size_t)snprintf(out + used, n - used, "%d x ", count);
-        if (most->ndim >= 0)
-            used += (size_t)snprintf(out + used, n - used, "%s ",
-                                     flux_dtype_name((flux_dtype)most->dtype));
-        for (int d = 0; d < most->ndim && used + 40 < n; d++)
-            used += (size_t)snprintf(out + used, n - used, d ? "x%lld" : "%lld",
-                                     (long long)most->dim[d]);
-        used += (size_t)snprintf(out + used, n - used, most->ndim > 0 ? " (" : "(");
-        used += (size_t)flux__say_bytes(out + used, n - used, (double)most->bytes);
-        used += (size_t)snprintf(out + used, n - used, ")");
+        if (i) flux__put(&s, ", ");
+        if (count > 1) flux__putf(&s, "%d x ", count);
+        if (most->ndim >= 0) flux__putf(&s, "%s ", flux_dtype_name((flux_dtype)most->dtype));
+        for (int d = 0; d < most->ndim; d++)
+            flux__putf(&s, d ? "x%lld" : "%lld", (long long)most->dim[d]);
+        flux__putf(&s, most->ndim > 0 ? " (%s)" : "(%s)", flux__bytes_text((double)most->bytes).s);
         last = most;
     }
+    flux__sink_end(&s);
 }
 
 /* Records the out-of-memory error of a device: the bytes asked for, what is in use, held or free
    there, and the largest buffers in use (`largest`, from flux__arena_largest). Returns NULL. */
 static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, const char *largest) {
-    char asked[40], live[40], held[40], most[40], room[120] = "";
+    char room[280] = "";
     size_t available = 0, total = 0;
     const flux__backend *b = flux__backend_of(d.backend);
-    flux__say_bytes(asked, sizeof asked, (double)bytes);
-    flux__say_bytes(live, sizeof live, (double)now.live);
-    flux__say_bytes(held, sizeof held, (double)now.reserved);
-    flux__say_bytes(most, sizeof most, (double)now.limit);
-    if (now.limit) snprintf(room, sizeof room, ", under the limit of flux_mem_limit, %s", most);
-    else if (b->room && b->room(d.id, &available, &total) == 0) {
-        char have[40], whole[40];
-        flux__say_bytes(have, sizeof have, (double)available);
-        flux__say_bytes(whole, sizeof whole, (double)total);
-        snprintf(room, sizeof room, "; %s of %s are free there", have, whole);
-    }
+    if (now.limit)
+        snprintf(room, sizeof room, ", under the limit of flux_mem_limit, %s",
+                 flux__bytes_text((double)now.limit).s);
+    else if (b->room && b->room(d.id, &available, &total) == 0)
+        snprintf(room, sizeof room, "; %s of %s are free there",
+                 flux__bytes_text((double)available).s, flux__bytes_text((double)total).s);
     return (flux__buffer *)flux__fail(
         "out of memory on %s: %zu bytes asked for (%s), %s in use, %s held%s%s%s",
-        flux_device_name(d), bytes, asked, live, held, room,
+        flux_device_name(d), bytes, flux__bytes_text((double)bytes).s,
+        flux__bytes_text((double)now.live).s, flux__bytes_text((double)now.reserved).s, room,
         *largest ? "; the largest: " : "", largest);
 }
 

@@ -283,6 +283,10 @@ void __asan_unpoison_memory_region(void const volatile *p, size_t n);
 #  define FLUX_DEF
 #endif
 
+/* Declares a struct of type T that is zero in all its bytes. ({ 0 } draws warnings, and the options
+   of the API have other values in C++ by default.) */
+#define FLUX__ZEROED(T, name) T name; memset((void *)&name, 0, sizeof name)
+
 /* Frees what FLUX_MALLOC gave; p may be NULL, which a user's FLUX_FREE need not take. */
 static FLUX__INLINE void flux__free(const void *p) {
     if (p) FLUX_FREE((void *)(intptr_t)p);

@@ -233,8 +233,7 @@ FLUX_DEF void flux__block_end(flux__block *b, const char *file, int line) {
 }
 
 FLUX_DEF flux__turns flux__times_start(int64_t n) {
-    flux__turns e;
-    memset(&e, 0, sizeof e);
+    FLUX__ZEROED(flux__turns, e);
     e.at = -1;
     e.n = n;
     e.failures = flux__failures();

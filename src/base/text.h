@@ -5,9 +5,10 @@
 #include "system.h"
 
 /* ---------------------------------------------------------------------- base/text.h
-   Text output: a flux__sink either works as snprintf does (it writes what fits
-   and counts everything) or writes to a file, in colour on a terminal. Every
-   print and text function writes to one. The glyphs, in Unicode or ASCII, digits
+   Text output: a flux__sink works as snprintf does (it writes what fits and
+   counts everything), or writes to a file, in colour on a terminal, or into
+   memory that grows. Every text that is put together from parts is written to
+   one. The glyphs, in Unicode or ASCII, digits
    and integers as text are here as well.
 
    Invariant: a sink without memory only counts, so the same code gives a text
@@ -26,18 +27,37 @@ typedef struct flux__sink {
     size_t n, len, chars;                 /* bytes and characters of the whole text so far */
     FILE *file;                           /* where the text is written in place of out, or NULL */
     bool colour;
+    bool grows, failed;                   /* grows: out is memory of the sink's own, to be freed
+                                             with flux__free; failed: it could not grow */
 } flux__sink;
 
 /* A sink that writes to n bytes at out; out may be NULL: it only counts. */
 static flux__sink flux__sink_to(char *out, size_t n) {
-    flux__sink s = { out, out ? n : 0, 0, 0, NULL, false };
+    flux__sink s = { out, out ? n : 0, 0, 0, NULL, false, false, false };
     return s;
+}
+
+/* A sink whose memory grows with the text. */
+static flux__sink flux__sink_growing(void) {
+    flux__sink s = { NULL, 0, 0, 0, NULL, false, true, false };
+    return s;
+}
+
+/* Makes room for n more bytes and a 0; false, and nothing is written any more, if memory is out. */
+static bool flux__sink_grow(flux__sink *s, size_t n) {
+    size_t room = s->n < 512 ? 1024 : 2 * s->n;
+    if (s->failed || s->len + n < s->n) return !s->failed;
+    if (room <= s->len + n) room = s->len + n + 1;
+    char *more = (char *)FLUX_REALLOC(s->out, room);
+    s->failed = !more;
+    if (more) s->out = more, s->n = room;
+    return !s->failed;
 }
 
 /* A sink that writes to standard output, in colour if that is a terminal which shows it and
    NO_COLOR is not set (https://no-color.org). */
 static flux__sink flux__sink_stdout(void) {
-    flux__sink s = { NULL, 0, 0, 0, stdout, false };
+    flux__sink s = { NULL, 0, 0, 0, stdout, false, false, false };
     const char *term = flux__env("TERM");
     s.colour = flux__is_terminal(stdout) && !flux__env("NO_COLOR") &&
                (term ? strcmp(term, "dumb") != 0 : flux__env("WT_SESSION") != NULL);
@@ -45,6 +65,7 @@ static flux__sink flux__sink_stdout(void) {
 }
 
 static void flux__put_bytes(flux__sink *s, const char *text, size_t n) {
+    if (s->grows && !flux__sink_grow(s, n)) return;
     if (s->file) fwrite(text, 1, n, s->file);
     else if (s->len + 1 < s->n)
         memcpy(s->out + s->len, text, n < s->n - 1 - s->len ? n : s->n - 1 - s->len);
@@ -54,6 +75,22 @@ static void flux__put_bytes(flux__sink *s, const char *text, size_t n) {
 }
 
 static void flux__put(flux__sink *s, const char *text) { flux__put_bytes(s, text, strlen(text)); }
+
+/* Puts what printf would print, cut after 511 bytes. */
+static void flux__putf(flux__sink *s, const char *format, ...) FLUX__PRINTF(2, 3);
+static void flux__putf(flux__sink *s, const char *format, ...) {
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    flux__put(s, text);
+}
+
+/* Puts "64, 128". */
+static void flux__put_dims(flux__sink *s, const int64_t *dim, int n) {
+    for (int i = 0; i < n; i++) flux__putf(s, i ? ", %lld" : "%lld", (long long)dim[i]);
+}
 
 static void flux__put_pad(flux__sink *s, int64_t n) {
     for (; n > 0; n -= 16) flux__put_bytes(s, "                ", n < 16 ? (size_t)n : 16);

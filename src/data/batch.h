@@ -399,10 +399,8 @@ static bool flux__batch_make(const flux_loader *l, const int64_t *order, uint64_
 }
 
 FLUX_DEF flux_batch flux_first(flux_loader *l) {
-    flux__made m;
-    flux_batch none;
-    memset(&none, 0, sizeof none);
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__made, m);
+    FLUX__ZEROED(flux_batch, none);
     if (!l) return flux__null("first", "l", l), none;
     if (l->batches < 1) return flux__fail("first: the loader has no batches"), none;
     if (flux__batch_make(l, NULL, flux__scramble(l->seed), 0, false, false, &m)) {

@@ -211,8 +211,7 @@ static void flux__epoch_ahead(flux__epoch *r) {
 /* Makes the cursor, which has the epoch and its progress bar and is owned by the scope around the
    loop. */
 static flux__each_state flux__each_begin(flux__each_args a) {
-    flux__each_state e;
-    memset(&e, 0, sizeof e);
+    FLUX__ZEROED(flux__each_state, e);
     flux_loader *cursor = flux__loader_new();
     if (!cursor) return e;
     int64_t failures = flux__failures();
@@ -227,8 +226,7 @@ static flux__each_state flux__each_begin(flux__each_args a) {
 
 /* Begins the loop. While an error is pending no batch is handed out, not even the first. */
 FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
-    flux__each_state none;
-    memset(&none, 0, sizeof none);
+    FLUX__ZEROED(flux__each_state, none);
     if (!a.loader || FLUX__GONE("each", a.loader))
         return flux__null("each", "loader", a.loader), none;
     return flux_failed() ? none : flux__each_begin(a);

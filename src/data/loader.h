@@ -201,8 +201,7 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
     l->seeded = o->seed != FLUX__NO_SEED && (o->marked || o->seed != 0);
     l->seed = l->seeded ? (uint64_t)o->seed : 0;
     if (!flux__loader_source(l, o) || !flux__loader_cut(l, batchsize)) return false;
-    flux__stage s;
-    memset(&s, 0, sizeof s);
+    FLUX__ZEROED(flux__stage, s);
     s.kind = FLUX__STAGE_TRANSFORM;
     s.transform = o->transform;
     s.user = o->user;
@@ -242,9 +241,8 @@ static flux_loader *flux__loader_with(const flux_loader *l, flux__stage s, bool 
 /* A loader whose batches are moved to d; the data stays where it is. If the last stage is a move,
    this one replaces it. */
 static flux_loader *flux__loader_on(flux_loader *l, flux_device d, bool keep_f64) {
-    flux__stage s;
+    FLUX__ZEROED(flux__stage, s);
     if (!l) return (flux_loader *)flux__null("to", "loader", l);
-    memset(&s, 0, sizeof s);
     s.kind = FLUX__STAGE_MOVE;
     s.device = d;
     s.keep_f64 = keep_f64;

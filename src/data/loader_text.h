@@ -68,8 +68,7 @@ static void flux__put_options(flux__sink *s, const flux_loader *l) {
 /* Writes a loader: the arrays it holds, its options, and the shapes of its first batch, which is
    made for this. */
 static bool flux__put_loader(flux__sink *s, flux_loader *l) {
-    flux__made m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__made, m);
     flux__put_integer(s, l->batches, false);
     flux__put(s, "-element DataLoader(");
     for (int i = 0; i < l->arrays; i++) {

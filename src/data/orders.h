@@ -7,6 +7,7 @@
 #include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../base/scopes.h"
+#include "../base/text.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
@@ -155,11 +156,13 @@ static int64_t flux__integer_at(const void *p, flux_dtype t, int64_t i) {
 
 /* Writes the index of element i of x: "(3)" or "(1, 2)". */
 static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t n) {
-    size_t len = 0;
-    for (int d = 0; d < x->ndim && len < n; i /= x->dim[d++])
-        len += (size_t)snprintf(out + len, n - len, "%s%lld", d ? ", " : "(",
-                                (long long)(i % x->dim[d]));
-    if (len < n) snprintf(out + len, n - len, "%s", x->ndim ? ")" : "()");
+    flux__sink s = flux__sink_to(out, n);
+    int64_t place[FLUX_MAX_DIMS];
+    for (int d = 0; d < x->ndim; i /= x->dim[d++]) place[d] = i % x->dim[d];
+    flux__put(&s, "(");
+    flux__put_dims(&s, place, x->ndim);
+    flux__put(&s, ")");
+    flux__sink_end(&s);
 }
 
 /* Checks that labels are at least `least` and below `end`, or equal to *ignored. Labels are data,

@@ -84,15 +84,14 @@ static void flux__time_text(double seconds, char *out, size_t n) {
 
 /* Writes the values as they are now, each with its label, as in "loss 0.3456", after the gap. */
 static void flux__bar_values(flux__progress *bar, const char *gap, char *out, size_t n) {
-    size_t len = 0;
-    out[0] = 0;
-    for (int i = 0; i < bar->values && len < n; i++) {
+    flux__sink s = flux__sink_to(out, n);
+    for (int i = 0; i < bar->values; i++) {
         if (bar->value[i].x) bar->value[i].number = flux_item(bar->value[i].x);
         /* its number is known: its graph need not be kept */
         flux_assign(&bar->value[i].x, NULL);
-        len += (size_t)snprintf(out + len, n - len, "%s%s %.4g", gap, bar->value[i].label,
-                                bar->value[i].number);
+        flux__putf(&s, "%s%s %.4g", gap, bar->value[i].label, bar->value[i].number);
     }
+    flux__sink_end(&s);
 }
 
 /* Writes what stands behind the bar and gives its width in characters. If it is wider than `room`,

@@ -3,6 +3,7 @@
 #include "../base/platform.h"
 #include "../base/errors.h"
 #include "../base/backend.h"
+#include "../base/text.h"
 #include "registry.h"
 #include "preferences.h"
 
@@ -23,18 +24,17 @@ FLUX__BEGIN_COLD
 /* Writes why no GPU can be used: "CUDA, AMDGPU: not part of this build; Metal: ..." */
 static void flux__why_none(char *out, size_t n) {
     const char *last = "";
-    size_t at = 0;
-    out[0] = '\0';
-    for (int i = 0; i < FLUX__BACKENDS - 1 && at < n; i++) {
+    flux__sink s = flux__sink_to(out, n);
+    for (int i = 0; i < FLUX__BACKENDS - 1; i++) {
         int b = flux__order[i];
         const char *why = flux__probe_of(b)->why;
         const char *next = i + 2 < FLUX__BACKENDS ? flux__probe_of(flux__order[i + 1])->why : "";
         bool group = strcmp(why, next) == 0;
-        at += (size_t)snprintf(out + at, n - at, "%s%s%s%.200s",
-                               i == 0 ? "" : strcmp(last, why) == 0 ? ", " : "; ",
-                               flux__backends[b].name, group ? "" : ": ", group ? "" : why);
+        flux__putf(&s, "%s%s%s%.200s", i == 0 ? "" : strcmp(last, why) == 0 ? ", " : "; ",
+                   flux__backends[b].name, group ? "" : ": ", group ? "" : why);
         last = why;
     }
+    flux__sink_end(&s);
 }
 
 /* The back end to use: the preferred one if it works, else the first of flux__order that works.

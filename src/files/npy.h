@@ -212,8 +212,7 @@ static flux_tensor *flux__npy_tensor(flux__source *s, uint64_t at, flux__npy *np
 /* Checks the heading of a .npy file, of versions 1 to 3 of the format, and reads its tensor. */
 static flux_tensor *flux__parse_npy(flux__source *s) {
     unsigned char head[12];
-    flux__npy npy;
-    memset(&npy, 0, sizeof npy);
+    FLUX__ZEROED(flux__npy, npy);
     if (flux__foreign(s)) return NULL;
     if (!flux__peek(s, 0, head, 10) || memcmp(head, "\x93NUMPY", 6) != 0)
         return flux__refuse(s, "it is no .npy file: it does not begin with \\x93NUMPY");
@@ -245,17 +244,15 @@ FLUX_DEF flux_tensor *flux_load_npy(const char *path) {
    multiple of 64, so that the data begin at one. */
 static size_t flux__npy_head(char *out, size_t room, const flux__element *e,
                              const flux_shape *shape) {
-    size_t n = 10, total;
-    n += (size_t)snprintf(out + n, room - n, "{'descr': '%c%c%d', 'fortran_order': %s, 'shape': (",
-                          e->size > 1 ? '<' : '|', e->letter, e->size,
-                          shape->ndim > 1 ? "True" : "False");
-    for (int i = 0; i < shape->ndim; i++)
-        n += (size_t)snprintf(out + n, room - n, i ? ", %lld" : "%lld", (long long)shape->dim[i]);
-    n += (size_t)snprintf(out + n, room - n, shape->ndim == 1 ? ",), }" : "), }");
-    total = (n + 1 + 63) / 64 * 64;
-    memset(out + n, ' ', total - n - 1);
-    out[total - 1] = '\n';
-    memcpy(out, "\x93NUMPY\1\0", 8);
+    flux__sink s = flux__sink_to(out, room);
+    flux__put_bytes(&s, "\x93NUMPY\1\0\0\0", 10);
+    flux__putf(&s, "{'descr': '%c%c%d', 'fortran_order': %s, 'shape': (", e->size > 1 ? '<' : '|',
+               e->letter, e->size, shape->ndim > 1 ? "True" : "False");
+    flux__put_dims(&s, shape->dim, shape->ndim);
+    flux__put(&s, shape->ndim == 1 ? ",), }" : "), }");
+    size_t total = (s.len + 1 + 63) / 64 * 64;
+    flux__put_pad(&s, (int64_t)(total - 1 - s.len));
+    flux__put(&s, "\n");
     out[8] = (char)((total - 10) & 255);
     out[9] = (char)((total - 10) >> 8);
     return total;

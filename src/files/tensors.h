@@ -7,6 +7,7 @@
 #include "../base/memory.h"
 #include "../base/sinks.h"
 #include "../base/scopes.h"
+#include "../base/text.h"
 #include "../schedule/looking.h"
 #include "../device/registry.h"
 #include "../data/orders.h" /* flux_loader */
@@ -145,85 +146,56 @@ static bool flux__list_finish(flux__list *l) {
 
 /* ---------------- safetensors: writing */
 
-/* A heading as it is built: n of `room` bytes at `at` are in use, not NUL-terminated. */
-typedef struct flux__json { char *at; int n, room; bool failed; } flux__json;
-
-/* Appends n bytes of text. After an error, which sets `failed`, nothing more is appended. */
-static void flux__json_add(flux__json *j, const char *text, size_t n) {
-    char *at = NULL;
-    if (j->failed) return;
-    if (n > (size_t)(FLUX__MAX_HEADING - 64 - j->n))
-        flux__fail("save: the names and shapes take more than the %d bytes that safetensors allows",
-                   FLUX__MAX_HEADING);
-    else at = (char *)flux__grow(j->at, &j->room, j->n + (int)n, 1);
-    j->failed = !at;
-    if (!at) return;
-    j->at = at;
-    memcpy(at + j->n, text, n);
-    j->n += (int)n;
+/* Puts a JSON string: `before` as it is, then `text` with what JSON forbids escaped. */
+static void flux__put_quoted(flux__sink *j, const char *before, const char *text) {
+    flux__put(j, "\"");
+    flux__put(j, before);
+    for (; *text; text++)
+        if ((unsigned char)*text >= 32 && *text != '"' && *text != '\\')
+            flux__put_bytes(j, text, 1);
+        else flux__putf(j, "\\u%04x", (unsigned)(unsigned char)*text);
+    flux__put(j, "\"");
 }
 
-static void flux__json_text(flux__json *j, const char *text) {
-    flux__json_add(j, text, strlen(text));
+/* Puts `before`, which ends with "[", the n numbers in reverse, separated by commas, and "]". */
+static void flux__put_reversed(flux__sink *j, const char *before, const int64_t *v, int n) {
+    flux__put(j, before);
+    for (int i = n - 1; i >= 0; i--) flux__putf(j, i ? "%lld," : "%lld", (long long)v[i]);
+    flux__put(j, "]");
 }
 
-/* Appends a JSON string: `before` as it is, then `text` with what JSON forbids escaped. */
-static void flux__json_quoted(flux__json *j, const char *before, const char *text) {
-    char escape[8];
-    flux__json_text(j, "\"");
-    flux__json_text(j, before);
-    for (; *text; text++) {
-        bool plain = (unsigned char)*text >= 32 && *text != '"' && *text != '\\';
-        if (!plain) snprintf(escape, sizeof escape, "\\u%04x", (unsigned)(unsigned char)*text);
-        if (plain) flux__json_add(j, text, 1);
-        else flux__json_text(j, escape);
-    }
-    flux__json_text(j, "\"");
-}
-
-/* Appends `before`, which ends with "[", the n numbers in reverse, separated by commas, and "]". */
-static void flux__json_reversed(flux__json *j, const char *before, const int64_t *v, int n) {
-    char number[24];
-    flux__json_text(j, before);
-    for (int i = n - 1; i >= 0; i--) {
-        snprintf(number, sizeof number, i ? "%lld," : "%lld", (long long)v[i]);
-        flux__json_text(j, number);
-    }
-    flux__json_text(j, "]");
-}
-
-/* Appends a pair to the metadata, which holds numbers that are no tensors; other readers ignore
+/* Puts a pair into the metadata, which holds numbers that are no tensors; other readers ignore
    them. For a state, "rules:opt" is the text of its rules as flux_print shows them, and
    "rules:opt.layers.0.weight" that of a parameter whose numbers flux_adjust has set apart. For a
    loader, "epoch:loader" is how many epochs it has begun. */
-static void flux__json_pair(flux__json *j, const char *kind, const flux__thing *t, const char *path,
+static void flux__put_pair(flux__sink *j, const char *kind, const flux__thing *t, const char *path,
                             const char *value) {
     char *name = flux__full_name(t->name, t->length, path);
     j->failed |= !name;
     if (!name) return;
-    flux__json_text(j, ",");
-    flux__json_quoted(j, kind, name);
-    flux__json_text(j, ":");
-    flux__json_quoted(j, "", value);
+    flux__put(j, ",");
+    flux__put_quoted(j, kind, name);
+    flux__put(j, ":");
+    flux__put_quoted(j, "", value);
     flux__free(name);
 }
 
-/* Appends the pairs of one thing, if it is a loader or a state. */
-static void flux__json_beside(flux__json *j, const flux__thing *t) {
+/* Puts the pairs of one thing, if it is a loader or a state. */
+static void flux__put_beside(flux__sink *j, const flux__thing *t) {
     const flux__head *head = (const flux__head *)t->object;
     char text[6000];                      /* enough for the longest chain of rules */
     if (head->kind == FLUX__LOADER) {
         snprintf(text, sizeof text, "%lld", (long long)((const flux_loader *)t->object)->epoch);
-        flux__json_pair(j, "epoch:", t, "", text);
+        flux__put_pair(j, "epoch:", t, "", text);
     }
     if (head->kind != FLUX__STATE) return;
     const flux_state *s = (const flux_state *)t->object;
     flux__rules_text(s, NULL, text, sizeof text);
-    flux__json_pair(j, "rules:", t, "", text);
+    flux__put_pair(j, "rules:", t, "", text);
     for (int i = 0; i < s->nleaves && !j->failed; i++) {
         if (!flux__leaf_differs(s, i)) continue;
         flux__rules_text(s, &s->o[i * s->nrules], text, sizeof text);
-        flux__json_pair(j, "rules:", t, flux__leaf_path(s, i), text);
+        flux__put_pair(j, "rules:", t, flux__leaf_path(s, i), text);
     }
 }
 
@@ -240,34 +212,34 @@ static int flux__by_layout(const void *a, const void *b) {
 /* Writes the heading, padded with blanks so that the data begin at a multiple of 64 bytes. The
    items are in the order of their data; names[i] is the name of the item whose number is i, which
    a tie refers to. Sets `begin` of each item that has data. */
-static void flux__json_heading(flux__json *j, flux__list *l, const char *const *names) {
+static void flux__put_heading(flux__sink *j, flux__list *l, const char *const *names) {
     uint64_t at = 0;
-    flux__json_text(j, "{\"__metadata__\":{\"flux.h\":\"1\"");
-    for (int i = 0; i < l->things; i++) flux__json_beside(j, &l->thing[i]);
+    flux__put(j, "{\"__metadata__\":{\"flux.h\":\"1\"");
+    for (int i = 0; i < l->things; i++) flux__put_beside(j, &l->thing[i]);
     for (int i = 0; i < l->items; i++) {
         if (l->item[i].first == l->item[i].number) continue;
-        flux__json_text(j, ",");
-        flux__json_quoted(j, "tie:", l->item[i].name);
-        flux__json_text(j, ":");
-        flux__json_quoted(j, "", names[l->item[i].first]);
+        flux__put(j, ",");
+        flux__put_quoted(j, "tie:", l->item[i].name);
+        flux__put(j, ":");
+        flux__put_quoted(j, "", names[l->item[i].first]);
     }
-    flux__json_text(j, "}");
+    flux__put(j, "}");
     for (int i = 0; i < l->items && l->item[i].first == l->item[i].number; i++) {
         flux__stored *it = &l->item[i];
         uint64_t bytes = (uint64_t)flux__size(it->x) * flux__dtypes[it->x->dtype].size;
         int64_t place[2] = { (int64_t)(at + bytes), (int64_t)at };
         it->begin = at;
         at += bytes;
-        flux__json_text(j, ",");
-        flux__json_quoted(j, "", it->name);
-        flux__json_text(j, ":{\"dtype\":\"");
-        flux__json_text(j, flux__elements[it->x->dtype].name);
-        flux__json_reversed(j, "\",\"shape\":[", it->x->dim, it->x->ndim);
-        flux__json_reversed(j, ",\"data_offsets\":[", place, 2);
-        flux__json_text(j, "}");
+        flux__put(j, ",");
+        flux__put_quoted(j, "", it->name);
+        flux__put(j, ":{\"dtype\":\"");
+        flux__put(j, flux__elements[it->x->dtype].name);
+        flux__put_reversed(j, "\",\"shape\":[", it->x->dim, it->x->ndim);
+        flux__put_reversed(j, ",\"data_offsets\":[", place, 2);
+        flux__put(j, "}");
     }
-    flux__json_text(j, "}");
-    while (!j->failed && (j->n + 8) % 64) flux__json_add(j, " ", 1);
+    flux__put(j, "}");
+    flux__put_pad(j, (int64_t)((120 - j->len % 64) % 64));
 }
 
 /* Whether a safetensors file can hold all tensors and names of the list; an error if not. */
@@ -310,25 +282,29 @@ static bool flux__save_data(flux__out *o, const flux__stored *it) {
 /* Writes the list to a file: the heading's length in 8 bytes, the heading, the data. On an error
    the file that was at that path before is unchanged. */
 static bool flux__save_list(flux__list *l, const char *path) {
-    flux__json j = { NULL, 0, 0, false };
+    flux__sink j = flux__sink_growing();
     unsigned char length[8];
     const char **names = (const char **)flux__malloc((size_t)l->items * sizeof *names);
     bool good = names && flux__save_check(l) && flux__save_compute(l);
     if (good) {
         for (int i = 0; i < l->items; i++) names[i] = l->item[i].name;
         if (l->items) qsort(l->item, (size_t)l->items, sizeof *l->item, flux__by_layout);
-        flux__json_heading(&j, l, names);
+        flux__put_heading(&j, l, names);
+        good = !j.failed || FLUX__REFUSE("%s: out of memory for the heading", l->call);
+        if (good && j.len > FLUX__MAX_HEADING)
+            good = FLUX__REFUSE("save: the names and shapes take more than the %d bytes that "
+                                "safetensors allows", FLUX__MAX_HEADING);
     }
     flux__free(names);
-    flux__out *o = good && !j.failed ? flux__out_open(path, l->call) : NULL;
+    flux__out *o = good ? flux__out_open(path, l->call) : NULL;
     good = o != NULL;
-    for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)j.n >> (8 * i));
-    good = good && flux__out_write(o, length, 8) && flux__out_write(o, j.at, (size_t)j.n);
+    for (int i = 0; i < 8; i++) length[i] = (unsigned char)((uint64_t)j.len >> (8 * i));
+    good = good && flux__out_write(o, length, 8) && flux__out_write(o, j.out, j.len);
     for (int i = 0; good && i < l->items && l->item[i].first == l->item[i].number; i++)
         good = flux__save_data(o, &l->item[i]);
     if (good) good = flux__out_commit(o);
     else flux__out_abort(o);
-    flux__free(j.at);
+    flux__free(j.out);
     return good;
 }
 
@@ -378,10 +354,9 @@ static void flux__compare_name(const char *name, const flux__thing *things, int 
    other ones (n = 0: no others at all). If not, one error names all differences. */
 static bool flux__compare(const flux__archive *z, const flux__list *l, const flux__thing *things,
                           int n) {
-    flux__misfit m;
+    FLUX__ZEROED(flux__misfit, m);
     char text[720];                       /* enough for the longest text of each part */
-    int at = 0;
-    memset(&m, 0, sizeof m);
+    flux__sink s = flux__sink_to(text, sizeof text);
     for (int i = 0; i < l->items; i++) flux__compare_item(z, &l->item[i], &m);
     for (int i = 0; i < z->entries; i++)
         if (!z->entry[i].used) flux__compare_name(z->entry[i].name, things, n, &m);
@@ -389,16 +364,15 @@ static bool flux__compare(const flux__archive *z, const flux__list *l, const flu
         if (strncmp(z->pair[i].key, "tie:", 4) == 0 && !z->pair[i].used)
             flux__compare_name(z->pair[i].key + 4, things, n, &m);
     if (!m.differ && !m.missing && !m.unexpected) return true;
-    if (m.differ) at += snprintf(text, sizeof text, "%s", m.first);
-    if (m.differ > 1)
-        at += snprintf(text + at, sizeof text - (size_t)at, " (and %d more differ)", m.differ - 1);
+    if (m.differ) flux__put(&s, m.first);
+    if (m.differ > 1) flux__putf(&s, " (and %d more differ)", m.differ - 1);
     if (m.missing)
-        at += snprintf(text + at, sizeof text - (size_t)at, "%s%d missing there (%.60s%s)",
-                       at ? "; " : "", m.missing, m.missing_name, m.missing > 1 ? ", ..." : "");
+        flux__putf(&s, "%s%d missing there (%.60s%s)", s.len ? "; " : "", m.missing,
+                   m.missing_name, m.missing > 1 ? ", ..." : "");
     if (m.unexpected)
-        at += snprintf(text + at, sizeof text - (size_t)at, "%s%d unknown here (%.60s%s)",
-                       at ? "; " : "", m.unexpected, m.unexpected_name,
-                       m.unexpected > 1 ? ", ..." : "");
+        flux__putf(&s, "%s%d unknown here (%.60s%s)", s.len ? "; " : "", m.unexpected,
+                   m.unexpected_name, m.unexpected > 1 ? ", ..." : "");
+    flux__sink_end(&s);
     flux__bad(&z->source, "it does not fit: %s", text);
     return false;
 }

@@ -5,6 +5,7 @@
 #include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../base/scopes.h"
+#include "../base/text.h"
 #include "../graph/elementwise.h"
 #include "../graph/views.h"
 #include "../graph/windows.h"
@@ -114,19 +115,19 @@ static bool flux__torch_within(const char *name, const char *prefix, int n) {
    text: "lstm.*_l1" gives "lstm.weight_ih_l1". Without a *, a cell within a recurrent layer gets
    PyTorch's suffix of its first layer, "_l0". False: the map says not to load this tensor. */
 static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row,
-                             const char *theirs, flux__words *name) {
+                             const char *theirs, flux__words *out) {
     const char *map = t->map, *rest = path, *dot, *star = NULL;
     flux__torch_pair pair, best = { NULL, NULL, -1, 0 };
     while (flux__torch_next(&map, &pair))
         if (pair.nours > best.nours && pair.nours > 0 &&
             flux__torch_within(path, pair.ours, pair.nours))
             best = pair;
-    name->s[0] = 0;
+    flux__sink name = flux__sink_to(out->s, sizeof out->s);
     if (best.ours) {
         if (!best.ntheirs) return false;
         star = (const char *)memchr(best.theirs, '*', (size_t)best.ntheirs);
         int n = star ? (int)(star - best.theirs) : best.ntheirs;
-        flux__say(name, "%.*s", n - (star && n && star[-1] == '.'), best.theirs);
+        flux__putf(&name, "%.*s", n - (star && n && star[-1] == '.'), best.theirs);
         rest += best.nours;
         if (*rest) rest++;
     }
@@ -134,11 +135,12 @@ static bool flux__torch_name(const flux__torch *t, const char *path, const flux_
         int n = (int)(dot - rest);
         if (flux__torch_within(rest, "layers", 6) || flux__torch_within(rest, "diag", 4)) continue;
         if (!row || !row->within || strchr(dot + 1, '.'))
-            flux__say(name, "%s%.*s", name->s[0] ? "." : "", n, rest);
+            flux__putf(&name, "%s%.*s", name.len ? "." : "", n, rest);
     }
-    if (*rest) flux__say(name, "%s%s", name->s[0] ? "." : "", row ? theirs : rest);
-    if (star) flux__say(name, "%.*s", (int)(best.theirs + best.ntheirs - star) - 1, star + 1);
-    else if (*rest && row && row->within && row->call == flux__cell_call) flux__say(name, "_l0");
+    if (*rest) flux__putf(&name, "%s%s", name.len ? "." : "", row ? theirs : rest);
+    if (star) flux__putf(&name, "%.*s", (int)(best.theirs + best.ntheirs - star) - 1, star + 1);
+    else if (*rest && row && row->within && row->call == flux__cell_call) flux__put(&name, "_l0");
+    flux__sink_end(&name);
     return true;
 }
 
@@ -272,10 +274,9 @@ static bool flux__torch_all_used(const flux__torch *t) {
 /* Checks the map, reads a value for each tensor of the model, checks that the whole file was used,
    and only then sets the model's fields. 0: done; -1: an error, and the model is unchanged. */
 FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
-    flux__torch t;
+    FLUX__ZEROED(flux__torch, t);
     flux__torch_pair pair;
     if (!m || !path) return flux__null("load_torch", m ? "path" : "m", NULL), -1;
-    memset(&t, 0, sizeof t);
     t.map = map;
     int64_t failures = flux__failures();
     while (flux__torch_next(&map, &pair))
@@ -308,12 +309,13 @@ FLUX_DEF int flux_load_items(const char *path, int n, const char *names, const v
 static const flux__entry *flux__entry_wanted(const flux__archive *z, const char *name) {
     const flux__entry *e = name ? flux__find(z, name) : z->entries == 1 ? z->entry : NULL;
     char list[200];
-    int at = 0, i;
+    int i;
     if (e) return e;
-    for (i = 0; i < z->entries && at < 120; i++)
-        at += snprintf(list + at, sizeof list - (size_t)at, "%s%.60s", i ? ", " : "",
-                       z->entry[i].name);
-    snprintf(list + at, sizeof list - (size_t)at, "%s", i < z->entries ? ", ..." : "");
+    flux__sink s = flux__sink_to(list, sizeof list);
+    for (i = 0; i < z->entries && s.len < 120; i++)
+        flux__putf(&s, "%s%.60s", i ? ", " : "", z->entry[i].name);
+    flux__put(&s, i < z->entries ? ", ..." : "");
+    flux__sink_end(&s);
     if (z->entries == 0) flux__bad(&z->source, "it holds no tensor");
     else if (name)
         flux__bad(&z->source, "it holds no tensor %.80s; it has %d: %s", name, z->entries, list);

@@ -84,8 +84,7 @@ FLUX_DEF flux_tensor *flux_gelu(flux_tensor *x) { return flux_gelu_tanh(x); }
     }
 
 static flux_act_opts flux__act_of(flux_tensor *x) {
-    flux_act_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_act_opts, o);
     o.x = x;
     return o;
 }

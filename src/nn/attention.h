@@ -5,6 +5,7 @@
 #include "../base/dtypes.h"
 #include "../base/scopes.h"
 #include "../base/options.h"
+#include "../base/text.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
@@ -176,8 +177,7 @@ typedef struct flux__mha {
 static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
     flux__mha *m = (flux__mha *)self;
     int n = flux_count(x);
-    flux_attention_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_attention_opts, o);
     if (n > 4)
         return (flux_tensor *)flux__fail(
             "%s takes x, or q and kv, or q, k, v and perhaps a mask, got %d inputs",
@@ -215,22 +215,21 @@ static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
                             *y = (const flux__dense_layer *)m->out_proj;
     long long in[3] = { q->weight->dim[1], k->weight->dim[1], v->weight->dim[1] };
     long long qk = q->weight->dim[0], vd = v->weight->dim[0], o = y->weight->dim[0];
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l,
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s,
               in[0] == in[1] && in[0] == in[2] ? "MultiHeadAttention(%lld"
                                                : "MultiHeadAttention((%lld, %lld, %lld)",
               in[0], in[1], in[2]);
     if (in[0] != in[1] || in[0] != in[2] || qk != in[0] || vd != qk || o != qk) {
-        flux__say(&l, qk == vd ? " => %lld" : " => (%lld, %lld)", qk, vd);
-        flux__say(&l, " => %lld", o);
+        flux__putf(&s, qk == vd ? " => %lld" : " => (%lld, %lld)", qk, vd);
+        flux__putf(&s, " => %lld", o);
     }
-    flux__say(&l, "; nheads=%d", m->nheads);
-    if (q->bias) flux__say(&l, ", bias=true");
+    flux__putf(&s, "; nheads=%d", m->nheads);
+    if (q->bias) flux__putf(&s, ", bias=true");
     if (m->attn_drop && ((const flux__dropout *)m->attn_drop)->p > 0)
-        flux__say(&l, ", dropout_prob=%.10g", ((const flux__dropout *)m->attn_drop)->p);
-    flux__say(&l, m->causal ? ", causal=true)" : ")");
-    return flux__line_out(&l, out, n);
+        flux__putf(&s, ", dropout_prob=%.10g", ((const flux__dropout *)m->attn_drop)->p);
+    flux__putf(&s, m->causal ? ", causal=true)" : ")");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__mha, "MultiHeadAttention", flux__mha_call, flux__mha_text, FLUX_CHILD(q_proj),
                 FLUX_CHILD(k_proj), FLUX_CHILD(v_proj), FLUX_CHILD(attn_drop), FLUX_CHILD(out_proj))
@@ -238,13 +237,10 @@ FLUX_LAYER_TEXT(flux__mha, "MultiHeadAttention", flux__mha_call, flux__mha_text,
 /* size[]: the features of the input q; of q and k once projected; of v once projected; of the
    output; of the input k; of the input v. */
 FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o) {
-    flux__mha m;
-    flux_dense_opts d;
-    flux_dropout_opts drop;
+    FLUX__ZEROED(flux__mha, m);
+    FLUX__ZEROED(flux_dense_opts, d);
+    FLUX__ZEROED(flux_dropout_opts, drop);
     const char *call = "multiheadattention";
-    memset(&m, 0, sizeof m);
-    memset((void *)&d, 0, sizeof d);
-    memset((void *)&drop, 0, sizeof drop);
     int64_t in = o.in, qk = flux__given_int(o.qk, o.marked, in),
             v = flux__given_int(o.v, o.marked, qk);
     int64_t out = flux__given_int(o.out, o.marked, in);
@@ -268,8 +264,7 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
                 (d.in = size[5], d.out = v, m.v_proj = flux_dense_with(d)) != NULL &&
                 (d.in = v, d.out = out, m.out_proj = flux_dense_with(d)) != NULL &&
                 (m.attn_drop = flux_dropout_with(drop)) != NULL;
-    return (flux_layer *)flux__reveal_object(h,
-                                             good ? flux__layer_new(flux__mha_type(), &m) : NULL);
+    return flux__layer_made(h, good, flux__mha_type(), &m);
 }
 
 FLUX__END_COLD

@@ -52,8 +52,7 @@ typedef struct flux__container {
 static flux_layer *flux__group_new(const char *call, const flux_layer_type *type,
                                    flux_layer *connection, int n, flux_layer *const *ls,
                                    const char *names, int least) {
-    flux__container m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__container, m);
     if (!flux__check_layers(call, n, least, ls)) return NULL;
     if (connection) flux__label(connection, names, 0);
     for (int i = 0; i < n; i++) flux__label(ls[i], names, i + (connection ? 1 : 0));
@@ -183,8 +182,7 @@ FLUX_LAYER(flux__skip, "SkipConnection", flux__skip_call, FLUX_CHILD(layers),
 /* SkipConnection: `body` is the layer whose output the connection joins with the input. */
 FLUX_DEF flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connection,
                                             const char *names) {
-    flux__skip m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__skip, m);
     if (!body || !connection)
         return (flux_layer *)flux__null("skipconnection", body ? "connection" : "layer", NULL);
     flux__label(body, names, 0);

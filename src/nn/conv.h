@@ -5,6 +5,7 @@
 #include "../base/dtypes.h"
 #include "../base/scopes.h"
 #include "../base/options.h"
+#include "../base/text.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
@@ -45,33 +46,14 @@ typedef struct flux__conv_layer {
 typedef flux_tensor *(*flux__convolve_fn)(flux_conv_opts o);
 
 /* Adds ", what=2", or ", what=(2, 1)" if the n numbers differ, or nothing if all are `usual`. */
-static void flux__say_option(flux__words *l, const char *what, const int64_t *v, int n,
-                             int64_t usual) {
+static void flux__put_sizes(flux__sink *s, const char *what, const int64_t *v, int n,
+                            int64_t usual) {
     bool plain = true, one = true;
     for (int i = 0; i < n; i++) plain = plain && v[i] == usual, one = one && v[i] == v[0];
     if (plain) return;
-    flux__say(l, one ? ", %s=" : ", %s=(", what);
-    flux__say_dims(l, v, one ? 1 : n);
-    if (!one) flux__say(l, ")");
-}
-
-/* Adds the paddings as an option: one number for each dim if both its sides are alike, else two. */
-static void flux__say_padding(flux__words *l, const flux__window *w) {
-    flux_shape both = flux__shape(NULL, 2 * w->nd);
-    bool alike = true;
-    for (int i = 0; i < w->nd; i++) {
-        both.dim[2 * i] = w->lo[i];
-        both.dim[2 * i + 1] = w->hi[i];
-        alike = alike && w->lo[i] == w->hi[i];
-    }
-    flux__say_option(l, "pad", alike ? w->lo : both.dim, alike ? w->nd : 2 * w->nd, 0);
-}
-
-/* Adds "(3, 3)", or "(3,)" for one number. */
-static void flux__say_tuple(flux__words *l, const int64_t *v, int n) {
-    flux__say(l, "(");
-    flux__say_dims(l, v, n);
-    flux__say(l, n == 1 ? ",)" : ")");
+    flux__putf(s, one ? ", %s=" : ", %s=(", what);
+    flux__put_dims(s, v, one ? 1 : n);
+    if (!one) flux__putf(s, ")");
 }
 
 /* The paddings of a window as options give them: low and high side of each dim in turn. */
@@ -79,6 +61,21 @@ static flux_shape flux__paddings_of(const flux__window *w) {
     flux_shape s = flux__shape(NULL, 2 * w->nd);
     for (int i = 0; i < w->nd; i++) s.dim[2 * i] = w->lo[i], s.dim[2 * i + 1] = w->hi[i];
     return s;
+}
+
+/* Adds the paddings as an option: one number for each dim if both its sides are alike, else two. */
+static void flux__put_padding(flux__sink *s, const flux__window *w) {
+    flux_shape both = flux__paddings_of(w);
+    bool alike = true;
+    for (int i = 0; i < w->nd; i++) alike = alike && w->lo[i] == w->hi[i];
+    flux__put_sizes(s, "pad", alike ? w->lo : both.dim, alike ? w->nd : both.ndim, 0);
+}
+
+/* Adds "(3, 3)", or "(3,)" for one number. */
+static void flux__put_tuple(flux__sink *s, const int64_t *v, int n) {
+    flux__putf(s, "(");
+    flux__put_dims(s, v, n);
+    flux__putf(s, n == 1 ? ",)" : ")");
 }
 
 /* Checks that x is an image of nd spatial dims (nd 0: of 1 to 3), and converts it
@@ -113,8 +110,7 @@ static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convo
                                    bool transposed) {
     flux__conv_layer *m = (flux__conv_layer *)self;
     int nd = m->w.nd;
-    flux_conv_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_conv_opts, o);
     o.x = flux__image(self, x, nd, (flux_dtype)m->weight->dtype);
     if (!o.x ||
         !flux__expect_dim(self, x, nd,
@@ -151,20 +147,19 @@ static size_t flux__conv_text(flux_layer *self, char *out, size_t n) {
     int nd = m->w.nd;
     int64_t a = m->weight->dim[nd] * m->groups, b = m->weight->dim[nd + 1];
     bool transposed = self->type->call == flux__convtranspose_call;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "%s(", self->type->name);
-    flux__say_tuple(&l, m->w.size, nd);
-    flux__say(&l, ", %lld => %lld", (long long)(transposed ? b : a),
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "%s(", self->type->name);
+    flux__put_tuple(&s, m->w.size, nd);
+    flux__putf(&s, ", %lld => %lld", (long long)(transposed ? b : a),
               (long long)(transposed ? a : b));
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    flux__say_padding(&l, &m->w);
-    flux__say_option(&l, "stride", m->w.stride, nd, 1);
-    flux__say_option(&l, "dilation", m->w.dilation, nd, 1);
-    flux__say_option(&l, "outpad", m->outpad, nd, 0);
-    if (m->groups != 1) flux__say(&l, ", groups=%d", m->groups);
-    flux__say(&l, m->bias ? ")" : ", bias=false)");
-    return flux__line_out(&l, out, n);
+    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
+    flux__put_padding(&s, &m->w);
+    flux__put_sizes(&s, "stride", m->w.stride, nd, 1);
+    flux__put_sizes(&s, "dilation", m->w.dilation, nd, 1);
+    flux__put_sizes(&s, "outpad", m->outpad, nd, 0);
+    if (m->groups != 1) flux__putf(&s, ", groups=%d", m->groups);
+    flux__putf(&s, m->bias ? ")" : ", bias=false)");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__conv_layer, "Conv", flux__conv_call, flux__conv_text, FLUX_PARAM(weight),
                 FLUX_PARAM(bias))
@@ -189,9 +184,8 @@ static bool flux__check_window(const char *call, const flux_shape *window, flux_
    (`transposed`). */
 static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
                                   flux_conv_layer_opts *o, bool transposed) {
-    flux__conv_layer m;
+    FLUX__ZEROED(flux__conv_layer, m);
     flux_shape size, none = flux__shape(NULL, 0);
-    memset(&m, 0, sizeof m);
     flux__window *w = &m.w;
     int64_t ends[2] = { o->in, o->out };
     m.activation = o->activation;
@@ -214,10 +208,9 @@ static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
     size.dim[w->nd] = (transposed ? o->out : o->in) / m.groups;
     size.dim[w->nd + 1] = transposed ? o->in : o->out;
     int h = flux__hide();
-    m.weight = flux__make_weight(call, o->init ? o->init : flux_glorot_uniform, size);
-    m.bias = flux__make_bias(o->bias, m.weight, flux__shape(&o->out, 1));
-    bool good = m.weight && (m.bias || o->bias == FLUX_OFF);
-    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
+    bool good = flux__make_affine(call, o->init ? o->init : flux_glorot_uniform, size,
+                                  flux__shape(&o->out, 1), o->bias, &m.weight, &m.bias);
+    return flux__layer_made(h, good, type, &m);
 }
 
 FLUX_DEF flux_layer *flux_conv_layer_with(flux_conv_layer_opts o) {
@@ -267,8 +260,7 @@ static bool flux__pool_adapt(flux__pool_layer *m, const flux_tensor *x, flux_poo
 static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
     flux__pool_layer *m = (flux__pool_layer *)self;
     int nd = m->w.nd;
-    flux_pool_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_pool_opts, o);
     o.x = flux__image(self, x, nd,
                       m->kind == FLUX__POOL_MAX && x->op != FLUX__TUPLE ? (flux_dtype)x->dtype
                                                                         : flux__real_dtype(x));
@@ -290,16 +282,16 @@ static flux_tensor *flux__pool_call(flux_layer *self, flux_tensor *x) {
 static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
     static const char *const names[] = { "Max", "Mean", "LPNorm" };
     const flux__pool_layer *m = (const flux__pool_layer *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "%s%sPool(", !m->w.nd ? "Global" : m->adaptive ? "Adaptive" : "", names[m->kind]);
-    if (m->w.nd) flux__say_tuple(&l, m->w.size, m->w.nd);
-    if (m->kind == FLUX__POOL_LPNORM) flux__say(&l, m->w.nd ? ", p=%.10g" : "p=%.10g", m->p);
-    flux__say_padding(&l, &m->w);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "%s%sPool(", !m->w.nd ? "Global" : m->adaptive ? "Adaptive" : "",
+               names[m->kind]);
+    if (m->w.nd) flux__put_tuple(&s, m->w.size, m->w.nd);
+    if (m->kind == FLUX__POOL_LPNORM) flux__putf(&s, m->w.nd ? ", p=%.10g" : "p=%.10g", m->p);
+    flux__put_padding(&s, &m->w);
     if (!m->adaptive && memcmp(m->w.stride, m->w.size, sizeof m->w.size) != 0)
-        flux__say_option(&l, "stride", m->w.stride, m->w.nd, 0);
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
+        flux__put_sizes(&s, "stride", m->w.stride, m->w.nd, 0);
+    flux__putf(&s, ")");
+    return flux__sink_end(&s);
 }
 static const flux_layer_type *flux__pool_type(void) {
     static const flux_layer_type type = { "Pool", flux__pool_call, sizeof(flux__pool_layer),
@@ -310,9 +302,8 @@ static const flux_layer_type *flux__pool_type(void) {
 /* Makes a pool with a window or, if `adaptive`, with .window as the size of the result. */
 static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o,
                                   bool adaptive) {
-    flux__pool_layer m;
+    FLUX__ZEROED(flux__pool_layer, m);
     flux_shape none = flux__shape(NULL, 0);
-    memset(&m, 0, sizeof m);
     m.kind = kind;
     m.adaptive = adaptive;
     m.p = flux__given(o->p, o->marked, 2);
@@ -344,8 +335,7 @@ FLUX_DEF flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o) {
 
 /* A pool whose result has the spatial size `out`. */
 static flux_layer *flux__adaptive_new(const char *call, int kind, flux_shape out) {
-    flux_pool_layer_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_pool_layer_opts, o);
     o.window = out;
     return flux__pool_new(call, kind, &o, true);
 }
@@ -358,8 +348,7 @@ FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) {
 
 /* A pool over the whole image. */
 static flux_layer *flux__global_new(int kind, double p) {
-    flux__pool_layer m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__pool_layer, m);
     m.kind = kind;
     m.p = p;
     if (!(p > 0) || !flux__finite(p))
@@ -454,20 +443,19 @@ static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
 /* "Upsample(:bilinear, scale = (2, 3))" or "Upsample(:nearest, size = 8)" */
 static size_t flux__upsample_text(flux_layer *self, char *out, size_t n) {
     const flux_upsample_opts *o = &((const flux__upsample_layer *)self)->o;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "Upsample(:%s, ", flux__upsampling_names[o->mode]);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "Upsample(:%s, ", flux__upsampling_names[o->mode]);
     if (o->size.ndim) {
-        flux__say(&l, "size = ");
-        if (o->size.ndim > 1) flux__say_tuple(&l, o->size.dim, o->size.ndim);
-        else flux__say_dims(&l, o->size.dim, 1);
+        flux__putf(&s, "size = ");
+        if (o->size.ndim > 1) flux__put_tuple(&s, o->size.dim, o->size.ndim);
+        else flux__put_dims(&s, o->size.dim, 1);
     } else if (o->scale[1] > 0) {
-        flux__say(&l, "scale = (%.10g, %.10g", o->scale[0], o->scale[1]);
-        if (o->scale[2] > 0) flux__say(&l, ", %.10g", o->scale[2]);
-        flux__say(&l, ")");
-    } else flux__say(&l, "scale = %.10g", o->scale[0]);
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
+        flux__putf(&s, "scale = (%.10g, %.10g", o->scale[0], o->scale[1]);
+        if (o->scale[2] > 0) flux__putf(&s, ", %.10g", o->scale[2]);
+        flux__putf(&s, ")");
+    } else flux__putf(&s, "scale = %.10g", o->scale[0]);
+    flux__putf(&s, ")");
+    return flux__sink_end(&s);
 }
 static const flux_layer_type *flux__upsample_type(void) {
     static const flux_layer_type type = { "Upsample", flux__upsample_call,
@@ -536,18 +524,16 @@ static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
 }
 
 static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "PixelShuffle(%lld)", (long long)((const flux__pixelshuffle_layer *)self)->r);
-    return flux__line_out(&l, out, n);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "PixelShuffle(%lld)", (long long)((const flux__pixelshuffle_layer *)self)->r);
+    return flux__sink_end(&s);
 }
 
 FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
     static const flux_layer_type type = { "PixelShuffle", flux__pixelshuffle_call,
                                           sizeof(flux__pixelshuffle_layer), flux__no_fields,
                                           flux__pixelshuffle_text };
-    flux__pixelshuffle_layer m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__pixelshuffle_layer, m);
     m.r = r;
     if (r < 1 || r > 1 << 20)
         return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);

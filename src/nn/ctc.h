@@ -163,8 +163,7 @@ FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
 }
 
 FLUX_DEF flux_tensor *(flux_ctc_loss)(flux_tensor *yhat, flux_tensor *y) {
-    flux_loss_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_loss_opts, o);
     o.yhat = yhat;
     o.y = y;
     return flux_ctc_loss_with(o);

@@ -3,6 +3,7 @@
 #include "../base/platform.h"
 #include "../base/errors.h"
 #include "../base/dtypes.h"
+#include "../base/text.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
@@ -82,16 +83,15 @@ static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__dropout_text(flux_layer *self, char *out, size_t n) {
     const flux__dropout *m = (const flux__dropout *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "%s(%.10g", self->type->name, m->p);
-    if (m->dims.ndim) flux__say(&l, m->dims.ndim > 1 ? ", dims=(" : ", dims=");
-    flux__say_dims(&l, m->dims.dim, m->dims.ndim);
-    if (m->dims.ndim > 1) flux__say(&l, ")");
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "%s(%.10g", self->type->name, m->p);
+    if (m->dims.ndim) flux__putf(&s, m->dims.ndim > 1 ? ", dims=(" : ", dims=");
+    flux__put_dims(&s, m->dims.dim, m->dims.ndim);
+    if (m->dims.ndim > 1) flux__putf(&s, ")");
     if (self->mode != FLUX_MODE_AUTO)
-        flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
+        flux__putf(&s, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    flux__putf(&s, ")");
+    return flux__sink_end(&s);
 }
 
 static const flux_layer_type *flux__dropout_type(bool alpha) {
@@ -105,8 +105,7 @@ static const flux_layer_type *flux__dropout_type(bool alpha) {
 
 /* Makes a Dropout or, with `alpha`, an AlphaDropout; `dims`: those along which the mask varies. */
 static flux_layer *flux__dropout_new(const char *call, bool alpha, double p, flux_shape dims) {
-    flux__dropout m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__dropout, m);
     if (!(p >= 0 && p <= 1))
         return (flux_layer *)flux__fail("%s: p is %g, which is not within 0 to 1", call, p);
     for (int i = 0; i < dims.ndim || dims.ndim < 0; i++)

@@ -35,34 +35,15 @@ typedef void (*flux__field_fn)(flux_tensor **slot, const char *path, bool traine
 
 /* ---------------- one-line forms of layers */
 
-/* A line of text; flux__say appends to it and cuts off what is too long. */
+/* A layer as one line of text, as it is printed; what is too long is cut off. */
 typedef struct flux__words { char s[400]; } flux__words;
-
-static void flux__say(flux__words *l, const char *format, ...) FLUX__PRINTF(2, 3);
-static void flux__say(flux__words *l, const char *format, ...) {
-    size_t used = strlen(l->s);
-    va_list args;
-    va_start(args, format);
-    vsnprintf(l->s + used, sizeof l->s - used, format, args);
-    va_end(args);
-}
-
-static size_t flux__line_out(const flux__words *l, char *out, size_t n) {
-    int length = snprintf(out, n, "%s", l->s);
-    return length > 0 ? (size_t)length : 0;
-}
 
 static flux__words flux__line_of(flux_layer *m) {
     flux__words l;
-    l.s[0] = 0;
     if (m->type->text) m->type->text(m, l.s, sizeof l.s);
-    else flux__say(&l, "%s", m->type->name);
+    else snprintf(l.s, sizeof l.s, "%s", m->type->name);
     l.s[sizeof l.s - 1] = 0;
     return l;
-}
-
-static void flux__say_dims(flux__words *l, const int64_t *dim, int n) {
-    for (int i = 0; i < n; i++) flux__say(l, i ? ", %lld" : "%lld", (long long)dim[i]);
 }
 
 /* ---------------- fields */

@@ -132,13 +132,12 @@ static flux_tensor *flux__function_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__function_text(flux_layer *self, char *out, size_t n) {
     const flux__function *m = (const flux__function *)self;
-    flux__words l;
+    flux__sink s = flux__sink_to(out, n);
     const char *name = m->label[0] ? m->label
                        : m->f      ? flux__known_name(m->f)
                                    : flux__fn2_name(m->f2);
-    l.s[0] = 0;
-    flux__say(&l, "%s", name ? name : "function");
-    return flux__line_out(&l, out, n);
+    flux__putf(&s, "%s", name ? name : "function");
+    return flux__sink_end(&s);
 }
 
 static const flux_layer_type *flux__function_type(void) {
@@ -148,8 +147,7 @@ static const flux_layer_type *flux__function_type(void) {
 }
 
 static flux_layer *flux__function_new(flux_fn f, flux_fn2 f2, const char *name) {
-    flux__function m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__function, m);
     if (!f && !f2) return (flux_layer *)flux__null("function", "f", NULL);
     m.f = f;
     m.f2 = f2;

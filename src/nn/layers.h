@@ -6,6 +6,7 @@
 #include "../base/memory.h"
 #include "../base/scopes.h"
 #include "../base/options.h"
+#include "../base/text.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
@@ -74,6 +75,21 @@ static flux_tensor *flux__make_bias(flux_switch bias, const flux_tensor *weight,
     return bias == FLUX_OFF || !weight ? NULL : flux_full_shape(s, 0.0, (flux_dtype)weight->dtype);
 }
 
+/* Makes a weight of shape s and its bias of shape `wide`; false is an error. */
+static bool flux__make_affine(const char *call, flux_init_fn init, flux_shape s, flux_shape wide,
+                              flux_switch bias, flux_tensor **weight, flux_tensor **b) {
+    *weight = flux__make_weight(call, init, s);
+    *b = flux__make_bias(bias, *weight, wide);
+    return *weight && (*b || bias == FLUX_OFF);
+}
+
+/* The end of a constructor that made weights since flux__hide, which returned h: the layer with
+   these fields, which owns them, or NULL if they are not `good`. */
+static flux_layer *flux__layer_made(int h, bool good, const flux_layer_type *type,
+                                    const void *fields) {
+    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, fields) : NULL);
+}
+
 /* The input x of a layer converted to `want`, the dtype of its weights; NULL, with an
    error, for a tuple. */
 static flux_tensor *flux__input(flux_layer *m, flux_tensor *x, flux_dtype want) {
@@ -131,12 +147,12 @@ static flux_tensor *flux__dense_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__dense_text(flux_layer *self, char *out, size_t n) {
     const flux__dense_layer *m = (const flux__dense_layer *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "Dense(%lld => %lld", (long long)m->weight->dim[1], (long long)m->weight->dim[0]);
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    flux__say(&l, m->bias ? ")" : "; bias=false)");
-    return flux__line_out(&l, out, n);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "Dense(%lld => %lld", (long long)m->weight->dim[1],
+               (long long)m->weight->dim[0]);
+    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
+    flux__putf(&s, m->bias ? ")" : "; bias=false)");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__dense_layer, "Dense", flux__dense_call, flux__dense_text, FLUX_PARAM(weight),
                 FLUX_PARAM(bias))
@@ -164,8 +180,7 @@ static bool flux__check_own(flux_dense_opts *o) {
 
 /* A Dense layer from sizes and an initialiser, or from the tensors .weight and .b. */
 FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
-    flux__dense_layer m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__dense_layer, m);
     o.bias = flux__given_switch(o.bias, o.marked);
     if (!flux__check_own(&o)) return NULL;
     int64_t size[2] = { o.out, o.in };
@@ -178,9 +193,8 @@ FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
                                             flux__shape(size, 2));
     m.bias = o.b && m.weight ? flux_to_dtype(o.b, (flux_dtype)m.weight->dtype)
                              : flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
-    bool good = m.weight && (m.bias || o.bias == FLUX_OFF);
-    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__dense_layer_type(), &m)
-                                                     : NULL);
+    return flux__layer_made(h, m.weight && (m.bias || o.bias == FLUX_OFF),
+                            flux__dense_layer_type(), &m);
 }
 
 /* ---------------- Scale */
@@ -208,13 +222,12 @@ static flux_tensor *flux__scale_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
     const flux__scale *m = (const flux__scale *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "Scale(");
-    flux__say_dims(&l, m->scale->dim, m->scale->ndim);
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    flux__say(&l, m->bias ? ")" : "; bias=false)");
-    return flux__line_out(&l, out, n);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "Scale(");
+    flux__put_dims(&s, m->scale->dim, m->scale->ndim);
+    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
+    flux__putf(&s, m->bias ? ")" : "; bias=false)");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__scale, "Scale", flux__scale_call, flux__scale_text, FLUX_PARAM(scale),
                 FLUX_PARAM(bias))
@@ -225,8 +238,7 @@ static bool flux__scale_of_norm(const flux_layer *m) {
 
 /* A Scale of shape .size: scale starts as ones, unless .init is given, and bias as zeros. */
 FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
-    flux__scale m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__scale, m);
     m.activation = o.activation;
     o.bias = flux__given_switch(o.bias, o.marked);
     if (o.size.ndim < 1)
@@ -236,11 +248,9 @@ FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
         return NULL;
     if (!flux__check_activation("scale", &m.activation)) return NULL;
     int h = flux__hide();
-    m.scale = flux__make_weight("scale", o.init ? o.init : flux_ones32, o.size);
-    m.bias = flux__make_bias(o.bias, m.scale, o.size);
-    bool good = m.scale && (m.bias || o.bias == FLUX_OFF);
-    return (flux_layer *)flux__reveal_object(h,
-                                             good ? flux__layer_new(flux__scale_type(), &m) : NULL);
+    bool good = flux__make_affine("scale", o.init ? o.init : flux_ones32, o.size, o.size, o.bias,
+                                  &m.scale, &m.bias);
+    return flux__layer_made(h, good, flux__scale_type(), &m);
 }
 
 /* ---------------- Bilinear */
@@ -292,23 +302,21 @@ static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
 static size_t flux__bilinear_text(flux_layer *self, char *out, size_t n) {
     const flux__bilinear *m = (const flux__bilinear *)self;
     const int64_t *d = m->weight->dim;
-    flux__words l;
-    l.s[0] = 0;
-    if (d[1] == d[2]) flux__say(&l, "Bilinear(%lld => %lld", (long long)d[1], (long long)d[0]);
+    flux__sink s = flux__sink_to(out, n);
+    if (d[1] == d[2]) flux__putf(&s, "Bilinear(%lld => %lld", (long long)d[1], (long long)d[0]);
     else
-        flux__say(&l, "Bilinear((%lld, %lld) => %lld", (long long)d[1], (long long)d[2],
+        flux__putf(&s, "Bilinear((%lld, %lld) => %lld", (long long)d[1], (long long)d[2],
                   (long long)d[0]);
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    flux__say(&l, m->bias ? ")" : "; bias=false)");
-    return flux__line_out(&l, out, n);
+    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
+    flux__putf(&s, m->bias ? ")" : "; bias=false)");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__bilinear, "Bilinear", flux__bilinear_call, flux__bilinear_text,
                 FLUX_PARAM(weight), FLUX_PARAM(bias))
 
 /* A Bilinear from .in1, .in2 and .out features. */
 FLUX_DEF flux_layer *flux_bilinear_with(flux_bilinear_opts o) {
-    flux__bilinear m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__bilinear, m);
     int64_t size[3] = { o.out, o.in1, o.in2 };
     m.activation = o.activation;
     o.bias = flux__given_switch(o.bias, o.marked);
@@ -316,12 +324,10 @@ FLUX_DEF flux_layer *flux_bilinear_with(flux_bilinear_opts o) {
         !flux__check_sizes("bilinear", 3, size))
         return NULL;
     int h = flux__hide();
-    m.weight =
-        flux__make_weight("bilinear", o.init ? o.init : flux_glorot_uniform, flux__shape(size, 3));
-    m.bias = flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
-    bool good = m.weight && (m.bias || o.bias == FLUX_OFF);
-    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__bilinear_type(), &m)
-                                                     : NULL);
+    bool good = flux__make_affine("bilinear", o.init ? o.init : flux_glorot_uniform,
+                                  flux__shape(size, 3), flux__shape(size, 1), o.bias, &m.weight,
+                                  &m.bias);
+    return flux__layer_made(h, good, flux__bilinear_type(), &m);
 }
 
 /* ---------------- Embedding */
@@ -363,21 +369,19 @@ static flux_tensor *flux__embedding_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__embedding_text(flux_layer *self, char *out, size_t n) {
     const flux__embedding *m = (const flux__embedding *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "Embedding(%lld => %lld", (long long)m->weight->dim[1],
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "Embedding(%lld => %lld", (long long)m->weight->dim[1],
               (long long)m->weight->dim[0]);
-    if (m->padding >= 0) flux__say(&l, ", padding_idx=%lld", (long long)m->padding);
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
+    if (m->padding >= 0) flux__putf(&s, ", padding_idx=%lld", (long long)m->padding);
+    flux__putf(&s, ")");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__embedding, "Embedding", flux__embedding_call, flux__embedding_text,
                 FLUX_PARAM(weight))
 
 /* An Embedding; its padding column, if there is one, starts as zeros. */
 FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
-    flux__embedding m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__embedding, m);
     int64_t size[2] = { o.out, o.in };
     o.pad = flux__given_switch(o.pad, o.marked);
     bool padded =
@@ -396,8 +400,7 @@ FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
             flux_to_tensor(m.weight->device, flux__all_but(o.in, 1, o.padding_idx)), m.weight, 0.0);
         flux__nograd_leave(b);
     }
-    return (flux_layer *)flux__reveal_object(
-        h, m.weight ? flux__layer_new(flux__embedding_type(), &m) : NULL);
+    return flux__layer_made(h, m.weight != NULL, flux__embedding_type(), &m);
 }
 
 /* ---------------- EmbeddingBag */
@@ -492,22 +495,20 @@ static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {
     const flux__embeddingbag *m = (const flux__embeddingbag *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "EmbeddingBag(%lld => %lld%s)", (long long)m->weight->dim[1],
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "EmbeddingBag(%lld => %lld%s)", (long long)m->weight->dim[1],
               (long long)m->weight->dim[0],
               m->reduction == flux_sum   ? ", sum"
               : m->reduction == flux_max ? ", max"
                                          : "");
-    return flux__line_out(&l, out, n);
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call,
                 flux__embeddingbag_text, FLUX_PARAM(weight))
 
 /* An EmbeddingBag of .in indices and .out features; .reduction is flux_mean by default. */
 FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
-    flux__embeddingbag m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__embeddingbag, m);
     int64_t size[2] = { o.out, o.in };
     m.reduction = o.reduction ? o.reduction : flux_mean;
     if (!flux__check_sizes("embeddingbag", 2, size)) return NULL;
@@ -517,8 +518,7 @@ FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
     int h = flux__hide();
     m.weight =
         flux__make_weight("embeddingbag", o.init ? o.init : flux_randn32, flux__shape(size, 2));
-    return (flux_layer *)flux__reveal_object(
-        h, m.weight ? flux__layer_new(flux__embeddingbag_type(), &m) : NULL);
+    return flux__layer_made(h, m.weight != NULL, flux__embeddingbag_type(), &m);
 }
 
 FLUX__END_COLD

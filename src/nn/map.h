@@ -175,9 +175,8 @@ static flux_tensor *flux__fmap_call(flux_tensor *x, const char *path, bool train
 /* flux_fmap and flux_fmap_with: `a` has the function, of either type. */
 static flux_layer *flux__fmap(flux__fmap_args a, flux_layer *m,
                               bool (*exclude)(flux_layer *, void *), bool same) {
-    flux__mapping p;
+    FLUX__ZEROED(flux__mapping, p);
     if (!m || (!a.fn && !a.with)) return (flux_layer *)flux__null("fmap", m ? "f" : "model", NULL);
-    memset(&p, 0, sizeof p);
     p.f = flux__fmap_call;
     p.user = &a;
     p.exclude = exclude;
@@ -242,9 +241,8 @@ static flux_tensor *flux__convert_leaf(flux_tensor *x, const char *path, bool tr
 }
 
 static flux_layer *flux__convert_layer(const char *call, flux_layer *m, flux_dtype t) {
-    flux__mapping p;
+    FLUX__ZEROED(flux__mapping, p);
     if (!m) return (flux_layer *)flux__null(call, "model", m);
-    memset(&p, 0, sizeof p);
     p.f = flux__convert_leaf;
     p.user = &t;
     const int b = flux__nograd_enter();
@@ -327,9 +325,8 @@ static flux_tensor *flux__flat_piece(flux_tensor *x, const char *path, bool trai
 /* A model like m whose trained tensors are slices of `flat`, in the order of destructure. */
 FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     flux__flat f;
-    flux__mapping p;
+    FLUX__ZEROED(flux__mapping, p);
     if (!m || !flat) return (flux_layer *)flux__null("restructure", m ? "flat" : "model", NULL);
-    memset(&p, 0, sizeof p);
     p.f = flux__flat_piece;
     p.user = &f;
     int h = flux__hide();

@@ -238,18 +238,17 @@ static bool flux__watched_layer(char *out, size_t n) {
 /* Completes row i when its layer's call has returned y. */
 static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
     flux__watch_row *row = &w->row[i];
-    size_t used = 0;
+    flux__sink out = flux__sink_to(row->out, sizeof row->out);
     w->closed = 0;
     w->depth = row->depth;
     row->products = products - row->products;
     for (int k = 0; k < flux_count(y); k++) {
         flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
         flux_shape s = flux__dims(x);
-        if (used < sizeof row->out)
-            used += (size_t)snprintf(row->out + used, sizeof row->out - used, k ? ", %s" : "%s",
-                                     flux__shape_text(&s).s);
+        flux__putf(&out, k ? ", %s" : "%s", flux__shape_text(&s).s);
         row->bytes += flux__size(x) * flux__dtypes[x->dtype].size;
     }
+    flux__sink_end(&out);
 }
 
 /* Calls a layer; all tensors that the call makes are hidden but its result. Reports a call that
@@ -332,8 +331,7 @@ static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in
 FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     flux_shape none = flux__shape(NULL, -1);
     int h = flux__hide();
-    flux__watch w;
-    memset(&w, 0, sizeof w);
+    FLUX__ZEROED(flux__watch, w);
     flux_tensor *y = flux__dry_run("outputsize", m, in, &w);
     flux__free(w.row);
     if (y && y->op == FLUX__TUPLE)

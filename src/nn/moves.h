@@ -284,8 +284,7 @@ static flux_device flux__nowhere(const void *x) {
 }
 
 FLUX_DEF flux_device flux_device_of_tensor(const flux_tensor *x) {
-    flux__whereabouts p;
-    memset(&p, 0, sizeof p);
+    FLUX__ZEROED(flux__whereabouts, p);
     if (!x || FLUX__GONE("device_of", x)) return flux__nowhere(x);
     if (x->op != FLUX__TUPLE) return x->device;
     for (int i = 0; i < x->nin; i++) flux__whereabouts_number(&p, x->in[i], "tensor", i);
@@ -293,16 +292,14 @@ FLUX_DEF flux_device flux_device_of_tensor(const flux_tensor *x) {
 }
 
 FLUX_DEF flux_device flux_device_of_layer(const flux_layer *m) {
-    flux__whereabouts p;
-    memset(&p, 0, sizeof p);
+    FLUX__ZEROED(flux__whereabouts, p);
     if (!m) return flux__nowhere(m);
     flux_visit(m, flux__whereabouts_visit, &p);
     return flux__whereabouts_of(&p);
 }
 
 FLUX_DEF flux_device flux_device_of_loader(const flux_loader *l) {
-    flux__whereabouts p;
-    memset(&p, 0, sizeof p);
+    FLUX__ZEROED(flux__whereabouts, p);
     if (!l) return flux__nowhere(l);
     for (int i = 0; i < l->stages; i++)
         if (l->stage[i].kind == FLUX__STAGE_MOVE) return flux__loader_device(l);
@@ -318,8 +315,7 @@ static void flux__whereabouts_slot(flux_tensor **slot, const char *path, bool tr
 }
 
 FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {
-    flux__whereabouts p;
-    memset(&p, 0, sizeof p);
+    FLUX__ZEROED(flux__whereabouts, p);
     if (!s) return flux__nowhere(s);
     flux__state_fields((flux_state *)(intptr_t)s, flux__whereabouts_slot, &p);
     return flux__whereabouts_of(&p);

@@ -7,6 +7,7 @@
 #include "../base/memory.h"
 #include "../base/scopes.h"
 #include "../base/options.h"
+#include "../base/text.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
 #include "../graph/views.h"
@@ -41,9 +42,8 @@ FLUX__BEGIN_COLD
 
 /* Options of a reduction of x over `dims`. */
 static flux_reduce_opts flux__over(flux_tensor *x, const flux_shape *dims) {
-    flux_reduce_opts o;
+    FLUX__ZEROED(flux_reduce_opts, o);
     int d[FLUX_MAX_DIMS] = { 0 };
-    memset((void *)&o, 0, sizeof o);
     for (int i = 0; i < dims->ndim && i < FLUX_MAX_DIMS; i++) d[i] = (int)dims->dim[i];
     o.x = x;
     o.d0 = d[0], o.d1 = d[1], o.d2 = d[2], o.d3 = d[3], o.d4 = d[4], o.d5 = d[5], o.d6 = d[6],
@@ -101,13 +101,12 @@ static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__layernorm_text(flux_layer *self, char *out, size_t n) {
     const flux__layernorm *m = (const flux__layernorm *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "LayerNorm(");
-    flux__say_dims(&l, m->size.dim, m->size.ndim);
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    flux__say(&l, m->diag ? ")" : ", affine=false)");
-    return flux__line_out(&l, out, n);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "LayerNorm(");
+    flux__put_dims(&s, m->size.dim, m->size.ndim);
+    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
+    flux__putf(&s, m->diag ? ")" : ", affine=false)");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__layernorm, "LayerNorm", flux__layernorm_call, flux__layernorm_text,
                 FLUX_CHILD(diag))
@@ -115,10 +114,8 @@ FLUX_LAYER_TEXT(flux__layernorm, "LayerNorm", flux__layernorm_call, flux__layern
 /* LayerNorm over the first dims, of sizes .size, with a Scale (diag) after it unless
    .affine is off. */
 FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
-    flux__layernorm m;
-    flux_scale_opts affine;
-    memset(&m, 0, sizeof m);
-    memset((void *)&affine, 0, sizeof affine);
+    FLUX__ZEROED(flux__layernorm, m);
+    FLUX__ZEROED(flux_scale_opts, affine);
     m.activation = affine.activation = o.activation;
     m.size = affine.size = o.size;
     m.eps = flux__given(o.eps, o.marked, 1e-5);
@@ -135,9 +132,7 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
     int h = flux__hide();
     m.diag = o.affine == FLUX_OFF ? NULL : flux_scale_with(affine);
     if (m.diag) ((flux__scale *)m.diag)->of_norm = true;
-    bool good = m.diag || o.affine == FLUX_OFF;
-    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(flux__layernorm_type(), &m)
-                                                     : NULL);
+    return flux__layer_made(h, m.diag || o.affine == FLUX_OFF, flux__layernorm_type(), &m);
 }
 
 /* ---- BatchNorm, InstanceNorm, GroupNorm: they differ in the dims over which means are taken */
@@ -248,16 +243,15 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
 static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
     const flux__norm_layer *m = (const flux__norm_layer *)self;
     bool group = strcmp(self->type->name, "GroupNorm") == 0;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "%s(%lld", self->type->name, (long long)m->channels);
-    if (group) flux__say(&l, ", %lld", (long long)m->groups);
-    if (m->activation) flux__say(&l, ", %s", flux__fn_name(m->activation));
-    if (!m->gamma) flux__say(&l, ", affine=false");
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "%s(%lld", self->type->name, (long long)m->channels);
+    if (group) flux__putf(&s, ", %lld", (long long)m->groups);
+    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
+    if (!m->gamma) flux__putf(&s, ", affine=false");
     if (self->mode != FLUX_MODE_AUTO)
-        flux__say(&l, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
+        flux__putf(&s, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    flux__putf(&s, ")");
+    return flux__sink_end(&s);
 }
 #define FLUX__NORM_FIELDS FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var)
 FLUX_LAYER_TEXT(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
@@ -271,8 +265,7 @@ FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_
 /* Makes any of the three layers; groups: 0 for BatchNorm, else the number of groups of channels. */
 static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o,
                                   int64_t groups) {
-    flux__norm_layer m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__norm_layer, m);
     m.channels = o->channels;
     m.groups = groups;
     m.activation = o->activation;
@@ -299,7 +292,7 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
         m.var = m.mean ? flux_full_shape(s, 1.0, FLUX_F32) : NULL;
         good = m.var != NULL;
     }
-    return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, &m) : NULL);
+    return flux__layer_made(h, good, type, &m);
 }
 
 FLUX_DEF flux_layer *flux_batchnorm_with(flux_norm_opts o) {
@@ -312,8 +305,7 @@ FLUX_DEF flux_layer *flux_instancenorm_with(flux_norm_opts o) {
 }
 /* GroupNorm: .groups must divide .channels; it keeps no running statistics. */
 FLUX_DEF flux_layer *flux_groupnorm_with(flux_groupnorm_opts g) {
-    flux_norm_opts o;
-    memset((void *)&o, 0, sizeof o);
+    FLUX__ZEROED(flux_norm_opts, o);
     o.channels = g.channels;
     o.activation = g.activation;
     o.affine = flux__given_switch(g.affine, g.marked) == FLUX_OFF ? FLUX_OFF : FLUX_ON;
@@ -376,22 +368,20 @@ static flux_tensor *flux__weightnorm_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__weightnorm_text(flux_layer *self, char *out, size_t n) {
     const flux__weightnorm_layer *m = (const flux__weightnorm_layer *)self;
-    flux__words inner = flux__line_of(m->layer), l;
-    l.s[0] = 0;
-    flux__say(&l, "WeightNorm(%s, :%s", inner.s, m->which);
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "WeightNorm(%s, :%s", flux__line_of(m->layer).s, m->which);
     if (m->dims.ndim != 1 ||
         m->dims.dim[0] != (*flux__tensor_named(m->layer, m->which, NULL))->ndim - 1)
-        flux__say_option(&l, "dims", m->dims.dim, m->dims.ndim, -1);
-    flux__say(&l, ")");
-    return flux__line_out(&l, out, n);
+        flux__put_sizes(&s, "dims", m->dims.dim, m->dims.ndim, -1);
+    flux__putf(&s, ")");
+    return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__weightnorm_layer, "WeightNorm", flux__weightnorm_call, flux__weightnorm_text,
                 FLUX_CHILD(layer), FLUX_PARAM(g))
 
 /* Wraps a layer: g starts as |v|, so that the layer's output is what it was. */
 FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
-    flux__weightnorm_layer m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__weightnorm_layer, m);
     if (!o.layer) return (flux_layer *)flux__null("weightnorm", "layer", o.layer);
     const char *which = o.which ? o.which : "weight";
     flux_tensor **slot = flux__tensor_named(o.layer, which, &m.which);
@@ -414,8 +404,7 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
         m.g = (flux_tensor *)flux__fail("weightnorm: %s of %s has no direction: all of it, or a "
                                         "part that is normalised, is zero",
                                         which, flux__line_of(o.layer).s);
-    return (flux_layer *)flux__reveal_object(
-        h, m.g ? flux__layer_new(flux__weightnorm_layer_type(), &m) : NULL);
+    return flux__layer_made(h, m.g != NULL, flux__weightnorm_layer_type(), &m);
 }
 
 /* The plain layer that replaces a WeightNorm, the same one wherever the model holds it.
@@ -461,8 +450,7 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     int h = flux__hide();
     const int b = flux__nograd_enter();
     flux_layer *y = (flux_layer *)flux_retain(flux__map_layer(flux__keep_leaf, NULL, m, false));
-    flux__pairs folds;
-    memset(&folds, 0, sizeof folds);
+    FLUX__ZEROED(flux__pairs, folds);
     bool good = y && flux__unnorm(&y, &folds, 0);
     for (size_t i = 0; i < folds.room; i++)
         flux_release(folds.at[i].key), flux_release(folds.at[i].value);

@@ -6,6 +6,7 @@
 #include "../base/memory.h"
 #include "../base/scopes.h"
 #include "../base/options.h"
+#include "../base/text.h"
 #include "../graph/elementwise.h"
 #include "../graph/views.h"
 #include "../graph/products.h"
@@ -247,14 +248,13 @@ static size_t flux__cell_text(flux_layer *self, char *out, size_t n) {
     bool whole = self->type->call == flux__recurrent_call;
     flux__rnn_cell *m =
         whole ? (flux__rnn_cell *)((flux__recurrent *)self)->cell : (flux__rnn_cell *)self;
-    flux__words l;
-    l.s[0] = 0;
-    flux__say(&l, "%s(%lld => %lld", self->type->name, (long long)m->Wi->dim[1],
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "%s(%lld => %lld", self->type->name, (long long)m->Wi->dim[1],
               (long long)m->Wh->dim[1]);
     if (m->kind == FLUX__RNN)
-        flux__say(&l, ", %s", m->activation ? flux__fn_name(m->activation) : "identity");
-    flux__say(&l, m->bias ? "%s)" : "; bias=false)", m->bias_h ? "; hidden_bias=true" : "");
-    return flux__line_out(&l, out, n);
+        flux__putf(&s, ", %s", m->activation ? flux__fn_name(m->activation) : "identity");
+    flux__putf(&s, m->bias ? "%s)" : "; bias=false)", m->bias_h ? "; hidden_bias=true" : "");
+    return flux__sink_end(&s);
 }
 
 static const flux_layer_type *flux__cell_type(int kind) {
@@ -287,11 +287,9 @@ static const flux_layer_type *flux__recurrent_type(int kind) {
 
 /* Makes a cell of a kind or, with `whole`, a layer that runs it over sequences. */
 static flux_layer *flux__cell_new(int kind, bool whole, flux_recurrent_opts o) {
-    flux__rnn_cell m;
-    flux__recurrent all;
+    FLUX__ZEROED(flux__rnn_cell, m);
+    FLUX__ZEROED(flux__recurrent, all);
     char call[16];
-    memset(&m, 0, sizeof m);
-    memset(&all, 0, sizeof all);
     snprintf(call, sizeof call, "%s%s", flux__cell_rows[kind].call, whole ? "" : "cell");
     int64_t size[2] = { o.in, o.out },
             wi[2] = { flux__times(flux__cell_rows[kind].gates, o.out), o.in },
@@ -341,8 +339,7 @@ FLUX__DEFINE_RECURRENT(gru, FLUX__GRU)
 FLUX__DEFINE_RECURRENT(gruv3, FLUX__GRUV3)
 
 FLUX_DEF flux_layer *flux_recurrence_with(flux_recurrence_opts o) {
-    flux__recurrent m;
-    memset(&m, 0, sizeof m);
+    FLUX__ZEROED(flux__recurrent, m);
     if (!o.cell) return (flux_layer *)flux__null("recurrence", "cell", NULL);
     m.cell = o.cell;
     m.return_state = o.return_state;

@@ -402,8 +402,7 @@ enum { FLUX__RULE_ROWS = sizeof flux__rule_rows / sizeof flux__rule_rows[0] };
 
 /* A rule that was not made: flux_setup and chains refuse it. */
 static flux_rule flux__bad_rule(void) {
-    flux_rule r;
-    memset((void *)&r, 0, sizeof r);
+    FLUX__ZEROED(flux_rule, r);
     return r;
 }
 

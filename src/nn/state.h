@@ -138,9 +138,8 @@ static flux_tensor *flux__spot_tensor(const flux_state *s, flux__pairs *there, i
 /* Gives each distinct tensor a leaf, in the order of the walk. The first pass takes the places that
    hold a tensor itself, so that one of these names the leaf; the second adds the views. */
 static bool flux__find_leaves(flux_state *s) {
-    flux__pairs there;
+    FLUX__ZEROED(flux__pairs, there);
     bool fresh = false, ok = true;
-    memset(&there, 0, sizeof there);
     for (int i = 0; i < s->nspots && ok; i++)
         ok = flux__pairs_at(&there, *s->spot[i].slot, &fresh) != NULL;
     s->leaf = (flux__trainee *)flux__zalloc((size_t)(s->nspots + 1) * sizeof *s->leaf);

@@ -64,8 +64,7 @@ FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data,
                           NULL), -1;
     if (FLUX__GONE("train", model) || FLUX__GONE("train", data) || FLUX__GONE("train", s))
         return -1;
-    flux__each_args a;
-    memset((void *)&a, 0, sizeof a);
+    FLUX__ZEROED(flux__each_args, a);
     a.loader = data;
     flux__training here;
     if (!flux__train_enter(&here, model)) return -1;

@@ -6,6 +6,7 @@
 #include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../base/scopes.h"
+#include "../base/text.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
 #include "fields.h"
@@ -110,9 +111,8 @@ static bool flux__walk_layer(flux__walker *w, flux_layer *m) {
    with an error, if the walk did not come to its end. */
 static bool flux__walk_all(const flux_layer *m, flux__field_fn field,
                            void (*layer)(flux_layer *m, void *user), void *user) {
-    flux__walker w;
+    FLUX__ZEROED(flux__walker, w);
     if (FLUX__GONE("model", m)) return false;
-    memset(&w, 0, sizeof w);
     w.field = field;
     w.layer = layer;
     w.user = user;
@@ -195,8 +195,7 @@ static void flux__tally_one(flux_tensor *x, const char *path, bool trained, void
 
 /* Fills in t for a model: a first visit finds all tensors, a second one counts. */
 static bool flux__tally_all(const char *call, const flux_layer *m, flux__tally *t) {
-    flux__visiting v;
-    memset(&v, 0, sizeof v);
+    FLUX__ZEROED(flux__visiting, v);
     if (!m) flux__null(call, "model", m);
     bool done = m && flux__visit_all(&v, m);
     t->there = &v.seen;
@@ -222,7 +221,8 @@ typedef struct flux__sought {
     const char *path;
     flux_tensor *found;                   /* the first tensor at that path, or NULL */
     flux_tensor *value;                   /* flux_set_param: the tensor that replaces it */
-    flux__words have;                     /* the model's paths, for the message */
+    char paths[400];                      /* the model's paths, for the message */
+    flux__sink have;                      /* writes to .paths */
 } flux__sought;
 
 /* Walk callback: looks for a path, and lists the paths of the model for the message. */
@@ -231,9 +231,8 @@ static void flux__match_path(flux_tensor **slot, const char *path, bool trained,
     flux__sought *w = (flux__sought *)user;
     (void)trained, (void)owner;
     if (!w->found && strcmp(path, w->path) == 0) w->found = *slot;
-    size_t used = strlen(w->have.s);
-    if (used < 300) flux__say(&w->have, "%s%.80s", used ? ", " : "", path);
-    else if (used < 380 && w->have.s[used - 1] != '.') flux__say(&w->have, ", ...");
+    if (w->have.len < 300) flux__putf(&w->have, "%s%.80s", w->have.len ? ", " : "", path);
+    else if (w->paths[w->have.len - 1] != '.') flux__put(&w->have, ", ...");
 }
 
 /* Finds the tensor at a path; false, with an error, if there is none. */
@@ -244,10 +243,12 @@ static bool flux__find_param(const char *call, flux_layer *m, const char *path, 
         return false;
     }
     w->path = path;
+    w->have = flux__sink_to(w->paths, sizeof w->paths);
     if (!flux__walk_all(m, flux__match_path, NULL, w)) return false;
+    flux__sink_end(&w->have);
     if (!w->found)
         flux__fail("%s: %s has no \"%.80s\"; it has %s", call, m->type->name, path,
-                   w->have.s[0] ? w->have.s : "no tensors");
+                   w->have.len ? w->paths : "no tensors");
     return w->found != NULL;
 }
 

@@ -9,6 +9,7 @@
 #include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../base/scopes.h"
+#include "../base/text.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
@@ -171,23 +172,22 @@ static int flux__by_bytes(const void *a, const void *b) {
    the scope and up to three kinds of tensors that hold the most. */
 static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
     const flux__scope *s = &t->scope[scope];
-    char what[400] = "", where[200] = "", bytes[40];
+    char what[400], where[200] = "";
     int64_t sum = 0;
-    size_t n = 0;
+    flux__sink out = flux__sink_to(what, sizeof what);
     qsort(h->heap, (size_t)h->nheaps, sizeof *h->heap, flux__by_bytes);
     for (int i = 0, said = 0; i < h->nheaps; i++) {
         if (h->heap[i].count < FLUX__MANY) continue;
         sum += h->heap[i].bytes;
         if (said > 2 || (said > 0 && h->heap[i].bytes < sum / 20)) continue;
         said++;
-        flux__text kind = flux__describe(h->heap[i].like);
-        flux__say_bytes(bytes, sizeof bytes, (double)h->heap[i].bytes);
-        n += (size_t)snprintf(what + n, sizeof what - n, "%s%lld x %s of %.80s (%s)", n ? ", " : "",
-                              (long long)h->heap[i].count, flux__op_names[h->heap[i].like->op],
-                              kind.s, bytes);
+        flux__putf(&out, "%s%lld x %s of %.80s (%s)", out.len ? ", " : "",
+                   (long long)h->heap[i].count, flux__op_names[h->heap[i].like->op],
+                   flux__describe(h->heap[i].like).s,
+                   flux__bytes_text((double)h->heap[i].bytes).s);
     }
+    flux__sink_end(&out);
     if (sum <= flux__scope_most) return;
-    flux__say_bytes(bytes, sizeof bytes, (double)sum);
     if (s->file) snprintf(where, sizeof where, "the scope opened at %.150s:%d", s->file, s->line);
     else
         snprintf(where, sizeof where, "%s",
@@ -195,7 +195,7 @@ static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
     flux__note(FLUX_LOG_WARN, "scope.memory", true,
                "%s has come to hold %s and is still open; the most: %s. The turns of flux_times "
                "and flux_each free what they make, and flux_carry takes a value along%s",
-               where, bytes, what,
+               where, flux__bytes_text((double)sum).s, what,
                t->nograd ? "; FLUX_NOGRAD alone is no scope, FLUX_INFER is" : "");
 }
 

@@ -350,8 +350,7 @@ static double flux__expr_literal(flux__expr *p) {
 /* Parses what begins with a name: a call, a bound variable or a constant. Without brackets a
    variable comes before a constant of its name; with them only functions are looked up. */
 static flux__term flux__expr_name(flux__expr *p) {
-    flux__call c;
-    memset(&c, 0, sizeof c);
+    FLUX__ZEROED(flux__call, c);
     c.name = p->at;
     c.size = flux__name_size(p->at);
     p->at += c.size;

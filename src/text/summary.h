@@ -211,8 +211,7 @@ static void flux__put_watch(flux__sink *s, flux__watch *w) {
 
 /* Writes the summary of m for an input of shape `in`; false, with an error, if m refuses it. */
 static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, flux_shape in) {
-    flux__watch w;
-    memset(&w, 0, sizeof w);
+    FLUX__ZEROED(flux__watch, w);
     int h = flux__hide();
     flux_tensor *y = flux__dry_run(call, m, in, &w);
     if (y) flux__put_watch(s, &w);

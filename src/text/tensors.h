@@ -363,9 +363,8 @@ static void flux__put_place(flux__sink *s, const flux_tensor *x) {
 /* Writes a tensor that is no tuple: its header and pages, or for a scalar its number, device and
    dtype on one line. False: an error, as when the tensor cannot be computed. */
 static bool flux__put_array(flux__sink *s, flux_tensor *x) {
-    flux__grid g;
+    FLUX__ZEROED(flux__grid, g);
     flux__cell c, *widths;
-    memset(&g, 0, sizeof g);
     int h = flux__hide();
     widths = flux__grid_of(&g, x)
                  ? (flux__cell *)flux__malloc((size_t)flux__shown(&g.columns) * sizeof *widths)
