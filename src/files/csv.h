@@ -70,10 +70,10 @@ static bool flux__take_digits(const char *p, const char *end, flux__digits *d) {
     return p == end && p > start;
 }
 
-/* Writes the float32 that is nearest to value times 10^power, value below 10^19, to *out. The double
-   that is computed for a power of at most 22 may have its last bit or two wrong. If it is not near
-   the middle between two float32, it lies on the right side of it, and rounding it gives the right
-   float32; else the answer is false. */
+/* Writes the float32 that is nearest to value times 10^power, value below 10^19, to *out. The
+   double that is computed for a power of at most 22 may have its last bit or two wrong. If it is
+   not near the middle between two float32, it lies on the right side of it, and rounding it gives
+   the right float32; else the answer is false. */
 static bool flux__round_quickly(uint64_t value, int64_t power, float *out) {
     static const double ten[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
                                   1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
