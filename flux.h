@@ -1942,10 +1942,14 @@ FLUX_API void flux__block_end(flux__block *b, const char *file, int line);
 FLUX_API void flux__block_leave(flux__block *b);
 /* flux_times: iteration `at` of n. inner stays 1 if `break` leaves the body; failures: the number
    of errors before the loop, to notice new ones. */
-typedef struct flux__turns { int64_t at, n, failures; int inner; flux__block turn; } flux__turns;
-FLUX_API flux__turns flux__times_start(int64_t n);
-FLUX_API bool flux__times_next(flux__turns *e, const char *file, int line);
-FLUX_API void flux__times_leave(flux__turns *e);
+typedef struct flux__iterations {
+    int64_t at, n, failures;
+    int inner;
+    flux__block turn;
+} flux__iterations;
+FLUX_API flux__iterations flux__times_start(int64_t n);
+FLUX_API bool flux__times_next(flux__iterations *e, const char *file, int line);
+FLUX_API void flux__times_leave(flux__iterations *e);
 typedef struct flux__each_args {
     FLUX__DUMMY
     flux_loader *loader FLUX__ZERO;
@@ -1996,7 +2000,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #  define FLUX__COUNTER(n) int            /* without typeof, which C has only since 2023 */
 #endif
 #define FLUX__TIMES(i, n)                                                                          \
-    for (flux__turns i##_turns FLUX__CLEANUP(flux__times_leave) =                                  \
+    for (flux__iterations i##_turns FLUX__CLEANUP(flux__times_leave) =                                  \
              flux__times_start((int64_t)(n));                                                      \
          flux__times_next(&i##_turns, __FILE__, __LINE__);)                                        \
         for (FLUX__UNUSED FLUX__COUNTER(n) i = (FLUX__COUNTER(n))i##_turns.at; i##_turns.inner;    \
@@ -2658,7 +2662,7 @@ extern int madvise(void *at, size_t bytes, int advice);
 #endif
 
 /* FLUX__ASAN: the address sanitizer is on. Then freed handles go back to the allocator at once,
-   so that it reports their use (see flux__bury), and the CPU's spare buffers are poisoned. */
+   so that it reports their use (see flux__quarantine), and the CPU's spare buffers are poisoned. */
 #if defined(__has_feature)
 #  if __has_feature(address_sanitizer)
 #    define FLUX__ASAN 1
@@ -3390,8 +3394,8 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     int64_t refs;                         /* atomic; of a spare buffer: the next one's address */
     flux_device device;
     size_t bytes;                         /* as asked for; the pool may have given more */
-    size_t room;                          /* bytes that were allocated */
-    int cls;                              /* its size class in the pool */
+    size_t capacity;                          /* bytes that were allocated */
+    int size_class;                              /* its size class in the pool */
     void *ptr;
     bool borrowed;                        /* the user's own: never written, never freed */
     struct flux__buffer *before, *after;  /* neighbours in the device's list of live buffers */
@@ -3414,8 +3418,9 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
                                              graph read, kept together for the cache */
     int64_t dim[FLUX_MAX_DIMS];
     int64_t offset, stride[FLUX_MAX_DIMS];   /* of a view, in elements of base */
-    int64_t rel;                          /* FLUX__STRIDED, FLUX__SPREAD: the offset to the strides
-                                             in arg.i, both as if the operand were contiguous */
+    int64_t rel;                          /* FLUX__AS_STRIDED and its scatter: the offset to the
+                                             strides in arg.i, both as if the operand were
+                                             contiguous */
     union {
         double num; int64_t i[FLUX_MAX_DIMS]; uint64_t u[FLUX_MAX_DIMS];
     } arg;                                /* the operation's own parameters */
@@ -3445,9 +3450,9 @@ typedef struct flux__unsaid {             /* a message that waits for flux__tell
 typedef struct flux__watch flux__watch;
 
 typedef struct flux__pair { const void *key; void *value; } flux__pair;
-typedef struct flux__pairs {              /* a hash map keyed by address, see base/memory.h */
-    flux__pair *at; size_t room, count;   /* room: capacity, a power of two or 0 */
-} flux__pairs;
+typedef struct flux__hashmap {              /* a hash map keyed by address, see base/memory.h */
+    flux__pair *at; size_t capacity, count;   /* room: capacity, a power of two or 0 */
+} flux__hashmap;
 
 typedef struct flux__scope {              /* an open scope */
     int start;                            /* index in owned of the first object that it owns */
@@ -3456,9 +3461,9 @@ typedef struct flux__scope {              /* an open scope */
     bool turn;                            /* an iteration of flux_times or flux_each */
 } flux__scope;
 
-typedef struct flux__grave {              /* a freed handle, and the scope whose end freed it */
+typedef struct flux__freed_handle {              /* a freed handle, and the scope whose end freed it */
     void *object; const char *file; int line, kind;
-} flux__grave;
+} flux__freed_handle;
 
 typedef struct flux__thread {             /* a thread's own state */
     int64_t products;                     /* multiply-adds of all matrix products recorded so far */
@@ -3468,9 +3473,9 @@ typedef struct flux__thread {             /* a thread's own state */
                                                                returns its length; or NULL */
     const void *place;                    /* the first argument of where */
     void **owned;                         /* stack of what the open scopes own, oldest first */
-    int nowned, room;                     /* its length and capacity */
+    int nowned, capacity;                     /* its length and capacity */
     flux__scope *scope;                   /* open scopes; the first is the program's or thread's */
-    int nscopes, scope_room;
+    int nscopes, scope_capacity;
     int nograd;                           /* depth of FLUX_NOGRAD */
     struct flux__training *training;      /* models in training, whose test mode is overruled now */
     int as_one;                           /* depth of flux__as_one, within which FLUX_EAGER waits */
@@ -3480,8 +3485,8 @@ typedef struct flux__thread {             /* a thread's own state */
                                              beside the device's work */
     flux_tensor *spare;                   /* freed nodes to be used again, linked by base */
     int nspare;
-    flux__grave *graves;                  /* FLUX__DEBUG: a ring of the handles freed last */
-    int64_t buried;                       /* how many were ever put there */
+    flux__freed_handle *freed;                  /* FLUX__DEBUG: a ring of the handles freed last */
+    int64_t nfreed;                       /* how many were ever put there */
     flux__scope closing;                  /* FLUX__DEBUG: the scope that closes now */
     struct flux__plans *plans;            /* cached plans */
     void *scratch;                        /* scratch memory of the kernels that it runs */
@@ -3595,7 +3600,7 @@ static flux__thread *flux__self_new(void) {
         snprintf(t->error.text, sizeof t->error.text,
                  "out of memory: %zu bytes for a thread's state", sizeof *t);
     flux__no_self = false;
-    t->scope_room = 16;
+    t->scope_capacity = 16;
     memset(t->scope, 0, sizeof *t->scope);
     t->nscopes = 1;
     flux__mutex_lock(&flux__lock);
@@ -3894,7 +3899,7 @@ typedef struct flux__backend {
     int (*download)(int id, void *dst, const void *src, size_t bytes);
     int (*copy)(int to, void *dst, int from, const void *src, size_t bytes);
     int (*wait)(int id);                                    /* until all its work is done */
-    int (*room)(int id, size_t *available, size_t *total);  /* bytes; may be NULL: not known */
+    int (*memory)(int id, size_t *available, size_t *total);  /* bytes; may be NULL: not known */
     /* Makes the plan's kernels for this device ready to run: fills ready and scratch of each.
        False: they can't be, which is an error. */
     bool (*ready)(flux_device d, struct flux__plan *plan, struct flux__graph *g);
@@ -4117,12 +4122,12 @@ static flux__sink flux__sink_growing(void) {
 
 /* Makes room for n more bytes and a 0; false, and nothing is written any more, if memory is out. */
 static bool flux__sink_grow(flux__sink *s, size_t n) {
-    size_t room = s->n < 512 ? 1024 : 2 * s->n;
+    size_t capacity = s->n < 512 ? 1024 : 2 * s->n;
     if (s->failed || s->len + n < s->n) return !s->failed;
-    if (room <= s->len + n) room = s->len + n + 1;
-    char *more = (char *)FLUX_REALLOC(s->out, room);
+    if (capacity <= s->len + n) capacity = s->len + n + 1;
+    char *more = (char *)FLUX_REALLOC(s->out, capacity);
     s->failed = !more;
-    if (more) s->out = more, s->n = room;
+    if (more) s->out = more, s->n = capacity;
     return !s->failed;
 }
 
@@ -4255,9 +4260,9 @@ FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- base/memory.h
    Memory: allocation of the library's own data, where running out is an error
-   (flux__malloc, flux__grow); flux__pairs, a hash table keyed by address; and
+   (flux__malloc, flux__grow); flux__hashmap, a hash table keyed by address; and
    the buffers that hold tensors' elements, from one caching pool per device
-   (flux__arena, an array indexed by back end and device id).
+   (flux__class_pool, an array indexed by back end and device id).
 
    Invariant: a freed buffer stays in its device's pool under its size class, so
    that a training step that repeats allocates nothing. Size classes grow in
@@ -4277,11 +4282,11 @@ FLUX__BEGIN_HOT
 
 static void *flux__malloc(size_t bytes);  /* NULL: "out of memory: N bytes" is recorded */
 static void *flux__zalloc(size_t bytes);
-static void *flux__grow_more(void *array, int *room, int want, size_t size);
+static void *flux__grow_more(void *array, int *capacity, int want, size_t size);
 /* The array, reallocated if it needs to be, with capacity (*room) for `want` elements of `size`
    bytes. NULL is an error, and the array is as it was. */
-static FLUX__INLINE void *flux__grow(void *array, int *room, int want, size_t size) {
-    return want <= *room ? array : flux__grow_more(array, room, want, size);
+static FLUX__INLINE void *flux__grow(void *array, int *capacity, int want, size_t size) {
+    return want <= *capacity ? array : flux__grow_more(array, capacity, want, size);
 }
 
 /* ---------------- host memory of the library's own */
@@ -4298,12 +4303,12 @@ static void *flux__zalloc(size_t bytes) {
     return p;
 }
 
-static void *flux__grow_more(void *array, int *room, int want, size_t size) {
-    int more = *room < 32 ? 64 : *room * 2;
+static void *flux__grow_more(void *array, int *capacity, int want, size_t size) {
+    int more = *capacity < 32 ? 64 : *capacity * 2;
     if (more < want) more = want;
     void *p = FLUX_REALLOC(array, (size_t)more * size);
     if (!p) return flux__fail("out of memory: %zu bytes", (size_t)more * size);
-    *room = more;
+    *capacity = more;
     return p;
 }
 
@@ -4311,34 +4316,34 @@ static void *flux__grow_more(void *array, int *room, int want, size_t size) {
    Open addressing with linear probing; room, the capacity, is a power of two, at least 2 count. */
 
 /* The pair of this key, or the empty pair (key NULL) where the key belongs. p->at is not NULL. */
-static flux__pair *flux__pairs_find(const flux__pairs *p, const void *key) {
+static flux__pair *flux__hashmap_find(const flux__hashmap *p, const void *key) {
     size_t i = (size_t)(((uint64_t)(uintptr_t)key >> 4) * 0x9e3779b97f4a7c15u >> 20);
-    while (p->at[i & (p->room - 1)].key && p->at[i & (p->room - 1)].key != key) i++;
-    return &p->at[i & (p->room - 1)];
+    while (p->at[i & (p->capacity - 1)].key && p->at[i & (p->capacity - 1)].key != key) i++;
+    return &p->at[i & (p->capacity - 1)];
 }
 
-static bool flux__pairs_has(const flux__pairs *p, const void *key) {
-    return p->at && flux__pairs_find(p, key)->key;
+static bool flux__hashmap_has(const flux__hashmap *p, const void *key) {
+    return p->at && flux__hashmap_find(p, key)->key;
 }
-static void *flux__pairs_get(const flux__pairs *p, const void *key) {
-    return p->at ? flux__pairs_find(p, key)->value : NULL;
+static void *flux__hashmap_get(const flux__hashmap *p, const void *key) {
+    return p->at ? flux__hashmap_find(p, key)->value : NULL;
 }
 
 /* The pair of this key. If there is none, it is added with value NULL and *fresh becomes true. The
    address holds until the next call. NULL: out of memory. */
-static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) {
-    if (2 * (p->count + 1) > p->room) {
-        flux__pairs more;
-        more.room = p->room ? 2 * p->room : 32;
+static flux__pair *flux__hashmap_at(flux__hashmap *p, const void *key, bool *fresh) {
+    if (2 * (p->count + 1) > p->capacity) {
+        flux__hashmap more;
+        more.capacity = p->capacity ? 2 * p->capacity : 32;
         more.count = p->count;
-        more.at = (flux__pair *)flux__zalloc(more.room * sizeof *more.at);
+        more.at = (flux__pair *)flux__zalloc(more.capacity * sizeof *more.at);
         if (!more.at) return NULL;
-        for (size_t i = 0; i < p->room; i++)
-            if (p->at[i].key) *flux__pairs_find(&more, p->at[i].key) = p->at[i];
+        for (size_t i = 0; i < p->capacity; i++)
+            if (p->at[i].key) *flux__hashmap_find(&more, p->at[i].key) = p->at[i];
         flux__free(p->at);
         *p = more;
     }
-    flux__pair *pair = flux__pairs_find(p, key);
+    flux__pair *pair = flux__hashmap_find(p, key);
     *fresh = !pair->key;
     if (*fresh) {
         pair->key = key;
@@ -4347,7 +4352,7 @@ static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) 
     return pair;
 }
 
-static void flux__pairs_free(flux__pairs *p) {
+static void flux__hashmap_free(flux__hashmap *p) {
     flux__free(p->at);
     memset(p, 0, sizeof *p);
 }
@@ -4357,105 +4362,107 @@ static void flux__pairs_free(flux__pairs *p) {
 #define FLUX__MAX_IDS 16
 #define FLUX__SIZES 256
 
-typedef struct flux__arena {
+typedef struct flux__class_pool {
     flux__buffer *spare[FLUX__SIZES];     /* freed buffers by class; refs: address of the next */
     flux__buffer *live;                   /* those in use, linked by before and after */
     flux_mem stats;
     int64_t looked;                       /* when stats.live is above flux__scope_most + looked,
                                              flux__scopes_look is due: a scope may hold too much */
-} flux__arena;
-static flux__arena flux__arenas[FLUX__BACKENDS][FLUX__MAX_IDS];
+} flux__class_pool;
+static flux__class_pool flux__class_pools[FLUX__BACKENDS][FLUX__MAX_IDS];
 static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope may hold unwarned */
 
-/* Each pool has its own lock (at the same place of flux__arena_locks), since freeing device
+/* Each pool has its own lock (at the same place of flux__class_pool_locks), since freeing device
    memory may wait for the device. FLUX__MAX_LOCKS initialises FLUX__MAX_IDS locks. */
 #define FLUX__FOUR_LOCKS FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT
 #define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }
-static flux__mutex flux__arena_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = {
+static flux__mutex flux__class_pool_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = {
     FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
 
-static void flux__arena_lock(const flux__arena *pool) {
-    flux__mutex_lock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0]));
+static void flux__class_pool_lock(const flux__class_pool *pool) {
+    flux__mutex_lock(&flux__class_pool_locks[0][0] + (pool - &flux__class_pools[0][0]));
 }
-static void flux__arena_unlock(const flux__arena *pool) {
-    flux__mutex_unlock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0]));
+static void flux__class_pool_unlock(const flux__class_pool *pool) {
+    flux__mutex_unlock(&flux__class_pool_locks[0][0] + (pool - &flux__class_pools[0][0]));
 }
 
 /* The size class of so many bytes; *room: the size of its buffers. They grow in eighths of a
    power of two, from 64 bytes, so at most an eighth of a buffer is wasted. */
-static FLUX__INLINE int flux__size_class(size_t bytes, size_t *room) {
+static FLUX__INLINE int flux__size_class(size_t bytes, size_t *capacity) {
     size_t unit = (bytes + 63) / 64, top = 1;
     int power = 0;
     if (unit == 0) unit = 1;
     while (top * 2 <= unit) top *= 2, power++;
     size_t step = top < 8 ? 1 : top / 8, k = (unit - top + step - 1) / step;
     if (k == 8 || (step == 1 && k == top)) k = 0, power++, top *= 2, step = top < 8 ? 1 : top / 8;
-    *room = (top + k * step) * 64;
+    *capacity = (top + k * step) * 64;
     return power * 8 + (int)k;
 }
 
 /* Frees all spare buffers of a pool whose lock the caller holds. */
-static void flux__arena_trim(flux_device d, flux__arena *pool) {
+static void flux__class_pool_trim(flux_device d, flux__class_pool *pool) {
     for (int i = 0; i < FLUX__SIZES; i++)
         while (pool->spare[i]) {
             flux__buffer *b = pool->spare[i];
             pool->spare[i] = (flux__buffer *)(intptr_t)b->refs;
-            pool->stats.reserved -= (int64_t)b->room;
-            if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
-            flux__backend_of(d.backend)->free(d.id, b->ptr, b->room);
+            pool->stats.reserved -= (int64_t)b->capacity;
+            if (!d.backend) FLUX__UNPOISON(b->ptr, b->capacity);
+            flux__backend_of(d.backend)->free(d.id, b->ptr, b->capacity);
             flux__free(b);
         }
 }
 
-/* A buffer of size class cls (room bytes): a spare one, or a new one. If the limit of
+/* A buffer of size class size_class (capacity bytes): a spare one, or a new one. If the limit of
    flux_mem_limit is reached or the device has no memory, the spare buffers are freed and the
    allocation is tried again. NULL: out of memory, not yet recorded as an error. The caller holds
    the pool's lock. */
-static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls, size_t room) {
-    flux__buffer *b = pool->spare[cls];
+static flux__buffer *flux__class_pool_take(flux_device d, flux__class_pool *pool, int size_class,
+                                            size_t capacity) {
+    flux__buffer *b = pool->spare[size_class];
     if (b) {
-        pool->spare[cls] = (flux__buffer *)(intptr_t)b->refs;
-        if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
+        pool->spare[size_class] = (flux__buffer *)(intptr_t)b->refs;
+        if (!d.backend) FLUX__UNPOISON(b->ptr, b->capacity);
         return b;
     }
     int64_t limit = pool->stats.limit;
-    if (limit && pool->stats.reserved + (int64_t)room > limit) flux__arena_trim(d, pool);
-    if (limit && pool->stats.reserved + (int64_t)room > limit) return NULL;
+    if (limit && pool->stats.reserved + (int64_t)capacity > limit) flux__class_pool_trim(d, pool);
+    if (limit && pool->stats.reserved + (int64_t)capacity > limit) return NULL;
     b = (flux__buffer *)FLUX_MALLOC(sizeof *b);
     if (!b) return NULL;
     int64_t failures = flux__failures();
-    b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
+    b->ptr = flux__backend_of(d.backend)->alloc(d.id, capacity);
     if (!b->ptr && !flux__failed_since(failures)) {       /* out of memory; no other error */
-        flux__arena_trim(d, pool);
-        b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
+        flux__class_pool_trim(d, pool);
+        b->ptr = flux__backend_of(d.backend)->alloc(d.id, capacity);
     }
     if (!b->ptr) {
         flux__free(b);
         return NULL;
     }
-    pool->stats.reserved += (int64_t)room;
-    b->room = room;
-    b->cls = cls;
+    pool->stats.reserved += (int64_t)capacity;
+    b->capacity = capacity;
+    b->size_class = size_class;
     return b;
 }
 
 /* Puts a freed buffer among the spare ones of its class. A GPU's are kept in order of address, so
-   that flux__arena_take gives the lowest first: a step that repeats then gets the same addresses,
+   that flux__class_pool_take gives the lowest first: a step that repeats then gets the same
+   addresses,
    in whatever order its buffers were freed, and its launches can be replayed unchanged. The
    search for the place ends after 256 buffers, beyond which the order is only roughly kept. */
-static void flux__arena_give(flux__arena *pool, int cls, flux__buffer *b) {
-    flux__buffer *before = NULL, *next = pool->spare[cls];
+static void flux__class_pool_give(flux__class_pool *pool, int size_class, flux__buffer *b) {
+    flux__buffer *before = NULL, *next = pool->spare[size_class];
     for (int i = 0; i < 256 && next && b->device.backend &&
                     (uintptr_t)next->ptr < (uintptr_t)b->ptr; i++)
         before = next, next = (flux__buffer *)(intptr_t)next->refs;
     b->refs = (int64_t)(intptr_t)next;
-    if (!b->device.backend) FLUX__POISON(b->ptr, b->room);
+    if (!b->device.backend) FLUX__POISON(b->ptr, b->capacity);
     if (before) before->refs = (int64_t)(intptr_t)b;
-    else pool->spare[cls] = b;
+    else pool->spare[size_class] = b;
 }
 
 /* Adds a buffer to its pool's list of live ones. */
-static void flux__buffer_join(flux__arena *pool, flux__buffer *b) {
+static void flux__buffer_join(flux__class_pool *pool, flux__buffer *b) {
     b->before = NULL;
     b->after = pool->live;
     if (pool->live) pool->live->before = b;
@@ -4463,7 +4470,7 @@ static void flux__buffer_join(flux__arena *pool, flux__buffer *b) {
 }
 
 /* Takes a buffer out of its pool's list of live ones. */
-static void flux__buffer_part(flux__arena *pool, flux__buffer *b) {
+static void flux__buffer_part(flux__class_pool *pool, flux__buffer *b) {
     if (b->before) b->before->after = b->after;
     else pool->live = b->after;
     if (b->after) b->after->before = b->before;
@@ -4497,7 +4504,7 @@ static flux__text flux__bytes_text(double bytes) {
 
 /* Writes the three largest sizes of live buffers and how many have each, as in
    "f32 1024x1024 (4.00 MiB), 2 x f32 512x512 (1.00 MiB)". The caller holds the pool's lock. */
-static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
+static void flux__class_pool_largest(const flux__class_pool *pool, char *out, size_t n) {
     const flux__buffer *last = NULL;
     flux__sink s = flux__sink_to(out, n);
     for (int i = 0; i < 3 && s.len + 120 < n; i++) {
@@ -4520,42 +4527,44 @@ static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
 }
 
 /* Records the out-of-memory error of a device: the bytes asked for, what is in use, held or free
-   there, and the largest buffers in use (`largest`, from flux__arena_largest). Returns NULL. */
+   there, and the largest buffers in use (`largest`, from flux__class_pool_largest). Returns
+   NULL. */
 static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, const char *largest) {
-    char room[280] = "";
+    char capacity[280] = "";
     size_t available = 0, total = 0;
     const flux__backend *b = flux__backend_of(d.backend);
     if (now.limit)
-        snprintf(room, sizeof room, ", under the limit of flux_mem_limit, %s",
+        snprintf(capacity, sizeof capacity, ", under the limit of flux_mem_limit, %s",
                  flux__bytes_text((double)now.limit).s);
-    else if (b->room && b->room(d.id, &available, &total) == 0)
-        snprintf(room, sizeof room, "; %s of %s are free there",
+    else if (b->memory && b->memory(d.id, &available, &total) == 0)
+        snprintf(capacity, sizeof capacity, "; %s of %s are free there",
                  flux__bytes_text((double)available).s, flux__bytes_text((double)total).s);
     return (flux__buffer *)flux__fail(
         "out of memory on %s: %zu bytes asked for (%s), %s in use, %s held%s%s%s",
         flux_device_name(d), bytes, flux__bytes_text((double)bytes).s,
-        flux__bytes_text((double)now.live).s, flux__bytes_text((double)now.reserved).s, room,
+        flux__bytes_text((double)now.live).s, flux__bytes_text((double)now.reserved).s, capacity,
         *largest ? "; the largest: " : "", largest);
 }
 
 /* A buffer of at least `bytes` bytes with one reference; NULL is an error. for_whom: the tensor
    whose value it will hold, or NULL. */
 static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
-    size_t room;
+    size_t capacity;
     char largest[400];
     *largest = 0;
     bool look = false;
-    int cls = flux__size_class(bytes, &room);
-    if (bytes >> 23 > (size_t)1 << 23 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
+    int size_class = flux__size_class(bytes, &capacity);
+    if (bytes >> 23 > (size_t)1 << 23 || size_class >= FLUX__SIZES || d.id < 0 ||
+        d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for",
                                           (double)bytes);
-    flux__arena *pool = &flux__arenas[d.backend][d.id];
+    flux__class_pool *pool = &flux__class_pools[d.backend][d.id];
     flux__hold();
-    flux__arena_lock(pool);
-    flux__buffer *b = flux__arena_take(d, pool, cls, room);
+    flux__class_pool_lock(pool);
+    flux__buffer *b = flux__class_pool_take(d, pool, size_class, capacity);
     flux_mem now = pool->stats;
     if (b) {
-        pool->stats.live += (int64_t)room;
+        pool->stats.live += (int64_t)capacity;
         if (pool->stats.live > pool->stats.peak) pool->stats.peak = pool->stats.live;
         look = pool->stats.live - flux__scope_most > pool->looked;
         if (look) pool->looked = pool->stats.live + pool->stats.live / 16 - flux__scope_most;
@@ -4563,8 +4572,8 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
         b->ndim = -1;
         if (for_whom) flux__buffer_label(b, for_whom, bytes);
         flux__buffer_join(pool, b);
-    } else flux__arena_largest(pool, largest, sizeof largest);
-    flux__arena_unlock(pool);
+    } else flux__class_pool_largest(pool, largest, sizeof largest);
+    flux__class_pool_unlock(pool);
     flux__tell();
     if (!b) return flux__no_room(d, bytes, now, largest);
     if (look && flux__self()) flux__self()->look = true;
@@ -4581,52 +4590,53 @@ static void flux__buffer_release(flux__buffer *b) {
         flux__free(b);
         return;
     }
-    flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];
-    flux__arena_lock(pool);
+    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool_lock(pool);
     flux__buffer_part(pool, b);
-    pool->stats.live -= (int64_t)b->room;
-    flux__arena_give(pool, b->cls, b);
-    flux__arena_unlock(pool);
+    pool->stats.live -= (int64_t)b->capacity;
+    flux__class_pool_give(pool, b->size_class, b);
+    flux__class_pool_unlock(pool);
 }
 
 /* The pool of a device that a user named in the call `call`; NULL is an error. */
-static flux__arena *flux__arena_of(flux_device d, const char *call) {
+static flux__class_pool *flux__class_pool_of(flux_device d, const char *call) {
     if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS)
-        return &flux__arenas[d.backend][d.id];
-    return (flux__arena *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend, d.id);
+        return &flux__class_pools[d.backend][d.id];
+    return (flux__class_pool *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend,
+                                          d.id);
 }
 
 FLUX_DEF flux_mem flux_mem_stats(flux_device d) {
     flux_mem none = { 0, 0, 0, 0 };
-    flux__arena *pool = flux__arena_of(d, "mem_stats");
+    flux__class_pool *pool = flux__class_pool_of(d, "mem_stats");
     if (!pool) return none;
-    flux__arena_lock(pool);
+    flux__class_pool_lock(pool);
     none = pool->stats;
-    flux__arena_unlock(pool);
+    flux__class_pool_unlock(pool);
     return none;
 }
 
 FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
-    flux__arena *pool = flux__arena_of(d, "mem_limit");
+    flux__class_pool *pool = flux__class_pool_of(d, "mem_limit");
     if (!pool) return;
     if (bytes < 0) {
         flux__fail("mem_limit: %lld bytes is not a limit (0 means none)", (long long)bytes);
         return;
     }
-    flux__arena_lock(pool);
+    flux__class_pool_lock(pool);
     pool->stats.limit = bytes;
-    flux__arena_unlock(pool);
+    flux__class_pool_unlock(pool);
 }
 
 FLUX_DEF void flux_allow_tf32(bool on) { flux__atomic_store32(&flux__tf32, on); }
 
 FLUX_DEF void flux_mem_trim(flux_device d) {
-    flux__arena *pool = flux__arena_of(d, "mem_trim");
+    flux__class_pool *pool = flux__class_pool_of(d, "mem_trim");
     if (!pool) return;
     flux__hold();
-    flux__arena_lock(pool);
-    flux__arena_trim(d, pool);
-    flux__arena_unlock(pool);
+    flux__class_pool_lock(pool);
+    flux__class_pool_trim(d, pool);
+    flux__class_pool_unlock(pool);
     flux__tell();
 }
 
@@ -4916,18 +4926,18 @@ static bool flux__file_streams(const char *path) {
 /* The target of the symbolic link at path; a relative target gets path's folder before it. The
    caller frees it with flux__free. NULL: path is not a link or can't be read, as errno says. */
 static char *flux__link_target(const char *path) {
-    size_t folder = strlen(path), room = 4096;
+    size_t folder = strlen(path), capacity = 4096;
     char *out = NULL;
     ssize_t n = -1;
     while (folder > 0 && path[folder - 1] != '/') folder--;
-    for (; room < 1 << 20; room *= 2) {
+    for (; capacity < 1 << 20; capacity *= 2) {
         flux__free(out);
-        out = (char *)FLUX_MALLOC(folder + room);
+        out = (char *)FLUX_MALLOC(folder + capacity);
         if (!out) return errno = ENOMEM, (char *)NULL;
-        n = readlink(path, out + folder, room);
-        if (n < (ssize_t)room) break;
+        n = readlink(path, out + folder, capacity);
+        if (n < (ssize_t)capacity) break;
     }
-    if (n > 0 && n < (ssize_t)room) {
+    if (n > 0 && n < (ssize_t)capacity) {
         out[folder + (size_t)n] = 0;
         if (out[folder] == '/') memmove(out, out + folder, (size_t)n + 1);
         else memcpy(out, path, folder);
@@ -5091,7 +5101,7 @@ FLUX__UNUSED static const char *flux__short_path(const char *path) {
    text". */
 FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const char *call) {
     FILE *f = path ? flux__fopen(path, "rb") : NULL;
-    size_t n = 0, room = 1 << 16;
+    size_t n = 0, capacity = 1 << 16;
     char *data = NULL, *more;
     const char *why = NULL;
     *size = 0;
@@ -5100,20 +5110,20 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
         return flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
     const bool streams = flux__file_streams(path);
     while (!why) {
-        more = room <= SIZE_MAX / 4 ? (char *)FLUX_REALLOC(data, room + 1) : NULL;
+        more = capacity <= SIZE_MAX / 4 ? (char *)FLUX_REALLOC(data, capacity + 1) : NULL;
         if (!more) {
             why = "out of memory";
             break;
         }
         data = more;
         errno = 0;
-        n += fread(data + n, 1, room - n, f);
+        n += fread(data + n, 1, capacity - n, f);
         if (ferror(f)) why = errno ? strerror(errno) : "read error";
-        else if (n < room) break;
+        else if (n < capacity) break;
         else if (streams && memchr(data, 0, n)) why = "it is no text";
         else if (streams && n >= FLUX__STREAM_MAX)
             why = "it gives more than 256 MiB: save that as a file";
-        room *= 2;
+        capacity *= 2;
     }
     fclose(f);
     if (why) {
@@ -5287,7 +5297,7 @@ FLUX__END_LEAN
    Scope 0 is the program's (or, of other threads, the thread's) and never
    closes. An object that moves outwards is swapped, in each scope on the way,
    with the first object of that scope, whose start then moves past it. With
-   FLUX__DEBUG the memory of a freed handle is not reused until FLUX__GRAVES
+   FLUX__DEBUG the memory of a freed handle is not reused until FLUX__QUARANTINE
    others have been freed, so that using it is an error that names the scope
    (flux__gone). */
 
@@ -5300,7 +5310,8 @@ static void *flux__own(void *object);     /* gives a new object (refs 1) to the 
 #define FLUX__GONE(call, h) \
     (((const flux__head *)(const void *)(h))->kind == FLUX__FREED && flux__gone(call, h))
 static bool flux__gone(const char *call, const void *object);
-static void flux__bury(void *object);     /* frees a handle's memory, with FLUX__DEBUG only later */
+/* Frees a handle's memory; with FLUX__DEBUG only later. */
+static void flux__quarantine(void *object);
 
 /* ---------------- ownership and scopes */
 
@@ -5356,8 +5367,9 @@ static void flux__scopes_look(void);
 static void *flux__own(void *object) {
     flux__thread *t = flux__self();
     if (!object || !t) return object;
-    if (t->nowned == t->room) {
-        void **owned = (void **)flux__grow_more(t->owned, &t->room, t->nowned + 1, sizeof *owned);
+    if (t->nowned == t->capacity) {
+        void **owned = (void **)flux__grow_more(t->owned, &t->capacity, t->nowned + 1,
+                                                sizeof *owned);
         if (!owned) {
             flux_release(object);
             return NULL;
@@ -5371,7 +5383,7 @@ static void *flux__own(void *object) {
 
 /* Opens a scope. If memory runs out, none is opened: new objects go to the scope outside. */
 static FLUX__INLINE void flux__scope_push(flux__thread *t, bool turn, const char *file, int line) {
-    flux__scope *all = (flux__scope *)flux__grow(t->scope, &t->scope_room, t->nscopes + 1,
+    flux__scope *all = (flux__scope *)flux__grow(t->scope, &t->scope_capacity, t->nscopes + 1,
                                                  sizeof *all);
     if (!all) return;
     t->scope = all;
@@ -5437,7 +5449,7 @@ FLUX_DEF void *flux_keep_object(const void *object) {
 
 /* The number of the innermost scope that is an iteration of flux_times or flux_each; of the
    innermost scope if there is none. */
-static int flux__turn_at(const flux__thread *t) {
+static int flux__iteration_at(const flux__thread *t) {
     int k = t->nscopes - 1;
     while (k > 0 && !t->scope[k].turn) k--;
     return k > 0 ? k : t->nscopes - 1;
@@ -5448,7 +5460,7 @@ static int flux__turn_at(const flux__thread *t) {
    released at the end of this iteration; else value is moved out. */
 static void *flux__succeed(flux__head *old, flux__head *value) {
     flux__thread *t = flux__self();
-    int depth = t ? flux__turn_at(t) : 0;
+    int depth = t ? flux__iteration_at(t) : 0;
     if (depth < 1) return value;
     int start = t->scope[depth].start;
     int to = old && old->carried ? flux__owned_at(t, old, start - 1, 0) : -1;
@@ -5464,7 +5476,7 @@ static void *flux__succeed(flux__head *old, flux__head *value) {
 }
 
 /* Opens the scope of one iteration of flux_times or flux_each. */
-static flux__block flux__turn_enter(const char *file, int line) {
+static flux__block flux__iteration_enter(const char *file, int line) {
     flux__thread *t = flux__self();
     flux__block b = { 1, t ? t->nscopes : 0, t ? t->nograd : 0 };
     if (t) flux__scope_push(t, true, file, line);
@@ -5499,8 +5511,8 @@ FLUX_DEF void flux__block_end(flux__block *b, const char *file, int line) {
     flux__block_leave(b);
 }
 
-FLUX_DEF flux__turns flux__times_start(int64_t n) {
-    FLUX__ZEROED(flux__turns, e);
+FLUX_DEF flux__iterations flux__times_start(int64_t n) {
+    FLUX__ZEROED(flux__iterations, e);
     e.at = -1;
     e.n = n;
     e.failures = flux__failures();
@@ -5508,17 +5520,17 @@ FLUX_DEF flux__turns flux__times_start(int64_t n) {
 }
 
 /* Ends the iteration before and begins the next; false: there is none, or break, or an error. */
-FLUX_DEF bool flux__times_next(flux__turns *e, const char *file, int line) {
+FLUX_DEF bool flux__times_next(flux__iterations *e, const char *file, int line) {
     const bool left = e->inner != 0;      /* the body ended by break, which skips inner = 0 */
     flux__block_leave(&e->turn);
     if (left || flux__failed_since(e->failures) || e->at + 1 >= e->n) return false;
     e->at++;
     e->inner = 1;
-    e->turn = flux__turn_enter(file, line);
+    e->turn = flux__iteration_enter(file, line);
     return true;
 }
 
-FLUX_DEF void flux__times_leave(flux__turns *e) { flux__block_leave(&e->turn); }
+FLUX_DEF void flux__times_leave(flux__iterations *e) { flux__block_leave(&e->turn); }
 
 /* Nodes that the library records between these two calls keep no graph, as under FLUX_NOGRAD. */
 static int flux__nograd_enter(void) {
@@ -5555,26 +5567,26 @@ static void *flux__reveal_object(int depth, void *object) {
 /* ---------------- handles that were freed
    The memory of a freed handle may belong to another tensor by now, or to none: freed nodes are
    reused at once, newest first, so the use of an old handle may go unnoticed. With FLUX__DEBUG a
-   handle's memory is kept until FLUX__GRAVES others have been freed, in a ring of graves, each of
-   which knows the scope whose end freed its handle. */
+   handle's memory is kept until FLUX__QUARANTINE others have been freed, in a ring of freed
+   handles, each of which knows the scope whose end freed it. */
 
-enum { FLUX__GRAVES = 1 << 12 };
+enum { FLUX__QUARANTINE = 1 << 12 };
 
 /* Records the error that `call` was given a freed handle, with the scope that owned it if it is
    known. Always true. */
 static bool flux__gone(const char *call, const void *object) {
     const flux__thread *t = flux__self();
-    const flux__grave *grave = NULL;
-    for (int i = 0; t && t->graves && i < FLUX__GRAVES; i++)
-        if (t->graves[i].object == object) grave = &t->graves[i];
+    const flux__freed_handle *handle = NULL;
+    for (int i = 0; t && t->freed && i < FLUX__QUARANTINE; i++)
+        if (t->freed[i].object == object) handle = &t->freed[i];
     static const char *const whats[] = { "a tensor is", "a layer is", "a loader is", "a state is",
         "gradients are" };
     static const char advice[] =
         "; flux_keep hands a value to the scope outside, flux_carry to the next turn";
-    const char *what = whats[grave ? grave->kind - FLUX__TENSOR : 0];
-    if (grave && grave->file)
+    const char *what = whats[handle ? handle->kind - FLUX__TENSOR : 0];
+    if (handle && handle->file)
         flux__fail("%s: %s used after the scope that had it, opened at %s:%d, has closed%s", call,
-                   what, grave->file, grave->line, advice);
+                   what, handle->file, handle->line, advice);
     else
         flux__fail("%s: %s used after the scope that had it has closed, "
                    "or after the last owner's release%s", call, what, advice);
@@ -5582,21 +5594,22 @@ static bool flux__gone(const char *call, const void *object) {
 }
 
 /* Frees a handle's memory. With FLUX__DEBUG (and no address sanitizer) it is marked as freed and
-   put in the ring of graves instead, and the oldest handle there is freed. */
-static void flux__bury(void *object) {
+   put in the ring of freed handles instead, and the oldest handle there is freed. */
+static void flux__quarantine(void *object) {
     flux__thread *t = FLUX__DEBUG && !FLUX__ASAN ? flux__self() : NULL;
-    if (t && !t->graves) t->graves = (flux__grave *)FLUX_MALLOC(FLUX__GRAVES * sizeof *t->graves);
-    if (!t || !t->graves) {
+    if (t && !t->freed)
+        t->freed = (flux__freed_handle *)FLUX_MALLOC(FLUX__QUARANTINE * sizeof *t->freed);
+    if (!t || !t->freed) {
         flux__free(object);
         return;
     }
-    if (t->buried == 0) memset(t->graves, 0, FLUX__GRAVES * sizeof *t->graves);
-    flux__grave *grave = &t->graves[t->buried++ % FLUX__GRAVES];
-    flux__free(grave->object);
-    grave->object = object;
-    grave->file = t->closing.file;
-    grave->line = t->closing.line;
-    grave->kind = ((flux__head *)object)->kind;
+    if (t->nfreed == 0) memset(t->freed, 0, FLUX__QUARANTINE * sizeof *t->freed);
+    flux__freed_handle *handle = &t->freed[t->nfreed++ % FLUX__QUARANTINE];
+    flux__free(handle->object);
+    handle->object = object;
+    handle->file = t->closing.file;
+    handle->line = t->closing.line;
+    handle->kind = ((flux__head *)object)->kind;
     ((flux__head *)object)->kind = FLUX__FREED;
 }
 
@@ -5611,7 +5624,7 @@ FLUX__END_HOT
 
    Invariant: an object is released before the things that its release needs:
    first the objects that the thread's scopes own, newest first, then its plans,
-   then its lists of spare nodes and of graves, then the state itself.
+   then its lists of spare nodes and of freed handles, then the state itself.
    flux_shutdown ends the calling thread's state, the worker threads and the
    trace file before it trims the buffer pools, and closes the GPU drivers last,
    since freeing device memory needs them. Calling it twice does no harm.
@@ -5636,9 +5649,9 @@ static void flux__thread_free(void *state) {
         flux__free(node);
     }
     t->nspare = 0;
-    for (int i = 0; t->graves && i < FLUX__GRAVES; i++)
-        flux__free(t->graves[i].object);
-    flux__free(t->graves);
+    for (int i = 0; t->freed && i < FLUX__QUARANTINE; i++)
+        flux__free(t->freed[i].object);
+    flux__free(t->freed);
     flux__tls_set(NULL, NULL);
     flux__free(t->scratch);
     flux__free(t->owned);
@@ -5659,9 +5672,9 @@ FLUX_DEF void flux_shutdown(void) {
     for (int b = 0; b < FLUX__BACKENDS; b++)
         for (int i = 0; i < FLUX__MAX_IDS; i++) {
             flux_device d = { b, i };
-            flux__arena_lock(&flux__arenas[b][i]);
-            flux__arena_trim(d, &flux__arenas[b][i]);
-            flux__arena_unlock(&flux__arenas[b][i]);
+            flux__class_pool_lock(&flux__class_pools[b][i]);
+            flux__class_pool_trim(d, &flux__class_pools[b][i]);
+            flux__class_pool_unlock(&flux__class_pools[b][i]);
         }
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
     flux__gpu_close();
@@ -6121,8 +6134,8 @@ X(TANHSHRINK,   tanhshrink, 1, F, FLUX__IF(FLUX__F(abs)(a) < FLUX__K(0.64), a * 
                     (((FLUX__K(0.0002553002553002553) * (a * a) + FLUX__K(0.02454212454212454)) * (a * a) + \
                         FLUX__K(0.4642857142857143)) * (a * a) + FLUX__K(1)), \
                     a - FLUX__F(tanh)(a)),                                       flux_mul(g, flux_square(flux_tanh(a))), 0, 0) \
-X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux__elementwise(FLUX__OP_GATE, y, g, NULL), 0, 0) \
-X(GATE,         gate,       2, N, FLUX__IF(a > FLUX__K(0), b, FLUX__K(0)),       0, flux__elementwise(FLUX__OP_GATE, a, g, NULL), 0) /* relu's gradient */ \
+X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux__elementwise(FLUX__OP_RELU_BACKWARD, y, g, NULL), 0, 0) \
+X(RELU_BACKWARD, relu_backward, 2, N, FLUX__IF(a > FLUX__K(0), b, FLUX__K(0)),       0, flux__elementwise(FLUX__OP_RELU_BACKWARD, a, g, NULL), 0) /* relu's gradient */ \
 X(LERP,         lerp,       3, F, a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
 X(GELU,         gelu,       1, F, FLUX__F(gelu)(a),                              flux_mul(g, flux__elementwise(FLUX__OP_GELU_SLOPE, a, NULL, NULL)), 0, 0) \
 X(GELU_SLOPE,   gelu_slope, 1, F, FLUX__F(gelu_slope)(a),                        flux__grad_gelu_slope(g, a), 0, 0)   \
@@ -6175,7 +6188,7 @@ enum flux__op {
     FLUX__VIEWS,
     FLUX__RESHAPE = FLUX__VIEWS,
     FLUX__PERMUTE,                        /* arg.i: order */
-    FLUX__STRIDED,                        /* as_strided: rel and arg.i are offset and strides in
+    FLUX__AS_STRIDED,                        /* as_strided: rel and arg.i are offset and strides in
                                              the operand as if that were contiguous */
     FLUX__BROADCAST,
     FLUX__DETACH,
@@ -6186,8 +6199,9 @@ enum flux__op {
     FLUX__VIEWS_END,
     FLUX__MATMUL = FLUX__VIEWS_END,
     FLUX__GATHER, FLUX__SCATTER,          /* arg.i: dim */
-    FLUX__SPREAD,                         /* as_strided_scatter: the operand is added into zeros,
-                                             or put into a fill value: see flux__spread */
+    FLUX__AS_STRIDED_SCATTER,                         /* as_strided_scatter: the operand is added into zeros,
+                                             or put into a fill value: see
+                                             flux__as_strided_scatter */
     FLUX__CAT,                            /* arg.i: dim */
     FLUX__MOVE,                           /* to another device */
     FLUX__ATTEND,                         /* arg.i: heads, causal, 1 for the gradients' kernel */
@@ -6228,7 +6242,7 @@ static bool flux__unedge(flux_tensor *x) {
 
 /* Frees t and all nodes that only freed nodes refer to. Dead nodes are chained by base, so that a
    long graph needs no recursion. Nodes go to the thread's free list, but in debug builds to
-   flux__bury, which notices a later use. */
+   flux__quarantine, which notices a later use. */
 static void flux__tensor_free(flux_tensor *t) {
     flux__thread *self = flux__self();
     flux_tensor *dead = t, *base = t->base;
@@ -6256,7 +6270,7 @@ static void flux__tensor_free(flux_tensor *t) {
             t->base = self->spare;
             self->spare = t;
             self->nspare++;
-        } else flux__bury(t);
+        } else flux__quarantine(t);
     }
 }
 
@@ -6445,7 +6459,7 @@ FLUX_DEF flux_tensor *flux__number(double value) {
 }
 
 /* The strides of a contiguous tensor of shape s, dim 0 fastest. */
-static void flux__natural(const flux_shape *s, int64_t *stride) {
+static void flux__contiguous_strides(const flux_shape *s, int64_t *stride) {
     int64_t step = 1;
     for (int i = 0; i < s->ndim; i++) {
         stride[i] = step;
@@ -6459,7 +6473,7 @@ static flux_tensor *flux__layout(flux_tensor *x, int64_t *offset, int64_t *strid
     if (!FLUX__IS_VIEW(x)) {
         flux_shape s = flux__dims(x);
         *offset = 0;
-        flux__natural(&s, stride);
+        flux__contiguous_strides(&s, stride);
         return x;
     }
     *offset = x->offset;
@@ -6953,7 +6967,7 @@ FLUX__END_LEAN
 /* ---------------------------------------------------------------------- graph/views.h
    Views and other rearrangements. Reshape, permute, slice, flip, broadcast and
    detach show the elements of another tensor by offset and strides and copy
-   nothing; flux__strided is as_strided, and flux__spread its reverse,
+   nothing; flux__as_strided is as_strided, and flux__as_strided_scatter its reverse,
    as_strided_scatter. Concatenation, stacking, gather, scatter_add and tuples
    follow, and the queries of shape and dtype.
 
@@ -7031,7 +7045,7 @@ FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
                                          (long long)flux__count(&s));
     flux_shape from = flux__dims(x);
     flux_tensor *base = flux__layout(x, &offset, have);
-    if (n == 0) flux__natural(&s, want);
+    if (n == 0) flux__contiguous_strides(&s, want);
     else if (!flux__reshape_strides(&from, have, &s, want)) {
         int h = flux__hide();
         flux_tensor *same = flux__is_number(x)
@@ -7088,12 +7102,13 @@ FLUX_DEF flux_tensor *flux_transpose(flux_tensor *x) {
 }
 
 /* as_strided: the view of shape s whose elements lie in `base` from start_at by stride_at. rel
-   and step say the same positions in x as if x were contiguous; the gradient, a FLUX__SPREAD,
+   and step say the same positions in x as if x were contiguous; the gradient, a
+   FLUX__AS_STRIDED_SCATTER,
    needs them. */
-static flux_tensor *flux__strided(flux_tensor *x, const flux_shape *s, int64_t rel,
+static flux_tensor *flux__as_strided(flux_tensor *x, const flux_shape *s, int64_t rel,
                                   const int64_t *step, int64_t start_at, const int64_t *stride_at,
                                   flux_tensor *base) {
-    flux_tensor *y = flux__view(FLUX__STRIDED, x, s, base, start_at, stride_at);
+    flux_tensor *y = flux__view(FLUX__AS_STRIDED, x, s, base, start_at, stride_at);
     if (!y) return NULL;
     y->rel = rel;
     for (int i = 0; i < s->ndim; i++) y->arg.i[i] = step[i];
@@ -7109,20 +7124,20 @@ static bool flux__check_dim(const char *call, const flux_tensor *x, int dim) {
 /* The view of shape s whose index i along dim d is x's index start[d] + i * step[d]. */
 static flux_tensor *flux__walk_view(flux_tensor *x, const int64_t *start, const int64_t *step,
                                     const flux_shape *s) {
-    int64_t natural[FLUX_MAX_DIMS], have[FLUX_MAX_DIMS], rel = 0, offset, rels[FLUX_MAX_DIMS],
+    int64_t contiguous[FLUX_MAX_DIMS], have[FLUX_MAX_DIMS], rel = 0, offset, rels[FLUX_MAX_DIMS],
         want[FLUX_MAX_DIMS];
     flux_shape from = flux__dims(x);
-    flux__natural(&from, natural);
+    flux__contiguous_strides(&from, contiguous);
     flux_tensor *base = flux__layout(x, &offset, have);
     for (int d = 0; d < x->ndim; d++) {
-        rel += start[d] * natural[d];
+        rel += start[d] * contiguous[d];
         offset += start[d] * have[d];
         /* the step along a dim of size 1 may be huge: it is left 0 */
         const bool walks = s->dim[d] > 1;
-        rels[d] = walks ? step[d] * natural[d] : 0;
+        rels[d] = walks ? step[d] * contiguous[d] : 0;
         want[d] = walks ? step[d] * have[d] : 0;
     }
-    return flux__strided(x, s, rel, rels, offset, want, base);
+    return flux__as_strided(x, s, rel, rels, offset, want, base);
 }
 
 /* The view of indices start, start + step, ... below stop along dim. A slice of everything is x
@@ -7270,9 +7285,9 @@ FLUX_DEF flux_tensor *flux_detach(flux_tensor *x) {
 /* as_strided_scatter, the reverse of a strided view: a tensor of shape s filled with `fill`, in
    which x's elements stand at the positions that start at rel and go by step, both counted in the
    contiguous result. meet: positions may coincide, so elements are added up. */
-static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t rel,
+static flux_tensor *flux__as_strided_scatter(flux_tensor *x, const flux_shape *s, int64_t rel,
                                  const int64_t *step, double fill, bool meet) {
-    flux_tensor *y = flux__node(FLUX__SPREAD, (flux_dtype)x->dtype, s, x, NULL, NULL);
+    flux_tensor *y = flux__node(FLUX__AS_STRIDED_SCATTER, (flux_dtype)x->dtype, s, x, NULL, NULL);
     if (!y) return NULL;
     y->rel = rel;
     y->arg.num = fill;
@@ -7286,7 +7301,7 @@ static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t re
 FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi) {
     if (!flux__check_operands("pad", 1, &x)) return NULL;
     flux_shape s = flux__dims(x);
-    int64_t natural[FLUX_MAX_DIMS], rel = 0;
+    int64_t contiguous[FLUX_MAX_DIMS], rel = 0;
     bool none = true;
     if (lo.ndim < 0 || hi.ndim < 0 || lo.ndim > s.ndim || hi.ndim > s.ndim)
         return (flux_tensor *)flux__fail("pad: %d dims to pad, but x is %s",
@@ -7302,9 +7317,9 @@ FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, f
     }
     if (none) return x;
     if (!flux__check_shape("pad", &s)) return NULL;
-    flux__natural(&s, natural);
-    for (int i = 0; i < lo.ndim; i++) rel += lo.dim[i] * natural[i];
-    return flux__spread(x, &s, rel, natural, value, false);
+    flux__contiguous_strides(&s, contiguous);
+    for (int i = 0; i < lo.ndim; i++) rel += lo.dim[i] * contiguous[i];
+    return flux__as_strided_scatter(x, &s, rel, contiguous, value, false);
 }
 
 /* flux_pad_by with both sides in one list: lo and hi of dim 0, of dim 1, ... */
@@ -7999,18 +8014,18 @@ static int64_t flux__window_step(int64_t stride, int64_t by, int64_t n) {
    contiguous padded image. */
 static flux_shape flux__window_dims(const flux__window *w, const flux_shape *image, int64_t *step) {
     flux_shape s = flux__shape(NULL, 0);
-    int64_t natural[FLUX_MAX_DIMS];
-    flux__natural(image, natural);
+    int64_t contiguous[FLUX_MAX_DIMS];
+    flux__contiguous_strides(image, contiguous);
     for (int i = 0; i < w->nd; i++) {
-        step[s.ndim] = flux__window_step(natural[i], w->dilation[i], w->size[i]);
+        step[s.ndim] = flux__window_step(contiguous[i], w->dilation[i], w->size[i]);
         s.dim[s.ndim++] = w->size[i];
     }
     for (int i = 0; i < w->nd; i++) {
-        step[s.ndim] = flux__window_step(natural[i], w->stride[i], w->out[i]);
+        step[s.ndim] = flux__window_step(contiguous[i], w->stride[i], w->out[i]);
         s.dim[s.ndim++] = w->out[i];
     }
     for (int i = w->nd; i < image->ndim; i++) {
-        step[s.ndim] = natural[i];
+        step[s.ndim] = contiguous[i];
         s.dim[s.ndim++] = image->dim[i];
     }
     return s;
@@ -8028,7 +8043,7 @@ static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
         want[w->nd + i] = flux__window_step(have[i], w->stride[i], w->out[i]);
     }
     for (int i = w->nd; i < image.ndim; i++) want[w->nd + i] = have[i];
-    return flux__strided(x, &s, 0, step, offset, want, base);
+    return flux__as_strided(x, &s, 0, step, offset, want, base);
 }
 
 /* Reads the options of a convolution into w (all but out), and moves x and weight to one device.
@@ -8148,11 +8163,13 @@ FLUX_DEF flux_tensor *flux_crosscor_with(flux_conv_opts o) {
 
 /* A convolution's gradient by its input, of spatial dims `size`, where windows lie apart or
    channels are few: one product of g and the transposed weight gives the contribution of each
-   window, and FLUX__SPREAD adds these up (col2im). w is the forward convolution's window. */
+   window, and FLUX__AS_STRIDED_SCATTER adds these up (col2im). w is the forward convolution's
+   window. */
 static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const int64_t *size,
                                      const flux__window *w, int groups, bool flip) {
     int nd = w->nd;
-    int64_t natural[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS], taps = flux__product(weight->dim, nd + 1),
+    int64_t contiguous[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS],
+            taps = flux__product(weight->dim, nd + 1),
         out = weight->dim[nd + 1] / groups;
     flux_shape s = flux__dims(g), image = s;
     flux_tensor *kernel = flip ? flux__flip_kernel(weight, nd) : weight, *y;
@@ -8168,17 +8185,17 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     image.dim[nd] = s.dim[2 * nd] = flux__times(weight->dim[nd], groups);
     s.dim[2 * nd + 1] = image.dim[nd + 1], s.ndim = 2 * nd + 2;
     if (!flux__check_shape("conv", &image)) return NULL;
-    flux__natural(&image, natural);
+    flux__contiguous_strides(&image, contiguous);
     for (int i = 0; i < nd; i++) {
-        step[i] = flux__window_step(natural[i], w->stride[i], w->out[i]);
-        step[nd + i] = flux__window_step(natural[i], w->dilation[i], w->size[i]);
+        step[i] = flux__window_step(contiguous[i], w->stride[i], w->out[i]);
+        step[nd + i] = flux__window_step(contiguous[i], w->dilation[i], w->size[i]);
     }
-    step[2 * nd] = natural[nd], step[2 * nd + 1] = natural[nd + 1];
+    step[2 * nd] = contiguous[nd], step[2 * nd + 1] = contiguous[nd + 1];
     kernel = flux_transpose(flux_reshape(kernel, taps, out, groups));
     y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]),
                     kernel);
     y = y ? flux_reshape_to(y, s) : NULL;
-    y = y ? flux__spread(y, &image, 0, step, 0, meet) : NULL;
+    y = y ? flux__as_strided_scatter(y, &image, 0, step, 0, meet) : NULL;
     for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w->lo[i], w->lo[i] + size[i]);
     return y;
 }
@@ -8200,7 +8217,7 @@ static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight,
 static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const int64_t *size,
                                     const flux__window *w, int groups, bool flip) {
     int nd = w->nd;
-    int64_t natural[FLUX_MAX_DIMS], rel = 0, each = weight->dim[nd],
+    int64_t contiguous[FLUX_MAX_DIMS], rel = 0, each = weight->dim[nd],
         out = weight->dim[nd + 1] / groups;
     flux_shape s = flux__dims(g), parts = flux__shape(weight->dim, nd + 3),
         order = flux__shape(NULL, nd + 3), whole;
@@ -8216,12 +8233,12 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
         spread = spread || s.dim[i] != g->dim[i];
     }
     if (!flux__check_shape("conv", &s)) return NULL;
-    flux__natural(&s, natural);
+    flux__contiguous_strides(&s, contiguous);
     for (int i = 0; i < nd; i++) {
-        rel += ((w->size[i] - 1) * w->dilation[i] - w->lo[i]) * natural[i];
-        natural[i] = flux__window_step(natural[i], w->stride[i], w->out[i]);
+        rel += ((w->size[i] - 1) * w->dilation[i] - w->lo[i]) * contiguous[i];
+        contiguous[i] = flux__window_step(contiguous[i], w->stride[i], w->out[i]);
     }
-    o.x = spread ? flux__spread(g, &s, rel, natural, 0, false) : g;
+    o.x = spread ? flux__as_strided_scatter(g, &s, rel, contiguous, 0, false) : g;
     parts.dim[nd] = each, parts.dim[nd + 1] = out, parts.dim[nd + 2] = groups;
     for (int i = 0; i < nd + 3; i++) order.dim[i] = i == nd ? nd + 1 : i == nd + 1 ? nd : i;
     whole = flux__dims(weight);
@@ -8431,17 +8448,17 @@ static flux_tensor *flux__attend_node(const flux__attend *a, int n, flux_tensor 
 static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset,
                                       const flux_tensor *like, int64_t first,
                                       const flux_tensor *from) {
-    int64_t natural[FLUX_MAX_DIMS];
+    int64_t contiguous[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(like);
     s.dim[0] = first;
-    flux__natural(&s, natural);
+    flux__contiguous_strides(&s, contiguous);
     flux_tensor *y = flux__node_raw(FLUX__ATTENTION, (flux_dtype)in[0]->dtype, &s, in[0]->device,
                                     n);
     if (!y) return NULL;
     for (int i = 0; i < n; i++) flux__edge(&y->in[i], in[i]);
     flux__edge(&y->base, in[0]);
     y->offset = offset;
-    for (int i = 0; i < s.ndim; i++) y->stride[i] = natural[i];
+    for (int i = 0; i < s.ndim; i++) y->stride[i] = contiguous[i];
     if (from) memcpy(y->arg.i, from->arg.i, 2 * sizeof y->arg.i[0]);
     return flux__done(y);
 }
@@ -8497,7 +8514,7 @@ struct flux_grads {
     int n;                                /* how many tensors were asked for */
     bool used;                            /* flux_update has used the gradients up */
     flux_tensor **of, **grad;             /* the n tensors asked for; their gradients, NULL: none */
-    flux__pairs number;                   /* index of each tensor, from 1, if there are more than
+    flux__hashmap number;                   /* index of each tensor, from 1, if there are more than
                                              FLUX__FEW_ASKED */
 };
 enum { FLUX__FEW_ASKED = 16 };            /* up to so many tensors are searched one by one */
@@ -8510,8 +8527,8 @@ static void flux__grads_free(flux_grads *g) {
     flux_release(g->loss);
     flux__free(g->of);
     flux__free(g->grad);
-    flux__pairs_free(&g->number);
-    flux__bury(g);
+    flux__hashmap_free(&g->number);
+    flux__quarantine(g);
 }
 
 /* A tensor of x's shape, dtype and device with v in every element. */
@@ -8581,7 +8598,8 @@ static bool flux__rounds_once(const flux_tensor *y) {
         return true;
     case FLUX__OP_ADD: case FLUX__OP_SUB: case FLUX__OP_SUBMAX: case FLUX__OP_NEG:
     case FLUX__OP_ABS: case FLUX__OP_MAX2: case FLUX__OP_MIN2: case FLUX__OP_WHERE:
-    case FLUX__OP_RELU: case FLUX__OP_GATE: case FLUX__OP_EXP: case FLUX__OP_LOG: return true;
+    case FLUX__OP_RELU: case FLUX__OP_RELU_BACKWARD: case FLUX__OP_EXP: case FLUX__OP_LOG:
+        return true;
     default: return false;
     }
 }
@@ -8715,7 +8733,7 @@ static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {
 
 /* The gradient of an as_strided view by its operand: an as_strided_scatter of g into zeros, with
    sums where positions may coincide. */
-static flux_tensor *flux__strided_gradient(flux_tensor *y, flux_tensor *g) {
+static flux_tensor *flux__as_strided_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]);
     int64_t step[FLUX_MAX_DIMS], reach[FLUX_MAX_DIMS];
     bool meet = false;
@@ -8737,12 +8755,12 @@ static flux_tensor *flux__strided_gradient(flux_tensor *y, flux_tensor *g) {
         covered += (y->dim[least] - 1) * a;
         reach[least] = 1;
     }
-    return flux__spread(g, &s, y->rel, step, 0, meet);
+    return flux__as_strided_scatter(g, &s, y->rel, step, 0, meet);
 }
 
 /* The gradient of an as_strided_scatter by the tensor that was put in: the strided view of g at
    its positions. g is copied if it is not contiguous. */
-static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
+static flux_tensor *flux__as_strided_scatter_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]), order = flux__dims(y);
     int64_t offset, have[FLUX_MAX_DIMS];
     flux_tensor *base = flux__layout(g, &offset, have);
@@ -8750,7 +8768,7 @@ static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
         g = flux_copy(g);
         base = g;
     }
-    return g ? flux__strided(g, &s, y->rel, y->stride, y->rel, y->stride, base) : NULL;
+    return g ? flux__as_strided(g, &s, y->rel, y->stride, y->rel, y->stride, base) : NULL;
 }
 
 /* Into how many parts the sum over n samples is split, for a result of so many elements: the
@@ -8781,7 +8799,7 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
            (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE))
         win = win->in[0];
     /* else the window view that the forward product used */
-    if (!win || win->op != FLUX__STRIDED) win = flux__windows(flux__pad_window(x, w, 0), w);
+    if (!win || win->op != FLUX__AS_STRIDED) win = flux__windows(flux__pad_window(x, w, 0), w);
     flux_shape s = win ? flux__dims(win) : flux__shape(NULL, 0);
     s.ndim = 2 * nd;
     s.dim[s.ndim++] = in;
@@ -8973,12 +8991,12 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__REDUCE: out[0] = flux__reduce_gradient(y, g); break;
     case FLUX__RESHAPE: out[0] = flux_reshape_to(g, flux__dims(y->in[0])); break;
     case FLUX__PERMUTE: out[0] = flux__unpermute(y, g); break;
-    case FLUX__STRIDED: out[0] = flux__strided_gradient(y, g); break;
+    case FLUX__AS_STRIDED: out[0] = flux__as_strided_gradient(y, g); break;
     case FLUX__BROADCAST: out[0] = flux__unbroadcast(g, y->in[0]); break;
     case FLUX__MATMUL: flux__matmul_gradient(y, g, bits, out); break;
     case FLUX__GATHER:
     case FLUX__SCATTER: flux__index_gradient(y, g, need, out); break;
-    case FLUX__SPREAD: out[0] = flux__spread_gradient(y, g); break;
+    case FLUX__AS_STRIDED_SCATTER: out[0] = flux__as_strided_scatter_gradient(y, g); break;
     case FLUX__CAT: flux__cat_gradient(y, g, need, out); break;
     case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
     case FLUX__ATTENTION: flux__attention_gradient(y, g, need, out); break;
@@ -9019,7 +9037,7 @@ FLUX__BEGIN_LEAN
 typedef struct flux__map {
     flux_tensor **key;                    /* NULL: the slot is free */
     int *value;
-    int n, room;                          /* entries, at most half of room; room is 2^k or 0 */
+    int n, capacity;                          /* entries, at most half of room; room is 2^k or 0 */
 } flux__map;
 
 /* One contribution to a gradient, in a linked list: next is an index from 1, and 0 ends it. */
@@ -9027,7 +9045,7 @@ typedef struct flux__more { flux_tensor *x; int next; } flux__more;
 
 /* One frame of the depth-first search: a node, the operand to visit next, and whether threads may
    share the node. */
-typedef struct flux__way { flux_tensor *t; int next; bool shared; } flux__way;
+typedef struct flux__dfs_frame { flux_tensor *t; int next; bool shared; } flux__dfs_frame;
 
 typedef struct flux__walk {
     flux_tensor **node, **grad;           /* numbered nodes, operands first; their gradients */
@@ -9040,9 +9058,9 @@ typedef struct flux__walk {
                                              flux__join_slices: a ring, the next at ncat & 7 */
     int ncat;
     bool *wanted;                         /* by node: it depends on a tensor that was asked for */
-    int n, room;                          /* nodes numbered; capacity of node */
-    flux__way *way;                       /* the search's stack, the loss first */
-    int top, way_room;
+    int n, capacity;                          /* nodes numbered; capacity of node */
+    flux__dfs_frame *frame;                       /* the search's stack, the loss first */
+    int top, frame_capacity;
     flux__map shared;                     /* numbers of the nodes that threads may share */
     uint32_t id;                          /* walk_mark of nodes that hold their own number */
     bool whole;                           /* also follows edges behind nodes of FLUX_NOGRAD,
@@ -9052,8 +9070,8 @@ typedef struct flux__walk {
 /* The value slot of t, or the free slot in which t would be put. The map must have room for one. */
 static FLUX__INLINE int *flux__map_slot(const flux__map *m, const flux_tensor *t) {
     uint64_t hash = ((uint64_t)(uintptr_t)t >> 4) * 0x9e3779b97f4a7c15u;
-    int i = (int)(hash >> 33) & (m->room - 1);
-    while (m->key[i] && m->key[i] != t) i = (i + 1) & (m->room - 1);
+    int i = (int)(hash >> 33) & (m->capacity - 1);
+    while (m->key[i] && m->key[i] != t) i = (i + 1) & (m->capacity - 1);
     return &m->value[i];
 }
 
@@ -9061,17 +9079,17 @@ static FLUX__INLINE int *flux__map_slot(const flux__map *m, const flux_tensor *t
    was told. */
 static bool flux__map_grow(flux__map *m) {
     flux__map big;
-    if (m->n * 2 < m->room) return true;
-    big.room = m->room ? m->room * 2 : 64;
+    if (m->n * 2 < m->capacity) return true;
+    big.capacity = m->capacity ? m->capacity * 2 : 64;
     big.n = m->n;
-    big.key = (flux_tensor **)flux__zalloc((size_t)big.room * sizeof *big.key);
-    big.value = (int *)flux__malloc((size_t)big.room * sizeof *big.value);
+    big.key = (flux_tensor **)flux__zalloc((size_t)big.capacity * sizeof *big.key);
+    big.value = (int *)flux__malloc((size_t)big.capacity * sizeof *big.value);
     if (!big.key || !big.value) {
         flux__free(big.key);
         flux__free(big.value);
         return false;
     }
-    for (int i = 0; i < m->room; i++)
+    for (int i = 0; i < m->capacity; i++)
         if (m->key[i]) {
             int *slot = flux__map_slot(&big, m->key[i]);
             *slot = m->value[i];
@@ -9084,7 +9102,7 @@ static bool flux__map_grow(flux__map *m) {
 
 /* The number of t, or -1 when it has none. */
 static FLUX__O2 int flux__map_get(const flux__map *m, const flux_tensor *t) {
-    if (!m->room) return -1;
+    if (!m->capacity) return -1;
     int *slot = flux__map_slot(m, t);
     return m->key[slot - m->value] ? *slot : -1;
 }
@@ -9134,17 +9152,18 @@ static bool flux__walk_start(flux__walk *w) {
 
 /* Pushes t on the search's stack. False: an error was told. */
 static FLUX__INLINE bool flux__walk_push(flux__walk *w, flux_tensor *t, bool shared) {
-    flux__way *way = (flux__way *)flux__grow(w->way, &w->way_room, w->top + 1, sizeof *way);
-    if (!way) return false;
-    w->way = way, way += w->top++;
-    way->t = t, way->next = 0, way->shared = shared;
+    flux__dfs_frame *frame = (flux__dfs_frame *)flux__grow(w->frame, &w->frame_capacity, w->top + 1,
+                                                           sizeof *frame);
+    if (!frame) return false;
+    w->frame = frame, frame += w->top++;
+    frame->t = t, frame->next = 0, frame->shared = shared;
     return true;
 }
 
 /* Gives t the next number. shared: threads may share t, so the number goes into the map. refs:
    the edges to t seen so far, kept in a whole walk. False: an error was told. */
 static FLUX__INLINE bool flux__walk_number(flux__walk *w, flux_tensor *t, bool shared, int refs) {
-    flux_tensor **node = (flux_tensor **)flux__grow(w->node, &w->room, w->n + 1, sizeof *node);
+    flux_tensor **node = (flux_tensor **)flux__grow(w->node, &w->capacity, w->n + 1, sizeof *node);
     if (!node) return false;
     w->node = node;
     if (w->whole) {
@@ -9170,11 +9189,11 @@ static FLUX__O2 bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
     if (k >= 0) return true;
     if (!flux__walk_push(w, loss, k == -2)) return false;
     while (w->top) {
-        flux__way *way = &w->way[w->top - 1];
-        flux_tensor *t = way->t, *x = NULL;
+        flux__dfs_frame *frame = &w->frame[w->top - 1];
+        flux_tensor *t = frame->t, *x = NULL;
         const int n = w->whole ? t->nin : flux__behind(t);
-        for (k = 0; way->next < n && k >= 0;) {
-            x = t->in[way->next++];
+        for (k = 0; frame->next < n && k >= 0;) {
+            x = t->in[frame->next++];
             k = flux__walk_get(w, x);
             if (k < 0 && x->nin == 0) {
                 if (!flux__walk_number(w, x, k == -2, 1)) return false;
@@ -9182,7 +9201,7 @@ static FLUX__O2 bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
             } else if (k >= 0 && w->whole) w->refs[k]++;
         }
         if (k < 0 ? !flux__walk_push(w, x, k == -2)
-                  : (w->top--, !flux__walk_number(w, t, way->shared, w->top > 0))) return false;
+                  : (w->top--, !flux__walk_number(w, t, frame->shared, w->top > 0))) return false;
     }
     return true;
 }
@@ -9205,18 +9224,19 @@ static void flux__mark_wanted(flux__walk *w, const flux_grads *g) {
    Instead the gradients of slices that don't overlap are concatenated, and a sum of products
    becomes one product of the concatenated factors. */
 
-/* The dim along which y is a slice, from *start on, with zeros around it (a FLUX__SPREAD of a
+/* The dim along which y is a slice, from *start on, with zeros around it (a
+   FLUX__AS_STRIDED_SCATTER of a
    contiguous range of one dim); -1 if y is not such. */
-static int flux__slab_dim(const flux_tensor *y, int64_t *start) {
+static int flux__slice_part_dim(const flux_tensor *y, int64_t *start) {
     flux_shape s = flux__dims(y);
-    int64_t natural[FLUX_MAX_DIMS];
+    int64_t contiguous[FLUX_MAX_DIMS];
     int dim = -1;
-    if (y->op != FLUX__SPREAD || !y->nin || y->arg.i[0] || y->arg.i[1] ||
+    if (y->op != FLUX__AS_STRIDED_SCATTER || !y->nin || y->arg.i[0] || y->arg.i[1] ||
         y->in[0]->ndim != s.ndim || !flux__size(y)) return -1;
-    flux__natural(&s, natural);
+    flux__contiguous_strides(&s, contiguous);
     for (int d = 0; d < s.ndim; d++) {
-        int64_t n = y->in[0]->dim[d], first = y->rel / natural[d] % s.dim[d];
-        if ((n > 1 && y->stride[d] != natural[d]) || first + n > s.dim[d]) return -1;
+        int64_t n = y->in[0]->dim[d], first = y->rel / contiguous[d] % s.dim[d];
+        if ((n > 1 && y->stride[d] != contiguous[d]) || first + n > s.dim[d]) return -1;
         if (n == s.dim[d]) continue;
         if (dim >= 0) return -1;
         dim = d;
@@ -9226,10 +9246,10 @@ static int flux__slab_dim(const flux_tensor *y, int64_t *start) {
 }
 
 /* A slice and where it starts along the common dim. */
-typedef struct flux__slab { int64_t start; flux_tensor *x; } flux__slab;
+typedef struct flux__slice_part { int64_t start; flux_tensor *x; } flux__slice_part;
 
-static int flux__slab_order(const void *a, const void *b) {
-    int64_t x = ((const flux__slab *)a)->start, y = ((const flux__slab *)b)->start;
+static int flux__slice_part_order(const void *a, const void *b) {
+    int64_t x = ((const flux__slice_part *)a)->start, y = ((const flux__slice_part *)b)->start;
     return x < y ? -1 : x > y;
 }
 
@@ -9238,32 +9258,32 @@ static int flux__slab_order(const void *a, const void *b) {
    such slice, or if two overlap. */
 static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
     int64_t start = 0, at = 0;
-    int dim = flux__slab_dim(xs[0], &start), count = 0;
+    int dim = flux__slice_part_dim(xs[0], &start), count = 0;
     for (int i = 1; i < n; i++)
-        if (dim < 0 || xs[i]->dtype != xs[0]->dtype || flux__slab_dim(xs[i], &start) != dim)
+        if (dim < 0 || xs[i]->dtype != xs[0]->dtype || flux__slice_part_dim(xs[i], &start) != dim)
             return NULL;
-    flux__slab *slab = (flux__slab *)flux__malloc((size_t)n * sizeof *slab);
+    flux__slice_part *slice = (flux__slice_part *)flux__malloc((size_t)n * sizeof *slice);
     flux_tensor **part = (flux_tensor **)flux__malloc((size_t)(2 * n + 1) * sizeof *part),
         *y = NULL;
     flux_shape gap = flux__dims(xs[0]);
     int64_t end = gap.dim[dim];
-    for (int i = 0; i < n && slab && part; i++) {
-        slab[i].x = xs[i]->in[0];
-        flux__slab_dim(xs[i], &slab[i].start);
+    for (int i = 0; i < n && slice && part; i++) {
+        slice[i].x = xs[i]->in[0];
+        flux__slice_part_dim(xs[i], &slice[i].start);
     }
-    if (slab && part) qsort(slab, (size_t)n, sizeof *slab, flux__slab_order);
-    for (int i = 0; i <= n && slab && part && at >= 0; i++) {
-        gap.dim[dim] = (i < n ? slab[i].start : end) - at;
+    if (slice && part) qsort(slice, (size_t)n, sizeof *slice, flux__slice_part_order);
+    for (int i = 0; i <= n && slice && part && at >= 0; i++) {
+        gap.dim[dim] = (i < n ? slice[i].start : end) - at;
         if (gap.dim[dim] > 0)
             part[count++] = flux__move(flux_full_shape(gap, 0, (flux_dtype)xs[0]->dtype),
                                        xs[0]->device);
         if (i == n) break;
-        part[count++] = slab[i].x;
-        at = gap.dim[dim] < 0 ? -1 : slab[i].start + slab[i].x->dim[dim];
+        part[count++] = slice[i].x;
+        at = gap.dim[dim] < 0 ? -1 : slice[i].start + slice[i].x->dim[dim];
     }
-    if (slab && part && at >= 0) y = flux__cat_many(dim, count, part);
+    if (slice && part && at >= 0) y = flux__cat_many(dim, count, part);
     if (y && dim > 0 && dim == y->ndim - 1) w->cat[w->ncat++ & 7] = y;
-    flux__free(slab);
+    flux__free(slice);
     flux__free(part);
     return y;
 }
@@ -9409,7 +9429,7 @@ static void flux__walk_free(flux__walk *w) {
     flux__free(w->more);
     flux__free(w->wanted);
     flux__free(w->refs);
-    flux__free(w->way);
+    flux__free(w->frame);
     flux__map_free(&w->shared);
 }
 
@@ -9478,7 +9498,7 @@ FLUX__BEGIN_LEAN
    are done as a whole. */
 enum {
     FLUX__K_FUSED, FLUX__K_MATMUL, FLUX__K_GATHER, FLUX__K_SCATTER,
-    FLUX__K_SPREAD, FLUX__K_CAT, FLUX__K_MOVE, FLUX__K_ATTEND
+    FLUX__K_STRIDED_SCATTER, FLUX__K_CAT, FLUX__K_MOVE, FLUX__K_ATTEND
 };
 
 enum flux__value_kind {
@@ -9501,8 +9521,8 @@ typedef struct flux__operand {            /* a tensor that a kernel reads */
 
 /* A line of a kernel's program, and the value that it computes. */
 typedef struct flux__value {
-    uint8_t kind, op, cls, dtype;         /* op: row of the elementwise table, or the kind of
-                                             reduction; cls: compute type; dtype: as stored */
+    uint8_t kind, op, ctype, dtype;         /* op: row of the elementwise table, or the kind of
+                                             reduction; ctype: compute type; dtype: as stored */
     bool outer;                           /* one value for each outer point, not for every point */
     int16_t a, b, c;                      /* numbers of the values used, -1: none */
     int16_t operand;                      /* LOAD, IOTA, RANDOM: number of the operand, which
@@ -9519,9 +9539,9 @@ typedef struct flux__kernel {
     int64_t full[FLUX_MAX_DIMS];          /* the index space; dims past the last are 1 */
     unsigned reduced;                     /* mask of the dims that are reduced away */
     flux__value *value;
-    int nvalue, value_room;
+    int nvalue, value_capacity;
     flux__operand *operand;
-    int noperand, operand_room;
+    int noperand, operand_capacity;
     int *outs, nouts;                     /* nodes that the kernel stores */
     int *frees, nfrees;                   /* nodes that no later kernel reads and that are not
                                              kept: their buffers are free after it */
@@ -9535,19 +9555,19 @@ typedef struct flux__kernel {
 } flux__kernel;
 
 /* What a plan knows of a node. out_kernel computes the node, last_kernel is the last that reads it.
-   donor: leaf whose buffer the node takes over, or -1. cls: size class of its bytes, see
+   donated: leaf whose buffer the node takes over, or -1. size_class: that of its bytes, see
    flux__size_class. stored: the node has a buffer; keep: it has it after the run, too. */
 typedef struct flux__slot_info {
     flux_device device;
     int64_t bytes;
-    int out_kernel, last_kernel, donor, cls;
+    int out_kernel, last_kernel, donated, size_class;
     bool keep, stored;
 } flux__slot_info;
 
 /* A piece of a plan's memory; its bytes follow the header. */
 typedef struct flux__chunk {
     struct flux__chunk *next;
-    size_t used, room;
+    size_t used, capacity;
 } flux__chunk;
 
 typedef struct flux__plan {
@@ -9570,7 +9590,7 @@ typedef struct flux__plan {
 #define FLUX__PLANS_MOST ((int64_t)1 << 28)   /* most bytes of plans that a thread keeps */
 
 /* hook: flux__load, cpu/casts.h */
-static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n);
+static void flux__load(int ctype, void *dst, int dtype, const void *src, int64_t stride, int64_t n);
 
 FLUX__END_LEAN
 
@@ -9599,15 +9619,15 @@ enum { FLUX__MOST_NODES = (1 << 23) - 1 };
 typedef struct flux__graph {
     flux_tensor **node, **leaf;
     uint8_t *flag;                        /* by node: FLUX__ROOT and others */
-    int *donor;                           /* by node: the leaf whose buffer it may take over, or
+    int *donated;                           /* by node: the leaf whose buffer it may take over, or
                                              -1 */
-    int nnode, node_room, flag_room, donor_room, nleaf, leaf_room;
+    int nnode, node_capacity, flag_capacity, donated_capacity, nleaf, leaf_capacity;
     int64_t *key;
-    int nkey, key_room;
+    int nkey, key_capacity;
     flux__map leaves;
-    flux__way *way;                       /* stack of a depth-first visit: frames from its start
+    flux__dfs_frame *frame;               /* stack of a depth-first visit: frames from its start
                                              to the current node */
-    int top, way_room;
+    int top, frame_capacity;
     uint32_t walk;
     bool tf32;                            /* matrix products may use TF32; part of the key */
     bool cut;                             /* an update: nodes are cut off from their operands
@@ -9682,7 +9702,7 @@ static int flux__leaf_number(const flux__graph *g, const flux_tensor *t) {
 static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
     if (flux__leaf_number(g, t) >= 0) return;
     flux_tensor **leaf =
-        (flux_tensor **)flux__grow(g->leaf, &g->leaf_room, g->nleaf + 1, sizeof *leaf);
+        (flux_tensor **)flux__grow(g->leaf, &g->leaf_capacity, g->nleaf + 1, sizeof *leaf);
     if (leaf) g->leaf = leaf, leaf[g->nleaf++] = t;
     else g->ok = false;
     for (int i = g->nleaf == FLUX__FEW_LEAVES + 1 ? 0 : g->nleaf - 1;
@@ -9708,42 +9728,44 @@ static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
 /* Gives a node its number in the graph and marks it as visited. */
 static void flux__graph_add(flux__graph *g, flux_tensor *t) {
     flux_tensor **node =
-        (flux_tensor **)flux__grow(g->node, &g->node_room, g->nnode + 1, sizeof *node);
+        (flux_tensor **)flux__grow(g->node, &g->node_capacity, g->nnode + 1, sizeof *node);
     if (node) g->node = node;
-    uint8_t *flag = (uint8_t *)flux__grow(g->flag, &g->flag_room, g->nnode + 1, 1);
+    uint8_t *flag = (uint8_t *)flux__grow(g->flag, &g->flag_capacity, g->nnode + 1, 1);
     if (flag) g->flag = flag;
-    int *donor = (int *)flux__grow(g->donor, &g->donor_room, g->nnode + 1, sizeof *donor);
-    if (donor) g->donor = donor;
-    if (!node || !flag || !donor) {
+    int *donated = (int *)flux__grow(g->donated, &g->donated_capacity, g->nnode + 1,
+                                     sizeof *donated);
+    if (donated) g->donated = donated;
+    if (!node || !flag || !donated) {
         g->ok = false;
         return;
     }
     t->mark = g->walk;
     t->index = g->nnode;
     flag[g->nnode] = 0;
-    donor[g->nnode] = -1;
+    donated[g->nnode] = -1;
     node[g->nnode++] = t;
 }
 
 static void flux__graph_push(flux__graph *g, flux_tensor *t) {
-    flux__way *way = (flux__way *)flux__grow(g->way, &g->way_room, g->top + 1, sizeof *way);
-    if (!way) {
+    flux__dfs_frame *frame = (flux__dfs_frame *)flux__grow(g->frame, &g->frame_capacity, g->top + 1,
+                                                           sizeof *frame);
+    if (!frame) {
         g->ok = false;
         return;
     }
-    g->way = way, way += g->top++;
-    way->t = t, way->next = 0;
+    g->frame = frame, frame += g->top++;
+    frame->t = t, frame->next = 0;
 }
 
 /* The next operand of the node on top of the stack that has yet to be visited, or NULL. Finished
    operands become leaves on the way; numbers that a map or a reduction reads in place are
    skipped. */
 static flux_tensor *flux__graph_below(flux__graph *g) {
-    flux__way *way = &g->way[g->top - 1];
-    flux_tensor *t = way->t;
+    flux__dfs_frame *frame = &g->frame[g->top - 1];
+    flux_tensor *t = frame->t;
     const int n = flux__reads(t);
-    while (way->next < n) {
-        flux_tensor *x = flux__base(t->in[way->next++]);
+    while (frame->next < n) {
+        flux_tensor *x = flux__base(t->in[frame->next++]);
         if (x->op == FLUX__NUMBER && !x->buf && (flux__is_map(t) || flux__is_reduce(t))) continue;
         if (flux__finished(x)) flux__graph_leaf(g, x);
         else if (x->mark != g->walk) return x;
@@ -9760,15 +9782,15 @@ static void flux__graph_visit(flux__graph *g, flux_tensor *t) {
     while (g->top && g->ok) {
         flux_tensor *x = flux__graph_below(g);
         if (x) flux__graph_push(g, x);
-        else flux__graph_add(g, g->way[--g->top].t);
+        else flux__graph_add(g, g->frame[--g->top].t);
     }
 }
 
 /* Grows the key for a node of so many operands, so that what is appended for the node needs no
    check. */
-static bool flux__key_room(flux__graph *g, int operands) {
+static bool flux__key_reserve(flux__graph *g, int operands) {
     int64_t *key =
-        (int64_t *)flux__grow(g->key, &g->key_room, g->nkey + 32 + 20 * operands, sizeof *key);
+        (int64_t *)flux__grow(g->key, &g->key_capacity, g->nkey + 32 + 20 * operands, sizeof *key);
     if (key) g->key = key;
     else g->ok = false;
     return key != NULL;
@@ -9808,7 +9830,7 @@ static int64_t *flux__key_arg(flux__graph *g, int64_t *key, const flux_tensor *t
         return flux__key_dims(key, t->arg.i, 1);
     if (t->op == FLUX__RANDOM) return flux__key_dims(key, t->arg.i + 2, 1);
     if (t->op == FLUX__ATTEND) return flux__key_dims(key, t->arg.i, 3);
-    if (t->op != FLUX__SPREAD) return key;
+    if (t->op != FLUX__AS_STRIDED_SCATTER) return key;
     key = flux__key_dims(key, t->arg.i, 2);
     *key++ = t->rel;
     return flux__key_dims(key, t->stride, FLUX_MAX_DIMS);
@@ -9822,19 +9844,19 @@ static FLUX__INLINE bool flux__stays(const flux__graph *g, const flux_tensor *t,
     return !(t->flags & FLUX__FIXED) || (flag & FLUX__ROOT) || flux__visible(t);
 }
 
-/* Appends a node to the key: operation, dtype, device, flags, donor, dims, operands and
+/* Appends a node to the key: operation, dtype, device, flags, donated leaf, dims, operands and
    parameters. */
 static void flux__key_node(flux__graph *g, int i) {
     flux_tensor *t = g->node[i];
     const int n = flux__reads(t);
-    if (!flux__key_room(g, t->nin)) return;
+    if (!flux__key_reserve(g, t->nin)) return;
     int flag = g->flag[i];
     if (flux__stays(g, t, flag)) flag |= FLUX__KEEP, g->flag[i] = (uint8_t)flag;
     g->flags |= t->flags;
     int64_t *key = g->key + g->nkey;
     *key++ = t->op | (int64_t)t->dtype << 16 | (int64_t)t->ndim << 20 | (int64_t)n << 24 |
              (int64_t)(flag & ~FLUX__SEEN) << 32 | flux__device_word(t->device);
-    *key++ = g->donor[i];
+    *key++ = g->donated[i];
     key = flux__key_dims(key, t->dim, t->ndim);
     for (int k = 0; k < n; k++) key = flux__key_operand(g, key, t->in[k]);
     if (t->op >= FLUX__ELEMENTWISE_COUNT) key = flux__key_arg(g, key, t);
@@ -9843,7 +9865,7 @@ static void flux__key_node(flux__graph *g, int i) {
 
 /* Builds the graph's key. On the way the nodes get their KEEP flags. */
 static void flux__graph_key(flux__graph *g) {
-    if (!flux__key_room(g, g->nleaf)) return;
+    if (!flux__key_reserve(g, g->nleaf)) return;
     g->tf32 = flux__atomic_load32(&flux__tf32) != 0;
     g->key[g->nkey++] = (int64_t)g->nleaf << 32 | (int64_t)g->tf32 << 31 | g->nnode;
     for (int i = 0; i < g->nleaf; i++)
@@ -9858,10 +9880,10 @@ static void flux__graph_key(flux__graph *g) {
 static void flux__graph_drop(flux__graph *g) {
     flux__free(g->node);
     flux__free(g->flag);
-    flux__free(g->donor);
+    flux__free(g->donated);
     flux__free(g->leaf);
     flux__free(g->key);
-    flux__free(g->way);
+    flux__free(g->frame);
     flux__map_free(&g->leaves);
 }
 
@@ -9870,11 +9892,11 @@ static void flux__graph_drop(flux__graph *g) {
 static void flux__graph_free(flux__graph *g) {
     flux__thread *t = flux__self();
     flux__plans *plans = t ? t->plans : NULL;
-    if (!plans || plans->kept.node || g->node_room > 4096) {
+    if (!plans || plans->kept.node || g->node_capacity > 4096) {
         flux__graph_drop(g);
         return;
     }
-    if (g->leaves.n) memset(g->leaves.key, 0, (size_t)g->leaves.room * sizeof *g->leaves.key);
+    if (g->leaves.n) memset(g->leaves.key, 0, (size_t)g->leaves.capacity * sizeof *g->leaves.key);
     g->nnode = g->nleaf = g->nkey = g->top = g->leaves.n = 0;
     g->cut = g->copies = false;
     g->flags = 0;
@@ -9979,8 +10001,8 @@ static float flux__float_of(double x) {
 }
 
 /* Stores x as one number of a compute type. */
-static void flux__set_number(int cls, void *out, double x) {
-    switch (cls) {
+static void flux__set_number(int ctype, void *out, double x) {
+    switch (ctype) {
     case FLUX__F32C: *(float *)out = flux__float_of(x); break;
     case FLUX__F64C: *(double *)out = x; break;
     case FLUX__I32C:
@@ -10104,7 +10126,7 @@ static const int flux__own_dtype[FLUX__CLASSES] = { FLUX_F32, FLUX_F64, FLUX_I32
    again. */
 static FLUX__INLINE bool flux__read_again(const flux__value *v, int phase) {
     return v->out >= 0 && v->phase < phase && !v->outer && v->kind >= FLUX__V_OP &&
-           flux__own_dtype[v->cls] == v->dtype;
+           flux__own_dtype[v->ctype] == v->dtype;
 }
 
 /* Marks value v as needed, unless it is outer (or -1). */
@@ -10173,7 +10195,7 @@ typedef struct flux__planner {
     int *needs;                           /* by group: its newest link to a group whose results
                                              it reads, or -1 */
     flux__link *link;
-    int nlink, link_room;
+    int nlink, link_capacity;
     int *level;                           /* by group: above the levels of all groups that read
                                              its results */
     int *tried, *user_of;                 /* by group: number + 1 of the last node tried for it;
@@ -10292,7 +10314,8 @@ static bool flux__no_circle(flux__planner *p, int node, int G) {
 static void flux__need_group(flux__planner *p, int a, int b) {
     for (int e = p->needs[a], n = 0; e >= 0 && n < 4; e = p->link[e].next, n++)
         if (p->link[e].to == b) return;
-    flux__link *link = (flux__link *)flux__grow(p->link, &p->link_room, p->nlink + 1, sizeof *link);
+    flux__link *link = (flux__link *)flux__grow(p->link, &p->link_capacity, p->nlink + 1,
+                                                sizeof *link);
     if (!link) {
         p->ok = false;
         return;
@@ -10397,7 +10420,7 @@ static int flux__own_kind(const flux_tensor *t) {
     case FLUX__MATMUL: return FLUX__K_MATMUL;
     case FLUX__GATHER: return FLUX__K_GATHER;
     case FLUX__SCATTER: return FLUX__K_SCATTER;
-    case FLUX__SPREAD: return FLUX__K_SPREAD;
+    case FLUX__AS_STRIDED_SCATTER: return FLUX__K_STRIDED_SCATTER;
     case FLUX__CAT: return FLUX__K_CAT;
     case FLUX__MOVE: return FLUX__K_MOVE;
     case FLUX__ATTEND: return FLUX__K_ATTEND;
@@ -10551,16 +10574,16 @@ static void flux__list_members(flux__planner *p) {
 /* x is a view of all elements of `copy`. Fills owner: for each dim of the copy, the dim of x that
    it is a part of. False if a dim of x is not made of consecutive dims of the copy. */
 static bool flux__owners(const flux_tensor *x, const flux_tensor *copy, uint8_t *owner) {
-    int64_t natural[FLUX_MAX_DIMS], offset = FLUX__IS_VIEW(x) ? x->offset : 0, count = 1;
+    int64_t contiguous[FLUX_MAX_DIMS], offset = FLUX__IS_VIEW(x) ? x->offset : 0, count = 1;
     flux_shape s = flux__dims(copy);
     if (x->ndim < 2 || offset) return false;
-    flux__natural(&s, natural);
+    flux__contiguous_strides(&s, contiguous);
     memset(owner, 0, FLUX_MAX_DIMS);
     for (int d = 0; d < x->ndim; d++) {
-        int64_t n = 1, step = FLUX__IS_VIEW(x) ? x->stride[d] : natural[d];
+        int64_t n = 1, step = FLUX__IS_VIEW(x) ? x->stride[d] : contiguous[d];
         int j = 0;
         if (x->dim[d] == 1) continue;
-        while (j < s.ndim && (natural[j] != step || s.dim[j] == 1)) j++;
+        while (j < s.ndim && (contiguous[j] != step || s.dim[j] == 1)) j++;
         for (; j < s.ndim && n < x->dim[d]; j++) {
             n *= s.dim[j];
             owner[j] = (uint8_t)d;
@@ -10609,7 +10632,7 @@ static bool flux__is_gather(const flux__planner *p, const flux_tensor *b) {
    does not count as an operand: it is in the graph because it is evaluated itself or another node
    reads it as a tensor, and this reader takes its value directly. */
 static bool flux__find_uses(flux__planner *p) {
-    int *count = p->use_start, total = 0, room = 0;
+    int *count = p->use_start, total = 0, capacity = 0;
     /* in the order of users; to: the node used, next: user * 256 + operand */
     flux__link *all = NULL;
     flux__find_gathers(p);
@@ -10622,7 +10645,7 @@ static bool flux__find_uses(flux__planner *p) {
             if (flux__finished(b) ||
                 (b->op == FLUX__NUMBER && (b->mark != p->g->walk || b->index > i)))
                 continue;
-            flux__link *more = (flux__link *)flux__grow(all, &room, total + 1, sizeof *all);
+            flux__link *more = (flux__link *)flux__grow(all, &capacity, total + 1, sizeof *all);
             if (!more) {
                 flux__free(all);
                 return false;
@@ -10679,7 +10702,7 @@ typedef struct flux__builder {            /* the state while one kernel is built
 
 /* Adds a line to the kernel's program and gives its number; a line equal to an earlier one is not
    added, and the number is that of the earlier one. */
-static int flux__emit(flux__builder *b, const flux__value *v) {
+static int flux__append(flux__builder *b, const flux__value *v) {
     flux__kernel *k = b->k;
     int first = v->a > v->b ? v->a : v->b;
     if (v->c > first) first = v->c;
@@ -10687,12 +10710,12 @@ static int flux__emit(flux__builder *b, const flux__value *v) {
     for (int i = first + 1; i < k->nvalue; i++) {
         const flux__value *w = &k->value[i];
         if (w->a == v->a && w->operand == v->operand && w->op == v->op && w->b == v->b &&
-            w->c == v->c && w->kind == v->kind && w->cls == v->cls && w->dtype == v->dtype &&
+            w->c == v->c && w->kind == v->kind && w->ctype == v->ctype && w->dtype == v->dtype &&
             w->outer == v->outer && w->node == v->node)
             return i;
     }
     flux__value *value =
-        (flux__value *)flux__grow(k->value, &k->value_room, k->nvalue + 1, sizeof *value);
+        (flux__value *)flux__grow(k->value, &k->value_capacity, k->nvalue + 1, sizeof *value);
     if (!value || k->nvalue > 30000) {
         b->ok = false;
         return 0;
@@ -10703,10 +10726,10 @@ static int flux__emit(flux__builder *b, const flux__value *v) {
 }
 
 /* A line that uses no values and no operand and is not stored. */
-static flux__value flux__line(int kind, int op, int cls, int dtype) {
+static flux__value flux__line(int kind, int op, int ctype, int dtype) {
     flux__value v;
     memset(&v, 0, sizeof v);
-    v.kind = (uint8_t)kind, v.op = (uint8_t)op, v.cls = (uint8_t)cls, v.dtype = (uint8_t)dtype;
+    v.kind = (uint8_t)kind, v.op = (uint8_t)op, v.ctype = (uint8_t)ctype, v.dtype = (uint8_t)dtype;
     v.a = v.b = v.c = v.operand = -1;
     v.node = v.out = -1;
     return v;
@@ -10727,7 +10750,8 @@ static int flux__add_operand(flux__builder *b, const flux__operand *o) {
     for (int i = 0; i < k->noperand; i++)
         if (flux__same_operand(&k->operand[i], o)) return i;
     flux__operand *operand =
-        (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
+        (flux__operand *)flux__grow(k->operand, &k->operand_capacity, k->noperand + 1,
+                                    sizeof *operand);
     if (!operand) {
         b->ok = false;
         return 0;
@@ -10753,7 +10777,7 @@ static bool flux__is_outer(const flux__kernel *k, const flux_tensor *x, const in
 }
 
 /* Emits a load of x, read over the given points of its user. */
-static int flux__emit_load(flux__builder *b, flux_tensor *x, const int64_t *points) {
+static int flux__append_load(flux__builder *b, flux_tensor *x, const int64_t *points) {
     flux__operand o;
     memset(&o, 0, sizeof o);
     flux_tensor *base = flux__base(x);
@@ -10764,12 +10788,12 @@ static int flux__emit_load(flux__builder *b, flux_tensor *x, const int64_t *poin
     flux__value v = flux__line(FLUX__V_LOAD, 0, flux__class_of(o.dtype), o.dtype);
     v.outer = flux__is_outer(b->k, x, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
-    return flux__emit(b, &v);
+    return flux__append(b, &v);
 }
 
 /* Emits a value computed from an element's index in the node's own shape: IOTA counts, RANDOM
    draws. */
-static int flux__emit_index(flux__builder *b, flux_tensor *t, int node, int kind) {
+static int flux__append_index(flux__builder *b, flux_tensor *t, int node, int kind) {
     flux__operand o;
     int64_t points[FLUX_MAX_DIMS];
     memset(&o, 0, sizeof o);
@@ -10783,81 +10807,82 @@ static int flux__emit_index(flux__builder *b, flux_tensor *t, int node, int kind
     v.outer = flux__is_outer(b->k, t, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
     v.node = kind == FLUX__V_RANDOM ? node : -1;
-    return flux__emit(b, &v);
+    return flux__append(b, &v);
 }
 
 /* Emits the value of a NUMBER node, which is no part of the plan: the line says where the run finds
    it, as operand number `operand` of node number `user`. */
-static int flux__emit_number(flux__builder *b, int cls, int user, int operand) {
-    flux__value v = flux__line(FLUX__V_NUMBER, 0, cls, FLUX_F32);
+static int flux__append_number(flux__builder *b, int ctype, int user, int operand) {
+    flux__value v = flux__line(FLUX__V_NUMBER, 0, ctype, FLUX_F32);
     v.outer = b->k->reduced != 0;
     v.node = user << 8 | operand;         /* operand 255: the node itself is the NUMBER */
-    return flux__emit(b, &v);
+    return flux__append(b, &v);
 }
 
 /* Emits an integer that is a constant of the program itself. */
-static int flux__emit_literal(flux__builder *b, int cls, int code) {
-    flux__value v = flux__line(FLUX__V_NUMBER, 1, cls, FLUX_F32);
+static int flux__append_literal(flux__builder *b, int ctype, int code) {
+    flux__value v = flux__line(FLUX__V_NUMBER, 1, ctype, FLUX_F32);
     v.outer = b->k->reduced != 0;
     v.node = code;
-    return flux__emit(b, &v);
+    return flux__append(b, &v);
 }
 
 /* Emits a line that uses the values a, x and c (-1: none). It is outer if all of these are. */
-static int flux__emit_use(flux__builder *b, int kind, int op, int cls, int dtype, int a, int x,
+static int flux__append_use(flux__builder *b, int kind, int op, int ctype, int dtype, int a, int x,
                           int c) {
-    flux__value v = flux__line(kind, op, cls, dtype);
+    flux__value v = flux__line(kind, op, ctype, dtype);
     v.a = (int16_t)a, v.b = (int16_t)x, v.c = (int16_t)c;
     v.outer = b->k->reduced != 0 && b->k->value[a].outer && (x < 0 || b->k->value[x].outer) &&
               (c < 0 || b->k->value[c].outer);
-    return flux__emit(b, &v);
+    return flux__append(b, &v);
 }
 
-/* Converts a value to compute type cls, if it has another. */
-static int flux__as_class(flux__builder *b, int v, int cls) {
-    if (!b->ok || b->k->value[v].cls == cls) return v;
-    return flux__emit_use(b, FLUX__V_CONVERT, 0, cls, b->k->value[v].dtype, v, -1, -1);
+/* Converts a value to compute type ctype, if it has another. */
+static int flux__as_class(flux__builder *b, int v, int ctype) {
+    if (!b->ok || b->k->value[v].ctype == ctype) return v;
+    return flux__append_use(b, FLUX__V_CONVERT, 0, ctype, b->k->value[v].dtype, v, -1, -1);
 }
 
-/* The value of operand k of a node, in compute type cls: a value of this kernel, a load from
+/* The value of operand k of a node, in compute type ctype: a value of this kernel, a load from
    memory, or a number. */
-static int flux__emit_operand(flux__builder *b, flux_tensor *user, int user_node, int k, int cls) {
+static int flux__append_operand(flux__builder *b, flux_tensor *user, int user_node, int k,
+                                int ctype) {
     flux_tensor *x = user->in[k], *base = flux__base(x);
     int64_t points[FLUX_MAX_DIMS];
     if (base->op == FLUX__NUMBER && !base->buf &&
         (base->mark != b->p->g->walk || b->value_of[base->index] < 0))
-        return flux__emit_number(b, cls, user_node, k);
+        return flux__append_number(b, ctype, user_node, k);
     if (!flux__finished(base) && b->value_of[base->index] >= 0)
-        return flux__as_class(b, b->value_of[base->index], cls);
+        return flux__as_class(b, b->value_of[base->index], ctype);
     flux__dims8(flux__is_reduce(user) ? user->in[0] : user, points);
-    return flux__as_class(b, flux__emit_load(b, x, points), cls);
+    return flux__as_class(b, flux__append_load(b, x, points), ctype);
 }
 
 /* Brings a value into its dtype after an operation: half formats are rounded, u8 is wrapped. */
 static int flux__settle(flux__builder *b, int v, int dtype) {
     if (!b->ok) return v;
     if (dtype == FLUX_F16 || dtype == FLUX_BF16)
-        return flux__emit_use(b, FLUX__V_ROUND, dtype, b->k->value[v].cls, dtype, v, -1, -1);
+        return flux__append_use(b, FLUX__V_ROUND, dtype, b->k->value[v].ctype, dtype, v, -1, -1);
     if (dtype == FLUX_U8)
-        return flux__emit_use(b, FLUX__V_WRAP, dtype, b->k->value[v].cls, dtype, v, -1, -1);
+        return flux__append_use(b, FLUX__V_WRAP, dtype, b->k->value[v].ctype, dtype, v, -1, -1);
     return v;
 }
 
 /* Emits a cast. To bool it is x != 0; from a real dtype to u8 the value is first clamped to 0 ...
    255. */
-static int flux__emit_cast(flux__builder *b, flux_tensor *t, int node) {
+static int flux__append_cast(flux__builder *b, flux_tensor *t, int node) {
     flux_tensor *x = t->in[0];
     int from = flux__class_of(x->dtype), to = flux__class_of(t->dtype);
     /* a bool is 0 or 1 in any compute type */
-    int v = flux__emit_operand(b, t, node, 0, x->dtype == FLUX_BOOL ? to : from);
+    int v = flux__append_operand(b, t, node, 0, x->dtype == FLUX_BOOL ? to : from);
     if (t->dtype == FLUX_BOOL)
-        return flux__emit_use(b, FLUX__V_OP, FLUX__OP_NE, b->k->value[v].cls, FLUX_BOOL, v,
-                              flux__emit_literal(b, b->k->value[v].cls, 0), -1);
+        return flux__append_use(b, FLUX__V_OP, FLUX__OP_NE, b->k->value[v].ctype, FLUX_BOOL, v,
+                              flux__append_literal(b, b->k->value[v].ctype, 0), -1);
     if (t->dtype == FLUX_U8 && flux__dtypes[x->dtype].real) {
-        v = flux__emit_use(b, FLUX__V_OP, FLUX__OP_MAX2, from, x->dtype, v,
-                           flux__emit_literal(b, from, 0), -1);
-        v = flux__emit_use(b, FLUX__V_OP, FLUX__OP_MIN2, from, x->dtype, v,
-                           flux__emit_literal(b, from, 255), -1);
+        v = flux__append_use(b, FLUX__V_OP, FLUX__OP_MAX2, from, x->dtype, v,
+                           flux__append_literal(b, from, 0), -1);
+        v = flux__append_use(b, FLUX__V_OP, FLUX__OP_MIN2, from, x->dtype, v,
+                           flux__append_literal(b, from, 255), -1);
     }
     return flux__settle(b, flux__as_class(b, v, to), t->dtype);
 }
@@ -10867,59 +10892,60 @@ static int flux__emit_cast(flux__builder *b, flux_tensor *t, int node) {
 static bool flux__is_floats_here(const flux__builder *b, flux_tensor *x) {
     const flux_tensor *base = flux__base(x);
     return !flux__finished(base) && b->value_of[base->index] >= 0 &&
-           b->k->value[b->value_of[base->index]].cls == FLUX__F32C;
+           b->k->value[b->value_of[base->index]].ctype == FLUX__F32C;
 }
 
 /* Emits a row of the elementwise table. A comparison (rule C) has the compute type of its operands;
    an operation on bools (rule B) is computed in f32 if one of its operands is a value in f32
    here. An operation of rule F on integers is an error: graph/elementwise.h converts these. */
-static int flux__emit_elementwise(flux__builder *b, flux_tensor *t, int node) {
-    int v[3] = { -1, -1, -1 }, cls = flux__class_of(t->dtype);
+static int flux__append_elementwise(flux__builder *b, flux_tensor *t, int node) {
+    int v[3] = { -1, -1, -1 }, ctype = flux__class_of(t->dtype);
     char rule = flux__rules[t->op];
     for (int k = 0; k < t->nin && rule == 'B'; k++)
-        if (flux__is_floats_here(b, t->in[k])) cls = FLUX__F32C;
+        if (flux__is_floats_here(b, t->in[k])) ctype = FLUX__F32C;
     if (rule == 'C')
-        cls = flux__class_of(t->in[0]->flags & FLUX__WEAK && t->nin > 1 ? t->in[1]->dtype
+        ctype = flux__class_of(t->in[0]->flags & FLUX__WEAK && t->nin > 1 ? t->in[1]->dtype
                                                                         : t->in[0]->dtype);
-    if (rule == 'F' && cls > FLUX__F64C) {
+    if (rule == 'F' && ctype > FLUX__F64C) {
         flux__fail("%s: no kernel for %s", flux__op_names[t->op], flux__dtypes[t->dtype].name);
         b->ok = false;
     }
-    for (int k = 0; k < t->nin && b->ok; k++) v[k] = flux__emit_operand(b, t, node, k, cls);
+    for (int k = 0; k < t->nin && b->ok; k++) v[k] = flux__append_operand(b, t, node, k, ctype);
     if (!b->ok) return 0;
-    return flux__settle(b, flux__emit_use(b, FLUX__V_OP, t->op, cls, t->dtype, v[0], v[1], v[2]),
+    return flux__settle(b, flux__append_use(b, FLUX__V_OP, t->op, ctype, t->dtype, v[0], v[1],
+                                            v[2]),
                         t->dtype);
 }
 
 /* Emits a reduction or the index of a maximum or minimum. */
-static int flux__emit_reduce(flux__builder *b, flux_tensor *t, int node) {
-    int cls = flux__class_of(t->in[0]->dtype), x = flux__emit_operand(b, t, node, 0, cls);
+static int flux__append_reduce(flux__builder *b, flux_tensor *t, int node) {
+    int ctype = flux__class_of(t->in[0]->dtype), x = flux__append_operand(b, t, node, 0, ctype);
     bool arg = t->op == FLUX__ARGREDUCE;
     if (!b->ok) return 0;
     /* all reduced dims have size 1 */
-    if (!flux__real_mask(t)) return arg ? flux__emit_literal(b, FLUX__I64C, 0) : x;
+    if (!flux__real_mask(t)) return arg ? flux__append_literal(b, FLUX__I64C, 0) : x;
     flux__value v = flux__line(arg ? FLUX__V_ARGREDUCE : FLUX__V_REDUCE, (int)t->arg.i[0],
-                               arg ? FLUX__I64C : cls, t->dtype);
+                               arg ? FLUX__I64C : ctype, t->dtype);
     v.a = (int16_t)x;
     v.outer = true;
-    return flux__settle(b, flux__emit(b, &v), t->dtype);
+    return flux__settle(b, flux__append(b, &v), t->dtype);
 }
 
 /* Emits the lines of a node and gives the number of its value. */
-static int flux__emit_node(flux__builder *b, int node) {
+static int flux__append_node(flux__builder *b, int node) {
     flux_tensor *t = b->p->g->node[node];
     flux__value v;
-    if (t->op < FLUX__ELEMENTWISE_COUNT) return flux__emit_elementwise(b, t, node);
+    if (t->op < FLUX__ELEMENTWISE_COUNT) return flux__append_elementwise(b, t, node);
     switch (t->op) {
-    case FLUX__CAST: return flux__emit_cast(b, t, node);
-    case FLUX__COPY: return flux__emit_operand(b, t, node, 0, flux__class_of(t->dtype));
-    case FLUX__NUMBER: return flux__emit_number(b, flux__class_of(t->dtype), node, 255);
-    case FLUX__IOTA: return flux__emit_index(b, t, node, FLUX__V_IOTA);
-    case FLUX__RANDOM: return flux__emit_index(b, t, node, FLUX__V_RANDOM);
+    case FLUX__CAST: return flux__append_cast(b, t, node);
+    case FLUX__COPY: return flux__append_operand(b, t, node, 0, flux__class_of(t->dtype));
+    case FLUX__NUMBER: return flux__append_number(b, flux__class_of(t->dtype), node, 255);
+    case FLUX__IOTA: return flux__append_index(b, t, node, FLUX__V_IOTA);
+    case FLUX__RANDOM: return flux__append_index(b, t, node, FLUX__V_RANDOM);
     case FLUX__MATMUL:
         v = flux__line(FLUX__V_PRODUCT, 0, flux__class_of(t->dtype), t->dtype);
-        return flux__settle(b, flux__emit(b, &v), t->dtype);
-    default: return flux__emit_reduce(b, t, node);
+        return flux__settle(b, flux__append(b, &v), t->dtype);
+    default: return flux__append_reduce(b, t, node);
     }
 }
 
@@ -10939,7 +10965,8 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
     flux__layout(x, &o.offset, o.stride);
     for (int d = x->ndim; d < FLUX_MAX_DIMS; d++) o.stride[d] = 0;
     operand =
-        (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
+        (flux__operand *)flux__grow(k->operand, &k->operand_capacity, k->noperand + 1,
+                                    sizeof *operand);
     if (!operand) {
         b->ok = false;
         return;
@@ -10995,11 +11022,11 @@ static int flux__storable(flux__builder *b, int v, const flux_tensor *t) {
     bool outer = flux__outer_shaped(b->k, t),
          source = w->kind <= FLUX__V_RANDOM && w->kind != FLUX__V_NUMBER;
     if (!b->ok || (w->out < 0 && !source && w->outer == outer)) return v;
-    flux__value line = flux__line(FLUX__V_CONVERT, 1, w->cls, t->dtype);
+    flux__value line = flux__line(FLUX__V_CONVERT, 1, w->ctype, t->dtype);
     line.a = (int16_t)v, line.outer = outer;
-    /* A node number that no other line has makes flux__emit add the line. */
+    /* A node number that no other line has makes flux__append add the line. */
     line.node = b->k->nvalue;
-    return flux__emit(b, &line);
+    return flux__append(b, &line);
 }
 
 /* Takes memory that lasts as long as the plan. A plan may have a million kernels, so what they take
@@ -11007,16 +11034,16 @@ static int flux__storable(flux__builder *b, int v, const flux_tensor *t) {
 static void *flux__plan_take(flux__plan *plan, size_t bytes) {
     flux__chunk *chunk = plan->chunk;
     const size_t head = (sizeof *chunk + 15) & ~(size_t)15, n = (bytes + 15) & ~(size_t)15;
-    if (!chunk || chunk->room - chunk->used < n) {
-        size_t room = plan->bytes < 4096      ? 2048
+    if (!chunk || chunk->capacity - chunk->used < n) {
+        size_t capacity = plan->bytes < 4096      ? 2048
                       : plan->bytes > 1 << 26 ? (size_t)1 << 25
                                               : (size_t)plan->bytes / 2;
-        if (room < n) room = n;
-        chunk = (flux__chunk *)flux__malloc(head + room);
+        if (capacity < n) capacity = n;
+        chunk = (flux__chunk *)flux__malloc(head + capacity);
         if (!chunk) return NULL;
-        chunk->next = plan->chunk, chunk->used = 0, chunk->room = room;
+        chunk->next = plan->chunk, chunk->used = 0, chunk->capacity = capacity;
         plan->chunk = chunk;
-        plan->bytes += (int64_t)(head + room);
+        plan->bytes += (int64_t)(head + capacity);
     }
     void *p = (char *)chunk + head + chunk->used;
     chunk->used += n;
@@ -11027,11 +11054,11 @@ static void *flux__plan_take(flux__plan *plan, size_t bytes) {
    capacity for the next kernel, into memory of the plan. */
 static bool flux__settle_kernel(flux__planner *p, flux__kernel *k, flux__plan *plan) {
     flux__kernel *from = &p->building;
-    from->value = k->value, from->value_room = k->value_room, from->operand = k->operand,
-    from->operand_room = k->operand_room;
+    from->value = k->value, from->value_capacity = k->value_capacity, from->operand = k->operand,
+    from->operand_capacity = k->operand_capacity;
     k->value = (flux__value *)flux__plan_take(plan, (size_t)k->nvalue * sizeof *k->value);
     k->operand = (flux__operand *)flux__plan_take(plan, (size_t)k->noperand * sizeof *k->operand);
-    k->value_room = k->nvalue, k->operand_room = k->noperand;
+    k->value_capacity = k->nvalue, k->operand_capacity = k->noperand;
     if (!k->value || !k->operand) return false;
     if (k->nvalue) memcpy(k->value, from->value, (size_t)k->nvalue * sizeof *k->value);
     if (k->noperand) memcpy(k->operand, from->operand, (size_t)k->noperand * sizeof *k->operand);
@@ -11048,8 +11075,8 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     b.p = p, b.k = k, b.ok = true;
     b.value_of = p->value_of;
     memset(k, 0, sizeof *k);
-    k->value = p->building.value, k->value_room = p->building.value_room;
-    k->operand = p->building.operand, k->operand_room = p->building.operand_room;
+    k->value = p->building.value, k->value_capacity = p->building.value_capacity;
+    k->operand = p->building.operand, k->operand_capacity = p->building.operand_capacity;
     k->kind = group->kind;
     k->node = -1;
     if (group->kind != FLUX__K_FUSED) {   /* the operands of the operation itself come first */
@@ -11068,7 +11095,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
         bool fused = group->kind == FLUX__K_FUSED || group->kind == FLUX__K_MATMUL;
         bool store = flux__must_store(p, i);
         if (fused && b.ok) {
-            int v = flux__emit_node(&b, i);
+            int v = flux__append_node(&b, i);
             b.value_of[i] = v;
             if (store && b.ok)
                 v = flux__storable(&b, v, t), k->value[v].out = p->g->nleaf + i,
@@ -11227,12 +11254,12 @@ static int flux__heap_take(int *heap, int n) {       /* n: the size before the r
    of weights come after everything that reads the old ones. */
 static bool flux__order_groups(flux__planner *p, int *order) {
     const size_t n = (size_t)p->ngroup;
-    int *room = (int *)flux__zalloc((3 * n + (size_t)p->nlink + 1) * sizeof *room), ready = 0,
+    int *memory = (int *)flux__zalloc((3 * n + (size_t)p->nlink + 1) * sizeof *memory), ready = 0,
         at = 0;
     /* user[start[G] ...] are the groups that need G; missing[G]: how many groups G still waits
        for */
-    int *missing = room, *heap = room + n, *start = room + 2 * n, *user = start + n + 1;
-    if (!room) return false;
+    int *missing = memory, *heap = memory + n, *start = memory + 2 * n, *user = start + n + 1;
+    if (!memory) return false;
     for (int e = 0; e < p->nlink; e++) start[p->link[e].to + 1]++;
     for (size_t G = 0; G < n; G++) start[G + 1] += start[G];
     for (int G = p->ngroup - 1; G >= 0; G--)
@@ -11247,7 +11274,7 @@ static bool flux__order_groups(flux__planner *p, int *order) {
         for (int u = start[G]; u < start[G + 1]; u++)
             if (--missing[user[u]] == 0) flux__heap_put(heap, ready++, user[u]);
     }
-    flux__free(room);
+    flux__free(memory);
     return at == p->ngroup || FLUX__REFUSE("schedule: kernels depend on each other in a circle");
 }
 
@@ -11303,7 +11330,7 @@ static bool flux__may_overwrite(const flux__plan *plan, int at, int slot, int le
 }
 
 /* Fills plan->slot: for each stored node which kernel computes it and which reads it last, its
-   size, and whether it takes over a leaf's buffer, if the graph allows that (g->donor) and
+   size, and whether it takes over a leaf's buffer, if the graph allows that (g->donated) and
    flux__may_overwrite does. */
 static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
     /* by leaf: number of the kernel that reads it last */
@@ -11323,18 +11350,18 @@ static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
     }
     for (int i = 0; i < plan->nnode; i++) {
         flux__slot_info *s = &plan->slot[i];
-        size_t room;
-        const int donor = g->donor[i];
-        s->donor = -1;
+        size_t capacity;
+        const int donated = g->donated[i];
+        s->donated = -1;
         if (!s->stored) continue;
         if (s->last_kernel < s->out_kernel) s->last_kernel = s->out_kernel;
         s->bytes = flux__size(g->node[i]) * (int64_t)flux__dtypes[g->node[i]->dtype].size;
-        s->cls = flux__size_class((size_t)s->bytes, &room);
+        s->size_class = flux__size_class((size_t)s->bytes, &capacity);
         s->keep = (g->flag[i] & FLUX__KEEP) != 0;
         s->device = g->node[i]->device;
-        if (donor >= 0 && last[donor] <= s->out_kernel &&
-            flux__may_overwrite(plan, s->out_kernel, i, donor))
-            s->donor = donor;
+        if (donated >= 0 && last[donated] <= s->out_kernel &&
+            flux__may_overwrite(plan, s->out_kernel, i, donated))
+            s->donated = donated;
     }
     flux__free(last);
     return true;
@@ -11404,15 +11431,15 @@ static bool flux__planner_start(flux__planner *p, flux__graph *g) {
     p->group = (flux__group *)flux__malloc(n * sizeof *p->group);
     p->gather = (bool *)flux__zalloc(n);
     /* all arrays that have an int for each node */
-    int *room = (int *)flux__malloc((9 * n + 1) * sizeof *room);
-    p->group_of = room;
-    if (!p->group || !p->gather || !room) return false;
-    p->needs = room + n, p->level = room + 2 * n, p->tried = room + 3 * n,
-    p->user_of = room + 4 * n;
-    p->member = room + 5 * n, p->member_start = room + 6 * n, p->value_of = room + 7 * n,
-    p->use_start = room + 8 * n;
-    memset(p->use_start, 0, (n + 1) * sizeof *room);
-    memset(p->value_of, -1, n * sizeof *room);
+    int *memory = (int *)flux__malloc((9 * n + 1) * sizeof *memory);
+    p->group_of = memory;
+    if (!p->group || !p->gather || !memory) return false;
+    p->needs = memory + n, p->level = memory + 2 * n, p->tried = memory + 3 * n,
+    p->user_of = memory + 4 * n;
+    p->member = memory + 5 * n, p->member_start = memory + 6 * n, p->value_of = memory + 7 * n,
+    p->use_start = memory + 8 * n;
+    memset(p->use_start, 0, (n + 1) * sizeof *memory);
+    memset(p->value_of, -1, n * sizeof *memory);
     return flux__find_uses(p);
 }
 
@@ -11474,12 +11501,12 @@ static int64_t flux__kernel_bytes(const flux__kernel *k, const flux__graph *g) {
 /* Describes a kernel: "product 256x64 inner 784: add relu->[256x64 f32]". Not `full`: without the
    reduced dims and what is stored. */
 static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, const flux__kernel *k,
-                               bool full, char *out, size_t room) {
+                               bool full, char *out, size_t capacity) {
     static const char *const reds[] = { "sum", "prod", "max", "min" };
     flux_shape s = flux__shape(k->full, FLUX_MAX_DIMS);
     size_t n = 0;
 #define FLUX__ADD(...)                                                                             \
-    do if (n < room) n += (size_t)snprintf(out + n, room - n, __VA_ARGS__); while (0)
+    do if (n < capacity) n += (size_t)snprintf(out + n, capacity - n, __VA_ARGS__); while (0)
     while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
     flux__text t = flux__shape_text(&s);
     FLUX__ADD("%s %s", flux__kernel_kinds[k->kind], t.s);
@@ -11496,7 +11523,7 @@ static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, con
         if (line->out < 0 || !full) continue;
         flux__text o = flux__describe(g->node[line->out - plan->nleaf]);
         FLUX__ADD("->[%s%s]", o.s,
-                  plan->slot[line->out - plan->nleaf].donor >= 0 ? ", in place" : "");
+                  plan->slot[line->out - plan->nleaf].donated >= 0 ? ", in place" : "");
     }
 }
 
@@ -11674,7 +11701,7 @@ static flux__plan *flux__find_plan(flux__graph *g) {
     plan->hash = hash;
     plan->key = g->key;                   /* the plan takes the key over */
     plan->key_words = g->nkey;
-    g->key = NULL, g->key_room = 0;
+    g->key = NULL, g->key_capacity = 0;
     plan->used = plans->clock;
     plan->next = *bucket;
     *bucket = plan;
@@ -11730,10 +11757,10 @@ typedef struct flux__spares {
                                              node, 0: end of the list */
 } flux__spares;
 
-static void flux__spare_give(flux__spares *spare, int node, int cls) {
-    uint64_t *some = &spare->some[cls >> 6], bit = (uint64_t)1 << (cls & 63);
-    spare->next[node] = *some & bit ? spare->first[cls] : 0;
-    spare->first[cls] = node + 1;
+static void flux__spare_give(flux__spares *spare, int node, int size_class) {
+    uint64_t *some = &spare->some[size_class >> 6], bit = (uint64_t)1 << (size_class & 63);
+    spare->next[node] = *some & bit ? spare->first[size_class] : 0;
+    spare->first[size_class] = node + 1;
     *some |= bit;
 }
 
@@ -11742,15 +11769,15 @@ static void flux__spare_give(flux__spares *spare, int node, int cls) {
    device is soon found. */
 static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const flux__slot_info *s) {
     /* larger than any size class: no memory is that large */
-    if (s->cls >= FLUX__SIZES) return NULL;
-    const uint64_t *some = &spare->some[s->cls >> 6];
-    uint64_t near = some[0] >> (s->cls & 63) | some[1] << 1 << (63 - (s->cls & 63));
+    if (s->size_class >= FLUX__SIZES) return NULL;
+    const uint64_t *some = &spare->some[s->size_class >> 6];
+    uint64_t near = some[0] >> (s->size_class & 63) | some[1] << 1 << (63 - (s->size_class & 63));
     near &= 0x1fff;
-    for (int c = s->cls; near; c++, near >>= 1)
+    for (int c = s->size_class; near; c++, near >>= 1)
         for (int *at = &spare->first[c], n = 0; (near & 1) && *at && n < 64;
              at = &spare->next[*at - 1], n++) {
             flux__buffer *b = r->buffer[*at - 1];
-            if (!flux__same_device(b->device, s->device) || b->room / 2 > (size_t)s->bytes)
+            if (!flux__same_device(b->device, s->device) || b->capacity / 2 > (size_t)s->bytes)
                 continue;
             *at = spare->next[*at - 1];
             flux__atomic_add(&b->refs, 1);
@@ -11759,7 +11786,7 @@ static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const f
     return NULL;
 }
 
-/* Gives every stored node a buffer: that of its donor leaf, a spare one of a node whose life has
+/* Gives every stored node a buffer: that of its donated leaf, a spare one of a node whose life has
    ended earlier in the plan, or a new one. All memory is found before the first kernel runs, so
    that a failure leaves everything as it was. */
 static bool flux__allocate(flux__run *r) {
@@ -11774,8 +11801,8 @@ static bool flux__allocate(flux__run *r) {
         for (int n = 0; n < plan->kernel[k].nouts && ok; n++) {
             int i = plan->kernel[k].outs[n];
             flux__slot_info *s = &plan->slot[i];
-            if (s->donor >= 0) {
-                r->buffer[i] = r->g->leaf[s->donor]->buf;
+            if (s->donated >= 0) {
+                r->buffer[i] = r->g->leaf[s->donated]->buf;
                 flux__atomic_add(&r->buffer[i]->refs, 1);
             } else {
                 if (share) r->buffer[i] = flux__spare_take(r, &spare, s);
@@ -11787,7 +11814,7 @@ static bool flux__allocate(flux__run *r) {
         }
         for (int j = 0; j < plan->kernel[k].nfrees && ok && share; j++) {
             int i = plan->kernel[k].frees[j];
-            if (plan->slot[i].donor < 0) flux__spare_give(&spare, i, r->buffer[i]->cls);
+            if (plan->slot[i].donated < 0) flux__spare_give(&spare, i, r->buffer[i]->size_class);
         }
     }
     return ok;
@@ -11799,26 +11826,26 @@ static bool flux__allocate(flux__run *r) {
 static void flux__settle_nodes(flux__run *r) {
     flux__plan *plan = r->plan;
     flux__graph *g = r->g;
-    flux__arena *held = NULL;
+    flux__class_pool *held = NULL;
     /* The label may still be that of a node whose life has ended. */
     for (int at = 0; at < plan->nout; at++) {
         const int i = plan->out[at];
         flux__buffer *b = plan->slot[i].keep ? r->buffer[i] : NULL;
         if (b && flux__buffer_labelled(b, g->node[i], (size_t)plan->slot[i].bytes)) continue;
-        flux__arena *pool = b ? &flux__arenas[b->device.backend][b->device.id] : held;
-        if (pool != held && held) flux__arena_unlock(held);
-        if (pool != held) flux__arena_lock(pool);
+        flux__class_pool *pool = b ? &flux__class_pools[b->device.backend][b->device.id] : held;
+        if (pool != held && held) flux__class_pool_unlock(held);
+        if (pool != held) flux__class_pool_lock(pool);
         held = pool;
         if (b) flux__buffer_label(b, g->node[i], (size_t)plan->slot[i].bytes);
     }
-    if (held) flux__arena_unlock(held);
+    if (held) flux__class_pool_unlock(held);
     for (int at = 0; at < plan->nout; at++) {
         const int i = plan->out[at];
         if (!plan->slot[i].keep || !r->buffer[i]) continue;
         g->node[i]->buf = r->buffer[i];
         r->buffer[i] = NULL;
-        if (plan->slot[i].donor >= 0) {
-            flux_tensor *old = g->leaf[plan->slot[i].donor];
+        if (plan->slot[i].donated >= 0) {
+            flux_tensor *old = g->leaf[plan->slot[i].donated];
             flux__buffer_release(old->buf);
             old->buf = NULL;
             old->flags |= FLUX__CONSUMED;
@@ -11840,7 +11867,7 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
         ok = done == n;
         for (int i = k; i < k + done; i++)
             for (int o = 0; o < plan->kernel[i].nouts; o++)
-                changed = changed || plan->slot[plan->kernel[i].outs[o]].donor >= 0;
+                changed = changed || plan->slot[plan->kernel[i].outs[o]].donated >= 0;
     }
     flux__thread *t = flux__self();
     if (!ok && changed && t && t->error.unsaid) {
@@ -11856,16 +11883,16 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
    their buffers and releases all others. -1 and an error if it fails. */
 static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     flux__run r;
-    void *few[256], **room = few;         /* the arrays r.buffer and r.ptr of a small plan */
+    void *few[256], **memory = few;         /* the arrays r.buffer and r.ptr of a small plan */
     size_t n = (size_t)(plan->nnode * 2 + plan->nkernel),
            all = n + (size_t)(plan->nleaf + plan->nnode);
     memset(&r, 0, sizeof r);
     r.plan = plan, r.g = g;
-    if (all > sizeof few / sizeof *few) room = (void **)flux__zalloc(all * sizeof *room);
+    if (all > sizeof few / sizeof *few) memory = (void **)flux__zalloc(all * sizeof *memory);
     else memset(few, 0, all * sizeof *few);
-    r.buffer = (flux__buffer **)(void *)room;
-    r.ptr = room ? room + n : NULL;
-    bool ok = room && flux__allocate(&r);
+    r.buffer = (flux__buffer **)(void *)memory;
+    r.ptr = memory ? memory + n : NULL;
+    bool ok = memory && flux__allocate(&r);
     for (int k = 0; k < plan->nkernel && ok; k++) ok = flux__allocate_scratch(&r, k);
     bool trace = flux__tracing();
     double start = trace ? flux__now() : 0;
@@ -11876,7 +11903,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
         flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
     for (int at = plan->nout - 1; r.buffer && at >= 0; at--)
         if (r.buffer[plan->out[at]]) flux__buffer_release(r.buffer[plan->out[at]]);
-    if (room != few) flux__free(room);
+    if (memory != few) flux__free(memory);
     return ok ? 0 : -1;
 }
 
@@ -11968,14 +11995,14 @@ static void flux__cut_fixed(flux__graph *g) {
 typedef struct flux__heap { const flux_tensor *like; int64_t count, bytes; } flux__heap;
 enum { FLUX__HEAPS = 512, FLUX__MANY = 8 };
 
-typedef struct flux__hoard {              /* what a scope holds (leak report) */
-    flux__pairs seen;                     /* tensors met in this scope or in one outside */
+typedef struct flux__scope_use {              /* what a scope holds (leak report) */
+    flux__hashmap seen;                     /* tensors met in this scope or in one outside */
     const flux_tensor **todo;
-    int ntodo, room;
+    int ntodo, capacity;
     flux__heap heap[FLUX__HEAPS];
     int nheaps;
     bool ok;
-} flux__hoard;
+} flux__scope_use;
 
 static bool flux__same_kind(const flux_tensor *a, const flux_tensor *b) {
     return a->op == b->op && a->dtype == b->dtype && a->ndim == b->ndim &&
@@ -11983,25 +12010,25 @@ static bool flux__same_kind(const flux_tensor *a, const flux_tensor *b) {
 }
 
 /* Adds tensor x to its heap. A buffer that several tensors share is divided evenly among them. */
-static void flux__hoard_count(flux__hoard *h, const flux_tensor *x) {
+static void flux__scope_use_count(flux__scope_use *h, const flux_tensor *x) {
     int i = 0;
     while (i < h->nheaps && !flux__same_kind(h->heap[i].like, x)) i++;
     if (i == FLUX__HEAPS) return;
     if (i == h->nheaps) h->heap[h->nheaps++].like = x;
     int64_t owners = x->buf ? flux__atomic_load(&x->buf->refs) : 1;
     int64_t bytes =
-        x->buf && !x->buf->borrowed ? (int64_t)x->buf->room / (owners > 1 ? owners : 1) : 0;
+        x->buf && !x->buf->borrowed ? (int64_t)x->buf->capacity / (owners > 1 ? owners : 1) : 0;
     h->heap[i].bytes += bytes + (int64_t)sizeof *x;
     h->heap[i].count++;
 }
 
 /* Puts a tensor on the list of those to be counted, unless it was met before. */
-static void flux__hoard_meet(flux__hoard *h, const flux_tensor *x) {
+static void flux__scope_use_meet(flux__scope_use *h, const flux_tensor *x) {
     bool fresh = false;
     if (!x || !h->ok) return;
-    h->ok = flux__pairs_at(&h->seen, x, &fresh) != NULL;
+    h->ok = flux__hashmap_at(&h->seen, x, &fresh) != NULL;
     const flux_tensor **todo = h->ok && fresh
-                                   ? (const flux_tensor **)flux__grow((void *)h->todo, &h->room,
+                                   ? (const flux_tensor **)flux__grow((void *)h->todo, &h->capacity,
                                                                       h->ntodo + 1, sizeof *todo)
                                    : h->todo;
     if (!h->ok || !fresh) return;
@@ -12011,19 +12038,19 @@ static void flux__hoard_meet(flux__hoard *h, const flux_tensor *x) {
 
 /* Counts what this scope holds and the scopes outside it do not: its tensors and all of the graph
    behind them. */
-static void flux__hoard_find(flux__hoard *h, const flux__thread *t, int scope) {
+static void flux__scope_use_find(flux__scope_use *h, const flux__thread *t, int scope) {
     int end = scope + 1 < t->nscopes ? t->scope[scope + 1].start : t->nowned;
     h->nheaps = 0;
     memset(h->heap, 0, sizeof h->heap);
     for (int i = t->scope[scope].start; i < end; i++) {
         if (((flux__head *)t->owned[i])->kind == FLUX__TENSOR)
-            flux__hoard_meet(h, (const flux_tensor *)t->owned[i]);
+            flux__scope_use_meet(h, (const flux_tensor *)t->owned[i]);
         while (h->ntodo && h->ok) {
             const flux_tensor *x = h->todo[--h->ntodo];
-            flux__hoard_count(h, x);
-            for (int k = 0; k < x->nin; k++) flux__hoard_meet(h, x->in[k]);
-            flux__hoard_meet(h, x->base);
-            flux__hoard_meet(h, (flux_tensor *)flux__atomic_load_place(&x->dense));
+            flux__scope_use_count(h, x);
+            for (int k = 0; k < x->nin; k++) flux__scope_use_meet(h, x->in[k]);
+            flux__scope_use_meet(h, x->base);
+            flux__scope_use_meet(h, (flux_tensor *)flux__atomic_load_place(&x->dense));
         }
     }
 }
@@ -12035,7 +12062,7 @@ static int flux__by_bytes(const void *a, const void *b) {
 
 /* Warns if many alike tensors in a scope hold more than flux__scope_most bytes. The message names
    the scope and up to three kinds of tensors that hold the most. */
-static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
+static void flux__scope_use_tell(flux__scope_use *h, const flux__thread *t, int scope) {
     const flux__scope *s = &t->scope[scope];
     char what[400], where[200] = "";
     int64_t sum = 0;
@@ -12068,17 +12095,17 @@ static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
    that hold too much. */
 static void flux__scopes_look(void) {
     flux__thread *t = flux__self();
-    flux__hoard *h = (flux__hoard *)FLUX_MALLOC(sizeof *h);
+    flux__scope_use *h = (flux__scope_use *)FLUX_MALLOC(sizeof *h);
     t->look = false;
     if (!h) return;
     memset(h, 0, sizeof *h);
     h->ok = true;
     for (int i = 0; i < t->nscopes && h->ok; i++) {
-        flux__hoard_find(h, t, i);
-        if (h->ok) flux__hoard_tell(h, t, i);
+        flux__scope_use_find(h, t, i);
+        if (h->ok) flux__scope_use_tell(h, t, i);
     }
     flux__free(h->todo);
-    flux__pairs_free(&h->seen);
+    flux__hashmap_free(&h->seen);
     flux__free(h);
 }
 
@@ -12155,10 +12182,10 @@ static int flux__evaluate(flux__graph *g) {
 
 /* Makes a tensor, or all tensors of a tuple, roots of the graph: those it is computed for. Tuples
    nest no more than FLUX_MAX_LEVELS deep; `seen` makes sure that each is entered once. */
-static void flux__graph_root(flux__graph *g, flux_tensor *x, flux__pairs *seen) {
+static void flux__graph_root(flux__graph *g, flux_tensor *x, flux__hashmap *seen) {
     bool fresh = true;
     if (x->op == FLUX__TUPLE) {
-        if (x->arg.i[0] > 1 && !flux__pairs_at(seen, x, &fresh)) g->ok = false;
+        if (x->arg.i[0] > 1 && !flux__hashmap_at(seen, x, &fresh)) g->ok = false;
         for (int i = 0; i < x->nin && fresh && g->ok; i++) flux__graph_root(g, x->in[i], seen);
         return;
     }
@@ -12169,7 +12196,7 @@ static void flux__graph_root(flux__graph *g, flux_tensor *x, flux__pairs *seen) 
    values already, no graph is built. */
 FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
     flux__graph g;
-    flux__pairs seen = { NULL, 0, 0 };
+    flux__hashmap seen = { NULL, 0, 0 };
     for (int i = 0; i < n; i++)
         if (!xs[i] || FLUX__GONE("eval", xs[i])) return flux__null("eval", "x", xs[i]), -1;
     bool work = false;
@@ -12179,7 +12206,7 @@ FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
     flux__graph_start(&g);
     for (int i = 0; i < n && g.ok; i++) flux__graph_root(&g, xs[i], &seen);
     int rc = flux__evaluate(&g);
-    flux__pairs_free(&seen);
+    flux__hashmap_free(&seen);
     flux__graph_free(&g);
     return rc;
 }
@@ -12389,7 +12416,7 @@ static bool flux__keep_seen(flux__graph *g, const flux__history *h, int n,
 
 /* Lets each new tensor take over the buffer of the old one where both have the same dtype, size and
    device, and nobody outside of the step refers to the old tensor or to its buffer. */
-static void flux__set_donors(flux__graph *g, const flux__history *h, int n,
+static void flux__set_donated(flux__graph *g, const flux__history *h, int n,
                              flux_tensor *const *olds, flux_tensor *const *news) {
     for (int i = 0; i < n; i++) {
         flux_tensor *old = olds[i], *fresh = news[i];
@@ -12400,7 +12427,7 @@ static void flux__set_donors(flux__graph *g, const flux__history *h, int n,
         bool alike = old->dtype == fresh->dtype && flux__size(old) == flux__size(fresh) &&
                      flux__same_device(old->device, fresh->device);
         bool sole = !flux__history_seen(h, k) && flux__atomic_load(&old->buf->refs) == 1;
-        if (alike && sole) g->donor[fresh->index] = leaf;
+        if (alike && sole) g->donated[fresh->index] = leaf;
     }
 }
 
@@ -12447,7 +12474,7 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
     flux_tensor *loss = grads ? flux__base(grads->loss) : NULL;
     if (ok && loss && loss->mark == g.walk && !flux__finished(loss))
         g.flag[loss->index] |= FLUX__ROOT;
-    if (ok && flux__keep_seen(&g, &h, n, olds)) flux__set_donors(&g, &h, n, olds, news);
+    if (ok && flux__keep_seen(&g, &h, n, olds)) flux__set_donated(&g, &h, n, olds, news);
     int rc = ok ? flux__evaluate(&g) : -1;
     if (rc == 0) flux__cut_history(&h, grads);
     /* A running statistic depends on the one before it, and so on: the chain is cut. */
@@ -12501,7 +12528,7 @@ typedef void (*flux__run_loop)(flux__loop f, int64_t n, void *y, const void *a, 
                                const void *c, int sa, int sb, int sc);
 /* A horizontal reduction: acc[r] = acc[r] op all numbers of row r; rows of n contiguous numbers
    follow each other. */
-typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n, int64_t rows);
+typedef void (*flux__hreduce_fn)(void *acc, const void *x, int64_t n, int64_t rows);
 /* Converts n contiguous elements. */
 typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 /* Makes `blocks` blocks of FLUX__RANDOM_BLOCK random numbers, from `counter` on; kind 0:
@@ -12516,11 +12543,11 @@ typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const flo
    maximum, or (squares) its sum; d = x - maximum and e = exp(d), or (squares) d = x - sum /
    by[0] and e = d^2; second: the sum of e; and y, by the operation `last`: DIV: e / second,
    SUB: d - log(second), MUL: d / sqrt(second / by[1] + by[2]). e has room for all rows, or, if
-   it is not kept (keep_e), for `room` numbers, a row at least. d or y is NULL if it is not
+   it is not kept (keep_e), for `capacity` numbers, a row at least. d or y is NULL if it is not
    wanted. */
 typedef struct flux__rows_run {
     const flux__join_order *order;
-    int64_t n, room, count;
+    int64_t n, capacity, count;
     /* less, each: per row, what is subtracted for d, and what y is computed with */
     const float *x, *less, *each;
     float *first, *second, *d, *e, *y, by[3];
@@ -12665,8 +12692,8 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a > b), a, b)
 #  define FLUX__MORE_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a > b), a, b)
 #  define FLUX__LESS_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a < b), a, b)
-#  define FLUX__MOST_QUAD(a, b) FLUX__P(MAX_QUAD)(a, b)
-#  define FLUX__LEAST_QUAD(a, b) FLUX__P(MIN_QUAD)(a, b)
+#  define FLUX__MAXNUM_QUAD(a, b) FLUX__P(MAX_QUAD)(a, b)
+#  define FLUX__MINNUM_QUAD(a, b) FLUX__P(MIN_QUAD)(a, b)
 #  define FLUX__JOIN_QUADS(lane, op, qop)                                                            \
     flux__quad q[4];                                                                                 \
     memcpy(q, lane, sizeof q);                                                                       \
@@ -12694,7 +12721,7 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
 
 /* Horizontal reductions: for each row, acc = acc op x[0] op x[1] ... A row of 16 elements or
    more is taken in lanes, element i in lane i mod 16, which are joined at the end. */
-#define FLUX__FOLD(name, T, op, identity)                                                            \
+#define FLUX__HREDUCE(name, T, op, identity)                                                            \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const T *x = (const T *)in;                                                                      \
     for (T *sum = (T *)acc; rows > 0; rows--, sum++) {                                               \
@@ -12719,17 +12746,17 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
 /* NaN if either operand is NaN */
 #define FLUX__MAX_OF(a, b) ((a) != (a) ? (a) : (a) > (b) ? (a) : (b))
 #define FLUX__MIN_OF(a, b) ((a) != (a) ? (a) : (a) < (b) ? (a) : (b))
-#define FLUX__MOST_OF(a, b) ((a) > (b) ? (a) : (b))
-#define FLUX__LEAST_OF(a, b) ((a) < (b) ? (a) : (b))
-#define FLUX__FOLD_TABLE                                                                             \
-static const flux__fold_fn FLUX__F(folds)[] = {                                                      \
-    FLUX__F(fold_sum), FLUX__F(fold_prod), FLUX__F(fold_max), FLUX__F(fold_min) };
-#define FLUX__SCALAR_FOLDS(T, U, lowest, highest, fast)                                              \
-FLUX__FOLD(fold_sum, U, FLUX__SUM_OF, 0)                                                             \
-FLUX__FOLD(fold_prod, U, FLUX__PROD_OF, 1)                                                           \
-fast FLUX__FOLD(fold_max, T, FLUX__MAX_OF, lowest)                                                   \
-fast FLUX__FOLD(fold_min, T, FLUX__MIN_OF, highest)                                                  \
-FLUX__FOLD_TABLE
+#define FLUX__MAXNUM_OF(a, b) ((a) > (b) ? (a) : (b))
+#define FLUX__MINNUM_OF(a, b) ((a) < (b) ? (a) : (b))
+#define FLUX__HREDUCE_TABLE                                                                             \
+static const flux__hreduce_fn FLUX__F(hreduces)[] = {                                                      \
+    FLUX__F(hsum), FLUX__F(hprod), FLUX__F(hmax), FLUX__F(hmin) };
+#define FLUX__SCALAR_HREDUCES(T, U, lowest, highest, fast)                                              \
+FLUX__HREDUCE(hsum, U, FLUX__SUM_OF, 0)                                                             \
+FLUX__HREDUCE(hprod, U, FLUX__PROD_OF, 1)                                                           \
+fast FLUX__HREDUCE(hmax, T, FLUX__MAX_OF, lowest)                                                   \
+fast FLUX__HREDUCE(hmin, T, FLUX__MIN_OF, highest)                                                  \
+FLUX__HREDUCE_TABLE
 
 /* The same in vectors, for rows of 32 elements or more: four accumulators of 16 lanes each, in
    as many variables as that takes (an array would be kept in memory). The elements left over at
@@ -12789,12 +12816,12 @@ static void flux__few_##name(float *acc, const float *x, int64_t n, int64_t rows
 static const int32_t flux__last_lanes[32] = {
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
     -1, -1, -1, -1 };
-FLUX__FEW(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, 0)
-FLUX__FEW(fold_prod, FLUX__PROD_OF, FLUX__PROD_OF, 1)
-FLUX__FEW(fold_most, FLUX__MOST_OF, FLUX__MORE_QUAD, -INFINITY)
-FLUX__FEW(fold_least, FLUX__LEAST_OF, FLUX__LESS_QUAD, INFINITY)
+FLUX__FEW(hsum, FLUX__SUM_OF, FLUX__SUM_OF, 0)
+FLUX__FEW(hprod, FLUX__PROD_OF, FLUX__PROD_OF, 1)
+FLUX__FEW(hmaxnum, FLUX__MAXNUM_OF, FLUX__MORE_QUAD, -INFINITY)
+FLUX__FEW(hminnum, FLUX__MINNUM_OF, FLUX__LESS_QUAD, INFINITY)
 #endif
-#define FLUX__VECTOR_FOLD(name, vop, op, identity, qop)                                              \
+#define FLUX__VECTOR_HREDUCE(name, vop, op, identity, qop)                                              \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const float *x = (const float *)in;                                                              \
     const FLUX__V start = identity;                                                                  \
@@ -12825,22 +12852,22 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
     }                                                                                                \
 }
 #if !FLUX__VECTORS
-#  undef FLUX__VECTOR_FOLD
-#  define FLUX__VECTOR_FOLD(name, vop, op, identity, qop) FLUX__FOLD(name, float, op, identity)
+#  undef FLUX__VECTOR_HREDUCE
+#  define FLUX__VECTOR_HREDUCE(name, vop, op, identity, qop) FLUX__HREDUCE(name, float, op, identity)
 #endif
 /* A maximum or minimum that is NaN if an element is. The sum of a row with a NaN is NaN too,
    and to test the sum of several short rows at once costs less than to compare all elements.
    This is the slow way, for rows with a NaN, or Inf and -Inf. */
-static void flux__fold_odd_rows(flux__fold_fn fold, float *acc, const float *x, int64_t n,
+static void flux__reduce_nan_rows(flux__hreduce_fn hreduce, float *acc, const float *x, int64_t n,
                                 int64_t rows) {
     for (; rows > 0; rows--, acc++, x += n) {
         if (*acc != *acc) continue;
-        fold(acc, x, n, 1);
+        hreduce(acc, x, n, 1);
         for (int64_t i = 0; i < n; i++)
             if (x[i] != x[i]) *acc = x[i];
     }
 }
-#define FLUX__NAN_FOLD(name, fold)                                                                   \
+#define FLUX__NAN_HREDUCE(name, hreduce)                                                                   \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const float *x = (const float *)in;                                                              \
     float *a = (float *)acc;                                                                         \
@@ -12848,20 +12875,20 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
         float sum = 0;                                                                               \
         bool odd = false;                                                                            \
         if (many > rows) many = rows;                                                                \
-        FLUX__F(fold_sum)(&sum, x, n * many, 1);                                                     \
+        FLUX__F(hsum)(&sum, x, n * many, 1);                                                     \
         for (int64_t i = 0; i < many; i++) odd |= a[i] != a[i];                                      \
-        if (odd || sum != sum) flux__fold_odd_rows(FLUX__F(fold), a, x, n, many);                    \
-        else FLUX__F(fold)(a, x, n, many);                                                           \
+        if (odd || sum != sum) flux__reduce_nan_rows(FLUX__F(hreduce), a, x, n, many);                    \
+        else FLUX__F(hreduce)(a, x, n, many);                                                           \
     }                                                                                                \
 }
-#define FLUX__VECTOR_FOLDS                                                                           \
-FLUX__VECTOR_FOLD(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__SUM_OF)                    \
-FLUX__VECTOR_FOLD(fold_prod, FLUX__PROD_OF, FLUX__PROD_OF, FLUX__K(1), FLUX__PROD_OF)                \
-FLUX__VECTOR_FOLD(fold_most, FLUX__MAX, FLUX__MOST_OF, FLUX__K(-INFINITY), FLUX__MOST_QUAD)          \
-FLUX__VECTOR_FOLD(fold_least, FLUX__MIN, FLUX__LEAST_OF, FLUX__K(INFINITY), FLUX__LEAST_QUAD)        \
-FLUX__NAN_FOLD(fold_max, fold_most)                                                                  \
-FLUX__NAN_FOLD(fold_min, fold_least)                                                                 \
-FLUX__FOLD_TABLE
+#define FLUX__VECTOR_HREDUCES                                                                           \
+FLUX__VECTOR_HREDUCE(hsum, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__SUM_OF)                    \
+FLUX__VECTOR_HREDUCE(hprod, FLUX__PROD_OF, FLUX__PROD_OF, FLUX__K(1), FLUX__PROD_OF)                \
+FLUX__VECTOR_HREDUCE(hmaxnum, FLUX__MAX, FLUX__MAXNUM_OF, FLUX__K(-INFINITY), FLUX__MAXNUM_QUAD)          \
+FLUX__VECTOR_HREDUCE(hminnum, FLUX__MIN, FLUX__MINNUM_OF, FLUX__K(INFINITY), FLUX__MINNUM_QUAD)        \
+FLUX__NAN_HREDUCE(hmax, hmaxnum)                                                                  \
+FLUX__NAN_HREDUCE(hmin, hminnum)                                                                 \
+FLUX__HREDUCE_TABLE
 
 /* Sums of columns. add_rows: sum[i] += x[i] of `rows` rows of n floats, one after the other,
    four at a time. add_wide: adds n floats to doubles. */
@@ -12946,11 +12973,11 @@ static void FLUX__F(attend_back)(int64_t n, void *row, void *grad, double by, do
 typedef struct flux__section {
     const flux__loop *loops;
     flux__run_loop run;                   /* runs one of the loops */
-    const flux__fold_fn *folds;
+    const flux__hreduce_fn *hreduces;
     flux__random_fn random;
     flux__adam_fn adam;
     flux__rows_fn rows;
-    flux__fold_fn most;                   /* the maximum of rows without NaN */
+    flux__hreduce_fn most;                   /* the maximum of rows without NaN */
     void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
     void (*add_wide)(double *sum, const float *x, int64_t n);
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
@@ -13067,18 +13094,18 @@ static double flux__formula_value(int op, const double *v) {
     flux__loops_f64[op](1, &y, &v[0], &v[1], &v[2], 0, 0, 0);
     return y;
 }
-FLUX__SCALAR_FOLDS(double, double, -HUGE_VAL, HUGE_VAL, )
+FLUX__SCALAR_HREDUCES(double, double, -HUGE_VAL, HUGE_VAL, )
 FLUX__ATTEND_ROWS(double, FLUX__JOIN_LANES)
 #undef FLUX__KIND
 #define FLUX__KIND i32
 FLUX__INTEGER_MATH
 FLUX__LOOPS
-FLUX__SCALAR_FOLDS(int32_t, uint32_t, INT32_MIN, INT32_MAX, FLUX__FAST)    /* used for bools, too */
+FLUX__SCALAR_HREDUCES(int32_t, uint32_t, INT32_MIN, INT32_MAX, FLUX__FAST)    /* used for bools, too */
 #undef FLUX__KIND
 #define FLUX__KIND i64
 FLUX__INTEGER_MATH
 FLUX__LOOPS
-FLUX__SCALAR_FOLDS(int64_t, uint64_t, INT64_MIN, INT64_MAX, )
+FLUX__SCALAR_HREDUCES(int64_t, uint64_t, INT64_MIN, INT64_MAX, )
 #undef FLUX__KIND
 #undef FLUX__LOOP
 #undef FLUX__IF
@@ -13567,12 +13594,12 @@ FLUX__VECTOR_POW                                                                
 FLUX__VECTOR_RANDOM                                                                                  \
 FLUX__VECTOR_ADAM                                                                                    \
 FLUX__LOOPS                                                                                          \
-FLUX__VECTOR_FOLDS                                                                                   \
+FLUX__VECTOR_HREDUCES                                                                                   \
 FLUX__VECTOR_WIDE                                                                                    \
 FLUX__VECTOR_ROWS                                                                                    \
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
 static const flux__section FLUX__F(section) = {                                                      \
-    FLUX__F(loops), FLUX__F(run), FLUX__F(folds), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(fold_most), \
+    FLUX__F(loops), FLUX__F(run), FLUX__F(hreduces), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(hmaxnum), \
     FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 FLUX__END_NUMBERS
@@ -13983,34 +14010,35 @@ static const flux__section *flux__section_now(void) {
    waits for the end of its own sum. */
 #define FLUX__ROWS_TILE 512
 /* hook: flux__join_long, cpu/reductions.h */
-static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red,
+static void flux__join_long(const flux__join_order *o, flux__hreduce_fn hreduce, int ctype, int red,
                             void *acc, const void *x);
 
 /* hook: flux__settle_zeros, cpu/reductions.h */
-static void flux__settle_zeros(int cls, int red, void *acc, int64_t n);
+static void flux__settle_zeros(int ctype, int red, void *acc, int64_t n);
 
 /* acc[r] = the sum or maximum of row r, for the rows of r, in the order of flux__join_order. */
-static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, int red, float *acc,
+static void flux__hreduce_rows(const flux__rows_run *r, flux__hreduce_fn hreduce, int red,
+                               float *acc,
                             const float *x) {
     const float start = red == FLUX__RED_SUM ? 0 : -INFINITY;
     flux__fill(acc, &start, sizeof start, (size_t)r->count);
-    if (r->n <= r->order->chunk) fold(acc, x, r->n, r->count);
+    if (r->n <= r->order->chunk) hreduce(acc, x, r->n, r->count);
     else
         for (int64_t row = 0; row < r->count; row++, x += r->n)
-            flux__join_long(r->order, fold, FLUX__F32C, red, acc + row, x);
+            flux__join_long(r->order, hreduce, FLUX__F32C, red, acc + row, x);
     flux__settle_zeros(FLUX__F32C, red, acc, r->count);
 }
 /* Computes a row that has NaN or Inf once more, by the plain steps: such a row may have no
    maximum, and inf - inf is NaN. */
-static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all, int64_t row) {
+static void flux__run_nan_row(const flux__section *s, const flux__rows_run *all, int64_t row) {
     flux__rows_run r = *all;
     float *e = r.e + row * r.n;
     r.count = 1, r.x += row * r.n;
-    flux__fold_rows(&r, s->folds[FLUX__RED_MAX], FLUX__RED_MAX, r.first + row, r.x);
+    flux__hreduce_rows(&r, s->hreduces[FLUX__RED_MAX], FLUX__RED_MAX, r.first + row, r.x);
     s->run(s->loops[FLUX__OP_SUBMAX], r.n, e, r.x, r.first + row, r.x, 1, 0, 1);
     if (r.d) memcpy(r.d + row * r.n, e, (size_t)r.n * sizeof *e);
     s->run(s->loops[FLUX__OP_EXP], r.n, e, e, e, e, 1, 1, 1);
-    flux__fold_rows(&r, s->folds[FLUX__RED_SUM], FLUX__RED_SUM, r.second + row, e);
+    flux__hreduce_rows(&r, s->hreduces[FLUX__RED_SUM], FLUX__RED_SUM, r.second + row, e);
 }
 /* Runs all steps but the last for some rows: their maxima or sums, d and e (together with y of
    the rows of `was`, if there are any), the sums of e, and what y is computed with. less, each:
@@ -14018,7 +14046,7 @@ static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all,
 static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux__rows_run *was,
                                 float *less, float *each) {
     const int64_t many = r->count;
-    flux__fold_rows(r, r->squares ? s->folds[FLUX__RED_SUM] : s->most,
+    flux__hreduce_rows(r, r->squares ? s->hreduces[FLUX__RED_SUM] : s->most,
                     r->squares ? FLUX__RED_SUM : FLUX__RED_MAX, r->first, r->x);
     for (int64_t i = 0; i < many; i++) less[i] = r->squares ? r->first[i] / r->by[0] : r->first[i];
     s->rows(r, was->count > 0 ? was : NULL);
@@ -14028,9 +14056,9 @@ static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux_
         s->rows(NULL, was);
     }
     was->count = 0;
-    flux__fold_rows(r, s->folds[FLUX__RED_SUM], FLUX__RED_SUM, r->second, r->e);
+    flux__hreduce_rows(r, s->hreduces[FLUX__RED_SUM], FLUX__RED_SUM, r->second, r->e);
     for (int64_t i = 0; i < many && !r->squares; i++)
-        if (r->second[i] != r->second[i]) flux__run_odd_row(s, r, i), less[i] = r->first[i];
+        if (r->second[i] != r->second[i]) flux__run_nan_row(s, r, i), less[i] = r->first[i];
     for (int64_t i = 0; i < many; i++)
         each[i] = r->squares ? r->second[i] / r->by[1] + r->by[2] : r->second[i];
     if (r->y && r->last != FLUX__OP_DIV) {
@@ -14040,13 +14068,14 @@ static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux_
 }
 /* Repeats each of `many` numbers n times (4 to 15), one after the other; up to 16 numbers past
    the end are overwritten. */
-#define FLUX__SPREAD(width)                                                                          \
+#define FLUX__AS_STRIDED_SCATTER(width)                                                                          \
     for (; n <= width && many > 0; many--, to += n, x++) {                                           \
         const float all = *x;                                                                        \
         for (int i = 0; i < width; i++) to[i] = all;                                                 \
     }
-static FLUX__FAST void flux__spread_rows(float *to, const float *x, int64_t n, int64_t many) {
-    FLUX__SPREAD(8) FLUX__SPREAD(16)
+static FLUX__FAST void flux__strided_scatter_rows(float *to, const float *x, int64_t n,
+                                                  int64_t many) {
+    FLUX__AS_STRIDED_SCATTER(8) FLUX__AS_STRIDED_SCATTER(16)
 }
 /* Runs rows that are too short for vectors of their own: what the numbers of a row have in
    common is repeated for each of them, so that all rows are one run. */
@@ -14061,19 +14090,19 @@ static FLUX__FAST void flux__run_short_rows(const flux__section *s, const flux__
         r.x = all->x + o, r.e = all->e + (r.keep_e ? o : 0), r.y = all->y ? all->y + o : NULL,
             r.first = all->first + at, r.second = all->second + at;
         r.d = all->d ? all->d + o : r.y && r.last != FLUX__OP_DIV ? r.y : r.e;
-        flux__fold_rows(&r, s->folds[r.squares ? FLUX__RED_SUM : FLUX__RED_MAX],
+        flux__hreduce_rows(&r, s->hreduces[r.squares ? FLUX__RED_SUM : FLUX__RED_MAX],
                         r.squares ? FLUX__RED_SUM : FLUX__RED_MAX, r.first, r.x);
         for (int64_t i = 0; i < many && r.squares; i++) row[i] = r.first[i] / r.by[0];
-        flux__spread_rows(each, r.squares ? row : r.first, n, many);
+        flux__strided_scatter_rows(each, r.squares ? row : r.first, n, many);
         s->run(less, many * n, r.d, r.x, each, each, 1, 1, 1),
             s->run(map, many * n, r.e, r.d, r.d, r.d, 1, 1, 1);
-        flux__fold_rows(&r, s->folds[FLUX__RED_SUM], FLUX__RED_SUM, r.second, r.e);
+        flux__hreduce_rows(&r, s->hreduces[FLUX__RED_SUM], FLUX__RED_SUM, r.second, r.e);
         if (!r.y) continue;
         for (int64_t i = 0; i < many && r.squares; i++) row[i] = r.second[i] / r.by[1] + r.by[2];
         if (r.squares) s->run(s->loops[FLUX__OP_RSQRT], many, row, row, row, row, 1, 1, 1);
         else if (r.last == FLUX__OP_SUB)
             s->run(s->loops[FLUX__OP_LOG], many, row, r.second, row, row, 1, 1, 1);
-        flux__spread_rows(each, r.last == FLUX__OP_DIV ? r.second : row, n, many);
+        flux__strided_scatter_rows(each, r.last == FLUX__OP_DIV ? r.second : row, n, many);
         s->run(s->loops[r.last], many * n, r.y, r.last == FLUX__OP_DIV ? r.e : r.d, each, each, 1,
                1, 1);
     }
@@ -14086,7 +14115,7 @@ static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
         return;
     }
     const int64_t many = all->n < FLUX__ROWS_TILE ? FLUX__ROWS_TILE / all->n : 1, n = all->n;
-    const bool wait = (all->keep_e || 2 * many * n <= all->room) && all->y && !all->d &&
+    const bool wait = (all->keep_e || 2 * many * n <= all->capacity) && all->y && !all->d &&
                       all->last == FLUX__OP_DIV;
     flux__rows_run r = *all, was = *all;
     float less[2][FLUX__ROWS_TILE / 16], each[2][FLUX__ROWS_TILE / 16];
@@ -14107,18 +14136,18 @@ static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
 }
 
 /* The loop of an operation of the table, or NULL if it has none for this compute type. */
-static flux__loop flux__loop_for(int cls, int op) {
+static flux__loop flux__loop_for(int ctype, int op) {
     static const flux__loop *const tables[] = {
         NULL, flux__loops_f64, flux__loops_i32, flux__loops_i64 };
-    if (cls < 0 || cls >= FLUX__CLASSES || op < 0 || op >= FLUX__ELEMENTWISE_COUNT) return NULL;
-    return cls == FLUX__F32C ? flux__section_now()->loops[op] : tables[cls][op];
+    if (ctype < 0 || ctype >= FLUX__CLASSES || op < 0 || op >= FLUX__ELEMENTWISE_COUNT) return NULL;
+    return ctype == FLUX__F32C ? flux__section_now()->loops[op] : tables[ctype][op];
 }
 
 /* Runs a loop. A loop for vectors is called directly only if n and the strides leave nothing to
    fill up. */
-static FLUX__INLINE void flux__loop_run(int cls, flux__loop f, int64_t n, void *y, const void *a,
+static FLUX__INLINE void flux__loop_run(int ctype, flux__loop f, int64_t n, void *y, const void *a,
                                         const void *b, const void *c, int sa, int sb, int sc) {
-    if (cls == FLUX__F32C && (n % 16 || !(sa & sb & sc)))
+    if (ctype == FLUX__F32C && (n % 16 || !(sa & sb & sc)))
         flux__section_now()->run(f, n, y, a, b, c, sa, sb, sc);
     else f(n, y, a, b, c, sa, sb, sc);
 }
@@ -14296,16 +14325,16 @@ static flux__cast_fn flux__reader(int dtype) {
     default: return NULL;
     }
 }
-/* The function that converts elements to a dtype: from *cls where that matters (bool, the range
-   of u8), else from the dtype's own compute type, which *cls becomes. NULL: they need no
+/* The function that converts elements to a dtype: from *ctype where that matters (bool, the range
+   of u8), else from the dtype's own compute type, which *ctype becomes. NULL: they need no
    conversion. */
-static flux__cast_fn flux__writer(int dtype, int *cls) {
+static flux__cast_fn flux__writer(int dtype, int *ctype) {
     static const flux__cast_fn truth[] = {
         flux__f32_bool, flux__f64_bool, flux__i32_bool, flux__i64_bool };
-    if (dtype == FLUX_BOOL) return truth[*cls];
-    if (dtype == FLUX_U8 && *cls == FLUX__F32C) return flux__f32_u8;
-    if (dtype == FLUX_U8 && *cls == FLUX__F64C) return flux__f64_u8;
-    *cls = flux__loop_class[dtype];
+    if (dtype == FLUX_BOOL) return truth[*ctype];
+    if (dtype == FLUX_U8 && *ctype == FLUX__F32C) return flux__f32_u8;
+    if (dtype == FLUX_U8 && *ctype == FLUX__F64C) return flux__f64_u8;
+    *ctype = flux__loop_class[dtype];
 #if FLUX__VECTORS && FLUX__X86
     if (dtype == FLUX_F16 && flux__simd() > 0) return flux__half_store_x8;
     if (dtype == FLUX_BF16 && flux__simd() > 0)
@@ -14322,13 +14351,15 @@ static flux__cast_fn flux__writer(int dtype, int *cls) {
 #define FLUX__CAST_TILE 256  /* elements converted at a time, where there are several steps */
 
 /* Loads n elements of dtype `dtype`, `stride` elements apart (0, 1, any), as contiguous
-   elements of the compute type cls. */
-static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n) {
+   elements of the compute type ctype. */
+static void flux__load(int ctype, void *dst, int dtype, const void *src, int64_t stride,
+                       int64_t n) {
     const flux__cast_fn read = flux__reader(dtype);
     const int own = flux__loop_class[dtype];
-    const int64_t size = (int64_t)flux_dtype_size((flux_dtype)dtype), width = flux__class_size[cls];
+    const int64_t size = (int64_t)flux_dtype_size((flux_dtype)dtype);
+    const int64_t width = flux__class_size[ctype];
     double a[FLUX__CAST_TILE], b[FLUX__CAST_TILE];
-    if (!read && own == cls) {
+    if (!read && own == ctype) {
         flux__copies((size_t)size, n, dst, 1, src, stride);
         return;
     }
@@ -14337,19 +14368,21 @@ static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t s
         const void *x = (const char *)src + i * stride * size;
         void *y = (char *)dst + i * width;
         if (stride != 1) flux__copies((size_t)size, m, a, 1, x, stride), x = a;
-        if (read) read(m, own == cls ? y : b, x), x = b;
-        if (own != cls) flux__convert(cls, y, own, x, m);
+        if (read) read(m, own == ctype ? y : b, x), x = b;
+        if (own != ctype) flux__convert(ctype, y, own, x, m);
     }
 }
 
-/* Stores n contiguous elements of the compute type cls as elements of dtype `dtype`, `stride`
+/* Stores n contiguous elements of the compute type ctype as elements of dtype `dtype`, `stride`
    elements apart. */
-static void flux__store(int dtype, void *dst, int64_t stride, int cls, const void *src, int64_t n) {
-    int needs = cls;
+static void flux__store(int dtype, void *dst, int64_t stride, int ctype, const void *src,
+                        int64_t n) {
+    int needs = ctype;
     const flux__cast_fn write = flux__writer(dtype, &needs);
-    const int64_t size = (int64_t)flux_dtype_size((flux_dtype)dtype), width = flux__class_size[cls];
+    const int64_t size = (int64_t)flux_dtype_size((flux_dtype)dtype),
+        width = flux__class_size[ctype];
     double a[FLUX__CAST_TILE], b[FLUX__CAST_TILE];
-    if (!write && needs == cls) {
+    if (!write && needs == ctype) {
         flux__copies((size_t)size, n, dst, stride, src, 1);
         return;
     }
@@ -14357,23 +14390,23 @@ static void flux__store(int dtype, void *dst, int64_t stride, int cls, const voi
         const int64_t m = n - i < FLUX__CAST_TILE ? n - i : FLUX__CAST_TILE;
         const void *x = (const char *)src + i * width;
         void *y = (char *)dst + i * stride * size;
-        if (needs != cls) flux__convert(needs, !write && stride == 1 ? y : a, cls, x, m), x = a;
+        if (needs != ctype) flux__convert(needs, !write && stride == 1 ? y : a, ctype, x, m), x = a;
         if (write) write(m, stride == 1 ? y : b, x), x = b;
         if (stride != 1) flux__copies((size_t)size, m, y, stride, x, 1);
     }
 }
 
 /* Rounds or wraps n elements of a tile to what the dtype can hold. */
-static void flux__wrap(int dtype, int cls, void *x, int64_t n) {
+static void flux__wrap(int dtype, int ctype, void *x, int64_t n) {
     double tile[FLUX__CAST_TILE];
-    if (dtype <= FLUX_F64 || (dtype == FLUX_I32 && cls == FLUX__I32C) ||
-        (dtype == FLUX_I64 && cls == FLUX__I64C))
+    if (dtype <= FLUX_F64 || (dtype == FLUX_I32 && ctype == FLUX__I32C) ||
+        (dtype == FLUX_I64 && ctype == FLUX__I64C))
         return;
     for (int64_t i = 0; i < n; i += FLUX__CAST_TILE) {
         const int64_t m = n - i < FLUX__CAST_TILE ? n - i : FLUX__CAST_TILE;
-        void *part = (char *)x + i * flux__class_size[cls];
-        flux__store(dtype, tile, 1, cls, part, m);
-        flux__load(cls, part, dtype, tile, 1, m);
+        void *part = (char *)x + i * flux__class_size[ctype];
+        flux__store(dtype, tile, 1, ctype, part, m);
+        flux__load(ctype, part, dtype, tile, 1, m);
     }
 }
 /* The number x as a tensor of this dtype holds it: a number in a node is this, whether it ever
@@ -14407,56 +14440,57 @@ FLUX__END_NUMBERS
 FLUX__BEGIN_NUMBERS
 
 /* Stores a reduction's identity: 0, 1, the lowest or the highest number. */
-static void flux__identity(int cls, int red, void *out) {
-    const bool narrow = cls == FLUX__I32C;
+static void flux__identity(int ctype, int red, void *out) {
+    const bool narrow = ctype == FLUX__I32C;
     const double real[] = { 0, 1, -HUGE_VAL, HUGE_VAL };
     const int64_t whole[] = { 0, 1, narrow ? INT32_MIN : INT64_MIN,
                               narrow ? INT32_MAX : INT64_MAX };
-    if (cls <= FLUX__F64C) flux__convert(cls, out, FLUX__F64C, real + red, 1);
-    else flux__convert(cls, out, FLUX__I64C, whole + red, 1);
+    if (ctype <= FLUX__F64C) flux__convert(ctype, out, FLUX__F64C, real + red, 1);
+    else flux__convert(ctype, out, FLUX__I64C, whole + red, 1);
 }
 
 /* out[i] = x[i] op y[i]; flux__accumulate: acc[i] = acc[i] op x[i]. */
-static void flux__join(int cls, int red, void *out, const void *x, const void *y, int64_t n) {
+static void flux__join(int ctype, int red, void *out, const void *x, const void *y, int64_t n) {
     static const int op[] = { FLUX__OP_ADD, FLUX__OP_MUL, FLUX__OP_MAX2, FLUX__OP_MIN2 };
-    flux__loop_run(cls, flux__loop_for(cls, op[red]), n, out, x, y, x, 1, 1, 1);
+    flux__loop_run(ctype, flux__loop_for(ctype, op[red]), n, out, x, y, x, 1, 1, 1);
 }
-static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) {
-    flux__join(cls, red, acc, acc, x, n);
+static void flux__accumulate(int ctype, int red, void *acc, const void *x, int64_t n) {
+    flux__join(ctype, red, acc, acc, x, n);
 }
 /* Turns -0 among n maxima or minima into +0: which of several zeros is found depends on the
    order. */
-static void flux__settle_zeros(int cls, int red, void *acc, int64_t n) {
+static void flux__settle_zeros(int ctype, int red, void *acc, int64_t n) {
     float *f = (float *)acc;
     double *d = (double *)acc;
     for (int64_t i = 0; red >= FLUX__RED_MAX && i < n; i++)
-        if (cls == FLUX__F32C) f[i] += 0.0f;
+        if (ctype == FLUX__F32C) f[i] += 0.0f;
         else d[i] += 0.0;
 }
 
 /* The horizontal reduction of rows, for a compute type. */
-static flux__fold_fn flux__fold_for(int cls, int red) {
-    static const flux__fold_fn *const tables[] = {
-        NULL, flux__folds_f64, flux__folds_i32, flux__folds_i64 };
-    return (cls == FLUX__F32C ? flux__section_now()->folds : tables[cls])[red];
+static flux__hreduce_fn flux__hreduce_for(int ctype, int red) {
+    static const flux__hreduce_fn *const tables[] = {
+        NULL, flux__hreduces_f64, flux__hreduces_i32, flux__hreduces_i64 };
+    return (ctype == FLUX__F32C ? flux__section_now()->hreduces : tables[ctype])[red];
 }
 /* acc[r] = acc[r] op x[0] op ... op x[n-1] for each row r of n contiguous numbers; rows follow
    each other. Long rows are halved, so that a sum's error hardly grows. */
-static void flux__reduce_rows(int cls, int red, void *acc, const void *x, int64_t n, int64_t rows) {
-    const size_t size = flux__class_size[cls];
+static void flux__reduce_rows(int ctype, int red, void *acc, const void *x, int64_t n,
+                              int64_t rows) {
+    const size_t size = flux__class_size[ctype];
     for (; n > 4096 && rows > 0; rows--, acc = (char *)acc + size,
          x = (const char *)x + (size_t)n * size) {
         const int64_t half = (n / 2 + 4095) / 4096 * 4096;
         double part;
-        flux__identity(cls, red, &part);
-        flux__reduce_rows(cls, red, &part, x, half, 1);
-        flux__reduce_rows(cls, red, &part, (const char *)x + (size_t)half * size, n - half, 1);
-        flux__accumulate(cls, red, acc, &part, 1);
+        flux__identity(ctype, red, &part);
+        flux__reduce_rows(ctype, red, &part, x, half, 1);
+        flux__reduce_rows(ctype, red, &part, (const char *)x + (size_t)half * size, n - half, 1);
+        flux__accumulate(ctype, red, acc, &part, 1);
     }
-    if (rows > 0) flux__fold_for(cls, red)(acc, x, n, rows);
+    if (rows > 0) flux__hreduce_for(ctype, red)(acc, x, n, rows);
 }
-static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) {
-    flux__reduce_rows(cls, red, acc, x, n, 1);
+static void flux__reduce(int ctype, int red, void *acc, const void *x, int64_t n) {
+    flux__reduce_rows(ctype, red, acc, x, n, 1);
 }
 
 /* The first reduced point of a part. */
@@ -14467,25 +14501,25 @@ static int64_t flux__part_start(const flux__join_order *o, int64_t part) {
 }
 /* *acc = x[0] op x[1] ... for a row of several chunks, which are joined in order, and so are
    the parts. f32 sums of chunks are added up in double. */
-static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red,
+static void flux__join_long(const flux__join_order *o, flux__hreduce_fn hreduce, int ctype, int red,
                             void *acc, const void *x) {
-    const int64_t size = flux__class_size[cls];
-    const bool wide = cls == FLUX__F32C && red == FLUX__RED_SUM;
+    const int64_t size = flux__class_size[ctype];
+    const bool wide = ctype == FLUX__F32C && red == FLUX__RED_SUM;
     double all = 0;
     for (int part = 0; part < o->parts; part++) {
         double sum = 0, joined = 0;
         const int64_t end = flux__part_start(o, part + 1);
-        if (!wide) flux__identity(cls, red, &joined);
+        if (!wide) flux__identity(ctype, red, &joined);
         for (int64_t r = flux__part_start(o, part), m; r < end; r += m) {
             float one = 0;
             m = end - r < o->chunk ? end - r : o->chunk;
-            fold(wide ? (void *)&one : (void *)&joined, (const char *)x + r * size, m, 1);
+            hreduce(wide ? (void *)&one : (void *)&joined, (const char *)x + r * size, m, 1);
             sum += (double)one;
         }
         all += (double)(float)sum;
         if (wide) continue;
         if (part == 0) memcpy(acc, &joined, (size_t)size);
-        else flux__accumulate(cls, red, acc, &joined, 1);
+        else flux__accumulate(ctype, red, acc, &joined, 1);
     }
     if (wide) *(float *)acc = (float)all;
 }
@@ -14546,7 +14580,7 @@ FLUX__FAST static int64_t flux__skip_less(const void *in, int64_t n, float numbe
    has the index `first`: the first of equals, but the first NaN before all others; *acc and
    *index hold the best so far, and an index below 0 says that there is none yet. argaccumulate:
    the same for n columns, element `now` of each. */
-#define FLUX__ARG(name, T, I, cls, fast)                                                             \
+#define FLUX__ARG(name, T, I, ctype, fast)                                                             \
 static FLUX__INLINE bool flux__beats_##name(T x, T best, bool max) {                                 \
     return best == best && (x != x || (max ? x > best : x < best));                                  \
 }                                                                                                    \
@@ -14559,9 +14593,9 @@ static void flux__argreduce_##name(bool max, void *acc, int64_t *index, const vo
         if (*index < 0 || flux__beats_##name(x[i], *best, max)) *best = x[i], *index = first + i;    \
     if (n < 16) return;                                                                              \
     memcpy(&top, x, sizeof top);                                                                     \
-    flux__reduce(cls, max ? FLUX__RED_MAX : FLUX__RED_MIN, &top, x, n);                              \
+    flux__reduce(ctype, max ? FLUX__RED_MAX : FLUX__RED_MIN, &top, x, n);                              \
     if (*index >= 0 && !flux__beats_##name(top, *best, max)) return;                                 \
-    if (cls == FLUX__F32C) i = flux__skip_less(in, n, (float)top);                                   \
+    if (ctype == FLUX__F32C) i = flux__skip_less(in, n, (float)top);                                   \
     while (top == top ? x[i] != top : x[i] == x[i]) i++;                                             \
     *best = x[i];                                                                                    \
     *index = first + i;                                                                              \
@@ -14627,18 +14661,18 @@ typedef void (*flux__arg_fn)(bool max, void *best, int64_t *index, const void *x
                              int64_t at);
 
 /* Updates best and index by the row x, whose first element has the index `first`. */
-FLUX__UNUSED static void flux__argreduce(int cls, bool max, void *best, int64_t *index,
+FLUX__UNUSED static void flux__argreduce(int ctype, bool max, void *best, int64_t *index,
                                          const void *x, int64_t n, int64_t first) {
     static const flux__arg_fn table[] = { flux__argreduce_f32, flux__argreduce_f64,
                                           flux__argreduce_i32, flux__argreduce_i64 };
-    table[cls](max, best, index, x, n, first);
+    table[ctype](max, best, index, x, n, first);
 }
 /* Updates best[i] and index[i] by x[i]; all x have the index `now` in their column. */
-FLUX__UNUSED static void flux__argaccumulate(int cls, bool max, void *best, int64_t *index,
+FLUX__UNUSED static void flux__argaccumulate(int ctype, bool max, void *best, int64_t *index,
                                              const void *x, int64_t n, int64_t now) {
     static const flux__arg_fn table[] = { flux__argaccumulate_f32, flux__argaccumulate_f64,
                                           flux__argaccumulate_i32, flux__argaccumulate_i64 };
-    table[cls](max, best, index, x, n, now);
+    table[ctype](max, best, index, x, n, now);
 }
 
 FLUX__END_NUMBERS
@@ -14687,7 +14721,7 @@ FLUX__END_NUMBERS
    (flux__gemm_job) and its microkernels; cpu/gemm_pack.h copies operands,
    cpu/gemm_plan.h cuts the work. An mr x nr tile of C stays in registers:
    vectors run down the columns of A and C, single elements of B are broadcast,
-   32 x 12 with AVX-512. Inner-product kernels (dots, fours) serve few columns.
+   32 x 12 with AVX-512. Inner-product kernels (inner_kernel, inner4) serve few columns.
    One macro makes the kernels of every instruction set, for several nr, so that
    little work goes into padding.
 
@@ -14711,7 +14745,7 @@ typedef struct flux__gemm_job {
     int64_t b_row, b_col;
     /* implicit-GEMM maps, or NULL. With a map, A or B has no strides: [0] maps its rows, [1]
        its columns to offsets, which are added */
-    const flux__axes *a_grid, *b_grid;
+    const flux__axes *a_map, *b_map;
     void *c;  /* C, m x n, its columns ldc elements apart, each contiguous */
     int64_t ldc;                          /* c NULL: only the epilogue sees C */
     /* NULL, or the A of the product that comes next, with the same strides: its first block is
@@ -14721,8 +14755,8 @@ typedef struct flux__gemm_job {
     /* bf16: an element of A or B is a 32-bit word of two neighbours along k (vnni pairs); an
        element of C is an f32 */
     bool pairs;
-    /* 0, or what flux__gemm_by_dots chose for the whole product of which this is a part */
-    int dots;
+    /* 0, or what flux__gemm_by_inner chose for the whole product of which this is a part */
+    int inner_kernel;
     /* NULL, or called once for each finished piece of C, from any thread, while the piece is in
        the cache: rows i0 ... i0+mb-1, columns j0 ... j0+nb-1, element (i, j) of the piece at
        block[i + j * ld]. */
@@ -14743,16 +14777,16 @@ typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, cons
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add,
                                   const void *next, int64_t next_step);
 
-/* An inner-product kernel: 4 * fours rows of A times two columns of B. a: rows a_row apart, b:
+/* An inner-product kernel: 4 * inner4 rows of A times two columns of B. a: rows a_row apart, b:
    columns b_col apart, both contiguous along k (k is a vector or more), so that neither is
    transposed. sum: of each four rows first the four sums of column 0, then the four of column
    1. */
-typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b,
-                                int64_t b_col, void *sum, int64_t fours);
+typedef void (*flux__gemm_inner)(int64_t k, const void *a, int64_t a_row, const void *b,
+                                int64_t b_col, void *sum, int64_t inner4);
 /* The same of four columns of B, with the same bits. c: the four sums of a row are contiguous,
    rows are c_row apart. */
-typedef void (*flux__gemm_fours)(int64_t k, const void *a, int64_t a_row, const void *b,
-                                 int64_t b_col, void *c, int64_t c_row, int64_t fours);
+typedef void (*flux__gemm_inner4)(int64_t k, const void *a, int64_t a_row, const void *b,
+                                 int64_t b_col, void *c, int64_t c_row, int64_t inner4);
 
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
     /* the set with vectors of half the length that gives the same bits, or NULL */
@@ -14762,11 +14796,11 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
     const flux__gemm_kernel *one, *two;
     /* NULL, or the packing kernel of the largest tile: it prefetches nothing, but copies its
        part of A to `next` */
-    flux__gemm_kernel keep;
+    flux__gemm_kernel packs;
     /* NULL, or a microkernel of the largest tile that prefetches nothing */
     flux__gemm_kernel plain;
-    flux__gemm_dots dots;                 /* inner products with two columns of B, */
-    flux__gemm_fours fours;  /* and with four; NULL where there are too few registers */
+    flux__gemm_inner inner_kernel;                 /* inner products with two columns of B, */
+    flux__gemm_inner4 inner4;  /* and with four; NULL where there are too few registers */
 } flux__gemm_set;
 
 /* Column j of B is read through pointer j / 3, at 0, 1 or 2 column strides from it: that is
@@ -14800,8 +14834,8 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #    define FLUX__GEMM_FUSE
 #  endif
 #  define FLUX__GEMM_TYPES(bytes)                                                                  \
-    typedef float flux__gemm_f##bytes __attribute__((vector_size(bytes), aligned(4), may_alias));  \
-    typedef double flux__gemm_d##bytes __attribute__((vector_size(bytes), aligned(8), may_alias));
+    typedef float flux__vec##bytes##f __attribute__((vector_size(bytes), aligned(4), may_alias));  \
+    typedef double flux__vec##bytes##d __attribute__((vector_size(bytes), aligned(8), may_alias));
 FLUX__GEMM_TYPES(16)
 FLUX__GEMM_TYPES(32)
 FLUX__GEMM_TYPES(64)
@@ -14856,37 +14890,37 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__K_FETCH FLUX__PREFETCH_LATER(fetch)
 /* What the packing kernel copies is in the second-level cache by then, but its columns are too
    far apart for the processor to prefetch more. */
-#  define FLUX__K_KEEP                                                                             \
+#  define FLUX__K_PACK                                                                             \
     ((V *)(uintptr_t)fetch)[0] = u, ((V *)(uintptr_t)fetch)[1] = v;                                \
     FLUX__PREFETCH(p + 16 * a_step)
-#  define FLUX__GEMM_KERNEL(name, type, vec, mul, high, wide, target)                              \
-    FLUX__GEMM_LOOP(name##_##high##x##wide, type, vec, mul##high, high, wide, target, FLUX__K_FETCH)
-#  define FLUX__GEMM_LOOP(name, type, vec, mul, high, wide, target, beside)                        \
+#  define FLUX__GEMM_KERNEL(name, type, vec, mul, mr, nr, target)                              \
+    FLUX__GEMM_LOOP(name##_##mr##x##nr, type, vec, mul##mr, mr, nr, target, FLUX__K_FETCH)
+#  define FLUX__GEMM_LOOP(name, type, vec, mul, mr, nr, target, beside)                        \
     FLUX__GEMM_FN(target) void name(                                                               \
         int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
         void *c, int64_t ldc, int add, const void *next, int64_t next_step) {                     \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef type T;                                                                            \
-        const T *b0 = (const T *)b, *b1 = wide > 3 ? b0 + 3 * b_col : b0,                          \
-                *b2 = wide > 6 ? b1 + 3 * b_col : b0, *b3 = wide > 9 ? b2 + 3 * b_col : b0;        \
+        const T *b0 = (const T *)b, *b1 = nr > 3 ? b0 + 3 * b_col : b0,                          \
+                *b2 = nr > 6 ? b1 + 3 * b_col : b0, *b3 = nr > 9 ? b2 + 3 * b_col : b0;        \
         const T *p = (const T *)a;                                                                 \
         const char *fetch = (const char *)next;                                                    \
-        V *at, u, v, w, zero = {0} FLUX__COLUMNS##wide(FLUX__K_VAR##high);                         \
-        FLUX__COLUMNS##wide(FLUX__K_ZERO##high)                                                    \
+        V *at, u, v, w, zero = {0} FLUX__COLUMNS##nr(FLUX__K_VAR##mr);                         \
+        FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                    \
         at = (V *)c;                                                                               \
-        if (high == 1 && add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##wide(FLUX__K_GET) }             \
+        if (mr == 1 && add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET) }             \
         for (; k; k--) {                                                                           \
             u = ((const V *)(const void *)p)[0];                                                   \
-            if (high == 2) v = ((const V *)(const void *)p)[high - 1];                             \
-            FLUX__COLUMNS##wide(mul)                                                               \
-            if (high == 2) { beside fetch += next_step; }                                          \
+            if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                             \
+            FLUX__COLUMNS##nr(mul)                                                               \
+            if (mr == 2) { beside fetch += next_step; }                                          \
             p += a_step, b0 += b_row, b1 += b_row, b2 += b_row, b3 += b_row;                       \
         }                                                                                          \
         at = (V *)c;                                                                               \
-        if (add == FLUX__GEMM_ADD) { FLUX__COLUMNS##wide(FLUX__K_ADD##high) }                      \
+        if (add == FLUX__GEMM_ADD) { FLUX__COLUMNS##nr(FLUX__K_ADD##mr) }                      \
         at = (V *)c;                                                                               \
-        FLUX__COLUMNS##wide(FLUX__K_PUT##high)                                                     \
+        FLUX__COLUMNS##nr(FLUX__K_PUT##mr)                                                     \
         (void)v, (void)w, (void)b3, (void)fetch;                                                   \
     }
 /* Vectors of half the length are twice the instructions, and a core that two threads share
@@ -14920,29 +14954,29 @@ FLUX__GEMM_TYPES(64)
         FLUX__COLUMNS6(FLUX__K_PUT2)                                                               \
         (void)next, (void)next_step;                                                               \
     }
-#  define FLUX__GEMM_HIGH6(name, type, vec, mul, high, target)                                     \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 1, target)                                       \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 2, target)                                       \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 3, target)                                       \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 4, target)                                       \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 6, target)
-#  define FLUX__GEMM_HIGH8(name, type, vec, mul, high, target)                                     \
-    FLUX__GEMM_HIGH6(name, type, vec, mul, high, target)                                           \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 8, target)
-#  define FLUX__GEMM_HIGH12(name, type, vec, mul, high, target)                                    \
-    FLUX__GEMM_HIGH8(name, type, vec, mul, high, target)                                           \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 10, target)                                      \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 12, target)
+#  define FLUX__GEMM_MR6(name, type, vec, mul, mr, target)                                     \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 1, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 2, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 3, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 4, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 6, target)
+#  define FLUX__GEMM_MR8(name, type, vec, mul, mr, target)                                     \
+    FLUX__GEMM_MR6(name, type, vec, mul, mr, target)                                           \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 8, target)
+#  define FLUX__GEMM_MR12(name, type, vec, mul, mr, target)                                    \
+    FLUX__GEMM_MR8(name, type, vec, mul, mr, target)                                           \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 10, target)                                      \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 12, target)
 #  define FLUX__GEMM_LIST6(n) n##1, n##2, n##3, n##4, n##6
 #  define FLUX__GEMM_LIST8(n) FLUX__GEMM_LIST6(n), n##8
 #  define FLUX__GEMM_LIST12(n) FLUX__GEMM_LIST8(n), n##10, n##12
 #  if !defined(__clang__)
-typedef int flux__gemm_i16 __attribute__((vector_size(16)));
-typedef int64_t flux__gemm_l16 __attribute__((vector_size(16)));
-typedef int flux__gemm_i32 __attribute__((vector_size(32)));
-typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
-typedef int flux__gemm_i64 __attribute__((vector_size(64)));
-typedef int64_t flux__gemm_l64 __attribute__((vector_size(64)));
+typedef int flux__vec16i __attribute__((vector_size(16)));
+typedef int64_t flux__vec16l __attribute__((vector_size(16)));
+typedef int flux__vec32i __attribute__((vector_size(32)));
+typedef int64_t flux__vec32l __attribute__((vector_size(32)));
+typedef int flux__vec64i __attribute__((vector_size(64)));
+typedef int64_t flux__vec64l __attribute__((vector_size(64)));
 #  endif
 #  define FLUX__LANES2(i, j) i, j
 #  define FLUX__LANE8(i) ((i) < 4 ? (i) : (i) + 4)
@@ -14976,24 +15010,24 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #  define FLUX__D_HALVE(half, H, x)                                                                \
     half = *(const H *)(const void *)&x;                                                           \
     if (sizeof(x) > sizeof(H)) half += ((const H *)(const void *)&x)[sizeof(x) > sizeof(H)];
-#  define FLUX__FOLD_F(ints, lanes, c)                                                             \
+#  define FLUX__HREDUCE_F(ints, lanes, c)                                                             \
     FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(2, 6, 3, 7)) u += v; \
     FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(2, 6, 3, 7)) v += w; \
     FLUX__SHUFFLE(w, u, v, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(u, u, v, ints, lanes(2, 3, 6, 7)) u += w;
-#  define FLUX__FOLD_D(ints, lanes, c)                                                             \
+#  define FLUX__HREDUCE_D(ints, lanes, c)                                                             \
     FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(1, 3)) u += v; \
     FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(1, 3)) v += w;
 #  define FLUX__JOIN(to, x)                                                                        \
     { H half; W all; FLUX__D_HALVE(half, H, x) FLUX__D_HALVE(all, W, half)                         \
       *(W *)(void *)(to) = all; }
 #  define FLUX__SUMS_F(ints, lanes)                                                                \
-    FLUX__FOLD_F(ints, lanes, 0) FLUX__JOIN(to, u)                                                 \
-    FLUX__FOLD_F(ints, lanes, 1) FLUX__JOIN(to + 4, u)
+    FLUX__HREDUCE_F(ints, lanes, 0) FLUX__JOIN(to, u)                                                 \
+    FLUX__HREDUCE_F(ints, lanes, 1) FLUX__JOIN(to + 4, u)
 #  define FLUX__SUMS_D(ints, lanes)                                                                \
-    FLUX__FOLD_D(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v)                           \
-    FLUX__FOLD_D(ints, lanes, 1) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
-#  define FLUX__GEMM_DOTS(name, type, vec, half_vec, short_vec, sums, ints, lanes, target)         \
-    FLUX__GEMM_FN(target) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours) { \
+    FLUX__HREDUCE_D(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v)                           \
+    FLUX__HREDUCE_D(ints, lanes, 1) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
+#  define FLUX__GEMM_INNER(name, type, vec, half_vec, short_vec, sums, ints, lanes, target)         \
+    FLUX__GEMM_FN(target) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t inner4) { \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef half_vec H;                                                                        \
@@ -15001,7 +15035,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         typedef short_vec W;                                                                       \
         const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
         type *to = (type *)sum;                                                                    \
-        for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 8) {                     \
+        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 8) {                     \
             const type *p = (const type *)a, *q = (const type *)b;                                 \
             V t, y, z, u, v, w, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3); \
             FLUX__D_LOOP(type, FLUX__D_STEP, 0)                                                    \
@@ -15014,7 +15048,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #    define FLUX__D_BOTH(r)                                                                        \
                 t = FLUX__D_ALL(p + r * a_row), x##r##0 += t * y, t = FLUX__D_ALL(p + r * a_row + n / 2), x##r##1 += t * z;
 #    define FLUX__D_REST(r)                                                                        \
-                t = FLUX__D_LAST(p + r * a_row), x##r##0 += t * y, t = (V)(*(const M *)(const void *)(p + r * a_row + n / 2) & high), x##r##1 += t * z;
+                t = FLUX__D_LAST(p + r * a_row), x##r##0 += t * y, t = (V)(*(const M *)(const void *)(p + r * a_row + n / 2) & mr), x##r##1 += t * z;
 #    define FLUX__D_ONE(type)                                                                      \
             int64_t left = k;                                                                      \
             for (; left >= n; left -= n, p += n, q += n) {                                         \
@@ -15023,25 +15057,25 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
             }                                                                                      \
             if (left > 0 && k >= n) {                                                              \
                 const int *mask = flux__gemm_last + 16 - (n - left) * (int)(sizeof(type) / sizeof(int)); \
-                const M last = *(const M *)(const void *)mask, high = *(const M *)(const void *)(mask + 8); \
+                const M last = *(const M *)(const void *)mask, mr = *(const M *)(const void *)(mask + 8); \
                 p -= n - left, q -= n - left;                                                      \
-                y = FLUX__D_LAST(q), z = (V)(*(const M *)(const void *)(q + n / 2) & high);        \
+                y = FLUX__D_LAST(q), z = (V)(*(const M *)(const void *)(q + n / 2) & mr);        \
                 FLUX__D_REST(0) FLUX__D_REST(1) FLUX__D_REST(2) FLUX__D_REST(3)                    \
             }
 #    define FLUX__ONE_F(ints, lanes)                                                               \
-    FLUX__FOLD_F(ints, lanes, 0) s0 = u; FLUX__FOLD_F(ints, lanes, 1) u += s0;                     \
+    FLUX__HREDUCE_F(ints, lanes, 0) s0 = u; FLUX__HREDUCE_F(ints, lanes, 1) u += s0;                     \
     FLUX__JOIN(to, u) FLUX__JOIN(to + 4, u)
 #    define FLUX__ONE_D(ints, lanes)                                                               \
-    FLUX__FOLD_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__FOLD_D(ints, lanes, 1) u += s0, v += s1;     \
+    FLUX__HREDUCE_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 1) u += s0, v += s1;     \
     FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
 #    define FLUX__HALF_SUM(s, u, to) if (first) { s += u; FLUX__JOIN(to, s) } else s = u;
 #    define FLUX__HALVES_F(ints, lanes)                                                            \
-    FLUX__FOLD_F(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__FOLD_F(ints, lanes, 1) FLUX__HALF_SUM(s1, u, to + 4)
+    FLUX__HREDUCE_F(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HREDUCE_F(ints, lanes, 1) FLUX__HALF_SUM(s1, u, to + 4)
 #    define FLUX__HALVES_D(ints, lanes)                                                            \
-    FLUX__FOLD_D(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HALF_SUM(s1, v, to + 2)           \
-    FLUX__FOLD_D(ints, lanes, 1) FLUX__HALF_SUM(s2, u, to + 4) FLUX__HALF_SUM(s3, v, to + 6)
+    FLUX__HREDUCE_D(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HALF_SUM(s1, v, to + 2)           \
+    FLUX__HREDUCE_D(ints, lanes, 1) FLUX__HALF_SUM(s2, u, to + 4) FLUX__HALF_SUM(s3, v, to + 6)
 #    define FLUX__GEMM_HALVES(name, type, vec, short_vec, sums, one, ints, lanes)                  \
-    FLUX__GEMM_FN(FLUX__AVX2) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours) { \
+    FLUX__GEMM_FN(FLUX__AVX2) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t inner4) { \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef vec H;                                                                             \
@@ -15049,7 +15083,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         typedef short_vec W;                                                                       \
         const int64_t n = 64 / (int)sizeof(type);                                                  \
         type *to = (type *)sum;                                                                    \
-        for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 8) {                     \
+        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 8) {                     \
             V s0, s1, s2, s3, zero = {0};                                                          \
             s0 = s1 = s2 = s3 = zero;                                                              \
             for (int64_t first = 0; b_col && first < n; first += n / 2) {                          \
@@ -15085,10 +15119,10 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
                 const V y0 = at(q), y1 = at(q + b_col), y2 = at(q + 2 * b_col), y3 = at(q + 3 * b_col); \
                 FLUX__D_MUL4(at, 0) FLUX__D_MUL4(at, 1) FLUX__D_MUL4(at, 2) FLUX__D_MUL4(at, 3)    \
             }
-#    define FLUX__JOIN_HALVES(sum, a, b, low, high) {                                              \
-        flux__gemm_d64 one, two;                                                                   \
-        FLUX__SHUFFLE(one, (flux__gemm_d64)a, (flux__gemm_d64)b, flux__gemm_l64, low)              \
-        FLUX__SHUFFLE(two, (flux__gemm_d64)a, (flux__gemm_d64)b, flux__gemm_l64, high)             \
+#    define FLUX__JOIN_HALVES(sum, a, b, low, mr) {                                              \
+        flux__vec64d one, two;                                                                   \
+        FLUX__SHUFFLE(one, (flux__vec64d)a, (flux__vec64d)b, flux__vec64l, low)              \
+        FLUX__SHUFFLE(two, (flux__vec64d)a, (flux__vec64d)b, flux__vec64l, mr)             \
         sum = (V)one + (V)two;                                                                     \
     }
 #    define FLUX__LIST(...) __VA_ARGS__
@@ -15098,27 +15132,27 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     FLUX__JOIN_HALVES(a, a, c, FLUX__LIST(0, 1, 4, 5, 8, 9, 12, 13), FLUX__LIST(2, 3, 6, 7, 10, 11, 14, 15))
 #    define FLUX__PUT_ROW(c, x, i)                                                                 \
     *(W *)(void *)(to + c * c_row) = ((const W *)(const void *)&x)[i];
-#    define FLUX__FOURS_F(ints, lanes)                                                             \
-    FLUX__FOLD_F(ints, lanes, 0) s0 = u; FLUX__FOLD_F(ints, lanes, 1) s1 = u; FLUX__FOLD_F(ints, lanes, 2) s2 = u; FLUX__FOLD_F(ints, lanes, 3) \
+#    define FLUX__INNER4_F(ints, lanes)                                                             \
+    FLUX__HREDUCE_F(ints, lanes, 0) s0 = u; FLUX__HREDUCE_F(ints, lanes, 1) s1 = u; FLUX__HREDUCE_F(ints, lanes, 2) s2 = u; FLUX__HREDUCE_F(ints, lanes, 3) \
     FLUX__JOIN4(s0, s1, s2, u)                                                                     \
     FLUX__PUT_ROW(0, s0, 0) FLUX__PUT_ROW(1, s0, 1) FLUX__PUT_ROW(2, s0, 2) FLUX__PUT_ROW(3, s0, 3)
-#    define FLUX__FOURS_D(ints, lanes)                                                             \
-    FLUX__FOLD_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__FOLD_D(ints, lanes, 1)                      \
+#    define FLUX__INNER4_D(ints, lanes)                                                             \
+    FLUX__HREDUCE_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 1)                      \
     FLUX__JOIN4(s0, s1, u, v)                                                                      \
     FLUX__PUT_ROW(0, s0, 0) FLUX__PUT_ROW(1, s0, 1)                                                \
-    FLUX__FOLD_D(ints, lanes, 2) s0 = u, s1 = v; FLUX__FOLD_D(ints, lanes, 3)                      \
+    FLUX__HREDUCE_D(ints, lanes, 2) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 3)                      \
     FLUX__JOIN4(s0, s1, u, v)                                                                      \
     FLUX__PUT_ROW(2, s0, 0) FLUX__PUT_ROW(3, s0, 1)
-#    define FLUX__GEMM_FOURS(name, type, vec, short_vec, sums, ints, lanes)                        \
+#    define FLUX__GEMM_INNER4(name, type, vec, short_vec, sums, ints, lanes)                        \
     FLUX__GEMM_FN(FLUX__AVX512) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *c, int64_t c_row, \
-                                          int64_t fours) {                                         \
+                                          int64_t inner4) {                                         \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef short_vec W;                                                                       \
         typedef int M __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));              \
         const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
         type *to = (type *)c;                                                                      \
-        for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 4 * c_row) {             \
+        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 4 * c_row) {             \
             const type *p = (const type *)a, *q = (const type *)b;                                 \
             V t, u, v, w, s0, s1, s2, zero = {0} FLUX__D_VAR4(0) FLUX__D_VAR4(1) FLUX__D_VAR4(2) FLUX__D_VAR4(3); \
             FLUX__D_LOOP(type, FLUX__D_STEP4, 0)                                                   \
@@ -15127,61 +15161,61 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         }                                                                                          \
     }
 #  endif
-#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots, fours, keep, plain) \
-    FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
-    FLUX__GEMM_HIGH##wide(name, type, vec, mul, 2, target)                                         \
-    static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
-    static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
-    static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
-                                        name##_two, keep, plain, dots##_dots, fours};
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, nr, target, narrow, inner_kernel, inner4, packs, plain) \
+    FLUX__GEMM_MR##nr(name, type, vec, mul, 1, target)                                         \
+    FLUX__GEMM_MR##nr(name, type, vec, mul, 2, target)                                         \
+    static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##nr(name##_1x)};              \
+    static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##nr(name##_2x)};              \
+    static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), nr, name##_one,       \
+                                        name##_two, packs, plain, inner_kernel##_inner, inner4};
 
-FLUX__GEMM_DOTS(flux__gemm_f32_base_dots, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16,
-                FLUX__SUMS_F, flux__gemm_i16, FLUX__LANES4, )
-FLUX__GEMM_DOTS(flux__gemm_f64_base_dots, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16,
-                FLUX__SUMS_D, flux__gemm_l16, FLUX__LANES2, )
+FLUX__GEMM_INNER(flux__gemm_f32_base_inner, float, flux__vec16f, flux__vec16f, flux__vec16f,
+                FLUX__SUMS_F, flux__vec16i, FLUX__LANES4, )
+FLUX__GEMM_INNER(flux__gemm_f64_base_inner, double, flux__vec16d, flux__vec16d, flux__vec16d,
+                FLUX__SUMS_D, flux__vec16l, FLUX__LANES2, )
 #  if FLUX__X86
-FLUX__GEMM_HALVES(flux__gemm_f32_avx2_dots, float, flux__gemm_f32, flux__gemm_f16, FLUX__HALVES_F,
-                  FLUX__ONE_F, flux__gemm_i32, FLUX__LANES8)
-FLUX__GEMM_HALVES(flux__gemm_f64_avx2_dots, double, flux__gemm_d32, flux__gemm_d16, FLUX__HALVES_D,
-                  FLUX__ONE_D, flux__gemm_l32, FLUX__LANES22)
-FLUX__GEMM_DOTS(flux__gemm_f32_avx512_dots, float, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16,
-                FLUX__SUMS_F, flux__gemm_i64, FLUX__LANES16, FLUX__AVX512)
-FLUX__GEMM_DOTS(flux__gemm_f64_avx512_dots, double, flux__gemm_d64, flux__gemm_d32, flux__gemm_d16,
-                FLUX__SUMS_D, flux__gemm_l64, FLUX__LANES2222, FLUX__AVX512)
-FLUX__GEMM_FOURS(flux__gemm_f32_fours, float, flux__gemm_f64, flux__gemm_f16, FLUX__FOURS_F,
-                 flux__gemm_i64, FLUX__LANES16)
-FLUX__GEMM_FOURS(flux__gemm_f64_fours, double, flux__gemm_d64, flux__gemm_d32, FLUX__FOURS_D,
-                 flux__gemm_l64, FLUX__LANES2222)
+FLUX__GEMM_HALVES(flux__gemm_f32_avx2_inner, float, flux__vec32f, flux__vec16f, FLUX__HALVES_F,
+                  FLUX__ONE_F, flux__vec32i, FLUX__LANES8)
+FLUX__GEMM_HALVES(flux__gemm_f64_avx2_inner, double, flux__vec32d, flux__vec16d, FLUX__HALVES_D,
+                  FLUX__ONE_D, flux__vec32l, FLUX__LANES22)
+FLUX__GEMM_INNER(flux__gemm_f32_avx512_inner, float, flux__vec64f, flux__vec32f, flux__vec16f,
+                FLUX__SUMS_F, flux__vec64i, FLUX__LANES16, FLUX__AVX512)
+FLUX__GEMM_INNER(flux__gemm_f64_avx512_inner, double, flux__vec64d, flux__vec32d, flux__vec16d,
+                FLUX__SUMS_D, flux__vec64l, FLUX__LANES2222, FLUX__AVX512)
+FLUX__GEMM_INNER4(flux__gemm_f32_inner4, float, flux__vec64f, flux__vec16f, FLUX__INNER4_F,
+                 flux__vec64i, FLUX__LANES16)
+FLUX__GEMM_INNER4(flux__gemm_f64_inner4, double, flux__vec64d, flux__vec32d, FLUX__INNER4_D,
+                 flux__vec64l, FLUX__LANES2222)
 #  endif
 #  if FLUX__NEON
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL,
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__vec16f, 16, FLUX__K_MULN, 12, , NULL,
                flux__gemm_f32_base, NULL, NULL, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MULO, 12, , NULL,
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__vec16d, 16, FLUX__K_MULO, 12, , NULL,
                flux__gemm_f64_base, NULL, NULL, NULL)
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL,
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__vec16f, 16, FLUX__K_MUL, 6, , NULL,
                flux__gemm_f32_base, NULL, NULL, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL,
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__vec16d, 16, FLUX__K_MUL, 6, , NULL,
                flux__gemm_f64_base, NULL, NULL, NULL)
 #  endif
 #  if FLUX__X86
-FLUX__GEMM_LOOP(flux__gemm_f32_keep, float, flux__gemm_f32, FLUX__K_MUL2, 2, 6, FLUX__AVX2,
-                FLUX__K_KEEP)
-FLUX__GEMM_LOOP(flux__gemm_f64_keep, double, flux__gemm_d32, FLUX__K_MUL2, 2, 6, FLUX__AVX2,
-                FLUX__K_KEEP)
-FLUX__GEMM_PLAIN(flux__gemm_f32_plain, float, flux__gemm_f32, FLUX__AVX2)
-FLUX__GEMM_PLAIN(flux__gemm_f64_plain, double, flux__gemm_d32, FLUX__AVX2)
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL,
-               flux__gemm_f32_avx2, NULL, flux__gemm_f32_keep, flux__gemm_f32_plain)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL,
-               flux__gemm_f64_avx2, NULL, flux__gemm_f64_keep, flux__gemm_f64_plain)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512,
-               &flux__gemm_f32_avx2, flux__gemm_f32_avx512, flux__gemm_f32_fours, NULL, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512,
-               &flux__gemm_f64_avx2, flux__gemm_f64_avx512, flux__gemm_f64_fours, NULL, NULL)
+FLUX__GEMM_LOOP(flux__gemm_f32_pack, float, flux__vec32f, FLUX__K_MUL2, 2, 6, FLUX__AVX2,
+                FLUX__K_PACK)
+FLUX__GEMM_LOOP(flux__gemm_f64_pack, double, flux__vec32d, FLUX__K_MUL2, 2, 6, FLUX__AVX2,
+                FLUX__K_PACK)
+FLUX__GEMM_PLAIN(flux__gemm_f32_plain, float, flux__vec32f, FLUX__AVX2)
+FLUX__GEMM_PLAIN(flux__gemm_f64_plain, double, flux__vec32d, FLUX__AVX2)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__vec32f, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL,
+               flux__gemm_f32_avx2, NULL, flux__gemm_f32_pack, flux__gemm_f32_plain)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__vec32d, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL,
+               flux__gemm_f64_avx2, NULL, flux__gemm_f64_pack, flux__gemm_f64_plain)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__vec64f, 64, FLUX__K_MULS, 12, FLUX__AVX512,
+               &flux__gemm_f32_avx2, flux__gemm_f32_avx512, flux__gemm_f32_inner4, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__vec64d, 64, FLUX__K_MULD, 8, FLUX__AVX512,
+               &flux__gemm_f64_avx2, flux__gemm_f64_avx512, flux__gemm_f64_inner4, NULL, NULL)
 #  endif
 #  if FLUX__BF16
-FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL,
+FLUX__GEMM_SET(flux__gemm_bf16, float, flux__vec64f, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL,
                flux__gemm_f32_avx2, NULL, NULL, NULL)
 #  endif
 
@@ -15189,29 +15223,29 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
 /* For compilers without vectors: the same interface; a "vector" is four rows, a tile has four
    columns at most. */
 #  define FLUX__GEMM_FN(target) static
-#  define FLUX__GEMM_KERNEL(name, type, high, wide)                                                \
-    static void name##_##high##x##wide(int64_t k, const void *a, int64_t a_step, const void *b,    \
+#  define FLUX__GEMM_KERNEL(name, type, mr, nr)                                                \
+    static void name##_##mr##x##nr(int64_t k, const void *a, int64_t a_step, const void *b,    \
                                        int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add, \
                                        const void *next, int64_t next_step) {                      \
-        type x[wide][4 * high] = {{0}}, *to = (type *)c, w;                                        \
+        type x[nr][4 * mr] = {{0}}, *to = (type *)c, w;                                        \
         const type *f = (const type *)a, *g = (const type *)b;                                     \
         int64_t i, j;                                                                              \
-        for (j = 0; add == FLUX__GEMM_GO_ON && j < wide; j++)                                      \
-            for (i = 0; i < 4 * high; i++) x[j][i] = to[j * ldc + i];                              \
+        for (j = 0; add == FLUX__GEMM_GO_ON && j < nr; j++)                                      \
+            for (i = 0; i < 4 * mr; i++) x[j][i] = to[j * ldc + i];                              \
         for (; k > 0; k--, f += a_step, g += b_row)                                                \
-            for (j = 0; j < wide; j++)                                                             \
-                for (i = 0, w = g[j * b_col]; i < 4 * high; i++) x[j][i] += f[i] * w;              \
-        for (j = 0; j < wide; j++, to += ldc)                                                      \
-            for (i = 0; i < 4 * high; i++) to[i] = x[j][i] + (add == FLUX__GEMM_ADD ? to[i] : 0);                    \
+            for (j = 0; j < nr; j++)                                                             \
+                for (i = 0, w = g[j * b_col]; i < 4 * mr; i++) x[j][i] += f[i] * w;              \
+        for (j = 0; j < nr; j++, to += ldc)                                                      \
+            for (i = 0; i < 4 * mr; i++) to[i] = x[j][i] + (add == FLUX__GEMM_ADD ? to[i] : 0);                    \
         (void)next, (void)next_step;                                                               \
     }
-#  define FLUX__GEMM_HIGH(name, type, high)                                                        \
-    FLUX__GEMM_KERNEL(name, type, high, 1) FLUX__GEMM_KERNEL(name, type, high, 2)                  \
-    FLUX__GEMM_KERNEL(name, type, high, 3) FLUX__GEMM_KERNEL(name, type, high, 4)
-#  define FLUX__GEMM_DOTS(name, type)                                                              \
-    static void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours) { \
+#  define FLUX__GEMM_MR(name, type, mr)                                                        \
+    FLUX__GEMM_KERNEL(name, type, mr, 1) FLUX__GEMM_KERNEL(name, type, mr, 2)                  \
+    FLUX__GEMM_KERNEL(name, type, mr, 3) FLUX__GEMM_KERNEL(name, type, mr, 4)
+#  define FLUX__GEMM_INNER(name, type)                                                              \
+    static void name##_inner(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t inner4) { \
         int64_t i, l;                                                                              \
-        for (i = 0; i < 8 * fours; i++) {                                                          \
+        for (i = 0; i < 8 * inner4; i++) {                                                          \
             const type *p = (const type *)a + (i / 8 * 4 + i % 4) * a_row, *q = (const type *)b + i / 4 % 2 * b_col; \
             type x = 0;                                                                            \
             for (l = 0; l < k; l++) x += p[l] * q[l];                                              \
@@ -15219,12 +15253,12 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
         }                                                                                          \
     }
 #  define FLUX__GEMM_SET(name, type)                                                               \
-    FLUX__GEMM_HIGH(name, type, 1)                                                                 \
-    FLUX__GEMM_HIGH(name, type, 2)                                                                 \
-    FLUX__GEMM_DOTS(name, type)                                                                    \
+    FLUX__GEMM_MR(name, type, 1)                                                                 \
+    FLUX__GEMM_MR(name, type, 2)                                                                 \
+    FLUX__GEMM_INNER(name, type)                                                                    \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
-    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, NULL, NULL, name##_dots, NULL};
+    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, NULL, NULL, name##_inner, NULL};
 FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
@@ -15245,7 +15279,7 @@ static const flux__gemm_set *flux__gemm_kernels(bool f64, bool pairs) {
 
 /* The set by whose vector length and tile the ways of summing are chosen: with AVX2 it is that
    of AVX-512, so that the sums are the same. */
-static const flux__gemm_set *flux__gemm_judge(const flux__gemm_set *set) {
+static const flux__gemm_set *flux__gemm_sizing_set(const flux__gemm_set *set) {
 #if FLUX__GEMM_VECTORS && FLUX__X86
     if (set == &flux__gemm_f32_avx2) return &flux__gemm_f32_avx512;
     if (set == &flux__gemm_f64_avx2) return &flux__gemm_f64_avx512;
@@ -15260,7 +15294,7 @@ FLUX__END_LEAN
    cpu/gemm_kernels.h. Contiguous columns are copied into panels as high as a
    tile, contiguous rows are transposed in registers, other strides are gathered
    element by element; B is packed interleaved, a tile's nr columns row by row.
-   The im2col pack (flux__gemm_collector) copies operands that are more than a
+   The im2col pack (flux__gemm_im2col_fn) copies operands that are more than a
    matrix, windows of an image or a sum over samples, straight from the
    implicit-GEMM map (flux__axes: how rows and columns are made of several
    dims).
@@ -15329,7 +15363,7 @@ FLUX__GEMM_FN() void flux__gemm_panels(const char *from, int64_t from_step, char
 }
 /* The interleaved pack: `pieces` contiguous pieces of `bytes` bytes each go to places to_step
    bytes apart. 24 and 48 bytes are what the largest tiles take of a row of B. */
-FLUX__GEMM_FN() void flux__gemm_deal(const char *from, char *to, int64_t to_step, int64_t pieces,
+FLUX__GEMM_FN() void flux__gemm_interleave(const char *from, char *to, int64_t to_step, int64_t pieces,
                                      int64_t bytes) {
     if (bytes == 24)
         for (; pieces > 0; pieces--, from += 24, to += to_step) memcpy(to, from, 24);
@@ -15357,45 +15391,45 @@ FLUX__GEMM_GATHER(flux__gemm_gather8, double)
    bytes is two of 16 side by side, each with a square of its own: the results of two vectors
    that lie below one another make whole columns. What is smaller than a square is left to
    `rest`. */
-#  define FLUX__TURN_ROW(V, p) *(const V *)(const void *)(p)
-#  define FLUX__TURN_PUT(V, column, x) *(V *)(void *)(d + (column) * to_step) = x;
-#  define FLUX__TURN_4(V, ints, lanes, s, a, b, c, e)                                              \
-    { V one = FLUX__TURN_ROW(V, s), two = FLUX__TURN_ROW(V, s + from_step), low, high;             \
-      V three = FLUX__TURN_ROW(V, s + 2 * from_step), four = FLUX__TURN_ROW(V, s + 3 * from_step); \
-      FLUX__SHUFFLE(low, one, two, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(high, three, four, ints, lanes(0, 4, 1, 5)) \
-      FLUX__SHUFFLE(a, low, high, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(b, low, high, ints, lanes(2, 3, 6, 7)) \
-      FLUX__SHUFFLE(low, one, two, ints, lanes(2, 6, 3, 7)) FLUX__SHUFFLE(high, three, four, ints, lanes(2, 6, 3, 7)) \
-      FLUX__SHUFFLE(c, low, high, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(e, low, high, ints, lanes(2, 3, 6, 7)) }
-#  define FLUX__TURN_2(V, ints, lanes, s, a, b)                                                    \
-    { V one = FLUX__TURN_ROW(V, s), two = FLUX__TURN_ROW(V, s + from_step);                        \
+#  define FLUX__TRANSPOSE_ROW(V, p) *(const V *)(const void *)(p)
+#  define FLUX__TRANSPOSE_PUT(V, column, x) *(V *)(void *)(d + (column) * to_step) = x;
+#  define FLUX__TRANSPOSE_4(V, ints, lanes, s, a, b, c, e)                                              \
+    { V one = FLUX__TRANSPOSE_ROW(V, s), two = FLUX__TRANSPOSE_ROW(V, s + from_step), low, mr;             \
+      V three = FLUX__TRANSPOSE_ROW(V, s + 2 * from_step), four = FLUX__TRANSPOSE_ROW(V, s + 3 * from_step); \
+      FLUX__SHUFFLE(low, one, two, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(mr, three, four, ints, lanes(0, 4, 1, 5)) \
+      FLUX__SHUFFLE(a, low, mr, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(b, low, mr, ints, lanes(2, 3, 6, 7)) \
+      FLUX__SHUFFLE(low, one, two, ints, lanes(2, 6, 3, 7)) FLUX__SHUFFLE(mr, three, four, ints, lanes(2, 6, 3, 7)) \
+      FLUX__SHUFFLE(c, low, mr, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(e, low, mr, ints, lanes(2, 3, 6, 7)) }
+#  define FLUX__TRANSPOSE_2(V, ints, lanes, s, a, b)                                                    \
+    { V one = FLUX__TRANSPOSE_ROW(V, s), two = FLUX__TRANSPOSE_ROW(V, s + from_step);                        \
       FLUX__SHUFFLE(a, one, two, ints, lanes(0, 2)) FLUX__SHUFFLE(b, one, two, ints, lanes(1, 3)) }
-#  define FLUX__TURN_JOIN(V, ints, column, a, b, ...)                                              \
-    { V joined; FLUX__SHUFFLE(joined, a, b, ints, __VA_ARGS__) FLUX__TURN_PUT(V, column, joined) }
-#  define FLUX__TURN_JOIN8(V, at, ...)                                                             \
-    FLUX__TURN_JOIN(V, flux__gemm_i32, at, a, f, __VA_ARGS__) FLUX__TURN_JOIN(V, flux__gemm_i32, at + 1, b, g, __VA_ARGS__) \
-    FLUX__TURN_JOIN(V, flux__gemm_i32, at + 2, c, h, __VA_ARGS__) FLUX__TURN_JOIN(V, flux__gemm_i32, at + 3, e, k, __VA_ARGS__)
-#  define FLUX__TURN_JOIN4(V, at, ...)                                                             \
-    FLUX__TURN_JOIN(V, flux__gemm_l32, at, a, c, __VA_ARGS__) FLUX__TURN_JOIN(V, flux__gemm_l32, at + 1, b, e, __VA_ARGS__)
-#  define FLUX__TURN_F16(V)                                                                        \
+#  define FLUX__TRANSPOSE_JOIN(V, ints, column, a, b, ...)                                              \
+    { V joined; FLUX__SHUFFLE(joined, a, b, ints, __VA_ARGS__) FLUX__TRANSPOSE_PUT(V, column, joined) }
+#  define FLUX__TRANSPOSE_JOIN8(V, at, ...)                                                             \
+    FLUX__TRANSPOSE_JOIN(V, flux__vec32i, at, a, f, __VA_ARGS__) FLUX__TRANSPOSE_JOIN(V, flux__vec32i, at + 1, b, g, __VA_ARGS__) \
+    FLUX__TRANSPOSE_JOIN(V, flux__vec32i, at + 2, c, h, __VA_ARGS__) FLUX__TRANSPOSE_JOIN(V, flux__vec32i, at + 3, e, k, __VA_ARGS__)
+#  define FLUX__TRANSPOSE_JOIN4(V, at, ...)                                                             \
+    FLUX__TRANSPOSE_JOIN(V, flux__vec32l, at, a, c, __VA_ARGS__) FLUX__TRANSPOSE_JOIN(V, flux__vec32l, at + 1, b, e, __VA_ARGS__)
+#  define FLUX__TRANSPOSE_F16(V)                                                                        \
     V a, b, c, e;                                                                                  \
-    FLUX__TURN_4(V, flux__gemm_i16, FLUX__LANES4, s, a, b, c, e)                                   \
-    FLUX__TURN_PUT(V, 0, a) FLUX__TURN_PUT(V, 1, b) FLUX__TURN_PUT(V, 2, c) FLUX__TURN_PUT(V, 3, e)
-#  define FLUX__TURN_F32(V)                                                                        \
+    FLUX__TRANSPOSE_4(V, flux__vec16i, FLUX__LANES4, s, a, b, c, e)                                   \
+    FLUX__TRANSPOSE_PUT(V, 0, a) FLUX__TRANSPOSE_PUT(V, 1, b) FLUX__TRANSPOSE_PUT(V, 2, c) FLUX__TRANSPOSE_PUT(V, 3, e)
+#  define FLUX__TRANSPOSE_F32(V)                                                                        \
     V a, b, c, e, f, g, h, k;                                                                      \
     const float *below = s + 4 * from_step;                                                        \
-    FLUX__TURN_4(V, flux__gemm_i32, FLUX__LANES8, s, a, b, c, e)                                   \
-    FLUX__TURN_4(V, flux__gemm_i32, FLUX__LANES8, below, f, g, h, k)                               \
-    FLUX__TURN_JOIN8(V, 0, 0, 1, 2, 3, 8, 9, 10, 11) FLUX__TURN_JOIN8(V, 4, 4, 5, 6, 7, 12, 13, 14, 15)
-#  define FLUX__TURN_D16(V)                                                                        \
+    FLUX__TRANSPOSE_4(V, flux__vec32i, FLUX__LANES8, s, a, b, c, e)                                   \
+    FLUX__TRANSPOSE_4(V, flux__vec32i, FLUX__LANES8, below, f, g, h, k)                               \
+    FLUX__TRANSPOSE_JOIN8(V, 0, 0, 1, 2, 3, 8, 9, 10, 11) FLUX__TRANSPOSE_JOIN8(V, 4, 4, 5, 6, 7, 12, 13, 14, 15)
+#  define FLUX__TRANSPOSE_D16(V)                                                                        \
     V a, b;                                                                                        \
-    FLUX__TURN_2(V, flux__gemm_l16, FLUX__LANES2, s, a, b)                                         \
-    FLUX__TURN_PUT(V, 0, a) FLUX__TURN_PUT(V, 1, b)
-#  define FLUX__TURN_D32(V)                                                                        \
+    FLUX__TRANSPOSE_2(V, flux__vec16l, FLUX__LANES2, s, a, b)                                         \
+    FLUX__TRANSPOSE_PUT(V, 0, a) FLUX__TRANSPOSE_PUT(V, 1, b)
+#  define FLUX__TRANSPOSE_D32(V)                                                                        \
     V a, b, c, e;                                                                                  \
     const double *below = s + 2 * from_step;                                                       \
-    FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, s, a, b) FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, below, c, e) \
-    FLUX__TURN_JOIN4(V, 0, 0, 1, 4, 5) FLUX__TURN_JOIN4(V, 2, 2, 3, 6, 7)
-#  define FLUX__GEMM_TURN(name, type, vec, n, square, rest, target)                                \
+    FLUX__TRANSPOSE_2(V, flux__vec32l, FLUX__LANES22, s, a, b) FLUX__TRANSPOSE_2(V, flux__vec32l, FLUX__LANES22, below, c, e) \
+    FLUX__TRANSPOSE_JOIN4(V, 0, 0, 1, 4, 5) FLUX__TRANSPOSE_JOIN4(V, 2, 2, 3, 6, 7)
+#  define FLUX__GEMM_TRANSPOSE(name, type, vec, n, square, rest, target)                                \
     FLUX__GEMM_FN(target) void name(const type *from, int64_t from_step, type *to, int64_t to_step, int64_t rows, int64_t columns) { \
         int64_t r, i, x, y, left, squares, step, from_down;                                        \
         if (rows < n || columns < n) rest(from, from_step, to, to_step, rows, columns);            \
@@ -15411,31 +15445,32 @@ FLUX__GEMM_GATHER(flux__gemm_gather8, double)
             }                                                                                      \
         }                                                                                          \
     }
-#  define FLUX__TURN_REST4(from, step, to, to_step, rows, columns)                                 \
+#  define FLUX__TRANSPOSE_REST4(from, step, to, to_step, rows, columns)                                 \
     flux__gemm_gather4(from, step, 1, to, to_step, rows, columns)
-#  define FLUX__TURN_REST8(from, step, to, to_step, rows, columns)                                 \
+#  define FLUX__TRANSPOSE_REST8(from, step, to, to_step, rows, columns)                                 \
     flux__gemm_gather8(from, step, 1, to, to_step, rows, columns)
-FLUX__GEMM_TURN(flux__gemm_turn4, float, flux__gemm_f16, 4, FLUX__TURN_F16, FLUX__TURN_REST4, )
-FLUX__GEMM_TURN(flux__gemm_turn8, double, flux__gemm_d16, 2, FLUX__TURN_D16, FLUX__TURN_REST8, )
+FLUX__GEMM_TRANSPOSE(flux__gemm_transpose4, float, flux__vec16f, 4, FLUX__TRANSPOSE_F16, FLUX__TRANSPOSE_REST4, )
+FLUX__GEMM_TRANSPOSE(flux__gemm_transpose8, double, flux__vec16d, 2, FLUX__TRANSPOSE_D16, FLUX__TRANSPOSE_REST8, )
 #  if FLUX__X86
-FLUX__GEMM_TURN(flux__gemm_turn4_avx2, float, flux__gemm_f32, 8, FLUX__TURN_F32, flux__gemm_turn4,
+FLUX__GEMM_TRANSPOSE(flux__gemm_transpose4_avx2, float, flux__vec32f, 8, FLUX__TRANSPOSE_F32, flux__gemm_transpose4,
                 FLUX__AVX2)
-FLUX__GEMM_TURN(flux__gemm_turn8_avx2, double, flux__gemm_d32, 4, FLUX__TURN_D32, flux__gemm_turn8,
+FLUX__GEMM_TRANSPOSE(flux__gemm_transpose8_avx2, double, flux__vec32d, 4, FLUX__TRANSPOSE_D32, flux__gemm_transpose8,
                 FLUX__AVX2)
-#    define FLUX__TURN(name) (flux__simd() ? name##_avx2 : name)
+#    define FLUX__TRANSPOSE(name) (flux__simd() ? name##_avx2 : name)
 #  endif
 #else
-static void flux__gemm_turn4(const float *from, int64_t from_step, float *to, int64_t to_step,
+static void flux__gemm_transpose4(const float *from, int64_t from_step, float *to, int64_t to_step,
                              int64_t rows, int64_t columns) {
     flux__gemm_gather4(from, from_step, 1, to, to_step, rows, columns);
 }
-static void flux__gemm_turn8(const double *from, int64_t from_step, double *to, int64_t to_step,
+static void flux__gemm_transpose8(const double *from, int64_t from_step, double *to,
+                                  int64_t to_step,
                              int64_t rows, int64_t columns) {
     flux__gemm_gather8(from, from_step, 1, to, to_step, rows, columns);
 }
 #endif
-#ifndef FLUX__TURN
-#  define FLUX__TURN(name) name
+#ifndef FLUX__TRANSPOSE
+#  define FLUX__TRANSPOSE(name) name
 #endif
 
 /* Packs rows x columns elements of `size` bytes with strides `row` and `column` (in elements)
@@ -15448,10 +15483,10 @@ static void flux__gemm_copy(int64_t size, const void *from, int64_t row, int64_t
         flux__gemm_copy_rows((const char *)from, column * size, (char *)to, to_step * size, columns,
                              rows * size);
     else if (size == 4 && column == 1)
-        FLUX__TURN(flux__gemm_turn4)(f, row, (float *)to, to_step, rows, columns);
+        FLUX__TRANSPOSE(flux__gemm_transpose4)(f, row, (float *)to, to_step, rows, columns);
     else if (size == 4) flux__gemm_gather4(f, row, column, to, to_step, rows, columns);
     else if (column == 1)
-        FLUX__TURN(flux__gemm_turn8)(d, row, (double *)to, to_step, rows, columns);
+        FLUX__TRANSPOSE(flux__gemm_transpose8)(d, row, (double *)to, to_step, rows, columns);
     else flux__gemm_gather8(d, row, column, to, to_step, rows, columns);
 }
 
@@ -15464,7 +15499,7 @@ typedef struct flux__gemm_run { int64_t from, to, n; } flux__gemm_run;
 /* Copies the runs once for each of the points first ... first+count-1 of `across`; copies of
    points are to_step words apart. A run's words are `step` apart in `from` and contiguous in
    the copy; an element is `words` words, one or two. */
-typedef void (*flux__gemm_collector)(int64_t words, const float *from, const flux__axes *across,
+typedef void (*flux__gemm_im2col_fn)(int64_t words, const float *from, const flux__axes *across,
                                      int64_t first, int64_t count, const flux__gemm_run *run,
                                      int64_t runs, int64_t step, float *to, int64_t to_step);
 
@@ -15499,7 +15534,7 @@ static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t 
         i = n - (int)(sizeof(vec) / sizeof *q);                                                    \
         FLUX__GEMM_MOVE(vec, q + i, p + i)                                                         \
     }
-#define FLUX__GEMM_COLLECT(name, vec, half, least, evens, target)                                  \
+#define FLUX__GEMM_IM2COL(name, vec, half, least, evens, target)                                  \
     FLUX__GEMM_FN(target) void name(int64_t words, const float *from, const flux__axes *across, int64_t first, int64_t count, \
                                     const flux__gemm_run *run, int64_t runs, int64_t step, float *to, int64_t to_step) { \
         const int64_t size = (int)sizeof(float), lanes = (int)sizeof(vec) / size;                  \
@@ -15526,7 +15561,7 @@ static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t 
 
 #if !FLUX__GEMM_VECTORS
 #  define FLUX__EVENS(to, from)
-FLUX__GEMM_COLLECT(flux__collect_base, float, float, float, FLUX__EVENS, )
+FLUX__GEMM_IM2COL(flux__im2col_base, float, float, float, FLUX__EVENS, )
 #else
 /* Copies every second word, without reading past the last of them. */
 #  if defined(__clang__)
@@ -15538,9 +15573,9 @@ FLUX__GEMM_COLLECT(flux__collect_base, float, float, float, FLUX__EVENS, )
         *(vec *)(void *)(to) = __builtin_shuffle(((const vec *)(const void *)(from))[0], ((const vec *)(const void *)(from))[1], even); \
     }
 #  endif
-#  define FLUX__EVEN4(to, from) FLUX__EVEN(flux__gemm_f16, flux__gemm_i16, to, from, 0, 2, 4, 6)
+#  define FLUX__EVEN4(to, from) FLUX__EVEN(flux__vec16f, flux__vec16i, to, from, 0, 2, 4, 6)
 #  define FLUX__EVEN16(to, from)                                                                   \
-    FLUX__EVEN(flux__gemm_f64, flux__gemm_i64, to, from, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,    \
+    FLUX__EVEN(flux__vec64f, flux__vec64i, to, from, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,    \
                22, 24, 26, 28, 30)
 #  define FLUX__EVENS(lanes, even, to, from) {                                                     \
         for (; i + lanes < n; i += lanes) even(to + i, from + 2 * i)                               \
@@ -15551,22 +15586,22 @@ FLUX__GEMM_COLLECT(flux__collect_base, float, float, float, FLUX__EVENS, )
 #  define FLUX__EVENS16(to, from)                                                                  \
     if (n > 16) FLUX__EVENS(16, FLUX__EVEN16, to, from)                                            \
     else FLUX__EVENS4(to, from)
-FLUX__GEMM_COLLECT(flux__collect_base, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16,
+FLUX__GEMM_IM2COL(flux__im2col_base, flux__vec16f, flux__vec16f, flux__vec16f,
                    FLUX__EVENS4, )
 #  if FLUX__X86
-FLUX__GEMM_COLLECT(flux__collect_avx2, flux__gemm_f32, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4,
+FLUX__GEMM_IM2COL(flux__im2col_avx2, flux__vec32f, flux__vec16f, flux__vec16f, FLUX__EVENS4,
                    FLUX__AVX2)
-FLUX__GEMM_COLLECT(flux__collect_avx512, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16,
+FLUX__GEMM_IM2COL(flux__im2col_avx512, flux__vec64f, flux__vec32f, flux__vec16f,
                    FLUX__EVENS16, FLUX__AVX512)
 #  endif
 #endif
 
 /* The im2col pack for this processor. */
-static flux__gemm_collector flux__gemm_collector_now(void) {
+static flux__gemm_im2col_fn flux__gemm_im2col_now(void) {
 #if FLUX__GEMM_VECTORS && FLUX__X86
-    if (flux__simd() > 0) return flux__simd() > 1 ? flux__collect_avx512 : flux__collect_avx2;
+    if (flux__simd() > 0) return flux__simd() > 1 ? flux__im2col_avx512 : flux__im2col_avx2;
 #endif
-    return flux__collect_base;
+    return flux__im2col_base;
 }
 
 FLUX__END_LEAN
@@ -15600,7 +15635,7 @@ typedef struct flux__gemm_plan {
     /* implicit-GEMM maps of a's and b's rows and columns; NULL: plain strides. With a map the
        operand is copied by `collect` */
     const flux__axes *a_rows, *a_cols, *b_rows, *b_cols;
-    flux__gemm_collector collect;
+    flux__gemm_im2col_fn im2col;
     /* size of the block of C that a task computes; number of such blocks down C */
     int64_t rows, columns, down;
     /* rows of A that are multiplied at a time, so that they stay in the second-level cache */
@@ -15621,8 +15656,9 @@ typedef struct flux__gemm_task {          /* one block of C */
     /* where the block of A that comes next is still to be prefetched; NULL: there is none, */
     const char *next;
     int64_t lines;  /* and how many cache lines of each of its columns are still to be prefetched */
-    bool keep;  /* A is packed by the kernel that reads it first (flux__gemm_keeps) */
-    bool late;  /* the epilogue is called once, when the block is complete (flux__gemm_late) */
+    bool packs;  /* A is packed by the kernel that reads it first (flux__gemm_packs_a) */
+    /* the epilogue is called once, when the block is complete (flux__gemm_epilogue_last) */
+    bool epilogue_last;
     /* number of A's columns that are read in place; the columns after them are read from the
        copy */
     int64_t there;
@@ -15660,22 +15696,22 @@ static int64_t flux__gemm_split(int64_t n, int64_t parts, int64_t unit) {
    starts earlier, so that it ends with the last row: the rows that it has in common with the
    tile before come out the same again. The result is below 0 only if all the rows are less than
    a vector. *high: the tile's rows. */
-static int64_t flux__gemm_tile_at(const flux__gemm_task *t, int64_t i, int64_t *high) {
+static int64_t flux__gemm_tile_at(const flux__gemm_task *t, int64_t i, int64_t *mr) {
     const flux__gemm_set *set = t->plan->set;
     int64_t lanes = set->lanes, left = t->ib - i,
             narrow = set->narrow && !t->plan->panels_b ? lanes / 2 : 0;
-    if (left <= narrow) *high = narrow;
-    else *high = left >= 2 * lanes || (i > 0 && left > lanes + narrow) ? 2 * lanes : lanes;
-    return flux__gemm_min(i, t->ib - *high);
+    if (left <= narrow) *mr = narrow;
+    else *mr = left >= 2 * lanes || (i > 0 && left > lanes + narrow) ? 2 * lanes : lanes;
+    return flux__gemm_min(i, t->ib - *mr);
 }
 
 /* The number of A's columns (of the present chunk) that can be read in place if a tile of
-   `high` rows reads past the rows of A, of which there are less than a vector: what follows a
+   `mr` rows reads past the rows of A, of which there are less than a vector: what follows a
    column in memory must be another column of A, or at least belong to A's memory. 0 where B has
    many columns, for then it is not worth it: each tile is computed in two parts. */
-static int64_t flux__gemm_readable(const flux__gemm_task *t, int64_t high) {
+static int64_t flux__gemm_readable(const flux__gemm_task *t, int64_t mr) {
     const flux__gemm_plan *p = t->plan;
-    int64_t beyond = (p->k - 1) * p->a_col + p->m - (t->i0 + t->i) - high;
+    int64_t beyond = (p->k - 1) * p->a_col + p->m - (t->i0 + t->i) - mr;
     if (p->n > p->k / 2 || p->a_col <= 0 || beyond < t->k0 * p->a_col) return 0;
     return flux__gemm_min(beyond / p->a_col + 1 - t->k0, t->kb);
 }
@@ -15711,7 +15747,7 @@ static bool flux__gemm_along(const flux__gemm_plan *p, const flux__axes *x, cons
 /* The im2col pack. Copies the points start ... start+count-1 of `across`, to_step elements
    apart in `to`; of each, the elements first ... first+n-1 of `along`, contiguously. from:
    element (0, 0) of the mapped matrix. */
-static void flux__gemm_collect(const flux__gemm_plan *p, const char *from, const flux__axes *along,
+static void flux__gemm_im2col(const flux__gemm_plan *p, const char *from, const flux__axes *along,
                                int64_t first, int64_t n, const flux__axes *across, int64_t start,
                                int64_t count, char *to, int64_t to_step) {
     flux__gemm_run run[64];
@@ -15719,7 +15755,7 @@ static void flux__gemm_collect(const flux__gemm_plan *p, const char *from, const
     for (i = 0; i < n; i += m) {
         m = n - i;
         runs = flux__gemm_runs(along, words, first + i, &m, run);
-        p->collect(words, (const float *)(const void *)from, across, start, count, run, runs,
+        p->im2col(words, (const float *)(const void *)from, across, start, count, run, runs,
                    words > 1 ? 1 : along->step[0], (float *)(void *)(to + i * p->size),
                    to_step * words);
     }
@@ -15728,14 +15764,14 @@ static void flux__gemm_collect(const flux__gemm_plan *p, const char *from, const
 /* Packs a mapped A whose columns, not rows, hold the longer runs: up to `most` rows by 64
    columns at a time are collected row by row, then transposed into the copy, whose columns are
    a_step apart. */
-static void flux__gemm_collect_turned(const flux__gemm_task *t) {
+static void flux__gemm_im2col_transposed(const flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     double part[1024];                    /* 32 rows of 64 floats, or 16 of doubles */
     int64_t i, k, rows, n, most = 128 / p->size;
     for (i = 0; i < t->ib; i += rows)
         for (k = 0, rows = flux__gemm_min(t->ib - i, most); k < t->kb; k += n) {
             n = flux__gemm_min(t->kb - k, 64);
-            flux__gemm_collect(p, p->a, p->a_cols, t->k0 + k, n, p->a_rows, t->i0 + t->i + i, rows,
+            flux__gemm_im2col(p, p->a, p->a_cols, t->k0 + k, n, p->a_rows, t->i0 + t->i + i, rows,
                                (char *)part, 64);
             flux__gemm_copy(p->size, part, 64, 1, t->a + (i + k * t->a_step) * p->size, t->a_step,
                             rows, n);
@@ -15751,13 +15787,13 @@ static int64_t flux__gemm_apart(const flux__gemm_plan *p, int64_t rows) {
 
 /* Packs the rows at hand of a mapped A (kb columns of ib elements, a_step apart), with zeros
    behind rows that fill no vector. */
-static void flux__gemm_pack_grid(flux__gemm_task *t) {
+static void flux__gemm_pack_mapped(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     t->there = 0;
     t->a_step = flux__gemm_apart(p, t->ib);
     if (t->ib < p->set->lanes) memset(t->a, 0, (size_t)(t->a_step * t->kb * p->size));
-    if (flux__gemm_along(p, p->a_cols, p->a_rows)) flux__gemm_collect_turned(t);
-    else flux__gemm_collect(p, p->a, p->a_rows, t->i0 + t->i, t->ib, p->a_cols, t->k0, t->kb, t->a,
+    if (flux__gemm_along(p, p->a_cols, p->a_rows)) flux__gemm_im2col_transposed(t);
+    else flux__gemm_im2col(p, p->a, p->a_rows, t->i0 + t->i, t->ib, p->a_cols, t->k0, t->kb, t->a,
                             t->a_step);
 }
 
@@ -15767,23 +15803,23 @@ static void flux__gemm_pack_grid(flux__gemm_task *t) {
    other. */
 static void flux__gemm_pack_a(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t tall = 2 * p->set->lanes, i = t->ib / tall, high,
-            start = flux__gemm_tile_at(t, 0, &high), size = p->size;
+    int64_t tall = 2 * p->set->lanes, i = t->ib / tall, mr,
+            start = flux__gemm_tile_at(t, 0, &mr), size = p->size;
     const char *from = p->a + ((t->i0 + t->i) * p->a_row + t->k0 * p->a_col) * size;
-    t->there = p->copy_a ? 0 : start < 0 ? flux__gemm_readable(t, high) : t->kb;
+    t->there = p->copy_a ? 0 : start < 0 ? flux__gemm_readable(t, mr) : t->kb;
     if (start < 0) {
-        memset(t->a, 0, (size_t)(high * (t->kb - t->there) * size));
-        flux__gemm_copy(size, from + t->there * p->a_col * size, p->a_row, p->a_col, t->a, high,
+        memset(t->a, 0, (size_t)(mr * (t->kb - t->there) * size));
+        flux__gemm_copy(size, from + t->there * p->a_col * size, p->a_row, p->a_col, t->a, mr,
                         t->ib, t->kb - t->there);
     }
     if (!p->copy_a || start < 0) return;
     /* all full panels together: A is read column by column */
-    if (p->a_row == 1 && !t->keep)
+    if (p->a_row == 1 && !t->packs)
         flux__gemm_panels(from, p->a_col * size, t->a, tall * size, i, t->kb);
-    for (i = p->a_row != 1 ? 0 : i * tall; i < t->ib; i += high) {
-        start = flux__gemm_tile_at(t, i, &high);
+    for (i = p->a_row != 1 ? 0 : i * tall; i < t->ib; i += mr) {
+        start = flux__gemm_tile_at(t, i, &mr);
         flux__gemm_copy(size, from + start * p->a_row * size, p->a_row, p->a_col,
-                        t->a + i * t->kb * size, high, high, t->kb);
+                        t->a + i * t->kb * size, mr, mr, t->kb);
     }
 }
 
@@ -15805,10 +15841,10 @@ static FLUX__O2 void flux__gemm_add_tile(int64_t size, char *c, int64_t ldc, con
 
 /* Returns the address of element (k0, j) of the block's B, in place or packed, for the columns
    j ... j+wide-1; *row and *col: its strides in elements. */
-static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t wide, int64_t *row,
+static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t nr, int64_t *row,
                                 int64_t *col) {
     const flux__gemm_plan *p = t->plan;
-    *row = p->copy_b ? p->panels_b ? wide : 1 : p->b_row;
+    *row = p->copy_b ? p->panels_b ? nr : 1 : p->b_row;
     *col = p->copy_b ? p->panels_b ? 1 : t->b_step : p->b_col;
     return p->copy_b ? t->b + j * t->b_step * p->size :
            p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * p->size;
@@ -15833,38 +15869,38 @@ static void flux__gemm_ahead(flux__gemm_task *t) {
         t->k0 + t->kb < p->k ? p->a + (t->i0 + (t->k0 + t->kb) * p->a_col) * p->size :
         p->a_next ? p->a_next + t->i0 * p->size : NULL;
     t->next = next;
-    t->lines = next && (!p->copy_a || t->keep) ? (rows * p->size + 63) / 64 : 0;
+    t->lines = next && (!p->copy_a || t->packs) ? (rows * p->size + 63) / 64 : 0;
 }
 
-/* Prefetches a tile of C (`wide` columns, step bytes apart) that is in no cache: otherwise its
+/* Prefetches a tile of C (`nr` columns, step bytes apart) that is in no cache: otherwise its
    stores would wait for memory. */
-static FLUX__INLINE void flux__gemm_fetch(const char *c, int64_t step, int64_t wide) {
-    for (; wide > 0; wide--, c += step) { FLUX__PREFETCH_WRITE(c) FLUX__PREFETCH_WRITE(c + 64) }
+static FLUX__INLINE void flux__gemm_fetch(const char *c, int64_t step, int64_t nr) {
+    for (; nr > 0; nr--, c += step) { FLUX__PREFETCH_WRITE(c) FLUX__PREFETCH_WRITE(c + 64) }
 }
 
 /* Multiplies all full panels of A (two vectors high) with the columns j ... j+wide-1 of B;
    their tiles are computed in C or `out` directly. Returns how many rows these panels have. */
-static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
+static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     const flux__gemm_set *set = p->set;
-    const bool keep = t->keep && j == 0, copied = p->copy_a && !keep,
+    const bool packs = t->packs && j == 0, copied = p->copy_a && !packs,
                far = !t->out && flux__gemm_far(p), add = t->k0 > 0;
     const int64_t size = p->size, kb = t->kb, ld = t->ld, tall = 2 * set->lanes,
-                  end = t->ib & -tall, high = tall * size;
+                  end = t->ib & -tall, mr = tall * size;
     const int64_t step = p->a_rows ? t->a_step : copied ? tall : p->a_col,
-                  down = copied && !p->a_rows ? high * kb : high;
-    const int64_t line = keep ? high : 0, lines = keep ? high * kb : down;
+                  down = copied && !p->a_rows ? mr * kb : mr;
+    const int64_t line = packs ? mr : 0, lines = packs ? mr * kb : down;
     int64_t i, b_row, b_col;
-    const flux__gemm_kernel two = set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
-    const flux__gemm_kernel kernel = keep ? set->keep :
-        set->plain && wide == set->columns ? set->plain : two;
+    const flux__gemm_kernel two = set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
+    const flux__gemm_kernel kernel = packs ? set->packs :
+        set->plain && nr == set->columns ? set->plain : two;
     const char *a = copied ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * size,
-               *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
-    const char *to = keep ? t->a : a;
+               *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
+    const char *to = packs ? t->a : a;
     char *c = t->block + (t->i + (j - t->out_from) * ld) * size;
-    for (i = 0; i < end; i += tall, c += high, a += down, to += lines) {
-        if (far) flux__gemm_fetch(c, ld * size, wide);
-        if (keep || t->lines <= 0) kernel(kb, a, step, b, b_row, b_col, c, ld, add, to, line);
+    for (i = 0; i < end; i += tall, c += mr, a += down, to += lines) {
+        if (far) flux__gemm_fetch(c, ld * size, nr);
+        if (packs || t->lines <= 0) kernel(kb, a, step, b, b_row, b_col, c, ld, add, to, line);
         else {
             two(kb, a, step, b, b_row, b_col, c, ld, add, t->next, p->a_col * size);
             t->next += 64, t->lines--;
@@ -15876,32 +15912,32 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
 /* Multiplies one panel of A with the columns j ... j+wide-1 of B. i: the panel's first row that
    is to be stored; start, high: the tile's first row and height from flux__gemm_tile_at. The
    tile goes by way of t->edge where it would overwrite rows that are not its own. */
-static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_t high, int64_t j,
-                            int64_t wide) {
+static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_t mr, int64_t j,
+                            int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     int64_t lanes = p->set->lanes, size = p->size;
-    int64_t rows = flux__gemm_min(t->ib - i, high), skip = start < 0 ? 0 : i - start;
+    int64_t rows = flux__gemm_min(t->ib - i, mr), skip = start < 0 ? 0 : i - start;
     /* elements from the last column's start to the end of the block */
-    int64_t past = (t->nb - j - wide + 1) * t->ld;
+    int64_t past = (t->nb - j - nr + 1) * t->ld;
     /* `whole`: rows past a column's end belong to the next column, which is computed later */
-    bool add = t->k0 > 0, whole = !add && t->ld == t->mb && past >= high;
+    bool add = t->k0 > 0, whole = !add && t->ld == t->mb && past >= mr;
     /* the second part continues the first part's sums, so the result is the same */
     const bool parted = t->there > 0 && t->there < t->kb;
     bool edge = start < 0 ? (!t->out && !whole) || (parted && add) : skip > 0 && add;
-    const flux__gemm_set *set = high < lanes ? p->set->narrow : p->set;
+    const flux__gemm_set *set = mr < lanes ? p->set->narrow : p->set;
     flux__gemm_kernel kernel =
-        (high > lanes ? set->two : set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
+        (mr > lanes ? set->two : set->one)[nr <= 4 ? nr - 1 : nr / 2 + 1];
     const char *a = p->a + (t->i0 + t->i + i - skip + t->k0 * p->a_col) * size;
-    int64_t b_row, b_col, ld = edge ? high : t->ld, n = t->there;
-    const char *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
+    int64_t b_row, b_col, ld = edge ? mr : t->ld, n = t->there;
+    const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
     char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size,
          *to = edge ? t->edge : c - skip * size;
     if (n > 0) kernel(n, a, p->a_col, b, b_row, b_col, to, ld, add && !edge, a, 0);
     if (n < t->kb || n == 0)
         kernel(t->kb - n, t->a + (p->a_rows ? i - skip : i * t->kb) * size,
-               p->a_rows ? t->a_step : high, b + n * b_row * size, b_row, b_col, to, ld,
+               p->a_rows ? t->a_step : mr, b + n * b_row * size, b_row, b_col, to, ld,
                n > 0 ? (int)FLUX__GEMM_GO_ON : add && !edge, a, 0);
-    if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge + skip * size, high, rows, wide, add);
+    if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge + skip * size, mr, rows, nr, add);
 }
 
 /* Finishes the columns j ... j+n-1 of the rows at hand: transposes them into C if the product
@@ -15923,7 +15959,7 @@ static void flux__gemm_finish(flux__gemm_task *t, int64_t j, int64_t n) {
 
 /* How many of n remaining columns the next panel of B takes: panels are about equally wide, at
    most `most`, and of widths that have a kernel. */
-static int64_t flux__gemm_wide(int64_t n, int64_t most) {
+static int64_t flux__gemm_nr(int64_t n, int64_t most) {
     int64_t panels = 1;
     if (n <= 4 || (n % 2 && n < 2 * most)) return n < 3 ? n : n == 4 ? 4 : 3;
     if (n > most) panels = (n + most - 1) / most, n = flux__gemm_up((n + panels - 1) / panels, 2);
@@ -15933,7 +15969,7 @@ static int64_t flux__gemm_wide(int64_t n, int64_t most) {
 /* Whether the epilogue of a block whose rows are computed in several steps is called once, at
    the end: whole columns are much less work for it than as many parts, and the block is still
    in the second-level cache. */
-static bool flux__gemm_late(const flux__gemm_task *t) {
+static bool flux__gemm_epilogue_last(const flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     return p->job->epilogue && !p->flip && p->sub + p->set->lanes <= t->mb &&
            t->mb * t->nb * p->size <= FLUX__GEMM_BLOCK;
@@ -15943,24 +15979,24 @@ static bool flux__gemm_late(const flux__gemm_task *t) {
    the panels of A pass by. */
 static void flux__gemm_rows(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t i, j, c, n, start, high, done = 0, wide;
-    if (p->a_rows) flux__gemm_pack_grid(t);
+    int64_t i, j, c, n, start, mr, done = 0, nr;
+    if (p->a_rows) flux__gemm_pack_mapped(t);
     else flux__gemm_pack_a(t);
     flux__gemm_ahead(t);
-    for (j = 0; j < t->nb; j += wide) {
-        wide = flux__gemm_wide(t->nb - j, p->set->columns);
-        for (i = flux__gemm_full(t, j, wide); i < t->ib; i += high) {
-            start = flux__gemm_tile_at(t, i, &high);
-            for (c = 0; c < wide; c += n) {
-                n = high < p->set->lanes ? flux__gemm_wide(wide - c, p->set->narrow->columns) :
-                    wide;
-                flux__gemm_tile(t, i, start, high, j + c, n);
+    for (j = 0; j < t->nb; j += nr) {
+        nr = flux__gemm_nr(t->nb - j, p->set->columns);
+        for (i = flux__gemm_full(t, j, nr); i < t->ib; i += mr) {
+            start = flux__gemm_tile_at(t, i, &mr);
+            for (c = 0; c < nr; c += n) {
+                n = mr < p->set->lanes ? flux__gemm_nr(nr - c, p->set->narrow->columns) :
+                    nr;
+                flux__gemm_tile(t, i, start, mr, j + c, n);
             }
         }
-        if (t->k0 + t->kb < p->k || t->late) continue;
-        if (j + wide < t->nb && (j + 2 * wide - done) * t->ib <= FLUX__GEMM_PIECE) continue;
-        flux__gemm_finish(t, done, j + wide - done);
-        done = j + wide;
+        if (t->k0 + t->kb < p->k || t->epilogue_last) continue;
+        if (j + nr < t->nb && (j + 2 * nr - done) * t->ib <= FLUX__GEMM_PIECE) continue;
+        flux__gemm_finish(t, done, j + nr - done);
+        done = j + nr;
         if (t->out && !p->flip && p->chunk >= p->k) t->out_from = done;
     }
     t->out_from = 0;
@@ -15970,15 +16006,15 @@ static void flux__gemm_rows(flux__gemm_task *t) {
    together. Returns how many columns were packed. */
 static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
     const flux__gemm_plan *p = t->plan;
-    int64_t wide = flux__gemm_wide(t->nb - j, p->set->columns), n = wide, size = p->size, l;
+    int64_t nr = flux__gemm_nr(t->nb - j, p->set->columns), n = nr, size = p->size, l;
     char *to = t->b + j * t->b_step * size;
     const char *from = p->b + (t->k0 * p->b_row + t->j0 + j) * size;
     if (p->b_rows)
-        flux__gemm_collect(p, p->b, p->b_cols, t->j0 + j, wide, p->b_rows, t->k0, t->kb, to, wide);
+        flux__gemm_im2col(p, p->b, p->b_cols, t->j0 + j, nr, p->b_rows, t->k0, t->kb, to, nr);
     else {
-        while (j + n < t->nb && flux__gemm_wide(t->nb - j - n, p->set->columns) == wide) n += wide;
-        for (l = 0; l < t->kb; l++, from += p->b_row * size, to += wide * size)
-            flux__gemm_deal(from, to, wide * t->b_step * size, n / wide, wide * size);
+        while (j + n < t->nb && flux__gemm_nr(t->nb - j - n, p->set->columns) == nr) n += nr;
+        for (l = 0; l < t->kb; l++, from += p->b_row * size, to += nr * size)
+            flux__gemm_interleave(from, to, nr * t->b_step * size, n / nr, nr * size);
     }
     return n;
 }
@@ -15990,11 +16026,11 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
    beforehand, A need not be divided by rows, and the epilogue, which is given whole columns,
    reads its other operands in place (Adam's part of a step on two threads took 1.5 times as
    long by parts of columns). */
-static bool flux__gemm_keeps(const flux__gemm_plan *p, int64_t columns) {
+static bool flux__gemm_packs_a(const flux__gemm_plan *p, int64_t columns) {
     if (p->job->epilogue && p->rows >= p->m && p->rows * p->chunk * p->size > 2 * FLUX__GEMM_BLOCK)
         return false;
-    return p->set->keep && p->a_row == 1 && !p->a_rows && columns < 64 * p->set->columns &&
-           flux__gemm_wide(columns, p->set->columns) == p->set->columns;
+    return p->set->packs && p->a_row == 1 && !p->a_rows && columns < 64 * p->set->columns &&
+           flux__gemm_nr(columns, p->set->columns) == p->set->columns;
 }
 
 /* Adds one chunk of k to a block of C: packs B if the plan says so, then multiplies the block's
@@ -16004,7 +16040,7 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
     int64_t j;
     const char *b = p->b + (t->k0 * p->b_row + t->j0 * p->b_col) * p->size;
     if (p->b_rows && !p->panels_b)
-        flux__gemm_collect(p, p->b, p->b_rows, t->k0, t->kb, p->b_cols, t->j0, t->nb, t->b,
+        flux__gemm_im2col(p, p->b, p->b_rows, t->k0, t->kb, p->b_cols, t->j0, t->nb, t->b,
                            t->b_step);
     else if (p->copy_b && !p->panels_b)
         flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
@@ -16013,7 +16049,7 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
         t->ib = t->mb - t->i < p->sub + p->set->lanes ? t->mb - t->i : p->sub;
         flux__gemm_rows(t);
     }
-    if (!t->late || t->k0 + t->kb < p->k) return;
+    if (!t->epilogue_last || t->k0 + t->kb < p->k) return;
     t->i = 0, t->ib = t->mb;
     flux__gemm_finish(t, 0, t->nb);
 }
@@ -16021,22 +16057,22 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
 /* Takes a task's scratch memory and divides it into a, b, edge and out; false: out of memory.
    The scratch block of C begins half a page from where large tensors begin: a processor takes a
    load for one of what is being stored if the lower 12 bits of the addresses are the same. */
-static bool flux__gemm_room(flux__gemm_task *t) {
+static bool flux__gemm_reserve(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t lanes = p->set->lanes, tall = 2 * lanes, high = flux__gemm_up(t->mb, lanes), total;
-    bool part = high != t->mb;  /* the last tile has rows that do not belong to the block */
-    int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, high) + (p->a_rows ? lanes : 0) :
+    int64_t lanes = p->set->lanes, tall = 2 * lanes, mr = flux__gemm_up(t->mb, lanes), total;
+    bool part = mr != t->mb;  /* the last tile has rows that do not belong to the block */
+    int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, mr) + (p->a_rows ? lanes : 0) :
         t->mb < lanes ? lanes : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
     int64_t turn = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : 0,
             edge = part && tall * p->set->columns > turn ? tall * p->set->columns : turn;
     /* columns of `out` are free again once the epilogue has seen them */
-    bool passing = !p->flip && p->chunk >= p->k && !t->late;
+    bool passing = !p->flip && p->chunk >= p->k && !t->epilogue_last;
     /* the fewest rows that an epilogue call gets */
     int64_t last = t->mb % p->sub >= lanes || t->mb < p->sub ? t->mb % p->sub : p->sub;
     int64_t kept = passing ? flux__gemm_min(t->nb, FLUX__GEMM_PIECE / last + p->set->columns) :
         t->nb;
-    int64_t out = p->flip || !p->job->c ? high * kept : 0;
+    int64_t out = p->flip || !p->job->c ? mr * kept : 0;
     a = flux__gemm_up(a * p->chunk * p->size, 64);
     b = flux__gemm_up(b * p->size, 64);
     edge = flux__gemm_up(edge * p->size, 64);
@@ -16049,7 +16085,7 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     if (total > 0) t->b = t->a + a, t->edge = t->b + b;
     if (!out) t->block += (t->i0 + t->j0 * t->ld) * p->size;
     else t->block = t->out = t->edge + edge + ((2112 - (intptr_t)(t->edge + edge)) & 4095),
-        t->ld = high;
+        t->ld = mr;
     return true;
 }
 
@@ -16066,9 +16102,9 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     t.nb = flux__gemm_min(p->n - t.j0, p->columns);
     /* an odd number of cache lines */
     t.b_step = (flux__gemm_up(p->chunk * p->size, 64) | 64) / p->size;
-    t.keep = p->copy_a && flux__gemm_keeps(p, t.nb);
-    t.late = flux__gemm_late(&t);
-    if (!flux__gemm_room(&t)) {
+    t.packs = p->copy_a && flux__gemm_packs_a(p, t.nb);
+    t.epilogue_last = flux__gemm_epilogue_last(&t);
+    if (!flux__gemm_reserve(&t)) {
         flux__atomic_store32(&p->failed, 1);
         return;
     }
@@ -16101,7 +16137,7 @@ FLUX__BEGIN_HOT
 
 /* The number of partial sums that an inner-product kernel keeps for each result. */
 static int64_t flux__gemm_dot_lanes(const flux__gemm_plan *p) {
-    return flux__gemm_judge(p->set)->lanes;
+    return flux__gemm_sizing_set(p->set)->lanes;
 }
 
 /* C = A B by inner products for `rows` rows of A and two columns of B, b_col elements apart (0:
@@ -16111,19 +16147,19 @@ static int64_t flux__gemm_dot_lanes(const flux__gemm_plan *p) {
 #define FLUX__GEMM_SUMS(name, type)                                                                \
     FLUX__GEMM_FN() void name(const flux__gemm_plan *p, const type *a, const type *b, int64_t b_col, type *c, int64_t c_row, \
                               int64_t c_col, int64_t rows) {                                       \
-        const int64_t k = p->k, whole = k < flux__gemm_dot_lanes(p) ? 0 : k, high = rows < 4 ? 1 : 4;        \
+        const int64_t k = p->k, whole = k < flux__gemm_dot_lanes(p) ? 0 : k, mr = rows < 4 ? 1 : 4;        \
         type sum[8 * 8], *to;                                                                      \
-        for (int64_t f, i, j, r = 0, fours; r < rows; r += fours * high) {                         \
-            const int64_t first = r + high <= rows ? r : rows - high;                              \
+        for (int64_t f, i, j, r = 0, inner4; r < rows; r += inner4 * mr) {                         \
+            const int64_t first = r + mr <= rows ? r : rows - mr;                              \
             const type *from = a + first * p->a_row, *s = sum;                                     \
-            fours = high == 1 || rows - r < 4 ? 1 : flux__gemm_min((rows - r) / 4, 8);             \
-            p->set->dots(whole, from, high > 1 ? p->a_row : 0, b, b_col, sum, fours);              \
+            inner4 = mr == 1 || rows - r < 4 ? 1 : flux__gemm_min((rows - r) / 4, 8);             \
+            p->set->inner_kernel(whole, from, mr > 1 ? p->a_row : 0, b, b_col, sum, inner4);              \
             to = c + first * c_row;                                                                \
-            for (f = 0; f < fours; f++, s += 8, from += 4 * p->a_row) {                            \
+            for (f = 0; f < inner4; f++, s += 8, from += 4 * p->a_row) {                            \
                 for (i = whole; i < k; i++)                                                        \
-                    for (j = 0; j < high; j++)                                                     \
+                    for (j = 0; j < mr; j++)                                                     \
                         sum[f * 8 + j] += from[i + j * p->a_row] * b[i], sum[f * 8 + j + 4] += from[i + j * p->a_row] * b[b_col + i]; \
-                for (j = 0; j < high; j++, to += c_row) to[0] = s[j], to[c_col] = s[j + 4];        \
+                for (j = 0; j < mr; j++, to += c_row) to[0] = s[j], to[c_col] = s[j + 4];        \
             }                                                                                      \
         }                                                                                          \
     }
@@ -16134,24 +16170,25 @@ FLUX__GEMM_SUMS(flux__gemm_sums8, double)
    returns that number of columns; 0 where the instruction set has no such kernel. c: the
    results, ld apart. Four rows of one operand pass over all of the other, so that what is
    contiguous in C is stored together; the last four start earlier and overlap. */
-static int64_t flux__gemm_by_fours(const flux__gemm_plan *p, int64_t i, int64_t n, char *c,
+static int64_t flux__gemm_by_inner4(const flux__gemm_plan *p, int64_t i, int64_t n, char *c,
                                    int64_t ld) {
     const int64_t k = p->k, size = p->size,
-                  columns = p->set->fours && n >= 4 && k >= flux__gemm_dot_lanes(p) ? p->n & -4 : 0;
+                  columns = p->set->inner4 && n >= 4 && k >= flux__gemm_dot_lanes(p) ?
+                      p->n & -4 : 0;
     const char *a = p->a + i * p->a_row * size, *b = p->b;
     const int64_t most = p->flip ? columns : n;
     for (int64_t at, j = 0; j < most && columns; j += 4) {
         if (p->flip) {
             at = n & -4;
-            p->set->fours(k, a, p->a_row, b + j * p->b_col * size, p->b_col, c + j * size, ld,
+            p->set->inner4(k, a, p->a_row, b + j * p->b_col * size, p->b_col, c + j * size, ld,
                           at / 4);
             if (at < n)
-                at = n - 4, p->set->fours(k, a + at * p->a_row * size, p->a_row,
+                at = n - 4, p->set->inner4(k, a + at * p->a_row * size, p->a_row,
                                           b + j * p->b_col * size, p->b_col,
                                           c + (at * ld + j) * size, ld, 1);
         } else {
             at = flux__gemm_min(j, n - 4);
-            p->set->fours(k, b, p->b_col, a + at * p->a_row * size, p->a_row, c + at * size, ld,
+            p->set->inner4(k, b, p->b_col, a + at * p->a_row * size, p->a_row, c + at * size, ld,
                           columns / 4);
         }
     }
@@ -16160,7 +16197,7 @@ static int64_t flux__gemm_by_fours(const flux__gemm_plan *p, int64_t i, int64_t 
 
 /* Multiplies one thread's share of A's rows by all columns of B with the inner-product kernels,
    a few rows at a time, and calls the epilogue for these. */
-static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
+static void flux__gemm_inner_run(void *ctx, int worker, int64_t number) {
     const flux__gemm_plan *p = (const flux__gemm_plan *)ctx;
     const flux__gemm_job *job = p->job;
     double piece[FLUX__GEMM_FEW * 8];     /* C, if the job has no memory for it */
@@ -16174,7 +16211,7 @@ static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
         int64_t row = p->flip ? ld : 1, col = p->flip ? 1 : ld;
         char *c = job->c ? (char *)job->c + i * row * size : (char *)piece;
         /* a single last column is computed twice */
-        for (j = flux__gemm_by_fours(p, i, n, c, ld); j < p->n; j += 2) {
+        for (j = flux__gemm_by_inner4(p, i, n, c, ld); j < p->n; j += 2) {
             bool two = p->n - j > 1;
             const void *a = p->a + i * p->a_row * size, *b = p->b + j * p->b_col * size;
             void *to = c + j * col * size;
@@ -16204,7 +16241,7 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
     p->a_col = flip ? j->b_row : j->a_col;
     p->b_row = flip ? j->a_col : j->b_row;
     p->b_col = flip ? j->a_row : j->b_col;
-    const flux__axes *a = flip ? j->b_grid : j->a_grid, *b = flip ? j->a_grid : j->b_grid;
+    const flux__axes *a = flip ? j->b_map : j->a_map, *b = flip ? j->a_map : j->b_map;
     p->a_rows = a ? a + flip : NULL, p->a_cols = a ? a + !flip : NULL;
     p->b_rows = b ? b + flip : NULL, p->b_cols = b ? b + !flip : NULL;
 }
@@ -16213,10 +16250,10 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
    packing, and transposing C. */
 static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
-    double high = (double)flux__gemm_up(p->m, p->set->lanes);
+    double mr = (double)flux__gemm_up(p->m, p->set->lanes);
     /* the last tile has vectors of half the length */
-    if (m > 10 * lanes && high - m >= lanes / 2 && p->set->narrow) high -= 0.375 * lanes;
-    double c = high * n * k / (2 * lanes);
+    if (m > 10 * lanes && mr - m >= lanes / 2 && p->set->narrow) mr -= 0.375 * lanes;
+    double c = mr * n * k / (2 * lanes);
     double copy = p->a_row == 1 ? (n > 48 * p->set->columns ? 0.1 : 0) :
         p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
     if (p->a_rows) copy = flux__gemm_along(p, p->a_cols, p->a_rows) ? 0.5 : 0.15;
@@ -16239,42 +16276,42 @@ static double flux__gemm_orient_best(flux__gemm_plan *p) {
    the larger operand (which is contiguous along k), or rows that fill no vector, cost more than
    the horizontal reduction of every sum. If so, A is the operand with more rows, and B's
    columns are made contiguous. Returns 1: tiles, 2: inner products, 3: inner products with A
-   and B exchanged. The answer is the same for all of a product and for its parts (job->dots),
-   and with AVX2 as with AVX-512, because the two ways give different sums. */
-static int flux__gemm_by_dots(const flux__gemm_plan *plan, const flux__gemm_job *j) {
-    flux__gemm_plan judge = *plan, *p = &judge;
+   and B exchanged. The answer is the same for all of a product and for its parts
+   (job->inner_kernel), and with AVX2 as with AVX-512, because the two ways give different sums. */
+static int flux__gemm_by_inner(const flux__gemm_plan *plan, const flux__gemm_job *j) {
+    flux__gemm_plan sizing = *plan, *p = &sizing;
     int64_t most = j->m > j->n ? j->m : j->n, few = flux__gemm_min(j->m, j->n);
     bool flip = j->m < j->n, turn = (flip ? j->a_col : j->b_row) != 1;
     double cost = plan->cost;
-    if (j->dots) return j->dots;
-    if ((flip ? j->b_row : j->a_col) != 1 || j->a_grid || j->b_grid || j->pairs ||
+    if (j->inner_kernel) return j->inner_kernel;
+    if ((flip ? j->b_row : j->a_col) != 1 || j->a_map || j->b_map || j->pairs ||
         few > FLUX__GEMM_FEW) return 1;
     if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return 1;
-    p->set = flux__gemm_judge(plan->set);
+    p->set = flux__gemm_sizing_set(plan->set);
     if (p->set != plan->set) cost = flux__gemm_orient_best(p);
     /* measured */
     const double vectors = (double)((p->k + p->set->lanes - 1) / p->set->lanes),
-                 fold = p->size == 4 ? 0.9 : 0.5;
-    if (few > 1 && (double)(most * few) * (0.5 * vectors + fold) +
+                 hreduce = p->size == 4 ? 0.9 : 0.5;
+    if (few > 1 && (double)(most * few) * (0.5 * vectors + hreduce) +
         (turn ? 0.1 * (double)(few * p->k) : 0) > cost) return 1;
     return flip ? 3 : 2;
 }
 
 /* Computes the whole product by inner products, C transposed if flip; copies B first if it is
    not contiguous along k. False: out of memory. */
-static bool flux__gemm_dots_all(flux__gemm_plan *p, bool flip, int64_t threads) {
+static bool flux__gemm_inner_all(flux__gemm_plan *p, bool flip, int64_t threads) {
     flux__gemm_orient(p, p->job, flip);
     int64_t step = (flux__gemm_up(p->k * p->size, 64) | 64) / p->size;
-    void *turned = NULL;
+    void *transposed = NULL;
     if (p->b_row != 1) {
-        if (!(turned = flux__scratch((size_t)(step * p->n * p->size)))) return false;
-        flux__gemm_copy(p->size, p->b, p->b_row, p->b_col, turned, step, p->k, p->n);
-        p->b = (const char *)turned, p->b_row = 1, p->b_col = step;
+        if (!(transposed = flux__scratch((size_t)(step * p->n * p->size)))) return false;
+        flux__gemm_copy(p->size, p->b, p->b_row, p->b_col, transposed, step, p->k, p->n);
+        p->b = (const char *)transposed, p->b_row = 1, p->b_col = step;
     }
     /* for less work waking a worker takes longer than the work */
     p->rows = threads > 1 ? flux__gemm_split(p->m, 2 * threads, 16) : p->m;
-    flux__parallel_workers((p->m + p->rows - 1) / p->rows, flux__gemm_dots_run, p);
-    flux__scratch_done(turned);
+    flux__parallel_workers((p->m + p->rows - 1) / p->rows, flux__gemm_inner_run, p);
+    flux__scratch_done(transposed);
     return true;
 }
 
@@ -16288,18 +16325,18 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
     /* narrow tiles read A twice as often, and use less of a cache line of B's rows */
     bool often = p->set->columns <= 6;
-    bool keep = flux__gemm_keeps(p, p->columns);
+    bool packs = flux__gemm_packs_a(p, p->columns);
     bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64) ||
                  (often && p->m * p->k * p->size >= 32 << 10);
-    bool many = p->columns > (keep || a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
+    bool many = p->columns > (packs || a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     bool crowded = p->rows > 2 * p->set->lanes &&
                    b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
     /* each part is soon done, so the next one to prefetch must be small */
-    if (keep && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
-    if ((keep || !p->copy_a) && p->rows * p->chunk * p->size >
-        (p->set->keep ? 2 : 8) * FLUX__GEMM_BLOCK)
+    if (packs && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
+    if ((packs || !p->copy_a) && p->rows * p->chunk * p->size >
+        (p->set->packs ? 2 : 8) * FLUX__GEMM_BLOCK)
         p->sub = flux__gemm_min(p->sub, flux__gemm_split(
             p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
     int64_t tiles = p->rows / (2 * p->set->lanes),
@@ -16320,10 +16357,10 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
     int64_t tall = 2 * p->set->lanes, bytes = p->chunk * p->size, tasks;
     int64_t flat = bytes * 4 <= FLUX__GEMM_CHUNK ? 4 : bytes * 2 <= FLUX__GEMM_CHUNK ? 2 : 1;
     /* with so short a k, more rows: columns of C stay whole and contiguous */
-    int64_t high = flat * FLUX__GEMM_TILES * tall;
+    int64_t mr = flat * FLUX__GEMM_TILES * tall;
     /* blocks that take scratch memory for C stay small */
     int64_t limit = p->flip || !p->job->c ? 1 : 4;
-    int64_t rows = limit * high, columns = limit * FLUX__GEMM_COLUMNS;
+    int64_t rows = limit * mr, columns = limit * FLUX__GEMM_COLUMNS;
     p->rows = flux__gemm_split(p->m, (p->m + rows - 1) / rows, tall);
     p->columns = flux__gemm_split(p->n, (p->n + columns - 1) / columns, 1);
     for (;;) {  /* rows at the end that are less than a vector go to the block above */
@@ -16338,7 +16375,7 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
         else if (p->columns >= 2 * p->set->columns) p->columns = (p->columns + 1) / 2;
         else break;
     }
-    p->sub = flux__gemm_split(p->rows, (p->rows + high - 1) / high, tall);
+    p->sub = flux__gemm_split(p->rows, (p->rows + mr - 1) / mr, tall);
     return tasks;
 }
 
@@ -16347,7 +16384,7 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     int64_t chunks;
     p->job = job;
     p->set = flux__gemm_kernels(f64, job->pairs);
-    p->collect = flux__gemm_collector_now();
+    p->im2col = flux__gemm_im2col_now();
     p->size = f64 ? 8 : 4;
     p->k = job->k > 0 ? job->k : 0;
     p->failed = 0;
@@ -16383,9 +16420,9 @@ extern void cblas_dgemm(int order, int turn_a, int turn_b, int m, int n, int k, 
    (transpose), or 0: not at all. *ld: its leading dimension. */
 static int flux__blas_reads(int64_t row, int64_t col, int64_t rows, int64_t columns, int *ld) {
     bool plain = (row == 1 || rows == 1) && (col >= rows || columns == 1);
-    bool turned = (col == 1 || columns == 1) && (row >= columns || rows == 1);
+    bool transposed = (col == 1 || columns == 1) && (row >= columns || rows == 1);
     int64_t step = plain ? (columns == 1 ? rows : col) : rows == 1 ? columns : row;
-    if (!plain && !turned) return 0;
+    if (!plain && !transposed) return 0;
     *ld = (int)step;
     return step > INT_MAX ? 0 : plain ? 111 : 112;
 }
@@ -16415,7 +16452,7 @@ static bool flux__blas(bool f64, const flux__gemm_job *job) {
     int64_t most = job->c ? job->n : flux__gemm_min((1 << 18) / job->m + 1, job->n);
     flux__blas_part p;
     void *scratch = NULL;
-    if (!ta || !tb || job->a_grid || job->b_grid || job->k < 1 || job->m > INT_MAX ||
+    if (!ta || !tb || job->a_map || job->b_map || job->k < 1 || job->m > INT_MAX ||
         job->n > INT_MAX || job->k > INT_MAX || job->ldc > INT_MAX) return false;
     p.job = job, p.size = f64 ? 8 : 4, p.each = FLUX__GEMM_PIECE / job->m + 1;
     if (!job->c && !(scratch = flux__scratch((size_t)(job->m * most * p.size)))) return false;
@@ -16444,15 +16481,15 @@ static bool flux__blas(bool f64, const flux__gemm_job *job) {
 static int flux__gemm(bool f64, const flux__gemm_job *job) {
     flux__gemm_plan p;
     int64_t threads, tasks;
-    int dots;
+    int inner_kernel;
     if (job->m <= 0 || job->n <= 0) return 0;
 #ifdef FLUX_BLAS
     if (!job->pairs && flux__blas(f64, job)) return 0;
 #endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if ((dots = flux__gemm_by_dots(&p, job)) > 1)
-        p.failed = !flux__gemm_dots_all(&p, dots > 2, threads);
+    if ((inner_kernel = flux__gemm_by_inner(&p, job)) > 1)
+        p.failed = !flux__gemm_inner_all(&p, inner_kernel > 2, threads);
     else {
         tasks = flux__gemm_blocks(&p, threads);
         flux__gemm_copies(&p);
@@ -16488,9 +16525,9 @@ FLUX__END_HOT
 
 FLUX__BEGIN_HOT
 
-/* the lines (value numbers) that run for every block of reduced points; `late`: the per-row
+/* the lines (value numbers) that run for every block of reduced points; `per_row`: the per-row
    stage before them, once per outer point */
-typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;
+typedef struct flux__phase { int *line, n, *per_row, nper_row; } flux__phase;
 
 /* The lines of an Adam step, which run as one at the place of line `last`: new_m, new_v and
    last are results, g, m, v, w operands, by numbers. All are value numbers; w is -1 if there is
@@ -16547,8 +16584,8 @@ typedef struct flux__cpu {
     bool *expand;                         /* by value: an outer value that inner lines use */
     /* by value: a load that may be the same from block to block (hoisted), and so has a
        register of its own */
-    bool *again;
-    bool *parting;  /* by value: rounded only to be stored; the store rounds it */
+    bool *hoisted;
+    bool *store_rounds;  /* by value: rounded only to be stored; the store rounds it */
     int *expand_reg;                      /* by value: the register of an expanded value, or -1 */
     flux__loop *loop;                     /* by value: the loop of its operation */
     /* reductions; splits > 1: threads share the reduced points, in so many parts */
@@ -16607,7 +16644,7 @@ static FLUX__INLINE bool flux__is_idle(const flux__value *v) {
 }
 
 /* Lists the lines of each phase: the inner values that its reductions and stores need, and as
-   `late` the outer values that its inner lines may use. False: out of memory. */
+   `per_row` the outer values that its inner lines may use. False: out of memory. */
 static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) {
     for (int i = 0; i < k->nvalue; i++)
         if (k->value[i].phase >= c->nphase) c->nphase = k->value[i].phase + 1;
@@ -16620,13 +16657,13 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
     for (int p = 0; p < c->nphase && ok; p++) {
         flux__phase *ph = &c->phase[p];
         ph->line = (int *)(void *)(c->phase + phases + 1) + 2 * (size_t)p * values;
-        ph->late = ph->line + values;
+        ph->per_row = ph->line + values;
         memset(need, 0, (size_t)k->nvalue);
         for (int i = 0; i < k->nvalue && ok; i++) {
             const flux__value *v = &k->value[i];
             if (v->phase != p) continue;
             if (flux__reducing(v)) flux__need(k, need, v->a);
-            else if (v->outer && !flux__is_idle(v)) ph->late[ph->nlate++] = i;
+            else if (v->outer && !flux__is_idle(v)) ph->per_row[ph->nper_row++] = i;
             else if (v->out >= 0 || c->resident) flux__need(k, need, i);
         }
         if (ok) flux__need_more(k, need, p);
@@ -16762,7 +16799,7 @@ static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, in
                      *in = &b->c->inner_axes[b->c->axes_at[i]];
     bool o_run = out->nd == 1 || b->o0 % out->dim[0] + b->w * b->segments <= out->dim[0];
     bool r_run = in->nd == 1 || v->outer || b->r0 % in->dim[0] + b->rt <= in->dim[0];
-    if ((flux__own_dtype[v->cls] != dtype &&
+    if ((flux__own_dtype[v->ctype] != dtype &&
          !(v->kind == FLUX__V_LOAD && b->c->truth[i] && b->c->inner_first)) || !o_run || !r_run)
         return NULL;
     int64_t outer = b->w * b->segments,
@@ -16784,19 +16821,19 @@ static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, in
 typedef struct flux__transfer {
     const char *src;
     char *dst;
-    int cls, dtype;
+    int ctype, dtype;
     size_t wide, narrow;
 } flux__transfer;
 
 static void flux__load_run(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
     flux__transfer *t = (flux__transfer *)ctx;
-    flux__load(t->cls, t->dst + (size_t)at * t->wide, t->dtype,
+    flux__load(t->ctype, t->dst + (size_t)at * t->wide, t->dtype,
                t->src + (ptrdiff_t)offset * (ptrdiff_t)t->narrow, step, n);
 }
 
 static void flux__store_run(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
     flux__transfer *t = (flux__transfer *)ctx;
-    flux__store(t->dtype, t->dst + (ptrdiff_t)offset * (ptrdiff_t)t->narrow, step, t->cls,
+    flux__store(t->dtype, t->dst + (ptrdiff_t)offset * (ptrdiff_t)t->narrow, step, t->ctype,
                 t->src + (size_t)at * t->wide, n);
 }
 
@@ -16811,7 +16848,7 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
    rows: they store results too, and there it is slower. */
 static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there) {
     const flux__value *v = &b->k->value[i];
-    const int64_t size = b->c->truth[i] ? 1 : (int64_t)flux__class_size[v->cls],
+    const int64_t size = b->c->truth[i] ? 1 : (int64_t)flux__class_size[v->ctype],
                   bytes = flux__block_count(b, v) * size;
     if (!b->k->reduced || b->c->rows.first >= 0 || b->c->outer * b->c->inner < FLUX__LARGE) return;
     if (!b->c->inner_first && !v->outer && b->r0 + b->rt < b->c->inner)
@@ -16823,10 +16860,11 @@ static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there
 
 /* Repeats each of `numbers` elements n times: out[i * n ...] = in[i]. */
 static void flux__each_times(char *out, const char *in, size_t size, int64_t n, int64_t numbers) {
-    /* flux__spread_rows may write 16 floats past the end: the last four elements, 16 or more
+    /* flux__strided_scatter_rows may write 16 floats past the end: the last four elements, 16 or
+       more
        outputs, are left to the plain loop */
     int64_t quick = size == 4 && n >= 4 && n < 16 && numbers > 4 ? numbers - 4 : 0;
-    flux__spread_rows((float *)(void *)out, (const float *)(const void *)in, n, quick);
+    flux__strided_scatter_rows((float *)(void *)out, (const float *)(const void *)in, n, quick);
     for (int64_t i = quick; i < numbers; i++)
         flux__fill(out + (size_t)(i * n) * size, in + (size_t)i * size, size, (size_t)n);
 }
@@ -16860,9 +16898,9 @@ static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
 }
 
 /* Whether the register of a hoisted load holds this block already; if not, notes that it will. */
-static bool flux__is_held(flux__block_run *b, int i) {
+static bool flux__hoisted_is_loaded(flux__block_run *b, int i) {
     const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]];
-    if (!b->c->again[i]) return false;
+    if (!b->c->hoisted[i]) return false;
     const int64_t period = out->nd == 1 ? 1 : out->dim[0],
                   is = (b->o0 % period) << 40 | b->w << 20 | b->segments;
     if (b->segments > 1 && b->segment_step % period) return false;
@@ -16873,7 +16911,7 @@ static bool flux__is_held(flux__block_run *b, int i) {
 
 /* Loads a block that is contiguous in memory across its rows by transposing it. False: it is no
    such block, nothing is done. */
-static bool flux__load_turned(flux__block_run *b, int i, const flux__transfer *t) {
+static bool flux__load_transposed(flux__block_run *b, int i, const flux__transfer *t) {
     const flux__value *v = &b->k->value[i];
     const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]],
                      *in = &b->c->inner_axes[b->c->axes_at[i]];
@@ -16904,10 +16942,10 @@ static void flux__do_load(flux__block_run *b, int i) {
         flux__fetch_ahead(b, i, there);
         return;
     }
-    if (flux__is_held(b, i)) return;
-    flux__transfer t = { src, (char *)b->at[i], v->cls, dtype, flux__class_size[v->cls],
+    if (flux__hoisted_is_loaded(b, i)) return;
+    flux__transfer t = { src, (char *)b->at[i], v->ctype, dtype, flux__class_size[v->ctype],
                          flux__dtypes[dtype].size };
-    if (!flux__load_turned(b, i, &t) && !flux__load_repeated(b, i, t))
+    if (!flux__load_transposed(b, i, &t) && !flux__load_repeated(b, i, t))
         flux__each_run_of(b, i, flux__load_run, &t);
 }
 
@@ -16919,16 +16957,16 @@ static void flux__do_store(flux__block_run *b, int i) {
     char *there = flux__in_place(b, i, dst, v->dtype);
     if (there == (char *)b->at[i] && b->walk[i]) return;
     if (there && b->walk[i]) {
-        memcpy(there, b->at[i], (size_t)n * flux__class_size[v->cls]);
+        memcpy(there, b->at[i], (size_t)n * flux__class_size[v->ctype]);
         return;
     }
     const char *src = (const char *)b->at[i];
     if (!b->walk[i]) {                    /* one number for all points */
         char *fill = flux__reg(b, b->c->nreg);
-        flux__load(v->cls, fill, flux__own_dtype[v->cls], src, 0, n);
+        flux__load(v->ctype, fill, flux__own_dtype[v->ctype], src, 0, n);
         src = fill;
     }
-    flux__transfer t = { src, dst, v->cls, v->dtype, flux__class_size[v->cls],
+    flux__transfer t = { src, dst, v->ctype, v->dtype, flux__class_size[v->ctype],
                          flux__dtypes[v->dtype].size };
     flux__each_run_of(b, i, flux__store_run, &t);
 }
@@ -16953,8 +16991,8 @@ static void flux__expand_value(flux__block_run *b, int i) {
     char *out = flux__reg(b, b->c->expand_reg[i]);
     if (outer == 1 || b->rt == 1) return;
     if (b->c->inner_first)
-        flux__each_times(out, (const char *)b->at[i], flux__class_size[v->cls], b->rt, outer);
-    else flux__row_times(out, (const char *)b->at[i], (size_t)outer * flux__class_size[v->cls],
+        flux__each_times(out, (const char *)b->at[i], flux__class_size[v->ctype], b->rt, outer);
+    else flux__row_times(out, (const char *)b->at[i], (size_t)outer * flux__class_size[v->ctype],
                          b->rt);
 }
 
@@ -16971,113 +17009,114 @@ static const void *flux__operand_at(flux__block_run *b, const flux__value *user,
 }
 
 /* acc = acc op x for rows of n numbers, joined column by column: as many rows at a time as make
-   a run of whole vectors, then half of these with the other half. `room`: scratch memory that
+   a run of whole vectors, then half of these with the other half. `scratch`: scratch memory that
    may be read and written up to a whole vector. */
-static void flux__do_reduce_columns(int cls, int red, char *acc, const char *x, int64_t n,
-                                    int64_t rows, char *room) {
-    const int64_t row = n * (int64_t)flux__class_size[cls];
+static void flux__do_reduce_columns(int ctype, int red, char *acc, const char *x, int64_t n,
+                                    int64_t rows, char *scratch) {
+    const int64_t row = n * (int64_t)flux__class_size[ctype];
     int64_t many = 1, r;
     if (rows <= 0) return;
     while (2 * many <= rows && (many * n < 256 || many * n % 16)) many *= 2;
     for (r = many; r + many <= rows; r += many)
-        flux__join(cls, red, room, r == many ? x : room, x + r * row, many * n);
-    for (int64_t i = r; i < rows; i++) flux__accumulate(cls, red, acc, x + i * row, n);
-    if (r > many) x = room;
-    for (int64_t half = many / 2; half > 0; half /= 2, x = room)
-        flux__join(cls, red, room, x, x + half * row,
-                   x == room ? flux__gemm_up(half * n, 16) : half * n);
-    flux__accumulate(cls, red, acc, x, x == room ? flux__gemm_up(n, 16) : n);
+        flux__join(ctype, red, scratch, r == many ? x : scratch, x + r * row, many * n);
+    for (int64_t i = r; i < rows; i++) flux__accumulate(ctype, red, acc, x + i * row, n);
+    if (r > many) x = scratch;
+    for (int64_t half = many / 2; half > 0; half /= 2, x = scratch)
+        flux__join(ctype, red, scratch, x, x + half * row,
+                   x == scratch ? flux__gemm_up(half * n, 16) : half * n);
+    flux__accumulate(ctype, red, acc, x, x == scratch ? flux__gemm_up(n, 16) : n);
 }
 
 /* acc = acc op x for the block's rows or columns of integers, whose order does not matter. */
-static void flux__reduce_block(flux__block_run *b, int cls, int red, char *acc, const char *x) {
-    if (b->c->inner_first) flux__reduce_rows(cls, red, acc, x, b->rt, b->w);
-    else flux__do_reduce_columns(cls, red, acc, x, b->w, b->rt, flux__reg(b, b->c->nreg));
+static void flux__reduce_block(flux__block_run *b, int ctype, int red, char *acc, const char *x) {
+    if (b->c->inner_first) flux__reduce_rows(ctype, red, acc, x, b->rt, b->w);
+    else flux__do_reduce_columns(ctype, red, acc, x, b->w, b->rt, flux__reg(b, b->c->nreg));
 }
 
 /* Whether the chunks of a reduction are added up in double. */
 static FLUX__INLINE bool flux__is_wide(const flux__cpu *c, const flux__value *v) {
-    return v->kind == FLUX__V_REDUCE && v->cls == FLUX__F32C && v->op == FLUX__RED_SUM &&
+    return v->kind == FLUX__V_REDUCE && v->ctype == FLUX__F32C && v->op == FLUX__RED_SUM &&
            c->inner > c->order.chunk;
 }
 
 /* Joins a block's rows of floating-point numbers to acc. A block holds rows of one chunk each,
    or whole rows with all their chunks (resident), or the next chunks of some rows. */
-static void flux__join_rows(flux__block_run *b, int i, int cls, int red, char *acc, const char *x) {
+static void flux__join_rows(flux__block_run *b, int i, int ctype, int red, char *acc,
+                            const char *x) {
     const flux__join_order *o = &b->c->order;
-    const size_t size = flux__class_size[cls];
+    const size_t size = flux__class_size[ctype];
     double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]);
-    const flux__fold_fn fold = flux__fold_for(cls, red);
+    const flux__hreduce_fn hreduce = flux__hreduce_for(ctype, red);
     const bool is_wide = flux__is_wide(b->c, &b->k->value[i]);
-    if (o->inner <= o->chunk) fold(acc, x, b->rt, b->w);
+    if (o->inner <= o->chunk) hreduce(acc, x, b->rt, b->w);
     else if (b->c->resident)
         for (int64_t row = 0; row < b->w; row++)
-            flux__join_long(o, fold, cls, red, acc + (size_t)row * size,
+            flux__join_long(o, hreduce, ctype, red, acc + (size_t)row * size,
                             x + (size_t)(row * b->rt) * size);
     else
         for (int64_t row = 0, r, m; row < b->w; row++)
             for (r = 0; r < b->rt; r += m, x += (size_t)m * size) {
                 float part = 0;
                 m = flux__gemm_min(o->chunk, b->rt - r);
-                fold(is_wide ? (void *)&part : (void *)(acc + (size_t)row * size), x, m, 1);
+                hreduce(is_wide ? (void *)&part : (void *)(acc + (size_t)row * size), x, m, 1);
                 if (is_wide) wide[row] += (double)part;
             }
 }
 /* The same for columns: the block's rows go to the slots of their chunk, as many at a time as
    have consecutive slots. What is not a sum has one chunk. */
-static void flux__join_columns(flux__block_run *b, int i, int cls, int red, char *acc,
+static void flux__join_columns(flux__block_run *b, int i, int ctype, int red, char *acc,
                                const char *x) {
     const flux__section *s = flux__section_now();
     const int64_t n = b->w, slots = b->c->order.slots,
                   chunk = red == FLUX__RED_SUM ? b->c->order.chunk : b->r_end - b->r_start;
-    const size_t row = (size_t)n * flux__class_size[cls];
-    const bool sum = cls == FLUX__F32C && red == FLUX__RED_SUM;
+    const size_t row = (size_t)n * flux__class_size[ctype];
+    const bool sum = ctype == FLUX__F32C && red == FLUX__RED_SUM;
     double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]), none;
     char *first = (char *)(wide + b->c->w);
-    flux__identity(cls, red, &none);
+    flux__identity(ctype, red, &none);
     for (int64_t r = 0, m; r < b->rt; r += m, x += (size_t)m * row) {
         const int64_t from = b->r0 + r - b->r_start,
                       at = red == FLUX__RED_SUM ? from & (chunk - 1) : from,
                       slot = at & (slots - 1), left = b->rt - r;
         m = flux__gemm_min(slots - slot, left);
         if (at == 0 && b->r_end - b->r_start - from < slots)
-            flux__fill(first, &none, flux__class_size[cls], (size_t)(slots * n));
+            flux__fill(first, &none, flux__class_size[ctype], (size_t)(slots * n));
         if (at < slots) memcpy(first + (size_t)slot * row, x, (size_t)m * row);
         else if (sum && slot == 0 && left >= slots) {
             const int64_t many = flux__gemm_min(chunk - at, left) / slots;
             s->add_rows((float *)(void *)first, (const float *)(const void *)x, slots * n, many);
             m = many * slots;
-        } else flux__join(cls, red, first + (size_t)slot * row, first + (size_t)slot * row, x,
+        } else flux__join(ctype, red, first + (size_t)slot * row, first + (size_t)slot * row, x,
                           m * n);
         if (at + m < chunk && b->r_start + from + m < b->r_end) continue;
         for (int64_t half = slots / 2; half > 0; half /= 2)
-            flux__join(cls, red, first, first, first + (size_t)half * row, half * n);
+            flux__join(ctype, red, first, first, first + (size_t)half * row, half * n);
         if (sum && b->c->inner > chunk) s->add_wide(wide, (const float *)(void *)first, n);
-        else flux__accumulate(cls, red, acc, first, n);
+        else flux__accumulate(ctype, red, acc, first, n);
     }
 }
 
 /* Joins a block of floating-point numbers in the order that the shape prescribes, and completes
    the results after the last block. */
-static void flux__do_join(flux__block_run *b, int i, int cls, char *acc, const char *x) {
+static void flux__do_join(flux__block_run *b, int i, int ctype, char *acc, const char *x) {
     double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]);
     const bool is_wide = flux__is_wide(b->c, &b->k->value[i]) &&
                          !(b->c->resident && b->c->inner_first);
     if (is_wide && b->fresh) memset(wide, 0, (size_t)b->w * sizeof *wide);
     (b->c->inner_first ? flux__join_rows : flux__join_columns)(
-        b, i, cls, b->k->value[i].op, acc, x);
+        b, i, ctype, b->k->value[i].op, acc, x);
     if (b->r0 + b->rt < b->r_end) return;
     if (is_wide) flux__convert(FLUX__F32C, acc, FLUX__F64C, wide, b->w);
-    flux__settle_zeros(cls, b->k->value[i].op, acc, b->w);
+    flux__settle_zeros(ctype, b->k->value[i].op, acc, b->w);
 }
 
 /* The block of a reduction's operand, an element a point. */
 static const char *flux__reduced_block(flux__block_run *b, const flux__value *v) {
-    int walk, cls = b->k->value[v->a].cls;
+    int walk, ctype = b->k->value[v->a].ctype;
     const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
     if (walk) return x;
     char *fill = flux__reg(b, b->c->nreg);     /* one number for all points */
-    flux__load(cls, fill, flux__own_dtype[cls], x, 0, b->w * b->segments * b->rt);
+    flux__load(ctype, fill, flux__own_dtype[ctype], x, 0, b->w * b->segments * b->rt);
     return fill;
 }
 
@@ -17085,14 +17124,14 @@ static const char *flux__reduced_block(flux__block_run *b, const flux__value *v)
 static void flux__do_reduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     const int64_t outer = b->w * b->segments;
-    const int cls = b->k->value[v->a].cls;
+    const int ctype = b->k->value[v->a].ctype;
     const char *x = flux__reduced_block(b, v);
     char *acc = flux__reg(b, b->c->reg[i]);
     int64_t none;                         /* an identity, of any compute type's size */
-    flux__identity(cls, v->op, &none);
-    if (b->fresh) flux__fill(acc, &none, flux__class_size[cls], (size_t)outer);
-    if (cls > FLUX__F64C) flux__reduce_block(b, cls, v->op, acc, x);
-    else flux__do_join(b, i, cls, acc, x);
+    flux__identity(ctype, v->op, &none);
+    if (b->fresh) flux__fill(acc, &none, flux__class_size[ctype], (size_t)outer);
+    if (ctype > FLUX__F64C) flux__reduce_block(b, ctype, v->op, acc, x);
+    else flux__do_join(b, i, ctype, acc, x);
     b->at[i] = acc;
     b->walk[i] = 1;
 }
@@ -17102,12 +17141,12 @@ static void flux__do_reduce(flux__block_run *b, int i) {
 static void flux__do_argreduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t outer = b->w * b->segments;
-    int walk, cls = b->k->value[v->a].cls;
-    size_t size = flux__class_size[cls];
+    int walk, ctype = b->k->value[v->a].ctype;
+    size_t size = flux__class_size[ctype];
     const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
     int64_t *index = (int64_t *)(void *)flux__reg(b, b->c->reg[i]);
     char *best = flux__reg(b, b->c->nreg + 1 + b->c->reduce_at[i]);
-    const bool rows = walk && b->c->inner_first && b->fresh && cls == FLUX__F32C;
+    const bool rows = walk && b->c->inner_first && b->fresh && ctype == FLUX__F32C;
     for (int64_t o = 0; b->fresh && !rows && o < outer; o++) index[o] = -1;
     if (rows)
         flux__argreduce_rows(v->op != 0, (float *)(void *)best, index,
@@ -17116,11 +17155,12 @@ static void flux__do_argreduce(flux__block_run *b, int i) {
         for (int64_t o = 0; o < outer; o++) index[o] = 0;
     } else if (b->c->inner_first)
         for (int64_t o = 0; o < outer; o++)
-            flux__argreduce(cls, v->op != 0, best + (size_t)o * size, index + o,
+            flux__argreduce(ctype, v->op != 0, best + (size_t)o * size, index + o,
                             x + (size_t)(o * b->rt) * size, b->rt, b->r0);
     else
         for (int64_t r = 0; r < b->rt; r++)
-            flux__argaccumulate(cls, v->op != 0, best, index, x + (size_t)(r * outer) * size, outer,
+            flux__argaccumulate(ctype, v->op != 0, best, index, x + (size_t)(r * outer) * size,
+                                outer,
                                 b->r0 + r);
     b->at[i] = index;
     b->walk[i] = 1;
@@ -17172,7 +17212,7 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
         b->at[i] = (void *)(intptr_t)b->product;
         if (b->product_ld == rows || columns == 1) break;
         b->at[i] = flux__reg(b, b->c->reg[i]);
-        flux__gemm_copy(flux__class_size[v->cls], b->product, 1, b->product_ld, b->at[i], rows,
+        flux__gemm_copy(flux__class_size[v->ctype], b->product, 1, b->product_ld, b->at[i], rows,
                         rows, columns);
         break;
     }
@@ -17184,7 +17224,7 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
         sb = sc = sa;
         if (v->b >= 0) x = flux__operand_at(b, v, v->b, &sb);
         if (v->c >= 0) y = flux__operand_at(b, v, v->c, &sc);
-        if (b->c->parting[i]) {
+        if (b->c->store_rounds[i]) {
             b->at[i] = (void *)(intptr_t)a;
             b->walk[i] = (uint8_t)sa;
             break;
@@ -17193,15 +17233,15 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
         b->at[i] = out;
         b->walk[i] = 1;
         if (v->kind == FLUX__V_OP)
-            flux__loop_run(v->cls, b->c->loop[i], n, out, a, x, y, sa, sb, sc);
+            flux__loop_run(v->ctype, b->c->loop[i], n, out, a, x, y, sa, sb, sc);
         else {
-            int from = b->k->value[v->a].cls;
+            int from = b->k->value[v->a].ctype;
             if (!sa) n = 1, b->walk[i] = 0, b->at[i] = out = flux__reg(b, b->c->reg[i]);
-            if (v->kind == FLUX__V_CONVERT && from != v->cls)
-                flux__convert(v->cls, out, from, a, n);
-            else if (out != a) memcpy(out, a, (size_t)n * flux__class_size[v->cls]);
+            if (v->kind == FLUX__V_CONVERT && from != v->ctype)
+                flux__convert(v->ctype, out, from, a, n);
+            else if (out != a) memcpy(out, a, (size_t)n * flux__class_size[v->ctype]);
             if (v->kind == FLUX__V_ROUND) flux__round_half(v->op, (float *)out, n);
-            if (v->kind == FLUX__V_WRAP) flux__wrap(v->op, v->cls, out, n);
+            if (v->kind == FLUX__V_WRAP) flux__wrap(v->op, v->ctype, out, n);
         }
     }
     }
@@ -17216,7 +17256,7 @@ static void flux__start_numbers(flux__block_run *b) {
         if (v->kind != FLUX__V_NUMBER) continue;
         b->at[i] = numbers + (size_t)i * 8;
         b->walk[i] = 0;
-        flux__set_number(v->cls, b->at[i], flux__number_value(b->run->g, v));
+        flux__set_number(v->ctype, b->at[i], flux__number_value(b->run->g, v));
     }
 }
 
@@ -17227,11 +17267,11 @@ static void flux__store_numbers(flux__block_run *b) {
 }
 
 /* The per-row stage of phase p: runs the outer lines, once per outer point. */
-static void flux__do_late(flux__block_run *b, int p) {
+static void flux__do_per_row(flux__block_run *b, int p) {
     const flux__phase *ph = &b->c->phase[p];
     int64_t rt = b->rt;
     b->rt = 1;
-    for (int j = 0; j < ph->nlate; j++) flux__do_line(b, ph->late[j]);
+    for (int j = 0; j < ph->nper_row; j++) flux__do_line(b, ph->per_row[j]);
     b->rt = rt;
 }
 
@@ -17275,7 +17315,7 @@ static void flux__store_reductions(flux__block_run *b, int p) {
 static void flux__do_block(flux__block_run *b) {
     b->rt = b->c->inner;  /* also numbers that are stored for inner points see all of these */
     for (int p = 0; p < b->c->nphase; p++) {
-        flux__do_late(b, p);
+        flux__do_per_row(b, p);
         flux__do_phase(b, p, 0, b->c->inner);
         flux__store_reductions(b, p);
     }
@@ -17393,11 +17433,11 @@ static void flux__start_phase(flux__block_run *b, const flux__job *job, int p) {
             if (!flux__reducing(v) || v->phase != q - 1) continue;
             b->at[i] = flux__reg(b, b->c->reg[i]);
             b->walk[i] = 1;
-            const size_t size = flux__class_size[v->cls];
+            const size_t size = flux__class_size[v->ctype];
             memcpy(b->at[i], flux__partial(job, i, b->c->splits, false) + (size_t)b->o0 * size,
                    (size_t)b->w * size);
         }
-        flux__do_late(b, q);
+        flux__do_per_row(b, q);
     }
 }
 
@@ -17421,8 +17461,8 @@ static void flux__split_task(void *ctx, int64_t part) {
         for (int i = 0; i < job->k->nvalue; i++) {
             const flux__value *v = &job->k->value[i];
             if (!flux__reducing(v) || v->phase != job->phase) continue;
-            const size_t size = flux__class_size[v->cls],
-                         wide = flux__class_size[job->k->value[v->a].cls];
+            const size_t size = flux__class_size[v->ctype],
+                         wide = flux__class_size[job->k->value[v->a].ctype];
             memcpy(flux__partial(job, i, part, false) + (size_t)b.o0 * size, b.at[i],
                    (size_t)b.w * size);
             if (v->kind == FLUX__V_ARGREDUCE)
@@ -17436,7 +17476,8 @@ static void flux__split_task(void *ctx, int64_t part) {
 static void flux__combine(const flux__job *job, int i) {
     const flux__value *v = &job->k->value[i];
     const flux__cpu *c = (const flux__cpu *)job->k->ready;
-    const size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
+    const size_t size = flux__class_size[v->ctype];
+    const size_t wide = flux__class_size[job->k->value[v->a].ctype];
     char *acc = flux__partial(job, i, c->splits, false),
          *best = flux__partial(job, i, c->splits, true);
     if (flux__is_wide(c, v)) {
@@ -17452,11 +17493,12 @@ static void flux__combine(const flux__job *job, int i) {
     memcpy(best, flux__partial(job, i, 0, true), (size_t)c->outer * wide);
     for (int part = 1; part < c->splits; part++) {
         const char *x = flux__partial(job, i, part, false), *y = flux__partial(job, i, part, true);
-        if (v->kind == FLUX__V_REDUCE) flux__accumulate(v->cls, v->op, acc, x, c->outer);
+        if (v->kind == FLUX__V_REDUCE) flux__accumulate(v->ctype, v->op, acc, x, c->outer);
         else
             for (int64_t o = 0; o < c->outer; o++) {
                 int64_t won = 0;          /* becomes 1 if the later part has the better number */
-                flux__argreduce(job->k->value[v->a].cls, v->op != 0, best + (size_t)o * wide, &won,
+                flux__argreduce(job->k->value[v->a].ctype, v->op != 0, best + (size_t)o * wide,
+                                &won,
                                 y + (size_t)o * wide, 1, 1);
                 if (won) memcpy(acc + (size_t)o * 8, x + (size_t)o * 8, 8);
             }
@@ -17552,7 +17594,7 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
             b.product = (const char *)block + (size_t)(i + j * ld) * size;
             b.product_ld = ld;
             for (int p = 0; p < b.c->nphase; p++) {
-                flux__do_late(&b, p);
+                flux__do_per_row(&b, p);
                 for (int l = 0; l < b.c->phase[p].n; l++) flux__do_line(&b, b.c->phase[p].line[l]);
             }
             flux__store_numbers(&b);
@@ -17628,7 +17670,7 @@ static const char *flux__widen_all(const flux__operand *o, const char *src, void
 /* The strides of a half format's operand after its conversion to f32. */
 static void flux__widened_strides(const flux__operand *o, int64_t *stride) {
     if (flux__side_by_side(o)) memcpy(stride, o->stride, sizeof o->stride);
-    else flux__natural(&o->shape, stride);
+    else flux__contiguous_strides(&o->shape, stride);
 }
 
 FLUX__END_HOT
@@ -17648,7 +17690,7 @@ FLUX__BEGIN_COLD
 /* Whether value v is this operation (kind and op) in f32, outer or not. */
 static bool flux__is_line(const flux__kernel *k, int v, int kind, int op, bool outer) {
     const flux__value *x = &k->value[v];
-    return x->kind == kind && x->op == op && x->cls == FLUX__F32C && x->dtype == FLUX_F32 &&
+    return x->kind == kind && x->op == op && x->ctype == FLUX__F32C && x->dtype == FLUX_F32 &&
            x->outer == outer;
 }
 /* Whether value v is this elementwise operation in f32, at all points. */
@@ -17662,7 +17704,7 @@ static bool flux__is_const(const flux__kernel *k, int v) {
 static bool flux__is_walk(const flux__kernel *k, int v) {
     const flux__value *x = &k->value[v];
     return (x->kind == FLUX__V_OP || x->kind == FLUX__V_LOAD || x->kind == FLUX__V_PRODUCT) &&
-           x->cls == FLUX__F32C && !x->outer;
+           x->ctype == FLUX__F32C && !x->outer;
 }
 /* The only line that uses value v, or -1 if there are several or none. */
 static int flux__only_user(const flux__kernel *k, int v) {
@@ -17696,7 +17738,7 @@ static bool flux__is_kept(const flux__kernel *k, int v, int user, int or_user) {
    them. */
 static bool flux__match_count(flux__kernel *k, flux__cpu *c, int i) {
     flux__value *v = &k->value[i];
-    if (v->kind != FLUX__V_REDUCE || v->cls == FLUX__F32C) return false;
+    if (v->kind != FLUX__V_REDUCE || v->ctype == FLUX__F32C) return false;
     int x = v->a;
     bool alone = flux__only_user(k, x) == i;
     for (int user; k->value[x].kind == FLUX__V_CONVERT;
@@ -17704,8 +17746,8 @@ static bool flux__match_count(flux__kernel *k, flux__cpu *c, int i) {
         user = x, x = k->value[x].a;
     flux__value *from = &k->value[x];
     if (from->dtype != FLUX_BOOL || from->outer ||
-        !(from->kind == FLUX__V_LOAD ? alone : from->cls == FLUX__F32C)) return false;
-    c->truth[i] = true, c->truth[x] = from->kind == FLUX__V_LOAD, from->cls = FLUX__F32C;
+        !(from->kind == FLUX__V_LOAD ? alone : from->ctype == FLUX__F32C)) return false;
+    c->truth[i] = true, c->truth[x] = from->kind == FLUX__V_LOAD, from->ctype = FLUX__F32C;
     for (int at = v->a, next = v->a = (int16_t)x; at != x && !flux__is_kept(k, at, -1, -1);
          at = next)
         next = k->value[at].a, k->value[at].a = -1, k->value[at].phase = -1;
@@ -17730,8 +17772,8 @@ static void flux__do_count(flux__block_run *b, int i) {
     }
     if (v->op != FLUX__RED_SUM)
         flux__count_reaches(count, v->op == FLUX__RED_MAX ? 1 : (int32_t)b->rt, outer);
-    flux__convert(v->cls, b->fresh ? acc : sum, FLUX__I32C, count, outer);
-    if (!b->fresh) flux__accumulate(v->cls, v->op, acc, sum, outer);
+    flux__convert(v->ctype, b->fresh ? acc : sum, FLUX__I32C, count, outer);
+    if (!b->fresh) flux__accumulate(v->ctype, v->op, acc, sum, outer);
     b->at[i] = acc;
     b->walk[i] = 1;
 }
@@ -17865,7 +17907,7 @@ static int flux__in_registers(const flux__kernel *k) {
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         if (v->outer || v->kind == FLUX__V_NUMBER || flux__reducing(v)) continue;
-        n += v->kind == FLUX__V_LOAD ? k->operand[v->operand].dtype != flux__own_dtype[v->cls] :
+        n += v->kind == FLUX__V_LOAD ? k->operand[v->operand].dtype != flux__own_dtype[v->ctype] :
             v->out < 0;
     }
     return n;
@@ -17940,7 +17982,7 @@ static void flux__do_rows(flux__block_run *b, int line) {
     const int stored[3] = { a->d, a->e, a->y };
     (void)line;
     memset(&r, 0, sizeof r);
-    r.order = &b->c->order, r.n = b->rt, r.room = b->c->tile, r.count = b->w,
+    r.order = &b->c->order, r.n = b->rt, r.capacity = b->c->tile, r.count = b->w,
         r.x = (const float *)b->at[a->x], r.squares = a->squares;
     r.last = a->y < 0 ? -1 : b->k->value[a->y].op;
     for (int i = 0; i < 3 && a->squares && (i == 0 || a->y >= 0); i++)
@@ -17994,15 +18036,15 @@ static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, i
                                      int64_t n) {
 #if FLUX__GEMM_VECTORS
     /* adding -0 leaves the elements in between as they are */
-    const flux__gemm_f16 none = { -0.0f, -0.0f, -0.0f, -0.0f };
-    flux__gemm_f16 v, w, *at;
+    const flux__vec16f none = { -0.0f, -0.0f, -0.0f, -0.0f };
+    flux__vec16f v, w, *at;
     for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4)
-        *(flux__gemm_f16 *)(void *)dst += *(const flux__gemm_f16 *)(const void *)src;
+        *(flux__vec16f *)(void *)dst += *(const flux__vec16f *)(const void *)src;
     /* not >=: nothing beyond the last element is touched */
     for (; n > 4 && ds == 2 && ss == 1; n -= 4, dst += 8, src += 4) {
-        v = *(const flux__gemm_f16 *)(const void *)src, at = (flux__gemm_f16 *)(void *)dst;
-        FLUX__SHUFFLE(w, v, none, flux__gemm_i16, 2, 6, 3, 7)
-        FLUX__SHUFFLE(v, v, none, flux__gemm_i16, 0, 4, 1, 5)
+        v = *(const flux__vec16f *)(const void *)src, at = (flux__vec16f *)(void *)dst;
+        FLUX__SHUFFLE(w, v, none, flux__vec16i, 2, 6, 3, 7)
+        FLUX__SHUFFLE(v, v, none, flux__vec16i, 0, 4, 1, 5)
         at[0] += v, at[1] += w;
     }
 #endif
@@ -18026,15 +18068,15 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
             memcpy(dst, src, size);
         return;
     }
-    int cls = flux__class_of(t);
+    int ctype = flux__class_of(t);
     char a[256 * 8], b[256 * 8];
     for (int64_t i = 0; i < n; i += 256) {
         int64_t m = n - i < 256 ? n - i : 256;
         char *to = dst + (ptrdiff_t)(i * ds) * (ptrdiff_t)size;
-        flux__load(cls, a, t, src + (ptrdiff_t)(i * ss) * (ptrdiff_t)size, ss, m);
-        flux__load(cls, b, t, to, ds, m);
-        flux__accumulate(cls, FLUX__RED_SUM, b, a, m);
-        flux__store(t, to, ds, cls, b, m);
+        flux__load(ctype, a, t, src + (ptrdiff_t)(i * ss) * (ptrdiff_t)size, ss, m);
+        flux__load(ctype, b, t, to, ds, m);
+        flux__accumulate(ctype, FLUX__RED_SUM, b, a, m);
+        flux__store(t, to, ds, ctype, b, m);
     }
 }
 
@@ -18087,39 +18129,39 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
 /* Fills n elements of dtype t with a number. */
 static void flux__fill_with(int t, void *dst, int64_t n, double value) {
     char one[8];
-    int cls = flux__class_of(t);
+    int ctype = flux__class_of(t);
     char tile[256 * 8];
-    int own = flux__own_dtype[cls];
-    flux__set_number(cls, one, value);
-    flux__load(cls, tile, own, one, 0, 256);
+    int own = flux__own_dtype[ctype];
+    flux__set_number(ctype, one, value);
+    flux__load(ctype, tile, own, one, 0, 256);
     for (int64_t i = 0; i < n; i += 256)
-        flux__store(t, (char *)dst + (size_t)i * flux__dtypes[t].size, 1, cls, tile,
+        flux__store(t, (char *)dst + (size_t)i * flux__dtypes[t].size, 1, ctype, tile,
                     n - i < 256 ? n - i : 256);
 }
 
 /* A spread (the reverse of a strided view, as_strided_scatter) in slices: `units` slices of
-   `slab` elements of the result, each a task's `each` at a time; `part` is the shape of the
+   `slice` elements of the result, each a task's `each` at a time; `part` is the shape of the
    operand within a slice. */
-typedef struct flux__spread_job {
+typedef struct flux__strided_scatter_job {
     const flux_tensor *t;
     flux_shape part;
     flux__operand o;
     char *dst;
     const char *src;
-    int64_t slab, units, each;
-} flux__spread_job;
+    int64_t slice, units, each;
+} flux__strided_scatter_job;
 
 /* Fills the slices of one task and writes the operand's elements into them; the operand's last
    dims, which `part` lacks, count the slices. */
-static void flux__spread_task(void *ctx, int64_t task) {
-    const flux__spread_job *j = (const flux__spread_job *)ctx;
+static void flux__strided_scatter_task(void *ctx, int64_t task) {
+    const flux__strided_scatter_job *j = (const flux__strided_scatter_job *)ctx;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
     for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++) {
         int64_t from = 0, rest = u;
         for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++])
             from += rest % j->o.shape.dim[d] * j->o.stride[d];
-        char *dst = j->dst + (ptrdiff_t)(u * j->slab) * size;
-        flux__fill_with(j->t->dtype, dst, j->slab, j->t->arg.i[1] ? 0 : j->t->arg.num);
+        char *dst = j->dst + (ptrdiff_t)(u * j->slice) * size;
+        flux__fill_with(j->t->dtype, dst, j->slice, j->t->arg.i[1] ? 0 : j->t->arg.num);
         flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
                             j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
     }
@@ -18128,7 +18170,7 @@ static void flux__spread_task(void *ctx, int64_t task) {
 /* Runs a spread. Elements that go to the same place are added in a float's own format, those of
    f16 and bf16 in f32. The result is cut into slices along the operand's last dims as long as
    each slice has its elements alone, so that threads share the slices. */
-static int flux__run_spread(flux__run *run, flux__kernel *k) {
+static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
     const flux__operand *o = &k->operand[0];
     char *dst = (char *)run->ptr[run->plan->nleaf + k->node];
@@ -18136,26 +18178,26 @@ static int flux__run_spread(flux__run *run, flux__kernel *k) {
     int64_t n = flux__size(t);
     if (n == 0) return 0;
     if (!half) {
-        flux__spread_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
+        flux__strided_scatter_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
         int64_t reach = t->rel;
         for (int d = 0; d < o->shape.ndim; d++) reach += (o->shape.dim[d] - 1) * t->stride[d];
         while (j.part.ndim > 1 && t->stride[j.part.ndim - 1] > 0 &&
-               t->stride[j.part.ndim - 1] * j.part.dim[j.part.ndim - 1] == j.slab) {
-            int64_t slab = t->stride[j.part.ndim - 1], many = j.part.dim[j.part.ndim - 1];
-            if (reach - (many - 1) * slab >= slab || slab < 64) break;
-            reach -= (many - 1) * slab, j.slab = slab, j.units *= many, j.part.ndim--;
+               t->stride[j.part.ndim - 1] * j.part.dim[j.part.ndim - 1] == j.slice) {
+            int64_t slice = t->stride[j.part.ndim - 1], many = j.part.dim[j.part.ndim - 1];
+            if (reach - (many - 1) * slice >= slice || slice < 64) break;
+            reach -= (many - 1) * slice, j.slice = slice, j.units *= many, j.part.ndim--;
         }
-        j.each = (1 << 15) / j.slab + 1;
-        flux__parallel((j.units + j.each - 1) / j.each, flux__spread_task, &j);
+        j.each = (1 << 15) / j.slice + 1;
+        flux__parallel((j.units + j.each - 1) / j.each, flux__strided_scatter_task, &j);
         return 0;
     }
     float *wide = flux__widen(o, run->ptr[o->src], k->scratch_at),
           *sum = (float *)(void *)((char *)wide + flux__widened_bytes(o));
-    int64_t natural[FLUX_MAX_DIMS];
-    flux__natural(&o->shape, natural);
+    int64_t contiguous[FLUX_MAX_DIMS];
+    flux__contiguous_strides(&o->shape, contiguous);
     memset(sum, 0, (size_t)n * sizeof *sum);
     flux__copy_elements(FLUX_F32, &o->shape, (char *)(sum + t->rel), t->stride, (const char *)wide,
-                        natural, true);
+                        contiguous, true);
     flux__store(t->dtype, dst, 1, FLUX__F32C, sum, n);
     return 0;
 }
@@ -18174,11 +18216,11 @@ typedef struct flux__cat_job {
 /* Copies one task's slices of the result's last dim, from the operands that have them. */
 static void flux__cat_task(void *ctx, int64_t task) {
     const flux__cat_job *j = (const flux__cat_job *)ctx;
-    int64_t natural[FLUX_MAX_DIMS], at = 0, from = task * j->each, to = from + j->each;
+    int64_t contiguous[FLUX_MAX_DIMS], at = 0, from = task * j->each, to = from + j->each;
     int dim = (int)j->t->arg.i[0], end = j->end;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
     flux_shape s = flux__dims(j->t);
-    flux__natural(&s, natural);
+    flux__contiguous_strides(&s, contiguous);
     if (to > s.dim[end]) to = s.dim[end];
     for (int i = 0; i < j->k->noperand; i++) {
         const flux__operand *o = &j->k->operand[i];
@@ -18186,11 +18228,11 @@ static void flux__cat_task(void *ctx, int64_t task) {
         int64_t many = dim < part.ndim ? part.dim[dim] : 1, first = from, last = to;
         if (dim == end) first = from > at ? from - at : 0, last = to - at < many ? to - at : many;
         if (first < last) {
-            char *dst = j->dst + (ptrdiff_t)(at * natural[dim] + first * natural[end]) * size;
+            char *dst = j->dst + (ptrdiff_t)(at * contiguous[dim] + first * contiguous[end]) * size;
             const char *src = flux__operand_ptr(j->run, o);
             if (end < part.ndim)
                 part.dim[end] = last - first, src += (ptrdiff_t)(first * o->stride[end]) * size;
-            flux__copy_elements(j->t->dtype, &part, dst, natural, src, o->stride, false);
+            flux__copy_elements(j->t->dtype, &part, dst, contiguous, src, o->stride, false);
         }
         at += many;
     }
@@ -18220,12 +18262,13 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
     int dt = t->dtype;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[dt].size;
     char *out = (char *)run->ptr[run->plan->nleaf + k->node];
-    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], natural[FLUX_MAX_DIMS],
+    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], contiguous[FLUX_MAX_DIMS],
             picked[FLUX_MAX_DIMS];
     flux_shape slice = flux__shape(NULL, 0), whole = flux__dims(t), is = index->shape;
     int64_t big_step[FLUX_MAX_DIMS], small_step[FLUX_MAX_DIMS], index_out[FLUX_MAX_DIMS];
-    flux__natural(&whole, natural);
-    const int64_t *big = scatter ? natural : x->stride, *small = scatter ? src->stride : natural;
+    flux__contiguous_strides(&whole, contiguous);
+    const int64_t *big = scatter ? contiguous : x->stride;
+    const int64_t *small = scatter ? src->stride : contiguous;
     for (int d = 0; d < x->shape.ndim; d++) {
         if (d == dim) continue;
         big_step[slice.ndim] = big[d];
@@ -18234,7 +18277,7 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
     }
     for (int d = 0; d < is.ndim; d++) index_out[d] = small[dim + d];
     if (scatter)
-        flux__copy_elements(dt, &x->shape, out, natural, flux__operand_ptr(run, x), x->stride,
+        flux__copy_elements(dt, &x->shape, out, contiguous, flux__operand_ptr(run, x), x->stride,
                             false);
     const int64_t *ids = (const int64_t *)(const void *)flux__operand_ptr(run, index);
     for (int64_t i = 0; i < n; i++) {
@@ -18252,7 +18295,8 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
             return -1;
         }
         if (scatter)
-            flux__copy_elements(dt, &slice, out + (ptrdiff_t)(id * natural[dim]) * size, big_step,
+            flux__copy_elements(dt, &slice, out + (ptrdiff_t)(id * contiguous[dim]) * size,
+                                big_step,
                                 flux__operand_ptr(run, src) + (ptrdiff_t)place * size, small_step,
                                 true);
         else
@@ -18306,7 +18350,7 @@ typedef struct flux__windows_job {
 static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
     const flux__value *w = &k->value[v];
     return v >= 0 && w->kind == FLUX__V_LOAD && w->outer == outer && w->dtype == FLUX_F32 &&
-           w->cls == FLUX__F32C && k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
+           w->ctype == FLUX__F32C && k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
 }
 
 /* Whether a kernel is the maximum of windows, if its last value is a reduction, or the gradient of
@@ -18330,7 +18374,7 @@ static bool flux__is_windows(const flux__kernel *k, flux__pooling *w) {
     arg = &k->value[eq->b], i = &k->value[eq->a], w->x = arg->a, w->places = i->operand;
     return arg->kind == FLUX__V_ARGREDUCE && arg->op == 1 && arg->out < 0 &&
            flux__is_words(k, w->x, false) && i->kind == FLUX__V_LOAD && !i->outer &&
-           i->cls == FLUX__I64C && i->dtype == FLUX_I64 && i->out < 0;
+           i->ctype == FLUX__I64C && i->dtype == FLUX_I64 && i->out < 0;
 }
 
 /* Whether a max pooling or its gradient ends in this line, and its windows are small ones. */
@@ -18365,7 +18409,7 @@ static bool flux__windows_counted(const flux__run *run, const flux__kernel *k,
    load four elements at once that were stored one by one takes long. */
 #if FLUX__GEMM_VECTORS
 typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef flux__gemm_f16 flux__float4;
+typedef flux__vec16f flux__float4;
 #  define FLUX__FOUR(x, a, b, c) { (x)[0], (x)[a], (x)[b], (x)[c] }
 #  define FLUX__LARGER(v, best, at, w) do {                                                            \
         flux__mask4 more = ~((v) <= (best)) & ((best) == (best)), here = { w, w, w, w };               \
@@ -18389,7 +18433,7 @@ typedef struct flux__float4 { float at[4]; } flux__float4;
    FLUX__TWOS takes every second of seven elements. */
 #  define FLUX__TWOS(v, from) {                                                                       \
         flux__float4 head = *(const flux__float4 *)(const void *)(from), tail = *(const flux__float4 *)(const void *)((from) + 3); \
-        FLUX__SHUFFLE(v, head, tail, flux__gemm_i16, 0, 2, 5, 7)                                        \
+        FLUX__SHUFFLE(v, head, tail, flux__vec16i, 0, 2, 5, 7)                                        \
     }
 /* Whether the job's windows are of that kind; sx, sg, sy: steps from window to window in x, g
    and y. */
@@ -18421,9 +18465,9 @@ static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float
                               one = { w, w, w, w }, two = one + 1;
             float *to = y + 2 * i + j->to[w];
             low = (flux__float4)(own & (at == one)), high = (flux__float4)(own & (at == two));
-            FLUX__SHUFFLE(v, low, high, flux__gemm_i16, 0, 4, 1, 5)
+            FLUX__SHUFFLE(v, low, high, flux__vec16i, 0, 4, 1, 5)
             *(flux__float4 *)(void *)to = v;
-            FLUX__SHUFFLE(v, low, high, flux__gemm_i16, 2, 6, 3, 7)
+            FLUX__SHUFFLE(v, low, high, flux__vec16i, 2, 6, 3, 7)
             *(flux__float4 *)(void *)(to + 4) = v;
         }
     }
@@ -18504,7 +18548,7 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     const flux__pooling *w = &c->pooling;
     flux__windows_job j;
-    int64_t natural[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
+    int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
     if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                       !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
         return false;
@@ -18515,17 +18559,18 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     j.x = (const float *)run->ptr[ox->src] + ox->offset;
     j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
     j.y = (float *)run->ptr[k->value[w->top].out];
-    flux__value_strides(k, &k->value[w->top], natural);
+    flux__value_strides(k, &k->value[w->top], contiguous);
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
         bool in = k->reduced >> d & 1;
         j.dim[0][d] = in ? 1 : k->full[d];
-        j.dim[1][d] = ox->stride[d], j.dim[2][d] = og ? og->stride[d] : 0, j.step[d] = natural[d];
+        j.dim[1][d] = ox->stride[d], j.dim[2][d] = og ? og->stride[d] : 0,
+            j.step[d] = contiguous[d];
         if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[d];
     }
     for (int64_t i = 0; i < j.n; i++) {
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
             if (k->reduced >> d & 1)
-                j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * natural[d];
+                j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * contiguous[d];
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
             if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
             else at[d] = 0;
@@ -18619,7 +18664,7 @@ FLUX__END_LEAN
    Invariant: registers are given out by last use; outer values, and loads that
    stay the same from block to block (again), keep theirs for the whole kernel. A
    number has no register. A value that is rounded only to be stored is rounded
-   by the store (parting). Splitting a reduction over threads follows
+   by the store (store_rounds). Splitting a reduction over threads follows
    flux__join_order. */
 
 FLUX__BEGIN_COLD
@@ -18656,7 +18701,7 @@ static void flux__take_out_made(flux__cpu *c) {
     for (int p = 0; p < c->nphase; p++) {
         flux__phase *ph = &c->phase[p];
         ph->n = flux__not_made(c, ph->line, ph->n),
-            ph->nlate = flux__not_made(c, ph->late, ph->nlate);
+            ph->nper_row = flux__not_made(c, ph->per_row, ph->nper_row);
     }
 }
 
@@ -18674,7 +18719,7 @@ static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX_
 
 /* Whether a load is the same from block to block and can be hoisted: a bias of a matrix with
    short columns, or what all rows have in common. */
-static bool flux__is_again(const flux__kernel *k, const flux__cpu *c, int i) {
+static bool flux__is_hoisted(const flux__kernel *k, const flux__cpu *c, int i) {
     const flux__axes *out = &c->outer_axes[c->axes_at[i]];
     if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer ||
         (c->inner > 1 && !(c->inner_first && c->resident))) return false;
@@ -18700,7 +18745,7 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
         if (k->value[i].outer && flux__needs_register(&k->value[i])) {
             c->reg[i] = c->nreg++;
             if (c->expand[i]) c->expand_reg[i] = c->nreg++;
-        } else if ((c->again[i] = flux__is_again(k, c, i))) c->reg[i] = c->nreg++;
+        } else if ((c->hoisted[i] = flux__is_hoisted(k, c, i))) c->reg[i] = c->nreg++;
     int fixed = c->nreg, top = c->nreg;
     memset(taken, 0, (size_t)k->nvalue * 3 + 3);
     clock = 0;
@@ -18732,10 +18777,10 @@ static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
         int use[3];
         use[0] = v->a, use[1] = v->b, use[2] = v->c;
         /* not if it is stored in another dtype than it is rounded to, after a cast */
-        c->parting[i] = v->kind == FLUX__V_ROUND && v->out >= 0 && v->op == v->dtype;
+        c->store_rounds[i] = v->kind == FLUX__V_ROUND && v->out >= 0 && v->op == v->dtype;
         for (int j = 0; j < 3; j++) {
             if (use[j] < 0) continue;
-            c->parting[use[j]] = false;
+            c->store_rounds[use[j]] = false;
             if ((!v->outer || flux__reducing(v)) && !c->made[i] && k->value[use[j]].outer &&
                 k->value[use[j]].kind != FLUX__V_NUMBER)
                 c->expand[use[j]] = true;
@@ -18750,9 +18795,9 @@ static void flux__bind_loops(flux__kernel *k, flux__cpu *c) {
         flux__value *v = &k->value[i];
         int64_t step[FLUX_MAX_DIMS];
         c->reduce_at[i] = flux__reducing(v) ? c->nreduce++ : -1;
-        if (v->cls == FLUX__F64C || v->cls == FLUX__I64C || v->kind == FLUX__V_IOTA ||
+        if (v->ctype == FLUX__F64C || v->ctype == FLUX__I64C || v->kind == FLUX__V_IOTA ||
             v->kind == FLUX__V_RANDOM) c->width = 8;
-        if (v->kind == FLUX__V_OP) c->loop[i] = flux__loop_for(v->cls, v->op);
+        if (v->kind == FLUX__V_OP) c->loop[i] = flux__loop_for(v->ctype, v->op);
         if (!flux__is_source(v) && v->out < 0) continue;
         flux__value_strides(k, v, step);
         flux__merge_axes(&c->outer_axes[c->axes_at[i]], k->full, step, k->reduced, false);
@@ -18793,9 +18838,9 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     c->reduce_at = c->expand_reg + n;
     c->axes_at = c->reduce_at + n;
     c->expand = (bool *)(void *)(c->axes_at + n);
-    c->again = c->expand + n;
-    c->parting = c->again + n;
-    c->made = c->parting + n;
+    c->hoisted = c->expand + n;
+    c->store_rounds = c->hoisted + n;
+    c->made = c->store_rounds + n;
     c->truth = c->made + n;
     for (size_t i = 0, next = 0; i < n; i++)
         c->axes_at[i] =
@@ -18847,7 +18892,7 @@ FLUX__END_COLD
    inner products are used is decided for the whole kernel, as if gathered
    operands had been copied, so parts and batches have the same sums as one
    product. An operand that is gathered has no strides but an implicit-GEMM map
-   (grid) of its rows and columns.
+   (map) of its rows and columns.
 
    Rejected: converting half formats once for all threads: most of it would come
    out of another core's cache, and an f16 196 x 64 x 64 took three times as
@@ -18857,7 +18902,7 @@ FLUX__BEGIN_HOT
 
 #if FLUX__BF16
 /* Whether a product of two bf16 matrices is computed with the instruction for vnni pairs. */
-static bool flux__multiplies_pairs(const flux__kernel *k) {
+static bool flux__multiplies_vnni(const flux__kernel *k) {
     const flux__operand *o = k->operand;
     return flux__simd() > 2 && o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && !o[0].gather &&
            !o[1].gather && k->mnk[0] > 1 && k->mnk[1] > 1 && k->mnk[2] > 1;
@@ -18873,10 +18918,10 @@ FLUX__GEMM_FN() void flux__pair_columns(const uint16_t *x, int64_t row, int64_t 
     for (; k > 1; k -= 2, x += 2 * col, to += n) {
         for (i = 0; row == 1 && i + 8 <= n; i += 8) {
             V a = *(const At *)(const void *)(x + i), b = *(const At *)(const void *)(x + col + i),
-              low, high;
+              low, mr;
             FLUX__SHUFFLE(low, a, b, V, 0, 8, 1, 9, 2, 10, 3, 11)
-            FLUX__SHUFFLE(high, a, b, V, 4, 12, 5, 13, 6, 14, 7, 15)
-            ((At *)(void *)(to + i))[0] = low, ((At *)(void *)(to + i))[1] = high;
+            FLUX__SHUFFLE(mr, a, b, V, 4, 12, 5, 13, 6, 14, 7, 15)
+            ((At *)(void *)(to + i))[0] = low, ((At *)(void *)(to + i))[1] = mr;
         }
         for (; i < n; i++) to[i] = x[i * row] | (uint32_t)x[i * row + col] << 16;
     }
@@ -18945,7 +18990,7 @@ static const char *flux__pair_up(flux__operand *o, const char *src, void *memory
     return (const char *)memory;
 }
 #else
-#  define flux__multiplies_pairs(k) ((void)(k), false)
+#  define flux__multiplies_vnni(k) ((void)(k), false)
 #  define flux__paired(o, src, k) ((void)(src), false)
 #  define flux__pair_up(o, src, memory, k) (src)
 #endif
@@ -18956,18 +19001,18 @@ typedef struct flux__matrix {
     const char *at;
     int64_t row, col;
     flux__operand o;
-    flux__axes grid[2];  /* of a gathered operand: maps of its rows and its columns */
+    flux__axes map[2];  /* of a gathered operand: maps of its rows and its columns */
 } flux__matrix;
 
 /* Makes the map of the operand's rows (side 0) or columns (side 1) from its dims that belong to
    dim `side` of the product's index space, then those of dim `more` (-1: none). */
-static void flux__matrix_grid(flux__matrix *m, int side, int more) {
+static void flux__matrix_map(flux__matrix *m, int side, int more) {
     int64_t dim[FLUX_MAX_DIMS] = { 1, 1, 1, 1, 1, 1, 1, 1 }, step[FLUX_MAX_DIMS] = { 0 };
     for (int n = 0, owner = side; owner >= 0; owner = owner == side ? more : -1)
         for (int d = 0; d < m->o.shape.ndim; d++)
             if ((m->o.gather ? m->o.owner[d] : d) == owner)
                 dim[n] = m->o.shape.dim[d], step[n++] = m->o.stride[d];
-    flux__merge_axes(&m->grid[side], dim, step, 0, false);
+    flux__merge_axes(&m->map[side], dim, step, 0, false);
 }
 
 /* Prepares operand i (0: A, 1: B) of a product; `memory` receives the f32 or the words that
@@ -18977,8 +19022,8 @@ static void flux__matrix_operand(const flux__run *run, const flux__operand *o, i
     m->o = *o;
     m->at = (const char *)run->ptr[m->o.src];
     if (m->o.gather) {
-        flux__matrix_grid(m, 0, -1);
-        flux__matrix_grid(m, 1, -1);
+        flux__matrix_map(m, 0, -1);
+        flux__matrix_map(m, 1, -1);
         m->row = m->col = 0;
         return;
     }
@@ -18987,7 +19032,7 @@ static void flux__matrix_operand(const flux__run *run, const flux__operand *o, i
         if (flux__side_by_side(&m->o)) m->at = flux__widen_all(&m->o, m->at, memory);
         else {
             m->at = (const char *)flux__widen(&m->o, m->at, memory);
-            flux__natural(&m->o.shape, m->o.stride);
+            flux__contiguous_strides(&m->o.shape, m->o.stride);
         }
         m->o.offset = 0;
     }
@@ -19015,32 +19060,32 @@ static int64_t flux__copied_stride(const flux__matrix *m, int side) {
         step *= m->o.shape.dim[d++];
     return d < m->o.shape.ndim ? step : 1;
 }
-/* Which way (see flux__gemm_by_dots) the products of a kernel are computed, as if gathered
+/* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered
    operands were copies. */
-static int flux__products_by_dots(const flux__products *p) {
+static int flux__products_by_inner(const flux__products *p) {
     flux__gemm_plan plan;
     flux__gemm_job g = p->g;
-    g.a_grid = g.b_grid = NULL;
+    g.a_map = g.b_map = NULL;
     if (p->a.o.gather)
         g.a_row = flux__copied_stride(&p->a, 0), g.a_col = flux__copied_stride(&p->a, 1);
     if (p->b.o.gather)
         g.b_row = flux__copied_stride(&p->b, 0), g.b_col = flux__copied_stride(&p->b, 1);
     flux__gemm_plan_for(&plan, p->f64, &g);
-    return flux__gemm_by_dots(&plan, &g);
+    return flux__gemm_by_inner(&plan, &g);
 }
 /* Copies a gathered operand for inner products: `many` rows of A (side 0) or columns of B (side
-   1), each contiguous along k. *x becomes the copy, k elements a row or column, and *grid NULL.
+   1), each contiguous along k. *x becomes the copy, k elements a row or column, and *map NULL.
    False: out of memory. */
-static bool flux__gather_now(const void **x, const flux__axes **grid, bool f64, int64_t many,
+static bool flux__gather_now(const void **x, const flux__axes **map, bool f64, int64_t many,
                              int64_t k, int64_t *many_step, int64_t *k_step, int side) {
-    const flux__axes *axes = *grid;
+    const flux__axes *axes = *map;
     flux__gemm_plan plan;
     void *to = flux__scratch((size_t)(many * k * (f64 ? 8 : 4)));
     if (!to) return false;
-    plan.size = f64 ? 8 : 4, plan.collect = flux__gemm_collector_now();
-    flux__gemm_collect(&plan, (const char *)*x, &axes[!side], 0, k, &axes[side], 0, many,
+    plan.size = f64 ? 8 : 4, plan.im2col = flux__gemm_im2col_now();
+    flux__gemm_im2col(&plan, (const char *)*x, &axes[!side], 0, k, &axes[side], 0, many,
                        (char *)to, k);
-    *x = to, *grid = NULL, *many_step = k, *k_step = 1;
+    *x = to, *map = NULL, *many_step = k, *k_step = 1;
     return true;
 }
 
@@ -19074,14 +19119,14 @@ static void flux__product_task(void *ctx, int64_t batch) {
     if (p->bare)
         g.c = (char *)job.run->ptr[job.k->value[0].out] +
             (size_t)(job.first + batch * g.m * g.n) * (p->f64 ? 8 : 4);
-    const bool now_a = g.dots > 1 && g.a_grid, now_b = g.dots > 1 && g.b_grid;
-    bool ok = !now_a || flux__gather_now(&g.a, &g.a_grid, p->f64, g.m, g.k, &g.a_row, &g.a_col, 0);
-    ok = ok && (!now_b || flux__gather_now(&g.b, &g.b_grid, p->f64, g.n, g.k, &g.b_col, &g.b_row,
+    const bool now_a = g.inner_kernel > 1 && g.a_map, now_b = g.inner_kernel > 1 && g.b_map;
+    bool ok = !now_a || flux__gather_now(&g.a, &g.a_map, p->f64, g.m, g.k, &g.a_row, &g.a_col, 0);
+    ok = ok && (!now_b || flux__gather_now(&g.b, &g.b_map, p->f64, g.n, g.k, &g.b_col, &g.b_row,
                                            1));
     if (!ok || flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed))
         flux__atomic_store32(&p->failed, 1);
     if (now_b && ok) flux__scratch_done((void *)(uintptr_t)g.b);
-    if (now_a && !g.a_grid) flux__scratch_done((void *)(uintptr_t)g.a);
+    if (now_a && !g.a_map) flux__scratch_done((void *)(uintptr_t)g.a);
 }
 
 /* The epilogue of samples that are joined to one product: each sample's rows go to
@@ -19109,11 +19154,11 @@ static bool flux__samples_join(flux__products *p) {
         if (d != 3 && full[d] != 1) return false;
     for (int d = 0; d < b->shape.ndim; d++)
         if ((b->gather ? b->owner[d] : d) == 3 && b->shape.dim[d] > 1) return false;
-    flux__matrix_grid(&p->a, 0, 3);
-    flux__matrix_grid(&p->a, 1, -1);
+    flux__matrix_map(&p->a, 0, 3);
+    flux__matrix_map(&p->a, 1, -1);
     p->g.m *= full[3];
     p->g.a_row = p->g.a_col = 0;
-    p->g.a_grid = p->a.grid;
+    p->g.a_map = p->a.map;
     p->g.epilogue = flux__epilogue_samples;
     p->batches = 1;
     p->bare = false;
@@ -19122,18 +19167,18 @@ static bool flux__samples_join(flux__products *p) {
 
 /* Transposes a B that all batches share, once instead of for each, if its columns are to be
    contiguous along k. Returns the copy (k x n, in scratch memory), or NULL: B stays as it is. */
-static void *flux__turn_shared(flux__products *p) {
+static void *flux__transpose_shared(flux__products *p) {
     const flux__operand *b = &p->b.o;
     int64_t size = p->f64 ? 8 : 4, step = (flux__gemm_up(p->g.k * size, 64) | 64) / size;
     bool shared = !b->gather && p->g.a_row == 1 && p->g.b_col == 1 && p->g.b_row > 1 &&
                   p->g.m >= 64 * flux__num_threads();
     for (int d = 2; d < b->shape.ndim; d++) shared = shared && b->shape.dim[d] == 1;
-    void *turned = shared ? flux__scratch((size_t)(step * p->g.n * size)) : NULL;
-    if (!turned) return NULL;
-    flux__gemm_copy(size, (const char *)p->b.at + b->offset * size, p->g.b_row, 1, turned, step,
+    void *transposed = shared ? flux__scratch((size_t)(step * p->g.n * size)) : NULL;
+    if (!transposed) return NULL;
+    flux__gemm_copy(size, (const char *)p->b.at + b->offset * size, p->g.b_row, 1, transposed, step,
                     p->g.k, p->g.n);
-    p->b.at = (const char *)turned, p->b.o.offset = 0, p->g.b_row = 1, p->g.b_col = step;
-    return turned;
+    p->b.at = (const char *)transposed, p->b.o.offset = 0, p->g.b_row = 1, p->g.b_col = step;
+    return transposed;
 }
 
 /* ---- a product of half formats on several threads: each thread converts what it reads to f32,
@@ -19187,7 +19232,7 @@ static bool flux__halves_apart(flux__products *p) {
     flux__widened_strides(&o[1], b);
     p->g.a_row = a[0], p->g.a_col = a[1], p->g.b_row = b[0], p->g.b_col = b[1];
     flux__gemm_plan_for(&plan, false, &p->g);
-    p->g.dots = flux__gemm_by_dots(&plan, &p->g);
+    p->g.inner_kernel = flux__gemm_by_inner(&plan, &p->g);
     h.each = flux__gemm_up((h.n + parts - 1) / parts, 16);
     flux__parallel((h.n + h.each - 1) / h.each, flux__half_part, &h);
     return true;
@@ -19205,7 +19250,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.failed = 0, p.batches = batches;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
-    p.g.pairs = flux__multiplies_pairs(k);
+    p.g.pairs = flux__multiplies_vnni(k);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
         p.g.ldc = p.g.m;
     if (!p.bare) p.g.epilogue = flux__epilogue;
@@ -19217,18 +19262,19 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__matrix_operand(run, &k->operand[1], 1, p.g.pairs,
                          (char *)k->scratch_at + flux__widened_bytes(&k->operand[0]), &p.b);
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
-    if (p.a.o.gather) p.g.a_grid = p.a.grid;
-    if (p.b.o.gather) p.g.b_grid = p.b.grid;
+    if (p.a.o.gather) p.g.a_map = p.a.map;
+    if (p.b.o.gather) p.g.b_map = p.b.map;
     bool joined = flux__samples_join(&p);
     p.g.batches = p.batches;
-    if (joined) p.g.dots = 1;
-    else if (p.batches > 1 || p.g.a_grid || p.g.b_grid) p.g.dots = flux__products_by_dots(&p);
-    void *turned = p.batches > 1 ? flux__turn_shared(&p) : NULL;
+    if (joined) p.g.inner_kernel = 1;
+    else if (p.batches > 1 || p.g.a_map || p.g.b_map)
+        p.g.inner_kernel = flux__products_by_inner(&p);
+    void *transposed = p.batches > 1 ? flux__transpose_shared(&p) : NULL;
     if (joined) flux__product_task(&p, 0);
     else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
     else
         for (int64_t i = 0; i < batches; i++) flux__product_task(&p, i);
-    flux__scratch_done(turned);
+    flux__scratch_done(transposed);
     p.job.failed = p.failed;
     return flux__job_ok(&p.job) ? 0 : -1;
 }
@@ -19255,7 +19301,7 @@ typedef struct flux__attend_job {
     const char *x[6];
     const flux__operand *o[6];
     char *out;
-    int cls, failed;
+    int ctype, failed;
     /* size: bytes of an element; d, dv: features of q and k, of v and y, of one head; tile:
        queries a task takes at a time */
     int64_t size, heads, d, dv, keys, queries, batch, tile;
@@ -19277,7 +19323,7 @@ typedef struct flux__attend_part {        /* a tile of queries of one head and s
 /* y[i] = a[i] op b[i] for n numbers of the job's compute type; sb 0: b is one number. */
 static void flux__attend_op(const flux__attend_job *j, int op, int64_t n, void *y, const void *a,
                             const void *b, int sb) {
-    flux__loop_run(j->cls, flux__loop_for(j->cls, op), n, y, a, b, a, 1, sb, 1);
+    flux__loop_run(j->ctype, flux__loop_for(j->ctype, op), n, y, a, b, a, 1, sb, 1);
 }
 
 /* The address of the features of this head at step `step` (a query or key) of operand i,
@@ -19339,7 +19385,7 @@ static bool flux__attend_product(const flux__attend_job *j, int64_t m, int64_t n
     g.b = b, g.b_row = b_row, g.b_col = b_col;
     if (sum) g.epilogue = flux__attend_add, g.ctx = &s;
     else g.c = c, g.ldc = ldc;
-    return flux__gemm(j->cls == FLUX__F64C, &g) == 0;
+    return flux__gemm(j->ctype == FLUX__F64C, &g) == 0;
 }
 
 /* Makes the scores of the part's queries before the softmax: p->q = scale * q (d x n), then
@@ -19352,8 +19398,8 @@ static bool flux__attend_logits(flux__attend_part *p) {
     int64_t ld, size = j->size;
     char scale[8], none[8];
     const char *q = flux__attend_at(p, 0, p->q0, &ld);
-    flux__set_number(j->cls, scale, j->scale);
-    flux__identity(j->cls, FLUX__RED_MAX, none);
+    flux__set_number(j->ctype, scale, j->scale);
+    flux__identity(j->ctype, FLUX__RED_MAX, none);
     for (int64_t i = 0; i < p->n; i++)
         flux__attend_op(j, FLUX__OP_MUL, j->d, p->q + i * j->d * size, q + i * ld * size, scale, 0);
     q = flux__attend_at(p, 1, 0, &ld);
@@ -19363,10 +19409,12 @@ static bool flux__attend_logits(flux__attend_part *p) {
         char *s = p->s + i * p->ld * size;
         int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3],
                 seen = p->q0 + i + 1;
-        flux__load(j->cls, p->column, o->dtype, j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size,
+        flux__load(j->ctype, p->column, o->dtype,
+                   j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size,
                    o->stride[0], p->keys);
         if (o->dtype != FLUX_BOOL) flux__attend_op(j, FLUX__OP_ADD, p->keys, s, s, p->column, 1);
-        else flux__loop_run(j->cls, flux__loop_for(j->cls, FLUX__OP_WHERE), p->keys, s, p->column,
+        else flux__loop_run(j->ctype, flux__loop_for(j->ctype, FLUX__OP_WHERE), p->keys, s,
+                            p->column,
                             s, none, 1, 1, 0);
         if (j->causal && seen < p->keys)
             flux__copies((size_t)size, p->keys - seen, s + seen * size, 1, none, 0);
@@ -19378,7 +19426,7 @@ static bool flux__attend_logits(flux__attend_part *p) {
 static double flux__attend_number(const flux__attend_job *j, const char *at) {
     float x;
     double y;
-    if (j->cls == FLUX__F64C) return memcpy(&y, at, sizeof y), y;
+    if (j->ctype == FLUX__F64C) return memcpy(&y, at, sizeof y), y;
     return memcpy(&x, at, sizeof x), (double)x;
 }
 
@@ -19392,9 +19440,9 @@ static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most
             seen = j->causal && !j->o[5] && p->q0 + i < p->keys ? p->q0 + i + 1 : p->keys;
     char *s = p->s + i * p->ld * size, none[8];
     *n = flux__gemm_up(seen, 16);
-    flux__identity(j->cls, FLUX__RED_MAX, none);
+    flux__identity(j->ctype, FLUX__RED_MAX, none);
     for (int64_t at = seen; at < *n; at++) memcpy(s + at * size, none, (size_t)size);
-    double sum = (j->cls == FLUX__F64C ? flux__attend_exp_f64 : flux__section_now()->attend_exp)(
+    double sum = (j->ctype == FLUX__F64C ? flux__attend_exp_f64 : flux__section_now()->attend_exp)(
         *n, s, most, find);
     bool blind = memcmp(most, none, (size_t)size) == 0;
     memset(s + (blind ? 0 : seen * size), 0, (size_t)((p->ld - (blind ? 0 : seen)) * size));
@@ -19411,7 +19459,7 @@ static bool flux__attend_forward(flux__attend_part *p) {
     for (int64_t i = 0; i < p->n; i++) {
         char *most = flux__attend_stats(p, j->out, p->q0 + i);
         double sum = flux__attend_exp(p, i, most, true, &n);
-        flux__set_number(j->cls, most + size, sum == 0 ? 0 : 1 / sum);
+        flux__set_number(j->ctype, most + size, sum == 0 ? 0 : 1 / sum);
     }
     const char *v = flux__attend_at(p, 2, 0, &ld);
     char *y = flux__attend_to(p, 0, j->dv, j->queries, p->q0);
@@ -19432,13 +19480,13 @@ static void flux__attend_column(const flux__attend_part *p, int64_t i, const cha
     const char *y = j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) *
                                j->dv * j->heads) * size;
     flux__attend_exp(p, i, most, false, &n);
-    flux__identity(j->cls, FLUX__RED_MAX, sum);
+    flux__identity(j->ctype, FLUX__RED_MAX, sum);
     /* it sees no key: its scores have no gradient */
     bool blind = memcmp(most, sum, (size_t)size) == 0;
     flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g, y, 1);
-    flux__identity(j->cls, FLUX__RED_SUM, sum);
-    flux__reduce(j->cls, FLUX__RED_SUM, sum, p->column, j->dv);
-    (j->cls == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(
+    flux__identity(j->ctype, FLUX__RED_SUM, sum);
+    flux__reduce(j->ctype, FLUX__RED_SUM, sum, p->column, j->dv);
+    (j->ctype == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(
         n, p->s + i * p->ld * size, ds, flux__attend_number(j, most + size),
         flux__attend_number(j, sum));
     memset(ds + (blind ? 0 : n * size), 0, (size_t)((p->ld - (blind ? 0 : n)) * size));
@@ -19454,7 +19502,7 @@ static bool flux__attend_backward(flux__attend_part *p) {
     const char *k = flux__attend_at(p, 1, 0, &ldk), *v = flux__attend_at(p, 2, 0, &ldv),
                *g = flux__attend_at(p, 4, p->q0, &ldg);
     char scale[8], *dq = flux__attend_to(p, 0, j->d, j->queries, p->q0);
-    flux__set_number(j->cls, scale, j->scale);
+    flux__set_number(j->ctype, scale, j->scale);
     if (!flux__attend_logits(p) ||
         !flux__attend_product(j, p->keys, p->n, j->dv, v, ldv, 1, g, 1, ldg, p->ds, p->ld, false))
         return false;
@@ -19485,10 +19533,10 @@ static void flux__attend_task(void *ctx, int64_t task) {
     int64_t ld = flux__gemm_up(j->keys, 16), column = ld > j->dv ? ld : j->dv,
             scores = j->tile * ld;
     int64_t queries = flux__gemm_up(j->tile * j->d, 16),
-            room = queries + scores * (back ? 2 : 1) + column;
+            capacity = queries + scores * (back ? 2 : 1) + column;
     flux__attend_part p = { j, unit % j->heads, unit / j->heads, 0, 0, 0, 0, NULL, NULL, NULL,
                             NULL };
-    p.s = (char *)flux__scratch((size_t)(room * j->size));
+    p.s = (char *)flux__scratch((size_t)(capacity * j->size));
     p.ds = p.s ? p.s + (back ? scores * j->size : 0) : NULL;
     p.q = p.s ? p.ds + scores * j->size : NULL;
     p.column = p.s ? p.q + queries * j->size : NULL;
@@ -19516,7 +19564,7 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
         j.x[at] = flux__operand_ptr(run, j.o[at]);
     }
     j.k = k, j.out = (char *)run->ptr[run->plan->nleaf + k->node];
-    j.cls = flux__class_of(t->dtype), j.size = (int64_t)flux__class_size[j.cls];
+    j.ctype = flux__class_of(t->dtype), j.size = (int64_t)flux__class_size[j.ctype];
     j.heads = t->arg.i[0], j.causal = t->arg.i[1] != 0;
     j.d = j.o[0]->shape.dim[0] / j.heads, j.dv = j.o[2]->shape.dim[0] / j.heads;
     j.queries = j.o[0]->shape.dim[1], j.keys = j.o[1]->shape.dim[1], j.batch = j.o[0]->shape.dim[2];
@@ -19625,7 +19673,7 @@ static size_t flux__cpu_scratch(const flux__kernel *k, const flux__graph *g) {
         return (size_t)((c->splits + 1) * (int64_t)c->nreduce * 2 * c->outer * 8);
     if (k->kind == FLUX__K_MATMUL)
         return flux__widened_bytes(&k->operand[0]) + flux__widened_bytes(&k->operand[1]);
-    if (k->kind == FLUX__K_SPREAD && flux__is_half(k->operand[0].dtype))
+    if (k->kind == FLUX__K_STRIDED_SCATTER && flux__is_half(k->operand[0].dtype))
         return flux__widened_bytes(&k->operand[0]) + (size_t)flux__size(g->node[k->node]) * 4;
     return 0;
 }
@@ -19656,7 +19704,7 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     /* by kind; a move never gets here */
     static int (*const run[])(flux__run *r, flux__kernel *k) = {
         flux__run_fused, flux__run_product, flux__run_index, flux__run_index,
-        flux__run_spread, flux__run_cat, NULL, flux__run_attend };
+        flux__run_strided_scatter, flux__run_cat, NULL, flux__run_attend };
     const unsigned mode = flux__float_mode(),
                    ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
     int done = 0;
@@ -19702,7 +19750,7 @@ FLUX__BEGIN_LEAN
 typedef struct flux__gpu_info {           /* a device, as its driver describes it */
     char model[72], arch[40];             /* "NVIDIA H200"; the compiler's name of its architecture:
                                              "sm_90", "gfx90a" */
-    int units;                            /* multiprocessors */
+    int multiprocessors;
 } flux__gpu_info;
 
 /* A chip's instruction on small matrices: a warp multiplies 16 x k by k x 16 and adds to 16 x
@@ -19761,7 +19809,7 @@ typedef struct flux__driver {
     int (*down)(void *dst, const void *src, size_t bytes, void *stream);
     int (*across)(void *dst, const void *src, size_t bytes, void *stream);
     int (*peer)(void *dst, int to, const void *src, int from, size_t bytes, void *stream);
-    int (*room)(size_t *available, size_t *total);   /* bytes of the device's memory */
+    int (*memory)(size_t *available, size_t *total);   /* bytes of the device's memory */
     int (*load)(void **module, const void *image);
     void (*unload)(void *module);
     int (*find)(void **function, void *module, const char *name);
@@ -19959,21 +20007,21 @@ static const char *const flux__dtype_types[] = { "float", "double", "unsigned sh
 
 /* ---- text that grows */
 
-typedef struct flux__listing { char *text; int n, room; bool failed; } flux__listing;
+typedef struct flux__listing { char *text; int n, capacity; bool failed; } flux__listing;
 
 /* Appends formatted text. Without memory it sets s->failed and does nothing from then on. */
-static FLUX__PRINTF(2, 3) void flux__spell(flux__listing *s, const char *format, ...) {
+static FLUX__PRINTF(2, 3) void flux__emit(flux__listing *s, const char *format, ...) {
     for (int tries = 0; tries < 2 && !s->failed; tries++) {
         va_list args;
         va_start(args, format);
-        int room = s->room - s->n,
-            n = vsnprintf(s->text ? s->text + s->n : NULL, (size_t)room, format, args);
+        int capacity = s->capacity - s->n,
+            n = vsnprintf(s->text ? s->text + s->n : NULL, (size_t)capacity, format, args);
         va_end(args);
-        if (n >= 0 && n < room) {
+        if (n >= 0 && n < capacity) {
             s->n += n;
             return;
         }
-        char *text = n < 0 ? NULL : (char *)flux__grow(s->text, &s->room, s->n + n + 1, 1);
+        char *text = n < 0 ? NULL : (char *)flux__grow(s->text, &s->capacity, s->n + n + 1, 1);
         if (text) s->text = text;
         else s->failed = true;
     }
@@ -20030,7 +20078,7 @@ typedef struct flux__gpu {
     flux__gpu_fn *known[256];             /* compiled kernels, by hash */
     void **module;                        /* programs loaded */
     int nmodule, module_room;
-    struct flux__replay *replays;         /* graphs of all plans */
+    struct flux__graph_exec *execs;         /* graphs of all plans */
     bool replaying;                       /* the driver has graphs, and FLUX_REPLAY does not forbid
                                              them */
     flux__gpu_counters counters;
@@ -20070,12 +20118,12 @@ typedef struct flux__gpu_kernel {         /* a plan's kernel, made ready for a d
     void **args;                          /* the last launch's arguments: nparam addresses, then the
                                              8 bytes that each points to */
     bool stale;                           /* they have changed since the graph got them */
-    struct flux__replay *replay;          /* graph of the row of kernels that starts with this, or
+    struct flux__graph_exec *exec;          /* graph of the row of kernels that starts with this, or
                                              NULL */
     int runs;                             /* runs of that row; < 0: it can't be replayed */
 } flux__gpu_kernel;
 
-typedef struct flux__coder {              /* the emitter's state for one kernel */
+typedef struct flux__emitter {              /* the emitter's state for one kernel */
     const flux__kernel *k;
     const flux__plan *plan;
     flux__gpu_kernel *gk;
@@ -20084,13 +20132,13 @@ typedef struct flux__coder {              /* the emitter's state for one kernel 
     const char *index;                    /* the type of positions: "int" or "long long" */
     flux__axes *outer_axes, *inner_axes;  /* of each value: dims that stay, dims that are reduced */
     bool *need;                           /* of each value: a phase's pass computes it */
-    uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit cls: the text calls the op's function of that
+    uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit ctype: the text calls the op's function of that
                                              class */
     bool failed;
-} flux__coder;
+} flux__emitter;
 
 /* The number of the kernel's parameter of this kind, declared when it is first asked for. */
-static int flux__coder_param(flux__coder *c, char kind, int what, const char *type) {
+static int flux__emitter_param(flux__emitter *c, char kind, int what, const char *type) {
     flux__gpu_kernel *gk = c->gk;
     for (int i = 0; i < gk->nparam; i++)
         if (gk->param[i].kind == kind && gk->param[i].what == what) return i;
@@ -20102,136 +20150,137 @@ static int flux__coder_param(flux__coder *c, char kind, int what, const char *ty
     }
     gk->param = p;
     p[gk->nparam].kind = kind, p[gk->nparam].what = what;
-    flux__spell(&c->params, "%s%s p%d", gk->nparam ? ", " : "", type, gk->nparam);
+    flux__emit(&c->params, "%s%s p%d", gk->nparam ? ", " : "", type, gk->nparam);
     return gk->nparam++;
 }
 
 /* The parameter that is the address of a slot's buffer. */
-static int flux__coder_slot(flux__coder *c, int slot, int dtype) {
+static int flux__emitter_slot(flux__emitter *c, int slot, int dtype) {
     char type[32];
     snprintf(type, sizeof type, "%s *", flux__dtype_types[dtype]);
-    return flux__coder_param(c, 'p', slot, type);
+    return flux__emitter_param(c, 'p', slot, type);
 }
 
 /* Adds to a position the offset of element number `var` of these dims, as terms + (var / before
    % dim) * step. */
-static void flux__spell_axes(flux__listing *s, const flux__axes *x, const char *var) {
+static void flux__emit_axes(flux__listing *s, const flux__axes *x, const char *var) {
     int64_t before = 1;
     for (int d = 0; d < x->nd; d++) {
         if (x->step[d] && x->dim[d] > 1) {
-            flux__spell(s, " + (%s", var);
-            if (before > 1) flux__spell(s, " / %lld", (long long)before);
-            if (d + 1 < x->nd) flux__spell(s, " %% %lld", (long long)x->dim[d]);
-            flux__spell(s, x->step[d] == 1 ? ")" : ") * %lld", (long long)x->step[d]);
+            flux__emit(s, " + (%s", var);
+            if (before > 1) flux__emit(s, " / %lld", (long long)before);
+            if (d + 1 < x->nd) flux__emit(s, " %% %lld", (long long)x->dim[d]);
+            flux__emit(s, x->step[d] == 1 ? ")" : ") * %lld", (long long)x->step[d]);
         }
         before *= x->dim[d];
     }
 }
 
 /* The position of value i at the outer point o and the reduced point r. */
-static void flux__spell_place(const flux__coder *c, flux__listing *s, int i) {
+static void flux__emit_place(const flux__emitter *c, flux__listing *s, int i) {
     const flux__value *v = &c->k->value[i];
-    flux__spell(s, "%lld", (long long)(flux__is_source(v) ? c->k->operand[v->operand].offset : 0));
-    flux__spell_axes(s, &c->outer_axes[i], "o");
-    if (!v->outer && c->k->reduced) flux__spell_axes(s, &c->inner_axes[i], "r");
+    flux__emit(s, "%lld", (long long)(flux__is_source(v) ? c->k->operand[v->operand].offset : 0));
+    flux__emit_axes(s, &c->outer_axes[i], "o");
+    if (!v->outer && c->k->reduced) flux__emit_axes(s, &c->inner_axes[i], "r");
 }
 
-/* Converts x, an element as it is stored, to the class it is computed in; and x of class cls to
+/* Converts x, an element as it is stored, to the class it is computed in; and x of class ctype to
    what is stored. */
-static void flux__spell_loaded(flux__listing *s, int dtype, const char *x) {
+static void flux__emit_loaded(flux__listing *s, int dtype, const char *x) {
     static const char *const how[] = { "%s", "%s", "f16_float(%s)", "bf16_float(%s)", "%s", "%s",
                                        "(int)%s", "(int)(%s != 0)" };
     const char *at = strchr(how[dtype], '%');
-    flux__spell(s, "%.*s%s%s", (int)(at - how[dtype]), how[dtype], x, at + 2);
+    flux__emit(s, "%.*s%s%s", (int)(at - how[dtype]), how[dtype], x, at + 2);
 }
-static void flux__spell_stored(flux__listing *s, int dtype, int cls, const char *x) {
+static void flux__emit_stored(flux__listing *s, int dtype, int ctype, const char *x) {
     int own = flux__class_of(dtype);
     char y[80];
     if (dtype == FLUX_BOOL) {
-        flux__spell(s, "(unsigned char)(%s != 0)", x);
+        flux__emit(s, "(unsigned char)(%s != 0)", x);
         return;
     }
-    if (dtype == FLUX_U8 && cls <= FLUX__F64C) {
-        flux__spell(s, "%s_u8(%s)", flux__class_names[cls], x);
+    if (dtype == FLUX_U8 && ctype <= FLUX__F64C) {
+        flux__emit(s, "%s_u8(%s)", flux__class_names[ctype], x);
         return;
     }
-    if (own == cls) snprintf(y, sizeof y, "%s", x);
-    else snprintf(y, sizeof y, "%s_%s(%s)", flux__class_names[cls], flux__class_names[own], x);
-    flux__spell(s, dtype == FLUX_F16 ? "float_f16(%s)" : dtype == FLUX_BF16 ? "float_bf16(%s)"
+    if (own == ctype) snprintf(y, sizeof y, "%s", x);
+    else snprintf(y, sizeof y, "%s_%s(%s)", flux__class_names[ctype], flux__class_names[own], x);
+    flux__emit(s, dtype == FLUX_F16 ? "float_f16(%s)" : dtype == FLUX_BF16 ? "float_bf16(%s)"
                    : dtype == FLUX_U8 ? "(unsigned char)%s" : "%s", y);
 }
 
 /* Stores value i to its output. */
-static void flux__spell_store(flux__coder *c, int i, const char *indent) {
+static void flux__emit_store(flux__emitter *c, int i, const char *indent) {
     const flux__value *v = &c->k->value[i];
     char x[24];
     snprintf(x, sizeof x, "v%d", i);
-    int p = flux__coder_slot(c, v->out, v->dtype);
-    flux__spell(&c->s, "%sp%d[", indent, p);
-    flux__spell_place(c, &c->s, i);
-    flux__spell(&c->s, "] = ");
-    flux__spell_stored(&c->s, v->dtype, v->cls, x);
-    flux__spell(&c->s, ";\n");
+    int p = flux__emitter_slot(c, v->out, v->dtype);
+    flux__emit(&c->s, "%sp%d[", indent, p);
+    flux__emit_place(c, &c->s, i);
+    flux__emit(&c->s, "] = ");
+    flux__emit_stored(&c->s, v->dtype, v->ctype, x);
+    flux__emit(&c->s, ";\n");
 }
 
-static void flux__spell_random(flux__coder *c, int i) {
+static void flux__emit_random(flux__emitter *c, int i) {
     const flux__value *v = &c->k->value[i];
-    int key = flux__coder_param(c, 'k', i, "unsigned long long"),
-        stream = flux__coder_param(c, 't', i, "unsigned long long");
-    flux__spell(&c->s, "%s(p%d, p%d, ", v->op == FLUX__NORMAL ? "normal" : "uniform", key, stream);
-    flux__spell_place(c, &c->s, i);
-    flux__spell(&c->s, ");\n");
+    int key = flux__emitter_param(c, 'k', i, "unsigned long long"),
+        stream = flux__emitter_param(c, 't', i, "unsigned long long");
+    flux__emit(&c->s, "%s(p%d, p%d, ", v->op == FLUX__NORMAL ? "normal" : "uniform", key, stream);
+    flux__emit_place(c, &c->s, i);
+    flux__emit(&c->s, ");\n");
 }
 
 /* The declaration of value i of the kernel's program: const float v7 = ... */
-static void flux__spell_line(flux__coder *c, int i) {
+static void flux__emit_line(flux__emitter *c, int i) {
     const flux__value *v = &c->k->value[i];
     flux__listing *s = &c->s;
     char x[64];
-    flux__spell(s, "    const %s v%d = ", flux__class_types[v->cls], i);
+    flux__emit(s, "    const %s v%d = ", flux__class_types[v->ctype], i);
     switch (v->kind) {
     case FLUX__V_LOAD: {
         const flux__operand *o = &c->k->operand[v->operand];
         flux__listing at = { NULL, 0, 0, false };
-        flux__spell(&at, "p%d[", flux__coder_slot(c, o->src, o->dtype));
-        flux__spell_place(c, &at, i);
-        flux__spell(&at, "]");
+        flux__emit(&at, "p%d[", flux__emitter_slot(c, o->src, o->dtype));
+        flux__emit_place(c, &at, i);
+        flux__emit(&at, "]");
         if (at.failed) s->failed = true;
-        else flux__spell_loaded(s, o->dtype, at.text);
+        else flux__emit_loaded(s, o->dtype, at.text);
         flux__free(at.text);
-        flux__spell(s, ";\n");
+        flux__emit(s, ";\n");
         break;
     }
     case FLUX__V_NUMBER:
-        if (v->op == 1) flux__spell(s, "(%s)%d;\n", flux__class_types[v->cls], v->node);
-        else flux__spell(s, "p%d;\n", flux__coder_param(c, 'n', i, flux__class_types[v->cls]));
+        if (v->op == 1) flux__emit(s, "(%s)%d;\n", flux__class_types[v->ctype], v->node);
+        else flux__emit(s, "p%d;\n", flux__emitter_param(c, 'n', i, flux__class_types[v->ctype]));
         break;
     case FLUX__V_IOTA:
-        flux__spell_place(c, s, i);
-        flux__spell(s, ";\n");
+        flux__emit_place(c, s, i);
+        flux__emit(s, ";\n");
         break;
-    case FLUX__V_RANDOM: flux__spell_random(c, i); break;
+    case FLUX__V_RANDOM: flux__emit_random(c, i); break;
     case FLUX__V_OP:
-        c->ops[v->op] = (uint8_t)(c->ops[v->op] | 1u << v->cls);
-        flux__spell(s, "%s_%s_op(v%d, v%d, v%d);\n",
-                    flux__op_names[v->op], flux__class_names[v->cls], v->a, v->b < 0 ? v->a : v->b,
+        c->ops[v->op] = (uint8_t)(c->ops[v->op] | 1u << v->ctype);
+        flux__emit(s, "%s_%s_op(v%d, v%d, v%d);\n",
+                    flux__op_names[v->op], flux__class_names[v->ctype], v->a, v->b < 0 ?
+                        v->a : v->b,
                     v->c < 0 ? v->a : v->c);
         break;
     case FLUX__V_ROUND:
-        flux__spell(s, "f32_%s_round(v%d);\n", flux__dtypes[v->op].name, v->a);
+        flux__emit(s, "f32_%s_round(v%d);\n", flux__dtypes[v->op].name, v->a);
         break;
     case FLUX__V_WRAP: {
         flux__listing cut = { NULL, 0, 0, false };
         snprintf(x, sizeof x, "v%d", v->a);
-        flux__spell_stored(&cut, v->op, c->k->value[v->a].cls, x);
-        flux__spell(s, "(%s)%s;\n", flux__class_types[v->cls], cut.failed ? "0" : cut.text);
+        flux__emit_stored(&cut, v->op, c->k->value[v->a].ctype, x);
+        flux__emit(s, "(%s)%s;\n", flux__class_types[v->ctype], cut.failed ? "0" : cut.text);
         flux__free(cut.text);
         break;
     }
     default: {                            /* CONVERT */
-        int from = c->k->value[v->a].cls;
-        if (from == v->cls) flux__spell(s, "v%d;\n", v->a);
-        else flux__spell(s, "%s_%s(v%d);\n", flux__class_names[from], flux__class_names[v->cls],
+        int from = c->k->value[v->a].ctype;
+        if (from == v->ctype) flux__emit(s, "v%d;\n", v->a);
+        else flux__emit(s, "%s_%s(v%d);\n", flux__class_names[from], flux__class_names[v->ctype],
                          v->a);
         break;
     }
@@ -20254,7 +20303,7 @@ static void flux__step_start(flux__gpu_step *next) {
 
 /* Ends a launch: adds the parameters and braces around the body, and names the launch by the
    hash of its text. Then the next launch begins. */
-static bool flux__coder_finish(flux__coder *c) {
+static bool flux__emitter_finish(flux__emitter *c) {
     flux__listing all = { NULL, 0, 0, false };
     uint64_t h[2] = { 0xcbf29ce484222325u, 0x84222325cbf29ce4u };
     flux__gpu_kernel *gk = c->gk;
@@ -20263,7 +20312,7 @@ static bool flux__coder_finish(flux__coder *c) {
     if (!step) return false;
     gk->step = step;
     if (!c->s.failed && !c->params.failed && !c->failed) {
-        flux__spell(&all, "(%s) {\n%s}\n", c->params.text ? c->params.text : "",
+        flux__emit(&all, "(%s) {\n%s}\n", c->params.text ? c->params.text : "",
                     c->s.text ? c->s.text : "");
         if (!all.failed) flux__hash_bytes(h, all.text, (size_t)all.n);
     }
@@ -20368,18 +20417,18 @@ static bool flux__gpu_there(const flux__gpu *g, void **before) {
 /* A row of launches as one graph of the driver, whose nodes run one after the other. A plan
    owns it and its device lists it: closing the device frees the driver's graph and marks this
    as dead, and the plan frees this. */
-typedef struct flux__replay {
+typedef struct flux__graph_exec {
     flux__gpu *gpu;
     bool dead;                            /* the device has been closed */
     void *graph, *exec, **node;
     int told;                             /* updates of nodes so far */
-    struct flux__replay *next;            /* in the device's list */
-} flux__replay;
+    struct flux__graph_exec *next;            /* in the device's list */
+} flux__graph_exec;
 
 /* Takes a graph off its device's list and marks it as dead. Its driver's graph is freed if the
    device is current (`there`), else it ends with the process. */
-static void flux__replay_kill(flux__replay *p, bool there) {
-    flux__replay **at = &p->gpu->replays;
+static void flux__graph_exec_kill(flux__graph_exec *p, bool there) {
+    flux__graph_exec **at = &p->gpu->execs;
     while (*at && *at != p) at = &(*at)->next;
     if (*at) *at = p->next;
     /* a launch of it may be under way */
@@ -20406,7 +20455,7 @@ static void flux__gpu_undo(flux__gpu *g) {
     bool there = flux__gpu_there(g, &before);
     if (there && g->stream) g->driver->stream_wait(g->stream);
     if (there && g->copies) g->driver->stream_wait(g->copies);
-    while (g->replays) flux__replay_kill(g->replays, there);
+    while (g->execs) flux__graph_exec_kill(g->execs, there);
     for (int i = 0; i < FLUX__SLOTS && there; i++) {
         if (g->slot[i].memory) g->driver->unpin(g->slot[i].memory);
         if (g->slot[i].event) g->driver->event_free(g->slot[i].event);
@@ -20459,8 +20508,8 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
         g->turn = 1;
     }
     if (entered) g->driver->leave(before);
-    const char *replay = flux__env("FLUX_REPLAY");
-    g->replaying = ok && g->driver->has_graphs() && !(replay && strcmp(replay, "0") == 0);
+    const char *exec = flux__env("FLUX_REPLAY");
+    g->replaying = ok && g->driver->has_graphs() && !(exec && strcmp(exec, "0") == 0);
     if (!ok) flux__gpu_undo(g);           /* the next call tries again */
     return g->open = ok;
 }
@@ -20830,13 +20879,13 @@ static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *
 }
 
 /* Free and total bytes of an open device's memory; not 0 if it cannot say. */
-static int flux__gpu_room(int backend, int id, size_t *available, size_t *total) {
+static int flux__gpu_memory(int backend, int id, size_t *available, size_t *total) {
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     int code = -1;
     flux__gpu_lock(g);
     if (g->open && !g->lost && flux__gpu_there(g, &before)) {
-        code = g->driver->room(available, total);
+        code = g->driver->memory(available, total);
         g->driver->leave(before);
     }
     flux__gpu_unlock(g);
@@ -20857,8 +20906,8 @@ FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- gpu/launch.h
    Launching. A row of kernels, those of a plan that run on one device in
-   succession, is launched kernel by kernel the first times (FLUX__REPLAY_AFTER),
-   then as one graph of the driver (flux__replay). The graph's kernels, their
+   succession, is launched kernel by kernel the first times (FLUX__GRAPH_EXEC_AFTER),
+   then as one graph of the driver (flux__graph_exec). The graph's kernels, their
    order and their grids never change. Arguments may (a learning rate, a step
    count, a random key, an address): they are compared with the last ones, and a
    node whose arguments differ is updated before the launch. The pool gives a
@@ -20876,12 +20925,12 @@ FLUX__END_LEAN
 
 FLUX__BEGIN_LEAN
 
-static void flux__replay_drop(flux__gpu_kernel *gk);
+static void flux__graph_exec_drop(flux__gpu_kernel *gk);
 
 enum {
-    FLUX__REPLAY_AFTER = 2,               /* runs of a row before it becomes a graph */
-    FLUX__REPLAY_LEAST = 3,               /* the fewest launches that are worth a graph */
-    FLUX__REPLAY_MOST = 1 << 16           /* updates before a graph is made anew, since ROCm takes
+    FLUX__GRAPH_EXEC_AFTER = 2,               /* runs of a row before it becomes a graph */
+    FLUX__GRAPH_EXEC_LEAST = 3,               /* the fewest launches that are worth a graph */
+    FLUX__GRAPH_EXEC_MOST = 1 << 16           /* updates before a graph is made anew, since ROCm takes
                                              new memory for each */
 };
 
@@ -20895,7 +20944,7 @@ static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux_
     case 's': memcpy(out, &k->scratch_at, sizeof(void *)); break;
     case 'e': memcpy(out, &g->status, sizeof(void *)); break;
     case 'f': memcpy(out, &r->g->node[k->node]->arg.num, sizeof(double)); break;
-    case 'n': flux__set_number(v->cls, out, flux__number_value(r->g, v)); break;
+    case 'n': flux__set_number(v->ctype, out, flux__number_value(r->g, v)); break;
     default: memcpy(out, &r->g->node[v->node]->arg.u[p->kind == 't'], 8);
     }
 }
@@ -20927,37 +20976,37 @@ static int flux__row_launches(const flux__kernel *k, int n) {
 }
 
 /* Frees the graph of the row that starts with `first`; there: the device is current. */
-static void flux__replay_free(flux__gpu_kernel *first, bool there) {
-    flux__replay *p = first->replay;
-    if (!p->dead) flux__replay_kill(p, there);
+static void flux__graph_exec_free(flux__gpu_kernel *first, bool there) {
+    flux__graph_exec *p = first->exec;
+    if (!p->dead) flux__graph_exec_kill(p, there);
     flux__free(p->node);
     flux__free(p);
-    first->replay = NULL;
+    first->exec = NULL;
 }
 
 /* Frees the graph of the row that starts with `first`, when its plan is freed. */
-static void flux__replay_drop(flux__gpu_kernel *first) {
+static void flux__graph_exec_drop(flux__gpu_kernel *first) {
     void *before;
-    if (!first->replay) return;
-    flux__gpu *g = first->replay->gpu;
+    if (!first->exec) return;
+    flux__gpu *g = first->exec->gpu;
     flux__gpu_lock(g);
-    bool there = !first->replay->dead && flux__gpu_there(g, &before);
-    flux__replay_free(first, there);
+    bool there = !first->exec->dead && flux__gpu_there(g, &before);
+    flux__graph_exec_free(first, there);
     if (there) g->driver->leave(before);
     flux__gpu_unlock(g);
 }
 
 /* Makes the graph of a row of n kernels from their last arguments. False: the driver refused,
-   and first->replay, if not NULL, is to be freed. */
-static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
+   and first->exec, if not NULL, is to be freed. */
+static bool flux__graph_exec_make(flux__gpu *g, flux__kernel *k, int n) {
     flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
     int launches = flux__row_launches(k, n), at = 0;
-    flux__replay *p = first->replay = (flux__replay *)FLUX_MALLOC(sizeof *p);
+    flux__graph_exec *p = first->exec = (flux__graph_exec *)FLUX_MALLOC(sizeof *p);
     if (!p) return false;
     memset(p, 0, sizeof *p);
     p->gpu = g;
-    p->next = g->replays;
-    g->replays = p;
+    p->next = g->execs;
+    g->execs = p;
     p->node = (void **)FLUX_MALLOC((size_t)launches * sizeof *p->node);
     bool ok = p->node && g->driver->graph(&p->graph) == 0;
     for (int i = 0; i < n && ok; i++) {
@@ -20974,7 +21023,7 @@ static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
 }
 
 /* Updates the graph's nodes whose arguments have changed. */
-static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, int n) {
+static bool flux__graph_exec_update(flux__gpu *g, flux__graph_exec *p, flux__kernel *k, int n) {
     void **node = p->node;
     for (int i = 0; i < n; i++) {
         flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
@@ -20993,24 +21042,25 @@ static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, 
 
 /* Launches the row as one graph. False: nothing was launched, and unless the device is lost
    now, the row is to be launched kernel by kernel. */
-static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
+static bool flux__graph_exec_launch(flux__gpu *g, flux__kernel *k, int n) {
     flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
     if (!g->replaying || first->runs < 0) return false;
-    if (first->replay && (first->replay->dead || first->replay->told >= FLUX__REPLAY_MOST))
-        flux__replay_free(first, !first->replay->dead);
-    if (!first->replay &&
-        (first->runs++ < FLUX__REPLAY_AFTER || flux__row_launches(k, n) < FLUX__REPLAY_LEAST))
+    if (first->exec && (first->exec->dead || first->exec->told >= FLUX__GRAPH_EXEC_MOST))
+        flux__graph_exec_free(first, !first->exec->dead);
+    if (!first->exec &&
+        (first->runs++ < FLUX__GRAPH_EXEC_AFTER ||
+         flux__row_launches(k, n) < FLUX__GRAPH_EXEC_LEAST))
         return false;
-    bool ready = (first->replay || flux__replay_make(g, k, n)) &&
-                 flux__replay_update(g, first->replay, k, n);
-    int code = ready ? g->driver->graph_launch(first->replay->exec, g->stream) : -1;
+    bool ready = (first->exec || flux__graph_exec_make(g, k, n)) &&
+                 flux__graph_exec_update(g, first->exec, k, n);
+    int code = ready ? g->driver->graph_launch(first->exec->exec, g->stream) : -1;
     if (code == 0) {
         g->counters.graph_launches++;
         g->counters.launches += flux__row_launches(k, n);
         return true;
     }
     if (ready && g->driver->lost(code)) return flux__gpu_ok(g, code, "launching a plan's kernels");
-    if (first->replay) flux__replay_free(first, true);
+    if (first->exec) flux__graph_exec_free(first, true);
     first->runs = -1;
     flux__note(FLUX_LOG_DEBUG, "gpu.replay", false,
                "%s device %d: a plan's %d kernels can't be replayed as a graph: they are launched "
@@ -21053,7 +21103,7 @@ static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
     flux__gpu *g = flux__gpu_enter(k->device.backend, k->device.id, &before);
     if (!g) return 0;
     for (int i = 0; i < n && ok; i++) ok = flux__gpu_args(r, &k[i], g);
-    if (ok && flux__replay_launch(g, k, n)) done = n;
+    if (ok && flux__graph_exec_launch(g, k, n)) done = n;
     while (ok && done < n && !g->lost && (g = flux__gpu_launch(g, &k[done], &before)) != NULL)
         done++;
     if (g) flux__gpu_leave(g, before);
@@ -21066,7 +21116,7 @@ FLUX__END_LEAN
    The text of fused kernels: elementwise ones, where a thread computes a point
    (flux__code_map), and reductions, where several threads of a block, the lanes,
    reduce the points of one outer point together (flux__code_reduce).
-   flux__coder_start begins the text of every kernel; it makes positions 32-bit
+   flux__emitter_start begins the text of every kernel; it makes positions 32-bit
    integers if the kernel's tensors are small enough.
 
    In the text o is the outer point (an element of what the reduction leaves), r
@@ -21087,14 +21137,14 @@ FLUX__END_LEAN
 FLUX__BEGIN_LEAN
 
 /* Whether value v is computed once an outer point, before the reductions of `phase`. */
-static bool flux__gpu_late(const flux__value *v, int phase) {
+static bool flux__gpu_per_row(const flux__value *v, int phase) {
     return v->outer && !flux__reducing(v) && v->phase == phase;
 }
 
 /* Begins the text of kernel k: finds the dims of each value, outer and reduced ones apart, and
    whether 32 bits suffice for the farthest position of any operand. False is an error: no
    memory. */
-static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux__kernel *k,
+static bool flux__emitter_start(flux__emitter *c, const flux__plan *plan, const flux__kernel *k,
                               flux__gpu_kernel *gk) {
     size_t n = (size_t)k->nvalue + 1;
     memset(c, 0, sizeof *c);
@@ -21125,7 +21175,7 @@ static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux
     return true;
 }
 
-static void flux__coder_end(flux__coder *c) {
+static void flux__emitter_end(flux__emitter *c) {
     flux__free(c->outer_axes);
     flux__free(c->inner_axes);
     flux__free(c->need);
@@ -21135,37 +21185,37 @@ static void flux__coder_end(flux__coder *c) {
 
 /* Declares the kernel's numbers (constants and values that the host passes), which are the same
    at every point. */
-static void flux__spell_numbers(flux__coder *c) {
+static void flux__emit_numbers(flux__emitter *c) {
     for (int i = 0; i < c->k->nvalue; i++)
-        if (c->k->value[i].kind == FLUX__V_NUMBER) flux__spell_line(c, i);
+        if (c->k->value[i].kind == FLUX__V_NUMBER) flux__emit_line(c, i);
 }
 
 /* The lines for point o of a kernel without reduced dims, phase by phase, with its stores. A
    product's epilogue is such a point, and `product` is the value that it has already declared;
    else -1. */
-static void flux__spell_point(flux__coder *c, int product) {
+static void flux__emit_point(flux__emitter *c, int product) {
     for (int p = 0, more = 1; more; p++) {
         more = 0;
         for (int i = 0; i < c->k->nvalue; i++) {
             const flux__value *v = &c->k->value[i];
             if (v->phase > p) more = 1;
             if (v->phase != p) continue;
-            if (v->kind != FLUX__V_NUMBER && i != product) flux__spell_line(c, i);
-            if (v->out >= 0) flux__spell_store(c, i, "    ");
+            if (v->kind != FLUX__V_NUMBER && i != product) flux__emit_line(c, i);
+            if (v->out >= 0) flux__emit_store(c, i, "    ");
         }
     }
 }
 
 /* An elementwise kernel: a grid-stride loop over all points. */
-static void flux__code_map(flux__coder *c, int64_t points) {
+static void flux__code_map(flux__emitter *c, int64_t points) {
     flux__gpu_kernel *gk = c->gk;
     int64_t blocks = (points + 255) / 256;
-    flux__spell_numbers(c);
-    flux__spell(&c->s,
+    flux__emit_numbers(c);
+    flux__emit(&c->s,
                 "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; "
                 "o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)points, c->index);
-    flux__spell_point(c, -1);
-    flux__spell(&c->s, "    }\n");
+    flux__emit_point(c, -1);
+    flux__emit(&c->s, "    }\n");
     gk->next.threads = 256, gk->next.blocks = 1, gk->next.grid[0] = flux__gpu_blocks(blocks);
 }
 
@@ -21181,20 +21231,20 @@ typedef struct flux__lanes {
 /* Doubles the lanes, up to one for each reduced point, until there are 1024 threads for each
    multiprocessor; makes parts if there are still fewer blocks than multiprocessors and a lane
    has 32 points or more. Only a kernel that needs one pass over the reduced points is split. */
-static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
+static flux__lanes flux__choose_lanes(const flux__kernel *k, int multiprocessors) {
     const flux__join_order order = flux__order_of(k->full, k->reduced);
     flux__lanes h;
     h.outer = order.outer, h.inner = order.inner, h.lanes = 1, h.parts = 1;
     h.inner_first = flux__prefer_inner(k);
-    int64_t enough = (int64_t)units * 1024;
+    int64_t enough = (int64_t)multiprocessors * 1024;
     int most = order.rows ? 256 : 32;
     while (h.lanes < most && h.lanes * 2 <= h.inner &&
            (h.outer * h.lanes < enough || (order.rows && h.lanes < 32)))
         h.lanes *= 2;
     h.rows = 256 / h.lanes;
     int64_t blocks = (h.outer + h.rows - 1) / h.rows, each = h.inner / h.lanes;
-    if (blocks < units && each >= 32) {
-        int64_t parts = (2 * units + blocks - 1) / blocks;
+    if (blocks < multiprocessors && each >= 32) {
+        int64_t parts = (2 * multiprocessors + blocks - 1) / blocks;
         if (parts > each / 8) parts = each / 8;
         if (parts > 256) parts = 256;
         h.parts = (int)parts;
@@ -21221,7 +21271,7 @@ static const char *flux__red_start(const flux__value *v) {
     static const char *const i32[] = { "0", "1", "(-2147483647 - 1)", "2147483647" };
     static const char *const i64[] = { "0", "1", "(-9223372036854775807LL - 1)",
                                        "9223372036854775807LL" };
-    return (v->cls <= FLUX__F64C ? real : v->cls == FLUX__I32C ? i32 : i64)[v->op];
+    return (v->ctype <= FLUX__F64C ? real : v->ctype == FLUX__I32C ? i32 : i64)[v->op];
 }
 
 /* Whether value i is a reduction of phase p. */
@@ -21232,90 +21282,91 @@ static bool flux__reduces_in(const flux__kernel *k, int i, int p) {
 /* Whether v is a sum of floats. Its accumulator is a double, to which each lane adds float sums
    of some points. */
 static bool flux__adds_wide(const flux__value *v) {
-    return v->kind == FLUX__V_REDUCE && v->cls == FLUX__F32C && v->op == FLUX__RED_SUM;
+    return v->kind == FLUX__V_REDUCE && v->ctype == FLUX__F32C && v->op == FLUX__RED_SUM;
 }
 /* The class of the accumulator of value i; that of an argmax or argmin is its operand's. */
-static int flux__reduced_class(const flux__coder *c, int i) {
+static int flux__reduced_class(const flux__emitter *c, int i) {
     const flux__value *v = &c->k->value[i];
     return flux__adds_wide(v) ? (int)FLUX__F64C
-           : v->kind == FLUX__V_REDUCE ? v->cls : c->k->value[v->a].cls;
+           : v->kind == FLUX__V_REDUCE ? v->ctype : c->k->value[v->a].ctype;
 }
 
 /* Declares the accumulators a<i> of phase p, and the positions x<i> of argmax and argmin. */
-static void flux__spell_accumulators(flux__coder *c, int p) {
+static void flux__emit_accumulators(flux__emitter *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++) {
         if (!flux__reduces_in(c->k, i, p)) continue;
         const char *type = flux__class_types[flux__reduced_class(c, i)];
         if (c->k->value[i].kind == FLUX__V_REDUCE)
-            flux__spell(&c->s, "    %s a%d = %s;\n", type, i, flux__red_start(&c->k->value[i]));
-        else flux__spell(&c->s, "    %s a%d = 0;\n    long long x%d = -1;\n", type, i, i);
+            flux__emit(&c->s, "    %s a%d = %s;\n", type, i, flux__red_start(&c->k->value[i]));
+        else flux__emit(&c->s, "    %s a%d = 0;\n    long long x%d = -1;\n", type, i, i);
     }
 }
 
 /* Declares the results of phase p. A maximum or minimum that is a zero becomes +0, as by
    flux__settle_zeros. */
-static void flux__spell_reduced(flux__coder *c, int p) {
+static void flux__emit_reduced(flux__emitter *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
         const bool arg = v->kind == FLUX__V_ARGREDUCE,
-                   zero = !arg && v->op >= FLUX__RED_MAX && v->cls <= FLUX__F64C;
+                   zero = !arg && v->op >= FLUX__RED_MAX && v->ctype <= FLUX__F64C;
         if (!flux__reduces_in(c->k, i, p)) continue;
-        flux__spell(&c->s, "    const %s v%d = (%s)%s%d%s;\n", flux__class_types[v->cls], i,
-                    flux__class_types[v->cls], arg ? "x" : "a", i, zero ? " + 0" : "");
+        flux__emit(&c->s, "    const %s v%d = (%s)%s%d%s;\n", flux__class_types[v->ctype], i,
+                    flux__class_types[v->ctype], arg ? "x" : "a", i, zero ? " + 0" : "");
     }
 }
 
 /* Joins the partial result b (of argmax and argmin also its position y) to the accumulator of
    value i. */
-static void flux__spell_join(flux__coder *c, int i, const char *b, const char *y) {
+static void flux__emit_join(flux__emitter *c, int i, const char *b, const char *y) {
     const flux__value *v = &c->k->value[i];
-    const char *cls = flux__class_names[flux__reduced_class(c, i)];
+    const char *ctype = flux__class_names[flux__reduced_class(c, i)];
     if (v->kind == FLUX__V_REDUCE)
-        flux__spell(&c->s, "    a%d = %s_%s(a%d, %s);\n", i, flux__red_name(v), cls, i, b);
-    else flux__spell(&c->s, "    if (later_%s(%s, %s, a%d, x%d, %d)) a%d = %s, x%d = %s;\n", cls, b,
+        flux__emit(&c->s, "    a%d = %s_%s(a%d, %s);\n", i, flux__red_name(v), ctype, i, b);
+    else flux__emit(&c->s, "    if (later_%s(%s, %s, a%d, x%d, %d)) a%d = %s, x%d = %s;\n", ctype,
+                    b,
                      y, i, i, v->op != 0, i, b, i, y);
 }
 
 /* A lane's loop over its reduced points of a part, in phase p: computes the values in c->need,
    stores those of this phase that are outputs, and adds to the accumulators. */
-static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
+static void flux__emit_pass(flux__emitter *c, int p, const flux__lanes *h) {
     const flux__kernel *k = c->k;
     const int64_t some = h->inner / h->lanes / h->parts > 32 ? 32 * h->lanes : h->inner;
-    flux__spell(&c->s,
+    flux__emit(&c->s,
                 "    const %s from = (%s)(%lldLL * part / %d), "
                 "to = (%s)(%lldLL * (part + 1) / %d);\n", c->index, c->index, (long long)h->inner,
                 h->parts, c->index, (long long)h->inner, h->parts);
-    flux__spell(&c->s, "    for (%s next = from; next < to; next += %lld) {\n"
+    flux__emit(&c->s, "    for (%s next = from; next < to; next += %lld) {\n"
                 "    const %s end = to - next < %lld ? to : next + %lld;\n", c->index,
                 (long long)some, c->index, (long long)some, (long long)some);
     for (int i = 0; i < k->nvalue; i++)
         if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i]))
-            flux__spell(&c->s, "    float s%d = 0;\n", i);
-    flux__spell(&c->s, "    for (%s r = next + lane; r < end; r += %d) {\n", c->index, h->lanes);
+            flux__emit(&c->s, "    float s%d = 0;\n", i);
+    flux__emit(&c->s, "    for (%s r = next + lane; r < end; r += %d) {\n", c->index, h->lanes);
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         char b[24];
-        if (c->need[i] && v->kind != FLUX__V_NUMBER) flux__spell_line(c, i);
+        if (c->need[i] && v->kind != FLUX__V_NUMBER) flux__emit_line(c, i);
         if (c->need[i] && v->out >= 0 && v->phase == p) {
-            flux__spell(&c->s, "    if (live) {\n");
-            flux__spell_store(c, i, "        ");
-            flux__spell(&c->s, "    }\n");
+            flux__emit(&c->s, "    if (live) {\n");
+            flux__emit_store(c, i, "        ");
+            flux__emit(&c->s, "    }\n");
         }
         if (!flux__reduces_in(k, i, p)) continue;
         snprintf(b, sizeof b, "v%d", v->a);
-        if (flux__adds_wide(v)) flux__spell(&c->s, "    s%d = s%d + %s;\n", i, i, b);
-        else flux__spell_join(c, i, b, "(long long)r");
+        if (flux__adds_wide(v)) flux__emit(&c->s, "    s%d = s%d + %s;\n", i, i, b);
+        else flux__emit_join(c, i, b, "(long long)r");
     }
-    flux__spell(&c->s, "    }\n");
+    flux__emit(&c->s, "    }\n");
     for (int i = 0; i < k->nvalue; i++)
         if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i]))
-            flux__spell(&c->s, "    a%d = a%d + (double)s%d;\n", i, i, i);
-    flux__spell(&c->s, "    }\n");
+            flux__emit(&c->s, "    a%d = a%d + (double)s%d;\n", i, i, i);
+    flux__emit(&c->s, "    }\n");
 }
 
 /* Joins the lanes' accumulators of phase p in a tree in shared memory; every lane gets the
    result. Lanes stand 1 thread apart, or h->rows. */
-static void flux__spell_tree(flux__coder *c, int p, const flux__lanes *h) {
+static void flux__emit_tree(flux__emitter *c, int p, const flux__lanes *h) {
     const char *lane = h->inner_first ? "1" : NULL;
     char step[16];
     snprintf(step, sizeof step, "%d", lane ? 1 : h->rows);
@@ -21325,27 +21376,27 @@ static void flux__spell_tree(flux__coder *c, int p, const flux__lanes *h) {
         bool arg = v->kind == FLUX__V_ARGREDUCE;
         const char *type = flux__class_types[flux__reduced_class(c, i)];
         if (h->lanes > 1) {
-            flux__spell(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
-            if (arg) flux__spell(&c->s, "    places[tid] = x%d;\n", i);
-            flux__spell(&c->s, "    __syncthreads();\n    for (int w = %d; w > 0; w /= 2) {\n"
+            flux__emit(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
+            if (arg) flux__emit(&c->s, "    places[tid] = x%d;\n", i);
+            flux__emit(&c->s, "    __syncthreads();\n    for (int w = %d; w > 0; w /= 2) {\n"
                         "    if (lane < w) {\n", h->lanes / 2);
-            flux__spell(&c->s, "    const %s b = ((%s *)shared)[tid + w * %s];\n", type, type,
+            flux__emit(&c->s, "    const %s b = ((%s *)shared)[tid + w * %s];\n", type, type,
                         step);
-            if (arg) flux__spell(&c->s, "    const long long y = places[tid + w * %s];\n", step);
-            flux__spell_join(c, i, "b", "y");
-            flux__spell(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
-            if (arg) flux__spell(&c->s, "    places[tid] = x%d;\n", i);
-            flux__spell(&c->s, "    }\n    __syncthreads();\n    }\n");
-            flux__spell(&c->s, "    a%d = ((%s *)shared)[tid - lane * %s];\n", i, type, step);
-            if (arg) flux__spell(&c->s, "    x%d = places[tid - lane * %s];\n", i, step);
-            flux__spell(&c->s, "    __syncthreads();\n");
+            if (arg) flux__emit(&c->s, "    const long long y = places[tid + w * %s];\n", step);
+            flux__emit_join(c, i, "b", "y");
+            flux__emit(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
+            if (arg) flux__emit(&c->s, "    places[tid] = x%d;\n", i);
+            flux__emit(&c->s, "    }\n    __syncthreads();\n    }\n");
+            flux__emit(&c->s, "    a%d = ((%s *)shared)[tid - lane * %s];\n", i, type, step);
+            if (arg) flux__emit(&c->s, "    x%d = places[tid - lane * %s];\n", i, step);
+            flux__emit(&c->s, "    __syncthreads();\n");
         }
     }
 }
 
 /* One phase: for each part its pass and its tree, then the part's result is joined to that of
    the parts before it (a split reduction leaves that to flux__code_combine). */
-static void flux__spell_phase(flux__coder *c, int p, const flux__lanes *h) {
+static void flux__emit_phase(flux__emitter *c, int p, const flux__lanes *h) {
     const flux__kernel *k = c->k;
     bool any = false;
     memset(c->need, 0, (size_t)k->nvalue);
@@ -21357,30 +21408,30 @@ static void flux__spell_phase(flux__coder *c, int p, const flux__lanes *h) {
     }
     if (!any) return;
     flux__need_more(k, c->need, 0);
-    flux__spell_accumulators(c, p);
-    if (h->split) flux__spell(&c->s, "    {\n    const int part = (int)blockIdx.y;\n");
-    else flux__spell(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
+    flux__emit_accumulators(c, p);
+    if (h->split) flux__emit(&c->s, "    {\n    const int part = (int)blockIdx.y;\n");
+    else flux__emit(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
     for (int i = 0; i < k->nvalue && h->parts > 1 && !h->split; i++) {
         if (!flux__reduces_in(k, i, p)) continue;
         const bool arg = k->value[i].kind == FLUX__V_ARGREDUCE;
-        flux__spell(&c->s, "    const %s b%d = a%d;\n    a%d = %s;\n",
+        flux__emit(&c->s, "    const %s b%d = a%d;\n    a%d = %s;\n",
                     flux__class_types[flux__reduced_class(c, i)], i, i, i,
                     arg ? "0" : flux__red_start(&k->value[i]));
-        if (arg) flux__spell(&c->s, "    const long long y%d = x%d;\n    x%d = -1;\n", i, i, i);
+        if (arg) flux__emit(&c->s, "    const long long y%d = x%d;\n    x%d = -1;\n", i, i, i);
     }
-    flux__spell_pass(c, p, h);
-    flux__spell_tree(c, p, h);
+    flux__emit_pass(c, p, h);
+    flux__emit_tree(c, p, h);
     for (int i = 0; i < k->nvalue && h->parts > 1 && !h->split; i++) {
         if (!flux__reduces_in(k, i, p)) continue;
-        flux__spell(&c->s, "    { const %s b = a%d;\n    a%d = b%d;\n",
+        flux__emit(&c->s, "    { const %s b = a%d;\n    a%d = b%d;\n",
                     flux__class_types[flux__reduced_class(c, i)], i, i, i);
         if (k->value[i].kind == FLUX__V_ARGREDUCE)
-            flux__spell(&c->s, "    const long long y = x%d;\n    x%d = y%d;\n", i, i, i);
-        flux__spell_join(c, i, "b", "y");
-        flux__spell(&c->s, "    }\n");
+            flux__emit(&c->s, "    const long long y = x%d;\n    x%d = y%d;\n", i, i, i);
+        flux__emit_join(c, i, "b", "y");
+        flux__emit(&c->s, "    }\n");
     }
-    flux__spell(&c->s, "    }\n");
-    if (!h->split) flux__spell_reduced(c, p);
+    flux__emit(&c->s, "    }\n");
+    if (!h->split) flux__emit_reduced(c, p);
 }
 
 /* Whether the kernel has an argmax or argmin. */
@@ -21392,9 +21443,9 @@ static bool flux__has_arg(const flux__kernel *k) {
 
 /* Opens a block of text for work number `turn` of n: blockIdx.x or, if a launch cannot have n
    blocks, a loop that strides over them. */
-static void flux__spell_turns(flux__coder *c, int64_t n) {
-    if (n <= FLUX__GPU_BLOCKS) flux__spell(&c->s, "    { const unsigned turn = blockIdx.x;\n");
-    else flux__spell(&c->s,
+static void flux__emit_iterations(flux__emitter *c, int64_t n) {
+    if (n <= FLUX__GPU_BLOCKS) flux__emit(&c->s, "    { const unsigned turn = blockIdx.x;\n");
+    else flux__emit(&c->s,
                      "    for (long long turn = blockIdx.x; turn < %lld; turn += gridDim.x) {\n",
                      (long long)n);
 }
@@ -21402,80 +21453,80 @@ static void flux__spell_turns(flux__coder *c, int64_t n) {
 /* Declares shared memory and where a thread stands: its lane, its row, its outer point o, and
    `live`, which is false beyond the last outer point. Such threads are needed at the barriers:
    they compute the last point again and store nothing. */
-static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
-    if (h->lanes > 1) flux__spell(&c->s, "    __shared__ double shared[256];\n");
+static void flux__emit_lanes(flux__emitter *c, const flux__lanes *h) {
+    if (h->lanes > 1) flux__emit(&c->s, "    __shared__ double shared[256];\n");
     if (h->lanes > 1 && flux__has_arg(c->k))
-        flux__spell(&c->s, "    __shared__ long long places[256];\n");
-    flux__spell(&c->s, "    const int tid = (int)threadIdx.x, lane = tid %s %d, row = tid %s %d;\n",
+        flux__emit(&c->s, "    __shared__ long long places[256];\n");
+    flux__emit(&c->s, "    const int tid = (int)threadIdx.x, lane = tid %s %d, row = tid %s %d;\n",
                 h->inner_first ? "%" : "/", h->inner_first ? h->lanes : h->rows,
                 h->inner_first ? "/" : "%", h->inner_first ? h->lanes : h->rows);
-    flux__spell_turns(c, (h->outer + h->rows - 1) / h->rows);
-    flux__spell(&c->s, "    const %s at = (%s)turn * %d + row, o = at < %lld ? at : %lld;\n",
+    flux__emit_iterations(c, (h->outer + h->rows - 1) / h->rows);
+    flux__emit(&c->s, "    const %s at = (%s)turn * %d + row, o = at < %lld ? at : %lld;\n",
                 c->index, c->index, h->rows, (long long)h->outer, (long long)h->outer - 1);
-    flux__spell(&c->s, "    const int live = at < %lld;\n", (long long)h->outer);
+    flux__emit(&c->s, "    const int live = at < %lld;\n", (long long)h->outer);
 }
 
 /* The values that are computed once an outer point in phase p. */
-static void flux__spell_late(flux__coder *c, int p) {
+static void flux__emit_per_row(flux__emitter *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++)
-        if (flux__gpu_late(&c->k->value[i], p) && c->k->value[i].kind != FLUX__V_NUMBER)
-            flux__spell_line(c, i);
+        if (flux__gpu_per_row(&c->k->value[i], p) && c->k->value[i].kind != FLUX__V_NUMBER)
+            flux__emit_line(c, i);
 }
 
 /* The stores of outputs that have one element an outer point. */
-static void flux__spell_outer_stores(flux__coder *c) {
+static void flux__emit_outer_stores(flux__emitter *c) {
     for (int i = 0; i < c->k->nvalue; i++)
-        if (c->k->value[i].out >= 0 && c->k->value[i].outer) flux__spell_store(c, i, "    ");
+        if (c->k->value[i].out >= 0 && c->k->value[i].outer) flux__emit_store(c, i, "    ");
 }
 
 /* Stores a part's partial results to scratch memory, laid out [part][reduction][outer point],
    16 bytes for each: value and, of argmax and argmin, position. */
-static void flux__spell_parts(flux__coder *c, const flux__lanes *h, int scratch) {
+static void flux__emit_parts(flux__emitter *c, const flux__lanes *h, int scratch) {
     int n = flux__reductions(c->k, c->k->nvalue);
-    flux__spell(&c->s, "    if (live && lane == 0) {\n    const int part = (int)blockIdx.y;\n");
+    flux__emit(&c->s, "    if (live && lane == 0) {\n    const int part = (int)blockIdx.y;\n");
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
         if (!flux__reducing(v)) continue;
         bool arg = v->kind == FLUX__V_ARGREDUCE;
         const char *type = flux__class_types[flux__reduced_class(c, i)];
-        flux__spell(&c->s, "    { long long q = (((long long)part * %d + %d) * %lld + o) * 2;\n", n,
+        flux__emit(&c->s, "    { long long q = (((long long)part * %d + %d) * %lld + o) * 2;\n", n,
                     flux__reductions(c->k, i), (long long)h->outer);
-        flux__spell(&c->s, "    *(%s *)(p%d + q) = a%d;", type, scratch, i);
-        if (arg) flux__spell(&c->s, " p%d[q + 1] = x%d;", scratch, i);
-        flux__spell(&c->s, " }\n");
+        flux__emit(&c->s, "    *(%s *)(p%d + q) = a%d;", type, scratch, i);
+        if (arg) flux__emit(&c->s, " p%d[q + 1] = x%d;", scratch, i);
+        flux__emit(&c->s, " }\n");
     }
-    flux__spell(&c->s, "    }\n");
+    flux__emit(&c->s, "    }\n");
 }
 
 /* The second launch of a split reduction: one thread an outer point joins its parts in order,
    computes what depends on the results, and stores. */
-static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch) {
+static void flux__code_combine(flux__emitter *c, const flux__lanes *h, int scratch) {
     int n = flux__reductions(c->k, c->k->nvalue), phases = 1;
-    flux__spell_numbers(c);
-    flux__spell_turns(c, (h->outer + 255) / 256);
-    flux__spell(&c->s, "    const %s o = (%s)turn * 256 + threadIdx.x;\n"
+    flux__emit_numbers(c);
+    flux__emit_iterations(c, (h->outer + 255) / 256);
+    flux__emit(&c->s, "    const %s o = (%s)turn * 256 + threadIdx.x;\n"
                 "    if (o >= %lld) return;\n", c->index, c->index, (long long)h->outer);
     for (int i = 0; i < c->k->nvalue; i++)
         if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
-    flux__spell_late(c, 0);
-    flux__spell_accumulators(c, 0);
-    flux__spell(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
+    flux__emit_per_row(c, 0);
+    flux__emit_accumulators(c, 0);
+    flux__emit(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
         if (!flux__reducing(v)) continue;
         const char *type = flux__class_types[flux__reduced_class(c, i)];
-        flux__spell(&c->s,
+        flux__emit(&c->s,
                     "    { const long long *q = p%d + (((long long)part * %d + %d) * %lld + o) * "
                     "2;\n", scratch, n, flux__reductions(c->k, i), (long long)h->outer);
-        flux__spell(&c->s, "    const %s b = *(const %s *)q;\n", type, type);
-        flux__spell_join(c, i, "b", "q[1]");
-        flux__spell(&c->s, "    }\n");
+        flux__emit(&c->s, "    const %s b = *(const %s *)q;\n", type, type);
+        flux__emit_join(c, i, "b", "q[1]");
+        flux__emit(&c->s, "    }\n");
     }
-    flux__spell(&c->s, "    }\n");
-    flux__spell_reduced(c, 0);
-    for (int p = 1; p < phases; p++) flux__spell_late(c, p);
-    flux__spell_outer_stores(c);
-    flux__spell(&c->s, "    }\n");
+    flux__emit(&c->s, "    }\n");
+    flux__emit_reduced(c, 0);
+    for (int p = 1; p < phases; p++) flux__emit_per_row(c, p);
+    flux__emit_outer_stores(c);
+    flux__emit(&c->s, "    }\n");
     c->gk->next.threads = 256, c->gk->next.blocks = 0;
     c->gk->next.grid[0] = flux__gpu_blocks((h->outer + 255) / 256), c->gk->next.grid[1] = 1;
 }
@@ -21483,30 +21534,30 @@ static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch
 /* A reduction's kernel, or the first launch of a split one: phase by phase, then the outer
    stores (or the partial results). `scratch` is the parameter of the scratch memory if it is
    split. */
-static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch) {
+static void flux__code_reduce(flux__emitter *c, const flux__lanes *h, int scratch) {
     int phases = 1;
     for (int i = 0; i < c->k->nvalue; i++)
         if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
-    flux__spell_numbers(c);
-    flux__spell_lanes(c, h);
+    flux__emit_numbers(c);
+    flux__emit_lanes(c, h);
     for (int p = 0; p < (h->split ? 1 : phases); p++) {
-        flux__spell_late(c, p);
-        flux__spell_phase(c, p, h);
+        flux__emit_per_row(c, p);
+        flux__emit_phase(c, p, h);
     }
-    if (h->split) flux__spell_parts(c, h, scratch);
+    if (h->split) flux__emit_parts(c, h, scratch);
     else {                                /* lanes may still read what is overwritten */
-        flux__spell(&c->s, "    __syncthreads();\n    if (live && lane == 0) {\n");
-        flux__spell_outer_stores(c);
-        flux__spell(&c->s, "    }\n");
+        flux__emit(&c->s, "    __syncthreads();\n    if (live && lane == 0) {\n");
+        flux__emit_outer_stores(c);
+        flux__emit(&c->s, "    }\n");
     }
-    flux__spell(&c->s, "    }\n");
+    flux__emit(&c->s, "    }\n");
     int64_t blocks = (h->outer + h->rows - 1) / h->rows;
     /* Functions of doubles need more registers than three blocks of a multiprocessor would leave,
        or two: a kernel that has them may take all that one block can have. */
     bool doubles = false;
     for (int i = 0; i < c->k->nvalue; i++)
         doubles = doubles ||
-                  (c->k->value[i].kind == FLUX__V_OP && c->k->value[i].cls == FLUX__F64C);
+                  (c->k->value[i].kind == FLUX__V_OP && c->k->value[i].ctype == FLUX__F64C);
     c->gk->next.threads = 256;
     c->gk->next.blocks = doubles ? 1 : 3;
     c->gk->next.grid[0] = flux__gpu_blocks(blocks),
@@ -21573,12 +21624,12 @@ static int64_t flux__first_step(const flux__axes *x) {
 }
 
 /* Operand 0 (a, M x K) or 1 (b, K x N) of the product; a vector has the inner dim alone. */
-static flux__factor flux__factor_of(flux__coder *c, int which) {
+static flux__factor flux__factor_of(flux__emitter *c, int which) {
     flux__factor f;
     bool vector = c->k->operand[which].shape.ndim == 1;
     f.o = &c->k->operand[which];
     f.name = which ? 'b' : 'a';
-    f.p = flux__coder_slot(c, f.o->src, f.o->dtype);
+    f.p = flux__emitter_slot(c, f.o->src, f.o->dtype);
     f.limit = c->k->mnk[which];
     flux__factor_axes(f.o, vector ? -1 : which, &f.across);
     flux__factor_axes(f.o, vector ? 0 : !which, &f.in);
@@ -21593,58 +21644,58 @@ static int64_t flux__batches(const flux__kernel *k) {
 }
 
 /* Declares a_at or b_at: where the operand's matrix number `batch` starts. */
-static void flux__spell_batch(flux__coder *c, const flux__factor *f) {
+static void flux__emit_batch(flux__emitter *c, const flux__factor *f) {
     int64_t before = 1;
-    flux__spell(&c->s, "    const %s %c_at = %lld", c->index, f->name, (long long)f->o->offset);
+    flux__emit(&c->s, "    const %s %c_at = %lld", c->index, f->name, (long long)f->o->offset);
     for (int d = 2; d < FLUX_MAX_DIMS; d++) {
         flux__axes x;
         char at[64];
         flux__factor_axes(f->o, d, &x);
         snprintf(at, sizeof at, "(batch / %lld %% %lld)", (long long)before,
                  (long long)c->k->full[d]);
-        if (c->k->full[d] > 1) flux__spell_axes(&c->s, &x, at);
+        if (c->k->full[d] > 1) flux__emit_axes(&c->s, &x, at);
         before *= c->k->full[d];
     }
-    flux__spell(&c->s, ";\n");
+    flux__emit(&c->s, ";\n");
 }
 
 /* The position of the element at i (row of a, column of b) and l (inner dim) of the batch's
    matrix. */
-static void flux__spell_element(flux__listing *s, const flux__factor *f) {
-    flux__spell(s, "%c_at", f->name);
-    flux__spell_axes(s, &f->across, "i");
-    flux__spell_axes(s, &f->in, "l");
+static void flux__emit_element(flux__listing *s, const flux__factor *f) {
+    flux__emit(s, "%c_at", f->name);
+    flux__emit_axes(s, &f->across, "i");
+    flux__emit_axes(s, &f->in, "l");
 }
 
 /* Loads an operand's tile, `width` across by `depth` of the inner dim, to a_tile[g][l][i] or
    b_tile[g][l][j] in shared memory. Neighbouring threads load neighbours in memory; beyond the
    matrix there are zeros. */
-static void flux__spell_tile(flux__coder *c, const flux__factor *f, int width, int depth,
+static void flux__emit_tile(flux__emitter *c, const flux__factor *f, int width, int depth,
                              int threads) {
     flux__listing at = { NULL, 0, 0, false }, *s = &c->s;
-    flux__spell(s, "    for (int e = t; e < %d; e += %d) {\n", width * depth, threads);
-    if (f->deep) flux__spell(s, "    const int y = e %% %d, x = e / %d;\n", depth, depth);
-    else flux__spell(s, "    const int x = e %% %d, y = e / %d;\n", width, width);
-    flux__spell(s, "    const %s i = %c0 + x, l = l0 + y;\n    ", c->index, f->name);
-    flux__spell(s, "%c_tile[g][y][x] = i < %lld && l < %lld ? ", f->name, (long long)f->limit,
+    flux__emit(s, "    for (int e = t; e < %d; e += %d) {\n", width * depth, threads);
+    if (f->deep) flux__emit(s, "    const int y = e %% %d, x = e / %d;\n", depth, depth);
+    else flux__emit(s, "    const int x = e %% %d, y = e / %d;\n", width, width);
+    flux__emit(s, "    const %s i = %c0 + x, l = l0 + y;\n    ", c->index, f->name);
+    flux__emit(s, "%c_tile[g][y][x] = i < %lld && l < %lld ? ", f->name, (long long)f->limit,
                 (long long)c->k->mnk[2]);
-    flux__spell(&at, "p%d[", f->p);
-    flux__spell_element(&at, f);
-    flux__spell(&at, "]");
+    flux__emit(&at, "p%d[", f->p);
+    flux__emit_element(&at, f);
+    flux__emit(&at, "]");
     if (at.failed) s->failed = true;
-    else flux__spell_loaded(s, f->o->dtype, at.text);
+    else flux__emit_loaded(s, f->o->dtype, at.text);
     flux__free(at.text);
-    flux__spell(s, " : 0;\n    }\n");
+    flux__emit(s, " : 0;\n    }\n");
 }
 
 /* Opens the text's block for the unit `name` of n, which blockIdx.y chooses; `only` stands
    before it. It is a loop only if there are more units than a grid may have blocks along y,
    since a loop costs registers. */
-static void flux__spell_unit(flux__coder *c, const char *name, int64_t n, const char *only) {
+static void flux__emit_unit(flux__emitter *c, const char *name, int64_t n, const char *only) {
     if (n <= 65535)
-        flux__spell(&c->s, "    %s{ const %s %s = (%s)blockIdx.y;\n", only, c->index, name,
+        flux__emit(&c->s, "    %s{ const %s %s = (%s)blockIdx.y;\n", only, c->index, name,
                     c->index);
-    else flux__spell(&c->s,
+    else flux__emit(&c->s,
                      "    %sfor (%s %s = (%s)blockIdx.y; %s < %lld; %s += (%s)gridDim.y) {\n", only,
                      c->index, name, c->index, name, (long long)n, name, c->index);
 }
@@ -21652,43 +21703,43 @@ static void flux__spell_unit(flux__coder *c, const char *name, int64_t n, const 
 /* What both kinds of products begin with: the tile's first row a0 and column b0, the batch, and
    where its operands start. Opens two blocks of text, over tiles and over batches, and sets the
    launch's grid. */
-static void flux__spell_product_start(flux__coder *c, const flux__factor *a, const flux__factor *b,
+static void flux__emit_product_start(flux__emitter *c, const flux__factor *a, const flux__factor *b,
                                       int m, int n) {
     int64_t tiles = (c->k->mnk[0] + m - 1) / m, batches = flux__batches(c->k),
         all = tiles * ((c->k->mnk[1] + n - 1) / n);
-    flux__spell_turns(c, all);
-    flux__spell(&c->s,
+    flux__emit_iterations(c, all);
+    flux__emit(&c->s,
                 "    const %s a0 = (%s)(turn %% %lldu) * %d, b0 = (%s)(turn / %lldu) * %d;\n",
                 c->index, c->index, (long long)tiles, m, c->index, (long long)tiles, n);
-    flux__spell_unit(c, "batch", batches, "");
-    flux__spell_batch(c, a);
-    flux__spell_batch(c, b);
+    flux__emit_unit(c, "batch", batches, "");
+    flux__emit_batch(c, a);
+    flux__emit_batch(c, b);
     c->gk->next.grid[0] = flux__gpu_blocks(all);
     c->gk->next.grid[1] = (unsigned)(batches < 65535 ? batches : 65535);
 }
 
 /* The epilogue: what the kernel computes from v, the sum at row i and column j, and its stores.
    `type` is v's type in the text. */
-static void flux__spell_epilogue(flux__coder *c, const char *type) {
+static void flux__emit_epilogue(flux__emitter *c, const char *type) {
     int product = -1;
     for (int i = 0; i < c->k->nvalue; i++)
         if (c->k->value[i].kind == FLUX__V_PRODUCT) product = i;
-    flux__spell(&c->s, "    const %s o = (batch * %lld + j) * %lld + i;\n", c->index,
+    flux__emit(&c->s, "    const %s o = (batch * %lld + j) * %lld + i;\n", c->index,
                 (long long)c->k->mnk[1], (long long)c->k->mnk[0]);
-    if (product >= 0) flux__spell(&c->s, "    const %s v%d = v;\n", type, product);
-    flux__spell_point(c, product);
+    if (product >= 0) flux__emit(&c->s, "    const %s v%d = v;\n", type, product);
+    flux__emit_point(c, product);
 }
 
 /* The larger tile of which the result has one for each multiprocessor, else the smallest, whose
    groups split the inner dim. The largest tile is not for f64. */
-static flux__tile_shape flux__choose_tile(const flux__kernel *k, int units) {
+static flux__tile_shape flux__choose_tile(const flux__kernel *k, int multiprocessors) {
     static const flux__tile_shape shapes[] = { { 128, 128, 8, 8, 8, 1 }, { 64, 64, 16, 4, 4, 1 },
                                                { 32, 32, 16, 4, 4, 4 } };
     bool f64 = k->operand[0].dtype == FLUX_F64;
     for (int i = f64 ? 1 : 0; i < 2; i++) {
         int64_t tiles = (k->mnk[0] + shapes[i].m - 1) / shapes[i].m *
                         ((k->mnk[1] + shapes[i].n - 1) / shapes[i].n) * flux__batches(k);
-        if (tiles >= units) return shapes[i];
+        if (tiles >= multiprocessors) return shapes[i];
     }
     flux__tile_shape last = shapes[2];
     if (f64) last.groups = 2;             /* f64 has twice the bytes, shared memory 48 KiB */
@@ -21699,61 +21750,61 @@ static flux__tile_shape flux__choose_tile(const flux__kernel *k, int units) {
    block's m x n tile that are m / tm rows and n / tn columns apart; operand tiles are k x m and
    k x n in shared memory, with one element of padding a row. Several groups sum different parts
    of the inner dim, and their sums are added in the order of the groups. */
-static void flux__code_product_by_thread(flux__coder *c, const flux__factor *a,
+static void flux__code_product_by_thread(flux__emitter *c, const flux__factor *a,
                                          const flux__factor *b, const flux__tile_shape *t) {
     const char *T = a->o->dtype == FLUX_F64 ? "double" : "float",
         *fma = a->o->dtype == FLUX_F64 ? "fma" : "fmaf";
     int wide = t->m / t->tm, each = wide * (t->n / t->tn);
     int64_t M = c->k->mnk[0], N = c->k->mnk[1], K = c->k->mnk[2];
     flux__listing *s = &c->s;
-    flux__spell(s, "    __shared__ %s a_tile[%d][%d][%d], b_tile[%d][%d][%d];\n", T, t->groups,
+    flux__emit(s, "    __shared__ %s a_tile[%d][%d][%d], b_tile[%d][%d][%d];\n", T, t->groups,
                 t->k, t->m + 1, t->groups, t->k, t->n + 1);
     if (t->groups > 1)
-        flux__spell(s, "    __shared__ %s sums[%d][%d][%d];\n", T, t->groups, t->n, t->m + 1);
-    flux__spell_numbers(c);
-    flux__spell(s, "    const int g = (int)threadIdx.x / %d, t = (int)threadIdx.x %% %d, "
+        flux__emit(s, "    __shared__ %s sums[%d][%d][%d];\n", T, t->groups, t->n, t->m + 1);
+    flux__emit_numbers(c);
+    flux__emit(s, "    const int g = (int)threadIdx.x / %d, t = (int)threadIdx.x %% %d, "
                 "tx = t %% %d, ty = t / %d;\n", each, each, wide, wide);
-    flux__spell_product_start(c, a, b, t->m, t->n);
-    flux__spell(s, "    %s sum[%d][%d];\n"
+    flux__emit_product_start(c, a, b, t->m, t->n);
+    flux__emit(s, "    %s sum[%d][%d];\n"
                 "    for (int y = 0; y < %d; y++) for (int x = 0; x < %d; x++) sum[y][x] = 0;\n", T,
                 t->tn, t->tm, t->tn, t->tm);
-    flux__spell(s, "    for (%s first = 0; first < %lld; first += %d) {\n"
+    flux__emit(s, "    for (%s first = 0; first < %lld; first += %d) {\n"
                 "    const %s l0 = first + g * %d;\n", c->index, (long long)K, t->k * t->groups,
                 c->index, t->k);
-    flux__spell_tile(c, a, t->m, t->k, each);
-    flux__spell_tile(c, b, t->n, t->k, each);
-    flux__spell(s, "    __syncthreads();\n%s    for (int l = 0; l < %d; l++) {\n"
+    flux__emit_tile(c, a, t->m, t->k, each);
+    flux__emit_tile(c, b, t->n, t->k, each);
+    flux__emit(s, "    __syncthreads();\n%s    for (int l = 0; l < %d; l++) {\n"
                 "    %s x[%d], y[%d];\n", *T == 'd' ? "#pragma unroll 4\n" : "", t->k, T, t->tm,
                 t->tn);
-    flux__spell(s, "    for (int i = 0; i < %d; i++) x[i] = a_tile[g][l][tx + i * %d];\n", t->tm,
+    flux__emit(s, "    for (int i = 0; i < %d; i++) x[i] = a_tile[g][l][tx + i * %d];\n", t->tm,
                 wide);
-    flux__spell(s, "    for (int j = 0; j < %d; j++) y[j] = b_tile[g][l][ty + j * %d];\n", t->tn,
+    flux__emit(s, "    for (int j = 0; j < %d; j++) y[j] = b_tile[g][l][ty + j * %d];\n", t->tn,
                 t->n / t->tn);
-    flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; "
+    flux__emit(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; "
                 "i++) sum[j][i] = %s(x[i], y[j], sum[j][i]);\n", t->tn, t->tm, fma);
-    flux__spell(s, "    }\n    __syncthreads();\n    }\n");
+    flux__emit(s, "    }\n    __syncthreads();\n    }\n");
     if (t->groups > 1) {
-        flux__spell(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; "
+        flux__emit(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; "
                     "i++) sums[g][ty + j * %d][tx + i * %d] = sum[j][i];\n", t->tn, t->tm,
                     t->n / t->tn, wide);
-        flux__spell(s, "    __syncthreads();\n"
+        flux__emit(s, "    __syncthreads();\n"
                     "    for (int e = (int)threadIdx.x; e < %d; e += %d) {\n"
                     "    const %s i = a0 + e %% %d, j = b0 + e / %d;\n", t->m * t->n,
                     each * t->groups, c->index, t->m, t->m);
-        flux__spell(s, "    if (i < %lld && j < %lld) {\n    %s v = sums[0][e / %d][e %% %d];\n",
+        flux__emit(s, "    if (i < %lld && j < %lld) {\n    %s v = sums[0][e / %d][e %% %d];\n",
                     (long long)M, (long long)N, T, t->m, t->m);
-        flux__spell(s, "    for (int q = 1; q < %d; q++) v += sums[q][e / %d][e %% %d];\n",
+        flux__emit(s, "    for (int q = 1; q < %d; q++) v += sums[q][e / %d][e %% %d];\n",
                     t->groups, t->m, t->m);
     } else {
-        flux__spell(s, "    for (int jj = 0; jj < %d; jj++) for (int ii = 0; ii < %d; ii++) {\n",
+        flux__emit(s, "    for (int jj = 0; jj < %d; jj++) for (int ii = 0; ii < %d; ii++) {\n",
                     t->tn, t->tm);
-        flux__spell(s, "    const %s i = a0 + tx + ii * %d, j = b0 + ty + jj * %d;\n", c->index,
+        flux__emit(s, "    const %s i = a0 + tx + ii * %d, j = b0 + ty + jj * %d;\n", c->index,
                     wide, t->n / t->tn);
-        flux__spell(s, "    if (i < %lld && j < %lld) {\n    const %s v = sum[jj][ii];\n",
+        flux__emit(s, "    if (i < %lld && j < %lld) {\n    const %s v = sum[jj][ii];\n",
                     (long long)M, (long long)N, T);
     }
-    flux__spell_epilogue(c, T);
-    flux__spell(s, "    }\n    }\n%s    }\n    }\n", t->groups > 1 ? "    __syncthreads();\n" : "");
+    flux__emit_epilogue(c, T);
+    flux__emit(s, "    }\n    }\n%s    }\n    }\n", t->groups > 1 ? "    __syncthreads();\n" : "");
     c->gk->next.threads = (unsigned)(each * t->groups);
     c->gk->next.blocks = (t->tm > 4 || *T == 'd' ? 512 : 1024) / c->gk->next.threads;
 }
@@ -21812,51 +21863,52 @@ static flux__tile flux__tile_of(const flux__kernel *k, const flux__factor *f,
 }
 
 /* Opens a block of text for the threads that load: of a small tile not all have a chunk. */
-static void flux__spell_guard(flux__listing *s, const flux__tile *t, int threads) {
-    if (t->threads < threads) flux__spell(s, "    if (t < %d)", t->threads);
-    flux__spell(s, "    {\n");
+static void flux__emit_guard(flux__listing *s, const flux__tile *t, int threads) {
+    if (t->threads < threads) flux__emit(s, "    if (t < %d)", t->threads);
+    flux__emit(s, "    {\n");
 }
 
 /* Loads the thread's chunks of the tile that begins at l0 of the inner dim: into the registers
    a_words or b_words, or by asynchronous copies to tile number `stage` in shared memory. Beyond
    the matrix are zeros. */
-static void flux__spell_fetch(flux__coder *c, const flux__tile *t, int threads, const char *stage) {
+static void flux__emit_fetch(flux__emitter *c, const flux__tile *t, int threads,
+                             const char *stage) {
     const flux__factor *f = t->f;
     flux__listing *s = &c->s;
     int per = t->fast / t->chunk;
     char n = f->name;
-    flux__spell_guard(s, t, threads);
-    flux__spell(s, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
+    flux__emit_guard(s, t, threads);
+    flux__emit(s, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
                 "    const int y = t / %d + u * %d;\n", t->count, per, threads / per);
     if (t->chunk * t->size == 4)
-        flux__spell(s, "    %c_words[u] = 0;\n#pragma unroll\n    for (int q = 0; q < %d; q++) {\n"
+        flux__emit(s, "    %c_words[u] = 0;\n#pragma unroll\n    for (int q = 0; q < %d; q++) {\n"
                     "    const int x = t %% %d * %d + q;\n", n, t->chunk, per, t->chunk);
-    else flux__spell(s, "    const int x = t %% %d * %d;\n", per, t->chunk);
-    flux__spell(s, "    const %s i = %c0 + %c, l = l0 + %c;\n"
+    else flux__emit(s, "    const int x = t %% %d * %d;\n", per, t->chunk);
+    flux__emit(s, "    const %s i = %c0 + %c, l = l0 + %c;\n"
                 "    const int there = i < %lld && l < %lld;\n    const %s from = there ? ",
                 c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit,
                 (long long)c->k->mnk[2], c->index);
-    flux__spell_element(s, f);
-    flux__spell(s, " : 0;\n");
+    flux__emit_element(s, f);
+    flux__emit(s, " : 0;\n");
     if (t->ahead)
-        flux__spell(s, "    copy_16(%c_tile + %s * %d + y * %d + x, p%d + from, there ? 16 : 0);\n",
+        flux__emit(s, "    copy_16(%c_tile + %s * %d + y * %d + x, p%d + from, there ? 16 : 0);\n",
                     n, stage, t->slow * t->pitch, t->pitch, f->p);
     else if (t->chunk * t->size == 16) {
-        flux__spell(s, "    if (there) %c_words[u] = *(const words4 *)(p%d + from);\n", n, f->p);
-        flux__spell(s, "    else %c_words[u].x[0] = %c_words[u].x[1] = %c_words[u].x[2] = "
+        flux__emit(s, "    if (there) %c_words[u] = *(const words4 *)(p%d + from);\n", n, f->p);
+        flux__emit(s, "    else %c_words[u].x[0] = %c_words[u].x[1] = %c_words[u].x[2] = "
                     "%c_words[u].x[3] = 0;\n", n, n, n, n);
     } else if (t->size == 2)
-        flux__spell(s, "    if (there) %c_words[u] |= (u32)p%d[from] << q * 16;\n    }\n", n, f->p);
-    else flux__spell(s, "    if (there) %c_words[u] = BITS_OF(p%d[from]);\n    }\n", n, f->p);
-    flux__spell(s, "    }\n    }\n");
+        flux__emit(s, "    if (there) %c_words[u] |= (u32)p%d[from] << q * 16;\n    }\n", n, f->p);
+    else flux__emit(s, "    if (there) %c_words[u] = BITS_OF(p%d[from]);\n    }\n", n, f->p);
+    flux__emit(s, "    }\n    }\n");
 }
 
-/* Stores what flux__spell_fetch loaded into registers to tile number `stage`. */
-static void flux__spell_put(flux__coder *c, const flux__tile *t, int threads, const char *stage) {
+/* Stores what flux__emit_fetch loaded into registers to tile number `stage`. */
+static void flux__emit_put(flux__emitter *c, const flux__tile *t, int threads, const char *stage) {
     int per = t->fast / t->chunk;
     if (t->ahead) return;
-    flux__spell_guard(&c->s, t, threads);
-    flux__spell(&c->s, "#pragma unroll\n    for (int u = 0; u < %d; u++)\n"
+    flux__emit_guard(&c->s, t, threads);
+    flux__emit(&c->s, "#pragma unroll\n    for (int u = 0; u < %d; u++)\n"
                 "    *(%s *)(%c_tile + %s * %d + (t / %d + u * %d) * %d + t %% %d * %d) = "
                 "%c_words[u];\n    }\n", t->count, t->chunk * t->size == 16 ? "words4" : "u32",
                 t->f->name, stage, t->slow * t->pitch, per, threads / per, t->pitch, per, t->chunk,
@@ -21867,7 +21919,7 @@ static void flux__spell_put(flux__coder *c, const flux__tile *t, int threads, co
    more than half along both sides, else the smallest. Warps of 64 lanes have their own
    shapes. */
 static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux__fragment *f,
-                                              int units) {
+                                              int multiprocessors) {
     static const flux__warp_tile shapes[2][3] = {
         { { 128, 128, 64, 64, 32 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
         { { 128, 128, 64, 64, 64 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } } };
@@ -21875,7 +21927,7 @@ static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux_
     for (int i = 0; i < 2; i++, t++) {
         int64_t tiles = (k->mnk[0] + t->m - 1) / t->m * ((k->mnk[1] + t->n - 1) / t->n) *
                         flux__batches(k);
-        if (tiles >= units && k->mnk[0] > t->m / 2 && k->mnk[1] > t->n / 2) return *t;
+        if (tiles >= multiprocessors && k->mnk[0] > t->m / 2 && k->mnk[1] > t->n / 2) return *t;
     }
     return *t;
 }
@@ -21883,57 +21935,58 @@ static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux_
 /* The epilogue of a warp's wm x wn sums. They go through shared memory, 16 columns at a time
    with leading dimension wm + 4, so that neighbouring threads store neighbours of the
    result. */
-static void flux__spell_warp_sums(flux__coder *c, const flux__warp_tile *t,
+static void flux__emit_warp_sums(flux__emitter *c, const flux__warp_tile *t,
                                   const flux__fragment *f) {
     flux__listing *s = &c->s;
     int pitch = t->wm + 4, sums = 256 / f->lanes;
-    flux__spell(s, "    float *const out = (float *)shared + warp * %d;\n#pragma unroll\n"
+    flux__emit(s, "    float *const out = (float *)shared + warp * %d;\n#pragma unroll\n"
                 "    for (int y = 0; y < %d; y++) {\n", 16 * pitch, t->wn / 16);
-    flux__spell(s, "    __syncthreads();\n#pragma unroll\n    for (int x = 0; x < %d; x++)\n"
+    flux__emit(s, "    __syncthreads();\n#pragma unroll\n    for (int x = 0; x < %d; x++)\n"
                 "#pragma unroll\n    for (int e = 0; e < %d; e++) "
                 "out[mma_col(e) * %d + x * 16 + mma_row(e)] = sum[x][y][e];\n"
                 "    __syncthreads();\n", t->wm / 16, sums, pitch);
-    flux__spell(s, "    for (int e = t %% %d; e < %d; e += %d) {\n"
+    flux__emit(s, "    for (int e = t %% %d; e < %d; e += %d) {\n"
                 "    const %s i = a0 + wi + e %% %d, j = b0 + wj + y * 16 + e / %d;\n", f->lanes,
                 16 * t->wm, f->lanes, c->index, t->wm, t->wm);
-    flux__spell(s, "    if (i < %lld && j < %lld) {\n"
+    flux__emit(s, "    if (i < %lld && j < %lld) {\n"
                 "    const float v = out[e / %d * %d + e %% %d];\n", (long long)c->k->mnk[0],
                 (long long)c->k->mnk[1], t->wm, pitch, t->wm);
-    flux__spell_epilogue(c, "float");
-    flux__spell(s, "    }\n    }\n    }\n    __syncthreads();\n");
+    flux__emit_epilogue(c, "float");
+    flux__emit(s, "    }\n    }\n    }\n    __syncthreads();\n");
 }
 
 /* Multiplies the operands' tiles number `stage`: f->k of the inner dim at a time, a warp loads
    its fragments of 16 rows of a and 16 columns of b, and adds all their products to its
    sums. */
-static void flux__spell_warp_steps(flux__coder *c, const flux__warp_tile *w,
+static void flux__emit_warp_steps(flux__emitter *c, const flux__warp_tile *w,
                                    const flux__fragment *f, const flux__tile *a,
                                    const flux__tile *b) {
     flux__listing *s = &c->s;
     int depth = w->k / a->size, x = w->wm / 16, y = w->wn / 16;
-    flux__spell(s, "    const %s *const as = a_tile + stage * %d + wi * %d, "
+    flux__emit(s, "    const %s *const as = a_tile + stage * %d + wi * %d, "
                 "*const bs = b_tile + stage * %d + wj * %d;\n", a->type, a->slow * a->pitch, a->row,
                 b->slow * b->pitch, b->row);
-    flux__spell(s, "#pragma unroll\n    for (int l = 0; l < %d; l += %d) {\n"
+    flux__emit(s, "#pragma unroll\n    for (int l = 0; l < %d; l += %d) {\n"
                 "    u32 x[%d][%d], y[%d][%d];\n", depth, f->k, x, f->words, y, f->words);
-    flux__spell(s, "#pragma unroll\n"
+    flux__emit(s, "#pragma unroll\n"
                 "    for (int i = 0; i < %d; i++) mma_a_%s(x[i], as + i * %d + l * %d, %d, %d);\n",
                 x, f->name, 16 * a->row, a->in, a->row, a->in);
-    flux__spell(s, "#pragma unroll\n"
+    flux__emit(s, "#pragma unroll\n"
                 "    for (int j = 0; j < %d; j++) mma_b_%s(y[j], bs + j * %d + l * %d, %d, %d);\n",
                 y, f->name, 16 * b->row, b->in, b->row, b->in);
-    flux__spell(s, "#pragma unroll\n    for (int i = 0; i < %d; i++)\n#pragma unroll\n"
+    flux__emit(s, "#pragma unroll\n    for (int i = 0; i < %d; i++)\n#pragma unroll\n"
                 "    for (int j = 0; j < %d; j++) mma_%s(sum[i][j], x[i], y[j]);\n    }\n", x, y,
                 f->name);
 }
 
 /* The product with matrix instructions, a pipeline of 2 to 4 tiles: `stages` - 1 are loaded
    before the loop, and each turn of it loads one more and multiplies the oldest. Sums of any
-   dtype are f32. The sums' way through shared memory (flux__spell_warp_sums) uses the tiles'
+   dtype are f32. The sums' way through shared memory (flux__emit_warp_sums) uses the tiles'
    place. */
-static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa,
-                                       const flux__factor *fb, const flux__fragment *f, int units) {
-    flux__warp_tile w = flux__choose_warp_tile(c->k, f, units);
+static void flux__code_product_by_warp(flux__emitter *c, const flux__factor *fa,
+                                       const flux__factor *fb, const flux__fragment *f,
+                                       int multiprocessors) {
+    flux__warp_tile w = flux__choose_warp_tile(c->k, f, multiprocessors);
     int warps = w.m / w.wm * (w.n / w.wn), threads = warps * f->lanes,
         depth = w.k / (flux__is_half(fa->o->dtype) ? 2 : 4), stages = 2;
     flux__tile a = flux__tile_of(c->k, fa, f, w.m, depth, threads),
@@ -21943,47 +21996,47 @@ static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa,
     bool ahead = a.ahead || b.ahead;
     if (a.ahead && b.ahead) stages = 49152 / bytes < 4 ? 49152 / bytes : 4;
     flux__listing *s = &c->s;
-    flux__spell(s, "    __shared__ ALIGN16 u32 shared[%d];\n",
+    flux__emit(s, "    __shared__ ALIGN16 u32 shared[%d];\n",
                 (stages * bytes > out ? stages * bytes : out) / 4);
-    flux__spell(s, "    %s *const a_tile = (%s *)shared, *const b_tile = (%s *)(shared + %d);\n",
+    flux__emit(s, "    %s *const a_tile = (%s *)shared, *const b_tile = (%s *)(shared + %d);\n",
                 a.type, a.type, a.type, stages * bytes_a / 4);
-    flux__spell_numbers(c);
-    flux__spell(s, "    const int t = (int)threadIdx.x, warp = t / %d, wi = warp %% %d * %d, "
+    flux__emit_numbers(c);
+    flux__emit(s, "    const int t = (int)threadIdx.x, warp = t / %d, wi = warp %% %d * %d, "
                 "wj = warp / %d * %d;\n", f->lanes, w.m / w.wm, w.wm, w.m / w.wm, w.wn);
-    flux__spell_product_start(c, fa, fb, w.m, w.n);
-    flux__spell(s, "    float sum[%d][%d][%d];\n", w.wm / 16, w.wn / 16, 256 / f->lanes);
-    flux__spell(s, "#pragma unroll\n    for (int x = 0; x < %d; x++)\n#pragma unroll\n"
+    flux__emit_product_start(c, fa, fb, w.m, w.n);
+    flux__emit(s, "    float sum[%d][%d][%d];\n", w.wm / 16, w.wn / 16, 256 / f->lanes);
+    flux__emit(s, "#pragma unroll\n    for (int x = 0; x < %d; x++)\n#pragma unroll\n"
                 "    for (int y = 0; y < %d; y++)\n#pragma unroll\n"
                 "    for (int e = 0; e < %d; e++) sum[x][y][e] = 0;\n", w.wm / 16, w.wn / 16,
                 256 / f->lanes);
     if (!a.ahead)
-        flux__spell(s, "    %s a_words[%d];\n", a.chunk * a.size == 16 ? "words4" : "u32", a.count);
+        flux__emit(s, "    %s a_words[%d];\n", a.chunk * a.size == 16 ? "words4" : "u32", a.count);
     if (!b.ahead)
-        flux__spell(s, "    %s b_words[%d];\n", b.chunk * b.size == 16 ? "words4" : "u32", b.count);
-    flux__spell(s, "    for (int next = 0; next < %d; next++) {\n    const %s l0 = next * %d;\n",
+        flux__emit(s, "    %s b_words[%d];\n", b.chunk * b.size == 16 ? "words4" : "u32", b.count);
+    flux__emit(s, "    for (int next = 0; next < %d; next++) {\n    const %s l0 = next * %d;\n",
                 stages - 1, c->index, depth);
-    flux__spell_fetch(c, &a, threads, "next");
-    flux__spell_fetch(c, &b, threads, "next");
-    if (ahead) flux__spell(s, "    copies_end();\n");
-    flux__spell_put(c, &a, threads, "next");
-    flux__spell_put(c, &b, threads, "next");
-    flux__spell(s, "    }\n    int stage = 0, next = %d;\n#pragma unroll 1\n"
+    flux__emit_fetch(c, &a, threads, "next");
+    flux__emit_fetch(c, &b, threads, "next");
+    if (ahead) flux__emit(s, "    copies_end();\n");
+    flux__emit_put(c, &a, threads, "next");
+    flux__emit_put(c, &b, threads, "next");
+    flux__emit(s, "    }\n    int stage = 0, next = %d;\n#pragma unroll 1\n"
                 "    for (%s first = 0; first < %lld; first += %d) {\n"
                 "    const %s l0 = first + %d;\n", stages - 1, c->index, (long long)c->k->mnk[2],
                 depth, c->index, (stages - 1) * depth);
-    if (ahead) flux__spell(s, "    copies_left(%d);\n", stages - 2);
-    flux__spell(s, "    __syncthreads();\n");
-    flux__spell_fetch(c, &a, threads, "next");
-    flux__spell_fetch(c, &b, threads, "next");
-    if (ahead) flux__spell(s, "    copies_end();\n");
-    flux__spell_warp_steps(c, &w, f, &a, &b);
-    flux__spell_put(c, &a, threads, "next");
-    flux__spell_put(c, &b, threads, "next");
-    flux__spell(s, "    stage = stage == %d ? 0 : stage + 1, next = next == %d ? 0 : next + 1;\n"
+    if (ahead) flux__emit(s, "    copies_left(%d);\n", stages - 2);
+    flux__emit(s, "    __syncthreads();\n");
+    flux__emit_fetch(c, &a, threads, "next");
+    flux__emit_fetch(c, &b, threads, "next");
+    if (ahead) flux__emit(s, "    copies_end();\n");
+    flux__emit_warp_steps(c, &w, f, &a, &b);
+    flux__emit_put(c, &a, threads, "next");
+    flux__emit_put(c, &b, threads, "next");
+    flux__emit(s, "    stage = stage == %d ? 0 : stage + 1, next = next == %d ? 0 : next + 1;\n"
                 "    }\n", stages - 1, stages - 1);
-    if (ahead) flux__spell(s, "    copies_left(0);\n");
-    flux__spell_warp_sums(c, &w, f);
-    flux__spell(s, "    }\n    }\n");
+    if (ahead) flux__emit(s, "    copies_left(0);\n");
+    flux__emit_warp_sums(c, &w, f);
+    flux__emit(s, "    }\n    }\n");
     c->gk->next.threads = (unsigned)threads;
     /* Two large blocks share a multiprocessor if their registers suffice, which they do not
        where the next tile is loaded into registers, nor with TF32. */
@@ -21993,16 +22046,16 @@ static void flux__code_product_by_warp(flux__coder *c, const flux__factor *fa,
 
 /* The text of a product's kernel: by warps if the chip has a matrix instruction for the
    operands' dtype. */
-static void flux__code_product(flux__coder *c, const flux__gpu *g, bool tf32) {
+static void flux__code_product(flux__emitter *c, const flux__gpu *g, bool tf32) {
     flux__factor a = flux__factor_of(c, 0), b = flux__factor_of(c, 1);
     /* with K = 0 there is nothing to multiply */
     bool cores = a.o->dtype == b.o->dtype && c->k->mnk[2] > 0;
     const flux__fragment *f = cores ? g->driver->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
     if (f) {
-        flux__code_product_by_warp(c, &a, &b, f, g->info.units);
+        flux__code_product_by_warp(c, &a, &b, f, g->info.multiprocessors);
         return;
     }
-    flux__tile_shape tile = flux__choose_tile(c->k, g->info.units);
+    flux__tile_shape tile = flux__choose_tile(c->k, g->info.multiprocessors);
     flux__code_product_by_thread(c, &a, &b, &tile);
 }
 
@@ -22027,21 +22080,21 @@ FLUX__END_LEAN
 FLUX__BEGIN_LEAN
 
 /* Declares the coordinates of element o of the result: d0, d1, ... */
-static void flux__spell_coordinates(flux__coder *c, const flux_shape *shape) {
+static void flux__emit_coordinates(flux__emitter *c, const flux_shape *shape) {
     int64_t before = 1;
     for (int d = 0; d < shape->ndim; d++) {
-        flux__spell(&c->s, "    const %s d%d = o", c->index, d);
-        if (before > 1) flux__spell(&c->s, " / %lld", (long long)before);
-        if (d + 1 < shape->ndim) flux__spell(&c->s, " %% %lld", (long long)shape->dim[d]);
-        flux__spell(&c->s, ";\n");
+        flux__emit(&c->s, "    const %s d%d = o", c->index, d);
+        if (before > 1) flux__emit(&c->s, " / %lld", (long long)before);
+        if (d + 1 < shape->ndim) flux__emit(&c->s, " %% %lld", (long long)shape->dim[d]);
+        flux__emit(&c->s, ";\n");
         before *= shape->dim[d];
     }
 }
 
 /* Opens a grid-stride loop over the n elements o of the result, and sets the launch's grid. */
-static void flux__spell_each(flux__coder *c, int64_t n) {
+static void flux__emit_each(flux__emitter *c, int64_t n) {
     int64_t blocks = (n + 255) / 256;
-    flux__spell(&c->s,
+    flux__emit(&c->s,
                 "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; "
                 "o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)n, c->index);
     c->gk->next.threads = 256, c->gk->next.blocks = 1,
@@ -22049,32 +22102,32 @@ static void flux__spell_each(flux__coder *c, int64_t n) {
 }
 
 /* The statement that adds x, an element as it is stored, to sum. */
-static void flux__spell_add(flux__coder *c, int dtype, const char *x) {
-    int cls = flux__class_of(dtype);
-    flux__spell(&c->s, "sum = sum_%s(sum, ", flux__class_names[cls]);
-    flux__spell_loaded(&c->s, dtype, x);
-    flux__spell(&c->s, ");");
+static void flux__emit_add(flux__emitter *c, int dtype, const char *x) {
+    int ctype = flux__class_of(dtype);
+    flux__emit(&c->s, "sum = sum_%s(sum, ", flux__class_names[ctype]);
+    flux__emit_loaded(&c->s, dtype, x);
+    flux__emit(&c->s, ");");
 }
 
-/* Stores sum as element o of the result, and closes the loop of flux__spell_each. */
-static void flux__spell_result(flux__coder *c, int p, int dtype) {
-    flux__spell(&c->s, "    p%d[o] = ", p);
-    flux__spell_stored(&c->s, dtype, flux__class_of(dtype), "sum");
-    flux__spell(&c->s, ";\n    }\n");
+/* Stores sum as element o of the result, and closes the loop of flux__emit_each. */
+static void flux__emit_result(flux__emitter *c, int p, int dtype) {
+    flux__emit(&c->s, "    p%d[o] = ", p);
+    flux__emit_stored(&c->s, dtype, flux__class_of(dtype), "sum");
+    flux__emit(&c->s, ";\n    }\n");
 }
 
 /* Declares sum, in the class that the dtype is computed in: f32 for half formats. */
-static void flux__spell_zero(flux__coder *c, int dtype) {
-    flux__spell(&c->s, "    %s sum = 0;\n", flux__class_types[flux__class_of(dtype)]);
+static void flux__emit_zero(flux__emitter *c, int dtype) {
+    flux__emit(&c->s, "    %s sum = 0;\n", flux__class_types[flux__class_of(dtype)]);
 }
 
 /* Adds to a position the offset of element number `var` of a tensor with this shape and these
    strides. */
-static void flux__spell_number_at(flux__listing *s, const flux_shape *shape, const int64_t *stride,
+static void flux__emit_number_at(flux__listing *s, const flux_shape *shape, const int64_t *stride,
                                   const char *var) {
     int64_t before = 1;
     for (int d = 0; d < shape->ndim; d++) {
-        flux__spell(s, " + (%s / %lld %% %lld) * %lld", var, (long long)before,
+        flux__emit(s, " + (%s / %lld %% %lld) * %lld", var, (long long)before,
                     (long long)shape->dim[d], (long long)stride[d]);
         before *= shape->dim[d];
     }
@@ -22083,34 +22136,34 @@ static void flux__spell_number_at(flux__listing *s, const flux_shape *shape, con
 /* Gather along arg.i[0]: the coordinates of element o of the result give the position of its
    index, and the index gives the position in the operand. An index out of range is reported,
    and 0 is used. */
-static void flux__code_gather(flux__coder *c, const flux_tensor *t, int out) {
+static void flux__code_gather(flux__emitter *c, const flux_tensor *t, int out) {
     const flux__operand *x = &c->k->operand[0], *index = &c->k->operand[1];
     int dim = (int)t->arg.i[0], nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
     flux_shape whole = flux__dims(t);
-    int px = flux__coder_slot(c, x->src, dtype), pi = flux__coder_slot(c, index->src, FLUX_I64),
-        po = flux__coder_slot(c, out, dtype);
-    int pe = flux__coder_param(c, 'e', 0, "long long *");
+    int px = flux__emitter_slot(c, x->src, dtype), pi = flux__emitter_slot(c, index->src, FLUX_I64),
+        po = flux__emitter_slot(c, out, dtype);
+    int pe = flux__emitter_param(c, 'e', 0, "long long *");
     int64_t rows = x->shape.dim[dim], before = 1;
     flux__listing *s = &c->s;
-    flux__spell_each(c, flux__count(&whole));
-    flux__spell_coordinates(c, &whole);
-    flux__spell(s, "    long long id = p%d[%lld", pi, (long long)index->offset);
+    flux__emit_each(c, flux__count(&whole));
+    flux__emit_coordinates(c, &whole);
+    flux__emit(s, "    long long id = p%d[%lld", pi, (long long)index->offset);
     for (int d = 0; d < ni; d++)
-        flux__spell(s, " + d%d * %lld", dim + d, (long long)index->stride[d]);
-    flux__spell(s, "];\n    if (id < 0 || id >= %lld) {\n    p%d[1] = id, p%d[2] = 0",
+        flux__emit(s, " + d%d * %lld", dim + d, (long long)index->stride[d]);
+    flux__emit(s, "];\n    if (id < 0 || id >= %lld) {\n    p%d[1] = id, p%d[2] = 0",
                 (long long)rows, pe, pe);
     for (int d = 0; d < ni; d++) {
-        flux__spell(s, " + d%d * %lld", dim + d, (long long)before);
+        flux__emit(s, " + d%d * %lld", dim + d, (long long)before);
         before *= index->shape.dim[d];
     }
-    flux__spell(s, ", p%d[3] = %d, p%d[4] = %lld, p%d[5] = 0, p%d[0] = 1;\n    id = 0;\n    }\n",
+    flux__emit(s, ", p%d[3] = %d, p%d[4] = %lld, p%d[5] = 0, p%d[0] = 1;\n    id = 0;\n    }\n",
                 pe, dim, pe, (long long)rows, pe, pe);
-    flux__spell(s, "    p%d[o] = p%d[%lld + (%s)id * %lld", po, px, (long long)x->offset, c->index,
+    flux__emit(s, "    p%d[o] = p%d[%lld + (%s)id * %lld", po, px, (long long)x->offset, c->index,
                 (long long)x->stride[dim]);
     for (int d = 0; d < nd; d++)
         if (d != dim)
-            flux__spell(s, " + d%d * %lld", d < dim ? d : d - 1 + ni, (long long)x->stride[d]);
-    flux__spell(s, "];\n    }\n");
+            flux__emit(s, " + d%d * %lld", d < dim ? d : d - 1 + ni, (long long)x->stride[d]);
+    flux__emit(s, "];\n    }\n");
 }
 
 /* Scatter_add: each element of the result adds what belongs to its index, in the order of the
@@ -22125,11 +22178,11 @@ typedef struct flux__scatter {
 } flux__scatter;
 
 /* Declares id, index number `var`, and reports it if it is out of range. */
-static void flux__spell_index(flux__coder *c, const flux__scatter *h, const char *var) {
+static void flux__emit_index(flux__emitter *c, const flux__scatter *h, const char *var) {
     const flux__operand *index = &c->k->operand[1];
-    flux__spell(&c->s, "    const long long id = p%d[%lld", h->pi, (long long)index->offset);
-    flux__spell_number_at(&c->s, &index->shape, index->stride, var);
-    flux__spell(&c->s, "];\n"
+    flux__emit(&c->s, "    const long long id = p%d[%lld", h->pi, (long long)index->offset);
+    flux__emit_number_at(&c->s, &index->shape, index->stride, var);
+    flux__emit(&c->s, "];\n"
                 "    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = %s, p%d[3] = %d, "
                 "p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n", (long long)h->rows, h->pe, h->pe, var,
                 h->pe, h->dim, h->pe, (long long)h->rows, h->pe, h->pe);
@@ -22139,33 +22192,33 @@ enum { FLUX__SORT_PIECE = 2048, FLUX__SORT_WAYS = 4 };   /* keys of a block; run
 
 /* Makes the keys and sorts them in pieces of at most FLUX__SORT_PIECE, each by one block in its
    shared memory, with Batcher's bitonic sort (1968). */
-static void flux__code_sort_pieces(flux__coder *c, const flux__scatter *h) {
+static void flux__code_sort_pieces(flux__emitter *c, const flux__scatter *h) {
     int64_t piece = 64;
     while (piece < h->n && piece < FLUX__SORT_PIECE) piece *= 2;
     int half = (int)piece / 2, pieces = (int)((h->n + piece - 1) / piece);
     flux__listing *s = &c->s;
-    flux__spell(s, "    u64 *keys = (u64 *)p%d;\n    __shared__ u64 part[%lld];\n", h->keys,
+    flux__emit(s, "    u64 *keys = (u64 *)p%d;\n    __shared__ u64 part[%lld];\n", h->keys,
                 (long long)piece);
-    flux__spell_turns(c, pieces);
-    flux__spell(s, "    const long long first = (long long)turn * %lld;\n", (long long)piece);
-    flux__spell(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d) {\n", (long long)piece,
+    flux__emit_iterations(c, pieces);
+    flux__emit(s, "    const long long first = (long long)turn * %lld;\n", (long long)piece);
+    flux__emit(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d) {\n", (long long)piece,
                 half);
-    flux__spell(s, "    const long long i = first + at;\n    u64 key = ~(u64)0;\n"
+    flux__emit(s, "    const long long i = first + at;\n    u64 key = ~(u64)0;\n"
                 "    if (i < %lld) {\n", (long long)h->n);
-    flux__spell_index(c, h, "i");
-    flux__spell(s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n    }\n"
+    flux__emit_index(c, h, "i");
+    flux__emit(s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n    }\n"
                 "    part[at] = key;\n    }\n", (long long)h->rows, (long long)h->rows, h->bits);
-    flux__spell(s, "    __syncthreads();\n    for (int run = 2; run <= %lld; run *= 2)\n",
+    flux__emit(s, "    __syncthreads();\n    for (int run = 2; run <= %lld; run *= 2)\n",
                 (long long)piece);
-    flux__spell(s, "    for (int far = run / 2; far > 0; far /= 2) {\n"
+    flux__emit(s, "    for (int far = run / 2; far > 0; far /= 2) {\n"
                 "    const int i = (int)threadIdx.x;\n");
-    flux__spell(s, "    const int a = i / far * 2 * far + i %% far, b = a + far;\n"
+    flux__emit(s, "    const int a = i / far * 2 * far + i %% far, b = a + far;\n"
                 "    const u64 x = part[a], y = part[b];\n");
-    flux__spell(s, "    if ((x > y) == ((a & run) == 0)) part[a] = y, part[b] = x;\n"
+    flux__emit(s, "    if ((x > y) == ((a & run) == 0)) part[a] = y, part[b] = x;\n"
                 "    __syncthreads();\n    }\n");
-    flux__spell(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d)\n", (long long)piece,
+    flux__emit(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d)\n", (long long)piece,
                 half);
-    flux__spell(s, "    if (first + at < %lld) keys[first + at] = part[at];\n    __syncthreads();\n"
+    flux__emit(s, "    if (first + at < %lld) keys[first + at] = part[at];\n    __syncthreads();\n"
                 "    }\n", (long long)h->n);
     c->gk->next.threads = (unsigned)half, c->gk->next.grid[0] = flux__gpu_blocks(pieces);
 }
@@ -22173,38 +22226,39 @@ static void flux__code_sort_pieces(flux__coder *c, const flux__scatter *h) {
 /* Merges sorted runs of `run` keys into runs of FLUX__SORT_WAYS times as many, from offset
    `from` to offset `to`: a key moves by the number of smaller keys in the neighbouring runs,
    found by binary search. */
-static void flux__code_sort_merge(flux__coder *c, const flux__scatter *h, int64_t run, int64_t from,
+static void flux__code_sort_merge(flux__emitter *c, const flux__scatter *h, int64_t run,
+                                  int64_t from,
                                   int64_t to) {
     flux__listing *s = &c->s;
-    flux__spell(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
+    flux__emit(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
                 "    u64 *merged = (u64 *)p%d + %lld;\n", h->keys, (long long)from, h->keys,
                 (long long)to);
-    flux__spell(s, "    for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < %lld; "
+    flux__emit(s, "    for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < %lld; "
                 "i += (long long)gridDim.x * 256) {\n", (long long)h->n);
-    flux__spell(s, "    const u64 key = keys[i];\n    const long long first = i / %lld * %lld;\n",
+    flux__emit(s, "    const u64 key = keys[i];\n    const long long first = i / %lld * %lld;\n",
                 (long long)run * FLUX__SORT_WAYS, (long long)run * FLUX__SORT_WAYS);
-    flux__spell(s, "    const int own = (int)((i - first) / %lld);\n"
+    flux__emit(s, "    const int own = (int)((i - first) / %lld);\n"
                 "    long long at = first + (i - first) %% %lld;\n", (long long)run,
                 (long long)run);
-    flux__spell(s, "    for (int way = 0; way < %d; way++) {\n"
+    flux__emit(s, "    for (int way = 0; way < %d; way++) {\n"
                 "    long long low = first + way * %lldLL, start = low, high = low + %lld;\n",
                 FLUX__SORT_WAYS, (long long)run, (long long)run);
-    flux__spell(s, "    if (high > %lld) high = %lld;\n    if (way == own) continue;\n"
+    flux__emit(s, "    if (high > %lld) high = %lld;\n    if (way == own) continue;\n"
                 "    while (low < high) {\n", (long long)h->n, (long long)h->n);
-    flux__spell(s, "    const long long middle = (low + high) / 2;\n"
+    flux__emit(s, "    const long long middle = (low + high) / 2;\n"
                 "    if (keys[middle] < key) low = middle + 1;\n    else high = middle;\n    }\n");
-    flux__spell(s, "    at += low - start;\n    }\n    merged[at] = key;\n    }\n");
+    flux__emit(s, "    at += low - start;\n    }\n    merged[at] = key;\n    }\n");
     c->gk->next.threads = 256, c->gk->next.grid[0] = flux__gpu_blocks((h->n + 255) / 256);
 }
 
 /* The launches of a sort: pieces, then merges from one half of the scratch memory to the other. */
-static bool flux__code_sort(flux__coder *c, flux__scatter *h) {
+static bool flux__code_sort(flux__emitter *c, flux__scatter *h) {
     flux__code_sort_pieces(c, h);
-    bool ok = flux__coder_finish(c);
+    bool ok = flux__emitter_finish(c);
     for (int64_t run = FLUX__SORT_PIECE; ok && run < h->n; run *= FLUX__SORT_WAYS) {
         int64_t to = h->sorted ? 0 : h->n;
         flux__code_sort_merge(c, h, run, h->sorted, to);
-        ok = flux__coder_finish(c);
+        ok = flux__emitter_finish(c);
         h->sorted = to;
     }
     return ok;
@@ -22212,31 +22266,31 @@ static bool flux__code_sort(flux__coder *c, flux__scatter *h) {
 
 /* The head of a loop over the numbers q, in order, of the indices that equal this element's
    coordinate along dim. */
-static void flux__spell_meant(flux__coder *c, const flux__scatter *h) {
+static void flux__emit_meant(flux__emitter *c, const flux__scatter *h) {
     const flux__operand *index = &c->k->operand[1];
     flux__listing *s = &c->s;
     if (!h->sorts) {
-        flux__spell(s, "    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index,
+        flux__emit(s, "    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index,
                     (long long)h->n, h->pi, (long long)index->offset);
-        flux__spell_number_at(s, &index->shape, index->stride, "q");
-        flux__spell(s, "] != d%d) continue;\n", h->dim);
+        flux__emit_number_at(s, &index->shape, index->stride, "q");
+        flux__emit(s, "] != d%d) continue;\n", h->dim);
         return;
     }
-    flux__spell(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
+    flux__emit(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
                 "    long long at = 0, end = %lld;\n    while (at < end) {\n", h->keys,
                 (long long)h->sorted, (long long)h->n);
-    flux__spell(s, "    const long long middle = (at + end) / 2;\n"
+    flux__emit(s, "    const long long middle = (at + end) / 2;\n"
                 "    if (keys[middle] < (u64)d%d << %d) at = middle + 1;\n    else end = middle;\n"
                 "    }\n", h->dim, h->bits);
-    flux__spell(s, "    for (; at < %lld && keys[at] >> %d == (u64)d%d; at++) {\n", (long long)h->n,
+    flux__emit(s, "    for (; at < %lld && keys[at] >> %d == (u64)d%d; at++) {\n", (long long)h->n,
                 h->bits, h->dim);
-    flux__spell(s, "    const %s q = (%s)(keys[at] & %lluu);\n", c->index, c->index,
+    flux__emit(s, "    const %s q = (%s)(keys[at] & %lluu);\n", c->index, c->index,
                 (unsigned long long)(((uint64_t)1 << h->bits) - 1));
 }
 
 /* The adding launch of scatter_add: element o starts from the operand's and adds the source's
    elements of all indices that mean it. */
-static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__scatter *h) {
+static void flux__code_add(flux__emitter *c, const flux_tensor *t, const flux__scatter *h) {
     const flux__operand *x = &c->k->operand[0], *src = &c->k->operand[2],
         *index = &c->k->operand[1];
     int nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
@@ -22244,82 +22298,82 @@ static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__sca
     int64_t count = flux__count(&whole);
     flux__listing *s = &c->s;
     char at[64];
-    flux__spell_each(c, !h->sorts && h->n > count ? h->n : count);
+    flux__emit_each(c, !h->sorts && h->n > count ? h->n : count);
     if (!h->sorts) {                      /* thread o also checks index number o */
-        flux__spell(s, "    if (o < %lld) {\n", (long long)h->n);
-        flux__spell_index(c, h, "o");
-        flux__spell(s, "    }\n    if (o >= %lld) continue;\n", (long long)count);
+        flux__emit(s, "    if (o < %lld) {\n", (long long)h->n);
+        flux__emit_index(c, h, "o");
+        flux__emit(s, "    }\n    if (o >= %lld) continue;\n", (long long)count);
     }
-    flux__spell_coordinates(c, &whole);
-    flux__spell_zero(c, dtype);
+    flux__emit_coordinates(c, &whole);
+    flux__emit_zero(c, dtype);
     snprintf(at, sizeof at, "p%d[from]", h->px);
-    flux__spell(s, "    { const %s from = %lld", c->index, (long long)x->offset);
-    for (int d = 0; d < nd; d++) flux__spell(s, " + d%d * %lld", d, (long long)x->stride[d]);
-    flux__spell(s, ";\n    sum = ");
-    flux__spell_loaded(s, dtype, at);
-    flux__spell(s, "; }\n");
-    flux__spell_meant(c, h);
-    flux__spell(s, "    const %s from = %lld", c->index, (long long)src->offset);
+    flux__emit(s, "    { const %s from = %lld", c->index, (long long)x->offset);
+    for (int d = 0; d < nd; d++) flux__emit(s, " + d%d * %lld", d, (long long)x->stride[d]);
+    flux__emit(s, ";\n    sum = ");
+    flux__emit_loaded(s, dtype, at);
+    flux__emit(s, "; }\n");
+    flux__emit_meant(c, h);
+    flux__emit(s, "    const %s from = %lld", c->index, (long long)src->offset);
     for (int d = 0; d < nd; d++)
         if (d != h->dim)
-            flux__spell(s, " + d%d * %lld", d, (long long)src->stride[d < h->dim ? d : d - 1 + ni]);
-    flux__spell_number_at(s, &index->shape, src->stride + h->dim, "q");
+            flux__emit(s, " + d%d * %lld", d, (long long)src->stride[d < h->dim ? d : d - 1 + ni]);
+    flux__emit_number_at(s, &index->shape, src->stride + h->dim, "q");
     snprintf(at, sizeof at, "p%d[from]", h->ps);
-    flux__spell(s, ";\n    ");
-    flux__spell_add(c, dtype, at);
-    flux__spell(s, "\n    }\n");
-    flux__spell_result(c, h->po, dtype);
+    flux__emit(s, ";\n    ");
+    flux__emit_add(c, dtype, at);
+    flux__emit(s, "\n    }\n");
+    flux__emit_result(c, h->po, dtype);
 }
 
 /* So many comparisons with an index, by all threads together, are not worth a sort. */
 enum { FLUX__SCATTER_LOOKS = 1 << 20 };
 
 /* The kernel of scatter_add: a sort if the comparisons are too many, then the adding launch. */
-static bool flux__code_scatter(flux__coder *c, flux__kernel *k, const flux_tensor *t, int out) {
+static bool flux__code_scatter(flux__emitter *c, flux__kernel *k, const flux_tensor *t, int out) {
     flux__scatter h;
     flux_shape whole = flux__dims(t);
     memset(&h, 0, sizeof h);
     h.dim = (int)t->arg.i[0], h.n = flux__count(&k->operand[1].shape),
         h.rows = k->operand[0].shape.dim[h.dim];
-    h.px = flux__coder_slot(c, k->operand[0].src, t->dtype),
-        h.pi = flux__coder_slot(c, k->operand[1].src, FLUX_I64);
-    h.ps = flux__coder_slot(c, k->operand[2].src, t->dtype),
-        h.po = flux__coder_slot(c, out, t->dtype);
-    h.pe = flux__coder_param(c, 'e', 0, "long long *");
+    h.px = flux__emitter_slot(c, k->operand[0].src, t->dtype),
+        h.pi = flux__emitter_slot(c, k->operand[1].src, FLUX_I64);
+    h.ps = flux__emitter_slot(c, k->operand[2].src, t->dtype),
+        h.po = flux__emitter_slot(c, out, t->dtype);
+    h.pe = flux__emitter_param(c, 'e', 0, "long long *");
     h.sorts = h.n > FLUX__SCATTER_LOOKS / flux__count(&whole);
     if (h.sorts) {
         while ((int64_t)1 << h.bits < h.n) h.bits++;
-        h.keys = flux__coder_param(c, 's', 0, "long long *");
+        h.keys = flux__emitter_param(c, 's', 0, "long long *");
         /* more than one piece is merged from one half of the memory to the other */
         k->scratch = (size_t)h.n * (h.n > FLUX__SORT_PIECE ? 16 : 8);
         if (!flux__code_sort(c, &h)) return false;
     }
     flux__code_add(c, t, &h);
-    return flux__coder_finish(c);
+    return flux__emitter_finish(c);
 }
 
 /* Concatenation along arg.i[0]: an element comes from the first operand that ends beyond its
    coordinate. */
-static void flux__code_cat(flux__coder *c, const flux_tensor *t, int out) {
+static void flux__code_cat(flux__emitter *c, const flux_tensor *t, int out) {
     int dim = (int)t->arg.i[0];
     flux_shape whole = flux__dims(t);
     int64_t at = 0;
-    int po = flux__coder_slot(c, out, t->dtype);
-    flux__spell_each(c, flux__count(&whole));
-    flux__spell_coordinates(c, &whole);
+    int po = flux__emitter_slot(c, out, t->dtype);
+    flux__emit_each(c, flux__count(&whole));
+    flux__emit_coordinates(c, &whole);
     for (int i = 0; i < c->k->noperand; i++) {
         const flux__operand *o = &c->k->operand[i];
         int64_t n = dim < o->shape.ndim ? o->shape.dim[dim] : 1;
-        int p = flux__coder_slot(c, o->src, t->dtype);
-        flux__spell(&c->s, "    %sif (d%d < %lld) p%d[o] = p%d[%lld + (d%d - %lld) * %lld",
+        int p = flux__emitter_slot(c, o->src, t->dtype);
+        flux__emit(&c->s, "    %sif (d%d < %lld) p%d[o] = p%d[%lld + (d%d - %lld) * %lld",
                     i ? "else " : "", dim, (long long)(at + n), po, p, (long long)o->offset, dim,
                     (long long)at, (long long)(dim < o->shape.ndim ? o->stride[dim] : 0));
         for (int d = 0; d < o->shape.ndim; d++)
-            if (d != dim) flux__spell(&c->s, " + d%d * %lld", d, (long long)o->stride[d]);
-        flux__spell(&c->s, "];\n");
+            if (d != dim) flux__emit(&c->s, " + d%d * %lld", d, (long long)o->stride[d]);
+        flux__emit(&c->s, "];\n");
         at += n;
     }
-    flux__spell(&c->s, "    }\n");
+    flux__emit(&c->s, "    }\n");
 }
 
 /* The reverse of a strided view (as_strided_scatter): element o of the result gets the elements
@@ -22327,7 +22381,7 @@ static void flux__code_cat(flux__coder *c, const flux_tensor *t, int out) {
    only one, or the fill value if there is none. Loops go over the dims by falling stride;
    `rest` is the distance still to go, and a loop takes only indices that leave a rest which the
    dims behind can reach. A dim with a negative stride is counted from its other end. */
-static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
+static void flux__code_strided_scatter(flux__emitter *c, const flux_tensor *t, int out) {
     const flux__operand *x = &c->k->operand[0];
     int order[FLUX_MAX_DIMS], nd = 0, dtype = t->dtype;
     int64_t step[FLUX_MAX_DIMS], start = t->rel, reach = 0;
@@ -22343,58 +22397,58 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
         order[at] = d;
     }
     for (int i = 0; i < nd; i++) reach += step[order[i]] * (x->shape.dim[order[i]] - 1);
-    int px = flux__coder_slot(c, x->src, dtype), po = flux__coder_slot(c, out, dtype);
+    int px = flux__emitter_slot(c, x->src, dtype), po = flux__emitter_slot(c, out, dtype);
     flux__listing *s = &c->s;
-    flux__spell_each(c, flux__size(t));
-    flux__spell_zero(c, dtype);
+    flux__emit_each(c, flux__size(t));
+    flux__emit_zero(c, dtype);
     if (!add)
-        flux__spell(s, "    sum = (%s)p%d;\n", flux__class_types[flux__class_of(dtype)],
-                    flux__coder_param(c, 'f', 0, "double"));
+        flux__emit(s, "    sum = (%s)p%d;\n", flux__class_types[flux__class_of(dtype)],
+                    flux__emitter_param(c, 'f', 0, "double"));
     if (!empty)
-        flux__spell(s, "    const %s rest0 = o - (%lld);\n    if (rest0 >= 0 && rest0 <= %lld) {\n",
+        flux__emit(s, "    const %s rest0 = o - (%lld);\n    if (rest0 >= 0 && rest0 <= %lld) {\n",
                     c->index, (long long)start, (long long)reach);
     for (int i = 0; i < nd && !empty; i++) {
         int d = order[i];
         int64_t n = x->shape.dim[d];
         reach -= step[d] * (n - 1);
         if (step[d] == 0)
-            flux__spell(s, "    const %s rest%d = rest%d;\n"
+            flux__emit(s, "    const %s rest%d = rest%d;\n"
                         "    for (%s i%d = 0; i%d < %lld; i%d++) {\n", c->index, i + 1, i, c->index,
                         d, d, (long long)n, d);
         else {
-            flux__spell(s, "    for (%s i%d = rest%d > %lld ? (rest%d - %lld + %lld) / %lld : 0; "
+            flux__emit(s, "    for (%s i%d = rest%d > %lld ? (rest%d - %lld + %lld) / %lld : 0; "
                         "i%d < %lld && i%d * %lld <= rest%d; i%d++) {\n", c->index, d, i,
                         (long long)reach, i, (long long)reach, (long long)step[d] - 1,
                         (long long)step[d], d, (long long)n, d, (long long)step[d], i, d);
-            flux__spell(s, "    const %s rest%d = rest%d - i%d * %lld;\n", c->index, i + 1, i, d,
+            flux__emit(s, "    const %s rest%d = rest%d - i%d * %lld;\n", c->index, i + 1, i, d,
                         (long long)step[d]);
         }
     }
     if (!empty) {
         flux__listing at = { NULL, 0, 0, false };
-        flux__spell(s, "    if (rest%d == 0) ", nd);
-        flux__spell(&at, "p%d[%lld", px, (long long)x->offset);
+        flux__emit(s, "    if (rest%d == 0) ", nd);
+        flux__emit(&at, "p%d[%lld", px, (long long)x->offset);
         for (int i = 0; i < nd; i++) {
             int d = order[i];
             if (t->stride[d] < 0)
-                flux__spell(&at, " + (%lld - i%d) * %lld", (long long)x->shape.dim[d] - 1, d,
+                flux__emit(&at, " + (%lld - i%d) * %lld", (long long)x->shape.dim[d] - 1, d,
                             (long long)x->stride[d]);
-            else flux__spell(&at, " + i%d * %lld", d, (long long)x->stride[d]);
+            else flux__emit(&at, " + i%d * %lld", d, (long long)x->stride[d]);
         }
-        flux__spell(&at, "]");
+        flux__emit(&at, "]");
         if (at.failed) s->failed = true;
-        else if (add) flux__spell_add(c, dtype, at.text);
+        else if (add) flux__emit_add(c, dtype, at.text);
         else {
-            flux__spell(s, "sum = ");
-            flux__spell_loaded(s, dtype, at.text);
-            flux__spell(s, ";");
+            flux__emit(s, "sum = ");
+            flux__emit_loaded(s, dtype, at.text);
+            flux__emit(s, ";");
         }
         flux__free(at.text);
-        flux__spell(s, "\n");
-        for (int i = 0; i < nd; i++) flux__spell(s, "    }\n");
-        flux__spell(s, "    }\n");
+        flux__emit(s, "\n");
+        for (int i = 0; i < nd; i++) flux__emit(s, "    }\n");
+        flux__emit(s, "    }\n");
     }
-    flux__spell_result(c, po, dtype);
+    flux__emit_result(c, po, dtype);
 }
 
 FLUX__END_LEAN
@@ -22426,7 +22480,7 @@ enum { FLUX__ATTEND_Y, FLUX__ATTEND_DQ, FLUX__ATTEND_DK, FLUX__ATTEND_DV };
 enum { FLUX__ATTEND_FEATURES = 64 };      /* of a result that a block computes */
 
 typedef struct flux__attend_text {
-    flux__coder *c;
+    flux__emitter *c;
     const char *T, *X;                    /* the type and its name in functions: "float", "f32" */
     const flux__operand *o[6];            /* q, k, v, y (gradients only), y's gradient, mask or
                                              NULL */
@@ -22449,22 +22503,22 @@ static const char *flux__attend_element(const flux__attend_text *a, int i, const
 /* Adds to to[0 ... 3] the dot products, over the features, of operand i at the thread's row
    with operand k at its four columns. Both come through shared memory, 16 features at a time:
    a_tile[feature][row], b_tile[feature][column], rows padded to 33. */
-static void flux__spell_attend_product(const flux__attend_text *a, const char *to, int i, int k) {
+static void flux__emit_attend_product(const flux__attend_text *a, const char *to, int i, int k) {
     const flux__operand *o = a->o[i];
     long long depth = (long long)(o->shape.dim[0] / a->heads), rows = (long long)o->shape.dim[1],
         columns = (long long)a->o[k]->shape.dim[1];
     char x[160], y[160];
-    flux__spell(&a->c->s, "    for (int l0 = 0; l0 < %lld; l0 += 16) {\n"
+    flux__emit(&a->c->s, "    for (int l0 = 0; l0 < %lld; l0 += 16) {\n"
                 "    for (int e = t; e < 512; e += 256) {\n", depth);
-    flux__spell(&a->c->s, "    const int f = l0 + e %% 16, i = e / 16;\n"
+    flux__emit(&a->c->s, "    const int f = l0 + e %% 16, i = e / 16;\n"
                 "    a_tile[e %% 16][i] = f < %lld && r0 + i < %lld ? %s : 0;\n", depth, rows,
                 flux__attend_element(a, i, "r0 + i", "f", x, sizeof x));
-    flux__spell(&a->c->s, "    b_tile[e %% 16][i] = f < %lld && c0 + i < %lld ? %s : 0;\n    }\n"
+    flux__emit(&a->c->s, "    b_tile[e %% 16][i] = f < %lld && c0 + i < %lld ? %s : 0;\n    }\n"
                 "    __syncthreads();\n", depth, columns,
                 flux__attend_element(a, k, "c0 + i", "f", y, sizeof y));
-    flux__spell(&a->c->s, "#pragma unroll 4\n    for (int l = 0; l < 16; l++) {\n"
+    flux__emit(&a->c->s, "#pragma unroll 4\n    for (int l = 0; l < 16; l++) {\n"
                 "    const %s y = a_tile[l][r];\n", a->T);
-    flux__spell(&a->c->s,
+    flux__emit(&a->c->s,
                 "    for (int j = 0; j < 4; j++) %s[j] = fma%s(y, b_tile[l][c + j * 8], %s[j]);\n"
                 "    }\n    __syncthreads();\n    }\n", to, a->T[0] == 'f' ? "f" : "", to);
 }
@@ -22473,67 +22527,67 @@ static void flux__spell_attend_product(const flux__attend_text *a, const char *t
    (reciprocal of the sum). With `less` also fade[t], the dot product of y and its gradient,
    which the softmax's gradient subtracts. That loop is unrolled by 8: loads of all features at
    once would need more registers than three blocks of a multiprocessor have. */
-static void flux__spell_attend_stats(const flux__attend_text *a, const char *from, bool less) {
+static void flux__emit_attend_stats(const flux__attend_text *a, const char *from, bool less) {
     flux__listing *s = &a->c->s;
     long long y = (long long)(a->dv * a->heads * a->queries * a->batch),
         queries = (long long)a->queries;
     char g[160];
-    flux__spell(s, "    if (t < 32) {\n"
+    flux__emit(s, "    if (t < 32) {\n"
                 "    const %s i = %s + t, at = %lld + (unit * %lld + i) * 2;\n    %s dot = 0;\n",
                 a->c->index, from, y, queries, a->T);
-    flux__spell(s, "    most[t] = i < %lld ? p%d[at] : 0, sum[t] = i < %lld ? p%d[at + 1] : 0;\n",
+    flux__emit(s, "    most[t] = i < %lld ? p%d[at] : 0, sum[t] = i < %lld ? p%d[at + 1] : 0;\n",
                 queries, a->p[3], queries, a->p[3]);
     if (less)
-        flux__spell(s, "#pragma unroll 8\n"
+        flux__emit(s, "#pragma unroll 8\n"
                     "    for (int f = 0; f < %lld && i < %lld; "
                     "f++) dot += %s * p%d[((sample * %lld + i) * %lld + head) * %lld + f];\n"
                     "    fade[t] = dot;\n", (long long)a->dv, queries,
                     flux__attend_element(a, 4, "i", "f", g, sizeof g), a->p[3], queries,
                     (long long)a->heads, (long long)a->dv);
-    flux__spell(s, "    }\n    __syncthreads();\n");
+    flux__emit(s, "    }\n    __syncthreads();\n");
 }
 
 /* Makes the tile w[row][column] from the dot products x of q and k (and g of v and y's
    gradient): the scores are scaled and masked. The forward kernel stores exp(score - running
    maximum), and in fade[] the factor by which older sums shrink when the maximum grows. The
    gradient of v needs the softmax's weights p, those of q and k p (g - fade). */
-static void flux__spell_attend_weights(const flux__attend_text *a, int what) {
+static void flux__emit_attend_weights(const flux__attend_text *a, int what) {
     flux__listing *s = &a->c->s;
     const flux__operand *o = a->o[5];
-    bool turned = what >= FLUX__ATTEND_DK;
-    long long rows = (long long)(turned ? a->keys : a->queries),
-        columns = (long long)(turned ? a->queries : a->keys);
-    flux__spell(s, "    for (int j = 0; j < 4; j++) {\n"
+    bool transposed = what >= FLUX__ATTEND_DK;
+    long long rows = (long long)(transposed ? a->keys : a->queries),
+        columns = (long long)(transposed ? a->queries : a->keys);
+    flux__emit(s, "    for (int j = 0; j < 4; j++) {\n"
                 "    const %s row = r0 + r, col = c0 + c + j * 8, key = %s, query = %s;\n",
-                a->c->index, turned ? "row" : "col", turned ? "col" : "row");
-    flux__spell(s, "    const int live = row < %lld && col < %lld;\n    %s v = x[j] * (%s)%.17g;\n",
+                a->c->index, transposed ? "row" : "col", transposed ? "col" : "row");
+    flux__emit(s, "    const int live = row < %lld && col < %lld;\n    %s v = x[j] * (%s)%.17g;\n",
                 rows, columns, a->T, a->T, 1 / sqrt((double)a->d));
     if (o) {
-        flux__spell(s, "    if (live) v = ");
-        flux__spell(s, o->dtype == FLUX_BOOL ? "p%d[" : "v + p%d[", a->p[5]);
-        flux__spell(s, "%lld + key * %lld + query * %lld + head * %lld + sample * %lld]%s;\n",
+        flux__emit(s, "    if (live) v = ");
+        flux__emit(s, o->dtype == FLUX_BOOL ? "p%d[" : "v + p%d[", a->p[5]);
+        flux__emit(s, "%lld + key * %lld + query * %lld + head * %lld + sample * %lld]%s;\n",
                     (long long)o->offset, (long long)o->stride[0], (long long)o->stride[1],
                     (long long)o->stride[2], (long long)o->stride[3],
                     o->dtype == FLUX_BOOL ? " ? v : -INF" : "");
     }
-    if (a->causal) flux__spell(s, "    if (key > query) v = -INF;\n");
+    if (a->causal) flux__emit(s, "    if (key > query) v = -INF;\n");
     if (what == FLUX__ATTEND_Y) {
-        flux__spell(s, "    w[r][c + j * 8] = v;\n    }\n    __syncthreads();\n"
+        flux__emit(s, "    w[r][c + j * 8] = v;\n    }\n    __syncthreads();\n"
                     "    const int n = c0 + 32 <= %lld ? 32 : (int)(%lld - c0);\n", columns,
                     columns);
-        flux__spell(s, "    if (t < 32) {\n    %s m = most[t];\n"
+        flux__emit(s, "    if (t < 32) {\n    %s m = most[t];\n"
                     "    for (int i = 0; i < n; i++) m = fmax_%s(m, w[t][i]);\n", a->T, a->X);
-        flux__spell(s, "    fade[t] = exp_%s(most[t] == m ? 0 : most[t] - m), most[t] = m;\n    }\n"
+        flux__emit(s, "    fade[t] = exp_%s(most[t] == m ? 0 : most[t] - m), most[t] = m;\n    }\n"
                     "    __syncthreads();\n    for (int j = 0; j < 4; j++) {\n", a->X);
-        flux__spell(s, "    const %s v = w[r][c + j * 8];\n"
+        flux__emit(s, "    const %s v = w[r][c + j * 8];\n"
                     "    w[r][c + j * 8] = c + j * 8 < n ? exp_%s(v == most[r] ? 0 : v - most[r]) "
                     ": 0;\n    }\n", a->T, a->X);
         return;
     }
-    flux__spell(s, "    const int q = %s;\n"
+    flux__emit(s, "    const int q = %s;\n"
                 "    %s p = live ? exp_%s(v == most[q] ? 0 : v - most[q]) * sum[q] : 0;\n",
-                turned ? "c + j * 8" : "r", a->T, a->X);
-    flux__spell(s, "    w[r][c + j * 8] = %s;\n    }\n",
+                transposed ? "c + j * 8" : "r", a->T, a->X);
+    flux__emit(s, "    w[r][c + j * 8] = %s;\n    }\n",
                 what == FLUX__ATTEND_DV ? "p" : "most[q] == -INF ? 0 : p * (g[j] - fade[q])");
 }
 
@@ -22545,79 +22599,79 @@ static int64_t flux__attend_blocks(int64_t rows, int64_t features) {
 /* The text of one result, which begins at element `at` of the kernel's output. For each tile of
    columns it makes w and loads z[column][feature] (of v, k, q or y's gradient, see `with`), and
    a thread adds w z to acc[], 8 of the 64 features of its row, 8 apart. */
-static void flux__spell_attend(const flux__attend_text *a, int what, int64_t at) {
+static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) {
     static const int row_of[] = { 0, 0, 1, 1 }, column_of[] = { 1, 1, 0, 0 },
         with[] = { 2, 1, 0, 4 };
     flux__listing *s = &a->c->s;
-    bool forward = what == FLUX__ATTEND_Y, turned = what >= FLUX__ATTEND_DK,
+    bool forward = what == FLUX__ATTEND_Y, transposed = what >= FLUX__ATTEND_DK,
          skip = a->causal && !a->o[5];
     int z = with[what];
     long long features = (long long)(a->o[z]->shape.dim[0] / a->heads),
         rows = (long long)a->o[row_of[what]]->shape.dim[1];
     long long columns = (long long)a->o[column_of[what]]->shape.dim[1], tiles = (rows + 31) / 32,
-        units = (long long)(a->heads * a->batch);
+        tasks = (long long)(a->heads * a->batch);
     char from[160];
     snprintf(from, sizeof from, "if (blockIdx.x < %lldu) ",
              (long long)flux__attend_blocks(rows, features));
-    flux__spell_unit(a->c, "unit", units, from);
-    flux__spell(s, "    const %s r0 = (%s)(blockIdx.x %% %lldu) * 32, "
+    flux__emit_unit(a->c, "unit", tasks, from);
+    flux__emit(s, "    const %s r0 = (%s)(blockIdx.x %% %lldu) * 32, "
                 "e0 = (%s)(blockIdx.x / %lldu) * %d, head = unit %% %lld, sample = unit / %lld;\n",
                 a->c->index, a->c->index, tiles, a->c->index, tiles, FLUX__ATTEND_FEATURES,
                 (long long)a->heads, (long long)a->heads);
-    flux__spell(s, "    %s acc[%d];\n    for (int j = 0; j < %d; j++) acc[j] = 0;\n", a->T,
+    flux__emit(s, "    %s acc[%d];\n    for (int j = 0; j < %d; j++) acc[j] = 0;\n", a->T,
                 FLUX__ATTEND_FEATURES / 8, FLUX__ATTEND_FEATURES / 8);
-    if (forward) flux__spell(s, "    if (t < 32) most[t] = -INF, sum[t] = 0;\n");
-    if (what == FLUX__ATTEND_DQ) flux__spell_attend_stats(a, "r0", true);
-    flux__spell(s, "    for (%s c0 = %s; c0 < %lld%s; c0 += 32) {\n    %s x[4] = { 0 };\n",
-                a->c->index, skip && turned ? "r0" : "0", columns,
-                skip && !turned ? " && c0 < r0 + 32" : "", a->T);
-    if (turned) flux__spell_attend_stats(a, "c0", what == FLUX__ATTEND_DK);
-    flux__spell_attend_product(a, "x", row_of[what], column_of[what]);
+    if (forward) flux__emit(s, "    if (t < 32) most[t] = -INF, sum[t] = 0;\n");
+    if (what == FLUX__ATTEND_DQ) flux__emit_attend_stats(a, "r0", true);
+    flux__emit(s, "    for (%s c0 = %s; c0 < %lld%s; c0 += 32) {\n    %s x[4] = { 0 };\n",
+                a->c->index, skip && transposed ? "r0" : "0", columns,
+                skip && !transposed ? " && c0 < r0 + 32" : "", a->T);
+    if (transposed) flux__emit_attend_stats(a, "c0", what == FLUX__ATTEND_DK);
+    flux__emit_attend_product(a, "x", row_of[what], column_of[what]);
     if (!forward && what != FLUX__ATTEND_DV) {
-        flux__spell(s, "    %s g[4] = { 0 };\n", a->T);
-        flux__spell_attend_product(a, "g", turned ? 2 : 4, turned ? 4 : 2);
+        flux__emit(s, "    %s g[4] = { 0 };\n", a->T);
+        flux__emit_attend_product(a, "g", transposed ? 2 : 4, transposed ? 4 : 2);
     }
-    flux__spell_attend_weights(a, what);
-    flux__spell(s, "    for (int e = t; e < 32 * %d; e += 256) {\n"
+    flux__emit_attend_weights(a, what);
+    flux__emit(s, "    for (int e = t; e < 32 * %d; e += 256) {\n"
                 "    const int f = e %% %d, i = e / %d;\n", FLUX__ATTEND_FEATURES,
                 FLUX__ATTEND_FEATURES, FLUX__ATTEND_FEATURES);
-    flux__spell(s, "    z[i][f] = e0 + f < %lld && c0 + i < %lld ? %s : 0;\n    }\n"
+    flux__emit(s, "    z[i][f] = e0 + f < %lld && c0 + i < %lld ? %s : 0;\n    }\n"
                 "    __syncthreads();\n", features, columns,
                 flux__attend_element(a, z, "c0 + i", "e0 + f", from, sizeof from));
     if (forward) {
-        flux__spell(s, "    if (t < 32) {\n    sum[t] *= fade[t];\n"
+        flux__emit(s, "    if (t < 32) {\n    sum[t] *= fade[t];\n"
                     "    for (int i = 0; i < 32; i++) sum[t] += w[t][i];\n    }\n");
-        flux__spell(s, "    for (int j = 0; j < %d; j++) acc[j] *= fade[r];\n",
+        flux__emit(s, "    for (int j = 0; j < %d; j++) acc[j] *= fade[r];\n",
                     FLUX__ATTEND_FEATURES / 8);
     }
-    flux__spell(s, "#pragma unroll 4\n    for (int i = 0; i < 32; i++)\n"
+    flux__emit(s, "#pragma unroll 4\n    for (int i = 0; i < 32; i++)\n"
                 "    for (int j = 0; j < %d; j++) acc[j] = fma%s(w[r][i], z[i][c + j * 8], "
                 "acc[j]);\n    __syncthreads();\n    }\n",
                 FLUX__ATTEND_FEATURES / 8, a->T[0] == 'f' ? "f" : "");
     /* a query whose keys are all masked has the result 0 */
     if (forward)
-        flux__spell(s, "    if (t < 32 && most[t] == -INF) sum[t] = INF;\n    __syncthreads();\n");
-    flux__spell(s, "    for (int j = 0; j < %d; j++) {\n    const %s f = e0 + c + j * 8;\n",
+        flux__emit(s, "    if (t < 32 && most[t] == -INF) sum[t] = INF;\n    __syncthreads();\n");
+    flux__emit(s, "    for (int j = 0; j < %d; j++) {\n    const %s f = e0 + c + j * 8;\n",
                 FLUX__ATTEND_FEATURES / 8, a->c->index);
-    flux__spell(s, "    if (r0 + r < %lld && f < %lld) p%d[%lld + ((sample * %lld + r0 + r) * %lld "
+    flux__emit(s, "    if (r0 + r < %lld && f < %lld) p%d[%lld + ((sample * %lld + r0 + r) * %lld "
                 "+ head) * %lld + f] = acc[j]", rows, features, a->out, (long long)at, rows,
                 (long long)a->heads, features);
-    if (forward) flux__spell(s, " / sum[r];\n    }\n");
-    else if (what == FLUX__ATTEND_DV) flux__spell(s, ";\n    }\n");
-    else flux__spell(s, " * (%s)%.17g;\n    }\n", a->T, 1 / sqrt((double)a->d));
+    if (forward) flux__emit(s, " / sum[r];\n    }\n");
+    else if (what == FLUX__ATTEND_DV) flux__emit(s, ";\n    }\n");
+    else flux__emit(s, " * (%s)%.17g;\n    }\n", a->T, 1 / sqrt((double)a->d));
     if (forward) {
-        flux__spell(s, "    if (e0 == 0 && t < 32 && r0 + t < %lld) {\n"
+        flux__emit(s, "    if (e0 == 0 && t < 32 && r0 + t < %lld) {\n"
                     "    const %s q = %lld + (unit * %lld + r0 + t) * 2;\n", rows, a->c->index,
                     (long long)(a->dv * a->heads * a->queries * a->batch), rows);
-        flux__spell(s, "    p%d[q] = most[t], p%d[q + 1] = 1 / sum[t];\n    }\n", a->out, a->out);
+        flux__emit(s, "    p%d[q] = most[t], p%d[q + 1] = 1 / sum[t];\n    }\n", a->out, a->out);
     }
-    flux__spell(s, "    __syncthreads();\n    }\n");
+    flux__emit(s, "    __syncthreads();\n    }\n");
 }
 
 /* The kernel of attention's node t, forward (arg.i[2] == 0) or gradients: shared memory, then
    the text of each result for its blockIdx.z. The output holds y and two numbers a query, or
    the gradients of q, k and v, one behind the other. */
-static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
+static void flux__code_attend(flux__emitter *c, const flux_tensor *t, int out) {
     const flux__kernel *k = c->k;
     bool back = t->arg.i[2] != 0, extra = k->noperand > (back ? 5 : 3);
     flux__attend_text a;
@@ -22626,30 +22680,30 @@ static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
     for (int i = 0; i < k->noperand; i++) {
         int at = extra && i == k->noperand - 1 ? 5 : i;
         a.o[at] = &k->operand[i];
-        a.p[at] = flux__coder_slot(c, a.o[at]->src, a.o[at]->dtype);
+        a.p[at] = flux__emitter_slot(c, a.o[at]->src, a.o[at]->dtype);
     }
-    a.out = flux__coder_slot(c, out, t->dtype);
+    a.out = flux__emitter_slot(c, out, t->dtype);
     a.heads = t->arg.i[0], a.causal = t->arg.i[1] != 0;
     a.d = a.o[0]->shape.dim[0] / a.heads, a.dv = a.o[2]->shape.dim[0] / a.heads;
     a.queries = a.o[0]->shape.dim[1], a.keys = a.o[1]->shape.dim[1], a.batch = a.o[0]->shape.dim[2];
-    int64_t q = a.d * a.heads * a.queries * a.batch, most = 0, n, units = a.heads * a.batch;
-    flux__spell(&c->s,
+    int64_t q = a.d * a.heads * a.queries * a.batch, most = 0, n, tasks = a.heads * a.batch;
+    flux__emit(&c->s,
                 "    __shared__ %s a_tile[16][33], b_tile[16][33], w[32][33], z[32][%d], most[32], "
                 "sum[32], fade[32];\n", a.T, FLUX__ATTEND_FEATURES + 1);
-    flux__spell(&c->s, "    const int t = (int)threadIdx.x, r = t / 8, c = t %% 8;\n");
+    flux__emit(&c->s, "    const int t = (int)threadIdx.x, r = t / 8, c = t %% 8;\n");
     for (int what = back ? FLUX__ATTEND_DQ : FLUX__ATTEND_Y;
          what <= (back ? FLUX__ATTEND_DV : FLUX__ATTEND_Y); what++) {
-        if (back) flux__spell(&c->s, "    if (blockIdx.z == %du) {\n", what - FLUX__ATTEND_DQ);
-        flux__spell_attend(&a, what, what == FLUX__ATTEND_DK ? q
+        if (back) flux__emit(&c->s, "    if (blockIdx.z == %du) {\n", what - FLUX__ATTEND_DQ);
+        flux__emit_attend(&a, what, what == FLUX__ATTEND_DK ? q
                            : what == FLUX__ATTEND_DV ? q + a.d * a.heads * a.keys * a.batch : 0);
-        if (back) flux__spell(&c->s, "    }\n");
+        if (back) flux__emit(&c->s, "    }\n");
         n = flux__attend_blocks(what >= FLUX__ATTEND_DK ? a.keys : a.queries,
                                 what == FLUX__ATTEND_Y || what == FLUX__ATTEND_DV ? a.dv : a.d);
         if (n > most) most = n;
     }
     c->gk->next.threads = 256, c->gk->next.blocks = 3;
     c->gk->next.grid[0] = (unsigned)most,
-        c->gk->next.grid[1] = (unsigned)(units < 65535 ? units : 65535),
+        c->gk->next.grid[1] = (unsigned)(tasks < 65535 ? tasks : 65535),
         c->gk->next.grid[2] = back ? 3 : 1;
 }
 
@@ -22657,7 +22711,7 @@ FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- gpu/program.h
    From a kernel to text: flux__code_kernel chooses the emitter of its kind, and
-   flux__spell_formula turns a formula of graph/table.h into a function of the
+   flux__emit_formula turns a formula of graph/table.h into a function of the
    program, FLUX__F(exp)(a) into exp_f32(a).
 
    Invariant: a kernel's text depends on its shapes, strides, dtypes and the chip
@@ -22671,34 +22725,34 @@ FLUX__BEGIN_LEAN
 
 /* Emits the function of an operation in a class, exp_f32_op for example, from its formula:
    FLUX__F(exp)(a) becomes exp_f32(a), FLUX__K becomes K_f32, FLUX__IF becomes IF. */
-static void flux__spell_formula(flux__listing *s, int op, int cls) {
-    bool whole = cls >= FLUX__I32C;
-    const char *T = flux__class_types[cls], *suffix = whole ? "w" : flux__class_names[cls],
+static void flux__emit_formula(flux__listing *s, int op, int ctype) {
+    bool whole = ctype >= FLUX__I32C;
+    const char *T = flux__class_types[ctype], *suffix = whole ? "w" : flux__class_names[ctype],
         *p = flux__formulas[op];
-    flux__spell(s, "DEVICE %s %s_%s_op(%s a%s, %s b%s, %s c%s) {\n", T, flux__op_names[op],
-                flux__class_names[cls], T, whole ? "_" : "", T, whole ? "_" : "", T,
+    flux__emit(s, "DEVICE %s %s_%s_op(%s a%s, %s b%s, %s c%s) {\n", T, flux__op_names[op],
+                flux__class_names[ctype], T, whole ? "_" : "", T, whole ? "_" : "", T,
                 whole ? "_" : "");
-    if (whole) flux__spell(s, "    long long a = a_, b = b_, c = c_;\n");
-    flux__spell(s, "    return (%s)(", T);
+    if (whole) flux__emit(s, "    long long a = a_, b = b_, c = c_;\n");
+    flux__emit(s, "    return (%s)(", T);
     while (*p) {
         if (strncmp(p, "FLUX__F(", 8) == 0) {
             const char *end = strchr(p, ')');
-            flux__spell(s, "%.*s_%s", (int)(end - p - 8), p + 8, suffix);
+            flux__emit(s, "%.*s_%s", (int)(end - p - 8), p + 8, suffix);
             p = end + 1;
         } else if (strncmp(p, "FLUX__K", 7) == 0) {
-            flux__spell(s, "K_%s", suffix);
+            flux__emit(s, "K_%s", suffix);
             p += 7;
         } else if (strncmp(p, "FLUX__IF", 8) == 0) {
-            flux__spell(s, "IF");
+            flux__emit(s, "IF");
             p += 8;
         } else {
             const char *end = strstr(p, "FLUX__");
             int n = end ? (int)(end - p) : (int)strlen(p);
-            flux__spell(s, "%.*s", n, p);
+            flux__emit(s, "%.*s", n, p);
             p += n;
         }
     }
-    flux__spell(s, ");\n}\n");
+    flux__emit(s, ");\n}\n");
 }
 
 /* Frees what flux__gpu_ready made of a kernel, when its plan is freed. */
@@ -22706,7 +22760,7 @@ static void flux__gpu_kernel_drop(void *ready) {
     flux__gpu_kernel *gk = (flux__gpu_kernel *)ready;
     for (int i = 0; i < gk->launches; i++)
         flux__free(gk->step[i].text);
-    flux__replay_drop(gk);
+    flux__graph_exec_drop(gk);
     flux__free(gk->step);
     flux__free(gk->param);
     flux__free(gk->args);
@@ -22715,18 +22769,18 @@ static void flux__gpu_kernel_drop(void *ready) {
 
 /* The text of a fused kernel: elementwise, a reduction, or a split reduction, which needs
    scratch memory. */
-static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
+static bool flux__code_fused(flux__emitter *c, flux__kernel *k, int multiprocessors) {
     int64_t points = flux__count8(k->full), outer = 1;
     if (!k->reduced) {
         if (points == 0) return true;
         flux__code_map(c, points);
-        return flux__coder_finish(c);
+        return flux__emitter_finish(c);
     }
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
         if (!(k->reduced >> d & 1)) outer *= k->full[d];
-    flux__lanes h = flux__choose_lanes(k, units);
+    flux__lanes h = flux__choose_lanes(k, multiprocessors);
     if (outer == 0) return true;
-    int scratch = h.split ? flux__coder_param(c, 's', 0, "long long *") : -1;
+    int scratch = h.split ? flux__emitter_param(c, 's', 0, "long long *") : -1;
     /* a dry run declares the parameters of both launches */
     if (h.split) {
         flux__code_reduce(c, &h, scratch);
@@ -22734,27 +22788,28 @@ static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
         c->s.n = 0;
     }
     flux__code_reduce(c, &h, scratch);
-    bool ok = flux__coder_finish(c);
+    bool ok = flux__emitter_finish(c);
     if (!ok || !h.split) return ok;
     k->scratch = (size_t)(h.parts * flux__reductions(k, k->nvalue)) * (size_t)h.outer * 16;
     flux__code_combine(c, &h, scratch);
-    return flux__coder_finish(c);
+    return flux__emitter_finish(c);
 }
 
 /* The text of a kernel of any kind; one without points has no launch. False: no memory. */
-static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *graph, flux__kernel *k,
+static bool flux__code_kernel(flux__emitter *c, flux__plan *plan, flux__graph *graph,
+                              flux__kernel *k,
                               const flux__gpu *g) {
     const flux_tensor *t = k->node >= 0 ? graph->node[k->node] : NULL;
     int out = plan->nleaf + k->node;
-    if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k, g->info.units);
+    if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k, g->info.multiprocessors);
     if (flux__count8(k->full) == 0) return true;
     if (k->kind == FLUX__K_MATMUL) flux__code_product(c, g, graph->tf32);
     else if (k->kind == FLUX__K_ATTEND) flux__code_attend(c, t, out);
     else if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
-    else if (k->kind == FLUX__K_SPREAD) flux__code_spread(c, t, out);
+    else if (k->kind == FLUX__K_STRIDED_SCATTER) flux__code_strided_scatter(c, t, out);
     else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);
     else flux__code_gather(c, t, out);
-    return flux__coder_finish(c);
+    return flux__emitter_finish(c);
 }
 
 FLUX__END_LEAN
@@ -23017,7 +23072,7 @@ static void flux__compile_failed(const flux__gpu *g, const char *source, const c
 }
 
 /* The device's compiled kernel of this name, or NULL. */
-static flux__gpu_fn *flux__gpu_known(flux__gpu *g, const char *name) {
+static flux__gpu_fn *flux__gpu_loaded(flux__gpu *g, const char *name) {
     for (flux__gpu_fn *f = g->known[(unsigned char)(name[1] * 31 + name[2] * 7 + name[3])]; f;
          f = f->next) {
         char same[40];
@@ -23029,7 +23084,7 @@ static flux__gpu_fn *flux__gpu_known(flux__gpu *g, const char *name) {
 }
 
 /* Unloads a program, and forgets those of its kernels that are known. */
-static void flux__gpu_unlearn(flux__gpu *g, void *module) {
+static void flux__gpu_unload(flux__gpu *g, void *module) {
     for (int i = 0; i < 256; i++)
         for (flux__gpu_fn **at = &g->known[i]; *at;) {
             flux__gpu_fn *f = *at;
@@ -23045,7 +23100,7 @@ static void flux__gpu_unlearn(flux__gpu *g, void *module) {
 }
 
 /* Finds a kernel in a loaded program and enters it into the device's table; NULL is an error. */
-static flux__gpu_fn *flux__gpu_learn(flux__gpu *g, const char *name, void *module) {
+static flux__gpu_fn *flux__gpu_load_fn(flux__gpu *g, const char *name, void *module) {
     flux__gpu_fn *f = (flux__gpu_fn *)flux__zalloc(sizeof *f);
     if (!f) return NULL;
     if (!flux__gpu_ok(g, g->driver->find(&f->function, module, name),
@@ -23095,12 +23150,12 @@ static void flux__program_compile(void *list, int64_t i) {
    FLUX_LOG=source prints it. */
 static bool flux__program_source(flux__program *p, const char *preface) {
     flux__listing s = { NULL, 0, 0, false };
-    flux__spell(&s, "%s", preface);
+    flux__emit(&s, "%s", preface);
     for (int i = 0; i < p->n; i++) {
         const flux__gpu_step *step = &p->first[i].gk->step[p->first[i].launch];
-        flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u", step->threads);
-        if (step->blocks) flux__spell(&s, " BLOCKS(%u)", step->blocks);
-        flux__spell(&s, ") %s%s", step->name, step->text);
+        flux__emit(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u", step->threads);
+        if (step->blocks) flux__emit(&s, " BLOCKS(%u)", step->blocks);
+        flux__emit(&s, ") %s%s", step->name, step->text);
     }
     p->source = s.text;
     if (s.failed) return false;
@@ -23186,16 +23241,16 @@ static bool flux__programs_load(flux__gpu *g, flux__program *p, int n) {
     for (int i = 0; i < n && ok; i++) {
         ok = flux__program_load(g, &p[i]);
         for (int j = 0; j < p[i].n && ok; j++)
-            ok = flux__gpu_learn(g, p[i].first[j].gk->step[p[i].first[j].launch].name,
+            ok = flux__gpu_load_fn(g, p[i].first[j].gk->step[p[i].first[j].launch].name,
                                  p[i].module) != NULL;
     }
     for (int i = 0; i < n && !ok; i++)
-        if (p[i].module) flux__gpu_unlearn(g, p[i].module);
+        if (p[i].module) flux__gpu_unload(g, p[i].module);
     return ok;
 }
 
 /* Compiles or reads, and loads, the n launches of `fresh`, which the device does not have yet. */
-static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n,
+static bool flux__gpu_load_all(flux__gpu *g, const flux__fresh *fresh, int n,
                                 const char *preface) {
     int count = n < 2 * FLUX__PROGRAM_KERNELS ? n > 0
                 : (n + FLUX__PROGRAM_KERNELS - 1) / FLUX__PROGRAM_KERNELS;
@@ -23229,12 +23284,12 @@ static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n,
    of the operations that are used. NULL: no memory. */
 static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
     flux__listing s = { NULL, 0, 0, false };
-    flux__spell(&s, "%s%s", g->driver->dialect, g->driver->matrices);
+    flux__emit(&s, "%s%s", g->driver->dialect, g->driver->matrices);
     for (size_t i = 0; i < sizeof flux__gpu_prelude / sizeof *flux__gpu_prelude; i++)
-        flux__spell(&s, "%s", flux__gpu_prelude[i]);
+        flux__emit(&s, "%s", flux__gpu_prelude[i]);
     for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
-        for (int cls = 0; cls < FLUX__CLASSES; cls++)
-            if (ops[op] >> cls & 1) flux__spell_formula(&s, op, cls);
+        for (int ctype = 0; ctype < FLUX__CLASSES; ctype++)
+            if (ops[op] >> ctype & 1) flux__emit_formula(&s, op, ctype);
     if (!s.failed) return s.text;
     flux__free(s.text);
     return NULL;
@@ -23242,12 +23297,12 @@ static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
 
 /* Counts the launches of these kernels that the device does not have, each once, and lists them
    in `fresh`. */
-static int flux__gpu_unknown(flux__gpu *g, flux__gpu_kernel **list, int n, flux__fresh *fresh) {
+static int flux__gpu_not_loaded(flux__gpu *g, flux__gpu_kernel **list, int n, flux__fresh *fresh) {
     int count = 0;
     for (int i = 0; i < n; i++)
         for (int l = 0; l < list[i]->launches; l++) {
             const char *name = list[i]->step[l].name;
-            bool known = flux__gpu_known(g, name) != NULL;
+            bool known = flux__gpu_loaded(g, name) != NULL;
             for (int j = 0; j < count && !known; j++)
                 known = strcmp(fresh[j].gk->step[fresh[j].launch].name, name) == 0;
             fresh[count].gk = list[i], fresh[count].launch = l;
@@ -23264,14 +23319,14 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
     flux__fresh *fresh = (flux__fresh *)flux__zalloc(launches * sizeof *fresh);
     flux__mutex *compiling = &flux__compile_locks[0][0] + (g - &flux__gpus[0][0]);
     bool ok = fresh != NULL;
-    if (ok && flux__gpu_unknown(g, list, n, fresh)) {
+    if (ok && flux__gpu_not_loaded(g, list, n, fresh)) {
         flux__gpu_unlock(g);
         flux__mutex_lock(compiling);
         flux__gpu_lock(g);
         /* counted again: another thread may have compiled some meanwhile */
-        int count = flux__gpu_unknown(g, list, n, fresh);
+        int count = flux__gpu_not_loaded(g, list, n, fresh);
         char *preface = count ? flux__gpu_preface(g, ops) : NULL;
-        ok = count == 0 || (preface && flux__gpu_learn_all(g, fresh, count, preface));
+        ok = count == 0 || (preface && flux__gpu_load_all(g, fresh, count, preface));
         flux__free(preface);
         flux__mutex_unlock(compiling);
     }
@@ -23279,7 +23334,7 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
     for (int i = 0; i < n && ok; i++)
         for (int l = 0; l < list[i]->launches; l++) {
             flux__gpu_step *step = &list[i]->step[l];
-            step->fn = flux__gpu_known(g, step->name);
+            step->fn = flux__gpu_loaded(g, step->name);
             flux__free(step->text);
             step->text = NULL;
         }
@@ -23287,7 +23342,7 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
 }
 
 /* Allocates the arguments of a kernel's launches: nparam addresses, then 8 bytes each. */
-static bool flux__gpu_room_for_args(flux__gpu_kernel *gk) {
+static bool flux__gpu_reserve_args(flux__gpu_kernel *gk) {
     gk->args = (void **)flux__zalloc((size_t)(gk->nparam + 1) * (sizeof(void *) + 8));
     return gk->args != NULL;
 }
@@ -23304,17 +23359,17 @@ static bool flux__gpu_ready(flux_device d, flux__plan *plan, flux__graph *graph)
     int n = 0;
     for (int i = 0; i < plan->nkernel && ok; i++) {
         flux__kernel *k = &plan->kernel[i];
-        flux__coder c;
+        flux__emitter c;
         if (!flux__runs_on(k, d)) continue;
         k->ready = flux__zalloc(sizeof(flux__gpu_kernel));
         if (!k->ready) ok = false;
         else {
             flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
             flux__step_start(&gk->next);
-            ok = flux__coder_start(&c, plan, k, gk) && flux__code_kernel(&c, plan, graph, k, g) &&
-                 flux__gpu_room_for_args(gk);
+            ok = flux__emitter_start(&c, plan, k, gk) && flux__code_kernel(&c, plan, graph, k, g) &&
+                 flux__gpu_reserve_args(gk);
             for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) ops[op] |= c.ops[op];
-            flux__coder_end(&c);
+            flux__emitter_end(&c);
             list[n++] = gk;
         }
     }
@@ -23419,13 +23474,13 @@ static int flux__##x##_upload(int id, void *dst, const void *src, size_t n) { re
 static int flux__##x##_download(int id, void *dst, const void *src, size_t n) { return flux__gpu_download(B, id, dst, src, n); }\
 static int flux__##x##_copy(int to, void *dst, int from, const void *src, size_t n) { return flux__gpu_copy(B, to, dst, from, src, n); } \
 static int flux__##x##_wait(int id) { return flux__gpu_wait(B, id); }                                                           \
-static int flux__##x##_room(int id, size_t *available, size_t *total) { return flux__gpu_room(B, id, available, total); }         \
+static int flux__##x##_memory(int id, size_t *available, size_t *total) { return flux__gpu_memory(B, id, available, total); }         \
 static int flux__##x##_fill(int id, void *dst, size_t n, size_t unit, flux__filler put, const void *ctx) {                           \
     return flux__gpu_fill(B, id, dst, n, unit, put, ctx);                                                                        \
 }
 #define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__GATHERS_HALVES, flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,       \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
-    flux__##x##_wait, flux__##x##_room, flux__gpu_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill }
+    flux__##x##_wait, flux__##x##_memory, flux__gpu_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill }
 #if defined(FLUX_CUDA)
 FLUX__GPU_CALLS(cuda, FLUX__CUDA_BACKEND)
 #endif
@@ -23464,7 +23519,7 @@ static flux__mutex flux__device_lock = FLUX__MUTEX_INIT;
    waited for, as a driver may fork itself; the child makes them anew. */
 static void flux__fork_locks(int when) {
     flux__trace_fork(when);
-    flux__fork_lock(&flux__arena_locks[FLUX__CPU_BACKEND][0], when);
+    flux__fork_lock(&flux__class_pool_locks[FLUX__CPU_BACKEND][0], when);
     flux__pool_fork(when);
     flux__fork_lock(&flux__tls_lock, when);
     flux__fork_lock(&flux__lock, when);
@@ -23472,7 +23527,7 @@ static void flux__fork_locks(int when) {
     flux__fork_lock(&flux__atomic_lock, when);
 #endif
     if (when != FLUX__FORK_CHILD) return;
-    flux__mutex_anew(&flux__arena_locks[1][0], (FLUX__BACKENDS - 1) * FLUX__MAX_IDS);
+    flux__mutex_anew(&flux__class_pool_locks[1][0], (FLUX__BACKENDS - 1) * FLUX__MAX_IDS);
     flux__mutex_anew(&flux__device_lock, 1);
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
     flux__gpu_fork();
@@ -24421,7 +24476,7 @@ struct flux_loader {
 
 typedef struct flux__made {               /* a batch, its items retained */
     flux_tensor **item;
-    int count, room;                      /* items, and capacity of the array of items */
+    int count, capacity;                      /* items, and capacity of the array of items */
     int64_t index, size;                  /* the batch's number, and how many observations it has */
     int stage;                            /* the next one to be applied */
     bool ready;                           /* in the ring: read and set under the lock only */
@@ -24641,7 +24696,7 @@ static void flux__made_free(flux__made *m) {
     flux__made_empty(m);
     flux__free(m->item);
     m->item = NULL;
-    m->room = 0;
+    m->capacity = 0;
 }
 
 /* hook: flux__epoch_free, data/epoch.h */
@@ -24653,7 +24708,7 @@ static void flux__loader_free(flux_loader *l) {
     flux__free(l->host);
     flux__free(l->stage);
     flux__free(l->first);
-    flux__bury(l);
+    flux__quarantine(l);
 }
 
 static flux_loader *flux__loader_new(void) {
@@ -24687,7 +24742,7 @@ static bool flux__loader_hold(flux_loader *l, int n, flux_tensor *const *xs) {
    between arrays it is an error. Gives their number, -1 on error. */
 static int flux__loader_arrays(const flux_loader_opts *o, flux_tensor ***out) {
     flux_tensor *given[] = { o->x, o->y, o->z, o->x3, o->x4, o->x5, o->x6, o->x7 };
-    int n = 0, room = 0, last = 7;
+    int n = 0, capacity = 0, last = 7;
     while (last > 0 && !given[last]) last--;
     for (int i = 0; i <= last; i++) {
         if (!given[i] && i && !flux__null_explained())
@@ -24695,7 +24750,7 @@ static int flux__loader_arrays(const flux_loader_opts *o, flux_tensor ***out) {
         if (!given[i]) return i ? -1 : (flux__null("dataloader", "x", NULL), -1);
         int parts = flux_count(given[i]);
         bool tuple = given[i]->op == FLUX__TUPLE;
-        flux_tensor **xs = (flux_tensor **)flux__grow(*out, &room, n + parts, sizeof *xs);
+        flux_tensor **xs = (flux_tensor **)flux__grow(*out, &capacity, n + parts, sizeof *xs);
         if (!xs) return -1;
         *out = xs;
         for (int k = 0; k < parts; k++) xs[n++] = tuple ? given[i]->in[k] : given[i];
@@ -25161,7 +25216,7 @@ static bool flux__stage_transform(const flux__stage *s, flux__made *m) {
     for (int i = 0; i < n; i++) item[i] = i < b.count ? b.item[i] : NULL;
     if (b.x != was.x || !item[0]) item[0] = b.x;
     if (n > 1 && (b.y != was.y || !item[1])) item[1] = b.y;
-    flux_tensor **grown = (flux_tensor **)flux__grow(m->item, &m->room, n, sizeof *grown);
+    flux_tensor **grown = (flux_tensor **)flux__grow(m->item, &m->capacity, n, sizeof *grown);
     bool good = grown != NULL;
     if (good) m->item = grown;
     for (int i = 0; good && i < n; i++) {
@@ -25221,7 +25276,7 @@ static bool flux__batch_stages(const flux_loader *l, flux__made *m, bool worker)
 static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_t index,
                               bool worker, flux__made *m) {
     int width = l->set.get ? l->set.arrays : l->arrays;
-    flux_tensor **item = (flux_tensor **)flux__grow(m->item, &m->room, width, sizeof *item);
+    flux_tensor **item = (flux_tensor **)flux__grow(m->item, &m->capacity, width, sizeof *item);
     if (!item) return false;
     int64_t from, n = flux__batch_span(l, index, &from);
     const int64_t *own = order ? order + from : NULL;
@@ -25460,9 +25515,9 @@ static void flux__bar_values(flux__progress *bar, const char *gap, char *out, si
     flux__sink_end(&s);
 }
 
-/* Writes what stands behind the bar and gives its width in characters. If it is wider than `room`,
+/* Writes what stands behind the bar and gives its width in characters. If it is wider than `space`,
    rate and time are left out, and the values stay, as what people look for. */
-static int64_t flux__bar_tail(flux__progress *bar, bool last, int64_t room, char *out, size_t n) {
+static int64_t flux__bar_tail(flux__progress *bar, bool last, int64_t space, char *out, size_t n) {
     char values[600], rate[32], time[32];
     double spent = flux__now() - bar->start, done = (double)bar->done;
     double left = bar->done > 0 ? spent / done * ((double)bar->total - done) : 0;
@@ -25471,7 +25526,7 @@ static int64_t flux__bar_tail(flux__progress *bar, bool last, int64_t room, char
     flux__time_text(last ? spent : left, time, sizeof time);
     snprintf(out, n, " %lld/%lld  %s samples/s  %s %s%s", (long long)bar->done,
              (long long)bar->total, rate, last ? "time" : "eta", time, values);
-    if (flux__characters(out) > room)
+    if (flux__characters(out) > space)
         snprintf(out, n, " %lld/%lld%s", (long long)bar->done, (long long)bar->total, values);
     return flux__characters(out);
 }
@@ -25485,14 +25540,14 @@ static void flux__bar_draw(flux__progress *bar, bool last) {
     int64_t len = flux__bar_tail(bar, last, columns - 7 - least, tail, sizeof tail);
     if (most > columns - 7 - len) most = columns - 7 - len;     /* a long label is cut */
     int head = (int)flux__label_cut(label, sizeof label, bar->label, most > 3 ? most : 0) + 7,
-        room = columns - head - (int)len;
-    room = room < 0 ? 0 : room > 30 ? 30 : room;
-    full = bar->total > 0 ? (int)(room * bar->done / bar->total) : room;
+        space = columns - head - (int)len;
+    space = space < 0 ? 0 : space > 30 ? 30 : space;
+    full = bar->total > 0 ? (int)(space * bar->done / bar->total) : space;
     if (bar->total > 0) percent = (int)(100 * bar->done / bar->total);
-    for (int i = 0; i < room; i++) line[i] = i < full ? '#' : '.';
-    line[room] = 0;
+    for (int i = 0; i < space; i++) line[i] = i < full ? '#' : '.';
+    line[space] = 0;
     len = flux__label_cut(shown, sizeof shown, tail, columns > head ? columns - head : 0);
-    bar->width = head + room + (int)len;
+    bar->width = head + space + (int)len;
     bar->drawn = flux__now();
     fprintf(stderr, "\r%s %3d%% %s%s%*s", label, percent, line, shown,
             old > bar->width ? old - bar->width : 0, "");
@@ -25793,7 +25848,7 @@ FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
 static bool flux__each_batch(flux__each_state *e, flux__epoch *r, const char *file, int line) {
     bool good = true;
     e->batch = flux__as_batch(&r->now);
-    r->scope = flux__turn_enter(file, line);
+    r->scope = flux__iteration_enter(file, line);
     for (int i = 0; i < r->now.count; i++)
         if (!flux__own(r->now.item[i])) good = false;
     r->now.count = 0;
@@ -25912,7 +25967,7 @@ static flux_tensor *flux__view_like(flux_tensor *x, flux_tensor *base) {
     flux_shape s = flux__dims(x), all = flux__dims(base);
     flux_tensor *root = flux__layout(base, &offset, stride);
     if (!flux__same_dims(base, x->base) || !flux__in_order(&all, stride)) return NULL;
-    return flux__strided(base, &s, x->offset, x->stride, offset + x->offset, x->stride, root);
+    return flux__as_strided(base, &s, x->offset, x->stride, offset + x->offset, x->stride, root);
 }
 
 /* Frees a layer: releases what its fields hold, its arrays of children and its name. */
@@ -25925,7 +25980,7 @@ static void flux__layer_free(flux_layer *m) {
         if (f->kind == FLUX__CHILDREN_FIELD) flux__free(kids);
     }
     flux__free(m->name);
-    flux__bury(m);
+    flux__quarantine(m);
 }
 
 /* Makes m's levels at least one more than those of its child; false, with an error, above
@@ -26081,7 +26136,7 @@ FLUX__END_LEAN
 FLUX__BEGIN_LEAN
 
 /* The path of a walk's present field, and how many layers deep it is. */
-typedef struct flux__trail { char *s; int room, length, depth; } flux__trail;
+typedef struct flux__trail { char *s; int capacity, length, depth; } flux__trail;
 
 /* Adds ".name" or, if name is NULL, ".index" to the path; flux__trail_back takes it off again.
    The digits are written by hand, as snprintf takes ten times as long and each training step
@@ -26093,7 +26148,7 @@ static bool flux__trail_add(flux__trail *t, const char *name, int index) {
     while (index /= 10);
     const char *part = name ? name : digit;
     size_t n = strlen(part);
-    char *s = (char *)flux__grow(t->s, &t->room, t->length + (int)n + 2, 1);
+    char *s = (char *)flux__grow(t->s, &t->capacity, t->length + (int)n + 2, 1);
     if (!s) return false;
     t->s = s;
     if (t->length) s[t->length++] = '.';
@@ -26180,7 +26235,7 @@ static void flux__fields(flux_layer *m, flux__field_fn f, void *user) {
 typedef struct flux__visiting {
     void (*visit)(flux_tensor *x, const char *path, bool trained, void *user);
     void *user;
-    flux__pairs seen;
+    flux__hashmap seen;
     bool done;
 } flux__visiting;
 
@@ -26190,7 +26245,7 @@ static void flux__visit_once(flux_tensor **slot, const char *path, bool trained,
     flux__visiting *v = (flux__visiting *)user;
     bool fresh = false;
     (void)owner;
-    if (!flux__pairs_at(&v->seen, *slot, &fresh)) v->done = false;
+    if (!flux__hashmap_at(&v->seen, *slot, &fresh)) v->done = false;
     else if (fresh && v->visit) v->visit(*slot, path, trained, v->user);
 }
 
@@ -26213,7 +26268,7 @@ static bool flux__visit(const char *call, const flux_layer *m,
     v.visit = visit;
     v.user = user;
     bool done = flux__visit_all(&v, m);
-    flux__pairs_free(&v.seen);
+    flux__hashmap_free(&v.seen);
     return done;
 }
 
@@ -26228,7 +26283,7 @@ typedef struct flux__tally {
     flux_tensor **out;
     int max, count;
     int64_t numbers;
-    const flux__pairs *there;             /* the model's tensors: views of one are not counted */
+    const flux__hashmap *there;             /* the model's tensors: views of one are not counted */
     bool ties;                            /* there is such a view */
 } flux__tally;
 
@@ -26236,7 +26291,7 @@ typedef struct flux__tally {
 static void flux__tally_one(flux_tensor *x, const char *path, bool trained, void *user) {
     flux__tally *t = (flux__tally *)user;
     (void)path;
-    bool tied = flux__is_tie(x) && flux__pairs_has(t->there, x->base);
+    bool tied = flux__is_tie(x) && flux__hashmap_has(t->there, x->base);
     t->ties = t->ties || tied;
     if (!trained || tied) return;
     if (t->out && t->count < t->max) t->out[t->count] = x;
@@ -26251,7 +26306,7 @@ static bool flux__tally_all(const char *call, const flux_layer *m, flux__tally *
     bool done = m && flux__visit_all(&v, m);
     t->there = &v.seen;
     done = done && flux__visit(call, m, flux__tally_one, t);
-    flux__pairs_free(&v.seen);
+    flux__hashmap_free(&v.seen);
     return done;
 }
 
@@ -26419,7 +26474,7 @@ typedef struct flux__mapping {
     void *user;
     bool (*exclude)(flux_layer *m, void *user); /* layers to take over as they are, or NULL */
     void *exclude_user;
-    flux__pairs tensors, layers;          /* maps from old to new */
+    flux__hashmap tensors, layers;          /* maps from old to new */
     flux__visiting there;                 /* .seen: all tensors of the old model */
     flux__trail path;
     bool changed;                         /* f gave another tensor for some tensor */
@@ -26429,7 +26484,7 @@ typedef struct flux__mapping {
 static flux_tensor *flux__map_apply(flux__mapping *p, flux_tensor *x, bool trained,
                                     const flux_layer *owner) {
     bool fresh = false;
-    flux__pair *seen = flux__pairs_at(&p->tensors, x, &fresh);
+    flux__pair *seen = flux__hashmap_at(&p->tensors, x, &fresh);
     if (!seen) return NULL;
     if (!fresh) return (flux_tensor *)seen->value;
     int64_t failures = flux__failures();
@@ -26437,7 +26492,7 @@ static flux_tensor *flux__map_apply(flux__mapping *p, flux_tensor *x, bool train
     if (!y && !flux__failed_since(failures))
         flux__fail("fmap: the function gave NULL for %s of %s", p->path.s, owner->type->name);
     if (y != x) p->changed = true;
-    seen = flux__pairs_at(&p->tensors, x, &fresh);
+    seen = flux__hashmap_at(&p->tensors, x, &fresh);
     if (seen) seen->value = y;
     return y;
 }
@@ -26449,7 +26504,7 @@ static flux_tensor *flux__map_view(flux__mapping *p, flux_tensor *x, bool traine
     flux_tensor *base = flux__map_apply(p, x->base, trained, owner);
     bool fresh = false;
     if (!base || base == x->base) return base ? x : NULL;
-    flux__pair *seen = flux__pairs_at(&p->tensors, x, &fresh);
+    flux__pair *seen = flux__hashmap_at(&p->tensors, x, &fresh);
     if (!seen || !fresh) return seen ? (flux_tensor *)seen->value : NULL;
     int64_t failures = flux__failures();
     flux_tensor *y = flux__view_like(x, base);
@@ -26461,7 +26516,7 @@ static flux_tensor *flux__map_view(flux__mapping *p, flux_tensor *x, bool traine
 static bool flux__map_tensor(flux__mapping *p, flux_tensor **slot, bool trained,
                              const flux_layer *owner) {
     flux_tensor *x = *slot;
-    bool tied = flux__is_tie(x) && flux__pairs_has(&p->there.seen, x->base);
+    bool tied = flux__is_tie(x) && flux__hashmap_has(&p->there.seen, x->base);
     flux_tensor *y =
         tied ? flux__map_view(p, x, trained, owner) : flux__map_apply(p, x, trained, owner);
     if (y) flux_assign(slot, y);
@@ -26507,7 +26562,7 @@ static bool flux__copy_base(flux_layer *to, const flux_layer *from) {
 static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
     bool fresh = false;
     if (p->exclude && p->exclude(m, p->exclude_user)) return (flux_layer *)flux_retain(m);
-    flux__pair *seen = flux__pairs_at(&p->layers, m, &fresh);
+    flux__pair *seen = flux__hashmap_at(&p->layers, m, &fresh);
     if (!seen || !flux__trail_down(&p->path, m)) return NULL;
     if (!fresh && seen->value) {
         p->path.depth--;
@@ -26520,7 +26575,7 @@ static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
         good = flux__map_field(p, y, f);
         flux__trail_back(&p->path, at);
     }
-    if (good && (seen = flux__pairs_at(&p->layers, m, &fresh)) != NULL) {
+    if (good && (seen = flux__hashmap_at(&p->layers, m, &fresh)) != NULL) {
         seen->value = y;
         p->path.depth--;
         return y;
@@ -26535,9 +26590,9 @@ static flux_layer *flux__map_model(flux__mapping *p, flux_layer *m, bool same) {
     int h = flux__hide();
     flux_layer *y = NULL;
     if (flux__visit_all(&p->there, m)) y = flux__map_one(p, m);
-    flux__pairs_free(&p->tensors);
-    flux__pairs_free(&p->layers);
-    flux__pairs_free(&p->there.seen);
+    flux__hashmap_free(&p->tensors);
+    flux__hashmap_free(&p->layers);
+    flux__hashmap_free(&p->there.seen);
     flux__free(p->path.s);
     flux_layer *out = (flux_layer *)flux__reveal_object(h, y && same && !p->changed ? NULL : y);
     if (y) flux_release(y);               /* flux__reveal_object holds a reference of its own */
@@ -26646,12 +26701,12 @@ typedef struct flux__flat {
     int64_t total;
     flux_dtype dtype;
     bool ties;                            /* some tensor is a view of another one of the model */
-    flux__pairs where;                    /* a trained tensor's index + 1 */
+    flux__hashmap where;                    /* a trained tensor's index + 1 */
 } flux__flat;
 
 static void flux__flat_free(flux__flat *f) {
     flux__free(f->part);
-    flux__pairs_free(&f->where);
+    flux__hashmap_free(&f->where);
 }
 
 /* Lists the trained tensors of m in the order of the walk; their common dtype is
@@ -26666,7 +26721,7 @@ static bool flux__flat_make(flux__flat *f, flux_layer *m) {
     if (!f->part || flux_params(m, f->part, f->count) != f->count) return false;
     for (int i = 0; i < f->count; i++) {
         bool fresh;
-        flux__pair *p = flux__pairs_at(&f->where, f->part[i], &fresh);
+        flux__pair *p = flux__hashmap_at(&f->where, f->part[i], &fresh);
         if (!p) return false;
         p->value = (void *)(intptr_t)(i + 1);
         f->total += flux__size(f->part[i]);
@@ -26699,7 +26754,7 @@ static flux_tensor *flux__flat_piece(flux_tensor *x, const char *path, bool trai
                                      const flux_layer *owner, void *user) {
     flux__flat *f = (flux__flat *)user;
     (void)path, (void)trained, (void)owner;
-    intptr_t i = (intptr_t)flux__pairs_get(&f->where, x);
+    intptr_t i = (intptr_t)flux__hashmap_get(&f->where, x);
     return i ? f->part[i - 1] : x;
 }
 
@@ -27896,7 +27951,7 @@ FLUX__BEGIN_LEAN
    `layers` has the layers that were in test mode on entry, with a reference to each; the value is
    NULL for those that were set to test mode since, which train mode does not overrule. */
 typedef struct flux__training {
-    flux__pairs layers;
+    flux__hashmap layers;
     struct flux__training *outer;         /* of the call around this one */
 } flux__training;
 
@@ -27950,7 +28005,7 @@ static void flux__set_test(flux_layer *m, void *user) {
     flux__thread *t = (flux__thread *)user;
     m->mode = FLUX_MODE_TEST;
     for (flux__training *now = t ? t->training : NULL; now; now = now->outer)
-        if (flux__pairs_has(&now->layers, m)) flux__pairs_find(&now->layers, m)->value = NULL;
+        if (flux__hashmap_has(&now->layers, m)) flux__hashmap_find(&now->layers, m)->value = NULL;
 }
 static void flux__set_auto(flux_layer *m, void *user) { (void)user, m->mode = FLUX_MODE_AUTO; }
 static void flux__set_frozen(flux_layer *m, void *user) { (void)user, m->frozen = true; }
@@ -27977,7 +28032,7 @@ static void flux__train_note(flux_layer *m, void *user) {
     flux__tested *w = (flux__tested *)user;
     bool fresh = false;
     if (m->mode != FLUX_MODE_TEST || !w->ok) return;
-    flux__pair *pair = flux__pairs_at(&w->here->layers, m, &fresh);
+    flux__pair *pair = flux__hashmap_at(&w->here->layers, m, &fresh);
     w->ok = pair != NULL;
     if (pair && fresh) pair->value = flux_retain(m);
 }
@@ -27998,13 +28053,13 @@ static bool flux__train_enter(flux__training *here, flux_layer *m) {
 
 static void flux__train_leave(flux__training *here) {
     flux__self()->training = here->outer;
-    for (size_t i = 0; i < here->layers.room; i++) flux_release(here->layers.at[i].key);
-    flux__pairs_free(&here->layers);
+    for (size_t i = 0; i < here->layers.capacity; i++) flux_release(here->layers.at[i].key);
+    flux__hashmap_free(&here->layers);
 }
 
 /* Whether flux_train or flux_withgradient overrules the test mode of m. */
 static bool flux__train_overrules(const flux__training *now, const flux_layer *m) {
-    while (now && !flux__pairs_get(&now->layers, m)) now = now->outer;
+    while (now && !flux__hashmap_get(&now->layers, m)) now = now->outer;
     return now != NULL;
 }
 
@@ -28058,13 +28113,14 @@ typedef struct flux__watch_row {
 } flux__watch_row;
 struct flux__watch {
     flux__watch_row *row;
-    int n, room, depth, closed;
+    int n, capacity, depth, closed;
 };
 
 /* Begins the row of a layer that is being called; its index, or -1 if it gets none. */
 static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
     if (w->closed) return -1;
-    flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->room, w->n + 1, sizeof *row);
+    flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->capacity, w->n + 1,
+                                                         sizeof *row);
     if (!row) return -1;
     w->row = row;
     memset(&row[w->n], 0, sizeof *row);
@@ -28218,11 +28274,11 @@ FLUX__END_LEAN
 FLUX__BEGIN_LEAN
 
 /* Collecting the tensors whose gradients are wanted. */
-typedef struct flux__wanted { flux_grads *g; int room; bool ok; } flux__wanted;
+typedef struct flux__wanted { flux_grads *g; int capacity; bool ok; } flux__wanted;
 
 /* The index of t among the collected tensors, or -1: a scan if they are few, else the hash map. */
 static int flux__asked(const flux_grads *g, const flux_tensor *t) {
-    if (g->n > FLUX__FEW_ASKED) return (int)(intptr_t)flux__pairs_get(&g->number, t) - 1;
+    if (g->n > FLUX__FEW_ASKED) return (int)(intptr_t)flux__hashmap_get(&g->number, t) - 1;
     int i = g->n - 1;
     while (i >= 0 && g->of[i] != t) i--;
     return i;
@@ -28233,7 +28289,7 @@ static bool flux__number_asked(flux_grads *g) {
     for (int i = g->n == FLUX__FEW_ASKED + 1 ? 0 : g->n - 1; g->n > FLUX__FEW_ASKED && i < g->n;
          i++) {
         bool fresh;
-        flux__pair *p = flux__pairs_at(&g->number, g->of[i], &fresh);
+        flux__pair *p = flux__hashmap_at(&g->number, g->of[i], &fresh);
         if (!p) return false;
         p->value = (void *)(intptr_t)(i + 1);
     }
@@ -28243,7 +28299,7 @@ static bool flux__number_asked(flux_grads *g) {
 /* Collects t, unless it is there already. */
 static void flux__want(flux__wanted *w, flux_tensor *t) {
     if (flux__asked(w->g, t) >= 0) return;
-    flux_tensor **of = (flux_tensor **)flux__grow(w->g->of, &w->room, w->g->n + 1, sizeof *of);
+    flux_tensor **of = (flux_tensor **)flux__grow(w->g->of, &w->capacity, w->g->n + 1, sizeof *of);
     if (!of) {
         w->ok = false;
         return;
@@ -28279,7 +28335,7 @@ FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
     g->head.refs = 1;
     g->loss = (flux_tensor *)flux_retain(loss);
     flux__wanted w;
-    w.g = g, w.room = 0, w.ok = true;
+    w.g = g, w.capacity = 0, w.ok = true;
     for (int i = 0; i < n && w.ok; i++) {
         flux__head *h = (flux__head *)(intptr_t)what[i];
         if (!h) flux__null("gradient", "of the list", h), w.ok = false;
@@ -28876,9 +28932,9 @@ FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- nn/state.h
    The state of an optimiser for one model. flux_setup walks the model. Each
-   distinct trained tensor gets an entry (flux__trainee, called a leaf), with the
+   distinct trained tensor gets an entry (flux__trained_param, called a leaf), with the
    tensors that the rules keep for it; each field that holds a trained tensor is
-   a place (flux__spot) and is known by its path.
+   a place (flux__param_ref) and is known by its path.
 
    Invariant: a tied tensor has one leaf and one set of states, whether several
    fields hold it or one field holds a view of another field's tensor. Leaves and
@@ -28893,17 +28949,17 @@ FLUX__END_LEAN
 FLUX__BEGIN_LEAN
 
 /* A place: a field of the model that holds a trained tensor. */
-typedef struct flux__spot {
+typedef struct flux__param_ref {
     char *path;                           /* "layers.0.weight"; owned by the state */
     flux_tensor **slot;                   /* the field's address, as of the last walk */
     int leaf;                             /* index of the tensor's leaf */
     bool view;                            /* it holds a view of the leaf's tensor (a tied weight) */
     flux_tensor *next;                    /* during an update: the view that replaces it */
-} flux__spot;
+} flux__param_ref;
 
 /* A leaf: a distinct trained tensor. Its states and step counts lie in arrays of flux_state. */
-typedef struct flux__trainee {
-    int spot;                             /* the first place that holds it, whose path names it */
+typedef struct flux__trained_param {
+    int ref;                             /* the first place that holds it, whose path names it */
     flux_tensor *p;                       /* the parameter as of flux_setup or the last update */
     /* master: its float32 copy if it has 16 bits and precision is mixed, else NULL;
        master_seen: that copy as flux__state_fields last showed it */
@@ -28912,7 +28968,7 @@ typedef struct flux__trainee {
     flux_tensor *now, *next, *next_master; /* during an update: the parameter and its successors */
     int owners;                           /* how many fields of the model hold it (not views) */
     bool frozen;                          /* a layer that holds it is frozen */
-} flux__trainee;
+} flux__trained_param;
 
 struct flux_state {
     flux__head head;
@@ -28923,8 +28979,8 @@ struct flux_state {
     flux_tensor *scaling; /* these three shown as a tensor; while set, it holds them */
     flux_tensor *scaled;  /* result of flux_scaled_loss, whose gradients must follow */
     flux_rule_part *rule; /* [nrules], with the hyper-parameters of the whole model */
-    flux__spot *spot;                     /* [nspots] */
-    flux__trainee *leaf;                  /* [nleaves] */
+    flux__param_ref *ref;                     /* [nspots] */
+    flux__trained_param *leaf;                  /* [nleaves] */
     flux_rule_opts *o;                    /* [leaf][rule]: hyper-parameters of each leaf */
     int64_t *t, *t_next; /* [leaf][rule]: steps made, before and after this update */
     flux_tensor **s, **next;              /* [leaf][state], before and after this update */
@@ -28949,81 +29005,83 @@ static void flux__state_free(flux_state *s) {
     flux_release(s->scaling);
     flux_release(s->scaled);
     for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
-    for (int i = 0; s->spot && i < s->nspots; i++)
-        flux__free(s->spot[i].path);
-    void *arrays[] = { s->rule, s->spot, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
+    for (int i = 0; s->ref && i < s->nspots; i++)
+        flux__free(s->ref[i].path);
+    void *arrays[] = { s->rule, s->ref, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
                        s->olds, s->news, s->owners, s->path, s->pending };
     for (int i = 0; i < (int)(sizeof arrays / sizeof *arrays); i++)
         flux__free(arrays[i]);
-    flux__bury(s);
+    flux__quarantine(s);
 }
 
 static const char *flux__leaf_path(const flux_state *s, int leaf) {
-    return s->spot[s->leaf[leaf].spot].path;
+    return s->ref[s->leaf[leaf].ref].path;
 }
 
 /* ---------------- setup */
 
-typedef struct flux__spotting { flux_state *s; int room; bool ok; } flux__spotting;
+typedef struct flux__ref_search { flux_state *s; int capacity; bool ok; } flux__ref_search;
 
 /* Walk callback of flux_setup: adds a place for each trained tensor. */
-static void flux__spot_add(flux_tensor **slot, const char *path, bool trained,
+static void flux__ref_add(flux_tensor **slot, const char *path, bool trained,
                            const flux_layer *owner, void *user) {
-    flux__spotting *w = (flux__spotting *)user;
+    flux__ref_search *w = (flux__ref_search *)user;
     (void)owner;
     if (!trained || !w->ok) return;
-    flux__spot *spot =
-        (flux__spot *)flux__grow(w->s->spot, &w->room, w->s->nspots + 1, sizeof *spot);
-    char *copy = spot ? (char *)flux__malloc(strlen(path) + 1) : NULL;
-    if (spot) w->s->spot = spot;
+    flux__param_ref *ref =
+        (flux__param_ref *)flux__grow(w->s->ref, &w->capacity, w->s->nspots + 1, sizeof *ref);
+    char *copy = ref ? (char *)flux__malloc(strlen(path) + 1) : NULL;
+    if (ref) w->s->ref = ref;
     w->ok = copy != NULL;
     if (!copy) return;
     strcpy(copy, path);
     if (strlen(path) + 64 > w->s->path_room) w->s->path_room = strlen(path) + 64;
-    spot += w->s->nspots++;
-    spot->path = copy;
-    spot->slot = slot;
-    spot->view = false;
-    spot->next = NULL;
-    spot->leaf = -1;
+    ref += w->s->nspots++;
+    ref->path = copy;
+    ref->slot = slot;
+    ref->view = false;
+    ref->next = NULL;
+    ref->leaf = -1;
 }
 
 /* The tensor that is trained at place i: the place's own tensor or, if that is a view of a tensor
    that another place holds, the base of the view. `there` has the tensors of all places. */
-static flux_tensor *flux__spot_tensor(const flux_state *s, flux__pairs *there, int i) {
-    flux_tensor *x = *s->spot[i].slot;
-    bool tied = FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && flux__pairs_find(there, x->base)->key;
+static flux_tensor *flux__ref_tensor(const flux_state *s, flux__hashmap *there, int i) {
+    flux_tensor *x = *s->ref[i].slot;
+    bool tied = FLUX__IS_VIEW(x) && x->op != FLUX__DETACH &&
+                flux__hashmap_find(there, x->base)->key;
     return tied ? x->base : x;
 }
 
 /* Gives each distinct tensor a leaf, in the order of the walk. The first pass takes the places that
    hold a tensor itself, so that one of these names the leaf; the second adds the views. */
 static bool flux__find_leaves(flux_state *s) {
-    FLUX__ZEROED(flux__pairs, there);
+    FLUX__ZEROED(flux__hashmap, there);
     bool fresh = false, ok = true;
     for (int i = 0; i < s->nspots && ok; i++)
-        ok = flux__pairs_at(&there, *s->spot[i].slot, &fresh) != NULL;
-    s->leaf = (flux__trainee *)flux__zalloc((size_t)(s->nspots + 1) * sizeof *s->leaf);
+        ok = flux__hashmap_at(&there, *s->ref[i].slot, &fresh) != NULL;
+    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(s->nspots + 1) * sizeof *s->leaf);
     ok = ok && s->leaf;
     for (int i = 0; i < s->nspots && ok; i++) {
-        flux_tensor *x = *s->spot[i].slot;
-        flux__pair *pair = flux__pairs_find(&there, x);
-        if (flux__spot_tensor(s, &there, i) != x) continue;
+        flux_tensor *x = *s->ref[i].slot;
+        flux__pair *pair = flux__hashmap_find(&there, x);
+        if (flux__ref_tensor(s, &there, i) != x) continue;
         if (!pair->value) {
-            s->leaf[s->nleaves].spot = i;
+            s->leaf[s->nleaves].ref = i;
             s->leaf[s->nleaves].p = (flux_tensor *)flux_retain(x);
             pair->value = &s->leaf[s->nleaves++];
         }
-        s->spot[i].leaf = (int)((flux__trainee *)pair->value - s->leaf);
+        s->ref[i].leaf = (int)((flux__trained_param *)pair->value - s->leaf);
     }
     for (int i = 0; i < s->nspots && ok; i++) {
-        if (s->spot[i].leaf >= 0) continue;
-        s->spot[i].view = true;
-        s->spot[i].leaf =
-            (int)((flux__trainee *)flux__pairs_find(&there, (*s->spot[i].slot)->base)->value -
+        if (s->ref[i].leaf >= 0) continue;
+        s->ref[i].view = true;
+        s->ref[i].leaf =
+            (int)((flux__trained_param *)flux__hashmap_find(&there,
+                                                            (*s->ref[i].slot)->base)->value -
                   s->leaf);
     }
-    flux__pairs_free(&there);
+    flux__hashmap_free(&there);
     return ok;
 }
 
@@ -29060,7 +29118,7 @@ static int flux__row_states(const flux__rule_row *row) {
 /* Makes a leaf's states with their start values, its copy of the hyper-parameters and, with mixed
    precision, its master copy. */
 static bool flux__start_leaf(flux_state *s, int leaf) {
-    flux__trainee *l = &s->leaf[leaf];
+    flux__trained_param *l = &s->leaf[leaf];
     flux_tensor **at = s->s + (size_t)leaf * (size_t)s->nstates;
     for (int r = 0; r < s->nrules; r++) {
         const flux__rule_row *row = &flux__rule_rows[s->rule[r].kind];
@@ -29136,8 +29194,8 @@ FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
     if (!s) return NULL;
     s->head.kind = FLUX__STATE;
     s->head.refs = 1;
-    flux__spotting w = { s, 0, true };
-    bool ok = flux__take_rules(s, &rule) && flux__walk_all(model, flux__spot_add, NULL, &w) && w.ok;
+    flux__ref_search w = { s, 0, true };
+    bool ok = flux__take_rules(s, &rule) && flux__walk_all(model, flux__ref_add, NULL, &w) && w.ok;
     ok = ok && flux__find_leaves(s) && flux__state_arrays(s) && flux__start_values(s);
     if (!ok) {
         flux__state_free(s);
@@ -29235,9 +29293,9 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
     flux__adjusting *w = (flux__adjusting *)user;
     (void)path, (void)owner;
     for (int i = 0; i < w->s->nspots && trained; i++) {
-        const flux__spot *spot = &w->s->spot[i];
-        if (spot->slot != slot && w->s->leaf[spot->leaf].p != *slot) continue;
-        flux__adjust_leaf(w->s, spot->leaf, w->o);
+        const flux__param_ref *ref = &w->s->ref[i];
+        if (ref->slot != slot && w->s->leaf[ref->leaf].p != *slot) continue;
+        flux__adjust_leaf(w->s, ref->leaf, w->o);
         w->found++;
         return;
     }
@@ -29472,7 +29530,7 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
         if (s->scaling) f(&s->scaling, "loss_scale", false, NULL, user);
     }
     for (int i = 0; i < s->nleaves; i++) {
-        flux__trainee *l = &s->leaf[i];
+        flux__trained_param *l = &s->leaf[i];
         flux__show_state(s, i, f, user);
         if (l->master) {
             if (!l->master_seen) flux_assign(&l->master_seen, l->master);
@@ -29493,15 +29551,15 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
 
 /* Copies places and leaves of `from`, which share its tensors but not its paths. */
 static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
-    s->spot = (flux__spot *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->spot);
-    s->leaf = (flux__trainee *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->leaf);
-    if (!s->spot || !s->leaf) return false;
+    s->ref = (flux__param_ref *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->ref);
+    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->leaf);
+    if (!s->ref || !s->leaf) return false;
     for (int i = 0; i < from->nspots; i++) {
-        s->spot[i] = from->spot[i];
-        s->spot[i].path = (char *)flux__malloc(strlen(from->spot[i].path) + 1);
+        s->ref[i] = from->ref[i];
+        s->ref[i].path = (char *)flux__malloc(strlen(from->ref[i].path) + 1);
         s->nspots = i + 1;
-        if (!s->spot[i].path) return false;
-        strcpy(s->spot[i].path, from->spot[i].path);
+        if (!s->ref[i].path) return false;
+        strcpy(s->ref[i].path, from->ref[i].path);
     }
     for (int i = 0; i < from->nleaves; i++) {
         s->leaf[i] = from->leaf[i];
@@ -29545,7 +29603,7 @@ FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- nn/moves.h
    Moves between devices: gpu, cpu, cu, roc and to, for tensors and for
-   everything that holds tensors, and device_of. One function, flux__travel,
+   everything that holds tensors, and device_of. One function, flux__moved,
    moves a tensor: float64 becomes float32 on its way to a GPU, every other dtype
    stays, and a tensor that is on the device already is returned as it is.
    Models and states apply it to each of their tensors, so that tied tensors stay
@@ -29564,37 +29622,38 @@ FLUX__BEGIN_COLD
 
 /* The target of a move. any (gpu, cu, roc): a tensor on another device of the same back end stays
    there, but float64 becomes float32 also there. */
-typedef struct flux__trip { flux_device to; bool any; } flux__trip;
+typedef struct flux__move_target { flux_device to; bool any; } flux__move_target;
 
 /* Whether a tensor on device `at` needs no move. */
-static bool flux__there(flux_device at, const flux__trip *trip) {
-    return flux__same_device(at, trip->to) || (trip->any && at.backend == trip->to.backend);
+static bool flux__there(flux_device at, const flux__move_target *target) {
+    return flux__same_device(at, target->to) || (target->any && at.backend == target->to.backend);
 }
 
 /* Whether a tensor of this dtype on device `at` becomes float32: float64 does when it moves from
    the CPU to a GPU and, under gpu, cu and roc, also if it is on a GPU already. */
-static bool flux__narrows(int dtype, flux_device at, const flux__trip *trip) {
-    return dtype == FLUX_F64 && trip->to.backend != FLUX__CPU_BACKEND &&
-           (trip->any || at.backend == FLUX__CPU_BACKEND);
+static bool flux__narrows(int dtype, flux_device at, const flux__move_target *target) {
+    return dtype == FLUX_F64 && target->to.backend != FLUX__CPU_BACKEND &&
+           (target->any || at.backend == FLUX__CPU_BACKEND);
 }
 
 /* Moves one tensor, which is no tuple; returns x itself if nothing changes. */
-static flux_tensor *flux__travel(flux_tensor *x, const flux__trip *trip) {
-    bool narrows = flux__narrows(x->dtype, x->device, trip), there = flux__there(x->device, trip);
+static flux_tensor *flux__moved(flux_tensor *x, const flux__move_target *target) {
+    bool narrows = flux__narrows(x->dtype, x->device, target), there = flux__there(x->device,
+                                                                                   target);
     if (there && !narrows) return x;
     int h = flux__hide();
     flux_tensor *y = narrows ? flux_to_dtype(x, FLUX_F32) : x;
-    return flux__reveal(h, !y || there ? y : flux__move(y, trip->to));
+    return flux__reveal(h, !y || there ? y : flux__move(y, target->to));
 }
 
 /* Moves a tensor, or each tensor of a tuple. Returns x itself if none of them changes. */
-static flux_tensor *flux__travel_any(flux_tensor *x, const flux__trip *trip) {
-    if (x->op != FLUX__TUPLE) return flux__travel(x, trip);
+static flux_tensor *flux__moved_any(flux_tensor *x, const flux__move_target *target) {
+    if (x->op != FLUX__TUPLE) return flux__moved(x, target);
     int n = flux_count(x), h = flux__hide();
     flux_tensor **parts = (flux_tensor **)flux__malloc((size_t)n * sizeof *parts), *y = NULL;
     bool good = parts != NULL, same = true;
     for (int i = 0; good && i < n; i++) {
-        parts[i] = flux__travel(flux_nth(x, i), trip);
+        parts[i] = flux__moved(flux_nth(x, i), target);
         good = parts[i] != NULL;
         same = same && good && parts[i] == flux_nth(x, i);
     }
@@ -29605,9 +29664,9 @@ static flux_tensor *flux__travel_any(flux_tensor *x, const flux__trip *trip) {
     return x;
 }
 
-static flux_tensor *flux__travel_leaf(flux_tensor *x, const char *path, void *trip) {
+static flux_tensor *flux__moved_leaf(flux_tensor *x, const char *path, void *target) {
     (void)path;
-    return flux__travel(x, (const flux__trip *)trip);
+    return flux__moved(x, (const flux__move_target *)target);
 }
 
 /* ---- the target of each call; false: the argument stays where it is */
@@ -29615,12 +29674,12 @@ static flux_tensor *flux__travel_leaf(flux_tensor *x, const char *path, void *tr
 /* The target of flux_gpu: the preferred back end, else the first GPU back end that works.
    If none works, logs why and returns false; if the preference is the CPU, that is the
    target, without a log. */
-static bool flux__to_gpu(flux__trip *trip) {
+static bool flux__to_gpu(flux__move_target *target) {
     const char *want = flux__preference();
     int b = flux__choose(false, false), wanted = want ? flux__backend_number(want) : b;
-    trip->to.backend = b;
-    trip->to.id = 0;
-    trip->any = true;
+    target->to.backend = b;
+    target->to.id = 0;
+    target->any = true;
     if (b == FLUX__CPU_BACKEND && wanted == FLUX__CPU_BACKEND && want) return true;
     if (b == FLUX__CPU_BACKEND) {
         char why[640];
@@ -29638,11 +29697,11 @@ static bool flux__to_gpu(flux__trip *trip) {
 }
 
 /* The target of flux_cu and flux_roc: back end b; if it cannot be used, warns and returns false. */
-static bool flux__to_named(flux__trip *trip, int b, const char *call) {
+static bool flux__to_named(flux__move_target *target, int b, const char *call) {
     char id[24];
-    trip->to.backend = b;
-    trip->to.id = 0;
-    trip->any = true;
+    target->to.backend = b;
+    target->to.id = 0;
+    target->any = true;
     if (flux__probe_of(b)->functional) return true;
     snprintf(id, sizeof id, "%s.none", call);
     flux__note(FLUX_LOG_WARN, id, true,
@@ -29650,22 +29709,24 @@ static bool flux__to_named(flux__trip *trip, int b, const char *call) {
                flux__backends[b].name, flux__probe_of(b)->why);
     return false;
 }
-static bool flux__to_cu(flux__trip *trip) { return flux__to_named(trip, FLUX__CUDA_BACKEND, "cu"); }
-static bool flux__to_roc(flux__trip *trip) {
-    return flux__to_named(trip, FLUX__AMDGPU_BACKEND, "roc");
+static bool flux__to_cu(flux__move_target *target) {
+    return flux__to_named(target, FLUX__CUDA_BACKEND, "cu");
+}
+static bool flux__to_roc(flux__move_target *target) {
+    return flux__to_named(target, FLUX__AMDGPU_BACKEND, "roc");
 }
 
-static bool flux__to_cpu(flux__trip *trip) {
-    memset(trip, 0, sizeof *trip);
+static bool flux__to_cpu(flux__move_target *target) {
+    memset(target, 0, sizeof *target);
     return true;
 }
 
 /* The target of flux_to: device d; false, with an error, if it cannot be used. */
-static bool flux__to_device(flux__trip *trip, flux_device d) {
-    trip->to = d;
-    trip->any = false;
-    if (d.backend == FLUX__CPU_BACKEND) trip->to.id = 0;
-    if (flux__device_is(trip->to)) return true;
+static bool flux__to_device(flux__move_target *target, flux_device d) {
+    target->to = d;
+    target->any = false;
+    if (d.backend == FLUX__CPU_BACKEND) target->to.id = 0;
+    if (flux__device_is(target->to)) return true;
     bool named = d.backend >= 0 && d.backend < FLUX__BACKENDS;
     if (!named) flux__fail("to: there is no device {%d, %d}", d.backend, d.id);
     else if (flux__probe_of(d.backend)->functional)
@@ -29679,50 +29740,50 @@ static bool flux__to_device(flux__trip *trip, flux_device d) {
 
 /* ---- the four kinds of things that move */
 
-static flux_layer *flux__travel_layer(flux_layer *m, const flux__trip *trip) {
-    flux__trip copy = *trip;
-    return flux__map_layer(flux__travel_leaf, &copy, m, true);
+static flux_layer *flux__travel_layer(flux_layer *m, const flux__move_target *target) {
+    flux__move_target copy = *target;
+    return flux__map_layer(flux__moved_leaf, &copy, m, true);
 }
 
 /* Moves a loader's batches, not its data, by a stage at its end. Returns the loader itself if its
    batches are on the target already, in the dtypes that they would get there. */
-static flux_loader *flux__travel_loader(flux_loader *l, const flux__trip *trip) {
-    bool right = flux__there(flux__loader_device(l), trip),
-         to_host = trip->to.backend == FLUX__CPU_BACKEND;
+static flux_loader *flux__travel_loader(flux_loader *l, const flux__move_target *target) {
+    bool right = flux__there(flux__loader_device(l), target),
+         to_host = target->to.backend == FLUX__CPU_BACKEND;
     const flux__stage *last = l->stages ? &l->stage[l->stages - 1] : NULL;
     if (last && last->kind == FLUX__STAGE_MOVE)
-        right = right && (to_host || !last->keep_f64 || !trip->any);
+        right = right && (to_host || !last->keep_f64 || !target->any);
     for (int i = 0; !last && i < l->arrays; i++)
-        right = right && flux__there(l->array[i]->device, trip) &&
-                !flux__narrows(l->array[i]->dtype, l->array[i]->device, trip);
-    return right ? l : flux__loader_on(l, trip->to, to_host);
+        right = right && flux__there(l->array[i]->device, target) &&
+                !flux__narrows(l->array[i]->dtype, l->array[i]->device, target);
+    return right ? l : flux__loader_on(l, target->to, to_host);
 }
 
 /* look: move nothing, only find out whether something would move (moves). */
-typedef struct flux__state_trip {
-    const flux__trip *trip;
+typedef struct flux__state_move {
+    const flux__move_target *target;
     bool look, moves, failed;
-} flux__state_trip;
+} flux__state_move;
 
 /* Moves the tensor in one slot of a state (flux__state_fields calls it). */
 static void flux__travel_slot(flux_tensor **slot, const char *path, bool trained,
                               const flux_layer *owner, void *user) {
-    flux__state_trip *t = (flux__state_trip *)user;
+    flux__state_move *t = (flux__state_move *)user;
     flux_tensor *x = *slot;
     (void)path, (void)trained, (void)owner;
     if (t->failed || !flux__dtypes[x->dtype].real) return; /* int64 counts are read on the host */
-    if (flux__there(x->device, t->trip) && !flux__narrows(x->dtype, x->device, t->trip)) return;
+    if (flux__there(x->device, t->target) && !flux__narrows(x->dtype, x->device, t->target)) return;
     t->moves = true;
     if (t->look) return;
-    x = flux__travel(x, t->trip);
+    x = flux__moved(x, t->target);
     if (x) flux_assign(slot, x);
     else t->failed = true;
 }
 
 /* Moves a state: the first pass asks whether a tensor would move; if so, a copy's
    tensors are moved. */
-static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
-    flux__state_trip t = { trip, true, false, false };
+static flux_state *flux__travel_state(flux_state *s, const flux__move_target *target) {
+    flux__state_move t = { target, true, false, false };
     flux__state_fields(s, flux__travel_slot, &t);
     if (!t.moves) return s;
     int h = flux__hide();
@@ -29733,7 +29794,7 @@ static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
     /* flux_update compares leaf.p's dtype with that of the parameter, which narrows when moved */
     for (int i = 0; copy && i < copy->nleaves; i++) {
         flux_tensor *p = copy->leaf[i].p;
-        if (!t.failed && flux__narrows(p->dtype, p->device, trip))
+        if (!t.failed && flux__narrows(p->dtype, p->device, target))
             flux_assign(&copy->leaf[i].p, flux_to_dtype(p, FLUX_F32));
         t.failed = t.failed || !copy->leaf[i].p;
     }
@@ -29743,9 +29804,9 @@ static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
 
 #define FLUX__DEFINE_MOVE(T, name, suffix, travel, find)                                           \
     FLUX_DEF T *(flux_##name##suffix)(T *x) {                                                      \
-        flux__trip trip;                                                                           \
+        flux__move_target target;                                                                           \
         if (!x) return (T *)flux__null(#name, "x", x);                                             \
-        return find(&trip) ? travel(x, &trip) : x;                                                 \
+        return find(&target) ? travel(x, &target) : x;                                                 \
     }
 #define FLUX__DEFINE_MOVES(T, suffix, to_suffix, travel)                                           \
     FLUX__DEFINE_MOVE(T, gpu, suffix, travel, flux__to_gpu)                                        \
@@ -29753,11 +29814,11 @@ static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
     FLUX__DEFINE_MOVE(T, cu, suffix, travel, flux__to_cu)                                          \
     FLUX__DEFINE_MOVE(T, roc, suffix, travel, flux__to_roc)                                        \
     FLUX_DEF T *flux_to##to_suffix(flux_device d, T *x) {                                          \
-        flux__trip trip;                                                                           \
+        flux__move_target target;                                                                           \
         if (!x) return (T *)flux__null("to", "x", x);                                              \
-        return flux__to_device(&trip, d) ? travel(x, &trip) : NULL;                                \
+        return flux__to_device(&target, d) ? travel(x, &target) : NULL;                                \
     }
-FLUX__DEFINE_MOVES(flux_tensor, , _tensor, flux__travel_any)
+FLUX__DEFINE_MOVES(flux_tensor, , _tensor, flux__moved_any)
 FLUX__DEFINE_MOVES(flux_layer, _layer, _layer, flux__travel_layer)
 FLUX__DEFINE_MOVES(flux_loader, _loader, _loader, flux__travel_loader)
 FLUX__DEFINE_MOVES(flux_state, _state, _state, flux__travel_state)
@@ -29766,14 +29827,14 @@ FLUX__DEFINE_MOVES(flux_state, _state, _state, flux__travel_state)
 
 /* The device of several tensors: that of the first, whose path is kept for the message if another
    tensor is elsewhere (mixed). */
-typedef struct flux__whereabouts {
+typedef struct flux__placement {
     flux_device at;
     bool met, mixed;
     char path[160];
-} flux__whereabouts;
+} flux__placement;
 
 /* Adds the device of one more tensor; the first one that differs is an error that names both. */
-static void flux__whereabouts_meet(flux__whereabouts *p, flux_device at, const char *path) {
+static void flux__placement_meet(flux__placement *p, flux_device at, const char *path) {
     if (!p->met) {
         p->at = at;
         p->met = true;
@@ -29785,21 +29846,21 @@ static void flux__whereabouts_meet(flux__whereabouts *p, flux_device at, const c
     }
 }
 
-static flux_device flux__whereabouts_of(const flux__whereabouts *p) {
+static flux_device flux__placement_of(const flux__placement *p) {
     flux_device none = { -1, 0 };
     return p->mixed ? none : p->at;       /* {0, 0}, the CPU, if there is no tensor */
 }
 
-static void flux__whereabouts_visit(flux_tensor *x, const char *path, bool trained, void *user) {
+static void flux__placement_visit(flux_tensor *x, const char *path, bool trained, void *user) {
     (void)trained;
-    flux__whereabouts_meet((flux__whereabouts *)user, x->device, path);
+    flux__placement_meet((flux__placement *)user, x->device, path);
 }
 
-static void flux__whereabouts_number(flux__whereabouts *p, const flux_tensor *x, const char *what,
+static void flux__placement_number(flux__placement *p, const flux_tensor *x, const char *what,
                                      int i) {
     char path[40];
     snprintf(path, sizeof path, "%s %d", what, i);
-    flux__whereabouts_meet(p, x->device, path);
+    flux__placement_meet(p, x->device, path);
 }
 
 static flux_device flux__nowhere(const void *x) {
@@ -29809,41 +29870,41 @@ static flux_device flux__nowhere(const void *x) {
 }
 
 FLUX_DEF flux_device flux_device_of_tensor(const flux_tensor *x) {
-    FLUX__ZEROED(flux__whereabouts, p);
+    FLUX__ZEROED(flux__placement, p);
     if (!x || FLUX__GONE("device_of", x)) return flux__nowhere(x);
     if (x->op != FLUX__TUPLE) return x->device;
-    for (int i = 0; i < x->nin; i++) flux__whereabouts_number(&p, x->in[i], "tensor", i);
-    return flux__whereabouts_of(&p);
+    for (int i = 0; i < x->nin; i++) flux__placement_number(&p, x->in[i], "tensor", i);
+    return flux__placement_of(&p);
 }
 
 FLUX_DEF flux_device flux_device_of_layer(const flux_layer *m) {
-    FLUX__ZEROED(flux__whereabouts, p);
+    FLUX__ZEROED(flux__placement, p);
     if (!m) return flux__nowhere(m);
-    flux_visit(m, flux__whereabouts_visit, &p);
-    return flux__whereabouts_of(&p);
+    flux_visit(m, flux__placement_visit, &p);
+    return flux__placement_of(&p);
 }
 
 FLUX_DEF flux_device flux_device_of_loader(const flux_loader *l) {
-    FLUX__ZEROED(flux__whereabouts, p);
+    FLUX__ZEROED(flux__placement, p);
     if (!l) return flux__nowhere(l);
     for (int i = 0; i < l->stages; i++)
         if (l->stage[i].kind == FLUX__STAGE_MOVE) return flux__loader_device(l);
-    for (int i = 0; i < l->arrays; i++) flux__whereabouts_number(&p, l->array[i], "array", i);
-    return flux__whereabouts_of(&p);
+    for (int i = 0; i < l->arrays; i++) flux__placement_number(&p, l->array[i], "array", i);
+    return flux__placement_of(&p);
 }
 
-static void flux__whereabouts_slot(flux_tensor **slot, const char *path, bool trained,
+static void flux__placement_slot(flux_tensor **slot, const char *path, bool trained,
                                    const flux_layer *owner, void *user) {
     (void)trained, (void)owner;
     if (flux__dtypes[(*slot)->dtype].real)
-        flux__whereabouts_meet((flux__whereabouts *)user, (*slot)->device, path);
+        flux__placement_meet((flux__placement *)user, (*slot)->device, path);
 }
 
 FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {
-    FLUX__ZEROED(flux__whereabouts, p);
+    FLUX__ZEROED(flux__placement, p);
     if (!s) return flux__nowhere(s);
-    flux__state_fields((flux_state *)(intptr_t)s, flux__whereabouts_slot, &p);
-    return flux__whereabouts_of(&p);
+    flux__state_fields((flux_state *)(intptr_t)s, flux__placement_slot, &p);
+    return flux__placement_of(&p);
 }
 
 FLUX__END_COLD
@@ -31753,9 +31814,9 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
 /* The plain layer that replaces a WeightNorm, the same one wherever the model holds it.
    `folds` maps the WeightNorm to it, and holds a reference to both, so that no other layer
    gets that address. */
-static flux_layer *flux__unnormed(flux_layer *m, flux__pairs *folds) {
+static flux_layer *flux__unnormed(flux_layer *m, flux__hashmap *folds) {
     bool fresh;
-    flux__pair *known = flux__pairs_at(folds, m, &fresh);
+    flux__pair *known = flux__hashmap_at(folds, m, &fresh);
     if (!known || !fresh) return known ? (flux_layer *)known->value : NULL;
     flux_retain(m);
     flux_layer *y = flux__weightnorm_fold((flux__weightnorm_layer *)m);
@@ -31768,7 +31829,7 @@ static flux_layer *flux__unnormed(flux_layer *m, flux__pairs *folds) {
 }
 
 /* Replaces every WeightNorm at *place or below it by its plain layer. */
-static bool flux__unnorm(flux_layer **place, flux__pairs *folds, int depth) {
+static bool flux__unnorm(flux_layer **place, flux__hashmap *folds, int depth) {
     flux_layer *m = *place;
     if (m->type == flux__weightnorm_layer_type()) {
         flux_layer *y = flux__unnormed(m, folds);
@@ -31793,11 +31854,11 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     int h = flux__hide();
     const int b = flux__nograd_enter();
     flux_layer *y = (flux_layer *)flux_retain(flux__map_layer(flux__keep_leaf, NULL, m, false));
-    FLUX__ZEROED(flux__pairs, folds);
+    FLUX__ZEROED(flux__hashmap, folds);
     bool good = y && flux__unnorm(&y, &folds, 0);
-    for (size_t i = 0; i < folds.room; i++)
+    for (size_t i = 0; i < folds.capacity; i++)
         flux_release(folds.at[i].key), flux_release(folds.at[i].value);
-    flux__pairs_free(&folds);
+    flux__hashmap_free(&folds);
     flux__nograd_leave(b);
     flux_layer *out = (flux_layer *)flux__reveal_object(h, good ? y : NULL);
     flux_release(y);
@@ -32345,14 +32406,14 @@ FLUX__END_COLD
 FLUX__BEGIN_LEAN
 
 /* The walk of flux_update over the model: `at` is the place expected next. */
-typedef struct flux__meeting { flux_state *s; int at; bool bad; } flux__meeting;
+typedef struct flux__ref_check { flux_state *s; int at; bool bad; } flux__ref_check;
 
 /* Walk callback of flux_update. A trained tensor must stand at the path of the next place; its
    field is noted there, and whether its layer is frozen. Any other tensor that is not evaluated yet
    (a running statistic) goes into s->pending. */
-static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained,
+static void flux__ref_meet(flux_tensor **slot, const char *path, bool trained,
                             const flux_layer *owner, void *user) {
-    flux__meeting *w = (flux__meeting *)user;
+    flux__ref_check *w = (flux__ref_check *)user;
     flux_state *s = w->s;
     int i = w->at;
     if (!trained && !flux__finished(flux__base(*slot))) {
@@ -32362,37 +32423,37 @@ static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained,
         else w->bad = true;
     }
     if (!trained || w->bad) return;
-    if (i >= s->nspots || strcmp(s->spot[i].path, path) != 0) {
+    if (i >= s->nspots || strcmp(s->ref[i].path, path) != 0) {
         flux__fail(
             "update: this model has the parameter %.100s where the one of flux_setup had %.100s",
-            path, i < s->nspots ? s->spot[i].path : "no more");
+            path, i < s->nspots ? s->ref[i].path : "no more");
         w->bad = true;
         return;
     }
-    s->spot[i].slot = slot;
-    if (owner->frozen) s->leaf[s->spot[i].leaf].frozen = true;
+    s->ref[i].slot = slot;
+    if (owner->frozen) s->leaf[s->ref[i].leaf].frozen = true;
     w->at++;
 }
 
 /* Whether an earlier place is this very field, because a shared layer stands in the model twice. */
-static bool flux__spot_again(const flux_state *s, int spot) {
-    for (int i = s->leaf[s->spot[spot].leaf].spot; i < spot; i++)
-        if (s->spot[i].slot == s->spot[spot].slot) return true;
+static bool flux__ref_again(const flux_state *s, int ref) {
+    for (int i = s->leaf[s->ref[ref].leaf].ref; i < ref; i++)
+        if (s->ref[i].slot == s->ref[ref].slot) return true;
     return false;
 }
 
 /* Finds each leaf's present tensor and how many fields hold it, and checks that fields that were
    tied at flux_setup still hold that tensor or a view of it. */
 static bool flux__check_ties(flux_state *s) {
-    for (int i = 0; i < s->nleaves; i++) s->leaf[i].now = *s->spot[s->leaf[i].spot].slot;
+    for (int i = 0; i < s->nleaves; i++) s->leaf[i].now = *s->ref[s->leaf[i].ref].slot;
     for (int i = 0; i < s->nspots; i++) {
-        flux__trainee *l = &s->leaf[s->spot[i].leaf];
-        flux_tensor *x = *s->spot[i].slot;
-        if ((s->spot[i].view ? x->base : x) != l->now)
+        flux__trained_param *l = &s->leaf[s->ref[i].leaf];
+        flux_tensor *x = *s->ref[i].slot;
+        if ((s->ref[i].view ? x->base : x) != l->now)
             return FLUX__REFUSE(
                 "update: %.100s was tied to %.100s at flux_setup and is not any more",
-                s->spot[i].path, s->spot[l->spot].path);
-        if (!s->spot[i].view && !flux__spot_again(s, i)) l->owners++;
+                s->ref[i].path, s->ref[l->ref].path);
+        if (!s->ref[i].view && !flux__ref_again(s, i)) l->owners++;
     }
     return true;
 }
@@ -32406,7 +32467,7 @@ static flux_tensor *flux__state_sample(const flux_state *s, int leaf) {
 
 /* A parameter that somebody has replaced since the last update must still fit its state. */
 static bool flux__check_replaced(const flux_state *s, int leaf) {
-    const flux__trainee *l = &s->leaf[leaf];
+    const flux__trained_param *l = &s->leaf[leaf];
     if (!flux__same_dims(l->p, l->now) || l->p->dtype != l->now->dtype)
         return FLUX__REFUSE("update: %.100s is %s, but was %s at flux_setup",
                             flux__leaf_path(s, leaf), flux__describe(l->now).s,
@@ -32432,14 +32493,14 @@ static bool flux__check_device(const flux_state *s, int leaf) {
 /* Walks the model: fills in each place's field and each leaf's present tensor, and checks that it
    is the model of flux_setup. */
 static bool flux__meet_model(flux_state *s, flux_layer *model) {
-    flux__meeting w = { s, 0, false };
+    flux__ref_check w = { s, 0, false };
     s->npending = 0;
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].frozen = false, s->leaf[i].owners = 0;
-    if (!flux__walk_all(model, flux__spot_meet, NULL, &w) || w.bad) return false;
+    if (!flux__walk_all(model, flux__ref_meet, NULL, &w) || w.bad) return false;
     if (w.at < s->nspots)
         return FLUX__REFUSE(
             "update: this model has no parameter %.100s, which the one of flux_setup had",
-            s->spot[w.at].path);
+            s->ref[w.at].path);
     if (!flux__check_ties(s)) return false;
     for (int i = 0; i < s->nleaves; i++)
         if (!flux__check_device(s, i) ||
@@ -32469,7 +32530,7 @@ static bool flux__take_scale(flux_state *s) {
 static bool flux__take_counts(flux_state *s) {
     if (!flux__take_scale(s)) return false;
     for (int i = 0; i < s->nleaves; i++) {
-        flux__trainee *l = &s->leaf[i];
+        flux__trained_param *l = &s->leaf[i];
         int64_t *t = &s->t[i * s->nrules];
         if (!l->steps) continue;
         if (flux_read(l->steps, t, (size_t)s->nrules * sizeof *t) != 0) return false;
@@ -32492,14 +32553,14 @@ static flux_tensor *flux__gradient_by(const flux_grads *g, const flux_tensor *x,
 
 /* Whether the master copy is out of date: the parameter was replaced by another tensor (loaded,
    say), and the master was not. */
-static bool flux__master_stale(const flux__trainee *l) {
+static bool flux__master_stale(const flux__trained_param *l) {
     return l->now != l->p && (!l->master_seen || l->master_seen == l->master);
 }
 
 /* Sets up the leaf's flux__step with its gradient, unscaled through k->scale, and its parameter in
    the dtype of the states. Without a gradient, or if frozen, k->d stays NULL: no step is made. */
 static bool flux__start_step(flux_state *s, int leaf, const flux_grads *g) {
-    flux__trainee *l = &s->leaf[leaf];
+    flux__trained_param *l = &s->leaf[leaf];
     flux__step *k = &s->step[leaf];
     flux_tensor *d = l->frozen ? NULL : flux__gradient_by(g, l->now, leaf);
     memset((void *)k, 0, sizeof *k);
@@ -32558,7 +32619,7 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
 /* Records the new parameter, p - scale * d in p's dtype, and the new master copy
    if there is one. */
 static bool flux__finish_step(flux_state *s, int leaf) {
-    flux__trainee *l = &s->leaf[leaf];
+    flux__trained_param *l = &s->leaf[leaf];
     flux__step *k = &s->step[leaf];
     if (!k->d) return true;
     flux_tensor *p = flux__scaled_sum(k, k->d, -k->scale, k->p);
@@ -32568,14 +32629,15 @@ static bool flux__finish_step(flux_state *s, int leaf) {
 }
 
 /* For a place that holds a view of its leaf's tensor: records the same view of the new tensor. */
-static bool flux__finish_view(flux_state *s, flux__spot *spot) {
-    flux__trainee *l = &s->leaf[spot->leaf];
-    flux_tensor *x = *spot->slot;
-    spot->next = NULL;
-    if (!spot->view || !l->next) return true;
+static bool flux__finish_view(flux_state *s, flux__param_ref *ref) {
+    flux__trained_param *l = &s->leaf[ref->leaf];
+    flux_tensor *x = *ref->slot;
+    ref->next = NULL;
+    if (!ref->view || !l->next) return true;
     flux_shape dims = flux__dims(x);
-    spot->next = flux__strided(l->next, &dims, x->offset, x->stride, x->offset, x->stride, l->next);
-    return spot->next != NULL;
+    ref->next = flux__as_strided(l->next, &dims, x->offset, x->stride, x->offset, x->stride,
+                                 l->next);
+    return ref->next != NULL;
 }
 
 /* Records the graph of the whole update: every leaf through every rule, then
@@ -32592,7 +32654,7 @@ static bool flux__build_update(flux_state *s, const flux_grads *g) {
     for (int i = 0; i < s->nleaves; i++)
         if (!flux__finish_step(s, i)) return false;
     for (int i = 0; i < s->nspots; i++)
-        if (!flux__finish_view(s, &s->spot[i])) return false;
+        if (!flux__finish_view(s, &s->ref[i])) return false;
     return true;
 }
 
@@ -32611,7 +32673,7 @@ static int flux__list_new(flux_state *s, int n, flux_tensor *old, flux_tensor *f
 static int flux__list_news(flux_state *s) {
     int n = 0;
     for (int i = 0; i < s->nleaves; i++) {
-        flux__trainee *l = &s->leaf[i];
+        flux__trained_param *l = &s->leaf[i];
         n = flux__list_new(s, n, l->now, l->next, l->owners + (l->now == l->p));
         if (l->next_master != l->next) n = flux__list_new(s, n, l->master, l->next_master, 1);
         for (int k = i * s->nstates; k < (i + 1) * s->nstates; k++)
@@ -32623,12 +32685,12 @@ static int flux__list_news(flux_state *s) {
 /* Stores the new tensors in the model's fields and in the state; nothing here can fail. */
 static void flux__commit(flux_state *s) {
     for (int i = 0; i < s->nspots; i++) {
-        flux__spot *spot = &s->spot[i];
-        flux_tensor *fresh = spot->view ? spot->next : s->leaf[spot->leaf].next;
-        if (fresh) flux_assign(spot->slot, fresh);
+        flux__param_ref *ref = &s->ref[i];
+        flux_tensor *fresh = ref->view ? ref->next : s->leaf[ref->leaf].next;
+        if (fresh) flux_assign(ref->slot, fresh);
     }
     for (int i = 0; i < s->nleaves; i++) {
-        flux__trainee *l = &s->leaf[i];
+        flux__trained_param *l = &s->leaf[i];
         if (l->next) flux_assign(&l->p, l->next);
         if (l->next_master) flux_assign(&l->master, l->next_master);
         flux_assign(&l->master_seen, NULL);
@@ -32740,7 +32802,7 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     if (ok && !n && flux__any_awake(s))
         flux__note(FLUX_LOG_WARN, "update.nothing", true,
                    "update: the loss depends on no parameter of this %s", model->type->name);
-    for (int i = 0; i < s->nspots && ok; i++) flux_retain(s->spot[i].next);
+    for (int i = 0; i < s->nspots && ok; i++) flux_retain(s->ref[i].next);
     flux__reveal_object(h, NULL);
     if (ok && n)
         ok = flux__update_eval(g, n, s->olds, s->news, s->owners, s->npending, s->pending) == 0;
@@ -32748,7 +32810,7 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     if (ok && s->scaled) flux__next_scale(s, false);
     flux_assign(&s->scaled, NULL);
     for (int i = 0; i < n; i++) flux_release(s->news[i]);
-    for (int i = 0; i < s->nspots && n; i++) flux_release(s->spot[i].next);
+    for (int i = 0; i < s->nspots && n; i++) flux_release(s->ref[i].next);
     return ok ? 0 : -1;
 }
 
@@ -33171,12 +33233,13 @@ static flux_tensor *flux__read_tensor(flux__source *s, uint64_t at, const flux__
    reversed in blocks of at most 1024 bytes. */
 static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, size_t size) {
     const unsigned char *p = (const unsigned char *)data;
-    unsigned char turned[1024];
+    unsigned char transposed[1024];
     if (!flux__big_endian() || size == 1) return flux__out_write(o, data, (size_t)n * size);
     for (size_t part = 0; n > 0; n -= part, p += part * size) {
-        part = n < sizeof turned / size ? (size_t)n : sizeof turned / size;
-        for (size_t i = 0; i < part * size; i++) turned[i] = p[i - i % size + size - 1 - i % size];
-        if (!flux__out_write(o, turned, part * size)) return false;
+        part = n < sizeof transposed / size ? (size_t)n : sizeof transposed / size;
+        for (size_t i = 0; i < part * size; i++)
+            transposed[i] = p[i - i % size + size - 1 - i % size];
+        if (!flux__out_write(o, transposed, part * size)) return false;
     }
     return true;
 }
@@ -33473,9 +33536,9 @@ FLUX_DEF flux_tensor *flux_load_npy(const char *path) {
 
 /* Writes the heading for a tensor of this element type and shape to out, and returns its length, a
    multiple of 64, so that the data begin at one. */
-static size_t flux__npy_head(char *out, size_t room, const flux__element *e,
+static size_t flux__npy_head(char *out, size_t capacity, const flux__element *e,
                              const flux_shape *shape) {
-    flux__sink s = flux__sink_to(out, room);
+    flux__sink s = flux__sink_to(out, capacity);
     flux__put_bytes(&s, "\x93NUMPY\1\0\0\0", 10);
     flux__putf(&s, "{'descr': '%c%c%d', 'fortran_order': %s, 'shape': (", e->size > 1 ? '<' : '|',
                e->letter, e->size, shape->ndim > 1 ? "True" : "False");
@@ -34246,7 +34309,7 @@ typedef struct flux__list {
     const flux__thing *thing;
     int things;
     flux__stored *item;
-    int items, room;
+    int items, capacity;
     const char *prefix;                   /* name of the thing that is visited now; "": none */
     int prefix_length;
     bool ties, failed;                    /* ties: for the items of that thing */
@@ -34267,7 +34330,7 @@ static char *flux__full_name(const char *prefix, int length, const char *path) {
 /* Appends a tensor to the list; x may be NULL, as of an absent bias, and is not appended then. */
 static void flux__list_add(flux__list *l, const char *path, flux_tensor **field, flux_tensor *x) {
     if (l->failed || !x) return;
-    flux__stored *it = (flux__stored *)flux__grow(l->item, &l->room, l->items + 1, sizeof *it);
+    flux__stored *it = (flux__stored *)flux__grow(l->item, &l->capacity, l->items + 1, sizeof *it);
     if (it) l->item = it;
     char *name = it ? flux__full_name(l->prefix, l->prefix_length, path) : NULL;
     l->failed = !name;
@@ -34845,7 +34908,7 @@ FLUX__BEGIN_COLD
 
 /* Layout of PyTorch's tensor, once its dims are reversed: TURNED is the transpose of ours; FLIPPED
    is a convolution kernel that is reversed along its window dims. */
-enum { FLUX__TORCH_TURNED = 1, FLUX__TORCH_FLIPPED = 2 };
+enum { FLUX__TORCH_TRANSPOSED = 1, FLUX__TORCH_FLIPPED = 2 };
 
 /* What PyTorch calls one field of a layer and how it stores it. */
 typedef struct flux__torch_row {
@@ -34859,18 +34922,18 @@ typedef struct flux__torch_row {
 } flux__torch_row;
 static const flux__torch_row flux__torch_rows[] = {
 #define FLUX__TORCH_HEADS(name, part)                                                                 \
-    { flux__dense_call, name, "weight", "in_proj_weight", FLUX__TORCH_TURNED, part, 3, NULL },        \
-    { flux__dense_call, name, "weight", name "_weight", FLUX__TORCH_TURNED, 0, 0, NULL },             \
+    { flux__dense_call, name, "weight", "in_proj_weight", FLUX__TORCH_TRANSPOSED, part, 3, NULL },        \
+    { flux__dense_call, name, "weight", name "_weight", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },             \
     { flux__dense_call, name, "bias", "in_proj_bias", 0, part, 3, NULL }
 #define FLUX__TORCH_CELL(within)                                                                      \
-    { flux__cell_call, within, "Wi", "weight_ih", FLUX__TORCH_TURNED, 0, 0, NULL },                   \
-    { flux__cell_call, within, "Wh", "weight_hh", FLUX__TORCH_TURNED, 0, 0, NULL },                   \
+    { flux__cell_call, within, "Wi", "weight_ih", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },                   \
+    { flux__cell_call, within, "Wh", "weight_hh", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },                   \
     { flux__cell_call, within, "bias", "bias_ih", 0, 0, 0, "bias_hh" },                               \
     { flux__cell_call, within, "bias_h", "bias_hh", 0, 2, 3, NULL }
     FLUX__TORCH_HEADS("q_proj", 0), FLUX__TORCH_HEADS("k_proj", 1), FLUX__TORCH_HEADS("v_proj", 2),
     FLUX__TORCH_CELL("cell"), FLUX__TORCH_CELL(NULL),
-    { flux__dense_call, NULL, "weight", "weight", FLUX__TORCH_TURNED, 0, 0, NULL },
-    { flux__bilinear_call, NULL, "weight", "weight", FLUX__TORCH_TURNED, 0, 0, NULL },
+    { flux__dense_call, NULL, "weight", "weight", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },
+    { flux__bilinear_call, NULL, "weight", "weight", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },
     { flux__conv_call, NULL, "weight", "weight", FLUX__TORCH_FLIPPED, 0, 0, NULL },
     { flux__convtranspose_call, NULL, "weight", "weight", FLUX__TORCH_FLIPPED, 0, 0, NULL },
     { flux__scale_call, NULL, "scale", "weight", 0, 0, 0, NULL },
@@ -34885,7 +34948,7 @@ typedef struct flux__torch {              /* one call of flux_load_torch */
     const char *map;                      /* the caller's; NULL: none */
     flux__archive z;
     flux__torch_item *item;               /* tensors read so far, each with its path in our model */
-    int items, room;
+    int items, capacity;
     bool failed;                          /* an error has been raised; the walk does nothing more */
 } flux__torch;
 
@@ -34991,7 +35054,7 @@ static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry
                 *b = x && added ? flux__entry_read(&t->z, added) : NULL;
     flux_shape order = flux__shape(NULL, x ? x->ndim : 0);
     for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
-    if (x && row && row->layout == FLUX__TORCH_TURNED) y = flux_permute_to(x, order);
+    if (x && row && row->layout == FLUX__TORCH_TRANSPOSED) y = flux_permute_to(x, order);
     if (x && row && row->layout == FLUX__TORCH_FLIPPED && x->ndim > 2)
         y = flux__flip_kernel(x, x->ndim - 2);
     if (y && row && row->parts && y->ndim && y->dim[0] == row->parts * old->dim[0])
@@ -35043,7 +35106,7 @@ static void flux__torch_field(flux_tensor **slot, const char *path, bool trained
     flux__entry *e, *added;
     (void)trained;
     if (t->failed || !flux__torch_find(t, path, owner, &row, &e, &added)) return;
-    flux__torch_item *it = (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1,
+    flux__torch_item *it = (flux__torch_item *)flux__grow(t->item, &t->capacity, t->items + 1,
                                                           sizeof *it);
     if (it) t->item = it;
     flux_tensor *value = it ? flux__torch_read(t, e, added, row, owner, *slot, path) : NULL;
@@ -35633,7 +35696,7 @@ FLUX__BEGIN_COLD
 
 typedef struct flux__shown_model {        /* one printing of a model */
     flux__sink *sink;
-    flux__pairs seen;                     /* set of parameters in earlier lines, or of memory */
+    flux__hashmap seen;                     /* set of parameters in earlier lines, or of memory */
 } flux__shown_model;
 
 typedef struct flux__summary {            /* counts of one line, or of the whole model */
@@ -35648,7 +35711,7 @@ typedef struct flux__summary {            /* counts of one line, or of the whole
 /* Adds p to the set of what has been seen; true if it was not there. */
 static bool flux__first_sight(flux__shown_model *shown, const void *p) {
     bool fresh = true;
-    (void)flux__pairs_at(&shown->seen, p, &fresh);
+    (void)flux__hashmap_at(&shown->seen, p, &fresh);
     return fresh;
 }
 
@@ -35824,7 +35887,7 @@ static void flux__put_totals(flux__shown_model *shown, flux_layer *m) {
     flux__sink *s = shown->sink;
     flux__summary t = flux__summary_start(shown);
     char bytes[32];
-    flux__pairs_free(&shown->seen);       /* from here on the set holds memory, not parameters */
+    flux__hashmap_free(&shown->seen);       /* from here on the set holds memory, not parameters */
     t.total = true;
     flux_visit(m, flux__summary_tensor, &t);
     flux_format_bytes(t.bytes, bytes, sizeof bytes);
@@ -35876,7 +35939,7 @@ static void flux__put_whole_model(flux__sink *s, flux_layer *m) {
     flux__shown_model shown = { s, { NULL, 0, 0 } };
     if (FLUX__GONE("print", m)) return;
     flux__put_model(&shown, m, 0);
-    flux__pairs_free(&shown.seen);
+    flux__hashmap_free(&shown.seen);
 }
 
 FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {
@@ -35964,7 +36027,7 @@ static int64_t flux__name_text(const flux__watch_row *row, int step, char *out, 
 }
 
 /* Widens a column to `to` characters, if it is narrower. */
-static void flux__make_room(int64_t *width, int64_t to) {
+static void flux__widen_column(int64_t *width, int64_t to) {
     if (*width < to) *width = to;
 }
 
@@ -35976,22 +36039,22 @@ static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *t
         if (w->row[i].depth > 8) t.step = 1;
     for (int i = 0; i <= w->n; i++) {
         const flux__watch_row *row = i < w->n ? &w->row[i] : total;
-        if (row->layer) flux__make_room(&t.name, flux__name_text(row, t.step, NULL, 0));
-        flux__make_room(&t.out, (int64_t)strlen(row->out));
+        if (row->layer) flux__widen_column(&t.name, flux__name_text(row, t.step, NULL, 0));
+        flux__widen_column(&t.out, (int64_t)strlen(row->out));
         flux__cell_number(row->numbers, text, sizeof text);
-        flux__make_room(&t.numbers, (int64_t)strlen(text));
+        flux__widen_column(&t.numbers, (int64_t)strlen(text));
         flux__cell_number(row->products, text, sizeof text);
-        flux__make_room(&t.products, (int64_t)strlen(text));
+        flux__widen_column(&t.products, (int64_t)strlen(text));
         flux_format_bytes(row->bytes, text, sizeof text);
-        flux__make_room(&t.bytes, (int64_t)strlen(text));
+        flux__widen_column(&t.bytes, (int64_t)strlen(text));
     }
-    int64_t room = FLUX__TABLE - (t.numbers + t.products + t.bytes + 8);   /* for name and out */
-    if (t.name + t.out > room && t.out > FLUX__TABLE_OUT) {
+    int64_t space = FLUX__TABLE - (t.numbers + t.products + t.bytes + 8);   /* for name and out */
+    if (t.name + t.out > space && t.out > FLUX__TABLE_OUT) {
         int64_t least = t.name < FLUX__TABLE_NAME ? t.name : (int64_t)FLUX__TABLE_NAME;
-        if (t.out > room - least) t.out = room - least;
+        if (t.out > space - least) t.out = space - least;
         if (t.out < FLUX__TABLE_OUT) t.out = FLUX__TABLE_OUT;
     }
-    if (t.name > room - t.out) t.name = room - t.out;
+    if (t.name > space - t.out) t.name = space - t.out;
     return t;
 }
 
@@ -36029,10 +36092,10 @@ static void flux__put_watch_end(flux__sink *s, flux_layer *m) {
     flux__summary frozen = flux__summary_start(&shown), all = frozen;
     char text[48];
     flux__fields(m, flux__frozen_new, &frozen);
-    flux__pairs_free(&shown.seen);
+    flux__hashmap_free(&shown.seen);
     all.total = true;
     flux_visit(m, flux__summary_tensor, &all);
-    flux__pairs_free(&shown.seen);
+    flux__hashmap_free(&shown.seen);
     if (frozen.numbers) {
         flux__put(s, "* frozen: flux_update leaves ");
         flux__put_integer(s, frozen.numbers, true);
@@ -36061,7 +36124,7 @@ static void flux__put_watch(flux__sink *s, flux__watch *w) {
     }
     flux__summary left = flux__summary_start(&shown);
     flux_visit(w->row[0].layer, flux__summary_new, &left);
-    flux__pairs_free(&shown.seen);
+    flux__hashmap_free(&shown.seen);
     rest.numbers = left.numbers;
     total.numbers += rest.numbers;
     flux__table t = flux__table_of(w, &total);

@@ -152,7 +152,7 @@ static int flux__cu_device(int id, flux__gpu_info *info) {
     /* attributes 75 and 76: COMPUTE_CAPABILITY_MAJOR and _MINOR; 16: MULTIPROCESSOR_COUNT */
     if (code == 0) code = flux__cu.DeviceGetAttribute(&major, 75, device);
     if (code == 0) code = flux__cu.DeviceGetAttribute(&minor, 76, device);
-    if (code == 0) code = flux__cu.DeviceGetAttribute(&info->units, 16, device);
+    if (code == 0) code = flux__cu.DeviceGetAttribute(&info->multiprocessors, 16, device);
     snprintf(info->arch, sizeof info->arch, "sm_%d%d", major, minor);
     return code;
 }

@@ -184,7 +184,7 @@ static int flux__roc_device(int id, flux__gpu_info *info) {
             break;
         }
     /* attribute 63: MultiprocessorCount */
-    if (code == 0) code = flux__roc.DeviceGetAttribute(&info->units, 63, id);
+    if (code == 0) code = flux__roc.DeviceGetAttribute(&info->multiprocessors, 63, id);
     FLUX_FREE(properties);
     return code;
 }

@@ -635,7 +635,7 @@ static void epochs(bool stop) {
     flux__each_leave(&e);
 }
 static void some_turns(void) {
-    flux__turns e = flux__times_start(below(4));
+    flux__iterations e = flux__times_start(below(4));
     while (flux__times_next(&e, __FILE__, __LINE__)) {
         flux__block b = flux__block_enter(true, one_in(2), __FILE__, __LINE__);
         flux_exp(flux_ones(2));

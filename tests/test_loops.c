@@ -101,7 +101,7 @@ static double d_tanhshrink(double a, double b, double c) {
     return fabs(a) < 1 ? a * k / (1 + k) : a - tanh(a);
 }
 static double d_relu(double a, double b, double c) { (void)b, (void)c; return a <= 0 ? 0 : a; }
-static double d_gate(double a, double b, double c) { (void)c; return isgreater(a, 0) ? b : 0; }
+static double d_relu_backward(double a, double b, double c) { (void)c; return isgreater(a, 0) ? b : 0; }
 static double d_lerp(double a, double b, double c) { return a + c * (b - a); }
 /* What rounding does to the exponent counts: it is as large as 88. */
 static double d_gelu(double a, double b, double c) { return a * d_sigmoid(a * (1.5957691216057308 + 0.07135481627260025 * a * a), b, c); }
@@ -127,7 +127,7 @@ static int64_t i_result(const char *op, int64_t a, int64_t b, int64_t c, int bit
     if (!strcmp(op, "max2")) return a < b ? b : a;
     if (!strcmp(op, "min2")) return a < b ? a : b;
     if (!strcmp(op, "relu")) return a < 0 ? 0 : a;
-    if (!strcmp(op, "gate")) return a > 0 ? b : 0;
+    if (!strcmp(op, "relu_backward")) return a > 0 ? b : 0;
     if (!strcmp(op, "where")) return a ? b : c;
     if (!strcmp(op, "eq")) return a == b;
     if (!strcmp(op, "ne")) return a != b;
@@ -153,7 +153,7 @@ static const reference references[] = {
     { "rsqrt", d_rsqrt, 1.5 }, { "exp", d_exp, 1.25 }, { "log", d_log, 1 }, { "log1p", d_log1p, 1 }, { "expm1", d_expm1, 1.65 },
     { "sin", d_sin, 1 }, { "cos", d_cos, 1 }, { "tanh", d_tanh, 1.3 }, { "erf", d_erf, 1.3 }, { "floor", d_floor, 0 },
     { "ceil", d_ceil, 0 }, { "round", d_round, 0 }, { "sigmoid", d_sigmoid, 1.3 }, { "softplus", d_softplus, 1.75 },
-    { "logcosh", d_logcosh, 8 }, { "tanhshrink", d_tanhshrink, 8 }, { "relu", d_relu, 0 }, { "gate", d_gate, 0 }, { "lerp", d_lerp, 0 }, { "fma", d_fma, 0 }, { "gelu", d_gelu, 200 },
+    { "logcosh", d_logcosh, 8 }, { "tanhshrink", d_tanhshrink, 8 }, { "relu", d_relu, 0 }, { "relu_backward", d_relu_backward, 0 }, { "lerp", d_lerp, 0 }, { "fma", d_fma, 0 }, { "gelu", d_gelu, 200 },
     { "gelu_slope", d_gelu_slope, 2 } };
 
 static const reference *reference_of(int op) {
@@ -729,7 +729,7 @@ TEST(a_short_row_is_joined_alike_wherever_it_stands) {
     for (int level = 0; level < levels(); level++)
         for (int n = 0; n < MOST; n++)
             for (int red = 0; red < 4; red++) {
-                const flux__fold_fn fold = section(level)->folds[red];
+                const flux__hreduce_fn fold = section(level)->folds[red];
                 const float odd = n % 3 ? NAN : INFINITY;
                 for (int i = 0; i < ROWS * n; i++) x[i] = 0.5f + fabsf(mild()) / 8;
                 if (n) x[3 * n + n / 2] = odd, x[4 * n] = -odd;

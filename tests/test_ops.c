@@ -20,7 +20,7 @@ REF(and, a != 0 && b != 0) REF(or, a != 0 || b != 0) REF(not, a == 0) REF(where,
 REF(sgn, ref_sign(a)) REF(square, a * a) REF(sqrt, sqrt(a)) REF(rsqrt, 1 / sqrt(a)) REF(exp, exp(a)) REF(log, log(a))
 REF(log1p, log1p(a)) REF(expm1, expm1(a)) REF(sin, sin(a)) REF(cos, cos(a)) REF(tanh, tanh(a)) REF(erf, erf(a))
 REF(floor, floor(a)) REF(ceil, ceil(a)) REF(round, nearbyint(a)) REF(sigmoid, 1 / (1 + exp(-a))) REF(softplus, log1p(exp(a)))
-REF(relu, a > 0 ? a : 0) REF(gate, a > 0 ? b : 0) REF(lerp, a + c * (b - a)) REF(fma, a * b + c)
+REF(relu, a > 0 ? a : 0) REF(relu_backward, a > 0 ? b : 0) REF(lerp, a + c * (b - a)) REF(fma, a * b + c)
 REF(gelu_slope, 0.5 * (1 + tanh(0.7978845608028654 * (a + 0.044715 * a * a * a))) + 0.5 * a * (1 - pow(tanh(0.7978845608028654 * (a + 0.044715 * a * a * a)), 2)) *
                 0.7978845608028654 * (1 + 0.134145 * a * a))
 REF(logcosh, log(cosh(a))) REF(tanhshrink, a - tanh(a))
@@ -37,7 +37,7 @@ static const reference refs[] = {
     { "log1p", -0.5, 2, true, ref_log1p }, { "expm1", -2, 2, true, ref_expm1 }, { "sin", -4, 4, true, ref_sin }, { "cos", -4, 4, true, ref_cos },
     { "tanh", -3, 3, true, ref_tanh }, { "erf", -3, 3, true, ref_erf }, { "floor", -4, 4, true, ref_floor }, { "ceil", -4, 4, true, ref_ceil },
     { "round", -4, 4, true, ref_round }, { "sigmoid", -5, 5, true, ref_sigmoid }, { "softplus", -5, 5, true, ref_softplus },
-    { "relu", -2, 2, true, ref_relu }, { "gate", -2, 2, true, ref_gate }, { "lerp", -2, 2, true, ref_lerp }, { "fma", -2, 2, true, ref_fma },
+    { "relu", -2, 2, true, ref_relu }, { "relu_backward", -2, 2, true, ref_relu_backward }, { "lerp", -2, 2, true, ref_lerp }, { "fma", -2, 2, true, ref_fma },
     { "logcosh", -3, 3, true, ref_logcosh }, { "tanhshrink", -3, 3, true, ref_tanhshrink }, { "gelu", -4, 4, true, ref_gelu }, { "gelu_slope", -4, 4, true, ref_gelu_slope }
 };
 enum { NREFS = sizeof refs / sizeof refs[0], N = 37 };

@@ -759,7 +759,7 @@ TEST(product_without_memory) {
     no_memory = 1;
     flux__gemm_plan plan;
     flux__gemm_plan_for(&plan, true, &p.job);
-    if (flux__gemm_by_dots(&plan, &p.job) > 1) /* not with the shortest vectors */
+    if (flux__gemm_by_inner(&plan, &p.job) > 1) /* not with the shortest vectors */
         CHECK_ERROR(CHECK(flux__gemm(true, &p.job) == -1), "matmul: out of memory for a product of 10x1000 by 1000x50");
     no_memory = 0;
     drop(&p);

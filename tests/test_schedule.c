@@ -154,7 +154,7 @@ TEST(steps_of_a_sequence_join_in_the_gradient) {
     flux_tensor *x = flux_eval(flux_randn(4, 10, 3));
     flux_update(opt, m, flux_gradient(flux_sum(flux_square(flux_call(m, x))), m));
     CHECK(kernels_of(FLUX__K_MATMUL) == 1 + 9 + 9 + 2);    /* Wi x; Wh h; back through Wh; by Wi and by Wh */
-    CHECK(kernels_of(FLUX__K_SPREAD) == 0);
+    CHECK(kernels_of(FLUX__K_STRIDED_SCATTER) == 0);
     CHECK(kernels_of(FLUX__K_CAT) == 1 + 10 + 1);          /* outputs, the gates' gradients, and those of all steps */
     CHECK(kernels_of(FLUX__K_FUSED) <= 20);                /* a step forward, little else */
 }

@@ -94,9 +94,9 @@ TEST(models_states_and_gradients_after_their_scope) {
 
 TEST(what_was_freed_is_freed_in_the_end) {
     flux_tensor *x = flux_eval(flux_ones(2));
-    flux_times (i, 4 * FLUX__GRAVES) flux_add(x, 1);
+    flux_times (i, 4 * FLUX__QUARANTINE) flux_add(x, 1);
     const flux__thread *t = flux__self();
-    CHECK(FLUX__ASAN || t->buried > 4 * FLUX__GRAVES);
+    CHECK(FLUX__ASAN || t->buried > 4 * FLUX__QUARANTINE);
     CHECK(t->nspare == 0);
 }
 
@@ -114,7 +114,7 @@ static void count_note(flux_level level, const char *id, const char *message, vo
 static void begin_small(void) {
     flux_silence(NULL);
     flux_on_log(count_note, NULL);
-    flux__arena *pool = &flux__arenas[test_device.backend][test_device.id];
+    flux__class_pool *pool = &flux__class_pools[test_device.backend][test_device.id];
     flux__scope_most = 8 << 20;
     pool->looked = pool->stats.live;
     notes = 0;

@@ -15,10 +15,14 @@ FLUX_API void flux__block_end(flux__block *b, const char *file, int line);
 FLUX_API void flux__block_leave(flux__block *b);
 /* flux_times: iteration `at` of n. inner stays 1 if `break` leaves the body; failures: the number
    of errors before the loop, to notice new ones. */
-typedef struct flux__turns { int64_t at, n, failures; int inner; flux__block turn; } flux__turns;
-FLUX_API flux__turns flux__times_start(int64_t n);
-FLUX_API bool flux__times_next(flux__turns *e, const char *file, int line);
-FLUX_API void flux__times_leave(flux__turns *e);
+typedef struct flux__iterations {
+    int64_t at, n, failures;
+    int inner;
+    flux__block turn;
+} flux__iterations;
+FLUX_API flux__iterations flux__times_start(int64_t n);
+FLUX_API bool flux__times_next(flux__iterations *e, const char *file, int line);
+FLUX_API void flux__times_leave(flux__iterations *e);
 typedef struct flux__each_args {
     FLUX__DUMMY
     flux_loader *loader FLUX__ZERO;
@@ -69,7 +73,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #  define FLUX__COUNTER(n) int            /* without typeof, which C has only since 2023 */
 #endif
 #define FLUX__TIMES(i, n)                                                                          \
-    for (flux__turns i##_turns FLUX__CLEANUP(flux__times_leave) =                                  \
+    for (flux__iterations i##_turns FLUX__CLEANUP(flux__times_leave) =                                  \
              flux__times_start((int64_t)(n));                                                      \
          flux__times_next(&i##_turns, __FILE__, __LINE__);)                                        \
         for (FLUX__UNUSED FLUX__COUNTER(n) i = (FLUX__COUNTER(n))i##_turns.at; i##_turns.inner;    \

@@ -64,7 +64,7 @@ typedef struct flux__backend {
     int (*download)(int id, void *dst, const void *src, size_t bytes);
     int (*copy)(int to, void *dst, int from, const void *src, size_t bytes);
     int (*wait)(int id);                                    /* until all its work is done */
-    int (*room)(int id, size_t *available, size_t *total);  /* bytes; may be NULL: not known */
+    int (*memory)(int id, size_t *available, size_t *total);  /* bytes; may be NULL: not known */
     /* Makes the plan's kernels for this device ready to run: fills ready and scratch of each.
        False: they can't be, which is an error. */
     bool (*ready)(flux_device d, struct flux__plan *plan, struct flux__graph *g);

@@ -16,7 +16,7 @@
 
    Invariant: an object is released before the things that its release needs:
    first the objects that the thread's scopes own, newest first, then its plans,
-   then its lists of spare nodes and of graves, then the state itself.
+   then its lists of spare nodes and of freed handles, then the state itself.
    flux_shutdown ends the calling thread's state, the worker threads and the
    trace file before it trims the buffer pools, and closes the GPU drivers last,
    since freeing device memory needs them. Calling it twice does no harm.
@@ -41,9 +41,9 @@ static void flux__thread_free(void *state) {
         flux__free(node);
     }
     t->nspare = 0;
-    for (int i = 0; t->graves && i < FLUX__GRAVES; i++)
-        flux__free(t->graves[i].object);
-    flux__free(t->graves);
+    for (int i = 0; t->freed && i < FLUX__QUARANTINE; i++)
+        flux__free(t->freed[i].object);
+    flux__free(t->freed);
     flux__tls_set(NULL, NULL);
     flux__free(t->scratch);
     flux__free(t->owned);
@@ -64,9 +64,9 @@ FLUX_DEF void flux_shutdown(void) {
     for (int b = 0; b < FLUX__BACKENDS; b++)
         for (int i = 0; i < FLUX__MAX_IDS; i++) {
             flux_device d = { b, i };
-            flux__arena_lock(&flux__arenas[b][i]);
-            flux__arena_trim(d, &flux__arenas[b][i]);
-            flux__arena_unlock(&flux__arenas[b][i]);
+            flux__class_pool_lock(&flux__class_pools[b][i]);
+            flux__class_pool_trim(d, &flux__class_pools[b][i]);
+            flux__class_pool_unlock(&flux__class_pools[b][i]);
         }
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
     flux__gpu_close();

@@ -90,7 +90,7 @@ static flux__thread *flux__self_new(void) {
         snprintf(t->error.text, sizeof t->error.text,
                  "out of memory: %zu bytes for a thread's state", sizeof *t);
     flux__no_self = false;
-    t->scope_room = 16;
+    t->scope_capacity = 16;
     memset(t->scope, 0, sizeof *t->scope);
     t->nscopes = 1;
     flux__mutex_lock(&flux__lock);

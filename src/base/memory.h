@@ -10,9 +10,9 @@
 
 /* ---------------------------------------------------------------------- base/memory.h
    Memory: allocation of the library's own data, where running out is an error
-   (flux__malloc, flux__grow); flux__pairs, a hash table keyed by address; and
+   (flux__malloc, flux__grow); flux__hashmap, a hash table keyed by address; and
    the buffers that hold tensors' elements, from one caching pool per device
-   (flux__arena, an array indexed by back end and device id).
+   (flux__class_pool, an array indexed by back end and device id).
 
    Invariant: a freed buffer stays in its device's pool under its size class, so
    that a training step that repeats allocates nothing. Size classes grow in
@@ -32,11 +32,11 @@ FLUX__BEGIN_HOT
 
 static void *flux__malloc(size_t bytes);  /* NULL: "out of memory: N bytes" is recorded */
 static void *flux__zalloc(size_t bytes);
-static void *flux__grow_more(void *array, int *room, int want, size_t size);
+static void *flux__grow_more(void *array, int *capacity, int want, size_t size);
 /* The array, reallocated if it needs to be, with capacity (*room) for `want` elements of `size`
    bytes. NULL is an error, and the array is as it was. */
-static FLUX__INLINE void *flux__grow(void *array, int *room, int want, size_t size) {
-    return want <= *room ? array : flux__grow_more(array, room, want, size);
+static FLUX__INLINE void *flux__grow(void *array, int *capacity, int want, size_t size) {
+    return want <= *capacity ? array : flux__grow_more(array, capacity, want, size);
 }
 
 /* ---------------- host memory of the library's own */
@@ -53,12 +53,12 @@ static void *flux__zalloc(size_t bytes) {
     return p;
 }
 
-static void *flux__grow_more(void *array, int *room, int want, size_t size) {
-    int more = *room < 32 ? 64 : *room * 2;
+static void *flux__grow_more(void *array, int *capacity, int want, size_t size) {
+    int more = *capacity < 32 ? 64 : *capacity * 2;
     if (more < want) more = want;
     void *p = FLUX_REALLOC(array, (size_t)more * size);
     if (!p) return flux__fail("out of memory: %zu bytes", (size_t)more * size);
-    *room = more;
+    *capacity = more;
     return p;
 }
 
@@ -66,34 +66,34 @@ static void *flux__grow_more(void *array, int *room, int want, size_t size) {
    Open addressing with linear probing; room, the capacity, is a power of two, at least 2 count. */
 
 /* The pair of this key, or the empty pair (key NULL) where the key belongs. p->at is not NULL. */
-static flux__pair *flux__pairs_find(const flux__pairs *p, const void *key) {
+static flux__pair *flux__hashmap_find(const flux__hashmap *p, const void *key) {
     size_t i = (size_t)(((uint64_t)(uintptr_t)key >> 4) * 0x9e3779b97f4a7c15u >> 20);
-    while (p->at[i & (p->room - 1)].key && p->at[i & (p->room - 1)].key != key) i++;
-    return &p->at[i & (p->room - 1)];
+    while (p->at[i & (p->capacity - 1)].key && p->at[i & (p->capacity - 1)].key != key) i++;
+    return &p->at[i & (p->capacity - 1)];
 }
 
-static bool flux__pairs_has(const flux__pairs *p, const void *key) {
-    return p->at && flux__pairs_find(p, key)->key;
+static bool flux__hashmap_has(const flux__hashmap *p, const void *key) {
+    return p->at && flux__hashmap_find(p, key)->key;
 }
-static void *flux__pairs_get(const flux__pairs *p, const void *key) {
-    return p->at ? flux__pairs_find(p, key)->value : NULL;
+static void *flux__hashmap_get(const flux__hashmap *p, const void *key) {
+    return p->at ? flux__hashmap_find(p, key)->value : NULL;
 }
 
 /* The pair of this key. If there is none, it is added with value NULL and *fresh becomes true. The
    address holds until the next call. NULL: out of memory. */
-static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) {
-    if (2 * (p->count + 1) > p->room) {
-        flux__pairs more;
-        more.room = p->room ? 2 * p->room : 32;
+static flux__pair *flux__hashmap_at(flux__hashmap *p, const void *key, bool *fresh) {
+    if (2 * (p->count + 1) > p->capacity) {
+        flux__hashmap more;
+        more.capacity = p->capacity ? 2 * p->capacity : 32;
         more.count = p->count;
-        more.at = (flux__pair *)flux__zalloc(more.room * sizeof *more.at);
+        more.at = (flux__pair *)flux__zalloc(more.capacity * sizeof *more.at);
         if (!more.at) return NULL;
-        for (size_t i = 0; i < p->room; i++)
-            if (p->at[i].key) *flux__pairs_find(&more, p->at[i].key) = p->at[i];
+        for (size_t i = 0; i < p->capacity; i++)
+            if (p->at[i].key) *flux__hashmap_find(&more, p->at[i].key) = p->at[i];
         flux__free(p->at);
         *p = more;
     }
-    flux__pair *pair = flux__pairs_find(p, key);
+    flux__pair *pair = flux__hashmap_find(p, key);
     *fresh = !pair->key;
     if (*fresh) {
         pair->key = key;
@@ -102,7 +102,7 @@ static flux__pair *flux__pairs_at(flux__pairs *p, const void *key, bool *fresh) 
     return pair;
 }
 
-static void flux__pairs_free(flux__pairs *p) {
+static void flux__hashmap_free(flux__hashmap *p) {
     flux__free(p->at);
     memset(p, 0, sizeof *p);
 }
@@ -112,105 +112,107 @@ static void flux__pairs_free(flux__pairs *p) {
 #define FLUX__MAX_IDS 16
 #define FLUX__SIZES 256
 
-typedef struct flux__arena {
+typedef struct flux__class_pool {
     flux__buffer *spare[FLUX__SIZES];     /* freed buffers by class; refs: address of the next */
     flux__buffer *live;                   /* those in use, linked by before and after */
     flux_mem stats;
     int64_t looked;                       /* when stats.live is above flux__scope_most + looked,
                                              flux__scopes_look is due: a scope may hold too much */
-} flux__arena;
-static flux__arena flux__arenas[FLUX__BACKENDS][FLUX__MAX_IDS];
+} flux__class_pool;
+static flux__class_pool flux__class_pools[FLUX__BACKENDS][FLUX__MAX_IDS];
 static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope may hold unwarned */
 
-/* Each pool has its own lock (at the same place of flux__arena_locks), since freeing device
+/* Each pool has its own lock (at the same place of flux__class_pool_locks), since freeing device
    memory may wait for the device. FLUX__MAX_LOCKS initialises FLUX__MAX_IDS locks. */
 #define FLUX__FOUR_LOCKS FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT, FLUX__MUTEX_INIT
 #define FLUX__MAX_LOCKS { FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS, FLUX__FOUR_LOCKS }
-static flux__mutex flux__arena_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = {
+static flux__mutex flux__class_pool_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = {
     FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
 
-static void flux__arena_lock(const flux__arena *pool) {
-    flux__mutex_lock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0]));
+static void flux__class_pool_lock(const flux__class_pool *pool) {
+    flux__mutex_lock(&flux__class_pool_locks[0][0] + (pool - &flux__class_pools[0][0]));
 }
-static void flux__arena_unlock(const flux__arena *pool) {
-    flux__mutex_unlock(&flux__arena_locks[0][0] + (pool - &flux__arenas[0][0]));
+static void flux__class_pool_unlock(const flux__class_pool *pool) {
+    flux__mutex_unlock(&flux__class_pool_locks[0][0] + (pool - &flux__class_pools[0][0]));
 }
 
 /* The size class of so many bytes; *room: the size of its buffers. They grow in eighths of a
    power of two, from 64 bytes, so at most an eighth of a buffer is wasted. */
-static FLUX__INLINE int flux__size_class(size_t bytes, size_t *room) {
+static FLUX__INLINE int flux__size_class(size_t bytes, size_t *capacity) {
     size_t unit = (bytes + 63) / 64, top = 1;
     int power = 0;
     if (unit == 0) unit = 1;
     while (top * 2 <= unit) top *= 2, power++;
     size_t step = top < 8 ? 1 : top / 8, k = (unit - top + step - 1) / step;
     if (k == 8 || (step == 1 && k == top)) k = 0, power++, top *= 2, step = top < 8 ? 1 : top / 8;
-    *room = (top + k * step) * 64;
+    *capacity = (top + k * step) * 64;
     return power * 8 + (int)k;
 }
 
 /* Frees all spare buffers of a pool whose lock the caller holds. */
-static void flux__arena_trim(flux_device d, flux__arena *pool) {
+static void flux__class_pool_trim(flux_device d, flux__class_pool *pool) {
     for (int i = 0; i < FLUX__SIZES; i++)
         while (pool->spare[i]) {
             flux__buffer *b = pool->spare[i];
             pool->spare[i] = (flux__buffer *)(intptr_t)b->refs;
-            pool->stats.reserved -= (int64_t)b->room;
-            if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
-            flux__backend_of(d.backend)->free(d.id, b->ptr, b->room);
+            pool->stats.reserved -= (int64_t)b->capacity;
+            if (!d.backend) FLUX__UNPOISON(b->ptr, b->capacity);
+            flux__backend_of(d.backend)->free(d.id, b->ptr, b->capacity);
             flux__free(b);
         }
 }
 
-/* A buffer of size class cls (room bytes): a spare one, or a new one. If the limit of
+/* A buffer of size class size_class (capacity bytes): a spare one, or a new one. If the limit of
    flux_mem_limit is reached or the device has no memory, the spare buffers are freed and the
    allocation is tried again. NULL: out of memory, not yet recorded as an error. The caller holds
    the pool's lock. */
-static flux__buffer *flux__arena_take(flux_device d, flux__arena *pool, int cls, size_t room) {
-    flux__buffer *b = pool->spare[cls];
+static flux__buffer *flux__class_pool_take(flux_device d, flux__class_pool *pool, int size_class,
+                                            size_t capacity) {
+    flux__buffer *b = pool->spare[size_class];
     if (b) {
-        pool->spare[cls] = (flux__buffer *)(intptr_t)b->refs;
-        if (!d.backend) FLUX__UNPOISON(b->ptr, b->room);
+        pool->spare[size_class] = (flux__buffer *)(intptr_t)b->refs;
+        if (!d.backend) FLUX__UNPOISON(b->ptr, b->capacity);
         return b;
     }
     int64_t limit = pool->stats.limit;
-    if (limit && pool->stats.reserved + (int64_t)room > limit) flux__arena_trim(d, pool);
-    if (limit && pool->stats.reserved + (int64_t)room > limit) return NULL;
+    if (limit && pool->stats.reserved + (int64_t)capacity > limit) flux__class_pool_trim(d, pool);
+    if (limit && pool->stats.reserved + (int64_t)capacity > limit) return NULL;
     b = (flux__buffer *)FLUX_MALLOC(sizeof *b);
     if (!b) return NULL;
     int64_t failures = flux__failures();
-    b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
+    b->ptr = flux__backend_of(d.backend)->alloc(d.id, capacity);
     if (!b->ptr && !flux__failed_since(failures)) {       /* out of memory; no other error */
-        flux__arena_trim(d, pool);
-        b->ptr = flux__backend_of(d.backend)->alloc(d.id, room);
+        flux__class_pool_trim(d, pool);
+        b->ptr = flux__backend_of(d.backend)->alloc(d.id, capacity);
     }
     if (!b->ptr) {
         flux__free(b);
         return NULL;
     }
-    pool->stats.reserved += (int64_t)room;
-    b->room = room;
-    b->cls = cls;
+    pool->stats.reserved += (int64_t)capacity;
+    b->capacity = capacity;
+    b->size_class = size_class;
     return b;
 }
 
 /* Puts a freed buffer among the spare ones of its class. A GPU's are kept in order of address, so
-   that flux__arena_take gives the lowest first: a step that repeats then gets the same addresses,
+   that flux__class_pool_take gives the lowest first: a step that repeats then gets the same
+   addresses,
    in whatever order its buffers were freed, and its launches can be replayed unchanged. The
    search for the place ends after 256 buffers, beyond which the order is only roughly kept. */
-static void flux__arena_give(flux__arena *pool, int cls, flux__buffer *b) {
-    flux__buffer *before = NULL, *next = pool->spare[cls];
+static void flux__class_pool_give(flux__class_pool *pool, int size_class, flux__buffer *b) {
+    flux__buffer *before = NULL, *next = pool->spare[size_class];
     for (int i = 0; i < 256 && next && b->device.backend &&
                     (uintptr_t)next->ptr < (uintptr_t)b->ptr; i++)
         before = next, next = (flux__buffer *)(intptr_t)next->refs;
     b->refs = (int64_t)(intptr_t)next;
-    if (!b->device.backend) FLUX__POISON(b->ptr, b->room);
+    if (!b->device.backend) FLUX__POISON(b->ptr, b->capacity);
     if (before) before->refs = (int64_t)(intptr_t)b;
-    else pool->spare[cls] = b;
+    else pool->spare[size_class] = b;
 }
 
 /* Adds a buffer to its pool's list of live ones. */
-static void flux__buffer_join(flux__arena *pool, flux__buffer *b) {
+static void flux__buffer_join(flux__class_pool *pool, flux__buffer *b) {
     b->before = NULL;
     b->after = pool->live;
     if (pool->live) pool->live->before = b;
@@ -218,7 +220,7 @@ static void flux__buffer_join(flux__arena *pool, flux__buffer *b) {
 }
 
 /* Takes a buffer out of its pool's list of live ones. */
-static void flux__buffer_part(flux__arena *pool, flux__buffer *b) {
+static void flux__buffer_part(flux__class_pool *pool, flux__buffer *b) {
     if (b->before) b->before->after = b->after;
     else pool->live = b->after;
     if (b->after) b->after->before = b->before;
@@ -252,7 +254,7 @@ static flux__text flux__bytes_text(double bytes) {
 
 /* Writes the three largest sizes of live buffers and how many have each, as in
    "f32 1024x1024 (4.00 MiB), 2 x f32 512x512 (1.00 MiB)". The caller holds the pool's lock. */
-static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
+static void flux__class_pool_largest(const flux__class_pool *pool, char *out, size_t n) {
     const flux__buffer *last = NULL;
     flux__sink s = flux__sink_to(out, n);
     for (int i = 0; i < 3 && s.len + 120 < n; i++) {
@@ -275,42 +277,44 @@ static void flux__arena_largest(const flux__arena *pool, char *out, size_t n) {
 }
 
 /* Records the out-of-memory error of a device: the bytes asked for, what is in use, held or free
-   there, and the largest buffers in use (`largest`, from flux__arena_largest). Returns NULL. */
+   there, and the largest buffers in use (`largest`, from flux__class_pool_largest). Returns
+   NULL. */
 static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, const char *largest) {
-    char room[280] = "";
+    char capacity[280] = "";
     size_t available = 0, total = 0;
     const flux__backend *b = flux__backend_of(d.backend);
     if (now.limit)
-        snprintf(room, sizeof room, ", under the limit of flux_mem_limit, %s",
+        snprintf(capacity, sizeof capacity, ", under the limit of flux_mem_limit, %s",
                  flux__bytes_text((double)now.limit).s);
-    else if (b->room && b->room(d.id, &available, &total) == 0)
-        snprintf(room, sizeof room, "; %s of %s are free there",
+    else if (b->memory && b->memory(d.id, &available, &total) == 0)
+        snprintf(capacity, sizeof capacity, "; %s of %s are free there",
                  flux__bytes_text((double)available).s, flux__bytes_text((double)total).s);
     return (flux__buffer *)flux__fail(
         "out of memory on %s: %zu bytes asked for (%s), %s in use, %s held%s%s%s",
         flux_device_name(d), bytes, flux__bytes_text((double)bytes).s,
-        flux__bytes_text((double)now.live).s, flux__bytes_text((double)now.reserved).s, room,
+        flux__bytes_text((double)now.live).s, flux__bytes_text((double)now.reserved).s, capacity,
         *largest ? "; the largest: " : "", largest);
 }
 
 /* A buffer of at least `bytes` bytes with one reference; NULL is an error. for_whom: the tensor
    whose value it will hold, or NULL. */
 static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
-    size_t room;
+    size_t capacity;
     char largest[400];
     *largest = 0;
     bool look = false;
-    int cls = flux__size_class(bytes, &room);
-    if (bytes >> 23 > (size_t)1 << 23 || cls >= FLUX__SIZES || d.id < 0 || d.id >= FLUX__MAX_IDS)
+    int size_class = flux__size_class(bytes, &capacity);
+    if (bytes >> 23 > (size_t)1 << 23 || size_class >= FLUX__SIZES || d.id < 0 ||
+        d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for",
                                           (double)bytes);
-    flux__arena *pool = &flux__arenas[d.backend][d.id];
+    flux__class_pool *pool = &flux__class_pools[d.backend][d.id];
     flux__hold();
-    flux__arena_lock(pool);
-    flux__buffer *b = flux__arena_take(d, pool, cls, room);
+    flux__class_pool_lock(pool);
+    flux__buffer *b = flux__class_pool_take(d, pool, size_class, capacity);
     flux_mem now = pool->stats;
     if (b) {
-        pool->stats.live += (int64_t)room;
+        pool->stats.live += (int64_t)capacity;
         if (pool->stats.live > pool->stats.peak) pool->stats.peak = pool->stats.live;
         look = pool->stats.live - flux__scope_most > pool->looked;
         if (look) pool->looked = pool->stats.live + pool->stats.live / 16 - flux__scope_most;
@@ -318,8 +322,8 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
         b->ndim = -1;
         if (for_whom) flux__buffer_label(b, for_whom, bytes);
         flux__buffer_join(pool, b);
-    } else flux__arena_largest(pool, largest, sizeof largest);
-    flux__arena_unlock(pool);
+    } else flux__class_pool_largest(pool, largest, sizeof largest);
+    flux__class_pool_unlock(pool);
     flux__tell();
     if (!b) return flux__no_room(d, bytes, now, largest);
     if (look && flux__self()) flux__self()->look = true;
@@ -336,52 +340,53 @@ static void flux__buffer_release(flux__buffer *b) {
         flux__free(b);
         return;
     }
-    flux__arena *pool = &flux__arenas[b->device.backend][b->device.id];
-    flux__arena_lock(pool);
+    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool_lock(pool);
     flux__buffer_part(pool, b);
-    pool->stats.live -= (int64_t)b->room;
-    flux__arena_give(pool, b->cls, b);
-    flux__arena_unlock(pool);
+    pool->stats.live -= (int64_t)b->capacity;
+    flux__class_pool_give(pool, b->size_class, b);
+    flux__class_pool_unlock(pool);
 }
 
 /* The pool of a device that a user named in the call `call`; NULL is an error. */
-static flux__arena *flux__arena_of(flux_device d, const char *call) {
+static flux__class_pool *flux__class_pool_of(flux_device d, const char *call) {
     if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS)
-        return &flux__arenas[d.backend][d.id];
-    return (flux__arena *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend, d.id);
+        return &flux__class_pools[d.backend][d.id];
+    return (flux__class_pool *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend,
+                                          d.id);
 }
 
 FLUX_DEF flux_mem flux_mem_stats(flux_device d) {
     flux_mem none = { 0, 0, 0, 0 };
-    flux__arena *pool = flux__arena_of(d, "mem_stats");
+    flux__class_pool *pool = flux__class_pool_of(d, "mem_stats");
     if (!pool) return none;
-    flux__arena_lock(pool);
+    flux__class_pool_lock(pool);
     none = pool->stats;
-    flux__arena_unlock(pool);
+    flux__class_pool_unlock(pool);
     return none;
 }
 
 FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
-    flux__arena *pool = flux__arena_of(d, "mem_limit");
+    flux__class_pool *pool = flux__class_pool_of(d, "mem_limit");
     if (!pool) return;
     if (bytes < 0) {
         flux__fail("mem_limit: %lld bytes is not a limit (0 means none)", (long long)bytes);
         return;
     }
-    flux__arena_lock(pool);
+    flux__class_pool_lock(pool);
     pool->stats.limit = bytes;
-    flux__arena_unlock(pool);
+    flux__class_pool_unlock(pool);
 }
 
 FLUX_DEF void flux_allow_tf32(bool on) { flux__atomic_store32(&flux__tf32, on); }
 
 FLUX_DEF void flux_mem_trim(flux_device d) {
-    flux__arena *pool = flux__arena_of(d, "mem_trim");
+    flux__class_pool *pool = flux__class_pool_of(d, "mem_trim");
     if (!pool) return;
     flux__hold();
-    flux__arena_lock(pool);
-    flux__arena_trim(d, pool);
-    flux__arena_unlock(pool);
+    flux__class_pool_lock(pool);
+    flux__class_pool_trim(d, pool);
+    flux__class_pool_unlock(pool);
     flux__tell();
 }
 

@@ -26,8 +26,8 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     int64_t refs;                         /* atomic; of a spare buffer: the next one's address */
     flux_device device;
     size_t bytes;                         /* as asked for; the pool may have given more */
-    size_t room;                          /* bytes that were allocated */
-    int cls;                              /* its size class in the pool */
+    size_t capacity;                          /* bytes that were allocated */
+    int size_class;                              /* its size class in the pool */
     void *ptr;
     bool borrowed;                        /* the user's own: never written, never freed */
     struct flux__buffer *before, *after;  /* neighbours in the device's list of live buffers */
@@ -50,8 +50,9 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
                                              graph read, kept together for the cache */
     int64_t dim[FLUX_MAX_DIMS];
     int64_t offset, stride[FLUX_MAX_DIMS];   /* of a view, in elements of base */
-    int64_t rel;                          /* FLUX__STRIDED, FLUX__SPREAD: the offset to the strides
-                                             in arg.i, both as if the operand were contiguous */
+    int64_t rel;                          /* FLUX__AS_STRIDED and its scatter: the offset to the
+                                             strides in arg.i, both as if the operand were
+                                             contiguous */
     union {
         double num; int64_t i[FLUX_MAX_DIMS]; uint64_t u[FLUX_MAX_DIMS];
     } arg;                                /* the operation's own parameters */
@@ -81,9 +82,9 @@ typedef struct flux__unsaid {             /* a message that waits for flux__tell
 typedef struct flux__watch flux__watch;
 
 typedef struct flux__pair { const void *key; void *value; } flux__pair;
-typedef struct flux__pairs {              /* a hash map keyed by address, see base/memory.h */
-    flux__pair *at; size_t room, count;   /* room: capacity, a power of two or 0 */
-} flux__pairs;
+typedef struct flux__hashmap {              /* a hash map keyed by address, see base/memory.h */
+    flux__pair *at; size_t capacity, count;   /* room: capacity, a power of two or 0 */
+} flux__hashmap;
 
 typedef struct flux__scope {              /* an open scope */
     int start;                            /* index in owned of the first object that it owns */
@@ -92,9 +93,9 @@ typedef struct flux__scope {              /* an open scope */
     bool turn;                            /* an iteration of flux_times or flux_each */
 } flux__scope;
 
-typedef struct flux__grave {              /* a freed handle, and the scope whose end freed it */
+typedef struct flux__freed_handle {              /* a freed handle, and the scope whose end freed it */
     void *object; const char *file; int line, kind;
-} flux__grave;
+} flux__freed_handle;
 
 typedef struct flux__thread {             /* a thread's own state */
     int64_t products;                     /* multiply-adds of all matrix products recorded so far */
@@ -104,9 +105,9 @@ typedef struct flux__thread {             /* a thread's own state */
                                                                returns its length; or NULL */
     const void *place;                    /* the first argument of where */
     void **owned;                         /* stack of what the open scopes own, oldest first */
-    int nowned, room;                     /* its length and capacity */
+    int nowned, capacity;                     /* its length and capacity */
     flux__scope *scope;                   /* open scopes; the first is the program's or thread's */
-    int nscopes, scope_room;
+    int nscopes, scope_capacity;
     int nograd;                           /* depth of FLUX_NOGRAD */
     struct flux__training *training;      /* models in training, whose test mode is overruled now */
     int as_one;                           /* depth of flux__as_one, within which FLUX_EAGER waits */
@@ -116,8 +117,8 @@ typedef struct flux__thread {             /* a thread's own state */
                                              beside the device's work */
     flux_tensor *spare;                   /* freed nodes to be used again, linked by base */
     int nspare;
-    flux__grave *graves;                  /* FLUX__DEBUG: a ring of the handles freed last */
-    int64_t buried;                       /* how many were ever put there */
+    flux__freed_handle *freed;                  /* FLUX__DEBUG: a ring of the handles freed last */
+    int64_t nfreed;                       /* how many were ever put there */
     flux__scope closing;                  /* FLUX__DEBUG: the scope that closes now */
     struct flux__plans *plans;            /* cached plans */
     void *scratch;                        /* scratch memory of the kernels that it runs */

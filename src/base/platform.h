@@ -249,7 +249,7 @@ extern int madvise(void *at, size_t bytes, int advice);
 #endif
 
 /* FLUX__ASAN: the address sanitizer is on. Then freed handles go back to the allocator at once,
-   so that it reports their use (see flux__bury), and the CPU's spare buffers are poisoned. */
+   so that it reports their use (see flux__quarantine), and the CPU's spare buffers are poisoned. */
 #if defined(__has_feature)
 #  if __has_feature(address_sanitizer)
 #    define FLUX__ASAN 1

@@ -20,7 +20,7 @@
    Scope 0 is the program's (or, of other threads, the thread's) and never
    closes. An object that moves outwards is swapped, in each scope on the way,
    with the first object of that scope, whose start then moves past it. With
-   FLUX__DEBUG the memory of a freed handle is not reused until FLUX__GRAVES
+   FLUX__DEBUG the memory of a freed handle is not reused until FLUX__QUARANTINE
    others have been freed, so that using it is an error that names the scope
    (flux__gone). */
 
@@ -33,7 +33,8 @@ static void *flux__own(void *object);     /* gives a new object (refs 1) to the 
 #define FLUX__GONE(call, h) \
     (((const flux__head *)(const void *)(h))->kind == FLUX__FREED && flux__gone(call, h))
 static bool flux__gone(const char *call, const void *object);
-static void flux__bury(void *object);     /* frees a handle's memory, with FLUX__DEBUG only later */
+/* Frees a handle's memory; with FLUX__DEBUG only later. */
+static void flux__quarantine(void *object);
 
 /* ---------------- ownership and scopes */
 
@@ -89,8 +90,9 @@ static void flux__scopes_look(void);
 static void *flux__own(void *object) {
     flux__thread *t = flux__self();
     if (!object || !t) return object;
-    if (t->nowned == t->room) {
-        void **owned = (void **)flux__grow_more(t->owned, &t->room, t->nowned + 1, sizeof *owned);
+    if (t->nowned == t->capacity) {
+        void **owned = (void **)flux__grow_more(t->owned, &t->capacity, t->nowned + 1,
+                                                sizeof *owned);
         if (!owned) {
             flux_release(object);
             return NULL;
@@ -104,7 +106,7 @@ static void *flux__own(void *object) {
 
 /* Opens a scope. If memory runs out, none is opened: new objects go to the scope outside. */
 static FLUX__INLINE void flux__scope_push(flux__thread *t, bool turn, const char *file, int line) {
-    flux__scope *all = (flux__scope *)flux__grow(t->scope, &t->scope_room, t->nscopes + 1,
+    flux__scope *all = (flux__scope *)flux__grow(t->scope, &t->scope_capacity, t->nscopes + 1,
                                                  sizeof *all);
     if (!all) return;
     t->scope = all;
@@ -170,7 +172,7 @@ FLUX_DEF void *flux_keep_object(const void *object) {
 
 /* The number of the innermost scope that is an iteration of flux_times or flux_each; of the
    innermost scope if there is none. */
-static int flux__turn_at(const flux__thread *t) {
+static int flux__iteration_at(const flux__thread *t) {
     int k = t->nscopes - 1;
     while (k > 0 && !t->scope[k].turn) k--;
     return k > 0 ? k : t->nscopes - 1;
@@ -181,7 +183,7 @@ static int flux__turn_at(const flux__thread *t) {
    released at the end of this iteration; else value is moved out. */
 static void *flux__succeed(flux__head *old, flux__head *value) {
     flux__thread *t = flux__self();
-    int depth = t ? flux__turn_at(t) : 0;
+    int depth = t ? flux__iteration_at(t) : 0;
     if (depth < 1) return value;
     int start = t->scope[depth].start;
     int to = old && old->carried ? flux__owned_at(t, old, start - 1, 0) : -1;
@@ -197,7 +199,7 @@ static void *flux__succeed(flux__head *old, flux__head *value) {
 }
 
 /* Opens the scope of one iteration of flux_times or flux_each. */
-static flux__block flux__turn_enter(const char *file, int line) {
+static flux__block flux__iteration_enter(const char *file, int line) {
     flux__thread *t = flux__self();
     flux__block b = { 1, t ? t->nscopes : 0, t ? t->nograd : 0 };
     if (t) flux__scope_push(t, true, file, line);
@@ -232,8 +234,8 @@ FLUX_DEF void flux__block_end(flux__block *b, const char *file, int line) {
     flux__block_leave(b);
 }
 
-FLUX_DEF flux__turns flux__times_start(int64_t n) {
-    FLUX__ZEROED(flux__turns, e);
+FLUX_DEF flux__iterations flux__times_start(int64_t n) {
+    FLUX__ZEROED(flux__iterations, e);
     e.at = -1;
     e.n = n;
     e.failures = flux__failures();
@@ -241,17 +243,17 @@ FLUX_DEF flux__turns flux__times_start(int64_t n) {
 }
 
 /* Ends the iteration before and begins the next; false: there is none, or break, or an error. */
-FLUX_DEF bool flux__times_next(flux__turns *e, const char *file, int line) {
+FLUX_DEF bool flux__times_next(flux__iterations *e, const char *file, int line) {
     const bool left = e->inner != 0;      /* the body ended by break, which skips inner = 0 */
     flux__block_leave(&e->turn);
     if (left || flux__failed_since(e->failures) || e->at + 1 >= e->n) return false;
     e->at++;
     e->inner = 1;
-    e->turn = flux__turn_enter(file, line);
+    e->turn = flux__iteration_enter(file, line);
     return true;
 }
 
-FLUX_DEF void flux__times_leave(flux__turns *e) { flux__block_leave(&e->turn); }
+FLUX_DEF void flux__times_leave(flux__iterations *e) { flux__block_leave(&e->turn); }
 
 /* Nodes that the library records between these two calls keep no graph, as under FLUX_NOGRAD. */
 static int flux__nograd_enter(void) {
@@ -288,26 +290,26 @@ static void *flux__reveal_object(int depth, void *object) {
 /* ---------------- handles that were freed
    The memory of a freed handle may belong to another tensor by now, or to none: freed nodes are
    reused at once, newest first, so the use of an old handle may go unnoticed. With FLUX__DEBUG a
-   handle's memory is kept until FLUX__GRAVES others have been freed, in a ring of graves, each of
-   which knows the scope whose end freed its handle. */
+   handle's memory is kept until FLUX__QUARANTINE others have been freed, in a ring of freed
+   handles, each of which knows the scope whose end freed it. */
 
-enum { FLUX__GRAVES = 1 << 12 };
+enum { FLUX__QUARANTINE = 1 << 12 };
 
 /* Records the error that `call` was given a freed handle, with the scope that owned it if it is
    known. Always true. */
 static bool flux__gone(const char *call, const void *object) {
     const flux__thread *t = flux__self();
-    const flux__grave *grave = NULL;
-    for (int i = 0; t && t->graves && i < FLUX__GRAVES; i++)
-        if (t->graves[i].object == object) grave = &t->graves[i];
+    const flux__freed_handle *handle = NULL;
+    for (int i = 0; t && t->freed && i < FLUX__QUARANTINE; i++)
+        if (t->freed[i].object == object) handle = &t->freed[i];
     static const char *const whats[] = { "a tensor is", "a layer is", "a loader is", "a state is",
         "gradients are" };
     static const char advice[] =
         "; flux_keep hands a value to the scope outside, flux_carry to the next turn";
-    const char *what = whats[grave ? grave->kind - FLUX__TENSOR : 0];
-    if (grave && grave->file)
+    const char *what = whats[handle ? handle->kind - FLUX__TENSOR : 0];
+    if (handle && handle->file)
         flux__fail("%s: %s used after the scope that had it, opened at %s:%d, has closed%s", call,
-                   what, grave->file, grave->line, advice);
+                   what, handle->file, handle->line, advice);
     else
         flux__fail("%s: %s used after the scope that had it has closed, "
                    "or after the last owner's release%s", call, what, advice);
@@ -315,21 +317,22 @@ static bool flux__gone(const char *call, const void *object) {
 }
 
 /* Frees a handle's memory. With FLUX__DEBUG (and no address sanitizer) it is marked as freed and
-   put in the ring of graves instead, and the oldest handle there is freed. */
-static void flux__bury(void *object) {
+   put in the ring of freed handles instead, and the oldest handle there is freed. */
+static void flux__quarantine(void *object) {
     flux__thread *t = FLUX__DEBUG && !FLUX__ASAN ? flux__self() : NULL;
-    if (t && !t->graves) t->graves = (flux__grave *)FLUX_MALLOC(FLUX__GRAVES * sizeof *t->graves);
-    if (!t || !t->graves) {
+    if (t && !t->freed)
+        t->freed = (flux__freed_handle *)FLUX_MALLOC(FLUX__QUARANTINE * sizeof *t->freed);
+    if (!t || !t->freed) {
         flux__free(object);
         return;
     }
-    if (t->buried == 0) memset(t->graves, 0, FLUX__GRAVES * sizeof *t->graves);
-    flux__grave *grave = &t->graves[t->buried++ % FLUX__GRAVES];
-    flux__free(grave->object);
-    grave->object = object;
-    grave->file = t->closing.file;
-    grave->line = t->closing.line;
-    grave->kind = ((flux__head *)object)->kind;
+    if (t->nfreed == 0) memset(t->freed, 0, FLUX__QUARANTINE * sizeof *t->freed);
+    flux__freed_handle *handle = &t->freed[t->nfreed++ % FLUX__QUARANTINE];
+    flux__free(handle->object);
+    handle->object = object;
+    handle->file = t->closing.file;
+    handle->line = t->closing.line;
+    handle->kind = ((flux__head *)object)->kind;
     ((flux__head *)object)->kind = FLUX__FREED;
 }
 

@@ -290,18 +290,18 @@ static bool flux__file_streams(const char *path) {
 /* The target of the symbolic link at path; a relative target gets path's folder before it. The
    caller frees it with flux__free. NULL: path is not a link or can't be read, as errno says. */
 static char *flux__link_target(const char *path) {
-    size_t folder = strlen(path), room = 4096;
+    size_t folder = strlen(path), capacity = 4096;
     char *out = NULL;
     ssize_t n = -1;
     while (folder > 0 && path[folder - 1] != '/') folder--;
-    for (; room < 1 << 20; room *= 2) {
+    for (; capacity < 1 << 20; capacity *= 2) {
         flux__free(out);
-        out = (char *)FLUX_MALLOC(folder + room);
+        out = (char *)FLUX_MALLOC(folder + capacity);
         if (!out) return errno = ENOMEM, (char *)NULL;
-        n = readlink(path, out + folder, room);
-        if (n < (ssize_t)room) break;
+        n = readlink(path, out + folder, capacity);
+        if (n < (ssize_t)capacity) break;
     }
-    if (n > 0 && n < (ssize_t)room) {
+    if (n > 0 && n < (ssize_t)capacity) {
         out[folder + (size_t)n] = 0;
         if (out[folder] == '/') memmove(out, out + folder, (size_t)n + 1);
         else memcpy(out, path, folder);
@@ -465,7 +465,7 @@ FLUX__UNUSED static const char *flux__short_path(const char *path) {
    text". */
 FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const char *call) {
     FILE *f = path ? flux__fopen(path, "rb") : NULL;
-    size_t n = 0, room = 1 << 16;
+    size_t n = 0, capacity = 1 << 16;
     char *data = NULL, *more;
     const char *why = NULL;
     *size = 0;
@@ -474,20 +474,20 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
         return flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
     const bool streams = flux__file_streams(path);
     while (!why) {
-        more = room <= SIZE_MAX / 4 ? (char *)FLUX_REALLOC(data, room + 1) : NULL;
+        more = capacity <= SIZE_MAX / 4 ? (char *)FLUX_REALLOC(data, capacity + 1) : NULL;
         if (!more) {
             why = "out of memory";
             break;
         }
         data = more;
         errno = 0;
-        n += fread(data + n, 1, room - n, f);
+        n += fread(data + n, 1, capacity - n, f);
         if (ferror(f)) why = errno ? strerror(errno) : "read error";
-        else if (n < room) break;
+        else if (n < capacity) break;
         else if (streams && memchr(data, 0, n)) why = "it is no text";
         else if (streams && n >= FLUX__STREAM_MAX)
             why = "it gives more than 256 MiB: save that as a file";
-        room *= 2;
+        capacity *= 2;
     }
     fclose(f);
     if (why) {

@@ -45,12 +45,12 @@ static flux__sink flux__sink_growing(void) {
 
 /* Makes room for n more bytes and a 0; false, and nothing is written any more, if memory is out. */
 static bool flux__sink_grow(flux__sink *s, size_t n) {
-    size_t room = s->n < 512 ? 1024 : 2 * s->n;
+    size_t capacity = s->n < 512 ? 1024 : 2 * s->n;
     if (s->failed || s->len + n < s->n) return !s->failed;
-    if (room <= s->len + n) room = s->len + n + 1;
-    char *more = (char *)FLUX_REALLOC(s->out, room);
+    if (capacity <= s->len + n) capacity = s->len + n + 1;
+    char *more = (char *)FLUX_REALLOC(s->out, capacity);
     s->failed = !more;
-    if (more) s->out = more, s->n = room;
+    if (more) s->out = more, s->n = capacity;
     return !s->failed;
 }
 

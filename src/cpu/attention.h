@@ -38,7 +38,7 @@ typedef struct flux__attend_job {
     const char *x[6];
     const flux__operand *o[6];
     char *out;
-    int cls, failed;
+    int ctype, failed;
     /* size: bytes of an element; d, dv: features of q and k, of v and y, of one head; tile:
        queries a task takes at a time */
     int64_t size, heads, d, dv, keys, queries, batch, tile;
@@ -60,7 +60,7 @@ typedef struct flux__attend_part {        /* a tile of queries of one head and s
 /* y[i] = a[i] op b[i] for n numbers of the job's compute type; sb 0: b is one number. */
 static void flux__attend_op(const flux__attend_job *j, int op, int64_t n, void *y, const void *a,
                             const void *b, int sb) {
-    flux__loop_run(j->cls, flux__loop_for(j->cls, op), n, y, a, b, a, 1, sb, 1);
+    flux__loop_run(j->ctype, flux__loop_for(j->ctype, op), n, y, a, b, a, 1, sb, 1);
 }
 
 /* The address of the features of this head at step `step` (a query or key) of operand i,
@@ -122,7 +122,7 @@ static bool flux__attend_product(const flux__attend_job *j, int64_t m, int64_t n
     g.b = b, g.b_row = b_row, g.b_col = b_col;
     if (sum) g.epilogue = flux__attend_add, g.ctx = &s;
     else g.c = c, g.ldc = ldc;
-    return flux__gemm(j->cls == FLUX__F64C, &g) == 0;
+    return flux__gemm(j->ctype == FLUX__F64C, &g) == 0;
 }
 
 /* Makes the scores of the part's queries before the softmax: p->q = scale * q (d x n), then
@@ -135,8 +135,8 @@ static bool flux__attend_logits(flux__attend_part *p) {
     int64_t ld, size = j->size;
     char scale[8], none[8];
     const char *q = flux__attend_at(p, 0, p->q0, &ld);
-    flux__set_number(j->cls, scale, j->scale);
-    flux__identity(j->cls, FLUX__RED_MAX, none);
+    flux__set_number(j->ctype, scale, j->scale);
+    flux__identity(j->ctype, FLUX__RED_MAX, none);
     for (int64_t i = 0; i < p->n; i++)
         flux__attend_op(j, FLUX__OP_MUL, j->d, p->q + i * j->d * size, q + i * ld * size, scale, 0);
     q = flux__attend_at(p, 1, 0, &ld);
@@ -146,10 +146,12 @@ static bool flux__attend_logits(flux__attend_part *p) {
         char *s = p->s + i * p->ld * size;
         int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3],
                 seen = p->q0 + i + 1;
-        flux__load(j->cls, p->column, o->dtype, j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size,
+        flux__load(j->ctype, p->column, o->dtype,
+                   j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size,
                    o->stride[0], p->keys);
         if (o->dtype != FLUX_BOOL) flux__attend_op(j, FLUX__OP_ADD, p->keys, s, s, p->column, 1);
-        else flux__loop_run(j->cls, flux__loop_for(j->cls, FLUX__OP_WHERE), p->keys, s, p->column,
+        else flux__loop_run(j->ctype, flux__loop_for(j->ctype, FLUX__OP_WHERE), p->keys, s,
+                            p->column,
                             s, none, 1, 1, 0);
         if (j->causal && seen < p->keys)
             flux__copies((size_t)size, p->keys - seen, s + seen * size, 1, none, 0);
@@ -161,7 +163,7 @@ static bool flux__attend_logits(flux__attend_part *p) {
 static double flux__attend_number(const flux__attend_job *j, const char *at) {
     float x;
     double y;
-    if (j->cls == FLUX__F64C) return memcpy(&y, at, sizeof y), y;
+    if (j->ctype == FLUX__F64C) return memcpy(&y, at, sizeof y), y;
     return memcpy(&x, at, sizeof x), (double)x;
 }
 
@@ -175,9 +177,9 @@ static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most
             seen = j->causal && !j->o[5] && p->q0 + i < p->keys ? p->q0 + i + 1 : p->keys;
     char *s = p->s + i * p->ld * size, none[8];
     *n = flux__gemm_up(seen, 16);
-    flux__identity(j->cls, FLUX__RED_MAX, none);
+    flux__identity(j->ctype, FLUX__RED_MAX, none);
     for (int64_t at = seen; at < *n; at++) memcpy(s + at * size, none, (size_t)size);
-    double sum = (j->cls == FLUX__F64C ? flux__attend_exp_f64 : flux__section_now()->attend_exp)(
+    double sum = (j->ctype == FLUX__F64C ? flux__attend_exp_f64 : flux__section_now()->attend_exp)(
         *n, s, most, find);
     bool blind = memcmp(most, none, (size_t)size) == 0;
     memset(s + (blind ? 0 : seen * size), 0, (size_t)((p->ld - (blind ? 0 : seen)) * size));
@@ -194,7 +196,7 @@ static bool flux__attend_forward(flux__attend_part *p) {
     for (int64_t i = 0; i < p->n; i++) {
         char *most = flux__attend_stats(p, j->out, p->q0 + i);
         double sum = flux__attend_exp(p, i, most, true, &n);
-        flux__set_number(j->cls, most + size, sum == 0 ? 0 : 1 / sum);
+        flux__set_number(j->ctype, most + size, sum == 0 ? 0 : 1 / sum);
     }
     const char *v = flux__attend_at(p, 2, 0, &ld);
     char *y = flux__attend_to(p, 0, j->dv, j->queries, p->q0);
@@ -215,13 +217,13 @@ static void flux__attend_column(const flux__attend_part *p, int64_t i, const cha
     const char *y = j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) *
                                j->dv * j->heads) * size;
     flux__attend_exp(p, i, most, false, &n);
-    flux__identity(j->cls, FLUX__RED_MAX, sum);
+    flux__identity(j->ctype, FLUX__RED_MAX, sum);
     /* it sees no key: its scores have no gradient */
     bool blind = memcmp(most, sum, (size_t)size) == 0;
     flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g, y, 1);
-    flux__identity(j->cls, FLUX__RED_SUM, sum);
-    flux__reduce(j->cls, FLUX__RED_SUM, sum, p->column, j->dv);
-    (j->cls == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(
+    flux__identity(j->ctype, FLUX__RED_SUM, sum);
+    flux__reduce(j->ctype, FLUX__RED_SUM, sum, p->column, j->dv);
+    (j->ctype == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(
         n, p->s + i * p->ld * size, ds, flux__attend_number(j, most + size),
         flux__attend_number(j, sum));
     memset(ds + (blind ? 0 : n * size), 0, (size_t)((p->ld - (blind ? 0 : n)) * size));
@@ -237,7 +239,7 @@ static bool flux__attend_backward(flux__attend_part *p) {
     const char *k = flux__attend_at(p, 1, 0, &ldk), *v = flux__attend_at(p, 2, 0, &ldv),
                *g = flux__attend_at(p, 4, p->q0, &ldg);
     char scale[8], *dq = flux__attend_to(p, 0, j->d, j->queries, p->q0);
-    flux__set_number(j->cls, scale, j->scale);
+    flux__set_number(j->ctype, scale, j->scale);
     if (!flux__attend_logits(p) ||
         !flux__attend_product(j, p->keys, p->n, j->dv, v, ldv, 1, g, 1, ldg, p->ds, p->ld, false))
         return false;
@@ -268,10 +270,10 @@ static void flux__attend_task(void *ctx, int64_t task) {
     int64_t ld = flux__gemm_up(j->keys, 16), column = ld > j->dv ? ld : j->dv,
             scores = j->tile * ld;
     int64_t queries = flux__gemm_up(j->tile * j->d, 16),
-            room = queries + scores * (back ? 2 : 1) + column;
+            capacity = queries + scores * (back ? 2 : 1) + column;
     flux__attend_part p = { j, unit % j->heads, unit / j->heads, 0, 0, 0, 0, NULL, NULL, NULL,
                             NULL };
-    p.s = (char *)flux__scratch((size_t)(room * j->size));
+    p.s = (char *)flux__scratch((size_t)(capacity * j->size));
     p.ds = p.s ? p.s + (back ? scores * j->size : 0) : NULL;
     p.q = p.s ? p.ds + scores * j->size : NULL;
     p.column = p.s ? p.q + queries * j->size : NULL;
@@ -299,7 +301,7 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
         j.x[at] = flux__operand_ptr(run, j.o[at]);
     }
     j.k = k, j.out = (char *)run->ptr[run->plan->nleaf + k->node];
-    j.cls = flux__class_of(t->dtype), j.size = (int64_t)flux__class_size[j.cls];
+    j.ctype = flux__class_of(t->dtype), j.size = (int64_t)flux__class_size[j.ctype];
     j.heads = t->arg.i[0], j.causal = t->arg.i[1] != 0;
     j.d = j.o[0]->shape.dim[0] / j.heads, j.dv = j.o[2]->shape.dim[0] / j.heads;
     j.queries = j.o[0]->shape.dim[1], j.keys = j.o[1]->shape.dim[1], j.batch = j.o[0]->shape.dim[2];

@@ -31,9 +31,9 @@
 
 FLUX__BEGIN_HOT
 
-/* the lines (value numbers) that run for every block of reduced points; `late`: the per-row
+/* the lines (value numbers) that run for every block of reduced points; `per_row`: the per-row
    stage before them, once per outer point */
-typedef struct flux__phase { int *line, n, *late, nlate; } flux__phase;
+typedef struct flux__phase { int *line, n, *per_row, nper_row; } flux__phase;
 
 /* The lines of an Adam step, which run as one at the place of line `last`: new_m, new_v and
    last are results, g, m, v, w operands, by numbers. All are value numbers; w is -1 if there is
@@ -90,8 +90,8 @@ typedef struct flux__cpu {
     bool *expand;                         /* by value: an outer value that inner lines use */
     /* by value: a load that may be the same from block to block (hoisted), and so has a
        register of its own */
-    bool *again;
-    bool *parting;  /* by value: rounded only to be stored; the store rounds it */
+    bool *hoisted;
+    bool *store_rounds;  /* by value: rounded only to be stored; the store rounds it */
     int *expand_reg;                      /* by value: the register of an expanded value, or -1 */
     flux__loop *loop;                     /* by value: the loop of its operation */
     /* reductions; splits > 1: threads share the reduced points, in so many parts */
@@ -151,7 +151,7 @@ static FLUX__INLINE bool flux__is_idle(const flux__value *v) {
 }
 
 /* Lists the lines of each phase: the inner values that its reductions and stores need, and as
-   `late` the outer values that its inner lines may use. False: out of memory. */
+   `per_row` the outer values that its inner lines may use. False: out of memory. */
 static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) {
     for (int i = 0; i < k->nvalue; i++)
         if (k->value[i].phase >= c->nphase) c->nphase = k->value[i].phase + 1;
@@ -164,13 +164,13 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
     for (int p = 0; p < c->nphase && ok; p++) {
         flux__phase *ph = &c->phase[p];
         ph->line = (int *)(void *)(c->phase + phases + 1) + 2 * (size_t)p * values;
-        ph->late = ph->line + values;
+        ph->per_row = ph->line + values;
         memset(need, 0, (size_t)k->nvalue);
         for (int i = 0; i < k->nvalue && ok; i++) {
             const flux__value *v = &k->value[i];
             if (v->phase != p) continue;
             if (flux__reducing(v)) flux__need(k, need, v->a);
-            else if (v->outer && !flux__is_idle(v)) ph->late[ph->nlate++] = i;
+            else if (v->outer && !flux__is_idle(v)) ph->per_row[ph->nper_row++] = i;
             else if (v->out >= 0 || c->resident) flux__need(k, need, i);
         }
         if (ok) flux__need_more(k, need, p);

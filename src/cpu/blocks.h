@@ -134,7 +134,7 @@ static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, in
                      *in = &b->c->inner_axes[b->c->axes_at[i]];
     bool o_run = out->nd == 1 || b->o0 % out->dim[0] + b->w * b->segments <= out->dim[0];
     bool r_run = in->nd == 1 || v->outer || b->r0 % in->dim[0] + b->rt <= in->dim[0];
-    if ((flux__own_dtype[v->cls] != dtype &&
+    if ((flux__own_dtype[v->ctype] != dtype &&
          !(v->kind == FLUX__V_LOAD && b->c->truth[i] && b->c->inner_first)) || !o_run || !r_run)
         return NULL;
     int64_t outer = b->w * b->segments,
@@ -156,19 +156,19 @@ static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, in
 typedef struct flux__transfer {
     const char *src;
     char *dst;
-    int cls, dtype;
+    int ctype, dtype;
     size_t wide, narrow;
 } flux__transfer;
 
 static void flux__load_run(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
     flux__transfer *t = (flux__transfer *)ctx;
-    flux__load(t->cls, t->dst + (size_t)at * t->wide, t->dtype,
+    flux__load(t->ctype, t->dst + (size_t)at * t->wide, t->dtype,
                t->src + (ptrdiff_t)offset * (ptrdiff_t)t->narrow, step, n);
 }
 
 static void flux__store_run(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
     flux__transfer *t = (flux__transfer *)ctx;
-    flux__store(t->dtype, t->dst + (ptrdiff_t)offset * (ptrdiff_t)t->narrow, step, t->cls,
+    flux__store(t->dtype, t->dst + (ptrdiff_t)offset * (ptrdiff_t)t->narrow, step, t->ctype,
                 t->src + (size_t)at * t->wide, n);
 }
 
@@ -183,7 +183,7 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
    rows: they store results too, and there it is slower. */
 static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there) {
     const flux__value *v = &b->k->value[i];
-    const int64_t size = b->c->truth[i] ? 1 : (int64_t)flux__class_size[v->cls],
+    const int64_t size = b->c->truth[i] ? 1 : (int64_t)flux__class_size[v->ctype],
                   bytes = flux__block_count(b, v) * size;
     if (!b->k->reduced || b->c->rows.first >= 0 || b->c->outer * b->c->inner < FLUX__LARGE) return;
     if (!b->c->inner_first && !v->outer && b->r0 + b->rt < b->c->inner)
@@ -195,10 +195,11 @@ static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there
 
 /* Repeats each of `numbers` elements n times: out[i * n ...] = in[i]. */
 static void flux__each_times(char *out, const char *in, size_t size, int64_t n, int64_t numbers) {
-    /* flux__spread_rows may write 16 floats past the end: the last four elements, 16 or more
+    /* flux__strided_scatter_rows may write 16 floats past the end: the last four elements, 16 or
+       more
        outputs, are left to the plain loop */
     int64_t quick = size == 4 && n >= 4 && n < 16 && numbers > 4 ? numbers - 4 : 0;
-    flux__spread_rows((float *)(void *)out, (const float *)(const void *)in, n, quick);
+    flux__strided_scatter_rows((float *)(void *)out, (const float *)(const void *)in, n, quick);
     for (int64_t i = quick; i < numbers; i++)
         flux__fill(out + (size_t)(i * n) * size, in + (size_t)i * size, size, (size_t)n);
 }
@@ -232,9 +233,9 @@ static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
 }
 
 /* Whether the register of a hoisted load holds this block already; if not, notes that it will. */
-static bool flux__is_held(flux__block_run *b, int i) {
+static bool flux__hoisted_is_loaded(flux__block_run *b, int i) {
     const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]];
-    if (!b->c->again[i]) return false;
+    if (!b->c->hoisted[i]) return false;
     const int64_t period = out->nd == 1 ? 1 : out->dim[0],
                   is = (b->o0 % period) << 40 | b->w << 20 | b->segments;
     if (b->segments > 1 && b->segment_step % period) return false;
@@ -245,7 +246,7 @@ static bool flux__is_held(flux__block_run *b, int i) {
 
 /* Loads a block that is contiguous in memory across its rows by transposing it. False: it is no
    such block, nothing is done. */
-static bool flux__load_turned(flux__block_run *b, int i, const flux__transfer *t) {
+static bool flux__load_transposed(flux__block_run *b, int i, const flux__transfer *t) {
     const flux__value *v = &b->k->value[i];
     const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]],
                      *in = &b->c->inner_axes[b->c->axes_at[i]];
@@ -276,10 +277,10 @@ static void flux__do_load(flux__block_run *b, int i) {
         flux__fetch_ahead(b, i, there);
         return;
     }
-    if (flux__is_held(b, i)) return;
-    flux__transfer t = { src, (char *)b->at[i], v->cls, dtype, flux__class_size[v->cls],
+    if (flux__hoisted_is_loaded(b, i)) return;
+    flux__transfer t = { src, (char *)b->at[i], v->ctype, dtype, flux__class_size[v->ctype],
                          flux__dtypes[dtype].size };
-    if (!flux__load_turned(b, i, &t) && !flux__load_repeated(b, i, t))
+    if (!flux__load_transposed(b, i, &t) && !flux__load_repeated(b, i, t))
         flux__each_run_of(b, i, flux__load_run, &t);
 }
 
@@ -291,16 +292,16 @@ static void flux__do_store(flux__block_run *b, int i) {
     char *there = flux__in_place(b, i, dst, v->dtype);
     if (there == (char *)b->at[i] && b->walk[i]) return;
     if (there && b->walk[i]) {
-        memcpy(there, b->at[i], (size_t)n * flux__class_size[v->cls]);
+        memcpy(there, b->at[i], (size_t)n * flux__class_size[v->ctype]);
         return;
     }
     const char *src = (const char *)b->at[i];
     if (!b->walk[i]) {                    /* one number for all points */
         char *fill = flux__reg(b, b->c->nreg);
-        flux__load(v->cls, fill, flux__own_dtype[v->cls], src, 0, n);
+        flux__load(v->ctype, fill, flux__own_dtype[v->ctype], src, 0, n);
         src = fill;
     }
-    flux__transfer t = { src, dst, v->cls, v->dtype, flux__class_size[v->cls],
+    flux__transfer t = { src, dst, v->ctype, v->dtype, flux__class_size[v->ctype],
                          flux__dtypes[v->dtype].size };
     flux__each_run_of(b, i, flux__store_run, &t);
 }
@@ -325,8 +326,8 @@ static void flux__expand_value(flux__block_run *b, int i) {
     char *out = flux__reg(b, b->c->expand_reg[i]);
     if (outer == 1 || b->rt == 1) return;
     if (b->c->inner_first)
-        flux__each_times(out, (const char *)b->at[i], flux__class_size[v->cls], b->rt, outer);
-    else flux__row_times(out, (const char *)b->at[i], (size_t)outer * flux__class_size[v->cls],
+        flux__each_times(out, (const char *)b->at[i], flux__class_size[v->ctype], b->rt, outer);
+    else flux__row_times(out, (const char *)b->at[i], (size_t)outer * flux__class_size[v->ctype],
                          b->rt);
 }
 
@@ -343,113 +344,114 @@ static const void *flux__operand_at(flux__block_run *b, const flux__value *user,
 }
 
 /* acc = acc op x for rows of n numbers, joined column by column: as many rows at a time as make
-   a run of whole vectors, then half of these with the other half. `room`: scratch memory that
+   a run of whole vectors, then half of these with the other half. `scratch`: scratch memory that
    may be read and written up to a whole vector. */
-static void flux__do_reduce_columns(int cls, int red, char *acc, const char *x, int64_t n,
-                                    int64_t rows, char *room) {
-    const int64_t row = n * (int64_t)flux__class_size[cls];
+static void flux__do_reduce_columns(int ctype, int red, char *acc, const char *x, int64_t n,
+                                    int64_t rows, char *scratch) {
+    const int64_t row = n * (int64_t)flux__class_size[ctype];
     int64_t many = 1, r;
     if (rows <= 0) return;
     while (2 * many <= rows && (many * n < 256 || many * n % 16)) many *= 2;
     for (r = many; r + many <= rows; r += many)
-        flux__join(cls, red, room, r == many ? x : room, x + r * row, many * n);
-    for (int64_t i = r; i < rows; i++) flux__accumulate(cls, red, acc, x + i * row, n);
-    if (r > many) x = room;
-    for (int64_t half = many / 2; half > 0; half /= 2, x = room)
-        flux__join(cls, red, room, x, x + half * row,
-                   x == room ? flux__gemm_up(half * n, 16) : half * n);
-    flux__accumulate(cls, red, acc, x, x == room ? flux__gemm_up(n, 16) : n);
+        flux__join(ctype, red, scratch, r == many ? x : scratch, x + r * row, many * n);
+    for (int64_t i = r; i < rows; i++) flux__accumulate(ctype, red, acc, x + i * row, n);
+    if (r > many) x = scratch;
+    for (int64_t half = many / 2; half > 0; half /= 2, x = scratch)
+        flux__join(ctype, red, scratch, x, x + half * row,
+                   x == scratch ? flux__gemm_up(half * n, 16) : half * n);
+    flux__accumulate(ctype, red, acc, x, x == scratch ? flux__gemm_up(n, 16) : n);
 }
 
 /* acc = acc op x for the block's rows or columns of integers, whose order does not matter. */
-static void flux__reduce_block(flux__block_run *b, int cls, int red, char *acc, const char *x) {
-    if (b->c->inner_first) flux__reduce_rows(cls, red, acc, x, b->rt, b->w);
-    else flux__do_reduce_columns(cls, red, acc, x, b->w, b->rt, flux__reg(b, b->c->nreg));
+static void flux__reduce_block(flux__block_run *b, int ctype, int red, char *acc, const char *x) {
+    if (b->c->inner_first) flux__reduce_rows(ctype, red, acc, x, b->rt, b->w);
+    else flux__do_reduce_columns(ctype, red, acc, x, b->w, b->rt, flux__reg(b, b->c->nreg));
 }
 
 /* Whether the chunks of a reduction are added up in double. */
 static FLUX__INLINE bool flux__is_wide(const flux__cpu *c, const flux__value *v) {
-    return v->kind == FLUX__V_REDUCE && v->cls == FLUX__F32C && v->op == FLUX__RED_SUM &&
+    return v->kind == FLUX__V_REDUCE && v->ctype == FLUX__F32C && v->op == FLUX__RED_SUM &&
            c->inner > c->order.chunk;
 }
 
 /* Joins a block's rows of floating-point numbers to acc. A block holds rows of one chunk each,
    or whole rows with all their chunks (resident), or the next chunks of some rows. */
-static void flux__join_rows(flux__block_run *b, int i, int cls, int red, char *acc, const char *x) {
+static void flux__join_rows(flux__block_run *b, int i, int ctype, int red, char *acc,
+                            const char *x) {
     const flux__join_order *o = &b->c->order;
-    const size_t size = flux__class_size[cls];
+    const size_t size = flux__class_size[ctype];
     double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]);
-    const flux__fold_fn fold = flux__fold_for(cls, red);
+    const flux__hreduce_fn hreduce = flux__hreduce_for(ctype, red);
     const bool is_wide = flux__is_wide(b->c, &b->k->value[i]);
-    if (o->inner <= o->chunk) fold(acc, x, b->rt, b->w);
+    if (o->inner <= o->chunk) hreduce(acc, x, b->rt, b->w);
     else if (b->c->resident)
         for (int64_t row = 0; row < b->w; row++)
-            flux__join_long(o, fold, cls, red, acc + (size_t)row * size,
+            flux__join_long(o, hreduce, ctype, red, acc + (size_t)row * size,
                             x + (size_t)(row * b->rt) * size);
     else
         for (int64_t row = 0, r, m; row < b->w; row++)
             for (r = 0; r < b->rt; r += m, x += (size_t)m * size) {
                 float part = 0;
                 m = flux__gemm_min(o->chunk, b->rt - r);
-                fold(is_wide ? (void *)&part : (void *)(acc + (size_t)row * size), x, m, 1);
+                hreduce(is_wide ? (void *)&part : (void *)(acc + (size_t)row * size), x, m, 1);
                 if (is_wide) wide[row] += (double)part;
             }
 }
 /* The same for columns: the block's rows go to the slots of their chunk, as many at a time as
    have consecutive slots. What is not a sum has one chunk. */
-static void flux__join_columns(flux__block_run *b, int i, int cls, int red, char *acc,
+static void flux__join_columns(flux__block_run *b, int i, int ctype, int red, char *acc,
                                const char *x) {
     const flux__section *s = flux__section_now();
     const int64_t n = b->w, slots = b->c->order.slots,
                   chunk = red == FLUX__RED_SUM ? b->c->order.chunk : b->r_end - b->r_start;
-    const size_t row = (size_t)n * flux__class_size[cls];
-    const bool sum = cls == FLUX__F32C && red == FLUX__RED_SUM;
+    const size_t row = (size_t)n * flux__class_size[ctype];
+    const bool sum = ctype == FLUX__F32C && red == FLUX__RED_SUM;
     double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]), none;
     char *first = (char *)(wide + b->c->w);
-    flux__identity(cls, red, &none);
+    flux__identity(ctype, red, &none);
     for (int64_t r = 0, m; r < b->rt; r += m, x += (size_t)m * row) {
         const int64_t from = b->r0 + r - b->r_start,
                       at = red == FLUX__RED_SUM ? from & (chunk - 1) : from,
                       slot = at & (slots - 1), left = b->rt - r;
         m = flux__gemm_min(slots - slot, left);
         if (at == 0 && b->r_end - b->r_start - from < slots)
-            flux__fill(first, &none, flux__class_size[cls], (size_t)(slots * n));
+            flux__fill(first, &none, flux__class_size[ctype], (size_t)(slots * n));
         if (at < slots) memcpy(first + (size_t)slot * row, x, (size_t)m * row);
         else if (sum && slot == 0 && left >= slots) {
             const int64_t many = flux__gemm_min(chunk - at, left) / slots;
             s->add_rows((float *)(void *)first, (const float *)(const void *)x, slots * n, many);
             m = many * slots;
-        } else flux__join(cls, red, first + (size_t)slot * row, first + (size_t)slot * row, x,
+        } else flux__join(ctype, red, first + (size_t)slot * row, first + (size_t)slot * row, x,
                           m * n);
         if (at + m < chunk && b->r_start + from + m < b->r_end) continue;
         for (int64_t half = slots / 2; half > 0; half /= 2)
-            flux__join(cls, red, first, first, first + (size_t)half * row, half * n);
+            flux__join(ctype, red, first, first, first + (size_t)half * row, half * n);
         if (sum && b->c->inner > chunk) s->add_wide(wide, (const float *)(void *)first, n);
-        else flux__accumulate(cls, red, acc, first, n);
+        else flux__accumulate(ctype, red, acc, first, n);
     }
 }
 
 /* Joins a block of floating-point numbers in the order that the shape prescribes, and completes
    the results after the last block. */
-static void flux__do_join(flux__block_run *b, int i, int cls, char *acc, const char *x) {
+static void flux__do_join(flux__block_run *b, int i, int ctype, char *acc, const char *x) {
     double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]);
     const bool is_wide = flux__is_wide(b->c, &b->k->value[i]) &&
                          !(b->c->resident && b->c->inner_first);
     if (is_wide && b->fresh) memset(wide, 0, (size_t)b->w * sizeof *wide);
     (b->c->inner_first ? flux__join_rows : flux__join_columns)(
-        b, i, cls, b->k->value[i].op, acc, x);
+        b, i, ctype, b->k->value[i].op, acc, x);
     if (b->r0 + b->rt < b->r_end) return;
     if (is_wide) flux__convert(FLUX__F32C, acc, FLUX__F64C, wide, b->w);
-    flux__settle_zeros(cls, b->k->value[i].op, acc, b->w);
+    flux__settle_zeros(ctype, b->k->value[i].op, acc, b->w);
 }
 
 /* The block of a reduction's operand, an element a point. */
 static const char *flux__reduced_block(flux__block_run *b, const flux__value *v) {
-    int walk, cls = b->k->value[v->a].cls;
+    int walk, ctype = b->k->value[v->a].ctype;
     const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
     if (walk) return x;
     char *fill = flux__reg(b, b->c->nreg);     /* one number for all points */
-    flux__load(cls, fill, flux__own_dtype[cls], x, 0, b->w * b->segments * b->rt);
+    flux__load(ctype, fill, flux__own_dtype[ctype], x, 0, b->w * b->segments * b->rt);
     return fill;
 }
 
@@ -457,14 +459,14 @@ static const char *flux__reduced_block(flux__block_run *b, const flux__value *v)
 static void flux__do_reduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     const int64_t outer = b->w * b->segments;
-    const int cls = b->k->value[v->a].cls;
+    const int ctype = b->k->value[v->a].ctype;
     const char *x = flux__reduced_block(b, v);
     char *acc = flux__reg(b, b->c->reg[i]);
     int64_t none;                         /* an identity, of any compute type's size */
-    flux__identity(cls, v->op, &none);
-    if (b->fresh) flux__fill(acc, &none, flux__class_size[cls], (size_t)outer);
-    if (cls > FLUX__F64C) flux__reduce_block(b, cls, v->op, acc, x);
-    else flux__do_join(b, i, cls, acc, x);
+    flux__identity(ctype, v->op, &none);
+    if (b->fresh) flux__fill(acc, &none, flux__class_size[ctype], (size_t)outer);
+    if (ctype > FLUX__F64C) flux__reduce_block(b, ctype, v->op, acc, x);
+    else flux__do_join(b, i, ctype, acc, x);
     b->at[i] = acc;
     b->walk[i] = 1;
 }
@@ -474,12 +476,12 @@ static void flux__do_reduce(flux__block_run *b, int i) {
 static void flux__do_argreduce(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t outer = b->w * b->segments;
-    int walk, cls = b->k->value[v->a].cls;
-    size_t size = flux__class_size[cls];
+    int walk, ctype = b->k->value[v->a].ctype;
+    size_t size = flux__class_size[ctype];
     const char *x = (const char *)flux__operand_at(b, v, v->a, &walk);
     int64_t *index = (int64_t *)(void *)flux__reg(b, b->c->reg[i]);
     char *best = flux__reg(b, b->c->nreg + 1 + b->c->reduce_at[i]);
-    const bool rows = walk && b->c->inner_first && b->fresh && cls == FLUX__F32C;
+    const bool rows = walk && b->c->inner_first && b->fresh && ctype == FLUX__F32C;
     for (int64_t o = 0; b->fresh && !rows && o < outer; o++) index[o] = -1;
     if (rows)
         flux__argreduce_rows(v->op != 0, (float *)(void *)best, index,
@@ -488,11 +490,12 @@ static void flux__do_argreduce(flux__block_run *b, int i) {
         for (int64_t o = 0; o < outer; o++) index[o] = 0;
     } else if (b->c->inner_first)
         for (int64_t o = 0; o < outer; o++)
-            flux__argreduce(cls, v->op != 0, best + (size_t)o * size, index + o,
+            flux__argreduce(ctype, v->op != 0, best + (size_t)o * size, index + o,
                             x + (size_t)(o * b->rt) * size, b->rt, b->r0);
     else
         for (int64_t r = 0; r < b->rt; r++)
-            flux__argaccumulate(cls, v->op != 0, best, index, x + (size_t)(r * outer) * size, outer,
+            flux__argaccumulate(ctype, v->op != 0, best, index, x + (size_t)(r * outer) * size,
+                                outer,
                                 b->r0 + r);
     b->at[i] = index;
     b->walk[i] = 1;
@@ -544,7 +547,7 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
         b->at[i] = (void *)(intptr_t)b->product;
         if (b->product_ld == rows || columns == 1) break;
         b->at[i] = flux__reg(b, b->c->reg[i]);
-        flux__gemm_copy(flux__class_size[v->cls], b->product, 1, b->product_ld, b->at[i], rows,
+        flux__gemm_copy(flux__class_size[v->ctype], b->product, 1, b->product_ld, b->at[i], rows,
                         rows, columns);
         break;
     }
@@ -556,7 +559,7 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
         sb = sc = sa;
         if (v->b >= 0) x = flux__operand_at(b, v, v->b, &sb);
         if (v->c >= 0) y = flux__operand_at(b, v, v->c, &sc);
-        if (b->c->parting[i]) {
+        if (b->c->store_rounds[i]) {
             b->at[i] = (void *)(intptr_t)a;
             b->walk[i] = (uint8_t)sa;
             break;
@@ -565,15 +568,15 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
         b->at[i] = out;
         b->walk[i] = 1;
         if (v->kind == FLUX__V_OP)
-            flux__loop_run(v->cls, b->c->loop[i], n, out, a, x, y, sa, sb, sc);
+            flux__loop_run(v->ctype, b->c->loop[i], n, out, a, x, y, sa, sb, sc);
         else {
-            int from = b->k->value[v->a].cls;
+            int from = b->k->value[v->a].ctype;
             if (!sa) n = 1, b->walk[i] = 0, b->at[i] = out = flux__reg(b, b->c->reg[i]);
-            if (v->kind == FLUX__V_CONVERT && from != v->cls)
-                flux__convert(v->cls, out, from, a, n);
-            else if (out != a) memcpy(out, a, (size_t)n * flux__class_size[v->cls]);
+            if (v->kind == FLUX__V_CONVERT && from != v->ctype)
+                flux__convert(v->ctype, out, from, a, n);
+            else if (out != a) memcpy(out, a, (size_t)n * flux__class_size[v->ctype]);
             if (v->kind == FLUX__V_ROUND) flux__round_half(v->op, (float *)out, n);
-            if (v->kind == FLUX__V_WRAP) flux__wrap(v->op, v->cls, out, n);
+            if (v->kind == FLUX__V_WRAP) flux__wrap(v->op, v->ctype, out, n);
         }
     }
     }
@@ -588,7 +591,7 @@ static void flux__start_numbers(flux__block_run *b) {
         if (v->kind != FLUX__V_NUMBER) continue;
         b->at[i] = numbers + (size_t)i * 8;
         b->walk[i] = 0;
-        flux__set_number(v->cls, b->at[i], flux__number_value(b->run->g, v));
+        flux__set_number(v->ctype, b->at[i], flux__number_value(b->run->g, v));
     }
 }
 
@@ -599,11 +602,11 @@ static void flux__store_numbers(flux__block_run *b) {
 }
 
 /* The per-row stage of phase p: runs the outer lines, once per outer point. */
-static void flux__do_late(flux__block_run *b, int p) {
+static void flux__do_per_row(flux__block_run *b, int p) {
     const flux__phase *ph = &b->c->phase[p];
     int64_t rt = b->rt;
     b->rt = 1;
-    for (int j = 0; j < ph->nlate; j++) flux__do_line(b, ph->late[j]);
+    for (int j = 0; j < ph->nper_row; j++) flux__do_line(b, ph->per_row[j]);
     b->rt = rt;
 }
 
@@ -647,7 +650,7 @@ static void flux__store_reductions(flux__block_run *b, int p) {
 static void flux__do_block(flux__block_run *b) {
     b->rt = b->c->inner;  /* also numbers that are stored for inner points see all of these */
     for (int p = 0; p < b->c->nphase; p++) {
-        flux__do_late(b, p);
+        flux__do_per_row(b, p);
         flux__do_phase(b, p, 0, b->c->inner);
         flux__store_reductions(b, p);
     }

@@ -105,7 +105,7 @@ static size_t flux__cpu_scratch(const flux__kernel *k, const flux__graph *g) {
         return (size_t)((c->splits + 1) * (int64_t)c->nreduce * 2 * c->outer * 8);
     if (k->kind == FLUX__K_MATMUL)
         return flux__widened_bytes(&k->operand[0]) + flux__widened_bytes(&k->operand[1]);
-    if (k->kind == FLUX__K_SPREAD && flux__is_half(k->operand[0].dtype))
+    if (k->kind == FLUX__K_STRIDED_SCATTER && flux__is_half(k->operand[0].dtype))
         return flux__widened_bytes(&k->operand[0]) + (size_t)flux__size(g->node[k->node]) * 4;
     return 0;
 }
@@ -136,7 +136,7 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     /* by kind; a move never gets here */
     static int (*const run[])(flux__run *r, flux__kernel *k) = {
         flux__run_fused, flux__run_product, flux__run_index, flux__run_index,
-        flux__run_spread, flux__run_cat, NULL, flux__run_attend };
+        flux__run_strided_scatter, flux__run_cat, NULL, flux__run_attend };
     const unsigned mode = flux__float_mode(),
                    ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
     int done = 0;

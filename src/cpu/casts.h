@@ -160,16 +160,16 @@ static flux__cast_fn flux__reader(int dtype) {
     default: return NULL;
     }
 }
-/* The function that converts elements to a dtype: from *cls where that matters (bool, the range
-   of u8), else from the dtype's own compute type, which *cls becomes. NULL: they need no
+/* The function that converts elements to a dtype: from *ctype where that matters (bool, the range
+   of u8), else from the dtype's own compute type, which *ctype becomes. NULL: they need no
    conversion. */
-static flux__cast_fn flux__writer(int dtype, int *cls) {
+static flux__cast_fn flux__writer(int dtype, int *ctype) {
     static const flux__cast_fn truth[] = {
         flux__f32_bool, flux__f64_bool, flux__i32_bool, flux__i64_bool };
-    if (dtype == FLUX_BOOL) return truth[*cls];
-    if (dtype == FLUX_U8 && *cls == FLUX__F32C) return flux__f32_u8;
-    if (dtype == FLUX_U8 && *cls == FLUX__F64C) return flux__f64_u8;
-    *cls = flux__loop_class[dtype];
+    if (dtype == FLUX_BOOL) return truth[*ctype];
+    if (dtype == FLUX_U8 && *ctype == FLUX__F32C) return flux__f32_u8;
+    if (dtype == FLUX_U8 && *ctype == FLUX__F64C) return flux__f64_u8;
+    *ctype = flux__loop_class[dtype];
 #if FLUX__VECTORS && FLUX__X86
     if (dtype == FLUX_F16 && flux__simd() > 0) return flux__half_store_x8;
     if (dtype == FLUX_BF16 && flux__simd() > 0)
@@ -186,13 +186,15 @@ static flux__cast_fn flux__writer(int dtype, int *cls) {
 #define FLUX__CAST_TILE 256  /* elements converted at a time, where there are several steps */
 
 /* Loads n elements of dtype `dtype`, `stride` elements apart (0, 1, any), as contiguous
-   elements of the compute type cls. */
-static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n) {
+   elements of the compute type ctype. */
+static void flux__load(int ctype, void *dst, int dtype, const void *src, int64_t stride,
+                       int64_t n) {
     const flux__cast_fn read = flux__reader(dtype);
     const int own = flux__loop_class[dtype];
-    const int64_t size = (int64_t)flux_dtype_size((flux_dtype)dtype), width = flux__class_size[cls];
+    const int64_t size = (int64_t)flux_dtype_size((flux_dtype)dtype);
+    const int64_t width = flux__class_size[ctype];
     double a[FLUX__CAST_TILE], b[FLUX__CAST_TILE];
-    if (!read && own == cls) {
+    if (!read && own == ctype) {
         flux__copies((size_t)size, n, dst, 1, src, stride);
         return;
     }
@@ -201,19 +203,21 @@ static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t s
         const void *x = (const char *)src + i * stride * size;
         void *y = (char *)dst + i * width;
         if (stride != 1) flux__copies((size_t)size, m, a, 1, x, stride), x = a;
-        if (read) read(m, own == cls ? y : b, x), x = b;
-        if (own != cls) flux__convert(cls, y, own, x, m);
+        if (read) read(m, own == ctype ? y : b, x), x = b;
+        if (own != ctype) flux__convert(ctype, y, own, x, m);
     }
 }
 
-/* Stores n contiguous elements of the compute type cls as elements of dtype `dtype`, `stride`
+/* Stores n contiguous elements of the compute type ctype as elements of dtype `dtype`, `stride`
    elements apart. */
-static void flux__store(int dtype, void *dst, int64_t stride, int cls, const void *src, int64_t n) {
-    int needs = cls;
+static void flux__store(int dtype, void *dst, int64_t stride, int ctype, const void *src,
+                        int64_t n) {
+    int needs = ctype;
     const flux__cast_fn write = flux__writer(dtype, &needs);
-    const int64_t size = (int64_t)flux_dtype_size((flux_dtype)dtype), width = flux__class_size[cls];
+    const int64_t size = (int64_t)flux_dtype_size((flux_dtype)dtype),
+        width = flux__class_size[ctype];
     double a[FLUX__CAST_TILE], b[FLUX__CAST_TILE];
-    if (!write && needs == cls) {
+    if (!write && needs == ctype) {
         flux__copies((size_t)size, n, dst, stride, src, 1);
         return;
     }
@@ -221,23 +225,23 @@ static void flux__store(int dtype, void *dst, int64_t stride, int cls, const voi
         const int64_t m = n - i < FLUX__CAST_TILE ? n - i : FLUX__CAST_TILE;
         const void *x = (const char *)src + i * width;
         void *y = (char *)dst + i * stride * size;
-        if (needs != cls) flux__convert(needs, !write && stride == 1 ? y : a, cls, x, m), x = a;
+        if (needs != ctype) flux__convert(needs, !write && stride == 1 ? y : a, ctype, x, m), x = a;
         if (write) write(m, stride == 1 ? y : b, x), x = b;
         if (stride != 1) flux__copies((size_t)size, m, y, stride, x, 1);
     }
 }
 
 /* Rounds or wraps n elements of a tile to what the dtype can hold. */
-static void flux__wrap(int dtype, int cls, void *x, int64_t n) {
+static void flux__wrap(int dtype, int ctype, void *x, int64_t n) {
     double tile[FLUX__CAST_TILE];
-    if (dtype <= FLUX_F64 || (dtype == FLUX_I32 && cls == FLUX__I32C) ||
-        (dtype == FLUX_I64 && cls == FLUX__I64C))
+    if (dtype <= FLUX_F64 || (dtype == FLUX_I32 && ctype == FLUX__I32C) ||
+        (dtype == FLUX_I64 && ctype == FLUX__I64C))
         return;
     for (int64_t i = 0; i < n; i += FLUX__CAST_TILE) {
         const int64_t m = n - i < FLUX__CAST_TILE ? n - i : FLUX__CAST_TILE;
-        void *part = (char *)x + i * flux__class_size[cls];
-        flux__store(dtype, tile, 1, cls, part, m);
-        flux__load(cls, part, dtype, tile, 1, m);
+        void *part = (char *)x + i * flux__class_size[ctype];
+        flux__store(dtype, tile, 1, ctype, part, m);
+        flux__load(ctype, part, dtype, tile, 1, m);
     }
 }
 /* The number x as a tensor of this dtype holds it: a number in a node is this, whether it ever

@@ -95,18 +95,18 @@ static double flux__formula_value(int op, const double *v) {
     flux__loops_f64[op](1, &y, &v[0], &v[1], &v[2], 0, 0, 0);
     return y;
 }
-FLUX__SCALAR_FOLDS(double, double, -HUGE_VAL, HUGE_VAL, )
+FLUX__SCALAR_HREDUCES(double, double, -HUGE_VAL, HUGE_VAL, )
 FLUX__ATTEND_ROWS(double, FLUX__JOIN_LANES)
 #undef FLUX__KIND
 #define FLUX__KIND i32
 FLUX__INTEGER_MATH
 FLUX__LOOPS
-FLUX__SCALAR_FOLDS(int32_t, uint32_t, INT32_MIN, INT32_MAX, FLUX__FAST)    /* used for bools, too */
+FLUX__SCALAR_HREDUCES(int32_t, uint32_t, INT32_MIN, INT32_MAX, FLUX__FAST)    /* used for bools, too */
 #undef FLUX__KIND
 #define FLUX__KIND i64
 FLUX__INTEGER_MATH
 FLUX__LOOPS
-FLUX__SCALAR_FOLDS(int64_t, uint64_t, INT64_MIN, INT64_MAX, )
+FLUX__SCALAR_HREDUCES(int64_t, uint64_t, INT64_MIN, INT64_MAX, )
 #undef FLUX__KIND
 #undef FLUX__LOOP
 #undef FLUX__IF

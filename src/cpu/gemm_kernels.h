@@ -10,7 +10,7 @@
    (flux__gemm_job) and its microkernels; cpu/gemm_pack.h copies operands,
    cpu/gemm_plan.h cuts the work. An mr x nr tile of C stays in registers:
    vectors run down the columns of A and C, single elements of B are broadcast,
-   32 x 12 with AVX-512. Inner-product kernels (dots, fours) serve few columns.
+   32 x 12 with AVX-512. Inner-product kernels (inner_kernel, inner4) serve few columns.
    One macro makes the kernels of every instruction set, for several nr, so that
    little work goes into padding.
 
@@ -34,7 +34,7 @@ typedef struct flux__gemm_job {
     int64_t b_row, b_col;
     /* implicit-GEMM maps, or NULL. With a map, A or B has no strides: [0] maps its rows, [1]
        its columns to offsets, which are added */
-    const flux__axes *a_grid, *b_grid;
+    const flux__axes *a_map, *b_map;
     void *c;  /* C, m x n, its columns ldc elements apart, each contiguous */
     int64_t ldc;                          /* c NULL: only the epilogue sees C */
     /* NULL, or the A of the product that comes next, with the same strides: its first block is
@@ -44,8 +44,8 @@ typedef struct flux__gemm_job {
     /* bf16: an element of A or B is a 32-bit word of two neighbours along k (vnni pairs); an
        element of C is an f32 */
     bool pairs;
-    /* 0, or what flux__gemm_by_dots chose for the whole product of which this is a part */
-    int dots;
+    /* 0, or what flux__gemm_by_inner chose for the whole product of which this is a part */
+    int inner_kernel;
     /* NULL, or called once for each finished piece of C, from any thread, while the piece is in
        the cache: rows i0 ... i0+mb-1, columns j0 ... j0+nb-1, element (i, j) of the piece at
        block[i + j * ld]. */
@@ -66,16 +66,16 @@ typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, cons
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add,
                                   const void *next, int64_t next_step);
 
-/* An inner-product kernel: 4 * fours rows of A times two columns of B. a: rows a_row apart, b:
+/* An inner-product kernel: 4 * inner4 rows of A times two columns of B. a: rows a_row apart, b:
    columns b_col apart, both contiguous along k (k is a vector or more), so that neither is
    transposed. sum: of each four rows first the four sums of column 0, then the four of column
    1. */
-typedef void (*flux__gemm_dots)(int64_t k, const void *a, int64_t a_row, const void *b,
-                                int64_t b_col, void *sum, int64_t fours);
+typedef void (*flux__gemm_inner)(int64_t k, const void *a, int64_t a_row, const void *b,
+                                int64_t b_col, void *sum, int64_t inner4);
 /* The same of four columns of B, with the same bits. c: the four sums of a row are contiguous,
    rows are c_row apart. */
-typedef void (*flux__gemm_fours)(int64_t k, const void *a, int64_t a_row, const void *b,
-                                 int64_t b_col, void *c, int64_t c_row, int64_t fours);
+typedef void (*flux__gemm_inner4)(int64_t k, const void *a, int64_t a_row, const void *b,
+                                 int64_t b_col, void *c, int64_t c_row, int64_t inner4);
 
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
     /* the set with vectors of half the length that gives the same bits, or NULL */
@@ -85,11 +85,11 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
     const flux__gemm_kernel *one, *two;
     /* NULL, or the packing kernel of the largest tile: it prefetches nothing, but copies its
        part of A to `next` */
-    flux__gemm_kernel keep;
+    flux__gemm_kernel packs;
     /* NULL, or a microkernel of the largest tile that prefetches nothing */
     flux__gemm_kernel plain;
-    flux__gemm_dots dots;                 /* inner products with two columns of B, */
-    flux__gemm_fours fours;  /* and with four; NULL where there are too few registers */
+    flux__gemm_inner inner_kernel;                 /* inner products with two columns of B, */
+    flux__gemm_inner4 inner4;  /* and with four; NULL where there are too few registers */
 } flux__gemm_set;
 
 /* Column j of B is read through pointer j / 3, at 0, 1 or 2 column strides from it: that is
@@ -123,8 +123,8 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
 #    define FLUX__GEMM_FUSE
 #  endif
 #  define FLUX__GEMM_TYPES(bytes)                                                                  \
-    typedef float flux__gemm_f##bytes __attribute__((vector_size(bytes), aligned(4), may_alias));  \
-    typedef double flux__gemm_d##bytes __attribute__((vector_size(bytes), aligned(8), may_alias));
+    typedef float flux__vec##bytes##f __attribute__((vector_size(bytes), aligned(4), may_alias));  \
+    typedef double flux__vec##bytes##d __attribute__((vector_size(bytes), aligned(8), may_alias));
 FLUX__GEMM_TYPES(16)
 FLUX__GEMM_TYPES(32)
 FLUX__GEMM_TYPES(64)
@@ -179,37 +179,37 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__K_FETCH FLUX__PREFETCH_LATER(fetch)
 /* What the packing kernel copies is in the second-level cache by then, but its columns are too
    far apart for the processor to prefetch more. */
-#  define FLUX__K_KEEP                                                                             \
+#  define FLUX__K_PACK                                                                             \
     ((V *)(uintptr_t)fetch)[0] = u, ((V *)(uintptr_t)fetch)[1] = v;                                \
     FLUX__PREFETCH(p + 16 * a_step)
-#  define FLUX__GEMM_KERNEL(name, type, vec, mul, high, wide, target)                              \
-    FLUX__GEMM_LOOP(name##_##high##x##wide, type, vec, mul##high, high, wide, target, FLUX__K_FETCH)
-#  define FLUX__GEMM_LOOP(name, type, vec, mul, high, wide, target, beside)                        \
+#  define FLUX__GEMM_KERNEL(name, type, vec, mul, mr, nr, target)                              \
+    FLUX__GEMM_LOOP(name##_##mr##x##nr, type, vec, mul##mr, mr, nr, target, FLUX__K_FETCH)
+#  define FLUX__GEMM_LOOP(name, type, vec, mul, mr, nr, target, beside)                        \
     FLUX__GEMM_FN(target) void name(                                                               \
         int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
         void *c, int64_t ldc, int add, const void *next, int64_t next_step) {                     \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef type T;                                                                            \
-        const T *b0 = (const T *)b, *b1 = wide > 3 ? b0 + 3 * b_col : b0,                          \
-                *b2 = wide > 6 ? b1 + 3 * b_col : b0, *b3 = wide > 9 ? b2 + 3 * b_col : b0;        \
+        const T *b0 = (const T *)b, *b1 = nr > 3 ? b0 + 3 * b_col : b0,                          \
+                *b2 = nr > 6 ? b1 + 3 * b_col : b0, *b3 = nr > 9 ? b2 + 3 * b_col : b0;        \
         const T *p = (const T *)a;                                                                 \
         const char *fetch = (const char *)next;                                                    \
-        V *at, u, v, w, zero = {0} FLUX__COLUMNS##wide(FLUX__K_VAR##high);                         \
-        FLUX__COLUMNS##wide(FLUX__K_ZERO##high)                                                    \
+        V *at, u, v, w, zero = {0} FLUX__COLUMNS##nr(FLUX__K_VAR##mr);                         \
+        FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                    \
         at = (V *)c;                                                                               \
-        if (high == 1 && add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##wide(FLUX__K_GET) }             \
+        if (mr == 1 && add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET) }             \
         for (; k; k--) {                                                                           \
             u = ((const V *)(const void *)p)[0];                                                   \
-            if (high == 2) v = ((const V *)(const void *)p)[high - 1];                             \
-            FLUX__COLUMNS##wide(mul)                                                               \
-            if (high == 2) { beside fetch += next_step; }                                          \
+            if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                             \
+            FLUX__COLUMNS##nr(mul)                                                               \
+            if (mr == 2) { beside fetch += next_step; }                                          \
             p += a_step, b0 += b_row, b1 += b_row, b2 += b_row, b3 += b_row;                       \
         }                                                                                          \
         at = (V *)c;                                                                               \
-        if (add == FLUX__GEMM_ADD) { FLUX__COLUMNS##wide(FLUX__K_ADD##high) }                      \
+        if (add == FLUX__GEMM_ADD) { FLUX__COLUMNS##nr(FLUX__K_ADD##mr) }                      \
         at = (V *)c;                                                                               \
-        FLUX__COLUMNS##wide(FLUX__K_PUT##high)                                                     \
+        FLUX__COLUMNS##nr(FLUX__K_PUT##mr)                                                     \
         (void)v, (void)w, (void)b3, (void)fetch;                                                   \
     }
 /* Vectors of half the length are twice the instructions, and a core that two threads share
@@ -243,29 +243,29 @@ FLUX__GEMM_TYPES(64)
         FLUX__COLUMNS6(FLUX__K_PUT2)                                                               \
         (void)next, (void)next_step;                                                               \
     }
-#  define FLUX__GEMM_HIGH6(name, type, vec, mul, high, target)                                     \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 1, target)                                       \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 2, target)                                       \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 3, target)                                       \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 4, target)                                       \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 6, target)
-#  define FLUX__GEMM_HIGH8(name, type, vec, mul, high, target)                                     \
-    FLUX__GEMM_HIGH6(name, type, vec, mul, high, target)                                           \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 8, target)
-#  define FLUX__GEMM_HIGH12(name, type, vec, mul, high, target)                                    \
-    FLUX__GEMM_HIGH8(name, type, vec, mul, high, target)                                           \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 10, target)                                      \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, high, 12, target)
+#  define FLUX__GEMM_MR6(name, type, vec, mul, mr, target)                                     \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 1, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 2, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 3, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 4, target)                                       \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 6, target)
+#  define FLUX__GEMM_MR8(name, type, vec, mul, mr, target)                                     \
+    FLUX__GEMM_MR6(name, type, vec, mul, mr, target)                                           \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 8, target)
+#  define FLUX__GEMM_MR12(name, type, vec, mul, mr, target)                                    \
+    FLUX__GEMM_MR8(name, type, vec, mul, mr, target)                                           \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 10, target)                                      \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 12, target)
 #  define FLUX__GEMM_LIST6(n) n##1, n##2, n##3, n##4, n##6
 #  define FLUX__GEMM_LIST8(n) FLUX__GEMM_LIST6(n), n##8
 #  define FLUX__GEMM_LIST12(n) FLUX__GEMM_LIST8(n), n##10, n##12
 #  if !defined(__clang__)
-typedef int flux__gemm_i16 __attribute__((vector_size(16)));
-typedef int64_t flux__gemm_l16 __attribute__((vector_size(16)));
-typedef int flux__gemm_i32 __attribute__((vector_size(32)));
-typedef int64_t flux__gemm_l32 __attribute__((vector_size(32)));
-typedef int flux__gemm_i64 __attribute__((vector_size(64)));
-typedef int64_t flux__gemm_l64 __attribute__((vector_size(64)));
+typedef int flux__vec16i __attribute__((vector_size(16)));
+typedef int64_t flux__vec16l __attribute__((vector_size(16)));
+typedef int flux__vec32i __attribute__((vector_size(32)));
+typedef int64_t flux__vec32l __attribute__((vector_size(32)));
+typedef int flux__vec64i __attribute__((vector_size(64)));
+typedef int64_t flux__vec64l __attribute__((vector_size(64)));
 #  endif
 #  define FLUX__LANES2(i, j) i, j
 #  define FLUX__LANE8(i) ((i) < 4 ? (i) : (i) + 4)
@@ -299,24 +299,24 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #  define FLUX__D_HALVE(half, H, x)                                                                \
     half = *(const H *)(const void *)&x;                                                           \
     if (sizeof(x) > sizeof(H)) half += ((const H *)(const void *)&x)[sizeof(x) > sizeof(H)];
-#  define FLUX__FOLD_F(ints, lanes, c)                                                             \
+#  define FLUX__HREDUCE_F(ints, lanes, c)                                                             \
     FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(2, 6, 3, 7)) u += v; \
     FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(2, 6, 3, 7)) v += w; \
     FLUX__SHUFFLE(w, u, v, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(u, u, v, ints, lanes(2, 3, 6, 7)) u += w;
-#  define FLUX__FOLD_D(ints, lanes, c)                                                             \
+#  define FLUX__HREDUCE_D(ints, lanes, c)                                                             \
     FLUX__SHUFFLE(u, x0##c, x1##c, ints, lanes(0, 2)) FLUX__SHUFFLE(v, x0##c, x1##c, ints, lanes(1, 3)) u += v; \
     FLUX__SHUFFLE(v, x2##c, x3##c, ints, lanes(0, 2)) FLUX__SHUFFLE(w, x2##c, x3##c, ints, lanes(1, 3)) v += w;
 #  define FLUX__JOIN(to, x)                                                                        \
     { H half; W all; FLUX__D_HALVE(half, H, x) FLUX__D_HALVE(all, W, half)                         \
       *(W *)(void *)(to) = all; }
 #  define FLUX__SUMS_F(ints, lanes)                                                                \
-    FLUX__FOLD_F(ints, lanes, 0) FLUX__JOIN(to, u)                                                 \
-    FLUX__FOLD_F(ints, lanes, 1) FLUX__JOIN(to + 4, u)
+    FLUX__HREDUCE_F(ints, lanes, 0) FLUX__JOIN(to, u)                                                 \
+    FLUX__HREDUCE_F(ints, lanes, 1) FLUX__JOIN(to + 4, u)
 #  define FLUX__SUMS_D(ints, lanes)                                                                \
-    FLUX__FOLD_D(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v)                           \
-    FLUX__FOLD_D(ints, lanes, 1) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
-#  define FLUX__GEMM_DOTS(name, type, vec, half_vec, short_vec, sums, ints, lanes, target)         \
-    FLUX__GEMM_FN(target) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours) { \
+    FLUX__HREDUCE_D(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v)                           \
+    FLUX__HREDUCE_D(ints, lanes, 1) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
+#  define FLUX__GEMM_INNER(name, type, vec, half_vec, short_vec, sums, ints, lanes, target)         \
+    FLUX__GEMM_FN(target) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t inner4) { \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef half_vec H;                                                                        \
@@ -324,7 +324,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         typedef short_vec W;                                                                       \
         const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
         type *to = (type *)sum;                                                                    \
-        for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 8) {                     \
+        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 8) {                     \
             const type *p = (const type *)a, *q = (const type *)b;                                 \
             V t, y, z, u, v, w, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3); \
             FLUX__D_LOOP(type, FLUX__D_STEP, 0)                                                    \
@@ -337,7 +337,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #    define FLUX__D_BOTH(r)                                                                        \
                 t = FLUX__D_ALL(p + r * a_row), x##r##0 += t * y, t = FLUX__D_ALL(p + r * a_row + n / 2), x##r##1 += t * z;
 #    define FLUX__D_REST(r)                                                                        \
-                t = FLUX__D_LAST(p + r * a_row), x##r##0 += t * y, t = (V)(*(const M *)(const void *)(p + r * a_row + n / 2) & high), x##r##1 += t * z;
+                t = FLUX__D_LAST(p + r * a_row), x##r##0 += t * y, t = (V)(*(const M *)(const void *)(p + r * a_row + n / 2) & mr), x##r##1 += t * z;
 #    define FLUX__D_ONE(type)                                                                      \
             int64_t left = k;                                                                      \
             for (; left >= n; left -= n, p += n, q += n) {                                         \
@@ -346,25 +346,25 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
             }                                                                                      \
             if (left > 0 && k >= n) {                                                              \
                 const int *mask = flux__gemm_last + 16 - (n - left) * (int)(sizeof(type) / sizeof(int)); \
-                const M last = *(const M *)(const void *)mask, high = *(const M *)(const void *)(mask + 8); \
+                const M last = *(const M *)(const void *)mask, mr = *(const M *)(const void *)(mask + 8); \
                 p -= n - left, q -= n - left;                                                      \
-                y = FLUX__D_LAST(q), z = (V)(*(const M *)(const void *)(q + n / 2) & high);        \
+                y = FLUX__D_LAST(q), z = (V)(*(const M *)(const void *)(q + n / 2) & mr);        \
                 FLUX__D_REST(0) FLUX__D_REST(1) FLUX__D_REST(2) FLUX__D_REST(3)                    \
             }
 #    define FLUX__ONE_F(ints, lanes)                                                               \
-    FLUX__FOLD_F(ints, lanes, 0) s0 = u; FLUX__FOLD_F(ints, lanes, 1) u += s0;                     \
+    FLUX__HREDUCE_F(ints, lanes, 0) s0 = u; FLUX__HREDUCE_F(ints, lanes, 1) u += s0;                     \
     FLUX__JOIN(to, u) FLUX__JOIN(to + 4, u)
 #    define FLUX__ONE_D(ints, lanes)                                                               \
-    FLUX__FOLD_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__FOLD_D(ints, lanes, 1) u += s0, v += s1;     \
+    FLUX__HREDUCE_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 1) u += s0, v += s1;     \
     FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
 #    define FLUX__HALF_SUM(s, u, to) if (first) { s += u; FLUX__JOIN(to, s) } else s = u;
 #    define FLUX__HALVES_F(ints, lanes)                                                            \
-    FLUX__FOLD_F(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__FOLD_F(ints, lanes, 1) FLUX__HALF_SUM(s1, u, to + 4)
+    FLUX__HREDUCE_F(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HREDUCE_F(ints, lanes, 1) FLUX__HALF_SUM(s1, u, to + 4)
 #    define FLUX__HALVES_D(ints, lanes)                                                            \
-    FLUX__FOLD_D(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HALF_SUM(s1, v, to + 2)           \
-    FLUX__FOLD_D(ints, lanes, 1) FLUX__HALF_SUM(s2, u, to + 4) FLUX__HALF_SUM(s3, v, to + 6)
+    FLUX__HREDUCE_D(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HALF_SUM(s1, v, to + 2)           \
+    FLUX__HREDUCE_D(ints, lanes, 1) FLUX__HALF_SUM(s2, u, to + 4) FLUX__HALF_SUM(s3, v, to + 6)
 #    define FLUX__GEMM_HALVES(name, type, vec, short_vec, sums, one, ints, lanes)                  \
-    FLUX__GEMM_FN(FLUX__AVX2) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours) { \
+    FLUX__GEMM_FN(FLUX__AVX2) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t inner4) { \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef vec H;                                                                             \
@@ -372,7 +372,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         typedef short_vec W;                                                                       \
         const int64_t n = 64 / (int)sizeof(type);                                                  \
         type *to = (type *)sum;                                                                    \
-        for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 8) {                     \
+        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 8) {                     \
             V s0, s1, s2, s3, zero = {0};                                                          \
             s0 = s1 = s2 = s3 = zero;                                                              \
             for (int64_t first = 0; b_col && first < n; first += n / 2) {                          \
@@ -408,10 +408,10 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
                 const V y0 = at(q), y1 = at(q + b_col), y2 = at(q + 2 * b_col), y3 = at(q + 3 * b_col); \
                 FLUX__D_MUL4(at, 0) FLUX__D_MUL4(at, 1) FLUX__D_MUL4(at, 2) FLUX__D_MUL4(at, 3)    \
             }
-#    define FLUX__JOIN_HALVES(sum, a, b, low, high) {                                              \
-        flux__gemm_d64 one, two;                                                                   \
-        FLUX__SHUFFLE(one, (flux__gemm_d64)a, (flux__gemm_d64)b, flux__gemm_l64, low)              \
-        FLUX__SHUFFLE(two, (flux__gemm_d64)a, (flux__gemm_d64)b, flux__gemm_l64, high)             \
+#    define FLUX__JOIN_HALVES(sum, a, b, low, mr) {                                              \
+        flux__vec64d one, two;                                                                   \
+        FLUX__SHUFFLE(one, (flux__vec64d)a, (flux__vec64d)b, flux__vec64l, low)              \
+        FLUX__SHUFFLE(two, (flux__vec64d)a, (flux__vec64d)b, flux__vec64l, mr)             \
         sum = (V)one + (V)two;                                                                     \
     }
 #    define FLUX__LIST(...) __VA_ARGS__
@@ -421,27 +421,27 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     FLUX__JOIN_HALVES(a, a, c, FLUX__LIST(0, 1, 4, 5, 8, 9, 12, 13), FLUX__LIST(2, 3, 6, 7, 10, 11, 14, 15))
 #    define FLUX__PUT_ROW(c, x, i)                                                                 \
     *(W *)(void *)(to + c * c_row) = ((const W *)(const void *)&x)[i];
-#    define FLUX__FOURS_F(ints, lanes)                                                             \
-    FLUX__FOLD_F(ints, lanes, 0) s0 = u; FLUX__FOLD_F(ints, lanes, 1) s1 = u; FLUX__FOLD_F(ints, lanes, 2) s2 = u; FLUX__FOLD_F(ints, lanes, 3) \
+#    define FLUX__INNER4_F(ints, lanes)                                                             \
+    FLUX__HREDUCE_F(ints, lanes, 0) s0 = u; FLUX__HREDUCE_F(ints, lanes, 1) s1 = u; FLUX__HREDUCE_F(ints, lanes, 2) s2 = u; FLUX__HREDUCE_F(ints, lanes, 3) \
     FLUX__JOIN4(s0, s1, s2, u)                                                                     \
     FLUX__PUT_ROW(0, s0, 0) FLUX__PUT_ROW(1, s0, 1) FLUX__PUT_ROW(2, s0, 2) FLUX__PUT_ROW(3, s0, 3)
-#    define FLUX__FOURS_D(ints, lanes)                                                             \
-    FLUX__FOLD_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__FOLD_D(ints, lanes, 1)                      \
+#    define FLUX__INNER4_D(ints, lanes)                                                             \
+    FLUX__HREDUCE_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 1)                      \
     FLUX__JOIN4(s0, s1, u, v)                                                                      \
     FLUX__PUT_ROW(0, s0, 0) FLUX__PUT_ROW(1, s0, 1)                                                \
-    FLUX__FOLD_D(ints, lanes, 2) s0 = u, s1 = v; FLUX__FOLD_D(ints, lanes, 3)                      \
+    FLUX__HREDUCE_D(ints, lanes, 2) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 3)                      \
     FLUX__JOIN4(s0, s1, u, v)                                                                      \
     FLUX__PUT_ROW(2, s0, 0) FLUX__PUT_ROW(3, s0, 1)
-#    define FLUX__GEMM_FOURS(name, type, vec, short_vec, sums, ints, lanes)                        \
+#    define FLUX__GEMM_INNER4(name, type, vec, short_vec, sums, ints, lanes)                        \
     FLUX__GEMM_FN(FLUX__AVX512) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *c, int64_t c_row, \
-                                          int64_t fours) {                                         \
+                                          int64_t inner4) {                                         \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef short_vec W;                                                                       \
         typedef int M __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));              \
         const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
         type *to = (type *)c;                                                                      \
-        for (; fours > 0; fours--, a = (const type *)a + 4 * a_row, to += 4 * c_row) {             \
+        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 4 * c_row) {             \
             const type *p = (const type *)a, *q = (const type *)b;                                 \
             V t, u, v, w, s0, s1, s2, zero = {0} FLUX__D_VAR4(0) FLUX__D_VAR4(1) FLUX__D_VAR4(2) FLUX__D_VAR4(3); \
             FLUX__D_LOOP(type, FLUX__D_STEP4, 0)                                                   \
@@ -450,61 +450,61 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         }                                                                                          \
     }
 #  endif
-#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, wide, target, narrow, dots, fours, keep, plain) \
-    FLUX__GEMM_HIGH##wide(name, type, vec, mul, 1, target)                                         \
-    FLUX__GEMM_HIGH##wide(name, type, vec, mul, 2, target)                                         \
-    static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##wide(name##_1x)};              \
-    static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##wide(name##_2x)};              \
-    static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), wide, name##_one,       \
-                                        name##_two, keep, plain, dots##_dots, fours};
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, nr, target, narrow, inner_kernel, inner4, packs, plain) \
+    FLUX__GEMM_MR##nr(name, type, vec, mul, 1, target)                                         \
+    FLUX__GEMM_MR##nr(name, type, vec, mul, 2, target)                                         \
+    static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##nr(name##_1x)};              \
+    static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##nr(name##_2x)};              \
+    static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), nr, name##_one,       \
+                                        name##_two, packs, plain, inner_kernel##_inner, inner4};
 
-FLUX__GEMM_DOTS(flux__gemm_f32_base_dots, float, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16,
-                FLUX__SUMS_F, flux__gemm_i16, FLUX__LANES4, )
-FLUX__GEMM_DOTS(flux__gemm_f64_base_dots, double, flux__gemm_d16, flux__gemm_d16, flux__gemm_d16,
-                FLUX__SUMS_D, flux__gemm_l16, FLUX__LANES2, )
+FLUX__GEMM_INNER(flux__gemm_f32_base_inner, float, flux__vec16f, flux__vec16f, flux__vec16f,
+                FLUX__SUMS_F, flux__vec16i, FLUX__LANES4, )
+FLUX__GEMM_INNER(flux__gemm_f64_base_inner, double, flux__vec16d, flux__vec16d, flux__vec16d,
+                FLUX__SUMS_D, flux__vec16l, FLUX__LANES2, )
 #  if FLUX__X86
-FLUX__GEMM_HALVES(flux__gemm_f32_avx2_dots, float, flux__gemm_f32, flux__gemm_f16, FLUX__HALVES_F,
-                  FLUX__ONE_F, flux__gemm_i32, FLUX__LANES8)
-FLUX__GEMM_HALVES(flux__gemm_f64_avx2_dots, double, flux__gemm_d32, flux__gemm_d16, FLUX__HALVES_D,
-                  FLUX__ONE_D, flux__gemm_l32, FLUX__LANES22)
-FLUX__GEMM_DOTS(flux__gemm_f32_avx512_dots, float, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16,
-                FLUX__SUMS_F, flux__gemm_i64, FLUX__LANES16, FLUX__AVX512)
-FLUX__GEMM_DOTS(flux__gemm_f64_avx512_dots, double, flux__gemm_d64, flux__gemm_d32, flux__gemm_d16,
-                FLUX__SUMS_D, flux__gemm_l64, FLUX__LANES2222, FLUX__AVX512)
-FLUX__GEMM_FOURS(flux__gemm_f32_fours, float, flux__gemm_f64, flux__gemm_f16, FLUX__FOURS_F,
-                 flux__gemm_i64, FLUX__LANES16)
-FLUX__GEMM_FOURS(flux__gemm_f64_fours, double, flux__gemm_d64, flux__gemm_d32, FLUX__FOURS_D,
-                 flux__gemm_l64, FLUX__LANES2222)
+FLUX__GEMM_HALVES(flux__gemm_f32_avx2_inner, float, flux__vec32f, flux__vec16f, FLUX__HALVES_F,
+                  FLUX__ONE_F, flux__vec32i, FLUX__LANES8)
+FLUX__GEMM_HALVES(flux__gemm_f64_avx2_inner, double, flux__vec32d, flux__vec16d, FLUX__HALVES_D,
+                  FLUX__ONE_D, flux__vec32l, FLUX__LANES22)
+FLUX__GEMM_INNER(flux__gemm_f32_avx512_inner, float, flux__vec64f, flux__vec32f, flux__vec16f,
+                FLUX__SUMS_F, flux__vec64i, FLUX__LANES16, FLUX__AVX512)
+FLUX__GEMM_INNER(flux__gemm_f64_avx512_inner, double, flux__vec64d, flux__vec32d, flux__vec16d,
+                FLUX__SUMS_D, flux__vec64l, FLUX__LANES2222, FLUX__AVX512)
+FLUX__GEMM_INNER4(flux__gemm_f32_inner4, float, flux__vec64f, flux__vec16f, FLUX__INNER4_F,
+                 flux__vec64i, FLUX__LANES16)
+FLUX__GEMM_INNER4(flux__gemm_f64_inner4, double, flux__vec64d, flux__vec32d, FLUX__INNER4_D,
+                 flux__vec64l, FLUX__LANES2222)
 #  endif
 #  if FLUX__NEON
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MULN, 12, , NULL,
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__vec16f, 16, FLUX__K_MULN, 12, , NULL,
                flux__gemm_f32_base, NULL, NULL, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MULO, 12, , NULL,
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__vec16d, 16, FLUX__K_MULO, 12, , NULL,
                flux__gemm_f64_base, NULL, NULL, NULL)
 #  else
-FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__gemm_f16, 16, FLUX__K_MUL, 6, , NULL,
+FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__vec16f, 16, FLUX__K_MUL, 6, , NULL,
                flux__gemm_f32_base, NULL, NULL, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__gemm_d16, 16, FLUX__K_MUL, 6, , NULL,
+FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__vec16d, 16, FLUX__K_MUL, 6, , NULL,
                flux__gemm_f64_base, NULL, NULL, NULL)
 #  endif
 #  if FLUX__X86
-FLUX__GEMM_LOOP(flux__gemm_f32_keep, float, flux__gemm_f32, FLUX__K_MUL2, 2, 6, FLUX__AVX2,
-                FLUX__K_KEEP)
-FLUX__GEMM_LOOP(flux__gemm_f64_keep, double, flux__gemm_d32, FLUX__K_MUL2, 2, 6, FLUX__AVX2,
-                FLUX__K_KEEP)
-FLUX__GEMM_PLAIN(flux__gemm_f32_plain, float, flux__gemm_f32, FLUX__AVX2)
-FLUX__GEMM_PLAIN(flux__gemm_f64_plain, double, flux__gemm_d32, FLUX__AVX2)
-FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__gemm_f32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL,
-               flux__gemm_f32_avx2, NULL, flux__gemm_f32_keep, flux__gemm_f32_plain)
-FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__gemm_d32, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL,
-               flux__gemm_f64_avx2, NULL, flux__gemm_f64_keep, flux__gemm_f64_plain)
-FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__gemm_f64, 64, FLUX__K_MULS, 12, FLUX__AVX512,
-               &flux__gemm_f32_avx2, flux__gemm_f32_avx512, flux__gemm_f32_fours, NULL, NULL)
-FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__gemm_d64, 64, FLUX__K_MULD, 8, FLUX__AVX512,
-               &flux__gemm_f64_avx2, flux__gemm_f64_avx512, flux__gemm_f64_fours, NULL, NULL)
+FLUX__GEMM_LOOP(flux__gemm_f32_pack, float, flux__vec32f, FLUX__K_MUL2, 2, 6, FLUX__AVX2,
+                FLUX__K_PACK)
+FLUX__GEMM_LOOP(flux__gemm_f64_pack, double, flux__vec32d, FLUX__K_MUL2, 2, 6, FLUX__AVX2,
+                FLUX__K_PACK)
+FLUX__GEMM_PLAIN(flux__gemm_f32_plain, float, flux__vec32f, FLUX__AVX2)
+FLUX__GEMM_PLAIN(flux__gemm_f64_plain, double, flux__vec32d, FLUX__AVX2)
+FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__vec32f, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL,
+               flux__gemm_f32_avx2, NULL, flux__gemm_f32_pack, flux__gemm_f32_plain)
+FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__vec32d, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL,
+               flux__gemm_f64_avx2, NULL, flux__gemm_f64_pack, flux__gemm_f64_plain)
+FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__vec64f, 64, FLUX__K_MULS, 12, FLUX__AVX512,
+               &flux__gemm_f32_avx2, flux__gemm_f32_avx512, flux__gemm_f32_inner4, NULL, NULL)
+FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__vec64d, 64, FLUX__K_MULD, 8, FLUX__AVX512,
+               &flux__gemm_f64_avx2, flux__gemm_f64_avx512, flux__gemm_f64_inner4, NULL, NULL)
 #  endif
 #  if FLUX__BF16
-FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL,
+FLUX__GEMM_SET(flux__gemm_bf16, float, flux__vec64f, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL,
                flux__gemm_f32_avx2, NULL, NULL, NULL)
 #  endif
 
@@ -512,29 +512,29 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
 /* For compilers without vectors: the same interface; a "vector" is four rows, a tile has four
    columns at most. */
 #  define FLUX__GEMM_FN(target) static
-#  define FLUX__GEMM_KERNEL(name, type, high, wide)                                                \
-    static void name##_##high##x##wide(int64_t k, const void *a, int64_t a_step, const void *b,    \
+#  define FLUX__GEMM_KERNEL(name, type, mr, nr)                                                \
+    static void name##_##mr##x##nr(int64_t k, const void *a, int64_t a_step, const void *b,    \
                                        int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add, \
                                        const void *next, int64_t next_step) {                      \
-        type x[wide][4 * high] = {{0}}, *to = (type *)c, w;                                        \
+        type x[nr][4 * mr] = {{0}}, *to = (type *)c, w;                                        \
         const type *f = (const type *)a, *g = (const type *)b;                                     \
         int64_t i, j;                                                                              \
-        for (j = 0; add == FLUX__GEMM_GO_ON && j < wide; j++)                                      \
-            for (i = 0; i < 4 * high; i++) x[j][i] = to[j * ldc + i];                              \
+        for (j = 0; add == FLUX__GEMM_GO_ON && j < nr; j++)                                      \
+            for (i = 0; i < 4 * mr; i++) x[j][i] = to[j * ldc + i];                              \
         for (; k > 0; k--, f += a_step, g += b_row)                                                \
-            for (j = 0; j < wide; j++)                                                             \
-                for (i = 0, w = g[j * b_col]; i < 4 * high; i++) x[j][i] += f[i] * w;              \
-        for (j = 0; j < wide; j++, to += ldc)                                                      \
-            for (i = 0; i < 4 * high; i++) to[i] = x[j][i] + (add == FLUX__GEMM_ADD ? to[i] : 0);                    \
+            for (j = 0; j < nr; j++)                                                             \
+                for (i = 0, w = g[j * b_col]; i < 4 * mr; i++) x[j][i] += f[i] * w;              \
+        for (j = 0; j < nr; j++, to += ldc)                                                      \
+            for (i = 0; i < 4 * mr; i++) to[i] = x[j][i] + (add == FLUX__GEMM_ADD ? to[i] : 0);                    \
         (void)next, (void)next_step;                                                               \
     }
-#  define FLUX__GEMM_HIGH(name, type, high)                                                        \
-    FLUX__GEMM_KERNEL(name, type, high, 1) FLUX__GEMM_KERNEL(name, type, high, 2)                  \
-    FLUX__GEMM_KERNEL(name, type, high, 3) FLUX__GEMM_KERNEL(name, type, high, 4)
-#  define FLUX__GEMM_DOTS(name, type)                                                              \
-    static void name##_dots(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t fours) { \
+#  define FLUX__GEMM_MR(name, type, mr)                                                        \
+    FLUX__GEMM_KERNEL(name, type, mr, 1) FLUX__GEMM_KERNEL(name, type, mr, 2)                  \
+    FLUX__GEMM_KERNEL(name, type, mr, 3) FLUX__GEMM_KERNEL(name, type, mr, 4)
+#  define FLUX__GEMM_INNER(name, type)                                                              \
+    static void name##_inner(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t inner4) { \
         int64_t i, l;                                                                              \
-        for (i = 0; i < 8 * fours; i++) {                                                          \
+        for (i = 0; i < 8 * inner4; i++) {                                                          \
             const type *p = (const type *)a + (i / 8 * 4 + i % 4) * a_row, *q = (const type *)b + i / 4 % 2 * b_col; \
             type x = 0;                                                                            \
             for (l = 0; l < k; l++) x += p[l] * q[l];                                              \
@@ -542,12 +542,12 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__gemm_f64, 64, FLUX__K_MULB, 8, FLUX
         }                                                                                          \
     }
 #  define FLUX__GEMM_SET(name, type)                                                               \
-    FLUX__GEMM_HIGH(name, type, 1)                                                                 \
-    FLUX__GEMM_HIGH(name, type, 2)                                                                 \
-    FLUX__GEMM_DOTS(name, type)                                                                    \
+    FLUX__GEMM_MR(name, type, 1)                                                                 \
+    FLUX__GEMM_MR(name, type, 2)                                                                 \
+    FLUX__GEMM_INNER(name, type)                                                                    \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
-    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, NULL, NULL, name##_dots, NULL};
+    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, NULL, NULL, name##_inner, NULL};
 FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
@@ -568,7 +568,7 @@ static const flux__gemm_set *flux__gemm_kernels(bool f64, bool pairs) {
 
 /* The set by whose vector length and tile the ways of summing are chosen: with AVX2 it is that
    of AVX-512, so that the sums are the same. */
-static const flux__gemm_set *flux__gemm_judge(const flux__gemm_set *set) {
+static const flux__gemm_set *flux__gemm_sizing_set(const flux__gemm_set *set) {
 #if FLUX__GEMM_VECTORS && FLUX__X86
     if (set == &flux__gemm_f32_avx2) return &flux__gemm_f32_avx512;
     if (set == &flux__gemm_f64_avx2) return &flux__gemm_f64_avx512;

@@ -11,7 +11,7 @@
    cpu/gemm_kernels.h. Contiguous columns are copied into panels as high as a
    tile, contiguous rows are transposed in registers, other strides are gathered
    element by element; B is packed interleaved, a tile's nr columns row by row.
-   The im2col pack (flux__gemm_collector) copies operands that are more than a
+   The im2col pack (flux__gemm_im2col_fn) copies operands that are more than a
    matrix, windows of an image or a sum over samples, straight from the
    implicit-GEMM map (flux__axes: how rows and columns are made of several
    dims).
@@ -80,7 +80,7 @@ FLUX__GEMM_FN() void flux__gemm_panels(const char *from, int64_t from_step, char
 }
 /* The interleaved pack: `pieces` contiguous pieces of `bytes` bytes each go to places to_step
    bytes apart. 24 and 48 bytes are what the largest tiles take of a row of B. */
-FLUX__GEMM_FN() void flux__gemm_deal(const char *from, char *to, int64_t to_step, int64_t pieces,
+FLUX__GEMM_FN() void flux__gemm_interleave(const char *from, char *to, int64_t to_step, int64_t pieces,
                                      int64_t bytes) {
     if (bytes == 24)
         for (; pieces > 0; pieces--, from += 24, to += to_step) memcpy(to, from, 24);
@@ -108,45 +108,45 @@ FLUX__GEMM_GATHER(flux__gemm_gather8, double)
    bytes is two of 16 side by side, each with a square of its own: the results of two vectors
    that lie below one another make whole columns. What is smaller than a square is left to
    `rest`. */
-#  define FLUX__TURN_ROW(V, p) *(const V *)(const void *)(p)
-#  define FLUX__TURN_PUT(V, column, x) *(V *)(void *)(d + (column) * to_step) = x;
-#  define FLUX__TURN_4(V, ints, lanes, s, a, b, c, e)                                              \
-    { V one = FLUX__TURN_ROW(V, s), two = FLUX__TURN_ROW(V, s + from_step), low, high;             \
-      V three = FLUX__TURN_ROW(V, s + 2 * from_step), four = FLUX__TURN_ROW(V, s + 3 * from_step); \
-      FLUX__SHUFFLE(low, one, two, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(high, three, four, ints, lanes(0, 4, 1, 5)) \
-      FLUX__SHUFFLE(a, low, high, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(b, low, high, ints, lanes(2, 3, 6, 7)) \
-      FLUX__SHUFFLE(low, one, two, ints, lanes(2, 6, 3, 7)) FLUX__SHUFFLE(high, three, four, ints, lanes(2, 6, 3, 7)) \
-      FLUX__SHUFFLE(c, low, high, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(e, low, high, ints, lanes(2, 3, 6, 7)) }
-#  define FLUX__TURN_2(V, ints, lanes, s, a, b)                                                    \
-    { V one = FLUX__TURN_ROW(V, s), two = FLUX__TURN_ROW(V, s + from_step);                        \
+#  define FLUX__TRANSPOSE_ROW(V, p) *(const V *)(const void *)(p)
+#  define FLUX__TRANSPOSE_PUT(V, column, x) *(V *)(void *)(d + (column) * to_step) = x;
+#  define FLUX__TRANSPOSE_4(V, ints, lanes, s, a, b, c, e)                                              \
+    { V one = FLUX__TRANSPOSE_ROW(V, s), two = FLUX__TRANSPOSE_ROW(V, s + from_step), low, mr;             \
+      V three = FLUX__TRANSPOSE_ROW(V, s + 2 * from_step), four = FLUX__TRANSPOSE_ROW(V, s + 3 * from_step); \
+      FLUX__SHUFFLE(low, one, two, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(mr, three, four, ints, lanes(0, 4, 1, 5)) \
+      FLUX__SHUFFLE(a, low, mr, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(b, low, mr, ints, lanes(2, 3, 6, 7)) \
+      FLUX__SHUFFLE(low, one, two, ints, lanes(2, 6, 3, 7)) FLUX__SHUFFLE(mr, three, four, ints, lanes(2, 6, 3, 7)) \
+      FLUX__SHUFFLE(c, low, mr, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(e, low, mr, ints, lanes(2, 3, 6, 7)) }
+#  define FLUX__TRANSPOSE_2(V, ints, lanes, s, a, b)                                                    \
+    { V one = FLUX__TRANSPOSE_ROW(V, s), two = FLUX__TRANSPOSE_ROW(V, s + from_step);                        \
       FLUX__SHUFFLE(a, one, two, ints, lanes(0, 2)) FLUX__SHUFFLE(b, one, two, ints, lanes(1, 3)) }
-#  define FLUX__TURN_JOIN(V, ints, column, a, b, ...)                                              \
-    { V joined; FLUX__SHUFFLE(joined, a, b, ints, __VA_ARGS__) FLUX__TURN_PUT(V, column, joined) }
-#  define FLUX__TURN_JOIN8(V, at, ...)                                                             \
-    FLUX__TURN_JOIN(V, flux__gemm_i32, at, a, f, __VA_ARGS__) FLUX__TURN_JOIN(V, flux__gemm_i32, at + 1, b, g, __VA_ARGS__) \
-    FLUX__TURN_JOIN(V, flux__gemm_i32, at + 2, c, h, __VA_ARGS__) FLUX__TURN_JOIN(V, flux__gemm_i32, at + 3, e, k, __VA_ARGS__)
-#  define FLUX__TURN_JOIN4(V, at, ...)                                                             \
-    FLUX__TURN_JOIN(V, flux__gemm_l32, at, a, c, __VA_ARGS__) FLUX__TURN_JOIN(V, flux__gemm_l32, at + 1, b, e, __VA_ARGS__)
-#  define FLUX__TURN_F16(V)                                                                        \
+#  define FLUX__TRANSPOSE_JOIN(V, ints, column, a, b, ...)                                              \
+    { V joined; FLUX__SHUFFLE(joined, a, b, ints, __VA_ARGS__) FLUX__TRANSPOSE_PUT(V, column, joined) }
+#  define FLUX__TRANSPOSE_JOIN8(V, at, ...)                                                             \
+    FLUX__TRANSPOSE_JOIN(V, flux__vec32i, at, a, f, __VA_ARGS__) FLUX__TRANSPOSE_JOIN(V, flux__vec32i, at + 1, b, g, __VA_ARGS__) \
+    FLUX__TRANSPOSE_JOIN(V, flux__vec32i, at + 2, c, h, __VA_ARGS__) FLUX__TRANSPOSE_JOIN(V, flux__vec32i, at + 3, e, k, __VA_ARGS__)
+#  define FLUX__TRANSPOSE_JOIN4(V, at, ...)                                                             \
+    FLUX__TRANSPOSE_JOIN(V, flux__vec32l, at, a, c, __VA_ARGS__) FLUX__TRANSPOSE_JOIN(V, flux__vec32l, at + 1, b, e, __VA_ARGS__)
+#  define FLUX__TRANSPOSE_F16(V)                                                                        \
     V a, b, c, e;                                                                                  \
-    FLUX__TURN_4(V, flux__gemm_i16, FLUX__LANES4, s, a, b, c, e)                                   \
-    FLUX__TURN_PUT(V, 0, a) FLUX__TURN_PUT(V, 1, b) FLUX__TURN_PUT(V, 2, c) FLUX__TURN_PUT(V, 3, e)
-#  define FLUX__TURN_F32(V)                                                                        \
+    FLUX__TRANSPOSE_4(V, flux__vec16i, FLUX__LANES4, s, a, b, c, e)                                   \
+    FLUX__TRANSPOSE_PUT(V, 0, a) FLUX__TRANSPOSE_PUT(V, 1, b) FLUX__TRANSPOSE_PUT(V, 2, c) FLUX__TRANSPOSE_PUT(V, 3, e)
+#  define FLUX__TRANSPOSE_F32(V)                                                                        \
     V a, b, c, e, f, g, h, k;                                                                      \
     const float *below = s + 4 * from_step;                                                        \
-    FLUX__TURN_4(V, flux__gemm_i32, FLUX__LANES8, s, a, b, c, e)                                   \
-    FLUX__TURN_4(V, flux__gemm_i32, FLUX__LANES8, below, f, g, h, k)                               \
-    FLUX__TURN_JOIN8(V, 0, 0, 1, 2, 3, 8, 9, 10, 11) FLUX__TURN_JOIN8(V, 4, 4, 5, 6, 7, 12, 13, 14, 15)
-#  define FLUX__TURN_D16(V)                                                                        \
+    FLUX__TRANSPOSE_4(V, flux__vec32i, FLUX__LANES8, s, a, b, c, e)                                   \
+    FLUX__TRANSPOSE_4(V, flux__vec32i, FLUX__LANES8, below, f, g, h, k)                               \
+    FLUX__TRANSPOSE_JOIN8(V, 0, 0, 1, 2, 3, 8, 9, 10, 11) FLUX__TRANSPOSE_JOIN8(V, 4, 4, 5, 6, 7, 12, 13, 14, 15)
+#  define FLUX__TRANSPOSE_D16(V)                                                                        \
     V a, b;                                                                                        \
-    FLUX__TURN_2(V, flux__gemm_l16, FLUX__LANES2, s, a, b)                                         \
-    FLUX__TURN_PUT(V, 0, a) FLUX__TURN_PUT(V, 1, b)
-#  define FLUX__TURN_D32(V)                                                                        \
+    FLUX__TRANSPOSE_2(V, flux__vec16l, FLUX__LANES2, s, a, b)                                         \
+    FLUX__TRANSPOSE_PUT(V, 0, a) FLUX__TRANSPOSE_PUT(V, 1, b)
+#  define FLUX__TRANSPOSE_D32(V)                                                                        \
     V a, b, c, e;                                                                                  \
     const double *below = s + 2 * from_step;                                                       \
-    FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, s, a, b) FLUX__TURN_2(V, flux__gemm_l32, FLUX__LANES22, below, c, e) \
-    FLUX__TURN_JOIN4(V, 0, 0, 1, 4, 5) FLUX__TURN_JOIN4(V, 2, 2, 3, 6, 7)
-#  define FLUX__GEMM_TURN(name, type, vec, n, square, rest, target)                                \
+    FLUX__TRANSPOSE_2(V, flux__vec32l, FLUX__LANES22, s, a, b) FLUX__TRANSPOSE_2(V, flux__vec32l, FLUX__LANES22, below, c, e) \
+    FLUX__TRANSPOSE_JOIN4(V, 0, 0, 1, 4, 5) FLUX__TRANSPOSE_JOIN4(V, 2, 2, 3, 6, 7)
+#  define FLUX__GEMM_TRANSPOSE(name, type, vec, n, square, rest, target)                                \
     FLUX__GEMM_FN(target) void name(const type *from, int64_t from_step, type *to, int64_t to_step, int64_t rows, int64_t columns) { \
         int64_t r, i, x, y, left, squares, step, from_down;                                        \
         if (rows < n || columns < n) rest(from, from_step, to, to_step, rows, columns);            \
@@ -162,31 +162,32 @@ FLUX__GEMM_GATHER(flux__gemm_gather8, double)
             }                                                                                      \
         }                                                                                          \
     }
-#  define FLUX__TURN_REST4(from, step, to, to_step, rows, columns)                                 \
+#  define FLUX__TRANSPOSE_REST4(from, step, to, to_step, rows, columns)                                 \
     flux__gemm_gather4(from, step, 1, to, to_step, rows, columns)
-#  define FLUX__TURN_REST8(from, step, to, to_step, rows, columns)                                 \
+#  define FLUX__TRANSPOSE_REST8(from, step, to, to_step, rows, columns)                                 \
     flux__gemm_gather8(from, step, 1, to, to_step, rows, columns)
-FLUX__GEMM_TURN(flux__gemm_turn4, float, flux__gemm_f16, 4, FLUX__TURN_F16, FLUX__TURN_REST4, )
-FLUX__GEMM_TURN(flux__gemm_turn8, double, flux__gemm_d16, 2, FLUX__TURN_D16, FLUX__TURN_REST8, )
+FLUX__GEMM_TRANSPOSE(flux__gemm_transpose4, float, flux__vec16f, 4, FLUX__TRANSPOSE_F16, FLUX__TRANSPOSE_REST4, )
+FLUX__GEMM_TRANSPOSE(flux__gemm_transpose8, double, flux__vec16d, 2, FLUX__TRANSPOSE_D16, FLUX__TRANSPOSE_REST8, )
 #  if FLUX__X86
-FLUX__GEMM_TURN(flux__gemm_turn4_avx2, float, flux__gemm_f32, 8, FLUX__TURN_F32, flux__gemm_turn4,
+FLUX__GEMM_TRANSPOSE(flux__gemm_transpose4_avx2, float, flux__vec32f, 8, FLUX__TRANSPOSE_F32, flux__gemm_transpose4,
                 FLUX__AVX2)
-FLUX__GEMM_TURN(flux__gemm_turn8_avx2, double, flux__gemm_d32, 4, FLUX__TURN_D32, flux__gemm_turn8,
+FLUX__GEMM_TRANSPOSE(flux__gemm_transpose8_avx2, double, flux__vec32d, 4, FLUX__TRANSPOSE_D32, flux__gemm_transpose8,
                 FLUX__AVX2)
-#    define FLUX__TURN(name) (flux__simd() ? name##_avx2 : name)
+#    define FLUX__TRANSPOSE(name) (flux__simd() ? name##_avx2 : name)
 #  endif
 #else
-static void flux__gemm_turn4(const float *from, int64_t from_step, float *to, int64_t to_step,
+static void flux__gemm_transpose4(const float *from, int64_t from_step, float *to, int64_t to_step,
                              int64_t rows, int64_t columns) {
     flux__gemm_gather4(from, from_step, 1, to, to_step, rows, columns);
 }
-static void flux__gemm_turn8(const double *from, int64_t from_step, double *to, int64_t to_step,
+static void flux__gemm_transpose8(const double *from, int64_t from_step, double *to,
+                                  int64_t to_step,
                              int64_t rows, int64_t columns) {
     flux__gemm_gather8(from, from_step, 1, to, to_step, rows, columns);
 }
 #endif
-#ifndef FLUX__TURN
-#  define FLUX__TURN(name) name
+#ifndef FLUX__TRANSPOSE
+#  define FLUX__TRANSPOSE(name) name
 #endif
 
 /* Packs rows x columns elements of `size` bytes with strides `row` and `column` (in elements)
@@ -199,10 +200,10 @@ static void flux__gemm_copy(int64_t size, const void *from, int64_t row, int64_t
         flux__gemm_copy_rows((const char *)from, column * size, (char *)to, to_step * size, columns,
                              rows * size);
     else if (size == 4 && column == 1)
-        FLUX__TURN(flux__gemm_turn4)(f, row, (float *)to, to_step, rows, columns);
+        FLUX__TRANSPOSE(flux__gemm_transpose4)(f, row, (float *)to, to_step, rows, columns);
     else if (size == 4) flux__gemm_gather4(f, row, column, to, to_step, rows, columns);
     else if (column == 1)
-        FLUX__TURN(flux__gemm_turn8)(d, row, (double *)to, to_step, rows, columns);
+        FLUX__TRANSPOSE(flux__gemm_transpose8)(d, row, (double *)to, to_step, rows, columns);
     else flux__gemm_gather8(d, row, column, to, to_step, rows, columns);
 }
 
@@ -215,7 +216,7 @@ typedef struct flux__gemm_run { int64_t from, to, n; } flux__gemm_run;
 /* Copies the runs once for each of the points first ... first+count-1 of `across`; copies of
    points are to_step words apart. A run's words are `step` apart in `from` and contiguous in
    the copy; an element is `words` words, one or two. */
-typedef void (*flux__gemm_collector)(int64_t words, const float *from, const flux__axes *across,
+typedef void (*flux__gemm_im2col_fn)(int64_t words, const float *from, const flux__axes *across,
                                      int64_t first, int64_t count, const flux__gemm_run *run,
                                      int64_t runs, int64_t step, float *to, int64_t to_step);
 
@@ -250,7 +251,7 @@ static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t 
         i = n - (int)(sizeof(vec) / sizeof *q);                                                    \
         FLUX__GEMM_MOVE(vec, q + i, p + i)                                                         \
     }
-#define FLUX__GEMM_COLLECT(name, vec, half, least, evens, target)                                  \
+#define FLUX__GEMM_IM2COL(name, vec, half, least, evens, target)                                  \
     FLUX__GEMM_FN(target) void name(int64_t words, const float *from, const flux__axes *across, int64_t first, int64_t count, \
                                     const flux__gemm_run *run, int64_t runs, int64_t step, float *to, int64_t to_step) { \
         const int64_t size = (int)sizeof(float), lanes = (int)sizeof(vec) / size;                  \
@@ -277,7 +278,7 @@ static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t 
 
 #if !FLUX__GEMM_VECTORS
 #  define FLUX__EVENS(to, from)
-FLUX__GEMM_COLLECT(flux__collect_base, float, float, float, FLUX__EVENS, )
+FLUX__GEMM_IM2COL(flux__im2col_base, float, float, float, FLUX__EVENS, )
 #else
 /* Copies every second word, without reading past the last of them. */
 #  if defined(__clang__)
@@ -289,9 +290,9 @@ FLUX__GEMM_COLLECT(flux__collect_base, float, float, float, FLUX__EVENS, )
         *(vec *)(void *)(to) = __builtin_shuffle(((const vec *)(const void *)(from))[0], ((const vec *)(const void *)(from))[1], even); \
     }
 #  endif
-#  define FLUX__EVEN4(to, from) FLUX__EVEN(flux__gemm_f16, flux__gemm_i16, to, from, 0, 2, 4, 6)
+#  define FLUX__EVEN4(to, from) FLUX__EVEN(flux__vec16f, flux__vec16i, to, from, 0, 2, 4, 6)
 #  define FLUX__EVEN16(to, from)                                                                   \
-    FLUX__EVEN(flux__gemm_f64, flux__gemm_i64, to, from, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,    \
+    FLUX__EVEN(flux__vec64f, flux__vec64i, to, from, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,    \
                22, 24, 26, 28, 30)
 #  define FLUX__EVENS(lanes, even, to, from) {                                                     \
         for (; i + lanes < n; i += lanes) even(to + i, from + 2 * i)                               \
@@ -302,22 +303,22 @@ FLUX__GEMM_COLLECT(flux__collect_base, float, float, float, FLUX__EVENS, )
 #  define FLUX__EVENS16(to, from)                                                                  \
     if (n > 16) FLUX__EVENS(16, FLUX__EVEN16, to, from)                                            \
     else FLUX__EVENS4(to, from)
-FLUX__GEMM_COLLECT(flux__collect_base, flux__gemm_f16, flux__gemm_f16, flux__gemm_f16,
+FLUX__GEMM_IM2COL(flux__im2col_base, flux__vec16f, flux__vec16f, flux__vec16f,
                    FLUX__EVENS4, )
 #  if FLUX__X86
-FLUX__GEMM_COLLECT(flux__collect_avx2, flux__gemm_f32, flux__gemm_f16, flux__gemm_f16, FLUX__EVENS4,
+FLUX__GEMM_IM2COL(flux__im2col_avx2, flux__vec32f, flux__vec16f, flux__vec16f, FLUX__EVENS4,
                    FLUX__AVX2)
-FLUX__GEMM_COLLECT(flux__collect_avx512, flux__gemm_f64, flux__gemm_f32, flux__gemm_f16,
+FLUX__GEMM_IM2COL(flux__im2col_avx512, flux__vec64f, flux__vec32f, flux__vec16f,
                    FLUX__EVENS16, FLUX__AVX512)
 #  endif
 #endif
 
 /* The im2col pack for this processor. */
-static flux__gemm_collector flux__gemm_collector_now(void) {
+static flux__gemm_im2col_fn flux__gemm_im2col_now(void) {
 #if FLUX__GEMM_VECTORS && FLUX__X86
-    if (flux__simd() > 0) return flux__simd() > 1 ? flux__collect_avx512 : flux__collect_avx2;
+    if (flux__simd() > 0) return flux__simd() > 1 ? flux__im2col_avx512 : flux__im2col_avx2;
 #endif
-    return flux__collect_base;
+    return flux__im2col_base;
 }
 
 FLUX__END_LEAN

@@ -27,7 +27,7 @@ FLUX__BEGIN_HOT
 
 /* The number of partial sums that an inner-product kernel keeps for each result. */
 static int64_t flux__gemm_dot_lanes(const flux__gemm_plan *p) {
-    return flux__gemm_judge(p->set)->lanes;
+    return flux__gemm_sizing_set(p->set)->lanes;
 }
 
 /* C = A B by inner products for `rows` rows of A and two columns of B, b_col elements apart (0:
@@ -37,19 +37,19 @@ static int64_t flux__gemm_dot_lanes(const flux__gemm_plan *p) {
 #define FLUX__GEMM_SUMS(name, type)                                                                \
     FLUX__GEMM_FN() void name(const flux__gemm_plan *p, const type *a, const type *b, int64_t b_col, type *c, int64_t c_row, \
                               int64_t c_col, int64_t rows) {                                       \
-        const int64_t k = p->k, whole = k < flux__gemm_dot_lanes(p) ? 0 : k, high = rows < 4 ? 1 : 4;        \
+        const int64_t k = p->k, whole = k < flux__gemm_dot_lanes(p) ? 0 : k, mr = rows < 4 ? 1 : 4;        \
         type sum[8 * 8], *to;                                                                      \
-        for (int64_t f, i, j, r = 0, fours; r < rows; r += fours * high) {                         \
-            const int64_t first = r + high <= rows ? r : rows - high;                              \
+        for (int64_t f, i, j, r = 0, inner4; r < rows; r += inner4 * mr) {                         \
+            const int64_t first = r + mr <= rows ? r : rows - mr;                              \
             const type *from = a + first * p->a_row, *s = sum;                                     \
-            fours = high == 1 || rows - r < 4 ? 1 : flux__gemm_min((rows - r) / 4, 8);             \
-            p->set->dots(whole, from, high > 1 ? p->a_row : 0, b, b_col, sum, fours);              \
+            inner4 = mr == 1 || rows - r < 4 ? 1 : flux__gemm_min((rows - r) / 4, 8);             \
+            p->set->inner_kernel(whole, from, mr > 1 ? p->a_row : 0, b, b_col, sum, inner4);              \
             to = c + first * c_row;                                                                \
-            for (f = 0; f < fours; f++, s += 8, from += 4 * p->a_row) {                            \
+            for (f = 0; f < inner4; f++, s += 8, from += 4 * p->a_row) {                            \
                 for (i = whole; i < k; i++)                                                        \
-                    for (j = 0; j < high; j++)                                                     \
+                    for (j = 0; j < mr; j++)                                                     \
                         sum[f * 8 + j] += from[i + j * p->a_row] * b[i], sum[f * 8 + j + 4] += from[i + j * p->a_row] * b[b_col + i]; \
-                for (j = 0; j < high; j++, to += c_row) to[0] = s[j], to[c_col] = s[j + 4];        \
+                for (j = 0; j < mr; j++, to += c_row) to[0] = s[j], to[c_col] = s[j + 4];        \
             }                                                                                      \
         }                                                                                          \
     }
@@ -60,24 +60,25 @@ FLUX__GEMM_SUMS(flux__gemm_sums8, double)
    returns that number of columns; 0 where the instruction set has no such kernel. c: the
    results, ld apart. Four rows of one operand pass over all of the other, so that what is
    contiguous in C is stored together; the last four start earlier and overlap. */
-static int64_t flux__gemm_by_fours(const flux__gemm_plan *p, int64_t i, int64_t n, char *c,
+static int64_t flux__gemm_by_inner4(const flux__gemm_plan *p, int64_t i, int64_t n, char *c,
                                    int64_t ld) {
     const int64_t k = p->k, size = p->size,
-                  columns = p->set->fours && n >= 4 && k >= flux__gemm_dot_lanes(p) ? p->n & -4 : 0;
+                  columns = p->set->inner4 && n >= 4 && k >= flux__gemm_dot_lanes(p) ?
+                      p->n & -4 : 0;
     const char *a = p->a + i * p->a_row * size, *b = p->b;
     const int64_t most = p->flip ? columns : n;
     for (int64_t at, j = 0; j < most && columns; j += 4) {
         if (p->flip) {
             at = n & -4;
-            p->set->fours(k, a, p->a_row, b + j * p->b_col * size, p->b_col, c + j * size, ld,
+            p->set->inner4(k, a, p->a_row, b + j * p->b_col * size, p->b_col, c + j * size, ld,
                           at / 4);
             if (at < n)
-                at = n - 4, p->set->fours(k, a + at * p->a_row * size, p->a_row,
+                at = n - 4, p->set->inner4(k, a + at * p->a_row * size, p->a_row,
                                           b + j * p->b_col * size, p->b_col,
                                           c + (at * ld + j) * size, ld, 1);
         } else {
             at = flux__gemm_min(j, n - 4);
-            p->set->fours(k, b, p->b_col, a + at * p->a_row * size, p->a_row, c + at * size, ld,
+            p->set->inner4(k, b, p->b_col, a + at * p->a_row * size, p->a_row, c + at * size, ld,
                           columns / 4);
         }
     }
@@ -86,7 +87,7 @@ static int64_t flux__gemm_by_fours(const flux__gemm_plan *p, int64_t i, int64_t 
 
 /* Multiplies one thread's share of A's rows by all columns of B with the inner-product kernels,
    a few rows at a time, and calls the epilogue for these. */
-static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
+static void flux__gemm_inner_run(void *ctx, int worker, int64_t number) {
     const flux__gemm_plan *p = (const flux__gemm_plan *)ctx;
     const flux__gemm_job *job = p->job;
     double piece[FLUX__GEMM_FEW * 8];     /* C, if the job has no memory for it */
@@ -100,7 +101,7 @@ static void flux__gemm_dots_run(void *ctx, int worker, int64_t number) {
         int64_t row = p->flip ? ld : 1, col = p->flip ? 1 : ld;
         char *c = job->c ? (char *)job->c + i * row * size : (char *)piece;
         /* a single last column is computed twice */
-        for (j = flux__gemm_by_fours(p, i, n, c, ld); j < p->n; j += 2) {
+        for (j = flux__gemm_by_inner4(p, i, n, c, ld); j < p->n; j += 2) {
             bool two = p->n - j > 1;
             const void *a = p->a + i * p->a_row * size, *b = p->b + j * p->b_col * size;
             void *to = c + j * col * size;
@@ -130,7 +131,7 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
     p->a_col = flip ? j->b_row : j->a_col;
     p->b_row = flip ? j->a_col : j->b_row;
     p->b_col = flip ? j->a_row : j->b_col;
-    const flux__axes *a = flip ? j->b_grid : j->a_grid, *b = flip ? j->a_grid : j->b_grid;
+    const flux__axes *a = flip ? j->b_map : j->a_map, *b = flip ? j->a_map : j->b_map;
     p->a_rows = a ? a + flip : NULL, p->a_cols = a ? a + !flip : NULL;
     p->b_rows = b ? b + flip : NULL, p->b_cols = b ? b + !flip : NULL;
 }
@@ -139,10 +140,10 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
    packing, and transposing C. */
 static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
-    double high = (double)flux__gemm_up(p->m, p->set->lanes);
+    double mr = (double)flux__gemm_up(p->m, p->set->lanes);
     /* the last tile has vectors of half the length */
-    if (m > 10 * lanes && high - m >= lanes / 2 && p->set->narrow) high -= 0.375 * lanes;
-    double c = high * n * k / (2 * lanes);
+    if (m > 10 * lanes && mr - m >= lanes / 2 && p->set->narrow) mr -= 0.375 * lanes;
+    double c = mr * n * k / (2 * lanes);
     double copy = p->a_row == 1 ? (n > 48 * p->set->columns ? 0.1 : 0) :
         p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
     if (p->a_rows) copy = flux__gemm_along(p, p->a_cols, p->a_rows) ? 0.5 : 0.15;
@@ -165,42 +166,42 @@ static double flux__gemm_orient_best(flux__gemm_plan *p) {
    the larger operand (which is contiguous along k), or rows that fill no vector, cost more than
    the horizontal reduction of every sum. If so, A is the operand with more rows, and B's
    columns are made contiguous. Returns 1: tiles, 2: inner products, 3: inner products with A
-   and B exchanged. The answer is the same for all of a product and for its parts (job->dots),
-   and with AVX2 as with AVX-512, because the two ways give different sums. */
-static int flux__gemm_by_dots(const flux__gemm_plan *plan, const flux__gemm_job *j) {
-    flux__gemm_plan judge = *plan, *p = &judge;
+   and B exchanged. The answer is the same for all of a product and for its parts
+   (job->inner_kernel), and with AVX2 as with AVX-512, because the two ways give different sums. */
+static int flux__gemm_by_inner(const flux__gemm_plan *plan, const flux__gemm_job *j) {
+    flux__gemm_plan sizing = *plan, *p = &sizing;
     int64_t most = j->m > j->n ? j->m : j->n, few = flux__gemm_min(j->m, j->n);
     bool flip = j->m < j->n, turn = (flip ? j->a_col : j->b_row) != 1;
     double cost = plan->cost;
-    if (j->dots) return j->dots;
-    if ((flip ? j->b_row : j->a_col) != 1 || j->a_grid || j->b_grid || j->pairs ||
+    if (j->inner_kernel) return j->inner_kernel;
+    if ((flip ? j->b_row : j->a_col) != 1 || j->a_map || j->b_map || j->pairs ||
         few > FLUX__GEMM_FEW) return 1;
     if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return 1;
-    p->set = flux__gemm_judge(plan->set);
+    p->set = flux__gemm_sizing_set(plan->set);
     if (p->set != plan->set) cost = flux__gemm_orient_best(p);
     /* measured */
     const double vectors = (double)((p->k + p->set->lanes - 1) / p->set->lanes),
-                 fold = p->size == 4 ? 0.9 : 0.5;
-    if (few > 1 && (double)(most * few) * (0.5 * vectors + fold) +
+                 hreduce = p->size == 4 ? 0.9 : 0.5;
+    if (few > 1 && (double)(most * few) * (0.5 * vectors + hreduce) +
         (turn ? 0.1 * (double)(few * p->k) : 0) > cost) return 1;
     return flip ? 3 : 2;
 }
 
 /* Computes the whole product by inner products, C transposed if flip; copies B first if it is
    not contiguous along k. False: out of memory. */
-static bool flux__gemm_dots_all(flux__gemm_plan *p, bool flip, int64_t threads) {
+static bool flux__gemm_inner_all(flux__gemm_plan *p, bool flip, int64_t threads) {
     flux__gemm_orient(p, p->job, flip);
     int64_t step = (flux__gemm_up(p->k * p->size, 64) | 64) / p->size;
-    void *turned = NULL;
+    void *transposed = NULL;
     if (p->b_row != 1) {
-        if (!(turned = flux__scratch((size_t)(step * p->n * p->size)))) return false;
-        flux__gemm_copy(p->size, p->b, p->b_row, p->b_col, turned, step, p->k, p->n);
-        p->b = (const char *)turned, p->b_row = 1, p->b_col = step;
+        if (!(transposed = flux__scratch((size_t)(step * p->n * p->size)))) return false;
+        flux__gemm_copy(p->size, p->b, p->b_row, p->b_col, transposed, step, p->k, p->n);
+        p->b = (const char *)transposed, p->b_row = 1, p->b_col = step;
     }
     /* for less work waking a worker takes longer than the work */
     p->rows = threads > 1 ? flux__gemm_split(p->m, 2 * threads, 16) : p->m;
-    flux__parallel_workers((p->m + p->rows - 1) / p->rows, flux__gemm_dots_run, p);
-    flux__scratch_done(turned);
+    flux__parallel_workers((p->m + p->rows - 1) / p->rows, flux__gemm_inner_run, p);
+    flux__scratch_done(transposed);
     return true;
 }
 
@@ -214,18 +215,18 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
     /* narrow tiles read A twice as often, and use less of a cache line of B's rows */
     bool often = p->set->columns <= 6;
-    bool keep = flux__gemm_keeps(p, p->columns);
+    bool packs = flux__gemm_packs_a(p, p->columns);
     bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64) ||
                  (often && p->m * p->k * p->size >= 32 << 10);
-    bool many = p->columns > (keep || a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
+    bool many = p->columns > (packs || a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     bool crowded = p->rows > 2 * p->set->lanes &&
                    b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
     /* each part is soon done, so the next one to prefetch must be small */
-    if (keep && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
-    if ((keep || !p->copy_a) && p->rows * p->chunk * p->size >
-        (p->set->keep ? 2 : 8) * FLUX__GEMM_BLOCK)
+    if (packs && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
+    if ((packs || !p->copy_a) && p->rows * p->chunk * p->size >
+        (p->set->packs ? 2 : 8) * FLUX__GEMM_BLOCK)
         p->sub = flux__gemm_min(p->sub, flux__gemm_split(
             p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
     int64_t tiles = p->rows / (2 * p->set->lanes),
@@ -246,10 +247,10 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
     int64_t tall = 2 * p->set->lanes, bytes = p->chunk * p->size, tasks;
     int64_t flat = bytes * 4 <= FLUX__GEMM_CHUNK ? 4 : bytes * 2 <= FLUX__GEMM_CHUNK ? 2 : 1;
     /* with so short a k, more rows: columns of C stay whole and contiguous */
-    int64_t high = flat * FLUX__GEMM_TILES * tall;
+    int64_t mr = flat * FLUX__GEMM_TILES * tall;
     /* blocks that take scratch memory for C stay small */
     int64_t limit = p->flip || !p->job->c ? 1 : 4;
-    int64_t rows = limit * high, columns = limit * FLUX__GEMM_COLUMNS;
+    int64_t rows = limit * mr, columns = limit * FLUX__GEMM_COLUMNS;
     p->rows = flux__gemm_split(p->m, (p->m + rows - 1) / rows, tall);
     p->columns = flux__gemm_split(p->n, (p->n + columns - 1) / columns, 1);
     for (;;) {  /* rows at the end that are less than a vector go to the block above */
@@ -264,7 +265,7 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
         else if (p->columns >= 2 * p->set->columns) p->columns = (p->columns + 1) / 2;
         else break;
     }
-    p->sub = flux__gemm_split(p->rows, (p->rows + high - 1) / high, tall);
+    p->sub = flux__gemm_split(p->rows, (p->rows + mr - 1) / mr, tall);
     return tasks;
 }
 
@@ -273,7 +274,7 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     int64_t chunks;
     p->job = job;
     p->set = flux__gemm_kernels(f64, job->pairs);
-    p->collect = flux__gemm_collector_now();
+    p->im2col = flux__gemm_im2col_now();
     p->size = f64 ? 8 : 4;
     p->k = job->k > 0 ? job->k : 0;
     p->failed = 0;
@@ -309,9 +310,9 @@ extern void cblas_dgemm(int order, int turn_a, int turn_b, int m, int n, int k, 
    (transpose), or 0: not at all. *ld: its leading dimension. */
 static int flux__blas_reads(int64_t row, int64_t col, int64_t rows, int64_t columns, int *ld) {
     bool plain = (row == 1 || rows == 1) && (col >= rows || columns == 1);
-    bool turned = (col == 1 || columns == 1) && (row >= columns || rows == 1);
+    bool transposed = (col == 1 || columns == 1) && (row >= columns || rows == 1);
     int64_t step = plain ? (columns == 1 ? rows : col) : rows == 1 ? columns : row;
-    if (!plain && !turned) return 0;
+    if (!plain && !transposed) return 0;
     *ld = (int)step;
     return step > INT_MAX ? 0 : plain ? 111 : 112;
 }
@@ -341,7 +342,7 @@ static bool flux__blas(bool f64, const flux__gemm_job *job) {
     int64_t most = job->c ? job->n : flux__gemm_min((1 << 18) / job->m + 1, job->n);
     flux__blas_part p;
     void *scratch = NULL;
-    if (!ta || !tb || job->a_grid || job->b_grid || job->k < 1 || job->m > INT_MAX ||
+    if (!ta || !tb || job->a_map || job->b_map || job->k < 1 || job->m > INT_MAX ||
         job->n > INT_MAX || job->k > INT_MAX || job->ldc > INT_MAX) return false;
     p.job = job, p.size = f64 ? 8 : 4, p.each = FLUX__GEMM_PIECE / job->m + 1;
     if (!job->c && !(scratch = flux__scratch((size_t)(job->m * most * p.size)))) return false;
@@ -370,15 +371,15 @@ static bool flux__blas(bool f64, const flux__gemm_job *job) {
 static int flux__gemm(bool f64, const flux__gemm_job *job) {
     flux__gemm_plan p;
     int64_t threads, tasks;
-    int dots;
+    int inner_kernel;
     if (job->m <= 0 || job->n <= 0) return 0;
 #ifdef FLUX_BLAS
     if (!job->pairs && flux__blas(f64, job)) return 0;
 #endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if ((dots = flux__gemm_by_dots(&p, job)) > 1)
-        p.failed = !flux__gemm_dots_all(&p, dots > 2, threads);
+    if ((inner_kernel = flux__gemm_by_inner(&p, job)) > 1)
+        p.failed = !flux__gemm_inner_all(&p, inner_kernel > 2, threads);
     else {
         tasks = flux__gemm_blocks(&p, threads);
         flux__gemm_copies(&p);

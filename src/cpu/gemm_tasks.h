@@ -36,7 +36,7 @@ typedef struct flux__gemm_plan {
     /* implicit-GEMM maps of a's and b's rows and columns; NULL: plain strides. With a map the
        operand is copied by `collect` */
     const flux__axes *a_rows, *a_cols, *b_rows, *b_cols;
-    flux__gemm_collector collect;
+    flux__gemm_im2col_fn im2col;
     /* size of the block of C that a task computes; number of such blocks down C */
     int64_t rows, columns, down;
     /* rows of A that are multiplied at a time, so that they stay in the second-level cache */
@@ -57,8 +57,9 @@ typedef struct flux__gemm_task {          /* one block of C */
     /* where the block of A that comes next is still to be prefetched; NULL: there is none, */
     const char *next;
     int64_t lines;  /* and how many cache lines of each of its columns are still to be prefetched */
-    bool keep;  /* A is packed by the kernel that reads it first (flux__gemm_keeps) */
-    bool late;  /* the epilogue is called once, when the block is complete (flux__gemm_late) */
+    bool packs;  /* A is packed by the kernel that reads it first (flux__gemm_packs_a) */
+    /* the epilogue is called once, when the block is complete (flux__gemm_epilogue_last) */
+    bool epilogue_last;
     /* number of A's columns that are read in place; the columns after them are read from the
        copy */
     int64_t there;
@@ -96,22 +97,22 @@ static int64_t flux__gemm_split(int64_t n, int64_t parts, int64_t unit) {
    starts earlier, so that it ends with the last row: the rows that it has in common with the
    tile before come out the same again. The result is below 0 only if all the rows are less than
    a vector. *high: the tile's rows. */
-static int64_t flux__gemm_tile_at(const flux__gemm_task *t, int64_t i, int64_t *high) {
+static int64_t flux__gemm_tile_at(const flux__gemm_task *t, int64_t i, int64_t *mr) {
     const flux__gemm_set *set = t->plan->set;
     int64_t lanes = set->lanes, left = t->ib - i,
             narrow = set->narrow && !t->plan->panels_b ? lanes / 2 : 0;
-    if (left <= narrow) *high = narrow;
-    else *high = left >= 2 * lanes || (i > 0 && left > lanes + narrow) ? 2 * lanes : lanes;
-    return flux__gemm_min(i, t->ib - *high);
+    if (left <= narrow) *mr = narrow;
+    else *mr = left >= 2 * lanes || (i > 0 && left > lanes + narrow) ? 2 * lanes : lanes;
+    return flux__gemm_min(i, t->ib - *mr);
 }
 
 /* The number of A's columns (of the present chunk) that can be read in place if a tile of
-   `high` rows reads past the rows of A, of which there are less than a vector: what follows a
+   `mr` rows reads past the rows of A, of which there are less than a vector: what follows a
    column in memory must be another column of A, or at least belong to A's memory. 0 where B has
    many columns, for then it is not worth it: each tile is computed in two parts. */
-static int64_t flux__gemm_readable(const flux__gemm_task *t, int64_t high) {
+static int64_t flux__gemm_readable(const flux__gemm_task *t, int64_t mr) {
     const flux__gemm_plan *p = t->plan;
-    int64_t beyond = (p->k - 1) * p->a_col + p->m - (t->i0 + t->i) - high;
+    int64_t beyond = (p->k - 1) * p->a_col + p->m - (t->i0 + t->i) - mr;
     if (p->n > p->k / 2 || p->a_col <= 0 || beyond < t->k0 * p->a_col) return 0;
     return flux__gemm_min(beyond / p->a_col + 1 - t->k0, t->kb);
 }
@@ -147,7 +148,7 @@ static bool flux__gemm_along(const flux__gemm_plan *p, const flux__axes *x, cons
 /* The im2col pack. Copies the points start ... start+count-1 of `across`, to_step elements
    apart in `to`; of each, the elements first ... first+n-1 of `along`, contiguously. from:
    element (0, 0) of the mapped matrix. */
-static void flux__gemm_collect(const flux__gemm_plan *p, const char *from, const flux__axes *along,
+static void flux__gemm_im2col(const flux__gemm_plan *p, const char *from, const flux__axes *along,
                                int64_t first, int64_t n, const flux__axes *across, int64_t start,
                                int64_t count, char *to, int64_t to_step) {
     flux__gemm_run run[64];
@@ -155,7 +156,7 @@ static void flux__gemm_collect(const flux__gemm_plan *p, const char *from, const
     for (i = 0; i < n; i += m) {
         m = n - i;
         runs = flux__gemm_runs(along, words, first + i, &m, run);
-        p->collect(words, (const float *)(const void *)from, across, start, count, run, runs,
+        p->im2col(words, (const float *)(const void *)from, across, start, count, run, runs,
                    words > 1 ? 1 : along->step[0], (float *)(void *)(to + i * p->size),
                    to_step * words);
     }
@@ -164,14 +165,14 @@ static void flux__gemm_collect(const flux__gemm_plan *p, const char *from, const
 /* Packs a mapped A whose columns, not rows, hold the longer runs: up to `most` rows by 64
    columns at a time are collected row by row, then transposed into the copy, whose columns are
    a_step apart. */
-static void flux__gemm_collect_turned(const flux__gemm_task *t) {
+static void flux__gemm_im2col_transposed(const flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     double part[1024];                    /* 32 rows of 64 floats, or 16 of doubles */
     int64_t i, k, rows, n, most = 128 / p->size;
     for (i = 0; i < t->ib; i += rows)
         for (k = 0, rows = flux__gemm_min(t->ib - i, most); k < t->kb; k += n) {
             n = flux__gemm_min(t->kb - k, 64);
-            flux__gemm_collect(p, p->a, p->a_cols, t->k0 + k, n, p->a_rows, t->i0 + t->i + i, rows,
+            flux__gemm_im2col(p, p->a, p->a_cols, t->k0 + k, n, p->a_rows, t->i0 + t->i + i, rows,
                                (char *)part, 64);
             flux__gemm_copy(p->size, part, 64, 1, t->a + (i + k * t->a_step) * p->size, t->a_step,
                             rows, n);
@@ -187,13 +188,13 @@ static int64_t flux__gemm_apart(const flux__gemm_plan *p, int64_t rows) {
 
 /* Packs the rows at hand of a mapped A (kb columns of ib elements, a_step apart), with zeros
    behind rows that fill no vector. */
-static void flux__gemm_pack_grid(flux__gemm_task *t) {
+static void flux__gemm_pack_mapped(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     t->there = 0;
     t->a_step = flux__gemm_apart(p, t->ib);
     if (t->ib < p->set->lanes) memset(t->a, 0, (size_t)(t->a_step * t->kb * p->size));
-    if (flux__gemm_along(p, p->a_cols, p->a_rows)) flux__gemm_collect_turned(t);
-    else flux__gemm_collect(p, p->a, p->a_rows, t->i0 + t->i, t->ib, p->a_cols, t->k0, t->kb, t->a,
+    if (flux__gemm_along(p, p->a_cols, p->a_rows)) flux__gemm_im2col_transposed(t);
+    else flux__gemm_im2col(p, p->a, p->a_rows, t->i0 + t->i, t->ib, p->a_cols, t->k0, t->kb, t->a,
                             t->a_step);
 }
 
@@ -203,23 +204,23 @@ static void flux__gemm_pack_grid(flux__gemm_task *t) {
    other. */
 static void flux__gemm_pack_a(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t tall = 2 * p->set->lanes, i = t->ib / tall, high,
-            start = flux__gemm_tile_at(t, 0, &high), size = p->size;
+    int64_t tall = 2 * p->set->lanes, i = t->ib / tall, mr,
+            start = flux__gemm_tile_at(t, 0, &mr), size = p->size;
     const char *from = p->a + ((t->i0 + t->i) * p->a_row + t->k0 * p->a_col) * size;
-    t->there = p->copy_a ? 0 : start < 0 ? flux__gemm_readable(t, high) : t->kb;
+    t->there = p->copy_a ? 0 : start < 0 ? flux__gemm_readable(t, mr) : t->kb;
     if (start < 0) {
-        memset(t->a, 0, (size_t)(high * (t->kb - t->there) * size));
-        flux__gemm_copy(size, from + t->there * p->a_col * size, p->a_row, p->a_col, t->a, high,
+        memset(t->a, 0, (size_t)(mr * (t->kb - t->there) * size));
+        flux__gemm_copy(size, from + t->there * p->a_col * size, p->a_row, p->a_col, t->a, mr,
                         t->ib, t->kb - t->there);
     }
     if (!p->copy_a || start < 0) return;
     /* all full panels together: A is read column by column */
-    if (p->a_row == 1 && !t->keep)
+    if (p->a_row == 1 && !t->packs)
         flux__gemm_panels(from, p->a_col * size, t->a, tall * size, i, t->kb);
-    for (i = p->a_row != 1 ? 0 : i * tall; i < t->ib; i += high) {
-        start = flux__gemm_tile_at(t, i, &high);
+    for (i = p->a_row != 1 ? 0 : i * tall; i < t->ib; i += mr) {
+        start = flux__gemm_tile_at(t, i, &mr);
         flux__gemm_copy(size, from + start * p->a_row * size, p->a_row, p->a_col,
-                        t->a + i * t->kb * size, high, high, t->kb);
+                        t->a + i * t->kb * size, mr, mr, t->kb);
     }
 }
 
@@ -241,10 +242,10 @@ static FLUX__O2 void flux__gemm_add_tile(int64_t size, char *c, int64_t ldc, con
 
 /* Returns the address of element (k0, j) of the block's B, in place or packed, for the columns
    j ... j+wide-1; *row and *col: its strides in elements. */
-static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t wide, int64_t *row,
+static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t nr, int64_t *row,
                                 int64_t *col) {
     const flux__gemm_plan *p = t->plan;
-    *row = p->copy_b ? p->panels_b ? wide : 1 : p->b_row;
+    *row = p->copy_b ? p->panels_b ? nr : 1 : p->b_row;
     *col = p->copy_b ? p->panels_b ? 1 : t->b_step : p->b_col;
     return p->copy_b ? t->b + j * t->b_step * p->size :
            p->b + (t->k0 * p->b_row + (t->j0 + j) * p->b_col) * p->size;
@@ -269,38 +270,38 @@ static void flux__gemm_ahead(flux__gemm_task *t) {
         t->k0 + t->kb < p->k ? p->a + (t->i0 + (t->k0 + t->kb) * p->a_col) * p->size :
         p->a_next ? p->a_next + t->i0 * p->size : NULL;
     t->next = next;
-    t->lines = next && (!p->copy_a || t->keep) ? (rows * p->size + 63) / 64 : 0;
+    t->lines = next && (!p->copy_a || t->packs) ? (rows * p->size + 63) / 64 : 0;
 }
 
-/* Prefetches a tile of C (`wide` columns, step bytes apart) that is in no cache: otherwise its
+/* Prefetches a tile of C (`nr` columns, step bytes apart) that is in no cache: otherwise its
    stores would wait for memory. */
-static FLUX__INLINE void flux__gemm_fetch(const char *c, int64_t step, int64_t wide) {
-    for (; wide > 0; wide--, c += step) { FLUX__PREFETCH_WRITE(c) FLUX__PREFETCH_WRITE(c + 64) }
+static FLUX__INLINE void flux__gemm_fetch(const char *c, int64_t step, int64_t nr) {
+    for (; nr > 0; nr--, c += step) { FLUX__PREFETCH_WRITE(c) FLUX__PREFETCH_WRITE(c + 64) }
 }
 
 /* Multiplies all full panels of A (two vectors high) with the columns j ... j+wide-1 of B;
    their tiles are computed in C or `out` directly. Returns how many rows these panels have. */
-static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
+static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     const flux__gemm_set *set = p->set;
-    const bool keep = t->keep && j == 0, copied = p->copy_a && !keep,
+    const bool packs = t->packs && j == 0, copied = p->copy_a && !packs,
                far = !t->out && flux__gemm_far(p), add = t->k0 > 0;
     const int64_t size = p->size, kb = t->kb, ld = t->ld, tall = 2 * set->lanes,
-                  end = t->ib & -tall, high = tall * size;
+                  end = t->ib & -tall, mr = tall * size;
     const int64_t step = p->a_rows ? t->a_step : copied ? tall : p->a_col,
-                  down = copied && !p->a_rows ? high * kb : high;
-    const int64_t line = keep ? high : 0, lines = keep ? high * kb : down;
+                  down = copied && !p->a_rows ? mr * kb : mr;
+    const int64_t line = packs ? mr : 0, lines = packs ? mr * kb : down;
     int64_t i, b_row, b_col;
-    const flux__gemm_kernel two = set->two[wide <= 4 ? wide - 1 : wide / 2 + 1];
-    const flux__gemm_kernel kernel = keep ? set->keep :
-        set->plain && wide == set->columns ? set->plain : two;
+    const flux__gemm_kernel two = set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
+    const flux__gemm_kernel kernel = packs ? set->packs :
+        set->plain && nr == set->columns ? set->plain : two;
     const char *a = copied ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * size,
-               *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
-    const char *to = keep ? t->a : a;
+               *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
+    const char *to = packs ? t->a : a;
     char *c = t->block + (t->i + (j - t->out_from) * ld) * size;
-    for (i = 0; i < end; i += tall, c += high, a += down, to += lines) {
-        if (far) flux__gemm_fetch(c, ld * size, wide);
-        if (keep || t->lines <= 0) kernel(kb, a, step, b, b_row, b_col, c, ld, add, to, line);
+    for (i = 0; i < end; i += tall, c += mr, a += down, to += lines) {
+        if (far) flux__gemm_fetch(c, ld * size, nr);
+        if (packs || t->lines <= 0) kernel(kb, a, step, b, b_row, b_col, c, ld, add, to, line);
         else {
             two(kb, a, step, b, b_row, b_col, c, ld, add, t->next, p->a_col * size);
             t->next += 64, t->lines--;
@@ -312,32 +313,32 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t wide) {
 /* Multiplies one panel of A with the columns j ... j+wide-1 of B. i: the panel's first row that
    is to be stored; start, high: the tile's first row and height from flux__gemm_tile_at. The
    tile goes by way of t->edge where it would overwrite rows that are not its own. */
-static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_t high, int64_t j,
-                            int64_t wide) {
+static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_t mr, int64_t j,
+                            int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     int64_t lanes = p->set->lanes, size = p->size;
-    int64_t rows = flux__gemm_min(t->ib - i, high), skip = start < 0 ? 0 : i - start;
+    int64_t rows = flux__gemm_min(t->ib - i, mr), skip = start < 0 ? 0 : i - start;
     /* elements from the last column's start to the end of the block */
-    int64_t past = (t->nb - j - wide + 1) * t->ld;
+    int64_t past = (t->nb - j - nr + 1) * t->ld;
     /* `whole`: rows past a column's end belong to the next column, which is computed later */
-    bool add = t->k0 > 0, whole = !add && t->ld == t->mb && past >= high;
+    bool add = t->k0 > 0, whole = !add && t->ld == t->mb && past >= mr;
     /* the second part continues the first part's sums, so the result is the same */
     const bool parted = t->there > 0 && t->there < t->kb;
     bool edge = start < 0 ? (!t->out && !whole) || (parted && add) : skip > 0 && add;
-    const flux__gemm_set *set = high < lanes ? p->set->narrow : p->set;
+    const flux__gemm_set *set = mr < lanes ? p->set->narrow : p->set;
     flux__gemm_kernel kernel =
-        (high > lanes ? set->two : set->one)[wide <= 4 ? wide - 1 : wide / 2 + 1];
+        (mr > lanes ? set->two : set->one)[nr <= 4 ? nr - 1 : nr / 2 + 1];
     const char *a = p->a + (t->i0 + t->i + i - skip + t->k0 * p->a_col) * size;
-    int64_t b_row, b_col, ld = edge ? high : t->ld, n = t->there;
-    const char *b = flux__gemm_b(t, j, wide, &b_row, &b_col);
+    int64_t b_row, b_col, ld = edge ? mr : t->ld, n = t->there;
+    const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
     char *c = t->block + (t->i + i + (j - t->out_from) * t->ld) * size,
          *to = edge ? t->edge : c - skip * size;
     if (n > 0) kernel(n, a, p->a_col, b, b_row, b_col, to, ld, add && !edge, a, 0);
     if (n < t->kb || n == 0)
         kernel(t->kb - n, t->a + (p->a_rows ? i - skip : i * t->kb) * size,
-               p->a_rows ? t->a_step : high, b + n * b_row * size, b_row, b_col, to, ld,
+               p->a_rows ? t->a_step : mr, b + n * b_row * size, b_row, b_col, to, ld,
                n > 0 ? (int)FLUX__GEMM_GO_ON : add && !edge, a, 0);
-    if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge + skip * size, high, rows, wide, add);
+    if (edge) flux__gemm_add_tile(size, c, t->ld, t->edge + skip * size, mr, rows, nr, add);
 }
 
 /* Finishes the columns j ... j+n-1 of the rows at hand: transposes them into C if the product
@@ -359,7 +360,7 @@ static void flux__gemm_finish(flux__gemm_task *t, int64_t j, int64_t n) {
 
 /* How many of n remaining columns the next panel of B takes: panels are about equally wide, at
    most `most`, and of widths that have a kernel. */
-static int64_t flux__gemm_wide(int64_t n, int64_t most) {
+static int64_t flux__gemm_nr(int64_t n, int64_t most) {
     int64_t panels = 1;
     if (n <= 4 || (n % 2 && n < 2 * most)) return n < 3 ? n : n == 4 ? 4 : 3;
     if (n > most) panels = (n + most - 1) / most, n = flux__gemm_up((n + panels - 1) / panels, 2);
@@ -369,7 +370,7 @@ static int64_t flux__gemm_wide(int64_t n, int64_t most) {
 /* Whether the epilogue of a block whose rows are computed in several steps is called once, at
    the end: whole columns are much less work for it than as many parts, and the block is still
    in the second-level cache. */
-static bool flux__gemm_late(const flux__gemm_task *t) {
+static bool flux__gemm_epilogue_last(const flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     return p->job->epilogue && !p->flip && p->sub + p->set->lanes <= t->mb &&
            t->mb * t->nb * p->size <= FLUX__GEMM_BLOCK;
@@ -379,24 +380,24 @@ static bool flux__gemm_late(const flux__gemm_task *t) {
    the panels of A pass by. */
 static void flux__gemm_rows(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t i, j, c, n, start, high, done = 0, wide;
-    if (p->a_rows) flux__gemm_pack_grid(t);
+    int64_t i, j, c, n, start, mr, done = 0, nr;
+    if (p->a_rows) flux__gemm_pack_mapped(t);
     else flux__gemm_pack_a(t);
     flux__gemm_ahead(t);
-    for (j = 0; j < t->nb; j += wide) {
-        wide = flux__gemm_wide(t->nb - j, p->set->columns);
-        for (i = flux__gemm_full(t, j, wide); i < t->ib; i += high) {
-            start = flux__gemm_tile_at(t, i, &high);
-            for (c = 0; c < wide; c += n) {
-                n = high < p->set->lanes ? flux__gemm_wide(wide - c, p->set->narrow->columns) :
-                    wide;
-                flux__gemm_tile(t, i, start, high, j + c, n);
+    for (j = 0; j < t->nb; j += nr) {
+        nr = flux__gemm_nr(t->nb - j, p->set->columns);
+        for (i = flux__gemm_full(t, j, nr); i < t->ib; i += mr) {
+            start = flux__gemm_tile_at(t, i, &mr);
+            for (c = 0; c < nr; c += n) {
+                n = mr < p->set->lanes ? flux__gemm_nr(nr - c, p->set->narrow->columns) :
+                    nr;
+                flux__gemm_tile(t, i, start, mr, j + c, n);
             }
         }
-        if (t->k0 + t->kb < p->k || t->late) continue;
-        if (j + wide < t->nb && (j + 2 * wide - done) * t->ib <= FLUX__GEMM_PIECE) continue;
-        flux__gemm_finish(t, done, j + wide - done);
-        done = j + wide;
+        if (t->k0 + t->kb < p->k || t->epilogue_last) continue;
+        if (j + nr < t->nb && (j + 2 * nr - done) * t->ib <= FLUX__GEMM_PIECE) continue;
+        flux__gemm_finish(t, done, j + nr - done);
+        done = j + nr;
         if (t->out && !p->flip && p->chunk >= p->k) t->out_from = done;
     }
     t->out_from = 0;
@@ -406,15 +407,15 @@ static void flux__gemm_rows(flux__gemm_task *t) {
    together. Returns how many columns were packed. */
 static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
     const flux__gemm_plan *p = t->plan;
-    int64_t wide = flux__gemm_wide(t->nb - j, p->set->columns), n = wide, size = p->size, l;
+    int64_t nr = flux__gemm_nr(t->nb - j, p->set->columns), n = nr, size = p->size, l;
     char *to = t->b + j * t->b_step * size;
     const char *from = p->b + (t->k0 * p->b_row + t->j0 + j) * size;
     if (p->b_rows)
-        flux__gemm_collect(p, p->b, p->b_cols, t->j0 + j, wide, p->b_rows, t->k0, t->kb, to, wide);
+        flux__gemm_im2col(p, p->b, p->b_cols, t->j0 + j, nr, p->b_rows, t->k0, t->kb, to, nr);
     else {
-        while (j + n < t->nb && flux__gemm_wide(t->nb - j - n, p->set->columns) == wide) n += wide;
-        for (l = 0; l < t->kb; l++, from += p->b_row * size, to += wide * size)
-            flux__gemm_deal(from, to, wide * t->b_step * size, n / wide, wide * size);
+        while (j + n < t->nb && flux__gemm_nr(t->nb - j - n, p->set->columns) == nr) n += nr;
+        for (l = 0; l < t->kb; l++, from += p->b_row * size, to += nr * size)
+            flux__gemm_interleave(from, to, nr * t->b_step * size, n / nr, nr * size);
     }
     return n;
 }
@@ -426,11 +427,11 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
    beforehand, A need not be divided by rows, and the epilogue, which is given whole columns,
    reads its other operands in place (Adam's part of a step on two threads took 1.5 times as
    long by parts of columns). */
-static bool flux__gemm_keeps(const flux__gemm_plan *p, int64_t columns) {
+static bool flux__gemm_packs_a(const flux__gemm_plan *p, int64_t columns) {
     if (p->job->epilogue && p->rows >= p->m && p->rows * p->chunk * p->size > 2 * FLUX__GEMM_BLOCK)
         return false;
-    return p->set->keep && p->a_row == 1 && !p->a_rows && columns < 64 * p->set->columns &&
-           flux__gemm_wide(columns, p->set->columns) == p->set->columns;
+    return p->set->packs && p->a_row == 1 && !p->a_rows && columns < 64 * p->set->columns &&
+           flux__gemm_nr(columns, p->set->columns) == p->set->columns;
 }
 
 /* Adds one chunk of k to a block of C: packs B if the plan says so, then multiplies the block's
@@ -440,7 +441,7 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
     int64_t j;
     const char *b = p->b + (t->k0 * p->b_row + t->j0 * p->b_col) * p->size;
     if (p->b_rows && !p->panels_b)
-        flux__gemm_collect(p, p->b, p->b_rows, t->k0, t->kb, p->b_cols, t->j0, t->nb, t->b,
+        flux__gemm_im2col(p, p->b, p->b_rows, t->k0, t->kb, p->b_cols, t->j0, t->nb, t->b,
                            t->b_step);
     else if (p->copy_b && !p->panels_b)
         flux__gemm_copy(p->size, b, p->b_row, p->b_col, t->b, t->b_step, t->kb, t->nb);
@@ -449,7 +450,7 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
         t->ib = t->mb - t->i < p->sub + p->set->lanes ? t->mb - t->i : p->sub;
         flux__gemm_rows(t);
     }
-    if (!t->late || t->k0 + t->kb < p->k) return;
+    if (!t->epilogue_last || t->k0 + t->kb < p->k) return;
     t->i = 0, t->ib = t->mb;
     flux__gemm_finish(t, 0, t->nb);
 }
@@ -457,22 +458,22 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
 /* Takes a task's scratch memory and divides it into a, b, edge and out; false: out of memory.
    The scratch block of C begins half a page from where large tensors begin: a processor takes a
    load for one of what is being stored if the lower 12 bits of the addresses are the same. */
-static bool flux__gemm_room(flux__gemm_task *t) {
+static bool flux__gemm_reserve(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
-    int64_t lanes = p->set->lanes, tall = 2 * lanes, high = flux__gemm_up(t->mb, lanes), total;
-    bool part = high != t->mb;  /* the last tile has rows that do not belong to the block */
-    int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, high) + (p->a_rows ? lanes : 0) :
+    int64_t lanes = p->set->lanes, tall = 2 * lanes, mr = flux__gemm_up(t->mb, lanes), total;
+    bool part = mr != t->mb;  /* the last tile has rows that do not belong to the block */
+    int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, mr) + (p->a_rows ? lanes : 0) :
         t->mb < lanes ? lanes : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
     int64_t turn = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : 0,
             edge = part && tall * p->set->columns > turn ? tall * p->set->columns : turn;
     /* columns of `out` are free again once the epilogue has seen them */
-    bool passing = !p->flip && p->chunk >= p->k && !t->late;
+    bool passing = !p->flip && p->chunk >= p->k && !t->epilogue_last;
     /* the fewest rows that an epilogue call gets */
     int64_t last = t->mb % p->sub >= lanes || t->mb < p->sub ? t->mb % p->sub : p->sub;
     int64_t kept = passing ? flux__gemm_min(t->nb, FLUX__GEMM_PIECE / last + p->set->columns) :
         t->nb;
-    int64_t out = p->flip || !p->job->c ? high * kept : 0;
+    int64_t out = p->flip || !p->job->c ? mr * kept : 0;
     a = flux__gemm_up(a * p->chunk * p->size, 64);
     b = flux__gemm_up(b * p->size, 64);
     edge = flux__gemm_up(edge * p->size, 64);
@@ -485,7 +486,7 @@ static bool flux__gemm_room(flux__gemm_task *t) {
     if (total > 0) t->b = t->a + a, t->edge = t->b + b;
     if (!out) t->block += (t->i0 + t->j0 * t->ld) * p->size;
     else t->block = t->out = t->edge + edge + ((2112 - (intptr_t)(t->edge + edge)) & 4095),
-        t->ld = high;
+        t->ld = mr;
     return true;
 }
 
@@ -502,9 +503,9 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
     t.nb = flux__gemm_min(p->n - t.j0, p->columns);
     /* an odd number of cache lines */
     t.b_step = (flux__gemm_up(p->chunk * p->size, 64) | 64) / p->size;
-    t.keep = p->copy_a && flux__gemm_keeps(p, t.nb);
-    t.late = flux__gemm_late(&t);
-    if (!flux__gemm_room(&t)) {
+    t.packs = p->copy_a && flux__gemm_packs_a(p, t.nb);
+    t.epilogue_last = flux__gemm_epilogue_last(&t);
+    if (!flux__gemm_reserve(&t)) {
         flux__atomic_store32(&p->failed, 1);
         return;
     }

@@ -29,7 +29,7 @@
    inner products are used is decided for the whole kernel, as if gathered
    operands had been copied, so parts and batches have the same sums as one
    product. An operand that is gathered has no strides but an implicit-GEMM map
-   (grid) of its rows and columns.
+   (map) of its rows and columns.
 
    Rejected: converting half formats once for all threads: most of it would come
    out of another core's cache, and an f16 196 x 64 x 64 took three times as
@@ -39,7 +39,7 @@ FLUX__BEGIN_HOT
 
 #if FLUX__BF16
 /* Whether a product of two bf16 matrices is computed with the instruction for vnni pairs. */
-static bool flux__multiplies_pairs(const flux__kernel *k) {
+static bool flux__multiplies_vnni(const flux__kernel *k) {
     const flux__operand *o = k->operand;
     return flux__simd() > 2 && o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && !o[0].gather &&
            !o[1].gather && k->mnk[0] > 1 && k->mnk[1] > 1 && k->mnk[2] > 1;
@@ -55,10 +55,10 @@ FLUX__GEMM_FN() void flux__pair_columns(const uint16_t *x, int64_t row, int64_t 
     for (; k > 1; k -= 2, x += 2 * col, to += n) {
         for (i = 0; row == 1 && i + 8 <= n; i += 8) {
             V a = *(const At *)(const void *)(x + i), b = *(const At *)(const void *)(x + col + i),
-              low, high;
+              low, mr;
             FLUX__SHUFFLE(low, a, b, V, 0, 8, 1, 9, 2, 10, 3, 11)
-            FLUX__SHUFFLE(high, a, b, V, 4, 12, 5, 13, 6, 14, 7, 15)
-            ((At *)(void *)(to + i))[0] = low, ((At *)(void *)(to + i))[1] = high;
+            FLUX__SHUFFLE(mr, a, b, V, 4, 12, 5, 13, 6, 14, 7, 15)
+            ((At *)(void *)(to + i))[0] = low, ((At *)(void *)(to + i))[1] = mr;
         }
         for (; i < n; i++) to[i] = x[i * row] | (uint32_t)x[i * row + col] << 16;
     }
@@ -127,7 +127,7 @@ static const char *flux__pair_up(flux__operand *o, const char *src, void *memory
     return (const char *)memory;
 }
 #else
-#  define flux__multiplies_pairs(k) ((void)(k), false)
+#  define flux__multiplies_vnni(k) ((void)(k), false)
 #  define flux__paired(o, src, k) ((void)(src), false)
 #  define flux__pair_up(o, src, memory, k) (src)
 #endif
@@ -138,18 +138,18 @@ typedef struct flux__matrix {
     const char *at;
     int64_t row, col;
     flux__operand o;
-    flux__axes grid[2];  /* of a gathered operand: maps of its rows and its columns */
+    flux__axes map[2];  /* of a gathered operand: maps of its rows and its columns */
 } flux__matrix;
 
 /* Makes the map of the operand's rows (side 0) or columns (side 1) from its dims that belong to
    dim `side` of the product's index space, then those of dim `more` (-1: none). */
-static void flux__matrix_grid(flux__matrix *m, int side, int more) {
+static void flux__matrix_map(flux__matrix *m, int side, int more) {
     int64_t dim[FLUX_MAX_DIMS] = { 1, 1, 1, 1, 1, 1, 1, 1 }, step[FLUX_MAX_DIMS] = { 0 };
     for (int n = 0, owner = side; owner >= 0; owner = owner == side ? more : -1)
         for (int d = 0; d < m->o.shape.ndim; d++)
             if ((m->o.gather ? m->o.owner[d] : d) == owner)
                 dim[n] = m->o.shape.dim[d], step[n++] = m->o.stride[d];
-    flux__merge_axes(&m->grid[side], dim, step, 0, false);
+    flux__merge_axes(&m->map[side], dim, step, 0, false);
 }
 
 /* Prepares operand i (0: A, 1: B) of a product; `memory` receives the f32 or the words that
@@ -159,8 +159,8 @@ static void flux__matrix_operand(const flux__run *run, const flux__operand *o, i
     m->o = *o;
     m->at = (const char *)run->ptr[m->o.src];
     if (m->o.gather) {
-        flux__matrix_grid(m, 0, -1);
-        flux__matrix_grid(m, 1, -1);
+        flux__matrix_map(m, 0, -1);
+        flux__matrix_map(m, 1, -1);
         m->row = m->col = 0;
         return;
     }
@@ -169,7 +169,7 @@ static void flux__matrix_operand(const flux__run *run, const flux__operand *o, i
         if (flux__side_by_side(&m->o)) m->at = flux__widen_all(&m->o, m->at, memory);
         else {
             m->at = (const char *)flux__widen(&m->o, m->at, memory);
-            flux__natural(&m->o.shape, m->o.stride);
+            flux__contiguous_strides(&m->o.shape, m->o.stride);
         }
         m->o.offset = 0;
     }
@@ -197,32 +197,32 @@ static int64_t flux__copied_stride(const flux__matrix *m, int side) {
         step *= m->o.shape.dim[d++];
     return d < m->o.shape.ndim ? step : 1;
 }
-/* Which way (see flux__gemm_by_dots) the products of a kernel are computed, as if gathered
+/* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered
    operands were copies. */
-static int flux__products_by_dots(const flux__products *p) {
+static int flux__products_by_inner(const flux__products *p) {
     flux__gemm_plan plan;
     flux__gemm_job g = p->g;
-    g.a_grid = g.b_grid = NULL;
+    g.a_map = g.b_map = NULL;
     if (p->a.o.gather)
         g.a_row = flux__copied_stride(&p->a, 0), g.a_col = flux__copied_stride(&p->a, 1);
     if (p->b.o.gather)
         g.b_row = flux__copied_stride(&p->b, 0), g.b_col = flux__copied_stride(&p->b, 1);
     flux__gemm_plan_for(&plan, p->f64, &g);
-    return flux__gemm_by_dots(&plan, &g);
+    return flux__gemm_by_inner(&plan, &g);
 }
 /* Copies a gathered operand for inner products: `many` rows of A (side 0) or columns of B (side
-   1), each contiguous along k. *x becomes the copy, k elements a row or column, and *grid NULL.
+   1), each contiguous along k. *x becomes the copy, k elements a row or column, and *map NULL.
    False: out of memory. */
-static bool flux__gather_now(const void **x, const flux__axes **grid, bool f64, int64_t many,
+static bool flux__gather_now(const void **x, const flux__axes **map, bool f64, int64_t many,
                              int64_t k, int64_t *many_step, int64_t *k_step, int side) {
-    const flux__axes *axes = *grid;
+    const flux__axes *axes = *map;
     flux__gemm_plan plan;
     void *to = flux__scratch((size_t)(many * k * (f64 ? 8 : 4)));
     if (!to) return false;
-    plan.size = f64 ? 8 : 4, plan.collect = flux__gemm_collector_now();
-    flux__gemm_collect(&plan, (const char *)*x, &axes[!side], 0, k, &axes[side], 0, many,
+    plan.size = f64 ? 8 : 4, plan.im2col = flux__gemm_im2col_now();
+    flux__gemm_im2col(&plan, (const char *)*x, &axes[!side], 0, k, &axes[side], 0, many,
                        (char *)to, k);
-    *x = to, *grid = NULL, *many_step = k, *k_step = 1;
+    *x = to, *map = NULL, *many_step = k, *k_step = 1;
     return true;
 }
 
@@ -256,14 +256,14 @@ static void flux__product_task(void *ctx, int64_t batch) {
     if (p->bare)
         g.c = (char *)job.run->ptr[job.k->value[0].out] +
             (size_t)(job.first + batch * g.m * g.n) * (p->f64 ? 8 : 4);
-    const bool now_a = g.dots > 1 && g.a_grid, now_b = g.dots > 1 && g.b_grid;
-    bool ok = !now_a || flux__gather_now(&g.a, &g.a_grid, p->f64, g.m, g.k, &g.a_row, &g.a_col, 0);
-    ok = ok && (!now_b || flux__gather_now(&g.b, &g.b_grid, p->f64, g.n, g.k, &g.b_col, &g.b_row,
+    const bool now_a = g.inner_kernel > 1 && g.a_map, now_b = g.inner_kernel > 1 && g.b_map;
+    bool ok = !now_a || flux__gather_now(&g.a, &g.a_map, p->f64, g.m, g.k, &g.a_row, &g.a_col, 0);
+    ok = ok && (!now_b || flux__gather_now(&g.b, &g.b_map, p->f64, g.n, g.k, &g.b_col, &g.b_row,
                                            1));
     if (!ok || flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed))
         flux__atomic_store32(&p->failed, 1);
     if (now_b && ok) flux__scratch_done((void *)(uintptr_t)g.b);
-    if (now_a && !g.a_grid) flux__scratch_done((void *)(uintptr_t)g.a);
+    if (now_a && !g.a_map) flux__scratch_done((void *)(uintptr_t)g.a);
 }
 
 /* The epilogue of samples that are joined to one product: each sample's rows go to
@@ -291,11 +291,11 @@ static bool flux__samples_join(flux__products *p) {
         if (d != 3 && full[d] != 1) return false;
     for (int d = 0; d < b->shape.ndim; d++)
         if ((b->gather ? b->owner[d] : d) == 3 && b->shape.dim[d] > 1) return false;
-    flux__matrix_grid(&p->a, 0, 3);
-    flux__matrix_grid(&p->a, 1, -1);
+    flux__matrix_map(&p->a, 0, 3);
+    flux__matrix_map(&p->a, 1, -1);
     p->g.m *= full[3];
     p->g.a_row = p->g.a_col = 0;
-    p->g.a_grid = p->a.grid;
+    p->g.a_map = p->a.map;
     p->g.epilogue = flux__epilogue_samples;
     p->batches = 1;
     p->bare = false;
@@ -304,18 +304,18 @@ static bool flux__samples_join(flux__products *p) {
 
 /* Transposes a B that all batches share, once instead of for each, if its columns are to be
    contiguous along k. Returns the copy (k x n, in scratch memory), or NULL: B stays as it is. */
-static void *flux__turn_shared(flux__products *p) {
+static void *flux__transpose_shared(flux__products *p) {
     const flux__operand *b = &p->b.o;
     int64_t size = p->f64 ? 8 : 4, step = (flux__gemm_up(p->g.k * size, 64) | 64) / size;
     bool shared = !b->gather && p->g.a_row == 1 && p->g.b_col == 1 && p->g.b_row > 1 &&
                   p->g.m >= 64 * flux__num_threads();
     for (int d = 2; d < b->shape.ndim; d++) shared = shared && b->shape.dim[d] == 1;
-    void *turned = shared ? flux__scratch((size_t)(step * p->g.n * size)) : NULL;
-    if (!turned) return NULL;
-    flux__gemm_copy(size, (const char *)p->b.at + b->offset * size, p->g.b_row, 1, turned, step,
+    void *transposed = shared ? flux__scratch((size_t)(step * p->g.n * size)) : NULL;
+    if (!transposed) return NULL;
+    flux__gemm_copy(size, (const char *)p->b.at + b->offset * size, p->g.b_row, 1, transposed, step,
                     p->g.k, p->g.n);
-    p->b.at = (const char *)turned, p->b.o.offset = 0, p->g.b_row = 1, p->g.b_col = step;
-    return turned;
+    p->b.at = (const char *)transposed, p->b.o.offset = 0, p->g.b_row = 1, p->g.b_col = step;
+    return transposed;
 }
 
 /* ---- a product of half formats on several threads: each thread converts what it reads to f32,
@@ -369,7 +369,7 @@ static bool flux__halves_apart(flux__products *p) {
     flux__widened_strides(&o[1], b);
     p->g.a_row = a[0], p->g.a_col = a[1], p->g.b_row = b[0], p->g.b_col = b[1];
     flux__gemm_plan_for(&plan, false, &p->g);
-    p->g.dots = flux__gemm_by_dots(&plan, &p->g);
+    p->g.inner_kernel = flux__gemm_by_inner(&plan, &p->g);
     h.each = flux__gemm_up((h.n + parts - 1) / parts, 16);
     flux__parallel((h.n + h.each - 1) / h.each, flux__half_part, &h);
     return true;
@@ -387,7 +387,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.failed = 0, p.batches = batches;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
-    p.g.pairs = flux__multiplies_pairs(k);
+    p.g.pairs = flux__multiplies_vnni(k);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
         p.g.ldc = p.g.m;
     if (!p.bare) p.g.epilogue = flux__epilogue;
@@ -399,18 +399,19 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__matrix_operand(run, &k->operand[1], 1, p.g.pairs,
                          (char *)k->scratch_at + flux__widened_bytes(&k->operand[0]), &p.b);
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
-    if (p.a.o.gather) p.g.a_grid = p.a.grid;
-    if (p.b.o.gather) p.g.b_grid = p.b.grid;
+    if (p.a.o.gather) p.g.a_map = p.a.map;
+    if (p.b.o.gather) p.g.b_map = p.b.map;
     bool joined = flux__samples_join(&p);
     p.g.batches = p.batches;
-    if (joined) p.g.dots = 1;
-    else if (p.batches > 1 || p.g.a_grid || p.g.b_grid) p.g.dots = flux__products_by_dots(&p);
-    void *turned = p.batches > 1 ? flux__turn_shared(&p) : NULL;
+    if (joined) p.g.inner_kernel = 1;
+    else if (p.batches > 1 || p.g.a_map || p.g.b_map)
+        p.g.inner_kernel = flux__products_by_inner(&p);
+    void *transposed = p.batches > 1 ? flux__transpose_shared(&p) : NULL;
     if (joined) flux__product_task(&p, 0);
     else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
     else
         for (int64_t i = 0; i < batches; i++) flux__product_task(&p, i);
-    flux__scratch_done(turned);
+    flux__scratch_done(transposed);
     p.job.failed = p.failed;
     return flux__job_ok(&p.job) ? 0 : -1;
 }

@@ -43,7 +43,7 @@ typedef void (*flux__run_loop)(flux__loop f, int64_t n, void *y, const void *a, 
                                const void *c, int sa, int sb, int sc);
 /* A horizontal reduction: acc[r] = acc[r] op all numbers of row r; rows of n contiguous numbers
    follow each other. */
-typedef void (*flux__fold_fn)(void *acc, const void *x, int64_t n, int64_t rows);
+typedef void (*flux__hreduce_fn)(void *acc, const void *x, int64_t n, int64_t rows);
 /* Converts n contiguous elements. */
 typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 /* Makes `blocks` blocks of FLUX__RANDOM_BLOCK random numbers, from `counter` on; kind 0:
@@ -58,11 +58,11 @@ typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const flo
    maximum, or (squares) its sum; d = x - maximum and e = exp(d), or (squares) d = x - sum /
    by[0] and e = d^2; second: the sum of e; and y, by the operation `last`: DIV: e / second,
    SUB: d - log(second), MUL: d / sqrt(second / by[1] + by[2]). e has room for all rows, or, if
-   it is not kept (keep_e), for `room` numbers, a row at least. d or y is NULL if it is not
+   it is not kept (keep_e), for `capacity` numbers, a row at least. d or y is NULL if it is not
    wanted. */
 typedef struct flux__rows_run {
     const flux__join_order *order;
-    int64_t n, room, count;
+    int64_t n, capacity, count;
     /* less, each: per row, what is subtracted for d, and what y is computed with */
     const float *x, *less, *each;
     float *first, *second, *d, *e, *y, by[3];
@@ -207,8 +207,8 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
     flux__quad_pick((flux__quad_bits)(a != a) | (flux__quad_bits)(a > b), a, b)
 #  define FLUX__MORE_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a > b), a, b)
 #  define FLUX__LESS_QUAD(a, b) flux__quad_pick((flux__quad_bits)(a < b), a, b)
-#  define FLUX__MOST_QUAD(a, b) FLUX__P(MAX_QUAD)(a, b)
-#  define FLUX__LEAST_QUAD(a, b) FLUX__P(MIN_QUAD)(a, b)
+#  define FLUX__MAXNUM_QUAD(a, b) FLUX__P(MAX_QUAD)(a, b)
+#  define FLUX__MINNUM_QUAD(a, b) FLUX__P(MIN_QUAD)(a, b)
 #  define FLUX__JOIN_QUADS(lane, op, qop)                                                            \
     flux__quad q[4];                                                                                 \
     memcpy(q, lane, sizeof q);                                                                       \
@@ -236,7 +236,7 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
 
 /* Horizontal reductions: for each row, acc = acc op x[0] op x[1] ... A row of 16 elements or
    more is taken in lanes, element i in lane i mod 16, which are joined at the end. */
-#define FLUX__FOLD(name, T, op, identity)                                                            \
+#define FLUX__HREDUCE(name, T, op, identity)                                                            \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const T *x = (const T *)in;                                                                      \
     for (T *sum = (T *)acc; rows > 0; rows--, sum++) {                                               \
@@ -261,17 +261,17 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
 /* NaN if either operand is NaN */
 #define FLUX__MAX_OF(a, b) ((a) != (a) ? (a) : (a) > (b) ? (a) : (b))
 #define FLUX__MIN_OF(a, b) ((a) != (a) ? (a) : (a) < (b) ? (a) : (b))
-#define FLUX__MOST_OF(a, b) ((a) > (b) ? (a) : (b))
-#define FLUX__LEAST_OF(a, b) ((a) < (b) ? (a) : (b))
-#define FLUX__FOLD_TABLE                                                                             \
-static const flux__fold_fn FLUX__F(folds)[] = {                                                      \
-    FLUX__F(fold_sum), FLUX__F(fold_prod), FLUX__F(fold_max), FLUX__F(fold_min) };
-#define FLUX__SCALAR_FOLDS(T, U, lowest, highest, fast)                                              \
-FLUX__FOLD(fold_sum, U, FLUX__SUM_OF, 0)                                                             \
-FLUX__FOLD(fold_prod, U, FLUX__PROD_OF, 1)                                                           \
-fast FLUX__FOLD(fold_max, T, FLUX__MAX_OF, lowest)                                                   \
-fast FLUX__FOLD(fold_min, T, FLUX__MIN_OF, highest)                                                  \
-FLUX__FOLD_TABLE
+#define FLUX__MAXNUM_OF(a, b) ((a) > (b) ? (a) : (b))
+#define FLUX__MINNUM_OF(a, b) ((a) < (b) ? (a) : (b))
+#define FLUX__HREDUCE_TABLE                                                                             \
+static const flux__hreduce_fn FLUX__F(hreduces)[] = {                                                      \
+    FLUX__F(hsum), FLUX__F(hprod), FLUX__F(hmax), FLUX__F(hmin) };
+#define FLUX__SCALAR_HREDUCES(T, U, lowest, highest, fast)                                              \
+FLUX__HREDUCE(hsum, U, FLUX__SUM_OF, 0)                                                             \
+FLUX__HREDUCE(hprod, U, FLUX__PROD_OF, 1)                                                           \
+fast FLUX__HREDUCE(hmax, T, FLUX__MAX_OF, lowest)                                                   \
+fast FLUX__HREDUCE(hmin, T, FLUX__MIN_OF, highest)                                                  \
+FLUX__HREDUCE_TABLE
 
 /* The same in vectors, for rows of 32 elements or more: four accumulators of 16 lanes each, in
    as many variables as that takes (an array would be kept in memory). The elements left over at
@@ -331,12 +331,12 @@ static void flux__few_##name(float *acc, const float *x, int64_t n, int64_t rows
 static const int32_t flux__last_lanes[32] = {
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
     -1, -1, -1, -1 };
-FLUX__FEW(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, 0)
-FLUX__FEW(fold_prod, FLUX__PROD_OF, FLUX__PROD_OF, 1)
-FLUX__FEW(fold_most, FLUX__MOST_OF, FLUX__MORE_QUAD, -INFINITY)
-FLUX__FEW(fold_least, FLUX__LEAST_OF, FLUX__LESS_QUAD, INFINITY)
+FLUX__FEW(hsum, FLUX__SUM_OF, FLUX__SUM_OF, 0)
+FLUX__FEW(hprod, FLUX__PROD_OF, FLUX__PROD_OF, 1)
+FLUX__FEW(hmaxnum, FLUX__MAXNUM_OF, FLUX__MORE_QUAD, -INFINITY)
+FLUX__FEW(hminnum, FLUX__MINNUM_OF, FLUX__LESS_QUAD, INFINITY)
 #endif
-#define FLUX__VECTOR_FOLD(name, vop, op, identity, qop)                                              \
+#define FLUX__VECTOR_HREDUCE(name, vop, op, identity, qop)                                              \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const float *x = (const float *)in;                                                              \
     const FLUX__V start = identity;                                                                  \
@@ -367,22 +367,22 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
     }                                                                                                \
 }
 #if !FLUX__VECTORS
-#  undef FLUX__VECTOR_FOLD
-#  define FLUX__VECTOR_FOLD(name, vop, op, identity, qop) FLUX__FOLD(name, float, op, identity)
+#  undef FLUX__VECTOR_HREDUCE
+#  define FLUX__VECTOR_HREDUCE(name, vop, op, identity, qop) FLUX__HREDUCE(name, float, op, identity)
 #endif
 /* A maximum or minimum that is NaN if an element is. The sum of a row with a NaN is NaN too,
    and to test the sum of several short rows at once costs less than to compare all elements.
    This is the slow way, for rows with a NaN, or Inf and -Inf. */
-static void flux__fold_odd_rows(flux__fold_fn fold, float *acc, const float *x, int64_t n,
+static void flux__reduce_nan_rows(flux__hreduce_fn hreduce, float *acc, const float *x, int64_t n,
                                 int64_t rows) {
     for (; rows > 0; rows--, acc++, x += n) {
         if (*acc != *acc) continue;
-        fold(acc, x, n, 1);
+        hreduce(acc, x, n, 1);
         for (int64_t i = 0; i < n; i++)
             if (x[i] != x[i]) *acc = x[i];
     }
 }
-#define FLUX__NAN_FOLD(name, fold)                                                                   \
+#define FLUX__NAN_HREDUCE(name, hreduce)                                                                   \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const float *x = (const float *)in;                                                              \
     float *a = (float *)acc;                                                                         \
@@ -390,20 +390,20 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
         float sum = 0;                                                                               \
         bool odd = false;                                                                            \
         if (many > rows) many = rows;                                                                \
-        FLUX__F(fold_sum)(&sum, x, n * many, 1);                                                     \
+        FLUX__F(hsum)(&sum, x, n * many, 1);                                                     \
         for (int64_t i = 0; i < many; i++) odd |= a[i] != a[i];                                      \
-        if (odd || sum != sum) flux__fold_odd_rows(FLUX__F(fold), a, x, n, many);                    \
-        else FLUX__F(fold)(a, x, n, many);                                                           \
+        if (odd || sum != sum) flux__reduce_nan_rows(FLUX__F(hreduce), a, x, n, many);                    \
+        else FLUX__F(hreduce)(a, x, n, many);                                                           \
     }                                                                                                \
 }
-#define FLUX__VECTOR_FOLDS                                                                           \
-FLUX__VECTOR_FOLD(fold_sum, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__SUM_OF)                    \
-FLUX__VECTOR_FOLD(fold_prod, FLUX__PROD_OF, FLUX__PROD_OF, FLUX__K(1), FLUX__PROD_OF)                \
-FLUX__VECTOR_FOLD(fold_most, FLUX__MAX, FLUX__MOST_OF, FLUX__K(-INFINITY), FLUX__MOST_QUAD)          \
-FLUX__VECTOR_FOLD(fold_least, FLUX__MIN, FLUX__LEAST_OF, FLUX__K(INFINITY), FLUX__LEAST_QUAD)        \
-FLUX__NAN_FOLD(fold_max, fold_most)                                                                  \
-FLUX__NAN_FOLD(fold_min, fold_least)                                                                 \
-FLUX__FOLD_TABLE
+#define FLUX__VECTOR_HREDUCES                                                                           \
+FLUX__VECTOR_HREDUCE(hsum, FLUX__SUM_OF, FLUX__SUM_OF, FLUX__K(0), FLUX__SUM_OF)                    \
+FLUX__VECTOR_HREDUCE(hprod, FLUX__PROD_OF, FLUX__PROD_OF, FLUX__K(1), FLUX__PROD_OF)                \
+FLUX__VECTOR_HREDUCE(hmaxnum, FLUX__MAX, FLUX__MAXNUM_OF, FLUX__K(-INFINITY), FLUX__MAXNUM_QUAD)          \
+FLUX__VECTOR_HREDUCE(hminnum, FLUX__MIN, FLUX__MINNUM_OF, FLUX__K(INFINITY), FLUX__MINNUM_QUAD)        \
+FLUX__NAN_HREDUCE(hmax, hmaxnum)                                                                  \
+FLUX__NAN_HREDUCE(hmin, hminnum)                                                                 \
+FLUX__HREDUCE_TABLE
 
 /* Sums of columns. add_rows: sum[i] += x[i] of `rows` rows of n floats, one after the other,
    four at a time. add_wide: adds n floats to doubles. */
@@ -488,11 +488,11 @@ static void FLUX__F(attend_back)(int64_t n, void *row, void *grad, double by, do
 typedef struct flux__section {
     const flux__loop *loops;
     flux__run_loop run;                   /* runs one of the loops */
-    const flux__fold_fn *folds;
+    const flux__hreduce_fn *hreduces;
     flux__random_fn random;
     flux__adam_fn adam;
     flux__rows_fn rows;
-    flux__fold_fn most;                   /* the maximum of rows without NaN */
+    flux__hreduce_fn most;                   /* the maximum of rows without NaN */
     void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
     void (*add_wide)(double *sum, const float *x, int64_t n);
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);

@@ -54,7 +54,7 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
             b.product = (const char *)block + (size_t)(i + j * ld) * size;
             b.product_ld = ld;
             for (int p = 0; p < b.c->nphase; p++) {
-                flux__do_late(&b, p);
+                flux__do_per_row(&b, p);
                 for (int l = 0; l < b.c->phase[p].n; l++) flux__do_line(&b, b.c->phase[p].line[l]);
             }
             flux__store_numbers(&b);
@@ -130,7 +130,7 @@ static const char *flux__widen_all(const flux__operand *o, const char *src, void
 /* The strides of a half format's operand after its conversion to f32. */
 static void flux__widened_strides(const flux__operand *o, int64_t *stride) {
     if (flux__side_by_side(o)) memcpy(stride, o->stride, sizeof o->stride);
-    else flux__natural(&o->shape, stride);
+    else flux__contiguous_strides(&o->shape, stride);
 }
 
 FLUX__END_HOT

@@ -21,7 +21,7 @@
    Invariant: registers are given out by last use; outer values, and loads that
    stay the same from block to block (again), keep theirs for the whole kernel. A
    number has no register. A value that is rounded only to be stored is rounded
-   by the store (parting). Splitting a reduction over threads follows
+   by the store (store_rounds). Splitting a reduction over threads follows
    flux__join_order. */
 
 FLUX__BEGIN_COLD
@@ -58,7 +58,7 @@ static void flux__take_out_made(flux__cpu *c) {
     for (int p = 0; p < c->nphase; p++) {
         flux__phase *ph = &c->phase[p];
         ph->n = flux__not_made(c, ph->line, ph->n),
-            ph->nlate = flux__not_made(c, ph->late, ph->nlate);
+            ph->nper_row = flux__not_made(c, ph->per_row, ph->nper_row);
     }
 }
 
@@ -76,7 +76,7 @@ static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX_
 
 /* Whether a load is the same from block to block and can be hoisted: a bias of a matrix with
    short columns, or what all rows have in common. */
-static bool flux__is_again(const flux__kernel *k, const flux__cpu *c, int i) {
+static bool flux__is_hoisted(const flux__kernel *k, const flux__cpu *c, int i) {
     const flux__axes *out = &c->outer_axes[c->axes_at[i]];
     if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer ||
         (c->inner > 1 && !(c->inner_first && c->resident))) return false;
@@ -102,7 +102,7 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
         if (k->value[i].outer && flux__needs_register(&k->value[i])) {
             c->reg[i] = c->nreg++;
             if (c->expand[i]) c->expand_reg[i] = c->nreg++;
-        } else if ((c->again[i] = flux__is_again(k, c, i))) c->reg[i] = c->nreg++;
+        } else if ((c->hoisted[i] = flux__is_hoisted(k, c, i))) c->reg[i] = c->nreg++;
     int fixed = c->nreg, top = c->nreg;
     memset(taken, 0, (size_t)k->nvalue * 3 + 3);
     clock = 0;
@@ -134,10 +134,10 @@ static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
         int use[3];
         use[0] = v->a, use[1] = v->b, use[2] = v->c;
         /* not if it is stored in another dtype than it is rounded to, after a cast */
-        c->parting[i] = v->kind == FLUX__V_ROUND && v->out >= 0 && v->op == v->dtype;
+        c->store_rounds[i] = v->kind == FLUX__V_ROUND && v->out >= 0 && v->op == v->dtype;
         for (int j = 0; j < 3; j++) {
             if (use[j] < 0) continue;
-            c->parting[use[j]] = false;
+            c->store_rounds[use[j]] = false;
             if ((!v->outer || flux__reducing(v)) && !c->made[i] && k->value[use[j]].outer &&
                 k->value[use[j]].kind != FLUX__V_NUMBER)
                 c->expand[use[j]] = true;
@@ -152,9 +152,9 @@ static void flux__bind_loops(flux__kernel *k, flux__cpu *c) {
         flux__value *v = &k->value[i];
         int64_t step[FLUX_MAX_DIMS];
         c->reduce_at[i] = flux__reducing(v) ? c->nreduce++ : -1;
-        if (v->cls == FLUX__F64C || v->cls == FLUX__I64C || v->kind == FLUX__V_IOTA ||
+        if (v->ctype == FLUX__F64C || v->ctype == FLUX__I64C || v->kind == FLUX__V_IOTA ||
             v->kind == FLUX__V_RANDOM) c->width = 8;
-        if (v->kind == FLUX__V_OP) c->loop[i] = flux__loop_for(v->cls, v->op);
+        if (v->kind == FLUX__V_OP) c->loop[i] = flux__loop_for(v->ctype, v->op);
         if (!flux__is_source(v) && v->out < 0) continue;
         flux__value_strides(k, v, step);
         flux__merge_axes(&c->outer_axes[c->axes_at[i]], k->full, step, k->reduced, false);
@@ -195,9 +195,9 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     c->reduce_at = c->expand_reg + n;
     c->axes_at = c->reduce_at + n;
     c->expand = (bool *)(void *)(c->axes_at + n);
-    c->again = c->expand + n;
-    c->parting = c->again + n;
-    c->made = c->parting + n;
+    c->hoisted = c->expand + n;
+    c->store_rounds = c->hoisted + n;
+    c->made = c->store_rounds + n;
     c->truth = c->made + n;
     for (size_t i = 0, next = 0; i < n; i++)
         c->axes_at[i] =

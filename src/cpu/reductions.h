@@ -24,56 +24,57 @@
 FLUX__BEGIN_NUMBERS
 
 /* Stores a reduction's identity: 0, 1, the lowest or the highest number. */
-static void flux__identity(int cls, int red, void *out) {
-    const bool narrow = cls == FLUX__I32C;
+static void flux__identity(int ctype, int red, void *out) {
+    const bool narrow = ctype == FLUX__I32C;
     const double real[] = { 0, 1, -HUGE_VAL, HUGE_VAL };
     const int64_t whole[] = { 0, 1, narrow ? INT32_MIN : INT64_MIN,
                               narrow ? INT32_MAX : INT64_MAX };
-    if (cls <= FLUX__F64C) flux__convert(cls, out, FLUX__F64C, real + red, 1);
-    else flux__convert(cls, out, FLUX__I64C, whole + red, 1);
+    if (ctype <= FLUX__F64C) flux__convert(ctype, out, FLUX__F64C, real + red, 1);
+    else flux__convert(ctype, out, FLUX__I64C, whole + red, 1);
 }
 
 /* out[i] = x[i] op y[i]; flux__accumulate: acc[i] = acc[i] op x[i]. */
-static void flux__join(int cls, int red, void *out, const void *x, const void *y, int64_t n) {
+static void flux__join(int ctype, int red, void *out, const void *x, const void *y, int64_t n) {
     static const int op[] = { FLUX__OP_ADD, FLUX__OP_MUL, FLUX__OP_MAX2, FLUX__OP_MIN2 };
-    flux__loop_run(cls, flux__loop_for(cls, op[red]), n, out, x, y, x, 1, 1, 1);
+    flux__loop_run(ctype, flux__loop_for(ctype, op[red]), n, out, x, y, x, 1, 1, 1);
 }
-static void flux__accumulate(int cls, int red, void *acc, const void *x, int64_t n) {
-    flux__join(cls, red, acc, acc, x, n);
+static void flux__accumulate(int ctype, int red, void *acc, const void *x, int64_t n) {
+    flux__join(ctype, red, acc, acc, x, n);
 }
 /* Turns -0 among n maxima or minima into +0: which of several zeros is found depends on the
    order. */
-static void flux__settle_zeros(int cls, int red, void *acc, int64_t n) {
+static void flux__settle_zeros(int ctype, int red, void *acc, int64_t n) {
     float *f = (float *)acc;
     double *d = (double *)acc;
     for (int64_t i = 0; red >= FLUX__RED_MAX && i < n; i++)
-        if (cls == FLUX__F32C) f[i] += 0.0f;
+        if (ctype == FLUX__F32C) f[i] += 0.0f;
         else d[i] += 0.0;
 }
 
 /* The horizontal reduction of rows, for a compute type. */
-static flux__fold_fn flux__fold_for(int cls, int red) {
-    static const flux__fold_fn *const tables[] = {
-        NULL, flux__folds_f64, flux__folds_i32, flux__folds_i64 };
-    return (cls == FLUX__F32C ? flux__section_now()->folds : tables[cls])[red];
+static flux__hreduce_fn flux__hreduce_for(int ctype, int red) {
+    static const flux__hreduce_fn *const tables[] = {
+        NULL, flux__hreduces_f64, flux__hreduces_i32, flux__hreduces_i64 };
+    return (ctype == FLUX__F32C ? flux__section_now()->hreduces : tables[ctype])[red];
 }
 /* acc[r] = acc[r] op x[0] op ... op x[n-1] for each row r of n contiguous numbers; rows follow
    each other. Long rows are halved, so that a sum's error hardly grows. */
-static void flux__reduce_rows(int cls, int red, void *acc, const void *x, int64_t n, int64_t rows) {
-    const size_t size = flux__class_size[cls];
+static void flux__reduce_rows(int ctype, int red, void *acc, const void *x, int64_t n,
+                              int64_t rows) {
+    const size_t size = flux__class_size[ctype];
     for (; n > 4096 && rows > 0; rows--, acc = (char *)acc + size,
          x = (const char *)x + (size_t)n * size) {
         const int64_t half = (n / 2 + 4095) / 4096 * 4096;
         double part;
-        flux__identity(cls, red, &part);
-        flux__reduce_rows(cls, red, &part, x, half, 1);
-        flux__reduce_rows(cls, red, &part, (const char *)x + (size_t)half * size, n - half, 1);
-        flux__accumulate(cls, red, acc, &part, 1);
+        flux__identity(ctype, red, &part);
+        flux__reduce_rows(ctype, red, &part, x, half, 1);
+        flux__reduce_rows(ctype, red, &part, (const char *)x + (size_t)half * size, n - half, 1);
+        flux__accumulate(ctype, red, acc, &part, 1);
     }
-    if (rows > 0) flux__fold_for(cls, red)(acc, x, n, rows);
+    if (rows > 0) flux__hreduce_for(ctype, red)(acc, x, n, rows);
 }
-static void flux__reduce(int cls, int red, void *acc, const void *x, int64_t n) {
-    flux__reduce_rows(cls, red, acc, x, n, 1);
+static void flux__reduce(int ctype, int red, void *acc, const void *x, int64_t n) {
+    flux__reduce_rows(ctype, red, acc, x, n, 1);
 }
 
 /* The first reduced point of a part. */
@@ -84,25 +85,25 @@ static int64_t flux__part_start(const flux__join_order *o, int64_t part) {
 }
 /* *acc = x[0] op x[1] ... for a row of several chunks, which are joined in order, and so are
    the parts. f32 sums of chunks are added up in double. */
-static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red,
+static void flux__join_long(const flux__join_order *o, flux__hreduce_fn hreduce, int ctype, int red,
                             void *acc, const void *x) {
-    const int64_t size = flux__class_size[cls];
-    const bool wide = cls == FLUX__F32C && red == FLUX__RED_SUM;
+    const int64_t size = flux__class_size[ctype];
+    const bool wide = ctype == FLUX__F32C && red == FLUX__RED_SUM;
     double all = 0;
     for (int part = 0; part < o->parts; part++) {
         double sum = 0, joined = 0;
         const int64_t end = flux__part_start(o, part + 1);
-        if (!wide) flux__identity(cls, red, &joined);
+        if (!wide) flux__identity(ctype, red, &joined);
         for (int64_t r = flux__part_start(o, part), m; r < end; r += m) {
             float one = 0;
             m = end - r < o->chunk ? end - r : o->chunk;
-            fold(wide ? (void *)&one : (void *)&joined, (const char *)x + r * size, m, 1);
+            hreduce(wide ? (void *)&one : (void *)&joined, (const char *)x + r * size, m, 1);
             sum += (double)one;
         }
         all += (double)(float)sum;
         if (wide) continue;
         if (part == 0) memcpy(acc, &joined, (size_t)size);
-        else flux__accumulate(cls, red, acc, &joined, 1);
+        else flux__accumulate(ctype, red, acc, &joined, 1);
     }
     if (wide) *(float *)acc = (float)all;
 }
@@ -163,7 +164,7 @@ FLUX__FAST static int64_t flux__skip_less(const void *in, int64_t n, float numbe
    has the index `first`: the first of equals, but the first NaN before all others; *acc and
    *index hold the best so far, and an index below 0 says that there is none yet. argaccumulate:
    the same for n columns, element `now` of each. */
-#define FLUX__ARG(name, T, I, cls, fast)                                                             \
+#define FLUX__ARG(name, T, I, ctype, fast)                                                             \
 static FLUX__INLINE bool flux__beats_##name(T x, T best, bool max) {                                 \
     return best == best && (x != x || (max ? x > best : x < best));                                  \
 }                                                                                                    \
@@ -176,9 +177,9 @@ static void flux__argreduce_##name(bool max, void *acc, int64_t *index, const vo
         if (*index < 0 || flux__beats_##name(x[i], *best, max)) *best = x[i], *index = first + i;    \
     if (n < 16) return;                                                                              \
     memcpy(&top, x, sizeof top);                                                                     \
-    flux__reduce(cls, max ? FLUX__RED_MAX : FLUX__RED_MIN, &top, x, n);                              \
+    flux__reduce(ctype, max ? FLUX__RED_MAX : FLUX__RED_MIN, &top, x, n);                              \
     if (*index >= 0 && !flux__beats_##name(top, *best, max)) return;                                 \
-    if (cls == FLUX__F32C) i = flux__skip_less(in, n, (float)top);                                   \
+    if (ctype == FLUX__F32C) i = flux__skip_less(in, n, (float)top);                                   \
     while (top == top ? x[i] != top : x[i] == x[i]) i++;                                             \
     *best = x[i];                                                                                    \
     *index = first + i;                                                                              \
@@ -244,18 +245,18 @@ typedef void (*flux__arg_fn)(bool max, void *best, int64_t *index, const void *x
                              int64_t at);
 
 /* Updates best and index by the row x, whose first element has the index `first`. */
-FLUX__UNUSED static void flux__argreduce(int cls, bool max, void *best, int64_t *index,
+FLUX__UNUSED static void flux__argreduce(int ctype, bool max, void *best, int64_t *index,
                                          const void *x, int64_t n, int64_t first) {
     static const flux__arg_fn table[] = { flux__argreduce_f32, flux__argreduce_f64,
                                           flux__argreduce_i32, flux__argreduce_i64 };
-    table[cls](max, best, index, x, n, first);
+    table[ctype](max, best, index, x, n, first);
 }
 /* Updates best[i] and index[i] by x[i]; all x have the index `now` in their column. */
-FLUX__UNUSED static void flux__argaccumulate(int cls, bool max, void *best, int64_t *index,
+FLUX__UNUSED static void flux__argaccumulate(int ctype, bool max, void *best, int64_t *index,
                                              const void *x, int64_t n, int64_t now) {
     static const flux__arg_fn table[] = { flux__argaccumulate_f32, flux__argaccumulate_f64,
                                           flux__argaccumulate_i32, flux__argaccumulate_i64 };
-    table[cls](max, best, index, x, n, now);
+    table[ctype](max, best, index, x, n, now);
 }
 
 FLUX__END_NUMBERS

@@ -27,7 +27,7 @@ FLUX__BEGIN_COLD
 /* Whether value v is this operation (kind and op) in f32, outer or not. */
 static bool flux__is_line(const flux__kernel *k, int v, int kind, int op, bool outer) {
     const flux__value *x = &k->value[v];
-    return x->kind == kind && x->op == op && x->cls == FLUX__F32C && x->dtype == FLUX_F32 &&
+    return x->kind == kind && x->op == op && x->ctype == FLUX__F32C && x->dtype == FLUX_F32 &&
            x->outer == outer;
 }
 /* Whether value v is this elementwise operation in f32, at all points. */
@@ -41,7 +41,7 @@ static bool flux__is_const(const flux__kernel *k, int v) {
 static bool flux__is_walk(const flux__kernel *k, int v) {
     const flux__value *x = &k->value[v];
     return (x->kind == FLUX__V_OP || x->kind == FLUX__V_LOAD || x->kind == FLUX__V_PRODUCT) &&
-           x->cls == FLUX__F32C && !x->outer;
+           x->ctype == FLUX__F32C && !x->outer;
 }
 /* The only line that uses value v, or -1 if there are several or none. */
 static int flux__only_user(const flux__kernel *k, int v) {
@@ -75,7 +75,7 @@ static bool flux__is_kept(const flux__kernel *k, int v, int user, int or_user) {
    them. */
 static bool flux__match_count(flux__kernel *k, flux__cpu *c, int i) {
     flux__value *v = &k->value[i];
-    if (v->kind != FLUX__V_REDUCE || v->cls == FLUX__F32C) return false;
+    if (v->kind != FLUX__V_REDUCE || v->ctype == FLUX__F32C) return false;
     int x = v->a;
     bool alone = flux__only_user(k, x) == i;
     for (int user; k->value[x].kind == FLUX__V_CONVERT;
@@ -83,8 +83,8 @@ static bool flux__match_count(flux__kernel *k, flux__cpu *c, int i) {
         user = x, x = k->value[x].a;
     flux__value *from = &k->value[x];
     if (from->dtype != FLUX_BOOL || from->outer ||
-        !(from->kind == FLUX__V_LOAD ? alone : from->cls == FLUX__F32C)) return false;
-    c->truth[i] = true, c->truth[x] = from->kind == FLUX__V_LOAD, from->cls = FLUX__F32C;
+        !(from->kind == FLUX__V_LOAD ? alone : from->ctype == FLUX__F32C)) return false;
+    c->truth[i] = true, c->truth[x] = from->kind == FLUX__V_LOAD, from->ctype = FLUX__F32C;
     for (int at = v->a, next = v->a = (int16_t)x; at != x && !flux__is_kept(k, at, -1, -1);
          at = next)
         next = k->value[at].a, k->value[at].a = -1, k->value[at].phase = -1;
@@ -109,8 +109,8 @@ static void flux__do_count(flux__block_run *b, int i) {
     }
     if (v->op != FLUX__RED_SUM)
         flux__count_reaches(count, v->op == FLUX__RED_MAX ? 1 : (int32_t)b->rt, outer);
-    flux__convert(v->cls, b->fresh ? acc : sum, FLUX__I32C, count, outer);
-    if (!b->fresh) flux__accumulate(v->cls, v->op, acc, sum, outer);
+    flux__convert(v->ctype, b->fresh ? acc : sum, FLUX__I32C, count, outer);
+    if (!b->fresh) flux__accumulate(v->ctype, v->op, acc, sum, outer);
     b->at[i] = acc;
     b->walk[i] = 1;
 }
@@ -244,7 +244,7 @@ static int flux__in_registers(const flux__kernel *k) {
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         if (v->outer || v->kind == FLUX__V_NUMBER || flux__reducing(v)) continue;
-        n += v->kind == FLUX__V_LOAD ? k->operand[v->operand].dtype != flux__own_dtype[v->cls] :
+        n += v->kind == FLUX__V_LOAD ? k->operand[v->operand].dtype != flux__own_dtype[v->ctype] :
             v->out < 0;
     }
     return n;
@@ -319,7 +319,7 @@ static void flux__do_rows(flux__block_run *b, int line) {
     const int stored[3] = { a->d, a->e, a->y };
     (void)line;
     memset(&r, 0, sizeof r);
-    r.order = &b->c->order, r.n = b->rt, r.room = b->c->tile, r.count = b->w,
+    r.order = &b->c->order, r.n = b->rt, r.capacity = b->c->tile, r.count = b->w,
         r.x = (const float *)b->at[a->x], r.squares = a->squares;
     r.last = a->y < 0 ? -1 : b->k->value[a->y].op;
     for (int i = 0; i < 3 && a->squares && (i == 0 || a->y >= 0); i++)

@@ -123,11 +123,11 @@ static void flux__start_phase(flux__block_run *b, const flux__job *job, int p) {
             if (!flux__reducing(v) || v->phase != q - 1) continue;
             b->at[i] = flux__reg(b, b->c->reg[i]);
             b->walk[i] = 1;
-            const size_t size = flux__class_size[v->cls];
+            const size_t size = flux__class_size[v->ctype];
             memcpy(b->at[i], flux__partial(job, i, b->c->splits, false) + (size_t)b->o0 * size,
                    (size_t)b->w * size);
         }
-        flux__do_late(b, q);
+        flux__do_per_row(b, q);
     }
 }
 
@@ -151,8 +151,8 @@ static void flux__split_task(void *ctx, int64_t part) {
         for (int i = 0; i < job->k->nvalue; i++) {
             const flux__value *v = &job->k->value[i];
             if (!flux__reducing(v) || v->phase != job->phase) continue;
-            const size_t size = flux__class_size[v->cls],
-                         wide = flux__class_size[job->k->value[v->a].cls];
+            const size_t size = flux__class_size[v->ctype],
+                         wide = flux__class_size[job->k->value[v->a].ctype];
             memcpy(flux__partial(job, i, part, false) + (size_t)b.o0 * size, b.at[i],
                    (size_t)b.w * size);
             if (v->kind == FLUX__V_ARGREDUCE)
@@ -166,7 +166,8 @@ static void flux__split_task(void *ctx, int64_t part) {
 static void flux__combine(const flux__job *job, int i) {
     const flux__value *v = &job->k->value[i];
     const flux__cpu *c = (const flux__cpu *)job->k->ready;
-    const size_t size = flux__class_size[v->cls], wide = flux__class_size[job->k->value[v->a].cls];
+    const size_t size = flux__class_size[v->ctype];
+    const size_t wide = flux__class_size[job->k->value[v->a].ctype];
     char *acc = flux__partial(job, i, c->splits, false),
          *best = flux__partial(job, i, c->splits, true);
     if (flux__is_wide(c, v)) {
@@ -182,11 +183,12 @@ static void flux__combine(const flux__job *job, int i) {
     memcpy(best, flux__partial(job, i, 0, true), (size_t)c->outer * wide);
     for (int part = 1; part < c->splits; part++) {
         const char *x = flux__partial(job, i, part, false), *y = flux__partial(job, i, part, true);
-        if (v->kind == FLUX__V_REDUCE) flux__accumulate(v->cls, v->op, acc, x, c->outer);
+        if (v->kind == FLUX__V_REDUCE) flux__accumulate(v->ctype, v->op, acc, x, c->outer);
         else
             for (int64_t o = 0; o < c->outer; o++) {
                 int64_t won = 0;          /* becomes 1 if the later part has the better number */
-                flux__argreduce(job->k->value[v->a].cls, v->op != 0, best + (size_t)o * wide, &won,
+                flux__argreduce(job->k->value[v->a].ctype, v->op != 0, best + (size_t)o * wide,
+                                &won,
                                 y + (size_t)o * wide, 1, 1);
                 if (won) memcpy(acc + (size_t)o * 8, x + (size_t)o * 8, 8);
             }

@@ -415,34 +415,35 @@ static const flux__section *flux__section_now(void) {
    waits for the end of its own sum. */
 #define FLUX__ROWS_TILE 512
 /* hook: flux__join_long, cpu/reductions.h */
-static void flux__join_long(const flux__join_order *o, flux__fold_fn fold, int cls, int red,
+static void flux__join_long(const flux__join_order *o, flux__hreduce_fn hreduce, int ctype, int red,
                             void *acc, const void *x);
 
 /* hook: flux__settle_zeros, cpu/reductions.h */
-static void flux__settle_zeros(int cls, int red, void *acc, int64_t n);
+static void flux__settle_zeros(int ctype, int red, void *acc, int64_t n);
 
 /* acc[r] = the sum or maximum of row r, for the rows of r, in the order of flux__join_order. */
-static void flux__fold_rows(const flux__rows_run *r, flux__fold_fn fold, int red, float *acc,
+static void flux__hreduce_rows(const flux__rows_run *r, flux__hreduce_fn hreduce, int red,
+                               float *acc,
                             const float *x) {
     const float start = red == FLUX__RED_SUM ? 0 : -INFINITY;
     flux__fill(acc, &start, sizeof start, (size_t)r->count);
-    if (r->n <= r->order->chunk) fold(acc, x, r->n, r->count);
+    if (r->n <= r->order->chunk) hreduce(acc, x, r->n, r->count);
     else
         for (int64_t row = 0; row < r->count; row++, x += r->n)
-            flux__join_long(r->order, fold, FLUX__F32C, red, acc + row, x);
+            flux__join_long(r->order, hreduce, FLUX__F32C, red, acc + row, x);
     flux__settle_zeros(FLUX__F32C, red, acc, r->count);
 }
 /* Computes a row that has NaN or Inf once more, by the plain steps: such a row may have no
    maximum, and inf - inf is NaN. */
-static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all, int64_t row) {
+static void flux__run_nan_row(const flux__section *s, const flux__rows_run *all, int64_t row) {
     flux__rows_run r = *all;
     float *e = r.e + row * r.n;
     r.count = 1, r.x += row * r.n;
-    flux__fold_rows(&r, s->folds[FLUX__RED_MAX], FLUX__RED_MAX, r.first + row, r.x);
+    flux__hreduce_rows(&r, s->hreduces[FLUX__RED_MAX], FLUX__RED_MAX, r.first + row, r.x);
     s->run(s->loops[FLUX__OP_SUBMAX], r.n, e, r.x, r.first + row, r.x, 1, 0, 1);
     if (r.d) memcpy(r.d + row * r.n, e, (size_t)r.n * sizeof *e);
     s->run(s->loops[FLUX__OP_EXP], r.n, e, e, e, e, 1, 1, 1);
-    flux__fold_rows(&r, s->folds[FLUX__RED_SUM], FLUX__RED_SUM, r.second + row, e);
+    flux__hreduce_rows(&r, s->hreduces[FLUX__RED_SUM], FLUX__RED_SUM, r.second + row, e);
 }
 /* Runs all steps but the last for some rows: their maxima or sums, d and e (together with y of
    the rows of `was`, if there are any), the sums of e, and what y is computed with. less, each:
@@ -450,7 +451,7 @@ static void flux__run_odd_row(const flux__section *s, const flux__rows_run *all,
 static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux__rows_run *was,
                                 float *less, float *each) {
     const int64_t many = r->count;
-    flux__fold_rows(r, r->squares ? s->folds[FLUX__RED_SUM] : s->most,
+    flux__hreduce_rows(r, r->squares ? s->hreduces[FLUX__RED_SUM] : s->most,
                     r->squares ? FLUX__RED_SUM : FLUX__RED_MAX, r->first, r->x);
     for (int64_t i = 0; i < many; i++) less[i] = r->squares ? r->first[i] / r->by[0] : r->first[i];
     s->rows(r, was->count > 0 ? was : NULL);
@@ -460,9 +461,9 @@ static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux_
         s->rows(NULL, was);
     }
     was->count = 0;
-    flux__fold_rows(r, s->folds[FLUX__RED_SUM], FLUX__RED_SUM, r->second, r->e);
+    flux__hreduce_rows(r, s->hreduces[FLUX__RED_SUM], FLUX__RED_SUM, r->second, r->e);
     for (int64_t i = 0; i < many && !r->squares; i++)
-        if (r->second[i] != r->second[i]) flux__run_odd_row(s, r, i), less[i] = r->first[i];
+        if (r->second[i] != r->second[i]) flux__run_nan_row(s, r, i), less[i] = r->first[i];
     for (int64_t i = 0; i < many; i++)
         each[i] = r->squares ? r->second[i] / r->by[1] + r->by[2] : r->second[i];
     if (r->y && r->last != FLUX__OP_DIV) {
@@ -472,13 +473,14 @@ static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux_
 }
 /* Repeats each of `many` numbers n times (4 to 15), one after the other; up to 16 numbers past
    the end are overwritten. */
-#define FLUX__SPREAD(width)                                                                          \
+#define FLUX__AS_STRIDED_SCATTER(width)                                                                          \
     for (; n <= width && many > 0; many--, to += n, x++) {                                           \
         const float all = *x;                                                                        \
         for (int i = 0; i < width; i++) to[i] = all;                                                 \
     }
-static FLUX__FAST void flux__spread_rows(float *to, const float *x, int64_t n, int64_t many) {
-    FLUX__SPREAD(8) FLUX__SPREAD(16)
+static FLUX__FAST void flux__strided_scatter_rows(float *to, const float *x, int64_t n,
+                                                  int64_t many) {
+    FLUX__AS_STRIDED_SCATTER(8) FLUX__AS_STRIDED_SCATTER(16)
 }
 /* Runs rows that are too short for vectors of their own: what the numbers of a row have in
    common is repeated for each of them, so that all rows are one run. */
@@ -493,19 +495,19 @@ static FLUX__FAST void flux__run_short_rows(const flux__section *s, const flux__
         r.x = all->x + o, r.e = all->e + (r.keep_e ? o : 0), r.y = all->y ? all->y + o : NULL,
             r.first = all->first + at, r.second = all->second + at;
         r.d = all->d ? all->d + o : r.y && r.last != FLUX__OP_DIV ? r.y : r.e;
-        flux__fold_rows(&r, s->folds[r.squares ? FLUX__RED_SUM : FLUX__RED_MAX],
+        flux__hreduce_rows(&r, s->hreduces[r.squares ? FLUX__RED_SUM : FLUX__RED_MAX],
                         r.squares ? FLUX__RED_SUM : FLUX__RED_MAX, r.first, r.x);
         for (int64_t i = 0; i < many && r.squares; i++) row[i] = r.first[i] / r.by[0];
-        flux__spread_rows(each, r.squares ? row : r.first, n, many);
+        flux__strided_scatter_rows(each, r.squares ? row : r.first, n, many);
         s->run(less, many * n, r.d, r.x, each, each, 1, 1, 1),
             s->run(map, many * n, r.e, r.d, r.d, r.d, 1, 1, 1);
-        flux__fold_rows(&r, s->folds[FLUX__RED_SUM], FLUX__RED_SUM, r.second, r.e);
+        flux__hreduce_rows(&r, s->hreduces[FLUX__RED_SUM], FLUX__RED_SUM, r.second, r.e);
         if (!r.y) continue;
         for (int64_t i = 0; i < many && r.squares; i++) row[i] = r.second[i] / r.by[1] + r.by[2];
         if (r.squares) s->run(s->loops[FLUX__OP_RSQRT], many, row, row, row, row, 1, 1, 1);
         else if (r.last == FLUX__OP_SUB)
             s->run(s->loops[FLUX__OP_LOG], many, row, r.second, row, row, 1, 1, 1);
-        flux__spread_rows(each, r.last == FLUX__OP_DIV ? r.second : row, n, many);
+        flux__strided_scatter_rows(each, r.last == FLUX__OP_DIV ? r.second : row, n, many);
         s->run(s->loops[r.last], many * n, r.y, r.last == FLUX__OP_DIV ? r.e : r.d, each, each, 1,
                1, 1);
     }
@@ -518,7 +520,7 @@ static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
         return;
     }
     const int64_t many = all->n < FLUX__ROWS_TILE ? FLUX__ROWS_TILE / all->n : 1, n = all->n;
-    const bool wait = (all->keep_e || 2 * many * n <= all->room) && all->y && !all->d &&
+    const bool wait = (all->keep_e || 2 * many * n <= all->capacity) && all->y && !all->d &&
                       all->last == FLUX__OP_DIV;
     flux__rows_run r = *all, was = *all;
     float less[2][FLUX__ROWS_TILE / 16], each[2][FLUX__ROWS_TILE / 16];
@@ -539,18 +541,18 @@ static void flux__run_rows(const flux__section *s, const flux__rows_run *all) {
 }
 
 /* The loop of an operation of the table, or NULL if it has none for this compute type. */
-static flux__loop flux__loop_for(int cls, int op) {
+static flux__loop flux__loop_for(int ctype, int op) {
     static const flux__loop *const tables[] = {
         NULL, flux__loops_f64, flux__loops_i32, flux__loops_i64 };
-    if (cls < 0 || cls >= FLUX__CLASSES || op < 0 || op >= FLUX__ELEMENTWISE_COUNT) return NULL;
-    return cls == FLUX__F32C ? flux__section_now()->loops[op] : tables[cls][op];
+    if (ctype < 0 || ctype >= FLUX__CLASSES || op < 0 || op >= FLUX__ELEMENTWISE_COUNT) return NULL;
+    return ctype == FLUX__F32C ? flux__section_now()->loops[op] : tables[ctype][op];
 }
 
 /* Runs a loop. A loop for vectors is called directly only if n and the strides leave nothing to
    fill up. */
-static FLUX__INLINE void flux__loop_run(int cls, flux__loop f, int64_t n, void *y, const void *a,
+static FLUX__INLINE void flux__loop_run(int ctype, flux__loop f, int64_t n, void *y, const void *a,
                                         const void *b, const void *c, int sa, int sb, int sc) {
-    if (cls == FLUX__F32C && (n % 16 || !(sa & sb & sc)))
+    if (ctype == FLUX__F32C && (n % 16 || !(sa & sb & sc)))
         flux__section_now()->run(f, n, y, a, b, c, sa, sb, sc);
     else f(n, y, a, b, c, sa, sb, sc);
 }

@@ -13,7 +13,7 @@
 #include "loops.h"
 #include "casts.h"
 #include "reductions.h"
-#include "gemm_kernels.h" /* flux__gemm_f16, flux__gemm_i16 */
+#include "gemm_kernels.h" /* flux__vec16f, flux__vec16i */
 #include "products.h"
 
 /* ---------------------------------------------------------------------- cpu/whole.h
@@ -52,15 +52,15 @@ static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, i
                                      int64_t n) {
 #if FLUX__GEMM_VECTORS
     /* adding -0 leaves the elements in between as they are */
-    const flux__gemm_f16 none = { -0.0f, -0.0f, -0.0f, -0.0f };
-    flux__gemm_f16 v, w, *at;
+    const flux__vec16f none = { -0.0f, -0.0f, -0.0f, -0.0f };
+    flux__vec16f v, w, *at;
     for (; n >= 4 && ds == 1 && ss == 1; n -= 4, dst += 4, src += 4)
-        *(flux__gemm_f16 *)(void *)dst += *(const flux__gemm_f16 *)(const void *)src;
+        *(flux__vec16f *)(void *)dst += *(const flux__vec16f *)(const void *)src;
     /* not >=: nothing beyond the last element is touched */
     for (; n > 4 && ds == 2 && ss == 1; n -= 4, dst += 8, src += 4) {
-        v = *(const flux__gemm_f16 *)(const void *)src, at = (flux__gemm_f16 *)(void *)dst;
-        FLUX__SHUFFLE(w, v, none, flux__gemm_i16, 2, 6, 3, 7)
-        FLUX__SHUFFLE(v, v, none, flux__gemm_i16, 0, 4, 1, 5)
+        v = *(const flux__vec16f *)(const void *)src, at = (flux__vec16f *)(void *)dst;
+        FLUX__SHUFFLE(w, v, none, flux__vec16i, 2, 6, 3, 7)
+        FLUX__SHUFFLE(v, v, none, flux__vec16i, 0, 4, 1, 5)
         at[0] += v, at[1] += w;
     }
 #endif
@@ -84,15 +84,15 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
             memcpy(dst, src, size);
         return;
     }
-    int cls = flux__class_of(t);
+    int ctype = flux__class_of(t);
     char a[256 * 8], b[256 * 8];
     for (int64_t i = 0; i < n; i += 256) {
         int64_t m = n - i < 256 ? n - i : 256;
         char *to = dst + (ptrdiff_t)(i * ds) * (ptrdiff_t)size;
-        flux__load(cls, a, t, src + (ptrdiff_t)(i * ss) * (ptrdiff_t)size, ss, m);
-        flux__load(cls, b, t, to, ds, m);
-        flux__accumulate(cls, FLUX__RED_SUM, b, a, m);
-        flux__store(t, to, ds, cls, b, m);
+        flux__load(ctype, a, t, src + (ptrdiff_t)(i * ss) * (ptrdiff_t)size, ss, m);
+        flux__load(ctype, b, t, to, ds, m);
+        flux__accumulate(ctype, FLUX__RED_SUM, b, a, m);
+        flux__store(t, to, ds, ctype, b, m);
     }
 }
 
@@ -145,39 +145,39 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
 /* Fills n elements of dtype t with a number. */
 static void flux__fill_with(int t, void *dst, int64_t n, double value) {
     char one[8];
-    int cls = flux__class_of(t);
+    int ctype = flux__class_of(t);
     char tile[256 * 8];
-    int own = flux__own_dtype[cls];
-    flux__set_number(cls, one, value);
-    flux__load(cls, tile, own, one, 0, 256);
+    int own = flux__own_dtype[ctype];
+    flux__set_number(ctype, one, value);
+    flux__load(ctype, tile, own, one, 0, 256);
     for (int64_t i = 0; i < n; i += 256)
-        flux__store(t, (char *)dst + (size_t)i * flux__dtypes[t].size, 1, cls, tile,
+        flux__store(t, (char *)dst + (size_t)i * flux__dtypes[t].size, 1, ctype, tile,
                     n - i < 256 ? n - i : 256);
 }
 
 /* A spread (the reverse of a strided view, as_strided_scatter) in slices: `units` slices of
-   `slab` elements of the result, each a task's `each` at a time; `part` is the shape of the
+   `slice` elements of the result, each a task's `each` at a time; `part` is the shape of the
    operand within a slice. */
-typedef struct flux__spread_job {
+typedef struct flux__strided_scatter_job {
     const flux_tensor *t;
     flux_shape part;
     flux__operand o;
     char *dst;
     const char *src;
-    int64_t slab, units, each;
-} flux__spread_job;
+    int64_t slice, units, each;
+} flux__strided_scatter_job;
 
 /* Fills the slices of one task and writes the operand's elements into them; the operand's last
    dims, which `part` lacks, count the slices. */
-static void flux__spread_task(void *ctx, int64_t task) {
-    const flux__spread_job *j = (const flux__spread_job *)ctx;
+static void flux__strided_scatter_task(void *ctx, int64_t task) {
+    const flux__strided_scatter_job *j = (const flux__strided_scatter_job *)ctx;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
     for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++) {
         int64_t from = 0, rest = u;
         for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++])
             from += rest % j->o.shape.dim[d] * j->o.stride[d];
-        char *dst = j->dst + (ptrdiff_t)(u * j->slab) * size;
-        flux__fill_with(j->t->dtype, dst, j->slab, j->t->arg.i[1] ? 0 : j->t->arg.num);
+        char *dst = j->dst + (ptrdiff_t)(u * j->slice) * size;
+        flux__fill_with(j->t->dtype, dst, j->slice, j->t->arg.i[1] ? 0 : j->t->arg.num);
         flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
                             j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
     }
@@ -186,7 +186,7 @@ static void flux__spread_task(void *ctx, int64_t task) {
 /* Runs a spread. Elements that go to the same place are added in a float's own format, those of
    f16 and bf16 in f32. The result is cut into slices along the operand's last dims as long as
    each slice has its elements alone, so that threads share the slices. */
-static int flux__run_spread(flux__run *run, flux__kernel *k) {
+static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
     const flux__operand *o = &k->operand[0];
     char *dst = (char *)run->ptr[run->plan->nleaf + k->node];
@@ -194,26 +194,26 @@ static int flux__run_spread(flux__run *run, flux__kernel *k) {
     int64_t n = flux__size(t);
     if (n == 0) return 0;
     if (!half) {
-        flux__spread_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
+        flux__strided_scatter_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
         int64_t reach = t->rel;
         for (int d = 0; d < o->shape.ndim; d++) reach += (o->shape.dim[d] - 1) * t->stride[d];
         while (j.part.ndim > 1 && t->stride[j.part.ndim - 1] > 0 &&
-               t->stride[j.part.ndim - 1] * j.part.dim[j.part.ndim - 1] == j.slab) {
-            int64_t slab = t->stride[j.part.ndim - 1], many = j.part.dim[j.part.ndim - 1];
-            if (reach - (many - 1) * slab >= slab || slab < 64) break;
-            reach -= (many - 1) * slab, j.slab = slab, j.units *= many, j.part.ndim--;
+               t->stride[j.part.ndim - 1] * j.part.dim[j.part.ndim - 1] == j.slice) {
+            int64_t slice = t->stride[j.part.ndim - 1], many = j.part.dim[j.part.ndim - 1];
+            if (reach - (many - 1) * slice >= slice || slice < 64) break;
+            reach -= (many - 1) * slice, j.slice = slice, j.units *= many, j.part.ndim--;
         }
-        j.each = (1 << 15) / j.slab + 1;
-        flux__parallel((j.units + j.each - 1) / j.each, flux__spread_task, &j);
+        j.each = (1 << 15) / j.slice + 1;
+        flux__parallel((j.units + j.each - 1) / j.each, flux__strided_scatter_task, &j);
         return 0;
     }
     float *wide = flux__widen(o, run->ptr[o->src], k->scratch_at),
           *sum = (float *)(void *)((char *)wide + flux__widened_bytes(o));
-    int64_t natural[FLUX_MAX_DIMS];
-    flux__natural(&o->shape, natural);
+    int64_t contiguous[FLUX_MAX_DIMS];
+    flux__contiguous_strides(&o->shape, contiguous);
     memset(sum, 0, (size_t)n * sizeof *sum);
     flux__copy_elements(FLUX_F32, &o->shape, (char *)(sum + t->rel), t->stride, (const char *)wide,
-                        natural, true);
+                        contiguous, true);
     flux__store(t->dtype, dst, 1, FLUX__F32C, sum, n);
     return 0;
 }
@@ -232,11 +232,11 @@ typedef struct flux__cat_job {
 /* Copies one task's slices of the result's last dim, from the operands that have them. */
 static void flux__cat_task(void *ctx, int64_t task) {
     const flux__cat_job *j = (const flux__cat_job *)ctx;
-    int64_t natural[FLUX_MAX_DIMS], at = 0, from = task * j->each, to = from + j->each;
+    int64_t contiguous[FLUX_MAX_DIMS], at = 0, from = task * j->each, to = from + j->each;
     int dim = (int)j->t->arg.i[0], end = j->end;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
     flux_shape s = flux__dims(j->t);
-    flux__natural(&s, natural);
+    flux__contiguous_strides(&s, contiguous);
     if (to > s.dim[end]) to = s.dim[end];
     for (int i = 0; i < j->k->noperand; i++) {
         const flux__operand *o = &j->k->operand[i];
@@ -244,11 +244,11 @@ static void flux__cat_task(void *ctx, int64_t task) {
         int64_t many = dim < part.ndim ? part.dim[dim] : 1, first = from, last = to;
         if (dim == end) first = from > at ? from - at : 0, last = to - at < many ? to - at : many;
         if (first < last) {
-            char *dst = j->dst + (ptrdiff_t)(at * natural[dim] + first * natural[end]) * size;
+            char *dst = j->dst + (ptrdiff_t)(at * contiguous[dim] + first * contiguous[end]) * size;
             const char *src = flux__operand_ptr(j->run, o);
             if (end < part.ndim)
                 part.dim[end] = last - first, src += (ptrdiff_t)(first * o->stride[end]) * size;
-            flux__copy_elements(j->t->dtype, &part, dst, natural, src, o->stride, false);
+            flux__copy_elements(j->t->dtype, &part, dst, contiguous, src, o->stride, false);
         }
         at += many;
     }
@@ -278,12 +278,13 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
     int dt = t->dtype;
     ptrdiff_t size = (ptrdiff_t)flux__dtypes[dt].size;
     char *out = (char *)run->ptr[run->plan->nleaf + k->node];
-    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], natural[FLUX_MAX_DIMS],
+    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], contiguous[FLUX_MAX_DIMS],
             picked[FLUX_MAX_DIMS];
     flux_shape slice = flux__shape(NULL, 0), whole = flux__dims(t), is = index->shape;
     int64_t big_step[FLUX_MAX_DIMS], small_step[FLUX_MAX_DIMS], index_out[FLUX_MAX_DIMS];
-    flux__natural(&whole, natural);
-    const int64_t *big = scatter ? natural : x->stride, *small = scatter ? src->stride : natural;
+    flux__contiguous_strides(&whole, contiguous);
+    const int64_t *big = scatter ? contiguous : x->stride;
+    const int64_t *small = scatter ? src->stride : contiguous;
     for (int d = 0; d < x->shape.ndim; d++) {
         if (d == dim) continue;
         big_step[slice.ndim] = big[d];
@@ -292,7 +293,7 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
     }
     for (int d = 0; d < is.ndim; d++) index_out[d] = small[dim + d];
     if (scatter)
-        flux__copy_elements(dt, &x->shape, out, natural, flux__operand_ptr(run, x), x->stride,
+        flux__copy_elements(dt, &x->shape, out, contiguous, flux__operand_ptr(run, x), x->stride,
                             false);
     const int64_t *ids = (const int64_t *)(const void *)flux__operand_ptr(run, index);
     for (int64_t i = 0; i < n; i++) {
@@ -310,7 +311,8 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
             return -1;
         }
         if (scatter)
-            flux__copy_elements(dt, &slice, out + (ptrdiff_t)(id * natural[dim]) * size, big_step,
+            flux__copy_elements(dt, &slice, out + (ptrdiff_t)(id * contiguous[dim]) * size,
+                                big_step,
                                 flux__operand_ptr(run, src) + (ptrdiff_t)place * size, small_step,
                                 true);
         else

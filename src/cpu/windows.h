@@ -55,7 +55,7 @@ typedef struct flux__windows_job {
 static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
     const flux__value *w = &k->value[v];
     return v >= 0 && w->kind == FLUX__V_LOAD && w->outer == outer && w->dtype == FLUX_F32 &&
-           w->cls == FLUX__F32C && k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
+           w->ctype == FLUX__F32C && k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
 }
 
 /* Whether a kernel is the maximum of windows, if its last value is a reduction, or the gradient of
@@ -79,7 +79,7 @@ static bool flux__is_windows(const flux__kernel *k, flux__pooling *w) {
     arg = &k->value[eq->b], i = &k->value[eq->a], w->x = arg->a, w->places = i->operand;
     return arg->kind == FLUX__V_ARGREDUCE && arg->op == 1 && arg->out < 0 &&
            flux__is_words(k, w->x, false) && i->kind == FLUX__V_LOAD && !i->outer &&
-           i->cls == FLUX__I64C && i->dtype == FLUX_I64 && i->out < 0;
+           i->ctype == FLUX__I64C && i->dtype == FLUX_I64 && i->out < 0;
 }
 
 /* Whether a max pooling or its gradient ends in this line, and its windows are small ones. */
@@ -114,7 +114,7 @@ static bool flux__windows_counted(const flux__run *run, const flux__kernel *k,
    load four elements at once that were stored one by one takes long. */
 #if FLUX__GEMM_VECTORS
 typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef flux__gemm_f16 flux__float4;
+typedef flux__vec16f flux__float4;
 #  define FLUX__FOUR(x, a, b, c) { (x)[0], (x)[a], (x)[b], (x)[c] }
 #  define FLUX__LARGER(v, best, at, w) do {                                                            \
         flux__mask4 more = ~((v) <= (best)) & ((best) == (best)), here = { w, w, w, w };               \
@@ -138,7 +138,7 @@ typedef struct flux__float4 { float at[4]; } flux__float4;
    FLUX__TWOS takes every second of seven elements. */
 #  define FLUX__TWOS(v, from) {                                                                       \
         flux__float4 head = *(const flux__float4 *)(const void *)(from), tail = *(const flux__float4 *)(const void *)((from) + 3); \
-        FLUX__SHUFFLE(v, head, tail, flux__gemm_i16, 0, 2, 5, 7)                                        \
+        FLUX__SHUFFLE(v, head, tail, flux__vec16i, 0, 2, 5, 7)                                        \
     }
 /* Whether the job's windows are of that kind; sx, sg, sy: steps from window to window in x, g
    and y. */
@@ -170,9 +170,9 @@ static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float
                               one = { w, w, w, w }, two = one + 1;
             float *to = y + 2 * i + j->to[w];
             low = (flux__float4)(own & (at == one)), high = (flux__float4)(own & (at == two));
-            FLUX__SHUFFLE(v, low, high, flux__gemm_i16, 0, 4, 1, 5)
+            FLUX__SHUFFLE(v, low, high, flux__vec16i, 0, 4, 1, 5)
             *(flux__float4 *)(void *)to = v;
-            FLUX__SHUFFLE(v, low, high, flux__gemm_i16, 2, 6, 3, 7)
+            FLUX__SHUFFLE(v, low, high, flux__vec16i, 2, 6, 3, 7)
             *(flux__float4 *)(void *)(to + 4) = v;
         }
     }
@@ -253,7 +253,7 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     const flux__pooling *w = &c->pooling;
     flux__windows_job j;
-    int64_t natural[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
+    int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
     if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                       !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
         return false;
@@ -264,17 +264,18 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     j.x = (const float *)run->ptr[ox->src] + ox->offset;
     j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
     j.y = (float *)run->ptr[k->value[w->top].out];
-    flux__value_strides(k, &k->value[w->top], natural);
+    flux__value_strides(k, &k->value[w->top], contiguous);
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
         bool in = k->reduced >> d & 1;
         j.dim[0][d] = in ? 1 : k->full[d];
-        j.dim[1][d] = ox->stride[d], j.dim[2][d] = og ? og->stride[d] : 0, j.step[d] = natural[d];
+        j.dim[1][d] = ox->stride[d], j.dim[2][d] = og ? og->stride[d] : 0,
+            j.step[d] = contiguous[d];
         if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[d];
     }
     for (int64_t i = 0; i < j.n; i++) {
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
             if (k->reduced >> d & 1)
-                j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * natural[d];
+                j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * contiguous[d];
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
             if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
             else at[d] = 0;

@@ -288,7 +288,7 @@ static bool flux__stage_transform(const flux__stage *s, flux__made *m) {
     for (int i = 0; i < n; i++) item[i] = i < b.count ? b.item[i] : NULL;
     if (b.x != was.x || !item[0]) item[0] = b.x;
     if (n > 1 && (b.y != was.y || !item[1])) item[1] = b.y;
-    flux_tensor **grown = (flux_tensor **)flux__grow(m->item, &m->room, n, sizeof *grown);
+    flux_tensor **grown = (flux_tensor **)flux__grow(m->item, &m->capacity, n, sizeof *grown);
     bool good = grown != NULL;
     if (good) m->item = grown;
     for (int i = 0; good && i < n; i++) {
@@ -348,7 +348,7 @@ static bool flux__batch_stages(const flux_loader *l, flux__made *m, bool worker)
 static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_t index,
                               bool worker, flux__made *m) {
     int width = l->set.get ? l->set.arrays : l->arrays;
-    flux_tensor **item = (flux_tensor **)flux__grow(m->item, &m->room, width, sizeof *item);
+    flux_tensor **item = (flux_tensor **)flux__grow(m->item, &m->capacity, width, sizeof *item);
     if (!item) return false;
     int64_t from, n = flux__batch_span(l, index, &from);
     const int64_t *own = order ? order + from : NULL;

@@ -236,7 +236,7 @@ FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
 static bool flux__each_batch(flux__each_state *e, flux__epoch *r, const char *file, int line) {
     bool good = true;
     e->batch = flux__as_batch(&r->now);
-    r->scope = flux__turn_enter(file, line);
+    r->scope = flux__iteration_enter(file, line);
     for (int i = 0; i < r->now.count; i++)
         if (!flux__own(r->now.item[i])) good = false;
     r->now.count = 0;

@@ -40,7 +40,7 @@ static void flux__made_free(flux__made *m) {
     flux__made_empty(m);
     flux__free(m->item);
     m->item = NULL;
-    m->room = 0;
+    m->capacity = 0;
 }
 
 /* hook: flux__epoch_free, data/epoch.h */
@@ -52,7 +52,7 @@ static void flux__loader_free(flux_loader *l) {
     flux__free(l->host);
     flux__free(l->stage);
     flux__free(l->first);
-    flux__bury(l);
+    flux__quarantine(l);
 }
 
 static flux_loader *flux__loader_new(void) {
@@ -86,7 +86,7 @@ static bool flux__loader_hold(flux_loader *l, int n, flux_tensor *const *xs) {
    between arrays it is an error. Gives their number, -1 on error. */
 static int flux__loader_arrays(const flux_loader_opts *o, flux_tensor ***out) {
     flux_tensor *given[] = { o->x, o->y, o->z, o->x3, o->x4, o->x5, o->x6, o->x7 };
-    int n = 0, room = 0, last = 7;
+    int n = 0, capacity = 0, last = 7;
     while (last > 0 && !given[last]) last--;
     for (int i = 0; i <= last; i++) {
         if (!given[i] && i && !flux__null_explained())
@@ -94,7 +94,7 @@ static int flux__loader_arrays(const flux_loader_opts *o, flux_tensor ***out) {
         if (!given[i]) return i ? -1 : (flux__null("dataloader", "x", NULL), -1);
         int parts = flux_count(given[i]);
         bool tuple = given[i]->op == FLUX__TUPLE;
-        flux_tensor **xs = (flux_tensor **)flux__grow(*out, &room, n + parts, sizeof *xs);
+        flux_tensor **xs = (flux_tensor **)flux__grow(*out, &capacity, n + parts, sizeof *xs);
         if (!xs) return -1;
         *out = xs;
         for (int k = 0; k < parts; k++) xs[n++] = tuple ? given[i]->in[k] : given[i];

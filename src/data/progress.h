@@ -94,9 +94,9 @@ static void flux__bar_values(flux__progress *bar, const char *gap, char *out, si
     flux__sink_end(&s);
 }
 
-/* Writes what stands behind the bar and gives its width in characters. If it is wider than `room`,
+/* Writes what stands behind the bar and gives its width in characters. If it is wider than `space`,
    rate and time are left out, and the values stay, as what people look for. */
-static int64_t flux__bar_tail(flux__progress *bar, bool last, int64_t room, char *out, size_t n) {
+static int64_t flux__bar_tail(flux__progress *bar, bool last, int64_t space, char *out, size_t n) {
     char values[600], rate[32], time[32];
     double spent = flux__now() - bar->start, done = (double)bar->done;
     double left = bar->done > 0 ? spent / done * ((double)bar->total - done) : 0;
@@ -105,7 +105,7 @@ static int64_t flux__bar_tail(flux__progress *bar, bool last, int64_t room, char
     flux__time_text(last ? spent : left, time, sizeof time);
     snprintf(out, n, " %lld/%lld  %s samples/s  %s %s%s", (long long)bar->done,
              (long long)bar->total, rate, last ? "time" : "eta", time, values);
-    if (flux__characters(out) > room)
+    if (flux__characters(out) > space)
         snprintf(out, n, " %lld/%lld%s", (long long)bar->done, (long long)bar->total, values);
     return flux__characters(out);
 }
@@ -119,14 +119,14 @@ static void flux__bar_draw(flux__progress *bar, bool last) {
     int64_t len = flux__bar_tail(bar, last, columns - 7 - least, tail, sizeof tail);
     if (most > columns - 7 - len) most = columns - 7 - len;     /* a long label is cut */
     int head = (int)flux__label_cut(label, sizeof label, bar->label, most > 3 ? most : 0) + 7,
-        room = columns - head - (int)len;
-    room = room < 0 ? 0 : room > 30 ? 30 : room;
-    full = bar->total > 0 ? (int)(room * bar->done / bar->total) : room;
+        space = columns - head - (int)len;
+    space = space < 0 ? 0 : space > 30 ? 30 : space;
+    full = bar->total > 0 ? (int)(space * bar->done / bar->total) : space;
     if (bar->total > 0) percent = (int)(100 * bar->done / bar->total);
-    for (int i = 0; i < room; i++) line[i] = i < full ? '#' : '.';
-    line[room] = 0;
+    for (int i = 0; i < space; i++) line[i] = i < full ? '#' : '.';
+    line[space] = 0;
     len = flux__label_cut(shown, sizeof shown, tail, columns > head ? columns - head : 0);
-    bar->width = head + room + (int)len;
+    bar->width = head + space + (int)len;
     bar->drawn = flux__now();
     fprintf(stderr, "\r%s %3d%% %s%s%*s", label, percent, line, shown,
             old > bar->width ? old - bar->width : 0, "");

@@ -42,7 +42,7 @@ static flux__mutex flux__device_lock = FLUX__MUTEX_INIT;
    waited for, as a driver may fork itself; the child makes them anew. */
 static void flux__fork_locks(int when) {
     flux__trace_fork(when);
-    flux__fork_lock(&flux__arena_locks[FLUX__CPU_BACKEND][0], when);
+    flux__fork_lock(&flux__class_pool_locks[FLUX__CPU_BACKEND][0], when);
     flux__pool_fork(when);
     flux__fork_lock(&flux__tls_lock, when);
     flux__fork_lock(&flux__lock, when);
@@ -50,7 +50,7 @@ static void flux__fork_locks(int when) {
     flux__fork_lock(&flux__atomic_lock, when);
 #endif
     if (when != FLUX__FORK_CHILD) return;
-    flux__mutex_anew(&flux__arena_locks[1][0], (FLUX__BACKENDS - 1) * FLUX__MAX_IDS);
+    flux__mutex_anew(&flux__class_pool_locks[1][0], (FLUX__BACKENDS - 1) * FLUX__MAX_IDS);
     flux__mutex_anew(&flux__device_lock, 1);
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
     flux__gpu_fork();

@@ -242,9 +242,9 @@ FLUX_DEF flux_tensor *flux_load_npy(const char *path) {
 
 /* Writes the heading for a tensor of this element type and shape to out, and returns its length, a
    multiple of 64, so that the data begin at one. */
-static size_t flux__npy_head(char *out, size_t room, const flux__element *e,
+static size_t flux__npy_head(char *out, size_t capacity, const flux__element *e,
                              const flux_shape *shape) {
-    flux__sink s = flux__sink_to(out, room);
+    flux__sink s = flux__sink_to(out, capacity);
     flux__put_bytes(&s, "\x93NUMPY\1\0\0\0", 10);
     flux__putf(&s, "{'descr': '%c%c%d', 'fortran_order': %s, 'shape': (", e->size > 1 ? '<' : '|',
                e->letter, e->size, shape->ndim > 1 ? "True" : "False");

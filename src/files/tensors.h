@@ -56,7 +56,7 @@ typedef struct flux__list {
     const flux__thing *thing;
     int things;
     flux__stored *item;
-    int items, room;
+    int items, capacity;
     const char *prefix;                   /* name of the thing that is visited now; "": none */
     int prefix_length;
     bool ties, failed;                    /* ties: for the items of that thing */
@@ -77,7 +77,7 @@ static char *flux__full_name(const char *prefix, int length, const char *path) {
 /* Appends a tensor to the list; x may be NULL, as of an absent bias, and is not appended then. */
 static void flux__list_add(flux__list *l, const char *path, flux_tensor **field, flux_tensor *x) {
     if (l->failed || !x) return;
-    flux__stored *it = (flux__stored *)flux__grow(l->item, &l->room, l->items + 1, sizeof *it);
+    flux__stored *it = (flux__stored *)flux__grow(l->item, &l->capacity, l->items + 1, sizeof *it);
     if (it) l->item = it;
     char *name = it ? flux__full_name(l->prefix, l->prefix_length, path) : NULL;
     l->failed = !name;

@@ -40,7 +40,7 @@ FLUX__BEGIN_COLD
 
 /* Layout of PyTorch's tensor, once its dims are reversed: TURNED is the transpose of ours; FLIPPED
    is a convolution kernel that is reversed along its window dims. */
-enum { FLUX__TORCH_TURNED = 1, FLUX__TORCH_FLIPPED = 2 };
+enum { FLUX__TORCH_TRANSPOSED = 1, FLUX__TORCH_FLIPPED = 2 };
 
 /* What PyTorch calls one field of a layer and how it stores it. */
 typedef struct flux__torch_row {
@@ -54,18 +54,18 @@ typedef struct flux__torch_row {
 } flux__torch_row;
 static const flux__torch_row flux__torch_rows[] = {
 #define FLUX__TORCH_HEADS(name, part)                                                                 \
-    { flux__dense_call, name, "weight", "in_proj_weight", FLUX__TORCH_TURNED, part, 3, NULL },        \
-    { flux__dense_call, name, "weight", name "_weight", FLUX__TORCH_TURNED, 0, 0, NULL },             \
+    { flux__dense_call, name, "weight", "in_proj_weight", FLUX__TORCH_TRANSPOSED, part, 3, NULL },        \
+    { flux__dense_call, name, "weight", name "_weight", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },             \
     { flux__dense_call, name, "bias", "in_proj_bias", 0, part, 3, NULL }
 #define FLUX__TORCH_CELL(within)                                                                      \
-    { flux__cell_call, within, "Wi", "weight_ih", FLUX__TORCH_TURNED, 0, 0, NULL },                   \
-    { flux__cell_call, within, "Wh", "weight_hh", FLUX__TORCH_TURNED, 0, 0, NULL },                   \
+    { flux__cell_call, within, "Wi", "weight_ih", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },                   \
+    { flux__cell_call, within, "Wh", "weight_hh", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },                   \
     { flux__cell_call, within, "bias", "bias_ih", 0, 0, 0, "bias_hh" },                               \
     { flux__cell_call, within, "bias_h", "bias_hh", 0, 2, 3, NULL }
     FLUX__TORCH_HEADS("q_proj", 0), FLUX__TORCH_HEADS("k_proj", 1), FLUX__TORCH_HEADS("v_proj", 2),
     FLUX__TORCH_CELL("cell"), FLUX__TORCH_CELL(NULL),
-    { flux__dense_call, NULL, "weight", "weight", FLUX__TORCH_TURNED, 0, 0, NULL },
-    { flux__bilinear_call, NULL, "weight", "weight", FLUX__TORCH_TURNED, 0, 0, NULL },
+    { flux__dense_call, NULL, "weight", "weight", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },
+    { flux__bilinear_call, NULL, "weight", "weight", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },
     { flux__conv_call, NULL, "weight", "weight", FLUX__TORCH_FLIPPED, 0, 0, NULL },
     { flux__convtranspose_call, NULL, "weight", "weight", FLUX__TORCH_FLIPPED, 0, 0, NULL },
     { flux__scale_call, NULL, "scale", "weight", 0, 0, 0, NULL },
@@ -80,7 +80,7 @@ typedef struct flux__torch {              /* one call of flux_load_torch */
     const char *map;                      /* the caller's; NULL: none */
     flux__archive z;
     flux__torch_item *item;               /* tensors read so far, each with its path in our model */
-    int items, room;
+    int items, capacity;
     bool failed;                          /* an error has been raised; the walk does nothing more */
 } flux__torch;
 
@@ -186,7 +186,7 @@ static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry
                 *b = x && added ? flux__entry_read(&t->z, added) : NULL;
     flux_shape order = flux__shape(NULL, x ? x->ndim : 0);
     for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
-    if (x && row && row->layout == FLUX__TORCH_TURNED) y = flux_permute_to(x, order);
+    if (x && row && row->layout == FLUX__TORCH_TRANSPOSED) y = flux_permute_to(x, order);
     if (x && row && row->layout == FLUX__TORCH_FLIPPED && x->ndim > 2)
         y = flux__flip_kernel(x, x->ndim - 2);
     if (y && row && row->parts && y->ndim && y->dim[0] == row->parts * old->dim[0])
@@ -238,7 +238,7 @@ static void flux__torch_field(flux_tensor **slot, const char *path, bool trained
     flux__entry *e, *added;
     (void)trained;
     if (t->failed || !flux__torch_find(t, path, owner, &row, &e, &added)) return;
-    flux__torch_item *it = (flux__torch_item *)flux__grow(t->item, &t->room, t->items + 1,
+    flux__torch_item *it = (flux__torch_item *)flux__grow(t->item, &t->capacity, t->items + 1,
                                                           sizeof *it);
     if (it) t->item = it;
     flux_tensor *value = it ? flux__torch_read(t, e, added, row, owner, *slot, path) : NULL;

@@ -33,7 +33,7 @@ enum { FLUX__ATTEND_Y, FLUX__ATTEND_DQ, FLUX__ATTEND_DK, FLUX__ATTEND_DV };
 enum { FLUX__ATTEND_FEATURES = 64 };      /* of a result that a block computes */
 
 typedef struct flux__attend_text {
-    flux__coder *c;
+    flux__emitter *c;
     const char *T, *X;                    /* the type and its name in functions: "float", "f32" */
     const flux__operand *o[6];            /* q, k, v, y (gradients only), y's gradient, mask or
                                              NULL */
@@ -56,22 +56,22 @@ static const char *flux__attend_element(const flux__attend_text *a, int i, const
 /* Adds to to[0 ... 3] the dot products, over the features, of operand i at the thread's row
    with operand k at its four columns. Both come through shared memory, 16 features at a time:
    a_tile[feature][row], b_tile[feature][column], rows padded to 33. */
-static void flux__spell_attend_product(const flux__attend_text *a, const char *to, int i, int k) {
+static void flux__emit_attend_product(const flux__attend_text *a, const char *to, int i, int k) {
     const flux__operand *o = a->o[i];
     long long depth = (long long)(o->shape.dim[0] / a->heads), rows = (long long)o->shape.dim[1],
         columns = (long long)a->o[k]->shape.dim[1];
     char x[160], y[160];
-    flux__spell(&a->c->s, "    for (int l0 = 0; l0 < %lld; l0 += 16) {\n"
+    flux__emit(&a->c->s, "    for (int l0 = 0; l0 < %lld; l0 += 16) {\n"
                 "    for (int e = t; e < 512; e += 256) {\n", depth);
-    flux__spell(&a->c->s, "    const int f = l0 + e %% 16, i = e / 16;\n"
+    flux__emit(&a->c->s, "    const int f = l0 + e %% 16, i = e / 16;\n"
                 "    a_tile[e %% 16][i] = f < %lld && r0 + i < %lld ? %s : 0;\n", depth, rows,
                 flux__attend_element(a, i, "r0 + i", "f", x, sizeof x));
-    flux__spell(&a->c->s, "    b_tile[e %% 16][i] = f < %lld && c0 + i < %lld ? %s : 0;\n    }\n"
+    flux__emit(&a->c->s, "    b_tile[e %% 16][i] = f < %lld && c0 + i < %lld ? %s : 0;\n    }\n"
                 "    __syncthreads();\n", depth, columns,
                 flux__attend_element(a, k, "c0 + i", "f", y, sizeof y));
-    flux__spell(&a->c->s, "#pragma unroll 4\n    for (int l = 0; l < 16; l++) {\n"
+    flux__emit(&a->c->s, "#pragma unroll 4\n    for (int l = 0; l < 16; l++) {\n"
                 "    const %s y = a_tile[l][r];\n", a->T);
-    flux__spell(&a->c->s,
+    flux__emit(&a->c->s,
                 "    for (int j = 0; j < 4; j++) %s[j] = fma%s(y, b_tile[l][c + j * 8], %s[j]);\n"
                 "    }\n    __syncthreads();\n    }\n", to, a->T[0] == 'f' ? "f" : "", to);
 }
@@ -80,67 +80,67 @@ static void flux__spell_attend_product(const flux__attend_text *a, const char *t
    (reciprocal of the sum). With `less` also fade[t], the dot product of y and its gradient,
    which the softmax's gradient subtracts. That loop is unrolled by 8: loads of all features at
    once would need more registers than three blocks of a multiprocessor have. */
-static void flux__spell_attend_stats(const flux__attend_text *a, const char *from, bool less) {
+static void flux__emit_attend_stats(const flux__attend_text *a, const char *from, bool less) {
     flux__listing *s = &a->c->s;
     long long y = (long long)(a->dv * a->heads * a->queries * a->batch),
         queries = (long long)a->queries;
     char g[160];
-    flux__spell(s, "    if (t < 32) {\n"
+    flux__emit(s, "    if (t < 32) {\n"
                 "    const %s i = %s + t, at = %lld + (unit * %lld + i) * 2;\n    %s dot = 0;\n",
                 a->c->index, from, y, queries, a->T);
-    flux__spell(s, "    most[t] = i < %lld ? p%d[at] : 0, sum[t] = i < %lld ? p%d[at + 1] : 0;\n",
+    flux__emit(s, "    most[t] = i < %lld ? p%d[at] : 0, sum[t] = i < %lld ? p%d[at + 1] : 0;\n",
                 queries, a->p[3], queries, a->p[3]);
     if (less)
-        flux__spell(s, "#pragma unroll 8\n"
+        flux__emit(s, "#pragma unroll 8\n"
                     "    for (int f = 0; f < %lld && i < %lld; "
                     "f++) dot += %s * p%d[((sample * %lld + i) * %lld + head) * %lld + f];\n"
                     "    fade[t] = dot;\n", (long long)a->dv, queries,
                     flux__attend_element(a, 4, "i", "f", g, sizeof g), a->p[3], queries,
                     (long long)a->heads, (long long)a->dv);
-    flux__spell(s, "    }\n    __syncthreads();\n");
+    flux__emit(s, "    }\n    __syncthreads();\n");
 }
 
 /* Makes the tile w[row][column] from the dot products x of q and k (and g of v and y's
    gradient): the scores are scaled and masked. The forward kernel stores exp(score - running
    maximum), and in fade[] the factor by which older sums shrink when the maximum grows. The
    gradient of v needs the softmax's weights p, those of q and k p (g - fade). */
-static void flux__spell_attend_weights(const flux__attend_text *a, int what) {
+static void flux__emit_attend_weights(const flux__attend_text *a, int what) {
     flux__listing *s = &a->c->s;
     const flux__operand *o = a->o[5];
-    bool turned = what >= FLUX__ATTEND_DK;
-    long long rows = (long long)(turned ? a->keys : a->queries),
-        columns = (long long)(turned ? a->queries : a->keys);
-    flux__spell(s, "    for (int j = 0; j < 4; j++) {\n"
+    bool transposed = what >= FLUX__ATTEND_DK;
+    long long rows = (long long)(transposed ? a->keys : a->queries),
+        columns = (long long)(transposed ? a->queries : a->keys);
+    flux__emit(s, "    for (int j = 0; j < 4; j++) {\n"
                 "    const %s row = r0 + r, col = c0 + c + j * 8, key = %s, query = %s;\n",
-                a->c->index, turned ? "row" : "col", turned ? "col" : "row");
-    flux__spell(s, "    const int live = row < %lld && col < %lld;\n    %s v = x[j] * (%s)%.17g;\n",
+                a->c->index, transposed ? "row" : "col", transposed ? "col" : "row");
+    flux__emit(s, "    const int live = row < %lld && col < %lld;\n    %s v = x[j] * (%s)%.17g;\n",
                 rows, columns, a->T, a->T, 1 / sqrt((double)a->d));
     if (o) {
-        flux__spell(s, "    if (live) v = ");
-        flux__spell(s, o->dtype == FLUX_BOOL ? "p%d[" : "v + p%d[", a->p[5]);
-        flux__spell(s, "%lld + key * %lld + query * %lld + head * %lld + sample * %lld]%s;\n",
+        flux__emit(s, "    if (live) v = ");
+        flux__emit(s, o->dtype == FLUX_BOOL ? "p%d[" : "v + p%d[", a->p[5]);
+        flux__emit(s, "%lld + key * %lld + query * %lld + head * %lld + sample * %lld]%s;\n",
                     (long long)o->offset, (long long)o->stride[0], (long long)o->stride[1],
                     (long long)o->stride[2], (long long)o->stride[3],
                     o->dtype == FLUX_BOOL ? " ? v : -INF" : "");
     }
-    if (a->causal) flux__spell(s, "    if (key > query) v = -INF;\n");
+    if (a->causal) flux__emit(s, "    if (key > query) v = -INF;\n");
     if (what == FLUX__ATTEND_Y) {
-        flux__spell(s, "    w[r][c + j * 8] = v;\n    }\n    __syncthreads();\n"
+        flux__emit(s, "    w[r][c + j * 8] = v;\n    }\n    __syncthreads();\n"
                     "    const int n = c0 + 32 <= %lld ? 32 : (int)(%lld - c0);\n", columns,
                     columns);
-        flux__spell(s, "    if (t < 32) {\n    %s m = most[t];\n"
+        flux__emit(s, "    if (t < 32) {\n    %s m = most[t];\n"
                     "    for (int i = 0; i < n; i++) m = fmax_%s(m, w[t][i]);\n", a->T, a->X);
-        flux__spell(s, "    fade[t] = exp_%s(most[t] == m ? 0 : most[t] - m), most[t] = m;\n    }\n"
+        flux__emit(s, "    fade[t] = exp_%s(most[t] == m ? 0 : most[t] - m), most[t] = m;\n    }\n"
                     "    __syncthreads();\n    for (int j = 0; j < 4; j++) {\n", a->X);
-        flux__spell(s, "    const %s v = w[r][c + j * 8];\n"
+        flux__emit(s, "    const %s v = w[r][c + j * 8];\n"
                     "    w[r][c + j * 8] = c + j * 8 < n ? exp_%s(v == most[r] ? 0 : v - most[r]) "
                     ": 0;\n    }\n", a->T, a->X);
         return;
     }
-    flux__spell(s, "    const int q = %s;\n"
+    flux__emit(s, "    const int q = %s;\n"
                 "    %s p = live ? exp_%s(v == most[q] ? 0 : v - most[q]) * sum[q] : 0;\n",
-                turned ? "c + j * 8" : "r", a->T, a->X);
-    flux__spell(s, "    w[r][c + j * 8] = %s;\n    }\n",
+                transposed ? "c + j * 8" : "r", a->T, a->X);
+    flux__emit(s, "    w[r][c + j * 8] = %s;\n    }\n",
                 what == FLUX__ATTEND_DV ? "p" : "most[q] == -INF ? 0 : p * (g[j] - fade[q])");
 }
 
@@ -152,79 +152,79 @@ static int64_t flux__attend_blocks(int64_t rows, int64_t features) {
 /* The text of one result, which begins at element `at` of the kernel's output. For each tile of
    columns it makes w and loads z[column][feature] (of v, k, q or y's gradient, see `with`), and
    a thread adds w z to acc[], 8 of the 64 features of its row, 8 apart. */
-static void flux__spell_attend(const flux__attend_text *a, int what, int64_t at) {
+static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) {
     static const int row_of[] = { 0, 0, 1, 1 }, column_of[] = { 1, 1, 0, 0 },
         with[] = { 2, 1, 0, 4 };
     flux__listing *s = &a->c->s;
-    bool forward = what == FLUX__ATTEND_Y, turned = what >= FLUX__ATTEND_DK,
+    bool forward = what == FLUX__ATTEND_Y, transposed = what >= FLUX__ATTEND_DK,
          skip = a->causal && !a->o[5];
     int z = with[what];
     long long features = (long long)(a->o[z]->shape.dim[0] / a->heads),
         rows = (long long)a->o[row_of[what]]->shape.dim[1];
     long long columns = (long long)a->o[column_of[what]]->shape.dim[1], tiles = (rows + 31) / 32,
-        units = (long long)(a->heads * a->batch);
+        tasks = (long long)(a->heads * a->batch);
     char from[160];
     snprintf(from, sizeof from, "if (blockIdx.x < %lldu) ",
              (long long)flux__attend_blocks(rows, features));
-    flux__spell_unit(a->c, "unit", units, from);
-    flux__spell(s, "    const %s r0 = (%s)(blockIdx.x %% %lldu) * 32, "
+    flux__emit_unit(a->c, "unit", tasks, from);
+    flux__emit(s, "    const %s r0 = (%s)(blockIdx.x %% %lldu) * 32, "
                 "e0 = (%s)(blockIdx.x / %lldu) * %d, head = unit %% %lld, sample = unit / %lld;\n",
                 a->c->index, a->c->index, tiles, a->c->index, tiles, FLUX__ATTEND_FEATURES,
                 (long long)a->heads, (long long)a->heads);
-    flux__spell(s, "    %s acc[%d];\n    for (int j = 0; j < %d; j++) acc[j] = 0;\n", a->T,
+    flux__emit(s, "    %s acc[%d];\n    for (int j = 0; j < %d; j++) acc[j] = 0;\n", a->T,
                 FLUX__ATTEND_FEATURES / 8, FLUX__ATTEND_FEATURES / 8);
-    if (forward) flux__spell(s, "    if (t < 32) most[t] = -INF, sum[t] = 0;\n");
-    if (what == FLUX__ATTEND_DQ) flux__spell_attend_stats(a, "r0", true);
-    flux__spell(s, "    for (%s c0 = %s; c0 < %lld%s; c0 += 32) {\n    %s x[4] = { 0 };\n",
-                a->c->index, skip && turned ? "r0" : "0", columns,
-                skip && !turned ? " && c0 < r0 + 32" : "", a->T);
-    if (turned) flux__spell_attend_stats(a, "c0", what == FLUX__ATTEND_DK);
-    flux__spell_attend_product(a, "x", row_of[what], column_of[what]);
+    if (forward) flux__emit(s, "    if (t < 32) most[t] = -INF, sum[t] = 0;\n");
+    if (what == FLUX__ATTEND_DQ) flux__emit_attend_stats(a, "r0", true);
+    flux__emit(s, "    for (%s c0 = %s; c0 < %lld%s; c0 += 32) {\n    %s x[4] = { 0 };\n",
+                a->c->index, skip && transposed ? "r0" : "0", columns,
+                skip && !transposed ? " && c0 < r0 + 32" : "", a->T);
+    if (transposed) flux__emit_attend_stats(a, "c0", what == FLUX__ATTEND_DK);
+    flux__emit_attend_product(a, "x", row_of[what], column_of[what]);
     if (!forward && what != FLUX__ATTEND_DV) {
-        flux__spell(s, "    %s g[4] = { 0 };\n", a->T);
-        flux__spell_attend_product(a, "g", turned ? 2 : 4, turned ? 4 : 2);
+        flux__emit(s, "    %s g[4] = { 0 };\n", a->T);
+        flux__emit_attend_product(a, "g", transposed ? 2 : 4, transposed ? 4 : 2);
     }
-    flux__spell_attend_weights(a, what);
-    flux__spell(s, "    for (int e = t; e < 32 * %d; e += 256) {\n"
+    flux__emit_attend_weights(a, what);
+    flux__emit(s, "    for (int e = t; e < 32 * %d; e += 256) {\n"
                 "    const int f = e %% %d, i = e / %d;\n", FLUX__ATTEND_FEATURES,
                 FLUX__ATTEND_FEATURES, FLUX__ATTEND_FEATURES);
-    flux__spell(s, "    z[i][f] = e0 + f < %lld && c0 + i < %lld ? %s : 0;\n    }\n"
+    flux__emit(s, "    z[i][f] = e0 + f < %lld && c0 + i < %lld ? %s : 0;\n    }\n"
                 "    __syncthreads();\n", features, columns,
                 flux__attend_element(a, z, "c0 + i", "e0 + f", from, sizeof from));
     if (forward) {
-        flux__spell(s, "    if (t < 32) {\n    sum[t] *= fade[t];\n"
+        flux__emit(s, "    if (t < 32) {\n    sum[t] *= fade[t];\n"
                     "    for (int i = 0; i < 32; i++) sum[t] += w[t][i];\n    }\n");
-        flux__spell(s, "    for (int j = 0; j < %d; j++) acc[j] *= fade[r];\n",
+        flux__emit(s, "    for (int j = 0; j < %d; j++) acc[j] *= fade[r];\n",
                     FLUX__ATTEND_FEATURES / 8);
     }
-    flux__spell(s, "#pragma unroll 4\n    for (int i = 0; i < 32; i++)\n"
+    flux__emit(s, "#pragma unroll 4\n    for (int i = 0; i < 32; i++)\n"
                 "    for (int j = 0; j < %d; j++) acc[j] = fma%s(w[r][i], z[i][c + j * 8], "
                 "acc[j]);\n    __syncthreads();\n    }\n",
                 FLUX__ATTEND_FEATURES / 8, a->T[0] == 'f' ? "f" : "");
     /* a query whose keys are all masked has the result 0 */
     if (forward)
-        flux__spell(s, "    if (t < 32 && most[t] == -INF) sum[t] = INF;\n    __syncthreads();\n");
-    flux__spell(s, "    for (int j = 0; j < %d; j++) {\n    const %s f = e0 + c + j * 8;\n",
+        flux__emit(s, "    if (t < 32 && most[t] == -INF) sum[t] = INF;\n    __syncthreads();\n");
+    flux__emit(s, "    for (int j = 0; j < %d; j++) {\n    const %s f = e0 + c + j * 8;\n",
                 FLUX__ATTEND_FEATURES / 8, a->c->index);
-    flux__spell(s, "    if (r0 + r < %lld && f < %lld) p%d[%lld + ((sample * %lld + r0 + r) * %lld "
+    flux__emit(s, "    if (r0 + r < %lld && f < %lld) p%d[%lld + ((sample * %lld + r0 + r) * %lld "
                 "+ head) * %lld + f] = acc[j]", rows, features, a->out, (long long)at, rows,
                 (long long)a->heads, features);
-    if (forward) flux__spell(s, " / sum[r];\n    }\n");
-    else if (what == FLUX__ATTEND_DV) flux__spell(s, ";\n    }\n");
-    else flux__spell(s, " * (%s)%.17g;\n    }\n", a->T, 1 / sqrt((double)a->d));
+    if (forward) flux__emit(s, " / sum[r];\n    }\n");
+    else if (what == FLUX__ATTEND_DV) flux__emit(s, ";\n    }\n");
+    else flux__emit(s, " * (%s)%.17g;\n    }\n", a->T, 1 / sqrt((double)a->d));
     if (forward) {
-        flux__spell(s, "    if (e0 == 0 && t < 32 && r0 + t < %lld) {\n"
+        flux__emit(s, "    if (e0 == 0 && t < 32 && r0 + t < %lld) {\n"
                     "    const %s q = %lld + (unit * %lld + r0 + t) * 2;\n", rows, a->c->index,
                     (long long)(a->dv * a->heads * a->queries * a->batch), rows);
-        flux__spell(s, "    p%d[q] = most[t], p%d[q + 1] = 1 / sum[t];\n    }\n", a->out, a->out);
+        flux__emit(s, "    p%d[q] = most[t], p%d[q + 1] = 1 / sum[t];\n    }\n", a->out, a->out);
     }
-    flux__spell(s, "    __syncthreads();\n    }\n");
+    flux__emit(s, "    __syncthreads();\n    }\n");
 }
 
 /* The kernel of attention's node t, forward (arg.i[2] == 0) or gradients: shared memory, then
    the text of each result for its blockIdx.z. The output holds y and two numbers a query, or
    the gradients of q, k and v, one behind the other. */
-static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
+static void flux__code_attend(flux__emitter *c, const flux_tensor *t, int out) {
     const flux__kernel *k = c->k;
     bool back = t->arg.i[2] != 0, extra = k->noperand > (back ? 5 : 3);
     flux__attend_text a;
@@ -233,30 +233,30 @@ static void flux__code_attend(flux__coder *c, const flux_tensor *t, int out) {
     for (int i = 0; i < k->noperand; i++) {
         int at = extra && i == k->noperand - 1 ? 5 : i;
         a.o[at] = &k->operand[i];
-        a.p[at] = flux__coder_slot(c, a.o[at]->src, a.o[at]->dtype);
+        a.p[at] = flux__emitter_slot(c, a.o[at]->src, a.o[at]->dtype);
     }
-    a.out = flux__coder_slot(c, out, t->dtype);
+    a.out = flux__emitter_slot(c, out, t->dtype);
     a.heads = t->arg.i[0], a.causal = t->arg.i[1] != 0;
     a.d = a.o[0]->shape.dim[0] / a.heads, a.dv = a.o[2]->shape.dim[0] / a.heads;
     a.queries = a.o[0]->shape.dim[1], a.keys = a.o[1]->shape.dim[1], a.batch = a.o[0]->shape.dim[2];
-    int64_t q = a.d * a.heads * a.queries * a.batch, most = 0, n, units = a.heads * a.batch;
-    flux__spell(&c->s,
+    int64_t q = a.d * a.heads * a.queries * a.batch, most = 0, n, tasks = a.heads * a.batch;
+    flux__emit(&c->s,
                 "    __shared__ %s a_tile[16][33], b_tile[16][33], w[32][33], z[32][%d], most[32], "
                 "sum[32], fade[32];\n", a.T, FLUX__ATTEND_FEATURES + 1);
-    flux__spell(&c->s, "    const int t = (int)threadIdx.x, r = t / 8, c = t %% 8;\n");
+    flux__emit(&c->s, "    const int t = (int)threadIdx.x, r = t / 8, c = t %% 8;\n");
     for (int what = back ? FLUX__ATTEND_DQ : FLUX__ATTEND_Y;
          what <= (back ? FLUX__ATTEND_DV : FLUX__ATTEND_Y); what++) {
-        if (back) flux__spell(&c->s, "    if (blockIdx.z == %du) {\n", what - FLUX__ATTEND_DQ);
-        flux__spell_attend(&a, what, what == FLUX__ATTEND_DK ? q
+        if (back) flux__emit(&c->s, "    if (blockIdx.z == %du) {\n", what - FLUX__ATTEND_DQ);
+        flux__emit_attend(&a, what, what == FLUX__ATTEND_DK ? q
                            : what == FLUX__ATTEND_DV ? q + a.d * a.heads * a.keys * a.batch : 0);
-        if (back) flux__spell(&c->s, "    }\n");
+        if (back) flux__emit(&c->s, "    }\n");
         n = flux__attend_blocks(what >= FLUX__ATTEND_DK ? a.keys : a.queries,
                                 what == FLUX__ATTEND_Y || what == FLUX__ATTEND_DV ? a.dv : a.d);
         if (n > most) most = n;
     }
     c->gk->next.threads = 256, c->gk->next.blocks = 3;
     c->gk->next.grid[0] = (unsigned)most,
-        c->gk->next.grid[1] = (unsigned)(units < 65535 ? units : 65535),
+        c->gk->next.grid[1] = (unsigned)(tasks < 65535 ? tasks : 65535),
         c->gk->next.grid[2] = back ? 3 : 1;
 }
 

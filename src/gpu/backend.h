@@ -106,13 +106,13 @@ static int flux__##x##_upload(int id, void *dst, const void *src, size_t n) { re
 static int flux__##x##_download(int id, void *dst, const void *src, size_t n) { return flux__gpu_download(B, id, dst, src, n); }\
 static int flux__##x##_copy(int to, void *dst, int from, const void *src, size_t n) { return flux__gpu_copy(B, to, dst, from, src, n); } \
 static int flux__##x##_wait(int id) { return flux__gpu_wait(B, id); }                                                           \
-static int flux__##x##_room(int id, size_t *available, size_t *total) { return flux__gpu_room(B, id, available, total); }         \
+static int flux__##x##_memory(int id, size_t *available, size_t *total) { return flux__gpu_memory(B, id, available, total); }         \
 static int flux__##x##_fill(int id, void *dst, size_t n, size_t unit, flux__filler put, const void *ctx) {                           \
     return flux__gpu_fill(B, id, dst, n, unit, put, ctx);                                                                        \
 }
 #define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__GATHERS_HALVES, flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,       \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
-    flux__##x##_wait, flux__##x##_room, flux__gpu_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill }
+    flux__##x##_wait, flux__##x##_memory, flux__gpu_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill }
 #if defined(FLUX_CUDA)
 FLUX__GPU_CALLS(cuda, FLUX__CUDA_BACKEND)
 #endif

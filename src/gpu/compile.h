@@ -69,7 +69,7 @@ static void flux__compile_failed(const flux__gpu *g, const char *source, const c
 }
 
 /* The device's compiled kernel of this name, or NULL. */
-static flux__gpu_fn *flux__gpu_known(flux__gpu *g, const char *name) {
+static flux__gpu_fn *flux__gpu_loaded(flux__gpu *g, const char *name) {
     for (flux__gpu_fn *f = g->known[(unsigned char)(name[1] * 31 + name[2] * 7 + name[3])]; f;
          f = f->next) {
         char same[40];
@@ -81,7 +81,7 @@ static flux__gpu_fn *flux__gpu_known(flux__gpu *g, const char *name) {
 }
 
 /* Unloads a program, and forgets those of its kernels that are known. */
-static void flux__gpu_unlearn(flux__gpu *g, void *module) {
+static void flux__gpu_unload(flux__gpu *g, void *module) {
     for (int i = 0; i < 256; i++)
         for (flux__gpu_fn **at = &g->known[i]; *at;) {
             flux__gpu_fn *f = *at;
@@ -97,7 +97,7 @@ static void flux__gpu_unlearn(flux__gpu *g, void *module) {
 }
 
 /* Finds a kernel in a loaded program and enters it into the device's table; NULL is an error. */
-static flux__gpu_fn *flux__gpu_learn(flux__gpu *g, const char *name, void *module) {
+static flux__gpu_fn *flux__gpu_load_fn(flux__gpu *g, const char *name, void *module) {
     flux__gpu_fn *f = (flux__gpu_fn *)flux__zalloc(sizeof *f);
     if (!f) return NULL;
     if (!flux__gpu_ok(g, g->driver->find(&f->function, module, name),
@@ -147,12 +147,12 @@ static void flux__program_compile(void *list, int64_t i) {
    FLUX_LOG=source prints it. */
 static bool flux__program_source(flux__program *p, const char *preface) {
     flux__listing s = { NULL, 0, 0, false };
-    flux__spell(&s, "%s", preface);
+    flux__emit(&s, "%s", preface);
     for (int i = 0; i < p->n; i++) {
         const flux__gpu_step *step = &p->first[i].gk->step[p->first[i].launch];
-        flux__spell(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u", step->threads);
-        if (step->blocks) flux__spell(&s, " BLOCKS(%u)", step->blocks);
-        flux__spell(&s, ") %s%s", step->name, step->text);
+        flux__emit(&s, "\nextern \"C\" __global__ void __launch_bounds__(%u", step->threads);
+        if (step->blocks) flux__emit(&s, " BLOCKS(%u)", step->blocks);
+        flux__emit(&s, ") %s%s", step->name, step->text);
     }
     p->source = s.text;
     if (s.failed) return false;
@@ -238,16 +238,16 @@ static bool flux__programs_load(flux__gpu *g, flux__program *p, int n) {
     for (int i = 0; i < n && ok; i++) {
         ok = flux__program_load(g, &p[i]);
         for (int j = 0; j < p[i].n && ok; j++)
-            ok = flux__gpu_learn(g, p[i].first[j].gk->step[p[i].first[j].launch].name,
+            ok = flux__gpu_load_fn(g, p[i].first[j].gk->step[p[i].first[j].launch].name,
                                  p[i].module) != NULL;
     }
     for (int i = 0; i < n && !ok; i++)
-        if (p[i].module) flux__gpu_unlearn(g, p[i].module);
+        if (p[i].module) flux__gpu_unload(g, p[i].module);
     return ok;
 }
 
 /* Compiles or reads, and loads, the n launches of `fresh`, which the device does not have yet. */
-static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n,
+static bool flux__gpu_load_all(flux__gpu *g, const flux__fresh *fresh, int n,
                                 const char *preface) {
     int count = n < 2 * FLUX__PROGRAM_KERNELS ? n > 0
                 : (n + FLUX__PROGRAM_KERNELS - 1) / FLUX__PROGRAM_KERNELS;
@@ -281,12 +281,12 @@ static bool flux__gpu_learn_all(flux__gpu *g, const flux__fresh *fresh, int n,
    of the operations that are used. NULL: no memory. */
 static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
     flux__listing s = { NULL, 0, 0, false };
-    flux__spell(&s, "%s%s", g->driver->dialect, g->driver->matrices);
+    flux__emit(&s, "%s%s", g->driver->dialect, g->driver->matrices);
     for (size_t i = 0; i < sizeof flux__gpu_prelude / sizeof *flux__gpu_prelude; i++)
-        flux__spell(&s, "%s", flux__gpu_prelude[i]);
+        flux__emit(&s, "%s", flux__gpu_prelude[i]);
     for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
-        for (int cls = 0; cls < FLUX__CLASSES; cls++)
-            if (ops[op] >> cls & 1) flux__spell_formula(&s, op, cls);
+        for (int ctype = 0; ctype < FLUX__CLASSES; ctype++)
+            if (ops[op] >> ctype & 1) flux__emit_formula(&s, op, ctype);
     if (!s.failed) return s.text;
     flux__free(s.text);
     return NULL;
@@ -294,12 +294,12 @@ static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
 
 /* Counts the launches of these kernels that the device does not have, each once, and lists them
    in `fresh`. */
-static int flux__gpu_unknown(flux__gpu *g, flux__gpu_kernel **list, int n, flux__fresh *fresh) {
+static int flux__gpu_not_loaded(flux__gpu *g, flux__gpu_kernel **list, int n, flux__fresh *fresh) {
     int count = 0;
     for (int i = 0; i < n; i++)
         for (int l = 0; l < list[i]->launches; l++) {
             const char *name = list[i]->step[l].name;
-            bool known = flux__gpu_known(g, name) != NULL;
+            bool known = flux__gpu_loaded(g, name) != NULL;
             for (int j = 0; j < count && !known; j++)
                 known = strcmp(fresh[j].gk->step[fresh[j].launch].name, name) == 0;
             fresh[count].gk = list[i], fresh[count].launch = l;
@@ -316,14 +316,14 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
     flux__fresh *fresh = (flux__fresh *)flux__zalloc(launches * sizeof *fresh);
     flux__mutex *compiling = &flux__compile_locks[0][0] + (g - &flux__gpus[0][0]);
     bool ok = fresh != NULL;
-    if (ok && flux__gpu_unknown(g, list, n, fresh)) {
+    if (ok && flux__gpu_not_loaded(g, list, n, fresh)) {
         flux__gpu_unlock(g);
         flux__mutex_lock(compiling);
         flux__gpu_lock(g);
         /* counted again: another thread may have compiled some meanwhile */
-        int count = flux__gpu_unknown(g, list, n, fresh);
+        int count = flux__gpu_not_loaded(g, list, n, fresh);
         char *preface = count ? flux__gpu_preface(g, ops) : NULL;
-        ok = count == 0 || (preface && flux__gpu_learn_all(g, fresh, count, preface));
+        ok = count == 0 || (preface && flux__gpu_load_all(g, fresh, count, preface));
         flux__free(preface);
         flux__mutex_unlock(compiling);
     }
@@ -331,7 +331,7 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
     for (int i = 0; i < n && ok; i++)
         for (int l = 0; l < list[i]->launches; l++) {
             flux__gpu_step *step = &list[i]->step[l];
-            step->fn = flux__gpu_known(g, step->name);
+            step->fn = flux__gpu_loaded(g, step->name);
             flux__free(step->text);
             step->text = NULL;
         }
@@ -339,7 +339,7 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
 }
 
 /* Allocates the arguments of a kernel's launches: nparam addresses, then 8 bytes each. */
-static bool flux__gpu_room_for_args(flux__gpu_kernel *gk) {
+static bool flux__gpu_reserve_args(flux__gpu_kernel *gk) {
     gk->args = (void **)flux__zalloc((size_t)(gk->nparam + 1) * (sizeof(void *) + 8));
     return gk->args != NULL;
 }
@@ -356,17 +356,17 @@ static bool flux__gpu_ready(flux_device d, flux__plan *plan, flux__graph *graph)
     int n = 0;
     for (int i = 0; i < plan->nkernel && ok; i++) {
         flux__kernel *k = &plan->kernel[i];
-        flux__coder c;
+        flux__emitter c;
         if (!flux__runs_on(k, d)) continue;
         k->ready = flux__zalloc(sizeof(flux__gpu_kernel));
         if (!k->ready) ok = false;
         else {
             flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
             flux__step_start(&gk->next);
-            ok = flux__coder_start(&c, plan, k, gk) && flux__code_kernel(&c, plan, graph, k, g) &&
-                 flux__gpu_room_for_args(gk);
+            ok = flux__emitter_start(&c, plan, k, gk) && flux__code_kernel(&c, plan, graph, k, g) &&
+                 flux__gpu_reserve_args(gk);
             for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++) ops[op] |= c.ops[op];
-            flux__coder_end(&c);
+            flux__emitter_end(&c);
             list[n++] = gk;
         }
     }

@@ -333,13 +333,13 @@ static int flux__gpu_copy(int backend, int to, void *dst, int from, const void *
 }
 
 /* Free and total bytes of an open device's memory; not 0 if it cannot say. */
-static int flux__gpu_room(int backend, int id, size_t *available, size_t *total) {
+static int flux__gpu_memory(int backend, int id, size_t *available, size_t *total) {
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
     int code = -1;
     flux__gpu_lock(g);
     if (g->open && !g->lost && flux__gpu_there(g, &before)) {
-        code = g->driver->room(available, total);
+        code = g->driver->memory(available, total);
         g->driver->leave(before);
     }
     flux__gpu_unlock(g);

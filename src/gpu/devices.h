@@ -99,18 +99,18 @@ static bool flux__gpu_there(const flux__gpu *g, void **before) {
 /* A row of launches as one graph of the driver, whose nodes run one after the other. A plan
    owns it and its device lists it: closing the device frees the driver's graph and marks this
    as dead, and the plan frees this. */
-typedef struct flux__replay {
+typedef struct flux__graph_exec {
     flux__gpu *gpu;
     bool dead;                            /* the device has been closed */
     void *graph, *exec, **node;
     int told;                             /* updates of nodes so far */
-    struct flux__replay *next;            /* in the device's list */
-} flux__replay;
+    struct flux__graph_exec *next;            /* in the device's list */
+} flux__graph_exec;
 
 /* Takes a graph off its device's list and marks it as dead. Its driver's graph is freed if the
    device is current (`there`), else it ends with the process. */
-static void flux__replay_kill(flux__replay *p, bool there) {
-    flux__replay **at = &p->gpu->replays;
+static void flux__graph_exec_kill(flux__graph_exec *p, bool there) {
+    flux__graph_exec **at = &p->gpu->execs;
     while (*at && *at != p) at = &(*at)->next;
     if (*at) *at = p->next;
     /* a launch of it may be under way */
@@ -137,7 +137,7 @@ static void flux__gpu_undo(flux__gpu *g) {
     bool there = flux__gpu_there(g, &before);
     if (there && g->stream) g->driver->stream_wait(g->stream);
     if (there && g->copies) g->driver->stream_wait(g->copies);
-    while (g->replays) flux__replay_kill(g->replays, there);
+    while (g->execs) flux__graph_exec_kill(g->execs, there);
     for (int i = 0; i < FLUX__SLOTS && there; i++) {
         if (g->slot[i].memory) g->driver->unpin(g->slot[i].memory);
         if (g->slot[i].event) g->driver->event_free(g->slot[i].event);
@@ -190,8 +190,8 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
         g->turn = 1;
     }
     if (entered) g->driver->leave(before);
-    const char *replay = flux__env("FLUX_REPLAY");
-    g->replaying = ok && g->driver->has_graphs() && !(replay && strcmp(replay, "0") == 0);
+    const char *exec = flux__env("FLUX_REPLAY");
+    g->replaying = ok && g->driver->has_graphs() && !(exec && strcmp(exec, "0") == 0);
     if (!ok) flux__gpu_undo(g);           /* the next call tries again */
     return g->open = ok;
 }

@@ -13,7 +13,7 @@
    The text of fused kernels: elementwise ones, where a thread computes a point
    (flux__code_map), and reductions, where several threads of a block, the lanes,
    reduce the points of one outer point together (flux__code_reduce).
-   flux__coder_start begins the text of every kernel; it makes positions 32-bit
+   flux__emitter_start begins the text of every kernel; it makes positions 32-bit
    integers if the kernel's tensors are small enough.
 
    In the text o is the outer point (an element of what the reduction leaves), r
@@ -34,14 +34,14 @@
 FLUX__BEGIN_LEAN
 
 /* Whether value v is computed once an outer point, before the reductions of `phase`. */
-static bool flux__gpu_late(const flux__value *v, int phase) {
+static bool flux__gpu_per_row(const flux__value *v, int phase) {
     return v->outer && !flux__reducing(v) && v->phase == phase;
 }
 
 /* Begins the text of kernel k: finds the dims of each value, outer and reduced ones apart, and
    whether 32 bits suffice for the farthest position of any operand. False is an error: no
    memory. */
-static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux__kernel *k,
+static bool flux__emitter_start(flux__emitter *c, const flux__plan *plan, const flux__kernel *k,
                               flux__gpu_kernel *gk) {
     size_t n = (size_t)k->nvalue + 1;
     memset(c, 0, sizeof *c);
@@ -72,7 +72,7 @@ static bool flux__coder_start(flux__coder *c, const flux__plan *plan, const flux
     return true;
 }
 
-static void flux__coder_end(flux__coder *c) {
+static void flux__emitter_end(flux__emitter *c) {
     flux__free(c->outer_axes);
     flux__free(c->inner_axes);
     flux__free(c->need);
@@ -82,37 +82,37 @@ static void flux__coder_end(flux__coder *c) {
 
 /* Declares the kernel's numbers (constants and values that the host passes), which are the same
    at every point. */
-static void flux__spell_numbers(flux__coder *c) {
+static void flux__emit_numbers(flux__emitter *c) {
     for (int i = 0; i < c->k->nvalue; i++)
-        if (c->k->value[i].kind == FLUX__V_NUMBER) flux__spell_line(c, i);
+        if (c->k->value[i].kind == FLUX__V_NUMBER) flux__emit_line(c, i);
 }
 
 /* The lines for point o of a kernel without reduced dims, phase by phase, with its stores. A
    product's epilogue is such a point, and `product` is the value that it has already declared;
    else -1. */
-static void flux__spell_point(flux__coder *c, int product) {
+static void flux__emit_point(flux__emitter *c, int product) {
     for (int p = 0, more = 1; more; p++) {
         more = 0;
         for (int i = 0; i < c->k->nvalue; i++) {
             const flux__value *v = &c->k->value[i];
             if (v->phase > p) more = 1;
             if (v->phase != p) continue;
-            if (v->kind != FLUX__V_NUMBER && i != product) flux__spell_line(c, i);
-            if (v->out >= 0) flux__spell_store(c, i, "    ");
+            if (v->kind != FLUX__V_NUMBER && i != product) flux__emit_line(c, i);
+            if (v->out >= 0) flux__emit_store(c, i, "    ");
         }
     }
 }
 
 /* An elementwise kernel: a grid-stride loop over all points. */
-static void flux__code_map(flux__coder *c, int64_t points) {
+static void flux__code_map(flux__emitter *c, int64_t points) {
     flux__gpu_kernel *gk = c->gk;
     int64_t blocks = (points + 255) / 256;
-    flux__spell_numbers(c);
-    flux__spell(&c->s,
+    flux__emit_numbers(c);
+    flux__emit(&c->s,
                 "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; "
                 "o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)points, c->index);
-    flux__spell_point(c, -1);
-    flux__spell(&c->s, "    }\n");
+    flux__emit_point(c, -1);
+    flux__emit(&c->s, "    }\n");
     gk->next.threads = 256, gk->next.blocks = 1, gk->next.grid[0] = flux__gpu_blocks(blocks);
 }
 
@@ -128,20 +128,20 @@ typedef struct flux__lanes {
 /* Doubles the lanes, up to one for each reduced point, until there are 1024 threads for each
    multiprocessor; makes parts if there are still fewer blocks than multiprocessors and a lane
    has 32 points or more. Only a kernel that needs one pass over the reduced points is split. */
-static flux__lanes flux__choose_lanes(const flux__kernel *k, int units) {
+static flux__lanes flux__choose_lanes(const flux__kernel *k, int multiprocessors) {
     const flux__join_order order = flux__order_of(k->full, k->reduced);
     flux__lanes h;
     h.outer = order.outer, h.inner = order.inner, h.lanes = 1, h.parts = 1;
     h.inner_first = flux__prefer_inner(k);
-    int64_t enough = (int64_t)units * 1024;
+    int64_t enough = (int64_t)multiprocessors * 1024;
     int most = order.rows ? 256 : 32;
     while (h.lanes < most && h.lanes * 2 <= h.inner &&
            (h.outer * h.lanes < enough || (order.rows && h.lanes < 32)))
         h.lanes *= 2;
     h.rows = 256 / h.lanes;
     int64_t blocks = (h.outer + h.rows - 1) / h.rows, each = h.inner / h.lanes;
-    if (blocks < units && each >= 32) {
-        int64_t parts = (2 * units + blocks - 1) / blocks;
+    if (blocks < multiprocessors && each >= 32) {
+        int64_t parts = (2 * multiprocessors + blocks - 1) / blocks;
         if (parts > each / 8) parts = each / 8;
         if (parts > 256) parts = 256;
         h.parts = (int)parts;
@@ -168,7 +168,7 @@ static const char *flux__red_start(const flux__value *v) {
     static const char *const i32[] = { "0", "1", "(-2147483647 - 1)", "2147483647" };
     static const char *const i64[] = { "0", "1", "(-9223372036854775807LL - 1)",
                                        "9223372036854775807LL" };
-    return (v->cls <= FLUX__F64C ? real : v->cls == FLUX__I32C ? i32 : i64)[v->op];
+    return (v->ctype <= FLUX__F64C ? real : v->ctype == FLUX__I32C ? i32 : i64)[v->op];
 }
 
 /* Whether value i is a reduction of phase p. */
@@ -179,90 +179,91 @@ static bool flux__reduces_in(const flux__kernel *k, int i, int p) {
 /* Whether v is a sum of floats. Its accumulator is a double, to which each lane adds float sums
    of some points. */
 static bool flux__adds_wide(const flux__value *v) {
-    return v->kind == FLUX__V_REDUCE && v->cls == FLUX__F32C && v->op == FLUX__RED_SUM;
+    return v->kind == FLUX__V_REDUCE && v->ctype == FLUX__F32C && v->op == FLUX__RED_SUM;
 }
 /* The class of the accumulator of value i; that of an argmax or argmin is its operand's. */
-static int flux__reduced_class(const flux__coder *c, int i) {
+static int flux__reduced_class(const flux__emitter *c, int i) {
     const flux__value *v = &c->k->value[i];
     return flux__adds_wide(v) ? (int)FLUX__F64C
-           : v->kind == FLUX__V_REDUCE ? v->cls : c->k->value[v->a].cls;
+           : v->kind == FLUX__V_REDUCE ? v->ctype : c->k->value[v->a].ctype;
 }
 
 /* Declares the accumulators a<i> of phase p, and the positions x<i> of argmax and argmin. */
-static void flux__spell_accumulators(flux__coder *c, int p) {
+static void flux__emit_accumulators(flux__emitter *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++) {
         if (!flux__reduces_in(c->k, i, p)) continue;
         const char *type = flux__class_types[flux__reduced_class(c, i)];
         if (c->k->value[i].kind == FLUX__V_REDUCE)
-            flux__spell(&c->s, "    %s a%d = %s;\n", type, i, flux__red_start(&c->k->value[i]));
-        else flux__spell(&c->s, "    %s a%d = 0;\n    long long x%d = -1;\n", type, i, i);
+            flux__emit(&c->s, "    %s a%d = %s;\n", type, i, flux__red_start(&c->k->value[i]));
+        else flux__emit(&c->s, "    %s a%d = 0;\n    long long x%d = -1;\n", type, i, i);
     }
 }
 
 /* Declares the results of phase p. A maximum or minimum that is a zero becomes +0, as by
    flux__settle_zeros. */
-static void flux__spell_reduced(flux__coder *c, int p) {
+static void flux__emit_reduced(flux__emitter *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
         const bool arg = v->kind == FLUX__V_ARGREDUCE,
-                   zero = !arg && v->op >= FLUX__RED_MAX && v->cls <= FLUX__F64C;
+                   zero = !arg && v->op >= FLUX__RED_MAX && v->ctype <= FLUX__F64C;
         if (!flux__reduces_in(c->k, i, p)) continue;
-        flux__spell(&c->s, "    const %s v%d = (%s)%s%d%s;\n", flux__class_types[v->cls], i,
-                    flux__class_types[v->cls], arg ? "x" : "a", i, zero ? " + 0" : "");
+        flux__emit(&c->s, "    const %s v%d = (%s)%s%d%s;\n", flux__class_types[v->ctype], i,
+                    flux__class_types[v->ctype], arg ? "x" : "a", i, zero ? " + 0" : "");
     }
 }
 
 /* Joins the partial result b (of argmax and argmin also its position y) to the accumulator of
    value i. */
-static void flux__spell_join(flux__coder *c, int i, const char *b, const char *y) {
+static void flux__emit_join(flux__emitter *c, int i, const char *b, const char *y) {
     const flux__value *v = &c->k->value[i];
-    const char *cls = flux__class_names[flux__reduced_class(c, i)];
+    const char *ctype = flux__class_names[flux__reduced_class(c, i)];
     if (v->kind == FLUX__V_REDUCE)
-        flux__spell(&c->s, "    a%d = %s_%s(a%d, %s);\n", i, flux__red_name(v), cls, i, b);
-    else flux__spell(&c->s, "    if (later_%s(%s, %s, a%d, x%d, %d)) a%d = %s, x%d = %s;\n", cls, b,
+        flux__emit(&c->s, "    a%d = %s_%s(a%d, %s);\n", i, flux__red_name(v), ctype, i, b);
+    else flux__emit(&c->s, "    if (later_%s(%s, %s, a%d, x%d, %d)) a%d = %s, x%d = %s;\n", ctype,
+                    b,
                      y, i, i, v->op != 0, i, b, i, y);
 }
 
 /* A lane's loop over its reduced points of a part, in phase p: computes the values in c->need,
    stores those of this phase that are outputs, and adds to the accumulators. */
-static void flux__spell_pass(flux__coder *c, int p, const flux__lanes *h) {
+static void flux__emit_pass(flux__emitter *c, int p, const flux__lanes *h) {
     const flux__kernel *k = c->k;
     const int64_t some = h->inner / h->lanes / h->parts > 32 ? 32 * h->lanes : h->inner;
-    flux__spell(&c->s,
+    flux__emit(&c->s,
                 "    const %s from = (%s)(%lldLL * part / %d), "
                 "to = (%s)(%lldLL * (part + 1) / %d);\n", c->index, c->index, (long long)h->inner,
                 h->parts, c->index, (long long)h->inner, h->parts);
-    flux__spell(&c->s, "    for (%s next = from; next < to; next += %lld) {\n"
+    flux__emit(&c->s, "    for (%s next = from; next < to; next += %lld) {\n"
                 "    const %s end = to - next < %lld ? to : next + %lld;\n", c->index,
                 (long long)some, c->index, (long long)some, (long long)some);
     for (int i = 0; i < k->nvalue; i++)
         if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i]))
-            flux__spell(&c->s, "    float s%d = 0;\n", i);
-    flux__spell(&c->s, "    for (%s r = next + lane; r < end; r += %d) {\n", c->index, h->lanes);
+            flux__emit(&c->s, "    float s%d = 0;\n", i);
+    flux__emit(&c->s, "    for (%s r = next + lane; r < end; r += %d) {\n", c->index, h->lanes);
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         char b[24];
-        if (c->need[i] && v->kind != FLUX__V_NUMBER) flux__spell_line(c, i);
+        if (c->need[i] && v->kind != FLUX__V_NUMBER) flux__emit_line(c, i);
         if (c->need[i] && v->out >= 0 && v->phase == p) {
-            flux__spell(&c->s, "    if (live) {\n");
-            flux__spell_store(c, i, "        ");
-            flux__spell(&c->s, "    }\n");
+            flux__emit(&c->s, "    if (live) {\n");
+            flux__emit_store(c, i, "        ");
+            flux__emit(&c->s, "    }\n");
         }
         if (!flux__reduces_in(k, i, p)) continue;
         snprintf(b, sizeof b, "v%d", v->a);
-        if (flux__adds_wide(v)) flux__spell(&c->s, "    s%d = s%d + %s;\n", i, i, b);
-        else flux__spell_join(c, i, b, "(long long)r");
+        if (flux__adds_wide(v)) flux__emit(&c->s, "    s%d = s%d + %s;\n", i, i, b);
+        else flux__emit_join(c, i, b, "(long long)r");
     }
-    flux__spell(&c->s, "    }\n");
+    flux__emit(&c->s, "    }\n");
     for (int i = 0; i < k->nvalue; i++)
         if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i]))
-            flux__spell(&c->s, "    a%d = a%d + (double)s%d;\n", i, i, i);
-    flux__spell(&c->s, "    }\n");
+            flux__emit(&c->s, "    a%d = a%d + (double)s%d;\n", i, i, i);
+    flux__emit(&c->s, "    }\n");
 }
 
 /* Joins the lanes' accumulators of phase p in a tree in shared memory; every lane gets the
    result. Lanes stand 1 thread apart, or h->rows. */
-static void flux__spell_tree(flux__coder *c, int p, const flux__lanes *h) {
+static void flux__emit_tree(flux__emitter *c, int p, const flux__lanes *h) {
     const char *lane = h->inner_first ? "1" : NULL;
     char step[16];
     snprintf(step, sizeof step, "%d", lane ? 1 : h->rows);
@@ -272,27 +273,27 @@ static void flux__spell_tree(flux__coder *c, int p, const flux__lanes *h) {
         bool arg = v->kind == FLUX__V_ARGREDUCE;
         const char *type = flux__class_types[flux__reduced_class(c, i)];
         if (h->lanes > 1) {
-            flux__spell(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
-            if (arg) flux__spell(&c->s, "    places[tid] = x%d;\n", i);
-            flux__spell(&c->s, "    __syncthreads();\n    for (int w = %d; w > 0; w /= 2) {\n"
+            flux__emit(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
+            if (arg) flux__emit(&c->s, "    places[tid] = x%d;\n", i);
+            flux__emit(&c->s, "    __syncthreads();\n    for (int w = %d; w > 0; w /= 2) {\n"
                         "    if (lane < w) {\n", h->lanes / 2);
-            flux__spell(&c->s, "    const %s b = ((%s *)shared)[tid + w * %s];\n", type, type,
+            flux__emit(&c->s, "    const %s b = ((%s *)shared)[tid + w * %s];\n", type, type,
                         step);
-            if (arg) flux__spell(&c->s, "    const long long y = places[tid + w * %s];\n", step);
-            flux__spell_join(c, i, "b", "y");
-            flux__spell(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
-            if (arg) flux__spell(&c->s, "    places[tid] = x%d;\n", i);
-            flux__spell(&c->s, "    }\n    __syncthreads();\n    }\n");
-            flux__spell(&c->s, "    a%d = ((%s *)shared)[tid - lane * %s];\n", i, type, step);
-            if (arg) flux__spell(&c->s, "    x%d = places[tid - lane * %s];\n", i, step);
-            flux__spell(&c->s, "    __syncthreads();\n");
+            if (arg) flux__emit(&c->s, "    const long long y = places[tid + w * %s];\n", step);
+            flux__emit_join(c, i, "b", "y");
+            flux__emit(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
+            if (arg) flux__emit(&c->s, "    places[tid] = x%d;\n", i);
+            flux__emit(&c->s, "    }\n    __syncthreads();\n    }\n");
+            flux__emit(&c->s, "    a%d = ((%s *)shared)[tid - lane * %s];\n", i, type, step);
+            if (arg) flux__emit(&c->s, "    x%d = places[tid - lane * %s];\n", i, step);
+            flux__emit(&c->s, "    __syncthreads();\n");
         }
     }
 }
 
 /* One phase: for each part its pass and its tree, then the part's result is joined to that of
    the parts before it (a split reduction leaves that to flux__code_combine). */
-static void flux__spell_phase(flux__coder *c, int p, const flux__lanes *h) {
+static void flux__emit_phase(flux__emitter *c, int p, const flux__lanes *h) {
     const flux__kernel *k = c->k;
     bool any = false;
     memset(c->need, 0, (size_t)k->nvalue);
@@ -304,30 +305,30 @@ static void flux__spell_phase(flux__coder *c, int p, const flux__lanes *h) {
     }
     if (!any) return;
     flux__need_more(k, c->need, 0);
-    flux__spell_accumulators(c, p);
-    if (h->split) flux__spell(&c->s, "    {\n    const int part = (int)blockIdx.y;\n");
-    else flux__spell(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
+    flux__emit_accumulators(c, p);
+    if (h->split) flux__emit(&c->s, "    {\n    const int part = (int)blockIdx.y;\n");
+    else flux__emit(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
     for (int i = 0; i < k->nvalue && h->parts > 1 && !h->split; i++) {
         if (!flux__reduces_in(k, i, p)) continue;
         const bool arg = k->value[i].kind == FLUX__V_ARGREDUCE;
-        flux__spell(&c->s, "    const %s b%d = a%d;\n    a%d = %s;\n",
+        flux__emit(&c->s, "    const %s b%d = a%d;\n    a%d = %s;\n",
                     flux__class_types[flux__reduced_class(c, i)], i, i, i,
                     arg ? "0" : flux__red_start(&k->value[i]));
-        if (arg) flux__spell(&c->s, "    const long long y%d = x%d;\n    x%d = -1;\n", i, i, i);
+        if (arg) flux__emit(&c->s, "    const long long y%d = x%d;\n    x%d = -1;\n", i, i, i);
     }
-    flux__spell_pass(c, p, h);
-    flux__spell_tree(c, p, h);
+    flux__emit_pass(c, p, h);
+    flux__emit_tree(c, p, h);
     for (int i = 0; i < k->nvalue && h->parts > 1 && !h->split; i++) {
         if (!flux__reduces_in(k, i, p)) continue;
-        flux__spell(&c->s, "    { const %s b = a%d;\n    a%d = b%d;\n",
+        flux__emit(&c->s, "    { const %s b = a%d;\n    a%d = b%d;\n",
                     flux__class_types[flux__reduced_class(c, i)], i, i, i);
         if (k->value[i].kind == FLUX__V_ARGREDUCE)
-            flux__spell(&c->s, "    const long long y = x%d;\n    x%d = y%d;\n", i, i, i);
-        flux__spell_join(c, i, "b", "y");
-        flux__spell(&c->s, "    }\n");
+            flux__emit(&c->s, "    const long long y = x%d;\n    x%d = y%d;\n", i, i, i);
+        flux__emit_join(c, i, "b", "y");
+        flux__emit(&c->s, "    }\n");
     }
-    flux__spell(&c->s, "    }\n");
-    if (!h->split) flux__spell_reduced(c, p);
+    flux__emit(&c->s, "    }\n");
+    if (!h->split) flux__emit_reduced(c, p);
 }
 
 /* Whether the kernel has an argmax or argmin. */
@@ -339,9 +340,9 @@ static bool flux__has_arg(const flux__kernel *k) {
 
 /* Opens a block of text for work number `turn` of n: blockIdx.x or, if a launch cannot have n
    blocks, a loop that strides over them. */
-static void flux__spell_turns(flux__coder *c, int64_t n) {
-    if (n <= FLUX__GPU_BLOCKS) flux__spell(&c->s, "    { const unsigned turn = blockIdx.x;\n");
-    else flux__spell(&c->s,
+static void flux__emit_iterations(flux__emitter *c, int64_t n) {
+    if (n <= FLUX__GPU_BLOCKS) flux__emit(&c->s, "    { const unsigned turn = blockIdx.x;\n");
+    else flux__emit(&c->s,
                      "    for (long long turn = blockIdx.x; turn < %lld; turn += gridDim.x) {\n",
                      (long long)n);
 }
@@ -349,80 +350,80 @@ static void flux__spell_turns(flux__coder *c, int64_t n) {
 /* Declares shared memory and where a thread stands: its lane, its row, its outer point o, and
    `live`, which is false beyond the last outer point. Such threads are needed at the barriers:
    they compute the last point again and store nothing. */
-static void flux__spell_lanes(flux__coder *c, const flux__lanes *h) {
-    if (h->lanes > 1) flux__spell(&c->s, "    __shared__ double shared[256];\n");
+static void flux__emit_lanes(flux__emitter *c, const flux__lanes *h) {
+    if (h->lanes > 1) flux__emit(&c->s, "    __shared__ double shared[256];\n");
     if (h->lanes > 1 && flux__has_arg(c->k))
-        flux__spell(&c->s, "    __shared__ long long places[256];\n");
-    flux__spell(&c->s, "    const int tid = (int)threadIdx.x, lane = tid %s %d, row = tid %s %d;\n",
+        flux__emit(&c->s, "    __shared__ long long places[256];\n");
+    flux__emit(&c->s, "    const int tid = (int)threadIdx.x, lane = tid %s %d, row = tid %s %d;\n",
                 h->inner_first ? "%" : "/", h->inner_first ? h->lanes : h->rows,
                 h->inner_first ? "/" : "%", h->inner_first ? h->lanes : h->rows);
-    flux__spell_turns(c, (h->outer + h->rows - 1) / h->rows);
-    flux__spell(&c->s, "    const %s at = (%s)turn * %d + row, o = at < %lld ? at : %lld;\n",
+    flux__emit_iterations(c, (h->outer + h->rows - 1) / h->rows);
+    flux__emit(&c->s, "    const %s at = (%s)turn * %d + row, o = at < %lld ? at : %lld;\n",
                 c->index, c->index, h->rows, (long long)h->outer, (long long)h->outer - 1);
-    flux__spell(&c->s, "    const int live = at < %lld;\n", (long long)h->outer);
+    flux__emit(&c->s, "    const int live = at < %lld;\n", (long long)h->outer);
 }
 
 /* The values that are computed once an outer point in phase p. */
-static void flux__spell_late(flux__coder *c, int p) {
+static void flux__emit_per_row(flux__emitter *c, int p) {
     for (int i = 0; i < c->k->nvalue; i++)
-        if (flux__gpu_late(&c->k->value[i], p) && c->k->value[i].kind != FLUX__V_NUMBER)
-            flux__spell_line(c, i);
+        if (flux__gpu_per_row(&c->k->value[i], p) && c->k->value[i].kind != FLUX__V_NUMBER)
+            flux__emit_line(c, i);
 }
 
 /* The stores of outputs that have one element an outer point. */
-static void flux__spell_outer_stores(flux__coder *c) {
+static void flux__emit_outer_stores(flux__emitter *c) {
     for (int i = 0; i < c->k->nvalue; i++)
-        if (c->k->value[i].out >= 0 && c->k->value[i].outer) flux__spell_store(c, i, "    ");
+        if (c->k->value[i].out >= 0 && c->k->value[i].outer) flux__emit_store(c, i, "    ");
 }
 
 /* Stores a part's partial results to scratch memory, laid out [part][reduction][outer point],
    16 bytes for each: value and, of argmax and argmin, position. */
-static void flux__spell_parts(flux__coder *c, const flux__lanes *h, int scratch) {
+static void flux__emit_parts(flux__emitter *c, const flux__lanes *h, int scratch) {
     int n = flux__reductions(c->k, c->k->nvalue);
-    flux__spell(&c->s, "    if (live && lane == 0) {\n    const int part = (int)blockIdx.y;\n");
+    flux__emit(&c->s, "    if (live && lane == 0) {\n    const int part = (int)blockIdx.y;\n");
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
         if (!flux__reducing(v)) continue;
         bool arg = v->kind == FLUX__V_ARGREDUCE;
         const char *type = flux__class_types[flux__reduced_class(c, i)];
-        flux__spell(&c->s, "    { long long q = (((long long)part * %d + %d) * %lld + o) * 2;\n", n,
+        flux__emit(&c->s, "    { long long q = (((long long)part * %d + %d) * %lld + o) * 2;\n", n,
                     flux__reductions(c->k, i), (long long)h->outer);
-        flux__spell(&c->s, "    *(%s *)(p%d + q) = a%d;", type, scratch, i);
-        if (arg) flux__spell(&c->s, " p%d[q + 1] = x%d;", scratch, i);
-        flux__spell(&c->s, " }\n");
+        flux__emit(&c->s, "    *(%s *)(p%d + q) = a%d;", type, scratch, i);
+        if (arg) flux__emit(&c->s, " p%d[q + 1] = x%d;", scratch, i);
+        flux__emit(&c->s, " }\n");
     }
-    flux__spell(&c->s, "    }\n");
+    flux__emit(&c->s, "    }\n");
 }
 
 /* The second launch of a split reduction: one thread an outer point joins its parts in order,
    computes what depends on the results, and stores. */
-static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch) {
+static void flux__code_combine(flux__emitter *c, const flux__lanes *h, int scratch) {
     int n = flux__reductions(c->k, c->k->nvalue), phases = 1;
-    flux__spell_numbers(c);
-    flux__spell_turns(c, (h->outer + 255) / 256);
-    flux__spell(&c->s, "    const %s o = (%s)turn * 256 + threadIdx.x;\n"
+    flux__emit_numbers(c);
+    flux__emit_iterations(c, (h->outer + 255) / 256);
+    flux__emit(&c->s, "    const %s o = (%s)turn * 256 + threadIdx.x;\n"
                 "    if (o >= %lld) return;\n", c->index, c->index, (long long)h->outer);
     for (int i = 0; i < c->k->nvalue; i++)
         if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
-    flux__spell_late(c, 0);
-    flux__spell_accumulators(c, 0);
-    flux__spell(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
+    flux__emit_per_row(c, 0);
+    flux__emit_accumulators(c, 0);
+    flux__emit(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
         if (!flux__reducing(v)) continue;
         const char *type = flux__class_types[flux__reduced_class(c, i)];
-        flux__spell(&c->s,
+        flux__emit(&c->s,
                     "    { const long long *q = p%d + (((long long)part * %d + %d) * %lld + o) * "
                     "2;\n", scratch, n, flux__reductions(c->k, i), (long long)h->outer);
-        flux__spell(&c->s, "    const %s b = *(const %s *)q;\n", type, type);
-        flux__spell_join(c, i, "b", "q[1]");
-        flux__spell(&c->s, "    }\n");
+        flux__emit(&c->s, "    const %s b = *(const %s *)q;\n", type, type);
+        flux__emit_join(c, i, "b", "q[1]");
+        flux__emit(&c->s, "    }\n");
     }
-    flux__spell(&c->s, "    }\n");
-    flux__spell_reduced(c, 0);
-    for (int p = 1; p < phases; p++) flux__spell_late(c, p);
-    flux__spell_outer_stores(c);
-    flux__spell(&c->s, "    }\n");
+    flux__emit(&c->s, "    }\n");
+    flux__emit_reduced(c, 0);
+    for (int p = 1; p < phases; p++) flux__emit_per_row(c, p);
+    flux__emit_outer_stores(c);
+    flux__emit(&c->s, "    }\n");
     c->gk->next.threads = 256, c->gk->next.blocks = 0;
     c->gk->next.grid[0] = flux__gpu_blocks((h->outer + 255) / 256), c->gk->next.grid[1] = 1;
 }
@@ -430,30 +431,30 @@ static void flux__code_combine(flux__coder *c, const flux__lanes *h, int scratch
 /* A reduction's kernel, or the first launch of a split one: phase by phase, then the outer
    stores (or the partial results). `scratch` is the parameter of the scratch memory if it is
    split. */
-static void flux__code_reduce(flux__coder *c, const flux__lanes *h, int scratch) {
+static void flux__code_reduce(flux__emitter *c, const flux__lanes *h, int scratch) {
     int phases = 1;
     for (int i = 0; i < c->k->nvalue; i++)
         if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
-    flux__spell_numbers(c);
-    flux__spell_lanes(c, h);
+    flux__emit_numbers(c);
+    flux__emit_lanes(c, h);
     for (int p = 0; p < (h->split ? 1 : phases); p++) {
-        flux__spell_late(c, p);
-        flux__spell_phase(c, p, h);
+        flux__emit_per_row(c, p);
+        flux__emit_phase(c, p, h);
     }
-    if (h->split) flux__spell_parts(c, h, scratch);
+    if (h->split) flux__emit_parts(c, h, scratch);
     else {                                /* lanes may still read what is overwritten */
-        flux__spell(&c->s, "    __syncthreads();\n    if (live && lane == 0) {\n");
-        flux__spell_outer_stores(c);
-        flux__spell(&c->s, "    }\n");
+        flux__emit(&c->s, "    __syncthreads();\n    if (live && lane == 0) {\n");
+        flux__emit_outer_stores(c);
+        flux__emit(&c->s, "    }\n");
     }
-    flux__spell(&c->s, "    }\n");
+    flux__emit(&c->s, "    }\n");
     int64_t blocks = (h->outer + h->rows - 1) / h->rows;
     /* Functions of doubles need more registers than three blocks of a multiprocessor would leave,
        or two: a kernel that has them may take all that one block can have. */
     bool doubles = false;
     for (int i = 0; i < c->k->nvalue; i++)
         doubles = doubles ||
-                  (c->k->value[i].kind == FLUX__V_OP && c->k->value[i].cls == FLUX__F64C);
+                  (c->k->value[i].kind == FLUX__V_OP && c->k->value[i].ctype == FLUX__F64C);
     c->gk->next.threads = 256;
     c->gk->next.blocks = doubles ? 1 : 3;
     c->gk->next.grid[0] = flux__gpu_blocks(blocks),

@@ -35,7 +35,7 @@ FLUX__BEGIN_LEAN
 typedef struct flux__gpu_info {           /* a device, as its driver describes it */
     char model[72], arch[40];             /* "NVIDIA H200"; the compiler's name of its architecture:
                                              "sm_90", "gfx90a" */
-    int units;                            /* multiprocessors */
+    int multiprocessors;
 } flux__gpu_info;
 
 /* A chip's instruction on small matrices: a warp multiplies 16 x k by k x 16 and adds to 16 x
@@ -94,7 +94,7 @@ typedef struct flux__driver {
     int (*down)(void *dst, const void *src, size_t bytes, void *stream);
     int (*across)(void *dst, const void *src, size_t bytes, void *stream);
     int (*peer)(void *dst, int to, const void *src, int from, size_t bytes, void *stream);
-    int (*room)(size_t *available, size_t *total);   /* bytes of the device's memory */
+    int (*memory)(size_t *available, size_t *total);   /* bytes of the device's memory */
     int (*load)(void **module, const void *image);
     void (*unload)(void *module);
     int (*find)(void **function, void *module, const char *name);
@@ -292,21 +292,21 @@ static const char *const flux__dtype_types[] = { "float", "double", "unsigned sh
 
 /* ---- text that grows */
 
-typedef struct flux__listing { char *text; int n, room; bool failed; } flux__listing;
+typedef struct flux__listing { char *text; int n, capacity; bool failed; } flux__listing;
 
 /* Appends formatted text. Without memory it sets s->failed and does nothing from then on. */
-static FLUX__PRINTF(2, 3) void flux__spell(flux__listing *s, const char *format, ...) {
+static FLUX__PRINTF(2, 3) void flux__emit(flux__listing *s, const char *format, ...) {
     for (int tries = 0; tries < 2 && !s->failed; tries++) {
         va_list args;
         va_start(args, format);
-        int room = s->room - s->n,
-            n = vsnprintf(s->text ? s->text + s->n : NULL, (size_t)room, format, args);
+        int capacity = s->capacity - s->n,
+            n = vsnprintf(s->text ? s->text + s->n : NULL, (size_t)capacity, format, args);
         va_end(args);
-        if (n >= 0 && n < room) {
+        if (n >= 0 && n < capacity) {
             s->n += n;
             return;
         }
-        char *text = n < 0 ? NULL : (char *)flux__grow(s->text, &s->room, s->n + n + 1, 1);
+        char *text = n < 0 ? NULL : (char *)flux__grow(s->text, &s->capacity, s->n + n + 1, 1);
         if (text) s->text = text;
         else s->failed = true;
     }
@@ -363,7 +363,7 @@ typedef struct flux__gpu {
     flux__gpu_fn *known[256];             /* compiled kernels, by hash */
     void **module;                        /* programs loaded */
     int nmodule, module_room;
-    struct flux__replay *replays;         /* graphs of all plans */
+    struct flux__graph_exec *execs;         /* graphs of all plans */
     bool replaying;                       /* the driver has graphs, and FLUX_REPLAY does not forbid
                                              them */
     flux__gpu_counters counters;
@@ -403,12 +403,12 @@ typedef struct flux__gpu_kernel {         /* a plan's kernel, made ready for a d
     void **args;                          /* the last launch's arguments: nparam addresses, then the
                                              8 bytes that each points to */
     bool stale;                           /* they have changed since the graph got them */
-    struct flux__replay *replay;          /* graph of the row of kernels that starts with this, or
+    struct flux__graph_exec *exec;          /* graph of the row of kernels that starts with this, or
                                              NULL */
     int runs;                             /* runs of that row; < 0: it can't be replayed */
 } flux__gpu_kernel;
 
-typedef struct flux__coder {              /* the emitter's state for one kernel */
+typedef struct flux__emitter {              /* the emitter's state for one kernel */
     const flux__kernel *k;
     const flux__plan *plan;
     flux__gpu_kernel *gk;
@@ -417,13 +417,13 @@ typedef struct flux__coder {              /* the emitter's state for one kernel 
     const char *index;                    /* the type of positions: "int" or "long long" */
     flux__axes *outer_axes, *inner_axes;  /* of each value: dims that stay, dims that are reduced */
     bool *need;                           /* of each value: a phase's pass computes it */
-    uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit cls: the text calls the op's function of that
+    uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit ctype: the text calls the op's function of that
                                              class */
     bool failed;
-} flux__coder;
+} flux__emitter;
 
 /* The number of the kernel's parameter of this kind, declared when it is first asked for. */
-static int flux__coder_param(flux__coder *c, char kind, int what, const char *type) {
+static int flux__emitter_param(flux__emitter *c, char kind, int what, const char *type) {
     flux__gpu_kernel *gk = c->gk;
     for (int i = 0; i < gk->nparam; i++)
         if (gk->param[i].kind == kind && gk->param[i].what == what) return i;
@@ -435,136 +435,137 @@ static int flux__coder_param(flux__coder *c, char kind, int what, const char *ty
     }
     gk->param = p;
     p[gk->nparam].kind = kind, p[gk->nparam].what = what;
-    flux__spell(&c->params, "%s%s p%d", gk->nparam ? ", " : "", type, gk->nparam);
+    flux__emit(&c->params, "%s%s p%d", gk->nparam ? ", " : "", type, gk->nparam);
     return gk->nparam++;
 }
 
 /* The parameter that is the address of a slot's buffer. */
-static int flux__coder_slot(flux__coder *c, int slot, int dtype) {
+static int flux__emitter_slot(flux__emitter *c, int slot, int dtype) {
     char type[32];
     snprintf(type, sizeof type, "%s *", flux__dtype_types[dtype]);
-    return flux__coder_param(c, 'p', slot, type);
+    return flux__emitter_param(c, 'p', slot, type);
 }
 
 /* Adds to a position the offset of element number `var` of these dims, as terms + (var / before
    % dim) * step. */
-static void flux__spell_axes(flux__listing *s, const flux__axes *x, const char *var) {
+static void flux__emit_axes(flux__listing *s, const flux__axes *x, const char *var) {
     int64_t before = 1;
     for (int d = 0; d < x->nd; d++) {
         if (x->step[d] && x->dim[d] > 1) {
-            flux__spell(s, " + (%s", var);
-            if (before > 1) flux__spell(s, " / %lld", (long long)before);
-            if (d + 1 < x->nd) flux__spell(s, " %% %lld", (long long)x->dim[d]);
-            flux__spell(s, x->step[d] == 1 ? ")" : ") * %lld", (long long)x->step[d]);
+            flux__emit(s, " + (%s", var);
+            if (before > 1) flux__emit(s, " / %lld", (long long)before);
+            if (d + 1 < x->nd) flux__emit(s, " %% %lld", (long long)x->dim[d]);
+            flux__emit(s, x->step[d] == 1 ? ")" : ") * %lld", (long long)x->step[d]);
         }
         before *= x->dim[d];
     }
 }
 
 /* The position of value i at the outer point o and the reduced point r. */
-static void flux__spell_place(const flux__coder *c, flux__listing *s, int i) {
+static void flux__emit_place(const flux__emitter *c, flux__listing *s, int i) {
     const flux__value *v = &c->k->value[i];
-    flux__spell(s, "%lld", (long long)(flux__is_source(v) ? c->k->operand[v->operand].offset : 0));
-    flux__spell_axes(s, &c->outer_axes[i], "o");
-    if (!v->outer && c->k->reduced) flux__spell_axes(s, &c->inner_axes[i], "r");
+    flux__emit(s, "%lld", (long long)(flux__is_source(v) ? c->k->operand[v->operand].offset : 0));
+    flux__emit_axes(s, &c->outer_axes[i], "o");
+    if (!v->outer && c->k->reduced) flux__emit_axes(s, &c->inner_axes[i], "r");
 }
 
-/* Converts x, an element as it is stored, to the class it is computed in; and x of class cls to
+/* Converts x, an element as it is stored, to the class it is computed in; and x of class ctype to
    what is stored. */
-static void flux__spell_loaded(flux__listing *s, int dtype, const char *x) {
+static void flux__emit_loaded(flux__listing *s, int dtype, const char *x) {
     static const char *const how[] = { "%s", "%s", "f16_float(%s)", "bf16_float(%s)", "%s", "%s",
                                        "(int)%s", "(int)(%s != 0)" };
     const char *at = strchr(how[dtype], '%');
-    flux__spell(s, "%.*s%s%s", (int)(at - how[dtype]), how[dtype], x, at + 2);
+    flux__emit(s, "%.*s%s%s", (int)(at - how[dtype]), how[dtype], x, at + 2);
 }
-static void flux__spell_stored(flux__listing *s, int dtype, int cls, const char *x) {
+static void flux__emit_stored(flux__listing *s, int dtype, int ctype, const char *x) {
     int own = flux__class_of(dtype);
     char y[80];
     if (dtype == FLUX_BOOL) {
-        flux__spell(s, "(unsigned char)(%s != 0)", x);
+        flux__emit(s, "(unsigned char)(%s != 0)", x);
         return;
     }
-    if (dtype == FLUX_U8 && cls <= FLUX__F64C) {
-        flux__spell(s, "%s_u8(%s)", flux__class_names[cls], x);
+    if (dtype == FLUX_U8 && ctype <= FLUX__F64C) {
+        flux__emit(s, "%s_u8(%s)", flux__class_names[ctype], x);
         return;
     }
-    if (own == cls) snprintf(y, sizeof y, "%s", x);
-    else snprintf(y, sizeof y, "%s_%s(%s)", flux__class_names[cls], flux__class_names[own], x);
-    flux__spell(s, dtype == FLUX_F16 ? "float_f16(%s)" : dtype == FLUX_BF16 ? "float_bf16(%s)"
+    if (own == ctype) snprintf(y, sizeof y, "%s", x);
+    else snprintf(y, sizeof y, "%s_%s(%s)", flux__class_names[ctype], flux__class_names[own], x);
+    flux__emit(s, dtype == FLUX_F16 ? "float_f16(%s)" : dtype == FLUX_BF16 ? "float_bf16(%s)"
                    : dtype == FLUX_U8 ? "(unsigned char)%s" : "%s", y);
 }
 
 /* Stores value i to its output. */
-static void flux__spell_store(flux__coder *c, int i, const char *indent) {
+static void flux__emit_store(flux__emitter *c, int i, const char *indent) {
     const flux__value *v = &c->k->value[i];
     char x[24];
     snprintf(x, sizeof x, "v%d", i);
-    int p = flux__coder_slot(c, v->out, v->dtype);
-    flux__spell(&c->s, "%sp%d[", indent, p);
-    flux__spell_place(c, &c->s, i);
-    flux__spell(&c->s, "] = ");
-    flux__spell_stored(&c->s, v->dtype, v->cls, x);
-    flux__spell(&c->s, ";\n");
+    int p = flux__emitter_slot(c, v->out, v->dtype);
+    flux__emit(&c->s, "%sp%d[", indent, p);
+    flux__emit_place(c, &c->s, i);
+    flux__emit(&c->s, "] = ");
+    flux__emit_stored(&c->s, v->dtype, v->ctype, x);
+    flux__emit(&c->s, ";\n");
 }
 
-static void flux__spell_random(flux__coder *c, int i) {
+static void flux__emit_random(flux__emitter *c, int i) {
     const flux__value *v = &c->k->value[i];
-    int key = flux__coder_param(c, 'k', i, "unsigned long long"),
-        stream = flux__coder_param(c, 't', i, "unsigned long long");
-    flux__spell(&c->s, "%s(p%d, p%d, ", v->op == FLUX__NORMAL ? "normal" : "uniform", key, stream);
-    flux__spell_place(c, &c->s, i);
-    flux__spell(&c->s, ");\n");
+    int key = flux__emitter_param(c, 'k', i, "unsigned long long"),
+        stream = flux__emitter_param(c, 't', i, "unsigned long long");
+    flux__emit(&c->s, "%s(p%d, p%d, ", v->op == FLUX__NORMAL ? "normal" : "uniform", key, stream);
+    flux__emit_place(c, &c->s, i);
+    flux__emit(&c->s, ");\n");
 }
 
 /* The declaration of value i of the kernel's program: const float v7 = ... */
-static void flux__spell_line(flux__coder *c, int i) {
+static void flux__emit_line(flux__emitter *c, int i) {
     const flux__value *v = &c->k->value[i];
     flux__listing *s = &c->s;
     char x[64];
-    flux__spell(s, "    const %s v%d = ", flux__class_types[v->cls], i);
+    flux__emit(s, "    const %s v%d = ", flux__class_types[v->ctype], i);
     switch (v->kind) {
     case FLUX__V_LOAD: {
         const flux__operand *o = &c->k->operand[v->operand];
         flux__listing at = { NULL, 0, 0, false };
-        flux__spell(&at, "p%d[", flux__coder_slot(c, o->src, o->dtype));
-        flux__spell_place(c, &at, i);
-        flux__spell(&at, "]");
+        flux__emit(&at, "p%d[", flux__emitter_slot(c, o->src, o->dtype));
+        flux__emit_place(c, &at, i);
+        flux__emit(&at, "]");
         if (at.failed) s->failed = true;
-        else flux__spell_loaded(s, o->dtype, at.text);
+        else flux__emit_loaded(s, o->dtype, at.text);
         flux__free(at.text);
-        flux__spell(s, ";\n");
+        flux__emit(s, ";\n");
         break;
     }
     case FLUX__V_NUMBER:
-        if (v->op == 1) flux__spell(s, "(%s)%d;\n", flux__class_types[v->cls], v->node);
-        else flux__spell(s, "p%d;\n", flux__coder_param(c, 'n', i, flux__class_types[v->cls]));
+        if (v->op == 1) flux__emit(s, "(%s)%d;\n", flux__class_types[v->ctype], v->node);
+        else flux__emit(s, "p%d;\n", flux__emitter_param(c, 'n', i, flux__class_types[v->ctype]));
         break;
     case FLUX__V_IOTA:
-        flux__spell_place(c, s, i);
-        flux__spell(s, ";\n");
+        flux__emit_place(c, s, i);
+        flux__emit(s, ";\n");
         break;
-    case FLUX__V_RANDOM: flux__spell_random(c, i); break;
+    case FLUX__V_RANDOM: flux__emit_random(c, i); break;
     case FLUX__V_OP:
-        c->ops[v->op] = (uint8_t)(c->ops[v->op] | 1u << v->cls);
-        flux__spell(s, "%s_%s_op(v%d, v%d, v%d);\n",
-                    flux__op_names[v->op], flux__class_names[v->cls], v->a, v->b < 0 ? v->a : v->b,
+        c->ops[v->op] = (uint8_t)(c->ops[v->op] | 1u << v->ctype);
+        flux__emit(s, "%s_%s_op(v%d, v%d, v%d);\n",
+                    flux__op_names[v->op], flux__class_names[v->ctype], v->a, v->b < 0 ?
+                        v->a : v->b,
                     v->c < 0 ? v->a : v->c);
         break;
     case FLUX__V_ROUND:
-        flux__spell(s, "f32_%s_round(v%d);\n", flux__dtypes[v->op].name, v->a);
+        flux__emit(s, "f32_%s_round(v%d);\n", flux__dtypes[v->op].name, v->a);
         break;
     case FLUX__V_WRAP: {
         flux__listing cut = { NULL, 0, 0, false };
         snprintf(x, sizeof x, "v%d", v->a);
-        flux__spell_stored(&cut, v->op, c->k->value[v->a].cls, x);
-        flux__spell(s, "(%s)%s;\n", flux__class_types[v->cls], cut.failed ? "0" : cut.text);
+        flux__emit_stored(&cut, v->op, c->k->value[v->a].ctype, x);
+        flux__emit(s, "(%s)%s;\n", flux__class_types[v->ctype], cut.failed ? "0" : cut.text);
         flux__free(cut.text);
         break;
     }
     default: {                            /* CONVERT */
-        int from = c->k->value[v->a].cls;
-        if (from == v->cls) flux__spell(s, "v%d;\n", v->a);
-        else flux__spell(s, "%s_%s(v%d);\n", flux__class_names[from], flux__class_names[v->cls],
+        int from = c->k->value[v->a].ctype;
+        if (from == v->ctype) flux__emit(s, "v%d;\n", v->a);
+        else flux__emit(s, "%s_%s(v%d);\n", flux__class_names[from], flux__class_names[v->ctype],
                          v->a);
         break;
     }
@@ -587,7 +588,7 @@ static void flux__step_start(flux__gpu_step *next) {
 
 /* Ends a launch: adds the parameters and braces around the body, and names the launch by the
    hash of its text. Then the next launch begins. */
-static bool flux__coder_finish(flux__coder *c) {
+static bool flux__emitter_finish(flux__emitter *c) {
     flux__listing all = { NULL, 0, 0, false };
     uint64_t h[2] = { 0xcbf29ce484222325u, 0x84222325cbf29ce4u };
     flux__gpu_kernel *gk = c->gk;
@@ -596,7 +597,7 @@ static bool flux__coder_finish(flux__coder *c) {
     if (!step) return false;
     gk->step = step;
     if (!c->s.failed && !c->params.failed && !c->failed) {
-        flux__spell(&all, "(%s) {\n%s}\n", c->params.text ? c->params.text : "",
+        flux__emit(&all, "(%s) {\n%s}\n", c->params.text ? c->params.text : "",
                     c->s.text ? c->s.text : "");
         if (!all.failed) flux__hash_bytes(h, all.text, (size_t)all.n);
     }

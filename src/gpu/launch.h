@@ -12,8 +12,8 @@
 
 /* ---------------------------------------------------------------------- gpu/launch.h
    Launching. A row of kernels, those of a plan that run on one device in
-   succession, is launched kernel by kernel the first times (FLUX__REPLAY_AFTER),
-   then as one graph of the driver (flux__replay). The graph's kernels, their
+   succession, is launched kernel by kernel the first times (FLUX__GRAPH_EXEC_AFTER),
+   then as one graph of the driver (flux__graph_exec). The graph's kernels, their
    order and their grids never change. Arguments may (a learning rate, a step
    count, a random key, an address): they are compared with the last ones, and a
    node whose arguments differ is updated before the launch. The pool gives a
@@ -31,12 +31,12 @@
 
 FLUX__BEGIN_LEAN
 
-static void flux__replay_drop(flux__gpu_kernel *gk);
+static void flux__graph_exec_drop(flux__gpu_kernel *gk);
 
 enum {
-    FLUX__REPLAY_AFTER = 2,               /* runs of a row before it becomes a graph */
-    FLUX__REPLAY_LEAST = 3,               /* the fewest launches that are worth a graph */
-    FLUX__REPLAY_MOST = 1 << 16           /* updates before a graph is made anew, since ROCm takes
+    FLUX__GRAPH_EXEC_AFTER = 2,               /* runs of a row before it becomes a graph */
+    FLUX__GRAPH_EXEC_LEAST = 3,               /* the fewest launches that are worth a graph */
+    FLUX__GRAPH_EXEC_MOST = 1 << 16           /* updates before a graph is made anew, since ROCm takes
                                              new memory for each */
 };
 
@@ -50,7 +50,7 @@ static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux_
     case 's': memcpy(out, &k->scratch_at, sizeof(void *)); break;
     case 'e': memcpy(out, &g->status, sizeof(void *)); break;
     case 'f': memcpy(out, &r->g->node[k->node]->arg.num, sizeof(double)); break;
-    case 'n': flux__set_number(v->cls, out, flux__number_value(r->g, v)); break;
+    case 'n': flux__set_number(v->ctype, out, flux__number_value(r->g, v)); break;
     default: memcpy(out, &r->g->node[v->node]->arg.u[p->kind == 't'], 8);
     }
 }
@@ -82,37 +82,37 @@ static int flux__row_launches(const flux__kernel *k, int n) {
 }
 
 /* Frees the graph of the row that starts with `first`; there: the device is current. */
-static void flux__replay_free(flux__gpu_kernel *first, bool there) {
-    flux__replay *p = first->replay;
-    if (!p->dead) flux__replay_kill(p, there);
+static void flux__graph_exec_free(flux__gpu_kernel *first, bool there) {
+    flux__graph_exec *p = first->exec;
+    if (!p->dead) flux__graph_exec_kill(p, there);
     flux__free(p->node);
     flux__free(p);
-    first->replay = NULL;
+    first->exec = NULL;
 }
 
 /* Frees the graph of the row that starts with `first`, when its plan is freed. */
-static void flux__replay_drop(flux__gpu_kernel *first) {
+static void flux__graph_exec_drop(flux__gpu_kernel *first) {
     void *before;
-    if (!first->replay) return;
-    flux__gpu *g = first->replay->gpu;
+    if (!first->exec) return;
+    flux__gpu *g = first->exec->gpu;
     flux__gpu_lock(g);
-    bool there = !first->replay->dead && flux__gpu_there(g, &before);
-    flux__replay_free(first, there);
+    bool there = !first->exec->dead && flux__gpu_there(g, &before);
+    flux__graph_exec_free(first, there);
     if (there) g->driver->leave(before);
     flux__gpu_unlock(g);
 }
 
 /* Makes the graph of a row of n kernels from their last arguments. False: the driver refused,
-   and first->replay, if not NULL, is to be freed. */
-static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
+   and first->exec, if not NULL, is to be freed. */
+static bool flux__graph_exec_make(flux__gpu *g, flux__kernel *k, int n) {
     flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
     int launches = flux__row_launches(k, n), at = 0;
-    flux__replay *p = first->replay = (flux__replay *)FLUX_MALLOC(sizeof *p);
+    flux__graph_exec *p = first->exec = (flux__graph_exec *)FLUX_MALLOC(sizeof *p);
     if (!p) return false;
     memset(p, 0, sizeof *p);
     p->gpu = g;
-    p->next = g->replays;
-    g->replays = p;
+    p->next = g->execs;
+    g->execs = p;
     p->node = (void **)FLUX_MALLOC((size_t)launches * sizeof *p->node);
     bool ok = p->node && g->driver->graph(&p->graph) == 0;
     for (int i = 0; i < n && ok; i++) {
@@ -129,7 +129,7 @@ static bool flux__replay_make(flux__gpu *g, flux__kernel *k, int n) {
 }
 
 /* Updates the graph's nodes whose arguments have changed. */
-static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, int n) {
+static bool flux__graph_exec_update(flux__gpu *g, flux__graph_exec *p, flux__kernel *k, int n) {
     void **node = p->node;
     for (int i = 0; i < n; i++) {
         flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
@@ -148,24 +148,25 @@ static bool flux__replay_update(flux__gpu *g, flux__replay *p, flux__kernel *k, 
 
 /* Launches the row as one graph. False: nothing was launched, and unless the device is lost
    now, the row is to be launched kernel by kernel. */
-static bool flux__replay_launch(flux__gpu *g, flux__kernel *k, int n) {
+static bool flux__graph_exec_launch(flux__gpu *g, flux__kernel *k, int n) {
     flux__gpu_kernel *first = (flux__gpu_kernel *)k->ready;
     if (!g->replaying || first->runs < 0) return false;
-    if (first->replay && (first->replay->dead || first->replay->told >= FLUX__REPLAY_MOST))
-        flux__replay_free(first, !first->replay->dead);
-    if (!first->replay &&
-        (first->runs++ < FLUX__REPLAY_AFTER || flux__row_launches(k, n) < FLUX__REPLAY_LEAST))
+    if (first->exec && (first->exec->dead || first->exec->told >= FLUX__GRAPH_EXEC_MOST))
+        flux__graph_exec_free(first, !first->exec->dead);
+    if (!first->exec &&
+        (first->runs++ < FLUX__GRAPH_EXEC_AFTER ||
+         flux__row_launches(k, n) < FLUX__GRAPH_EXEC_LEAST))
         return false;
-    bool ready = (first->replay || flux__replay_make(g, k, n)) &&
-                 flux__replay_update(g, first->replay, k, n);
-    int code = ready ? g->driver->graph_launch(first->replay->exec, g->stream) : -1;
+    bool ready = (first->exec || flux__graph_exec_make(g, k, n)) &&
+                 flux__graph_exec_update(g, first->exec, k, n);
+    int code = ready ? g->driver->graph_launch(first->exec->exec, g->stream) : -1;
     if (code == 0) {
         g->counters.graph_launches++;
         g->counters.launches += flux__row_launches(k, n);
         return true;
     }
     if (ready && g->driver->lost(code)) return flux__gpu_ok(g, code, "launching a plan's kernels");
-    if (first->replay) flux__replay_free(first, true);
+    if (first->exec) flux__graph_exec_free(first, true);
     first->runs = -1;
     flux__note(FLUX_LOG_DEBUG, "gpu.replay", false,
                "%s device %d: a plan's %d kernels can't be replayed as a graph: they are launched "
@@ -208,7 +209,7 @@ static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
     flux__gpu *g = flux__gpu_enter(k->device.backend, k->device.id, &before);
     if (!g) return 0;
     for (int i = 0; i < n && ok; i++) ok = flux__gpu_args(r, &k[i], g);
-    if (ok && flux__replay_launch(g, k, n)) done = n;
+    if (ok && flux__graph_exec_launch(g, k, n)) done = n;
     while (ok && done < n && !g->lost && (g = flux__gpu_launch(g, &k[done], &before)) != NULL)
         done++;
     if (g) flux__gpu_leave(g, before);

@@ -14,7 +14,7 @@
 
 /* ---------------------------------------------------------------------- gpu/program.h
    From a kernel to text: flux__code_kernel chooses the emitter of its kind, and
-   flux__spell_formula turns a formula of graph/table.h into a function of the
+   flux__emit_formula turns a formula of graph/table.h into a function of the
    program, FLUX__F(exp)(a) into exp_f32(a).
 
    Invariant: a kernel's text depends on its shapes, strides, dtypes and the chip
@@ -28,34 +28,34 @@ FLUX__BEGIN_LEAN
 
 /* Emits the function of an operation in a class, exp_f32_op for example, from its formula:
    FLUX__F(exp)(a) becomes exp_f32(a), FLUX__K becomes K_f32, FLUX__IF becomes IF. */
-static void flux__spell_formula(flux__listing *s, int op, int cls) {
-    bool whole = cls >= FLUX__I32C;
-    const char *T = flux__class_types[cls], *suffix = whole ? "w" : flux__class_names[cls],
+static void flux__emit_formula(flux__listing *s, int op, int ctype) {
+    bool whole = ctype >= FLUX__I32C;
+    const char *T = flux__class_types[ctype], *suffix = whole ? "w" : flux__class_names[ctype],
         *p = flux__formulas[op];
-    flux__spell(s, "DEVICE %s %s_%s_op(%s a%s, %s b%s, %s c%s) {\n", T, flux__op_names[op],
-                flux__class_names[cls], T, whole ? "_" : "", T, whole ? "_" : "", T,
+    flux__emit(s, "DEVICE %s %s_%s_op(%s a%s, %s b%s, %s c%s) {\n", T, flux__op_names[op],
+                flux__class_names[ctype], T, whole ? "_" : "", T, whole ? "_" : "", T,
                 whole ? "_" : "");
-    if (whole) flux__spell(s, "    long long a = a_, b = b_, c = c_;\n");
-    flux__spell(s, "    return (%s)(", T);
+    if (whole) flux__emit(s, "    long long a = a_, b = b_, c = c_;\n");
+    flux__emit(s, "    return (%s)(", T);
     while (*p) {
         if (strncmp(p, "FLUX__F(", 8) == 0) {
             const char *end = strchr(p, ')');
-            flux__spell(s, "%.*s_%s", (int)(end - p - 8), p + 8, suffix);
+            flux__emit(s, "%.*s_%s", (int)(end - p - 8), p + 8, suffix);
             p = end + 1;
         } else if (strncmp(p, "FLUX__K", 7) == 0) {
-            flux__spell(s, "K_%s", suffix);
+            flux__emit(s, "K_%s", suffix);
             p += 7;
         } else if (strncmp(p, "FLUX__IF", 8) == 0) {
-            flux__spell(s, "IF");
+            flux__emit(s, "IF");
             p += 8;
         } else {
             const char *end = strstr(p, "FLUX__");
             int n = end ? (int)(end - p) : (int)strlen(p);
-            flux__spell(s, "%.*s", n, p);
+            flux__emit(s, "%.*s", n, p);
             p += n;
         }
     }
-    flux__spell(s, ");\n}\n");
+    flux__emit(s, ");\n}\n");
 }
 
 /* Frees what flux__gpu_ready made of a kernel, when its plan is freed. */
@@ -63,7 +63,7 @@ static void flux__gpu_kernel_drop(void *ready) {
     flux__gpu_kernel *gk = (flux__gpu_kernel *)ready;
     for (int i = 0; i < gk->launches; i++)
         flux__free(gk->step[i].text);
-    flux__replay_drop(gk);
+    flux__graph_exec_drop(gk);
     flux__free(gk->step);
     flux__free(gk->param);
     flux__free(gk->args);
@@ -72,18 +72,18 @@ static void flux__gpu_kernel_drop(void *ready) {
 
 /* The text of a fused kernel: elementwise, a reduction, or a split reduction, which needs
    scratch memory. */
-static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
+static bool flux__code_fused(flux__emitter *c, flux__kernel *k, int multiprocessors) {
     int64_t points = flux__count8(k->full), outer = 1;
     if (!k->reduced) {
         if (points == 0) return true;
         flux__code_map(c, points);
-        return flux__coder_finish(c);
+        return flux__emitter_finish(c);
     }
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
         if (!(k->reduced >> d & 1)) outer *= k->full[d];
-    flux__lanes h = flux__choose_lanes(k, units);
+    flux__lanes h = flux__choose_lanes(k, multiprocessors);
     if (outer == 0) return true;
-    int scratch = h.split ? flux__coder_param(c, 's', 0, "long long *") : -1;
+    int scratch = h.split ? flux__emitter_param(c, 's', 0, "long long *") : -1;
     /* a dry run declares the parameters of both launches */
     if (h.split) {
         flux__code_reduce(c, &h, scratch);
@@ -91,27 +91,28 @@ static bool flux__code_fused(flux__coder *c, flux__kernel *k, int units) {
         c->s.n = 0;
     }
     flux__code_reduce(c, &h, scratch);
-    bool ok = flux__coder_finish(c);
+    bool ok = flux__emitter_finish(c);
     if (!ok || !h.split) return ok;
     k->scratch = (size_t)(h.parts * flux__reductions(k, k->nvalue)) * (size_t)h.outer * 16;
     flux__code_combine(c, &h, scratch);
-    return flux__coder_finish(c);
+    return flux__emitter_finish(c);
 }
 
 /* The text of a kernel of any kind; one without points has no launch. False: no memory. */
-static bool flux__code_kernel(flux__coder *c, flux__plan *plan, flux__graph *graph, flux__kernel *k,
+static bool flux__code_kernel(flux__emitter *c, flux__plan *plan, flux__graph *graph,
+                              flux__kernel *k,
                               const flux__gpu *g) {
     const flux_tensor *t = k->node >= 0 ? graph->node[k->node] : NULL;
     int out = plan->nleaf + k->node;
-    if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k, g->info.units);
+    if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k, g->info.multiprocessors);
     if (flux__count8(k->full) == 0) return true;
     if (k->kind == FLUX__K_MATMUL) flux__code_product(c, g, graph->tf32);
     else if (k->kind == FLUX__K_ATTEND) flux__code_attend(c, t, out);
     else if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
-    else if (k->kind == FLUX__K_SPREAD) flux__code_spread(c, t, out);
+    else if (k->kind == FLUX__K_STRIDED_SCATTER) flux__code_strided_scatter(c, t, out);
     else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);
     else flux__code_gather(c, t, out);
-    return flux__coder_finish(c);
+    return flux__emitter_finish(c);
 }
 
 FLUX__END_LEAN

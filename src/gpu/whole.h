@@ -26,21 +26,21 @@
 FLUX__BEGIN_LEAN
 
 /* Declares the coordinates of element o of the result: d0, d1, ... */
-static void flux__spell_coordinates(flux__coder *c, const flux_shape *shape) {
+static void flux__emit_coordinates(flux__emitter *c, const flux_shape *shape) {
     int64_t before = 1;
     for (int d = 0; d < shape->ndim; d++) {
-        flux__spell(&c->s, "    const %s d%d = o", c->index, d);
-        if (before > 1) flux__spell(&c->s, " / %lld", (long long)before);
-        if (d + 1 < shape->ndim) flux__spell(&c->s, " %% %lld", (long long)shape->dim[d]);
-        flux__spell(&c->s, ";\n");
+        flux__emit(&c->s, "    const %s d%d = o", c->index, d);
+        if (before > 1) flux__emit(&c->s, " / %lld", (long long)before);
+        if (d + 1 < shape->ndim) flux__emit(&c->s, " %% %lld", (long long)shape->dim[d]);
+        flux__emit(&c->s, ";\n");
         before *= shape->dim[d];
     }
 }
 
 /* Opens a grid-stride loop over the n elements o of the result, and sets the launch's grid. */
-static void flux__spell_each(flux__coder *c, int64_t n) {
+static void flux__emit_each(flux__emitter *c, int64_t n) {
     int64_t blocks = (n + 255) / 256;
-    flux__spell(&c->s,
+    flux__emit(&c->s,
                 "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; "
                 "o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)n, c->index);
     c->gk->next.threads = 256, c->gk->next.blocks = 1,
@@ -48,32 +48,32 @@ static void flux__spell_each(flux__coder *c, int64_t n) {
 }
 
 /* The statement that adds x, an element as it is stored, to sum. */
-static void flux__spell_add(flux__coder *c, int dtype, const char *x) {
-    int cls = flux__class_of(dtype);
-    flux__spell(&c->s, "sum = sum_%s(sum, ", flux__class_names[cls]);
-    flux__spell_loaded(&c->s, dtype, x);
-    flux__spell(&c->s, ");");
+static void flux__emit_add(flux__emitter *c, int dtype, const char *x) {
+    int ctype = flux__class_of(dtype);
+    flux__emit(&c->s, "sum = sum_%s(sum, ", flux__class_names[ctype]);
+    flux__emit_loaded(&c->s, dtype, x);
+    flux__emit(&c->s, ");");
 }
 
-/* Stores sum as element o of the result, and closes the loop of flux__spell_each. */
-static void flux__spell_result(flux__coder *c, int p, int dtype) {
-    flux__spell(&c->s, "    p%d[o] = ", p);
-    flux__spell_stored(&c->s, dtype, flux__class_of(dtype), "sum");
-    flux__spell(&c->s, ";\n    }\n");
+/* Stores sum as element o of the result, and closes the loop of flux__emit_each. */
+static void flux__emit_result(flux__emitter *c, int p, int dtype) {
+    flux__emit(&c->s, "    p%d[o] = ", p);
+    flux__emit_stored(&c->s, dtype, flux__class_of(dtype), "sum");
+    flux__emit(&c->s, ";\n    }\n");
 }
 
 /* Declares sum, in the class that the dtype is computed in: f32 for half formats. */
-static void flux__spell_zero(flux__coder *c, int dtype) {
-    flux__spell(&c->s, "    %s sum = 0;\n", flux__class_types[flux__class_of(dtype)]);
+static void flux__emit_zero(flux__emitter *c, int dtype) {
+    flux__emit(&c->s, "    %s sum = 0;\n", flux__class_types[flux__class_of(dtype)]);
 }
 
 /* Adds to a position the offset of element number `var` of a tensor with this shape and these
    strides. */
-static void flux__spell_number_at(flux__listing *s, const flux_shape *shape, const int64_t *stride,
+static void flux__emit_number_at(flux__listing *s, const flux_shape *shape, const int64_t *stride,
                                   const char *var) {
     int64_t before = 1;
     for (int d = 0; d < shape->ndim; d++) {
-        flux__spell(s, " + (%s / %lld %% %lld) * %lld", var, (long long)before,
+        flux__emit(s, " + (%s / %lld %% %lld) * %lld", var, (long long)before,
                     (long long)shape->dim[d], (long long)stride[d]);
         before *= shape->dim[d];
     }
@@ -82,34 +82,34 @@ static void flux__spell_number_at(flux__listing *s, const flux_shape *shape, con
 /* Gather along arg.i[0]: the coordinates of element o of the result give the position of its
    index, and the index gives the position in the operand. An index out of range is reported,
    and 0 is used. */
-static void flux__code_gather(flux__coder *c, const flux_tensor *t, int out) {
+static void flux__code_gather(flux__emitter *c, const flux_tensor *t, int out) {
     const flux__operand *x = &c->k->operand[0], *index = &c->k->operand[1];
     int dim = (int)t->arg.i[0], nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
     flux_shape whole = flux__dims(t);
-    int px = flux__coder_slot(c, x->src, dtype), pi = flux__coder_slot(c, index->src, FLUX_I64),
-        po = flux__coder_slot(c, out, dtype);
-    int pe = flux__coder_param(c, 'e', 0, "long long *");
+    int px = flux__emitter_slot(c, x->src, dtype), pi = flux__emitter_slot(c, index->src, FLUX_I64),
+        po = flux__emitter_slot(c, out, dtype);
+    int pe = flux__emitter_param(c, 'e', 0, "long long *");
     int64_t rows = x->shape.dim[dim], before = 1;
     flux__listing *s = &c->s;
-    flux__spell_each(c, flux__count(&whole));
-    flux__spell_coordinates(c, &whole);
-    flux__spell(s, "    long long id = p%d[%lld", pi, (long long)index->offset);
+    flux__emit_each(c, flux__count(&whole));
+    flux__emit_coordinates(c, &whole);
+    flux__emit(s, "    long long id = p%d[%lld", pi, (long long)index->offset);
     for (int d = 0; d < ni; d++)
-        flux__spell(s, " + d%d * %lld", dim + d, (long long)index->stride[d]);
-    flux__spell(s, "];\n    if (id < 0 || id >= %lld) {\n    p%d[1] = id, p%d[2] = 0",
+        flux__emit(s, " + d%d * %lld", dim + d, (long long)index->stride[d]);
+    flux__emit(s, "];\n    if (id < 0 || id >= %lld) {\n    p%d[1] = id, p%d[2] = 0",
                 (long long)rows, pe, pe);
     for (int d = 0; d < ni; d++) {
-        flux__spell(s, " + d%d * %lld", dim + d, (long long)before);
+        flux__emit(s, " + d%d * %lld", dim + d, (long long)before);
         before *= index->shape.dim[d];
     }
-    flux__spell(s, ", p%d[3] = %d, p%d[4] = %lld, p%d[5] = 0, p%d[0] = 1;\n    id = 0;\n    }\n",
+    flux__emit(s, ", p%d[3] = %d, p%d[4] = %lld, p%d[5] = 0, p%d[0] = 1;\n    id = 0;\n    }\n",
                 pe, dim, pe, (long long)rows, pe, pe);
-    flux__spell(s, "    p%d[o] = p%d[%lld + (%s)id * %lld", po, px, (long long)x->offset, c->index,
+    flux__emit(s, "    p%d[o] = p%d[%lld + (%s)id * %lld", po, px, (long long)x->offset, c->index,
                 (long long)x->stride[dim]);
     for (int d = 0; d < nd; d++)
         if (d != dim)
-            flux__spell(s, " + d%d * %lld", d < dim ? d : d - 1 + ni, (long long)x->stride[d]);
-    flux__spell(s, "];\n    }\n");
+            flux__emit(s, " + d%d * %lld", d < dim ? d : d - 1 + ni, (long long)x->stride[d]);
+    flux__emit(s, "];\n    }\n");
 }
 
 /* Scatter_add: each element of the result adds what belongs to its index, in the order of the
@@ -124,11 +124,11 @@ typedef struct flux__scatter {
 } flux__scatter;
 
 /* Declares id, index number `var`, and reports it if it is out of range. */
-static void flux__spell_index(flux__coder *c, const flux__scatter *h, const char *var) {
+static void flux__emit_index(flux__emitter *c, const flux__scatter *h, const char *var) {
     const flux__operand *index = &c->k->operand[1];
-    flux__spell(&c->s, "    const long long id = p%d[%lld", h->pi, (long long)index->offset);
-    flux__spell_number_at(&c->s, &index->shape, index->stride, var);
-    flux__spell(&c->s, "];\n"
+    flux__emit(&c->s, "    const long long id = p%d[%lld", h->pi, (long long)index->offset);
+    flux__emit_number_at(&c->s, &index->shape, index->stride, var);
+    flux__emit(&c->s, "];\n"
                 "    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = %s, p%d[3] = %d, "
                 "p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n", (long long)h->rows, h->pe, h->pe, var,
                 h->pe, h->dim, h->pe, (long long)h->rows, h->pe, h->pe);
@@ -138,33 +138,33 @@ enum { FLUX__SORT_PIECE = 2048, FLUX__SORT_WAYS = 4 };   /* keys of a block; run
 
 /* Makes the keys and sorts them in pieces of at most FLUX__SORT_PIECE, each by one block in its
    shared memory, with Batcher's bitonic sort (1968). */
-static void flux__code_sort_pieces(flux__coder *c, const flux__scatter *h) {
+static void flux__code_sort_pieces(flux__emitter *c, const flux__scatter *h) {
     int64_t piece = 64;
     while (piece < h->n && piece < FLUX__SORT_PIECE) piece *= 2;
     int half = (int)piece / 2, pieces = (int)((h->n + piece - 1) / piece);
     flux__listing *s = &c->s;
-    flux__spell(s, "    u64 *keys = (u64 *)p%d;\n    __shared__ u64 part[%lld];\n", h->keys,
+    flux__emit(s, "    u64 *keys = (u64 *)p%d;\n    __shared__ u64 part[%lld];\n", h->keys,
                 (long long)piece);
-    flux__spell_turns(c, pieces);
-    flux__spell(s, "    const long long first = (long long)turn * %lld;\n", (long long)piece);
-    flux__spell(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d) {\n", (long long)piece,
+    flux__emit_iterations(c, pieces);
+    flux__emit(s, "    const long long first = (long long)turn * %lld;\n", (long long)piece);
+    flux__emit(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d) {\n", (long long)piece,
                 half);
-    flux__spell(s, "    const long long i = first + at;\n    u64 key = ~(u64)0;\n"
+    flux__emit(s, "    const long long i = first + at;\n    u64 key = ~(u64)0;\n"
                 "    if (i < %lld) {\n", (long long)h->n);
-    flux__spell_index(c, h, "i");
-    flux__spell(s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n    }\n"
+    flux__emit_index(c, h, "i");
+    flux__emit(s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n    }\n"
                 "    part[at] = key;\n    }\n", (long long)h->rows, (long long)h->rows, h->bits);
-    flux__spell(s, "    __syncthreads();\n    for (int run = 2; run <= %lld; run *= 2)\n",
+    flux__emit(s, "    __syncthreads();\n    for (int run = 2; run <= %lld; run *= 2)\n",
                 (long long)piece);
-    flux__spell(s, "    for (int far = run / 2; far > 0; far /= 2) {\n"
+    flux__emit(s, "    for (int far = run / 2; far > 0; far /= 2) {\n"
                 "    const int i = (int)threadIdx.x;\n");
-    flux__spell(s, "    const int a = i / far * 2 * far + i %% far, b = a + far;\n"
+    flux__emit(s, "    const int a = i / far * 2 * far + i %% far, b = a + far;\n"
                 "    const u64 x = part[a], y = part[b];\n");
-    flux__spell(s, "    if ((x > y) == ((a & run) == 0)) part[a] = y, part[b] = x;\n"
+    flux__emit(s, "    if ((x > y) == ((a & run) == 0)) part[a] = y, part[b] = x;\n"
                 "    __syncthreads();\n    }\n");
-    flux__spell(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d)\n", (long long)piece,
+    flux__emit(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d)\n", (long long)piece,
                 half);
-    flux__spell(s, "    if (first + at < %lld) keys[first + at] = part[at];\n    __syncthreads();\n"
+    flux__emit(s, "    if (first + at < %lld) keys[first + at] = part[at];\n    __syncthreads();\n"
                 "    }\n", (long long)h->n);
     c->gk->next.threads = (unsigned)half, c->gk->next.grid[0] = flux__gpu_blocks(pieces);
 }
@@ -172,38 +172,39 @@ static void flux__code_sort_pieces(flux__coder *c, const flux__scatter *h) {
 /* Merges sorted runs of `run` keys into runs of FLUX__SORT_WAYS times as many, from offset
    `from` to offset `to`: a key moves by the number of smaller keys in the neighbouring runs,
    found by binary search. */
-static void flux__code_sort_merge(flux__coder *c, const flux__scatter *h, int64_t run, int64_t from,
+static void flux__code_sort_merge(flux__emitter *c, const flux__scatter *h, int64_t run,
+                                  int64_t from,
                                   int64_t to) {
     flux__listing *s = &c->s;
-    flux__spell(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
+    flux__emit(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
                 "    u64 *merged = (u64 *)p%d + %lld;\n", h->keys, (long long)from, h->keys,
                 (long long)to);
-    flux__spell(s, "    for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < %lld; "
+    flux__emit(s, "    for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < %lld; "
                 "i += (long long)gridDim.x * 256) {\n", (long long)h->n);
-    flux__spell(s, "    const u64 key = keys[i];\n    const long long first = i / %lld * %lld;\n",
+    flux__emit(s, "    const u64 key = keys[i];\n    const long long first = i / %lld * %lld;\n",
                 (long long)run * FLUX__SORT_WAYS, (long long)run * FLUX__SORT_WAYS);
-    flux__spell(s, "    const int own = (int)((i - first) / %lld);\n"
+    flux__emit(s, "    const int own = (int)((i - first) / %lld);\n"
                 "    long long at = first + (i - first) %% %lld;\n", (long long)run,
                 (long long)run);
-    flux__spell(s, "    for (int way = 0; way < %d; way++) {\n"
+    flux__emit(s, "    for (int way = 0; way < %d; way++) {\n"
                 "    long long low = first + way * %lldLL, start = low, high = low + %lld;\n",
                 FLUX__SORT_WAYS, (long long)run, (long long)run);
-    flux__spell(s, "    if (high > %lld) high = %lld;\n    if (way == own) continue;\n"
+    flux__emit(s, "    if (high > %lld) high = %lld;\n    if (way == own) continue;\n"
                 "    while (low < high) {\n", (long long)h->n, (long long)h->n);
-    flux__spell(s, "    const long long middle = (low + high) / 2;\n"
+    flux__emit(s, "    const long long middle = (low + high) / 2;\n"
                 "    if (keys[middle] < key) low = middle + 1;\n    else high = middle;\n    }\n");
-    flux__spell(s, "    at += low - start;\n    }\n    merged[at] = key;\n    }\n");
+    flux__emit(s, "    at += low - start;\n    }\n    merged[at] = key;\n    }\n");
     c->gk->next.threads = 256, c->gk->next.grid[0] = flux__gpu_blocks((h->n + 255) / 256);
 }
 
 /* The launches of a sort: pieces, then merges from one half of the scratch memory to the other. */
-static bool flux__code_sort(flux__coder *c, flux__scatter *h) {
+static bool flux__code_sort(flux__emitter *c, flux__scatter *h) {
     flux__code_sort_pieces(c, h);
-    bool ok = flux__coder_finish(c);
+    bool ok = flux__emitter_finish(c);
     for (int64_t run = FLUX__SORT_PIECE; ok && run < h->n; run *= FLUX__SORT_WAYS) {
         int64_t to = h->sorted ? 0 : h->n;
         flux__code_sort_merge(c, h, run, h->sorted, to);
-        ok = flux__coder_finish(c);
+        ok = flux__emitter_finish(c);
         h->sorted = to;
     }
     return ok;
@@ -211,31 +212,31 @@ static bool flux__code_sort(flux__coder *c, flux__scatter *h) {
 
 /* The head of a loop over the numbers q, in order, of the indices that equal this element's
    coordinate along dim. */
-static void flux__spell_meant(flux__coder *c, const flux__scatter *h) {
+static void flux__emit_meant(flux__emitter *c, const flux__scatter *h) {
     const flux__operand *index = &c->k->operand[1];
     flux__listing *s = &c->s;
     if (!h->sorts) {
-        flux__spell(s, "    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index,
+        flux__emit(s, "    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index,
                     (long long)h->n, h->pi, (long long)index->offset);
-        flux__spell_number_at(s, &index->shape, index->stride, "q");
-        flux__spell(s, "] != d%d) continue;\n", h->dim);
+        flux__emit_number_at(s, &index->shape, index->stride, "q");
+        flux__emit(s, "] != d%d) continue;\n", h->dim);
         return;
     }
-    flux__spell(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
+    flux__emit(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
                 "    long long at = 0, end = %lld;\n    while (at < end) {\n", h->keys,
                 (long long)h->sorted, (long long)h->n);
-    flux__spell(s, "    const long long middle = (at + end) / 2;\n"
+    flux__emit(s, "    const long long middle = (at + end) / 2;\n"
                 "    if (keys[middle] < (u64)d%d << %d) at = middle + 1;\n    else end = middle;\n"
                 "    }\n", h->dim, h->bits);
-    flux__spell(s, "    for (; at < %lld && keys[at] >> %d == (u64)d%d; at++) {\n", (long long)h->n,
+    flux__emit(s, "    for (; at < %lld && keys[at] >> %d == (u64)d%d; at++) {\n", (long long)h->n,
                 h->bits, h->dim);
-    flux__spell(s, "    const %s q = (%s)(keys[at] & %lluu);\n", c->index, c->index,
+    flux__emit(s, "    const %s q = (%s)(keys[at] & %lluu);\n", c->index, c->index,
                 (unsigned long long)(((uint64_t)1 << h->bits) - 1));
 }
 
 /* The adding launch of scatter_add: element o starts from the operand's and adds the source's
    elements of all indices that mean it. */
-static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__scatter *h) {
+static void flux__code_add(flux__emitter *c, const flux_tensor *t, const flux__scatter *h) {
     const flux__operand *x = &c->k->operand[0], *src = &c->k->operand[2],
         *index = &c->k->operand[1];
     int nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
@@ -243,82 +244,82 @@ static void flux__code_add(flux__coder *c, const flux_tensor *t, const flux__sca
     int64_t count = flux__count(&whole);
     flux__listing *s = &c->s;
     char at[64];
-    flux__spell_each(c, !h->sorts && h->n > count ? h->n : count);
+    flux__emit_each(c, !h->sorts && h->n > count ? h->n : count);
     if (!h->sorts) {                      /* thread o also checks index number o */
-        flux__spell(s, "    if (o < %lld) {\n", (long long)h->n);
-        flux__spell_index(c, h, "o");
-        flux__spell(s, "    }\n    if (o >= %lld) continue;\n", (long long)count);
+        flux__emit(s, "    if (o < %lld) {\n", (long long)h->n);
+        flux__emit_index(c, h, "o");
+        flux__emit(s, "    }\n    if (o >= %lld) continue;\n", (long long)count);
     }
-    flux__spell_coordinates(c, &whole);
-    flux__spell_zero(c, dtype);
+    flux__emit_coordinates(c, &whole);
+    flux__emit_zero(c, dtype);
     snprintf(at, sizeof at, "p%d[from]", h->px);
-    flux__spell(s, "    { const %s from = %lld", c->index, (long long)x->offset);
-    for (int d = 0; d < nd; d++) flux__spell(s, " + d%d * %lld", d, (long long)x->stride[d]);
-    flux__spell(s, ";\n    sum = ");
-    flux__spell_loaded(s, dtype, at);
-    flux__spell(s, "; }\n");
-    flux__spell_meant(c, h);
-    flux__spell(s, "    const %s from = %lld", c->index, (long long)src->offset);
+    flux__emit(s, "    { const %s from = %lld", c->index, (long long)x->offset);
+    for (int d = 0; d < nd; d++) flux__emit(s, " + d%d * %lld", d, (long long)x->stride[d]);
+    flux__emit(s, ";\n    sum = ");
+    flux__emit_loaded(s, dtype, at);
+    flux__emit(s, "; }\n");
+    flux__emit_meant(c, h);
+    flux__emit(s, "    const %s from = %lld", c->index, (long long)src->offset);
     for (int d = 0; d < nd; d++)
         if (d != h->dim)
-            flux__spell(s, " + d%d * %lld", d, (long long)src->stride[d < h->dim ? d : d - 1 + ni]);
-    flux__spell_number_at(s, &index->shape, src->stride + h->dim, "q");
+            flux__emit(s, " + d%d * %lld", d, (long long)src->stride[d < h->dim ? d : d - 1 + ni]);
+    flux__emit_number_at(s, &index->shape, src->stride + h->dim, "q");
     snprintf(at, sizeof at, "p%d[from]", h->ps);
-    flux__spell(s, ";\n    ");
-    flux__spell_add(c, dtype, at);
-    flux__spell(s, "\n    }\n");
-    flux__spell_result(c, h->po, dtype);
+    flux__emit(s, ";\n    ");
+    flux__emit_add(c, dtype, at);
+    flux__emit(s, "\n    }\n");
+    flux__emit_result(c, h->po, dtype);
 }
 
 /* So many comparisons with an index, by all threads together, are not worth a sort. */
 enum { FLUX__SCATTER_LOOKS = 1 << 20 };
 
 /* The kernel of scatter_add: a sort if the comparisons are too many, then the adding launch. */
-static bool flux__code_scatter(flux__coder *c, flux__kernel *k, const flux_tensor *t, int out) {
+static bool flux__code_scatter(flux__emitter *c, flux__kernel *k, const flux_tensor *t, int out) {
     flux__scatter h;
     flux_shape whole = flux__dims(t);
     memset(&h, 0, sizeof h);
     h.dim = (int)t->arg.i[0], h.n = flux__count(&k->operand[1].shape),
         h.rows = k->operand[0].shape.dim[h.dim];
-    h.px = flux__coder_slot(c, k->operand[0].src, t->dtype),
-        h.pi = flux__coder_slot(c, k->operand[1].src, FLUX_I64);
-    h.ps = flux__coder_slot(c, k->operand[2].src, t->dtype),
-        h.po = flux__coder_slot(c, out, t->dtype);
-    h.pe = flux__coder_param(c, 'e', 0, "long long *");
+    h.px = flux__emitter_slot(c, k->operand[0].src, t->dtype),
+        h.pi = flux__emitter_slot(c, k->operand[1].src, FLUX_I64);
+    h.ps = flux__emitter_slot(c, k->operand[2].src, t->dtype),
+        h.po = flux__emitter_slot(c, out, t->dtype);
+    h.pe = flux__emitter_param(c, 'e', 0, "long long *");
     h.sorts = h.n > FLUX__SCATTER_LOOKS / flux__count(&whole);
     if (h.sorts) {
         while ((int64_t)1 << h.bits < h.n) h.bits++;
-        h.keys = flux__coder_param(c, 's', 0, "long long *");
+        h.keys = flux__emitter_param(c, 's', 0, "long long *");
         /* more than one piece is merged from one half of the memory to the other */
         k->scratch = (size_t)h.n * (h.n > FLUX__SORT_PIECE ? 16 : 8);
         if (!flux__code_sort(c, &h)) return false;
     }
     flux__code_add(c, t, &h);
-    return flux__coder_finish(c);
+    return flux__emitter_finish(c);
 }
 
 /* Concatenation along arg.i[0]: an element comes from the first operand that ends beyond its
    coordinate. */
-static void flux__code_cat(flux__coder *c, const flux_tensor *t, int out) {
+static void flux__code_cat(flux__emitter *c, const flux_tensor *t, int out) {
     int dim = (int)t->arg.i[0];
     flux_shape whole = flux__dims(t);
     int64_t at = 0;
-    int po = flux__coder_slot(c, out, t->dtype);
-    flux__spell_each(c, flux__count(&whole));
-    flux__spell_coordinates(c, &whole);
+    int po = flux__emitter_slot(c, out, t->dtype);
+    flux__emit_each(c, flux__count(&whole));
+    flux__emit_coordinates(c, &whole);
     for (int i = 0; i < c->k->noperand; i++) {
         const flux__operand *o = &c->k->operand[i];
         int64_t n = dim < o->shape.ndim ? o->shape.dim[dim] : 1;
-        int p = flux__coder_slot(c, o->src, t->dtype);
-        flux__spell(&c->s, "    %sif (d%d < %lld) p%d[o] = p%d[%lld + (d%d - %lld) * %lld",
+        int p = flux__emitter_slot(c, o->src, t->dtype);
+        flux__emit(&c->s, "    %sif (d%d < %lld) p%d[o] = p%d[%lld + (d%d - %lld) * %lld",
                     i ? "else " : "", dim, (long long)(at + n), po, p, (long long)o->offset, dim,
                     (long long)at, (long long)(dim < o->shape.ndim ? o->stride[dim] : 0));
         for (int d = 0; d < o->shape.ndim; d++)
-            if (d != dim) flux__spell(&c->s, " + d%d * %lld", d, (long long)o->stride[d]);
-        flux__spell(&c->s, "];\n");
+            if (d != dim) flux__emit(&c->s, " + d%d * %lld", d, (long long)o->stride[d]);
+        flux__emit(&c->s, "];\n");
         at += n;
     }
-    flux__spell(&c->s, "    }\n");
+    flux__emit(&c->s, "    }\n");
 }
 
 /* The reverse of a strided view (as_strided_scatter): element o of the result gets the elements
@@ -326,7 +327,7 @@ static void flux__code_cat(flux__coder *c, const flux_tensor *t, int out) {
    only one, or the fill value if there is none. Loops go over the dims by falling stride;
    `rest` is the distance still to go, and a loop takes only indices that leave a rest which the
    dims behind can reach. A dim with a negative stride is counted from its other end. */
-static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
+static void flux__code_strided_scatter(flux__emitter *c, const flux_tensor *t, int out) {
     const flux__operand *x = &c->k->operand[0];
     int order[FLUX_MAX_DIMS], nd = 0, dtype = t->dtype;
     int64_t step[FLUX_MAX_DIMS], start = t->rel, reach = 0;
@@ -342,58 +343,58 @@ static void flux__code_spread(flux__coder *c, const flux_tensor *t, int out) {
         order[at] = d;
     }
     for (int i = 0; i < nd; i++) reach += step[order[i]] * (x->shape.dim[order[i]] - 1);
-    int px = flux__coder_slot(c, x->src, dtype), po = flux__coder_slot(c, out, dtype);
+    int px = flux__emitter_slot(c, x->src, dtype), po = flux__emitter_slot(c, out, dtype);
     flux__listing *s = &c->s;
-    flux__spell_each(c, flux__size(t));
-    flux__spell_zero(c, dtype);
+    flux__emit_each(c, flux__size(t));
+    flux__emit_zero(c, dtype);
     if (!add)
-        flux__spell(s, "    sum = (%s)p%d;\n", flux__class_types[flux__class_of(dtype)],
-                    flux__coder_param(c, 'f', 0, "double"));
+        flux__emit(s, "    sum = (%s)p%d;\n", flux__class_types[flux__class_of(dtype)],
+                    flux__emitter_param(c, 'f', 0, "double"));
     if (!empty)
-        flux__spell(s, "    const %s rest0 = o - (%lld);\n    if (rest0 >= 0 && rest0 <= %lld) {\n",
+        flux__emit(s, "    const %s rest0 = o - (%lld);\n    if (rest0 >= 0 && rest0 <= %lld) {\n",
                     c->index, (long long)start, (long long)reach);
     for (int i = 0; i < nd && !empty; i++) {
         int d = order[i];
         int64_t n = x->shape.dim[d];
         reach -= step[d] * (n - 1);
         if (step[d] == 0)
-            flux__spell(s, "    const %s rest%d = rest%d;\n"
+            flux__emit(s, "    const %s rest%d = rest%d;\n"
                         "    for (%s i%d = 0; i%d < %lld; i%d++) {\n", c->index, i + 1, i, c->index,
                         d, d, (long long)n, d);
         else {
-            flux__spell(s, "    for (%s i%d = rest%d > %lld ? (rest%d - %lld + %lld) / %lld : 0; "
+            flux__emit(s, "    for (%s i%d = rest%d > %lld ? (rest%d - %lld + %lld) / %lld : 0; "
                         "i%d < %lld && i%d * %lld <= rest%d; i%d++) {\n", c->index, d, i,
                         (long long)reach, i, (long long)reach, (long long)step[d] - 1,
                         (long long)step[d], d, (long long)n, d, (long long)step[d], i, d);
-            flux__spell(s, "    const %s rest%d = rest%d - i%d * %lld;\n", c->index, i + 1, i, d,
+            flux__emit(s, "    const %s rest%d = rest%d - i%d * %lld;\n", c->index, i + 1, i, d,
                         (long long)step[d]);
         }
     }
     if (!empty) {
         flux__listing at = { NULL, 0, 0, false };
-        flux__spell(s, "    if (rest%d == 0) ", nd);
-        flux__spell(&at, "p%d[%lld", px, (long long)x->offset);
+        flux__emit(s, "    if (rest%d == 0) ", nd);
+        flux__emit(&at, "p%d[%lld", px, (long long)x->offset);
         for (int i = 0; i < nd; i++) {
             int d = order[i];
             if (t->stride[d] < 0)
-                flux__spell(&at, " + (%lld - i%d) * %lld", (long long)x->shape.dim[d] - 1, d,
+                flux__emit(&at, " + (%lld - i%d) * %lld", (long long)x->shape.dim[d] - 1, d,
                             (long long)x->stride[d]);
-            else flux__spell(&at, " + i%d * %lld", d, (long long)x->stride[d]);
+            else flux__emit(&at, " + i%d * %lld", d, (long long)x->stride[d]);
         }
-        flux__spell(&at, "]");
+        flux__emit(&at, "]");
         if (at.failed) s->failed = true;
-        else if (add) flux__spell_add(c, dtype, at.text);
+        else if (add) flux__emit_add(c, dtype, at.text);
         else {
-            flux__spell(s, "sum = ");
-            flux__spell_loaded(s, dtype, at.text);
-            flux__spell(s, ";");
+            flux__emit(s, "sum = ");
+            flux__emit_loaded(s, dtype, at.text);
+            flux__emit(s, ";");
         }
         flux__free(at.text);
-        flux__spell(s, "\n");
-        for (int i = 0; i < nd; i++) flux__spell(s, "    }\n");
-        flux__spell(s, "    }\n");
+        flux__emit(s, "\n");
+        for (int i = 0; i < nd; i++) flux__emit(s, "    }\n");
+        flux__emit(s, "    }\n");
     }
-    flux__spell_result(c, po, dtype);
+    flux__emit_result(c, po, dtype);
 }
 
 FLUX__END_LEAN

@@ -99,17 +99,17 @@ static flux_tensor *flux__attend_node(const flux__attend *a, int n, flux_tensor 
 static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset,
                                       const flux_tensor *like, int64_t first,
                                       const flux_tensor *from) {
-    int64_t natural[FLUX_MAX_DIMS];
+    int64_t contiguous[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(like);
     s.dim[0] = first;
-    flux__natural(&s, natural);
+    flux__contiguous_strides(&s, contiguous);
     flux_tensor *y = flux__node_raw(FLUX__ATTENTION, (flux_dtype)in[0]->dtype, &s, in[0]->device,
                                     n);
     if (!y) return NULL;
     for (int i = 0; i < n; i++) flux__edge(&y->in[i], in[i]);
     flux__edge(&y->base, in[0]);
     y->offset = offset;
-    for (int i = 0; i < s.ndim; i++) y->stride[i] = natural[i];
+    for (int i = 0; i < s.ndim; i++) y->stride[i] = contiguous[i];
     if (from) memcpy(y->arg.i, from->arg.i, 2 * sizeof y->arg.i[0]);
     return flux__done(y);
 }

@@ -39,7 +39,7 @@ FLUX__BEGIN_LEAN
 typedef struct flux__map {
     flux_tensor **key;                    /* NULL: the slot is free */
     int *value;
-    int n, room;                          /* entries, at most half of room; room is 2^k or 0 */
+    int n, capacity;                          /* entries, at most half of room; room is 2^k or 0 */
 } flux__map;
 
 /* One contribution to a gradient, in a linked list: next is an index from 1, and 0 ends it. */
@@ -47,7 +47,7 @@ typedef struct flux__more { flux_tensor *x; int next; } flux__more;
 
 /* One frame of the depth-first search: a node, the operand to visit next, and whether threads may
    share the node. */
-typedef struct flux__way { flux_tensor *t; int next; bool shared; } flux__way;
+typedef struct flux__dfs_frame { flux_tensor *t; int next; bool shared; } flux__dfs_frame;
 
 typedef struct flux__walk {
     flux_tensor **node, **grad;           /* numbered nodes, operands first; their gradients */
@@ -60,9 +60,9 @@ typedef struct flux__walk {
                                              flux__join_slices: a ring, the next at ncat & 7 */
     int ncat;
     bool *wanted;                         /* by node: it depends on a tensor that was asked for */
-    int n, room;                          /* nodes numbered; capacity of node */
-    flux__way *way;                       /* the search's stack, the loss first */
-    int top, way_room;
+    int n, capacity;                          /* nodes numbered; capacity of node */
+    flux__dfs_frame *frame;                       /* the search's stack, the loss first */
+    int top, frame_capacity;
     flux__map shared;                     /* numbers of the nodes that threads may share */
     uint32_t id;                          /* walk_mark of nodes that hold their own number */
     bool whole;                           /* also follows edges behind nodes of FLUX_NOGRAD,
@@ -72,8 +72,8 @@ typedef struct flux__walk {
 /* The value slot of t, or the free slot in which t would be put. The map must have room for one. */
 static FLUX__INLINE int *flux__map_slot(const flux__map *m, const flux_tensor *t) {
     uint64_t hash = ((uint64_t)(uintptr_t)t >> 4) * 0x9e3779b97f4a7c15u;
-    int i = (int)(hash >> 33) & (m->room - 1);
-    while (m->key[i] && m->key[i] != t) i = (i + 1) & (m->room - 1);
+    int i = (int)(hash >> 33) & (m->capacity - 1);
+    while (m->key[i] && m->key[i] != t) i = (i + 1) & (m->capacity - 1);
     return &m->value[i];
 }
 
@@ -81,17 +81,17 @@ static FLUX__INLINE int *flux__map_slot(const flux__map *m, const flux_tensor *t
    was told. */
 static bool flux__map_grow(flux__map *m) {
     flux__map big;
-    if (m->n * 2 < m->room) return true;
-    big.room = m->room ? m->room * 2 : 64;
+    if (m->n * 2 < m->capacity) return true;
+    big.capacity = m->capacity ? m->capacity * 2 : 64;
     big.n = m->n;
-    big.key = (flux_tensor **)flux__zalloc((size_t)big.room * sizeof *big.key);
-    big.value = (int *)flux__malloc((size_t)big.room * sizeof *big.value);
+    big.key = (flux_tensor **)flux__zalloc((size_t)big.capacity * sizeof *big.key);
+    big.value = (int *)flux__malloc((size_t)big.capacity * sizeof *big.value);
     if (!big.key || !big.value) {
         flux__free(big.key);
         flux__free(big.value);
         return false;
     }
-    for (int i = 0; i < m->room; i++)
+    for (int i = 0; i < m->capacity; i++)
         if (m->key[i]) {
             int *slot = flux__map_slot(&big, m->key[i]);
             *slot = m->value[i];
@@ -104,7 +104,7 @@ static bool flux__map_grow(flux__map *m) {
 
 /* The number of t, or -1 when it has none. */
 static FLUX__O2 int flux__map_get(const flux__map *m, const flux_tensor *t) {
-    if (!m->room) return -1;
+    if (!m->capacity) return -1;
     int *slot = flux__map_slot(m, t);
     return m->key[slot - m->value] ? *slot : -1;
 }
@@ -154,17 +154,18 @@ static bool flux__walk_start(flux__walk *w) {
 
 /* Pushes t on the search's stack. False: an error was told. */
 static FLUX__INLINE bool flux__walk_push(flux__walk *w, flux_tensor *t, bool shared) {
-    flux__way *way = (flux__way *)flux__grow(w->way, &w->way_room, w->top + 1, sizeof *way);
-    if (!way) return false;
-    w->way = way, way += w->top++;
-    way->t = t, way->next = 0, way->shared = shared;
+    flux__dfs_frame *frame = (flux__dfs_frame *)flux__grow(w->frame, &w->frame_capacity, w->top + 1,
+                                                           sizeof *frame);
+    if (!frame) return false;
+    w->frame = frame, frame += w->top++;
+    frame->t = t, frame->next = 0, frame->shared = shared;
     return true;
 }
 
 /* Gives t the next number. shared: threads may share t, so the number goes into the map. refs:
    the edges to t seen so far, kept in a whole walk. False: an error was told. */
 static FLUX__INLINE bool flux__walk_number(flux__walk *w, flux_tensor *t, bool shared, int refs) {
-    flux_tensor **node = (flux_tensor **)flux__grow(w->node, &w->room, w->n + 1, sizeof *node);
+    flux_tensor **node = (flux_tensor **)flux__grow(w->node, &w->capacity, w->n + 1, sizeof *node);
     if (!node) return false;
     w->node = node;
     if (w->whole) {
@@ -190,11 +191,11 @@ static FLUX__O2 bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
     if (k >= 0) return true;
     if (!flux__walk_push(w, loss, k == -2)) return false;
     while (w->top) {
-        flux__way *way = &w->way[w->top - 1];
-        flux_tensor *t = way->t, *x = NULL;
+        flux__dfs_frame *frame = &w->frame[w->top - 1];
+        flux_tensor *t = frame->t, *x = NULL;
         const int n = w->whole ? t->nin : flux__behind(t);
-        for (k = 0; way->next < n && k >= 0;) {
-            x = t->in[way->next++];
+        for (k = 0; frame->next < n && k >= 0;) {
+            x = t->in[frame->next++];
             k = flux__walk_get(w, x);
             if (k < 0 && x->nin == 0) {
                 if (!flux__walk_number(w, x, k == -2, 1)) return false;
@@ -202,7 +203,7 @@ static FLUX__O2 bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
             } else if (k >= 0 && w->whole) w->refs[k]++;
         }
         if (k < 0 ? !flux__walk_push(w, x, k == -2)
-                  : (w->top--, !flux__walk_number(w, t, way->shared, w->top > 0))) return false;
+                  : (w->top--, !flux__walk_number(w, t, frame->shared, w->top > 0))) return false;
     }
     return true;
 }
@@ -225,18 +226,19 @@ static void flux__mark_wanted(flux__walk *w, const flux_grads *g) {
    Instead the gradients of slices that don't overlap are concatenated, and a sum of products
    becomes one product of the concatenated factors. */
 
-/* The dim along which y is a slice, from *start on, with zeros around it (a FLUX__SPREAD of a
+/* The dim along which y is a slice, from *start on, with zeros around it (a
+   FLUX__AS_STRIDED_SCATTER of a
    contiguous range of one dim); -1 if y is not such. */
-static int flux__slab_dim(const flux_tensor *y, int64_t *start) {
+static int flux__slice_part_dim(const flux_tensor *y, int64_t *start) {
     flux_shape s = flux__dims(y);
-    int64_t natural[FLUX_MAX_DIMS];
+    int64_t contiguous[FLUX_MAX_DIMS];
     int dim = -1;
-    if (y->op != FLUX__SPREAD || !y->nin || y->arg.i[0] || y->arg.i[1] ||
+    if (y->op != FLUX__AS_STRIDED_SCATTER || !y->nin || y->arg.i[0] || y->arg.i[1] ||
         y->in[0]->ndim != s.ndim || !flux__size(y)) return -1;
-    flux__natural(&s, natural);
+    flux__contiguous_strides(&s, contiguous);
     for (int d = 0; d < s.ndim; d++) {
-        int64_t n = y->in[0]->dim[d], first = y->rel / natural[d] % s.dim[d];
-        if ((n > 1 && y->stride[d] != natural[d]) || first + n > s.dim[d]) return -1;
+        int64_t n = y->in[0]->dim[d], first = y->rel / contiguous[d] % s.dim[d];
+        if ((n > 1 && y->stride[d] != contiguous[d]) || first + n > s.dim[d]) return -1;
         if (n == s.dim[d]) continue;
         if (dim >= 0) return -1;
         dim = d;
@@ -246,10 +248,10 @@ static int flux__slab_dim(const flux_tensor *y, int64_t *start) {
 }
 
 /* A slice and where it starts along the common dim. */
-typedef struct flux__slab { int64_t start; flux_tensor *x; } flux__slab;
+typedef struct flux__slice_part { int64_t start; flux_tensor *x; } flux__slice_part;
 
-static int flux__slab_order(const void *a, const void *b) {
-    int64_t x = ((const flux__slab *)a)->start, y = ((const flux__slab *)b)->start;
+static int flux__slice_part_order(const void *a, const void *b) {
+    int64_t x = ((const flux__slice_part *)a)->start, y = ((const flux__slice_part *)b)->start;
     return x < y ? -1 : x > y;
 }
 
@@ -258,32 +260,32 @@ static int flux__slab_order(const void *a, const void *b) {
    such slice, or if two overlap. */
 static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
     int64_t start = 0, at = 0;
-    int dim = flux__slab_dim(xs[0], &start), count = 0;
+    int dim = flux__slice_part_dim(xs[0], &start), count = 0;
     for (int i = 1; i < n; i++)
-        if (dim < 0 || xs[i]->dtype != xs[0]->dtype || flux__slab_dim(xs[i], &start) != dim)
+        if (dim < 0 || xs[i]->dtype != xs[0]->dtype || flux__slice_part_dim(xs[i], &start) != dim)
             return NULL;
-    flux__slab *slab = (flux__slab *)flux__malloc((size_t)n * sizeof *slab);
+    flux__slice_part *slice = (flux__slice_part *)flux__malloc((size_t)n * sizeof *slice);
     flux_tensor **part = (flux_tensor **)flux__malloc((size_t)(2 * n + 1) * sizeof *part),
         *y = NULL;
     flux_shape gap = flux__dims(xs[0]);
     int64_t end = gap.dim[dim];
-    for (int i = 0; i < n && slab && part; i++) {
-        slab[i].x = xs[i]->in[0];
-        flux__slab_dim(xs[i], &slab[i].start);
+    for (int i = 0; i < n && slice && part; i++) {
+        slice[i].x = xs[i]->in[0];
+        flux__slice_part_dim(xs[i], &slice[i].start);
     }
-    if (slab && part) qsort(slab, (size_t)n, sizeof *slab, flux__slab_order);
-    for (int i = 0; i <= n && slab && part && at >= 0; i++) {
-        gap.dim[dim] = (i < n ? slab[i].start : end) - at;
+    if (slice && part) qsort(slice, (size_t)n, sizeof *slice, flux__slice_part_order);
+    for (int i = 0; i <= n && slice && part && at >= 0; i++) {
+        gap.dim[dim] = (i < n ? slice[i].start : end) - at;
         if (gap.dim[dim] > 0)
             part[count++] = flux__move(flux_full_shape(gap, 0, (flux_dtype)xs[0]->dtype),
                                        xs[0]->device);
         if (i == n) break;
-        part[count++] = slab[i].x;
-        at = gap.dim[dim] < 0 ? -1 : slab[i].start + slab[i].x->dim[dim];
+        part[count++] = slice[i].x;
+        at = gap.dim[dim] < 0 ? -1 : slice[i].start + slice[i].x->dim[dim];
     }
-    if (slab && part && at >= 0) y = flux__cat_many(dim, count, part);
+    if (slice && part && at >= 0) y = flux__cat_many(dim, count, part);
     if (y && dim > 0 && dim == y->ndim - 1) w->cat[w->ncat++ & 7] = y;
-    flux__free(slab);
+    flux__free(slice);
     flux__free(part);
     return y;
 }
@@ -429,7 +431,7 @@ static void flux__walk_free(flux__walk *w) {
     flux__free(w->more);
     flux__free(w->wanted);
     flux__free(w->refs);
-    flux__free(w->way);
+    flux__free(w->frame);
     flux__map_free(&w->shared);
 }
 

@@ -41,7 +41,7 @@ struct flux_grads {
     int n;                                /* how many tensors were asked for */
     bool used;                            /* flux_update has used the gradients up */
     flux_tensor **of, **grad;             /* the n tensors asked for; their gradients, NULL: none */
-    flux__pairs number;                   /* index of each tensor, from 1, if there are more than
+    flux__hashmap number;                   /* index of each tensor, from 1, if there are more than
                                              FLUX__FEW_ASKED */
 };
 enum { FLUX__FEW_ASKED = 16 };            /* up to so many tensors are searched one by one */
@@ -54,8 +54,8 @@ static void flux__grads_free(flux_grads *g) {
     flux_release(g->loss);
     flux__free(g->of);
     flux__free(g->grad);
-    flux__pairs_free(&g->number);
-    flux__bury(g);
+    flux__hashmap_free(&g->number);
+    flux__quarantine(g);
 }
 
 /* A tensor of x's shape, dtype and device with v in every element. */
@@ -125,7 +125,8 @@ static bool flux__rounds_once(const flux_tensor *y) {
         return true;
     case FLUX__OP_ADD: case FLUX__OP_SUB: case FLUX__OP_SUBMAX: case FLUX__OP_NEG:
     case FLUX__OP_ABS: case FLUX__OP_MAX2: case FLUX__OP_MIN2: case FLUX__OP_WHERE:
-    case FLUX__OP_RELU: case FLUX__OP_GATE: case FLUX__OP_EXP: case FLUX__OP_LOG: return true;
+    case FLUX__OP_RELU: case FLUX__OP_RELU_BACKWARD: case FLUX__OP_EXP: case FLUX__OP_LOG:
+        return true;
     default: return false;
     }
 }
@@ -259,7 +260,7 @@ static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {
 
 /* The gradient of an as_strided view by its operand: an as_strided_scatter of g into zeros, with
    sums where positions may coincide. */
-static flux_tensor *flux__strided_gradient(flux_tensor *y, flux_tensor *g) {
+static flux_tensor *flux__as_strided_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]);
     int64_t step[FLUX_MAX_DIMS], reach[FLUX_MAX_DIMS];
     bool meet = false;
@@ -281,12 +282,12 @@ static flux_tensor *flux__strided_gradient(flux_tensor *y, flux_tensor *g) {
         covered += (y->dim[least] - 1) * a;
         reach[least] = 1;
     }
-    return flux__spread(g, &s, y->rel, step, 0, meet);
+    return flux__as_strided_scatter(g, &s, y->rel, step, 0, meet);
 }
 
 /* The gradient of an as_strided_scatter by the tensor that was put in: the strided view of g at
    its positions. g is copied if it is not contiguous. */
-static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
+static flux_tensor *flux__as_strided_scatter_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]), order = flux__dims(y);
     int64_t offset, have[FLUX_MAX_DIMS];
     flux_tensor *base = flux__layout(g, &offset, have);
@@ -294,7 +295,7 @@ static flux_tensor *flux__spread_gradient(flux_tensor *y, flux_tensor *g) {
         g = flux_copy(g);
         base = g;
     }
-    return g ? flux__strided(g, &s, y->rel, y->stride, y->rel, y->stride, base) : NULL;
+    return g ? flux__as_strided(g, &s, y->rel, y->stride, y->rel, y->stride, base) : NULL;
 }
 
 /* Into how many parts the sum over n samples is split, for a result of so many elements: the
@@ -325,7 +326,7 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
            (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE))
         win = win->in[0];
     /* else the window view that the forward product used */
-    if (!win || win->op != FLUX__STRIDED) win = flux__windows(flux__pad_window(x, w, 0), w);
+    if (!win || win->op != FLUX__AS_STRIDED) win = flux__windows(flux__pad_window(x, w, 0), w);
     flux_shape s = win ? flux__dims(win) : flux__shape(NULL, 0);
     s.ndim = 2 * nd;
     s.dim[s.ndim++] = in;
@@ -517,12 +518,12 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__REDUCE: out[0] = flux__reduce_gradient(y, g); break;
     case FLUX__RESHAPE: out[0] = flux_reshape_to(g, flux__dims(y->in[0])); break;
     case FLUX__PERMUTE: out[0] = flux__unpermute(y, g); break;
-    case FLUX__STRIDED: out[0] = flux__strided_gradient(y, g); break;
+    case FLUX__AS_STRIDED: out[0] = flux__as_strided_gradient(y, g); break;
     case FLUX__BROADCAST: out[0] = flux__unbroadcast(g, y->in[0]); break;
     case FLUX__MATMUL: flux__matmul_gradient(y, g, bits, out); break;
     case FLUX__GATHER:
     case FLUX__SCATTER: flux__index_gradient(y, g, need, out); break;
-    case FLUX__SPREAD: out[0] = flux__spread_gradient(y, g); break;
+    case FLUX__AS_STRIDED_SCATTER: out[0] = flux__as_strided_scatter_gradient(y, g); break;
     case FLUX__CAT: flux__cat_gradient(y, g, need, out); break;
     case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
     case FLUX__ATTENTION: flux__attention_gradient(y, g, need, out); break;

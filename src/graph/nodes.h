@@ -47,7 +47,7 @@ enum flux__op {
     FLUX__VIEWS,
     FLUX__RESHAPE = FLUX__VIEWS,
     FLUX__PERMUTE,                        /* arg.i: order */
-    FLUX__STRIDED,                        /* as_strided: rel and arg.i are offset and strides in
+    FLUX__AS_STRIDED,                        /* as_strided: rel and arg.i are offset and strides in
                                              the operand as if that were contiguous */
     FLUX__BROADCAST,
     FLUX__DETACH,
@@ -58,8 +58,9 @@ enum flux__op {
     FLUX__VIEWS_END,
     FLUX__MATMUL = FLUX__VIEWS_END,
     FLUX__GATHER, FLUX__SCATTER,          /* arg.i: dim */
-    FLUX__SPREAD,                         /* as_strided_scatter: the operand is added into zeros,
-                                             or put into a fill value: see flux__spread */
+    FLUX__AS_STRIDED_SCATTER,                         /* as_strided_scatter: the operand is added into zeros,
+                                             or put into a fill value: see
+                                             flux__as_strided_scatter */
     FLUX__CAT,                            /* arg.i: dim */
     FLUX__MOVE,                           /* to another device */
     FLUX__ATTEND,                         /* arg.i: heads, causal, 1 for the gradients' kernel */
@@ -100,7 +101,7 @@ static bool flux__unedge(flux_tensor *x) {
 
 /* Frees t and all nodes that only freed nodes refer to. Dead nodes are chained by base, so that a
    long graph needs no recursion. Nodes go to the thread's free list, but in debug builds to
-   flux__bury, which notices a later use. */
+   flux__quarantine, which notices a later use. */
 static void flux__tensor_free(flux_tensor *t) {
     flux__thread *self = flux__self();
     flux_tensor *dead = t, *base = t->base;
@@ -128,7 +129,7 @@ static void flux__tensor_free(flux_tensor *t) {
             t->base = self->spare;
             self->spare = t;
             self->nspare++;
-        } else flux__bury(t);
+        } else flux__quarantine(t);
     }
 }
 
@@ -317,7 +318,7 @@ FLUX_DEF flux_tensor *flux__number(double value) {
 }
 
 /* The strides of a contiguous tensor of shape s, dim 0 fastest. */
-static void flux__natural(const flux_shape *s, int64_t *stride) {
+static void flux__contiguous_strides(const flux_shape *s, int64_t *stride) {
     int64_t step = 1;
     for (int i = 0; i < s->ndim; i++) {
         stride[i] = step;
@@ -331,7 +332,7 @@ static flux_tensor *flux__layout(flux_tensor *x, int64_t *offset, int64_t *strid
     if (!FLUX__IS_VIEW(x)) {
         flux_shape s = flux__dims(x);
         *offset = 0;
-        flux__natural(&s, stride);
+        flux__contiguous_strides(&s, stride);
         return x;
     }
     *offset = x->offset;

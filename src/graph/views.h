@@ -11,7 +11,7 @@
 /* ---------------------------------------------------------------------- graph/views.h
    Views and other rearrangements. Reshape, permute, slice, flip, broadcast and
    detach show the elements of another tensor by offset and strides and copy
-   nothing; flux__strided is as_strided, and flux__spread its reverse,
+   nothing; flux__as_strided is as_strided, and flux__as_strided_scatter its reverse,
    as_strided_scatter. Concatenation, stacking, gather, scatter_add and tuples
    follow, and the queries of shape and dtype.
 
@@ -89,7 +89,7 @@ FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
                                          (long long)flux__count(&s));
     flux_shape from = flux__dims(x);
     flux_tensor *base = flux__layout(x, &offset, have);
-    if (n == 0) flux__natural(&s, want);
+    if (n == 0) flux__contiguous_strides(&s, want);
     else if (!flux__reshape_strides(&from, have, &s, want)) {
         int h = flux__hide();
         flux_tensor *same = flux__is_number(x)
@@ -146,12 +146,13 @@ FLUX_DEF flux_tensor *flux_transpose(flux_tensor *x) {
 }
 
 /* as_strided: the view of shape s whose elements lie in `base` from start_at by stride_at. rel
-   and step say the same positions in x as if x were contiguous; the gradient, a FLUX__SPREAD,
+   and step say the same positions in x as if x were contiguous; the gradient, a
+   FLUX__AS_STRIDED_SCATTER,
    needs them. */
-static flux_tensor *flux__strided(flux_tensor *x, const flux_shape *s, int64_t rel,
+static flux_tensor *flux__as_strided(flux_tensor *x, const flux_shape *s, int64_t rel,
                                   const int64_t *step, int64_t start_at, const int64_t *stride_at,
                                   flux_tensor *base) {
-    flux_tensor *y = flux__view(FLUX__STRIDED, x, s, base, start_at, stride_at);
+    flux_tensor *y = flux__view(FLUX__AS_STRIDED, x, s, base, start_at, stride_at);
     if (!y) return NULL;
     y->rel = rel;
     for (int i = 0; i < s->ndim; i++) y->arg.i[i] = step[i];
@@ -167,20 +168,20 @@ static bool flux__check_dim(const char *call, const flux_tensor *x, int dim) {
 /* The view of shape s whose index i along dim d is x's index start[d] + i * step[d]. */
 static flux_tensor *flux__walk_view(flux_tensor *x, const int64_t *start, const int64_t *step,
                                     const flux_shape *s) {
-    int64_t natural[FLUX_MAX_DIMS], have[FLUX_MAX_DIMS], rel = 0, offset, rels[FLUX_MAX_DIMS],
+    int64_t contiguous[FLUX_MAX_DIMS], have[FLUX_MAX_DIMS], rel = 0, offset, rels[FLUX_MAX_DIMS],
         want[FLUX_MAX_DIMS];
     flux_shape from = flux__dims(x);
-    flux__natural(&from, natural);
+    flux__contiguous_strides(&from, contiguous);
     flux_tensor *base = flux__layout(x, &offset, have);
     for (int d = 0; d < x->ndim; d++) {
-        rel += start[d] * natural[d];
+        rel += start[d] * contiguous[d];
         offset += start[d] * have[d];
         /* the step along a dim of size 1 may be huge: it is left 0 */
         const bool walks = s->dim[d] > 1;
-        rels[d] = walks ? step[d] * natural[d] : 0;
+        rels[d] = walks ? step[d] * contiguous[d] : 0;
         want[d] = walks ? step[d] * have[d] : 0;
     }
-    return flux__strided(x, s, rel, rels, offset, want, base);
+    return flux__as_strided(x, s, rel, rels, offset, want, base);
 }
 
 /* The view of indices start, start + step, ... below stop along dim. A slice of everything is x
@@ -328,9 +329,9 @@ FLUX_DEF flux_tensor *flux_detach(flux_tensor *x) {
 /* as_strided_scatter, the reverse of a strided view: a tensor of shape s filled with `fill`, in
    which x's elements stand at the positions that start at rel and go by step, both counted in the
    contiguous result. meet: positions may coincide, so elements are added up. */
-static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t rel,
+static flux_tensor *flux__as_strided_scatter(flux_tensor *x, const flux_shape *s, int64_t rel,
                                  const int64_t *step, double fill, bool meet) {
-    flux_tensor *y = flux__node(FLUX__SPREAD, (flux_dtype)x->dtype, s, x, NULL, NULL);
+    flux_tensor *y = flux__node(FLUX__AS_STRIDED_SCATTER, (flux_dtype)x->dtype, s, x, NULL, NULL);
     if (!y) return NULL;
     y->rel = rel;
     y->arg.num = fill;
@@ -344,7 +345,7 @@ static flux_tensor *flux__spread(flux_tensor *x, const flux_shape *s, int64_t re
 FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi) {
     if (!flux__check_operands("pad", 1, &x)) return NULL;
     flux_shape s = flux__dims(x);
-    int64_t natural[FLUX_MAX_DIMS], rel = 0;
+    int64_t contiguous[FLUX_MAX_DIMS], rel = 0;
     bool none = true;
     if (lo.ndim < 0 || hi.ndim < 0 || lo.ndim > s.ndim || hi.ndim > s.ndim)
         return (flux_tensor *)flux__fail("pad: %d dims to pad, but x is %s",
@@ -360,9 +361,9 @@ FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, f
     }
     if (none) return x;
     if (!flux__check_shape("pad", &s)) return NULL;
-    flux__natural(&s, natural);
-    for (int i = 0; i < lo.ndim; i++) rel += lo.dim[i] * natural[i];
-    return flux__spread(x, &s, rel, natural, value, false);
+    flux__contiguous_strides(&s, contiguous);
+    for (int i = 0; i < lo.ndim; i++) rel += lo.dim[i] * contiguous[i];
+    return flux__as_strided_scatter(x, &s, rel, contiguous, value, false);
 }
 
 /* flux_pad_by with both sides in one list: lo and hi of dim 0, of dim 1, ... */

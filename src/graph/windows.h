@@ -115,18 +115,18 @@ static int64_t flux__window_step(int64_t stride, int64_t by, int64_t n) {
    contiguous padded image. */
 static flux_shape flux__window_dims(const flux__window *w, const flux_shape *image, int64_t *step) {
     flux_shape s = flux__shape(NULL, 0);
-    int64_t natural[FLUX_MAX_DIMS];
-    flux__natural(image, natural);
+    int64_t contiguous[FLUX_MAX_DIMS];
+    flux__contiguous_strides(image, contiguous);
     for (int i = 0; i < w->nd; i++) {
-        step[s.ndim] = flux__window_step(natural[i], w->dilation[i], w->size[i]);
+        step[s.ndim] = flux__window_step(contiguous[i], w->dilation[i], w->size[i]);
         s.dim[s.ndim++] = w->size[i];
     }
     for (int i = 0; i < w->nd; i++) {
-        step[s.ndim] = flux__window_step(natural[i], w->stride[i], w->out[i]);
+        step[s.ndim] = flux__window_step(contiguous[i], w->stride[i], w->out[i]);
         s.dim[s.ndim++] = w->out[i];
     }
     for (int i = w->nd; i < image->ndim; i++) {
-        step[s.ndim] = natural[i];
+        step[s.ndim] = contiguous[i];
         s.dim[s.ndim++] = image->dim[i];
     }
     return s;
@@ -144,7 +144,7 @@ static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
         want[w->nd + i] = flux__window_step(have[i], w->stride[i], w->out[i]);
     }
     for (int i = w->nd; i < image.ndim; i++) want[w->nd + i] = have[i];
-    return flux__strided(x, &s, 0, step, offset, want, base);
+    return flux__as_strided(x, &s, 0, step, offset, want, base);
 }
 
 /* Reads the options of a convolution into w (all but out), and moves x and weight to one device.
@@ -264,11 +264,13 @@ FLUX_DEF flux_tensor *flux_crosscor_with(flux_conv_opts o) {
 
 /* A convolution's gradient by its input, of spatial dims `size`, where windows lie apart or
    channels are few: one product of g and the transposed weight gives the contribution of each
-   window, and FLUX__SPREAD adds these up (col2im). w is the forward convolution's window. */
+   window, and FLUX__AS_STRIDED_SCATTER adds these up (col2im). w is the forward convolution's
+   window. */
 static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const int64_t *size,
                                      const flux__window *w, int groups, bool flip) {
     int nd = w->nd;
-    int64_t natural[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS], taps = flux__product(weight->dim, nd + 1),
+    int64_t contiguous[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS],
+            taps = flux__product(weight->dim, nd + 1),
         out = weight->dim[nd + 1] / groups;
     flux_shape s = flux__dims(g), image = s;
     flux_tensor *kernel = flip ? flux__flip_kernel(weight, nd) : weight, *y;
@@ -284,17 +286,17 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     image.dim[nd] = s.dim[2 * nd] = flux__times(weight->dim[nd], groups);
     s.dim[2 * nd + 1] = image.dim[nd + 1], s.ndim = 2 * nd + 2;
     if (!flux__check_shape("conv", &image)) return NULL;
-    flux__natural(&image, natural);
+    flux__contiguous_strides(&image, contiguous);
     for (int i = 0; i < nd; i++) {
-        step[i] = flux__window_step(natural[i], w->stride[i], w->out[i]);
-        step[nd + i] = flux__window_step(natural[i], w->dilation[i], w->size[i]);
+        step[i] = flux__window_step(contiguous[i], w->stride[i], w->out[i]);
+        step[nd + i] = flux__window_step(contiguous[i], w->dilation[i], w->size[i]);
     }
-    step[2 * nd] = natural[nd], step[2 * nd + 1] = natural[nd + 1];
+    step[2 * nd] = contiguous[nd], step[2 * nd + 1] = contiguous[nd + 1];
     kernel = flux_transpose(flux_reshape(kernel, taps, out, groups));
     y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]),
                     kernel);
     y = y ? flux_reshape_to(y, s) : NULL;
-    y = y ? flux__spread(y, &image, 0, step, 0, meet) : NULL;
+    y = y ? flux__as_strided_scatter(y, &image, 0, step, 0, meet) : NULL;
     for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w->lo[i], w->lo[i] + size[i]);
     return y;
 }
@@ -316,7 +318,7 @@ static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight,
 static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const int64_t *size,
                                     const flux__window *w, int groups, bool flip) {
     int nd = w->nd;
-    int64_t natural[FLUX_MAX_DIMS], rel = 0, each = weight->dim[nd],
+    int64_t contiguous[FLUX_MAX_DIMS], rel = 0, each = weight->dim[nd],
         out = weight->dim[nd + 1] / groups;
     flux_shape s = flux__dims(g), parts = flux__shape(weight->dim, nd + 3),
         order = flux__shape(NULL, nd + 3), whole;
@@ -332,12 +334,12 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
         spread = spread || s.dim[i] != g->dim[i];
     }
     if (!flux__check_shape("conv", &s)) return NULL;
-    flux__natural(&s, natural);
+    flux__contiguous_strides(&s, contiguous);
     for (int i = 0; i < nd; i++) {
-        rel += ((w->size[i] - 1) * w->dilation[i] - w->lo[i]) * natural[i];
-        natural[i] = flux__window_step(natural[i], w->stride[i], w->out[i]);
+        rel += ((w->size[i] - 1) * w->dilation[i] - w->lo[i]) * contiguous[i];
+        contiguous[i] = flux__window_step(contiguous[i], w->stride[i], w->out[i]);
     }
-    o.x = spread ? flux__spread(g, &s, rel, natural, 0, false) : g;
+    o.x = spread ? flux__as_strided_scatter(g, &s, rel, contiguous, 0, false) : g;
     parts.dim[nd] = each, parts.dim[nd + 1] = out, parts.dim[nd + 2] = groups;
     for (int i = 0; i < nd + 3; i++) order.dim[i] = i == nd ? nd + 1 : i == nd + 1 ? nd : i;
     whole = flux__dims(weight);

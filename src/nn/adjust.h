@@ -98,9 +98,9 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
     flux__adjusting *w = (flux__adjusting *)user;
     (void)path, (void)owner;
     for (int i = 0; i < w->s->nspots && trained; i++) {
-        const flux__spot *spot = &w->s->spot[i];
-        if (spot->slot != slot && w->s->leaf[spot->leaf].p != *slot) continue;
-        flux__adjust_leaf(w->s, spot->leaf, w->o);
+        const flux__param_ref *ref = &w->s->ref[i];
+        if (ref->slot != slot && w->s->leaf[ref->leaf].p != *slot) continue;
+        flux__adjust_leaf(w->s, ref->leaf, w->o);
         w->found++;
         return;
     }
@@ -335,7 +335,7 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
         if (s->scaling) f(&s->scaling, "loss_scale", false, NULL, user);
     }
     for (int i = 0; i < s->nleaves; i++) {
-        flux__trainee *l = &s->leaf[i];
+        flux__trained_param *l = &s->leaf[i];
         flux__show_state(s, i, f, user);
         if (l->master) {
             if (!l->master_seen) flux_assign(&l->master_seen, l->master);
@@ -356,15 +356,15 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
 
 /* Copies places and leaves of `from`, which share its tensors but not its paths. */
 static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
-    s->spot = (flux__spot *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->spot);
-    s->leaf = (flux__trainee *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->leaf);
-    if (!s->spot || !s->leaf) return false;
+    s->ref = (flux__param_ref *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->ref);
+    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->leaf);
+    if (!s->ref || !s->leaf) return false;
     for (int i = 0; i < from->nspots; i++) {
-        s->spot[i] = from->spot[i];
-        s->spot[i].path = (char *)flux__malloc(strlen(from->spot[i].path) + 1);
+        s->ref[i] = from->ref[i];
+        s->ref[i].path = (char *)flux__malloc(strlen(from->ref[i].path) + 1);
         s->nspots = i + 1;
-        if (!s->spot[i].path) return false;
-        strcpy(s->spot[i].path, from->spot[i].path);
+        if (!s->ref[i].path) return false;
+        strcpy(s->ref[i].path, from->ref[i].path);
     }
     for (int i = 0; i < from->nleaves; i++) {
         s->leaf[i] = from->leaf[i];

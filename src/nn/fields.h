@@ -80,7 +80,7 @@ static flux_tensor *flux__view_like(flux_tensor *x, flux_tensor *base) {
     flux_shape s = flux__dims(x), all = flux__dims(base);
     flux_tensor *root = flux__layout(base, &offset, stride);
     if (!flux__same_dims(base, x->base) || !flux__in_order(&all, stride)) return NULL;
-    return flux__strided(base, &s, x->offset, x->stride, offset + x->offset, x->stride, root);
+    return flux__as_strided(base, &s, x->offset, x->stride, offset + x->offset, x->stride, root);
 }
 
 /* Frees a layer: releases what its fields hold, its arrays of children and its name. */
@@ -93,7 +93,7 @@ static void flux__layer_free(flux_layer *m) {
         if (f->kind == FLUX__CHILDREN_FIELD) flux__free(kids);
     }
     flux__free(m->name);
-    flux__bury(m);
+    flux__quarantine(m);
 }
 
 /* Makes m's levels at least one more than those of its child; false, with an error, above

@@ -28,11 +28,11 @@
 FLUX__BEGIN_LEAN
 
 /* Collecting the tensors whose gradients are wanted. */
-typedef struct flux__wanted { flux_grads *g; int room; bool ok; } flux__wanted;
+typedef struct flux__wanted { flux_grads *g; int capacity; bool ok; } flux__wanted;
 
 /* The index of t among the collected tensors, or -1: a scan if they are few, else the hash map. */
 static int flux__asked(const flux_grads *g, const flux_tensor *t) {
-    if (g->n > FLUX__FEW_ASKED) return (int)(intptr_t)flux__pairs_get(&g->number, t) - 1;
+    if (g->n > FLUX__FEW_ASKED) return (int)(intptr_t)flux__hashmap_get(&g->number, t) - 1;
     int i = g->n - 1;
     while (i >= 0 && g->of[i] != t) i--;
     return i;
@@ -43,7 +43,7 @@ static bool flux__number_asked(flux_grads *g) {
     for (int i = g->n == FLUX__FEW_ASKED + 1 ? 0 : g->n - 1; g->n > FLUX__FEW_ASKED && i < g->n;
          i++) {
         bool fresh;
-        flux__pair *p = flux__pairs_at(&g->number, g->of[i], &fresh);
+        flux__pair *p = flux__hashmap_at(&g->number, g->of[i], &fresh);
         if (!p) return false;
         p->value = (void *)(intptr_t)(i + 1);
     }
@@ -53,7 +53,7 @@ static bool flux__number_asked(flux_grads *g) {
 /* Collects t, unless it is there already. */
 static void flux__want(flux__wanted *w, flux_tensor *t) {
     if (flux__asked(w->g, t) >= 0) return;
-    flux_tensor **of = (flux_tensor **)flux__grow(w->g->of, &w->room, w->g->n + 1, sizeof *of);
+    flux_tensor **of = (flux_tensor **)flux__grow(w->g->of, &w->capacity, w->g->n + 1, sizeof *of);
     if (!of) {
         w->ok = false;
         return;
@@ -89,7 +89,7 @@ FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
     g->head.refs = 1;
     g->loss = (flux_tensor *)flux_retain(loss);
     flux__wanted w;
-    w.g = g, w.room = 0, w.ok = true;
+    w.g = g, w.capacity = 0, w.ok = true;
     for (int i = 0; i < n && w.ok; i++) {
         flux__head *h = (flux__head *)(intptr_t)what[i];
         if (!h) flux__null("gradient", "of the list", h), w.ok = false;

@@ -38,7 +38,7 @@ typedef struct flux__mapping {
     void *user;
     bool (*exclude)(flux_layer *m, void *user); /* layers to take over as they are, or NULL */
     void *exclude_user;
-    flux__pairs tensors, layers;          /* maps from old to new */
+    flux__hashmap tensors, layers;          /* maps from old to new */
     flux__visiting there;                 /* .seen: all tensors of the old model */
     flux__trail path;
     bool changed;                         /* f gave another tensor for some tensor */
@@ -48,7 +48,7 @@ typedef struct flux__mapping {
 static flux_tensor *flux__map_apply(flux__mapping *p, flux_tensor *x, bool trained,
                                     const flux_layer *owner) {
     bool fresh = false;
-    flux__pair *seen = flux__pairs_at(&p->tensors, x, &fresh);
+    flux__pair *seen = flux__hashmap_at(&p->tensors, x, &fresh);
     if (!seen) return NULL;
     if (!fresh) return (flux_tensor *)seen->value;
     int64_t failures = flux__failures();
@@ -56,7 +56,7 @@ static flux_tensor *flux__map_apply(flux__mapping *p, flux_tensor *x, bool train
     if (!y && !flux__failed_since(failures))
         flux__fail("fmap: the function gave NULL for %s of %s", p->path.s, owner->type->name);
     if (y != x) p->changed = true;
-    seen = flux__pairs_at(&p->tensors, x, &fresh);
+    seen = flux__hashmap_at(&p->tensors, x, &fresh);
     if (seen) seen->value = y;
     return y;
 }
@@ -68,7 +68,7 @@ static flux_tensor *flux__map_view(flux__mapping *p, flux_tensor *x, bool traine
     flux_tensor *base = flux__map_apply(p, x->base, trained, owner);
     bool fresh = false;
     if (!base || base == x->base) return base ? x : NULL;
-    flux__pair *seen = flux__pairs_at(&p->tensors, x, &fresh);
+    flux__pair *seen = flux__hashmap_at(&p->tensors, x, &fresh);
     if (!seen || !fresh) return seen ? (flux_tensor *)seen->value : NULL;
     int64_t failures = flux__failures();
     flux_tensor *y = flux__view_like(x, base);
@@ -80,7 +80,7 @@ static flux_tensor *flux__map_view(flux__mapping *p, flux_tensor *x, bool traine
 static bool flux__map_tensor(flux__mapping *p, flux_tensor **slot, bool trained,
                              const flux_layer *owner) {
     flux_tensor *x = *slot;
-    bool tied = flux__is_tie(x) && flux__pairs_has(&p->there.seen, x->base);
+    bool tied = flux__is_tie(x) && flux__hashmap_has(&p->there.seen, x->base);
     flux_tensor *y =
         tied ? flux__map_view(p, x, trained, owner) : flux__map_apply(p, x, trained, owner);
     if (y) flux_assign(slot, y);
@@ -126,7 +126,7 @@ static bool flux__copy_base(flux_layer *to, const flux_layer *from) {
 static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
     bool fresh = false;
     if (p->exclude && p->exclude(m, p->exclude_user)) return (flux_layer *)flux_retain(m);
-    flux__pair *seen = flux__pairs_at(&p->layers, m, &fresh);
+    flux__pair *seen = flux__hashmap_at(&p->layers, m, &fresh);
     if (!seen || !flux__trail_down(&p->path, m)) return NULL;
     if (!fresh && seen->value) {
         p->path.depth--;
@@ -139,7 +139,7 @@ static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
         good = flux__map_field(p, y, f);
         flux__trail_back(&p->path, at);
     }
-    if (good && (seen = flux__pairs_at(&p->layers, m, &fresh)) != NULL) {
+    if (good && (seen = flux__hashmap_at(&p->layers, m, &fresh)) != NULL) {
         seen->value = y;
         p->path.depth--;
         return y;
@@ -154,9 +154,9 @@ static flux_layer *flux__map_model(flux__mapping *p, flux_layer *m, bool same) {
     int h = flux__hide();
     flux_layer *y = NULL;
     if (flux__visit_all(&p->there, m)) y = flux__map_one(p, m);
-    flux__pairs_free(&p->tensors);
-    flux__pairs_free(&p->layers);
-    flux__pairs_free(&p->there.seen);
+    flux__hashmap_free(&p->tensors);
+    flux__hashmap_free(&p->layers);
+    flux__hashmap_free(&p->there.seen);
     flux__free(p->path.s);
     flux_layer *out = (flux_layer *)flux__reveal_object(h, y && same && !p->changed ? NULL : y);
     if (y) flux_release(y);               /* flux__reveal_object holds a reference of its own */
@@ -265,12 +265,12 @@ typedef struct flux__flat {
     int64_t total;
     flux_dtype dtype;
     bool ties;                            /* some tensor is a view of another one of the model */
-    flux__pairs where;                    /* a trained tensor's index + 1 */
+    flux__hashmap where;                    /* a trained tensor's index + 1 */
 } flux__flat;
 
 static void flux__flat_free(flux__flat *f) {
     flux__free(f->part);
-    flux__pairs_free(&f->where);
+    flux__hashmap_free(&f->where);
 }
 
 /* Lists the trained tensors of m in the order of the walk; their common dtype is
@@ -285,7 +285,7 @@ static bool flux__flat_make(flux__flat *f, flux_layer *m) {
     if (!f->part || flux_params(m, f->part, f->count) != f->count) return false;
     for (int i = 0; i < f->count; i++) {
         bool fresh;
-        flux__pair *p = flux__pairs_at(&f->where, f->part[i], &fresh);
+        flux__pair *p = flux__hashmap_at(&f->where, f->part[i], &fresh);
         if (!p) return false;
         p->value = (void *)(intptr_t)(i + 1);
         f->total += flux__size(f->part[i]);
@@ -318,7 +318,7 @@ static flux_tensor *flux__flat_piece(flux_tensor *x, const char *path, bool trai
                                      const flux_layer *owner, void *user) {
     flux__flat *f = (flux__flat *)user;
     (void)path, (void)trained, (void)owner;
-    intptr_t i = (intptr_t)flux__pairs_get(&f->where, x);
+    intptr_t i = (intptr_t)flux__hashmap_get(&f->where, x);
     return i ? f->part[i - 1] : x;
 }
 

@@ -38,7 +38,7 @@ FLUX__BEGIN_LEAN
    `layers` has the layers that were in test mode on entry, with a reference to each; the value is
    NULL for those that were set to test mode since, which train mode does not overrule. */
 typedef struct flux__training {
-    flux__pairs layers;
+    flux__hashmap layers;
     struct flux__training *outer;         /* of the call around this one */
 } flux__training;
 
@@ -92,7 +92,7 @@ static void flux__set_test(flux_layer *m, void *user) {
     flux__thread *t = (flux__thread *)user;
     m->mode = FLUX_MODE_TEST;
     for (flux__training *now = t ? t->training : NULL; now; now = now->outer)
-        if (flux__pairs_has(&now->layers, m)) flux__pairs_find(&now->layers, m)->value = NULL;
+        if (flux__hashmap_has(&now->layers, m)) flux__hashmap_find(&now->layers, m)->value = NULL;
 }
 static void flux__set_auto(flux_layer *m, void *user) { (void)user, m->mode = FLUX_MODE_AUTO; }
 static void flux__set_frozen(flux_layer *m, void *user) { (void)user, m->frozen = true; }
@@ -119,7 +119,7 @@ static void flux__train_note(flux_layer *m, void *user) {
     flux__tested *w = (flux__tested *)user;
     bool fresh = false;
     if (m->mode != FLUX_MODE_TEST || !w->ok) return;
-    flux__pair *pair = flux__pairs_at(&w->here->layers, m, &fresh);
+    flux__pair *pair = flux__hashmap_at(&w->here->layers, m, &fresh);
     w->ok = pair != NULL;
     if (pair && fresh) pair->value = flux_retain(m);
 }
@@ -140,13 +140,13 @@ static bool flux__train_enter(flux__training *here, flux_layer *m) {
 
 static void flux__train_leave(flux__training *here) {
     flux__self()->training = here->outer;
-    for (size_t i = 0; i < here->layers.room; i++) flux_release(here->layers.at[i].key);
-    flux__pairs_free(&here->layers);
+    for (size_t i = 0; i < here->layers.capacity; i++) flux_release(here->layers.at[i].key);
+    flux__hashmap_free(&here->layers);
 }
 
 /* Whether flux_train or flux_withgradient overrules the test mode of m. */
 static bool flux__train_overrules(const flux__training *now, const flux_layer *m) {
-    while (now && !flux__pairs_get(&now->layers, m)) now = now->outer;
+    while (now && !flux__hashmap_get(&now->layers, m)) now = now->outer;
     return now != NULL;
 }
 
@@ -200,13 +200,14 @@ typedef struct flux__watch_row {
 } flux__watch_row;
 struct flux__watch {
     flux__watch_row *row;
-    int n, room, depth, closed;
+    int n, capacity, depth, closed;
 };
 
 /* Begins the row of a layer that is being called; its index, or -1 if it gets none. */
 static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
     if (w->closed) return -1;
-    flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->room, w->n + 1, sizeof *row);
+    flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->capacity, w->n + 1,
+                                                         sizeof *row);
     if (!row) return -1;
     w->row = row;
     memset(&row[w->n], 0, sizeof *row);

@@ -20,7 +20,7 @@
 
 /* ---------------------------------------------------------------------- nn/moves.h
    Moves between devices: gpu, cpu, cu, roc and to, for tensors and for
-   everything that holds tensors, and device_of. One function, flux__travel,
+   everything that holds tensors, and device_of. One function, flux__moved,
    moves a tensor: float64 becomes float32 on its way to a GPU, every other dtype
    stays, and a tensor that is on the device already is returned as it is.
    Models and states apply it to each of their tensors, so that tied tensors stay
@@ -39,37 +39,38 @@ FLUX__BEGIN_COLD
 
 /* The target of a move. any (gpu, cu, roc): a tensor on another device of the same back end stays
    there, but float64 becomes float32 also there. */
-typedef struct flux__trip { flux_device to; bool any; } flux__trip;
+typedef struct flux__move_target { flux_device to; bool any; } flux__move_target;
 
 /* Whether a tensor on device `at` needs no move. */
-static bool flux__there(flux_device at, const flux__trip *trip) {
-    return flux__same_device(at, trip->to) || (trip->any && at.backend == trip->to.backend);
+static bool flux__there(flux_device at, const flux__move_target *target) {
+    return flux__same_device(at, target->to) || (target->any && at.backend == target->to.backend);
 }
 
 /* Whether a tensor of this dtype on device `at` becomes float32: float64 does when it moves from
    the CPU to a GPU and, under gpu, cu and roc, also if it is on a GPU already. */
-static bool flux__narrows(int dtype, flux_device at, const flux__trip *trip) {
-    return dtype == FLUX_F64 && trip->to.backend != FLUX__CPU_BACKEND &&
-           (trip->any || at.backend == FLUX__CPU_BACKEND);
+static bool flux__narrows(int dtype, flux_device at, const flux__move_target *target) {
+    return dtype == FLUX_F64 && target->to.backend != FLUX__CPU_BACKEND &&
+           (target->any || at.backend == FLUX__CPU_BACKEND);
 }
 
 /* Moves one tensor, which is no tuple; returns x itself if nothing changes. */
-static flux_tensor *flux__travel(flux_tensor *x, const flux__trip *trip) {
-    bool narrows = flux__narrows(x->dtype, x->device, trip), there = flux__there(x->device, trip);
+static flux_tensor *flux__moved(flux_tensor *x, const flux__move_target *target) {
+    bool narrows = flux__narrows(x->dtype, x->device, target), there = flux__there(x->device,
+                                                                                   target);
     if (there && !narrows) return x;
     int h = flux__hide();
     flux_tensor *y = narrows ? flux_to_dtype(x, FLUX_F32) : x;
-    return flux__reveal(h, !y || there ? y : flux__move(y, trip->to));
+    return flux__reveal(h, !y || there ? y : flux__move(y, target->to));
 }
 
 /* Moves a tensor, or each tensor of a tuple. Returns x itself if none of them changes. */
-static flux_tensor *flux__travel_any(flux_tensor *x, const flux__trip *trip) {
-    if (x->op != FLUX__TUPLE) return flux__travel(x, trip);
+static flux_tensor *flux__moved_any(flux_tensor *x, const flux__move_target *target) {
+    if (x->op != FLUX__TUPLE) return flux__moved(x, target);
     int n = flux_count(x), h = flux__hide();
     flux_tensor **parts = (flux_tensor **)flux__malloc((size_t)n * sizeof *parts), *y = NULL;
     bool good = parts != NULL, same = true;
     for (int i = 0; good && i < n; i++) {
-        parts[i] = flux__travel(flux_nth(x, i), trip);
+        parts[i] = flux__moved(flux_nth(x, i), target);
         good = parts[i] != NULL;
         same = same && good && parts[i] == flux_nth(x, i);
     }
@@ -80,9 +81,9 @@ static flux_tensor *flux__travel_any(flux_tensor *x, const flux__trip *trip) {
     return x;
 }
 
-static flux_tensor *flux__travel_leaf(flux_tensor *x, const char *path, void *trip) {
+static flux_tensor *flux__moved_leaf(flux_tensor *x, const char *path, void *target) {
     (void)path;
-    return flux__travel(x, (const flux__trip *)trip);
+    return flux__moved(x, (const flux__move_target *)target);
 }
 
 /* ---- the target of each call; false: the argument stays where it is */
@@ -90,12 +91,12 @@ static flux_tensor *flux__travel_leaf(flux_tensor *x, const char *path, void *tr
 /* The target of flux_gpu: the preferred back end, else the first GPU back end that works.
    If none works, logs why and returns false; if the preference is the CPU, that is the
    target, without a log. */
-static bool flux__to_gpu(flux__trip *trip) {
+static bool flux__to_gpu(flux__move_target *target) {
     const char *want = flux__preference();
     int b = flux__choose(false, false), wanted = want ? flux__backend_number(want) : b;
-    trip->to.backend = b;
-    trip->to.id = 0;
-    trip->any = true;
+    target->to.backend = b;
+    target->to.id = 0;
+    target->any = true;
     if (b == FLUX__CPU_BACKEND && wanted == FLUX__CPU_BACKEND && want) return true;
     if (b == FLUX__CPU_BACKEND) {
         char why[640];
@@ -113,11 +114,11 @@ static bool flux__to_gpu(flux__trip *trip) {
 }
 
 /* The target of flux_cu and flux_roc: back end b; if it cannot be used, warns and returns false. */
-static bool flux__to_named(flux__trip *trip, int b, const char *call) {
+static bool flux__to_named(flux__move_target *target, int b, const char *call) {
     char id[24];
-    trip->to.backend = b;
-    trip->to.id = 0;
-    trip->any = true;
+    target->to.backend = b;
+    target->to.id = 0;
+    target->any = true;
     if (flux__probe_of(b)->functional) return true;
     snprintf(id, sizeof id, "%s.none", call);
     flux__note(FLUX_LOG_WARN, id, true,
@@ -125,22 +126,24 @@ static bool flux__to_named(flux__trip *trip, int b, const char *call) {
                flux__backends[b].name, flux__probe_of(b)->why);
     return false;
 }
-static bool flux__to_cu(flux__trip *trip) { return flux__to_named(trip, FLUX__CUDA_BACKEND, "cu"); }
-static bool flux__to_roc(flux__trip *trip) {
-    return flux__to_named(trip, FLUX__AMDGPU_BACKEND, "roc");
+static bool flux__to_cu(flux__move_target *target) {
+    return flux__to_named(target, FLUX__CUDA_BACKEND, "cu");
+}
+static bool flux__to_roc(flux__move_target *target) {
+    return flux__to_named(target, FLUX__AMDGPU_BACKEND, "roc");
 }
 
-static bool flux__to_cpu(flux__trip *trip) {
-    memset(trip, 0, sizeof *trip);
+static bool flux__to_cpu(flux__move_target *target) {
+    memset(target, 0, sizeof *target);
     return true;
 }
 
 /* The target of flux_to: device d; false, with an error, if it cannot be used. */
-static bool flux__to_device(flux__trip *trip, flux_device d) {
-    trip->to = d;
-    trip->any = false;
-    if (d.backend == FLUX__CPU_BACKEND) trip->to.id = 0;
-    if (flux__device_is(trip->to)) return true;
+static bool flux__to_device(flux__move_target *target, flux_device d) {
+    target->to = d;
+    target->any = false;
+    if (d.backend == FLUX__CPU_BACKEND) target->to.id = 0;
+    if (flux__device_is(target->to)) return true;
     bool named = d.backend >= 0 && d.backend < FLUX__BACKENDS;
     if (!named) flux__fail("to: there is no device {%d, %d}", d.backend, d.id);
     else if (flux__probe_of(d.backend)->functional)
@@ -154,50 +157,50 @@ static bool flux__to_device(flux__trip *trip, flux_device d) {
 
 /* ---- the four kinds of things that move */
 
-static flux_layer *flux__travel_layer(flux_layer *m, const flux__trip *trip) {
-    flux__trip copy = *trip;
-    return flux__map_layer(flux__travel_leaf, &copy, m, true);
+static flux_layer *flux__travel_layer(flux_layer *m, const flux__move_target *target) {
+    flux__move_target copy = *target;
+    return flux__map_layer(flux__moved_leaf, &copy, m, true);
 }
 
 /* Moves a loader's batches, not its data, by a stage at its end. Returns the loader itself if its
    batches are on the target already, in the dtypes that they would get there. */
-static flux_loader *flux__travel_loader(flux_loader *l, const flux__trip *trip) {
-    bool right = flux__there(flux__loader_device(l), trip),
-         to_host = trip->to.backend == FLUX__CPU_BACKEND;
+static flux_loader *flux__travel_loader(flux_loader *l, const flux__move_target *target) {
+    bool right = flux__there(flux__loader_device(l), target),
+         to_host = target->to.backend == FLUX__CPU_BACKEND;
     const flux__stage *last = l->stages ? &l->stage[l->stages - 1] : NULL;
     if (last && last->kind == FLUX__STAGE_MOVE)
-        right = right && (to_host || !last->keep_f64 || !trip->any);
+        right = right && (to_host || !last->keep_f64 || !target->any);
     for (int i = 0; !last && i < l->arrays; i++)
-        right = right && flux__there(l->array[i]->device, trip) &&
-                !flux__narrows(l->array[i]->dtype, l->array[i]->device, trip);
-    return right ? l : flux__loader_on(l, trip->to, to_host);
+        right = right && flux__there(l->array[i]->device, target) &&
+                !flux__narrows(l->array[i]->dtype, l->array[i]->device, target);
+    return right ? l : flux__loader_on(l, target->to, to_host);
 }
 
 /* look: move nothing, only find out whether something would move (moves). */
-typedef struct flux__state_trip {
-    const flux__trip *trip;
+typedef struct flux__state_move {
+    const flux__move_target *target;
     bool look, moves, failed;
-} flux__state_trip;
+} flux__state_move;
 
 /* Moves the tensor in one slot of a state (flux__state_fields calls it). */
 static void flux__travel_slot(flux_tensor **slot, const char *path, bool trained,
                               const flux_layer *owner, void *user) {
-    flux__state_trip *t = (flux__state_trip *)user;
+    flux__state_move *t = (flux__state_move *)user;
     flux_tensor *x = *slot;
     (void)path, (void)trained, (void)owner;
     if (t->failed || !flux__dtypes[x->dtype].real) return; /* int64 counts are read on the host */
-    if (flux__there(x->device, t->trip) && !flux__narrows(x->dtype, x->device, t->trip)) return;
+    if (flux__there(x->device, t->target) && !flux__narrows(x->dtype, x->device, t->target)) return;
     t->moves = true;
     if (t->look) return;
-    x = flux__travel(x, t->trip);
+    x = flux__moved(x, t->target);
     if (x) flux_assign(slot, x);
     else t->failed = true;
 }
 
 /* Moves a state: the first pass asks whether a tensor would move; if so, a copy's
    tensors are moved. */
-static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
-    flux__state_trip t = { trip, true, false, false };
+static flux_state *flux__travel_state(flux_state *s, const flux__move_target *target) {
+    flux__state_move t = { target, true, false, false };
     flux__state_fields(s, flux__travel_slot, &t);
     if (!t.moves) return s;
     int h = flux__hide();
@@ -208,7 +211,7 @@ static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
     /* flux_update compares leaf.p's dtype with that of the parameter, which narrows when moved */
     for (int i = 0; copy && i < copy->nleaves; i++) {
         flux_tensor *p = copy->leaf[i].p;
-        if (!t.failed && flux__narrows(p->dtype, p->device, trip))
+        if (!t.failed && flux__narrows(p->dtype, p->device, target))
             flux_assign(&copy->leaf[i].p, flux_to_dtype(p, FLUX_F32));
         t.failed = t.failed || !copy->leaf[i].p;
     }
@@ -218,9 +221,9 @@ static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
 
 #define FLUX__DEFINE_MOVE(T, name, suffix, travel, find)                                           \
     FLUX_DEF T *(flux_##name##suffix)(T *x) {                                                      \
-        flux__trip trip;                                                                           \
+        flux__move_target target;                                                                           \
         if (!x) return (T *)flux__null(#name, "x", x);                                             \
-        return find(&trip) ? travel(x, &trip) : x;                                                 \
+        return find(&target) ? travel(x, &target) : x;                                                 \
     }
 #define FLUX__DEFINE_MOVES(T, suffix, to_suffix, travel)                                           \
     FLUX__DEFINE_MOVE(T, gpu, suffix, travel, flux__to_gpu)                                        \
@@ -228,11 +231,11 @@ static flux_state *flux__travel_state(flux_state *s, const flux__trip *trip) {
     FLUX__DEFINE_MOVE(T, cu, suffix, travel, flux__to_cu)                                          \
     FLUX__DEFINE_MOVE(T, roc, suffix, travel, flux__to_roc)                                        \
     FLUX_DEF T *flux_to##to_suffix(flux_device d, T *x) {                                          \
-        flux__trip trip;                                                                           \
+        flux__move_target target;                                                                           \
         if (!x) return (T *)flux__null("to", "x", x);                                              \
-        return flux__to_device(&trip, d) ? travel(x, &trip) : NULL;                                \
+        return flux__to_device(&target, d) ? travel(x, &target) : NULL;                                \
     }
-FLUX__DEFINE_MOVES(flux_tensor, , _tensor, flux__travel_any)
+FLUX__DEFINE_MOVES(flux_tensor, , _tensor, flux__moved_any)
 FLUX__DEFINE_MOVES(flux_layer, _layer, _layer, flux__travel_layer)
 FLUX__DEFINE_MOVES(flux_loader, _loader, _loader, flux__travel_loader)
 FLUX__DEFINE_MOVES(flux_state, _state, _state, flux__travel_state)
@@ -241,14 +244,14 @@ FLUX__DEFINE_MOVES(flux_state, _state, _state, flux__travel_state)
 
 /* The device of several tensors: that of the first, whose path is kept for the message if another
    tensor is elsewhere (mixed). */
-typedef struct flux__whereabouts {
+typedef struct flux__placement {
     flux_device at;
     bool met, mixed;
     char path[160];
-} flux__whereabouts;
+} flux__placement;
 
 /* Adds the device of one more tensor; the first one that differs is an error that names both. */
-static void flux__whereabouts_meet(flux__whereabouts *p, flux_device at, const char *path) {
+static void flux__placement_meet(flux__placement *p, flux_device at, const char *path) {
     if (!p->met) {
         p->at = at;
         p->met = true;
@@ -260,21 +263,21 @@ static void flux__whereabouts_meet(flux__whereabouts *p, flux_device at, const c
     }
 }
 
-static flux_device flux__whereabouts_of(const flux__whereabouts *p) {
+static flux_device flux__placement_of(const flux__placement *p) {
     flux_device none = { -1, 0 };
     return p->mixed ? none : p->at;       /* {0, 0}, the CPU, if there is no tensor */
 }
 
-static void flux__whereabouts_visit(flux_tensor *x, const char *path, bool trained, void *user) {
+static void flux__placement_visit(flux_tensor *x, const char *path, bool trained, void *user) {
     (void)trained;
-    flux__whereabouts_meet((flux__whereabouts *)user, x->device, path);
+    flux__placement_meet((flux__placement *)user, x->device, path);
 }
 
-static void flux__whereabouts_number(flux__whereabouts *p, const flux_tensor *x, const char *what,
+static void flux__placement_number(flux__placement *p, const flux_tensor *x, const char *what,
                                      int i) {
     char path[40];
     snprintf(path, sizeof path, "%s %d", what, i);
-    flux__whereabouts_meet(p, x->device, path);
+    flux__placement_meet(p, x->device, path);
 }
 
 static flux_device flux__nowhere(const void *x) {
@@ -284,41 +287,41 @@ static flux_device flux__nowhere(const void *x) {
 }
 
 FLUX_DEF flux_device flux_device_of_tensor(const flux_tensor *x) {
-    FLUX__ZEROED(flux__whereabouts, p);
+    FLUX__ZEROED(flux__placement, p);
     if (!x || FLUX__GONE("device_of", x)) return flux__nowhere(x);
     if (x->op != FLUX__TUPLE) return x->device;
-    for (int i = 0; i < x->nin; i++) flux__whereabouts_number(&p, x->in[i], "tensor", i);
-    return flux__whereabouts_of(&p);
+    for (int i = 0; i < x->nin; i++) flux__placement_number(&p, x->in[i], "tensor", i);
+    return flux__placement_of(&p);
 }
 
 FLUX_DEF flux_device flux_device_of_layer(const flux_layer *m) {
-    FLUX__ZEROED(flux__whereabouts, p);
+    FLUX__ZEROED(flux__placement, p);
     if (!m) return flux__nowhere(m);
-    flux_visit(m, flux__whereabouts_visit, &p);
-    return flux__whereabouts_of(&p);
+    flux_visit(m, flux__placement_visit, &p);
+    return flux__placement_of(&p);
 }
 
 FLUX_DEF flux_device flux_device_of_loader(const flux_loader *l) {
-    FLUX__ZEROED(flux__whereabouts, p);
+    FLUX__ZEROED(flux__placement, p);
     if (!l) return flux__nowhere(l);
     for (int i = 0; i < l->stages; i++)
         if (l->stage[i].kind == FLUX__STAGE_MOVE) return flux__loader_device(l);
-    for (int i = 0; i < l->arrays; i++) flux__whereabouts_number(&p, l->array[i], "array", i);
-    return flux__whereabouts_of(&p);
+    for (int i = 0; i < l->arrays; i++) flux__placement_number(&p, l->array[i], "array", i);
+    return flux__placement_of(&p);
 }
 
-static void flux__whereabouts_slot(flux_tensor **slot, const char *path, bool trained,
+static void flux__placement_slot(flux_tensor **slot, const char *path, bool trained,
                                    const flux_layer *owner, void *user) {
     (void)trained, (void)owner;
     if (flux__dtypes[(*slot)->dtype].real)
-        flux__whereabouts_meet((flux__whereabouts *)user, (*slot)->device, path);
+        flux__placement_meet((flux__placement *)user, (*slot)->device, path);
 }
 
 FLUX_DEF flux_device flux_device_of_state(const flux_state *s) {
-    FLUX__ZEROED(flux__whereabouts, p);
+    FLUX__ZEROED(flux__placement, p);
     if (!s) return flux__nowhere(s);
-    flux__state_fields((flux_state *)(intptr_t)s, flux__whereabouts_slot, &p);
-    return flux__whereabouts_of(&p);
+    flux__state_fields((flux_state *)(intptr_t)s, flux__placement_slot, &p);
+    return flux__placement_of(&p);
 }
 
 FLUX__END_COLD

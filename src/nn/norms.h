@@ -410,9 +410,9 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
 /* The plain layer that replaces a WeightNorm, the same one wherever the model holds it.
    `folds` maps the WeightNorm to it, and holds a reference to both, so that no other layer
    gets that address. */
-static flux_layer *flux__unnormed(flux_layer *m, flux__pairs *folds) {
+static flux_layer *flux__unnormed(flux_layer *m, flux__hashmap *folds) {
     bool fresh;
-    flux__pair *known = flux__pairs_at(folds, m, &fresh);
+    flux__pair *known = flux__hashmap_at(folds, m, &fresh);
     if (!known || !fresh) return known ? (flux_layer *)known->value : NULL;
     flux_retain(m);
     flux_layer *y = flux__weightnorm_fold((flux__weightnorm_layer *)m);
@@ -425,7 +425,7 @@ static flux_layer *flux__unnormed(flux_layer *m, flux__pairs *folds) {
 }
 
 /* Replaces every WeightNorm at *place or below it by its plain layer. */
-static bool flux__unnorm(flux_layer **place, flux__pairs *folds, int depth) {
+static bool flux__unnorm(flux_layer **place, flux__hashmap *folds, int depth) {
     flux_layer *m = *place;
     if (m->type == flux__weightnorm_layer_type()) {
         flux_layer *y = flux__unnormed(m, folds);
@@ -450,11 +450,11 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
     int h = flux__hide();
     const int b = flux__nograd_enter();
     flux_layer *y = (flux_layer *)flux_retain(flux__map_layer(flux__keep_leaf, NULL, m, false));
-    FLUX__ZEROED(flux__pairs, folds);
+    FLUX__ZEROED(flux__hashmap, folds);
     bool good = y && flux__unnorm(&y, &folds, 0);
-    for (size_t i = 0; i < folds.room; i++)
+    for (size_t i = 0; i < folds.capacity; i++)
         flux_release(folds.at[i].key), flux_release(folds.at[i].value);
-    flux__pairs_free(&folds);
+    flux__hashmap_free(&folds);
     flux__nograd_leave(b);
     flux_layer *out = (flux_layer *)flux__reveal_object(h, good ? y : NULL);
     flux_release(y);

@@ -15,9 +15,9 @@
 
 /* ---------------------------------------------------------------------- nn/state.h
    The state of an optimiser for one model. flux_setup walks the model. Each
-   distinct trained tensor gets an entry (flux__trainee, called a leaf), with the
+   distinct trained tensor gets an entry (flux__trained_param, called a leaf), with the
    tensors that the rules keep for it; each field that holds a trained tensor is
-   a place (flux__spot) and is known by its path.
+   a place (flux__param_ref) and is known by its path.
 
    Invariant: a tied tensor has one leaf and one set of states, whether several
    fields hold it or one field holds a view of another field's tensor. Leaves and
@@ -32,17 +32,17 @@
 FLUX__BEGIN_LEAN
 
 /* A place: a field of the model that holds a trained tensor. */
-typedef struct flux__spot {
+typedef struct flux__param_ref {
     char *path;                           /* "layers.0.weight"; owned by the state */
     flux_tensor **slot;                   /* the field's address, as of the last walk */
     int leaf;                             /* index of the tensor's leaf */
     bool view;                            /* it holds a view of the leaf's tensor (a tied weight) */
     flux_tensor *next;                    /* during an update: the view that replaces it */
-} flux__spot;
+} flux__param_ref;
 
 /* A leaf: a distinct trained tensor. Its states and step counts lie in arrays of flux_state. */
-typedef struct flux__trainee {
-    int spot;                             /* the first place that holds it, whose path names it */
+typedef struct flux__trained_param {
+    int ref;                             /* the first place that holds it, whose path names it */
     flux_tensor *p;                       /* the parameter as of flux_setup or the last update */
     /* master: its float32 copy if it has 16 bits and precision is mixed, else NULL;
        master_seen: that copy as flux__state_fields last showed it */
@@ -51,7 +51,7 @@ typedef struct flux__trainee {
     flux_tensor *now, *next, *next_master; /* during an update: the parameter and its successors */
     int owners;                           /* how many fields of the model hold it (not views) */
     bool frozen;                          /* a layer that holds it is frozen */
-} flux__trainee;
+} flux__trained_param;
 
 struct flux_state {
     flux__head head;
@@ -62,8 +62,8 @@ struct flux_state {
     flux_tensor *scaling; /* these three shown as a tensor; while set, it holds them */
     flux_tensor *scaled;  /* result of flux_scaled_loss, whose gradients must follow */
     flux_rule_part *rule; /* [nrules], with the hyper-parameters of the whole model */
-    flux__spot *spot;                     /* [nspots] */
-    flux__trainee *leaf;                  /* [nleaves] */
+    flux__param_ref *ref;                     /* [nspots] */
+    flux__trained_param *leaf;                  /* [nleaves] */
     flux_rule_opts *o;                    /* [leaf][rule]: hyper-parameters of each leaf */
     int64_t *t, *t_next; /* [leaf][rule]: steps made, before and after this update */
     flux_tensor **s, **next;              /* [leaf][state], before and after this update */
@@ -88,81 +88,83 @@ static void flux__state_free(flux_state *s) {
     flux_release(s->scaling);
     flux_release(s->scaled);
     for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
-    for (int i = 0; s->spot && i < s->nspots; i++)
-        flux__free(s->spot[i].path);
-    void *arrays[] = { s->rule, s->spot, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
+    for (int i = 0; s->ref && i < s->nspots; i++)
+        flux__free(s->ref[i].path);
+    void *arrays[] = { s->rule, s->ref, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
                        s->olds, s->news, s->owners, s->path, s->pending };
     for (int i = 0; i < (int)(sizeof arrays / sizeof *arrays); i++)
         flux__free(arrays[i]);
-    flux__bury(s);
+    flux__quarantine(s);
 }
 
 static const char *flux__leaf_path(const flux_state *s, int leaf) {
-    return s->spot[s->leaf[leaf].spot].path;
+    return s->ref[s->leaf[leaf].ref].path;
 }
 
 /* ---------------- setup */
 
-typedef struct flux__spotting { flux_state *s; int room; bool ok; } flux__spotting;
+typedef struct flux__ref_search { flux_state *s; int capacity; bool ok; } flux__ref_search;
 
 /* Walk callback of flux_setup: adds a place for each trained tensor. */
-static void flux__spot_add(flux_tensor **slot, const char *path, bool trained,
+static void flux__ref_add(flux_tensor **slot, const char *path, bool trained,
                            const flux_layer *owner, void *user) {
-    flux__spotting *w = (flux__spotting *)user;
+    flux__ref_search *w = (flux__ref_search *)user;
     (void)owner;
     if (!trained || !w->ok) return;
-    flux__spot *spot =
-        (flux__spot *)flux__grow(w->s->spot, &w->room, w->s->nspots + 1, sizeof *spot);
-    char *copy = spot ? (char *)flux__malloc(strlen(path) + 1) : NULL;
-    if (spot) w->s->spot = spot;
+    flux__param_ref *ref =
+        (flux__param_ref *)flux__grow(w->s->ref, &w->capacity, w->s->nspots + 1, sizeof *ref);
+    char *copy = ref ? (char *)flux__malloc(strlen(path) + 1) : NULL;
+    if (ref) w->s->ref = ref;
     w->ok = copy != NULL;
     if (!copy) return;
     strcpy(copy, path);
     if (strlen(path) + 64 > w->s->path_room) w->s->path_room = strlen(path) + 64;
-    spot += w->s->nspots++;
-    spot->path = copy;
-    spot->slot = slot;
-    spot->view = false;
-    spot->next = NULL;
-    spot->leaf = -1;
+    ref += w->s->nspots++;
+    ref->path = copy;
+    ref->slot = slot;
+    ref->view = false;
+    ref->next = NULL;
+    ref->leaf = -1;
 }
 
 /* The tensor that is trained at place i: the place's own tensor or, if that is a view of a tensor
    that another place holds, the base of the view. `there` has the tensors of all places. */
-static flux_tensor *flux__spot_tensor(const flux_state *s, flux__pairs *there, int i) {
-    flux_tensor *x = *s->spot[i].slot;
-    bool tied = FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && flux__pairs_find(there, x->base)->key;
+static flux_tensor *flux__ref_tensor(const flux_state *s, flux__hashmap *there, int i) {
+    flux_tensor *x = *s->ref[i].slot;
+    bool tied = FLUX__IS_VIEW(x) && x->op != FLUX__DETACH &&
+                flux__hashmap_find(there, x->base)->key;
     return tied ? x->base : x;
 }
 
 /* Gives each distinct tensor a leaf, in the order of the walk. The first pass takes the places that
    hold a tensor itself, so that one of these names the leaf; the second adds the views. */
 static bool flux__find_leaves(flux_state *s) {
-    FLUX__ZEROED(flux__pairs, there);
+    FLUX__ZEROED(flux__hashmap, there);
     bool fresh = false, ok = true;
     for (int i = 0; i < s->nspots && ok; i++)
-        ok = flux__pairs_at(&there, *s->spot[i].slot, &fresh) != NULL;
-    s->leaf = (flux__trainee *)flux__zalloc((size_t)(s->nspots + 1) * sizeof *s->leaf);
+        ok = flux__hashmap_at(&there, *s->ref[i].slot, &fresh) != NULL;
+    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(s->nspots + 1) * sizeof *s->leaf);
     ok = ok && s->leaf;
     for (int i = 0; i < s->nspots && ok; i++) {
-        flux_tensor *x = *s->spot[i].slot;
-        flux__pair *pair = flux__pairs_find(&there, x);
-        if (flux__spot_tensor(s, &there, i) != x) continue;
+        flux_tensor *x = *s->ref[i].slot;
+        flux__pair *pair = flux__hashmap_find(&there, x);
+        if (flux__ref_tensor(s, &there, i) != x) continue;
         if (!pair->value) {
-            s->leaf[s->nleaves].spot = i;
+            s->leaf[s->nleaves].ref = i;
             s->leaf[s->nleaves].p = (flux_tensor *)flux_retain(x);
             pair->value = &s->leaf[s->nleaves++];
         }
-        s->spot[i].leaf = (int)((flux__trainee *)pair->value - s->leaf);
+        s->ref[i].leaf = (int)((flux__trained_param *)pair->value - s->leaf);
     }
     for (int i = 0; i < s->nspots && ok; i++) {
-        if (s->spot[i].leaf >= 0) continue;
-        s->spot[i].view = true;
-        s->spot[i].leaf =
-            (int)((flux__trainee *)flux__pairs_find(&there, (*s->spot[i].slot)->base)->value -
+        if (s->ref[i].leaf >= 0) continue;
+        s->ref[i].view = true;
+        s->ref[i].leaf =
+            (int)((flux__trained_param *)flux__hashmap_find(&there,
+                                                            (*s->ref[i].slot)->base)->value -
                   s->leaf);
     }
-    flux__pairs_free(&there);
+    flux__hashmap_free(&there);
     return ok;
 }
 
@@ -199,7 +201,7 @@ static int flux__row_states(const flux__rule_row *row) {
 /* Makes a leaf's states with their start values, its copy of the hyper-parameters and, with mixed
    precision, its master copy. */
 static bool flux__start_leaf(flux_state *s, int leaf) {
-    flux__trainee *l = &s->leaf[leaf];
+    flux__trained_param *l = &s->leaf[leaf];
     flux_tensor **at = s->s + (size_t)leaf * (size_t)s->nstates;
     for (int r = 0; r < s->nrules; r++) {
         const flux__rule_row *row = &flux__rule_rows[s->rule[r].kind];
@@ -275,8 +277,8 @@ FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
     if (!s) return NULL;
     s->head.kind = FLUX__STATE;
     s->head.refs = 1;
-    flux__spotting w = { s, 0, true };
-    bool ok = flux__take_rules(s, &rule) && flux__walk_all(model, flux__spot_add, NULL, &w) && w.ok;
+    flux__ref_search w = { s, 0, true };
+    bool ok = flux__take_rules(s, &rule) && flux__walk_all(model, flux__ref_add, NULL, &w) && w.ok;
     ok = ok && flux__find_leaves(s) && flux__state_arrays(s) && flux__start_values(s);
     if (!ok) {
         flux__state_free(s);

@@ -36,14 +36,14 @@
 FLUX__BEGIN_LEAN
 
 /* The walk of flux_update over the model: `at` is the place expected next. */
-typedef struct flux__meeting { flux_state *s; int at; bool bad; } flux__meeting;
+typedef struct flux__ref_check { flux_state *s; int at; bool bad; } flux__ref_check;
 
 /* Walk callback of flux_update. A trained tensor must stand at the path of the next place; its
    field is noted there, and whether its layer is frozen. Any other tensor that is not evaluated yet
    (a running statistic) goes into s->pending. */
-static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained,
+static void flux__ref_meet(flux_tensor **slot, const char *path, bool trained,
                             const flux_layer *owner, void *user) {
-    flux__meeting *w = (flux__meeting *)user;
+    flux__ref_check *w = (flux__ref_check *)user;
     flux_state *s = w->s;
     int i = w->at;
     if (!trained && !flux__finished(flux__base(*slot))) {
@@ -53,37 +53,37 @@ static void flux__spot_meet(flux_tensor **slot, const char *path, bool trained,
         else w->bad = true;
     }
     if (!trained || w->bad) return;
-    if (i >= s->nspots || strcmp(s->spot[i].path, path) != 0) {
+    if (i >= s->nspots || strcmp(s->ref[i].path, path) != 0) {
         flux__fail(
             "update: this model has the parameter %.100s where the one of flux_setup had %.100s",
-            path, i < s->nspots ? s->spot[i].path : "no more");
+            path, i < s->nspots ? s->ref[i].path : "no more");
         w->bad = true;
         return;
     }
-    s->spot[i].slot = slot;
-    if (owner->frozen) s->leaf[s->spot[i].leaf].frozen = true;
+    s->ref[i].slot = slot;
+    if (owner->frozen) s->leaf[s->ref[i].leaf].frozen = true;
     w->at++;
 }
 
 /* Whether an earlier place is this very field, because a shared layer stands in the model twice. */
-static bool flux__spot_again(const flux_state *s, int spot) {
-    for (int i = s->leaf[s->spot[spot].leaf].spot; i < spot; i++)
-        if (s->spot[i].slot == s->spot[spot].slot) return true;
+static bool flux__ref_again(const flux_state *s, int ref) {
+    for (int i = s->leaf[s->ref[ref].leaf].ref; i < ref; i++)
+        if (s->ref[i].slot == s->ref[ref].slot) return true;
     return false;
 }
 
 /* Finds each leaf's present tensor and how many fields hold it, and checks that fields that were
    tied at flux_setup still hold that tensor or a view of it. */
 static bool flux__check_ties(flux_state *s) {
-    for (int i = 0; i < s->nleaves; i++) s->leaf[i].now = *s->spot[s->leaf[i].spot].slot;
+    for (int i = 0; i < s->nleaves; i++) s->leaf[i].now = *s->ref[s->leaf[i].ref].slot;
     for (int i = 0; i < s->nspots; i++) {
-        flux__trainee *l = &s->leaf[s->spot[i].leaf];
-        flux_tensor *x = *s->spot[i].slot;
-        if ((s->spot[i].view ? x->base : x) != l->now)
+        flux__trained_param *l = &s->leaf[s->ref[i].leaf];
+        flux_tensor *x = *s->ref[i].slot;
+        if ((s->ref[i].view ? x->base : x) != l->now)
             return FLUX__REFUSE(
                 "update: %.100s was tied to %.100s at flux_setup and is not any more",
-                s->spot[i].path, s->spot[l->spot].path);
-        if (!s->spot[i].view && !flux__spot_again(s, i)) l->owners++;
+                s->ref[i].path, s->ref[l->ref].path);
+        if (!s->ref[i].view && !flux__ref_again(s, i)) l->owners++;
     }
     return true;
 }
@@ -97,7 +97,7 @@ static flux_tensor *flux__state_sample(const flux_state *s, int leaf) {
 
 /* A parameter that somebody has replaced since the last update must still fit its state. */
 static bool flux__check_replaced(const flux_state *s, int leaf) {
-    const flux__trainee *l = &s->leaf[leaf];
+    const flux__trained_param *l = &s->leaf[leaf];
     if (!flux__same_dims(l->p, l->now) || l->p->dtype != l->now->dtype)
         return FLUX__REFUSE("update: %.100s is %s, but was %s at flux_setup",
                             flux__leaf_path(s, leaf), flux__describe(l->now).s,
@@ -123,14 +123,14 @@ static bool flux__check_device(const flux_state *s, int leaf) {
 /* Walks the model: fills in each place's field and each leaf's present tensor, and checks that it
    is the model of flux_setup. */
 static bool flux__meet_model(flux_state *s, flux_layer *model) {
-    flux__meeting w = { s, 0, false };
+    flux__ref_check w = { s, 0, false };
     s->npending = 0;
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].frozen = false, s->leaf[i].owners = 0;
-    if (!flux__walk_all(model, flux__spot_meet, NULL, &w) || w.bad) return false;
+    if (!flux__walk_all(model, flux__ref_meet, NULL, &w) || w.bad) return false;
     if (w.at < s->nspots)
         return FLUX__REFUSE(
             "update: this model has no parameter %.100s, which the one of flux_setup had",
-            s->spot[w.at].path);
+            s->ref[w.at].path);
     if (!flux__check_ties(s)) return false;
     for (int i = 0; i < s->nleaves; i++)
         if (!flux__check_device(s, i) ||
@@ -160,7 +160,7 @@ static bool flux__take_scale(flux_state *s) {
 static bool flux__take_counts(flux_state *s) {
     if (!flux__take_scale(s)) return false;
     for (int i = 0; i < s->nleaves; i++) {
-        flux__trainee *l = &s->leaf[i];
+        flux__trained_param *l = &s->leaf[i];
         int64_t *t = &s->t[i * s->nrules];
         if (!l->steps) continue;
         if (flux_read(l->steps, t, (size_t)s->nrules * sizeof *t) != 0) return false;
@@ -183,14 +183,14 @@ static flux_tensor *flux__gradient_by(const flux_grads *g, const flux_tensor *x,
 
 /* Whether the master copy is out of date: the parameter was replaced by another tensor (loaded,
    say), and the master was not. */
-static bool flux__master_stale(const flux__trainee *l) {
+static bool flux__master_stale(const flux__trained_param *l) {
     return l->now != l->p && (!l->master_seen || l->master_seen == l->master);
 }
 
 /* Sets up the leaf's flux__step with its gradient, unscaled through k->scale, and its parameter in
    the dtype of the states. Without a gradient, or if frozen, k->d stays NULL: no step is made. */
 static bool flux__start_step(flux_state *s, int leaf, const flux_grads *g) {
-    flux__trainee *l = &s->leaf[leaf];
+    flux__trained_param *l = &s->leaf[leaf];
     flux__step *k = &s->step[leaf];
     flux_tensor *d = l->frozen ? NULL : flux__gradient_by(g, l->now, leaf);
     memset((void *)k, 0, sizeof *k);
@@ -249,7 +249,7 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
 /* Records the new parameter, p - scale * d in p's dtype, and the new master copy
    if there is one. */
 static bool flux__finish_step(flux_state *s, int leaf) {
-    flux__trainee *l = &s->leaf[leaf];
+    flux__trained_param *l = &s->leaf[leaf];
     flux__step *k = &s->step[leaf];
     if (!k->d) return true;
     flux_tensor *p = flux__scaled_sum(k, k->d, -k->scale, k->p);
@@ -259,14 +259,15 @@ static bool flux__finish_step(flux_state *s, int leaf) {
 }
 
 /* For a place that holds a view of its leaf's tensor: records the same view of the new tensor. */
-static bool flux__finish_view(flux_state *s, flux__spot *spot) {
-    flux__trainee *l = &s->leaf[spot->leaf];
-    flux_tensor *x = *spot->slot;
-    spot->next = NULL;
-    if (!spot->view || !l->next) return true;
+static bool flux__finish_view(flux_state *s, flux__param_ref *ref) {
+    flux__trained_param *l = &s->leaf[ref->leaf];
+    flux_tensor *x = *ref->slot;
+    ref->next = NULL;
+    if (!ref->view || !l->next) return true;
     flux_shape dims = flux__dims(x);
-    spot->next = flux__strided(l->next, &dims, x->offset, x->stride, x->offset, x->stride, l->next);
-    return spot->next != NULL;
+    ref->next = flux__as_strided(l->next, &dims, x->offset, x->stride, x->offset, x->stride,
+                                 l->next);
+    return ref->next != NULL;
 }
 
 /* Records the graph of the whole update: every leaf through every rule, then
@@ -283,7 +284,7 @@ static bool flux__build_update(flux_state *s, const flux_grads *g) {
     for (int i = 0; i < s->nleaves; i++)
         if (!flux__finish_step(s, i)) return false;
     for (int i = 0; i < s->nspots; i++)
-        if (!flux__finish_view(s, &s->spot[i])) return false;
+        if (!flux__finish_view(s, &s->ref[i])) return false;
     return true;
 }
 
@@ -302,7 +303,7 @@ static int flux__list_new(flux_state *s, int n, flux_tensor *old, flux_tensor *f
 static int flux__list_news(flux_state *s) {
     int n = 0;
     for (int i = 0; i < s->nleaves; i++) {
-        flux__trainee *l = &s->leaf[i];
+        flux__trained_param *l = &s->leaf[i];
         n = flux__list_new(s, n, l->now, l->next, l->owners + (l->now == l->p));
         if (l->next_master != l->next) n = flux__list_new(s, n, l->master, l->next_master, 1);
         for (int k = i * s->nstates; k < (i + 1) * s->nstates; k++)
@@ -314,12 +315,12 @@ static int flux__list_news(flux_state *s) {
 /* Stores the new tensors in the model's fields and in the state; nothing here can fail. */
 static void flux__commit(flux_state *s) {
     for (int i = 0; i < s->nspots; i++) {
-        flux__spot *spot = &s->spot[i];
-        flux_tensor *fresh = spot->view ? spot->next : s->leaf[spot->leaf].next;
-        if (fresh) flux_assign(spot->slot, fresh);
+        flux__param_ref *ref = &s->ref[i];
+        flux_tensor *fresh = ref->view ? ref->next : s->leaf[ref->leaf].next;
+        if (fresh) flux_assign(ref->slot, fresh);
     }
     for (int i = 0; i < s->nleaves; i++) {
-        flux__trainee *l = &s->leaf[i];
+        flux__trained_param *l = &s->leaf[i];
         if (l->next) flux_assign(&l->p, l->next);
         if (l->next_master) flux_assign(&l->master, l->next_master);
         flux_assign(&l->master_seen, NULL);
@@ -431,7 +432,7 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     if (ok && !n && flux__any_awake(s))
         flux__note(FLUX_LOG_WARN, "update.nothing", true,
                    "update: the loss depends on no parameter of this %s", model->type->name);
-    for (int i = 0; i < s->nspots && ok; i++) flux_retain(s->spot[i].next);
+    for (int i = 0; i < s->nspots && ok; i++) flux_retain(s->ref[i].next);
     flux__reveal_object(h, NULL);
     if (ok && n)
         ok = flux__update_eval(g, n, s->olds, s->news, s->owners, s->npending, s->pending) == 0;
@@ -439,7 +440,7 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     if (ok && s->scaled) flux__next_scale(s, false);
     flux_assign(&s->scaled, NULL);
     for (int i = 0; i < n; i++) flux_release(s->news[i]);
-    for (int i = 0; i < s->nspots && n; i++) flux_release(s->spot[i].next);
+    for (int i = 0; i < s->nspots && n; i++) flux_release(s->ref[i].next);
     return ok ? 0 : -1;
 }
 

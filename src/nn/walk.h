@@ -30,7 +30,7 @@
 FLUX__BEGIN_LEAN
 
 /* The path of a walk's present field, and how many layers deep it is. */
-typedef struct flux__trail { char *s; int room, length, depth; } flux__trail;
+typedef struct flux__trail { char *s; int capacity, length, depth; } flux__trail;
 
 /* Adds ".name" or, if name is NULL, ".index" to the path; flux__trail_back takes it off again.
    The digits are written by hand, as snprintf takes ten times as long and each training step
@@ -42,7 +42,7 @@ static bool flux__trail_add(flux__trail *t, const char *name, int index) {
     while (index /= 10);
     const char *part = name ? name : digit;
     size_t n = strlen(part);
-    char *s = (char *)flux__grow(t->s, &t->room, t->length + (int)n + 2, 1);
+    char *s = (char *)flux__grow(t->s, &t->capacity, t->length + (int)n + 2, 1);
     if (!s) return false;
     t->s = s;
     if (t->length) s[t->length++] = '.';
@@ -129,7 +129,7 @@ static void flux__fields(flux_layer *m, flux__field_fn f, void *user) {
 typedef struct flux__visiting {
     void (*visit)(flux_tensor *x, const char *path, bool trained, void *user);
     void *user;
-    flux__pairs seen;
+    flux__hashmap seen;
     bool done;
 } flux__visiting;
 
@@ -139,7 +139,7 @@ static void flux__visit_once(flux_tensor **slot, const char *path, bool trained,
     flux__visiting *v = (flux__visiting *)user;
     bool fresh = false;
     (void)owner;
-    if (!flux__pairs_at(&v->seen, *slot, &fresh)) v->done = false;
+    if (!flux__hashmap_at(&v->seen, *slot, &fresh)) v->done = false;
     else if (fresh && v->visit) v->visit(*slot, path, trained, v->user);
 }
 
@@ -162,7 +162,7 @@ static bool flux__visit(const char *call, const flux_layer *m,
     v.visit = visit;
     v.user = user;
     bool done = flux__visit_all(&v, m);
-    flux__pairs_free(&v.seen);
+    flux__hashmap_free(&v.seen);
     return done;
 }
 
@@ -177,7 +177,7 @@ typedef struct flux__tally {
     flux_tensor **out;
     int max, count;
     int64_t numbers;
-    const flux__pairs *there;             /* the model's tensors: views of one are not counted */
+    const flux__hashmap *there;             /* the model's tensors: views of one are not counted */
     bool ties;                            /* there is such a view */
 } flux__tally;
 
@@ -185,7 +185,7 @@ typedef struct flux__tally {
 static void flux__tally_one(flux_tensor *x, const char *path, bool trained, void *user) {
     flux__tally *t = (flux__tally *)user;
     (void)path;
-    bool tied = flux__is_tie(x) && flux__pairs_has(t->there, x->base);
+    bool tied = flux__is_tie(x) && flux__hashmap_has(t->there, x->base);
     t->ties = t->ties || tied;
     if (!trained || tied) return;
     if (t->out && t->count < t->max) t->out[t->count] = x;
@@ -200,7 +200,7 @@ static bool flux__tally_all(const char *call, const flux_layer *m, flux__tally *
     bool done = m && flux__visit_all(&v, m);
     t->there = &v.seen;
     done = done && flux__visit(call, m, flux__tally_one, t);
-    flux__pairs_free(&v.seen);
+    flux__hashmap_free(&v.seen);
     return done;
 }
 

@@ -102,8 +102,8 @@ static float flux__float_of(double x) {
 }
 
 /* Stores x as one number of a compute type. */
-static void flux__set_number(int cls, void *out, double x) {
-    switch (cls) {
+static void flux__set_number(int ctype, void *out, double x) {
+    switch (ctype) {
     case FLUX__F32C: *(float *)out = flux__float_of(x); break;
     case FLUX__F64C: *(double *)out = x; break;
     case FLUX__I32C:
@@ -227,7 +227,7 @@ static const int flux__own_dtype[FLUX__CLASSES] = { FLUX_F32, FLUX_F64, FLUX_I32
    again. */
 static FLUX__INLINE bool flux__read_again(const flux__value *v, int phase) {
     return v->out >= 0 && v->phase < phase && !v->outer && v->kind >= FLUX__V_OP &&
-           flux__own_dtype[v->cls] == v->dtype;
+           flux__own_dtype[v->ctype] == v->dtype;
 }
 
 /* Marks value v as needed, unless it is outer (or -1). */

@@ -57,7 +57,7 @@ typedef struct flux__planner {
     int *needs;                           /* by group: its newest link to a group whose results
                                              it reads, or -1 */
     flux__link *link;
-    int nlink, link_room;
+    int nlink, link_capacity;
     int *level;                           /* by group: above the levels of all groups that read
                                              its results */
     int *tried, *user_of;                 /* by group: number + 1 of the last node tried for it;
@@ -176,7 +176,8 @@ static bool flux__no_circle(flux__planner *p, int node, int G) {
 static void flux__need_group(flux__planner *p, int a, int b) {
     for (int e = p->needs[a], n = 0; e >= 0 && n < 4; e = p->link[e].next, n++)
         if (p->link[e].to == b) return;
-    flux__link *link = (flux__link *)flux__grow(p->link, &p->link_room, p->nlink + 1, sizeof *link);
+    flux__link *link = (flux__link *)flux__grow(p->link, &p->link_capacity, p->nlink + 1,
+                                                sizeof *link);
     if (!link) {
         p->ok = false;
         return;
@@ -281,7 +282,7 @@ static int flux__own_kind(const flux_tensor *t) {
     case FLUX__MATMUL: return FLUX__K_MATMUL;
     case FLUX__GATHER: return FLUX__K_GATHER;
     case FLUX__SCATTER: return FLUX__K_SCATTER;
-    case FLUX__SPREAD: return FLUX__K_SPREAD;
+    case FLUX__AS_STRIDED_SCATTER: return FLUX__K_STRIDED_SCATTER;
     case FLUX__CAT: return FLUX__K_CAT;
     case FLUX__MOVE: return FLUX__K_MOVE;
     case FLUX__ATTEND: return FLUX__K_ATTEND;
@@ -435,16 +436,16 @@ static void flux__list_members(flux__planner *p) {
 /* x is a view of all elements of `copy`. Fills owner: for each dim of the copy, the dim of x that
    it is a part of. False if a dim of x is not made of consecutive dims of the copy. */
 static bool flux__owners(const flux_tensor *x, const flux_tensor *copy, uint8_t *owner) {
-    int64_t natural[FLUX_MAX_DIMS], offset = FLUX__IS_VIEW(x) ? x->offset : 0, count = 1;
+    int64_t contiguous[FLUX_MAX_DIMS], offset = FLUX__IS_VIEW(x) ? x->offset : 0, count = 1;
     flux_shape s = flux__dims(copy);
     if (x->ndim < 2 || offset) return false;
-    flux__natural(&s, natural);
+    flux__contiguous_strides(&s, contiguous);
     memset(owner, 0, FLUX_MAX_DIMS);
     for (int d = 0; d < x->ndim; d++) {
-        int64_t n = 1, step = FLUX__IS_VIEW(x) ? x->stride[d] : natural[d];
+        int64_t n = 1, step = FLUX__IS_VIEW(x) ? x->stride[d] : contiguous[d];
         int j = 0;
         if (x->dim[d] == 1) continue;
-        while (j < s.ndim && (natural[j] != step || s.dim[j] == 1)) j++;
+        while (j < s.ndim && (contiguous[j] != step || s.dim[j] == 1)) j++;
         for (; j < s.ndim && n < x->dim[d]; j++) {
             n *= s.dim[j];
             owner[j] = (uint8_t)d;
@@ -493,7 +494,7 @@ static bool flux__is_gather(const flux__planner *p, const flux_tensor *b) {
    does not count as an operand: it is in the graph because it is evaluated itself or another node
    reads it as a tensor, and this reader takes its value directly. */
 static bool flux__find_uses(flux__planner *p) {
-    int *count = p->use_start, total = 0, room = 0;
+    int *count = p->use_start, total = 0, capacity = 0;
     /* in the order of users; to: the node used, next: user * 256 + operand */
     flux__link *all = NULL;
     flux__find_gathers(p);
@@ -506,7 +507,7 @@ static bool flux__find_uses(flux__planner *p) {
             if (flux__finished(b) ||
                 (b->op == FLUX__NUMBER && (b->mark != p->g->walk || b->index > i)))
                 continue;
-            flux__link *more = (flux__link *)flux__grow(all, &room, total + 1, sizeof *all);
+            flux__link *more = (flux__link *)flux__grow(all, &capacity, total + 1, sizeof *all);
             if (!more) {
                 flux__free(all);
                 return false;

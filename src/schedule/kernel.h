@@ -28,7 +28,7 @@ FLUX__BEGIN_LEAN
    are done as a whole. */
 enum {
     FLUX__K_FUSED, FLUX__K_MATMUL, FLUX__K_GATHER, FLUX__K_SCATTER,
-    FLUX__K_SPREAD, FLUX__K_CAT, FLUX__K_MOVE, FLUX__K_ATTEND
+    FLUX__K_STRIDED_SCATTER, FLUX__K_CAT, FLUX__K_MOVE, FLUX__K_ATTEND
 };
 
 enum flux__value_kind {
@@ -51,8 +51,8 @@ typedef struct flux__operand {            /* a tensor that a kernel reads */
 
 /* A line of a kernel's program, and the value that it computes. */
 typedef struct flux__value {
-    uint8_t kind, op, cls, dtype;         /* op: row of the elementwise table, or the kind of
-                                             reduction; cls: compute type; dtype: as stored */
+    uint8_t kind, op, ctype, dtype;         /* op: row of the elementwise table, or the kind of
+                                             reduction; ctype: compute type; dtype: as stored */
     bool outer;                           /* one value for each outer point, not for every point */
     int16_t a, b, c;                      /* numbers of the values used, -1: none */
     int16_t operand;                      /* LOAD, IOTA, RANDOM: number of the operand, which
@@ -69,9 +69,9 @@ typedef struct flux__kernel {
     int64_t full[FLUX_MAX_DIMS];          /* the index space; dims past the last are 1 */
     unsigned reduced;                     /* mask of the dims that are reduced away */
     flux__value *value;
-    int nvalue, value_room;
+    int nvalue, value_capacity;
     flux__operand *operand;
-    int noperand, operand_room;
+    int noperand, operand_capacity;
     int *outs, nouts;                     /* nodes that the kernel stores */
     int *frees, nfrees;                   /* nodes that no later kernel reads and that are not
                                              kept: their buffers are free after it */
@@ -85,19 +85,19 @@ typedef struct flux__kernel {
 } flux__kernel;
 
 /* What a plan knows of a node. out_kernel computes the node, last_kernel is the last that reads it.
-   donor: leaf whose buffer the node takes over, or -1. cls: size class of its bytes, see
+   donated: leaf whose buffer the node takes over, or -1. size_class: that of its bytes, see
    flux__size_class. stored: the node has a buffer; keep: it has it after the run, too. */
 typedef struct flux__slot_info {
     flux_device device;
     int64_t bytes;
-    int out_kernel, last_kernel, donor, cls;
+    int out_kernel, last_kernel, donated, size_class;
     bool keep, stored;
 } flux__slot_info;
 
 /* A piece of a plan's memory; its bytes follow the header. */
 typedef struct flux__chunk {
     struct flux__chunk *next;
-    size_t used, room;
+    size_t used, capacity;
 } flux__chunk;
 
 typedef struct flux__plan {
@@ -120,7 +120,7 @@ typedef struct flux__plan {
 #define FLUX__PLANS_MOST ((int64_t)1 << 28)   /* most bytes of plans that a thread keeps */
 
 /* hook: flux__load, cpu/casts.h */
-static void flux__load(int cls, void *dst, int dtype, const void *src, int64_t stride, int64_t n);
+static void flux__load(int ctype, void *dst, int dtype, const void *src, int64_t stride, int64_t n);
 
 FLUX__END_LEAN
 

@@ -35,15 +35,15 @@ enum { FLUX__MOST_NODES = (1 << 23) - 1 };
 typedef struct flux__graph {
     flux_tensor **node, **leaf;
     uint8_t *flag;                        /* by node: FLUX__ROOT and others */
-    int *donor;                           /* by node: the leaf whose buffer it may take over, or
+    int *donated;                           /* by node: the leaf whose buffer it may take over, or
                                              -1 */
-    int nnode, node_room, flag_room, donor_room, nleaf, leaf_room;
+    int nnode, node_capacity, flag_capacity, donated_capacity, nleaf, leaf_capacity;
     int64_t *key;
-    int nkey, key_room;
+    int nkey, key_capacity;
     flux__map leaves;
-    flux__way *way;                       /* stack of a depth-first visit: frames from its start
+    flux__dfs_frame *frame;               /* stack of a depth-first visit: frames from its start
                                              to the current node */
-    int top, way_room;
+    int top, frame_capacity;
     uint32_t walk;
     bool tf32;                            /* matrix products may use TF32; part of the key */
     bool cut;                             /* an update: nodes are cut off from their operands
@@ -118,7 +118,7 @@ static int flux__leaf_number(const flux__graph *g, const flux_tensor *t) {
 static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
     if (flux__leaf_number(g, t) >= 0) return;
     flux_tensor **leaf =
-        (flux_tensor **)flux__grow(g->leaf, &g->leaf_room, g->nleaf + 1, sizeof *leaf);
+        (flux_tensor **)flux__grow(g->leaf, &g->leaf_capacity, g->nleaf + 1, sizeof *leaf);
     if (leaf) g->leaf = leaf, leaf[g->nleaf++] = t;
     else g->ok = false;
     for (int i = g->nleaf == FLUX__FEW_LEAVES + 1 ? 0 : g->nleaf - 1;
@@ -144,42 +144,44 @@ static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
 /* Gives a node its number in the graph and marks it as visited. */
 static void flux__graph_add(flux__graph *g, flux_tensor *t) {
     flux_tensor **node =
-        (flux_tensor **)flux__grow(g->node, &g->node_room, g->nnode + 1, sizeof *node);
+        (flux_tensor **)flux__grow(g->node, &g->node_capacity, g->nnode + 1, sizeof *node);
     if (node) g->node = node;
-    uint8_t *flag = (uint8_t *)flux__grow(g->flag, &g->flag_room, g->nnode + 1, 1);
+    uint8_t *flag = (uint8_t *)flux__grow(g->flag, &g->flag_capacity, g->nnode + 1, 1);
     if (flag) g->flag = flag;
-    int *donor = (int *)flux__grow(g->donor, &g->donor_room, g->nnode + 1, sizeof *donor);
-    if (donor) g->donor = donor;
-    if (!node || !flag || !donor) {
+    int *donated = (int *)flux__grow(g->donated, &g->donated_capacity, g->nnode + 1,
+                                     sizeof *donated);
+    if (donated) g->donated = donated;
+    if (!node || !flag || !donated) {
         g->ok = false;
         return;
     }
     t->mark = g->walk;
     t->index = g->nnode;
     flag[g->nnode] = 0;
-    donor[g->nnode] = -1;
+    donated[g->nnode] = -1;
     node[g->nnode++] = t;
 }
 
 static void flux__graph_push(flux__graph *g, flux_tensor *t) {
-    flux__way *way = (flux__way *)flux__grow(g->way, &g->way_room, g->top + 1, sizeof *way);
-    if (!way) {
+    flux__dfs_frame *frame = (flux__dfs_frame *)flux__grow(g->frame, &g->frame_capacity, g->top + 1,
+                                                           sizeof *frame);
+    if (!frame) {
         g->ok = false;
         return;
     }
-    g->way = way, way += g->top++;
-    way->t = t, way->next = 0;
+    g->frame = frame, frame += g->top++;
+    frame->t = t, frame->next = 0;
 }
 
 /* The next operand of the node on top of the stack that has yet to be visited, or NULL. Finished
    operands become leaves on the way; numbers that a map or a reduction reads in place are
    skipped. */
 static flux_tensor *flux__graph_below(flux__graph *g) {
-    flux__way *way = &g->way[g->top - 1];
-    flux_tensor *t = way->t;
+    flux__dfs_frame *frame = &g->frame[g->top - 1];
+    flux_tensor *t = frame->t;
     const int n = flux__reads(t);
-    while (way->next < n) {
-        flux_tensor *x = flux__base(t->in[way->next++]);
+    while (frame->next < n) {
+        flux_tensor *x = flux__base(t->in[frame->next++]);
         if (x->op == FLUX__NUMBER && !x->buf && (flux__is_map(t) || flux__is_reduce(t))) continue;
         if (flux__finished(x)) flux__graph_leaf(g, x);
         else if (x->mark != g->walk) return x;
@@ -196,15 +198,15 @@ static void flux__graph_visit(flux__graph *g, flux_tensor *t) {
     while (g->top && g->ok) {
         flux_tensor *x = flux__graph_below(g);
         if (x) flux__graph_push(g, x);
-        else flux__graph_add(g, g->way[--g->top].t);
+        else flux__graph_add(g, g->frame[--g->top].t);
     }
 }
 
 /* Grows the key for a node of so many operands, so that what is appended for the node needs no
    check. */
-static bool flux__key_room(flux__graph *g, int operands) {
+static bool flux__key_reserve(flux__graph *g, int operands) {
     int64_t *key =
-        (int64_t *)flux__grow(g->key, &g->key_room, g->nkey + 32 + 20 * operands, sizeof *key);
+        (int64_t *)flux__grow(g->key, &g->key_capacity, g->nkey + 32 + 20 * operands, sizeof *key);
     if (key) g->key = key;
     else g->ok = false;
     return key != NULL;
@@ -244,7 +246,7 @@ static int64_t *flux__key_arg(flux__graph *g, int64_t *key, const flux_tensor *t
         return flux__key_dims(key, t->arg.i, 1);
     if (t->op == FLUX__RANDOM) return flux__key_dims(key, t->arg.i + 2, 1);
     if (t->op == FLUX__ATTEND) return flux__key_dims(key, t->arg.i, 3);
-    if (t->op != FLUX__SPREAD) return key;
+    if (t->op != FLUX__AS_STRIDED_SCATTER) return key;
     key = flux__key_dims(key, t->arg.i, 2);
     *key++ = t->rel;
     return flux__key_dims(key, t->stride, FLUX_MAX_DIMS);
@@ -258,19 +260,19 @@ static FLUX__INLINE bool flux__stays(const flux__graph *g, const flux_tensor *t,
     return !(t->flags & FLUX__FIXED) || (flag & FLUX__ROOT) || flux__visible(t);
 }
 
-/* Appends a node to the key: operation, dtype, device, flags, donor, dims, operands and
+/* Appends a node to the key: operation, dtype, device, flags, donated leaf, dims, operands and
    parameters. */
 static void flux__key_node(flux__graph *g, int i) {
     flux_tensor *t = g->node[i];
     const int n = flux__reads(t);
-    if (!flux__key_room(g, t->nin)) return;
+    if (!flux__key_reserve(g, t->nin)) return;
     int flag = g->flag[i];
     if (flux__stays(g, t, flag)) flag |= FLUX__KEEP, g->flag[i] = (uint8_t)flag;
     g->flags |= t->flags;
     int64_t *key = g->key + g->nkey;
     *key++ = t->op | (int64_t)t->dtype << 16 | (int64_t)t->ndim << 20 | (int64_t)n << 24 |
              (int64_t)(flag & ~FLUX__SEEN) << 32 | flux__device_word(t->device);
-    *key++ = g->donor[i];
+    *key++ = g->donated[i];
     key = flux__key_dims(key, t->dim, t->ndim);
     for (int k = 0; k < n; k++) key = flux__key_operand(g, key, t->in[k]);
     if (t->op >= FLUX__ELEMENTWISE_COUNT) key = flux__key_arg(g, key, t);
@@ -279,7 +281,7 @@ static void flux__key_node(flux__graph *g, int i) {
 
 /* Builds the graph's key. On the way the nodes get their KEEP flags. */
 static void flux__graph_key(flux__graph *g) {
-    if (!flux__key_room(g, g->nleaf)) return;
+    if (!flux__key_reserve(g, g->nleaf)) return;
     g->tf32 = flux__atomic_load32(&flux__tf32) != 0;
     g->key[g->nkey++] = (int64_t)g->nleaf << 32 | (int64_t)g->tf32 << 31 | g->nnode;
     for (int i = 0; i < g->nleaf; i++)
@@ -294,10 +296,10 @@ static void flux__graph_key(flux__graph *g) {
 static void flux__graph_drop(flux__graph *g) {
     flux__free(g->node);
     flux__free(g->flag);
-    flux__free(g->donor);
+    flux__free(g->donated);
     flux__free(g->leaf);
     flux__free(g->key);
-    flux__free(g->way);
+    flux__free(g->frame);
     flux__map_free(&g->leaves);
 }
 
@@ -306,11 +308,11 @@ static void flux__graph_drop(flux__graph *g) {
 static void flux__graph_free(flux__graph *g) {
     flux__thread *t = flux__self();
     flux__plans *plans = t ? t->plans : NULL;
-    if (!plans || plans->kept.node || g->node_room > 4096) {
+    if (!plans || plans->kept.node || g->node_capacity > 4096) {
         flux__graph_drop(g);
         return;
     }
-    if (g->leaves.n) memset(g->leaves.key, 0, (size_t)g->leaves.room * sizeof *g->leaves.key);
+    if (g->leaves.n) memset(g->leaves.key, 0, (size_t)g->leaves.capacity * sizeof *g->leaves.key);
     g->nnode = g->nleaf = g->nkey = g->top = g->leaves.n = 0;
     g->cut = g->copies = false;
     g->flags = 0;

@@ -103,14 +103,14 @@ static void flux__cut_fixed(flux__graph *g) {
 typedef struct flux__heap { const flux_tensor *like; int64_t count, bytes; } flux__heap;
 enum { FLUX__HEAPS = 512, FLUX__MANY = 8 };
 
-typedef struct flux__hoard {              /* what a scope holds (leak report) */
-    flux__pairs seen;                     /* tensors met in this scope or in one outside */
+typedef struct flux__scope_use {              /* what a scope holds (leak report) */
+    flux__hashmap seen;                     /* tensors met in this scope or in one outside */
     const flux_tensor **todo;
-    int ntodo, room;
+    int ntodo, capacity;
     flux__heap heap[FLUX__HEAPS];
     int nheaps;
     bool ok;
-} flux__hoard;
+} flux__scope_use;
 
 static bool flux__same_kind(const flux_tensor *a, const flux_tensor *b) {
     return a->op == b->op && a->dtype == b->dtype && a->ndim == b->ndim &&
@@ -118,25 +118,25 @@ static bool flux__same_kind(const flux_tensor *a, const flux_tensor *b) {
 }
 
 /* Adds tensor x to its heap. A buffer that several tensors share is divided evenly among them. */
-static void flux__hoard_count(flux__hoard *h, const flux_tensor *x) {
+static void flux__scope_use_count(flux__scope_use *h, const flux_tensor *x) {
     int i = 0;
     while (i < h->nheaps && !flux__same_kind(h->heap[i].like, x)) i++;
     if (i == FLUX__HEAPS) return;
     if (i == h->nheaps) h->heap[h->nheaps++].like = x;
     int64_t owners = x->buf ? flux__atomic_load(&x->buf->refs) : 1;
     int64_t bytes =
-        x->buf && !x->buf->borrowed ? (int64_t)x->buf->room / (owners > 1 ? owners : 1) : 0;
+        x->buf && !x->buf->borrowed ? (int64_t)x->buf->capacity / (owners > 1 ? owners : 1) : 0;
     h->heap[i].bytes += bytes + (int64_t)sizeof *x;
     h->heap[i].count++;
 }
 
 /* Puts a tensor on the list of those to be counted, unless it was met before. */
-static void flux__hoard_meet(flux__hoard *h, const flux_tensor *x) {
+static void flux__scope_use_meet(flux__scope_use *h, const flux_tensor *x) {
     bool fresh = false;
     if (!x || !h->ok) return;
-    h->ok = flux__pairs_at(&h->seen, x, &fresh) != NULL;
+    h->ok = flux__hashmap_at(&h->seen, x, &fresh) != NULL;
     const flux_tensor **todo = h->ok && fresh
-                                   ? (const flux_tensor **)flux__grow((void *)h->todo, &h->room,
+                                   ? (const flux_tensor **)flux__grow((void *)h->todo, &h->capacity,
                                                                       h->ntodo + 1, sizeof *todo)
                                    : h->todo;
     if (!h->ok || !fresh) return;
@@ -146,19 +146,19 @@ static void flux__hoard_meet(flux__hoard *h, const flux_tensor *x) {
 
 /* Counts what this scope holds and the scopes outside it do not: its tensors and all of the graph
    behind them. */
-static void flux__hoard_find(flux__hoard *h, const flux__thread *t, int scope) {
+static void flux__scope_use_find(flux__scope_use *h, const flux__thread *t, int scope) {
     int end = scope + 1 < t->nscopes ? t->scope[scope + 1].start : t->nowned;
     h->nheaps = 0;
     memset(h->heap, 0, sizeof h->heap);
     for (int i = t->scope[scope].start; i < end; i++) {
         if (((flux__head *)t->owned[i])->kind == FLUX__TENSOR)
-            flux__hoard_meet(h, (const flux_tensor *)t->owned[i]);
+            flux__scope_use_meet(h, (const flux_tensor *)t->owned[i]);
         while (h->ntodo && h->ok) {
             const flux_tensor *x = h->todo[--h->ntodo];
-            flux__hoard_count(h, x);
-            for (int k = 0; k < x->nin; k++) flux__hoard_meet(h, x->in[k]);
-            flux__hoard_meet(h, x->base);
-            flux__hoard_meet(h, (flux_tensor *)flux__atomic_load_place(&x->dense));
+            flux__scope_use_count(h, x);
+            for (int k = 0; k < x->nin; k++) flux__scope_use_meet(h, x->in[k]);
+            flux__scope_use_meet(h, x->base);
+            flux__scope_use_meet(h, (flux_tensor *)flux__atomic_load_place(&x->dense));
         }
     }
 }
@@ -170,7 +170,7 @@ static int flux__by_bytes(const void *a, const void *b) {
 
 /* Warns if many alike tensors in a scope hold more than flux__scope_most bytes. The message names
    the scope and up to three kinds of tensors that hold the most. */
-static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
+static void flux__scope_use_tell(flux__scope_use *h, const flux__thread *t, int scope) {
     const flux__scope *s = &t->scope[scope];
     char what[400], where[200] = "";
     int64_t sum = 0;
@@ -203,17 +203,17 @@ static void flux__hoard_tell(flux__hoard *h, const flux__thread *t, int scope) {
    that hold too much. */
 static void flux__scopes_look(void) {
     flux__thread *t = flux__self();
-    flux__hoard *h = (flux__hoard *)FLUX_MALLOC(sizeof *h);
+    flux__scope_use *h = (flux__scope_use *)FLUX_MALLOC(sizeof *h);
     t->look = false;
     if (!h) return;
     memset(h, 0, sizeof *h);
     h->ok = true;
     for (int i = 0; i < t->nscopes && h->ok; i++) {
-        flux__hoard_find(h, t, i);
-        if (h->ok) flux__hoard_tell(h, t, i);
+        flux__scope_use_find(h, t, i);
+        if (h->ok) flux__scope_use_tell(h, t, i);
     }
     flux__free(h->todo);
-    flux__pairs_free(&h->seen);
+    flux__hashmap_free(&h->seen);
     flux__free(h);
 }
 
@@ -290,10 +290,10 @@ static int flux__evaluate(flux__graph *g) {
 
 /* Makes a tensor, or all tensors of a tuple, roots of the graph: those it is computed for. Tuples
    nest no more than FLUX_MAX_LEVELS deep; `seen` makes sure that each is entered once. */
-static void flux__graph_root(flux__graph *g, flux_tensor *x, flux__pairs *seen) {
+static void flux__graph_root(flux__graph *g, flux_tensor *x, flux__hashmap *seen) {
     bool fresh = true;
     if (x->op == FLUX__TUPLE) {
-        if (x->arg.i[0] > 1 && !flux__pairs_at(seen, x, &fresh)) g->ok = false;
+        if (x->arg.i[0] > 1 && !flux__hashmap_at(seen, x, &fresh)) g->ok = false;
         for (int i = 0; i < x->nin && fresh && g->ok; i++) flux__graph_root(g, x->in[i], seen);
         return;
     }
@@ -304,7 +304,7 @@ static void flux__graph_root(flux__graph *g, flux_tensor *x, flux__pairs *seen) 
    values already, no graph is built. */
 FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
     flux__graph g;
-    flux__pairs seen = { NULL, 0, 0 };
+    flux__hashmap seen = { NULL, 0, 0 };
     for (int i = 0; i < n; i++)
         if (!xs[i] || FLUX__GONE("eval", xs[i])) return flux__null("eval", "x", xs[i]), -1;
     bool work = false;
@@ -314,7 +314,7 @@ FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
     flux__graph_start(&g);
     for (int i = 0; i < n && g.ok; i++) flux__graph_root(&g, xs[i], &seen);
     int rc = flux__evaluate(&g);
-    flux__pairs_free(&seen);
+    flux__hashmap_free(&seen);
     flux__graph_free(&g);
     return rc;
 }

@@ -47,12 +47,12 @@ static int flux__heap_take(int *heap, int n) {       /* n: the size before the r
    of weights come after everything that reads the old ones. */
 static bool flux__order_groups(flux__planner *p, int *order) {
     const size_t n = (size_t)p->ngroup;
-    int *room = (int *)flux__zalloc((3 * n + (size_t)p->nlink + 1) * sizeof *room), ready = 0,
+    int *memory = (int *)flux__zalloc((3 * n + (size_t)p->nlink + 1) * sizeof *memory), ready = 0,
         at = 0;
     /* user[start[G] ...] are the groups that need G; missing[G]: how many groups G still waits
        for */
-    int *missing = room, *heap = room + n, *start = room + 2 * n, *user = start + n + 1;
-    if (!room) return false;
+    int *missing = memory, *heap = memory + n, *start = memory + 2 * n, *user = start + n + 1;
+    if (!memory) return false;
     for (int e = 0; e < p->nlink; e++) start[p->link[e].to + 1]++;
     for (size_t G = 0; G < n; G++) start[G + 1] += start[G];
     for (int G = p->ngroup - 1; G >= 0; G--)
@@ -67,7 +67,7 @@ static bool flux__order_groups(flux__planner *p, int *order) {
         for (int u = start[G]; u < start[G + 1]; u++)
             if (--missing[user[u]] == 0) flux__heap_put(heap, ready++, user[u]);
     }
-    flux__free(room);
+    flux__free(memory);
     return at == p->ngroup || FLUX__REFUSE("schedule: kernels depend on each other in a circle");
 }
 
@@ -123,7 +123,7 @@ static bool flux__may_overwrite(const flux__plan *plan, int at, int slot, int le
 }
 
 /* Fills plan->slot: for each stored node which kernel computes it and which reads it last, its
-   size, and whether it takes over a leaf's buffer, if the graph allows that (g->donor) and
+   size, and whether it takes over a leaf's buffer, if the graph allows that (g->donated) and
    flux__may_overwrite does. */
 static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
     /* by leaf: number of the kernel that reads it last */
@@ -143,18 +143,18 @@ static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
     }
     for (int i = 0; i < plan->nnode; i++) {
         flux__slot_info *s = &plan->slot[i];
-        size_t room;
-        const int donor = g->donor[i];
-        s->donor = -1;
+        size_t capacity;
+        const int donated = g->donated[i];
+        s->donated = -1;
         if (!s->stored) continue;
         if (s->last_kernel < s->out_kernel) s->last_kernel = s->out_kernel;
         s->bytes = flux__size(g->node[i]) * (int64_t)flux__dtypes[g->node[i]->dtype].size;
-        s->cls = flux__size_class((size_t)s->bytes, &room);
+        s->size_class = flux__size_class((size_t)s->bytes, &capacity);
         s->keep = (g->flag[i] & FLUX__KEEP) != 0;
         s->device = g->node[i]->device;
-        if (donor >= 0 && last[donor] <= s->out_kernel &&
-            flux__may_overwrite(plan, s->out_kernel, i, donor))
-            s->donor = donor;
+        if (donated >= 0 && last[donated] <= s->out_kernel &&
+            flux__may_overwrite(plan, s->out_kernel, i, donated))
+            s->donated = donated;
     }
     flux__free(last);
     return true;
@@ -224,15 +224,15 @@ static bool flux__planner_start(flux__planner *p, flux__graph *g) {
     p->group = (flux__group *)flux__malloc(n * sizeof *p->group);
     p->gather = (bool *)flux__zalloc(n);
     /* all arrays that have an int for each node */
-    int *room = (int *)flux__malloc((9 * n + 1) * sizeof *room);
-    p->group_of = room;
-    if (!p->group || !p->gather || !room) return false;
-    p->needs = room + n, p->level = room + 2 * n, p->tried = room + 3 * n,
-    p->user_of = room + 4 * n;
-    p->member = room + 5 * n, p->member_start = room + 6 * n, p->value_of = room + 7 * n,
-    p->use_start = room + 8 * n;
-    memset(p->use_start, 0, (n + 1) * sizeof *room);
-    memset(p->value_of, -1, n * sizeof *room);
+    int *memory = (int *)flux__malloc((9 * n + 1) * sizeof *memory);
+    p->group_of = memory;
+    if (!p->group || !p->gather || !memory) return false;
+    p->needs = memory + n, p->level = memory + 2 * n, p->tried = memory + 3 * n,
+    p->user_of = memory + 4 * n;
+    p->member = memory + 5 * n, p->member_start = memory + 6 * n, p->value_of = memory + 7 * n,
+    p->use_start = memory + 8 * n;
+    memset(p->use_start, 0, (n + 1) * sizeof *memory);
+    memset(p->value_of, -1, n * sizeof *memory);
     return flux__find_uses(p);
 }
 
@@ -294,12 +294,12 @@ static int64_t flux__kernel_bytes(const flux__kernel *k, const flux__graph *g) {
 /* Describes a kernel: "product 256x64 inner 784: add relu->[256x64 f32]". Not `full`: without the
    reduced dims and what is stored. */
 static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, const flux__kernel *k,
-                               bool full, char *out, size_t room) {
+                               bool full, char *out, size_t capacity) {
     static const char *const reds[] = { "sum", "prod", "max", "min" };
     flux_shape s = flux__shape(k->full, FLUX_MAX_DIMS);
     size_t n = 0;
 #define FLUX__ADD(...)                                                                             \
-    do if (n < room) n += (size_t)snprintf(out + n, room - n, __VA_ARGS__); while (0)
+    do if (n < capacity) n += (size_t)snprintf(out + n, capacity - n, __VA_ARGS__); while (0)
     while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
     flux__text t = flux__shape_text(&s);
     FLUX__ADD("%s %s", flux__kernel_kinds[k->kind], t.s);
@@ -316,7 +316,7 @@ static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, con
         if (line->out < 0 || !full) continue;
         flux__text o = flux__describe(g->node[line->out - plan->nleaf]);
         FLUX__ADD("->[%s%s]", o.s,
-                  plan->slot[line->out - plan->nleaf].donor >= 0 ? ", in place" : "");
+                  plan->slot[line->out - plan->nleaf].donated >= 0 ? ", in place" : "");
     }
 }
 

@@ -103,7 +103,7 @@ static flux__plan *flux__find_plan(flux__graph *g) {
     plan->hash = hash;
     plan->key = g->key;                   /* the plan takes the key over */
     plan->key_words = g->nkey;
-    g->key = NULL, g->key_room = 0;
+    g->key = NULL, g->key_capacity = 0;
     plan->used = plans->clock;
     plan->next = *bucket;
     *bucket = plan;
@@ -159,10 +159,10 @@ typedef struct flux__spares {
                                              node, 0: end of the list */
 } flux__spares;
 
-static void flux__spare_give(flux__spares *spare, int node, int cls) {
-    uint64_t *some = &spare->some[cls >> 6], bit = (uint64_t)1 << (cls & 63);
-    spare->next[node] = *some & bit ? spare->first[cls] : 0;
-    spare->first[cls] = node + 1;
+static void flux__spare_give(flux__spares *spare, int node, int size_class) {
+    uint64_t *some = &spare->some[size_class >> 6], bit = (uint64_t)1 << (size_class & 63);
+    spare->next[node] = *some & bit ? spare->first[size_class] : 0;
+    spare->first[size_class] = node + 1;
     *some |= bit;
 }
 
@@ -171,15 +171,15 @@ static void flux__spare_give(flux__spares *spare, int node, int cls) {
    device is soon found. */
 static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const flux__slot_info *s) {
     /* larger than any size class: no memory is that large */
-    if (s->cls >= FLUX__SIZES) return NULL;
-    const uint64_t *some = &spare->some[s->cls >> 6];
-    uint64_t near = some[0] >> (s->cls & 63) | some[1] << 1 << (63 - (s->cls & 63));
+    if (s->size_class >= FLUX__SIZES) return NULL;
+    const uint64_t *some = &spare->some[s->size_class >> 6];
+    uint64_t near = some[0] >> (s->size_class & 63) | some[1] << 1 << (63 - (s->size_class & 63));
     near &= 0x1fff;
-    for (int c = s->cls; near; c++, near >>= 1)
+    for (int c = s->size_class; near; c++, near >>= 1)
         for (int *at = &spare->first[c], n = 0; (near & 1) && *at && n < 64;
              at = &spare->next[*at - 1], n++) {
             flux__buffer *b = r->buffer[*at - 1];
-            if (!flux__same_device(b->device, s->device) || b->room / 2 > (size_t)s->bytes)
+            if (!flux__same_device(b->device, s->device) || b->capacity / 2 > (size_t)s->bytes)
                 continue;
             *at = spare->next[*at - 1];
             flux__atomic_add(&b->refs, 1);
@@ -188,7 +188,7 @@ static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const f
     return NULL;
 }
 
-/* Gives every stored node a buffer: that of its donor leaf, a spare one of a node whose life has
+/* Gives every stored node a buffer: that of its donated leaf, a spare one of a node whose life has
    ended earlier in the plan, or a new one. All memory is found before the first kernel runs, so
    that a failure leaves everything as it was. */
 static bool flux__allocate(flux__run *r) {
@@ -203,8 +203,8 @@ static bool flux__allocate(flux__run *r) {
         for (int n = 0; n < plan->kernel[k].nouts && ok; n++) {
             int i = plan->kernel[k].outs[n];
             flux__slot_info *s = &plan->slot[i];
-            if (s->donor >= 0) {
-                r->buffer[i] = r->g->leaf[s->donor]->buf;
+            if (s->donated >= 0) {
+                r->buffer[i] = r->g->leaf[s->donated]->buf;
                 flux__atomic_add(&r->buffer[i]->refs, 1);
             } else {
                 if (share) r->buffer[i] = flux__spare_take(r, &spare, s);
@@ -216,7 +216,7 @@ static bool flux__allocate(flux__run *r) {
         }
         for (int j = 0; j < plan->kernel[k].nfrees && ok && share; j++) {
             int i = plan->kernel[k].frees[j];
-            if (plan->slot[i].donor < 0) flux__spare_give(&spare, i, r->buffer[i]->cls);
+            if (plan->slot[i].donated < 0) flux__spare_give(&spare, i, r->buffer[i]->size_class);
         }
     }
     return ok;
@@ -228,26 +228,26 @@ static bool flux__allocate(flux__run *r) {
 static void flux__settle_nodes(flux__run *r) {
     flux__plan *plan = r->plan;
     flux__graph *g = r->g;
-    flux__arena *held = NULL;
+    flux__class_pool *held = NULL;
     /* The label may still be that of a node whose life has ended. */
     for (int at = 0; at < plan->nout; at++) {
         const int i = plan->out[at];
         flux__buffer *b = plan->slot[i].keep ? r->buffer[i] : NULL;
         if (b && flux__buffer_labelled(b, g->node[i], (size_t)plan->slot[i].bytes)) continue;
-        flux__arena *pool = b ? &flux__arenas[b->device.backend][b->device.id] : held;
-        if (pool != held && held) flux__arena_unlock(held);
-        if (pool != held) flux__arena_lock(pool);
+        flux__class_pool *pool = b ? &flux__class_pools[b->device.backend][b->device.id] : held;
+        if (pool != held && held) flux__class_pool_unlock(held);
+        if (pool != held) flux__class_pool_lock(pool);
         held = pool;
         if (b) flux__buffer_label(b, g->node[i], (size_t)plan->slot[i].bytes);
     }
-    if (held) flux__arena_unlock(held);
+    if (held) flux__class_pool_unlock(held);
     for (int at = 0; at < plan->nout; at++) {
         const int i = plan->out[at];
         if (!plan->slot[i].keep || !r->buffer[i]) continue;
         g->node[i]->buf = r->buffer[i];
         r->buffer[i] = NULL;
-        if (plan->slot[i].donor >= 0) {
-            flux_tensor *old = g->leaf[plan->slot[i].donor];
+        if (plan->slot[i].donated >= 0) {
+            flux_tensor *old = g->leaf[plan->slot[i].donated];
             flux__buffer_release(old->buf);
             old->buf = NULL;
             old->flags |= FLUX__CONSUMED;
@@ -269,7 +269,7 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
         ok = done == n;
         for (int i = k; i < k + done; i++)
             for (int o = 0; o < plan->kernel[i].nouts; o++)
-                changed = changed || plan->slot[plan->kernel[i].outs[o]].donor >= 0;
+                changed = changed || plan->slot[plan->kernel[i].outs[o]].donated >= 0;
     }
     flux__thread *t = flux__self();
     if (!ok && changed && t && t->error.unsaid) {
@@ -285,16 +285,16 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
    their buffers and releases all others. -1 and an error if it fails. */
 static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     flux__run r;
-    void *few[256], **room = few;         /* the arrays r.buffer and r.ptr of a small plan */
+    void *few[256], **memory = few;         /* the arrays r.buffer and r.ptr of a small plan */
     size_t n = (size_t)(plan->nnode * 2 + plan->nkernel),
            all = n + (size_t)(plan->nleaf + plan->nnode);
     memset(&r, 0, sizeof r);
     r.plan = plan, r.g = g;
-    if (all > sizeof few / sizeof *few) room = (void **)flux__zalloc(all * sizeof *room);
+    if (all > sizeof few / sizeof *few) memory = (void **)flux__zalloc(all * sizeof *memory);
     else memset(few, 0, all * sizeof *few);
-    r.buffer = (flux__buffer **)(void *)room;
-    r.ptr = room ? room + n : NULL;
-    bool ok = room && flux__allocate(&r);
+    r.buffer = (flux__buffer **)(void *)memory;
+    r.ptr = memory ? memory + n : NULL;
+    bool ok = memory && flux__allocate(&r);
     for (int k = 0; k < plan->nkernel && ok; k++) ok = flux__allocate_scratch(&r, k);
     bool trace = flux__tracing();
     double start = trace ? flux__now() : 0;
@@ -305,7 +305,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
         flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
     for (int at = plan->nout - 1; r.buffer && at >= 0; at--)
         if (r.buffer[plan->out[at]]) flux__buffer_release(r.buffer[plan->out[at]]);
-    if (room != few) flux__free(room);
+    if (memory != few) flux__free(memory);
     return ok ? 0 : -1;
 }
 

@@ -46,7 +46,7 @@ typedef struct flux__builder {            /* the state while one kernel is built
 
 /* Adds a line to the kernel's program and gives its number; a line equal to an earlier one is not
    added, and the number is that of the earlier one. */
-static int flux__emit(flux__builder *b, const flux__value *v) {
+static int flux__append(flux__builder *b, const flux__value *v) {
     flux__kernel *k = b->k;
     int first = v->a > v->b ? v->a : v->b;
     if (v->c > first) first = v->c;
@@ -54,12 +54,12 @@ static int flux__emit(flux__builder *b, const flux__value *v) {
     for (int i = first + 1; i < k->nvalue; i++) {
         const flux__value *w = &k->value[i];
         if (w->a == v->a && w->operand == v->operand && w->op == v->op && w->b == v->b &&
-            w->c == v->c && w->kind == v->kind && w->cls == v->cls && w->dtype == v->dtype &&
+            w->c == v->c && w->kind == v->kind && w->ctype == v->ctype && w->dtype == v->dtype &&
             w->outer == v->outer && w->node == v->node)
             return i;
     }
     flux__value *value =
-        (flux__value *)flux__grow(k->value, &k->value_room, k->nvalue + 1, sizeof *value);
+        (flux__value *)flux__grow(k->value, &k->value_capacity, k->nvalue + 1, sizeof *value);
     if (!value || k->nvalue > 30000) {
         b->ok = false;
         return 0;
@@ -70,10 +70,10 @@ static int flux__emit(flux__builder *b, const flux__value *v) {
 }
 
 /* A line that uses no values and no operand and is not stored. */
-static flux__value flux__line(int kind, int op, int cls, int dtype) {
+static flux__value flux__line(int kind, int op, int ctype, int dtype) {
     flux__value v;
     memset(&v, 0, sizeof v);
-    v.kind = (uint8_t)kind, v.op = (uint8_t)op, v.cls = (uint8_t)cls, v.dtype = (uint8_t)dtype;
+    v.kind = (uint8_t)kind, v.op = (uint8_t)op, v.ctype = (uint8_t)ctype, v.dtype = (uint8_t)dtype;
     v.a = v.b = v.c = v.operand = -1;
     v.node = v.out = -1;
     return v;
@@ -94,7 +94,8 @@ static int flux__add_operand(flux__builder *b, const flux__operand *o) {
     for (int i = 0; i < k->noperand; i++)
         if (flux__same_operand(&k->operand[i], o)) return i;
     flux__operand *operand =
-        (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
+        (flux__operand *)flux__grow(k->operand, &k->operand_capacity, k->noperand + 1,
+                                    sizeof *operand);
     if (!operand) {
         b->ok = false;
         return 0;
@@ -120,7 +121,7 @@ static bool flux__is_outer(const flux__kernel *k, const flux_tensor *x, const in
 }
 
 /* Emits a load of x, read over the given points of its user. */
-static int flux__emit_load(flux__builder *b, flux_tensor *x, const int64_t *points) {
+static int flux__append_load(flux__builder *b, flux_tensor *x, const int64_t *points) {
     flux__operand o;
     memset(&o, 0, sizeof o);
     flux_tensor *base = flux__base(x);
@@ -131,12 +132,12 @@ static int flux__emit_load(flux__builder *b, flux_tensor *x, const int64_t *poin
     flux__value v = flux__line(FLUX__V_LOAD, 0, flux__class_of(o.dtype), o.dtype);
     v.outer = flux__is_outer(b->k, x, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
-    return flux__emit(b, &v);
+    return flux__append(b, &v);
 }
 
 /* Emits a value computed from an element's index in the node's own shape: IOTA counts, RANDOM
    draws. */
-static int flux__emit_index(flux__builder *b, flux_tensor *t, int node, int kind) {
+static int flux__append_index(flux__builder *b, flux_tensor *t, int node, int kind) {
     flux__operand o;
     int64_t points[FLUX_MAX_DIMS];
     memset(&o, 0, sizeof o);
@@ -150,81 +151,82 @@ static int flux__emit_index(flux__builder *b, flux_tensor *t, int node, int kind
     v.outer = flux__is_outer(b->k, t, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
     v.node = kind == FLUX__V_RANDOM ? node : -1;
-    return flux__emit(b, &v);
+    return flux__append(b, &v);
 }
 
 /* Emits the value of a NUMBER node, which is no part of the plan: the line says where the run finds
    it, as operand number `operand` of node number `user`. */
-static int flux__emit_number(flux__builder *b, int cls, int user, int operand) {
-    flux__value v = flux__line(FLUX__V_NUMBER, 0, cls, FLUX_F32);
+static int flux__append_number(flux__builder *b, int ctype, int user, int operand) {
+    flux__value v = flux__line(FLUX__V_NUMBER, 0, ctype, FLUX_F32);
     v.outer = b->k->reduced != 0;
     v.node = user << 8 | operand;         /* operand 255: the node itself is the NUMBER */
-    return flux__emit(b, &v);
+    return flux__append(b, &v);
 }
 
 /* Emits an integer that is a constant of the program itself. */
-static int flux__emit_literal(flux__builder *b, int cls, int code) {
-    flux__value v = flux__line(FLUX__V_NUMBER, 1, cls, FLUX_F32);
+static int flux__append_literal(flux__builder *b, int ctype, int code) {
+    flux__value v = flux__line(FLUX__V_NUMBER, 1, ctype, FLUX_F32);
     v.outer = b->k->reduced != 0;
     v.node = code;
-    return flux__emit(b, &v);
+    return flux__append(b, &v);
 }
 
 /* Emits a line that uses the values a, x and c (-1: none). It is outer if all of these are. */
-static int flux__emit_use(flux__builder *b, int kind, int op, int cls, int dtype, int a, int x,
+static int flux__append_use(flux__builder *b, int kind, int op, int ctype, int dtype, int a, int x,
                           int c) {
-    flux__value v = flux__line(kind, op, cls, dtype);
+    flux__value v = flux__line(kind, op, ctype, dtype);
     v.a = (int16_t)a, v.b = (int16_t)x, v.c = (int16_t)c;
     v.outer = b->k->reduced != 0 && b->k->value[a].outer && (x < 0 || b->k->value[x].outer) &&
               (c < 0 || b->k->value[c].outer);
-    return flux__emit(b, &v);
+    return flux__append(b, &v);
 }
 
-/* Converts a value to compute type cls, if it has another. */
-static int flux__as_class(flux__builder *b, int v, int cls) {
-    if (!b->ok || b->k->value[v].cls == cls) return v;
-    return flux__emit_use(b, FLUX__V_CONVERT, 0, cls, b->k->value[v].dtype, v, -1, -1);
+/* Converts a value to compute type ctype, if it has another. */
+static int flux__as_class(flux__builder *b, int v, int ctype) {
+    if (!b->ok || b->k->value[v].ctype == ctype) return v;
+    return flux__append_use(b, FLUX__V_CONVERT, 0, ctype, b->k->value[v].dtype, v, -1, -1);
 }
 
-/* The value of operand k of a node, in compute type cls: a value of this kernel, a load from
+/* The value of operand k of a node, in compute type ctype: a value of this kernel, a load from
    memory, or a number. */
-static int flux__emit_operand(flux__builder *b, flux_tensor *user, int user_node, int k, int cls) {
+static int flux__append_operand(flux__builder *b, flux_tensor *user, int user_node, int k,
+                                int ctype) {
     flux_tensor *x = user->in[k], *base = flux__base(x);
     int64_t points[FLUX_MAX_DIMS];
     if (base->op == FLUX__NUMBER && !base->buf &&
         (base->mark != b->p->g->walk || b->value_of[base->index] < 0))
-        return flux__emit_number(b, cls, user_node, k);
+        return flux__append_number(b, ctype, user_node, k);
     if (!flux__finished(base) && b->value_of[base->index] >= 0)
-        return flux__as_class(b, b->value_of[base->index], cls);
+        return flux__as_class(b, b->value_of[base->index], ctype);
     flux__dims8(flux__is_reduce(user) ? user->in[0] : user, points);
-    return flux__as_class(b, flux__emit_load(b, x, points), cls);
+    return flux__as_class(b, flux__append_load(b, x, points), ctype);
 }
 
 /* Brings a value into its dtype after an operation: half formats are rounded, u8 is wrapped. */
 static int flux__settle(flux__builder *b, int v, int dtype) {
     if (!b->ok) return v;
     if (dtype == FLUX_F16 || dtype == FLUX_BF16)
-        return flux__emit_use(b, FLUX__V_ROUND, dtype, b->k->value[v].cls, dtype, v, -1, -1);
+        return flux__append_use(b, FLUX__V_ROUND, dtype, b->k->value[v].ctype, dtype, v, -1, -1);
     if (dtype == FLUX_U8)
-        return flux__emit_use(b, FLUX__V_WRAP, dtype, b->k->value[v].cls, dtype, v, -1, -1);
+        return flux__append_use(b, FLUX__V_WRAP, dtype, b->k->value[v].ctype, dtype, v, -1, -1);
     return v;
 }
 
 /* Emits a cast. To bool it is x != 0; from a real dtype to u8 the value is first clamped to 0 ...
    255. */
-static int flux__emit_cast(flux__builder *b, flux_tensor *t, int node) {
+static int flux__append_cast(flux__builder *b, flux_tensor *t, int node) {
     flux_tensor *x = t->in[0];
     int from = flux__class_of(x->dtype), to = flux__class_of(t->dtype);
     /* a bool is 0 or 1 in any compute type */
-    int v = flux__emit_operand(b, t, node, 0, x->dtype == FLUX_BOOL ? to : from);
+    int v = flux__append_operand(b, t, node, 0, x->dtype == FLUX_BOOL ? to : from);
     if (t->dtype == FLUX_BOOL)
-        return flux__emit_use(b, FLUX__V_OP, FLUX__OP_NE, b->k->value[v].cls, FLUX_BOOL, v,
-                              flux__emit_literal(b, b->k->value[v].cls, 0), -1);
+        return flux__append_use(b, FLUX__V_OP, FLUX__OP_NE, b->k->value[v].ctype, FLUX_BOOL, v,
+                              flux__append_literal(b, b->k->value[v].ctype, 0), -1);
     if (t->dtype == FLUX_U8 && flux__dtypes[x->dtype].real) {
-        v = flux__emit_use(b, FLUX__V_OP, FLUX__OP_MAX2, from, x->dtype, v,
-                           flux__emit_literal(b, from, 0), -1);
-        v = flux__emit_use(b, FLUX__V_OP, FLUX__OP_MIN2, from, x->dtype, v,
-                           flux__emit_literal(b, from, 255), -1);
+        v = flux__append_use(b, FLUX__V_OP, FLUX__OP_MAX2, from, x->dtype, v,
+                           flux__append_literal(b, from, 0), -1);
+        v = flux__append_use(b, FLUX__V_OP, FLUX__OP_MIN2, from, x->dtype, v,
+                           flux__append_literal(b, from, 255), -1);
     }
     return flux__settle(b, flux__as_class(b, v, to), t->dtype);
 }
@@ -234,59 +236,60 @@ static int flux__emit_cast(flux__builder *b, flux_tensor *t, int node) {
 static bool flux__is_floats_here(const flux__builder *b, flux_tensor *x) {
     const flux_tensor *base = flux__base(x);
     return !flux__finished(base) && b->value_of[base->index] >= 0 &&
-           b->k->value[b->value_of[base->index]].cls == FLUX__F32C;
+           b->k->value[b->value_of[base->index]].ctype == FLUX__F32C;
 }
 
 /* Emits a row of the elementwise table. A comparison (rule C) has the compute type of its operands;
    an operation on bools (rule B) is computed in f32 if one of its operands is a value in f32
    here. An operation of rule F on integers is an error: graph/elementwise.h converts these. */
-static int flux__emit_elementwise(flux__builder *b, flux_tensor *t, int node) {
-    int v[3] = { -1, -1, -1 }, cls = flux__class_of(t->dtype);
+static int flux__append_elementwise(flux__builder *b, flux_tensor *t, int node) {
+    int v[3] = { -1, -1, -1 }, ctype = flux__class_of(t->dtype);
     char rule = flux__rules[t->op];
     for (int k = 0; k < t->nin && rule == 'B'; k++)
-        if (flux__is_floats_here(b, t->in[k])) cls = FLUX__F32C;
+        if (flux__is_floats_here(b, t->in[k])) ctype = FLUX__F32C;
     if (rule == 'C')
-        cls = flux__class_of(t->in[0]->flags & FLUX__WEAK && t->nin > 1 ? t->in[1]->dtype
+        ctype = flux__class_of(t->in[0]->flags & FLUX__WEAK && t->nin > 1 ? t->in[1]->dtype
                                                                         : t->in[0]->dtype);
-    if (rule == 'F' && cls > FLUX__F64C) {
+    if (rule == 'F' && ctype > FLUX__F64C) {
         flux__fail("%s: no kernel for %s", flux__op_names[t->op], flux__dtypes[t->dtype].name);
         b->ok = false;
     }
-    for (int k = 0; k < t->nin && b->ok; k++) v[k] = flux__emit_operand(b, t, node, k, cls);
+    for (int k = 0; k < t->nin && b->ok; k++) v[k] = flux__append_operand(b, t, node, k, ctype);
     if (!b->ok) return 0;
-    return flux__settle(b, flux__emit_use(b, FLUX__V_OP, t->op, cls, t->dtype, v[0], v[1], v[2]),
+    return flux__settle(b, flux__append_use(b, FLUX__V_OP, t->op, ctype, t->dtype, v[0], v[1],
+                                            v[2]),
                         t->dtype);
 }
 
 /* Emits a reduction or the index of a maximum or minimum. */
-static int flux__emit_reduce(flux__builder *b, flux_tensor *t, int node) {
-    int cls = flux__class_of(t->in[0]->dtype), x = flux__emit_operand(b, t, node, 0, cls);
+static int flux__append_reduce(flux__builder *b, flux_tensor *t, int node) {
+    int ctype = flux__class_of(t->in[0]->dtype), x = flux__append_operand(b, t, node, 0, ctype);
     bool arg = t->op == FLUX__ARGREDUCE;
     if (!b->ok) return 0;
     /* all reduced dims have size 1 */
-    if (!flux__real_mask(t)) return arg ? flux__emit_literal(b, FLUX__I64C, 0) : x;
+    if (!flux__real_mask(t)) return arg ? flux__append_literal(b, FLUX__I64C, 0) : x;
     flux__value v = flux__line(arg ? FLUX__V_ARGREDUCE : FLUX__V_REDUCE, (int)t->arg.i[0],
-                               arg ? FLUX__I64C : cls, t->dtype);
+                               arg ? FLUX__I64C : ctype, t->dtype);
     v.a = (int16_t)x;
     v.outer = true;
-    return flux__settle(b, flux__emit(b, &v), t->dtype);
+    return flux__settle(b, flux__append(b, &v), t->dtype);
 }
 
 /* Emits the lines of a node and gives the number of its value. */
-static int flux__emit_node(flux__builder *b, int node) {
+static int flux__append_node(flux__builder *b, int node) {
     flux_tensor *t = b->p->g->node[node];
     flux__value v;
-    if (t->op < FLUX__ELEMENTWISE_COUNT) return flux__emit_elementwise(b, t, node);
+    if (t->op < FLUX__ELEMENTWISE_COUNT) return flux__append_elementwise(b, t, node);
     switch (t->op) {
-    case FLUX__CAST: return flux__emit_cast(b, t, node);
-    case FLUX__COPY: return flux__emit_operand(b, t, node, 0, flux__class_of(t->dtype));
-    case FLUX__NUMBER: return flux__emit_number(b, flux__class_of(t->dtype), node, 255);
-    case FLUX__IOTA: return flux__emit_index(b, t, node, FLUX__V_IOTA);
-    case FLUX__RANDOM: return flux__emit_index(b, t, node, FLUX__V_RANDOM);
+    case FLUX__CAST: return flux__append_cast(b, t, node);
+    case FLUX__COPY: return flux__append_operand(b, t, node, 0, flux__class_of(t->dtype));
+    case FLUX__NUMBER: return flux__append_number(b, flux__class_of(t->dtype), node, 255);
+    case FLUX__IOTA: return flux__append_index(b, t, node, FLUX__V_IOTA);
+    case FLUX__RANDOM: return flux__append_index(b, t, node, FLUX__V_RANDOM);
     case FLUX__MATMUL:
         v = flux__line(FLUX__V_PRODUCT, 0, flux__class_of(t->dtype), t->dtype);
-        return flux__settle(b, flux__emit(b, &v), t->dtype);
-    default: return flux__emit_reduce(b, t, node);
+        return flux__settle(b, flux__append(b, &v), t->dtype);
+    default: return flux__append_reduce(b, t, node);
     }
 }
 
@@ -306,7 +309,8 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
     flux__layout(x, &o.offset, o.stride);
     for (int d = x->ndim; d < FLUX_MAX_DIMS; d++) o.stride[d] = 0;
     operand =
-        (flux__operand *)flux__grow(k->operand, &k->operand_room, k->noperand + 1, sizeof *operand);
+        (flux__operand *)flux__grow(k->operand, &k->operand_capacity, k->noperand + 1,
+                                    sizeof *operand);
     if (!operand) {
         b->ok = false;
         return;
@@ -362,11 +366,11 @@ static int flux__storable(flux__builder *b, int v, const flux_tensor *t) {
     bool outer = flux__outer_shaped(b->k, t),
          source = w->kind <= FLUX__V_RANDOM && w->kind != FLUX__V_NUMBER;
     if (!b->ok || (w->out < 0 && !source && w->outer == outer)) return v;
-    flux__value line = flux__line(FLUX__V_CONVERT, 1, w->cls, t->dtype);
+    flux__value line = flux__line(FLUX__V_CONVERT, 1, w->ctype, t->dtype);
     line.a = (int16_t)v, line.outer = outer;
-    /* A node number that no other line has makes flux__emit add the line. */
+    /* A node number that no other line has makes flux__append add the line. */
     line.node = b->k->nvalue;
-    return flux__emit(b, &line);
+    return flux__append(b, &line);
 }
 
 /* Takes memory that lasts as long as the plan. A plan may have a million kernels, so what they take
@@ -374,16 +378,16 @@ static int flux__storable(flux__builder *b, int v, const flux_tensor *t) {
 static void *flux__plan_take(flux__plan *plan, size_t bytes) {
     flux__chunk *chunk = plan->chunk;
     const size_t head = (sizeof *chunk + 15) & ~(size_t)15, n = (bytes + 15) & ~(size_t)15;
-    if (!chunk || chunk->room - chunk->used < n) {
-        size_t room = plan->bytes < 4096      ? 2048
+    if (!chunk || chunk->capacity - chunk->used < n) {
+        size_t capacity = plan->bytes < 4096      ? 2048
                       : plan->bytes > 1 << 26 ? (size_t)1 << 25
                                               : (size_t)plan->bytes / 2;
-        if (room < n) room = n;
-        chunk = (flux__chunk *)flux__malloc(head + room);
+        if (capacity < n) capacity = n;
+        chunk = (flux__chunk *)flux__malloc(head + capacity);
         if (!chunk) return NULL;
-        chunk->next = plan->chunk, chunk->used = 0, chunk->room = room;
+        chunk->next = plan->chunk, chunk->used = 0, chunk->capacity = capacity;
         plan->chunk = chunk;
-        plan->bytes += (int64_t)(head + room);
+        plan->bytes += (int64_t)(head + capacity);
     }
     void *p = (char *)chunk + head + chunk->used;
     chunk->used += n;
@@ -394,11 +398,11 @@ static void *flux__plan_take(flux__plan *plan, size_t bytes) {
    capacity for the next kernel, into memory of the plan. */
 static bool flux__settle_kernel(flux__planner *p, flux__kernel *k, flux__plan *plan) {
     flux__kernel *from = &p->building;
-    from->value = k->value, from->value_room = k->value_room, from->operand = k->operand,
-    from->operand_room = k->operand_room;
+    from->value = k->value, from->value_capacity = k->value_capacity, from->operand = k->operand,
+    from->operand_capacity = k->operand_capacity;
     k->value = (flux__value *)flux__plan_take(plan, (size_t)k->nvalue * sizeof *k->value);
     k->operand = (flux__operand *)flux__plan_take(plan, (size_t)k->noperand * sizeof *k->operand);
-    k->value_room = k->nvalue, k->operand_room = k->noperand;
+    k->value_capacity = k->nvalue, k->operand_capacity = k->noperand;
     if (!k->value || !k->operand) return false;
     if (k->nvalue) memcpy(k->value, from->value, (size_t)k->nvalue * sizeof *k->value);
     if (k->noperand) memcpy(k->operand, from->operand, (size_t)k->noperand * sizeof *k->operand);
@@ -415,8 +419,8 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     b.p = p, b.k = k, b.ok = true;
     b.value_of = p->value_of;
     memset(k, 0, sizeof *k);
-    k->value = p->building.value, k->value_room = p->building.value_room;
-    k->operand = p->building.operand, k->operand_room = p->building.operand_room;
+    k->value = p->building.value, k->value_capacity = p->building.value_capacity;
+    k->operand = p->building.operand, k->operand_capacity = p->building.operand_capacity;
     k->kind = group->kind;
     k->node = -1;
     if (group->kind != FLUX__K_FUSED) {   /* the operands of the operation itself come first */
@@ -435,7 +439,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
         bool fused = group->kind == FLUX__K_FUSED || group->kind == FLUX__K_MATMUL;
         bool store = flux__must_store(p, i);
         if (fused && b.ok) {
-            int v = flux__emit_node(&b, i);
+            int v = flux__append_node(&b, i);
             b.value_of[i] = v;
             if (store && b.ok)
                 v = flux__storable(&b, v, t), k->value[v].out = p->g->nleaf + i,

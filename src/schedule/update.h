@@ -119,7 +119,7 @@ static bool flux__keep_seen(flux__graph *g, const flux__history *h, int n,
 
 /* Lets each new tensor take over the buffer of the old one where both have the same dtype, size and
    device, and nobody outside of the step refers to the old tensor or to its buffer. */
-static void flux__set_donors(flux__graph *g, const flux__history *h, int n,
+static void flux__set_donated(flux__graph *g, const flux__history *h, int n,
                              flux_tensor *const *olds, flux_tensor *const *news) {
     for (int i = 0; i < n; i++) {
         flux_tensor *old = olds[i], *fresh = news[i];
@@ -130,7 +130,7 @@ static void flux__set_donors(flux__graph *g, const flux__history *h, int n,
         bool alike = old->dtype == fresh->dtype && flux__size(old) == flux__size(fresh) &&
                      flux__same_device(old->device, fresh->device);
         bool sole = !flux__history_seen(h, k) && flux__atomic_load(&old->buf->refs) == 1;
-        if (alike && sole) g->donor[fresh->index] = leaf;
+        if (alike && sole) g->donated[fresh->index] = leaf;
     }
 }
 
@@ -177,7 +177,7 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
     flux_tensor *loss = grads ? flux__base(grads->loss) : NULL;
     if (ok && loss && loss->mark == g.walk && !flux__finished(loss))
         g.flag[loss->index] |= FLUX__ROOT;
-    if (ok && flux__keep_seen(&g, &h, n, olds)) flux__set_donors(&g, &h, n, olds, news);
+    if (ok && flux__keep_seen(&g, &h, n, olds)) flux__set_donated(&g, &h, n, olds, news);
     int rc = ok ? flux__evaluate(&g) : -1;
     if (rc == 0) flux__cut_history(&h, grads);
     /* A running statistic depends on the one before it, and so on: the chain is cut. */

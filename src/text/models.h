@@ -34,7 +34,7 @@ FLUX__BEGIN_COLD
 
 typedef struct flux__shown_model {        /* one printing of a model */
     flux__sink *sink;
-    flux__pairs seen;                     /* set of parameters in earlier lines, or of memory */
+    flux__hashmap seen;                     /* set of parameters in earlier lines, or of memory */
 } flux__shown_model;
 
 typedef struct flux__summary {            /* counts of one line, or of the whole model */
@@ -49,7 +49,7 @@ typedef struct flux__summary {            /* counts of one line, or of the whole
 /* Adds p to the set of what has been seen; true if it was not there. */
 static bool flux__first_sight(flux__shown_model *shown, const void *p) {
     bool fresh = true;
-    (void)flux__pairs_at(&shown->seen, p, &fresh);
+    (void)flux__hashmap_at(&shown->seen, p, &fresh);
     return fresh;
 }
 
@@ -225,7 +225,7 @@ static void flux__put_totals(flux__shown_model *shown, flux_layer *m) {
     flux__sink *s = shown->sink;
     flux__summary t = flux__summary_start(shown);
     char bytes[32];
-    flux__pairs_free(&shown->seen);       /* from here on the set holds memory, not parameters */
+    flux__hashmap_free(&shown->seen);       /* from here on the set holds memory, not parameters */
     t.total = true;
     flux_visit(m, flux__summary_tensor, &t);
     flux_format_bytes(t.bytes, bytes, sizeof bytes);
@@ -277,7 +277,7 @@ static void flux__put_whole_model(flux__sink *s, flux_layer *m) {
     flux__shown_model shown = { s, { NULL, 0, 0 } };
     if (FLUX__GONE("print", m)) return;
     flux__put_model(&shown, m, 0);
-    flux__pairs_free(&shown.seen);
+    flux__hashmap_free(&shown.seen);
 }
 
 FLUX_DEF size_t flux_layer_text(flux_layer *m, char *out, size_t n) {

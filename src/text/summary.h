@@ -89,7 +89,7 @@ static int64_t flux__name_text(const flux__watch_row *row, int step, char *out, 
 }
 
 /* Widens a column to `to` characters, if it is narrower. */
-static void flux__make_room(int64_t *width, int64_t to) {
+static void flux__widen_column(int64_t *width, int64_t to) {
     if (*width < to) *width = to;
 }
 
@@ -101,22 +101,22 @@ static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *t
         if (w->row[i].depth > 8) t.step = 1;
     for (int i = 0; i <= w->n; i++) {
         const flux__watch_row *row = i < w->n ? &w->row[i] : total;
-        if (row->layer) flux__make_room(&t.name, flux__name_text(row, t.step, NULL, 0));
-        flux__make_room(&t.out, (int64_t)strlen(row->out));
+        if (row->layer) flux__widen_column(&t.name, flux__name_text(row, t.step, NULL, 0));
+        flux__widen_column(&t.out, (int64_t)strlen(row->out));
         flux__cell_number(row->numbers, text, sizeof text);
-        flux__make_room(&t.numbers, (int64_t)strlen(text));
+        flux__widen_column(&t.numbers, (int64_t)strlen(text));
         flux__cell_number(row->products, text, sizeof text);
-        flux__make_room(&t.products, (int64_t)strlen(text));
+        flux__widen_column(&t.products, (int64_t)strlen(text));
         flux_format_bytes(row->bytes, text, sizeof text);
-        flux__make_room(&t.bytes, (int64_t)strlen(text));
+        flux__widen_column(&t.bytes, (int64_t)strlen(text));
     }
-    int64_t room = FLUX__TABLE - (t.numbers + t.products + t.bytes + 8);   /* for name and out */
-    if (t.name + t.out > room && t.out > FLUX__TABLE_OUT) {
+    int64_t space = FLUX__TABLE - (t.numbers + t.products + t.bytes + 8);   /* for name and out */
+    if (t.name + t.out > space && t.out > FLUX__TABLE_OUT) {
         int64_t least = t.name < FLUX__TABLE_NAME ? t.name : (int64_t)FLUX__TABLE_NAME;
-        if (t.out > room - least) t.out = room - least;
+        if (t.out > space - least) t.out = space - least;
         if (t.out < FLUX__TABLE_OUT) t.out = FLUX__TABLE_OUT;
     }
-    if (t.name > room - t.out) t.name = room - t.out;
+    if (t.name > space - t.out) t.name = space - t.out;
     return t;
 }
 
@@ -154,10 +154,10 @@ static void flux__put_watch_end(flux__sink *s, flux_layer *m) {
     flux__summary frozen = flux__summary_start(&shown), all = frozen;
     char text[48];
     flux__fields(m, flux__frozen_new, &frozen);
-    flux__pairs_free(&shown.seen);
+    flux__hashmap_free(&shown.seen);
     all.total = true;
     flux_visit(m, flux__summary_tensor, &all);
-    flux__pairs_free(&shown.seen);
+    flux__hashmap_free(&shown.seen);
     if (frozen.numbers) {
         flux__put(s, "* frozen: flux_update leaves ");
         flux__put_integer(s, frozen.numbers, true);
@@ -186,7 +186,7 @@ static void flux__put_watch(flux__sink *s, flux__watch *w) {
     }
     flux__summary left = flux__summary_start(&shown);
     flux_visit(w->row[0].layer, flux__summary_new, &left);
-    flux__pairs_free(&shown.seen);
+    flux__hashmap_free(&shown.seen);
     rest.numbers = left.numbers;
     total.numbers += rest.numbers;
     flux__table t = flux__table_of(w, &total);
