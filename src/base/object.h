@@ -93,7 +93,8 @@ typedef struct flux__scope {              /* an open scope */
     bool turn;                            /* an iteration of flux_times or flux_each */
 } flux__scope;
 
-typedef struct flux__freed_handle {              /* a freed handle, and the scope whose end freed it */
+/* a freed handle, and the scope whose end freed it */
+typedef struct flux__freed_handle {
     void *object; const char *file; int line, kind;
 } flux__freed_handle;
 
