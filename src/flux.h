@@ -219,7 +219,8 @@
                 ending workers options
      graph/     table nodes elementwise leaves views reductions products windows attention
                 gradients backward
-     schedule/  kernel key analysis grouping program dispatch order trace plans looking update
+     schedule/  kernel claims key analysis grouping program dispatch order trace plans looking
+                update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan backend blocks run products rows whole windows ready
                 half_products attention calls
@@ -285,6 +286,7 @@
 #include "graph/gradients.h"
 #include "graph/backward.h"
 #include "schedule/kernel.h"
+#include "schedule/claims.h"
 #include "schedule/key.h"
 #include "schedule/analysis.h"
 #include "schedule/grouping.h"

@@ -5,10 +5,10 @@
 #ifndef _WIN32
 #include <pthread.h>
 
-enum { THREADS = 4, STEPS = 24, SHARED = 9 };
+enum { THREADS = 4, STEPS = 24, SHARED = 9, PENDING = 10 };
 
 /* Made anew for each round, so that threads meet at the first look. */
-typedef struct world { flux_tensor *x[SHARED]; flux_layer *m; const char *folder; } world;
+typedef struct world { flux_tensor *x[SHARED], *pending[PENDING]; flux_layer *m; const char *folder; } world;
 typedef struct actor {
     const world *w;
     uint64_t seed, sum[STEPS];
@@ -31,6 +31,20 @@ static uint64_t look(uint64_t h, flux_tensor *y) {
     return data ? hash(h, data, (size_t)flux_len(y) * sizes[flux_dtype_of(y)]) : 0;
 }
 
+/* Tensors that are recorded and not computed: each on others, so that threads meet in the middle of a graph. */
+static void pend(world *w) {
+    flux_tensor **p = w->pending;
+    p[0] = flux_softmax(flux_matmul(w->x[0], w->x[1]), 0);
+    p[1] = flux_tanh(p[0]);
+    p[2] = flux_transpose(flux_mul(p[0], 0.5));
+    p[3] = flux_full(0.25, 7, 9);                           /* a number, read in place by some and as a tensor by others */
+    p[4] = flux_sum(flux_mul(p[1], p[3]), 1);
+    p[5] = flux_to_dtype(flux_exp(p[1]), FLUX_F16);
+    p[6] = flux_matmul(p[2], p[3]);
+    p[7] = flux_cat(0, p[1], p[3]);
+    FLUX_NOGRAD { p[8] = flux_square(flux_add(p[1], 1)), p[9] = flux_mean(flux_mul(p[8], p[8])); }
+}
+
 static world make(uint64_t seed) {
     world w;
     flux_seed(seed);
@@ -50,6 +64,7 @@ static world make(uint64_t seed) {
                                          "layers.2.weight", "layers.2.bias" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) CHECK(flux_eval(flux_param(w.m, names[i])) != NULL);
     w.folder = test_temp();
+    pend(&w);
     return w;
 }
 
@@ -64,6 +79,23 @@ static uint64_t compute(const world *w, uint64_t *s) {
     case 3: return look(4, flux_matmul(x, flux_transpose(x)));
     case 4: return look(5, flux_add(flux_to_dtype(w->x[4], FLUX_F32), w->x[0]));
     default: return look(6, flux_mul(flux_randn(7, 12), w->x[0]));
+    }
+}
+/* what several threads make of the same pending tensors */
+static uint64_t beside_others(const world *w, uint64_t *s) {
+    flux_tensor *p = w->pending[next(s) % PENDING], *q = w->pending[next(s) % PENDING];
+    switch (next(s) % 5) {
+    case 0: return look(29, p);
+    case 1: return look(31, flux_add(flux_sum(p), flux_max(q)));
+    case 2: return look(37, flux_softmax(flux_to_dtype(p, FLUX_F32), 0));
+    case 3: {
+        flux_grads *g = flux_gradient(flux_sum(flux_mul(flux_sum(flux_to_dtype(p, FLUX_F32)), flux_mul(w->pending[1], w->x[6]))), w->x[0], w->x[6]);
+        return look(look(41, flux_grad(g, w->x[0])), flux_grad(g, w->x[6]));
+    }
+    default: {
+        flux_tensor *both[] = { p, q };
+        return flux_eval_all(2, both) == 0 ? look(look(43, q), p) : 0;
+    }
     }
 }
 static uint64_t gradients(const world *w, uint64_t *s) {
@@ -119,7 +151,8 @@ static uint64_t mistake(const world *w, uint64_t *s) {
 
 static uint64_t step(const actor *a, uint64_t *s) {
     const world *w = a->w;
-    switch (next(s) % 11) {
+    switch (next(s) % 14) {
+    case 11: case 12: case 13: return beside_others(w, s);
     case 10: return settings(w, s);
     case 0: case 1: return look(17, w->x[next(s) % SHARED]);
     case 2: case 3: return compute(w, s);
@@ -144,6 +177,7 @@ static void *act(void *arg) {
     a->n = 0;
     for (int i = 0; i < 4; i++)                             /* all of them first look at the same */
         FLUX_SCOPE { a->sum[a->n++] = look(23, a->w->x[i]); }
+    for (int i = 0; i < 4; i++) FLUX_SCOPE { a->sum[a->n++] = beside_others(a->w, &s); }
     while (a->n < STEPS) FLUX_SCOPE { a->sum[a->n++] = step(a, &s); }
     snprintf(a->error, sizeof a->error, "%s", flux_error());
     flux_clear();

@@ -304,10 +304,13 @@ TEST(a_child_starts_without_workers) {
 }
 
 static outcome fork_want;
+enum { FORK_SHARED = 40 };
+static flux_tensor *fork_shared[FORK_SHARED];          /* pending: a fork finds some half computed by another thread */
 static int fork_done, fork_bad, fork_going;
 static void compute_on(void *arg) {
     (void)arg;
-    while (!flux__atomic_load32(&fork_done)) FLUX_SCOPE {
+    for (int k = 0; !flux__atomic_load32(&fork_done); k++) FLUX_SCOPE {
+        flux_eval(fork_shared[k % FORK_SHARED]);
         product();
         for (int i = 0; i < 50; i++) flux_eval(flux_add(flux_ones(40 + i), 1.0));
     }
@@ -318,6 +321,7 @@ static void fork_often(void *arg) {
         pid_t pid = fork_timed();
         if (pid == 0) {
             IN_CHILD(same_product(&fork_want));
+            for (int k = 0; k < 3; k++) IN_CHILD(flux_at(fork_shared[(2 * i + k) % FORK_SHARED], 5, 7) == 1);
             child_exit();
         }
         if (child_end(pid) != 0) flux__atomic_add32(&fork_bad, 1);
@@ -331,6 +335,10 @@ TEST(any_thread_may_fork_while_others_compute) {
     fork_want.n = 0;
     FLUX_SCOPE keep(&fork_want, product());
     REQUIRE(!fork_want.failed && fork_want.n);
+    for (int k = 0; k < FORK_SHARED; k++) {
+        fork_shared[k] = flux_ones(64, 64);
+        for (int i = 0; i < 100; i++) fork_shared[k] = flux_mul(flux_matmul(fork_shared[k], flux_ones(64, 64)), 1 / 64.0);
+    }
     fork_going = 2;
     for (int i = 0; i < 4; i++) REQUIRE(flux__thread_start(&users[i].thread, i < 2 ? compute_on : fork_often, NULL));
     while (flux__atomic_load32(&fork_going)) flux__thread_yield();

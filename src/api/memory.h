@@ -51,10 +51,11 @@ FLUX_API void flux_assign(flux_tensor **field, flux_tensor *value);
    that one gradient goes through must stand in one iteration. A `value` of NULL is returned as
    NULL, and frees nothing. */
 
-/* Threads of the program may make any calls at the same time. All threads share tensors that are
-   computed (by flux_eval or any look), models whose parameters are computed, devices and settings.
-   Each thread has its own: operations that it has recorded and not computed yet, objects that it
-   changes (a model that it trains, a loader that it goes through), and pending errors. */
+/* Threads of the program may make any calls at the same time. All threads share tensors, models,
+   devices and settings; what two of them look at first at the same time is computed once, by one of
+   them, while the other waits. Each thread has its own: objects that it changes (a model that it
+   trains, a loader that it goes through), and pending errors. A tensor goes with the scope of the
+   thread that made it: who shares it keeps that scope open, or holds it by flux_retain. */
 
 /* Sets how many threads do CPU work from now on, the caller included; 0 means as many as there are
    processors. A process made by fork has only the thread that forked and starts its own workers

@@ -50,8 +50,9 @@ typedef struct flux__settings {           /* of the process, guarded by flux__lo
     char ids[64][40];                     /* ids that are silenced, or shown once and were shown */
     bool silenced[64];                    /* of each id: silenced by flux_silence */
     int nids;
+    int threads;                          /* threads that have had a number */
 } flux__settings;
-static flux__settings flux__set = { NULL, NULL, NULL, NULL, -1, 0, { { 0 } }, { 0 }, 0 };
+static flux__settings flux__set = { NULL, NULL, NULL, NULL, -1, 0, { { 0 } }, { 0 }, 0, 0 };
 static flux__mutex flux__lock = FLUX__MUTEX_INIT;
 static int flux__exit_known;              /* 1: handlers for exit and forks are registered */
 static int flux__tf32;                    /* atomic: what flux_allow_tf32 was given last */
@@ -94,6 +95,7 @@ static flux__thread *flux__self_new(void) {
     memset(t->scope, 0, sizeof *t->scope);
     t->nscopes = 1;
     flux__mutex_lock(&flux__lock);
+    if (flux__set.threads < UINT16_MAX) t->number = (uint16_t)++flux__set.threads;
     if (!flux__exit_known) {
         flux__exit_known = 1;
         atexit(flux__at_exit);

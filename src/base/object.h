@@ -39,6 +39,7 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
     flux__head head;
     uint16_t op;
     uint8_t dtype, ndim, nin, flags;
+    uint16_t maker;                       /* number of the thread that recorded it; 0: not known */
     uint32_t mark, walk_mark;             /* id of the last traversal that visited the node, by the
                                              scheduler (mark) and for gradients (walk_mark) */
     int32_t index, walk_index;            /* the node's number in that traversal */
@@ -113,7 +114,7 @@ typedef struct flux__thread {             /* a thread's own state */
     struct flux__training *training;      /* models in training, whose test mode is overruled now */
     int as_one;                           /* depth of flux__as_one, within which FLUX_EAGER waits */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
-    uint32_t walk;                        /* the id of the last traversal, for mark and walk_mark */
+    uint16_t number;                      /* maker of its nodes; 0 if there were 65535 before it */
     bool ahead;                           /* it makes a batch ahead of need: copies to a device go
                                              beside the device's work */
     flux_tensor *spare;                   /* freed nodes to be used again, linked by base */
@@ -134,6 +135,8 @@ typedef struct flux__thread {             /* a thread's own state */
                                              and reports them where they matter */
     flux__unsaid later;                   /* the message that waits while held */
 } flux__thread;
+FLUX__SHOWN(flux__buffer *, flux__see_buffer, flux__show_buffer)
+
 /* hook: flux__threads_stop, base/workers.h */
 static void flux__threads_stop(void);
 

@@ -175,6 +175,21 @@ FLUX__ATOMICS(intptr_t, flux__atomic_add_place, flux__atomic_load_place, flux__a
 FLUX__ATOMICS(int, flux__atomic_add32, flux__atomic_load32, flux__atomic_store32,
               flux__atomic_cas32)
 
+/* What a thread wrote before it shows a value in *p is there for a thread that sees the value. */
+#if (defined(__GNUC__) || defined(__clang__)) && !defined(__TINYC__)
+#  define FLUX__SHOWN(T, see, show)                                                           \
+    FLUX__UNUSED static FLUX__INLINE T see(T const *p) {                                      \
+        return __atomic_load_n(p, __ATOMIC_ACQUIRE);                                          \
+    }                                                                                         \
+    FLUX__UNUSED static FLUX__INLINE void show(T *p, T v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+#else                                     /* without these, for processors that keep the order */
+#  define FLUX__SHOWN(T, see, show)                                                           \
+    FLUX__UNUSED static FLUX__INLINE T see(T const *p) { return *(T const volatile *)p; }     \
+    FLUX__UNUSED static FLUX__INLINE void show(T *p, T v) { *(T volatile *)p = v; }
+#endif
+FLUX__SHOWN(uint32_t, flux__see32, flux__show32)
+FLUX__SHOWN(int, flux__see_int, flux__show_int)
+
 /* Tells the processor, within a spinning loop, that this thread waits. */
 FLUX__UNUSED static void flux__relax(void) {
 #if FLUX__X86 && defined(_MSC_VER)

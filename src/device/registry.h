@@ -10,6 +10,7 @@
 #include "../schedule/kernel.h"
 #include "../schedule/key.h"
 #include "../schedule/dispatch.h"
+#include "../schedule/claims.h"
 #include "../schedule/trace.h"
 #include "../cpu/calls.h"
 #include "../gpu/devices.h"
@@ -52,6 +53,7 @@ static void flux__fork_locks(int when) {
     if (when != FLUX__FORK_CHILD) return;
     flux__mutex_anew(&flux__class_pool_locks[1][0], (FLUX__BACKENDS - 1) * FLUX__MAX_IDS);
     flux__mutex_anew(&flux__device_lock, 1);
+    flux__claims_fork();
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
     flux__gpu_fork();
 #endif

@@ -35,7 +35,7 @@
 FLUX__BEGIN_LEAN
 
 /* A hash map (open addressing, linear probing) from tensors to numbers. It does not write to the
-   tensors: finished ones may be shared between threads. */
+   tensors: threads may share them. */
 typedef struct flux__map {
     flux_tensor **key;                    /* NULL: the slot is free */
     int *value;
@@ -63,8 +63,9 @@ typedef struct flux__walk {
     int n, capacity;                          /* nodes numbered; capacity of node */
     flux__dfs_frame *frame;                       /* the search's stack, the loss first */
     int top, frame_capacity;
-    flux__map shared;                     /* numbers of the nodes that threads may share */
+    flux__map shared;                     /* numbers of the nodes that other threads made */
     uint32_t id;                          /* walk_mark of nodes that hold their own number */
+    uint16_t maker;                       /* number of this thread: other threads' nodes do not */
     bool whole;                           /* also follows edges behind nodes of FLUX_NOGRAD,
                                              which no gradient passes */
 } flux__walk;
@@ -124,22 +125,11 @@ static void flux__map_free(flux__map *m) {
     flux__free(m->value);
 }
 
-/* Whether t is surely of this thread alone, so that its number in a walk can stand in the node:
-   an unfinished node belongs to the thread that made it. A full number has no buffer either, but
-   a finished parameter may have been moved from it, and so threads may share it; bare numbers and
-   a gradient's seed are never shared so. */
-static FLUX__INLINE bool flux__unshared(const flux_tensor *t) {
-    const flux_tensor *b = FLUX__IS_VIEW(t) ? t->base : t;
-    return !b->buf && b->op != FLUX__LEAF &&
-           (b->op != FLUX__NUMBER || b->flags & (FLUX__WEAK | FLUX__SEED));
-}
-
 /* The number of t in this walk, or below 0 if it has none yet: -1 where the number will stand in
-   the node, -2 where it will stand in the map, as threads may share t. The node is asked first:
-   FLUX_EAGER may finish a node while the walk goes on. No two walks have the same id. */
+   the node, -2 where it will stand in the map. A thread writes into nodes that it made, and into
+   no others, as threads may walk through the same nodes. No two walks have the same id. */
 static FLUX__INLINE int flux__walk_get(const flux__walk *w, const flux_tensor *t) {
-    if (t->walk_mark == w->id) return t->walk_index;
-    if (flux__unshared(t)) return -1;
+    if (t->maker == w->maker && t->maker) return t->walk_mark == w->id ? t->walk_index : -1;
     const int k = flux__map_get(&w->shared, t);
     return k < 0 ? -2 : k;
 }
@@ -149,7 +139,9 @@ static bool flux__walk_start(flux__walk *w) {
     static int walks;
     memset(w, 0, sizeof *w);
     while (w->id == 0) w->id = (uint32_t)flux__atomic_add32(&walks, 1);
-    return flux__self() != NULL;
+    const flux__thread *self = flux__self();
+    w->maker = self ? self->number : 0;
+    return self != NULL;
 }
 
 /* Pushes t on the search's stack. False: an error was told. */

@@ -149,7 +149,8 @@ static flux_tensor *flux__operand_again(flux_tensor *x, bool wide) {
         if (one) one->flags |= FLUX__SEED;
         return one ? flux__done(one) : NULL;
     }
-    return x->flags & FLUX__WIDENED && !x->buf && x->nin ? flux__widened(x->in[0]) : x;
+    const bool pending = !flux__see_buffer(&x->buf) && x->nin;
+    return x->flags & FLUX__WIDENED && pending ? flux__widened(x->in[0]) : x;
 }
 
 /* g summed over the dims along which x was broadcast to g's shape. */

@@ -20,8 +20,8 @@
 
    Invariant: a buffer holds its tensor's elements contiguously, dim 0 fastest.
    A view (reshape, permute, slice, ...) has no buffer but names a base that is
-   not a view, an offset and strides. A node that is not computed yet belongs to
-   the thread that made it. A bare number (FLUX__WEAK) has no dtype and no
+   not a view, an offset and strides. A node that is not computed yet may be
+   shared by threads (schedule/claims.h). A bare number (FLUX__WEAK) has no dtype and no
    device of its own and adapts to the operands beside it. Freeing a long graph
    needs no recursion: dead nodes are chained through base. Nodes come from a
    free list of each thread, as a small training step makes a hundred. */
@@ -168,6 +168,7 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
     t->ndim = (uint8_t)s->ndim;
     t->nin = 0;
     t->flags = self && self->nograd ? FLUX__FIXED : 0;
+    t->maker = self ? self->number : 0;
     t->mark = t->walk_mark = 0;
     t->index = t->walk_index = 0;
     t->device = d;

@@ -318,7 +318,7 @@ static flux_tensor *flux__share(flux_tensor *x) {
    through which no gradient passes. */
 FLUX_DEF flux_tensor *flux_detach(flux_tensor *x) {
     if (!flux__check_operands("detach", 1, &x)) return NULL;
-    if (x->buf && x->op != FLUX__NUMBER) return flux__share(x);
+    if (x->op != FLUX__NUMBER && flux__see_buffer(&x->buf)) return flux__share(x);
     int64_t offset, stride[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
     flux_tensor *base = flux__layout(x, &offset, stride);

@@ -55,14 +55,13 @@ static void flux__prewarm_weight(flux_tensor *x, const char *path, bool trained,
    plan is one as flux_update makes it, which stores nothing but the roots. */
 static bool flux__prewarm_plan(int n, flux_tensor *const *roots, bool cut) {
     flux__graph g;
-    flux__graph_start(&g);
-    g.cut = cut;
-    for (int i = 0; i < n && g.ok; i++) {
-        flux_tensor *x = roots[i] ? flux__base(roots[i]) : NULL;
-        if (!x || flux__finished(x)) continue;
-        flux__graph_visit(&g, x);
-        if (g.ok) g.flag[x->index] |= FLUX__ROOT;
-    }
+    do {
+        flux__graph_start(&g);
+        g.cut = cut;
+        for (int i = 0; i < n && g.ok; i++)
+            if (roots[i]) flux__graph_want(&g, flux__base(roots[i]));
+    } while (flux__graph_met(&g));
+    flux__graph_claim(&g);
     bool ok = g.ok;
     if (ok && g.nnode) {
         flux__graph_key(&g);

@@ -456,6 +456,10 @@ static bool flux__owners(const flux_tensor *x, const flux_tensor *copy, uint8_t 
     return count == flux__count(&s);
 }
 
+static bool flux__is_gather(const flux__planner *p, const flux_tensor *b) {
+    return p->g->copies && !flux__finished(b) && flux__in_graph(p->g, b) && p->gather[b->index];
+}
+
 /* Marks the copies that are never made (p->gather). The matrix product of a convolution reads a
    copy of overlapping windows (im2col), many times the size of the image. The CPU packs it a block
    at a time, as it would pack a matrix, so that the block stays in the cache; a GPU reads the image
@@ -472,7 +476,7 @@ static void flux__find_gathers(flux__planner *p) {
                      flux__has_trait(t->device, FLUX__GATHERS_HALVES),
              plain;
         plain = x->dtype == t->dtype && reads && x->base->op != FLUX__NUMBER;
-        bool chained = !flux__finished(x->base) && p->gather[x->base->index];
+        bool chained = flux__is_gather(p, x->base);
         /* rows are contiguous: packing reads them as fast as it would read a copy */
         bool along = x->stride[0] == 1 && flux__has_trait(t->device, FLUX__GATHERS_ROWS);
         p->gather[i] = plain && !chained && (along || flux__size(t) > flux__size(x->base));
@@ -480,14 +484,10 @@ static void flux__find_gathers(flux__planner *p) {
     for (int i = 0; i < p->n && p->g->copies; i++)
         for (int k = 0; k < p->g->node[i]->nin; k++) {
             flux_tensor *x = p->g->node[i]->in[k], *b = flux__base(x);
-            if (flux__finished(b) || b->mark != p->g->walk || !p->gather[b->index]) continue;
+            if (!flux__is_gather(p, b)) continue;
             if (p->g->node[i]->op != FLUX__MATMUL || !flux__owners(x, b, owner))
                 p->gather[b->index] = false;
         }
-}
-
-static bool flux__is_gather(const flux__planner *p, const flux_tensor *b) {
-    return p->g->copies && !flux__finished(b) && b->mark == p->g->walk && p->gather[b->index];
 }
 
 /* Fills use and use_start, the uses of each node. A NUMBER node with a higher index than its reader
@@ -505,7 +505,7 @@ static bool flux__find_uses(flux__planner *p) {
             flux_tensor *b = flux__base(t->in[k]);
             if (flux__is_gather(p, b)) b = b->in[0]->base;
             if (flux__finished(b) ||
-                (b->op == FLUX__NUMBER && (b->mark != p->g->walk || b->index > i)))
+                (b->op == FLUX__NUMBER && (!flux__in_graph(p->g, b) || b->index > i)))
                 continue;
             flux__link *more = (flux__link *)flux__grow(all, &capacity, total + 1, sizeof *all);
             if (!more) {

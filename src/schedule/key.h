@@ -9,6 +9,7 @@
 #include "../graph/nodes.h"
 #include "../graph/backward.h"
 #include "kernel.h"
+#include "claims.h"
 
 /* ---------------------------------------------------------------------- schedule/key.h
    From tensors to a graph in order, and its key. flux__graph_visit collects the
@@ -44,7 +45,8 @@ typedef struct flux__graph {
     flux__dfs_frame *frame;               /* stack of a depth-first visit: frames from its start
                                              to the current node */
     int top, frame_capacity;
-    uint32_t walk;
+    uint32_t walk, met;                   /* met: the mark of another thread's claimed nodes */
+    flux__claim claim;
     bool tf32;                            /* matrix products may use TF32; part of the key */
     bool cut;                             /* an update: nodes are cut off from their operands
                                              afterwards, and those that nobody can look at are
@@ -65,7 +67,10 @@ typedef struct flux__plans {
 } flux__plans;
 
 static FLUX__INLINE bool flux__finished(const flux_tensor *t) {
-    return t->buf || (t->op == FLUX__LEAF);
+    return flux__see_buffer(&t->buf) || t->op == FLUX__LEAF;
+}
+static FLUX__INLINE bool flux__in_graph(const flux__graph *g, const flux_tensor *t) {
+    return flux__see32(&t->mark) == g->walk;
 }
 static FLUX__INLINE flux_tensor *flux__base(flux_tensor *t) {
     return FLUX__IS_VIEW(t) ? t->base : t;
@@ -155,14 +160,20 @@ static void flux__graph_add(flux__graph *g, flux_tensor *t) {
         g->ok = false;
         return;
     }
-    t->mark = g->walk;
+    flux__show32(&t->mark, g->walk);
     t->index = g->nnode;
     flag[g->nnode] = 0;
     donated[g->nnode] = -1;
     node[g->nnode++] = t;
 }
 
+/* Pushes a node on the stack of the search, which ends if another thread computes the node. */
 static void flux__graph_push(flux__graph *g, flux_tensor *t) {
+    if (flux__claims.first && t->mark && flux__claimed(t->mark)) {
+        g->met = t->mark;
+        g->ok = false;
+        return;
+    }
     flux__dfs_frame *frame = (flux__dfs_frame *)flux__grow(g->frame, &g->frame_capacity, g->top + 1,
                                                            sizeof *frame);
     if (!frame) {
@@ -182,9 +193,11 @@ static flux_tensor *flux__graph_below(flux__graph *g) {
     const int n = flux__reads(t);
     while (frame->next < n) {
         flux_tensor *x = flux__base(t->in[frame->next++]);
-        if (x->op == FLUX__NUMBER && !x->buf && (flux__is_map(t) || flux__is_reduce(t))) continue;
+        if (x->op == FLUX__NUMBER && !flux__finished(x) &&
+            (flux__is_map(t) || flux__is_reduce(t)))
+            continue;
         if (flux__finished(x)) flux__graph_leaf(g, x);
-        else if (x->mark != g->walk) return x;
+        else if (!flux__in_graph(g, x)) return x;
     }
     return NULL;
 }
@@ -194,12 +207,18 @@ static flux_tensor *flux__graph_below(flux__graph *g) {
 static void flux__graph_visit(flux__graph *g, flux_tensor *t) {
     t = flux__base(t);
     if (flux__finished(t)) flux__graph_leaf(g, t);
-    else if (t->mark != g->walk) flux__graph_push(g, t);
+    else if (!flux__in_graph(g, t)) flux__graph_push(g, t);
     while (g->top && g->ok) {
         flux_tensor *x = flux__graph_below(g);
         if (x) flux__graph_push(g, x);
         else flux__graph_add(g, g->frame[--g->top].t);
     }
+}
+
+/* Visits the graph behind x, which is no view, and makes x a root. */
+static void flux__graph_want(flux__graph *g, flux_tensor *x) {
+    flux__graph_visit(g, x);
+    if (g->ok && !flux__finished(x)) g->flag[x->index] |= FLUX__ROOT;
 }
 
 /* Grows the key for a node of so many operands, so that what is appended for the node needs no
@@ -217,11 +236,18 @@ static FLUX__INLINE int64_t *flux__key_dims(int64_t *key, const int64_t *v, int 
     return key;
 }
 
+/* Whether the operands of maps and reductions that lie in b, a NUMBER, are read in place: b is no
+   node and no leaf of the graph. Another thread may give it a buffer meanwhile. */
+static bool flux__in_place_number(const flux__graph *g, const flux_tensor *b) {
+    return b->op == FLUX__NUMBER && !flux__in_graph(g, b) &&
+           (!flux__finished(b) || flux__leaf_number(g, b) < 0);
+}
+
 /* Appends an operand to the key: its kind (0 leaf, 1 node, 2 number), its number, and for a view
    the layout in which it reads its base. The dims of a node are in the key already. */
 static int64_t *flux__key_operand(flux__graph *g, int64_t *key, flux_tensor *x) {
     flux_tensor *b = flux__base(x);
-    const bool number = b->op == FLUX__NUMBER && !b->buf && b->mark != g->walk,
+    const bool number = flux__in_place_number(g, b),
                leaf = !number && flux__finished(b);
     const int64_t id = number ? 0 : leaf ? flux__leaf_number(g, b) : b->index,
                   kind = number ? 2 : !leaf;
@@ -293,6 +319,28 @@ static void flux__graph_key(flux__graph *g) {
     }
 }
 
+/* Makes g an empty graph, with the arrays that this thread's last graph left and a new number,
+   g->walk, by which visited nodes are marked. Graphs are collected under the claims' lock:
+       do { flux__graph_start(&g); ... flux__graph_visit ... } while (flux__graph_met(&g));
+       flux__graph_claim(&g); ... flux__graph_free(&g); */
+static void flux__graph_start(flux__graph *g) {
+    flux__thread *t = flux__self();
+    if (t && t->plans) {
+        *g = t->plans->kept;
+        memset(&t->plans->kept, 0, sizeof t->plans->kept);
+    } else memset(g, 0, sizeof *g);
+    g->ok = t != NULL;
+    g->met = g->claim.walk = 0;
+    flux__claims_lock();
+    g->walk = flux__new_walk();
+}
+
+/* Claims the nodes that were collected, and gives up the lock. */
+static void flux__graph_claim(flux__graph *g) {
+    flux__claim_begin(&g->claim, g->walk);
+    flux__claims_unlock();
+}
+
 static void flux__graph_drop(flux__graph *g) {
     flux__free(g->node);
     flux__free(g->flag);
@@ -306,6 +354,7 @@ static void flux__graph_drop(flux__graph *g) {
 /* Leaves the graph's arrays to this thread's next graph, or frees them if these are large or the
    thread has such arrays already. */
 static void flux__graph_free(flux__graph *g) {
+    if (g->claim.walk) flux__claim_end(&g->claim);
     flux__thread *t = flux__self();
     flux__plans *plans = t ? t->plans : NULL;
     if (!plans || plans->kept.node || g->node_capacity > 4096) {
@@ -317,6 +366,16 @@ static void flux__graph_free(flux__graph *g) {
     g->cut = g->copies = false;
     g->flags = 0;
     plans->kept = *g;
+}
+
+/* Whether the search met a node that another thread computes. If so, the graph is freed, the lock
+   given up, and that thread waited for: the graph has to be collected again. */
+static bool flux__graph_met(flux__graph *g) {
+    if (!g->met) return false;
+    flux__claim_wait();
+    flux__claims_unlock();
+    flux__graph_free(g);
+    return true;
 }
 
 FLUX__END_HOT

@@ -14,6 +14,7 @@
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
 #include "kernel.h"
+#include "claims.h"
 #include "key.h"
 #include "plans.h"
 
@@ -70,26 +71,15 @@ static bool flux__eager(void) {
     return flux__atomic_load32(&flux__eager_known) == 2;
 }
 
-/* Makes g an empty graph, with the arrays that this thread's last graph left and a new number,
-   g->walk, by which visited nodes are marked. 0 marks no graph. */
-static void flux__graph_start(flux__graph *g) {
-    flux__thread *t = flux__self();
-    if (t && t->plans) {
-        *g = t->plans->kept;
-        memset(&t->plans->kept, 0, sizeof t->plans->kept);
-    } else memset(g, 0, sizeof *g);
-    g->ok = t != NULL;
-    g->walk = t ? ++t->walk : 0;
-    if (t && t->walk == 0) g->walk = ++t->walk;
-}
-
 /* Nodes recorded under FLUX_NOGRAD release their operands once they are computed. */
 static void flux__cut_fixed(flux__graph *g) {
     int n = 0;
     for (int i = 0; i < g->nnode; i++)
         if ((g->node[i]->flags & FLUX__FIXED) && g->node[i]->buf)
             g->node[n++] = (flux_tensor *)flux_retain(g->node[i]);
+    flux__claims_lock();
     for (int i = 0; i < n; i++) flux__cut(g->node[i]);
+    flux__claims_unlock();
     for (int i = 0; i < n; i++) flux_release(g->node[i]);
 }
 
@@ -209,7 +199,9 @@ static void flux__scopes_look(void) {
     memset(h, 0, sizeof *h);
     h->ok = true;
     for (int i = 0; i < t->nscopes && h->ok; i++) {
+        flux__claims_lock();
         flux__scope_use_find(h, t, i);
+        flux__claims_unlock();
         if (h->ok) flux__scope_use_tell(h, t, i);
     }
     flux__free(h->todo);
@@ -233,12 +225,6 @@ static int flux__compute(flux__graph *g) {
     return 0;
 }
 
-/* Visits the graph behind x, which is no view, and makes x a root. */
-static void flux__graph_want(flux__graph *g, flux_tensor *x) {
-    flux__graph_visit(g, x);
-    if (g->ok && !flux__finished(x)) g->flag[x->index] |= FLUX__ROOT;
-}
-
 /* ---------------- large graphs
    A graph of very many nodes is computed in parts of nodes that follow each other, as if its
    program had looked at values on the way. The plan of a part stays in the processor's caches,
@@ -257,7 +243,7 @@ static int *flux__last_reads(const flux__graph *g) {
         last[i] = g->flag[i] & FLUX__ROOT ? g->nnode : i;
         for (int k = 0, n = flux__reads(t); k < n; k++) {
             const flux_tensor *x = flux__base(t->in[k]);
-            if (x->mark == g->walk && last[x->index] < i) last[x->index] = i;
+            if (flux__in_graph(g, x) && last[x->index] < i) last[x->index] = i;
         }
     }
     return last;
@@ -270,9 +256,10 @@ static int flux__compute_parts(const flux__graph *g) {
     for (int start = 0, end; start < g->nnode && rc == 0; start = end) {
         flux__graph part;
         end = g->nnode - start > flux__part_nodes ? start + flux__part_nodes : g->nnode;
-        flux__graph_start(&part);
+        flux__graph_start(&part);         /* meets no other thread: all of g is claimed */
         for (int i = start; i < end && part.ok; i++)
             if (last[i] >= end) flux__graph_want(&part, g->node[i]);
+        flux__graph_claim(&part);
         rc = part.ok ? flux__compute(&part) : -1;
         flux__graph_free(&part);
     }
@@ -309,10 +296,15 @@ FLUX_DEF int flux_eval_all(int n, flux_tensor *const *xs) {
         if (!xs[i] || FLUX__GONE("eval", xs[i])) return flux__null("eval", "x", xs[i]), -1;
     bool work = false;
     for (int i = 0; i < n; i++)
-        if (xs[i]->op == FLUX__TUPLE || !flux__base(xs[i])->buf) work = true;
+        if (xs[i]->op == FLUX__TUPLE || !flux__finished(flux__base(xs[i])))
+            work = true;
     if (!work) return 0;
-    flux__graph_start(&g);
-    for (int i = 0; i < n && g.ok; i++) flux__graph_root(&g, xs[i], &seen);
+    do {
+        flux__hashmap_free(&seen);
+        flux__graph_start(&g);
+        for (int i = 0; i < n && g.ok; i++) flux__graph_root(&g, xs[i], &seen);
+    } while (flux__graph_met(&g));
+    flux__graph_claim(&g);
     int rc = flux__evaluate(&g);
     flux__hashmap_free(&seen);
     flux__graph_free(&g);
@@ -372,7 +364,7 @@ FLUX_DEF int flux_read(flux_tensor *x, void *out, size_t bytes) {
 
 /* Whether the host can read x's elements where they are, without computing or copying them. */
 static bool flux__readable(const flux_tensor *x) {
-    return x->buf && flux__has_trait(x->device, FLUX__HOST_MEMORY);
+    return flux__see_buffer(&x->buf) && flux__has_trait(x->device, FLUX__HOST_MEMORY);
 }
 
 /* Element i of x, counted in contiguous order, as a double; NaN and an error if it can't be

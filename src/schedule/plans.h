@@ -243,13 +243,14 @@ static void flux__settle_nodes(flux__run *r) {
     if (held) flux__class_pool_unlock(held);
     for (int at = 0; at < plan->nout; at++) {
         const int i = plan->out[at];
-        if (!plan->slot[i].keep || !r->buffer[i]) continue;
-        g->node[i]->buf = r->buffer[i];
+        /* a handler that was called meanwhile may have had the node computed */
+        if (!plan->slot[i].keep || !r->buffer[i] || g->node[i]->buf) continue;
+        flux__show_buffer(&g->node[i]->buf, r->buffer[i]);
         r->buffer[i] = NULL;
         if (plan->slot[i].donated >= 0) {
             flux_tensor *old = g->leaf[plan->slot[i].donated];
             flux__buffer_release(old->buf);
-            old->buf = NULL;
+            flux__show_buffer(&old->buf, NULL);
             old->flags |= FLUX__CONSUMED;
         }
     }

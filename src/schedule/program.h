@@ -193,8 +193,9 @@ static int flux__append_operand(flux__builder *b, flux_tensor *user, int user_no
                                 int ctype) {
     flux_tensor *x = user->in[k], *base = flux__base(x);
     int64_t points[FLUX_MAX_DIMS];
-    if (base->op == FLUX__NUMBER && !base->buf &&
-        (base->mark != b->p->g->walk || b->value_of[base->index] < 0))
+    if (flux__in_place_number(b->p->g, base) ||
+        (base->op == FLUX__NUMBER && flux__in_graph(b->p->g, base) &&
+         b->value_of[base->index] < 0))
         return flux__append_number(b, ctype, user_node, k);
     if (!flux__finished(base) && b->value_of[base->index] >= 0)
         return flux__as_class(b, b->value_of[base->index], ctype);

@@ -9,6 +9,7 @@
 #include "../base/scopes.h"
 #include "../graph/nodes.h"
 #include "../graph/backward.h"
+#include "claims.h"
 #include "key.h"
 #include "looking.h"
 
@@ -104,7 +105,7 @@ static bool flux__keep_seen(flux__graph *g, const flux__history *h, int n,
     for (int k = 0; k < h->walk.n; k++) {
         flux_tensor *t = h->walk.node[k], *b = flux__base(t);
         if (!flux__history_seen(h, k)) continue;
-        if (b->mark == g->walk && !flux__finished(b)) {
+        if (flux__in_graph(g, b) && !flux__finished(b)) {
             g->flag[b->index] |= FLUX__SEEN;
             if (h->old[k] && !(g->flag[b->index] & FLUX__ROOT))
                 cost += flux__size(b) * (int64_t)flux__dtypes[b->dtype].size;
@@ -124,8 +125,8 @@ static void flux__set_donated(flux__graph *g, const flux__history *h, int n,
     for (int i = 0; i < n; i++) {
         flux_tensor *old = olds[i], *fresh = news[i];
         int leaf = flux__leaf_number(g, old), k = flux__walk_get(&h->walk, old);
-        if (leaf < 0 || k < 0 || !old->buf || old->buf->borrowed || fresh->mark != g->walk ||
-            flux__finished(fresh))
+        if (leaf < 0 || k < 0 || !old->buf || old->buf->borrowed ||
+            !flux__in_graph(g, fresh) || flux__finished(fresh))
             continue;
         bool alike = old->dtype == fresh->dtype && flux__size(old) == flux__size(fresh) &&
                      flux__same_device(old->device, fresh->device);
@@ -139,6 +140,7 @@ static void flux__set_donated(flux__graph *g, const flux__history *h, int n,
 static void flux__cut_history(flux__history *h, flux_grads *g) {
     flux_tensor **node = h->walk.node;
     int n = 0;
+    flux__claims_lock();
     for (int k = 0, all = h->walk.n; k < all; k++)
         if (h->old[k]) node[n++] = (flux_tensor *)flux_retain(node[k]);
     for (int k = 0; k < n; k++) {
@@ -147,6 +149,7 @@ static void flux__cut_history(flux__history *h, flux_grads *g) {
         if (t->nin) t->flags |= FLUX__CONSUMED;
         flux__cut(t);
     }
+    flux__claims_unlock();
     for (int k = 0; k < n; k++) flux_release(node[k]);
     for (int i = 0; g && i < g->n; i++) {
         flux_release(g->of[i]);
@@ -164,27 +167,29 @@ static int flux__update_eval(flux_grads *grads, int n, flux_tensor *const *olds,
                              flux_tensor *const *also) {
     flux__graph g;
     flux__history h;
-    flux__graph_start(&g);
-    g.cut = true;
-    if (grads && g.ok) flux__graph_visit(&g, grads->loss);
-    for (int i = 0; i < n + beside && g.ok; i++) {
-        flux_tensor *x = flux__base(i < n ? news[i] : also[i - n]);
-        flux__graph_visit(&g, x);
-        if (g.ok && !flux__finished(x)) g.flag[x->index] |= FLUX__ROOT;
-    }
+    do {
+        flux__graph_start(&g);
+        g.cut = true;
+        if (grads && g.ok) flux__graph_visit(&g, grads->loss);
+        for (int i = 0; i < n + beside && g.ok; i++)
+            flux__graph_want(&g, flux__base(i < n ? news[i] : also[i - n]));
+    } while (flux__graph_met(&g));
     bool walked = g.ok,
          ok = walked && flux__history_find(&h, grads, n, olds, news, owners, beside, also);
     flux_tensor *loss = grads ? flux__base(grads->loss) : NULL;
-    if (ok && loss && loss->mark == g.walk && !flux__finished(loss))
+    if (ok && loss && flux__in_graph(&g, loss) && !flux__finished(loss))
         g.flag[loss->index] |= FLUX__ROOT;
     if (ok && flux__keep_seen(&g, &h, n, olds)) flux__set_donated(&g, &h, n, olds, news);
+    flux__graph_claim(&g);
     int rc = ok ? flux__evaluate(&g) : -1;
     if (rc == 0) flux__cut_history(&h, grads);
     /* A running statistic depends on the one before it, and so on: the chain is cut. */
+    flux__claims_lock();
     for (int i = 0; i < beside && rc == 0; i++) {
         flux_tensor *x = flux__base(also[i]);
         if ((x->flags & FLUX__FIXED) && x->buf) flux__cut(x);
     }
+    flux__claims_unlock();
     if (walked) flux__history_free(&h);
     flux__graph_free(&g);
     return rc;

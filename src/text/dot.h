@@ -10,7 +10,6 @@
 #include "../schedule/key.h"
 #include "../schedule/order.h"
 #include "../schedule/plans.h"
-#include "../schedule/looking.h"
 
 /* ---------------------------------------------------------------------- text/dot.h
    A schedule as a picture: flux_graph_dot writes the plan that evaluating a
@@ -52,9 +51,11 @@ static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, c
    error, after which the text has no kernels. */
 static bool flux__dot_write(FILE *f, flux_tensor *x) {
     flux__graph g;
-    flux__graph_start(&g);
-    flux__graph_visit(&g, flux__base(x));
-    if (g.ok && g.nnode) g.flag[flux__base(x)->index] |= FLUX__ROOT;
+    do {
+        flux__graph_start(&g);
+        flux__graph_want(&g, flux__base(x));
+    } while (flux__graph_met(&g));
+    flux__graph_claim(&g);
     if (g.ok && g.nnode) flux__graph_key(&g);
     flux__plan *plan = g.ok && g.nnode ? flux__find_plan(&g) : NULL;
     int *maker = plan ? (int *)flux__zalloc((size_t)plan->nnode * sizeof *maker) : NULL;
