@@ -77,7 +77,7 @@ $(BUILD)/%: %.c $(BUILD)/impl.o $(HEADERS)
 	$(COMPILE) -I. $< $(BUILD)/impl.o -o $@ $(LDLIBS)
 
 SOFTGPU := $(addprefix build/softgpu/,libcuda.so.1 libnvrtc.so.13 libamdhip64.so.6 libhiprtc.so.6 \
-             softgpu-device)
+             softgpu-device softgpu-cc.so)
 softgpu: $(SOFTGPU)
 $(SOFTGPU): $(wildcard tests/softgpu/*)
 	@CC='$(CC)' sh tests/softgpu/build.sh $@

@@ -7,6 +7,7 @@ libamdhip64.so.6) set -- -DSOFT_HIP driver.c hip.c control.c ;;
 libnvrtc.so.13) set -- -DSOFT_CUDA compiler.c prelude.c control.c ;;
 libhiprtc.so.6) set -- -DSOFT_HIP compiler.c prelude.c control.c ;;
 softgpu-device) set -- -rdynamic device.c matrices.c ;;
+softgpu-cc.so) set -- -fPIC -shared server.c ;;
 esac
 case $library in *.so.*) set -- -fPIC -shared -fvisibility=hidden "$@" ;; esac
 mkdir -p "$(dirname "$library")" && library=$(cd "$(dirname "$library")" && pwd)/${library##*/}

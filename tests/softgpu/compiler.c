@@ -12,11 +12,13 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <spawn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -250,25 +252,16 @@ static int parameters(char *p, range *type, int most) {
     return n;
 }
 
-static void write_call(FILE *f, char *name, int length, const range *type, int n) {
-    fprintf(f, "%.*s(", length, name);
-    for (int i = 0; i < n; i++)
-        fprintf(f, "%s*(%.*s*)softgpu_a[%d]", i ? ", " : "", (int)(type[i].end - type[i].start), type[i].start, i);
-    fprintf(f, ")");
-}
-
 static void write_kernel(FILE *f, FILE *table, char *name, char *params) {
     range type[256];
     int n = parameters(params, type, 256), length = (int)strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_0123456789");
     fprintf(f, "static const unsigned softgpu_size_%.*s[] = { ", length, name);
     for (int i = 0; i < n; i++) fprintf(f, "sizeof(%.*s), ", (int)(type[i].end - type[i].start), type[i].start);
-    fprintf(f, "0 };\nstatic void softgpu_one_%.*s(void **softgpu_a) { ", length, name);
-    write_call(f, name, length, type, n);
-    fprintf(f, "; }\nstatic void softgpu_all_%.*s(void **softgpu_a, int softgpu_b) SOFT_EACH(", length, name);
-    write_call(f, name, length, type, n);
-    fprintf(f, ")\n");
-    fprintf(table, "{ \"%.*s\", softgpu_size_%.*s, %d, softgpu_one_%.*s, softgpu_all_%.*s },\n", length, name, length, name, n,
-            length, name, length, name);
+    fprintf(f, "0 };\nstatic void softgpu_run_%.*s(void **softgpu_a) { %.*s(", length, name, length, name);
+    for (int i = 0; i < n; i++)
+        fprintf(f, "%s*(%.*s*)softgpu_a[%d]", i ? ", " : "", (int)(type[i].end - type[i].start), type[i].start, i);
+    fprintf(f, "); }\n");
+    fprintf(table, "{ \"%.*s\", softgpu_size_%.*s, %d, softgpu_run_%.*s },\n", length, name, length, name, n, length, name);
 }
 
 /* Only what is `extern "C"` can be found by its plain name: the word stands before, in the same declaration. */
@@ -329,7 +322,8 @@ static bool defines(char *words, const char *name) {
     return false;
 }
 
-static char *whole_text(const program *p, const options *o, int warp) {
+/* *head: how many characters of it are the same for every program of this architecture. */
+static char *whole_text(const program *p, const options *o, int warp, size_t *head) {
     text t, defined, listed;
     open_text(&t), open_text(&defined), open_text(&listed);
     char *source = copy_of(p->source);
@@ -349,14 +343,15 @@ static char *whole_text(const program *p, const options *o, int warp) {
     (void)warp;
     fprintf(t.f, "#define __CUDA_ARCH__ %d\n%s", atoi(o->arch) * 10, soft_prelude_cuda);
 #endif
-    if (!defines(words, "INFINITY")) fprintf(t.f, "#define INFINITY (1.0f / 0.0f)\n");
-    if (!defines(words, "NAN")) fprintf(t.f, "#define NAN (-(0.0f / 0.0f))\n");
     fprintf(t.f, "%s%s%s%s%s", soft_prelude, soft_prelude_bits, soft_prelude_mathematics, soft_prelude_atomics, soft_prelude_shuffles);
 #if defined SOFT_HIP
     fputs(soft_prelude_mfma, t.f);
 #else
     fputs(soft_prelude_ptx, t.f);
 #endif
+    *head = (size_t)ftell(t.f);
+    if (!defines(words, "INFINITY")) fprintf(t.f, "#define INFINITY (1.0f / 0.0f)\n");
+    if (!defines(words, "NAN")) fprintf(t.f, "#define NAN (-(0.0f / 0.0f))\n");
     fprintf(t.f, "#line 1 \"");
     write_quoted(t.f, p->name);
     fprintf(t.f, "\"\n%s\n#line 1 \"(after the source)\"\n", source);
@@ -569,11 +564,113 @@ static void remove_headers(const program *p, const char *folder) {
     }
 }
 
+/* A name for files that this call makes beside the file at `to`. */
+static void take_stem(char *stem, size_t n, const char *to) {
+    static unsigned count;
+    snprintf(stem, n, "%s.%ld.%u", to, (long)getpid(), __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED));
+}
+
+/* ---------------- a compiler that stays (server.c): it has read the head of the text before it is asked */
+
+typedef struct server {
+    pthread_mutex_t lock;
+    pid_t pid, owner;                          /* owner: the process that started it, 0: it does not run */
+    int fd;                                    /* the socket to it */
+    char *head, head_path[4210];               /* the text that it has read, and the file that it was in */
+} server;
+static server servers[] = {                    /* one for each thread that compiles at the same time */
+    { .lock = PTHREAD_MUTEX_INITIALIZER }, { .lock = PTHREAD_MUTEX_INITIALIZER },
+    { .lock = PTHREAD_MUTEX_INITIALIZER }, { .lock = PTHREAD_MUTEX_INITIALIZER },
+};
+
+/* It lies beside this library. */
+static bool preload_of(char *setting, size_t n) {
+    static const int here = 0;
+    Dl_info info;
+    const char *file = dladdr(&here, &info) ? info.dli_fname : NULL, *name = file ? strrchr(file, '/') : NULL;
+    if (!name) return false;
+    snprintf(setting, n, "LD_PRELOAD=%.*s/softgpu-cc.so", (int)(name - file), file);
+    return !access(strchr(setting, '=') + 1, R_OK);
+}
+
+static void stop_server(server *s) {
+    if (!s->owner) return;
+    close(s->fd);
+    if (s->owner == getpid()) waitpid(s->pid, NULL, 0);        /* a fork's server is the parent's own */
+    remove(s->head_path);
+    free(s->head);
+    s->owner = 0, s->head = NULL;
+}
+
+static bool start_server(server *s, const command *like, const char *head, size_t n, const char *to) {
+    char stem[4200], preload[4300], *text = NULL, *variables[1000] = { preload };
+    posix_spawn_file_actions_t a;
+    command c = *like;
+    int pair[2], k = 1;
+    for (char **e = environ; *e && k < 999; e++)
+        if (!starts(*e, "LD_PRELOAD=")) variables[k++] = *e;
+    take_stem(stem, sizeof stem, to);
+    snprintf(s->head_path, sizeof s->head_path, "%s.head.c", stem);
+    if (!preload_of(preload, sizeof preload) || asprintf(&text, "%.*s#include \"softgpu-program\"\n", (int)n, head) < 0) return false;
+    bool good = write_file(s->head_path, text) && !socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair);
+    free(text);
+    if (!good) return remove(s->head_path), false;
+    add(&c, "-Werror=implicit-function-declaration"), add(&c, "-S"), add(&c, s->head_path), add(&c, "-o"), add(&c, "-");
+    c.arg[c.n] = NULL;
+    posix_spawn_file_actions_init(&a);
+    posix_spawn_file_actions_adddup2(&a, pair[1], 0);
+    posix_spawn_file_actions_addopen(&a, 1, "/dev/null", O_WRONLY, 0);
+    posix_spawn_file_actions_adddup2(&a, 1, 2);
+    good = !posix_spawnp(&s->pid, c.arg[0], &a, NULL, c.arg, variables);
+    posix_spawn_file_actions_destroy(&a);
+    close(pair[1]);
+    if (!good) return close(pair[0]), remove(s->head_path), false;
+    s->fd = pair[0], s->owner = getpid(), s->head = strndup(head, n);
+    return true;
+}
+
+/* Has the server write the assembly of what follows the head; false: it can't, for whatever reason. */
+static bool ask_server(server *s, const command *like, const char *text, size_t head, const char *to, const char *source,
+                       const char *assembly) {
+    char request[9000], bad = 1;
+    if (s->owner && (s->owner != getpid() || strlen(s->head) != head || memcmp(s->head, text, head))) stop_server(s);
+    if (!s->owner && !start_server(s, like, text, head, to)) return false;
+    int n = snprintf(request, sizeof request, "%s%c%s%c", source, 0, assembly, 0);
+    bool answered = write_file(source, text + head) && send(s->fd, request, (size_t)n, MSG_NOSIGNAL) == n && recv(s->fd, &bad, 1, 0) == 1;
+    remove(s->head_path);
+    if (!answered) stop_server(s);
+    return answered && !bad;
+}
+
+static bool run_tool(const char *first, const char *second, const char *from, const char *to, const char *log) {
+    command c = { .n = 0 };
+    add(&c, first);
+    if (second) add(&c, second);
+    add(&c, from), add(&c, "-o"), add(&c, to);
+    return run(&c, log);
+}
+
+/* Compiles to the file at `to`, which appears whole or not at all. What it can't do, compile_to() can, or says why not. */
+static bool compile_by_server(const command *like, const char *text, size_t head, const char *to) {
+    char stem[4200], path[5][4210];
+    static const char *const ends[5] = { "c", "s", "o", "new", "log" };
+    size_t k = 0;
+    take_stem(stem, sizeof stem, to);
+    for (int i = 0; i < 5; i++) snprintf(path[i], sizeof path[i], "%s.%s", stem, ends[i]);
+    while (k < sizeof servers / sizeof *servers && pthread_mutex_trylock(&servers[k].lock)) k++;
+    if (k == sizeof servers / sizeof *servers) return false;
+    bool good = ask_server(&servers[k], like, text, head, to, path[0], path[1]);
+    pthread_mutex_unlock(&servers[k].lock);
+    good = good && run_tool("as", NULL, path[1], path[2], path[4]) && run_tool("ld", "-shared", path[2], path[3], path[4]) &&
+           !rename(path[3], to);
+    for (int i = 0; i < 5; i++) remove(path[i]);
+    return good;
+}
+
 /* Compiles `source` to the file at `to`, which appears whole or not at all; otherwise the log is filled. */
 static bool compile_to(const program *p, const options *o, command *c, const char *source, const char *to, text *log) {
-    static unsigned count;
     char stem[4200], text_path[4210], out[4210], said[4210], headers[4210], flag[4220];
-    snprintf(stem, sizeof stem, "%s.%ld.%u", to, (long)getpid(), __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED));
+    take_stem(stem, sizeof stem, to);
     snprintf(text_path, sizeof text_path, "%s.c", stem);
     snprintf(out, sizeof out, "%s.new", stem);
     snprintf(said, sizeof said, "%s.log", stem);
@@ -651,14 +748,16 @@ static void keep_source(const program *p, const char *arch, const char *path) {
 static int compile(program *p, options *o, text *log) {
     command c;
     char path[4096];
-    size_t n = 0;
-    char *source = whole_text(p, o, warp_of(o->arch));
+    size_t n = 0, head;
+    char *source = whole_text(p, o, warp_of(o->arch), &head);
     begin_command(&c, NULL);
     cached_path(path, sizeof path, p, o, &c, source);
     keep_source(p, o->arch, path);
     if (o->includes) remove(path);             /* what the folders hold may have changed */
     char *library = read_file(path, &n);
     c.full = false;
+    bool plain = !o->n && !p->nheaders && !strstr(c.arg[0], "tcc");
+    if (!library && plain && compile_by_server(&c, source, head, path)) library = read_file(path, &n);
     if (!library && compile_to(p, o, &c, source, path, log)) library = read_file(path, &n);
     if (!library && c.full) {
         free(c.words);

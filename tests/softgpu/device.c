@@ -232,7 +232,7 @@ static void prepare(thread *t, void (*entry)(void)) {
 
 static void thread_entry(void) {
     for (;;) {                                 /* a stack is used again without a new start */
-        kernel_now->one(args_now);
+        kernel_now->run(args_now);
         current->state = ENDED;
         to_scheduler(current);
     }
@@ -379,6 +379,14 @@ static void run_meeting_block(unsigned backwards) {
     current = NULL;
 }
 
+/* The threads do not meet, so that each runs to its end on the process's own stack. */
+static void run_plain_block(unsigned backwards) {
+    for (unsigned k = 0; k < nthreads; k++) {
+        memcpy(soft_now->thread, threads[backwards & 1 ? nthreads - 1 - k : k].at, sizeof threads->at);
+        kernel_now->run(args_now);
+    }
+}
+
 /* ---------------- kernels */
 
 static void spoil_shared(const soft_module *m, unsigned dynamic) {
@@ -400,7 +408,7 @@ static void run_block(uint64_t block, const soft_command *c, unsigned backwards)
     spoil_shared(m, c->shared);
     soft_matrices_start();
     if (m->meets) run_meeting_block(backwards);
-    else kernel_now->all(args_now, (int)(backwards & 1));
+    else run_plain_block(backwards);
     check_shared(m, c->shared);
 }
 

@@ -8,7 +8,7 @@
    A program finds them as it finds the real ones, by LD_LIBRARY_PATH, and cannot tell the difference but by their
    strictness: nothing is done before something waits for it, streams take turns in changing order, device memory has
    nothing behind its addresses in the program, what is freed or never was faults, and so does host memory in a kernel.
-   The device process, softgpu-device, must lie beside them. Linux, and x86-64 for speed.
+   The device process, softgpu-device, must lie beside them, and softgpu-cc.so (server.c) should. Linux, and x86-64 for speed.
 
    Environment, read when a library is first used:
      SOFTGPU_DEVICES=1           how many, 8 at most; CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES pick among them
@@ -21,7 +21,7 @@
      SOFTGPU_FAIL=               function:nth=code,... as softgpu_fail() below
      SOFTGPU_TIMEOUT=120         seconds after which a batch of work is given up, error 702; 0: never
      SOFTGPU_QUIET=              if set, nothing is said on stderr when a device is lost
-     SOFTGPU_CC=                 compiles kernels: tcc if there is one, or cc -O0
+     SOFTGPU_CC=                 compiles kernels: tcc if there is one, or cc -O0, which stays for many (server.c)
      SOFTGPU_CACHE=              folder of compiled kernels: $TMPDIR/softgpu-<user>, or in /tmp; may be removed at any time
      SOFTGPU_SOURCES=            folder that gets each program that is compiled, as ARCH-HASH.txt
      SOFTGPU_PROCESS=            the device process, if not beside the libraries
@@ -84,8 +84,7 @@ typedef struct soft_kernel {
     const char *name;
     const unsigned *size;                      /* of each parameter */
     unsigned count;
-    void (*one)(void **args);                  /* the thread that threadIdx says */
-    void (*all)(void **args, int backwards);   /* every thread of a block, one after the other */
+    void (*run)(void **args);                  /* the thread that threadIdx says */
 } soft_kernel;
 
 enum { SOFT_SHFL_INDEX, SOFT_SHFL_UP, SOFT_SHFL_DOWN, SOFT_SHFL_XOR, SOFT_SHFL_BALLOT, SOFT_SYNC_WARP };
