@@ -182,10 +182,10 @@ static bool graph_agrees(const graph *g) {
 
 /* ---------------------------------------- many of them, in child processes */
 
-static void quiet(const char *message, void *user) { (void)message, (void)user; }
 #ifdef _WIN32
 static bool apart(void) { return false; }
 #else
+static void quiet(const char *message, void *user) { (void)message, (void)user; }
 /* a child may not use a device that its parent has opened */
 static bool apart(void) { return !test_device.backend; }
 #endif
