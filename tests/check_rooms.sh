@@ -6,7 +6,7 @@ sh src/join.sh src/flux.h >"$tmp/joined.h"
 check "flux.h is what \`make flux.h\` makes of src/" cmp "$tmp/joined.h" flux.h
 
 awk -v root=src/ -f tests/rooms.awk src/*/*.h >"$tmp/facts"
-[ "$(grep -c '^define' "$tmp/facts")" -gt 2500 ] && pass || fail "the rooms' names were not found"
+[ "$(grep -c '^define' "$tmp/facts")" -ge 3200 ] && pass || fail "the rooms' names were not found"
 
 # The floors, from the ground up. api stands apart: base/platform.h includes it, and so everybody has it.
 floors='api base graph schedule cpu=gpu device data nn files text dist'
