@@ -318,7 +318,7 @@ TEST(layernorm_as_pytorch) {
     flux_tensor *x = FILL(0.7, 2.0, 4, 3), *y = flux_call(m, x);
     CHECK_DATA(y, fix_layernorm, 2e-8);
     flux_grads *g = flux_gradient(flux_sum(flux_square(y)), m, x);
-    CHECK_DATA(flux_grad(g, x), fix_layernorm_gX, 3e-7);
+    CHECK_DATA(flux_grad(g, x), fix_layernorm_gX, 5e-8);
     CHECK_DATA(flux_grad(g, flux_param(m, "diag.scale")), fix_layernorm_gs, 3e-8);
     CHECK_DATA(flux_grad(g, flux_param(m, "diag.bias")), fix_layernorm_gb, 3e-8);
 }
@@ -359,7 +359,7 @@ TEST(layernorm_text_and_errors) {
 TEST(normalise_adds_eps_to_the_variance) {
     double x[5] = { 90, 100, 110, 130, 70 };
     flux_tensor *y = flux_normalise(flux_from(x, 5), FLUX_SHAPE(0), 1e-5);
-    CHECK_NEAR(flux_at(y, 0), -0.49999999375, 1e-13);
+    CHECK_NEAR(flux_at(y, 0), -0.49999999375, 1e-15);
     float m[4] = { 1, 3, 5, 11 };
     CHECK_DATA(flux_normalise(flux_from(m, 2, 2), FLUX_SHAPE(1), 0), ((double[]){ -1, -1, 1, 1 }),
                1e-6);
@@ -377,7 +377,7 @@ TEST(dropout_drops_and_scales) {
     double kept = flux_item(flux_mean(flux_ne(y, 0)));
     CHECK_NEAR(kept, 0.6, 4 * sqrt(0.24 / 20000));
     CHECK_NEAR(flux_item(flux_max(y)), 2 / 0.6, 1e-6);
-    CHECK_NEAR(flux_item(flux_sum(y)), kept * 20000 * 2 / 0.6, 1e-5);
+    CHECK_NEAR(flux_item(flux_sum(y)), kept * 20000 * 2 / 0.6, 5e-7);
     flux_tensor *again = flux_call(flux_dropout(0.4), x);
     CHECK(flux_item(flux_mean(flux_to_dtype(flux_ne(y, again), FLUX_F32))) > 0.4);
     flux_seed(3);
