@@ -79,7 +79,7 @@ $(BUILD)/%: %.c $(BUILD)/impl.o $(HEADERS)
 SOFTGPU := $(addprefix build/softgpu/,libcuda.so.1 libnvrtc.so.13 libamdhip64.so.6 libhiprtc.so.6 \
              softgpu-device softgpu-cc.so)
 softgpu: $(SOFTGPU)
-$(SOFTGPU): $(wildcard tests/softgpu/*)
+$(SOFTGPU): $(wildcard tests/softgpu/*.[ch] tests/softgpu/*.sh)
 	@CC='$(CC)' sh tests/softgpu/build.sh $@
 gpu-programs: $(ON_DEVICES:tests/%.c=$(BUILD)/gpu/%) $(BUILD)/gpu/bench/gpu_figures \
               $(if $(filter soft-%,$(DEVICES)),softgpu)
