@@ -994,6 +994,14 @@ typedef struct flux_field {               /* of a layer's struct; FLUX_PARAM and
     size_t count;                         /* FLUX_CHILDREN: offset of the int that counts them */
 } flux_field;
 
+/* What a layer's type says of itself beyond its fields. */
+typedef enum flux_layer_trait {
+    FLUX_KEEPS_F32 = 1,                   /* its tensors stay float32 in a model of half
+                                             formats (flux_f16, flux_bf16) */
+    FLUX_TAKES_INDICES = 2                /* its input is integers: such is what flux_outputsize
+                                             and flux_summary call it with */
+} flux_layer_trait;
+
 typedef struct flux_layer_type {
     const char *name;                     /* as printed: "Dense" */
     /* The layer's output for x, which is a flux_tuple if there are several inputs. */
@@ -1003,6 +1011,7 @@ typedef struct flux_layer_type {
     /* Writes the layer's one-line form, as snprintf does. NULL: printed as a container of its
        children. */
     size_t (*text)(flux_layer *self, char *out, size_t n);
+    int traits;                           /* of flux_layer_trait, joined by |; 0: none */
 } flux_layer_type;
 
 /* The start of every handle: what it is, whether flux_carry took it along, how many owners it
@@ -1032,13 +1041,19 @@ enum { FLUX_MAX_LEVELS = 1000 };
 /* FLUX_LAYER_TEXT(T, name, call, text, fields...): the same, with a function for the one-line
    form. */
 #define FLUX_LAYER_TEXT(...) FLUX__LAYER_TEXT(__VA_ARGS__, FLUX__NO_MORE)
+/* FLUX_LAYER_TRAITS(T, name, call, text, traits, fields...): the same, with traits such as
+   FLUX_KEEPS_F32; text may be NULL. */
+#define FLUX_LAYER_TRAITS(...) FLUX__LAYER_TRAITS(__VA_ARGS__, FLUX__NO_MORE)
 #define FLUX__NO_MORE { NULL, FLUX__END, 0, 0 }
 #define FLUX__LAYER(T, printed, callfn, ...) FLUX__LAYER_TEXT(T, printed, callfn, NULL, __VA_ARGS__)
-#define FLUX__LAYER_TEXT(T, printed, callfn, textfn, ...)                                          \
+#define FLUX__LAYER_TEXT(T, printed, callfn, textfn, ...) \
+    FLUX__LAYER_TRAITS(T, printed, callfn, textfn, 0, __VA_ARGS__)
+#define FLUX__LAYER_TRAITS(T, printed, callfn, textfn, traits, ...)                                \
     FLUX__UNUSED static const flux_layer_type *T##_type(void) {                                    \
         typedef T flux__t;                                                                         \
         static const flux_field fields[] = { __VA_ARGS__ };                                        \
-        static const flux_layer_type type = { printed, callfn, sizeof(flux__t), fields, textfn };  \
+        static const flux_layer_type type = { printed, callfn, sizeof(flux__t), fields, textfn,    \
+                                              traits };                                            \
         return &type;                                                                              \
     }
 #define FLUX_CHILD(f) { #f, FLUX__CHILD_FIELD, FLUX__OFFSET(f, flux_layer *, "FLUX_CHILD"), 0 }
@@ -26138,6 +26153,32 @@ static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n)
     return (flux_layer **)(void *)(at + f->offset);
 }
 
+/* A tensor or a child of a layer: where the layer's struct holds it. */
+typedef struct flux__member {
+    const flux_field *field;              /* NULL before the first member */
+    int i;                                /* which of the field's children it is */
+    flux_tensor **tensor;                 /* NULL if it is a child */
+    flux_layer **layer;                   /* the child; meaningless if it is a tensor */
+} flux__member;
+
+/* Goes on to the next member that is not NULL, in the order of the fields; false after the last. */
+static bool flux__next_member(flux_layer *m, flux__member *at) {
+    if (at->field) at->i++;
+    else at->field = m->type->fields;
+    for (; at->field->kind != FLUX__END; at->field++, at->i = 0) {
+        int n;
+        flux_layer **kids = flux__kids(m, at->field, &n);
+        at->tensor = flux__is_tensor_field(at->field) ? flux__tensor_slot(m, at->field) : NULL;
+        if (at->tensor && at->i == 0 && *at->tensor) return true;
+        for (; at->i < n; at->i++)
+            if (*(at->layer = kids + at->i)) return true;
+    }
+    return false;
+}
+/* Runs what follows for each member of layer m. */
+#define FLUX__EACH_MEMBER(at, m) \
+    for (flux__member at = { NULL, 0, NULL, NULL }; flux__next_member(m, &at);)
+
 /* Whether x is a view of another tensor's elements, such as the transpose W' of W: if a model holds
    both, they are tied. */
 static bool flux__is_tie(const flux_tensor *x) {
@@ -26157,13 +26198,10 @@ static flux_tensor *flux__view_like(flux_tensor *x, flux_tensor *base) {
 
 /* Frees a layer: releases what its fields hold, its arrays of children and its name. */
 static void flux__layer_free(flux_layer *m) {
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
-        int n;
-        flux_layer **kids = flux__kids(m, f, &n);
-        if (flux__is_tensor_field(f)) flux_release(*flux__tensor_slot(m, f));
-        for (int i = 0; i < n; i++) flux_release(kids[i]);
-        if (f->kind == FLUX__CHILDREN_FIELD) flux__free(kids);
-    }
+    int n;
+    FLUX__EACH_MEMBER(at, m) flux_release(at.tensor ? (void *)*at.tensor : (void *)*at.layer);
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++)
+        if (f->kind == FLUX__CHILDREN_FIELD) flux__free(flux__kids(m, f, &n));
     flux__free(m->name);
     flux__quarantine(m);
 }
@@ -26263,27 +26301,6 @@ FLUX_DEF flux_layer *flux_new_layer(const flux_layer_type *type, const void *fie
     return flux__layer_new(type, fields);
 }
 
-/* A child or a tensor of a layer; the other pointer is NULL. */
-typedef struct flux__item { flux_layer *layer; flux_tensor *tensor; bool trained; } flux__item;
-
-/* The child or tensor number `at` of a layer, in the order of the fields; false after the last. */
-static bool flux__item_of(const flux_layer *m, int at, flux__item *item) {
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
-        bool tensor = flux__is_tensor_field(f);
-        int n;
-        flux_layer **kids = flux__kids(m, f, &n);
-        if (tensor) n = 1;
-        if (at < n) {
-            item->layer = tensor ? NULL : kids[at];
-            item->tensor = tensor ? *flux__tensor_slot((flux_layer *)(intptr_t)m, f) : NULL;
-            item->trained = f->kind == FLUX__PARAM_FIELD;
-            return true;
-        }
-        at -= n;
-    }
-    return false;
-}
-
 /* Whether a layer is a function that prints as a bare name: softmax, + */
 static bool flux__bare_function(const flux_layer *m) {
     char text[64];
@@ -26293,10 +26310,10 @@ static bool flux__bare_function(const flux_layer *m) {
 }
 
 /* Whether a layer prints as one line: it has a text function, or all its children are functions. */
-static bool flux__one_line(const flux_layer *m) {
-    flux__item item;
-    for (int i = 0; !m->type->text && flux__item_of(m, i, &item); i++)
-        if (item.layer && !flux__bare_function(item.layer)) return false;
+static bool flux__one_line(flux_layer *m) {
+    if (m->type->text) return true;
+    FLUX__EACH_MEMBER(at, m)
+        if (!at.tensor && !flux__bare_function(*at.layer)) return false;
     return true;
 }
 
@@ -26342,6 +26359,14 @@ static bool flux__trail_add(flux__trail *t, const char *name, int index) {
     return true;
 }
 
+/* Adds a member's name: that of its field and, for a field of several children, the child's own
+   name or else its index. */
+static bool flux__trail_member(flux__trail *t, const flux__member *at) {
+    return flux__trail_add(t, at->field->name, 0) &&
+           (at->field->kind != FLUX__CHILDREN_FIELD ||
+            flux__trail_add(t, (*at->layer)->name, at->i));
+}
+
 static FLUX__INLINE void flux__trail_back(flux__trail *t, int length) {
     t->length = length;
     if (t->s) t->s[length] = 0;
@@ -26365,34 +26390,16 @@ typedef struct flux__walker {
     flux__trail path;
 } flux__walker;
 
-static bool flux__walk_layer(flux__walker *w, flux_layer *m);
-
-/* Walks one field of m: its tensor, or its children. */
-static bool flux__walk_field(flux__walker *w, flux_layer *m, const flux_field *f) {
-    int n;
-    flux_layer **kids = flux__kids(m, f, &n);
-    if (!flux__trail_add(&w->path, f->name, 0)) return false;
-    if (flux__is_tensor_field(f)) {
-        flux_tensor **slot = flux__tensor_slot(m, f);
-        if (*slot && w->field) w->field(slot, w->path.s, flux__is_trained(f, *slot), m, w->user);
-    }
-    for (int i = 0, at = w->path.length; i < n; i++) {
-        if (!kids[i]) continue;
-        if (f->kind == FLUX__CHILDREN_FIELD && !flux__trail_add(&w->path, kids[i]->name, i))
-            return false;
-        if (!flux__walk_layer(w, kids[i])) return false;
-        flux__trail_back(&w->path, at);
-    }
-    return true;
-}
-
 static bool flux__walk_layer(flux__walker *w, flux_layer *m) {
     if (!flux__trail_down(&w->path, m)) return false;
     if (w->layer) w->layer(m, w->user);
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
-        int at = w->path.length;
-        if (!flux__walk_field(w, m, f)) return false;
-        flux__trail_back(&w->path, at);
+    FLUX__EACH_MEMBER(at, m) {
+        int length = w->path.length;
+        if (!flux__trail_member(&w->path, &at)) return false;
+        if (at.tensor && w->field)
+            w->field(at.tensor, w->path.s, flux__is_trained(at.field, *at.tensor), m, w->user);
+        if (!at.tensor && !flux__walk_layer(w, *at.layer)) return false;
+        flux__trail_back(&w->path, length);
     }
     w->path.depth--;
     return true;
@@ -26584,23 +26591,25 @@ FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value)
     return w.value ? 0 : -1;
 }
 
+/* The tensor field of m called `which`, or NULL; *name is its name in the layer's type. */
+static flux_tensor **flux__tensor_named(flux_layer *m, const char *which, const char **name) {
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
+        if (!flux__is_tensor_field(f) || strcmp(f->name, which) != 0) continue;
+        if (name) *name = f->name;
+        return flux__tensor_slot(m, f);
+    }
+    return NULL;
+}
+
 /* The first layer, depth first from m, whose type has a tensor field of this name; *slot is the
    field's address. */
 static flux_layer *flux__declares(flux_layer *m, const char *name, flux_tensor ***slot, int depth) {
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++)
-        if (flux__is_tensor_field(f) && strcmp(f->name, name) == 0) {
-            *slot = flux__tensor_slot(m, f);
-            return m;
-        }
-    for (const flux_field *f = m->type->fields; depth < FLUX_MAX_LEVELS && f->kind != FLUX__END;
-         f++) {
-        int n;
-        flux_layer **kids = flux__kids(m, f, &n), *found = NULL;
-        for (int i = 0; i < n && !found; i++)
-            if (kids[i]) found = flux__declares(kids[i], name, slot, depth + 1);
-        if (found) return found;
-    }
-    return NULL;
+    flux_layer *found = NULL;
+    if ((*slot = flux__tensor_named(m, name, NULL)) != NULL) return m;
+    FLUX__EACH_MEMBER(at, m)
+        if (!at.tensor && depth < FLUX_MAX_LEVELS && !found)
+            found = flux__declares(*at.layer, name, slot, depth + 1);
+    return found;
 }
 
 /* The first tensor of this field name in a model; the name is also that of the call. */
@@ -26622,12 +26631,8 @@ FLUX_DEF flux_tensor *flux_bias(flux_layer *m) {
 FLUX_DEF flux_layer *flux_child(flux_layer *m, int i) {
     if (!m) return (flux_layer *)flux__null("child", "model", m);
     if (i < 0) return NULL;
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
-        int n;
-        flux_layer **kids = flux__kids(m, f, &n);
-        for (int k = 0; k < n; k++)
-            if (kids[k] && i-- == 0) return kids[k];
-    }
+    FLUX__EACH_MEMBER(at, m)
+        if (!at.tensor && i-- == 0) return *at.layer;
     return NULL;
 }
 
@@ -26646,7 +26651,7 @@ FLUX__END_LEAN
    `same` is set, a map that changes no tensor returns the very model it was
    given. Moves and conversions record no graph (flux__map_layer); fmap and
    restructure do, so gradients pass through them. Norm layers stay float32 when
-   a model becomes f16 or bf16 (flux__keeps_f32): half formats lose too much of a
+   a model becomes f16 or bf16 (FLUX_KEEPS_F32): half formats lose too much of a
    variance. */
 
 FLUX__BEGIN_COLD
@@ -26710,25 +26715,15 @@ static bool flux__map_tensor(flux__mapping *p, flux_tensor **slot, bool trained,
 
 static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m);
 
-/* Maps one field of a clone: its tensor, or its children. */
-static bool flux__map_field(flux__mapping *p, flux_layer *copy, const flux_field *f) {
-    int n;
-    flux_layer **kids = flux__kids(copy, f, &n);
-    if (!flux__trail_add(&p->path, f->name, 0)) return false;
-    if (flux__is_tensor_field(f)) {
-        flux_tensor **slot = flux__tensor_slot(copy, f);
-        if (*slot && !flux__map_tensor(p, slot, flux__is_trained(f, *slot), copy)) return false;
-    }
-    for (int i = 0, at = p->path.length; i < n; i++) {
-        if (!kids[i]) continue;
-        if (f->kind == FLUX__CHILDREN_FIELD && !flux__trail_add(&p->path, kids[i]->name, i))
-            return false;
-        flux_layer *y = flux__map_one(p, kids[i]);
-        if (!y) return false;
-        flux_release(kids[i]);
-        kids[i] = y;
-        flux__trail_back(&p->path, at);
-    }
+/* Maps one member of a clone. */
+static bool flux__map_member(flux__mapping *p, flux_layer *copy, const flux__member *at) {
+    if (!flux__trail_member(&p->path, at)) return false;
+    if (at->tensor)
+        return flux__map_tensor(p, at->tensor, flux__is_trained(at->field, *at->tensor), copy);
+    flux_layer *y = flux__map_one(p, *at->layer);
+    if (!y) return false;
+    flux_release(*at->layer);
+    *at->layer = y;
     return true;
 }
 
@@ -26755,10 +26750,10 @@ static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
     }
     flux_layer *y = flux__layer_clone(m->type, m);
     bool good = y && flux__copy_base(y, m);
-    for (const flux_field *f = m->type->fields; good && f->kind != FLUX__END; f++) {
-        int at = p->path.length;
-        good = flux__map_field(p, y, f);
-        flux__trail_back(&p->path, at);
+    int length = p->path.length;
+    for (flux__member at = { NULL, 0, NULL, NULL }; good && flux__next_member(y, &at);) {
+        good = flux__map_member(p, y, &at);
+        flux__trail_back(&p->path, length);
     }
     if (good && (seen = flux__hashmap_at(&p->layers, m, &fresh)) != NULL) {
         seen->value = y;
@@ -26839,25 +26834,15 @@ FLUX_DEF flux_layer *flux_copy_layer(flux_layer *m) {
              : (flux_layer *)flux__null("copy_layer", "model", m);
 }
 
-/* hook: flux__scale_of_norm, nn/layers.h */
-static bool flux__scale_of_norm(const flux_layer *m);
-/* Norm layers keep their parameters and statistics in float32: half formats lose too
-   much of a variance. */
-static bool flux__keeps_f32(const flux_layer *m) {
-    static const char *const names[] = { "BatchNorm", "InstanceNorm", "GroupNorm" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(m->type->name, names[i]) == 0) return true;
-    return flux__scale_of_norm(m);
-}
-
-/* x in the dtype *user: floating tensors only, and norm layers keep float32 instead
-   of half formats. */
+    if (flux__is_half((int)want) && (owner->type->traits & FLUX_KEEPS_F32))
+        want = FLUX_F32;
+   format. */
 static flux_tensor *flux__convert_leaf(flux_tensor *x, const char *path, bool trained,
                                        const flux_layer *owner, void *user) {
     flux_dtype want = *(flux_dtype *)user;
     (void)path, (void)trained;
     if (!flux__dtypes[x->dtype].real) return x;
-    if (flux__is_half((int)want) && flux__keeps_f32(owner)) want = FLUX_F32;
+    if (flux__is_half((int)want) && (owner->type->traits & FLUX_KEEPS_F32)) want = FLUX_F32;
     return flux_to_dtype(x, want);
 }
 
@@ -27064,8 +27049,6 @@ static const char *flux__fn2_name(flux_fn2 f) {
 
 /* ---------------- functions as layers */
 
-static const flux_field flux__no_fields[] = { { NULL, FLUX__END, 0, 0 } };
-
 typedef struct flux__function {
     flux_layer base;
     flux_fn f;                            /* one of f and f2 is NULL */
@@ -27106,12 +27089,7 @@ static size_t flux__function_text(flux_layer *self, char *out, size_t n) {
     flux__putf(&s, "%s", name ? name : "function");
     return flux__sink_end(&s);
 }
-
-static const flux_layer_type *flux__function_type(void) {
-    static const flux_layer_type type = { "Function", flux__function_call, sizeof(flux__function),
-                                          flux__no_fields, flux__function_text };
-    return &type;
-}
+FLUX_LAYER_TEXT(flux__function, "Function", flux__function_call, flux__function_text)
 
 static flux_layer *flux__function_new(flux_fn f, flux_fn2 f2, const char *name) {
     FLUX__ZEROED(flux__function, m);
@@ -27795,7 +27773,6 @@ typedef struct flux__scale {
     flux_layer base;
     flux_tensor *scale, *bias;
     flux_fn activation;
-    bool of_norm;                         /* part of a LayerNorm: see flux__keeps_f32 */
 } flux__scale;
 
 /* activation(x * scale + bias), broadcast. Where scale has more than one number along a dim, x must
@@ -27824,12 +27801,13 @@ static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__scale, "Scale", flux__scale_call, flux__scale_text, FLUX_PARAM(scale),
                 FLUX_PARAM(bias))
 
-static bool flux__scale_of_norm(const flux_layer *m) {
-    return m->type == flux__scale_type() && ((const flux__scale *)m)->of_norm;
-}
+/* The Scale within a LayerNorm. */
+typedef flux__scale flux__norm_scale;
+FLUX_LAYER_TRAITS(flux__norm_scale, "Scale", flux__scale_call, flux__scale_text, FLUX_KEEPS_F32,
+                  FLUX_PARAM(scale), FLUX_PARAM(bias))
 
 /* A Scale of shape .size: scale starts as ones, unless .init is given, and bias as zeros. */
-FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
+static flux_layer *flux__scale_new(const flux_layer_type *type, flux_scale_opts o) {
     FLUX__ZEROED(flux__scale, m);
     m.activation = o.activation;
     o.bias = flux__given_switch(o.bias, o.marked);
@@ -27842,7 +27820,11 @@ FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
     int h = flux__hide();
     bool good = flux__make_affine("scale", o.init ? o.init : flux_ones32, o.size, o.size, o.bias,
                                   &m.scale, &m.bias);
-    return flux__layer_made(h, good, flux__scale_type(), &m);
+    return flux__layer_made(h, good, type, &m);
+}
+
+FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
+    return flux__scale_new(flux__scale_type(), o);
 }
 
 /* ---------------- Bilinear */
@@ -27968,8 +27950,8 @@ static size_t flux__embedding_text(flux_layer *self, char *out, size_t n) {
     flux__putf(&s, ")");
     return flux__sink_end(&s);
 }
-FLUX_LAYER_TEXT(flux__embedding, "Embedding", flux__embedding_call, flux__embedding_text,
-                FLUX_PARAM(weight))
+FLUX_LAYER_TRAITS(flux__embedding, "Embedding", flux__embedding_call, flux__embedding_text,
+                  FLUX_TAKES_INDICES, FLUX_PARAM(weight))
 
 /* An Embedding; its padding column, if there is one, starts as zeros. */
 FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
@@ -28095,8 +28077,8 @@ static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {
                                          : "");
     return flux__sink_end(&s);
 }
-FLUX_LAYER_TEXT(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call,
-                flux__embeddingbag_text, FLUX_PARAM(weight))
+FLUX_LAYER_TRAITS(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call,
+                  flux__embeddingbag_text, FLUX_TAKES_INDICES, FLUX_PARAM(weight))
 
 /* An EmbeddingBag of .in indices and .out features; .reduction is flux_mean by default. */
 FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {
@@ -28381,15 +28363,14 @@ static void flux__first_tensor(flux_tensor **slot, const char *path, bool traine
     if (!*first) *first = *slot;
 }
 
-/* An input of shape s for a dry run, on the model's device: int64 if the first layer is an
-   Embedding or EmbeddingBag, else of the dtype of the model's first tensor. */
+/* An input of shape s for a dry run, on the model's device: int64 if the first layer, at any depth,
+   takes indices (FLUX_TAKES_INDICES), else of the dtype of the model's first tensor. */
 static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
     flux_tensor *first = NULL;
-    flux_layer *leaf = m, *below;
+    bool indices = false;
     flux__fields(m, flux__first_tensor, &first);
-    for (int depth = 0; depth < FLUX_MAX_LEVELS && (below = flux_child(leaf, 0)) != NULL; depth++)
-        leaf = below;
-    bool indices = leaf->type == flux__embedding_type() || leaf->type == flux__embeddingbag_type();
+    for (int depth = 0; m && depth < FLUX_MAX_LEVELS; m = flux_child(m, 0), depth++)
+        indices = indices || (m->type->traits & FLUX_TAKES_INDICES);
     flux_dtype t = indices ? FLUX_I64
                    : first ? (flux_dtype)first->dtype
                            : FLUX_F32;
@@ -30633,7 +30614,7 @@ static const flux_layer_type *flux__cell_type(int kind) {
                                          FLUX_PARAM(bias),   FLUX_PARAM(Wh_h),
                                          FLUX_PARAM(bias_h), { NULL, FLUX__END, 0, 0 } };
 #define FLUX__CELL_TYPE(name)                                                                      \
-    { name, flux__cell_call, sizeof(flux__rnn_cell), fields, flux__cell_text }
+    { name, flux__cell_call, sizeof(flux__rnn_cell), fields, flux__cell_text, 0 }
     static const flux_layer_type types[FLUX__CELLS] = { FLUX__CELL_TYPE("RNNCell"),
                                                         FLUX__CELL_TYPE("LSTMCell"),
                                                         FLUX__CELL_TYPE("GRUCell"),
@@ -30646,7 +30627,7 @@ static const flux_layer_type *flux__recurrent_type(int kind) {
     typedef flux__recurrent flux__t;
     static const flux_field fields[] = { FLUX_CHILD(cell), { NULL, FLUX__END, 0, 0 } };
 #define FLUX__RECURRENT_TYPE(name, text)                                                           \
-    { name, flux__recurrent_call, sizeof(flux__recurrent), fields, text }
+    { name, flux__recurrent_call, sizeof(flux__recurrent), fields, text, 0 }
     static const flux_layer_type types[FLUX__CELLS + 1] = {
         FLUX__RECURRENT_TYPE("RNN", flux__cell_text), FLUX__RECURRENT_TYPE("LSTM", flux__cell_text),
         FLUX__RECURRENT_TYPE("GRU", flux__cell_text),
@@ -30799,18 +30780,13 @@ static size_t flux__dropout_text(flux_layer *self, char *out, size_t n) {
     flux__putf(&s, ")");
     return flux__sink_end(&s);
 }
+FLUX_LAYER_TEXT(flux__dropout, "Dropout", flux__dropout_call, flux__dropout_text)
+typedef flux__dropout flux__alphadropout;
+FLUX_LAYER_TEXT(flux__alphadropout, "AlphaDropout", flux__alphadropout_call, flux__dropout_text)
 
-static const flux_layer_type *flux__dropout_type(bool alpha) {
-    static const flux_layer_type type = { "Dropout", flux__dropout_call, sizeof(flux__dropout),
-                                          flux__no_fields, flux__dropout_text };
-    static const flux_layer_type other = { "AlphaDropout", flux__alphadropout_call,
-                                           sizeof(flux__dropout), flux__no_fields,
-                                           flux__dropout_text };
-    return alpha ? &other : &type;
-}
-
-/* Makes a Dropout or, with `alpha`, an AlphaDropout; `dims`: those along which the mask varies. */
-static flux_layer *flux__dropout_new(const char *call, bool alpha, double p, flux_shape dims) {
+/* Makes a Dropout or an AlphaDropout; `dims`: those along which the mask varies. */
+static flux_layer *flux__dropout_new(const char *call, const flux_layer_type *type, double p,
+                                     flux_shape dims) {
     FLUX__ZEROED(flux__dropout, m);
     if (!(p >= 0 && p <= 1))
         return (flux_layer *)flux__fail("%s: p is %g, which is not within 0 to 1", call, p);
@@ -30820,14 +30796,14 @@ static flux_layer *flux__dropout_new(const char *call, bool alpha, double p, flu
             return (flux_layer *)flux__fail("%s: .dims names a dim that no tensor has", call);
     m.p = p;
     m.dims = dims;
-    return flux__layer_new(flux__dropout_type(alpha), &m);
+    return flux__layer_new(type, &m);
 }
 
 FLUX_DEF flux_layer *flux_dropout_with(flux_dropout_opts o) {
-    return flux__dropout_new("dropout", false, o.p, o.dims);
+    return flux__dropout_new("dropout", flux__dropout_type(), o.p, o.dims);
 }
 FLUX_DEF flux_layer *flux_alphadropout(double p) {
-    return flux__dropout_new("alphadropout", true, p, flux__shape(NULL, 0));
+    return flux__dropout_new("alphadropout", flux__alphadropout_type(), p, flux__shape(NULL, 0));
 }
 
 FLUX__END_COLD
@@ -30952,7 +30928,7 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts
 static flux_tensor *flux__attention_pair(const char *call, const flux_attention_opts *o,
                                          flux_tensor **scores) {
     flux__attend a;
-    bool drops = o->drop && (o->drop->type != flux__dropout_type(false) ||
+    bool drops = o->drop && (o->drop->type != flux__dropout_type() ||
                              (((flux__dropout *)o->drop)->p > 0 && flux_training(o->drop)));
     if (!flux__attend_for(call, o, &a)) return NULL;
     bool plain = drops || !flux__size(a.q) || !flux__size(a.k) || !flux__size(a.v);
@@ -31361,11 +31337,7 @@ static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
     flux__putf(&s, ")");
     return flux__sink_end(&s);
 }
-static const flux_layer_type *flux__pool_type(void) {
-    static const flux_layer_type type = { "Pool", flux__pool_call, sizeof(flux__pool_layer),
-                                          flux__no_fields, flux__pool_text };
-    return &type;
-}
+FLUX_LAYER_TEXT(flux__pool_layer, "Pool", flux__pool_call, flux__pool_text)
 
 /* Makes a pool with a window or, if `adaptive`, with .window as the size of the result. */
 static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o,
@@ -31388,7 +31360,7 @@ static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_op
             return (flux_layer *)flux__fail(
                 "%s: a padding as wide as the window, %lld, leaves windows of nothing else", call,
                 (long long)m.w.size[i]);
-    return flux__layer_new(flux__pool_type(), &m);
+    return flux__layer_new(flux__pool_layer_type(), &m);
 }
 
 FLUX_DEF flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o) {
@@ -31421,7 +31393,7 @@ static flux_layer *flux__global_new(int kind, double p) {
     m.p = p;
     if (!(p > 0) || !flux__finite(p))
         return (flux_layer *)flux__fail("globallpnormpool: p is %g", p);
-    return flux__layer_new(flux__pool_type(), &m);
+    return flux__layer_new(flux__pool_layer_type(), &m);
 }
 FLUX_DEF flux_layer *flux_globalmaxpool(void) { return flux__global_new(FLUX__POOL_MAX, 2); }
 FLUX_DEF flux_layer *flux_globalmeanpool(void) { return flux__global_new(FLUX__POOL_MEAN, 2); }
@@ -31525,17 +31497,12 @@ static size_t flux__upsample_text(flux_layer *self, char *out, size_t n) {
     flux__putf(&s, ")");
     return flux__sink_end(&s);
 }
-static const flux_layer_type *flux__upsample_type(void) {
-    static const flux_layer_type type = { "Upsample", flux__upsample_call,
-                                          sizeof(flux__upsample_layer), flux__no_fields,
-                                          flux__upsample_text };
-    return &type;
-}
+FLUX_LAYER_TEXT(flux__upsample_layer, "Upsample", flux__upsample_call, flux__upsample_text)
 
 /* Checks the mode and that one of .scale and .size is given, with one number or
    one for each dim. */
 FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
-    flux__upsample_layer m;
+    FLUX__ZEROED(flux__upsample_layer, m);
     int n = 0;
     if ((unsigned)o.mode > FLUX_TRILINEAR)
         return (flux_layer *)flux__fail("upsample: there is no mode %d", (int)o.mode);
@@ -31555,9 +31522,8 @@ FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
                                         n ? ".scale" : ".size", have,
                                         flux__upsampling_names[o.mode]);
     if (o.size.ndim && !flux__check_sizes("upsample", o.size.ndim, o.size.dim)) return NULL;
-    memset((void *)&m, 0, sizeof m);
     m.o = o;
-    return flux__layer_new(flux__upsample_type(), &m);
+    return flux__layer_new(flux__upsample_layer_type(), &m);
 }
 
 typedef struct flux__pixelshuffle_layer { flux_layer base; int64_t r; } flux__pixelshuffle_layer;
@@ -31596,16 +31562,15 @@ static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
     flux__putf(&s, "PixelShuffle(%lld)", (long long)((const flux__pixelshuffle_layer *)self)->r);
     return flux__sink_end(&s);
 }
+FLUX_LAYER_TEXT(flux__pixelshuffle_layer, "PixelShuffle", flux__pixelshuffle_call,
+                flux__pixelshuffle_text)
 
 FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
-    static const flux_layer_type type = { "PixelShuffle", flux__pixelshuffle_call,
-                                          sizeof(flux__pixelshuffle_layer), flux__no_fields,
-                                          flux__pixelshuffle_text };
     FLUX__ZEROED(flux__pixelshuffle_layer, m);
     m.r = r;
     if (r < 1 || r > 1 << 20)
         return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);
-    return flux__layer_new(&type, &m);
+    return flux__layer_new(flux__pixelshuffle_layer_type(), &m);
 }
 
 FLUX__END_COLD
@@ -31718,8 +31683,7 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
         return NULL;
     if (!flux__check_activation("layernorm", &m.activation)) return NULL;
     int h = flux__hide();
-    m.diag = o.affine == FLUX_OFF ? NULL : flux_scale_with(affine);
-    if (m.diag) ((flux__scale *)m.diag)->of_norm = true;
+    m.diag = o.affine == FLUX_OFF ? NULL : flux__scale_new(flux__norm_scale_type(), affine);
     return flux__layer_made(h, m.diag || o.affine == FLUX_OFF, flux__layernorm_type(), &m);
 }
 
@@ -31732,6 +31696,7 @@ typedef struct flux__norm_layer {
     double eps, momentum;
     int64_t channels, groups;             /* groups: 0 for BatchNorm, channels for InstanceNorm */
     bool track;                           /* keeps running statistics: mean and var, of channels */
+    bool grouped;                         /* a GroupNorm, which prints its groups */
 } flux__norm_layer;
 
 /* Records the running statistics after a batch: (1 - momentum) old + momentum new, where `new` has
@@ -31830,10 +31795,9 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
     const flux__norm_layer *m = (const flux__norm_layer *)self;
-    bool group = strcmp(self->type->name, "GroupNorm") == 0;
     flux__sink s = flux__sink_to(out, n);
     flux__putf(&s, "%s(%lld", self->type->name, (long long)m->channels);
-    if (group) flux__putf(&s, ", %lld", (long long)m->groups);
+    if (m->grouped) flux__putf(&s, ", %lld", (long long)m->groups);
     if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
     if (!m->gamma) flux__putf(&s, ", affine=false");
     if (self->mode != FLUX_MODE_AUTO)
@@ -31842,13 +31806,14 @@ static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
     return flux__sink_end(&s);
 }
 #define FLUX__NORM_FIELDS FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var)
-FLUX_LAYER_TEXT(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+FLUX_LAYER_TRAITS(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX_KEEPS_F32,
+                  FLUX__NORM_FIELDS)
 typedef flux__norm_layer flux__instancenorm_layer;
-FLUX_LAYER_TEXT(flux__instancenorm_layer, "InstanceNorm", flux__norm_call, flux__norm_text,
-                FLUX__NORM_FIELDS)
+FLUX_LAYER_TRAITS(flux__instancenorm_layer, "InstanceNorm", flux__norm_call, flux__norm_text,
+                  FLUX_KEEPS_F32, FLUX__NORM_FIELDS)
 typedef flux__norm_layer flux__groupnorm_layer;
-FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text,
-                FLUX__NORM_FIELDS)
+FLUX_LAYER_TRAITS(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text,
+                  FLUX_KEEPS_F32, FLUX__NORM_FIELDS)
 
 /* Makes any of the three layers; groups: 0 for BatchNorm, else the number of groups of channels. */
 static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o,
@@ -31856,6 +31821,7 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
     FLUX__ZEROED(flux__norm_layer, m);
     m.channels = o->channels;
     m.groups = groups;
+    m.grouped = type == flux__groupnorm_layer_type();
     m.activation = o->activation;
     m.eps = flux__given(o->eps, o->marked, 1e-5);
     m.momentum = flux__given(o->momentum, o->marked, 0.1);
@@ -31915,16 +31881,6 @@ typedef struct flux__weightnorm_layer {
     flux_shape dims;
     const char *which;                    /* the field's name; memory of the layer's type */
 } flux__weightnorm_layer;
-
-/* The tensor field of m called `which`, or NULL; *name is its name in the layer's type. */
-static flux_tensor **flux__tensor_named(flux_layer *m, const char *which, const char **name) {
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
-        if (!flux__is_tensor_field(f) || strcmp(f->name, which) != 0) continue;
-        if (name) *name = f->name;
-        return flux__tensor_slot(m, f);
-    }
-    return NULL;
-}
 
 /* |v|, the norm over `dims`; the dtype's epsilon keeps it above 0. */
 static flux_tensor *flux__weight_length(flux_tensor *v, const flux_shape *dims) {
@@ -32022,13 +31978,9 @@ static bool flux__unnorm(flux_layer **place, flux__hashmap *folds, int depth) {
         flux_release(m);
         m = y;
     }
-    for (const flux_field *f = m->type->fields; depth < FLUX_MAX_LEVELS && f->kind != FLUX__END;
-         f++) {
-        int n;
-        flux_layer **kids = flux__kids(m, f, &n);
-        for (int i = 0; i < n; i++)
-            if (kids[i] && !flux__unnorm(&kids[i], folds, depth + 1)) return false;
-    }
+    FLUX__EACH_MEMBER(at, m)
+        if (!at.tensor && depth < FLUX_MAX_LEVELS &&
+            !flux__unnorm(at.layer, folds, depth + 1)) return false;
     return true;
 }
 
@@ -36013,7 +35965,6 @@ static void flux__put_kind(flux__sink *s, const flux_tensor *x) {      /* "5x2 f
 
 /* Writes a layer as one line: its own text, or its type's name and what its fields hold. */
 static void flux__put_line(flux__sink *s, flux_layer *m) {
-    flux__item item;
     bool first = true;
     if (m->type->text) {
         flux__put_own_text(s, m);
@@ -36021,13 +35972,12 @@ static void flux__put_line(flux__sink *s, flux_layer *m) {
     }
     flux__put(s, m->type->name);
     flux__put(s, "(");
-    for (int i = 0; flux__item_of(m, i, &item); i++) {
-        if (!item.layer && !item.tensor) continue;
+    FLUX__EACH_MEMBER(at, m) {
         if (!first) flux__put(s, ", ");
         first = false;
-        if (item.layer && item.layer->type->text) flux__put_own_text(s, item.layer);
-        else if (item.layer) flux__put(s, item.layer->type->name);
-        else flux__put_kind(s, item.tensor);
+        if (at.tensor) flux__put_kind(s, *at.tensor);
+        else if ((*at.layer)->type->text) flux__put_own_text(s, *at.layer);
+        else flux__put(s, (*at.layer)->type->name);
     }
     flux__put(s, ")");
 }
@@ -36053,17 +36003,18 @@ static void flux__put_leaf(flux__shown_model *shown, flux_layer *m, int indent) 
 }
 
 /* Writes the line of a tensor that is a container's field, with its comment. */
-static void flux__put_tensor_line(flux__shown_model *shown, const flux__item *item, int indent,
+static void flux__put_tensor_line(flux__shown_model *shown, const flux__member *at, int indent,
                                   bool frozen) {
     flux__sink *s = shown->sink;
     flux__summary t = flux__summary_start(shown);
     size_t start = s->chars;
     flux__put_pad(s, indent);
-    flux__put_kind(s, item->tensor);
+    flux__put_kind(s, *at->tensor);
     int64_t width = (int64_t)(s->chars - start) - indent;
     flux__put(s, ",");
-    flux__summary_tensor(item->tensor, "", item->trained, &t);
-    t.frozen = frozen && item->trained;
+    bool trained = at->field->kind == FLUX__PARAM_FIELD;
+    flux__summary_tensor(*at->tensor, "", trained, &t);
+    t.frozen = frozen && trained;
     flux__put_summary(s, &t, indent, width, true);
 }
 
@@ -36096,7 +36047,6 @@ static void flux__put_totals(flux__shown_model *shown, flux_layer *m) {
    further to the right. The outermost one (indent 0) ends with the totals. */
 static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent) {
     flux__sink *s = shown->sink;
-    flux__item item;
     if (flux__one_line(m) || indent > 400) {     /* below 200 levels children are not shown */
         flux__put_leaf(shown, m, indent);
         if (indent) flux__put(s, "\n");
@@ -36109,10 +36059,10 @@ static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent)
     }
     flux__put(s, m->type->name);
     flux__put(s, "(\n");
-    for (int i = 0; flux__item_of(m, i, &item); i++)
-        if (item.layer) flux__put_model(shown, item.layer, indent + 2);
-        else if (item.tensor) {
-            flux__put_tensor_line(shown, &item, indent + 2, m->frozen);
+    FLUX__EACH_MEMBER(at, m)
+        if (!at.tensor) flux__put_model(shown, *at.layer, indent + 2);
+        else {
+            flux__put_tensor_line(shown, &at, indent + 2, m->frozen);
             flux__put(s, "\n");
         }
     flux__put_pad(s, indent);
@@ -36249,15 +36199,14 @@ static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *t
    rows, and so do the bytes of its output, which are set to 0. */
 static void flux__watch_numbers(flux__shown_model *shown, flux__watch_row *row) {
     flux__summary t = flux__summary_start(shown);
-    flux__item item;
     t.total = true;                       /* parameters are told apart by memory */
     if (flux__one_line(row->layer)) {
         flux_visit(row->layer, flux__summary_new, &t);
         flux__fields(row->layer, flux__summary_frozen, &t);
     } else {
-        for (int i = 0; flux__item_of(row->layer, i, &item); i++) {
-            if (!item.tensor || !item.trained) continue;
-            flux__summary_new(item.tensor, "", true, &t);
+        FLUX__EACH_MEMBER(at, row->layer) {
+            if (at.field->kind != FLUX__PARAM_FIELD) continue;
+            flux__summary_new(*at.tensor, "", true, &t);
             t.frozen += row->layer->frozen;
         }
         row->bytes = 0;

@@ -370,7 +370,7 @@ typedef struct norm_like { flux_layer base; flux_tensor *gain; } norm_like;
 static flux_tensor *norm_like_call(flux_layer *self, flux_tensor *x) {
     return flux_mul(x, ((norm_like *)self)->gain);
 }
-FLUX_LAYER(norm_like, "BatchNorm", norm_like_call, FLUX_PARAM(gain))
+FLUX_LAYER_TRAITS(norm_like, "NormLike", norm_like_call, NULL, FLUX_KEEPS_F32, FLUX_PARAM(gain))
 
 TEST(conversions) {
     flux_layer *m = flux_chain(flux_dense(2, 3), flux_new(norm_like, .gain = flux_ones(3)),
@@ -390,6 +390,24 @@ TEST(conversions) {
 }
 
 /* ---- modes, freezing */
+
+/* A layer of one's own that keeps float32 and takes indices, as norms and embeddings do. */
+typedef struct lookup { flux_layer base; flux_tensor *table; } lookup;
+static flux_tensor *lookup_call(flux_layer *self, flux_tensor *x) {
+    if (flux_dtype_of(x) != FLUX_I64) return NULL;
+    return flux_gather(((lookup *)self)->table, 1, x);
+}
+FLUX_LAYER_TRAITS(lookup, "Lookup", lookup_call, NULL, FLUX_KEEPS_F32 | FLUX_TAKES_INDICES,
+                  FLUX_PARAM(table))
+
+TEST(traits_of_a_layer) {
+    flux_layer *m = flux_chain(flux_new(lookup, .table = flux_ones(4, 9)), flux_dense(4, 2));
+    CHECK(flux_outputsize(m, 5, 3).dim[0] == 2);
+    CHECK(flux_dtype_of(flux_param(flux_f16(m), "layers.0.table")) == FLUX_F32);
+    CHECK(flux_dtype_of(flux_param(flux_f16(m), "layers.1.weight")) == FLUX_F16);
+    CHECK(flux_dtype_of(flux_param(flux_f64(m), "layers.0.table")) == FLUX_F64);
+    CHECK(!flux_failed());
+}
 
 TEST(modes_reach_every_child) {
     flux_layer *m = flux_chain(flux_dense(2, 2), fresh(), flux_chain(flux_dropout(0.5)));

@@ -204,7 +204,7 @@ TEST(a_text_has_room_for_what_it_said) {
     typedef talker flux__t;
     static const flux_field fields[] = { FLUX_PARAM(x), { NULL, FLUX__END, 0, 0 } };
     static const flux_layer_type type = { "Talker", talker_call, sizeof(talker), fields,
-                                          talker_text };
+                                          talker_text, 0 };
     talker t;
     char text[1000];
     memset(&t, 0, sizeof t);

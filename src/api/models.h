@@ -30,6 +30,14 @@ typedef struct flux_field {               /* of a layer's struct; FLUX_PARAM and
     size_t count;                         /* FLUX_CHILDREN: offset of the int that counts them */
 } flux_field;
 
+/* What a layer's type says of itself beyond its fields. */
+typedef enum flux_layer_trait {
+    FLUX_KEEPS_F32 = 1,                   /* its tensors stay float32 in a model of half
+                                             formats (flux_f16, flux_bf16) */
+    FLUX_TAKES_INDICES = 2                /* its input is integers: such is what flux_outputsize
+                                             and flux_summary call it with */
+} flux_layer_trait;
+
 typedef struct flux_layer_type {
     const char *name;                     /* as printed: "Dense" */
     /* The layer's output for x, which is a flux_tuple if there are several inputs. */
@@ -39,6 +47,7 @@ typedef struct flux_layer_type {
     /* Writes the layer's one-line form, as snprintf does. NULL: printed as a container of its
        children. */
     size_t (*text)(flux_layer *self, char *out, size_t n);
+    int traits;                           /* of flux_layer_trait, joined by |; 0: none */
 } flux_layer_type;
 
 /* The start of every handle: what it is, whether flux_carry took it along, how many owners it
@@ -68,13 +77,19 @@ enum { FLUX_MAX_LEVELS = 1000 };
 /* FLUX_LAYER_TEXT(T, name, call, text, fields...): the same, with a function for the one-line
    form. */
 #define FLUX_LAYER_TEXT(...) FLUX__LAYER_TEXT(__VA_ARGS__, FLUX__NO_MORE)
+/* FLUX_LAYER_TRAITS(T, name, call, text, traits, fields...): the same, with traits such as
+   FLUX_KEEPS_F32; text may be NULL. */
+#define FLUX_LAYER_TRAITS(...) FLUX__LAYER_TRAITS(__VA_ARGS__, FLUX__NO_MORE)
 #define FLUX__NO_MORE { NULL, FLUX__END, 0, 0 }
 #define FLUX__LAYER(T, printed, callfn, ...) FLUX__LAYER_TEXT(T, printed, callfn, NULL, __VA_ARGS__)
-#define FLUX__LAYER_TEXT(T, printed, callfn, textfn, ...)                                          \
+#define FLUX__LAYER_TEXT(T, printed, callfn, textfn, ...) \
+    FLUX__LAYER_TRAITS(T, printed, callfn, textfn, 0, __VA_ARGS__)
+#define FLUX__LAYER_TRAITS(T, printed, callfn, textfn, traits, ...)                                \
     FLUX__UNUSED static const flux_layer_type *T##_type(void) {                                    \
         typedef T flux__t;                                                                         \
         static const flux_field fields[] = { __VA_ARGS__ };                                        \
-        static const flux_layer_type type = { printed, callfn, sizeof(flux__t), fields, textfn };  \
+        static const flux_layer_type type = { printed, callfn, sizeof(flux__t), fields, textfn,    \
+                                              traits };                                            \
         return &type;                                                                              \
     }
 #define FLUX_CHILD(f) { #f, FLUX__CHILD_FIELD, FLUX__OFFSET(f, flux_layer *, "FLUX_CHILD"), 0 }

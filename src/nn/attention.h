@@ -137,7 +137,7 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts
 static flux_tensor *flux__attention_pair(const char *call, const flux_attention_opts *o,
                                          flux_tensor **scores) {
     flux__attend a;
-    bool drops = o->drop && (o->drop->type != flux__dropout_type(false) ||
+    bool drops = o->drop && (o->drop->type != flux__dropout_type() ||
                              (((flux__dropout *)o->drop)->p > 0 && flux_training(o->drop)));
     if (!flux__attend_for(call, o, &a)) return NULL;
     bool plain = drops || !flux__size(a.q) || !flux__size(a.k) || !flux__size(a.v);

@@ -293,11 +293,7 @@ static size_t flux__pool_text(flux_layer *self, char *out, size_t n) {
     flux__putf(&s, ")");
     return flux__sink_end(&s);
 }
-static const flux_layer_type *flux__pool_type(void) {
-    static const flux_layer_type type = { "Pool", flux__pool_call, sizeof(flux__pool_layer),
-                                          flux__no_fields, flux__pool_text };
-    return &type;
-}
+FLUX_LAYER_TEXT(flux__pool_layer, "Pool", flux__pool_call, flux__pool_text)
 
 /* Makes a pool with a window or, if `adaptive`, with .window as the size of the result. */
 static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_opts *o,
@@ -320,7 +316,7 @@ static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_op
             return (flux_layer *)flux__fail(
                 "%s: a padding as wide as the window, %lld, leaves windows of nothing else", call,
                 (long long)m.w.size[i]);
-    return flux__layer_new(flux__pool_type(), &m);
+    return flux__layer_new(flux__pool_layer_type(), &m);
 }
 
 FLUX_DEF flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o) {
@@ -353,7 +349,7 @@ static flux_layer *flux__global_new(int kind, double p) {
     m.p = p;
     if (!(p > 0) || !flux__finite(p))
         return (flux_layer *)flux__fail("globallpnormpool: p is %g", p);
-    return flux__layer_new(flux__pool_type(), &m);
+    return flux__layer_new(flux__pool_layer_type(), &m);
 }
 FLUX_DEF flux_layer *flux_globalmaxpool(void) { return flux__global_new(FLUX__POOL_MAX, 2); }
 FLUX_DEF flux_layer *flux_globalmeanpool(void) { return flux__global_new(FLUX__POOL_MEAN, 2); }
@@ -457,17 +453,12 @@ static size_t flux__upsample_text(flux_layer *self, char *out, size_t n) {
     flux__putf(&s, ")");
     return flux__sink_end(&s);
 }
-static const flux_layer_type *flux__upsample_type(void) {
-    static const flux_layer_type type = { "Upsample", flux__upsample_call,
-                                          sizeof(flux__upsample_layer), flux__no_fields,
-                                          flux__upsample_text };
-    return &type;
-}
+FLUX_LAYER_TEXT(flux__upsample_layer, "Upsample", flux__upsample_call, flux__upsample_text)
 
 /* Checks the mode and that one of .scale and .size is given, with one number or
    one for each dim. */
 FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
-    flux__upsample_layer m;
+    FLUX__ZEROED(flux__upsample_layer, m);
     int n = 0;
     if ((unsigned)o.mode > FLUX_TRILINEAR)
         return (flux_layer *)flux__fail("upsample: there is no mode %d", (int)o.mode);
@@ -487,9 +478,8 @@ FLUX_DEF flux_layer *flux_upsample_with(flux_upsample_opts o) {
                                         n ? ".scale" : ".size", have,
                                         flux__upsampling_names[o.mode]);
     if (o.size.ndim && !flux__check_sizes("upsample", o.size.ndim, o.size.dim)) return NULL;
-    memset((void *)&m, 0, sizeof m);
     m.o = o;
-    return flux__layer_new(flux__upsample_type(), &m);
+    return flux__layer_new(flux__upsample_layer_type(), &m);
 }
 
 typedef struct flux__pixelshuffle_layer { flux_layer base; int64_t r; } flux__pixelshuffle_layer;
@@ -528,16 +518,15 @@ static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
     flux__putf(&s, "PixelShuffle(%lld)", (long long)((const flux__pixelshuffle_layer *)self)->r);
     return flux__sink_end(&s);
 }
+FLUX_LAYER_TEXT(flux__pixelshuffle_layer, "PixelShuffle", flux__pixelshuffle_call,
+                flux__pixelshuffle_text)
 
 FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
-    static const flux_layer_type type = { "PixelShuffle", flux__pixelshuffle_call,
-                                          sizeof(flux__pixelshuffle_layer), flux__no_fields,
-                                          flux__pixelshuffle_text };
     FLUX__ZEROED(flux__pixelshuffle_layer, m);
     m.r = r;
     if (r < 1 || r > 1 << 20)
         return (flux_layer *)flux__fail("pixelshuffle: r is %lld", (long long)r);
-    return flux__layer_new(&type, &m);
+    return flux__layer_new(flux__pixelshuffle_layer_type(), &m);
 }
 
 FLUX__END_COLD

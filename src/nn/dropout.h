@@ -8,7 +8,6 @@
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
 #include "fields.h"
-#include "functions.h"
 #include "layers.h"
 #include "model.h"
 
@@ -93,18 +92,13 @@ static size_t flux__dropout_text(flux_layer *self, char *out, size_t n) {
     flux__putf(&s, ")");
     return flux__sink_end(&s);
 }
+FLUX_LAYER_TEXT(flux__dropout, "Dropout", flux__dropout_call, flux__dropout_text)
+typedef flux__dropout flux__alphadropout;
+FLUX_LAYER_TEXT(flux__alphadropout, "AlphaDropout", flux__alphadropout_call, flux__dropout_text)
 
-static const flux_layer_type *flux__dropout_type(bool alpha) {
-    static const flux_layer_type type = { "Dropout", flux__dropout_call, sizeof(flux__dropout),
-                                          flux__no_fields, flux__dropout_text };
-    static const flux_layer_type other = { "AlphaDropout", flux__alphadropout_call,
-                                           sizeof(flux__dropout), flux__no_fields,
-                                           flux__dropout_text };
-    return alpha ? &other : &type;
-}
-
-/* Makes a Dropout or, with `alpha`, an AlphaDropout; `dims`: those along which the mask varies. */
-static flux_layer *flux__dropout_new(const char *call, bool alpha, double p, flux_shape dims) {
+/* Makes a Dropout or an AlphaDropout; `dims`: those along which the mask varies. */
+static flux_layer *flux__dropout_new(const char *call, const flux_layer_type *type, double p,
+                                     flux_shape dims) {
     FLUX__ZEROED(flux__dropout, m);
     if (!(p >= 0 && p <= 1))
         return (flux_layer *)flux__fail("%s: p is %g, which is not within 0 to 1", call, p);
@@ -114,14 +108,14 @@ static flux_layer *flux__dropout_new(const char *call, bool alpha, double p, flu
             return (flux_layer *)flux__fail("%s: .dims names a dim that no tensor has", call);
     m.p = p;
     m.dims = dims;
-    return flux__layer_new(flux__dropout_type(alpha), &m);
+    return flux__layer_new(type, &m);
 }
 
 FLUX_DEF flux_layer *flux_dropout_with(flux_dropout_opts o) {
-    return flux__dropout_new("dropout", false, o.p, o.dims);
+    return flux__dropout_new("dropout", flux__dropout_type(), o.p, o.dims);
 }
 FLUX_DEF flux_layer *flux_alphadropout(double p) {
-    return flux__dropout_new("alphadropout", true, p, flux__shape(NULL, 0));
+    return flux__dropout_new("alphadropout", flux__alphadropout_type(), p, flux__shape(NULL, 0));
 }
 
 FLUX__END_COLD

@@ -66,6 +66,32 @@ static flux_layer **flux__kids(const flux_layer *m, const flux_field *f, int *n)
     return (flux_layer **)(void *)(at + f->offset);
 }
 
+/* A tensor or a child of a layer: where the layer's struct holds it. */
+typedef struct flux__member {
+    const flux_field *field;              /* NULL before the first member */
+    int i;                                /* which of the field's children it is */
+    flux_tensor **tensor;                 /* NULL if it is a child */
+    flux_layer **layer;                   /* the child; meaningless if it is a tensor */
+} flux__member;
+
+/* Goes on to the next member that is not NULL, in the order of the fields; false after the last. */
+static bool flux__next_member(flux_layer *m, flux__member *at) {
+    if (at->field) at->i++;
+    else at->field = m->type->fields;
+    for (; at->field->kind != FLUX__END; at->field++, at->i = 0) {
+        int n;
+        flux_layer **kids = flux__kids(m, at->field, &n);
+        at->tensor = flux__is_tensor_field(at->field) ? flux__tensor_slot(m, at->field) : NULL;
+        if (at->tensor && at->i == 0 && *at->tensor) return true;
+        for (; at->i < n; at->i++)
+            if (*(at->layer = kids + at->i)) return true;
+    }
+    return false;
+}
+/* Runs what follows for each member of layer m. */
+#define FLUX__EACH_MEMBER(at, m) \
+    for (flux__member at = { NULL, 0, NULL, NULL }; flux__next_member(m, &at);)
+
 /* Whether x is a view of another tensor's elements, such as the transpose W' of W: if a model holds
    both, they are tied. */
 static bool flux__is_tie(const flux_tensor *x) {
@@ -85,13 +111,10 @@ static flux_tensor *flux__view_like(flux_tensor *x, flux_tensor *base) {
 
 /* Frees a layer: releases what its fields hold, its arrays of children and its name. */
 static void flux__layer_free(flux_layer *m) {
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
-        int n;
-        flux_layer **kids = flux__kids(m, f, &n);
-        if (flux__is_tensor_field(f)) flux_release(*flux__tensor_slot(m, f));
-        for (int i = 0; i < n; i++) flux_release(kids[i]);
-        if (f->kind == FLUX__CHILDREN_FIELD) flux__free(kids);
-    }
+    int n;
+    FLUX__EACH_MEMBER(at, m) flux_release(at.tensor ? (void *)*at.tensor : (void *)*at.layer);
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++)
+        if (f->kind == FLUX__CHILDREN_FIELD) flux__free(flux__kids(m, f, &n));
     flux__free(m->name);
     flux__quarantine(m);
 }
@@ -191,27 +214,6 @@ FLUX_DEF flux_layer *flux_new_layer(const flux_layer_type *type, const void *fie
     return flux__layer_new(type, fields);
 }
 
-/* A child or a tensor of a layer; the other pointer is NULL. */
-typedef struct flux__item { flux_layer *layer; flux_tensor *tensor; bool trained; } flux__item;
-
-/* The child or tensor number `at` of a layer, in the order of the fields; false after the last. */
-static bool flux__item_of(const flux_layer *m, int at, flux__item *item) {
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
-        bool tensor = flux__is_tensor_field(f);
-        int n;
-        flux_layer **kids = flux__kids(m, f, &n);
-        if (tensor) n = 1;
-        if (at < n) {
-            item->layer = tensor ? NULL : kids[at];
-            item->tensor = tensor ? *flux__tensor_slot((flux_layer *)(intptr_t)m, f) : NULL;
-            item->trained = f->kind == FLUX__PARAM_FIELD;
-            return true;
-        }
-        at -= n;
-    }
-    return false;
-}
-
 /* Whether a layer is a function that prints as a bare name: softmax, + */
 static bool flux__bare_function(const flux_layer *m) {
     char text[64];
@@ -221,10 +223,10 @@ static bool flux__bare_function(const flux_layer *m) {
 }
 
 /* Whether a layer prints as one line: it has a text function, or all its children are functions. */
-static bool flux__one_line(const flux_layer *m) {
-    flux__item item;
-    for (int i = 0; !m->type->text && flux__item_of(m, i, &item); i++)
-        if (item.layer && !flux__bare_function(item.layer)) return false;
+static bool flux__one_line(flux_layer *m) {
+    if (m->type->text) return true;
+    FLUX__EACH_MEMBER(at, m)
+        if (!at.tensor && !flux__bare_function(*at.layer)) return false;
     return true;
 }
 

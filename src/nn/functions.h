@@ -97,8 +97,6 @@ static const char *flux__fn2_name(flux_fn2 f) {
 
 /* ---------------- functions as layers */
 
-static const flux_field flux__no_fields[] = { { NULL, FLUX__END, 0, 0 } };
-
 typedef struct flux__function {
     flux_layer base;
     flux_fn f;                            /* one of f and f2 is NULL */
@@ -139,12 +137,7 @@ static size_t flux__function_text(flux_layer *self, char *out, size_t n) {
     flux__putf(&s, "%s", name ? name : "function");
     return flux__sink_end(&s);
 }
-
-static const flux_layer_type *flux__function_type(void) {
-    static const flux_layer_type type = { "Function", flux__function_call, sizeof(flux__function),
-                                          flux__no_fields, flux__function_text };
-    return &type;
-}
+FLUX_LAYER_TEXT(flux__function, "Function", flux__function_call, flux__function_text)
 
 static flux_layer *flux__function_new(flux_fn f, flux_fn2 f2, const char *name) {
     FLUX__ZEROED(flux__function, m);

@@ -203,7 +203,6 @@ typedef struct flux__scale {
     flux_layer base;
     flux_tensor *scale, *bias;
     flux_fn activation;
-    bool of_norm;                         /* part of a LayerNorm: see flux__keeps_f32 */
 } flux__scale;
 
 /* activation(x * scale + bias), broadcast. Where scale has more than one number along a dim, x must
@@ -232,12 +231,13 @@ static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__scale, "Scale", flux__scale_call, flux__scale_text, FLUX_PARAM(scale),
                 FLUX_PARAM(bias))
 
-static bool flux__scale_of_norm(const flux_layer *m) {
-    return m->type == flux__scale_type() && ((const flux__scale *)m)->of_norm;
-}
+/* The Scale within a LayerNorm. */
+typedef flux__scale flux__norm_scale;
+FLUX_LAYER_TRAITS(flux__norm_scale, "Scale", flux__scale_call, flux__scale_text, FLUX_KEEPS_F32,
+                  FLUX_PARAM(scale), FLUX_PARAM(bias))
 
 /* A Scale of shape .size: scale starts as ones, unless .init is given, and bias as zeros. */
-FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
+static flux_layer *flux__scale_new(const flux_layer_type *type, flux_scale_opts o) {
     FLUX__ZEROED(flux__scale, m);
     m.activation = o.activation;
     o.bias = flux__given_switch(o.bias, o.marked);
@@ -250,7 +250,11 @@ FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
     int h = flux__hide();
     bool good = flux__make_affine("scale", o.init ? o.init : flux_ones32, o.size, o.size, o.bias,
                                   &m.scale, &m.bias);
-    return flux__layer_made(h, good, flux__scale_type(), &m);
+    return flux__layer_made(h, good, type, &m);
+}
+
+FLUX_DEF flux_layer *flux_scale_with(flux_scale_opts o) {
+    return flux__scale_new(flux__scale_type(), o);
 }
 
 /* ---------------- Bilinear */
@@ -376,8 +380,8 @@ static size_t flux__embedding_text(flux_layer *self, char *out, size_t n) {
     flux__putf(&s, ")");
     return flux__sink_end(&s);
 }
-FLUX_LAYER_TEXT(flux__embedding, "Embedding", flux__embedding_call, flux__embedding_text,
-                FLUX_PARAM(weight))
+FLUX_LAYER_TRAITS(flux__embedding, "Embedding", flux__embedding_call, flux__embedding_text,
+                  FLUX_TAKES_INDICES, FLUX_PARAM(weight))
 
 /* An Embedding; its padding column, if there is one, starts as zeros. */
 FLUX_DEF flux_layer *flux_embedding_with(flux_embedding_opts o) {
@@ -503,8 +507,8 @@ static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {
                                          : "");
     return flux__sink_end(&s);
 }
-FLUX_LAYER_TEXT(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call,
-                flux__embeddingbag_text, FLUX_PARAM(weight))
+FLUX_LAYER_TRAITS(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call,
+                  flux__embeddingbag_text, FLUX_TAKES_INDICES, FLUX_PARAM(weight))
 
 /* An EmbeddingBag of .in indices and .out features; .reduction is flux_mean by default. */
 FLUX_DEF flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o) {

@@ -25,7 +25,7 @@
    `same` is set, a map that changes no tensor returns the very model it was
    given. Moves and conversions record no graph (flux__map_layer); fmap and
    restructure do, so gradients pass through them. Norm layers stay float32 when
-   a model becomes f16 or bf16 (flux__keeps_f32): half formats lose too much of a
+   a model becomes f16 or bf16 (FLUX_KEEPS_F32): half formats lose too much of a
    variance. */
 
 FLUX__BEGIN_COLD
@@ -89,25 +89,15 @@ static bool flux__map_tensor(flux__mapping *p, flux_tensor **slot, bool trained,
 
 static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m);
 
-/* Maps one field of a clone: its tensor, or its children. */
-static bool flux__map_field(flux__mapping *p, flux_layer *copy, const flux_field *f) {
-    int n;
-    flux_layer **kids = flux__kids(copy, f, &n);
-    if (!flux__trail_add(&p->path, f->name, 0)) return false;
-    if (flux__is_tensor_field(f)) {
-        flux_tensor **slot = flux__tensor_slot(copy, f);
-        if (*slot && !flux__map_tensor(p, slot, flux__is_trained(f, *slot), copy)) return false;
-    }
-    for (int i = 0, at = p->path.length; i < n; i++) {
-        if (!kids[i]) continue;
-        if (f->kind == FLUX__CHILDREN_FIELD && !flux__trail_add(&p->path, kids[i]->name, i))
-            return false;
-        flux_layer *y = flux__map_one(p, kids[i]);
-        if (!y) return false;
-        flux_release(kids[i]);
-        kids[i] = y;
-        flux__trail_back(&p->path, at);
-    }
+/* Maps one member of a clone. */
+static bool flux__map_member(flux__mapping *p, flux_layer *copy, const flux__member *at) {
+    if (!flux__trail_member(&p->path, at)) return false;
+    if (at->tensor)
+        return flux__map_tensor(p, at->tensor, flux__is_trained(at->field, *at->tensor), copy);
+    flux_layer *y = flux__map_one(p, *at->layer);
+    if (!y) return false;
+    flux_release(*at->layer);
+    *at->layer = y;
     return true;
 }
 
@@ -134,10 +124,10 @@ static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
     }
     flux_layer *y = flux__layer_clone(m->type, m);
     bool good = y && flux__copy_base(y, m);
-    for (const flux_field *f = m->type->fields; good && f->kind != FLUX__END; f++) {
-        int at = p->path.length;
-        good = flux__map_field(p, y, f);
-        flux__trail_back(&p->path, at);
+    int length = p->path.length;
+    for (flux__member at = { NULL, 0, NULL, NULL }; good && flux__next_member(y, &at);) {
+        good = flux__map_member(p, y, &at);
+        flux__trail_back(&p->path, length);
     }
     if (good && (seen = flux__hashmap_at(&p->layers, m, &fresh)) != NULL) {
         seen->value = y;
@@ -218,25 +208,15 @@ FLUX_DEF flux_layer *flux_copy_layer(flux_layer *m) {
              : (flux_layer *)flux__null("copy_layer", "model", m);
 }
 
-/* hook: flux__scale_of_norm, nn/layers.h */
-static bool flux__scale_of_norm(const flux_layer *m);
-/* Norm layers keep their parameters and statistics in float32: half formats lose too
-   much of a variance. */
-static bool flux__keeps_f32(const flux_layer *m) {
-    static const char *const names[] = { "BatchNorm", "InstanceNorm", "GroupNorm" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (strcmp(m->type->name, names[i]) == 0) return true;
-    return flux__scale_of_norm(m);
-}
-
-/* x in the dtype *user: floating tensors only, and norm layers keep float32 instead
-   of half formats. */
+    if (flux__is_half((int)want) && (owner->type->traits & FLUX_KEEPS_F32))
+        want = FLUX_F32;
+   format. */
 static flux_tensor *flux__convert_leaf(flux_tensor *x, const char *path, bool trained,
                                        const flux_layer *owner, void *user) {
     flux_dtype want = *(flux_dtype *)user;
     (void)path, (void)trained;
     if (!flux__dtypes[x->dtype].real) return x;
-    if (flux__is_half((int)want) && flux__keeps_f32(owner)) want = FLUX_F32;
+    if (flux__is_half((int)want) && (owner->type->traits & FLUX_KEEPS_F32)) want = FLUX_F32;
     return flux_to_dtype(x, want);
 }
 

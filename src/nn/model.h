@@ -15,7 +15,6 @@
 #include "fields.h"
 #include "walk.h"
 #include "map.h"
-#include "layers.h" /* flux__embedding_type, flux__embeddingbag_type */
 
 /* ---------------------------------------------------------------------- nn/model.h
    Using a model: calling it (flux_call_layer), train and test mode, freezing,
@@ -283,15 +282,14 @@ static void flux__first_tensor(flux_tensor **slot, const char *path, bool traine
     if (!*first) *first = *slot;
 }
 
-/* An input of shape s for a dry run, on the model's device: int64 if the first layer is an
-   Embedding or EmbeddingBag, else of the dtype of the model's first tensor. */
+/* An input of shape s for a dry run, on the model's device: int64 if the first layer, at any depth,
+   takes indices (FLUX_TAKES_INDICES), else of the dtype of the model's first tensor. */
 static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
     flux_tensor *first = NULL;
-    flux_layer *leaf = m, *below;
+    bool indices = false;
     flux__fields(m, flux__first_tensor, &first);
-    for (int depth = 0; depth < FLUX_MAX_LEVELS && (below = flux_child(leaf, 0)) != NULL; depth++)
-        leaf = below;
-    bool indices = leaf->type == flux__embedding_type() || leaf->type == flux__embeddingbag_type();
+    for (int depth = 0; m && depth < FLUX_MAX_LEVELS; m = flux_child(m, 0), depth++)
+        indices = indices || (m->type->traits & FLUX_TAKES_INDICES);
     flux_dtype t = indices ? FLUX_I64
                    : first ? (flux_dtype)first->dtype
                            : FLUX_F32;

@@ -15,6 +15,7 @@
 #include "../schedule/key.h"
 #include "../schedule/looking.h"
 #include "fields.h"
+#include "walk.h"
 #include "map.h"
 #include "functions.h"
 #include "initialisers.h"
@@ -130,8 +131,7 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
         return NULL;
     if (!flux__check_activation("layernorm", &m.activation)) return NULL;
     int h = flux__hide();
-    m.diag = o.affine == FLUX_OFF ? NULL : flux_scale_with(affine);
-    if (m.diag) ((flux__scale *)m.diag)->of_norm = true;
+    m.diag = o.affine == FLUX_OFF ? NULL : flux__scale_new(flux__norm_scale_type(), affine);
     return flux__layer_made(h, m.diag || o.affine == FLUX_OFF, flux__layernorm_type(), &m);
 }
 
@@ -144,6 +144,7 @@ typedef struct flux__norm_layer {
     double eps, momentum;
     int64_t channels, groups;             /* groups: 0 for BatchNorm, channels for InstanceNorm */
     bool track;                           /* keeps running statistics: mean and var, of channels */
+    bool grouped;                         /* a GroupNorm, which prints its groups */
 } flux__norm_layer;
 
 /* Records the running statistics after a batch: (1 - momentum) old + momentum new, where `new` has
@@ -242,10 +243,9 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
 
 static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
     const flux__norm_layer *m = (const flux__norm_layer *)self;
-    bool group = strcmp(self->type->name, "GroupNorm") == 0;
     flux__sink s = flux__sink_to(out, n);
     flux__putf(&s, "%s(%lld", self->type->name, (long long)m->channels);
-    if (group) flux__putf(&s, ", %lld", (long long)m->groups);
+    if (m->grouped) flux__putf(&s, ", %lld", (long long)m->groups);
     if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
     if (!m->gamma) flux__putf(&s, ", affine=false");
     if (self->mode != FLUX_MODE_AUTO)
@@ -254,13 +254,14 @@ static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
     return flux__sink_end(&s);
 }
 #define FLUX__NORM_FIELDS FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var)
-FLUX_LAYER_TEXT(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX__NORM_FIELDS)
+FLUX_LAYER_TRAITS(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX_KEEPS_F32,
+                  FLUX__NORM_FIELDS)
 typedef flux__norm_layer flux__instancenorm_layer;
-FLUX_LAYER_TEXT(flux__instancenorm_layer, "InstanceNorm", flux__norm_call, flux__norm_text,
-                FLUX__NORM_FIELDS)
+FLUX_LAYER_TRAITS(flux__instancenorm_layer, "InstanceNorm", flux__norm_call, flux__norm_text,
+                  FLUX_KEEPS_F32, FLUX__NORM_FIELDS)
 typedef flux__norm_layer flux__groupnorm_layer;
-FLUX_LAYER_TEXT(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text,
-                FLUX__NORM_FIELDS)
+FLUX_LAYER_TRAITS(flux__groupnorm_layer, "GroupNorm", flux__norm_call, flux__norm_text,
+                  FLUX_KEEPS_F32, FLUX__NORM_FIELDS)
 
 /* Makes any of the three layers; groups: 0 for BatchNorm, else the number of groups of channels. */
 static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type, flux_norm_opts *o,
@@ -268,6 +269,7 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
     FLUX__ZEROED(flux__norm_layer, m);
     m.channels = o->channels;
     m.groups = groups;
+    m.grouped = type == flux__groupnorm_layer_type();
     m.activation = o->activation;
     m.eps = flux__given(o->eps, o->marked, 1e-5);
     m.momentum = flux__given(o->momentum, o->marked, 0.1);
@@ -327,16 +329,6 @@ typedef struct flux__weightnorm_layer {
     flux_shape dims;
     const char *which;                    /* the field's name; memory of the layer's type */
 } flux__weightnorm_layer;
-
-/* The tensor field of m called `which`, or NULL; *name is its name in the layer's type. */
-static flux_tensor **flux__tensor_named(flux_layer *m, const char *which, const char **name) {
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
-        if (!flux__is_tensor_field(f) || strcmp(f->name, which) != 0) continue;
-        if (name) *name = f->name;
-        return flux__tensor_slot(m, f);
-    }
-    return NULL;
-}
 
 /* |v|, the norm over `dims`; the dtype's epsilon keeps it above 0. */
 static flux_tensor *flux__weight_length(flux_tensor *v, const flux_shape *dims) {
@@ -434,13 +426,9 @@ static bool flux__unnorm(flux_layer **place, flux__hashmap *folds, int depth) {
         flux_release(m);
         m = y;
     }
-    for (const flux_field *f = m->type->fields; depth < FLUX_MAX_LEVELS && f->kind != FLUX__END;
-         f++) {
-        int n;
-        flux_layer **kids = flux__kids(m, f, &n);
-        for (int i = 0; i < n; i++)
-            if (kids[i] && !flux__unnorm(&kids[i], folds, depth + 1)) return false;
-    }
+    FLUX__EACH_MEMBER(at, m)
+        if (!at.tensor && depth < FLUX_MAX_LEVELS &&
+            !flux__unnorm(at.layer, folds, depth + 1)) return false;
     return true;
 }
 

@@ -263,7 +263,7 @@ static const flux_layer_type *flux__cell_type(int kind) {
                                          FLUX_PARAM(bias),   FLUX_PARAM(Wh_h),
                                          FLUX_PARAM(bias_h), { NULL, FLUX__END, 0, 0 } };
 #define FLUX__CELL_TYPE(name)                                                                      \
-    { name, flux__cell_call, sizeof(flux__rnn_cell), fields, flux__cell_text }
+    { name, flux__cell_call, sizeof(flux__rnn_cell), fields, flux__cell_text, 0 }
     static const flux_layer_type types[FLUX__CELLS] = { FLUX__CELL_TYPE("RNNCell"),
                                                         FLUX__CELL_TYPE("LSTMCell"),
                                                         FLUX__CELL_TYPE("GRUCell"),
@@ -276,7 +276,7 @@ static const flux_layer_type *flux__recurrent_type(int kind) {
     typedef flux__recurrent flux__t;
     static const flux_field fields[] = { FLUX_CHILD(cell), { NULL, FLUX__END, 0, 0 } };
 #define FLUX__RECURRENT_TYPE(name, text)                                                           \
-    { name, flux__recurrent_call, sizeof(flux__recurrent), fields, text }
+    { name, flux__recurrent_call, sizeof(flux__recurrent), fields, text, 0 }
     static const flux_layer_type types[FLUX__CELLS + 1] = {
         FLUX__RECURRENT_TYPE("RNN", flux__cell_text), FLUX__RECURRENT_TYPE("LSTM", flux__cell_text),
         FLUX__RECURRENT_TYPE("GRU", flux__cell_text),

@@ -51,6 +51,14 @@ static bool flux__trail_add(flux__trail *t, const char *name, int index) {
     return true;
 }
 
+/* Adds a member's name: that of its field and, for a field of several children, the child's own
+   name or else its index. */
+static bool flux__trail_member(flux__trail *t, const flux__member *at) {
+    return flux__trail_add(t, at->field->name, 0) &&
+           (at->field->kind != FLUX__CHILDREN_FIELD ||
+            flux__trail_add(t, (*at->layer)->name, at->i));
+}
+
 static FLUX__INLINE void flux__trail_back(flux__trail *t, int length) {
     t->length = length;
     if (t->s) t->s[length] = 0;
@@ -74,34 +82,16 @@ typedef struct flux__walker {
     flux__trail path;
 } flux__walker;
 
-static bool flux__walk_layer(flux__walker *w, flux_layer *m);
-
-/* Walks one field of m: its tensor, or its children. */
-static bool flux__walk_field(flux__walker *w, flux_layer *m, const flux_field *f) {
-    int n;
-    flux_layer **kids = flux__kids(m, f, &n);
-    if (!flux__trail_add(&w->path, f->name, 0)) return false;
-    if (flux__is_tensor_field(f)) {
-        flux_tensor **slot = flux__tensor_slot(m, f);
-        if (*slot && w->field) w->field(slot, w->path.s, flux__is_trained(f, *slot), m, w->user);
-    }
-    for (int i = 0, at = w->path.length; i < n; i++) {
-        if (!kids[i]) continue;
-        if (f->kind == FLUX__CHILDREN_FIELD && !flux__trail_add(&w->path, kids[i]->name, i))
-            return false;
-        if (!flux__walk_layer(w, kids[i])) return false;
-        flux__trail_back(&w->path, at);
-    }
-    return true;
-}
-
 static bool flux__walk_layer(flux__walker *w, flux_layer *m) {
     if (!flux__trail_down(&w->path, m)) return false;
     if (w->layer) w->layer(m, w->user);
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
-        int at = w->path.length;
-        if (!flux__walk_field(w, m, f)) return false;
-        flux__trail_back(&w->path, at);
+    FLUX__EACH_MEMBER(at, m) {
+        int length = w->path.length;
+        if (!flux__trail_member(&w->path, &at)) return false;
+        if (at.tensor && w->field)
+            w->field(at.tensor, w->path.s, flux__is_trained(at.field, *at.tensor), m, w->user);
+        if (!at.tensor && !flux__walk_layer(w, *at.layer)) return false;
+        flux__trail_back(&w->path, length);
     }
     w->path.depth--;
     return true;
@@ -293,23 +283,25 @@ FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value)
     return w.value ? 0 : -1;
 }
 
+/* The tensor field of m called `which`, or NULL; *name is its name in the layer's type. */
+static flux_tensor **flux__tensor_named(flux_layer *m, const char *which, const char **name) {
+    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
+        if (!flux__is_tensor_field(f) || strcmp(f->name, which) != 0) continue;
+        if (name) *name = f->name;
+        return flux__tensor_slot(m, f);
+    }
+    return NULL;
+}
+
 /* The first layer, depth first from m, whose type has a tensor field of this name; *slot is the
    field's address. */
 static flux_layer *flux__declares(flux_layer *m, const char *name, flux_tensor ***slot, int depth) {
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++)
-        if (flux__is_tensor_field(f) && strcmp(f->name, name) == 0) {
-            *slot = flux__tensor_slot(m, f);
-            return m;
-        }
-    for (const flux_field *f = m->type->fields; depth < FLUX_MAX_LEVELS && f->kind != FLUX__END;
-         f++) {
-        int n;
-        flux_layer **kids = flux__kids(m, f, &n), *found = NULL;
-        for (int i = 0; i < n && !found; i++)
-            if (kids[i]) found = flux__declares(kids[i], name, slot, depth + 1);
-        if (found) return found;
-    }
-    return NULL;
+    flux_layer *found = NULL;
+    if ((*slot = flux__tensor_named(m, name, NULL)) != NULL) return m;
+    FLUX__EACH_MEMBER(at, m)
+        if (!at.tensor && depth < FLUX_MAX_LEVELS && !found)
+            found = flux__declares(*at.layer, name, slot, depth + 1);
+    return found;
 }
 
 /* The first tensor of this field name in a model; the name is also that of the call. */
@@ -331,12 +323,8 @@ FLUX_DEF flux_tensor *flux_bias(flux_layer *m) {
 FLUX_DEF flux_layer *flux_child(flux_layer *m, int i) {
     if (!m) return (flux_layer *)flux__null("child", "model", m);
     if (i < 0) return NULL;
-    for (const flux_field *f = m->type->fields; f->kind != FLUX__END; f++) {
-        int n;
-        flux_layer **kids = flux__kids(m, f, &n);
-        for (int k = 0; k < n; k++)
-            if (kids[k] && i-- == 0) return kids[k];
-    }
+    FLUX__EACH_MEMBER(at, m)
+        if (!at.tensor && i-- == 0) return *at.layer;
     return NULL;
 }
 

@@ -165,7 +165,6 @@ static void flux__put_kind(flux__sink *s, const flux_tensor *x) {      /* "5x2 f
 
 /* Writes a layer as one line: its own text, or its type's name and what its fields hold. */
 static void flux__put_line(flux__sink *s, flux_layer *m) {
-    flux__item item;
     bool first = true;
     if (m->type->text) {
         flux__put_own_text(s, m);
@@ -173,13 +172,12 @@ static void flux__put_line(flux__sink *s, flux_layer *m) {
     }
     flux__put(s, m->type->name);
     flux__put(s, "(");
-    for (int i = 0; flux__item_of(m, i, &item); i++) {
-        if (!item.layer && !item.tensor) continue;
+    FLUX__EACH_MEMBER(at, m) {
         if (!first) flux__put(s, ", ");
         first = false;
-        if (item.layer && item.layer->type->text) flux__put_own_text(s, item.layer);
-        else if (item.layer) flux__put(s, item.layer->type->name);
-        else flux__put_kind(s, item.tensor);
+        if (at.tensor) flux__put_kind(s, *at.tensor);
+        else if ((*at.layer)->type->text) flux__put_own_text(s, *at.layer);
+        else flux__put(s, (*at.layer)->type->name);
     }
     flux__put(s, ")");
 }
@@ -205,17 +203,18 @@ static void flux__put_leaf(flux__shown_model *shown, flux_layer *m, int indent) 
 }
 
 /* Writes the line of a tensor that is a container's field, with its comment. */
-static void flux__put_tensor_line(flux__shown_model *shown, const flux__item *item, int indent,
+static void flux__put_tensor_line(flux__shown_model *shown, const flux__member *at, int indent,
                                   bool frozen) {
     flux__sink *s = shown->sink;
     flux__summary t = flux__summary_start(shown);
     size_t start = s->chars;
     flux__put_pad(s, indent);
-    flux__put_kind(s, item->tensor);
+    flux__put_kind(s, *at->tensor);
     int64_t width = (int64_t)(s->chars - start) - indent;
     flux__put(s, ",");
-    flux__summary_tensor(item->tensor, "", item->trained, &t);
-    t.frozen = frozen && item->trained;
+    bool trained = at->field->kind == FLUX__PARAM_FIELD;
+    flux__summary_tensor(*at->tensor, "", trained, &t);
+    t.frozen = frozen && trained;
     flux__put_summary(s, &t, indent, width, true);
 }
 
@@ -248,7 +247,6 @@ static void flux__put_totals(flux__shown_model *shown, flux_layer *m) {
    further to the right. The outermost one (indent 0) ends with the totals. */
 static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent) {
     flux__sink *s = shown->sink;
-    flux__item item;
     if (flux__one_line(m) || indent > 400) {     /* below 200 levels children are not shown */
         flux__put_leaf(shown, m, indent);
         if (indent) flux__put(s, "\n");
@@ -261,10 +259,10 @@ static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent)
     }
     flux__put(s, m->type->name);
     flux__put(s, "(\n");
-    for (int i = 0; flux__item_of(m, i, &item); i++)
-        if (item.layer) flux__put_model(shown, item.layer, indent + 2);
-        else if (item.tensor) {
-            flux__put_tensor_line(shown, &item, indent + 2, m->frozen);
+    FLUX__EACH_MEMBER(at, m)
+        if (!at.tensor) flux__put_model(shown, *at.layer, indent + 2);
+        else {
+            flux__put_tensor_line(shown, &at, indent + 2, m->frozen);
             flux__put(s, "\n");
         }
     flux__put_pad(s, indent);
