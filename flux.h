@@ -26834,9 +26834,8 @@ FLUX_DEF flux_layer *flux_copy_layer(flux_layer *m) {
              : (flux_layer *)flux__null("copy_layer", "model", m);
 }
 
-    if (flux__is_half((int)want) && (owner->type->traits & FLUX_KEEPS_F32))
-        want = FLUX_F32;
-   format. */
+/* x in the dtype *user: floating tensors only, and layers that keep float32 get it instead of a
+   half format. */
 static flux_tensor *flux__convert_leaf(flux_tensor *x, const char *path, bool trained,
                                        const flux_layer *owner, void *user) {
     flux_dtype want = *(flux_dtype *)user;
