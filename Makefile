@@ -19,7 +19,7 @@ config ?= release
 BUILD := build/$(config)
 CFLAGS_release := -O2
 CFLAGS_debug := -O0 -g
-CFLAGS_sanitize := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all \
+CFLAGS_sanitize := -O1 -g1 -DFLUX_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all \
                    -fno-omit-frame-pointer
 CFLAGS ?= $(or $(CFLAGS_$(config)),$(error config=$(config) is none of release, debug, sanitize))
 LDLIBS ?= -lm

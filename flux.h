@@ -2690,6 +2690,18 @@ extern int madvise(void *at, size_t bytes, int advice);
 
 FLUX__BEGIN_LEAN
 
+/* An invariant, which a debug build stops at if it is broken: then the library itself has an
+   error, whatever its user did. */
+#if FLUX__DEBUG
+static void flux__broken(const char *what, const char *file, int line) {
+    fprintf(stderr, "flux: %s:%d: broken invariant: %s\n", file, line, what);
+    abort();
+}
+#  define FLUX__ASSERT(what) ((what) ? (void)0 : flux__broken(#what, __FILE__, __LINE__))
+#else
+#  define FLUX__ASSERT(what) ((void)0)
+#endif
+
 #ifdef FLUX__ASAN
 #  ifdef __cplusplus
 extern "C" {
@@ -4458,6 +4470,7 @@ static flux__buffer *flux__class_pool_take(flux_device d, flux__class_pool *pool
                                             size_t capacity) {
     flux__buffer *b = pool->spare[size_class];
     if (b) {
+        FLUX__ASSERT(b->size_class == size_class && b->capacity == capacity);
         pool->spare[size_class] = (flux__buffer *)(intptr_t)b->refs;
         if (!d.backend) FLUX__UNPOISON(b->ptr, b->capacity);
         return b;
@@ -4509,6 +4522,7 @@ static void flux__buffer_join(flux__class_pool *pool, flux__buffer *b) {
 
 /* Takes a buffer out of its pool's list of live ones. */
 static void flux__buffer_part(flux__class_pool *pool, flux__buffer *b) {
+    FLUX__ASSERT(b->before ? b->before->after == b : pool->live == b);
     if (b->before) b->before->after = b->after;
     else pool->live = b->after;
     if (b->after) b->after->before = b->before;
@@ -4628,6 +4642,7 @@ static void flux__buffer_release(flux__buffer *b) {
         flux__free(b);
         return;
     }
+    FLUX__ASSERT(b->refs == 0);           /* an owner released it twice, if it is less */
     flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
     flux__class_pool_lock(pool);
     flux__buffer_part(pool, b);
@@ -5426,6 +5441,7 @@ static FLUX__INLINE void flux__scope_push(flux__thread *t, bool turn, const char
     if (!all) return;
     t->scope = all;
     flux__scope *s = &all[t->nscopes++];
+    FLUX__ASSERT(s == all || s[-1].start <= t->nowned);
     s->start = t->nowned;
     s->line = line;
     s->file = file;
@@ -5442,6 +5458,7 @@ static void flux__scope_close_to(flux__thread *t, int depth) {
     if (t->hidden > depth) t->hidden = 0;
     if (depth < 1 || t->nscopes <= depth) return;
     const flux__scope outer = t->closing, closing = t->scope[depth];
+    FLUX__ASSERT(closing.start <= t->nowned);
     if (FLUX__DEBUG) t->closing = closing;
     t->nscopes = depth;
     while (t->nowned > closing.start) flux_release(t->owned[--t->nowned]);
@@ -7025,6 +7042,7 @@ static flux_tensor *flux__view(int op, flux_tensor *x, const flux_shape *s, flux
                                int64_t offset, const int64_t *stride) {
     flux_tensor *y = flux__node(op, (flux_dtype)x->dtype, s, x, NULL, NULL);
     if (!y) return NULL;
+    FLUX__ASSERT(!FLUX__IS_VIEW(base) && offset >= 0);
     flux__edge(&y->base, base);
     y->offset = offset;
     for (int i = 0; i < s->ndim; i++) y->stride[i] = stride[i];
@@ -10908,6 +10926,7 @@ static int flux__append(flux__builder *b, const flux__value *v) {
     flux__kernel *k = b->k;
     int first = v->a > v->b ? v->a : v->b;
     if (v->c > first) first = v->c;
+    FLUX__ASSERT(first < k->nvalue);      /* a line uses earlier lines only */
     /* an equal line can only stand behind the values that it uses */
     for (int i = first + 1; i < k->nvalue; i++) {
         const flux__value *w = &k->value[i];
@@ -11416,6 +11435,7 @@ static int flux__kernel_row(const flux__plan *plan, int k) {
 /* Runs a row of n kernels, and returns how many of them were done or, on a device that works on
    its own, started. */
 static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
+    FLUX__ASSERT(n == 1 || (k->by && flux__runs_on(&k[n - 1], k->device)));
     return k->by ? k->by->run(r, k, n) : flux__run_move(r, k) == 0;
 }
 
@@ -12006,6 +12026,8 @@ static bool flux__allocate(flux__run *r) {
             flux__slot_info *s = &plan->slot[i];
             if (s->donated >= 0) {
                 r->buffer[i] = r->g->leaf[s->donated]->buf;
+                FLUX__ASSERT(r->buffer[i]->borrowed ||
+                             r->buffer[i]->capacity >= (size_t)s->bytes);
                 flux__atomic_add(&r->buffer[i]->refs, 1);
             } else {
                 if (share) r->buffer[i] = flux__spare_take(r, &spare, s);
@@ -15894,7 +15916,7 @@ static int64_t flux__gemm_split(int64_t n, int64_t parts, int64_t unit) {
    is two vectors high, or one at the end (half a one where that is enough). The last tile
    starts earlier, so that it ends with the last row: the rows that it has in common with the
    tile before come out the same again. The result is below 0 only if all the rows are less than
-   a vector. *high: the tile's rows. */
+   a vector. *mr: the tile's rows. */
 static int64_t flux__gemm_tile_at(const flux__gemm_task *t, int64_t i, int64_t *mr) {
     const flux__gemm_set *set = t->plan->set;
     int64_t lanes = set->lanes, left = t->ib - i,
@@ -16039,7 +16061,7 @@ static FLUX__O2 void flux__gemm_add_tile(int64_t size, char *c, int64_t ldc, con
 }
 
 /* Returns the address of element (k0, j) of the block's B, in place or packed, for the columns
-   j ... j+wide-1; *row and *col: its strides in elements. */
+   j ... j+nr-1; *row and *col: its strides in elements. */
 static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t nr, int64_t *row,
                                 int64_t *col) {
     const flux__gemm_plan *p = t->plan;
@@ -16077,7 +16099,7 @@ static FLUX__INLINE void flux__gemm_fetch(const char *c, int64_t step, int64_t n
     for (; nr > 0; nr--, c += step) { FLUX__PREFETCH_WRITE(c) FLUX__PREFETCH_WRITE(c + 64) }
 }
 
-/* Multiplies all full panels of A (two vectors high) with the columns j ... j+wide-1 of B;
+/* Multiplies all full panels of A (two vectors high) with the columns j ... j+nr-1 of B;
    their tiles are computed in C or `out` directly. Returns how many rows these panels have. */
 static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_plan *p = t->plan;
@@ -16108,14 +16130,15 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     return end;
 }
 
-/* Multiplies one panel of A with the columns j ... j+wide-1 of B. i: the panel's first row that
-   is to be stored; start, high: the tile's first row and height from flux__gemm_tile_at. The
+/* Multiplies one panel of A with the columns j ... j+nr-1 of B. i: the panel's first row that
+   is to be stored; start, mr: the tile's first row and height from flux__gemm_tile_at. The
    tile goes by way of t->edge where it would overwrite rows that are not its own. */
 static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_t mr, int64_t j,
                             int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     int64_t lanes = p->set->lanes, size = p->size;
     int64_t rows = flux__gemm_min(t->ib - i, mr), skip = start < 0 ? 0 : i - start;
+    FLUX__ASSERT(rows > 0 && nr > 0 && nr <= p->set->columns && mr <= 2 * lanes);
     /* elements from the last column's start to the end of the block */
     int64_t past = (t->nb - j - nr + 1) * t->ld;
     /* `whole`: rows past a column's end belong to the next column, which is computed later */
@@ -16916,6 +16939,7 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
 } flux__block_run;
 
 static char *flux__reg(flux__block_run *b, int reg) {
+    FLUX__ASSERT(reg >= 0 && reg <= b->c->nreg + 1 + b->c->nreduce);
     return b->memory + (size_t)reg * (size_t)b->c->tile * (size_t)b->c->width;
 }
 /* Behind the registers: for each reduction w doubles, in which it adds up its chunks, then its

@@ -121,7 +121,7 @@ static flux__plan *newest_plan(void) {
 
 static int donors_of(const flux__plan *p) {
     int n = 0;
-    for (int i = 0; i < p->nnode; i++) n += p->slot[i].stored && p->slot[i].donor >= 0;
+    for (int i = 0; i < p->nnode; i++) n += p->slot[i].stored && p->slot[i].donated >= 0;
     return n;
 }
 

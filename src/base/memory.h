@@ -170,6 +170,7 @@ static flux__buffer *flux__class_pool_take(flux_device d, flux__class_pool *pool
                                             size_t capacity) {
     flux__buffer *b = pool->spare[size_class];
     if (b) {
+        FLUX__ASSERT(b->size_class == size_class && b->capacity == capacity);
         pool->spare[size_class] = (flux__buffer *)(intptr_t)b->refs;
         if (!d.backend) FLUX__UNPOISON(b->ptr, b->capacity);
         return b;
@@ -221,6 +222,7 @@ static void flux__buffer_join(flux__class_pool *pool, flux__buffer *b) {
 
 /* Takes a buffer out of its pool's list of live ones. */
 static void flux__buffer_part(flux__class_pool *pool, flux__buffer *b) {
+    FLUX__ASSERT(b->before ? b->before->after == b : pool->live == b);
     if (b->before) b->before->after = b->after;
     else pool->live = b->after;
     if (b->after) b->after->before = b->before;
@@ -340,6 +342,7 @@ static void flux__buffer_release(flux__buffer *b) {
         flux__free(b);
         return;
     }
+    FLUX__ASSERT(b->refs == 0);           /* an owner released it twice, if it is less */
     flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
     flux__class_pool_lock(pool);
     flux__buffer_part(pool, b);

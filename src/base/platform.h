@@ -260,6 +260,18 @@ extern int madvise(void *at, size_t bytes, int advice);
 
 FLUX__BEGIN_LEAN
 
+/* An invariant, which a debug build stops at if it is broken: then the library itself has an
+   error, whatever its user did. */
+#if FLUX__DEBUG
+static void flux__broken(const char *what, const char *file, int line) {
+    fprintf(stderr, "flux: %s:%d: broken invariant: %s\n", file, line, what);
+    abort();
+}
+#  define FLUX__ASSERT(what) ((what) ? (void)0 : flux__broken(#what, __FILE__, __LINE__))
+#else
+#  define FLUX__ASSERT(what) ((void)0)
+#endif
+
 #ifdef FLUX__ASAN
 #  ifdef __cplusplus
 extern "C" {

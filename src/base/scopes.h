@@ -111,6 +111,7 @@ static FLUX__INLINE void flux__scope_push(flux__thread *t, bool turn, const char
     if (!all) return;
     t->scope = all;
     flux__scope *s = &all[t->nscopes++];
+    FLUX__ASSERT(s == all || s[-1].start <= t->nowned);
     s->start = t->nowned;
     s->line = line;
     s->file = file;
@@ -127,6 +128,7 @@ static void flux__scope_close_to(flux__thread *t, int depth) {
     if (t->hidden > depth) t->hidden = 0;
     if (depth < 1 || t->nscopes <= depth) return;
     const flux__scope outer = t->closing, closing = t->scope[depth];
+    FLUX__ASSERT(closing.start <= t->nowned);
     if (FLUX__DEBUG) t->closing = closing;
     t->nscopes = depth;
     while (t->nowned > closing.start) flux_release(t->owned[--t->nowned]);

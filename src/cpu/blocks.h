@@ -52,6 +52,7 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
 } flux__block_run;
 
 static char *flux__reg(flux__block_run *b, int reg) {
+    FLUX__ASSERT(reg >= 0 && reg <= b->c->nreg + 1 + b->c->nreduce);
     return b->memory + (size_t)reg * (size_t)b->c->tile * (size_t)b->c->width;
 }
 /* Behind the registers: for each reduction w doubles, in which it adds up its chunks, then its

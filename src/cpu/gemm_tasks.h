@@ -96,7 +96,7 @@ static int64_t flux__gemm_split(int64_t n, int64_t parts, int64_t unit) {
    is two vectors high, or one at the end (half a one where that is enough). The last tile
    starts earlier, so that it ends with the last row: the rows that it has in common with the
    tile before come out the same again. The result is below 0 only if all the rows are less than
-   a vector. *high: the tile's rows. */
+   a vector. *mr: the tile's rows. */
 static int64_t flux__gemm_tile_at(const flux__gemm_task *t, int64_t i, int64_t *mr) {
     const flux__gemm_set *set = t->plan->set;
     int64_t lanes = set->lanes, left = t->ib - i,
@@ -241,7 +241,7 @@ static FLUX__O2 void flux__gemm_add_tile(int64_t size, char *c, int64_t ldc, con
 }
 
 /* Returns the address of element (k0, j) of the block's B, in place or packed, for the columns
-   j ... j+wide-1; *row and *col: its strides in elements. */
+   j ... j+nr-1; *row and *col: its strides in elements. */
 static const char *flux__gemm_b(const flux__gemm_task *t, int64_t j, int64_t nr, int64_t *row,
                                 int64_t *col) {
     const flux__gemm_plan *p = t->plan;
@@ -279,7 +279,7 @@ static FLUX__INLINE void flux__gemm_fetch(const char *c, int64_t step, int64_t n
     for (; nr > 0; nr--, c += step) { FLUX__PREFETCH_WRITE(c) FLUX__PREFETCH_WRITE(c + 64) }
 }
 
-/* Multiplies all full panels of A (two vectors high) with the columns j ... j+wide-1 of B;
+/* Multiplies all full panels of A (two vectors high) with the columns j ... j+nr-1 of B;
    their tiles are computed in C or `out` directly. Returns how many rows these panels have. */
 static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_plan *p = t->plan;
@@ -310,14 +310,15 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     return end;
 }
 
-/* Multiplies one panel of A with the columns j ... j+wide-1 of B. i: the panel's first row that
-   is to be stored; start, high: the tile's first row and height from flux__gemm_tile_at. The
+/* Multiplies one panel of A with the columns j ... j+nr-1 of B. i: the panel's first row that
+   is to be stored; start, mr: the tile's first row and height from flux__gemm_tile_at. The
    tile goes by way of t->edge where it would overwrite rows that are not its own. */
 static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_t mr, int64_t j,
                             int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     int64_t lanes = p->set->lanes, size = p->size;
     int64_t rows = flux__gemm_min(t->ib - i, mr), skip = start < 0 ? 0 : i - start;
+    FLUX__ASSERT(rows > 0 && nr > 0 && nr <= p->set->columns && mr <= 2 * lanes);
     /* elements from the last column's start to the end of the block */
     int64_t past = (t->nb - j - nr + 1) * t->ld;
     /* `whole`: rows past a column's end belong to the next column, which is computed later */

@@ -30,6 +30,7 @@ static flux_tensor *flux__view(int op, flux_tensor *x, const flux_shape *s, flux
                                int64_t offset, const int64_t *stride) {
     flux_tensor *y = flux__node(op, (flux_dtype)x->dtype, s, x, NULL, NULL);
     if (!y) return NULL;
+    FLUX__ASSERT(!FLUX__IS_VIEW(base) && offset >= 0);
     flux__edge(&y->base, base);
     y->offset = offset;
     for (int i = 0; i < s->ndim; i++) y->stride[i] = stride[i];

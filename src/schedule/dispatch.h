@@ -112,6 +112,7 @@ static int flux__kernel_row(const flux__plan *plan, int k) {
 /* Runs a row of n kernels, and returns how many of them were done or, on a device that works on
    its own, started. */
 static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
+    FLUX__ASSERT(n == 1 || (k->by && flux__runs_on(&k[n - 1], k->device)));
     return k->by ? k->by->run(r, k, n) : flux__run_move(r, k) == 0;
 }
 

@@ -205,6 +205,8 @@ static bool flux__allocate(flux__run *r) {
             flux__slot_info *s = &plan->slot[i];
             if (s->donated >= 0) {
                 r->buffer[i] = r->g->leaf[s->donated]->buf;
+                FLUX__ASSERT(r->buffer[i]->borrowed ||
+                             r->buffer[i]->capacity >= (size_t)s->bytes);
                 flux__atomic_add(&r->buffer[i]->refs, 1);
             } else {
                 if (share) r->buffer[i] = flux__spare_take(r, &spare, s);

@@ -50,6 +50,7 @@ static int flux__append(flux__builder *b, const flux__value *v) {
     flux__kernel *k = b->k;
     int first = v->a > v->b ? v->a : v->b;
     if (v->c > first) first = v->c;
+    FLUX__ASSERT(first < k->nvalue);      /* a line uses earlier lines only */
     /* an equal line can only stand behind the values that it uses */
     for (int i = first + 1; i < k->nvalue; i++) {
         const flux__value *w = &k->value[i];
