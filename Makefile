@@ -63,8 +63,9 @@ $(BUILD)/%.result: FORCE
 	  TIMEOUT='$(TIMEOUT)' sh tests/one.sh $* $(PROGRAM)
 start: ; @: >$(BUILD)/progress
 
-flux.h: src/join.sh $(wildcard src/*.h src/*/*.h)
+flux.h: src/join.sh src/api/macros.h $(wildcard src/*.h src/*/*.h)
 	sh src/join.sh src/flux.h >$@.new && mv $@.new $@
+src/api/macros.h: src/macros.sh src/graph/table.h src/api/losses.h ; sh $< >$@.new && mv $@.new $@
 $(BUILD)/impl.o $(BUILD)/gpu/impl.o: tests/impl.c $(HEADERS)
 	$(COMPILE) -c $< -o $@
 $(OWN:%.c=$(BUILD)/%): $(BUILD)/%: %.c $(HEADERS)

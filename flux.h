@@ -1634,27 +1634,28 @@ typedef struct flux_loss_opts {
     .gamma = FLUX__NO_NUMBER, .margin = FLUX__NO_NUMBER, .smooth = FLUX__NO_NUMBER, \
     .beta = FLUX__NO_NUMBER, .ignore = FLUX_DEFAULT, .ignore_index = FLUX__NO_INT64, \
     .marked = true,
-/* The list of losses with their formulas. eps, delta, gamma, margin, s and b stand for the options
-   .epsilon, .delta, .gamma, .margin, .smooth and .beta. */
-#define FLUX__LOSSES(X)                                                                                       \
-    X(mae)                        /* |yhat - y| */                                                            \
-    X(mse)                        /* (yhat - y)^2 */                                                          \
-    X(msle)                       /* log((yhat + eps)/(y + eps))^2 */                                         \
-    X(huber_loss)                 /* e = |yhat - y|; e < delta ? e^2/2 : delta (e - delta/2) */               \
-    X(crossentropy)               /* -sum_classes y log(yhat + eps) */                                        \
-    X(logitcrossentropy)          /* -sum_classes y logsoftmax(yhat) */                                       \
-    X(binarycrossentropy)         /* -y log(yhat + eps) - (1-y) log(1 - yhat + eps) */                        \
-    X(logitbinarycrossentropy)    /* (1-y) yhat - logsigmoid(yhat) */                                         \
-    X(kldivergence)               /* sum_classes y log(y) + crossentropy */                                   \
-    X(poisson_loss)               /* yhat - y log(yhat) */                                                    \
-    X(hinge_loss)                 /* max(0, 1 - yhat y) */                                                    \
-    X(squared_hinge_loss)         /* max(0, 1 - yhat y)^2 */                                                  \
-    X(dice_coeff_loss)            /* 1 - (2 sum(y yhat) + s)/(sum(y^2) + sum(yhat^2) + s) */                  \
-    X(tversky_loss)               /* 1 - (sum(y yhat)+1)/(sum(y yhat + b (1-y) yhat + (1-b) y (1-yhat))+1) */ \
-    X(focal_loss)                 /* -sum_classes y (1 - yhat - eps)^gamma log(yhat + eps) */                 \
-    X(binary_focal_loss)          /* p = y yhat + (1-y)(1-yhat) (+eps); -(1-p)^gamma log(p) */                \
-    X(siamese_contrastive_loss)   /* (1-y) yhat^2 + y max(0, margin - yhat)^2 */
-#define FLUX__DECLARE_LOSS(name)                                                \
+/* The list of losses: each with what the formula gives a value for (an element, a sample, or the
+   whole batch) and the formula. eps, delta, gamma, margin, s and b stand for the options .epsilon,
+   .delta, .gamma, .margin, .smooth and .beta. */
+#define FLUX__LOSSES(X)                                                                                               \
+    X(mae, ELEMENT)                       /* |yhat - y| */                                                            \
+    X(mse, ELEMENT)                       /* (yhat - y)^2 */                                                          \
+    X(msle, ELEMENT)                      /* log((yhat + eps)/(y + eps))^2 */                                         \
+    X(huber_loss, ELEMENT)                /* e = |yhat - y|; e < delta ? e^2/2 : delta (e - delta/2) */               \
+    X(crossentropy, SAMPLE)               /* -sum_classes y log(yhat + eps) */                                        \
+    X(logitcrossentropy, SAMPLE)          /* -sum_classes y logsoftmax(yhat) */                                       \
+    X(binarycrossentropy, ELEMENT)        /* -y log(yhat + eps) - (1-y) log(1 - yhat + eps) */                        \
+    X(logitbinarycrossentropy, ELEMENT)   /* (1-y) yhat - logsigmoid(yhat) */                                         \
+    X(kldivergence, SAMPLE)               /* sum_classes y log(y) + crossentropy */                                   \
+    X(poisson_loss, ELEMENT)              /* yhat - y log(yhat) */                                                    \
+    X(hinge_loss, ELEMENT)                /* max(0, 1 - yhat y) */                                                    \
+    X(squared_hinge_loss, ELEMENT)        /* max(0, 1 - yhat y)^2 */                                                  \
+    X(dice_coeff_loss, BATCH)             /* 1 - (2 sum(y yhat) + s)/(sum(y^2) + sum(yhat^2) + s) */                  \
+    X(tversky_loss, BATCH)                /* 1 - (sum(y yhat)+1)/(sum(y yhat + b (1-y) yhat + (1-b) y (1-yhat))+1) */ \
+    X(focal_loss, SAMPLE)                 /* -sum_classes y (1 - yhat - eps)^gamma log(yhat + eps) */                 \
+    X(binary_focal_loss, ELEMENT)         /* p = y yhat + (1-y)(1-yhat) (+eps); -(1-p)^gamma log(p) */                \
+    X(siamese_contrastive_loss, ELEMENT)  /* (1-y) yhat^2 + y max(0, margin - yhat)^2 */
+#define FLUX__DECLARE_LOSS(name, per)                                           \
     FLUX_API flux_tensor *flux_##name(flux_tensor *yhat, flux_tensor *y);       \
     FLUX_API flux_tensor *flux_##name##_with(flux_loss_opts o);
 FLUX__LOSSES(FLUX__DECLARE_LOSS)
@@ -2122,24 +2123,6 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_trelu(...) FLUX__ACT(flux_trelu_with, __VA_ARGS__)
 
 #define FLUX__LOSS(f, ...) FLUX__MADE(flux_tensor *, f(FLUX__OPTS(flux_loss_opts, __VA_ARGS__)))
-#define flux_mae(...) FLUX__LOSS(flux_mae_with, __VA_ARGS__)
-#define flux_mse(...) FLUX__LOSS(flux_mse_with, __VA_ARGS__)
-#define flux_msle(...) FLUX__LOSS(flux_msle_with, __VA_ARGS__)
-#define flux_huber_loss(...) FLUX__LOSS(flux_huber_loss_with, __VA_ARGS__)
-#define flux_crossentropy(...) FLUX__LOSS(flux_crossentropy_with, __VA_ARGS__)
-#define flux_logitcrossentropy(...) FLUX__LOSS(flux_logitcrossentropy_with, __VA_ARGS__)
-#define flux_binarycrossentropy(...) FLUX__LOSS(flux_binarycrossentropy_with, __VA_ARGS__)
-#define flux_logitbinarycrossentropy(...) FLUX__LOSS(flux_logitbinarycrossentropy_with, __VA_ARGS__)
-#define flux_kldivergence(...) FLUX__LOSS(flux_kldivergence_with, __VA_ARGS__)
-#define flux_poisson_loss(...) FLUX__LOSS(flux_poisson_loss_with, __VA_ARGS__)
-#define flux_hinge_loss(...) FLUX__LOSS(flux_hinge_loss_with, __VA_ARGS__)
-#define flux_squared_hinge_loss(...) FLUX__LOSS(flux_squared_hinge_loss_with, __VA_ARGS__)
-#define flux_dice_coeff_loss(...) FLUX__LOSS(flux_dice_coeff_loss_with, __VA_ARGS__)
-#define flux_tversky_loss(...) FLUX__LOSS(flux_tversky_loss_with, __VA_ARGS__)
-#define flux_focal_loss(...) FLUX__LOSS(flux_focal_loss_with, __VA_ARGS__)
-#define flux_binary_focal_loss(...) FLUX__LOSS(flux_binary_focal_loss_with, __VA_ARGS__)
-#define flux_siamese_contrastive_loss(...) \
-    FLUX__LOSS(flux_siamese_contrastive_loss_with, __VA_ARGS__)
 #define flux_ctc_loss(...) FLUX__LOSS(flux_ctc_loss_with, __VA_ARGS__)
 
 #define flux_sum(...) FLUX__REDUCE(flux_sum_over, __VA_ARGS__)
@@ -2289,10 +2272,6 @@ template <class N> inline flux_tensor *flux_where(flux_tensor *c, flux_tensor *a
 template <class N> inline flux_tensor *flux_where(flux_tensor *c, N a, flux_tensor *b) {
     return flux_where(c, flux__number((double)a), b);
 }
-FLUX__NUMBERS(flux_add) FLUX__NUMBERS(flux_sub) FLUX__NUMBERS(flux_mul) FLUX__NUMBERS(flux_div)
-FLUX__NUMBERS(flux_pow) FLUX__NUMBERS(flux_max2) FLUX__NUMBERS(flux_min2) FLUX__NUMBERS(flux_eq)
-FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBERS(flux_gt)
-FLUX__NUMBERS(flux_ge)
 
 #else /* C */
 
@@ -2406,6 +2385,29 @@ FLUX__REFUSED(double _Complex)
 /* An operand may be a tensor or a number. The macro of a name is not expanded again inside itself,
    so that flux_add(a, b) calls the function flux_add. */
 #define FLUX__OF_TWO(f, a, b) FLUX__MADE(flux_tensor *, f(FLUX__OPERAND(a), FLUX__OPERAND(b)))
+#define flux_where(c, a, b) \
+    FLUX__MADE(flux_tensor *, flux_where(c, FLUX__OPERAND(a), FLUX__OPERAND(b)))
+#endif
+
+/* ------------------------------------------------------------------ call macros made from lists
+   Written by src/macros.sh: the operands of the rows of graph/table.h, which may be numbers, and
+   the options of the losses of api/losses.h. */
+
+#ifdef __cplusplus
+FLUX__NUMBERS(flux_add)
+FLUX__NUMBERS(flux_sub)
+FLUX__NUMBERS(flux_mul)
+FLUX__NUMBERS(flux_div)
+FLUX__NUMBERS(flux_pow)
+FLUX__NUMBERS(flux_max2)
+FLUX__NUMBERS(flux_min2)
+FLUX__NUMBERS(flux_eq)
+FLUX__NUMBERS(flux_ne)
+FLUX__NUMBERS(flux_lt)
+FLUX__NUMBERS(flux_le)
+FLUX__NUMBERS(flux_gt)
+FLUX__NUMBERS(flux_ge)
+#else
 #define flux_add(a, b) FLUX__OF_TWO(flux_add, a, b)
 #define flux_sub(a, b) FLUX__OF_TWO(flux_sub, a, b)
 #define flux_mul(a, b) FLUX__OF_TWO(flux_mul, a, b)
@@ -2419,9 +2421,27 @@ FLUX__REFUSED(double _Complex)
 #define flux_le(a, b) FLUX__OF_TWO(flux_le, a, b)
 #define flux_gt(a, b) FLUX__OF_TWO(flux_gt, a, b)
 #define flux_ge(a, b) FLUX__OF_TWO(flux_ge, a, b)
-#define flux_where(c, a, b) \
-    FLUX__MADE(flux_tensor *, flux_where(c, FLUX__OPERAND(a), FLUX__OPERAND(b)))
 #endif
+
+#define flux_mae(...) FLUX__LOSS(flux_mae_with, __VA_ARGS__)
+#define flux_mse(...) FLUX__LOSS(flux_mse_with, __VA_ARGS__)
+#define flux_msle(...) FLUX__LOSS(flux_msle_with, __VA_ARGS__)
+#define flux_huber_loss(...) FLUX__LOSS(flux_huber_loss_with, __VA_ARGS__)
+#define flux_crossentropy(...) FLUX__LOSS(flux_crossentropy_with, __VA_ARGS__)
+#define flux_logitcrossentropy(...) FLUX__LOSS(flux_logitcrossentropy_with, __VA_ARGS__)
+#define flux_binarycrossentropy(...) FLUX__LOSS(flux_binarycrossentropy_with, __VA_ARGS__)
+#define flux_logitbinarycrossentropy(...) \
+    FLUX__LOSS(flux_logitbinarycrossentropy_with, __VA_ARGS__)
+#define flux_kldivergence(...) FLUX__LOSS(flux_kldivergence_with, __VA_ARGS__)
+#define flux_poisson_loss(...) FLUX__LOSS(flux_poisson_loss_with, __VA_ARGS__)
+#define flux_hinge_loss(...) FLUX__LOSS(flux_hinge_loss_with, __VA_ARGS__)
+#define flux_squared_hinge_loss(...) FLUX__LOSS(flux_squared_hinge_loss_with, __VA_ARGS__)
+#define flux_dice_coeff_loss(...) FLUX__LOSS(flux_dice_coeff_loss_with, __VA_ARGS__)
+#define flux_tversky_loss(...) FLUX__LOSS(flux_tversky_loss_with, __VA_ARGS__)
+#define flux_focal_loss(...) FLUX__LOSS(flux_focal_loss_with, __VA_ARGS__)
+#define flux_binary_focal_loss(...) FLUX__LOSS(flux_binary_focal_loss_with, __VA_ARGS__)
+#define flux_siamese_contrastive_loss(...) \
+    FLUX__LOSS(flux_siamese_contrastive_loss_with, __VA_ARGS__)
 
 #endif /* FLUX_H */
 
@@ -6119,10 +6139,12 @@ FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- graph/table.h
    The table of elementwise operations. Each row has the number of operands, the
-   dtype rule, the formula and the gradient of one operation; enum, names,
-   kernels of every back end and gradients are generated from it. The formula is
-   C over a, b, c, compiled by the CPU for every instruction set (a may be a
-   vector) and handed to the GPU compilers as a string.
+   dtype rule, the call, the name for printing, the formula and the gradient of
+   one operation; enum, public functions, names for printing and for formulas,
+   operand macros (api/macros.h), kernels of every back end, gradients and the
+   lists of tests are generated from it. The formula is C over a, b, c, compiled
+   by the CPU for every instruction set (a may be a vector) and handed to the GPU
+   compilers as a string.
 
    Invariant: a formula uses + - * / and unary -, FLUX__K(number) for a
    constant, comparisons only inside FLUX__IF(comparison, x, y), and those
@@ -6133,49 +6155,53 @@ FLUX__END_COLD
 
    Dtype rules: N numbers, result as the operands; F floating, integers become
    f32; C compares, result bool; B bool to bool; S first operand bool, the
-   others and the result numbers (select). */
+   others and the result numbers (select).
+
+   Calls: ROW, flux_NAME is the operation and follows from the row; OWN, flux_NAME
+   is defined by hand; INNER, there is no public function. */
 
 #define FLUX__ELEMENTWISE(X)                                                                                          \
-/*  NAME        name        n dt  formula                                        gradient by a, b, c               */ \
-X(ADD,          add,        2, N, a + b,                                         g, g, 0)                             \
-X(SUB,          sub,        2, N, a - b,                                         g, flux_neg(g), 0)                   \
-X(MUL,          mul,        2, N, a * b,                                         flux_mul(g, b), flux_mul(g, a), 0)   \
-X(DIV,          div,        2, F, a / b,                                         flux_div(g, b), flux_neg(flux_div(flux_mul(g, y), b)), 0) \
-X(POW,          pow,        2, N, FLUX__F(pow)(a, b),                            flux__grad_pow_a(g, a, b), flux__grad_pow_b(g, a, y), 0) \
-X(MAX2,         max2,       2, N, FLUX__F(fmax)(a, b),                           flux_where(flux_ge(a, b), g, 0.0), flux_where(flux_ge(a, b), 0.0, g), 0) \
-X(MIN2,         min2,       2, N, FLUX__F(fmin)(a, b),                           flux_where(flux_le(a, b), g, 0.0), flux_where(flux_le(a, b), 0.0, g), 0) \
-X(SUBMAX,       submax,     2, F, FLUX__IF(a == b, FLUX__K(0), a - b),           g, flux_neg(g), 0) /* inf - inf is 0 */ \
-X(EQ,           eq,         2, C, FLUX__IF(a == b, FLUX__K(1), FLUX__K(0)),      0, 0, 0)                             \
-X(NE,           ne,         2, C, FLUX__IF(a != b, FLUX__K(1), FLUX__K(0)),      0, 0, 0)                             \
-X(LT,           lt,         2, C, FLUX__IF(a < b, FLUX__K(1), FLUX__K(0)),       0, 0, 0)                             \
-X(LE,           le,         2, C, FLUX__IF(a <= b, FLUX__K(1), FLUX__K(0)),      0, 0, 0)                             \
-X(GT,           gt,         2, C, FLUX__IF(a > b, FLUX__K(1), FLUX__K(0)),       0, 0, 0)                             \
-X(GE,           ge,         2, C, FLUX__IF(a >= b, FLUX__K(1), FLUX__K(0)),      0, 0, 0)                             \
-X(AND,          and,        2, B, a * b,                                         0, 0, 0)                             \
-X(OR,           or,         2, B, FLUX__F(fmax)(a, b),                           0, 0, 0)                             \
-X(NOT,          not,        1, B, FLUX__K(1) - a,                                0, 0, 0)                             \
-X(WHERE,        where,      3, S, FLUX__IF(a != FLUX__K(0), b, c),               0, flux_where(a, g, 0.0), flux_where(a, 0.0, g)) \
-X(NEG,          neg,        1, N, -a,                                            flux_neg(g), 0, 0)                   \
-X(ABS,          abs,        1, N, FLUX__F(abs)(a),                               flux_mul(g, flux_sign(a)), 0, 0)     \
-X(SIGN,         sign,       1, N, FLUX__F(sign)(a),                              0, 0, 0)                             \
-X(SQUARE,       square,     1, N, a * a,                                         flux_mul(g, flux_mul(a, 2)), 0, 0)   \
-X(SQRT,         sqrt,       1, F, FLUX__F(sqrt)(a),                              flux_div(flux_mul(g, 0.5), y), 0, 0) \
-X(RSQRT,        rsqrt,      1, F, FLUX__K(1) / FLUX__F(sqrt)(a),                 flux_mul(flux_mul(g, -0.5), flux_mul(y, flux_square(y))), 0, 0) \
-X(EXP,          exp,        1, F, FLUX__F(exp)(a),                               flux_mul(g, y), 0, 0)                \
-X(LOG,          log,        1, F, FLUX__F(log)(a),                               flux_div(g, a), 0, 0)                \
-X(LOG1P,        log1p,      1, F, FLUX__F(log1p)(a),                             flux_div(g, flux_add(a, 1)), 0, 0)   \
-X(EXPM1,        expm1,      1, F, FLUX__F(expm1)(a),                             flux_mul(g, flux_exp(a)), 0, 0)      \
-X(SIN,          sin,        1, F, FLUX__F(sin)(a),                               flux_mul(g, flux_cos(a)), 0, 0)      \
-X(COS,          cos,        1, F, FLUX__F(cos)(a),                               flux_neg(flux_mul(g, flux_sin(a))), 0, 0) \
-X(TANH,         tanh,       1, F, FLUX__F(tanh)(a),                              flux_mul(g, flux_sub(1, flux_square(y))), 0, 0) \
-X(ERF,          erf,        1, F, FLUX__F(erf)(a),                               flux_mul(g, flux_mul(flux_exp(flux_neg(flux_square(a))), 1.1283791670955126)), 0, 0) \
-X(FLOOR,        floor,      1, N, FLUX__F(floor)(a),                             0, 0, 0)                             \
-X(CEIL,         ceil,       1, N, FLUX__F(ceil)(a),                              0, 0, 0)                             \
-X(ROUND,        round,      1, N, FLUX__F(round)(a),                             0, 0, 0)                             \
-X(SIGMOID,      sigmoid,    1, F, FLUX__F(sigmoid)(a),                           flux_mul(g, flux_mul(y, flux_sub(1, y))), 0, 0) \
-X(SOFTPLUS,     softplus,   1, F, FLUX__F(softplus)(a),                          flux_mul(g, flux_sigmoid(a)), 0, 0)  \
+/*  NAME        name        n dt call   shown         formula                                        gradient by a, b, c */ \
+X(ADD,          add,        2, N, ROW,   "+",          a + b,                                         g, g, 0)                             \
+X(SUB,          sub,        2, N, ROW,   "-",          a - b,                                         g, flux_neg(g), 0)                   \
+X(MUL,          mul,        2, N, OWN,   "*",          a * b,                                         flux_mul(g, b), flux_mul(g, a), 0)   \
+X(DIV,          div,        2, F, ROW,   "/",          a / b,                                         flux_div(g, b), flux_neg(flux_div(flux_mul(g, y), b)), 0) \
+X(POW,          pow,        2, N, ROW,   "^",          FLUX__F(pow)(a, b),                            flux__grad_pow_a(g, a, b), flux__grad_pow_b(g, a, y), 0) \
+X(MAX2,         max2,       2, N, ROW,   "max",        FLUX__F(fmax)(a, b),                           flux_where(flux_ge(a, b), g, 0.0), flux_where(flux_ge(a, b), 0.0, g), 0) \
+X(MIN2,         min2,       2, N, ROW,   "min",        FLUX__F(fmin)(a, b),                           flux_where(flux_le(a, b), g, 0.0), flux_where(flux_le(a, b), 0.0, g), 0) \
+X(SUBMAX,       submax,     2, F, INNER, "submax",     FLUX__IF(a == b, FLUX__K(0), a - b),           g, flux_neg(g), 0) /* inf - inf is 0 */ \
+X(EQ,           eq,         2, C, ROW,   "eq",         FLUX__IF(a == b, FLUX__K(1), FLUX__K(0)),      0, 0, 0)                             \
+X(NE,           ne,         2, C, ROW,   "ne",         FLUX__IF(a != b, FLUX__K(1), FLUX__K(0)),      0, 0, 0)                             \
+X(LT,           lt,         2, C, ROW,   "lt",         FLUX__IF(a < b, FLUX__K(1), FLUX__K(0)),       0, 0, 0)                             \
+X(LE,           le,         2, C, ROW,   "le",         FLUX__IF(a <= b, FLUX__K(1), FLUX__K(0)),      0, 0, 0)                             \
+X(GT,           gt,         2, C, ROW,   "gt",         FLUX__IF(a > b, FLUX__K(1), FLUX__K(0)),       0, 0, 0)                             \
+X(GE,           ge,         2, C, ROW,   "ge",         FLUX__IF(a >= b, FLUX__K(1), FLUX__K(0)),      0, 0, 0)                             \
+X(AND,          and,        2, B, ROW,   "and",        a * b,                                         0, 0, 0)                             \
+X(OR,           or,         2, B, ROW,   "or",         FLUX__F(fmax)(a, b),                           0, 0, 0)                             \
+X(NOT,          not,        1, B, ROW,   "not",        FLUX__K(1) - a,                                0, 0, 0)                             \
+X(WHERE,        where,      3, S, ROW,   "where",      FLUX__IF(a != FLUX__K(0), b, c),               0, flux_where(a, g, 0.0), flux_where(a, 0.0, g)) \
+X(NEG,          neg,        1, N, ROW,   "neg",        -a,                                            flux_neg(g), 0, 0)                   \
+X(ABS,          abs,        1, N, ROW,   "abs",        FLUX__F(abs)(a),                               flux_mul(g, flux_sign(a)), 0, 0)     \
+X(SIGN,         sign,       1, N, ROW,   "sign",       FLUX__F(sign)(a),                              0, 0, 0)                             \
+X(SQUARE,       square,     1, N, ROW,   "square",     a * a,                                         flux_mul(g, flux_mul(a, 2)), 0, 0)   \
+X(SQRT,         sqrt,       1, F, ROW,   "sqrt",       FLUX__F(sqrt)(a),                              flux_div(flux_mul(g, 0.5), y), 0, 0) \
+X(RSQRT,        rsqrt,      1, F, ROW,   "rsqrt",      FLUX__K(1) / FLUX__F(sqrt)(a),                 flux_mul(flux_mul(g, -0.5), flux_mul(y, flux_square(y))), 0, 0) \
+X(EXP,          exp,        1, F, ROW,   "exp",        FLUX__F(exp)(a),                               flux_mul(g, y), 0, 0)                \
+X(LOG,          log,        1, F, ROW,   "log",        FLUX__F(log)(a),                               flux_div(g, a), 0, 0)                \
+X(LOG1P,        log1p,      1, F, ROW,   "log1p",      FLUX__F(log1p)(a),                             flux_div(g, flux_add(a, 1)), 0, 0)   \
+X(EXPM1,        expm1,      1, F, ROW,   "expm1",      FLUX__F(expm1)(a),                             flux_mul(g, flux_exp(a)), 0, 0)      \
+X(SIN,          sin,        1, F, ROW,   "sin",        FLUX__F(sin)(a),                               flux_mul(g, flux_cos(a)), 0, 0)      \
+X(COS,          cos,        1, F, ROW,   "cos",        FLUX__F(cos)(a),                               flux_neg(flux_mul(g, flux_sin(a))), 0, 0) \
+X(TANH,         tanh,       1, F, ROW,   "tanh",       FLUX__F(tanh)(a),                              flux_mul(g, flux_sub(1, flux_square(y))), 0, 0) \
+X(ERF,          erf,        1, F, ROW,   "erf",        FLUX__F(erf)(a), \
+                    flux_mul(g, flux_mul(flux_exp(flux_neg(flux_square(a))), 1.1283791670955126)), 0, 0) \
+X(FLOOR,        floor,      1, N, ROW,   "floor",      FLUX__F(floor)(a),                             0, 0, 0)                             \
+X(CEIL,         ceil,       1, N, ROW,   "ceil",       FLUX__F(ceil)(a),                              0, 0, 0)                             \
+X(ROUND,        round,      1, N, ROW,   "round",      FLUX__F(round)(a),                             0, 0, 0)                             \
+X(SIGMOID,      sigmoid,    1, F, ROW,   "sigmoid",    FLUX__F(sigmoid)(a),                           flux_mul(g, flux_mul(y, flux_sub(1, y))), 0, 0) \
+X(SOFTPLUS,     softplus,   1, F, ROW,   "softplus",   FLUX__F(softplus)(a),                          flux_mul(g, flux_sigmoid(a)), 0, 0)  \
 /* near 0 the plain form of these two cancels: there a quotient of polynomials by Pade stands for it */ \
-X(LOGCOSH,      logcosh,    1, F, FLUX__IF(FLUX__F(abs)(a) < FLUX__K(0.4), a * a * \
+X(LOGCOSH,      logcosh,    1, F, OWN,   "logcosh",    FLUX__IF(FLUX__F(abs)(a) < FLUX__K(0.4), a * a * \
                     ((((FLUX__K(5.351847000252301e-5) * (a * a) + FLUX__K(0.005204142395019793)) * (a * a) + \
                         FLUX__K(0.07727004051624604)) * (a * a) + FLUX__K(0.3557443835022395)) * (a * a) + \
                         FLUX__K(0.5)) / \
@@ -6183,18 +6209,33 @@ X(LOGCOSH,      logcosh,    1, F, FLUX__IF(FLUX__F(abs)(a) < FLUX__K(0.4), a * a
                         FLUX__K(0.2564548755332386)) * (a * a) + FLUX__K(0.8781554336711457)) * (a * a) + \
                         FLUX__K(1)), \
                     FLUX__F(abs)(a) + FLUX__F(softplus)(FLUX__K(-2) * FLUX__F(abs)(a)) - FLUX__K(0.6931471805599453)), flux_mul(g, flux_tanh(a)), 0, 0) \
-X(TANHSHRINK,   tanhshrink, 1, F, FLUX__IF(FLUX__F(abs)(a) < FLUX__K(0.64), a * (a * a) * \
+X(TANHSHRINK,   tanhshrink, 1, F, OWN,   "tanhshrink", FLUX__IF(FLUX__F(abs)(a) < FLUX__K(0.64), a * (a * a) * \
                     (((FLUX__K(1.7619065238112858e-8) * (a * a) + FLUX__K(0.0002442002442002442)) * (a * a) + \
                         FLUX__K(0.02142857142857143)) * (a * a) + FLUX__K(0.3333333333333333)) / \
                     (((FLUX__K(0.0002553002553002553) * (a * a) + FLUX__K(0.02454212454212454)) * (a * a) + \
                         FLUX__K(0.4642857142857143)) * (a * a) + FLUX__K(1)), \
                     a - FLUX__F(tanh)(a)),                                       flux_mul(g, flux_square(flux_tanh(a))), 0, 0) \
-X(RELU,         relu,       1, N, FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux__elementwise(FLUX__OP_RELU_BACKWARD, y, g, NULL), 0, 0) \
-X(RELU_BACKWARD, relu_backward, 2, N, FLUX__IF(a > FLUX__K(0), b, FLUX__K(0)),       0, flux__elementwise(FLUX__OP_RELU_BACKWARD, a, g, NULL), 0) /* relu's gradient */ \
-X(LERP,         lerp,       3, F, a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
-X(GELU,         gelu,       1, F, FLUX__F(gelu)(a),                              flux_mul(g, flux__elementwise(FLUX__OP_GELU_SLOPE, a, NULL, NULL)), 0, 0) \
-X(GELU_SLOPE,   gelu_slope, 1, F, FLUX__F(gelu_slope)(a),                        flux__grad_gelu_slope(g, a), 0, 0)   \
-X(FMA,          fma,        3, N, a * b + c,                                     flux_mul(g, b), flux_mul(g, a), g)
+X(RELU,         relu,       1, N, ROW,   "relu",       FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux__elementwise(FLUX__OP_RELU_BACKWARD, y, g, NULL), 0, 0) \
+X(RELU_BACKWARD, relu_backward, 2, N, INNER, "relu_backward",     FLUX__IF(a > FLUX__K(0), b, FLUX__K(0)),       0, flux__elementwise(FLUX__OP_RELU_BACKWARD, a, g, NULL), 0) /* relu's gradient */ \
+X(LERP,         lerp,       3, F, INNER, "lerp",       a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
+X(GELU,         gelu,       1, F, OWN,   "gelu",       FLUX__F(gelu)(a),                              flux_mul(g, flux__elementwise(FLUX__OP_GELU_SLOPE, a, NULL, NULL)), 0, 0) \
+X(GELU_SLOPE,   gelu_slope, 1, F, INNER, "gelu_slope", FLUX__F(gelu_slope)(a),                        flux__grad_gelu_slope(g, a), 0, 0)   \
+X(FMA,          fma,        3, N, INNER, "fma",        a * b + c,                                     flux_mul(g, b), flux_mul(g, a), g)
+
+/* For lists made from the rows: FLUX__PUBLIC_OF_1 is its arguments after a row's n and call if
+   the row is a public operation of one operand, and nothing if not; FLUX__PUBLIC_OF_2 the same for
+   two operands. */
+#define FLUX__PUBLIC_OF_1(n, call, ...) FLUX__IS_##call(FLUX__ONE_OF_##n(__VA_ARGS__))
+#define FLUX__PUBLIC_OF_2(n, call, ...) FLUX__IS_##call(FLUX__TWO_OF_##n(__VA_ARGS__))
+#define FLUX__IS_ROW(...) __VA_ARGS__
+#define FLUX__IS_OWN(...) __VA_ARGS__
+#define FLUX__IS_INNER(...)
+#define FLUX__ONE_OF_1(...) __VA_ARGS__
+#define FLUX__ONE_OF_2(...)
+#define FLUX__ONE_OF_3(...)
+#define FLUX__TWO_OF_1(...)
+#define FLUX__TWO_OF_2(...) __VA_ARGS__
+#define FLUX__TWO_OF_3(...)
 
 /* Gradients too long for a row are functions flux__grad_... in graph/gradients.h. */
 
@@ -6743,25 +6784,25 @@ static flux_tensor *flux__elementwise(int op, flux_tensor *a, flux_tensor *b, fl
     return flux__done(y);
 }
 
-#define FLUX__PUBLIC_1(NAME, name)                                          \
-    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {                   \
-        return flux__elementwise(FLUX__OP_##NAME, x, NULL, NULL);           \
+/* The public functions of the rows whose call is ROW. */
+#define FLUX__DEFINE_1(NAME, f)                                      \
+    FLUX_DEF flux_tensor *(f)(flux_tensor *x) {                      \
+        return flux__elementwise(FLUX__OP_##NAME, x, NULL, NULL);    \
     }
-#define FLUX__PUBLIC_2(NAME, name)                                          \
-    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *a, flux_tensor *b) {   \
-        return flux__elementwise(FLUX__OP_##NAME, a, b, NULL);              \
+#define FLUX__DEFINE_2(NAME, f)                                      \
+    FLUX_DEF flux_tensor *(f)(flux_tensor *a, flux_tensor *b) {      \
+        return flux__elementwise(FLUX__OP_##NAME, a, b, NULL);       \
     }
-FLUX__PUBLIC_2(SUB, sub) FLUX__PUBLIC_2(DIV, div) FLUX__PUBLIC_2(POW, pow)
-FLUX__PUBLIC_2(MAX2, max2) FLUX__PUBLIC_2(MIN2, min2) FLUX__PUBLIC_2(EQ, eq)
-FLUX__PUBLIC_2(NE, ne) FLUX__PUBLIC_2(LT, lt) FLUX__PUBLIC_2(LE, le) FLUX__PUBLIC_2(GT, gt)
-FLUX__PUBLIC_2(GE, ge) FLUX__PUBLIC_2(AND, and) FLUX__PUBLIC_2(OR, or) FLUX__PUBLIC_1(NOT, not)
-FLUX__PUBLIC_1(NEG, neg) FLUX__PUBLIC_1(ABS, abs) FLUX__PUBLIC_1(SIGN, sign)
-FLUX__PUBLIC_1(SQUARE, square) FLUX__PUBLIC_1(SQRT, sqrt) FLUX__PUBLIC_1(RSQRT, rsqrt)
-FLUX__PUBLIC_1(EXP, exp) FLUX__PUBLIC_1(LOG, log) FLUX__PUBLIC_1(LOG1P, log1p)
-FLUX__PUBLIC_1(EXPM1, expm1) FLUX__PUBLIC_1(SIN, sin) FLUX__PUBLIC_1(COS, cos)
-FLUX__PUBLIC_1(TANH, tanh) FLUX__PUBLIC_1(ERF, erf) FLUX__PUBLIC_1(FLOOR, floor)
-FLUX__PUBLIC_1(CEIL, ceil) FLUX__PUBLIC_1(ROUND, round) FLUX__PUBLIC_1(SIGMOID, sigmoid)
-FLUX__PUBLIC_1(SOFTPLUS, softplus) FLUX__PUBLIC_1(RELU, relu)
+#define FLUX__DEFINE_3(NAME, f)                                                     \
+    FLUX_DEF flux_tensor *(f)(flux_tensor *a, flux_tensor *b, flux_tensor *c) {     \
+        return flux__elementwise(FLUX__OP_##NAME, a, b, c);                         \
+    }
+#define FLUX__DEFINE_ROW(...) __VA_ARGS__
+#define FLUX__DEFINE_OWN(...)
+#define FLUX__DEFINE_INNER(...)
+#define FLUX__DEFINE_CALL(NAME, name, n, dt, call, ...) \
+    FLUX__DEFINE_##call(FLUX__DEFINE_##n(NAME, flux_##name))
+FLUX__ELEMENTWISE(FLUX__DEFINE_CALL)
 
 /* Whether `number` holds the given neutral value, so that x op number is x itself and needs no
    node: gradients often multiply by 1. `number` must be a bare number or a seed of x's dtype, and
@@ -6775,19 +6816,11 @@ static bool flux__neutral(const flux_tensor *x, const flux_tensor *number, doubl
            !(x->flags & FLUX__WEAK) && flux__dtypes[x->dtype].real;
 }
 
-FLUX_DEF flux_tensor *(flux_add)(flux_tensor *a, flux_tensor *b) {
-    return flux__elementwise(FLUX__OP_ADD, a, b, NULL);
-}
-
 /* The product a b; a factor that is the number 1, as gradients have it, makes no node. */
 FLUX_DEF flux_tensor *(flux_mul)(flux_tensor *a, flux_tensor *b) {
     if (flux__neutral(a, b, 1)) return a;
     if (flux__neutral(b, a, 1)) return b;
     return flux__elementwise(FLUX__OP_MUL, a, b, NULL);
-}
-
-FLUX_DEF flux_tensor *(flux_where)(flux_tensor *cond, flux_tensor *a, flux_tensor *b) {
-    return flux__elementwise(FLUX__OP_WHERE, cond, a, b);
 }
 
 /* The linear interpolation a + t (b - a). */
@@ -8634,11 +8667,11 @@ static void flux__row_gradient(int op, flux_tensor *y, flux_tensor *g, flux_tens
     flux_tensor *a = in[0], *b = in[1], *c = in[2];
     (void)a, (void)b, (void)c;
     switch (op) {
-#define FLUX__GRADIENT_CASE(NAME, name, n, dt, formula, ga, gb, gc) \
-    case FLUX__OP_##NAME:                                           \
-        if (need & 1) out[0] = ga;                                  \
-        if (n > 1 && need & 2) out[1] = gb;                         \
-        if (n > 2 && need & 4) out[2] = gc;                         \
+#define FLUX__GRADIENT_CASE(NAME, name, n, dt, call, shown, formula, ga, gb, gc) \
+    case FLUX__OP_##NAME:                                                        \
+        if (need & 1) out[0] = ga;                                               \
+        if (n > 1 && need & 2) out[1] = gb;                                      \
+        if (n > 2 && need & 4) out[2] = gc;                                      \
         break;
         FLUX__ELEMENTWISE(FLUX__GRADIENT_CASE)
     default: break;
@@ -12896,7 +12929,7 @@ static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void 
 #define FLUX__WHEN_F(yes, no) FLUX__P(FLOATING)(yes, no)
 #define FLUX__WHEN_X(yes, no) no
 #define FLUX__NO_LOOP(NAME, count, formula)
-#define FLUX__LOOP_ROW(NAME, name, count, dt, formula, ...) \
+#define FLUX__LOOP_ROW(NAME, name, count, dt, call, shown, formula, ...) \
     FLUX__WHEN_##dt(FLUX__LOOP, FLUX__NO_LOOP)(NAME, count, formula)
 #define FLUX__POINTER_ROW(NAME, name, count, dt, ...) FLUX__WHEN_##dt(FLUX__F(loop_##NAME), NULL),
 #define FLUX__LOOPS                                                                                  \
@@ -20219,7 +20252,7 @@ static const char *const flux__gpu_prelude[] = {
 };
 
 static const char *const flux__formulas[] = {
-#define FLUX__OP_TEXT(NAME, name, n, dt, formula, ...) #formula,
+#define FLUX__OP_TEXT(NAME, name, n, dt, call, shown, formula, ...) #formula,
     FLUX__ELEMENTWISE(FLUX__OP_TEXT)
 };
 static const char *const flux__class_names[] = { "f32", "f64", "i32", "i64" };
@@ -26996,15 +27029,16 @@ FLUX__END_COLD
    tensors of a tuple from the left, f(f(x0, x1), x2). A function layer has no
    fields: a clone copies no tensors. */
 
-#define FLUX__UNARY_NAMES(X)                                                                  \
-    X(identity) X(hardsigmoid) X(logsigmoid) X(tanh) X(hardtanh) X(relu) X(relu6) X(selu)     \
-    X(gelu) X(gelu_tanh) X(gelu_sigmoid) X(gelu_erf) X(swish) X(hardswish) X(lisht)           \
-    X(logcosh) X(mish) X(softplus) X(softsign) X(tanhshrink) X(leakyrelu) X(rrelu) X(elu)     \
-    X(celu) X(softshrink) X(trelu) X(softmax) X(logsoftmax) X(flatten) X(neg) X(abs) X(sign)  \
-    X(sqrt) X(rsqrt) X(square) X(exp) X(log) X(log1p) X(expm1) X(sin) X(cos) X(erf) X(floor)  \
-    X(ceil) X(round) X(not) X(detach) X(copy) X(transpose) X(squeeze) X(sum) X(mean) X(var)   \
-    X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax) X(argmin) X(onecold)   \
-    X(gpu) X(cpu) X(cu) X(roc)
+/* Activations that are no row of the table of operations: each takes one operand and works on each
+   element. */
+#define FLUX__ACTIVATIONS(X)                                                                  \
+    X(identity) X(hardsigmoid) X(logsigmoid) X(hardtanh) X(relu6) X(selu) X(gelu_tanh)        \
+    X(gelu_sigmoid) X(gelu_erf) X(swish) X(hardswish) X(lisht) X(mish) X(softsign)            \
+    X(leakyrelu) X(rrelu) X(elu) X(celu) X(softshrink) X(trelu)
+#define FLUX__OTHER_UNARY(X)                                                                  \
+    X(softmax) X(logsoftmax) X(flatten) X(detach) X(copy) X(transpose) X(squeeze) X(sum)      \
+    X(mean) X(var) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax)         \
+    X(argmin) X(onecold) X(gpu) X(cpu) X(cu) X(roc)
 
 FLUX__BEGIN_COLD
 
@@ -27012,13 +27046,18 @@ typedef struct flux__named_fn { flux_fn f; const char *name; } flux__named_fn;
 typedef struct flux__named_fn2 { flux_fn2 f; const char *name; } flux__named_fn2;
 
 static const flux__named_fn flux__fn_names[] = {
+#define FLUX__FN_OP(NAME, name, n, dt, call, shown, ...) \
+    FLUX__PUBLIC_OF_1(n, call, { flux_##name, shown },)
 #define FLUX__FN_ROW(name) { flux_##name, #name },
-    FLUX__UNARY_NAMES(FLUX__FN_ROW)
+    FLUX__ELEMENTWISE(FLUX__FN_OP)
+    FLUX__ACTIVATIONS(FLUX__FN_ROW)
+    FLUX__OTHER_UNARY(FLUX__FN_ROW)
 };
 static const flux__named_fn2 flux__fn2_names[] = {
-    { flux_add, "+" },     { flux_sub, "-" },    { flux_mul, "*" },      { flux_div, "/" },
-    { flux_pow, "^" },     { flux_max2, "max" }, { flux_min2, "min" },   { flux_matmul, "matmul" },
-    { flux_vcat, "vcat" }, { flux_dot, "dot" },  { flux_outer, "outer" }
+#define FLUX__FN2_OP(NAME, name, n, dt, call, shown, ...) \
+    FLUX__PUBLIC_OF_2(n, call, { flux_##name, shown },)
+    FLUX__ELEMENTWISE(FLUX__FN2_OP)
+    { flux_matmul, "matmul" }, { flux_vcat, "vcat" }, { flux_dot, "dot" }, { flux_outer, "outer" }
 };
 
 #define FLUX__USER_NAMES 200
@@ -32027,33 +32066,35 @@ FLUX_DEF flux_layer *flux_remove_weightnorms(flux_layer *m) {
 FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- nn/losses.h
-   Losses. A loss is a row of a table: its name, its formula, and whether the
+   Losses. A loss is a line of FLUX__LOSSES (api/losses.h), which says whether its
    formula gives a value for each element, for each class of a sample, or one
-   number. One function for all losses, flux__loss, does the rest: defaults,
-   checks, conversion of y, class weights, integer labels and the aggregate.
+   number, and a function here, flux__loss_NAME, its formula. Rows and public
+   functions follow from the list. One function for all losses, flux__loss, does
+   the rest: defaults, checks, conversion of y, class weights, integer labels and
+   the aggregate.
 
    Invariant: a formula gets p = yhat and y in yhat's dtype or, if that is a half
    format, in float32, which lasts up to the aggregate. It takes 0 * log(0) as 0,
-   without NaN in the gradient. Rows stand in the order of FLUX__LOSSES, from
-   which the public functions are made. yhat and y have equal shapes, except for
-   trailing dims of 1; a loss over classes also takes integer labels, of yhat's
-   shape without the class dim. A label that is no class is an error if the
-   labels lie in host memory. Reading them from a device would mean waiting for
-   it, so there such a label makes the loss NaN and does not go unnoticed. A mean
-   with weights divides by the sum of the weights. */
+   without NaN in the gradient. yhat and y have equal shapes, except for trailing
+   dims of 1; a loss over classes also takes integer labels, of yhat's shape
+   without the class dim. A label that is no class is an error if the labels lie
+   in host memory. Reading them from a device would mean waiting for it, so there
+   such a label makes the loss NaN and does not go unnoticed. A mean with weights
+   divides by the sum of the weights. */
 
 FLUX__BEGIN_COLD
 
+/* What a formula gives a value for; PER_SAMPLE: for each class, which flux__loss sums up. */
 typedef enum flux__loss_kind {
-    FLUX__EACH_ELEMENT,
-    FLUX__EACH_SAMPLE,
-    FLUX__ONE_NUMBER
+    FLUX__PER_ELEMENT,
+    FLUX__PER_SAMPLE,
+    FLUX__PER_BATCH
 } flux__loss_kind;
 
 typedef struct flux__loss_row {
     const char *name;
     flux_tensor *(*formula)(flux_tensor *p, flux_tensor *y, const flux_loss_opts *o);
-    flux__loss_kind kind;                 /* EACH_SAMPLE: flux__loss sums over the class dim */
+    flux__loss_kind kind;
 } flux__loss_row;
 
 /* y log(q), and 0 where y is 0 and q is 0 or less. */
@@ -32151,28 +32192,6 @@ static flux_tensor *flux__loss_tversky_loss(flux_tensor *p, flux_tensor *y,
                                     flux_add((flux_sum)(flux_add(both, wrong)), 1.0)));
 }
 
-static const flux__loss_row flux__losses[] = {
-    { "mae", flux__loss_mae, FLUX__EACH_ELEMENT },
-    { "mse", flux__loss_mse, FLUX__EACH_ELEMENT },
-    { "msle", flux__loss_msle, FLUX__EACH_ELEMENT },
-    { "huber_loss", flux__loss_huber_loss, FLUX__EACH_ELEMENT },
-    { "crossentropy", flux__loss_crossentropy, FLUX__EACH_SAMPLE },
-    { "logitcrossentropy", flux__loss_logitcrossentropy, FLUX__EACH_SAMPLE },
-    { "binarycrossentropy", flux__loss_binarycrossentropy, FLUX__EACH_ELEMENT },
-    { "logitbinarycrossentropy", flux__loss_logitbinarycrossentropy, FLUX__EACH_ELEMENT },
-    { "kldivergence", flux__loss_kldivergence, FLUX__EACH_SAMPLE },
-    { "poisson_loss", flux__loss_poisson_loss, FLUX__EACH_ELEMENT },
-    { "hinge_loss", flux__loss_hinge_loss, FLUX__EACH_ELEMENT },
-    { "squared_hinge_loss", flux__loss_squared_hinge_loss, FLUX__EACH_ELEMENT },
-    { "dice_coeff_loss", flux__loss_dice_coeff_loss, FLUX__ONE_NUMBER },
-    { "tversky_loss", flux__loss_tversky_loss, FLUX__ONE_NUMBER },
-    { "focal_loss", flux__loss_focal_loss, FLUX__EACH_SAMPLE },
-    { "binary_focal_loss", flux__loss_binary_focal_loss, FLUX__EACH_ELEMENT },
-    { "siamese_contrastive_loss", flux__loss_siamese_contrastive_loss, FLUX__EACH_ELEMENT }
-};
-#define FLUX__LOSS_NUMBER(name) FLUX__LOSS_##name,
-enum { FLUX__LOSSES(FLUX__LOSS_NUMBER) FLUX__LOSS_COUNT }; /* the rows stand in this order */
-
 /* Checks the options, with their defaults filled in: all numbers finite and not negative,
    .beta at most 1, and .epsilon not so small that it is 0 in float32, in which a loss of
    dtype t is computed. */
@@ -32202,7 +32221,7 @@ static bool flux__check_pair(const flux__loss_row *row, const flux_loss_opts *o)
     bool same = true;
     for (int i = 0; i < p->ndim || i < y->ndim; i++)
         same = same && flux_dim(p, i) == flux_dim(y, i);
-    bool classes = row->kind != FLUX__EACH_SAMPLE || o->dim < p->ndim || o->dim >= FLUX_MAX_DIMS ||
+    bool classes = row->kind != FLUX__PER_SAMPLE || o->dim < p->ndim || o->dim >= FLUX_MAX_DIMS ||
                    p->ndim == 0;
     if (same && classes) return true;
     flux__text a = flux__describe(p), b = flux__describe(y);
@@ -32314,7 +32333,7 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     if (!flux__together(row->name, 2, both)) return NULL;
     o.yhat = both[0], o.y = both[1];
     flux_dtype t = flux__dtypes[o.yhat->dtype].real ? (flux_dtype)o.yhat->dtype : FLUX_F32;
-    bool labels = row->kind == FLUX__EACH_SAMPLE && flux__are_labels(o.yhat, o.y, o.dim);
+    bool labels = row->kind == FLUX__PER_SAMPLE && flux__are_labels(o.yhat, o.y, o.dim);
     o.ignore = flux__given_switch(o.ignore, o.marked);
     bool ignore = o.ignore == FLUX_ON ||
                   (o.ignore == FLUX_DEFAULT && flux__is_given_int(o.ignore_index, o.marked));
@@ -32330,7 +32349,7 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     if (ignore && !labels)
         return (flux_tensor *)flux__fail(
             "%s: .ignore_index goes with integer labels, which y is not", row->name);
-    if (o.weights && row->kind != FLUX__EACH_SAMPLE)
+    if (o.weights && row->kind != FLUX__PER_SAMPLE)
         return (flux_tensor *)flux__fail("%s: .weights are of classes, which it has not",
                                          row->name);
     if (o.lengths) return (flux_tensor *)flux__fail("%s: .lengths are for ctc_loss", row->name);
@@ -32344,17 +32363,18 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     e = labels && p ? flux__label_loss(row, p, &o, ignore, &total)
         : p && y    ? row->formula(p, y, &o)
                     : NULL;
-    if (e && !labels && row->kind == FLUX__EACH_SAMPLE && e->ndim > 0) e = flux__sum_dim(e, o.dim);
-    if (e && row->kind != FLUX__ONE_NUMBER && o.agg != FLUX_NONE)
+    if (e && !labels && row->kind == FLUX__PER_SAMPLE && e->ndim > 0) e = flux__sum_dim(e, o.dim);
+    if (e && row->kind != FLUX__PER_BATCH && o.agg != FLUX_NONE)
         e = o.agg == FLUX_MEAN && total ? flux_div((flux_sum)(e), total)
             : o.agg == FLUX_SUM         ? (flux_sum)(e)
                                         : (flux_mean)(e);
     return flux__reveal(h, flux__narrow(e, (int)t));
 }
 
-#define FLUX__DEFINE_LOSS(name)                                                                    \
+#define FLUX__DEFINE_LOSS(name, per)                                                               \
     FLUX_DEF flux_tensor *flux_##name##_with(flux_loss_opts o) {                                   \
-        return flux__loss(&flux__losses[FLUX__LOSS_##name], o);                                    \
+        static const flux__loss_row row = { #name, flux__loss_##name, FLUX__PER_##per };           \
+        return flux__loss(&row, o);                                                                \
     }                                                                                              \
     FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *yhat, flux_tensor *y) {                       \
         flux_loss_opts o;                                                                          \
@@ -36777,35 +36797,32 @@ typedef struct flux__expr_fn {            /* one of the four pointers is set; LE
     flux_tensor *(*reduce)(int n, flux_reduce_opts o);
 } flux__expr_fn;
 
-/* The functions whose name in formulas is that of the flux_ function behind them. */
-#define FLUX__EACH_NAMES(X)                                                                      \
-    X(abs) X(sqrt) X(rsqrt) X(exp) X(log) X(log1p) X(expm1) X(sin) X(cos) X(tanh) X(erf) X(floor)\
-    X(ceil) X(round) X(neg) X(sign) X(square) X(not) X(identity) X(sigmoid) X(hardsigmoid)       \
-    X(logsigmoid) X(hardtanh) X(relu) X(relu6) X(selu) X(gelu) X(gelu_tanh) X(gelu_sigmoid)      \
-    X(gelu_erf) X(swish) X(hardswish) X(lisht) X(logcosh) X(mish) X(softplus) X(softsign)        \
-    X(tanhshrink) X(leakyrelu) X(rrelu) X(elu) X(celu) X(softshrink) X(trelu)
-#define FLUX__PAIR_NAMES(X)                                                                      \
-    X(add) X(sub) X(mul) X(div) X(pow) X(max2) X(min2) X(eq) X(ne) X(lt) X(le) X(gt) X(ge)      \
-    X(and) X(or)
+/* The functions whose name in formulas is that of the flux_ function behind them. The operations of
+   graph/table.h, the activations and the losses have lists of their own. */
 #define FLUX__REDUCE_NAMES(X)                                                                    \
     X(sum) X(mean) X(var) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax)     \
     X(argmin) X(softmax) X(logsoftmax)
 #define FLUX__WHOLE_NAMES(X) X(transpose) X(flatten) X(squeeze) X(copy) X(detach) X(onecold)
 #define FLUX__BOTH_NAMES(X) X(matmul) X(outer) X(dot) X(vcat)
 
+#define FLUX__EACH_OP(NAME, name, n, dt, call, ...) \
+    FLUX__PUBLIC_OF_1(n, call, { #name, FLUX__FN_EACH, flux_##name, NULL, NULL, NULL },)
+#define FLUX__PAIR_OP(NAME, name, n, dt, call, ...) \
+    FLUX__PUBLIC_OF_2(n, call, { #name, FLUX__FN_PAIR, NULL, flux_##name, NULL, NULL },)
 #define FLUX__EACH_ROW(f) { #f, FLUX__FN_EACH, flux_##f, NULL, NULL, NULL },
-#define FLUX__PAIR_ROW(f) { #f, FLUX__FN_PAIR, NULL, flux_##f, NULL, NULL },
 #define FLUX__REDUCE_ROW(f) { #f, FLUX__FN_REDUCE, NULL, NULL, NULL, flux_##f##_over },
 #define FLUX__WHOLE_ROW(f) { #f, FLUX__FN_WHOLE, flux_##f, NULL, NULL, NULL },
 #define FLUX__BOTH_ROW(f) { #f, FLUX__FN_BOTH, NULL, flux_##f, NULL, NULL },
+#define FLUX__LOSS_ROW(f, per) FLUX__BOTH_ROW(f)
 
 static const flux__expr_fn flux__expr_fns[] = {
-    FLUX__EACH_NAMES(FLUX__EACH_ROW)
-    FLUX__PAIR_NAMES(FLUX__PAIR_ROW)
+    FLUX__ELEMENTWISE(FLUX__EACH_OP)
+    FLUX__ACTIVATIONS(FLUX__EACH_ROW)
+    FLUX__ELEMENTWISE(FLUX__PAIR_OP)
     FLUX__REDUCE_NAMES(FLUX__REDUCE_ROW)
     FLUX__WHOLE_NAMES(FLUX__WHOLE_ROW)
     FLUX__BOTH_NAMES(FLUX__BOTH_ROW)
-    FLUX__LOSSES(FLUX__BOTH_ROW)
+    FLUX__LOSSES(FLUX__LOSS_ROW)
     /* Functions that have another name in formulas, mostly Julia's. */
     { "abs2", FLUX__FN_EACH, flux_square, NULL, NULL, NULL },
     { "\xCF\x83", FLUX__FN_EACH, flux_sigmoid, NULL, NULL, NULL },

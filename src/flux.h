@@ -250,6 +250,7 @@
 #include "api/data.h"
 #include "api/calls.h"
 #include "api/dispatch.h"
+#include "api/macros.h"
 
 #endif /* FLUX_H */
 

@@ -4,6 +4,8 @@
 
 sh src/join.sh src/flux.h >"$tmp/joined.h"
 check "flux.h is what \`make flux.h\` makes of src/" cmp "$tmp/joined.h" flux.h
+sh src/macros.sh >"$tmp/macros.h"
+check "src/api/macros.h is what src/macros.sh makes" cmp "$tmp/macros.h" src/api/macros.h
 
 awk -v root=src/ -f tests/rooms.awk src/*/*.h >"$tmp/facts"
 [ "$(grep -c '^define' "$tmp/facts")" -ge 3200 ] && pass || fail "the rooms' names were not found"

@@ -14,6 +14,7 @@
 #define _DEFAULT_SOURCE
 #endif
 #include "test.h"
+#include "../src/graph/table.h"
 
 #ifdef _WIN32
 TEST(random_calls) { SKIP("needs fork"); }
@@ -737,40 +738,32 @@ static void strict_threads(void) {
 #define BINARY(X, f) X(T, f, (f)(T(), T()))
 #define OVER(X, f) X(T, f, f(one_in(9) ? Z() : 1 + below(3), reduce_o()))
 #define LOSS(X, f) X(T, f, (f)(T(), T())) X(T, f##_with, f##_with(loss_o()))
+/* The rows of the table of operations, and the losses: CALLS(X) walks them with X_ROW and X_LOSS. */
+#define ROW(X, n, call, f) FLUX__PUBLIC_OF_1(n, call, UNARY(X, f)) FLUX__PUBLIC_OF_2(n, call, BINARY(X, f))
+#define NUMBER_ROW(NAME, name, n, dt, call, ...) ROW(NUMBER, n, call, flux_##name)
+#define TRY_ROW(NAME, name, n, dt, call, ...) ROW(TRY, n, call, flux_##name)
+#define NUMBER_LOSS(name, per) LOSS(NUMBER, flux_##name)
+#define TRY_LOSS(name, per) LOSS(TRY, flux_##name)
 #define CALLS(X) \
-    UNARY(X, flux_gpu) UNARY(X, flux_cpu) UNARY(X, flux_cu) UNARY(X, flux_roc) \
-    UNARY(X, flux_copy) UNARY(X, flux_not) UNARY(X, flux_neg) UNARY(X, flux_abs) \
-    UNARY(X, flux_sign) UNARY(X, flux_sqrt) UNARY(X, flux_rsqrt) UNARY(X, flux_square) \
-    UNARY(X, flux_exp) UNARY(X, flux_log) UNARY(X, flux_log1p) UNARY(X, flux_expm1) \
-    UNARY(X, flux_sin) UNARY(X, flux_cos) UNARY(X, flux_erf) UNARY(X, flux_floor) \
-    UNARY(X, flux_ceil) UNARY(X, flux_round) UNARY(X, flux_detach) UNARY(X, flux_identity) \
-    UNARY(X, flux_sigmoid) UNARY(X, flux_hardsigmoid) UNARY(X, flux_logsigmoid) \
-    UNARY(X, flux_tanh) UNARY(X, flux_hardtanh) UNARY(X, flux_relu) UNARY(X, flux_relu6) \
-    UNARY(X, flux_selu) UNARY(X, flux_gelu) UNARY(X, flux_gelu_tanh) UNARY(X, flux_gelu_sigmoid) \
-    UNARY(X, flux_gelu_erf) UNARY(X, flux_swish) UNARY(X, flux_hardswish) UNARY(X, flux_lisht) \
-    UNARY(X, flux_logcosh) UNARY(X, flux_mish) UNARY(X, flux_softplus) UNARY(X, flux_softsign) \
-    UNARY(X, flux_tanhshrink) UNARY(X, flux_leakyrelu) UNARY(X, flux_rrelu) UNARY(X, flux_elu) \
+    FLUX__ELEMENTWISE(X##_ROW) FLUX__LOSSES(X##_LOSS) \
+    UNARY(X, flux_gpu) UNARY(X, flux_cpu) UNARY(X, flux_cu) UNARY(X, flux_roc) UNARY(X, flux_copy) \
+    UNARY(X, flux_detach) UNARY(X, flux_identity) UNARY(X, flux_hardsigmoid) \
+    UNARY(X, flux_logsigmoid) UNARY(X, flux_hardtanh) UNARY(X, flux_relu6) UNARY(X, flux_selu) \
+    UNARY(X, flux_gelu_tanh) UNARY(X, flux_gelu_sigmoid) UNARY(X, flux_gelu_erf) \
+    UNARY(X, flux_swish) UNARY(X, flux_hardswish) UNARY(X, flux_lisht) UNARY(X, flux_mish) \
+    UNARY(X, flux_softsign) UNARY(X, flux_leakyrelu) UNARY(X, flux_rrelu) UNARY(X, flux_elu) \
     UNARY(X, flux_celu) UNARY(X, flux_softshrink) UNARY(X, flux_trelu) UNARY(X, flux_sum) \
     UNARY(X, flux_mean) UNARY(X, flux_var) UNARY(X, flux_prod) UNARY(X, flux_max) \
     UNARY(X, flux_min) UNARY(X, flux_any) UNARY(X, flux_all) UNARY(X, flux_norm) \
     UNARY(X, flux_logsumexp) UNARY(X, flux_argmax) UNARY(X, flux_argmin) UNARY(X, flux_softmax) \
     UNARY(X, flux_logsoftmax) UNARY(X, flux_flatten) UNARY(X, flux_transpose) \
     UNARY(X, flux_squeeze) UNARY(X, flux_onecold) UNARY(X, flux_make_causal_mask) \
-    UNARY(X, flux__same) BINARY(X, flux_add) BINARY(X, flux_sub) BINARY(X, flux_mul) \
-    BINARY(X, flux_div) BINARY(X, flux_pow) BINARY(X, flux_max2) BINARY(X, flux_min2) \
-    BINARY(X, flux_eq) BINARY(X, flux_ne) BINARY(X, flux_lt) BINARY(X, flux_le) \
-    BINARY(X, flux_gt) BINARY(X, flux_ge) BINARY(X, flux_and) BINARY(X, flux_or) \
-    BINARY(X, flux_matmul) BINARY(X, flux_outer) BINARY(X, flux_dot) BINARY(X, flux_vcat) \
-    OVER(X, flux_sum_over) OVER(X, flux_mean_over) OVER(X, flux_var_over) OVER(X, flux_prod_over) \
-    OVER(X, flux_max_over) OVER(X, flux_min_over) OVER(X, flux_any_over) OVER(X, flux_all_over) \
-    OVER(X, flux_norm_over) OVER(X, flux_logsumexp_over) OVER(X, flux_argmax_over) \
-    OVER(X, flux_argmin_over) OVER(X, flux_softmax_over) OVER(X, flux_logsoftmax_over) \
-    LOSS(X, flux_mae) LOSS(X, flux_mse) LOSS(X, flux_msle) LOSS(X, flux_huber_loss) \
-    LOSS(X, flux_crossentropy) LOSS(X, flux_logitcrossentropy) LOSS(X, flux_binarycrossentropy) \
-    LOSS(X, flux_logitbinarycrossentropy) LOSS(X, flux_kldivergence) LOSS(X, flux_poisson_loss) \
-    LOSS(X, flux_hinge_loss) LOSS(X, flux_squared_hinge_loss) LOSS(X, flux_dice_coeff_loss) \
-    LOSS(X, flux_tversky_loss) LOSS(X, flux_focal_loss) LOSS(X, flux_binary_focal_loss) \
-    LOSS(X, flux_siamese_contrastive_loss) LOSS(X, flux_ctc_loss) \
+    UNARY(X, flux__same) BINARY(X, flux_matmul) BINARY(X, flux_outer) BINARY(X, flux_dot) \
+    BINARY(X, flux_vcat) OVER(X, flux_sum_over) OVER(X, flux_mean_over) OVER(X, flux_var_over) \
+    OVER(X, flux_prod_over) OVER(X, flux_max_over) OVER(X, flux_min_over) OVER(X, flux_any_over) \
+    OVER(X, flux_all_over) OVER(X, flux_norm_over) OVER(X, flux_logsumexp_over) \
+    OVER(X, flux_argmax_over) OVER(X, flux_argmin_over) OVER(X, flux_softmax_over) \
+    OVER(X, flux_logsoftmax_over) LOSS(X, flux_ctc_loss) \
     X(T, flux_label_smoothing, flux_label_smoothing(T(), F(), Z())) \
     X(T, flux_leakyrelu_with, flux_leakyrelu_with(act_o())) \
     X(T, flux_rrelu_with, flux_rrelu_with(act_o())) X(T, flux_elu_with, flux_elu_with(act_o())) \

@@ -259,7 +259,7 @@ static double losses(const char *path) {
         flux_tensor *x = flux_add(flux_mul(flux_rand(3, 4), 0.8), 0.1), *y = flux_rand(3, 4), *one;
         static const int32_t places[4] = { 0, 2, 1, 0 };
         flux_tensor *labels = flux_from(places, 4);
-#define LOSS_OF(name)                                                                              \
+#define LOSS_OF(name, per)                                                                              \
         one = flux_##name(x, y);                                                                   \
         result += flux_item(one) + flux_item(flux_norm(flux_grad(flux_gradient(one, x), x)));
         FLUX__LOSSES(LOSS_OF)

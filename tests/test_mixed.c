@@ -303,7 +303,7 @@ static flux_tensor *loss_of(flux_tensor *x) {
     return loss_now(o);
 }
 TEST(losses_of_halves_round_once) {
-#define LOSS_ROW(name) { #name, flux_##name##_with },
+#define LOSS_ROW(name, per) { #name, flux_##name##_with },
     static const struct { const char *name; loss_fn f; } rows[] = { FLUX__LOSSES(LOSS_ROW) };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         loss_now = rows[i].f;

@@ -96,10 +96,6 @@ template <class N> inline flux_tensor *flux_where(flux_tensor *c, flux_tensor *a
 template <class N> inline flux_tensor *flux_where(flux_tensor *c, N a, flux_tensor *b) {
     return flux_where(c, flux__number((double)a), b);
 }
-FLUX__NUMBERS(flux_add) FLUX__NUMBERS(flux_sub) FLUX__NUMBERS(flux_mul) FLUX__NUMBERS(flux_div)
-FLUX__NUMBERS(flux_pow) FLUX__NUMBERS(flux_max2) FLUX__NUMBERS(flux_min2) FLUX__NUMBERS(flux_eq)
-FLUX__NUMBERS(flux_ne) FLUX__NUMBERS(flux_lt) FLUX__NUMBERS(flux_le) FLUX__NUMBERS(flux_gt)
-FLUX__NUMBERS(flux_ge)
 
 #else /* C */
 
@@ -213,19 +209,6 @@ FLUX__REFUSED(double _Complex)
 /* An operand may be a tensor or a number. The macro of a name is not expanded again inside itself,
    so that flux_add(a, b) calls the function flux_add. */
 #define FLUX__OF_TWO(f, a, b) FLUX__MADE(flux_tensor *, f(FLUX__OPERAND(a), FLUX__OPERAND(b)))
-#define flux_add(a, b) FLUX__OF_TWO(flux_add, a, b)
-#define flux_sub(a, b) FLUX__OF_TWO(flux_sub, a, b)
-#define flux_mul(a, b) FLUX__OF_TWO(flux_mul, a, b)
-#define flux_div(a, b) FLUX__OF_TWO(flux_div, a, b)
-#define flux_pow(a, b) FLUX__OF_TWO(flux_pow, a, b)
-#define flux_max2(a, b) FLUX__OF_TWO(flux_max2, a, b)
-#define flux_min2(a, b) FLUX__OF_TWO(flux_min2, a, b)
-#define flux_eq(a, b) FLUX__OF_TWO(flux_eq, a, b)
-#define flux_ne(a, b) FLUX__OF_TWO(flux_ne, a, b)
-#define flux_lt(a, b) FLUX__OF_TWO(flux_lt, a, b)
-#define flux_le(a, b) FLUX__OF_TWO(flux_le, a, b)
-#define flux_gt(a, b) FLUX__OF_TWO(flux_gt, a, b)
-#define flux_ge(a, b) FLUX__OF_TWO(flux_ge, a, b)
 #define flux_where(c, a, b) \
     FLUX__MADE(flux_tensor *, flux_where(c, FLUX__OPERAND(a), FLUX__OPERAND(b)))
 #endif

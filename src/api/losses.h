@@ -37,27 +37,28 @@ typedef struct flux_loss_opts {
     .gamma = FLUX__NO_NUMBER, .margin = FLUX__NO_NUMBER, .smooth = FLUX__NO_NUMBER, \
     .beta = FLUX__NO_NUMBER, .ignore = FLUX_DEFAULT, .ignore_index = FLUX__NO_INT64, \
     .marked = true,
-/* The list of losses with their formulas. eps, delta, gamma, margin, s and b stand for the options
-   .epsilon, .delta, .gamma, .margin, .smooth and .beta. */
-#define FLUX__LOSSES(X)                                                                                       \
-    X(mae)                        /* |yhat - y| */                                                            \
-    X(mse)                        /* (yhat - y)^2 */                                                          \
-    X(msle)                       /* log((yhat + eps)/(y + eps))^2 */                                         \
-    X(huber_loss)                 /* e = |yhat - y|; e < delta ? e^2/2 : delta (e - delta/2) */               \
-    X(crossentropy)               /* -sum_classes y log(yhat + eps) */                                        \
-    X(logitcrossentropy)          /* -sum_classes y logsoftmax(yhat) */                                       \
-    X(binarycrossentropy)         /* -y log(yhat + eps) - (1-y) log(1 - yhat + eps) */                        \
-    X(logitbinarycrossentropy)    /* (1-y) yhat - logsigmoid(yhat) */                                         \
-    X(kldivergence)               /* sum_classes y log(y) + crossentropy */                                   \
-    X(poisson_loss)               /* yhat - y log(yhat) */                                                    \
-    X(hinge_loss)                 /* max(0, 1 - yhat y) */                                                    \
-    X(squared_hinge_loss)         /* max(0, 1 - yhat y)^2 */                                                  \
-    X(dice_coeff_loss)            /* 1 - (2 sum(y yhat) + s)/(sum(y^2) + sum(yhat^2) + s) */                  \
-    X(tversky_loss)               /* 1 - (sum(y yhat)+1)/(sum(y yhat + b (1-y) yhat + (1-b) y (1-yhat))+1) */ \
-    X(focal_loss)                 /* -sum_classes y (1 - yhat - eps)^gamma log(yhat + eps) */                 \
-    X(binary_focal_loss)          /* p = y yhat + (1-y)(1-yhat) (+eps); -(1-p)^gamma log(p) */                \
-    X(siamese_contrastive_loss)   /* (1-y) yhat^2 + y max(0, margin - yhat)^2 */
-#define FLUX__DECLARE_LOSS(name)                                                \
+/* The list of losses: each with what the formula gives a value for (an element, a sample, or the
+   whole batch) and the formula. eps, delta, gamma, margin, s and b stand for the options .epsilon,
+   .delta, .gamma, .margin, .smooth and .beta. */
+#define FLUX__LOSSES(X)                                                                                               \
+    X(mae, ELEMENT)                       /* |yhat - y| */                                                            \
+    X(mse, ELEMENT)                       /* (yhat - y)^2 */                                                          \
+    X(msle, ELEMENT)                      /* log((yhat + eps)/(y + eps))^2 */                                         \
+    X(huber_loss, ELEMENT)                /* e = |yhat - y|; e < delta ? e^2/2 : delta (e - delta/2) */               \
+    X(crossentropy, SAMPLE)               /* -sum_classes y log(yhat + eps) */                                        \
+    X(logitcrossentropy, SAMPLE)          /* -sum_classes y logsoftmax(yhat) */                                       \
+    X(binarycrossentropy, ELEMENT)        /* -y log(yhat + eps) - (1-y) log(1 - yhat + eps) */                        \
+    X(logitbinarycrossentropy, ELEMENT)   /* (1-y) yhat - logsigmoid(yhat) */                                         \
+    X(kldivergence, SAMPLE)               /* sum_classes y log(y) + crossentropy */                                   \
+    X(poisson_loss, ELEMENT)              /* yhat - y log(yhat) */                                                    \
+    X(hinge_loss, ELEMENT)                /* max(0, 1 - yhat y) */                                                    \
+    X(squared_hinge_loss, ELEMENT)        /* max(0, 1 - yhat y)^2 */                                                  \
+    X(dice_coeff_loss, BATCH)             /* 1 - (2 sum(y yhat) + s)/(sum(y^2) + sum(yhat^2) + s) */                  \
+    X(tversky_loss, BATCH)                /* 1 - (sum(y yhat)+1)/(sum(y yhat + b (1-y) yhat + (1-b) y (1-yhat))+1) */ \
+    X(focal_loss, SAMPLE)                 /* -sum_classes y (1 - yhat - eps)^gamma log(yhat + eps) */                 \
+    X(binary_focal_loss, ELEMENT)         /* p = y yhat + (1-y)(1-yhat) (+eps); -(1-p)^gamma log(p) */                \
+    X(siamese_contrastive_loss, ELEMENT)  /* (1-y) yhat^2 + y max(0, margin - yhat)^2 */
+#define FLUX__DECLARE_LOSS(name, per)                                           \
     FLUX_API flux_tensor *flux_##name(flux_tensor *yhat, flux_tensor *y);       \
     FLUX_API flux_tensor *flux_##name##_with(flux_loss_opts o);
 FLUX__LOSSES(FLUX__DECLARE_LOSS)

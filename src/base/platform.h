@@ -1,6 +1,6 @@
 #ifndef FLUX__BASE_PLATFORM_H
 #define FLUX__BASE_PLATFORM_H
-#include "../api/dispatch.h"
+#include "../api/macros.h"
 
 /* ---------------------------------------------------------------------- base/platform.h
    The platform's compile-time side: system headers, compiler attributes,

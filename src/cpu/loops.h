@@ -190,7 +190,7 @@ static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void 
 #define FLUX__WHEN_F(yes, no) FLUX__P(FLOATING)(yes, no)
 #define FLUX__WHEN_X(yes, no) no
 #define FLUX__NO_LOOP(NAME, count, formula)
-#define FLUX__LOOP_ROW(NAME, name, count, dt, formula, ...) \
+#define FLUX__LOOP_ROW(NAME, name, count, dt, call, shown, formula, ...) \
     FLUX__WHEN_##dt(FLUX__LOOP, FLUX__NO_LOOP)(NAME, count, formula)
 #define FLUX__POINTER_ROW(NAME, name, count, dt, ...) FLUX__WHEN_##dt(FLUX__F(loop_##NAME), NULL),
 #define FLUX__LOOPS                                                                                  \

@@ -281,7 +281,7 @@ static const char *const flux__gpu_prelude[] = {
 };
 
 static const char *const flux__formulas[] = {
-#define FLUX__OP_TEXT(NAME, name, n, dt, formula, ...) #formula,
+#define FLUX__OP_TEXT(NAME, name, n, dt, call, shown, formula, ...) #formula,
     FLUX__ELEMENTWISE(FLUX__OP_TEXT)
 };
 static const char *const flux__class_names[] = { "f32", "f64", "i32", "i64" };

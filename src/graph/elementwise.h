@@ -6,6 +6,7 @@
 #include "../base/backend.h"
 #include "../base/dtypes.h"
 #include "../base/scopes.h"
+#include "table.h"
 #include "nodes.h"
 
 /* ---------------------------------------------------------------------- graph/elementwise.h
@@ -202,25 +203,25 @@ static flux_tensor *flux__elementwise(int op, flux_tensor *a, flux_tensor *b, fl
     return flux__done(y);
 }
 
-#define FLUX__PUBLIC_1(NAME, name)                                          \
-    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *x) {                   \
-        return flux__elementwise(FLUX__OP_##NAME, x, NULL, NULL);           \
+/* The public functions of the rows whose call is ROW. */
+#define FLUX__DEFINE_1(NAME, f)                                      \
+    FLUX_DEF flux_tensor *(f)(flux_tensor *x) {                      \
+        return flux__elementwise(FLUX__OP_##NAME, x, NULL, NULL);    \
     }
-#define FLUX__PUBLIC_2(NAME, name)                                          \
-    FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *a, flux_tensor *b) {   \
-        return flux__elementwise(FLUX__OP_##NAME, a, b, NULL);              \
+#define FLUX__DEFINE_2(NAME, f)                                      \
+    FLUX_DEF flux_tensor *(f)(flux_tensor *a, flux_tensor *b) {      \
+        return flux__elementwise(FLUX__OP_##NAME, a, b, NULL);       \
     }
-FLUX__PUBLIC_2(SUB, sub) FLUX__PUBLIC_2(DIV, div) FLUX__PUBLIC_2(POW, pow)
-FLUX__PUBLIC_2(MAX2, max2) FLUX__PUBLIC_2(MIN2, min2) FLUX__PUBLIC_2(EQ, eq)
-FLUX__PUBLIC_2(NE, ne) FLUX__PUBLIC_2(LT, lt) FLUX__PUBLIC_2(LE, le) FLUX__PUBLIC_2(GT, gt)
-FLUX__PUBLIC_2(GE, ge) FLUX__PUBLIC_2(AND, and) FLUX__PUBLIC_2(OR, or) FLUX__PUBLIC_1(NOT, not)
-FLUX__PUBLIC_1(NEG, neg) FLUX__PUBLIC_1(ABS, abs) FLUX__PUBLIC_1(SIGN, sign)
-FLUX__PUBLIC_1(SQUARE, square) FLUX__PUBLIC_1(SQRT, sqrt) FLUX__PUBLIC_1(RSQRT, rsqrt)
-FLUX__PUBLIC_1(EXP, exp) FLUX__PUBLIC_1(LOG, log) FLUX__PUBLIC_1(LOG1P, log1p)
-FLUX__PUBLIC_1(EXPM1, expm1) FLUX__PUBLIC_1(SIN, sin) FLUX__PUBLIC_1(COS, cos)
-FLUX__PUBLIC_1(TANH, tanh) FLUX__PUBLIC_1(ERF, erf) FLUX__PUBLIC_1(FLOOR, floor)
-FLUX__PUBLIC_1(CEIL, ceil) FLUX__PUBLIC_1(ROUND, round) FLUX__PUBLIC_1(SIGMOID, sigmoid)
-FLUX__PUBLIC_1(SOFTPLUS, softplus) FLUX__PUBLIC_1(RELU, relu)
+#define FLUX__DEFINE_3(NAME, f)                                                     \
+    FLUX_DEF flux_tensor *(f)(flux_tensor *a, flux_tensor *b, flux_tensor *c) {     \
+        return flux__elementwise(FLUX__OP_##NAME, a, b, c);                         \
+    }
+#define FLUX__DEFINE_ROW(...) __VA_ARGS__
+#define FLUX__DEFINE_OWN(...)
+#define FLUX__DEFINE_INNER(...)
+#define FLUX__DEFINE_CALL(NAME, name, n, dt, call, ...) \
+    FLUX__DEFINE_##call(FLUX__DEFINE_##n(NAME, flux_##name))
+FLUX__ELEMENTWISE(FLUX__DEFINE_CALL)
 
 /* Whether `number` holds the given neutral value, so that x op number is x itself and needs no
    node: gradients often multiply by 1. `number` must be a bare number or a seed of x's dtype, and
@@ -234,19 +235,11 @@ static bool flux__neutral(const flux_tensor *x, const flux_tensor *number, doubl
            !(x->flags & FLUX__WEAK) && flux__dtypes[x->dtype].real;
 }
 
-FLUX_DEF flux_tensor *(flux_add)(flux_tensor *a, flux_tensor *b) {
-    return flux__elementwise(FLUX__OP_ADD, a, b, NULL);
-}
-
 /* The product a b; a factor that is the number 1, as gradients have it, makes no node. */
 FLUX_DEF flux_tensor *(flux_mul)(flux_tensor *a, flux_tensor *b) {
     if (flux__neutral(a, b, 1)) return a;
     if (flux__neutral(b, a, 1)) return b;
     return flux__elementwise(FLUX__OP_MUL, a, b, NULL);
-}
-
-FLUX_DEF flux_tensor *(flux_where)(flux_tensor *cond, flux_tensor *a, flux_tensor *b) {
-    return flux__elementwise(FLUX__OP_WHERE, cond, a, b);
 }
 
 /* The linear interpolation a + t (b - a). */

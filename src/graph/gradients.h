@@ -104,11 +104,11 @@ static void flux__row_gradient(int op, flux_tensor *y, flux_tensor *g, flux_tens
     flux_tensor *a = in[0], *b = in[1], *c = in[2];
     (void)a, (void)b, (void)c;
     switch (op) {
-#define FLUX__GRADIENT_CASE(NAME, name, n, dt, formula, ga, gb, gc) \
-    case FLUX__OP_##NAME:                                           \
-        if (need & 1) out[0] = ga;                                  \
-        if (n > 1 && need & 2) out[1] = gb;                         \
-        if (n > 2 && need & 4) out[2] = gc;                         \
+#define FLUX__GRADIENT_CASE(NAME, name, n, dt, call, shown, formula, ga, gb, gc) \
+    case FLUX__OP_##NAME:                                                        \
+        if (need & 1) out[0] = ga;                                               \
+        if (n > 1 && need & 2) out[1] = gb;                                      \
+        if (n > 2 && need & 4) out[2] = gc;                                      \
         break;
         FLUX__ELEMENTWISE(FLUX__GRADIENT_CASE)
     default: break;

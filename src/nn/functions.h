@@ -4,6 +4,7 @@
 #include "../base/threads.h"
 #include "../base/errors.h"
 #include "../base/text.h"
+#include "../graph/table.h"
 #include "../graph/views.h"
 #include "../graph/products.h"
 #include "fields.h"
@@ -21,15 +22,16 @@
    tensors of a tuple from the left, f(f(x0, x1), x2). A function layer has no
    fields: a clone copies no tensors. */
 
-#define FLUX__UNARY_NAMES(X)                                                                  \
-    X(identity) X(hardsigmoid) X(logsigmoid) X(tanh) X(hardtanh) X(relu) X(relu6) X(selu)     \
-    X(gelu) X(gelu_tanh) X(gelu_sigmoid) X(gelu_erf) X(swish) X(hardswish) X(lisht)           \
-    X(logcosh) X(mish) X(softplus) X(softsign) X(tanhshrink) X(leakyrelu) X(rrelu) X(elu)     \
-    X(celu) X(softshrink) X(trelu) X(softmax) X(logsoftmax) X(flatten) X(neg) X(abs) X(sign)  \
-    X(sqrt) X(rsqrt) X(square) X(exp) X(log) X(log1p) X(expm1) X(sin) X(cos) X(erf) X(floor)  \
-    X(ceil) X(round) X(not) X(detach) X(copy) X(transpose) X(squeeze) X(sum) X(mean) X(var)   \
-    X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax) X(argmin) X(onecold)   \
-    X(gpu) X(cpu) X(cu) X(roc)
+/* Activations that are no row of the table of operations: each takes one operand and works on each
+   element. */
+#define FLUX__ACTIVATIONS(X)                                                                  \
+    X(identity) X(hardsigmoid) X(logsigmoid) X(hardtanh) X(relu6) X(selu) X(gelu_tanh)        \
+    X(gelu_sigmoid) X(gelu_erf) X(swish) X(hardswish) X(lisht) X(mish) X(softsign)            \
+    X(leakyrelu) X(rrelu) X(elu) X(celu) X(softshrink) X(trelu)
+#define FLUX__OTHER_UNARY(X)                                                                  \
+    X(softmax) X(logsoftmax) X(flatten) X(detach) X(copy) X(transpose) X(squeeze) X(sum)      \
+    X(mean) X(var) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax)         \
+    X(argmin) X(onecold) X(gpu) X(cpu) X(cu) X(roc)
 
 FLUX__BEGIN_COLD
 
@@ -37,13 +39,18 @@ typedef struct flux__named_fn { flux_fn f; const char *name; } flux__named_fn;
 typedef struct flux__named_fn2 { flux_fn2 f; const char *name; } flux__named_fn2;
 
 static const flux__named_fn flux__fn_names[] = {
+#define FLUX__FN_OP(NAME, name, n, dt, call, shown, ...) \
+    FLUX__PUBLIC_OF_1(n, call, { flux_##name, shown },)
 #define FLUX__FN_ROW(name) { flux_##name, #name },
-    FLUX__UNARY_NAMES(FLUX__FN_ROW)
+    FLUX__ELEMENTWISE(FLUX__FN_OP)
+    FLUX__ACTIVATIONS(FLUX__FN_ROW)
+    FLUX__OTHER_UNARY(FLUX__FN_ROW)
 };
 static const flux__named_fn2 flux__fn2_names[] = {
-    { flux_add, "+" },     { flux_sub, "-" },    { flux_mul, "*" },      { flux_div, "/" },
-    { flux_pow, "^" },     { flux_max2, "max" }, { flux_min2, "min" },   { flux_matmul, "matmul" },
-    { flux_vcat, "vcat" }, { flux_dot, "dot" },  { flux_outer, "outer" }
+#define FLUX__FN2_OP(NAME, name, n, dt, call, shown, ...) \
+    FLUX__PUBLIC_OF_2(n, call, { flux_##name, shown },)
+    FLUX__ELEMENTWISE(FLUX__FN2_OP)
+    { flux_matmul, "matmul" }, { flux_vcat, "vcat" }, { flux_dot, "dot" }, { flux_outer, "outer" }
 };
 
 #define FLUX__USER_NAMES 200

@@ -17,33 +17,35 @@
 #include "norms.h"
 
 /* ---------------------------------------------------------------------- nn/losses.h
-   Losses. A loss is a row of a table: its name, its formula, and whether the
+   Losses. A loss is a line of FLUX__LOSSES (api/losses.h), which says whether its
    formula gives a value for each element, for each class of a sample, or one
-   number. One function for all losses, flux__loss, does the rest: defaults,
-   checks, conversion of y, class weights, integer labels and the aggregate.
+   number, and a function here, flux__loss_NAME, its formula. Rows and public
+   functions follow from the list. One function for all losses, flux__loss, does
+   the rest: defaults, checks, conversion of y, class weights, integer labels and
+   the aggregate.
 
    Invariant: a formula gets p = yhat and y in yhat's dtype or, if that is a half
    format, in float32, which lasts up to the aggregate. It takes 0 * log(0) as 0,
-   without NaN in the gradient. Rows stand in the order of FLUX__LOSSES, from
-   which the public functions are made. yhat and y have equal shapes, except for
-   trailing dims of 1; a loss over classes also takes integer labels, of yhat's
-   shape without the class dim. A label that is no class is an error if the
-   labels lie in host memory. Reading them from a device would mean waiting for
-   it, so there such a label makes the loss NaN and does not go unnoticed. A mean
-   with weights divides by the sum of the weights. */
+   without NaN in the gradient. yhat and y have equal shapes, except for trailing
+   dims of 1; a loss over classes also takes integer labels, of yhat's shape
+   without the class dim. A label that is no class is an error if the labels lie
+   in host memory. Reading them from a device would mean waiting for it, so there
+   such a label makes the loss NaN and does not go unnoticed. A mean with weights
+   divides by the sum of the weights. */
 
 FLUX__BEGIN_COLD
 
+/* What a formula gives a value for; PER_SAMPLE: for each class, which flux__loss sums up. */
 typedef enum flux__loss_kind {
-    FLUX__EACH_ELEMENT,
-    FLUX__EACH_SAMPLE,
-    FLUX__ONE_NUMBER
+    FLUX__PER_ELEMENT,
+    FLUX__PER_SAMPLE,
+    FLUX__PER_BATCH
 } flux__loss_kind;
 
 typedef struct flux__loss_row {
     const char *name;
     flux_tensor *(*formula)(flux_tensor *p, flux_tensor *y, const flux_loss_opts *o);
-    flux__loss_kind kind;                 /* EACH_SAMPLE: flux__loss sums over the class dim */
+    flux__loss_kind kind;
 } flux__loss_row;
 
 /* y log(q), and 0 where y is 0 and q is 0 or less. */
@@ -141,28 +143,6 @@ static flux_tensor *flux__loss_tversky_loss(flux_tensor *p, flux_tensor *y,
                                     flux_add((flux_sum)(flux_add(both, wrong)), 1.0)));
 }
 
-static const flux__loss_row flux__losses[] = {
-    { "mae", flux__loss_mae, FLUX__EACH_ELEMENT },
-    { "mse", flux__loss_mse, FLUX__EACH_ELEMENT },
-    { "msle", flux__loss_msle, FLUX__EACH_ELEMENT },
-    { "huber_loss", flux__loss_huber_loss, FLUX__EACH_ELEMENT },
-    { "crossentropy", flux__loss_crossentropy, FLUX__EACH_SAMPLE },
-    { "logitcrossentropy", flux__loss_logitcrossentropy, FLUX__EACH_SAMPLE },
-    { "binarycrossentropy", flux__loss_binarycrossentropy, FLUX__EACH_ELEMENT },
-    { "logitbinarycrossentropy", flux__loss_logitbinarycrossentropy, FLUX__EACH_ELEMENT },
-    { "kldivergence", flux__loss_kldivergence, FLUX__EACH_SAMPLE },
-    { "poisson_loss", flux__loss_poisson_loss, FLUX__EACH_ELEMENT },
-    { "hinge_loss", flux__loss_hinge_loss, FLUX__EACH_ELEMENT },
-    { "squared_hinge_loss", flux__loss_squared_hinge_loss, FLUX__EACH_ELEMENT },
-    { "dice_coeff_loss", flux__loss_dice_coeff_loss, FLUX__ONE_NUMBER },
-    { "tversky_loss", flux__loss_tversky_loss, FLUX__ONE_NUMBER },
-    { "focal_loss", flux__loss_focal_loss, FLUX__EACH_SAMPLE },
-    { "binary_focal_loss", flux__loss_binary_focal_loss, FLUX__EACH_ELEMENT },
-    { "siamese_contrastive_loss", flux__loss_siamese_contrastive_loss, FLUX__EACH_ELEMENT }
-};
-#define FLUX__LOSS_NUMBER(name) FLUX__LOSS_##name,
-enum { FLUX__LOSSES(FLUX__LOSS_NUMBER) FLUX__LOSS_COUNT }; /* the rows stand in this order */
-
 /* Checks the options, with their defaults filled in: all numbers finite and not negative,
    .beta at most 1, and .epsilon not so small that it is 0 in float32, in which a loss of
    dtype t is computed. */
@@ -192,7 +172,7 @@ static bool flux__check_pair(const flux__loss_row *row, const flux_loss_opts *o)
     bool same = true;
     for (int i = 0; i < p->ndim || i < y->ndim; i++)
         same = same && flux_dim(p, i) == flux_dim(y, i);
-    bool classes = row->kind != FLUX__EACH_SAMPLE || o->dim < p->ndim || o->dim >= FLUX_MAX_DIMS ||
+    bool classes = row->kind != FLUX__PER_SAMPLE || o->dim < p->ndim || o->dim >= FLUX_MAX_DIMS ||
                    p->ndim == 0;
     if (same && classes) return true;
     flux__text a = flux__describe(p), b = flux__describe(y);
@@ -304,7 +284,7 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     if (!flux__together(row->name, 2, both)) return NULL;
     o.yhat = both[0], o.y = both[1];
     flux_dtype t = flux__dtypes[o.yhat->dtype].real ? (flux_dtype)o.yhat->dtype : FLUX_F32;
-    bool labels = row->kind == FLUX__EACH_SAMPLE && flux__are_labels(o.yhat, o.y, o.dim);
+    bool labels = row->kind == FLUX__PER_SAMPLE && flux__are_labels(o.yhat, o.y, o.dim);
     o.ignore = flux__given_switch(o.ignore, o.marked);
     bool ignore = o.ignore == FLUX_ON ||
                   (o.ignore == FLUX_DEFAULT && flux__is_given_int(o.ignore_index, o.marked));
@@ -320,7 +300,7 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     if (ignore && !labels)
         return (flux_tensor *)flux__fail(
             "%s: .ignore_index goes with integer labels, which y is not", row->name);
-    if (o.weights && row->kind != FLUX__EACH_SAMPLE)
+    if (o.weights && row->kind != FLUX__PER_SAMPLE)
         return (flux_tensor *)flux__fail("%s: .weights are of classes, which it has not",
                                          row->name);
     if (o.lengths) return (flux_tensor *)flux__fail("%s: .lengths are for ctc_loss", row->name);
@@ -334,17 +314,18 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     e = labels && p ? flux__label_loss(row, p, &o, ignore, &total)
         : p && y    ? row->formula(p, y, &o)
                     : NULL;
-    if (e && !labels && row->kind == FLUX__EACH_SAMPLE && e->ndim > 0) e = flux__sum_dim(e, o.dim);
-    if (e && row->kind != FLUX__ONE_NUMBER && o.agg != FLUX_NONE)
+    if (e && !labels && row->kind == FLUX__PER_SAMPLE && e->ndim > 0) e = flux__sum_dim(e, o.dim);
+    if (e && row->kind != FLUX__PER_BATCH && o.agg != FLUX_NONE)
         e = o.agg == FLUX_MEAN && total ? flux_div((flux_sum)(e), total)
             : o.agg == FLUX_SUM         ? (flux_sum)(e)
                                         : (flux_mean)(e);
     return flux__reveal(h, flux__narrow(e, (int)t));
 }
 
-#define FLUX__DEFINE_LOSS(name)                                                                    \
+#define FLUX__DEFINE_LOSS(name, per)                                                               \
     FLUX_DEF flux_tensor *flux_##name##_with(flux_loss_opts o) {                                   \
-        return flux__loss(&flux__losses[FLUX__LOSS_##name], o);                                    \
+        static const flux__loss_row row = { #name, flux__loss_##name, FLUX__PER_##per };           \
+        return flux__loss(&row, o);                                                                \
     }                                                                                              \
     FLUX_DEF flux_tensor *(flux_##name)(flux_tensor *yhat, flux_tensor *y) {                       \
         flux_loss_opts o;                                                                          \

@@ -5,6 +5,7 @@
 #include "../base/text.h"
 #include "../base/dtypes.h"
 #include "../base/scopes.h"
+#include "../graph/table.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
@@ -12,6 +13,7 @@
 #include "../graph/reductions.h"
 #include "../graph/products.h"
 #include "../schedule/looking.h"
+#include "../nn/functions.h"
 #include "../nn/activations.h"
 #include "formulas.h"
 
@@ -66,35 +68,32 @@ typedef struct flux__expr_fn {            /* one of the four pointers is set; LE
     flux_tensor *(*reduce)(int n, flux_reduce_opts o);
 } flux__expr_fn;
 
-/* The functions whose name in formulas is that of the flux_ function behind them. */
-#define FLUX__EACH_NAMES(X)                                                                      \
-    X(abs) X(sqrt) X(rsqrt) X(exp) X(log) X(log1p) X(expm1) X(sin) X(cos) X(tanh) X(erf) X(floor)\
-    X(ceil) X(round) X(neg) X(sign) X(square) X(not) X(identity) X(sigmoid) X(hardsigmoid)       \
-    X(logsigmoid) X(hardtanh) X(relu) X(relu6) X(selu) X(gelu) X(gelu_tanh) X(gelu_sigmoid)      \
-    X(gelu_erf) X(swish) X(hardswish) X(lisht) X(logcosh) X(mish) X(softplus) X(softsign)        \
-    X(tanhshrink) X(leakyrelu) X(rrelu) X(elu) X(celu) X(softshrink) X(trelu)
-#define FLUX__PAIR_NAMES(X)                                                                      \
-    X(add) X(sub) X(mul) X(div) X(pow) X(max2) X(min2) X(eq) X(ne) X(lt) X(le) X(gt) X(ge)      \
-    X(and) X(or)
+/* The functions whose name in formulas is that of the flux_ function behind them. The operations of
+   graph/table.h, the activations and the losses have lists of their own. */
 #define FLUX__REDUCE_NAMES(X)                                                                    \
     X(sum) X(mean) X(var) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax)     \
     X(argmin) X(softmax) X(logsoftmax)
 #define FLUX__WHOLE_NAMES(X) X(transpose) X(flatten) X(squeeze) X(copy) X(detach) X(onecold)
 #define FLUX__BOTH_NAMES(X) X(matmul) X(outer) X(dot) X(vcat)
 
+#define FLUX__EACH_OP(NAME, name, n, dt, call, ...) \
+    FLUX__PUBLIC_OF_1(n, call, { #name, FLUX__FN_EACH, flux_##name, NULL, NULL, NULL },)
+#define FLUX__PAIR_OP(NAME, name, n, dt, call, ...) \
+    FLUX__PUBLIC_OF_2(n, call, { #name, FLUX__FN_PAIR, NULL, flux_##name, NULL, NULL },)
 #define FLUX__EACH_ROW(f) { #f, FLUX__FN_EACH, flux_##f, NULL, NULL, NULL },
-#define FLUX__PAIR_ROW(f) { #f, FLUX__FN_PAIR, NULL, flux_##f, NULL, NULL },
 #define FLUX__REDUCE_ROW(f) { #f, FLUX__FN_REDUCE, NULL, NULL, NULL, flux_##f##_over },
 #define FLUX__WHOLE_ROW(f) { #f, FLUX__FN_WHOLE, flux_##f, NULL, NULL, NULL },
 #define FLUX__BOTH_ROW(f) { #f, FLUX__FN_BOTH, NULL, flux_##f, NULL, NULL },
+#define FLUX__LOSS_ROW(f, per) FLUX__BOTH_ROW(f)
 
 static const flux__expr_fn flux__expr_fns[] = {
-    FLUX__EACH_NAMES(FLUX__EACH_ROW)
-    FLUX__PAIR_NAMES(FLUX__PAIR_ROW)
+    FLUX__ELEMENTWISE(FLUX__EACH_OP)
+    FLUX__ACTIVATIONS(FLUX__EACH_ROW)
+    FLUX__ELEMENTWISE(FLUX__PAIR_OP)
     FLUX__REDUCE_NAMES(FLUX__REDUCE_ROW)
     FLUX__WHOLE_NAMES(FLUX__WHOLE_ROW)
     FLUX__BOTH_NAMES(FLUX__BOTH_ROW)
-    FLUX__LOSSES(FLUX__BOTH_ROW)
+    FLUX__LOSSES(FLUX__LOSS_ROW)
     /* Functions that have another name in formulas, mostly Julia's. */
     { "abs2", FLUX__FN_EACH, flux_square, NULL, NULL, NULL },
     { "\xCF\x83", FLUX__FN_EACH, flux_sigmoid, NULL, NULL, NULL },
