@@ -2918,9 +2918,7 @@ static flux__mutex flux__atomic_lock = FLUX__MUTEX_INIT;   /* without atomics: o
     }                                                                                         \
     static T load(const T *p) { return add((T *)p, 0); }                                      \
     static void store(T *p, T v) {                                                            \
-        flux__mutex_lock(&flux__atomic_lock);                                                 \
-        *p = v;                                                                               \
-        flux__mutex_unlock(&flux__atomic_lock);                                               \
+        while (!cas(p, load(p), v)) {}                                                        \
     }
 #endif
 FLUX__ATOMICS(int64_t, flux__atomic_add, flux__atomic_load, flux__atomic_store, flux__atomic_cas)
