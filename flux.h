@@ -3936,24 +3936,23 @@ typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);
 /* What a back end is good at: flux__backend.traits, data by which kernels are chosen. No code asks
    which back end it has before it. */
 enum {
-    FLUX__HOST_MEMORY = 1,                /* the host reads and writes its memory itself */
-    FLUX__COMPILES = 2,                   /* ready calls a compiler, which flux_prewarm does ahead */
+    FLUX__COMPILES = 1,                   /* ready calls a compiler, which flux_prewarm does ahead */
     /* operands that a product reads in place of a copy (flux__find_gathers): windows of half
        formats, too; rows in another order, which it packs as fast as it would pack the copy */
-    FLUX__GATHERS_HALVES = 4,
-    FLUX__GATHERS_ROWS = 8,
+    FLUX__GATHERS_HALVES = 2,
+    FLUX__GATHERS_ROWS = 4,
     /* of the gradients of a convolution: windows that are added up take less time than a
        convolution with zeros between (flux__conv_adds); one product over all samples less than a
        product each (flux__conv_by_weight) */
-    FLUX__ADDS_WINDOWS = 16,
-    FLUX__LONG_PRODUCTS = 32
+    FLUX__ADDS_WINDOWS = 8,
+    FLUX__LONG_PRODUCTS = 16
 };
 
 /* available and functional write to `why` why not; component gives in *known whether the back end
    has such a component: "driver", "compiler", "NCCL", "MIOpen", ... */
 typedef struct flux__backend {
     const char *name;                                       /* "CUDA" */
-    unsigned traits;                                        /* FLUX__HOST_MEMORY, ... */
+    unsigned traits;                                        /* FLUX__COMPILES, ... */
     bool (*available)(char *why, size_t n);                 /* driver library and symbols found? */
     bool (*functional)(char *why, size_t n);                /* started, with device and compiler? */
     int (*count)(void);                                     /* number of devices */
@@ -12464,6 +12463,11 @@ FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
     return flux_eval_all(1, &x) == 0 ? x : NULL;
 }
 
+/* Whether x's elements are, or will be, where the host can read them without a copy. */
+static bool flux__in_host_memory(const flux_tensor *x) {
+    return x->device.backend == FLUX__CPU_BACKEND;
+}
+
 /* Makes a tensor that holds the elements of x contiguously in host memory, and keeps it in
    x->dense. If several threads do so at once, each makes one; the first to publish its copy wins,
    and others see it only when it is complete. */
@@ -12471,7 +12475,7 @@ static flux_tensor *flux__look(flux_tensor *x, bool in_order) {
     flux_device cpu = { 0, 0 };
     int h = flux__hide();
     flux_tensor *copy = in_order ? x : flux_copy(x);
-    if (copy && copy->device.backend != FLUX__CPU_BACKEND) copy = flux__move(copy, cpu);
+    if (copy && !flux__in_host_memory(copy)) copy = flux__move(copy, cpu);
     if (copy && flux_eval(copy)) {
         flux__cut((flux_tensor *)flux_retain(copy));
         if (!flux__atomic_cas_place(&x->dense, 0, (intptr_t)copy)) flux_release(copy);
@@ -12508,11 +12512,6 @@ FLUX_DEF int flux_read(flux_tensor *x, void *out, size_t bytes) {
     }
     if (bytes) memcpy(out, p, bytes);
     return 0;
-}
-
-/* Whether the host can read x's elements where they are, without computing or copying them. */
-static bool flux__readable(const flux_tensor *x) {
-    return flux__see_buffer(&x->buf) && flux__has_trait(x->device, FLUX__HOST_MEMORY);
 }
 
 /* Element i of x, counted in contiguous order, as a double; NaN and an error if it can't be
@@ -19970,7 +19969,7 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
 
 /* The CPU's row. */
 #define FLUX__CPU_ROW                                                                              \
-    { "CPU", FLUX__HOST_MEMORY | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS,    \
+    { "CPU", FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS,                        \
       flux__cpu_works, flux__cpu_works, flux__cpu_count, flux__cpu_name, flux__cpu_component,      \
       flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,             \
       flux__cpu_wait, NULL, flux__cpu_ready, flux__cpu_run, flux__cpu_drop, NULL }
@@ -23838,7 +23837,7 @@ static void flux__no_drop(void *ready) { (void)ready; }
 
 /* The row of a back end that is not part of this build. */
 #define FLUX__ABSENT(name, component)                                                              \
-    { name, 0, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component,          \
+    { name, 0, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component,       \
       flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait,   \
       NULL, flux__no_ready, flux__no_run, flux__no_drop, NULL }
 /* The table of back ends, in the order of the enum that begins with FLUX__CPU_BACKEND. */
@@ -24972,10 +24971,6 @@ static flux_loader *flux__loader_new(void) {
     l->head.kind = FLUX__LOADER;
     l->head.refs = 1;
     return l;
-}
-
-static bool flux__in_host_memory(const flux_tensor *x) {
-    return x->device.backend == FLUX__CPU_BACKEND;
 }
 
 /* Retains n arrays and computes them, once and here, so that a batch costs a copy only. False: out
@@ -32238,7 +32233,8 @@ static bool flux__is_integer(const flux_tensor *x) {
    unread. */
 static bool flux__check_labels(const char *call, const char *what, flux_tensor *y, int64_t least,
                                int64_t end, const int64_t *ignored) {
-    return !flux__readable(y) || flux__labels_good(call, what, y, least, end, ignored);
+    return !flux__in_host_memory(y) || !flux__see_buffer(&y->buf) ||
+           flux__labels_good(call, what, y, least, end, ignored);
 }
 
 /* Whether y is integer labels: of p's shape without dim `dim`, the class dimension. */

@@ -33,24 +33,23 @@ typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);
 /* What a back end is good at: flux__backend.traits, data by which kernels are chosen. No code asks
    which back end it has before it. */
 enum {
-    FLUX__HOST_MEMORY = 1,                /* the host reads and writes its memory itself */
-    FLUX__COMPILES = 2,                   /* ready calls a compiler, which flux_prewarm does ahead */
+    FLUX__COMPILES = 1,                   /* ready calls a compiler, which flux_prewarm does ahead */
     /* operands that a product reads in place of a copy (flux__find_gathers): windows of half
        formats, too; rows in another order, which it packs as fast as it would pack the copy */
-    FLUX__GATHERS_HALVES = 4,
-    FLUX__GATHERS_ROWS = 8,
+    FLUX__GATHERS_HALVES = 2,
+    FLUX__GATHERS_ROWS = 4,
     /* of the gradients of a convolution: windows that are added up take less time than a
        convolution with zeros between (flux__conv_adds); one product over all samples less than a
        product each (flux__conv_by_weight) */
-    FLUX__ADDS_WINDOWS = 16,
-    FLUX__LONG_PRODUCTS = 32
+    FLUX__ADDS_WINDOWS = 8,
+    FLUX__LONG_PRODUCTS = 16
 };
 
 /* available and functional write to `why` why not; component gives in *known whether the back end
    has such a component: "driver", "compiler", "NCCL", "MIOpen", ... */
 typedef struct flux__backend {
     const char *name;                                       /* "CUDA" */
-    unsigned traits;                                        /* FLUX__HOST_MEMORY, ... */
+    unsigned traits;                                        /* FLUX__COMPILES, ... */
     bool (*available)(char *why, size_t n);                 /* driver library and symbols found? */
     bool (*functional)(char *why, size_t n);                /* started, with device and compiler? */
     int (*count)(void);                                     /* number of devices */

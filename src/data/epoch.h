@@ -7,6 +7,7 @@
 #include "../base/backend.h"
 #include "../base/memory.h"
 #include "../base/scopes.h"
+#include "../schedule/looking.h"
 #include "orders.h"
 #include "loader.h"
 #include "batch.h"

@@ -63,10 +63,6 @@ static flux_loader *flux__loader_new(void) {
     return l;
 }
 
-static bool flux__in_host_memory(const flux_tensor *x) {
-    return x->device.backend == FLUX__CPU_BACKEND;
-}
-
 /* Retains n arrays and computes them, once and here, so that a batch costs a copy only. False: out
    of memory, or an array has no value. */
 static bool flux__loader_hold(flux_loader *l, int n, flux_tensor *const *xs) {

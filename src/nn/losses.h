@@ -191,7 +191,8 @@ static bool flux__is_integer(const flux_tensor *x) {
    unread. */
 static bool flux__check_labels(const char *call, const char *what, flux_tensor *y, int64_t least,
                                int64_t end, const int64_t *ignored) {
-    return !flux__readable(y) || flux__labels_good(call, what, y, least, end, ignored);
+    return !flux__in_host_memory(y) || !flux__see_buffer(&y->buf) ||
+           flux__labels_good(call, what, y, least, end, ignored);
 }
 
 /* Whether y is integer labels: of p's shape without dim `dim`, the class dimension. */

@@ -316,6 +316,11 @@ FLUX_DEF flux_tensor *flux_eval(flux_tensor *x) {
     return flux_eval_all(1, &x) == 0 ? x : NULL;
 }
 
+/* Whether x's elements are, or will be, where the host can read them without a copy. */
+static bool flux__in_host_memory(const flux_tensor *x) {
+    return x->device.backend == FLUX__CPU_BACKEND;
+}
+
 /* Makes a tensor that holds the elements of x contiguously in host memory, and keeps it in
    x->dense. If several threads do so at once, each makes one; the first to publish its copy wins,
    and others see it only when it is complete. */
@@ -323,7 +328,7 @@ static flux_tensor *flux__look(flux_tensor *x, bool in_order) {
     flux_device cpu = { 0, 0 };
     int h = flux__hide();
     flux_tensor *copy = in_order ? x : flux_copy(x);
-    if (copy && copy->device.backend != FLUX__CPU_BACKEND) copy = flux__move(copy, cpu);
+    if (copy && !flux__in_host_memory(copy)) copy = flux__move(copy, cpu);
     if (copy && flux_eval(copy)) {
         flux__cut((flux_tensor *)flux_retain(copy));
         if (!flux__atomic_cas_place(&x->dense, 0, (intptr_t)copy)) flux_release(copy);
@@ -360,11 +365,6 @@ FLUX_DEF int flux_read(flux_tensor *x, void *out, size_t bytes) {
     }
     if (bytes) memcpy(out, p, bytes);
     return 0;
-}
-
-/* Whether the host can read x's elements where they are, without computing or copying them. */
-static bool flux__readable(const flux_tensor *x) {
-    return flux__see_buffer(&x->buf) && flux__has_trait(x->device, FLUX__HOST_MEMORY);
 }
 
 /* Element i of x, counted in contiguous order, as a double; NaN and an error if it can't be
