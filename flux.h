@@ -4299,6 +4299,28 @@ static void flux__put_integer(flux__sink *s, int64_t v, bool groups) {
     flux__put_bytes(s, text, (size_t)flux__integer_text(v, groups, text));
 }
 
+/* The next argument, of *n bytes, in the source text of a call, such as "flux_dense(2, 3), my_act";
+   *at moves behind its comma, and becomes NULL after the last. Arguments end at commas outside
+   brackets, strings and character constants; blanks around them do not count. */
+static const char *flux__next_argument(const char **at, int *n) {
+    const char *start = *at;
+    while (isspace((unsigned char)*start)) start++;
+    const char *p = start;
+    char quote = 0;
+    for (int depth = 0; *p; p++) {
+        if (quote && *p == '\\' && p[1]) p++;
+        else if (quote) quote = *p == quote ? 0 : quote;
+        else if (*p == '"' || *p == '\'') quote = *p;
+        else if (strchr("([{", *p)) depth++;
+        else if (strchr(")]}", *p)) depth--;
+        else if (*p == ',' && depth <= 0) break;
+    }
+    *at = *p ? p + 1 : NULL;
+    while (p > start && isspace((unsigned char)p[-1])) p--;
+    *n = (int)(p - start);
+    return start;
+}
+
 static int64_t flux__characters(const char *text) {        /* how many UTF-8 has */
     int64_t n = 0;
     for (; *text; text++) n += ((unsigned char)*text & 0xC0) != 0x80;
@@ -27165,43 +27187,22 @@ FLUX_DEF flux_layer *flux__layer_of_fn(flux_fn f) { return flux__function_new(f,
 FLUX_DEF flux_layer *flux__layer_of_fn2(flux_fn2 f) { return flux__function_new(NULL, f, NULL); }
 FLUX_DEF flux_layer *flux__layer_of_layer(flux_layer *l) { return l; }
 
-/* Argument number i in the source text of a call, such as "flux_dense(2, 3), my_act", and its
-   length. Arguments end at commas outside brackets and strings. */
-static const char *flux__part_of(const char *names, int i, size_t *length) {
-    int depth = 0;
-    const char *start = names, *s = names;
-    for (; *s; s++) {
-        if (*s == '"' || *s == '\'') {
-            char quote = *s;
-            while (s[1] && s[1] != quote) s += s[1] == '\\' && s[2] ? 2 : 1;
-            if (s[1]) s++;
-        } else if (strchr("([{", *s)) depth++;
-        else if (strchr(")]}", *s)) depth--;
-        else if (*s == ',' && depth == 0) {
-            if (i-- == 0) break;
-            start = s + 1;
-        }
-    }
-    if (i > 0) return NULL;
-    while (start < s && (*start == ' ' || *start == '&')) start++;
-    while (s > start && s[-1] == ' ') s--;
-    *length = (size_t)(s - start);
-    return start;
-}
-
 /* Labels a function layer that has no name yet with argument number i of the call's source text, if
    that is an identifier. */
 static void flux__label(flux_layer *l, const char *names, int i) {
     flux__function *m = (flux__function *)l;
-    size_t n = 0;
+    const char *part = NULL;
+    int n = 0;
     if (!l || l->type != flux__function_type() || !names || m->label[0]) return;
     if (m->f ? flux__known_name(m->f) != NULL : flux__fn2_name(m->f2) != NULL) return;
-    const char *part = flux__part_of(names, i, &n);
-    if (!part || n == 0) return;
-    for (size_t k = 0; k < n; k++)
+    for (; names && i >= 0; i--) part = flux__next_argument(&names, &n);
+    if (i >= 0) return;
+    if (n && *part == '&') part++, n--;
+    if (n == 0) return;
+    for (int k = 0; k < n; k++)
         if (!isalnum((unsigned char)part[k]) && part[k] != '_') return;
     if (n > 5 && strncmp(part, "flux_", 5) == 0) part += 5, n -= 5;
-    snprintf(m->label, sizeof m->label, "%.*s", (int)n, part);
+    snprintf(m->label, sizeof m->label, "%.*s", n, part);
 }
 
 FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
@@ -35005,26 +35006,11 @@ FLUX_DEF int flux_load_state(flux_state *s, const char *path) {
     return flux__files_one("load", "s", "", s, path, true);
 }
 
-/* The end of the C expression that begins at p: the first comma outside brackets, strings and
-   character constants, or the end of the text. */
-static const char *flux__expression_end(const char *p) {
-    char quote = 0;
-    for (int depth = 0; *p; p++) {
-        if (quote && *p == '\\' && p[1]) p++;
-        else if (quote) quote = *p == quote ? 0 : quote;
-        else if (*p == '"' || *p == '\'') quote = *p;
-        else if (*p == '(' || *p == '[' || *p == '{') depth++;
-        else if (*p == ')' || *p == ']' || *p == '}') depth--;
-        else if (*p == ',' && depth <= 0) break;
-    }
-    return p;
-}
-
 /* Makes things of n objects and the text of a call's arguments, "model, opt", from which they have
    their names. The caller frees them; the names point into `names`. NULL: an error. */
 static flux__thing *flux__things(const char *call, int n, const char *names,
                                  const void *const *objects) {
-    const char *p = names, *end, *next;
+    const char *next = names;
     char shown[80];
     if (!names || !objects || n < 1) {
         if (n < 1) flux__fail("%s: %d things were given", call, n);
@@ -35033,14 +35019,11 @@ static flux__thing *flux__things(const char *call, int n, const char *names,
     }
     flux__thing *t = (flux__thing *)flux__malloc((size_t)n * sizeof *t);
     bool good = t != NULL;
-    for (int i = 0; good && i < n; i++, p = *next ? next + 1 : next) {
-        end = next = flux__expression_end(p);
-        flux__trim(&p, &end);
-        t[i].name = p;
-        t[i].length = (int)(end - p);
+    for (int i = 0; good && i < n; i++) {
+        t[i].name = flux__next_argument(&next, &t[i].length);
         t[i].object = objects[i];
-        snprintf(shown, sizeof shown, "%.*s", t[i].length, p);
-        good = t[i].length > 0 && (*next != 0) == (i + 1 < n);
+        snprintf(shown, sizeof shown, "%.*s", t[i].length, t[i].name);
+        good = t[i].length > 0 && (next != NULL) == (i + 1 < n);
         if (!good) flux__fail("%s: \"%.200s\" does not name %d things", call, names, n);
         else if (!objects[i]) flux__null(call, shown, NULL);
         good = good && objects[i];
@@ -37007,12 +36990,10 @@ static flux__term flux__expr_apply(flux__expr *p, const flux__call *c) {
 
 /* The index of the bound variable of this name; -1 if there is none. */
 static int flux__expr_bound(const flux__expr *p, const char *name, int size) {
-    const char *s = p->names;
-    for (int i = 0; i < p->n; i++) {
-        while (*s == ' ' || *s == ',') s++;
-        int have = flux__name_size(s);
+    const char *next = p->names;
+    for (int i = 0, have; i < p->n; i++) {
+        const char *s = flux__next_argument(&next, &have);
         if (have == size && memcmp(s, name, (size_t)size) == 0) return i;
-        s += have;
     }
     return -1;
 }
@@ -37199,13 +37180,10 @@ static flux__term flux__expr_parse(flux__expr *p, int bind) {
 
 /* Whether `names` are n plain names, separated by commas, and each has a tensor; else an error. */
 static bool flux__expr_check(const flux__expr *p) {
-    const char *s = p->names ? p->names : "";
-    for (int i = 0; i < p->n; i++) {
-        while (*s == ' ') s++;
-        int size = flux__name_size(s);
-        const char *end = s + size;
-        while (*end == ' ') end++;
-        if (!size || *end != (i + 1 < p->n ? ',' : 0))
+    const char *next = p->names ? p->names : "";
+    for (int i = 0, size; i < p->n; i++) {
+        const char *s = flux__next_argument(&next, &size);
+        if (!size || flux__name_size(s) != size || (next != NULL) != (i + 1 < p->n))
             return FLUX__REFUSE("expr: variable %d of %d in \"%.200s\" is not a plain name", i + 1,
                                 p->n, p->names ? p->names : "");
         if (!p->values || !p->values[i]) {
@@ -37214,7 +37192,6 @@ static bool flux__expr_check(const flux__expr *p) {
             flux__null("expr", name, NULL);
             return false;
         }
-        s = end + 1;
     }
     return true;
 }

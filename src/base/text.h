@@ -155,6 +155,28 @@ static void flux__put_integer(flux__sink *s, int64_t v, bool groups) {
     flux__put_bytes(s, text, (size_t)flux__integer_text(v, groups, text));
 }
 
+/* The next argument, of *n bytes, in the source text of a call, such as "flux_dense(2, 3), my_act";
+   *at moves behind its comma, and becomes NULL after the last. Arguments end at commas outside
+   brackets, strings and character constants; blanks around them do not count. */
+static const char *flux__next_argument(const char **at, int *n) {
+    const char *start = *at;
+    while (isspace((unsigned char)*start)) start++;
+    const char *p = start;
+    char quote = 0;
+    for (int depth = 0; *p; p++) {
+        if (quote && *p == '\\' && p[1]) p++;
+        else if (quote) quote = *p == quote ? 0 : quote;
+        else if (*p == '"' || *p == '\'') quote = *p;
+        else if (strchr("([{", *p)) depth++;
+        else if (strchr(")]}", *p)) depth--;
+        else if (*p == ',' && depth <= 0) break;
+    }
+    *at = *p ? p + 1 : NULL;
+    while (p > start && isspace((unsigned char)p[-1])) p--;
+    *n = (int)(p - start);
+    return start;
+}
+
 static int64_t flux__characters(const char *text) {        /* how many UTF-8 has */
     int64_t n = 0;
     for (; *text; text++) n += ((unsigned char)*text & 0xC0) != 0x80;

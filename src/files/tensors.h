@@ -16,7 +16,6 @@
 #include "../nn/adjust.h"
 #include "sources.h"
 #include "npy.h"
-#include "csv.h"
 #include "safetensors.h"
 
 /* ---------------------------------------------------------------------- files/tensors.h
@@ -579,26 +578,11 @@ FLUX_DEF int flux_load_state(flux_state *s, const char *path) {
     return flux__files_one("load", "s", "", s, path, true);
 }
 
-/* The end of the C expression that begins at p: the first comma outside brackets, strings and
-   character constants, or the end of the text. */
-static const char *flux__expression_end(const char *p) {
-    char quote = 0;
-    for (int depth = 0; *p; p++) {
-        if (quote && *p == '\\' && p[1]) p++;
-        else if (quote) quote = *p == quote ? 0 : quote;
-        else if (*p == '"' || *p == '\'') quote = *p;
-        else if (*p == '(' || *p == '[' || *p == '{') depth++;
-        else if (*p == ')' || *p == ']' || *p == '}') depth--;
-        else if (*p == ',' && depth <= 0) break;
-    }
-    return p;
-}
-
 /* Makes things of n objects and the text of a call's arguments, "model, opt", from which they have
    their names. The caller frees them; the names point into `names`. NULL: an error. */
 static flux__thing *flux__things(const char *call, int n, const char *names,
                                  const void *const *objects) {
-    const char *p = names, *end, *next;
+    const char *next = names;
     char shown[80];
     if (!names || !objects || n < 1) {
         if (n < 1) flux__fail("%s: %d things were given", call, n);
@@ -607,14 +591,11 @@ static flux__thing *flux__things(const char *call, int n, const char *names,
     }
     flux__thing *t = (flux__thing *)flux__malloc((size_t)n * sizeof *t);
     bool good = t != NULL;
-    for (int i = 0; good && i < n; i++, p = *next ? next + 1 : next) {
-        end = next = flux__expression_end(p);
-        flux__trim(&p, &end);
-        t[i].name = p;
-        t[i].length = (int)(end - p);
+    for (int i = 0; good && i < n; i++) {
+        t[i].name = flux__next_argument(&next, &t[i].length);
         t[i].object = objects[i];
-        snprintf(shown, sizeof shown, "%.*s", t[i].length, p);
-        good = t[i].length > 0 && (*next != 0) == (i + 1 < n);
+        snprintf(shown, sizeof shown, "%.*s", t[i].length, t[i].name);
+        good = t[i].length > 0 && (next != NULL) == (i + 1 < n);
         if (!good) flux__fail("%s: \"%.200s\" does not name %d things", call, names, n);
         else if (!objects[i]) flux__null(call, shown, NULL);
         good = good && objects[i];

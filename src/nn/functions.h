@@ -165,43 +165,22 @@ FLUX_DEF flux_layer *flux__layer_of_fn(flux_fn f) { return flux__function_new(f,
 FLUX_DEF flux_layer *flux__layer_of_fn2(flux_fn2 f) { return flux__function_new(NULL, f, NULL); }
 FLUX_DEF flux_layer *flux__layer_of_layer(flux_layer *l) { return l; }
 
-/* Argument number i in the source text of a call, such as "flux_dense(2, 3), my_act", and its
-   length. Arguments end at commas outside brackets and strings. */
-static const char *flux__part_of(const char *names, int i, size_t *length) {
-    int depth = 0;
-    const char *start = names, *s = names;
-    for (; *s; s++) {
-        if (*s == '"' || *s == '\'') {
-            char quote = *s;
-            while (s[1] && s[1] != quote) s += s[1] == '\\' && s[2] ? 2 : 1;
-            if (s[1]) s++;
-        } else if (strchr("([{", *s)) depth++;
-        else if (strchr(")]}", *s)) depth--;
-        else if (*s == ',' && depth == 0) {
-            if (i-- == 0) break;
-            start = s + 1;
-        }
-    }
-    if (i > 0) return NULL;
-    while (start < s && (*start == ' ' || *start == '&')) start++;
-    while (s > start && s[-1] == ' ') s--;
-    *length = (size_t)(s - start);
-    return start;
-}
-
 /* Labels a function layer that has no name yet with argument number i of the call's source text, if
    that is an identifier. */
 static void flux__label(flux_layer *l, const char *names, int i) {
     flux__function *m = (flux__function *)l;
-    size_t n = 0;
+    const char *part = NULL;
+    int n = 0;
     if (!l || l->type != flux__function_type() || !names || m->label[0]) return;
     if (m->f ? flux__known_name(m->f) != NULL : flux__fn2_name(m->f2) != NULL) return;
-    const char *part = flux__part_of(names, i, &n);
-    if (!part || n == 0) return;
-    for (size_t k = 0; k < n; k++)
+    for (; names && i >= 0; i--) part = flux__next_argument(&names, &n);
+    if (i >= 0) return;
+    if (n && *part == '&') part++, n--;
+    if (n == 0) return;
+    for (int k = 0; k < n; k++)
         if (!isalnum((unsigned char)part[k]) && part[k] != '_') return;
     if (n > 5 && strncmp(part, "flux_", 5) == 0) part += 5, n -= 5;
-    snprintf(m->label, sizeof m->label, "%.*s", (int)n, part);
+    snprintf(m->label, sizeof m->label, "%.*s", n, part);
 }
 
 FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {

@@ -284,12 +284,10 @@ static flux__term flux__expr_apply(flux__expr *p, const flux__call *c) {
 
 /* The index of the bound variable of this name; -1 if there is none. */
 static int flux__expr_bound(const flux__expr *p, const char *name, int size) {
-    const char *s = p->names;
-    for (int i = 0; i < p->n; i++) {
-        while (*s == ' ' || *s == ',') s++;
-        int have = flux__name_size(s);
+    const char *next = p->names;
+    for (int i = 0, have; i < p->n; i++) {
+        const char *s = flux__next_argument(&next, &have);
         if (have == size && memcmp(s, name, (size_t)size) == 0) return i;
-        s += have;
     }
     return -1;
 }
@@ -476,13 +474,10 @@ static flux__term flux__expr_parse(flux__expr *p, int bind) {
 
 /* Whether `names` are n plain names, separated by commas, and each has a tensor; else an error. */
 static bool flux__expr_check(const flux__expr *p) {
-    const char *s = p->names ? p->names : "";
-    for (int i = 0; i < p->n; i++) {
-        while (*s == ' ') s++;
-        int size = flux__name_size(s);
-        const char *end = s + size;
-        while (*end == ' ') end++;
-        if (!size || *end != (i + 1 < p->n ? ',' : 0))
+    const char *next = p->names ? p->names : "";
+    for (int i = 0, size; i < p->n; i++) {
+        const char *s = flux__next_argument(&next, &size);
+        if (!size || flux__name_size(s) != size || (next != NULL) != (i + 1 < p->n))
             return FLUX__REFUSE("expr: variable %d of %d in \"%.200s\" is not a plain name", i + 1,
                                 p->n, p->names ? p->names : "");
         if (!p->values || !p->values[i]) {
@@ -491,7 +486,6 @@ static bool flux__expr_check(const flux__expr *p) {
             flux__null("expr", name, NULL);
             return false;
         }
-        s = end + 1;
     }
     return true;
 }
