@@ -3316,17 +3316,24 @@ FLUX__UNUSED static bool flux__library_file(const void *fn, char *file, size_t n
 /* ---- processors */
 
 #if defined(__linux__)
-/* How many processors' time a container may use (cgroup v2's cpu.max), rounded up; 0: no limit is
-   known. More threads than that would only wait for each other. */
-static int flux__cgroup_processors(void) {
-    long quota = 0, period = 0;
-    int n = 0;
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
-    if (!f) return 0;
-    if (fscanf(f, "%ld %ld", &quota, &period) == 2 && quota > 0 && period > 0)
-        n = (int)((quota + period - 1) / period);
-    fclose(f);
+/* Reads up to two numbers from the start of a file; returns how many there are. */
+static int flux__file_numbers(const char *path, long *a, long *b) {
+    FILE *f = fopen(path, "r");
+    int n = f ? fscanf(f, "%ld %ld", a, b) : 0;
+    if (f) fclose(f);
     return n;
+}
+
+/* How many processors' time a container may use, rounded up; 0: no limit is known. More threads
+   than that would only wait for each other. cgroup v2 has one file for quota and period, v1 has
+   two, and -1 for no quota. */
+static int flux__cgroup_processors(void) {
+    long quota = 0, period = 0, none;
+    if (flux__file_numbers("/sys/fs/cgroup/cpu.max", &quota, &period) < 2 &&
+        (flux__file_numbers("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", &quota, &none) < 1 ||
+         flux__file_numbers("/sys/fs/cgroup/cpu/cpu.cfs_period_us", &period, &none) < 1))
+        return 0;
+    return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
 }
 
 /* How many processors are in this process's affinity mask; 0: not known. sched_getaffinity is
@@ -3887,12 +3894,16 @@ FLUX_DEF void flux_silence(const char *id) {
     if (!id) flux__set.nids = 0;
     int i = 0;
     while (i < flux__set.nids && strcmp(flux__set.ids[i], id) != 0) i++;
+    /* in a full list the place of an id that was only shown */
+    if (i == 64)
+        for (i = 0; i < 64 && flux__set.silenced[i];) i++;
     if (id && i < 64) {
         snprintf(flux__set.ids[i], sizeof flux__set.ids[0], "%s", id);
         flux__set.silenced[i] = true;
         if (i == flux__set.nids) flux__set.nids++;
     }
     flux__mutex_unlock(&flux__lock);
+    if (id && i == 64) flux__fail("silence: \"%.60s\" is one too many: 64 ids can be silenced", id);
 }
 
 static bool flux__log_schedules(void) {
@@ -4842,6 +4853,13 @@ static int flux__file_kind(const char *path, int *mode) {
     return a & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_READONLY) ? -1 :
            a & FILE_ATTRIBUTE_DEVICE ? 2 : 1;
 }
+/* The attributes of the file or folder, or INVALID_FILE_ATTRIBUTES. */
+static DWORD flux__file_attributes(const char *path) {
+    wchar_t *w = flux__wide(path);
+    DWORD found = w ? GetFileAttributesW(w) : INVALID_FILE_ATTRIBUTES;
+    flux__free(w);
+    return found;
+}
 /* Gives the file's size in stamp[0] and the time of its last change in stamp[1]; false: no file. */
 FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {
     WIN32_FILE_ATTRIBUTE_DATA a;
@@ -5105,13 +5123,13 @@ static const char *flux__folder_unsafe(const char *path, int fd) {
 /* ---- a folder that only this user may change (for kernels kept on disk)
    Files are opened relative to the open folder that was checked, not by path. */
 
-typedef struct flux__den {                /* such a folder */
+typedef struct flux__private {                /* such a folder */
     char path[600];                       /* ends with a separator */
     int fd;                               /* the open folder; -1: none (always, under Windows) */
-} flux__den;
+} flux__private;
 
 /* Makes the folder and its parents, opens and checks it. Returns NULL, or what is wrong with it. */
-FLUX__UNUSED static const char *flux__den_open(flux__den *d, const char *path) {
+FLUX__UNUSED static const char *flux__private_open(flux__private *d, const char *path) {
     size_t n = strlen(path);
     d->fd = -1;
     if (n + 2 > sizeof d->path) return "is a name too long";
@@ -5130,39 +5148,41 @@ FLUX__UNUSED static const char *flux__den_open(flux__den *d, const char *path) {
     if (!flux__is_separator(d->path[n - 1])) strcpy(d->path + n, "/");
     return why;
 }
-FLUX__UNUSED static void flux__den_close(flux__den *d) {
+FLUX__UNUSED static void flux__private_close(flux__private *d) {
     if (d->fd >= 0) flux__folder_close(d->fd);
 }
 
 #if defined(_WIN32)
-static bool flux__den_path(const flux__den *d, const char *name, char *out, size_t n) {
+static bool flux__private_path(const flux__private *d, const char *name, char *out, size_t n) {
     return (size_t)snprintf(out, n, "%s%s", d->path, name) < n;
 }
-FLUX__UNUSED static int flux__den_file(const flux__den *d, const char *name, bool fresh) {
+FLUX__UNUSED static int flux__private_file(const flux__private *d, const char *name, bool fresh) {
     char path[900];
-    if (!flux__den_path(d, name, path, sizeof path)) return errno = ENAMETOOLONG, -1;
+    if (!flux__private_path(d, name, path, sizeof path)) return errno = ENAMETOOLONG, -1;
     return fresh ? flux__file_create(path, true, 0600) : flux__file_open_as(path, _O_RDONLY);
 }
-FLUX__UNUSED static bool flux__den_rename(const flux__den *d, const char *from, const char *to) {
+FLUX__UNUSED static bool flux__private_rename(const flux__private *d, const char *from,
+                                              const char *to) {
     char a[900], b[900];
-    return flux__den_path(d, from, a, sizeof a) && flux__den_path(d, to, b, sizeof b) &&
+    return flux__private_path(d, from, a, sizeof a) && flux__private_path(d, to, b, sizeof b) &&
            flux__file_replace(a, b);
 }
-FLUX__UNUSED static void flux__den_remove(const flux__den *d, const char *name) {
+FLUX__UNUSED static void flux__private_remove(const flux__private *d, const char *name) {
     char path[900];
-    if (flux__den_path(d, name, path, sizeof path)) flux__file_remove(path);
+    if (flux__private_path(d, name, path, sizeof path)) flux__file_remove(path);
 }
 #else
 /* Opens a file of the folder: a new one for writing (fresh), or an existing one for reading. */
-FLUX__UNUSED static int flux__den_file(const flux__den *d, const char *name, bool fresh) {
+FLUX__UNUSED static int flux__private_file(const flux__private *d, const char *name, bool fresh) {
     return openat(d->fd, name,
                   fresh ? O_WRONLY | O_CREAT | O_EXCL | FLUX__CLOEXEC : O_RDONLY | FLUX__CLOEXEC,
                   0600);
 }
-FLUX__UNUSED static bool flux__den_rename(const flux__den *d, const char *from, const char *to) {
+FLUX__UNUSED static bool flux__private_rename(const flux__private *d, const char *from,
+                                              const char *to) {
     return renameat(d->fd, from, d->fd, to) == 0;
 }
-FLUX__UNUSED static void flux__den_remove(const flux__den *d, const char *name) {
+FLUX__UNUSED static void flux__private_remove(const flux__private *d, const char *name) {
     unlinkat(d->fd, name, 0);
 }
 #endif
@@ -6852,6 +6872,7 @@ static flux_tensor *flux__fma(flux_tensor *a, flux_tensor *b, flux_tensor *c) {
 }
 
 FLUX_DEF flux_tensor *flux_clamp(flux_tensor *x, double lo, double hi) {
+    if (!flux__check_operands("clamp", 1, &x)) return NULL;
     if (!(lo <= hi))
         return (flux_tensor *)flux__fail("clamp: the bounds %g and %g are not in order", lo, hi);
     int h = flux__hide();
@@ -23053,8 +23074,8 @@ static bool flux__code_fused(flux__emitter *c, flux__kernel *k, int multiprocess
     }
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
         if (!(k->reduced >> d & 1)) outer *= k->full[d];
-    flux__lanes h = flux__choose_lanes(k, multiprocessors);
     if (outer == 0) return true;
+    flux__lanes h = flux__choose_lanes(k, multiprocessors);
     int scratch = h.split ? flux__emitter_param(c, 's', 0, "long long *") : -1;
     /* a dry run declares the parameters of both launches */
     if (h.split) {
@@ -23132,7 +23153,7 @@ static bool flux__cache_place(char *out, size_t n) {
 
 /* Opens the cache's folder, which the caller closes; false, with one warning, if there can be
    no cache. */
-static bool flux__cache_open(flux__den *den) {
+static bool flux__cache_open(flux__private *folder) {
     char place[600];
     const char *why;
     if (!flux__cache_place(place, sizeof place)) {
@@ -23141,7 +23162,7 @@ static bool flux__cache_open(flux__den *den) {
                    : "neither FLUX_CACHE_DIR nor HOME says where");
         return false;
     }
-    if ((why = flux__den_open(den, place)) == NULL) return true;
+    if ((why = flux__private_open(folder, place)) == NULL) return true;
     flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s %s", place,
                why);
     return false;
@@ -23149,16 +23170,16 @@ static bool flux__cache_open(flux__den *den) {
 
 /* Writes head and image to a temporary file and renames it to `name`; returns 0, or the errno
    of what failed. */
-static int flux__cache_put(const flux__den *den, const char *name, const void *head, size_t n,
-                           const void *image, size_t bytes) {
+static int flux__cache_put(const flux__private *folder, const char *name, const void *head,
+                           size_t n, const void *image, size_t bytes) {
     char start[220], aside[280];
     static int count;
     snprintf(start, sizeof start, ".%s.", name);
     snprintf(aside, sizeof aside, "%s%d-%d.tmp", start, flux__process_id(),
              flux__atomic_add32(&count, 1));
-    flux__folder_sweep(den->path, den->fd, start);           /* temporary files of killed
+    flux__folder_sweep(folder->path, folder->fd, start);           /* temporary files of killed
                                                                 processes */
-    int fd = flux__den_file(den, aside, true), why = fd < 0 ? errno : 0;
+    int fd = flux__private_file(folder, aside, true), why = fd < 0 ? errno : 0;
     bool ok = fd >= 0 && flux__file_lock(fd) && flux__file_put(fd, head, n) == (int64_t)n;
     for (size_t at = 0; ok && at < bytes;) {
         int64_t done = flux__file_put(fd, (const char *)image + at, bytes - at);
@@ -23169,19 +23190,19 @@ static int flux__cache_put(const flux__den *den, const char *name, const void *h
     int held = flux__file_hold(fd);
     ok = ok && flux__file_sync(fd);
     if (!ok) why = errno;
-    ok = flux__file_close(fd) && ok && flux__den_rename(den, aside, name);
+    ok = flux__file_close(fd) && ok && flux__private_rename(folder, aside, name);
     if (!ok && !why) why = errno;
     if (held >= 0) flux__file_close(held);
     if (ok) return 0;
-    flux__den_remove(den, aside);
+    flux__private_remove(folder, aside);
     return why ? why : EIO;
 }
 
 /* Warns, once, that an entry could not be written, for the errno `why`; nothing if that is 0. */
-static void flux__cache_lost(const flux__den *den, const char *name, int why) {
+static void flux__cache_lost(const flux__private *folder, const char *name, int why) {
     if (why)
         flux__note(FLUX_LOG_WARN, "gpu.cache", true,
-                   "compiled kernels are not kept: %.200s%.100s can't be written: %s", den->path,
+                   "compiled kernels are not kept: %.200s%.100s can't be written: %s", folder->path,
                    name, strerror(why));
 }
 
@@ -23192,9 +23213,10 @@ static void flux__cache_maker_name(char *out, size_t n, const flux__driver *d, c
 
 /* Reads which compiler made the entries; false if that is not recorded, or the compiler's file
    is gone or has changed. */
-static bool flux__cache_read_maker(const flux__den *den, const char *name, flux__cache_maker *m) {
+static bool flux__cache_read_maker(const flux__private *folder, const char *name,
+                                   flux__cache_maker *m) {
     int64_t stamp[2] = { 0, 0 };
-    int fd = flux__den_file(den, name, false);
+    int fd = flux__private_file(folder, name, false);
     bool known = fd >= 0 && flux__file_get_all(fd, m, sizeof *m) == sizeof *m;
     if (fd >= 0) flux__file_close(fd);
     if (!known || m->version[sizeof m->version - 1] || m->file[sizeof m->file - 1]) return false;
@@ -23205,11 +23227,11 @@ static bool flux__cache_read_maker(const flux__den *den, const char *name, flux_
    makes. */
 static bool flux__cache_made_by(const flux__driver *d, const char *arch, flux__cache_maker *m) {
     char name[200];
-    flux__den den;
-    if (!flux__cache_open(&den)) return false;
+    flux__private folder;
+    if (!flux__cache_open(&folder)) return false;
     flux__cache_maker_name(name, sizeof name, d, arch);
-    bool known = flux__cache_read_maker(&den, name, m) && d->takes(m->version);
-    flux__den_close(&den);
+    bool known = flux__cache_read_maker(&folder, name, m) && d->takes(m->version);
+    flux__private_close(&folder);
     return known;
 }
 
@@ -23218,27 +23240,27 @@ static bool flux__cache_made_by(const flux__driver *d, const char *arch, flux__c
 static bool flux__cache_compiler(const flux__driver *d, const char *arch, char *why, size_t n) {
     flux__cache_maker m, before;
     char name[200];
-    flux__den den;
-    bool kept = flux__cache_open(&den), there = d->compiler(why, n);
+    flux__private folder;
+    bool kept = flux__cache_open(&folder), there = d->compiler(why, n);
     flux__cache_maker_name(name, sizeof name, d, arch);
     memset(&m, 0, sizeof m);
     if (there) snprintf(m.version, sizeof m.version, "%s", d->version());
     if (there && kept && flux__library_file(d->calls, m.file, sizeof m.file) &&
         flux__file_stamp(m.file, m.stamp)) {
-        if (!flux__cache_read_maker(&den, name, &before) || memcmp(&m, &before, sizeof m) != 0)
-            flux__cache_lost(&den, name, flux__cache_put(&den, name, &m, sizeof m, NULL, 0));
-    } else if (kept) flux__den_remove(&den, name);
-    if (kept) flux__den_close(&den);
+        if (!flux__cache_read_maker(&folder, name, &before) || memcmp(&m, &before, sizeof m) != 0)
+            flux__cache_lost(&folder, name, flux__cache_put(&folder, name, &m, sizeof m, NULL, 0));
+    } else if (kept) flux__private_remove(&folder, name);
+    if (kept) flux__private_close(&folder);
     return there;
 }
 
 /* Opens the cache's folder, and makes the name and key of the entry for this source and this
    version of the compiler. */
-static bool flux__cache_entry(flux__den *den, char *name, size_t n, const flux__gpu *g,
+static bool flux__cache_entry(flux__private *folder, char *name, size_t n, const flux__gpu *g,
                               const uint64_t *source, const char *version, uint64_t *key) {
     key[0] = source[0], key[1] = source[1];
     flux__hash_bytes(key, version, strlen(version));
-    if (!*version || !flux__cache_open(den)) return false;
+    if (!*version || !flux__cache_open(folder)) return false;
     snprintf(name, n, "%s-%.100s-%016llx%016llx", g->driver->name, g->info.arch,
              (unsigned long long)key[0], (unsigned long long)key[1]);
     return true;
@@ -23267,12 +23289,12 @@ static void *flux__cache_read_image(int fd, const uint64_t *key) {
 static void *flux__cache_read(const flux__gpu *g, const uint64_t *source, const char *version) {
     char name[200];
     uint64_t key[2];
-    flux__den den;
-    if (!flux__cache_entry(&den, name, sizeof name, g, source, version, key)) return NULL;
-    int fd = flux__den_file(&den, name, false);
+    flux__private folder;
+    if (!flux__cache_entry(&folder, name, sizeof name, g, source, version, key)) return NULL;
+    int fd = flux__private_file(&folder, name, false);
     void *image = fd >= 0 ? flux__cache_read_image(fd, key) : NULL;
     if (fd >= 0) flux__file_close(fd);
-    flux__den_close(&den);
+    flux__private_close(&folder);
     return image;
 }
 
@@ -23281,15 +23303,16 @@ static void flux__cache_write(const flux__gpu *g, const uint64_t *source, const 
                               size_t bytes) {
     char name[200];
     flux__cache_head head;
-    flux__den den;
+    flux__private folder;
     memset(&head, 0, sizeof head);
-    if (!flux__cache_entry(&den, name, sizeof name, g, source, g->driver->version(), head.key))
+    if (!flux__cache_entry(&folder, name, sizeof name, g, source, g->driver->version(), head.key))
         return;
     memcpy(head.magic, "fluxgpu2", 8);
     head.bytes = bytes, head.sum[0] = 1, head.sum[1] = 2;
     flux__hash_bytes(head.sum, image, bytes);
-    flux__cache_lost(&den, name, flux__cache_put(&den, name, &head, sizeof head, image, bytes));
-    flux__den_close(&den);
+    flux__cache_lost(&folder, name,
+                     flux__cache_put(&folder, name, &head, sizeof head, image, bytes));
+    flux__private_close(&folder);
 }
 
 FLUX__END_LEAN
@@ -35374,7 +35397,8 @@ FLUX__BEGIN_COLD
 
 /* Writes a box for each kernel of a plan, with arrows from what it reads. maker[i] is the index of
    the kernel that stores node i of the graph. */
-static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, const int *maker) {
+static void flux__dot_kernels(FILE *f, const flux__plan *plan, const flux__graph *g,
+                              const int *maker) {
     char words[240];
     for (int i = 0; i < plan->nkernel; i++) {
         const flux__kernel *k = &plan->kernel[i];
@@ -35395,41 +35419,46 @@ static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, c
     }
 }
 
-/* Writes the plan that evaluating x would run as Graphviz text, and evaluates nothing. False: an
-   error, after which the text has no kernels. */
-static bool flux__dot_write(FILE *f, flux_tensor *x) {
+/* Writes a plan as Graphviz text. plan is NULL where nothing is left to compute; maker: room for a
+   number of each node. */
+static void flux__dot_write(FILE *f, const flux__plan *plan, const flux__graph *g, int *maker) {
+    fputs("digraph schedule {\n"
+          "  node [shape=box fontname=monospace fontsize=10];\n"
+          "  edge [fontname=monospace fontsize=9];\n",
+          f);
+    for (int i = 0; plan && i < plan->nkernel; i++)
+        for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
+    if (plan) flux__dot_kernels(f, plan, g, maker);
+    fputs("}\n", f);
+}
+
+/* The same into a file, or to stdout if path is NULL. False: an error was told. */
+static bool flux__dot_save(const char *path, const flux__plan *plan, const flux__graph *g,
+                           int *maker) {
+    FILE *f = path ? flux__fopen(path, "wb") : stdout;
+    if (!f) return FLUX__REFUSE("graph_dot: cannot open %s: %s", path, strerror(errno));
+    flux__dot_write(f, plan, g, maker);
+    if ((path ? fclose(f) : fflush(f)) == 0) return true;
+    return FLUX__REFUSE("graph_dot: cannot write %s: %s", path ? path : "to stdout",
+                        strerror(errno));
+}
+
+/* The file is opened when there is a plan, so that an error before leaves it as it was. */
+FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
     flux__graph g;
+    if (!flux__check_operands("graph_dot", 1, &x)) return -1;
     do {
         flux__graph_start(&g);
         flux__graph_want(&g, flux__base(x));
     } while (flux__graph_met(&g));
     flux__graph_claim(&g);
-    if (g.ok && g.nnode) flux__graph_key(&g);
-    flux__plan *plan = g.ok && g.nnode ? flux__find_plan(&g) : NULL;
+    const bool work = g.ok && g.nnode;
+    if (work) flux__graph_key(&g);
+    flux__plan *plan = work && g.ok ? flux__find_plan(&g) : NULL;
     int *maker = plan ? (int *)flux__zalloc((size_t)plan->nnode * sizeof *maker) : NULL;
-    bool ok = g.ok && (!g.nnode || maker);
-    fputs("digraph schedule {\n"
-          "  node [shape=box fontname=monospace fontsize=10];\n"
-          "  edge [fontname=monospace fontsize=9];\n",
-          f);
-    for (int i = 0; maker && i < plan->nkernel; i++)
-        for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
-    if (maker) flux__dot_kernels(f, plan, &g, maker);
-    fputs("}\n", f);
+    const bool ok = g.ok && (!work || maker) && flux__dot_save(path, plan, &g, maker);
     flux__free(maker);
     flux__graph_free(&g);
-    return ok;
-}
-
-FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
-    if (!flux__check_operands("graph_dot", 1, &x)) return -1;
-    FILE *f = path ? flux__fopen(path, "wb") : stdout;
-    if (!f) return flux__fail("graph_dot: cannot open %s: %s", path, strerror(errno)), -1;
-    bool ok = flux__dot_write(f, x);
-    if ((path ? fclose(f) : fflush(f)) != 0 && ok)
-        return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout",
-                          strerror(errno)),
-               -1;
     return ok ? 0 : -1;
 }
 
@@ -35481,6 +35510,8 @@ FLUX_DEF size_t flux_format_bytes(int64_t bytes, char *out, size_t n) {
     int64_t unit = 1024, part;
     char text[32];
     while (u < 5 && bytes / unit >= 1024) unit *= 1024, u++;
+    /* what rounds to 1024.000 is 1.000 of the next unit */
+    if (u < 5 && (double)bytes / (double)unit >= 1023.9995) unit *= 1024, u++;
     part = (int64_t)((double)(bytes % unit) * 1000.0 / (double)unit + 0.5);   /* thousandths */
     flux__put_integer(&s, bytes / unit + part / 1000, false);
     flux__integer_text(1000 + part % 1000, false, text);
@@ -36219,7 +36250,6 @@ static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *t
    rows, and so do the bytes of its output, which are set to 0. */
 static void flux__watch_numbers(flux__shown_model *shown, flux__watch_row *row) {
     flux__summary t = flux__summary_start(shown);
-    t.total = true;                       /* parameters are told apart by memory */
     if (flux__one_line(row->layer)) {
         flux_visit(row->layer, flux__summary_new, &t);
         flux__fields(row->layer, flux__summary_frozen, &t);

@@ -202,11 +202,11 @@ static void read_formula(const uint8_t *data, size_t n) {
 
 static const char *version_1(void) { return "1"; }
 static bool takes_any(const char *version) { return (void)version, true; }
-static void write_entry(flux__den *den, const char *name, const uint8_t *data, size_t n) {
+static void write_entry(flux__private *den, const char *name, const uint8_t *data, size_t n) {
     char path[820];
     snprintf(path, sizeof path, "%s%s", den->path, name);
     write_file(path, data, n);
-    flux__den_close(den);
+    flux__private_close(den);
 }
 /* The first byte says which of an entry's guards hold, so that what is behind them is reached: its
    key, its sum; or that the rest is the note of who made the entries. */
@@ -214,7 +214,7 @@ static void read_cache(const uint8_t *data, size_t n) {
     static flux__driver driver;
     static flux__gpu gpu;
     char name[200];
-    flux__den den;
+    flux__private den;
     uint64_t source[2] = { 3, 4 }, key[2];
     flux__cache_head head;
     flux__cache_maker maker;

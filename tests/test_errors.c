@@ -108,6 +108,12 @@ TEST(a_function_of_the_user_may_fail_and_go_on) {
 }
 
 TEST(null_needs_no_words_after_an_error) {
+    flux_on_error(test_silent, NULL);
+    CHECK(!flux_clamp(flux_load_npy("no/such/file"), 2, 1));
+    CHECK(strstr(flux_error(), "no/such/file") != NULL);
+    flux_clear();
+    flux_on_error(NULL, NULL);
+    CHECK_ERROR(flux_clamp(NULL, 2, 1), "clamp: argument x is NULL");
     handled_error();
     flux_tensor *no = NULL;
     flux_layer *none = NULL;
@@ -166,6 +172,20 @@ TEST(huge_windows_and_layers) {
     CHECK_ERROR(flux_dense(top, top), "dense: a tensor of");
     flux_layer *m = flux_chain(flux_dense(2, 2));
     CHECK(flux_child(m, INT32_MIN) == NULL && flux_child(m, INT32_MAX) == NULL && flux_child(m, 0) != NULL);
+}
+
+/* A list that is full is an error; an id that was only shown gives its place up. */
+TEST(many_silenced_ids) {
+    char id[20];
+    flux_silence(NULL);
+    for (int i = 0; i < 64; i++) snprintf(id, sizeof id, "some.id.%d", i), flux_silence(id);
+    flux_silence("some.id.63");
+    CHECK(!flux_failed());
+    CHECK_ERROR(flux_silence("one.more"), "silence: \"one.more\" is one too many: 64 ids can be silenced");
+    flux_silence(NULL);
+    flux_silence("one.more");
+    CHECK(!flux_failed());
+    flux_silence(NULL);
 }
 
 TEST_MAIN()

@@ -159,7 +159,8 @@ static const reference references[] = {
 static const reference *reference_of(int op) {
     for (size_t k = 0; k < sizeof references / sizeof *references; k++)
         if (!strcmp(references[k].name, flux__op_names[op])) return &references[k];
-    return NULL;
+    fprintf(stderr, "%s:%d: %s has no row in references\n", __FILE__, __LINE__, flux__op_names[op]);
+    exit(1);
 }
 static double off(const reference *r, float y, double want) { return r->f == d_gelu_slope && want == want ? fabs((double)y - want) / FLT_EPSILON : ulps(y, want); }
 /* without fused steps (level 0, but for ARM) the sigmoid's remainder of a division is itself rounded */
@@ -173,7 +174,7 @@ static void check_says(bool good, const char *format, const char *name, double a
 
 TEST(every_operation_has_a_reference) {
     for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
-        check_says(reference_of(op) != NULL, "operation %s has no reference here", flux__op_names[op], 0, 0, 0);
+        CHECK(reference_of(op) != NULL);
 }
 
 TEST(classes_have_the_loops_that_the_dtype_rule_allows) {

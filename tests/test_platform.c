@@ -32,10 +32,10 @@ TEST(names_are_utf8) {
     const char *folder = "flux-test-\xc3\xa9\xe2\x82\xac", *file = "flux-test-\xc3\xa9\xe2\x82\xac/\xce\xb1.st";
     const wchar_t *same = L"flux-test-\u00e9\u20ac\\\u03b1.st", *left = L"flux-test-\u00e9\u20ac\\.flux-\u03b1.tmp";
     int64_t stamp[2];
-    flux__den den;
+    flux__private den;
     flux__folder_make(folder);
     CHECK(GetFileAttributesW(L"flux-test-\u00e9\u20ac") & FILE_ATTRIBUTE_DIRECTORY);
-    CHECK(flux__den_open(&den, folder) == NULL);
+    CHECK(flux__private_open(&den, folder) == NULL);
     CHECK(put(file, "hello") && holds(file, "hello"));
     CHECK(GetFileAttributesW(same) != INVALID_FILE_ATTRIBUTES && !flux__file_streams(file));
     CHECK(flux__file_stamp(file, stamp) && stamp[0] == 5);

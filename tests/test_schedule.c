@@ -840,6 +840,31 @@ TEST(a_long_chain_is_drawn_and_released) {
     remove(path);
 }
 
+TEST(reductions_and_attention_over_nothing) {
+    CHECK(flux_len(flux_eval(flux_sum(flux_zeros(20000, 0), 0))) == 0);
+    CHECK(flux_item(flux_sum(flux_sum(flux_zeros(0, 20000), 0))) == 0);
+    flux_layer *m = flux_multiheadattention(8, .nheads = 2, .scores = FLUX_OFF);
+    flux_tensor *q = flux_rand(8, 5, 2), *none = flux_rand(8, 0, 2), *y = flux_call(m, q, none, none);
+    CHECK(flux_item(flux_sum(flux_abs(y))) == 0);
+    CHECK(flux_len(flux_eval(flux_call(m, none, none, none))) == 0);
+}
+
+/* A schedule that cannot be made leaves the file as it was. */
+TEST(a_file_is_kept_where_no_schedule_can_be_drawn) {
+    flux_device cpu = { 0, 0 };
+    char path[400], word[8] = "";
+    snprintf(path, sizeof path, "%s/flux_kept.dot", test_temp());
+    FILE *f = fopen(path, "w");
+    REQUIRE(f && fputs("before", f) >= 0 && fclose(f) == 0);
+    flux_shape s = FLUX_SHAPE(3);
+    flux_tensor *x = flux__done(flux__node_raw(FLUX__LEAF, FLUX_F32, &s, cpu, 0));
+    CHECK_ERROR(flux_graph_dot(flux_add(x, 1), path), "a placeholder");
+    f = fopen(path, "r");
+    CHECK(f && fread(word, 1, 7, f) == 6 && !strcmp(word, "before"));
+    if (f) fclose(f);
+    remove(path);
+}
+
 /* What a large graph without gradients has computed on the way is freed on the way. */
 TEST(a_long_chain_without_gradients_needs_little_memory) {
     const int64_t n = test_device.backend ? 600 : 20000;

@@ -311,12 +311,16 @@ FLUX_DEF void flux_silence(const char *id) {
     if (!id) flux__set.nids = 0;
     int i = 0;
     while (i < flux__set.nids && strcmp(flux__set.ids[i], id) != 0) i++;
+    /* in a full list the place of an id that was only shown */
+    if (i == 64)
+        for (i = 0; i < 64 && flux__set.silenced[i];) i++;
     if (id && i < 64) {
         snprintf(flux__set.ids[i], sizeof flux__set.ids[0], "%s", id);
         flux__set.silenced[i] = true;
         if (i == flux__set.nids) flux__set.nids++;
     }
     flux__mutex_unlock(&flux__lock);
+    if (id && i == 64) flux__fail("silence: \"%.60s\" is one too many: 64 ids can be silenced", id);
 }
 
 static bool flux__log_schedules(void) {

@@ -114,6 +114,13 @@ static int flux__file_kind(const char *path, int *mode) {
     return a & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_READONLY) ? -1 :
            a & FILE_ATTRIBUTE_DEVICE ? 2 : 1;
 }
+/* The attributes of the file or folder, or INVALID_FILE_ATTRIBUTES. */
+static DWORD flux__file_attributes(const char *path) {
+    wchar_t *w = flux__wide(path);
+    DWORD found = w ? GetFileAttributesW(w) : INVALID_FILE_ATTRIBUTES;
+    flux__free(w);
+    return found;
+}
 /* Gives the file's size in stamp[0] and the time of its last change in stamp[1]; false: no file. */
 FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {
     WIN32_FILE_ATTRIBUTE_DATA a;
@@ -377,13 +384,13 @@ static const char *flux__folder_unsafe(const char *path, int fd) {
 /* ---- a folder that only this user may change (for kernels kept on disk)
    Files are opened relative to the open folder that was checked, not by path. */
 
-typedef struct flux__den {                /* such a folder */
+typedef struct flux__private {                /* such a folder */
     char path[600];                       /* ends with a separator */
     int fd;                               /* the open folder; -1: none (always, under Windows) */
-} flux__den;
+} flux__private;
 
 /* Makes the folder and its parents, opens and checks it. Returns NULL, or what is wrong with it. */
-FLUX__UNUSED static const char *flux__den_open(flux__den *d, const char *path) {
+FLUX__UNUSED static const char *flux__private_open(flux__private *d, const char *path) {
     size_t n = strlen(path);
     d->fd = -1;
     if (n + 2 > sizeof d->path) return "is a name too long";
@@ -402,39 +409,41 @@ FLUX__UNUSED static const char *flux__den_open(flux__den *d, const char *path) {
     if (!flux__is_separator(d->path[n - 1])) strcpy(d->path + n, "/");
     return why;
 }
-FLUX__UNUSED static void flux__den_close(flux__den *d) {
+FLUX__UNUSED static void flux__private_close(flux__private *d) {
     if (d->fd >= 0) flux__folder_close(d->fd);
 }
 
 #if defined(_WIN32)
-static bool flux__den_path(const flux__den *d, const char *name, char *out, size_t n) {
+static bool flux__private_path(const flux__private *d, const char *name, char *out, size_t n) {
     return (size_t)snprintf(out, n, "%s%s", d->path, name) < n;
 }
-FLUX__UNUSED static int flux__den_file(const flux__den *d, const char *name, bool fresh) {
+FLUX__UNUSED static int flux__private_file(const flux__private *d, const char *name, bool fresh) {
     char path[900];
-    if (!flux__den_path(d, name, path, sizeof path)) return errno = ENAMETOOLONG, -1;
+    if (!flux__private_path(d, name, path, sizeof path)) return errno = ENAMETOOLONG, -1;
     return fresh ? flux__file_create(path, true, 0600) : flux__file_open_as(path, _O_RDONLY);
 }
-FLUX__UNUSED static bool flux__den_rename(const flux__den *d, const char *from, const char *to) {
+FLUX__UNUSED static bool flux__private_rename(const flux__private *d, const char *from,
+                                              const char *to) {
     char a[900], b[900];
-    return flux__den_path(d, from, a, sizeof a) && flux__den_path(d, to, b, sizeof b) &&
+    return flux__private_path(d, from, a, sizeof a) && flux__private_path(d, to, b, sizeof b) &&
            flux__file_replace(a, b);
 }
-FLUX__UNUSED static void flux__den_remove(const flux__den *d, const char *name) {
+FLUX__UNUSED static void flux__private_remove(const flux__private *d, const char *name) {
     char path[900];
-    if (flux__den_path(d, name, path, sizeof path)) flux__file_remove(path);
+    if (flux__private_path(d, name, path, sizeof path)) flux__file_remove(path);
 }
 #else
 /* Opens a file of the folder: a new one for writing (fresh), or an existing one for reading. */
-FLUX__UNUSED static int flux__den_file(const flux__den *d, const char *name, bool fresh) {
+FLUX__UNUSED static int flux__private_file(const flux__private *d, const char *name, bool fresh) {
     return openat(d->fd, name,
                   fresh ? O_WRONLY | O_CREAT | O_EXCL | FLUX__CLOEXEC : O_RDONLY | FLUX__CLOEXEC,
                   0600);
 }
-FLUX__UNUSED static bool flux__den_rename(const flux__den *d, const char *from, const char *to) {
+FLUX__UNUSED static bool flux__private_rename(const flux__private *d, const char *from,
+                                              const char *to) {
     return renameat(d->fd, from, d->fd, to) == 0;
 }
-FLUX__UNUSED static void flux__den_remove(const flux__den *d, const char *name) {
+FLUX__UNUSED static void flux__private_remove(const flux__private *d, const char *name) {
     unlinkat(d->fd, name, 0);
 }
 #endif

@@ -198,17 +198,24 @@ FLUX__UNUSED static bool flux__library_file(const void *fn, char *file, size_t n
 /* ---- processors */
 
 #if defined(__linux__)
-/* How many processors' time a container may use (cgroup v2's cpu.max), rounded up; 0: no limit is
-   known. More threads than that would only wait for each other. */
-static int flux__cgroup_processors(void) {
-    long quota = 0, period = 0;
-    int n = 0;
-    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "r");
-    if (!f) return 0;
-    if (fscanf(f, "%ld %ld", &quota, &period) == 2 && quota > 0 && period > 0)
-        n = (int)((quota + period - 1) / period);
-    fclose(f);
+/* Reads up to two numbers from the start of a file; returns how many there are. */
+static int flux__file_numbers(const char *path, long *a, long *b) {
+    FILE *f = fopen(path, "r");
+    int n = f ? fscanf(f, "%ld %ld", a, b) : 0;
+    if (f) fclose(f);
     return n;
+}
+
+/* How many processors' time a container may use, rounded up; 0: no limit is known. More threads
+   than that would only wait for each other. cgroup v2 has one file for quota and period, v1 has
+   two, and -1 for no quota. */
+static int flux__cgroup_processors(void) {
+    long quota = 0, period = 0, none;
+    if (flux__file_numbers("/sys/fs/cgroup/cpu.max", &quota, &period) < 2 &&
+        (flux__file_numbers("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", &quota, &none) < 1 ||
+         flux__file_numbers("/sys/fs/cgroup/cpu/cpu.cfs_period_us", &period, &none) < 1))
+        return 0;
+    return quota > 0 && period > 0 ? (int)((quota + period - 1) / period) : 0;
 }
 
 /* How many processors are in this process's affinity mask; 0: not known. sched_getaffinity is

@@ -50,7 +50,7 @@ static bool flux__cache_place(char *out, size_t n) {
 
 /* Opens the cache's folder, which the caller closes; false, with one warning, if there can be
    no cache. */
-static bool flux__cache_open(flux__den *den) {
+static bool flux__cache_open(flux__private *folder) {
     char place[600];
     const char *why;
     if (!flux__cache_place(place, sizeof place)) {
@@ -59,7 +59,7 @@ static bool flux__cache_open(flux__den *den) {
                    : "neither FLUX_CACHE_DIR nor HOME says where");
         return false;
     }
-    if ((why = flux__den_open(den, place)) == NULL) return true;
+    if ((why = flux__private_open(folder, place)) == NULL) return true;
     flux__note(FLUX_LOG_WARN, "gpu.cache", true, "compiled kernels are not kept: %.200s %s", place,
                why);
     return false;
@@ -67,16 +67,16 @@ static bool flux__cache_open(flux__den *den) {
 
 /* Writes head and image to a temporary file and renames it to `name`; returns 0, or the errno
    of what failed. */
-static int flux__cache_put(const flux__den *den, const char *name, const void *head, size_t n,
-                           const void *image, size_t bytes) {
+static int flux__cache_put(const flux__private *folder, const char *name, const void *head,
+                           size_t n, const void *image, size_t bytes) {
     char start[220], aside[280];
     static int count;
     snprintf(start, sizeof start, ".%s.", name);
     snprintf(aside, sizeof aside, "%s%d-%d.tmp", start, flux__process_id(),
              flux__atomic_add32(&count, 1));
-    flux__folder_sweep(den->path, den->fd, start);           /* temporary files of killed
+    flux__folder_sweep(folder->path, folder->fd, start);           /* temporary files of killed
                                                                 processes */
-    int fd = flux__den_file(den, aside, true), why = fd < 0 ? errno : 0;
+    int fd = flux__private_file(folder, aside, true), why = fd < 0 ? errno : 0;
     bool ok = fd >= 0 && flux__file_lock(fd) && flux__file_put(fd, head, n) == (int64_t)n;
     for (size_t at = 0; ok && at < bytes;) {
         int64_t done = flux__file_put(fd, (const char *)image + at, bytes - at);
@@ -87,19 +87,19 @@ static int flux__cache_put(const flux__den *den, const char *name, const void *h
     int held = flux__file_hold(fd);
     ok = ok && flux__file_sync(fd);
     if (!ok) why = errno;
-    ok = flux__file_close(fd) && ok && flux__den_rename(den, aside, name);
+    ok = flux__file_close(fd) && ok && flux__private_rename(folder, aside, name);
     if (!ok && !why) why = errno;
     if (held >= 0) flux__file_close(held);
     if (ok) return 0;
-    flux__den_remove(den, aside);
+    flux__private_remove(folder, aside);
     return why ? why : EIO;
 }
 
 /* Warns, once, that an entry could not be written, for the errno `why`; nothing if that is 0. */
-static void flux__cache_lost(const flux__den *den, const char *name, int why) {
+static void flux__cache_lost(const flux__private *folder, const char *name, int why) {
     if (why)
         flux__note(FLUX_LOG_WARN, "gpu.cache", true,
-                   "compiled kernels are not kept: %.200s%.100s can't be written: %s", den->path,
+                   "compiled kernels are not kept: %.200s%.100s can't be written: %s", folder->path,
                    name, strerror(why));
 }
 
@@ -110,9 +110,10 @@ static void flux__cache_maker_name(char *out, size_t n, const flux__driver *d, c
 
 /* Reads which compiler made the entries; false if that is not recorded, or the compiler's file
    is gone or has changed. */
-static bool flux__cache_read_maker(const flux__den *den, const char *name, flux__cache_maker *m) {
+static bool flux__cache_read_maker(const flux__private *folder, const char *name,
+                                   flux__cache_maker *m) {
     int64_t stamp[2] = { 0, 0 };
-    int fd = flux__den_file(den, name, false);
+    int fd = flux__private_file(folder, name, false);
     bool known = fd >= 0 && flux__file_get_all(fd, m, sizeof *m) == sizeof *m;
     if (fd >= 0) flux__file_close(fd);
     if (!known || m->version[sizeof m->version - 1] || m->file[sizeof m->file - 1]) return false;
@@ -123,11 +124,11 @@ static bool flux__cache_read_maker(const flux__den *den, const char *name, flux_
    makes. */
 static bool flux__cache_made_by(const flux__driver *d, const char *arch, flux__cache_maker *m) {
     char name[200];
-    flux__den den;
-    if (!flux__cache_open(&den)) return false;
+    flux__private folder;
+    if (!flux__cache_open(&folder)) return false;
     flux__cache_maker_name(name, sizeof name, d, arch);
-    bool known = flux__cache_read_maker(&den, name, m) && d->takes(m->version);
-    flux__den_close(&den);
+    bool known = flux__cache_read_maker(&folder, name, m) && d->takes(m->version);
+    flux__private_close(&folder);
     return known;
 }
 
@@ -136,27 +137,27 @@ static bool flux__cache_made_by(const flux__driver *d, const char *arch, flux__c
 static bool flux__cache_compiler(const flux__driver *d, const char *arch, char *why, size_t n) {
     flux__cache_maker m, before;
     char name[200];
-    flux__den den;
-    bool kept = flux__cache_open(&den), there = d->compiler(why, n);
+    flux__private folder;
+    bool kept = flux__cache_open(&folder), there = d->compiler(why, n);
     flux__cache_maker_name(name, sizeof name, d, arch);
     memset(&m, 0, sizeof m);
     if (there) snprintf(m.version, sizeof m.version, "%s", d->version());
     if (there && kept && flux__library_file(d->calls, m.file, sizeof m.file) &&
         flux__file_stamp(m.file, m.stamp)) {
-        if (!flux__cache_read_maker(&den, name, &before) || memcmp(&m, &before, sizeof m) != 0)
-            flux__cache_lost(&den, name, flux__cache_put(&den, name, &m, sizeof m, NULL, 0));
-    } else if (kept) flux__den_remove(&den, name);
-    if (kept) flux__den_close(&den);
+        if (!flux__cache_read_maker(&folder, name, &before) || memcmp(&m, &before, sizeof m) != 0)
+            flux__cache_lost(&folder, name, flux__cache_put(&folder, name, &m, sizeof m, NULL, 0));
+    } else if (kept) flux__private_remove(&folder, name);
+    if (kept) flux__private_close(&folder);
     return there;
 }
 
 /* Opens the cache's folder, and makes the name and key of the entry for this source and this
    version of the compiler. */
-static bool flux__cache_entry(flux__den *den, char *name, size_t n, const flux__gpu *g,
+static bool flux__cache_entry(flux__private *folder, char *name, size_t n, const flux__gpu *g,
                               const uint64_t *source, const char *version, uint64_t *key) {
     key[0] = source[0], key[1] = source[1];
     flux__hash_bytes(key, version, strlen(version));
-    if (!*version || !flux__cache_open(den)) return false;
+    if (!*version || !flux__cache_open(folder)) return false;
     snprintf(name, n, "%s-%.100s-%016llx%016llx", g->driver->name, g->info.arch,
              (unsigned long long)key[0], (unsigned long long)key[1]);
     return true;
@@ -185,12 +186,12 @@ static void *flux__cache_read_image(int fd, const uint64_t *key) {
 static void *flux__cache_read(const flux__gpu *g, const uint64_t *source, const char *version) {
     char name[200];
     uint64_t key[2];
-    flux__den den;
-    if (!flux__cache_entry(&den, name, sizeof name, g, source, version, key)) return NULL;
-    int fd = flux__den_file(&den, name, false);
+    flux__private folder;
+    if (!flux__cache_entry(&folder, name, sizeof name, g, source, version, key)) return NULL;
+    int fd = flux__private_file(&folder, name, false);
     void *image = fd >= 0 ? flux__cache_read_image(fd, key) : NULL;
     if (fd >= 0) flux__file_close(fd);
-    flux__den_close(&den);
+    flux__private_close(&folder);
     return image;
 }
 
@@ -199,15 +200,16 @@ static void flux__cache_write(const flux__gpu *g, const uint64_t *source, const 
                               size_t bytes) {
     char name[200];
     flux__cache_head head;
-    flux__den den;
+    flux__private folder;
     memset(&head, 0, sizeof head);
-    if (!flux__cache_entry(&den, name, sizeof name, g, source, g->driver->version(), head.key))
+    if (!flux__cache_entry(&folder, name, sizeof name, g, source, g->driver->version(), head.key))
         return;
     memcpy(head.magic, "fluxgpu2", 8);
     head.bytes = bytes, head.sum[0] = 1, head.sum[1] = 2;
     flux__hash_bytes(head.sum, image, bytes);
-    flux__cache_lost(&den, name, flux__cache_put(&den, name, &head, sizeof head, image, bytes));
-    flux__den_close(&den);
+    flux__cache_lost(&folder, name,
+                     flux__cache_put(&folder, name, &head, sizeof head, image, bytes));
+    flux__private_close(&folder);
 }
 
 FLUX__END_LEAN

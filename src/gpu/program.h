@@ -81,8 +81,8 @@ static bool flux__code_fused(flux__emitter *c, flux__kernel *k, int multiprocess
     }
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
         if (!(k->reduced >> d & 1)) outer *= k->full[d];
-    flux__lanes h = flux__choose_lanes(k, multiprocessors);
     if (outer == 0) return true;
+    flux__lanes h = flux__choose_lanes(k, multiprocessors);
     int scratch = h.split ? flux__emitter_param(c, 's', 0, "long long *") : -1;
     /* a dry run declares the parameters of both launches */
     if (h.split) {

@@ -252,6 +252,7 @@ static flux_tensor *flux__fma(flux_tensor *a, flux_tensor *b, flux_tensor *c) {
 }
 
 FLUX_DEF flux_tensor *flux_clamp(flux_tensor *x, double lo, double hi) {
+    if (!flux__check_operands("clamp", 1, &x)) return NULL;
     if (!(lo <= hi))
         return (flux_tensor *)flux__fail("clamp: the bounds %g and %g are not in order", lo, hi);
     int h = flux__hide();

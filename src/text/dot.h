@@ -26,7 +26,8 @@ FLUX__BEGIN_COLD
 
 /* Writes a box for each kernel of a plan, with arrows from what it reads. maker[i] is the index of
    the kernel that stores node i of the graph. */
-static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, const int *maker) {
+static void flux__dot_kernels(FILE *f, const flux__plan *plan, const flux__graph *g,
+                              const int *maker) {
     char words[240];
     for (int i = 0; i < plan->nkernel; i++) {
         const flux__kernel *k = &plan->kernel[i];
@@ -47,41 +48,46 @@ static void flux__dot_kernels(FILE *f, const flux__plan *plan, flux__graph *g, c
     }
 }
 
-/* Writes the plan that evaluating x would run as Graphviz text, and evaluates nothing. False: an
-   error, after which the text has no kernels. */
-static bool flux__dot_write(FILE *f, flux_tensor *x) {
+/* Writes a plan as Graphviz text. plan is NULL where nothing is left to compute; maker: room for a
+   number of each node. */
+static void flux__dot_write(FILE *f, const flux__plan *plan, const flux__graph *g, int *maker) {
+    fputs("digraph schedule {\n"
+          "  node [shape=box fontname=monospace fontsize=10];\n"
+          "  edge [fontname=monospace fontsize=9];\n",
+          f);
+    for (int i = 0; plan && i < plan->nkernel; i++)
+        for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
+    if (plan) flux__dot_kernels(f, plan, g, maker);
+    fputs("}\n", f);
+}
+
+/* The same into a file, or to stdout if path is NULL. False: an error was told. */
+static bool flux__dot_save(const char *path, const flux__plan *plan, const flux__graph *g,
+                           int *maker) {
+    FILE *f = path ? flux__fopen(path, "wb") : stdout;
+    if (!f) return FLUX__REFUSE("graph_dot: cannot open %s: %s", path, strerror(errno));
+    flux__dot_write(f, plan, g, maker);
+    if ((path ? fclose(f) : fflush(f)) == 0) return true;
+    return FLUX__REFUSE("graph_dot: cannot write %s: %s", path ? path : "to stdout",
+                        strerror(errno));
+}
+
+/* The file is opened when there is a plan, so that an error before leaves it as it was. */
+FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
     flux__graph g;
+    if (!flux__check_operands("graph_dot", 1, &x)) return -1;
     do {
         flux__graph_start(&g);
         flux__graph_want(&g, flux__base(x));
     } while (flux__graph_met(&g));
     flux__graph_claim(&g);
-    if (g.ok && g.nnode) flux__graph_key(&g);
-    flux__plan *plan = g.ok && g.nnode ? flux__find_plan(&g) : NULL;
+    const bool work = g.ok && g.nnode;
+    if (work) flux__graph_key(&g);
+    flux__plan *plan = work && g.ok ? flux__find_plan(&g) : NULL;
     int *maker = plan ? (int *)flux__zalloc((size_t)plan->nnode * sizeof *maker) : NULL;
-    bool ok = g.ok && (!g.nnode || maker);
-    fputs("digraph schedule {\n"
-          "  node [shape=box fontname=monospace fontsize=10];\n"
-          "  edge [fontname=monospace fontsize=9];\n",
-          f);
-    for (int i = 0; maker && i < plan->nkernel; i++)
-        for (int j = 0; j < plan->kernel[i].nouts; j++) maker[plan->kernel[i].outs[j]] = i;
-    if (maker) flux__dot_kernels(f, plan, &g, maker);
-    fputs("}\n", f);
+    const bool ok = g.ok && (!work || maker) && flux__dot_save(path, plan, &g, maker);
     flux__free(maker);
     flux__graph_free(&g);
-    return ok;
-}
-
-FLUX_DEF int flux_graph_dot(flux_tensor *x, const char *path) {
-    if (!flux__check_operands("graph_dot", 1, &x)) return -1;
-    FILE *f = path ? flux__fopen(path, "wb") : stdout;
-    if (!f) return flux__fail("graph_dot: cannot open %s: %s", path, strerror(errno)), -1;
-    bool ok = flux__dot_write(f, x);
-    if ((path ? fclose(f) : fflush(f)) != 0 && ok)
-        return flux__fail("graph_dot: cannot write %s: %s", path ? path : "to stdout",
-                          strerror(errno)),
-               -1;
     return ok ? 0 : -1;
 }
 

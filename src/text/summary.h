@@ -125,7 +125,6 @@ static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *t
    rows, and so do the bytes of its output, which are set to 0. */
 static void flux__watch_numbers(flux__shown_model *shown, flux__watch_row *row) {
     flux__summary t = flux__summary_start(shown);
-    t.total = true;                       /* parameters are told apart by memory */
     if (flux__one_line(row->layer)) {
         flux_visit(row->layer, flux__summary_new, &t);
         flux__fields(row->layer, flux__summary_frozen, &t);

@@ -60,6 +60,8 @@ FLUX_DEF size_t flux_format_bytes(int64_t bytes, char *out, size_t n) {
     int64_t unit = 1024, part;
     char text[32];
     while (u < 5 && bytes / unit >= 1024) unit *= 1024, u++;
+    /* what rounds to 1024.000 is 1.000 of the next unit */
+    if (u < 5 && (double)bytes / (double)unit >= 1023.9995) unit *= 1024, u++;
     part = (int64_t)((double)(bytes % unit) * 1000.0 / (double)unit + 0.5);   /* thousandths */
     flux__put_integer(&s, bytes / unit + part / 1000, false);
     flux__integer_text(1000 + part % 1000, false, text);
