@@ -4107,6 +4107,11 @@ static int64_t flux__size(const flux_tensor *t) {
     return n;
 }
 
+/* Where element number `flat` of n dims is along each of them; dim 0 varies fastest. */
+static FLUX__INLINE void flux__place_at(const int64_t *dim, int n, int64_t flat, int64_t *place) {
+    for (int d = 0; d < n; flat /= dim[d++]) place[d] = flat % dim[d];
+}
+
 static bool flux__same_dims(const flux_tensor *a, const flux_tensor *b) {
     if (a->ndim != b->ndim) return false;
     for (int i = 0; i < a->ndim; i++)
@@ -24860,7 +24865,7 @@ static int64_t flux__integer_at(const void *p, flux_dtype t, int64_t i) {
 static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t n) {
     flux__sink s = flux__sink_to(out, n);
     int64_t place[FLUX_MAX_DIMS];
-    for (int d = 0; d < x->ndim; i /= x->dim[d++]) place[d] = i % x->dim[d];
+    flux__place_at(x->dim, x->ndim, i, place);
     flux__put(&s, "(");
     flux__put_dims(&s, place, x->ndim);
     flux__put(&s, ")");
@@ -35764,12 +35769,10 @@ static void flux__put_page(flux__sink *s, const flux__grid *whole, flux__cell *w
 
 /* Writes "[:, :, 0, 2] =", the line above page number `at` of a tensor of more than two dims. */
 static void flux__put_page_name(flux__sink *s, const flux_tensor *x, int64_t at) {
-    flux__put(s, "\n[:, :");
-    for (int d = 2; d < x->ndim; d++) {
-        flux__put(s, ", ");
-        flux__put_integer(s, at % x->dim[d], false);
-        at /= x->dim[d];
-    }
+    int64_t place[FLUX_MAX_DIMS];
+    flux__place_at(x->dim + 2, x->ndim - 2, at, place);
+    flux__put(s, "\n[:, :, ");
+    flux__put_dims(s, place, x->ndim - 2);
     flux__put(s, "] =");
 }
 

@@ -93,6 +93,11 @@ static int64_t flux__size(const flux_tensor *t) {
     return n;
 }
 
+/* Where element number `flat` of n dims is along each of them; dim 0 varies fastest. */
+static FLUX__INLINE void flux__place_at(const int64_t *dim, int n, int64_t flat, int64_t *place) {
+    for (int d = 0; d < n; flat /= dim[d++]) place[d] = flat % dim[d];
+}
+
 static bool flux__same_dims(const flux_tensor *a, const flux_tensor *b) {
     if (a->ndim != b->ndim) return false;
     for (int i = 0; i < a->ndim; i++)

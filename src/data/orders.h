@@ -158,7 +158,7 @@ static int64_t flux__integer_at(const void *p, flux_dtype t, int64_t i) {
 static void flux__place_text(const flux_tensor *x, int64_t i, char *out, size_t n) {
     flux__sink s = flux__sink_to(out, n);
     int64_t place[FLUX_MAX_DIMS];
-    for (int d = 0; d < x->ndim; i /= x->dim[d++]) place[d] = i % x->dim[d];
+    flux__place_at(x->dim, x->ndim, i, place);
     flux__put(&s, "(");
     flux__put_dims(&s, place, x->ndim);
     flux__put(&s, ")");

@@ -314,12 +314,10 @@ static void flux__put_page(flux__sink *s, const flux__grid *whole, flux__cell *w
 
 /* Writes "[:, :, 0, 2] =", the line above page number `at` of a tensor of more than two dims. */
 static void flux__put_page_name(flux__sink *s, const flux_tensor *x, int64_t at) {
-    flux__put(s, "\n[:, :");
-    for (int d = 2; d < x->ndim; d++) {
-        flux__put(s, ", ");
-        flux__put_integer(s, at % x->dim[d], false);
-        at /= x->dim[d];
-    }
+    int64_t place[FLUX_MAX_DIMS];
+    flux__place_at(x->dim + 2, x->ndim - 2, at, place);
+    flux__put(s, "\n[:, :, ");
+    flux__put_dims(s, place, x->ndim - 2);
     flux__put(s, "] =");
 }
 
