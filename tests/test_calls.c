@@ -718,7 +718,7 @@ static flux_tensor *from_some(void) {
 }
 static flux_layer *new_one(void) {
     static const flux_field fields[] = { { NULL, FLUX__END, 0, 0 } };
-    static const flux_layer_type odd = { "Odd", NULL, 8, fields, NULL };
+    static const flux_layer_type odd = { "Odd", NULL, 8, fields, NULL, 0 };
     static const char memory[64];
     return flux_new_layer(one_in(2) ? NULL : &odd, memory);
 }

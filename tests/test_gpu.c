@@ -527,7 +527,7 @@ TEST(a_replay_is_renewed) {
     static varied a, b;
     ON_A_GPU();
     REQUIRE(vary(&a, test_device, true));
-    for (flux__graph_exec *p = the_gpu()->replays; p; p = p->next) p->told = FLUX__GRAPH_EXEC_MOST - 5;
+    for (flux__graph_exec *p = the_gpu()->execs; p; p = p->next) p->told = FLUX__GRAPH_EXEC_MOST - 5;
     int64_t made = the_gpu()->counters.graphs;
     REQUIRE(vary(&b, test_device, true));
     CHECK(the_gpu()->counters.graphs > made && same_numbers(&a, &b));

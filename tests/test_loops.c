@@ -730,7 +730,7 @@ TEST(a_short_row_is_joined_alike_wherever_it_stands) {
     for (int level = 0; level < levels(); level++)
         for (int n = 0; n < MOST; n++)
             for (int red = 0; red < 4; red++) {
-                const flux__hreduce_fn fold = section(level)->folds[red];
+                const flux__hreduce_fn fold = section(level)->hreduces[red];
                 const float odd = n % 3 ? NAN : INFINITY;
                 for (int i = 0; i < ROWS * n; i++) x[i] = 0.5f + fabsf(mild()) / 8;
                 if (n) x[3 * n + n / 2] = odd, x[4 * n] = -odd;

@@ -674,7 +674,7 @@ TEST(products_do_not_depend_on_the_threads) {
 /* Rows `at` ... at+n-1 of the longer side, made alone, are those of the whole product. */
 static void check_rows_alone(product *p, int64_t at, int64_t n) {
     const int64_t size = p->f64 ? 8 : 4;
-    const bool wide = p->job.dots > 2;
+    const bool wide = p->job.inner_kernel > 2;
     flux__gemm_job part = p->job;
     char *c = (char *)malloc((size_t)(p->nc * size));
     int64_t wrong = 0, rows = wide ? p->job.m : n, columns = wide ? n : p->job.n;
@@ -701,7 +701,7 @@ TEST(sums_along_k_are_the_same_in_any_part) {
             flux__simd_known = level + 1;
             p.f64 = how / 2 % 2 != 0, p.pairs = false;
             make(&p, wide ? n : m, wide ? m : n, k, 1, 0);
-            p.job.dots = wide ? 3 : 2;
+            p.job.inner_kernel = wide ? 3 : 2;
             CHECK(flux__gemm(p.f64, &p.job) == 0);
             for (int64_t at = 0, some; at < m; at += some) some = flux__gemm_min(1 + below(9), m - at), check_rows_alone(&p, at, some);
             drop(&p);
@@ -723,7 +723,7 @@ TEST(sums_along_k_with_infinities) {
                 flux__gemm_job g;
                 int64_t wrong = 0, m = dots == 2 ? M : N, n = dots == 2 ? N : M;
                 memset(&g, 0, sizeof g);
-                g.m = m, g.n = n, g.k = K, g.a = dots == 2 ? a : b, g.b = dots == 2 ? b : a, g.c = c, g.ldc = m, g.dots = dots;
+                g.m = m, g.n = n, g.k = K, g.a = dots == 2 ? a : b, g.b = dots == 2 ? b : a, g.c = c, g.ldc = m, g.inner_kernel = dots;
                 g.a_row = K, g.a_col = 1, g.b_row = 1, g.b_col = K;
                 a[5 * K + at] = INFINITY, b[3 * K + at] = 2;
                 CHECK(flux__gemm(false, &g) == 0);

@@ -455,7 +455,7 @@ typedef struct { flux_layer base; flux_layer *body; flux_tensor *seen; flux_laye
 FLUX_LAYER(tracker, "Tracker", norm_call, FLUX_CHILD(body), FLUX_STATE(seen), FLUX_CHILDREN(more, count))
 typedef struct { flux_layer base; int nothing; } empty;
 static const flux_field no_fields[] = { { NULL, FLUX__END, 0, 0 } };
-static const flux_layer_type empty_type = { "Empty", norm_call, sizeof(empty), no_fields, NULL };
+static const flux_layer_type empty_type = { "Empty", norm_call, sizeof(empty), no_fields, NULL, 0 };
 
 TEST(layers_of_the_users_own) {
     flux_layer *dense = flux_dense(2, 2);
@@ -600,7 +600,7 @@ TEST(printed) {
     fflush(stdout);
     FILE *f = tmpfile();
     REQUIRE(f != NULL);
-    flux__sink s = { NULL, 0, 0, 0, f, false };
+    flux__sink s = { NULL, 0, 0, 0, f, false, false };
     flux_tensor *x = flux_randn(4, 4);
     CHECK(flux__put_tensor(&s, x));
     flux__put_whole_model(&s, flux_dense(2, 3));

@@ -96,7 +96,7 @@ TEST(what_was_freed_is_freed_in_the_end) {
     flux_tensor *x = flux_eval(flux_ones(2));
     flux_times (i, 4 * FLUX__QUARANTINE) flux_add(x, 1);
     const flux__thread *t = flux__self();
-    CHECK(FLUX__ASAN || t->buried > 4 * FLUX__QUARANTINE);
+    CHECK(FLUX__ASAN || t->nfreed > 4 * FLUX__QUARANTINE);
     CHECK(t->nspare == 0);
 }
 
