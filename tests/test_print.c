@@ -600,7 +600,7 @@ TEST(printed) {
     fflush(stdout);
     FILE *f = tmpfile();
     REQUIRE(f != NULL);
-    flux__sink s = { NULL, 0, 0, 0, f, false, false };
+    flux__sink s = { NULL, 0, 0, 0, f, false, false, false };
     flux_tensor *x = flux_randn(4, 4);
     CHECK(flux__put_tensor(&s, x));
     flux__put_whole_model(&s, flux_dense(2, 3));
