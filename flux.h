@@ -2485,6 +2485,7 @@ FLUX__NUMBERS(flux_ge)
 #  undef interface
 #  include <fcntl.h>
 #  include <io.h>
+#  include <fenv.h>
 #  include <process.h>
 #  include <sys/stat.h>
 #else
@@ -2803,6 +2804,7 @@ typedef struct flux__os_thread {
     HANDLE id;
     void (*fn)(void *);
     void *arg;
+    fenv_t mode;                          /* the floating-point mode of the thread that started it */
 } flux__os_thread;
 #  define FLUX__MUTEX_INIT SRWLOCK_INIT
 #  define FLUX__COND_INIT CONDITION_VARIABLE_INIT
@@ -2814,8 +2816,12 @@ FLUX__UNUSED static void flux__cond_wait(flux__cond *c, flux__mutex *m) {
 FLUX__UNUSED static void flux__cond_signal(flux__cond *c) { WakeConditionVariable(c); }
 FLUX__UNUSED static void flux__cond_broadcast(flux__cond *c) { WakeAllConditionVariable(c); }
 FLUX__UNUSED static void flux__thread_yield(void) { SwitchToThread(); }
+/* Windows starts a thread with x87 arithmetic of 53 bits, while a program that MinGW made computes
+   with 64 in its first thread, and MinGW's exp and pow use x87: a thread takes over its starter's
+   mode, as it does on other systems, so that all threads compute the same bits. */
 static unsigned __stdcall flux__thread_main(void *p) {
     flux__os_thread *t = (flux__os_thread *)p;
+    fesetenv(&t->mode);
     t->fn(t->arg);
     return 0;
 }
@@ -2823,6 +2829,7 @@ static unsigned __stdcall flux__thread_main(void *p) {
 FLUX__UNUSED static bool flux__thread_start(flux__os_thread *t, void (*fn)(void *), void *arg) {
     t->fn = fn;
     t->arg = arg;
+    fegetenv(&t->mode);
     t->id = (HANDLE)_beginthreadex(NULL, 0, flux__thread_main, t, 0, NULL);
     return t->id != NULL;
 }
@@ -4857,13 +4864,6 @@ static int flux__file_kind(const char *path, int *mode) {
     errno = a & FILE_ATTRIBUTE_DIRECTORY ? EISDIR : EACCES;
     return a & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_READONLY) ? -1 :
            a & FILE_ATTRIBUTE_DEVICE ? 2 : 1;
-}
-/* The attributes of the file or folder, or INVALID_FILE_ATTRIBUTES. */
-static DWORD flux__file_attributes(const char *path) {
-    wchar_t *w = flux__wide(path);
-    DWORD found = w ? GetFileAttributesW(w) : INVALID_FILE_ATTRIBUTES;
-    flux__free(w);
-    return found;
 }
 /* Gives the file's size in stamp[0] and the time of its last change in stamp[1]; false: no file. */
 FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {

@@ -18,7 +18,7 @@ need wine "tests on Windows" || finish
 export WINEPREFIX=$PWD/$tmp/wine WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= FLUX_NUM_THREADS=2
 case $tmp in /*) WINEPREFIX=$tmp/wine ;; esac
 check "the implementation for Windows" $mingw-gcc -std=c11 -O1 -c tests/impl.c -o "$tmp/impl.o"
-for t in errors files platform tensors threads trace; do
+for t in bits errors files platform tensors threads trace; do
     impl=$tmp/impl.o
     ! grep -q '^ *# *define FLUX_IMPLEMENTATION' tests/test_$t.c || impl=
     check "test_$t for Windows" $mingw-gcc -std=c11 -O1 -Wall -Wextra -Werror -I. tests/test_$t.c \

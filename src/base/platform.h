@@ -35,6 +35,7 @@
 #  undef interface
 #  include <fcntl.h>
 #  include <io.h>
+#  include <fenv.h>
 #  include <process.h>
 #  include <sys/stat.h>
 #else

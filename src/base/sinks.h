@@ -114,13 +114,6 @@ static int flux__file_kind(const char *path, int *mode) {
     return a & (FILE_ATTRIBUTE_DIRECTORY | FILE_ATTRIBUTE_READONLY) ? -1 :
            a & FILE_ATTRIBUTE_DEVICE ? 2 : 1;
 }
-/* The attributes of the file or folder, or INVALID_FILE_ATTRIBUTES. */
-static DWORD flux__file_attributes(const char *path) {
-    wchar_t *w = flux__wide(path);
-    DWORD found = w ? GetFileAttributesW(w) : INVALID_FILE_ATTRIBUTES;
-    flux__free(w);
-    return found;
-}
 /* Gives the file's size in stamp[0] and the time of its last change in stamp[1]; false: no file. */
 FLUX__UNUSED static bool flux__file_stamp(const char *path, int64_t *stamp) {
     WIN32_FILE_ATTRIBUTE_DATA a;

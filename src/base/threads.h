@@ -49,6 +49,7 @@ typedef struct flux__os_thread {
     HANDLE id;
     void (*fn)(void *);
     void *arg;
+    fenv_t mode;                          /* the floating-point mode of the thread that started it */
 } flux__os_thread;
 #  define FLUX__MUTEX_INIT SRWLOCK_INIT
 #  define FLUX__COND_INIT CONDITION_VARIABLE_INIT
@@ -60,8 +61,12 @@ FLUX__UNUSED static void flux__cond_wait(flux__cond *c, flux__mutex *m) {
 FLUX__UNUSED static void flux__cond_signal(flux__cond *c) { WakeConditionVariable(c); }
 FLUX__UNUSED static void flux__cond_broadcast(flux__cond *c) { WakeAllConditionVariable(c); }
 FLUX__UNUSED static void flux__thread_yield(void) { SwitchToThread(); }
+/* Windows starts a thread with x87 arithmetic of 53 bits, while a program that MinGW made computes
+   with 64 in its first thread, and MinGW's exp and pow use x87: a thread takes over its starter's
+   mode, as it does on other systems, so that all threads compute the same bits. */
 static unsigned __stdcall flux__thread_main(void *p) {
     flux__os_thread *t = (flux__os_thread *)p;
+    fesetenv(&t->mode);
     t->fn(t->arg);
     return 0;
 }
@@ -69,6 +74,7 @@ static unsigned __stdcall flux__thread_main(void *p) {
 FLUX__UNUSED static bool flux__thread_start(flux__os_thread *t, void (*fn)(void *), void *arg) {
     t->fn = fn;
     t->arg = arg;
+    fegetenv(&t->mode);
     t->id = (HANDLE)_beginthreadex(NULL, 0, flux__thread_main, t, 0, NULL);
     return t->id != NULL;
 }
