@@ -2804,7 +2804,7 @@ typedef struct flux__os_thread {
     HANDLE id;
     void (*fn)(void *);
     void *arg;
-    fenv_t mode;                          /* the floating-point mode of the thread that started it */
+    fenv_t mode;                          /* the floating-point mode of its starter */
 } flux__os_thread;
 #  define FLUX__MUTEX_INIT SRWLOCK_INIT
 #  define FLUX__COND_INIT CONDITION_VARIABLE_INIT
@@ -6260,7 +6260,7 @@ X(TANHSHRINK,   tanhshrink, 1, F, OWN,   "tanhshrink", FLUX__IF(FLUX__F(abs)(a) 
                         FLUX__K(0.4642857142857143)) * (a * a) + FLUX__K(1)), \
                     a - FLUX__F(tanh)(a)),                                       flux_mul(g, flux_square(flux_tanh(a))), 0, 0) \
 X(RELU,         relu,       1, N, ROW,   "relu",       FLUX__IF(a <= FLUX__K(0), FLUX__K(0), a),      flux__elementwise(FLUX__OP_RELU_BACKWARD, y, g, NULL), 0, 0) \
-X(RELU_BACKWARD, relu_backward, 2, N, INNER, "relu_backward", FLUX__IF(a > FLUX__K(0), b, FLUX__K(0)), 0, flux__elementwise(FLUX__OP_RELU_BACKWARD, a, g, NULL), 0) /* relu's gradient */ \
+X(RELU_BACKWARD, relu_backward, 2, N, INNER, "relu_backward", FLUX__IF(a > FLUX__K(0), b, FLUX__K(0)), 0, flux__elementwise(FLUX__OP_RELU_BACKWARD, a, g, NULL), 0) \
 X(LERP,         lerp,       3, F, INNER, "lerp",       a + c * (b - a),                               flux_mul(g, flux_sub(1, c)), flux_mul(g, c), flux_mul(g, flux_sub(b, a))) \
 X(GELU,         gelu,       1, F, OWN,   "gelu",       FLUX__F(gelu)(a),                              flux_mul(g, flux__elementwise(FLUX__OP_GELU_SLOPE, a, NULL, NULL)), 0, 0) \
 X(GELU_SLOPE,   gelu_slope, 1, F, INNER, "gelu_slope", FLUX__F(gelu_slope)(a),                        flux__grad_gelu_slope(g, a), 0, 0)   \

@@ -49,7 +49,7 @@ typedef struct flux__os_thread {
     HANDLE id;
     void (*fn)(void *);
     void *arg;
-    fenv_t mode;                          /* the floating-point mode of the thread that started it */
+    fenv_t mode;                          /* the floating-point mode of its starter */
 } flux__os_thread;
 #  define FLUX__MUTEX_INIT SRWLOCK_INIT
 #  define FLUX__COND_INIT CONDITION_VARIABLE_INIT
