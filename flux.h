@@ -1365,7 +1365,7 @@ typedef struct flux_multiheadattention_opts {
     flux__marked marked FLUX__ZERO;
 } flux_multiheadattention_opts;
 #define FLUX__LEFT_OUT_flux_multiheadattention_opts .nheads = FLUX__NO_INT, .qk = FLUX__NO_INT64, \
-    .v = FLUX__NO_INT64, .out = FLUX__NO_INT64, .k_in = FLUX__NO_INT64, .v_in = FLUX__NO_INT64, \
+    .v = FLUX__NO_INT64, .out = FLUX__NO_INT64, .k_in = FLUX__NO_INT64, .v_in = FLUX__NO_INT64,   \
     .scores = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o);
 #define flux_multiheadattention(...) \
@@ -2018,7 +2018,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #  define FLUX__COUNTER(n) int            /* without typeof, which C has only since 2023 */
 #endif
 #define FLUX__TIMES(i, n)                                                                          \
-    for (flux__iterations i##_turns FLUX__CLEANUP(flux__times_leave) =                                  \
+    for (flux__iterations i##_turns FLUX__CLEANUP(flux__times_leave) =                             \
              flux__times_start((int64_t)(n));                                                      \
          flux__times_next(&i##_turns, __FILE__, __LINE__);)                                        \
         for (FLUX__UNUSED FLUX__COUNTER(n) i = (FLUX__COUNTER(n))i##_turns.at; i##_turns.inner;    \
@@ -3470,8 +3470,8 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     int64_t refs;                         /* atomic; of a spare buffer: the next one's address */
     flux_device device;
     size_t bytes;                         /* as asked for; the pool may have given more */
-    size_t capacity;                          /* bytes that were allocated */
-    int size_class;                              /* its size class in the pool */
+    size_t capacity;                      /* bytes that were allocated */
+    int size_class;                       /* its size class in the pool */
     void *ptr;
     bool borrowed;                        /* the user's own: never written, never freed */
     struct flux__buffer *before, *after;  /* neighbours in the device's list of live buffers */
@@ -3527,7 +3527,7 @@ typedef struct flux__unsaid {             /* a message that waits for flux__tell
 typedef struct flux__watch flux__watch;
 
 typedef struct flux__pair { const void *key; void *value; } flux__pair;
-typedef struct flux__hashmap {              /* a hash map keyed by address, see base/memory.h */
+typedef struct flux__hashmap {            /* a hash map keyed by address, see base/memory.h */
     flux__pair *at; size_t capacity, count;   /* room: capacity, a power of two or 0 */
 } flux__hashmap;
 
@@ -3551,7 +3551,7 @@ typedef struct flux__thread {             /* a thread's own state */
                                                                returns its length; or NULL */
     const void *place;                    /* the first argument of where */
     void **owned;                         /* stack of what the open scopes own, oldest first */
-    int nowned, capacity;                     /* its length and capacity */
+    int nowned, capacity;                 /* its length and capacity */
     flux__scope *scope;                   /* open scopes; the first is the program's or thread's */
     int nscopes, scope_capacity;
     int nograd;                           /* depth of FLUX_NOGRAD */
@@ -3563,7 +3563,7 @@ typedef struct flux__thread {             /* a thread's own state */
                                              beside the device's work */
     flux_tensor *spare;                   /* freed nodes to be used again, linked by base */
     int nspare;
-    flux__freed_handle *freed;                  /* FLUX__DEBUG: a ring of the handles freed last */
+    flux__freed_handle *freed;            /* FLUX__DEBUG: a ring of the handles freed last */
     int64_t nfreed;                       /* how many were ever put there */
     flux__scope closing;                  /* FLUX__DEBUG: the scope that closes now */
     struct flux__plans *plans;            /* cached plans */
@@ -5128,7 +5128,7 @@ static const char *flux__folder_unsafe(const char *path, int fd) {
 /* ---- a folder that only this user may change (for kernels kept on disk)
    Files are opened relative to the open folder that was checked, not by path. */
 
-typedef struct flux__private {                /* such a folder */
+typedef struct flux__private {            /* such a folder */
     char path[600];                       /* ends with a separator */
     int fd;                               /* the open folder; -1: none (always, under Windows) */
 } flux__private;
@@ -6328,7 +6328,7 @@ enum flux__op {
     FLUX__VIEWS,
     FLUX__RESHAPE = FLUX__VIEWS,
     FLUX__PERMUTE,                        /* arg.i: order */
-    FLUX__AS_STRIDED,                        /* as_strided: rel and arg.i are offset and strides in
+    FLUX__AS_STRIDED,                     /* as_strided: rel and arg.i are offset and strides in
                                              the operand as if that were contiguous */
     FLUX__BROADCAST,
     FLUX__DETACH,
@@ -6339,7 +6339,7 @@ enum flux__op {
     FLUX__VIEWS_END,
     FLUX__MATMUL = FLUX__VIEWS_END,
     FLUX__GATHER, FLUX__SCATTER,          /* arg.i: dim */
-    FLUX__AS_STRIDED_SCATTER,                         /* as_strided_scatter: the operand is added into zeros,
+    FLUX__AS_STRIDED_SCATTER,             /* as_strided_scatter: the operand is added into zeros,
                                              or put into a fill value: see
                                              flux__as_strided_scatter */
     FLUX__CAT,                            /* arg.i: dim */
@@ -8649,7 +8649,7 @@ struct flux_grads {
     int n;                                /* how many tensors were asked for */
     bool used;                            /* flux_update has used the gradients up */
     flux_tensor **of, **grad;             /* the n tensors asked for; their gradients, NULL: none */
-    flux__hashmap number;                   /* index of each tensor, from 1, if there are more than
+    flux__hashmap number;                 /* index of each tensor, from 1, if there are more than
                                              FLUX__FEW_ASKED */
 };
 enum { FLUX__FEW_ASKED = 16 };            /* up to so many tensors are searched one by one */
@@ -9173,7 +9173,7 @@ FLUX__BEGIN_LEAN
 typedef struct flux__map {
     flux_tensor **key;                    /* NULL: the slot is free */
     int *value;
-    int n, capacity;                          /* entries, at most half of room; room is 2^k or 0 */
+    int n, capacity;                      /* entries, at most half of capacity, which is 2^k or 0 */
 } flux__map;
 
 /* One contribution to a gradient, in a linked list: next is an index from 1, and 0 ends it. */
@@ -9194,8 +9194,8 @@ typedef struct flux__walk {
                                              flux__join_slices: a ring, the next at ncat & 7 */
     int ncat;
     bool *wanted;                         /* by node: it depends on a tensor that was asked for */
-    int n, capacity;                          /* nodes numbered; capacity of node */
-    flux__dfs_frame *frame;                       /* the search's stack, the loss first */
+    int n, capacity;                      /* nodes numbered; capacity of node */
+    flux__dfs_frame *frame;               /* the search's stack, the loss first */
     int top, frame_capacity;
     flux__map shared;                     /* numbers of the nodes that other threads made */
     uint32_t id;                          /* walk_mark of nodes that hold their own number */
@@ -9649,7 +9649,7 @@ typedef struct flux__operand {            /* a tensor that a kernel reads */
 
 /* A line of a kernel's program, and the value that it computes. */
 typedef struct flux__value {
-    uint8_t kind, op, ctype, dtype;         /* op: row of the elementwise table, or the kind of
+    uint8_t kind, op, ctype, dtype;       /* op: row of the elementwise table, or the kind of
                                              reduction; ctype: compute type; dtype: as stored */
     bool outer;                           /* one value for each outer point, not for every point */
     int16_t a, b, c;                      /* numbers of the values used, -1: none */
@@ -9859,7 +9859,7 @@ enum { FLUX__MOST_NODES = (1 << 23) - 1 };
 typedef struct flux__graph {
     flux_tensor **node, **leaf;
     uint8_t *flag;                        /* by node: FLUX__ROOT and others */
-    int *donated;                           /* by node: the leaf whose buffer it may take over, or
+    int *donated;                         /* by node: the leaf whose buffer it may take over, or
                                              -1 */
     int nnode, node_capacity, flag_capacity, donated_capacity, nleaf, leaf_capacity;
     int64_t *key;
@@ -12187,7 +12187,7 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
    their buffers and releases all others. -1 and an error if it fails. */
 static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     flux__run r;
-    void *few[256], **memory = few;         /* the arrays r.buffer and r.ptr of a small plan */
+    void *few[256], **memory = few;       /* the arrays r.buffer and r.ptr of a small plan */
     size_t n = (size_t)(plan->nnode * 2 + plan->nkernel),
            all = n + (size_t)(plan->nleaf + plan->nnode);
     memset(&r, 0, sizeof r);
@@ -12288,8 +12288,8 @@ static void flux__cut_fixed(flux__graph *g) {
 typedef struct flux__heap { const flux_tensor *like; int64_t count, bytes; } flux__heap;
 enum { FLUX__HEAPS = 512, FLUX__MANY = 8 };
 
-typedef struct flux__scope_use {              /* what a scope holds (leak report) */
-    flux__hashmap seen;                     /* tensors met in this scope or in one outside */
+typedef struct flux__scope_use {          /* what a scope holds (leak report) */
+    flux__hashmap seen;                   /* tensors met in this scope or in one outside */
     const flux_tensor **todo;
     int ntodo, capacity;
     flux__heap heap[FLUX__HEAPS];
@@ -13020,7 +13020,7 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
 
 /* Horizontal reductions: for each row, acc = acc op x[0] op x[1] ... A row of 16 elements or
    more is taken in lanes, element i in lane i mod 16, which are joined at the end. */
-#define FLUX__HREDUCE(name, T, op, identity)                                                            \
+#define FLUX__HREDUCE(name, T, op, identity)                                                         \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const T *x = (const T *)in;                                                                      \
     for (T *sum = (T *)acc; rows > 0; rows--, sum++) {                                               \
@@ -13050,7 +13050,7 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
 #define FLUX__HREDUCE_TABLE                                                                             \
 static const flux__hreduce_fn FLUX__F(hreduces)[] = {                                                      \
     FLUX__F(hsum), FLUX__F(hprod), FLUX__F(hmax), FLUX__F(hmin) };
-#define FLUX__SCALAR_HREDUCES(T, U, lowest, highest, fast)                                              \
+#define FLUX__SCALAR_HREDUCES(T, U, lowest, highest, fast)                                          \
 FLUX__HREDUCE(hsum, U, FLUX__SUM_OF, 0)                                                             \
 FLUX__HREDUCE(hprod, U, FLUX__PROD_OF, 1)                                                           \
 fast FLUX__HREDUCE(hmax, T, FLUX__MAX_OF, lowest)                                                   \
@@ -13120,7 +13120,7 @@ FLUX__FEW(hprod, FLUX__PROD_OF, FLUX__PROD_OF, 1)
 FLUX__FEW(hmaxnum, FLUX__MAXNUM_OF, FLUX__MORE_QUAD, -INFINITY)
 FLUX__FEW(hminnum, FLUX__MINNUM_OF, FLUX__LESS_QUAD, INFINITY)
 #endif
-#define FLUX__VECTOR_HREDUCE(name, vop, op, identity, qop)                                              \
+#define FLUX__VECTOR_HREDUCE(name, vop, op, identity, qop)                                           \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const float *x = (const float *)in;                                                              \
     const FLUX__V start = identity;                                                                  \
@@ -13166,7 +13166,7 @@ static void flux__reduce_nan_rows(flux__hreduce_fn hreduce, float *acc, const fl
             if (x[i] != x[i]) *acc = x[i];
     }
 }
-#define FLUX__NAN_HREDUCE(name, hreduce)                                                                   \
+#define FLUX__NAN_HREDUCE(name, hreduce)                                                             \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const float *x = (const float *)in;                                                              \
     float *a = (float *)acc;                                                                         \
@@ -13174,10 +13174,10 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
         float sum = 0;                                                                               \
         bool odd = false;                                                                            \
         if (many > rows) many = rows;                                                                \
-        FLUX__F(hsum)(&sum, x, n * many, 1);                                                     \
+        FLUX__F(hsum)(&sum, x, n * many, 1);                                                         \
         for (int64_t i = 0; i < many; i++) odd |= a[i] != a[i];                                      \
-        if (odd || sum != sum) flux__reduce_nan_rows(FLUX__F(hreduce), a, x, n, many);                    \
-        else FLUX__F(hreduce)(a, x, n, many);                                                           \
+        if (odd || sum != sum) flux__reduce_nan_rows(FLUX__F(hreduce), a, x, n, many);               \
+        else FLUX__F(hreduce)(a, x, n, many);                                                        \
     }                                                                                                \
 }
 #define FLUX__VECTOR_HREDUCES                                                                           \
@@ -13276,7 +13276,7 @@ typedef struct flux__section {
     flux__random_fn random;
     flux__adam_fn adam;
     flux__rows_fn rows;
-    flux__hreduce_fn most;                   /* the maximum of rows without NaN */
+    flux__hreduce_fn hmaxnum;             /* the maximum of rows without NaN */
     void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
     void (*add_wide)(double *sum, const float *x, int64_t n);
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
@@ -13818,7 +13818,7 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
     keys[2] = FLUX__HELD(zero + 0x9E3779B9u), keys[3] = FLUX__HELD(zero + 0xBB67AE85u);              \
     keys[4] = FLUX__HELD(zero + 0xD2511F53u), keys[5] = FLUX__HELD(zero + 0xCD9E8D57u);              \
     for (blocks *= FLUX__RANDOM_BLOCK / 4 / many; blocks > 0; blocks--, counter += many) {           \
-        FLUX__F(words)(keys, first + counter, zero + stream, &u[0], &u[1]);                           \
+        FLUX__F(words)(keys, first + counter, zero + stream, &u[0], &u[1]);                          \
         for (size_t at = 0; at < sizeof first; at += sizeof(FLUX__V)) {                              \
             FLUX__VU a, b;                                                                           \
             FLUX__V x, y;                                                                            \
@@ -13893,7 +13893,7 @@ FLUX__VECTOR_POW                                                                
 FLUX__VECTOR_RANDOM                                                                                  \
 FLUX__VECTOR_ADAM                                                                                    \
 FLUX__LOOPS                                                                                          \
-FLUX__VECTOR_HREDUCES                                                                                   \
+FLUX__VECTOR_HREDUCES                                                                                \
 FLUX__VECTOR_WIDE                                                                                    \
 FLUX__VECTOR_ROWS                                                                                    \
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
@@ -14345,7 +14345,7 @@ static void flux__run_nan_row(const flux__section *s, const flux__rows_run *all,
 static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux__rows_run *was,
                                 float *less, float *each) {
     const int64_t many = r->count;
-    flux__hreduce_rows(r, r->squares ? s->hreduces[FLUX__RED_SUM] : s->most,
+    flux__hreduce_rows(r, r->squares ? s->hreduces[FLUX__RED_SUM] : s->hmaxnum,
                     r->squares ? FLUX__RED_SUM : FLUX__RED_MAX, r->first, r->x);
     for (int64_t i = 0; i < many; i++) less[i] = r->squares ? r->first[i] / r->by[0] : r->first[i];
     s->rows(r, was->count > 0 ? was : NULL);
@@ -14367,7 +14367,7 @@ static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux_
 }
 /* Repeats each of `many` numbers n times (4 to 15), one after the other; up to 16 numbers past
    the end are overwritten. */
-#define FLUX__AS_STRIDED_SCATTER(width)                                                                          \
+#define FLUX__AS_STRIDED_SCATTER(width)                                                              \
     for (; n <= width && many > 0; many--, to += n, x++) {                                           \
         const float all = *x;                                                                        \
         for (int i = 0; i < width; i++) to[i] = all;                                                 \
@@ -14879,7 +14879,7 @@ FLUX__FAST static int64_t flux__skip_less(const void *in, int64_t n, float numbe
    has the index `first`: the first of equals, but the first NaN before all others; *acc and
    *index hold the best so far, and an index below 0 says that there is none yet. argaccumulate:
    the same for n columns, element `now` of each. */
-#define FLUX__ARG(name, T, I, ctype, fast)                                                             \
+#define FLUX__ARG(name, T, I, ctype, fast)                                                           \
 static FLUX__INLINE bool flux__beats_##name(T x, T best, bool max) {                                 \
     return best == best && (x != x || (max ? x > best : x < best));                                  \
 }                                                                                                    \
@@ -14892,9 +14892,9 @@ static void flux__argreduce_##name(bool max, void *acc, int64_t *index, const vo
         if (*index < 0 || flux__beats_##name(x[i], *best, max)) *best = x[i], *index = first + i;    \
     if (n < 16) return;                                                                              \
     memcpy(&top, x, sizeof top);                                                                     \
-    flux__reduce(ctype, max ? FLUX__RED_MAX : FLUX__RED_MIN, &top, x, n);                              \
+    flux__reduce(ctype, max ? FLUX__RED_MAX : FLUX__RED_MIN, &top, x, n);                            \
     if (*index >= 0 && !flux__beats_##name(top, *best, max)) return;                                 \
-    if (ctype == FLUX__F32C) i = flux__skip_less(in, n, (float)top);                                   \
+    if (ctype == FLUX__F32C) i = flux__skip_less(in, n, (float)top);                                 \
     while (top == top ? x[i] != top : x[i] == x[i]) i++;                                             \
     *best = x[i];                                                                                    \
     *index = first + i;                                                                              \
@@ -15095,10 +15095,10 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
     const flux__gemm_kernel *one, *two;
     /* NULL, or the packing kernel of the largest tile: it prefetches nothing, but copies its
        part of A to `next` */
-    flux__gemm_kernel packs;
+    flux__gemm_kernel pack_kernel;
     /* NULL, or a microkernel of the largest tile that prefetches nothing */
     flux__gemm_kernel plain;
-    flux__gemm_inner inner_kernel;                 /* inner products with two columns of B, */
+    flux__gemm_inner inner_kernel;        /* inner products with two columns of B, */
     flux__gemm_inner4 inner4;  /* and with four; NULL where there are too few registers */
 } flux__gemm_set;
 
@@ -15194,32 +15194,32 @@ FLUX__GEMM_TYPES(64)
     FLUX__PREFETCH(p + 16 * a_step)
 #  define FLUX__GEMM_KERNEL(name, type, vec, mul, mr, nr, target)                              \
     FLUX__GEMM_LOOP(name##_##mr##x##nr, type, vec, mul##mr, mr, nr, target, FLUX__K_FETCH)
-#  define FLUX__GEMM_LOOP(name, type, vec, mul, mr, nr, target, beside)                        \
+#  define FLUX__GEMM_LOOP(name, type, vec, mul, mr, nr, target, beside)                            \
     FLUX__GEMM_FN(target) void name(                                                               \
         int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
-        void *c, int64_t ldc, int add, const void *next, int64_t next_step) {                     \
+        void *c, int64_t ldc, int add, const void *next, int64_t next_step) {                      \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef type T;                                                                            \
-        const T *b0 = (const T *)b, *b1 = nr > 3 ? b0 + 3 * b_col : b0,                          \
-                *b2 = nr > 6 ? b1 + 3 * b_col : b0, *b3 = nr > 9 ? b2 + 3 * b_col : b0;        \
+        const T *b0 = (const T *)b, *b1 = nr > 3 ? b0 + 3 * b_col : b0,                            \
+                *b2 = nr > 6 ? b1 + 3 * b_col : b0, *b3 = nr > 9 ? b2 + 3 * b_col : b0;            \
         const T *p = (const T *)a;                                                                 \
         const char *fetch = (const char *)next;                                                    \
-        V *at, u, v, w, zero = {0} FLUX__COLUMNS##nr(FLUX__K_VAR##mr);                         \
-        FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                    \
+        V *at, u, v, w, zero = {0} FLUX__COLUMNS##nr(FLUX__K_VAR##mr);                             \
+        FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                        \
         at = (V *)c;                                                                               \
-        if (mr == 1 && add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET) }             \
+        if (mr == 1 && add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET) }                 \
         for (; k; k--) {                                                                           \
             u = ((const V *)(const void *)p)[0];                                                   \
-            if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                             \
-            FLUX__COLUMNS##nr(mul)                                                               \
-            if (mr == 2) { beside fetch += next_step; }                                          \
+            if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                                 \
+            FLUX__COLUMNS##nr(mul)                                                                 \
+            if (mr == 2) { beside fetch += next_step; }                                            \
             p += a_step, b0 += b_row, b1 += b_row, b2 += b_row, b3 += b_row;                       \
         }                                                                                          \
         at = (V *)c;                                                                               \
-        if (add == FLUX__GEMM_ADD) { FLUX__COLUMNS##nr(FLUX__K_ADD##mr) }                      \
+        if (add == FLUX__GEMM_ADD) { FLUX__COLUMNS##nr(FLUX__K_ADD##mr) }                          \
         at = (V *)c;                                                                               \
-        FLUX__COLUMNS##nr(FLUX__K_PUT##mr)                                                     \
+        FLUX__COLUMNS##nr(FLUX__K_PUT##mr)                                                         \
         (void)v, (void)w, (void)b3, (void)fetch;                                                   \
     }
 /* Vectors of half the length are twice the instructions, and a core that two threads share
@@ -15237,7 +15237,7 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__GEMM_PLAIN(name, type, vec, target)                                                \
     FLUX__GEMM_FN(target) void name(                                                               \
         int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
-        void *c, int64_t ldc, int add, const void *next, int64_t next_step) {                     \
+        void *c, int64_t ldc, int add, const void *next, int64_t next_step) {                      \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef type T;                                                                            \
@@ -15253,7 +15253,7 @@ FLUX__GEMM_TYPES(64)
         FLUX__COLUMNS6(FLUX__K_PUT2)                                                               \
         (void)next, (void)next_step;                                                               \
     }
-#  define FLUX__GEMM_MR6(name, type, vec, mul, mr, target)                                     \
+#  define FLUX__GEMM_MR6(name, type, vec, mul, mr, target)                                       \
     FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 1, target)                                       \
     FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 2, target)                                       \
     FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 3, target)                                       \
@@ -15264,7 +15264,7 @@ FLUX__GEMM_TYPES(64)
     FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 8, target)
 #  define FLUX__GEMM_MR12(name, type, vec, mul, mr, target)                                    \
     FLUX__GEMM_MR8(name, type, vec, mul, mr, target)                                           \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 10, target)                                      \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 10, target)                                    \
     FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 12, target)
 #  define FLUX__GEMM_LIST6(n) n##1, n##2, n##3, n##4, n##6
 #  define FLUX__GEMM_LIST8(n) FLUX__GEMM_LIST6(n), n##8
@@ -15320,12 +15320,12 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     { H half; W all; FLUX__D_HALVE(half, H, x) FLUX__D_HALVE(all, W, half)                         \
       *(W *)(void *)(to) = all; }
 #  define FLUX__SUMS_F(ints, lanes)                                                                \
-    FLUX__HREDUCE_F(ints, lanes, 0) FLUX__JOIN(to, u)                                                 \
+    FLUX__HREDUCE_F(ints, lanes, 0) FLUX__JOIN(to, u)                                              \
     FLUX__HREDUCE_F(ints, lanes, 1) FLUX__JOIN(to + 4, u)
 #  define FLUX__SUMS_D(ints, lanes)                                                                \
-    FLUX__HREDUCE_D(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v)                           \
+    FLUX__HREDUCE_D(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v)                        \
     FLUX__HREDUCE_D(ints, lanes, 1) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
-#  define FLUX__GEMM_INNER(name, type, vec, half_vec, short_vec, sums, ints, lanes, target)         \
+#  define FLUX__GEMM_INNER(name, type, vec, half_vec, short_vec, sums, ints, lanes, target)        \
     FLUX__GEMM_FN(target) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t inner4) { \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
@@ -15334,7 +15334,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         typedef short_vec W;                                                                       \
         const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
         type *to = (type *)sum;                                                                    \
-        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 8) {                     \
+        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 8) {                   \
             const type *p = (const type *)a, *q = (const type *)b;                                 \
             V t, y, z, u, v, w, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3); \
             FLUX__D_LOOP(type, FLUX__D_STEP, 0)                                                    \
@@ -15347,7 +15347,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #    define FLUX__D_BOTH(r)                                                                        \
                 t = FLUX__D_ALL(p + r * a_row), x##r##0 += t * y, t = FLUX__D_ALL(p + r * a_row + n / 2), x##r##1 += t * z;
 #    define FLUX__D_REST(r)                                                                        \
-                t = FLUX__D_LAST(p + r * a_row), x##r##0 += t * y, t = (V)(*(const M *)(const void *)(p + r * a_row + n / 2) & mr), x##r##1 += t * z;
+                t = FLUX__D_LAST(p + r * a_row), x##r##0 += t * y, t = (V)(*(const M *)(const void *)(p + r * a_row + n / 2) & high), x##r##1 += t * z;
 #    define FLUX__D_ONE(type)                                                                      \
             int64_t left = k;                                                                      \
             for (; left >= n; left -= n, p += n, q += n) {                                         \
@@ -15356,13 +15356,13 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
             }                                                                                      \
             if (left > 0 && k >= n) {                                                              \
                 const int *mask = flux__gemm_last + 16 - (n - left) * (int)(sizeof(type) / sizeof(int)); \
-                const M last = *(const M *)(const void *)mask, mr = *(const M *)(const void *)(mask + 8); \
+                const M last = *(const M *)(const void *)mask, high = *(const M *)(const void *)(mask + 8); \
                 p -= n - left, q -= n - left;                                                      \
-                y = FLUX__D_LAST(q), z = (V)(*(const M *)(const void *)(q + n / 2) & mr);        \
+                y = FLUX__D_LAST(q), z = (V)(*(const M *)(const void *)(q + n / 2) & high);          \
                 FLUX__D_REST(0) FLUX__D_REST(1) FLUX__D_REST(2) FLUX__D_REST(3)                    \
             }
 #    define FLUX__ONE_F(ints, lanes)                                                               \
-    FLUX__HREDUCE_F(ints, lanes, 0) s0 = u; FLUX__HREDUCE_F(ints, lanes, 1) u += s0;                     \
+    FLUX__HREDUCE_F(ints, lanes, 0) s0 = u; FLUX__HREDUCE_F(ints, lanes, 1) u += s0;               \
     FLUX__JOIN(to, u) FLUX__JOIN(to + 4, u)
 #    define FLUX__ONE_D(ints, lanes)                                                               \
     FLUX__HREDUCE_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 1) u += s0, v += s1;     \
@@ -15371,7 +15371,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #    define FLUX__HALVES_F(ints, lanes)                                                            \
     FLUX__HREDUCE_F(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HREDUCE_F(ints, lanes, 1) FLUX__HALF_SUM(s1, u, to + 4)
 #    define FLUX__HALVES_D(ints, lanes)                                                            \
-    FLUX__HREDUCE_D(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HALF_SUM(s1, v, to + 2)           \
+    FLUX__HREDUCE_D(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HALF_SUM(s1, v, to + 2)        \
     FLUX__HREDUCE_D(ints, lanes, 1) FLUX__HALF_SUM(s2, u, to + 4) FLUX__HALF_SUM(s3, v, to + 6)
 #    define FLUX__GEMM_HALVES(name, type, vec, short_vec, sums, one, ints, lanes)                  \
     FLUX__GEMM_FN(FLUX__AVX2) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t inner4) { \
@@ -15382,7 +15382,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         typedef short_vec W;                                                                       \
         const int64_t n = 64 / (int)sizeof(type);                                                  \
         type *to = (type *)sum;                                                                    \
-        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 8) {                     \
+        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 8) {                   \
             V s0, s1, s2, s3, zero = {0};                                                          \
             s0 = s1 = s2 = s3 = zero;                                                              \
             for (int64_t first = 0; b_col && first < n; first += n / 2) {                          \
@@ -15435,23 +15435,23 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     FLUX__HREDUCE_F(ints, lanes, 0) s0 = u; FLUX__HREDUCE_F(ints, lanes, 1) s1 = u; FLUX__HREDUCE_F(ints, lanes, 2) s2 = u; FLUX__HREDUCE_F(ints, lanes, 3) \
     FLUX__JOIN4(s0, s1, s2, u)                                                                     \
     FLUX__PUT_ROW(0, s0, 0) FLUX__PUT_ROW(1, s0, 1) FLUX__PUT_ROW(2, s0, 2) FLUX__PUT_ROW(3, s0, 3)
-#    define FLUX__INNER4_D(ints, lanes)                                                             \
-    FLUX__HREDUCE_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 1)                      \
+#    define FLUX__INNER4_D(ints, lanes)                                                            \
+    FLUX__HREDUCE_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 1)                \
     FLUX__JOIN4(s0, s1, u, v)                                                                      \
     FLUX__PUT_ROW(0, s0, 0) FLUX__PUT_ROW(1, s0, 1)                                                \
-    FLUX__HREDUCE_D(ints, lanes, 2) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 3)                      \
+    FLUX__HREDUCE_D(ints, lanes, 2) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 3)                \
     FLUX__JOIN4(s0, s1, u, v)                                                                      \
     FLUX__PUT_ROW(2, s0, 0) FLUX__PUT_ROW(3, s0, 1)
-#    define FLUX__GEMM_INNER4(name, type, vec, short_vec, sums, ints, lanes)                        \
+#    define FLUX__GEMM_INNER4(name, type, vec, short_vec, sums, ints, lanes)                       \
     FLUX__GEMM_FN(FLUX__AVX512) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *c, int64_t c_row, \
-                                          int64_t inner4) {                                         \
+                                          int64_t inner4) {                                        \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef short_vec W;                                                                       \
         typedef int M __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));              \
         const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
         type *to = (type *)c;                                                                      \
-        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 4 * c_row) {             \
+        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 4 * c_row) {           \
             const type *p = (const type *)a, *q = (const type *)b;                                 \
             V t, u, v, w, s0, s1, s2, zero = {0} FLUX__D_VAR4(0) FLUX__D_VAR4(1) FLUX__D_VAR4(2) FLUX__D_VAR4(3); \
             FLUX__D_LOOP(type, FLUX__D_STEP4, 0)                                                   \
@@ -15460,13 +15460,13 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         }                                                                                          \
     }
 #  endif
-#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, nr, target, narrow, inner_kernel, inner4, packs, plain) \
-    FLUX__GEMM_MR##nr(name, type, vec, mul, 1, target)                                         \
-    FLUX__GEMM_MR##nr(name, type, vec, mul, 2, target)                                         \
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, nr, target, narrow, inner_kernel, inner4, pack_kernel, plain) \
+    FLUX__GEMM_MR##nr(name, type, vec, mul, 1, target)                                           \
+    FLUX__GEMM_MR##nr(name, type, vec, mul, 2, target)                                           \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##nr(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##nr(name##_2x)};              \
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), nr, name##_one,       \
-                                        name##_two, packs, plain, inner_kernel##_inner, inner4};
+                                        name##_two, pack_kernel, plain, inner_kernel##_inner, inner4};
 
 FLUX__GEMM_INNER(flux__gemm_f32_base_inner, float, flux__vec16f, flux__vec16f, flux__vec16f,
                 FLUX__SUMS_F, flux__vec16i, FLUX__LANES4, )
@@ -15541,19 +15541,19 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__vec64f, 64, FLUX__K_MULB, 8, FLUX__
 #  define FLUX__GEMM_MR(name, type, mr)                                                        \
     FLUX__GEMM_KERNEL(name, type, mr, 1) FLUX__GEMM_KERNEL(name, type, mr, 2)                  \
     FLUX__GEMM_KERNEL(name, type, mr, 3) FLUX__GEMM_KERNEL(name, type, mr, 4)
-#  define FLUX__GEMM_INNER(name, type)                                                              \
+#  define FLUX__GEMM_INNER(name, type)                                                             \
     static void name##_inner(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t inner4) { \
         int64_t i, l;                                                                              \
-        for (i = 0; i < 8 * inner4; i++) {                                                          \
+        for (i = 0; i < 8 * inner4; i++) {                                                         \
             const type *p = (const type *)a + (i / 8 * 4 + i % 4) * a_row, *q = (const type *)b + i / 4 % 2 * b_col; \
             type x = 0;                                                                            \
             for (l = 0; l < k; l++) x += p[l] * q[l];                                              \
             ((type *)sum)[i] = x;                                                                  \
         }                                                                                          \
     }
-#  define FLUX__GEMM_SET(name, type)                                                               \
-    FLUX__GEMM_MR(name, type, 1)                                                                 \
-    FLUX__GEMM_MR(name, type, 2)                                                                 \
+#  define FLUX__GEMM_SET(name, type)                                                                \
+    FLUX__GEMM_MR(name, type, 1)                                                                    \
+    FLUX__GEMM_MR(name, type, 2)                                                                    \
     FLUX__GEMM_INNER(name, type)                                                                    \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
@@ -15693,12 +15693,12 @@ FLUX__GEMM_GATHER(flux__gemm_gather8, double)
 #  define FLUX__TRANSPOSE_ROW(V, p) *(const V *)(const void *)(p)
 #  define FLUX__TRANSPOSE_PUT(V, column, x) *(V *)(void *)(d + (column) * to_step) = x;
 #  define FLUX__TRANSPOSE_4(V, ints, lanes, s, a, b, c, e)                                              \
-    { V one = FLUX__TRANSPOSE_ROW(V, s), two = FLUX__TRANSPOSE_ROW(V, s + from_step), low, mr;             \
+    { V one = FLUX__TRANSPOSE_ROW(V, s), two = FLUX__TRANSPOSE_ROW(V, s + from_step), low, high;             \
       V three = FLUX__TRANSPOSE_ROW(V, s + 2 * from_step), four = FLUX__TRANSPOSE_ROW(V, s + 3 * from_step); \
-      FLUX__SHUFFLE(low, one, two, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(mr, three, four, ints, lanes(0, 4, 1, 5)) \
-      FLUX__SHUFFLE(a, low, mr, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(b, low, mr, ints, lanes(2, 3, 6, 7)) \
-      FLUX__SHUFFLE(low, one, two, ints, lanes(2, 6, 3, 7)) FLUX__SHUFFLE(mr, three, four, ints, lanes(2, 6, 3, 7)) \
-      FLUX__SHUFFLE(c, low, mr, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(e, low, mr, ints, lanes(2, 3, 6, 7)) }
+      FLUX__SHUFFLE(low, one, two, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(high, three, four, ints, lanes(0, 4, 1, 5)) \
+      FLUX__SHUFFLE(a, low, high, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(b, low, high, ints, lanes(2, 3, 6, 7)) \
+      FLUX__SHUFFLE(low, one, two, ints, lanes(2, 6, 3, 7)) FLUX__SHUFFLE(high, three, four, ints, lanes(2, 6, 3, 7)) \
+      FLUX__SHUFFLE(c, low, high, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(e, low, high, ints, lanes(2, 3, 6, 7)) }
 #  define FLUX__TRANSPOSE_2(V, ints, lanes, s, a, b)                                                    \
     { V one = FLUX__TRANSPOSE_ROW(V, s), two = FLUX__TRANSPOSE_ROW(V, s + from_step);                        \
       FLUX__SHUFFLE(a, one, two, ints, lanes(0, 2)) FLUX__SHUFFLE(b, one, two, ints, lanes(1, 3)) }
@@ -15723,12 +15723,12 @@ FLUX__GEMM_GATHER(flux__gemm_gather8, double)
     V a, b;                                                                                        \
     FLUX__TRANSPOSE_2(V, flux__vec16l, FLUX__LANES2, s, a, b)                                         \
     FLUX__TRANSPOSE_PUT(V, 0, a) FLUX__TRANSPOSE_PUT(V, 1, b)
-#  define FLUX__TRANSPOSE_D32(V)                                                                        \
+#  define FLUX__TRANSPOSE_D32(V)                                                                   \
     V a, b, c, e;                                                                                  \
     const double *below = s + 2 * from_step;                                                       \
     FLUX__TRANSPOSE_2(V, flux__vec32l, FLUX__LANES22, s, a, b) FLUX__TRANSPOSE_2(V, flux__vec32l, FLUX__LANES22, below, c, e) \
     FLUX__TRANSPOSE_JOIN4(V, 0, 0, 1, 4, 5) FLUX__TRANSPOSE_JOIN4(V, 2, 2, 3, 6, 7)
-#  define FLUX__GEMM_TRANSPOSE(name, type, vec, n, square, rest, target)                                \
+#  define FLUX__GEMM_TRANSPOSE(name, type, vec, n, square, rest, target)                           \
     FLUX__GEMM_FN(target) void name(const type *from, int64_t from_step, type *to, int64_t to_step, int64_t rows, int64_t columns) { \
         int64_t r, i, x, y, left, squares, step, from_down;                                        \
         if (rows < n || columns < n) rest(from, from_step, to, to_step, rows, columns);            \
@@ -15833,7 +15833,7 @@ static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t 
         i = n - (int)(sizeof(vec) / sizeof *q);                                                    \
         FLUX__GEMM_MOVE(vec, q + i, p + i)                                                         \
     }
-#define FLUX__GEMM_IM2COL(name, vec, half, least, evens, target)                                  \
+#define FLUX__GEMM_IM2COL(name, vec, half, least, evens, target)                                   \
     FLUX__GEMM_FN(target) void name(int64_t words, const float *from, const flux__axes *across, int64_t first, int64_t count, \
                                     const flux__gemm_run *run, int64_t runs, int64_t step, float *to, int64_t to_step) { \
         const int64_t size = (int)sizeof(float), lanes = (int)sizeof(vec) / size;                  \
@@ -15874,7 +15874,7 @@ FLUX__GEMM_IM2COL(flux__im2col_base, float, float, float, FLUX__EVENS, )
 #  endif
 #  define FLUX__EVEN4(to, from) FLUX__EVEN(flux__vec16f, flux__vec16i, to, from, 0, 2, 4, 6)
 #  define FLUX__EVEN16(to, from)                                                                   \
-    FLUX__EVEN(flux__vec64f, flux__vec64i, to, from, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,    \
+    FLUX__EVEN(flux__vec64f, flux__vec64i, to, from, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,        \
                22, 24, 26, 28, 30)
 #  define FLUX__EVENS(lanes, even, to, from) {                                                     \
         for (; i + lanes < n; i += lanes) even(to + i, from + 2 * i)                               \
@@ -16191,7 +16191,7 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     const int64_t line = packs ? mr : 0, lines = packs ? mr * kb : down;
     int64_t i, b_row, b_col;
     const flux__gemm_kernel two = set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
-    const flux__gemm_kernel kernel = packs ? set->packs :
+    const flux__gemm_kernel kernel = packs ? set->pack_kernel :
         set->plain && nr == set->columns ? set->plain : two;
     const char *a = copied ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * size,
                *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
@@ -16329,7 +16329,7 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
 static bool flux__gemm_packs_a(const flux__gemm_plan *p, int64_t columns) {
     if (p->job->epilogue && p->rows >= p->m && p->rows * p->chunk * p->size > 2 * FLUX__GEMM_BLOCK)
         return false;
-    return p->set->packs && p->a_row == 1 && !p->a_rows && columns < 64 * p->set->columns &&
+    return p->set->pack_kernel && p->a_row == 1 && !p->a_rows && columns < 64 * p->set->columns &&
            flux__gemm_nr(columns, p->set->columns) == p->set->columns;
 }
 
@@ -16450,16 +16450,16 @@ static int64_t flux__gemm_dot_lanes(const flux__gemm_plan *p) {
         const int64_t k = p->k, whole = k < flux__gemm_dot_lanes(p) ? 0 : k, mr = rows < 4 ? 1 : 4;        \
         type sum[8 * 8], *to;                                                                      \
         for (int64_t f, i, j, r = 0, inner4; r < rows; r += inner4 * mr) {                         \
-            const int64_t first = r + mr <= rows ? r : rows - mr;                              \
+            const int64_t first = r + mr <= rows ? r : rows - mr;                                  \
             const type *from = a + first * p->a_row, *s = sum;                                     \
-            inner4 = mr == 1 || rows - r < 4 ? 1 : flux__gemm_min((rows - r) / 4, 8);             \
-            p->set->inner_kernel(whole, from, mr > 1 ? p->a_row : 0, b, b_col, sum, inner4);              \
+            inner4 = mr == 1 || rows - r < 4 ? 1 : flux__gemm_min((rows - r) / 4, 8);              \
+            p->set->inner_kernel(whole, from, mr > 1 ? p->a_row : 0, b, b_col, sum, inner4);       \
             to = c + first * c_row;                                                                \
-            for (f = 0; f < inner4; f++, s += 8, from += 4 * p->a_row) {                            \
+            for (f = 0; f < inner4; f++, s += 8, from += 4 * p->a_row) {                           \
                 for (i = whole; i < k; i++)                                                        \
-                    for (j = 0; j < mr; j++)                                                     \
+                    for (j = 0; j < mr; j++)                                                       \
                         sum[f * 8 + j] += from[i + j * p->a_row] * b[i], sum[f * 8 + j + 4] += from[i + j * p->a_row] * b[b_col + i]; \
-                for (j = 0; j < mr; j++, to += c_row) to[0] = s[j], to[c_col] = s[j + 4];        \
+                for (j = 0; j < mr; j++, to += c_row) to[0] = s[j], to[c_col] = s[j + 4];          \
             }                                                                                      \
         }                                                                                          \
     }
@@ -16550,10 +16550,10 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
    packing, and transposing C. */
 static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
-    double mr = (double)flux__gemm_up(p->m, p->set->lanes);
+    double padded = (double)flux__gemm_up(p->m, p->set->lanes);
     /* the last tile has vectors of half the length */
-    if (m > 10 * lanes && mr - m >= lanes / 2 && p->set->narrow) mr -= 0.375 * lanes;
-    double c = mr * n * k / (2 * lanes);
+    if (m > 10 * lanes && padded - m >= lanes / 2 && p->set->narrow) padded -= 0.375 * lanes;
+    double c = padded * n * k / (2 * lanes);
     double copy = p->a_row == 1 ? (n > 48 * p->set->columns ? 0.1 : 0) :
         p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
     if (p->a_rows) copy = flux__gemm_along(p, p->a_cols, p->a_rows) ? 0.5 : 0.15;
@@ -16636,7 +16636,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     /* each part is soon done, so the next one to prefetch must be small */
     if (packs && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
     if ((packs || !p->copy_a) && p->rows * p->chunk * p->size >
-        (p->set->packs ? 2 : 8) * FLUX__GEMM_BLOCK)
+        (p->set->pack_kernel ? 2 : 8) * FLUX__GEMM_BLOCK)
         p->sub = flux__gemm_min(p->sub, flux__gemm_split(
             p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
     int64_t tiles = p->rows / (2 * p->set->lanes),
@@ -16657,10 +16657,10 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
     int64_t tall = 2 * p->set->lanes, bytes = p->chunk * p->size, tasks;
     int64_t flat = bytes * 4 <= FLUX__GEMM_CHUNK ? 4 : bytes * 2 <= FLUX__GEMM_CHUNK ? 2 : 1;
     /* with so short a k, more rows: columns of C stay whole and contiguous */
-    int64_t mr = flat * FLUX__GEMM_TILES * tall;
+    int64_t height = flat * FLUX__GEMM_TILES * tall;
     /* blocks that take scratch memory for C stay small */
     int64_t limit = p->flip || !p->job->c ? 1 : 4;
-    int64_t rows = limit * mr, columns = limit * FLUX__GEMM_COLUMNS;
+    int64_t rows = limit * height, columns = limit * FLUX__GEMM_COLUMNS;
     p->rows = flux__gemm_split(p->m, (p->m + rows - 1) / rows, tall);
     p->columns = flux__gemm_split(p->n, (p->n + columns - 1) / columns, 1);
     for (;;) {  /* rows at the end that are less than a vector go to the block above */
@@ -16675,7 +16675,7 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
         else if (p->columns >= 2 * p->set->columns) p->columns = (p->columns + 1) / 2;
         else break;
     }
-    p->sub = flux__gemm_split(p->rows, (p->rows + mr - 1) / mr, tall);
+    p->sub = flux__gemm_split(p->rows, (p->rows + height - 1) / height, tall);
     return tasks;
 }
 
@@ -18714,16 +18714,16 @@ typedef flux__vec16f flux__float4;
 #  define FLUX__FOUR(x, a, b, c) { (x)[0], (x)[a], (x)[b], (x)[c] }
 #  define FLUX__LARGER(v, best, at, w) do {                                                            \
         flux__mask4 more = ~((v) <= (best)) & ((best) == (best)), here = { w, w, w, w };               \
-        best = (flux__float4)(((flux__mask4)(v) & more) | ((flux__mask4)(best) & ~more));               \
-        at = (here & more) | (at & ~more);                                                            \
+        best = (flux__float4)(((flux__mask4)(v) & more) | ((flux__mask4)(best) & ~more));              \
+        at = (here & more) | (at & ~more);                                                             \
     } while (0)
 #else
 typedef struct flux__mask4 { int32_t at[4]; } flux__mask4;
 typedef struct flux__float4 { float at[4]; } flux__float4;
 #  define FLUX__FOUR(x, a, b, c) { { (x)[0], (x)[a], (x)[b], (x)[c] } }
 #  define FLUX__LARGER(v, best, at_, w) do {                                                           \
-        for (int l = 0; l < 4; l++)                                                                   \
-            if ((v).at[l] > (best).at[l] || ((v).at[l] != (v).at[l] && (best).at[l] == (best).at[l]))   \
+        for (int l = 0; l < 4; l++)                                                                    \
+            if ((v).at[l] > (best).at[l] || ((v).at[l] != (v).at[l] && (best).at[l] == (best).at[l]))  \
                 (best).at[l] = (v).at[l], (at_).at[l] = w;                                             \
     } while (0)
 #endif
@@ -19219,10 +19219,10 @@ FLUX__GEMM_FN() void flux__pair_columns(const uint16_t *x, int64_t row, int64_t 
     for (; k > 1; k -= 2, x += 2 * col, to += n) {
         for (i = 0; row == 1 && i + 8 <= n; i += 8) {
             V a = *(const At *)(const void *)(x + i), b = *(const At *)(const void *)(x + col + i),
-              low, mr;
+              low, high;
             FLUX__SHUFFLE(low, a, b, V, 0, 8, 1, 9, 2, 10, 3, 11)
-            FLUX__SHUFFLE(mr, a, b, V, 4, 12, 5, 13, 6, 14, 7, 15)
-            ((At *)(void *)(to + i))[0] = low, ((At *)(void *)(to + i))[1] = mr;
+            FLUX__SHUFFLE(high, a, b, V, 4, 12, 5, 13, 6, 14, 7, 15)
+            ((At *)(void *)(to + i))[0] = low, ((At *)(void *)(to + i))[1] = high;
         }
         for (; i < n; i++) to[i] = x[i * row] | (uint32_t)x[i * row + col] << 16;
     }
@@ -20379,7 +20379,7 @@ typedef struct flux__gpu {
     flux__gpu_fn *known[256];             /* compiled kernels, by hash */
     void **module;                        /* programs loaded */
     int nmodule, module_room;
-    struct flux__graph_exec *execs;         /* graphs of all plans */
+    struct flux__graph_exec *execs;       /* graphs of all plans */
     bool replaying;                       /* the driver has graphs, and FLUX_REPLAY does not forbid
                                              them */
     flux__gpu_counters counters;
@@ -20419,12 +20419,12 @@ typedef struct flux__gpu_kernel {         /* a plan's kernel, made ready for a d
     void **args;                          /* the last launch's arguments: nparam addresses, then the
                                              8 bytes that each points to */
     bool stale;                           /* they have changed since the graph got them */
-    struct flux__graph_exec *exec;          /* graph of the row of kernels that starts with this, or
+    struct flux__graph_exec *exec;        /* graph of the row of kernels that starts with this, or
                                              NULL */
     int runs;                             /* runs of that row; < 0: it can't be replayed */
 } flux__gpu_kernel;
 
-typedef struct flux__emitter {              /* the emitter's state for one kernel */
+typedef struct flux__emitter {            /* the emitter's state for one kernel */
     const flux__kernel *k;
     const flux__plan *plan;
     flux__gpu_kernel *gk;
@@ -20723,7 +20723,7 @@ typedef struct flux__graph_exec {
     bool dead;                            /* the device has been closed */
     void *graph, *exec, **node;
     int told;                             /* updates of nodes so far */
-    struct flux__graph_exec *next;            /* in the device's list */
+    struct flux__graph_exec *next;        /* in the device's list */
 } flux__graph_exec;
 
 /* Takes a graph off its device's list and marks it as dead. Its driver's graph is freed if the
@@ -21229,9 +21229,9 @@ FLUX__BEGIN_LEAN
 static void flux__graph_exec_drop(flux__gpu_kernel *gk);
 
 enum {
-    FLUX__GRAPH_EXEC_AFTER = 2,               /* runs of a row before it becomes a graph */
-    FLUX__GRAPH_EXEC_LEAST = 3,               /* the fewest launches that are worth a graph */
-    FLUX__GRAPH_EXEC_MOST = 1 << 16           /* updates before a graph is made anew, since ROCm takes
+    FLUX__GRAPH_EXEC_AFTER = 2,           /* runs of a row before it becomes a graph */
+    FLUX__GRAPH_EXEC_LEAST = 3,           /* the fewest launches that are worth a graph */
+    FLUX__GRAPH_EXEC_MOST = 1 << 16       /* updates before a graph is made anew, since ROCm takes
                                              new memory for each */
 };
 
@@ -24780,7 +24780,7 @@ struct flux_loader {
 
 typedef struct flux__made {               /* a batch, its items retained */
     flux_tensor **item;
-    int count, capacity;                      /* items, and capacity of the array of items */
+    int count, capacity;                  /* items, and capacity of the array of items */
     int64_t index, size;                  /* the batch's number, and how many observations it has */
     int stage;                            /* the next one to be applied */
     bool ready;                           /* in the ring: read and set under the lock only */
@@ -26575,7 +26575,7 @@ typedef struct flux__tally {
     flux_tensor **out;
     int max, count;
     int64_t numbers;
-    const flux__hashmap *there;             /* the model's tensors: views of one are not counted */
+    const flux__hashmap *there;           /* the model's tensors: views of one are not counted */
     bool ties;                            /* there is such a view */
 } flux__tally;
 
@@ -26764,7 +26764,7 @@ typedef struct flux__mapping {
     void *user;
     bool (*exclude)(flux_layer *m, void *user); /* layers to take over as they are, or NULL */
     void *exclude_user;
-    flux__hashmap tensors, layers;          /* maps from old to new */
+    flux__hashmap tensors, layers;        /* maps from old to new */
     flux__visiting there;                 /* .seen: all tensors of the old model */
     flux__trail path;
     bool changed;                         /* f gave another tensor for some tensor */
@@ -26970,7 +26970,7 @@ typedef struct flux__flat {
     int64_t total;
     flux_dtype dtype;
     bool ties;                            /* some tensor is a view of another one of the model */
-    flux__hashmap where;                    /* a trained tensor's index + 1 */
+    flux__hashmap where;                  /* a trained tensor's index + 1 */
 } flux__flat;
 
 static void flux__flat_free(flux__flat *f) {
@@ -29222,15 +29222,15 @@ typedef struct flux__trained_param {
 
 struct flux_state {
     flux__head head;
-    int nrules, nspots, nleaves, nstates; /* nstates: states of each leaf, over all rules */
+    int nrules, nrefs, nleaves, nstates; /* nstates: states of each leaf, over all rules */
     bool mixed, counts;                   /* mixed precision; some rule needs the step's number */
     double scale;                         /* the loss scale; 0: the loss is not scaled */
     int64_t good, skipped; /* steps since the scale changed; steps that were skipped */
     flux_tensor *scaling; /* these three shown as a tensor; while set, it holds them */
     flux_tensor *scaled;  /* result of flux_scaled_loss, whose gradients must follow */
     flux_rule_part *rule; /* [nrules], with the hyper-parameters of the whole model */
-    flux__param_ref *ref;                     /* [nspots] */
-    flux__trained_param *leaf;                  /* [nleaves] */
+    flux__param_ref *ref;                 /* [nrefs] */
+    flux__trained_param *leaf;            /* [nleaves] */
     flux_rule_opts *o;                    /* [leaf][rule]: hyper-parameters of each leaf */
     int64_t *t, *t_next; /* [leaf][rule]: steps made, before and after this update */
     flux_tensor **s, **next;              /* [leaf][state], before and after this update */
@@ -29255,7 +29255,7 @@ static void flux__state_free(flux_state *s) {
     flux_release(s->scaling);
     flux_release(s->scaled);
     for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
-    for (int i = 0; s->ref && i < s->nspots; i++)
+    for (int i = 0; s->ref && i < s->nrefs; i++)
         flux__free(s->ref[i].path);
     void *arrays[] = { s->rule, s->ref, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
                        s->olds, s->news, s->owners, s->path, s->pending };
@@ -29279,14 +29279,14 @@ static void flux__ref_add(flux_tensor **slot, const char *path, bool trained,
     (void)owner;
     if (!trained || !w->ok) return;
     flux__param_ref *ref =
-        (flux__param_ref *)flux__grow(w->s->ref, &w->capacity, w->s->nspots + 1, sizeof *ref);
+        (flux__param_ref *)flux__grow(w->s->ref, &w->capacity, w->s->nrefs + 1, sizeof *ref);
     char *copy = ref ? (char *)flux__malloc(strlen(path) + 1) : NULL;
     if (ref) w->s->ref = ref;
     w->ok = copy != NULL;
     if (!copy) return;
     strcpy(copy, path);
     if (strlen(path) + 64 > w->s->path_room) w->s->path_room = strlen(path) + 64;
-    ref += w->s->nspots++;
+    ref += w->s->nrefs++;
     ref->path = copy;
     ref->slot = slot;
     ref->view = false;
@@ -29308,11 +29308,11 @@ static flux_tensor *flux__ref_tensor(const flux_state *s, flux__hashmap *there, 
 static bool flux__find_leaves(flux_state *s) {
     FLUX__ZEROED(flux__hashmap, there);
     bool fresh = false, ok = true;
-    for (int i = 0; i < s->nspots && ok; i++)
+    for (int i = 0; i < s->nrefs && ok; i++)
         ok = flux__hashmap_at(&there, *s->ref[i].slot, &fresh) != NULL;
-    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(s->nspots + 1) * sizeof *s->leaf);
+    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(s->nrefs + 1) * sizeof *s->leaf);
     ok = ok && s->leaf;
-    for (int i = 0; i < s->nspots && ok; i++) {
+    for (int i = 0; i < s->nrefs && ok; i++) {
         flux_tensor *x = *s->ref[i].slot;
         flux__pair *pair = flux__hashmap_find(&there, x);
         if (flux__ref_tensor(s, &there, i) != x) continue;
@@ -29323,7 +29323,7 @@ static bool flux__find_leaves(flux_state *s) {
         }
         s->ref[i].leaf = (int)((flux__trained_param *)pair->value - s->leaf);
     }
-    for (int i = 0; i < s->nspots && ok; i++) {
+    for (int i = 0; i < s->nrefs && ok; i++) {
         if (s->ref[i].leaf >= 0) continue;
         s->ref[i].view = true;
         s->ref[i].leaf =
@@ -29542,7 +29542,7 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
                               const flux_layer *owner, void *user) {
     flux__adjusting *w = (flux__adjusting *)user;
     (void)path, (void)owner;
-    for (int i = 0; i < w->s->nspots && trained; i++) {
+    for (int i = 0; i < w->s->nrefs && trained; i++) {
         const flux__param_ref *ref = &w->s->ref[i];
         if (ref->slot != slot && w->s->leaf[ref->leaf].p != *slot) continue;
         flux__adjust_leaf(w->s, ref->leaf, w->o);
@@ -29801,13 +29801,13 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
 
 /* Copies places and leaves of `from`, which share its tensors but not its paths. */
 static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
-    s->ref = (flux__param_ref *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->ref);
-    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->leaf);
+    s->ref = (flux__param_ref *)flux__zalloc((size_t)(from->nrefs + 1) * sizeof *s->ref);
+    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(from->nrefs + 1) * sizeof *s->leaf);
     if (!s->ref || !s->leaf) return false;
-    for (int i = 0; i < from->nspots; i++) {
+    for (int i = 0; i < from->nrefs; i++) {
         s->ref[i] = from->ref[i];
         s->ref[i].path = (char *)flux__malloc(strlen(from->ref[i].path) + 1);
-        s->nspots = i + 1;
+        s->nrefs = i + 1;
         if (!s->ref[i].path) return false;
         strcpy(s->ref[i].path, from->ref[i].path);
     }
@@ -30054,9 +30054,9 @@ static flux_state *flux__travel_state(flux_state *s, const flux__move_target *ta
 
 #define FLUX__DEFINE_MOVE(T, name, suffix, travel, find)                                           \
     FLUX_DEF T *(flux_##name##suffix)(T *x) {                                                      \
-        flux__move_target target;                                                                           \
+        flux__move_target target;                                                                  \
         if (!x) return (T *)flux__null(#name, "x", x);                                             \
-        return find(&target) ? travel(x, &target) : x;                                                 \
+        return find(&target) ? travel(x, &target) : x;                                             \
     }
 #define FLUX__DEFINE_MOVES(T, suffix, to_suffix, travel)                                           \
     FLUX__DEFINE_MOVE(T, gpu, suffix, travel, flux__to_gpu)                                        \
@@ -30064,9 +30064,9 @@ static flux_state *flux__travel_state(flux_state *s, const flux__move_target *ta
     FLUX__DEFINE_MOVE(T, cu, suffix, travel, flux__to_cu)                                          \
     FLUX__DEFINE_MOVE(T, roc, suffix, travel, flux__to_roc)                                        \
     FLUX_DEF T *flux_to##to_suffix(flux_device d, T *x) {                                          \
-        flux__move_target target;                                                                           \
+        flux__move_target target;                                                                  \
         if (!x) return (T *)flux__null("to", "x", x);                                              \
-        return flux__to_device(&target, d) ? travel(x, &target) : NULL;                                \
+        return flux__to_device(&target, d) ? travel(x, &target) : NULL;                            \
     }
 FLUX__DEFINE_MOVES(flux_tensor, , _tensor, flux__moved_any)
 FLUX__DEFINE_MOVES(flux_layer, _layer, _layer, flux__travel_layer)
@@ -32625,10 +32625,10 @@ static void flux__ref_meet(flux_tensor **slot, const char *path, bool trained,
         else w->bad = true;
     }
     if (!trained || w->bad) return;
-    if (i >= s->nspots || strcmp(s->ref[i].path, path) != 0) {
+    if (i >= s->nrefs || strcmp(s->ref[i].path, path) != 0) {
         flux__fail(
             "update: this model has the parameter %.100s where the one of flux_setup had %.100s",
-            path, i < s->nspots ? s->ref[i].path : "no more");
+            path, i < s->nrefs ? s->ref[i].path : "no more");
         w->bad = true;
         return;
     }
@@ -32648,7 +32648,7 @@ static bool flux__ref_again(const flux_state *s, int ref) {
    tied at flux_setup still hold that tensor or a view of it. */
 static bool flux__check_ties(flux_state *s) {
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].now = *s->ref[s->leaf[i].ref].slot;
-    for (int i = 0; i < s->nspots; i++) {
+    for (int i = 0; i < s->nrefs; i++) {
         flux__trained_param *l = &s->leaf[s->ref[i].leaf];
         flux_tensor *x = *s->ref[i].slot;
         if ((s->ref[i].view ? x->base : x) != l->now)
@@ -32699,7 +32699,7 @@ static bool flux__meet_model(flux_state *s, flux_layer *model) {
     s->npending = 0;
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].frozen = false, s->leaf[i].owners = 0;
     if (!flux__walk_all(model, flux__ref_meet, NULL, &w) || w.bad) return false;
-    if (w.at < s->nspots)
+    if (w.at < s->nrefs)
         return FLUX__REFUSE(
             "update: this model has no parameter %.100s, which the one of flux_setup had",
             s->ref[w.at].path);
@@ -32855,7 +32855,7 @@ static bool flux__build_update(flux_state *s, const flux_grads *g) {
     }
     for (int i = 0; i < s->nleaves; i++)
         if (!flux__finish_step(s, i)) return false;
-    for (int i = 0; i < s->nspots; i++)
+    for (int i = 0; i < s->nrefs; i++)
         if (!flux__finish_view(s, &s->ref[i])) return false;
     return true;
 }
@@ -32886,7 +32886,7 @@ static int flux__list_news(flux_state *s) {
 
 /* Stores the new tensors in the model's fields and in the state; nothing here can fail. */
 static void flux__commit(flux_state *s) {
-    for (int i = 0; i < s->nspots; i++) {
+    for (int i = 0; i < s->nrefs; i++) {
         flux__param_ref *ref = &s->ref[i];
         flux_tensor *fresh = ref->view ? ref->next : s->leaf[ref->leaf].next;
         if (fresh) flux_assign(ref->slot, fresh);
@@ -33004,7 +33004,7 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     if (ok && !n && flux__any_awake(s))
         flux__note(FLUX_LOG_WARN, "update.nothing", true,
                    "update: the loss depends on no parameter of this %s", model->type->name);
-    for (int i = 0; i < s->nspots && ok; i++) flux_retain(s->ref[i].next);
+    for (int i = 0; i < s->nrefs && ok; i++) flux_retain(s->ref[i].next);
     flux__reveal_object(h, NULL);
     if (ok && n)
         ok = flux__update_eval(g, n, s->olds, s->news, s->owners, s->npending, s->pending) == 0;
@@ -33012,7 +33012,7 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     if (ok && s->scaled) flux__next_scale(s, false);
     flux_assign(&s->scaled, NULL);
     for (int i = 0; i < n; i++) flux_release(s->news[i]);
-    for (int i = 0; i < s->nspots && n; i++) flux_release(s->ref[i].next);
+    for (int i = 0; i < s->nrefs && n; i++) flux_release(s->ref[i].next);
     return ok ? 0 : -1;
 }
 
@@ -33435,13 +33435,13 @@ static flux_tensor *flux__read_tensor(flux__source *s, uint64_t at, const flux__
    reversed in blocks of at most 1024 bytes. */
 static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, size_t size) {
     const unsigned char *p = (const unsigned char *)data;
-    unsigned char transposed[1024];
+    unsigned char swapped[1024];
     if (!flux__big_endian() || size == 1) return flux__out_write(o, data, (size_t)n * size);
     for (size_t part = 0; n > 0; n -= part, p += part * size) {
-        part = n < sizeof transposed / size ? (size_t)n : sizeof transposed / size;
+        part = n < sizeof swapped / size ? (size_t)n : sizeof swapped / size;
         for (size_t i = 0; i < part * size; i++)
-            transposed[i] = p[i - i % size + size - 1 - i % size];
-        if (!flux__out_write(o, transposed, part * size)) return false;
+            swapped[i] = p[i - i % size + size - 1 - i % size];
+        if (!flux__out_write(o, swapped, part * size)) return false;
     }
     return true;
 }
@@ -35110,8 +35110,8 @@ static const flux__torch_row flux__torch_rows[] = {
     { flux__dense_call, name, "weight", name "_weight", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },             \
     { flux__dense_call, name, "bias", "in_proj_bias", 0, part, 3, NULL }
 #define FLUX__TORCH_CELL(within)                                                                      \
-    { flux__cell_call, within, "Wi", "weight_ih", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },                   \
-    { flux__cell_call, within, "Wh", "weight_hh", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },                   \
+    { flux__cell_call, within, "Wi", "weight_ih", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },               \
+    { flux__cell_call, within, "Wh", "weight_hh", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },               \
     { flux__cell_call, within, "bias", "bias_ih", 0, 0, 0, "bias_hh" },                               \
     { flux__cell_call, within, "bias_h", "bias_hh", 0, 2, 3, NULL }
     FLUX__TORCH_HEADS("q_proj", 0), FLUX__TORCH_HEADS("k_proj", 1), FLUX__TORCH_HEADS("v_proj", 2),
@@ -35888,7 +35888,7 @@ FLUX__BEGIN_COLD
 
 typedef struct flux__shown_model {        /* one printing of a model */
     flux__sink *sink;
-    flux__hashmap seen;                     /* set of parameters in earlier lines, or of memory */
+    flux__hashmap seen;                   /* set of parameters in earlier lines, or of memory */
 } flux__shown_model;
 
 typedef struct flux__summary {            /* counts of one line, or of the whole model */
@@ -36078,7 +36078,7 @@ static void flux__put_totals(flux__shown_model *shown, flux_layer *m) {
     flux__sink *s = shown->sink;
     flux__summary t = flux__summary_start(shown);
     char bytes[32];
-    flux__hashmap_free(&shown->seen);       /* from here on the set holds memory, not parameters */
+    flux__hashmap_free(&shown->seen);     /* from here on the set holds memory, not parameters */
     t.total = true;
     flux_visit(m, flux__summary_tensor, &t);
     flux_format_bytes(t.bytes, bytes, sizeof bytes);

@@ -73,7 +73,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #  define FLUX__COUNTER(n) int            /* without typeof, which C has only since 2023 */
 #endif
 #define FLUX__TIMES(i, n)                                                                          \
-    for (flux__iterations i##_turns FLUX__CLEANUP(flux__times_leave) =                                  \
+    for (flux__iterations i##_turns FLUX__CLEANUP(flux__times_leave) =                             \
              flux__times_start((int64_t)(n));                                                      \
          flux__times_next(&i##_turns, __FILE__, __LINE__);)                                        \
         for (FLUX__UNUSED FLUX__COUNTER(n) i = (FLUX__COUNTER(n))i##_turns.at; i##_turns.inner;    \

@@ -199,7 +199,7 @@ typedef struct flux_multiheadattention_opts {
     flux__marked marked FLUX__ZERO;
 } flux_multiheadattention_opts;
 #define FLUX__LEFT_OUT_flux_multiheadattention_opts .nheads = FLUX__NO_INT, .qk = FLUX__NO_INT64, \
-    .v = FLUX__NO_INT64, .out = FLUX__NO_INT64, .k_in = FLUX__NO_INT64, .v_in = FLUX__NO_INT64, \
+    .v = FLUX__NO_INT64, .out = FLUX__NO_INT64, .k_in = FLUX__NO_INT64, .v_in = FLUX__NO_INT64,   \
     .scores = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o);
 #define flux_multiheadattention(...) \

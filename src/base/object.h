@@ -26,8 +26,8 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     int64_t refs;                         /* atomic; of a spare buffer: the next one's address */
     flux_device device;
     size_t bytes;                         /* as asked for; the pool may have given more */
-    size_t capacity;                          /* bytes that were allocated */
-    int size_class;                              /* its size class in the pool */
+    size_t capacity;                      /* bytes that were allocated */
+    int size_class;                       /* its size class in the pool */
     void *ptr;
     bool borrowed;                        /* the user's own: never written, never freed */
     struct flux__buffer *before, *after;  /* neighbours in the device's list of live buffers */
@@ -83,7 +83,7 @@ typedef struct flux__unsaid {             /* a message that waits for flux__tell
 typedef struct flux__watch flux__watch;
 
 typedef struct flux__pair { const void *key; void *value; } flux__pair;
-typedef struct flux__hashmap {              /* a hash map keyed by address, see base/memory.h */
+typedef struct flux__hashmap {            /* a hash map keyed by address, see base/memory.h */
     flux__pair *at; size_t capacity, count;   /* room: capacity, a power of two or 0 */
 } flux__hashmap;
 
@@ -107,7 +107,7 @@ typedef struct flux__thread {             /* a thread's own state */
                                                                returns its length; or NULL */
     const void *place;                    /* the first argument of where */
     void **owned;                         /* stack of what the open scopes own, oldest first */
-    int nowned, capacity;                     /* its length and capacity */
+    int nowned, capacity;                 /* its length and capacity */
     flux__scope *scope;                   /* open scopes; the first is the program's or thread's */
     int nscopes, scope_capacity;
     int nograd;                           /* depth of FLUX_NOGRAD */
@@ -119,7 +119,7 @@ typedef struct flux__thread {             /* a thread's own state */
                                              beside the device's work */
     flux_tensor *spare;                   /* freed nodes to be used again, linked by base */
     int nspare;
-    flux__freed_handle *freed;                  /* FLUX__DEBUG: a ring of the handles freed last */
+    flux__freed_handle *freed;            /* FLUX__DEBUG: a ring of the handles freed last */
     int64_t nfreed;                       /* how many were ever put there */
     flux__scope closing;                  /* FLUX__DEBUG: the scope that closes now */
     struct flux__plans *plans;            /* cached plans */

@@ -377,7 +377,7 @@ static const char *flux__folder_unsafe(const char *path, int fd) {
 /* ---- a folder that only this user may change (for kernels kept on disk)
    Files are opened relative to the open folder that was checked, not by path. */
 
-typedef struct flux__private {                /* such a folder */
+typedef struct flux__private {            /* such a folder */
     char path[600];                       /* ends with a separator */
     int fd;                               /* the open folder; -1: none (always, under Windows) */
 } flux__private;

@@ -411,7 +411,7 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
     keys[2] = FLUX__HELD(zero + 0x9E3779B9u), keys[3] = FLUX__HELD(zero + 0xBB67AE85u);              \
     keys[4] = FLUX__HELD(zero + 0xD2511F53u), keys[5] = FLUX__HELD(zero + 0xCD9E8D57u);              \
     for (blocks *= FLUX__RANDOM_BLOCK / 4 / many; blocks > 0; blocks--, counter += many) {           \
-        FLUX__F(words)(keys, first + counter, zero + stream, &u[0], &u[1]);                           \
+        FLUX__F(words)(keys, first + counter, zero + stream, &u[0], &u[1]);                          \
         for (size_t at = 0; at < sizeof first; at += sizeof(FLUX__V)) {                              \
             FLUX__VU a, b;                                                                           \
             FLUX__V x, y;                                                                            \
@@ -486,7 +486,7 @@ FLUX__VECTOR_POW                                                                
 FLUX__VECTOR_RANDOM                                                                                  \
 FLUX__VECTOR_ADAM                                                                                    \
 FLUX__LOOPS                                                                                          \
-FLUX__VECTOR_HREDUCES                                                                                   \
+FLUX__VECTOR_HREDUCES                                                                                \
 FLUX__VECTOR_WIDE                                                                                    \
 FLUX__VECTOR_ROWS                                                                                    \
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \

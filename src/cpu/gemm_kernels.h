@@ -85,10 +85,10 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
     const flux__gemm_kernel *one, *two;
     /* NULL, or the packing kernel of the largest tile: it prefetches nothing, but copies its
        part of A to `next` */
-    flux__gemm_kernel packs;
+    flux__gemm_kernel pack_kernel;
     /* NULL, or a microkernel of the largest tile that prefetches nothing */
     flux__gemm_kernel plain;
-    flux__gemm_inner inner_kernel;                 /* inner products with two columns of B, */
+    flux__gemm_inner inner_kernel;        /* inner products with two columns of B, */
     flux__gemm_inner4 inner4;  /* and with four; NULL where there are too few registers */
 } flux__gemm_set;
 
@@ -184,32 +184,32 @@ FLUX__GEMM_TYPES(64)
     FLUX__PREFETCH(p + 16 * a_step)
 #  define FLUX__GEMM_KERNEL(name, type, vec, mul, mr, nr, target)                              \
     FLUX__GEMM_LOOP(name##_##mr##x##nr, type, vec, mul##mr, mr, nr, target, FLUX__K_FETCH)
-#  define FLUX__GEMM_LOOP(name, type, vec, mul, mr, nr, target, beside)                        \
+#  define FLUX__GEMM_LOOP(name, type, vec, mul, mr, nr, target, beside)                            \
     FLUX__GEMM_FN(target) void name(                                                               \
         int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
-        void *c, int64_t ldc, int add, const void *next, int64_t next_step) {                     \
+        void *c, int64_t ldc, int add, const void *next, int64_t next_step) {                      \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef type T;                                                                            \
-        const T *b0 = (const T *)b, *b1 = nr > 3 ? b0 + 3 * b_col : b0,                          \
-                *b2 = nr > 6 ? b1 + 3 * b_col : b0, *b3 = nr > 9 ? b2 + 3 * b_col : b0;        \
+        const T *b0 = (const T *)b, *b1 = nr > 3 ? b0 + 3 * b_col : b0,                            \
+                *b2 = nr > 6 ? b1 + 3 * b_col : b0, *b3 = nr > 9 ? b2 + 3 * b_col : b0;            \
         const T *p = (const T *)a;                                                                 \
         const char *fetch = (const char *)next;                                                    \
-        V *at, u, v, w, zero = {0} FLUX__COLUMNS##nr(FLUX__K_VAR##mr);                         \
-        FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                    \
+        V *at, u, v, w, zero = {0} FLUX__COLUMNS##nr(FLUX__K_VAR##mr);                             \
+        FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                        \
         at = (V *)c;                                                                               \
-        if (mr == 1 && add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET) }             \
+        if (mr == 1 && add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET) }                 \
         for (; k; k--) {                                                                           \
             u = ((const V *)(const void *)p)[0];                                                   \
-            if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                             \
-            FLUX__COLUMNS##nr(mul)                                                               \
-            if (mr == 2) { beside fetch += next_step; }                                          \
+            if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                                 \
+            FLUX__COLUMNS##nr(mul)                                                                 \
+            if (mr == 2) { beside fetch += next_step; }                                            \
             p += a_step, b0 += b_row, b1 += b_row, b2 += b_row, b3 += b_row;                       \
         }                                                                                          \
         at = (V *)c;                                                                               \
-        if (add == FLUX__GEMM_ADD) { FLUX__COLUMNS##nr(FLUX__K_ADD##mr) }                      \
+        if (add == FLUX__GEMM_ADD) { FLUX__COLUMNS##nr(FLUX__K_ADD##mr) }                          \
         at = (V *)c;                                                                               \
-        FLUX__COLUMNS##nr(FLUX__K_PUT##mr)                                                     \
+        FLUX__COLUMNS##nr(FLUX__K_PUT##mr)                                                         \
         (void)v, (void)w, (void)b3, (void)fetch;                                                   \
     }
 /* Vectors of half the length are twice the instructions, and a core that two threads share
@@ -227,7 +227,7 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__GEMM_PLAIN(name, type, vec, target)                                                \
     FLUX__GEMM_FN(target) void name(                                                               \
         int64_t k, const void *a, int64_t a_step, const void *b, int64_t b_row, int64_t b_col,     \
-        void *c, int64_t ldc, int add, const void *next, int64_t next_step) {                     \
+        void *c, int64_t ldc, int add, const void *next, int64_t next_step) {                      \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef type T;                                                                            \
@@ -243,7 +243,7 @@ FLUX__GEMM_TYPES(64)
         FLUX__COLUMNS6(FLUX__K_PUT2)                                                               \
         (void)next, (void)next_step;                                                               \
     }
-#  define FLUX__GEMM_MR6(name, type, vec, mul, mr, target)                                     \
+#  define FLUX__GEMM_MR6(name, type, vec, mul, mr, target)                                       \
     FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 1, target)                                       \
     FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 2, target)                                       \
     FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 3, target)                                       \
@@ -254,7 +254,7 @@ FLUX__GEMM_TYPES(64)
     FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 8, target)
 #  define FLUX__GEMM_MR12(name, type, vec, mul, mr, target)                                    \
     FLUX__GEMM_MR8(name, type, vec, mul, mr, target)                                           \
-    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 10, target)                                      \
+    FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 10, target)                                    \
     FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 12, target)
 #  define FLUX__GEMM_LIST6(n) n##1, n##2, n##3, n##4, n##6
 #  define FLUX__GEMM_LIST8(n) FLUX__GEMM_LIST6(n), n##8
@@ -310,12 +310,12 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     { H half; W all; FLUX__D_HALVE(half, H, x) FLUX__D_HALVE(all, W, half)                         \
       *(W *)(void *)(to) = all; }
 #  define FLUX__SUMS_F(ints, lanes)                                                                \
-    FLUX__HREDUCE_F(ints, lanes, 0) FLUX__JOIN(to, u)                                                 \
+    FLUX__HREDUCE_F(ints, lanes, 0) FLUX__JOIN(to, u)                                              \
     FLUX__HREDUCE_F(ints, lanes, 1) FLUX__JOIN(to + 4, u)
 #  define FLUX__SUMS_D(ints, lanes)                                                                \
-    FLUX__HREDUCE_D(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v)                           \
+    FLUX__HREDUCE_D(ints, lanes, 0) FLUX__JOIN(to, u) FLUX__JOIN(to + 2, v)                        \
     FLUX__HREDUCE_D(ints, lanes, 1) FLUX__JOIN(to + 4, u) FLUX__JOIN(to + 6, v)
-#  define FLUX__GEMM_INNER(name, type, vec, half_vec, short_vec, sums, ints, lanes, target)         \
+#  define FLUX__GEMM_INNER(name, type, vec, half_vec, short_vec, sums, ints, lanes, target)        \
     FLUX__GEMM_FN(target) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t inner4) { \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
@@ -324,7 +324,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         typedef short_vec W;                                                                       \
         const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
         type *to = (type *)sum;                                                                    \
-        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 8) {                     \
+        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 8) {                   \
             const type *p = (const type *)a, *q = (const type *)b;                                 \
             V t, y, z, u, v, w, zero = {0} FLUX__D_VAR(0) FLUX__D_VAR(1) FLUX__D_VAR(2) FLUX__D_VAR(3); \
             FLUX__D_LOOP(type, FLUX__D_STEP, 0)                                                    \
@@ -337,7 +337,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #    define FLUX__D_BOTH(r)                                                                        \
                 t = FLUX__D_ALL(p + r * a_row), x##r##0 += t * y, t = FLUX__D_ALL(p + r * a_row + n / 2), x##r##1 += t * z;
 #    define FLUX__D_REST(r)                                                                        \
-                t = FLUX__D_LAST(p + r * a_row), x##r##0 += t * y, t = (V)(*(const M *)(const void *)(p + r * a_row + n / 2) & mr), x##r##1 += t * z;
+                t = FLUX__D_LAST(p + r * a_row), x##r##0 += t * y, t = (V)(*(const M *)(const void *)(p + r * a_row + n / 2) & high), x##r##1 += t * z;
 #    define FLUX__D_ONE(type)                                                                      \
             int64_t left = k;                                                                      \
             for (; left >= n; left -= n, p += n, q += n) {                                         \
@@ -346,13 +346,13 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
             }                                                                                      \
             if (left > 0 && k >= n) {                                                              \
                 const int *mask = flux__gemm_last + 16 - (n - left) * (int)(sizeof(type) / sizeof(int)); \
-                const M last = *(const M *)(const void *)mask, mr = *(const M *)(const void *)(mask + 8); \
+                const M last = *(const M *)(const void *)mask, high = *(const M *)(const void *)(mask + 8); \
                 p -= n - left, q -= n - left;                                                      \
-                y = FLUX__D_LAST(q), z = (V)(*(const M *)(const void *)(q + n / 2) & mr);        \
+                y = FLUX__D_LAST(q), z = (V)(*(const M *)(const void *)(q + n / 2) & high);          \
                 FLUX__D_REST(0) FLUX__D_REST(1) FLUX__D_REST(2) FLUX__D_REST(3)                    \
             }
 #    define FLUX__ONE_F(ints, lanes)                                                               \
-    FLUX__HREDUCE_F(ints, lanes, 0) s0 = u; FLUX__HREDUCE_F(ints, lanes, 1) u += s0;                     \
+    FLUX__HREDUCE_F(ints, lanes, 0) s0 = u; FLUX__HREDUCE_F(ints, lanes, 1) u += s0;               \
     FLUX__JOIN(to, u) FLUX__JOIN(to + 4, u)
 #    define FLUX__ONE_D(ints, lanes)                                                               \
     FLUX__HREDUCE_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 1) u += s0, v += s1;     \
@@ -361,7 +361,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
 #    define FLUX__HALVES_F(ints, lanes)                                                            \
     FLUX__HREDUCE_F(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HREDUCE_F(ints, lanes, 1) FLUX__HALF_SUM(s1, u, to + 4)
 #    define FLUX__HALVES_D(ints, lanes)                                                            \
-    FLUX__HREDUCE_D(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HALF_SUM(s1, v, to + 2)           \
+    FLUX__HREDUCE_D(ints, lanes, 0) FLUX__HALF_SUM(s0, u, to) FLUX__HALF_SUM(s1, v, to + 2)        \
     FLUX__HREDUCE_D(ints, lanes, 1) FLUX__HALF_SUM(s2, u, to + 4) FLUX__HALF_SUM(s3, v, to + 6)
 #    define FLUX__GEMM_HALVES(name, type, vec, short_vec, sums, one, ints, lanes)                  \
     FLUX__GEMM_FN(FLUX__AVX2) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t inner4) { \
@@ -372,7 +372,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         typedef short_vec W;                                                                       \
         const int64_t n = 64 / (int)sizeof(type);                                                  \
         type *to = (type *)sum;                                                                    \
-        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 8) {                     \
+        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 8) {                   \
             V s0, s1, s2, s3, zero = {0};                                                          \
             s0 = s1 = s2 = s3 = zero;                                                              \
             for (int64_t first = 0; b_col && first < n; first += n / 2) {                          \
@@ -425,23 +425,23 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
     FLUX__HREDUCE_F(ints, lanes, 0) s0 = u; FLUX__HREDUCE_F(ints, lanes, 1) s1 = u; FLUX__HREDUCE_F(ints, lanes, 2) s2 = u; FLUX__HREDUCE_F(ints, lanes, 3) \
     FLUX__JOIN4(s0, s1, s2, u)                                                                     \
     FLUX__PUT_ROW(0, s0, 0) FLUX__PUT_ROW(1, s0, 1) FLUX__PUT_ROW(2, s0, 2) FLUX__PUT_ROW(3, s0, 3)
-#    define FLUX__INNER4_D(ints, lanes)                                                             \
-    FLUX__HREDUCE_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 1)                      \
+#    define FLUX__INNER4_D(ints, lanes)                                                            \
+    FLUX__HREDUCE_D(ints, lanes, 0) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 1)                \
     FLUX__JOIN4(s0, s1, u, v)                                                                      \
     FLUX__PUT_ROW(0, s0, 0) FLUX__PUT_ROW(1, s0, 1)                                                \
-    FLUX__HREDUCE_D(ints, lanes, 2) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 3)                      \
+    FLUX__HREDUCE_D(ints, lanes, 2) s0 = u, s1 = v; FLUX__HREDUCE_D(ints, lanes, 3)                \
     FLUX__JOIN4(s0, s1, u, v)                                                                      \
     FLUX__PUT_ROW(2, s0, 0) FLUX__PUT_ROW(3, s0, 1)
-#    define FLUX__GEMM_INNER4(name, type, vec, short_vec, sums, ints, lanes)                        \
+#    define FLUX__GEMM_INNER4(name, type, vec, short_vec, sums, ints, lanes)                       \
     FLUX__GEMM_FN(FLUX__AVX512) void name(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *c, int64_t c_row, \
-                                          int64_t inner4) {                                         \
+                                          int64_t inner4) {                                        \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef short_vec W;                                                                       \
         typedef int M __attribute__((vector_size(sizeof(V)), aligned(4), may_alias));              \
         const int64_t n = (int)(sizeof(V) / sizeof(type));                                         \
         type *to = (type *)c;                                                                      \
-        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 4 * c_row) {             \
+        for (; inner4 > 0; inner4--, a = (const type *)a + 4 * a_row, to += 4 * c_row) {           \
             const type *p = (const type *)a, *q = (const type *)b;                                 \
             V t, u, v, w, s0, s1, s2, zero = {0} FLUX__D_VAR4(0) FLUX__D_VAR4(1) FLUX__D_VAR4(2) FLUX__D_VAR4(3); \
             FLUX__D_LOOP(type, FLUX__D_STEP4, 0)                                                   \
@@ -450,13 +450,13 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         }                                                                                          \
     }
 #  endif
-#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, nr, target, narrow, inner_kernel, inner4, packs, plain) \
-    FLUX__GEMM_MR##nr(name, type, vec, mul, 1, target)                                         \
-    FLUX__GEMM_MR##nr(name, type, vec, mul, 2, target)                                         \
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, nr, target, narrow, inner_kernel, inner4, pack_kernel, plain) \
+    FLUX__GEMM_MR##nr(name, type, vec, mul, 1, target)                                           \
+    FLUX__GEMM_MR##nr(name, type, vec, mul, 2, target)                                           \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##nr(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##nr(name##_2x)};              \
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), nr, name##_one,       \
-                                        name##_two, packs, plain, inner_kernel##_inner, inner4};
+                                        name##_two, pack_kernel, plain, inner_kernel##_inner, inner4};
 
 FLUX__GEMM_INNER(flux__gemm_f32_base_inner, float, flux__vec16f, flux__vec16f, flux__vec16f,
                 FLUX__SUMS_F, flux__vec16i, FLUX__LANES4, )
@@ -531,19 +531,19 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__vec64f, 64, FLUX__K_MULB, 8, FLUX__
 #  define FLUX__GEMM_MR(name, type, mr)                                                        \
     FLUX__GEMM_KERNEL(name, type, mr, 1) FLUX__GEMM_KERNEL(name, type, mr, 2)                  \
     FLUX__GEMM_KERNEL(name, type, mr, 3) FLUX__GEMM_KERNEL(name, type, mr, 4)
-#  define FLUX__GEMM_INNER(name, type)                                                              \
+#  define FLUX__GEMM_INNER(name, type)                                                             \
     static void name##_inner(int64_t k, const void *a, int64_t a_row, const void *b, int64_t b_col, void *sum, int64_t inner4) { \
         int64_t i, l;                                                                              \
-        for (i = 0; i < 8 * inner4; i++) {                                                          \
+        for (i = 0; i < 8 * inner4; i++) {                                                         \
             const type *p = (const type *)a + (i / 8 * 4 + i % 4) * a_row, *q = (const type *)b + i / 4 % 2 * b_col; \
             type x = 0;                                                                            \
             for (l = 0; l < k; l++) x += p[l] * q[l];                                              \
             ((type *)sum)[i] = x;                                                                  \
         }                                                                                          \
     }
-#  define FLUX__GEMM_SET(name, type)                                                               \
-    FLUX__GEMM_MR(name, type, 1)                                                                 \
-    FLUX__GEMM_MR(name, type, 2)                                                                 \
+#  define FLUX__GEMM_SET(name, type)                                                                \
+    FLUX__GEMM_MR(name, type, 1)                                                                    \
+    FLUX__GEMM_MR(name, type, 2)                                                                    \
     FLUX__GEMM_INNER(name, type)                                                                    \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \

@@ -111,12 +111,12 @@ FLUX__GEMM_GATHER(flux__gemm_gather8, double)
 #  define FLUX__TRANSPOSE_ROW(V, p) *(const V *)(const void *)(p)
 #  define FLUX__TRANSPOSE_PUT(V, column, x) *(V *)(void *)(d + (column) * to_step) = x;
 #  define FLUX__TRANSPOSE_4(V, ints, lanes, s, a, b, c, e)                                              \
-    { V one = FLUX__TRANSPOSE_ROW(V, s), two = FLUX__TRANSPOSE_ROW(V, s + from_step), low, mr;             \
+    { V one = FLUX__TRANSPOSE_ROW(V, s), two = FLUX__TRANSPOSE_ROW(V, s + from_step), low, high;             \
       V three = FLUX__TRANSPOSE_ROW(V, s + 2 * from_step), four = FLUX__TRANSPOSE_ROW(V, s + 3 * from_step); \
-      FLUX__SHUFFLE(low, one, two, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(mr, three, four, ints, lanes(0, 4, 1, 5)) \
-      FLUX__SHUFFLE(a, low, mr, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(b, low, mr, ints, lanes(2, 3, 6, 7)) \
-      FLUX__SHUFFLE(low, one, two, ints, lanes(2, 6, 3, 7)) FLUX__SHUFFLE(mr, three, four, ints, lanes(2, 6, 3, 7)) \
-      FLUX__SHUFFLE(c, low, mr, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(e, low, mr, ints, lanes(2, 3, 6, 7)) }
+      FLUX__SHUFFLE(low, one, two, ints, lanes(0, 4, 1, 5)) FLUX__SHUFFLE(high, three, four, ints, lanes(0, 4, 1, 5)) \
+      FLUX__SHUFFLE(a, low, high, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(b, low, high, ints, lanes(2, 3, 6, 7)) \
+      FLUX__SHUFFLE(low, one, two, ints, lanes(2, 6, 3, 7)) FLUX__SHUFFLE(high, three, four, ints, lanes(2, 6, 3, 7)) \
+      FLUX__SHUFFLE(c, low, high, ints, lanes(0, 1, 4, 5)) FLUX__SHUFFLE(e, low, high, ints, lanes(2, 3, 6, 7)) }
 #  define FLUX__TRANSPOSE_2(V, ints, lanes, s, a, b)                                                    \
     { V one = FLUX__TRANSPOSE_ROW(V, s), two = FLUX__TRANSPOSE_ROW(V, s + from_step);                        \
       FLUX__SHUFFLE(a, one, two, ints, lanes(0, 2)) FLUX__SHUFFLE(b, one, two, ints, lanes(1, 3)) }
@@ -141,12 +141,12 @@ FLUX__GEMM_GATHER(flux__gemm_gather8, double)
     V a, b;                                                                                        \
     FLUX__TRANSPOSE_2(V, flux__vec16l, FLUX__LANES2, s, a, b)                                         \
     FLUX__TRANSPOSE_PUT(V, 0, a) FLUX__TRANSPOSE_PUT(V, 1, b)
-#  define FLUX__TRANSPOSE_D32(V)                                                                        \
+#  define FLUX__TRANSPOSE_D32(V)                                                                   \
     V a, b, c, e;                                                                                  \
     const double *below = s + 2 * from_step;                                                       \
     FLUX__TRANSPOSE_2(V, flux__vec32l, FLUX__LANES22, s, a, b) FLUX__TRANSPOSE_2(V, flux__vec32l, FLUX__LANES22, below, c, e) \
     FLUX__TRANSPOSE_JOIN4(V, 0, 0, 1, 4, 5) FLUX__TRANSPOSE_JOIN4(V, 2, 2, 3, 6, 7)
-#  define FLUX__GEMM_TRANSPOSE(name, type, vec, n, square, rest, target)                                \
+#  define FLUX__GEMM_TRANSPOSE(name, type, vec, n, square, rest, target)                           \
     FLUX__GEMM_FN(target) void name(const type *from, int64_t from_step, type *to, int64_t to_step, int64_t rows, int64_t columns) { \
         int64_t r, i, x, y, left, squares, step, from_down;                                        \
         if (rows < n || columns < n) rest(from, from_step, to, to_step, rows, columns);            \
@@ -251,7 +251,7 @@ static FLUX__INLINE int64_t flux__axes_next(const flux__axes *x, int d, int64_t 
         i = n - (int)(sizeof(vec) / sizeof *q);                                                    \
         FLUX__GEMM_MOVE(vec, q + i, p + i)                                                         \
     }
-#define FLUX__GEMM_IM2COL(name, vec, half, least, evens, target)                                  \
+#define FLUX__GEMM_IM2COL(name, vec, half, least, evens, target)                                   \
     FLUX__GEMM_FN(target) void name(int64_t words, const float *from, const flux__axes *across, int64_t first, int64_t count, \
                                     const flux__gemm_run *run, int64_t runs, int64_t step, float *to, int64_t to_step) { \
         const int64_t size = (int)sizeof(float), lanes = (int)sizeof(vec) / size;                  \
@@ -292,7 +292,7 @@ FLUX__GEMM_IM2COL(flux__im2col_base, float, float, float, FLUX__EVENS, )
 #  endif
 #  define FLUX__EVEN4(to, from) FLUX__EVEN(flux__vec16f, flux__vec16i, to, from, 0, 2, 4, 6)
 #  define FLUX__EVEN16(to, from)                                                                   \
-    FLUX__EVEN(flux__vec64f, flux__vec64i, to, from, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,    \
+    FLUX__EVEN(flux__vec64f, flux__vec64i, to, from, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,        \
                22, 24, 26, 28, 30)
 #  define FLUX__EVENS(lanes, even, to, from) {                                                     \
         for (; i + lanes < n; i += lanes) even(to + i, from + 2 * i)                               \

@@ -40,16 +40,16 @@ static int64_t flux__gemm_dot_lanes(const flux__gemm_plan *p) {
         const int64_t k = p->k, whole = k < flux__gemm_dot_lanes(p) ? 0 : k, mr = rows < 4 ? 1 : 4;        \
         type sum[8 * 8], *to;                                                                      \
         for (int64_t f, i, j, r = 0, inner4; r < rows; r += inner4 * mr) {                         \
-            const int64_t first = r + mr <= rows ? r : rows - mr;                              \
+            const int64_t first = r + mr <= rows ? r : rows - mr;                                  \
             const type *from = a + first * p->a_row, *s = sum;                                     \
-            inner4 = mr == 1 || rows - r < 4 ? 1 : flux__gemm_min((rows - r) / 4, 8);             \
-            p->set->inner_kernel(whole, from, mr > 1 ? p->a_row : 0, b, b_col, sum, inner4);              \
+            inner4 = mr == 1 || rows - r < 4 ? 1 : flux__gemm_min((rows - r) / 4, 8);              \
+            p->set->inner_kernel(whole, from, mr > 1 ? p->a_row : 0, b, b_col, sum, inner4);       \
             to = c + first * c_row;                                                                \
-            for (f = 0; f < inner4; f++, s += 8, from += 4 * p->a_row) {                            \
+            for (f = 0; f < inner4; f++, s += 8, from += 4 * p->a_row) {                           \
                 for (i = whole; i < k; i++)                                                        \
-                    for (j = 0; j < mr; j++)                                                     \
+                    for (j = 0; j < mr; j++)                                                       \
                         sum[f * 8 + j] += from[i + j * p->a_row] * b[i], sum[f * 8 + j + 4] += from[i + j * p->a_row] * b[b_col + i]; \
-                for (j = 0; j < mr; j++, to += c_row) to[0] = s[j], to[c_col] = s[j + 4];        \
+                for (j = 0; j < mr; j++, to += c_row) to[0] = s[j], to[c_col] = s[j + 4];          \
             }                                                                                      \
         }                                                                                          \
     }
@@ -140,10 +140,10 @@ static void flux__gemm_orient(flux__gemm_plan *p, const flux__gemm_job *j, bool 
    packing, and transposing C. */
 static double flux__gemm_cost(const flux__gemm_plan *p) {
     double m = (double)p->m, n = (double)p->n, k = (double)p->k, lanes = p->set->lanes;
-    double mr = (double)flux__gemm_up(p->m, p->set->lanes);
+    double padded = (double)flux__gemm_up(p->m, p->set->lanes);
     /* the last tile has vectors of half the length */
-    if (m > 10 * lanes && mr - m >= lanes / 2 && p->set->narrow) mr -= 0.375 * lanes;
-    double c = mr * n * k / (2 * lanes);
+    if (m > 10 * lanes && padded - m >= lanes / 2 && p->set->narrow) padded -= 0.375 * lanes;
+    double c = padded * n * k / (2 * lanes);
     double copy = p->a_row == 1 ? (n > 48 * p->set->columns ? 0.1 : 0) :
         p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
     if (p->a_rows) copy = flux__gemm_along(p, p->a_cols, p->a_rows) ? 0.5 : 0.15;
@@ -226,7 +226,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     /* each part is soon done, so the next one to prefetch must be small */
     if (packs && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
     if ((packs || !p->copy_a) && p->rows * p->chunk * p->size >
-        (p->set->packs ? 2 : 8) * FLUX__GEMM_BLOCK)
+        (p->set->pack_kernel ? 2 : 8) * FLUX__GEMM_BLOCK)
         p->sub = flux__gemm_min(p->sub, flux__gemm_split(
             p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
     int64_t tiles = p->rows / (2 * p->set->lanes),
@@ -247,10 +247,10 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
     int64_t tall = 2 * p->set->lanes, bytes = p->chunk * p->size, tasks;
     int64_t flat = bytes * 4 <= FLUX__GEMM_CHUNK ? 4 : bytes * 2 <= FLUX__GEMM_CHUNK ? 2 : 1;
     /* with so short a k, more rows: columns of C stay whole and contiguous */
-    int64_t mr = flat * FLUX__GEMM_TILES * tall;
+    int64_t height = flat * FLUX__GEMM_TILES * tall;
     /* blocks that take scratch memory for C stay small */
     int64_t limit = p->flip || !p->job->c ? 1 : 4;
-    int64_t rows = limit * mr, columns = limit * FLUX__GEMM_COLUMNS;
+    int64_t rows = limit * height, columns = limit * FLUX__GEMM_COLUMNS;
     p->rows = flux__gemm_split(p->m, (p->m + rows - 1) / rows, tall);
     p->columns = flux__gemm_split(p->n, (p->n + columns - 1) / columns, 1);
     for (;;) {  /* rows at the end that are less than a vector go to the block above */
@@ -265,7 +265,7 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
         else if (p->columns >= 2 * p->set->columns) p->columns = (p->columns + 1) / 2;
         else break;
     }
-    p->sub = flux__gemm_split(p->rows, (p->rows + mr - 1) / mr, tall);
+    p->sub = flux__gemm_split(p->rows, (p->rows + height - 1) / height, tall);
     return tasks;
 }
 

@@ -293,7 +293,7 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     const int64_t line = packs ? mr : 0, lines = packs ? mr * kb : down;
     int64_t i, b_row, b_col;
     const flux__gemm_kernel two = set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
-    const flux__gemm_kernel kernel = packs ? set->packs :
+    const flux__gemm_kernel kernel = packs ? set->pack_kernel :
         set->plain && nr == set->columns ? set->plain : two;
     const char *a = copied ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * size,
                *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
@@ -431,7 +431,7 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
 static bool flux__gemm_packs_a(const flux__gemm_plan *p, int64_t columns) {
     if (p->job->epilogue && p->rows >= p->m && p->rows * p->chunk * p->size > 2 * FLUX__GEMM_BLOCK)
         return false;
-    return p->set->packs && p->a_row == 1 && !p->a_rows && columns < 64 * p->set->columns &&
+    return p->set->pack_kernel && p->a_row == 1 && !p->a_rows && columns < 64 * p->set->columns &&
            flux__gemm_nr(columns, p->set->columns) == p->set->columns;
 }
 

@@ -55,10 +55,10 @@ FLUX__GEMM_FN() void flux__pair_columns(const uint16_t *x, int64_t row, int64_t 
     for (; k > 1; k -= 2, x += 2 * col, to += n) {
         for (i = 0; row == 1 && i + 8 <= n; i += 8) {
             V a = *(const At *)(const void *)(x + i), b = *(const At *)(const void *)(x + col + i),
-              low, mr;
+              low, high;
             FLUX__SHUFFLE(low, a, b, V, 0, 8, 1, 9, 2, 10, 3, 11)
-            FLUX__SHUFFLE(mr, a, b, V, 4, 12, 5, 13, 6, 14, 7, 15)
-            ((At *)(void *)(to + i))[0] = low, ((At *)(void *)(to + i))[1] = mr;
+            FLUX__SHUFFLE(high, a, b, V, 4, 12, 5, 13, 6, 14, 7, 15)
+            ((At *)(void *)(to + i))[0] = low, ((At *)(void *)(to + i))[1] = high;
         }
         for (; i < n; i++) to[i] = x[i * row] | (uint32_t)x[i * row + col] << 16;
     }

@@ -236,7 +236,7 @@ static FLUX__INLINE flux__quad flux__quad_pick(flux__quad_bits first, flux__quad
 
 /* Horizontal reductions: for each row, acc = acc op x[0] op x[1] ... A row of 16 elements or
    more is taken in lanes, element i in lane i mod 16, which are joined at the end. */
-#define FLUX__HREDUCE(name, T, op, identity)                                                            \
+#define FLUX__HREDUCE(name, T, op, identity)                                                         \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const T *x = (const T *)in;                                                                      \
     for (T *sum = (T *)acc; rows > 0; rows--, sum++) {                                               \
@@ -266,7 +266,7 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
 #define FLUX__HREDUCE_TABLE                                                                             \
 static const flux__hreduce_fn FLUX__F(hreduces)[] = {                                                      \
     FLUX__F(hsum), FLUX__F(hprod), FLUX__F(hmax), FLUX__F(hmin) };
-#define FLUX__SCALAR_HREDUCES(T, U, lowest, highest, fast)                                              \
+#define FLUX__SCALAR_HREDUCES(T, U, lowest, highest, fast)                                          \
 FLUX__HREDUCE(hsum, U, FLUX__SUM_OF, 0)                                                             \
 FLUX__HREDUCE(hprod, U, FLUX__PROD_OF, 1)                                                           \
 fast FLUX__HREDUCE(hmax, T, FLUX__MAX_OF, lowest)                                                   \
@@ -336,7 +336,7 @@ FLUX__FEW(hprod, FLUX__PROD_OF, FLUX__PROD_OF, 1)
 FLUX__FEW(hmaxnum, FLUX__MAXNUM_OF, FLUX__MORE_QUAD, -INFINITY)
 FLUX__FEW(hminnum, FLUX__MINNUM_OF, FLUX__LESS_QUAD, INFINITY)
 #endif
-#define FLUX__VECTOR_HREDUCE(name, vop, op, identity, qop)                                              \
+#define FLUX__VECTOR_HREDUCE(name, vop, op, identity, qop)                                           \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const float *x = (const float *)in;                                                              \
     const FLUX__V start = identity;                                                                  \
@@ -382,7 +382,7 @@ static void flux__reduce_nan_rows(flux__hreduce_fn hreduce, float *acc, const fl
             if (x[i] != x[i]) *acc = x[i];
     }
 }
-#define FLUX__NAN_HREDUCE(name, hreduce)                                                                   \
+#define FLUX__NAN_HREDUCE(name, hreduce)                                                             \
 static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) {                      \
     const float *x = (const float *)in;                                                              \
     float *a = (float *)acc;                                                                         \
@@ -390,10 +390,10 @@ static void FLUX__F(name)(void *acc, const void *in, int64_t n, int64_t rows) { 
         float sum = 0;                                                                               \
         bool odd = false;                                                                            \
         if (many > rows) many = rows;                                                                \
-        FLUX__F(hsum)(&sum, x, n * many, 1);                                                     \
+        FLUX__F(hsum)(&sum, x, n * many, 1);                                                         \
         for (int64_t i = 0; i < many; i++) odd |= a[i] != a[i];                                      \
-        if (odd || sum != sum) flux__reduce_nan_rows(FLUX__F(hreduce), a, x, n, many);                    \
-        else FLUX__F(hreduce)(a, x, n, many);                                                           \
+        if (odd || sum != sum) flux__reduce_nan_rows(FLUX__F(hreduce), a, x, n, many);               \
+        else FLUX__F(hreduce)(a, x, n, many);                                                        \
     }                                                                                                \
 }
 #define FLUX__VECTOR_HREDUCES                                                                           \
@@ -492,7 +492,7 @@ typedef struct flux__section {
     flux__random_fn random;
     flux__adam_fn adam;
     flux__rows_fn rows;
-    flux__hreduce_fn most;                   /* the maximum of rows without NaN */
+    flux__hreduce_fn hmaxnum;             /* the maximum of rows without NaN */
     void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
     void (*add_wide)(double *sum, const float *x, int64_t n);
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);

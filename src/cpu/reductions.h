@@ -164,7 +164,7 @@ FLUX__FAST static int64_t flux__skip_less(const void *in, int64_t n, float numbe
    has the index `first`: the first of equals, but the first NaN before all others; *acc and
    *index hold the best so far, and an index below 0 says that there is none yet. argaccumulate:
    the same for n columns, element `now` of each. */
-#define FLUX__ARG(name, T, I, ctype, fast)                                                             \
+#define FLUX__ARG(name, T, I, ctype, fast)                                                           \
 static FLUX__INLINE bool flux__beats_##name(T x, T best, bool max) {                                 \
     return best == best && (x != x || (max ? x > best : x < best));                                  \
 }                                                                                                    \
@@ -177,9 +177,9 @@ static void flux__argreduce_##name(bool max, void *acc, int64_t *index, const vo
         if (*index < 0 || flux__beats_##name(x[i], *best, max)) *best = x[i], *index = first + i;    \
     if (n < 16) return;                                                                              \
     memcpy(&top, x, sizeof top);                                                                     \
-    flux__reduce(ctype, max ? FLUX__RED_MAX : FLUX__RED_MIN, &top, x, n);                              \
+    flux__reduce(ctype, max ? FLUX__RED_MAX : FLUX__RED_MIN, &top, x, n);                            \
     if (*index >= 0 && !flux__beats_##name(top, *best, max)) return;                                 \
-    if (ctype == FLUX__F32C) i = flux__skip_less(in, n, (float)top);                                   \
+    if (ctype == FLUX__F32C) i = flux__skip_less(in, n, (float)top);                                 \
     while (top == top ? x[i] != top : x[i] == x[i]) i++;                                             \
     *best = x[i];                                                                                    \
     *index = first + i;                                                                              \

@@ -451,7 +451,7 @@ static void flux__run_nan_row(const flux__section *s, const flux__rows_run *all,
 static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux__rows_run *was,
                                 float *less, float *each) {
     const int64_t many = r->count;
-    flux__hreduce_rows(r, r->squares ? s->hreduces[FLUX__RED_SUM] : s->most,
+    flux__hreduce_rows(r, r->squares ? s->hreduces[FLUX__RED_SUM] : s->hmaxnum,
                     r->squares ? FLUX__RED_SUM : FLUX__RED_MAX, r->first, r->x);
     for (int64_t i = 0; i < many; i++) less[i] = r->squares ? r->first[i] / r->by[0] : r->first[i];
     s->rows(r, was->count > 0 ? was : NULL);
@@ -473,7 +473,7 @@ static void flux__run_some_rows(const flux__section *s, flux__rows_run *r, flux_
 }
 /* Repeats each of `many` numbers n times (4 to 15), one after the other; up to 16 numbers past
    the end are overwritten. */
-#define FLUX__AS_STRIDED_SCATTER(width)                                                                          \
+#define FLUX__AS_STRIDED_SCATTER(width)                                                              \
     for (; n <= width && many > 0; many--, to += n, x++) {                                           \
         const float all = *x;                                                                        \
         for (int i = 0; i < width; i++) to[i] = all;                                                 \

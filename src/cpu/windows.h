@@ -118,16 +118,16 @@ typedef flux__vec16f flux__float4;
 #  define FLUX__FOUR(x, a, b, c) { (x)[0], (x)[a], (x)[b], (x)[c] }
 #  define FLUX__LARGER(v, best, at, w) do {                                                            \
         flux__mask4 more = ~((v) <= (best)) & ((best) == (best)), here = { w, w, w, w };               \
-        best = (flux__float4)(((flux__mask4)(v) & more) | ((flux__mask4)(best) & ~more));               \
-        at = (here & more) | (at & ~more);                                                            \
+        best = (flux__float4)(((flux__mask4)(v) & more) | ((flux__mask4)(best) & ~more));              \
+        at = (here & more) | (at & ~more);                                                             \
     } while (0)
 #else
 typedef struct flux__mask4 { int32_t at[4]; } flux__mask4;
 typedef struct flux__float4 { float at[4]; } flux__float4;
 #  define FLUX__FOUR(x, a, b, c) { { (x)[0], (x)[a], (x)[b], (x)[c] } }
 #  define FLUX__LARGER(v, best, at_, w) do {                                                           \
-        for (int l = 0; l < 4; l++)                                                                   \
-            if ((v).at[l] > (best).at[l] || ((v).at[l] != (v).at[l] && (best).at[l] == (best).at[l]))   \
+        for (int l = 0; l < 4; l++)                                                                    \
+            if ((v).at[l] > (best).at[l] || ((v).at[l] != (v).at[l] && (best).at[l] == (best).at[l]))  \
                 (best).at[l] = (v).at[l], (at_).at[l] = w;                                             \
     } while (0)
 #endif

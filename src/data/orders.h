@@ -73,7 +73,7 @@ struct flux_loader {
 
 typedef struct flux__made {               /* a batch, its items retained */
     flux_tensor **item;
-    int count, capacity;                      /* items, and capacity of the array of items */
+    int count, capacity;                  /* items, and capacity of the array of items */
     int64_t index, size;                  /* the batch's number, and how many observations it has */
     int stage;                            /* the next one to be applied */
     bool ready;                           /* in the ring: read and set under the lock only */

@@ -237,13 +237,13 @@ static flux_tensor *flux__read_tensor(flux__source *s, uint64_t at, const flux__
    reversed in blocks of at most 1024 bytes. */
 static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, size_t size) {
     const unsigned char *p = (const unsigned char *)data;
-    unsigned char transposed[1024];
+    unsigned char swapped[1024];
     if (!flux__big_endian() || size == 1) return flux__out_write(o, data, (size_t)n * size);
     for (size_t part = 0; n > 0; n -= part, p += part * size) {
-        part = n < sizeof transposed / size ? (size_t)n : sizeof transposed / size;
+        part = n < sizeof swapped / size ? (size_t)n : sizeof swapped / size;
         for (size_t i = 0; i < part * size; i++)
-            transposed[i] = p[i - i % size + size - 1 - i % size];
-        if (!flux__out_write(o, transposed, part * size)) return false;
+            swapped[i] = p[i - i % size + size - 1 - i % size];
+        if (!flux__out_write(o, swapped, part * size)) return false;
     }
     return true;
 }

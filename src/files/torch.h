@@ -58,8 +58,8 @@ static const flux__torch_row flux__torch_rows[] = {
     { flux__dense_call, name, "weight", name "_weight", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },             \
     { flux__dense_call, name, "bias", "in_proj_bias", 0, part, 3, NULL }
 #define FLUX__TORCH_CELL(within)                                                                      \
-    { flux__cell_call, within, "Wi", "weight_ih", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },                   \
-    { flux__cell_call, within, "Wh", "weight_hh", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },                   \
+    { flux__cell_call, within, "Wi", "weight_ih", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },               \
+    { flux__cell_call, within, "Wh", "weight_hh", FLUX__TORCH_TRANSPOSED, 0, 0, NULL },               \
     { flux__cell_call, within, "bias", "bias_ih", 0, 0, 0, "bias_hh" },                               \
     { flux__cell_call, within, "bias_h", "bias_hh", 0, 2, 3, NULL }
     FLUX__TORCH_HEADS("q_proj", 0), FLUX__TORCH_HEADS("k_proj", 1), FLUX__TORCH_HEADS("v_proj", 2),

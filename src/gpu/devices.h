@@ -104,7 +104,7 @@ typedef struct flux__graph_exec {
     bool dead;                            /* the device has been closed */
     void *graph, *exec, **node;
     int told;                             /* updates of nodes so far */
-    struct flux__graph_exec *next;            /* in the device's list */
+    struct flux__graph_exec *next;        /* in the device's list */
 } flux__graph_exec;
 
 /* Takes a graph off its device's list and marks it as dead. Its driver's graph is freed if the

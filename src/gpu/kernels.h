@@ -363,7 +363,7 @@ typedef struct flux__gpu {
     flux__gpu_fn *known[256];             /* compiled kernels, by hash */
     void **module;                        /* programs loaded */
     int nmodule, module_room;
-    struct flux__graph_exec *execs;         /* graphs of all plans */
+    struct flux__graph_exec *execs;       /* graphs of all plans */
     bool replaying;                       /* the driver has graphs, and FLUX_REPLAY does not forbid
                                              them */
     flux__gpu_counters counters;
@@ -403,12 +403,12 @@ typedef struct flux__gpu_kernel {         /* a plan's kernel, made ready for a d
     void **args;                          /* the last launch's arguments: nparam addresses, then the
                                              8 bytes that each points to */
     bool stale;                           /* they have changed since the graph got them */
-    struct flux__graph_exec *exec;          /* graph of the row of kernels that starts with this, or
+    struct flux__graph_exec *exec;        /* graph of the row of kernels that starts with this, or
                                              NULL */
     int runs;                             /* runs of that row; < 0: it can't be replayed */
 } flux__gpu_kernel;
 
-typedef struct flux__emitter {              /* the emitter's state for one kernel */
+typedef struct flux__emitter {            /* the emitter's state for one kernel */
     const flux__kernel *k;
     const flux__plan *plan;
     flux__gpu_kernel *gk;

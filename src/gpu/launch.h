@@ -34,9 +34,9 @@ FLUX__BEGIN_LEAN
 static void flux__graph_exec_drop(flux__gpu_kernel *gk);
 
 enum {
-    FLUX__GRAPH_EXEC_AFTER = 2,               /* runs of a row before it becomes a graph */
-    FLUX__GRAPH_EXEC_LEAST = 3,               /* the fewest launches that are worth a graph */
-    FLUX__GRAPH_EXEC_MOST = 1 << 16           /* updates before a graph is made anew, since ROCm takes
+    FLUX__GRAPH_EXEC_AFTER = 2,           /* runs of a row before it becomes a graph */
+    FLUX__GRAPH_EXEC_LEAST = 3,           /* the fewest launches that are worth a graph */
+    FLUX__GRAPH_EXEC_MOST = 1 << 16       /* updates before a graph is made anew, since ROCm takes
                                              new memory for each */
 };
 

@@ -39,7 +39,7 @@ FLUX__BEGIN_LEAN
 typedef struct flux__map {
     flux_tensor **key;                    /* NULL: the slot is free */
     int *value;
-    int n, capacity;                          /* entries, at most half of room; room is 2^k or 0 */
+    int n, capacity;                      /* entries, at most half of capacity, which is 2^k or 0 */
 } flux__map;
 
 /* One contribution to a gradient, in a linked list: next is an index from 1, and 0 ends it. */
@@ -60,8 +60,8 @@ typedef struct flux__walk {
                                              flux__join_slices: a ring, the next at ncat & 7 */
     int ncat;
     bool *wanted;                         /* by node: it depends on a tensor that was asked for */
-    int n, capacity;                          /* nodes numbered; capacity of node */
-    flux__dfs_frame *frame;                       /* the search's stack, the loss first */
+    int n, capacity;                      /* nodes numbered; capacity of node */
+    flux__dfs_frame *frame;               /* the search's stack, the loss first */
     int top, frame_capacity;
     flux__map shared;                     /* numbers of the nodes that other threads made */
     uint32_t id;                          /* walk_mark of nodes that hold their own number */

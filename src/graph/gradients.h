@@ -41,7 +41,7 @@ struct flux_grads {
     int n;                                /* how many tensors were asked for */
     bool used;                            /* flux_update has used the gradients up */
     flux_tensor **of, **grad;             /* the n tensors asked for; their gradients, NULL: none */
-    flux__hashmap number;                   /* index of each tensor, from 1, if there are more than
+    flux__hashmap number;                 /* index of each tensor, from 1, if there are more than
                                              FLUX__FEW_ASKED */
 };
 enum { FLUX__FEW_ASKED = 16 };            /* up to so many tensors are searched one by one */

@@ -47,7 +47,7 @@ enum flux__op {
     FLUX__VIEWS,
     FLUX__RESHAPE = FLUX__VIEWS,
     FLUX__PERMUTE,                        /* arg.i: order */
-    FLUX__AS_STRIDED,                        /* as_strided: rel and arg.i are offset and strides in
+    FLUX__AS_STRIDED,                     /* as_strided: rel and arg.i are offset and strides in
                                              the operand as if that were contiguous */
     FLUX__BROADCAST,
     FLUX__DETACH,
@@ -58,7 +58,7 @@ enum flux__op {
     FLUX__VIEWS_END,
     FLUX__MATMUL = FLUX__VIEWS_END,
     FLUX__GATHER, FLUX__SCATTER,          /* arg.i: dim */
-    FLUX__AS_STRIDED_SCATTER,                         /* as_strided_scatter: the operand is added into zeros,
+    FLUX__AS_STRIDED_SCATTER,             /* as_strided_scatter: the operand is added into zeros,
                                              or put into a fill value: see
                                              flux__as_strided_scatter */
     FLUX__CAT,                            /* arg.i: dim */

@@ -97,7 +97,7 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
                               const flux_layer *owner, void *user) {
     flux__adjusting *w = (flux__adjusting *)user;
     (void)path, (void)owner;
-    for (int i = 0; i < w->s->nspots && trained; i++) {
+    for (int i = 0; i < w->s->nrefs && trained; i++) {
         const flux__param_ref *ref = &w->s->ref[i];
         if (ref->slot != slot && w->s->leaf[ref->leaf].p != *slot) continue;
         flux__adjust_leaf(w->s, ref->leaf, w->o);
@@ -356,13 +356,13 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
 
 /* Copies places and leaves of `from`, which share its tensors but not its paths. */
 static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
-    s->ref = (flux__param_ref *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->ref);
-    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(from->nspots + 1) * sizeof *s->leaf);
+    s->ref = (flux__param_ref *)flux__zalloc((size_t)(from->nrefs + 1) * sizeof *s->ref);
+    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(from->nrefs + 1) * sizeof *s->leaf);
     if (!s->ref || !s->leaf) return false;
-    for (int i = 0; i < from->nspots; i++) {
+    for (int i = 0; i < from->nrefs; i++) {
         s->ref[i] = from->ref[i];
         s->ref[i].path = (char *)flux__malloc(strlen(from->ref[i].path) + 1);
-        s->nspots = i + 1;
+        s->nrefs = i + 1;
         if (!s->ref[i].path) return false;
         strcpy(s->ref[i].path, from->ref[i].path);
     }

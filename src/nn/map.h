@@ -38,7 +38,7 @@ typedef struct flux__mapping {
     void *user;
     bool (*exclude)(flux_layer *m, void *user); /* layers to take over as they are, or NULL */
     void *exclude_user;
-    flux__hashmap tensors, layers;          /* maps from old to new */
+    flux__hashmap tensors, layers;        /* maps from old to new */
     flux__visiting there;                 /* .seen: all tensors of the old model */
     flux__trail path;
     bool changed;                         /* f gave another tensor for some tensor */
@@ -244,7 +244,7 @@ typedef struct flux__flat {
     int64_t total;
     flux_dtype dtype;
     bool ties;                            /* some tensor is a view of another one of the model */
-    flux__hashmap where;                    /* a trained tensor's index + 1 */
+    flux__hashmap where;                  /* a trained tensor's index + 1 */
 } flux__flat;
 
 static void flux__flat_free(flux__flat *f) {

@@ -221,9 +221,9 @@ static flux_state *flux__travel_state(flux_state *s, const flux__move_target *ta
 
 #define FLUX__DEFINE_MOVE(T, name, suffix, travel, find)                                           \
     FLUX_DEF T *(flux_##name##suffix)(T *x) {                                                      \
-        flux__move_target target;                                                                           \
+        flux__move_target target;                                                                  \
         if (!x) return (T *)flux__null(#name, "x", x);                                             \
-        return find(&target) ? travel(x, &target) : x;                                                 \
+        return find(&target) ? travel(x, &target) : x;                                             \
     }
 #define FLUX__DEFINE_MOVES(T, suffix, to_suffix, travel)                                           \
     FLUX__DEFINE_MOVE(T, gpu, suffix, travel, flux__to_gpu)                                        \
@@ -231,9 +231,9 @@ static flux_state *flux__travel_state(flux_state *s, const flux__move_target *ta
     FLUX__DEFINE_MOVE(T, cu, suffix, travel, flux__to_cu)                                          \
     FLUX__DEFINE_MOVE(T, roc, suffix, travel, flux__to_roc)                                        \
     FLUX_DEF T *flux_to##to_suffix(flux_device d, T *x) {                                          \
-        flux__move_target target;                                                                           \
+        flux__move_target target;                                                                  \
         if (!x) return (T *)flux__null("to", "x", x);                                              \
-        return flux__to_device(&target, d) ? travel(x, &target) : NULL;                                \
+        return flux__to_device(&target, d) ? travel(x, &target) : NULL;                            \
     }
 FLUX__DEFINE_MOVES(flux_tensor, , _tensor, flux__moved_any)
 FLUX__DEFINE_MOVES(flux_layer, _layer, _layer, flux__travel_layer)

@@ -55,15 +55,15 @@ typedef struct flux__trained_param {
 
 struct flux_state {
     flux__head head;
-    int nrules, nspots, nleaves, nstates; /* nstates: states of each leaf, over all rules */
+    int nrules, nrefs, nleaves, nstates; /* nstates: states of each leaf, over all rules */
     bool mixed, counts;                   /* mixed precision; some rule needs the step's number */
     double scale;                         /* the loss scale; 0: the loss is not scaled */
     int64_t good, skipped; /* steps since the scale changed; steps that were skipped */
     flux_tensor *scaling; /* these three shown as a tensor; while set, it holds them */
     flux_tensor *scaled;  /* result of flux_scaled_loss, whose gradients must follow */
     flux_rule_part *rule; /* [nrules], with the hyper-parameters of the whole model */
-    flux__param_ref *ref;                     /* [nspots] */
-    flux__trained_param *leaf;                  /* [nleaves] */
+    flux__param_ref *ref;                 /* [nrefs] */
+    flux__trained_param *leaf;            /* [nleaves] */
     flux_rule_opts *o;                    /* [leaf][rule]: hyper-parameters of each leaf */
     int64_t *t, *t_next; /* [leaf][rule]: steps made, before and after this update */
     flux_tensor **s, **next;              /* [leaf][state], before and after this update */
@@ -88,7 +88,7 @@ static void flux__state_free(flux_state *s) {
     flux_release(s->scaling);
     flux_release(s->scaled);
     for (int i = 0; s->s && i < s->nleaves * s->nstates; i++) flux_release(s->s[i]);
-    for (int i = 0; s->ref && i < s->nspots; i++)
+    for (int i = 0; s->ref && i < s->nrefs; i++)
         flux__free(s->ref[i].path);
     void *arrays[] = { s->rule, s->ref, s->leaf, s->o, s->t, s->t_next, s->s, s->next, s->step,
                        s->olds, s->news, s->owners, s->path, s->pending };
@@ -112,14 +112,14 @@ static void flux__ref_add(flux_tensor **slot, const char *path, bool trained,
     (void)owner;
     if (!trained || !w->ok) return;
     flux__param_ref *ref =
-        (flux__param_ref *)flux__grow(w->s->ref, &w->capacity, w->s->nspots + 1, sizeof *ref);
+        (flux__param_ref *)flux__grow(w->s->ref, &w->capacity, w->s->nrefs + 1, sizeof *ref);
     char *copy = ref ? (char *)flux__malloc(strlen(path) + 1) : NULL;
     if (ref) w->s->ref = ref;
     w->ok = copy != NULL;
     if (!copy) return;
     strcpy(copy, path);
     if (strlen(path) + 64 > w->s->path_room) w->s->path_room = strlen(path) + 64;
-    ref += w->s->nspots++;
+    ref += w->s->nrefs++;
     ref->path = copy;
     ref->slot = slot;
     ref->view = false;
@@ -141,11 +141,11 @@ static flux_tensor *flux__ref_tensor(const flux_state *s, flux__hashmap *there, 
 static bool flux__find_leaves(flux_state *s) {
     FLUX__ZEROED(flux__hashmap, there);
     bool fresh = false, ok = true;
-    for (int i = 0; i < s->nspots && ok; i++)
+    for (int i = 0; i < s->nrefs && ok; i++)
         ok = flux__hashmap_at(&there, *s->ref[i].slot, &fresh) != NULL;
-    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(s->nspots + 1) * sizeof *s->leaf);
+    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(s->nrefs + 1) * sizeof *s->leaf);
     ok = ok && s->leaf;
-    for (int i = 0; i < s->nspots && ok; i++) {
+    for (int i = 0; i < s->nrefs && ok; i++) {
         flux_tensor *x = *s->ref[i].slot;
         flux__pair *pair = flux__hashmap_find(&there, x);
         if (flux__ref_tensor(s, &there, i) != x) continue;
@@ -156,7 +156,7 @@ static bool flux__find_leaves(flux_state *s) {
         }
         s->ref[i].leaf = (int)((flux__trained_param *)pair->value - s->leaf);
     }
-    for (int i = 0; i < s->nspots && ok; i++) {
+    for (int i = 0; i < s->nrefs && ok; i++) {
         if (s->ref[i].leaf >= 0) continue;
         s->ref[i].view = true;
         s->ref[i].leaf =

@@ -53,10 +53,10 @@ static void flux__ref_meet(flux_tensor **slot, const char *path, bool trained,
         else w->bad = true;
     }
     if (!trained || w->bad) return;
-    if (i >= s->nspots || strcmp(s->ref[i].path, path) != 0) {
+    if (i >= s->nrefs || strcmp(s->ref[i].path, path) != 0) {
         flux__fail(
             "update: this model has the parameter %.100s where the one of flux_setup had %.100s",
-            path, i < s->nspots ? s->ref[i].path : "no more");
+            path, i < s->nrefs ? s->ref[i].path : "no more");
         w->bad = true;
         return;
     }
@@ -76,7 +76,7 @@ static bool flux__ref_again(const flux_state *s, int ref) {
    tied at flux_setup still hold that tensor or a view of it. */
 static bool flux__check_ties(flux_state *s) {
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].now = *s->ref[s->leaf[i].ref].slot;
-    for (int i = 0; i < s->nspots; i++) {
+    for (int i = 0; i < s->nrefs; i++) {
         flux__trained_param *l = &s->leaf[s->ref[i].leaf];
         flux_tensor *x = *s->ref[i].slot;
         if ((s->ref[i].view ? x->base : x) != l->now)
@@ -127,7 +127,7 @@ static bool flux__meet_model(flux_state *s, flux_layer *model) {
     s->npending = 0;
     for (int i = 0; i < s->nleaves; i++) s->leaf[i].frozen = false, s->leaf[i].owners = 0;
     if (!flux__walk_all(model, flux__ref_meet, NULL, &w) || w.bad) return false;
-    if (w.at < s->nspots)
+    if (w.at < s->nrefs)
         return FLUX__REFUSE(
             "update: this model has no parameter %.100s, which the one of flux_setup had",
             s->ref[w.at].path);
@@ -283,7 +283,7 @@ static bool flux__build_update(flux_state *s, const flux_grads *g) {
     }
     for (int i = 0; i < s->nleaves; i++)
         if (!flux__finish_step(s, i)) return false;
-    for (int i = 0; i < s->nspots; i++)
+    for (int i = 0; i < s->nrefs; i++)
         if (!flux__finish_view(s, &s->ref[i])) return false;
     return true;
 }
@@ -314,7 +314,7 @@ static int flux__list_news(flux_state *s) {
 
 /* Stores the new tensors in the model's fields and in the state; nothing here can fail. */
 static void flux__commit(flux_state *s) {
-    for (int i = 0; i < s->nspots; i++) {
+    for (int i = 0; i < s->nrefs; i++) {
         flux__param_ref *ref = &s->ref[i];
         flux_tensor *fresh = ref->view ? ref->next : s->leaf[ref->leaf].next;
         if (fresh) flux_assign(ref->slot, fresh);
@@ -432,7 +432,7 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     if (ok && !n && flux__any_awake(s))
         flux__note(FLUX_LOG_WARN, "update.nothing", true,
                    "update: the loss depends on no parameter of this %s", model->type->name);
-    for (int i = 0; i < s->nspots && ok; i++) flux_retain(s->ref[i].next);
+    for (int i = 0; i < s->nrefs && ok; i++) flux_retain(s->ref[i].next);
     flux__reveal_object(h, NULL);
     if (ok && n)
         ok = flux__update_eval(g, n, s->olds, s->news, s->owners, s->npending, s->pending) == 0;
@@ -440,7 +440,7 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     if (ok && s->scaled) flux__next_scale(s, false);
     flux_assign(&s->scaled, NULL);
     for (int i = 0; i < n; i++) flux_release(s->news[i]);
-    for (int i = 0; i < s->nspots && n; i++) flux_release(s->ref[i].next);
+    for (int i = 0; i < s->nrefs && n; i++) flux_release(s->ref[i].next);
     return ok ? 0 : -1;
 }
 

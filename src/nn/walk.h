@@ -167,7 +167,7 @@ typedef struct flux__tally {
     flux_tensor **out;
     int max, count;
     int64_t numbers;
-    const flux__hashmap *there;             /* the model's tensors: views of one are not counted */
+    const flux__hashmap *there;           /* the model's tensors: views of one are not counted */
     bool ties;                            /* there is such a view */
 } flux__tally;
 

@@ -51,7 +51,7 @@ typedef struct flux__operand {            /* a tensor that a kernel reads */
 
 /* A line of a kernel's program, and the value that it computes. */
 typedef struct flux__value {
-    uint8_t kind, op, ctype, dtype;         /* op: row of the elementwise table, or the kind of
+    uint8_t kind, op, ctype, dtype;       /* op: row of the elementwise table, or the kind of
                                              reduction; ctype: compute type; dtype: as stored */
     bool outer;                           /* one value for each outer point, not for every point */
     int16_t a, b, c;                      /* numbers of the values used, -1: none */

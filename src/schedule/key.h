@@ -36,7 +36,7 @@ enum { FLUX__MOST_NODES = (1 << 23) - 1 };
 typedef struct flux__graph {
     flux_tensor **node, **leaf;
     uint8_t *flag;                        /* by node: FLUX__ROOT and others */
-    int *donated;                           /* by node: the leaf whose buffer it may take over, or
+    int *donated;                         /* by node: the leaf whose buffer it may take over, or
                                              -1 */
     int nnode, node_capacity, flag_capacity, donated_capacity, nleaf, leaf_capacity;
     int64_t *key;

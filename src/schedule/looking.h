@@ -93,8 +93,8 @@ static void flux__cut_fixed(flux__graph *g) {
 typedef struct flux__heap { const flux_tensor *like; int64_t count, bytes; } flux__heap;
 enum { FLUX__HEAPS = 512, FLUX__MANY = 8 };
 
-typedef struct flux__scope_use {              /* what a scope holds (leak report) */
-    flux__hashmap seen;                     /* tensors met in this scope or in one outside */
+typedef struct flux__scope_use {          /* what a scope holds (leak report) */
+    flux__hashmap seen;                   /* tensors met in this scope or in one outside */
     const flux_tensor **todo;
     int ntodo, capacity;
     flux__heap heap[FLUX__HEAPS];

@@ -288,7 +288,7 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
    their buffers and releases all others. -1 and an error if it fails. */
 static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     flux__run r;
-    void *few[256], **memory = few;         /* the arrays r.buffer and r.ptr of a small plan */
+    void *few[256], **memory = few;       /* the arrays r.buffer and r.ptr of a small plan */
     size_t n = (size_t)(plan->nnode * 2 + plan->nkernel),
            all = n + (size_t)(plan->nleaf + plan->nnode);
     memset(&r, 0, sizeof r);

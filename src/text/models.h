@@ -34,7 +34,7 @@ FLUX__BEGIN_COLD
 
 typedef struct flux__shown_model {        /* one printing of a model */
     flux__sink *sink;
-    flux__hashmap seen;                     /* set of parameters in earlier lines, or of memory */
+    flux__hashmap seen;                   /* set of parameters in earlier lines, or of memory */
 } flux__shown_model;
 
 typedef struct flux__summary {            /* counts of one line, or of the whole model */
@@ -224,7 +224,7 @@ static void flux__put_totals(flux__shown_model *shown, flux_layer *m) {
     flux__sink *s = shown->sink;
     flux__summary t = flux__summary_start(shown);
     char bytes[32];
-    flux__hashmap_free(&shown->seen);       /* from here on the set holds memory, not parameters */
+    flux__hashmap_free(&shown->seen);     /* from here on the set holds memory, not parameters */
     t.total = true;
     flux_visit(m, flux__summary_tensor, &t);
     flux_format_bytes(t.bytes, bytes, sizeof bytes);
