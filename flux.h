@@ -3528,7 +3528,7 @@ typedef struct flux__watch flux__watch;
 
 typedef struct flux__pair { const void *key; void *value; } flux__pair;
 typedef struct flux__hashmap {            /* a hash map keyed by address, see base/memory.h */
-    flux__pair *at; size_t capacity, count;   /* room: capacity, a power of two or 0 */
+    flux__pair *at; size_t capacity, count;   /* capacity: a power of two or 0 */
 } flux__hashmap;
 
 typedef struct flux__scope {              /* an open scope */
@@ -4395,7 +4395,7 @@ FLUX__BEGIN_HOT
 static void *flux__malloc(size_t bytes);  /* NULL: "out of memory: N bytes" is recorded */
 static void *flux__zalloc(size_t bytes);
 static void *flux__grow_more(void *array, int *capacity, int want, size_t size);
-/* The array, reallocated if it needs to be, with capacity (*room) for `want` elements of `size`
+/* The array, reallocated if it needs to be, with *capacity for `want` elements of `size`
    bytes. NULL is an error, and the array is as it was. */
 static FLUX__INLINE void *flux__grow(void *array, int *capacity, int want, size_t size) {
     return want <= *capacity ? array : flux__grow_more(array, capacity, want, size);
@@ -4425,7 +4425,7 @@ static void *flux__grow_more(void *array, int *capacity, int want, size_t size) 
 }
 
 /* ---------------- a hash map whose keys are addresses
-   Open addressing with linear probing; room, the capacity, is a power of two, at least 2 count. */
+   Open addressing with linear probing; capacity is a power of two, at least 2 count. */
 
 /* The pair of this key, or the empty pair (key NULL) where the key belongs. p->at is not NULL. */
 static flux__pair *flux__hashmap_find(const flux__hashmap *p, const void *key) {
@@ -4498,7 +4498,7 @@ static void flux__class_pool_unlock(const flux__class_pool *pool) {
     flux__mutex_unlock(&flux__class_pool_locks[0][0] + (pool - &flux__class_pools[0][0]));
 }
 
-/* The size class of so many bytes; *room: the size of its buffers. They grow in eighths of a
+/* The size class of so many bytes; *capacity: the size in bytes of its buffers. They grow in eighths of a
    power of two, from 64 bytes, so at most an eighth of a buffer is wasted. */
 static FLUX__INLINE int flux__size_class(size_t bytes, size_t *capacity) {
     size_t unit = (bytes + 63) / 64, top = 1;

@@ -33,7 +33,7 @@ FLUX__BEGIN_HOT
 static void *flux__malloc(size_t bytes);  /* NULL: "out of memory: N bytes" is recorded */
 static void *flux__zalloc(size_t bytes);
 static void *flux__grow_more(void *array, int *capacity, int want, size_t size);
-/* The array, reallocated if it needs to be, with capacity (*room) for `want` elements of `size`
+/* The array, reallocated if it needs to be, with *capacity for `want` elements of `size`
    bytes. NULL is an error, and the array is as it was. */
 static FLUX__INLINE void *flux__grow(void *array, int *capacity, int want, size_t size) {
     return want <= *capacity ? array : flux__grow_more(array, capacity, want, size);
@@ -63,7 +63,7 @@ static void *flux__grow_more(void *array, int *capacity, int want, size_t size) 
 }
 
 /* ---------------- a hash map whose keys are addresses
-   Open addressing with linear probing; room, the capacity, is a power of two, at least 2 count. */
+   Open addressing with linear probing; capacity is a power of two, at least 2 count. */
 
 /* The pair of this key, or the empty pair (key NULL) where the key belongs. p->at is not NULL. */
 static flux__pair *flux__hashmap_find(const flux__hashmap *p, const void *key) {
@@ -136,7 +136,7 @@ static void flux__class_pool_unlock(const flux__class_pool *pool) {
     flux__mutex_unlock(&flux__class_pool_locks[0][0] + (pool - &flux__class_pools[0][0]));
 }
 
-/* The size class of so many bytes; *room: the size of its buffers. They grow in eighths of a
+/* The size class of so many bytes; *capacity: the size in bytes of its buffers. They grow in eighths of a
    power of two, from 64 bytes, so at most an eighth of a buffer is wasted. */
 static FLUX__INLINE int flux__size_class(size_t bytes, size_t *capacity) {
     size_t unit = (bytes + 63) / 64, top = 1;

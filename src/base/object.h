@@ -84,7 +84,7 @@ typedef struct flux__watch flux__watch;
 
 typedef struct flux__pair { const void *key; void *value; } flux__pair;
 typedef struct flux__hashmap {            /* a hash map keyed by address, see base/memory.h */
-    flux__pair *at; size_t capacity, count;   /* room: capacity, a power of two or 0 */
+    flux__pair *at; size_t capacity, count;   /* capacity: a power of two or 0 */
 } flux__hashmap;
 
 typedef struct flux__scope {              /* an open scope */
