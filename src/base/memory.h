@@ -136,8 +136,8 @@ static void flux__class_pool_unlock(const flux__class_pool *pool) {
     flux__mutex_unlock(&flux__class_pool_locks[0][0] + (pool - &flux__class_pools[0][0]));
 }
 
-/* The size class of so many bytes; *capacity: the size in bytes of its buffers. They grow in eighths of a
-   power of two, from 64 bytes, so at most an eighth of a buffer is wasted. */
+/* The size class of so many bytes; *capacity: the size in bytes of its buffers. They grow in
+   eighths of a power of two, from 64 bytes, so at most an eighth of a buffer is wasted. */
 static FLUX__INLINE int flux__size_class(size_t bytes, size_t *capacity) {
     size_t unit = (bytes + 63) / 64, top = 1;
     int power = 0;
