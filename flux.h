@@ -3995,6 +3995,18 @@ typedef struct flux__backend {
     int (*fill)(int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx);
 } flux__backend;
 
+/* A function that a plan calls between its kernels, whichever device its operands are on: the
+   collectives of several processes. Its node is a FLUX__CALL. */
+typedef struct flux__plan_call {
+    const char *name;                     /* "allreduce": what schedules and traces say */
+    /* Reads the operands of kernel k, which are contiguous, and begins to write its result. When it
+       returns, the operands' memory may be used again by what the device runs next. */
+    int (*start)(struct flux__run *run, struct flux__kernel *k);
+    /* Ends what start began, so that kernels may read the result. It is called once for each start
+       that returned 0, in the same order, even if a kernel has failed meanwhile. */
+    int (*finish)(struct flux__run *run, struct flux__kernel *k);
+} flux__plan_call;
+
 enum {                                    /* flux_device.backend */
     FLUX__CPU_BACKEND, FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__BACKENDS
 };
@@ -6345,6 +6357,9 @@ enum flux__op {
     FLUX__CAT,                            /* arg.i: dim */
     FLUX__MOVE,                           /* to another device */
     FLUX__ATTEND,                         /* arg.i: heads, causal, 1 for the gradients' kernel */
+    FLUX__CALL,                           /* arg.i: the address of its flux__plan_call, how many operands
+                                             it reads (the others only come before it), the rest is
+                                             the function's own */
     FLUX__TUPLE                           /* arg.i: depth of tuples within tuples */
 };
 static const char *const flux__op_names[] = {
@@ -6352,7 +6367,8 @@ static const char *const flux__op_names[] = {
     FLUX__ELEMENTWISE(FLUX__OP_NAME)
     "leaf", "number", "cast", "copy", "iota", "random", "reduce", "argreduce",
     "reshape", "permute", "slice", "broadcast", "detach", "conv", "attention",
-    "matmul", "gather", "scatter_add", "spread", "cat", "move", "attend", "tuple"
+    "matmul", "gather", "scatter_add", "spread", "cat", "move", "attend", "call",
+    "tuple"
 };
 static const unsigned char flux__arity[] = {
 #define FLUX__OP_ARITY(NAME, name, n, ...) n,
@@ -9626,7 +9642,8 @@ FLUX__BEGIN_LEAN
    are done as a whole. */
 enum {
     FLUX__K_FUSED, FLUX__K_MATMUL, FLUX__K_GATHER, FLUX__K_SCATTER,
-    FLUX__K_STRIDED_SCATTER, FLUX__K_CAT, FLUX__K_MOVE, FLUX__K_ATTEND
+    FLUX__K_STRIDED_SCATTER, FLUX__K_CAT, FLUX__K_ATTEND,
+    FLUX__K_MOVE, FLUX__K_CALL            /* run by schedule/dispatch.h, not by a back end */
 };
 
 enum flux__value_kind {
@@ -9678,8 +9695,13 @@ typedef struct flux__kernel {
     flux_device device;                   /* device that it runs on */
     size_t scratch;                       /* bytes of scratch memory that it needs on its device */
     void *scratch_at;                     /* address of that scratch memory in the current run */
-    const flux__backend *by;              /* the back end that runs it; NULL: it is a move */
+    const flux__backend *by;              /* the back end that runs it; NULL: a move or a call */
     void *ready;                          /* what that back end made of the kernel */
+    const flux__plan_call *call;               /* of a FLUX__K_CALL */
+    int read_at;                          /* of a call: the first kernel that reads its result; the
+                                             number of kernels if none does */
+    bool started;                         /* of a call: to be finished in the current run */
+    bool waits;                           /* it reads the result of a call, see read_at */
 } flux__kernel;
 
 /* What a plan knows of a node. out_kernel computes the node, last_kernel is the last that reads it.
@@ -9706,7 +9728,7 @@ typedef struct flux__plan {
                                              the graph */
     int64_t *key;
     int key_words;
-    int nleaf, nnode, nkernel;
+    int nleaf, nnode, nkernel, ncall;     /* ncall: how many of the kernels are calls */
     flux__kernel *kernel;
     flux__slot_info *slot;                /* by node number */
     int *out, nout;                       /* nodes that kernels store, ascending */
@@ -10095,6 +10117,7 @@ static int64_t *flux__key_arg(flux__graph *g, int64_t *key, const flux_tensor *t
         return flux__key_dims(key, t->arg.i, 1);
     if (t->op == FLUX__RANDOM) return flux__key_dims(key, t->arg.i + 2, 1);
     if (t->op == FLUX__ATTEND) return flux__key_dims(key, t->arg.i, 3);
+    if (t->op == FLUX__CALL) return flux__key_dims(key, t->arg.i, FLUX_MAX_DIMS);
     if (t->op != FLUX__AS_STRIDED_SCATTER) return key;
     key = flux__key_dims(key, t->arg.i, 2);
     *key++ = t->rel;
@@ -10722,6 +10745,7 @@ static int flux__own_kind(const flux_tensor *t) {
     case FLUX__CAT: return FLUX__K_CAT;
     case FLUX__MOVE: return FLUX__K_MOVE;
     case FLUX__ATTEND: return FLUX__K_ATTEND;
+    case FLUX__CALL: return FLUX__K_CALL;
     default: return FLUX__K_FUSED;
     }
 }
@@ -11383,6 +11407,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
         k->node = group->product >= 0 ? group->product : group->last;
         const flux_tensor *t = p->g->node[k->node];
         memcpy(k->mnk, t->arg.i, sizeof k->mnk);
+        if (k->kind == FLUX__K_CALL) k->call = (const flux__plan_call *)(intptr_t)t->arg.i[0];
         for (int j = 0; j < t->nin; j++) flux__plain_operand(&b, t->in[j]);
     }
     k->reduced = group->reduced;
@@ -11415,7 +11440,9 @@ FLUX__END_LEAN
    From a plan to its back ends: flux__kernels_ready has each back end make its
    kernels ready, flux__kernels_run hands it rows of them, and
    flux__kernel_unready lets it drop what it made. A move has two back ends, so
-   it is done here, by the copies of their tables.
+   it is done here, by the copies of their tables; a call (flux__plan_call) has none.
+   It is started in its turn and finished before the first kernel that reads its
+   result, so that it goes on beside the kernels between.
 
    Invariant: only a move knows which back end is the host's: between two others
    it goes by way of host memory. What a back end made of a kernel is
@@ -11478,7 +11505,7 @@ static int flux__run_move(flux__run *run, flux__kernel *k) {
 
 /* Whether a back end runs kernel k on device d. */
 static bool flux__runs_on(const flux__kernel *k, flux_device d) {
-    return k->kind != FLUX__K_MOVE && flux__same_device(k->device, d);
+    return k->kind < FLUX__K_MOVE && flux__same_device(k->device, d);
 }
 
 /* Has the plan's kernels made ready, those of each device together, so that a compiler is called
@@ -11487,7 +11514,7 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
     for (int i = 0; i < plan->nkernel; i++) {
         const flux_device d = plan->kernel[i].device;
         const flux__backend *b = flux__backend_of(d.backend);
-        if (plan->kernel[i].kind == FLUX__K_MOVE || plan->kernel[i].by) continue;
+        if (plan->kernel[i].kind >= FLUX__K_MOVE || plan->kernel[i].by) continue;
         for (int j = i; j < plan->nkernel; j++)
             if (flux__runs_on(&plan->kernel[j], d)) plan->kernel[j].by = b;
         if (!b->ready(d, plan, g)) return false;
@@ -11502,11 +11529,12 @@ static void flux__kernel_unready(flux__kernel *k) {
 }
 
 /* How many kernels from number k on follow each other on one device, at least 1: their back end
-   gets such a row at once. */
+   gets such a row at once. Before a kernel that reads the result of a call a new row begins. */
 static int flux__kernel_row(const flux__plan *plan, int k) {
     const flux__kernel *first = &plan->kernel[k];
     int n = 1;
-    while (first->by && k + n < plan->nkernel && flux__runs_on(&first[n], first->device)) n++;
+    while (first->by && k + n < plan->nkernel && !first[n].waits &&
+           flux__runs_on(&first[n], first->device)) n++;
     return n;
 }
 
@@ -11514,7 +11542,22 @@ static int flux__kernel_row(const flux__plan *plan, int k) {
    its own, started. */
 static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
     FLUX__ASSERT(n == 1 || (k->by && flux__runs_on(&k[n - 1], k->device)));
-    return k->by ? k->by->run(r, k, n) : flux__run_move(r, k) == 0;
+    if (k->by) return k->by->run(r, k, n);
+    if (!k->call) return flux__run_move(r, k) == 0;
+    k->started = k->call->start(r, k) == 0;
+    return k->started;
+}
+
+/* Finishes the started calls whose results kernel number `at` or one before it reads. */
+static bool flux__calls_finish(flux__run *r, int at) {
+    bool ok = true;
+    for (int i = 0; i < r->plan->nkernel && i < at; i++) {
+        flux__kernel *k = &r->plan->kernel[i];
+        if (!k->started || k->read_at > at) continue;
+        k->started = false;
+        if (k->call->finish(r, k) != 0) ok = false;
+    }
+    return ok;
 }
 
 FLUX__END_LEAN
@@ -11550,9 +11593,15 @@ static int flux__heap_take(int *heap, int n) {       /* n: the size before the r
     return top;
 }
 
+/* The rank of a group among those that are ready: its number, but calls come first, as they go on
+   while kernels run. flux__order_groups gets the group back from it. */
+static int flux__urgency(const flux__planner *p, int G) {
+    return p->group[G].kind == FLUX__K_CALL ? G + p->ngroup : G;
+}
+
 /* Orders the groups so that each comes after all groups that it needs (Kahn's algorithm). Of those
-   that are ready, the one recorded first is taken, which has the highest group number. So updates
-   of weights come after everything that reads the old ones. */
+   that are ready, a call is taken, else the one recorded first, which has the highest group number.
+   So updates of weights come after everything that reads the old ones. */
 static bool flux__order_groups(flux__planner *p, int *order) {
     const size_t n = (size_t)p->ngroup;
     int *memory = (int *)flux__zalloc((3 * n + (size_t)p->nlink + 1) * sizeof *memory), ready = 0,
@@ -11569,11 +11618,12 @@ static bool flux__order_groups(flux__planner *p, int *order) {
     for (size_t G = n; G > 0; G--) start[G] = start[G - 1];
     start[0] = 0;
     for (int G = 0; G < p->ngroup; G++)
-        if (!missing[G]) flux__heap_put(heap, ready++, G);
+        if (!missing[G]) flux__heap_put(heap, ready++, flux__urgency(p, G));
     while (ready) {
-        const int G = order[at++] = flux__heap_take(heap, ready--);
+        const int G = order[at++] = flux__heap_take(heap, ready--) % p->ngroup;
         for (int u = start[G]; u < start[G + 1]; u++)
-            if (--missing[user[u]] == 0) flux__heap_put(heap, ready++, user[u]);
+            if (--missing[user[u]] == 0)
+                flux__heap_put(heap, ready++, flux__urgency(p, user[u]));
     }
     flux__free(memory);
     return at == p->ngroup || FLUX__REFUSE("schedule: kernels depend on each other in a circle");
@@ -11668,6 +11718,27 @@ static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
     return true;
 }
 
+/* Finds for each call the first kernel that reads its result (read_at), before which it is
+   finished. What no kernel reads lives as long as the plan, since it is still being written. */
+static void flux__find_calls(flux__plan *plan, const flux__graph *g) {
+    for (int k = 0; k < plan->nkernel; k++) {
+        flux__kernel *kernel = &plan->kernel[k];
+        const bool call = kernel->kind == FLUX__K_CALL;
+        const int n = call ? (int)g->node[kernel->node]->arg.i[1] : kernel->noperand;
+        if (call) kernel->read_at = plan->nkernel, plan->ncall++;
+        for (int o = 0; o < n && plan->ncall; o++) {
+            const int node = kernel->operand[o].src - plan->nleaf;
+            flux__kernel *by = node < 0 ? NULL : &plan->kernel[plan->slot[node].out_kernel];
+            if (!by || by->kind != FLUX__K_CALL) continue;
+            kernel->waits = true;
+            if (by->read_at > k) by->read_at = k;
+        }
+    }
+    for (int k = 0; k < plan->nkernel && plan->ncall; k++)
+        if (plan->kernel[k].kind == FLUX__K_CALL && plan->kernel[k].read_at == plan->nkernel)
+            plan->slot[plan->kernel[k].node].last_kernel = plan->nkernel - 1;
+}
+
 /* Lists the nodes that each kernel stores (outs) and those whose buffers are free after it (frees),
    and all stored nodes of the plan (out). Takes a kernel's device from its results. */
 static bool flux__find_frees(flux__plan *plan) {
@@ -11719,7 +11790,9 @@ static bool flux__plan_kernels(flux__planner *p, flux__plan *plan, int *order) {
         plan->nkernel = i + 1;
         if (!flux__build_kernel(p, order[i], &plan->kernel[i], plan)) return false;
     }
-    if (!flux__find_lives(plan, p->g) || !flux__find_frees(plan)) return false;
+    if (!flux__find_lives(plan, p->g)) return false;
+    flux__find_calls(plan, p->g);
+    if (!flux__find_frees(plan)) return false;
     return flux__kernels_ready(plan, p->g);
 }
 
@@ -11782,7 +11855,7 @@ static flux__plan *flux__make_plan(flux__graph *g) {
 }
 
 static const char *const flux__kernel_kinds[] = {
-    "fused", "product", "gather", "scatter_add", "spread", "cat", "move", "attention"
+    "fused", "product", "gather", "scatter_add", "spread", "cat", "attention", "move", "call"
 };
 
 static int64_t flux__out_bytes(const flux_tensor *t) {
@@ -11810,7 +11883,7 @@ static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, con
     do if (n < capacity) n += (size_t)snprintf(out + n, capacity - n, __VA_ARGS__); while (0)
     while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
     flux__text t = flux__shape_text(&s);
-    FLUX__ADD("%s %s", flux__kernel_kinds[k->kind], t.s);
+    FLUX__ADD("%s %s", k->call ? k->call->name : flux__kernel_kinds[k->kind], t.s);
     if (k->kind == FLUX__K_MATMUL) FLUX__ADD(" inner %lld", (long long)k->mnk[2]);
     if (k->reduced && full) FLUX__ADD(", reduced dims %#x", k->reduced);
     FLUX__ADD(":");
@@ -12028,6 +12101,16 @@ static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
     flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
     return done;
 }
+
+/* Finishes the calls whose results kernel number `at` reads, and writes to the trace how long that
+   took: the part of a call that no kernel hid. */
+static bool flux__calls_await(flux__run *r, int at, bool trace) {
+    double start = trace ? flux__now() : 0;
+    bool ok = flux__calls_finish(r, at);
+    if (trace) flux__trace_event("wait", "finish calls", start, 0, "");
+    return ok;
+}
+
 /* Finds scratch memory for kernel number `at` and for all later kernels of its device. Kernels of
    one device run one after the other, so they share one buffer, as large as any of them needs. */
 static bool flux__allocate_scratch(flux__run *r, int at) {
@@ -12166,6 +12249,10 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
     flux__hold();
     for (int k = 0, n; k < plan->nkernel && ok; k += n) {
         n = trace ? 1 : flux__kernel_row(plan, k);
+        if (plan->kernel[k].waits && !flux__calls_await(r, k, trace)) {
+            ok = false;
+            break;
+        }
         int done = trace ? flux__kernel_trace(r, &plan->kernel[k])
                          : flux__kernels_run(r, &plan->kernel[k], n);
         ok = done == n;
@@ -12173,6 +12260,7 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
             for (int o = 0; o < plan->kernel[i].nouts; o++)
                 changed = changed || plan->slot[plan->kernel[i].outs[o]].donated >= 0;
     }
+    if (plan->ncall) ok = flux__calls_await(r, plan->nkernel, trace) && ok;
     flux__thread *t = flux__self();
     if (!ok && changed && t && t->error.unsaid) {
         size_t used = strlen(t->error.now);

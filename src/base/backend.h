@@ -74,6 +74,18 @@ typedef struct flux__backend {
     int (*fill)(int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx);
 } flux__backend;
 
+/* A function that a plan calls between its kernels, whichever device its operands are on: the
+   collectives of several processes. Its node is a FLUX__CALL. */
+typedef struct flux__plan_call {
+    const char *name;                     /* "allreduce": what schedules and traces say */
+    /* Reads the operands of kernel k, which are contiguous, and begins to write its result. When it
+       returns, the operands' memory may be used again by what the device runs next. */
+    int (*start)(struct flux__run *run, struct flux__kernel *k);
+    /* Ends what start began, so that kernels may read the result. It is called once for each start
+       that returned 0, in the same order, even if a kernel has failed meanwhile. */
+    int (*finish)(struct flux__run *run, struct flux__kernel *k);
+} flux__plan_call;
+
 enum {                                    /* flux_device.backend */
     FLUX__CPU_BACKEND, FLUX__CUDA_BACKEND, FLUX__AMDGPU_BACKEND, FLUX__METAL_BACKEND, FLUX__BACKENDS
 };

@@ -14,7 +14,9 @@
    From a plan to its back ends: flux__kernels_ready has each back end make its
    kernels ready, flux__kernels_run hands it rows of them, and
    flux__kernel_unready lets it drop what it made. A move has two back ends, so
-   it is done here, by the copies of their tables.
+   it is done here, by the copies of their tables; a call (flux__plan_call) has none.
+   It is started in its turn and finished before the first kernel that reads its
+   result, so that it goes on beside the kernels between.
 
    Invariant: only a move knows which back end is the host's: between two others
    it goes by way of host memory. What a back end made of a kernel is
@@ -77,7 +79,7 @@ static int flux__run_move(flux__run *run, flux__kernel *k) {
 
 /* Whether a back end runs kernel k on device d. */
 static bool flux__runs_on(const flux__kernel *k, flux_device d) {
-    return k->kind != FLUX__K_MOVE && flux__same_device(k->device, d);
+    return k->kind < FLUX__K_MOVE && flux__same_device(k->device, d);
 }
 
 /* Has the plan's kernels made ready, those of each device together, so that a compiler is called
@@ -86,7 +88,7 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
     for (int i = 0; i < plan->nkernel; i++) {
         const flux_device d = plan->kernel[i].device;
         const flux__backend *b = flux__backend_of(d.backend);
-        if (plan->kernel[i].kind == FLUX__K_MOVE || plan->kernel[i].by) continue;
+        if (plan->kernel[i].kind >= FLUX__K_MOVE || plan->kernel[i].by) continue;
         for (int j = i; j < plan->nkernel; j++)
             if (flux__runs_on(&plan->kernel[j], d)) plan->kernel[j].by = b;
         if (!b->ready(d, plan, g)) return false;
@@ -101,11 +103,12 @@ static void flux__kernel_unready(flux__kernel *k) {
 }
 
 /* How many kernels from number k on follow each other on one device, at least 1: their back end
-   gets such a row at once. */
+   gets such a row at once. Before a kernel that reads the result of a call a new row begins. */
 static int flux__kernel_row(const flux__plan *plan, int k) {
     const flux__kernel *first = &plan->kernel[k];
     int n = 1;
-    while (first->by && k + n < plan->nkernel && flux__runs_on(&first[n], first->device)) n++;
+    while (first->by && k + n < plan->nkernel && !first[n].waits &&
+           flux__runs_on(&first[n], first->device)) n++;
     return n;
 }
 
@@ -113,7 +116,22 @@ static int flux__kernel_row(const flux__plan *plan, int k) {
    its own, started. */
 static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
     FLUX__ASSERT(n == 1 || (k->by && flux__runs_on(&k[n - 1], k->device)));
-    return k->by ? k->by->run(r, k, n) : flux__run_move(r, k) == 0;
+    if (k->by) return k->by->run(r, k, n);
+    if (!k->call) return flux__run_move(r, k) == 0;
+    k->started = k->call->start(r, k) == 0;
+    return k->started;
+}
+
+/* Finishes the started calls whose results kernel number `at` or one before it reads. */
+static bool flux__calls_finish(flux__run *r, int at) {
+    bool ok = true;
+    for (int i = 0; i < r->plan->nkernel && i < at; i++) {
+        flux__kernel *k = &r->plan->kernel[i];
+        if (!k->started || k->read_at > at) continue;
+        k->started = false;
+        if (k->call->finish(r, k) != 0) ok = false;
+    }
+    return ok;
 }
 
 FLUX__END_LEAN

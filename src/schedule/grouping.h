@@ -286,6 +286,7 @@ static int flux__own_kind(const flux_tensor *t) {
     case FLUX__CAT: return FLUX__K_CAT;
     case FLUX__MOVE: return FLUX__K_MOVE;
     case FLUX__ATTEND: return FLUX__K_ATTEND;
+    case FLUX__CALL: return FLUX__K_CALL;
     default: return FLUX__K_FUSED;
     }
 }

@@ -28,7 +28,8 @@ FLUX__BEGIN_LEAN
    are done as a whole. */
 enum {
     FLUX__K_FUSED, FLUX__K_MATMUL, FLUX__K_GATHER, FLUX__K_SCATTER,
-    FLUX__K_STRIDED_SCATTER, FLUX__K_CAT, FLUX__K_MOVE, FLUX__K_ATTEND
+    FLUX__K_STRIDED_SCATTER, FLUX__K_CAT, FLUX__K_ATTEND,
+    FLUX__K_MOVE, FLUX__K_CALL            /* run by schedule/dispatch.h, not by a back end */
 };
 
 enum flux__value_kind {
@@ -80,8 +81,13 @@ typedef struct flux__kernel {
     flux_device device;                   /* device that it runs on */
     size_t scratch;                       /* bytes of scratch memory that it needs on its device */
     void *scratch_at;                     /* address of that scratch memory in the current run */
-    const flux__backend *by;              /* the back end that runs it; NULL: it is a move */
+    const flux__backend *by;              /* the back end that runs it; NULL: a move or a call */
     void *ready;                          /* what that back end made of the kernel */
+    const flux__plan_call *call;               /* of a FLUX__K_CALL */
+    int read_at;                          /* of a call: the first kernel that reads its result; the
+                                             number of kernels if none does */
+    bool started;                         /* of a call: to be finished in the current run */
+    bool waits;                           /* it reads the result of a call, see read_at */
 } flux__kernel;
 
 /* What a plan knows of a node. out_kernel computes the node, last_kernel is the last that reads it.
@@ -108,7 +114,7 @@ typedef struct flux__plan {
                                              the graph */
     int64_t *key;
     int key_words;
-    int nleaf, nnode, nkernel;
+    int nleaf, nnode, nkernel, ncall;     /* ncall: how many of the kernels are calls */
     flux__kernel *kernel;
     flux__slot_info *slot;                /* by node number */
     int *out, nout;                       /* nodes that kernels store, ascending */

@@ -272,6 +272,7 @@ static int64_t *flux__key_arg(flux__graph *g, int64_t *key, const flux_tensor *t
         return flux__key_dims(key, t->arg.i, 1);
     if (t->op == FLUX__RANDOM) return flux__key_dims(key, t->arg.i + 2, 1);
     if (t->op == FLUX__ATTEND) return flux__key_dims(key, t->arg.i, 3);
+    if (t->op == FLUX__CALL) return flux__key_dims(key, t->arg.i, FLUX_MAX_DIMS);
     if (t->op != FLUX__AS_STRIDED_SCATTER) return key;
     key = flux__key_dims(key, t->arg.i, 2);
     *key++ = t->rel;

@@ -42,9 +42,15 @@ static int flux__heap_take(int *heap, int n) {       /* n: the size before the r
     return top;
 }
 
+/* The rank of a group among those that are ready: its number, but calls come first, as they go on
+   while kernels run. flux__order_groups gets the group back from it. */
+static int flux__urgency(const flux__planner *p, int G) {
+    return p->group[G].kind == FLUX__K_CALL ? G + p->ngroup : G;
+}
+
 /* Orders the groups so that each comes after all groups that it needs (Kahn's algorithm). Of those
-   that are ready, the one recorded first is taken, which has the highest group number. So updates
-   of weights come after everything that reads the old ones. */
+   that are ready, a call is taken, else the one recorded first, which has the highest group number.
+   So updates of weights come after everything that reads the old ones. */
 static bool flux__order_groups(flux__planner *p, int *order) {
     const size_t n = (size_t)p->ngroup;
     int *memory = (int *)flux__zalloc((3 * n + (size_t)p->nlink + 1) * sizeof *memory), ready = 0,
@@ -61,11 +67,12 @@ static bool flux__order_groups(flux__planner *p, int *order) {
     for (size_t G = n; G > 0; G--) start[G] = start[G - 1];
     start[0] = 0;
     for (int G = 0; G < p->ngroup; G++)
-        if (!missing[G]) flux__heap_put(heap, ready++, G);
+        if (!missing[G]) flux__heap_put(heap, ready++, flux__urgency(p, G));
     while (ready) {
-        const int G = order[at++] = flux__heap_take(heap, ready--);
+        const int G = order[at++] = flux__heap_take(heap, ready--) % p->ngroup;
         for (int u = start[G]; u < start[G + 1]; u++)
-            if (--missing[user[u]] == 0) flux__heap_put(heap, ready++, user[u]);
+            if (--missing[user[u]] == 0)
+                flux__heap_put(heap, ready++, flux__urgency(p, user[u]));
     }
     flux__free(memory);
     return at == p->ngroup || FLUX__REFUSE("schedule: kernels depend on each other in a circle");
@@ -160,6 +167,27 @@ static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
     return true;
 }
 
+/* Finds for each call the first kernel that reads its result (read_at), before which it is
+   finished. What no kernel reads lives as long as the plan, since it is still being written. */
+static void flux__find_calls(flux__plan *plan, const flux__graph *g) {
+    for (int k = 0; k < plan->nkernel; k++) {
+        flux__kernel *kernel = &plan->kernel[k];
+        const bool call = kernel->kind == FLUX__K_CALL;
+        const int n = call ? (int)g->node[kernel->node]->arg.i[1] : kernel->noperand;
+        if (call) kernel->read_at = plan->nkernel, plan->ncall++;
+        for (int o = 0; o < n && plan->ncall; o++) {
+            const int node = kernel->operand[o].src - plan->nleaf;
+            flux__kernel *by = node < 0 ? NULL : &plan->kernel[plan->slot[node].out_kernel];
+            if (!by || by->kind != FLUX__K_CALL) continue;
+            kernel->waits = true;
+            if (by->read_at > k) by->read_at = k;
+        }
+    }
+    for (int k = 0; k < plan->nkernel && plan->ncall; k++)
+        if (plan->kernel[k].kind == FLUX__K_CALL && plan->kernel[k].read_at == plan->nkernel)
+            plan->slot[plan->kernel[k].node].last_kernel = plan->nkernel - 1;
+}
+
 /* Lists the nodes that each kernel stores (outs) and those whose buffers are free after it (frees),
    and all stored nodes of the plan (out). Takes a kernel's device from its results. */
 static bool flux__find_frees(flux__plan *plan) {
@@ -211,7 +239,9 @@ static bool flux__plan_kernels(flux__planner *p, flux__plan *plan, int *order) {
         plan->nkernel = i + 1;
         if (!flux__build_kernel(p, order[i], &plan->kernel[i], plan)) return false;
     }
-    if (!flux__find_lives(plan, p->g) || !flux__find_frees(plan)) return false;
+    if (!flux__find_lives(plan, p->g)) return false;
+    flux__find_calls(plan, p->g);
+    if (!flux__find_frees(plan)) return false;
     return flux__kernels_ready(plan, p->g);
 }
 
@@ -274,7 +304,7 @@ static flux__plan *flux__make_plan(flux__graph *g) {
 }
 
 static const char *const flux__kernel_kinds[] = {
-    "fused", "product", "gather", "scatter_add", "spread", "cat", "move", "attention"
+    "fused", "product", "gather", "scatter_add", "spread", "cat", "attention", "move", "call"
 };
 
 static int64_t flux__out_bytes(const flux_tensor *t) {
@@ -302,7 +332,7 @@ static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, con
     do if (n < capacity) n += (size_t)snprintf(out + n, capacity - n, __VA_ARGS__); while (0)
     while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
     flux__text t = flux__shape_text(&s);
-    FLUX__ADD("%s %s", flux__kernel_kinds[k->kind], t.s);
+    FLUX__ADD("%s %s", k->call ? k->call->name : flux__kernel_kinds[k->kind], t.s);
     if (k->kind == FLUX__K_MATMUL) FLUX__ADD(" inner %lld", (long long)k->mnk[2]);
     if (k->reduced && full) FLUX__ADD(", reduced dims %#x", k->reduced);
     FLUX__ADD(":");

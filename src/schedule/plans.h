@@ -129,6 +129,16 @@ static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
     flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
     return done;
 }
+
+/* Finishes the calls whose results kernel number `at` reads, and writes to the trace how long that
+   took: the part of a call that no kernel hid. */
+static bool flux__calls_await(flux__run *r, int at, bool trace) {
+    double start = trace ? flux__now() : 0;
+    bool ok = flux__calls_finish(r, at);
+    if (trace) flux__trace_event("wait", "finish calls", start, 0, "");
+    return ok;
+}
+
 /* Finds scratch memory for kernel number `at` and for all later kernels of its device. Kernels of
    one device run one after the other, so they share one buffer, as large as any of them needs. */
 static bool flux__allocate_scratch(flux__run *r, int at) {
@@ -267,6 +277,10 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
     flux__hold();
     for (int k = 0, n; k < plan->nkernel && ok; k += n) {
         n = trace ? 1 : flux__kernel_row(plan, k);
+        if (plan->kernel[k].waits && !flux__calls_await(r, k, trace)) {
+            ok = false;
+            break;
+        }
         int done = trace ? flux__kernel_trace(r, &plan->kernel[k])
                          : flux__kernels_run(r, &plan->kernel[k], n);
         ok = done == n;
@@ -274,6 +288,7 @@ static bool flux__run_kernels(flux__run *r, bool trace) {
             for (int o = 0; o < plan->kernel[i].nouts; o++)
                 changed = changed || plan->slot[plan->kernel[i].outs[o]].donated >= 0;
     }
+    if (plan->ncall) ok = flux__calls_await(r, plan->nkernel, trace) && ok;
     flux__thread *t = flux__self();
     if (!ok && changed && t && t->error.unsaid) {
         size_t used = strlen(t->error.now);

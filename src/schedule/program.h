@@ -3,6 +3,7 @@
 #include "../base/platform.h"
 #include "../base/object.h"
 #include "../base/errors.h"
+#include "../base/backend.h"
 #include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../graph/nodes.h"
@@ -429,6 +430,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
         k->node = group->product >= 0 ? group->product : group->last;
         const flux_tensor *t = p->g->node[k->node];
         memcpy(k->mnk, t->arg.i, sizeof k->mnk);
+        if (k->kind == FLUX__K_CALL) k->call = (const flux__plan_call *)(intptr_t)t->arg.i[0];
         for (int j = 0; j < t->nin; j++) flux__plain_operand(&b, t->in[j]);
     }
     k->reduced = group->reduced;
