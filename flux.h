@@ -233,6 +233,7 @@
                 losses ctc update train
      files/     sources idx npy csv safetensors tensors torch
      text/      dot tensors models summary formulas formula_reader
+     dist/      comm gates messages collectives model optimiser
 */
 #ifndef FLUX_H
 #define FLUX_H
@@ -355,6 +356,7 @@ typedef struct flux_layer flux_layer;     /* a model or a part of one */
 typedef struct flux_loader flux_loader;   /* hands out a data set in batches */
 typedef struct flux_state flux_state;     /* an optimiser's state for one model */
 typedef struct flux_grads flux_grads;     /* gradients, looked up by their tensor or parameter */
+typedef struct flux_comm flux_comm;       /* the processes that work together */
 
 typedef enum flux_dtype {                 /* element type of a tensor; the last one counts them */
     FLUX_F32, FLUX_F64, FLUX_F16, FLUX_BF16, FLUX_I32, FLUX_I64, FLUX_U8, FLUX_BOOL, FLUX_NUM_DTYPES
@@ -1610,7 +1612,10 @@ FLUX_API flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps
    memory, and makes the loss NaN where they lie on a GPU or are still to be computed. NULL on
    error. */
 
-typedef enum flux_agg { FLUX_MEAN, FLUX_SUM, FLUX_NONE } flux_agg;
+/* PROD, MIN and MAX are for collectives (flux_allreduce), not for losses. */
+typedef enum flux_agg {
+    FLUX_MEAN, FLUX_SUM, FLUX_NONE, FLUX_PROD, FLUX_MIN, FLUX_MAX
+} flux_agg;
 typedef struct flux_loss_opts {
     FLUX__DUMMY
     flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO;
@@ -1724,7 +1729,10 @@ typedef struct flux_rule_opts {
     .gamma = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, .n = FLUX__NO_INT, .centred = FLUX_DEFAULT, \
     .couple = FLUX_DEFAULT, .marked = true,
 enum { FLUX_MAX_RULES = 16 };   /* most rules of a chain, with those of chains inside it */
-typedef struct flux_rule_part { int kind; flux_rule_opts o; } flux_rule_part;
+/* comm, bucket: of flux_distributed_optimiser. */
+typedef struct flux_rule_part {
+    int kind; flux_rule_opts o; flux_comm *comm; int64_t bucket;
+} flux_rule_part;
 /* made: false if making it failed; mixed: by flux_mixed_precision; n: how many parts are in use. */
 typedef struct flux_rule {
     bool made, mixed;
@@ -1865,6 +1873,7 @@ typedef struct flux_loader_opts {
     /* This process takes share .rank of .ranks (default 1). Shares differ by at most one
        observation, and every process gets the same number of batches. */
     int rank FLUX__ZERO; flux__int ranks FLUX__ZERO;
+    flux_comm *comm FLUX__ZERO;           /* the rank and ranks of a communicator */
     flux__marked marked FLUX__ZERO;
 } flux_loader_opts;
 #define FLUX__LEFT_OUT_flux_loader_opts .batchsize = FLUX__NO_INT, .partial = FLUX_DEFAULT, \
@@ -1946,6 +1955,112 @@ FLUX_API int flux_load_items(const char *path, int n, const char *names, const v
     flux_save_items(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 #define flux_load_all(path, ...) \
     flux_load_items(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
+
+/* ------------------------------------------------------------------ several processes
+   A program that mpirun or srun starts many times trains one model together: every process, a rank,
+   takes its share of the data and averages its gradients with the others'. Compile with -DFLUX_MPI;
+   MPI is opened at run time (FLUX_MPI_LIBRARY names its file if it is not found), and so is NCCL or
+   RCCL, by which GPUs exchange. Without a launcher, without -DFLUX_MPI, or on one rank there is a
+   world of one rank, in which every call here works and communicates nothing.
+
+   A collective is an operation like any other: it is recorded, and runs when its result, or that of
+   a later collective, is looked at. All ranks must record the same collectives in the same order,
+   with the same dtypes and sizes. A rank that calls another one, that does not come within .timeout
+   seconds, or that has failed is an error on every rank, which names it; after that no collective
+   of this communicator works any more, but values can be looked at and saved. Gradients do not pass
+   collectives. */
+
+/* FLUX_ANY: NCCL (RCCL) where it and a GPU work, else MPI. */
+#define FLUX_ANY ((const char *)0)
+typedef struct flux_distributed_opts {
+    FLUX__DUMMY
+    const char *backend FLUX__ZERO;       /* "NCCL", "MPI", or FLUX_ANY, the default */
+    int *argc FLUX__ZERO; char ***argv FLUX__ZERO;   /* those of main, which MPI may change */
+    const void *comm FLUX__ZERO;          /* the address of an MPI_Comm of yours, whose ranks form
+                                             the world; default: MPI_COMM_WORLD */
+    flux__double timeout FLUX__ZERO;      /* in seconds; default 60 */
+    flux__marked marked FLUX__ZERO;
+} flux_distributed_opts;
+#define FLUX__LEFT_OUT_flux_distributed_opts .timeout = FLUX__NO_NUMBER, .marked = true,
+/* Joins the world: starts MPI unless the program has, and makes the default GPU that of this rank's
+   number on its machine. Every rank calls it, once. It prints why and returns NULL if a launcher
+   has started several ranks and they can't be reached. */
+FLUX_API flux_comm *flux_distributed_with(flux_distributed_opts o);
+#define flux_distributed(...) \
+    flux_distributed_with(FLUX__OPTS(flux_distributed_opts, __VA_ARGS__))
+/* Runs the collectives that are recorded still, waits for all ranks, and ends MPI if
+   flux_distributed has started it. The communicator is gone afterwards. Returns 0, or non-zero if
+   this or an earlier collective has failed. */
+FLUX_API int flux_distributed_end(flux_comm *c);
+FLUX_API int flux_rank_of(const flux_comm *c);           /* 0 ... size - 1; -1 on error */
+FLUX_API int flux_size_of(const flux_comm *c);           /* how many ranks there are */
+FLUX_API int flux_local_rank_of(const flux_comm *c);     /* this rank's number on its machine */
+FLUX_API const char *flux_comm_name(const flux_comm *c); /* "NCCL", "RCCL", "MPI" or "alone" */
+typedef struct flux_interrupted_opts {
+    FLUX__DUMMY
+    flux_comm *comm FLUX__ZERO;
+} flux_interrupted_opts;
+#define FLUX__LEFT_OUT_flux_interrupted_opts
+/* flux_interrupted(): true once SIGTERM or SIGINT has come, as schedulers send it before they end a
+   job: take a checkpoint and leave the loop. The first call installs the handlers, so that this is
+   all that the signals do; a second one of them ends the program. flux_interrupted(comm): whether
+   it has come to any rank, the same answer on all of them; every rank asks at the same place. */
+FLUX_API bool flux_interrupted_with(flux_interrupted_opts o);
+#define flux_interrupted(...) \
+    flux_interrupted_with(FLUX__OPTS(flux_interrupted_opts, __VA_ARGS__))
+
+typedef struct flux_root_opts {
+    FLUX__DUMMY
+    int root FLUX__ZERO;                  /* the rank that gives or gets; default 0 */
+} flux_root_opts;
+#define FLUX__LEFT_OUT_flux_root_opts
+/* Collectives of tensors of any dtype, on any device, or of tuples of them. op: FLUX_SUM,
+   FLUX_PROD, FLUX_MIN, FLUX_MAX or FLUX_MEAN (of integers: float32). Results on all ranks are the
+   same bits. NULL on error.
+   allreduce        the sum, ... over all ranks, element by element, on every rank
+   reduce           the same, on rank .root; the others get their own x
+   broadcast        x of rank .root, on every rank: flux_broadcast(comm, x, .root = 0)
+   allgather        x of all ranks, one behind the other along the last dim; a scalar gives a vector
+   reduce_scatter   rank r gets part r of the sum, ..., cut along the last dim into equal parts */
+FLUX_API flux_tensor *flux_allreduce(flux_comm *c, flux_tensor *x, flux_agg op);
+FLUX_API flux_tensor *flux_reduce_with(flux_comm *c, flux_tensor *x, flux_agg op, flux_root_opts o);
+FLUX_API flux_tensor *flux_broadcast_with(flux_comm *c, flux_tensor *x, flux_root_opts o);
+FLUX_API flux_tensor *flux_allgather(flux_comm *c, flux_tensor *x);
+FLUX_API flux_tensor *flux_reduce_scatter(flux_comm *c, flux_tensor *x, flux_agg op);
+#define flux_reduce(c, x, ...) FLUX__REDUCE_TO(c, x, __VA_ARGS__, )
+#define FLUX__REDUCE_TO(c, x, op, ...) \
+    flux_reduce_with(c, x, op, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
+#define flux_broadcast(c, ...) FLUX__BROADCAST_FROM(c, __VA_ARGS__, )
+#define FLUX__BROADCAST_FROM(c, x, ...) \
+    flux_broadcast_with(c, x, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
+/* Runs all recorded collectives and waits until every rank has come here. Returns 0, or non-zero on
+   error. */
+FLUX_API int flux_barrier(flux_comm *c);
+
+/* Gives every rank the numbers of rank .root: of a tensor, of a model (parameters and running
+   statistics), or of an optimiser's state, as `model = flux_synchronize(comm, model, .root = 0)`.
+   They are computed here and now. The result is a new object, ties stay ties; in a world of one it
+   is the argument. NULL on error. */
+FLUX_API flux_tensor *flux_synchronize_tensor(flux_comm *c, flux_tensor *x, flux_root_opts o);
+FLUX_API flux_layer *flux_synchronize_layer(flux_comm *c, flux_layer *m, flux_root_opts o);
+FLUX_API flux_state *flux_synchronize_state(flux_comm *c, flux_state *s, flux_root_opts o);
+
+typedef struct flux_distributed_rule_opts {
+    FLUX__DUMMY
+    flux__int64 bucket FLUX__ZERO;        /* bytes of gradients that travel together; 25 MB */
+    flux__marked marked FLUX__ZERO;
+} flux_distributed_rule_opts;
+#define FLUX__LEFT_OUT_flux_distributed_rule_opts .bucket = FLUX__NO_INT64, .marked = true,
+/* The rule, applied to gradients that are averaged over all ranks (of an accumulated gradient: when
+   it is complete). Gradients travel in buckets, in the order in which they are computed, while
+   others still are. A parameter that has a gradient on some ranks only counts as 0 on the others.
+   Where the loader has .comm, ranks count by their observations, so that the result is the mean of
+   the whole batch. flux_distributed_optimiser(comm, flux_adam(1e-3)) */
+FLUX_API flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
+                                         flux_distributed_rule_opts o);
+#define flux_distributed_optimiser(c, ...) FLUX__DISTRIBUTED_RULE(c, __VA_ARGS__, )
+#define FLUX__DISTRIBUTED_RULE(c, rule, ...) \
+    flux_distributed_rule(c, rule, FLUX__OPTS(flux_distributed_rule_opts, __VA_ARGS__))
 
 /* ------------------------------------------------------------------ how the calls above are made
    The macros behind the interface: options, operands of different types, loops and blocks, and
@@ -2249,6 +2364,15 @@ FLUX__SAVES(flux_layer, layer)
 FLUX__SAVES(flux_state, state)
 FLUX__LOADS(flux_layer, layer)
 FLUX__LOADS(flux_state, state)
+#define FLUX__SYNCS(T, kind)                                                                       \
+    FLUX__OVERLOAD T *flux__synchronize(flux_comm *c, T *x, flux_root_opts o) {                    \
+        return flux_synchronize_##kind(c, x, o);                                                   \
+    }
+FLUX__SYNCS(flux_tensor, tensor)
+FLUX__SYNCS(flux_layer, layer)
+FLUX__SYNCS(flux_state, state)
+#define FLUX__SYNCHRONIZE(c, x, ...) \
+    flux__synchronize(c, x, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
 FLUX__OVERLOAD flux_layer *flux__as_layer(flux_layer *l) { return l; }
 FLUX__OVERLOAD flux_layer *flux__as_layer(flux_fn f) { return flux__layer_of_fn(f); }
 FLUX__OVERLOAD flux_layer *flux__as_layer(flux_fn2 f) { return flux__layer_of_fn2(f); }
@@ -2256,6 +2380,9 @@ FLUX__OVERLOAD flux_layer *flux__as_layer(flux_fn2 f) { return flux__layer_of_fn
 #define FLUX__AS_LAYER(x) flux__as_layer(x)
 #define FLUX__MADE(T, value) value        /* the mark, which is needed elsewhere only */
 #endif
+
+/* flux_synchronize(comm, x, .root = 0): the empty argument lets the option be left out. */
+#define flux_synchronize(c, ...) FLUX__SYNCHRONIZE(c, __VA_ARGS__, )
 
 #ifdef __cplusplus
 /* A number may stand for either operand. */
@@ -2366,6 +2493,13 @@ FLUX__REFUSED(double _Complex)
 #define FLUX__LOAD(key, x, f, path)                                                                \
     _Generic(key, flux_layer *: f##_layer, flux_state *: f##_state)(x, path)
 
+#define FLUX__SYNC(key, x, f, how)                                                                 \
+    _Generic(key, flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)     \
+    FLUX__SYNC_ARGS(x, FLUX__SYNC_OPEN how)
+#define FLUX__SYNC_OPEN(...) __VA_ARGS__
+#define FLUX__SYNC_ARGS(x, ...) FLUX__SYNC_ARGS_(x, __VA_ARGS__)
+#define FLUX__SYNC_ARGS_(x, c, ...) (c, x, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
+
 #define FLUX__OBJECT(x) FLUX__BY_TYPE(x, FLUX__CALL, flux__object)
 #define flux_gpu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_gpu))
 #define flux_cpu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cpu))
@@ -2380,6 +2514,8 @@ FLUX__REFUSED(double _Complex)
 #define flux_print(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_print)
 #define flux_save(x, path) FLUX__BY_TYPE_2(x, FLUX__SAVE, flux_save, path)
 #define flux_load(x, path) FLUX__BY_TYPE_2(x, FLUX__LOAD, flux_load, path)
+#define FLUX__SYNCHRONIZE(c, x, ...) \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE_2(x, FLUX__SYNC, flux_synchronize, (c, __VA_ARGS__)))
 #endif
 
 /* An operand may be a tensor or a number. The macro of a name is not expanded again inside itself,
@@ -2505,6 +2641,7 @@ FLUX__NUMBERS(flux_ge)
 #  include <time.h>
 #  include <unistd.h>
 #endif
+#include <signal.h>
 #include <ctype.h>
 #include <errno.h>
 #include <float.h>
@@ -3464,7 +3601,9 @@ FLUX__END_LEAN
 
 FLUX__BEGIN_LEAN
 
-enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__FREED };
+enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__COMM,
+    FLUX__FREED
+};
 
 typedef struct flux__buffer {             /* memory on a device, shared by the tensors in it */
     int64_t refs;                         /* atomic; of a spare buffer: the next one's address */
@@ -25226,18 +25365,22 @@ static bool flux__add_stage(flux_loader *l, flux__stage s) {
     return true;
 }
 
+/* hook: flux_size_of, dist/comm.h */
+/* hook: flux_rank_of, dist/comm.h */
+
 /* Checks the options of flux_dataloader and fills the loader from them. False and an error if they
    are wrong. */
 static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
-    int ranks = (int)flux__given_int(o->ranks, o->marked, 1),
+    int ranks = o->comm ? flux_size_of(o->comm) : (int)flux__given_int(o->ranks, o->marked, 1),
+        rank = o->comm ? flux_rank_of(o->comm) : o->rank,
         batchsize = (int)flux__given_int(o->batchsize, o->marked, 1);
-    if (ranks < 1 || o->rank < 0 || o->rank >= ranks)
-        return FLUX__REFUSE("dataloader: rank %d of %d does not exist", o->rank, ranks);
+    if (ranks < 1 || rank < 0 || rank >= ranks)
+        return FLUX__REFUSE("dataloader: rank %d of %d does not exist", rank, ranks);
     if (batchsize == 0) return FLUX__REFUSE("dataloader: .batchsize is 0");
     if (o->workers < 0 || o->workers > 256)
         return FLUX__REFUSE("dataloader: %d workers; 0 to 256 are possible", o->workers);
     l->ranks = ranks;
-    l->rank = o->rank;
+    l->rank = rank;
     l->shuffle = o->shuffle;
     l->partial = flux__given_switch(o->partial, o->marked) != FLUX_OFF;
     l->collate = o->collate;
@@ -29058,6 +29201,9 @@ static void flux__step_accumgrad(flux__step *k) {
 typedef struct flux__rule_row {
     const char *name;
     void (*step)(flux__step *k);
+    /* Called once for the steps of all parameters, after step; NULL: nothing is done. r: the rule's
+       number in the chain. False: an error was told. */
+    bool (*all)(struct flux_state *s, int r);
     bool counts;                          /* the step function needs the step's number, k->t */
     /* states for each parameter; start: 0, or the hyper-parameter whose value they start with */
     struct { const char *name; int start; } state[3];
@@ -29072,48 +29218,55 @@ typedef struct flux__rule_row {
 #define FLUX__NO_STATE { { NULL, 0 } }
 #define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } }
 
+/* hook: flux__clip_norms, nn/update.h */
+static bool flux__clip_norms(flux_state *s, int r);
+/* hook: flux__distribute, dist/optimiser.h */
+static bool flux__distribute(flux_state *s, int r);
+
 static const flux__rule_row flux__rule_rows[] = {
-    { "", NULL, false, FLUX__NO_STATE, { { 0, 0 } } },
-    { "Descent", flux__step_descent, false, FLUX__NO_STATE, { { FLUX__ETA, 0.1 }, { 0, 0 } } },
-    { "Momentum", flux__step_momentum, false, { { "velocity", 0 } },
+    { "", NULL, NULL, false, FLUX__NO_STATE, { { 0, 0 } } },
+    { "Descent", flux__step_descent, NULL, false, FLUX__NO_STATE, { { FLUX__ETA, 0.1 }, { 0, 0 } } },
+    { "Momentum", flux__step_momentum, NULL, false, { { "velocity", 0 } },
       { { FLUX__ETA, 0.01 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
-    { "Nesterov", flux__step_nesterov, false, { { "velocity", 0 } },
+    { "Nesterov", flux__step_nesterov, NULL, false, { { "velocity", 0 } },
       { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
-    { "RMSProp", flux__step_rmsprop, false, { { "square", 0 } }, FLUX__RMS_HAS },
-    { "RMSProp", flux__step_rmsprop_centred, false, { { "square", 0 }, { "mean", 0 } },
+    { "RMSProp", flux__step_rmsprop, NULL, false, { { "square", 0 } }, FLUX__RMS_HAS },
+    { "RMSProp", flux__step_rmsprop_centred, NULL, false, { { "square", 0 }, { "mean", 0 } },
       FLUX__RMS_HAS },
-    { "Rprop", flux__step_rprop, false, { { "gradient", 0 }, { "step", FLUX__ETA } },
+    { "Rprop", flux__step_rprop, NULL, false, { { "gradient", 0 }, { "step", FLUX__ETA } },
       { { FLUX__ETA, 1e-3 }, { FLUX__ELL1, 0.5 }, { FLUX__ELL2, 1.2 }, { FLUX__GAMMA1, 1e-6 },
         { FLUX__GAMMA2, 50 }, { 0, 0 } } },
-    { "Adam", flux__step_adam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdamW", flux__step_adamw, true, FLUX__M_V,
+    { "Adam", flux__step_adam, NULL, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "AdamW", flux__step_adamw, NULL, true, FLUX__M_V,
       { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { FLUX__LAMBDA, 0 }, { FLUX__EPSILON, 1e-8 },
         { 0, 0 } } },
-    { "Lion", flux__step_lion, false, { { "m", 0 } },
+    { "Lion", flux__step_lion, NULL, false, { { "m", 0 } },
       { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { 0, 0 } } },
-    { "RAdam", flux__step_radam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdaMax", flux__step_adamax, true, { { "m", 0 }, { "u", 0 } },
+    { "RAdam", flux__step_radam, NULL, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "AdaMax", flux__step_adamax, NULL, true, { { "m", 0 }, { "u", 0 } },
       FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "OAdam", flux__step_oadam, true, { { "m", 0 }, { "v", 0 }, { "last", 0 } },
+    { "OAdam", flux__step_oadam, NULL, true, { { "m", 0 }, { "v", 0 }, { "last", 0 } },
       FLUX__ADAM_HAS(0.5, 0.9, 1e-8) },
-    { "AdaGrad", flux__step_adagrad, false, { { "square", FLUX__EPSILON } },
+    { "AdaGrad", flux__step_adagrad, NULL, false, { { "square", FLUX__EPSILON } },
       { { FLUX__ETA, 0.1 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
-    { "AdaDelta", flux__step_adadelta, false, { { "square", 0 }, { "delta", 0 } },
+    { "AdaDelta", flux__step_adadelta, NULL, false, { { "square", 0 }, { "delta", 0 } },
       { { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
-    { "AMSGrad", flux__step_amsgrad, false,
+    { "AMSGrad", flux__step_amsgrad, NULL, false,
       { { "m", FLUX__EPSILON }, { "v", FLUX__EPSILON }, { "vmax", FLUX__EPSILON } },
       FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "NAdam", flux__step_nadam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdaBelief", flux__step_adabelief, true, { { "m", 0 }, { "s", 0 } },
+    { "NAdam", flux__step_nadam, NULL, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "AdaBelief", flux__step_adabelief, NULL, true, { { "m", 0 }, { "s", 0 } },
       FLUX__ADAM_HAS(0.9, 0.999, 1e-16) },
-    { "WeightDecay", flux__step_weightdecay, false, FLUX__NO_STATE,
+    { "WeightDecay", flux__step_weightdecay, NULL, false, FLUX__NO_STATE,
       { { FLUX__LAMBDA, 5e-4 }, { 0, 0 } } },
-    { "SignDecay", flux__step_signdecay, false, FLUX__NO_STATE,
+    { "SignDecay", flux__step_signdecay, NULL, false, FLUX__NO_STATE,
       { { FLUX__LAMBDA, 1e-3 }, { 0, 0 } } },
-    { "ClipGrad", flux__step_clipgrad, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
-    { "ClipNorm", flux__step_clipnorm, false, FLUX__NO_STATE,
+    { "ClipGrad", flux__step_clipgrad, NULL, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
+    { "ClipNorm", flux__step_clipnorm, flux__clip_norms, false, FLUX__NO_STATE,
       { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } } },
-    { "AccumGrad", flux__step_accumgrad, true, { { "sum", 0 } }, { { FLUX__EVERY, 1 }, { 0, 0 } } }
+    { "AccumGrad", flux__step_accumgrad, NULL, true, { { "sum", 0 } },
+      { { FLUX__EVERY, 1 }, { 0, 0 } } },
+    { "Distributed", NULL, flux__distribute, false, FLUX__NO_STATE, { { 0, 0 } } }
 };
 
 /* The kind of a flux_rule_part is the number of its row, 1 or more. */
@@ -32847,12 +33000,11 @@ static bool flux__master_stale(const flux__trained_param *l) {
     return l->now != l->p && (!l->master_seen || l->master_seen == l->master);
 }
 
-/* Sets up the leaf's flux__step with its gradient, unscaled through k->scale, and its parameter in
-   the dtype of the states. Without a gradient, or if frozen, k->d stays NULL: no step is made. */
-static bool flux__start_step(flux_state *s, int leaf, const flux_grads *g) {
+/* Sets up the leaf's flux__step with its gradient d, unscaled through k->scale, and its parameter
+   in the dtype of the states. If d is NULL, k->d stays NULL: no step is made. */
+static bool flux__start_step(flux_state *s, int leaf, flux_tensor *d) {
     flux__trained_param *l = &s->leaf[leaf];
     flux__step *k = &s->step[leaf];
-    flux_tensor *d = l->frozen ? NULL : flux__gradient_by(g, l->now, leaf);
     memset((void *)k, 0, sizeof *k);
     k->shared = &s->constants;
     l->next = l->next_master = NULL;
@@ -32868,8 +33020,9 @@ static bool flux__start_step(flux_state *s, int leaf, const flux_grads *g) {
 
 /* Evaluates the norms that flux__step_clipnorm has recorded, all together, and scales each gradient
    whose norm is above omega down to omega. */
-static bool flux__clip_norms(flux_state *s) {
+static bool flux__clip_norms(flux_state *s, int r) {
     int n = 0;
+    (void)r;
     for (int i = 0; i < s->nleaves; i++)
         if (s->step[i].norm) s->news[n++] = s->step[i].norm;
     if (flux_eval_all(n, s->news) != 0) return false;
@@ -32894,7 +33047,7 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
     int64_t failures = flux__failures();
     for (int i = 0; i < s->nleaves; i++) {
         flux__step *k = &s->step[i];
-        if (!k->d) continue;
+        if (!k->d || !row->step) continue;
         k->o = flux__opts_of(s, i, r);
         k->t = s->t[i * s->nrules + r] + 1;
         k->s = &s->s[i * s->nstates + at];
@@ -32903,7 +33056,7 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
         s->t_next[i * s->nrules + r] = k->t;
         if (flux__failed_since(failures)) return false;
     }
-    return row->step != flux__step_clipnorm || flux__clip_norms(s);
+    return !row->all || row->all(s, r);
 }
 
 /* Records the new parameter, p - scale * d in p's dtype, and the new master copy
@@ -32936,7 +33089,9 @@ static bool flux__build_update(flux_state *s, const flux_grads *g) {
     memcpy(s->t_next, s->t, (size_t)(s->nleaves * s->nrules) * sizeof *s->t);
     s->constants.n = 0;
     for (int i = 0; i < s->nleaves; i++)
-        if (!flux__start_step(s, i, g)) return false;
+        if (!flux__start_step(s, i, s->leaf[i].frozen ? NULL
+                                                      : flux__gradient_by(g, s->leaf[i].now, i)))
+            return false;
     for (int r = 0, at = 0; r < s->nrules; r++) {
         if (!flux__apply_rule(s, r, at)) return false;
         at += flux__row_states(&flux__rule_rows[s->rule[r].kind]);
@@ -33044,6 +33199,9 @@ static int flux__overflown(flux_state *s, const flux_grads *g) {
     return !ok || flux__failed_since(failures) ? -1 : v != v;
 }
 
+/* hook: flux__agree, dist/optimiser.h */
+static int flux__agree(flux_state *s, int overflown);
+
 /* Counts a step that was made or skipped (overflown), and sets the scale of the next loss: half
    after a skipped step, double after FLUX__SCALE_STEPS good ones. */
 static void flux__next_scale(flux_state *s, bool overflown) {
@@ -33063,7 +33221,7 @@ static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
     if (s->scaled && g->loss != s->scaled)
         flux__fail("update: these gradients are not of the loss that flux_scaled_loss gave: scale "
                    "last, then take the gradient");
-    else bad = flux__overflown(s, g);
+    else bad = flux__agree(s, flux__overflown(s, g));
     *rc = bad < 0 ? -1 : 0;
     if (bad > 0)
         flux__note(FLUX_LOG_DEBUG, "update.skipped", false,
@@ -37331,6 +37489,981 @@ FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *nam
     if (!p.failed && *p.at == ')') flux__expr_fail(&p, p.at, ") without a (");
     if (!p.failed && *p.at) flux__expr_expected(&p, "an operator or the end");
     return flux__reveal(h, p.failed ? NULL : v.t ? v.t : flux_scalar(v.num));
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- dist/comm.h
+   Communicators: joining the world (flux_distributed), leaving it, and the gate
+   before each collective. What goes through a gate is small: a hash of the
+   collective (its number, kind, operation, dtype, count) and whether this rank
+   has failed. It is an allreduce that does not block and is polled until the
+   time-out, so that a rank which calls another collective, does not come, or has
+   failed is an error with its name, and no hang. A rank that is through the gate
+   knows that all have come; only then do the data follow.
+
+   Invariant: all ranks pass the gates in one order, that of recording, and their
+   data follow in the same order, on a communicator of their own. After an error
+   the communicator is broken: it stays, so that values can be looked at and
+   saved, but no collective goes through any more.
+
+   Rejected: a thread that communicates (MPI then needs its highest level of
+   threads, and two threads of one core take turns), and blocking calls without a
+   gate (a rank that is late by a minute can't be told from one that is dead). */
+
+FLUX__BEGIN_COLD
+
+enum flux__collective_kind {
+    FLUX__ALLREDUCE, FLUX__REDUCE_TO, FLUX__BROADCAST_FROM, FLUX__ALLGATHER, FLUX__REDUCE_SCATTER,
+    FLUX__BARRIER, FLUX__LEAVE
+};
+static const char *const flux__collective_names[] = {
+    "allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "barrier",
+    "distributed_end"
+};
+static const char *const flux__agg_names[] = { "mean", "sum", "none", "prod", "min", "max" };
+
+/* What a rank is about to call, as ranks compare it. Ranks send it to each other as bytes. */
+typedef struct flux__header {
+    int64_t number;                       /* how many collectives came before it */
+    int64_t count;                        /* elements of this rank's operands */
+    int64_t mark;                         /* the caller's own, must be alike (a bucket's leaves) */
+    int32_t kind, op, dtype, root;
+} flux__header;
+
+typedef struct flux__message flux__message;
+
+struct flux_comm {
+    flux__head head;
+    int rank, size, local_rank, local_size;
+    double timeout;                       /* seconds */
+    double weight;                        /* of this rank's batch in a mean over all ranks, see
+                                             flux__comm_weigh; 1: all are alike */
+    int64_t number;                       /* collectives begun */
+    flux_tensor *last;                    /* the newest one recorded that may not have run yet, an
+                                             edge; or NULL */
+    bool broken;                          /* a collective has failed */
+    char why[400];                        /* the first failure */
+#ifdef FLUX_MPI
+    flux__mpi_handle gates, data, side;   /* communicators: of gates, of data, of reports */
+    flux__message *first;                 /* collectives that were started, oldest first, see
+                                             dist/messages.h */
+    bool one_host;                        /* all ranks are on this machine */
+    char (*hosts)[64];                    /* by rank: its machine's name */
+#endif
+};
+
+/* ---------------- asking */
+
+/* Whether c is a communicator; if not, an error. */
+static bool flux__is_comm(const char *call, const flux_comm *c) {
+    if (!c) return flux__null(call, "comm", c), false;
+    if (c->head.kind != FLUX__COMM) return FLUX__REFUSE("%s: the communicator was ended", call);
+    return true;
+}
+
+FLUX_DEF int flux_rank_of(const flux_comm *c) { return flux__is_comm("rank_of", c) ? c->rank : -1; }
+FLUX_DEF int flux_size_of(const flux_comm *c) { return flux__is_comm("size_of", c) ? c->size : -1; }
+FLUX_DEF int flux_local_rank_of(const flux_comm *c) {
+    return flux__is_comm("local_rank_of", c) ? c->local_rank : -1;
+}
+FLUX_DEF const char *flux_comm_name(const flux_comm *c) {
+    if (!flux__is_comm("comm_name", c)) return "none";
+    return c->size == 1 ? "alone" : "MPI";
+}
+
+/* ---------------- joining */
+
+static flux_comm *flux__comm_new(double timeout) {
+    flux_comm *c = (flux_comm *)flux__zalloc(sizeof *c);
+    if (!c) return NULL;
+    c->head.kind = FLUX__COMM;
+    c->head.refs = 1;
+    c->size = c->local_size = 1;
+    c->timeout = timeout;
+    c->weight = 1;
+    return c;
+}
+
+#ifdef FLUX_MPI
+/* Finds the ranks' machines: their names, this rank's number on its own, and whether there is one
+   only. Then makes the communicators. */
+static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, size_t n) {
+    flux__mpi_handle local;
+    c->rank = flux__mpi_rank(world), c->size = flux__mpi_size(world);
+    c->hosts = (char (*)[64])flux__zalloc((size_t)c->size * sizeof *c->hosts);
+    if (!c->hosts) return false;
+    if (!flux__mpi_dup(world, &c->gates, why, n) || !flux__mpi_dup(world, &c->data, why, n) ||
+        !flux__mpi_dup(world, &c->side, why, n) || !flux__mpi_split_host(world, &local, why, n))
+        return false;
+    c->local_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
+    c->one_host = c->local_size == c->size;
+    flux__mpi_free(&local);
+    flux__mpi_host(c->hosts[c->rank], sizeof c->hosts[0]);
+    return flux__mpi_allgather(c->data, c->hosts, sizeof c->hosts[0], why, n);
+}
+#endif
+
+/* Frees a communicator; MPI itself goes on. */
+static void flux__comm_free(flux_comm *c) {
+    if (!c) return;
+    c->head.kind = FLUX__FREED;
+#ifdef FLUX_MPI
+    if (!c->broken && c->hosts) {         /* to free one, all ranks must come */
+        flux__mpi_free(&c->gates);
+        flux__mpi_free(&c->data);
+        flux__mpi_free(&c->side);
+    }
+    flux__free(c->hosts);
+#endif
+    flux__free(c);
+}
+
+/* Joins the world by MPI, if a launcher has started this program or the program itself has started
+   MPI; alone otherwise. False: why is told. */
+static bool flux__comm_join(flux_comm *c, const flux_distributed_opts *o, char *why, size_t n) {
+#ifdef FLUX_MPI
+    const int launched = flux__mpi_launched();
+    if (launched == 1 && !o->comm && !flux__mpi_running()) return true;
+    if (!flux__mpi_open(why, n) || !flux__mpi_start(o->argc, o->argv, why, n)) return false;
+    flux__mpi_handle world = o->comm ? flux__mpi_given(o->comm) : flux__mpi_world();
+    if (!flux__comm_hosts(c, world, why, n)) return false;
+    if (launched > 1 && c->size == 1 && !o->comm) {
+        flux__mpi_stranger(why, n);
+        return false;
+    }
+    return true;
+#else
+    (void)c;
+    const bool given = o->comm != NULL;
+    if (given) snprintf(why, n, ".comm is given, but the program was compiled without -DFLUX_MPI");
+    return !given;
+#endif
+}
+
+FLUX_DEF flux_comm *flux_distributed_with(flux_distributed_opts o) {
+    char why[600] = "";
+    const double timeout = flux__given(o.timeout, o.marked, 60);
+    flux_comm *c = NULL;
+    if (!(timeout > 0)) snprintf(why, sizeof why, ".timeout is %g s", timeout);
+    else if (o.backend && strcmp(o.backend, "MPI") != 0 && strcmp(o.backend, "NCCL") != 0)
+        snprintf(why, sizeof why, "there is no backend \"%.40s\"; there are MPI and NCCL",
+                 o.backend);
+    else if ((c = flux__comm_new(timeout)) != NULL && flux__comm_join(c, &o, why, sizeof why))
+        return c;
+    if (why[0]) flux__fail("distributed: %s", why);
+    flux__comm_free(c);
+    return NULL;
+}
+
+FLUX__END_COLD
+
+#ifdef FLUX_MPI
+/* ---------------------------------------------------------------------- dist/gates.h
+   What goes before and after a collective's data. A gate (flux__gate_open,
+   flux__gate_pass) compares what the ranks are about to call, and finds those
+   that do not come; then flux__exchange sends the data. When a gate fails, ranks
+   tell each other how far they are, so that the error names who did not come or
+   who calls what else.
+
+   Invariant: the numbers that pass a gate are maxima of a hash and of its
+   negative, which agree if and only if all ranks gave one hash, and of a rank's
+   state. A rank that gives up on a gate sends a report to all others at once;
+   each looks for such reports when its own gate is passed, before the data,
+   since it would wait for ever for a rank that has given up.
+
+   Between ranks on one machine the data go by blocking calls, which are faster;
+   between machines, where a cable may be cut, by calls that are polled. */
+
+FLUX__BEGIN_COLD
+
+enum { FLUX__REPORT_TAG = 1 };
+#define FLUX__GRACE 1.0                   /* seconds in which reports of other ranks are awaited */
+
+typedef struct flux__gate {
+    flux__header header;
+    int64_t v[3];                         /* hash, -hash, state: 1 for a rank that failed */
+    flux__mpi_handle request;
+} flux__gate;
+
+/* A positive hash of a header. */
+static int64_t flux__header_hash(const flux__header *h) {
+    const int64_t word[] = { h->number, h->count, h->mark, h->kind, h->op, h->dtype, h->root };
+    uint64_t hash = 0;
+    for (int i = 0; i < (int)(sizeof word / sizeof *word); i++) {
+        hash = (hash ^ (uint64_t)word[i]) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 29;
+    }
+    return (int64_t)(hash >> 2) + 1;
+}
+
+/* "allreduce sum of 10 f32" */
+static flux__text flux__header_text(const flux__header *h) {
+    flux__text t;
+    const bool folds = h->kind == FLUX__ALLREDUCE || h->kind == FLUX__REDUCE_TO ||
+                       h->kind == FLUX__REDUCE_SCATTER;
+    if (h->kind >= FLUX__BARRIER)
+        snprintf(t.s, sizeof t.s, "%s", flux__collective_names[h->kind]);
+    else
+        snprintf(t.s, sizeof t.s, "%s%s%s of %lld %s", flux__collective_names[h->kind],
+                 folds ? " " : "", folds ? flux__agg_names[h->op] : "", (long long)h->count,
+                 flux__dtypes[h->dtype].name);
+    return t;
+}
+
+/* Breaks the communicator: records the error and keeps it for the collectives that follow. */
+static bool flux__comm_break(flux_comm *c, const char *why) {
+    if (!c->broken) snprintf(c->why, sizeof c->why, "%s", why);
+    c->broken = true;
+    return FLUX__REFUSE("%s", why);
+}
+
+/* Opens the gate of the collective h, whose number this sets. */
+static bool flux__gate_open(flux_comm *c, flux__gate *g, const flux__header *h) {
+    char why[300];
+    if (c->broken) return FLUX__REFUSE("%s: an earlier collective has failed: %s",
+                                       flux__collective_names[h->kind], c->why);
+    g->header = *h;
+    g->header.number = c->number++;
+    g->v[0] = flux__header_hash(&g->header), g->v[1] = -g->v[0], g->v[2] = 0;
+    if (flux__mpi_iallreduce(c->gates, g->v, 3, FLUX_I64, FLUX_MAX, &g->request, why, sizeof why))
+        return true;
+    return flux__comm_break(c, why);
+}
+
+/* Polls a request until it is done; 0, or -1 if the time-out passed (1: MPI has an error). */
+static int flux__mpi_await(const flux_comm *c, flux__mpi_handle *request, double seconds,
+                           char *why, size_t n) {
+    bool done = false;
+    (void)c;
+    double end = 0;
+    for (int spin = 0; !done; spin++) {
+        if (!flux__mpi_test(request, &done, why, n)) return 1;
+        if (done || spin < 200) continue;
+        flux__thread_yield();
+        if (end == 0) end = flux__now() + seconds;
+        else if (spin % 64 == 0 && flux__now() > end) return -1;
+    }
+    return 0;
+}
+
+/* ---------------- when a gate fails */
+
+/* What a rank reports to the others when it gives up on a gate. */
+typedef struct flux__report { int64_t came; } flux__report;
+
+/* Takes a report of a rank that has given up, if one lies here: its rank, or -1. */
+static int flux__report_take(flux_comm *c, flux__report *r) {
+    char why[300];
+    int from = -1;
+    if (!flux__mpi_probe(c->side, FLUX__REPORT_TAG, &from, why, sizeof why) || from < 0) return -1;
+    return flux__mpi_receive(c->side, r, sizeof *r, from, FLUX__REPORT_TAG, why, sizeof why) ? from
+                                                                                             : -1;
+}
+
+/* Writes the ranks that did not report: "rank 2 on node7". */
+static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *out) {
+    int named = 0, more = 0;
+    for (int r = 0; r < c->size; r++) {
+        if (came[r]) continue;
+        if (named == 8) more++;
+        else flux__putf(out, "%srank %d on %s", named++ ? ", " : "", r, c->hosts[r]);
+    }
+    if (more) flux__putf(out, " and %d more", more);
+    if (!named) flux__putf(out, "a rank that came later");
+}
+
+/* This rank has waited long enough: tells the others, hears who else waits, and breaks the
+   communicator with an error that names the ranks that neither came nor answered. */
+static bool flux__gate_late(flux_comm *c, const flux__gate *g) {
+    char text[400], why[300];
+    flux__report mine = { g->header.number }, *heard = &mine, theirs;
+    bool *came = (bool *)flux__zalloc((size_t)c->size);
+    flux__mpi_handle *sent =
+        (flux__mpi_handle *)flux__zalloc((size_t)c->size * sizeof *sent);
+    if (!came || !sent) return false;
+    came[c->rank] = true;
+    for (int r = 0; r < c->size; r++)
+        if (r != c->rank)
+            flux__mpi_isend(c->side, heard, sizeof *heard, r, FLUX__REPORT_TAG, &sent[r], why,
+                            sizeof why);
+    for (double end = flux__now() + FLUX__GRACE; flux__now() < end; flux__thread_yield()) {
+        const int from = flux__report_take(c, &theirs);
+        if (from >= 0) came[from] = true;
+    }
+    flux__sink out = flux__sink_to(text, sizeof text);
+    flux__putf(&out, "%s, collective %lld: within %g s there has not come ",
+               flux__header_text(&g->header).s, (long long)g->header.number, c->timeout);
+    flux__put_silent(c, came, &out);
+    flux__putf(&out, "; all had passed collective %lld", (long long)g->header.number - 1);
+    flux__sink_end(&out);
+    flux__free(came);
+    flux__free(sent);                     /* what was not received is left to the end of MPI */
+    return flux__comm_break(c, text);
+}
+
+/* All ranks have come, but not with the same collective, or one has failed: compares what each of
+   them calls. */
+static bool flux__gate_differs(flux_comm *c, const flux__gate *g) {
+    char text[400], why[300];
+    flux__header *all = (flux__header *)flux__zalloc((size_t)c->size * sizeof *all);
+    if (!all) return false;
+    all[c->rank] = g->header;
+    int other = -1;
+    if (flux__mpi_allgather(c->data, all, sizeof *all, why, sizeof why))
+        for (int r = c->size - 1; r >= 0; r--)
+            if (memcmp(&all[r], &g->header, sizeof *all) != 0) other = r;
+    if (other < 0) snprintf(text, sizeof text, "%s", why);
+    else {
+        flux__text mine = flux__header_text(&g->header), theirs = flux__header_text(&all[other]);
+        const bool same = strcmp(mine.s, theirs.s) == 0;
+        snprintf(text, sizeof text,
+                 "rank %d on %s calls %s (collective %lld)%s, where rank %d calls %s (collective "
+                 "%lld): all ranks must record the same collectives in the same order",
+                 other, c->hosts[other], theirs.s, (long long)all[other].number,
+                 same ? " with other parameters" : "", c->rank, mine.s,
+                 (long long)g->header.number);
+    }
+    flux__free(all);
+    return flux__comm_break(c, text);
+}
+
+/* Waits at the gate until all ranks have come with the same collective. False: an error was told,
+   and the communicator is broken. */
+static bool flux__gate_pass(flux_comm *c, flux__gate *g) {
+    char why[300];
+    flux__report report;
+    const int rc = flux__mpi_await(c, &g->request, c->timeout, why, sizeof why);
+    if (rc > 0) return flux__comm_break(c, why);
+    if (rc < 0) return flux__gate_late(c, g);
+    if (g->v[0] != -g->v[1] || g->v[2]) return flux__gate_differs(c, g);
+    const int from = flux__report_take(c, &report);
+    if (from < 0) return true;
+    snprintf(why, sizeof why, "%s, collective %lld: rank %d on %s had waited for this rank or "
+             "another one longer than its time-out and has given up",
+             flux__header_text(&g->header).s, (long long)g->header.number, from, c->hosts[from]);
+    return flux__comm_break(c, why);
+}
+
+/* ---------------- data */
+
+/* Exchanges the data of a collective whose gate is passed. data: the elements of this rank's
+   operands, in memory that MPI reaches, which become the result; of an allgather the place for
+   all ranks' elements, this rank's being where they belong; of a reduce_scatter the result is
+   written to `out`, and data are destroyed. */
+static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void *out) {
+    char why[300] = "";
+    const flux_dtype t = (flux_dtype)h->dtype;
+    const flux_agg op = (flux_agg)h->op;
+    flux__mpi_handle request;
+    bool ok = true;
+    switch (h->kind) {
+    case FLUX__ALLREDUCE:
+        if (c->one_host) {
+            ok = flux__mpi_allreduce(c->data, data, h->count, t, op, why, sizeof why);
+            break;
+        }
+        ok = flux__mpi_iallreduce(c->data, data, h->count, t, op, &request, why, sizeof why);
+        if (ok && flux__mpi_await(c, &request, c->timeout, why, sizeof why) != 0) {
+            if (!why[0])
+                snprintf(why, sizeof why, "the data did not arrive within %g s", c->timeout);
+            ok = false;
+        }
+        break;
+    case FLUX__REDUCE_TO:
+        ok = flux__mpi_reduce(c->data, data, h->count, t, op, h->root, why, sizeof why);
+        break;
+    case FLUX__BROADCAST_FROM:
+        ok = flux__mpi_broadcast(c->data, data, h->count, t, h->root, why, sizeof why);
+        break;
+    case FLUX__ALLGATHER:
+        ok = flux__mpi_allgather(c->data, data, (size_t)h->count * flux__dtypes[t].size, why,
+                                 sizeof why);
+        break;
+    default:
+        ok = flux__mpi_reduce_scatter(c->data, data, out, h->count / c->size, t, op, why,
+                                      sizeof why);
+    }
+    if (ok) return true;
+    char text[400];
+    snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
+             (long long)h->number, why);
+    return flux__comm_break(c, text);
+}
+
+FLUX__END_COLD
+#endif /* FLUX_MPI */
+
+/* ---------------------------------------------------------------------- dist/messages.h
+   Collectives as the schedule runs them: flux__message_start packs the operands
+   of a node one behind the other and opens the gate; flux__message_finish passes
+   the gate and exchanges the data.
+
+   Invariant: messages of a communicator are finished in the order in which they
+   were started, whichever the schedule asks for. The data lie in the node's own
+   buffer if that is host memory, else in a copy that is moved to the device when
+   it is complete. After a start the operands are not read any more. */
+
+FLUX__BEGIN_COLD
+
+enum { FLUX__CALL_COMM = 2, FLUX__CALL_KIND, FLUX__CALL_OP, FLUX__CALL_ROOT, FLUX__CALL_MARK };
+
+/* Drops the communicator's hold on the collective recorded last: it runs now, or it is part of a
+   graph that is about to. */
+static void flux__comm_forget(flux_comm *c) {
+    flux_tensor *last = c->last;
+    c->last = NULL;
+    flux__claims_lock();
+    if (last && flux__unedge(last)) flux__tensor_free(last);
+    flux__claims_unlock();
+}
+
+#ifdef FLUX_MPI
+/* The collective that a node stands for. */
+static flux__header flux__header_of(const flux_tensor *t) {
+    FLUX__ZEROED(flux__header, f);
+    f.kind = (int32_t)t->arg.i[FLUX__CALL_KIND];
+    f.op = (int32_t)t->arg.i[FLUX__CALL_OP];
+    f.root = (int32_t)t->arg.i[FLUX__CALL_ROOT];
+    f.mark = t->arg.i[FLUX__CALL_MARK];
+    f.dtype = t->dtype;
+    for (int i = 0; i < (int)t->arg.i[1]; i++) f.count += flux__size(t->in[i]);
+    return f;
+}
+
+/* A collective between its start and its finish. */
+struct flux__message {
+    flux__message *next;
+    const flux__kernel *kernel;
+    flux__gate gate;
+    char *data;                           /* host memory that is exchanged, see flux__exchange */
+    void *out;                            /* the node's buffer */
+    size_t bytes;                         /* size of the node's buffer */
+    flux_device device;                   /* where that lies */
+    bool own;                             /* data is memory of the message itself */
+    bool done, ok;
+};
+
+static void flux__message_free(flux__message *m) {
+    if (m->own) flux__free(m->data);
+    flux__free(m);
+}
+
+/* Finds the memory that is exchanged: the node's buffer or, on a device or for a reduce_scatter,
+   whose result is shorter than its operands, memory of the message's own. */
+static bool flux__message_place(flux__message *m, const flux__header *h, int ranks) {
+    const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)ranks : 1);
+    m->own = m->device.backend != FLUX__CPU_BACKEND || h->kind == FLUX__REDUCE_SCATTER;
+    m->data = m->own ? (char *)flux__malloc(elements * flux__dtypes[h->dtype].size)
+                     : (char *)m->out;
+    return m->data != NULL;
+}
+
+/* Packs the operands of a kernel one behind the other. */
+static bool flux__message_pack(const flux__message *m, flux__run *run, const flux__kernel *k,
+                               char *to) {
+    const flux_tensor *t = run->g->node[k->node];
+    const flux_device cpu = { 0, 0 };
+    const size_t size = flux__dtypes[t->dtype].size;
+    for (int i = 0; i < (int)t->arg.i[1]; i++) {
+        const size_t bytes = (size_t)flux__size(t->in[i]) * size;
+        const char *from = flux__operand_ptr(run, &k->operand[i]);
+        if (flux__move_bytes(cpu, to, m->device, from, bytes) != 0)
+            return FLUX__REFUSE("%s: %zu bytes could not be copied from the device", k->call->name,
+                                bytes);
+        to += bytes;
+    }
+    return true;
+}
+
+static int flux__message_start(flux__run *run, flux__kernel *k) {
+    const flux_tensor *t = run->g->node[k->node];
+    flux_comm *c = (flux_comm *)(intptr_t)t->arg.i[FLUX__CALL_COMM];
+    const flux__header h = flux__header_of(t);
+    flux__message *m = (flux__message *)flux__zalloc(sizeof *m), **at = &c->first;
+    if (!m) return -1;
+    if (c->last == t) flux__comm_forget(c);
+    m->kernel = k;
+    m->device = t->device;
+    m->out = run->ptr[run->plan->nleaf + k->node];
+    m->bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
+    const size_t mine = h.kind == FLUX__ALLGATHER ? (size_t)c->rank * (size_t)h.count : 0;
+    if (!flux__message_place(m, &h, c->size) ||
+        !flux__message_pack(m, run, k, m->data + mine * flux__dtypes[t->dtype].size) ||
+        !flux__gate_open(c, &m->gate, &h)) {
+        flux__message_free(m);
+        return -1;
+    }
+    while (*at) at = &(*at)->next;
+    *at = m;
+    return 0;
+}
+
+/* Passes the gate of a message, exchanges its data, and puts the result where it belongs. */
+static void flux__message_run(flux_comm *c, flux__message *m) {
+    const flux_device cpu = { 0, 0 };
+    const bool cut = m->gate.header.kind == FLUX__REDUCE_SCATTER;
+    char *out = cut && m->device.backend == FLUX__CPU_BACKEND ? (char *)m->out : m->data;
+    m->done = true;
+    m->ok = flux__gate_pass(c, &m->gate) && flux__exchange(c, &m->gate.header, m->data, out);
+    if (!m->ok || m->device.backend == FLUX__CPU_BACKEND) return;
+    m->ok = flux__move_bytes(m->device, m->out, cpu, out, m->bytes) == 0 ||
+            FLUX__REFUSE("%s: %zu bytes could not be copied to the device",
+                         flux__collective_names[m->gate.header.kind], m->bytes);
+}
+
+static int flux__message_finish(flux__run *run, flux__kernel *k) {
+    flux_comm *c = (flux_comm *)(intptr_t)run->g->node[k->node]->arg.i[FLUX__CALL_COMM];
+    flux__message **at = &c->first, *m;
+    for (m = c->first; m && m->kernel != k; m = m->next)
+        if (!m->done) flux__message_run(c, m);
+    FLUX__ASSERT(m != NULL);
+    if (!m->done) flux__message_run(c, m);
+    const bool ok = m->ok;
+    while (*at != m) at = &(*at)->next;
+    *at = m->next;
+    flux__message_free(m);
+    return ok ? 0 : -1;
+}
+#endif /* FLUX_MPI */
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- dist/collectives.h
+   Collectives as nodes of the graph. A node (FLUX__CALL) reads n operands, which
+   are packed one behind the other, and gives one flat tensor of all their
+   elements; views of it are the results. So a bucket of gradients is one node
+   and one message. The schedule starts a collective in its turn (its operands
+   are packed and its gate is entered) and finishes it before its first reader
+   (the gate is passed, the data are exchanged).
+
+   Invariant: each collective has the one recorded before it as its last operand,
+   unless that has run, so that looking at any of them runs all earlier ones, in
+   the order of recording, on every rank. The result is exchanged where it lies:
+   in host memory the node's own buffer, of a device's a copy in host memory
+   unless MPI takes the device's. A mean is a sum, divided by the graph, where it
+   fuses.
+
+   Rejected: a message for each tensor (small ones would pay the time of a message
+   each), and collectives that run when they are called (they would stop the
+   recording, and could not go on beside kernels). */
+
+FLUX__BEGIN_COLD
+
+#ifdef FLUX_MPI
+#define FLUX__COLLECTIVE_CALL(name) { name, flux__message_start, flux__message_finish }
+static const flux__plan_call flux__collective_calls[] = {          /* by kind */
+    FLUX__COLLECTIVE_CALL("allreduce"), FLUX__COLLECTIVE_CALL("reduce"),
+    FLUX__COLLECTIVE_CALL("broadcast"), FLUX__COLLECTIVE_CALL("allgather"),
+    FLUX__COLLECTIVE_CALL("reduce_scatter")
+};
+
+/* ---------------- recording */
+
+/* x in contiguous memory on the device d, as a collective reads it. */
+static flux_tensor *flux__packed(flux_tensor *x, flux_device d) {
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    flux_shape s = flux__dims(x);
+    if (!flux__same_device(x->device, d)) x = flux__move(x, d);
+    if (!x) return NULL;
+    flux__layout(x, &offset, stride);
+    return flux__in_order(&s, stride) ? x : flux_copy(x);
+}
+
+/* Records a collective of the n tensors xs, all of one dtype: a node of `count` elements in one
+   dim. mark: see flux__header. NULL: an error was told. */
+static flux_tensor *flux__collective_node(flux_comm *c, int kind, int op, int root, int64_t mark,
+                                          int n, flux_tensor *const *xs, int64_t count) {
+    const flux_device place = flux__place(n, xs);
+    flux_shape s = flux__shape(&count, 1);
+    flux_tensor *last = c->last,
+                *y = flux__node_raw(FLUX__CALL, (flux_dtype)xs[0]->dtype, &s, place,
+                                    n + (last != NULL));
+    for (int i = 0; y && i < n; i++) {
+        flux_tensor *x = flux__packed(xs[i], place);
+        if (x) flux__edge(&y->in[i], x);
+        else {
+            flux_release(y);
+            return NULL;
+        }
+    }
+    if (!y) return NULL;
+    if (last) flux__edge(&y->in[n], last);
+    y->arg.i[0] = (int64_t)(intptr_t)&flux__collective_calls[kind];
+    y->arg.i[1] = n;
+    y->arg.i[FLUX__CALL_COMM] = (int64_t)(intptr_t)c;
+    y->arg.i[FLUX__CALL_KIND] = kind;
+    y->arg.i[FLUX__CALL_OP] = op;
+    y->arg.i[FLUX__CALL_ROOT] = root;
+    y->arg.i[FLUX__CALL_MARK] = mark;
+    flux__comm_forget(c);
+    flux__edge(&c->last, y);
+    return flux__done(y);
+}
+#endif
+
+/* Whether a collective with this root may be recorded; if not, an error. */
+static bool flux__check_root(const char *call, const flux_comm *c, int root) {
+    if (!flux__is_comm(call, c)) return false;
+    if (c->broken) return FLUX__REFUSE("%s: an earlier collective has failed: %s", call, c->why);
+    if (root < 0 || root >= c->size)
+        return FLUX__REFUSE("%s: .root is %d; there are ranks 0 to %d", call, root, c->size - 1);
+    return true;
+}
+
+/* Whether the collective `call` of x may be recorded; if not, an error. */
+static bool flux__check_collective(const char *call, const flux_comm *c, flux_tensor *x, int op,
+                                   int root) {
+    if (!flux__check_root(call, c, root)) return false;
+    if (!x) return flux__null(call, "x", x), false;
+    if (op < FLUX_MEAN || op > FLUX_MAX || op == FLUX_NONE)
+        return FLUX__REFUSE("%s: %d is none of FLUX_SUM, FLUX_PROD, FLUX_MIN, FLUX_MAX, FLUX_MEAN",
+                            call, op);
+    return true;
+}
+
+/* The shape of a collective's result for an x of shape s: of an allgather the last dim is as often
+   as there are ranks, of a reduce_scatter it is cut into as many parts. */
+static flux_shape flux__collective_shape(const flux_comm *c, int kind, flux_shape s) {
+    if (s.ndim == 0 && kind == FLUX__ALLGATHER) s.dim[s.ndim++] = 1;
+    if (kind == FLUX__ALLGATHER)
+        s.dim[s.ndim - 1] = flux__times(s.dim[s.ndim - 1], c->size);
+    if (kind == FLUX__REDUCE_SCATTER) s.dim[s.ndim - 1] /= c->size;
+    return s;
+}
+
+/* Records a collective of one tensor. In a world of one, that is x itself. */
+static flux_tensor *flux__collective_one(flux_comm *c, int kind, flux_tensor *x, int op, int root) {
+    const flux_shape s = flux__collective_shape(c, kind, flux__dims(x));
+    const bool mean = op == FLUX_MEAN && (kind != FLUX__REDUCE_TO || c->rank == root);
+    int h = flux__hide();
+    flux_tensor *y = x;
+#ifdef FLUX_MPI
+    if (c->size > 1)
+        y = flux__collective_node(c, kind, mean ? FLUX_SUM : op, root, 0, 1, &x, flux__count(&s));
+#endif
+    if (y && mean && !flux__dtypes[y->dtype].real) y = flux_to_dtype(y, FLUX_F32);
+    if (y && mean && c->size > 1) y = flux_mul(y, 1.0 / c->size);
+    return flux__reveal(h, y ? flux_reshape_to(y, s) : NULL);
+}
+
+/* The collective `call` of a tensor, or of each tensor of a tuple. */
+static flux_tensor *flux__collective(const char *call, flux_comm *c, int kind, flux_tensor *x,
+                                     int op, int root) {
+    if (!flux__check_collective(call, c, x, op, root)) return NULL;
+    if (x->op != FLUX__TUPLE) {
+        const bool cut = kind == FLUX__REDUCE_SCATTER;
+        if (cut && (!x->ndim || x->dim[x->ndim - 1] % c->size))
+            return (flux_tensor *)flux__fail("%s: the last dim of %s can't be cut into %d parts",
+                                             call, flux__describe(x).s, c->size);
+        return flux__collective_one(c, kind, x, op, root);
+    }
+    flux_tensor *part[255];
+    int h = flux__hide();
+    for (int i = 0; i < x->nin; i++)
+        if (!(part[i] = flux__collective(call, c, kind, x->in[i], op, root)))
+            return flux__reveal(h, NULL);
+    return flux__reveal(h, flux_tuple_of(x->nin, part));
+}
+
+FLUX_DEF flux_tensor *flux_allreduce(flux_comm *c, flux_tensor *x, flux_agg op) {
+    return flux__collective("allreduce", c, FLUX__ALLREDUCE, x, (int)op, 0);
+}
+FLUX_DEF flux_tensor *flux_reduce_with(flux_comm *c, flux_tensor *x, flux_agg op,
+                                       flux_root_opts o) {
+    return flux__collective("reduce", c, FLUX__REDUCE_TO, x, (int)op, o.root);
+}
+FLUX_DEF flux_tensor *flux_broadcast_with(flux_comm *c, flux_tensor *x, flux_root_opts o) {
+    return flux__collective("broadcast", c, FLUX__BROADCAST_FROM, x, FLUX_SUM, o.root);
+}
+FLUX_DEF flux_tensor *flux_allgather(flux_comm *c, flux_tensor *x) {
+    return flux__collective("allgather", c, FLUX__ALLGATHER, x, FLUX_SUM, 0);
+}
+FLUX_DEF flux_tensor *flux_reduce_scatter(flux_comm *c, flux_tensor *x, flux_agg op) {
+    return flux__collective("reduce_scatter", c, FLUX__REDUCE_SCATTER, x, (int)op, 0);
+}
+
+/* ---------------- all ranks together */
+
+/* Runs what was recorded, so that the call that follows on this rank has its number. */
+static bool flux__comm_flush(flux_comm *c) {
+    flux_tensor *last = (flux_tensor *)flux_retain(c->last);
+    const bool ok = !last || flux_eval(last);
+    flux_release(last);
+    return ok;
+}
+
+/* Waits until all ranks have come to the same call: a collective without data. */
+static bool flux__comm_meet(flux_comm *c, int kind) {
+    if (!flux__comm_flush(c)) return false;
+#ifdef FLUX_MPI
+    FLUX__ZEROED(flux__gate, g);
+    g.header.kind = kind;
+    if (c->size > 1) return flux__gate_open(c, &g, &g.header) && flux__gate_pass(c, &g);
+#else
+    (void)kind;
+#endif
+    return true;
+}
+
+#ifdef FLUX_MPI
+/* Replaces each of the n numbers by the largest that any rank has there, here and now. */
+static bool flux__comm_agree(flux_comm *c, int n, uint8_t *v) {
+    FLUX__ZEROED(flux__gate, g);
+    if (c->size == 1) return true;
+    g.header.kind = FLUX__ALLREDUCE, g.header.op = FLUX_MAX;
+    g.header.dtype = FLUX_U8, g.header.count = n;
+    return flux__comm_flush(c) && flux__gate_open(c, &g, &g.header) && flux__gate_pass(c, &g) &&
+           flux__exchange(c, &g.header, v, v);
+}
+#endif
+
+/* ---------------- signals */
+
+static volatile sig_atomic_t flux__signalled;
+
+static void flux__on_signal(int number) {
+    flux__signalled = 1;
+    signal(number, SIG_DFL);              /* the next one ends the program */
+}
+
+FLUX_DEF bool flux_interrupted_with(flux_interrupted_opts o) {
+    static int installed;
+    if (flux__atomic_cas32(&installed, 0, 1)) {
+        signal(SIGTERM, flux__on_signal);
+        signal(SIGINT, flux__on_signal);
+    }
+    bool yes = flux__signalled != 0;
+#ifdef FLUX_MPI
+    uint8_t any = yes;
+    if (o.comm && flux__is_comm("interrupted", o.comm) && flux__comm_agree(o.comm, 1, &any))
+        yes = any != 0;
+#endif
+    (void)o;
+    return yes;
+}
+
+FLUX_DEF int flux_barrier(flux_comm *c) {
+    return flux__is_comm("barrier", c) && flux__comm_meet(c, FLUX__BARRIER) ? 0 : -1;
+}
+
+FLUX_DEF int flux_distributed_end(flux_comm *c) {
+    if (!flux__is_comm("distributed_end", c)) return -1;
+    const bool broken = c->broken, ok = !broken && flux__comm_meet(c, FLUX__LEAVE);
+    flux__comm_forget(c);
+    flux__comm_free(c);
+#ifdef FLUX_MPI
+    if (ok) flux__mpi_finish();           /* it would wait for ranks that do not come */
+#endif
+    return ok ? 0 : -1;
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- dist/model.h
+   flux_synchronize: gives every rank the numbers of one of them, for a tensor, a
+   model or an optimiser's state.
+
+   Invariant: the tensors are broadcast in the order of the walk, each computed at
+   once, so that the new object holds plain values with memory of their own. Ties
+   stay ties. If a broadcast fails, nothing of the new object is left. */
+
+FLUX__BEGIN_COLD
+
+typedef struct flux__sync { flux_comm *c; flux_root_opts o; bool failed; } flux__sync;
+
+/* The root's numbers for x, in memory of their own. */
+static flux_tensor *flux__sync_tensor(flux__sync *f, flux_tensor *x) {
+    int h = flux__hide();
+    flux_tensor *y = flux_broadcast_with(f->c, x, f->o);
+    if (y && y != x && y->op != FLUX__TUPLE) y = flux_copy(y);
+    y = flux__reveal(h, y);
+    return y ? flux_eval(y) : NULL;
+}
+
+static flux_tensor *flux__sync_leaf(flux_tensor *x, const char *path, void *user) {
+    (void)path;
+    return flux__sync_tensor((flux__sync *)user, x);
+}
+
+static void flux__sync_slot(flux_tensor **slot, const char *path, bool trained,
+                            const flux_layer *owner, void *user) {
+    flux__sync *f = (flux__sync *)user;
+    (void)path, (void)trained, (void)owner;
+    if (f->failed) return;
+    int h = flux__hide();
+    flux_tensor *y = flux__sync_tensor(f, *slot);
+    if (y) flux_assign(slot, y);
+    else f->failed = true;
+    flux__reveal_object(h, NULL);
+}
+
+FLUX_DEF flux_tensor *flux_synchronize_tensor(flux_comm *c, flux_tensor *x, flux_root_opts o) {
+    flux__sync f = { c, o, false };
+    if (!flux__check_collective("synchronize", c, x, FLUX_SUM, o.root)) return NULL;
+    return flux__sync_tensor(&f, x);
+}
+
+FLUX_DEF flux_layer *flux_synchronize_layer(flux_comm *c, flux_layer *m, flux_root_opts o) {
+    flux__sync f = { c, o, false };
+    if (!m) return (flux_layer *)flux__null("synchronize", "model", m);
+    if (!flux__check_root("synchronize", c, o.root)) return NULL;
+    return c->size == 1 ? m : flux__map_layer(flux__sync_leaf, &f, m, true);
+}
+
+FLUX_DEF flux_state *flux_synchronize_state(flux_comm *c, flux_state *s, flux_root_opts o) {
+    flux__sync f = { c, o, false };
+    if (!s) return (flux_state *)flux__null("synchronize", "state", s);
+    if (!flux__check_root("synchronize", c, o.root)) return NULL;
+    if (c->size == 1) return s;
+    int h = flux__hide();
+    const int b = flux__nograd_enter();
+    flux_state *copy = flux__state_copy(s);
+    if (copy) flux__state_fields(copy, flux__sync_slot, &f);
+    flux__nograd_leave(b);
+    return (flux_state *)flux__reveal_object(h, f.failed ? NULL : copy);
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- dist/optimiser.h
+   flux_distributed_optimiser: a part of a chain of rules that replaces each
+   gradient by its mean over all ranks. Gradients travel in buckets, each of them
+   one collective (dist/collectives.h), from the last parameters to the first, as
+   the backward pass makes them; the schedule starts a bucket as soon as its
+   gradients are there.
+
+   Invariant: before a step the ranks agree which parameters have a gradient on
+   any of them; on the others it counts as 0. So all ranks make the same steps of
+   the same parameters, and the parameters stay the same bits. A mean is a sum
+   times 1 / n, which goes into the step's scale. Where ranks have batches of
+   different sizes, each multiplies its gradient by its share first. Gradients
+   that are accumulated are exchanged when they are complete. */
+
+FLUX__BEGIN_COLD
+
+enum { FLUX__BUCKET_TENSORS = 250 };      /* most tensors of a bucket */
+
+FLUX_DEF flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
+                                         flux_distributed_rule_opts o) {
+    flux_rule r = flux__bad_rule();
+    const int64_t bucket = flux__given_int(o.bucket, o.marked, 25000000);
+    int at = 0;
+    if (!flux__is_comm("distributed_optimiser", c)) return r;
+    if (bucket < 1) return flux__fail("distributed_optimiser: .bucket is %lld bytes",
+                                      (long long)bucket), r;
+    rule = flux__chain_rules("distributed_optimiser", 1, &rule);
+    if (!rule.made) return r;
+    if (rule.n == FLUX_MAX_RULES)
+        return flux__fail("distributed_optimiser: a chain has at most %d rules",
+                          (int)FLUX_MAX_RULES), r;
+    for (int i = 0; i < rule.n; i++)      /* behind the last AccumGrad */
+        if (flux__rule_rows[rule.part[i].kind].step == flux__step_accumgrad) at = i + 1;
+    for (int i = rule.n++; i > at; i--) rule.part[i] = rule.part[i - 1];
+    memset((void *)&rule.part[at], 0, sizeof rule.part[at]);
+    rule.part[at].kind = FLUX__RULE_ROWS - 1;
+    rule.part[at].comm = c;
+    rule.part[at].bucket = bucket;
+    return rule;
+}
+
+#ifdef FLUX_MPI
+/* Whether the gradients are still being accumulated: there is an AccumGrad before rule r, and it
+   has passed no gradient on. */
+static bool flux__accumulating(const flux_state *s, int r) {
+    bool accumulates = false;
+    for (int i = 0; i < r; i++)
+        if (flux__rule_rows[s->rule[i].kind].step == flux__step_accumgrad) accumulates = true;
+    for (int i = 0; i < s->nleaves && accumulates; i++)
+        if (s->step[i].d) return false;
+    return accumulates;
+}
+
+/* Agrees with the other ranks on the leaves that have a gradient somewhere, and gives those that
+   have none here zeros. */
+static bool flux__complete_gradients(flux_comm *c, flux_state *s) {
+    uint8_t *has = (uint8_t *)flux__zalloc((size_t)s->nleaves + 1);
+    bool ok = has != NULL;
+    for (int i = 0; i < s->nleaves && ok; i++) has[i] = s->step[i].d != NULL;
+    ok = ok && flux__comm_agree(c, s->nleaves, has);
+    for (int i = 0; i < s->nleaves && ok; i++) {
+        if (!has[i] || s->step[i].d) continue;
+        const flux_tensor *p = s->leaf[i].now;
+        flux_tensor *zeros = flux_full_shape(flux__dims(p), 0, flux__state_dtype(p));
+        ok = zeros && flux__start_step(s, i, flux__move(zeros, p->device));
+    }
+    flux__free(has);
+    return ok;
+}
+
+/* Replaces the gradients of n leaves by their sums over all ranks: one collective. */
+static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, const int *leaf) {
+    flux_tensor *xs[FLUX__BUCKET_TENSORS];
+    int64_t count = 0, at = 0;
+    for (int i = 0; i < n; i++) {
+        flux__step *k = &s->step[leaf[i]];
+        xs[i] = k->measured ? flux__gradient_now(k) : k->d;
+        if (xs[i] && c->weight != 1) xs[i] = flux_mul(xs[i], c->weight);
+        if (!xs[i]) return false;
+        count += flux__size(xs[i]);
+    }
+    flux_tensor *sum = flux__collective_node(c, FLUX__ALLREDUCE, FLUX_SUM, 0, 0, n, xs, count);
+    for (int i = 0; i < n && sum; i++) {
+        flux__step *k = &s->step[leaf[i]];
+        const int64_t end = at + flux__size(xs[i]);
+        k->d = flux_reshape_to(flux_slice(sum, 0, at, end), flux__dims(xs[i]));
+        k->scale /= c->size;
+        at = end;
+        if (!k->d) return false;
+    }
+    return sum != NULL;
+}
+#endif
+
+/* The rule Distributed, number r of the chain: exchanges the gradients of all leaves, those of the
+   last leaves first. */
+static bool flux__distribute(flux_state *s, int r) {
+    flux_comm *c = s->rule[r].comm;
+    if (!flux__is_comm("update", c)) return false;
+#ifdef FLUX_MPI
+    int leaf[FLUX__BUCKET_TENSORS], n = 0;
+    int64_t bytes = 0;
+    if (c->size == 1 || flux__accumulating(s, r)) return true;
+    if (!flux__complete_gradients(c, s)) return false;
+    for (int i = s->nleaves - 1; i >= 0; i--) {
+        const flux_tensor *d = s->step[i].d;
+        if (!d) continue;
+        const int64_t size = flux__size(d) * (int64_t)flux__dtypes[d->dtype].size;
+        const bool full = n == FLUX__BUCKET_TENSORS || bytes + size > s->rule[r].bucket;
+        if (n && (full || d->dtype != s->step[leaf[0]].d->dtype)) {
+            if (!flux__exchange_bucket(c, s, n, leaf)) return false;
+            n = 0, bytes = 0;
+        }
+        leaf[n++] = i, bytes += size;
+    }
+    if (n && !flux__exchange_bucket(c, s, n, leaf)) return false;
+    flux__comm_forget(c);                 /* the update, evaluated next, runs all of them */
+#endif
+    return true;
+}
+
+/* Whether a gradient has overflown on any rank, where the gradients are exchanged; -1 on an error
+   here or there. */
+static int flux__agree(flux_state *s, int overflown) {
+#ifdef FLUX_MPI
+    for (int r = 0; r < s->nrules; r++) {
+        flux_comm *c = s->rule[r].comm;
+        uint8_t worst[2] = { overflown != 0, overflown < 0 };
+        if (!c) continue;
+        if (!flux__is_comm("update", c) || !flux__comm_agree(c, 2, worst)) return -1;
+        if (worst[1] && overflown >= 0)
+            return flux__fail("update: another rank could not compute its gradients"), -1;
+        overflown = worst[1] ? -1 : worst[0];
+    }
+#else
+    (void)s;
+#endif
+    return overflown;
 }
 
 FLUX__END_COLD

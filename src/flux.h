@@ -233,6 +233,7 @@
                 losses ctc update train
      files/     sources idx npy csv safetensors tensors torch
      text/      dot tensors models summary formulas formula_reader
+     dist/      comm gates messages collectives model optimiser
 */
 #ifndef FLUX_H
 #define FLUX_H
@@ -248,6 +249,7 @@
 #include "api/losses.h"
 #include "api/optimisers.h"
 #include "api/data.h"
+#include "api/distributed.h"
 #include "api/calls.h"
 #include "api/dispatch.h"
 #include "api/macros.h"
@@ -380,5 +382,11 @@
 #include "text/summary.h"
 #include "text/formulas.h"
 #include "text/formula_reader.h"
+#include "dist/comm.h"
+#include "dist/gates.h"
+#include "dist/messages.h"
+#include "dist/collectives.h"
+#include "dist/model.h"
+#include "dist/optimiser.h"
 
 #endif /* FLUX_IMPLEMENTATION */

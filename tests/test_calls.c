@@ -959,7 +959,37 @@ static void strict_threads(void) {
     X(V, flux__times_start, some_turns()) X(V, flux__times_next, some_turns()) \
     X(V, flux__times_leave, some_turns()) X(V, flux__block_enter, some_turns()) \
     X(V, flux__block_end, some_turns()) X(V, flux__block_leave, some_turns()) \
-    X(Y, flux__shape, S().ndim)
+    X(Y, flux__shape, S().ndim) X(T, flux_allreduce, flux_allreduce(C(), T(), agg())) \
+    X(T, flux_reduce_with, flux_reduce_with(C(), T(), agg(), root_o())) \
+    X(T, flux_broadcast_with, flux_broadcast_with(C(), T(), root_o())) \
+    X(T, flux_allgather, flux_allgather(C(), T())) \
+    X(T, flux_reduce_scatter, flux_reduce_scatter(C(), T(), agg())) \
+    X(T, flux_synchronize_tensor, flux_synchronize_tensor(C(), T(), root_o())) \
+    X(L, flux_synchronize_layer, flux_synchronize_layer(C(), L(), root_o())) \
+    X(S, flux_synchronize_state, flux_synchronize_state(C(), ST(), root_o())) \
+    X(R, flux_distributed_rule, flux_distributed_rule(C(), rule(), distributed_rule_o())) \
+    X(Y, flux_distributed_with, join()) X(Y, flux_distributed_end, join()) \
+    X(Y, flux_rank_of, flux_rank_of(world)) X(Y, flux_size_of, flux_size_of(world)) \
+    X(Y, flux_local_rank_of, flux_local_rank_of(world)) \
+    X(Y, flux_comm_name, flux_comm_name(world) != NULL) X(I, flux_barrier, flux_barrier(C())) \
+    X(Y, flux_interrupted_with, flux_interrupted())
+
+/* A world of one, mostly. */
+static flux_comm *world;
+static flux_comm *C(void) {
+    if (!world) world = flux_distributed();
+    return one_in(12) ? NULL : world;
+}
+static flux_agg agg(void) { return (flux_agg)(one_in(20) ? 77 : below(6)); }
+static flux_root_opts root_o(void) { return FLUX_OPTIONS(flux_root_opts, one_in(12) ? Z() : 0); }
+static flux_distributed_rule_opts distributed_rule_o(void) {
+    return FLUX_OPTIONS(flux_distributed_rule_opts, .bucket = one_in(3) ? I() : 1 << 20);
+}
+static bool join(void) {
+    flux_comm *c = flux_distributed(.backend = one_in(3) ? N() : FLUX_ANY, .timeout = F());
+    if (c) flux_distributed_end(c);
+    return c != NULL;
+}
 
 static flux_tensor *many_tensors(flux_tensor *(*f)(int, int, flux_tensor *const *)) {
     int dim = Z(), n = how_many();

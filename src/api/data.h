@@ -49,6 +49,7 @@ typedef struct flux_loader_opts {
     /* This process takes share .rank of .ranks (default 1). Shares differ by at most one
        observation, and every process gets the same number of batches. */
     int rank FLUX__ZERO; flux__int ranks FLUX__ZERO;
+    flux_comm *comm FLUX__ZERO;           /* the rank and ranks of a communicator */
     flux__marked marked FLUX__ZERO;
 } flux_loader_opts;
 #define FLUX__LEFT_OUT_flux_loader_opts .batchsize = FLUX__NO_INT, .partial = FLUX_DEFAULT, \

@@ -73,6 +73,15 @@ FLUX__SAVES(flux_layer, layer)
 FLUX__SAVES(flux_state, state)
 FLUX__LOADS(flux_layer, layer)
 FLUX__LOADS(flux_state, state)
+#define FLUX__SYNCS(T, kind)                                                                       \
+    FLUX__OVERLOAD T *flux__synchronize(flux_comm *c, T *x, flux_root_opts o) {                    \
+        return flux_synchronize_##kind(c, x, o);                                                   \
+    }
+FLUX__SYNCS(flux_tensor, tensor)
+FLUX__SYNCS(flux_layer, layer)
+FLUX__SYNCS(flux_state, state)
+#define FLUX__SYNCHRONIZE(c, x, ...) \
+    flux__synchronize(c, x, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
 FLUX__OVERLOAD flux_layer *flux__as_layer(flux_layer *l) { return l; }
 FLUX__OVERLOAD flux_layer *flux__as_layer(flux_fn f) { return flux__layer_of_fn(f); }
 FLUX__OVERLOAD flux_layer *flux__as_layer(flux_fn2 f) { return flux__layer_of_fn2(f); }
@@ -80,6 +89,9 @@ FLUX__OVERLOAD flux_layer *flux__as_layer(flux_fn2 f) { return flux__layer_of_fn
 #define FLUX__AS_LAYER(x) flux__as_layer(x)
 #define FLUX__MADE(T, value) value        /* the mark, which is needed elsewhere only */
 #endif
+
+/* flux_synchronize(comm, x, .root = 0): the empty argument lets the option be left out. */
+#define flux_synchronize(c, ...) FLUX__SYNCHRONIZE(c, __VA_ARGS__, )
 
 #ifdef __cplusplus
 /* A number may stand for either operand. */
@@ -190,6 +202,13 @@ FLUX__REFUSED(double _Complex)
 #define FLUX__LOAD(key, x, f, path)                                                                \
     _Generic(key, flux_layer *: f##_layer, flux_state *: f##_state)(x, path)
 
+#define FLUX__SYNC(key, x, f, how)                                                                 \
+    _Generic(key, flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)     \
+    FLUX__SYNC_ARGS(x, FLUX__SYNC_OPEN how)
+#define FLUX__SYNC_OPEN(...) __VA_ARGS__
+#define FLUX__SYNC_ARGS(x, ...) FLUX__SYNC_ARGS_(x, __VA_ARGS__)
+#define FLUX__SYNC_ARGS_(x, c, ...) (c, x, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
+
 #define FLUX__OBJECT(x) FLUX__BY_TYPE(x, FLUX__CALL, flux__object)
 #define flux_gpu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_gpu))
 #define flux_cpu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cpu))
@@ -204,6 +223,8 @@ FLUX__REFUSED(double _Complex)
 #define flux_print(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_print)
 #define flux_save(x, path) FLUX__BY_TYPE_2(x, FLUX__SAVE, flux_save, path)
 #define flux_load(x, path) FLUX__BY_TYPE_2(x, FLUX__LOAD, flux_load, path)
+#define FLUX__SYNCHRONIZE(c, x, ...) \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE_2(x, FLUX__SYNC, flux_synchronize, (c, __VA_ARGS__)))
 #endif
 
 /* An operand may be a tensor or a number. The macro of a name is not expanded again inside itself,

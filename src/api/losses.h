@@ -13,7 +13,10 @@
    memory, and makes the loss NaN where they lie on a GPU or are still to be computed. NULL on
    error. */
 
-typedef enum flux_agg { FLUX_MEAN, FLUX_SUM, FLUX_NONE } flux_agg;
+/* PROD, MIN and MAX are for collectives (flux_allreduce), not for losses. */
+typedef enum flux_agg {
+    FLUX_MEAN, FLUX_SUM, FLUX_NONE, FLUX_PROD, FLUX_MIN, FLUX_MAX
+} flux_agg;
 typedef struct flux_loss_opts {
     FLUX__DUMMY
     flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO;

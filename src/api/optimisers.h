@@ -54,7 +54,10 @@ typedef struct flux_rule_opts {
     .gamma = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, .n = FLUX__NO_INT, .centred = FLUX_DEFAULT, \
     .couple = FLUX_DEFAULT, .marked = true,
 enum { FLUX_MAX_RULES = 16 };   /* most rules of a chain, with those of chains inside it */
-typedef struct flux_rule_part { int kind; flux_rule_opts o; } flux_rule_part;
+/* comm, bucket: of flux_distributed_optimiser. */
+typedef struct flux_rule_part {
+    int kind; flux_rule_opts o; flux_comm *comm; int64_t bucket;
+} flux_rule_part;
 /* made: false if making it failed; mixed: by flux_mixed_precision; n: how many parts are in use. */
 typedef struct flux_rule {
     bool made, mixed;

@@ -20,7 +20,9 @@
 
 FLUX__BEGIN_LEAN
 
-enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__FREED };
+enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__COMM,
+    FLUX__FREED
+};
 
 typedef struct flux__buffer {             /* memory on a device, shared by the tensors in it */
     int64_t refs;                         /* atomic; of a spare buffer: the next one's address */

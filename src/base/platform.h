@@ -55,6 +55,7 @@
 #  include <time.h>
 #  include <unistd.h>
 #endif
+#include <signal.h>
 #include <ctype.h>
 #include <errno.h>
 #include <float.h>

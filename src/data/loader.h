@@ -178,18 +178,22 @@ static bool flux__add_stage(flux_loader *l, flux__stage s) {
     return true;
 }
 
+/* hook: flux_size_of, dist/comm.h */
+/* hook: flux_rank_of, dist/comm.h */
+
 /* Checks the options of flux_dataloader and fills the loader from them. False and an error if they
    are wrong. */
 static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
-    int ranks = (int)flux__given_int(o->ranks, o->marked, 1),
+    int ranks = o->comm ? flux_size_of(o->comm) : (int)flux__given_int(o->ranks, o->marked, 1),
+        rank = o->comm ? flux_rank_of(o->comm) : o->rank,
         batchsize = (int)flux__given_int(o->batchsize, o->marked, 1);
-    if (ranks < 1 || o->rank < 0 || o->rank >= ranks)
-        return FLUX__REFUSE("dataloader: rank %d of %d does not exist", o->rank, ranks);
+    if (ranks < 1 || rank < 0 || rank >= ranks)
+        return FLUX__REFUSE("dataloader: rank %d of %d does not exist", rank, ranks);
     if (batchsize == 0) return FLUX__REFUSE("dataloader: .batchsize is 0");
     if (o->workers < 0 || o->workers > 256)
         return FLUX__REFUSE("dataloader: %d workers; 0 to 256 are possible", o->workers);
     l->ranks = ranks;
-    l->rank = o->rank;
+    l->rank = rank;
     l->shuffle = o->shuffle;
     l->partial = flux__given_switch(o->partial, o->marked) != FLUX_OFF;
     l->collate = o->collate;

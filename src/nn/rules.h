@@ -339,6 +339,9 @@ static void flux__step_accumgrad(flux__step *k) {
 typedef struct flux__rule_row {
     const char *name;
     void (*step)(flux__step *k);
+    /* Called once for the steps of all parameters, after step; NULL: nothing is done. r: the rule's
+       number in the chain. False: an error was told. */
+    bool (*all)(struct flux_state *s, int r);
     bool counts;                          /* the step function needs the step's number, k->t */
     /* states for each parameter; start: 0, or the hyper-parameter whose value they start with */
     struct { const char *name; int start; } state[3];
@@ -353,48 +356,55 @@ typedef struct flux__rule_row {
 #define FLUX__NO_STATE { { NULL, 0 } }
 #define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } }
 
+/* hook: flux__clip_norms, nn/update.h */
+static bool flux__clip_norms(flux_state *s, int r);
+/* hook: flux__distribute, dist/optimiser.h */
+static bool flux__distribute(flux_state *s, int r);
+
 static const flux__rule_row flux__rule_rows[] = {
-    { "", NULL, false, FLUX__NO_STATE, { { 0, 0 } } },
-    { "Descent", flux__step_descent, false, FLUX__NO_STATE, { { FLUX__ETA, 0.1 }, { 0, 0 } } },
-    { "Momentum", flux__step_momentum, false, { { "velocity", 0 } },
+    { "", NULL, NULL, false, FLUX__NO_STATE, { { 0, 0 } } },
+    { "Descent", flux__step_descent, NULL, false, FLUX__NO_STATE, { { FLUX__ETA, 0.1 }, { 0, 0 } } },
+    { "Momentum", flux__step_momentum, NULL, false, { { "velocity", 0 } },
       { { FLUX__ETA, 0.01 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
-    { "Nesterov", flux__step_nesterov, false, { { "velocity", 0 } },
+    { "Nesterov", flux__step_nesterov, NULL, false, { { "velocity", 0 } },
       { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
-    { "RMSProp", flux__step_rmsprop, false, { { "square", 0 } }, FLUX__RMS_HAS },
-    { "RMSProp", flux__step_rmsprop_centred, false, { { "square", 0 }, { "mean", 0 } },
+    { "RMSProp", flux__step_rmsprop, NULL, false, { { "square", 0 } }, FLUX__RMS_HAS },
+    { "RMSProp", flux__step_rmsprop_centred, NULL, false, { { "square", 0 }, { "mean", 0 } },
       FLUX__RMS_HAS },
-    { "Rprop", flux__step_rprop, false, { { "gradient", 0 }, { "step", FLUX__ETA } },
+    { "Rprop", flux__step_rprop, NULL, false, { { "gradient", 0 }, { "step", FLUX__ETA } },
       { { FLUX__ETA, 1e-3 }, { FLUX__ELL1, 0.5 }, { FLUX__ELL2, 1.2 }, { FLUX__GAMMA1, 1e-6 },
         { FLUX__GAMMA2, 50 }, { 0, 0 } } },
-    { "Adam", flux__step_adam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdamW", flux__step_adamw, true, FLUX__M_V,
+    { "Adam", flux__step_adam, NULL, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "AdamW", flux__step_adamw, NULL, true, FLUX__M_V,
       { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { FLUX__LAMBDA, 0 }, { FLUX__EPSILON, 1e-8 },
         { 0, 0 } } },
-    { "Lion", flux__step_lion, false, { { "m", 0 } },
+    { "Lion", flux__step_lion, NULL, false, { { "m", 0 } },
       { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { 0, 0 } } },
-    { "RAdam", flux__step_radam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdaMax", flux__step_adamax, true, { { "m", 0 }, { "u", 0 } },
+    { "RAdam", flux__step_radam, NULL, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "AdaMax", flux__step_adamax, NULL, true, { { "m", 0 }, { "u", 0 } },
       FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "OAdam", flux__step_oadam, true, { { "m", 0 }, { "v", 0 }, { "last", 0 } },
+    { "OAdam", flux__step_oadam, NULL, true, { { "m", 0 }, { "v", 0 }, { "last", 0 } },
       FLUX__ADAM_HAS(0.5, 0.9, 1e-8) },
-    { "AdaGrad", flux__step_adagrad, false, { { "square", FLUX__EPSILON } },
+    { "AdaGrad", flux__step_adagrad, NULL, false, { { "square", FLUX__EPSILON } },
       { { FLUX__ETA, 0.1 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
-    { "AdaDelta", flux__step_adadelta, false, { { "square", 0 }, { "delta", 0 } },
+    { "AdaDelta", flux__step_adadelta, NULL, false, { { "square", 0 }, { "delta", 0 } },
       { { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
-    { "AMSGrad", flux__step_amsgrad, false,
+    { "AMSGrad", flux__step_amsgrad, NULL, false,
       { { "m", FLUX__EPSILON }, { "v", FLUX__EPSILON }, { "vmax", FLUX__EPSILON } },
       FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "NAdam", flux__step_nadam, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
-    { "AdaBelief", flux__step_adabelief, true, { { "m", 0 }, { "s", 0 } },
+    { "NAdam", flux__step_nadam, NULL, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
+    { "AdaBelief", flux__step_adabelief, NULL, true, { { "m", 0 }, { "s", 0 } },
       FLUX__ADAM_HAS(0.9, 0.999, 1e-16) },
-    { "WeightDecay", flux__step_weightdecay, false, FLUX__NO_STATE,
+    { "WeightDecay", flux__step_weightdecay, NULL, false, FLUX__NO_STATE,
       { { FLUX__LAMBDA, 5e-4 }, { 0, 0 } } },
-    { "SignDecay", flux__step_signdecay, false, FLUX__NO_STATE,
+    { "SignDecay", flux__step_signdecay, NULL, false, FLUX__NO_STATE,
       { { FLUX__LAMBDA, 1e-3 }, { 0, 0 } } },
-    { "ClipGrad", flux__step_clipgrad, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
-    { "ClipNorm", flux__step_clipnorm, false, FLUX__NO_STATE,
+    { "ClipGrad", flux__step_clipgrad, NULL, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
+    { "ClipNorm", flux__step_clipnorm, flux__clip_norms, false, FLUX__NO_STATE,
       { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } } },
-    { "AccumGrad", flux__step_accumgrad, true, { { "sum", 0 } }, { { FLUX__EVERY, 1 }, { 0, 0 } } }
+    { "AccumGrad", flux__step_accumgrad, NULL, true, { { "sum", 0 } },
+      { { FLUX__EVERY, 1 }, { 0, 0 } } },
+    { "Distributed", NULL, flux__distribute, false, FLUX__NO_STATE, { { 0, 0 } } }
 };
 
 /* The kind of a flux_rule_part is the number of its row, 1 or more. */

@@ -187,12 +187,11 @@ static bool flux__master_stale(const flux__trained_param *l) {
     return l->now != l->p && (!l->master_seen || l->master_seen == l->master);
 }
 
-/* Sets up the leaf's flux__step with its gradient, unscaled through k->scale, and its parameter in
-   the dtype of the states. Without a gradient, or if frozen, k->d stays NULL: no step is made. */
-static bool flux__start_step(flux_state *s, int leaf, const flux_grads *g) {
+/* Sets up the leaf's flux__step with its gradient d, unscaled through k->scale, and its parameter
+   in the dtype of the states. If d is NULL, k->d stays NULL: no step is made. */
+static bool flux__start_step(flux_state *s, int leaf, flux_tensor *d) {
     flux__trained_param *l = &s->leaf[leaf];
     flux__step *k = &s->step[leaf];
-    flux_tensor *d = l->frozen ? NULL : flux__gradient_by(g, l->now, leaf);
     memset((void *)k, 0, sizeof *k);
     k->shared = &s->constants;
     l->next = l->next_master = NULL;
@@ -208,8 +207,9 @@ static bool flux__start_step(flux_state *s, int leaf, const flux_grads *g) {
 
 /* Evaluates the norms that flux__step_clipnorm has recorded, all together, and scales each gradient
    whose norm is above omega down to omega. */
-static bool flux__clip_norms(flux_state *s) {
+static bool flux__clip_norms(flux_state *s, int r) {
     int n = 0;
+    (void)r;
     for (int i = 0; i < s->nleaves; i++)
         if (s->step[i].norm) s->news[n++] = s->step[i].norm;
     if (flux_eval_all(n, s->news) != 0) return false;
@@ -234,7 +234,7 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
     int64_t failures = flux__failures();
     for (int i = 0; i < s->nleaves; i++) {
         flux__step *k = &s->step[i];
-        if (!k->d) continue;
+        if (!k->d || !row->step) continue;
         k->o = flux__opts_of(s, i, r);
         k->t = s->t[i * s->nrules + r] + 1;
         k->s = &s->s[i * s->nstates + at];
@@ -243,7 +243,7 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
         s->t_next[i * s->nrules + r] = k->t;
         if (flux__failed_since(failures)) return false;
     }
-    return row->step != flux__step_clipnorm || flux__clip_norms(s);
+    return !row->all || row->all(s, r);
 }
 
 /* Records the new parameter, p - scale * d in p's dtype, and the new master copy
@@ -276,7 +276,9 @@ static bool flux__build_update(flux_state *s, const flux_grads *g) {
     memcpy(s->t_next, s->t, (size_t)(s->nleaves * s->nrules) * sizeof *s->t);
     s->constants.n = 0;
     for (int i = 0; i < s->nleaves; i++)
-        if (!flux__start_step(s, i, g)) return false;
+        if (!flux__start_step(s, i, s->leaf[i].frozen ? NULL
+                                                      : flux__gradient_by(g, s->leaf[i].now, i)))
+            return false;
     for (int r = 0, at = 0; r < s->nrules; r++) {
         if (!flux__apply_rule(s, r, at)) return false;
         at += flux__row_states(&flux__rule_rows[s->rule[r].kind]);
@@ -384,6 +386,9 @@ static int flux__overflown(flux_state *s, const flux_grads *g) {
     return !ok || flux__failed_since(failures) ? -1 : v != v;
 }
 
+/* hook: flux__agree, dist/optimiser.h */
+static int flux__agree(flux_state *s, int overflown);
+
 /* Counts a step that was made or skipped (overflown), and sets the scale of the next loss: half
    after a skipped step, double after FLUX__SCALE_STEPS good ones. */
 static void flux__next_scale(flux_state *s, bool overflown) {
@@ -403,7 +408,7 @@ static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
     if (s->scaled && g->loss != s->scaled)
         flux__fail("update: these gradients are not of the loss that flux_scaled_loss gave: scale "
                    "last, then take the gradient");
-    else bad = flux__overflown(s, g);
+    else bad = flux__agree(s, flux__overflown(s, g));
     *rc = bad < 0 ? -1 : 0;
     if (bad > 0)
         flux__note(FLUX_LOG_DEBUG, "update.skipped", false,

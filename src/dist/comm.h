@@ -1,0 +1,174 @@
+#ifndef FLUX__DIST_COMM_H
+#define FLUX__DIST_COMM_H
+#include "../base/platform.h"
+#include "../base/object.h"
+#include "../base/errors.h"
+#include "../base/memory.h"
+#include "../base/options.h"
+
+/* ---------------------------------------------------------------------- dist/comm.h
+   Communicators: joining the world (flux_distributed), leaving it, and the gate
+   before each collective. What goes through a gate is small: a hash of the
+   collective (its number, kind, operation, dtype, count) and whether this rank
+   has failed. It is an allreduce that does not block and is polled until the
+   time-out, so that a rank which calls another collective, does not come, or has
+   failed is an error with its name, and no hang. A rank that is through the gate
+   knows that all have come; only then do the data follow.
+
+   Invariant: all ranks pass the gates in one order, that of recording, and their
+   data follow in the same order, on a communicator of their own. After an error
+   the communicator is broken: it stays, so that values can be looked at and
+   saved, but no collective goes through any more.
+
+   Rejected: a thread that communicates (MPI then needs its highest level of
+   threads, and two threads of one core take turns), and blocking calls without a
+   gate (a rank that is late by a minute can't be told from one that is dead). */
+
+FLUX__BEGIN_COLD
+
+enum flux__collective_kind {
+    FLUX__ALLREDUCE, FLUX__REDUCE_TO, FLUX__BROADCAST_FROM, FLUX__ALLGATHER, FLUX__REDUCE_SCATTER,
+    FLUX__BARRIER, FLUX__LEAVE
+};
+static const char *const flux__collective_names[] = {
+    "allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "barrier",
+    "distributed_end"
+};
+static const char *const flux__agg_names[] = { "mean", "sum", "none", "prod", "min", "max" };
+
+/* What a rank is about to call, as ranks compare it. Ranks send it to each other as bytes. */
+typedef struct flux__header {
+    int64_t number;                       /* how many collectives came before it */
+    int64_t count;                        /* elements of this rank's operands */
+    int64_t mark;                         /* the caller's own, must be alike (a bucket's leaves) */
+    int32_t kind, op, dtype, root;
+} flux__header;
+
+typedef struct flux__message flux__message;
+
+struct flux_comm {
+    flux__head head;
+    int rank, size, local_rank, local_size;
+    double timeout;                       /* seconds */
+    double weight;                        /* of this rank's batch in a mean over all ranks, see
+                                             flux__comm_weigh; 1: all are alike */
+    int64_t number;                       /* collectives begun */
+    flux_tensor *last;                    /* the newest one recorded that may not have run yet, an
+                                             edge; or NULL */
+    bool broken;                          /* a collective has failed */
+    char why[400];                        /* the first failure */
+#ifdef FLUX_MPI
+    flux__mpi_handle gates, data, side;   /* communicators: of gates, of data, of reports */
+    flux__message *first;                 /* collectives that were started, oldest first, see
+                                             dist/messages.h */
+    bool one_host;                        /* all ranks are on this machine */
+    char (*hosts)[64];                    /* by rank: its machine's name */
+#endif
+};
+
+/* ---------------- asking */
+
+/* Whether c is a communicator; if not, an error. */
+static bool flux__is_comm(const char *call, const flux_comm *c) {
+    if (!c) return flux__null(call, "comm", c), false;
+    if (c->head.kind != FLUX__COMM) return FLUX__REFUSE("%s: the communicator was ended", call);
+    return true;
+}
+
+FLUX_DEF int flux_rank_of(const flux_comm *c) { return flux__is_comm("rank_of", c) ? c->rank : -1; }
+FLUX_DEF int flux_size_of(const flux_comm *c) { return flux__is_comm("size_of", c) ? c->size : -1; }
+FLUX_DEF int flux_local_rank_of(const flux_comm *c) {
+    return flux__is_comm("local_rank_of", c) ? c->local_rank : -1;
+}
+FLUX_DEF const char *flux_comm_name(const flux_comm *c) {
+    if (!flux__is_comm("comm_name", c)) return "none";
+    return c->size == 1 ? "alone" : "MPI";
+}
+
+/* ---------------- joining */
+
+static flux_comm *flux__comm_new(double timeout) {
+    flux_comm *c = (flux_comm *)flux__zalloc(sizeof *c);
+    if (!c) return NULL;
+    c->head.kind = FLUX__COMM;
+    c->head.refs = 1;
+    c->size = c->local_size = 1;
+    c->timeout = timeout;
+    c->weight = 1;
+    return c;
+}
+
+#ifdef FLUX_MPI
+/* Finds the ranks' machines: their names, this rank's number on its own, and whether there is one
+   only. Then makes the communicators. */
+static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, size_t n) {
+    flux__mpi_handle local;
+    c->rank = flux__mpi_rank(world), c->size = flux__mpi_size(world);
+    c->hosts = (char (*)[64])flux__zalloc((size_t)c->size * sizeof *c->hosts);
+    if (!c->hosts) return false;
+    if (!flux__mpi_dup(world, &c->gates, why, n) || !flux__mpi_dup(world, &c->data, why, n) ||
+        !flux__mpi_dup(world, &c->side, why, n) || !flux__mpi_split_host(world, &local, why, n))
+        return false;
+    c->local_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
+    c->one_host = c->local_size == c->size;
+    flux__mpi_free(&local);
+    flux__mpi_host(c->hosts[c->rank], sizeof c->hosts[0]);
+    return flux__mpi_allgather(c->data, c->hosts, sizeof c->hosts[0], why, n);
+}
+#endif
+
+/* Frees a communicator; MPI itself goes on. */
+static void flux__comm_free(flux_comm *c) {
+    if (!c) return;
+    c->head.kind = FLUX__FREED;
+#ifdef FLUX_MPI
+    if (!c->broken && c->hosts) {         /* to free one, all ranks must come */
+        flux__mpi_free(&c->gates);
+        flux__mpi_free(&c->data);
+        flux__mpi_free(&c->side);
+    }
+    flux__free(c->hosts);
+#endif
+    flux__free(c);
+}
+
+/* Joins the world by MPI, if a launcher has started this program or the program itself has started
+   MPI; alone otherwise. False: why is told. */
+static bool flux__comm_join(flux_comm *c, const flux_distributed_opts *o, char *why, size_t n) {
+#ifdef FLUX_MPI
+    const int launched = flux__mpi_launched();
+    if (launched == 1 && !o->comm && !flux__mpi_running()) return true;
+    if (!flux__mpi_open(why, n) || !flux__mpi_start(o->argc, o->argv, why, n)) return false;
+    flux__mpi_handle world = o->comm ? flux__mpi_given(o->comm) : flux__mpi_world();
+    if (!flux__comm_hosts(c, world, why, n)) return false;
+    if (launched > 1 && c->size == 1 && !o->comm) {
+        flux__mpi_stranger(why, n);
+        return false;
+    }
+    return true;
+#else
+    (void)c;
+    const bool given = o->comm != NULL;
+    if (given) snprintf(why, n, ".comm is given, but the program was compiled without -DFLUX_MPI");
+    return !given;
+#endif
+}
+
+FLUX_DEF flux_comm *flux_distributed_with(flux_distributed_opts o) {
+    char why[600] = "";
+    const double timeout = flux__given(o.timeout, o.marked, 60);
+    flux_comm *c = NULL;
+    if (!(timeout > 0)) snprintf(why, sizeof why, ".timeout is %g s", timeout);
+    else if (o.backend && strcmp(o.backend, "MPI") != 0 && strcmp(o.backend, "NCCL") != 0)
+        snprintf(why, sizeof why, "there is no backend \"%.40s\"; there are MPI and NCCL",
+                 o.backend);
+    else if ((c = flux__comm_new(timeout)) != NULL && flux__comm_join(c, &o, why, sizeof why))
+        return c;
+    if (why[0]) flux__fail("distributed: %s", why);
+    flux__comm_free(c);
+    return NULL;
+}
+
+FLUX__END_COLD
+
+#endif /* FLUX__DIST_COMM_H */

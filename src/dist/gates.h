@@ -1,0 +1,248 @@
+#ifndef FLUX__DIST_GATES_H
+#define FLUX__DIST_GATES_H
+#include "../base/platform.h"
+#include "../base/threads.h"
+#include "../base/system.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/text.h"
+#include "../base/memory.h"
+#include "comm.h"
+
+#ifdef FLUX_MPI
+/* ---------------------------------------------------------------------- dist/gates.h
+   What goes before and after a collective's data. A gate (flux__gate_open,
+   flux__gate_pass) compares what the ranks are about to call, and finds those
+   that do not come; then flux__exchange sends the data. When a gate fails, ranks
+   tell each other how far they are, so that the error names who did not come or
+   who calls what else.
+
+   Invariant: the numbers that pass a gate are maxima of a hash and of its
+   negative, which agree if and only if all ranks gave one hash, and of a rank's
+   state. A rank that gives up on a gate sends a report to all others at once;
+   each looks for such reports when its own gate is passed, before the data,
+   since it would wait for ever for a rank that has given up.
+
+   Between ranks on one machine the data go by blocking calls, which are faster;
+   between machines, where a cable may be cut, by calls that are polled. */
+
+FLUX__BEGIN_COLD
+
+enum { FLUX__REPORT_TAG = 1 };
+#define FLUX__GRACE 1.0                   /* seconds in which reports of other ranks are awaited */
+
+typedef struct flux__gate {
+    flux__header header;
+    int64_t v[3];                         /* hash, -hash, state: 1 for a rank that failed */
+    flux__mpi_handle request;
+} flux__gate;
+
+/* A positive hash of a header. */
+static int64_t flux__header_hash(const flux__header *h) {
+    const int64_t word[] = { h->number, h->count, h->mark, h->kind, h->op, h->dtype, h->root };
+    uint64_t hash = 0;
+    for (int i = 0; i < (int)(sizeof word / sizeof *word); i++) {
+        hash = (hash ^ (uint64_t)word[i]) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 29;
+    }
+    return (int64_t)(hash >> 2) + 1;
+}
+
+/* "allreduce sum of 10 f32" */
+static flux__text flux__header_text(const flux__header *h) {
+    flux__text t;
+    const bool folds = h->kind == FLUX__ALLREDUCE || h->kind == FLUX__REDUCE_TO ||
+                       h->kind == FLUX__REDUCE_SCATTER;
+    if (h->kind >= FLUX__BARRIER)
+        snprintf(t.s, sizeof t.s, "%s", flux__collective_names[h->kind]);
+    else
+        snprintf(t.s, sizeof t.s, "%s%s%s of %lld %s", flux__collective_names[h->kind],
+                 folds ? " " : "", folds ? flux__agg_names[h->op] : "", (long long)h->count,
+                 flux__dtypes[h->dtype].name);
+    return t;
+}
+
+/* Breaks the communicator: records the error and keeps it for the collectives that follow. */
+static bool flux__comm_break(flux_comm *c, const char *why) {
+    if (!c->broken) snprintf(c->why, sizeof c->why, "%s", why);
+    c->broken = true;
+    return FLUX__REFUSE("%s", why);
+}
+
+/* Opens the gate of the collective h, whose number this sets. */
+static bool flux__gate_open(flux_comm *c, flux__gate *g, const flux__header *h) {
+    char why[300];
+    if (c->broken) return FLUX__REFUSE("%s: an earlier collective has failed: %s",
+                                       flux__collective_names[h->kind], c->why);
+    g->header = *h;
+    g->header.number = c->number++;
+    g->v[0] = flux__header_hash(&g->header), g->v[1] = -g->v[0], g->v[2] = 0;
+    if (flux__mpi_iallreduce(c->gates, g->v, 3, FLUX_I64, FLUX_MAX, &g->request, why, sizeof why))
+        return true;
+    return flux__comm_break(c, why);
+}
+
+/* Polls a request until it is done; 0, or -1 if the time-out passed (1: MPI has an error). */
+static int flux__mpi_await(const flux_comm *c, flux__mpi_handle *request, double seconds,
+                           char *why, size_t n) {
+    bool done = false;
+    (void)c;
+    double end = 0;
+    for (int spin = 0; !done; spin++) {
+        if (!flux__mpi_test(request, &done, why, n)) return 1;
+        if (done || spin < 200) continue;
+        flux__thread_yield();
+        if (end == 0) end = flux__now() + seconds;
+        else if (spin % 64 == 0 && flux__now() > end) return -1;
+    }
+    return 0;
+}
+
+/* ---------------- when a gate fails */
+
+/* What a rank reports to the others when it gives up on a gate. */
+typedef struct flux__report { int64_t came; } flux__report;
+
+/* Takes a report of a rank that has given up, if one lies here: its rank, or -1. */
+static int flux__report_take(flux_comm *c, flux__report *r) {
+    char why[300];
+    int from = -1;
+    if (!flux__mpi_probe(c->side, FLUX__REPORT_TAG, &from, why, sizeof why) || from < 0) return -1;
+    return flux__mpi_receive(c->side, r, sizeof *r, from, FLUX__REPORT_TAG, why, sizeof why) ? from
+                                                                                             : -1;
+}
+
+/* Writes the ranks that did not report: "rank 2 on node7". */
+static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *out) {
+    int named = 0, more = 0;
+    for (int r = 0; r < c->size; r++) {
+        if (came[r]) continue;
+        if (named == 8) more++;
+        else flux__putf(out, "%srank %d on %s", named++ ? ", " : "", r, c->hosts[r]);
+    }
+    if (more) flux__putf(out, " and %d more", more);
+    if (!named) flux__putf(out, "a rank that came later");
+}
+
+/* This rank has waited long enough: tells the others, hears who else waits, and breaks the
+   communicator with an error that names the ranks that neither came nor answered. */
+static bool flux__gate_late(flux_comm *c, const flux__gate *g) {
+    char text[400], why[300];
+    flux__report mine = { g->header.number }, *heard = &mine, theirs;
+    bool *came = (bool *)flux__zalloc((size_t)c->size);
+    flux__mpi_handle *sent =
+        (flux__mpi_handle *)flux__zalloc((size_t)c->size * sizeof *sent);
+    if (!came || !sent) return false;
+    came[c->rank] = true;
+    for (int r = 0; r < c->size; r++)
+        if (r != c->rank)
+            flux__mpi_isend(c->side, heard, sizeof *heard, r, FLUX__REPORT_TAG, &sent[r], why,
+                            sizeof why);
+    for (double end = flux__now() + FLUX__GRACE; flux__now() < end; flux__thread_yield()) {
+        const int from = flux__report_take(c, &theirs);
+        if (from >= 0) came[from] = true;
+    }
+    flux__sink out = flux__sink_to(text, sizeof text);
+    flux__putf(&out, "%s, collective %lld: within %g s there has not come ",
+               flux__header_text(&g->header).s, (long long)g->header.number, c->timeout);
+    flux__put_silent(c, came, &out);
+    flux__putf(&out, "; all had passed collective %lld", (long long)g->header.number - 1);
+    flux__sink_end(&out);
+    flux__free(came);
+    flux__free(sent);                     /* what was not received is left to the end of MPI */
+    return flux__comm_break(c, text);
+}
+
+/* All ranks have come, but not with the same collective, or one has failed: compares what each of
+   them calls. */
+static bool flux__gate_differs(flux_comm *c, const flux__gate *g) {
+    char text[400], why[300];
+    flux__header *all = (flux__header *)flux__zalloc((size_t)c->size * sizeof *all);
+    if (!all) return false;
+    all[c->rank] = g->header;
+    int other = -1;
+    if (flux__mpi_allgather(c->data, all, sizeof *all, why, sizeof why))
+        for (int r = c->size - 1; r >= 0; r--)
+            if (memcmp(&all[r], &g->header, sizeof *all) != 0) other = r;
+    if (other < 0) snprintf(text, sizeof text, "%s", why);
+    else {
+        flux__text mine = flux__header_text(&g->header), theirs = flux__header_text(&all[other]);
+        const bool same = strcmp(mine.s, theirs.s) == 0;
+        snprintf(text, sizeof text,
+                 "rank %d on %s calls %s (collective %lld)%s, where rank %d calls %s (collective "
+                 "%lld): all ranks must record the same collectives in the same order",
+                 other, c->hosts[other], theirs.s, (long long)all[other].number,
+                 same ? " with other parameters" : "", c->rank, mine.s,
+                 (long long)g->header.number);
+    }
+    flux__free(all);
+    return flux__comm_break(c, text);
+}
+
+/* Waits at the gate until all ranks have come with the same collective. False: an error was told,
+   and the communicator is broken. */
+static bool flux__gate_pass(flux_comm *c, flux__gate *g) {
+    char why[300];
+    flux__report report;
+    const int rc = flux__mpi_await(c, &g->request, c->timeout, why, sizeof why);
+    if (rc > 0) return flux__comm_break(c, why);
+    if (rc < 0) return flux__gate_late(c, g);
+    if (g->v[0] != -g->v[1] || g->v[2]) return flux__gate_differs(c, g);
+    const int from = flux__report_take(c, &report);
+    if (from < 0) return true;
+    snprintf(why, sizeof why, "%s, collective %lld: rank %d on %s had waited for this rank or "
+             "another one longer than its time-out and has given up",
+             flux__header_text(&g->header).s, (long long)g->header.number, from, c->hosts[from]);
+    return flux__comm_break(c, why);
+}
+
+/* ---------------- data */
+
+/* Exchanges the data of a collective whose gate is passed. data: the elements of this rank's
+   operands, in memory that MPI reaches, which become the result; of an allgather the place for
+   all ranks' elements, this rank's being where they belong; of a reduce_scatter the result is
+   written to `out`, and data are destroyed. */
+static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void *out) {
+    char why[300] = "";
+    const flux_dtype t = (flux_dtype)h->dtype;
+    const flux_agg op = (flux_agg)h->op;
+    flux__mpi_handle request;
+    bool ok = true;
+    switch (h->kind) {
+    case FLUX__ALLREDUCE:
+        if (c->one_host) {
+            ok = flux__mpi_allreduce(c->data, data, h->count, t, op, why, sizeof why);
+            break;
+        }
+        ok = flux__mpi_iallreduce(c->data, data, h->count, t, op, &request, why, sizeof why);
+        if (ok && flux__mpi_await(c, &request, c->timeout, why, sizeof why) != 0) {
+            if (!why[0])
+                snprintf(why, sizeof why, "the data did not arrive within %g s", c->timeout);
+            ok = false;
+        }
+        break;
+    case FLUX__REDUCE_TO:
+        ok = flux__mpi_reduce(c->data, data, h->count, t, op, h->root, why, sizeof why);
+        break;
+    case FLUX__BROADCAST_FROM:
+        ok = flux__mpi_broadcast(c->data, data, h->count, t, h->root, why, sizeof why);
+        break;
+    case FLUX__ALLGATHER:
+        ok = flux__mpi_allgather(c->data, data, (size_t)h->count * flux__dtypes[t].size, why,
+                                 sizeof why);
+        break;
+    default:
+        ok = flux__mpi_reduce_scatter(c->data, data, out, h->count / c->size, t, op, why,
+                                      sizeof why);
+    }
+    if (ok) return true;
+    char text[400];
+    snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
+             (long long)h->number, why);
+    return flux__comm_break(c, text);
+}
+
+FLUX__END_COLD
+#endif /* FLUX_MPI */
+
+#endif /* FLUX__DIST_GATES_H */

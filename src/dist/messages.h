@@ -1,0 +1,150 @@
+#ifndef FLUX__DIST_MESSAGES_H
+#define FLUX__DIST_MESSAGES_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/backend.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../graph/nodes.h"
+#include "../schedule/kernel.h"
+#include "../schedule/claims.h"
+#include "../schedule/dispatch.h"
+#include "comm.h"
+#include "gates.h"
+
+/* ---------------------------------------------------------------------- dist/messages.h
+   Collectives as the schedule runs them: flux__message_start packs the operands
+   of a node one behind the other and opens the gate; flux__message_finish passes
+   the gate and exchanges the data.
+
+   Invariant: messages of a communicator are finished in the order in which they
+   were started, whichever the schedule asks for. The data lie in the node's own
+   buffer if that is host memory, else in a copy that is moved to the device when
+   it is complete. After a start the operands are not read any more. */
+
+FLUX__BEGIN_COLD
+
+enum { FLUX__CALL_COMM = 2, FLUX__CALL_KIND, FLUX__CALL_OP, FLUX__CALL_ROOT, FLUX__CALL_MARK };
+
+/* Drops the communicator's hold on the collective recorded last: it runs now, or it is part of a
+   graph that is about to. */
+static void flux__comm_forget(flux_comm *c) {
+    flux_tensor *last = c->last;
+    c->last = NULL;
+    flux__claims_lock();
+    if (last && flux__unedge(last)) flux__tensor_free(last);
+    flux__claims_unlock();
+}
+
+#ifdef FLUX_MPI
+/* The collective that a node stands for. */
+static flux__header flux__header_of(const flux_tensor *t) {
+    FLUX__ZEROED(flux__header, f);
+    f.kind = (int32_t)t->arg.i[FLUX__CALL_KIND];
+    f.op = (int32_t)t->arg.i[FLUX__CALL_OP];
+    f.root = (int32_t)t->arg.i[FLUX__CALL_ROOT];
+    f.mark = t->arg.i[FLUX__CALL_MARK];
+    f.dtype = t->dtype;
+    for (int i = 0; i < (int)t->arg.i[1]; i++) f.count += flux__size(t->in[i]);
+    return f;
+}
+
+/* A collective between its start and its finish. */
+struct flux__message {
+    flux__message *next;
+    const flux__kernel *kernel;
+    flux__gate gate;
+    char *data;                           /* host memory that is exchanged, see flux__exchange */
+    void *out;                            /* the node's buffer */
+    size_t bytes;                         /* size of the node's buffer */
+    flux_device device;                   /* where that lies */
+    bool own;                             /* data is memory of the message itself */
+    bool done, ok;
+};
+
+static void flux__message_free(flux__message *m) {
+    if (m->own) flux__free(m->data);
+    flux__free(m);
+}
+
+/* Finds the memory that is exchanged: the node's buffer or, on a device or for a reduce_scatter,
+   whose result is shorter than its operands, memory of the message's own. */
+static bool flux__message_place(flux__message *m, const flux__header *h, int ranks) {
+    const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)ranks : 1);
+    m->own = m->device.backend != FLUX__CPU_BACKEND || h->kind == FLUX__REDUCE_SCATTER;
+    m->data = m->own ? (char *)flux__malloc(elements * flux__dtypes[h->dtype].size)
+                     : (char *)m->out;
+    return m->data != NULL;
+}
+
+/* Packs the operands of a kernel one behind the other. */
+static bool flux__message_pack(const flux__message *m, flux__run *run, const flux__kernel *k,
+                               char *to) {
+    const flux_tensor *t = run->g->node[k->node];
+    const flux_device cpu = { 0, 0 };
+    const size_t size = flux__dtypes[t->dtype].size;
+    for (int i = 0; i < (int)t->arg.i[1]; i++) {
+        const size_t bytes = (size_t)flux__size(t->in[i]) * size;
+        const char *from = flux__operand_ptr(run, &k->operand[i]);
+        if (flux__move_bytes(cpu, to, m->device, from, bytes) != 0)
+            return FLUX__REFUSE("%s: %zu bytes could not be copied from the device", k->call->name,
+                                bytes);
+        to += bytes;
+    }
+    return true;
+}
+
+static int flux__message_start(flux__run *run, flux__kernel *k) {
+    const flux_tensor *t = run->g->node[k->node];
+    flux_comm *c = (flux_comm *)(intptr_t)t->arg.i[FLUX__CALL_COMM];
+    const flux__header h = flux__header_of(t);
+    flux__message *m = (flux__message *)flux__zalloc(sizeof *m), **at = &c->first;
+    if (!m) return -1;
+    if (c->last == t) flux__comm_forget(c);
+    m->kernel = k;
+    m->device = t->device;
+    m->out = run->ptr[run->plan->nleaf + k->node];
+    m->bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
+    const size_t mine = h.kind == FLUX__ALLGATHER ? (size_t)c->rank * (size_t)h.count : 0;
+    if (!flux__message_place(m, &h, c->size) ||
+        !flux__message_pack(m, run, k, m->data + mine * flux__dtypes[t->dtype].size) ||
+        !flux__gate_open(c, &m->gate, &h)) {
+        flux__message_free(m);
+        return -1;
+    }
+    while (*at) at = &(*at)->next;
+    *at = m;
+    return 0;
+}
+
+/* Passes the gate of a message, exchanges its data, and puts the result where it belongs. */
+static void flux__message_run(flux_comm *c, flux__message *m) {
+    const flux_device cpu = { 0, 0 };
+    const bool cut = m->gate.header.kind == FLUX__REDUCE_SCATTER;
+    char *out = cut && m->device.backend == FLUX__CPU_BACKEND ? (char *)m->out : m->data;
+    m->done = true;
+    m->ok = flux__gate_pass(c, &m->gate) && flux__exchange(c, &m->gate.header, m->data, out);
+    if (!m->ok || m->device.backend == FLUX__CPU_BACKEND) return;
+    m->ok = flux__move_bytes(m->device, m->out, cpu, out, m->bytes) == 0 ||
+            FLUX__REFUSE("%s: %zu bytes could not be copied to the device",
+                         flux__collective_names[m->gate.header.kind], m->bytes);
+}
+
+static int flux__message_finish(flux__run *run, flux__kernel *k) {
+    flux_comm *c = (flux_comm *)(intptr_t)run->g->node[k->node]->arg.i[FLUX__CALL_COMM];
+    flux__message **at = &c->first, *m;
+    for (m = c->first; m && m->kernel != k; m = m->next)
+        if (!m->done) flux__message_run(c, m);
+    FLUX__ASSERT(m != NULL);
+    if (!m->done) flux__message_run(c, m);
+    const bool ok = m->ok;
+    while (*at != m) at = &(*at)->next;
+    *at = m->next;
+    flux__message_free(m);
+    return ok ? 0 : -1;
+}
+#endif /* FLUX_MPI */
+
+FLUX__END_COLD
+
+#endif /* FLUX__DIST_MESSAGES_H */

@@ -1,0 +1,160 @@
+#ifndef FLUX__DIST_OPTIMISER_H
+#define FLUX__DIST_OPTIMISER_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../base/options.h"
+#include "../graph/nodes.h"
+#include "../graph/views.h"
+#include "../graph/elementwise.h"
+#include "../nn/rules.h"
+#include "../nn/state.h"
+#include "../nn/update.h"
+#include "comm.h"
+#include "collectives.h"
+#include "messages.h"
+
+/* ---------------------------------------------------------------------- dist/optimiser.h
+   flux_distributed_optimiser: a part of a chain of rules that replaces each
+   gradient by its mean over all ranks. Gradients travel in buckets, each of them
+   one collective (dist/collectives.h), from the last parameters to the first, as
+   the backward pass makes them; the schedule starts a bucket as soon as its
+   gradients are there.
+
+   Invariant: before a step the ranks agree which parameters have a gradient on
+   any of them; on the others it counts as 0. So all ranks make the same steps of
+   the same parameters, and the parameters stay the same bits. A mean is a sum
+   times 1 / n, which goes into the step's scale. Where ranks have batches of
+   different sizes, each multiplies its gradient by its share first. Gradients
+   that are accumulated are exchanged when they are complete. */
+
+FLUX__BEGIN_COLD
+
+enum { FLUX__BUCKET_TENSORS = 250 };      /* most tensors of a bucket */
+
+FLUX_DEF flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
+                                         flux_distributed_rule_opts o) {
+    flux_rule r = flux__bad_rule();
+    const int64_t bucket = flux__given_int(o.bucket, o.marked, 25000000);
+    int at = 0;
+    if (!flux__is_comm("distributed_optimiser", c)) return r;
+    if (bucket < 1) return flux__fail("distributed_optimiser: .bucket is %lld bytes",
+                                      (long long)bucket), r;
+    rule = flux__chain_rules("distributed_optimiser", 1, &rule);
+    if (!rule.made) return r;
+    if (rule.n == FLUX_MAX_RULES)
+        return flux__fail("distributed_optimiser: a chain has at most %d rules",
+                          (int)FLUX_MAX_RULES), r;
+    for (int i = 0; i < rule.n; i++)      /* behind the last AccumGrad */
+        if (flux__rule_rows[rule.part[i].kind].step == flux__step_accumgrad) at = i + 1;
+    for (int i = rule.n++; i > at; i--) rule.part[i] = rule.part[i - 1];
+    memset((void *)&rule.part[at], 0, sizeof rule.part[at]);
+    rule.part[at].kind = FLUX__RULE_ROWS - 1;
+    rule.part[at].comm = c;
+    rule.part[at].bucket = bucket;
+    return rule;
+}
+
+#ifdef FLUX_MPI
+/* Whether the gradients are still being accumulated: there is an AccumGrad before rule r, and it
+   has passed no gradient on. */
+static bool flux__accumulating(const flux_state *s, int r) {
+    bool accumulates = false;
+    for (int i = 0; i < r; i++)
+        if (flux__rule_rows[s->rule[i].kind].step == flux__step_accumgrad) accumulates = true;
+    for (int i = 0; i < s->nleaves && accumulates; i++)
+        if (s->step[i].d) return false;
+    return accumulates;
+}
+
+/* Agrees with the other ranks on the leaves that have a gradient somewhere, and gives those that
+   have none here zeros. */
+static bool flux__complete_gradients(flux_comm *c, flux_state *s) {
+    uint8_t *has = (uint8_t *)flux__zalloc((size_t)s->nleaves + 1);
+    bool ok = has != NULL;
+    for (int i = 0; i < s->nleaves && ok; i++) has[i] = s->step[i].d != NULL;
+    ok = ok && flux__comm_agree(c, s->nleaves, has);
+    for (int i = 0; i < s->nleaves && ok; i++) {
+        if (!has[i] || s->step[i].d) continue;
+        const flux_tensor *p = s->leaf[i].now;
+        flux_tensor *zeros = flux_full_shape(flux__dims(p), 0, flux__state_dtype(p));
+        ok = zeros && flux__start_step(s, i, flux__move(zeros, p->device));
+    }
+    flux__free(has);
+    return ok;
+}
+
+/* Replaces the gradients of n leaves by their sums over all ranks: one collective. */
+static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, const int *leaf) {
+    flux_tensor *xs[FLUX__BUCKET_TENSORS];
+    int64_t count = 0, at = 0;
+    for (int i = 0; i < n; i++) {
+        flux__step *k = &s->step[leaf[i]];
+        xs[i] = k->measured ? flux__gradient_now(k) : k->d;
+        if (xs[i] && c->weight != 1) xs[i] = flux_mul(xs[i], c->weight);
+        if (!xs[i]) return false;
+        count += flux__size(xs[i]);
+    }
+    flux_tensor *sum = flux__collective_node(c, FLUX__ALLREDUCE, FLUX_SUM, 0, 0, n, xs, count);
+    for (int i = 0; i < n && sum; i++) {
+        flux__step *k = &s->step[leaf[i]];
+        const int64_t end = at + flux__size(xs[i]);
+        k->d = flux_reshape_to(flux_slice(sum, 0, at, end), flux__dims(xs[i]));
+        k->scale /= c->size;
+        at = end;
+        if (!k->d) return false;
+    }
+    return sum != NULL;
+}
+#endif
+
+/* The rule Distributed, number r of the chain: exchanges the gradients of all leaves, those of the
+   last leaves first. */
+static bool flux__distribute(flux_state *s, int r) {
+    flux_comm *c = s->rule[r].comm;
+    if (!flux__is_comm("update", c)) return false;
+#ifdef FLUX_MPI
+    int leaf[FLUX__BUCKET_TENSORS], n = 0;
+    int64_t bytes = 0;
+    if (c->size == 1 || flux__accumulating(s, r)) return true;
+    if (!flux__complete_gradients(c, s)) return false;
+    for (int i = s->nleaves - 1; i >= 0; i--) {
+        const flux_tensor *d = s->step[i].d;
+        if (!d) continue;
+        const int64_t size = flux__size(d) * (int64_t)flux__dtypes[d->dtype].size;
+        const bool full = n == FLUX__BUCKET_TENSORS || bytes + size > s->rule[r].bucket;
+        if (n && (full || d->dtype != s->step[leaf[0]].d->dtype)) {
+            if (!flux__exchange_bucket(c, s, n, leaf)) return false;
+            n = 0, bytes = 0;
+        }
+        leaf[n++] = i, bytes += size;
+    }
+    if (n && !flux__exchange_bucket(c, s, n, leaf)) return false;
+    flux__comm_forget(c);                 /* the update, evaluated next, runs all of them */
+#endif
+    return true;
+}
+
+/* Whether a gradient has overflown on any rank, where the gradients are exchanged; -1 on an error
+   here or there. */
+static int flux__agree(flux_state *s, int overflown) {
+#ifdef FLUX_MPI
+    for (int r = 0; r < s->nrules; r++) {
+        flux_comm *c = s->rule[r].comm;
+        uint8_t worst[2] = { overflown != 0, overflown < 0 };
+        if (!c) continue;
+        if (!flux__is_comm("update", c) || !flux__comm_agree(c, 2, worst)) return -1;
+        if (worst[1] && overflown >= 0)
+            return flux__fail("update: another rank could not compute its gradients"), -1;
+        overflown = worst[1] ? -1 : worst[0];
+    }
+#else
+    (void)s;
+#endif
+    return overflown;
+}
+
+FLUX__END_COLD
+
+#endif /* FLUX__DIST_OPTIMISER_H */
