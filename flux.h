@@ -233,7 +233,7 @@
                 losses ctc update train
      files/     sources idx npy csv safetensors tensors torch
      text/      dot tensors models summary formulas formula_reader
-     dist/      comm gates messages collectives model optimiser
+     dist/      mpi_library mpi comm handshakes messages collectives model optimiser
 */
 #ifndef FLUX_H
 #define FLUX_H
@@ -3393,6 +3393,15 @@ FLUX__UNUSED static void *flux__library_open(const char *name) {
     return (void *)library;
 #else
     return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+#endif
+}
+
+/* The same, with its symbols visible to the libraries that it opens itself. */
+FLUX__UNUSED static void *flux__library_open_global(const char *name) {
+#if defined(_WIN32)
+    return flux__library_open(name);
+#else
+    return dlopen(name, RTLD_NOW | RTLD_GLOBAL);
 #endif
 }
 
@@ -37493,23 +37502,582 @@ FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *nam
 
 FLUX__END_COLD
 
-/* ---------------------------------------------------------------------- dist/comm.h
-   Communicators: joining the world (flux_distributed), leaving it, and the gate
-   before each collective. What goes through a gate is small: a hash of the
-   collective (its number, kind, operation, dtype, count) and whether this rank
-   has failed. It is an allreduce that does not block and is polled until the
-   time-out, so that a rank which calls another collective, does not come, or has
-   failed is an error with its name, and no hang. A rank that is through the gate
-   knows that all have come; only then do the data follow.
+#ifdef FLUX_MPI
+/* ---------------------------------------------------------------------- dist/mpi_library.h
+   Finding MPI. The library that the launcher speaks is opened when it is first
+   needed (flux__mpi_open), and nothing of MPI is needed to compile. Three
+   binary interfaces are in use, told apart by the library's symbols and name:
+   that of Open MPI, whose handles are addresses of its own variables; that of
+   MPICH and its relatives (Intel, MVAPICH, Cray, MS-MPI), whose handles are
+   ints; and the standard one of MPI 5, whose handles are pointers with small
+   numbers in them. tests/check_mpi.sh compares the declarations with the
+   headers of both vendors.
 
-   Invariant: all ranks pass the gates in one order, that of recording, and their
-   data follow in the same order, on a communicator of their own. After an error
+   Invariant: flux__mpi is written once, before the first call. A handle of
+   either kind is a flux__mpi_handle, and only FLUX__MPI_CALL chooses by its kind.
+
+   Rejected: int handles passed as pointers (it works on the usual processors,
+   and is not C). */
+
+FLUX__BEGIN_COLD
+
+typedef union flux__mpi_handle { void *p; int i; } flux__mpi_handle;
+
+/* The calls of MPI that are used: name, and parameters with handles of type H. A status is a
+   pointer to memory of 64 bytes, see flux__mpi.source. */
+#define FLUX__MPI_CALLS(X, H)                                                                      \
+    X(H, Init_thread, (int *argc, char ***argv, int required, int *provided))                      \
+    X(H, Initialized, (int *flag)) X(H, Finalized, (int *flag)) X(H, Finalize, (void))             \
+    X(H, Comm_rank, (H comm, int *rank)) X(H, Comm_size, (H comm, int *size))                      \
+    X(H, Comm_dup, (H comm, H *out)) X(H, Comm_free, (H *comm))                                    \
+    X(H, Comm_split_type, (H comm, int type, int key, H info, H *out))                             \
+    X(H, Comm_set_errhandler, (H comm, H handler))                                                 \
+    X(H, Error_string, (int code, char *text, int *length))                                        \
+    X(H, Get_processor_name, (char *name, int *length))                                            \
+    X(H, Op_create, (flux__mpi_fold *fold, int commutes, H *op))                                   \
+    X(H, Allreduce, (const void *in, void *out, int n, H type, H op, H comm))                      \
+    X(H, Iallreduce, (const void *in, void *out, int n, H type, H op, H comm, H *request))         \
+    X(H, Reduce, (const void *in, void *out, int n, H type, H op, int root, H comm))               \
+    X(H, Bcast, (void *data, int n, H type, int root, H comm))                                     \
+    X(H, Allgather, (const void *in, int n, H type, void *out, int m, H out_type, H comm))         \
+    X(H, Reduce_scatter_block, (const void *in, void *out, int n, H type, H op, H comm))           \
+    X(H, Test, (H *request, int *done, void *status))                                              \
+    X(H, Isend, (const void *data, int n, H type, int to, int tag, H comm, H *request))            \
+    X(H, Recv, (void *data, int n, H type, int from, int tag, H comm, void *status))               \
+    X(H, Iprobe, (int from, int tag, H comm, int *flag, void *status))
+
+/* A reduction of one's own: inout[i] = in[i] op inout[i]. */
+typedef void flux__mpi_fold(void *in, void *inout, int *n, void *type);
+#define FLUX__MPI_FIELD(H, name, parameters) int (*name) parameters;
+typedef struct flux__mpi_pointers { FLUX__MPI_CALLS(FLUX__MPI_FIELD, void *) } flux__mpi_pointers;
+typedef struct flux__mpi_ints { FLUX__MPI_CALLS(FLUX__MPI_FIELD, int) } flux__mpi_ints;
+
+enum { FLUX__MPI_NONE, FLUX__MPI_OPEN, FLUX__MPI_MPICH, FLUX__MPI_ABI };   /* interfaces */
+static const char *const flux__mpi_families[] = { "MPI", "Open MPI", "MPICH", "MPI 5" };
+
+/* Types and operations, in the order of flux__mpi_names. */
+enum {
+    FLUX__MPI_FLOAT, FLUX__MPI_DOUBLE, FLUX__MPI_INT32, FLUX__MPI_INT64, FLUX__MPI_UINT16,
+    FLUX__MPI_UINT8, FLUX__MPI_SUM, FLUX__MPI_PROD, FLUX__MPI_MIN, FLUX__MPI_MAX,
+    FLUX__MPI_WORLD, FLUX__MPI_RETURNS, FLUX__MPI_NO_INFO, FLUX__MPI_CONSTANTS
+};
+/* The constants: Open MPI's are variables of these names, the others' are numbers. */
+static const struct { const char *symbol; int mpich, abi; } flux__mpi_names[] = {
+    { "ompi_mpi_float", 0x4c00040a, 0x210 },     { "ompi_mpi_double", 0x4c00080b, 0x214 },
+    { "ompi_mpi_int32_t", 0x4c000439, 0x250 },   { "ompi_mpi_int64_t", 0x4c00083a, 0x258 },
+    { "ompi_mpi_uint16_t", 0x4c00023c, 0x249 },  { "ompi_mpi_uint8_t", 0x4c00013b, 0x241 },
+    { "ompi_mpi_op_sum", 0x58000003, 0x21 },     { "ompi_mpi_op_prod", 0x58000004, 0x24 },
+    { "ompi_mpi_op_min", 0x58000002, 0x22 },     { "ompi_mpi_op_max", 0x58000001, 0x23 },
+    { "ompi_mpi_comm_world", 0x44000000, 0x101 },
+    { "ompi_mpi_errors_return", 0x54000001, 0x143 },
+    { "ompi_mpi_info_null", 0x1c000000, 0x130 }
+};
+/* Numbers that differ between the interfaces, by FLUX__MPI_OPEN and others. */
+typedef struct flux__mpi_numbers {
+    intptr_t in_place;                    /* MPI_IN_PLACE */
+    int any_source, shared, serialized;   /* MPI_ANY_SOURCE, MPI_COMM_TYPE_SHARED,
+                                             MPI_THREAD_SERIALIZED */
+    int source;                           /* which int of a status is MPI_SOURCE */
+} flux__mpi_numbers;
+static const flux__mpi_numbers flux__mpi_all_numbers[] = {
+    { 0, 0, 0, 0, 0 }, { 1, -1, 0, 2, 0 }, { -1, -2, 1, 2, 2 }, { 1, -1, 221, 2048, 0 }
+};
+
+static struct {
+    int family;                           /* FLUX__MPI_NONE: not opened yet */
+    bool ours;                            /* flux_distributed has started MPI and ends it */
+    flux__mpi_numbers is;
+    flux__mpi_pointers p;                 /* calls of Open MPI and MPI 5 */
+    flux__mpi_ints i;                     /* calls of MPICH */
+    flux__mpi_handle constant[FLUX__MPI_CONSTANTS];
+    char file[300];                       /* the library */
+} flux__mpi;
+
+/* ---------------- the launcher */
+
+/* The number in an environment variable; 0: it is not there, or is no positive number. */
+static int flux__env_number(const char *name) {
+    const char *s = flux__env(name);
+    const long v = s ? strtol(s, NULL, 10) : 0;
+    return v > 0 && v < INT_MAX ? (int)v : 0;
+}
+
+/* How many processes the launcher has started, by its environment; 1: there is no launcher. family:
+   whose launcher it is, if that is known. */
+static int flux__mpi_launched(int *family) {
+    static const struct { const char *name; int family; } sizes[] = {
+        { "OMPI_COMM_WORLD_SIZE", FLUX__MPI_OPEN }, { "MV2_COMM_WORLD_SIZE", FLUX__MPI_MPICH },
+        { "PMI_SIZE", FLUX__MPI_MPICH }, { "SLURM_STEP_NUM_TASKS", FLUX__MPI_NONE },
+        { "PALS_SIZE", FLUX__MPI_MPICH }, { "ALPS_APP_PE_COUNT", FLUX__MPI_MPICH }
+    };
+    *family = flux__env("PMIX_RANK") ? FLUX__MPI_OPEN : FLUX__MPI_NONE;
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
+        const int n = flux__env_number(sizes[i].name);
+        if (!n) continue;
+        if (!*family) *family = sizes[i].family;
+        return n;
+    }
+    return *family ? 2 : 1;               /* PMIx does not say how many; there are several */
+}
+
+/* ---------------- the library */
+
+/* The interface of an opened library: by Open MPI's variables, or by the name of its file. */
+static int flux__mpi_family_of(void *library, const char *name) {
+    void (*any)(void);
+    char file[300];
+    if (flux__library_symbol(library, "ompi_mpi_comm_world", &any, sizeof any))
+        return FLUX__MPI_OPEN;
+    if (!flux__library_symbol(library, "MPI_Init_thread", &any, sizeof any)) return FLUX__MPI_NONE;
+    if (!name && flux__library_file(&any, file, sizeof file)) name = file;
+    return name && strstr(name, "mpi_abi") ? FLUX__MPI_ABI : FLUX__MPI_MPICH;
+}
+
+/* Fills flux__mpi from an opened library. name: what it was opened by, NULL for the program
+   itself. False: it is not a whole MPI, and why is told. */
+static bool flux__mpi_take(void *library, const char *name, char *why, size_t n) {
+    const int family = flux__mpi_family_of(library, name);
+    const char *missing = family ? NULL : "MPI_Init_thread";
+    void (*init)(void) = NULL;
+#define FLUX__MPI_FIND(H, name, parameters)                                                        \
+    if (!missing && !flux__library_symbol(library, "MPI_" #name, &to->name, sizeof to->name))      \
+        missing = "MPI_" #name;
+    if (family == FLUX__MPI_MPICH) {
+        flux__mpi_ints *to = &flux__mpi.i;
+        FLUX__MPI_CALLS(FLUX__MPI_FIND, int)
+    } else {
+        flux__mpi_pointers *to = &flux__mpi.p;
+        FLUX__MPI_CALLS(FLUX__MPI_FIND, void *)
+    }
+    for (int i = 0; i < FLUX__MPI_CONSTANTS && !missing; i++) {
+        flux__mpi_handle *c = &flux__mpi.constant[i];
+        if (family == FLUX__MPI_MPICH) c->i = flux__mpi_names[i].mpich;
+        else if (family == FLUX__MPI_ABI) c->p = (void *)(intptr_t)flux__mpi_names[i].abi;
+        else if (!flux__library_symbol(library, flux__mpi_names[i].symbol, &c->p, sizeof c->p))
+            missing = flux__mpi_names[i].symbol;
+    }
+    if (missing) {
+        snprintf(why, n, "%s has no %s", name ? name : "the program", missing);
+        return false;
+    }
+    flux__mpi.is = flux__mpi_all_numbers[family];
+    flux__library_symbol(library, "MPI_Init_thread", &init, sizeof init);
+    if (!flux__library_file(&init, flux__mpi.file, sizeof flux__mpi.file))
+        snprintf(flux__mpi.file, sizeof flux__mpi.file, "%s", name ? name : "the program");
+    flux__mpi.family = family;
+    return true;
+}
+
+/* Names of libraries, by whose launcher runs: its own first. */
+static const char *const flux__mpi_files[][14] = {
+#if defined(_WIN32)
+    { "msmpi.dll", NULL }, { "msmpi.dll", NULL }, { "msmpi.dll", NULL }
+#elif defined(__APPLE__)
+    { "libmpi.40.dylib", "libmpi.dylib", "libmpi.12.dylib", "libmpi_abi.0.dylib", NULL },
+    { "libmpi.40.dylib", "libmpi.dylib", NULL },
+    { "libmpi.12.dylib", "libmpich.12.dylib", "libmpi_abi.0.dylib", "libmpi.dylib", NULL }
+#else
+    { "libmpi.so.40", "libmpich.so.12", "libmpi.so.12", "libmpi_abi.so.0", "libmpi_cray.so.12",
+      "libmpi_gnu.so.12", "libmpi.so.20", "libmpi.so", "libmpich.so", NULL },
+    { "libmpi.so.40", "libmpi.so.20", "libmpi.so", "libmpi_abi.so.0", NULL },
+    { "libmpich.so.12", "libmpi.so.12", "libmpi_cray.so.12", "libmpi_gnu.so.12",
+      "libmpi_intel.so.12", "libmpi_abi.so.0", "libmpich.so", "libmpi.so", NULL }
+#endif
+};
+
+/* Finds MPI: the file FLUX_MPI_LIBRARY; the one that the program is linked with; else the one whose
+   launcher has started it. False: why is told. */
+static bool flux__mpi_open(char *why, size_t n) {
+    const char *own = flux__env("FLUX_MPI_LIBRARY");
+    void (*any)(void);
+    int family;
+    if (flux__mpi.family) return true;
+    if (own && *own) {
+        void *library = flux__library_open_global(own);
+        if (!library) flux__library_why(why, n, "MPI", "FLUX_MPI_LIBRARY");
+        return library && flux__mpi_take(library, own, why, n);
+    }
+    void *program = flux__library_open(NULL);
+    if (program && flux__library_symbol(program, "MPI_Init_thread", &any, sizeof any))
+        return flux__mpi_take(program, NULL, why, n);
+    flux__mpi_launched(&family);
+    snprintf(why, n, "no MPI was found (Debian: openmpi-bin or mpich; FLUX_MPI_LIBRARY names its "
+                     "library)");
+    for (const char *const *file = flux__mpi_files[family]; *file; file++) {
+        void *library = flux__library_open_global(*file);
+        if (library && flux__mpi_take(library, *file, why, n)) return true;
+    }
+    return false;
+}
+
+/* Whether the program has started MPI itself, being linked with it. */
+static bool flux__mpi_running(void) {
+    int (*initialized)(int *flag), flag = 0;
+    void *program = flux__library_open(NULL);
+    return program && flux__library_symbol(program, "MPI_Initialized", &initialized,
+                                           sizeof initialized) &&
+           initialized(&flag) == 0 && flag;
+}
+
+FLUX__END_COLD
+#endif /* FLUX_MPI */
+
+#ifdef FLUX_MPI
+/* ---------------------------------------------------------------------- dist/mpi.h
+   MPI's calls for flux.h's dtypes: starting and ending, communicators,
+   collectives of any number of elements, and small messages. A wrapper returns
+   whether it succeeded; if not, it writes MPI's sentence to `why`, of which the
+   caller makes an error.
+
+   Invariant: a number of elements that does not fit an int goes in pieces
+   (flux__mpi_most). Sums and products of f16 and bf16, which MPI does not know,
+   are computed in f32 and rounded once for each addition; minimum and maximum
+   give NaN where a number is NaN, as flux_min2 does; a bool's sum is "any", its
+   product "all". MPI may be started by the program, with any level of threads:
+   all calls come from the thread that evaluates. */
+
+FLUX__BEGIN_LEAN
+
+#define FLUX__MPI_CALL(name, ARGS)                                                                 \
+    (flux__mpi.family == FLUX__MPI_MPICH ? flux__mpi.i.name ARGS(i) : flux__mpi.p.name ARGS(p))
+
+static int64_t flux__mpi_most = 1 << 28;   /* most elements of a call; tests make it small */
+
+/* Whether a call of MPI returned success; if not, writes its sentence to why. */
+static bool flux__mpi_ok(int rc, const char *call, char *why, size_t n) {
+    char text[1024] = "";
+    int length = 0;
+#define FLUX__ARGS(h) (rc, text, &length)
+    if (rc == 0) return true;
+    if (FLUX__MPI_CALL(Error_string, FLUX__ARGS) != 0) text[0] = 0;
+    snprintf(why, n, "MPI_%s: %.200s", call, text);
+    return false;
+#undef FLUX__ARGS
+}
+
+/* ---------------- starting and ending */
+
+/* Starts MPI, unless the program has, whose level of threads is kept then. */
+static bool flux__mpi_start(int *argc, char ***argv, char *why, size_t n) {
+    int started = 0, ended = 0, level = 0;
+#define FLUX__ARGS(h) (&started)
+    FLUX__MPI_CALL(Initialized, FLUX__ARGS);
+#undef FLUX__ARGS
+#define FLUX__ARGS(h) (&ended)
+    FLUX__MPI_CALL(Finalized, FLUX__ARGS);
+#undef FLUX__ARGS
+    if (ended) snprintf(why, n, "MPI was ended earlier, and can't be started twice");
+    if (started || ended) return !ended;
+#define FLUX__ARGS(h) (argc, argv, flux__mpi.is.serialized, &level)
+    flux__mpi.ours = flux__mpi_ok(FLUX__MPI_CALL(Init_thread, FLUX__ARGS), "Init_thread", why, n);
+#undef FLUX__ARGS
+    return flux__mpi.ours;
+}
+
+/* Ends MPI if flux__mpi_start has started it. */
+static void flux__mpi_finish(void) {
+#define FLUX__ARGS(h) ()
+    if (flux__mpi.ours) FLUX__MPI_CALL(Finalize, FLUX__ARGS);
+#undef FLUX__ARGS
+    flux__mpi.ours = false;
+}
+
+/* ---------------- communicators */
+
+static flux__mpi_handle flux__mpi_world(void) { return flux__mpi.constant[FLUX__MPI_WORLD]; }
+
+/* The communicator at this address, an MPI_Comm of the program's. */
+static flux__mpi_handle flux__mpi_given(const void *comm) {
+    flux__mpi_handle c;
+    c.p = NULL;
+    if (flux__mpi.family == FLUX__MPI_MPICH) memcpy(&c.i, comm, sizeof c.i);
+    else memcpy(&c.p, comm, sizeof c.p);
+    return c;
+}
+
+static int flux__mpi_rank(flux__mpi_handle c) {
+    int rank = 0;
+#define FLUX__ARGS(h) (c.h, &rank)
+    FLUX__MPI_CALL(Comm_rank, FLUX__ARGS);
+#undef FLUX__ARGS
+    return rank;
+}
+static int flux__mpi_size(flux__mpi_handle c) {
+    int size = 1;
+#define FLUX__ARGS(h) (c.h, &size)
+    FLUX__MPI_CALL(Comm_size, FLUX__ARGS);
+#undef FLUX__ARGS
+    return size;
+}
+
+/* A copy of a communicator, whose errors are returned. */
+static bool flux__mpi_dup(flux__mpi_handle c, flux__mpi_handle *out, char *why, size_t n) {
+    const flux__mpi_handle handler = flux__mpi.constant[FLUX__MPI_RETURNS];
+#define FLUX__ARGS(h) (c.h, &out->h)
+    if (!flux__mpi_ok(FLUX__MPI_CALL(Comm_dup, FLUX__ARGS), "Comm_dup", why, n)) return false;
+#undef FLUX__ARGS
+#define FLUX__ARGS(h) (out->h, handler.h)
+    return flux__mpi_ok(FLUX__MPI_CALL(Comm_set_errhandler, FLUX__ARGS), "Comm_set_errhandler", why,
+                        n);
+#undef FLUX__ARGS
+}
+
+/* The ranks of c that are on this machine, in their order. */
+static bool flux__mpi_split_host(flux__mpi_handle c, flux__mpi_handle *out, char *why, size_t n) {
+    const flux__mpi_handle info = flux__mpi.constant[FLUX__MPI_NO_INFO];
+#define FLUX__ARGS(h) (c.h, flux__mpi.is.shared, 0, info.h, &out->h)
+    return flux__mpi_ok(FLUX__MPI_CALL(Comm_split_type, FLUX__ARGS), "Comm_split_type", why, n);
+#undef FLUX__ARGS
+}
+
+static void flux__mpi_free(flux__mpi_handle *c) {
+#define FLUX__ARGS(h) (&c->h)
+    FLUX__MPI_CALL(Comm_free, FLUX__ARGS);
+#undef FLUX__ARGS
+}
+
+/* This machine's name. */
+static void flux__mpi_host(char *out, size_t n) {
+    char name[1024] = "";
+    int length = 0;
+#define FLUX__ARGS(h) (name, &length)
+    FLUX__MPI_CALL(Get_processor_name, FLUX__ARGS);
+#undef FLUX__ARGS
+    snprintf(out, n, "%s", name);
+}
+
+/* ---------------- operations of dtypes */
+
+#define FLUX__MAX_OF_TWO(a, b) ((a) != (a) ? (a) : (b) != (b) ? (b) : (a) > (b) ? (a) : (b))
+#define FLUX__MIN_OF_TWO(a, b) ((a) != (a) ? (a) : (b) != (b) ? (b) : (a) < (b) ? (a) : (b))
+/* A reduction of a floating type in plain C. */
+#define FLUX__MPI_FOLD(T, name, OF)                                                                \
+    static void flux__mpi_##name##_##T(void *in, void *inout, int *n, void *type) {                \
+        const T *a = (const T *)in;                                                                \
+        T *b = (T *)inout;                                                                         \
+        (void)type;                                                                                \
+        for (int i = 0; i < *n; i++) b[i] = OF(a[i], b[i]);                                        \
+    }
+FLUX__MPI_FOLD(float, max, FLUX__MAX_OF_TWO)
+FLUX__MPI_FOLD(float, min, FLUX__MIN_OF_TWO)
+FLUX__MPI_FOLD(double, max, FLUX__MAX_OF_TWO)
+FLUX__MPI_FOLD(double, min, FLUX__MIN_OF_TWO)
+
+/* inout = in op inout for n numbers of a half format, computed in f32 and rounded once. */
+static void flux__mpi_fold_half(int dtype, flux__mpi_fold *fold, const char *in, char *inout,
+                                int n) {
+    float a[256], b[256];
+    for (int at = 0, some; at < n; at += some) {
+        some = n - at < 256 ? n - at : 256;
+        flux__load(FLUX__F32C, a, dtype, in + 2 * at, 1, some);
+        flux__load(FLUX__F32C, b, dtype, inout + 2 * at, 1, some);
+        fold(a, b, &some, NULL);
+        flux__store(dtype, inout + 2 * at, 1, FLUX__F32C, b, some);
+    }
+}
+#define FLUX__SUM_OF_TWO(a, b) ((a) + (b))
+#define FLUX__PRODUCT_OF_TWO(a, b) ((a) * (b))
+FLUX__MPI_FOLD(float, sum, FLUX__SUM_OF_TWO)
+FLUX__MPI_FOLD(float, prod, FLUX__PRODUCT_OF_TWO)
+#define FLUX__MPI_HALVES(name)                                                                     \
+    static void flux__mpi_##name##_f16(void *in, void *inout, int *n, void *type) {                \
+        (void)type;                                                                                \
+        flux__mpi_fold_half(FLUX_F16, flux__mpi_##name##_float, (char *)in, (char *)inout, *n);    \
+    }                                                                                              \
+    static void flux__mpi_##name##_bf16(void *in, void *inout, int *n, void *type) {               \
+        (void)type;                                                                                \
+        flux__mpi_fold_half(FLUX_BF16, flux__mpi_##name##_float, (char *)in, (char *)inout, *n);   \
+    }
+FLUX__MPI_HALVES(sum)
+FLUX__MPI_HALVES(prod)
+FLUX__MPI_HALVES(min)
+FLUX__MPI_HALVES(max)
+
+/* The reductions of our own by dtype (f32, f64, f16, bf16) and operation (sum, prod, min, max);
+   NULL: MPI's own does it. */
+static flux__mpi_fold *const flux__mpi_folds[4][4] = {
+    { NULL, NULL, flux__mpi_min_float, flux__mpi_max_float },
+    { NULL, NULL, flux__mpi_min_double, flux__mpi_max_double },
+    { flux__mpi_sum_f16, flux__mpi_prod_f16, flux__mpi_min_f16, flux__mpi_max_f16 },
+    { flux__mpi_sum_bf16, flux__mpi_prod_bf16, flux__mpi_min_bf16, flux__mpi_max_bf16 }
+};
+static struct { flux__mpi_handle op; bool made; } flux__mpi_made[4][4];
+
+static flux__mpi_handle flux__mpi_type(flux_dtype t) {
+    static const int types[] = { FLUX__MPI_FLOAT, FLUX__MPI_DOUBLE, FLUX__MPI_UINT16,
+                                 FLUX__MPI_UINT16, FLUX__MPI_INT32, FLUX__MPI_INT64,
+                                 FLUX__MPI_UINT8, FLUX__MPI_UINT8 };
+    return flux__mpi.constant[types[t]];
+}
+
+/* The operation `op` on dtype t; one of our own is made when it is first needed. */
+static bool flux__mpi_op(flux_dtype t, flux_agg op, flux__mpi_handle *out, char *why, size_t n) {
+    int k = op == FLUX_SUM ? 0 : op == FLUX_PROD ? 1 : op == FLUX_MIN ? 2 : 3;
+    if (t == FLUX_BOOL) k = k == 0 ? 3 : k == 1 ? 2 : k;         /* any, all */
+    flux__mpi_fold *fold = t < 4 ? flux__mpi_folds[t][k] : NULL;
+    *out = flux__mpi.constant[FLUX__MPI_SUM + k];
+    if (!fold) return true;
+#define FLUX__ARGS(h) (fold, 1, &flux__mpi_made[t][k].op.h)
+    if (!flux__mpi_made[t][k].made &&
+        !flux__mpi_ok(FLUX__MPI_CALL(Op_create, FLUX__ARGS), "Op_create", why, n)) return false;
+#undef FLUX__ARGS
+    flux__mpi_made[t][k].made = true;
+    *out = flux__mpi_made[t][k].op;
+    return true;
+}
+
+/* ---------------- collectives: data are replaced by the result */
+
+#define FLUX__MPI_IN_PLACE ((const void *)flux__mpi.is.in_place)
+
+/* Begins an allreduce of at most flux__mpi_most elements; *request ends it, see flux__mpi_test. */
+static bool flux__mpi_iallreduce(flux__mpi_handle c, void *data, int64_t count, flux_dtype t,
+                                 flux_agg agg, flux__mpi_handle *request, char *why, size_t n) {
+    const flux__mpi_handle type = flux__mpi_type(t);
+    flux__mpi_handle op;
+    if (!flux__mpi_op(t, agg, &op, why, n)) return false;
+#define FLUX__ARGS(h) (FLUX__MPI_IN_PLACE, data, (int)count, type.h, op.h, c.h, &request->h)
+    return flux__mpi_ok(FLUX__MPI_CALL(Iallreduce, FLUX__ARGS), "Iallreduce", why, n);
+#undef FLUX__ARGS
+}
+
+static bool flux__mpi_test(flux__mpi_handle *request, bool *done, char *why, size_t n) {
+    int64_t status[8];
+    int flag = 0;
+#define FLUX__ARGS(h) (&request->h, &flag, status)
+    const bool ok = flux__mpi_ok(FLUX__MPI_CALL(Test, FLUX__ARGS), "Test", why, n);
+#undef FLUX__ARGS
+    *done = flag != 0;
+    return ok;
+}
+
+/* What the collectives below have in common: a loop over pieces of a call's elements. */
+#define FLUX__MPI_PIECES(name)                                                                     \
+    bool ok = true;                                                                                \
+    for (int64_t at = 0, some; at < count && ok; at += some) {                                     \
+        void *part = (char *)data + (size_t)at * flux__dtypes[t].size;                             \
+        some = count - at < flux__mpi_most ? count - at : flux__mpi_most;                          \
+        ok = flux__mpi_ok(FLUX__MPI_CALL(name, FLUX__ARGS), #name, why, n);                        \
+    }                                                                                              \
+    return ok;
+
+static bool flux__mpi_allreduce(flux__mpi_handle c, void *data, int64_t count, flux_dtype t,
+                                flux_agg agg, char *why, size_t n) {
+    const flux__mpi_handle type = flux__mpi_type(t);
+    flux__mpi_handle op;
+    if (!flux__mpi_op(t, agg, &op, why, n)) return false;
+#define FLUX__ARGS(h) (FLUX__MPI_IN_PLACE, part, (int)some, type.h, op.h, c.h)
+    FLUX__MPI_PIECES(Allreduce)
+#undef FLUX__ARGS
+}
+
+/* On other ranks than the root, data stay as they are. */
+static bool flux__mpi_reduce(flux__mpi_handle c, void *data, int64_t count, flux_dtype t,
+                             flux_agg agg, int root, char *why, size_t n) {
+    const flux__mpi_handle type = flux__mpi_type(t);
+    const bool here = flux__mpi_rank(c) == root;
+    flux__mpi_handle op;
+    if (!flux__mpi_op(t, agg, &op, why, n)) return false;
+#define FLUX__ARGS(h) \
+    (here ? FLUX__MPI_IN_PLACE : part, here ? part : NULL, (int)some, type.h, op.h, root, c.h)
+    FLUX__MPI_PIECES(Reduce)
+#undef FLUX__ARGS
+}
+
+static bool flux__mpi_broadcast(flux__mpi_handle c, void *data, int64_t count, flux_dtype t,
+                                int root, char *why, size_t n) {
+    const flux__mpi_handle type = flux__mpi_type(t);
+#define FLUX__ARGS(h) (part, (int)some, type.h, root, c.h)
+    FLUX__MPI_PIECES(Bcast)
+#undef FLUX__ARGS
+}
+
+/* data: a block of `bytes` of each rank, in the order of ranks; this rank's own is there already.
+   Blocks that are too long for one call are sent by one rank after the other. */
+static bool flux__mpi_allgather(flux__mpi_handle c, void *data, size_t bytes, char *why, size_t n) {
+    const flux__mpi_handle type = flux__mpi_type(FLUX_U8);
+    if (bytes > (size_t)flux__mpi_most) {
+        bool sent = true;
+        for (int r = 0, size = flux__mpi_size(c); r < size && sent; r++)
+            sent = flux__mpi_broadcast(c, (char *)data + (size_t)r * bytes, (int64_t)bytes,
+                                       FLUX_U8, r, why, n);
+        return sent;
+    }
+#define FLUX__ARGS(h) (FLUX__MPI_IN_PLACE, 0, type.h, data, (int)bytes, type.h, c.h)
+    return flux__mpi_ok(FLUX__MPI_CALL(Allgather, FLUX__ARGS), "Allgather", why, n);
+#undef FLUX__ARGS
+}
+
+/* data: `count` elements for each rank, in the order of ranks, which are destroyed; out: those of
+   this rank, reduced. Blocks that are too long for one call are reduced to one rank after the
+   other. */
+static bool flux__mpi_reduce_scatter(flux__mpi_handle c, void *data, void *out, int64_t count,
+                                     flux_dtype t, flux_agg agg, char *why, size_t n) {
+    const flux__mpi_handle type = flux__mpi_type(t);
+    const size_t bytes = (size_t)count * flux__dtypes[t].size;
+    flux__mpi_handle op;
+    if (!flux__mpi_op(t, agg, &op, why, n)) return false;
+    if (count > flux__mpi_most) {
+        const int size = flux__mpi_size(c), rank = flux__mpi_rank(c);
+        for (int r = 0; r < size; r++)
+            if (!flux__mpi_reduce(c, (char *)data + (size_t)r * bytes, count, t, agg, r, why, n))
+                return false;
+        memcpy(out, (char *)data + (size_t)rank * bytes, bytes);
+        return true;
+    }
+#define FLUX__ARGS(h) (data, out, (int)count, type.h, op.h, c.h)
+    return flux__mpi_ok(FLUX__MPI_CALL(Reduce_scatter_block, FLUX__ARGS), "Reduce_scatter_block",
+                        why, n);
+#undef FLUX__ARGS
+}
+
+/* ---------------- small messages */
+
+static bool flux__mpi_isend(flux__mpi_handle c, const void *data, size_t bytes, int to, int tag,
+                            flux__mpi_handle *request, char *why, size_t n) {
+    const flux__mpi_handle type = flux__mpi_type(FLUX_U8);
+#define FLUX__ARGS(h) (data, (int)bytes, type.h, to, tag, c.h, &request->h)
+    return flux__mpi_ok(FLUX__MPI_CALL(Isend, FLUX__ARGS), "Isend", why, n);
+#undef FLUX__ARGS
+}
+
+/* Whether a message with this tag lies here; *from: its rank, or -1. */
+static bool flux__mpi_probe(flux__mpi_handle c, int tag, int *from, char *why, size_t n) {
+    int status[16] = { 0 }, flag = 0;
+#define FLUX__ARGS(h) (flux__mpi.is.any_source, tag, c.h, &flag, status)
+    const bool ok = flux__mpi_ok(FLUX__MPI_CALL(Iprobe, FLUX__ARGS), "Iprobe", why, n);
+#undef FLUX__ARGS
+    *from = ok && flag ? status[flux__mpi.is.source] : -1;
+    return ok;
+}
+
+static bool flux__mpi_receive(flux__mpi_handle c, void *data, size_t bytes, int from, int tag,
+                              char *why, size_t n) {
+    const flux__mpi_handle type = flux__mpi_type(FLUX_U8);
+    int64_t status[8];
+#define FLUX__ARGS(h) (data, (int)bytes, type.h, from, tag, c.h, status)
+    return flux__mpi_ok(FLUX__MPI_CALL(Recv, FLUX__ARGS), "Recv", why, n);
+#undef FLUX__ARGS
+}
+
+FLUX__END_LEAN
+#endif /* FLUX_MPI */
+
+/* ---------------------------------------------------------------------- dist/comm.h
+   Communicators: joining the world (flux_distributed) and what is known of it.
+   Before each collective the ranks shake hands (dist/handshakes.h), so that a
+   rank which calls another collective, does not come or has failed is an error
+   with its name, and no hang.
+
+   Invariant: all ranks shake hands in one order, that of recording, and the data
+   follow in the same order, on an MPI communicator of their own. After an error
    the communicator is broken: it stays, so that values can be looked at and
-   saved, but no collective goes through any more.
+   saved, but it does no collective any more.
 
    Rejected: a thread that communicates (MPI then needs its highest level of
    threads, and two threads of one core take turns), and blocking calls without a
-   gate (a rank that is late by a minute can't be told from one that is dead). */
+   handshake (a rank that is late by a minute can't be told from one that is
+   dead). */
 
 FLUX__BEGIN_COLD
 
@@ -37545,7 +38113,8 @@ struct flux_comm {
     bool broken;                          /* a collective has failed */
     char why[400];                        /* the first failure */
 #ifdef FLUX_MPI
-    flux__mpi_handle gates, data, side;   /* communicators: of gates, of data, of reports */
+    flux__mpi_handle shake, data, side;   /* MPI communicators: of handshakes, of data,
+                                             of reports */
     flux__message *first;                 /* collectives that were started, oldest first, see
                                              dist/messages.h */
     bool one_host;                        /* all ranks are on this machine */
@@ -37593,7 +38162,7 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
     c->rank = flux__mpi_rank(world), c->size = flux__mpi_size(world);
     c->hosts = (char (*)[64])flux__zalloc((size_t)c->size * sizeof *c->hosts);
     if (!c->hosts) return false;
-    if (!flux__mpi_dup(world, &c->gates, why, n) || !flux__mpi_dup(world, &c->data, why, n) ||
+    if (!flux__mpi_dup(world, &c->shake, why, n) || !flux__mpi_dup(world, &c->data, why, n) ||
         !flux__mpi_dup(world, &c->side, why, n) || !flux__mpi_split_host(world, &local, why, n))
         return false;
     c->local_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
@@ -37610,7 +38179,7 @@ static void flux__comm_free(flux_comm *c) {
     c->head.kind = FLUX__FREED;
 #ifdef FLUX_MPI
     if (!c->broken && c->hosts) {         /* to free one, all ranks must come */
-        flux__mpi_free(&c->gates);
+        flux__mpi_free(&c->shake);
         flux__mpi_free(&c->data);
         flux__mpi_free(&c->side);
     }
@@ -37623,13 +38192,17 @@ static void flux__comm_free(flux_comm *c) {
    MPI; alone otherwise. False: why is told. */
 static bool flux__comm_join(flux_comm *c, const flux_distributed_opts *o, char *why, size_t n) {
 #ifdef FLUX_MPI
-    const int launched = flux__mpi_launched();
+    int family;
+    const int launched = flux__mpi_launched(&family);
     if (launched == 1 && !o->comm && !flux__mpi_running()) return true;
     if (!flux__mpi_open(why, n) || !flux__mpi_start(o->argc, o->argv, why, n)) return false;
     flux__mpi_handle world = o->comm ? flux__mpi_given(o->comm) : flux__mpi_world();
     if (!flux__comm_hosts(c, world, why, n)) return false;
     if (launched > 1 && c->size == 1 && !o->comm) {
-        flux__mpi_stranger(why, n);
+        snprintf(why, n, "a launcher%s%s has started %d processes, but %s, which is %s, knows of "
+                 "one only: set FLUX_MPI_LIBRARY to the launcher's own library",
+                 family ? " of " : "", family ? flux__mpi_families[family] : "", launched,
+                 flux__mpi.file, flux__mpi_families[flux__mpi.family]);
         return false;
     }
     return true;
@@ -37659,18 +38232,19 @@ FLUX_DEF flux_comm *flux_distributed_with(flux_distributed_opts o) {
 FLUX__END_COLD
 
 #ifdef FLUX_MPI
-/* ---------------------------------------------------------------------- dist/gates.h
-   What goes before and after a collective's data. A gate (flux__gate_open,
-   flux__gate_pass) compares what the ranks are about to call, and finds those
-   that do not come; then flux__exchange sends the data. When a gate fails, ranks
-   tell each other how far they are, so that the error names who did not come or
-   who calls what else.
+/* ---------------------------------------------------------------------- dist/handshakes.h
+   What goes before a collective's data. A handshake (flux__handshake_start,
+   flux__handshake_finish) compares what the ranks are about to call. It is an
+   allreduce of a few numbers that does not block and is polled until the
+   time-out: who is through it knows that all ranks have come with the same
+   collective, and then flux__exchange sends the data. When a handshake fails,
+   ranks tell each other how far they are, so that the error names who did not
+   come, or who calls what else.
 
-   Invariant: the numbers that pass a gate are maxima of a hash and of its
-   negative, which agree if and only if all ranks gave one hash, and of a rank's
-   state. A rank that gives up on a gate sends a report to all others at once;
-   each looks for such reports when its own gate is passed, before the data,
-   since it would wait for ever for a rank that has given up.
+   Invariant: the numbers are maxima of a hash and of its negative, which agree if
+   and only if all ranks gave one hash. A rank that gives up sends a report to
+   all others at once; each looks for such reports at the end of its handshakes,
+   before the data, since it would wait for ever for a rank that has given up.
 
    Between ranks on one machine the data go by blocking calls, which are faster;
    between machines, where a cable may be cut, by calls that are polled. */
@@ -37680,11 +38254,11 @@ FLUX__BEGIN_COLD
 enum { FLUX__REPORT_TAG = 1 };
 #define FLUX__GRACE 1.0                   /* seconds in which reports of other ranks are awaited */
 
-typedef struct flux__gate {
+typedef struct flux__handshake {
     flux__header header;
-    int64_t v[3];                         /* hash, -hash, state: 1 for a rank that failed */
+    int64_t v[2];                         /* hash, -hash */
     flux__mpi_handle request;
-} flux__gate;
+} flux__handshake;
 
 /* A positive hash of a header. */
 static int64_t flux__header_hash(const flux__header *h) {
@@ -37718,15 +38292,15 @@ static bool flux__comm_break(flux_comm *c, const char *why) {
     return FLUX__REFUSE("%s", why);
 }
 
-/* Opens the gate of the collective h, whose number this sets. */
-static bool flux__gate_open(flux_comm *c, flux__gate *g, const flux__header *h) {
+/* Begins the handshake of the collective h, whose number this sets. */
+static bool flux__handshake_start(flux_comm *c, flux__handshake *s, const flux__header *h) {
     char why[300];
     if (c->broken) return FLUX__REFUSE("%s: an earlier collective has failed: %s",
                                        flux__collective_names[h->kind], c->why);
-    g->header = *h;
-    g->header.number = c->number++;
-    g->v[0] = flux__header_hash(&g->header), g->v[1] = -g->v[0], g->v[2] = 0;
-    if (flux__mpi_iallreduce(c->gates, g->v, 3, FLUX_I64, FLUX_MAX, &g->request, why, sizeof why))
+    s->header = *h;
+    s->header.number = c->number++;
+    s->v[0] = flux__header_hash(&s->header), s->v[1] = -s->v[0];
+    if (flux__mpi_iallreduce(c->shake, s->v, 2, FLUX_I64, FLUX_MAX, &s->request, why, sizeof why))
         return true;
     return flux__comm_break(c, why);
 }
@@ -37747,9 +38321,9 @@ static int flux__mpi_await(const flux_comm *c, flux__mpi_handle *request, double
     return 0;
 }
 
-/* ---------------- when a gate fails */
+/* ---------------- when a handshake fails */
 
-/* What a rank reports to the others when it gives up on a gate. */
+/* What a rank reports to the others when it gives up. */
 typedef struct flux__report { int64_t came; } flux__report;
 
 /* Takes a report of a rank that has given up, if one lies here: its rank, or -1. */
@@ -37775,9 +38349,9 @@ static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *o
 
 /* This rank has waited long enough: tells the others, hears who else waits, and breaks the
    communicator with an error that names the ranks that neither came nor answered. */
-static bool flux__gate_late(flux_comm *c, const flux__gate *g) {
+static bool flux__handshake_late(flux_comm *c, const flux__handshake *s) {
     char text[400], why[300];
-    flux__report mine = { g->header.number }, *heard = &mine, theirs;
+    flux__report mine = { s->header.number }, *heard = &mine, theirs;
     bool *came = (bool *)flux__zalloc((size_t)c->size);
     flux__mpi_handle *sent =
         (flux__mpi_handle *)flux__zalloc((size_t)c->size * sizeof *sent);
@@ -37793,61 +38367,60 @@ static bool flux__gate_late(flux_comm *c, const flux__gate *g) {
     }
     flux__sink out = flux__sink_to(text, sizeof text);
     flux__putf(&out, "%s, collective %lld: within %g s there has not come ",
-               flux__header_text(&g->header).s, (long long)g->header.number, c->timeout);
+               flux__header_text(&s->header).s, (long long)s->header.number, c->timeout);
     flux__put_silent(c, came, &out);
-    flux__putf(&out, "; all had passed collective %lld", (long long)g->header.number - 1);
+    flux__putf(&out, "; all had passed collective %lld", (long long)s->header.number - 1);
     flux__sink_end(&out);
     flux__free(came);
     flux__free(sent);                     /* what was not received is left to the end of MPI */
     return flux__comm_break(c, text);
 }
 
-/* All ranks have come, but not with the same collective, or one has failed: compares what each of
-   them calls. */
-static bool flux__gate_differs(flux_comm *c, const flux__gate *g) {
+/* All ranks have come, but not with the same collective: compares what each of them calls. */
+static bool flux__handshake_differs(flux_comm *c, const flux__handshake *s) {
     char text[400], why[300];
     flux__header *all = (flux__header *)flux__zalloc((size_t)c->size * sizeof *all);
     if (!all) return false;
-    all[c->rank] = g->header;
+    all[c->rank] = s->header;
     int other = -1;
     if (flux__mpi_allgather(c->data, all, sizeof *all, why, sizeof why))
         for (int r = c->size - 1; r >= 0; r--)
-            if (memcmp(&all[r], &g->header, sizeof *all) != 0) other = r;
+            if (memcmp(&all[r], &s->header, sizeof *all) != 0) other = r;
     if (other < 0) snprintf(text, sizeof text, "%s", why);
     else {
-        flux__text mine = flux__header_text(&g->header), theirs = flux__header_text(&all[other]);
+        flux__text mine = flux__header_text(&s->header), theirs = flux__header_text(&all[other]);
         const bool same = strcmp(mine.s, theirs.s) == 0;
         snprintf(text, sizeof text,
                  "rank %d on %s calls %s (collective %lld)%s, where rank %d calls %s (collective "
                  "%lld): all ranks must record the same collectives in the same order",
                  other, c->hosts[other], theirs.s, (long long)all[other].number,
                  same ? " with other parameters" : "", c->rank, mine.s,
-                 (long long)g->header.number);
+                 (long long)s->header.number);
     }
     flux__free(all);
     return flux__comm_break(c, text);
 }
 
-/* Waits at the gate until all ranks have come with the same collective. False: an error was told,
+/* Waits until all ranks have come with the same collective. False: an error was told,
    and the communicator is broken. */
-static bool flux__gate_pass(flux_comm *c, flux__gate *g) {
+static bool flux__handshake_finish(flux_comm *c, flux__handshake *s) {
     char why[300];
     flux__report report;
-    const int rc = flux__mpi_await(c, &g->request, c->timeout, why, sizeof why);
+    const int rc = flux__mpi_await(c, &s->request, c->timeout, why, sizeof why);
     if (rc > 0) return flux__comm_break(c, why);
-    if (rc < 0) return flux__gate_late(c, g);
-    if (g->v[0] != -g->v[1] || g->v[2]) return flux__gate_differs(c, g);
+    if (rc < 0) return flux__handshake_late(c, s);
+    if (s->v[0] != -s->v[1]) return flux__handshake_differs(c, s);
     const int from = flux__report_take(c, &report);
     if (from < 0) return true;
     snprintf(why, sizeof why, "%s, collective %lld: rank %d on %s had waited for this rank or "
              "another one longer than its time-out and has given up",
-             flux__header_text(&g->header).s, (long long)g->header.number, from, c->hosts[from]);
+             flux__header_text(&s->header).s, (long long)s->header.number, from, c->hosts[from]);
     return flux__comm_break(c, why);
 }
 
 /* ---------------- data */
 
-/* Exchanges the data of a collective whose gate is passed. data: the elements of this rank's
+/* Exchanges the data of a collective after its handshake. data: the elements of this rank's
    operands, in memory that MPI reaches, which become the result; of an allgather the place for
    all ranks' elements, this rank's being where they belong; of a reduce_scatter the result is
    written to `out`, and data are destroyed. */
@@ -37896,8 +38469,8 @@ FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- dist/messages.h
    Collectives as the schedule runs them: flux__message_start packs the operands
-   of a node one behind the other and opens the gate; flux__message_finish passes
-   the gate and exchanges the data.
+   of a node one behind the other and begins the handshake;
+   flux__message_finish ends it and exchanges the data.
 
    Invariant: messages of a communicator are finished in the order in which they
    were started, whichever the schedule asks for. The data lie in the node's own
@@ -37935,7 +38508,7 @@ static flux__header flux__header_of(const flux_tensor *t) {
 struct flux__message {
     flux__message *next;
     const flux__kernel *kernel;
-    flux__gate gate;
+    flux__handshake handshake;
     char *data;                           /* host memory that is exchanged, see flux__exchange */
     void *out;                            /* the node's buffer */
     size_t bytes;                         /* size of the node's buffer */
@@ -37990,7 +38563,7 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
     const size_t mine = h.kind == FLUX__ALLGATHER ? (size_t)c->rank * (size_t)h.count : 0;
     if (!flux__message_place(m, &h, c->size) ||
         !flux__message_pack(m, run, k, m->data + mine * flux__dtypes[t->dtype].size) ||
-        !flux__gate_open(c, &m->gate, &h)) {
+        !flux__handshake_start(c, &m->handshake, &h)) {
         flux__message_free(m);
         return -1;
     }
@@ -37999,17 +38572,17 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
     return 0;
 }
 
-/* Passes the gate of a message, exchanges its data, and puts the result where it belongs. */
+/* Ends the handshake of a message, exchanges its data, and puts the result where it belongs. */
 static void flux__message_run(flux_comm *c, flux__message *m) {
     const flux_device cpu = { 0, 0 };
-    const bool cut = m->gate.header.kind == FLUX__REDUCE_SCATTER;
+    const bool cut = m->handshake.header.kind == FLUX__REDUCE_SCATTER;
     char *out = cut && m->device.backend == FLUX__CPU_BACKEND ? (char *)m->out : m->data;
     m->done = true;
-    m->ok = flux__gate_pass(c, &m->gate) && flux__exchange(c, &m->gate.header, m->data, out);
+    m->ok = flux__handshake_finish(c, &m->handshake) && flux__exchange(c, &m->handshake.header, m->data, out);
     if (!m->ok || m->device.backend == FLUX__CPU_BACKEND) return;
     m->ok = flux__move_bytes(m->device, m->out, cpu, out, m->bytes) == 0 ||
             FLUX__REFUSE("%s: %zu bytes could not be copied to the device",
-                         flux__collective_names[m->gate.header.kind], m->bytes);
+                         flux__collective_names[m->handshake.header.kind], m->bytes);
 }
 
 static int flux__message_finish(flux__run *run, flux__kernel *k) {
@@ -38033,9 +38606,7 @@ FLUX__END_COLD
    Collectives as nodes of the graph. A node (FLUX__CALL) reads n operands, which
    are packed one behind the other, and gives one flat tensor of all their
    elements; views of it are the results. So a bucket of gradients is one node
-   and one message. The schedule starts a collective in its turn (its operands
-   are packed and its gate is entered) and finishes it before its first reader
-   (the gate is passed, the data are exchanged).
+   and one message.
 
    Invariant: each collective has the one recorded before it as its last operand,
    unless that has run, so that looking at any of them runs all earlier ones, in
@@ -38061,7 +38632,7 @@ static const flux__plan_call flux__collective_calls[] = {          /* by kind */
 /* ---------------- recording */
 
 /* x in contiguous memory on the device d, as a collective reads it. */
-static flux_tensor *flux__packed(flux_tensor *x, flux_device d) {
+static flux_tensor *flux__collective_operand(flux_tensor *x, flux_device d) {
     int64_t offset, stride[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
     if (!flux__same_device(x->device, d)) x = flux__move(x, d);
@@ -38080,7 +38651,7 @@ static flux_tensor *flux__collective_node(flux_comm *c, int kind, int op, int ro
                 *y = flux__node_raw(FLUX__CALL, (flux_dtype)xs[0]->dtype, &s, place,
                                     n + (last != NULL));
     for (int i = 0; y && i < n; i++) {
-        flux_tensor *x = flux__packed(xs[i], place);
+        flux_tensor *x = flux__collective_operand(xs[i], place);
         if (x) flux__edge(&y->in[i], x);
         else {
             flux_release(y);
@@ -38197,9 +38768,9 @@ static bool flux__comm_flush(flux_comm *c) {
 static bool flux__comm_meet(flux_comm *c, int kind) {
     if (!flux__comm_flush(c)) return false;
 #ifdef FLUX_MPI
-    FLUX__ZEROED(flux__gate, g);
+    FLUX__ZEROED(flux__handshake, g);
     g.header.kind = kind;
-    if (c->size > 1) return flux__gate_open(c, &g, &g.header) && flux__gate_pass(c, &g);
+    if (c->size > 1) return flux__handshake_start(c, &g, &g.header) && flux__handshake_finish(c, &g);
 #else
     (void)kind;
 #endif
@@ -38209,11 +38780,11 @@ static bool flux__comm_meet(flux_comm *c, int kind) {
 #ifdef FLUX_MPI
 /* Replaces each of the n numbers by the largest that any rank has there, here and now. */
 static bool flux__comm_agree(flux_comm *c, int n, uint8_t *v) {
-    FLUX__ZEROED(flux__gate, g);
+    FLUX__ZEROED(flux__handshake, g);
     if (c->size == 1) return true;
     g.header.kind = FLUX__ALLREDUCE, g.header.op = FLUX_MAX;
     g.header.dtype = FLUX_U8, g.header.count = n;
-    return flux__comm_flush(c) && flux__gate_open(c, &g, &g.header) && flux__gate_pass(c, &g) &&
+    return flux__comm_flush(c) && flux__handshake_start(c, &g, &g.header) && flux__handshake_finish(c, &g) &&
            flux__exchange(c, &g.header, v, v);
 }
 #endif

@@ -233,7 +233,7 @@
                 losses ctc update train
      files/     sources idx npy csv safetensors tensors torch
      text/      dot tensors models summary formulas formula_reader
-     dist/      comm gates messages collectives model optimiser
+     dist/      mpi_library mpi comm handshakes messages collectives model optimiser
 */
 #ifndef FLUX_H
 #define FLUX_H
@@ -382,8 +382,10 @@
 #include "text/summary.h"
 #include "text/formulas.h"
 #include "text/formula_reader.h"
+#include "dist/mpi_library.h"
+#include "dist/mpi.h"
 #include "dist/comm.h"
-#include "dist/gates.h"
+#include "dist/handshakes.h"
 #include "dist/messages.h"
 #include "dist/collectives.h"
 #include "dist/model.h"

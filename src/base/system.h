@@ -134,6 +134,15 @@ FLUX__UNUSED static void *flux__library_open(const char *name) {
 #endif
 }
 
+/* The same, with its symbols visible to the libraries that it opens itself. */
+FLUX__UNUSED static void *flux__library_open_global(const char *name) {
+#if defined(_WIN32)
+    return flux__library_open(name);
+#else
+    return dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+#endif
+}
+
 /* Opens the newest version of a library, from 40 down to 0 (libNAME.so.12), else the file without a
    version: where only the library's runtime package is installed, the file without a version is
    missing. `open` opens a file of this name, or returns NULL. */

@@ -12,15 +12,14 @@
 #include "../schedule/looking.h"
 #include "comm.h"
 #include "messages.h"
-#include "gates.h"
+#include "handshakes.h"
+#include "mpi.h"
 
 /* ---------------------------------------------------------------------- dist/collectives.h
    Collectives as nodes of the graph. A node (FLUX__CALL) reads n operands, which
    are packed one behind the other, and gives one flat tensor of all their
    elements; views of it are the results. So a bucket of gradients is one node
-   and one message. The schedule starts a collective in its turn (its operands
-   are packed and its gate is entered) and finishes it before its first reader
-   (the gate is passed, the data are exchanged).
+   and one message.
 
    Invariant: each collective has the one recorded before it as its last operand,
    unless that has run, so that looking at any of them runs all earlier ones, in
@@ -46,7 +45,7 @@ static const flux__plan_call flux__collective_calls[] = {          /* by kind */
 /* ---------------- recording */
 
 /* x in contiguous memory on the device d, as a collective reads it. */
-static flux_tensor *flux__packed(flux_tensor *x, flux_device d) {
+static flux_tensor *flux__collective_operand(flux_tensor *x, flux_device d) {
     int64_t offset, stride[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
     if (!flux__same_device(x->device, d)) x = flux__move(x, d);
@@ -65,7 +64,7 @@ static flux_tensor *flux__collective_node(flux_comm *c, int kind, int op, int ro
                 *y = flux__node_raw(FLUX__CALL, (flux_dtype)xs[0]->dtype, &s, place,
                                     n + (last != NULL));
     for (int i = 0; y && i < n; i++) {
-        flux_tensor *x = flux__packed(xs[i], place);
+        flux_tensor *x = flux__collective_operand(xs[i], place);
         if (x) flux__edge(&y->in[i], x);
         else {
             flux_release(y);
@@ -182,9 +181,9 @@ static bool flux__comm_flush(flux_comm *c) {
 static bool flux__comm_meet(flux_comm *c, int kind) {
     if (!flux__comm_flush(c)) return false;
 #ifdef FLUX_MPI
-    FLUX__ZEROED(flux__gate, g);
+    FLUX__ZEROED(flux__handshake, g);
     g.header.kind = kind;
-    if (c->size > 1) return flux__gate_open(c, &g, &g.header) && flux__gate_pass(c, &g);
+    if (c->size > 1) return flux__handshake_start(c, &g, &g.header) && flux__handshake_finish(c, &g);
 #else
     (void)kind;
 #endif
@@ -194,11 +193,11 @@ static bool flux__comm_meet(flux_comm *c, int kind) {
 #ifdef FLUX_MPI
 /* Replaces each of the n numbers by the largest that any rank has there, here and now. */
 static bool flux__comm_agree(flux_comm *c, int n, uint8_t *v) {
-    FLUX__ZEROED(flux__gate, g);
+    FLUX__ZEROED(flux__handshake, g);
     if (c->size == 1) return true;
     g.header.kind = FLUX__ALLREDUCE, g.header.op = FLUX_MAX;
     g.header.dtype = FLUX_U8, g.header.count = n;
-    return flux__comm_flush(c) && flux__gate_open(c, &g, &g.header) && flux__gate_pass(c, &g) &&
+    return flux__comm_flush(c) && flux__handshake_start(c, &g, &g.header) && flux__handshake_finish(c, &g) &&
            flux__exchange(c, &g.header, v, v);
 }
 #endif

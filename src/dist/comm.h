@@ -5,24 +5,24 @@
 #include "../base/errors.h"
 #include "../base/memory.h"
 #include "../base/options.h"
+#include "mpi_library.h"
+#include "mpi.h"
 
 /* ---------------------------------------------------------------------- dist/comm.h
-   Communicators: joining the world (flux_distributed), leaving it, and the gate
-   before each collective. What goes through a gate is small: a hash of the
-   collective (its number, kind, operation, dtype, count) and whether this rank
-   has failed. It is an allreduce that does not block and is polled until the
-   time-out, so that a rank which calls another collective, does not come, or has
-   failed is an error with its name, and no hang. A rank that is through the gate
-   knows that all have come; only then do the data follow.
+   Communicators: joining the world (flux_distributed) and what is known of it.
+   Before each collective the ranks shake hands (dist/handshakes.h), so that a
+   rank which calls another collective, does not come or has failed is an error
+   with its name, and no hang.
 
-   Invariant: all ranks pass the gates in one order, that of recording, and their
-   data follow in the same order, on a communicator of their own. After an error
+   Invariant: all ranks shake hands in one order, that of recording, and the data
+   follow in the same order, on an MPI communicator of their own. After an error
    the communicator is broken: it stays, so that values can be looked at and
-   saved, but no collective goes through any more.
+   saved, but it does no collective any more.
 
    Rejected: a thread that communicates (MPI then needs its highest level of
    threads, and two threads of one core take turns), and blocking calls without a
-   gate (a rank that is late by a minute can't be told from one that is dead). */
+   handshake (a rank that is late by a minute can't be told from one that is
+   dead). */
 
 FLUX__BEGIN_COLD
 
@@ -58,7 +58,8 @@ struct flux_comm {
     bool broken;                          /* a collective has failed */
     char why[400];                        /* the first failure */
 #ifdef FLUX_MPI
-    flux__mpi_handle gates, data, side;   /* communicators: of gates, of data, of reports */
+    flux__mpi_handle shake, data, side;   /* MPI communicators: of handshakes, of data,
+                                             of reports */
     flux__message *first;                 /* collectives that were started, oldest first, see
                                              dist/messages.h */
     bool one_host;                        /* all ranks are on this machine */
@@ -106,7 +107,7 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
     c->rank = flux__mpi_rank(world), c->size = flux__mpi_size(world);
     c->hosts = (char (*)[64])flux__zalloc((size_t)c->size * sizeof *c->hosts);
     if (!c->hosts) return false;
-    if (!flux__mpi_dup(world, &c->gates, why, n) || !flux__mpi_dup(world, &c->data, why, n) ||
+    if (!flux__mpi_dup(world, &c->shake, why, n) || !flux__mpi_dup(world, &c->data, why, n) ||
         !flux__mpi_dup(world, &c->side, why, n) || !flux__mpi_split_host(world, &local, why, n))
         return false;
     c->local_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
@@ -123,7 +124,7 @@ static void flux__comm_free(flux_comm *c) {
     c->head.kind = FLUX__FREED;
 #ifdef FLUX_MPI
     if (!c->broken && c->hosts) {         /* to free one, all ranks must come */
-        flux__mpi_free(&c->gates);
+        flux__mpi_free(&c->shake);
         flux__mpi_free(&c->data);
         flux__mpi_free(&c->side);
     }
@@ -136,13 +137,17 @@ static void flux__comm_free(flux_comm *c) {
    MPI; alone otherwise. False: why is told. */
 static bool flux__comm_join(flux_comm *c, const flux_distributed_opts *o, char *why, size_t n) {
 #ifdef FLUX_MPI
-    const int launched = flux__mpi_launched();
+    int family;
+    const int launched = flux__mpi_launched(&family);
     if (launched == 1 && !o->comm && !flux__mpi_running()) return true;
     if (!flux__mpi_open(why, n) || !flux__mpi_start(o->argc, o->argv, why, n)) return false;
     flux__mpi_handle world = o->comm ? flux__mpi_given(o->comm) : flux__mpi_world();
     if (!flux__comm_hosts(c, world, why, n)) return false;
     if (launched > 1 && c->size == 1 && !o->comm) {
-        flux__mpi_stranger(why, n);
+        snprintf(why, n, "a launcher%s%s has started %d processes, but %s, which is %s, knows of "
+                 "one only: set FLUX_MPI_LIBRARY to the launcher's own library",
+                 family ? " of " : "", family ? flux__mpi_families[family] : "", launched,
+                 flux__mpi.file, flux__mpi_families[flux__mpi.family]);
         return false;
     }
     return true;

@@ -10,12 +10,12 @@
 #include "../schedule/claims.h"
 #include "../schedule/dispatch.h"
 #include "comm.h"
-#include "gates.h"
+#include "handshakes.h"
 
 /* ---------------------------------------------------------------------- dist/messages.h
    Collectives as the schedule runs them: flux__message_start packs the operands
-   of a node one behind the other and opens the gate; flux__message_finish passes
-   the gate and exchanges the data.
+   of a node one behind the other and begins the handshake;
+   flux__message_finish ends it and exchanges the data.
 
    Invariant: messages of a communicator are finished in the order in which they
    were started, whichever the schedule asks for. The data lie in the node's own
@@ -53,7 +53,7 @@ static flux__header flux__header_of(const flux_tensor *t) {
 struct flux__message {
     flux__message *next;
     const flux__kernel *kernel;
-    flux__gate gate;
+    flux__handshake handshake;
     char *data;                           /* host memory that is exchanged, see flux__exchange */
     void *out;                            /* the node's buffer */
     size_t bytes;                         /* size of the node's buffer */
@@ -108,7 +108,7 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
     const size_t mine = h.kind == FLUX__ALLGATHER ? (size_t)c->rank * (size_t)h.count : 0;
     if (!flux__message_place(m, &h, c->size) ||
         !flux__message_pack(m, run, k, m->data + mine * flux__dtypes[t->dtype].size) ||
-        !flux__gate_open(c, &m->gate, &h)) {
+        !flux__handshake_start(c, &m->handshake, &h)) {
         flux__message_free(m);
         return -1;
     }
@@ -117,17 +117,17 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
     return 0;
 }
 
-/* Passes the gate of a message, exchanges its data, and puts the result where it belongs. */
+/* Ends the handshake of a message, exchanges its data, and puts the result where it belongs. */
 static void flux__message_run(flux_comm *c, flux__message *m) {
     const flux_device cpu = { 0, 0 };
-    const bool cut = m->gate.header.kind == FLUX__REDUCE_SCATTER;
+    const bool cut = m->handshake.header.kind == FLUX__REDUCE_SCATTER;
     char *out = cut && m->device.backend == FLUX__CPU_BACKEND ? (char *)m->out : m->data;
     m->done = true;
-    m->ok = flux__gate_pass(c, &m->gate) && flux__exchange(c, &m->gate.header, m->data, out);
+    m->ok = flux__handshake_finish(c, &m->handshake) && flux__exchange(c, &m->handshake.header, m->data, out);
     if (!m->ok || m->device.backend == FLUX__CPU_BACKEND) return;
     m->ok = flux__move_bytes(m->device, m->out, cpu, out, m->bytes) == 0 ||
             FLUX__REFUSE("%s: %zu bytes could not be copied to the device",
-                         flux__collective_names[m->gate.header.kind], m->bytes);
+                         flux__collective_names[m->handshake.header.kind], m->bytes);
 }
 
 static int flux__message_finish(flux__run *run, flux__kernel *k) {

@@ -1,5 +1,5 @@
-#ifndef FLUX__DIST_GATES_H
-#define FLUX__DIST_GATES_H
+#ifndef FLUX__DIST_HANDSHAKES_H
+#define FLUX__DIST_HANDSHAKES_H
 #include "../base/platform.h"
 #include "../base/threads.h"
 #include "../base/system.h"
@@ -7,21 +7,24 @@
 #include "../base/dtypes.h"
 #include "../base/text.h"
 #include "../base/memory.h"
+#include "mpi_library.h"
+#include "mpi.h"
 #include "comm.h"
 
 #ifdef FLUX_MPI
-/* ---------------------------------------------------------------------- dist/gates.h
-   What goes before and after a collective's data. A gate (flux__gate_open,
-   flux__gate_pass) compares what the ranks are about to call, and finds those
-   that do not come; then flux__exchange sends the data. When a gate fails, ranks
-   tell each other how far they are, so that the error names who did not come or
-   who calls what else.
+/* ---------------------------------------------------------------------- dist/handshakes.h
+   What goes before a collective's data. A handshake (flux__handshake_start,
+   flux__handshake_finish) compares what the ranks are about to call. It is an
+   allreduce of a few numbers that does not block and is polled until the
+   time-out: who is through it knows that all ranks have come with the same
+   collective, and then flux__exchange sends the data. When a handshake fails,
+   ranks tell each other how far they are, so that the error names who did not
+   come, or who calls what else.
 
-   Invariant: the numbers that pass a gate are maxima of a hash and of its
-   negative, which agree if and only if all ranks gave one hash, and of a rank's
-   state. A rank that gives up on a gate sends a report to all others at once;
-   each looks for such reports when its own gate is passed, before the data,
-   since it would wait for ever for a rank that has given up.
+   Invariant: the numbers are maxima of a hash and of its negative, which agree if
+   and only if all ranks gave one hash. A rank that gives up sends a report to
+   all others at once; each looks for such reports at the end of its handshakes,
+   before the data, since it would wait for ever for a rank that has given up.
 
    Between ranks on one machine the data go by blocking calls, which are faster;
    between machines, where a cable may be cut, by calls that are polled. */
@@ -31,11 +34,11 @@ FLUX__BEGIN_COLD
 enum { FLUX__REPORT_TAG = 1 };
 #define FLUX__GRACE 1.0                   /* seconds in which reports of other ranks are awaited */
 
-typedef struct flux__gate {
+typedef struct flux__handshake {
     flux__header header;
-    int64_t v[3];                         /* hash, -hash, state: 1 for a rank that failed */
+    int64_t v[2];                         /* hash, -hash */
     flux__mpi_handle request;
-} flux__gate;
+} flux__handshake;
 
 /* A positive hash of a header. */
 static int64_t flux__header_hash(const flux__header *h) {
@@ -69,15 +72,15 @@ static bool flux__comm_break(flux_comm *c, const char *why) {
     return FLUX__REFUSE("%s", why);
 }
 
-/* Opens the gate of the collective h, whose number this sets. */
-static bool flux__gate_open(flux_comm *c, flux__gate *g, const flux__header *h) {
+/* Begins the handshake of the collective h, whose number this sets. */
+static bool flux__handshake_start(flux_comm *c, flux__handshake *s, const flux__header *h) {
     char why[300];
     if (c->broken) return FLUX__REFUSE("%s: an earlier collective has failed: %s",
                                        flux__collective_names[h->kind], c->why);
-    g->header = *h;
-    g->header.number = c->number++;
-    g->v[0] = flux__header_hash(&g->header), g->v[1] = -g->v[0], g->v[2] = 0;
-    if (flux__mpi_iallreduce(c->gates, g->v, 3, FLUX_I64, FLUX_MAX, &g->request, why, sizeof why))
+    s->header = *h;
+    s->header.number = c->number++;
+    s->v[0] = flux__header_hash(&s->header), s->v[1] = -s->v[0];
+    if (flux__mpi_iallreduce(c->shake, s->v, 2, FLUX_I64, FLUX_MAX, &s->request, why, sizeof why))
         return true;
     return flux__comm_break(c, why);
 }
@@ -98,9 +101,9 @@ static int flux__mpi_await(const flux_comm *c, flux__mpi_handle *request, double
     return 0;
 }
 
-/* ---------------- when a gate fails */
+/* ---------------- when a handshake fails */
 
-/* What a rank reports to the others when it gives up on a gate. */
+/* What a rank reports to the others when it gives up. */
 typedef struct flux__report { int64_t came; } flux__report;
 
 /* Takes a report of a rank that has given up, if one lies here: its rank, or -1. */
@@ -126,9 +129,9 @@ static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *o
 
 /* This rank has waited long enough: tells the others, hears who else waits, and breaks the
    communicator with an error that names the ranks that neither came nor answered. */
-static bool flux__gate_late(flux_comm *c, const flux__gate *g) {
+static bool flux__handshake_late(flux_comm *c, const flux__handshake *s) {
     char text[400], why[300];
-    flux__report mine = { g->header.number }, *heard = &mine, theirs;
+    flux__report mine = { s->header.number }, *heard = &mine, theirs;
     bool *came = (bool *)flux__zalloc((size_t)c->size);
     flux__mpi_handle *sent =
         (flux__mpi_handle *)flux__zalloc((size_t)c->size * sizeof *sent);
@@ -144,61 +147,60 @@ static bool flux__gate_late(flux_comm *c, const flux__gate *g) {
     }
     flux__sink out = flux__sink_to(text, sizeof text);
     flux__putf(&out, "%s, collective %lld: within %g s there has not come ",
-               flux__header_text(&g->header).s, (long long)g->header.number, c->timeout);
+               flux__header_text(&s->header).s, (long long)s->header.number, c->timeout);
     flux__put_silent(c, came, &out);
-    flux__putf(&out, "; all had passed collective %lld", (long long)g->header.number - 1);
+    flux__putf(&out, "; all had passed collective %lld", (long long)s->header.number - 1);
     flux__sink_end(&out);
     flux__free(came);
     flux__free(sent);                     /* what was not received is left to the end of MPI */
     return flux__comm_break(c, text);
 }
 
-/* All ranks have come, but not with the same collective, or one has failed: compares what each of
-   them calls. */
-static bool flux__gate_differs(flux_comm *c, const flux__gate *g) {
+/* All ranks have come, but not with the same collective: compares what each of them calls. */
+static bool flux__handshake_differs(flux_comm *c, const flux__handshake *s) {
     char text[400], why[300];
     flux__header *all = (flux__header *)flux__zalloc((size_t)c->size * sizeof *all);
     if (!all) return false;
-    all[c->rank] = g->header;
+    all[c->rank] = s->header;
     int other = -1;
     if (flux__mpi_allgather(c->data, all, sizeof *all, why, sizeof why))
         for (int r = c->size - 1; r >= 0; r--)
-            if (memcmp(&all[r], &g->header, sizeof *all) != 0) other = r;
+            if (memcmp(&all[r], &s->header, sizeof *all) != 0) other = r;
     if (other < 0) snprintf(text, sizeof text, "%s", why);
     else {
-        flux__text mine = flux__header_text(&g->header), theirs = flux__header_text(&all[other]);
+        flux__text mine = flux__header_text(&s->header), theirs = flux__header_text(&all[other]);
         const bool same = strcmp(mine.s, theirs.s) == 0;
         snprintf(text, sizeof text,
                  "rank %d on %s calls %s (collective %lld)%s, where rank %d calls %s (collective "
                  "%lld): all ranks must record the same collectives in the same order",
                  other, c->hosts[other], theirs.s, (long long)all[other].number,
                  same ? " with other parameters" : "", c->rank, mine.s,
-                 (long long)g->header.number);
+                 (long long)s->header.number);
     }
     flux__free(all);
     return flux__comm_break(c, text);
 }
 
-/* Waits at the gate until all ranks have come with the same collective. False: an error was told,
+/* Waits until all ranks have come with the same collective. False: an error was told,
    and the communicator is broken. */
-static bool flux__gate_pass(flux_comm *c, flux__gate *g) {
+static bool flux__handshake_finish(flux_comm *c, flux__handshake *s) {
     char why[300];
     flux__report report;
-    const int rc = flux__mpi_await(c, &g->request, c->timeout, why, sizeof why);
+    const int rc = flux__mpi_await(c, &s->request, c->timeout, why, sizeof why);
     if (rc > 0) return flux__comm_break(c, why);
-    if (rc < 0) return flux__gate_late(c, g);
-    if (g->v[0] != -g->v[1] || g->v[2]) return flux__gate_differs(c, g);
+    if (rc < 0) return flux__handshake_late(c, s);
+    if (s->v[0] != -s->v[1]) return flux__handshake_differs(c, s);
     const int from = flux__report_take(c, &report);
     if (from < 0) return true;
     snprintf(why, sizeof why, "%s, collective %lld: rank %d on %s had waited for this rank or "
              "another one longer than its time-out and has given up",
-             flux__header_text(&g->header).s, (long long)g->header.number, from, c->hosts[from]);
+             flux__header_text(&s->header).s, (long long)s->header.number, from, c->hosts[from]);
     return flux__comm_break(c, why);
 }
 
 /* ---------------- data */
 
-/* Exchanges the data of a collective whose gate is passed. data: the elements of this rank's
+/* Exchanges the data of a collective after its handshake. data: the elements of this rank's
    operands, in memory that MPI reaches, which become the result; of an allgather the place for
    all ranks' elements, this rank's being where they belong; of a reduce_scatter the result is
    written to `out`, and data are destroyed. */
@@ -245,4 +247,4 @@ static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void
 FLUX__END_COLD
 #endif /* FLUX_MPI */
 
-#endif /* FLUX__DIST_GATES_H */
+#endif /* FLUX__DIST_HANDSHAKES_H */
