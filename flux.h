@@ -112,6 +112,8 @@
                              finds such a use.
        FLUX_CUDA, FLUX_HIP   adds NVIDIA's GPUs (flux_cuda.h lies beside this file), AMD's
                              (flux_hip.h), or both; see GPUS
+       FLUX_MPI              several processes train together, by MPI, which is opened at run time;
+                             see flux_distributed
        FLUX_BLAS             matrix products are done by the CBLAS that your program links, for
                              machines that the library's own kernels do not know: OpenBLAS, MKL,
                              BLIS, Accelerate (`cc -DFLUX_BLAS app.c -lopenblas -lm`). Whether the
@@ -207,6 +209,10 @@
        XDG_CACHE_HOME, HOME, LOCALAPPDATA      see FLUX_CACHE_DIR
        FLUX_CUDA_LIBRARY, FLUX_NVRTC, CUDA_PATH, CUDA_HOME      where NVIDIA's libraries are (GPUS)
        FLUX_HIP_LIBRARY, FLUX_HIPRTC, ROCM_PATH, HIP_PATH       where AMD's are
+       FLUX_MPI_LIBRARY      MPI's library; else the one that the program is linked with, or the
+                             launcher's own: libmpi.so.40, libmpich.so.12, libmpi_abi.so.0, ...
+       OMPI_COMM_WORLD_SIZE, PMI_SIZE, PMIX_RANK, PALS_SIZE, ALPS_APP_PE_COUNT
+       SLURM_STEP_NUM_TASKS  by which launchers tell a program that it is one of several
        CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, GPU_DEVICE_ORDINAL
                              the drivers' own; if they leave no device, the reason names them
        FLUX_ASCII=1          prints x and s in place of Unicode signs
@@ -37606,9 +37612,9 @@ static int flux__env_number(const char *name) {
    whose launcher it is, if that is known. */
 static int flux__mpi_launched(int *family) {
     static const struct { const char *name; int family; } sizes[] = {
-        { "OMPI_COMM_WORLD_SIZE", FLUX__MPI_OPEN }, { "MV2_COMM_WORLD_SIZE", FLUX__MPI_MPICH },
-        { "PMI_SIZE", FLUX__MPI_MPICH }, { "SLURM_STEP_NUM_TASKS", FLUX__MPI_NONE },
-        { "PALS_SIZE", FLUX__MPI_MPICH }, { "ALPS_APP_PE_COUNT", FLUX__MPI_MPICH }
+        { "OMPI_COMM_WORLD_SIZE", FLUX__MPI_OPEN }, { "PMI_SIZE", FLUX__MPI_MPICH },
+        { "SLURM_STEP_NUM_TASKS", FLUX__MPI_NONE }, { "PALS_SIZE", FLUX__MPI_MPICH },
+        { "ALPS_APP_PE_COUNT", FLUX__MPI_MPICH }
     };
     *family = flux__env("PMIX_RANK") ? FLUX__MPI_OPEN : FLUX__MPI_NONE;
     for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
@@ -38418,6 +38424,12 @@ static bool flux__handshake_finish(flux_comm *c, flux__handshake *s) {
     return flux__comm_break(c, why);
 }
 
+/* The whole handshake of a collective at once. */
+static bool flux__shake_hands(flux_comm *c, const flux__header *h) {
+    flux__handshake s;
+    return flux__handshake_start(c, &s, h) && flux__handshake_finish(c, &s);
+}
+
 /* ---------------- data */
 
 /* Exchanges the data of a collective after its handshake. data: the elements of this rank's
@@ -38575,14 +38587,15 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
 /* Ends the handshake of a message, exchanges its data, and puts the result where it belongs. */
 static void flux__message_run(flux_comm *c, flux__message *m) {
     const flux_device cpu = { 0, 0 };
-    const bool cut = m->handshake.header.kind == FLUX__REDUCE_SCATTER;
+    const flux__header *h = &m->handshake.header;
+    const bool cut = h->kind == FLUX__REDUCE_SCATTER;
     char *out = cut && m->device.backend == FLUX__CPU_BACKEND ? (char *)m->out : m->data;
     m->done = true;
-    m->ok = flux__handshake_finish(c, &m->handshake) && flux__exchange(c, &m->handshake.header, m->data, out);
+    m->ok = flux__handshake_finish(c, &m->handshake) && flux__exchange(c, h, m->data, out);
     if (!m->ok || m->device.backend == FLUX__CPU_BACKEND) return;
     m->ok = flux__move_bytes(m->device, m->out, cpu, out, m->bytes) == 0 ||
             FLUX__REFUSE("%s: %zu bytes could not be copied to the device",
-                         flux__collective_names[m->handshake.header.kind], m->bytes);
+                         flux__collective_names[h->kind], m->bytes);
 }
 
 static int flux__message_finish(flux__run *run, flux__kernel *k) {
@@ -38768,9 +38781,9 @@ static bool flux__comm_flush(flux_comm *c) {
 static bool flux__comm_meet(flux_comm *c, int kind) {
     if (!flux__comm_flush(c)) return false;
 #ifdef FLUX_MPI
-    FLUX__ZEROED(flux__handshake, g);
-    g.header.kind = kind;
-    if (c->size > 1) return flux__handshake_start(c, &g, &g.header) && flux__handshake_finish(c, &g);
+    FLUX__ZEROED(flux__header, h);
+    h.kind = kind;
+    if (c->size > 1) return flux__shake_hands(c, &h);
 #else
     (void)kind;
 #endif
@@ -38780,12 +38793,10 @@ static bool flux__comm_meet(flux_comm *c, int kind) {
 #ifdef FLUX_MPI
 /* Replaces each of the n numbers by the largest that any rank has there, here and now. */
 static bool flux__comm_agree(flux_comm *c, int n, uint8_t *v) {
-    FLUX__ZEROED(flux__handshake, g);
-    if (c->size == 1) return true;
-    g.header.kind = FLUX__ALLREDUCE, g.header.op = FLUX_MAX;
-    g.header.dtype = FLUX_U8, g.header.count = n;
-    return flux__comm_flush(c) && flux__handshake_start(c, &g, &g.header) && flux__handshake_finish(c, &g) &&
-           flux__exchange(c, &g.header, v, v);
+    FLUX__ZEROED(flux__header, h);
+    h.kind = FLUX__ALLREDUCE, h.op = FLUX_MAX, h.dtype = FLUX_U8, h.count = n;
+    return c->size == 1 || (flux__comm_flush(c) && flux__shake_hands(c, &h) &&
+                            flux__exchange(c, &h, v, v));
 }
 #endif
 

@@ -112,6 +112,8 @@
                              finds such a use.
        FLUX_CUDA, FLUX_HIP   adds NVIDIA's GPUs (flux_cuda.h lies beside this file), AMD's
                              (flux_hip.h), or both; see GPUS
+       FLUX_MPI              several processes train together, by MPI, which is opened at run time;
+                             see flux_distributed
        FLUX_BLAS             matrix products are done by the CBLAS that your program links, for
                              machines that the library's own kernels do not know: OpenBLAS, MKL,
                              BLIS, Accelerate (`cc -DFLUX_BLAS app.c -lopenblas -lm`). Whether the
@@ -207,6 +209,10 @@
        XDG_CACHE_HOME, HOME, LOCALAPPDATA      see FLUX_CACHE_DIR
        FLUX_CUDA_LIBRARY, FLUX_NVRTC, CUDA_PATH, CUDA_HOME      where NVIDIA's libraries are (GPUS)
        FLUX_HIP_LIBRARY, FLUX_HIPRTC, ROCM_PATH, HIP_PATH       where AMD's are
+       FLUX_MPI_LIBRARY      MPI's library; else the one that the program is linked with, or the
+                             launcher's own: libmpi.so.40, libmpich.so.12, libmpi_abi.so.0, ...
+       OMPI_COMM_WORLD_SIZE, PMI_SIZE, PMIX_RANK, PALS_SIZE, ALPS_APP_PE_COUNT
+       SLURM_STEP_NUM_TASKS  by which launchers tell a program that it is one of several
        CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, GPU_DEVICE_ORDINAL
                              the drivers' own; if they leave no device, the reason names them
        FLUX_ASCII=1          prints x and s in place of Unicode signs

@@ -20,8 +20,8 @@ no_more "tabs or blanks at line ends"
 
 # The manual names each variable of the environment that the code reads, and no other: under ENVIRONMENT, where lines of that
 # list begin with names and two blanks end them. No other text lists them.
-grep -ohE '(flux__env|getenv|flux__roc_find)\("[A-Z_]+"|"[A-Z]+_VISIBLE_DEVICES"|"GPU_DEVICE_ORDINAL"' flux*.h |
-    grep -oE '[A-Z][A-Z_]+' | sort -u >"$tmp/read"
+grep -ohE '(flux__env|getenv|flux__roc_find)\("[A-Z_]+"|"[A-Z]+_VISIBLE_DEVICES"|"GPU_DEVICE_ORDINAL"|\{ "[A-Z_]+", FLUX__MPI_' flux*.h |
+    sed 's/, FLUX__MPI_//' | grep -oE '[A-Z][A-Z_]+' | sort -u >"$tmp/read"
 sed -n '/^ *ENVIRONMENT$/,/^ *CONTENTS$/s/^       \([A-Z][A-Z_]\)/\1/p' flux.h | sed 's/  .*//; s/=[^,]*//g' |
     grep -oE '[A-Z][A-Z_]+' | sort -u >"$tmp/told"
 [ "$(wc -l <"$tmp/read")" -ge 30 ] && pass || fail "only $(wc -l <"$tmp/read") environment variables are read"

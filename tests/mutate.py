@@ -495,7 +495,8 @@ def prepare(lines, mutants):
     """Compiles everything: the defects that compile, and the test programs."""
     shutil.rmtree(WORK, ignore_errors=True)
     os.makedirs(os.path.join(TREE, "bin"))
-    shutil.copytree("tests", os.path.join(TREE, "tests"))
+    for name in ("tests", "src", "examples"):      # tests include rooms and examples
+        shutil.copytree(name, os.path.join(TREE, name))
     for name in HEADERS:
         shutil.copy(name, TREE)
     runtime = RUNTIME.replace("COUNT", str(max(len(mutants), 1)))

@@ -181,9 +181,9 @@ static bool flux__comm_flush(flux_comm *c) {
 static bool flux__comm_meet(flux_comm *c, int kind) {
     if (!flux__comm_flush(c)) return false;
 #ifdef FLUX_MPI
-    FLUX__ZEROED(flux__handshake, g);
-    g.header.kind = kind;
-    if (c->size > 1) return flux__handshake_start(c, &g, &g.header) && flux__handshake_finish(c, &g);
+    FLUX__ZEROED(flux__header, h);
+    h.kind = kind;
+    if (c->size > 1) return flux__shake_hands(c, &h);
 #else
     (void)kind;
 #endif
@@ -193,12 +193,10 @@ static bool flux__comm_meet(flux_comm *c, int kind) {
 #ifdef FLUX_MPI
 /* Replaces each of the n numbers by the largest that any rank has there, here and now. */
 static bool flux__comm_agree(flux_comm *c, int n, uint8_t *v) {
-    FLUX__ZEROED(flux__handshake, g);
-    if (c->size == 1) return true;
-    g.header.kind = FLUX__ALLREDUCE, g.header.op = FLUX_MAX;
-    g.header.dtype = FLUX_U8, g.header.count = n;
-    return flux__comm_flush(c) && flux__handshake_start(c, &g, &g.header) && flux__handshake_finish(c, &g) &&
-           flux__exchange(c, &g.header, v, v);
+    FLUX__ZEROED(flux__header, h);
+    h.kind = FLUX__ALLREDUCE, h.op = FLUX_MAX, h.dtype = FLUX_U8, h.count = n;
+    return c->size == 1 || (flux__comm_flush(c) && flux__shake_hands(c, &h) &&
+                            flux__exchange(c, &h, v, v));
 }
 #endif
 

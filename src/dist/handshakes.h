@@ -198,6 +198,12 @@ static bool flux__handshake_finish(flux_comm *c, flux__handshake *s) {
     return flux__comm_break(c, why);
 }
 
+/* The whole handshake of a collective at once. */
+static bool flux__shake_hands(flux_comm *c, const flux__header *h) {
+    flux__handshake s;
+    return flux__handshake_start(c, &s, h) && flux__handshake_finish(c, &s);
+}
+
 /* ---------------- data */
 
 /* Exchanges the data of a collective after its handshake. data: the elements of this rank's

@@ -120,14 +120,15 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
 /* Ends the handshake of a message, exchanges its data, and puts the result where it belongs. */
 static void flux__message_run(flux_comm *c, flux__message *m) {
     const flux_device cpu = { 0, 0 };
-    const bool cut = m->handshake.header.kind == FLUX__REDUCE_SCATTER;
+    const flux__header *h = &m->handshake.header;
+    const bool cut = h->kind == FLUX__REDUCE_SCATTER;
     char *out = cut && m->device.backend == FLUX__CPU_BACKEND ? (char *)m->out : m->data;
     m->done = true;
-    m->ok = flux__handshake_finish(c, &m->handshake) && flux__exchange(c, &m->handshake.header, m->data, out);
+    m->ok = flux__handshake_finish(c, &m->handshake) && flux__exchange(c, h, m->data, out);
     if (!m->ok || m->device.backend == FLUX__CPU_BACKEND) return;
     m->ok = flux__move_bytes(m->device, m->out, cpu, out, m->bytes) == 0 ||
             FLUX__REFUSE("%s: %zu bytes could not be copied to the device",
-                         flux__collective_names[m->handshake.header.kind], m->bytes);
+                         flux__collective_names[h->kind], m->bytes);
 }
 
 static int flux__message_finish(flux__run *run, flux__kernel *k) {

@@ -107,9 +107,9 @@ static int flux__env_number(const char *name) {
    whose launcher it is, if that is known. */
 static int flux__mpi_launched(int *family) {
     static const struct { const char *name; int family; } sizes[] = {
-        { "OMPI_COMM_WORLD_SIZE", FLUX__MPI_OPEN }, { "MV2_COMM_WORLD_SIZE", FLUX__MPI_MPICH },
-        { "PMI_SIZE", FLUX__MPI_MPICH }, { "SLURM_STEP_NUM_TASKS", FLUX__MPI_NONE },
-        { "PALS_SIZE", FLUX__MPI_MPICH }, { "ALPS_APP_PE_COUNT", FLUX__MPI_MPICH }
+        { "OMPI_COMM_WORLD_SIZE", FLUX__MPI_OPEN }, { "PMI_SIZE", FLUX__MPI_MPICH },
+        { "SLURM_STEP_NUM_TASKS", FLUX__MPI_NONE }, { "PALS_SIZE", FLUX__MPI_MPICH },
+        { "ALPS_APP_PE_COUNT", FLUX__MPI_MPICH }
     };
     *family = flux__env("PMIX_RANK") ? FLUX__MPI_OPEN : FLUX__MPI_NONE;
     for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
