@@ -37961,7 +37961,8 @@ static bool flux__mpi_test(flux__mpi_handle *request, bool *done, char *why, siz
 #define FLUX__MPI_PIECES(name)                                                                     \
     bool ok = true;                                                                                \
     for (int64_t at = 0, some; at < count && ok; at += some) {                                     \
-        void *part = (char *)data + (size_t)at * flux__dtypes[t].size;                             \
+        const size_t offset = (size_t)at * flux__dtypes[t].size;                                   \
+        void *part = (char *)data + offset;                                                        \
         some = count - at < flux__mpi_most ? count - at : flux__mpi_most;                          \
         ok = flux__mpi_ok(FLUX__MPI_CALL(name, FLUX__ARGS), #name, why, n);                        \
     }                                                                                              \
@@ -37977,15 +37978,14 @@ static bool flux__mpi_allreduce(flux__mpi_handle c, void *data, int64_t count, f
 #undef FLUX__ARGS
 }
 
-/* On other ranks than the root, data stay as they are. */
-static bool flux__mpi_reduce(flux__mpi_handle c, void *data, int64_t count, flux_dtype t,
-                             flux_agg agg, int root, char *why, size_t n) {
+/* out gets the reduction on the root, and stays as it is elsewhere. Not in place: MPICH 4.0 crashes
+   then, if the root is not rank 0. */
+static bool flux__mpi_reduce(flux__mpi_handle c, void *data, void *out, int64_t count,
+                             flux_dtype t, flux_agg agg, int root, char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(t);
-    const bool here = flux__mpi_rank(c) == root;
     flux__mpi_handle op;
     if (!flux__mpi_op(t, agg, &op, why, n)) return false;
-#define FLUX__ARGS(h) \
-    (here ? FLUX__MPI_IN_PLACE : part, here ? part : NULL, (int)some, type.h, op.h, root, c.h)
+#define FLUX__ARGS(h) (part, (char *)out + offset, (int)some, type.h, op.h, root, c.h)
     FLUX__MPI_PIECES(Reduce)
 #undef FLUX__ARGS
 }
@@ -38024,12 +38024,11 @@ static bool flux__mpi_reduce_scatter(flux__mpi_handle c, void *data, void *out, 
     flux__mpi_handle op;
     if (!flux__mpi_op(t, agg, &op, why, n)) return false;
     if (count > flux__mpi_most) {
-        const int size = flux__mpi_size(c), rank = flux__mpi_rank(c);
-        for (int r = 0; r < size; r++)
-            if (!flux__mpi_reduce(c, (char *)data + (size_t)r * bytes, count, t, agg, r, why, n))
-                return false;
-        memcpy(out, (char *)data + (size_t)rank * bytes, bytes);
-        return true;
+        bool reduced = true;
+        for (int r = 0, size = flux__mpi_size(c); r < size && reduced; r++)
+            reduced = flux__mpi_reduce(c, (char *)data + (size_t)r * bytes, out, count, t, agg, r,
+                                       why, n);
+        return reduced;
     }
 #define FLUX__ARGS(h) (data, out, (int)count, type.h, op.h, c.h)
     return flux__mpi_ok(FLUX__MPI_CALL(Reduce_scatter_block, FLUX__ARGS), "Reduce_scatter_block",
@@ -38434,8 +38433,8 @@ static bool flux__shake_hands(flux_comm *c, const flux__header *h) {
 
 /* Exchanges the data of a collective after its handshake. data: the elements of this rank's
    operands, in memory that MPI reaches, which become the result; of an allgather the place for
-   all ranks' elements, this rank's being where they belong; of a reduce_scatter the result is
-   written to `out`, and data are destroyed. */
+   all ranks' elements, this rank's being where they belong. The result of a reduction to one rank
+   (reduce, reduce_scatter) is written to `out`. */
 static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void *out) {
     char why[300] = "";
     const flux_dtype t = (flux_dtype)h->dtype;
@@ -38456,7 +38455,8 @@ static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void
         }
         break;
     case FLUX__REDUCE_TO:
-        ok = flux__mpi_reduce(c->data, data, h->count, t, op, h->root, why, sizeof why);
+        if (c->rank != h->root) memcpy(out, data, (size_t)h->count * flux__dtypes[t].size);
+        ok = flux__mpi_reduce(c->data, data, out, h->count, t, op, h->root, why, sizeof why);
         break;
     case FLUX__BROADCAST_FROM:
         ok = flux__mpi_broadcast(c->data, data, h->count, t, h->root, why, sizeof why);
@@ -38470,7 +38470,7 @@ static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void
                                       sizeof why);
     }
     if (ok) return true;
-    char text[400];
+    char text[600];
     snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
              (long long)h->number, why);
     return flux__comm_break(c, text);
@@ -38521,7 +38521,8 @@ struct flux__message {
     flux__message *next;
     const flux__kernel *kernel;
     flux__handshake handshake;
-    char *data;                           /* host memory that is exchanged, see flux__exchange */
+    char *data, *host;                    /* operands and result in host memory, see
+                                             flux__exchange */
     void *out;                            /* the node's buffer */
     size_t bytes;                         /* size of the node's buffer */
     flux_device device;                   /* where that lies */
@@ -38534,13 +38535,16 @@ static void flux__message_free(flux__message *m) {
     flux__free(m);
 }
 
-/* Finds the memory that is exchanged: the node's buffer or, on a device or for a reduce_scatter,
-   whose result is shorter than its operands, memory of the message's own. */
+/* Finds the memory of the operands and that of the result (m->host). They are one, the node's
+   buffer, or on a device a copy in host memory; but a reduction to one rank needs two. */
 static bool flux__message_place(flux__message *m, const flux__header *h, int ranks) {
-    const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)ranks : 1);
-    m->own = m->device.backend != FLUX__CPU_BACKEND || h->kind == FLUX__REDUCE_SCATTER;
-    m->data = m->own ? (char *)flux__malloc(elements * flux__dtypes[h->dtype].size)
-                     : (char *)m->out;
+    const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)ranks : 1),
+                 bytes = elements * flux__dtypes[h->dtype].size;
+    const bool two = h->kind == FLUX__REDUCE_SCATTER || h->kind == FLUX__REDUCE_TO,
+               there = m->device.backend != FLUX__CPU_BACKEND;
+    m->own = there || two;
+    m->data = m->own ? (char *)flux__malloc(bytes + (there && two ? m->bytes : 0)) : (char *)m->out;
+    m->host = !there ? (char *)m->out : two && m->data ? m->data + bytes : m->data;
     return m->data != NULL;
 }
 
@@ -38588,12 +38592,10 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
 static void flux__message_run(flux_comm *c, flux__message *m) {
     const flux_device cpu = { 0, 0 };
     const flux__header *h = &m->handshake.header;
-    const bool cut = h->kind == FLUX__REDUCE_SCATTER;
-    char *out = cut && m->device.backend == FLUX__CPU_BACKEND ? (char *)m->out : m->data;
     m->done = true;
-    m->ok = flux__handshake_finish(c, &m->handshake) && flux__exchange(c, h, m->data, out);
+    m->ok = flux__handshake_finish(c, &m->handshake) && flux__exchange(c, h, m->data, m->host);
     if (!m->ok || m->device.backend == FLUX__CPU_BACKEND) return;
-    m->ok = flux__move_bytes(m->device, m->out, cpu, out, m->bytes) == 0 ||
+    m->ok = flux__move_bytes(m->device, m->out, cpu, m->host, m->bytes) == 0 ||
             FLUX__REFUSE("%s: %zu bytes could not be copied to the device",
                          flux__collective_names[h->kind], m->bytes);
 }
@@ -38721,12 +38723,13 @@ static flux_tensor *flux__collective_one(flux_comm *c, int kind, flux_tensor *x,
     const flux_shape s = flux__collective_shape(c, kind, flux__dims(x));
     const bool mean = op == FLUX_MEAN && (kind != FLUX__REDUCE_TO || c->rank == root);
     int h = flux__hide();
+    if (op == FLUX_MEAN && !flux__dtypes[x->dtype].real) x = flux_to_dtype(x, FLUX_F32);
     flux_tensor *y = x;
 #ifdef FLUX_MPI
-    if (c->size > 1)
-        y = flux__collective_node(c, kind, mean ? FLUX_SUM : op, root, 0, 1, &x, flux__count(&s));
+    if (y && c->size > 1)
+        y = flux__collective_node(c, kind, op == FLUX_MEAN ? FLUX_SUM : op, root, 0, 1, &x,
+                                  flux__count(&s));
 #endif
-    if (y && mean && !flux__dtypes[y->dtype].real) y = flux_to_dtype(y, FLUX_F32);
     if (y && mean && c->size > 1) y = flux_mul(y, 1.0 / c->size);
     return flux__reveal(h, y ? flux_reshape_to(y, s) : NULL);
 }

@@ -121,12 +121,13 @@ static flux_tensor *flux__collective_one(flux_comm *c, int kind, flux_tensor *x,
     const flux_shape s = flux__collective_shape(c, kind, flux__dims(x));
     const bool mean = op == FLUX_MEAN && (kind != FLUX__REDUCE_TO || c->rank == root);
     int h = flux__hide();
+    if (op == FLUX_MEAN && !flux__dtypes[x->dtype].real) x = flux_to_dtype(x, FLUX_F32);
     flux_tensor *y = x;
 #ifdef FLUX_MPI
-    if (c->size > 1)
-        y = flux__collective_node(c, kind, mean ? FLUX_SUM : op, root, 0, 1, &x, flux__count(&s));
+    if (y && c->size > 1)
+        y = flux__collective_node(c, kind, op == FLUX_MEAN ? FLUX_SUM : op, root, 0, 1, &x,
+                                  flux__count(&s));
 #endif
-    if (y && mean && !flux__dtypes[y->dtype].real) y = flux_to_dtype(y, FLUX_F32);
     if (y && mean && c->size > 1) y = flux_mul(y, 1.0 / c->size);
     return flux__reveal(h, y ? flux_reshape_to(y, s) : NULL);
 }

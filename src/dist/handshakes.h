@@ -208,8 +208,8 @@ static bool flux__shake_hands(flux_comm *c, const flux__header *h) {
 
 /* Exchanges the data of a collective after its handshake. data: the elements of this rank's
    operands, in memory that MPI reaches, which become the result; of an allgather the place for
-   all ranks' elements, this rank's being where they belong; of a reduce_scatter the result is
-   written to `out`, and data are destroyed. */
+   all ranks' elements, this rank's being where they belong. The result of a reduction to one rank
+   (reduce, reduce_scatter) is written to `out`. */
 static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void *out) {
     char why[300] = "";
     const flux_dtype t = (flux_dtype)h->dtype;
@@ -230,7 +230,8 @@ static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void
         }
         break;
     case FLUX__REDUCE_TO:
-        ok = flux__mpi_reduce(c->data, data, h->count, t, op, h->root, why, sizeof why);
+        if (c->rank != h->root) memcpy(out, data, (size_t)h->count * flux__dtypes[t].size);
+        ok = flux__mpi_reduce(c->data, data, out, h->count, t, op, h->root, why, sizeof why);
         break;
     case FLUX__BROADCAST_FROM:
         ok = flux__mpi_broadcast(c->data, data, h->count, t, h->root, why, sizeof why);
@@ -244,7 +245,7 @@ static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void
                                       sizeof why);
     }
     if (ok) return true;
-    char text[400];
+    char text[600];
     snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
              (long long)h->number, why);
     return flux__comm_break(c, text);

@@ -54,7 +54,8 @@ struct flux__message {
     flux__message *next;
     const flux__kernel *kernel;
     flux__handshake handshake;
-    char *data;                           /* host memory that is exchanged, see flux__exchange */
+    char *data, *host;                    /* operands and result in host memory, see
+                                             flux__exchange */
     void *out;                            /* the node's buffer */
     size_t bytes;                         /* size of the node's buffer */
     flux_device device;                   /* where that lies */
@@ -67,13 +68,16 @@ static void flux__message_free(flux__message *m) {
     flux__free(m);
 }
 
-/* Finds the memory that is exchanged: the node's buffer or, on a device or for a reduce_scatter,
-   whose result is shorter than its operands, memory of the message's own. */
+/* Finds the memory of the operands and that of the result (m->host). They are one, the node's
+   buffer, or on a device a copy in host memory; but a reduction to one rank needs two. */
 static bool flux__message_place(flux__message *m, const flux__header *h, int ranks) {
-    const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)ranks : 1);
-    m->own = m->device.backend != FLUX__CPU_BACKEND || h->kind == FLUX__REDUCE_SCATTER;
-    m->data = m->own ? (char *)flux__malloc(elements * flux__dtypes[h->dtype].size)
-                     : (char *)m->out;
+    const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)ranks : 1),
+                 bytes = elements * flux__dtypes[h->dtype].size;
+    const bool two = h->kind == FLUX__REDUCE_SCATTER || h->kind == FLUX__REDUCE_TO,
+               there = m->device.backend != FLUX__CPU_BACKEND;
+    m->own = there || two;
+    m->data = m->own ? (char *)flux__malloc(bytes + (there && two ? m->bytes : 0)) : (char *)m->out;
+    m->host = !there ? (char *)m->out : two && m->data ? m->data + bytes : m->data;
     return m->data != NULL;
 }
 
@@ -121,12 +125,10 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
 static void flux__message_run(flux_comm *c, flux__message *m) {
     const flux_device cpu = { 0, 0 };
     const flux__header *h = &m->handshake.header;
-    const bool cut = h->kind == FLUX__REDUCE_SCATTER;
-    char *out = cut && m->device.backend == FLUX__CPU_BACKEND ? (char *)m->out : m->data;
     m->done = true;
-    m->ok = flux__handshake_finish(c, &m->handshake) && flux__exchange(c, h, m->data, out);
+    m->ok = flux__handshake_finish(c, &m->handshake) && flux__exchange(c, h, m->data, m->host);
     if (!m->ok || m->device.backend == FLUX__CPU_BACKEND) return;
-    m->ok = flux__move_bytes(m->device, m->out, cpu, out, m->bytes) == 0 ||
+    m->ok = flux__move_bytes(m->device, m->out, cpu, m->host, m->bytes) == 0 ||
             FLUX__REFUSE("%s: %zu bytes could not be copied to the device",
                          flux__collective_names[h->kind], m->bytes);
 }

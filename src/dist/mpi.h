@@ -239,7 +239,8 @@ static bool flux__mpi_test(flux__mpi_handle *request, bool *done, char *why, siz
 #define FLUX__MPI_PIECES(name)                                                                     \
     bool ok = true;                                                                                \
     for (int64_t at = 0, some; at < count && ok; at += some) {                                     \
-        void *part = (char *)data + (size_t)at * flux__dtypes[t].size;                             \
+        const size_t offset = (size_t)at * flux__dtypes[t].size;                                   \
+        void *part = (char *)data + offset;                                                        \
         some = count - at < flux__mpi_most ? count - at : flux__mpi_most;                          \
         ok = flux__mpi_ok(FLUX__MPI_CALL(name, FLUX__ARGS), #name, why, n);                        \
     }                                                                                              \
@@ -255,15 +256,14 @@ static bool flux__mpi_allreduce(flux__mpi_handle c, void *data, int64_t count, f
 #undef FLUX__ARGS
 }
 
-/* On other ranks than the root, data stay as they are. */
-static bool flux__mpi_reduce(flux__mpi_handle c, void *data, int64_t count, flux_dtype t,
-                             flux_agg agg, int root, char *why, size_t n) {
+/* out gets the reduction on the root, and stays as it is elsewhere. Not in place: MPICH 4.0 crashes
+   then, if the root is not rank 0. */
+static bool flux__mpi_reduce(flux__mpi_handle c, void *data, void *out, int64_t count,
+                             flux_dtype t, flux_agg agg, int root, char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(t);
-    const bool here = flux__mpi_rank(c) == root;
     flux__mpi_handle op;
     if (!flux__mpi_op(t, agg, &op, why, n)) return false;
-#define FLUX__ARGS(h) \
-    (here ? FLUX__MPI_IN_PLACE : part, here ? part : NULL, (int)some, type.h, op.h, root, c.h)
+#define FLUX__ARGS(h) (part, (char *)out + offset, (int)some, type.h, op.h, root, c.h)
     FLUX__MPI_PIECES(Reduce)
 #undef FLUX__ARGS
 }
@@ -302,12 +302,11 @@ static bool flux__mpi_reduce_scatter(flux__mpi_handle c, void *data, void *out, 
     flux__mpi_handle op;
     if (!flux__mpi_op(t, agg, &op, why, n)) return false;
     if (count > flux__mpi_most) {
-        const int size = flux__mpi_size(c), rank = flux__mpi_rank(c);
-        for (int r = 0; r < size; r++)
-            if (!flux__mpi_reduce(c, (char *)data + (size_t)r * bytes, count, t, agg, r, why, n))
-                return false;
-        memcpy(out, (char *)data + (size_t)rank * bytes, bytes);
-        return true;
+        bool reduced = true;
+        for (int r = 0, size = flux__mpi_size(c); r < size && reduced; r++)
+            reduced = flux__mpi_reduce(c, (char *)data + (size_t)r * bytes, out, count, t, agg, r,
+                                       why, n);
+        return reduced;
     }
 #define FLUX__ARGS(h) (data, out, (int)count, type.h, op.h, c.h)
     return flux__mpi_ok(FLUX__MPI_CALL(Reduce_scatter_block, FLUX__ARGS), "Reduce_scatter_block",
