@@ -1877,9 +1877,14 @@ typedef struct flux_loader_opts {
                                              thread's random numbers (flux_seed) */
     const flux_dataset *data FLUX__ZERO;  /* a data set of your own, in place of arrays */
     /* This process takes share .rank of .ranks (default 1). Shares differ by at most one
-       observation, and every process gets the same number of batches. */
+       observation, and every process gets the same number of batches: where the last one would be
+       empty, it gets the last observation of the one before it (with a batchsize of 1: a second
+       time). Batch i of all processes together is batch i of one whose batchsize is their sum. With
+       .shuffle and the same .seed everywhere, all observations are shuffled, else each share. */
     int rank FLUX__ZERO; flux__int ranks FLUX__ZERO;
-    flux_comm *comm FLUX__ZERO;           /* the rank and ranks of a communicator */
+    /* The rank and ranks of a communicator, which also gives all of them one seed, and by which
+       gradients of batches of different sizes are weighed (flux_distributed_optimiser). */
+    flux_comm *comm FLUX__ZERO;
     flux__marked marked FLUX__ZERO;
 } flux_loader_opts;
 #define FLUX__LEFT_OUT_flux_loader_opts .batchsize = FLUX__NO_INT, .partial = FLUX_DEFAULT, \
@@ -7184,6 +7189,16 @@ static flux_tensor *flux__random_node(const flux_shape *s, uint64_t key, uint64_
     x->arg.u[1] = stream;
     x->arg.u[2] = (uint64_t)kind;
     return flux__done(x);
+}
+
+/* Changes the key of what each of several processes draws for itself (dropout's masks), where all
+   other draws of theirs are alike; 0 on rank 0. */
+static uint64_t flux__rank_key;
+
+/* Float32 numbers in [0, 1) from this thread's next draw, other ones on each rank. */
+static flux_tensor *flux__rand_by_rank(const flux_shape *s) {
+    const flux__thread *t = flux__self();
+    return t ? flux__random_node(s, t->seed ^ flux__rank_key, flux__draw(), FLUX__UNIFORM) : NULL;
 }
 
 /* Uniform numbers in [0, 1) with 53 random bits: the 24 of a float32, the next 24 from a second
@@ -25002,13 +25017,13 @@ struct flux_loader {
                                              device */
     int arrays;                           /* how many arrays; 0 with a data set */
     flux_dataset set;                     /* .get is NULL if there are arrays */
-    int64_t total, begin, share;          /* in observations: all, the first of this rank, how
-                                             many this rank has */
+    int64_t total, share;                 /* in observations: all, and how many this rank has */
     int64_t batch, batches;               /* observations a batch, batches an epoch */
     bool single, shuffle, partial;        /* single: batchsize -1, an observation without the last
                                              dimension */
     flux_collate collate;
     int workers, rank, ranks;
+    flux_comm *comm;                      /* told the weight of each batch, or NULL */
     uint64_t seed;
     bool seeded;                          /* false: each epoch draws its key from the thread's
                                              stream */
@@ -25078,21 +25093,49 @@ static uint64_t flux__below(uint64_t bound, uint64_t *key) {
     return m >> 32;
 }
 
-/* The n integers from `begin` on, in the order that belongs to the key (Fisher and Yates). NULL:
-   out of memory, or n is 2^32 or more. */
-static int64_t *flux__new_order(int64_t begin, int64_t n, uint64_t key) {
+/* The integers from 0 to n - 1, in the order that belongs to the key (Fisher and Yates). NULL: out
+   of memory, or n is 2^32 or more. */
+static int64_t *flux__new_order(int64_t n, uint64_t key) {
     if (n >= (int64_t)1 << 32)
         return (int64_t *)flux__fail("shuffle: %lld observations; 4294967295 are possible",
                                      (long long)n);
     int64_t *order = (int64_t *)flux__malloc((size_t)n * sizeof *order);
     if (!order) return NULL;
-    for (int64_t i = 0; i < n; i++) order[i] = begin + i;
+    for (int64_t i = 0; i < n; i++) order[i] = i;
     for (int64_t i = n - 1; i > 0; i--) {
         int64_t j = (int64_t)flux__below((uint64_t)i + 1, &key), old = order[i];
         order[i] = order[j];
         order[j] = old;
     }
     return order;
+}
+
+/* Where observation i of this rank's share stands among all of them. Each rank takes its part of
+   the first ranks * batch observations, of the next, and so on, and of what is left at the end, so
+   that batch i of all ranks together is batch i of one process whose batchsize is their sum. */
+static int64_t flux__share_place(const flux_loader *l, int64_t i) {
+    const int64_t whole = l->total / (l->batch * l->ranks) * l->batch,
+                  left = l->total - whole * l->ranks, least = left / l->ranks,
+                  over = left % l->ranks,
+                  before = l->rank * least + (l->rank < over ? l->rank : over);
+    return i < whole ? (i / l->batch * l->ranks + l->rank) * l->batch + i % l->batch
+                     : whole * l->ranks + before + i - whole;
+}
+
+/* The observations of this rank's share in the order of an epoch. With a key they are shuffled: all
+   observations in one order, if the loader has a seed, which other ranks then have too; else those
+   of the share among themselves. NULL: an error was told. */
+static int64_t *flux__share_order(const flux_loader *l, const uint64_t *key) {
+    if (key && l->ranks == 1) return flux__new_order(l->total, *key);
+    const bool together = key && l->seeded;
+    int64_t *order = key ? flux__new_order(together ? l->total : l->share, *key) : NULL,
+            *share = key && !order ? NULL
+                                   : (int64_t *)flux__malloc((size_t)l->share * sizeof *share + 1);
+    for (int64_t i = 0; i < l->share && share; i++)
+        share[i] = together ? order[flux__share_place(l, i)]
+                            : flux__share_place(l, order ? order[i] : i);
+    flux__free(order);
+    return share;
 }
 
 /* ---- one-hot */
@@ -25205,7 +25248,7 @@ FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
     if (!x) return (flux_tensor *)flux__null("shuffleobs", "x", x);
     if (x->ndim < 1)
         return (flux_tensor *)flux__fail("shuffleobs: x has no dimension of observations");
-    int64_t n = x->dim[x->ndim - 1], *order = flux__new_order(0, n, flux__scramble(seed));
+    int64_t n = x->dim[x->ndim - 1], *order = flux__new_order(n, flux__scramble(seed));
     if (!order) return NULL;
     int s = flux__hide();
     flux_tensor *index = flux__index_tensor(order, 0, n, x->device);
@@ -25350,7 +25393,6 @@ static bool flux__loader_cut(flux_loader *l, int batchsize) {
     if (l->ranks > 1 && least < 1)
         return FLUX__REFUSE("dataloader: %lld observations can't be shared by %d ranks",
                             (long long)l->total, l->ranks);
-    l->begin = l->rank * least + (l->rank < over ? l->rank : over);
     l->share = least + (l->rank < over);
     l->single = batchsize < 0;
     l->batch = batchsize < 1 ? 1 : batchsize;
@@ -25380,6 +25422,8 @@ static bool flux__add_stage(flux_loader *l, flux__stage s) {
     return true;
 }
 
+/* hook: flux__comm_seed, dist/collectives.h */
+static bool flux__comm_seed(flux_comm *c, uint64_t mine, uint64_t *seed);
 /* hook: flux_size_of, dist/comm.h */
 /* hook: flux_rank_of, dist/comm.h */
 
@@ -25389,12 +25433,15 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
     int ranks = o->comm ? flux_size_of(o->comm) : (int)flux__given_int(o->ranks, o->marked, 1),
         rank = o->comm ? flux_rank_of(o->comm) : o->rank,
         batchsize = (int)flux__given_int(o->batchsize, o->marked, 1);
+    if (o->comm && (o->rank || flux__is_given_int(o->ranks, o->marked)))
+        return FLUX__REFUSE("dataloader: .comm says which rank this is: .rank and .ranks can't");
     if (ranks < 1 || rank < 0 || rank >= ranks)
         return FLUX__REFUSE("dataloader: rank %d of %d does not exist", rank, ranks);
     if (batchsize == 0) return FLUX__REFUSE("dataloader: .batchsize is 0");
     if (o->workers < 0 || o->workers > 256)
         return FLUX__REFUSE("dataloader: %d workers; 0 to 256 are possible", o->workers);
     l->ranks = ranks;
+    l->comm = o->comm;
     l->rank = rank;
     l->shuffle = o->shuffle;
     l->partial = flux__given_switch(o->partial, o->marked) != FLUX_OFF;
@@ -25402,6 +25449,9 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
     l->workers = o->workers;
     l->seeded = o->seed != FLUX__NO_SEED && (o->marked || o->seed != 0);
     l->seed = l->seeded ? (uint64_t)o->seed : 0;
+    if (o->comm && ranks > 1 && !flux__comm_seed(o->comm, l->seeded ? l->seed : flux__draw_key(),
+                                                 &l->seed)) return false;
+    l->seeded = l->seeded || (o->comm && ranks > 1);
     if (!flux__loader_source(l, o) || !flux__loader_cut(l, batchsize)) return false;
     FLUX__ZEROED(flux__stage, s);
     s.kind = FLUX__STAGE_TRANSFORM;
@@ -25509,18 +25559,39 @@ FLUX__END_LEAN
 
 FLUX__BEGIN_LEAN
 
-/* The number of observations in batch i; *from is its first, counted from the start of the share.
-   All ranks have as many batches as the largest share needs. A share that has one observation less
-   may fill one batch less: then the last observation of its last full batch becomes a batch of its
-   own. With a batchsize of 1 the last observation comes twice instead. */
-static int64_t flux__batch_span(const flux_loader *l, int64_t i, int64_t *from) {
-    bool lacking = l->partial && l->batches > 1 && (l->batches - 1) * l->batch >= l->share;
+/* Whether a share fills one batch less than the largest one, which it does if it has one
+   observation less and the largest begins its last batch with its last observation. */
+static bool flux__share_lacks(const flux_loader *l, int64_t share) {
+    return l->partial && l->batches > 1 && (l->batches - 1) * l->batch >= share;
+}
+
+/* The number of observations in batch i of a share of this size; *from is its first, counted from
+   the start of the share. All ranks have as many batches as the largest share needs. In a share
+   that lacks one, the last observation of its last full batch becomes a batch of its own. With a
+   batchsize of 1 the last observation comes twice instead. */
+static int64_t flux__batch_span(const flux_loader *l, int64_t share, int64_t i, int64_t *from) {
+    const bool lacking = flux__share_lacks(l, share);
     int64_t start = i * l->batch, stop = flux__plus(start, l->batch);
-    if (lacking && l->batch > 1 && i == l->batches - 2) stop = l->share - 1;
-    if (lacking && i == l->batches - 1) start = l->share - 1;
-    if (stop > l->share) stop = l->share;
+    if (lacking && l->batch > 1 && i == l->batches - 2) stop = share - 1;
+    if (lacking && i == l->batches - 1) start = share - 1;
+    if (stop > share) stop = share;
     *from = start;
     return stop - start;
+}
+
+/* How many observations of batch i count: an observation that comes a second time does not. */
+static int64_t flux__batch_counts(const flux_loader *l, int64_t share, int64_t i) {
+    int64_t from, n = flux__batch_span(l, share, i, &from);
+    return l->batch == 1 && i == l->batches - 1 && flux__share_lacks(l, share) ? 0 : n;
+}
+
+/* By what the mean over this rank's batch i is multiplied, so that the mean of all ranks' products
+   is the mean over their observations: 1 where all ranks have as many. */
+static double flux__batch_weight(const flux_loader *l, int64_t i) {
+    const int64_t least = l->total / l->ranks, over = l->total % l->ranks,
+                  all = over * flux__batch_counts(l, least + 1, i) +
+                        (l->ranks - over) * flux__batch_counts(l, least, i);
+    return (double)(flux__batch_counts(l, l->share, i) * l->ranks) / (double)all;
 }
 
 /* Copies n observations of `row` bytes each: from[order[0]], from[order[1]], ..., or without an
@@ -25824,15 +25895,15 @@ static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_
     int width = l->set.get ? l->set.arrays : l->arrays;
     flux_tensor **item = (flux_tensor **)flux__grow(m->item, &m->capacity, width, sizeof *item);
     if (!item) return false;
-    int64_t from, n = flux__batch_span(l, index, &from);
+    int64_t from, n = flux__batch_span(l, l->share, index, &from);
     const int64_t *own = order ? order + from : NULL;
     m->item = item;
     m->index = index;
     m->size = n;
     m->stage = 0;
     m->count = width;
-    return l->set.get ? flux__batch_own(l, own, l->begin + from, n, m)
-                      : flux__batch_arrays(l, own, l->begin + from, n, worker, m);
+    return l->set.get ? flux__batch_own(l, own, from, n, m)
+                      : flux__batch_arrays(l, own, from, n, worker, m);
 }
 
 /* Computes an item, or all tensors of a tuple. What is handed to another thread must be computed,
@@ -25877,7 +25948,11 @@ FLUX_DEF flux_batch flux_first(flux_loader *l) {
     FLUX__ZEROED(flux_batch, none);
     if (!l) return flux__null("first", "l", l), none;
     if (l->batches < 1) return flux__fail("first: the loader has no batches"), none;
-    if (flux__batch_make(l, NULL, flux__scramble(l->seed), 0, false, false, &m)) {
+    int64_t *order = l->ranks > 1 ? flux__share_order(l, NULL) : NULL;
+    const bool made = (order || l->ranks == 1) &&
+                      flux__batch_make(l, order, flux__scramble(l->seed), 0, false, false, &m);
+    flux__free(order);
+    if (made) {
         flux__free(l->first);
         l->first = m.item;
         for (int i = 0; i < m.count; i++) flux__own(m.item[i]);
@@ -26268,8 +26343,9 @@ static flux__epoch *flux__epoch_new(flux_loader *l) {
     int64_t epoch = l->epoch++;
     if (l->seeded) r->key = flux__scramble(l->seed + flux__scramble((uint64_t)epoch));
     else if (l->shuffle || l->set.get || l->stages) r->key = flux__draw_key();
-    if (l->shuffle) r->order = flux__new_order(l->begin, l->share, r->key);
-    if (!l->shuffle || r->order) flux__epoch_hire(r);
+    const bool ordered = l->shuffle || l->ranks > 1;
+    if (ordered) r->order = flux__share_order(l, l->shuffle ? &r->key : NULL);
+    if (!ordered || r->order) flux__epoch_hire(r);
     return r;
 }
 
@@ -26390,6 +26466,9 @@ FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
     return flux_failed() ? none : flux__each_begin(a);
 }
 
+/* hook: flux__comm_weigh, dist/comm.h */
+static void flux__comm_weigh(flux_comm *c, double weight);
+
 /* Hands the batch's items to the scope of the iteration. The array of items stays with the run. */
 static bool flux__each_batch(flux__each_state *e, flux__epoch *r, const char *file, int line) {
     bool good = true;
@@ -26415,6 +26494,8 @@ FLUX_DEF bool flux__each_next(flux__each_state *e, const char *file, int line) {
         flux__each_leave(e);
         return false;
     }
+    if (r->loader->comm) flux__comm_weigh(r->loader->comm, flux__batch_weight(r->loader,
+                                                                              e->batch.index));
     flux__epoch_ahead(r);
     e->inner = 1;
     return true;
@@ -26435,6 +26516,7 @@ FLUX_DEF void flux__each_leave(flux__each_state *e) {
     if (!cursor) return;
     e->run = NULL;
     flux__block_leave(&cursor->run->scope);
+    if (cursor->run->loader->comm) flux__comm_weigh(cursor->run->loader->comm, 1);
     if (cursor->run->bar) flux__bar_end(cursor->run->bar);
     flux__disown(cursor);
     flux_release(cursor);
@@ -27894,8 +27976,9 @@ FLUX_DEF flux_tensor *flux_rrelu_with(flux_act_opts o) {
     int h = flux__hide();
     flux_tensor *x = flux__act_input("rrelu", o.x);
     if (!x) return flux__reveal(h, NULL);
-    flux_tensor *u = flux_to_dtype(
-        flux_to_tensor(x->device, flux_rand_shape(flux__dims(x), FLUX_F32)), (flux_dtype)x->dtype);
+    const flux_shape s = flux__dims(x);
+    flux_tensor *u = flux_to_dtype(flux_to_tensor(x->device, flux__rand_by_rank(&s)),
+                                   (flux_dtype)x->dtype);
     x = flux_where(flux_gt(x, 0.0), x, flux_mul(x, flux_add(flux_mul(u, hi - lo), lo)));
     return flux__reveal(h, flux__narrow(x, o.x->dtype));
 }
@@ -31070,7 +31153,7 @@ static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
             return (flux_tensor *)flux__fail("%s: the input %s has no dim %lld",
                                              flux__line_of(&m->base).s, flux__describe(x).s,
                                              (long long)m->dims.dim[k]);
-    return flux_gt(flux_to_tensor(x->device, flux_rand_shape(s, FLUX_F32)), m->p);
+    return flux_gt(flux_to_tensor(x->device, flux__rand_by_rank(&s)), m->p);
 }
 
 /* The input as a floating tensor; NULL after an error. *active is false if the layer is to return
@@ -38146,6 +38229,11 @@ FLUX_DEF const char *flux_comm_name(const flux_comm *c) {
     return c->size == 1 ? "alone" : "MPI";
 }
 
+/* What this rank's mean over its batch counts in a mean over all ranks: the loader says it. */
+static void flux__comm_weigh(flux_comm *c, double weight) {
+    if (c->head.kind == FLUX__COMM) c->weight = weight;
+}
+
 /* ---------------- joining */
 
 static flux_comm *flux__comm_new(double timeout) {
@@ -38170,6 +38258,7 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
     if (!flux__mpi_dup(world, &c->shake, why, n) || !flux__mpi_dup(world, &c->data, why, n) ||
         !flux__mpi_dup(world, &c->side, why, n) || !flux__mpi_split_host(world, &local, why, n))
         return false;
+    flux__rank_key = (uint64_t)c->rank * UINT64_C(0x9e3779b97f4a7c15);
     c->local_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
     c->one_host = c->local_size == c->size;
     flux__mpi_free(&local);
@@ -38828,6 +38917,20 @@ FLUX_DEF bool flux_interrupted_with(flux_interrupted_opts o) {
     return yes;
 }
 
+/* Gives all ranks the seed of rank 0, here and now. False: an error was told. */
+static bool flux__comm_seed(flux_comm *c, uint64_t mine, uint64_t *seed) {
+    *seed = mine;
+#ifdef FLUX_MPI
+    FLUX__ZEROED(flux__header, h);
+    h.kind = FLUX__BROADCAST_FROM, h.op = FLUX_SUM, h.dtype = FLUX_I64, h.count = 1;
+    return c->size == 1 || (flux__comm_flush(c) && flux__shake_hands(c, &h) &&
+                            flux__exchange(c, &h, seed, seed));
+#else
+    (void)c;
+    return true;
+#endif
+}
+
 FLUX_DEF int flux_barrier(flux_comm *c) {
     return flux__is_comm("barrier", c) && flux__comm_meet(c, FLUX__BARRIER) ? 0 : -1;
 }
@@ -38923,11 +39026,21 @@ FLUX__END_COLD
    the same parameters, and the parameters stay the same bits. A mean is a sum
    times 1 / n, which goes into the step's scale. Where ranks have batches of
    different sizes, each multiplies its gradient by its share first. Gradients
-   that are accumulated are exchanged when they are complete. */
+   that are accumulated are weighed before that, by a part of its own, and
+   exchanged when they are complete. */
 
 FLUX__BEGIN_COLD
 
 enum { FLUX__BUCKET_TENSORS = 250 };      /* most tensors of a bucket */
+
+/* Puts a part Distributed into a rule as number `at`. bucket 0: it only weighs gradients. */
+static void flux__insert_distributed(flux_rule *rule, int at, flux_comm *c, int64_t bucket) {
+    for (int i = rule->n++; i > at; i--) rule->part[i] = rule->part[i - 1];
+    memset((void *)&rule->part[at], 0, sizeof rule->part[at]);
+    rule->part[at].kind = FLUX__RULE_ROWS - 1;
+    rule->part[at].comm = c;
+    rule->part[at].bucket = bucket;
+}
 
 FLUX_DEF flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
                                          flux_distributed_rule_opts o) {
@@ -38939,16 +39052,13 @@ FLUX_DEF flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
                                       (long long)bucket), r;
     rule = flux__chain_rules("distributed_optimiser", 1, &rule);
     if (!rule.made) return r;
-    if (rule.n == FLUX_MAX_RULES)
+    if (rule.n > FLUX_MAX_RULES - 2)
         return flux__fail("distributed_optimiser: a chain has at most %d rules",
-                          (int)FLUX_MAX_RULES), r;
+                          (int)FLUX_MAX_RULES - 2), r;
     for (int i = 0; i < rule.n; i++)      /* behind the last AccumGrad */
         if (flux__rule_rows[rule.part[i].kind].step == flux__step_accumgrad) at = i + 1;
-    for (int i = rule.n++; i > at; i--) rule.part[i] = rule.part[i - 1];
-    memset((void *)&rule.part[at], 0, sizeof rule.part[at]);
-    rule.part[at].kind = FLUX__RULE_ROWS - 1;
-    rule.part[at].comm = c;
-    rule.part[at].bucket = bucket;
+    flux__insert_distributed(&rule, at, c, bucket);
+    if (at > 0) flux__insert_distributed(&rule, 0, c, 0);
     return rule;
 }
 
@@ -38981,6 +39091,15 @@ static bool flux__complete_gradients(flux_comm *c, flux_state *s) {
     return ok;
 }
 
+/* Multiplies the gradients of all leaves by what this rank's batch counts. */
+static bool flux__weigh_gradients(const flux_comm *c, flux_state *s) {
+    for (int i = 0; i < s->nleaves && c->weight != 1; i++) {
+        flux__step *k = &s->step[i];
+        if (k->d && !(k->d = flux_mul(k->d, c->weight))) return false;
+    }
+    return true;
+}
+
 /* Replaces the gradients of n leaves by their sums over all ranks: one collective. */
 static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, const int *leaf) {
     flux_tensor *xs[FLUX__BUCKET_TENSORS];
@@ -38988,7 +39107,6 @@ static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, const int 
     for (int i = 0; i < n; i++) {
         flux__step *k = &s->step[leaf[i]];
         xs[i] = k->measured ? flux__gradient_now(k) : k->d;
-        if (xs[i] && c->weight != 1) xs[i] = flux_mul(xs[i], c->weight);
         if (!xs[i]) return false;
         count += flux__size(xs[i]);
     }
@@ -39014,6 +39132,10 @@ static bool flux__distribute(flux_state *s, int r) {
     int leaf[FLUX__BUCKET_TENSORS], n = 0;
     int64_t bytes = 0;
     if (c->size == 1 || flux__accumulating(s, r)) return true;
+    int first = 0;
+    while (!s->rule[first].comm) first++;
+    if (r == first && !flux__weigh_gradients(c, s)) return false;
+    if (s->rule[r].bucket == 0) return true;
     if (!flux__complete_gradients(c, s)) return false;
     for (int i = s->nleaves - 1; i >= 0; i--) {
         const flux_tensor *d = s->step[i].d;

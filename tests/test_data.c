@@ -327,13 +327,15 @@ TEST(shares_are_disjoint_and_level) {
     for (int n = 1; n <= 23; n++)
         for (int ranks = 1; ranks <= 5 && ranks <= n; ranks++)
             for (int size = 1; size <= 6; size++)
-                for (int partial = 0; partial < 2; partial++) {
+                for (int how = 0; how < 4; how++) {
+                    const int partial = how % 2;                 /* shuffled as one, or each share */
+                    const uint64_t seed = how < 2 ? FLUX__NO_SEED : 7;
                     int seen[23] = { 0 }, least = 1000, most = 0, batches = -1, total = 0;
                     flux_tensor *x = numbers(n);
                     flux_silence("data.batchsize");
                     for (int r = 0; r < ranks; r++) FLUX_SCOPE {
                         flux_loader *l = flux_dataloader(x, .batchsize = size, .shuffle = true, .partial = partial ? FLUX_ON : FLUX_OFF,
-                                                         .rank = r, .ranks = ranks);
+                                                         .seed = seed, .rank = r, .ranks = ranks);
                         int got[64], m = epoch_of(l, got, 64), own = 0, mine[23] = { 0 };
                         CHECK(batches < 0 || flux_length(l) == batches);
                         batches = (int)flux_length(l);
@@ -345,6 +347,30 @@ TEST(shares_are_disjoint_and_level) {
                     for (int i = 0; i < n; i++) CHECK(seen[i] <= 1 && (!partial || seen[i] == 1));
                     CHECK(most - least <= 1 && (!partial || total == n));
                 }
+    flux_silence(NULL);
+}
+
+/* Batch i of all ranks together is batch i of one process with all their observations, shuffled or not. */
+TEST(ranks_share_the_batches_of_one) {
+    flux_silence("data.batchsize");
+    for (int n = 6; n <= 40; n += 17)
+        for (int ranks = 2; ranks <= 4; ranks++)
+            for (int shuffle = 0; shuffle < 2; shuffle++) FLUX_SCOPE {
+                flux_tensor *x = numbers(n);
+                flux_loader *one = flux_dataloader(x, .batchsize = 2 * ranks, .shuffle = shuffle != 0, .seed = 5);
+                double sum[2][40] = { { 0 } };
+                for (int epoch = 0; epoch < 2; epoch++)
+                    flux_each (b, one) sum[0][epoch * 20 + b.index] = flux_item(flux_sum(b.x));
+                for (int r = 0; r < ranks; r++) {
+                    flux_loader *l = flux_dataloader(x, .batchsize = 2, .shuffle = shuffle != 0, .seed = 5, .rank = r, .ranks = ranks);
+                    CHECK(flux_length(l) == flux_length(one));
+                    for (int epoch = 0; epoch < 2; epoch++)
+                        flux_each (b, l) sum[1][epoch * 20 + b.index] += flux_item(flux_sum(b.x));
+                }
+                const bool whole = n % (2 * ranks) == 0 || n % (2 * ranks) >= ranks;   /* else observations come one batch later */
+                for (int i = 0; i < 40; i++)
+                    CHECK(!whole || sum[0][i] == sum[1][i]);
+            }
     flux_silence(NULL);
 }
 

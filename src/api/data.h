@@ -47,9 +47,14 @@ typedef struct flux_loader_opts {
                                              thread's random numbers (flux_seed) */
     const flux_dataset *data FLUX__ZERO;  /* a data set of your own, in place of arrays */
     /* This process takes share .rank of .ranks (default 1). Shares differ by at most one
-       observation, and every process gets the same number of batches. */
+       observation, and every process gets the same number of batches: where the last one would be
+       empty, it gets the last observation of the one before it (with a batchsize of 1: a second
+       time). Batch i of all processes together is batch i of one whose batchsize is their sum. With
+       .shuffle and the same .seed everywhere, all observations are shuffled, else each share. */
     int rank FLUX__ZERO; flux__int ranks FLUX__ZERO;
-    flux_comm *comm FLUX__ZERO;           /* the rank and ranks of a communicator */
+    /* The rank and ranks of a communicator, which also gives all of them one seed, and by which
+       gradients of batches of different sizes are weighed (flux_distributed_optimiser). */
+    flux_comm *comm FLUX__ZERO;
     flux__marked marked FLUX__ZERO;
 } flux_loader_opts;
 #define FLUX__LEFT_OUT_flux_loader_opts .batchsize = FLUX__NO_INT, .partial = FLUX_DEFAULT, \

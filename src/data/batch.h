@@ -35,18 +35,39 @@
 
 FLUX__BEGIN_LEAN
 
-/* The number of observations in batch i; *from is its first, counted from the start of the share.
-   All ranks have as many batches as the largest share needs. A share that has one observation less
-   may fill one batch less: then the last observation of its last full batch becomes a batch of its
-   own. With a batchsize of 1 the last observation comes twice instead. */
-static int64_t flux__batch_span(const flux_loader *l, int64_t i, int64_t *from) {
-    bool lacking = l->partial && l->batches > 1 && (l->batches - 1) * l->batch >= l->share;
+/* Whether a share fills one batch less than the largest one, which it does if it has one
+   observation less and the largest begins its last batch with its last observation. */
+static bool flux__share_lacks(const flux_loader *l, int64_t share) {
+    return l->partial && l->batches > 1 && (l->batches - 1) * l->batch >= share;
+}
+
+/* The number of observations in batch i of a share of this size; *from is its first, counted from
+   the start of the share. All ranks have as many batches as the largest share needs. In a share
+   that lacks one, the last observation of its last full batch becomes a batch of its own. With a
+   batchsize of 1 the last observation comes twice instead. */
+static int64_t flux__batch_span(const flux_loader *l, int64_t share, int64_t i, int64_t *from) {
+    const bool lacking = flux__share_lacks(l, share);
     int64_t start = i * l->batch, stop = flux__plus(start, l->batch);
-    if (lacking && l->batch > 1 && i == l->batches - 2) stop = l->share - 1;
-    if (lacking && i == l->batches - 1) start = l->share - 1;
-    if (stop > l->share) stop = l->share;
+    if (lacking && l->batch > 1 && i == l->batches - 2) stop = share - 1;
+    if (lacking && i == l->batches - 1) start = share - 1;
+    if (stop > share) stop = share;
     *from = start;
     return stop - start;
+}
+
+/* How many observations of batch i count: an observation that comes a second time does not. */
+static int64_t flux__batch_counts(const flux_loader *l, int64_t share, int64_t i) {
+    int64_t from, n = flux__batch_span(l, share, i, &from);
+    return l->batch == 1 && i == l->batches - 1 && flux__share_lacks(l, share) ? 0 : n;
+}
+
+/* By what the mean over this rank's batch i is multiplied, so that the mean of all ranks' products
+   is the mean over their observations: 1 where all ranks have as many. */
+static double flux__batch_weight(const flux_loader *l, int64_t i) {
+    const int64_t least = l->total / l->ranks, over = l->total % l->ranks,
+                  all = over * flux__batch_counts(l, least + 1, i) +
+                        (l->ranks - over) * flux__batch_counts(l, least, i);
+    return (double)(flux__batch_counts(l, l->share, i) * l->ranks) / (double)all;
 }
 
 /* Copies n observations of `row` bytes each: from[order[0]], from[order[1]], ..., or without an
@@ -350,15 +371,15 @@ static bool flux__batch_items(const flux_loader *l, const int64_t *order, int64_
     int width = l->set.get ? l->set.arrays : l->arrays;
     flux_tensor **item = (flux_tensor **)flux__grow(m->item, &m->capacity, width, sizeof *item);
     if (!item) return false;
-    int64_t from, n = flux__batch_span(l, index, &from);
+    int64_t from, n = flux__batch_span(l, l->share, index, &from);
     const int64_t *own = order ? order + from : NULL;
     m->item = item;
     m->index = index;
     m->size = n;
     m->stage = 0;
     m->count = width;
-    return l->set.get ? flux__batch_own(l, own, l->begin + from, n, m)
-                      : flux__batch_arrays(l, own, l->begin + from, n, worker, m);
+    return l->set.get ? flux__batch_own(l, own, from, n, m)
+                      : flux__batch_arrays(l, own, from, n, worker, m);
 }
 
 /* Computes an item, or all tensors of a tuple. What is handed to another thread must be computed,
@@ -403,7 +424,11 @@ FLUX_DEF flux_batch flux_first(flux_loader *l) {
     FLUX__ZEROED(flux_batch, none);
     if (!l) return flux__null("first", "l", l), none;
     if (l->batches < 1) return flux__fail("first: the loader has no batches"), none;
-    if (flux__batch_make(l, NULL, flux__scramble(l->seed), 0, false, false, &m)) {
+    int64_t *order = l->ranks > 1 ? flux__share_order(l, NULL) : NULL;
+    const bool made = (order || l->ranks == 1) &&
+                      flux__batch_make(l, order, flux__scramble(l->seed), 0, false, false, &m);
+    flux__free(order);
+    if (made) {
         flux__free(l->first);
         l->first = m.item;
         for (int i = 0; i < m.count; i++) flux__own(m.item[i]);

@@ -111,8 +111,9 @@ static flux__epoch *flux__epoch_new(flux_loader *l) {
     int64_t epoch = l->epoch++;
     if (l->seeded) r->key = flux__scramble(l->seed + flux__scramble((uint64_t)epoch));
     else if (l->shuffle || l->set.get || l->stages) r->key = flux__draw_key();
-    if (l->shuffle) r->order = flux__new_order(l->begin, l->share, r->key);
-    if (!l->shuffle || r->order) flux__epoch_hire(r);
+    const bool ordered = l->shuffle || l->ranks > 1;
+    if (ordered) r->order = flux__share_order(l, l->shuffle ? &r->key : NULL);
+    if (!ordered || r->order) flux__epoch_hire(r);
     return r;
 }
 
@@ -233,6 +234,9 @@ FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
     return flux_failed() ? none : flux__each_begin(a);
 }
 
+/* hook: flux__comm_weigh, dist/comm.h */
+static void flux__comm_weigh(flux_comm *c, double weight);
+
 /* Hands the batch's items to the scope of the iteration. The array of items stays with the run. */
 static bool flux__each_batch(flux__each_state *e, flux__epoch *r, const char *file, int line) {
     bool good = true;
@@ -258,6 +262,8 @@ FLUX_DEF bool flux__each_next(flux__each_state *e, const char *file, int line) {
         flux__each_leave(e);
         return false;
     }
+    if (r->loader->comm) flux__comm_weigh(r->loader->comm, flux__batch_weight(r->loader,
+                                                                              e->batch.index));
     flux__epoch_ahead(r);
     e->inner = 1;
     return true;
@@ -278,6 +284,7 @@ FLUX_DEF void flux__each_leave(flux__each_state *e) {
     if (!cursor) return;
     e->run = NULL;
     flux__block_leave(&cursor->run->scope);
+    if (cursor->run->loader->comm) flux__comm_weigh(cursor->run->loader->comm, 1);
     if (cursor->run->bar) flux__bar_end(cursor->run->bar);
     flux__disown(cursor);
     flux_release(cursor);

@@ -148,7 +148,6 @@ static bool flux__loader_cut(flux_loader *l, int batchsize) {
     if (l->ranks > 1 && least < 1)
         return FLUX__REFUSE("dataloader: %lld observations can't be shared by %d ranks",
                             (long long)l->total, l->ranks);
-    l->begin = l->rank * least + (l->rank < over ? l->rank : over);
     l->share = least + (l->rank < over);
     l->single = batchsize < 0;
     l->batch = batchsize < 1 ? 1 : batchsize;
@@ -178,6 +177,8 @@ static bool flux__add_stage(flux_loader *l, flux__stage s) {
     return true;
 }
 
+/* hook: flux__comm_seed, dist/collectives.h */
+static bool flux__comm_seed(flux_comm *c, uint64_t mine, uint64_t *seed);
 /* hook: flux_size_of, dist/comm.h */
 /* hook: flux_rank_of, dist/comm.h */
 
@@ -187,12 +188,15 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
     int ranks = o->comm ? flux_size_of(o->comm) : (int)flux__given_int(o->ranks, o->marked, 1),
         rank = o->comm ? flux_rank_of(o->comm) : o->rank,
         batchsize = (int)flux__given_int(o->batchsize, o->marked, 1);
+    if (o->comm && (o->rank || flux__is_given_int(o->ranks, o->marked)))
+        return FLUX__REFUSE("dataloader: .comm says which rank this is: .rank and .ranks can't");
     if (ranks < 1 || rank < 0 || rank >= ranks)
         return FLUX__REFUSE("dataloader: rank %d of %d does not exist", rank, ranks);
     if (batchsize == 0) return FLUX__REFUSE("dataloader: .batchsize is 0");
     if (o->workers < 0 || o->workers > 256)
         return FLUX__REFUSE("dataloader: %d workers; 0 to 256 are possible", o->workers);
     l->ranks = ranks;
+    l->comm = o->comm;
     l->rank = rank;
     l->shuffle = o->shuffle;
     l->partial = flux__given_switch(o->partial, o->marked) != FLUX_OFF;
@@ -200,6 +204,9 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
     l->workers = o->workers;
     l->seeded = o->seed != FLUX__NO_SEED && (o->marked || o->seed != 0);
     l->seed = l->seeded ? (uint64_t)o->seed : 0;
+    if (o->comm && ranks > 1 && !flux__comm_seed(o->comm, l->seeded ? l->seed : flux__draw_key(),
+                                                 &l->seed)) return false;
+    l->seeded = l->seeded || (o->comm && ranks > 1);
     if (!flux__loader_source(l, o) || !flux__loader_cut(l, batchsize)) return false;
     FLUX__ZEROED(flux__stage, s);
     s.kind = FLUX__STAGE_TRANSFORM;

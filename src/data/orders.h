@@ -53,13 +53,13 @@ struct flux_loader {
                                              device */
     int arrays;                           /* how many arrays; 0 with a data set */
     flux_dataset set;                     /* .get is NULL if there are arrays */
-    int64_t total, begin, share;          /* in observations: all, the first of this rank, how
-                                             many this rank has */
+    int64_t total, share;                 /* in observations: all, and how many this rank has */
     int64_t batch, batches;               /* observations a batch, batches an epoch */
     bool single, shuffle, partial;        /* single: batchsize -1, an observation without the last
                                              dimension */
     flux_collate collate;
     int workers, rank, ranks;
+    flux_comm *comm;                      /* told the weight of each batch, or NULL */
     uint64_t seed;
     bool seeded;                          /* false: each epoch draws its key from the thread's
                                              stream */
@@ -129,21 +129,49 @@ static uint64_t flux__below(uint64_t bound, uint64_t *key) {
     return m >> 32;
 }
 
-/* The n integers from `begin` on, in the order that belongs to the key (Fisher and Yates). NULL:
-   out of memory, or n is 2^32 or more. */
-static int64_t *flux__new_order(int64_t begin, int64_t n, uint64_t key) {
+/* The integers from 0 to n - 1, in the order that belongs to the key (Fisher and Yates). NULL: out
+   of memory, or n is 2^32 or more. */
+static int64_t *flux__new_order(int64_t n, uint64_t key) {
     if (n >= (int64_t)1 << 32)
         return (int64_t *)flux__fail("shuffle: %lld observations; 4294967295 are possible",
                                      (long long)n);
     int64_t *order = (int64_t *)flux__malloc((size_t)n * sizeof *order);
     if (!order) return NULL;
-    for (int64_t i = 0; i < n; i++) order[i] = begin + i;
+    for (int64_t i = 0; i < n; i++) order[i] = i;
     for (int64_t i = n - 1; i > 0; i--) {
         int64_t j = (int64_t)flux__below((uint64_t)i + 1, &key), old = order[i];
         order[i] = order[j];
         order[j] = old;
     }
     return order;
+}
+
+/* Where observation i of this rank's share stands among all of them. Each rank takes its part of
+   the first ranks * batch observations, of the next, and so on, and of what is left at the end, so
+   that batch i of all ranks together is batch i of one process whose batchsize is their sum. */
+static int64_t flux__share_place(const flux_loader *l, int64_t i) {
+    const int64_t whole = l->total / (l->batch * l->ranks) * l->batch,
+                  left = l->total - whole * l->ranks, least = left / l->ranks,
+                  over = left % l->ranks,
+                  before = l->rank * least + (l->rank < over ? l->rank : over);
+    return i < whole ? (i / l->batch * l->ranks + l->rank) * l->batch + i % l->batch
+                     : whole * l->ranks + before + i - whole;
+}
+
+/* The observations of this rank's share in the order of an epoch. With a key they are shuffled: all
+   observations in one order, if the loader has a seed, which other ranks then have too; else those
+   of the share among themselves. NULL: an error was told. */
+static int64_t *flux__share_order(const flux_loader *l, const uint64_t *key) {
+    if (key && l->ranks == 1) return flux__new_order(l->total, *key);
+    const bool together = key && l->seeded;
+    int64_t *order = key ? flux__new_order(together ? l->total : l->share, *key) : NULL,
+            *share = key && !order ? NULL
+                                   : (int64_t *)flux__malloc((size_t)l->share * sizeof *share + 1);
+    for (int64_t i = 0; i < l->share && share; i++)
+        share[i] = together ? order[flux__share_place(l, i)]
+                            : flux__share_place(l, order ? order[i] : i);
+    flux__free(order);
+    return share;
 }
 
 /* ---- one-hot */
@@ -256,7 +284,7 @@ FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
     if (!x) return (flux_tensor *)flux__null("shuffleobs", "x", x);
     if (x->ndim < 1)
         return (flux_tensor *)flux__fail("shuffleobs: x has no dimension of observations");
-    int64_t n = x->dim[x->ndim - 1], *order = flux__new_order(0, n, flux__scramble(seed));
+    int64_t n = x->dim[x->ndim - 1], *order = flux__new_order(n, flux__scramble(seed));
     if (!order) return NULL;
     int s = flux__hide();
     flux_tensor *index = flux__index_tensor(order, 0, n, x->device);

@@ -226,6 +226,20 @@ FLUX_DEF bool flux_interrupted_with(flux_interrupted_opts o) {
     return yes;
 }
 
+/* Gives all ranks the seed of rank 0, here and now. False: an error was told. */
+static bool flux__comm_seed(flux_comm *c, uint64_t mine, uint64_t *seed) {
+    *seed = mine;
+#ifdef FLUX_MPI
+    FLUX__ZEROED(flux__header, h);
+    h.kind = FLUX__BROADCAST_FROM, h.op = FLUX_SUM, h.dtype = FLUX_I64, h.count = 1;
+    return c->size == 1 || (flux__comm_flush(c) && flux__shake_hands(c, &h) &&
+                            flux__exchange(c, &h, seed, seed));
+#else
+    (void)c;
+    return true;
+#endif
+}
+
 FLUX_DEF int flux_barrier(flux_comm *c) {
     return flux__is_comm("barrier", c) && flux__comm_meet(c, FLUX__BARRIER) ? 0 : -1;
 }

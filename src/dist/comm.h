@@ -5,6 +5,7 @@
 #include "../base/errors.h"
 #include "../base/memory.h"
 #include "../base/options.h"
+#include "../graph/leaves.h"
 #include "mpi_library.h"
 #include "mpi.h"
 
@@ -86,6 +87,11 @@ FLUX_DEF const char *flux_comm_name(const flux_comm *c) {
     return c->size == 1 ? "alone" : "MPI";
 }
 
+/* What this rank's mean over its batch counts in a mean over all ranks: the loader says it. */
+static void flux__comm_weigh(flux_comm *c, double weight) {
+    if (c->head.kind == FLUX__COMM) c->weight = weight;
+}
+
 /* ---------------- joining */
 
 static flux_comm *flux__comm_new(double timeout) {
@@ -110,6 +116,7 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
     if (!flux__mpi_dup(world, &c->shake, why, n) || !flux__mpi_dup(world, &c->data, why, n) ||
         !flux__mpi_dup(world, &c->side, why, n) || !flux__mpi_split_host(world, &local, why, n))
         return false;
+    flux__rank_key = (uint64_t)c->rank * UINT64_C(0x9e3779b97f4a7c15);
     c->local_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
     c->one_host = c->local_size == c->size;
     flux__mpi_free(&local);

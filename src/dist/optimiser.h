@@ -27,11 +27,21 @@
    the same parameters, and the parameters stay the same bits. A mean is a sum
    times 1 / n, which goes into the step's scale. Where ranks have batches of
    different sizes, each multiplies its gradient by its share first. Gradients
-   that are accumulated are exchanged when they are complete. */
+   that are accumulated are weighed before that, by a part of its own, and
+   exchanged when they are complete. */
 
 FLUX__BEGIN_COLD
 
 enum { FLUX__BUCKET_TENSORS = 250 };      /* most tensors of a bucket */
+
+/* Puts a part Distributed into a rule as number `at`. bucket 0: it only weighs gradients. */
+static void flux__insert_distributed(flux_rule *rule, int at, flux_comm *c, int64_t bucket) {
+    for (int i = rule->n++; i > at; i--) rule->part[i] = rule->part[i - 1];
+    memset((void *)&rule->part[at], 0, sizeof rule->part[at]);
+    rule->part[at].kind = FLUX__RULE_ROWS - 1;
+    rule->part[at].comm = c;
+    rule->part[at].bucket = bucket;
+}
 
 FLUX_DEF flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
                                          flux_distributed_rule_opts o) {
@@ -43,16 +53,13 @@ FLUX_DEF flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
                                       (long long)bucket), r;
     rule = flux__chain_rules("distributed_optimiser", 1, &rule);
     if (!rule.made) return r;
-    if (rule.n == FLUX_MAX_RULES)
+    if (rule.n > FLUX_MAX_RULES - 2)
         return flux__fail("distributed_optimiser: a chain has at most %d rules",
-                          (int)FLUX_MAX_RULES), r;
+                          (int)FLUX_MAX_RULES - 2), r;
     for (int i = 0; i < rule.n; i++)      /* behind the last AccumGrad */
         if (flux__rule_rows[rule.part[i].kind].step == flux__step_accumgrad) at = i + 1;
-    for (int i = rule.n++; i > at; i--) rule.part[i] = rule.part[i - 1];
-    memset((void *)&rule.part[at], 0, sizeof rule.part[at]);
-    rule.part[at].kind = FLUX__RULE_ROWS - 1;
-    rule.part[at].comm = c;
-    rule.part[at].bucket = bucket;
+    flux__insert_distributed(&rule, at, c, bucket);
+    if (at > 0) flux__insert_distributed(&rule, 0, c, 0);
     return rule;
 }
 
@@ -85,6 +92,15 @@ static bool flux__complete_gradients(flux_comm *c, flux_state *s) {
     return ok;
 }
 
+/* Multiplies the gradients of all leaves by what this rank's batch counts. */
+static bool flux__weigh_gradients(const flux_comm *c, flux_state *s) {
+    for (int i = 0; i < s->nleaves && c->weight != 1; i++) {
+        flux__step *k = &s->step[i];
+        if (k->d && !(k->d = flux_mul(k->d, c->weight))) return false;
+    }
+    return true;
+}
+
 /* Replaces the gradients of n leaves by their sums over all ranks: one collective. */
 static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, const int *leaf) {
     flux_tensor *xs[FLUX__BUCKET_TENSORS];
@@ -92,7 +108,6 @@ static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, const int 
     for (int i = 0; i < n; i++) {
         flux__step *k = &s->step[leaf[i]];
         xs[i] = k->measured ? flux__gradient_now(k) : k->d;
-        if (xs[i] && c->weight != 1) xs[i] = flux_mul(xs[i], c->weight);
         if (!xs[i]) return false;
         count += flux__size(xs[i]);
     }
@@ -118,6 +133,10 @@ static bool flux__distribute(flux_state *s, int r) {
     int leaf[FLUX__BUCKET_TENSORS], n = 0;
     int64_t bytes = 0;
     if (c->size == 1 || flux__accumulating(s, r)) return true;
+    int first = 0;
+    while (!s->rule[first].comm) first++;
+    if (r == first && !flux__weigh_gradients(c, s)) return false;
+    if (s->rule[r].bucket == 0) return true;
     if (!flux__complete_gradients(c, s)) return false;
     for (int i = s->nleaves - 1; i >= 0; i--) {
         const flux_tensor *d = s->step[i].d;

@@ -106,6 +106,16 @@ static flux_tensor *flux__random_node(const flux_shape *s, uint64_t key, uint64_
     return flux__done(x);
 }
 
+/* Changes the key of what each of several processes draws for itself (dropout's masks), where all
+   other draws of theirs are alike; 0 on rank 0. */
+static uint64_t flux__rank_key;
+
+/* Float32 numbers in [0, 1) from this thread's next draw, other ones on each rank. */
+static flux_tensor *flux__rand_by_rank(const flux_shape *s) {
+    const flux__thread *t = flux__self();
+    return t ? flux__random_node(s, t->seed ^ flux__rank_key, flux__draw(), FLUX__UNIFORM) : NULL;
+}
+
 /* Uniform numbers in [0, 1) with 53 random bits: the 24 of a float32, the next 24 from a second
    key, and 5 from a third. */
 static flux_tensor *flux__uniform_f64(const flux_shape *s, uint64_t key, uint64_t stream) {

@@ -105,8 +105,9 @@ FLUX_DEF flux_tensor *flux_rrelu_with(flux_act_opts o) {
     int h = flux__hide();
     flux_tensor *x = flux__act_input("rrelu", o.x);
     if (!x) return flux__reveal(h, NULL);
-    flux_tensor *u = flux_to_dtype(
-        flux_to_tensor(x->device, flux_rand_shape(flux__dims(x), FLUX_F32)), (flux_dtype)x->dtype);
+    const flux_shape s = flux__dims(x);
+    flux_tensor *u = flux_to_dtype(flux_to_tensor(x->device, flux__rand_by_rank(&s)),
+                                   (flux_dtype)x->dtype);
     x = flux_where(flux_gt(x, 0.0), x, flux_mul(x, flux_add(flux_mul(u, hi - lo), lo)));
     return flux__reveal(h, flux__narrow(x, o.x->dtype));
 }

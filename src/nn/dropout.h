@@ -42,7 +42,7 @@ static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
             return (flux_tensor *)flux__fail("%s: the input %s has no dim %lld",
                                              flux__line_of(&m->base).s, flux__describe(x).s,
                                              (long long)m->dims.dim[k]);
-    return flux_gt(flux_to_tensor(x->device, flux_rand_shape(s, FLUX_F32)), m->p);
+    return flux_gt(flux_to_tensor(x->device, flux__rand_by_rank(&s)), m->p);
 }
 
 /* The input as a floating tensor; NULL after an error. *active is false if the layer is to return
