@@ -184,6 +184,7 @@ static bool flux__comm_meet(flux_comm *c, int kind) {
 #ifdef FLUX_MPI
     FLUX__ZEROED(flux__header, h);
     h.kind = kind;
+    h.mark = kind == FLUX__LEAVE && flux_failed();       /* the others are told */
     if (c->size > 1) return flux__shake_hands(c, &h);
 #else
     (void)kind;

@@ -57,7 +57,8 @@ static flux__text flux__header_text(const flux__header *h) {
     const bool folds = h->kind == FLUX__ALLREDUCE || h->kind == FLUX__REDUCE_TO ||
                        h->kind == FLUX__REDUCE_SCATTER;
     if (h->kind >= FLUX__BARRIER)
-        snprintf(t.s, sizeof t.s, "%s", flux__collective_names[h->kind]);
+        snprintf(t.s, sizeof t.s, "%s%s", flux__collective_names[h->kind],
+                 h->mark ? " after an error" : "");
     else
         snprintf(t.s, sizeof t.s, "%s%s%s of %lld %s", flux__collective_names[h->kind],
                  folds ? " " : "", folds ? flux__agg_names[h->op] : "", (long long)h->count,
@@ -121,10 +122,12 @@ static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *o
     for (int r = 0; r < c->size; r++) {
         if (came[r]) continue;
         if (named == 8) more++;
-        else flux__putf(out, "%srank %d on %s", named++ ? ", " : "", r, c->hosts[r]);
+        else
+            flux__putf(out, "%srank %d on %s", named++ ? ", " : "there has not come ", r,
+                       c->hosts[r]);
     }
     if (more) flux__putf(out, " and %d more", more);
-    if (!named) flux__putf(out, "a rank that came later");
+    if (!named) flux__putf(out, "the other ranks did not go on, for which this one came too late");
 }
 
 /* This rank has waited long enough: tells the others, hears who else waits, and breaks the
@@ -146,7 +149,7 @@ static bool flux__handshake_late(flux_comm *c, const flux__handshake *s) {
         if (from >= 0) came[from] = true;
     }
     flux__sink out = flux__sink_to(text, sizeof text);
-    flux__putf(&out, "%s, collective %lld: within %g s there has not come ",
+    flux__putf(&out, "%s, collective %lld: within %g s ",
                flux__header_text(&s->header).s, (long long)s->header.number, c->timeout);
     flux__put_silent(c, came, &out);
     flux__putf(&out, "; all had passed collective %lld", (long long)s->header.number - 1);
