@@ -20259,10 +20259,10 @@ static void flux__cpu_drop(void *ready) { (void)ready; }
    smallest normal number become 0 (FLUX__FLUSH). The moments of a weight whose gradient stays 0
    would end as denormals, as exponentials do, and slow everything down. */
 static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
-    /* by kind; a move never gets here */
+    /* by kind; moves and calls never get here */
     static int (*const run[])(flux__run *r, flux__kernel *k) = {
         flux__run_fused, flux__run_product, flux__run_index, flux__run_index,
-        flux__run_strided_scatter, flux__run_cat, NULL, flux__run_attend };
+        flux__run_strided_scatter, flux__run_cat, flux__run_attend };
     const unsigned mode = flux__float_mode(),
                    ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
     int done = 0;
