@@ -2056,6 +2056,13 @@ FLUX_API flux_tensor *flux_synchronize_tensor(flux_comm *c, flux_tensor *x, flux
 FLUX_API flux_layer *flux_synchronize_layer(flux_comm *c, flux_layer *m, flux_root_opts o);
 FLUX_API flux_state *flux_synchronize_state(flux_comm *c, flux_state *s, flux_root_opts o);
 
+/* Rank 0 saves x (a tensor, a model, a state) as flux_save does; the others wait for it. Returns 0
+   on every rank, or non-zero on every rank if the file could not be written.
+   flux_distributed_save(comm, model, "m.safetensors") */
+FLUX_API int flux_distributed_save_tensor(flux_comm *c, flux_tensor *x, const char *path);
+FLUX_API int flux_distributed_save_layer(flux_comm *c, flux_layer *m, const char *path);
+FLUX_API int flux_distributed_save_state(flux_comm *c, flux_state *s, const char *path);
+
 typedef struct flux_distributed_rule_opts {
     FLUX__DUMMY
     flux__int64 bucket FLUX__ZERO;        /* bytes of gradients that travel together; 25 MB */
@@ -2382,6 +2389,13 @@ FLUX__LOADS(flux_state, state)
 FLUX__SYNCS(flux_tensor, tensor)
 FLUX__SYNCS(flux_layer, layer)
 FLUX__SYNCS(flux_state, state)
+#define FLUX__DISTRIBUTED_SAVES(T, kind)                                                           \
+    FLUX__OVERLOAD int flux_distributed_save(flux_comm *c, T *x, const char *path) {               \
+        return flux_distributed_save_##kind(c, x, path);                                           \
+    }
+FLUX__DISTRIBUTED_SAVES(flux_tensor, tensor)
+FLUX__DISTRIBUTED_SAVES(flux_layer, layer)
+FLUX__DISTRIBUTED_SAVES(flux_state, state)
 #define FLUX__SYNCHRONIZE(c, x, ...) \
     flux__synchronize(c, x, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
 FLUX__OVERLOAD flux_layer *flux__as_layer(flux_layer *l) { return l; }
@@ -2504,6 +2518,11 @@ FLUX__REFUSED(double _Complex)
 #define FLUX__LOAD(key, x, f, path)                                                                \
     _Generic(key, flux_layer *: f##_layer, flux_state *: f##_state)(x, path)
 
+#define FLUX__SAVE_BY_ROOT(key, x, f, how)                                                         \
+    _Generic(key, flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)     \
+    FLUX__SAVE_ARGS(x, FLUX__SYNC_OPEN how)
+#define FLUX__SAVE_ARGS(x, ...) FLUX__SAVE_ARGS_(x, __VA_ARGS__)
+#define FLUX__SAVE_ARGS_(x, c, path) (c, x, path)
 #define FLUX__SYNC(key, x, f, how)                                                                 \
     _Generic(key, flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)     \
     FLUX__SYNC_ARGS(x, FLUX__SYNC_OPEN how)
@@ -2525,6 +2544,8 @@ FLUX__REFUSED(double _Complex)
 #define flux_print(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_print)
 #define flux_save(x, path) FLUX__BY_TYPE_2(x, FLUX__SAVE, flux_save, path)
 #define flux_load(x, path) FLUX__BY_TYPE_2(x, FLUX__LOAD, flux_load, path)
+#define flux_distributed_save(c, x, path) \
+    FLUX__BY_TYPE_2(x, FLUX__SAVE_BY_ROOT, flux_distributed_save, (c, path))
 #define FLUX__SYNCHRONIZE(c, x, ...) \
     FLUX__SAME_TYPE(x, FLUX__BY_TYPE_2(x, FLUX__SYNC, flux_synchronize, (c, __VA_ARGS__)))
 #endif
@@ -38954,7 +38975,8 @@ FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- dist/model.h
    flux_synchronize: gives every rank the numbers of one of them, for a tensor, a
-   model or an optimiser's state.
+   model or an optimiser's state. flux_distributed_save: one rank writes, all
+   learn how it went.
 
    Invariant: the tensors are broadcast in the order of the walk, each computed at
    once, so that the new object holds plain values with memory of their own. Ties
@@ -39015,6 +39037,26 @@ FLUX_DEF flux_state *flux_synchronize_state(flux_comm *c, flux_state *s, flux_ro
     flux__nograd_leave(b);
     return (flux_state *)flux__reveal_object(h, f.failed ? NULL : copy);
 }
+
+/* Tells all ranks how saving went on rank 0. */
+static int flux__saved_by_root(flux_comm *c, int rc) {
+    uint8_t failed = rc != 0;
+#ifdef FLUX_MPI
+    if (!flux__comm_agree(c, 1, &failed)) return -1;
+    if (failed && rc == 0) flux__fail("distributed_save: rank 0 could not write the file");
+#endif
+    (void)c;
+    return failed ? -1 : 0;
+}
+
+#define FLUX__DISTRIBUTED_SAVE(T, kind)                                                            \
+    FLUX_DEF int flux_distributed_save_##kind(flux_comm *c, T *x, const char *path) {              \
+        if (!flux__is_comm("distributed_save", c)) return -1;                                      \
+        return flux__saved_by_root(c, c->rank == 0 ? flux_save_##kind(x, path) : 0);               \
+    }
+FLUX__DISTRIBUTED_SAVE(flux_tensor, tensor)
+FLUX__DISTRIBUTED_SAVE(flux_layer, layer)
+FLUX__DISTRIBUTED_SAVE(flux_state, state)
 
 FLUX__END_COLD
 

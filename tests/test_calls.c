@@ -967,6 +967,9 @@ static void strict_threads(void) {
     X(T, flux_synchronize_tensor, flux_synchronize_tensor(C(), T(), root_o())) \
     X(L, flux_synchronize_layer, flux_synchronize_layer(C(), L(), root_o())) \
     X(S, flux_synchronize_state, flux_synchronize_state(C(), ST(), root_o())) \
+    X(I, flux_distributed_save_tensor, flux_distributed_save_tensor(C(), T(), P())) \
+    X(I, flux_distributed_save_layer, flux_distributed_save_layer(C(), L(), P())) \
+    X(I, flux_distributed_save_state, flux_distributed_save_state(C(), ST(), P())) \
     X(R, flux_distributed_rule, flux_distributed_rule(C(), rule(), distributed_rule_o())) \
     X(Y, flux_distributed_with, join()) X(Y, flux_distributed_end, join()) \
     X(Y, flux_rank_of, flux_rank_of(world)) X(Y, flux_size_of, flux_size_of(world)) \

@@ -80,6 +80,13 @@ FLUX__LOADS(flux_state, state)
 FLUX__SYNCS(flux_tensor, tensor)
 FLUX__SYNCS(flux_layer, layer)
 FLUX__SYNCS(flux_state, state)
+#define FLUX__DISTRIBUTED_SAVES(T, kind)                                                           \
+    FLUX__OVERLOAD int flux_distributed_save(flux_comm *c, T *x, const char *path) {               \
+        return flux_distributed_save_##kind(c, x, path);                                           \
+    }
+FLUX__DISTRIBUTED_SAVES(flux_tensor, tensor)
+FLUX__DISTRIBUTED_SAVES(flux_layer, layer)
+FLUX__DISTRIBUTED_SAVES(flux_state, state)
 #define FLUX__SYNCHRONIZE(c, x, ...) \
     flux__synchronize(c, x, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
 FLUX__OVERLOAD flux_layer *flux__as_layer(flux_layer *l) { return l; }
@@ -202,6 +209,11 @@ FLUX__REFUSED(double _Complex)
 #define FLUX__LOAD(key, x, f, path)                                                                \
     _Generic(key, flux_layer *: f##_layer, flux_state *: f##_state)(x, path)
 
+#define FLUX__SAVE_BY_ROOT(key, x, f, how)                                                         \
+    _Generic(key, flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)     \
+    FLUX__SAVE_ARGS(x, FLUX__SYNC_OPEN how)
+#define FLUX__SAVE_ARGS(x, ...) FLUX__SAVE_ARGS_(x, __VA_ARGS__)
+#define FLUX__SAVE_ARGS_(x, c, path) (c, x, path)
 #define FLUX__SYNC(key, x, f, how)                                                                 \
     _Generic(key, flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)     \
     FLUX__SYNC_ARGS(x, FLUX__SYNC_OPEN how)
@@ -223,6 +235,8 @@ FLUX__REFUSED(double _Complex)
 #define flux_print(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_print)
 #define flux_save(x, path) FLUX__BY_TYPE_2(x, FLUX__SAVE, flux_save, path)
 #define flux_load(x, path) FLUX__BY_TYPE_2(x, FLUX__LOAD, flux_load, path)
+#define flux_distributed_save(c, x, path) \
+    FLUX__BY_TYPE_2(x, FLUX__SAVE_BY_ROOT, flux_distributed_save, (c, path))
 #define FLUX__SYNCHRONIZE(c, x, ...) \
     FLUX__SAME_TYPE(x, FLUX__BY_TYPE_2(x, FLUX__SYNC, flux_synchronize, (c, __VA_ARGS__)))
 #endif

@@ -91,6 +91,13 @@ FLUX_API flux_tensor *flux_synchronize_tensor(flux_comm *c, flux_tensor *x, flux
 FLUX_API flux_layer *flux_synchronize_layer(flux_comm *c, flux_layer *m, flux_root_opts o);
 FLUX_API flux_state *flux_synchronize_state(flux_comm *c, flux_state *s, flux_root_opts o);
 
+/* Rank 0 saves x (a tensor, a model, a state) as flux_save does; the others wait for it. Returns 0
+   on every rank, or non-zero on every rank if the file could not be written.
+   flux_distributed_save(comm, model, "m.safetensors") */
+FLUX_API int flux_distributed_save_tensor(flux_comm *c, flux_tensor *x, const char *path);
+FLUX_API int flux_distributed_save_layer(flux_comm *c, flux_layer *m, const char *path);
+FLUX_API int flux_distributed_save_state(flux_comm *c, flux_state *s, const char *path);
+
 typedef struct flux_distributed_rule_opts {
     FLUX__DUMMY
     flux__int64 bucket FLUX__ZERO;        /* bytes of gradients that travel together; 25 MB */

@@ -8,11 +8,13 @@
 #include "../schedule/looking.h"
 #include "../nn/map.h"
 #include "../nn/adjust.h"
+#include "comm.h"
 #include "collectives.h"
 
 /* ---------------------------------------------------------------------- dist/model.h
    flux_synchronize: gives every rank the numbers of one of them, for a tensor, a
-   model or an optimiser's state.
+   model or an optimiser's state. flux_distributed_save: one rank writes, all
+   learn how it went.
 
    Invariant: the tensors are broadcast in the order of the walk, each computed at
    once, so that the new object holds plain values with memory of their own. Ties
@@ -73,6 +75,26 @@ FLUX_DEF flux_state *flux_synchronize_state(flux_comm *c, flux_state *s, flux_ro
     flux__nograd_leave(b);
     return (flux_state *)flux__reveal_object(h, f.failed ? NULL : copy);
 }
+
+/* Tells all ranks how saving went on rank 0. */
+static int flux__saved_by_root(flux_comm *c, int rc) {
+    uint8_t failed = rc != 0;
+#ifdef FLUX_MPI
+    if (!flux__comm_agree(c, 1, &failed)) return -1;
+    if (failed && rc == 0) flux__fail("distributed_save: rank 0 could not write the file");
+#endif
+    (void)c;
+    return failed ? -1 : 0;
+}
+
+#define FLUX__DISTRIBUTED_SAVE(T, kind)                                                            \
+    FLUX_DEF int flux_distributed_save_##kind(flux_comm *c, T *x, const char *path) {              \
+        if (!flux__is_comm("distributed_save", c)) return -1;                                      \
+        return flux__saved_by_root(c, c->rank == 0 ? flux_save_##kind(x, path) : 0);               \
+    }
+FLUX__DISTRIBUTED_SAVE(flux_tensor, tensor)
+FLUX__DISTRIBUTED_SAVE(flux_layer, layer)
+FLUX__DISTRIBUTED_SAVE(flux_state, state)
 
 FLUX__END_COLD
 
