@@ -4179,6 +4179,9 @@ typedef struct flux__backend {
    collectives of several processes. Its node is a FLUX__CALL. */
 typedef struct flux__plan_call {
     const char *name;                     /* "allreduce": what schedules and traces say */
+    /* The operands are packed where the result will be, one behind the other: what nobody else
+       reads is computed there from the start. */
+    bool in_place;
     /* Reads the operands of kernel k, which are contiguous, and begins to write its result. When it
        returns, the operands' memory may be used again by what the device runs next. */
     int (*start)(struct flux__run *run, struct flux__kernel *k);
@@ -9895,12 +9898,14 @@ typedef struct flux__kernel {
 } flux__kernel;
 
 /* What a plan knows of a node. out_kernel computes the node, last_kernel is the last that reads it.
-   donated: leaf whose buffer the node takes over, or -1. size_class: that of its bytes, see
+   donated: leaf whose buffer the node takes over, or -1. inside: node in whose buffer it lies, from
+   byte `at` on, or -1: an operand of a call that is in place. size_class: that of its bytes, see
    flux__size_class. stored: the node has a buffer; keep: it has it after the run, too. */
 typedef struct flux__slot_info {
     flux_device device;
     int64_t bytes;
-    int out_kernel, last_kernel, donated, size_class;
+    int out_kernel, last_kernel, donated, inside, size_class;
+    int64_t at;
     bool keep, stored;
 } flux__slot_info;
 
@@ -11893,7 +11898,7 @@ static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
         flux__slot_info *s = &plan->slot[i];
         size_t capacity;
         const int donated = g->donated[i];
-        s->donated = -1;
+        s->donated = s->inside = -1;
         if (!s->stored) continue;
         if (s->last_kernel < s->out_kernel) s->last_kernel = s->out_kernel;
         s->bytes = flux__size(g->node[i]) * (int64_t)flux__dtypes[g->node[i]->dtype].size;
@@ -11906,6 +11911,23 @@ static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
     }
     flux__free(last);
     return true;
+}
+
+/* Lets the operands of call number k that no later kernel reads lie in the memory of its result,
+   where the call would copy them to; at the 64 bytes that kernels like only. */
+static void flux__find_inside(flux__plan *plan, const flux__graph *g, int k) {
+    const flux__kernel *call = &plan->kernel[k];
+    int64_t at = 0;
+    for (int o = 0; o < (int)g->node[call->node]->arg.i[1]; o++) {
+        const flux__operand *x = &call->operand[o];
+        const int64_t bytes = flux__count(&x->shape) * flux__dtypes[x->dtype].size;
+        flux__slot_info *s = x->src < plan->nleaf ? NULL : &plan->slot[x->src - plan->nleaf];
+        if (s && s->stored && !s->keep && s->donated < 0 && s->inside < 0 && s->last_kernel == k &&
+            s->bytes == bytes && x->offset == 0 && at % 64 == 0 &&
+            flux__same_device(s->device, call->device))
+            s->inside = call->node, s->at = at;
+        at += bytes;
+    }
 }
 
 /* Finds for each call the first kernel that reads its result (read_at), before which it is
@@ -11924,9 +11946,12 @@ static void flux__find_calls(flux__plan *plan, const flux__graph *g) {
             if (by->read_at > k) by->read_at = k;
         }
     }
-    for (int k = 0; k < plan->nkernel && plan->ncall; k++)
-        if (plan->kernel[k].kind == FLUX__K_CALL && plan->kernel[k].read_at == plan->nkernel)
+    for (int k = 0; k < plan->nkernel && plan->ncall; k++) {
+        if (plan->kernel[k].kind != FLUX__K_CALL) continue;
+        if (plan->kernel[k].read_at == plan->nkernel)
             plan->slot[plan->kernel[k].node].last_kernel = plan->nkernel - 1;
+        if (plan->kernel[k].call->in_place) flux__find_inside(plan, g, k);
+    }
 }
 
 /* Lists the nodes that each kernel stores (outs) and those whose buffers are free after it (frees),
@@ -12360,6 +12385,15 @@ static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const f
     return NULL;
 }
 
+/* Finds a buffer for a node, unless it has one: a spare one, if `share`, or a new one. */
+static bool flux__allocate_node(flux__run *r, flux__spares *spare, int node, bool share) {
+    const flux__slot_info *s = &r->plan->slot[node];
+    if (!r->buffer[node] && share) r->buffer[node] = flux__spare_take(r, spare, s);
+    if (!r->buffer[node])
+        r->buffer[node] = flux__buffer_new(s->device, (size_t)s->bytes, r->g->node[node]);
+    return r->buffer[node] != NULL;
+}
+
 /* Gives every stored node a buffer: that of its donated leaf, a spare one of a node whose life has
    ended earlier in the plan, or a new one. All memory is found before the first kernel runs, so
    that a failure leaves everything as it was. */
@@ -12380,17 +12414,20 @@ static bool flux__allocate(flux__run *r) {
                 FLUX__ASSERT(r->buffer[i]->borrowed ||
                              r->buffer[i]->capacity >= (size_t)s->bytes);
                 flux__atomic_add(&r->buffer[i]->refs, 1);
-            } else {
-                if (share) r->buffer[i] = flux__spare_take(r, &spare, s);
-                if (!r->buffer[i])
-                    r->buffer[i] = flux__buffer_new(s->device, (size_t)s->bytes, r->g->node[i]);
+            } else if (s->inside >= 0) {
+                ok = flux__allocate_node(r, &spare, s->inside, share);
+                if (ok) r->ptr[plan->nleaf + i] = (char *)r->buffer[s->inside]->ptr + s->at;
+                continue;
+            } else if (!flux__allocate_node(r, &spare, i, share)) {
+                ok = false;
+                continue;
             }
-            ok = r->buffer[i] != NULL;
-            if (ok) r->ptr[plan->nleaf + i] = r->buffer[i]->ptr;
+            r->ptr[plan->nleaf + i] = r->buffer[i]->ptr;
         }
         for (int j = 0; j < plan->kernel[k].nfrees && ok && share; j++) {
             int i = plan->kernel[k].frees[j];
-            if (plan->slot[i].donated < 0) flux__spare_give(&spare, i, r->buffer[i]->size_class);
+            if (plan->slot[i].donated < 0 && plan->slot[i].inside < 0)
+                flux__spare_give(&spare, i, r->buffer[i]->size_class);
         }
     }
     return ok;
@@ -38670,7 +38707,7 @@ static bool flux__message_pack(const flux__message *m, flux__run *run, const flu
     for (int i = 0; i < (int)t->arg.i[1]; i++) {
         const size_t bytes = (size_t)flux__size(t->in[i]) * size;
         const char *from = flux__operand_ptr(run, &k->operand[i]);
-        if (flux__move_bytes(cpu, to, m->device, from, bytes) != 0)
+        if (from != to && flux__move_bytes(cpu, to, m->device, from, bytes) != 0)
             return FLUX__REFUSE("%s: %zu bytes could not be copied from the device", k->call->name,
                                 bytes);
         to += bytes;
@@ -38750,11 +38787,12 @@ FLUX__END_COLD
 FLUX__BEGIN_COLD
 
 #ifdef FLUX_MPI
-#define FLUX__COLLECTIVE_CALL(name) { name, flux__message_start, flux__message_finish }
+#define FLUX__COLLECTIVE_CALL(name, in_place) \
+    { name, in_place, flux__message_start, flux__message_finish }
 static const flux__plan_call flux__collective_calls[] = {          /* by kind */
-    FLUX__COLLECTIVE_CALL("allreduce"), FLUX__COLLECTIVE_CALL("reduce"),
-    FLUX__COLLECTIVE_CALL("broadcast"), FLUX__COLLECTIVE_CALL("allgather"),
-    FLUX__COLLECTIVE_CALL("reduce_scatter")
+    FLUX__COLLECTIVE_CALL("allreduce", true), FLUX__COLLECTIVE_CALL("reduce", false),
+    FLUX__COLLECTIVE_CALL("broadcast", true), FLUX__COLLECTIVE_CALL("allgather", false),
+    FLUX__COLLECTIVE_CALL("reduce_scatter", false)
 };
 
 /* ---------------- recording */
@@ -39146,10 +39184,23 @@ static bool flux__weigh_gradients(const flux_comm *c, flux_state *s) {
     return true;
 }
 
+/* Puts the leaves whose gradients fill whole lines of 64 bytes first: these are computed in the
+   bucket itself (flux__plan_call.in_place), the others are copied. */
+static void flux__order_bucket(const flux_state *s, int n, int *leaf) {
+    for (int i = 0, whole = 0; i < n; i++) {
+        const int at = leaf[i];
+        const flux_tensor *d = s->step[at].d;
+        if (flux__size(d) * (int64_t)flux__dtypes[d->dtype].size % 64) continue;
+        for (int k = i; k > whole; k--) leaf[k] = leaf[k - 1];
+        leaf[whole++] = at;
+    }
+}
+
 /* Replaces the gradients of n leaves by their sums over all ranks: one collective. */
-static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, const int *leaf) {
+static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, int *leaf) {
     flux_tensor *xs[FLUX__BUCKET_TENSORS];
     int64_t count = 0, at = 0;
+    flux__order_bucket(s, n, leaf);
     for (int i = 0; i < n; i++) {
         flux__step *k = &s->step[leaf[i]];
         xs[i] = k->measured ? flux__gradient_now(k) : k->d;

@@ -78,6 +78,9 @@ typedef struct flux__backend {
    collectives of several processes. Its node is a FLUX__CALL. */
 typedef struct flux__plan_call {
     const char *name;                     /* "allreduce": what schedules and traces say */
+    /* The operands are packed where the result will be, one behind the other: what nobody else
+       reads is computed there from the start. */
+    bool in_place;
     /* Reads the operands of kernel k, which are contiguous, and begins to write its result. When it
        returns, the operands' memory may be used again by what the device runs next. */
     int (*start)(struct flux__run *run, struct flux__kernel *k);

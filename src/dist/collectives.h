@@ -35,11 +35,12 @@
 FLUX__BEGIN_COLD
 
 #ifdef FLUX_MPI
-#define FLUX__COLLECTIVE_CALL(name) { name, flux__message_start, flux__message_finish }
+#define FLUX__COLLECTIVE_CALL(name, in_place) \
+    { name, in_place, flux__message_start, flux__message_finish }
 static const flux__plan_call flux__collective_calls[] = {          /* by kind */
-    FLUX__COLLECTIVE_CALL("allreduce"), FLUX__COLLECTIVE_CALL("reduce"),
-    FLUX__COLLECTIVE_CALL("broadcast"), FLUX__COLLECTIVE_CALL("allgather"),
-    FLUX__COLLECTIVE_CALL("reduce_scatter")
+    FLUX__COLLECTIVE_CALL("allreduce", true), FLUX__COLLECTIVE_CALL("reduce", false),
+    FLUX__COLLECTIVE_CALL("broadcast", true), FLUX__COLLECTIVE_CALL("allgather", false),
+    FLUX__COLLECTIVE_CALL("reduce_scatter", false)
 };
 
 /* ---------------- recording */

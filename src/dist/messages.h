@@ -90,7 +90,7 @@ static bool flux__message_pack(const flux__message *m, flux__run *run, const flu
     for (int i = 0; i < (int)t->arg.i[1]; i++) {
         const size_t bytes = (size_t)flux__size(t->in[i]) * size;
         const char *from = flux__operand_ptr(run, &k->operand[i]);
-        if (flux__move_bytes(cpu, to, m->device, from, bytes) != 0)
+        if (from != to && flux__move_bytes(cpu, to, m->device, from, bytes) != 0)
             return FLUX__REFUSE("%s: %zu bytes could not be copied from the device", k->call->name,
                                 bytes);
         to += bytes;

@@ -101,10 +101,23 @@ static bool flux__weigh_gradients(const flux_comm *c, flux_state *s) {
     return true;
 }
 
+/* Puts the leaves whose gradients fill whole lines of 64 bytes first: these are computed in the
+   bucket itself (flux__plan_call.in_place), the others are copied. */
+static void flux__order_bucket(const flux_state *s, int n, int *leaf) {
+    for (int i = 0, whole = 0; i < n; i++) {
+        const int at = leaf[i];
+        const flux_tensor *d = s->step[at].d;
+        if (flux__size(d) * (int64_t)flux__dtypes[d->dtype].size % 64) continue;
+        for (int k = i; k > whole; k--) leaf[k] = leaf[k - 1];
+        leaf[whole++] = at;
+    }
+}
+
 /* Replaces the gradients of n leaves by their sums over all ranks: one collective. */
-static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, const int *leaf) {
+static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, int *leaf) {
     flux_tensor *xs[FLUX__BUCKET_TENSORS];
     int64_t count = 0, at = 0;
+    flux__order_bucket(s, n, leaf);
     for (int i = 0; i < n; i++) {
         flux__step *k = &s->step[leaf[i]];
         xs[i] = k->measured ? flux__gradient_now(k) : k->d;

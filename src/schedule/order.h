@@ -2,6 +2,7 @@
 #define FLUX__SCHEDULE_ORDER_H
 #include "../base/platform.h"
 #include "../base/errors.h"
+#include "../base/backend.h"
 #include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../graph/nodes.h"
@@ -152,7 +153,7 @@ static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
         flux__slot_info *s = &plan->slot[i];
         size_t capacity;
         const int donated = g->donated[i];
-        s->donated = -1;
+        s->donated = s->inside = -1;
         if (!s->stored) continue;
         if (s->last_kernel < s->out_kernel) s->last_kernel = s->out_kernel;
         s->bytes = flux__size(g->node[i]) * (int64_t)flux__dtypes[g->node[i]->dtype].size;
@@ -165,6 +166,23 @@ static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
     }
     flux__free(last);
     return true;
+}
+
+/* Lets the operands of call number k that no later kernel reads lie in the memory of its result,
+   where the call would copy them to; at the 64 bytes that kernels like only. */
+static void flux__find_inside(flux__plan *plan, const flux__graph *g, int k) {
+    const flux__kernel *call = &plan->kernel[k];
+    int64_t at = 0;
+    for (int o = 0; o < (int)g->node[call->node]->arg.i[1]; o++) {
+        const flux__operand *x = &call->operand[o];
+        const int64_t bytes = flux__count(&x->shape) * flux__dtypes[x->dtype].size;
+        flux__slot_info *s = x->src < plan->nleaf ? NULL : &plan->slot[x->src - plan->nleaf];
+        if (s && s->stored && !s->keep && s->donated < 0 && s->inside < 0 && s->last_kernel == k &&
+            s->bytes == bytes && x->offset == 0 && at % 64 == 0 &&
+            flux__same_device(s->device, call->device))
+            s->inside = call->node, s->at = at;
+        at += bytes;
+    }
 }
 
 /* Finds for each call the first kernel that reads its result (read_at), before which it is
@@ -183,9 +201,12 @@ static void flux__find_calls(flux__plan *plan, const flux__graph *g) {
             if (by->read_at > k) by->read_at = k;
         }
     }
-    for (int k = 0; k < plan->nkernel && plan->ncall; k++)
-        if (plan->kernel[k].kind == FLUX__K_CALL && plan->kernel[k].read_at == plan->nkernel)
+    for (int k = 0; k < plan->nkernel && plan->ncall; k++) {
+        if (plan->kernel[k].kind != FLUX__K_CALL) continue;
+        if (plan->kernel[k].read_at == plan->nkernel)
             plan->slot[plan->kernel[k].node].last_kernel = plan->nkernel - 1;
+        if (plan->kernel[k].call->in_place) flux__find_inside(plan, g, k);
+    }
 }
 
 /* Lists the nodes that each kernel stores (outs) and those whose buffers are free after it (frees),

@@ -198,6 +198,15 @@ static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const f
     return NULL;
 }
 
+/* Finds a buffer for a node, unless it has one: a spare one, if `share`, or a new one. */
+static bool flux__allocate_node(flux__run *r, flux__spares *spare, int node, bool share) {
+    const flux__slot_info *s = &r->plan->slot[node];
+    if (!r->buffer[node] && share) r->buffer[node] = flux__spare_take(r, spare, s);
+    if (!r->buffer[node])
+        r->buffer[node] = flux__buffer_new(s->device, (size_t)s->bytes, r->g->node[node]);
+    return r->buffer[node] != NULL;
+}
+
 /* Gives every stored node a buffer: that of its donated leaf, a spare one of a node whose life has
    ended earlier in the plan, or a new one. All memory is found before the first kernel runs, so
    that a failure leaves everything as it was. */
@@ -218,17 +227,20 @@ static bool flux__allocate(flux__run *r) {
                 FLUX__ASSERT(r->buffer[i]->borrowed ||
                              r->buffer[i]->capacity >= (size_t)s->bytes);
                 flux__atomic_add(&r->buffer[i]->refs, 1);
-            } else {
-                if (share) r->buffer[i] = flux__spare_take(r, &spare, s);
-                if (!r->buffer[i])
-                    r->buffer[i] = flux__buffer_new(s->device, (size_t)s->bytes, r->g->node[i]);
+            } else if (s->inside >= 0) {
+                ok = flux__allocate_node(r, &spare, s->inside, share);
+                if (ok) r->ptr[plan->nleaf + i] = (char *)r->buffer[s->inside]->ptr + s->at;
+                continue;
+            } else if (!flux__allocate_node(r, &spare, i, share)) {
+                ok = false;
+                continue;
             }
-            ok = r->buffer[i] != NULL;
-            if (ok) r->ptr[plan->nleaf + i] = r->buffer[i]->ptr;
+            r->ptr[plan->nleaf + i] = r->buffer[i]->ptr;
         }
         for (int j = 0; j < plan->kernel[k].nfrees && ok && share; j++) {
             int i = plan->kernel[k].frees[j];
-            if (plan->slot[i].donated < 0) flux__spare_give(&spare, i, r->buffer[i]->size_class);
+            if (plan->slot[i].donated < 0 && plan->slot[i].inside < 0)
+                flux__spare_give(&spare, i, r->buffer[i]->size_class);
         }
     }
     return ok;

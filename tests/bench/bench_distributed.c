@@ -1,0 +1,128 @@
+/* What communication costs: run it by `mpirun -np 2 build/release/tests/bench/bench_distributed`, or on more ranks, with one
+   thread each (FLUX_NUM_THREADS=1). A collective is compared with the same MPI's bare MPI_Allreduce of as many bytes in the
+   same run, whose result, as ours, does not overwrite its operand; the training step with the same step of as many processes that do not talk. From the latency and the bandwidth so
+   measured it reckons what more ranks would give. Fastest of many, taken in turns. */
+#define FLUX_MPI
+#define FLUX_IMPLEMENTATION
+#include "../../flux.h"
+
+static flux_comm *comm;
+static int rank, ranks;
+
+/* The fastest of both ways, measured in turn, in seconds; before each all ranks meet. */
+typedef void way(void *data);
+static void in_turns(int rounds, way *a, way *b, void *data, double *best) {
+    best[0] = best[1] = 1e9;
+    for (int i = 0; i < 2 * rounds; i++) {
+        flux_barrier(comm);
+        const double start = flux__now();
+        (i % 2 ? b : a)(data);
+        const double took = flux__now() - start;
+        if (took < best[i % 2]) best[i % 2] = took;
+    }
+    for (int i = 0; i < 2; i++)                          /* of the slowest rank */
+        best[i] = flux_item(flux_allreduce(comm, flux_to_dtype(flux_full(best[i], 1), FLUX_F64), FLUX_MAX));
+}
+
+/* ---- collectives */
+
+typedef struct tensors { int n; flux_tensor *x[64]; float *bare, *sum; int64_t count; } tensors;
+
+static void by_flux(void *data) {
+    tensors *t = (tensors *)data;
+    FLUX_INFER {
+        flux_tensor *y = flux__collective_node(comm, FLUX__ALLREDUCE, FLUX_SUM, 0, 0, t->n, t->x, t->count);
+        flux_eval(y);
+    }
+}
+static void by_mpi(void *data) {
+    tensors *t = (tensors *)data;
+    const flux__mpi_handle type = flux__mpi_type(FLUX_F32), op = flux__mpi.constant[FLUX__MPI_SUM];
+#define ARGS(h) (t->bare, t->sum, (int)t->count, type.h, op.h, comm->data.h)
+    FLUX__MPI_CALL(Allreduce, ARGS);
+}
+
+static void collective(const char *name, int n, int64_t each) {
+    tensors t = { n, { NULL }, NULL, NULL, n * each };
+    double best[2];
+    t.bare = (float *)calloc((size_t)t.count, 4), t.sum = (float *)calloc((size_t)t.count, 4);
+    for (int i = 0; i < n; i++) t.x[i] = flux_eval(flux_rand(each));
+    in_turns(t.count > 100000 ? 60 : 2000, by_flux, by_mpi, &t, best);
+    if (!rank) printf("allreduce of %-24s %9.1f us, bare MPI_Allreduce %9.1f us: %.2f of it\n", name, 1e6 * best[0], 1e6 * best[1],
+                      best[0] / best[1]);
+    free(t.bare);
+    free(t.sum);
+}
+
+/* ---- a training step */
+
+typedef struct training { flux_layer *m; flux_state *s[2]; flux_tensor *x, *y; int which; } training;
+static void step(training *t, int which) {
+    FLUX_SCOPE {
+        flux_tensor *loss = flux_logitcrossentropy(flux_call(t->m, t->x), t->y);
+        flux_update(t->s[which], t->m, flux_gradient(loss, t->m));
+        flux_item(loss);
+    }
+}
+static void together(void *data) { step((training *)data, 0); }
+static void apart(void *data) { step((training *)data, 1); }
+
+static double training_step(int64_t batch) {
+    training t;
+    double best[2];
+    flux_seed(1);
+    t.m = flux_chain(flux_dense(784, 1024, flux_relu), flux_dense(1024, 1024, flux_relu), flux_dense(1024, 10));
+    t.s[0] = flux_setup(flux_distributed_optimiser(comm, flux_adam(1e-3)), t.m);
+    t.s[1] = flux_setup(flux_adam(1e-3), t.m);
+    t.x = flux_eval(flux_rand(784, batch));
+    t.y = flux_eval(flux_onehot(flux_eval(flux_to_dtype(flux_mul(flux_rand(batch), 10), FLUX_I32)), 10));
+    in_turns(40, together, apart, &t, best);
+    if (!rank) printf("step 784-1024-1024-10, batch %lld a rank: %.2f ms together, %.2f ms apart: %.2f of its speed\n", (long long)batch,
+                      1e3 * best[0], 1e3 * best[1], best[1] / best[0]);
+    return best[1];
+}
+
+/* ---- many ranks, reckoned */
+
+static double bare(int64_t count) {
+    tensors t = { 1, { NULL }, (float *)calloc((size_t)count, 4), (float *)calloc((size_t)count, 4), count };
+    double best[2];
+    in_turns(200, by_mpi, by_mpi, &t, best);
+    free(t.bare);
+    free(t.sum);
+    return best[0] < best[1] ? best[0] : best[1];
+}
+
+/* Of n ranks, m floats: a ring passes 2 (n - 1) pieces of 1 / n; a tree 2 log2(n) times all of it; two levels are rings within
+   machines of 8 and between them. */
+static void reckoned(double compute) {
+    const int64_t floats = 784 * 1024 + 1024 + 1024 * 1024 + 1024 + 10240 + 10;
+    const double latency = bare(1) / 2, second = bare(2000000), bytes = 4.0 * (double)floats,
+                 bandwidth = 8e6 / (second > 2 * latency ? second - 2 * latency : second);      /* two ranks: each byte goes once each way */
+    if (rank) return;
+    printf("reckoned from %.2f us a message and %.2f GB/s between two ranks here (an estimate, not a measurement):\n", 1e6 * latency,
+           bandwidth / 1e9);
+    for (int64_t n = 8; n <= 16384; n = n < 1024 ? n * 8 * (n == 64 ? 2 : 1) : n * 16) {
+        const double hosts = (double)n / 8, ring = 2 * ((double)n - 1) * (latency + bytes / (double)n / bandwidth),
+                     tree = 2 * ceil(log2((double)n)) * (latency + bytes / bandwidth),
+                     levels = 14 * (latency + bytes / 8 / bandwidth) + 2 * (hosts - 1) * (latency + bytes / 8 / hosts / bandwidth);
+        printf("  %5lld ranks: ring %8.2f ms, tree %8.2f ms, two levels %8.2f ms; a step at %.2f, %.2f, %.2f of one rank's speed\n", (long long)n,
+               1e3 * ring, 1e3 * tree, 1e3 * levels, compute / (compute + ring), compute / (compute + tree), compute / (compute + levels));
+    }
+}
+
+int main(int argc, char **argv) {
+    comm = flux_distributed(.argc = &argc, .argv = &argv);
+    if (!comm) return 1;
+    rank = flux_rank_of(comm), ranks = flux_size_of(comm);
+    if (ranks == 1) printf("one rank communicates nothing: FLUX_NUM_THREADS=1 mpirun -np 2 %s\n", argv[0]);
+    else {
+        FLUX_SCOPE collective("8 MB", 1, 2000000);
+        FLUX_SCOPE collective("64 tensors of 8 KB", 64, 2048);
+        FLUX_SCOPE collective("64 tensors of 256 bytes", 64, 64);
+        double compute = 0;
+        FLUX_SCOPE compute = training_step(128);
+        reckoned(compute);
+    }
+    return flux_distributed_end(comm) || flux_failed();
+}
