@@ -1970,8 +1970,8 @@ FLUX_API int flux_load_items(const char *path, int n, const char *names, const v
 /* ------------------------------------------------------------------ several processes
    A program that mpirun or srun starts many times trains one model together: every process, a rank,
    takes its share of the data and averages its gradients with the others'. Compile with -DFLUX_MPI;
-   MPI is opened at run time (FLUX_MPI_LIBRARY names its file if it is not found), and so is NCCL or
-   RCCL, by which GPUs exchange. Without a launcher, without -DFLUX_MPI, or on one rank there is a
+   MPI is opened at run time (FLUX_MPI_LIBRARY names its file if it is not found). What lies on GPUs
+   travels by way of host memory. Without a launcher, without -DFLUX_MPI, or on one rank there is a
    world of one rank, in which every call here works and communicates nothing.
 
    A collective is an operation like any other: it is recorded, and runs when its result, or that of
@@ -1981,11 +1981,11 @@ FLUX_API int flux_load_items(const char *path, int n, const char *names, const v
    of this communicator works any more, but values can be looked at and saved. Gradients do not pass
    collectives. */
 
-/* FLUX_ANY: NCCL (RCCL) where it and a GPU work, else MPI. */
+/* Any engine that there is. MPI is the only one so far. */
 #define FLUX_ANY ((const char *)0)
 typedef struct flux_distributed_opts {
     FLUX__DUMMY
-    const char *backend FLUX__ZERO;       /* "NCCL", "MPI", or FLUX_ANY, the default */
+    const char *backend FLUX__ZERO;       /* "MPI", or FLUX_ANY, the default */
     int *argc FLUX__ZERO; char ***argv FLUX__ZERO;   /* those of main, which MPI may change */
     const void *comm FLUX__ZERO;          /* the address of an MPI_Comm of yours, whose ranks form
                                              the world; default: MPI_COMM_WORLD */
@@ -1993,9 +1993,10 @@ typedef struct flux_distributed_opts {
     flux__marked marked FLUX__ZERO;
 } flux_distributed_opts;
 #define FLUX__LEFT_OUT_flux_distributed_opts .timeout = FLUX__NO_NUMBER, .marked = true,
-/* Joins the world: starts MPI unless the program has, and makes the default GPU that of this rank's
-   number on its machine. Every rank calls it, once. It prints why and returns NULL if a launcher
-   has started several ranks and they can't be reached. */
+/* Joins the world: starts MPI unless the program has. From then on flux_gpu, flux_cu and flux_roc
+   take the GPU of this rank's number on its machine, counted round where there are fewer. Every rank
+   calls it, once. It prints why and returns NULL if a launcher has started several ranks and they
+   can't be reached. */
 FLUX_API flux_comm *flux_distributed_with(flux_distributed_opts o);
 #define flux_distributed(...) \
     flux_distributed_with(FLUX__OPTS(flux_distributed_opts, __VA_ARGS__))
@@ -2006,7 +2007,7 @@ FLUX_API int flux_distributed_end(flux_comm *c);
 FLUX_API int flux_rank_of(const flux_comm *c);           /* 0 ... size - 1; -1 on error */
 FLUX_API int flux_size_of(const flux_comm *c);           /* how many ranks there are */
 FLUX_API int flux_local_rank_of(const flux_comm *c);     /* this rank's number on its machine */
-FLUX_API const char *flux_comm_name(const flux_comm *c); /* "NCCL", "RCCL", "MPI" or "alone" */
+FLUX_API const char *flux_comm_name(const flux_comm *c); /* "MPI" or "alone" */
 typedef struct flux_interrupted_opts {
     FLUX__DUMMY
     flux_comm *comm FLUX__ZERO;
@@ -24965,6 +24966,15 @@ static void flux__why_none(char *out, size_t n) {
     flux__sink_end(&s);
 }
 
+/* Of several processes on a machine, the number of this one: flux_gpu and the like take the GPU of
+   that number. */
+static int flux__gpu_rank;
+/* The id of the GPU that this process takes of a back end that works. */
+static int flux__own_gpu(int b) {
+    const int n = flux__probe_of(b)->count;
+    return n > 1 ? flux__gpu_rank % n : 0;
+}
+
 /* The back end to use: the preferred one if it works, else the first of flux__order that works.
    `warn`: gives a warning when the preference can't be followed; `verbose`: says what was
    chosen. */
@@ -25571,7 +25581,7 @@ FLUX_DEF flux_loader *flux_cuiterator(flux_loader *l) {
     if (!l) return (flux_loader *)flux__null("cuiterator", "l", l);
     /* warns why there is no CUDA and gives l */
     if (!flux_functional("CUDA")) return flux_cu_loader(l);
-    flux_device d = { FLUX__CUDA_BACKEND, 0 };
+    flux_device d = { FLUX__CUDA_BACKEND, flux__own_gpu(FLUX__CUDA_BACKEND) };
     return flux__loader_on(l, d, true);
 }
 
@@ -30325,7 +30335,7 @@ static bool flux__to_gpu(flux__move_target *target) {
     const char *want = flux__preference();
     int b = flux__choose(false, false), wanted = want ? flux__backend_number(want) : b;
     target->to.backend = b;
-    target->to.id = 0;
+    target->to.id = flux__own_gpu(b);
     target->any = true;
     if (b == FLUX__CPU_BACKEND && wanted == FLUX__CPU_BACKEND && want) return true;
     if (b == FLUX__CPU_BACKEND) {
@@ -30347,7 +30357,7 @@ static bool flux__to_gpu(flux__move_target *target) {
 static bool flux__to_named(flux__move_target *target, int b, const char *call) {
     char id[24];
     target->to.backend = b;
-    target->to.id = 0;
+    target->to.id = flux__own_gpu(b);
     target->any = true;
     if (flux__probe_of(b)->functional) return true;
     snprintf(id, sizeof id, "%s.none", call);
@@ -38317,7 +38327,7 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
         !flux__mpi_dup(world, &c->side, why, n) || !flux__mpi_split_host(world, &local, why, n))
         return false;
     flux__rank_key = (uint64_t)c->rank * UINT64_C(0x9e3779b97f4a7c15);
-    c->local_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
+    c->local_rank = flux__gpu_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
     c->one_host = c->local_size == c->size;
     flux__mpi_free(&local);
     flux__mpi_host(c->hosts[c->rank], sizeof c->hosts[0]);
@@ -38371,9 +38381,9 @@ FLUX_DEF flux_comm *flux_distributed_with(flux_distributed_opts o) {
     const double timeout = flux__given(o.timeout, o.marked, 60);
     flux_comm *c = NULL;
     if (!(timeout > 0)) snprintf(why, sizeof why, ".timeout is %g s", timeout);
-    else if (o.backend && strcmp(o.backend, "MPI") != 0 && strcmp(o.backend, "NCCL") != 0)
-        snprintf(why, sizeof why, "there is no backend \"%.40s\"; there are MPI and NCCL",
-                 o.backend);
+    else if (o.backend && strcmp(o.backend, "MPI") != 0)
+        snprintf(why, sizeof why, "there is no backend \"%.40s\": collectives go by MPI, those of "
+                 "GPUs, too; NCCL is not supported yet", o.backend);
     else if ((c = flux__comm_new(timeout)) != NULL && flux__comm_join(c, &o, why, sizeof why))
         return c;
     if (why[0]) flux__fail("distributed: %s", why);
@@ -38459,10 +38469,8 @@ static bool flux__handshake_start(flux_comm *c, flux__handshake *s, const flux__
 }
 
 /* Polls a request until it is done; 0, or -1 if the time-out passed (1: MPI has an error). */
-static int flux__mpi_await(const flux_comm *c, flux__mpi_handle *request, double seconds,
-                           char *why, size_t n) {
+static int flux__mpi_await(flux__mpi_handle *request, double seconds, char *why, size_t n) {
     bool done = false;
-    (void)c;
     double end = 0;
     for (int spin = 0; !done; spin++) {
         if (!flux__mpi_test(request, &done, why, n)) return 1;
@@ -38494,40 +38502,40 @@ static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *o
     for (int r = 0; r < c->size; r++) {
         if (came[r]) continue;
         if (named == 8) more++;
-        else
-            flux__putf(out, "%srank %d on %s", named++ ? ", " : "there has not come ", r,
-                       c->hosts[r]);
+        else flux__putf(out, "%srank %d on %s", named++ ? ", " : "", r, c->hosts[r]);
     }
     if (more) flux__putf(out, " and %d more", more);
-    if (!named) flux__putf(out, "the other ranks did not go on, for which this one came too late");
+    if (!named) flux__putf(out, "the other ranks, which did not go on: this one came too late");
 }
 
-/* This rank has waited long enough: tells the others, hears who else waits, and breaks the
-   communicator with an error that names the ranks that neither came nor answered. */
-static bool flux__handshake_late(flux_comm *c, const flux__handshake *s) {
+/* This rank has waited long enough for `what` (there has not come, no data came from): tells the
+   others, hears who else waits, and breaks the communicator with an error that names the ranks that
+   do not answer. */
+static bool flux__give_up(flux_comm *c, const flux__header *h, const char *what) {
     char text[400], why[300];
-    flux__report mine = { s->header.number }, *heard = &mine, theirs;
+    flux__report theirs;
+    /* MPI may send or fill them later than this call: they are never freed */
+    flux__report *mine = (flux__report *)flux__zalloc(sizeof *mine);
+    flux__mpi_handle *sent = (flux__mpi_handle *)flux__zalloc((size_t)c->size * sizeof *sent);
     bool *came = (bool *)flux__zalloc((size_t)c->size);
-    flux__mpi_handle *sent =
-        (flux__mpi_handle *)flux__zalloc((size_t)c->size * sizeof *sent);
-    if (!came || !sent) return false;
+    if (!came || !sent || !mine) return flux__comm_break(c, "out of memory");
+    mine->came = h->number;
     came[c->rank] = true;
     for (int r = 0; r < c->size; r++)
         if (r != c->rank)
-            flux__mpi_isend(c->side, heard, sizeof *heard, r, FLUX__REPORT_TAG, &sent[r], why,
+            flux__mpi_isend(c->side, mine, sizeof *mine, r, FLUX__REPORT_TAG, &sent[r], why,
                             sizeof why);
     for (double end = flux__now() + FLUX__GRACE; flux__now() < end; flux__thread_yield()) {
         const int from = flux__report_take(c, &theirs);
         if (from >= 0) came[from] = true;
     }
     flux__sink out = flux__sink_to(text, sizeof text);
-    flux__putf(&out, "%s, collective %lld: within %g s ",
-               flux__header_text(&s->header).s, (long long)s->header.number, c->timeout);
+    flux__putf(&out, "%s, collective %lld: within %g s %s ", flux__header_text(h).s,
+               (long long)h->number, c->timeout, what);
     flux__put_silent(c, came, &out);
-    flux__putf(&out, "; all had passed collective %lld", (long long)s->header.number - 1);
+    flux__putf(&out, "; all had passed collective %lld", (long long)h->number - 1);
     flux__sink_end(&out);
     flux__free(came);
-    flux__free(sent);                     /* what was not received is left to the end of MPI */
     return flux__comm_break(c, text);
 }
 
@@ -38561,9 +38569,9 @@ static bool flux__handshake_differs(flux_comm *c, const flux__handshake *s) {
 static bool flux__handshake_finish(flux_comm *c, flux__handshake *s) {
     char why[300];
     flux__report report;
-    const int rc = flux__mpi_await(c, &s->request, c->timeout, why, sizeof why);
+    const int rc = flux__mpi_await(&s->request, c->timeout, why, sizeof why);
     if (rc > 0) return flux__comm_break(c, why);
-    if (rc < 0) return flux__handshake_late(c, s);
+    if (rc < 0) return flux__give_up(c, &s->header, "there has not come");
     if (s->v[0] != -s->v[1]) return flux__handshake_differs(c, s);
     const int from = flux__report_take(c, &report);
     if (from < 0) return true;
@@ -38581,6 +38589,25 @@ static bool flux__shake_hands(flux_comm *c, const flux__header *h) {
 
 /* ---------------- data */
 
+/* An allreduce between machines: in pieces, each of which must come within the time-out. */
+static bool flux__exchange_far(flux_comm *c, const flux__header *h, char *data) {
+    const flux_dtype t = (flux_dtype)h->dtype;
+    char why[300], text[600];
+    for (int64_t at = 0, some; at < h->count; at += some) {
+        flux__mpi_handle request;
+        some = h->count - at < flux__mpi_most ? h->count - at : flux__mpi_most;
+        int rc = flux__mpi_iallreduce(c->data, data + (size_t)at * flux__dtypes[t].size, some, t,
+                                      (flux_agg)h->op, &request, why, sizeof why)
+                     ? flux__mpi_await(&request, c->timeout, why, sizeof why) : 1;
+        if (rc < 0) return flux__give_up(c, h, "no data came from");
+        if (rc == 0) continue;
+        snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
+                 (long long)h->number, why);
+        return flux__comm_break(c, text);
+    }
+    return true;
+}
+
 /* Exchanges the data of a collective after its handshake. data: the elements of this rank's
    operands, in memory that MPI reaches, which become the result; of an allgather the place for
    all ranks' elements, this rank's being where they belong. The result of a reduction to one rank
@@ -38589,7 +38616,6 @@ static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void
     char why[300] = "";
     const flux_dtype t = (flux_dtype)h->dtype;
     const flux_agg op = (flux_agg)h->op;
-    flux__mpi_handle request;
     bool ok = true;
     switch (h->kind) {
     case FLUX__ALLREDUCE:
@@ -38597,13 +38623,7 @@ static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void
             ok = flux__mpi_allreduce(c->data, data, h->count, t, op, why, sizeof why);
             break;
         }
-        ok = flux__mpi_iallreduce(c->data, data, h->count, t, op, &request, why, sizeof why);
-        if (ok && flux__mpi_await(c, &request, c->timeout, why, sizeof why) != 0) {
-            if (!why[0])
-                snprintf(why, sizeof why, "the data did not arrive within %g s", c->timeout);
-            ok = false;
-        }
-        break;
+        return flux__exchange_far(c, h, (char *)data);
     case FLUX__REDUCE_TO:
         if (c->rank != h->root) memcpy(out, data, (size_t)h->count * flux__dtypes[t].size);
         ok = flux__mpi_reduce(c->data, data, out, h->count, t, op, h->root, why, sizeof why);
@@ -38757,11 +38777,14 @@ static int flux__message_finish(flux__run *run, flux__kernel *k) {
         if (!m->done) flux__message_run(c, m);
     FLUX__ASSERT(m != NULL);
     if (!m->done) flux__message_run(c, m);
-    const bool ok = m->ok;
     while (*at != m) at = &(*at)->next;
     *at = m->next;
+    if (!m->ok) {                         /* MPI may still write to it: it is never freed */
+        flux__atomic_add(&run->buffer[k->node]->refs, 1);
+        return -1;
+    }
     flux__message_free(m);
-    return ok ? 0 : -1;
+    return 0;
 }
 #endif /* FLUX_MPI */
 

@@ -5,8 +5,8 @@
 /* ------------------------------------------------------------------ several processes
    A program that mpirun or srun starts many times trains one model together: every process, a rank,
    takes its share of the data and averages its gradients with the others'. Compile with -DFLUX_MPI;
-   MPI is opened at run time (FLUX_MPI_LIBRARY names its file if it is not found), and so is NCCL or
-   RCCL, by which GPUs exchange. Without a launcher, without -DFLUX_MPI, or on one rank there is a
+   MPI is opened at run time (FLUX_MPI_LIBRARY names its file if it is not found). What lies on GPUs
+   travels by way of host memory. Without a launcher, without -DFLUX_MPI, or on one rank there is a
    world of one rank, in which every call here works and communicates nothing.
 
    A collective is an operation like any other: it is recorded, and runs when its result, or that of
@@ -16,11 +16,11 @@
    of this communicator works any more, but values can be looked at and saved. Gradients do not pass
    collectives. */
 
-/* FLUX_ANY: NCCL (RCCL) where it and a GPU work, else MPI. */
+/* Any engine that there is. MPI is the only one so far. */
 #define FLUX_ANY ((const char *)0)
 typedef struct flux_distributed_opts {
     FLUX__DUMMY
-    const char *backend FLUX__ZERO;       /* "NCCL", "MPI", or FLUX_ANY, the default */
+    const char *backend FLUX__ZERO;       /* "MPI", or FLUX_ANY, the default */
     int *argc FLUX__ZERO; char ***argv FLUX__ZERO;   /* those of main, which MPI may change */
     const void *comm FLUX__ZERO;          /* the address of an MPI_Comm of yours, whose ranks form
                                              the world; default: MPI_COMM_WORLD */
@@ -28,9 +28,10 @@ typedef struct flux_distributed_opts {
     flux__marked marked FLUX__ZERO;
 } flux_distributed_opts;
 #define FLUX__LEFT_OUT_flux_distributed_opts .timeout = FLUX__NO_NUMBER, .marked = true,
-/* Joins the world: starts MPI unless the program has, and makes the default GPU that of this rank's
-   number on its machine. Every rank calls it, once. It prints why and returns NULL if a launcher
-   has started several ranks and they can't be reached. */
+/* Joins the world: starts MPI unless the program has. From then on flux_gpu, flux_cu and flux_roc
+   take the GPU of this rank's number on its machine, counted round where there are fewer. Every rank
+   calls it, once. It prints why and returns NULL if a launcher has started several ranks and they
+   can't be reached. */
 FLUX_API flux_comm *flux_distributed_with(flux_distributed_opts o);
 #define flux_distributed(...) \
     flux_distributed_with(FLUX__OPTS(flux_distributed_opts, __VA_ARGS__))
@@ -41,7 +42,7 @@ FLUX_API int flux_distributed_end(flux_comm *c);
 FLUX_API int flux_rank_of(const flux_comm *c);           /* 0 ... size - 1; -1 on error */
 FLUX_API int flux_size_of(const flux_comm *c);           /* how many ranks there are */
 FLUX_API int flux_local_rank_of(const flux_comm *c);     /* this rank's number on its machine */
-FLUX_API const char *flux_comm_name(const flux_comm *c); /* "NCCL", "RCCL", "MPI" or "alone" */
+FLUX_API const char *flux_comm_name(const flux_comm *c); /* "MPI" or "alone" */
 typedef struct flux_interrupted_opts {
     FLUX__DUMMY
     flux_comm *comm FLUX__ZERO;

@@ -11,6 +11,7 @@
 #include "../graph/views.h"
 #include "../schedule/looking.h"
 #include "../device/registry.h"
+#include "../device/choosing.h"
 #include "orders.h"
 
 /* ---------------------------------------------------------------------- data/loader.h
@@ -268,7 +269,7 @@ FLUX_DEF flux_loader *flux_cuiterator(flux_loader *l) {
     if (!l) return (flux_loader *)flux__null("cuiterator", "l", l);
     /* warns why there is no CUDA and gives l */
     if (!flux_functional("CUDA")) return flux_cu_loader(l);
-    flux_device d = { FLUX__CUDA_BACKEND, 0 };
+    flux_device d = { FLUX__CUDA_BACKEND, flux__own_gpu(FLUX__CUDA_BACKEND) };
     return flux__loader_on(l, d, true);
 }
 

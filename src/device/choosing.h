@@ -37,6 +37,15 @@ static void flux__why_none(char *out, size_t n) {
     flux__sink_end(&s);
 }
 
+/* Of several processes on a machine, the number of this one: flux_gpu and the like take the GPU of
+   that number. */
+static int flux__gpu_rank;
+/* The id of the GPU that this process takes of a back end that works. */
+static int flux__own_gpu(int b) {
+    const int n = flux__probe_of(b)->count;
+    return n > 1 ? flux__gpu_rank % n : 0;
+}
+
 /* The back end to use: the preferred one if it works, else the first of flux__order that works.
    `warn`: gives a warning when the preference can't be followed; `verbose`: says what was
    chosen. */

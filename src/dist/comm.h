@@ -8,6 +8,7 @@
 #include "../graph/leaves.h"
 #include "mpi_library.h"
 #include "mpi.h"
+#include "../device/choosing.h"
 
 /* ---------------------------------------------------------------------- dist/comm.h
    Communicators: joining the world (flux_distributed) and what is known of it.
@@ -117,7 +118,7 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
         !flux__mpi_dup(world, &c->side, why, n) || !flux__mpi_split_host(world, &local, why, n))
         return false;
     flux__rank_key = (uint64_t)c->rank * UINT64_C(0x9e3779b97f4a7c15);
-    c->local_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
+    c->local_rank = flux__gpu_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
     c->one_host = c->local_size == c->size;
     flux__mpi_free(&local);
     flux__mpi_host(c->hosts[c->rank], sizeof c->hosts[0]);
@@ -171,9 +172,9 @@ FLUX_DEF flux_comm *flux_distributed_with(flux_distributed_opts o) {
     const double timeout = flux__given(o.timeout, o.marked, 60);
     flux_comm *c = NULL;
     if (!(timeout > 0)) snprintf(why, sizeof why, ".timeout is %g s", timeout);
-    else if (o.backend && strcmp(o.backend, "MPI") != 0 && strcmp(o.backend, "NCCL") != 0)
-        snprintf(why, sizeof why, "there is no backend \"%.40s\"; there are MPI and NCCL",
-                 o.backend);
+    else if (o.backend && strcmp(o.backend, "MPI") != 0)
+        snprintf(why, sizeof why, "there is no backend \"%.40s\": collectives go by MPI, those of "
+                 "GPUs, too; NCCL is not supported yet", o.backend);
     else if ((c = flux__comm_new(timeout)) != NULL && flux__comm_join(c, &o, why, sizeof why))
         return c;
     if (why[0]) flux__fail("distributed: %s", why);

@@ -87,10 +87,8 @@ static bool flux__handshake_start(flux_comm *c, flux__handshake *s, const flux__
 }
 
 /* Polls a request until it is done; 0, or -1 if the time-out passed (1: MPI has an error). */
-static int flux__mpi_await(const flux_comm *c, flux__mpi_handle *request, double seconds,
-                           char *why, size_t n) {
+static int flux__mpi_await(flux__mpi_handle *request, double seconds, char *why, size_t n) {
     bool done = false;
-    (void)c;
     double end = 0;
     for (int spin = 0; !done; spin++) {
         if (!flux__mpi_test(request, &done, why, n)) return 1;
@@ -122,40 +120,40 @@ static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *o
     for (int r = 0; r < c->size; r++) {
         if (came[r]) continue;
         if (named == 8) more++;
-        else
-            flux__putf(out, "%srank %d on %s", named++ ? ", " : "there has not come ", r,
-                       c->hosts[r]);
+        else flux__putf(out, "%srank %d on %s", named++ ? ", " : "", r, c->hosts[r]);
     }
     if (more) flux__putf(out, " and %d more", more);
-    if (!named) flux__putf(out, "the other ranks did not go on, for which this one came too late");
+    if (!named) flux__putf(out, "the other ranks, which did not go on: this one came too late");
 }
 
-/* This rank has waited long enough: tells the others, hears who else waits, and breaks the
-   communicator with an error that names the ranks that neither came nor answered. */
-static bool flux__handshake_late(flux_comm *c, const flux__handshake *s) {
+/* This rank has waited long enough for `what` (there has not come, no data came from): tells the
+   others, hears who else waits, and breaks the communicator with an error that names the ranks that
+   do not answer. */
+static bool flux__give_up(flux_comm *c, const flux__header *h, const char *what) {
     char text[400], why[300];
-    flux__report mine = { s->header.number }, *heard = &mine, theirs;
+    flux__report theirs;
+    /* MPI may send or fill them later than this call: they are never freed */
+    flux__report *mine = (flux__report *)flux__zalloc(sizeof *mine);
+    flux__mpi_handle *sent = (flux__mpi_handle *)flux__zalloc((size_t)c->size * sizeof *sent);
     bool *came = (bool *)flux__zalloc((size_t)c->size);
-    flux__mpi_handle *sent =
-        (flux__mpi_handle *)flux__zalloc((size_t)c->size * sizeof *sent);
-    if (!came || !sent) return false;
+    if (!came || !sent || !mine) return flux__comm_break(c, "out of memory");
+    mine->came = h->number;
     came[c->rank] = true;
     for (int r = 0; r < c->size; r++)
         if (r != c->rank)
-            flux__mpi_isend(c->side, heard, sizeof *heard, r, FLUX__REPORT_TAG, &sent[r], why,
+            flux__mpi_isend(c->side, mine, sizeof *mine, r, FLUX__REPORT_TAG, &sent[r], why,
                             sizeof why);
     for (double end = flux__now() + FLUX__GRACE; flux__now() < end; flux__thread_yield()) {
         const int from = flux__report_take(c, &theirs);
         if (from >= 0) came[from] = true;
     }
     flux__sink out = flux__sink_to(text, sizeof text);
-    flux__putf(&out, "%s, collective %lld: within %g s ",
-               flux__header_text(&s->header).s, (long long)s->header.number, c->timeout);
+    flux__putf(&out, "%s, collective %lld: within %g s %s ", flux__header_text(h).s,
+               (long long)h->number, c->timeout, what);
     flux__put_silent(c, came, &out);
-    flux__putf(&out, "; all had passed collective %lld", (long long)s->header.number - 1);
+    flux__putf(&out, "; all had passed collective %lld", (long long)h->number - 1);
     flux__sink_end(&out);
     flux__free(came);
-    flux__free(sent);                     /* what was not received is left to the end of MPI */
     return flux__comm_break(c, text);
 }
 
@@ -189,9 +187,9 @@ static bool flux__handshake_differs(flux_comm *c, const flux__handshake *s) {
 static bool flux__handshake_finish(flux_comm *c, flux__handshake *s) {
     char why[300];
     flux__report report;
-    const int rc = flux__mpi_await(c, &s->request, c->timeout, why, sizeof why);
+    const int rc = flux__mpi_await(&s->request, c->timeout, why, sizeof why);
     if (rc > 0) return flux__comm_break(c, why);
-    if (rc < 0) return flux__handshake_late(c, s);
+    if (rc < 0) return flux__give_up(c, &s->header, "there has not come");
     if (s->v[0] != -s->v[1]) return flux__handshake_differs(c, s);
     const int from = flux__report_take(c, &report);
     if (from < 0) return true;
@@ -209,6 +207,25 @@ static bool flux__shake_hands(flux_comm *c, const flux__header *h) {
 
 /* ---------------- data */
 
+/* An allreduce between machines: in pieces, each of which must come within the time-out. */
+static bool flux__exchange_far(flux_comm *c, const flux__header *h, char *data) {
+    const flux_dtype t = (flux_dtype)h->dtype;
+    char why[300], text[600];
+    for (int64_t at = 0, some; at < h->count; at += some) {
+        flux__mpi_handle request;
+        some = h->count - at < flux__mpi_most ? h->count - at : flux__mpi_most;
+        int rc = flux__mpi_iallreduce(c->data, data + (size_t)at * flux__dtypes[t].size, some, t,
+                                      (flux_agg)h->op, &request, why, sizeof why)
+                     ? flux__mpi_await(&request, c->timeout, why, sizeof why) : 1;
+        if (rc < 0) return flux__give_up(c, h, "no data came from");
+        if (rc == 0) continue;
+        snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
+                 (long long)h->number, why);
+        return flux__comm_break(c, text);
+    }
+    return true;
+}
+
 /* Exchanges the data of a collective after its handshake. data: the elements of this rank's
    operands, in memory that MPI reaches, which become the result; of an allgather the place for
    all ranks' elements, this rank's being where they belong. The result of a reduction to one rank
@@ -217,7 +234,6 @@ static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void
     char why[300] = "";
     const flux_dtype t = (flux_dtype)h->dtype;
     const flux_agg op = (flux_agg)h->op;
-    flux__mpi_handle request;
     bool ok = true;
     switch (h->kind) {
     case FLUX__ALLREDUCE:
@@ -225,13 +241,7 @@ static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void
             ok = flux__mpi_allreduce(c->data, data, h->count, t, op, why, sizeof why);
             break;
         }
-        ok = flux__mpi_iallreduce(c->data, data, h->count, t, op, &request, why, sizeof why);
-        if (ok && flux__mpi_await(c, &request, c->timeout, why, sizeof why) != 0) {
-            if (!why[0])
-                snprintf(why, sizeof why, "the data did not arrive within %g s", c->timeout);
-            ok = false;
-        }
-        break;
+        return flux__exchange_far(c, h, (char *)data);
     case FLUX__REDUCE_TO:
         if (c->rank != h->root) memcpy(out, data, (size_t)h->count * flux__dtypes[t].size);
         ok = flux__mpi_reduce(c->data, data, out, h->count, t, op, h->root, why, sizeof why);

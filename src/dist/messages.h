@@ -1,6 +1,7 @@
 #ifndef FLUX__DIST_MESSAGES_H
 #define FLUX__DIST_MESSAGES_H
 #include "../base/platform.h"
+#include "../base/threads.h" /* flux__atomic_add */
 #include "../base/errors.h"
 #include "../base/backend.h"
 #include "../base/dtypes.h"
@@ -140,11 +141,14 @@ static int flux__message_finish(flux__run *run, flux__kernel *k) {
         if (!m->done) flux__message_run(c, m);
     FLUX__ASSERT(m != NULL);
     if (!m->done) flux__message_run(c, m);
-    const bool ok = m->ok;
     while (*at != m) at = &(*at)->next;
     *at = m->next;
+    if (!m->ok) {                         /* MPI may still write to it: it is never freed */
+        flux__atomic_add(&run->buffer[k->node]->refs, 1);
+        return -1;
+    }
     flux__message_free(m);
-    return ok ? 0 : -1;
+    return 0;
 }
 #endif /* FLUX_MPI */
 

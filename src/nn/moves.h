@@ -95,7 +95,7 @@ static bool flux__to_gpu(flux__move_target *target) {
     const char *want = flux__preference();
     int b = flux__choose(false, false), wanted = want ? flux__backend_number(want) : b;
     target->to.backend = b;
-    target->to.id = 0;
+    target->to.id = flux__own_gpu(b);
     target->any = true;
     if (b == FLUX__CPU_BACKEND && wanted == FLUX__CPU_BACKEND && want) return true;
     if (b == FLUX__CPU_BACKEND) {
@@ -117,7 +117,7 @@ static bool flux__to_gpu(flux__move_target *target) {
 static bool flux__to_named(flux__move_target *target, int b, const char *call) {
     char id[24];
     target->to.backend = b;
-    target->to.id = 0;
+    target->to.id = flux__own_gpu(b);
     target->any = true;
     if (flux__probe_of(b)->functional) return true;
     snprintf(id, sizeof id, "%s.none", call);

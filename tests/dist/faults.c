@@ -2,6 +2,7 @@
      differ   rank 1 calls another collective           late   rank 1 comes after the time-out
      ends     rank 1 ends while the others go on        shape  rank 1 has fewer elements
      rule     rank 1 has another model                  fails  rank 1 could not compute its operand
+     cut      the file faults.go says that the cable of the last rank may be cut: goes on until that has happened
    Each rank prints "rank R: ", what it was told, and whether values can be looked at and saved. Run by tests/check_mpi.sh. */
 #define _POSIX_C_SOURCE 200809L
 #include <time.h>
@@ -34,6 +35,11 @@ int main(int argc, char **argv) {
     if (!strcmp(mode, "rule")) {
         flux_state *s = flux_setup(flux_distributed_optimiser(comm, flux_descent()), m);
         flux_update(s, m, flux_gradient(flux_sum(flux_call(m, flux_ones(2))), m));
+    } else if (!strcmp(mode, "cut")) {
+        FILE *go = rank == 0 ? fopen("faults.go", "wb") : NULL;
+        flux_tensor *big = flux_eval(flux_ones(1000000));
+        if (go) fclose(go);
+        for (int i = 0; i < 100000 && !flux_failed(); i++) FLUX_SCOPE flux_eval(flux_allreduce(comm, big, FLUX_SUM));
     } else if (odd && !strcmp(mode, "differ")) flux_eval(flux_broadcast(comm, flux_ones(3), .root = 0));
     else flux_eval(flux_allreduce(comm, x, FLUX_SUM));
     char told[600];
@@ -45,6 +51,6 @@ int main(int argc, char **argv) {
     printf("rank %d: %s; %s\n", rank, told, saved ? "saved" : "not saved");
     fflush(stdout);
     flux_distributed_end(comm);
-    wait_seconds(strcmp(mode, "late") ? 0.3 : 4);        /* or the launcher ends the others first */
+    wait_seconds(strcmp(mode, "late") && strcmp(mode, "cut") ? 0.3 : 4);        /* or the launcher ends the others first */
     return 0;
 }
