@@ -1994,9 +1994,9 @@ typedef struct flux_distributed_opts {
 } flux_distributed_opts;
 #define FLUX__LEFT_OUT_flux_distributed_opts .timeout = FLUX__NO_NUMBER, .marked = true,
 /* Joins the world: starts MPI unless the program has. From then on flux_gpu, flux_cu and flux_roc
-   take the GPU of this rank's number on its machine, counted round where there are fewer. Every rank
-   calls it, once. It prints why and returns NULL if a launcher has started several ranks and they
-   can't be reached. */
+   take the GPU of this rank's number on its machine, counted round where there are fewer. Every
+   rank calls it, once. It prints why and returns NULL if a launcher has started several ranks and
+   they can't be reached. */
 FLUX_API flux_comm *flux_distributed_with(flux_distributed_opts o);
 #define flux_distributed(...) \
     flux_distributed_with(FLUX__OPTS(flux_distributed_opts, __VA_ARGS__))
