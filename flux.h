@@ -37742,7 +37742,8 @@ static const flux__mpi_numbers flux__mpi_all_numbers[] = {
 
 static struct {
     int family;                           /* FLUX__MPI_NONE: not opened yet */
-    bool ours;                            /* flux_distributed has started MPI and ends it */
+    bool started, ours;                   /* MPI runs; flux_distributed has started it, and ends
+                                             it */
     flux__mpi_numbers is;
     flux__mpi_pointers p;                 /* calls of Open MPI and MPI 5 */
     flux__mpi_ints i;                     /* calls of MPICH */
@@ -37906,8 +37907,10 @@ static bool flux__mpi_ok(int rc, const char *call, char *why, size_t n) {
     int length = 0;
 #define FLUX__ARGS(h) (rc, text, &length)
     if (rc == 0) return true;
-    if (FLUX__MPI_CALL(Error_string, FLUX__ARGS) != 0) text[0] = 0;
-    snprintf(why, n, "MPI_%s: %.200s", call, text);
+    /* before MPI has started it has no sentences */
+    const bool said = flux__mpi.started && FLUX__MPI_CALL(Error_string, FLUX__ARGS) == 0;
+    if (said) snprintf(why, n, "MPI_%s: %.200s", call, text);
+    else snprintf(why, n, "MPI_%s: error %d", call, rc);
     return false;
 #undef FLUX__ARGS
 }
@@ -37924,10 +37927,12 @@ static bool flux__mpi_start(int *argc, char ***argv, char *why, size_t n) {
     FLUX__MPI_CALL(Finalized, FLUX__ARGS);
 #undef FLUX__ARGS
     if (ended) snprintf(why, n, "MPI was ended earlier, and can't be started twice");
+    flux__mpi.started = started && !ended;
     if (started || ended) return !ended;
 #define FLUX__ARGS(h) (argc, argv, flux__mpi.is.serialized, &level)
     flux__mpi.ours = flux__mpi_ok(FLUX__MPI_CALL(Init_thread, FLUX__ARGS), "Init_thread", why, n);
 #undef FLUX__ARGS
+    flux__mpi.started = flux__mpi.ours;
     return flux__mpi.ours;
 }
 
@@ -38273,6 +38278,7 @@ struct flux_comm {
                                              of reports */
     flux__message *first;                 /* collectives that were started, oldest first, see
                                              dist/messages.h */
+    bool joined;                          /* the three are made */
     bool one_host;                        /* all ranks are on this machine */
     char (*hosts)[64];                    /* by rank: its machine's name */
 #endif
@@ -38321,6 +38327,10 @@ static flux_comm *flux__comm_new(double timeout) {
 static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, size_t n) {
     flux__mpi_handle local;
     c->rank = flux__mpi_rank(world), c->size = flux__mpi_size(world);
+    if (c->rank < 0 || c->rank >= c->size) {
+        snprintf(why, n, "MPI says that this is rank %d of %d", c->rank, c->size);
+        return false;
+    }
     c->hosts = (char (*)[64])flux__zalloc((size_t)c->size * sizeof *c->hosts);
     if (!c->hosts) return false;
     if (!flux__mpi_dup(world, &c->shake, why, n) || !flux__mpi_dup(world, &c->data, why, n) ||
@@ -38331,7 +38341,8 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
     c->one_host = c->local_size == c->size;
     flux__mpi_free(&local);
     flux__mpi_host(c->hosts[c->rank], sizeof c->hosts[0]);
-    return flux__mpi_allgather(c->data, c->hosts, sizeof c->hosts[0], why, n);
+    c->joined = flux__mpi_allgather(c->data, c->hosts, sizeof c->hosts[0], why, n);
+    return c->joined;
 }
 #endif
 
@@ -38340,7 +38351,7 @@ static void flux__comm_free(flux_comm *c) {
     if (!c) return;
     c->head.kind = FLUX__FREED;
 #ifdef FLUX_MPI
-    if (!c->broken && c->hosts) {         /* to free one, all ranks must come */
+    if (!c->broken && c->joined) {        /* to free one, all ranks must come */
         flux__mpi_free(&c->shake);
         flux__mpi_free(&c->data);
         flux__mpi_free(&c->side);

@@ -19,7 +19,7 @@ if have "$CXX"; then
     declared MPICH libmpich-dev /usr/include/*/mpich/mpi.h /usr/lib/*/mpich/include/mpi.h
 fi
 
-for program in collectives training faults; do
+for program in collectives training faults failing; do
     check "$program compiles" "$CC" -std=c11 -O1 -DFLUX_MPI -I. "tests/dist/$program.c" -o "$tmp/$program" -lm || finish
 done
 
@@ -67,6 +67,16 @@ for launcher in mpirun.openmpi mpiexec.mpich; do
     told fails 0 'rank 1 on .* calls distributed_end after an error' 1 'reshape: '
     told ends 0 'rank 1 on .* calls distributed_end (collective 1)' 2 'rank 1 on .* calls distributed_end'
     told late 0 'within 1 s there has not come rank 1 on' 1 'given up\|came too late' 2 'within 1 s there has not come rank 1 on'
+done
+
+# Each call of MPI fails.
+n=2
+for launcher in mpirun.openmpi mpiexec.mpich; do
+    have $launcher || continue
+    for call in $("$tmp/failing" list); do
+        on $launcher 2 "$tmp/failing" "$call" >"$tmp/out"
+        [ "$(grep -ac '^rank [0-9] of [0-9]: ok' "$tmp/out")" = 2 ] && pass || { fail "$launcher: MPI_$call fails"; head -n 5 "$tmp/out"; }
+    done
 done
 
 # On GPUs made of software, each rank on the one of its number: gradients travel by way of host memory.

@@ -64,6 +64,7 @@ struct flux_comm {
                                              of reports */
     flux__message *first;                 /* collectives that were started, oldest first, see
                                              dist/messages.h */
+    bool joined;                          /* the three are made */
     bool one_host;                        /* all ranks are on this machine */
     char (*hosts)[64];                    /* by rank: its machine's name */
 #endif
@@ -112,6 +113,10 @@ static flux_comm *flux__comm_new(double timeout) {
 static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, size_t n) {
     flux__mpi_handle local;
     c->rank = flux__mpi_rank(world), c->size = flux__mpi_size(world);
+    if (c->rank < 0 || c->rank >= c->size) {
+        snprintf(why, n, "MPI says that this is rank %d of %d", c->rank, c->size);
+        return false;
+    }
     c->hosts = (char (*)[64])flux__zalloc((size_t)c->size * sizeof *c->hosts);
     if (!c->hosts) return false;
     if (!flux__mpi_dup(world, &c->shake, why, n) || !flux__mpi_dup(world, &c->data, why, n) ||
@@ -122,7 +127,8 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
     c->one_host = c->local_size == c->size;
     flux__mpi_free(&local);
     flux__mpi_host(c->hosts[c->rank], sizeof c->hosts[0]);
-    return flux__mpi_allgather(c->data, c->hosts, sizeof c->hosts[0], why, n);
+    c->joined = flux__mpi_allgather(c->data, c->hosts, sizeof c->hosts[0], why, n);
+    return c->joined;
 }
 #endif
 
@@ -131,7 +137,7 @@ static void flux__comm_free(flux_comm *c) {
     if (!c) return;
     c->head.kind = FLUX__FREED;
 #ifdef FLUX_MPI
-    if (!c->broken && c->hosts) {         /* to free one, all ranks must come */
+    if (!c->broken && c->joined) {        /* to free one, all ranks must come */
         flux__mpi_free(&c->shake);
         flux__mpi_free(&c->data);
         flux__mpi_free(&c->side);

@@ -33,8 +33,10 @@ static bool flux__mpi_ok(int rc, const char *call, char *why, size_t n) {
     int length = 0;
 #define FLUX__ARGS(h) (rc, text, &length)
     if (rc == 0) return true;
-    if (FLUX__MPI_CALL(Error_string, FLUX__ARGS) != 0) text[0] = 0;
-    snprintf(why, n, "MPI_%s: %.200s", call, text);
+    /* before MPI has started it has no sentences */
+    const bool said = flux__mpi.started && FLUX__MPI_CALL(Error_string, FLUX__ARGS) == 0;
+    if (said) snprintf(why, n, "MPI_%s: %.200s", call, text);
+    else snprintf(why, n, "MPI_%s: error %d", call, rc);
     return false;
 #undef FLUX__ARGS
 }
@@ -51,10 +53,12 @@ static bool flux__mpi_start(int *argc, char ***argv, char *why, size_t n) {
     FLUX__MPI_CALL(Finalized, FLUX__ARGS);
 #undef FLUX__ARGS
     if (ended) snprintf(why, n, "MPI was ended earlier, and can't be started twice");
+    flux__mpi.started = started && !ended;
     if (started || ended) return !ended;
 #define FLUX__ARGS(h) (argc, argv, flux__mpi.is.serialized, &level)
     flux__mpi.ours = flux__mpi_ok(FLUX__MPI_CALL(Init_thread, FLUX__ARGS), "Init_thread", why, n);
 #undef FLUX__ARGS
+    flux__mpi.started = flux__mpi.ours;
     return flux__mpi.ours;
 }
 

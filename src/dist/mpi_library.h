@@ -86,7 +86,8 @@ static const flux__mpi_numbers flux__mpi_all_numbers[] = {
 
 static struct {
     int family;                           /* FLUX__MPI_NONE: not opened yet */
-    bool ours;                            /* flux_distributed has started MPI and ends it */
+    bool started, ours;                   /* MPI runs; flux_distributed has started it, and ends
+                                             it */
     flux__mpi_numbers is;
     flux__mpi_pointers p;                 /* calls of Open MPI and MPI 5 */
     flux__mpi_ints i;                     /* calls of MPICH */
