@@ -73,7 +73,7 @@ done
 n=2
 for launcher in mpirun.openmpi mpiexec.mpich; do
     have $launcher || continue
-    for call in $("$tmp/failing" list); do
+    for call in $("$tmp/failing" list | grep -v Comm_size); do      # without it the ranks do not know of each other
         on $launcher 2 "$tmp/failing" "$call" >"$tmp/out"
         [ "$(grep -ac '^rank [0-9] of [0-9]: ok' "$tmp/out")" = 2 ] && pass || { fail "$launcher: MPI_$call fails"; head -n 5 "$tmp/out"; }
     done
