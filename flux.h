@@ -1971,8 +1971,8 @@ FLUX_API int flux_load_items(const char *path, int n, const char *names, const v
    A program that mpirun or srun starts many times trains one model together: every process, a rank,
    takes its share of the data and averages its gradients with the others'. Compile with -DFLUX_MPI;
    MPI is opened at run time (FLUX_MPI_LIBRARY names its file if it is not found). What lies on GPUs
-   travels by way of host memory. Without a launcher, without -DFLUX_MPI, or on one rank there is a
-   world of one rank, in which every call here works and communicates nothing.
+   travels by way of host memory. Without a launcher, with or without -DFLUX_MPI, there is a world
+   of one rank, in which every call here works and communicates nothing.
 
    A collective is an operation like any other: it is recorded, and runs when its result, or that of
    a later collective, is looked at. All ranks must record the same collectives in the same order,
@@ -37659,7 +37659,6 @@ FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *nam
 
 FLUX__END_COLD
 
-#ifdef FLUX_MPI
 /* ---------------------------------------------------------------------- dist/mpi_library.h
    Finding MPI. The library that the launcher speaks is opened when it is first
    needed (flux__mpi_open), and nothing of MPI is needed to compile. Three
@@ -37678,6 +37677,37 @@ FLUX__END_COLD
 
 FLUX__BEGIN_COLD
 
+enum { FLUX__MPI_NONE, FLUX__MPI_OPEN, FLUX__MPI_MPICH, FLUX__MPI_ABI };   /* interfaces */
+static const char *const flux__mpi_families[] = { "MPI", "Open MPI", "MPICH", "MPI 5" };
+
+/* ---------------- the launcher */
+
+/* The number in an environment variable; 0: it is not there, or is no positive number. */
+static int flux__env_number(const char *name) {
+    const char *s = flux__env(name);
+    const long v = s ? strtol(s, NULL, 10) : 0;
+    return v > 0 && v < INT_MAX ? (int)v : 0;
+}
+
+/* How many processes the launcher has started, by its environment; 1: there is no launcher. family:
+   whose launcher it is, if that is known. */
+static int flux__mpi_launched(int *family) {
+    static const struct { const char *name; int family; } sizes[] = {
+        { "OMPI_COMM_WORLD_SIZE", FLUX__MPI_OPEN }, { "PMI_SIZE", FLUX__MPI_MPICH },
+        { "SLURM_STEP_NUM_TASKS", FLUX__MPI_NONE }, { "PALS_SIZE", FLUX__MPI_MPICH },
+        { "ALPS_APP_PE_COUNT", FLUX__MPI_MPICH }
+    };
+    *family = flux__env("PMIX_RANK") ? FLUX__MPI_OPEN : FLUX__MPI_NONE;
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
+        const int n = flux__env_number(sizes[i].name);
+        if (!n) continue;
+        if (!*family) *family = sizes[i].family;
+        return n;
+    }
+    return *family ? 2 : 1;               /* PMIx does not say how many; there are several */
+}
+
+#ifdef FLUX_MPI
 typedef union flux__mpi_handle { void *p; int i; } flux__mpi_handle;
 
 /* The calls of MPI that are used: name, and parameters with handles of type H. A status is a
@@ -37708,9 +37738,6 @@ typedef void flux__mpi_fold(void *in, void *inout, int *n, void *type);
 #define FLUX__MPI_FIELD(H, name, parameters) int (*name) parameters;
 typedef struct flux__mpi_pointers { FLUX__MPI_CALLS(FLUX__MPI_FIELD, void *) } flux__mpi_pointers;
 typedef struct flux__mpi_ints { FLUX__MPI_CALLS(FLUX__MPI_FIELD, int) } flux__mpi_ints;
-
-enum { FLUX__MPI_NONE, FLUX__MPI_OPEN, FLUX__MPI_MPICH, FLUX__MPI_ABI };   /* interfaces */
-static const char *const flux__mpi_families[] = { "MPI", "Open MPI", "MPICH", "MPI 5" };
 
 /* Types and operations, in the order of flux__mpi_names. */
 enum {
@@ -37750,33 +37777,6 @@ static struct {
     flux__mpi_handle constant[FLUX__MPI_CONSTANTS];
     char file[300];                       /* the library */
 } flux__mpi;
-
-/* ---------------- the launcher */
-
-/* The number in an environment variable; 0: it is not there, or is no positive number. */
-static int flux__env_number(const char *name) {
-    const char *s = flux__env(name);
-    const long v = s ? strtol(s, NULL, 10) : 0;
-    return v > 0 && v < INT_MAX ? (int)v : 0;
-}
-
-/* How many processes the launcher has started, by its environment; 1: there is no launcher. family:
-   whose launcher it is, if that is known. */
-static int flux__mpi_launched(int *family) {
-    static const struct { const char *name; int family; } sizes[] = {
-        { "OMPI_COMM_WORLD_SIZE", FLUX__MPI_OPEN }, { "PMI_SIZE", FLUX__MPI_MPICH },
-        { "SLURM_STEP_NUM_TASKS", FLUX__MPI_NONE }, { "PALS_SIZE", FLUX__MPI_MPICH },
-        { "ALPS_APP_PE_COUNT", FLUX__MPI_MPICH }
-    };
-    *family = flux__env("PMIX_RANK") ? FLUX__MPI_OPEN : FLUX__MPI_NONE;
-    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
-        const int n = flux__env_number(sizes[i].name);
-        if (!n) continue;
-        if (!*family) *family = sizes[i].family;
-        return n;
-    }
-    return *family ? 2 : 1;               /* PMIx does not say how many; there are several */
-}
 
 /* ---------------- the library */
 
@@ -37877,8 +37877,9 @@ static bool flux__mpi_running(void) {
            initialized(&flag) == 0 && flag;
 }
 
-FLUX__END_COLD
 #endif /* FLUX_MPI */
+
+FLUX__END_COLD
 
 #ifdef FLUX_MPI
 /* ---------------------------------------------------------------------- dist/mpi.h
@@ -38364,9 +38365,9 @@ static void flux__comm_free(flux_comm *c) {
 /* Joins the world by MPI, if a launcher has started this program or the program itself has started
    MPI; alone otherwise. False: why is told. */
 static bool flux__comm_join(flux_comm *c, const flux_distributed_opts *o, char *why, size_t n) {
-#ifdef FLUX_MPI
     int family;
     const int launched = flux__mpi_launched(&family);
+#ifdef FLUX_MPI
     if (launched == 1 && !o->comm && !flux__mpi_running()) return true;
     if (!flux__mpi_open(why, n) || !flux__mpi_start(o->argc, o->argv, why, n)) return false;
     flux__mpi_handle world = o->comm ? flux__mpi_given(o->comm) : flux__mpi_world();
@@ -38381,9 +38382,10 @@ static bool flux__comm_join(flux_comm *c, const flux_distributed_opts *o, char *
     return true;
 #else
     (void)c;
-    const bool given = o->comm != NULL;
-    if (given) snprintf(why, n, ".comm is given, but the program was compiled without -DFLUX_MPI");
-    return !given;
+    if (launched > 1 || o->comm)
+        snprintf(why, n, "%s, but the program was compiled without -DFLUX_MPI",
+                 o->comm ? ".comm is given" : "a launcher has started several processes");
+    return launched == 1 && !o->comm;
 #endif
 }
 

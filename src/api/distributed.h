@@ -6,8 +6,8 @@
    A program that mpirun or srun starts many times trains one model together: every process, a rank,
    takes its share of the data and averages its gradients with the others'. Compile with -DFLUX_MPI;
    MPI is opened at run time (FLUX_MPI_LIBRARY names its file if it is not found). What lies on GPUs
-   travels by way of host memory. Without a launcher, without -DFLUX_MPI, or on one rank there is a
-   world of one rank, in which every call here works and communicates nothing.
+   travels by way of host memory. Without a launcher, with or without -DFLUX_MPI, there is a world
+   of one rank, in which every call here works and communicates nothing.
 
    A collective is an operation like any other: it is recorded, and runs when its result, or that of
    a later collective, is looked at. All ranks must record the same collectives in the same order,

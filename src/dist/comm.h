@@ -150,9 +150,9 @@ static void flux__comm_free(flux_comm *c) {
 /* Joins the world by MPI, if a launcher has started this program or the program itself has started
    MPI; alone otherwise. False: why is told. */
 static bool flux__comm_join(flux_comm *c, const flux_distributed_opts *o, char *why, size_t n) {
-#ifdef FLUX_MPI
     int family;
     const int launched = flux__mpi_launched(&family);
+#ifdef FLUX_MPI
     if (launched == 1 && !o->comm && !flux__mpi_running()) return true;
     if (!flux__mpi_open(why, n) || !flux__mpi_start(o->argc, o->argv, why, n)) return false;
     flux__mpi_handle world = o->comm ? flux__mpi_given(o->comm) : flux__mpi_world();
@@ -167,9 +167,10 @@ static bool flux__comm_join(flux_comm *c, const flux_distributed_opts *o, char *
     return true;
 #else
     (void)c;
-    const bool given = o->comm != NULL;
-    if (given) snprintf(why, n, ".comm is given, but the program was compiled without -DFLUX_MPI");
-    return !given;
+    if (launched > 1 || o->comm)
+        snprintf(why, n, "%s, but the program was compiled without -DFLUX_MPI",
+                 o->comm ? ".comm is given" : "a launcher has started several processes");
+    return launched == 1 && !o->comm;
 #endif
 }
 

@@ -3,7 +3,6 @@
 #include "../base/platform.h"
 #include "../base/system.h"
 
-#ifdef FLUX_MPI
 /* ---------------------------------------------------------------------- dist/mpi_library.h
    Finding MPI. The library that the launcher speaks is opened when it is first
    needed (flux__mpi_open), and nothing of MPI is needed to compile. Three
@@ -22,6 +21,37 @@
 
 FLUX__BEGIN_COLD
 
+enum { FLUX__MPI_NONE, FLUX__MPI_OPEN, FLUX__MPI_MPICH, FLUX__MPI_ABI };   /* interfaces */
+static const char *const flux__mpi_families[] = { "MPI", "Open MPI", "MPICH", "MPI 5" };
+
+/* ---------------- the launcher */
+
+/* The number in an environment variable; 0: it is not there, or is no positive number. */
+static int flux__env_number(const char *name) {
+    const char *s = flux__env(name);
+    const long v = s ? strtol(s, NULL, 10) : 0;
+    return v > 0 && v < INT_MAX ? (int)v : 0;
+}
+
+/* How many processes the launcher has started, by its environment; 1: there is no launcher. family:
+   whose launcher it is, if that is known. */
+static int flux__mpi_launched(int *family) {
+    static const struct { const char *name; int family; } sizes[] = {
+        { "OMPI_COMM_WORLD_SIZE", FLUX__MPI_OPEN }, { "PMI_SIZE", FLUX__MPI_MPICH },
+        { "SLURM_STEP_NUM_TASKS", FLUX__MPI_NONE }, { "PALS_SIZE", FLUX__MPI_MPICH },
+        { "ALPS_APP_PE_COUNT", FLUX__MPI_MPICH }
+    };
+    *family = flux__env("PMIX_RANK") ? FLUX__MPI_OPEN : FLUX__MPI_NONE;
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
+        const int n = flux__env_number(sizes[i].name);
+        if (!n) continue;
+        if (!*family) *family = sizes[i].family;
+        return n;
+    }
+    return *family ? 2 : 1;               /* PMIx does not say how many; there are several */
+}
+
+#ifdef FLUX_MPI
 typedef union flux__mpi_handle { void *p; int i; } flux__mpi_handle;
 
 /* The calls of MPI that are used: name, and parameters with handles of type H. A status is a
@@ -52,9 +82,6 @@ typedef void flux__mpi_fold(void *in, void *inout, int *n, void *type);
 #define FLUX__MPI_FIELD(H, name, parameters) int (*name) parameters;
 typedef struct flux__mpi_pointers { FLUX__MPI_CALLS(FLUX__MPI_FIELD, void *) } flux__mpi_pointers;
 typedef struct flux__mpi_ints { FLUX__MPI_CALLS(FLUX__MPI_FIELD, int) } flux__mpi_ints;
-
-enum { FLUX__MPI_NONE, FLUX__MPI_OPEN, FLUX__MPI_MPICH, FLUX__MPI_ABI };   /* interfaces */
-static const char *const flux__mpi_families[] = { "MPI", "Open MPI", "MPICH", "MPI 5" };
 
 /* Types and operations, in the order of flux__mpi_names. */
 enum {
@@ -94,33 +121,6 @@ static struct {
     flux__mpi_handle constant[FLUX__MPI_CONSTANTS];
     char file[300];                       /* the library */
 } flux__mpi;
-
-/* ---------------- the launcher */
-
-/* The number in an environment variable; 0: it is not there, or is no positive number. */
-static int flux__env_number(const char *name) {
-    const char *s = flux__env(name);
-    const long v = s ? strtol(s, NULL, 10) : 0;
-    return v > 0 && v < INT_MAX ? (int)v : 0;
-}
-
-/* How many processes the launcher has started, by its environment; 1: there is no launcher. family:
-   whose launcher it is, if that is known. */
-static int flux__mpi_launched(int *family) {
-    static const struct { const char *name; int family; } sizes[] = {
-        { "OMPI_COMM_WORLD_SIZE", FLUX__MPI_OPEN }, { "PMI_SIZE", FLUX__MPI_MPICH },
-        { "SLURM_STEP_NUM_TASKS", FLUX__MPI_NONE }, { "PALS_SIZE", FLUX__MPI_MPICH },
-        { "ALPS_APP_PE_COUNT", FLUX__MPI_MPICH }
-    };
-    *family = flux__env("PMIX_RANK") ? FLUX__MPI_OPEN : FLUX__MPI_NONE;
-    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes); i++) {
-        const int n = flux__env_number(sizes[i].name);
-        if (!n) continue;
-        if (!*family) *family = sizes[i].family;
-        return n;
-    }
-    return *family ? 2 : 1;               /* PMIx does not say how many; there are several */
-}
 
 /* ---------------- the library */
 
@@ -221,7 +221,8 @@ static bool flux__mpi_running(void) {
            initialized(&flag) == 0 && flag;
 }
 
-FLUX__END_COLD
 #endif /* FLUX_MPI */
+
+FLUX__END_COLD
 
 #endif /* FLUX__DIST_MPI_LIBRARY_H */
