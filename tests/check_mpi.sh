@@ -79,6 +79,15 @@ for launcher in mpirun.openmpi mpiexec.mpich; do
     done
 done
 
+# A program that is linked with MPI and has started it.
+n=4
+for mpi in openmpi mpich; do
+    launcher=mpirun.$mpi
+    have mpicc.$mpi && have $launcher || { skip "a program linked with MPI: no mpicc.$mpi or no $launcher; packages: lib$mpi-dev, $mpi"; continue; }
+    check "given.c compiles with mpicc.$mpi" mpicc.$mpi -std=c11 -O1 -w -DFLUX_MPI -I. tests/dist/given.c -o "$tmp/given" -lm || continue
+    on $launcher 4 "$tmp/given" >"$tmp/out"; each "$launcher: a communicator that is given"
+done
+
 # On GPUs made of software, each rank on the one of its number: gradients travel by way of host memory.
 n=2 launcher=mpiexec.mpich
 if have $launcher && check "software GPUs" env MAKEFLAGS= make -s CC="$CC" softgpu &&
