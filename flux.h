@@ -1725,6 +1725,7 @@ typedef struct flux_rule_opts {
     flux__double2 ell FLUX__ZERO, gamma FLUX__ZERO;    /* rprop: the step's factors and bounds */
     flux__int n FLUX__ZERO;               /* accumgrad: how many gradients */
     flux__switch centred FLUX__ZERO;      /* rmsprop: divides by the standard deviation of g */
+    flux__switch global FLUX__ZERO;       /* clipnorm: one norm over all gradients */
     flux__switch couple FLUX__ZERO;       /* adamw: lambda is multiplied by eta; on by default */
     flux__marked marked FLUX__ZERO;
 } flux_rule_opts;
@@ -1733,7 +1734,7 @@ typedef struct flux_rule_opts {
     .lambda = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, .omega = FLUX__NO_NUMBER, \
     .p = FLUX__NO_NUMBER, .ell = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, \
     .gamma = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, .n = FLUX__NO_INT, .centred = FLUX_DEFAULT, \
-    .couple = FLUX_DEFAULT, .marked = true,
+    .global = FLUX_DEFAULT, .couple = FLUX_DEFAULT, .marked = true,
 enum { FLUX_MAX_RULES = 16 };   /* most rules of a chain, with those of chains inside it */
 /* comm, bucket: of flux_distributed_optimiser. */
 typedef struct flux_rule_part {
@@ -1776,7 +1777,8 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
 #define flux_signdecay(...) FLUX__RULE("SignDecay", __VA_ARGS__)
 /* Clips each element to [-delta, delta]; delta 10. */
 #define flux_clipgrad(...) FLUX__RULE("ClipGrad", __VA_ARGS__)
-/* Scales each tensor whose p-norm is above omega down to omega; omega 10, p 2. */
+/* Scales each gradient whose p-norm is above omega down to omega; omega 10, p 2. With
+   .global = true it takes one norm, that of all gradients as one vector, and scales all alike. */
 #define flux_clipnorm(...) FLUX__RULE("ClipNorm", __VA_ARGS__)
 /* Rules in a row: the gradient passes through them from left to right. */
 FLUX_API flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules);
@@ -29129,6 +29131,7 @@ typedef struct flux__step {
     int64_t t;                            /* the step's number, from 1; its new value is kept */
     flux_tensor **s, **next;              /* its states before and after (next NULL: unchanged) */
     flux_tensor *norm;                    /* set by ClipNorm: the norm of d, to be evaluated */
+    double size;                          /* its value, times |scale| */
 } flux__step;
 
 /* v as a scalar operand. Most parameters need the same few numbers, so they share the tensors. */
@@ -29341,8 +29344,8 @@ static void flux__step_clipgrad(flux__step *k) {
     k->d = flux_clamp(flux__gradient_now(k), -k->o.delta, k->o.delta);
 }
 
-/* Only records the norm of d. flux__clip_norms (nn/update.h) evaluates the norms of all parameters
-   together and changes k->scale. */
+/* Only records the norm of d. flux__clip_norms and flux__clip_global (nn/update.h) evaluate the
+   norms of all parameters together and change k->scale. */
 static void flux__step_clipnorm(flux__step *k) {
     double p = k->o.p;
     flux_tensor *size = p == 2 ? k->d : flux_abs(k->d);
@@ -29382,10 +29385,13 @@ typedef struct flux__rule_row {
 #define FLUX__ADAM_HAS(beta1, beta2, epsilon) \
     { { FLUX__ETA, 1e-3 }, FLUX__BETAS(beta1, beta2), { FLUX__EPSILON, epsilon }, { 0, 0 } }
 #define FLUX__NO_STATE { { NULL, 0 } }
+#define FLUX__CLIP_HAS { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } }
 #define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } }
 
 /* hook: flux__clip_norms, nn/update.h */
 static bool flux__clip_norms(flux_state *s, int r);
+/* hook: flux__clip_global, nn/update.h */
+static bool flux__clip_global(flux_state *s, int r);
 /* hook: flux__distribute, dist/optimiser.h */
 static bool flux__distribute(flux_state *s, int r);
 
@@ -29428,8 +29434,8 @@ static const flux__rule_row flux__rule_rows[] = {
     { "SignDecay", flux__step_signdecay, NULL, false, FLUX__NO_STATE,
       { { FLUX__LAMBDA, 1e-3 }, { 0, 0 } } },
     { "ClipGrad", flux__step_clipgrad, NULL, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
-    { "ClipNorm", flux__step_clipnorm, flux__clip_norms, false, FLUX__NO_STATE,
-      { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } } },
+    { "ClipNorm", flux__step_clipnorm, flux__clip_norms, false, FLUX__NO_STATE, FLUX__CLIP_HAS },
+    { "ClipNorm", flux__step_clipnorm, flux__clip_global, false, FLUX__NO_STATE, FLUX__CLIP_HAS },
     { "AccumGrad", flux__step_accumgrad, NULL, true, { { "sum", 0 } },
       { { FLUX__EVERY, 1 }, { 0, 0 } } },
     { "Distributed", NULL, flux__distribute, false, FLUX__NO_STATE, { { 0, 0 } } }
@@ -29470,7 +29476,7 @@ static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) 
     return FLUX__REFUSE("%s: %s is %g, but must be %s", call, row->name, v, row->want);
 }
 
-/* Checks couple (AdamW) and centred (RMSProp), and sets the default of couple. */
+/* Checks couple (AdamW), centred (RMSProp), global (ClipNorm); sets the default of couple. */
 static bool flux__resolve_switches(flux_rule_part *r, const char *call) {
     const flux__rule_row *row = &flux__rule_rows[r->kind];
     bool couples = row->step == flux__step_adamw, squares = row->step == flux__step_rmsprop;
@@ -29478,6 +29484,8 @@ static bool flux__resolve_switches(flux_rule_part *r, const char *call) {
         return FLUX__REFUSE("%s: %s has no couple", call, row->name);
     if (r->o.centred != FLUX_DEFAULT && !squares && row->step != flux__step_rmsprop_centred)
         return FLUX__REFUSE("%s: %s has no centred", call, row->name);
+    if (r->o.global != FLUX_DEFAULT && row->step != flux__step_clipnorm)
+        return FLUX__REFUSE("%s: %s has no global", call, row->name);
     if (couples && r->o.couple == FLUX_DEFAULT) r->o.couple = FLUX_ON;
     return true;
 }
@@ -29515,13 +29523,15 @@ static bool flux__resolve(flux_rule_part *r) {
     return flux__resolve_switches(r, call.s);
 }
 
-/* A rule by its row's name. The row of centred RMSProp follows that of RMSProp and has its name. */
+/* A rule by its row's name. The rows of centred RMSProp and global ClipNorm follow those of RMSProp
+   and ClipNorm and have their names. */
 FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
     flux_rule r = flux__bad_rule();
     flux_rule_part *part = &r.part[0];
     if (!name) flux__null("rule", "name", name);
     o.couple = flux__given_switch(o.couple, o.marked);
     o.centred = flux__given_switch(o.centred, o.marked);
+    o.global = flux__given_switch(o.global, o.marked);
     part->o = o;
     part->kind = 1;
     while (name && part->kind < FLUX__RULE_ROWS &&
@@ -29530,6 +29540,8 @@ FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
     if (part->kind == FLUX__RULE_ROWS) flux__fail("rule: there is no rule named \"%.60s\"", name);
     if (!name || part->kind == FLUX__RULE_ROWS) return flux__bad_rule();
     if (o.centred == FLUX_ON && flux__rule_rows[part->kind].step == flux__step_rmsprop)
+        part->kind++;
+    if (o.global == FLUX_ON && flux__rule_rows[part->kind].step == flux__step_clipnorm)
         part->kind++;
     if (!flux__resolve(part)) return flux__bad_rule();
     r.n = 1;
@@ -29911,6 +29923,8 @@ static bool flux__check_adjust(const flux_state *s, const char *call, const flux
     if (flux__given_switch(o->centred, o->marked) != FLUX_DEFAULT)
         return FLUX__REFUSE("%s: centred can't be changed: it decides which states there are",
                             call);
+    if (flux__given_switch(o->global, o->marked) != FLUX_DEFAULT)
+        return FLUX__REFUSE("%s: global can't be changed: it decides which rule this is", call);
     return true;
 }
 
@@ -30030,6 +30044,7 @@ static void flux__put_rule(flux__sink *out, int kind, const flux_rule_opts *o) {
         flux__put(out, ")");
     }
     if (row->step == flux__step_rmsprop_centred) flux__put(out, ", centred=true");
+    if (row->all == flux__clip_global) flux__put(out, ", global=true");
     if (row->step == flux__step_adamw && o->couple == FLUX_OFF) flux__put(out, ", couple=false");
     flux__put(out, ")");
 }
@@ -30093,6 +30108,7 @@ static bool flux__read_rule(const char **p, int kind, flux_rule_opts *o) {
     }
     if (row->step == flux__step_rmsprop_centred && !flux__skip_word(p, ", centred=true"))
         return false;
+    if (row->all == flux__clip_global && !flux__skip_word(p, ", global=true")) return false;
     if (row->step == flux__step_adamw)
         o->couple = flux__skip_word(p, ", couple=false") ? FLUX_OFF
                     : o->couple == FLUX_OFF              ? FLUX_ON
@@ -33184,25 +33200,59 @@ static bool flux__start_step(flux_state *s, int leaf, flux_tensor *d) {
     return k->d && k->p;
 }
 
-/* Evaluates the norms that flux__step_clipnorm has recorded, all together, and scales each gradient
-   whose norm is above omega down to omega. */
-static bool flux__clip_norms(flux_state *s, int r) {
+/* Evaluates the norms that flux__step_clipnorm has recorded, all together, into k->size. */
+static bool flux__measure(flux_state *s) {
     int n = 0;
-    (void)r;
     for (int i = 0; i < s->nleaves; i++)
         if (s->step[i].norm) s->news[n++] = s->step[i].norm;
     if (flux_eval_all(n, s->news) != 0) return false;
     for (int i = 0; i < s->nleaves; i++) {
         flux__step *k = &s->step[i];
         if (!k->norm) continue;
-        double norm = flux_item(k->norm) * fabs(k->scale);
-        if (!(norm - norm == 0))
+        k->size = flux_item(k->norm) * fabs(k->scale);
+        if (!(k->size - k->size == 0))
             return FLUX__REFUSE("clipnorm: the gradient of %.100s has the %g-norm %g",
-                                flux__leaf_path(s, i), (double)k->o.p, norm);
-        if (norm > k->o.omega) k->scale *= k->o.omega / norm;
-        k->measured = true;
-        k->norm = NULL;
+                                flux__leaf_path(s, i), (double)k->o.p, k->size);
     }
+    return true;
+}
+
+/* Scales a gradient that has the norm `size`, alone or among others, down to omega. */
+static void flux__clip_step(flux__step *k, double size) {
+    if (!k->norm) return;
+    if (size > k->o.omega) k->scale *= k->o.omega / size;
+    k->measured = true;
+    k->norm = NULL;
+}
+
+static bool flux__clip_norms(flux_state *s, int r) {
+    (void)r;
+    if (!flux__measure(s)) return false;
+    for (int i = 0; i < s->nleaves; i++) flux__clip_step(&s->step[i], s->step[i].size);
+    return true;
+}
+
+/* The p-norm of n numbers that are 0 or more; divided by the largest, none of them overflows. */
+static double flux__norm_of_norms(int n, const double *v, double p) {
+    double most = 0, sum = 0;
+    for (int i = 0; i < n; i++)
+        if (v[i] > most) most = v[i];
+    if (most == 0 || p > DBL_MAX) return most;
+    for (int i = 0; i < n; i++) sum += pow(v[i] / most, p);
+    return most * pow(sum, 1 / p);
+}
+
+/* The same by the norm of all gradients taken as one vector. */
+static bool flux__clip_global(flux_state *s, int r) {
+    int n = 0;
+    if (!flux__measure(s)) return false;
+    double *sizes = (double *)flux__malloc((size_t)(s->nleaves + 1) * sizeof *sizes);
+    if (!sizes) return false;
+    for (int i = 0; i < s->nleaves; i++)
+        if (s->step[i].norm) sizes[n++] = s->step[i].size;
+    const double all = flux__norm_of_norms(n, sizes, s->rule[r].o.p);
+    flux__free(sizes);
+    for (int i = 0; i < s->nleaves; i++) flux__clip_step(&s->step[i], all);
     return true;
 }
 

@@ -484,6 +484,7 @@ static flux_rule_opts rule_o(void) {
     SET(gamma[1], F());
     SET(n, Z());
     SET(centred, B());
+    SET(global, B());
     SET(couple, W());
     return o;
 }

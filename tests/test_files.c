@@ -1143,7 +1143,7 @@ TEST(numbers_of_rules) {
     flux_rule rules[] = {
         flux_descent(0.1), flux_rmsprop(0.2, .centred = true), flux_adamw(1.0 / 3, .beta = { 0.1, 0.7 }, .couple = FLUX_OFF), flux_rprop(),
         flux_accumgrad(3, flux_clipgrad(.delta = HUGE_VAL)), flux_mixed_precision(flux_adam()), flux_optimiser_chain_of(0, NULL),
-        flux_optimiser_chain(flux_clipnorm(1e300, .p = HUGE_VAL), flux_adabelief(1e-300), flux_lion(DBL_EPSILON))
+        flux_optimiser_chain(flux_clipnorm(1e300, .p = HUGE_VAL, .global = true), flux_adabelief(1e-300), flux_lion(DBL_EPSILON))
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         flux_layer *m = model();

@@ -234,6 +234,28 @@ TEST(clipnorm_by_each_norm) {
     CHECK_DATA(flux_param(m, "p"), whole, 0);
 }
 
+/* The gradients of p and q are g and 2 g; together their norms are 3 sqrt(5), 9, 6 and 3 cbrt(9). */
+TEST(clipnorm_by_the_norm_of_all_gradients) {
+    static const struct { double p, norm; } norms[] = { { 2, 6.7082039324993694 }, { 1, 9 }, { HUGE_VAL, 6 }, { 3, 6.2402514691557 } };
+    for (int k = 0; k < 4; k++) FLUX_SCOPE {
+        flux_layer *m = pair_of(number(0, FLUX_F64), number(0, FLUX_F64));
+        flux_state *opt = flux_setup(flux_optimiser_chain(flux_clipnorm(2, .p = norms[k].p, .global = true), flux_descent(1)), m);
+        CHECK(step(opt, m, 3) == 0);
+        CHECK_NEAR(at(m, "p"), -3 * 2 / norms[k].norm, 1e-12);
+        CHECK_NEAR(at(m, "q"), -6 * 2 / norms[k].norm, 1e-12);
+        CHECK(flux_adjust(opt, .omega = 100) == 0 && step(opt, m, 3) == 0);
+        CHECK_NEAR(at(m, "p"), -3 * 2 / norms[k].norm - 3, 1e-12);       /* shorter than omega: not touched */
+    }
+    flux_layer *m = pair_of(number(0, FLUX_F64), number(0, FLUX_F64));
+    flux_state *opt = flux_setup(flux_optimiser_chain(flux_clipnorm(1, .global = true), flux_descent(1)), m);
+    CHECK(step(opt, m, 0.6e154) == 0);                         /* whose squares would overflow */
+    CHECK_NEAR(at(m, "q"), -2 / sqrt(5), 1e-12);
+    CHECK_ERROR(step(opt, m, (double)INFINITY), "clipnorm: the gradient of p has the 2-norm inf");
+    CHECK_NEAR(at(m, "q"), -2 / sqrt(5), 1e-12);
+    CHECK_ERROR(flux_adjust(opt, .global = false), "global can't be changed");
+    CHECK_ERROR(flux_adam(.global = true), "adam: Adam has no global");
+}
+
 TEST(empty_chain_subtracts_the_gradient) {
     flux_layer *m = bare_of(number(1, FLUX_F32));
     flux_state *opt = flux_setup(flux_optimiser_chain_of(0, NULL), m);
@@ -562,6 +584,7 @@ TEST(states_as_text) {
     CHECK_STR(text_of(flux_rmsprop(.centred = true)), "RMSProp(0.001, rho=0.9, epsilon=1e-08, centred=true)");
     CHECK_STR(text_of(flux_rprop()), "Rprop(0.001, ell=(0.5, 1.2), gamma=(1e-06, 50))");
     CHECK_STR(text_of(flux_clipnorm()), "ClipNorm(10, p=2)");
+    CHECK_STR(text_of(flux_clipnorm(1, .global = true)), "ClipNorm(1, p=2, global=true)");
     CHECK_STR(text_of(flux_accumgrad(4, flux_descent())), "OptimiserChain(AccumGrad(4), Descent(0.1))");
     CHECK_STR(text_of(flux_mixed_precision(flux_optimiser_chain(flux_clipgrad(), flux_adadelta()))),
               "MixedPrecision(OptimiserChain(ClipGrad(10), AdaDelta(0.9, epsilon=1e-08)))");

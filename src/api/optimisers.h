@@ -44,6 +44,7 @@ typedef struct flux_rule_opts {
     flux__double2 ell FLUX__ZERO, gamma FLUX__ZERO;    /* rprop: the step's factors and bounds */
     flux__int n FLUX__ZERO;               /* accumgrad: how many gradients */
     flux__switch centred FLUX__ZERO;      /* rmsprop: divides by the standard deviation of g */
+    flux__switch global FLUX__ZERO;       /* clipnorm: one norm over all gradients */
     flux__switch couple FLUX__ZERO;       /* adamw: lambda is multiplied by eta; on by default */
     flux__marked marked FLUX__ZERO;
 } flux_rule_opts;
@@ -52,7 +53,7 @@ typedef struct flux_rule_opts {
     .lambda = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, .omega = FLUX__NO_NUMBER, \
     .p = FLUX__NO_NUMBER, .ell = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, \
     .gamma = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, .n = FLUX__NO_INT, .centred = FLUX_DEFAULT, \
-    .couple = FLUX_DEFAULT, .marked = true,
+    .global = FLUX_DEFAULT, .couple = FLUX_DEFAULT, .marked = true,
 enum { FLUX_MAX_RULES = 16 };   /* most rules of a chain, with those of chains inside it */
 /* comm, bucket: of flux_distributed_optimiser. */
 typedef struct flux_rule_part {
@@ -95,7 +96,8 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
 #define flux_signdecay(...) FLUX__RULE("SignDecay", __VA_ARGS__)
 /* Clips each element to [-delta, delta]; delta 10. */
 #define flux_clipgrad(...) FLUX__RULE("ClipGrad", __VA_ARGS__)
-/* Scales each tensor whose p-norm is above omega down to omega; omega 10, p 2. */
+/* Scales each gradient whose p-norm is above omega down to omega; omega 10, p 2. With
+   .global = true it takes one norm, that of all gradients as one vector, and scales all alike. */
 #define flux_clipnorm(...) FLUX__RULE("ClipNorm", __VA_ARGS__)
 /* Rules in a row: the gradient passes through them from left to right. */
 FLUX_API flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules);

@@ -59,6 +59,8 @@ static bool flux__check_adjust(const flux_state *s, const char *call, const flux
     if (flux__given_switch(o->centred, o->marked) != FLUX_DEFAULT)
         return FLUX__REFUSE("%s: centred can't be changed: it decides which states there are",
                             call);
+    if (flux__given_switch(o->global, o->marked) != FLUX_DEFAULT)
+        return FLUX__REFUSE("%s: global can't be changed: it decides which rule this is", call);
     return true;
 }
 
@@ -178,6 +180,7 @@ static void flux__put_rule(flux__sink *out, int kind, const flux_rule_opts *o) {
         flux__put(out, ")");
     }
     if (row->step == flux__step_rmsprop_centred) flux__put(out, ", centred=true");
+    if (row->all == flux__clip_global) flux__put(out, ", global=true");
     if (row->step == flux__step_adamw && o->couple == FLUX_OFF) flux__put(out, ", couple=false");
     flux__put(out, ")");
 }
@@ -241,6 +244,7 @@ static bool flux__read_rule(const char **p, int kind, flux_rule_opts *o) {
     }
     if (row->step == flux__step_rmsprop_centred && !flux__skip_word(p, ", centred=true"))
         return false;
+    if (row->all == flux__clip_global && !flux__skip_word(p, ", global=true")) return false;
     if (row->step == flux__step_adamw)
         o->couple = flux__skip_word(p, ", couple=false") ? FLUX_OFF
                     : o->couple == FLUX_OFF              ? FLUX_ON

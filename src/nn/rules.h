@@ -101,6 +101,7 @@ typedef struct flux__step {
     int64_t t;                            /* the step's number, from 1; its new value is kept */
     flux_tensor **s, **next;              /* its states before and after (next NULL: unchanged) */
     flux_tensor *norm;                    /* set by ClipNorm: the norm of d, to be evaluated */
+    double size;                          /* its value, times |scale| */
 } flux__step;
 
 /* v as a scalar operand. Most parameters need the same few numbers, so they share the tensors. */
@@ -313,8 +314,8 @@ static void flux__step_clipgrad(flux__step *k) {
     k->d = flux_clamp(flux__gradient_now(k), -k->o.delta, k->o.delta);
 }
 
-/* Only records the norm of d. flux__clip_norms (nn/update.h) evaluates the norms of all parameters
-   together and changes k->scale. */
+/* Only records the norm of d. flux__clip_norms and flux__clip_global (nn/update.h) evaluate the
+   norms of all parameters together and change k->scale. */
 static void flux__step_clipnorm(flux__step *k) {
     double p = k->o.p;
     flux_tensor *size = p == 2 ? k->d : flux_abs(k->d);
@@ -354,10 +355,13 @@ typedef struct flux__rule_row {
 #define FLUX__ADAM_HAS(beta1, beta2, epsilon) \
     { { FLUX__ETA, 1e-3 }, FLUX__BETAS(beta1, beta2), { FLUX__EPSILON, epsilon }, { 0, 0 } }
 #define FLUX__NO_STATE { { NULL, 0 } }
+#define FLUX__CLIP_HAS { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } }
 #define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } }
 
 /* hook: flux__clip_norms, nn/update.h */
 static bool flux__clip_norms(flux_state *s, int r);
+/* hook: flux__clip_global, nn/update.h */
+static bool flux__clip_global(flux_state *s, int r);
 /* hook: flux__distribute, dist/optimiser.h */
 static bool flux__distribute(flux_state *s, int r);
 
@@ -400,8 +404,8 @@ static const flux__rule_row flux__rule_rows[] = {
     { "SignDecay", flux__step_signdecay, NULL, false, FLUX__NO_STATE,
       { { FLUX__LAMBDA, 1e-3 }, { 0, 0 } } },
     { "ClipGrad", flux__step_clipgrad, NULL, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
-    { "ClipNorm", flux__step_clipnorm, flux__clip_norms, false, FLUX__NO_STATE,
-      { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } } },
+    { "ClipNorm", flux__step_clipnorm, flux__clip_norms, false, FLUX__NO_STATE, FLUX__CLIP_HAS },
+    { "ClipNorm", flux__step_clipnorm, flux__clip_global, false, FLUX__NO_STATE, FLUX__CLIP_HAS },
     { "AccumGrad", flux__step_accumgrad, NULL, true, { { "sum", 0 } },
       { { FLUX__EVERY, 1 }, { 0, 0 } } },
     { "Distributed", NULL, flux__distribute, false, FLUX__NO_STATE, { { 0, 0 } } }
@@ -442,7 +446,7 @@ static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) 
     return FLUX__REFUSE("%s: %s is %g, but must be %s", call, row->name, v, row->want);
 }
 
-/* Checks couple (AdamW) and centred (RMSProp), and sets the default of couple. */
+/* Checks couple (AdamW), centred (RMSProp), global (ClipNorm); sets the default of couple. */
 static bool flux__resolve_switches(flux_rule_part *r, const char *call) {
     const flux__rule_row *row = &flux__rule_rows[r->kind];
     bool couples = row->step == flux__step_adamw, squares = row->step == flux__step_rmsprop;
@@ -450,6 +454,8 @@ static bool flux__resolve_switches(flux_rule_part *r, const char *call) {
         return FLUX__REFUSE("%s: %s has no couple", call, row->name);
     if (r->o.centred != FLUX_DEFAULT && !squares && row->step != flux__step_rmsprop_centred)
         return FLUX__REFUSE("%s: %s has no centred", call, row->name);
+    if (r->o.global != FLUX_DEFAULT && row->step != flux__step_clipnorm)
+        return FLUX__REFUSE("%s: %s has no global", call, row->name);
     if (couples && r->o.couple == FLUX_DEFAULT) r->o.couple = FLUX_ON;
     return true;
 }
@@ -487,13 +493,15 @@ static bool flux__resolve(flux_rule_part *r) {
     return flux__resolve_switches(r, call.s);
 }
 
-/* A rule by its row's name. The row of centred RMSProp follows that of RMSProp and has its name. */
+/* A rule by its row's name. The rows of centred RMSProp and global ClipNorm follow those of RMSProp
+   and ClipNorm and have their names. */
 FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
     flux_rule r = flux__bad_rule();
     flux_rule_part *part = &r.part[0];
     if (!name) flux__null("rule", "name", name);
     o.couple = flux__given_switch(o.couple, o.marked);
     o.centred = flux__given_switch(o.centred, o.marked);
+    o.global = flux__given_switch(o.global, o.marked);
     part->o = o;
     part->kind = 1;
     while (name && part->kind < FLUX__RULE_ROWS &&
@@ -502,6 +510,8 @@ FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
     if (part->kind == FLUX__RULE_ROWS) flux__fail("rule: there is no rule named \"%.60s\"", name);
     if (!name || part->kind == FLUX__RULE_ROWS) return flux__bad_rule();
     if (o.centred == FLUX_ON && flux__rule_rows[part->kind].step == flux__step_rmsprop)
+        part->kind++;
+    if (o.global == FLUX_ON && flux__rule_rows[part->kind].step == flux__step_clipnorm)
         part->kind++;
     if (!flux__resolve(part)) return flux__bad_rule();
     r.n = 1;

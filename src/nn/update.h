@@ -205,25 +205,59 @@ static bool flux__start_step(flux_state *s, int leaf, flux_tensor *d) {
     return k->d && k->p;
 }
 
-/* Evaluates the norms that flux__step_clipnorm has recorded, all together, and scales each gradient
-   whose norm is above omega down to omega. */
-static bool flux__clip_norms(flux_state *s, int r) {
+/* Evaluates the norms that flux__step_clipnorm has recorded, all together, into k->size. */
+static bool flux__measure(flux_state *s) {
     int n = 0;
-    (void)r;
     for (int i = 0; i < s->nleaves; i++)
         if (s->step[i].norm) s->news[n++] = s->step[i].norm;
     if (flux_eval_all(n, s->news) != 0) return false;
     for (int i = 0; i < s->nleaves; i++) {
         flux__step *k = &s->step[i];
         if (!k->norm) continue;
-        double norm = flux_item(k->norm) * fabs(k->scale);
-        if (!(norm - norm == 0))
+        k->size = flux_item(k->norm) * fabs(k->scale);
+        if (!(k->size - k->size == 0))
             return FLUX__REFUSE("clipnorm: the gradient of %.100s has the %g-norm %g",
-                                flux__leaf_path(s, i), (double)k->o.p, norm);
-        if (norm > k->o.omega) k->scale *= k->o.omega / norm;
-        k->measured = true;
-        k->norm = NULL;
+                                flux__leaf_path(s, i), (double)k->o.p, k->size);
     }
+    return true;
+}
+
+/* Scales a gradient that has the norm `size`, alone or among others, down to omega. */
+static void flux__clip_step(flux__step *k, double size) {
+    if (!k->norm) return;
+    if (size > k->o.omega) k->scale *= k->o.omega / size;
+    k->measured = true;
+    k->norm = NULL;
+}
+
+static bool flux__clip_norms(flux_state *s, int r) {
+    (void)r;
+    if (!flux__measure(s)) return false;
+    for (int i = 0; i < s->nleaves; i++) flux__clip_step(&s->step[i], s->step[i].size);
+    return true;
+}
+
+/* The p-norm of n numbers that are 0 or more; divided by the largest, none of them overflows. */
+static double flux__norm_of_norms(int n, const double *v, double p) {
+    double most = 0, sum = 0;
+    for (int i = 0; i < n; i++)
+        if (v[i] > most) most = v[i];
+    if (most == 0 || p > DBL_MAX) return most;
+    for (int i = 0; i < n; i++) sum += pow(v[i] / most, p);
+    return most * pow(sum, 1 / p);
+}
+
+/* The same by the norm of all gradients taken as one vector. */
+static bool flux__clip_global(flux_state *s, int r) {
+    int n = 0;
+    if (!flux__measure(s)) return false;
+    double *sizes = (double *)flux__malloc((size_t)(s->nleaves + 1) * sizeof *sizes);
+    if (!sizes) return false;
+    for (int i = 0; i < s->nleaves; i++)
+        if (s->step[i].norm) sizes[n++] = s->step[i].size;
+    const double all = flux__norm_of_norms(n, sizes, s->rule[r].o.p);
+    flux__free(sizes);
+    for (int i = 0; i < s->nleaves; i++) flux__clip_step(&s->step[i], all);
     return true;
 }
 
