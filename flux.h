@@ -696,6 +696,11 @@ FLUX_API flux_tensor *flux_pow(flux_tensor *a, flux_tensor *b);
 /* The larger and the smaller of two; NaN if either is NaN. */
 FLUX_API flux_tensor *flux_max2(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_min2(flux_tensor *a, flux_tensor *b);
+/* The angle of the point (b, a) from the first axis, in [-pi, pi]. */
+FLUX_API flux_tensor *flux_atan2(flux_tensor *a, flux_tensor *b);
+/* a - b floor(a/b), which has the sign of b, as Julia's mod and torch.remainder. By 0 it is NaN for
+   floating numbers and 0 for integers. */
+FLUX_API flux_tensor *flux_mod(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_eq(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_ne(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_lt(flux_tensor *a, flux_tensor *b);
@@ -721,6 +726,12 @@ FLUX_API flux_tensor *flux_log1p(flux_tensor *x);                 /* log(1+x) */
 FLUX_API flux_tensor *flux_expm1(flux_tensor *x);                 /* exp(x)-1 */
 FLUX_API flux_tensor *flux_sin(flux_tensor *x);
 FLUX_API flux_tensor *flux_cos(flux_tensor *x);
+FLUX_API flux_tensor *flux_tan(flux_tensor *x);
+FLUX_API flux_tensor *flux_asin(flux_tensor *x);                  /* NaN outside [-1, 1] */
+FLUX_API flux_tensor *flux_acos(flux_tensor *x);                  /* NaN outside [-1, 1] */
+FLUX_API flux_tensor *flux_atan(flux_tensor *x);
+FLUX_API flux_tensor *flux_sinh(flux_tensor *x);
+FLUX_API flux_tensor *flux_cosh(flux_tensor *x);
 FLUX_API flux_tensor *flux_erf(flux_tensor *x);
 FLUX_API flux_tensor *flux_floor(flux_tensor *x);
 FLUX_API flux_tensor *flux_ceil(flux_tensor *x);
@@ -2572,6 +2583,8 @@ FLUX__NUMBERS(flux_div)
 FLUX__NUMBERS(flux_pow)
 FLUX__NUMBERS(flux_max2)
 FLUX__NUMBERS(flux_min2)
+FLUX__NUMBERS(flux_atan2)
+FLUX__NUMBERS(flux_mod)
 FLUX__NUMBERS(flux_eq)
 FLUX__NUMBERS(flux_ne)
 FLUX__NUMBERS(flux_lt)
@@ -2586,6 +2599,8 @@ FLUX__NUMBERS(flux_ge)
 #define flux_pow(a, b) FLUX__OF_TWO(flux_pow, a, b)
 #define flux_max2(a, b) FLUX__OF_TWO(flux_max2, a, b)
 #define flux_min2(a, b) FLUX__OF_TWO(flux_min2, a, b)
+#define flux_atan2(a, b) FLUX__OF_TWO(flux_atan2, a, b)
+#define flux_mod(a, b) FLUX__OF_TWO(flux_mod, a, b)
 #define flux_eq(a, b) FLUX__OF_TWO(flux_eq, a, b)
 #define flux_ne(a, b) FLUX__OF_TWO(flux_ne, a, b)
 #define flux_lt(a, b) FLUX__OF_TWO(flux_lt, a, b)
@@ -6391,8 +6406,8 @@ FLUX__END_COLD
    Invariant: a formula uses + - * / and unary -, FLUX__K(number) for a
    constant, comparisons only inside FLUX__IF(comparison, x, y), and those
    functions FLUX__F(exp), ... that each target defines: abs sqrt exp log log1p
-   expm1 sin cos tanh erf floor ceil round pow fmax fmin sign sigmoid softplus
-   gelu gelu_slope. The gradient is written with public operations over g, the
+   expm1 sin cos sinh cosh atan2 tanh erf floor ceil round pow mod fmax fmin
+   sign sigmoid softplus gelu gelu_slope. The gradient is written with public operations over g, the
    gradient of the result y, by a, b and c in turn; 0 where there is none.
 
    Dtype rules: N numbers, result as the operands; F floating, integers become
@@ -6411,6 +6426,10 @@ X(DIV,          div,        2, F, ROW,   "/",          a / b,                   
 X(POW,          pow,        2, N, ROW,   "^",          FLUX__F(pow)(a, b),                            flux__grad_pow_a(g, a, b), flux__grad_pow_b(g, a, y), 0) \
 X(MAX2,         max2,       2, N, ROW,   "max",        FLUX__F(fmax)(a, b),                           flux_where(flux_ge(a, b), g, 0.0), flux_where(flux_ge(a, b), 0.0, g), 0) \
 X(MIN2,         min2,       2, N, ROW,   "min",        FLUX__F(fmin)(a, b),                           flux_where(flux_le(a, b), g, 0.0), flux_where(flux_le(a, b), 0.0, g), 0) \
+X(ATAN2,        atan2,      2, F, ROW,   "atan2",       FLUX__F(atan2)(a, b),                           \
+                    flux_div(flux_mul(g, b), flux_add(flux_square(a), flux_square(b))), \
+                    flux_neg(flux_div(flux_mul(g, a), flux_add(flux_square(a), flux_square(b)))), 0) \
+X(MOD,          mod,        2, N, ROW,   "mod",         FLUX__F(mod)(a, b),                            g, flux_neg(flux_mul(g, flux_floor(flux_div(a, b)))), 0) \
 X(SUBMAX,       submax,     2, F, INNER, "submax",     FLUX__IF(a == b, FLUX__K(0), a - b),           g, flux_neg(g), 0) /* inf - inf is 0 */ \
 X(EQ,           eq,         2, C, ROW,   "eq",         FLUX__IF(a == b, FLUX__K(1), FLUX__K(0)),      0, 0, 0)                             \
 X(NE,           ne,         2, C, ROW,   "ne",         FLUX__IF(a != b, FLUX__K(1), FLUX__K(0)),      0, 0, 0)                             \
@@ -6434,6 +6453,14 @@ X(LOG1P,        log1p,      1, F, ROW,   "log1p",      FLUX__F(log1p)(a),       
 X(EXPM1,        expm1,      1, F, ROW,   "expm1",      FLUX__F(expm1)(a),                             flux_mul(g, flux_exp(a)), 0, 0)      \
 X(SIN,          sin,        1, F, ROW,   "sin",        FLUX__F(sin)(a),                               flux_mul(g, flux_cos(a)), 0, 0)      \
 X(COS,          cos,        1, F, ROW,   "cos",        FLUX__F(cos)(a),                               flux_neg(flux_mul(g, flux_sin(a))), 0, 0) \
+X(TAN,          tan,        1, F, ROW,   "tan",         FLUX__F(sin)(a) / FLUX__F(cos)(a),             flux_mul(g, flux_add(flux_square(y), 1)), 0, 0) \
+X(ASIN,         asin,       1, F, ROW,   "asin",        FLUX__F(atan2)(a, FLUX__F(sqrt)((FLUX__K(1) - a) * (FLUX__K(1) + a))), \
+                    flux_mul(g, flux_rsqrt(flux_mul(flux_sub(1, a), flux_add(a, 1)))), 0, 0) \
+X(ACOS,         acos,       1, F, ROW,   "acos",        FLUX__F(atan2)(FLUX__F(sqrt)((FLUX__K(1) - a) * (FLUX__K(1) + a)), a), \
+                    flux_neg(flux_mul(g, flux_rsqrt(flux_mul(flux_sub(1, a), flux_add(a, 1))))), 0, 0) \
+X(ATAN,         atan,       1, F, ROW,   "atan",        FLUX__F(atan2)(a, FLUX__K(1)),                 flux_div(g, flux_add(flux_square(a), 1)), 0, 0) \
+X(SINH,         sinh,       1, F, ROW,   "sinh",        FLUX__F(sinh)(a),                              flux_mul(g, flux_cosh(a)), 0, 0) \
+X(COSH,         cosh,       1, F, ROW,   "cosh",        FLUX__F(cosh)(a),                              flux_mul(g, flux_sinh(a)), 0, 0) \
 X(TANH,         tanh,       1, F, ROW,   "tanh",       FLUX__F(tanh)(a),                              flux_mul(g, flux_sub(1, flux_square(y))), 0, 0) \
 X(ERF,          erf,        1, F, ROW,   "erf",        FLUX__F(erf)(a), \
                     flux_mul(g, flux_mul(flux_exp(flux_neg(flux_square(a))), 1.1283791670955126)), 0, 0) \
@@ -13658,12 +13685,20 @@ FLUX__LIBM(log1p, log1p)
 FLUX__LIBM(expm1, expm1)
 FLUX__LIBM(sin, sin)
 FLUX__LIBM(cos, cos)
+FLUX__LIBM(sinh, sinh)
+FLUX__LIBM(cosh, cosh)
 FLUX__LIBM(tanh, tanh)
 FLUX__LIBM(erf, erf)
 FLUX__LIBM(floor, floor)
 FLUX__LIBM(ceil, ceil)
 FLUX__LIBM(round, rint)
 static FLUX__INLINE double flux__pow_f64(double x, double y) { return pow(x, y); }
+static FLUX__INLINE double flux__atan2_f64(double y, double x) { return atan2(y, x); }
+/* a - b floor(a/b), exact but for the sum at the end; a zero has the sign of b */
+static FLUX__INLINE double flux__mod_f64(double a, double b) {
+    double r = fmod(a, b);
+    return r == 0 ? copysign(r, b) : (r < 0) != (b < 0) ? r + b : r;
+}
 static FLUX__INLINE double flux__fmax_f64(double a, double b) { return FLUX__MAX_OF(a, b); }
 static FLUX__INLINE double flux__fmin_f64(double a, double b) { return FLUX__MIN_OF(a, b); }
 static FLUX__INLINE double flux__sign_f64(double x) { return x > 0 ? 1 : x < 0 ? -1 : x; }
@@ -13693,6 +13728,12 @@ static int64_t flux__whole_power(int64_t a, int64_t b) {
     return (int64_t)y;
 }
 
+/* a modulo b with the sign of b; 0 for b = 0, and for b = -1, where C's % may overflow */
+static int64_t flux__whole_mod(int64_t a, int64_t b) {
+    int64_t r = b == 0 || b == -1 ? 0 : a % b;
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
 #define FLUX__INTEGER_MATH                                                                           \
 FLUX__FN(abs)(FLUX__V x) { return x < 0 ? -x : x; }                                                  \
 FLUX__FN(sign)(FLUX__V x) { return (x > 0) - (x < 0); }                                              \
@@ -13701,7 +13742,8 @@ FLUX__FN(ceil)(FLUX__V x) { return x; }                                         
 FLUX__FN(round)(FLUX__V x) { return x; }                                                             \
 FLUX__FN(fmax)(FLUX__V a, FLUX__V b) { return a > b ? a : b; }                                       \
 FLUX__FN(fmin)(FLUX__V a, FLUX__V b) { return a < b ? a : b; }                                       \
-FLUX__FN(pow)(FLUX__V a, FLUX__V b) { return flux__whole_power((int64_t)a, (int64_t)b); }
+FLUX__FN(pow)(FLUX__V a, FLUX__V b) { return flux__whole_power((int64_t)a, (int64_t)b); }            \
+FLUX__FN(mod)(FLUX__V a, FLUX__V b) { return flux__whole_mod((int64_t)a, (int64_t)b); }
 
 #define FLUX__KIND f64
 FLUX__LOOPS
@@ -13846,6 +13888,12 @@ static const double flux__exp2_c[] = {    /* 2^x, |x| < 0.5 */
     1.0, 0.6931472067028326, 0.24022650922288757, 0.05550327226670302, 0.009618056678524637,
     0.0013400428177615838, 0.0001546144469856913 };
 
+static const double flux__atan_c[] = {    /* atan(r) / r in r^2, 0 <= r <= 1, by Chebyshev */
+    0.99999999999029188, -0.33333332995051296, 0.19999980353689645, -0.14285262492495704,
+    0.11105656189675474, -0.090511372514089999, 0.075022313667423055, -0.060385484491948541,
+    0.043902868689978239, -0.026271574631780946, 0.011602323441057973, -0.0032614861114606489,
+    0.00043016480682746657 };
+
 #define FLUX__VECTOR_BASICS                                                                          \
 FLUX__FN(at)(const void *p) {                                                                        \
     FLUX__V v;                                                                                       \
@@ -13916,6 +13964,20 @@ FLUX__FN(expm1)(FLUX__V x) {                                                    
     FLUX__V t, s = FLUX__F(exp_rest)(FLUX__F(part)(FLUX__F(clamp)(x, -18, 89), &t));                 \
     FLUX__V p = FLUX__F(power)(t - 1.0f), y = FLUX__FMA(s, p, p - 0.5f);                             \
     return FLUX__F(like)(FLUX__IF(t == FLUX__MAGIC, s, y + y), x);                                   \
+}                                                                                                    \
+/* e^|x|/2, which overflows only where cosh does */                                                  \
+FLUX__FN(half_exp)(FLUX__V x) {                                                                      \
+    FLUX__V t, r = FLUX__F(part)(FLUX__MIN(FLUX__K(90), FLUX__F(abs)(x)), &t);                       \
+    return FLUX__F(scale)(FLUX__POLY(7, r, flux__exp_c), t - 1.0f);                                  \
+}                                                                                                    \
+FLUX__FN(cosh)(FLUX__V x) {                                                                          \
+    FLUX__V e = FLUX__F(half_exp)(x);                                                                \
+    return e + FLUX__K(0.25) / e;                                                                    \
+}                                                                                                    \
+FLUX__FN(sinh)(FLUX__V x) {                                                                          \
+    FLUX__V e = FLUX__F(half_exp)(x), a = FLUX__F(abs)(x), m = FLUX__F(expm1)(FLUX__MIN(FLUX__K(1), a)); \
+    FLUX__V y = FLUX__IF(a < 1.0f, (m + m / (m + 1.0f)) * 0.5f, e - FLUX__K(0.25) / e);              \
+    return FLUX__F(like)(y, x);                                                                      \
 }                                                                                                    \
 /* 1/(1+e^-x). With -|x| = n ln 2 + r and w = 2^n it is, for x >= 0 and s = e^r - 1, 1/(1+w+ws),     \
    and for x < 0 and s = e^-r - 1, w/(1+w+s). What the denominator's last sum and the division       \
@@ -14022,6 +14084,13 @@ static FLUX__NOINLINE void flux__far_angles(void *y, const void *x, int n, doubl
         if (!(fabsf(in[i]) < 1e5f)) out[i] = (float)f((double)in[i]);
 }
 
+/* mod of n floats, one by one: only the division of whole numbers that fmod does is exact */
+static FLUX__NOINLINE void flux__mods(void *y, const void *a, const void *b, int n) {
+    float *out = (float *)y;
+    for (int i = 0; i < n; i++)
+        out[i] = (float)flux__mod_f64((double)((const float *)a)[i], (double)((const float *)b)[i]);
+}
+
 #define FLUX__VECTOR_TRIG                                                                            \
 /* x - n pi/2 as a sum of two floats: n < 2^17 times the 33 bits of the first part of pi/2 is        \
    exact in double */                                                                                \
@@ -14072,6 +14141,26 @@ static FLUX__INLINE FLUX__VD FLUX__F(exp2)(FLUX__VD x) {                        
     y = FLUX__IFD(y < -200.0, FLUX__KD(-200), y);                                                    \
     FLUX__VD t = y + FLUX__MAGIC_D, f = y - (t - FLUX__MAGIC_D);                                     \
     return FLUX__DOUBLE(FLUX__DBITS(FLUX__POLY_D(7, f, flux__exp2_c)) + (FLUX__DBITS(t) << 52));     \
+}                                                                                                    \
+/* the angle of the point (x, y), in double: atan(r) of the quotient r <= 1 of |x| and |y|, from the \
+   nearer axis */                                                                                    \
+FLUX__FN(atan2)(FLUX__V y, FLUX__V x) {                                                              \
+    FLUX__VD u[2], v[2], p[2];                                                                       \
+    FLUX__F(widen)(x, u), FLUX__F(widen)(FLUX__F(abs)(y), v);                                        \
+    for (int h = 0; h < FLUX__HALVES; h++) {                                                         \
+        FLUX__VD a = FLUX__DOUBLE(FLUX__DBITS(u[h]) & INT64_MAX), b = v[h];                          \
+        a = FLUX__IFD(a > 1e39, FLUX__KD(1e200), a), b = FLUX__IFD(b > 1e39, FLUX__KD(1e200), b);    \
+        FLUX__VD r = FLUX__IFD(a < b, a, b) / FLUX__IFD(a + b == 0.0, FLUX__KD(1), FLUX__IFD(a < b, b, a));\
+        r = r * FLUX__POLY_D(13, r * r, flux__atan_c);                                               \
+        r = FLUX__IFD(a < b, 1.5707963267948966 - r, r);                                             \
+        p[h] = FLUX__IFD((FLUX__DBITS(u[h]) >> 63) != 0u, 3.1415926535897932 - r, r);                \
+    }                                                                                                \
+    return FLUX__IF((x != x) | (y != y), x + y, FLUX__F(like)(FLUX__F(narrow)(p), y));               \
+}                                                                                                    \
+FLUX__FN(mod)(FLUX__V a, FLUX__V b) {                                                                \
+    FLUX__V y = a;                                                                                   \
+    flux__mods(&y, &a, &b, (int)(sizeof y / sizeof(float)));                                         \
+    return y;                                                                                        \
 }                                                                                                    \
 /* |a|^b = 2^(b log2 |a|) in double; then the sign, and C's special values */                        \
 FLUX__FN(pow)(FLUX__V a, FLUX__V b) {                                                                \
@@ -20508,12 +20597,17 @@ static const char *const flux__gpu_prelude[] = {
     "DEVICE T log1p_##X(T x) { return log1p##s(x); }\\\n"
     "DEVICE T expm1_##X(T x) { return expm1##s(x); }\\\n"
     "DEVICE T sin_##X(T x) { return sin##s(x); }\\\nDEVICE T cos_##X(T x) { return cos##s(x); }\\\n"
+    "DEVICE T sinh_##X(T x) { return sinh##s(x); }\\\n"
+    "DEVICE T cosh_##X(T x) { return cosh##s(x); }\\\n"
+    "DEVICE T atan2_##X(T y, T x) { return atan2##s(y, x); }\\\n"
     "DEVICE T tanh_##X(T x) { return tanh##s(x); }\\\n"
     "DEVICE T erf_##X(T x) { return erf##s(x); }\\\n"
     "DEVICE T floor_##X(T x) { return floor##s(x); }\\\n"
     "DEVICE T ceil_##X(T x) { return ceil##s(x); }\\\n"
     "DEVICE T round_##X(T x) { return rint##s(x); }\\\n"
     "DEVICE T pow_##X(T x, T y) { return pow##s(x, y); }\\\n"
+    "DEVICE T mod_##X(T a, T b) { T r = fmod##s(a, b); return r == 0 ? copysign##s(r, b) : "
+    "(r < 0) != (b < 0) ? r + b : r; }\\\n"
     "DEVICE T fmax_##X(T a, T b) { return a != a ? a : a > b ? a : b; }\\\n"
     "DEVICE T fmin_##X(T a, T b) { return a != a ? a : a < b ? a : b; }\\\n"
     "DEVICE T sign_##X(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : x; }\\\n"
@@ -20548,6 +20642,9 @@ static const char *const flux__gpu_prelude[] = {
     "    if (b < 0) return a == 1 ? 1 : a == -1 ? (b & 1 ? -1 : 1) : 0;\n"
     "    for (; b; b >>= 1, x *= x)\n        if (b & 1) y *= x;\n"
     "    return (long long)y;\n}\n"
+    "DEVICE long long mod_w(long long a, long long b) {\n"
+    "    long long r = b == 0 || b == -1 ? 0 : a % b;\n"
+    "    return r != 0 && (r < 0) != (b < 0) ? r + b : r;\n}\n"
     /* a float as an integer: rounded towards zero, clamped to the range, 0 for NaN */
     "#define CUT(name, F, T, least, beyond, most) \\\n"
     "DEVICE T name(F v) { return v >= (beyond) ? (T)(most) : v > (least) ? (T)v : v <= (least) ? "

@@ -84,6 +84,14 @@ static double d_expm1(double a, double b, double c) { (void)b, (void)c; return e
 static double d_sin(double a, double b, double c) { (void)b, (void)c; return sin(a); }
 static double d_cos(double a, double b, double c) { (void)b, (void)c; return cos(a); }
 static double d_tanh(double a, double b, double c) { (void)b, (void)c; return tanh(a); }
+static double d_tan(double a, double b, double c) { (void)b, (void)c; return tan(a); }
+static double d_asin(double a, double b, double c) { (void)b, (void)c; return asin(a); }
+static double d_acos(double a, double b, double c) { (void)b, (void)c; return acos(a); }
+static double d_atan(double a, double b, double c) { (void)b, (void)c; return atan(a); }
+static double d_sinh(double a, double b, double c) { (void)b, (void)c; return sinh(a); }
+static double d_cosh(double a, double b, double c) { (void)b, (void)c; return cosh(a); }
+static double d_atan2(double a, double b, double c) { (void)c; return atan2(a, b); }
+static double d_mod(double a, double b, double c) { (void)c; a = fmod(a, b); return a != 0 && (a < 0) != (b < 0) ? a + b : a; }
 static double d_erf(double a, double b, double c) { (void)b, (void)c; return erf(a); }
 static double d_floor(double a, double b, double c) { (void)b, (void)c; return floor(a); }
 static double d_ceil(double a, double b, double c) { (void)b, (void)c; return ceil(a); }
@@ -124,6 +132,7 @@ static int64_t i_result(const char *op, int64_t a, int64_t b, int64_t c, int bit
     if (!strcmp(op, "neg")) return wraps(0 - x, bits);
     if (!strcmp(op, "abs")) return wraps(a < 0 ? 0 - x : x, bits);
     if (!strcmp(op, "sign")) return a < 0 ? -1 : a > 0;
+    if (!strcmp(op, "mod")) return b == 0 || b == -1 ? 0 : a % b && (a % b < 0) != (b < 0) ? a % b + b : a % b;
     if (!strcmp(op, "max2")) return a < b ? b : a;
     if (!strcmp(op, "min2")) return a < b ? a : b;
     if (!strcmp(op, "relu")) return a < 0 ? 0 : a;
@@ -151,7 +160,9 @@ static const reference references[] = {
     { "gt", d_gt, 0 }, { "ge", d_ge, 0 }, { "and", d_and, 0 }, { "or", d_or, 0 }, { "not", d_not, 0 }, { "where", d_where, 0 },
     { "neg", d_neg, 0 }, { "abs", d_abs, 0 }, { "sign", d_sign, 0 }, { "square", d_square, .5 }, { "sqrt", d_sqrt, .5 },
     { "rsqrt", d_rsqrt, 1.5 }, { "exp", d_exp, 1.25 }, { "log", d_log, 1 }, { "log1p", d_log1p, 1 }, { "expm1", d_expm1, 1.65 },
-    { "sin", d_sin, 1 }, { "cos", d_cos, 1 }, { "tanh", d_tanh, 1.3 }, { "erf", d_erf, 1.3 }, { "floor", d_floor, 0 },
+    { "sin", d_sin, 1 }, { "cos", d_cos, 1 }, { "tan", d_tan, 3 }, { "asin", d_asin, 2 },
+    { "acos", d_acos, 2 }, { "atan", d_atan, 1 }, { "sinh", d_sinh, 3 }, { "cosh", d_cosh, 2 }, { "atan2", d_atan2, 1 }, { "mod", d_mod, .5 },
+    { "tanh", d_tanh, 1.3 }, { "erf", d_erf, 1.3 }, { "floor", d_floor, 0 },
     { "ceil", d_ceil, 0 }, { "round", d_round, 0 }, { "sigmoid", d_sigmoid, 1.3 }, { "softplus", d_softplus, 1.75 },
     { "logcosh", d_logcosh, 8 }, { "tanhshrink", d_tanhshrink, 8 }, { "relu", d_relu, 0 }, { "relu_backward", d_relu_backward, 0 }, { "lerp", d_lerp, 0 }, { "fma", d_fma, 0 }, { "gelu", d_gelu, 200 },
     { "gelu_slope", d_gelu_slope, 2 } };

@@ -19,6 +19,8 @@ REF(submax, a == b ? 0 : a - b) REF(eq, a == b) REF(ne, a != b) REF(lt, a < b) R
 REF(and, a != 0 && b != 0) REF(or, a != 0 || b != 0) REF(not, a == 0) REF(where, a != 0 ? b : c) REF(neg, -a) REF(abs, fabs(a))
 REF(sgn, ref_sign(a)) REF(square, a * a) REF(sqrt, sqrt(a)) REF(rsqrt, 1 / sqrt(a)) REF(exp, exp(a)) REF(log, log(a))
 REF(log1p, log1p(a)) REF(expm1, expm1(a)) REF(sin, sin(a)) REF(cos, cos(a)) REF(tanh, tanh(a)) REF(erf, erf(a))
+REF(tan, tan(a)) REF(asin, asin(a)) REF(acos, acos(a)) REF(atan, atan(a)) REF(sinh, sinh(a)) REF(cosh, cosh(a))
+REF(atan2, atan2(a, b)) REF(mod, b == 0 ? 0 : a - b * floor(a / b))
 REF(floor, floor(a)) REF(ceil, ceil(a)) REF(round, nearbyint(a)) REF(sigmoid, 1 / (1 + exp(-a))) REF(softplus, log1p(exp(a)))
 REF(relu, a > 0 ? a : 0) REF(relu_backward, a > 0 ? b : 0) REF(lerp, a + c * (b - a)) REF(fma, a * b + c)
 REF(gelu_slope, 0.5 * (1 + tanh(0.7978845608028654 * (a + 0.044715 * a * a * a))) + 0.5 * a * (1 - pow(tanh(0.7978845608028654 * (a + 0.044715 * a * a * a)), 2)) *
@@ -35,6 +37,9 @@ static const reference refs[] = {
     { "abs", -2, 2, true, ref_abs }, { "sign", -2, 2, true, ref_sgn }, { "square", -2, 2, true, ref_square },
     { "sqrt", 0.2, 2, true, ref_sqrt }, { "rsqrt", 0.2, 2, true, ref_rsqrt }, { "exp", -3, 3, true, ref_exp }, { "log", 0.2, 3, true, ref_log },
     { "log1p", -0.5, 2, true, ref_log1p }, { "expm1", -2, 2, true, ref_expm1 }, { "sin", -4, 4, true, ref_sin }, { "cos", -4, 4, true, ref_cos },
+    { "tan", -1, 1, true, ref_tan }, { "asin", -0.9, 0.9, true, ref_asin }, { "acos", -0.9, 0.9, true, ref_acos },
+    { "atan", -3, 3, true, ref_atan }, { "sinh", -3, 3, true, ref_sinh }, { "cosh", -3, 3, true, ref_cosh },
+    { "atan2", 0.2, 2, true, ref_atan2 }, { "mod", 2, 2.6, true, ref_mod },
     { "tanh", -3, 3, true, ref_tanh }, { "erf", -3, 3, true, ref_erf }, { "floor", -4, 4, true, ref_floor }, { "ceil", -4, 4, true, ref_ceil },
     { "round", -4, 4, true, ref_round }, { "sigmoid", -5, 5, true, ref_sigmoid }, { "softplus", -5, 5, true, ref_softplus },
     { "relu", -2, 2, true, ref_relu }, { "relu_backward", -2, 2, true, ref_relu_backward }, { "lerp", -2, 2, true, ref_lerp }, { "fma", -2, 2, true, ref_fma },

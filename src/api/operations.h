@@ -25,6 +25,11 @@ FLUX_API flux_tensor *flux_pow(flux_tensor *a, flux_tensor *b);
 /* The larger and the smaller of two; NaN if either is NaN. */
 FLUX_API flux_tensor *flux_max2(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_min2(flux_tensor *a, flux_tensor *b);
+/* The angle of the point (b, a) from the first axis, in [-pi, pi]. */
+FLUX_API flux_tensor *flux_atan2(flux_tensor *a, flux_tensor *b);
+/* a - b floor(a/b), which has the sign of b, as Julia's mod and torch.remainder. By 0 it is NaN for
+   floating numbers and 0 for integers. */
+FLUX_API flux_tensor *flux_mod(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_eq(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_ne(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_lt(flux_tensor *a, flux_tensor *b);
@@ -50,6 +55,12 @@ FLUX_API flux_tensor *flux_log1p(flux_tensor *x);                 /* log(1+x) */
 FLUX_API flux_tensor *flux_expm1(flux_tensor *x);                 /* exp(x)-1 */
 FLUX_API flux_tensor *flux_sin(flux_tensor *x);
 FLUX_API flux_tensor *flux_cos(flux_tensor *x);
+FLUX_API flux_tensor *flux_tan(flux_tensor *x);
+FLUX_API flux_tensor *flux_asin(flux_tensor *x);                  /* NaN outside [-1, 1] */
+FLUX_API flux_tensor *flux_acos(flux_tensor *x);                  /* NaN outside [-1, 1] */
+FLUX_API flux_tensor *flux_atan(flux_tensor *x);
+FLUX_API flux_tensor *flux_sinh(flux_tensor *x);
+FLUX_API flux_tensor *flux_cosh(flux_tensor *x);
 FLUX_API flux_tensor *flux_erf(flux_tensor *x);
 FLUX_API flux_tensor *flux_floor(flux_tensor *x);
 FLUX_API flux_tensor *flux_ceil(flux_tensor *x);

@@ -4,6 +4,7 @@
 #include "../graph/table.h"
 #include "../graph/nodes.h" /* FLUX__OP_DIV, FLUX__OP_SUB */
 #include "loops.h"
+#include "float64.h" /* flux__mod_f64 */
 
 /* ---------------------------------------------------------------------- cpu/float32.h
    The functions of float32 (exp, log, tanh, pow, ...) for any number of lanes,
@@ -121,6 +122,12 @@ static const double flux__exp2_c[] = {    /* 2^x, |x| < 0.5 */
     1.0, 0.6931472067028326, 0.24022650922288757, 0.05550327226670302, 0.009618056678524637,
     0.0013400428177615838, 0.0001546144469856913 };
 
+static const double flux__atan_c[] = {    /* atan(r) / r in r^2, 0 <= r <= 1, by Chebyshev */
+    0.99999999999029188, -0.33333332995051296, 0.19999980353689645, -0.14285262492495704,
+    0.11105656189675474, -0.090511372514089999, 0.075022313667423055, -0.060385484491948541,
+    0.043902868689978239, -0.026271574631780946, 0.011602323441057973, -0.0032614861114606489,
+    0.00043016480682746657 };
+
 #define FLUX__VECTOR_BASICS                                                                          \
 FLUX__FN(at)(const void *p) {                                                                        \
     FLUX__V v;                                                                                       \
@@ -191,6 +198,20 @@ FLUX__FN(expm1)(FLUX__V x) {                                                    
     FLUX__V t, s = FLUX__F(exp_rest)(FLUX__F(part)(FLUX__F(clamp)(x, -18, 89), &t));                 \
     FLUX__V p = FLUX__F(power)(t - 1.0f), y = FLUX__FMA(s, p, p - 0.5f);                             \
     return FLUX__F(like)(FLUX__IF(t == FLUX__MAGIC, s, y + y), x);                                   \
+}                                                                                                    \
+/* e^|x|/2, which overflows only where cosh does */                                                  \
+FLUX__FN(half_exp)(FLUX__V x) {                                                                      \
+    FLUX__V t, r = FLUX__F(part)(FLUX__MIN(FLUX__K(90), FLUX__F(abs)(x)), &t);                       \
+    return FLUX__F(scale)(FLUX__POLY(7, r, flux__exp_c), t - 1.0f);                                  \
+}                                                                                                    \
+FLUX__FN(cosh)(FLUX__V x) {                                                                          \
+    FLUX__V e = FLUX__F(half_exp)(x);                                                                \
+    return e + FLUX__K(0.25) / e;                                                                    \
+}                                                                                                    \
+FLUX__FN(sinh)(FLUX__V x) {                                                                          \
+    FLUX__V e = FLUX__F(half_exp)(x), a = FLUX__F(abs)(x), m = FLUX__F(expm1)(FLUX__MIN(FLUX__K(1), a)); \
+    FLUX__V y = FLUX__IF(a < 1.0f, (m + m / (m + 1.0f)) * 0.5f, e - FLUX__K(0.25) / e);              \
+    return FLUX__F(like)(y, x);                                                                      \
 }                                                                                                    \
 /* 1/(1+e^-x). With -|x| = n ln 2 + r and w = 2^n it is, for x >= 0 and s = e^r - 1, 1/(1+w+ws),     \
    and for x < 0 and s = e^-r - 1, w/(1+w+s). What the denominator's last sum and the division       \
@@ -297,6 +318,13 @@ static FLUX__NOINLINE void flux__far_angles(void *y, const void *x, int n, doubl
         if (!(fabsf(in[i]) < 1e5f)) out[i] = (float)f((double)in[i]);
 }
 
+/* mod of n floats, one by one: only the division of whole numbers that fmod does is exact */
+static FLUX__NOINLINE void flux__mods(void *y, const void *a, const void *b, int n) {
+    float *out = (float *)y;
+    for (int i = 0; i < n; i++)
+        out[i] = (float)flux__mod_f64((double)((const float *)a)[i], (double)((const float *)b)[i]);
+}
+
 #define FLUX__VECTOR_TRIG                                                                            \
 /* x - n pi/2 as a sum of two floats: n < 2^17 times the 33 bits of the first part of pi/2 is        \
    exact in double */                                                                                \
@@ -347,6 +375,26 @@ static FLUX__INLINE FLUX__VD FLUX__F(exp2)(FLUX__VD x) {                        
     y = FLUX__IFD(y < -200.0, FLUX__KD(-200), y);                                                    \
     FLUX__VD t = y + FLUX__MAGIC_D, f = y - (t - FLUX__MAGIC_D);                                     \
     return FLUX__DOUBLE(FLUX__DBITS(FLUX__POLY_D(7, f, flux__exp2_c)) + (FLUX__DBITS(t) << 52));     \
+}                                                                                                    \
+/* the angle of the point (x, y), in double: atan(r) of the quotient r <= 1 of |x| and |y|, from the \
+   nearer axis */                                                                                    \
+FLUX__FN(atan2)(FLUX__V y, FLUX__V x) {                                                              \
+    FLUX__VD u[2], v[2], p[2];                                                                       \
+    FLUX__F(widen)(x, u), FLUX__F(widen)(FLUX__F(abs)(y), v);                                        \
+    for (int h = 0; h < FLUX__HALVES; h++) {                                                         \
+        FLUX__VD a = FLUX__DOUBLE(FLUX__DBITS(u[h]) & INT64_MAX), b = v[h];                          \
+        a = FLUX__IFD(a > 1e39, FLUX__KD(1e200), a), b = FLUX__IFD(b > 1e39, FLUX__KD(1e200), b);    \
+        FLUX__VD r = FLUX__IFD(a < b, a, b) / FLUX__IFD(a + b == 0.0, FLUX__KD(1), FLUX__IFD(a < b, b, a));\
+        r = r * FLUX__POLY_D(13, r * r, flux__atan_c);                                               \
+        r = FLUX__IFD(a < b, 1.5707963267948966 - r, r);                                             \
+        p[h] = FLUX__IFD((FLUX__DBITS(u[h]) >> 63) != 0u, 3.1415926535897932 - r, r);                \
+    }                                                                                                \
+    return FLUX__IF((x != x) | (y != y), x + y, FLUX__F(like)(FLUX__F(narrow)(p), y));               \
+}                                                                                                    \
+FLUX__FN(mod)(FLUX__V a, FLUX__V b) {                                                                \
+    FLUX__V y = a;                                                                                   \
+    flux__mods(&y, &a, &b, (int)(sizeof y / sizeof(float)));                                         \
+    return y;                                                                                        \
 }                                                                                                    \
 /* |a|^b = 2^(b log2 |a|) in double; then the sign, and C's special values */                        \
 FLUX__FN(pow)(FLUX__V a, FLUX__V b) {                                                                \

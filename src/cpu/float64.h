@@ -42,12 +42,20 @@ FLUX__LIBM(log1p, log1p)
 FLUX__LIBM(expm1, expm1)
 FLUX__LIBM(sin, sin)
 FLUX__LIBM(cos, cos)
+FLUX__LIBM(sinh, sinh)
+FLUX__LIBM(cosh, cosh)
 FLUX__LIBM(tanh, tanh)
 FLUX__LIBM(erf, erf)
 FLUX__LIBM(floor, floor)
 FLUX__LIBM(ceil, ceil)
 FLUX__LIBM(round, rint)
 static FLUX__INLINE double flux__pow_f64(double x, double y) { return pow(x, y); }
+static FLUX__INLINE double flux__atan2_f64(double y, double x) { return atan2(y, x); }
+/* a - b floor(a/b), exact but for the sum at the end; a zero has the sign of b */
+static FLUX__INLINE double flux__mod_f64(double a, double b) {
+    double r = fmod(a, b);
+    return r == 0 ? copysign(r, b) : (r < 0) != (b < 0) ? r + b : r;
+}
 static FLUX__INLINE double flux__fmax_f64(double a, double b) { return FLUX__MAX_OF(a, b); }
 static FLUX__INLINE double flux__fmin_f64(double a, double b) { return FLUX__MIN_OF(a, b); }
 static FLUX__INLINE double flux__sign_f64(double x) { return x > 0 ? 1 : x < 0 ? -1 : x; }
@@ -77,6 +85,12 @@ static int64_t flux__whole_power(int64_t a, int64_t b) {
     return (int64_t)y;
 }
 
+/* a modulo b with the sign of b; 0 for b = 0, and for b = -1, where C's % may overflow */
+static int64_t flux__whole_mod(int64_t a, int64_t b) {
+    int64_t r = b == 0 || b == -1 ? 0 : a % b;
+    return r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
 #define FLUX__INTEGER_MATH                                                                           \
 FLUX__FN(abs)(FLUX__V x) { return x < 0 ? -x : x; }                                                  \
 FLUX__FN(sign)(FLUX__V x) { return (x > 0) - (x < 0); }                                              \
@@ -85,7 +99,8 @@ FLUX__FN(ceil)(FLUX__V x) { return x; }                                         
 FLUX__FN(round)(FLUX__V x) { return x; }                                                             \
 FLUX__FN(fmax)(FLUX__V a, FLUX__V b) { return a > b ? a : b; }                                       \
 FLUX__FN(fmin)(FLUX__V a, FLUX__V b) { return a < b ? a : b; }                                       \
-FLUX__FN(pow)(FLUX__V a, FLUX__V b) { return flux__whole_power((int64_t)a, (int64_t)b); }
+FLUX__FN(pow)(FLUX__V a, FLUX__V b) { return flux__whole_power((int64_t)a, (int64_t)b); }            \
+FLUX__FN(mod)(FLUX__V a, FLUX__V b) { return flux__whole_mod((int64_t)a, (int64_t)b); }
 
 #define FLUX__KIND f64
 FLUX__LOOPS

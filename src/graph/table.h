@@ -13,8 +13,8 @@
    Invariant: a formula uses + - * / and unary -, FLUX__K(number) for a
    constant, comparisons only inside FLUX__IF(comparison, x, y), and those
    functions FLUX__F(exp), ... that each target defines: abs sqrt exp log log1p
-   expm1 sin cos tanh erf floor ceil round pow fmax fmin sign sigmoid softplus
-   gelu gelu_slope. The gradient is written with public operations over g, the
+   expm1 sin cos sinh cosh atan2 tanh erf floor ceil round pow mod fmax fmin
+   sign sigmoid softplus gelu gelu_slope. The gradient is written with public operations over g, the
    gradient of the result y, by a, b and c in turn; 0 where there is none.
 
    Dtype rules: N numbers, result as the operands; F floating, integers become
@@ -33,6 +33,10 @@ X(DIV,          div,        2, F, ROW,   "/",          a / b,                   
 X(POW,          pow,        2, N, ROW,   "^",          FLUX__F(pow)(a, b),                            flux__grad_pow_a(g, a, b), flux__grad_pow_b(g, a, y), 0) \
 X(MAX2,         max2,       2, N, ROW,   "max",        FLUX__F(fmax)(a, b),                           flux_where(flux_ge(a, b), g, 0.0), flux_where(flux_ge(a, b), 0.0, g), 0) \
 X(MIN2,         min2,       2, N, ROW,   "min",        FLUX__F(fmin)(a, b),                           flux_where(flux_le(a, b), g, 0.0), flux_where(flux_le(a, b), 0.0, g), 0) \
+X(ATAN2,        atan2,      2, F, ROW,   "atan2",       FLUX__F(atan2)(a, b),                           \
+                    flux_div(flux_mul(g, b), flux_add(flux_square(a), flux_square(b))), \
+                    flux_neg(flux_div(flux_mul(g, a), flux_add(flux_square(a), flux_square(b)))), 0) \
+X(MOD,          mod,        2, N, ROW,   "mod",         FLUX__F(mod)(a, b),                            g, flux_neg(flux_mul(g, flux_floor(flux_div(a, b)))), 0) \
 X(SUBMAX,       submax,     2, F, INNER, "submax",     FLUX__IF(a == b, FLUX__K(0), a - b),           g, flux_neg(g), 0) /* inf - inf is 0 */ \
 X(EQ,           eq,         2, C, ROW,   "eq",         FLUX__IF(a == b, FLUX__K(1), FLUX__K(0)),      0, 0, 0)                             \
 X(NE,           ne,         2, C, ROW,   "ne",         FLUX__IF(a != b, FLUX__K(1), FLUX__K(0)),      0, 0, 0)                             \
@@ -56,6 +60,14 @@ X(LOG1P,        log1p,      1, F, ROW,   "log1p",      FLUX__F(log1p)(a),       
 X(EXPM1,        expm1,      1, F, ROW,   "expm1",      FLUX__F(expm1)(a),                             flux_mul(g, flux_exp(a)), 0, 0)      \
 X(SIN,          sin,        1, F, ROW,   "sin",        FLUX__F(sin)(a),                               flux_mul(g, flux_cos(a)), 0, 0)      \
 X(COS,          cos,        1, F, ROW,   "cos",        FLUX__F(cos)(a),                               flux_neg(flux_mul(g, flux_sin(a))), 0, 0) \
+X(TAN,          tan,        1, F, ROW,   "tan",         FLUX__F(sin)(a) / FLUX__F(cos)(a),             flux_mul(g, flux_add(flux_square(y), 1)), 0, 0) \
+X(ASIN,         asin,       1, F, ROW,   "asin",        FLUX__F(atan2)(a, FLUX__F(sqrt)((FLUX__K(1) - a) * (FLUX__K(1) + a))), \
+                    flux_mul(g, flux_rsqrt(flux_mul(flux_sub(1, a), flux_add(a, 1)))), 0, 0) \
+X(ACOS,         acos,       1, F, ROW,   "acos",        FLUX__F(atan2)(FLUX__F(sqrt)((FLUX__K(1) - a) * (FLUX__K(1) + a)), a), \
+                    flux_neg(flux_mul(g, flux_rsqrt(flux_mul(flux_sub(1, a), flux_add(a, 1))))), 0, 0) \
+X(ATAN,         atan,       1, F, ROW,   "atan",        FLUX__F(atan2)(a, FLUX__K(1)),                 flux_div(g, flux_add(flux_square(a), 1)), 0, 0) \
+X(SINH,         sinh,       1, F, ROW,   "sinh",        FLUX__F(sinh)(a),                              flux_mul(g, flux_cosh(a)), 0, 0) \
+X(COSH,         cosh,       1, F, ROW,   "cosh",        FLUX__F(cosh)(a),                              flux_mul(g, flux_sinh(a)), 0, 0) \
 X(TANH,         tanh,       1, F, ROW,   "tanh",       FLUX__F(tanh)(a),                              flux_mul(g, flux_sub(1, flux_square(y))), 0, 0) \
 X(ERF,          erf,        1, F, ROW,   "erf",        FLUX__F(erf)(a), \
                     flux_mul(g, flux_mul(flux_exp(flux_neg(flux_square(a))), 1.1283791670955126)), 0, 0) \
