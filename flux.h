@@ -223,7 +223,7 @@
    with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes text memory sinks scopes
                 ending workers options
-     graph/     table nodes elementwise leaves views reductions products windows attention
+     graph/     table nodes elementwise leaves views reductions picking products windows attention
                 gradients backward
      schedule/  kernel claims key analysis grouping program dispatch order trace plans looking
                 update
@@ -606,6 +606,11 @@ FLUX_API int flux_set_random_state(flux_tensor *state);
 /* The float32 vector start, start+step, ..., of the numbers before stop. A step of 0 is an
    error. */
 FLUX_API flux_tensor *flux_arange(double start, double stop, double step);
+/* The float32 vector of n numbers from start to stop, both included, at equal distances. */
+FLUX_API flux_tensor *flux_linspace(double start, double stop, int64_t n);
+/* The float32 vector of up to 32 numbers: flux_values(1, 2.5, 3). */
+#define flux_values(...) flux_values_of(FLUX__NARG(__VA_ARGS__), FLUX__DOUBLES_OF(__VA_ARGS__))
+FLUX_API flux_tensor *flux_values_of(int n, const double *values);
 FLUX_API flux_tensor *flux_eye(int64_t n);                        /* the n x n identity matrix */
 FLUX_API flux_tensor *flux_scalar(double value);                  /* 0-dimensional float32 */
 /* A tensor from C memory, whose dimension 0 varies fastest. The dtype follows from the pointer's
@@ -736,6 +741,10 @@ FLUX_API flux_tensor *flux_erf(flux_tensor *x);
 FLUX_API flux_tensor *flux_floor(flux_tensor *x);
 FLUX_API flux_tensor *flux_ceil(flux_tensor *x);
 FLUX_API flux_tensor *flux_round(flux_tensor *x);   /* halves go to the even integer */
+FLUX_API flux_tensor *flux_isnan(flux_tensor *x);                 /* bools */
+FLUX_API flux_tensor *flux_isfinite(flux_tensor *x);              /* bools: neither NaN nor inf */
+/* value where mask is true (not 0), x elsewhere; mask broadcasts with x. */
+FLUX_API flux_tensor *flux_masked_fill(flux_tensor *x, flux_tensor *mask, double value);
 FLUX_API flux_tensor *flux_detach(flux_tensor *x);                /* the same values, no gradient */
 FLUX_API flux_tensor *flux_to_dtype(flux_tensor *x, flux_dtype t);   /* converts the elements */
 
@@ -811,6 +820,8 @@ typedef struct flux_reduce_opts {
 FLUX_API flux_tensor *flux_sum_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_mean_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_var_over(int n, flux_reduce_opts o);   /* divides by n, not n-1 */
+/* The square root of the variance. Where that is 0 the gradient is 0. */
+FLUX_API flux_tensor *flux_std_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_prod_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_max_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_min_over(int n, flux_reduce_opts o);
@@ -831,6 +842,7 @@ FLUX_API flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_sum(flux_tensor *x);
 FLUX_API flux_tensor *flux_mean(flux_tensor *x);
 FLUX_API flux_tensor *flux_var(flux_tensor *x);
+FLUX_API flux_tensor *flux_std(flux_tensor *x);
 FLUX_API flux_tensor *flux_prod(flux_tensor *x);
 FLUX_API flux_tensor *flux_max(flux_tensor *x);
 FLUX_API flux_tensor *flux_min(flux_tensor *x);
@@ -893,6 +905,28 @@ FLUX_API flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs);
 /* The slices of x along dim that an integer tensor picks: the result has the dimensions of index in
    place of dim. An index out of range is an error when the numbers are computed. */
 FLUX_API flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index);
+/* torch.gather: x at its own place but for dim, where the integer tensor index stands for it. index
+   has as many dimensions as x, none larger but dim; the result has its shape. An index out of range
+   is an error when the numbers are computed. */
+FLUX_API flux_tensor *flux_take_along(flux_tensor *x, int dim, flux_tensor *index);
+/* Diagonal k of a matrix (rows x columns) is where the column less the row is k. flux_tril(x) and
+   flux_tril(x, k) keep what is on diagonal k (default 0) and below, flux_triu what is on it and
+   above, of each matrix of a batch; the rest is 0. flux_diag(x, k) is diagonal k of a matrix as a
+   vector, or, of a vector, the square matrix that has it there. The negative k count downwards. */
+FLUX_API flux_tensor *flux_tril_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_triu_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_diag_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_tril(flux_tensor *x);
+FLUX_API flux_tensor *flux_triu(flux_tensor *x);
+FLUX_API flux_tensor *flux_diag(flux_tensor *x);
+FLUX_API flux_tensor *flux_trace(flux_tensor *x);   /* the sum of a square matrix's diagonal */
+/* A tuple of views, x cut along dim: flux_split(x, 1, 3) into pieces of size 3, of which the last
+   may be smaller; flux_split(x, 1, 2, 5, 1) into pieces of these sizes, at most 8, whose sum must
+   be the size of dim; flux_chunk(x, 1, 4) into 4 pieces of equal size, but the last, or fewer, as
+   torch.chunk does. More than 255 pieces are an error. */
+FLUX_API flux_tensor *flux_split_by(flux_tensor *x, int dim, flux_shape sizes);
+#define flux_split(x, dim, ...) flux_split_by(x, dim, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_tensor *flux_chunk(flux_tensor *x, int dim, int64_t pieces);
 /* x with src, shaped as flux_gather(x, dim, index), added at the places that index names. Where an
    index repeats, all its values are added, in order. */
 FLUX_API flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *index,
@@ -2250,6 +2284,8 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX_SHAPE(...) \
     flux__shape(FLUX__ARRAY(const int64_t, __VA_ARGS__), \
                 (int)(sizeof(FLUX__ARRAY(const int64_t, __VA_ARGS__)) / sizeof(int64_t)))
+#define FLUX__DOUBLES_OF(...) FLUX__ARRAY(const double, FLUX__MAP(FLUX__DOUBLE_OF, __VA_ARGS__))
+#define FLUX__DOUBLE_OF(x) (double)(x)
 #define FLUX__TENSORS(...) ((flux_tensor *const[]){ FLUX__MAP(FLUX__TENSOR, __VA_ARGS__) })
 #define FLUX__TENSOR(x) (x)
 #define FLUX__OBJECTS(...) ((const void *const[]){ FLUX__MAP(FLUX__OBJECT, __VA_ARGS__) })
@@ -2275,6 +2311,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_sum(...) FLUX__REDUCE(flux_sum_over, __VA_ARGS__)
 #define flux_mean(...) FLUX__REDUCE(flux_mean_over, __VA_ARGS__)
 #define flux_var(...) FLUX__REDUCE(flux_var_over, __VA_ARGS__)
+#define flux_std(...) FLUX__REDUCE(flux_std_over, __VA_ARGS__)
 #define flux_prod(...) FLUX__REDUCE(flux_prod_over, __VA_ARGS__)
 #define flux_max(...) FLUX__REDUCE(flux_max_over, __VA_ARGS__)
 #define flux_min(...) FLUX__REDUCE(flux_min_over, __VA_ARGS__)
@@ -2284,6 +2321,9 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_logsumexp(...) FLUX__REDUCE(flux_logsumexp_over, __VA_ARGS__)
 #define flux_argmax(...) FLUX__REDUCE(flux_argmax_over, __VA_ARGS__)
 #define flux_argmin(...) FLUX__REDUCE(flux_argmin_over, __VA_ARGS__)
+#define flux_tril(...) FLUX__REDUCE(flux_tril_over, __VA_ARGS__)
+#define flux_triu(...) FLUX__REDUCE(flux_triu_over, __VA_ARGS__)
+#define flux_diag(...) FLUX__REDUCE(flux_diag_over, __VA_ARGS__)
 #define flux_softmax(...) FLUX__REDUCE(flux_softmax_over, __VA_ARGS__)
 #define flux_logsoftmax(...) FLUX__REDUCE(flux_logsoftmax_over, __VA_ARGS__)
 
@@ -2306,6 +2346,8 @@ template <class... T> inline flux_shape flux__shape_cpp(T... d) {
     return flux__shape(dims, (int)sizeof...(d));
 }
 #define FLUX_SHAPE(...) flux__shape_cpp(__VA_ARGS__)
+#define FLUX__DOUBLES_OF(...) FLUX__ARRAY(double, FLUX__MAP(FLUX__DOUBLE_OF, __VA_ARGS__))
+#define FLUX__DOUBLE_OF(x) (double)(x)
 typedef flux_tensor *flux__tensor_p;
 typedef flux_layer *flux__layer_p;
 typedef const void *flux__object_p;
@@ -7324,6 +7366,31 @@ FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
     return flux__reveal(h, flux_to_dtype(flux_add(flux_mul(i, step), start), FLUX_F32));
 }
 
+/* n numbers from start to stop, each computed in float64 from the nearer end, so that both ends are
+   exact. */
+FLUX_DEF flux_tensor *flux_linspace(double start, double stop, int64_t n) {
+    if (n < 0 || n > FLUX__MOST_ELEMENTS || !isfinite(start) || !isfinite(stop))
+        return (flux_tensor *)flux__fail("linspace: %lld numbers from %g to %g are not a range",
+                                         (long long)n, start, stop);
+    int h = flux__hide();
+    double step = n > 1 ? (stop - start) / (double)(n - 1) : 0;
+    flux_tensor *i = flux_to_dtype(flux__iota(n, 0), FLUX_F64),
+        *back = flux_sub((double)(n - 1), i);
+    flux_tensor *y = flux_where(flux_le(i, back), flux_add(flux_mul(i, step), start),
+                                flux_sub(stop, flux_mul(back, step)));
+    return flux__reveal(h, flux_to_dtype(y, FLUX_F32));
+}
+
+/* The float32 vector of n numbers. */
+FLUX_DEF flux_tensor *flux_values_of(int n, const double *values) {
+    if (!values) return (flux_tensor *)flux__null("values", "values", values);
+    if (n < 0) return (flux_tensor *)flux__fail("values: %d numbers", n);
+    int64_t size = n;
+    int h = flux__hide();
+    flux_tensor *x = flux_from_data(values, FLUX_F64, flux__shape(&size, 1));
+    return flux__reveal(h, x ? flux_to_dtype(x, FLUX_F32) : NULL);
+}
+
 /* The identity matrix: where the row's index equals the column's. */
 FLUX_DEF flux_tensor *flux_eye(int64_t n) {
     flux_shape s = flux__shape(NULL, 2);
@@ -8071,6 +8138,17 @@ static flux_tensor *flux__root_of_sum(flux_tensor *s, double power) {
     return some ? flux_where(none, 0.0, some) : NULL;
 }
 
+/* The root of the variance. */
+FLUX_DEF flux_tensor *flux_std_over(int n, flux_reduce_opts o) {
+    int h = flux__hide();
+    unsigned mask = 0;
+    if (!flux__mask("std", n, &o, &mask)) return flux__reveal(h, NULL);
+    int given = o.x->dtype;
+    o.x = flux__widened(o.x);
+    flux_tensor *var = o.x ? flux_var_over(n, o) : NULL;
+    return flux__reveal(h, var ? flux__narrow(flux__root_of_sum(var, 0.5), given) : NULL);
+}
+
 /* The Euclidean norm, the root of the sum of squares. */
 FLUX_DEF flux_tensor *flux_norm_over(int n, flux_reduce_opts o) {
     int h = flux__hide();
@@ -8163,12 +8241,175 @@ FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) {
         return flux_##name##_over(0, o);                             \
     }
 
-FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_RED(prod)
+FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_RED(std)
+FLUX__PUBLIC_RED(prod)
 FLUX__PUBLIC_RED(max) FLUX__PUBLIC_RED(min) FLUX__PUBLIC_RED(any) FLUX__PUBLIC_RED(all)
 FLUX__PUBLIC_RED(norm) FLUX__PUBLIC_RED(logsumexp) FLUX__PUBLIC_RED(argmax)
 FLUX__PUBLIC_RED(argmin) FLUX__PUBLIC_RED(softmax) FLUX__PUBLIC_RED(logsoftmax)
 
 FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- graph/picking.h
+   Operations that pick elements by their place or by what they are: isnan,
+   isfinite, masked_fill; the triangles and the diagonal of a matrix, its trace;
+   take_along; split and chunk. All are composed of rows, views and gather,
+   whose gradients are theirs.
+
+   Invariant: a matrix is dims 0 (rows) and 1 (columns); diagonal k is where the
+   column less the row is k, so that those above the main one are positive. */
+
+FLUX__BEGIN_COLD
+
+/* Bools in the shape of x; an integer is always finite. */
+FLUX_DEF flux_tensor *flux_isnan(flux_tensor *x) {
+    if (!flux__check_operands("isnan", 1, &x)) return NULL;
+    return flux_ne(x, x);
+}
+FLUX_DEF flux_tensor *flux_isfinite(flux_tensor *x) {
+    if (!flux__check_operands("isfinite", 1, &x)) return NULL;
+    int h = flux__hide();
+    flux_tensor *y = flux__dtypes[x->dtype].real ? flux_lt(flux_abs(x), (double)HUGE_VAL)
+                                                 : flux_eq(x, x);
+    return flux__reveal(h, y);
+}
+
+FLUX_DEF flux_tensor *flux_masked_fill(flux_tensor *x, flux_tensor *mask, double value) {
+    flux_tensor *xs[2] = { x, mask };
+    if (!flux__check_operands("masked_fill", 2, xs)) return NULL;
+    int h = flux__hide();
+    return flux__reveal(h, (flux_where)(mask, flux__number(value), x));
+}
+
+/* x where the column less the row is at most k (lower) or at least k, else 0. */
+static flux_tensor *flux__band(const char *call, flux_tensor *x, bool lower, int k) {
+    if (!flux__check_operands(call, 1, &x)) return NULL;
+    if (x->ndim < 2)
+        return (flux_tensor *)flux__fail("%s: takes a matrix or a batch of them, not %s", call,
+                                         flux__describe(x).s);
+    int h = flux__hide();
+    flux_tensor *row = flux__iota_on(x->device, x->dim[0], 0),
+        *column = flux__iota_on(x->device, x->dim[1], 1), *off = flux_sub(column, row);
+    flux_tensor *in = lower ? flux_le(off, k) : flux_ge(off, k);
+    flux_tensor *y = x->dtype == FLUX_BOOL ? flux_and(x, in) : flux_where(in, x, 0.0);
+    return flux__reveal(h, y);
+}
+FLUX_DEF flux_tensor *flux_tril_over(int n, flux_reduce_opts o) {
+    return flux__band("tril", o.x, true, n ? o.d0 : 0);
+}
+FLUX_DEF flux_tensor *flux_triu_over(int n, flux_reduce_opts o) {
+    return flux__band("triu", o.x, false, n ? o.d0 : 0);
+}
+
+/* Diagonal k of a matrix as a vector, or the square matrix that has the vector x there. */
+FLUX_DEF flux_tensor *flux_diag_over(int n, flux_reduce_opts o) {
+    flux_tensor *x = o.x;
+    int64_t k = n ? o.d0 : 0, right = k > 0 ? k : 0, down = k < 0 ? -k : 0;
+    if (!flux__check_operands("diag", 1, &x)) return NULL;
+    if (x->ndim != 1 && x->ndim != 2)
+        return (flux_tensor *)flux__fail("diag: takes a vector or a matrix, not %s",
+                                         flux__describe(x).s);
+    int h = flux__hide();
+    if (x->ndim == 1) {
+        int64_t size = flux__plus(x->dim[0], right + down), step = flux__plus(size, 1);
+        flux_shape s = FLUX_SHAPE(size, size);
+        if (!flux__check_shape("diag", &s)) return flux__reveal(h, NULL);
+        return flux__reveal(h, flux__as_strided_scatter(x, &s, down + right * size, &step, 0,
+                                                        false));
+    }
+    int64_t rows = x->dim[0], along = rows - down, across = x->dim[1] - right,
+        count = along < across ? along : across, start = down + right * rows;
+    if (count <= 0) return flux__reveal(h, flux_slice(flux_reshape(x, -1), 0, 0, 0));
+    return flux__reveal(h, flux_slice_step(flux_reshape(x, -1), 0, start,
+                                           start + (count - 1) * (rows + 1) + 1, rows + 1));
+}
+
+/* The sum of the main diagonal of a square matrix. */
+FLUX_DEF flux_tensor *flux_trace(flux_tensor *x) {
+    if (!flux__check_operands("trace", 1, &x)) return NULL;
+    if (x->ndim != 2 || x->dim[0] != x->dim[1])
+        return (flux_tensor *)flux__fail("trace: takes a square matrix, not %s",
+                                         flux__describe(x).s);
+    int h = flux__hide();
+    return flux__reveal(h, (flux_sum)(x->dim[0] ? (flux_diag)(x) : x));
+}
+
+/* The place in x, as it lies contiguously, that each element of index names: its own place, but
+   along dim the index. Where that is out of range the place is -1, which gather refuses. */
+static flux_tensor *flux__places_along(flux_tensor *x, int dim, flux_tensor *index) {
+    int64_t stride[FLUX_MAX_DIMS];
+    flux_shape s = flux__dims(x);
+    flux__contiguous_strides(&s, stride);
+    flux_tensor *wide = flux_to_dtype(index, FLUX_I64),
+        *at = flux_mul(wide, (double)stride[dim]);
+    flux_tensor *in = flux_and(flux_ge(wide, 0.0), flux_lt(wide, (double)x->dim[dim]));
+    for (int d = 0; d < x->ndim; d++)
+        if (d != dim && index->dim[d] > 1)
+            at = flux_add(at, flux_mul(flux__iota_on(index->device, index->dim[d], d),
+                                       (double)stride[d]));
+    return flux_where(in, at, -1.0);
+}
+
+FLUX_DEF flux_tensor *flux_take_along(flux_tensor *x, int dim, flux_tensor *index) {
+    flux_tensor *xs[2] = { x, index };
+    if (!flux__check_operands("take_along", 2, xs) || !flux__check_dim("take_along", x, dim) ||
+        !flux__check_index("take_along", index)) return NULL;
+    bool fits = index->ndim == x->ndim;
+    for (int d = 0; fits && d < x->ndim; d++) fits = d == dim || index->dim[d] <= x->dim[d];
+    if (!fits)
+        return (flux_tensor *)flux__fail("take_along: along dim %d, index %s is not within x %s",
+                                         dim, flux__describe(index).s, flux__describe(x).s);
+    int h = flux__hide();
+    flux_tensor *at = flux__places_along(x, dim, index);
+    return flux__reveal(h, flux_gather(flux_reshape(x, -1), 0, at));
+}
+
+/* A tuple of the pieces of `size` indices of x along dim; the last may be smaller. */
+static flux_tensor *flux__pieces(const char *call, flux_tensor *x, int dim, int64_t size) {
+    flux_tensor *piece[255];
+    int64_t n = x->dim[dim], count = n ? n / size + (n % size != 0) : 1;
+    if (count > 255)
+        return (flux_tensor *)flux__fail("%s: more than 255 pieces of dim %d of %s", call, dim,
+                                         flux__describe(x).s);
+    int h = flux__hide();
+    for (int64_t i = 0; i < count; i++)
+        piece[i] = flux_slice(x, dim, i * size, i + 1 < count ? (i + 1) * size : n);
+    return flux__reveal(h, flux_tuple_of((int)count, piece));
+}
+
+/* One size: pieces of it, of which the last may be smaller; several: they must be all of dim. */
+FLUX_DEF flux_tensor *flux_split_by(flux_tensor *x, int dim, flux_shape sizes) {
+    if (!flux__check_operands("split", 1, &x) || !flux__check_dim("split", x, dim)) return NULL;
+    int64_t sum = 0;
+    bool good = sizes.ndim >= 1 && sizes.ndim <= FLUX_MAX_DIMS;
+    for (int i = 0; good && i < sizes.ndim; i++) {
+        good = sizes.dim[i] > (sizes.ndim == 1 ? 0 : -1);
+        sum = flux__plus(sum, good ? sizes.dim[i] : 0);
+    }
+    if (!good || (sizes.ndim > 1 && sum != x->dim[dim]))
+        return (flux_tensor *)flux__fail("split: %d sizes, %lld in all, do not cut dim %d of %s",
+                                         sizes.ndim, (long long)sum, dim, flux__describe(x).s);
+    if (sizes.ndim == 1) return flux__pieces("split", x, dim, sizes.dim[0]);
+    flux_tensor *piece[FLUX_MAX_DIMS];
+    int64_t at = 0;
+    int h = flux__hide();
+    for (int i = 0; i < sizes.ndim; at += sizes.dim[i++])
+        piece[i] = flux_slice(x, dim, at, at + sizes.dim[i]);
+    return flux__reveal(h, flux_tuple_of(sizes.ndim, piece));
+}
+
+/* Pieces of size ceil(n / pieces): there may be fewer of them, as in PyTorch. */
+FLUX_DEF flux_tensor *flux_chunk(flux_tensor *x, int dim, int64_t pieces) {
+    if (!flux__check_operands("chunk", 1, &x) || !flux__check_dim("chunk", x, dim)) return NULL;
+    if (pieces < 1) return (flux_tensor *)flux__fail("chunk: %lld pieces", (long long)pieces);
+    int64_t size = x->dim[dim] / pieces + (x->dim[dim] % pieces != 0);
+    if (size < 1) size = 1;
+    return flux__pieces("chunk", x, dim, size);
+}
+
+/* The calls without a diagonal. */
+FLUX__PUBLIC_RED(tril) FLUX__PUBLIC_RED(triu) FLUX__PUBLIC_RED(diag)
+
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- graph/products.h
    Matrix products: flux_matmul, with batch dims that broadcast, flux_outer and
@@ -27575,8 +27816,9 @@ FLUX__END_COLD
     X(leakyrelu) X(rrelu) X(elu) X(celu) X(softshrink) X(trelu)
 #define FLUX__OTHER_UNARY(X)                                                                  \
     X(softmax) X(logsoftmax) X(flatten) X(detach) X(copy) X(transpose) X(squeeze) X(sum)      \
-    X(mean) X(var) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax)         \
-    X(argmin) X(onecold) X(gpu) X(cpu) X(cu) X(roc)
+    X(mean) X(var) X(std) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax)         \
+    X(argmin) X(onecold) X(tril) X(triu) X(diag) X(trace) X(isnan) X(isfinite)    \
+    X(gpu) X(cpu) X(cu) X(roc)
 
 FLUX__BEGIN_COLD
 
@@ -37341,15 +37583,6 @@ static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2] = { a, b };
     return flux_cat_all(1, 2, both);
 }
-/* The trace: the sum of the diagonal, which is every (n+1)-th element of an n x n matrix. */
-static flux_tensor *flux__expr_trace(flux_tensor *x) {
-    if (!flux__check_operands("tr", 1, &x)) return NULL;
-    if (x->ndim != 2 || x->dim[0] != x->dim[1])
-        return (flux_tensor *)flux__fail("tr: takes a square matrix, not %s", flux__describe(x).s);
-    int64_t n = x->dim[0];
-    return n ? (flux_sum)(flux_slice_step(flux_reshape(x, -1), 0, 0, n * n, n + 1)) : (flux_sum)(x);
-}
-
 /* Kinds of functions. EACH, PAIR and TRIPLE work on each element of one, two and three operands, so
    that arrays need a dot; REDUCE takes one operand and dims=; WHOLE and BOTH take one and two
    operands as whole arrays; LENGTH (one operand) and SIZE (two) give plain numbers. */
@@ -37369,9 +37602,11 @@ typedef struct flux__expr_fn {            /* one of the four pointers is set; LE
 /* The functions whose name in formulas is that of the flux_ function behind them. The operations of
    graph/table.h, the activations and the losses have lists of their own. */
 #define FLUX__REDUCE_NAMES(X)                                                                    \
-    X(sum) X(mean) X(var) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax)     \
-    X(argmin) X(softmax) X(logsoftmax)
-#define FLUX__WHOLE_NAMES(X) X(transpose) X(flatten) X(squeeze) X(copy) X(detach) X(onecold)
+    X(sum) X(mean) X(var) X(std) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp)            \
+    X(argmax) X(argmin) X(softmax) X(logsoftmax)
+#define FLUX__WHOLE_NAMES(X)                                                                 \
+    X(transpose) X(flatten) X(squeeze) X(copy) X(detach) X(onecold) X(tril) X(triu) X(diag)      \
+    X(trace)
 #define FLUX__BOTH_NAMES(X) X(matmul) X(outer) X(dot) X(vcat)
 
 #define FLUX__EACH_OP(NAME, name, n, dt, call, ...) \
@@ -37387,6 +37622,8 @@ typedef struct flux__expr_fn {            /* one of the four pointers is set; LE
 static const flux__expr_fn flux__expr_fns[] = {
     FLUX__ELEMENTWISE(FLUX__EACH_OP)
     FLUX__ACTIVATIONS(FLUX__EACH_ROW)
+    FLUX__EACH_ROW(isnan)
+    FLUX__EACH_ROW(isfinite)
     FLUX__ELEMENTWISE(FLUX__PAIR_OP)
     FLUX__REDUCE_NAMES(FLUX__REDUCE_ROW)
     FLUX__WHOLE_NAMES(FLUX__WHOLE_ROW)
@@ -37406,7 +37643,7 @@ static const flux__expr_fn flux__expr_fns[] = {
     { "minimum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_min_over },
     { "glu", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_glu },
     { "adjoint", FLUX__FN_WHOLE, flux_transpose, NULL, NULL, NULL },
-    { "tr", FLUX__FN_WHOLE, flux__expr_trace, NULL, NULL, NULL },
+    { "tr", FLUX__FN_WHOLE, flux_trace, NULL, NULL, NULL },
     { "hcat", FLUX__FN_BOTH, NULL, flux__expr_hcat, NULL, NULL },
     { "length", FLUX__FN_LENGTH, NULL, NULL, NULL, NULL },
     { "len", FLUX__FN_LENGTH, NULL, NULL, NULL, NULL },

@@ -754,7 +754,8 @@ static void strict_threads(void) {
     UNARY(X, flux_swish) UNARY(X, flux_hardswish) UNARY(X, flux_lisht) UNARY(X, flux_mish) \
     UNARY(X, flux_softsign) UNARY(X, flux_leakyrelu) UNARY(X, flux_rrelu) UNARY(X, flux_elu) \
     UNARY(X, flux_celu) UNARY(X, flux_softshrink) UNARY(X, flux_trelu) UNARY(X, flux_sum) \
-    UNARY(X, flux_mean) UNARY(X, flux_var) UNARY(X, flux_prod) UNARY(X, flux_max) \
+    UNARY(X, flux_mean) UNARY(X, flux_var) UNARY(X, flux_std) UNARY(X, flux_tril) UNARY(X, flux_triu) UNARY(X, flux_diag) \
+    UNARY(X, flux_trace) UNARY(X, flux_isnan) UNARY(X, flux_isfinite) UNARY(X, flux_prod) UNARY(X, flux_max) \
     UNARY(X, flux_min) UNARY(X, flux_any) UNARY(X, flux_all) UNARY(X, flux_norm) \
     UNARY(X, flux_logsumexp) UNARY(X, flux_argmax) UNARY(X, flux_argmin) UNARY(X, flux_softmax) \
     UNARY(X, flux_logsoftmax) UNARY(X, flux_flatten) UNARY(X, flux_transpose) \
@@ -763,6 +764,7 @@ static void strict_threads(void) {
     BINARY(X, flux_vcat) OVER(X, flux_sum_over) OVER(X, flux_mean_over) OVER(X, flux_var_over) \
     OVER(X, flux_prod_over) OVER(X, flux_max_over) OVER(X, flux_min_over) OVER(X, flux_any_over) \
     OVER(X, flux_all_over) OVER(X, flux_norm_over) OVER(X, flux_logsumexp_over) \
+    OVER(X, flux_std_over) OVER(X, flux_tril_over) OVER(X, flux_triu_over) OVER(X, flux_diag_over) \
     OVER(X, flux_argmax_over) OVER(X, flux_argmin_over) OVER(X, flux_softmax_over) \
     OVER(X, flux_logsoftmax_over) LOSS(X, flux_ctc_loss) \
     X(T, flux_label_smoothing, flux_label_smoothing(T(), F(), Z())) \
@@ -805,6 +807,9 @@ static void strict_threads(void) {
     X(T, flux_select, flux_select(T(), Z(), I())) \
     X(T, flux_pad_by, flux_pad_by(T(), F(), S(), S())) \
     X(T, flux_pad_all, flux_pad_all(T(), F(), S())) X(T, flux_gather, flux_gather(T(), Z(), T())) \
+    X(T, flux_take_along, flux_take_along(T(), Z(), T())) X(T, flux_masked_fill, flux_masked_fill(T(), T(), F())) \
+    X(T, flux_split_by, flux_split_by(T(), Z(), S())) X(T, flux_chunk, flux_chunk(T(), Z(), I())) \
+    X(T, flux_linspace, flux_linspace(F(), F(), I())) X(T, flux_values_of, some_values()) \
     X(T, flux_scatter_add, flux_scatter_add(T(), Z(), T(), T())) \
     X(T, flux_cat_all, many_tensors(flux_cat_all)) \
     X(T, flux_stack_all, many_tensors(flux_stack_all)) X(T, flux_tuple_of, tuple_of_some()) \
@@ -998,6 +1003,11 @@ static bool join(void) {
 static flux_tensor *many_tensors(flux_tensor *(*f)(int, int, flux_tensor *const *)) {
     int dim = Z(), n = how_many();
     return f(dim, n, TS(n));
+}
+static flux_tensor *some_values(void) {
+    static const double values[] = { 1, -2.5, 1e300 };
+    int n = below(5) - 1;
+    return flux_values_of(n > 3 ? 3 : n, values);
 }
 static flux_tensor *tuple_of_some(void) {
     int n = how_many();

@@ -334,7 +334,7 @@ TEST(errors_name_the_column) {
         { "x .+ W*W", "expr: column 7: matmul: " },
         { "W .+ x", "expr: column 3: add: shapes do not broadcast: 2x5 f32 with 5-element f32" },
         { "1 .+ sum(x, dims=0) .+ mse(W, x)", "expr: column 24: mse: " },
-        { "tr(W)", "expr: column 1: tr: takes a square matrix, not 2x5 f32" },
+        { "tr(W)", "expr: column 1: trace: takes a square matrix, not 2x5 f32" },
         { "W .&& W", "expr: column 3: and: operands must be bool" }
     };
     flux_tensor *W = flux_ones(2, 5), *x = flux_ones(5), *b = flux_ones(2), *T = flux_ones(2, 2, 2);

@@ -319,6 +319,17 @@ S(outer, flux_outer(flux_reshape(x, 24), flux_reshape(flux_slice(x, 0, 0, 1), 8)
 S(dot, flux_dot(flux_reshape(x, 24), flux_reshape(flux_exp(x), 24)))
 S(dense_relu, flux_relu(flux_sub(flux_matmul(flux_reshape(x, 4, 6), flux_reshape(x, 6, 4)), 1)))
 S(layernorm, flux_div(flux_sub(x, flux_mean(x, 0)), flux_sqrt(flux_add(flux_var(x, 0), 0.1))))
+S(std, flux_square(flux_std(x)))
+S(std1, flux_std(x, 1))
+S(tril, flux_square(flux_tril(x, 1)))
+S(triu, flux_square(flux_triu(x)))
+S(diag, flux_square(flux_diag(flux_reshape(x, 4, 6), -1)))
+S(diag_of_vector, flux_matmul(flux_diag(flux_reshape(x, 24), 2), flux_sin(flux_arange(0, 26, 1))))
+S(trace, flux_square(flux_trace(flux_matmul(flux_reshape(x, 4, 6), flux_reshape(x, 6, 4)))))
+S(take_along, flux_square(flux_take_along(x, 1, flux_from(((int64_t[]){ 3, 0, 3, 1, 2, 2 }), 2, 3, 1))))
+S(masked_fill, flux_square(flux_masked_fill(x, flux_gt(x, 0.5), 0.25)))
+S(split, flux_mul(flux_nth(flux_split(x, 1, 3), 1), flux_nth(flux_split(x, 1, 1, 2, 1), 0)))
+S(chunk, flux_mul(flux_nth(flux_chunk(x, 1, 2), 1), flux_nth(flux_chunk(x, 1, 2), 0)))
 S(detach, flux_mul(x, flux_exp(flux_add(flux_detach(flux_mul(x, 0.0)), x))))
 
 static const struct { const char *name; structural f; } structurals[] = {
@@ -327,7 +338,8 @@ static const struct { const char *name; structural f; } structurals[] = {
     ROW(repeat), ROW(pad), ROW(broadcast), ROW(cat), ROW(stack), ROW(gather), ROW(gather2), ROW(scatter), ROW(cast), ROW(copy), ROW(tuple),
     ROW(sum), ROW(sum0), ROW(sum02), ROW(mean1), ROW(var), ROW(var1), ROW(prod), ROW(prod_zero), ROW(max), ROW(min), ROW(norm), ROW(logsumexp),
     ROW(logsumexp_all), ROW(softmax), ROW(softmax1), ROW(logsoftmax), ROW(logsoftmax12), ROW(clamp), ROW(matmul), ROW(matmul_t), ROW(matmul_batch),
-    ROW(matmul_batch_shared), ROW(outer), ROW(dot), ROW(dense_relu), ROW(layernorm), ROW(detach), ROW(vector_matmul), ROW(matmul_vector)
+    ROW(matmul_batch_shared), ROW(outer), ROW(dot), ROW(dense_relu), ROW(layernorm), ROW(detach), ROW(vector_matmul), ROW(matmul_vector),
+    ROW(std), ROW(std1), ROW(tril), ROW(triu), ROW(diag), ROW(diag_of_vector), ROW(trace), ROW(take_along), ROW(masked_fill), ROW(split), ROW(chunk)
 };
 
 static flux_tensor *weigh(flux_tensor *y) {        /* a different weight for every element */

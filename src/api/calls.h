@@ -158,6 +158,8 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX_SHAPE(...) \
     flux__shape(FLUX__ARRAY(const int64_t, __VA_ARGS__), \
                 (int)(sizeof(FLUX__ARRAY(const int64_t, __VA_ARGS__)) / sizeof(int64_t)))
+#define FLUX__DOUBLES_OF(...) FLUX__ARRAY(const double, FLUX__MAP(FLUX__DOUBLE_OF, __VA_ARGS__))
+#define FLUX__DOUBLE_OF(x) (double)(x)
 #define FLUX__TENSORS(...) ((flux_tensor *const[]){ FLUX__MAP(FLUX__TENSOR, __VA_ARGS__) })
 #define FLUX__TENSOR(x) (x)
 #define FLUX__OBJECTS(...) ((const void *const[]){ FLUX__MAP(FLUX__OBJECT, __VA_ARGS__) })
@@ -183,6 +185,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_sum(...) FLUX__REDUCE(flux_sum_over, __VA_ARGS__)
 #define flux_mean(...) FLUX__REDUCE(flux_mean_over, __VA_ARGS__)
 #define flux_var(...) FLUX__REDUCE(flux_var_over, __VA_ARGS__)
+#define flux_std(...) FLUX__REDUCE(flux_std_over, __VA_ARGS__)
 #define flux_prod(...) FLUX__REDUCE(flux_prod_over, __VA_ARGS__)
 #define flux_max(...) FLUX__REDUCE(flux_max_over, __VA_ARGS__)
 #define flux_min(...) FLUX__REDUCE(flux_min_over, __VA_ARGS__)
@@ -192,6 +195,9 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_logsumexp(...) FLUX__REDUCE(flux_logsumexp_over, __VA_ARGS__)
 #define flux_argmax(...) FLUX__REDUCE(flux_argmax_over, __VA_ARGS__)
 #define flux_argmin(...) FLUX__REDUCE(flux_argmin_over, __VA_ARGS__)
+#define flux_tril(...) FLUX__REDUCE(flux_tril_over, __VA_ARGS__)
+#define flux_triu(...) FLUX__REDUCE(flux_triu_over, __VA_ARGS__)
+#define flux_diag(...) FLUX__REDUCE(flux_diag_over, __VA_ARGS__)
 #define flux_softmax(...) FLUX__REDUCE(flux_softmax_over, __VA_ARGS__)
 #define flux_logsoftmax(...) FLUX__REDUCE(flux_logsoftmax_over, __VA_ARGS__)
 
@@ -214,6 +220,8 @@ template <class... T> inline flux_shape flux__shape_cpp(T... d) {
     return flux__shape(dims, (int)sizeof...(d));
 }
 #define FLUX_SHAPE(...) flux__shape_cpp(__VA_ARGS__)
+#define FLUX__DOUBLES_OF(...) FLUX__ARRAY(double, FLUX__MAP(FLUX__DOUBLE_OF, __VA_ARGS__))
+#define FLUX__DOUBLE_OF(x) (double)(x)
 typedef flux_tensor *flux__tensor_p;
 typedef flux_layer *flux__layer_p;
 typedef const void *flux__object_p;

@@ -65,6 +65,10 @@ FLUX_API flux_tensor *flux_erf(flux_tensor *x);
 FLUX_API flux_tensor *flux_floor(flux_tensor *x);
 FLUX_API flux_tensor *flux_ceil(flux_tensor *x);
 FLUX_API flux_tensor *flux_round(flux_tensor *x);   /* halves go to the even integer */
+FLUX_API flux_tensor *flux_isnan(flux_tensor *x);                 /* bools */
+FLUX_API flux_tensor *flux_isfinite(flux_tensor *x);              /* bools: neither NaN nor inf */
+/* value where mask is true (not 0), x elsewhere; mask broadcasts with x. */
+FLUX_API flux_tensor *flux_masked_fill(flux_tensor *x, flux_tensor *mask, double value);
 FLUX_API flux_tensor *flux_detach(flux_tensor *x);                /* the same values, no gradient */
 FLUX_API flux_tensor *flux_to_dtype(flux_tensor *x, flux_dtype t);   /* converts the elements */
 
@@ -140,6 +144,8 @@ typedef struct flux_reduce_opts {
 FLUX_API flux_tensor *flux_sum_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_mean_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_var_over(int n, flux_reduce_opts o);   /* divides by n, not n-1 */
+/* The square root of the variance. Where that is 0 the gradient is 0. */
+FLUX_API flux_tensor *flux_std_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_prod_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_max_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_min_over(int n, flux_reduce_opts o);
@@ -160,6 +166,7 @@ FLUX_API flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_sum(flux_tensor *x);
 FLUX_API flux_tensor *flux_mean(flux_tensor *x);
 FLUX_API flux_tensor *flux_var(flux_tensor *x);
+FLUX_API flux_tensor *flux_std(flux_tensor *x);
 FLUX_API flux_tensor *flux_prod(flux_tensor *x);
 FLUX_API flux_tensor *flux_max(flux_tensor *x);
 FLUX_API flux_tensor *flux_min(flux_tensor *x);
@@ -222,6 +229,28 @@ FLUX_API flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs);
 /* The slices of x along dim that an integer tensor picks: the result has the dimensions of index in
    place of dim. An index out of range is an error when the numbers are computed. */
 FLUX_API flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index);
+/* torch.gather: x at its own place but for dim, where the integer tensor index stands for it. index
+   has as many dimensions as x, none larger but dim; the result has its shape. An index out of range
+   is an error when the numbers are computed. */
+FLUX_API flux_tensor *flux_take_along(flux_tensor *x, int dim, flux_tensor *index);
+/* Diagonal k of a matrix (rows x columns) is where the column less the row is k. flux_tril(x) and
+   flux_tril(x, k) keep what is on diagonal k (default 0) and below, flux_triu what is on it and
+   above, of each matrix of a batch; the rest is 0. flux_diag(x, k) is diagonal k of a matrix as a
+   vector, or, of a vector, the square matrix that has it there. The negative k count downwards. */
+FLUX_API flux_tensor *flux_tril_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_triu_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_diag_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_tril(flux_tensor *x);
+FLUX_API flux_tensor *flux_triu(flux_tensor *x);
+FLUX_API flux_tensor *flux_diag(flux_tensor *x);
+FLUX_API flux_tensor *flux_trace(flux_tensor *x);   /* the sum of a square matrix's diagonal */
+/* A tuple of views, x cut along dim: flux_split(x, 1, 3) into pieces of size 3, of which the last
+   may be smaller; flux_split(x, 1, 2, 5, 1) into pieces of these sizes, at most 8, whose sum must
+   be the size of dim; flux_chunk(x, 1, 4) into 4 pieces of equal size, but the last, or fewer, as
+   torch.chunk does. More than 255 pieces are an error. */
+FLUX_API flux_tensor *flux_split_by(flux_tensor *x, int dim, flux_shape sizes);
+#define flux_split(x, dim, ...) flux_split_by(x, dim, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_tensor *flux_chunk(flux_tensor *x, int dim, int64_t pieces);
 /* x with src, shaped as flux_gather(x, dim, index), added at the places that index names. Where an
    index repeats, all its values are added, in order. */
 FLUX_API flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *index,

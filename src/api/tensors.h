@@ -27,6 +27,11 @@ FLUX_API int flux_set_random_state(flux_tensor *state);
 /* The float32 vector start, start+step, ..., of the numbers before stop. A step of 0 is an
    error. */
 FLUX_API flux_tensor *flux_arange(double start, double stop, double step);
+/* The float32 vector of n numbers from start to stop, both included, at equal distances. */
+FLUX_API flux_tensor *flux_linspace(double start, double stop, int64_t n);
+/* The float32 vector of up to 32 numbers: flux_values(1, 2.5, 3). */
+#define flux_values(...) flux_values_of(FLUX__NARG(__VA_ARGS__), FLUX__DOUBLES_OF(__VA_ARGS__))
+FLUX_API flux_tensor *flux_values_of(int n, const double *values);
 FLUX_API flux_tensor *flux_eye(int64_t n);                        /* the n x n identity matrix */
 FLUX_API flux_tensor *flux_scalar(double value);                  /* 0-dimensional float32 */
 /* A tensor from C memory, whose dimension 0 varies fastest. The dtype follows from the pointer's

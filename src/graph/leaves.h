@@ -185,6 +185,31 @@ FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
     return flux__reveal(h, flux_to_dtype(flux_add(flux_mul(i, step), start), FLUX_F32));
 }
 
+/* n numbers from start to stop, each computed in float64 from the nearer end, so that both ends are
+   exact. */
+FLUX_DEF flux_tensor *flux_linspace(double start, double stop, int64_t n) {
+    if (n < 0 || n > FLUX__MOST_ELEMENTS || !isfinite(start) || !isfinite(stop))
+        return (flux_tensor *)flux__fail("linspace: %lld numbers from %g to %g are not a range",
+                                         (long long)n, start, stop);
+    int h = flux__hide();
+    double step = n > 1 ? (stop - start) / (double)(n - 1) : 0;
+    flux_tensor *i = flux_to_dtype(flux__iota(n, 0), FLUX_F64),
+        *back = flux_sub((double)(n - 1), i);
+    flux_tensor *y = flux_where(flux_le(i, back), flux_add(flux_mul(i, step), start),
+                                flux_sub(stop, flux_mul(back, step)));
+    return flux__reveal(h, flux_to_dtype(y, FLUX_F32));
+}
+
+/* The float32 vector of n numbers. */
+FLUX_DEF flux_tensor *flux_values_of(int n, const double *values) {
+    if (!values) return (flux_tensor *)flux__null("values", "values", values);
+    if (n < 0) return (flux_tensor *)flux__fail("values: %d numbers", n);
+    int64_t size = n;
+    int h = flux__hide();
+    flux_tensor *x = flux_from_data(values, FLUX_F64, flux__shape(&size, 1));
+    return flux__reveal(h, x ? flux_to_dtype(x, FLUX_F32) : NULL);
+}
+
 /* The identity matrix: where the row's index equals the column's. */
 FLUX_DEF flux_tensor *flux_eye(int64_t n) {
     flux_shape s = flux__shape(NULL, 2);

@@ -154,6 +154,17 @@ static flux_tensor *flux__root_of_sum(flux_tensor *s, double power) {
     return some ? flux_where(none, 0.0, some) : NULL;
 }
 
+/* The root of the variance. */
+FLUX_DEF flux_tensor *flux_std_over(int n, flux_reduce_opts o) {
+    int h = flux__hide();
+    unsigned mask = 0;
+    if (!flux__mask("std", n, &o, &mask)) return flux__reveal(h, NULL);
+    int given = o.x->dtype;
+    o.x = flux__widened(o.x);
+    flux_tensor *var = o.x ? flux_var_over(n, o) : NULL;
+    return flux__reveal(h, var ? flux__narrow(flux__root_of_sum(var, 0.5), given) : NULL);
+}
+
 /* The Euclidean norm, the root of the sum of squares. */
 FLUX_DEF flux_tensor *flux_norm_over(int n, flux_reduce_opts o) {
     int h = flux__hide();
@@ -246,7 +257,8 @@ FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) {
         return flux_##name##_over(0, o);                             \
     }
 
-FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_RED(prod)
+FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_RED(std)
+FLUX__PUBLIC_RED(prod)
 FLUX__PUBLIC_RED(max) FLUX__PUBLIC_RED(min) FLUX__PUBLIC_RED(any) FLUX__PUBLIC_RED(all)
 FLUX__PUBLIC_RED(norm) FLUX__PUBLIC_RED(logsumexp) FLUX__PUBLIC_RED(argmax)
 FLUX__PUBLIC_RED(argmin) FLUX__PUBLIC_RED(softmax) FLUX__PUBLIC_RED(logsoftmax)

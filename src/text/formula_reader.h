@@ -11,6 +11,7 @@
 #include "../graph/leaves.h"
 #include "../graph/views.h"
 #include "../graph/reductions.h"
+#include "../graph/picking.h"
 #include "../graph/products.h"
 #include "../schedule/looking.h"
 #include "../nn/functions.h"
@@ -43,15 +44,6 @@ static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2] = { a, b };
     return flux_cat_all(1, 2, both);
 }
-/* The trace: the sum of the diagonal, which is every (n+1)-th element of an n x n matrix. */
-static flux_tensor *flux__expr_trace(flux_tensor *x) {
-    if (!flux__check_operands("tr", 1, &x)) return NULL;
-    if (x->ndim != 2 || x->dim[0] != x->dim[1])
-        return (flux_tensor *)flux__fail("tr: takes a square matrix, not %s", flux__describe(x).s);
-    int64_t n = x->dim[0];
-    return n ? (flux_sum)(flux_slice_step(flux_reshape(x, -1), 0, 0, n * n, n + 1)) : (flux_sum)(x);
-}
-
 /* Kinds of functions. EACH, PAIR and TRIPLE work on each element of one, two and three operands, so
    that arrays need a dot; REDUCE takes one operand and dims=; WHOLE and BOTH take one and two
    operands as whole arrays; LENGTH (one operand) and SIZE (two) give plain numbers. */
@@ -71,9 +63,11 @@ typedef struct flux__expr_fn {            /* one of the four pointers is set; LE
 /* The functions whose name in formulas is that of the flux_ function behind them. The operations of
    graph/table.h, the activations and the losses have lists of their own. */
 #define FLUX__REDUCE_NAMES(X)                                                                    \
-    X(sum) X(mean) X(var) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax)     \
-    X(argmin) X(softmax) X(logsoftmax)
-#define FLUX__WHOLE_NAMES(X) X(transpose) X(flatten) X(squeeze) X(copy) X(detach) X(onecold)
+    X(sum) X(mean) X(var) X(std) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp)            \
+    X(argmax) X(argmin) X(softmax) X(logsoftmax)
+#define FLUX__WHOLE_NAMES(X)                                                                 \
+    X(transpose) X(flatten) X(squeeze) X(copy) X(detach) X(onecold) X(tril) X(triu) X(diag)      \
+    X(trace)
 #define FLUX__BOTH_NAMES(X) X(matmul) X(outer) X(dot) X(vcat)
 
 #define FLUX__EACH_OP(NAME, name, n, dt, call, ...) \
@@ -89,6 +83,8 @@ typedef struct flux__expr_fn {            /* one of the four pointers is set; LE
 static const flux__expr_fn flux__expr_fns[] = {
     FLUX__ELEMENTWISE(FLUX__EACH_OP)
     FLUX__ACTIVATIONS(FLUX__EACH_ROW)
+    FLUX__EACH_ROW(isnan)
+    FLUX__EACH_ROW(isfinite)
     FLUX__ELEMENTWISE(FLUX__PAIR_OP)
     FLUX__REDUCE_NAMES(FLUX__REDUCE_ROW)
     FLUX__WHOLE_NAMES(FLUX__WHOLE_ROW)
@@ -108,7 +104,7 @@ static const flux__expr_fn flux__expr_fns[] = {
     { "minimum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_min_over },
     { "glu", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_glu },
     { "adjoint", FLUX__FN_WHOLE, flux_transpose, NULL, NULL, NULL },
-    { "tr", FLUX__FN_WHOLE, flux__expr_trace, NULL, NULL, NULL },
+    { "tr", FLUX__FN_WHOLE, flux_trace, NULL, NULL, NULL },
     { "hcat", FLUX__FN_BOTH, NULL, flux__expr_hcat, NULL, NULL },
     { "length", FLUX__FN_LENGTH, NULL, NULL, NULL, NULL },
     { "len", FLUX__FN_LENGTH, NULL, NULL, NULL, NULL },

@@ -1,0 +1,105 @@
+/* Values of the operations of graph/picking.h and of those who make tensors of numbers, by hand and from PyTorch; their gradients
+   are in test_ops. */
+#include "test.h"
+
+#define VALUES(x, tolerance, ...)                                                                                                          \
+    do {                                                                                                                                   \
+        const double want[] = { __VA_ARGS__ };                                                                                             \
+        test_data(x, want, (int)(sizeof want / sizeof *want), tolerance, __FILE__, __LINE__, #x);                                                         \
+    } while (0)
+#define SHAPE_IS(x, ...) CHECK(flux_len(x) >= 0 && shape_is(x, FLUX_SHAPE(__VA_ARGS__)))
+static bool shape_is(flux_tensor *x, flux_shape s) {
+    flux_shape have = flux_shape_of(x);
+    for (int i = 0; i < s.ndim; i++)
+        if (i >= have.ndim || have.dim[i] != s.dim[i]) return false;
+    return have.ndim == s.ndim;
+}
+#define FAILS(call, sentence)                                                                                                              \
+    do {                                                                                                                                   \
+        CHECK((call) == NULL);                                                                                                             \
+        CHECK(flux_failed() && strstr(flux_error(), sentence));                                                                    \
+        flux_clear();                                                                                                                \
+    } while (0)
+
+static flux_tensor *matrix(void) {        /* 2 x 3: rows 1 3 5 and 2 4 6 */
+    return flux_reshape(flux_values(1, 2, 3, 4, 5, 6), 2, 3);
+}
+
+TEST(numbers_make_tensors) {
+    int seven = 7;
+    long eight = 8;
+    VALUES(flux_values(1, 2.5, seven, eight), 0, 1, 2.5, 7, 8);
+    CHECK(flux_dtype_of(flux_values(3)) == FLUX_F32);
+    VALUES(flux_linspace(-1, 1, 5), 0, -1, -0.5, 0, 0.5, 1);
+    VALUES(flux_linspace(0.1, 0.7, 3), 0, 0.1f, 0.4f, 0.7f);
+    VALUES(flux_linspace(3, 9, 1), 0, 3);
+    CHECK(flux_len(flux_linspace(0, 1, 0)) == 0);
+}
+
+TEST(not_a_number) {
+    flux_tensor *x = flux_values(1, HUGE_VAL, -HUGE_VAL, NAN, 0, 3e38);
+    VALUES(flux_isnan(x), 0, 0, 0, 0, 1, 0, 0);
+    VALUES(flux_isfinite(x), 0, 1, 0, 0, 0, 1, 1);
+    VALUES(flux_isfinite(flux_to_dtype(flux_values(1, 2), FLUX_I32)), 0, 1, 1);
+    VALUES(flux_expr("isnan.(x)", x), 0, 0, 0, 0, 1, 0, 0);
+    VALUES(flux_masked_fill(x, flux_isnan(x), -1), 0, 1, HUGE_VAL, -HUGE_VAL, -1, 0, (double)3e38f);
+}
+
+TEST(triangles_and_diagonals) {
+    flux_tensor *x = matrix();
+    VALUES(flux_tril(x), 0, 1, 2, 0, 4, 0, 0);
+    VALUES(flux_tril(x, 1), 0, 1, 2, 3, 4, 0, 6);
+    VALUES(flux_triu(x), 0, 1, 0, 3, 4, 5, 6);
+    VALUES(flux_triu(x, -1), 0, 1, 2, 3, 4, 5, 6);
+    VALUES(flux_triu(flux_stack(2, x, x), 2), 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 5, 0);
+    VALUES(flux_tril(flux_gt(x, 0)), 0, 1, 1, 0, 1, 0, 0);
+    VALUES(flux_diag(x), 0, 1, 4);
+    VALUES(flux_diag(x, 1), 0, 3, 6);
+    VALUES(flux_diag(x, -1), 0, 2);
+    CHECK(flux_len(flux_diag(x, 3)) == 0 && flux_len(flux_diag(x, -2)) == 0);
+    VALUES(flux_diag(flux_values(1, 2)), 0, 1, 0, 0, 2);
+    VALUES(flux_diag(flux_values(1, 2), 1), 0, 0, 0, 0, 1, 0, 0, 0, 2, 0);
+    VALUES(flux_diag(flux_values(1, 2), -1), 0, 0, 1, 0, 0, 0, 2, 0, 0, 0);
+    VALUES(flux_trace(flux_slice(x, 1, 1, 3)), 0, 3 + 6);
+    VALUES(flux_expr("trace(x' * x) + tr(x' * x)", x), 1e-5, 182);
+    FAILS(flux_trace(x), "square");
+    FAILS(flux_tril(flux_values(1)), "matrix");
+    FAILS(flux_diag(flux_zeros(2, 2, 2)), "vector or a matrix");
+}
+
+TEST(deviations) {
+    VALUES(flux_std(flux_values(1, 2, 3, 4)), 1e-6, sqrt(1.25));
+    VALUES(flux_std(matrix(), 1), 1e-6, sqrt(8.0 / 3), sqrt(8.0 / 3));
+    flux_tensor *x = matrix();
+    VALUES(flux_expr("std(x, dims=0)", x), 1e-6, 0.5, 0.5, 0.5);
+    flux_tensor *same = flux_ones(3);
+    VALUES(flux_grad(flux_gradient(flux_std(same), same), same), 0, 0, 0, 0);
+}
+
+TEST(taking_along) {
+    flux_tensor *x = matrix(), *i = flux_from(((int64_t[]){ 1, 0, 0, 1, 1, 1 }), 2, 3);
+    VALUES(flux_take_along(x, 0, i), 0, 2, 1, 3, 4, 6, 6);
+    VALUES(flux_take_along(x, 1, flux_from(((int32_t[]){ 2, 0 }), 1, 2)), 0, 5, 1);
+    VALUES(flux_take_along(flux_transpose(x), 1, flux_transpose(i)), 0, 2, 3, 6, 1, 4, 6);
+    FAILS(flux_take_along(x, 1, flux_values(1, 2)), "integers");
+    FAILS(flux_take_along(x, 0, flux_from(((int64_t[]){ 1 }), 1)), "not within");
+    FAILS(flux_take_along(x, 2, i), "no dim 2");
+    FAILS(flux_eval(flux_take_along(x, 0, flux_from(((int64_t[]){ 2, 0, 0 }), 1, 3))), "not within dim 0");
+}
+
+TEST(pieces) {
+    flux_tensor *x = matrix(), *two = flux_split(x, 1, 2), *three = flux_split(x, 1, 1, 0, 2), *halves = flux_chunk(x, 1, 2);
+    CHECK(flux_count(two) == 2 && flux_count(three) == 3 && flux_count(halves) == 2);
+    VALUES(flux_nth(two, 0), 0, 1, 2, 3, 4);
+    VALUES(flux_nth(two, 1), 0, 5, 6);
+    SHAPE_IS(flux_nth(three, 1), 2, 0);
+    VALUES(flux_nth(three, 2), 0, 3, 4, 5, 6);
+    SHAPE_IS(flux_nth(halves, 1), 2, 1);
+    CHECK(flux_count(flux_chunk(flux_zeros(5), 0, 4)) == 3);       /* 2 2 1, as torch.chunk */
+    FAILS(flux_split(x, 1, 1, 1), "do not cut");
+    FAILS(flux_split(x, 1, 0), "do not cut");
+    FAILS(flux_chunk(x, 0, 0), "0 pieces");
+    FAILS(flux_split(flux_zeros(256), 0, 1), "255");
+}
+
+TEST_MAIN()
