@@ -754,7 +754,7 @@ static void strict_threads(void) {
     UNARY(X, flux_swish) UNARY(X, flux_hardswish) UNARY(X, flux_lisht) UNARY(X, flux_mish) \
     UNARY(X, flux_softsign) UNARY(X, flux_leakyrelu) UNARY(X, flux_rrelu) UNARY(X, flux_elu) \
     UNARY(X, flux_celu) UNARY(X, flux_softshrink) UNARY(X, flux_trelu) UNARY(X, flux_sum) \
-    UNARY(X, flux_mean) UNARY(X, flux_var) UNARY(X, flux_std) UNARY(X, flux_tril) UNARY(X, flux_triu) UNARY(X, flux_diag) \
+    UNARY(X, flux_mean) UNARY(X, flux_var) UNARY(X, flux_std) UNARY(X, flux_cumsum) UNARY(X, flux_cumprod) UNARY(X, flux_tril) UNARY(X, flux_triu) UNARY(X, flux_diag) \
     UNARY(X, flux_trace) UNARY(X, flux_isnan) UNARY(X, flux_isfinite) UNARY(X, flux_prod) UNARY(X, flux_max) \
     UNARY(X, flux_min) UNARY(X, flux_any) UNARY(X, flux_all) UNARY(X, flux_norm) \
     UNARY(X, flux_logsumexp) UNARY(X, flux_argmax) UNARY(X, flux_argmin) UNARY(X, flux_softmax) \
@@ -764,7 +764,7 @@ static void strict_threads(void) {
     BINARY(X, flux_vcat) OVER(X, flux_sum_over) OVER(X, flux_mean_over) OVER(X, flux_var_over) \
     OVER(X, flux_prod_over) OVER(X, flux_max_over) OVER(X, flux_min_over) OVER(X, flux_any_over) \
     OVER(X, flux_all_over) OVER(X, flux_norm_over) OVER(X, flux_logsumexp_over) \
-    OVER(X, flux_std_over) OVER(X, flux_tril_over) OVER(X, flux_triu_over) OVER(X, flux_diag_over) \
+    OVER(X, flux_std_over) OVER(X, flux_cumsum_over) OVER(X, flux_cumprod_over) OVER(X, flux_tril_over) OVER(X, flux_triu_over) OVER(X, flux_diag_over) \
     OVER(X, flux_argmax_over) OVER(X, flux_argmin_over) OVER(X, flux_softmax_over) \
     OVER(X, flux_logsoftmax_over) LOSS(X, flux_ctc_loss) \
     X(T, flux_label_smoothing, flux_label_smoothing(T(), F(), Z())) \

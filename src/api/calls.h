@@ -195,6 +195,8 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_logsumexp(...) FLUX__REDUCE(flux_logsumexp_over, __VA_ARGS__)
 #define flux_argmax(...) FLUX__REDUCE(flux_argmax_over, __VA_ARGS__)
 #define flux_argmin(...) FLUX__REDUCE(flux_argmin_over, __VA_ARGS__)
+#define flux_cumsum(...) FLUX__REDUCE(flux_cumsum_over, __VA_ARGS__)
+#define flux_cumprod(...) FLUX__REDUCE(flux_cumprod_over, __VA_ARGS__)
 #define flux_tril(...) FLUX__REDUCE(flux_tril_over, __VA_ARGS__)
 #define flux_triu(...) FLUX__REDUCE(flux_triu_over, __VA_ARGS__)
 #define flux_diag(...) FLUX__REDUCE(flux_diag_over, __VA_ARGS__)

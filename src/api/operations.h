@@ -159,6 +159,10 @@ FLUX_API flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o);
    or in the whole tensor as it lies in memory, dimension 0 fastest. */
 FLUX_API flux_tensor *flux_argmax_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_argmin_over(int n, flux_reduce_opts o);
+/* Running sums and products, in the shape of x: element i along the dim named is the sum (product)
+   of the elements up to i. flux_cumsum(x) is of a vector. Those of integers and bools are int64. */
+FLUX_API flux_tensor *flux_cumsum_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_cumprod_over(int n, flux_reduce_opts o);
 /* exp(x)/sum(exp(x)) and its logarithm, in the shape of x; the sum is over dimension 0 if none is
    given. Where all elements of a sum are -inf, all results are equal. */
 FLUX_API flux_tensor *flux_softmax_over(int n, flux_reduce_opts o);
@@ -174,6 +178,8 @@ FLUX_API flux_tensor *flux_any(flux_tensor *x);
 FLUX_API flux_tensor *flux_all(flux_tensor *x);
 FLUX_API flux_tensor *flux_norm(flux_tensor *x);
 FLUX_API flux_tensor *flux_logsumexp(flux_tensor *x);
+FLUX_API flux_tensor *flux_cumsum(flux_tensor *x);
+FLUX_API flux_tensor *flux_cumprod(flux_tensor *x);
 FLUX_API flux_tensor *flux_argmax(flux_tensor *x);
 FLUX_API flux_tensor *flux_argmin(flux_tensor *x);
 FLUX_API flux_tensor *flux_softmax(flux_tensor *x);               /* over dim 0 */

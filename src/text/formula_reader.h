@@ -64,7 +64,7 @@ typedef struct flux__expr_fn {            /* one of the four pointers is set; LE
    graph/table.h, the activations and the losses have lists of their own. */
 #define FLUX__REDUCE_NAMES(X)                                                                    \
     X(sum) X(mean) X(var) X(std) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp)            \
-    X(argmax) X(argmin) X(softmax) X(logsoftmax)
+    X(argmax) X(argmin) X(cumsum) X(cumprod) X(softmax) X(logsoftmax)
 #define FLUX__WHOLE_NAMES(X)                                                                 \
     X(transpose) X(flatten) X(squeeze) X(copy) X(detach) X(onecold) X(tril) X(triu) X(diag)      \
     X(trace)
