@@ -55,7 +55,7 @@ static flux_tensor *flux__scan(flux_tensor *x, bool product) {
     }
     if (!x || n <= block) return x;
     int64_t by_block[4] = { inner, 1, blocks, rest }, whole[4] = { inner, block, blocks, rest };
-    int64_t totals[3] = { inner, blocks, rest }, padded[3] = { inner, blocks * block, rest };
+    int64_t totals[3] = { inner, blocks, rest }, padded[3] = { inner, flux__times(blocks, block), rest };
     flux_tensor *t = flux_reshape_to(flux_slice(x, 1, block - 1, block), flux__shape(totals, 3));
     t = t ? flux__scan(t, product) : NULL;
     t = t ? flux_reshape_to(flux__shifted_by(t, 1, neutral), flux__shape(by_block, 4)) : NULL;
