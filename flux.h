@@ -234,8 +234,8 @@
                 backend
      device/    registry preferences choosing
      data/      orders loader batch loader_text progress epoch
-     nn/        fields walk map functions initialisers activations layers model gradient rules
-                state adjust moves compile containers recurrent dropout attention conv norms
+     nn/        fields walk map functions initialisers activations layers model gradient grads
+                rules state adjust moves compile containers recurrent dropout attention conv norms
                 losses ctc update train
      files/     sources idx npy csv safetensors tensors torch
      text/      dot tensors models summary formulas formula_reader
@@ -658,6 +658,7 @@ FLUX_API void flux_print_tensor(flux_tensor *x);
 FLUX_API void flux_print_layer(flux_layer *m);
 FLUX_API void flux_print_loader(flux_loader *l);
 FLUX_API void flux_print_state(flux_state *s);
+FLUX_API void flux_print_grads(flux_grads *g);    /* names, norms, largest, NaN and Inf */
 /* The ..._text functions give the text that flux_print would print, as snprintf does: they write at
    most n bytes to out, the final 0 included, and return the length of the whole text. */
 FLUX_API size_t flux_tensor_text(flux_tensor *x, char *out, size_t n);
@@ -670,6 +671,7 @@ FLUX_API void flux_summary_of(flux_layer *m, flux_shape in);
 FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
 FLUX_API size_t flux_loader_text(flux_loader *l, char *out, size_t n);
 FLUX_API size_t flux_state_text(flux_state *s, char *out, size_t n);
+FLUX_API size_t flux_grads_text(flux_grads *g, char *out, size_t n);
 /* Sets how many rows, and characters of a line, a printed tensor takes before it is elided. 0 means
    the default: 20 rows, 80 characters. */
 FLUX_API void flux_print_limits(int rows, int columns);
@@ -1747,6 +1749,24 @@ FLUX_API flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
    without an error, if the loss does not depend on it. */
 FLUX_API flux_tensor *flux_grad(flux_grads *g, flux_tensor *x);
 FLUX_API flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *path);
+/* All gradients, by number from 0, in the order in which flux_gradient was given their tensors:
+   for (int i = 0; i < flux_num_grads(g); i++) ... flux_grad_name(g, i), flux_grad_at(g, i). A name
+   is the path in the model, "layers.0.weight"; a tensor's name is its number in the call of
+   flux_gradient, which stands before a path if several things were given: "1.bias". flux_print(g)
+   shows them with their norms. flux_num_grads is -1 on error. */
+FLUX_API int flux_num_grads(flux_grads *g);
+FLUX_API flux_tensor *flux_grad_at(flux_grads *g, int i);   /* NULL: no gradient, as above */
+FLUX_API const char *flux_grad_name(flux_grads *g, int i);
+/* These change all gradients, for the flux_update that follows; nothing is computed yet. Each
+   returns 0, or non-zero on error, which changes none. Adding takes, for each tensor of g, its
+   gradient in `more`; clipping by value takes each element to [-delta, delta]. */
+FLUX_API int flux_grads_scale(flux_grads *g, double by);
+FLUX_API int flux_grads_add(flux_grads *g, flux_grads *more);
+FLUX_API int flux_clip_value(flux_grads *g, double delta);
+/* The 2-norm of all gradients as one vector, a float64 number. Clipping scales all of them alike
+   if that is above omega, down to omega, and returns the norm that they had. NULL on error. */
+FLUX_API flux_tensor *flux_grads_norm(flux_grads *g);
+FLUX_API flux_tensor *flux_clip_global(flux_grads *g, double omega);
 /* Calls fn(m, user), which returns a loss, and returns it; *g becomes the gradients with respect to
    the parameters of m. During the call m is in train mode, whatever modes its layers have. */
 FLUX_API flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *user), void *user,
@@ -2441,6 +2461,7 @@ FLUX__MOVES(flux_layer, layer)
 FLUX__MOVES(flux_loader, loader)
 FLUX__MOVES(flux_state, state)
 FLUX__TYPES(FLUX__PLACES)
+FLUX__OVERLOAD void flux_print(flux_grads *g) { flux_print_grads(g); }
 FLUX__SAVES(flux_tensor, tensor)
 FLUX__SAVES(flux_layer, layer)
 FLUX__SAVES(flux_state, state)
@@ -2605,7 +2626,7 @@ FLUX__REFUSED(double _Complex)
 #define flux_carry(old, value) \
     FLUX__SAME_TYPE(value, FLUX__BY_TYPE_2(value, FLUX__CARRY, flux_carry, old))
 #define flux_device_of(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_device_of)
-#define flux_print(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_print)
+#define flux_print(x) FLUX__BY_TYPE(x, FLUX__KEEP, flux_print)
 #define flux_save(x, path) FLUX__BY_TYPE_2(x, FLUX__SAVE, flux_save, path)
 #define flux_load(x, path) FLUX__BY_TYPE_2(x, FLUX__LOAD, flux_load, path)
 #define flux_distributed_save(c, x, path) \
@@ -9230,6 +9251,9 @@ struct flux_grads {
     flux_tensor **of, **grad;             /* the n tensors asked for; their gradients, NULL: none */
     flux__hashmap number;                 /* index of each tensor, from 1, if there are more than
                                              FLUX__FEW_ASKED */
+    int nasked, nnames;
+    void **asked;                         /* the nasked models and tensors that were given */
+    char **name;                          /* of each gradient; NULL until one is asked for */
 };
 enum { FLUX__FEW_ASKED = 16 };            /* up to so many tensors are searched one by one */
 
@@ -9242,6 +9266,10 @@ static void flux__grads_free(flux_grads *g) {
     flux__free(g->of);
     flux__free(g->grad);
     flux__hashmap_free(&g->number);
+    for (int i = 0; i < g->nasked; i++) flux_release(g->asked[i]);
+    for (int i = 0; i < g->nnames; i++) flux__free(g->name[i]);
+    flux__free(g->asked);
+    flux__free(g->name);
     flux__quarantine(g);
 }
 
@@ -29423,7 +29451,8 @@ FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
     g->head.refs = 1;
     g->loss = (flux_tensor *)flux_retain(loss);
     flux__wanted w;
-    w.g = g, w.capacity = 0, w.ok = true;
+    g->asked = (void **)flux__zalloc((size_t)(n > 0 ? n : 1) * sizeof *g->asked);
+    w.g = g, w.capacity = 0, w.ok = g->asked != NULL;
     for (int i = 0; i < n && w.ok; i++) {
         flux__head *h = (flux__head *)(intptr_t)what[i];
         if (!h) flux__null("gradient", "of the list", h), w.ok = false;
@@ -29431,6 +29460,7 @@ FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
         else if (h->kind == FLUX__TENSOR) flux__want(&w, (flux_tensor *)h);
         else if (h->kind == FLUX__LAYER) flux_visit((flux_layer *)h, flux__want_visit, &w);
         else flux__fail("gradient: by models and tensors only"), w.ok = false;
+        if (w.ok) g->asked[g->nasked++] = flux_retain(h);
     }
     g->grad = (flux_tensor **)flux__zalloc((size_t)(g->n + 1) * sizeof *g->grad);
     int depth = flux__hide();
@@ -29475,6 +29505,221 @@ FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *
 }
 
 FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- nn/grads.h
+   Gradients as things: going over a flux_grads by number and name, scaling,
+   adding and clipping its gradients, and its text.
+
+   Invariant: a change replaces all gradients of a flux_grads or none; it is
+   recorded and not computed, so that an update fuses it. Names are found when
+   one is first asked for, by a walk over what was given to flux_gradient:
+   writing paths in every step would cost more than a small model's update. */
+
+FLUX__BEGIN_COLD
+
+/* Whether g can be looked at and changed; if not, an error. */
+static bool flux__open_grads(const char *call, const flux_grads *g) {
+    if (!g || FLUX__GONE(call, g)) return flux__null(call, "g", g), false;
+    return !g->used || FLUX__REFUSE("%s: these gradients were used up by flux_update", call);
+}
+
+FLUX_DEF int flux_num_grads(flux_grads *g) { return flux__open_grads("num_grads", g) ? g->n : -1; }
+
+/* Whether i is the number of a gradient of g; if not, an error. */
+static bool flux__grad_number(const char *call, const flux_grads *g, int i) {
+    if (!flux__open_grads(call, g)) return false;
+    return (i >= 0 && i < g->n) ||
+           FLUX__REFUSE("%s: there is no gradient %d among %d", call, i, g->n);
+}
+
+FLUX_DEF flux_tensor *flux_grad_at(flux_grads *g, int i) {
+    if (!flux__grad_number("grad_at", g, i) || !g->grad[i]) return NULL;
+    return (flux_tensor *)flux__own(flux_retain(g->grad[i]));
+}
+
+/* ---------------- names */
+
+typedef struct flux__naming { flux_grads *g; int of; bool ok; } flux__naming;
+
+/* Names the gradient by x, unless it has a name. Where several things were given to flux_gradient
+   the thing's number stands before its path. */
+static void flux__name_grad(flux_tensor *x, const char *path, bool trained, void *user) {
+    flux__naming *w = (flux__naming *)user;
+    char number[16];
+    int i = 0;
+    while (i < w->g->n && w->g->of[i] != x) i++;
+    if (!trained || i == w->g->n || w->g->name[i]) return;
+    snprintf(number, sizeof number, w->g->nasked > 1 || !*path ? "%d" : "", w->of);
+    size_t room = strlen(number) + strlen(path) + 2;
+    char *name = (char *)flux__malloc(room);
+    if (!name) w->ok = false;
+    else snprintf(name, room, "%s%s%s", number, *number && *path ? "." : "", path);
+    w->g->name[i] = name;
+}
+
+static bool flux__name_grads(flux_grads *g) {
+    flux__naming w = { g, 0, true };
+    if (g->name) return true;
+    g->name = (char **)flux__zalloc((size_t)(g->n + 1) * sizeof *g->name);
+    if (!g->name) return false;
+    g->nnames = g->n;
+    for (; w.of < g->nasked; w.of++)
+        if (((flux__head *)g->asked[w.of])->kind == FLUX__LAYER)
+            flux_visit((flux_layer *)g->asked[w.of], flux__name_grad, &w);
+        else flux__name_grad((flux_tensor *)g->asked[w.of], "", true, &w);
+    return w.ok;
+}
+
+FLUX_DEF const char *flux_grad_name(flux_grads *g, int i) {
+    if (!flux__grad_number("grad_name", g, i) || !flux__name_grads(g)) return NULL;
+    return g->name[i] ? g->name[i] : "";  /* "": its model holds another tensor by now */
+}
+
+/* ---------------- changes */
+
+/* What a gradient becomes: d times `by` where that is given, plus the gradient of `more` by the
+   same tensor; clamped to -most ... most. */
+typedef struct flux__change {
+    flux_tensor *by;
+    const flux_grads *more;
+    double most;
+} flux__change;
+
+static flux_tensor *flux__changed(const flux_grads *g, int i, const flux__change *c) {
+    flux_tensor *d = g->grad[i], *e = NULL;
+    flux_dtype t = (flux_dtype)(d ? d->dtype : 0);
+    for (int k = 0; c->more && k < c->more->n && !e; k++)
+        if (c->more->of[k] == g->of[i]) e = c->more->grad[k];
+    if (!d) return e;
+    if (c->by) d = flux_to_dtype(flux_mul(d, c->by), t);
+    if (c->most > 0) d = flux_clamp(d, -c->most, c->most);
+    return e ? flux_add(d, e) : d;
+}
+
+/* Replaces all gradients of g by what the change makes of them; if one fails, none. */
+static bool flux__change_grads(flux_grads *g, const flux__change *c) {
+    flux_tensor **fresh = (flux_tensor **)flux__zalloc((size_t)(g->n + 1) * sizeof *fresh);
+    if (!fresh) return false;
+    int64_t failures = flux__failures();
+    int h = flux__hide();
+    for (int i = 0; i < g->n && !flux__failed_since(failures); i++)
+        fresh[i] = (flux_tensor *)flux_retain(flux__changed(g, i, c));
+    bool ok = !flux__failed_since(failures);
+    for (int i = 0; i < g->n; i++) {
+        if (ok) flux_assign(&g->grad[i], fresh[i]);
+        flux_release(fresh[i]);
+    }
+    flux__reveal_object(h, NULL);
+    flux__free(fresh);
+    return ok;
+}
+
+FLUX_DEF int flux_grads_scale(flux_grads *g, double by) {
+    if (!flux__open_grads("grads_scale", g)) return -1;
+    int h = flux__hide();
+    flux__change c = { flux__number(by), NULL, 0 };
+    bool ok = c.by && flux__change_grads(g, &c);
+    flux__reveal_object(h, NULL);
+    return ok ? 0 : -1;
+}
+
+FLUX_DEF int flux_grads_add(flux_grads *g, flux_grads *more) {
+    if (!flux__open_grads("grads_add", g) || !flux__open_grads("grads_add", more)) return -1;
+    flux__change c = { NULL, more, 0 };
+    return flux__change_grads(g, &c) ? 0 : -1;
+}
+
+FLUX_DEF int flux_clip_value(flux_grads *g, double delta) {
+    if (!flux__open_grads("clip_value", g)) return -1;
+    if (!(delta > 0))
+        return flux__fail("clip_value: delta is %g, but must be more than 0", delta), -1;
+    flux__change c = { NULL, NULL, delta };
+    return flux__change_grads(g, &c) ? 0 : -1;
+}
+
+/* Records d's 2-norm as a float64 number, in which squares of norms do not overflow. */
+static flux_tensor *flux__grad_norm(flux_tensor *d) {
+    flux_dtype t = d->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    return flux_to_dtype((flux_norm)(flux_to_dtype(d, t)), FLUX_F64);
+}
+
+FLUX_DEF flux_tensor *flux_grads_norm(flux_grads *g) {
+    if (!flux__open_grads("grads_norm", g)) return NULL;
+    int h = flux__hide();
+    int64_t failures = flux__failures();
+    flux_tensor *sum = NULL;
+    for (int i = 0; i < g->n && !flux__failed_since(failures); i++) {
+        if (!g->grad[i]) continue;
+        flux_tensor *square = flux_square(flux__grad_norm(g->grad[i]));
+        sum = sum ? flux_add(sum, square) : square;
+    }
+    if (!sum && !flux__failed_since(failures)) sum = flux_full_shape(FLUX_SHAPE(1), 0, FLUX_F64);
+    return flux__reveal(h, sum && !flux__failed_since(failures) ? flux_sqrt(sum) : NULL);
+}
+
+FLUX_DEF flux_tensor *flux_clip_global(flux_grads *g, double omega) {
+    if (!flux__open_grads("clip_global", g)) return NULL;
+    if (!(omega > 0))
+        return (flux_tensor *)flux__fail("clip_global: omega is %g, but must be more than 0",
+                                         omega);
+    int h = flux__hide();
+    flux_tensor *norm = flux_grads_norm(g);
+    flux__change c = { norm ? flux_min2(flux_div(omega, norm), 1.0) : NULL, NULL, 0 };
+    bool ok = c.by && flux__change_grads(g, &c);
+    return flux__reveal(h, ok ? norm : NULL);
+}
+
+/* ---------------- as text */
+
+static void flux__put_grad(flux__sink *out, const char *name, double norm, double most) {
+    flux__putf(out, "\n  %s: ", name);
+    if (norm - norm == 0 && most - most == 0)
+        flux__putf(out, "norm %.4g, largest %.4g", norm, most);
+    else flux__put(out, norm != norm ? "has NaN" : "has Inf");
+}
+
+/* The norm and the largest magnitude of each gradient into v, two numbers for each; those of a
+   gradient that is not there stay 0. */
+static bool flux__measure_grads(const flux_grads *g, double *v) {
+    flux_tensor **x = (flux_tensor **)flux__zalloc((size_t)(2 * g->n + 1) * sizeof *x);
+    int n = 0, h = flux__hide();
+    int64_t failures = flux__failures();
+    for (int i = 0; x && i < g->n; i++) {
+        if (!g->grad[i] || !flux__size(g->grad[i])) continue;
+        x[n++] = flux__grad_norm(g->grad[i]);
+        x[n++] = flux_to_dtype((flux_max)(flux_abs(g->grad[i])), FLUX_F64);
+    }
+    bool ok = x && !flux__failed_since(failures) && flux_eval_all(n, x) == 0;
+    for (int i = 0, k = 0; ok && i < g->n; i++) {
+        if (!g->grad[i] || !flux__size(g->grad[i])) continue;
+        v[2 * i] = flux_item(x[k++]);
+        v[2 * i + 1] = flux_item(x[k++]);
+    }
+    flux__reveal_object(h, NULL);
+    flux__free(x);
+    return ok;
+}
+
+FLUX_DEF size_t flux_grads_text(flux_grads *g, char *out, size_t n) {
+    flux__sink sink = flux__sink_to(out, n);
+    double *v = flux__open_grads("print", g) && flux__name_grads(g)
+                    ? (double *)flux__zalloc((size_t)(2 * g->n + 2) * sizeof *v) : NULL;
+    if (!v || !flux__measure_grads(g, v)) return flux__free(v), flux__sink_end(&sink);
+    double sum = 0;
+    for (int i = 0; i < g->n; i++) sum += v[2 * i] * v[2 * i];
+    flux__putf(&sink, "Gradients of %d %s, ", g->n, g->n == 1 ? "array" : "arrays");
+    if (sum - sum == 0) flux__putf(&sink, "norm %.4g", sqrt(sum));
+    else flux__put(&sink, "not finite");
+    for (int i = 0; i < g->n; i++) {
+        const char *name = g->name[i] ? g->name[i] : "";
+        if (g->grad[i]) flux__put_grad(&sink, name, v[2 * i], v[2 * i + 1]);
+        else flux__putf(&sink, "\n  %s: none", name);
+    }
+    flux__free(v);
+    return flux__sink_end(&sink);
+}
+
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- nn/rules.h
    Optimisers. A rule is a row of a table: its hyper-parameters with their
@@ -37286,6 +37531,12 @@ static size_t flux__text_of_loader(void *l, char *out, size_t n) {
 }
 static size_t flux__text_of_state(void *s, char *out, size_t n) {
     return flux_state_text((flux_state *)s, out, n);
+}
+static size_t flux__text_of_grads(void *g, char *out, size_t n) {
+    return flux_grads_text((flux_grads *)g, out, n);
+}
+FLUX_DEF void flux_print_grads(flux_grads *g) {
+    flux__print_text(flux_grads_text(g, NULL, 0), g, flux__text_of_grads);
 }
 FLUX_DEF void flux_print_loader(flux_loader *l) {
     flux__print_text(flux_loader_text(l, NULL, 0), l, flux__text_of_loader);

@@ -234,8 +234,8 @@
                 backend
      device/    registry preferences choosing
      data/      orders loader batch loader_text progress epoch
-     nn/        fields walk map functions initialisers activations layers model gradient rules
-                state adjust moves compile containers recurrent dropout attention conv norms
+     nn/        fields walk map functions initialisers activations layers model gradient grads
+                rules state adjust moves compile containers recurrent dropout attention conv norms
                 losses ctc update train
      files/     sources idx npy csv safetensors tensors torch
      text/      dot tensors models summary formulas formula_reader
@@ -362,6 +362,7 @@
 #include "nn/layers.h"
 #include "nn/model.h"
 #include "nn/gradient.h"
+#include "nn/grads.h"
 #include "nn/rules.h"
 #include "nn/state.h"
 #include "nn/adjust.h"

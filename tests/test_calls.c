@@ -822,7 +822,13 @@ static void strict_threads(void) {
     X(T, flux_load_idx, flux_load_idx(P())) X(T, flux_load_npy, flux_load_npy(P())) \
     X(T, flux_load_csv, flux_load_csv(P())) X(T, flux_load_tensor, flux_load_tensor(P(), N())) \
     X(Q, flux_param, flux_param(L(), N())) X(Q, flux_grad, flux_grad(G(), T())) \
-    X(Q, flux_grad_param, flux_grad_param(G(), L(), N())) \
+    X(Q, flux_grad_param, flux_grad_param(G(), L(), N())) X(Q, flux_grad_at, flux_grad_at(G(), Z())) \
+    X(T, flux_grads_norm, flux_grads_norm(G())) X(T, flux_clip_global, flux_clip_global(G(), F())) \
+    X(I, flux_grads_scale, flux_grads_scale(G(), F())) X(I, flux_grads_add, flux_grads_add(G(), G())) \
+    X(I, flux_clip_value, flux_clip_value(G(), F())) X(N, flux_num_grads, flux_num_grads(G())) \
+    X(V, flux_grad_name, (void)flux_grad_name(G(), Z())) \
+    X(Y, flux_grads_text, (int64_t)flux_grads_text(G(), text, (size_t)below(300))) \
+    X(V, flux_print_grads, flux_print_grads(G())) \
     X(T, flux_withgradient, with_gradient()) X(T, flux_scaled_loss, flux_scaled_loss(ST(), T())) \
     X(T, flux_shuffleobs, flux_shuffleobs(T(), (uint64_t)I())) \
     X(T, flux_to_tensor, flux_to_tensor(V(), T())) X(L, flux_gpu_layer, flux_gpu_layer(L())) \

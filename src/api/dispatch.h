@@ -68,6 +68,7 @@ FLUX__MOVES(flux_layer, layer)
 FLUX__MOVES(flux_loader, loader)
 FLUX__MOVES(flux_state, state)
 FLUX__TYPES(FLUX__PLACES)
+FLUX__OVERLOAD void flux_print(flux_grads *g) { flux_print_grads(g); }
 FLUX__SAVES(flux_tensor, tensor)
 FLUX__SAVES(flux_layer, layer)
 FLUX__SAVES(flux_state, state)
@@ -232,7 +233,7 @@ FLUX__REFUSED(double _Complex)
 #define flux_carry(old, value) \
     FLUX__SAME_TYPE(value, FLUX__BY_TYPE_2(value, FLUX__CARRY, flux_carry, old))
 #define flux_device_of(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_device_of)
-#define flux_print(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_print)
+#define flux_print(x) FLUX__BY_TYPE(x, FLUX__KEEP, flux_print)
 #define flux_save(x, path) FLUX__BY_TYPE_2(x, FLUX__SAVE, flux_save, path)
 #define flux_load(x, path) FLUX__BY_TYPE_2(x, FLUX__LOAD, flux_load, path)
 #define flux_distributed_save(c, x, path) \

@@ -15,6 +15,24 @@ FLUX_API flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
    without an error, if the loss does not depend on it. */
 FLUX_API flux_tensor *flux_grad(flux_grads *g, flux_tensor *x);
 FLUX_API flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *path);
+/* All gradients, by number from 0, in the order in which flux_gradient was given their tensors:
+   for (int i = 0; i < flux_num_grads(g); i++) ... flux_grad_name(g, i), flux_grad_at(g, i). A name
+   is the path in the model, "layers.0.weight"; a tensor's name is its number in the call of
+   flux_gradient, which stands before a path if several things were given: "1.bias". flux_print(g)
+   shows them with their norms. flux_num_grads is -1 on error. */
+FLUX_API int flux_num_grads(flux_grads *g);
+FLUX_API flux_tensor *flux_grad_at(flux_grads *g, int i);   /* NULL: no gradient, as above */
+FLUX_API const char *flux_grad_name(flux_grads *g, int i);
+/* These change all gradients, for the flux_update that follows; nothing is computed yet. Each
+   returns 0, or non-zero on error, which changes none. Adding takes, for each tensor of g, its
+   gradient in `more`; clipping by value takes each element to [-delta, delta]. */
+FLUX_API int flux_grads_scale(flux_grads *g, double by);
+FLUX_API int flux_grads_add(flux_grads *g, flux_grads *more);
+FLUX_API int flux_clip_value(flux_grads *g, double delta);
+/* The 2-norm of all gradients as one vector, a float64 number. Clipping scales all of them alike
+   if that is above omega, down to omega, and returns the norm that they had. NULL on error. */
+FLUX_API flux_tensor *flux_grads_norm(flux_grads *g);
+FLUX_API flux_tensor *flux_clip_global(flux_grads *g, double omega);
 /* Calls fn(m, user), which returns a loss, and returns it; *g becomes the gradients with respect to
    the parameters of m. During the call m is in train mode, whatever modes its layers have. */
 FLUX_API flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *user), void *user,

@@ -79,6 +79,7 @@ FLUX_API void flux_print_tensor(flux_tensor *x);
 FLUX_API void flux_print_layer(flux_layer *m);
 FLUX_API void flux_print_loader(flux_loader *l);
 FLUX_API void flux_print_state(flux_state *s);
+FLUX_API void flux_print_grads(flux_grads *g);    /* names, norms, largest, NaN and Inf */
 /* The ..._text functions give the text that flux_print would print, as snprintf does: they write at
    most n bytes to out, the final 0 included, and return the length of the whole text. */
 FLUX_API size_t flux_tensor_text(flux_tensor *x, char *out, size_t n);
@@ -91,6 +92,7 @@ FLUX_API void flux_summary_of(flux_layer *m, flux_shape in);
 FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
 FLUX_API size_t flux_loader_text(flux_loader *l, char *out, size_t n);
 FLUX_API size_t flux_state_text(flux_state *s, char *out, size_t n);
+FLUX_API size_t flux_grads_text(flux_grads *g, char *out, size_t n);
 /* Sets how many rows, and characters of a line, a printed tensor takes before it is elided. 0 means
    the default: 20 rows, 80 characters. */
 FLUX_API void flux_print_limits(int rows, int columns);

@@ -43,6 +43,9 @@ struct flux_grads {
     flux_tensor **of, **grad;             /* the n tensors asked for; their gradients, NULL: none */
     flux__hashmap number;                 /* index of each tensor, from 1, if there are more than
                                              FLUX__FEW_ASKED */
+    int nasked, nnames;
+    void **asked;                         /* the nasked models and tensors that were given */
+    char **name;                          /* of each gradient; NULL until one is asked for */
 };
 enum { FLUX__FEW_ASKED = 16 };            /* up to so many tensors are searched one by one */
 
@@ -55,6 +58,10 @@ static void flux__grads_free(flux_grads *g) {
     flux__free(g->of);
     flux__free(g->grad);
     flux__hashmap_free(&g->number);
+    for (int i = 0; i < g->nasked; i++) flux_release(g->asked[i]);
+    for (int i = 0; i < g->nnames; i++) flux__free(g->name[i]);
+    flux__free(g->asked);
+    flux__free(g->name);
     flux__quarantine(g);
 }
 

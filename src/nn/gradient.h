@@ -89,7 +89,8 @@ FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
     g->head.refs = 1;
     g->loss = (flux_tensor *)flux_retain(loss);
     flux__wanted w;
-    w.g = g, w.capacity = 0, w.ok = true;
+    g->asked = (void **)flux__zalloc((size_t)(n > 0 ? n : 1) * sizeof *g->asked);
+    w.g = g, w.capacity = 0, w.ok = g->asked != NULL;
     for (int i = 0; i < n && w.ok; i++) {
         flux__head *h = (flux__head *)(intptr_t)what[i];
         if (!h) flux__null("gradient", "of the list", h), w.ok = false;
@@ -97,6 +98,7 @@ FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *cons
         else if (h->kind == FLUX__TENSOR) flux__want(&w, (flux_tensor *)h);
         else if (h->kind == FLUX__LAYER) flux_visit((flux_layer *)h, flux__want_visit, &w);
         else flux__fail("gradient: by models and tensors only"), w.ok = false;
+        if (w.ok) g->asked[g->nasked++] = flux_retain(h);
     }
     g->grad = (flux_tensor **)flux__zalloc((size_t)(g->n + 1) * sizeof *g->grad);
     int depth = flux__hide();

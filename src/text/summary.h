@@ -9,6 +9,7 @@
 #include "../nn/fields.h"
 #include "../nn/walk.h"
 #include "../nn/model.h"
+#include "../nn/grads.h"
 #include "../nn/adjust.h"
 #include "tensors.h"
 #include "models.h"
@@ -257,6 +258,12 @@ static size_t flux__text_of_loader(void *l, char *out, size_t n) {
 }
 static size_t flux__text_of_state(void *s, char *out, size_t n) {
     return flux_state_text((flux_state *)s, out, n);
+}
+static size_t flux__text_of_grads(void *g, char *out, size_t n) {
+    return flux_grads_text((flux_grads *)g, out, n);
+}
+FLUX_DEF void flux_print_grads(flux_grads *g) {
+    flux__print_text(flux_grads_text(g, NULL, 0), g, flux__text_of_grads);
 }
 FLUX_DEF void flux_print_loader(flux_loader *l) {
     flux__print_text(flux_loader_text(l, NULL, 0), l, flux__text_of_loader);
