@@ -54,7 +54,8 @@ static void flux__name_grad(flux_tensor *x, const char *path, bool trained, void
     int i = 0;
     while (i < w->g->n && w->g->of[i] != x) i++;
     if (!trained || i == w->g->n || w->g->name[i]) return;
-    snprintf(number, sizeof number, w->g->nasked > 1 || !*path ? "%d" : "", w->of);
+    number[0] = 0;
+    if (w->g->nasked > 1 || !*path) snprintf(number, sizeof number, "%d", w->of);
     size_t room = strlen(number) + strlen(path) + 2;
     char *name = (char *)flux__malloc(room);
     if (!name) w->ok = false;
