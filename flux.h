@@ -8475,8 +8475,8 @@ static flux_tensor *flux__scan(flux_tensor *x, bool product) {
     int64_t blocks = n / block + (n % block != 0), d3[3] = { inner, n, rest };
     if (n > block) {                      /* as inner x block x (blocks rest) of each block */
         flux_shape lo = flux__shape(NULL, 2), hi = lo;
-        lo.dim[0] = hi.dim[0] = lo.dim[1] = 0, 
-            hi.dim[1] = flux__times(blocks, block) - n;
+        lo.dim[0] = hi.dim[0] = lo.dim[1] = 0;
+        hi.dim[1] = flux__times(blocks, block) - n;
         x = flux_pad_by(x, neutral, lo, hi);
         d3[1] = block, d3[2] = blocks * rest;
         x = x ? flux_reshape_to(x, flux__shape(d3, 3)) : NULL;
