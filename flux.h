@@ -223,7 +223,7 @@
    with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes text memory sinks scopes
                 ending workers options
-     graph/     table nodes elementwise leaves views reductions picking scans products windows attention
+     graph/     table nodes elementwise leaves views reductions picking scans draws products einsum windows attention
                 gradients backward
      schedule/  kernel claims key analysis grouping program dispatch order trace plans looking
                 update
@@ -597,6 +597,26 @@ FLUX_API flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t);
 #define flux_full(value, ...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), value, FLUX_F32)
 #define flux_rand(...) flux_rand_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* uniform in [0, 1) */
 #define flux_randn(...) flux_randn_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* standard normal */
+/* int64 numbers from lo to hi-1, all equally likely: flux_randint(0, 10, 2, 3) is a 2 x 3 matrix of
+   digits. lo >= hi is an error, and so are numbers beyond 2^53. */
+FLUX_API flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s);
+#define flux_randint(lo, hi, ...) flux_randint_shape(lo, hi, FLUX_SHAPE(__VA_ARGS__))
+/* 1 with the probability that p has at this place, else 0: flux_bernoulli(flux_full(0.3, 5)). In
+   the shape and dtype of p, without a gradient. */
+FLUX_API flux_tensor *flux_bernoulli(flux_tensor *p);
+/* Classes drawn by their logits x, classes x batch...: int64 numbers of the dims behind dim 0. The
+   probability is softmax(x / temperature); at temperature 0 it is the largest logit's class. A
+   class whose logit is -inf is not drawn unless all are. */
+typedef struct flux_categorical_opts {
+    FLUX__DUMMY
+    flux_tensor *x FLUX__ZERO;
+    flux__double temperature FLUX__ZERO;   /* default 1 */
+    flux__marked marked FLUX__ZERO;
+} flux_categorical_opts;
+#define FLUX__LEFT_OUT_flux_categorical_opts .temperature = FLUX__NO_NUMBER, .marked = true,
+FLUX_API flux_tensor *flux_categorical_with(flux_categorical_opts o);
+#define flux_categorical(...) \
+    flux_categorical_with(FLUX__OPTS(flux_categorical_opts, __VA_ARGS__))
 FLUX_API void flux_seed(uint64_t seed);   /* restarts this thread's random numbers; each thread
                                              starts with seed 0 */
 /* The position in this thread's random numbers, an int64 vector of 2, to be saved and set again
@@ -959,6 +979,15 @@ FLUX_API flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_outer(flux_tensor *a, flux_tensor *b);
 /* The inner product, 0-dimensional, of two vectors of one length. */
 FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);
+/* Einstein's sum of 1 to 32 tensors: each dim has a letter, what has equal letters is multiplied,
+   and letters that the result lacks are summed. flux_einsum("bik,bkj->bij", a, b) is a product of
+   batches, "ij->ji" a transpose, "ii->i" a diagonal, "i,j->ij" an outer product. Without -> the
+   result has the letters that stand once, in alphabetical order. More operands than two are taken
+   from left to right. Integers give float32. At most 8 letters in one place; no ellipsis. A letter
+   that has two sizes is an error. */
+FLUX_API flux_tensor *flux_einsum_of(const char *formula, int n, flux_tensor *const *xs);
+#define flux_einsum(formula, ...) \
+    flux_einsum_of(formula, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 #define FLUX__SAME INT64_MIN
 #define FLUX_SAMEPAD FLUX_SHAPE(FLUX__SAME)   /* pads so that size becomes ceil(size/stride) */
 /* The options of a convolution with 1 to 3 spatial dimensions:
@@ -8472,11 +8501,11 @@ static flux_tensor *flux__shifted_by(flux_tensor *x, int64_t by, double neutral)
 static flux_tensor *flux__scan(flux_tensor *x, bool product) {
     int64_t inner = x->dim[0], n = x->dim[1], rest = x->dim[2], block = FLUX__SCAN_BLOCK;
     double neutral = product ? 1 : 0;
-    int64_t blocks = n / block + (n % block != 0), d3[3] = { inner, n, rest };
+    int64_t blocks = n / block + (n % block != 0), d3[3] = { inner, n, rest },
+        full = flux__times(blocks, block);
     if (n > block) {                      /* as inner x block x (blocks rest) of each block */
         flux_shape lo = flux__shape(NULL, 2), hi = lo;
-        lo.dim[0] = hi.dim[0] = lo.dim[1] = 0;
-        hi.dim[1] = flux__times(blocks, block) - n;
+        lo.dim[0] = hi.dim[0] = lo.dim[1] = 0, hi.dim[1] = full - n;
         x = flux_pad_by(x, neutral, lo, hi);
         d3[1] = block, d3[2] = blocks * rest;
         x = x ? flux_reshape_to(x, flux__shape(d3, 3)) : NULL;
@@ -8487,8 +8516,7 @@ static flux_tensor *flux__scan(flux_tensor *x, bool product) {
     }
     if (!x || n <= block) return x;
     int64_t by_block[4] = { inner, 1, blocks, rest }, whole[4] = { inner, block, blocks, rest };
-    int64_t totals[3] = { inner, blocks, rest },
-            padded[3] = { inner, flux__times(blocks, block), rest };
+    int64_t totals[3] = { inner, blocks, rest }, padded[3] = { inner, full, rest };
     flux_tensor *t = flux_reshape_to(flux_slice(x, 1, block - 1, block), flux__shape(totals, 3));
     t = t ? flux__scan(t, product) : NULL;
     t = t ? flux_reshape_to(flux__shifted_by(t, 1, neutral), flux__shape(by_block, 4)) : NULL;
@@ -8530,6 +8558,64 @@ FLUX_DEF flux_tensor *flux_cumprod_over(int n, flux_reduce_opts o) {
     return flux__scan_call("cumprod", true, n, &o);
 }
 FLUX__PUBLIC_RED(cumsum) FLUX__PUBLIC_RED(cumprod)
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- graph/draws.h
+   Random integers, bools and classes, made of uniform numbers (graph/leaves.h):
+   randint, bernoulli, categorical.
+
+   Invariant: each takes one draw of the thread's stream, so that a seed gives
+   the same numbers on every device, recorded or eager; those of categorical
+   pass through logarithms, whose last bit is the device's. None has a gradient.
+
+   Rejected: the remainder of random bits, which prefers small numbers. */
+
+FLUX__BEGIN_COLD
+
+/* floor(u n) of 53 random bits u is below n for every n up to 2^53. */
+FLUX_DEF flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s) {
+    const int64_t most = INT64_C(1) << 53;
+    if (lo >= hi || lo < -most || hi > most || hi - lo > most)
+        return (flux_tensor *)flux__fail("randint: no integers from %lld below %lld within 2^53",
+                                         (long long)lo, (long long)hi);
+    int h = flux__hide();
+    flux_tensor *u = flux_rand_shape(s, FLUX_F64);
+    u = u ? flux_to_dtype(flux_floor(flux_mul(u, (double)(hi - lo))), FLUX_I64) : NULL;
+    return flux__reveal(h, u ? flux_add(u, (double)lo) : NULL);
+}
+
+/* 1 where a uniform number is below p, else 0, in p's dtype. */
+FLUX_DEF flux_tensor *flux_bernoulli(flux_tensor *p) {
+    if (!flux__check_operands("bernoulli", 1, &p)) return NULL;
+    int h = flux__hide();
+    flux_tensor *x = flux__floating(p), *u = flux_rand_shape(flux__dims(p), FLUX_F32);
+    u = u && x ? flux__move(u, p->device) : NULL;
+    return flux__reveal(h, u ? flux_to_dtype(flux_lt(u, x), (flux_dtype)x->dtype) : NULL);
+}
+
+/* The class whose logit plus a number by Gumbel's law, -log(-log u), is the largest. */
+FLUX_DEF flux_tensor *flux_categorical_with(flux_categorical_opts o) {
+    flux_tensor *x = o.x;
+    double temperature = flux__given(o.temperature, o.marked, 1);
+    if (!flux__check_operands("categorical", 1, &x)) return NULL;
+    if (x->ndim == 0 || x->dim[0] == 0)
+        return (flux_tensor *)flux__fail("categorical: %s has no classes in dim 0",
+                                         flux__describe(x).s);
+    if (!(temperature >= 0) || temperature > FLT_MAX)
+        return (flux_tensor *)flux__fail("categorical: .temperature is %g", temperature);
+    int h = flux__hide();
+    flux_shape all = flux__dims(x), rest = flux__shape(all.dim + 1, all.ndim - 1);
+    x = flux_to_dtype(x, FLUX_F32);
+    if (x && temperature > 0) {
+        flux_tensor *u = flux_rand_shape(all, FLUX_F32);
+        u = u ? flux__move(u, x->device) : NULL;
+        flux_tensor *noise = u ? flux_neg(flux_log(flux_neg(flux_log(u)))) : NULL;
+        x = noise ? flux_add(flux_div(x, temperature), noise) : NULL;
+    }
+    x = x ? flux__argreduce_node(x, true, 1, x->ndim) : NULL;
+    return flux__reveal(h, x ? flux_reshape_to(x, rest) : NULL);
+}
 
 FLUX__END_COLD
 
@@ -8648,6 +8734,271 @@ FLUX_DEF flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b) {
 }
 
 FLUX__END_HOT
+
+/* ---------------------------------------------------------------------- graph/einsum.h
+   Einstein's sums, flux_einsum("bik,bkj->bij", a, b): each dim of an operand has
+   a letter, and what is equal is multiplied; letters that the result lacks are
+   summed. Operands are taken from left to right: of each a letter that stands
+   twice is made a diagonal, one that nobody needs is summed, and two operands
+   become one by a batched matmul.
+
+   Invariant: a term's letters are its tensor's dims, each once. Letters of two
+   terms are of four kinds: only in a (I), only in b (J), in both and needed
+   later (B), in both and not (K); the product is I x K x B by K x J x B. Without
+   K, or without I and J, it is elementwise, as flux_mul is faster there. */
+
+FLUX__BEGIN_COLD
+
+typedef struct flux__einsum_term {
+    flux_tensor *x;
+    char letter[FLUX_MAX_DIMS + 1];       /* a string: the letter of each dim */
+} flux__einsum_term;
+
+/* Writes the letter of one dim of *t; more than 8 letters are an error. */
+static bool flux__einsum_put(flux__einsum_term *t, int dim, char letter, const char *formula) {
+    if (dim >= FLUX_MAX_DIMS)
+        return FLUX__REFUSE("einsum: \"%.200s\" has more than %d letters in one place", formula,
+                            (int)FLUX_MAX_DIMS);
+    t->letter[dim] = letter;
+    t->letter[dim + 1] = 0;
+    return true;
+}
+
+/* Reads letters up to a comma, the arrow or the end into *t and moves *at there. */
+static bool flux__einsum_letters(const char **at, flux__einsum_term *t, const char *formula) {
+    int n = 0;
+    t->letter[0] = 0;
+    for (; **at && **at != ',' && **at != '-'; ++*at) {
+        if (**at == ' ') continue;
+        if (!isalpha((unsigned char)**at))
+            return FLUX__REFUSE("einsum: '%c' in \"%.200s\" is no letter", **at, formula);
+        if (!flux__einsum_put(t, n++, **at, formula)) return false;
+    }
+    return true;
+}
+
+/* x with dims p < q, which are equal, as one dim p: the diagonal. */
+static flux_tensor *flux__einsum_diagonal(flux_tensor *x, int p, int q) {
+    flux_shape order = flux__shape(NULL, x->ndim), s = order, back = order;
+    int64_t n = x->dim[p];
+    order.dim[0] = p, order.dim[1] = q;
+    for (int d = 0, k = 2; d < x->ndim; d++)
+        if (d != p && d != q) order.dim[k++] = d;
+    x = flux_permute_to(x, order);
+    s.ndim = order.ndim - 1, back.ndim = s.ndim;
+    s.dim[0] = flux__times(n, n);
+    for (int d = 1; d < s.ndim; d++) s.dim[d] = x ? x->dim[d + 1] : 0;
+    x = x ? flux_reshape_to(x, s) : NULL;
+    x = x ? flux_slice_step(x, 0, 0, n * n, n + 1) : NULL;
+    for (int d = 0, k = 1; d < s.ndim; d++) back.dim[d] = d == p ? 0 : k++;
+    return x ? flux_permute_to(x, back) : NULL;
+}
+
+/* Takes the letter of dim d away. */
+static void flux__einsum_drop(flux__einsum_term *t, int d) {
+    memmove(t->letter + d, t->letter + d + 1, strlen(t->letter + d));
+}
+
+/* Makes diagonals of t's letters that stand twice, and sums those that are not in `needed`. */
+static void flux__einsum_single(flux__einsum_term *t, const char *needed) {
+    for (int d = 0; t->x && t->letter[d]; d++) {
+        const char *again = strchr(t->letter + d + 1, t->letter[d]);
+        if (!again) continue;
+        t->x = flux__einsum_diagonal(t->x, d, (int)(again - t->letter));
+        flux__einsum_drop(t, (int)(again - t->letter));
+        d--;
+    }
+    for (int d = 0; t->x && t->letter[d]; d++) {
+        if (strchr(needed, t->letter[d])) continue;
+        flux_shape s = flux__dims(t->x);
+        for (int i = d; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
+        s.ndim--;
+        t->x = flux__reduce_node(t->x, FLUX__RED_SUM, 1u << d, t->x->ndim);
+        t->x = t->x ? flux_reshape_to(t->x, s) : NULL;
+        flux__einsum_drop(t, d--);
+    }
+}
+
+/* t's tensor with a dim for each of `letters`, in that order; of size 1 where t has none. */
+static flux_tensor *flux__einsum_as(const flux__einsum_term *t, const char *letters) {
+    flux_shape order = flux__shape(NULL, 0), s = order;
+    for (int i = 0; letters[i]; i++) {
+        const char *at = strchr(t->letter, letters[i]);
+        if (at) order.dim[order.ndim++] = at - t->letter;
+        s.dim[s.ndim++] = at ? t->x->dim[at - t->letter] : 1;
+    }
+    flux_tensor *x = flux_permute_to(t->x, order);
+    return x ? flux_reshape_to(x, s) : NULL;
+}
+
+/* The letters of a that are not in b or, if in_b, that are in b and are needed or not. Returns the
+   product of their sizes. */
+static int64_t flux__einsum_kind(const flux__einsum_term *a, const flux__einsum_term *b, bool in_b,
+                                 const char *needed, bool need, char *out) {
+    int64_t size = 1;
+    size_t n = strlen(out);
+    for (int d = 0; a->letter[d]; d++) {
+        if ((strchr(b->letter, a->letter[d]) != NULL) != in_b) continue;
+        if (in_b && (strchr(needed, a->letter[d]) != NULL) != need) continue;
+        out[n++] = a->letter[d];
+        size *= a->x->dim[d];
+    }
+    out[n] = 0;
+    return size;
+}
+
+/* The elementwise product of two terms over `letters`, summed over the last of them. */
+static flux_tensor *flux__einsum_times(const flux__einsum_term *a, const flux__einsum_term *b,
+                                       const char *letters, int summed) {
+    flux_tensor *x = flux__einsum_as(a, letters), *y = flux__einsum_as(b, letters);
+    int n = (int)strlen(letters);
+    x = x && y ? flux_mul(flux__widened(x), flux__widened(y)) : NULL;
+    if (!x || !summed) return x;
+    unsigned mask = ((1u << n) - 1) & ~((1u << (n - summed)) - 1);
+    flux_shape s = flux__shape(x->dim, n - summed);
+    x = flux__reduce_node(x, FLUX__RED_SUM, mask, n);
+    return x ? flux_reshape_to(x, s) : NULL;
+}
+
+/* *a becomes the product of a and b, with their letters that are needed. */
+static bool flux__einsum_pair(flux__einsum_term *a, const flux__einsum_term *b, const char *needed,
+                              const char *formula) {
+    char only_a[20] = "", only_b[20] = "", both[20] = "", gone[20] = "", all[80], left[80],
+         right[80];
+    int64_t i = flux__einsum_kind(a, b, false, needed, true, only_a);
+    int64_t j = flux__einsum_kind(b, a, false, needed, true, only_b);
+    int64_t k = flux__einsum_kind(a, b, true, needed, false, gone);
+    int64_t shared = flux__einsum_kind(a, b, true, needed, true, both);
+    snprintf(all, sizeof all, "%s%s%s%s", only_a, only_b, both, gone);
+    if (strlen(all) > FLUX_MAX_DIMS)
+        return FLUX__REFUSE("einsum: a product in \"%.200s\" has more than %d letters", formula,
+                            (int)FLUX_MAX_DIMS);
+    bool each = !*gone || (!*only_a && !*only_b);
+    flux_tensor *y = NULL;
+    if (each) y = flux__einsum_times(a, b, all, (int)strlen(gone));
+    all[strlen(all) - strlen(gone)] = 0;
+    if (!each) {
+        snprintf(left, sizeof left, "%s%s%s", only_a, gone, both);
+        snprintf(right, sizeof right, "%s%s%s", gone, only_b, both);
+        flux_tensor *x = flux__einsum_as(a, left), *z = flux__einsum_as(b, right);
+        int64_t of_a[3] = { i, k, shared }, of_b[3] = { k, j, shared };
+        flux_shape s = flux__shape(NULL, (int)strlen(all));
+        for (int d = 0; all[d]; d++) {
+            const flux__einsum_term *from = strchr(a->letter, all[d]) ? a : b;
+            s.dim[d] = from->x->dim[strchr(from->letter, all[d]) - from->letter];
+        }
+        x = x ? flux_reshape_to(x, flux__shape(of_a, 3)) : NULL;
+        z = z ? flux_reshape_to(z, flux__shape(of_b, 3)) : NULL;
+        y = x && z ? flux_matmul(x, z) : NULL;
+        y = y ? flux_reshape_to(y, s) : NULL;
+    }
+    a->x = y;
+    snprintf(a->letter, sizeof a->letter, "%.8s", all);
+    return y != NULL;
+}
+
+/* The size of each letter must be the same wherever it stands. False: an error was told. */
+static bool flux__einsum_sizes(const flux__einsum_term *t, int n, const char *formula) {
+    int64_t size[128];
+    for (int c = 0; c < 128; c++) size[c] = -1;
+    for (int i = 0; i < n; i++) {
+        if ((int)strlen(t[i].letter) != t[i].x->ndim)
+            return FLUX__REFUSE("einsum: \"%s\" of \"%.200s\" names %d dims, operand %d is %s",
+                                t[i].letter, formula, (int)strlen(t[i].letter), i + 1,
+                                flux__describe(t[i].x).s);
+        for (int d = 0; t[i].letter[d]; d++) {
+            int64_t *have = &size[(unsigned char)t[i].letter[d] & 127];
+            if (*have >= 0 && *have != t[i].x->dim[d])
+                return FLUX__REFUSE("einsum: %c of \"%.200s\" is %lld, and in operand %d it is "
+                                    "%lld",
+                                    t[i].letter[d], formula, (long long)*have, i + 1,
+                                    (long long)t[i].x->dim[d]);
+            *have = t[i].x->dim[d];
+        }
+    }
+    return true;
+}
+
+/* Without an arrow the result has the letters that stand once, in the alphabet's order, capitals
+   first. */
+static bool flux__einsum_implied(const flux__einsum_term *t, int n, flux__einsum_term *out,
+                                 const char *formula) {
+    int k = 0;
+    for (int c = 'A'; c <= 'z'; c++) {
+        int times = 0;
+        for (int i = 0; i < n; i++)
+            for (const char *p = t[i].letter; *p; p++) times += *p == c;
+        if (times == 1 && !flux__einsum_put(out, k++, (char)c, formula)) return false;
+    }
+    return true;
+}
+
+/* Reads the formula: the letters of the n terms and of the result. False: an error was told. */
+static bool flux__einsum_parse(const char *formula, int n, flux__einsum_term *t,
+                               flux__einsum_term *out) {
+    const char *at = formula;
+    out->letter[0] = 0;
+    for (int i = 0; i < n; i++) {
+        if (!flux__einsum_letters(&at, &t[i], formula)) return false;
+        if (i + 1 < n ? *at != ',' : *at == ',')
+            return FLUX__REFUSE("einsum: \"%.200s\" is not of %d operands", formula, n);
+        if (*at == ',') at++;
+    }
+    if (!*at) return flux__einsum_implied(t, n, out, formula);
+    if (at[1] != '>') return FLUX__REFUSE("einsum: \"%.200s\" has a - that is no ->", formula);
+    at += 2;
+    if (!flux__einsum_letters(&at, out, formula)) return false;
+    if (*at) return FLUX__REFUSE("einsum: \"%.200s\" has more behind its result", formula);
+    for (int d = 0; out->letter[d]; d++) {
+        bool found = false;
+        for (int i = 0; i < n && !found; i++) found = strchr(t[i].letter, out->letter[d]) != NULL;
+        if (!found || strchr(out->letter + d + 1, out->letter[d]))
+            return FLUX__REFUSE("einsum: %c stands %s \"%.200s\"", out->letter[d],
+                                found ? "twice in the result of" : "in no operand of", formula);
+    }
+    return true;
+}
+
+/* The letters that are needed after operand i: those of later operands and of the result. */
+static void flux__einsum_needed(const flux__einsum_term *t, int n, int i, const char *out,
+                                char *needed) {
+    int k = 0;
+    for (int c = 'A'; c <= 'z'; c++) {
+        bool found = strchr(out, c) != NULL;
+        for (int j = i + 1; j < n; j++) found = found || strchr(t[j].letter, c) != NULL;
+        if (found) needed[k++] = (char)c;
+    }
+    needed[k] = 0;
+}
+
+FLUX_DEF flux_tensor *flux_einsum_of(const char *formula, int n, flux_tensor *const *xs) {
+    flux__einsum_term t[32], out;
+    char needed[64];
+    if (!formula) return (flux_tensor *)flux__null("einsum", "formula", formula);
+    if (n < 1 || n > 32) return (flux_tensor *)flux__fail("einsum: %d operands (1 to 32)", n);
+    if (!flux__check_operands("einsum", n, xs)) return NULL;
+    for (int i = 0; i < n; i++) t[i].x = xs[i];
+    if (!flux__einsum_parse(formula, n, t, &out) || !flux__einsum_sizes(t, n, formula)) return NULL;
+    int given = flux__meet("einsum", n, xs), h = flux__hide();
+    if (given < 0) return flux__reveal(h, NULL);
+    if (!flux__dtypes[given].real) given = FLUX_F32;
+    for (int i = 0; i < n; i++) {
+        /* a letter that the first operand shares with this one is needed until they are one */
+        char own[64 + 2 * FLUX_MAX_DIMS];
+        flux__einsum_needed(t, n, i, out.letter, needed);
+        snprintf(own, sizeof own, "%s%s", needed, i ? t[0].letter : "");
+        t[i].x = flux__cast(t[i].x, (flux_dtype)given);
+        if (t[i].x) flux__einsum_single(&t[i], own);
+        if (!t[i].x || (i && !flux__einsum_pair(&t[0], &t[i], needed, formula)))
+            return flux__reveal(h, NULL);
+        if (i) flux__einsum_single(&t[0], needed);
+        if (!t[0].x) return flux__reveal(h, NULL);
+    }
+    flux_tensor *y = flux__einsum_as(&t[0], out.letter);
+    return flux__reveal(h, y ? flux__narrow(y, given) : NULL);
+}
+
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- graph/windows.h
    Convolution and pooling. A window view shows each output position's window as

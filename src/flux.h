@@ -223,7 +223,7 @@
    with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes text memory sinks scopes
                 ending workers options
-     graph/     table nodes elementwise leaves views reductions picking scans products windows attention
+     graph/     table nodes elementwise leaves views reductions picking scans draws products einsum windows attention
                 gradients backward
      schedule/  kernel claims key analysis grouping program dispatch order trace plans looking
                 update
@@ -291,7 +291,9 @@
 #include "graph/reductions.h"
 #include "graph/picking.h"
 #include "graph/scans.h"
+#include "graph/draws.h"
 #include "graph/products.h"
+#include "graph/einsum.h"
 #include "graph/windows.h"
 #include "graph/attention.h"
 #include "graph/gradients.h"

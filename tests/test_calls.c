@@ -810,6 +810,9 @@ static void strict_threads(void) {
     X(T, flux_take_along, flux_take_along(T(), Z(), T())) X(T, flux_masked_fill, flux_masked_fill(T(), T(), F())) \
     X(T, flux_split_by, flux_split_by(T(), Z(), S())) X(T, flux_chunk, flux_chunk(T(), Z(), I())) \
     X(T, flux_linspace, flux_linspace(F(), F(), I())) X(T, flux_values_of, some_values()) \
+    X(T, flux_randint_shape, flux_randint_shape(I(), I(), S())) X(T, flux_bernoulli, flux_bernoulli(T())) \
+    X(T, flux_categorical_with, flux_categorical_with(FLUX_OPTIONS(flux_categorical_opts, T(), .temperature = F()))) \
+    X(T, flux_einsum_of, some_einsum()) \
     X(T, flux_scatter_add, flux_scatter_add(T(), Z(), T(), T())) \
     X(T, flux_cat_all, many_tensors(flux_cat_all)) \
     X(T, flux_stack_all, many_tensors(flux_stack_all)) X(T, flux_tuple_of, tuple_of_some()) \
@@ -1009,6 +1012,11 @@ static bool join(void) {
 static flux_tensor *many_tensors(flux_tensor *(*f)(int, int, flux_tensor *const *)) {
     int dim = Z(), n = how_many();
     return f(dim, n, TS(n));
+}
+static flux_tensor *some_einsum(void) {
+    static const char *const formulas[] = { "ij->ji", "ij,jk->ik", "i,i", "ii", "bik,bkj->bij", "ij,ik", "", "->", "a-b", "ab,,", "ij,jk,kl->il" };
+    int n = 1 + below(3);
+    return flux_einsum_of(one_in(20) ? NULL : formulas[below(11)], n, TS(n));
 }
 static flux_tensor *some_values(void) {
     static const double values[] = { 1, -2.5, 1e300 };

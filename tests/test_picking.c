@@ -96,6 +96,64 @@ TEST(running_sums) {
     FAILS(flux_cumsum(x, 2), "no dim 2");
 }
 
+TEST(einsteins_sums) {
+    flux_tensor *x = matrix(), *y = flux_reshape(flux_values(1, 0, 2, -1, 1, 1), 3, 2), *v = flux_values(1, 2, 3);
+    flux_tensor *pair = flux_stack(0, y, flux_mul(y, 2)), *w = flux_stack(0, x, x);
+    VALUES(flux_einsum("ij,jk->ik", x, y), 0, 1 + 10, 2 + 12, -1 + 3 + 5, -2 + 4 + 6);
+    VALUES(flux_einsum("ij, jk", x, y), 0, 11, 14, 7, 8);
+    VALUES(flux_einsum("ij,jk->ki", x, y), 0, 11, 7, 14, 8);
+    VALUES(flux_einsum("bij,bjk->bik", w, pair), 0, 11, 22, 14, 28, 7, 14, 8, 16);
+    VALUES(flux_einsum("ij->ji", x), 0, 1, 3, 5, 2, 4, 6);
+    VALUES(flux_einsum("ba", x), 0, 1, 3, 5, 2, 4, 6);
+    VALUES(flux_einsum("ij->", x), 0, 21);
+    VALUES(flux_einsum("ij->j", x), 0, 3, 7, 11);
+    VALUES(flux_einsum("ii->i", flux_slice(x, 1, 0, 2)), 0, 1, 4);
+    VALUES(flux_einsum("ii", flux_slice(x, 1, 0, 2)), 0, 5);
+    VALUES(flux_einsum("i,i", v, v), 0, 14);
+    VALUES(flux_einsum("i,j->ij", v, flux_values(1, 10)), 0, 1, 2, 3, 10, 20, 30);
+    VALUES(flux_einsum("ij,j->ij", x, v), 0, 1, 2, 6, 8, 15, 18);
+    VALUES(flux_einsum("ij,kl->", x, y), 0, 21 * 4);
+    VALUES(flux_einsum("ij,j,i->i", x, v, flux_values(1, 2)), 0, 1 + 6 + 15, 2 * (2 + 8 + 18));
+    VALUES(flux_einsum("ij,jk,kl->il", x, y, x), 0, 11 + 14, 14 + 16, 33 + 28, 42 + 32, 55 + 42, 70 + 48);
+    CHECK(flux_dtype_of(flux_einsum("i,i", flux_to_dtype(v, FLUX_F16), flux_to_dtype(v, FLUX_F16))) == FLUX_F16);
+    FAILS(flux_einsum("ij,jk->ik", x, x), "j of \"ij,jk->ik\" is 3, and in operand 2 it is 2");
+    FAILS(flux_einsum("ijk->ij", x), "names 3 dims");
+    FAILS(flux_einsum("ij->k", x), "k stands in no operand");
+    FAILS(flux_einsum("ij->ii", x), "i stands twice in the result");
+    FAILS(flux_einsum("ij,jk", x), "not of 1 operands");
+    FAILS(flux_einsum("i.->i", x), "no letter");
+    FAILS(flux_einsum("ij>i", x), "no letter");
+}
+
+TEST(drawing) {
+    flux_seed(5);
+    flux_tensor *x = flux_randint(-2, 3, 1000), *again;
+    const int64_t *at = (const int64_t *)flux_data(x);
+    int count[5] = { 0 };
+    REQUIRE(at);
+    for (int i = 0; i < 1000; i++) {
+        CHECK(at[i] >= -2 && at[i] < 3);
+        count[at[i] + 2]++;
+    }
+    for (int i = 0; i < 5; i++) CHECK(count[i] > 150 && count[i] < 250);
+    flux_seed(5);
+    again = flux_randint(-2, 3, 1000);
+    CHECK(flux_item(flux_all(flux_eq(x, again))) == 1);
+    CHECK_NEAR(flux_item(flux_mean(flux_bernoulli(flux_full(0.3, 5000)))), 0.3, 0.03);
+    VALUES(flux_bernoulli(flux_values(0, 1, 0)), 0, 0, 1, 0);
+    flux_tensor *logits = flux_log(flux_values(0.2, 0, 0.8)), *many = flux_broadcast_to(logits, 3, 4000);
+    flux_tensor *drawn = flux_categorical(many), *hot = flux_categorical(many, .temperature = 2), *cold = flux_categorical(many, .temperature = 0);
+    SHAPE_IS(drawn, 4000);
+    CHECK_NEAR(flux_item(flux_mean(flux_eq(drawn, 2))), 0.8, 0.03);
+    CHECK(flux_item(flux_any(flux_eq(drawn, 1))) == 0);
+    CHECK_NEAR(flux_item(flux_mean(flux_eq(hot, 2))), 2.0 / 3, 0.03);       /* 0.8^(1/2) to 0.2^(1/2) */
+    CHECK(flux_item(flux_all(flux_eq(cold, 2))) == 1);
+    CHECK(flux_ndim(flux_categorical(logits)) == 0);
+    FAILS(flux_randint(3, 3, 2), "no integers");
+    FAILS(flux_categorical(flux_scalar(1)), "no classes");
+    FAILS(flux_categorical(logits, .temperature = -1), "temperature");
+}
+
 TEST(taking_along) {
     flux_tensor *x = matrix(), *i = flux_from(((int64_t[]){ 1, 0, 0, 1, 1, 1 }), 2, 3);
     VALUES(flux_take_along(x, 0, i), 0, 2, 1, 3, 4, 6, 6);

@@ -281,6 +281,15 @@ FLUX_API flux_tensor *flux_matmul(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_outer(flux_tensor *a, flux_tensor *b);
 /* The inner product, 0-dimensional, of two vectors of one length. */
 FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);
+/* Einstein's sum of 1 to 32 tensors: each dim has a letter, what has equal letters is multiplied,
+   and letters that the result lacks are summed. flux_einsum("bik,bkj->bij", a, b) is a product of
+   batches, "ij->ji" a transpose, "ii->i" a diagonal, "i,j->ij" an outer product. Without -> the
+   result has the letters that stand once, in alphabetical order. More operands than two are taken
+   from left to right. Integers give float32. At most 8 letters in one place; no ellipsis. A letter
+   that has two sizes is an error. */
+FLUX_API flux_tensor *flux_einsum_of(const char *formula, int n, flux_tensor *const *xs);
+#define flux_einsum(formula, ...) \
+    flux_einsum_of(formula, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 #define FLUX__SAME INT64_MIN
 #define FLUX_SAMEPAD FLUX_SHAPE(FLUX__SAME)   /* pads so that size becomes ceil(size/stride) */
 /* The options of a convolution with 1 to 3 spatial dimensions:

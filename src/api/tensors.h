@@ -18,6 +18,26 @@ FLUX_API flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t);
 #define flux_full(value, ...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), value, FLUX_F32)
 #define flux_rand(...) flux_rand_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* uniform in [0, 1) */
 #define flux_randn(...) flux_randn_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* standard normal */
+/* int64 numbers from lo to hi-1, all equally likely: flux_randint(0, 10, 2, 3) is a 2 x 3 matrix of
+   digits. lo >= hi is an error, and so are numbers beyond 2^53. */
+FLUX_API flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s);
+#define flux_randint(lo, hi, ...) flux_randint_shape(lo, hi, FLUX_SHAPE(__VA_ARGS__))
+/* 1 with the probability that p has at this place, else 0: flux_bernoulli(flux_full(0.3, 5)). In
+   the shape and dtype of p, without a gradient. */
+FLUX_API flux_tensor *flux_bernoulli(flux_tensor *p);
+/* Classes drawn by their logits x, classes x batch...: int64 numbers of the dims behind dim 0. The
+   probability is softmax(x / temperature); at temperature 0 it is the largest logit's class. A
+   class whose logit is -inf is not drawn unless all are. */
+typedef struct flux_categorical_opts {
+    FLUX__DUMMY
+    flux_tensor *x FLUX__ZERO;
+    flux__double temperature FLUX__ZERO;   /* default 1 */
+    flux__marked marked FLUX__ZERO;
+} flux_categorical_opts;
+#define FLUX__LEFT_OUT_flux_categorical_opts .temperature = FLUX__NO_NUMBER, .marked = true,
+FLUX_API flux_tensor *flux_categorical_with(flux_categorical_opts o);
+#define flux_categorical(...) \
+    flux_categorical_with(FLUX__OPTS(flux_categorical_opts, __VA_ARGS__))
 FLUX_API void flux_seed(uint64_t seed);   /* restarts this thread's random numbers; each thread
                                              starts with seed 0 */
 /* The position in this thread's random numbers, an int64 vector of 2, to be saved and set again

@@ -41,11 +41,11 @@ static flux_tensor *flux__shifted_by(flux_tensor *x, int64_t by, double neutral)
 static flux_tensor *flux__scan(flux_tensor *x, bool product) {
     int64_t inner = x->dim[0], n = x->dim[1], rest = x->dim[2], block = FLUX__SCAN_BLOCK;
     double neutral = product ? 1 : 0;
-    int64_t blocks = n / block + (n % block != 0), d3[3] = { inner, n, rest };
+    int64_t blocks = n / block + (n % block != 0), d3[3] = { inner, n, rest },
+        full = flux__times(blocks, block);
     if (n > block) {                      /* as inner x block x (blocks rest) of each block */
         flux_shape lo = flux__shape(NULL, 2), hi = lo;
-        lo.dim[0] = hi.dim[0] = lo.dim[1] = 0;
-        hi.dim[1] = flux__times(blocks, block) - n;
+        lo.dim[0] = hi.dim[0] = lo.dim[1] = 0, hi.dim[1] = full - n;
         x = flux_pad_by(x, neutral, lo, hi);
         d3[1] = block, d3[2] = blocks * rest;
         x = x ? flux_reshape_to(x, flux__shape(d3, 3)) : NULL;
@@ -56,8 +56,7 @@ static flux_tensor *flux__scan(flux_tensor *x, bool product) {
     }
     if (!x || n <= block) return x;
     int64_t by_block[4] = { inner, 1, blocks, rest }, whole[4] = { inner, block, blocks, rest };
-    int64_t totals[3] = { inner, blocks, rest },
-            padded[3] = { inner, flux__times(blocks, block), rest };
+    int64_t totals[3] = { inner, blocks, rest }, padded[3] = { inner, full, rest };
     flux_tensor *t = flux_reshape_to(flux_slice(x, 1, block - 1, block), flux__shape(totals, 3));
     t = t ? flux__scan(t, product) : NULL;
     t = t ? flux_reshape_to(flux__shifted_by(t, 1, neutral), flux__shape(by_block, 4)) : NULL;
