@@ -234,9 +234,9 @@
                 backend
      device/    registry preferences choosing
      data/      orders loader batch loader_text progress epoch
-     nn/        fields walk map functions initialisers activations layers model gradient grads
-                rules state adjust moves compile containers recurrent dropout attention conv norms
-                losses ctc update train
+     nn/        fields walk map functions initialisers activations layers model gradient rules
+                state adjust grads moves compile containers recurrent dropout attention conv norms
+                losses ctc update schedules train
      files/     sources idx npy csv safetensors tensors torch
      text/      dot tensors models summary formulas formula_reader
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
@@ -1824,6 +1824,9 @@ typedef struct flux_rule_opts {
     flux__double omega FLUX__ZERO, p FLUX__ZERO;   /* clipnorm: the bound, and which norm */
     flux__double2 ell FLUX__ZERO, gamma FLUX__ZERO;    /* rprop: the step's factors and bounds */
     flux__int n FLUX__ZERO;               /* accumgrad: how many gradients */
+    /* Of schedules, whose calls set them: see flux_schedule_constant and on. */
+    flux__double start FLUX__ZERO, finish FLUX__ZERO, decay FLUX__ZERO, period FLUX__ZERO,
+        steps FLUX__ZERO;
     flux__switch centred FLUX__ZERO;      /* rmsprop: divides by the standard deviation of g */
     flux__switch global FLUX__ZERO;       /* clipnorm: one norm over all gradients */
     flux__switch couple FLUX__ZERO;       /* adamw: lambda is multiplied by eta; on by default */
@@ -1833,12 +1836,15 @@ typedef struct flux_rule_opts {
     FLUX__NO_NUMBER }, .rho = FLUX__NO_NUMBER, .epsilon = FLUX__NO_NUMBER, \
     .lambda = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, .omega = FLUX__NO_NUMBER, \
     .p = FLUX__NO_NUMBER, .ell = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, \
-    .gamma = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, .n = FLUX__NO_INT, .centred = FLUX_DEFAULT, \
+    .gamma = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, .n = FLUX__NO_INT, \
+    .start = FLUX__NO_NUMBER, .finish = FLUX__NO_NUMBER, .decay = FLUX__NO_NUMBER, \
+    .period = FLUX__NO_NUMBER, .steps = FLUX__NO_NUMBER, .centred = FLUX_DEFAULT, \
     .global = FLUX_DEFAULT, .couple = FLUX_DEFAULT, .marked = true,
 enum { FLUX_MAX_RULES = 16 };   /* most rules of a chain, with those of chains inside it */
-/* comm, bucket: of flux_distributed_optimiser. */
+typedef double (*flux_schedule_fn)(int64_t t, void *user);
+/* comm, bucket: of flux_distributed_optimiser; fn, user: of flux_schedule_of. */
 typedef struct flux_rule_part {
-    int kind; flux_rule_opts o; flux_comm *comm; int64_t bucket;
+    int kind; flux_rule_opts o; flux_comm *comm; int64_t bucket; flux_schedule_fn fn; void *user;
 } flux_rule_part;
 /* made: false if making it failed; mixed: by flux_mixed_precision; n: how many parts are in use. */
 typedef struct flux_rule {
@@ -1886,6 +1892,47 @@ FLUX_API flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules);
     flux_optimiser_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
 /* Collects gradients, and at every n-th flux_update applies the rule to the mean of n of them. */
 FLUX_API flux_rule flux_accumgrad(int n, flux_rule rule);
+/* Schedules: learning rates that change from update to update, as values. t counts the updates that
+   a parameter takes part in, from 1; the formulas are those of ParameterSchedulers.jl. In the state
+   of a scheduled rule the schedule moves by itself, is saved and printed. */
+enum { FLUX_MAX_PHASES = 8 };             /* most phases of a sequence; a one-cycle has two */
+/* made: false if making it failed; steps: after so many it is over; 0: it has no end. */
+typedef struct flux_schedule {
+    bool made;
+    int n;
+    int64_t steps;
+    flux_rule_part phase[FLUX_MAX_PHASES];
+} flux_schedule;
+FLUX_API flux_schedule flux_schedule_constant(double rate);
+/* start decay^floor((t - 1) / period): PyTorch's StepLR */
+FLUX_API flux_schedule flux_schedule_step(double start, double decay, int64_t period);
+FLUX_API flux_schedule flux_schedule_exp(double start, double decay);   /* start decay^(t - 1) */
+/* Half a cosine from start to finish in this many steps, again and again (CosAnneal, restarts). */
+FLUX_API flux_schedule flux_schedule_restarts(double start, double finish, int64_t period);
+/* The same once, and then finish. */
+FLUX_API flux_schedule flux_schedule_cosine(double start, double finish, int64_t steps);
+/* In a straight line from start to finish in this many steps, and then finish: a warm-up. */
+FLUX_API flux_schedule flux_schedule_linear(double start, double finish, int64_t steps);
+/* In a cosine from most / 25 up to most in a quarter of the steps, then down to most / 1e5. */
+FLUX_API flux_schedule flux_schedule_onecycle(int64_t steps, double most);
+/* A function of yours, called once for each parameter in each update; the same t gives it the same
+   rate. It is not saved: load into a state that was made with it. */
+FLUX_API flux_schedule flux_schedule_of(flux_schedule_fn fn, void *user);
+/* Ends a schedule after so many steps, where another follows in a sequence. */
+FLUX_API flux_schedule flux_schedule_for(int64_t steps, flux_schedule s);
+/* One after the other, each with t from 1; all but the last have an end, and the last goes on:
+   flux_schedule_sequence(flux_schedule_linear(0, 0.1, 500), flux_schedule_exp(0.1, 0.999)) */
+FLUX_API flux_schedule flux_schedule_sequence_of(int n, const flux_schedule *s);
+#define flux_schedule_sequence(...) \
+    flux_schedule_sequence_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_schedule, __VA_ARGS__))
+FLUX_API double flux_schedule_at(flux_schedule s, int64_t t);   /* the rate of step t; or NaN */
+/* The rule with eta from a schedule, also as a part of a chain:
+   flux_scheduled(flux_adam(), flux_schedule_cosine(1e-3, 0, 10000)). Of a chain, the one rule that
+   has an eta takes it. flux_adjust can't set the eta of such a state. */
+FLUX_API flux_rule flux_scheduled(flux_rule rule, flux_schedule s);
+/* The learning rate that the next flux_update will use, of the first rule that has one; NaN on
+   error. */
+FLUX_API double flux_rate(flux_state *s);
 /* Mixed precision: the state keeps float32 master copies of f16 and bf16 parameters. Because small
    gradients are 0 in f16, take the gradients of the loss times a scale:
    flux_gradient(flux_scaled_loss(opt, loss), model). flux_update divides them by the scale again.
@@ -29859,222 +29906,6 @@ FLUX_DEF flux_tensor *flux_withgradient(flux_tensor *(*fn)(flux_layer *m, void *
 
 FLUX__END_LEAN
 
-/* ---------------------------------------------------------------------- nn/grads.h
-   Gradients as things: going over a flux_grads by number and name, scaling,
-   adding and clipping its gradients, and its text.
-
-   Invariant: a change replaces all gradients of a flux_grads or none; it is
-   recorded and not computed, so that an update fuses it. Names are found when
-   one is first asked for, by a walk over what was given to flux_gradient:
-   writing paths in every step would cost more than a small model's update. */
-
-FLUX__BEGIN_COLD
-
-/* Whether g can be looked at and changed; if not, an error. */
-static bool flux__open_grads(const char *call, const flux_grads *g) {
-    if (!g || FLUX__GONE(call, g)) return flux__null(call, "g", g), false;
-    return !g->used || FLUX__REFUSE("%s: these gradients were used up by flux_update", call);
-}
-
-FLUX_DEF int flux_num_grads(flux_grads *g) { return flux__open_grads("num_grads", g) ? g->n : -1; }
-
-/* Whether i is the number of a gradient of g; if not, an error. */
-static bool flux__grad_number(const char *call, const flux_grads *g, int i) {
-    if (!flux__open_grads(call, g)) return false;
-    return (i >= 0 && i < g->n) ||
-           FLUX__REFUSE("%s: there is no gradient %d among %d", call, i, g->n);
-}
-
-FLUX_DEF flux_tensor *flux_grad_at(flux_grads *g, int i) {
-    if (!flux__grad_number("grad_at", g, i) || !g->grad[i]) return NULL;
-    return (flux_tensor *)flux__own(flux_retain(g->grad[i]));
-}
-
-/* ---------------- names */
-
-typedef struct flux__naming { flux_grads *g; int of; bool ok; } flux__naming;
-
-/* Names the gradient by x, unless it has a name. Where several things were given to flux_gradient
-   the thing's number stands before its path. */
-static void flux__name_grad(flux_tensor *x, const char *path, bool trained, void *user) {
-    flux__naming *w = (flux__naming *)user;
-    char number[16];
-    int i = 0;
-    while (i < w->g->n && w->g->of[i] != x) i++;
-    if (!trained || i == w->g->n || w->g->name[i]) return;
-    number[0] = 0;
-    if (w->g->nasked > 1 || !*path) snprintf(number, sizeof number, "%d", w->of);
-    size_t room = strlen(number) + strlen(path) + 2;
-    char *name = (char *)flux__malloc(room);
-    if (!name) w->ok = false;
-    else snprintf(name, room, "%s%s%s", number, *number && *path ? "." : "", path);
-    w->g->name[i] = name;
-}
-
-static bool flux__name_grads(flux_grads *g) {
-    flux__naming w = { g, 0, true };
-    if (g->name) return true;
-    g->name = (char **)flux__zalloc((size_t)(g->n + 1) * sizeof *g->name);
-    if (!g->name) return false;
-    g->nnames = g->n;
-    for (; w.of < g->nasked; w.of++)
-        if (((flux__head *)g->asked[w.of])->kind == FLUX__LAYER)
-            flux_visit((flux_layer *)g->asked[w.of], flux__name_grad, &w);
-        else flux__name_grad((flux_tensor *)g->asked[w.of], "", true, &w);
-    return w.ok;
-}
-
-FLUX_DEF const char *flux_grad_name(flux_grads *g, int i) {
-    if (!flux__grad_number("grad_name", g, i) || !flux__name_grads(g)) return NULL;
-    return g->name[i] ? g->name[i] : "";  /* "": its model holds another tensor by now */
-}
-
-/* ---------------- changes */
-
-/* What a gradient becomes: d times `by` where that is given, plus the gradient of `more` by the
-   same tensor; clamped to -most ... most. */
-typedef struct flux__change {
-    flux_tensor *by;
-    const flux_grads *more;
-    double most;
-} flux__change;
-
-static flux_tensor *flux__changed(const flux_grads *g, int i, const flux__change *c) {
-    flux_tensor *d = g->grad[i], *e = NULL;
-    flux_dtype t = (flux_dtype)(d ? d->dtype : 0);
-    for (int k = 0; c->more && k < c->more->n && !e; k++)
-        if (c->more->of[k] == g->of[i]) e = c->more->grad[k];
-    if (!d) return e;
-    if (c->by) d = flux_to_dtype(flux_mul(d, c->by), t);
-    if (c->most > 0) d = flux_clamp(d, -c->most, c->most);
-    return e ? flux_add(d, e) : d;
-}
-
-/* Replaces all gradients of g by what the change makes of them; if one fails, none. */
-static bool flux__change_grads(flux_grads *g, const flux__change *c) {
-    flux_tensor **fresh = (flux_tensor **)flux__zalloc((size_t)(g->n + 1) * sizeof *fresh);
-    if (!fresh) return false;
-    int64_t failures = flux__failures();
-    int h = flux__hide();
-    for (int i = 0; i < g->n && !flux__failed_since(failures); i++)
-        fresh[i] = (flux_tensor *)flux_retain(flux__changed(g, i, c));
-    bool ok = !flux__failed_since(failures);
-    for (int i = 0; i < g->n; i++) {
-        if (ok) flux_assign(&g->grad[i], fresh[i]);
-        flux_release(fresh[i]);
-    }
-    flux__reveal_object(h, NULL);
-    flux__free(fresh);
-    return ok;
-}
-
-FLUX_DEF int flux_grads_scale(flux_grads *g, double by) {
-    if (!flux__open_grads("grads_scale", g)) return -1;
-    int h = flux__hide();
-    flux__change c = { flux__number(by), NULL, 0 };
-    bool ok = c.by && flux__change_grads(g, &c);
-    flux__reveal_object(h, NULL);
-    return ok ? 0 : -1;
-}
-
-FLUX_DEF int flux_grads_add(flux_grads *g, flux_grads *more) {
-    if (!flux__open_grads("grads_add", g) || !flux__open_grads("grads_add", more)) return -1;
-    flux__change c = { NULL, more, 0 };
-    return flux__change_grads(g, &c) ? 0 : -1;
-}
-
-FLUX_DEF int flux_clip_value(flux_grads *g, double delta) {
-    if (!flux__open_grads("clip_value", g)) return -1;
-    if (!(delta > 0))
-        return flux__fail("clip_value: delta is %g, but must be more than 0", delta), -1;
-    flux__change c = { NULL, NULL, delta };
-    return flux__change_grads(g, &c) ? 0 : -1;
-}
-
-/* Records d's 2-norm as a float64 number, in which squares of norms do not overflow. */
-static flux_tensor *flux__grad_norm(flux_tensor *d) {
-    flux_dtype t = d->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
-    return flux_to_dtype((flux_norm)(flux_to_dtype(d, t)), FLUX_F64);
-}
-
-FLUX_DEF flux_tensor *flux_grads_norm(flux_grads *g) {
-    if (!flux__open_grads("grads_norm", g)) return NULL;
-    int h = flux__hide();
-    int64_t failures = flux__failures();
-    flux_tensor *sum = NULL;
-    for (int i = 0; i < g->n && !flux__failed_since(failures); i++) {
-        if (!g->grad[i]) continue;
-        flux_tensor *square = flux_square(flux__grad_norm(g->grad[i]));
-        sum = sum ? flux_add(sum, square) : square;
-    }
-    if (!sum && !flux__failed_since(failures)) sum = flux_full_shape(FLUX_SHAPE(1), 0, FLUX_F64);
-    return flux__reveal(h, sum && !flux__failed_since(failures) ? flux_sqrt(sum) : NULL);
-}
-
-FLUX_DEF flux_tensor *flux_clip_global(flux_grads *g, double omega) {
-    if (!flux__open_grads("clip_global", g)) return NULL;
-    if (!(omega > 0))
-        return (flux_tensor *)flux__fail("clip_global: omega is %g, but must be more than 0",
-                                         omega);
-    int h = flux__hide();
-    flux_tensor *norm = flux_grads_norm(g);
-    flux__change c = { norm ? flux_min2(flux_div(omega, norm), 1.0) : NULL, NULL, 0 };
-    bool ok = c.by && flux__change_grads(g, &c);
-    return flux__reveal(h, ok ? norm : NULL);
-}
-
-/* ---------------- as text */
-
-static void flux__put_grad(flux__sink *out, const char *name, double norm, double most) {
-    flux__putf(out, "\n  %s: ", name);
-    if (norm - norm == 0 && most - most == 0)
-        flux__putf(out, "norm %.4g, largest %.4g", norm, most);
-    else flux__put(out, norm != norm ? "has NaN" : "has Inf");
-}
-
-/* The norm and the largest magnitude of each gradient into v, two numbers for each; those of a
-   gradient that is not there stay 0. */
-static bool flux__measure_grads(const flux_grads *g, double *v) {
-    flux_tensor **x = (flux_tensor **)flux__zalloc((size_t)(2 * g->n + 1) * sizeof *x);
-    int n = 0, h = flux__hide();
-    int64_t failures = flux__failures();
-    for (int i = 0; x && i < g->n; i++) {
-        if (!g->grad[i] || !flux__size(g->grad[i])) continue;
-        x[n++] = flux__grad_norm(g->grad[i]);
-        x[n++] = flux_to_dtype((flux_max)(flux_abs(g->grad[i])), FLUX_F64);
-    }
-    bool ok = x && !flux__failed_since(failures) && flux_eval_all(n, x) == 0;
-    for (int i = 0, k = 0; ok && i < g->n; i++) {
-        if (!g->grad[i] || !flux__size(g->grad[i])) continue;
-        v[2 * i] = flux_item(x[k++]);
-        v[2 * i + 1] = flux_item(x[k++]);
-    }
-    flux__reveal_object(h, NULL);
-    flux__free(x);
-    return ok;
-}
-
-FLUX_DEF size_t flux_grads_text(flux_grads *g, char *out, size_t n) {
-    flux__sink sink = flux__sink_to(out, n);
-    double *v = flux__open_grads("print", g) && flux__name_grads(g)
-                    ? (double *)flux__zalloc((size_t)(2 * g->n + 2) * sizeof *v) : NULL;
-    if (!v || !flux__measure_grads(g, v)) return flux__free(v), flux__sink_end(&sink);
-    double sum = 0;
-    for (int i = 0; i < g->n; i++) sum += v[2 * i] * v[2 * i];
-    flux__putf(&sink, "Gradients of %d %s, ", g->n, g->n == 1 ? "array" : "arrays");
-    if (sum - sum == 0) flux__putf(&sink, "norm %.4g", sqrt(sum));
-    else flux__put(&sink, "not finite");
-    for (int i = 0; i < g->n; i++) {
-        const char *name = g->name[i] ? g->name[i] : "";
-        if (g->grad[i]) flux__put_grad(&sink, name, v[2 * i], v[2 * i + 1]);
-        else flux__putf(&sink, "\n  %s: none", name);
-    }
-    flux__free(v);
-    return flux__sink_end(&sink);
-}
-
-FLUX__END_COLD
-
 /* ---------------------------------------------------------------------- nn/rules.h
    Optimisers. A rule is a row of a table: its hyper-parameters with their
    defaults, the states (tensors) that it keeps for each parameter, and a step
@@ -30102,7 +29933,8 @@ FLUX__BEGIN_LEAN
 enum {
     FLUX__NONE, FLUX__ETA, FLUX__BETA1, FLUX__BETA2, FLUX__RHO, FLUX__LAMBDA, FLUX__EPSILON,
     FLUX__DELTA, FLUX__OMEGA, FLUX__NORM_P, FLUX__ELL1, FLUX__ELL2, FLUX__GAMMA1, FLUX__GAMMA2,
-    FLUX__EVERY, FLUX__HYPERS
+    FLUX__EVERY, FLUX__START, FLUX__FINISH, FLUX__DECAY, FLUX__PERIOD, FLUX__STEPS,
+    FLUX__HYPERS
 };
 
 /* A hyper-parameter: its name, its offset in flux_rule_opts, its range, and the range in words. */
@@ -30128,7 +29960,12 @@ static const flux__hyper_row flux__hypers[FLUX__HYPERS] = {
     { "ell", offsetof(flux_rule_opts, ell) + sizeof(double), 1, DBL_MAX, "1 or more" },
     { "gamma", offsetof(flux_rule_opts, gamma), 0, DBL_MAX, "0 or more" },
     { "gamma", offsetof(flux_rule_opts, gamma) + sizeof(double), DBL_MIN, HUGE_VAL, "more than 0" },
-    { "n", 0, 1, INT_MAX, "1 or more" }
+    { "n", 0, 1, INT_MAX, "1 or more" },
+    { "start", offsetof(flux_rule_opts, start), 0, DBL_MAX, "0 or more" },
+    { "finish", offsetof(flux_rule_opts, finish), 0, DBL_MAX, "0 or more" },
+    { "decay", offsetof(flux_rule_opts, decay), 0, DBL_MAX, "0 or more" },
+    { "period", offsetof(flux_rule_opts, period), 1, 1e15, "from 1 to 1e15" },
+    { "steps", offsetof(flux_rule_opts, steps), 0, 1e15, "0 or more" }
 };
 
 /* The value of hyper-parameter h in o; FLUX__NO_NUMBER if it is not given. */
@@ -30170,6 +30007,10 @@ typedef struct flux__step {
     flux_tensor **s, **next;              /* its states before and after (next NULL: unchanged) */
     flux_tensor *norm;                    /* set by ClipNorm: the norm of d, to be evaluated */
     double size;                          /* its value, times |scale| */
+    const flux_rule_part *part;           /* the rule in its chain */
+    double eta;                           /* set by a phase of a schedule, for the next rule */
+    bool paced;                           /* a phase has set it */
+    int64_t past;                         /* the steps of phases that are over */
 } flux__step;
 
 /* v as a scalar operand. Most parameters need the same few numbers, so they share the tensors. */
@@ -30403,6 +30244,69 @@ static void flux__step_accumgrad(flux__step *k) {
     else k->next[0] = sum;
 }
 
+/* ---------------- schedules
+
+   A schedule is a row of phases in front of the rule whose eta it gives: the first phase that is
+   not over sets k->eta. They are rules that leave the gradient as it is, so that they are counted,
+   saved and printed as rules are. t is the phase's own step, from 1. */
+
+/* The phase's own step; 0 if another phase has set the rate, or this one is over. */
+static double flux__phase_step(flux__step *k) {
+    int64_t t = k->t - k->past;
+    if (k->paced) return 0;
+    if (k->o.steps > 0 && (double)t > k->o.steps) {
+        k->past += (int64_t)k->o.steps;
+        return 0;
+    }
+    k->paced = true;
+    return (double)t;
+}
+
+/* How far a half cosine from 0 to 1 is at x, from 0 to 1. */
+static double flux__half_cosine(double x) { return (1 - cos(3.14159265358979323846 * x)) / 2; }
+
+/* The rate a share `at` on the way from start to finish */
+static void flux__pace_between(flux__step *k, double at) {
+    k->eta = k->o.start + (k->o.finish - k->o.start) * at;
+}
+
+static void flux__step_constant(flux__step *k) {
+    if (flux__phase_step(k) > 0) k->eta = k->o.start;
+}
+static void flux__step_stairs(flux__step *k) {
+    double t = flux__phase_step(k);
+    if (t > 0) k->eta = k->o.start * pow(k->o.decay, floor((t - 1) / k->o.period));
+}
+static void flux__step_exp(flux__step *k) {
+    double t = flux__phase_step(k);
+    if (t > 0) k->eta = k->o.start * pow(k->o.decay, t - 1);
+}
+static void flux__step_restarts(flux__step *k) {
+    double t = flux__phase_step(k);
+    if (t > 0) flux__pace_between(k, flux__half_cosine(fmod(t - 1, k->o.period) / k->o.period));
+}
+static void flux__step_cosine(flux__step *k) {
+    double t = flux__phase_step(k);
+    if (t > 0) flux__pace_between(k, flux__half_cosine(fmin((t - 1) / k->o.period, 1)));
+}
+static void flux__step_linear(flux__step *k) {
+    double t = flux__phase_step(k);
+    if (t > 0) flux__pace_between(k, fmin((t - 1) / k->o.period, 1));
+}
+static void flux__step_function(flux__step *k) {
+    double t = flux__phase_step(k);
+    if (t == 0) return;
+    k->eta = k->part->fn ? k->part->fn((int64_t)t, k->part->user) : (double)NAN;
+    if (!(k->eta - k->eta == 0)) flux__fail("schedule: the rate of step %g is %g", t, k->eta);
+}
+
+/* Gives the rule whose step this is the rate of the phases before it. */
+static void flux__take_pace(flux__step *k) {
+    if (k->paced) k->o.eta = k->eta;
+    k->paced = false;
+    k->past = 0;
+}
+
 /* ---------------- the table of rules */
 
 typedef struct flux__rule_row {
@@ -30424,6 +30328,8 @@ typedef struct flux__rule_row {
     { { FLUX__ETA, 1e-3 }, FLUX__BETAS(beta1, beta2), { FLUX__EPSILON, epsilon }, { 0, 0 } }
 #define FLUX__NO_STATE { { NULL, 0 } }
 #define FLUX__CLIP_HAS { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } }
+#define FLUX__WAY_HAS { { FLUX__START, 0 }, { FLUX__FINISH, 0 }, { FLUX__PERIOD, 1 }, \
+    { FLUX__STEPS, 0 }, { 0, 0 } }
 #define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } }
 
 /* hook: flux__clip_norms, nn/update.h */
@@ -30476,6 +30382,18 @@ static const flux__rule_row flux__rule_rows[] = {
     { "ClipNorm", flux__step_clipnorm, flux__clip_global, false, FLUX__NO_STATE, FLUX__CLIP_HAS },
     { "AccumGrad", flux__step_accumgrad, NULL, true, { { "sum", 0 } },
       { { FLUX__EVERY, 1 }, { 0, 0 } } },
+    { "Constant", flux__step_constant, NULL, true, FLUX__NO_STATE,
+      { { FLUX__START, 0 }, { FLUX__STEPS, 0 }, { 0, 0 } } },
+    { "Step", flux__step_stairs, NULL, true, FLUX__NO_STATE,
+      { { FLUX__START, 0 }, { FLUX__DECAY, 1 }, { FLUX__PERIOD, 1 }, { FLUX__STEPS, 0 },
+        { 0, 0 } } },
+    { "Exp", flux__step_exp, NULL, true, FLUX__NO_STATE,
+      { { FLUX__START, 0 }, { FLUX__DECAY, 1 }, { FLUX__STEPS, 0 }, { 0, 0 } } },
+    { "CosAnneal", flux__step_restarts, NULL, true, FLUX__NO_STATE, FLUX__WAY_HAS },
+    { "Cosine", flux__step_cosine, NULL, true, FLUX__NO_STATE, FLUX__WAY_HAS },
+    { "Linear", flux__step_linear, NULL, true, FLUX__NO_STATE, FLUX__WAY_HAS },
+    { "Function", flux__step_function, NULL, true, FLUX__NO_STATE,
+      { { FLUX__STEPS, 0 }, { 0, 0 } } },
     { "Distributed", NULL, flux__distribute, false, FLUX__NO_STATE, { { 0, 0 } } }
 };
 
@@ -30505,6 +30423,9 @@ static bool flux__row_has(const flux__rule_row *row, int h) {
         if (row->has[i].hyper == h) return true;
     return false;
 }
+
+/* Whether a rule is a phase of a schedule. */
+static bool flux__is_phase(const flux__rule_row *row) { return flux__row_has(row, FLUX__STEPS); }
 
 /* Whether hyper-parameter h is in its range; if not, an error. */
 static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) {
@@ -30952,6 +30873,9 @@ static bool flux__check_adjust(const flux_state *s, const char *call, const flux
         couple |= flux__rule_rows[s->rule[r].kind].step == flux__step_adamw;
     for (int h = 1; h < FLUX__HYPERS; h++) {
         if (!flux__has_hyper(o, h)) continue;
+        if (h >= FLUX__START || (h == FLUX__ETA && flux__some_rule_has(s, FLUX__STEPS)))
+            return FLUX__REFUSE("%s: %s follows the schedule in %s", call, flux__hypers[h].name,
+                                text);
         if (flux__some_rule_has(s, h)) {
             if (!flux__check_hyper(call, o, h)) return false;
         } else return FLUX__REFUSE("%s: there is no %s in %s", call, flux__hypers[h].name, text);
@@ -31042,6 +30966,13 @@ static void flux__put_short(flux__sink *out, double v) {
     size_t n = flux__locale_point(point, sizeof point);
     if ((at = strstr(text, point)) != NULL) *at = '.', memmove(at + 1, at + n, strlen(at + n) + 1);
     flux__put(out, text);
+}
+
+/* Puts v rounded to four digits. */
+static void flux__put_rounded(flux__sink *out, double v) {
+    char text[48];
+    snprintf(text, sizeof text, "%.3e", v);
+    flux__put_short(out, strtod(text, NULL));
 }
 
 /* Reads the n characters (at most 40) of a number that flux__put_short has written. */
@@ -31180,6 +31111,7 @@ static bool flux__leaf_differs(const flux_state *s, int leaf) {
     return false;
 }
 
+/* hook: flux_rate, nn/schedules.h */
 /* The state as text: its rules, how many arrays and parameters it has, and a line for each leaf
    whose hyper-parameters differ. */
 FLUX_DEF size_t flux_state_text(flux_state *s, char *out, size_t n) {
@@ -31193,6 +31125,11 @@ FLUX_DEF size_t flux_state_text(flux_state *s, char *out, size_t n) {
     flux__put(&sink, s->nleaves == 1 ? " array, " : " arrays, ");
     flux__put_integer(&sink, numbers, true);
     flux__put(&sink, " parameters");
+    if (flux__some_rule_has(s, FLUX__STEPS)) {
+        flux__put(&sink, ", eta ");
+        flux__put_rounded(&sink, flux_rate(s));
+        flux__put(&sink, " next");
+    }
     for (int i = 0; i < s->nleaves; i++) {
         if (!flux__leaf_differs(s, i)) continue;
         flux__put(&sink, "\n  ");
@@ -31308,6 +31245,227 @@ static flux_state *flux__state_copy(const flux_state *from) {
     for (int i = 0; i < s->nleaves * s->nstates; i++)
         s->s[i] = (flux_tensor *)flux_retain(from->s[i]);
     return (flux_state *)flux__own(s);
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- nn/grads.h
+   Gradients as things: going over a flux_grads by number and name, scaling,
+   adding and clipping its gradients, and its text.
+
+   Invariant: a change replaces all gradients of a flux_grads or none; it is
+   recorded and not computed, so that an update fuses it. Names are found when
+   one is first asked for, by a walk over what was given to flux_gradient:
+   writing paths in every step would cost more than a small model's update. */
+
+FLUX__BEGIN_COLD
+
+/* Whether g can be looked at and changed; if not, an error. */
+static bool flux__open_grads(const char *call, const flux_grads *g) {
+    if (!g || FLUX__GONE(call, g)) return flux__null(call, "g", g), false;
+    return !g->used || FLUX__REFUSE("%s: these gradients were used up by flux_update", call);
+}
+
+FLUX_DEF int flux_num_grads(flux_grads *g) { return flux__open_grads("num_grads", g) ? g->n : -1; }
+
+/* Whether i is the number of a gradient of g; if not, an error. */
+static bool flux__grad_number(const char *call, const flux_grads *g, int i) {
+    if (!flux__open_grads(call, g)) return false;
+    return (i >= 0 && i < g->n) ||
+           FLUX__REFUSE("%s: there is no gradient %d among %d", call, i, g->n);
+}
+
+FLUX_DEF flux_tensor *flux_grad_at(flux_grads *g, int i) {
+    if (!flux__grad_number("grad_at", g, i) || !g->grad[i]) return NULL;
+    return (flux_tensor *)flux__own(flux_retain(g->grad[i]));
+}
+
+/* ---------------- names */
+
+typedef struct flux__naming { flux_grads *g; int of; bool ok; } flux__naming;
+
+/* Names the gradient by x, unless it has a name. Where several things were given to flux_gradient
+   the thing's number stands before its path. */
+static void flux__name_grad(flux_tensor *x, const char *path, bool trained, void *user) {
+    flux__naming *w = (flux__naming *)user;
+    char number[16];
+    int i = 0;
+    while (i < w->g->n && w->g->of[i] != x) i++;
+    if (!trained || i == w->g->n || w->g->name[i]) return;
+    number[0] = 0;
+    if (w->g->nasked > 1 || !*path) snprintf(number, sizeof number, "%d", w->of);
+    size_t room = strlen(number) + strlen(path) + 2;
+    char *name = (char *)flux__malloc(room);
+    if (!name) w->ok = false;
+    else snprintf(name, room, "%s%s%s", number, *number && *path ? "." : "", path);
+    w->g->name[i] = name;
+}
+
+static bool flux__name_grads(flux_grads *g) {
+    flux__naming w = { g, 0, true };
+    if (g->name) return true;
+    g->name = (char **)flux__zalloc((size_t)(g->n + 1) * sizeof *g->name);
+    if (!g->name) return false;
+    g->nnames = g->n;
+    for (; w.of < g->nasked; w.of++)
+        if (((flux__head *)g->asked[w.of])->kind == FLUX__LAYER)
+            flux_visit((flux_layer *)g->asked[w.of], flux__name_grad, &w);
+        else flux__name_grad((flux_tensor *)g->asked[w.of], "", true, &w);
+    return w.ok;
+}
+
+FLUX_DEF const char *flux_grad_name(flux_grads *g, int i) {
+    if (!flux__grad_number("grad_name", g, i) || !flux__name_grads(g)) return NULL;
+    return g->name[i] ? g->name[i] : "";  /* "": its model holds another tensor by now */
+}
+
+/* ---------------- changes */
+
+/* What a gradient becomes: d times `by` where that is given, plus the gradient of `more` by the
+   same tensor; clamped to -most ... most. */
+typedef struct flux__change {
+    flux_tensor *by;
+    const flux_grads *more;
+    double most;
+} flux__change;
+
+static flux_tensor *flux__changed(const flux_grads *g, int i, const flux__change *c) {
+    flux_tensor *d = g->grad[i], *e = NULL;
+    flux_dtype t = (flux_dtype)(d ? d->dtype : 0);
+    for (int k = 0; c->more && k < c->more->n && !e; k++)
+        if (c->more->of[k] == g->of[i]) e = c->more->grad[k];
+    if (!d) return e;
+    if (c->by) d = flux_to_dtype(flux_mul(d, c->by), t);
+    if (c->most > 0) d = flux_clamp(d, -c->most, c->most);
+    return e ? flux_add(d, e) : d;
+}
+
+/* Replaces all gradients of g by what the change makes of them; if one fails, none. */
+static bool flux__change_grads(flux_grads *g, const flux__change *c) {
+    flux_tensor **fresh = (flux_tensor **)flux__zalloc((size_t)(g->n + 1) * sizeof *fresh);
+    if (!fresh) return false;
+    int64_t failures = flux__failures();
+    int h = flux__hide();
+    for (int i = 0; i < g->n && !flux__failed_since(failures); i++)
+        fresh[i] = (flux_tensor *)flux_retain(flux__changed(g, i, c));
+    bool ok = !flux__failed_since(failures);
+    for (int i = 0; i < g->n; i++) {
+        if (ok) flux_assign(&g->grad[i], fresh[i]);
+        flux_release(fresh[i]);
+    }
+    flux__reveal_object(h, NULL);
+    flux__free(fresh);
+    return ok;
+}
+
+FLUX_DEF int flux_grads_scale(flux_grads *g, double by) {
+    if (!flux__open_grads("grads_scale", g)) return -1;
+    int h = flux__hide();
+    flux__change c = { flux__number(by), NULL, 0 };
+    bool ok = c.by && flux__change_grads(g, &c);
+    flux__reveal_object(h, NULL);
+    return ok ? 0 : -1;
+}
+
+FLUX_DEF int flux_grads_add(flux_grads *g, flux_grads *more) {
+    if (!flux__open_grads("grads_add", g) || !flux__open_grads("grads_add", more)) return -1;
+    flux__change c = { NULL, more, 0 };
+    return flux__change_grads(g, &c) ? 0 : -1;
+}
+
+FLUX_DEF int flux_clip_value(flux_grads *g, double delta) {
+    if (!flux__open_grads("clip_value", g)) return -1;
+    if (!(delta > 0))
+        return flux__fail("clip_value: delta is %g, but must be more than 0", delta), -1;
+    flux__change c = { NULL, NULL, delta };
+    return flux__change_grads(g, &c) ? 0 : -1;
+}
+
+/* Records d's 2-norm as a float64 number, in which squares of norms do not overflow. */
+static flux_tensor *flux__grad_norm(flux_tensor *d) {
+    flux_dtype t = d->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    return flux_to_dtype((flux_norm)(flux_to_dtype(d, t)), FLUX_F64);
+}
+
+FLUX_DEF flux_tensor *flux_grads_norm(flux_grads *g) {
+    if (!flux__open_grads("grads_norm", g)) return NULL;
+    int h = flux__hide();
+    int64_t failures = flux__failures();
+    flux_tensor *sum = NULL;
+    for (int i = 0; i < g->n && !flux__failed_since(failures); i++) {
+        if (!g->grad[i]) continue;
+        flux_tensor *square = flux_square(flux__grad_norm(g->grad[i]));
+        sum = sum ? flux_add(sum, square) : square;
+    }
+    if (!sum && !flux__failed_since(failures)) sum = flux_full_shape(FLUX_SHAPE(1), 0, FLUX_F64);
+    return flux__reveal(h, sum && !flux__failed_since(failures) ? flux_sqrt(sum) : NULL);
+}
+
+FLUX_DEF flux_tensor *flux_clip_global(flux_grads *g, double omega) {
+    if (!flux__open_grads("clip_global", g)) return NULL;
+    if (!(omega > 0))
+        return (flux_tensor *)flux__fail("clip_global: omega is %g, but must be more than 0",
+                                         omega);
+    int h = flux__hide();
+    flux_tensor *norm = flux_grads_norm(g);
+    flux__change c = { norm ? flux_min2(flux_div(omega, norm), 1.0) : NULL, NULL, 0 };
+    bool ok = c.by && flux__change_grads(g, &c);
+    return flux__reveal(h, ok ? norm : NULL);
+}
+
+/* ---------------- as text */
+
+/* Puts a line on a gradient; `none`: the loss does not depend on its tensor. */
+static void flux__put_grad(flux__sink *out, const char *name, bool none, double norm,
+                           double most) {
+    flux__put(out, "\n  ");
+    flux__put(out, name);
+    flux__put(out, ": ");
+    if (none) flux__put(out, "none");
+    else if (norm - norm == 0 && most - most == 0) {
+        flux__put(out, "norm ");
+        flux__put_rounded(out, norm);
+        flux__put(out, ", largest ");
+        flux__put_rounded(out, most);
+    } else flux__put(out, most != most ? "has NaN" : "has Inf");
+}
+
+/* The norm and the largest magnitude of each gradient into v, two numbers for each; those of a
+   gradient that is not there stay 0. */
+static bool flux__measure_grads(const flux_grads *g, double *v) {
+    flux_tensor **x = (flux_tensor **)flux__zalloc((size_t)(2 * g->n + 1) * sizeof *x);
+    int n = 0, h = flux__hide();
+    int64_t failures = flux__failures();
+    for (int i = 0; x && i < g->n; i++) {
+        if (!g->grad[i] || !flux__size(g->grad[i])) continue;
+        x[n++] = flux__grad_norm(g->grad[i]);
+        x[n++] = flux_to_dtype((flux_max)(flux_abs(g->grad[i])), FLUX_F64);
+    }
+    bool ok = x && !flux__failed_since(failures) && flux_eval_all(n, x) == 0;
+    for (int i = 0, k = 0; ok && i < g->n; i++) {
+        if (!g->grad[i] || !flux__size(g->grad[i])) continue;
+        v[2 * i] = flux_item(x[k++]);
+        v[2 * i + 1] = flux_item(x[k++]);
+    }
+    flux__reveal_object(h, NULL);
+    flux__free(x);
+    return ok;
+}
+
+FLUX_DEF size_t flux_grads_text(flux_grads *g, char *out, size_t n) {
+    flux__sink sink = flux__sink_to(out, n);
+    double *v = flux__open_grads("print", g) && flux__name_grads(g)
+                    ? (double *)flux__zalloc((size_t)(2 * g->n + 2) * sizeof *v) : NULL;
+    if (!v || !flux__measure_grads(g, v)) return flux__free(v), flux__sink_end(&sink);
+    double sum = 0;
+    for (int i = 0; i < g->n; i++) sum += v[2 * i] * v[2 * i];
+    flux__putf(&sink, "Gradients of %d %s, ", g->n, g->n == 1 ? "array" : "arrays");
+    flux__put(&sink, sum - sum == 0 ? "norm " : "not finite");
+    if (sum - sum == 0) flux__put_rounded(&sink, sqrt(sum));
+    for (int i = 0; i < g->n; i++)
+        flux__put_grad(&sink, g->name[i] ? g->name[i] : "", !g->grad[i], v[2 * i], v[2 * i + 1]);
+    flux__free(v);
+    return flux__sink_end(&sink);
 }
 
 FLUX__END_COLD
@@ -34303,6 +34461,8 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
         flux__step *k = &s->step[i];
         if (!k->d || !row->step) continue;
         k->o = flux__opts_of(s, i, r);
+        k->part = &s->rule[r];
+        if (flux__row_has(row, FLUX__ETA)) flux__take_pace(k);
         k->t = s->t[i * s->nrules + r] + 1;
         k->s = &s->s[i * s->nstates + at];
         k->next = &s->next[i * s->nstates + at];
@@ -34517,6 +34677,190 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
 }
 
 FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- nn/schedules.h
+   Schedules as values: making them, joining them, asking them, and putting them
+   into a chain of rules. What a phase does in an update stands in nn/rules.h.
+
+   Invariant: a schedule is a list of phases, and each but the last has steps
+   after which it is over; a sequence of sequences is one list. The steps that
+   flux_schedule_for gives are cut into phases only where another follows, so
+   the last schedule of a chain never ends. */
+
+FLUX__BEGIN_COLD
+
+static flux_schedule flux__bad_schedule(void) {
+    FLUX__ZEROED(flux_schedule, s);
+    return s;
+}
+
+/* A schedule of one phase, over after `steps` if another follows. */
+static flux_schedule flux__one_phase(const char *name, double start, double finish, double decay,
+                                     int64_t period, int64_t steps) {
+    flux_schedule s = flux__bad_schedule();
+    flux_rule_opts o = s.phase[0].o;
+    const flux__rule_row *row = flux__rule_rows;
+    while (strcmp(row->name, name) != 0) row++;
+    s.phase[0].kind = (int)(row - flux__rule_rows);
+    o.marked = true;
+    o.start = start, o.finish = finish, o.decay = decay, o.period = (double)period;
+    for (int i = 0; i < 7 && row->has[i].hyper; i++)
+        if (!flux__check_hyper("schedule", &o, row->has[i].hyper)) return s;
+    s.phase[0].o = o;
+    s.n = 1;
+    s.steps = steps;
+    s.made = true;
+    return s;
+}
+
+FLUX_DEF flux_schedule flux_schedule_constant(double rate) {
+    return flux__one_phase("Constant", rate, 0, 0, 1, 0);
+}
+FLUX_DEF flux_schedule flux_schedule_step(double start, double decay, int64_t period) {
+    return flux__one_phase("Step", start, 0, decay, period, 0);
+}
+FLUX_DEF flux_schedule flux_schedule_exp(double start, double decay) {
+    return flux__one_phase("Exp", start, 0, decay, 1, 0);
+}
+FLUX_DEF flux_schedule flux_schedule_restarts(double start, double finish, int64_t period) {
+    return flux__one_phase("CosAnneal", start, finish, 0, period, 0);
+}
+FLUX_DEF flux_schedule flux_schedule_cosine(double start, double finish, int64_t steps) {
+    return flux__one_phase("Cosine", start, finish, 0, steps, steps);
+}
+FLUX_DEF flux_schedule flux_schedule_linear(double start, double finish, int64_t steps) {
+    return flux__one_phase("Linear", start, finish, 0, steps, steps);
+}
+FLUX_DEF flux_schedule flux_schedule_of(flux_schedule_fn fn, void *user) {
+    if (!fn) return flux__null("schedule_of", "fn", NULL), flux__bad_schedule();
+    flux_schedule s = flux__one_phase("Function", 0, 0, 0, 1, 0);
+    s.phase[0].fn = fn;
+    s.phase[0].user = user;
+    return s;
+}
+
+FLUX_DEF flux_schedule flux_schedule_onecycle(int64_t steps, double most) {
+    int64_t rise = steps / 4 + (steps % 4 > 0);
+    flux_schedule s[2];
+    if (steps < 2) {
+        flux__fail("schedule_onecycle: %lld steps, but it takes 2 or more", (long long)steps);
+        return flux__bad_schedule();
+    }
+    s[0] = flux_schedule_cosine(most / 25, most, rise);
+    if (!s[0].made) return s[0];
+    s[1] = flux_schedule_cosine(most, most / 1e5, steps - rise);
+    return flux_schedule_sequence_of(2, s);
+}
+
+FLUX_DEF flux_schedule flux_schedule_for(int64_t steps, flux_schedule s) {
+    if (!s.made) return s;
+    if (steps < 1) {
+        flux__fail("schedule_for: steps is %lld, but must be 1 or more", (long long)steps);
+        return flux__bad_schedule();
+    }
+    s.steps = steps;
+    return s;
+}
+
+/* Appends a schedule's phases; if another follows, its steps are cut into those of the phases. */
+static bool flux__append_phases(flux_schedule *to, const flux_schedule *s, bool follows) {
+    double left = (double)s->steps;
+    for (int i = 0; i < s->n && (!follows || left > 0); i++) {
+        if (to->n == FLUX_MAX_PHASES)
+            return FLUX__REFUSE("schedule_sequence: a sequence has at most %d phases",
+                                (int)FLUX_MAX_PHASES);
+        flux_rule_part *phase = &to->phase[to->n++];
+        *phase = s->phase[i];
+        if (!follows) continue;
+        if (phase->o.steps == 0 || phase->o.steps > left) phase->o.steps = left;
+        left -= phase->o.steps;
+    }
+    return true;
+}
+
+FLUX_DEF flux_schedule flux_schedule_sequence_of(int n, const flux_schedule *s) {
+    flux_schedule all = flux__bad_schedule();
+    bool ends = n > 0 && s[n - 1].steps > 0;
+    if (n < 1) flux__fail("schedule_sequence: of no schedule");
+    for (int i = 0; i < n; i++) {
+        if (!s[i].made) return flux__bad_schedule();
+        if (i < n - 1 && s[i].steps == 0) {
+            flux__fail("schedule_sequence: schedule %d has no end; flux_schedule_for gives it one",
+                       i);
+            return flux__bad_schedule();
+        }
+        if (!flux__append_phases(&all, &s[i], i < n - 1)) return flux__bad_schedule();
+        all.steps += s[i].steps;
+    }
+    if (!ends) all.steps = 0;
+    all.made = n > 0;
+    return all;
+}
+
+/* The rate of step t by n phases; `other` if none of them sets it. */
+static double flux__rate_at(int n, const flux_rule_part *phase, int64_t t, double other) {
+    FLUX__ZEROED(flux__step, k);
+    k.t = t;
+    for (int i = 0; i < n; i++) {
+        k.part = &phase[i];
+        k.o = phase[i].o;
+        flux__rule_rows[phase[i].kind].step(&k);
+    }
+    return k.paced ? k.eta : other;
+}
+
+FLUX_DEF double flux_schedule_at(flux_schedule s, int64_t t) {
+    if (s.made && t >= 1) return flux__rate_at(s.n, s.phase, t, (double)NAN);
+    if (s.made) flux__fail("schedule_at: t is %lld, but counts from 1", (long long)t);
+    return (double)NAN;
+}
+
+/* The number of the one rule that has an eta, and no schedule yet; -1 with an error otherwise. */
+static int flux__rule_to_schedule(const flux_rule *rule) {
+    int at = -1, n = 0;
+    bool phases = false;
+    for (int i = 0; i < rule->n; i++) {
+        const flux__rule_row *row = &flux__rule_rows[rule->part[i].kind];
+        if (flux__row_has(row, FLUX__ETA)) at = i, n++;
+        phases |= flux__is_phase(row);
+    }
+    if (n == 1 && !phases) return at;
+    flux__fail(phases  ? "scheduled: this rule has a schedule already"
+               : n > 1 ? "scheduled: several rules of this chain have an eta; schedule each of them"
+                       : "scheduled: no rule of this chain has an eta");
+    return -1;
+}
+
+FLUX_DEF flux_rule flux_scheduled(flux_rule rule, flux_schedule s) {
+    if (!s.made || !flux__is_rule("scheduled", &rule)) return flux__bad_rule();
+    int at = flux__rule_to_schedule(&rule);
+    if (at < 0) return flux__bad_rule();
+    if (rule.n + s.n > FLUX_MAX_RULES) {
+        flux__fail("scheduled: a chain has at most %d rules and phases", (int)FLUX_MAX_RULES);
+        return flux__bad_rule();
+    }
+    for (int i = rule.n - 1; i >= at; i--) rule.part[i + s.n] = rule.part[i];
+    for (int i = 0; i < s.n; i++) rule.part[at + i] = s.phase[i];
+    rule.n += s.n;
+    rule.part[at + s.n].o.eta = flux_schedule_at(s, 1);
+    return rule;
+}
+
+FLUX_DEF double flux_rate(flux_state *s) {
+    int r = 0, first = 0;
+    int64_t t = 0;
+    if (!s) return flux__null("rate", "state", s), (double)NAN;
+    if (!flux__take_counts(s)) return (double)NAN;
+    while (r < s->nrules && !flux__row_has(&flux__rule_rows[s->rule[r].kind], FLUX__ETA)) r++;
+    if (r == s->nrules) return flux__fail("rate: no rule of this state has an eta"), (double)NAN;
+    for (first = r; first > 0; first--)
+        if (!flux__is_phase(&flux__rule_rows[s->rule[first - 1].kind])) break;
+    for (int i = 0; i < s->nleaves && first < r; i++)
+        if (s->t[i * s->nrules + first] > t) t = s->t[i * s->nrules + first];
+    return flux__rate_at(r - first, &s->rule[first], t + 1, s->rule[r].o.eta);
+}
+
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- nn/train.h
    Training loops: flux_train, the criteria for stopping (flux_patience,

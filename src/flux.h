@@ -234,9 +234,9 @@
                 backend
      device/    registry preferences choosing
      data/      orders loader batch loader_text progress epoch
-     nn/        fields walk map functions initialisers activations layers model gradient grads
-                rules state adjust moves compile containers recurrent dropout attention conv norms
-                losses ctc update train
+     nn/        fields walk map functions initialisers activations layers model gradient rules
+                state adjust grads moves compile containers recurrent dropout attention conv norms
+                losses ctc update schedules train
      files/     sources idx npy csv safetensors tensors torch
      text/      dot tensors models summary formulas formula_reader
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
@@ -364,10 +364,10 @@
 #include "nn/layers.h"
 #include "nn/model.h"
 #include "nn/gradient.h"
-#include "nn/grads.h"
 #include "nn/rules.h"
 #include "nn/state.h"
 #include "nn/adjust.h"
+#include "nn/grads.h"
 #include "nn/moves.h"
 #include "nn/compile.h"
 #include "nn/containers.h"
@@ -379,6 +379,7 @@
 #include "nn/losses.h"
 #include "nn/ctc.h"
 #include "nn/update.h"
+#include "nn/schedules.h"
 #include "nn/train.h"
 #include "files/sources.h"
 #include "files/idx.h"

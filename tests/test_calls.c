@@ -533,7 +533,19 @@ static flux_rule rule(void) {
     memset(&none, 0, sizeof none);
     if (one_in(20)) return null_in = true, none;
     flux_rule r = flux_rule_with(names[below(21)], rule_o());
+    if (r.made && one_in(9)) r = flux_scheduled(r, flux_schedule_exp(0.1, 0.9));
     return r.made ? r : (handed_on(), r);
+}
+static double falling(int64_t t, void *user) { return (void)user, 1 / (double)t; }
+static flux_schedule schedule(void) {
+    flux_schedule s;
+    switch (below(4)) {
+    case 0: s = flux_schedule_cosine(F(), F(), Z()); break;
+    case 1: s = flux_schedule_exp(F(), F()); break;
+    case 2: s = flux_schedule_onecycle(Z(), F()); break;
+    default: s = flux_schedule_of(falling, NULL);
+    }
+    return s.made ? s : (handed_on(), s);
 }
 static flux_tensor *loss_of(flux_layer *m, flux_tensor *x, flux_tensor *y) { return y ? flux_mse(flux_call(m, x), y) : flux_sum(flux_call(m, x)); }
 static flux_tensor *loss_of_model(flux_layer *m, void *x) { return flux_sum(flux_call(m, (flux_tensor *)x)); }
@@ -575,6 +587,7 @@ static void got_V(void) { judge(sentences > 0, true); }
 static void got_U(flux_device d) { judge(d.backend < 0, true); }
 static void got_H(flux_shape s) { judge(s.ndim < 0, false); }
 static void got_R(flux_rule r) { judge(!r.made, false); }
+static void got_J(flux_schedule s) { judge(!s.made, false); }
 
 /* ---------------- calls that need more than their arguments */
 
@@ -698,6 +711,12 @@ static flux_rule chain_of_rules(void) {
     int n = one_in(20) ? 20 : below(4);
     for (int i = 0; i < n; i++) list[i] = rule();
     return flux_optimiser_chain_of(n, list);
+}
+static flux_schedule sequence_of_some(void) {
+    flux_schedule list[12];
+    int n = one_in(20) ? 12 : below(4);
+    for (int i = 0; i < n; i++) list[i] = one_in(3) ? schedule() : flux_schedule_for(1 + below(9), schedule());
+    return flux_schedule_sequence_of(n, list);
 }
 static void stoppers(void) {
     flux_stopper s;
@@ -898,7 +917,16 @@ static void strict_threads(void) {
     X(D, flux_mapobs, flux_mapobs(A(), D())) X(G, flux_gradient_of, gradient_of_some()) \
     X(G, flux_gradient_of, gradient_of_layer()) \
     X(R, flux_rule_with, flux_rule_with(N(), rule_o())) \
-    X(R, flux_optimiser_chain_of, chain_of_rules()) \
+    X(R, flux_optimiser_chain_of, chain_of_rules()) X(R, flux_scheduled, flux_scheduled(rule(), schedule())) \
+    X(J, flux_schedule_constant, flux_schedule_constant(F())) X(J, flux_schedule_step, flux_schedule_step(F(), F(), Z())) \
+    X(J, flux_schedule_exp, flux_schedule_exp(F(), F())) \
+    X(J, flux_schedule_restarts, flux_schedule_restarts(F(), F(), Z())) \
+    X(J, flux_schedule_cosine, flux_schedule_cosine(F(), F(), Z())) \
+    X(J, flux_schedule_linear, flux_schedule_linear(F(), F(), Z())) \
+    X(J, flux_schedule_onecycle, flux_schedule_onecycle(Z(), F())) \
+    X(J, flux_schedule_of, flux_schedule_of(one_in(4) ? (null_in = true, (flux_schedule_fn)NULL) : falling, NULL)) \
+    X(J, flux_schedule_for, flux_schedule_for(Z(), schedule())) X(J, flux_schedule_sequence_of, sequence_of_some()) \
+    X(F, flux_schedule_at, flux_schedule_at(schedule(), Z())) X(F, flux_rate, flux_rate(ST())) \
     X(R, flux_accumgrad, flux_accumgrad(Z(), rule())) \
     X(R, flux_mixed_precision, flux_mixed_precision(rule())) X(I, flux_update, step()) \
     X(I, flux_update, flux_update(ST(), L(), G())) \
@@ -1063,6 +1091,7 @@ static flux_layer *joined(flux_layer *(*f)(flux_layer *, int, flux_layer *const 
 #define RUN_D(expr) got_D(expr)
 #define RUN_G(expr) got_G(expr)
 #define RUN_R(expr) got_R(expr)
+#define RUN_J(expr) got_J(expr)
 #define RUN_I(expr) got_I(expr)
 #define RUN_N(expr) got_N(expr)
 #define RUN_Y(expr) got_Y(expr)

@@ -61,6 +61,9 @@ typedef struct flux_rule_opts {
     flux__double omega FLUX__ZERO, p FLUX__ZERO;   /* clipnorm: the bound, and which norm */
     flux__double2 ell FLUX__ZERO, gamma FLUX__ZERO;    /* rprop: the step's factors and bounds */
     flux__int n FLUX__ZERO;               /* accumgrad: how many gradients */
+    /* Of schedules, whose calls set them: see flux_schedule_constant and on. */
+    flux__double start FLUX__ZERO, finish FLUX__ZERO, decay FLUX__ZERO, period FLUX__ZERO,
+        steps FLUX__ZERO;
     flux__switch centred FLUX__ZERO;      /* rmsprop: divides by the standard deviation of g */
     flux__switch global FLUX__ZERO;       /* clipnorm: one norm over all gradients */
     flux__switch couple FLUX__ZERO;       /* adamw: lambda is multiplied by eta; on by default */
@@ -70,12 +73,15 @@ typedef struct flux_rule_opts {
     FLUX__NO_NUMBER }, .rho = FLUX__NO_NUMBER, .epsilon = FLUX__NO_NUMBER, \
     .lambda = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, .omega = FLUX__NO_NUMBER, \
     .p = FLUX__NO_NUMBER, .ell = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, \
-    .gamma = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, .n = FLUX__NO_INT, .centred = FLUX_DEFAULT, \
+    .gamma = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, .n = FLUX__NO_INT, \
+    .start = FLUX__NO_NUMBER, .finish = FLUX__NO_NUMBER, .decay = FLUX__NO_NUMBER, \
+    .period = FLUX__NO_NUMBER, .steps = FLUX__NO_NUMBER, .centred = FLUX_DEFAULT, \
     .global = FLUX_DEFAULT, .couple = FLUX_DEFAULT, .marked = true,
 enum { FLUX_MAX_RULES = 16 };   /* most rules of a chain, with those of chains inside it */
-/* comm, bucket: of flux_distributed_optimiser. */
+typedef double (*flux_schedule_fn)(int64_t t, void *user);
+/* comm, bucket: of flux_distributed_optimiser; fn, user: of flux_schedule_of. */
 typedef struct flux_rule_part {
-    int kind; flux_rule_opts o; flux_comm *comm; int64_t bucket;
+    int kind; flux_rule_opts o; flux_comm *comm; int64_t bucket; flux_schedule_fn fn; void *user;
 } flux_rule_part;
 /* made: false if making it failed; mixed: by flux_mixed_precision; n: how many parts are in use. */
 typedef struct flux_rule {
@@ -123,6 +129,47 @@ FLUX_API flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules);
     flux_optimiser_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
 /* Collects gradients, and at every n-th flux_update applies the rule to the mean of n of them. */
 FLUX_API flux_rule flux_accumgrad(int n, flux_rule rule);
+/* Schedules: learning rates that change from update to update, as values. t counts the updates that
+   a parameter takes part in, from 1; the formulas are those of ParameterSchedulers.jl. In the state
+   of a scheduled rule the schedule moves by itself, is saved and printed. */
+enum { FLUX_MAX_PHASES = 8 };             /* most phases of a sequence; a one-cycle has two */
+/* made: false if making it failed; steps: after so many it is over; 0: it has no end. */
+typedef struct flux_schedule {
+    bool made;
+    int n;
+    int64_t steps;
+    flux_rule_part phase[FLUX_MAX_PHASES];
+} flux_schedule;
+FLUX_API flux_schedule flux_schedule_constant(double rate);
+/* start decay^floor((t - 1) / period): PyTorch's StepLR */
+FLUX_API flux_schedule flux_schedule_step(double start, double decay, int64_t period);
+FLUX_API flux_schedule flux_schedule_exp(double start, double decay);   /* start decay^(t - 1) */
+/* Half a cosine from start to finish in this many steps, again and again (CosAnneal, restarts). */
+FLUX_API flux_schedule flux_schedule_restarts(double start, double finish, int64_t period);
+/* The same once, and then finish. */
+FLUX_API flux_schedule flux_schedule_cosine(double start, double finish, int64_t steps);
+/* In a straight line from start to finish in this many steps, and then finish: a warm-up. */
+FLUX_API flux_schedule flux_schedule_linear(double start, double finish, int64_t steps);
+/* In a cosine from most / 25 up to most in a quarter of the steps, then down to most / 1e5. */
+FLUX_API flux_schedule flux_schedule_onecycle(int64_t steps, double most);
+/* A function of yours, called once for each parameter in each update; the same t gives it the same
+   rate. It is not saved: load into a state that was made with it. */
+FLUX_API flux_schedule flux_schedule_of(flux_schedule_fn fn, void *user);
+/* Ends a schedule after so many steps, where another follows in a sequence. */
+FLUX_API flux_schedule flux_schedule_for(int64_t steps, flux_schedule s);
+/* One after the other, each with t from 1; all but the last have an end, and the last goes on:
+   flux_schedule_sequence(flux_schedule_linear(0, 0.1, 500), flux_schedule_exp(0.1, 0.999)) */
+FLUX_API flux_schedule flux_schedule_sequence_of(int n, const flux_schedule *s);
+#define flux_schedule_sequence(...) \
+    flux_schedule_sequence_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_schedule, __VA_ARGS__))
+FLUX_API double flux_schedule_at(flux_schedule s, int64_t t);   /* the rate of step t; or NaN */
+/* The rule with eta from a schedule, also as a part of a chain:
+   flux_scheduled(flux_adam(), flux_schedule_cosine(1e-3, 0, 10000)). Of a chain, the one rule that
+   has an eta takes it. flux_adjust can't set the eta of such a state. */
+FLUX_API flux_rule flux_scheduled(flux_rule rule, flux_schedule s);
+/* The learning rate that the next flux_update will use, of the first rule that has one; NaN on
+   error. */
+FLUX_API double flux_rate(flux_state *s);
 /* Mixed precision: the state keeps float32 master copies of f16 and bf16 parameters. Because small
    gradients are 0 in f16, take the gradients of the loss times a scale:
    flux_gradient(flux_scaled_loss(opt, loss), model). flux_update divides them by the scale again.

@@ -50,6 +50,9 @@ static bool flux__check_adjust(const flux_state *s, const char *call, const flux
         couple |= flux__rule_rows[s->rule[r].kind].step == flux__step_adamw;
     for (int h = 1; h < FLUX__HYPERS; h++) {
         if (!flux__has_hyper(o, h)) continue;
+        if (h >= FLUX__START || (h == FLUX__ETA && flux__some_rule_has(s, FLUX__STEPS)))
+            return FLUX__REFUSE("%s: %s follows the schedule in %s", call, flux__hypers[h].name,
+                                text);
         if (flux__some_rule_has(s, h)) {
             if (!flux__check_hyper(call, o, h)) return false;
         } else return FLUX__REFUSE("%s: there is no %s in %s", call, flux__hypers[h].name, text);
@@ -140,6 +143,13 @@ static void flux__put_short(flux__sink *out, double v) {
     size_t n = flux__locale_point(point, sizeof point);
     if ((at = strstr(text, point)) != NULL) *at = '.', memmove(at + 1, at + n, strlen(at + n) + 1);
     flux__put(out, text);
+}
+
+/* Puts v rounded to four digits. */
+static void flux__put_rounded(flux__sink *out, double v) {
+    char text[48];
+    snprintf(text, sizeof text, "%.3e", v);
+    flux__put_short(out, strtod(text, NULL));
 }
 
 /* Reads the n characters (at most 40) of a number that flux__put_short has written. */
@@ -278,6 +288,7 @@ static bool flux__leaf_differs(const flux_state *s, int leaf) {
     return false;
 }
 
+/* hook: flux_rate, nn/schedules.h */
 /* The state as text: its rules, how many arrays and parameters it has, and a line for each leaf
    whose hyper-parameters differ. */
 FLUX_DEF size_t flux_state_text(flux_state *s, char *out, size_t n) {
@@ -291,6 +302,11 @@ FLUX_DEF size_t flux_state_text(flux_state *s, char *out, size_t n) {
     flux__put(&sink, s->nleaves == 1 ? " array, " : " arrays, ");
     flux__put_integer(&sink, numbers, true);
     flux__put(&sink, " parameters");
+    if (flux__some_rule_has(s, FLUX__STEPS)) {
+        flux__put(&sink, ", eta ");
+        flux__put_rounded(&sink, flux_rate(s));
+        flux__put(&sink, " next");
+    }
     for (int i = 0; i < s->nleaves; i++) {
         if (!flux__leaf_differs(s, i)) continue;
         flux__put(&sink, "\n  ");

@@ -10,6 +10,7 @@
 #include "../graph/elementwise.h"
 #include "../schedule/looking.h"
 #include "walk.h"
+#include "adjust.h"
 
 /* ---------------------------------------------------------------------- nn/grads.h
    Gradients as things: going over a flux_grads by number and name, scaling,
@@ -177,11 +178,19 @@ FLUX_DEF flux_tensor *flux_clip_global(flux_grads *g, double omega) {
 
 /* ---------------- as text */
 
-static void flux__put_grad(flux__sink *out, const char *name, double norm, double most) {
-    flux__putf(out, "\n  %s: ", name);
-    if (norm - norm == 0 && most - most == 0)
-        flux__putf(out, "norm %.4g, largest %.4g", norm, most);
-    else flux__put(out, norm != norm ? "has NaN" : "has Inf");
+/* Puts a line on a gradient; `none`: the loss does not depend on its tensor. */
+static void flux__put_grad(flux__sink *out, const char *name, bool none, double norm,
+                           double most) {
+    flux__put(out, "\n  ");
+    flux__put(out, name);
+    flux__put(out, ": ");
+    if (none) flux__put(out, "none");
+    else if (norm - norm == 0 && most - most == 0) {
+        flux__put(out, "norm ");
+        flux__put_rounded(out, norm);
+        flux__put(out, ", largest ");
+        flux__put_rounded(out, most);
+    } else flux__put(out, most != most ? "has NaN" : "has Inf");
 }
 
 /* The norm and the largest magnitude of each gradient into v, two numbers for each; those of a
@@ -214,13 +223,10 @@ FLUX_DEF size_t flux_grads_text(flux_grads *g, char *out, size_t n) {
     double sum = 0;
     for (int i = 0; i < g->n; i++) sum += v[2 * i] * v[2 * i];
     flux__putf(&sink, "Gradients of %d %s, ", g->n, g->n == 1 ? "array" : "arrays");
-    if (sum - sum == 0) flux__putf(&sink, "norm %.4g", sqrt(sum));
-    else flux__put(&sink, "not finite");
-    for (int i = 0; i < g->n; i++) {
-        const char *name = g->name[i] ? g->name[i] : "";
-        if (g->grad[i]) flux__put_grad(&sink, name, v[2 * i], v[2 * i + 1]);
-        else flux__putf(&sink, "\n  %s: none", name);
-    }
+    flux__put(&sink, sum - sum == 0 ? "norm " : "not finite");
+    if (sum - sum == 0) flux__put_rounded(&sink, sqrt(sum));
+    for (int i = 0; i < g->n; i++)
+        flux__put_grad(&sink, g->name[i] ? g->name[i] : "", !g->grad[i], v[2 * i], v[2 * i + 1]);
     flux__free(v);
     return flux__sink_end(&sink);
 }

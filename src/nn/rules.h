@@ -34,7 +34,8 @@ FLUX__BEGIN_LEAN
 enum {
     FLUX__NONE, FLUX__ETA, FLUX__BETA1, FLUX__BETA2, FLUX__RHO, FLUX__LAMBDA, FLUX__EPSILON,
     FLUX__DELTA, FLUX__OMEGA, FLUX__NORM_P, FLUX__ELL1, FLUX__ELL2, FLUX__GAMMA1, FLUX__GAMMA2,
-    FLUX__EVERY, FLUX__HYPERS
+    FLUX__EVERY, FLUX__START, FLUX__FINISH, FLUX__DECAY, FLUX__PERIOD, FLUX__STEPS,
+    FLUX__HYPERS
 };
 
 /* A hyper-parameter: its name, its offset in flux_rule_opts, its range, and the range in words. */
@@ -60,7 +61,12 @@ static const flux__hyper_row flux__hypers[FLUX__HYPERS] = {
     { "ell", offsetof(flux_rule_opts, ell) + sizeof(double), 1, DBL_MAX, "1 or more" },
     { "gamma", offsetof(flux_rule_opts, gamma), 0, DBL_MAX, "0 or more" },
     { "gamma", offsetof(flux_rule_opts, gamma) + sizeof(double), DBL_MIN, HUGE_VAL, "more than 0" },
-    { "n", 0, 1, INT_MAX, "1 or more" }
+    { "n", 0, 1, INT_MAX, "1 or more" },
+    { "start", offsetof(flux_rule_opts, start), 0, DBL_MAX, "0 or more" },
+    { "finish", offsetof(flux_rule_opts, finish), 0, DBL_MAX, "0 or more" },
+    { "decay", offsetof(flux_rule_opts, decay), 0, DBL_MAX, "0 or more" },
+    { "period", offsetof(flux_rule_opts, period), 1, 1e15, "from 1 to 1e15" },
+    { "steps", offsetof(flux_rule_opts, steps), 0, 1e15, "0 or more" }
 };
 
 /* The value of hyper-parameter h in o; FLUX__NO_NUMBER if it is not given. */
@@ -102,6 +108,10 @@ typedef struct flux__step {
     flux_tensor **s, **next;              /* its states before and after (next NULL: unchanged) */
     flux_tensor *norm;                    /* set by ClipNorm: the norm of d, to be evaluated */
     double size;                          /* its value, times |scale| */
+    const flux_rule_part *part;           /* the rule in its chain */
+    double eta;                           /* set by a phase of a schedule, for the next rule */
+    bool paced;                           /* a phase has set it */
+    int64_t past;                         /* the steps of phases that are over */
 } flux__step;
 
 /* v as a scalar operand. Most parameters need the same few numbers, so they share the tensors. */
@@ -335,6 +345,69 @@ static void flux__step_accumgrad(flux__step *k) {
     else k->next[0] = sum;
 }
 
+/* ---------------- schedules
+
+   A schedule is a row of phases in front of the rule whose eta it gives: the first phase that is
+   not over sets k->eta. They are rules that leave the gradient as it is, so that they are counted,
+   saved and printed as rules are. t is the phase's own step, from 1. */
+
+/* The phase's own step; 0 if another phase has set the rate, or this one is over. */
+static double flux__phase_step(flux__step *k) {
+    int64_t t = k->t - k->past;
+    if (k->paced) return 0;
+    if (k->o.steps > 0 && (double)t > k->o.steps) {
+        k->past += (int64_t)k->o.steps;
+        return 0;
+    }
+    k->paced = true;
+    return (double)t;
+}
+
+/* How far a half cosine from 0 to 1 is at x, from 0 to 1. */
+static double flux__half_cosine(double x) { return (1 - cos(3.14159265358979323846 * x)) / 2; }
+
+/* The rate a share `at` on the way from start to finish */
+static void flux__pace_between(flux__step *k, double at) {
+    k->eta = k->o.start + (k->o.finish - k->o.start) * at;
+}
+
+static void flux__step_constant(flux__step *k) {
+    if (flux__phase_step(k) > 0) k->eta = k->o.start;
+}
+static void flux__step_stairs(flux__step *k) {
+    double t = flux__phase_step(k);
+    if (t > 0) k->eta = k->o.start * pow(k->o.decay, floor((t - 1) / k->o.period));
+}
+static void flux__step_exp(flux__step *k) {
+    double t = flux__phase_step(k);
+    if (t > 0) k->eta = k->o.start * pow(k->o.decay, t - 1);
+}
+static void flux__step_restarts(flux__step *k) {
+    double t = flux__phase_step(k);
+    if (t > 0) flux__pace_between(k, flux__half_cosine(fmod(t - 1, k->o.period) / k->o.period));
+}
+static void flux__step_cosine(flux__step *k) {
+    double t = flux__phase_step(k);
+    if (t > 0) flux__pace_between(k, flux__half_cosine(fmin((t - 1) / k->o.period, 1)));
+}
+static void flux__step_linear(flux__step *k) {
+    double t = flux__phase_step(k);
+    if (t > 0) flux__pace_between(k, fmin((t - 1) / k->o.period, 1));
+}
+static void flux__step_function(flux__step *k) {
+    double t = flux__phase_step(k);
+    if (t == 0) return;
+    k->eta = k->part->fn ? k->part->fn((int64_t)t, k->part->user) : (double)NAN;
+    if (!(k->eta - k->eta == 0)) flux__fail("schedule: the rate of step %g is %g", t, k->eta);
+}
+
+/* Gives the rule whose step this is the rate of the phases before it. */
+static void flux__take_pace(flux__step *k) {
+    if (k->paced) k->o.eta = k->eta;
+    k->paced = false;
+    k->past = 0;
+}
+
 /* ---------------- the table of rules */
 
 typedef struct flux__rule_row {
@@ -356,6 +429,8 @@ typedef struct flux__rule_row {
     { { FLUX__ETA, 1e-3 }, FLUX__BETAS(beta1, beta2), { FLUX__EPSILON, epsilon }, { 0, 0 } }
 #define FLUX__NO_STATE { { NULL, 0 } }
 #define FLUX__CLIP_HAS { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } }
+#define FLUX__WAY_HAS { { FLUX__START, 0 }, { FLUX__FINISH, 0 }, { FLUX__PERIOD, 1 }, \
+    { FLUX__STEPS, 0 }, { 0, 0 } }
 #define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } }
 
 /* hook: flux__clip_norms, nn/update.h */
@@ -408,6 +483,18 @@ static const flux__rule_row flux__rule_rows[] = {
     { "ClipNorm", flux__step_clipnorm, flux__clip_global, false, FLUX__NO_STATE, FLUX__CLIP_HAS },
     { "AccumGrad", flux__step_accumgrad, NULL, true, { { "sum", 0 } },
       { { FLUX__EVERY, 1 }, { 0, 0 } } },
+    { "Constant", flux__step_constant, NULL, true, FLUX__NO_STATE,
+      { { FLUX__START, 0 }, { FLUX__STEPS, 0 }, { 0, 0 } } },
+    { "Step", flux__step_stairs, NULL, true, FLUX__NO_STATE,
+      { { FLUX__START, 0 }, { FLUX__DECAY, 1 }, { FLUX__PERIOD, 1 }, { FLUX__STEPS, 0 },
+        { 0, 0 } } },
+    { "Exp", flux__step_exp, NULL, true, FLUX__NO_STATE,
+      { { FLUX__START, 0 }, { FLUX__DECAY, 1 }, { FLUX__STEPS, 0 }, { 0, 0 } } },
+    { "CosAnneal", flux__step_restarts, NULL, true, FLUX__NO_STATE, FLUX__WAY_HAS },
+    { "Cosine", flux__step_cosine, NULL, true, FLUX__NO_STATE, FLUX__WAY_HAS },
+    { "Linear", flux__step_linear, NULL, true, FLUX__NO_STATE, FLUX__WAY_HAS },
+    { "Function", flux__step_function, NULL, true, FLUX__NO_STATE,
+      { { FLUX__STEPS, 0 }, { 0, 0 } } },
     { "Distributed", NULL, flux__distribute, false, FLUX__NO_STATE, { { 0, 0 } } }
 };
 
@@ -437,6 +524,9 @@ static bool flux__row_has(const flux__rule_row *row, int h) {
         if (row->has[i].hyper == h) return true;
     return false;
 }
+
+/* Whether a rule is a phase of a schedule. */
+static bool flux__is_phase(const flux__rule_row *row) { return flux__row_has(row, FLUX__STEPS); }
 
 /* Whether hyper-parameter h is in its range; if not, an error. */
 static bool flux__check_hyper(const char *call, const flux_rule_opts *o, int h) {

@@ -270,6 +270,8 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
         flux__step *k = &s->step[i];
         if (!k->d || !row->step) continue;
         k->o = flux__opts_of(s, i, r);
+        k->part = &s->rule[r];
+        if (flux__row_has(row, FLUX__ETA)) flux__take_pace(k);
         k->t = s->t[i * s->nrules + r] + 1;
         k->s = &s->s[i * s->nstates + at];
         k->next = &s->next[i * s->nstates + at];
