@@ -29,7 +29,7 @@ static flux_schedule flux__one_phase(const char *name, double start, double fini
     const flux__rule_row *row = flux__rule_rows;
     while (strcmp(row->name, name) != 0) row++;
     s.phase[0].kind = (int)(row - flux__rule_rows);
-    o.marked = true;
+    memset((void *)&o.marked, 1, sizeof o.marked);      /* in C++ a struct around a bool */
     o.start = start, o.finish = finish, o.decay = decay, o.period = (double)period;
     for (int i = 0; i < 7 && row->has[i].hyper; i++)
         if (!flux__check_hyper("schedule", &o, row->has[i].hyper)) return s;
