@@ -223,13 +223,13 @@
    with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes text memory sinks scopes
                 ending workers options
-     graph/     table nodes elementwise leaves views reductions picking scans draws products einsum windows attention
+     graph/     table nodes elementwise leaves views reductions picking scans draws sorting products einsum windows attention
                 gradients backward
      schedule/  kernel claims key analysis grouping program dispatch order trace plans looking
                 update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan backend blocks run products rows whole windows ready
-                half_products attention calls
+                half_products attention sorting calls
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
      device/    registry preferences choosing
@@ -601,6 +601,8 @@ FLUX_API flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t);
    digits. lo >= hi is an error, and so are numbers beyond 2^53. */
 FLUX_API flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s);
 #define flux_randint(lo, hi, ...) flux_randint_shape(lo, hi, FLUX_SHAPE(__VA_ARGS__))
+/* The int64 numbers from 0 to n-1 in random order. */
+FLUX_API flux_tensor *flux_randperm(int64_t n);
 /* 1 with the probability that p has at this place, else 0: flux_bernoulli(flux_full(0.3, 5)). In
    the shape and dtype of p, without a gradient. */
 FLUX_API flux_tensor *flux_bernoulli(flux_tensor *p);
@@ -937,6 +939,23 @@ FLUX_API flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index);
    has as many dimensions as x, none larger but dim; the result has its shape. An index out of range
    is an error when the numbers are computed. */
 FLUX_API flux_tensor *flux_take_along(flux_tensor *x, int dim, flux_tensor *index);
+/* x sorted along .dim, and the int64 indices that sort it so: flux_sort(x, 1, .descending = true).
+   Equal elements keep their order, and NaN counts as the largest. The gradient goes where the
+   elements came from. The order is found on the CPU, also that of a GPU's tensor. */
+typedef struct flux_sort_opts {
+    FLUX__DUMMY
+    flux_tensor *x FLUX__ZERO;
+    int dim FLUX__ZERO;                    /* default 0 */
+    bool descending FLUX__ZERO;            /* the largest first */
+} flux_sort_opts;
+#define FLUX__LEFT_OUT_flux_sort_opts
+FLUX_API flux_tensor *flux_sort_with(flux_sort_opts o);
+FLUX_API flux_tensor *flux_argsort_with(flux_sort_opts o);
+#define flux_sort(...) flux_sort_with(FLUX__OPTS(flux_sort_opts, __VA_ARGS__))
+#define flux_argsort(...) flux_argsort_with(FLUX__OPTS(flux_sort_opts, __VA_ARGS__))
+/* The k largest elements along dim, the largest first, and their int64 indices: a tuple of the two,
+   for flux_nth(t, 0) and flux_nth(t, 1). k beyond the size of dim is an error. */
+FLUX_API flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim);
 /* Diagonal k of a matrix (rows x columns) is where the column less the row is k. flux_tril(x) and
    flux_tril(x, k) keep what is on diagonal k (default 0) and below, flux_triu what is on it and
    above, of each matrix of a batch; the rest is 0. flux_diag(x, k) is diagonal k of a matrix as a
@@ -6717,9 +6736,10 @@ enum flux__op {
     FLUX__CAT,                            /* arg.i: dim */
     FLUX__MOVE,                           /* to another device */
     FLUX__ATTEND,                         /* arg.i: heads, causal, 1 for the gradients' kernel */
-    FLUX__CALL,                           /* arg.i: the address of its flux__plan_call, how many operands
-                                             it reads (the others only come before it), the rest is
-                                             the function's own */
+    FLUX__SORT,                           /* argsort of a matrix's columns; arg.i: 1 descending */
+    FLUX__CALL,                           /* arg.i: the address of its flux__plan_call, how many
+                                             operands it reads (the others only come before it), the
+                                             rest is the function's own */
     FLUX__TUPLE                           /* arg.i: depth of tuples within tuples */
 };
 static const char *const flux__op_names[] = {
@@ -6727,7 +6747,7 @@ static const char *const flux__op_names[] = {
     FLUX__ELEMENTWISE(FLUX__OP_NAME)
     "leaf", "number", "cast", "copy", "iota", "random", "reduce", "argreduce",
     "reshape", "permute", "slice", "broadcast", "detach", "conv", "attention",
-    "matmul", "gather", "scatter_add", "spread", "cat", "move", "attend", "call",
+    "matmul", "gather", "scatter_add", "spread", "cat", "move", "attend", "sort", "call",
     "tuple"
 };
 static const unsigned char flux__arity[] = {
@@ -8662,6 +8682,85 @@ FLUX_DEF flux_tensor *flux_categorical_with(flux_categorical_opts o) {
     }
     x = x ? flux__argreduce_node(x, true, 1, x->ndim) : NULL;
     return flux__reveal(h, x ? flux_reshape_to(x, rest) : NULL);
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- graph/sorting.h
+   argsort is a node (FLUX__SORT) with a kernel of its own on the CPU,
+   cpu/sorting.h; sort and topk take along what it names, and so have their
+   gradient; randperm is the order of uniform numbers.
+
+   Invariant: the node's operand is a matrix of float64 or int64, n x rest, on
+   the CPU, and its columns are sorted. A GPU's tensor is moved there for its
+   order, and only the order comes back. Equal elements keep their order; NaN
+   counts as the largest.
+
+   Rejected: a bitonic network of views and rows, which runs anywhere but takes
+   log2(n)^2 / 2 passes over all elements. */
+
+FLUX__BEGIN_COLD
+
+/* The order of x along dim, in the shape of x. */
+static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending) {
+    flux_device cpu = { 0, 0 }, home = x->device;
+    flux_shape swapped = flux__shape(NULL, x->ndim), s = flux__dims(x), moved = s;
+    for (int d = 0; d < x->ndim; d++) swapped.dim[d] = d == 0 ? dim : d == dim ? 0 : d;
+    if (x->ndim) moved.dim[0] = s.dim[dim], moved.dim[dim] = s.dim[0];
+    int64_t n = x->ndim ? s.dim[dim] : 1, size = flux__size(x), d2[2] = { n, n ? size / n : 0 };
+    flux_shape matrix = flux__shape(d2, 2);
+    x = flux_to_dtype(flux__move(flux_detach(x), cpu),
+                      flux__dtypes[x->dtype].real ? FLUX_F64 : FLUX_I64);
+    x = x ? flux_permute_to(x, swapped) : NULL;
+    x = x ? flux_reshape_to(x, matrix) : NULL;
+    if (!x) return NULL;
+    flux_tensor *y = flux__node(FLUX__SORT, FLUX_I64, &matrix, x, NULL, NULL);
+    if (!y) return NULL;
+    y->arg.i[0] = descending;
+    y = flux__done(y);
+    y = y ? flux_permute_to(flux_reshape_to(y, moved), swapped) : NULL;
+    return y ? flux__move(y, home) : NULL;
+}
+
+/* Checks a call's operand and dim; a scalar has dim 0. False: an error was told. */
+static bool flux__check_sorted(const char *call, flux_tensor *x, int dim) {
+    if (!flux__check_operands(call, 1, &x)) return false;
+    return (x->ndim == 0 && dim == 0) || flux__check_dim(call, x, dim);
+}
+
+FLUX_DEF flux_tensor *flux_argsort_with(flux_sort_opts o) {
+    if (!flux__check_sorted("argsort", o.x, o.dim)) return NULL;
+    int h = flux__hide();
+    return flux__reveal(h, flux__sorted_order(o.x, o.dim, o.descending));
+}
+
+FLUX_DEF flux_tensor *flux_sort_with(flux_sort_opts o) {
+    if (!flux__check_sorted("sort", o.x, o.dim)) return NULL;
+    if (o.x->ndim == 0) return o.x;
+    int h = flux__hide();
+    flux_tensor *order = flux__sorted_order(o.x, o.dim, o.descending);
+    return flux__reveal(h, order ? flux_take_along(o.x, o.dim, order) : NULL);
+}
+
+/* The tuple of the k largest elements along dim, the largest first, and their indices. */
+FLUX_DEF flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim) {
+    if (!flux__check_operands("topk", 1, &x) || !flux__check_dim("topk", x, dim)) return NULL;
+    if (k < 0 || k > x->dim[dim])
+        return (flux_tensor *)flux__fail("topk: %lld of dim %d of %s", (long long)k, dim,
+                                         flux__describe(x).s);
+    int h = flux__hide();
+    flux_tensor *order = flux__sorted_order(x, dim, true), *both[2];
+    both[1] = order ? flux_slice(order, dim, 0, k) : NULL;
+    both[0] = both[1] ? flux_take_along(x, dim, both[1]) : NULL;
+    return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
+}
+
+/* The numbers below n in random order. */
+FLUX_DEF flux_tensor *flux_randperm(int64_t n) {
+    if (n < 0) return (flux_tensor *)flux__fail("randperm: %lld numbers", (long long)n);
+    int h = flux__hide();
+    flux_tensor *u = flux_rand_shape(flux__shape(&n, 1), FLUX_F64);
+    return flux__reveal(h, u ? flux__sorted_order(u, 0, false) : NULL);
 }
 
 FLUX__END_COLD
@@ -10633,7 +10732,7 @@ FLUX__BEGIN_LEAN
    are done as a whole. */
 enum {
     FLUX__K_FUSED, FLUX__K_MATMUL, FLUX__K_GATHER, FLUX__K_SCATTER,
-    FLUX__K_STRIDED_SCATTER, FLUX__K_CAT, FLUX__K_ATTEND,
+    FLUX__K_STRIDED_SCATTER, FLUX__K_CAT, FLUX__K_ATTEND, FLUX__K_SORT,
     FLUX__K_MOVE, FLUX__K_CALL            /* run by schedule/dispatch.h, not by a back end */
 };
 
@@ -11106,7 +11205,8 @@ static int64_t flux__device_word(flux_device d) {
 static int64_t *flux__key_arg(flux__graph *g, int64_t *key, const flux_tensor *t) {
     if (t->op == FLUX__COPY) g->copies = true;
     if (t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE) return flux__key_dims(key, t->arg.i, 2);
-    if (t->op == FLUX__GATHER || t->op == FLUX__SCATTER || t->op == FLUX__CAT)
+    if (t->op == FLUX__GATHER || t->op == FLUX__SCATTER || t->op == FLUX__CAT ||
+        t->op == FLUX__SORT)
         return flux__key_dims(key, t->arg.i, 1);
     if (t->op == FLUX__RANDOM) return flux__key_dims(key, t->arg.i + 2, 1);
     if (t->op == FLUX__ATTEND) return flux__key_dims(key, t->arg.i, 3);
@@ -11739,6 +11839,7 @@ static int flux__own_kind(const flux_tensor *t) {
     case FLUX__MOVE: return FLUX__K_MOVE;
     case FLUX__ATTEND: return FLUX__K_ATTEND;
     case FLUX__CALL: return FLUX__K_CALL;
+    case FLUX__SORT: return FLUX__K_SORT;
     default: return FLUX__K_FUSED;
     }
 }
@@ -12868,7 +12969,8 @@ static flux__plan *flux__make_plan(flux__graph *g) {
 }
 
 static const char *const flux__kernel_kinds[] = {
-    "fused", "product", "gather", "scatter_add", "spread", "cat", "attention", "move", "call"
+    "fused", "product", "gather", "scatter_add", "spread", "cat", "attention", "sort", "move",
+    "call"
 };
 
 static int64_t flux__out_bytes(const flux_tensor *t) {
@@ -21059,6 +21161,66 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
 
 FLUX__END_LEAN
 
+/* ---------------------------------------------------------------------- cpu/sorting.h
+   The kernel behind argsort: each column of a matrix of float64 or int64 is
+   merged, runs of 1, 2, 4, ... indices, between the result and scratch memory.
+
+   Invariant: merging takes the left run's index unless the right one's key
+   comes before it, so that equal keys keep their order. NaN is the largest key,
+   the last ascending and the first descending. Columns are tasks of their own. */
+
+FLUX__BEGIN_LEAN
+
+typedef struct flux__sort_job {
+    bool real, descending;
+    int64_t n;
+    const char *key;                      /* n keys a column, 8 bytes each */
+    int64_t step, column;                 /* from key to key and from column to column */
+    int64_t *order, *spare;               /* n indices a column */
+} flux__sort_job;
+
+/* Whether the key at index b of a column comes before that at index a. */
+static FLUX__INLINE bool flux__comes_before(const flux__sort_job *j, const char *column, int64_t b,
+                                            int64_t a) {
+    const char *left = column + (ptrdiff_t)(j->descending ? b : a) * (ptrdiff_t)j->step * 8,
+               *right = column + (ptrdiff_t)(j->descending ? a : b) * (ptrdiff_t)j->step * 8;
+    if (!j->real)
+        return *(const int64_t *)(const void *)left > *(const int64_t *)(const void *)right;
+    double x = *(const double *)(const void *)left, y = *(const double *)(const void *)right;
+    return x > y || (x != x && y == y);
+}
+
+static FLUX__O2 void flux__sort_task(void *ctx, int64_t task) {
+    const flux__sort_job *j = (const flux__sort_job *)ctx;
+    const char *column = j->key + (ptrdiff_t)task * (ptrdiff_t)j->column * 8;
+    int64_t n = j->n, *from = j->order + task * n, *to = j->spare + task * n, *swap;
+    for (int64_t i = 0; i < n; i++) from[i] = i;
+    for (int64_t run = 1; run < n; run *= 2, swap = from, from = to, to = swap)
+        for (int64_t start = 0; start < n; start += 2 * run) {
+            int64_t middle = n - start < run ? n : start + run,
+                    end = n - middle < run ? n : middle + run, a = start, b = middle;
+            for (int64_t i = start; i < end; i++) {
+                bool right = a == middle ||
+                             (b < end && flux__comes_before(j, column, from[b], from[a]));
+                to[i] = from[right ? b++ : a++];
+            }
+        }
+    if (from != j->order + task * n) memcpy(j->order + task * n, from, (size_t)n * sizeof *from);
+}
+
+static int flux__run_sort(flux__run *run, flux__kernel *k) {
+    const flux_tensor *t = run->g->node[k->node];
+    const flux__operand *x = &k->operand[0];
+    flux__sort_job j = { flux__dtypes[x->dtype].real, t->arg.i[0] != 0, t->dim[0],
+                         flux__operand_ptr(run, x), x->stride[0], x->stride[1],
+                         (int64_t *)run->ptr[run->plan->nleaf + k->node],
+                         (int64_t *)(void *)k->scratch_at };
+    if (flux__size(t)) flux__parallel(t->dim[1], flux__sort_task, &j);
+    return 0;
+}
+
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- cpu/calls.h
    The CPU's row of the table of back ends, FLUX__CPU_ROW: memory, aligned to 64
    bytes, and the calls that make kernels ready, run and drop them.
@@ -21151,6 +21313,7 @@ static size_t flux__cpu_scratch(const flux__kernel *k, const flux__graph *g) {
         return flux__widened_bytes(&k->operand[0]) + flux__widened_bytes(&k->operand[1]);
     if (k->kind == FLUX__K_STRIDED_SCATTER && flux__is_half(k->operand[0].dtype))
         return flux__widened_bytes(&k->operand[0]) + (size_t)flux__size(g->node[k->node]) * 4;
+    if (k->kind == FLUX__K_SORT) return (size_t)flux__size(g->node[k->node]) * sizeof(int64_t);
     return 0;
 }
 
@@ -21180,7 +21343,7 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     /* by kind; moves and calls never get here */
     static int (*const run[])(flux__run *r, flux__kernel *k) = {
         flux__run_fused, flux__run_product, flux__run_index, flux__run_index,
-        flux__run_strided_scatter, flux__run_cat, flux__run_attend };
+        flux__run_strided_scatter, flux__run_cat, flux__run_attend, flux__run_sort };
     const unsigned mode = flux__float_mode(),
                    ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
     int done = 0;
@@ -38628,6 +38791,13 @@ static flux_tensor *flux__expr_clamp(flux_tensor *x, flux_tensor *lo, flux_tenso
 static flux_tensor *flux__expr_glu(int n, flux_reduce_opts o) {
     return flux_glu(o.x, n ? o.d0 : 0);
 }
+/* sort and argsort along one of dims=, or dim 0. */
+static flux_tensor *flux__expr_sort(int n, flux_reduce_opts o) {
+    return flux_sort(o.x, n ? o.d0 : 0);
+}
+static flux_tensor *flux__expr_argsort(int n, flux_reduce_opts o) {
+    return flux_argsort(o.x, n ? o.d0 : 0);
+}
 static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2] = { a, b };
     return flux_cat_all(1, 2, both);
@@ -38691,6 +38861,8 @@ static const flux__expr_fn flux__expr_fns[] = {
     { "maximum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_max_over },
     { "minimum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_min_over },
     { "glu", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_glu },
+    { "sort", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_sort },
+    { "argsort", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_argsort },
     { "adjoint", FLUX__FN_WHOLE, flux_transpose, NULL, NULL, NULL },
     { "tr", FLUX__FN_WHOLE, flux_trace, NULL, NULL, NULL },
     { "hcat", FLUX__FN_BOTH, NULL, flux__expr_hcat, NULL, NULL },

@@ -223,13 +223,13 @@
    with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes text memory sinks scopes
                 ending workers options
-     graph/     table nodes elementwise leaves views reductions picking scans draws products einsum windows attention
+     graph/     table nodes elementwise leaves views reductions picking scans draws sorting products einsum windows attention
                 gradients backward
      schedule/  kernel claims key analysis grouping program dispatch order trace plans looking
                 update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan backend blocks run products rows whole windows ready
-                half_products attention calls
+                half_products attention sorting calls
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
      device/    registry preferences choosing
@@ -292,6 +292,7 @@
 #include "graph/picking.h"
 #include "graph/scans.h"
 #include "graph/draws.h"
+#include "graph/sorting.h"
 #include "graph/products.h"
 #include "graph/einsum.h"
 #include "graph/windows.h"
@@ -331,6 +332,7 @@
 #include "cpu/ready.h"
 #include "cpu/half_products.h"
 #include "cpu/attention.h"
+#include "cpu/sorting.h"
 #include "cpu/calls.h"
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
 #include "gpu/kernels.h"

@@ -831,6 +831,9 @@ static void strict_threads(void) {
     X(T, flux_linspace, flux_linspace(F(), F(), I())) X(T, flux_values_of, some_values()) \
     X(T, flux_randint_shape, flux_randint_shape(I(), I(), S())) X(T, flux_bernoulli, flux_bernoulli(T())) \
     X(T, flux_categorical_with, flux_categorical_with(FLUX_OPTIONS(flux_categorical_opts, T(), .temperature = F()))) \
+    X(T, flux_topk, flux_topk(T(), I(), Z())) X(T, flux_randperm, flux_randperm(I())) \
+    X(T, flux_sort_with, flux_sort_with(FLUX_OPTIONS(flux_sort_opts, T(), Z(), one_in(2)))) \
+    X(T, flux_argsort_with, flux_argsort_with(FLUX_OPTIONS(flux_sort_opts, T(), Z(), one_in(2)))) \
     X(T, flux_einsum_of, some_einsum()) \
     X(T, flux_scatter_add, flux_scatter_add(T(), Z(), T(), T())) \
     X(T, flux_cat_all, many_tensors(flux_cat_all)) \

@@ -154,6 +154,30 @@ TEST(drawing) {
     FAILS(flux_categorical(logits, .temperature = -1), "temperature");
 }
 
+TEST(sorting) {
+    flux_tensor *x = flux_values(3, NAN, 1, 3, -HUGE_VAL, 2);
+    VALUES(flux_argsort(x), 0, 4, 2, 5, 0, 3, 1);
+    VALUES(flux_argsort(x, .descending = true), 0, 1, 0, 3, 5, 2, 4);
+    VALUES(flux_sort(flux_values(3, 1, 2)), 0, 1, 2, 3);
+    VALUES(flux_sort(matrix(), 1, true), 0, 5, 6, 3, 4, 1, 2);
+    VALUES(flux_sort(flux_transpose(matrix()), .descending = true), 0, 5, 3, 1, 6, 4, 2);
+    VALUES(flux_sort(flux_to_dtype(flux_values(3, 1, 2), FLUX_U8)), 0, 1, 2, 3);
+    x = matrix();
+    VALUES(flux_expr("sort(-x, dims=1)", x), 0, -5, -6, -3, -4, -1, -2);
+    flux_tensor *top = flux_topk(flux_values(3, 1, 4, 1, 5), 2, 0);
+    VALUES(flux_nth(top, 0), 0, 5, 4);
+    VALUES(flux_nth(top, 1), 0, 4, 2);
+    SHAPE_IS(flux_sort(flux_zeros(0, 3)), 0, 3);
+    CHECK(flux_ndim(flux_sort(flux_scalar(2))) == 0);
+    flux_seed(3);
+    flux_tensor *perm = flux_randperm(10000);
+    CHECK(flux_item(flux_all(flux_eq(flux_sort(perm), flux_arange(0, 10000, 1)))) == 1);
+    CHECK(flux_item(flux_mean(flux_eq(perm, flux_arange(0, 10000, 1)))) < 0.01);
+    FAILS(flux_topk(x, 3, 0), "3 of dim 0");
+    FAILS(flux_sort(x, 2), "no dim 2");
+    FAILS(flux_randperm(-1), "-1");
+}
+
 TEST(taking_along) {
     flux_tensor *x = matrix(), *i = flux_from(((int64_t[]){ 1, 0, 0, 1, 1, 1 }), 2, 3);
     VALUES(flux_take_along(x, 0, i), 0, 2, 1, 3, 4, 6, 6);

@@ -239,6 +239,23 @@ FLUX_API flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index);
    has as many dimensions as x, none larger but dim; the result has its shape. An index out of range
    is an error when the numbers are computed. */
 FLUX_API flux_tensor *flux_take_along(flux_tensor *x, int dim, flux_tensor *index);
+/* x sorted along .dim, and the int64 indices that sort it so: flux_sort(x, 1, .descending = true).
+   Equal elements keep their order, and NaN counts as the largest. The gradient goes where the
+   elements came from. The order is found on the CPU, also that of a GPU's tensor. */
+typedef struct flux_sort_opts {
+    FLUX__DUMMY
+    flux_tensor *x FLUX__ZERO;
+    int dim FLUX__ZERO;                    /* default 0 */
+    bool descending FLUX__ZERO;            /* the largest first */
+} flux_sort_opts;
+#define FLUX__LEFT_OUT_flux_sort_opts
+FLUX_API flux_tensor *flux_sort_with(flux_sort_opts o);
+FLUX_API flux_tensor *flux_argsort_with(flux_sort_opts o);
+#define flux_sort(...) flux_sort_with(FLUX__OPTS(flux_sort_opts, __VA_ARGS__))
+#define flux_argsort(...) flux_argsort_with(FLUX__OPTS(flux_sort_opts, __VA_ARGS__))
+/* The k largest elements along dim, the largest first, and their int64 indices: a tuple of the two,
+   for flux_nth(t, 0) and flux_nth(t, 1). k beyond the size of dim is an error. */
+FLUX_API flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim);
 /* Diagonal k of a matrix (rows x columns) is where the column less the row is k. flux_tril(x) and
    flux_tril(x, k) keep what is on diagonal k (default 0) and below, flux_triu what is on it and
    above, of each matrix of a batch; the rest is 0. flux_diag(x, k) is diagonal k of a matrix as a

@@ -22,6 +22,8 @@ FLUX_API flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t);
    digits. lo >= hi is an error, and so are numbers beyond 2^53. */
 FLUX_API flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s);
 #define flux_randint(lo, hi, ...) flux_randint_shape(lo, hi, FLUX_SHAPE(__VA_ARGS__))
+/* The int64 numbers from 0 to n-1 in random order. */
+FLUX_API flux_tensor *flux_randperm(int64_t n);
 /* 1 with the probability that p has at this place, else 0: flux_bernoulli(flux_full(0.3, 5)). In
    the shape and dtype of p, without a gradient. */
 FLUX_API flux_tensor *flux_bernoulli(flux_tensor *p);

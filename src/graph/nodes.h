@@ -64,9 +64,10 @@ enum flux__op {
     FLUX__CAT,                            /* arg.i: dim */
     FLUX__MOVE,                           /* to another device */
     FLUX__ATTEND,                         /* arg.i: heads, causal, 1 for the gradients' kernel */
-    FLUX__CALL,                           /* arg.i: the address of its flux__plan_call, how many operands
-                                             it reads (the others only come before it), the rest is
-                                             the function's own */
+    FLUX__SORT,                           /* argsort of a matrix's columns; arg.i: 1 descending */
+    FLUX__CALL,                           /* arg.i: the address of its flux__plan_call, how many
+                                             operands it reads (the others only come before it), the
+                                             rest is the function's own */
     FLUX__TUPLE                           /* arg.i: depth of tuples within tuples */
 };
 static const char *const flux__op_names[] = {
@@ -74,7 +75,7 @@ static const char *const flux__op_names[] = {
     FLUX__ELEMENTWISE(FLUX__OP_NAME)
     "leaf", "number", "cast", "copy", "iota", "random", "reduce", "argreduce",
     "reshape", "permute", "slice", "broadcast", "detach", "conv", "attention",
-    "matmul", "gather", "scatter_add", "spread", "cat", "move", "attend", "call",
+    "matmul", "gather", "scatter_add", "spread", "cat", "move", "attend", "sort", "call",
     "tuple"
 };
 static const unsigned char flux__arity[] = {

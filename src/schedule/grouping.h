@@ -287,6 +287,7 @@ static int flux__own_kind(const flux_tensor *t) {
     case FLUX__MOVE: return FLUX__K_MOVE;
     case FLUX__ATTEND: return FLUX__K_ATTEND;
     case FLUX__CALL: return FLUX__K_CALL;
+    case FLUX__SORT: return FLUX__K_SORT;
     default: return FLUX__K_FUSED;
     }
 }

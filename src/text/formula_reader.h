@@ -40,6 +40,13 @@ static flux_tensor *flux__expr_clamp(flux_tensor *x, flux_tensor *lo, flux_tenso
 static flux_tensor *flux__expr_glu(int n, flux_reduce_opts o) {
     return flux_glu(o.x, n ? o.d0 : 0);
 }
+/* sort and argsort along one of dims=, or dim 0. */
+static flux_tensor *flux__expr_sort(int n, flux_reduce_opts o) {
+    return flux_sort(o.x, n ? o.d0 : 0);
+}
+static flux_tensor *flux__expr_argsort(int n, flux_reduce_opts o) {
+    return flux_argsort(o.x, n ? o.d0 : 0);
+}
 static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2] = { a, b };
     return flux_cat_all(1, 2, both);
@@ -103,6 +110,8 @@ static const flux__expr_fn flux__expr_fns[] = {
     { "maximum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_max_over },
     { "minimum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_min_over },
     { "glu", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_glu },
+    { "sort", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_sort },
+    { "argsort", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_argsort },
     { "adjoint", FLUX__FN_WHOLE, flux_transpose, NULL, NULL, NULL },
     { "tr", FLUX__FN_WHOLE, flux_trace, NULL, NULL, NULL },
     { "hcat", FLUX__FN_BOTH, NULL, flux__expr_hcat, NULL, NULL },

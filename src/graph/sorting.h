@@ -1,0 +1,92 @@
+#ifndef FLUX__GRAPH_SORTING_H
+#define FLUX__GRAPH_SORTING_H
+#include "../base/platform.h"
+#include "../base/errors.h"
+#include "../base/dtypes.h"
+#include "../base/scopes.h"
+#include "nodes.h"
+#include "elementwise.h"
+#include "leaves.h"
+#include "views.h"
+#include "picking.h"
+
+/* ---------------------------------------------------------------------- graph/sorting.h
+   argsort is a node (FLUX__SORT) with a kernel of its own on the CPU,
+   cpu/sorting.h; sort and topk take along what it names, and so have their
+   gradient; randperm is the order of uniform numbers.
+
+   Invariant: the node's operand is a matrix of float64 or int64, n x rest, on
+   the CPU, and its columns are sorted. A GPU's tensor is moved there for its
+   order, and only the order comes back. Equal elements keep their order; NaN
+   counts as the largest.
+
+   Rejected: a bitonic network of views and rows, which runs anywhere but takes
+   log2(n)^2 / 2 passes over all elements. */
+
+FLUX__BEGIN_COLD
+
+/* The order of x along dim, in the shape of x. */
+static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending) {
+    flux_device cpu = { 0, 0 }, home = x->device;
+    flux_shape swapped = flux__shape(NULL, x->ndim), s = flux__dims(x), moved = s;
+    for (int d = 0; d < x->ndim; d++) swapped.dim[d] = d == 0 ? dim : d == dim ? 0 : d;
+    if (x->ndim) moved.dim[0] = s.dim[dim], moved.dim[dim] = s.dim[0];
+    int64_t n = x->ndim ? s.dim[dim] : 1, size = flux__size(x), d2[2] = { n, n ? size / n : 0 };
+    flux_shape matrix = flux__shape(d2, 2);
+    x = flux_to_dtype(flux__move(flux_detach(x), cpu),
+                      flux__dtypes[x->dtype].real ? FLUX_F64 : FLUX_I64);
+    x = x ? flux_permute_to(x, swapped) : NULL;
+    x = x ? flux_reshape_to(x, matrix) : NULL;
+    if (!x) return NULL;
+    flux_tensor *y = flux__node(FLUX__SORT, FLUX_I64, &matrix, x, NULL, NULL);
+    if (!y) return NULL;
+    y->arg.i[0] = descending;
+    y = flux__done(y);
+    y = y ? flux_permute_to(flux_reshape_to(y, moved), swapped) : NULL;
+    return y ? flux__move(y, home) : NULL;
+}
+
+/* Checks a call's operand and dim; a scalar has dim 0. False: an error was told. */
+static bool flux__check_sorted(const char *call, flux_tensor *x, int dim) {
+    if (!flux__check_operands(call, 1, &x)) return false;
+    return (x->ndim == 0 && dim == 0) || flux__check_dim(call, x, dim);
+}
+
+FLUX_DEF flux_tensor *flux_argsort_with(flux_sort_opts o) {
+    if (!flux__check_sorted("argsort", o.x, o.dim)) return NULL;
+    int h = flux__hide();
+    return flux__reveal(h, flux__sorted_order(o.x, o.dim, o.descending));
+}
+
+FLUX_DEF flux_tensor *flux_sort_with(flux_sort_opts o) {
+    if (!flux__check_sorted("sort", o.x, o.dim)) return NULL;
+    if (o.x->ndim == 0) return o.x;
+    int h = flux__hide();
+    flux_tensor *order = flux__sorted_order(o.x, o.dim, o.descending);
+    return flux__reveal(h, order ? flux_take_along(o.x, o.dim, order) : NULL);
+}
+
+/* The tuple of the k largest elements along dim, the largest first, and their indices. */
+FLUX_DEF flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim) {
+    if (!flux__check_operands("topk", 1, &x) || !flux__check_dim("topk", x, dim)) return NULL;
+    if (k < 0 || k > x->dim[dim])
+        return (flux_tensor *)flux__fail("topk: %lld of dim %d of %s", (long long)k, dim,
+                                         flux__describe(x).s);
+    int h = flux__hide();
+    flux_tensor *order = flux__sorted_order(x, dim, true), *both[2];
+    both[1] = order ? flux_slice(order, dim, 0, k) : NULL;
+    both[0] = both[1] ? flux_take_along(x, dim, both[1]) : NULL;
+    return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
+}
+
+/* The numbers below n in random order. */
+FLUX_DEF flux_tensor *flux_randperm(int64_t n) {
+    if (n < 0) return (flux_tensor *)flux__fail("randperm: %lld numbers", (long long)n);
+    int h = flux__hide();
+    flux_tensor *u = flux_rand_shape(flux__shape(&n, 1), FLUX_F64);
+    return flux__reveal(h, u ? flux__sorted_order(u, 0, false) : NULL);
+}
+
+FLUX__END_COLD
+
+#endif /* FLUX__GRAPH_SORTING_H */
