@@ -735,6 +735,8 @@ TEST(a_map_names_single_tensors) {
                 "it has \"extra\"");
     CHECK_ERROR(flux_load_torch(m, TMP("map"), "scal = theirs, seen = count, = extra"),
                 "it has no \"scale\"");
+    CHECK(flux_load_torch(m, TMP("map"), "scal = theirs, seen = count, = extra") == -1);
+    flux_clear();
 }
 
 TEST(state_of_layers_is_saved) {
@@ -778,6 +780,51 @@ TEST(ties) {
     CHECK_ERROR(flux_load(same, TMP("loose.safetensors")), "load: build/test_files.loose.safetensors: layers.0.weight and layers.1.weight are one tensor here, but differ there");
     CHECK(compare_models(m, same));
 }
+
+/* A name that is only tied there is as unknown as one with a tensor. */
+TEST(a_tied_name_that_is_unknown) {
+    flux_tensor *w = flux_rand(3, 3);
+    flux_layer *m = flux_chain(flux_dense(.weight = w, .bias = FLUX_OFF), flux_dense(.weight = w, .bias = FLUX_OFF));
+    REQUIRE(flux_save(m, TMP("tied.safetensors")) == 0);
+    CHECK_ERROR(flux_load(flux_chain(flux_dense(3, 3, .bias = FLUX_OFF)), TMP("tied.safetensors")), "it does not fit: 1 unknown here (layers.1.weight)");
+}
+
+TEST(layers_are_numbered_in_tens) {
+    flux_layer *ls[130];
+    for (int i = 0; i < 130; i++) ls[i] = flux_scale(FLUX_SHAPE(1));
+    for (int i = 0; i < 130; i++) flux_set_param(ls[i], "bias", flux_full(i, 1));
+    REQUIRE(flux_save(flux_chain_of(130, ls, NULL), TMP("many.safetensors")) == 0);
+    const int some[] = { 0, 9, 10, 18, 19, 99, 100, 129 };
+    for (int i = 0; i < 8; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "layers.%d.bias", some[i]);
+        CHECK(flux_item(flux_load_tensor(TMP("many.safetensors"), name)) == some[i]);
+    }
+}
+
+/* A message has the last 120 bytes of a long path. */
+TEST(long_paths_in_messages) {
+    char path[400], want[500];
+    memset(path, 'p', 300);
+    strcpy(path + 300, "/none.idx");
+    snprintf(want, sizeof want, "load_idx: cannot open %s: ", path + 309 - 120);
+    CHECK_ERROR(flux_load_idx(path), want);
+    snprintf(want, sizeof want, "load_idx: cannot open %s: ", path + 309 - 119);
+    CHECK_ERROR(flux_load_idx(path + 309 - 119), want);
+}
+
+#ifndef _WIN32
+/* A new file may be read and written by whom the process' mask allows. */
+TEST(rights_of_a_new_file) {
+    struct stat s;
+    remove(TMP("new.npy"));
+    mode_t mask = umask(027);
+    bool saved = flux_save_npy(flux_ones(2), TMP("new.npy")) == 0;
+    umask(mask);
+    REQUIRE(saved && stat(TMP("new.npy"), &s) == 0);
+    CHECK((s.st_mode & 0777) == 0640);
+}
+#endif
 
 TEST(a_layer_twice) {
     flux_layer *d = flux_dense(3, 3), *m = flux_chain(d, flux_relu, d), *e = flux_dense(3, 3), *same = flux_chain(e, flux_relu, e);
