@@ -156,6 +156,19 @@ TEST(the_scale_grows_again) {
     CHECK(flux_loss_scale(opt) == 65536 && flux_skipped(opt) == 0);
 }
 
+/* Two steps overflow; from then on each doubling is 2000 steps after the last. */
+TEST(the_scale_grows_each_2000_steps) {
+    flux_layer *m = flux_f16(flux_dense(1, 1, .bias = FLUX_OFF));
+    flux_state *opt = flux_setup(flux_mixed_precision(flux_descent(1e-4)), m);
+    for (int i = -1; i <= 4000; i++) {
+        FLUX_SCOPE {
+            flux_tensor *x = flux_full_shape(FLUX_SHAPE(1, 1), i < 1 ? INFINITY : 1e-3, FLUX_F16);
+            flux_update(opt, m, flux_gradient(flux_scaled_loss(opt, flux_to_dtype(flux_sum(flux_call(m, x)), FLUX_F32)), m));
+        }
+        if (i % 2000 == 0 || i % 2000 == 1999) CHECK(flux_loss_scale(opt) == 8192 << i / 2000);
+    }
+}
+
 TEST(no_scale_where_none_is_needed) {
     flux_layer *m = flux_dense(2, 1), *b = flux_bf16(m);
     flux_state *plain = flux_setup(flux_adam(0.01), m), *mixed = flux_setup(flux_mixed_precision(flux_adam(0.01)), b);
