@@ -186,6 +186,21 @@ TEST(gradients_against_finite_differences) {
     }
 }
 
+static flux_tensor *counted(flux_tensor *x, void *user) {
+    ++*(int *)user;
+    return flux_sum(flux_square(x));
+}
+
+/* The function is called once, and then as often for each probe; there are no more probes than elements. */
+TEST(a_check_of_gradients_takes_so_many_probes) {
+    double at[] = { -4.2, -2.1, -1.3, -0.8, -0.37, -0.11, 0.09, 0.28, 0.61, 1.4, 2.3, 4.9 };
+    const int probes[] = { 0, 12, 50, 3 };
+    int calls[4] = { 0, 0, 0, 0 };
+    for (int i = 0; i < 4; i++) CHECK(flux_gradcheck(counted, &calls[i], flux_from(at, 12), probes[i]) < 1e-6);
+    CHECK(calls[0] >= 13 && (calls[0] - 1) % 12 == 0);
+    CHECK(calls[1] == calls[0] && calls[2] == calls[0] && 4 * (calls[3] - 1) == calls[0] - 1);
+}
+
 TEST(second_derivatives_against_finite_differences) {
     static const int smooth[] = { 0, 2, 3, 8, 9, 10, 11, 13, 14, 15, 16, 18 };
     double at[] = { -2.1, -1.3, -0.37, 0.28, 0.61, 1.4 };

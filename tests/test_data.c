@@ -416,6 +416,15 @@ static flux_batch three_items(flux_batch b, void *user) {
     b.x = three[0];
     return b;
 }
+static flux_tensor *hundred[100];
+static flux_batch hundred_items(flux_batch b, void *user) {
+    (void)user;
+    for (int i = 0; i < 100; i++) hundred[i] = flux_add(b.x, i);
+    b.item = hundred;
+    b.count = 100;
+    b.x = hundred[0];
+    return b;
+}
 static flux_batch no_x(flux_batch b, void *user) {
     (void)user;
     b.x = NULL;
@@ -440,6 +449,9 @@ TEST(transforms) {
     b = flux_first(flux_dataloader(numbers(4), .batchsize = 2, .transform = three_items));
     CHECK(b.count == 3);
     CHECK_NEAR(at(b.item[2], 1), 3, 0);
+    b = flux_first(flux_dataloader(numbers(4), .batchsize = 2, .transform = hundred_items));
+    REQUIRE(b.count == 100);
+    for (int i = 0; i < 100; i++) CHECK(at(b.item[i], 1) == i + 1);
     CHECK_ERROR(flux_first(flux_dataloader(numbers(4), .transform = no_x)), "the transform gave no array for batch 0");
     CHECK_ERROR(flux_first(flux_dataloader(pairs(4), .transform = wrong_x)), "matmul");
 }

@@ -270,7 +270,7 @@ TEST(synchronise) {
     flux_synchronise_device(d0);
     CHECK(cuda.waited == 1 && cuda.last == 0 && !flux_failed());
     CHECK_ERROR(flux_synchronise_device(d1), "work on CUDA device 1: Card B has failed");
-    CHECK_ERROR(flux_synchronise_device(none), "can't be used");
+    CHECK_ERROR(flux_synchronise_device(none), "device {-1, 0} can't be used");
     done();
 }
 

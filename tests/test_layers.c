@@ -395,6 +395,8 @@ TEST(dropout_at_the_ends) {
     CHECK(flux_call(flux_dropout(0.0), x) == x && flux_call(flux_alphadropout(0), x) == x);
     CHECK_NEAR(flux_item(flux_sum(flux_call(flux_dropout(1.0), x))), 0, 0);
     CHECK_NEAR(flux_item(flux_sum(flux_call(flux_alphadropout(1.0), x))), 0, 0);
+    flux_tensor *none = flux_call(flux_alphadropout(1.0), flux_full_shape(FLUX_SHAPE(2, 3), NAN, FLUX_F64));
+    CHECK(flux_dtype_of(none) == FLUX_F64 && flux_len(none) == 6 && flux_item(flux_sum(none)) == 0);
     flux_tensor *y = flux_ones(3), *g = grad_of(flux_sum(flux_call(flux_dropout(1.0), y)), y);
     CHECK(g != NULL);
     CHECK_NEAR(flux_item(flux_norm(g)), 0, 0);

@@ -849,6 +849,24 @@ TEST(reductions_and_attention_over_nothing) {
     CHECK(flux_len(flux_eval(flux_call(m, none, none, none))) == 0);
 }
 
+/* What two operands of a kernel read is one arrow if it is one tensor, and two if it is not. */
+TEST(a_picture_has_an_arrow_for_each_tensor) {
+    char path[400], text[2000] = "";
+    snprintf(path, sizeof path, "%s/flux_arrows.dot", test_temp());
+    for (int others = 0; others < 2; others++) {
+        flux_tensor *x = flux_eval(flux_randn(3, 3)), *z = others ? flux_eval(flux_randn(3, 3)) : x;
+        REQUIRE(flux_graph_dot(flux_add(flux_mul(x, 2), flux_transpose(z)), path) == 0);
+        FILE *f = fopen(path, "r");
+        REQUIRE(f != NULL);
+        text[fread(text, 1, sizeof text - 1, f)] = 0;
+        fclose(f);
+        int arrows = 0;
+        for (const char *p = text; (p = strstr(p, "-> k0")) != NULL; p++) arrows++;
+        CHECK(arrows == 1 + others);
+    }
+    remove(path);
+}
+
 /* A schedule that cannot be made leaves the file as it was. */
 TEST(a_file_is_kept_where_no_schedule_can_be_drawn) {
     flux_device cpu = { 0, 0 };
