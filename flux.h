@@ -5619,7 +5619,7 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
         else if (streams && memchr(data, 0, n)) why = "it is no text";
         else if (streams && n >= FLUX__STREAM_MAX)
             why = "it gives more than 256 MiB: save that as a file";
-        capacity *= 2;
+        capacity = streams && capacity == FLUX__STREAM_MAX ? capacity + 1 : capacity * 2;
     }
     fclose(f);
     if (why) {
