@@ -789,6 +789,17 @@ TEST(a_tied_name_that_is_unknown) {
     CHECK_ERROR(flux_load(flux_chain(flux_dense(3, 3, .bias = FLUX_OFF)), TMP("tied.safetensors")), "it does not fit: 1 unknown here (layers.1.weight)");
 }
 
+/* The same where the tie is all that the file says of itself. */
+TEST(a_file_whose_first_word_is_a_tie) {
+    static const char heading[] = "{\"__metadata__\":{\"tie:layers.1.weight\":\"layers.0.weight\"},\"layers.0.weight\":{\"dtype\":\"F32\",\"shape\":[1,1],\"data_offsets\":[0,4]}}";
+    char file[8 + sizeof heading - 1 + 4] = { (char)(sizeof heading - 1) };
+    memcpy(file + 8, heading, sizeof heading - 1);
+    put(TMP("first.safetensors"), file, sizeof file);
+    flux_layer *one = flux_chain(flux_dense(1, 1, .bias = FLUX_OFF));
+    CHECK(sizeof heading < 256);
+    CHECK_ERROR(flux_load(one, TMP("first.safetensors")), "it does not fit: 1 unknown here (layers.1.weight)");
+}
+
 TEST(layers_are_numbered_in_tens) {
     flux_layer *ls[130];
     for (int i = 0; i < 130; i++) ls[i] = flux_scale(FLUX_SHAPE(1));
