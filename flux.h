@@ -2025,6 +2025,11 @@ typedef struct flux_dataset {
 typedef enum flux_collate {
     FLUX_COLLATE_DEFAULT, FLUX_COLLATE_BATCH, FLUX_COLLATE_NONE
 } flux_collate;
+/* Where observations can't be shared evenly: some ranks take one more, which is DEFAULT; or as many
+   as do not fit are left out, others in each epoch if all are shuffled; or some come twice. */
+typedef enum flux_even {
+    FLUX_EVEN_DEFAULT, FLUX_EVEN_DROP, FLUX_EVEN_REPEAT
+} flux_even;
 
 typedef struct flux_loader_opts {
     FLUX__DUMMY
@@ -2053,6 +2058,8 @@ typedef struct flux_loader_opts {
     /* The rank and ranks of a communicator, which also gives all of them one seed, and by which
        gradients of batches of different sizes are weighed (flux_distributed_optimiser). */
     flux_comm *comm FLUX__ZERO;
+    flux_even even FLUX__ZERO;            /* DROP or REPEAT: every rank has as many observations, in
+                                             each batch too; a warning says so once */
     flux__marked marked FLUX__ZERO;
 } flux_loader_opts;
 #define FLUX__LEFT_OUT_flux_loader_opts .batchsize = FLUX__NO_INT, .partial = FLUX_DEFAULT, \
@@ -26115,7 +26122,9 @@ struct flux_loader {
                                              device */
     int arrays;                           /* how many arrays; 0 with a data set */
     flux_dataset set;                     /* .get is NULL if there are arrays */
-    int64_t total, share;                 /* in observations: all, and how many this rank has */
+    int64_t total, dealt, share;          /* in observations: all, how many of them the ranks share
+                                             (more than all: the first come twice), and how many
+                                             this rank has */
     int64_t batch, batches;               /* observations a batch, batches an epoch */
     bool single, shuffle, partial;        /* single: batchsize -1, an observation without the last
                                              dimension */
@@ -26212,8 +26221,8 @@ static int64_t *flux__new_order(int64_t n, uint64_t key) {
    the first ranks * batch observations, of the next, and so on, and of what is left at the end, so
    that batch i of all ranks together is batch i of one process whose batchsize is their sum. */
 static int64_t flux__share_place(const flux_loader *l, int64_t i) {
-    const int64_t whole = l->total / (l->batch * l->ranks) * l->batch,
-                  left = l->total - whole * l->ranks, least = left / l->ranks,
+    const int64_t whole = l->dealt / (l->batch * l->ranks) * l->batch,
+                  left = l->dealt - whole * l->ranks, least = left / l->ranks,
                   over = left % l->ranks,
                   before = l->rank * least + (l->rank < over ? l->rank : over);
     return i < whole ? (i / l->batch * l->ranks + l->rank) * l->batch + i % l->batch
@@ -26230,8 +26239,8 @@ static int64_t *flux__share_order(const flux_loader *l, const uint64_t *key) {
             *share = key && !order ? NULL
                                    : (int64_t *)flux__malloc((size_t)l->share * sizeof *share + 1);
     for (int64_t i = 0; i < l->share && share; i++)
-        share[i] = together ? order[flux__share_place(l, i)]
-                            : flux__share_place(l, order ? order[i] : i);
+        share[i] = together ? order[flux__share_place(l, i) % l->total]
+                            : flux__share_place(l, order ? order[i] : i) % l->total;
     flux__free(order);
     return share;
 }
@@ -26483,14 +26492,29 @@ static bool flux__loader_source(flux_loader *l, const flux_loader_opts *o) {
     return true;
 }
 
+/* Says how many observations the ranks share: all, or with .even a multiple of the ranks. */
+static bool flux__loader_deal(flux_loader *l, flux_even even) {
+    const int64_t over = l->total % l->ranks;
+    if (l->ranks > 1 && l->total < l->ranks)
+        return FLUX__REFUSE("dataloader: %lld observations can't be shared by %d ranks",
+                            (long long)l->total, l->ranks);
+    l->dealt = l->total;
+    if (even == FLUX_EVEN_DEFAULT || over == 0) return true;
+    const bool drop = even == FLUX_EVEN_DROP;
+    l->dealt = drop ? l->total - over : flux__plus(l->total, l->ranks - over);
+    if (l->rank == 0)
+        flux__note(FLUX_LOG_WARN, "data.even", true,
+                   "dataloader: %d ranks can't share %lld observations evenly: %s in each epoch: %lld",
+                   l->ranks, (long long)l->total, drop ? "left out" : "taken twice",
+                   (long long)(drop ? over : l->ranks - over));
+    return true;
+}
+
 /* Cuts the observations into shares and this rank's share into batches. Shares differ by one
    observation at most. Since collectives wait for each other, every rank gets the number of batches
    that the largest share needs (without partial batches: that the smallest share fills). */
 static bool flux__loader_cut(flux_loader *l, int batchsize) {
-    int64_t least = l->total / l->ranks, over = l->total % l->ranks, most = least + (over > 0);
-    if (l->ranks > 1 && least < 1)
-        return FLUX__REFUSE("dataloader: %lld observations can't be shared by %d ranks",
-                            (long long)l->total, l->ranks);
+    int64_t least = l->dealt / l->ranks, over = l->dealt % l->ranks, most = least + (over > 0);
     l->share = least + (l->rank < over);
     l->single = batchsize < 0;
     l->batch = batchsize < 1 ? 1 : batchsize;
@@ -26536,6 +26560,8 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
     if (ranks < 1 || rank < 0 || rank >= ranks)
         return FLUX__REFUSE("dataloader: rank %d of %d does not exist", rank, ranks);
     if (batchsize == 0) return FLUX__REFUSE("dataloader: .batchsize is 0");
+    if ((unsigned)o->even > (unsigned)FLUX_EVEN_REPEAT)
+        return FLUX__REFUSE("dataloader: .even is %d, which is no FLUX_EVEN_...", (int)o->even);
     if (o->workers < 0 || o->workers > 256)
         return FLUX__REFUSE("dataloader: %d workers; 0 to 256 are possible", o->workers);
     l->ranks = ranks;
@@ -26550,7 +26576,8 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
     if (o->comm && ranks > 1 && !flux__comm_seed(o->comm, l->seeded ? l->seed : flux__draw_key(),
                                                  &l->seed)) return false;
     l->seeded = l->seeded || (o->comm && ranks > 1);
-    if (!flux__loader_source(l, o) || !flux__loader_cut(l, batchsize)) return false;
+    if (!flux__loader_source(l, o) || !flux__loader_deal(l, o->even) ||
+        !flux__loader_cut(l, batchsize)) return false;
     FLUX__ZEROED(flux__stage, s);
     s.kind = FLUX__STAGE_TRANSFORM;
     s.transform = o->transform;
@@ -26686,7 +26713,7 @@ static int64_t flux__batch_counts(const flux_loader *l, int64_t share, int64_t i
 /* By what the mean over this rank's batch i is multiplied, so that the mean of all ranks' products
    is the mean over their observations: 1 where all ranks have as many. */
 static double flux__batch_weight(const flux_loader *l, int64_t i) {
-    const int64_t least = l->total / l->ranks, over = l->total % l->ranks,
+    const int64_t least = l->dealt / l->ranks, over = l->dealt % l->ranks,
                   all = over * flux__batch_counts(l, least + 1, i) +
                         (l->ranks - over) * flux__batch_counts(l, least, i);
     return (double)(flux__batch_counts(l, l->share, i) * l->ranks) / (double)all;
@@ -27108,6 +27135,8 @@ static void flux__put_options(flux__sink *s, const flux_loader *l) {
     flux__put_option(s, "workers=", l->workers, l->workers > 0);
     flux__put_option(s, "rank=", l->rank, l->ranks > 1);
     flux__put_option(s, "ranks=", l->ranks, l->ranks > 1);
+    flux__put_option(s, "even=drop", -1, l->dealt < l->total);
+    flux__put_option(s, "even=repeat", -1, l->dealt > l->total);
     flux__put_option(s, "device=", -1, d.backend != FLUX__CPU_BACKEND);
     if (d.backend == FLUX__CPU_BACKEND) return;
     flux__put(s, flux_device_backend(d));

@@ -374,6 +374,34 @@ TEST(ranks_share_the_batches_of_one) {
     flux_silence(NULL);
 }
 
+/* With .even every rank has as many observations in each batch; what is dropped or comes twice is less than a rank's worth. */
+TEST(even_shares) {
+    flux_silence("data.batchsize");
+    flux_silence("data.even");
+    for (int n = 1; n <= 23; n++)
+        for (int ranks = 2; ranks <= 7 && ranks <= n; ranks++)
+            for (int how = 0; how < 12; how++) {
+                const flux_even even = how % 2 ? FLUX_EVEN_DROP : FLUX_EVEN_REPEAT;
+                const int size = how / 2 % 3 + 1, over = n % ranks;
+                int seen[23] = { 0 }, sizes[64] = { 0 }, kept = 0, twice = 0;
+                for (int r = 0; r < ranks; r++) FLUX_SCOPE {
+                    flux_loader *l = flux_dataloader(numbers(n), .batchsize = size, .shuffle = how >= 6, .seed = 7, .rank = r,
+                                                     .ranks = ranks, .even = even);
+                    flux_each (b, l) {
+                        CHECK(r == 0 || b.size == sizes[b.index]);
+                        sizes[b.index] = (int)b.size;
+                        for (int i = 0; i < b.size; i++) seen[(int)at(b.x, i)]++;
+                    }
+                }
+                for (int i = 0; i < n; i++) kept += seen[i] > 0, twice += seen[i] == 2;
+                CHECK(kept == (even == FLUX_EVEN_DROP ? n - over : n));
+                CHECK(twice == (even == FLUX_EVEN_DROP || !over ? 0 : ranks - over));
+            }
+    flux_silence(NULL);
+    CHECK_ERROR(flux_dataloader(numbers(3), .even = (flux_even)3), ".even is 3");
+    CHECK_ERROR(flux_dataloader(numbers(3), .ranks = 4, .even = FLUX_EVEN_REPEAT), "3 observations can't be shared by 4 ranks");
+}
+
 /* ---- other forms of batches */
 
 TEST(uncollated_batches_are_tuples) {
@@ -736,6 +764,9 @@ TEST(text) {
     CHECK_STR(text, "4-element DataLoader(23 observations, batchsize=5, partial=false, workers=2)\n  with first element:\n  2x5 f32, 1x5 f32");
     flux_loader_text(flux_dataloader(numbers(10), .batchsize = 2, .rank = 1, .ranks = 2, .collate = FLUX_COLLATE_NONE), text, sizeof text);
     CHECK_STR(text, "3-element DataLoader(10 i32, batchsize=2, collate=none, rank=1, ranks=2)\n  with first element:\n  2-element tuple of scalar i32");
+    flux_silence("data.even");
+    flux_loader_text(flux_dataloader(numbers(9), .ranks = 2, .even = FLUX_EVEN_DROP), text, sizeof text);
+    CHECK_STR(text, "4-element DataLoader(9 i32, batchsize=1, rank=0, ranks=2, even=drop)\n  with first element:\n  1 i32");
     flux_loader_text(flux_dataloader(numbers(10), .batchsize = -1), text, sizeof text);
     CHECK_STR(text, "10-element DataLoader(10 i32, batchsize=-1)\n  with first element:\n  scalar i32");
     d.bad = 0, d.how = 1;

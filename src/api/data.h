@@ -27,6 +27,11 @@ typedef struct flux_dataset {
 typedef enum flux_collate {
     FLUX_COLLATE_DEFAULT, FLUX_COLLATE_BATCH, FLUX_COLLATE_NONE
 } flux_collate;
+/* Where observations can't be shared evenly: some ranks take one more, which is DEFAULT; or as many
+   as do not fit are left out, others in each epoch if all are shuffled; or some come twice. */
+typedef enum flux_even {
+    FLUX_EVEN_DEFAULT, FLUX_EVEN_DROP, FLUX_EVEN_REPEAT
+} flux_even;
 
 typedef struct flux_loader_opts {
     FLUX__DUMMY
@@ -55,6 +60,8 @@ typedef struct flux_loader_opts {
     /* The rank and ranks of a communicator, which also gives all of them one seed, and by which
        gradients of batches of different sizes are weighed (flux_distributed_optimiser). */
     flux_comm *comm FLUX__ZERO;
+    flux_even even FLUX__ZERO;            /* DROP or REPEAT: every rank has as many observations, in
+                                             each batch too; a warning says so once */
     flux__marked marked FLUX__ZERO;
 } flux_loader_opts;
 #define FLUX__LEFT_OUT_flux_loader_opts .batchsize = FLUX__NO_INT, .partial = FLUX_DEFAULT, \

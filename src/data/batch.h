@@ -64,7 +64,7 @@ static int64_t flux__batch_counts(const flux_loader *l, int64_t share, int64_t i
 /* By what the mean over this rank's batch i is multiplied, so that the mean of all ranks' products
    is the mean over their observations: 1 where all ranks have as many. */
 static double flux__batch_weight(const flux_loader *l, int64_t i) {
-    const int64_t least = l->total / l->ranks, over = l->total % l->ranks,
+    const int64_t least = l->dealt / l->ranks, over = l->dealt % l->ranks,
                   all = over * flux__batch_counts(l, least + 1, i) +
                         (l->ranks - over) * flux__batch_counts(l, least, i);
     return (double)(flux__batch_counts(l, l->share, i) * l->ranks) / (double)all;

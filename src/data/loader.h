@@ -141,14 +141,29 @@ static bool flux__loader_source(flux_loader *l, const flux_loader_opts *o) {
     return true;
 }
 
+/* Says how many observations the ranks share: all, or with .even a multiple of the ranks. */
+static bool flux__loader_deal(flux_loader *l, flux_even even) {
+    const int64_t over = l->total % l->ranks;
+    if (l->ranks > 1 && l->total < l->ranks)
+        return FLUX__REFUSE("dataloader: %lld observations can't be shared by %d ranks",
+                            (long long)l->total, l->ranks);
+    l->dealt = l->total;
+    if (even == FLUX_EVEN_DEFAULT || over == 0) return true;
+    const bool drop = even == FLUX_EVEN_DROP;
+    l->dealt = drop ? l->total - over : flux__plus(l->total, l->ranks - over);
+    if (l->rank == 0)
+        flux__note(FLUX_LOG_WARN, "data.even", true,
+                   "dataloader: %d ranks can't share %lld observations evenly: %s in each epoch: %lld",
+                   l->ranks, (long long)l->total, drop ? "left out" : "taken twice",
+                   (long long)(drop ? over : l->ranks - over));
+    return true;
+}
+
 /* Cuts the observations into shares and this rank's share into batches. Shares differ by one
    observation at most. Since collectives wait for each other, every rank gets the number of batches
    that the largest share needs (without partial batches: that the smallest share fills). */
 static bool flux__loader_cut(flux_loader *l, int batchsize) {
-    int64_t least = l->total / l->ranks, over = l->total % l->ranks, most = least + (over > 0);
-    if (l->ranks > 1 && least < 1)
-        return FLUX__REFUSE("dataloader: %lld observations can't be shared by %d ranks",
-                            (long long)l->total, l->ranks);
+    int64_t least = l->dealt / l->ranks, over = l->dealt % l->ranks, most = least + (over > 0);
     l->share = least + (l->rank < over);
     l->single = batchsize < 0;
     l->batch = batchsize < 1 ? 1 : batchsize;
@@ -194,6 +209,8 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
     if (ranks < 1 || rank < 0 || rank >= ranks)
         return FLUX__REFUSE("dataloader: rank %d of %d does not exist", rank, ranks);
     if (batchsize == 0) return FLUX__REFUSE("dataloader: .batchsize is 0");
+    if ((unsigned)o->even > (unsigned)FLUX_EVEN_REPEAT)
+        return FLUX__REFUSE("dataloader: .even is %d, which is no FLUX_EVEN_...", (int)o->even);
     if (o->workers < 0 || o->workers > 256)
         return FLUX__REFUSE("dataloader: %d workers; 0 to 256 are possible", o->workers);
     l->ranks = ranks;
@@ -208,7 +225,8 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
     if (o->comm && ranks > 1 && !flux__comm_seed(o->comm, l->seeded ? l->seed : flux__draw_key(),
                                                  &l->seed)) return false;
     l->seeded = l->seeded || (o->comm && ranks > 1);
-    if (!flux__loader_source(l, o) || !flux__loader_cut(l, batchsize)) return false;
+    if (!flux__loader_source(l, o) || !flux__loader_deal(l, o->even) ||
+        !flux__loader_cut(l, batchsize)) return false;
     FLUX__ZEROED(flux__stage, s);
     s.kind = FLUX__STAGE_TRANSFORM;
     s.transform = o->transform;

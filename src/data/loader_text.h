@@ -57,6 +57,8 @@ static void flux__put_options(flux__sink *s, const flux_loader *l) {
     flux__put_option(s, "workers=", l->workers, l->workers > 0);
     flux__put_option(s, "rank=", l->rank, l->ranks > 1);
     flux__put_option(s, "ranks=", l->ranks, l->ranks > 1);
+    flux__put_option(s, "even=drop", -1, l->dealt < l->total);
+    flux__put_option(s, "even=repeat", -1, l->dealt > l->total);
     flux__put_option(s, "device=", -1, d.backend != FLUX__CPU_BACKEND);
     if (d.backend == FLUX__CPU_BACKEND) return;
     flux__put(s, flux_device_backend(d));

@@ -53,7 +53,9 @@ struct flux_loader {
                                              device */
     int arrays;                           /* how many arrays; 0 with a data set */
     flux_dataset set;                     /* .get is NULL if there are arrays */
-    int64_t total, share;                 /* in observations: all, and how many this rank has */
+    int64_t total, dealt, share;          /* in observations: all, how many of them the ranks share
+                                             (more than all: the first come twice), and how many
+                                             this rank has */
     int64_t batch, batches;               /* observations a batch, batches an epoch */
     bool single, shuffle, partial;        /* single: batchsize -1, an observation without the last
                                              dimension */
@@ -150,8 +152,8 @@ static int64_t *flux__new_order(int64_t n, uint64_t key) {
    the first ranks * batch observations, of the next, and so on, and of what is left at the end, so
    that batch i of all ranks together is batch i of one process whose batchsize is their sum. */
 static int64_t flux__share_place(const flux_loader *l, int64_t i) {
-    const int64_t whole = l->total / (l->batch * l->ranks) * l->batch,
-                  left = l->total - whole * l->ranks, least = left / l->ranks,
+    const int64_t whole = l->dealt / (l->batch * l->ranks) * l->batch,
+                  left = l->dealt - whole * l->ranks, least = left / l->ranks,
                   over = left % l->ranks,
                   before = l->rank * least + (l->rank < over ? l->rank : over);
     return i < whole ? (i / l->batch * l->ranks + l->rank) * l->batch + i % l->batch
@@ -168,8 +170,8 @@ static int64_t *flux__share_order(const flux_loader *l, const uint64_t *key) {
             *share = key && !order ? NULL
                                    : (int64_t *)flux__malloc((size_t)l->share * sizeof *share + 1);
     for (int64_t i = 0; i < l->share && share; i++)
-        share[i] = together ? order[flux__share_place(l, i)]
-                            : flux__share_place(l, order ? order[i] : i);
+        share[i] = together ? order[flux__share_place(l, i) % l->total]
+                            : flux__share_place(l, order ? order[i] : i) % l->total;
     flux__free(order);
     return share;
 }
