@@ -26501,10 +26501,11 @@ static bool flux__loader_deal(flux_loader *l, flux_even even) {
     l->dealt = l->total;
     if (even == FLUX_EVEN_DEFAULT || over == 0) return true;
     const bool drop = even == FLUX_EVEN_DROP;
-    l->dealt = drop ? l->total - over : flux__plus(l->total, l->ranks - over);
+    l->dealt = drop ? l->total - over : l->total - over + l->ranks;
     if (l->rank == 0)
         flux__note(FLUX_LOG_WARN, "data.even", true,
-                   "dataloader: %d ranks can't share %lld observations evenly: %s in each epoch: %lld",
+                   "dataloader: %d ranks can't share %lld observations evenly: "
+                   "%s in each epoch: %lld",
                    l->ranks, (long long)l->total, drop ? "left out" : "taken twice",
                    (long long)(drop ? over : l->ranks - over));
     return true;
