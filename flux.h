@@ -26501,7 +26501,7 @@ static bool flux__loader_deal(flux_loader *l, flux_even even) {
     l->dealt = l->total;
     if (even == FLUX_EVEN_DEFAULT || over == 0) return true;
     const bool drop = even == FLUX_EVEN_DROP;
-    l->dealt = drop ? l->total - over : l->total - over + l->ranks;
+    l->dealt = drop ? l->total - over : flux__plus(l->total, l->ranks - over);
     if (l->rank == 0)
         flux__note(FLUX_LOG_WARN, "data.even", true,
                    "dataloader: %d ranks can't share %lld observations evenly: "
