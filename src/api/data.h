@@ -54,8 +54,9 @@ typedef struct flux_loader_opts {
     /* This process takes share .rank of .ranks (default 1). Shares differ by at most one
        observation, and every process gets the same number of batches: where the last one would be
        empty, it gets the last observation of the one before it (with a batchsize of 1: a second
-       time). Batch i of all processes together is batch i of one whose batchsize is their sum. With
-       .shuffle and the same .seed everywhere, all observations are shuffled, else each share. */
+       time). Otherwise batch i of all processes together is batch i of one whose batchsize is their
+       sum. With .shuffle and the same .seed everywhere, all observations are shuffled, else each
+       share. */
     int rank FLUX__ZERO; flux__int ranks FLUX__ZERO;
     /* The rank and ranks of a communicator, which also gives all of them one seed, and by which
        gradients of batches of different sizes are weighed (flux_distributed_optimiser). */
