@@ -88,6 +88,20 @@ for mpi in openmpi mpich; do
     on $launcher 4 "$tmp/given" >"$tmp/out"; each "$launcher: a communicator that is given"
 done
 
+# The standard interface of MPI 5, by a library that stands before the real one and knows no other numbers: opened by its name,
+# and found in a program that has it already.
+n=3
+for mpi in openmpi mpich; do
+    launcher=mpirun.$mpi library=$(cd "$tmp" && pwd)/$mpi/libmpi_abi.so.1
+    have mpicc.$mpi && have $launcher || { skip "MPI 5: no mpicc.$mpi or no $launcher; packages: lib$mpi-dev, $mpi"; continue; }
+    mkdir "$tmp/$mpi"
+    check "mpi_abi.c with mpicc.$mpi" mpicc.$mpi -std=c11 -O1 -shared -fPIC tests/dist/mpi_abi.c -o "$library" || continue
+    for program in collectives training; do
+        FLUX_MPI_LIBRARY=$library on $launcher 3 "$tmp/$program" >"$tmp/out"; each "$launcher: $program by MPI 5"
+    done
+    on $launcher 3 env LD_PRELOAD="$library" "$tmp/collectives" >"$tmp/out"; each "$launcher: collectives by MPI 5, loaded before"
+done
+
 # On GPUs made of software, each rank on the one of its number: gradients travel by way of host memory.
 n=2 launcher=mpiexec.mpich
 if have $launcher && check "software GPUs" env MAKEFLAGS= make -s CC="$CC" softgpu &&

@@ -6,7 +6,7 @@
 /* ---------------------------------------------------------------------- dist/mpi_library.h
    Finding MPI. The library that the launcher speaks is opened when it is first
    needed (flux__mpi_open), and nothing of MPI is needed to compile. Three
-   binary interfaces are in use, told apart by the library's symbols and name:
+   binary interfaces are in use, told apart by the library's name and symbols:
    that of Open MPI, whose handles are addresses of its own variables; that of
    MPICH and its relatives (Intel, MVAPICH, Cray, MS-MPI), whose handles are
    ints; and the standard one of MPI 5, whose handles are pointers with small
@@ -124,15 +124,17 @@ static struct {
 
 /* ---------------- the library */
 
-/* The interface of an opened library: by Open MPI's variables, or by the name of its file. */
+/* The interface of an opened library: by the name of the file that has MPI_Init_thread, then by
+   Open MPI's variables. Not the other way round: its own libmpi_abi.so has them behind it, too. */
 static int flux__mpi_family_of(void *library, const char *name) {
     void (*any)(void);
     char file[300];
-    if (flux__library_symbol(library, "ompi_mpi_comm_world", &any, sizeof any))
-        return FLUX__MPI_OPEN;
     if (!flux__library_symbol(library, "MPI_Init_thread", &any, sizeof any)) return FLUX__MPI_NONE;
-    if (!name && flux__library_file(&any, file, sizeof file)) name = file;
-    return name && strstr(name, "mpi_abi") ? FLUX__MPI_ABI : FLUX__MPI_MPICH;
+    if (flux__library_file(&any, file, sizeof file)) name = file;
+    const char *slash = name ? strrchr(name, '/') : NULL;
+    if (name && strstr(slash ? slash : name, "mpi_abi")) return FLUX__MPI_ABI;
+    const bool open = flux__library_symbol(library, "ompi_mpi_comm_world", &any, sizeof any);
+    return open ? FLUX__MPI_OPEN : FLUX__MPI_MPICH;
 }
 
 /* Fills flux__mpi from an opened library. name: what it was opened by, NULL for the program
@@ -170,25 +172,25 @@ static bool flux__mpi_take(void *library, const char *name, char *why, size_t n)
     return true;
 }
 
-/* Names of libraries, by whose launcher runs: its own first. */
-static const char *const flux__mpi_files[][14] = {
+/* Names of libraries: Open MPI's, then MPICH's and its relatives'; the standard ones, whose number
+   has been 0 and is 1, are either's. Some names are both's: symbols tell. */
+static const char *const flux__mpi_files[2][12] = {
 #if defined(_WIN32)
-    { "msmpi.dll", NULL }, { "msmpi.dll", NULL }, { "msmpi.dll", NULL }
+    { NULL }, { "msmpi.dll", NULL }
 #elif defined(__APPLE__)
-    { "libmpi.40.dylib", "libmpi.dylib", "libmpi.12.dylib", "libmpi_abi.0.dylib", NULL },
-    { "libmpi.40.dylib", "libmpi.dylib", NULL },
-    { "libmpi.12.dylib", "libmpich.12.dylib", "libmpi_abi.0.dylib", "libmpi.dylib", NULL }
+    { "libmpi.40.dylib", "libmpi.dylib", "libmpi_abi.1.dylib", "libmpi_abi.0.dylib", NULL },
+    { "libmpi.12.dylib", "libmpich.12.dylib", "libmpi_abi.1.dylib", "libmpi_abi.0.dylib", NULL }
 #else
-    { "libmpi.so.40", "libmpich.so.12", "libmpi.so.12", "libmpi_abi.so.0", "libmpi_cray.so.12",
-      "libmpi_gnu.so.12", "libmpi.so.20", "libmpi.so", "libmpich.so", NULL },
-    { "libmpi.so.40", "libmpi.so.20", "libmpi.so", "libmpi_abi.so.0", NULL },
+    { "libmpi.so.40", "libmpi.so.80", "libmpi.so.20", "libmpi_ibm.so.3", "libmpi.so",
+      "libmpi_abi.so.1", "libmpi_abi.so.0", NULL },
     { "libmpich.so.12", "libmpi.so.12", "libmpi_cray.so.12", "libmpi_gnu.so.12",
-      "libmpi_intel.so.12", "libmpi_abi.so.0", "libmpich.so", "libmpi.so", NULL }
+      "libmpi_intel.so.12", "libmpich.so", "libmpi_abi.so.1", "libmpi_abi.so.0", NULL }
 #endif
 };
 
 /* Finds MPI: the file FLUX_MPI_LIBRARY; the one that the program is linked with; else the one whose
-   launcher has started it. False: why is told. */
+   launcher has started it, and the other kind where that is not here: a launcher of PMIx may be
+   either's, and whether they fit shows when MPI has started. False: why is told. */
 static bool flux__mpi_open(char *why, size_t n) {
     const char *own = flux__env("FLUX_MPI_LIBRARY");
     void (*any)(void);
@@ -205,9 +207,12 @@ static bool flux__mpi_open(char *why, size_t n) {
     flux__mpi_launched(&family);
     snprintf(why, n, "no MPI was found (Debian: openmpi-bin or mpich; FLUX_MPI_LIBRARY names its "
                      "library)");
-    for (const char *const *file = flux__mpi_files[family]; *file; file++) {
-        void *library = flux__library_open_global(*file);
-        if (library && flux__mpi_take(library, *file, why, n)) return true;
+    for (int i = 0; i < 2; i++) {
+        const char *const *file = flux__mpi_files[family == FLUX__MPI_MPICH ? 1 - i : i];
+        for (; *file; file++) {
+            void *library = flux__library_open_global(*file);
+            if (library && flux__mpi_take(library, *file, why, n)) return true;
+        }
     }
     return false;
 }
