@@ -39652,8 +39652,10 @@ static void flux__mpi_host(char *out, size_t n) {
 
 /* ---------------- operations of dtypes */
 
-#define FLUX__MAX_OF_TWO(a, b) ((a) != (a) ? (a) : (b) != (b) ? (b) : (a) > (b) ? (a) : (b))
-#define FLUX__MIN_OF_TWO(a, b) ((a) != (a) ? (a) : (b) != (b) ? (b) : (a) < (b) ? (a) : (b))
+/* NaN where either is; two zeros give +0, or ranks, whose operands come in different orders, would
+   get zeros of different signs. */
+#define FLUX__MAX_OF_TWO(a, b) (((a) > (b) || (a) != (a) ? (a) : (b)) + 0)
+#define FLUX__MIN_OF_TWO(a, b) (((a) < (b) || (a) != (a) ? (a) : (b)) + 0)
 /* A reduction of a floating type in plain C. */
 #define FLUX__MPI_FOLD(T, name, OF)                                                                \
     static void flux__mpi_##name##_##T(void *in, void *inout, int *n, void *type) {                \

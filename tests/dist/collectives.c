@@ -76,7 +76,7 @@ static void in_order(flux_comm *comm) {
     EXPECT(flux_barrier(comm) == 0);
 }
 
-/* Views, numbers, empty tensors, scalars; NaN in a maximum. */
+/* Views, numbers, empty tensors, scalars; NaN and zeros in a maximum. */
 static void of_views(flux_comm *comm) {
     flux_tensor *x = flux_reshape(numbers(FLUX_F32, rank, 12), 3, 4), *t = flux_allreduce(comm, flux_transpose(x), FLUX_SUM);
     EXPECT(flux_at(t, 3, 2) == folded(FLUX_SUM, 11) && flux_at(t, 1, 0) == folded(FLUX_SUM, 3));
@@ -86,6 +86,12 @@ static void of_views(flux_comm *comm) {
     flux_tensor *nan = flux_full(rank == size - 1 ? NAN : 1.0, 2);
     EXPECT(isnan(flux_at(flux_allreduce(comm, nan, FLUX_MAX), 0)) && isnan(flux_at(flux_allreduce(comm, nan, FLUX_MIN), 1)));
     EXPECT(isnan(flux_at(flux_allreduce(comm, flux_to_dtype(nan, FLUX_F16), FLUX_MAX), 0)));
+    for (int r = 0; r < size && size > 1; r++)           /* one zero has another sign: all ranks get +0 */
+        for (int t = 0; t < 4; t++) {
+            flux_tensor *zero = flux_to_dtype(flux_full(r == rank ? 0.0 : -0.0, 2), (flux_dtype)t);
+            EXPECT(!signbit(flux_at(flux_allreduce(comm, zero, FLUX_MAX), 0)));
+            EXPECT(!signbit(flux_at(flux_allreduce(comm, zero, FLUX_MIN), 1)));
+        }
 }
 
 /* More elements than one call takes. */
