@@ -39325,8 +39325,8 @@ static int flux__env_number(const char *name) {
     return v > 0 && v < INT_MAX ? (int)v : 0;
 }
 
-/* How many processes the launcher has started, by its environment; 1: there is no launcher. family:
-   whose launcher it is, if that is known. */
+/* How many processes the launcher has started, by its environment; 1: there is no launcher; 0:
+   there is one that does not say how many. family: whose launcher it is, if that is known. */
 static int flux__mpi_launched(int *family) {
     static const struct { const char *name; int family; } sizes[] = {
         { "OMPI_COMM_WORLD_SIZE", FLUX__MPI_OPEN }, { "PMI_SIZE", FLUX__MPI_MPICH },
@@ -39340,7 +39340,7 @@ static int flux__mpi_launched(int *family) {
         if (!*family) *family = sizes[i].family;
         return n;
     }
-    return *family ? 2 : 1;               /* PMIx does not say how many; there are several */
+    return *family ? 0 : 1;               /* PMIx does not say */
 }
 
 #ifdef FLUX_MPI
@@ -40025,9 +40025,9 @@ static bool flux__comm_join(flux_comm *c, const flux_distributed_opts *o, char *
     return true;
 #else
     (void)c;
-    if (launched > 1 || o->comm)
+    if (launched != 1 || o->comm)
         snprintf(why, n, "%s, but the program was compiled without -DFLUX_MPI",
-                 o->comm ? ".comm is given" : "a launcher has started several processes");
+                 o->comm ? ".comm is given" : "a launcher has started this program");
     return launched == 1 && !o->comm;
 #endif
 }

@@ -167,9 +167,9 @@ static bool flux__comm_join(flux_comm *c, const flux_distributed_opts *o, char *
     return true;
 #else
     (void)c;
-    if (launched > 1 || o->comm)
+    if (launched != 1 || o->comm)
         snprintf(why, n, "%s, but the program was compiled without -DFLUX_MPI",
-                 o->comm ? ".comm is given" : "a launcher has started several processes");
+                 o->comm ? ".comm is given" : "a launcher has started this program");
     return launched == 1 && !o->comm;
 #endif
 }

@@ -33,8 +33,8 @@ static int flux__env_number(const char *name) {
     return v > 0 && v < INT_MAX ? (int)v : 0;
 }
 
-/* How many processes the launcher has started, by its environment; 1: there is no launcher. family:
-   whose launcher it is, if that is known. */
+/* How many processes the launcher has started, by its environment; 1: there is no launcher; 0:
+   there is one that does not say how many. family: whose launcher it is, if that is known. */
 static int flux__mpi_launched(int *family) {
     static const struct { const char *name; int family; } sizes[] = {
         { "OMPI_COMM_WORLD_SIZE", FLUX__MPI_OPEN }, { "PMI_SIZE", FLUX__MPI_MPICH },
@@ -48,7 +48,7 @@ static int flux__mpi_launched(int *family) {
         if (!*family) *family = sizes[i].family;
         return n;
     }
-    return *family ? 2 : 1;               /* PMIx does not say how many; there are several */
+    return *family ? 0 : 1;               /* PMIx does not say */
 }
 
 #ifdef FLUX_MPI
