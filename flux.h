@@ -7502,7 +7502,8 @@ FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
 /* n numbers from start to stop, each computed in float64 from the nearer end, so that both ends are
    exact. */
 FLUX_DEF flux_tensor *flux_linspace(double start, double stop, int64_t n) {
-    if (n < 0 || (double)n > FLUX__MOST_ELEMENTS || !isfinite(start) || !isfinite(stop))
+    if (n < 0 || (double)n > FLUX__MOST_ELEMENTS || !(fabs(start) <= DBL_MAX) ||
+        !(fabs(stop) <= DBL_MAX))
         return (flux_tensor *)flux__fail("linspace: %lld numbers from %g to %g are not a range",
                                          (long long)n, start, stop);
     int h = flux__hide();
@@ -8677,7 +8678,7 @@ FLUX_DEF flux_tensor *flux_categorical_with(flux_categorical_opts o) {
     if (x->ndim == 0 || x->dim[0] == 0)
         return (flux_tensor *)flux__fail("categorical: %s has no classes in dim 0",
                                          flux__describe(x).s);
-    if (!(temperature >= 0) || temperature > FLT_MAX)
+    if (!(temperature >= 0) || temperature > (double)FLT_MAX)
         return (flux_tensor *)flux__fail("categorical: .temperature is %g", temperature);
     int h = flux__hide();
     flux_shape all = flux__dims(x), rest = flux__shape(all.dim + 1, all.ndim - 1);
@@ -39314,7 +39315,9 @@ FLUX__END_COLD
 FLUX__BEGIN_COLD
 
 enum { FLUX__MPI_NONE, FLUX__MPI_OPEN, FLUX__MPI_MPICH, FLUX__MPI_ABI };   /* interfaces */
-static const char *const flux__mpi_families[] = { "MPI", "Open MPI", "MPICH", "MPI 5" };
+FLUX__UNUSED static const char *const flux__mpi_families[] = {
+    "MPI", "Open MPI", "MPICH", "MPI 5"
+};
 
 /* ---------------- the launcher */
 
@@ -39890,11 +39893,13 @@ enum flux__collective_kind {
     FLUX__ALLREDUCE, FLUX__REDUCE_TO, FLUX__BROADCAST_FROM, FLUX__ALLGATHER, FLUX__REDUCE_SCATTER,
     FLUX__BARRIER, FLUX__LEAVE
 };
-static const char *const flux__collective_names[] = {
+FLUX__UNUSED static const char *const flux__collective_names[] = {
     "allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "barrier",
     "distributed_end"
 };
-static const char *const flux__agg_names[] = { "mean", "sum", "none", "prod", "min", "max" };
+FLUX__UNUSED static const char *const flux__agg_names[] = {
+    "mean", "sum", "none", "prod", "min", "max"
+};
 
 /* What a rank is about to call, as ranks compare it. Ranks send it to each other as bytes. */
 typedef struct flux__header {

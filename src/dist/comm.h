@@ -32,11 +32,13 @@ enum flux__collective_kind {
     FLUX__ALLREDUCE, FLUX__REDUCE_TO, FLUX__BROADCAST_FROM, FLUX__ALLGATHER, FLUX__REDUCE_SCATTER,
     FLUX__BARRIER, FLUX__LEAVE
 };
-static const char *const flux__collective_names[] = {
+FLUX__UNUSED static const char *const flux__collective_names[] = {
     "allreduce", "reduce", "broadcast", "allgather", "reduce_scatter", "barrier",
     "distributed_end"
 };
-static const char *const flux__agg_names[] = { "mean", "sum", "none", "prod", "min", "max" };
+FLUX__UNUSED static const char *const flux__agg_names[] = {
+    "mean", "sum", "none", "prod", "min", "max"
+};
 
 /* What a rank is about to call, as ranks compare it. Ranks send it to each other as bytes. */
 typedef struct flux__header {

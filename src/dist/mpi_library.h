@@ -22,7 +22,9 @@
 FLUX__BEGIN_COLD
 
 enum { FLUX__MPI_NONE, FLUX__MPI_OPEN, FLUX__MPI_MPICH, FLUX__MPI_ABI };   /* interfaces */
-static const char *const flux__mpi_families[] = { "MPI", "Open MPI", "MPICH", "MPI 5" };
+FLUX__UNUSED static const char *const flux__mpi_families[] = {
+    "MPI", "Open MPI", "MPICH", "MPI 5"
+};
 
 /* ---------------- the launcher */
 

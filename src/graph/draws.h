@@ -52,7 +52,7 @@ FLUX_DEF flux_tensor *flux_categorical_with(flux_categorical_opts o) {
     if (x->ndim == 0 || x->dim[0] == 0)
         return (flux_tensor *)flux__fail("categorical: %s has no classes in dim 0",
                                          flux__describe(x).s);
-    if (!(temperature >= 0) || temperature > FLT_MAX)
+    if (!(temperature >= 0) || temperature > (double)FLT_MAX)
         return (flux_tensor *)flux__fail("categorical: .temperature is %g", temperature);
     int h = flux__hide();
     flux_shape all = flux__dims(x), rest = flux__shape(all.dim + 1, all.ndim - 1);

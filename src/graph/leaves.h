@@ -188,7 +188,8 @@ FLUX_DEF flux_tensor *flux_arange(double start, double stop, double step) {
 /* n numbers from start to stop, each computed in float64 from the nearer end, so that both ends are
    exact. */
 FLUX_DEF flux_tensor *flux_linspace(double start, double stop, int64_t n) {
-    if (n < 0 || (double)n > FLUX__MOST_ELEMENTS || !isfinite(start) || !isfinite(stop))
+    if (n < 0 || (double)n > FLUX__MOST_ELEMENTS || !(fabs(start) <= DBL_MAX) ||
+        !(fabs(stop) <= DBL_MAX))
         return (flux_tensor *)flux__fail("linspace: %lld numbers from %g to %g are not a range",
                                          (long long)n, start, stop);
     int h = flux__hide();
