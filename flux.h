@@ -5852,6 +5852,7 @@ FLUX_DEF void flux_release(const void *object) {
     case FLUX__LOADER: flux__loader_free((flux_loader *)h); break;
     case FLUX__STATE: flux__state_free((flux_state *)h); break;
     case FLUX__FREED: flux__gone("release", h); break;
+    case FLUX__COMM: break;               /* flux_distributed_end ends it */
     default: flux__grads_free((flux_grads *)h); break;
     }
 }
@@ -10796,7 +10797,7 @@ typedef struct flux__kernel {
     void *scratch_at;                     /* address of that scratch memory in the current run */
     const flux__backend *by;              /* the back end that runs it; NULL: a move or a call */
     void *ready;                          /* what that back end made of the kernel */
-    const flux__plan_call *call;               /* of a FLUX__K_CALL */
+    const flux__plan_call *call;          /* of a FLUX__K_CALL */
     int read_at;                          /* of a call: the first kernel that reads its result; the
                                              number of kernels if none does */
     bool started;                         /* of a call: to be finished in the current run */
@@ -12543,9 +12544,9 @@ FLUX__END_LEAN
    From a plan to its back ends: flux__kernels_ready has each back end make its
    kernels ready, flux__kernels_run hands it rows of them, and
    flux__kernel_unready lets it drop what it made. A move has two back ends, so
-   it is done here, by the copies of their tables; a call (flux__plan_call) has none.
-   It is started in its turn and finished before the first kernel that reads its
-   result, so that it goes on beside the kernels between.
+   it is done here, by the copies of their tables; a call (flux__plan_call) has
+   none. It is started in its turn and finished before the first kernel that
+   reads its result, so that it goes on beside the kernels between.
 
    Invariant: only a move knows which back end is the host's: between two others
    it goes by way of host memory. What a back end made of a kernel is
@@ -27624,8 +27625,8 @@ FLUX_DEF bool flux__each_next(flux__each_state *e, const char *file, int line) {
         flux__each_leave(e);
         return false;
     }
-    if (r->loader->comm) flux__comm_weigh(r->loader->comm, flux__batch_weight(r->loader,
-                                                                              e->batch.index));
+    if (r->loader->comm)
+        flux__comm_weigh(r->loader->comm, flux__batch_weight(r->loader, e->batch.index));
     flux__epoch_ahead(r);
     e->inner = 1;
     return true;
@@ -28538,9 +28539,9 @@ FLUX__END_COLD
     X(leakyrelu) X(rrelu) X(elu) X(celu) X(softshrink) X(trelu)
 #define FLUX__OTHER_UNARY(X)                                                                  \
     X(softmax) X(logsoftmax) X(flatten) X(detach) X(copy) X(transpose) X(squeeze) X(sum)      \
-    X(mean) X(var) X(std) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax)         \
-    X(argmin) X(onecold) X(tril) X(triu) X(diag) X(trace) X(isnan) X(isfinite) X(cumsum)\
-    X(cumprod)    \
+    X(mean) X(var) X(std) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp)            \
+    X(argmax) X(argmin) X(onecold) X(tril) X(triu) X(diag) X(trace) X(isnan) X(isfinite)      \
+    X(cumsum) X(cumprod)                                                                      \
     X(gpu) X(cpu) X(cu) X(roc)
 
 FLUX__BEGIN_COLD
@@ -30536,7 +30537,8 @@ static bool flux__distribute(flux_state *s, int r);
 
 static const flux__rule_row flux__rule_rows[] = {
     { "", NULL, NULL, false, FLUX__NO_STATE, { { 0, 0 } } },
-    { "Descent", flux__step_descent, NULL, false, FLUX__NO_STATE, { { FLUX__ETA, 0.1 }, { 0, 0 } } },
+    { "Descent", flux__step_descent, NULL, false, FLUX__NO_STATE,
+      { { FLUX__ETA, 0.1 }, { 0, 0 } } },
     { "Momentum", flux__step_momentum, NULL, false, { { "velocity", 0 } },
       { { FLUX__ETA, 0.01 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
     { "Nesterov", flux__step_nesterov, NULL, false, { { "velocity", 0 } },
@@ -30572,7 +30574,8 @@ static const flux__rule_row flux__rule_rows[] = {
       { { FLUX__LAMBDA, 5e-4 }, { 0, 0 } } },
     { "SignDecay", flux__step_signdecay, NULL, false, FLUX__NO_STATE,
       { { FLUX__LAMBDA, 1e-3 }, { 0, 0 } } },
-    { "ClipGrad", flux__step_clipgrad, NULL, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
+    { "ClipGrad", flux__step_clipgrad, NULL, false, FLUX__NO_STATE,
+      { { FLUX__DELTA, 10 }, { 0, 0 } } },
     { "ClipNorm", flux__step_clipnorm, flux__clip_norms, false, FLUX__NO_STATE, FLUX__CLIP_HAS },
     { "ClipNorm", flux__step_clipnorm, flux__clip_global, false, FLUX__NO_STATE, FLUX__CLIP_HAS },
     { "AccumGrad", flux__step_accumgrad, NULL, true, { { "sum", 0 } },
@@ -39877,7 +39880,9 @@ FLUX__END_LEAN
    rank which calls another collective, does not come or has failed is an error
    with its name, and no hang.
 
-   Invariant: all ranks shake hands in one order, that of recording, and the data
+   Invariant: a flux_comm is never freed, since loaders, rules and recorded
+   collectives have its address: what is used after flux_distributed_end is an
+   error that says so. All ranks shake hands in one order, that of recording, and the data
    follow in the same order, on an MPI communicator of their own. After an error
    the communicator is broken: it stays, so that values can be looked at and
    saved, but it does no collective any more.
@@ -39905,14 +39910,16 @@ FLUX__UNUSED static const char *const flux__agg_names[] = {
 typedef struct flux__header {
     int64_t number;                       /* how many collectives came before it */
     int64_t count;                        /* elements of this rank's operands */
-    int64_t mark;                         /* the caller's own, must be alike (a bucket's leaves) */
     int32_t kind, op, dtype, root;
+    int64_t failed;                       /* of distributed_end: 1 if an error came before it */
 } flux__header;
 
 typedef struct flux__message flux__message;
 
 struct flux_comm {
     flux__head head;
+    struct flux_comm *before;             /* the one made before it */
+    bool ended;
     int rank, size, local_rank, local_size;
     double timeout;                       /* seconds */
     double weight;                        /* of this rank's batch in a mean over all ranks, see
@@ -39938,7 +39945,7 @@ struct flux_comm {
 /* Whether c is a communicator; if not, an error. */
 static bool flux__is_comm(const char *call, const flux_comm *c) {
     if (!c) return flux__null(call, "comm", c), false;
-    if (c->head.kind != FLUX__COMM) return FLUX__REFUSE("%s: the communicator was ended", call);
+    if (c->ended) return FLUX__REFUSE("%s: the communicator was ended", call);
     return true;
 }
 
@@ -39954,10 +39961,12 @@ FLUX_DEF const char *flux_comm_name(const flux_comm *c) {
 
 /* What this rank's mean over its batch counts in a mean over all ranks: the loader says it. */
 static void flux__comm_weigh(flux_comm *c, double weight) {
-    if (c->head.kind == FLUX__COMM) c->weight = weight;
+    c->weight = weight;
 }
 
 /* ---------------- joining */
+
+static flux_comm *flux__comms;            /* the one made last; once a process mostly */
 
 static flux_comm *flux__comm_new(double timeout) {
     flux_comm *c = (flux_comm *)flux__zalloc(sizeof *c);
@@ -39967,6 +39976,8 @@ static flux_comm *flux__comm_new(double timeout) {
     c->size = c->local_size = 1;
     c->timeout = timeout;
     c->weight = 1;
+    c->before = flux__comms;
+    flux__comms = c;
     return c;
 }
 
@@ -39995,10 +40006,8 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
 }
 #endif
 
-/* Frees a communicator; MPI itself goes on. */
-static void flux__comm_free(flux_comm *c) {
-    if (!c) return;
-    c->head.kind = FLUX__FREED;
+/* Ends a communicator; MPI itself goes on. */
+static void flux__comm_end(flux_comm *c) {
 #ifdef FLUX_MPI
     if (!c->broken && c->joined) {        /* to free one, all ranks must come */
         flux__mpi_free(&c->shake);
@@ -40006,8 +40015,10 @@ static void flux__comm_free(flux_comm *c) {
         flux__mpi_free(&c->side);
     }
     flux__free(c->hosts);
+    c->hosts = NULL;
 #endif
-    flux__free(c);
+    if (!c->broken) snprintf(c->why, sizeof c->why, "the communicator was ended");
+    c->broken = c->ended = true;
 }
 
 /* Joins the world by MPI, if a launcher has started this program or the program itself has started
@@ -40048,7 +40059,7 @@ FLUX_DEF flux_comm *flux_distributed_with(flux_distributed_opts o) {
     else if ((c = flux__comm_new(timeout)) != NULL && flux__comm_join(c, &o, why, sizeof why))
         return c;
     if (why[0]) flux__fail("distributed: %s", why);
-    flux__comm_free(c);
+    if (c) flux__comm_end(c);
     return NULL;
 }
 
@@ -40085,7 +40096,7 @@ typedef struct flux__handshake {
 
 /* A positive hash of a header. */
 static int64_t flux__header_hash(const flux__header *h) {
-    const int64_t word[] = { h->number, h->count, h->mark, h->kind, h->op, h->dtype, h->root };
+    const int64_t word[] = { h->number, h->count, h->failed, h->kind, h->op, h->dtype, h->root };
     uint64_t hash = 0;
     for (int i = 0; i < (int)(sizeof word / sizeof *word); i++) {
         hash = (hash ^ (uint64_t)word[i]) * UINT64_C(0x9e3779b97f4a7c15);
@@ -40101,7 +40112,7 @@ static flux__text flux__header_text(const flux__header *h) {
                        h->kind == FLUX__REDUCE_SCATTER;
     if (h->kind >= FLUX__BARRIER)
         snprintf(t.s, sizeof t.s, "%s%s", flux__collective_names[h->kind],
-                 h->mark ? " after an error" : "");
+                 h->failed ? " after an error" : "");
     else
         snprintf(t.s, sizeof t.s, "%s%s%s of %lld %s", flux__collective_names[h->kind],
                  folds ? " " : "", folds ? flux__agg_names[h->op] : "", (long long)h->count,
@@ -40146,7 +40157,7 @@ static int flux__mpi_await(flux__mpi_handle *request, double seconds, char *why,
 /* ---------------- when a handshake fails */
 
 /* What a rank reports to the others when it gives up. */
-typedef struct flux__report { int64_t came; } flux__report;
+typedef struct flux__report { int64_t came; } flux__report;      /* its collective */
 
 /* Takes a report of a rank that has given up, if one lies here: its rank, or -1. */
 static int flux__report_take(flux_comm *c, flux__report *r) {
@@ -40236,9 +40247,10 @@ static bool flux__handshake_finish(flux_comm *c, flux__handshake *s) {
     if (s->v[0] != -s->v[1]) return flux__handshake_differs(c, s);
     const int from = flux__report_take(c, &report);
     if (from < 0) return true;
-    snprintf(why, sizeof why, "%s, collective %lld: rank %d on %s had waited for this rank or "
-             "another one longer than its time-out and has given up",
-             flux__header_text(&s->header).s, (long long)s->header.number, from, c->hosts[from]);
+    snprintf(why, sizeof why, "%s, collective %lld: rank %d on %s has given up at collective %lld, "
+             "where it had waited longer than its time-out for this rank or another",
+             flux__header_text(&s->header).s, (long long)s->header.number, from, c->hosts[from],
+             (long long)report.came);
     return flux__comm_break(c, why);
 }
 
@@ -40322,7 +40334,7 @@ FLUX__END_COLD
 
 FLUX__BEGIN_COLD
 
-enum { FLUX__CALL_COMM = 2, FLUX__CALL_KIND, FLUX__CALL_OP, FLUX__CALL_ROOT, FLUX__CALL_MARK };
+enum { FLUX__CALL_COMM = 2, FLUX__CALL_KIND, FLUX__CALL_OP, FLUX__CALL_ROOT };
 
 /* Drops the communicator's hold on the collective recorded last: it runs now, or it is part of a
    graph that is about to. */
@@ -40341,7 +40353,6 @@ static flux__header flux__header_of(const flux_tensor *t) {
     f.kind = (int32_t)t->arg.i[FLUX__CALL_KIND];
     f.op = (int32_t)t->arg.i[FLUX__CALL_OP];
     f.root = (int32_t)t->arg.i[FLUX__CALL_ROOT];
-    f.mark = t->arg.i[FLUX__CALL_MARK];
     f.dtype = t->dtype;
     for (int i = 0; i < (int)t->arg.i[1]; i++) f.count += flux__size(t->in[i]);
     return f;
@@ -40492,9 +40503,9 @@ static flux_tensor *flux__collective_operand(flux_tensor *x, flux_device d) {
 }
 
 /* Records a collective of the n tensors xs, all of one dtype: a node of `count` elements in one
-   dim. mark: see flux__header. NULL: an error was told. */
-static flux_tensor *flux__collective_node(flux_comm *c, int kind, int op, int root, int64_t mark,
-                                          int n, flux_tensor *const *xs, int64_t count) {
+   dim. NULL: an error was told. */
+static flux_tensor *flux__collective_node(flux_comm *c, int kind, int op, int root, int n,
+                                          flux_tensor *const *xs, int64_t count) {
     const flux_device place = flux__place(n, xs);
     flux_shape s = flux__shape(&count, 1);
     flux_tensor *last = c->last,
@@ -40516,7 +40527,6 @@ static flux_tensor *flux__collective_node(flux_comm *c, int kind, int op, int ro
     y->arg.i[FLUX__CALL_KIND] = kind;
     y->arg.i[FLUX__CALL_OP] = op;
     y->arg.i[FLUX__CALL_ROOT] = root;
-    y->arg.i[FLUX__CALL_MARK] = mark;
     flux__comm_forget(c);
     flux__edge(&c->last, y);
     return flux__done(y);
@@ -40562,7 +40572,7 @@ static flux_tensor *flux__collective_one(flux_comm *c, int kind, flux_tensor *x,
     flux_tensor *y = x;
 #ifdef FLUX_MPI
     if (y && c->size > 1)
-        y = flux__collective_node(c, kind, op == FLUX_MEAN ? FLUX_SUM : op, root, 0, 1, &x,
+        y = flux__collective_node(c, kind, op == FLUX_MEAN ? FLUX_SUM : op, root, 1, &x,
                                   flux__count(&s));
 #endif
     if (y && mean && c->size > 1) y = flux_mul(y, 1.0 / c->size);
@@ -40621,7 +40631,7 @@ static bool flux__comm_meet(flux_comm *c, int kind) {
 #ifdef FLUX_MPI
     FLUX__ZEROED(flux__header, h);
     h.kind = kind;
-    h.mark = kind == FLUX__LEAVE && flux_failed();       /* the others are told */
+    h.failed = kind == FLUX__LEAVE && flux_failed();       /* the others are told */
     if (c->size > 1) return flux__shake_hands(c, &h);
 #else
     (void)kind;
@@ -40684,9 +40694,9 @@ FLUX_DEF int flux_barrier(flux_comm *c) {
 
 FLUX_DEF int flux_distributed_end(flux_comm *c) {
     if (!flux__is_comm("distributed_end", c)) return -1;
-    const bool broken = c->broken, ok = !broken && flux__comm_meet(c, FLUX__LEAVE);
+    const bool ok = !c->broken && flux__comm_meet(c, FLUX__LEAVE);
     flux__comm_forget(c);
-    flux__comm_free(c);
+    flux__comm_end(c);
 #ifdef FLUX_MPI
     if (ok) flux__mpi_finish();           /* it would wait for ranks that do not come */
 #endif
@@ -40891,7 +40901,7 @@ static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, int *leaf)
         if (!xs[i]) return false;
         count += flux__size(xs[i]);
     }
-    flux_tensor *sum = flux__collective_node(c, FLUX__ALLREDUCE, FLUX_SUM, 0, 0, n, xs, count);
+    flux_tensor *sum = flux__collective_node(c, FLUX__ALLREDUCE, FLUX_SUM, 0, n, xs, count);
     for (int i = 0; i < n && sum; i++) {
         flux__step *k = &s->step[leaf[i]];
         const int64_t end = at + flux__size(xs[i]);

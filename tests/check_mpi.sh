@@ -66,6 +66,7 @@ for launcher in mpirun.openmpi mpiexec.mpich; do
     told rule 0 'rank 1 on .* calls allreduce sum of 9 f32'
     told fails 0 'rank 1 on .* calls distributed_end after an error' 1 'reshape: '
     told ends 0 'rank 1 on .* calls distributed_end (collective 1)' 2 'rank 1 on .* calls distributed_end'
+    told signal 0 'after step 7, ended with 0' 1 'after step 7, ended with 0' 2 'after step 7, ended with 0'
     told late 0 'within 1 s there has not come rank 1 on' 1 'given up\|came too late' 2 'within 1 s there has not come rank 1 on'
 done
 

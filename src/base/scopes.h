@@ -71,6 +71,7 @@ FLUX_DEF void flux_release(const void *object) {
     case FLUX__LOADER: flux__loader_free((flux_loader *)h); break;
     case FLUX__STATE: flux__state_free((flux_state *)h); break;
     case FLUX__FREED: flux__gone("release", h); break;
+    case FLUX__COMM: break;               /* flux_distributed_end ends it */
     default: flux__grads_free((flux_grads *)h); break;
     }
 }

@@ -262,8 +262,8 @@ FLUX_DEF bool flux__each_next(flux__each_state *e, const char *file, int line) {
         flux__each_leave(e);
         return false;
     }
-    if (r->loader->comm) flux__comm_weigh(r->loader->comm, flux__batch_weight(r->loader,
-                                                                              e->batch.index));
+    if (r->loader->comm)
+        flux__comm_weigh(r->loader->comm, flux__batch_weight(r->loader, e->batch.index));
     flux__epoch_ahead(r);
     e->inner = 1;
     return true;

@@ -56,9 +56,9 @@ static flux_tensor *flux__collective_operand(flux_tensor *x, flux_device d) {
 }
 
 /* Records a collective of the n tensors xs, all of one dtype: a node of `count` elements in one
-   dim. mark: see flux__header. NULL: an error was told. */
-static flux_tensor *flux__collective_node(flux_comm *c, int kind, int op, int root, int64_t mark,
-                                          int n, flux_tensor *const *xs, int64_t count) {
+   dim. NULL: an error was told. */
+static flux_tensor *flux__collective_node(flux_comm *c, int kind, int op, int root, int n,
+                                          flux_tensor *const *xs, int64_t count) {
     const flux_device place = flux__place(n, xs);
     flux_shape s = flux__shape(&count, 1);
     flux_tensor *last = c->last,
@@ -80,7 +80,6 @@ static flux_tensor *flux__collective_node(flux_comm *c, int kind, int op, int ro
     y->arg.i[FLUX__CALL_KIND] = kind;
     y->arg.i[FLUX__CALL_OP] = op;
     y->arg.i[FLUX__CALL_ROOT] = root;
-    y->arg.i[FLUX__CALL_MARK] = mark;
     flux__comm_forget(c);
     flux__edge(&c->last, y);
     return flux__done(y);
@@ -126,7 +125,7 @@ static flux_tensor *flux__collective_one(flux_comm *c, int kind, flux_tensor *x,
     flux_tensor *y = x;
 #ifdef FLUX_MPI
     if (y && c->size > 1)
-        y = flux__collective_node(c, kind, op == FLUX_MEAN ? FLUX_SUM : op, root, 0, 1, &x,
+        y = flux__collective_node(c, kind, op == FLUX_MEAN ? FLUX_SUM : op, root, 1, &x,
                                   flux__count(&s));
 #endif
     if (y && mean && c->size > 1) y = flux_mul(y, 1.0 / c->size);
@@ -185,7 +184,7 @@ static bool flux__comm_meet(flux_comm *c, int kind) {
 #ifdef FLUX_MPI
     FLUX__ZEROED(flux__header, h);
     h.kind = kind;
-    h.mark = kind == FLUX__LEAVE && flux_failed();       /* the others are told */
+    h.failed = kind == FLUX__LEAVE && flux_failed();       /* the others are told */
     if (c->size > 1) return flux__shake_hands(c, &h);
 #else
     (void)kind;
@@ -248,9 +247,9 @@ FLUX_DEF int flux_barrier(flux_comm *c) {
 
 FLUX_DEF int flux_distributed_end(flux_comm *c) {
     if (!flux__is_comm("distributed_end", c)) return -1;
-    const bool broken = c->broken, ok = !broken && flux__comm_meet(c, FLUX__LEAVE);
+    const bool ok = !c->broken && flux__comm_meet(c, FLUX__LEAVE);
     flux__comm_forget(c);
-    flux__comm_free(c);
+    flux__comm_end(c);
 #ifdef FLUX_MPI
     if (ok) flux__mpi_finish();           /* it would wait for ranks that do not come */
 #endif

@@ -16,7 +16,9 @@
    rank which calls another collective, does not come or has failed is an error
    with its name, and no hang.
 
-   Invariant: all ranks shake hands in one order, that of recording, and the data
+   Invariant: a flux_comm is never freed, since loaders, rules and recorded
+   collectives have its address: what is used after flux_distributed_end is an
+   error that says so. All ranks shake hands in one order, that of recording, and the data
    follow in the same order, on an MPI communicator of their own. After an error
    the communicator is broken: it stays, so that values can be looked at and
    saved, but it does no collective any more.
@@ -44,14 +46,16 @@ FLUX__UNUSED static const char *const flux__agg_names[] = {
 typedef struct flux__header {
     int64_t number;                       /* how many collectives came before it */
     int64_t count;                        /* elements of this rank's operands */
-    int64_t mark;                         /* the caller's own, must be alike (a bucket's leaves) */
     int32_t kind, op, dtype, root;
+    int64_t failed;                       /* of distributed_end: 1 if an error came before it */
 } flux__header;
 
 typedef struct flux__message flux__message;
 
 struct flux_comm {
     flux__head head;
+    struct flux_comm *before;             /* the one made before it */
+    bool ended;
     int rank, size, local_rank, local_size;
     double timeout;                       /* seconds */
     double weight;                        /* of this rank's batch in a mean over all ranks, see
@@ -77,7 +81,7 @@ struct flux_comm {
 /* Whether c is a communicator; if not, an error. */
 static bool flux__is_comm(const char *call, const flux_comm *c) {
     if (!c) return flux__null(call, "comm", c), false;
-    if (c->head.kind != FLUX__COMM) return FLUX__REFUSE("%s: the communicator was ended", call);
+    if (c->ended) return FLUX__REFUSE("%s: the communicator was ended", call);
     return true;
 }
 
@@ -93,10 +97,12 @@ FLUX_DEF const char *flux_comm_name(const flux_comm *c) {
 
 /* What this rank's mean over its batch counts in a mean over all ranks: the loader says it. */
 static void flux__comm_weigh(flux_comm *c, double weight) {
-    if (c->head.kind == FLUX__COMM) c->weight = weight;
+    c->weight = weight;
 }
 
 /* ---------------- joining */
+
+static flux_comm *flux__comms;            /* the one made last; once a process mostly */
 
 static flux_comm *flux__comm_new(double timeout) {
     flux_comm *c = (flux_comm *)flux__zalloc(sizeof *c);
@@ -106,6 +112,8 @@ static flux_comm *flux__comm_new(double timeout) {
     c->size = c->local_size = 1;
     c->timeout = timeout;
     c->weight = 1;
+    c->before = flux__comms;
+    flux__comms = c;
     return c;
 }
 
@@ -134,10 +142,8 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
 }
 #endif
 
-/* Frees a communicator; MPI itself goes on. */
-static void flux__comm_free(flux_comm *c) {
-    if (!c) return;
-    c->head.kind = FLUX__FREED;
+/* Ends a communicator; MPI itself goes on. */
+static void flux__comm_end(flux_comm *c) {
 #ifdef FLUX_MPI
     if (!c->broken && c->joined) {        /* to free one, all ranks must come */
         flux__mpi_free(&c->shake);
@@ -145,8 +151,10 @@ static void flux__comm_free(flux_comm *c) {
         flux__mpi_free(&c->side);
     }
     flux__free(c->hosts);
+    c->hosts = NULL;
 #endif
-    flux__free(c);
+    if (!c->broken) snprintf(c->why, sizeof c->why, "the communicator was ended");
+    c->broken = c->ended = true;
 }
 
 /* Joins the world by MPI, if a launcher has started this program or the program itself has started
@@ -187,7 +195,7 @@ FLUX_DEF flux_comm *flux_distributed_with(flux_distributed_opts o) {
     else if ((c = flux__comm_new(timeout)) != NULL && flux__comm_join(c, &o, why, sizeof why))
         return c;
     if (why[0]) flux__fail("distributed: %s", why);
-    flux__comm_free(c);
+    if (c) flux__comm_end(c);
     return NULL;
 }
 

@@ -42,7 +42,7 @@ typedef struct flux__handshake {
 
 /* A positive hash of a header. */
 static int64_t flux__header_hash(const flux__header *h) {
-    const int64_t word[] = { h->number, h->count, h->mark, h->kind, h->op, h->dtype, h->root };
+    const int64_t word[] = { h->number, h->count, h->failed, h->kind, h->op, h->dtype, h->root };
     uint64_t hash = 0;
     for (int i = 0; i < (int)(sizeof word / sizeof *word); i++) {
         hash = (hash ^ (uint64_t)word[i]) * UINT64_C(0x9e3779b97f4a7c15);
@@ -58,7 +58,7 @@ static flux__text flux__header_text(const flux__header *h) {
                        h->kind == FLUX__REDUCE_SCATTER;
     if (h->kind >= FLUX__BARRIER)
         snprintf(t.s, sizeof t.s, "%s%s", flux__collective_names[h->kind],
-                 h->mark ? " after an error" : "");
+                 h->failed ? " after an error" : "");
     else
         snprintf(t.s, sizeof t.s, "%s%s%s of %lld %s", flux__collective_names[h->kind],
                  folds ? " " : "", folds ? flux__agg_names[h->op] : "", (long long)h->count,
@@ -103,7 +103,7 @@ static int flux__mpi_await(flux__mpi_handle *request, double seconds, char *why,
 /* ---------------- when a handshake fails */
 
 /* What a rank reports to the others when it gives up. */
-typedef struct flux__report { int64_t came; } flux__report;
+typedef struct flux__report { int64_t came; } flux__report;      /* its collective */
 
 /* Takes a report of a rank that has given up, if one lies here: its rank, or -1. */
 static int flux__report_take(flux_comm *c, flux__report *r) {
@@ -193,9 +193,10 @@ static bool flux__handshake_finish(flux_comm *c, flux__handshake *s) {
     if (s->v[0] != -s->v[1]) return flux__handshake_differs(c, s);
     const int from = flux__report_take(c, &report);
     if (from < 0) return true;
-    snprintf(why, sizeof why, "%s, collective %lld: rank %d on %s had waited for this rank or "
-             "another one longer than its time-out and has given up",
-             flux__header_text(&s->header).s, (long long)s->header.number, from, c->hosts[from]);
+    snprintf(why, sizeof why, "%s, collective %lld: rank %d on %s has given up at collective %lld, "
+             "where it had waited longer than its time-out for this rank or another",
+             flux__header_text(&s->header).s, (long long)s->header.number, from, c->hosts[from],
+             (long long)report.came);
     return flux__comm_break(c, why);
 }
 

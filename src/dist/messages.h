@@ -25,7 +25,7 @@
 
 FLUX__BEGIN_COLD
 
-enum { FLUX__CALL_COMM = 2, FLUX__CALL_KIND, FLUX__CALL_OP, FLUX__CALL_ROOT, FLUX__CALL_MARK };
+enum { FLUX__CALL_COMM = 2, FLUX__CALL_KIND, FLUX__CALL_OP, FLUX__CALL_ROOT };
 
 /* Drops the communicator's hold on the collective recorded last: it runs now, or it is part of a
    graph that is about to. */
@@ -44,7 +44,6 @@ static flux__header flux__header_of(const flux_tensor *t) {
     f.kind = (int32_t)t->arg.i[FLUX__CALL_KIND];
     f.op = (int32_t)t->arg.i[FLUX__CALL_OP];
     f.root = (int32_t)t->arg.i[FLUX__CALL_ROOT];
-    f.mark = t->arg.i[FLUX__CALL_MARK];
     f.dtype = t->dtype;
     for (int i = 0; i < (int)t->arg.i[1]; i++) f.count += flux__size(t->in[i]);
     return f;

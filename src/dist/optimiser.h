@@ -124,7 +124,7 @@ static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, int *leaf)
         if (!xs[i]) return false;
         count += flux__size(xs[i]);
     }
-    flux_tensor *sum = flux__collective_node(c, FLUX__ALLREDUCE, FLUX_SUM, 0, 0, n, xs, count);
+    flux_tensor *sum = flux__collective_node(c, FLUX__ALLREDUCE, FLUX_SUM, 0, n, xs, count);
     for (int i = 0; i < n && sum; i++) {
         flux__step *k = &s->step[leaf[i]];
         const int64_t end = at + flux__size(xs[i]);

@@ -30,9 +30,9 @@
     X(leakyrelu) X(rrelu) X(elu) X(celu) X(softshrink) X(trelu)
 #define FLUX__OTHER_UNARY(X)                                                                  \
     X(softmax) X(logsoftmax) X(flatten) X(detach) X(copy) X(transpose) X(squeeze) X(sum)      \
-    X(mean) X(var) X(std) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp) X(argmax)         \
-    X(argmin) X(onecold) X(tril) X(triu) X(diag) X(trace) X(isnan) X(isfinite) X(cumsum)\
-    X(cumprod)    \
+    X(mean) X(var) X(std) X(prod) X(max) X(min) X(any) X(all) X(norm) X(logsumexp)            \
+    X(argmax) X(argmin) X(onecold) X(tril) X(triu) X(diag) X(trace) X(isnan) X(isfinite)      \
+    X(cumsum) X(cumprod)                                                                      \
     X(gpu) X(cpu) X(cu) X(roc)
 
 FLUX__BEGIN_COLD

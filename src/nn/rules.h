@@ -442,7 +442,8 @@ static bool flux__distribute(flux_state *s, int r);
 
 static const flux__rule_row flux__rule_rows[] = {
     { "", NULL, NULL, false, FLUX__NO_STATE, { { 0, 0 } } },
-    { "Descent", flux__step_descent, NULL, false, FLUX__NO_STATE, { { FLUX__ETA, 0.1 }, { 0, 0 } } },
+    { "Descent", flux__step_descent, NULL, false, FLUX__NO_STATE,
+      { { FLUX__ETA, 0.1 }, { 0, 0 } } },
     { "Momentum", flux__step_momentum, NULL, false, { { "velocity", 0 } },
       { { FLUX__ETA, 0.01 }, { FLUX__RHO, 0.9 }, { 0, 0 } } },
     { "Nesterov", flux__step_nesterov, NULL, false, { { "velocity", 0 } },
@@ -478,7 +479,8 @@ static const flux__rule_row flux__rule_rows[] = {
       { { FLUX__LAMBDA, 5e-4 }, { 0, 0 } } },
     { "SignDecay", flux__step_signdecay, NULL, false, FLUX__NO_STATE,
       { { FLUX__LAMBDA, 1e-3 }, { 0, 0 } } },
-    { "ClipGrad", flux__step_clipgrad, NULL, false, FLUX__NO_STATE, { { FLUX__DELTA, 10 }, { 0, 0 } } },
+    { "ClipGrad", flux__step_clipgrad, NULL, false, FLUX__NO_STATE,
+      { { FLUX__DELTA, 10 }, { 0, 0 } } },
     { "ClipNorm", flux__step_clipnorm, flux__clip_norms, false, FLUX__NO_STATE, FLUX__CLIP_HAS },
     { "ClipNorm", flux__step_clipnorm, flux__clip_global, false, FLUX__NO_STATE, FLUX__CLIP_HAS },
     { "AccumGrad", flux__step_accumgrad, NULL, true, { { "sum", 0 } },

@@ -14,9 +14,9 @@
    From a plan to its back ends: flux__kernels_ready has each back end make its
    kernels ready, flux__kernels_run hands it rows of them, and
    flux__kernel_unready lets it drop what it made. A move has two back ends, so
-   it is done here, by the copies of their tables; a call (flux__plan_call) has none.
-   It is started in its turn and finished before the first kernel that reads its
-   result, so that it goes on beside the kernels between.
+   it is done here, by the copies of their tables; a call (flux__plan_call) has
+   none. It is started in its turn and finished before the first kernel that
+   reads its result, so that it goes on beside the kernels between.
 
    Invariant: only a move knows which back end is the host's: between two others
    it goes by way of host memory. What a back end made of a kernel is

@@ -83,7 +83,7 @@ typedef struct flux__kernel {
     void *scratch_at;                     /* address of that scratch memory in the current run */
     const flux__backend *by;              /* the back end that runs it; NULL: a move or a call */
     void *ready;                          /* what that back end made of the kernel */
-    const flux__plan_call *call;               /* of a FLUX__K_CALL */
+    const flux__plan_call *call;          /* of a FLUX__K_CALL */
     int read_at;                          /* of a call: the first kernel that reads its result; the
                                              number of kernels if none does */
     bool started;                         /* of a call: to be finished in the current run */

@@ -31,7 +31,7 @@ typedef struct tensors { int n; flux_tensor *x[64]; float *bare, *sum; int64_t c
 static void by_flux(void *data) {
     tensors *t = (tensors *)data;
     FLUX_INFER {
-        flux_tensor *y = flux__collective_node(comm, FLUX__ALLREDUCE, FLUX_SUM, 0, 0, t->n, t->x, t->count);
+        flux_tensor *y = flux__collective_node(comm, FLUX__ALLREDUCE, FLUX_SUM, 0, t->n, t->x, t->count);
         flux_eval(y);
     }
 }

@@ -126,6 +126,25 @@ static void synchronized(flux_comm *comm) {
     EXPECT(flux_item(flux_synchronize(comm, flux_scalar(rank), .root = size - 1)) == size - 1);
 }
 
+/* Rank 0 can't write: all learn of it. After the end, what has the communicator still is refused. */
+static void used_afterwards(flux_comm *comm) {
+    flux_layer *m = flux_dense(2, 2);
+    flux_tensor *x = flux_ones(2, 8);
+    EXPECT(flux_distributed_save(comm, m, "no/such/folder/m.safetensors") != 0);
+    flux_clear();
+    flux_loader *data = flux_dataloader(x, .batchsize = 1, .comm = comm);
+    flux_state *s = flux_setup(flux_distributed_optimiser(comm, flux_descent()), m);
+    EXPECT(flux_distributed_end(comm) == 0);
+    EXPECT(flux_rank_of(comm) == -1 && strstr(flux_error(), "ended") && !flux_allreduce(comm, x, FLUX_SUM));
+    flux_clear();
+    int64_t n = 0;
+    flux_each (b, data) n += b.size;
+    EXPECT(n > 0 && !flux_failed());
+    EXPECT(flux_update(s, m, flux_gradient(flux_sum(flux_call(m, x)), m)) != 0);
+    EXPECT(flux_distributed_end(comm) != 0);
+    flux_clear();
+}
+
 int main(int argc, char **argv) {
     flux_comm *comm = flux_distributed(.argc = &argc, .argv = &argv);
     if (!comm) return 1;
@@ -136,7 +155,7 @@ int main(int argc, char **argv) {
     FLUX_SCOPE of_views(comm);
     FLUX_SCOPE in_pieces(comm);
     FLUX_SCOPE synchronized(comm);
-    EXPECT(flux_distributed_end(comm) == 0);
+    FLUX_SCOPE used_afterwards(comm);
     EXPECT(!flux_failed());
     if (!wrong) printf("rank %d of %d: ok\n", rank, size);
     return wrong != 0;

@@ -2,6 +2,7 @@
      differ   rank 1 calls another collective           late   rank 1 comes after the time-out
      ends     rank 1 ends while the others go on        shape  rank 1 has fewer elements
      rule     rank 1 has another model                  fails  rank 1 could not compute its operand
+     signal   SIGTERM comes to rank 1: all leave their loops after the same step
      cut      the file faults.go says that the cable of the last rank may be cut: goes on until that has happened
    Each rank prints "rank R: ", what it was told, and whether values can be looked at and saved. Run by tests/check_mpi.sh. */
 #define _POSIX_C_SOURCE 200809L
@@ -24,6 +25,17 @@ int main(int argc, char **argv) {
     flux_layer *m = flux_dense(2, odd && !strcmp(mode, "rule") ? 3 : 2);
     flux_tensor *x = flux_full(rank, odd && !strcmp(mode, "shape") ? 9 : 10), *before = flux_allreduce(comm, flux_ones(2), FLUX_SUM);
     if (flux_at(before, 0) != size) printf("rank %d: a wrong sum\n", rank);
+    if (!strcmp(mode, "signal")) {
+        int step = 0;
+        flux_interrupted();
+        for (; step < 50 && !flux_interrupted(comm); step++) {
+            if (odd && step == 6) raise(SIGTERM);
+            FLUX_SCOPE flux_eval(flux_allreduce(comm, x, FLUX_SUM));
+        }
+        const int rc = flux_distributed_end(comm);
+        printf("rank %d: after step %d, ended with %d; saved\n", rank, step, rc);
+        return 0;
+    }
     if (odd && !strcmp(mode, "late")) wait_seconds(3.5);
     if (odd && !strcmp(mode, "fails")) x = flux_reshape(x, 3, 7);
     if (odd && !strcmp(mode, "ends")) {
