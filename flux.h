@@ -24529,19 +24529,31 @@ static bool flux__cache_open(flux__private *folder) {
     return false;
 }
 
+/* Makes and locks a temporary file for `name`, whose own name it writes to aside; -1, with errno,
+   if that fails. Another process may sweep the file away before it is locked: then the next one is
+   made. */
+static int flux__cache_aside(const flux__private *folder, const char *name, char *aside, size_t n) {
+    static int count;
+    char start[220];
+    snprintf(start, sizeof start, ".%s.", name);
+    flux__folder_sweep(folder->path, folder->fd, start);     /* of processes that were killed */
+    for (int tries = 0; tries < 1000; tries++) {
+        snprintf(aside, n, "%s%d-%d.tmp", start, flux__process_id(), flux__atomic_add32(&count, 1));
+        const int fd = flux__private_file(folder, aside, true);
+        if (fd < 0 || flux__file_lock(fd)) return fd;
+        flux__file_close(fd);
+    }
+    errno = EBUSY;
+    return -1;
+}
+
 /* Writes head and image to a temporary file and renames it to `name`; returns 0, or the errno
    of what failed. */
 static int flux__cache_put(const flux__private *folder, const char *name, const void *head,
                            size_t n, const void *image, size_t bytes) {
-    char start[220], aside[280];
-    static int count;
-    snprintf(start, sizeof start, ".%s.", name);
-    snprintf(aside, sizeof aside, "%s%d-%d.tmp", start, flux__process_id(),
-             flux__atomic_add32(&count, 1));
-    flux__folder_sweep(folder->path, folder->fd, start);           /* temporary files of killed
-                                                                processes */
-    int fd = flux__private_file(folder, aside, true), why = fd < 0 ? errno : 0;
-    bool ok = fd >= 0 && flux__file_lock(fd) && flux__file_put(fd, head, n) == (int64_t)n;
+    char aside[280];
+    int fd = flux__cache_aside(folder, name, aside, sizeof aside), why = fd < 0 ? errno : 0;
+    bool ok = fd >= 0 && flux__file_put(fd, head, n) == (int64_t)n;
     for (size_t at = 0; ok && at < bytes;) {
         int64_t done = flux__file_put(fd, (const char *)image + at, bytes - at);
         ok = done > 0;
