@@ -246,6 +246,13 @@ static int child_end(pid_t pid) {
         if (test_device.backend) SKIP("test_gpu forks with a device");                               \
         if (getenv("EMULATED")) SKIP("qemu's user mode ends a forked child of several threads");     \
     } while (0)
+/* For a test whose other threads may be in the middle of an allocation when it forks. */
+#ifdef __SANITIZE_ADDRESS__
+#  define FORKS_AMID_ALLOCATIONS() \
+    SKIP("the address sanitizer's allocator keeps locks that other threads held at the fork")
+#else
+#  define FORKS_AMID_ALLOCATIONS() ((void)0)
+#endif
 static pid_t fork_timed(void) {           /* a child that hangs is ended by its alarm */
     fflush(stdout), fflush(stderr);
     pid_t pid = fork();
@@ -331,9 +338,7 @@ static void fork_often(void *arg) {
 
 TEST(any_thread_may_fork_while_others_compute) {
     FORKS();
-#ifdef __SANITIZE_ADDRESS__
-    SKIP("the address sanitizer's allocator keeps locks that other threads held at the fork");
-#endif
+    FORKS_AMID_ALLOCATIONS();
     flux_threads(3);
     fork_want.n = 0;
     FLUX_SCOPE keep(&fork_want, product());
@@ -355,6 +360,7 @@ TEST(any_thread_may_fork_while_others_compute) {
 /* An epoch that had workers goes on in a child, which makes the batches that are left; so it does in the parent. */
 TEST(a_child_goes_on_with_an_epoch) {
     FORKS();
+    FORKS_AMID_ALLOCATIONS();
     float at[40];
     for (int i = 0; i < 40; i++) at[i] = (float)(i * i);
     for (int way = 0; way < 3; way++) {
