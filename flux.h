@@ -223,8 +223,8 @@
    with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes text memory sinks scopes
                 ending workers options
-     graph/     table nodes elementwise leaves views reductions picking scans draws sorting products einsum windows attention
-                gradients backward
+     graph/     table nodes elementwise leaves views reductions picking scans draws sorting products einsum
+                windows attention custom gradients backward
      schedule/  kernel claims key analysis grouping program dispatch order trace plans looking
                 update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
@@ -238,7 +238,7 @@
                 state adjust grads moves compile containers recurrent dropout attention conv norms
                 losses ctc update schedules train
      files/     sources idx npy csv safetensors tensors torch
-     text/      dot tensors models summary formulas formula_reader
+     text/      dot tensors models summary formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
 */
 #ifndef FLUX_H
@@ -1074,6 +1074,83 @@ FLUX_API flux_tensor *flux_expr_with(const char *formula, int n, const char *nam
 FLUX_API flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes);
 /* The reverse: int64, argmax along dimension 0, which is dropped. */
 FLUX_API flux_tensor *flux_onecold(flux_tensor *y);
+
+/* ------------------------------------------------------------------ operations of your own
+   Most need nothing from here: a function that calls operations is an operation, whose gradient
+   follows. FLUX_OP makes one from a formula, and flux_custom one whose gradient you state. */
+
+/* An elementwise operation from a formula, at file scope:
+
+       FLUX_OP(swish_by, (x, beta), x / (1 + exp(-beta * x)));
+       FLUX_OP(clipped_exp, (x), exp(fmin(x, 20)), x < 20 ? exp(x) : 0);
+
+   defines flux_tensor *swish_by(flux_tensor *x, flux_tensor *beta). Its operands broadcast as those
+   of flux_add do, and the result has the dtype at which they meet (operands of half formats are
+   computed in float32 and rounded once). Without more arguments the gradient is that of the
+   formula. Otherwise one formula for each operand follows, the derivative of the result by it,
+   which is used in its place. An operation of one operand is also a layer: flux_chain(m, act).
+
+   The formula is C for one element, which the C compiler checks: it also defines
+   double swish_by_number(double x, double beta). The library reads its text at the first call and
+   computes it with operations of its own, vectorised, on every back end and fused with what is
+   beside it. It may contain operands, numbers, macros of numbers, + - * /, comparisons, && || !,
+   c ? a : b, brackets, and of <math.h> (with f at the end, too)
+       exp exp2 expm1 log log2 log10 log1p sqrt cbrt pow sin cos tan asin acos atan atan2 sinh cosh
+       tanh erf fabs fmax fmin floor ceil trunc rint;
+   anything else is an error of the call, which says what it is. Three things differ from C:
+   numbers are real, so that 1 / 2 is a half; both sides of c ? a : b are computed; and fmax and
+   fmin give NaN where an operand is NaN. In the gradient of c ? a : b a side that was not chosen
+   counts 0 times its derivative, which is NaN if that is infinite: state the derivatives then. */
+#define FLUX_OP(name, operands, ...)                                                               \
+    FLUX__UNUSED static inline double name##_number(FLUX__EACH_NAME(FLUX__AS_DOUBLE, operands)) {  \
+        const double all[] = { FLUX__MAP(FLUX__TO_DOUBLE, __VA_ARGS__) };                          \
+        return all[0];                                                                             \
+    }                                                                                              \
+    FLUX__UNUSED static inline flux_tensor *name(FLUX__EACH_NAME(FLUX__AS_TENSOR, operands)) {     \
+        static const char *const formulas[] = { FLUX__MAP(FLUX__TEXT_OF, __VA_ARGS__) };           \
+        static const flux_operation op = { #name, FLUX__TEXT_OF operands,                          \
+                                           (int)(sizeof formulas / sizeof *formulas), formulas };  \
+        flux_tensor *const of[] = { FLUX__NAMES_OF operands };                                     \
+        return flux_operate(&op, (int)(sizeof of / sizeof *of), of);                               \
+    }                                                                                              \
+    struct flux__own_##name
+#define FLUX__NAMES_OF(...) __VA_ARGS__
+#define FLUX__EACH_NAME(f, list) FLUX__MAP(f, FLUX__NAMES_OF list)
+#define FLUX__AS_DOUBLE(x) FLUX__UNUSED double x
+#define FLUX__AS_TENSOR(x) flux_tensor *x
+#define FLUX__TO_DOUBLE(x) (double)(x)
+#define FLUX__TEXT_OF(...) #__VA_ARGS__
+
+/* What FLUX_OP writes, for programs whose formulas come from elsewhere: operands are the names of
+   1 to 8 operands ("x, beta"), and formulas the formula and the derivatives by each operand, or the
+   formula alone. All that it points to must live as long as gradients are taken. */
+typedef struct flux_operation {
+    const char *name, *operands;
+    int nformulas;
+    const char *const *formulas;
+} flux_operation;
+FLUX_API flux_tensor *flux_operate(const flux_operation *op, int n, flux_tensor *const *operands);
+
+/* A function of tensors with a gradient of your own.
+       flux_custom(forward, backward, x, w)
+   calls forward with the n operands, at once, and returns the tensor that it returns. What forward
+   records has no gradient; it may look at operands (flux_data) and call code that knows nothing of
+   this library, with flux_from for the result. Instead of one tensor it may return a flux_tuple,
+   whose first tensor is the result and whose others are kept for backward.
+   When a gradient is taken, backward is called with the operands, with y, which forward returned
+   (in a tuple, if that was one), and with g, the gradient of the result, of the result's shape. It
+   writes to dx[i] the gradient by operand i, of that operand's shape; NULL, as which all begin, is
+   none. What it records can be differentiated in turn. backward = NULL: there is no gradient.
+   flux_custom_with also hands a context to both, which must live as long as gradients are taken. 1
+   to 64 operands. */
+typedef flux_tensor *(*flux_forward)(int n, flux_tensor *const *x, void *context);
+typedef void (*flux_backward)(int n, flux_tensor *const *x, flux_tensor *y, flux_tensor *g,
+                              flux_tensor **dx, void *context);
+FLUX_API flux_tensor *flux_custom_with(flux_forward forward, flux_backward backward, void *context,
+                                       int n, flux_tensor *const *operands);
+#define flux_custom(forward, backward, ...)                                                        \
+    FLUX__MADE(flux_tensor *, flux_custom_with(forward, backward, NULL, FLUX__NARG(__VA_ARGS__),   \
+                                               FLUX__TENSORS(__VA_ARGS__)))
 
 /* ------------------------------------------------------------------ models
    A layer is a struct whose first member is a flux_layer, together with a description of its
@@ -6736,6 +6813,8 @@ enum flux__op {
                                              gradient by x and the weight, in[1] and in[2] */
     FLUX__ATTENTION,                      /* shows part of in[0], and has its own gradient by the
                                              other operands: see flux__attention */
+    FLUX__CUSTOM,                         /* shows in[0], and has the program's gradient by the
+                                             other operands: see flux_custom */
     FLUX__VIEWS_END,
     FLUX__MATMUL = FLUX__VIEWS_END,
     FLUX__GATHER, FLUX__SCATTER,          /* arg.i: dim */
@@ -6755,7 +6834,7 @@ static const char *const flux__op_names[] = {
 #define FLUX__OP_NAME(NAME, name, ...) #name,
     FLUX__ELEMENTWISE(FLUX__OP_NAME)
     "leaf", "number", "cast", "copy", "iota", "random", "reduce", "argreduce",
-    "reshape", "permute", "slice", "broadcast", "detach", "conv", "attention",
+    "reshape", "permute", "slice", "broadcast", "detach", "conv", "attention", "custom",
     "matmul", "gather", "scatter_add", "spread", "cat", "move", "attend", "sort", "call",
     "tuple"
 };
@@ -9733,6 +9812,114 @@ static flux_tensor *flux__attention(const flux__attend *what) {
 
 FLUX__END_COLD
 
+/* ---------------------------------------------------------------------- graph/custom.h
+   flux_custom: a function of tensors whose gradient the program states. The
+   function's result is shown through a FLUX__CUSTOM node, whose operands are the
+   result and the function's operands; the gradient goes by the latter.
+
+   Invariant: a FLUX__CUSTOM node's operands are the result, the n operands of
+   the function, and what the function kept for the gradient, in this order;
+   arg.i holds the addresses of backward and of the context, and n. forward
+   records under FLUX_NOGRAD, so no gradient passes through the result.
+
+   Rejected: a node that calls forward when it is computed. A function that
+   records operations would not be fused with what is beside it, and one that
+   looks at its operands can do so at once. */
+
+FLUX__BEGIN_COLD
+
+enum { FLUX__CUSTOM_OPERANDS = 64 };
+
+/* Whether forward's result y can be used: one tensor, or a tuple whose first is one and which has
+   few enough others; else an error. `failures`: the number of errors before forward was called. */
+static bool flux__check_custom(const flux_tensor *y, int64_t failures) {
+    if (!y)
+        return flux__failed_since(failures) ? false
+                                            : FLUX__REFUSE("custom: forward returned NULL");
+    if (FLUX__GONE("custom", y)) return false;
+    if (y->op == FLUX__TUPLE && (y->in[0]->op == FLUX__TUPLE || y->nin > 128))
+        return FLUX__REFUSE("custom: forward returned a tuple that %s",
+                            y->nin > 128 ? "has more than 128 tensors" : "begins with a tuple");
+    return true;
+}
+
+/* The node that shows `value`, forward's result, with the gradient of the program. */
+static flux_tensor *flux__custom_node(flux_tensor *value, flux_backward backward, void *context,
+                                      int n, flux_tensor *const *xs, int nkept,
+                                      flux_tensor *const *kept) {
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    flux_shape s = flux__dims(value);
+    flux_tensor *base = flux__layout(value, &offset, stride),
+        *y = flux__node_raw(FLUX__CUSTOM, (flux_dtype)value->dtype, &s, value->device,
+                            1 + n + nkept);
+    if (!y) return NULL;
+    flux__edge(&y->in[0], value);
+    for (int i = 0; i < n; i++) flux__edge(&y->in[1 + i], xs[i]);
+    for (int i = 0; i < nkept; i++) flux__edge(&y->in[1 + n + i], kept[i]);
+    flux__edge(&y->base, base);
+    y->offset = offset;
+    for (int i = 0; i < s.ndim; i++) y->stride[i] = stride[i];
+    y->arg.i[0] = (int64_t)(intptr_t)backward;
+    y->arg.i[1] = (int64_t)(intptr_t)context;
+    y->arg.i[2] = n;
+    return flux__done(y);
+}
+
+FLUX_DEF flux_tensor *flux_custom_with(flux_forward forward, flux_backward backward, void *context,
+                                       int n, flux_tensor *const *operands) {
+    const flux__thread *self = flux__self();
+    int64_t failures = flux__failures();
+    if (n < 1 || n > FLUX__CUSTOM_OPERANDS)
+        return (flux_tensor *)flux__fail("custom: %d operands; 1 to %d are possible", n,
+                                         FLUX__CUSTOM_OPERANDS);
+    if (!operands) return (flux_tensor *)flux__null("custom", "operands", operands);
+    if (!self || !flux__check_operands("custom", n, operands)) return NULL;
+    if (!forward) return (flux_tensor *)flux__fail("custom: forward is NULL");
+    const int depth = self->nscopes;
+    flux_scope_open();
+    const int graph = flux__nograd_enter();
+    flux_tensor *y = forward(n, operands, context);
+    flux__nograd_leave(graph);
+    if (!flux__check_custom(y, failures)) y = NULL;
+    if (y) {
+        const bool tuple = y->op == FLUX__TUPLE;
+        flux_tensor *value = tuple ? y->in[0] : y;
+        y = !backward || self->nograd ? flux_detach(value)
+                         : flux__custom_node(value, backward, context, n, operands,
+                                             tuple ? y->nin - 1 : 0, tuple ? y->in + 1 : NULL);
+    }
+    return flux__reveal(depth, y);
+}
+
+/* dx, what backward wrote as the gradient by operand x, in x's dtype and on its device; NULL, with
+   an error, if it is no tensor of x's shape. */
+static flux_tensor *flux__custom_part(flux_tensor *dx, const flux_tensor *x, int i) {
+    if (FLUX__GONE("custom", dx)) return NULL;
+    if (dx->op == FLUX__TUPLE || !flux__same_dims(dx, x)) {
+        flux__text is = flux__describe(dx), want = flux__describe(x);
+        return (flux_tensor *)flux__fail(
+            "custom: backward wrote %s as the gradient by operand %d, which is %s",
+            dx->op == FLUX__TUPLE ? "a tuple" : is.s, i, want.s);
+    }
+    return flux__taken(dx, x->device, (flux_dtype)x->dtype);
+}
+
+/* The gradients of a FLUX__CUSTOM node y by the function's operands, out[1] and so on. */
+static void flux__custom_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
+                                  flux_tensor **out) {
+    flux_backward backward = (flux_backward)(intptr_t)y->arg.i[0];
+    const int n = (int)y->arg.i[2], nkept = y->nin - 1 - n;
+    flux_tensor *dx[FLUX__CUSTOM_OPERANDS] = { NULL }, *all[129] = { y };
+    for (int i = 0; i < nkept; i++) all[1 + i] = y->in[1 + n + i];
+    flux_tensor *made = nkept ? flux_tuple_of(1 + nkept, all) : y;
+    if (!made) return;
+    backward(n, y->in + 1, made, g, dx, (void *)(intptr_t)y->arg.i[1]);
+    for (int i = 0; i < n; i++)
+        if (need[1 + i] && dx[i]) out[1 + i] = flux__custom_part(dx[i], y->in[1 + i], i);
+}
+
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- graph/gradients.h
    The gradient of each operation, by its operands (flux__gradient_of):
    elementwise rows by graph/table.h, all others by a function each. Gradients
@@ -10252,6 +10439,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__CAT: flux__cat_gradient(y, g, need, out); break;
     case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
     case FLUX__ATTENTION: flux__attention_gradient(y, g, need, out); break;
+    case FLUX__CUSTOM: flux__custom_gradient(y, g, need, out); break;
     case FLUX__MOVE: out[0] = flux__move(g, y->in[0]->device); break;
     case FLUX__NUMBER:                    /* a number made by flux__renumber from in[0] */
         g = flux_to_dtype(flux__unbroadcast(g, y->in[0]), (flux_dtype)y->in[0]->dtype);
@@ -27754,7 +27942,7 @@ static bool flux__next_member(flux_layer *m, flux__member *at) {
    both, they are tied. */
 static bool flux__is_tie(const flux_tensor *x) {
     return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && x->op != FLUX__CONV &&
-           x->op != FLUX__ATTENTION;
+           x->op != FLUX__ATTENTION && x->op != FLUX__CUSTOM;
 }
 
 /* The view of `base` that x is of its own base, for a tensor `base` of the same shape; NULL if it
@@ -38489,6 +38677,8 @@ typedef struct flux__expr {               /* one call of flux_expr */
     int n, depth;                         /* depth: of nesting, at `at` */
     bool failed;                          /* an error has been raised; later ones are ignored */
     const char *called;                   /* where in the text the operation that runs is called */
+    const char *name;                     /* what errors begin with: "expr", or FLUX_OP's name */
+    int dtype;                            /* in FLUX_OP: of c ? 1 : 2, where both are numbers */
 } flux__expr;
 
 /* ---- errors */
@@ -38512,13 +38702,13 @@ static void flux__expr_fail(flux__expr *p, const char *at, const char *format, .
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    flux__fail("expr: column %d: %s", flux__column(p, at), text);
+    flux__fail("%s: column %d: %s", p->name, flux__column(p, at), text);
 }
 
 /* Writes the words that an operation's own error messages begin with: the column of its call. */
 static int flux__expr_where(const void *place, char *out, size_t n) {
     const flux__expr *p = (const flux__expr *)place;
-    return snprintf(out, n, "expr: column %d: ", flux__column(p, p->called));
+    return snprintf(out, n, "%s: column %d: ", p->name, flux__column(p, p->called));
 }
 
 /* Announces an operation, whose errors will name the column of `at`. */
@@ -39141,6 +39331,14 @@ static double flux__expr_literal(flux__expr *p) {
         power += sign == '-' ? -e : e;
     }
     if (!n) digits[n++] = '0';
+    /* up to 2^53 and 10^22 are exact in double, so that their quotient is rounded once; an
+       extended double would be rounded twice */
+    if (n <= 15 && power <= 0 && power >= -22 && sizeof(double) == 8 && FLT_EVAL_METHOD == 0) {
+        double whole = 0, unit = 1;
+        for (int i = 0; i < n; i++) whole = 10 * whole + (digits[i] - '0');
+        for (; power < 0; power++) unit *= 10;
+        return single ? (double)(float)(whole / unit) : whole / unit;
+    }
     if (power > 9999 || power < -9999) power = power < 0 ? -9999 : 9999;
     snprintf(digits + n, sizeof digits - (size_t)n, "e%ld", power);
     double v = strtod(digits, NULL);
@@ -39296,7 +39494,7 @@ static bool flux__expr_check(const flux__expr *p) {
 /* Parses the formula as a whole and returns its value as a tensor. NULL: an error. */
 FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *names,
                                      flux_tensor *const *values) {
-    flux__expr p = { formula, formula, names, values, n, 0, false, NULL };
+    flux__expr p = { formula, formula, names, values, n, 0, false, NULL, "expr", 0 };
     if (!formula) return (flux_tensor *)flux__null("expr", "formula", formula);
     if (!flux__expr_check(&p)) return NULL;
     int h = flux__hide();
@@ -39310,6 +39508,301 @@ FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *nam
 }
 
 FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- text/own_operations.h
+   FLUX_OP: elementwise operations of the program's own, whose formulas are
+   written in C. The formula is parsed at each call (a recursive descent by
+   binding strength) and its operations are recorded on the way, so it is fused
+   and vectorised as any others are, on every back end. The C compiler has
+   checked the formula's syntax, in the function of plain numbers that FLUX_OP
+   writes beside it; what is checked here is that the library can compute it.
+
+   Invariant: within a formula operands of half formats are float32, and numbers
+   stay doubles until they meet an operand. Where a tensor stands for a
+   condition it is bool. A part in which no operand stands is computed at once.
+
+   Rejected: the compiler's own loop over the formula, with pointers to the
+   functions of libm: the GPU could not run it, and exp, tanh and pow of libm
+   take 5 to 20 times as long for an element as the library's vectors do. */
+
+FLUX__BEGIN_LEAN
+
+enum { FLUX__OPERATION_OPERANDS = 8 };
+
+/* ---------------- functions of <math.h> */
+
+static flux_tensor *flux__c_exp2(flux_tensor *x) { return flux_pow(2.0, x); }
+static flux_tensor *flux__c_log2(flux_tensor *x) {
+    return flux_mul(flux_log(x), 1.4426950408889634);
+}
+static flux_tensor *flux__c_log10(flux_tensor *x) {
+    return flux_mul(flux_log(x), 0.4342944819032518);
+}
+static flux_tensor *flux__c_cbrt(flux_tensor *x) {
+    return flux_mul(flux_sign(x), flux_pow(flux_abs(x), 1 / 3.0));
+}
+static flux_tensor *flux__c_trunc(flux_tensor *x) {
+    return flux_mul(flux_sign(x), flux_floor(flux_abs(x)));
+}
+
+typedef struct flux__c_function {         /* of one operand, or of two */
+    const char *name;
+    flux_fn one;
+    double (*number)(double);             /* what it gives for a plain number */
+    flux_fn2 two;
+    double (*numbers)(double, double);
+} flux__c_function;
+
+static const flux__c_function flux__c_functions[] = {
+    { "exp", flux_exp, exp, NULL, NULL }, { "exp2", flux__c_exp2, exp2, NULL, NULL },
+    { "expm1", flux_expm1, expm1, NULL, NULL }, { "log", flux_log, log, NULL, NULL },
+    { "log2", flux__c_log2, log2, NULL, NULL }, { "log10", flux__c_log10, log10, NULL, NULL },
+    { "log1p", flux_log1p, log1p, NULL, NULL }, { "sqrt", flux_sqrt, sqrt, NULL, NULL },
+    { "cbrt", flux__c_cbrt, cbrt, NULL, NULL }, { "sin", flux_sin, sin, NULL, NULL },
+    { "cos", flux_cos, cos, NULL, NULL }, { "tan", flux_tan, tan, NULL, NULL },
+    { "asin", flux_asin, asin, NULL, NULL }, { "acos", flux_acos, acos, NULL, NULL },
+    { "atan", flux_atan, atan, NULL, NULL }, { "sinh", flux_sinh, sinh, NULL, NULL },
+    { "cosh", flux_cosh, cosh, NULL, NULL }, { "tanh", flux_tanh, tanh, NULL, NULL },
+    { "erf", flux_erf, erf, NULL, NULL }, { "fabs", flux_abs, fabs, NULL, NULL },
+    { "floor", flux_floor, floor, NULL, NULL }, { "ceil", flux_ceil, ceil, NULL, NULL },
+    { "trunc", flux__c_trunc, trunc, NULL, NULL }, { "rint", flux_round, rint, NULL, NULL },
+    { "pow", NULL, NULL, flux_pow, pow }, { "atan2", NULL, NULL, flux_atan2, atan2 },
+    { "fmax", NULL, NULL, flux_max2, fmax }, { "fmin", NULL, NULL, flux_min2, fmin }
+};
+
+/* The function of this name, or of this name without an f at its end (expf); NULL: none. */
+static const flux__c_function *flux__c_find(const char *name, int size) {
+    for (int drop = 0; drop < 2 && size > drop; drop++) {
+        if (drop && name[size - 1] != 'f') break;
+        for (size_t i = 0; i < sizeof flux__c_functions / sizeof *flux__c_functions; i++)
+            if (flux__is_name(flux__c_functions[i].name, name, size - drop))
+                return &flux__c_functions[i];
+    }
+    return NULL;
+}
+
+/* ---------------- the parser */
+
+static flux__term flux__c_parse(flux__expr *p, int bind);
+
+/* A tensor as a condition: a bool, true where it is not 0. */
+static flux__term flux__c_condition(flux__expr *p, const char *at, flux__term v) {
+    if (!v.t || v.t->dtype == FLUX_BOOL || p->failed) return v;
+    return FLUX__EXPR_AT(p, at, flux_ne(v.t, 0.0));
+}
+
+/* Parses a number such as 2, 2., .5, 1e-3 or 0.5f; hexadecimal and octal ones are errors. */
+static flux__term flux__c_number(flux__expr *p) {
+    const char *start = p->at;
+    flux__term v = flux__expr_number(flux__expr_literal(p));
+    const bool point = memchr(start, '.', (size_t)(p->at - start)) != NULL;
+    if (*p->at == '.' && !point) p->at++;              /* the 2. of 2.*x */
+    const bool whole = p->at - start > 1 && !memchr(start, '.', (size_t)(p->at - start));
+    if (*start == '0' && (*p->at == 'x' || *p->at == 'X' || (whole && flux__is_digit(start[1]))))
+        flux__expr_fail(p, start, "numbers are decimal, without a 0 before them");
+    while (*p->at && strchr("fFlLuU", *p->at)) p->at++;
+    return v;
+}
+
+/* Parses what begins with a name: an operand, or the call of a function. */
+static flux__term flux__c_name(flux__expr *p) {
+    const char *at = p->at;
+    const int size = flux__name_size(at), bound = flux__expr_bound(p, at, size);
+    flux__term a = flux__expr_number(0), b = a;
+    p->at += size;
+    if (bound >= 0) a.t = p->values[bound];
+    if (bound >= 0) return a;
+    const flux__c_function *f = flux__c_find(at, size);
+    if (!f || !flux__expr_take(p, "(")) {
+        flux__expr_fail(p, at, "unknown name %.*s (operands: %s); FLUX_OP lists the functions",
+                        size < 40 ? size : 40, at, p->names);
+        return a;
+    }
+    a = flux__c_parse(p, FLUX__BIND_CHOICE);
+    if (f->two && !p->failed && !flux__expr_take(p, ",")) flux__expr_expected(p, ",");
+    if (f->two && !p->failed) b = flux__c_parse(p, FLUX__BIND_CHOICE);
+    if (!p->failed && !flux__expr_take(p, ")")) flux__expr_expected(p, ")");
+    if (p->failed) return a;
+    if (!a.t && !b.t)
+        return flux__expr_number(f->one ? f->number(a.num) : f->numbers(a.num, b.num));
+    return FLUX__EXPR_AT(p, at, f->one ? f->one(a.t)
+                                       : f->two(flux__as_tensor(&a), flux__as_tensor(&b)));
+}
+
+/* Parses an operand with the signs before it. */
+static flux__term flux__c_operand(flux__expr *p) {
+    flux__expr_space(p);
+    const char *at = p->at;
+    flux__term v = flux__expr_number(0);
+    if (*at == '-' || *at == '+' || *at == '!') {
+        p->at++;
+        v = flux__c_parse(p, FLUX__BIND_UNARY);
+        if (p->failed || *at == '+') return v;
+        if (*at == '-')
+            return v.t ? FLUX__EXPR_AT(p, at, flux_neg(v.t)) : flux__expr_number(-v.num);
+        v = flux__c_condition(p, at, v);
+        return v.t ? FLUX__EXPR_AT(p, at, flux_not(v.t)) : flux__expr_number(v.num == 0);
+    }
+    if (*at == '(') {
+        p->at++;
+        v = flux__c_parse(p, FLUX__BIND_CHOICE);
+        if (!p->failed && !flux__expr_take(p, ")")) flux__expr_expected(p, ")");
+    } else if (flux__is_digit(*at) || (*at == '.' && flux__is_digit(at[1]))) v = flux__c_number(p);
+    else if (flux__name_size(at)) v = flux__c_name(p);
+    else flux__expr_expected(p, "a number, a name or (");
+    return v;
+}
+
+/* Parses the rest of c ? a : b, from the ? on. Numbers take the dtype of the operands. */
+static flux__term flux__c_choice(flux__expr *p, flux__term c) {
+    const char *at = p->at++;
+    flux__term side[2];
+    for (int i = 0; i < 2; i++) {
+        side[i] = flux__c_parse(p, FLUX__BIND_CHOICE);
+        if (i == 0 && !p->failed && !flux__expr_take(p, ":")) flux__expr_expected(p, ":");
+        if (p->failed) return side[i];
+    }
+    if (!c.t) return side[c.num == 0];
+    c = flux__c_condition(p, at, c);
+    for (int i = 0; i < 2 && !side[0].t && !side[1].t; i++)
+        side[i].t = flux_full_shape(flux__shape(NULL, 0), side[i].num, (flux_dtype)p->dtype);
+    if (p->failed) return c;
+    return FLUX__EXPR_AT(p, at, flux_where(c.t, flux__as_tensor(&side[0]),
+                                           flux__as_tensor(&side[1])));
+}
+
+/* Parses an expression, as far as its operators bind at least as tightly as `bind`. */
+static flux__term flux__c_parse(flux__expr *p, int bind) {
+    flux__term v = flux__expr_number(0);
+    bool dot = false, compared = false;
+    int size = 0;
+    if (++p->depth > FLUX__NESTING)
+        flux__expr_fail(p, p->at, "nested more than %d deep", FLUX__NESTING);
+    if (!p->failed) v = flux__c_operand(p);
+    while (!p->failed) {
+        const flux__infix *op = flux__expr_next(p, &dot, &size);
+        const char *at = p->at;
+        if (!op || op->bind < bind) break;
+        if (dot || op->fold == '^' || op->fold == '.') flux__expr_expected(p, "an operator of C");
+        const bool compares = op->bind == FLUX__BIND_COMPARE;
+        if (compares && compared) flux__expr_fail(p, at, "comparisons do not chain here");
+        compared = compares;
+        p->at += size;
+        flux__term b = flux__c_parse(p, op->bind + 1);
+        if (op->bind == FLUX__BIND_AND || op->bind == FLUX__BIND_OR) {
+            v = flux__c_condition(p, at, v);
+            b = flux__c_condition(p, at, b);
+        }
+        if (!p->failed) v = flux__expr_each(p, at, op, v, b);
+    }
+    if (!p->failed && bind <= FLUX__BIND_CHOICE && *p->at == '?') v = flux__c_choice(p, v);
+    p->depth--;
+    return v;
+}
+
+/* ---------------- the operation */
+
+/* The operands of one evaluation: n tensors, those of half formats widened; the dtype at which the
+   operands meet, and the shape to which they broadcast. */
+typedef struct flux__own_operands {
+    int n, dtype;
+    flux_tensor *wide[FLUX__OPERATION_OPERANDS];
+    flux_shape shape;
+} flux__own_operands;
+
+static bool flux__own_operands_of(const flux_operation *op, int n, flux_tensor *const *xs,
+                                  flux__own_operands *o) {
+    o->n = n;
+    o->dtype = flux__meet(op->name, n, xs);
+    for (int i = 0; i < n && o->dtype >= 0; i++)
+        if (!(o->wide[i] = flux__is_half(xs[i]->dtype) ? flux__widened(xs[i]) : xs[i]))
+            return false;
+    return o->dtype >= 0 && flux__broadcast(op->name, n, xs, &o->shape);
+}
+
+/* Formula number `which` over these operands: a tensor, or a plain number. False: an error was
+   told. */
+static bool flux__own_value(const flux_operation *op, int which, const flux__own_operands *o,
+                            flux__term *v) {
+    flux__expr p = { op->formulas[which], op->formulas[which], op->operands, o->wide, o->n, 0,
+                     false, NULL, op->name, flux__is_half(o->dtype) ? FLUX_F32 : o->dtype };
+    *v = flux__c_parse(&p, FLUX__BIND_CHOICE);
+    flux__expr_space(&p);
+    if (!p.failed && *p.at) flux__expr_expected(&p, "an operator or the end");
+    return !p.failed;
+}
+
+/* The result of the operation, of the operands' common shape. It has their common dtype if they
+   are of half formats; where none of them is, it has the dtype that the formula gives. */
+static flux_tensor *flux__own_result(const flux_operation *op, int n, flux_tensor *const *xs) {
+    flux__own_operands o;
+    flux__term v;
+    if (!flux__own_operands_of(op, n, xs, &o) || !flux__own_value(op, 0, &o, &v)) return NULL;
+    if (!v.t)
+        return flux__move(flux_full_shape(o.shape, v.num, (flux_dtype)o.dtype),
+                          flux__place(n, xs));
+    flux_tensor *y = flux_broadcast_to_shape(v.t, o.shape);
+    return y && y->dtype == FLUX_F32 ? flux__narrow(y, o.dtype) : y;
+}
+
+/* forward and backward of an operation whose derivatives are stated; the context is it. */
+static flux_tensor *flux__own_forward(int n, flux_tensor *const *xs, void *op) {
+    return flux__own_result((const flux_operation *)op, n, xs);
+}
+static void flux__own_backward(int n, flux_tensor *const *xs, flux_tensor *y, flux_tensor *g,
+                               flux_tensor **dx, void *context) {
+    const flux_operation *op = (const flux_operation *)context;
+    flux__own_operands o;
+    (void)y;
+    if (!flux__own_operands_of(op, n, xs, &o)) return;
+    g = flux__is_half(g->dtype) ? flux__widened(g) : g;
+    for (int i = 0; i < n && g; i++) {
+        flux__term v;
+        if (!flux__own_value(op, i + 1, &o, &v)) return;
+        if (!v.t && v.num == 0) continue;
+        flux_tensor *d = flux_mul(g, flux__as_tensor(&v));
+        if (!d || !(d = flux__unbroadcast(d, xs[i]))) return;
+        dx[i] = flux_to_dtype(d, (flux_dtype)xs[i]->dtype);
+    }
+}
+
+/* How many names there are in "x, beta". */
+static int flux__count_names(const char *names) {
+    int n = 0, size;
+    for (const char *next = names; next;) {
+        flux__next_argument(&next, &size);
+        n++;
+    }
+    return n;
+}
+
+FLUX_DEF flux_tensor *flux_operate(const flux_operation *op, int n, flux_tensor *const *operands) {
+    const char *call = op && op->name ? op->name : "operate";
+    if (n < 1 || n > FLUX__OPERATION_OPERANDS)
+        return (flux_tensor *)flux__fail("%s: %d operands; 1 to %d are possible", call, n,
+                                         FLUX__OPERATION_OPERANDS);
+    flux_tensor *xs[FLUX__OPERATION_OPERANDS];
+    if (!operands) return (flux_tensor *)flux__null(call, "operands", operands);
+    for (int i = 0; i < n; i++) xs[i] = operands[i];
+    if (!flux__together(call, n, xs)) return NULL;
+    if (!op || !op->name || !op->operands || !op->formulas)
+        return (flux_tensor *)flux__fail("operate: the operation, or its name, operands or "
+                                         "formulas are NULL");
+    if (flux__count_names(op->operands) != n || (op->nformulas != 1 && op->nformulas != n + 1))
+        return (flux_tensor *)flux__fail(
+            "%s: %d operand%s named \"%.99s\" and %d formulas: give a formula, and no derivative "
+            "or one for each operand", op->name, n, n > 1 ? "s" : "", op->operands, op->nformulas);
+    if (op->nformulas > 1)
+        return flux_custom_with(flux__own_forward, flux__own_backward,
+                                (void *)(intptr_t)(const void *)op, n, xs);
+    int h = flux__hide();
+    flux__as_one(1);
+    flux_tensor *y = flux__own_result(op, n, xs);
+    flux__as_one(-1);
+    return flux__if_eager(flux__reveal(h, y));
+}
+
+FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- dist/mpi_library.h
    Finding MPI. The library that the launcher speaks is opened when it is first

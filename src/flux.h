@@ -223,8 +223,8 @@
    with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes text memory sinks scopes
                 ending workers options
-     graph/     table nodes elementwise leaves views reductions picking scans draws sorting products einsum windows attention
-                gradients backward
+     graph/     table nodes elementwise leaves views reductions picking scans draws sorting products einsum
+                windows attention custom gradients backward
      schedule/  kernel claims key analysis grouping program dispatch order trace plans looking
                 update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
@@ -238,7 +238,7 @@
                 state adjust grads moves compile containers recurrent dropout attention conv norms
                 losses ctc update schedules train
      files/     sources idx npy csv safetensors tensors torch
-     text/      dot tensors models summary formulas formula_reader
+     text/      dot tensors models summary formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
 */
 #ifndef FLUX_H
@@ -250,6 +250,7 @@
 #include "api/devices.h"
 #include "api/tensors.h"
 #include "api/operations.h"
+#include "api/custom.h"
 #include "api/models.h"
 #include "api/layers.h"
 #include "api/losses.h"
@@ -297,6 +298,7 @@
 #include "graph/einsum.h"
 #include "graph/windows.h"
 #include "graph/attention.h"
+#include "graph/custom.h"
 #include "graph/gradients.h"
 #include "graph/backward.h"
 #include "schedule/kernel.h"
@@ -396,6 +398,7 @@
 #include "text/summary.h"
 #include "text/formulas.h"
 #include "text/formula_reader.h"
+#include "text/own_operations.h"
 #include "dist/mpi_library.h"
 #include "dist/mpi.h"
 #include "dist/comm.h"

@@ -835,6 +835,7 @@ static void strict_threads(void) {
     X(T, flux_sort_with, flux_sort_with(FLUX_OPTIONS(flux_sort_opts, T(), Z(), one_in(2)))) \
     X(T, flux_argsort_with, flux_argsort_with(FLUX_OPTIONS(flux_sort_opts, T(), Z(), one_in(2)))) \
     X(T, flux_einsum_of, some_einsum()) \
+    X(T, flux_custom_with, some_custom()) X(T, flux_operate, some_operation()) \
     X(T, flux_scatter_add, flux_scatter_add(T(), Z(), T(), T())) \
     X(T, flux_cat_all, many_tensors(flux_cat_all)) \
     X(T, flux_stack_all, many_tensors(flux_stack_all)) X(T, flux_tuple_of, tuple_of_some()) \
@@ -1048,6 +1049,33 @@ static flux_tensor *some_einsum(void) {
     static const char *const formulas[] = { "ij->ji", "ij,jk->ik", "i,i", "ii", "bik,bkj->bij", "ij,ik", "", "->", "a-b", "ab,,", "ij,jk,kl->il" };
     int n = 1 + below(3);
     return flux_einsum_of(one_in(20) ? NULL : formulas[below(11)], n, TS(n));
+}
+/* Forward gives what it is given, nothing, or a tuple; backward whatever there is. */
+static flux_tensor *any_forward(int n, flux_tensor *const *x, void *f) {
+    flux_fn own = *(flux_fn *)f;
+    return own ? own(x[n - 1]) : below(2) ? flux_tuple(x[0], x[n - 1]) : x[0];
+}
+static void any_backward(int n, flux_tensor *const *x, flux_tensor *y, flux_tensor *g, flux_tensor **dx, void *f) {
+    flux_fn own = *(flux_fn *)f;
+    for (int i = 0; i < n; i++) dx[i] = own ? own(g) : below(3) ? g : below(2) ? x[0] : y;
+}
+static flux_tensor *some_custom(void) {
+    static flux_fn own[8];
+    static int at;
+    flux_fn *f = &own[at++ % 8];
+    int n = how_many();
+    *f = A();
+    return flux_custom_with(one_in(20) ? NULL : any_forward, one_in(5) ? NULL : any_backward, f, n, TS(n));
+}
+static flux_tensor *some_operation(void) {
+    static const char *const all[] = { "x * y", "x", "y - 1", "exp(-x) ? 1 : y", "1", "x < y && !x", "", "(", "sin(x", "pow(x, y)", "z", NULL };
+    static const char *const given[] = { "x + y", "1", "x" };
+    const char *one[1];
+    int n = 1 + below(3);
+    one[0] = all[below(11)];
+    static const flux_operation stated = { "stated", "x, y", 3, given };
+    const flux_operation op = { one_in(20) ? NULL : "own", n == 1 ? "x" : n == 2 ? "x, y" : "x,", one_in(9) ? 2 : 1, one };
+    return one_in(3) ? flux_operate(&stated, n, TS(n)) : flux_operate(one_in(20) ? NULL : &op, n, TS(n));
 }
 static flux_tensor *some_values(void) {
     static const double values[] = { 1, -2.5, 1e300 };

@@ -1,6 +1,6 @@
 #ifndef FLUX__API_MODELS_H
 #define FLUX__API_MODELS_H
-#include "operations.h"
+#include "custom.h"
 
 /* ------------------------------------------------------------------ models
    A layer is a struct whose first member is a flux_layer, together with a description of its

@@ -15,6 +15,7 @@
 #include "products.h"
 #include "windows.h"
 #include "attention.h"
+#include "custom.h"
 
 /* ---------------------------------------------------------------------- graph/gradients.h
    The gradient of each operation, by its operands (flux__gradient_of):
@@ -535,6 +536,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__CAT: flux__cat_gradient(y, g, need, out); break;
     case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
     case FLUX__ATTENTION: flux__attention_gradient(y, g, need, out); break;
+    case FLUX__CUSTOM: flux__custom_gradient(y, g, need, out); break;
     case FLUX__MOVE: out[0] = flux__move(g, y->in[0]->device); break;
     case FLUX__NUMBER:                    /* a number made by flux__renumber from in[0] */
         g = flux_to_dtype(flux__unbroadcast(g, y->in[0]), (flux_dtype)y->in[0]->dtype);

@@ -55,6 +55,8 @@ enum flux__op {
                                              gradient by x and the weight, in[1] and in[2] */
     FLUX__ATTENTION,                      /* shows part of in[0], and has its own gradient by the
                                              other operands: see flux__attention */
+    FLUX__CUSTOM,                         /* shows in[0], and has the program's gradient by the
+                                             other operands: see flux_custom */
     FLUX__VIEWS_END,
     FLUX__MATMUL = FLUX__VIEWS_END,
     FLUX__GATHER, FLUX__SCATTER,          /* arg.i: dim */
@@ -74,7 +76,7 @@ static const char *const flux__op_names[] = {
 #define FLUX__OP_NAME(NAME, name, ...) #name,
     FLUX__ELEMENTWISE(FLUX__OP_NAME)
     "leaf", "number", "cast", "copy", "iota", "random", "reduce", "argreduce",
-    "reshape", "permute", "slice", "broadcast", "detach", "conv", "attention",
+    "reshape", "permute", "slice", "broadcast", "detach", "conv", "attention", "custom",
     "matmul", "gather", "scatter_add", "spread", "cat", "move", "attend", "sort", "call",
     "tuple"
 };

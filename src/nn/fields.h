@@ -96,7 +96,7 @@ static bool flux__next_member(flux_layer *m, flux__member *at) {
    both, they are tied. */
 static bool flux__is_tie(const flux_tensor *x) {
     return FLUX__IS_VIEW(x) && x->op != FLUX__DETACH && x->op != FLUX__CONV &&
-           x->op != FLUX__ATTENTION;
+           x->op != FLUX__ATTENTION && x->op != FLUX__CUSTOM;
 }
 
 /* The view of `base` that x is of its own base, for a tensor `base` of the same shape; NULL if it

@@ -343,6 +343,14 @@ static double flux__expr_literal(flux__expr *p) {
         power += sign == '-' ? -e : e;
     }
     if (!n) digits[n++] = '0';
+    /* up to 2^53 and 10^22 are exact in double, so that their quotient is rounded once; an
+       extended double would be rounded twice */
+    if (n <= 15 && power <= 0 && power >= -22 && sizeof(double) == 8 && FLT_EVAL_METHOD == 0) {
+        double whole = 0, unit = 1;
+        for (int i = 0; i < n; i++) whole = 10 * whole + (digits[i] - '0');
+        for (; power < 0; power++) unit *= 10;
+        return single ? (double)(float)(whole / unit) : whole / unit;
+    }
     if (power > 9999 || power < -9999) power = power < 0 ? -9999 : 9999;
     snprintf(digits + n, sizeof digits - (size_t)n, "e%ld", power);
     double v = strtod(digits, NULL);
@@ -498,7 +506,7 @@ static bool flux__expr_check(const flux__expr *p) {
 /* Parses the formula as a whole and returns its value as a tensor. NULL: an error. */
 FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *names,
                                      flux_tensor *const *values) {
-    flux__expr p = { formula, formula, names, values, n, 0, false, NULL };
+    flux__expr p = { formula, formula, names, values, n, 0, false, NULL, "expr", 0 };
     if (!formula) return (flux_tensor *)flux__null("expr", "formula", formula);
     if (!flux__expr_check(&p)) return NULL;
     int h = flux__hide();

@@ -45,6 +45,8 @@ typedef struct flux__expr {               /* one call of flux_expr */
     int n, depth;                         /* depth: of nesting, at `at` */
     bool failed;                          /* an error has been raised; later ones are ignored */
     const char *called;                   /* where in the text the operation that runs is called */
+    const char *name;                     /* what errors begin with: "expr", or FLUX_OP's name */
+    int dtype;                            /* in FLUX_OP: of c ? 1 : 2, where both are numbers */
 } flux__expr;
 
 /* ---- errors */
@@ -68,13 +70,13 @@ static void flux__expr_fail(flux__expr *p, const char *at, const char *format, .
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    flux__fail("expr: column %d: %s", flux__column(p, at), text);
+    flux__fail("%s: column %d: %s", p->name, flux__column(p, at), text);
 }
 
 /* Writes the words that an operation's own error messages begin with: the column of its call. */
 static int flux__expr_where(const void *place, char *out, size_t n) {
     const flux__expr *p = (const flux__expr *)place;
-    return snprintf(out, n, "expr: column %d: ", flux__column(p, p->called));
+    return snprintf(out, n, "%s: column %d: ", p->name, flux__column(p, p->called));
 }
 
 /* Announces an operation, whose errors will name the column of `at`. */
