@@ -284,7 +284,9 @@ TEST(what_forward_keeps) {
 }
 
 static flux_tensor *give_null(int n, flux_tensor *const *x, void *c) { return (void)n, (void)x, (void)c, (flux_tensor *)NULL; }
-static flux_tensor *give_tuples(int n, flux_tensor *const *x, void *c) { return (void)n, (void)c, flux_tuple(flux_tuple(x[0]), x[0]); }
+static flux_tensor *give_tuples(int n, flux_tensor *const *x, void *c) {
+    return (void)n, (void)c, flux_tuple(flux_tuple(x[0]), x[0]);
+}
 static void wrong_shape(int n, flux_tensor *const *x, flux_tensor *y, flux_tensor *g, flux_tensor **dx, void *c) {
     (void)n, (void)x, (void)y, (void)c;
     dx[0] = flux_sum(g);
