@@ -1544,7 +1544,9 @@ typedef struct flux_multiheadattention_opts {
     flux__int64 qk FLUX__ZERO, v FLUX__ZERO, out FLUX__ZERO;
     flux__int64 k_in FLUX__ZERO, v_in FLUX__ZERO;   /* features of keys and values; default .in */
     bool bias FLUX__ZERO;                 /* of the projections; off by default */
-    bool causal FLUX__ZERO;   /* no query sees a later key; needs as many keys as queries */
+    /* No query sees a later key. With more keys than queries the queries are the last steps: the
+       last of them sees all keys. */
+    bool causal FLUX__ZERO;
     flux__switch scores FLUX__ZERO;   /* FLUX_OFF: gives y alone, so that it fits into a chain */
     double dropout FLUX__ZERO;            /* the part of the scores that is dropped in training */
     flux_init_fn init FLUX__ZERO;
@@ -1562,7 +1564,7 @@ typedef struct flux_attention_opts {
     flux__int nheads FLUX__ZERO;           /* default 1 */
     flux_tensor *bias FLUX__ZERO, *mask FLUX__ZERO;   /* as above */
     flux_layer *drop FLUX__ZERO;          /* applied to the scores, such as a flux_dropout */
-    bool causal FLUX__ZERO;               /* no query sees a later key */
+    bool causal FLUX__ZERO;   /* as above; with fewer keys than queries the first see none */
     flux__marked marked FLUX__ZERO;
 } flux_attention_opts;
 #define FLUX__LEFT_OUT_flux_attention_opts .nheads = FLUX__NO_INT, .marked = true,
@@ -9702,7 +9704,8 @@ typedef struct flux__attend {
     flux_tensor *extra;                   /* the mask, or NULL. It broadcasts to the scores: bool
                                              says which may be seen, any other dtype is added */
     int heads;                            /* the features of q, k and v are split into so many */
-    bool causal;                          /* a query sees keys up to its own step only */
+    bool causal;                          /* query i sees no key behind i + (keys - queries); needs
+                                             at least as many keys as queries */
 } flux__attend;
 
 /* x, features x steps x N, as (features / heads) x steps x heads x N; flux__unheads is the
@@ -9720,13 +9723,20 @@ static double flux__attend_scale(const flux__attend *a) {
     return sqrt((double)a->heads / (double)a->q->dim[0]);
 }
 
+/* Which keys a causal query may see, as bools of keys x queries: the last query sees all, each
+   before it one less than the next. */
+static flux_tensor *flux__attend_past(const flux__attend *a) {
+    flux_tensor *query = flux__iota_on(a->q->device, a->q->dim[1], 1);
+    return flux_le(flux__iota_on(a->q->device, a->k->dim[1], 0),
+                   flux_add(query, (double)(a->k->dim[1] - a->q->dim[1])));
+}
+
 /* Which scores may be seen, as bools of keys x queries or more dims; NULL: all. */
 static flux_tensor *flux__attend_seen(const flux__attend *a) {
     flux_tensor *seen = a->extra && a->extra->dtype != FLUX_BOOL ? flux_gt(a->extra, -HUGE_VAL)
                                                                  : a->extra;
     if (!a->causal) return seen;
-    flux_tensor *past = flux_le(flux__iota_on(a->q->device, a->k->dim[1], 0),
-                                flux__iota_on(a->q->device, a->q->dim[1], 1));
+    flux_tensor *past = flux__attend_past(a);
     return seen ? flux_and(seen, past) : past;
 }
 
@@ -21081,7 +21091,8 @@ typedef struct flux__attend_job {
     /* size: bytes of an element; d, dv: features of q and k, of v and y, of one head; tile:
        queries a task takes at a time */
     int64_t size, heads, d, dv, keys, queries, batch, tile;
-    bool causal;
+    bool causal;                          /* query i sees the keys 0 ... i + later */
+    int64_t later;                        /* how many keys more than queries there are */
     double scale;
 } flux__attend_job;
 
@@ -21184,7 +21195,7 @@ static bool flux__attend_logits(flux__attend_part *p) {
     for (int64_t i = 0; i < p->n && o; i++) {
         char *s = p->s + i * p->ld * size;
         int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3],
-                seen = p->q0 + i + 1;
+                seen = p->q0 + i + 1 + j->later;
         flux__load(j->ctype, p->column, o->dtype,
                    j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size,
                    o->stride[0], p->keys);
@@ -21213,7 +21224,8 @@ static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most
                                int64_t *n) {
     const flux__attend_job *j = p->j;
     int64_t size = j->size,
-            seen = j->causal && !j->o[5] && p->q0 + i < p->keys ? p->q0 + i + 1 : p->keys;
+            reach = p->q0 + i + 1 + j->later,
+            seen = j->causal && !j->o[5] && reach < p->keys ? reach : p->keys;
     char *s = p->s + i * p->ld * size, none[8];
     *n = flux__gemm_up(seen, 16);
     flux__identity(j->ctype, FLUX__RED_MAX, none);
@@ -21319,7 +21331,8 @@ static void flux__attend_task(void *ctx, int64_t task) {
     for (int64_t t = from; t < to && p.s && ok; t++) {
         p.q0 = t * j->tile;
         p.n = j->queries - p.q0 < j->tile ? j->queries - p.q0 : j->tile;
-        p.keys = j->causal && !j->o[5] && p.q0 + p.n < j->keys ? p.q0 + p.n : j->keys;
+        const int64_t reach = p.q0 + p.n + j->later;
+        p.keys = j->causal && !j->o[5] && reach < j->keys ? reach : j->keys;
         p.ld = flux__gemm_up(p.keys, 16);
         ok = back ? flux__attend_backward(&p) : flux__attend_forward(&p);
     }
@@ -21344,6 +21357,8 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     j.heads = t->arg.i[0], j.causal = t->arg.i[1] != 0;
     j.d = j.o[0]->shape.dim[0] / j.heads, j.dv = j.o[2]->shape.dim[0] / j.heads;
     j.queries = j.o[0]->shape.dim[1], j.keys = j.o[1]->shape.dim[1], j.batch = j.o[0]->shape.dim[2];
+    j.later = j.keys - j.queries;
+    FLUX__ASSERT(!j.causal || j.later >= 0);
     j.scale = 1 / sqrt((double)j.d);
     j.tile = FLUX__ATTEND_TILE / j.keys < 16 ? 16 :
              FLUX__ATTEND_TILE / j.keys > 64 ? 64 : FLUX__ATTEND_TILE / j.keys;
@@ -24415,7 +24430,8 @@ static void flux__emit_attend_weights(const flux__attend_text *a, int what) {
                     (long long)o->stride[2], (long long)o->stride[3],
                     o->dtype == FLUX_BOOL ? " ? v : -INF" : "");
     }
-    if (a->causal) flux__emit(s, "    if (key > query) v = -INF;\n");
+    if (a->causal)
+        flux__emit(s, "    if (key > query + %lld) v = -INF;\n", (long long)(a->keys - a->queries));
     if (what == FLUX__ATTEND_Y) {
         flux__emit(s, "    w[r][c + j * 8] = v;\n    }\n    __syncthreads();\n"
                     "    const int n = c0 + 32 <= %lld ? 32 : (int)(%lld - c0);\n", columns,
@@ -24467,9 +24483,15 @@ static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) 
                 FLUX__ATTEND_FEATURES / 8, FLUX__ATTEND_FEATURES / 8);
     if (forward) flux__emit(s, "    if (t < 32) most[t] = -INF, sum[t] = 0;\n");
     if (what == FLUX__ATTEND_DQ) flux__emit_attend_stats(a, "r0", true);
+    /* causal: of the tiles of keys those that a query of r0 ... r0 + 31 sees; of the tiles of
+       queries those from the first that sees key r0 */
+    char first[96] = "0", last[96] = "";
+    const long long later = (long long)(a->keys - a->queries);
+    if (skip && transposed)
+        snprintf(first, sizeof first, "r0 > %lld ? (r0 - %lld) / 32 * 32 : 0", later, later);
+    if (skip && !transposed) snprintf(last, sizeof last, " && c0 < r0 + %lld", later + 32);
     flux__emit(s, "    for (%s c0 = %s; c0 < %lld%s; c0 += 32) {\n    %s x[4] = { 0 };\n",
-                a->c->index, skip && transposed ? "r0" : "0", columns,
-                skip && !transposed ? " && c0 < r0 + 32" : "", a->T);
+                a->c->index, first, columns, last, a->T);
     if (transposed) flux__emit_attend_stats(a, "c0", what == FLUX__ATTEND_DK);
     flux__emit_attend_product(a, "x", row_of[what], column_of[what]);
     if (!forward && what != FLUX__ATTEND_DV) {
@@ -32921,8 +32943,9 @@ FLUX__END_COLD
    must be: when dropout applies to the scores, or an operand is empty. Scores
    that the caller asked for are recorded beside the fused result and are
    computed only if they are evaluated. If there are a mask and a bias, the bias
-   becomes minus infinity where the mask is false. A causal layer needs as many
-   keys as queries. Multiply-adds are counted once, although scores may be
+   becomes minus infinity where the mask is false. Where there are more keys than
+   queries, a causal query sees the keys before it as if the queries were the
+   last steps. Multiply-adds are counted once, although scores may be
    recorded beside the fused result. */
 
 FLUX__BEGIN_COLD
@@ -33006,6 +33029,14 @@ static bool flux__attend_for(const char *call, const flux_attention_opts *o, flu
     a->v = o->v ? flux__three_dims(xs[2]) : NULL;
     a->extra = o->bias ? flux_to_dtype(xs[3], (flux_dtype)a->q->dtype) : o->mask ? xs[4] : NULL;
     if (o->bias && o->mask) a->extra = flux_where(xs[4], a->extra, -HUGE_VAL);
+    if (a->causal && a->q && a->k && a->k->dim[1] < a->q->dim[1]) {   /* some queries see no key */
+        flux_tensor *past = flux__attend_past(a), *extra = a->extra;
+        a->extra = !past || !extra                ? past
+                   : extra->dtype == FLUX_BOOL ? flux_and(extra, past)
+                                               : flux_where(past, extra, -HUGE_VAL);
+        a->causal = false;
+        if (!a->extra) return false;
+    }
     return a->q && a->k && (a->v || !o->v) && (a->extra || !(o->bias || o->mask));
 }
 
@@ -33084,9 +33115,9 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
         !(o.v = flux_call_layer(m->v_proj, in[2]))) return NULL;
     if (n > 3 && flux_nth(x, 3)->dtype != FLUX_BOOL) o.bias = flux_nth(x, 3);
     else if (n > 3) o.mask = flux_nth(x, 3);
-    if (m->causal && o.q->dim[1] != o.k->dim[1])
+    if (m->causal && o.q->dim[1] > o.k->dim[1])
         return (flux_tensor *)flux__fail(
-            "%s: a causal mask needs as many keys as queries, got %s and %s", flux__line_of(self).s,
+            "%s: a causal mask needs at least as many keys as queries, got %s and %s", flux__line_of(self).s,
             flux__describe(o.k).s, flux__describe(o.q).s);
     o.causal = m->causal;
     o.nheads = m->nheads;

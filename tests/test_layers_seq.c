@@ -350,7 +350,7 @@ TEST(wrong_attention_calls) {
     CHECK_ERROR(flux_call(m, x, flux_ones(8, 4, 3)), "q is 8x4x2 f32, k is 8x4x3 f32: their features and batch must be the same");
     CHECK_ERROR(flux_call(m, x, flux_ones(8, 4, 2), flux_ones(8, 5, 2)), "k is 8x4x2 f32, v is 8x5x2 f32: their steps and batch must be the same");
     CHECK_ERROR(flux_call(m, x, flux_ones(8, 5, 2), flux_ones(8, 5, 2), mask), ".mask is 4x4 bool, the scores (keys x queries x heads x batch) are 5x4x2x2 f32");
-    CHECK_ERROR(flux_call(flux_multiheadattention(8, .nheads = 2, .causal = true), x, flux_ones(8, 5, 2)), "a causal mask needs as many keys as queries");
+    CHECK_ERROR(flux_call(flux_multiheadattention(8, .nheads = 2, .causal = true), x, flux_ones(8, 3, 2)), "a causal mask needs at least as many keys as queries");
     CHECK_ERROR(flux_dot_product_attention(x, x, NULL), "dot_product_attention: argument v is NULL");
     CHECK_ERROR(flux_dot_product_attention(x, x, x, .mask = x), "dot_product_attention: .mask must be bool");
     CHECK_ERROR(flux_dot_product_attention_scores(x, x, .nheads = 5), "dot_product_attention_scores: 5 heads can't share the features");
@@ -371,9 +371,9 @@ static flux_tensor *plain_attention(flux_tensor *q, flux_tensor *k, flux_tensor 
     flux_tensor *key = flux_reshape(flux_arange(0, (double)flux_dim(k, 1), 1), flux_dim(k, 1), 1), *query = flux_reshape(flux_arange(0, (double)flux_dim(q, 1), 1), 1, flux_dim(q, 1));
     if (bias) l = flux_add(l, bias);
     if (mask) l = flux_where(mask, l, -HUGE_VAL);
-    if (causal) l = flux_where(flux_le(key, query), l, -HUGE_VAL);
+    if (causal) l = flux_where(flux_le(key, flux_add(query, (double)(flux_dim(k, 1) - flux_dim(q, 1)))), l, -HUGE_VAL);
     flux_tensor *p = flux_softmax(l);
-    if (mask) p = flux_where(flux_gt(l, -HUGE_VAL), p, 0.0);               /* a query that sees nothing */
+    if (mask || causal) p = flux_where(flux_gt(l, -HUGE_VAL), p, 0.0);               /* a query that sees nothing */
     flux_tensor *y = flux_permute(flux_matmul(x[2], p), 0, 2, 1, 3);
     return flux_reshape(y, flux_dim(v, 0), flux_dim(q, 1), flux_dim(q, 2));
 }
@@ -385,7 +385,8 @@ static const attend_case attend_cases[] = {
     { 2, 3, 1, 1, 1, 1, 0, false, false },  { 8, 8, 2, 5, 7, 2, 0, false, false },   { 6, 4, 2, 33, 40, 1, 0, false, true },
     { 16, 16, 1, 65, 65, 2, 0, false, true }, { 70, 66, 1, 20, 50, 1, 1, false, false }, { 4, 6, 2, 34, 35, 3, 2, false, false },
     { 8, 4, 4, 9, 70, 1, 3, false, false }, { 4, 4, 2, 40, 33, 2, 0, true, false },  { 4, 8, 2, 12, 12, 2, 1, true, true },
-    { 3, 3, 3, 100, 90, 1, 0, true, true } };
+    { 3, 3, 3, 100, 90, 1, 0, true, true },  { 8, 8, 2, 1, 70, 2, 0, false, true },   { 5, 5, 1, 37, 130, 2, 0, false, true },
+    { 4, 4, 2, 70, 20, 1, 2, false, true },  { 4, 4, 2, 50, 33, 2, 0, false, true } };
 
 static flux_tensor *mask_of(const attend_case *c) {        /* 1: keys x queries, of which one sees nothing; 2: of every score; 3: of keys and samples */
     flux_shape s = c->mask == 1 ? FLUX_SHAPE(c->keys, c->queries) : c->mask == 2 ? FLUX_SHAPE(c->keys, c->queries, c->heads, c->batch) : FLUX_SHAPE(c->keys, 1, 1, c->batch);

@@ -192,7 +192,9 @@ typedef struct flux_multiheadattention_opts {
     flux__int64 qk FLUX__ZERO, v FLUX__ZERO, out FLUX__ZERO;
     flux__int64 k_in FLUX__ZERO, v_in FLUX__ZERO;   /* features of keys and values; default .in */
     bool bias FLUX__ZERO;                 /* of the projections; off by default */
-    bool causal FLUX__ZERO;   /* no query sees a later key; needs as many keys as queries */
+    /* No query sees a later key. With more keys than queries the queries are the last steps: the
+       last of them sees all keys. */
+    bool causal FLUX__ZERO;
     flux__switch scores FLUX__ZERO;   /* FLUX_OFF: gives y alone, so that it fits into a chain */
     double dropout FLUX__ZERO;            /* the part of the scores that is dropped in training */
     flux_init_fn init FLUX__ZERO;
@@ -210,7 +212,7 @@ typedef struct flux_attention_opts {
     flux__int nheads FLUX__ZERO;           /* default 1 */
     flux_tensor *bias FLUX__ZERO, *mask FLUX__ZERO;   /* as above */
     flux_layer *drop FLUX__ZERO;          /* applied to the scores, such as a flux_dropout */
-    bool causal FLUX__ZERO;               /* no query sees a later key */
+    bool causal FLUX__ZERO;   /* as above; with fewer keys than queries the first see none */
     flux__marked marked FLUX__ZERO;
 } flux_attention_opts;
 #define FLUX__LEFT_OUT_flux_attention_opts .nheads = FLUX__NO_INT, .marked = true,

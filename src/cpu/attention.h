@@ -42,7 +42,8 @@ typedef struct flux__attend_job {
     /* size: bytes of an element; d, dv: features of q and k, of v and y, of one head; tile:
        queries a task takes at a time */
     int64_t size, heads, d, dv, keys, queries, batch, tile;
-    bool causal;
+    bool causal;                          /* query i sees the keys 0 ... i + later */
+    int64_t later;                        /* how many keys more than queries there are */
     double scale;
 } flux__attend_job;
 
@@ -145,7 +146,7 @@ static bool flux__attend_logits(flux__attend_part *p) {
     for (int64_t i = 0; i < p->n && o; i++) {
         char *s = p->s + i * p->ld * size;
         int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3],
-                seen = p->q0 + i + 1;
+                seen = p->q0 + i + 1 + j->later;
         flux__load(j->ctype, p->column, o->dtype,
                    j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size,
                    o->stride[0], p->keys);
@@ -174,7 +175,8 @@ static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most
                                int64_t *n) {
     const flux__attend_job *j = p->j;
     int64_t size = j->size,
-            seen = j->causal && !j->o[5] && p->q0 + i < p->keys ? p->q0 + i + 1 : p->keys;
+            reach = p->q0 + i + 1 + j->later,
+            seen = j->causal && !j->o[5] && reach < p->keys ? reach : p->keys;
     char *s = p->s + i * p->ld * size, none[8];
     *n = flux__gemm_up(seen, 16);
     flux__identity(j->ctype, FLUX__RED_MAX, none);
@@ -280,7 +282,8 @@ static void flux__attend_task(void *ctx, int64_t task) {
     for (int64_t t = from; t < to && p.s && ok; t++) {
         p.q0 = t * j->tile;
         p.n = j->queries - p.q0 < j->tile ? j->queries - p.q0 : j->tile;
-        p.keys = j->causal && !j->o[5] && p.q0 + p.n < j->keys ? p.q0 + p.n : j->keys;
+        const int64_t reach = p.q0 + p.n + j->later;
+        p.keys = j->causal && !j->o[5] && reach < j->keys ? reach : j->keys;
         p.ld = flux__gemm_up(p.keys, 16);
         ok = back ? flux__attend_backward(&p) : flux__attend_forward(&p);
     }
@@ -305,6 +308,8 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     j.heads = t->arg.i[0], j.causal = t->arg.i[1] != 0;
     j.d = j.o[0]->shape.dim[0] / j.heads, j.dv = j.o[2]->shape.dim[0] / j.heads;
     j.queries = j.o[0]->shape.dim[1], j.keys = j.o[1]->shape.dim[1], j.batch = j.o[0]->shape.dim[2];
+    j.later = j.keys - j.queries;
+    FLUX__ASSERT(!j.causal || j.later >= 0);
     j.scale = 1 / sqrt((double)j.d);
     j.tile = FLUX__ATTEND_TILE / j.keys < 16 ? 16 :
              FLUX__ATTEND_TILE / j.keys > 64 ? 64 : FLUX__ATTEND_TILE / j.keys;

@@ -123,7 +123,8 @@ static void flux__emit_attend_weights(const flux__attend_text *a, int what) {
                     (long long)o->stride[2], (long long)o->stride[3],
                     o->dtype == FLUX_BOOL ? " ? v : -INF" : "");
     }
-    if (a->causal) flux__emit(s, "    if (key > query) v = -INF;\n");
+    if (a->causal)
+        flux__emit(s, "    if (key > query + %lld) v = -INF;\n", (long long)(a->keys - a->queries));
     if (what == FLUX__ATTEND_Y) {
         flux__emit(s, "    w[r][c + j * 8] = v;\n    }\n    __syncthreads();\n"
                     "    const int n = c0 + 32 <= %lld ? 32 : (int)(%lld - c0);\n", columns,
@@ -175,9 +176,15 @@ static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) 
                 FLUX__ATTEND_FEATURES / 8, FLUX__ATTEND_FEATURES / 8);
     if (forward) flux__emit(s, "    if (t < 32) most[t] = -INF, sum[t] = 0;\n");
     if (what == FLUX__ATTEND_DQ) flux__emit_attend_stats(a, "r0", true);
+    /* causal: of the tiles of keys those that a query of r0 ... r0 + 31 sees; of the tiles of
+       queries those from the first that sees key r0 */
+    char first[96] = "0", last[96] = "";
+    const long long later = (long long)(a->keys - a->queries);
+    if (skip && transposed)
+        snprintf(first, sizeof first, "r0 > %lld ? (r0 - %lld) / 32 * 32 : 0", later, later);
+    if (skip && !transposed) snprintf(last, sizeof last, " && c0 < r0 + %lld", later + 32);
     flux__emit(s, "    for (%s c0 = %s; c0 < %lld%s; c0 += 32) {\n    %s x[4] = { 0 };\n",
-                a->c->index, skip && transposed ? "r0" : "0", columns,
-                skip && !transposed ? " && c0 < r0 + 32" : "", a->T);
+                a->c->index, first, columns, last, a->T);
     if (transposed) flux__emit_attend_stats(a, "c0", what == FLUX__ATTEND_DK);
     flux__emit_attend_product(a, "x", row_of[what], column_of[what]);
     if (!forward && what != FLUX__ATTEND_DV) {

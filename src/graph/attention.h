@@ -30,7 +30,8 @@ typedef struct flux__attend {
     flux_tensor *extra;                   /* the mask, or NULL. It broadcasts to the scores: bool
                                              says which may be seen, any other dtype is added */
     int heads;                            /* the features of q, k and v are split into so many */
-    bool causal;                          /* a query sees keys up to its own step only */
+    bool causal;                          /* query i sees no key behind i + (keys - queries); needs
+                                             at least as many keys as queries */
 } flux__attend;
 
 /* x, features x steps x N, as (features / heads) x steps x heads x N; flux__unheads is the
@@ -48,13 +49,20 @@ static double flux__attend_scale(const flux__attend *a) {
     return sqrt((double)a->heads / (double)a->q->dim[0]);
 }
 
+/* Which keys a causal query may see, as bools of keys x queries: the last query sees all, each
+   before it one less than the next. */
+static flux_tensor *flux__attend_past(const flux__attend *a) {
+    flux_tensor *query = flux__iota_on(a->q->device, a->q->dim[1], 1);
+    return flux_le(flux__iota_on(a->q->device, a->k->dim[1], 0),
+                   flux_add(query, (double)(a->k->dim[1] - a->q->dim[1])));
+}
+
 /* Which scores may be seen, as bools of keys x queries or more dims; NULL: all. */
 static flux_tensor *flux__attend_seen(const flux__attend *a) {
     flux_tensor *seen = a->extra && a->extra->dtype != FLUX_BOOL ? flux_gt(a->extra, -HUGE_VAL)
                                                                  : a->extra;
     if (!a->causal) return seen;
-    flux_tensor *past = flux_le(flux__iota_on(a->q->device, a->k->dim[1], 0),
-                                flux__iota_on(a->q->device, a->q->dim[1], 1));
+    flux_tensor *past = flux__attend_past(a);
     return seen ? flux_and(seen, past) : past;
 }
 

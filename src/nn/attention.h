@@ -29,8 +29,9 @@
    must be: when dropout applies to the scores, or an operand is empty. Scores
    that the caller asked for are recorded beside the fused result and are
    computed only if they are evaluated. If there are a mask and a bias, the bias
-   becomes minus infinity where the mask is false. A causal layer needs as many
-   keys as queries. Multiply-adds are counted once, although scores may be
+   becomes minus infinity where the mask is false. Where there are more keys than
+   queries, a causal query sees the keys before it as if the queries were the
+   last steps. Multiply-adds are counted once, although scores may be
    recorded beside the fused result. */
 
 FLUX__BEGIN_COLD
@@ -114,6 +115,14 @@ static bool flux__attend_for(const char *call, const flux_attention_opts *o, flu
     a->v = o->v ? flux__three_dims(xs[2]) : NULL;
     a->extra = o->bias ? flux_to_dtype(xs[3], (flux_dtype)a->q->dtype) : o->mask ? xs[4] : NULL;
     if (o->bias && o->mask) a->extra = flux_where(xs[4], a->extra, -HUGE_VAL);
+    if (a->causal && a->q && a->k && a->k->dim[1] < a->q->dim[1]) {   /* some queries see no key */
+        flux_tensor *past = flux__attend_past(a), *extra = a->extra;
+        a->extra = !past || !extra                ? past
+                   : extra->dtype == FLUX_BOOL ? flux_and(extra, past)
+                                               : flux_where(past, extra, -HUGE_VAL);
+        a->causal = false;
+        if (!a->extra) return false;
+    }
     return a->q && a->k && (a->v || !o->v) && (a->extra || !(o->bias || o->mask));
 }
 
@@ -192,9 +201,9 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
         !(o.v = flux_call_layer(m->v_proj, in[2]))) return NULL;
     if (n > 3 && flux_nth(x, 3)->dtype != FLUX_BOOL) o.bias = flux_nth(x, 3);
     else if (n > 3) o.mask = flux_nth(x, 3);
-    if (m->causal && o.q->dim[1] != o.k->dim[1])
+    if (m->causal && o.q->dim[1] > o.k->dim[1])
         return (flux_tensor *)flux__fail(
-            "%s: a causal mask needs as many keys as queries, got %s and %s", flux__line_of(self).s,
+            "%s: a causal mask needs at least as many keys as queries, got %s and %s", flux__line_of(self).s,
             flux__describe(o.k).s, flux__describe(o.q).s);
     o.causal = m->causal;
     o.nheads = m->nheads;
