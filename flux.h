@@ -223,7 +223,7 @@
    with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes text memory sinks scopes
                 ending workers options
-     graph/     table nodes elementwise leaves views reductions picking scans draws sorting products einsum
+     graph/     table nodes elementwise leaves views reductions picking scans sorting draws products einsum
                 windows attention custom gradients backward
      schedule/  kernel claims key analysis grouping program dispatch order trace plans looking
                 update
@@ -235,8 +235,8 @@
      device/    registry preferences choosing
      data/      orders loader batch loader_text progress epoch
      nn/        fields walk map functions initialisers activations layers model gradient rules
-                state adjust grads moves compile containers recurrent dropout attention conv norms
-                losses ctc update schedules train
+                state adjust grads moves compile containers recurrent dropout transformer attention
+                conv norms losses ctc update schedules train
      files/     sources idx npy csv safetensors tensors torch
      text/      dot tensors models summary formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
@@ -608,14 +608,19 @@ FLUX_API flux_tensor *flux_randperm(int64_t n);
 FLUX_API flux_tensor *flux_bernoulli(flux_tensor *p);
 /* Classes drawn by their logits x, classes x batch...: int64 numbers of the dims behind dim 0. The
    probability is softmax(x / temperature); at temperature 0 it is the largest logit's class. A
-   class whose logit is -inf is not drawn unless all are. */
+   class whose logit is -inf is not drawn unless all are. .top_k and .top_p draw from the likeliest
+   classes alone (of equal ones all or none), first by .top_k. */
 typedef struct flux_categorical_opts {
     FLUX__DUMMY
     flux_tensor *x FLUX__ZERO;
     flux__double temperature FLUX__ZERO;   /* default 1 */
+    flux__int64 top_k FLUX__ZERO;         /* from so many classes; default all */
+    flux__double top_p FLUX__ZERO;        /* from as few as have this probability together, 0 to 1,
+                                             at least one (Holtzman et al. 2020); default 1 */
     flux__marked marked FLUX__ZERO;
 } flux_categorical_opts;
-#define FLUX__LEFT_OUT_flux_categorical_opts .temperature = FLUX__NO_NUMBER, .marked = true,
+#define FLUX__LEFT_OUT_flux_categorical_opts .temperature = FLUX__NO_NUMBER, \
+    .top_k = FLUX__NO_INT64, .top_p = FLUX__NO_NUMBER, .marked = true,
 FLUX_API flux_tensor *flux_categorical_with(flux_categorical_opts o);
 #define flux_categorical(...) \
     flux_categorical_with(FLUX__OPTS(flux_categorical_opts, __VA_ARGS__))
@@ -1550,11 +1555,15 @@ typedef struct flux_multiheadattention_opts {
     flux__switch scores FLUX__ZERO;   /* FLUX_OFF: gives y alone, so that it fits into a chain */
     double dropout FLUX__ZERO;            /* the part of the scores that is dropped in training */
     flux_init_fn init FLUX__ZERO;
+    /* Keys and values have so many heads, each for .nheads / .kv_heads heads of queries (grouped
+       heads, Ainslie et al. 2023); default .nheads. It must divide .nheads. */
+    flux__int kv_heads FLUX__ZERO;
+    double rotary FLUX__ZERO;   /* the base of rotary positions (flux_rotary), 10000; 0: none */
     flux__marked marked FLUX__ZERO;
 } flux_multiheadattention_opts;
 #define FLUX__LEFT_OUT_flux_multiheadattention_opts .nheads = FLUX__NO_INT, .qk = FLUX__NO_INT64, \
     .v = FLUX__NO_INT64, .out = FLUX__NO_INT64, .k_in = FLUX__NO_INT64, .v_in = FLUX__NO_INT64,   \
-    .scores = FLUX_DEFAULT, .marked = true,
+    .scores = FLUX_DEFAULT, .kv_heads = FLUX__NO_INT, .marked = true,
 FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o);
 #define flux_multiheadattention(...) \
     flux_multiheadattention_with(FLUX__OPTS(flux_multiheadattention_opts, __VA_ARGS__))
@@ -1580,6 +1589,69 @@ FLUX_API flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts
     flux_dot_product_attention_scores_with(FLUX__OPTS(flux_attention_opts, __VA_ARGS__))
 /* The bool mask steps x steps for x, features x steps (x batch): true where key <= query. */
 FLUX_API flux_tensor *flux_make_causal_mask(flux_tensor *x);
+
+/* Positions by turning (Su et al. 2021): x, features x steps (x batch), with the features of each
+   head taken as pairs, (i, i + half of them), turned by the angle position * base^(-2i / features
+   of a head). The scores of queries and keys turned so depend on the distance of their steps.
+   flux_rotary(q, .nheads = 8). */
+typedef struct flux_rotary_opts {
+    FLUX__DUMMY
+    flux_tensor *x FLUX__ZERO;
+    flux__int nheads FLUX__ZERO;          /* default 1; each has an even number of features */
+    flux__double base FLUX__ZERO;         /* default 10000 */
+    flux_tensor *positions FLUX__ZERO;    /* of the steps, a vector; default 0, 1, ... */
+    flux__marked marked FLUX__ZERO;
+} flux_rotary_opts;
+#define FLUX__LEFT_OUT_flux_rotary_opts .nheads = FLUX__NO_INT, .base = FLUX__NO_NUMBER, \
+    .marked = true,
+FLUX_API flux_tensor *flux_rotary_with(flux_rotary_opts o);
+#define flux_rotary(...) flux_rotary_with(FLUX__OPTS(flux_rotary_opts, __VA_ARGS__))
+
+/* Learnt positions: x, features x steps (x batch), plus a vector for each step, of at most `steps`.
+   init = NULL: normal numbers. */
+FLUX_API flux_layer *flux_positionembedding(int64_t steps, int64_t features, flux_init_fn init);
+
+/* Writing on: a model of text that is called step after step, without doing again what it did for
+   the steps before.
+       flux_cache(model, 512);
+       FLUX_INFER flux_call(model, prompt);            features or indices x steps (x batch)
+       flux_times (i, n) FLUX_INFER ... flux_call(model, one step) ...
+   From flux_cache on each call, under FLUX_INFER or FLUX_NOGRAD, takes the steps that follow those
+   of the calls before, and gives the results of these: causal MultiHeadAttentions keep the keys and
+   values of earlier steps in their state, and learnt and rotary positions go on. More than `steps`
+   in all are an error. flux_cache again begins a text anew; steps = 0 ends it, as is wanted before
+   training and saving. 0, or non-zero on an error, as for an attention to itself that is not
+   causal. flux_cached: how many steps were taken since; 0 without a cache. */
+FLUX_API int flux_cache(flux_layer *model, int64_t steps);
+FLUX_API int64_t flux_cached(flux_layer *model);
+
+/* down(swish(gate(x)) * up(x)) (Shazeer 2020) with three Dense layers, `in => hidden` twice and
+   `hidden => out`: flux_swiglu(64, 256). */
+typedef struct flux_swiglu_opts {
+    FLUX__DUMMY
+    int64_t in FLUX__ZERO, hidden FLUX__ZERO;
+    flux__int64 out FLUX__ZERO;           /* default .in */
+    bool bias FLUX__ZERO;                 /* of the Dense layers; off by default */
+    flux_init_fn init FLUX__ZERO;
+    flux__marked marked FLUX__ZERO;
+} flux_swiglu_opts;
+#define FLUX__LEFT_OUT_flux_swiglu_opts .out = FLUX__NO_INT64, .marked = true,
+FLUX_API flux_layer *flux_swiglu_with(flux_swiglu_opts o);
+#define flux_swiglu(...) flux_swiglu_with(FLUX__OPTS(flux_swiglu_opts, __VA_ARGS__))
+
+/* x / sqrt(mean(x^2) + eps) of each sample over its first dims, times a scale (Zhang and Sennrich
+   2019): flux_rmsnorm(FLUX_SHAPE(64)). */
+typedef struct flux_rmsnorm_opts {
+    FLUX__DUMMY
+    flux_shape size FLUX__ZERO;           /* of the first dimensions, normalised together */
+    flux__switch affine FLUX__ZERO;       /* has a scale of that size; on by default */
+    flux__double eps FLUX__ZERO;          /* default 1e-6 */
+    flux__marked marked FLUX__ZERO;
+} flux_rmsnorm_opts;
+#define FLUX__LEFT_OUT_flux_rmsnorm_opts .affine = FLUX_DEFAULT, .eps = FLUX__NO_NUMBER, \
+    .marked = true,
+FLUX_API flux_layer *flux_rmsnorm_with(flux_rmsnorm_opts o);
+#define flux_rmsnorm(...) flux_rmsnorm_with(FLUX__OPTS(flux_rmsnorm_opts, __VA_ARGS__))
 
 typedef struct flux_layernorm_opts {
     FLUX__DUMMY
@@ -8719,64 +8791,6 @@ FLUX__PUBLIC_RED(cumsum) FLUX__PUBLIC_RED(cumprod)
 
 FLUX__END_COLD
 
-/* ---------------------------------------------------------------------- graph/draws.h
-   Random integers, bools and classes, made of uniform numbers (graph/leaves.h):
-   randint, bernoulli, categorical.
-
-   Invariant: each takes one draw of the thread's stream, so that a seed gives
-   the same numbers on every device, recorded or eager; those of categorical
-   pass through logarithms, whose last bit is the device's. None has a gradient.
-
-   Rejected: the remainder of random bits, which prefers small numbers. */
-
-FLUX__BEGIN_COLD
-
-/* floor(u n) of 53 random bits u is below n for every n up to 2^53. */
-FLUX_DEF flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s) {
-    const int64_t most = INT64_C(1) << 53;
-    if (lo >= hi || lo < -most || hi > most || hi - lo > most)
-        return (flux_tensor *)flux__fail("randint: no integers from %lld below %lld within 2^53",
-                                         (long long)lo, (long long)hi);
-    int h = flux__hide();
-    flux_tensor *u = flux_rand_shape(s, FLUX_F64);
-    u = u ? flux_to_dtype(flux_floor(flux_mul(u, (double)(hi - lo))), FLUX_I64) : NULL;
-    return flux__reveal(h, u ? flux_add(u, (double)lo) : NULL);
-}
-
-/* 1 where a uniform number is below p, else 0, in p's dtype. */
-FLUX_DEF flux_tensor *flux_bernoulli(flux_tensor *p) {
-    if (!flux__check_operands("bernoulli", 1, &p)) return NULL;
-    int h = flux__hide();
-    flux_tensor *x = flux__floating(p), *u = flux_rand_shape(flux__dims(p), FLUX_F32);
-    u = u && x ? flux__move(u, p->device) : NULL;
-    return flux__reveal(h, u ? flux_to_dtype(flux_lt(u, x), (flux_dtype)x->dtype) : NULL);
-}
-
-/* The class whose logit plus a number by Gumbel's law, -log(-log u), is the largest. */
-FLUX_DEF flux_tensor *flux_categorical_with(flux_categorical_opts o) {
-    flux_tensor *x = o.x;
-    double temperature = flux__given(o.temperature, o.marked, 1);
-    if (!flux__check_operands("categorical", 1, &x)) return NULL;
-    if (x->ndim == 0 || x->dim[0] == 0)
-        return (flux_tensor *)flux__fail("categorical: %s has no classes in dim 0",
-                                         flux__describe(x).s);
-    if (!(temperature >= 0) || temperature > (double)FLT_MAX)
-        return (flux_tensor *)flux__fail("categorical: .temperature is %g", temperature);
-    int h = flux__hide();
-    flux_shape all = flux__dims(x), rest = flux__shape(all.dim + 1, all.ndim - 1);
-    x = flux_to_dtype(x, FLUX_F32);
-    if (x && temperature > 0) {
-        flux_tensor *u = flux_rand_shape(all, FLUX_F32);
-        u = u ? flux__move(u, x->device) : NULL;
-        flux_tensor *noise = u ? flux_neg(flux_log(flux_neg(flux_log(u)))) : NULL;
-        x = noise ? flux_add(flux_div(x, temperature), noise) : NULL;
-    }
-    x = x ? flux__argreduce_node(x, true, 1, x->ndim) : NULL;
-    return flux__reveal(h, x ? flux_reshape_to(x, rest) : NULL);
-}
-
-FLUX__END_COLD
-
 /* ---------------------------------------------------------------------- graph/sorting.h
    argsort is a node (FLUX__SORT) with a kernel of its own on the CPU,
    cpu/sorting.h; sort and topk take along what it names, and so have their
@@ -8852,6 +8866,98 @@ FLUX_DEF flux_tensor *flux_randperm(int64_t n) {
     int h = flux__hide();
     flux_tensor *u = flux_rand_shape(flux__shape(&n, 1), FLUX_F64);
     return flux__reveal(h, u ? flux__sorted_order(u, 0, false) : NULL);
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- graph/draws.h
+   Random integers, bools and classes, made of uniform numbers (graph/leaves.h):
+   randint, bernoulli, categorical.
+
+   Invariant: each takes one draw of the thread's stream, so that a seed gives
+   the same numbers on every device, recorded or eager; those of categorical
+   pass through logarithms, whose last bit is the device's. None has a gradient.
+
+   Rejected: the remainder of random bits, which prefers small numbers. */
+
+FLUX__BEGIN_COLD
+
+/* floor(u n) of 53 random bits u is below n for every n up to 2^53. */
+FLUX_DEF flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s) {
+    const int64_t most = INT64_C(1) << 53;
+    if (lo >= hi || lo < -most || hi > most || hi - lo > most)
+        return (flux_tensor *)flux__fail("randint: no integers from %lld below %lld within 2^53",
+                                         (long long)lo, (long long)hi);
+    int h = flux__hide();
+    flux_tensor *u = flux_rand_shape(s, FLUX_F64);
+    u = u ? flux_to_dtype(flux_floor(flux_mul(u, (double)(hi - lo))), FLUX_I64) : NULL;
+    return flux__reveal(h, u ? flux_add(u, (double)lo) : NULL);
+}
+
+/* 1 where a uniform number is below p, else 0, in p's dtype. */
+FLUX_DEF flux_tensor *flux_bernoulli(flux_tensor *p) {
+    if (!flux__check_operands("bernoulli", 1, &p)) return NULL;
+    int h = flux__hide();
+    flux_tensor *x = flux__floating(p), *u = flux_rand_shape(flux__dims(p), FLUX_F32);
+    u = u && x ? flux__move(u, p->device) : NULL;
+    return flux__reveal(h, u ? flux_to_dtype(flux_lt(u, x), (flux_dtype)x->dtype) : NULL);
+}
+
+/* Logits x (classes x rest) with -inf for all but the top_k largest and, of these, but the fewest
+   whose probabilities add up to top_p: those before which less than top_p was gathered, in
+   descending order. */
+static flux_tensor *flux__likeliest(flux_tensor *x, int64_t top_k, double top_p) {
+    FLUX__ZEROED(flux_sort_opts, descending);
+    descending.x = x, descending.descending = true;
+    flux_tensor *sorted = flux_sort_with(descending);
+    if (sorted && top_k < x->dim[0])
+        sorted = flux_where(flux_lt(flux__iota_on(x->device, x->dim[0], 0), (double)top_k), sorted,
+                            -HUGE_VAL);
+    flux_reduce_opts columns;
+    memset(&columns, 0, sizeof columns);
+    columns.x = sorted;
+    flux_tensor *p = columns.x ? flux_softmax_over(1, columns) : NULL;
+    columns.x = p;
+    flux_tensor *before = p ? flux_sub(flux_cumsum_over(1, columns), p) : NULL;
+    flux_tensor *taken = before ? flux_lt(before, top_p) : NULL;
+    taken = taken ? flux_or(taken, flux_eq(flux__iota_on(x->device, x->dim[0], 0), 0.0)) : NULL;
+    columns.x = taken ? flux_where(taken, sorted, HUGE_VAL) : NULL;
+    flux_tensor *least = columns.x ? flux_min_over(1, columns) : NULL;
+    flux_shape one = flux__dims(x);
+    one.dim[0] = 1;
+    least = least ? flux_reshape_to(least, one) : NULL;
+    return least ? flux_where(flux_ge(x, least), x, -HUGE_VAL) : NULL;
+}
+
+/* The class whose logit plus a number by Gumbel's law, -log(-log u), is the largest. */
+FLUX_DEF flux_tensor *flux_categorical_with(flux_categorical_opts o) {
+    flux_tensor *x = o.x;
+    double temperature = flux__given(o.temperature, o.marked, 1);
+    if (!flux__check_operands("categorical", 1, &x)) return NULL;
+    if (x->ndim == 0 || x->dim[0] == 0)
+        return (flux_tensor *)flux__fail("categorical: %s has no classes in dim 0",
+                                         flux__describe(x).s);
+    if (!(temperature >= 0) || temperature > (double)FLT_MAX)
+        return (flux_tensor *)flux__fail("categorical: .temperature is %g", temperature);
+    const int64_t top_k = flux__given_int(o.top_k, o.marked, INT64_MAX);
+    const double top_p = flux__given(o.top_p, o.marked, 1);
+    if (top_k < 1 || !(top_p >= 0 && top_p <= 1))
+        return (flux_tensor *)flux__fail("categorical: .top_k is %lld, from 1 on, and .top_p %g, "
+                                         "from 0 to 1", (long long)top_k, top_p);
+    int h = flux__hide();
+    flux_shape all = flux__dims(x), rest = flux__shape(all.dim + 1, all.ndim - 1);
+    x = flux_to_dtype(x, FLUX_F32);
+    x = x && temperature > 0 ? flux_div(x, temperature) : x;
+    if (x && temperature > 0 && (top_k < all.dim[0] || top_p < 1))
+        x = flux__likeliest(x, top_k, top_p);
+    if (x && temperature > 0) {
+        flux_tensor *u = flux_rand_shape(all, FLUX_F32);
+        u = u ? flux__move(u, x->device) : NULL;
+        flux_tensor *noise = u ? flux_neg(flux_log(flux_neg(flux_log(u)))) : NULL;
+        x = noise ? flux_add(x, noise) : NULL;
+    }
+    x = x ? flux__argreduce_node(x, true, 1, x->ndim) : NULL;
+    return flux__reveal(h, x ? flux_reshape_to(x, rest) : NULL);
 }
 
 FLUX__END_COLD
@@ -32931,6 +33037,177 @@ FLUX_DEF flux_layer *flux_alphadropout(double p) {
 
 FLUX__END_COLD
 
+/* ---------------------------------------------------------------------- nn/transformer.h
+   What language models have beside attention (nn/attention.h): positions, rotary
+   or learnt, and SwiGLU. A layer that knows where in a text it is has
+   a flux__steps, which flux_cache sets up: while it has a capacity, a call takes
+   the steps that follow those of the calls before.
+
+   Invariant: x is features x steps (x batch). The position of the first step of
+   a call is a tensor, not a constant of the graph, so that writing on step by
+   step finds the same plan each time. */
+
+FLUX__BEGIN_COLD
+
+/* ---------------- places in a text */
+
+/* capacity: how many steps fit (0: each call begins a text); count: steps that were taken. */
+typedef struct flux__steps { int64_t capacity, count; } flux__steps;
+
+/* Checks that n steps more fit, and that nothing is recorded for gradients, for which steps of
+   other calls are not there; false on an error. */
+static bool flux__steps_check(flux_layer *m, const flux__steps *at, int64_t n) {
+    const flux__thread *self = flux__self();
+    if (!at->capacity) return true;
+    if (!self || !self->nograd)
+        return FLUX__REFUSE("%s has a cache, and is called under FLUX_INFER or FLUX_NOGRAD only; "
+                            "flux_cache(model, 0) ends that", flux__line_of(m).s);
+    return at->count + n <= at->capacity ||
+           FLUX__REFUSE("%s: its cache of %lld steps has %lld, and %lld more do not fit",
+                        flux__line_of(m).s, (long long)at->capacity, (long long)at->count,
+                        (long long)n);
+}
+
+/* The position of a call's first step: a tensor of one int64, or the number 0. */
+static flux_tensor *flux__steps_start(const flux__steps *at, flux_device d) {
+    if (!at->capacity) return flux__number(0);
+    return flux__move(flux_from_data(&at->count, FLUX_I64, flux__shape(NULL, 0)), d);
+}
+
+/* ---------------- rotary positions */
+
+/* x with each head's features turned by the positions `at` (int64, steps). With features a in the
+   first half of a head and b at the same places of the second, position p and the angle w = p
+   base^(-2i/d): a cos w - b sin w, b cos w + a sin w. */
+static flux_tensor *flux__rotary(flux_tensor *x, int heads, flux_tensor *at, double base) {
+    const int given = x->dtype;
+    const int64_t d = x->dim[0] / heads, half = d / 2, steps = x->dim[1], batch = flux_dim(x, 2);
+    flux_tensor *wide = flux__widened(x);
+    const flux_dtype t = wide ? (flux_dtype)wide->dtype : FLUX_F32;
+    flux_tensor *i = flux_to_dtype(flux__iota_on(x->device, half, 0), t);
+    flux_tensor *w = flux_exp(flux_mul(i, -2 * log(base) / (double)d));
+    w = flux_mul(w, flux_reshape(flux_to_dtype(at, t), 1, 1, 1, steps));
+    wide = flux_reshape(wide, half, 2, heads, steps, batch);
+    flux_tensor *a = flux_slice(wide, 1, 0, 1), *b = flux_slice(wide, 1, 1, 2);
+    flux_tensor *c = flux_cos(w), *s = flux_sin(w), *pair[2];
+    pair[0] = flux_sub(flux_mul(a, c), flux_mul(b, s));
+    pair[1] = flux_add(flux_mul(b, c), flux_mul(a, s));
+    flux_tensor *y = pair[0] && pair[1] ? flux_cat_all(1, 2, pair) : NULL;
+    return flux__narrow(y ? flux_reshape_to(y, flux__dims(x)) : NULL, given);
+}
+
+FLUX_DEF flux_tensor *flux_rotary_with(flux_rotary_opts o) {
+    flux_tensor *x = o.x, *at = o.positions;
+    const int heads = (int)flux__given_int(o.nheads, o.marked, 1);
+    const double base = flux__given(o.base, o.marked, 10000);
+    if (!flux__check_operands("rotary", 1, &x)) return NULL;
+    if (x->ndim < 2 || x->ndim > 3 || !flux__dtypes[x->dtype].real)
+        return (flux_tensor *)flux__fail("rotary: x is floating features x steps (x batch), got %s",
+                                         flux__describe(x).s);
+    if (heads < 1 || x->dim[0] % heads || x->dim[0] / heads % 2)
+        return (flux_tensor *)flux__fail("rotary: %d heads of an even number of features cannot "
+                                         "share those of %s", heads, flux__describe(x).s);
+    if (!(base > 1) || !flux__finite(base))
+        return (flux_tensor *)flux__fail("rotary: .base is %g", base);
+    if (at && (at->op == FLUX__TUPLE || at->ndim != 1 || at->dim[0] != x->dim[1]))
+        return (flux_tensor *)flux__fail("rotary: .positions is %s, x has %lld steps",
+                                         flux__describe(at).s, (long long)x->dim[1]);
+    int h = flux__hide();
+    if (!at) at = flux__iota_on(x->device, x->dim[1], 0);
+    return flux__reveal(h, at ? flux__rotary(x, heads, at, base) : NULL);
+}
+
+/* ---------------- learnt positions */
+
+typedef struct flux__position_embedding {
+    flux_layer base;
+    flux_tensor *weight;                  /* features x steps */
+    flux__steps at;
+} flux__position_embedding;
+
+/* x plus the columns of the weight that belong to its steps. */
+static flux_tensor *flux__position_embedding_call(flux_layer *self, flux_tensor *x) {
+    flux__position_embedding *m = (flux__position_embedding *)self;
+    flux_tensor *in = flux__input(self, x, (flux_dtype)m->weight->dtype);
+    if (!in || !flux__expect_dim(self, in, 0, m->weight->dim[0])) return NULL;
+    if (in->ndim < 2 || in->dim[1] > m->weight->dim[1])
+        return (flux_tensor *)flux__fail("%s takes features x steps (x batch), at most %lld steps; "
+                                         "got %s", flux__line_of(self).s,
+                                         (long long)m->weight->dim[1], flux__describe(x).s);
+    if (!m->at.capacity) return flux_add(in, flux_slice(m->weight, 1, 0, in->dim[1]));
+    if (!flux__steps_check(self, &m->at, in->dim[1])) return NULL;
+    int h = flux__hide();
+    flux_tensor *at = flux__iota_on(in->device, in->dim[1], 0);
+    at = flux_add(at, flux__steps_start(&m->at, in->device));
+    flux_tensor *y = at ? flux_add(in, flux_gather(m->weight, 1, at)) : NULL;
+    m->at.count += y ? in->dim[1] : 0;
+    return flux__reveal(h, y);
+}
+
+static size_t flux__position_embedding_text(flux_layer *self, char *out, size_t n) {
+    const flux__position_embedding *m = (const flux__position_embedding *)self;
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "PositionEmbedding(%lld => %lld)", (long long)m->weight->dim[1],
+               (long long)m->weight->dim[0]);
+    return flux__sink_end(&s);
+}
+FLUX_LAYER_TEXT(flux__position_embedding, "PositionEmbedding", flux__position_embedding_call,
+                flux__position_embedding_text, FLUX_PARAM(weight))
+
+FLUX_DEF flux_layer *flux_positionembedding(int64_t steps, int64_t features, flux_init_fn init) {
+    FLUX__ZEROED(flux__position_embedding, m);
+    int64_t size[2] = { features, steps };
+    if (!flux__check_sizes("positionembedding", 2, size)) return NULL;
+    int h = flux__hide();
+    m.weight = flux__make_weight("positionembedding", init ? init : flux_randn32,
+                                 flux__shape(size, 2));
+    return flux__layer_made(h, m.weight != NULL, flux__position_embedding_type(), &m);
+}
+
+/* ---------------- SwiGLU */
+
+typedef struct flux__swiglu { flux_layer base, *gate, *up, *down; } flux__swiglu;
+
+static flux_tensor *flux__swiglu_call(flux_layer *self, flux_tensor *x) {
+    flux__swiglu *m = (flux__swiglu *)self;
+    int h = flux__hide();
+    flux_tensor *gate = flux_call_layer(m->gate, x);
+    flux_tensor *up = gate ? flux_call_layer(m->up, x) : NULL;
+    flux_tensor *y = up ? flux_mul(flux_swish(gate), up) : NULL;
+    return flux__reveal(h, y ? flux_call_layer(m->down, y) : NULL);
+}
+
+static size_t flux__swiglu_text(flux_layer *self, char *out, size_t n) {
+    const flux__swiglu *m = (const flux__swiglu *)self;
+    const flux__dense_layer *gate = (const flux__dense_layer *)m->gate,
+                            *down = (const flux__dense_layer *)m->down;
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "SwiGLU(%lld => %lld => %lld%s)", (long long)gate->weight->dim[1],
+               (long long)gate->weight->dim[0], (long long)down->weight->dim[0],
+               gate->bias ? "; bias=true" : "");
+    return flux__sink_end(&s);
+}
+FLUX_LAYER_TEXT(flux__swiglu, "SwiGLU", flux__swiglu_call, flux__swiglu_text, FLUX_CHILD(gate),
+                FLUX_CHILD(up), FLUX_CHILD(down))
+
+FLUX_DEF flux_layer *flux_swiglu_with(flux_swiglu_opts o) {
+    FLUX__ZEROED(flux__swiglu, m);
+    FLUX__ZEROED(flux_dense_opts, d);
+    const int64_t out = flux__given_int(o.out, o.marked, o.in);
+    int64_t size[3] = { o.in, o.hidden, out };
+    if (!flux__check_sizes("swiglu", 3, size)) return NULL;
+    int h = flux__hide();
+    d.bias = o.bias ? FLUX_ON : FLUX_OFF;
+    d.init = o.init;
+    d.in = o.in, d.out = o.hidden;
+    bool good = (m.gate = flux_dense_with(d)) != NULL && (m.up = flux_dense_with(d)) != NULL;
+    d.in = o.hidden, d.out = out;
+    good = good && (m.down = flux_dense_with(d)) != NULL;
+    return flux__layer_made(h, good, flux__swiglu_type(), &m);
+}
+
+FLUX__END_COLD
+
 /* ---------------------------------------------------------------------- nn/attention.h
    Attention as layers: dot_product_attention, its scores, causal masks, and
    MultiHeadAttention. This room checks the operands, joins mask and bias into
@@ -33087,12 +33364,91 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_with(flux_attention_opts o) {
     return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
 }
 
-/* q_proj, k_proj, v_proj and out_proj are Dense layers; alone: the call returns no scores. */
+/* q_proj, k_proj, v_proj and out_proj are Dense layers; alone: the call returns no scores. keys and
+   values: NULL, or those of the steps before, features x capacity x batch (flux_cache). */
 typedef struct flux__mha {
     flux_layer base, *q_proj, *k_proj, *v_proj, *attn_drop, *out_proj;
-    int nheads;
+    flux_tensor *keys, *values;
+    flux__steps at;
+    int nheads, kv_heads;
+    double rotary;
     bool causal, alone;
 } flux__mha;
+
+/* x, the features of kv heads x steps (x batch), with each head's repeated for `heads` / kv heads
+   that stand side by side. */
+static flux_tensor *flux__repeat_heads(flux_tensor *x, int kv, int heads) {
+    if (!x || kv == heads) return x;
+    const int64_t d = x->dim[0] / kv, steps = x->dim[1], batch = flux_dim(x, 2);
+    int64_t full[5] = { d, heads / kv, kv, steps, batch },
+            flat[3] = { flux__times(d, heads), steps, batch };
+    flux_tensor *y = flux_reshape(x, d, 1, kv, steps, batch);
+    y = y ? flux_broadcast_to_shape(y, flux__shape(full, 5)) : NULL;
+    return y ? flux_reshape_to(y, flux__shape(flat, x->ndim)) : NULL;
+}
+
+/* The cache *kept with the n = x->dim[1] steps of x (features x n x batch) put in at step `count`,
+   whose number is also the tensor `start`. One step is put where it belongs by a choice for each
+   place, so that each step finds the same plan. */
+static flux_tensor *flux__steps_keep(flux_layer *m, flux_tensor **kept, flux_tensor *x,
+                                    const flux__steps *at, flux_tensor *start) {
+    int64_t dims[3] = { x->dim[0], at->capacity, x->dim[2] };
+    const int64_t n = x->dim[1], end = at->count + n;
+    flux_tensor *old = *kept, *y;
+    if (!old && at->count)
+        return (flux_tensor *)flux__fail("%s: its cache is gone; flux_cache begins anew",
+                                         flux__line_of(m).s);
+    if (old && (old->dim[0] != dims[0] || old->dim[2] != dims[2] || old->dtype != x->dtype))
+        return (flux_tensor *)flux__fail("%s: its cache is %s, and keys or values are %s now",
+                                         flux__line_of(m).s, flux__describe(old).s,
+                                         flux__describe(x).s);
+    if (!old) old = flux__move(flux_full_shape(flux__shape(dims, 3), 0, (flux_dtype)x->dtype),
+                               x->device);
+    if (n == 1) {
+        flux_tensor *here = flux_eq(flux__iota_on(x->device, at->capacity, 1), start);
+        y = old && here ? flux_where(here, x, old) : NULL;
+    } else {
+        flux_tensor *part[3] = { flux_slice(old, 1, 0, at->count), x,
+                                 flux_slice(old, 1, end, at->capacity) };
+        y = flux_cat_all(1, end < at->capacity ? 3 : 2, part);
+    }
+    if (y) flux_assign(kept, y);
+    return y;
+}
+
+/* Puts the steps of o->k and o->v into the layer's cache, and makes o attend to all that is there:
+   query i at step start + i sees the keys up to its own. */
+static bool flux__mha_cached(flux__mha *m, flux_attention_opts *o, flux_tensor *start) {
+    const int64_t n = o->k->dim[1];
+    flux_device d = o->k->device;
+    if (!flux__steps_check(&m->base, &m->at, n)) return false;
+    o->k = flux__steps_keep(&m->base, &m->keys, flux__three_dims(o->k), &m->at, start);
+    o->v = o->k ? flux__steps_keep(&m->base, &m->values, flux__three_dims(o->v), &m->at, start)
+                : NULL;
+    if (!o->v) return false;
+    flux_tensor *query = flux_add(flux__iota_on(d, n, 1), start);
+    o->mask = flux_le(flux__iota_on(d, m->at.capacity, 0), query);
+    o->causal = false;
+    m->at.count += n;
+    if (o->q->ndim == 2) {
+        o->k = flux_reshape(o->k, o->k->dim[0], o->k->dim[1]);
+        o->v = flux_reshape(o->v, o->v->dim[0], o->v->dim[1]);
+    }
+    return o->mask && o->k && o->v;
+}
+
+/* Turns queries and keys by their positions. Where there are more keys than causal queries, the
+   queries are the last steps. */
+static bool flux__mha_turn(const flux__mha *m, flux_attention_opts *o, flux_tensor *start) {
+    const int64_t later = m->causal ? o->k->dim[1] - o->q->dim[1] : 0;
+    flux_tensor *key = flux_add(flux__iota_on(o->k->device, o->k->dim[1], 0), start);
+    flux_tensor *query = flux_add(flux__iota_on(o->q->device, o->q->dim[1], 0), start);
+    query = later > 0 ? flux_add(query, (double)later) : query;
+    if (!key || !query) return false;
+    o->q = flux__rotary(o->q, m->nheads, query, m->rotary);
+    o->k = flux__rotary(o->k, m->kv_heads, key, m->rotary);
+    return o->q && o->k;
+}
 
 /* MultiHeadAttention of x, of (q, kv), (q, k, v) or (q, k, v, mask or bias), each features x steps
    (x batch): projects q, k and v, attends, and projects the result. Returns out features x queries
@@ -33117,14 +33473,20 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
     else if (n > 3) o.mask = flux_nth(x, 3);
     if (m->causal && o.q->dim[1] > o.k->dim[1])
         return (flux_tensor *)flux__fail(
-            "%s: a causal mask needs at least as many keys as queries, got %s and %s", flux__line_of(self).s,
-            flux__describe(o.k).s, flux__describe(o.q).s);
+            "%s: a causal mask needs at least as many keys as queries, got %s and %s",
+            flux__line_of(self).s, flux__describe(o.k).s, flux__describe(o.q).s);
     o.causal = m->causal;
     o.nheads = m->nheads;
     o.drop = m->attn_drop;
     flux_tensor *out[2] = { NULL, NULL };
     int h = flux__hide();
-    out[0] = flux__attention_of("dot_product_attention", o, m->alone ? NULL : &out[1]);
+    const flux__steps whole = { 0, 0 };
+    flux_tensor *start = flux__steps_start(n == 1 ? &m->at : &whole, o.q->device);
+    const bool good = start && (m->rotary == 0 || flux__mha_turn(m, &o, start)) &&
+                      (n > 1 || !m->at.capacity || flux__mha_cached(m, &o, start)) &&
+                      (o.k = flux__repeat_heads(o.k, m->kv_heads, m->nheads)) != NULL &&
+                      (o.v = flux__repeat_heads(o.v, m->kv_heads, m->nheads)) != NULL;
+    if (good) out[0] = flux__attention_of("dot_product_attention", o, m->alone ? NULL : &out[1]);
     out[0] = out[0] ? flux_call_layer(m->out_proj, out[0]) : NULL;
     return flux__reveal(h, !out[0] || m->alone ? out[0] : flux_tuple_of(2, out));
 }
@@ -33137,7 +33499,8 @@ static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
                             *v = (const flux__dense_layer *)m->v_proj,
                             *y = (const flux__dense_layer *)m->out_proj;
     long long in[3] = { q->weight->dim[1], k->weight->dim[1], v->weight->dim[1] };
-    long long qk = q->weight->dim[0], vd = v->weight->dim[0], o = y->weight->dim[0];
+    long long qk = q->weight->dim[0], vd = v->weight->dim[0] / m->kv_heads * m->nheads,
+              o = y->weight->dim[0];
     flux__sink s = flux__sink_to(out, n);
     flux__putf(&s,
               in[0] == in[1] && in[0] == in[2] ? "MultiHeadAttention(%lld"
@@ -33148,6 +33511,8 @@ static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
         flux__putf(&s, " => %lld", o);
     }
     flux__putf(&s, "; nheads=%d", m->nheads);
+    if (m->kv_heads != m->nheads) flux__putf(&s, ", kv_heads=%d", m->kv_heads);
+    if (m->rotary > 0) flux__putf(&s, ", rotary=%.10g", m->rotary);
     if (q->bias) flux__putf(&s, ", bias=true");
     if (m->attn_drop && ((const flux__dropout *)m->attn_drop)->p > 0)
         flux__putf(&s, ", dropout_prob=%.10g", ((const flux__dropout *)m->attn_drop)->p);
@@ -33155,7 +33520,8 @@ static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
     return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__mha, "MultiHeadAttention", flux__mha_call, flux__mha_text, FLUX_CHILD(q_proj),
-                FLUX_CHILD(k_proj), FLUX_CHILD(v_proj), FLUX_CHILD(attn_drop), FLUX_CHILD(out_proj))
+                FLUX_CHILD(k_proj), FLUX_CHILD(v_proj), FLUX_CHILD(attn_drop), FLUX_CHILD(out_proj),
+                FLUX_STATE(keys), FLUX_STATE(values))
 
 /* size[]: the features of the input q; of q and k once projected; of v once projected; of the
    output; of the input k; of the input v. */
@@ -33171,6 +33537,8 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
         in, qk, v, out, flux__given_int(o.k_in, o.marked, in), flux__given_int(o.v_in, o.marked, in)
     };
     m.nheads = (int)flux__given_int(o.nheads, o.marked, 8);
+    m.kv_heads = (int)flux__given_int(o.kv_heads, o.marked, m.nheads);
+    m.rotary = o.rotary;
     m.causal = o.causal;
     m.alone = flux__given_switch(o.scores, o.marked) == FLUX_OFF;
     if (!flux__check_sizes(call, 6, size)) return NULL;
@@ -33178,16 +33546,74 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
         return (flux_layer *)flux__fail(
             "%s: %d heads can't share %lld query and %lld value features evenly", call, m.nheads,
             (long long)qk, (long long)v);
+    if (m.kv_heads < 1 || m.nheads % m.kv_heads)
+        return (flux_layer *)flux__fail("%s: %d heads of keys and values for %d heads of queries",
+                                        call, m.kv_heads, m.nheads);
+    if (m.rotary != 0 && (!(m.rotary > 1) || !flux__finite(m.rotary) || qk / m.nheads % 2))
+        return (flux_layer *)flux__fail(
+            "%s: .rotary is %g, with %lld features a head; it is a base above 1, such as 10000, "
+            "and the features are an even number", call, m.rotary, (long long)(qk / m.nheads));
+    const int64_t kv_qk = qk / m.nheads * m.kv_heads, kv_v = v / m.nheads * m.kv_heads;
     int h = flux__hide();
     d.bias = o.bias ? FLUX_ON : FLUX_OFF;
     d.init = o.init;
     drop.p = o.dropout;
     bool good = (d.in = in, d.out = qk, m.q_proj = flux_dense_with(d)) != NULL &&
-                (d.in = size[4], m.k_proj = flux_dense_with(d)) != NULL &&
-                (d.in = size[5], d.out = v, m.v_proj = flux_dense_with(d)) != NULL &&
+                (d.in = size[4], d.out = kv_qk, m.k_proj = flux_dense_with(d)) != NULL &&
+                (d.in = size[5], d.out = kv_v, m.v_proj = flux_dense_with(d)) != NULL &&
                 (d.in = v, d.out = out, m.out_proj = flux_dense_with(d)) != NULL &&
                 (m.attn_drop = flux_dropout_with(drop)) != NULL;
     return flux__layer_made(h, good, flux__mha_type(), &m);
+}
+
+/* ---------------- caches */
+
+/* What a walk over the layers of a model does to caches, or finds. */
+typedef struct flux__caching {
+    int64_t steps;                        /* of the caches that are set up; -1: only look */
+    int64_t count;                        /* the most steps that a cache has */
+    int layers;                           /* how many layers have a place in a text */
+    flux_layer *wrong;                    /* an attention that cannot have a cache */
+} flux__caching;
+
+static void flux__cache_layer(flux_layer *m, void *user) {
+    flux__caching *c = (flux__caching *)user;
+    flux__mha *a = m->type == flux__mha_type() ? (flux__mha *)m : NULL;
+    flux__steps *at = a ? &a->at : NULL;
+    if (m->type == flux__position_embedding_type()) at = &((flux__position_embedding *)m)->at;
+    if (!at) return;
+    if (a && !a->causal) {
+        c->wrong = m;
+        return;
+    }
+    c->layers++;
+    if (at->count > c->count) c->count = at->count;
+    if (c->steps < 0) return;
+    at->capacity = c->steps, at->count = 0;
+    if (a) flux_assign(&a->keys, NULL), flux_assign(&a->values, NULL);
+}
+
+FLUX_DEF int flux_cache(flux_layer *model, int64_t steps) {
+    flux__caching look = { -1, 0, 0, NULL }, set = { steps, 0, 0, NULL };
+    if (!model) return flux__null("cache", "model", model), -1;
+    if (FLUX__GONE("cache", model)) return -1;
+    if (steps < 0 || steps > INT32_MAX)
+        return flux__fail("cache: %lld steps", (long long)steps), -1;
+    if (!flux__walk_all(model, NULL, flux__cache_layer, &look)) return -1;
+    if (steps && look.wrong)
+        return flux__fail("cache: %s is not causal: a later step changes what it gives for those "
+                          "before", flux__line_of(look.wrong).s), -1;
+    if (steps && !look.layers)
+        return flux__fail("cache: the model has no MultiHeadAttention and no "
+                          "PositionEmbedding"), -1;
+    return flux__walk_all(model, NULL, flux__cache_layer, &set) ? 0 : -1;
+}
+
+FLUX_DEF int64_t flux_cached(flux_layer *model) {
+    flux__caching look = { -1, 0, 0, NULL };
+    if (!model) return flux__null("cached", "model", model), 0;
+    if (FLUX__GONE("cached", model)) return 0;
+    return flux__walk_all(model, NULL, flux__cache_layer, &look) ? look.count : 0;
 }
 
 FLUX__END_COLD
@@ -33708,7 +34134,7 @@ FLUX_DEF flux_layer *flux_pixelshuffle(int64_t r) {
 FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- nn/norms.h
-   Normalisation: LayerNorm, BatchNorm, InstanceNorm, GroupNorm, and WeightNorm
+   Normalisation: LayerNorm, RMSNorm, BatchNorm, InstanceNorm, GroupNorm, and WeightNorm
    with its removal. BatchNorm, InstanceNorm and GroupNorm are one struct and
    differ in the dims over which means are taken: all but the channels; the
    spatial dims of one image; a group of channels of one image.
@@ -33817,6 +34243,60 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
     int h = flux__hide();
     m.diag = o.affine == FLUX_OFF ? NULL : flux__scale_new(flux__norm_scale_type(), affine);
     return flux__layer_made(h, m.diag || o.affine == FLUX_OFF, flux__layernorm_type(), &m);
+}
+
+typedef struct flux__rmsnorm {
+    flux_layer base;
+    flux_tensor *scale;                   /* of the shape of the dims normalised; NULL: none */
+    double eps;
+    flux_shape size;
+} flux__rmsnorm;
+
+static flux_tensor *flux__rmsnorm_call(flux_layer *self, flux_tensor *x) {
+    flux__rmsnorm *m = (flux__rmsnorm *)self;
+    if (x->op == FLUX__TUPLE) return flux__input(self, x, FLUX_F32);
+    const flux_dtype wide = x->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    flux_tensor *in = flux_to_dtype(x, m->scale ? flux__promote(wide, (flux_dtype)m->scale->dtype)
+                                                : wide);
+    flux_shape dims = flux__shape(NULL, 0);
+    for (int i = 0; in && i < m->size.ndim; i++) {
+        if (!flux__expect_dim(self, in, i, m->size.dim[i])) return NULL;
+        dims.dim[dims.ndim++] = i;
+    }
+    if (!in) return NULL;
+    int h = flux__hide();
+    flux_tensor *mean = flux_mean_over(dims.ndim, flux__over(flux_square(in), &dims));
+    flux_tensor *y = mean ? flux_mul(in, flux_rsqrt(flux_add(mean, m->eps))) : NULL;
+    if (m->scale && y) y = flux_mul(y, m->scale);
+    return flux__reveal(h, flux__narrow(y, x->dtype));
+}
+
+static size_t flux__rmsnorm_text(flux_layer *self, char *out, size_t n) {
+    const flux__rmsnorm *m = (const flux__rmsnorm *)self;
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "RMSNorm(");
+    flux__put_dims(&s, m->size.dim, m->size.ndim);
+    flux__putf(&s, m->scale ? ")" : ", affine=false)");
+    return flux__sink_end(&s);
+}
+FLUX_LAYER_TRAITS(flux__rmsnorm, "RMSNorm", flux__rmsnorm_call, flux__rmsnorm_text, FLUX_KEEPS_F32,
+                  FLUX_PARAM(scale))
+
+FLUX_DEF flux_layer *flux_rmsnorm_with(flux_rmsnorm_opts o) {
+    FLUX__ZEROED(flux__rmsnorm, m);
+    m.size = o.size;
+    m.eps = flux__given(o.eps, o.marked, 1e-6);
+    const bool affine = flux__given_switch(o.affine, o.marked) != FLUX_OFF;
+    if (!(m.eps >= 0) || !flux__finite(m.eps))
+        return (flux_layer *)flux__fail("rmsnorm: .eps is %g", m.eps);
+    if (o.size.ndim < 1)
+        return (flux_layer *)flux__fail(
+            "rmsnorm: .size is missing, as in flux_rmsnorm(FLUX_SHAPE(64))");
+    if (!flux__check_shape("rmsnorm", &o.size) ||
+        !flux__check_sizes("rmsnorm", o.size.ndim, o.size.dim)) return NULL;
+    int h = flux__hide();
+    m.scale = affine ? flux_full_shape(o.size, 1, FLUX_F32) : NULL;
+    return flux__layer_made(h, m.scale || !affine, flux__rmsnorm_type(), &m);
 }
 
 /* ---- BatchNorm, InstanceNorm, GroupNorm: they differ in the dims over which means are taken */

@@ -9,50 +9,47 @@
 
 enum { STEPS = 64, BATCH = 16, WIDTH = 64, HEADS = 4, LAYERS = 2 };
 
-/* A letter's numbers plus its place's, some blocks, and a guess for each place. */
-typedef struct writer { flux_layer base; flux_layer *letters, *places, *blocks, *guess; } writer;
-
-static flux_tensor *writer_call(flux_layer *self, flux_tensor *x) {
-    writer *m = (writer *)self;
-    flux_tensor *places = flux_to(flux_device_of(x), flux_to_dtype(flux_arange(0, (double)flux_dim(x, 0), 1), FLUX_I32));
-    flux_tensor *y = flux_add(flux_call(m->letters, x), flux_call(m->places, places));
-    return flux_call(m->guess, flux_call(m->blocks, y));
-}
-FLUX_LAYER(writer, "Writer", writer_call, FLUX_CHILD(letters), FLUX_CHILD(places), FLUX_CHILD(blocks), FLUX_CHILD(guess))
-
-/* Each letter looks at those before it, then thinks. What goes in is added to what comes out of either. */
+/* Each letter looks at those before it, at their distance from it (rotary positions), then thinks. What goes in is added
+   to what comes out of either. */
 static flux_layer *block(void) {
-    flux_layer *look = flux_chain(flux_layernorm(FLUX_SHAPE(WIDTH)),
-                                  flux_multiheadattention(WIDTH, .nheads = HEADS, .causal = true, .scores = FLUX_OFF));
-    flux_layer *think = flux_chain(flux_layernorm(FLUX_SHAPE(WIDTH)), flux_dense(WIDTH, 4 * WIDTH, flux_gelu),
-                                   flux_dense(4 * WIDTH, WIDTH));
+    flux_layer *look = flux_chain(flux_rmsnorm(FLUX_SHAPE(WIDTH)),
+                                  flux_multiheadattention(WIDTH, .nheads = HEADS, .causal = true, .rotary = 10000, .scores = FLUX_OFF));
+    flux_layer *think = flux_chain(flux_rmsnorm(FLUX_SHAPE(WIDTH)), flux_swiglu(WIDTH, 3 * WIDTH));
     return flux_chain(flux_skipconnection(look, flux_add), flux_skipconnection(think, flux_add));
 }
 
 static flux_tensor *small(flux_shape s) { return flux_mul(flux_randn_shape(s, FLUX_F32), 0.05); }
 
+/* A letter's numbers, the blocks, and a guess for each place. */
 static flux_layer *new_writer(int letters) {
     flux_layer *blocks[LAYERS];
     for (int i = 0; i < LAYERS; i++) blocks[i] = block();
-    return flux_new(writer, .letters = flux_embedding(letters, WIDTH, small), .places = flux_embedding(STEPS, WIDTH, small),
-                    .blocks = flux_chain_of(LAYERS, blocks, NULL),
-                    .guess = flux_chain(flux_layernorm(FLUX_SHAPE(WIDTH)), flux_dense(WIDTH, letters)));
+    return flux_chain(flux_embedding(letters, WIDTH, small), flux_chain_of(LAYERS, blocks, NULL), flux_rmsnorm(FLUX_SHAPE(WIDTH)),
+                      flux_dense(WIDTH, letters));
 }
 
-/* Writes on from the beginning of the text: the last STEPS letters tell the next. */
+/* Writes on from the beginning of the text. The model keeps what it knows of the letters before (flux_cache), so that each
+   takes one step. When STEPS letters are full, it reads the last half of them again and goes on. */
 static void write_on(flux_layer *m, const text *t, int length, flux_device device) {
     int32_t last[STEPS];
-    unsigned seed = 7;
-    for (int i = 0; i < STEPS; i++) last[i] = t->code[(unsigned char)t->s[i]];
-    printf("%.*s|", STEPS, t->s);
+    int n = STEPS / 2, unread = n;
+    for (int i = 0; i < n; i++) last[i] = t->code[(unsigned char)t->s[i]];
+    printf("%.*s|", n, t->s);
+    flux_cache(m, STEPS);
     flux_times (k, length) FLUX_INFER {
-        flux_tensor *y = flux_call(m, flux_to(device, flux_from(last, STEPS, 1)));
-        int next = text_pick(flux_select(flux_select(y, 2, 0), 1, STEPS - 1), 0.7, &seed);
-        memmove(last, last + 1, sizeof last - sizeof last[0]);
-        last[STEPS - 1] = next;
-        putchar(t->letter[next]);
+        if (n == STEPS) {
+            memmove(last, last + STEPS / 2, sizeof last / 2);
+            n = unread = STEPS / 2;
+            flux_cache(m, STEPS);
+        }
+        flux_tensor *y = flux_call(m, flux_to(device, flux_from(last + n - unread, unread, 1)));
+        flux_tensor *next = flux_categorical(flux_slice(y, 1, unread - 1, unread), .temperature = 0.7, .top_p = 0.95);
+        last[n++] = (int32_t)flux_item(next);
+        unread = 1;
+        putchar(t->letter[last[n - 1]]);
         fflush(stdout);
     }
+    flux_cache(m, 0);
     printf("\n");
 }
 

@@ -223,7 +223,7 @@
    with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes text memory sinks scopes
                 ending workers options
-     graph/     table nodes elementwise leaves views reductions picking scans draws sorting products einsum
+     graph/     table nodes elementwise leaves views reductions picking scans sorting draws products einsum
                 windows attention custom gradients backward
      schedule/  kernel claims key analysis grouping program dispatch order trace plans looking
                 update
@@ -235,8 +235,8 @@
      device/    registry preferences choosing
      data/      orders loader batch loader_text progress epoch
      nn/        fields walk map functions initialisers activations layers model gradient rules
-                state adjust grads moves compile containers recurrent dropout attention conv norms
-                losses ctc update schedules train
+                state adjust grads moves compile containers recurrent dropout transformer attention
+                conv norms losses ctc update schedules train
      files/     sources idx npy csv safetensors tensors torch
      text/      dot tensors models summary formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
@@ -292,8 +292,8 @@
 #include "graph/reductions.h"
 #include "graph/picking.h"
 #include "graph/scans.h"
-#include "graph/draws.h"
 #include "graph/sorting.h"
+#include "graph/draws.h"
 #include "graph/products.h"
 #include "graph/einsum.h"
 #include "graph/windows.h"
@@ -377,6 +377,7 @@
 #include "nn/containers.h"
 #include "nn/recurrent.h"
 #include "nn/dropout.h"
+#include "nn/transformer.h"
 #include "nn/attention.h"
 #include "nn/conv.h"
 #include "nn/norms.h"

@@ -368,6 +368,31 @@ static flux_multiheadattention_opts mha_o(void) {
     SET(scores, W());
     SET(dropout, F());
     SET(init, J());
+    SET(kv_heads, Z());
+    SET(rotary, F());
+    return o;
+}
+static flux_rotary_opts rotary_o(void) {
+    OPTS(flux_rotary_opts, o);
+    MUST(x, T());
+    SET(nheads, Z());
+    SET(base, F());
+    if (one_in(3)) SET(positions, T());
+    return o;
+}
+static flux_swiglu_opts swiglu_o(void) {
+    OPTS(flux_swiglu_opts, o);
+    MUST(in, I()), MUST(hidden, I());
+    SET(out, I());
+    SET(bias, B());
+    SET(init, J());
+    return o;
+}
+static flux_rmsnorm_opts rmsnorm_o(void) {
+    OPTS(flux_rmsnorm_opts, o);
+    MUST(size, S());
+    SET(affine, W());
+    SET(eps, F());
     return o;
 }
 static flux_attention_opts attention_o(void) {
@@ -896,6 +921,9 @@ static void strict_threads(void) {
     X(L, flux_embeddingbag_with, flux_embeddingbag_with(embeddingbag_o())) \
     X(L, flux_multiheadattention_with, flux_multiheadattention_with(mha_o())) \
     X(L, flux_layernorm_with, flux_layernorm_with(layernorm_o())) \
+    X(L, flux_rmsnorm_with, flux_rmsnorm_with(rmsnorm_o())) X(L, flux_swiglu_with, flux_swiglu_with(swiglu_o())) \
+    X(L, flux_positionembedding, flux_positionembedding(I(), I(), J())) X(T, flux_rotary_with, flux_rotary_with(rotary_o())) \
+    X(I, flux_cache, flux_cache(L(), one_in(2) ? 0 : I())) X(V, flux_cached, flux_cached(L())) \
     X(L, flux_dropout_with, flux_dropout_with(dropout_o())) \
     X(L, flux_upsample_with, flux_upsample_with(upsample_o())) \
     X(L, flux_pixelshuffle, flux_pixelshuffle(I())) \

@@ -149,6 +149,18 @@ TEST(drawing) {
     CHECK_NEAR(flux_item(flux_mean(flux_eq(hot, 2))), 2.0 / 3, 0.03);       /* 0.8^(1/2) to 0.2^(1/2) */
     CHECK(flux_item(flux_all(flux_eq(cold, 2))) == 1);
     CHECK(flux_ndim(flux_categorical(logits)) == 0);
+    /* from the likeliest alone: of 0.4, 0.25, 0.2, 0.1, 0.05 two by their number, or by their sum */
+    many = flux_broadcast_to(flux_log(flux_values(0.05, 0.4, 0.1, 0.25, 0.2)), 5, 4000);
+    flux_tensor *two[3] = { flux_categorical(many, .top_k = 2), flux_categorical(many, .top_p = 0.6), flux_categorical(many, .top_k = 3, .top_p = 0.7) };
+    for (int i = 0; i < 3; i++) {
+        CHECK(flux_item(flux_all(flux_or(flux_eq(two[i], 1), flux_eq(two[i], 3)))) == 1);
+        CHECK_NEAR(flux_item(flux_mean(flux_eq(two[i], 1))), 0.4 / 0.65, 0.03);
+    }
+    CHECK(flux_item(flux_all(flux_eq(flux_categorical(many, .top_p = 0), 1))) == 1);
+    CHECK(flux_item(flux_all(flux_eq(flux_categorical(many, .top_k = 1), 1))) == 1);
+    CHECK_NEAR(flux_item(flux_mean(flux_eq(flux_categorical(many, .top_k = 9, .top_p = 1), 1))), 0.4, 0.03);
+    FAILS(flux_categorical(logits, .top_k = 0), "top_k is 0");
+    FAILS(flux_categorical(logits, .top_p = 1.5), "top_p 1.5");
     FAILS(flux_randint(3, 3, 2), "no integers");
     FAILS(flux_categorical(flux_scalar(1)), "no classes");
     FAILS(flux_categorical(logits, .temperature = -1), "temperature");

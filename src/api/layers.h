@@ -198,11 +198,15 @@ typedef struct flux_multiheadattention_opts {
     flux__switch scores FLUX__ZERO;   /* FLUX_OFF: gives y alone, so that it fits into a chain */
     double dropout FLUX__ZERO;            /* the part of the scores that is dropped in training */
     flux_init_fn init FLUX__ZERO;
+    /* Keys and values have so many heads, each for .nheads / .kv_heads heads of queries (grouped
+       heads, Ainslie et al. 2023); default .nheads. It must divide .nheads. */
+    flux__int kv_heads FLUX__ZERO;
+    double rotary FLUX__ZERO;   /* the base of rotary positions (flux_rotary), 10000; 0: none */
     flux__marked marked FLUX__ZERO;
 } flux_multiheadattention_opts;
 #define FLUX__LEFT_OUT_flux_multiheadattention_opts .nheads = FLUX__NO_INT, .qk = FLUX__NO_INT64, \
     .v = FLUX__NO_INT64, .out = FLUX__NO_INT64, .k_in = FLUX__NO_INT64, .v_in = FLUX__NO_INT64,   \
-    .scores = FLUX_DEFAULT, .marked = true,
+    .scores = FLUX_DEFAULT, .kv_heads = FLUX__NO_INT, .marked = true,
 FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o);
 #define flux_multiheadattention(...) \
     flux_multiheadattention_with(FLUX__OPTS(flux_multiheadattention_opts, __VA_ARGS__))
@@ -228,6 +232,69 @@ FLUX_API flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts
     flux_dot_product_attention_scores_with(FLUX__OPTS(flux_attention_opts, __VA_ARGS__))
 /* The bool mask steps x steps for x, features x steps (x batch): true where key <= query. */
 FLUX_API flux_tensor *flux_make_causal_mask(flux_tensor *x);
+
+/* Positions by turning (Su et al. 2021): x, features x steps (x batch), with the features of each
+   head taken as pairs, (i, i + half of them), turned by the angle position * base^(-2i / features
+   of a head). The scores of queries and keys turned so depend on the distance of their steps.
+   flux_rotary(q, .nheads = 8). */
+typedef struct flux_rotary_opts {
+    FLUX__DUMMY
+    flux_tensor *x FLUX__ZERO;
+    flux__int nheads FLUX__ZERO;          /* default 1; each has an even number of features */
+    flux__double base FLUX__ZERO;         /* default 10000 */
+    flux_tensor *positions FLUX__ZERO;    /* of the steps, a vector; default 0, 1, ... */
+    flux__marked marked FLUX__ZERO;
+} flux_rotary_opts;
+#define FLUX__LEFT_OUT_flux_rotary_opts .nheads = FLUX__NO_INT, .base = FLUX__NO_NUMBER, \
+    .marked = true,
+FLUX_API flux_tensor *flux_rotary_with(flux_rotary_opts o);
+#define flux_rotary(...) flux_rotary_with(FLUX__OPTS(flux_rotary_opts, __VA_ARGS__))
+
+/* Learnt positions: x, features x steps (x batch), plus a vector for each step, of at most `steps`.
+   init = NULL: normal numbers. */
+FLUX_API flux_layer *flux_positionembedding(int64_t steps, int64_t features, flux_init_fn init);
+
+/* Writing on: a model of text that is called step after step, without doing again what it did for
+   the steps before.
+       flux_cache(model, 512);
+       FLUX_INFER flux_call(model, prompt);            features or indices x steps (x batch)
+       flux_times (i, n) FLUX_INFER ... flux_call(model, one step) ...
+   From flux_cache on each call, under FLUX_INFER or FLUX_NOGRAD, takes the steps that follow those
+   of the calls before, and gives the results of these: causal MultiHeadAttentions keep the keys and
+   values of earlier steps in their state, and learnt and rotary positions go on. More than `steps`
+   in all are an error. flux_cache again begins a text anew; steps = 0 ends it, as is wanted before
+   training and saving. 0, or non-zero on an error, as for an attention to itself that is not
+   causal. flux_cached: how many steps were taken since; 0 without a cache. */
+FLUX_API int flux_cache(flux_layer *model, int64_t steps);
+FLUX_API int64_t flux_cached(flux_layer *model);
+
+/* down(swish(gate(x)) * up(x)) (Shazeer 2020) with three Dense layers, `in => hidden` twice and
+   `hidden => out`: flux_swiglu(64, 256). */
+typedef struct flux_swiglu_opts {
+    FLUX__DUMMY
+    int64_t in FLUX__ZERO, hidden FLUX__ZERO;
+    flux__int64 out FLUX__ZERO;           /* default .in */
+    bool bias FLUX__ZERO;                 /* of the Dense layers; off by default */
+    flux_init_fn init FLUX__ZERO;
+    flux__marked marked FLUX__ZERO;
+} flux_swiglu_opts;
+#define FLUX__LEFT_OUT_flux_swiglu_opts .out = FLUX__NO_INT64, .marked = true,
+FLUX_API flux_layer *flux_swiglu_with(flux_swiglu_opts o);
+#define flux_swiglu(...) flux_swiglu_with(FLUX__OPTS(flux_swiglu_opts, __VA_ARGS__))
+
+/* x / sqrt(mean(x^2) + eps) of each sample over its first dims, times a scale (Zhang and Sennrich
+   2019): flux_rmsnorm(FLUX_SHAPE(64)). */
+typedef struct flux_rmsnorm_opts {
+    FLUX__DUMMY
+    flux_shape size FLUX__ZERO;           /* of the first dimensions, normalised together */
+    flux__switch affine FLUX__ZERO;       /* has a scale of that size; on by default */
+    flux__double eps FLUX__ZERO;          /* default 1e-6 */
+    flux__marked marked FLUX__ZERO;
+} flux_rmsnorm_opts;
+#define FLUX__LEFT_OUT_flux_rmsnorm_opts .affine = FLUX_DEFAULT, .eps = FLUX__NO_NUMBER, \
+    .marked = true,
+FLUX_API flux_layer *flux_rmsnorm_with(flux_rmsnorm_opts o);
+#define flux_rmsnorm(...) flux_rmsnorm_with(FLUX__OPTS(flux_rmsnorm_opts, __VA_ARGS__))
 
 typedef struct flux_layernorm_opts {
     FLUX__DUMMY

@@ -29,14 +29,19 @@ FLUX_API flux_tensor *flux_randperm(int64_t n);
 FLUX_API flux_tensor *flux_bernoulli(flux_tensor *p);
 /* Classes drawn by their logits x, classes x batch...: int64 numbers of the dims behind dim 0. The
    probability is softmax(x / temperature); at temperature 0 it is the largest logit's class. A
-   class whose logit is -inf is not drawn unless all are. */
+   class whose logit is -inf is not drawn unless all are. .top_k and .top_p draw from the likeliest
+   classes alone (of equal ones all or none), first by .top_k. */
 typedef struct flux_categorical_opts {
     FLUX__DUMMY
     flux_tensor *x FLUX__ZERO;
     flux__double temperature FLUX__ZERO;   /* default 1 */
+    flux__int64 top_k FLUX__ZERO;         /* from so many classes; default all */
+    flux__double top_p FLUX__ZERO;        /* from as few as have this probability together, 0 to 1,
+                                             at least one (Holtzman et al. 2020); default 1 */
     flux__marked marked FLUX__ZERO;
 } flux_categorical_opts;
-#define FLUX__LEFT_OUT_flux_categorical_opts .temperature = FLUX__NO_NUMBER, .marked = true,
+#define FLUX__LEFT_OUT_flux_categorical_opts .temperature = FLUX__NO_NUMBER, \
+    .top_k = FLUX__NO_INT64, .top_p = FLUX__NO_NUMBER, .marked = true,
 FLUX_API flux_tensor *flux_categorical_with(flux_categorical_opts o);
 #define flux_categorical(...) \
     flux_categorical_with(FLUX__OPTS(flux_categorical_opts, __VA_ARGS__))

@@ -10,6 +10,8 @@
 #include "leaves.h"
 #include "views.h"
 #include "reductions.h"
+#include "scans.h"
+#include "sorting.h"
 
 /* ---------------------------------------------------------------------- graph/draws.h
    Random integers, bools and classes, made of uniform numbers (graph/leaves.h):
@@ -44,6 +46,32 @@ FLUX_DEF flux_tensor *flux_bernoulli(flux_tensor *p) {
     return flux__reveal(h, u ? flux_to_dtype(flux_lt(u, x), (flux_dtype)x->dtype) : NULL);
 }
 
+/* Logits x (classes x rest) with -inf for all but the top_k largest and, of these, but the fewest
+   whose probabilities add up to top_p: those before which less than top_p was gathered, in
+   descending order. */
+static flux_tensor *flux__likeliest(flux_tensor *x, int64_t top_k, double top_p) {
+    FLUX__ZEROED(flux_sort_opts, descending);
+    descending.x = x, descending.descending = true;
+    flux_tensor *sorted = flux_sort_with(descending);
+    if (sorted && top_k < x->dim[0])
+        sorted = flux_where(flux_lt(flux__iota_on(x->device, x->dim[0], 0), (double)top_k), sorted,
+                            -HUGE_VAL);
+    flux_reduce_opts columns;
+    memset(&columns, 0, sizeof columns);
+    columns.x = sorted;
+    flux_tensor *p = columns.x ? flux_softmax_over(1, columns) : NULL;
+    columns.x = p;
+    flux_tensor *before = p ? flux_sub(flux_cumsum_over(1, columns), p) : NULL;
+    flux_tensor *taken = before ? flux_lt(before, top_p) : NULL;
+    taken = taken ? flux_or(taken, flux_eq(flux__iota_on(x->device, x->dim[0], 0), 0.0)) : NULL;
+    columns.x = taken ? flux_where(taken, sorted, HUGE_VAL) : NULL;
+    flux_tensor *least = columns.x ? flux_min_over(1, columns) : NULL;
+    flux_shape one = flux__dims(x);
+    one.dim[0] = 1;
+    least = least ? flux_reshape_to(least, one) : NULL;
+    return least ? flux_where(flux_ge(x, least), x, -HUGE_VAL) : NULL;
+}
+
 /* The class whose logit plus a number by Gumbel's law, -log(-log u), is the largest. */
 FLUX_DEF flux_tensor *flux_categorical_with(flux_categorical_opts o) {
     flux_tensor *x = o.x;
@@ -54,14 +82,22 @@ FLUX_DEF flux_tensor *flux_categorical_with(flux_categorical_opts o) {
                                          flux__describe(x).s);
     if (!(temperature >= 0) || temperature > (double)FLT_MAX)
         return (flux_tensor *)flux__fail("categorical: .temperature is %g", temperature);
+    const int64_t top_k = flux__given_int(o.top_k, o.marked, INT64_MAX);
+    const double top_p = flux__given(o.top_p, o.marked, 1);
+    if (top_k < 1 || !(top_p >= 0 && top_p <= 1))
+        return (flux_tensor *)flux__fail("categorical: .top_k is %lld, from 1 on, and .top_p %g, "
+                                         "from 0 to 1", (long long)top_k, top_p);
     int h = flux__hide();
     flux_shape all = flux__dims(x), rest = flux__shape(all.dim + 1, all.ndim - 1);
     x = flux_to_dtype(x, FLUX_F32);
+    x = x && temperature > 0 ? flux_div(x, temperature) : x;
+    if (x && temperature > 0 && (top_k < all.dim[0] || top_p < 1))
+        x = flux__likeliest(x, top_k, top_p);
     if (x && temperature > 0) {
         flux_tensor *u = flux_rand_shape(all, FLUX_F32);
         u = u ? flux__move(u, x->device) : NULL;
         flux_tensor *noise = u ? flux_neg(flux_log(flux_neg(flux_log(u)))) : NULL;
-        x = noise ? flux_add(flux_div(x, temperature), noise) : NULL;
+        x = noise ? flux_add(x, noise) : NULL;
     }
     x = x ? flux__argreduce_node(x, true, 1, x->ndim) : NULL;
     return flux__reveal(h, x ? flux_reshape_to(x, rest) : NULL);

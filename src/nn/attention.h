@@ -13,9 +13,12 @@
 #include "../graph/products.h"
 #include "../graph/attention.h"
 #include "fields.h"
+#include "initialisers.h" /* flux__finite */
 #include "layers.h"
 #include "model.h"
 #include "dropout.h"
+#include "transformer.h"
+#include "walk.h"
 
 /* ---------------------------------------------------------------------- nn/attention.h
    Attention as layers: dot_product_attention, its scores, causal masks, and
@@ -173,12 +176,91 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_with(flux_attention_opts o) {
     return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
 }
 
-/* q_proj, k_proj, v_proj and out_proj are Dense layers; alone: the call returns no scores. */
+/* q_proj, k_proj, v_proj and out_proj are Dense layers; alone: the call returns no scores. keys and
+   values: NULL, or those of the steps before, features x capacity x batch (flux_cache). */
 typedef struct flux__mha {
     flux_layer base, *q_proj, *k_proj, *v_proj, *attn_drop, *out_proj;
-    int nheads;
+    flux_tensor *keys, *values;
+    flux__steps at;
+    int nheads, kv_heads;
+    double rotary;
     bool causal, alone;
 } flux__mha;
+
+/* x, the features of kv heads x steps (x batch), with each head's repeated for `heads` / kv heads
+   that stand side by side. */
+static flux_tensor *flux__repeat_heads(flux_tensor *x, int kv, int heads) {
+    if (!x || kv == heads) return x;
+    const int64_t d = x->dim[0] / kv, steps = x->dim[1], batch = flux_dim(x, 2);
+    int64_t full[5] = { d, heads / kv, kv, steps, batch },
+            flat[3] = { flux__times(d, heads), steps, batch };
+    flux_tensor *y = flux_reshape(x, d, 1, kv, steps, batch);
+    y = y ? flux_broadcast_to_shape(y, flux__shape(full, 5)) : NULL;
+    return y ? flux_reshape_to(y, flux__shape(flat, x->ndim)) : NULL;
+}
+
+/* The cache *kept with the n = x->dim[1] steps of x (features x n x batch) put in at step `count`,
+   whose number is also the tensor `start`. One step is put where it belongs by a choice for each
+   place, so that each step finds the same plan. */
+static flux_tensor *flux__steps_keep(flux_layer *m, flux_tensor **kept, flux_tensor *x,
+                                    const flux__steps *at, flux_tensor *start) {
+    int64_t dims[3] = { x->dim[0], at->capacity, x->dim[2] };
+    const int64_t n = x->dim[1], end = at->count + n;
+    flux_tensor *old = *kept, *y;
+    if (!old && at->count)
+        return (flux_tensor *)flux__fail("%s: its cache is gone; flux_cache begins anew",
+                                         flux__line_of(m).s);
+    if (old && (old->dim[0] != dims[0] || old->dim[2] != dims[2] || old->dtype != x->dtype))
+        return (flux_tensor *)flux__fail("%s: its cache is %s, and keys or values are %s now",
+                                         flux__line_of(m).s, flux__describe(old).s,
+                                         flux__describe(x).s);
+    if (!old) old = flux__move(flux_full_shape(flux__shape(dims, 3), 0, (flux_dtype)x->dtype),
+                               x->device);
+    if (n == 1) {
+        flux_tensor *here = flux_eq(flux__iota_on(x->device, at->capacity, 1), start);
+        y = old && here ? flux_where(here, x, old) : NULL;
+    } else {
+        flux_tensor *part[3] = { flux_slice(old, 1, 0, at->count), x,
+                                 flux_slice(old, 1, end, at->capacity) };
+        y = flux_cat_all(1, end < at->capacity ? 3 : 2, part);
+    }
+    if (y) flux_assign(kept, y);
+    return y;
+}
+
+/* Puts the steps of o->k and o->v into the layer's cache, and makes o attend to all that is there:
+   query i at step start + i sees the keys up to its own. */
+static bool flux__mha_cached(flux__mha *m, flux_attention_opts *o, flux_tensor *start) {
+    const int64_t n = o->k->dim[1];
+    flux_device d = o->k->device;
+    if (!flux__steps_check(&m->base, &m->at, n)) return false;
+    o->k = flux__steps_keep(&m->base, &m->keys, flux__three_dims(o->k), &m->at, start);
+    o->v = o->k ? flux__steps_keep(&m->base, &m->values, flux__three_dims(o->v), &m->at, start)
+                : NULL;
+    if (!o->v) return false;
+    flux_tensor *query = flux_add(flux__iota_on(d, n, 1), start);
+    o->mask = flux_le(flux__iota_on(d, m->at.capacity, 0), query);
+    o->causal = false;
+    m->at.count += n;
+    if (o->q->ndim == 2) {
+        o->k = flux_reshape(o->k, o->k->dim[0], o->k->dim[1]);
+        o->v = flux_reshape(o->v, o->v->dim[0], o->v->dim[1]);
+    }
+    return o->mask && o->k && o->v;
+}
+
+/* Turns queries and keys by their positions. Where there are more keys than causal queries, the
+   queries are the last steps. */
+static bool flux__mha_turn(const flux__mha *m, flux_attention_opts *o, flux_tensor *start) {
+    const int64_t later = m->causal ? o->k->dim[1] - o->q->dim[1] : 0;
+    flux_tensor *key = flux_add(flux__iota_on(o->k->device, o->k->dim[1], 0), start);
+    flux_tensor *query = flux_add(flux__iota_on(o->q->device, o->q->dim[1], 0), start);
+    query = later > 0 ? flux_add(query, (double)later) : query;
+    if (!key || !query) return false;
+    o->q = flux__rotary(o->q, m->nheads, query, m->rotary);
+    o->k = flux__rotary(o->k, m->kv_heads, key, m->rotary);
+    return o->q && o->k;
+}
 
 /* MultiHeadAttention of x, of (q, kv), (q, k, v) or (q, k, v, mask or bias), each features x steps
    (x batch): projects q, k and v, attends, and projects the result. Returns out features x queries
@@ -203,14 +285,20 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
     else if (n > 3) o.mask = flux_nth(x, 3);
     if (m->causal && o.q->dim[1] > o.k->dim[1])
         return (flux_tensor *)flux__fail(
-            "%s: a causal mask needs at least as many keys as queries, got %s and %s", flux__line_of(self).s,
-            flux__describe(o.k).s, flux__describe(o.q).s);
+            "%s: a causal mask needs at least as many keys as queries, got %s and %s",
+            flux__line_of(self).s, flux__describe(o.k).s, flux__describe(o.q).s);
     o.causal = m->causal;
     o.nheads = m->nheads;
     o.drop = m->attn_drop;
     flux_tensor *out[2] = { NULL, NULL };
     int h = flux__hide();
-    out[0] = flux__attention_of("dot_product_attention", o, m->alone ? NULL : &out[1]);
+    const flux__steps whole = { 0, 0 };
+    flux_tensor *start = flux__steps_start(n == 1 ? &m->at : &whole, o.q->device);
+    const bool good = start && (m->rotary == 0 || flux__mha_turn(m, &o, start)) &&
+                      (n > 1 || !m->at.capacity || flux__mha_cached(m, &o, start)) &&
+                      (o.k = flux__repeat_heads(o.k, m->kv_heads, m->nheads)) != NULL &&
+                      (o.v = flux__repeat_heads(o.v, m->kv_heads, m->nheads)) != NULL;
+    if (good) out[0] = flux__attention_of("dot_product_attention", o, m->alone ? NULL : &out[1]);
     out[0] = out[0] ? flux_call_layer(m->out_proj, out[0]) : NULL;
     return flux__reveal(h, !out[0] || m->alone ? out[0] : flux_tuple_of(2, out));
 }
@@ -223,7 +311,8 @@ static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
                             *v = (const flux__dense_layer *)m->v_proj,
                             *y = (const flux__dense_layer *)m->out_proj;
     long long in[3] = { q->weight->dim[1], k->weight->dim[1], v->weight->dim[1] };
-    long long qk = q->weight->dim[0], vd = v->weight->dim[0], o = y->weight->dim[0];
+    long long qk = q->weight->dim[0], vd = v->weight->dim[0] / m->kv_heads * m->nheads,
+              o = y->weight->dim[0];
     flux__sink s = flux__sink_to(out, n);
     flux__putf(&s,
               in[0] == in[1] && in[0] == in[2] ? "MultiHeadAttention(%lld"
@@ -234,6 +323,8 @@ static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
         flux__putf(&s, " => %lld", o);
     }
     flux__putf(&s, "; nheads=%d", m->nheads);
+    if (m->kv_heads != m->nheads) flux__putf(&s, ", kv_heads=%d", m->kv_heads);
+    if (m->rotary > 0) flux__putf(&s, ", rotary=%.10g", m->rotary);
     if (q->bias) flux__putf(&s, ", bias=true");
     if (m->attn_drop && ((const flux__dropout *)m->attn_drop)->p > 0)
         flux__putf(&s, ", dropout_prob=%.10g", ((const flux__dropout *)m->attn_drop)->p);
@@ -241,7 +332,8 @@ static size_t flux__mha_text(flux_layer *self, char *out, size_t n) {
     return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__mha, "MultiHeadAttention", flux__mha_call, flux__mha_text, FLUX_CHILD(q_proj),
-                FLUX_CHILD(k_proj), FLUX_CHILD(v_proj), FLUX_CHILD(attn_drop), FLUX_CHILD(out_proj))
+                FLUX_CHILD(k_proj), FLUX_CHILD(v_proj), FLUX_CHILD(attn_drop), FLUX_CHILD(out_proj),
+                FLUX_STATE(keys), FLUX_STATE(values))
 
 /* size[]: the features of the input q; of q and k once projected; of v once projected; of the
    output; of the input k; of the input v. */
@@ -257,6 +349,8 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
         in, qk, v, out, flux__given_int(o.k_in, o.marked, in), flux__given_int(o.v_in, o.marked, in)
     };
     m.nheads = (int)flux__given_int(o.nheads, o.marked, 8);
+    m.kv_heads = (int)flux__given_int(o.kv_heads, o.marked, m.nheads);
+    m.rotary = o.rotary;
     m.causal = o.causal;
     m.alone = flux__given_switch(o.scores, o.marked) == FLUX_OFF;
     if (!flux__check_sizes(call, 6, size)) return NULL;
@@ -264,16 +358,74 @@ FLUX_DEF flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
         return (flux_layer *)flux__fail(
             "%s: %d heads can't share %lld query and %lld value features evenly", call, m.nheads,
             (long long)qk, (long long)v);
+    if (m.kv_heads < 1 || m.nheads % m.kv_heads)
+        return (flux_layer *)flux__fail("%s: %d heads of keys and values for %d heads of queries",
+                                        call, m.kv_heads, m.nheads);
+    if (m.rotary != 0 && (!(m.rotary > 1) || !flux__finite(m.rotary) || qk / m.nheads % 2))
+        return (flux_layer *)flux__fail(
+            "%s: .rotary is %g, with %lld features a head; it is a base above 1, such as 10000, "
+            "and the features are an even number", call, m.rotary, (long long)(qk / m.nheads));
+    const int64_t kv_qk = qk / m.nheads * m.kv_heads, kv_v = v / m.nheads * m.kv_heads;
     int h = flux__hide();
     d.bias = o.bias ? FLUX_ON : FLUX_OFF;
     d.init = o.init;
     drop.p = o.dropout;
     bool good = (d.in = in, d.out = qk, m.q_proj = flux_dense_with(d)) != NULL &&
-                (d.in = size[4], m.k_proj = flux_dense_with(d)) != NULL &&
-                (d.in = size[5], d.out = v, m.v_proj = flux_dense_with(d)) != NULL &&
+                (d.in = size[4], d.out = kv_qk, m.k_proj = flux_dense_with(d)) != NULL &&
+                (d.in = size[5], d.out = kv_v, m.v_proj = flux_dense_with(d)) != NULL &&
                 (d.in = v, d.out = out, m.out_proj = flux_dense_with(d)) != NULL &&
                 (m.attn_drop = flux_dropout_with(drop)) != NULL;
     return flux__layer_made(h, good, flux__mha_type(), &m);
+}
+
+/* ---------------- caches */
+
+/* What a walk over the layers of a model does to caches, or finds. */
+typedef struct flux__caching {
+    int64_t steps;                        /* of the caches that are set up; -1: only look */
+    int64_t count;                        /* the most steps that a cache has */
+    int layers;                           /* how many layers have a place in a text */
+    flux_layer *wrong;                    /* an attention that cannot have a cache */
+} flux__caching;
+
+static void flux__cache_layer(flux_layer *m, void *user) {
+    flux__caching *c = (flux__caching *)user;
+    flux__mha *a = m->type == flux__mha_type() ? (flux__mha *)m : NULL;
+    flux__steps *at = a ? &a->at : NULL;
+    if (m->type == flux__position_embedding_type()) at = &((flux__position_embedding *)m)->at;
+    if (!at) return;
+    if (a && !a->causal) {
+        c->wrong = m;
+        return;
+    }
+    c->layers++;
+    if (at->count > c->count) c->count = at->count;
+    if (c->steps < 0) return;
+    at->capacity = c->steps, at->count = 0;
+    if (a) flux_assign(&a->keys, NULL), flux_assign(&a->values, NULL);
+}
+
+FLUX_DEF int flux_cache(flux_layer *model, int64_t steps) {
+    flux__caching look = { -1, 0, 0, NULL }, set = { steps, 0, 0, NULL };
+    if (!model) return flux__null("cache", "model", model), -1;
+    if (FLUX__GONE("cache", model)) return -1;
+    if (steps < 0 || steps > INT32_MAX)
+        return flux__fail("cache: %lld steps", (long long)steps), -1;
+    if (!flux__walk_all(model, NULL, flux__cache_layer, &look)) return -1;
+    if (steps && look.wrong)
+        return flux__fail("cache: %s is not causal: a later step changes what it gives for those "
+                          "before", flux__line_of(look.wrong).s), -1;
+    if (steps && !look.layers)
+        return flux__fail("cache: the model has no MultiHeadAttention and no "
+                          "PositionEmbedding"), -1;
+    return flux__walk_all(model, NULL, flux__cache_layer, &set) ? 0 : -1;
+}
+
+FLUX_DEF int64_t flux_cached(flux_layer *model) {
+    flux__caching look = { -1, 0, 0, NULL };
+    if (!model) return flux__null("cached", "model", model), 0;
+    if (FLUX__GONE("cached", model)) return 0;
+    return flux__walk_all(model, NULL, flux__cache_layer, &look) ? look.count : 0;
 }
 
 FLUX__END_COLD

@@ -24,7 +24,7 @@
 #include "conv.h"
 
 /* ---------------------------------------------------------------------- nn/norms.h
-   Normalisation: LayerNorm, BatchNorm, InstanceNorm, GroupNorm, and WeightNorm
+   Normalisation: LayerNorm, RMSNorm, BatchNorm, InstanceNorm, GroupNorm, and WeightNorm
    with its removal. BatchNorm, InstanceNorm and GroupNorm are one struct and
    differ in the dims over which means are taken: all but the channels; the
    spatial dims of one image; a group of channels of one image.
@@ -133,6 +133,60 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
     int h = flux__hide();
     m.diag = o.affine == FLUX_OFF ? NULL : flux__scale_new(flux__norm_scale_type(), affine);
     return flux__layer_made(h, m.diag || o.affine == FLUX_OFF, flux__layernorm_type(), &m);
+}
+
+typedef struct flux__rmsnorm {
+    flux_layer base;
+    flux_tensor *scale;                   /* of the shape of the dims normalised; NULL: none */
+    double eps;
+    flux_shape size;
+} flux__rmsnorm;
+
+static flux_tensor *flux__rmsnorm_call(flux_layer *self, flux_tensor *x) {
+    flux__rmsnorm *m = (flux__rmsnorm *)self;
+    if (x->op == FLUX__TUPLE) return flux__input(self, x, FLUX_F32);
+    const flux_dtype wide = x->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    flux_tensor *in = flux_to_dtype(x, m->scale ? flux__promote(wide, (flux_dtype)m->scale->dtype)
+                                                : wide);
+    flux_shape dims = flux__shape(NULL, 0);
+    for (int i = 0; in && i < m->size.ndim; i++) {
+        if (!flux__expect_dim(self, in, i, m->size.dim[i])) return NULL;
+        dims.dim[dims.ndim++] = i;
+    }
+    if (!in) return NULL;
+    int h = flux__hide();
+    flux_tensor *mean = flux_mean_over(dims.ndim, flux__over(flux_square(in), &dims));
+    flux_tensor *y = mean ? flux_mul(in, flux_rsqrt(flux_add(mean, m->eps))) : NULL;
+    if (m->scale && y) y = flux_mul(y, m->scale);
+    return flux__reveal(h, flux__narrow(y, x->dtype));
+}
+
+static size_t flux__rmsnorm_text(flux_layer *self, char *out, size_t n) {
+    const flux__rmsnorm *m = (const flux__rmsnorm *)self;
+    flux__sink s = flux__sink_to(out, n);
+    flux__putf(&s, "RMSNorm(");
+    flux__put_dims(&s, m->size.dim, m->size.ndim);
+    flux__putf(&s, m->scale ? ")" : ", affine=false)");
+    return flux__sink_end(&s);
+}
+FLUX_LAYER_TRAITS(flux__rmsnorm, "RMSNorm", flux__rmsnorm_call, flux__rmsnorm_text, FLUX_KEEPS_F32,
+                  FLUX_PARAM(scale))
+
+FLUX_DEF flux_layer *flux_rmsnorm_with(flux_rmsnorm_opts o) {
+    FLUX__ZEROED(flux__rmsnorm, m);
+    m.size = o.size;
+    m.eps = flux__given(o.eps, o.marked, 1e-6);
+    const bool affine = flux__given_switch(o.affine, o.marked) != FLUX_OFF;
+    if (!(m.eps >= 0) || !flux__finite(m.eps))
+        return (flux_layer *)flux__fail("rmsnorm: .eps is %g", m.eps);
+    if (o.size.ndim < 1)
+        return (flux_layer *)flux__fail(
+            "rmsnorm: .size is missing, as in flux_rmsnorm(FLUX_SHAPE(64))");
+    if (!flux__check_shape("rmsnorm", &o.size) ||
+        !flux__check_sizes("rmsnorm", o.size.ndim, o.size.dim)) return NULL;
+    int h = flux__hide();
+    m.scale = affine ? flux_full_shape(o.size, 1, FLUX_F32) : NULL;
+    return flux__layer_made(h, m.scale || !affine, flux__rmsnorm_type(), &m);
 }
 
 /* ---- BatchNorm, InstanceNorm, GroupNorm: they differ in the dims over which means are taken */
