@@ -196,6 +196,7 @@
        FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as
                              they are planned, "source" to see their text for the GPU's compiler
        FLUX_TRACE=file.json  writes what ran when, a kernel an event, for ui.perfetto.dev
+       FLUX_PROFILE=1        prints at the end where the time went, by layer, see flux_profile
        FLUX_SIMD=name        uses no better instruction set than base, avx2 or avx512, to compare or
                              debug; avx512 leaves out a processor's own products of bf16
        FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides the preferences file
@@ -225,7 +226,8 @@
                 ending workers options
      graph/     table nodes elementwise leaves views reductions picking scans sorting draws products einsum
                 windows attention custom gradients backward
-     schedule/  kernel claims key analysis grouping program dispatch order trace plans looking
+     schedule/  kernel claims key analysis grouping program dispatch order trace profile plans
+                looking
                 update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan backend blocks run products rows whole windows ready
@@ -238,7 +240,7 @@
                 state adjust grads moves compile containers recurrent dropout transformer attention
                 conv norms losses ctc update schedules train
      files/     sources idx npy csv safetensors tensors torch
-     text/      dot tensors models summary formulas formula_reader own_operations
+     text/      dot tensors models summary profile formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
 */
 #ifndef FLUX_H
@@ -696,6 +698,21 @@ FLUX_API size_t flux_layer_text(flux_layer *m, char *out, size_t n);
 FLUX_API void flux_summary_of(flux_layer *m, flux_shape in);
 #define flux_summary(m, ...) flux_summary_of(m, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
+/* Where the time goes. flux_profile(f, user) calls f(user) and prints what was computed meanwhile:
+   a row for each layer and kind of kernel, the slowest first, with its time and share, how often
+   it ran, multiply-adds of products and attention, and bytes read and written, by the second, and
+   the bytes of its result. A row belongs to the layer whose call recorded it ("layers.2 Dense"),
+   or whose gradient it is ("layers.2 Dense backward"); a kernel of several fused operations to
+   that of its product, or else of its result. Kernels run one by one meanwhile, waited for each,
+   so that a GPU takes longer in all. flux_profile_start and flux_profile_stop begin and end the
+   same for the calls between them; flux_print_profile and flux_profile_text give what was measured
+   since the last start. FLUX_PROFILE=1 in the environment measures the whole program and prints to
+   stderr at its end; a FLUX_TRACE has the same names. */
+FLUX_API void flux_profile(void (*f)(void *user), void *user);
+FLUX_API void flux_profile_start(void);
+FLUX_API void flux_profile_stop(void);
+FLUX_API void flux_print_profile(void);
+FLUX_API size_t flux_profile_text(char *out, size_t n);
 FLUX_API size_t flux_loader_text(flux_loader *l, char *out, size_t n);
 FLUX_API size_t flux_state_text(flux_state *s, char *out, size_t n);
 FLUX_API size_t flux_grads_text(flux_grads *g, char *out, size_t n);
@@ -4007,6 +4024,7 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
     uint16_t op;
     uint8_t dtype, ndim, nin, flags;
     uint16_t maker;                       /* number of the thread that recorded it; 0: not known */
+    uint32_t origin;                      /* the layer that recorded it, see schedule/profile.h */
     uint32_t mark, walk_mark;             /* id of the last traversal that visited the node, by the
                                              scheduler (mark) and for gradients (walk_mark) */
     int32_t index, walk_index;            /* the node's number in that traversal */
@@ -4078,6 +4096,8 @@ typedef struct flux__thread {             /* a thread's own state */
     flux__scope *scope;                   /* open scopes; the first is the program's or thread's */
     int nscopes, scope_capacity;
     int nograd;                           /* depth of FLUX_NOGRAD */
+    uint32_t origin;                      /* that of the nodes it records, and the layer that is */
+    const flux_layer *calling;            /* called now, while a profile is taken; else 0 */
     struct flux__training *training;      /* models in training, whose test mode is overruled now */
     int as_one;                           /* depth of flux__as_one, within which FLUX_EAGER waits */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
@@ -4107,6 +4127,7 @@ FLUX__SHOWN(flux__buffer *, flux__see_buffer, flux__show_buffer)
 /* hook: flux__threads_stop, base/workers.h */
 static void flux__threads_stop(void);
 
+#define FLUX__BACKWARD 0x80000000u        /* in an origin: the node is part of a gradient */
 #define FLUX__EDGE (((int64_t)1 << 32) + 1)   /* one edge, which also is a reference */
 #define FLUX__REFS(refs) ((int32_t)(refs))    /* all references, edges included */
 /* Whether a node has a reference that is no edge of the graph, so that its value may be asked
@@ -6322,11 +6343,14 @@ static void flux__gpu_close(void);
 #endif
 /* hook: flux__trace_close, schedule/trace.h */
 static void flux__trace_close(void);
+/* hook: flux__profile_end, text/profile.h */
+static void flux__profile_end(void);
 FLUX_DEF void flux_shutdown(void) {
     flux__thread *t = (flux__thread *)flux__tls_get();
     if (t) flux__thread_free(t);
     flux__threads_stop();
     flux__trace_close();
+    flux__profile_end();
     for (int b = 0; b < FLUX__BACKENDS; b++)
         for (int i = 0; i < FLUX__MAX_IDS; i++) {
             flux_device d = { b, i };
@@ -7008,6 +7032,7 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
     t->nin = 0;
     t->flags = self && self->nograd ? FLUX__FIXED : 0;
     t->maker = self ? self->number : 0;
+    t->origin = self ? self->origin : 0;
     t->mark = t->walk_mark = 0;
     t->index = t->walk_index = 0;
     t->device = d;
@@ -11002,13 +11027,19 @@ static bool flux__backward(flux_grads *g) {
         ok = w.grad && w.more_of && w.wanted;
     }
     if (ok) {
+        flux__thread *self = flux__self();
+        const uint32_t origin = self->origin;
         flux__mark_wanted(&w, g);
         w.grad[w.n - 1] = flux__seed(g->loss);
-        for (int k = w.n - 1; k >= 0 && ok; k--)
-            if (w.grad[k] && w.wanted[k] && w.node[k]->nin)
-                ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
+        for (int k = w.n - 1; k >= 0 && ok; k--) {
+            if (!w.grad[k] || !w.wanted[k] || !w.node[k]->nin) continue;
+            self->origin = w.node[k]->origin | FLUX__BACKWARD;
+            ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
+        }
+        self->origin = FLUX__BACKWARD;
         /* leaves last: concatenations made on the way can be reused */
         for (int k = w.n - 1; k >= 0 && ok; k--) ok = flux__sum_up(&w, k);
+        self->origin = origin;
     }
     for (int i = 0; i < g->n && ok; i++) {
         int k = flux__walk_get(&w, g->of[i]);
@@ -13301,10 +13332,12 @@ static int64_t flux__kernel_bytes(const flux__kernel *k, const flux__graph *g) {
     return bytes;
 }
 
-/* Describes a kernel: "product 256x64 inner 784: add relu->[256x64 f32]". Not `full`: without the
-   reduced dims and what is stored. */
+/* How much of "product 256x64 inner 784: add relu->[256x64 f32]" describes a kernel: "product: add
+   relu", the sizes too, or also the reduced dims and what is stored. */
+enum { FLUX__WORDS_KIND, FLUX__WORDS_SIZES, FLUX__WORDS_FULL };
 static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, const flux__kernel *k,
-                               bool full, char *out, size_t capacity) {
+                               int detail, char *out, size_t capacity) {
+    const bool full = detail == FLUX__WORDS_FULL, sizes = detail >= FLUX__WORDS_SIZES;
     static const char *const reds[] = { "sum", "prod", "max", "min" };
     flux_shape s = flux__shape(k->full, FLUX_MAX_DIMS);
     size_t n = 0;
@@ -13312,8 +13345,9 @@ static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, con
     do if (n < capacity) n += (size_t)snprintf(out + n, capacity - n, __VA_ARGS__); while (0)
     while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
     flux__text t = flux__shape_text(&s);
-    FLUX__ADD("%s %s", k->call ? k->call->name : flux__kernel_kinds[k->kind], t.s);
-    if (k->kind == FLUX__K_MATMUL) FLUX__ADD(" inner %lld", (long long)k->mnk[2]);
+    FLUX__ADD("%s", k->call ? k->call->name : flux__kernel_kinds[k->kind]);
+    if (sizes) FLUX__ADD(" %s", t.s);
+    if (k->kind == FLUX__K_MATMUL && sizes) FLUX__ADD(" inner %lld", (long long)k->mnk[2]);
     if (k->reduced && full) FLUX__ADD(", reduced dims %#x", k->reduced);
     FLUX__ADD(":");
     for (int v = 0; v < k->nvalue; v++) {
@@ -13335,7 +13369,7 @@ static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
     char words[2000];
     fprintf(stderr, "flux: schedule of %d operations in %d kernels\n", plan->nnode, plan->nkernel);
     for (int i = 0; i < plan->nkernel; i++) {
-        flux__kernel_words(plan, g, &plan->kernel[i], true, words, sizeof words);
+        flux__kernel_words(plan, g, &plan->kernel[i], FLUX__WORDS_FULL, words, sizeof words);
         fprintf(stderr, "  %2d. %s\n", i + 1, words);
     }
 }
@@ -13410,6 +13444,200 @@ static void flux__trace_event(const char *kind, const char *name, double start, 
         flux__trace.started = true;
     }
     flux__mutex_unlock(&flux__trace_lock);
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- schedule/profile.h
+   Where the time goes: the origins of nodes, that is the layer whose call, or
+   whose call's gradient, recorded them, and a sum for each origin and kind of
+   kernel (flux_profile, FLUX_PROFILE). nn/model.h tells which layer is called;
+   text/profile.h prints.
+
+   Invariant: nodes carry an origin only while flux__profile_on is set, which is
+   one atomic load for a layer's call and for a plan's run. An origin is a number
+   from 1, which stays the same as long as the process runs: the origin of the
+   layer around it, the field in which that layer holds it, and its type. Bit 31
+   (FLUX__BACKWARD) says that the node is part of a gradient. A fused kernel
+   belongs to the layer of its product, or else of what it stores first.
+
+   Rejected: origins in the key of a plan, which would make a plan of its own for
+   each layer of the same shape. */
+
+FLUX__BEGIN_COLD
+
+typedef struct flux__origin {
+    uint32_t around;                      /* the origin of the layer around it, or 0 */
+    char *field, *type;                   /* "layers.2", or "" in no layer; "Dense" */
+} flux__origin;
+
+typedef struct flux__profile_row {        /* what kernels of one origin and kind took */
+    uint32_t origin;
+    char what[96];                        /* the kind and its operations, without sizes */
+    double seconds, most;                 /* in all, and the longest */
+    int64_t count, madds, moved, stored;  /* multiply-adds and bytes of all; bytes of the largest
+                                             result */
+} flux__profile_row;
+
+static flux__mutex flux__profile_lock = FLUX__MUTEX_INIT;
+static int flux__profile_on, flux__profile_known;   /* known: FLUX_PROFILE has been asked for */
+static struct {
+    flux__origin *origin;
+    int norigin, origin_capacity;
+    flux__profile_row *row;
+    int nrow, row_capacity;
+    double evaluations;                   /* seconds of whole evaluations, kernels included */
+    int64_t count;                        /* evaluations */
+    bool at_end;                          /* FLUX_PROFILE: it is printed when the program ends */
+} flux__profile;
+
+/* Whether what runs is measured. */
+static bool flux__profiling(void) {
+    if (!flux__atomic_load32(&flux__profile_known)) {
+        const char *asked = flux__env("FLUX_PROFILE");
+        flux__mutex_lock(&flux__profile_lock);
+        flux__profile.at_end = asked && *asked && strcmp(asked, "0") != 0;
+        if (flux__profile.at_end) flux__atomic_store32(&flux__profile_on, 1);
+        flux__atomic_store32(&flux__profile_known, 1);
+        flux__mutex_unlock(&flux__profile_lock);
+    }
+    return flux__atomic_load32(&flux__profile_on) != 0;
+}
+
+/* The number of the origin `type` in the field `field` of the layer `around`; 0 where memory has
+   run out. */
+static uint32_t flux__origin_of(uint32_t around, const char *field, const char *type) {
+    uint32_t found = 0;
+    flux__hold();
+    flux__mutex_lock(&flux__profile_lock);
+    for (int i = 0; i < flux__profile.norigin && !found; i++) {
+        const flux__origin *o = &flux__profile.origin[i];
+        if (o->around == around && !strcmp(o->field, field) && !strcmp(o->type, type))
+            found = (uint32_t)i + 1;
+    }
+    flux__origin *all = found ? NULL
+                              : (flux__origin *)flux__grow(
+                                    flux__profile.origin, &flux__profile.origin_capacity,
+                                    flux__profile.norigin + 1, sizeof *all);
+    if (all) {
+        const size_t n = strlen(field) + 1, m = strlen(type) + 1;
+        flux__profile.origin = all;
+        all += flux__profile.norigin;
+        all->around = around;
+        all->field = (char *)flux__malloc(n + m);
+        if (all->field) {
+            all->type = all->field + n;
+            memcpy(all->field, field, n);
+            memcpy(all->type, type, m);
+            found = (uint32_t)++flux__profile.norigin;
+        }
+    }
+    flux__mutex_unlock(&flux__profile_lock);
+    flux__tell();
+    return found;
+}
+
+/* Writes an origin as "layers.2.layers.0 Dense backward"; nothing for 0. Returns the length. The
+   lock is held by the caller, or nothing is recorded meanwhile. */
+static size_t flux__origin_text(uint32_t origin, char *out, size_t n) {
+    const flux__origin *way[FLUX_MAX_LEVELS], *last = NULL;
+    int depth = 0;
+    size_t used = 0;
+    for (uint32_t at = origin & ~FLUX__BACKWARD;
+         at && at <= (uint32_t)flux__profile.norigin && depth < FLUX_MAX_LEVELS;
+         at = way[depth - 1]->around & ~FLUX__BACKWARD)
+        way[depth++] = &flux__profile.origin[at - 1];
+    if (depth) last = way[0];
+    out[0] = 0;
+#define FLUX__ORIGIN_PUT(...) \
+    do if (used + 1 < n) used += (size_t)snprintf(out + used, n - used, __VA_ARGS__); while (0)
+    while (depth-- > 0)
+        if (*way[depth]->field) FLUX__ORIGIN_PUT("%s%s", used ? "." : "", way[depth]->field);
+    if (last) FLUX__ORIGIN_PUT("%s%s", used ? " " : "", last->type);
+    if (origin & FLUX__BACKWARD) FLUX__ORIGIN_PUT("%sbackward", used ? " " : "");
+#undef FLUX__ORIGIN_PUT
+    return used < n ? used : n - 1;
+}
+
+/* The origin of a kernel: that of its product or, where it has none, of what it stores first. */
+static uint32_t flux__kernel_origin(const flux__kernel *k, const flux__graph *g) {
+    return g->node[k->node >= 0 ? k->node : k->outs[0]]->origin;
+}
+
+/* The multiply-adds of a kernel: of products and of attention; those of other kernels are not
+   counted. The gradient of attention has five products for the two of its forward pass. */
+static int64_t flux__kernel_madds(const flux__kernel *k, const flux__graph *g) {
+    if (k->node < 0) return 0;
+    const flux_tensor *t = g->node[k->node];
+    if (k->kind == FLUX__K_MATMUL) return flux__size(t) * k->mnk[2];
+    if (t->op != FLUX__ATTEND) return 0;
+    const flux_tensor *q = t->in[0];
+    const int64_t d = q->dim[0], dv = t->in[2]->dim[0],
+                  scores = q->dim[1] * t->in[1]->dim[1] * (q->ndim > 2 ? q->dim[2] : 1);
+    return scores * (t->arg.i[2] ? 3 * d + 2 * dv : d + dv);
+}
+
+/* Adds a kernel that took `seconds` to the row of its origin and kind. */
+static void flux__profile_kernel(const flux__plan *plan, const flux__graph *g,
+                                 const flux__kernel *k, double seconds) {
+    flux__profile_row new_row, *row = NULL;
+    memset(&new_row, 0, sizeof new_row);
+    new_row.origin = flux__kernel_origin(k, g);
+    flux__kernel_words(plan, g, k, FLUX__WORDS_KIND, new_row.what, sizeof new_row.what);
+    char *colon = strchr(new_row.what, ':');
+    if (colon && !colon[1]) *colon = 0;   /* no operations behind it */
+    int64_t stored = 0;
+    for (int i = 0; i < k->nouts; i++) stored += flux__out_bytes(g->node[k->outs[i]]);
+    flux__mutex_lock(&flux__profile_lock);
+    for (int i = 0; i < flux__profile.nrow && !row; i++)
+        if (flux__profile.row[i].origin == new_row.origin &&
+            !strcmp(flux__profile.row[i].what, new_row.what)) row = &flux__profile.row[i];
+    if (!row) {
+        row = (flux__profile_row *)flux__grow(flux__profile.row, &flux__profile.row_capacity,
+                                              flux__profile.nrow + 1, sizeof *row);
+        if (row) {
+            flux__profile.row = row;
+            row += flux__profile.nrow++;
+            *row = new_row;
+        }
+    }
+    if (row) {
+        row->count++;
+        row->seconds += seconds;
+        if (seconds > row->most) row->most = seconds;
+        row->madds += flux__kernel_madds(k, g);
+        row->moved += flux__kernel_bytes(k, g);
+        if (stored > row->stored) row->stored = stored;
+    }
+    flux__mutex_unlock(&flux__profile_lock);
+}
+
+static void flux__profile_evaluation(double seconds) {
+    flux__mutex_lock(&flux__profile_lock);
+    flux__profile.evaluations += seconds;
+    flux__profile.count++;
+    flux__mutex_unlock(&flux__profile_lock);
+}
+
+/* Forgets what was measured. Origins stay, since nodes may carry them. */
+static void flux__profile_clear(void) {
+    flux__mutex_lock(&flux__profile_lock);
+    flux__profile.nrow = 0;
+    flux__profile.evaluations = 0;
+    flux__profile.count = 0;
+    flux__mutex_unlock(&flux__profile_lock);
+}
+
+/* Frees all; at the program's end, when no node is evaluated any more. */
+static void flux__profile_free(void) {
+    flux__mutex_lock(&flux__profile_lock);
+    for (int i = 0; i < flux__profile.norigin; i++) flux__free(flux__profile.origin[i].field);
+    flux__free(flux__profile.origin);
+    flux__free(flux__profile.row);
+    memset(&flux__profile, 0, sizeof flux__profile);
+    flux__atomic_store32(&flux__profile_on, 0);
+    flux__atomic_store32(&flux__profile_known, 0);
+    flux__mutex_unlock(&flux__profile_lock);
 }
 
 FLUX__END_COLD
@@ -13517,15 +13745,19 @@ static flux__plan *flux__find_plan(flux__graph *g) {
 
 /* ---------------- running a plan */
 
-/* Runs one kernel and writes its time to the trace. It waits for the device, or the kernel's time
-   would be counted as that of the next. */
-static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
-    char words[300], device[64];
+/* Runs one kernel and tells its time to the trace and the profile. It waits for the device, or the
+   kernel's time would be counted as that of the next. */
+static int flux__kernel_timed(flux__run *r, flux__kernel *k) {
+    char words[400], device[64];
     double start = flux__now();
     int done = flux__kernels_run(r, k, 1);
     flux_device d = r->plan->slot[k->outs[0]].device;
     flux_synchronise_device(d);
-    flux__kernel_words(r->plan, r->g, k, false, words, sizeof words);
+    if (flux__profiling()) flux__profile_kernel(r->plan, r->g, k, flux__now() - start);
+    if (!flux__tracing()) return done;
+    size_t n = flux__origin_text(flux__kernel_origin(k, r->g), words, 100);
+    if (n) n += (size_t)snprintf(words + n, sizeof words - n, ": ");
+    flux__kernel_words(r->plan, r->g, k, FLUX__WORDS_SIZES, words + n, sizeof words - n);
     snprintf(device, sizeof device, "%s:%d", flux_device_backend(d), d.id);
     flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
     return done;
@@ -13684,17 +13916,18 @@ static void flux__settle_nodes(flux__run *r) {
 /* Runs all kernels in order. A device may fail in the middle of an update; what has been written
    into the memory of old weights by then can't be taken back, since copies for that case would cost
    every step. The error then says that the update is half done. */
-static bool flux__run_kernels(flux__run *r, bool trace) {
+static bool flux__run_kernels(flux__run *r, bool timed) {
+    const bool trace = timed && flux__tracing();
     flux__plan *plan = r->plan;
     bool changed = false, ok = true;
     flux__hold();
     for (int k = 0, n; k < plan->nkernel && ok; k += n) {
-        n = trace ? 1 : flux__kernel_row(plan, k);
+        n = timed ? 1 : flux__kernel_row(plan, k);
         if (plan->kernel[k].waits && !flux__calls_await(r, k, trace)) {
             ok = false;
             break;
         }
-        int done = trace ? flux__kernel_trace(r, &plan->kernel[k])
+        int done = timed ? flux__kernel_timed(r, &plan->kernel[k])
                          : flux__kernels_run(r, &plan->kernel[k], n);
         ok = done == n;
         for (int i = k; i < k + done; i++)
@@ -13727,10 +13960,11 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     r.ptr = memory ? memory + n : NULL;
     bool ok = memory && flux__allocate(&r);
     for (int k = 0; k < plan->nkernel && ok; k++) ok = flux__allocate_scratch(&r, k);
-    bool trace = flux__tracing();
-    double start = trace ? flux__now() : 0;
-    ok = ok && flux__run_kernels(&r, trace);
+    const bool trace = flux__tracing(), profile = flux__profiling();
+    double start = trace || profile ? flux__now() : 0;
+    ok = ok && flux__run_kernels(&r, trace || profile);
     if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
+    if (profile) flux__profile_evaluation(flux__now() - start);
     if (ok) flux__settle_nodes(&r);
     for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--)
         flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
@@ -25506,6 +25740,7 @@ static flux__mutex flux__device_lock = FLUX__MUTEX_INIT;
    waited for, as a driver may fork itself; the child makes them anew. */
 static void flux__fork_locks(int when) {
     flux__trace_fork(when);
+    flux__fork_lock(&flux__profile_lock, when);
     flux__fork_lock(&flux__class_pool_locks[FLUX__CPU_BACKEND][0], when);
     flux__pool_fork(when);
     flux__fork_lock(&flux__tls_lock, when);
@@ -29175,7 +29410,7 @@ static flux_tensor *flux__init_lecun(flux_shape s, const flux_init_opts *o) {
 /* Makes the columns of q, rows x cols, column-major, orthonormal, by the Gram-Schmidt process: each
    column is orthogonalised against those before it twice, which is enough (Giraud, Langou,
    Rozloznik 2005). Its R has a positive diagonal, so no signs need correction. */
-static FLUX__O1 void flux__orthonormalise(double *q, int64_t rows, int64_t cols) {
+static FLUX__O1 void flux__orthonormal_panel(double *q, int64_t rows, int64_t cols) {
     for (int64_t k = 0; k < cols; k++) {
         double *v = q + k * rows, sum = 0;
         for (int64_t j = 0; j < 2 * k; j++) {
@@ -29187,6 +29422,36 @@ static FLUX__O1 void flux__orthonormalise(double *q, int64_t rows, int64_t cols)
         for (int64_t i = 0; i < rows; i++) sum += v[i] * v[i];
         for (int64_t i = 0; i < rows && sum > 0; i++) v[i] /= sqrt(sum);
     }
+}
+
+/* Subtracts from the n columns at `panel` what they have along the `before` columns of q, which are
+   orthonormal: panel - q (q' panel). All columns have `rows` numbers. False: an error was told. */
+static bool flux__project_away(const double *q, double *panel, int64_t rows, int64_t before,
+                               int64_t n) {
+    int64_t old[2] = { rows, before }, now[2] = { rows, n };
+    int h = flux__hide();
+    flux_tensor *a = flux_borrow_data(q, FLUX_F64, flux__shape(old, 2));
+    flux_tensor *b = flux_borrow_data(panel, FLUX_F64, flux__shape(now, 2));
+    flux_tensor *along = a && b ? flux_matmul(flux_transpose(a), b) : NULL;
+    flux_tensor *y = along ? flux_sub(b, flux_matmul(a, along)) : NULL;
+    const void *data = y ? flux_data(y) : NULL;
+    if (data) memcpy(panel, data, (size_t)(rows * n) * sizeof *panel);
+    flux__reveal_object(h, NULL);
+    return data != NULL;
+}
+
+/* The same as flux__orthonormal_panel, in panels of 32 columns, whose parts along the panels before
+   them are products of matrices: for a matrix of 1024 a sixth of the time. */
+static bool flux__orthonormalise(double *q, int64_t rows, int64_t cols) {
+    enum { PANEL = 32 };
+    for (int64_t k = 0; k < cols; k += PANEL) {
+        const int64_t n = cols - k < PANEL ? cols - k : PANEL;
+        double *panel = q + k * rows;
+        for (int twice = 0; twice < 2 && k; twice++)
+            if (!flux__project_away(q, panel, rows, k, n)) return false;
+        flux__orthonormal_panel(panel, rows, n);
+    }
+    return true;
 }
 
 /* A random orthogonal matrix times gain; all dims but the last are merged into its rows. */
@@ -29204,11 +29469,11 @@ static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o)
     flux_tensor *y = NULL;
     if (x) {
         for (int64_t i = 0; i < n; i++) q[i] = (double)from[i];
-        flux__orthonormalise(q, tall[0], tall[1]);
+        const bool good = flux__orthonormalise(q, tall[0], tall[1]);
         for (int64_t j = 0; j < cols; j++)
             for (int64_t i = 0; i < rows; i++)
                 x[j * rows + i] = (float)(o->gain * (wide ? q[i * cols + j] : q[j * rows + i]));
-        y = flux_from_data(x, FLUX_F32, s);
+        y = good ? flux_from_data(x, FLUX_F32, s) : NULL;
     }
     flux__free(q);
     flux__free(x);
@@ -30206,6 +30471,24 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
     flux__sink_end(&out);
 }
 
+/* The origin of what layer m records, which is called by the layer t->calling: the field in which
+   that one holds it, see schedule/profile.h. */
+static uint32_t flux__layer_origin(const flux__thread *t, const flux_layer *m) {
+    FLUX__ZEROED(flux__trail, trail);
+    const char *name = NULL;
+    if (t->calling)
+        FLUX__EACH_MEMBER(at, (flux_layer *)(intptr_t)t->calling)
+            if (!name && !at.tensor && *at.layer == m && flux__trail_member(&trail, &at))
+                name = trail.s;
+    const bool function = flux__bare_function(m);
+    flux__words words;
+    if (function) words = flux__line_of((flux_layer *)(intptr_t)m);
+    const uint32_t origin = flux__origin_of(t->origin, name ? name : "",
+                                            function ? words.s : m->type->name);
+    flux__free(trail.s);
+    return origin;
+}
+
 /* Calls a layer; all tensors that the call makes are hidden but its result. Reports a call that
    gives NULL without an error, and fills in the row of a summary that watches. */
 FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
@@ -30215,7 +30498,12 @@ FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     flux__thread *t = flux__self();
     int row = t && t->watch ? flux__watch_start(t->watch, m, t->products) : -1;
     int64_t failures = flux__failures();
+    const bool profile = t && flux__profiling();
+    const uint32_t origin = t ? t->origin : 0;
+    const flux_layer *calling = t ? t->calling : NULL;
+    if (profile) t->origin = flux__layer_origin(t, m), t->calling = m;
     flux_tensor *y = m->type->call(m, x);
+    if (profile) t->origin = origin, t->calling = calling;
     if (!y && !flux__failed_since(failures)) flux__fail("%s: its call gave NULL", m->type->name);
     if (row >= 0 && y) flux__watch_end(t->watch, row, y, t->products);
     return flux__reveal(h, y);
@@ -35568,7 +35856,11 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     if (!flux__take_counts(s) || !flux__meet_model(s, model)) return -1;
     if (s->scaled && !flux__check_scale(s, g, &rc)) return rc;
     int h = flux__hide();
+    flux__thread *t = flux__self();
+    const uint32_t origin = t->origin;
+    if (flux__profiling()) t->origin = flux__origin_of(0, "", "update");
     bool ok = flux__build_update(s, g);
+    t->origin = origin;
     int n = ok ? flux__list_news(s) : 0;
     if (ok && !n && flux__any_awake(s))
         flux__note(FLUX_LOG_WARN, "update.nothing", true,
@@ -39150,6 +39442,109 @@ FLUX_DEF void flux_print_loader(flux_loader *l) {
 }
 FLUX_DEF void flux_print_state(flux_state *s) {
     flux__print_text(flux_state_text(s, NULL, 0), s, flux__text_of_state);
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- text/profile.h
+   flux_profile: the table of what schedule/profile.h has measured.
+
+   Invariant: rows are sorted by their time, and at most FLUX__PROFILE_ROWS are
+   shown; what is left out, and the time that an evaluation takes beside its
+   kernels, have a line at the end, so that the shares add up. */
+
+FLUX__BEGIN_COLD
+
+enum { FLUX__PROFILE_ROWS = 40 };
+
+static int flux__profile_order(const void *a, const void *b) {
+    const double x = ((const flux__profile_row *)a)->seconds,
+                 y = ((const flux__profile_row *)b)->seconds;
+    return x > y ? -1 : x < y;
+}
+
+/* Writes a row: time, share of `all` seconds, count, Gmac/s, GB/s, result, and what it is. */
+static void flux__put_profile_row(flux__sink *s, const flux__profile_row *row, double all) {
+    char bytes[48], who[100];
+    flux_format_bytes(row->stored, bytes, sizeof bytes);
+    flux__origin_text(row->origin, who, sizeof who);
+    flux__putf(s, "%10.3f %5.1f %% %8lld", row->seconds * 1e3, 100 * row->seconds / all,
+               (long long)row->count);
+    if (row->madds) flux__putf(s, " %8.2f", (double)row->madds / row->seconds * 1e-9);
+    else flux__putf(s, " %8s", "");
+    flux__putf(s, " %7.2f  %10s  %s%s%s\n", (double)row->moved / row->seconds * 1e-9, bytes, who,
+               *who ? ": " : "", row->what);
+}
+
+/* Writes the table. The rows are sorted in place, which changes nothing that others see. */
+static void flux__put_profile(flux__sink *s) {
+    flux__mutex_lock(&flux__profile_lock);
+    flux__profile_row *row = flux__profile.row;
+    const int n = flux__profile.nrow;
+    double kernels = 0, rest = 0;
+    int64_t count = 0;
+    if (n) qsort(row, (size_t)n, sizeof *row, flux__profile_order);
+    for (int i = 0; i < n; i++) {
+        kernels += row[i].seconds, count += row[i].count;
+        if (i >= FLUX__PROFILE_ROWS) rest += row[i].seconds;
+    }
+    /* a clock that does not tell times apart is not divided by */
+    double all = flux__profile.evaluations > kernels ? flux__profile.evaluations : kernels;
+    if (!(all > 0)) all = 1e-9;
+    flux__putf(s, "profile: %.3f ms in %lld evaluations of %lld kernels\n", all * 1e3,
+               (long long)flux__profile.count, (long long)count);
+    flux__put(s, "        ms   share    times   Gmac/s    GB/s      result  layer: kernel\n");
+    for (int i = 0; i < n && i < FLUX__PROFILE_ROWS; i++) {
+        if (!(row[i].seconds > 0)) row[i].seconds = 1e-9;
+        flux__put_profile_row(s, &row[i], all);
+    }
+    if (n > FLUX__PROFILE_ROWS)
+        flux__putf(s, "%10.3f %5.1f %%  %d more rows\n", rest * 1e3, 100 * rest / all,
+                   n - FLUX__PROFILE_ROWS);
+    flux__putf(s, "%10.3f %5.1f %%  beside kernels: memory, launches, waiting\n",
+               (all - kernels) * 1e3, 100 * (all - kernels) / all);
+    flux__mutex_unlock(&flux__profile_lock);
+}
+
+FLUX_DEF void flux_profile_start(void) {
+    (void)flux__profiling();              /* FLUX_PROFILE is asked for once, before this decides */
+    flux__profile_clear();
+    flux__atomic_store32(&flux__profile_on, 1);
+}
+
+FLUX_DEF void flux_profile_stop(void) { flux__atomic_store32(&flux__profile_on, 0); }
+
+FLUX_DEF size_t flux_profile_text(char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    flux__put_profile(&s);
+    return flux__sink_end(&s);
+}
+
+FLUX_DEF void flux_print_profile(void) {
+    flux__sink s = flux__sink_stdout();
+    flux__put_profile(&s);
+}
+
+FLUX_DEF void flux_profile(void (*f)(void *user), void *user) {
+    if (!f) {
+        flux__fail("profile: the function is NULL");
+        return;
+    }
+    flux_profile_start();
+    f(user);
+    flux_profile_stop();
+    flux_print_profile();
+}
+
+/* At the end of the program: prints what FLUX_PROFILE asked for, and frees all. */
+static void flux__profile_end(void) {
+    if (flux__profile.at_end && flux__profile.count) {
+        const size_t n = flux_profile_text(NULL, 0);
+        char *all = (char *)flux__malloc(n + 1);
+        if (all) flux_profile_text(all, n + 1), fputs(all, stderr);
+        flux__free(all);
+    }
+    flux__profile_free();
 }
 
 FLUX__END_COLD

@@ -196,6 +196,7 @@
        FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as
                              they are planned, "source" to see their text for the GPU's compiler
        FLUX_TRACE=file.json  writes what ran when, a kernel an event, for ui.perfetto.dev
+       FLUX_PROFILE=1        prints at the end where the time went, by layer, see flux_profile
        FLUX_SIMD=name        uses no better instruction set than base, avx2 or avx512, to compare or
                              debug; avx512 leaves out a processor's own products of bf16
        FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides the preferences file
@@ -225,7 +226,8 @@
                 ending workers options
      graph/     table nodes elementwise leaves views reductions picking scans sorting draws products einsum
                 windows attention custom gradients backward
-     schedule/  kernel claims key analysis grouping program dispatch order trace plans looking
+     schedule/  kernel claims key analysis grouping program dispatch order trace profile plans
+                looking
                 update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan backend blocks run products rows whole windows ready
@@ -238,7 +240,7 @@
                 state adjust grads moves compile containers recurrent dropout transformer attention
                 conv norms losses ctc update schedules train
      files/     sources idx npy csv safetensors tensors torch
-     text/      dot tensors models summary formulas formula_reader own_operations
+     text/      dot tensors models summary profile formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
 */
 #ifndef FLUX_H
@@ -310,6 +312,7 @@
 #include "schedule/dispatch.h"
 #include "schedule/order.h"
 #include "schedule/trace.h"
+#include "schedule/profile.h"
 #include "schedule/plans.h"
 #include "schedule/looking.h"
 #include "schedule/update.h"
@@ -397,6 +400,7 @@
 #include "text/tensors.h"
 #include "text/models.h"
 #include "text/summary.h"
+#include "text/profile.h"
 #include "text/formulas.h"
 #include "text/formula_reader.h"
 #include "text/own_operations.h"

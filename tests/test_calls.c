@@ -880,6 +880,9 @@ static void strict_threads(void) {
     X(V, flux_grad_name, (void)flux_grad_name(G(), Z())) \
     X(Y, flux_grads_text, (int64_t)flux_grads_text(G(), text, (size_t)below(300))) \
     X(V, flux_print_grads, flux_print_grads(G())) \
+    X(V, flux_profile_start, flux_profile_start()) X(V, flux_profile_stop, flux_profile_stop()) \
+    X(V, flux_print_profile, flux_print_profile()) X(V, flux_profile_text, (void)flux_profile_text(NULL, 0)) \
+    X(V, flux_profile, flux_profile(one_in(3) ? NULL : profiled, NULL)) \
     X(T, flux_withgradient, with_gradient()) X(T, flux_scaled_loss, flux_scaled_loss(ST(), T())) \
     X(T, flux_shuffleobs, flux_shuffleobs(T(), (uint64_t)I())) \
     X(T, flux_to_tensor, flux_to_tensor(V(), T())) X(L, flux_gpu_layer, flux_gpu_layer(L())) \
@@ -1086,6 +1089,10 @@ static flux_tensor *any_forward(int n, flux_tensor *const *x, void *f) {
 static void any_backward(int n, flux_tensor *const *x, flux_tensor *y, flux_tensor *g, flux_tensor **dx, void *f) {
     flux_fn own = *(flux_fn *)f;
     for (int i = 0; i < n; i++) dx[i] = own ? own(g) : below(3) ? g : below(2) ? x[0] : y;
+}
+static void profiled(void *user) {
+    (void)user;
+    flux_eval(flux_exp(T()));
 }
 static flux_tensor *some_custom(void) {
     static flux_fn own[8];

@@ -1,4 +1,4 @@
-/* FLUX_TRACE: one event a kernel, in JSON that tools read. */
+/* FLUX_TRACE: one event a kernel, in JSON that tools read. flux_profile: where the time goes, by layer. */
 #include "test.h"
 
 #if defined(_WIN32)
@@ -37,5 +37,81 @@ TEST(a_trace_is_one_json_array) {
     CHECK(kernels == 4 + !!device && events == kernels + 3 + !!device);    /* three evaluations, and from a device the number has to come */
     snprintf(product, sizeof product, "\"args\":{\"bytes\":272,\"device\":\"%s:0\"}", device ? device : "CPU");
     CHECK(strstr(text, "\"name\":\"product 3x4 inner 8:\"") && strstr(text, product));
+}
+
+/* ---- profiles */
+
+static flux_layer *nested(void) {
+    flux_layer *head = flux_chain(flux_named("out", flux_dense(16, 3)), flux_tanh);
+    return flux_to(test_device, flux_chain(flux_dense(8, 16, flux_relu), flux_dense(16, 16, flux_tanh), head));
+}
+static const char *profile_text(void) {
+    static char text[20000];
+    size_t n = flux_profile_text(text, sizeof text);
+    return n < sizeof text ? text : "";
+}
+/* How often kernels of rows with this text ran; -1: there is no such row. */
+static int times_of(const char *text, const char *part) {
+    double ms, share;
+    int times = -1, n;
+    for (const char *line = text; (line = strchr(line, '\n')) != NULL && line[1];) {
+        line++;
+        const char *end = strchr(line, '\n'), *at = strstr(line, part);
+        if (at && at < end && sscanf(line, "%lf %lf %% %d", &ms, &share, &n) == 3) times = (times < 0 ? 0 : times) + n;
+    }
+    return times;
+}
+static void train(void *steps) {
+    flux_seed(1);
+    flux_layer *m = nested();
+    flux_state *opt = flux_setup(flux_optimiser_chain(flux_clipnorm(1), flux_adam(0.01)), m);
+    flux_tensor *x = flux_eval(flux_to(test_device, flux_randn(8, 5)));
+    flux_times (i, *(int *)steps) flux_update(opt, m, flux_gradient(flux_sum(flux_square(flux_call(m, x))), m));
+}
+
+TEST(a_profile_by_layer) {
+    int steps = 7;
+    flux_profile_start();
+    train(&steps);
+    flux_profile_stop();
+    char *text = malloc(strlen(profile_text()) + 1);
+    REQUIRE(text != NULL);
+    strcpy(text, profile_text());
+    CHECK(strncmp(text, "profile: ", 9) == 0);
+    CHECK(times_of(text, "layers.0 Dense: product: add relu") == 7);
+    CHECK(times_of(text, "layers.1 Dense: product: add tanh") == 7);
+    CHECK(times_of(text, "layers.2.layers.out Dense: product") == 7);
+    CHECK(times_of(text, "layers.1 Dense backward: product") >= 14);       /* by its weight and by its input */
+    CHECK(times_of(text, "layers.2.layers.out Dense backward: product") >= 14);
+    CHECK(times_of(text, "layers.0 Dense backward: product") == 7);        /* nobody asks for that by x */
+    CHECK(strstr(text, "beside kernels") != NULL);
+    CHECK(times_of(text, "layers.2.layers.1 tanh: fused") == 7 && times_of(text, "update: fused") >= 7);
+    /* nothing is measured after the end, and a start forgets */
+    train(&steps);
+    CHECK_STR(profile_text(), text);
+    free(text);
+    flux_profile_start();
+    CHECK(times_of(profile_text(), "Dense") == -1);
+    steps = 1;
+    train(&steps);
+    CHECK(times_of(profile_text(), "layers.0 Dense: product: add relu") == 1);
+    flux_profile_stop();
+    CHECK_ERROR(flux_profile(NULL, NULL), "profile: the function is NULL");
+}
+
+/* Multiply-adds and bytes are those of the sizes: 64 x 64 x 64 products, 3 of 16 KiB each. */
+TEST(what_a_product_does) {
+    flux_tensor *a = flux_eval(flux_to(test_device, flux_ones(64, 64)));
+    flux_profile_start();
+    flux_times (i, 3) flux_eval(flux_matmul(a, a));
+    flux_profile_stop();
+    double ms, share, rate, moved;
+    int times;
+    const char *row = strstr(profile_text(), "kernel\n");
+    REQUIRE(row && sscanf(row + 7, "%lf %lf %% %d %lf %lf", &ms, &share, &times, &rate, &moved) == 5);
+    CHECK(times == 3 && strstr(row, "16.000 KiB  product\n"));
+    if (rate < 0.5) return;               /* too slow for the table's decimals to tell */
+    CHECK_NEAR(rate / moved, 64.0 * 64 * 64 / (3 * 64 * 64 * 4), 0.02 * 6);
+    CHECK_NEAR(rate * ms / 1e3 * 1e9, 3 * 64.0 * 64 * 64, 0.2 * 3 * 64 * 64 * 64);
 }
 TEST_MAIN()

@@ -117,6 +117,21 @@ FLUX_API size_t flux_layer_text(flux_layer *m, char *out, size_t n);
 FLUX_API void flux_summary_of(flux_layer *m, flux_shape in);
 #define flux_summary(m, ...) flux_summary_of(m, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
+/* Where the time goes. flux_profile(f, user) calls f(user) and prints what was computed meanwhile:
+   a row for each layer and kind of kernel, the slowest first, with its time and share, how often
+   it ran, multiply-adds of products and attention, and bytes read and written, by the second, and
+   the bytes of its result. A row belongs to the layer whose call recorded it ("layers.2 Dense"),
+   or whose gradient it is ("layers.2 Dense backward"); a kernel of several fused operations to
+   that of its product, or else of its result. Kernels run one by one meanwhile, waited for each,
+   so that a GPU takes longer in all. flux_profile_start and flux_profile_stop begin and end the
+   same for the calls between them; flux_print_profile and flux_profile_text give what was measured
+   since the last start. FLUX_PROFILE=1 in the environment measures the whole program and prints to
+   stderr at its end; a FLUX_TRACE has the same names. */
+FLUX_API void flux_profile(void (*f)(void *user), void *user);
+FLUX_API void flux_profile_start(void);
+FLUX_API void flux_profile_stop(void);
+FLUX_API void flux_print_profile(void);
+FLUX_API size_t flux_profile_text(char *out, size_t n);
 FLUX_API size_t flux_loader_text(flux_loader *l, char *out, size_t n);
 FLUX_API size_t flux_state_text(flux_state *s, char *out, size_t n);
 FLUX_API size_t flux_grads_text(flux_grads *g, char *out, size_t n);

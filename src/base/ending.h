@@ -56,11 +56,14 @@ static void flux__gpu_close(void);
 #endif
 /* hook: flux__trace_close, schedule/trace.h */
 static void flux__trace_close(void);
+/* hook: flux__profile_end, text/profile.h */
+static void flux__profile_end(void);
 FLUX_DEF void flux_shutdown(void) {
     flux__thread *t = (flux__thread *)flux__tls_get();
     if (t) flux__thread_free(t);
     flux__threads_stop();
     flux__trace_close();
+    flux__profile_end();
     for (int b = 0; b < FLUX__BACKENDS; b++)
         for (int i = 0; i < FLUX__MAX_IDS; i++) {
             flux_device d = { b, i };

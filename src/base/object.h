@@ -42,6 +42,7 @@ struct flux_tensor {                      /* a node of the graph; with buf set, 
     uint16_t op;
     uint8_t dtype, ndim, nin, flags;
     uint16_t maker;                       /* number of the thread that recorded it; 0: not known */
+    uint32_t origin;                      /* the layer that recorded it, see schedule/profile.h */
     uint32_t mark, walk_mark;             /* id of the last traversal that visited the node, by the
                                              scheduler (mark) and for gradients (walk_mark) */
     int32_t index, walk_index;            /* the node's number in that traversal */
@@ -113,6 +114,8 @@ typedef struct flux__thread {             /* a thread's own state */
     flux__scope *scope;                   /* open scopes; the first is the program's or thread's */
     int nscopes, scope_capacity;
     int nograd;                           /* depth of FLUX_NOGRAD */
+    uint32_t origin;                      /* that of the nodes it records, and the layer that is */
+    const flux_layer *calling;            /* called now, while a profile is taken; else 0 */
     struct flux__training *training;      /* models in training, whose test mode is overruled now */
     int as_one;                           /* depth of flux__as_one, within which FLUX_EAGER waits */
     uint64_t seed, draws;                 /* random numbers: key, and how many tensors were drawn */
@@ -142,6 +145,7 @@ FLUX__SHOWN(flux__buffer *, flux__see_buffer, flux__show_buffer)
 /* hook: flux__threads_stop, base/workers.h */
 static void flux__threads_stop(void);
 
+#define FLUX__BACKWARD 0x80000000u        /* in an origin: the node is part of a gradient */
 #define FLUX__EDGE (((int64_t)1 << 32) + 1)   /* one edge, which also is a reference */
 #define FLUX__REFS(refs) ((int32_t)(refs))    /* all references, edges included */
 /* Whether a node has a reference that is no edge of the graph, so that its value may be asked

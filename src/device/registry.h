@@ -12,6 +12,7 @@
 #include "../schedule/dispatch.h"
 #include "../schedule/claims.h"
 #include "../schedule/trace.h"
+#include "../schedule/profile.h"
 #include "../cpu/calls.h"
 #include "../gpu/devices.h"
 #include "../gpu/backend.h"
@@ -43,6 +44,7 @@ static flux__mutex flux__device_lock = FLUX__MUTEX_INIT;
    waited for, as a driver may fork itself; the child makes them anew. */
 static void flux__fork_locks(int when) {
     flux__trace_fork(when);
+    flux__fork_lock(&flux__profile_lock, when);
     flux__fork_lock(&flux__class_pool_locks[FLUX__CPU_BACKEND][0], when);
     flux__pool_fork(when);
     flux__fork_lock(&flux__tls_lock, when);

@@ -448,13 +448,19 @@ static bool flux__backward(flux_grads *g) {
         ok = w.grad && w.more_of && w.wanted;
     }
     if (ok) {
+        flux__thread *self = flux__self();
+        const uint32_t origin = self->origin;
         flux__mark_wanted(&w, g);
         w.grad[w.n - 1] = flux__seed(g->loss);
-        for (int k = w.n - 1; k >= 0 && ok; k--)
-            if (w.grad[k] && w.wanted[k] && w.node[k]->nin)
-                ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
+        for (int k = w.n - 1; k >= 0 && ok; k--) {
+            if (!w.grad[k] || !w.wanted[k] || !w.node[k]->nin) continue;
+            self->origin = w.node[k]->origin | FLUX__BACKWARD;
+            ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
+        }
+        self->origin = FLUX__BACKWARD;
         /* leaves last: concatenations made on the way can be reused */
         for (int k = w.n - 1; k >= 0 && ok; k--) ok = flux__sum_up(&w, k);
+        self->origin = origin;
     }
     for (int i = 0; i < g->n && ok; i++) {
         int k = flux__walk_get(&w, g->of[i]);

@@ -176,6 +176,7 @@ static flux_tensor *flux__node_raw(int op, flux_dtype dtype, const flux_shape *s
     t->nin = 0;
     t->flags = self && self->nograd ? FLUX__FIXED : 0;
     t->maker = self ? self->number : 0;
+    t->origin = self ? self->origin : 0;
     t->mark = t->walk_mark = 0;
     t->index = t->walk_index = 0;
     t->device = d;

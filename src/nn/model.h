@@ -11,6 +11,7 @@
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
 #include "../graph/views.h"
+#include "../schedule/profile.h"
 #include "../schedule/looking.h"
 #include "fields.h"
 #include "walk.h"
@@ -251,6 +252,24 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
     flux__sink_end(&out);
 }
 
+/* The origin of what layer m records, which is called by the layer t->calling: the field in which
+   that one holds it, see schedule/profile.h. */
+static uint32_t flux__layer_origin(const flux__thread *t, const flux_layer *m) {
+    FLUX__ZEROED(flux__trail, trail);
+    const char *name = NULL;
+    if (t->calling)
+        FLUX__EACH_MEMBER(at, (flux_layer *)(intptr_t)t->calling)
+            if (!name && !at.tensor && *at.layer == m && flux__trail_member(&trail, &at))
+                name = trail.s;
+    const bool function = flux__bare_function(m);
+    flux__words words;
+    if (function) words = flux__line_of((flux_layer *)(intptr_t)m);
+    const uint32_t origin = flux__origin_of(t->origin, name ? name : "",
+                                            function ? words.s : m->type->name);
+    flux__free(trail.s);
+    return origin;
+}
+
 /* Calls a layer; all tensors that the call makes are hidden but its result. Reports a call that
    gives NULL without an error, and fills in the row of a summary that watches. */
 FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
@@ -260,7 +279,12 @@ FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     flux__thread *t = flux__self();
     int row = t && t->watch ? flux__watch_start(t->watch, m, t->products) : -1;
     int64_t failures = flux__failures();
+    const bool profile = t && flux__profiling();
+    const uint32_t origin = t ? t->origin : 0;
+    const flux_layer *calling = t ? t->calling : NULL;
+    if (profile) t->origin = flux__layer_origin(t, m), t->calling = m;
     flux_tensor *y = m->type->call(m, x);
+    if (profile) t->origin = origin, t->calling = calling;
     if (!y && !flux__failed_since(failures)) flux__fail("%s: its call gave NULL", m->type->name);
     if (row >= 0 && y) flux__watch_end(t->watch, row, y, t->products);
     return flux__reveal(h, y);

@@ -1,6 +1,7 @@
 #ifndef FLUX__NN_UPDATE_H
 #define FLUX__NN_UPDATE_H
 #include "../base/platform.h"
+#include "../base/object.h"
 #include "../base/errors.h"
 #include "../base/backend.h"
 #include "../base/dtypes.h"
@@ -10,6 +11,7 @@
 #include "../graph/elementwise.h"
 #include "../graph/views.h"
 #include "../schedule/key.h"
+#include "../schedule/profile.h"
 #include "../schedule/looking.h"
 #include "../schedule/update.h"
 #include "../device/registry.h"
@@ -468,7 +470,11 @@ FLUX_DEF int flux_update(flux_state *s, flux_layer *model, flux_grads *g) {
     if (!flux__take_counts(s) || !flux__meet_model(s, model)) return -1;
     if (s->scaled && !flux__check_scale(s, g, &rc)) return rc;
     int h = flux__hide();
+    flux__thread *t = flux__self();
+    const uint32_t origin = t->origin;
+    if (flux__profiling()) t->origin = flux__origin_of(0, "", "update");
     bool ok = flux__build_update(s, g);
+    t->origin = origin;
     int n = ok ? flux__list_news(s) : 0;
     if (ok && !n && flux__any_awake(s))
         flux__note(FLUX_LOG_WARN, "update.nothing", true,

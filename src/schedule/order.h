@@ -343,10 +343,12 @@ static int64_t flux__kernel_bytes(const flux__kernel *k, const flux__graph *g) {
     return bytes;
 }
 
-/* Describes a kernel: "product 256x64 inner 784: add relu->[256x64 f32]". Not `full`: without the
-   reduced dims and what is stored. */
+/* How much of "product 256x64 inner 784: add relu->[256x64 f32]" describes a kernel: "product: add
+   relu", the sizes too, or also the reduced dims and what is stored. */
+enum { FLUX__WORDS_KIND, FLUX__WORDS_SIZES, FLUX__WORDS_FULL };
 static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, const flux__kernel *k,
-                               bool full, char *out, size_t capacity) {
+                               int detail, char *out, size_t capacity) {
+    const bool full = detail == FLUX__WORDS_FULL, sizes = detail >= FLUX__WORDS_SIZES;
     static const char *const reds[] = { "sum", "prod", "max", "min" };
     flux_shape s = flux__shape(k->full, FLUX_MAX_DIMS);
     size_t n = 0;
@@ -354,8 +356,9 @@ static void flux__kernel_words(const flux__plan *plan, const flux__graph *g, con
     do if (n < capacity) n += (size_t)snprintf(out + n, capacity - n, __VA_ARGS__); while (0)
     while (s.ndim > 1 && s.dim[s.ndim - 1] == 1) s.ndim--;
     flux__text t = flux__shape_text(&s);
-    FLUX__ADD("%s %s", k->call ? k->call->name : flux__kernel_kinds[k->kind], t.s);
-    if (k->kind == FLUX__K_MATMUL) FLUX__ADD(" inner %lld", (long long)k->mnk[2]);
+    FLUX__ADD("%s", k->call ? k->call->name : flux__kernel_kinds[k->kind]);
+    if (sizes) FLUX__ADD(" %s", t.s);
+    if (k->kind == FLUX__K_MATMUL && sizes) FLUX__ADD(" inner %lld", (long long)k->mnk[2]);
     if (k->reduced && full) FLUX__ADD(", reduced dims %#x", k->reduced);
     FLUX__ADD(":");
     for (int v = 0; v < k->nvalue; v++) {
@@ -377,7 +380,7 @@ static void flux__log_plan(const flux__plan *plan, flux__graph *g) {
     char words[2000];
     fprintf(stderr, "flux: schedule of %d operations in %d kernels\n", plan->nnode, plan->nkernel);
     for (int i = 0; i < plan->nkernel; i++) {
-        flux__kernel_words(plan, g, &plan->kernel[i], true, words, sizeof words);
+        flux__kernel_words(plan, g, &plan->kernel[i], FLUX__WORDS_FULL, words, sizeof words);
         fprintf(stderr, "  %2d. %s\n", i + 1, words);
     }
 }

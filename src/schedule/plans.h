@@ -12,6 +12,7 @@
 #include "dispatch.h"
 #include "order.h"
 #include "trace.h"
+#include "profile.h"
 
 /* ---------------------------------------------------------------------- schedule/plans.h
    The cache of plans and the execution of a plan. Each thread keeps its plans
@@ -116,15 +117,19 @@ static flux__plan *flux__find_plan(flux__graph *g) {
 
 /* ---------------- running a plan */
 
-/* Runs one kernel and writes its time to the trace. It waits for the device, or the kernel's time
-   would be counted as that of the next. */
-static int flux__kernel_trace(flux__run *r, flux__kernel *k) {
-    char words[300], device[64];
+/* Runs one kernel and tells its time to the trace and the profile. It waits for the device, or the
+   kernel's time would be counted as that of the next. */
+static int flux__kernel_timed(flux__run *r, flux__kernel *k) {
+    char words[400], device[64];
     double start = flux__now();
     int done = flux__kernels_run(r, k, 1);
     flux_device d = r->plan->slot[k->outs[0]].device;
     flux_synchronise_device(d);
-    flux__kernel_words(r->plan, r->g, k, false, words, sizeof words);
+    if (flux__profiling()) flux__profile_kernel(r->plan, r->g, k, flux__now() - start);
+    if (!flux__tracing()) return done;
+    size_t n = flux__origin_text(flux__kernel_origin(k, r->g), words, 100);
+    if (n) n += (size_t)snprintf(words + n, sizeof words - n, ": ");
+    flux__kernel_words(r->plan, r->g, k, FLUX__WORDS_SIZES, words + n, sizeof words - n);
     snprintf(device, sizeof device, "%s:%d", flux_device_backend(d), d.id);
     flux__trace_event("kernel", words, start, flux__kernel_bytes(k, r->g), device);
     return done;
@@ -283,17 +288,18 @@ static void flux__settle_nodes(flux__run *r) {
 /* Runs all kernels in order. A device may fail in the middle of an update; what has been written
    into the memory of old weights by then can't be taken back, since copies for that case would cost
    every step. The error then says that the update is half done. */
-static bool flux__run_kernels(flux__run *r, bool trace) {
+static bool flux__run_kernels(flux__run *r, bool timed) {
+    const bool trace = timed && flux__tracing();
     flux__plan *plan = r->plan;
     bool changed = false, ok = true;
     flux__hold();
     for (int k = 0, n; k < plan->nkernel && ok; k += n) {
-        n = trace ? 1 : flux__kernel_row(plan, k);
+        n = timed ? 1 : flux__kernel_row(plan, k);
         if (plan->kernel[k].waits && !flux__calls_await(r, k, trace)) {
             ok = false;
             break;
         }
-        int done = trace ? flux__kernel_trace(r, &plan->kernel[k])
+        int done = timed ? flux__kernel_timed(r, &plan->kernel[k])
                          : flux__kernels_run(r, &plan->kernel[k], n);
         ok = done == n;
         for (int i = k; i < k + done; i++)
@@ -326,10 +332,11 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     r.ptr = memory ? memory + n : NULL;
     bool ok = memory && flux__allocate(&r);
     for (int k = 0; k < plan->nkernel && ok; k++) ok = flux__allocate_scratch(&r, k);
-    bool trace = flux__tracing();
-    double start = trace ? flux__now() : 0;
-    ok = ok && flux__run_kernels(&r, trace);
+    const bool trace = flux__tracing(), profile = flux__profiling();
+    double start = trace || profile ? flux__now() : 0;
+    ok = ok && flux__run_kernels(&r, trace || profile);
     if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
+    if (profile) flux__profile_evaluation(flux__now() - start);
     if (ok) flux__settle_nodes(&r);
     for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--)
         flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
