@@ -6,6 +6,7 @@
 #   make test-all     every case, device, compiler and language; AFTER=test: what `test` left out
 #   make examples     each example in its short form: SHORT=1 is in its environment
 #   make bench        tests/bench, a line a figure; bench-peers: our steps beside other libraries
+#   make bench-models models of real size beside PyTorch's; MODELS="resnet18,gpt2 infer8"
 #   make fuzz         random graphs, and random bytes for each reader (tests/fuzz.sh)
 #   make coverage     which branches of flux.h the tests take, by room (tests/coverage.sh)
 #   make gpu-day      ten minutes of a GPU that is lent (tests/gpu_day.sh); gpu-tests: tests alone
@@ -44,7 +45,7 @@ DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) \
            $(if $(wildcard /dev/kfd),hip)
 GOALS := $(filter test test-% gpu-tests check-%,$(MAKECMDGOALS))
 
-.PHONY: run $(GOALS) test test-all examples bench bench-peers fuzz coverage mutate start clean \
+.PHONY: run $(GOALS) test test-all examples bench bench-peers bench-models fuzz coverage mutate start clean \
         gpu-tests gpu-programs gpu-day softgpu FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
@@ -91,6 +92,8 @@ bench: $(BENCHES:%.c=$(BUILD)/%)
 	@for b in $^; do echo "== $$b"; $$b || exit 1; done
 bench-peers: $(addprefix $(BUILD)/tests/bench/bench_,steps sequence cnn)
 	@sh tests/bench/peers.sh '$(CC)' $^
+bench-models: $(BUILD)/tests/bench/bench_models
+	@sh tests/bench/models.sh $< $(MODELS)
 fuzz: $(BUILD)/tests/test_graphs
 	@CC='$(CC)' sh tests/fuzz.sh $<
 coverage: ; @MAKE='$(MAKE)' TESTS='$(TESTS)' MISSED='$(MISSED)' sh tests/coverage.sh
