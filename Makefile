@@ -45,8 +45,8 @@ DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) \
            $(if $(wildcard /dev/kfd),hip)
 GOALS := $(filter test test-% gpu-tests check-%,$(MAKECMDGOALS))
 
-.PHONY: run $(GOALS) test test-all examples bench bench-peers bench-models fuzz coverage mutate start clean \
-        gpu-tests gpu-programs gpu-day softgpu FORCE
+.PHONY: run $(GOALS) test test-all examples bench bench-peers bench-models fuzz coverage mutate \
+        start clean gpu-tests gpu-programs gpu-day softgpu FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 run: $(BUILD)/examples/digits ; $<

@@ -20503,12 +20503,25 @@ static bool flux__is_windows(const flux__kernel *k, flux__pooling *w) {
            i->ctype == FLUX__I64C && i->dtype == FLUX_I64 && i->out < 0;
 }
 
+/* Whether a maximum is that of rows that lie one behind the other, which horizontal reductions
+   take faster than windows. */
+static bool flux__is_of_rows(const flux__kernel *k, const flux__cpu *c) {
+    const int64_t *step = k->operand[k->value[c->pooling.x].operand].stride;
+    int64_t row = 1;
+    int d = 0;
+    if (!flux__reduces_rows(k->reduced, c->inner)) return false;
+    for (; d < FLUX_MAX_DIMS && (k->reduced >> d & 1); row *= k->full[d++])
+        if (k->full[d] > 1 && step[d] != row) return false;
+    while (d < FLUX_MAX_DIMS && k->full[d] == 1) d++;
+    return d == FLUX_MAX_DIMS || step[d] >= row;
+}
+
 /* Whether a max pooling or its gradient ends in this line, and its windows are small ones. */
 static bool flux__match_windows(flux__kernel *k, flux__cpu *c, int line) {
     c->pooling.top = line;
     return k->kind == FLUX__K_FUSED && line == k->nvalue - 1 && c->inner > 1 &&
            c->inner <= FLUX__WINDOW && c->outer > 1 && flux__is_windows(k, &c->pooling) &&
-           (c->pooling.g >= 0 || !flux__reduces_rows(k->reduced, c->inner));
+           (c->pooling.g >= 0 || !flux__is_of_rows(k, c));
 }
 
 /* Whether the numbers that the argmax is compared with are each element's own place in its

@@ -264,7 +264,7 @@ static int apart(const struct model *of, bool train, int batch, double budget) {
     pid_t child = fork();
     if (child > 0) return waitpid(child, &status, 0) == child ? status : 1;
     bench(of, train, batch, budget);
-    if (child == 0) _exit(flux_failed());
+    if (child == 0) exit(flux_failed());
 #else
     bench(of, train, batch, budget);
 #endif
