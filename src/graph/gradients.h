@@ -364,7 +364,7 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     bool flip = y->arg.i[4] != 0;
     flux__window w;
     memset(&w, 0, sizeof w);
-    w.nd = weight->ndim - 2;
+    w.nd = weight->ndim - 2, w.turned = flip;
     for (int i = 0; i < w.nd; i++) {
         w.stride[i] = y->arg.i[i] & 0xfffff, w.dilation[i] = y->arg.i[i] >> 20 & 0xfffff,
             w.lo[i] = y->arg.i[i] >> 40;
@@ -380,7 +380,6 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
         2 * w.nd + 3 + (groups > 1) <= FLUX_MAX_DIMS) {
         flux_tensor *d = flux__conv_by_weight(product, x, weight, g, &w, groups);
         d = d ? flux_reshape_to(d, flux__dims(weight)) : NULL;
-        if (d && flip) d = flux__flip_kernel(d, w.nd);
         out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
         return;
     }
@@ -391,7 +390,6 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     flux_tensor *d = each ? flux__matmul(flux__swap01(cols), each, true) : NULL;
     d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d,
                             flux__dims(weight)) : NULL;
-    if (d && flip) d = flux__flip_kernel(d, w.nd);
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
 }
 

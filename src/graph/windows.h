@@ -22,12 +22,13 @@
 
    Invariant: x is space... x channels x batch with 1 to 3 spatial dims, the
    weight size... x channels / groups x out (of flux_conv_transpose: size... x
-   out / groups x channels). Convolution flips the kernel, cross-correlation
-   does not. A convolution's result is shown through a FLUX__CONV node, whose
-   gradient by x is a convolution again, or for back ends that are better at
-   that, where windows lie apart or channels are few, one product whose windows
-   are added up (flux__conv_back). Where the node cannot hold its parameters, or a window
-   lies in the padding altogether, the plain graph's gradient is used.
+   out / groups x channels). Convolution reads each window from its end, which
+   flips the kernel at no cost; cross-correlation does not. A convolution's result
+   is shown through a FLUX__CONV node, whose gradient by x is a convolution again,
+   or for back ends that are better at that, where windows lie apart or channels
+   are few, one product whose windows are added up (flux__conv_back). Where the
+   node cannot hold its parameters, or a window lies in the padding altogether,
+   the plain graph's gradient is used.
 
    Rejected: leaving the gradient by x to the graph always, which would add
    overlapping windows up from one large product. */
@@ -39,6 +40,7 @@ typedef struct flux__window {
     int64_t size[3], stride[3], dilation[3],
             lo[3], hi[3],                 /* padding before and behind */
             out[3];                       /* positions of the window: the result's spatial dims */
+    bool turned;                          /* a window is read from its end, see flux__from_end */
 } flux__window;
 
 /* Fills out with an option's numbers: one for each spatial dim, or one for all, or the default
@@ -132,10 +134,18 @@ static flux_shape flux__window_dims(const flux__window *w, const flux_shape *ima
     return s;
 }
 
+/* Turns the window's dims of a view round, whose strides are `step`; returns where it begins. */
+static int64_t flux__from_end(const flux__window *w, int64_t *step) {
+    int64_t start = 0;
+    for (int i = 0; i < w->nd && w->turned; i++)
+        start += (w->size[i] - 1) * step[i], step[i] = -step[i];
+    return start;
+}
+
 /* The window view of x, an image that is already padded: [window..., positions..., channels,
    batch]. */
 static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
-    int64_t step[FLUX_MAX_DIMS], have[FLUX_MAX_DIMS], want[FLUX_MAX_DIMS], offset;
+    int64_t step[FLUX_MAX_DIMS], have[FLUX_MAX_DIMS], want[FLUX_MAX_DIMS], offset, rel;
     if (!x) return NULL;
     flux_shape image = flux__dims(x), s = flux__window_dims(w, &image, step);
     flux_tensor *base = flux__layout(x, &offset, have);
@@ -144,7 +154,8 @@ static flux_tensor *flux__windows(flux_tensor *x, const flux__window *w) {
         want[w->nd + i] = flux__window_step(have[i], w->stride[i], w->out[i]);
     }
     for (int i = w->nd; i < image.ndim; i++) want[w->nd + i] = have[i];
-    return flux__as_strided(x, &s, 0, step, offset, want, base);
+    rel = flux__from_end(w, step), offset += flux__from_end(w, want);
+    return flux__as_strided(x, &s, rel, step, offset, want, base);
 }
 
 /* Reads the options of a convolution into w (all but out), and moves x and weight to one device.
@@ -244,10 +255,10 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
         !flux__window_out(call, o.x, &w)) return NULL;
     int h = flux__hide(), nd = w.nd;
     flux__as_one(1);
+    w.turned = flip;
     int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
     flux_tensor *cols = flux__conv_columns(o.x, &w, g),
-        *weight = flip ? flux__flip_kernel(o.weight, nd) : o.weight;
-    weight = cols && weight ? flux_reshape(weight, cols->dim[1], out / g, g) : NULL;
+        *weight = cols ? flux_reshape(o.weight, cols->dim[1], out / g, g) : NULL;
     flux_tensor *y = weight ? flux_matmul(cols, weight) : NULL;
     memcpy(shape, w.out, sizeof w.out);
     shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
