@@ -11936,6 +11936,9 @@ typedef struct flux__group {
     int kind, product;                    /* product: number of the matmul node, or -1 */
     int64_t full[FLUX_MAX_DIMS];
     unsigned reduced;
+    unsigned whole, joined;               /* dims that continue the one before in all that its maps
+                                             read; those that do so within a dim of its product, and
+                                             bit 0, if that has another shape */
     bool reduces;                         /* one of its nodes is a reduction */
     int members, nodes, last;             /* members: nodes that compute (flux__is_width does not
                                              count); nodes: all of them; last: the highest node
@@ -12006,20 +12009,61 @@ static void flux__use_strides(flux_tensor *x, const int64_t *points, int64_t *of
         stride[d] = d < x->ndim && x->dim[d] == points[d] && points[d] > 1 ? have[d] : 0;
 }
 
+/* Whether the shape s is `full` with dims that follow each other made one; dims of size 1 do not
+   count. *joined: the dims of `full` that continue the one before. If `stride` is given, strides
+   along `full` become those along s. */
+static bool flux__coarser(const int64_t *full, const int64_t *s, unsigned *joined,
+                          int64_t *stride) {
+    int64_t step[FLUX_MAX_DIMS] = { 0 };
+    int d = 0;
+    *joined = 0;
+    for (int c = 0; c < FLUX_MAX_DIMS; c++) {
+        int64_t n = 1;
+        for (; n < s[c] && d < FLUX_MAX_DIMS; n *= full[d++]) {
+            if (full[d] == 1) continue;
+            if (n > 1) *joined |= 1u << d;
+            else if (stride) step[c] = stride[d];
+        }
+        if (n != s[c]) return false;
+    }
+    for (; d < FLUX_MAX_DIMS; d++)
+        if (full[d] != 1) return false;
+    if (stride) memcpy(stride, step, sizeof step);
+    return true;
+}
+
+/* The dims of a map that continue the one before in all that it reads. */
+static unsigned flux__whole_dims(flux_tensor *t) {
+    int64_t points[FLUX_MAX_DIMS], offset, stride[FLUX_MAX_DIMS];
+    unsigned whole = ~0u;
+    flux__dims8(t, points);
+    for (int k = 0; k < t->nin; k++) {
+        int last = -1;
+        flux__use_strides(t->in[k], points, &offset, stride);
+        for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+            if (points[d] == 1) continue;
+            if (last >= 0 && stride[d] != stride[last] * points[last]) whole &= ~(1u << d);
+            last = d;
+        }
+    }
+    return whole;
+}
+
 /* Whether user reads operand k point by point: at point (i, j, ...) it reads element (i, j, ...) of
-   the node, apart from dims in which the node is broadcast. */
+   the node, apart from dims in which the node is broadcast. A product's dims may be several of the
+   user's each (flux__coarser). */
 static bool flux__pointwise(flux_tensor *user, int k, const flux_tensor *node) {
     int64_t points[FLUX_MAX_DIMS], offset, stride[FLUX_MAX_DIMS], step = 1;
     flux__dims8(flux__is_reduce(user) ? user->in[0] : user, points);
     flux__use_strides(user->in[k], points, &offset, stride);
     if (offset != 0) return false;
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-        int64_t n = d < node->ndim ? node->dim[d] : 1;
+        int64_t n = node->op == FLUX__MATMUL ? points[d] : d < node->ndim ? node->dim[d] : 1;
         if (n != 1 && n != points[d]) return false;
         if (stride[d] != (n > 1 ? step : 0)) return false;
         step *= n;
     }
-    return true;
+    return node->op != FLUX__MATMUL || step == flux__size(node);
 }
 
 static void flux__outer_dims(const flux__group *G, int64_t *out) {
@@ -12161,12 +12205,41 @@ static bool flux__reduce_fits(flux__planner *p, int node, flux__group *G, bool c
     return true;
 }
 
-/* Whether a matrix product can take group G as its epilogue. */
-static bool flux__product_fits(const flux__group *G, const flux_tensor *t) {
+/* Whether a matrix product can take group G as its epilogue: it has the group's dims, or dims of
+   which each is several of the group's, as points are of an image's. */
+static bool flux__product_fits(flux__group *G, const flux_tensor *t, bool commit) {
     int64_t s[FLUX_MAX_DIMS];
+    unsigned joined;
     flux__dims8(t, s);
-    return G->kind == FLUX__K_FUSED && G->product < 0 && !G->reduced && !G->reduces &&
-           flux__same8(G->full, s) && G->members <= 24;
+    if (G->kind != FLUX__K_FUSED || G->product >= 0 || G->reduced || G->reduces || G->members > 24)
+        return false;
+    if (flux__same8(G->full, s)) return true;
+    /* what is small is still in the cache for a kernel of its own, and of a depthwise convolution
+       each product is too little for an epilogue */
+    if (flux__size(t) < 1 << 18 || t->arg.i[1] == 1 ||
+        !flux__coarser(G->full, s, &joined, NULL) || (joined & ~G->whole))
+        return false;
+    if (commit) G->joined = joined | 1;   /* dims of size 1 may stand elsewhere: never 0 */
+    return true;
+}
+
+/* Whether a node of group G, or one up to `depth` maps before it, reads a product that has no other
+   user and could take the group as its epilogue: then a smaller map, as a scale of each channel, is
+   left to a kernel of its own, because an epilogue has no outer values. */
+static bool flux__awaits_product(const flux__planner *p, flux__group *G, int node, int depth) {
+    const flux_tensor *t = p->g->node[node];
+    int64_t s[FLUX_MAX_DIMS];
+    for (int k = 0; k < t->nin && depth; k++) {
+        flux_tensor *b = flux__base(t->in[k]);
+        if (flux__finished(b) || !flux__in_graph(p->g, b) || p->gather[b->index] ||
+            p->use_start[b->index + 1] - p->use_start[b->index] != 1) continue;
+        flux__dims8(b, s);
+        if (b->op == FLUX__MATMUL ? flux__product_fits(G, b, false)
+            : flux__is_map(b) && flux__same8(s, G->full) &&
+              flux__awaits_product(p, G, b->index, depth - 1))
+            return true;
+    }
+    return false;
 }
 
 static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
@@ -12174,13 +12247,18 @@ static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
     flux__group *group = &p->group[G];
     if (group->kind != FLUX__K_FUSED && group->kind != FLUX__K_MATMUL) return false;
     if (group->members >= FLUX__GROUP_MEMBERS || group->nodes >= FLUX__GROUP_NODES) return false;
-    if (flux__is_map(t))
-        return group->kind == FLUX__K_MATMUL && group->members > 24
-                   ? false
-                   : flux__map_fits(group, t, commit);
+    if (flux__is_map(t)) {
+        int64_t s[FLUX_MAX_DIMS];
+        flux__dims8(t, s);
+        if (group->kind == FLUX__K_MATMUL
+                ? group->members > 24 || (group->joined & ~flux__whole_dims(t))
+                : !group->reduced && !flux__same8(s, group->full) &&
+                  flux__awaits_product(p, group, group->last, 12))
+            return false;
+        return flux__map_fits(group, t, commit);
+    }
     if (flux__is_reduce(t)) return flux__reduce_fits(p, node, group, commit);
-    if (t->op == FLUX__MATMUL) return flux__product_fits(group, t);
-    return false;
+    return t->op == FLUX__MATMUL && flux__product_fits(group, t, commit);
 }
 
 static int flux__own_kind(const flux_tensor *t) {
@@ -12203,6 +12281,7 @@ static int flux__new_group(flux__planner *p, int node) {
     flux__group *G = &p->group[p->ngroup];
     memset(G, 0, sizeof *G);
     G->kind = flux__own_kind(t);
+    G->whole = ~0u;
     G->product = t->op == FLUX__MATMUL ? node : -1;
     flux__dims8(flux__is_reduce(t) ? t->in[0] : t, G->full);
     if (flux__is_reduce(t)) G->reduced = flux__real_mask(t);
@@ -12319,6 +12398,7 @@ static bool flux__assign_groups(flux__planner *p) {
         group->nodes++;
         if (i > group->last) group->last = i;
         if (flux__is_reduce(t)) group->reduces = true;
+        if (flux__is_map(t)) group->whole &= flux__whole_dims(t);
         if (t->op == FLUX__MATMUL) group->kind = FLUX__K_MATMUL, group->product = i;
         for (int u = p->use_start[i]; u < p->use_start[i + 1]; u++) {
             int K = p->group_of[p->use[u] >> 8];
@@ -12467,6 +12547,7 @@ typedef struct flux__builder {            /* the state while one kernel is built
     flux__kernel *k;
     int *value_of;                        /* by node: the value that holds it in this kernel, or
                                              -1 */
+    bool joined;                          /* the kernel has a product's dims, its maps finer ones */
     bool ok;
 } flux__builder;
 
@@ -12547,6 +12628,15 @@ static bool flux__is_outer(const flux__kernel *k, const flux_tensor *x, const in
     return true;
 }
 
+/* The strides by which a user reads x, along the kernel's dims: those of a product may be several
+   of the user's each. */
+static void flux__kernel_strides(flux__builder *b, flux_tensor *x, const int64_t *points,
+                                 flux__operand *o) {
+    unsigned joined;
+    flux__use_strides(x, points, &o->offset, o->stride);
+    if (b->joined) flux__coarser(points, b->k->full, &joined, o->stride);
+}
+
 /* Emits a load of x, read over the given points of its user. */
 static int flux__append_load(flux__builder *b, flux_tensor *x, const int64_t *points) {
     flux__operand o;
@@ -12555,7 +12645,7 @@ static int flux__append_load(flux__builder *b, flux_tensor *x, const int64_t *po
     o.src = flux__slot_of(b, base);
     o.dtype = base->dtype;
     o.shape = flux__dims(x);
-    flux__use_strides(x, points, &o.offset, o.stride);
+    flux__kernel_strides(b, x, points, &o);
     flux__value v = flux__line(FLUX__V_LOAD, 0, flux__class_of(o.dtype), o.dtype);
     v.outer = flux__is_outer(b->k, x, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
@@ -12572,7 +12662,7 @@ static int flux__append_index(flux__builder *b, flux_tensor *t, int node, int ki
     o.dtype = FLUX_I64;
     o.shape = flux__dims(t);
     flux__dims8(t, points);
-    flux__use_strides(t, points, &o.offset, o.stride);
+    flux__kernel_strides(b, t, points, &o);
     flux__value v = flux__line(kind, kind == FLUX__V_RANDOM ? (int)t->arg.i[2] : 0,
                                kind == FLUX__V_RANDOM ? FLUX__F32C : FLUX__I64C, t->dtype);
     v.outer = flux__is_outer(b->k, t, o.stride);
@@ -12844,7 +12934,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     flux__group *group = &p->group[G];
     const int *node = p->member + p->member_start[G],
               n = p->member_start[G + 1] - p->member_start[G];
-    b.p = p, b.k = k, b.ok = true;
+    b.p = p, b.k = k, b.ok = true, b.joined = group->joined != 0;
     b.value_of = p->value_of;
     memset(k, 0, sizeof *k);
     k->value = p->building.value, k->value_capacity = p->building.value_capacity;
@@ -12860,6 +12950,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     }
     k->reduced = group->reduced;
     memcpy(k->full, group->full, sizeof k->full);
+    if (b.joined) flux__dims8(p->g->node[k->node], k->full);
     for (int m = 0; m < n && b.ok; m++) {
         const int i = node[m];
         flux_tensor *t = p->g->node[i];
@@ -18395,13 +18486,15 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
     return c + copy * m * k + (p->flip ? (flux__gemm_far(p) ? 0.6 : 0.2) * m * n : 0);
 }
 
-/* Chooses the orientation with the lower estimate, and returns that estimate. */
+/* Chooses the orientation with the lower estimate, and returns that estimate. An epilogue is given
+   parts of C's columns where C is computed transposed, which costs it more than the estimate, on
+   which sums depend, may say. */
 static double flux__gemm_orient_best(flux__gemm_plan *p) {
     flux__gemm_orient(p, p->job, true);
-    const double flipped = flux__gemm_cost(p);
+    const double flipped = flux__gemm_cost(p), parts = p->job->epilogue ? 1.0 : 0.0;
     flux__gemm_orient(p, p->job, false);
     const double cost = flux__gemm_cost(p);
-    if (flipped >= cost) return cost;
+    if (flipped + parts * (double)p->m * (double)p->n >= cost) return flipped < cost ? flipped : cost;
     flux__gemm_orient(p, p->job, true);
     return flipped;
 }
@@ -19063,6 +19156,31 @@ static bool flux__load_transposed(flux__block_run *b, int i, const flux__transfe
     return true;
 }
 
+/* Loads a block of a kernel without a reduction in which each number stands for a run of points, as
+   a channel's for those of its image: one number for the whole block is used where it is, several
+   are read and then repeated. False: it is no such block, nothing is done. */
+static bool flux__load_numbers(flux__block_run *b, int i, flux__transfer t) {
+    const flux__value *v = &b->k->value[i];
+    flux__axes up = b->c->outer_axes[b->c->axes_at[i]];
+    const int64_t n = up.dim[0], w = b->w,
+                  base = b->k->operand[v->operand].offset;
+    if (b->k->reduced || b->c->hoisted[i] || b->segments > 1 || up.nd == 1 || up.step[0] ||
+        v->kind != FLUX__V_LOAD || flux__own_dtype[v->ctype] != t.dtype) return false;
+    if (b->o0 % n + w <= n && b->c->adam.last < 0) {
+        b->at[i] = (void *)(intptr_t)(t.src + (base + flux__axes_at(&up, b->o0)) *
+                                      (int64_t)t.narrow);
+        b->walk[i] = 0;
+        return true;
+    }
+    if (b->o0 % n || w % n) return false;
+    memmove(up.dim, up.dim + 1, (size_t)--up.nd * sizeof *up.dim);
+    memmove(up.step, up.step + 1, (size_t)up.nd * sizeof *up.step);
+    t.dst = flux__reg(b, b->c->nreg);
+    flux__each_run(&up, base, b->o0 / n, w / n, 0, flux__load_run, &t);
+    flux__each_times((char *)b->at[i], t.dst, t.wide, n, w / n);
+    return true;
+}
+
 /* Runs a load, or reads again what an earlier phase has stored: in place if the block is
    contiguous there, else into the register. */
 static void flux__do_load(flux__block_run *b, int i) {
@@ -19080,7 +19198,8 @@ static void flux__do_load(flux__block_run *b, int i) {
     if (flux__hoisted_is_loaded(b, i)) return;
     flux__transfer t = { src, (char *)b->at[i], v->ctype, dtype, flux__class_size[v->ctype],
                          flux__dtypes[dtype].size };
-    if (!flux__load_transposed(b, i, &t) && !flux__load_repeated(b, i, t))
+    if (!flux__load_numbers(b, i, t) && !flux__load_transposed(b, i, &t) &&
+        !flux__load_repeated(b, i, t))
         flux__each_run_of(b, i, flux__load_run, &t);
 }
 
@@ -19701,6 +19820,15 @@ FLUX__END_LEAN
 
 FLUX__BEGIN_HOT
 
+/* Prefetches the part of a result that a block of the epilogue will write, which is in no cache. */
+static FLUX__INLINE void flux__fetch_result(const flux__block_run *b) {
+    const flux__value *v = &b->k->value[b->k->nvalue - 1];
+    if (v->out < 0 || b->segments > 1) return;
+    const int64_t size = (int64_t)flux__dtypes[v->dtype].size;
+    const char *to = (const char *)b->run->ptr[v->out] + b->o0 * size;
+    for (int64_t i = 0; i < b->w * size; i += 64) { FLUX__PREFETCH_WRITE(to + i) }
+}
+
 /* The epilogue of a product: runs the kernel's program over a finished block of C while it is
    in the cache, in pieces that fit a register. block: mb x nb, rows from i0, columns from j0,
    columns contiguous and ld apart. */
@@ -19717,6 +19845,14 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
     size_t size = job->k->operand[0].dtype == FLUX_F64 ? 8 : 4;
     const flux__cpu *c = (const flux__cpu *)job->k->ready;
     int64_t rows = mb < c->tile ? mb : c->tile, cols = c->tile / rows;
+    /* parts of columns that are long are read and written where they are, one by one */
+    if (mb < m && rows >= 256) cols = 1;
+    /* whole vectors, where several columns together make such */
+    for (int64_t even = 16; even > 1 && cols % 16; even /= 2)
+        if (cols >= even && rows * even % 16 == 0) {
+            cols -= cols % even;
+            break;
+        }
     for (int64_t j = 0; j < nb; j += cols)
         for (int64_t i = 0; i < mb; i += rows) {
             int64_t high = mb - i < rows ? mb - i : rows, wide = nb - j < cols ? nb - j : cols;
@@ -19728,6 +19864,7 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
             b.r0 = 0, b.rt = 1;
             b.product = (const char *)block + (size_t)(i + j * ld) * size;
             b.product_ld = ld;
+            flux__fetch_result(&b);
             for (int p = 0; p < b.c->nphase; p++) {
                 flux__do_per_row(&b, p);
                 for (int l = 0; l < b.c->phase[p].n; l++) flux__do_line(&b, b.c->phase[p].line[l]);

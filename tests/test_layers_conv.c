@@ -296,6 +296,7 @@ TEST(maxpool_of_many_shapes) {
     static const int cases[][7] = {       /* image, window, stride, channels */
         { 28, 28, 2, 2, 2, 2, 3 }, { 14, 6, 2, 3, 2, 3, 2 }, { 15, 5, 2, 2, 2, 2, 2 }, { 9, 4, 2, 2, 2, 2, 1 }, { 6, 6, 2, 2, 2, 2, 2 },
         { 32, 8, 4, 2, 4, 2, 2 },  { 21, 9, 3, 3, 2, 2, 2 }, { 16, 3, 2, 1, 2, 1, 2 }, { 26, 26, 1, 2, 2, 2, 1 },
+        { 20, 17, 3, 3, 1, 1, 2 }, { 19, 9, 5, 2, 3, 1, 2 }, { 13, 8, 4, 1, 1, 3, 2 }, { 40, 1, 5, 1, 2, 1, 3 }, { 12, 12, 4, 4, 2, 4, 1 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) FLUX_SCOPE {
         const int *k = cases[i], w = k[0], h = k[1], c = k[6], n = 2;
@@ -319,6 +320,26 @@ TEST(maxpool_of_many_shapes) {
         for (int at = 0; at < w * h * c * n; at++) bad += fabsf(want[at] - fd[at]) > 1e-6f;
         CHECK_NEAR(bad, 0, 0);
         free(want);
+    }
+}
+/* Norm, sum and activation after a convolution may run while its product is in the cache: the same bits as each by itself. */
+TEST(what_follows_a_convolution_is_the_same_in_its_epilogue) {
+    static const int cases[][5] = {       /* image, channels in and out, batch */
+        { 64, 64, 3, 64, 1 }, { 61, 70, 2, 64, 2 }, { 14, 14, 5, 384, 4 }, { 9, 1, 5, 2000, 15 }, { 520, 1, 2, 512, 1 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) FLUX_NOGRAD FLUX_SCOPE {
+        const int *k = cases[i];
+        flux_layer *c = flux_conv_layer(S(3, 3), k[2], k[3], .pad = S(1), .bias = FLUX_OFF), *n = flux_batchnorm(k[3], flux_relu);
+        flux_tensor *x = flux_eval(flux_randn(k[0], k[1], k[2], k[4])), *skip = flux_eval(flux_randn(k[0], k[1], k[3], k[4]));
+        flux_tensor *row = flux_eval(flux_randn(1, k[1], 1, 1));          /* of which dims cannot be joined */
+        REQUIRE(c && n && x && skip && row && flux_set_param(c, "weight", flux_randn(3, 3, k[2], k[3])) == 0);
+        REQUIRE(flux_set_param(n, "gamma", flux_randn(k[3])) == 0 && flux_set_param(n, "beta", flux_randn(k[3])) == 0);
+        flux_testmode(n, true);
+        flux_tensor *step = flux_eval(flux_call(n, flux_eval(flux_call(c, x)))), *two = flux_eval(flux_relu(flux_eval(flux_add(step, skip))));
+        flux_tensor *three = flux_eval(flux_add(flux_eval(flux_call(c, x)), row));
+        CHECK(!memcmp(flux_floats(flux_call(n, flux_call(c, x))), flux_floats(step), (size_t)flux_len(step) * 4));
+        CHECK(!memcmp(flux_floats(flux_relu(flux_add(flux_call(n, flux_call(c, x)), skip))), flux_floats(two), (size_t)flux_len(step) * 4));
+        CHECK(!memcmp(flux_floats(flux_add(flux_call(c, x), row)), flux_floats(three), (size_t)flux_len(step) * 4));
     }
 }
 TEST(pool_gradients) {

@@ -264,6 +264,31 @@ static bool flux__load_transposed(flux__block_run *b, int i, const flux__transfe
     return true;
 }
 
+/* Loads a block of a kernel without a reduction in which each number stands for a run of points, as
+   a channel's for those of its image: one number for the whole block is used where it is, several
+   are read and then repeated. False: it is no such block, nothing is done. */
+static bool flux__load_numbers(flux__block_run *b, int i, flux__transfer t) {
+    const flux__value *v = &b->k->value[i];
+    flux__axes up = b->c->outer_axes[b->c->axes_at[i]];
+    const int64_t n = up.dim[0], w = b->w,
+                  base = b->k->operand[v->operand].offset;
+    if (b->k->reduced || b->c->hoisted[i] || b->segments > 1 || up.nd == 1 || up.step[0] ||
+        v->kind != FLUX__V_LOAD || flux__own_dtype[v->ctype] != t.dtype) return false;
+    if (b->o0 % n + w <= n && b->c->adam.last < 0) {
+        b->at[i] = (void *)(intptr_t)(t.src + (base + flux__axes_at(&up, b->o0)) *
+                                      (int64_t)t.narrow);
+        b->walk[i] = 0;
+        return true;
+    }
+    if (b->o0 % n || w % n) return false;
+    memmove(up.dim, up.dim + 1, (size_t)--up.nd * sizeof *up.dim);
+    memmove(up.step, up.step + 1, (size_t)up.nd * sizeof *up.step);
+    t.dst = flux__reg(b, b->c->nreg);
+    flux__each_run(&up, base, b->o0 / n, w / n, 0, flux__load_run, &t);
+    flux__each_times((char *)b->at[i], t.dst, t.wide, n, w / n);
+    return true;
+}
+
 /* Runs a load, or reads again what an earlier phase has stored: in place if the block is
    contiguous there, else into the register. */
 static void flux__do_load(flux__block_run *b, int i) {
@@ -281,7 +306,8 @@ static void flux__do_load(flux__block_run *b, int i) {
     if (flux__hoisted_is_loaded(b, i)) return;
     flux__transfer t = { src, (char *)b->at[i], v->ctype, dtype, flux__class_size[v->ctype],
                          flux__dtypes[dtype].size };
-    if (!flux__load_transposed(b, i, &t) && !flux__load_repeated(b, i, t))
+    if (!flux__load_numbers(b, i, t) && !flux__load_transposed(b, i, &t) &&
+        !flux__load_repeated(b, i, t))
         flux__each_run_of(b, i, flux__load_run, &t);
 }
 

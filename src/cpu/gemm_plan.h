@@ -151,13 +151,15 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
     return c + copy * m * k + (p->flip ? (flux__gemm_far(p) ? 0.6 : 0.2) * m * n : 0);
 }
 
-/* Chooses the orientation with the lower estimate, and returns that estimate. */
+/* Chooses the orientation with the lower estimate, and returns that estimate. An epilogue is given
+   parts of C's columns where C is computed transposed, which costs it more than the estimate, on
+   which sums depend, may say. */
 static double flux__gemm_orient_best(flux__gemm_plan *p) {
     flux__gemm_orient(p, p->job, true);
-    const double flipped = flux__gemm_cost(p);
+    const double flipped = flux__gemm_cost(p), parts = p->job->epilogue ? 1.0 : 0.0;
     flux__gemm_orient(p, p->job, false);
     const double cost = flux__gemm_cost(p);
-    if (flipped >= cost) return cost;
+    if (flipped + parts * (double)p->m * (double)p->n >= cost) return flipped < cost ? flipped : cost;
     flux__gemm_orient(p, p->job, true);
     return flipped;
 }

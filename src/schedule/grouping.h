@@ -30,6 +30,9 @@ typedef struct flux__group {
     int kind, product;                    /* product: number of the matmul node, or -1 */
     int64_t full[FLUX_MAX_DIMS];
     unsigned reduced;
+    unsigned whole, joined;               /* dims that continue the one before in all that its maps
+                                             read; those that do so within a dim of its product, and
+                                             bit 0, if that has another shape */
     bool reduces;                         /* one of its nodes is a reduction */
     int members, nodes, last;             /* members: nodes that compute (flux__is_width does not
                                              count); nodes: all of them; last: the highest node
@@ -100,20 +103,61 @@ static void flux__use_strides(flux_tensor *x, const int64_t *points, int64_t *of
         stride[d] = d < x->ndim && x->dim[d] == points[d] && points[d] > 1 ? have[d] : 0;
 }
 
+/* Whether the shape s is `full` with dims that follow each other made one; dims of size 1 do not
+   count. *joined: the dims of `full` that continue the one before. If `stride` is given, strides
+   along `full` become those along s. */
+static bool flux__coarser(const int64_t *full, const int64_t *s, unsigned *joined,
+                          int64_t *stride) {
+    int64_t step[FLUX_MAX_DIMS] = { 0 };
+    int d = 0;
+    *joined = 0;
+    for (int c = 0; c < FLUX_MAX_DIMS; c++) {
+        int64_t n = 1;
+        for (; n < s[c] && d < FLUX_MAX_DIMS; n *= full[d++]) {
+            if (full[d] == 1) continue;
+            if (n > 1) *joined |= 1u << d;
+            else if (stride) step[c] = stride[d];
+        }
+        if (n != s[c]) return false;
+    }
+    for (; d < FLUX_MAX_DIMS; d++)
+        if (full[d] != 1) return false;
+    if (stride) memcpy(stride, step, sizeof step);
+    return true;
+}
+
+/* The dims of a map that continue the one before in all that it reads. */
+static unsigned flux__whole_dims(flux_tensor *t) {
+    int64_t points[FLUX_MAX_DIMS], offset, stride[FLUX_MAX_DIMS];
+    unsigned whole = ~0u;
+    flux__dims8(t, points);
+    for (int k = 0; k < t->nin; k++) {
+        int last = -1;
+        flux__use_strides(t->in[k], points, &offset, stride);
+        for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+            if (points[d] == 1) continue;
+            if (last >= 0 && stride[d] != stride[last] * points[last]) whole &= ~(1u << d);
+            last = d;
+        }
+    }
+    return whole;
+}
+
 /* Whether user reads operand k point by point: at point (i, j, ...) it reads element (i, j, ...) of
-   the node, apart from dims in which the node is broadcast. */
+   the node, apart from dims in which the node is broadcast. A product's dims may be several of the
+   user's each (flux__coarser). */
 static bool flux__pointwise(flux_tensor *user, int k, const flux_tensor *node) {
     int64_t points[FLUX_MAX_DIMS], offset, stride[FLUX_MAX_DIMS], step = 1;
     flux__dims8(flux__is_reduce(user) ? user->in[0] : user, points);
     flux__use_strides(user->in[k], points, &offset, stride);
     if (offset != 0) return false;
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-        int64_t n = d < node->ndim ? node->dim[d] : 1;
+        int64_t n = node->op == FLUX__MATMUL ? points[d] : d < node->ndim ? node->dim[d] : 1;
         if (n != 1 && n != points[d]) return false;
         if (stride[d] != (n > 1 ? step : 0)) return false;
         step *= n;
     }
-    return true;
+    return node->op != FLUX__MATMUL || step == flux__size(node);
 }
 
 static void flux__outer_dims(const flux__group *G, int64_t *out) {
@@ -255,12 +299,41 @@ static bool flux__reduce_fits(flux__planner *p, int node, flux__group *G, bool c
     return true;
 }
 
-/* Whether a matrix product can take group G as its epilogue. */
-static bool flux__product_fits(const flux__group *G, const flux_tensor *t) {
+/* Whether a matrix product can take group G as its epilogue: it has the group's dims, or dims of
+   which each is several of the group's, as points are of an image's. */
+static bool flux__product_fits(flux__group *G, const flux_tensor *t, bool commit) {
     int64_t s[FLUX_MAX_DIMS];
+    unsigned joined;
     flux__dims8(t, s);
-    return G->kind == FLUX__K_FUSED && G->product < 0 && !G->reduced && !G->reduces &&
-           flux__same8(G->full, s) && G->members <= 24;
+    if (G->kind != FLUX__K_FUSED || G->product >= 0 || G->reduced || G->reduces || G->members > 24)
+        return false;
+    if (flux__same8(G->full, s)) return true;
+    /* what is small is still in the cache for a kernel of its own, and of a depthwise convolution
+       each product is too little for an epilogue */
+    if (flux__size(t) < 1 << 18 || t->arg.i[1] == 1 ||
+        !flux__coarser(G->full, s, &joined, NULL) || (joined & ~G->whole))
+        return false;
+    if (commit) G->joined = joined | 1;   /* dims of size 1 may stand elsewhere: never 0 */
+    return true;
+}
+
+/* Whether a node of group G, or one up to `depth` maps before it, reads a product that has no other
+   user and could take the group as its epilogue: then a smaller map, as a scale of each channel, is
+   left to a kernel of its own, because an epilogue has no outer values. */
+static bool flux__awaits_product(const flux__planner *p, flux__group *G, int node, int depth) {
+    const flux_tensor *t = p->g->node[node];
+    int64_t s[FLUX_MAX_DIMS];
+    for (int k = 0; k < t->nin && depth; k++) {
+        flux_tensor *b = flux__base(t->in[k]);
+        if (flux__finished(b) || !flux__in_graph(p->g, b) || p->gather[b->index] ||
+            p->use_start[b->index + 1] - p->use_start[b->index] != 1) continue;
+        flux__dims8(b, s);
+        if (b->op == FLUX__MATMUL ? flux__product_fits(G, b, false)
+            : flux__is_map(b) && flux__same8(s, G->full) &&
+              flux__awaits_product(p, G, b->index, depth - 1))
+            return true;
+    }
+    return false;
 }
 
 static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
@@ -268,13 +341,18 @@ static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
     flux__group *group = &p->group[G];
     if (group->kind != FLUX__K_FUSED && group->kind != FLUX__K_MATMUL) return false;
     if (group->members >= FLUX__GROUP_MEMBERS || group->nodes >= FLUX__GROUP_NODES) return false;
-    if (flux__is_map(t))
-        return group->kind == FLUX__K_MATMUL && group->members > 24
-                   ? false
-                   : flux__map_fits(group, t, commit);
+    if (flux__is_map(t)) {
+        int64_t s[FLUX_MAX_DIMS];
+        flux__dims8(t, s);
+        if (group->kind == FLUX__K_MATMUL
+                ? group->members > 24 || (group->joined & ~flux__whole_dims(t))
+                : !group->reduced && !flux__same8(s, group->full) &&
+                  flux__awaits_product(p, group, group->last, 12))
+            return false;
+        return flux__map_fits(group, t, commit);
+    }
     if (flux__is_reduce(t)) return flux__reduce_fits(p, node, group, commit);
-    if (t->op == FLUX__MATMUL) return flux__product_fits(group, t);
-    return false;
+    return t->op == FLUX__MATMUL && flux__product_fits(group, t, commit);
 }
 
 static int flux__own_kind(const flux_tensor *t) {
@@ -297,6 +375,7 @@ static int flux__new_group(flux__planner *p, int node) {
     flux__group *G = &p->group[p->ngroup];
     memset(G, 0, sizeof *G);
     G->kind = flux__own_kind(t);
+    G->whole = ~0u;
     G->product = t->op == FLUX__MATMUL ? node : -1;
     flux__dims8(flux__is_reduce(t) ? t->in[0] : t, G->full);
     if (flux__is_reduce(t)) G->reduced = flux__real_mask(t);
@@ -413,6 +492,7 @@ static bool flux__assign_groups(flux__planner *p) {
         group->nodes++;
         if (i > group->last) group->last = i;
         if (flux__is_reduce(t)) group->reduces = true;
+        if (flux__is_map(t)) group->whole &= flux__whole_dims(t);
         if (t->op == FLUX__MATMUL) group->kind = FLUX__K_MATMUL, group->product = i;
         for (int u = p->use_start[i]; u < p->use_start[i + 1]; u++) {
             int K = p->group_of[p->use[u] >> 8];

@@ -42,6 +42,7 @@ typedef struct flux__builder {            /* the state while one kernel is built
     flux__kernel *k;
     int *value_of;                        /* by node: the value that holds it in this kernel, or
                                              -1 */
+    bool joined;                          /* the kernel has a product's dims, its maps finer ones */
     bool ok;
 } flux__builder;
 
@@ -122,6 +123,15 @@ static bool flux__is_outer(const flux__kernel *k, const flux_tensor *x, const in
     return true;
 }
 
+/* The strides by which a user reads x, along the kernel's dims: those of a product may be several
+   of the user's each. */
+static void flux__kernel_strides(flux__builder *b, flux_tensor *x, const int64_t *points,
+                                 flux__operand *o) {
+    unsigned joined;
+    flux__use_strides(x, points, &o->offset, o->stride);
+    if (b->joined) flux__coarser(points, b->k->full, &joined, o->stride);
+}
+
 /* Emits a load of x, read over the given points of its user. */
 static int flux__append_load(flux__builder *b, flux_tensor *x, const int64_t *points) {
     flux__operand o;
@@ -130,7 +140,7 @@ static int flux__append_load(flux__builder *b, flux_tensor *x, const int64_t *po
     o.src = flux__slot_of(b, base);
     o.dtype = base->dtype;
     o.shape = flux__dims(x);
-    flux__use_strides(x, points, &o.offset, o.stride);
+    flux__kernel_strides(b, x, points, &o);
     flux__value v = flux__line(FLUX__V_LOAD, 0, flux__class_of(o.dtype), o.dtype);
     v.outer = flux__is_outer(b->k, x, o.stride);
     v.operand = (int16_t)flux__add_operand(b, &o);
@@ -147,7 +157,7 @@ static int flux__append_index(flux__builder *b, flux_tensor *t, int node, int ki
     o.dtype = FLUX_I64;
     o.shape = flux__dims(t);
     flux__dims8(t, points);
-    flux__use_strides(t, points, &o.offset, o.stride);
+    flux__kernel_strides(b, t, points, &o);
     flux__value v = flux__line(kind, kind == FLUX__V_RANDOM ? (int)t->arg.i[2] : 0,
                                kind == FLUX__V_RANDOM ? FLUX__F32C : FLUX__I64C, t->dtype);
     v.outer = flux__is_outer(b->k, t, o.stride);
@@ -419,7 +429,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     flux__group *group = &p->group[G];
     const int *node = p->member + p->member_start[G],
               n = p->member_start[G + 1] - p->member_start[G];
-    b.p = p, b.k = k, b.ok = true;
+    b.p = p, b.k = k, b.ok = true, b.joined = group->joined != 0;
     b.value_of = p->value_of;
     memset(k, 0, sizeof *k);
     k->value = p->building.value, k->value_capacity = p->building.value_capacity;
@@ -435,6 +445,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
     }
     k->reduced = group->reduced;
     memcpy(k->full, group->full, sizeof k->full);
+    if (b.joined) flux__dims8(p->g->node[k->node], k->full);
     for (int m = 0; m < n && b.ok; m++) {
         const int i = node[m];
         flux_tensor *t = p->g->node[i];

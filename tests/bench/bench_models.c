@@ -16,8 +16,11 @@
 #  include <unistd.h>
 #endif
 
+/* What others do meanwhile counts only where it must: with several threads. */
 static double seconds(void) {
+    const char *threads = getenv("FLUX_NUM_THREADS");
     struct timespec t;
+    if (threads && !strcmp(threads, "1")) return (double)clock() / CLOCKS_PER_SEC;
     timespec_get(&t, TIME_UTC);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
