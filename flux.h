@@ -2293,6 +2293,12 @@ FLUX_API int flux_load_state(flux_state *s, const char *path);
    not 0, make the gru with .hidden_bias. The in_proj matrix of an attention is split into its three
    parts. Returns 0, or non-zero on error. */
 FLUX_API int flux_load_torch(flux_layer *m, const char *path, const char *map);
+/* The reverse: writes a model as safetensors with the names and layouts of PyTorch's state_dict, so
+   that model.load_state_dict(safetensors.torch.load_file(path), strict=True) takes it. The map is
+   that of flux_load_torch; "layers.9 =" leaves that part of ours out. PyTorch's second bias of a
+   recurrent layer is 0, but for what .hidden_bias holds, and num_batches_tracked is 0. A tied
+   tensor is written under each of its names. Returns 0, or non-zero on error. */
+FLUX_API int flux_save_torch(flux_layer *m, const char *path, const char *map);
 /* One tensor of a safetensors file. If name is NULL, the only one; having more is an error then. */
 FLUX_API flux_tensor *flux_load_tensor(const char *path, const char *name);
 /* Several objects in one file, by their C names: flux_save_all("run.safetensors", model, opt);
@@ -38278,19 +38284,24 @@ static int flux__files_all(const char *call, const char *path, int n, const char
 FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- files/torch.h
-   Loading a PyTorch model's safetensors into a model of ours (flux_load_torch).
-   PyTorch's row-major memory is ours with dims in reverse, and dims are read in
-   reverse. Three differences are left: our matrices are the transposes of
-   PyTorch's, the kernels of Conv are flipped, and names differ. One table,
-   flux__torch_rows, says for each layer's field what PyTorch calls it and how
-   its tensor is laid out. The calls that save and load several things in one
-   file, and the one that loads a single tensor, are at the end.
+   A PyTorch model's safetensors: loaded into a model of ours (flux_load_torch)
+   and written from one (flux_save_torch). PyTorch's row-major memory is ours
+   with dims in reverse, and dims are read and written in reverse. Three
+   differences are left: our matrices are the transposes of PyTorch's, the
+   kernels of Conv are flipped, and names differ. One table, flux__torch_rows,
+   says for each layer's field what PyTorch calls it and how its tensor is laid
+   out; it is read in both directions. The calls that save and load several
+   things in one file, and the one that loads a single tensor, are at the end.
 
    Invariant: the model does not change before every field has found its tensor,
    of equal shape, and every tensor of the file has been used, except for
    num_batches_tracked and for names that the map leaves out. A field that has
    no row in the table has the same name and layout in PyTorch. The map, "ours =
-   theirs, ...", replaces the longest prefix of a path that it names. */
+   theirs, ...", replaces the longest prefix of a path that it names. Loading
+   chooses among the rows that suit a field by the names in the file; saving has
+   no file to ask, so it follows PyTorch's classes: a row with `within` is for a
+   child of our own attention and recurrent layers only. What was saved is loaded
+   as the same bits, but for a bias of -0, which becomes 0. */
 
 FLUX__BEGIN_COLD
 
@@ -38332,8 +38343,10 @@ static const flux__torch_row flux__torch_rows[] = {
 };
 
 typedef struct flux__torch_item { char *path; flux_tensor *value; } flux__torch_item;
+/* The caller's map, NULL if there is none, and the call that it was given to. */
+typedef struct flux__torch_map { const char *call, *text; } flux__torch_map;
 typedef struct flux__torch {              /* one call of flux_load_torch */
-    const char *map;                      /* the caller's; NULL: none */
+    flux__torch_map map;
     flux__archive z;
     flux__torch_item *item;               /* tensors read so far, each with its path in our model */
     int items, capacity;
@@ -38343,20 +38356,31 @@ typedef struct flux__torch {              /* one call of flux_load_torch */
 /* One pair of the map, "ours = theirs": two texts without blanks around them, and their lengths. */
 typedef struct flux__torch_pair { const char *ours, *theirs; int nours, ntheirs; } flux__torch_pair;
 
-/* Reads the next pair of a map and advances *map past it; false at its end, or with an error. */
-static bool flux__torch_next(const char **map, flux__torch_pair *pair) {
-    const char *p = *map ? *map : "", *end = strchr(p, ','), *equals = strchr(p, '='), *stop;
+/* Reads the next pair of a map and moves map->text past it; false at its end, or with an error. */
+static bool flux__torch_next(flux__torch_map *map, flux__torch_pair *pair) {
+    const char *p = map->text ? map->text : "", *end = strchr(p, ','), *equals = strchr(p, '=');
+    const char *stop;
     if (!*p) return false;
     if (!end) end = p + strlen(p);
     if (!equals || equals > end)
-        return FLUX__REFUSE("load_torch: \"%.60s\" in the map is not of the form ours = theirs", p);
-    *map = *end ? end + 1 : end;
+        return FLUX__REFUSE("%s: \"%.60s\" in the map is not of the form ours = theirs", map->call,
+                            p);
+    map->text = *end ? end + 1 : end;
     stop = equals++;
     flux__trim(&p, &stop);
     flux__trim(&equals, &end);
     pair->ours = p, pair->nours = (int)(stop - p);
     pair->theirs = equals, pair->ntheirs = (int)(end - equals);
     return true;
+}
+
+/* Whether the whole map can be read; an error if not. */
+static bool flux__torch_map_good(flux__torch_map map) {
+    flux__torch_pair pair;
+    int64_t failures = flux__failures();
+    while (flux__torch_next(&map, &pair))
+        continue;
+    return !flux__failed_since(failures);
 }
 
 /* Whether a path is the prefix of n characters or lies below it. */
@@ -38369,10 +38393,10 @@ static bool flux__torch_within(const char *name, const char *prefix, int n) {
    the name that the row says (within) are dropped, and the last part becomes `theirs`, if there is
    a row (NULL: none). If the map's text has a *, that rest replaces the * instead of following the
    text: "lstm.*_l1" gives "lstm.weight_ih_l1". Without a *, a cell within a recurrent layer gets
-   PyTorch's suffix of its first layer, "_l0". False: the map says not to load this tensor. */
-static bool flux__torch_name(const flux__torch *t, const char *path, const flux__torch_row *row,
+   PyTorch's suffix of its first layer, "_l0". False: the map leaves this tensor out. */
+static bool flux__torch_name(flux__torch_map map, const char *path, const flux__torch_row *row,
                              const char *theirs, flux__words *out) {
-    const char *map = t->map, *rest = path, *dot, *star = NULL;
+    const char *rest = path, *dot, *star = NULL;
     flux__torch_pair pair, best = { NULL, NULL, -1, 0 };
     while (flux__torch_next(&map, &pair))
         if (pair.nours > best.nours && pair.nours > 0 &&
@@ -38415,6 +38439,19 @@ static bool flux__torch_suits(const flux__torch_row *row, const char *path,
            (at == path || at[-1] == '.');
 }
 
+/* PyTorch's layout of our tensor x, and ours of PyTorch's: each is its own inverse. */
+static flux_tensor *flux__torch_turned(const flux__torch_row *row, flux_tensor *x) {
+    flux_shape order = flux__shape(NULL, x->ndim);
+    for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
+    if (row && row->layout == FLUX__TORCH_TRANSPOSED) return flux_permute_to(x, order);
+    bool flipped = row && row->layout == FLUX__TORCH_FLIPPED && x->ndim > 2;
+    return flipped ? flux__flip_kernel(x, x->ndim - 2) : x;
+}
+
+static int flux__torch_kind(const flux_layer *owner) {   /* of a recurrent cell; -1: it is none */
+    return owner->type->call == flux__cell_call ? ((const flux__rnn_cell *)owner)->kind : -1;
+}
+
 /* The part of a GRU's bias_hh (b, 3 out numbers) that can be added to bias_ih: its last third
    belongs to the candidate, where the reset gate multiplies it, so it is set to 0 here. Our cell
    keeps that third as bias_h if it was made with .hidden_bias = true; if not, numbers other than
@@ -38438,16 +38475,11 @@ static flux_tensor *flux__torch_gru_bias(flux__torch *t, const flux__entry *e, f
 static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry *added,
                                      const flux__torch_row *row, const flux_layer *owner,
                                      const flux_tensor *old, const char *path) {
-    flux_tensor *x = flux__entry_read(&t->z, e), *y = x,
+    flux_tensor *x = flux__entry_read(&t->z, e), *y = x ? flux__torch_turned(row, x) : NULL,
                 *b = x && added ? flux__entry_read(&t->z, added) : NULL;
-    flux_shape order = flux__shape(NULL, x ? x->ndim : 0);
-    for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
-    if (x && row && row->layout == FLUX__TORCH_TRANSPOSED) y = flux_permute_to(x, order);
-    if (x && row && row->layout == FLUX__TORCH_FLIPPED && x->ndim > 2)
-        y = flux__flip_kernel(x, x->ndim - 2);
     if (y && row && row->parts && y->ndim && y->dim[0] == row->parts * old->dim[0])
         y = flux_slice(y, 0, row->part * old->dim[0], (row->part + 1) * old->dim[0]);
-    if (b && ((const flux__rnn_cell *)owner)->kind == FLUX__GRU)
+    if (b && flux__torch_kind(owner) == FLUX__GRU)
         b = flux__torch_gru_bias(t, added, b, (const flux__rnn_cell *)owner);
     if (added) y = y && b ? flux_add(y, b) : NULL;
     if (y && !flux__same_dims(y, old))
@@ -38458,27 +38490,29 @@ static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry
 }
 
 /* Finds the file's entry for our path, and the entry of its second bias: those of the first row
-   that suits and whose names the file has. If no row suits, the name is the path's own (*row is
-   NULL). False: the file has no such entry, which is an error, or the map says that this tensor
-   is not loaded. */
+   that suits and whose names the file has. The name is the path's own (*row is NULL) if no row
+   suits, or only rows for children of PyTorch's attention and recurrent layers. False: the file has
+   no such entry, which is an error, or the map says that this tensor is not loaded. */
 static bool flux__torch_find(flux__torch *t, const char *path, const flux_layer *owner,
                              const flux__torch_row **row, flux__entry **e, flux__entry **added) {
     int n = (int)(sizeof flux__torch_rows / sizeof *flux__torch_rows), tried = 0;
+    bool suited = false;
     flux__words first, name;
     *e = *added = NULL;
     for (int i = 0; i <= n && !*e; i++) {
         *row = i < n ? &flux__torch_rows[i] : NULL;
-        if (i < n ? !flux__torch_suits(*row, path, owner) : tried > 0) continue;
-        if (!flux__torch_name(t, path, *row, *row ? (*row)->theirs : NULL, &name)) return false;
+        if (i < n ? !flux__torch_suits(*row, path, owner) : suited) continue;
+        suited = suited || (*row && !(*row)->within);
+        const char *theirs = *row ? (*row)->theirs : NULL;
+        if (!flux__torch_name(t->map, path, *row, theirs, &name)) return false;
         if (!tried++) first = name;
         *e = flux__find(&t->z, name.s);
         if (*e && *row && (*row)->added &&
-            flux__torch_name(t, path, *row, (*row)->added, &name) &&
+            flux__torch_name(t->map, path, *row, (*row)->added, &name) &&
             !(*added = flux__find(&t->z, name.s)))
             *e = NULL, first = name;
     }
-    bool v3 = owner->type->call == flux__cell_call &&
-              ((const flux__rnn_cell *)owner)->kind == FLUX__GRUV3;
+    bool v3 = flux__torch_kind(owner) == FLUX__GRUV3;
     if (v3) flux__bad(&t->z.source, "PyTorch has no GRUv3, which %.120s is of", path);
     else if (!*e)
         flux__bad(&t->z.source, "it has no \"%.120s\", which would be %.120s here", first.s, path);
@@ -38512,7 +38546,8 @@ static void flux__torch_field(flux_tensor **slot, const char *path, bool trained
 static bool flux__torch_all_used(const flux__torch *t) {
     static const char counts[] = "num_batches_tracked";
     for (int i = 0; i < t->z.entries; i++) {
-        const char *name = t->z.entry[i].name, *map = t->map, *last = strrchr(name, '.');
+        const char *name = t->z.entry[i].name, *last = strrchr(name, '.');
+        flux__torch_map map = t->map;
         flux__torch_pair pair;
         bool used = t->z.entry[i].used || strcmp(last ? last + 1 : name, counts) == 0;
         while (!used && flux__torch_next(&map, &pair))
@@ -38531,13 +38566,10 @@ static bool flux__torch_all_used(const flux__torch *t) {
    and only then sets the model's fields. 0: done; -1: an error, and the model is unchanged. */
 FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
     FLUX__ZEROED(flux__torch, t);
-    flux__torch_pair pair;
-    if (!m || !path) return flux__null("load_torch", m ? "path" : "m", NULL), -1;
-    t.map = map;
-    int64_t failures = flux__failures();
-    while (flux__torch_next(&map, &pair))
-        continue;                         /* reports errors of the map before the file is opened */
-    if (flux__failed_since(failures) || !flux__archive_open(&t.z, "load_torch", path, NULL))
+    t.map.call = "load_torch";
+    t.map.text = map;
+    if (!m || !path) return flux__null(t.map.call, m ? "path" : "m", NULL), -1;
+    if (!flux__torch_map_good(t.map) || !flux__archive_open(&t.z, t.map.call, path, NULL))
         return -1;
     int h = flux__hide();
     const int b = flux__nograd_enter();
@@ -38552,6 +38584,150 @@ FLUX_DEF int flux_load_torch(flux_layer *m, const char *path, const char *map) {
     flux__archive_close(&t.z);
     return good ? 0 : -1;
 }
+
+/* ---------------- saving */
+
+typedef struct flux__torch_whole {        /* a tensor of the file, which may be made of our parts */
+    char *name;
+    const flux__torch_row *row;           /* of its layout; NULL: ours */
+    flux_tensor *part[3];                 /* joined along dim 0 */
+    int parts;
+} flux__torch_whole;
+typedef struct flux__torch_saving {       /* one call of flux_save_torch */
+    flux__torch_map map;
+    const flux_layer *outer;              /* the attention or recurrent layer entered last */
+    flux__torch_whole *whole;
+    int wholes, capacity;
+    bool failed;
+} flux__torch_saving;
+
+/* Sets part number `part` of `parts` of the file's tensor of this name. */
+static void flux__torch_put(flux__torch_saving *s, const char *name, const flux__torch_row *row,
+                            int part, int parts, flux_tensor *x) {
+    int i = 0;
+    if (s->failed || !x) {
+        s->failed = true;
+        return;
+    }
+    while (parts > 1 && i < s->wholes && strcmp(s->whole[i].name, name) != 0) i++;
+    if (parts <= 1 || i == s->wholes) {
+        flux__torch_whole *w = (flux__torch_whole *)flux__grow(s->whole, &s->capacity,
+                                                               s->wholes + 1, sizeof *w);
+        if (w) s->whole = w;
+        char *copy = w ? (char *)flux__malloc(strlen(name) + 1) : NULL;
+        s->failed = !copy;
+        if (!copy) return;
+        memset(&w[i = s->wholes++], 0, sizeof *w);
+        w[i].name = strcpy(copy, name);
+        w[i].row = row;
+        w[i].parts = parts > 1 ? parts : 1;
+    }
+    s->whole[i].part[parts > 1 ? part : 0] = x;
+}
+
+/* Whether PyTorch keeps the three matrices of this attention in one, as where they are alike. */
+static bool flux__torch_joins(const flux__mha *m) {
+    const flux_tensor *q = ((const flux__dense_layer *)m->q_proj)->weight,
+                      *k = ((const flux__dense_layer *)m->k_proj)->weight,
+                      *v = ((const flux__dense_layer *)m->v_proj)->weight;
+    return flux__same_dims(q, k) && flux__same_dims(q, v);
+}
+
+/* The row by which PyTorch's class for the layer would store this field; NULL: none. */
+static const flux__torch_row *flux__torch_choose(const flux__torch_saving *s, const char *path,
+                                                 const flux_layer *owner) {
+    const flux_layer *outer = s->outer;
+    bool attention = outer && outer->type->call == flux__mha_call, inside = false;
+    const flux__mha *m = (const flux__mha *)outer;
+    if (attention) inside = owner == m->q_proj || owner == m->k_proj || owner == m->v_proj;
+    else if (outer) inside = owner == ((const flux__recurrent *)outer)->cell;
+    for (int i = 0; i < (int)(sizeof flux__torch_rows / sizeof *flux__torch_rows); i++) {
+        const flux__torch_row *row = &flux__torch_rows[i];
+        bool matrix = row->layout == FLUX__TORCH_TRANSPOSED;
+        if (!flux__torch_suits(row, path, owner) || (row->within && !inside)) continue;
+        if (attention && inside && row->parts && matrix && !flux__torch_joins(m)) continue;
+        return row;
+    }
+    return NULL;
+}
+
+static void flux__torch_enter(flux_layer *m, void *user) {
+    if (m->type->call == flux__mha_call || m->type->call == flux__recurrent_call)
+        ((flux__torch_saving *)user)->outer = m;
+}
+
+/* Puts PyTorch's second bias of a recurrent cell, of zeros, as ours is the sum of both. A GRU's has
+   three parts, and the last one is our bias_h if there is one. */
+static void flux__torch_put_second(flux__torch_saving *s, const char *name,
+                                   const flux_layer *owner, const flux_tensor *bias) {
+    const flux__rnn_cell *cell = (const flux__rnn_cell *)owner;
+    int parts = cell->kind == FLUX__GRU ? 3 : 1;
+    int64_t n = bias->dim[0] / parts;
+    flux_tensor *none = flux_full_shape(flux__shape(&n, 1), 0, (flux_dtype)bias->dtype);
+    none = none ? flux__move(none, bias->device) : NULL;
+    for (int i = 0; i < parts - (cell->bias_h != NULL); i++)
+        flux__torch_put(s, name, NULL, i, parts, none);
+}
+
+/* Called for each tensor of our model: puts what PyTorch has in its place. */
+static void flux__torch_keep(flux_tensor **slot, const char *path, bool trained,
+                             const flux_layer *owner, void *user) {
+    flux__torch_saving *s = (flux__torch_saving *)user;
+    flux__words name;
+    (void)trained;
+    if (s->failed) return;
+    const flux__torch_row *row = flux__torch_choose(s, path, owner);
+    if (!flux__torch_name(s->map, path, row, row ? row->theirs : NULL, &name)) return;
+    if (flux__torch_kind(owner) == FLUX__GRUV3) {
+        flux__fail("%s: PyTorch has no GRUv3, which %.120s is of", s->map.call, path);
+        s->failed = true;
+        return;
+    }
+    flux__torch_put(s, name.s, row, row ? row->part : 0, row ? row->parts : 0, *slot);
+    if (row && row->added && flux__torch_name(s->map, path, row, row->added, &name))
+        flux__torch_put_second(s, name.s, owner, *slot);
+    if (row && strcmp(row->theirs, "running_mean") == 0 &&
+        flux__torch_name(s->map, path, row, "num_batches_tracked", &name))
+        flux__torch_put(s, name.s, NULL, 0, 0,
+                        flux_full_shape(flux__shape(NULL, 0), 0, FLUX_I64));
+}
+
+/* Adds a tensor of the file to the list: its parts joined, in PyTorch's layout. */
+static bool flux__torch_add(const flux__torch_saving *s, const flux__torch_whole *w,
+                            flux__list *l) {
+    for (int i = 0; i < w->parts; i++)
+        if (!w->part[i] || !flux__same_dims(w->part[i], w->part[0]))
+            return FLUX__REFUSE("%s: %.120s has %d equal parts in PyTorch, but not here",
+                                s->map.call, w->name, w->parts);
+    flux_tensor *x = w->parts > 1 ? flux_cat_all(0, w->parts, w->part) : w->part[0];
+    x = x ? flux__torch_turned(w->row, x) : NULL;
+    if (x) flux__list_add(l, w->name, NULL, x);
+    return x && !l->failed;
+}
+
+/* Collects the file's tensors by a walk over the model and writes them. Tied tensors are written
+   once for each name, as PyTorch's load_state_dict looks for each. */
+FLUX_DEF int flux_save_torch(flux_layer *m, const char *path, const char *map) {
+    FLUX__ZEROED(flux__torch_saving, s);
+    flux__list l = { "save_torch", NULL, 0, NULL, 0, 0, "", 0, false, false };
+    s.map.call = l.call;
+    s.map.text = map;
+    if (!m || !path) return flux__null(l.call, m ? "path" : "m", NULL), -1;
+    if (!flux__torch_map_good(s.map)) return -1;
+    int h = flux__hide();
+    const int b = flux__nograd_enter();
+    bool good = flux__walk_all(m, flux__torch_keep, flux__torch_enter, &s) && !s.failed;
+    for (int i = 0; good && i < s.wholes; i++) good = flux__torch_add(&s, &s.whole[i], &l);
+    flux__nograd_leave(b);
+    good = good && flux__list_finish(&l) && flux__save_list(&l, path);
+    flux__reveal(h, NULL);
+    for (int i = 0; i < s.wholes; i++) flux__free(s.whole[i].name);
+    flux__free(s.whole);
+    flux__list_free(&l);
+    return good ? 0 : -1;
+}
+
+/* ---------------- several things, single tensors */
 
 FLUX_DEF int flux_save_items(const char *path, int n, const char *names, const void *const *items) {
     return flux__files_all("save_all", path, n, names, items, false);

@@ -114,7 +114,7 @@ try:
     import safetensors.torch, torch
 except ImportError:
     skipped += 1
-    print("skipped bf16 through PyTorch: it is not installed")
+    print("skipped PyTorch's half formats and its models: it is not installed; pip install torch")
 else:
     w = torch.arange(6, dtype=torch.float32).reshape(2, 3).to(torch.bfloat16) / 3
     safetensors.torch.save_file({"w": w, "h": w.to(torch.float16)}, path("made.safetensors"))
@@ -122,6 +122,52 @@ else:
     back = safetensors.torch.load_file(path("copied.safetensors")) if r.returncode == 0 else {}
     check("w" in back and back["w"].dtype == torch.bfloat16 and torch.equal(back["w"], w), "bf16 " + r.stderr)
     check("h" in back and back["h"].dtype == torch.float16 and torch.equal(back["h"], w.to(torch.float16)), "f16")
+
+    # models that flux_save_torch wrote: load_state_dict takes them strictly, and they answer as ours do
+    nn = torch.nn
+
+    class Sequences(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(7, 4)
+            self.rnn = nn.RNN(4, 4, batch_first=True)
+            self.lstm = nn.LSTM(4, 4, num_layers=2, batch_first=True)
+            self.gru, self.gru1 = nn.GRU(4, 4, batch_first=True), nn.GRU(4, 4, batch_first=True)
+            self.attn = nn.MultiheadAttention(4, 2, batch_first=True)
+
+        def forward(self, x):
+            x = self.gru1(self.gru(self.lstm(self.rnn(self.words(x))[0])[0])[0])[0]
+            return self.attn(x, x, x)[0]
+
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bilinear = nn.Bilinear(4, 4, 3)
+
+        def forward(self, x):
+            return self.bilinear(x, x)
+
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    tied[2].weight = tied[0].weight
+    models = {
+        "cnn": nn.Sequential(nn.Conv2d(2, 4, (2, 3), padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 4, (3, 2), bias=False),
+                             nn.InstanceNorm2d(4, affine=True, track_running_stats=True), nn.GroupNorm(2, 4),
+                             nn.ConvTranspose2d(4, 3, (2, 3), stride=2), nn.LayerNorm([3, 12, 15]), nn.Flatten(), nn.Linear(540, 5)),
+        "seq": Sequences(), "tied": tied, "pair": Pair()}
+    torch.manual_seed(0)
+    r = run("torch", folder)
+    check(r.returncode == 0, "python_files torch: " + r.stderr)
+    for name, model in models.items() if r.returncode == 0 else ():
+        try:
+            model.load_state_dict(safetensors.torch.load_file(path(name + ".safetensors")), strict=True)
+            io = safetensors.torch.load_file(path(name + ".io"))
+            model.eval()
+            with torch.no_grad():
+                y = model(io["x"])
+            far = (y - io["y"]).abs().max() / io["y"].abs().max() if y.shape == io["y"].shape else y.shape
+            check(y.shape == io["y"].shape and far < 1e-5, "%s: PyTorch's answer is off by %s" % (name, far))
+        except RuntimeError as e:
+            check(False, "%s: %s" % (name, e))
 
 print("%d passed, %d failed, %d skipped" % (passed, failed, skipped))
 sys.exit(failed > 0)

@@ -2,7 +2,8 @@
        python_files write FOLDER             every dtype, with values by formula, in shapes of every rank
        python_files copy IN OUT NAME...      reads tensors by name, writes them again: safetensors
        python_files npy IN OUT               the same for .npy
-       python_files elements FILE [NAME]     "i j k value" for each element: .npy, or a tensor of a safetensors file */
+       python_files elements FILE [NAME]     "i j k value" for each element: .npy, or a tensor of a safetensors file
+       python_files torch FOLDER             models as PyTorch's state_dicts, NAME.safetensors, and NAME.io: input x, output y */
 #define FLUX_IMPLEMENTATION
 #include "../flux.h"
 #include <stdio.h>
@@ -76,9 +77,42 @@ static int elements(const char *path, const char *name) {
     return !x;
 }
 
+/* Every parameter and state is drawn anew, between 0.5 and 1.5, so that no bias and no running mean is what it starts as. */
+static flux_tensor *drawn(flux_tensor *x) {
+    flux_shape s = flux_shape_of(x);
+    return flux_to_dtype(flux_add(flux_rand_shape(s, FLUX_F32), 0.5), flux_dtype_of(x));
+}
+
+static int write_model(const char *folder, const char *name, flux_layer *start, flux_tensor *x, const char *map) {
+    char path[1000];
+    flux_layer *m = flux_fmap(drawn, start);
+    flux_testmode(m, true);
+    flux_tensor *y = flux_call(m, x);
+    snprintf(path, sizeof path, "%s/%s.safetensors", folder, name);
+    if (flux_save_torch(m, path, map) != 0) return 1;
+    snprintf(path, sizeof path, "%s/%s.io", folder, name);
+    return flux_save_all(path, x, y) != 0;
+}
+
+static int write_models(const char *folder) {
+    flux_shape one = FLUX_SHAPE(1), two = FLUX_SHAPE(2);
+    flux_tensor *w = flux_zeros(4, 4), *words = flux_randint(0, 7, 5, 2);
+    flux_layer *cnn = flux_chain(flux_conv_layer(FLUX_SHAPE(3, 2), 2, 4, .pad = one), flux_batchnorm(4), flux_relu,
+        flux_crosscor_layer(FLUX_SHAPE(2, 3), 4, 4, .bias = FLUX_OFF), flux_instancenorm(4, .affine = FLUX_ON, .track_stats = FLUX_ON), flux_groupnorm(4, 2),
+        flux_conv_transpose_layer(FLUX_SHAPE(3, 2), 4, 3, .stride = two), flux_layernorm(FLUX_SHAPE(15, 12, 3)), flux_flatten, flux_dense(540, 5));
+    flux_layer *seq = flux_chain(flux_embedding(7, 4), flux_rnn(4, 4), flux_lstm(4, 4), flux_lstm(4, 4), flux_gru(4, 4, .hidden_bias = true),
+        flux_gru(4, 4), flux_multiheadattention(4, .nheads = 2, .bias = true, .scores = FLUX_OFF));
+    flux_layer *tied = flux_chain(flux_dense(.weight = w), flux_tanh, flux_dense(.weight = w));
+    flux_layer *pair = flux_chain(flux_named("bilinear", flux_bilinear(4, 4, 3)));
+    return write_model(folder, "cnn", cnn, flux_randn(8, 7, 2, 3), NULL) ||
+           write_model(folder, "seq", seq, words, "layers.1 = rnn, layers.2 = lstm.*_l0, layers.3 = lstm.*_l1, layers.4 = gru, layers.5 = gru1, layers.6 = attn, layers.0 = words") ||
+           write_model(folder, "tied", tied, flux_randn(4, 3), NULL) || write_model(folder, "pair", pair, flux_randn(4, 3), NULL);
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 2 ? argv[1] : "";
     if (!strcmp(what, "write")) return write_all(argv[2]);
+    if (!strcmp(what, "torch")) return write_models(argv[2]);
     if (!strcmp(what, "copy") && argc > 4 && argc < 200) return copy(argv[2], argv[3], argc - 4, argv + 4);
     if (!strcmp(what, "npy") && argc == 4) return flux_save_npy(flux_load_npy(argv[2]), argv[3]) != 0;
     if (!strcmp(what, "elements")) return elements(argv[2], argc > 3 ? argv[3] : NULL);

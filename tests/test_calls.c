@@ -975,6 +975,7 @@ static void strict_threads(void) {
     X(I, flux_save_state, flux_save_state(ST(), P())) \
     X(I, flux_load_state, flux_load_state(ST(), P())) X(I, flux_save_items, items(true)) \
     X(I, flux_load_items, items(false)) X(I, flux_load_torch, flux_load_torch(L(), P(), N())) \
+    X(I, flux_save_torch, flux_save_torch(L(), P(), N())) \
     X(I, flux_eval_all, eval_some()) X(I, flux_read, read_one()) \
     X(I, flux_set_param, flux_set_param(L(), N(), T())) \
     X(I, flux_prewarm_of, flux_prewarm_of(L(), S())) X(Y, flux_get_devices, devices_of()) \

@@ -343,6 +343,7 @@ static double texts(const char *path) {
         flux_tensor *x = flux_ones(3, 3), *y =
             flux_expr("mean(abs.(x' * x) .^ 2 .- 1; dims = 1)", x);
         bool good = flux_load_torch(m, "tests/fixtures/torch_sequential.safetensors", NULL) == 0;
+        good = flux_save_torch(m, path, NULL) == 0 && good;
         y = y ? y : flux_expr("sum(x .^ 2 .- max.(x, 1))", x);
         good = flux_graph_dot(flux_softmax(flux_mul(x, 2.0)), path) == 0 && good;
         good = flux_tensor_text(flux_randn(30, 40), text, sizeof text) > 0 && good;

@@ -688,6 +688,32 @@ TEST(torch_models_give_pytorchs_predictions) {
     CHECK_NEAR(flux_at(flux_param(half, "layers.0.weight"), 1, 2), flux_at(flux_param(s, "layers.0.weight"), 1, 2), 1e-3);
 }
 
+/* What PyTorch wrote, loaded and saved again, is what PyTorch wrote: names, shapes and bits. */
+TEST(torch_models_are_saved_as_pytorch_saves_them) {
+    static const char *const names[] = { "conv1.weight", "conv1.bias", "bn1.weight", "bn1.bias", "bn1.running_mean", "bn1.running_var",
+        "conv2.weight", "norm.weight", "norm.bias", "up.weight", "up.bias", "ln.weight", "ln.bias", "fc.weight", "fc.bias" };
+    flux_layer *m = torch_net(), *again = torch_net();
+    REQUIRE(flux_load_torch(m, torch_file, torch_map) == 0);
+    REQUIRE(flux_save_torch(m, "build/torch_saved.safetensors", torch_map) == 0);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        flux_tensor *a = flux_cpu(flux_load_tensor(torch_file, names[i])), *b = flux_cpu(flux_load_tensor("build/torch_saved.safetensors", names[i]));
+        REQUIRE(a && b && flux_len(a) == flux_len(b) && flux_ndim(a) == flux_ndim(b));
+        for (int d = 0; d < flux_ndim(a); d++) CHECK(flux_dim(a, d) == flux_dim(b, d));
+        CHECK(memcmp(flux_data(a), flux_data(b), (size_t)flux_len(a) * sizeof(float)) == 0);
+    }
+    flux_tensor *count = flux_load_tensor("build/torch_saved.safetensors", "bn1.num_batches_tracked");
+    CHECK(count && flux_ndim(count) == 0 && flux_dtype_of(count) == FLUX_I64 && flux_item(count) == 0);
+    CHECK(flux_load_torch(again, "build/torch_saved.safetensors", torch_map) == 0);
+    CHECK(flux_save_torch(m, "build/torch_saved.safetensors", "layers.8 =, layers.6=, layers.0 = conv") == 0);
+    CHECK_ERROR(flux_load_tensor("build/torch_saved.safetensors", "x"), "it holds no tensor x; it has 12: 1.bias, ");
+    remove("build/torch_saved.safetensors");
+    CHECK_ERROR(flux_save_torch(NULL, torch_file, NULL), "save_torch: argument m is NULL");
+    CHECK_ERROR(flux_save_torch(m, NULL, NULL), "save_torch: argument path is NULL");
+    CHECK_ERROR(flux_save_torch(m, "/nowhere/at.all", NULL), "save_torch: ");
+    CHECK_ERROR(flux_save_torch(m, "/nowhere/at.all", "layers.0 conv1"), "save_torch: \"layers.0 conv1\" in the map is not of the form");
+    CHECK_ERROR(flux_save_torch(m, "/nowhere/at.all", "layers.0 = a, layers.3 = a"), "save_torch: two tensors have the name a.weight");
+}
+
 TEST(wrong_torch_files) {
     flux_layer *m = torch_net();
     flux_tensor *before = flux_copy(flux_param(m, "layers.0.weight"));

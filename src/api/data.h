@@ -127,6 +127,12 @@ FLUX_API int flux_load_state(flux_state *s, const char *path);
    not 0, make the gru with .hidden_bias. The in_proj matrix of an attention is split into its three
    parts. Returns 0, or non-zero on error. */
 FLUX_API int flux_load_torch(flux_layer *m, const char *path, const char *map);
+/* The reverse: writes a model as safetensors with the names and layouts of PyTorch's state_dict, so
+   that model.load_state_dict(safetensors.torch.load_file(path), strict=True) takes it. The map is
+   that of flux_load_torch; "layers.9 =" leaves that part of ours out. PyTorch's second bias of a
+   recurrent layer is 0, but for what .hidden_bias holds, and num_batches_tracked is 0. A tied
+   tensor is written under each of its names. Returns 0, or non-zero on error. */
+FLUX_API int flux_save_torch(flux_layer *m, const char *path, const char *map);
 /* One tensor of a safetensors file. If name is NULL, the only one; having more is an error then. */
 FLUX_API flux_tensor *flux_load_tensor(const char *path, const char *name);
 /* Several objects in one file, by their C names: flux_save_all("run.safetensors", model, opt);
