@@ -134,6 +134,16 @@
    work 10 to 50 times, so give it -O2 for the file that has the implementation. tcc, which does not
    optimise, and MSVC, whose code has not been measured, compile plain C without vectors.
 
+   VERSION
+   FLUX_VERSION is major * 10000 + minor * 100 + patch, and FLUX_VERSION_STRING the same as text. A
+   patch changes no declaration; a minor version adds some, and what it renames keeps its old name
+   for one more; a major version may take names away. Before 1.0.0 a minor version may do so, too.
+       #if FLUX_VERSION < 100
+       #  error "flux.h 0.1.0 or later is needed"
+       #endif
+   flux_version() is the FLUX_VERSION that the implementation was compiled with, for those who link
+   it or load it as a library.
+
    GPUS
        cc -O2 -DFLUX_CUDA prog.c -lm           NVIDIA
        cc -O2 -DFLUX_HIP prog.c -lm            AMD
@@ -250,6 +260,10 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+
+/* How these count: see VERSION in the manual. */
+#define FLUX_VERSION 100
+#define FLUX_VERSION_STRING "0.1.0"
 
 #ifdef FLUX_STATIC
 #  if defined(__GNUC__)
@@ -393,6 +407,8 @@ typedef struct flux_device { int backend, id; } flux_device;      /* {0, 0} is t
 
 typedef flux_tensor *(*flux_fn)(flux_tensor *);                   /* for example an activation */
 typedef flux_tensor *(*flux_fn2)(flux_tensor *, flux_tensor *);   /* for example flux_add */
+
+FLUX_API int flux_version(void);          /* the FLUX_VERSION of the implementation */
 
 /* ------------------------------------------------------------------ errors and messages
    A call that fails leaves a pending error, which belongs to the thread that made the call. Each
@@ -3666,7 +3682,8 @@ FLUX__END_LEAN
 /* ---------------------------------------------------------------------- base/system.h
    What the program asks of the system besides threads and files: the monotonic
    clock, environment variables, the terminal, shared libraries, the number of
-   processors, and the instruction set in use (flux__simd).
+   processors, and the instruction set in use (flux__simd). And the version of
+   this implementation, flux_version.
 
    Invariant: shared libraries are opened when they are wanted and never closed,
    since drivers do not survive that. A function's address is copied into a
@@ -3682,6 +3699,8 @@ FLUX__END_LEAN
    that some systems' linkers do not find. */
 
 FLUX__BEGIN_LEAN
+
+FLUX_DEF int flux_version(void) { return FLUX_VERSION; }
 
 static double flux__now(void) {           /* seconds since a fixed time; never goes back */
 #if defined(_WIN32)

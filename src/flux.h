@@ -134,6 +134,16 @@
    work 10 to 50 times, so give it -O2 for the file that has the implementation. tcc, which does not
    optimise, and MSVC, whose code has not been measured, compile plain C without vectors.
 
+   VERSION
+   FLUX_VERSION is major * 10000 + minor * 100 + patch, and FLUX_VERSION_STRING the same as text. A
+   patch changes no declaration; a minor version adds some, and what it renames keeps its old name
+   for one more; a major version may take names away. Before 1.0.0 a minor version may do so, too.
+       #if FLUX_VERSION < 100
+       #  error "flux.h 0.1.0 or later is needed"
+       #endif
+   flux_version() is the FLUX_VERSION that the implementation was compiled with, for those who link
+   it or load it as a library.
+
    GPUS
        cc -O2 -DFLUX_CUDA prog.c -lm           NVIDIA
        cc -O2 -DFLUX_HIP prog.c -lm            AMD

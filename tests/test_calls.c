@@ -1011,7 +1011,7 @@ static void strict_threads(void) {
     X(U, flux_device_of_tensor, flux_device_of_tensor(T())) \
     X(U, flux_device_of_layer, flux_device_of_layer(L())) \
     X(U, flux_device_of_loader, flux_device_of_loader(D())) \
-    X(U, flux_device_of_state, flux_device_of_state(ST())) X(V, flux_failed, (void)flux_failed()) \
+    X(U, flux_device_of_state, flux_device_of_state(ST())) X(Y, flux_version, flux_version()) X(V, flux_failed, (void)flux_failed()) \
     X(V, flux_clear, flux_clear()) X(V, flux_scope_open, scopes_open()) \
     X(V, flux_scope_close, scopes_close()) X(V, flux_retain, retain_and_release()) \
     X(V, flux_release, retain_and_release()) X(V, flux_keep_object, keep_one()) \

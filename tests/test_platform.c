@@ -765,4 +765,12 @@ TEST(product_without_memory) {
     drop(&p);
     flux_threads(0);
 }
+/* The number and the text of the version say the same. */
+TEST(version) {
+    char text[40];
+    snprintf(text, sizeof text, "%d.%d.%d", FLUX_VERSION / 10000, FLUX_VERSION / 100 % 100, FLUX_VERSION % 100);
+    CHECK_STR(text, FLUX_VERSION_STRING);
+    CHECK(flux_version() == FLUX_VERSION && FLUX_VERSION >= 100);
+}
+
 TEST_MAIN()

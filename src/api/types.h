@@ -6,6 +6,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
+/* How these count: see VERSION in the manual. */
+#define FLUX_VERSION 100
+#define FLUX_VERSION_STRING "0.1.0"
+
 #ifdef FLUX_STATIC
 #  if defined(__GNUC__)
 #    define FLUX_API static __attribute__((unused))
@@ -148,5 +152,7 @@ typedef struct flux_device { int backend, id; } flux_device;      /* {0, 0} is t
 
 typedef flux_tensor *(*flux_fn)(flux_tensor *);                   /* for example an activation */
 typedef flux_tensor *(*flux_fn2)(flux_tensor *, flux_tensor *);   /* for example flux_add */
+
+FLUX_API int flux_version(void);          /* the FLUX_VERSION of the implementation */
 
 #endif /* FLUX__API_TYPES_H */

@@ -6,7 +6,8 @@
 /* ---------------------------------------------------------------------- base/system.h
    What the program asks of the system besides threads and files: the monotonic
    clock, environment variables, the terminal, shared libraries, the number of
-   processors, and the instruction set in use (flux__simd).
+   processors, and the instruction set in use (flux__simd). And the version of
+   this implementation, flux_version.
 
    Invariant: shared libraries are opened when they are wanted and never closed,
    since drivers do not survive that. A function's address is copied into a
@@ -22,6 +23,8 @@
    that some systems' linkers do not find. */
 
 FLUX__BEGIN_LEAN
+
+FLUX_DEF int flux_version(void) { return FLUX_VERSION; }
 
 static double flux__now(void) {           /* seconds since a fixed time; never goes back */
 #if defined(_WIN32)
