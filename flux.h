@@ -244,7 +244,7 @@
                 half_products attention sorting calls
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
-     device/    registry preferences choosing
+     device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
@@ -2447,6 +2447,57 @@ FLUX_API flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
 #define FLUX__DISTRIBUTED_RULE(c, rule, ...) \
     flux_distributed_rule(c, rule, FLUX__OPTS(flux_distributed_rule_opts, __VA_ARGS__))
 
+/* ------------------------------------------------------------------ memory shared with others
+   Memory and streams that are shared, without a copy, with the rest of a program: its own CUDA or
+   HIP code, PyTorch, NumPy, a camera. Tensors never change, so neither side writes to memory that
+   both see.
+
+   On a GPU, who writes and who reads must be put in order. Our work on a device is queued on one
+   stream, flux_stream(d). Before the program reads what we compute, it makes its stream wait for an
+   event on ours, or calls flux_synchronise_device; before we read what it writes, it makes our
+   stream wait for an event on its own. With flux_use_stream both use one stream, and nothing has to
+   wait. The contexts are the devices' primary ones, which the CUDA runtime and PyTorch use too. */
+
+/* Where the elements of x lie: host memory, or memory of x's GPU; contiguous, dimension 0 fastest,
+   valid as long as x lives. x is computed, which on a GPU means: queued. NULL on error, as for a
+   view whose elements do not follow each other (flux_copy makes them). flux_data gives host memory
+   in any case. */
+FLUX_API const void *flux_pointer(flux_tensor *x);
+/* A tensor in memory of a device, which is neither copied nor written. It must not change until
+   done(user) is called (done may be NULL), when the last tensor in it is gone and the GPU has done
+   all work on it. That may be on any thread, and done makes no call of flux_ but flux_release. ptr
+   may be NULL if there are no elements. On error NULL, and done is not called. */
+FLUX_API flux_tensor *flux_borrow_on(flux_device d, const void *ptr, flux_dtype t, flux_shape s,
+                                     void (*done)(void *user), void *user);
+/* The stream of a GPU on which our work is queued: a cudaStream_t (CUstream) or hipStream_t. It
+   does not wait for the default stream. NULL, with an error, for a device that has none. */
+FLUX_API void *flux_stream(flux_device d);
+/* Queues our work on the device on a stream of the program's from now on; NULL: on our own again.
+   (CUDA's default stream is cudaStreamLegacy, not NULL.) Waits for what is queued on the stream so
+   far. No other thread may use the device meanwhile, and the stream must live until another call of
+   this or flux_shutdown. Returns 0, or non-zero on error. */
+FLUX_API int flux_use_stream(flux_device d, void *stream);
+
+/* DLPack (https://dmlc.github.io/dlpack), by which NumPy, PyTorch, JAX, CuPy and others share
+   arrays. Dimensions are reversed, as these count from the slowest: W x H x N is [N, H, W] there.
+   Views keep their strides. Devices are CPU, CUDA (also its pinned and managed memory) and ROCm;
+   the dtypes are all of ours. dlpack.h is not needed; where it is included, the pointers are to its
+   structs.
+
+   flux_to_dlpack gives x, which is computed, as a struct whose deleter the receiver calls when it
+   has done with it; it keeps x alive. A flipped view is copied, because PyTorch takes no negative
+   strides. The receiver must not write.
+   flux_from_dlpack makes a tensor in the memory of such a struct and calls its deleter as
+   flux_borrow_on does `done`. What is written to the memory meanwhile would show. On error NULL,
+   and the struct is still the caller's.
+   The versioned structs are those of DLPack 1; ours says that it is read-only. */
+struct DLManagedTensor;
+struct DLManagedTensorVersioned;
+FLUX_API struct DLManagedTensor *flux_to_dlpack(flux_tensor *x);
+FLUX_API flux_tensor *flux_from_dlpack(struct DLManagedTensor *t);
+FLUX_API struct DLManagedTensorVersioned *flux_to_dlpack_versioned(flux_tensor *x);
+FLUX_API flux_tensor *flux_from_dlpack_versioned(struct DLManagedTensorVersioned *t);
+
 /* ------------------------------------------------------------------ how the calls above are made
    The macros behind the interface: options, operands of different types, loops and blocks, and
    overloads for C++. To use the library, you need not read on. */
@@ -4039,6 +4090,8 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     int size_class;                       /* its size class in the pool */
     void *ptr;
     bool borrowed;                        /* the user's own: never written, never freed */
+    void (*done)(void *user);             /* of a borrowed one: called at its end; may be NULL */
+    void *user;
     struct flux__buffer *before, *after;  /* neighbours in the device's list of live buffers */
     int64_t dim[FLUX_MAX_DIMS];           /* shape of the tensor that it was made for */
     int16_t ndim, dtype;                  /* ndim -1: made for no tensor */
@@ -4502,7 +4555,7 @@ FLUX__END_LEAN
    Invariant: a call that takes a device id gets one from 0 to count() - 1, and
    only after functional() returned true. Calls that return int return 0 when
    they succeed (but run); the caller words the error, since it knows what was
-   being moved. No row lacks a call, but room and fill may be NULL.
+   being moved. No row lacks a call, but memory, fill and stream may be NULL.
 
    Rejected: a table per device (the tables would differ by a number only), and
    calls that open the driver on their own (a program that never asks for a GPU
@@ -4562,6 +4615,9 @@ typedef struct flux__backend {
     void (*drop)(void *ready);                              /* frees what ready() made */
     /* An upload of data that `put` writes piece by piece, each of whole units; may be NULL. */
     int (*fill)(int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx);
+    /* Gives in *stream the stream on which work is queued; with `set`, after work is queued on
+       *stream, or on the back end's own if that is NULL. NULL: there are no streams. */
+    int (*stream)(int id, void **stream, bool set);
 } flux__backend;
 
 /* A function that a plan calls between its kernels, whichever device its operands are on: the
@@ -5285,6 +5341,9 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
 static void flux__buffer_release(flux__buffer *b) {
     if (!b || flux__atomic_add(&b->refs, -1) > 0) return;
     if (b->borrowed) {
+        /* the owner may use its memory for something else, once what is queued has read it */
+        if (b->done && b->device.backend) flux__backend_of(b->device.backend)->wait(b->device.id);
+        if (b->done) b->done(b->user);
         flux__free(b);
         return;
     }
@@ -7572,23 +7631,33 @@ FLUX_DEF flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape 
     return x ? flux__move(x, flux__home()) : NULL;
 }
 
-/* A tensor whose buffer is the user's memory itself if the default device is the CPU. */
-FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s) {
-    flux_device cpu = { 0, 0 };
-    if (!flux__check_make("borrow", &s, t)) return NULL;
-    if (!data) return (flux_tensor *)flux__null("borrow", "ptr", data);
-    flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, cpu, 0);
+/* A leaf in memory of the user's on device d; done(user) is called at its end, if done is not
+   NULL. */
+static flux_tensor *flux__leaf_borrowed(flux_device d, const void *data, flux_dtype t, flux_shape s,
+                                        void (*done)(void *user), void *user) {
+    flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, d, 0);
     flux__buffer *b = x ? (flux__buffer *)flux__zalloc(sizeof *b) : NULL;
     if (!b) {
         flux_release(x);
         return NULL;
     }
     b->refs = 1;
+    b->device = d;
     b->bytes = (size_t)flux__count(&s) * flux__dtypes[t].size;
     b->ptr = (void *)(intptr_t)data;
     b->borrowed = true;
     x->buf = b;
     x = (flux_tensor *)flux__own(x);
+    if (x) b->done = done, b->user = user;
+    return x;
+}
+
+/* A tensor whose buffer is the user's memory itself if the default device is the CPU. */
+FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s) {
+    flux_device cpu = { 0, 0 };
+    if (!flux__check_make("borrow", &s, t)) return NULL;
+    if (!data) return (flux_tensor *)flux__null("borrow", "ptr", data);
+    flux_tensor *x = flux__leaf_borrowed(cpu, data, t, s, NULL, NULL);
     return x ? flux__move(x, flux__home()) : NULL;
 }
 
@@ -22095,7 +22164,7 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     { "CPU", FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS,                        \
       flux__cpu_works, flux__cpu_works, flux__cpu_count, flux__cpu_name, flux__cpu_component,      \
       flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,             \
-      flux__cpu_wait, NULL, flux__cpu_ready, flux__cpu_run, flux__cpu_drop, NULL }
+      flux__cpu_wait, NULL, flux__cpu_ready, flux__cpu_run, flux__cpu_drop, NULL, NULL }
 
 FLUX__END_LEAN
 
@@ -22450,6 +22519,8 @@ typedef struct flux__gpu {
     flux__gpu_info info;
     void *stream, *status;                /* status: FLUX__STATUS_WORDS in device memory, for bad
                                              indices */
+    void *own;                            /* the stream that was made here: the same, but for
+                                             flux_use_stream */
     flux__slot slot[FLUX__SLOTS];         /* a ring */
     unsigned turn;                        /* the next to take, modulo FLUX__SLOTS */
     void *copies, *reached;               /* stream of copies ahead, or NULL; event: what the main
@@ -22847,7 +22918,7 @@ static void flux__gpu_undo(flux__gpu *g) {
     if (there) flux__copies_close(g);
     if (there && g->status) g->driver->release(g->status);
     for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
-    if (there && g->stream) g->driver->stream_free(g->stream);
+    if (there && g->own) g->driver->stream_free(g->own);
     if (there) g->driver->leave(before);
     if (!flux__gpu_forked(g)) g->driver->close(g->id);
     for (int i = 0; i < 256; i++)
@@ -22876,7 +22947,9 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
         flux__driver_outlasts(&known[backend - FLUX__CUDA_BACKEND]);
         flux__mutex_unlock(&flux__driver_lock);
     }
-    ok = entered && flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
+    ok = entered && flux__gpu_ok(g, g->driver->stream(&g->own), "making a stream");
+    g->stream = g->own;
+    ok = ok &&
          flux__gpu_ok(g, g->driver->alloc(&g->status, FLUX__STATUS_WORDS * 8), "allocating");
     for (int i = 0; i < FLUX__SLOTS && ok; i++)
         ok = flux__gpu_ok(g, g->driver->pinned(&g->slot[i].memory, FLUX__SLOT_BYTES),
@@ -22981,6 +23054,19 @@ static int flux__gpu_drain(flux__gpu *g) {
     flux__gpu_lock(g);
     if (code == 0 && g->comes - comes < g->comes - g->came) g->came = comes;
     return code;
+}
+
+/* Gives the stream on which work is queued; with `set`, *stream is that from now on (NULL: our
+   own), and all that was queued before is done. */
+static int flux__gpu_stream(int backend, int id, void **stream, bool set) {
+    void *before;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return -1;
+    bool ok = !set || flux__gpu_ok(g, flux__gpu_drain(g), "waiting for it");
+    if (set && ok) g->stream = *stream ? *stream : g->own;
+    *stream = g->stream;
+    flux__gpu_leave(g, before);
+    return ok ? 0 : -1;
 }
 
 /* Frees device memory; of a device that is closed or was opened before a fork, nothing. */
@@ -25882,10 +25968,11 @@ static int flux__##x##_wait(int id) { return flux__gpu_wait(B, id); }           
 static int flux__##x##_memory(int id, size_t *available, size_t *total) { return flux__gpu_memory(B, id, available, total); }         \
 static int flux__##x##_fill(int id, void *dst, size_t n, size_t unit, flux__filler put, const void *ctx) {                           \
     return flux__gpu_fill(B, id, dst, n, unit, put, ctx);                                                                        \
-}
+}                                                                                                                                \
+static int flux__##x##_stream(int id, void **stream, bool set) { return flux__gpu_stream(B, id, stream, set); }
 #define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__GATHERS_HALVES, flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,       \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
-    flux__##x##_wait, flux__##x##_memory, flux__gpu_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill }
+    flux__##x##_wait, flux__##x##_memory, flux__gpu_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill, flux__##x##_stream }
 #if defined(FLUX_CUDA)
 FLUX__GPU_CALLS(cuda, FLUX__CUDA_BACKEND)
 #endif
@@ -25992,7 +26079,7 @@ static void flux__no_drop(void *ready) { (void)ready; }
 #define FLUX__ABSENT(name, component)                                                              \
     { name, 0, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component,       \
       flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait,   \
-      NULL, flux__no_ready, flux__no_run, flux__no_drop, NULL }
+      NULL, flux__no_ready, flux__no_run, flux__no_drop, NULL, NULL }
 /* The table of back ends, in the order of the enum that begins with FLUX__CPU_BACKEND. */
 static const flux__backend flux__backends[FLUX__BACKENDS] = {
     FLUX__CPU_ROW,
@@ -26830,6 +26917,269 @@ FLUX_DEF flux_device flux_get_device_with(flux_get_device_opts opts) {
         flux__note(FLUX_LOG_INFO, "device.chosen", false, "get_device: using %s, as asked",
                    flux_device_name(d));
     return d;
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- device/sharing.h
+   Memory and streams shared with the rest of the program: the address of a
+   tensor (flux_pointer), tensors in memory of others (flux_borrow_on), the
+   stream of a GPU, and DLPack both ways.
+
+   Invariant: what is borrowed is never written and never freed here; the buffer
+   in it calls `done` once, when its last reference is gone. A tensor that was
+   given away is held by one reference, which the receiver's call of the deleter
+   takes away. DLPack's structs are declared here in full, with its layout (see
+   https://dmlc.github.io/dlpack); a program may have dlpack.h's own beside them,
+   so ours may alias them.
+
+   Rejected: byte_offset for what begins within its buffer, which not every
+   receiver reads; a copy into memory aligned to 256 bytes, which DLPack once
+   asked for and nobody needs. */
+
+FLUX__BEGIN_COLD
+
+FLUX_DEF const void *flux_pointer(flux_tensor *x) {
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    if (!flux__check_operands("pointer", 1, &x) || !flux_eval(x)) return NULL;
+    flux_shape s = flux__dims(x);
+    flux_tensor *base = flux__layout(x, &offset, stride);
+    if (flux__in_order(&s, stride))
+        return (const char *)base->buf->ptr + (size_t)offset * flux__dtypes[x->dtype].size;
+    return flux__fail("pointer: the elements of %s, a view, do not follow each other; flux_copy "
+                      "makes a tensor of which they do", flux__describe(x).s);
+}
+
+/* A tensor of shape s in memory of others; `call` names the public call in messages. */
+static flux_tensor *flux__borrowed(const char *call, flux_device d, const void *ptr, flux_dtype t,
+                                   flux_shape s, void (*done)(void *user), void *user) {
+    if (!flux__check_make(call, &s, t)) return NULL;
+    if (!flux__device_is(d))
+        return (flux_tensor *)flux__fail("%s: device {%d, %d} can't be used here", call, d.backend,
+                                         d.id);
+    if (!ptr && flux__count(&s) > 0) return (flux_tensor *)flux__null(call, "ptr", ptr);
+    if ((uintptr_t)ptr % flux__dtypes[t].size)
+        return (flux_tensor *)flux__fail("%s: the address of the elements, %s, is no multiple of "
+                                         "their %d bytes", call, flux__dtypes[t].name,
+                                         (int)flux__dtypes[t].size);
+    return flux__leaf_borrowed(d, ptr, t, s, done, user);
+}
+
+FLUX_DEF flux_tensor *flux_borrow_on(flux_device d, const void *ptr, flux_dtype t, flux_shape s,
+                                     void (*done)(void *user), void *user) {
+    return flux__borrowed("borrow_on", d, ptr, t, s, done, user);
+}
+
+/* Asks a device for its stream, after `set` has made *stream that; false is an error. */
+static bool flux__stream_of(const char *call, flux_device d, void **stream, bool set) {
+    if (!flux__device_is(d))
+        return FLUX__REFUSE("%s: device {%d, %d} can't be used here", call, d.backend, d.id);
+    const flux__backend *b = flux__backend_of(d.backend);
+    if (!b->stream) return FLUX__REFUSE("%s: %s has no streams", call, flux_device_name(d));
+    if (b->stream(d.id, stream, set) == 0) return true;
+    return FLUX__REFUSE("%s: work on %s has failed", call, flux_device_name(d));
+}
+
+FLUX_DEF void *flux_stream(flux_device d) {
+    void *stream = NULL;
+    return flux__stream_of("stream", d, &stream, false) ? stream : NULL;
+}
+FLUX_DEF int flux_use_stream(flux_device d, void *stream) {
+    return flux__stream_of("use_stream", d, &stream, true) ? 0 : -1;
+}
+
+/* ---------------- DLPack */
+
+#if defined(__GNUC__)
+#  define FLUX__MAY_ALIAS __attribute__((may_alias))
+#else
+#  define FLUX__MAY_ALIAS
+#endif
+typedef struct FLUX__MAY_ALIAS flux__dl_tensor {         /* DLTensor */
+    void *data;
+    int32_t device_type, device_id, ndim;
+    uint8_t code, bits;
+    uint16_t lanes;
+    int64_t *shape, *strides;             /* strides in elements; NULL: row-major, contiguous */
+    uint64_t byte_offset;
+} flux__dl_tensor;
+typedef struct FLUX__MAY_ALIAS flux__dl_managed {        /* DLManagedTensor */
+    flux__dl_tensor tensor;
+    void *context;
+    void (*deleter)(struct flux__dl_managed *);
+} flux__dl_managed;
+typedef struct FLUX__MAY_ALIAS flux__dl_versioned {      /* DLManagedTensorVersioned */
+    uint32_t major, minor;
+    void *context;
+    void (*deleter)(struct flux__dl_versioned *);
+    uint64_t flags;                       /* 1: read-only */
+    flux__dl_tensor tensor;
+} flux__dl_versioned;
+
+/* DLPack's numbers for kinds of memory and the back ends that can use it, ours first. */
+static const struct { int type, backend; } flux__dl_devices[] = {
+    { 1, FLUX__CPU_BACKEND },     { 2, FLUX__CUDA_BACKEND },   { 10, FLUX__AMDGPU_BACKEND },
+    { 3, FLUX__CPU_BACKEND },     { 11, FLUX__CPU_BACKEND },   { 13, FLUX__CUDA_BACKEND } };
+/* Its code and bits for each dtype. */
+static const struct { uint8_t code, bits; } flux__dl_dtypes[FLUX_NUM_DTYPES] = {
+    { 2, 32 }, { 2, 64 }, { 2, 16 }, { 4, 16 }, { 0, 32 }, { 0, 64 }, { 1, 8 }, { 6, 8 } };
+
+typedef struct flux__dl_given {           /* a tensor given away, in either struct */
+    union { flux__dl_managed old; flux__dl_versioned now; } as;
+    flux_tensor *x;
+    int64_t shape[FLUX_MAX_DIMS], strides[FLUX_MAX_DIMS];
+} flux__dl_given;
+
+static void flux__dl_end(flux__dl_given *g) {
+    flux_release(g->x);
+    flux__free(g);
+}
+static void flux__dl_end_old(flux__dl_managed *m) { flux__dl_end((flux__dl_given *)m->context); }
+static void flux__dl_end_now(flux__dl_versioned *m) { flux__dl_end((flux__dl_given *)m->context); }
+
+/* Computes x and describes it in *t; returns what the deleter frees, or NULL with an error. */
+static flux__dl_given *flux__dl_give(const char *call, flux_tensor *x, flux__dl_tensor *t) {
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    int device = 0;
+    bool flipped = false;
+    flux__layout(x, &offset, stride);
+    for (int i = 0; i < x->ndim; i++) flipped = flipped || stride[i] < 0;
+    if (flipped) x = flux_copy(x);
+    if (!x || !flux_eval(x)) return NULL;
+    const flux_tensor *base = flux__layout(x, &offset, stride);
+    while (flux__dl_devices[device].backend != x->device.backend)
+        if (++device == 3)
+            return (flux__dl_given *)flux__fail("%s: DLPack does not know %s", call,
+                                                flux_device_name(x->device));
+    flux__dl_given *g = (flux__dl_given *)flux__zalloc(sizeof *g);
+    if (!g) return NULL;
+    for (int i = 0; i < x->ndim; i++) {
+        g->shape[x->ndim - 1 - i] = x->dim[i];
+        g->strides[x->ndim - 1 - i] = stride[i];
+    }
+    g->x = (flux_tensor *)flux_retain(x);
+    memset(t, 0, sizeof *t);
+    t->data = (char *)base->buf->ptr + (size_t)offset * flux__dtypes[x->dtype].size;
+    t->device_type = flux__dl_devices[device].type;
+    t->device_id = device ? x->device.id : 0;
+    t->ndim = x->ndim;
+    t->code = flux__dl_dtypes[x->dtype].code;
+    t->bits = flux__dl_dtypes[x->dtype].bits;
+    t->lanes = 1;
+    t->shape = g->shape;
+    t->strides = g->strides;
+    return g;
+}
+
+FLUX_DEF struct DLManagedTensor *flux_to_dlpack(flux_tensor *x) {
+    flux__dl_tensor t;
+    if (!flux__check_operands("to_dlpack", 1, &x)) return NULL;
+    flux__dl_given *g = flux__dl_give("to_dlpack", x, &t);
+    if (!g) return NULL;
+    g->as.old.tensor = t;
+    g->as.old.context = g;
+    g->as.old.deleter = flux__dl_end_old;
+    return (struct DLManagedTensor *)&g->as.old;
+}
+FLUX_DEF struct DLManagedTensorVersioned *flux_to_dlpack_versioned(flux_tensor *x) {
+    flux__dl_tensor t;
+    if (!flux__check_operands("to_dlpack", 1, &x)) return NULL;
+    flux__dl_given *g = flux__dl_give("to_dlpack", x, &t);
+    if (!g) return NULL;
+    g->as.now.major = 1;
+    g->as.now.context = g;
+    g->as.now.deleter = flux__dl_end_now;
+    g->as.now.flags = 1;
+    g->as.now.tensor = t;
+    return (struct DLManagedTensorVersioned *)&g->as.now;
+}
+
+/* The dtype and device of a DLPack tensor; false, with an error, if there are none such here. */
+static bool flux__dl_known(const flux__dl_tensor *t, flux_dtype *dtype, flux_device *d) {
+    int n = (int)(sizeof flux__dl_devices / sizeof *flux__dl_devices), i = 0, k = 0;
+    if (t->ndim < 0 || t->ndim > FLUX_MAX_DIMS || (t->ndim && !t->shape))
+        return FLUX__REFUSE("from_dlpack: it has %d dimensions, a tensor has 0 to %d", (int)t->ndim,
+                            FLUX_MAX_DIMS);
+    while (i < n && flux__dl_devices[i].type != t->device_type) i++;
+    if (i == n)
+        return FLUX__REFUSE("from_dlpack: memory of DLPack's kind %d can't be used here",
+                            (int)t->device_type);
+    d->backend = flux__dl_devices[i].backend;
+    d->id = d->backend == FLUX__CPU_BACKEND ? 0 : t->device_id;
+    while (k < FLUX_NUM_DTYPES &&
+           (flux__dl_dtypes[k].code != t->code || flux__dl_dtypes[k].bits != t->bits)) k++;
+    if (k == FLUX_NUM_DTYPES || t->lanes != 1)
+        return FLUX__REFUSE("from_dlpack: there is no dtype of DLPack's code %d, %d bits, %d lanes",
+                            t->code, t->bits, t->lanes);
+    *dtype = (flux_dtype)k;
+    return true;
+}
+
+/* The strides of our dims in elements of t's memory, and how many elements lie before the first
+   and from there to the last one that is reached; false is an error. */
+static bool flux__dl_strides(const flux__dl_tensor *t, const flux_shape *s, int64_t *stride,
+                             int64_t *before, int64_t *span) {
+    flux__contiguous_strides(s, stride);
+    *before = 0, *span = flux__count(s) > 0;
+    for (int i = 0; *span && i < s->ndim; i++) {
+        if (t->strides) stride[i] = t->strides[s->ndim - 1 - i];
+        if (s->dim[i] == 1) stride[i] = 0;
+        int64_t step = stride[i] < 0 ? -stride[i] : stride[i], most = INT64_C(1) << 48;
+        if (step > most || (step && s->dim[i] > most / step) || *span > most)
+            return FLUX__REFUSE("from_dlpack: a stride of %lld elements is too long",
+                                (long long)stride[i]);
+        *span += step * (s->dim[i] - 1);
+        if (stride[i] < 0) *before += step * (s->dim[i] - 1);
+    }
+    return true;
+}
+
+/* A tensor in the memory of t, which calls done(user) at its end: contiguous elements, or a view of
+   all from the first to the last one. */
+static flux_tensor *flux__dl_take(const flux__dl_tensor *t, void (*done)(void *user), void *user) {
+    flux_dtype dtype;
+    flux_device d;
+    int64_t stride[FLUX_MAX_DIMS], before, span;
+    flux_shape s = flux__shape(NULL, t->ndim);
+    if (!flux__dl_known(t, &dtype, &d)) return NULL;
+    for (int i = 0; i < s.ndim; i++) s.dim[i] = t->shape[s.ndim - 1 - i];
+    if (!flux__check_make("from_dlpack", &s, dtype) ||
+        !flux__dl_strides(t, &s, stride, &before, &span))
+        return NULL;
+    const char *first = t->data ? (const char *)t->data + t->byte_offset : NULL;
+    const bool plain = !span || flux__in_order(&s, stride);
+    if (plain) return flux__borrowed("from_dlpack", d, first, dtype, s, done, user);
+    first -= (size_t)before * flux__dtypes[dtype].size;
+    flux_tensor *x = flux__borrowed("from_dlpack", d, first, dtype, flux__shape(&span, 1), NULL,
+                                    NULL);
+    flux_tensor *y = x ? flux__as_strided(x, &s, before, stride, before, stride, x) : NULL;
+    if (y) x->buf->done = done, x->buf->user = user;
+    return y;
+}
+
+static void flux__dl_done_old(void *managed) {
+    flux__dl_managed *m = (flux__dl_managed *)managed;
+    if (m->deleter) m->deleter(m);
+}
+static void flux__dl_done_now(void *managed) {
+    flux__dl_versioned *m = (flux__dl_versioned *)managed;
+    if (m->deleter) m->deleter(m);
+}
+
+FLUX_DEF flux_tensor *flux_from_dlpack(struct DLManagedTensor *t) {
+    flux__dl_managed *m = (flux__dl_managed *)t;
+    if (!m) return (flux_tensor *)flux__null("from_dlpack", "t", t);
+    int h = flux__hide();
+    return flux__reveal(h, flux__dl_take(&m->tensor, flux__dl_done_old, m));
+}
+FLUX_DEF flux_tensor *flux_from_dlpack_versioned(struct DLManagedTensorVersioned *t) {
+    flux__dl_versioned *m = (flux__dl_versioned *)t;
+    if (!m) return (flux_tensor *)flux__null("from_dlpack", "t", t);
+    if (m->major != 1)
+        return (flux_tensor *)flux__fail("from_dlpack: it is of DLPack %u, and 1 is known here",
+                                         (unsigned)m->major);
+    int h = flux__hide();
+    return flux__reveal(h, flux__dl_take(&m->tensor, flux__dl_done_now, m));
 }
 
 FLUX__END_COLD

@@ -244,7 +244,7 @@
                 half_products attention sorting calls
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
-     device/    registry preferences choosing
+     device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
@@ -269,6 +269,7 @@
 #include "api/optimisers.h"
 #include "api/data.h"
 #include "api/distributed.h"
+#include "api/sharing.h"
 #include "api/calls.h"
 #include "api/dispatch.h"
 #include "api/macros.h"
@@ -366,6 +367,7 @@
 #include "device/registry.h"
 #include "device/preferences.h"
 #include "device/choosing.h"
+#include "device/sharing.h"
 #include "data/orders.h"
 #include "data/loader.h"
 #include "data/batch.h"

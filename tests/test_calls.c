@@ -1011,7 +1011,12 @@ static void strict_threads(void) {
     X(U, flux_device_of_tensor, flux_device_of_tensor(T())) \
     X(U, flux_device_of_layer, flux_device_of_layer(L())) \
     X(U, flux_device_of_loader, flux_device_of_loader(D())) \
-    X(U, flux_device_of_state, flux_device_of_state(ST())) X(Y, flux_version, flux_version()) X(V, flux_failed, (void)flux_failed()) \
+    X(U, flux_device_of_state, flux_device_of_state(ST())) X(Y, flux_version, flux_version()) \
+    X(P, flux_pointer, flux_pointer(T())) X(T, flux_from_dlpack, dlpack_there_and_back(false)) \
+    X(T, flux_from_dlpack_versioned, dlpack_there_and_back(true)) X(V, flux_to_dlpack, given_away(false)) \
+    X(V, flux_to_dlpack_versioned, given_away(true)) \
+    X(T, flux_borrow_on, borrowed_on()) X(V, flux_stream, (void)flux_stream(V())) \
+    X(I, flux_use_stream, flux_use_stream(V(), NULL)) X(V, flux_failed, (void)flux_failed()) \
     X(V, flux_clear, flux_clear()) X(V, flux_scope_open, scopes_open()) \
     X(V, flux_scope_close, scopes_close()) X(V, flux_retain, retain_and_release()) \
     X(V, flux_release, retain_and_release()) X(V, flux_keep_object, keep_one()) \
@@ -1083,6 +1088,22 @@ static flux_tensor *some_einsum(void) {
     return flux_einsum_of(one_in(20) ? NULL : formulas[below(11)], n, TS(n));
 }
 /* Forward gives what it is given, nothing, or a tuple; backward whatever there is. */
+static flux_tensor *borrowed_on(void) {
+    static double memory[64];
+    flux_shape s = S();
+    bool small = s.ndim >= 0 && s.ndim < 3 && s.dim[0] < 8 && (s.ndim < 2 || s.dim[1] < 8);
+    flux_device d = V();
+    if (d.backend > 0) d.backend = -1;    /* host memory is not a GPU's */
+    return flux_borrow_on(d, one_in(9) ? NULL : memory, E(), small ? s : flux__shape(NULL, 0), NULL, NULL);
+}
+static flux_tensor *dlpack_there_and_back(bool versioned) {
+    flux_tensor *x = T();
+    return versioned ? flux_from_dlpack_versioned(flux_to_dlpack_versioned(x)) : flux_from_dlpack(flux_to_dlpack(x));
+}
+static void given_away(bool versioned) {
+    flux_tensor *x = versioned ? flux_from_dlpack_versioned(flux_to_dlpack_versioned(T())) : flux_from_dlpack(flux_to_dlpack(T()));
+    if (x && below(2)) flux_eval(flux_add(x, 1));
+}
 static flux_tensor *any_forward(int n, flux_tensor *const *x, void *f) {
     flux_fn own = *(flux_fn *)f;
     return own ? own(x[n - 1]) : below(2) ? flux_tuple(x[0], x[n - 1]) : x[0];

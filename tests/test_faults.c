@@ -387,6 +387,34 @@ static double turns(const char *path) {
     return result;
 }
 
+/* Tensors given away and taken: what is not taken is still the giver's, and nothing is let go twice. */
+struct DLManagedTensor {
+    void *data; int32_t device[2], ndim; uint8_t code, bits; uint16_t lanes; int64_t *shape, *strides; uint64_t byte_offset;
+    void *context; void (*deleter)(struct DLManagedTensor *);
+};
+struct DLManagedTensorVersioned { uint32_t version[2]; void *context; void (*deleter)(struct DLManagedTensorVersioned *); };
+static void count_end(void *user) { ++*(int *)user; }
+static double sharing(const char *path) {
+    static const double memory[6] = { 1, 2, 3, 4, 5, 6 };
+    const flux_device cpu = { 0, 0 };
+    double result = NAN;
+    int ended = 0, taken = 0;
+    (void)path;
+    FLUX_SCOPE {
+        flux_tensor *x = flux_add(flux_rand(3, 4), 1.0), *y = NULL, *z;
+        struct DLManagedTensor *m = flux_to_dlpack(flux_transpose(x));
+        if (m && !(y = flux_from_dlpack(m))) m->deleter(m);
+        struct DLManagedTensorVersioned *now = flux_to_dlpack_versioned(x);
+        flux_tensor *v = now ? flux_from_dlpack_versioned(now) : NULL;
+        if (now && !v) now->deleter(now);
+        z = flux_borrow_on(cpu, memory, FLUX_F64, FLUX_SHAPE(2, 3), count_end, &ended);
+        taken = z != NULL;
+        result = flux_item(flux_sum(flux_matmul(y, v))) + flux_item(flux_sum(flux_square(z)));
+        if (!flux_pointer(x)) result = NAN;
+    }
+    return ended == taken ? result : -1;
+}
+
 #define OF(name, input) { #name, make_##name, input, NULL }
 static const program programs[] = {
     OF(dense, columns), OF(dense_orthogonal, columns), OF(dense_identity, columns), OF(dense_truncated, columns),
@@ -400,6 +428,7 @@ static const program programs[] = {
     { "readers", NULL, NULL, readers }, { "graphs", NULL, NULL, graphs }, { "threads", NULL, NULL, threads }, { "models", NULL, NULL, models },
     { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "rules", NULL, NULL, rules },
     { "gradients", NULL, NULL, gradients }, { "texts", NULL, NULL, texts }, { "turns", NULL, NULL, turns },
+    { "sharing", NULL, NULL, sharing },
 };
 
 /* ------------------------------------------------------------------ running them */

@@ -984,6 +984,48 @@ static void asking(void) {
     CHECK(n > 0 && driver.calls("cuDevicePrimaryCtxRetain") == 0 && driver.calls("hipMalloc") == 0 && driver.live("streams") == 0);
     CHECK(flux_eval(flux_gpu(flux_ones(3))) && driver.live("streams") == 1);
 }
+/* Memory and a stream of the program's: what it queues there is in order with our work, without a wait between. Borrowed memory is
+   given back when the work on it is done, which something on the way has to wait for. */
+static int given_back;
+static void count_given_back(void *user) { given_back += *(int *)user; }
+TEST(streams_and_memory_of_the_program) {
+    ON_A_GPU();
+    const flux__driver *d = flux__driver_of(test_device.backend);
+    void *own = flux_stream(test_device), *stream = NULL, *before, *memory = NULL;
+    int one = 1;
+    float v[64], w[64];
+    for (int i = 0; i < 64; i++) v[i] = (float)i;
+    REQUIRE(own == the_gpu()->stream && own != NULL);
+    REQUIRE(d->enter(test_device.id, &before) == 0 && d->stream(&stream) == 0 && d->alloc(&memory, sizeof v) == 0);
+    d->leave(before);
+    CHECK(flux_use_stream(test_device, stream) == 0 && flux_stream(test_device) == stream);
+    given_back = 0;
+    FLUX_SCOPE {
+        flux_tensor *y = NULL;
+        REQUIRE(d->enter(test_device.id, &before) == 0);
+        CHECK(d->up(memory, v, sizeof v, stream) == 0);
+        d->leave(before);
+        FLUX_SCOPE {
+            flux_tensor *x = flux_borrow_on(test_device, memory, FLUX_F32, FLUX_SHAPE(64), count_given_back, &one);
+            FLUX_NOGRAD y = flux_keep(flux_add(flux_mul(x, 2), 1));
+            flux_eval(y);
+            CHECK(given_back == 0);
+        }
+        const void *result = flux_pointer(y);
+        REQUIRE(result != NULL && d->enter(test_device.id, &before) == 0);
+        CHECK(d->down(w, result, sizeof w, stream) == 0 && d->stream_wait(stream) == 0);
+        d->leave(before);
+        for (int i = 0; i < 64; i++) CHECK(w[i] == 2 * v[i] + 1);
+    }
+    CHECK(given_back == 1);
+    CHECK(flux_use_stream(test_device, NULL) == 0 && flux_stream(test_device) == own);
+    REQUIRE(d->enter(test_device.id, &before) == 0);
+    d->stream_free(stream);
+    d->release(memory);
+    d->leave(before);
+    CHECK_NEAR(flux_item(flux_sum(flux_ones(3))), 3, 0);
+}
+
 TEST(asking_opens_no_device) {
     SOFT_ONLY();
     name_backends();

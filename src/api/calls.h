@@ -1,6 +1,6 @@
 #ifndef FLUX__API_CALLS_H
 #define FLUX__API_CALLS_H
-#include "distributed.h"
+#include "sharing.h"
 
 /* ------------------------------------------------------------------ how the calls above are made
    The macros behind the interface: options, operands of different types, loops and blocks, and

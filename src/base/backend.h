@@ -12,7 +12,7 @@
    Invariant: a call that takes a device id gets one from 0 to count() - 1, and
    only after functional() returned true. Calls that return int return 0 when
    they succeed (but run); the caller words the error, since it knows what was
-   being moved. No row lacks a call, but room and fill may be NULL.
+   being moved. No row lacks a call, but memory, fill and stream may be NULL.
 
    Rejected: a table per device (the tables would differ by a number only), and
    calls that open the driver on their own (a program that never asks for a GPU
@@ -72,6 +72,9 @@ typedef struct flux__backend {
     void (*drop)(void *ready);                              /* frees what ready() made */
     /* An upload of data that `put` writes piece by piece, each of whole units; may be NULL. */
     int (*fill)(int id, void *dst, size_t bytes, size_t unit, flux__filler put, const void *ctx);
+    /* Gives in *stream the stream on which work is queued; with `set`, after work is queued on
+       *stream, or on the back end's own if that is NULL. NULL: there are no streams. */
+    int (*stream)(int id, void **stream, bool set);
 } flux__backend;
 
 /* A function that a plan calls between its kernels, whichever device its operands are on: the

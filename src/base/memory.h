@@ -339,6 +339,9 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
 static void flux__buffer_release(flux__buffer *b) {
     if (!b || flux__atomic_add(&b->refs, -1) > 0) return;
     if (b->borrowed) {
+        /* the owner may use its memory for something else, once what is queued has read it */
+        if (b->done && b->device.backend) flux__backend_of(b->device.backend)->wait(b->device.id);
+        if (b->done) b->done(b->user);
         flux__free(b);
         return;
     }

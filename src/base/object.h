@@ -32,6 +32,8 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     int size_class;                       /* its size class in the pool */
     void *ptr;
     bool borrowed;                        /* the user's own: never written, never freed */
+    void (*done)(void *user);             /* of a borrowed one: called at its end; may be NULL */
+    void *user;
     struct flux__buffer *before, *after;  /* neighbours in the device's list of live buffers */
     int64_t dim[FLUX_MAX_DIMS];           /* shape of the tensor that it was made for */
     int16_t ndim, dtype;                  /* ndim -1: made for no tensor */

@@ -112,7 +112,7 @@ static void flux__no_drop(void *ready) { (void)ready; }
 #define FLUX__ABSENT(name, component)                                                              \
     { name, 0, flux__not_built, flux__not_built, flux__count_none, flux__no_name, component,       \
       flux__no_alloc, flux__no_free, flux__no_move, flux__no_move, flux__no_copy, flux__no_wait,   \
-      NULL, flux__no_ready, flux__no_run, flux__no_drop, NULL }
+      NULL, flux__no_ready, flux__no_run, flux__no_drop, NULL, NULL }
 /* The table of back ends, in the order of the enum that begins with FLUX__CPU_BACKEND. */
 static const flux__backend flux__backends[FLUX__BACKENDS] = {
     FLUX__CPU_ROW,

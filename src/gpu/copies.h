@@ -53,6 +53,19 @@ static int flux__gpu_drain(flux__gpu *g) {
     return code;
 }
 
+/* Gives the stream on which work is queued; with `set`, *stream is that from now on (NULL: our
+   own), and all that was queued before is done. */
+static int flux__gpu_stream(int backend, int id, void **stream, bool set) {
+    void *before;
+    flux__gpu *g = flux__gpu_enter(backend, id, &before);
+    if (!g) return -1;
+    bool ok = !set || flux__gpu_ok(g, flux__gpu_drain(g), "waiting for it");
+    if (set && ok) g->stream = *stream ? *stream : g->own;
+    *stream = g->stream;
+    flux__gpu_leave(g, before);
+    return ok ? 0 : -1;
+}
+
 /* Frees device memory; of a device that is closed or was opened before a fork, nothing. */
 static void flux__gpu_free(int backend, int id, void *p) {
     void *before;

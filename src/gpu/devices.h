@@ -145,7 +145,7 @@ static void flux__gpu_undo(flux__gpu *g) {
     if (there) flux__copies_close(g);
     if (there && g->status) g->driver->release(g->status);
     for (int i = 0; i < g->nmodule && there; i++) g->driver->unload(g->module[i]);
-    if (there && g->stream) g->driver->stream_free(g->stream);
+    if (there && g->own) g->driver->stream_free(g->own);
     if (there) g->driver->leave(before);
     if (!flux__gpu_forked(g)) g->driver->close(g->id);
     for (int i = 0; i < 256; i++)
@@ -174,7 +174,9 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
         flux__driver_outlasts(&known[backend - FLUX__CUDA_BACKEND]);
         flux__mutex_unlock(&flux__driver_lock);
     }
-    ok = entered && flux__gpu_ok(g, g->driver->stream(&g->stream), "making a stream") &&
+    ok = entered && flux__gpu_ok(g, g->driver->stream(&g->own), "making a stream");
+    g->stream = g->own;
+    ok = ok &&
          flux__gpu_ok(g, g->driver->alloc(&g->status, FLUX__STATUS_WORDS * 8), "allocating");
     for (int i = 0; i < FLUX__SLOTS && ok; i++)
         ok = flux__gpu_ok(g, g->driver->pinned(&g->slot[i].memory, FLUX__SLOT_BYTES),

@@ -359,6 +359,8 @@ typedef struct flux__gpu {
     flux__gpu_info info;
     void *stream, *status;                /* status: FLUX__STATUS_WORDS in device memory, for bad
                                              indices */
+    void *own;                            /* the stream that was made here: the same, but for
+                                             flux_use_stream */
     flux__slot slot[FLUX__SLOTS];         /* a ring */
     unsigned turn;                        /* the next to take, modulo FLUX__SLOTS */
     void *copies, *reached;               /* stream of copies ahead, or NULL; event: what the main

@@ -54,23 +54,33 @@ FLUX_DEF flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape 
     return x ? flux__move(x, flux__home()) : NULL;
 }
 
-/* A tensor whose buffer is the user's memory itself if the default device is the CPU. */
-FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s) {
-    flux_device cpu = { 0, 0 };
-    if (!flux__check_make("borrow", &s, t)) return NULL;
-    if (!data) return (flux_tensor *)flux__null("borrow", "ptr", data);
-    flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, cpu, 0);
+/* A leaf in memory of the user's on device d; done(user) is called at its end, if done is not
+   NULL. */
+static flux_tensor *flux__leaf_borrowed(flux_device d, const void *data, flux_dtype t, flux_shape s,
+                                        void (*done)(void *user), void *user) {
+    flux_tensor *x = flux__node_raw(FLUX__LEAF, t, &s, d, 0);
     flux__buffer *b = x ? (flux__buffer *)flux__zalloc(sizeof *b) : NULL;
     if (!b) {
         flux_release(x);
         return NULL;
     }
     b->refs = 1;
+    b->device = d;
     b->bytes = (size_t)flux__count(&s) * flux__dtypes[t].size;
     b->ptr = (void *)(intptr_t)data;
     b->borrowed = true;
     x->buf = b;
     x = (flux_tensor *)flux__own(x);
+    if (x) b->done = done, b->user = user;
+    return x;
+}
+
+/* A tensor whose buffer is the user's memory itself if the default device is the CPU. */
+FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s) {
+    flux_device cpu = { 0, 0 };
+    if (!flux__check_make("borrow", &s, t)) return NULL;
+    if (!data) return (flux_tensor *)flux__null("borrow", "ptr", data);
+    flux_tensor *x = flux__leaf_borrowed(cpu, data, t, s, NULL, NULL);
     return x ? flux__move(x, flux__home()) : NULL;
 }
 
