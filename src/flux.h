@@ -134,6 +134,24 @@
    work 10 to 50 times, so give it -O2 for the file that has the implementation. tcc, which does not
    optimise, and MSVC, whose code has not been measured, compile plain C without vectors.
 
+   OTHER LANGUAGES
+       cc -O2 -shared -fPIC -DFLUX_IMPLEMENTATION -x c flux.h -o libflux.so -lm
+   makes a library for Python's ctypes, Julia, Rust, ...; examples/from_python.py trains a network
+   with it. What C writes as a macro is a function there, too, with all arguments spelt out:
+   - options and sizes: NAME_with takes the struct of options by value. It starts as zeros, and a
+     field that is 0 is left out. An optimiser is made and set up by flux_setup_named;
+   - a shape: NAME_shape (flux_full_shape, flux_at_shape) or NAME_of (flux_summary_of) takes a
+     flux_shape, also by value: an int and 8 int64;
+   - any number of arguments: flux_chain_of, flux_gradient_of, flux_call_all, ... take their count
+     and an array; names, where they are wanted, are a text, "x, y", or NULL;
+   - what takes any kind of object: flux_gpu, flux_cpu and flux_to_tensor take tensors,
+     flux_gpu_layer, flux_save_layer, flux_print_layer, ... the others;
+   - numbers beside tensors: flux_expr_with("(x .- 1) .* 0.5", 1, "x", xs), which also knows the
+     losses, or flux_scalar;
+   - flux_times and FLUX_SCOPE: calls between flux_scope_open and flux_scope_close; for inference
+     flux_testmode. Only flux_each has no such form: flux_train goes through a loader.
+   Arrays are shared without a copy by DLPack (flux_to_dlpack, flux_from_dlpack).
+
    VERSION
    FLUX_VERSION is major * 10000 + minor * 100 + patch, and FLUX_VERSION_STRING the same as text. A
    patch changes no declaration; a minor version adds some, and what it renames keeps its old name

@@ -945,6 +945,7 @@ static void strict_threads(void) {
     X(S, flux_gpu_state, flux_gpu_state(ST())) X(S, flux_cpu_state, flux_cpu_state(ST())) \
     X(S, flux_cu_state, flux_cu_state(ST())) X(S, flux_roc_state, flux_roc_state(ST())) \
     X(S, flux_to_state, flux_to_state(V(), ST())) X(S, flux_setup, flux_setup(rule(), L())) \
+    X(S, flux_setup_named, flux_setup_named(one_in(2) ? "Adam" : N(), F(), L())) \
     X(D, flux_gpu_loader, flux_gpu_loader(D())) X(D, flux_cpu_loader, flux_cpu_loader(D())) \
     X(D, flux_cu_loader, flux_cu_loader(D())) X(D, flux_roc_loader, flux_roc_loader(D())) \
     X(D, flux_to_loader, flux_to_loader(V(), D())) X(D, flux_cuiterator, flux_cuiterator(D())) \

@@ -185,6 +185,9 @@ FLUX_API int64_t flux_skipped(flux_state *s);
 /* The state of a rule for all trained parameters of a model; tied parameters share it. Move the
    model to its device before this. NULL on error. */
 FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
+/* The same by name, flux_setup_named("Adam", 0.05, model), for other languages, in which a rule is
+   hard to pass. eta is the learning rate; 0: the rule's default. */
+FLUX_API flux_state *flux_setup_named(const char *rule, double eta, flux_layer *model);
 /* One step: replaces the parameters of the model (that of flux_setup) by new tensors. Parameters
    without a gradient stay entirely as they are. It uses up the graph of the loss: the value of the
    loss can still be looked at, but no gradient of it be taken again. Returns 0, or non-zero on

@@ -290,6 +290,13 @@ FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
     return (flux_state *)flux__own(s);
 }
 
+FLUX_DEF flux_state *flux_setup_named(const char *rule, double eta, flux_layer *model) {
+    FLUX__ZEROED(flux_rule_opts, o);      /* without marks: 0 is left out */
+    o.eta = eta;
+    flux_rule r = flux_rule_with(rule, o);
+    return r.made ? flux_setup(r, model) : NULL;
+}
+
 FLUX__END_LEAN
 
 #endif /* FLUX__NN_STATE_H */
