@@ -244,6 +244,8 @@
        SLURM_STEP_NUM_TASKS  by which launchers tell a program that it is one of several
        CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, ROCR_VISIBLE_DEVICES, GPU_DEVICE_ORDINAL
                              the drivers' own; if they leave no device, the reason names them
+       FLUX_ZLIB_LIBRARY     zlib, which is opened for files that are compressed by gzip and for npz;
+                             else libz.so.1, libz.dylib or zlib1.dll
        FLUX_ASCII=1          prints x and s in place of Unicode signs
        COLUMNS, NO_COLOR, TERM, WT_SESSION     the terminal's width; whether to print in colour
 
@@ -267,7 +269,7 @@
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
                 conv norms losses ctc update schedules train
-     files/     sources idx npy csv safetensors tensors torch
+     files/     gzip sources idx npy csv safetensors tensors npz torch
      text/      dot tensors models summary profile formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
 */
@@ -419,12 +421,14 @@
 #include "nn/update.h"
 #include "nn/schedules.h"
 #include "nn/train.h"
+#include "files/gzip.h"
 #include "files/sources.h"
 #include "files/idx.h"
 #include "files/npy.h"
 #include "files/csv.h"
 #include "files/safetensors.h"
 #include "files/tensors.h"
+#include "files/npz.h"
 #include "files/torch.h"
 #include "text/dot.h"
 #include "text/tensors.h"

@@ -100,6 +100,15 @@ for name, x in made.items():
         z = np.load(path("out.npy")) if r.returncode == 0 else None
         check(z is not None and z.dtype == x.dtype and z.shape == x.shape and z.tobytes() == x.tobytes(), "npy %s %s %s" % (name, layout, r.stderr))
 
+# archives: stored and compressed, each array of them
+for save in np.savez, np.savez_compressed:
+    save(path("in.npz"), **made)
+    for name in ["f32-4", "f64-3", "i64-8", "bool-2", "u8-0", "f16-5"]:
+        r = run("npz", path("in.npz"), name, path("out.npz"))
+        x = made[name]
+        z = np.load(path("out.npz"))["x"] if r.returncode == 0 else None
+        check(z is not None and z.dtype == x.dtype and z.shape == x.shape and z.tobytes() == x.tobytes(), "npz %s %s" % (name, r.stderr))
+
 # which element is where: NumPy's [i][j] is our (i, j); in safetensors it is [j][i]
 x = (np.arange(24).reshape(2, 3, 4) * 1.5).astype(np.float32)
 for layout, y in (("C", x), ("F", np.asfortranarray(x))):

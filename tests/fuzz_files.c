@@ -77,6 +77,39 @@ static void read_safetensors(const flux__source *s) {
     flux__archive_close(&z);
 }
 
+/* Whatever a gzip file holds, as a reader of tensors takes it. */
+static void read_gzip(const uint8_t *data, size_t n) {
+    char *copy = (char *)malloc(n + 1);
+    if (!copy) abort();
+    memcpy(copy, data, n);
+    size_t size = n;
+    char *out = flux__is_gzip(copy, n) ? (char *)flux__gunzip(copy, &size, "fuzz", "memory") : copy;
+    flux__source s = { "fuzz", "memory", NULL, (const unsigned char *)out, size, NULL };
+    if ((out == NULL) != flux_failed()) abort();
+    flux_clear();
+    if (out) read_one(flux__parse_csv, &s), read_one(flux__parse_npy, &s);
+    else refused++;
+    free(out);
+}
+/* All arrays of an archive. */
+static void read_npz(const uint8_t *data, size_t n) {
+    flux__source s = { "fuzz", "memory", NULL, data, n, NULL };
+    flux__zip z;
+    if (!flux__zip_open(&z, "fuzz", NULL, &s)) {
+        refused++;
+        if (!flux_failed()) abort();
+        flux_clear();
+        return;
+    }
+    for (int i = 0; i < z.members; i++) {
+        int h = flux__hide();
+        if (flux__zipped_wanted(&z, z.member[i].name) != &z.member[i]) abort();
+        look(flux__zipped_read(&z, &z.member[i]));
+        flux__reveal(h, NULL);
+    }
+    flux__zip_close(&z);
+}
+
 /* ------------------------------------------------------------------ readers that take a path */
 
 /* of this process alone, for files and as the kernels' cache */
@@ -255,14 +288,14 @@ static void read_cache(const uint8_t *data, size_t n) {
 /* ------------------------------------------------------------------ all of them */
 
 static void read_source(const uint8_t *data, size_t n, flux_tensor *(*parse)(flux__source *)) {
-    flux__source s = { "fuzz", "memory", NULL, data, n };
+    flux__source s = { "fuzz", "memory", NULL, data, n, NULL };
     read_one(parse, &s);
 }
 static void read_idx(const uint8_t *data, size_t n) { read_source(data, n, flux__parse_idx); }
 static void read_npy(const uint8_t *data, size_t n) { read_source(data, n, flux__parse_npy); }
 static void read_csv(const uint8_t *data, size_t n) { read_source(data, n, flux__parse_csv); }
 static void read_model(const uint8_t *data, size_t n) {
-    flux__source s = { "fuzz", "memory", NULL, data, n };
+    flux__source s = { "fuzz", "memory", NULL, data, n, NULL };
     read_safetensors(&s);
 }
 typedef struct reader { const char *name; void (*read)(const uint8_t *data, size_t n);
@@ -270,6 +303,7 @@ typedef struct reader { const char *name; void (*read)(const uint8_t *data, size
 static const reader readers[] = {
     { "idx", read_idx, true }, { "npy", read_npy, true }, { "csv", read_csv, true }, {
         "safetensors", read_model, true },
+    { "gzip", read_gzip, false }, { "npz", read_npz, false },
     { "torch", read_torch, false }, { "state", read_state, false }, {
         "preferences", read_preferences, false },
     { "formula", read_formula, false }, { "cache", read_cache, false }

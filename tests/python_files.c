@@ -2,6 +2,7 @@
        python_files write FOLDER             every dtype, with values by formula, in shapes of every rank
        python_files copy IN OUT NAME...      reads tensors by name, writes them again: safetensors
        python_files npy IN OUT               the same for .npy
+       python_files npz IN NAME OUT          reads one array of an archive, writes it as x beside another
        python_files elements FILE [NAME]     "i j k value" for each element: .npy, or a tensor of a safetensors file
        python_files torch FOLDER             models as PyTorch's state_dicts, NAME.safetensors, and NAME.io: input x, output y */
 #define FLUX_IMPLEMENTATION
@@ -115,6 +116,10 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "torch")) return write_models(argv[2]);
     if (!strcmp(what, "copy") && argc > 4 && argc < 200) return copy(argv[2], argv[3], argc - 4, argv + 4);
     if (!strcmp(what, "npy") && argc == 4) return flux_save_npy(flux_load_npy(argv[2]), argv[3]) != 0;
+    if (!strcmp(what, "npz") && argc == 5) {
+        flux_tensor *x = flux_load_npz(argv[2], argv[3]), *first = flux_zeros(2, 2);
+        return flux_save_npz(argv[4], first, x) != 0;
+    }
     if (!strcmp(what, "elements")) return elements(argv[2], argc > 3 ? argv[3] : NULL);
     fprintf(stderr, "see the comment at the top of python_files.c\n");
     return 2;

@@ -722,6 +722,12 @@ static int items(bool save) {
     int n = one_in(9) ? Z() : 2;
     return n > 3 ? 0 : save ? flux_save_items(path, n, both, what) : flux_load_items(path, n, both, what);
 }
+static int arrays(void) {
+    const void *what[3] = { T(), T(), O() };
+    const char *path = P(), *names = one_in(3) ? N() : "a, b";
+    int n = one_in(9) ? Z() : 2;
+    return n > 3 ? 0 : flux_save_npz_items(path, n, names, what);
+}
 static void visits(void) {
     int64_t sum = 0;
     flux_visit(L(), seen, &sum);
@@ -872,6 +878,8 @@ static void strict_threads(void) {
     X(Q, flux_bias, flux_bias(L())) X(T, flux_destructure, flux_destructure(L())) \
     X(T, flux_load_idx, flux_load_idx(P())) X(T, flux_load_npy, flux_load_npy(P())) \
     X(T, flux_load_csv, flux_load_csv(P())) X(T, flux_load_tensor, flux_load_tensor(P(), N())) \
+    X(T, flux_load_npz, flux_load_npz(P(), one_in(2) ? NULL : N())) X(I, flux_save_npz_items, arrays()) \
+    X(N, flux_npz_names, flux_npz_names(P(), text, (size_t)below(300))) \
     X(Q, flux_param, flux_param(L(), N())) X(Q, flux_grad, flux_grad(G(), T())) \
     X(Q, flux_grad_param, flux_grad_param(G(), L(), N())) X(Q, flux_grad_at, flux_grad_at(G(), Z())) \
     X(T, flux_grads_norm, flux_grads_norm(G())) X(T, flux_clip_global, flux_clip_global(G(), F())) \

@@ -93,13 +93,26 @@ FLUX_API void flux_progress(const char *label, flux_tensor *value);
 FLUX_API void flux_progress_number(const char *label, double value);
 
 /* Files. A load that fails returns NULL (or non-zero), says what is wrong with the file and where,
-   and changes nothing. Functions that return int return 0 on success. */
+   and changes nothing. Functions that return int return 0 on success. A file that is compressed by
+   gzip is read like any other, whatever its name: zlib is opened for that (FLUX_ZLIB_LIBRARY). */
 /* The IDX format of MNIST. Dimensions are in reverse order: N images are 28 x 28 x N. */
 FLUX_API flux_tensor *flux_load_idx(const char *path);
 /* NumPy's format. The shape is the one that NumPy shows, whether the file is in C or in Fortran
    order; numpy.load in turn shows the shape of the tensor that was saved. */
 FLUX_API flux_tensor *flux_load_npy(const char *path);
 FLUX_API int flux_save_npy(flux_tensor *x, const char *path);
+/* NumPy's archives of several arrays, by numpy.savez or savez_compressed. If name is NULL, the only
+   array; having more is an error then, which lists their names. */
+FLUX_API flux_tensor *flux_load_npz(const char *path, const char *name);
+/* Writes the names of an archive's arrays, "x, y", to out, at most n bytes with the final 0, and
+   returns how many arrays there are; -1: an error. */
+FLUX_API int flux_npz_names(const char *path, char *out, size_t n);
+/* flux_save_npz("run.npz", x, y) writes an archive of tensors by their C names, not compressed: in
+   Python, numpy.load("run.npz")["x"]. names: those of the n items, "x, y". */
+FLUX_API int flux_save_npz_items(const char *path, int n, const char *names,
+                                 const void *const *items);
+#define flux_save_npz(path, ...) \
+    flux_save_npz_items(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 /* Lines of numbers: float32, columns x lines. A heading line is skipped. From a pipe or a device it
    reads at most 256 MiB. */
 FLUX_API flux_tensor *flux_load_csv(const char *path);

@@ -7,6 +7,7 @@
 #include "../base/sinks.h"
 #include "../base/scopes.h"
 #include "../graph/leaves.h"
+#include "gzip.h"
 #include "sources.h"
 
 /* ---------------------------------------------------------------------- files/csv.h
@@ -279,9 +280,9 @@ static flux_tensor *flux__parse_csv(flux__source *s) {
 FLUX_DEF flux_tensor *flux_load_csv(const char *path) {
     size_t size;
     if (!path) return (flux_tensor *)flux__null("load_csv", "path", path);
-    void *text = flux__read_file(path, &size, "load_csv");
+    void *text = flux__gunzip(flux__read_file(path, &size, "load_csv"), &size, "load_csv", path);
     if (!text) return NULL;
-    flux__source s = { "load_csv", path, NULL, (const unsigned char *)text, size };
+    flux__source s = { "load_csv", path, NULL, (const unsigned char *)text, size, NULL };
     int h = flux__hide();
     flux_tensor *t = flux__parse_csv(&s);
     flux__free(text);

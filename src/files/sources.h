@@ -5,10 +5,12 @@
 #include "../base/dtypes.h"
 #include "../base/sinks.h"
 #include "../graph/leaves.h"
+#include "gzip.h"
 
 /* ---------------------------------------------------------------------- files/sources.h
-   Reading: a flux__source is a file, or bytes in memory in place of one, so that
-   a test can give the parsers any bytes. The table of element types as files
+   Reading: a flux__source is a file, or bytes in memory in place of one: of a
+   file that was compressed by gzip, of a member of an archive, or those that a
+   test gives the parsers. The table of element types as files
    name them, decoding to the host's byte order, and reading a tensor at a
    position (flux__read_tensor) are here as well. The readers of IDX (MNIST's
    format), .npy, CSV and safetensors, and the writers of .npy and safetensors,
@@ -55,6 +57,7 @@ typedef struct flux__source {
     FILE *file;                           /* NULL: the source is `bytes` */
     const unsigned char *bytes;           /* owned by the caller; NULL if there is a file */
     uint64_t size;                        /* number of bytes; of a file not known: 0 */
+    void *held;                           /* the memory of `bytes` if it goes with the source */
 } flux__source;
 
 /* Raises an error about a source, "CALL: PATH: what is wrong", and returns NULL. */
@@ -106,15 +109,34 @@ static bool flux__exactly(flux__source *s, uint64_t n, const char *what) {
     return false;
 }
 
-/* Opens a file, and reads its first byte, so that a file that is empty or cannot be read, as a
+static void flux__source_close(flux__source *s) {
+    if (s->file) fclose(s->file);
+    s->file = NULL;
+    flux__free(s->held);
+    s->held = NULL;
+}
+
+/* Where the file of a source is compressed by gzip, puts what it holds in its place, in memory.
+   False: an error. */
+static bool flux__source_inflate(flux__source *s, const char *head, size_t n) {
+    size_t size;
+    if (!flux__is_gzip(head, n)) return true;
+    flux__source_close(s);
+    void *data = flux__read_file(s->path, &size, s->call);
+    s->held = flux__gunzip(data, &size, s->call, s->path);
+    s->bytes = (const unsigned char *)s->held;
+    s->size = size;
+    return s->held != NULL;
+}
+
+/* Opens a file, and reads its first bytes, so that a file that is empty or cannot be read, as a
    folder, is an error here. False: an error, and nothing to close. */
 static bool flux__source_open(flux__source *s, const char *call, const char *path) {
-    char first;
+    char head[2];
+    size_t n;
+    memset(s, 0, sizeof *s);
     s->call = call;
     s->path = path;
-    s->bytes = NULL;
-    s->size = 0;
-    s->file = NULL;
     if (!path) {
         flux__null(call, "path", path);
         return false;
@@ -122,20 +144,14 @@ static bool flux__source_open(flux__source *s, const char *call, const char *pat
     s->file = flux__fopen(path, "rb");
     if (!s->file)
         flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
-    else if (fread(&first, 1, 1, s->file) != 1) {
+    else if ((n = fread(head, 1, 2, s->file)) < 1) {
         if (ferror(s->file)) flux__bad(s, "cannot read it: %s", strerror(errno));
         else flux__bad(s, "it is empty");
     } else if (fseek(s->file, 0, SEEK_SET) != 0)
         flux__bad(s, "cannot seek in it: %s", strerror(errno));
-    else return true;
-    if (s->file) fclose(s->file);
-    s->file = NULL;
+    else if (flux__source_inflate(s, head, n)) return true;
+    flux__source_close(s);
     return false;
-}
-
-static void flux__source_close(flux__source *s) {
-    if (s->file) fclose(s->file);
-    s->file = NULL;
 }
 
 /* The n first bytes of a kind of file that no parser here reads. */
@@ -145,8 +161,8 @@ typedef struct flux__magic { const char *bytes; size_t n; const char *what; } fl
    what to do. */
 static bool flux__foreign(flux__source *s) {
     static const flux__magic known[] = {
-        { "\x1f\x8b", 2, "compressed by gzip: unpack it first (gunzip)" },
-        { "PK\3\4", 4, "a zip archive (as .npz files are): unpack it first, and load a member" },
+        { "\x1f\x8b", 2, "compressed by gzip, and within that once more: unpack it (gunzip)" },
+        { "PK\3\4", 4, "a zip archive, as .npz files are: flux_load_npz reads those" },
         { "\xff\xfe", 2, "UTF-16 text: save it as UTF-8" },
         { "\x89HDF", 4, "an HDF5 file, which is not read here" },
         { "\x80\x02", 2, "a Python pickle, which is not read here: save as safetensors" }
