@@ -269,7 +269,7 @@
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
                 conv norms losses ctc update schedules train
-     files/     gzip sources idx npy csv safetensors tensors npz torch
+     files/     gzip sources idx npy csv table safetensors tensors npz torch
      text/      dot tensors models summary profile formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
 */
@@ -398,6 +398,7 @@ typedef struct flux_layer flux_layer;     /* a model or a part of one */
 typedef struct flux_loader flux_loader;   /* hands out a data set in batches */
 typedef struct flux_state flux_state;     /* an optimiser's state for one model */
 typedef struct flux_grads flux_grads;     /* gradients, looked up by their tensor or parameter */
+typedef struct flux_table flux_table;     /* columns of numbers and texts, with names */
 typedef struct flux_comm flux_comm;       /* the processes that work together */
 
 typedef enum flux_dtype {                 /* element type of a tensor; the last one counts them */
@@ -2321,6 +2322,39 @@ FLUX_API int flux_save_npz_items(const char *path, int n, const char *names,
 /* Lines of numbers: float32, columns x lines. A heading line is skipped. From a pipe or a device it
    reads at most 256 MiB. */
 FLUX_API flux_tensor *flux_load_csv(const char *path);
+/* A csv whose columns have names, hold numbers or texts, and may lack some:
+       flux_table *t = flux_load_table("passengers.csv");
+       flux_tensor *x = flux_columns(t, "age, fare, sex");           // 3 x rows, float32
+       flux_column_label(t, "sex", 0)                                // "female"
+   Texts are coded 0, 1, 2, ... in the order of their bytes; a column is one of texts if any field
+   of it is. Missing is a field that is empty, or na, n/a, nan, null, none, #n/a or ?, in letters of
+   either case. Fields may stand in quotes ("" is a quote), lines may end in either way, empty ones
+   and those that begin with # are passed over; all others have as many fields as the first. */
+typedef struct flux_table_opts {
+    FLUX__DUMMY
+    const char *path FLUX__ZERO;
+    char separator FLUX__ZERO;            /* default: the one of , ; | and tab that the first line
+                                             has most often, else blanks */
+    flux__switch heading FLUX__ZERO;      /* default: the first line is one if no field of it is a
+                                             number. Without one, columns are called 0, 1, ... */
+    flux__double missing FLUX__ZERO;      /* the value of what is missing; default NaN */
+    flux__marked marked FLUX__ZERO;
+} flux_table_opts;
+#define FLUX__LEFT_OUT_flux_table_opts \
+    .heading = FLUX_DEFAULT, .missing = FLUX__NO_NUMBER, .marked = true,
+FLUX_API flux_table *flux_load_table_with(flux_table_opts o);
+#define flux_load_table(...) flux_load_table_with(FLUX__OPTS(flux_table_opts, __VA_ARGS__))
+FLUX_API int64_t flux_table_rows(const flux_table *t);
+FLUX_API int flux_table_columns(const flux_table *t);
+/* The name of column i; it lives as long as the table, and so do labels. */
+FLUX_API const char *flux_column_name(const flux_table *t, int i);
+/* By its name, or its number ("2"): how many fields of a column are missing; how many different
+   texts it has, 0 if it is one of numbers; and the text of a code. -1 or NULL: an error. */
+FLUX_API int64_t flux_column_missing(const flux_table *t, const char *name);
+FLUX_API int64_t flux_column_labels(const flux_table *t, const char *name);
+FLUX_API const char *flux_column_label(const flux_table *t, const char *name, int64_t code);
+/* Some columns, by names or numbers, in that order; NULL: all of them. */
+FLUX_API flux_tensor *flux_columns(const flux_table *t, const char *names);
 /* safetensors: one file, which Python's library reads too (there the dimensions are in reverse
    order, because its memory is row-major). flux_save(model, "m.safetensors") writes the whole file
    or nothing; if path is a link, the file that it points to is replaced. flux_load needs the same
@@ -4115,7 +4149,7 @@ FLUX__END_LEAN
 FLUX__BEGIN_LEAN
 
 enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__COMM,
-    FLUX__FREED
+    FLUX__BOX, FLUX__FREED
 };
 
 typedef struct flux__buffer {             /* memory on a device, shared by the tensors in it */
@@ -4132,6 +4166,13 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     int64_t dim[FLUX_MAX_DIMS];           /* shape of the tensor that it was made for */
     int16_t ndim, dtype;                  /* ndim -1: made for no tensor */
 } flux__buffer;
+
+/* The beginning of a handle of any other kind, which says itself how it is freed: of the last
+   reference, by flux__quarantine in the end. */
+typedef struct flux__box {
+    flux__head head;
+    void (*free)(struct flux__box *box);
+} flux__box;
 
 struct flux_tensor {                      /* a node of the graph; with buf set, also its value */
     flux__head head;
@@ -5905,6 +5946,9 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
     if (!f)
         return flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
     const bool streams = flux__file_streams(path);
+    int64_t stamp[2];
+    if (!streams && flux__file_stamp(path, stamp) && stamp[0] > 0 && stamp[0] < PTRDIFF_MAX)
+        capacity = (size_t)stamp[0] + 1;      /* one more, so that the first read sees the end */
     while (!why) {
         more = capacity <= SIZE_MAX / 4 ? (char *)FLUX_REALLOC(data, capacity + 1) : NULL;
         if (!more) {
@@ -6144,6 +6188,7 @@ FLUX_DEF void flux_release(const void *object) {
     case FLUX__LOADER: flux__loader_free((flux_loader *)h); break;
     case FLUX__STATE: flux__state_free((flux_state *)h); break;
     case FLUX__FREED: flux__gone("release", h); break;
+    case FLUX__BOX: ((flux__box *)(void *)h)->free((flux__box *)(void *)h); break;
     case FLUX__COMM: break;               /* flux_distributed_end ends it */
     default: flux__grads_free((flux_grads *)h); break;
     }
@@ -6379,7 +6424,7 @@ static bool flux__gone(const char *call, const void *object) {
     for (int i = 0; t && t->freed && i < FLUX__QUARANTINE; i++)
         if (t->freed[i].object == object) handle = &t->freed[i];
     static const char *const whats[] = { "a tensor is", "a layer is", "a loader is", "a state is",
-        "gradients are" };
+        "gradients are", "a communicator is", "a table or folder is" };
     static const char advice[] =
         "; flux_keep hands a value to the scope outside, flux_carry to the next turn";
     const char *what = whats[handle ? handle->kind - FLUX__TENSOR : 0];
@@ -37011,6 +37056,13 @@ static void *flux__inflate(const void *from, size_t n, bool raw, uint64_t expect
     return f.out;
 }
 
+/* A number of n bytes, little-endian. */
+static uint64_t flux__little(const unsigned char *p, int n) {
+    uint64_t v = 0;
+    while (n-- > 0) v = v << 8 | p[n];
+    return v;
+}
+
 static bool flux__is_gzip(const void *bytes, size_t n) {
     return n >= 2 && memcmp(bytes, "\x1f\x8b", 2) == 0;
 }
@@ -37029,8 +37081,7 @@ static void *flux__gunzip(void *data, size_t *size, const char *call, const char
                    "%s", call, flux__short_path(path), missing);
     else {
         /* the last four bytes are the length of the last member, of most files the only one */
-        uint64_t length = n < 18 ? 0 : (uint64_t)p[n - 1] << 24 | p[n - 2] << 16 | p[n - 3] << 8 |
-                                           p[n - 4];
+        uint64_t length = n < 18 ? 0 : flux__little(p + n - 4, 4);
         out = flux__inflate(data, n, false, length, size, why);
         if (!out)
             flux__fail("%s: %s: it is compressed by gzip, and can't be inflated: %s", call,
@@ -37663,8 +37714,9 @@ FLUX__END_LEAN
 /* ---------------------------------------------------------------------- files/csv.h
    CSV: lines of numbers are read as a float32 tensor of columns x lines. The
    separator is found in the first line of numbers: a semicolon, a comma, a tab,
-   or any run of blanks. A heading line is skipped, # begins a comment, and empty
-   lines do not count.
+   a bar, or any run of blanks. A heading line is skipped, # begins a comment, and
+   empty lines do not count. Tables of names, numbers and texts are read by
+   files/table.h, which uses this room's numbers.
 
    Invariant: the whole text is one buffer. A first pass counts columns and
    lines, a second one reads the numbers into the tensor and checks that all
@@ -37674,7 +37726,12 @@ FLUX__END_LEAN
    float32 once: from a double where that is safe, by strtof where the double is
    near the middle between two float32. The locale's decimal point does not
    matter, since strtof gets digits and an exponent without a point. Errors name
-   line and column. */
+   line and column.
+
+   Nearly all lines are plain: digits, a point, an exponent, one separator, and
+   the line's end. flux__csv_plain reads such a line in one go, with the line's
+   end as what stops every loop, and leaves any other to the careful functions,
+   which agree with it on what is plain. */
 
 FLUX__BEGIN_LEAN
 
@@ -37725,12 +37782,14 @@ static bool flux__take_digits(const char *p, const char *end, flux__digits *d) {
    double that is computed for a power of at most 22 may have its last bit or two wrong. If it is
    not near the middle between two float32, it lies on the right side of it, and rounding it gives
    the right float32; else the answer is false. */
-static bool flux__round_quickly(uint64_t value, int64_t power, float *out) {
-    static const double ten[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
-                                  1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
-                                  1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
+static FLUX__INLINE bool flux__round_quickly(uint64_t value, int64_t power, float *out) {
+    static const double ten[] = { 1e-22, 1e-21, 1e-20, 1e-19, 1e-18, 1e-17, 1e-16, 1e-15, 1e-14,
+                                  1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4,
+                                  1e-3, 1e-2, 1e-1, 1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8,
+                                  1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19,
+                                  1e20, 1e21, 1e22 };
     if (power < -22 || power > 22) return false;
-    double v = power < 0 ? (double)value / ten[-power] : (double)value * ten[power];
+    double v = (double)value * ten[power + 22];   /* three roundings, of half a bit each */
     uint64_t bits;
     memcpy(&bits, &v, sizeof bits);
     *out = (float)v;
@@ -37747,6 +37806,61 @@ static float flux__round_digits(flux__digits *d) {
     if (d->n < 20 && flux__round_quickly(d->value, d->power, &out)) return out;
     snprintf(d->text + d->n, sizeof d->text - (size_t)d->n, "e%lld", (long long)d->power);
     return strtof(d->text, NULL);
+}
+
+/* Appends the decimal digits at p to *value, and returns where they end. Eight characters are taken
+   at once where that is known to work, so seven more must be there behind the last digit. */
+static FLUX__INLINE const char *flux__csv_digits(const char *p, uint64_t *value) {
+#if defined(__GNUC__) && defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    static const uint64_t ten[] = { 1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000 };
+    for (int n = 8; n == 8; p += n) {
+        uint64_t w, other;
+        memcpy(&w, p, 8);
+        w ^= UINT64_C(0x3030303030303030);             /* a digit's byte is its value now */
+        other = (w | (w + UINT64_C(0x0606060606060606))) & UINT64_C(0xF0F0F0F0F0F0F0F0);
+        n = other ? __builtin_ctzll(other) >> 3 : 8;   /* digits before the first other one */
+        if (n == 0) break;
+        w <<= 64 - 8 * n;                              /* as if zeros stood before them */
+        w = (w * 10 + (w >> 8)) & UINT64_C(0x00FF00FF00FF00FF);
+        w = (w * 100 + (w >> 16)) & UINT64_C(0x0000FFFF0000FFFF);
+        w = (w * 10000 + (w >> 32)) & UINT64_C(0x00000000FFFFFFFF);
+        *value = *value * ten[n] + w;
+    }
+#else
+    for (unsigned digit; (digit = (unsigned)(*p - '0')) < 10; p++) *value = *value * 10 + digit;
+#endif
+    return p;
+}
+
+/* Reads a plain number, "-12.5e3", of at most 19 digits, and returns where it ends; NULL: the text
+   is something else, or must be rounded with care. Behind the text there must be a character that
+   no number has, and seven more. */
+static FLUX__INLINE const char *flux__csv_number(const char *p, float *out) {
+    const bool minus = *p == '-';
+    uint64_t value = 0, e = 0;
+    int64_t power = 0;
+    const char *start = p += minus, *point;
+    p = flux__csv_digits(p, &value);
+    int64_t digits = p - start;
+    if (*p == '.') {
+        point = ++p;
+        p = flux__csv_digits(p, &value);
+        power = point - p;
+        digits -= power;
+    }
+    if (digits == 0 || digits > 19) return NULL;
+    if ((*p | 32) == 'e') {
+        const bool below = *++p == '-';
+        if (*p == '-' || *p == '+') p++;
+        start = p;
+        p = flux__csv_digits(p, &e);
+        if (p == start || p - start > 4) return NULL;
+        power += below ? -(int64_t)e : (int64_t)e;
+    }
+    float v = 0;
+    if (value && !flux__round_quickly(value, power, &v)) return NULL;
+    *out = minus ? -v : v;
+    return p;
 }
 
 /* Reads a plain decimal of at most 19 characters, "12.5", as most numbers are, without keeping its
@@ -37784,6 +37898,7 @@ typedef struct flux__csv {
     const char *at, *end;                 /* what is left of the text */
     int64_t line;                         /* number, from 1, of the line that was read last */
     char separator;                       /* ' ' stands for any run of blanks and tabs */
+    const char *plain;                    /* up to here, where a line ends, flux__csv_plain reads */
 } flux__csv;
 
 static bool flux__is_blank(char c) { return c == ' ' || c == '\t'; }
@@ -37862,6 +37977,31 @@ static FLUX__O1 int64_t flux__csv_numbers(const flux__csv *c, const char *p, con
     return n;
 }
 
+/* The last newline with eight bytes behind it, in a text of which each line ends with one; NULL:
+   there is none, or some line ends with a carriage return alone. */
+static const char *flux__csv_last(const char *p, const char *end) {
+    const char *last = end - p > 8 ? end - 8 : p;
+    for (const char *r = p; r < end && (r = (const char *)memchr(r, '\r', (size_t)(end - r)));) {
+        if (++r == end || *r != '\n') return NULL;
+    }
+    while (last > p && last[-1] != '\n') last--;
+    return last > p ? last - 1 : NULL;
+}
+
+/* How many lines there are from c->at on that count. Plain ones are found by their ends. */
+static FLUX__O1 int64_t flux__csv_count(flux__csv *c) {
+    const char *a, *b;
+    int64_t n = 0;
+    while (c->plain && c->at <= c->plain) {
+        const char *p = c->at;
+        while (flux__is_blank(*p) || *p == '\r') p++;
+        n += *p != '\n' && *p != '#';
+        c->at = (const char *)memchr(p, '\n', (size_t)(c->plain + 1 - p)) + 1;
+    }
+    while (flux__csv_line(c, &a, &b)) n++;
+    return n;
+}
+
 /* Skips the heading, finds the separator, and counts columns and lines. Then c is back before the
    first line of numbers. */
 static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
@@ -37871,7 +38011,7 @@ static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
     bool have = flux__csv_line(c, &a, &b);
     if (have) {
         while (a < b && flux__is_blank(*a)) a++;
-        for (q = a; q < b && *q != ',' && *q != ';' && !flux__is_blank(*q);) q++;
+        for (q = a; q < b && !strchr(",;|\t ", *q);) q++;
         if (!flux__number_of(a, q, &v)) {              /* no number: this line is a heading */
             before = *c;
             have = flux__csv_line(c, &a, &b);
@@ -37884,13 +38024,32 @@ static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
     const char *from = a, *to = b;
     flux__trim(&from, &to);
     size_t n = (size_t)(to - from);
-    for (q = ";,\t "; *q != ' ' && !memchr(from, *q, n);) q++;
+    for (q = ";,\t| "; *q != ' ' && !memchr(from, *q, n);) q++;
     c->separator = *q;
     *columns = flux__csv_numbers(c, a, b, NULL, 0);
-    for (*lines = 1; flux__csv_line(c, &a, &b);) ++*lines;
+    *lines = 1 + flux__csv_count(c);
     before.separator = c->separator;
     *c = before;
     return true;
+}
+
+/* Reads plain lines into out (columns x lines) for as long as there are, and returns how many. */
+static FLUX__O2 int64_t flux__csv_plain(flux__csv *c, float *out, int64_t columns) {
+    const char separator = c->separator, *p = c->at;
+    int64_t lines = 0;
+    while (p < c->plain) {
+        const char *q = p;
+        for (int64_t i = 1; i < columns && q; i++)
+            q = (q = flux__csv_number(q, out++)) != NULL && *q == separator ? q + 1 : NULL;
+        if (!q || !(q = flux__csv_number(q, out++))) break;
+        if (*q == '\r') q++;
+        if (*q != '\n') break;
+        p = q + 1;
+        lines++;
+        c->at = p;
+    }
+    c->line += lines;
+    return lines;
 }
 
 /* Reads all lines into out (columns x lines), or if out is NULL only checks that each line has as
@@ -37898,7 +38057,13 @@ static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
 static bool flux__csv_fill(flux__csv *c, float *out, int64_t columns) {
     const char *a, *b;
     int64_t first = 0;
-    while (flux__csv_line(c, &a, &b)) {
+    for (;;) {
+        if (out && c->plain && c->separator != ' ') {
+            const int64_t line = c->line, lines = flux__csv_plain(c, out, columns);
+            out += lines * columns;
+            if (lines && !first) first = line + 1;
+        }
+        if (!flux__csv_line(c, &a, &b)) break;
         int64_t n = flux__csv_numbers(c, a, b, out, columns);
         if (n < 0) return false;
         if (!first) first = c->line;
@@ -37917,9 +38082,10 @@ static flux_tensor *flux__parse_csv(flux__source *s) {
     int64_t size[2];
     flux_device cpu = { 0, 0 };
     const char *text = (const char *)s->bytes;
-    flux__csv c = { s, text, text + s->size, 0, ',' };
+    flux__csv c = { s, text, text + s->size, 0, ',', NULL };
     if (flux__foreign(s)) return NULL;
     if (s->size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) c.at += 3; /* byte order mark */
+    c.plain = flux__csv_last(c.at, c.end);
     if (!flux__csv_survey(&c, &size[0], &size[1])) return NULL;
     if ((uint64_t)size[1] > (s->size + 1) / (uint64_t)size[0] && !flux__csv_fill(&c, NULL, size[0]))
         return NULL;
@@ -37937,6 +38103,525 @@ FLUX_DEF flux_tensor *flux_load_csv(const char *path) {
     flux_tensor *t = flux__parse_csv(&s);
     flux__free(text);
     return flux__reveal(h, t);
+}
+
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- files/table.h
+   Tables: CSV whose columns have names, and hold numbers or texts, with fields
+   that are missing. A table is a handle, flux_table; flux_columns makes tensors
+   of some of its columns.
+
+   Invariant: a column is one of numbers until a field is neither a number nor
+   missing; then all its fields are texts. A first pass over the lines reads
+   numbers and finds the columns of texts, and only if there are any does a
+   second one code them. The codes of a column follow the order of its texts by
+   their bytes, so that two files with the same texts have the same codes. The
+   file's text is kept during the call only: names and labels are copies. Fields
+   may be quoted, and then hold separators, line ends and "" for a quote. A # in
+   first place begins a comment; within a line it is text.
+
+   Rejected: dates and times (they are texts), guessing that a column of few
+   different numbers means classes. */
+
+FLUX__BEGIN_LEAN
+
+typedef struct flux__series {             /* a column */
+    char *name, *text;                    /* text: all labels, each with its 0 */
+    size_t used, room;                    /* bytes of text */
+    size_t *place;                        /* of each label in text, in the order of coming */
+    const char **label;                   /* sorted; made at the end */
+    int32_t *slot;                        /* hash table: number of a label + 1, or 0 */
+    int labels, label_room, slots;        /* slots: a power of two */
+    bool texts;                           /* it holds texts */
+    int64_t missing;
+} flux__series;
+
+struct flux_table {
+    flux__box box;
+    flux__series *column;
+    int columns, capacity;
+    int64_t rows;
+    flux_tensor *values;                  /* columns x rows */
+};
+
+typedef struct flux__reading {            /* a table that is being read */
+    flux__csv c;
+    flux_table *t;
+    float missing;                        /* the value of a missing field */
+    float *out;                           /* columns x rows */
+} flux__reading;
+
+/* A field: its text, and if it was quoted without the outer quotes; `last` of its line. */
+typedef struct flux__field { const char *a, *b; bool quoted, last; } flux__field;
+
+static void flux__series_free(flux__series *k) {
+    flux__free(k->name);
+    flux__free(k->text);
+    flux__free(k->place);
+    flux__free((const void *)k->label);
+    flux__free(k->slot);
+}
+
+static void flux__table_free(flux__box *box) {
+    flux_table *t = (flux_table *)(void *)box;
+    for (int i = 0; i < t->columns; i++) flux__series_free(&t->column[i]);
+    flux__free(t->column);
+    flux_release(t->values);
+    flux__quarantine(t);
+}
+
+/* Goes past empty lines and comments to the next line; false: there is none. */
+static bool flux__table_line(flux__csv *c) {
+    while (c->at < c->end) {
+        const char *p = c->at;
+        while (p < c->end && flux__is_blank(*p) && *p != c->separator) p++;
+        const bool empty = p == c->end || *p == '\n' || *p == '\r';
+        c->line++;
+        if (!empty && *p != '#') return true;
+        while (p < c->end && *p != '\n' && *p != '\r') p++;
+        if (p + 1 < c->end && *p == '\r' && p[1] == '\n') p++;
+        c->at = p < c->end ? p + 1 : p;
+    }
+    return false;
+}
+
+/* Ends a field at p, where a separator or the end of the line should be; false: an error. */
+static bool flux__field_end(flux__csv *c, const char *p, flux__field *f) {
+    while (f->quoted && p < c->end && flux__is_blank(*p) && *p != c->separator) p++;
+    f->last = p == c->end || *p == '\n' || *p == '\r';
+    if (!f->last && *p != c->separator)
+        return flux__bad(c->source, "line %lld: something follows a quoted field",
+                         (long long)c->line), false;
+    if (p + 1 < c->end && *p == '\r' && p[1] == '\n') p++;
+    c->at = p < c->end ? p + 1 : p;
+    if (!f->quoted) flux__trim(&f->a, &f->b);
+    return true;
+}
+
+/* Takes the next field of a line, and goes past it. A separator ' ' is any run of blanks. False: an
+   error. */
+static FLUX__O1 bool flux__table_field(flux__csv *c, flux__field *f) {
+    const char *p = c->at, *end = c->end, separator = c->separator;
+    while (p < end && flux__is_blank(*p) && (*p != separator || separator == ' ')) p++;
+    f->quoted = p < end && *p == '"';
+    f->a = p;
+    if (!f->quoted) {
+        while (p < end && *p != separator && *p != '\n' && *p != '\r') p++;
+        f->b = p;
+        const char *q = p;                /* blanks at a line's end begin no field */
+        while (separator == ' ' && q < end && flux__is_blank(*q)) q++;
+        if (separator == ' ' && (q == end || *q == '\n' || *q == '\r')) p = q;
+        return flux__field_end(c, p, f);
+    }
+    const int64_t line = c->line;
+    f->a = ++p;
+    for (; p < end && (*p != '"' || (p + 1 < end && p[1] == '"')); p++) {
+        if (*p == '"') p++;
+        if (*p == '\n' || (*p == '\r' && (p + 1 == end || p[1] != '\n'))) c->line++;
+    }
+    f->b = p;
+    if (p == end)
+        return flux__bad(c->source, "line %lld: a quoted field does not end", (long long)line),
+               false;
+    return flux__field_end(c, p + 1, f);
+}
+
+/* Whether a field says that its value is missing: nothing, or what NumPy, R, SQL and Python write.
+   In quotes only nothing does. */
+static bool flux__is_missing(const flux__field *f) {
+    static const char *const words[] = { "na", "n/a", "nan", "null", "none", "#n/a", "?" };
+    if (f->a == f->b) return true;
+    if (f->quoted || f->b - f->a > 4) return false;
+    for (int i = 0; i < 7; i++)
+        if (flux__word(f->a, f->b, words[i])) return true;
+    return false;
+}
+
+/* ---------------- texts and their codes */
+
+/* Copies a field behind the column's labels, without quotes; *n is its length with the 0. */
+static char *flux__label_copy(flux__series *k, const flux__field *f, size_t *n) {
+    const size_t most = (size_t)(f->b - f->a) + 1;
+    if (most > k->room - k->used) {
+        const size_t room = k->room * 2 > k->used + most ? k->room * 2 : k->used + most + 256;
+        char *more = (char *)FLUX_REALLOC(k->text, room);
+        if (!more) return (char *)flux__fail("out of memory: %zu bytes", room);
+        k->text = more;
+        k->room = room;
+    }
+    char *to = k->text + k->used, *o = to;
+    for (const char *p = f->a; p < f->b; p++) {
+        *o++ = *p ? *p : ' ';
+        if (f->quoted && *p == '"') p++;
+    }
+    *o++ = 0;
+    *n = (size_t)(o - to);
+    return to;
+}
+
+static uint32_t flux__text_hash(const char *p) {
+    uint32_t h = 2166136261u;             /* FNV-1a */
+    for (; *p; p++) h = (h ^ (unsigned char)*p) * 16777619u;
+    return h ^ h >> 15;
+}
+
+/* Makes the hash table twice as large. */
+static bool flux__label_slots(flux__series *k) {
+    const int n = k->slots ? k->slots * 2 : 16;
+    int32_t *slot = (int32_t *)flux__zalloc((size_t)n * sizeof *slot);
+    if (!slot) return false;
+    for (int i = 0; i < k->labels; i++) {
+        uint32_t h = flux__text_hash(k->text + k->place[i]);
+        while (slot[h & (uint32_t)(n - 1)]) h++;
+        slot[h & (uint32_t)(n - 1)] = i + 1;
+    }
+    flux__free(k->slot);
+    k->slot = slot;
+    k->slots = n;
+    return true;
+}
+
+/* The number of a field's text among those of its column; -1: an error. */
+static int flux__label_number(flux__reading *r, flux__series *k, const flux__field *f) {
+    size_t n;
+    if (k->labels * 2 >= k->slots && !flux__label_slots(k)) return -1;
+    const char *text = flux__label_copy(k, f, &n);
+    if (!text) return -1;
+    uint32_t h = flux__text_hash(text), mask = (uint32_t)(k->slots - 1);
+    for (; k->slot[h & mask]; h++)
+        if (strcmp(k->text + k->place[k->slot[h & mask] - 1], text) == 0)
+            return k->slot[h & mask] - 1;
+    if (k->labels >= 1 << 24)             /* codes are float32 */
+        return flux__bad(r->c.source, "column %.60s has more than 16777216 different texts",
+                         k->name), -1;
+    size_t *place = (size_t *)flux__grow(k->place, &k->label_room, k->labels + 1, sizeof *place);
+    if (!place) return -1;
+    k->place = place;
+    place[k->labels] = k->used;
+    k->used += n;
+    k->slot[h & mask] = ++k->labels;
+    return k->labels - 1;
+}
+
+static int flux__by_label(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Sorts the labels of column i, and its codes with them. */
+static bool flux__labels_sort(flux__reading *r, int i) {
+    flux__series *k = &r->t->column[i];
+    const size_t n = (size_t)k->labels;
+    k->label = (const char **)flux__malloc((n + 1) * sizeof *k->label);
+    float *code = (float *)flux__malloc((n + 1) * sizeof *code);
+    if (k->label && code) {
+        for (size_t j = 0; j < n; j++) k->label[j] = k->text + k->place[j];
+        if (n) qsort((void *)k->label, n, sizeof *k->label, flux__by_label);
+        for (size_t j = 0; j < n; j++) {  /* the place in text gives the number of coming */
+            size_t lo = 0, hi = n, at = (size_t)(k->label[j] - k->text);
+            while (hi - lo > 1) {
+                const size_t mid = lo + (hi - lo) / 2;
+                if (k->place[mid] <= at) lo = mid;
+                else hi = mid;
+            }
+            code[lo] = (float)j;
+        }
+        float *v = r->out + i;
+        for (int64_t j = 0; j < r->t->rows; j++, v += r->t->columns)
+            if (*v >= 0 && (size_t)*v < n) *v = code[(size_t)*v];
+    }
+    flux__free(code);
+    return k->label && code;
+}
+
+/* ---------------- reading */
+
+/* Reads a field of column i as a number, in the first pass; *v is its value. A column whose field
+   is a text becomes one of texts. False: an error. */
+static bool flux__take_number(flux__reading *r, int i, const flux__field *f, float *v) {
+    flux__series *k = &r->t->column[i];
+    const int kind = flux__number_of(f->a, f->b, v);
+    if (kind == 1 && (*v > FLT_MAX || *v < -FLT_MAX))
+        return flux__csv_bad(&r->c, i + 1, f->a, f->b, "is too large for float32"), false;
+    if (kind && *v == *v) return true;
+    if (flux__is_missing(f)) k->missing++;
+    else k->texts = true;
+    *v = r->missing;
+    return true;
+}
+
+/* Codes a field of column i, in the second pass. A missing one is not coded. */
+static bool flux__take_text(flux__reading *r, int i, const flux__field *f, float *v) {
+    flux__series *k = &r->t->column[i];
+    const bool missing = flux__is_missing(f);
+    const int number = missing ? -1 : flux__label_number(r, k, f);
+    k->missing += missing;
+    *v = missing ? NAN : (float)number;   /* NaN until the codes are sorted */
+    return missing || number >= 0;
+}
+
+/* Goes over all lines: the first time to read numbers, the second time to code texts. */
+static bool flux__table_pass(flux__reading *r, bool texts) {
+    flux_table *t = r->t;
+    flux__field f;
+    float *out = r->out;
+    for (;;) {
+        if (!texts && r->c.plain && r->c.separator != ' ')
+            out += flux__csv_plain(&r->c, out, t->columns) * t->columns;
+        if (!flux__table_line(&r->c)) return true;
+        const int64_t line = r->c.line;
+        int i = 0;
+        do {
+            if (!flux__table_field(&r->c, &f)) return false;
+            if (i == t->columns) { i++; break; }
+            const bool here = texts ? t->column[i].texts : !t->column[i].texts;
+            if (here && !(texts ? flux__take_text : flux__take_number)(r, i, &f, &out[i]))
+                return false;
+            i++;
+        } while (!f.last);
+        if (i != t->columns)
+            return flux__bad(r->c.source, "line %lld has %s fields than the first one, which has "
+                             "%d", (long long)line, i < t->columns ? "fewer" : "more", t->columns),
+                   false;
+        out += t->columns;
+    }
+}
+
+/* How many lines there are from here on. Only quotes make it more than counting line ends. */
+static bool flux__table_count(flux__csv c, int64_t *rows) {
+    flux__field f;
+    const bool quotes = c.at < c.end && memchr(c.at, '"', (size_t)(c.end - c.at));
+    for (*rows = 0; flux__table_line(&c); ++*rows) {
+        const char *p = c.at;
+        if (quotes) {
+            do
+                if (!flux__table_field(&c, &f)) return false;
+            while (!f.last);
+        } else {
+            while (p < c.end && *p != '\n' && *p != '\r') p++;
+            if (p + 1 < c.end && *p == '\r' && p[1] == '\n') p++;
+            c.at = p < c.end ? p + 1 : p;
+        }
+    }
+    return true;
+}
+
+/* The separator of a line: of tab, semicolon, comma and bar, outside quotes, the one that is there
+   most often; if there is none, runs of blanks. */
+static char flux__find_separator(const char *p, const char *end) {
+    static const char known[] = ",;\t|";
+    int count[4] = { 0, 0, 0, 0 }, best = 0, blanks = 0;
+    bool quoted = false;
+    for (; p < end && (quoted || (*p != '\n' && *p != '\r')); p++) {
+        const char *at = quoted || !*p ? NULL : strchr(known, *p);
+        quoted ^= *p == '"';
+        if (at) count[at - known]++;
+        blanks += !quoted && *p == ' ';
+    }
+    for (int i = 1; i < 4; i++)
+        if (count[i] > count[best]) best = i;
+    return count[best] ? known[best] : blanks ? ' ' : ',';
+}
+
+/* Makes the columns of the first line, which is a heading or not: it is one if no field of it is a
+   number, unless the options say. Columns without a heading are called "0", "1", ... */
+static bool flux__table_heading(flux__reading *r, flux_switch heading) {
+    flux_table *t = r->t;
+    flux__csv before = r->c;
+    flux__field f;
+    float v;
+    bool numbers = false;
+    size_t n;
+    if (!flux__table_line(&r->c)) return flux__bad(r->c.source, "it has no lines"), false;
+    do {
+        if (!flux__table_field(&r->c, &f)) return false;
+        numbers |= flux__number_of(f.a, f.b, &v) == 1;
+        flux__series *k = (flux__series *)flux__grow(t->column, &t->capacity, t->columns + 1,
+                                                     sizeof *k);
+        if (!k) return false;
+        t->column = k;
+        k += t->columns++;
+        memset(k, 0, sizeof *k);
+        k->name = flux__label_copy(k, &f, &n);
+        k->text = NULL;                   /* it is the name's now */
+        k->room = 0;
+        if (!k->name) return false;
+    } while (!f.last);
+    if (heading == FLUX_ON || (heading == FLUX_DEFAULT && !numbers)) return true;
+    before.separator = r->c.separator;
+    r->c = before;
+    for (int i = 0; i < t->columns; i++) {
+        char *name = (char *)FLUX_REALLOC(t->column[i].name, 12);
+        if (!name) return flux__fail("out of memory: 12 bytes"), false;
+        t->column[i].name = name;
+        snprintf(name, 12, "%d", i);
+    }
+    return true;
+}
+
+/* Codes the columns of texts, whose numbers of missing fields are counted anew. */
+static bool flux__table_texts(flux__reading *r) {
+    flux_table *t = r->t;
+    bool any = false;
+    for (int i = 0; i < t->columns; i++)
+        if (t->column[i].texts) any = true, t->column[i].missing = 0;
+    if (!any) return true;
+    if (!flux__table_pass(r, true)) return false;
+    for (int i = 0; i < t->columns; i++)
+        if (t->column[i].texts && !flux__labels_sort(r, i)) return false;
+    for (int i = 0; i < t->columns && r->missing == r->missing; i++)
+        for (int64_t j = 0; t->column[i].texts && j < t->rows; j++) {
+            float *v = &r->out[j * t->columns + i];
+            if (*v != *v) *v = r->missing;
+        }
+    return true;
+}
+
+/* Fills a table from a text in memory. False: an error; what there is goes with the table. */
+static bool flux__table_fill(flux_table *t, flux__source *s, const flux_table_opts *o) {
+    const char *text = (const char *)s->bytes;
+    flux__reading r = { { s, text, text + s->size, 0, o->separator, NULL }, t,
+                        (float)flux__given(o->missing, o->marked, (double)NAN), NULL };
+    flux_device cpu = { 0, 0 };
+    if (flux__foreign(s)) return false;
+    if (s->size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) r.c.at += 3; /* byte order mark */
+    flux__csv first = r.c;
+    if (!r.c.separator && flux__table_line(&first))
+        r.c.separator = flux__find_separator(first.at, first.end);
+    if (!flux__table_heading(&r, flux__given_switch(o->heading, o->marked))) return false;
+    if (!flux__table_count(r.c, &t->rows)) return false;
+    /* each field has at least its separator: so many can't be, whatever a short line says */
+    if (t->rows && (uint64_t)t->columns > s->size / (uint64_t)t->rows + 1)
+        return flux__bad(s, "its lines have fewer fields than the first one, which has %d",
+                         t->columns), false;
+    int64_t size[2] = { t->columns, t->rows };
+    t->values = (flux_tensor *)flux_retain(flux__leaf(flux__shape(size, 2), FLUX_F32, cpu));
+    if (!t->values) return false;
+    r.out = (float *)t->values->buf->ptr;
+    r.c.plain = flux__csv_last(r.c.at, r.c.end);
+    flux__csv begin = r.c;
+    if (!flux__table_pass(&r, false)) return false;
+    r.c = begin;
+    return flux__table_texts(&r);
+}
+
+/* A table of the text of a source; NULL: an error. */
+static flux_table *flux__parse_table(flux__source *s, const flux_table_opts *o) {
+    flux_table *t = (flux_table *)flux__zalloc(sizeof *t);
+    if (!t) return NULL;
+    t->box.head.kind = FLUX__BOX;
+    t->box.head.refs = 1;
+    t->box.free = flux__table_free;
+    int h = flux__hide();
+    const bool good = flux__table_fill(t, s, o);
+    flux__reveal(h, NULL);
+    if (good) return (flux_table *)flux__own(t);
+    flux_release(t);
+    return NULL;
+}
+
+FLUX_DEF flux_table *flux_load_table_with(flux_table_opts o) {
+    size_t size;
+    if (!o.path) return (flux_table *)flux__null("load_table", "path", o.path);
+    void *text = flux__gunzip(flux__read_file(o.path, &size, "load_table"), &size, "load_table",
+                              o.path);
+    if (!text) return NULL;
+    flux__source s = { "load_table", o.path, NULL, (const unsigned char *)text, size, NULL };
+    flux_table *t = flux__parse_table(&s, &o);
+    flux__free(text);
+    return t;
+}
+
+/* ---------------- looking at a table */
+
+FLUX_DEF int64_t flux_table_rows(const flux_table *t) {
+    if (!t || FLUX__GONE("table_rows", t)) return flux__null("table_rows", "t", t), -1;
+    return t->rows;
+}
+FLUX_DEF int flux_table_columns(const flux_table *t) {
+    if (!t || FLUX__GONE("table_columns", t)) return flux__null("table_columns", "t", t), -1;
+    return t->columns;
+}
+
+FLUX_DEF const char *flux_column_name(const flux_table *t, int i) {
+    if (!t || FLUX__GONE("column_name", t))
+        return (const char *)flux__null("column_name", "t", t);
+    if (i >= 0 && i < t->columns) return t->column[i].name;
+    return (const char *)flux__fail("column_name: column %d of a table of %d columns", i,
+                                    t->columns);
+}
+
+/* The column of a name of n bytes, or else of a number; NULL is an error that lists names. */
+static flux__series *flux__column_of(const flux_table *t, const char *call, const char *name,
+                                     int n) {
+    char list[200], *end = list;
+    for (int i = 0; i < t->columns; i++)
+        if (strncmp(t->column[i].name, name, (size_t)n) == 0 && !t->column[i].name[n])
+            return &t->column[i];
+    snprintf(list, sizeof list, "%.*s", n < 12 ? n : 12, name);
+    const long i = strtol(list, &end, 10);
+    if (n < 12 && flux__is_digit(*list) && !*end && i < t->columns) return &t->column[i];
+    flux__sink s = flux__sink_to(list, sizeof list);
+    for (int k = 0; k < t->columns && s.len < 150; k++)
+        flux__putf(&s, "%s%.40s", k ? ", " : "", t->column[k].name);
+    flux__sink_end(&s);
+    return (flux__series *)flux__fail("%s: the table has no column \"%.*s\"; it has %d: %s", call,
+                                      n < 80 ? n : 80, name, t->columns, list);
+}
+
+/* The same for the calls below, which give nothing if there is no table or no name. */
+static flux__series *flux__column_called(const flux_table *t, const char *call, const char *name) {
+    if (!t || FLUX__GONE(call, t)) return (flux__series *)flux__null(call, "t", t);
+    if (!name) return (flux__series *)flux__null(call, "name", name);
+    return flux__column_of(t, call, name, strlen(name) < 10000 ? (int)strlen(name) : 10000);
+}
+
+FLUX_DEF int64_t flux_column_missing(const flux_table *t, const char *name) {
+    const flux__series *k = flux__column_called(t, "column_missing", name);
+    return k ? k->missing : -1;
+}
+FLUX_DEF int64_t flux_column_labels(const flux_table *t, const char *name) {
+    const flux__series *k = flux__column_called(t, "column_labels", name);
+    return k ? k->labels : -1;
+}
+FLUX_DEF const char *flux_column_label(const flux_table *t, const char *name, int64_t code) {
+    const flux__series *k = flux__column_called(t, "column_label", name);
+    if (!k) return NULL;
+    if (code >= 0 && code < k->labels) return k->label[code];
+    return (const char *)flux__fail("column_label: %.60s has no label %lld; it has %d", name,
+                                    (long long)code, k->labels);
+}
+
+/* Finds the columns of a list of names, "age, fare"; returns how many, or -1. The caller frees
+   them. */
+static int flux__columns_named(const flux_table *t, const char *names, int **out) {
+    int n = 0, capacity = 0;
+    for (const char *p = names, *end; p; p = *end ? end + 1 : NULL) {
+        const char *a = p, *b = end = p + strcspn(p, ",");
+        flux__trim(&a, &b);
+        flux__series *k = b - a > 10000 ? NULL : flux__column_of(t, "columns", a, (int)(b - a));
+        int *more = k ? (int *)flux__grow(*out, &capacity, n + 1, sizeof *more) : NULL;
+        if (!more) return -1;
+        *out = more;
+        more[n++] = (int)(k - t->column);
+    }
+    return n;
+}
+
+FLUX_DEF flux_tensor *flux_columns(const flux_table *t, const char *names) {
+    int *which = NULL;
+    flux_device cpu = { 0, 0 };
+    if (!t || FLUX__GONE("columns", t)) return (flux_tensor *)flux__null("columns", "t", t);
+    if (!names) return (flux_tensor *)flux__own(flux_retain(t->values));
+    const int n = flux__columns_named(t, names, &which);
+    int64_t size[2] = { n, t->rows };
+    flux_tensor *x = n > 0 ? flux__leaf(flux__shape(size, 2), FLUX_F32, cpu) : NULL;
+    const float *from = (const float *)t->values->buf->ptr;
+    float *to = x ? (float *)x->buf->ptr : NULL;
+    for (int64_t j = 0; to && j < t->rows; j++, from += t->columns)
+        for (int i = 0; i < n; i++) *to++ = from[which[i]];
+    flux__free(which);
+    return x;
 }
 
 FLUX__END_LEAN
@@ -38958,12 +39643,6 @@ typedef struct flux__zip {                /* an archive, its directory read and 
     int members, room;
 } flux__zip;
 
-/* A number of n bytes, little-endian. */
-static uint64_t flux__little(const unsigned char *p, int n) {
-    uint64_t v = 0;
-    while (n-- > 0) v = v << 8 | p[n];
-    return v;
-}
 /* Writes a number in n bytes. */
 static void flux__put_little(unsigned char *p, uint64_t v, int n) {
     for (int i = 0; i < n; i++) p[i] = (unsigned char)(v >> 8 * i);

@@ -269,7 +269,7 @@
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
                 conv norms losses ctc update schedules train
-     files/     gzip sources idx npy csv safetensors tensors npz torch
+     files/     gzip sources idx npy csv table safetensors tensors npz torch
      text/      dot tensors models summary profile formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
 */
@@ -426,6 +426,7 @@
 #include "files/idx.h"
 #include "files/npy.h"
 #include "files/csv.h"
+#include "files/table.h"
 #include "files/safetensors.h"
 #include "files/tensors.h"
 #include "files/npz.h"

@@ -91,6 +91,30 @@ static void read_gzip(const uint8_t *data, size_t n) {
     else refused++;
     free(out);
 }
+/* A table: all columns, and all labels, sorted and each its own. */
+static void read_table(const uint8_t *data, size_t n) {
+    flux__source s = { "fuzz", "memory", NULL, data, n, NULL };
+    flux_table *t = flux__parse_table(&s, &FLUX_OPTIONS(flux_table_opts, "memory"));
+    if ((t == NULL) != flux_failed()) abort();
+    flux_clear();
+    if (!t) {
+        refused++;
+        return;
+    }
+    look(flux_columns(t, NULL));
+    for (int i = 0; i < flux_table_columns(t); i++) {
+        char number[20];
+        const flux__series *k = &t->column[i];
+        snprintf(number, sizeof number, "%d", i);
+        if (!flux_column_name(t, i) || flux_column_missing(t, number) < 0) abort();
+        for (int j = 1; k->texts && j < k->labels; j++)
+            if (strcmp(k->label[j - 1], k->label[j]) >= 0) abort();
+        for (int64_t row = 0; k->texts && row < t->rows; row++) {
+            const float v = flux_floats(t->values)[row * t->columns + i];
+            if (v == v && !(v >= 0 && v < (float)k->labels)) abort();
+        }
+    }
+}
 /* All arrays of an archive. */
 static void read_npz(const uint8_t *data, size_t n) {
     flux__source s = { "fuzz", "memory", NULL, data, n, NULL };
@@ -303,7 +327,7 @@ typedef struct reader { const char *name; void (*read)(const uint8_t *data, size
 static const reader readers[] = {
     { "idx", read_idx, true }, { "npy", read_npy, true }, { "csv", read_csv, true }, {
         "safetensors", read_model, true },
-    { "gzip", read_gzip, false }, { "npz", read_npz, false },
+    { "table", read_table, false }, { "gzip", read_gzip, false }, { "npz", read_npz, false },
     { "torch", read_torch, false }, { "state", read_state, false }, {
         "preferences", read_preferences, false },
     { "formula", read_formula, false }, { "cache", read_cache, false }

@@ -710,6 +710,16 @@ static int step(void) {                   /* of the good model, or not */
     if (!g) handed_on();
     return flux_update(s, m, g);
 }
+/* A table of a file of the test's own, which it writes first; or of what else is there. */
+static flux_table *TB(void) {
+    const char *path = P();
+    FILE *f = path && *path && !null_in && one_in(2) ? fopen(path, "w") : NULL;
+    if (f) fputs("a,b,name\n1,2,x\n3,,y\n", f), fclose(f);
+    flux_table *t = flux_load_table(path, .separator = (char)(one_in(3) ? 0 : one_in(2) ? ',' : below(256)), .heading = (flux_switch)below(4),
+        .missing = one_in(2) ? F() : 0);
+    if (!t) handed_on();
+    return t;
+}
 static int splits(void) {
     flux_tensor *a = NULL, *b = NULL;
     int code = flux_splitobs(F(), T(), &a, one_in(9) ? NULL : &b);
@@ -880,6 +890,11 @@ static void strict_threads(void) {
     X(T, flux_load_csv, flux_load_csv(P())) X(T, flux_load_tensor, flux_load_tensor(P(), N())) \
     X(T, flux_load_npz, flux_load_npz(P(), one_in(2) ? NULL : N())) X(I, flux_save_npz_items, arrays()) \
     X(N, flux_npz_names, flux_npz_names(P(), text, (size_t)below(300))) \
+    X(P, flux_load_table_with, flux_load_table_with(FLUX_OPTIONS(flux_table_opts, P(), .missing = F()))) \
+    X(N, flux_table_rows, flux_table_rows(TB())) X(N, flux_table_columns, flux_table_columns(TB())) \
+    X(P, flux_column_name, flux_column_name(TB(), Z())) X(N, flux_column_missing, flux_column_missing(TB(), N())) \
+    X(N, flux_column_labels, flux_column_labels(TB(), N())) X(P, flux_column_label, flux_column_label(TB(), one_in(2) ? "name" : N(), I())) \
+    X(T, flux_columns, flux_columns(TB(), one_in(2) ? "name, a" : one_in(3) ? NULL : N())) \
     X(Q, flux_param, flux_param(L(), N())) X(Q, flux_grad, flux_grad(G(), T())) \
     X(Q, flux_grad_param, flux_grad_param(G(), L(), N())) X(Q, flux_grad_at, flux_grad_at(G(), Z())) \
     X(T, flux_grads_norm, flux_grads_norm(G())) X(T, flux_clip_global, flux_clip_global(G(), F())) \

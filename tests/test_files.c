@@ -463,7 +463,7 @@ TEST(csv_errors) {
     CHECK_ERROR(csv("1\n2\n333333333333333333333333333333x\n"), "line 3, column 1: \"333333333333333333333333...\" is not a number");
     CHECK_ERROR(flux_load_csv(BYTES("1\n2\0003\n")), "line 2, column 1: \"2?3\" is not a number");
     CHECK_ERROR(flux_load_csv(BYTES("\xff\xfe" "1\0,\0")), "it is UTF-16 text: save it as UTF-8");
-    CHECK_ERROR(flux_load_csv(FIXTURE("u8.idx.gz")), "it is compressed by gzip");
+    CHECK_ERROR(flux_load_csv(FIXTURE("u8.idx.gz")), flux__zlib_missing() ? "for want of zlib" : "is not a number");
     static char wide[40000];               /* many columns, then many lines of one: never the room for all of both */
     memset(wide, ',', 20000);
     for (int i = 20000; i < 40000; i += 2) memcpy(wide + i, "\n1", 2);

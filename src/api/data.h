@@ -116,6 +116,39 @@ FLUX_API int flux_save_npz_items(const char *path, int n, const char *names,
 /* Lines of numbers: float32, columns x lines. A heading line is skipped. From a pipe or a device it
    reads at most 256 MiB. */
 FLUX_API flux_tensor *flux_load_csv(const char *path);
+/* A csv whose columns have names, hold numbers or texts, and may lack some:
+       flux_table *t = flux_load_table("passengers.csv");
+       flux_tensor *x = flux_columns(t, "age, fare, sex");           // 3 x rows, float32
+       flux_column_label(t, "sex", 0)                                // "female"
+   Texts are coded 0, 1, 2, ... in the order of their bytes; a column is one of texts if any field
+   of it is. Missing is a field that is empty, or na, n/a, nan, null, none, #n/a or ?, in letters of
+   either case. Fields may stand in quotes ("" is a quote), lines may end in either way, empty ones
+   and those that begin with # are passed over; all others have as many fields as the first. */
+typedef struct flux_table_opts {
+    FLUX__DUMMY
+    const char *path FLUX__ZERO;
+    char separator FLUX__ZERO;            /* default: the one of , ; | and tab that the first line
+                                             has most often, else blanks */
+    flux__switch heading FLUX__ZERO;      /* default: the first line is one if no field of it is a
+                                             number. Without one, columns are called 0, 1, ... */
+    flux__double missing FLUX__ZERO;      /* the value of what is missing; default NaN */
+    flux__marked marked FLUX__ZERO;
+} flux_table_opts;
+#define FLUX__LEFT_OUT_flux_table_opts \
+    .heading = FLUX_DEFAULT, .missing = FLUX__NO_NUMBER, .marked = true,
+FLUX_API flux_table *flux_load_table_with(flux_table_opts o);
+#define flux_load_table(...) flux_load_table_with(FLUX__OPTS(flux_table_opts, __VA_ARGS__))
+FLUX_API int64_t flux_table_rows(const flux_table *t);
+FLUX_API int flux_table_columns(const flux_table *t);
+/* The name of column i; it lives as long as the table, and so do labels. */
+FLUX_API const char *flux_column_name(const flux_table *t, int i);
+/* By its name, or its number ("2"): how many fields of a column are missing; how many different
+   texts it has, 0 if it is one of numbers; and the text of a code. -1 or NULL: an error. */
+FLUX_API int64_t flux_column_missing(const flux_table *t, const char *name);
+FLUX_API int64_t flux_column_labels(const flux_table *t, const char *name);
+FLUX_API const char *flux_column_label(const flux_table *t, const char *name, int64_t code);
+/* Some columns, by names or numbers, in that order; NULL: all of them. */
+FLUX_API flux_tensor *flux_columns(const flux_table *t, const char *names);
 /* safetensors: one file, which Python's library reads too (there the dimensions are in reverse
    order, because its memory is row-major). flux_save(model, "m.safetensors") writes the whole file
    or nothing; if path is a link, the file that it points to is replaced. flux_load needs the same

@@ -21,7 +21,7 @@
 FLUX__BEGIN_LEAN
 
 enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRADS, FLUX__COMM,
-    FLUX__FREED
+    FLUX__BOX, FLUX__FREED
 };
 
 typedef struct flux__buffer {             /* memory on a device, shared by the tensors in it */
@@ -38,6 +38,13 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     int64_t dim[FLUX_MAX_DIMS];           /* shape of the tensor that it was made for */
     int16_t ndim, dtype;                  /* ndim -1: made for no tensor */
 } flux__buffer;
+
+/* The beginning of a handle of any other kind, which says itself how it is freed: of the last
+   reference, by flux__quarantine in the end. */
+typedef struct flux__box {
+    flux__head head;
+    void (*free)(struct flux__box *box);
+} flux__box;
 
 struct flux_tensor {                      /* a node of the graph; with buf set, also its value */
     flux__head head;

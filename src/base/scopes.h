@@ -71,6 +71,7 @@ FLUX_DEF void flux_release(const void *object) {
     case FLUX__LOADER: flux__loader_free((flux_loader *)h); break;
     case FLUX__STATE: flux__state_free((flux_state *)h); break;
     case FLUX__FREED: flux__gone("release", h); break;
+    case FLUX__BOX: ((flux__box *)(void *)h)->free((flux__box *)(void *)h); break;
     case FLUX__COMM: break;               /* flux_distributed_end ends it */
     default: flux__grads_free((flux_grads *)h); break;
     }
@@ -306,7 +307,7 @@ static bool flux__gone(const char *call, const void *object) {
     for (int i = 0; t && t->freed && i < FLUX__QUARANTINE; i++)
         if (t->freed[i].object == object) handle = &t->freed[i];
     static const char *const whats[] = { "a tensor is", "a layer is", "a loader is", "a state is",
-        "gradients are" };
+        "gradients are", "a communicator is", "a table or folder is" };
     static const char advice[] =
         "; flux_keep hands a value to the scope outside, flux_carry to the next turn";
     const char *what = whats[handle ? handle->kind - FLUX__TENSOR : 0];

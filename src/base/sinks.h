@@ -475,6 +475,9 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
     if (!f)
         return flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
     const bool streams = flux__file_streams(path);
+    int64_t stamp[2];
+    if (!streams && flux__file_stamp(path, stamp) && stamp[0] > 0 && stamp[0] < PTRDIFF_MAX)
+        capacity = (size_t)stamp[0] + 1;      /* one more, so that the first read sees the end */
     while (!why) {
         more = capacity <= SIZE_MAX / 4 ? (char *)FLUX_REALLOC(data, capacity + 1) : NULL;
         if (!more) {

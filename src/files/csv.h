@@ -13,8 +13,9 @@
 /* ---------------------------------------------------------------------- files/csv.h
    CSV: lines of numbers are read as a float32 tensor of columns x lines. The
    separator is found in the first line of numbers: a semicolon, a comma, a tab,
-   or any run of blanks. A heading line is skipped, # begins a comment, and empty
-   lines do not count.
+   a bar, or any run of blanks. A heading line is skipped, # begins a comment, and
+   empty lines do not count. Tables of names, numbers and texts are read by
+   files/table.h, which uses this room's numbers.
 
    Invariant: the whole text is one buffer. A first pass counts columns and
    lines, a second one reads the numbers into the tensor and checks that all
@@ -24,7 +25,12 @@
    float32 once: from a double where that is safe, by strtof where the double is
    near the middle between two float32. The locale's decimal point does not
    matter, since strtof gets digits and an exponent without a point. Errors name
-   line and column. */
+   line and column.
+
+   Nearly all lines are plain: digits, a point, an exponent, one separator, and
+   the line's end. flux__csv_plain reads such a line in one go, with the line's
+   end as what stops every loop, and leaves any other to the careful functions,
+   which agree with it on what is plain. */
 
 FLUX__BEGIN_LEAN
 
@@ -75,12 +81,14 @@ static bool flux__take_digits(const char *p, const char *end, flux__digits *d) {
    double that is computed for a power of at most 22 may have its last bit or two wrong. If it is
    not near the middle between two float32, it lies on the right side of it, and rounding it gives
    the right float32; else the answer is false. */
-static bool flux__round_quickly(uint64_t value, int64_t power, float *out) {
-    static const double ten[] = { 1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
-                                  1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
-                                  1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22 };
+static FLUX__INLINE bool flux__round_quickly(uint64_t value, int64_t power, float *out) {
+    static const double ten[] = { 1e-22, 1e-21, 1e-20, 1e-19, 1e-18, 1e-17, 1e-16, 1e-15, 1e-14,
+                                  1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4,
+                                  1e-3, 1e-2, 1e-1, 1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8,
+                                  1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19,
+                                  1e20, 1e21, 1e22 };
     if (power < -22 || power > 22) return false;
-    double v = power < 0 ? (double)value / ten[-power] : (double)value * ten[power];
+    double v = (double)value * ten[power + 22];   /* three roundings, of half a bit each */
     uint64_t bits;
     memcpy(&bits, &v, sizeof bits);
     *out = (float)v;
@@ -97,6 +105,61 @@ static float flux__round_digits(flux__digits *d) {
     if (d->n < 20 && flux__round_quickly(d->value, d->power, &out)) return out;
     snprintf(d->text + d->n, sizeof d->text - (size_t)d->n, "e%lld", (long long)d->power);
     return strtof(d->text, NULL);
+}
+
+/* Appends the decimal digits at p to *value, and returns where they end. Eight characters are taken
+   at once where that is known to work, so seven more must be there behind the last digit. */
+static FLUX__INLINE const char *flux__csv_digits(const char *p, uint64_t *value) {
+#if defined(__GNUC__) && defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    static const uint64_t ten[] = { 1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000 };
+    for (int n = 8; n == 8; p += n) {
+        uint64_t w, other;
+        memcpy(&w, p, 8);
+        w ^= UINT64_C(0x3030303030303030);             /* a digit's byte is its value now */
+        other = (w | (w + UINT64_C(0x0606060606060606))) & UINT64_C(0xF0F0F0F0F0F0F0F0);
+        n = other ? __builtin_ctzll(other) >> 3 : 8;   /* digits before the first other one */
+        if (n == 0) break;
+        w <<= 64 - 8 * n;                              /* as if zeros stood before them */
+        w = (w * 10 + (w >> 8)) & UINT64_C(0x00FF00FF00FF00FF);
+        w = (w * 100 + (w >> 16)) & UINT64_C(0x0000FFFF0000FFFF);
+        w = (w * 10000 + (w >> 32)) & UINT64_C(0x00000000FFFFFFFF);
+        *value = *value * ten[n] + w;
+    }
+#else
+    for (unsigned digit; (digit = (unsigned)(*p - '0')) < 10; p++) *value = *value * 10 + digit;
+#endif
+    return p;
+}
+
+/* Reads a plain number, "-12.5e3", of at most 19 digits, and returns where it ends; NULL: the text
+   is something else, or must be rounded with care. Behind the text there must be a character that
+   no number has, and seven more. */
+static FLUX__INLINE const char *flux__csv_number(const char *p, float *out) {
+    const bool minus = *p == '-';
+    uint64_t value = 0, e = 0;
+    int64_t power = 0;
+    const char *start = p += minus, *point;
+    p = flux__csv_digits(p, &value);
+    int64_t digits = p - start;
+    if (*p == '.') {
+        point = ++p;
+        p = flux__csv_digits(p, &value);
+        power = point - p;
+        digits -= power;
+    }
+    if (digits == 0 || digits > 19) return NULL;
+    if ((*p | 32) == 'e') {
+        const bool below = *++p == '-';
+        if (*p == '-' || *p == '+') p++;
+        start = p;
+        p = flux__csv_digits(p, &e);
+        if (p == start || p - start > 4) return NULL;
+        power += below ? -(int64_t)e : (int64_t)e;
+    }
+    float v = 0;
+    if (value && !flux__round_quickly(value, power, &v)) return NULL;
+    *out = minus ? -v : v;
+    return p;
 }
 
 /* Reads a plain decimal of at most 19 characters, "12.5", as most numbers are, without keeping its
@@ -134,6 +197,7 @@ typedef struct flux__csv {
     const char *at, *end;                 /* what is left of the text */
     int64_t line;                         /* number, from 1, of the line that was read last */
     char separator;                       /* ' ' stands for any run of blanks and tabs */
+    const char *plain;                    /* up to here, where a line ends, flux__csv_plain reads */
 } flux__csv;
 
 static bool flux__is_blank(char c) { return c == ' ' || c == '\t'; }
@@ -212,6 +276,31 @@ static FLUX__O1 int64_t flux__csv_numbers(const flux__csv *c, const char *p, con
     return n;
 }
 
+/* The last newline with eight bytes behind it, in a text of which each line ends with one; NULL:
+   there is none, or some line ends with a carriage return alone. */
+static const char *flux__csv_last(const char *p, const char *end) {
+    const char *last = end - p > 8 ? end - 8 : p;
+    for (const char *r = p; r < end && (r = (const char *)memchr(r, '\r', (size_t)(end - r)));) {
+        if (++r == end || *r != '\n') return NULL;
+    }
+    while (last > p && last[-1] != '\n') last--;
+    return last > p ? last - 1 : NULL;
+}
+
+/* How many lines there are from c->at on that count. Plain ones are found by their ends. */
+static FLUX__O1 int64_t flux__csv_count(flux__csv *c) {
+    const char *a, *b;
+    int64_t n = 0;
+    while (c->plain && c->at <= c->plain) {
+        const char *p = c->at;
+        while (flux__is_blank(*p) || *p == '\r') p++;
+        n += *p != '\n' && *p != '#';
+        c->at = (const char *)memchr(p, '\n', (size_t)(c->plain + 1 - p)) + 1;
+    }
+    while (flux__csv_line(c, &a, &b)) n++;
+    return n;
+}
+
 /* Skips the heading, finds the separator, and counts columns and lines. Then c is back before the
    first line of numbers. */
 static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
@@ -221,7 +310,7 @@ static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
     bool have = flux__csv_line(c, &a, &b);
     if (have) {
         while (a < b && flux__is_blank(*a)) a++;
-        for (q = a; q < b && *q != ',' && *q != ';' && !flux__is_blank(*q);) q++;
+        for (q = a; q < b && !strchr(",;|\t ", *q);) q++;
         if (!flux__number_of(a, q, &v)) {              /* no number: this line is a heading */
             before = *c;
             have = flux__csv_line(c, &a, &b);
@@ -234,13 +323,32 @@ static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
     const char *from = a, *to = b;
     flux__trim(&from, &to);
     size_t n = (size_t)(to - from);
-    for (q = ";,\t "; *q != ' ' && !memchr(from, *q, n);) q++;
+    for (q = ";,\t| "; *q != ' ' && !memchr(from, *q, n);) q++;
     c->separator = *q;
     *columns = flux__csv_numbers(c, a, b, NULL, 0);
-    for (*lines = 1; flux__csv_line(c, &a, &b);) ++*lines;
+    *lines = 1 + flux__csv_count(c);
     before.separator = c->separator;
     *c = before;
     return true;
+}
+
+/* Reads plain lines into out (columns x lines) for as long as there are, and returns how many. */
+static FLUX__O2 int64_t flux__csv_plain(flux__csv *c, float *out, int64_t columns) {
+    const char separator = c->separator, *p = c->at;
+    int64_t lines = 0;
+    while (p < c->plain) {
+        const char *q = p;
+        for (int64_t i = 1; i < columns && q; i++)
+            q = (q = flux__csv_number(q, out++)) != NULL && *q == separator ? q + 1 : NULL;
+        if (!q || !(q = flux__csv_number(q, out++))) break;
+        if (*q == '\r') q++;
+        if (*q != '\n') break;
+        p = q + 1;
+        lines++;
+        c->at = p;
+    }
+    c->line += lines;
+    return lines;
 }
 
 /* Reads all lines into out (columns x lines), or if out is NULL only checks that each line has as
@@ -248,7 +356,13 @@ static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
 static bool flux__csv_fill(flux__csv *c, float *out, int64_t columns) {
     const char *a, *b;
     int64_t first = 0;
-    while (flux__csv_line(c, &a, &b)) {
+    for (;;) {
+        if (out && c->plain && c->separator != ' ') {
+            const int64_t line = c->line, lines = flux__csv_plain(c, out, columns);
+            out += lines * columns;
+            if (lines && !first) first = line + 1;
+        }
+        if (!flux__csv_line(c, &a, &b)) break;
         int64_t n = flux__csv_numbers(c, a, b, out, columns);
         if (n < 0) return false;
         if (!first) first = c->line;
@@ -267,9 +381,10 @@ static flux_tensor *flux__parse_csv(flux__source *s) {
     int64_t size[2];
     flux_device cpu = { 0, 0 };
     const char *text = (const char *)s->bytes;
-    flux__csv c = { s, text, text + s->size, 0, ',' };
+    flux__csv c = { s, text, text + s->size, 0, ',', NULL };
     if (flux__foreign(s)) return NULL;
     if (s->size >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0) c.at += 3; /* byte order mark */
+    c.plain = flux__csv_last(c.at, c.end);
     if (!flux__csv_survey(&c, &size[0], &size[1])) return NULL;
     if ((uint64_t)size[1] > (s->size + 1) / (uint64_t)size[0] && !flux__csv_fill(&c, NULL, size[0]))
         return NULL;

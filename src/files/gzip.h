@@ -191,6 +191,13 @@ static void *flux__inflate(const void *from, size_t n, bool raw, uint64_t expect
     return f.out;
 }
 
+/* A number of n bytes, little-endian. */
+static uint64_t flux__little(const unsigned char *p, int n) {
+    uint64_t v = 0;
+    while (n-- > 0) v = v << 8 | p[n];
+    return v;
+}
+
 static bool flux__is_gzip(const void *bytes, size_t n) {
     return n >= 2 && memcmp(bytes, "\x1f\x8b", 2) == 0;
 }
@@ -209,8 +216,7 @@ static void *flux__gunzip(void *data, size_t *size, const char *call, const char
                    "%s", call, flux__short_path(path), missing);
     else {
         /* the last four bytes are the length of the last member, of most files the only one */
-        uint64_t length = n < 18 ? 0 : (uint64_t)p[n - 1] << 24 | p[n - 2] << 16 | p[n - 3] << 8 |
-                                           p[n - 4];
+        uint64_t length = n < 18 ? 0 : flux__little(p + n - 4, 4);
         out = flux__inflate(data, n, false, length, size, why);
         if (!out)
             flux__fail("%s: %s: it is compressed by gzip, and can't be inflated: %s", call,

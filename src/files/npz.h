@@ -44,12 +44,6 @@ typedef struct flux__zip {                /* an archive, its directory read and 
     int members, room;
 } flux__zip;
 
-/* A number of n bytes, little-endian. */
-static uint64_t flux__little(const unsigned char *p, int n) {
-    uint64_t v = 0;
-    while (n-- > 0) v = v << 8 | p[n];
-    return v;
-}
 /* Writes a number in n bytes. */
 static void flux__put_little(unsigned char *p, uint64_t v, int n) {
     for (int i = 0; i < n; i++) p[i] = (unsigned char)(v >> 8 * i);
