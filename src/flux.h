@@ -268,7 +268,7 @@
      data/      orders loader batch loader_text progress epoch
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
-                conv norms losses ctc update schedules train
+                conv norms losses metrics ctc update schedules train
      files/     gzip sources idx npy csv table safetensors tensors npz torch
      text/      dot tensors models summary profile formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
@@ -286,6 +286,7 @@
 #include "api/models.h"
 #include "api/layers.h"
 #include "api/losses.h"
+#include "api/metrics.h"
 #include "api/optimisers.h"
 #include "api/data.h"
 #include "api/distributed.h"
@@ -417,6 +418,7 @@
 #include "nn/conv.h"
 #include "nn/norms.h"
 #include "nn/losses.h"
+#include "nn/metrics.h"
 #include "nn/ctc.h"
 #include "nn/update.h"
 #include "nn/schedules.h"

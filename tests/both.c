@@ -81,6 +81,10 @@ static void training(void) {
     };
     say("loss", flux_huber_loss(.yhat = flux_mul(y, 3), .y = y, .agg = FLUX_SUM, .delta = 0.25));
     say("loss", flux_focal_loss(.yhat = flux_softmax(y), .y = flux_softmax(flux_neg(y)), .agg = FLUX_NONE, .gamma = 3));
+    flux_layer *top = flux_metric(.f = flux_topk_accuracy, .k = 1);
+    printf("metric: %d\n", flux_metric_add(top, y, flux_onecold(y)));
+    say("metric", flux_metric_value(top));
+    say("topk", flux_topk_accuracy(.yhat = y, .y = flux_onecold(flux_neg(y)), .k = 1));
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         flux_seed(3);
         flux_layer *m = flux_chain(flux_dense(4, 3, flux_tanh), flux_dense(3, 2));
@@ -200,6 +204,7 @@ static void evaluations(void) {
     ONCE(1, flux_skipconnection(once_layer(m), flux_add));
     ONCE(1, flux_leakyrelu(six()));
     ONCE(2, flux_mse(six(), six()));
+    ONCE(2, flux_topk_accuracy(six(), six(), 1));
     ONCE(1, flux_maxpool(flux_reshape(six(), 3, 2, 1), FLUX_SHAPE(1)));
     ONCE(2, g = flux_gradient(once(flux_sum(flux_call(m, x))), once_layer(m)));
     ONCE(1, flux_outputsize(once_layer(m), 3, 2));

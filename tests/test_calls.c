@@ -475,6 +475,20 @@ static flux_weightnorm_opts weightnorm_o(void) {
     SET(dims, S());
     return o;
 }
+static flux_tensor *labels_of(flux_tensor *p) { return flux_count(p) == 1 && flux_ndim(p) > 0 && one_in(2) ? flux_onecold(p) : T(); }
+static flux_topk_opts topk_o(void) {
+    OPTS(flux_topk_opts, o);
+    MUST(yhat, T()), MUST(y, one_in(2) ? o.yhat : labels_of(o.yhat));
+    SET(k, Z());
+    return o;
+}
+static flux_metric_opts metric_o(void) {
+    static const flux_fn2 all[] = { flux_accuracy, flux_f1, flux_r2, flux_mse, flux_add, flux_topk_accuracy };
+    OPTS(flux_metric_opts, o);
+    o.f = one_in(9) ? (null_in = true, (flux_fn2)NULL) : all[below(6)];
+    if (one_in(4)) SET(k, Z());
+    return o;
+}
 static flux_loss_opts loss_o(void) {
     OPTS(flux_loss_opts, o);
     MUST(yhat, T()), MUST(y, one_in(2) ? o.yhat : T());
@@ -821,6 +835,11 @@ static void strict_threads(void) {
     UNARY(X, flux_logsoftmax) UNARY(X, flux_flatten) UNARY(X, flux_transpose) \
     UNARY(X, flux_squeeze) UNARY(X, flux_onecold) UNARY(X, flux_make_causal_mask) \
     UNARY(X, flux__same) BINARY(X, flux_matmul) BINARY(X, flux_outer) BINARY(X, flux_dot) \
+    BINARY(X, flux_accuracy) BINARY(X, flux_confusion) BINARY(X, flux_precision) BINARY(X, flux_recall) BINARY(X, flux_f1) \
+    BINARY(X, flux_r2) BINARY(X, flux_perplexity) BINARY(X, flux_topk_accuracy) \
+    X(T, flux_topk_accuracy_with, flux_topk_accuracy_with(topk_o())) X(T, flux_metric_value, flux_metric_value(L())) \
+    X(I, flux_metric_add, flux_metric_add(L(), T(), T())) X(V, flux_metric_reset, flux_metric_reset(L())) \
+    X(L, flux_metric_with, flux_metric_with(metric_o())) \
     BINARY(X, flux_vcat) OVER(X, flux_sum_over) OVER(X, flux_mean_over) OVER(X, flux_var_over) \
     OVER(X, flux_prod_over) OVER(X, flux_max_over) OVER(X, flux_min_over) OVER(X, flux_any_over) \
     OVER(X, flux_all_over) OVER(X, flux_norm_over) OVER(X, flux_logsumexp_over) \

@@ -285,6 +285,19 @@ static double losses(const char *path) {
     return flux_failed() ? (double)NAN : result;
 }
 
+static double metrics(const char *path) {
+    static const flux_fn2 all[] = { flux_accuracy, flux_topk_accuracy, flux_f1, flux_precision, flux_recall, flux_perplexity, flux_mse };
+    double result = 0;
+    (void)path;
+    for (int i = 0; i < 7; i++) FLUX_SCOPE {
+        flux_tensor *p = flux_sin(flux_reshape(flux_arange(0, 24, 1), 6, 4)), *y = flux_onehot(flux_onecold(p), 6);
+        flux_layer *m = flux_metric(all[i]);
+        for (int k = 0; k < 2; k++) flux_metric_add(m, p, y);
+        result += flux_item(flux_sum(flux_metric_value(m))) + flux_item(flux_r2(p, flux_cos(p)));
+    }
+    return flux_failed() ? (double)NAN : result;
+}
+
 /* Every optimiser, its state saved and loaded. */
 static double rules(const char *path) {
     double result = 0;
@@ -426,7 +439,7 @@ static const program programs[] = {
     OF(weightnorm, columns), OF(chain, columns), OF(parallel, columns), OF(skipconnection, columns), OF(maxout, columns), OF(pairwisefusion, columns),
     { "optimisers", NULL, NULL, optimisers }, { "loaders", NULL, NULL, loaders }, { "tensor_files", NULL, NULL, tensor_files },
     { "readers", NULL, NULL, readers }, { "graphs", NULL, NULL, graphs }, { "threads", NULL, NULL, threads }, { "models", NULL, NULL, models },
-    { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "rules", NULL, NULL, rules },
+    { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "metrics", NULL, NULL, metrics }, { "rules", NULL, NULL, rules },
     { "gradients", NULL, NULL, gradients }, { "texts", NULL, NULL, texts }, { "turns", NULL, NULL, turns },
     { "sharing", NULL, NULL, sharing },
 };

@@ -182,6 +182,9 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__LOSS(f, ...) FLUX__MADE(flux_tensor *, f(FLUX__OPTS(flux_loss_opts, __VA_ARGS__)))
 #define flux_ctc_loss(...) FLUX__LOSS(flux_ctc_loss_with, __VA_ARGS__)
 
+#define flux_topk_accuracy(...)                                                                    \
+    FLUX__MADE(flux_tensor *, flux_topk_accuracy_with(FLUX__OPTS(flux_topk_opts, __VA_ARGS__)))
+
 #define flux_sum(...) FLUX__REDUCE(flux_sum_over, __VA_ARGS__)
 #define flux_mean(...) FLUX__REDUCE(flux_mean_over, __VA_ARGS__)
 #define flux_var(...) FLUX__REDUCE(flux_var_over, __VA_ARGS__)

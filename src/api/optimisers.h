@@ -1,6 +1,6 @@
 #ifndef FLUX__API_OPTIMISERS_H
 #define FLUX__API_OPTIMISERS_H
-#include "losses.h"
+#include "metrics.h"
 
 /* ------------------------------------------------------------------ gradients */
 
