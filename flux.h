@@ -265,7 +265,7 @@
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
      device/    registry preferences choosing sharing
-     data/      orders loader batch loader_text progress epoch
+     data/      orders loader batch loader_text progress epoch subsets
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
                 conv norms losses metrics ctc update schedules train
@@ -2306,6 +2306,10 @@ typedef struct flux_loader_opts {
     flux__int batchsize FLUX__ZERO;       /* default 1; 0 is an error; negative: single
                                              observations, without a batch dimension */
     bool shuffle FLUX__ZERO;              /* a new order in every epoch */
+    /* Weighted sampling: a vector of a number for each observation, 0 or more. An epoch has as many
+       observations as ever, but each is drawn from all of them, with a chance in proportion to its
+       weight: flux_balanced_weights(labels) makes all classes equally frequent. */
+    flux_tensor *weights FLUX__ZERO;
     flux__switch partial FLUX__ZERO;      /* FLUX_OFF drops a last batch that is not full */
     flux_collate collate FLUX__ZERO;      /* NONE: each item of a batch is a tuple of its
                                              observations, at most 255 */
@@ -2342,13 +2346,30 @@ FLUX_API flux_batch flux_first(flux_loader *l);   /* the first batch, not shuffl
 FLUX_API flux_loader *flux_cuiterator(flux_loader *l);   /* as flux_cu, but float64 stays */
 /* A loader whose batches have f applied to each of their arrays. */
 FLUX_API flux_loader *flux_mapobs(flux_fn f, flux_loader *l);
-/* Cuts x along its last dimension: the first `part` (0 to 1) of the observations, rounded to whole
-   ones, goes to *first, the rest to *second. Either pointer may be NULL. Returns 0, or -1 on
+/* What follows takes an array, or several that belong together as a tuple, and gives the same:
+       flux_tensor *all = flux_shuffleobs(flux_tuple(X, Y), 1), *learn, *held;
+       flux_splitobs(0.8, all, &learn, &held);
+       flux_loader *data = flux_dataloader(learn, .batchsize = 64);
+   The last dimension counts the observations. The names are those of MLUtils.jl. */
+/* Cuts x in two: the first `part` (0 to 1) of the observations, rounded to whole ones, goes to
+   *first, the rest to *second; both are views. Either pointer may be NULL. Returns 0, or -1 on
    error. */
 FLUX_API int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flux_tensor **second);
 /* x with its observations in random order. The order depends on the seed and on their number only,
    so arrays of equal length stay in step. */
 FLUX_API flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed);
+/* Fold i, from 0, of k: *held is the i-th of k pieces in a row, whose sizes differ by one at most,
+   and *learn is all else. Shuffle before: pieces are cut as the observations stand. *held is a
+   view. Returns 0, or -1 on error; k is 2 up to the number of observations. */
+FLUX_API int flux_kfolds(int k, int i, flux_tensor *x, flux_tensor **learn, flux_tensor **held);
+/* x with as many observations of each class, in random order by the seed: of the largest class,
+   where others are repeated as evenly as can be, or of the smallest, where others lose some by
+   chance. labels: an integer for each observation, or one-hot. Put the labels into the tuple too
+   if they are to come along. */
+FLUX_API flux_tensor *flux_oversample(flux_tensor *x, flux_tensor *labels, uint64_t seed);
+FLUX_API flux_tensor *flux_undersample(flux_tensor *x, flux_tensor *labels, uint64_t seed);
+/* For each observation n / (classes * how many are of its class), float64: its mean is 1. */
+FLUX_API flux_tensor *flux_balanced_weights(flux_tensor *labels);
 
 /* flux_each (b, loader) { ... b.x ... b.y ... } is a loop over the batches of one epoch. Each
    iteration is a scope; after an error there is no further one. The loop
@@ -27330,12 +27351,12 @@ FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- data/orders.h
    The types of the data loader, and what decides the order of observations:
-   keys, random orders (flux__new_order), one-hot labels, splitting and
-   shuffling. A flux_loader is a description: arrays or a data set, how they are
-   cut into batches, and the stages (transform, function, move to a device) that
-   each batch passes. An epoch under way is a flux__epoch (data/epoch.h). A
-   loader changes nothing but its count of epochs, so one loader can be walked
-   any number of times, nested too.
+   keys, random orders (flux__new_order), weighted draws, one-hot labels. A
+   flux_loader is a description: arrays or a data set, how they are cut into
+   batches, and the stages (transform, function, move to a device) that each
+   batch passes. An epoch under way is a flux__epoch (data/epoch.h). A loader
+   changes nothing but its count of epochs, so one loader can be walked any
+   number of times, nested too.
 
    Invariant: batch i depends on the loader, the epoch's key and i, never on who
    makes it: random numbers drawn while it is made are keyed by (epoch, i).
@@ -27370,6 +27391,8 @@ struct flux_loader {
                                              (more than all: the first come twice), and how many
                                              this rank has */
     int64_t batch, batches;               /* observations a batch, batches an epoch */
+    double *until;                        /* of weighted sampling: sums of the weights up to each
+                                             observation, itself included; else NULL */
     bool single, shuffle, partial;        /* single: batchsize -1, an observation without the last
                                              dimension */
     flux_collate collate;
@@ -27461,6 +27484,31 @@ static int64_t *flux__new_order(int64_t n, uint64_t key) {
     return order;
 }
 
+/* n observations, each drawn from all with a chance in proportion to its weight, so that some come
+   several times. NULL: out of memory. */
+static int64_t *flux__new_draws(const flux_loader *l, int64_t n, uint64_t key) {
+    int64_t *draw = (int64_t *)flux__malloc((size_t)n * sizeof *draw + 1);
+    const double sum = l->total > 0 ? l->until[l->total - 1] : 0;
+    for (int64_t k = 0; k < n && draw; k++) {
+        const double u = (double)(flux__scramble(key++) >> 11) / 9007199254740992.0 * sum;
+        int64_t lo = 0, hi = l->total - 1;
+        while (lo < hi) {                 /* the first whose sum is above u */
+            const int64_t mid = lo + (hi - lo) / 2;
+            if (l->until[mid] > u) hi = mid;
+            else lo = mid + 1;
+        }
+        /* u may round up to the sum of all, which observations of weight 0 at the end have too */
+        while (lo > 0 && l->until[lo] == l->until[lo - 1]) lo--;
+        draw[k] = lo;
+    }
+    return draw;
+}
+
+/* n observations in the order of an epoch: of weighted sampling they are drawn. */
+static int64_t *flux__epoch_order(const flux_loader *l, int64_t n, uint64_t key) {
+    return l->until ? flux__new_draws(l, n, key) : flux__new_order(n, key);
+}
+
 /* Where observation i of this rank's share stands among all of them. Each rank takes its part of
    the first ranks * batch observations, of the next, and so on, and of what is left at the end, so
    that batch i of all ranks together is batch i of one process whose batchsize is their sum. */
@@ -27477,9 +27525,10 @@ static int64_t flux__share_place(const flux_loader *l, int64_t i) {
    observations in one order, if the loader has a seed, which other ranks then have too; else those
    of the share among themselves. NULL: an error was told. */
 static int64_t *flux__share_order(const flux_loader *l, const uint64_t *key) {
-    if (key && l->ranks == 1) return flux__new_order(l->total, *key);
+    if (key && l->ranks == 1) return flux__epoch_order(l, l->total, *key);
     const bool together = key && l->seeded;
-    int64_t *order = key ? flux__new_order(together ? l->total : l->share, *key) : NULL,
+    if (key && l->until && !together) return flux__new_draws(l, l->share, *key);
+    int64_t *order = key ? flux__epoch_order(l, together ? l->total : l->share, *key) : NULL,
             *share = key && !order ? NULL
                                    : (int64_t *)flux__malloc((size_t)l->share * sizeof *share + 1);
     for (int64_t i = 0; i < l->share && share; i++)
@@ -27567,22 +27616,6 @@ FLUX_DEF flux_tensor *flux_onecold(flux_tensor *y) {
     return flux__reveal(s, at ? flux_reshape_to(at, rest) : NULL);
 }
 
-/* ---- splitting and shuffling an array */
-
-FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flux_tensor **second) {
-    if (!x) return flux__null("splitobs", "x", x), -1;
-    if (x->ndim < 1) return flux__fail("splitobs: x has no dimension of observations"), -1;
-    if (!(part >= 0 && part <= 1))
-        return flux__fail("splitobs: the part %g is not between 0 and 1", part), -1;
-    int64_t n = x->dim[x->ndim - 1], cut = (int64_t)rint(part * (double)n);
-    flux_tensor *a = first ? flux_slice(x, x->ndim - 1, 0, cut) : x;
-    flux_tensor *b = second ? flux_slice(x, x->ndim - 1, cut, n) : x;
-    if (!a || !b) return -1;
-    if (first) *first = a;
-    if (second) *second = b;
-    return 0;
-}
-
 /* An i64 tensor on device d: the n integers of order, or without an order those from `begin` on. */
 static flux_tensor *flux__index_tensor(const int64_t *order, int64_t begin, int64_t n,
                                        flux_device d) {
@@ -27593,18 +27626,6 @@ static flux_tensor *flux__index_tensor(const int64_t *order, int64_t begin, int6
     int64_t *p = (int64_t *)index->buf->ptr;
     for (int64_t i = 0; i < n; i++) p[i] = order ? order[i] : begin + i;
     return flux_to_tensor(d, index);
-}
-
-FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
-    if (!x) return (flux_tensor *)flux__null("shuffleobs", "x", x);
-    if (x->ndim < 1)
-        return (flux_tensor *)flux__fail("shuffleobs: x has no dimension of observations");
-    int64_t n = x->dim[x->ndim - 1], *order = flux__new_order(n, flux__scramble(seed));
-    if (!order) return NULL;
-    int s = flux__hide();
-    flux_tensor *index = flux__index_tensor(order, 0, n, x->device);
-    flux__free(order);
-    return flux__reveal(s, flux_gather(x, x->ndim - 1, index));
 }
 
 FLUX__END_LEAN
@@ -27648,6 +27669,7 @@ static void flux__loader_free(flux_loader *l) {
     flux__free(l->host);
     flux__free(l->stage);
     flux__free(l->first);
+    flux__free(l->until);
     flux__quarantine(l);
 }
 
@@ -27789,6 +27811,31 @@ static bool flux__add_stage(flux_loader *l, flux__stage s) {
     return true;
 }
 
+/* Takes the weights of weighted sampling: sums of them, by which an observation is found. */
+static bool flux__loader_weights(flux_loader *l, flux_tensor *w) {
+    if (w->op == FLUX__TUPLE || w->ndim != 1 || w->dim[0] != l->total)
+        return FLUX__REFUSE("dataloader: .weights is %s, not a vector of one number for each of "
+                            "the %lld observations",
+                            w->op == FLUX__TUPLE ? "a tuple" : flux__describe(w).s,
+                            (long long)l->total);
+    const size_t bytes = (size_t)l->total * sizeof *l->until;
+    double sum = 0;
+    if (!(l->until = (double *)flux__malloc(bytes + 1))) return false;
+    int h = flux__hide();
+    const bool read = flux_read(flux_to_dtype(flux_detach(w), FLUX_F64), l->until, bytes) == 0;
+    flux__reveal_object(h, NULL);
+    for (int64_t i = 0; read && i < l->total; i++) {
+        if (!(l->until[i] >= 0) || !(l->until[i] < (double)HUGE_VAL))
+            return FLUX__REFUSE("dataloader: the weight of observation %lld is %g", (long long)i,
+                                l->until[i]);
+        l->until[i] = sum += l->until[i];
+    }
+    if (read && l->total > 0 && !(sum > 0 && sum < (double)HUGE_VAL))
+        return FLUX__REFUSE("dataloader: the sum of .weights is %g", sum);
+    l->shuffle = true;
+    return read;
+}
+
 /* hook: flux__comm_seed, dist/collectives.h */
 static bool flux__comm_seed(flux_comm *c, uint64_t mine, uint64_t *seed);
 /* hook: flux_size_of, dist/comm.h */
@@ -27822,7 +27869,8 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
                                                  &l->seed)) return false;
     l->seeded = l->seeded || (o->comm && ranks > 1);
     if (!flux__loader_source(l, o) || !flux__loader_deal(l, o->even) ||
-        !flux__loader_cut(l, batchsize)) return false;
+        !flux__loader_cut(l, batchsize) || (o->weights && !flux__loader_weights(l, o->weights)))
+        return false;
     FLUX__ZEROED(flux__stage, s);
     s.kind = FLUX__STAGE_TRANSFORM;
     s.transform = o->transform;
@@ -27852,8 +27900,12 @@ static flux_loader *flux__loader_with(const flux_loader *l, flux__stage s, bool 
     copy->stage = NULL;
     copy->first = NULL;
     copy->run = NULL;
+    copy->until = NULL;
     copy->arrays = copy->stages = 0;
     bool good = flux__loader_hold(copy, l->arrays, l->array);
+    const size_t bytes = (size_t)l->total * sizeof *l->until + 1;
+    if (good && l->until) good = (copy->until = (double *)flux__malloc(bytes)) != NULL;
+    if (good && l->until) memcpy(copy->until, l->until, bytes - 1);
     for (int i = 0; good && i < l->stages - replace; i++) good = flux__add_stage(copy, l->stage[i]);
     if (good && flux__add_stage(copy, s)) return (flux_loader *)flux__own(copy);
     flux__loader_free(copy);
@@ -28374,7 +28426,8 @@ static void flux__put_options(flux__sink *s, const flux_loader *l) {
     flux_device d = flux__loader_device(l);
     if (l->single) flux__put(s, ", batchsize=-1");
     else flux__put_option(s, "batchsize=", l->batch, true);
-    flux__put_option(s, "shuffle=true", -1, l->shuffle);
+    flux__put_option(s, "shuffle=true", -1, l->shuffle && !l->until);
+    flux__put_option(s, "weighted=true", -1, l->until != NULL);
     flux__put_option(s, "partial=false", -1, !l->partial);
     flux__put_option(s, "collate=none", -1, l->collate == FLUX_COLLATE_NONE);
     flux__put_option(s, "workers=", l->workers, l->workers > 0);
@@ -28895,6 +28948,245 @@ FLUX_DEF void flux__each_leave(flux__each_state *e) {
 }
 
 FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- data/subsets.h
+   Parts and mixtures of a data set before it goes into a loader: splitting,
+   shuffling, folds, classes made equally frequent.
+
+   Invariant: a data set is an array or a tuple of arrays whose last dims are
+   equal, and what is done to one is done to all, so pairs stay together. A run
+   of observations is a view; only where they are picked, or joined around a
+   fold, are they copied, on the device where they lie. Orders depend on the seed
+   and the labels alone.
+
+   Rejected: lists of indices as results, as in Julia: C has no views by index,
+   and flux_gather is one line away. */
+
+FLUX__BEGIN_COLD
+
+/* How many observations an array, or all arrays of a tuple, have; -1: an error. */
+static int64_t flux__observations(const char *call, flux_tensor *x) {
+    if (!x || FLUX__GONE(call, x)) return flux__null(call, "x", x), -1;
+    const bool tuple = x->op == FLUX__TUPLE;
+    int64_t n = -1;
+    for (int i = 0; i < flux_count(x); i++) {
+        const flux_tensor *a = tuple ? x->in[i] : x;
+        if (a->op == FLUX__TUPLE || a->ndim < 1)
+            return flux__fail("%s: %s has no dimension of observations", call,
+                              tuple ? "an array of the tuple" : "x"), -1;
+        const int64_t have = a->dim[a->ndim - 1];
+        if (i && have != n)
+            return flux__fail("%s: array 0 has %lld observations, array %d has %lld (the last "
+                              "dimension counts them)", call, (long long)n, i, (long long)have),
+                   -1;
+        n = have;
+    }
+    return n;
+}
+
+/* A part of x: observations begin ... end - 1 if there is no index, else those that it picks. */
+typedef struct flux__part { int64_t begin, end; flux_tensor *index; } flux__part;
+
+static flux_tensor *flux__part_of_one(flux_tensor *x, const flux__part *p) {
+    if (!p->index) return flux_slice(x, x->ndim - 1, p->begin, p->end);
+    return flux_gather(x, x->ndim - 1, flux_to_tensor(x->device, p->index));
+}
+
+static flux_tensor *flux__part_of(flux_tensor *x, flux__part p) {
+    flux_tensor *part[255];
+    int h = flux__hide();
+    if (x->op != FLUX__TUPLE) return flux__reveal(h, flux__part_of_one(x, &p));
+    for (int i = 0; i < x->nin; i++) part[i] = flux__part_of_one(x->in[i], &p);
+    return flux__reveal(h, flux_tuple_of(x->nin, part));
+}
+
+static flux_tensor *flux__run_of(flux_tensor *x, int64_t begin, int64_t end) {
+    const flux__part p = { begin, end, NULL };
+    return flux__part_of(x, p);
+}
+
+/* The observations that n indices name. */
+static flux_tensor *flux__picked(flux_tensor *x, const int64_t *at, int64_t n) {
+    const flux_device cpu = { 0, 0 };
+    int h = flux__hide();
+    const flux__part p = { 0, 0, flux__index_tensor(at, 0, n, cpu) };
+    return flux__reveal(h, p.index ? flux__part_of(x, p) : NULL);
+}
+
+/* a and b joined along the observations. */
+static flux_tensor *flux__cat_runs(flux_tensor *a, flux_tensor *b) {
+    flux_tensor *both[2], *whole[255];
+    if (!a || !b) return NULL;
+    int h = flux__hide();
+    for (int i = 0; i < flux_count(a); i++) {
+        both[0] = flux_nth(a, i), both[1] = flux_nth(b, i);
+        whole[i] = both[0] && both[1] ? flux_cat_all(both[0]->ndim - 1, 2, both) : NULL;
+    }
+    return flux__reveal(h, a->op == FLUX__TUPLE ? flux_tuple_of(a->nin, whole) : whole[0]);
+}
+
+FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flux_tensor **second) {
+    const int64_t n = flux__observations("splitobs", x);
+    if (n < 0) return -1;
+    if (!(part >= 0 && part <= 1))
+        return flux__fail("splitobs: the part %g is not between 0 and 1", part), -1;
+    const int64_t cut = (int64_t)rint(part * (double)n);
+    flux_tensor *a = first ? flux__run_of(x, 0, cut) : x;
+    flux_tensor *b = second ? flux__run_of(x, cut, n) : x;
+    if (!a || !b) return -1;
+    if (first) *first = a;
+    if (second) *second = b;
+    return 0;
+}
+
+FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
+    const int64_t n = flux__observations("shuffleobs", x);
+    int64_t *order = n < 0 ? NULL : flux__new_order(n, flux__scramble(seed));
+    flux_tensor *y = order ? flux__picked(x, order, n) : NULL;
+    flux__free(order);
+    return y;
+}
+
+FLUX_DEF int flux_kfolds(int k, int i, flux_tensor *x, flux_tensor **learn, flux_tensor **held) {
+    const int64_t n = flux__observations("kfolds", x);
+    if (n < 0) return -1;
+    if (!learn || !held) return flux__null("kfolds", learn ? "held" : "learn", NULL), -1;
+    if (k < 2 || k > n)
+        return flux__fail("kfolds: %d folds of %lld observations", k, (long long)n), -1;
+    if (i < 0 || i >= k) return flux__fail("kfolds: there is no fold %d among %d", i, k), -1;
+    const int64_t size = n / k, over = n % k, begin = i * size + (i < over ? i : over),
+                  end = begin + size + (i < over);
+    int h = flux__hide();
+    flux_tensor *out = flux__run_of(x, begin, end),
+                *rest = i == 0       ? flux__run_of(x, end, n)
+                        : i == k - 1 ? flux__run_of(x, 0, begin)
+                                     : flux__cat_runs(flux__run_of(x, 0, begin),
+                                                    flux__run_of(x, end, n));
+    flux_retain(out);
+    rest = flux__reveal(h, rest);
+    out = out ? (flux_tensor *)flux__own(out) : NULL;
+    if (!out || !rest) return -1;
+    *learn = rest;
+    *held = out;
+    return 0;
+}
+
+/* ---------------- classes */
+
+/* The observations by class: at[begin of class c ... begin of class c + 1 - 1] are of class c. */
+typedef struct flux__classed { int64_t label, at; } flux__classed;
+
+static int flux__by_label(const void *a, const void *b) {
+    const flux__classed *x = (const flux__classed *)a, *y = (const flux__classed *)b;
+    if (x->label != y->label) return x->label < y->label ? -1 : 1;
+    return x->at < y->at ? -1 : 1;
+}
+
+/* The observations in the order of their labels, of which there are *n; the caller frees them.
+   NULL: an error. */
+static flux__classed *flux__by_class(const char *call, flux_tensor *labels, int64_t *n) {
+    if (!labels || FLUX__GONE(call, labels))
+        return (flux__classed *)flux__null(call, "labels", labels);
+    int h = flux__hide();
+    flux_tensor *one = labels->op != FLUX__TUPLE && labels->ndim == 2 ? flux_onecold(labels)
+                                                                      : labels;
+    if (one && (one->op == FLUX__TUPLE || one->ndim != 1 || flux__dtypes[one->dtype].real ||
+                one->dtype == FLUX_BOOL)) {
+        flux__fail("%s: labels are a vector of integers, or one-hot, classes x observations; "
+                   "these are %s", call,
+                   one->op == FLUX__TUPLE ? "a tuple" : flux__describe(labels).s);
+        one = NULL;
+    }
+    flux_device cpu = { 0, 0 };
+    one = one ? flux_to_tensor(cpu, flux_to_dtype(one, FLUX_I64)) : NULL;
+    const int64_t *label = one ? (const int64_t *)flux_data(one) : NULL;
+    *n = one ? flux_len(one) : 0;
+    flux__classed *all = label || (one && *n == 0)
+        ? (flux__classed *)flux__malloc((size_t)flux__plus(*n, 1) * sizeof *all) : NULL;
+    for (int64_t i = 0; all && i < *n; i++) all[i].label = label[i], all[i].at = i;
+    if (all) qsort(all, (size_t)*n, sizeof *all, flux__by_label);
+    flux__reveal_object(h, NULL);
+    return all;
+}
+
+/* Where the class that begins at i ends. */
+static int64_t flux__class_end(const flux__classed *all, int64_t n, int64_t i) {
+    int64_t end = i;
+    while (end < n && all[end].label == all[i].label) end++;
+    return end;
+}
+
+/* Appends `want` observations of a class to `to`: all as often as fits, and the rest by chance. */
+static void flux__take_class(flux__classed *from, int64_t size, int64_t want, uint64_t *key,
+                             int64_t *to) {
+    for (int64_t k = 0; k < want; k++) {
+        const int64_t i = k % size;
+        if (i == 0 && want - k < size)    /* not all of them: shuffled as far as they are taken */
+            for (int64_t a = 0; a < want - k; a++) {
+                const int64_t b = a + (int64_t)flux__below((uint64_t)(size - a), key);
+                const flux__classed old = from[a];
+                from[a] = from[b], from[b] = old;
+            }
+        to[k] = from[i].at;
+    }
+}
+
+/* Observations of which each class has as many as the largest, or the smallest. */
+static flux_tensor *flux__resampled(const char *call, flux_tensor *x, flux_tensor *labels,
+                                    bool over, uint64_t seed) {
+    int64_t n = 0, classes = 0, size = 0, all = flux__observations(call, x);
+    flux__classed *by = all < 0 ? NULL : flux__by_class(call, labels, &n);
+    if (!by) return NULL;
+    if (n != all || n >= (int64_t)1 << 32) {
+        flux__fail("%s: %lld labels for %lld observations", call, (long long)n, (long long)all);
+        return flux__free(by), (flux_tensor *)NULL;
+    }
+    for (int64_t i = 0, end; i < n; i = end, classes++) {
+        end = flux__class_end(by, n, i);
+        if (!classes || (over ? end - i > size : end - i < size)) size = end - i;
+    }
+    const int64_t count = flux__times(size, classes);
+    uint64_t key = flux__scramble(seed);
+    int64_t *picked = (int64_t *)flux__malloc((size_t)flux__times(flux__plus(count, 1),
+                                                                  (int64_t)sizeof *picked)),
+            *order = picked ? flux__new_order(count, key) : NULL, *at = picked;
+    key = flux__scramble(key);
+    for (int64_t i = 0, end; order && i < n; i = end, at += size) {
+        end = flux__class_end(by, n, i);
+        flux__take_class(by + i, end - i, size, &key, at);
+    }
+    for (int64_t i = 0; order && i < count; i++) order[i] = picked[order[i]];
+    flux_tensor *y = order ? flux__picked(x, order, count) : NULL;
+    flux__free(order);
+    flux__free(picked);
+    flux__free(by);
+    return y;
+}
+
+FLUX_DEF flux_tensor *flux_oversample(flux_tensor *x, flux_tensor *labels, uint64_t seed) {
+    return flux__resampled("oversample", x, labels, true, seed);
+}
+FLUX_DEF flux_tensor *flux_undersample(flux_tensor *x, flux_tensor *labels, uint64_t seed) {
+    return flux__resampled("undersample", x, labels, false, seed);
+}
+
+FLUX_DEF flux_tensor *flux_balanced_weights(flux_tensor *labels) {
+    const flux_device cpu = { 0, 0 };
+    int64_t n = 0, classes = 0;
+    flux__classed *by = flux__by_class("balanced_weights", labels, &n);
+    flux_tensor *y = by ? flux__leaf(flux__shape(&n, 1), FLUX_F64, cpu) : NULL;
+    double *w = y ? (double *)y->buf->ptr : NULL;
+    for (int64_t i = 0; i < n && w; i = flux__class_end(by, n, i)) classes++;
+    for (int64_t i = 0, end; i < n && w; i = end) {
+        end = flux__class_end(by, n, i);
+        for (int64_t k = i; k < end; k++)
+            w[by[k].at] = (double)n / ((double)classes * (double)(end - i));
+    }
+    flux__free(by);
+    return y;
+}
+
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- nn/fields.h
    Layers and their fields. A layer is a struct that starts with a flux_layer,

@@ -265,7 +265,7 @@
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
      device/    registry preferences choosing sharing
-     data/      orders loader batch loader_text progress epoch
+     data/      orders loader batch loader_text progress epoch subsets
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
                 conv norms losses metrics ctc update schedules train
@@ -395,6 +395,7 @@
 #include "data/loader_text.h"
 #include "data/progress.h"
 #include "data/epoch.h"
+#include "data/subsets.h"
 #include "nn/fields.h"
 #include "nn/walk.h"
 #include "nn/map.h"

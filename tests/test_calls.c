@@ -555,6 +555,7 @@ static flux_loader_opts loader_o(void) {
     if (one_in(4)) SET(transform, one_in(2) ? drops_y : is_bad);
     if (one_in(6)) SET(workers, one_in(3) ? Z() : 1);
     SET(seed, (uint64_t)size());
+    if (one_in(6)) SET(weights, T());
     if (one_in(4)) SET(rank, Z());
     if (one_in(4)) SET(ranks, Z());
     return o;
@@ -737,6 +738,12 @@ static flux_table *TB(void) {
 static int splits(void) {
     flux_tensor *a = NULL, *b = NULL;
     int code = flux_splitobs(F(), T(), &a, one_in(9) ? NULL : &b);
+    if (light(a)) put(tensors, TENSORS, a);
+    return code;
+}
+static int folds(void) {
+    flux_tensor *a = NULL, *b = NULL;
+    int code = flux_kfolds(Z(), Z(), T(), &a, one_in(9) ? (null_in = true, (flux_tensor **)NULL) : &b);
     if (light(a)) put(tensors, TENSORS, a);
     return code;
 }
@@ -926,6 +933,8 @@ static void strict_threads(void) {
     X(V, flux_print_profile, flux_print_profile()) X(V, flux_profile_text, (void)flux_profile_text(NULL, 0)) \
     X(V, flux_profile, flux_profile(one_in(3) ? NULL : profiled, NULL)) \
     X(T, flux_withgradient, with_gradient()) X(T, flux_scaled_loss, flux_scaled_loss(ST(), T())) \
+    X(I, flux_kfolds, folds()) X(T, flux_oversample, flux_oversample(T(), T(), (uint64_t)I())) \
+    X(T, flux_undersample, flux_undersample(T(), T(), (uint64_t)I())) UNARY(X, flux_balanced_weights) \
     X(T, flux_shuffleobs, flux_shuffleobs(T(), (uint64_t)I())) \
     X(T, flux_to_tensor, flux_to_tensor(V(), T())) X(L, flux_gpu_layer, flux_gpu_layer(L())) \
     X(L, flux_cpu_layer, flux_cpu_layer(L())) X(L, flux_cu_layer, flux_cu_layer(L())) \

@@ -285,6 +285,20 @@ static double losses(const char *path) {
     return flux_failed() ? (double)NAN : result;
 }
 
+static double subsets(const char *path) {
+    double result = 0;
+    (void)path;
+    FLUX_SCOPE {
+        static const int32_t kinds[6] = { 1, 0, 1, 1, 2, 0 };
+        flux_tensor *y = flux_from(kinds, 6), *x = flux_shuffleobs(flux_tuple(flux_arange(0, 6, 1), flux_ones(2, 6)), 1), *a = NULL, *b = NULL;
+        if (flux_splitobs(0.5, x, &a, &b) == 0) result += flux_item(flux_sum(flux_nth(a, 0)));
+        if (flux_kfolds(3, 1, x, &a, &b) == 0) result += flux_item(flux_sum(flux_nth(a, 0)));
+        result += flux_item(flux_sum(flux_nth(flux_oversample(x, y, 1), 0))) + flux_item(flux_sum(flux_nth(flux_undersample(x, y, 1), 0)));
+        flux_each (batch, flux_mapobs(flux_square, flux_dataloader(x, .batchsize = 4, .weights = flux_balanced_weights(y), .seed = 2)))
+            result += flux_item(flux_sum(batch.x));
+    }
+    return flux_failed() ? (double)NAN : result;
+}
 static double metrics(const char *path) {
     static const flux_fn2 all[] = { flux_accuracy, flux_topk_accuracy, flux_f1, flux_precision, flux_recall, flux_perplexity, flux_mse };
     double result = 0;
@@ -439,7 +453,7 @@ static const program programs[] = {
     OF(weightnorm, columns), OF(chain, columns), OF(parallel, columns), OF(skipconnection, columns), OF(maxout, columns), OF(pairwisefusion, columns),
     { "optimisers", NULL, NULL, optimisers }, { "loaders", NULL, NULL, loaders }, { "tensor_files", NULL, NULL, tensor_files },
     { "readers", NULL, NULL, readers }, { "graphs", NULL, NULL, graphs }, { "threads", NULL, NULL, threads }, { "models", NULL, NULL, models },
-    { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "metrics", NULL, NULL, metrics }, { "rules", NULL, NULL, rules },
+    { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "metrics", NULL, NULL, metrics }, { "subsets", NULL, NULL, subsets }, { "rules", NULL, NULL, rules },
     { "gradients", NULL, NULL, gradients }, { "texts", NULL, NULL, texts }, { "turns", NULL, NULL, turns },
     { "sharing", NULL, NULL, sharing },
 };

@@ -98,4 +98,97 @@ TEST(metrics_refuse) {
     CHECK_ERROR(flux_metric_add(two, y, y), "metric: the function gave 2-element i32, not one number");
 }
 
+/* ------------------------------------------------------------------ parts and mixtures of a data set */
+
+static flux_tensor *numbers(int n) { return flux_eval(flux_arange(0, n, 1)); }
+static flux_tensor *pairs(int n) { return flux_eval(flux_stack(0, numbers(n), flux_mul(numbers(n), 10))); }      /* 2 x n: i, 10 i */
+static const int32_t *ints(flux_tensor *x) { return (const int32_t *)flux_data(flux_cpu(flux_to_dtype(x, FLUX_I32))); }
+static bool in_step(flux_tensor *both) {                       /* of (numbers, pairs) */
+    flux_tensor *a = flux_nth(both, 0), *b = flux_nth(both, 1);
+    return flux_item(flux_sum(flux_ne(flux_select(b, 0, 0), a))) == 0 && flux_item(flux_sum(flux_ne(flux_select(b, 0, 1), flux_mul(a, 10)))) == 0;
+}
+
+TEST(several_arrays_stay_together) {
+    flux_tensor *all = flux_shuffleobs(flux_tuple(numbers(20), pairs(20)), 4), *a = NULL, *b = NULL;
+    CHECK(in_step(all));
+    CHECK(flux_item(flux_sum(flux_ne(flux_nth(all, 0), flux_shuffleobs(numbers(20), 4)))) == 0);     /* as an array alone */
+    CHECK(flux_splitobs(0.7, all, &a, &b) == 0);
+    CHECK(in_step(a) && in_step(b) && flux_len(flux_nth(a, 0)) == 14 && flux_dim(flux_nth(b, 1), 1) == 6);
+    int n = 0;
+    flux_each (batch, flux_dataloader(a, .batchsize = 4)) n += (int)flux_len(batch.x), CHECK(in_step(flux_tuple(batch.x, batch.y)));
+    CHECK(n == 14);
+    CHECK_ERROR(flux_shuffleobs(flux_tuple(numbers(3), pairs(4)), 1), "shuffleobs: array 0 has 3 observations, array 1 has 4");
+    CHECK_ERROR(flux_splitobs(0.5, flux_tuple(numbers(3), flux_scalar(1)), &a, &b), "splitobs: an array of the tuple has no dimension");
+}
+
+TEST(folds_hold_each_observation_out_once) {
+    for (int k = 2; k <= 7; k++) {
+        int held[10] = { 0 };
+        for (int i = 0; i < k; i++) {
+            flux_tensor *learn = NULL, *out = NULL;
+            REQUIRE(flux_kfolds(k, i, flux_tuple(numbers(10), pairs(10)), &learn, &out) == 0);
+            int size = (int)flux_len(flux_nth(out, 0)), seen[10] = { 0 };
+            CHECK(size == 10 / k + (i < 10 % k) && in_step(learn) && in_step(out) && flux_len(flux_nth(learn, 0)) == 10 - size);
+            const int32_t *in = ints(flux_nth(learn, 0)), *at = ints(flux_nth(out, 0));
+            for (int j = 0; j < size; j++) held[at[j]]++, seen[at[j]]++;
+            for (int j = 0; j < 10 - size; j++) seen[in[j]]++;
+            for (int j = 0; j < 10; j++) CHECK(seen[j] == 1);
+        }
+        for (int j = 0; j < 10; j++) CHECK(held[j] == 1);
+    }
+    flux_tensor *a = NULL, *b = NULL;
+    CHECK_ERROR(flux_kfolds(1, 0, numbers(4), &a, &b), "kfolds: 1 folds of 4 observations");
+    CHECK_ERROR(flux_kfolds(3, 3, numbers(4), &a, &b), "kfolds: there is no fold 3 among 3");
+    CHECK_ERROR(flux_kfolds(3, 0, numbers(4), NULL, &b), "kfolds: argument learn is NULL");
+    CHECK(!a && !b);
+}
+
+static const int32_t kinds[9] = { 7, 2, 7, 7, -1, 7, 2, 7, 7 };        /* 6 of class 7, 2 of class 2, 1 of class -1 */
+TEST(classes_made_equally_frequent) {
+    for (int over = 0; over < 2; over++) {
+        flux_tensor *x = flux_tuple(numbers(9), pairs(9), flux_from(kinds, 9)), *y = flux_from(kinds, 9);
+        flux_tensor *got = over ? flux_oversample(x, y, 3) : flux_undersample(x, y, 3), *again = over ? flux_oversample(x, y, 3) : flux_undersample(x, y, 3);
+        int each = over ? 6 : 1, n = 3 * each, times[9] = { 0 }, of[3] = { 0 };
+        CHECK(in_step(got) && flux_len(flux_nth(got, 0)) == n && flux_item(flux_sum(flux_ne(flux_nth(got, 0), flux_nth(again, 0)))) == 0);
+        const int32_t *at = ints(flux_nth(got, 0)), *kind = ints(flux_nth(got, 2));
+        for (int i = 0; i < n; i++) times[at[i]]++, of[kind[i] == 7 ? 0 : kind[i] == 2 ? 1 : 2]++, CHECK(kind[i] == kinds[at[i]]);
+        for (int c = 0; c < 3; c++) CHECK(of[c] == each);
+        for (int i = 0; over && i < 9; i++) CHECK(times[i] == (kinds[i] == 7 ? 1 : kinds[i] == 2 ? 3 : 6));   /* as evenly as can be */
+    }
+    const double ones[2] = { 1, 1 }, weights[9] = { 0.5, 1.5, 0.5, 0.5, 3, 0.5, 1.5, 0.5, 0.5 };
+    CHECK_DATA(flux_balanced_weights(flux_from(kinds, 9)), weights, 1e-15);
+    CHECK_DATA(flux_balanced_weights(flux_onehot(flux_onecold(flux_eye(2)), 2)), ones, 0);
+    CHECK_ERROR(flux_oversample(numbers(8), flux_from(kinds, 9), 1), "oversample: 9 labels for 8 observations");
+    CHECK_ERROR(flux_balanced_weights(numbers(4)), "balanced_weights: labels are a vector of integers, or one-hot");
+}
+
+TEST(weighted_sampling) {
+    enum { N = 6, EPOCHS = 500 };
+    const double w[N] = { 1, 0, 3, 2, 0, 0 }, below[2] = { 1, -1 };
+    flux_loader *data = flux_dataloader(numbers(N), .batchsize = 4, .weights = flux_from(w, N), .seed = 9), *moved = flux_mapobs(flux_square, data);
+    int count[N] = { 0 }, other[N] = { 0 };
+    for (int epoch = 0; epoch < EPOCHS; epoch++) {
+        flux_each (b, data) for (int i = 0; i < b.size; i++) count[ints(b.x)[i]]++;
+        flux_each (b, moved) for (int i = 0; i < b.size; i++) other[(int)(sqrt(ints(b.x)[i]) + 0.5)]++;
+    }
+    for (int i = 0; i < N; i++) {                              /* binomial: within five standard deviations */
+        double p = w[i] / 6, n = N * EPOCHS;
+        CHECK(fabs(count[i] - n * p) <= 5 * sqrt(n * p * (1 - p)) && other[i] == count[i]);
+    }
+    char text[300];
+    flux_loader_text(data, text, sizeof text);
+    CHECK(strstr(text, "batchsize=4, weighted=true") != NULL);
+    int all = 0;                                               /* two ranks with one seed share one draw */
+    int32_t whole[N] = { 0 }, parts[N] = { 0 };
+    flux_each (b, flux_dataloader(numbers(N), .batchsize = 6, .weights = flux_from(w, N), .seed = 4)) for (int i = 0; i < 6; i++) whole[ints(b.x)[i]]++;
+    for (int rank = 0; rank < 2; rank++)
+        flux_each (b, flux_dataloader(numbers(N), .batchsize = 3, .weights = flux_from(w, N), .seed = 4, .rank = rank, .ranks = 2))
+            for (int i = 0; i < b.size; i++) parts[ints(b.x)[i]]++, all++;
+    CHECK(all == N && memcmp(whole, parts, sizeof whole) == 0);
+    flux_each (b, flux_dataloader(numbers(N), .batchsize = 3, .weights = flux_from(w, N), .rank = 1, .ranks = 2)) CHECK(b.size == 3 && w[ints(b.x)[0]] > 0);
+    CHECK_ERROR(flux_dataloader(numbers(3), .weights = flux_ones(4)), "dataloader: .weights is 4-element f32, not a vector of one number for each of the 3");
+    CHECK_ERROR(flux_dataloader(numbers(2), .weights = flux_from(below, 2)), "dataloader: the weight of observation 1 is -1");
+    CHECK_ERROR(flux_dataloader(numbers(2), .weights = flux_zeros(2)), "dataloader: the sum of .weights is 0");
+}
+
 TEST_MAIN()

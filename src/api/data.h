@@ -40,6 +40,10 @@ typedef struct flux_loader_opts {
     flux__int batchsize FLUX__ZERO;       /* default 1; 0 is an error; negative: single
                                              observations, without a batch dimension */
     bool shuffle FLUX__ZERO;              /* a new order in every epoch */
+    /* Weighted sampling: a vector of a number for each observation, 0 or more. An epoch has as many
+       observations as ever, but each is drawn from all of them, with a chance in proportion to its
+       weight: flux_balanced_weights(labels) makes all classes equally frequent. */
+    flux_tensor *weights FLUX__ZERO;
     flux__switch partial FLUX__ZERO;      /* FLUX_OFF drops a last batch that is not full */
     flux_collate collate FLUX__ZERO;      /* NONE: each item of a batch is a tuple of its
                                              observations, at most 255 */
@@ -76,13 +80,30 @@ FLUX_API flux_batch flux_first(flux_loader *l);   /* the first batch, not shuffl
 FLUX_API flux_loader *flux_cuiterator(flux_loader *l);   /* as flux_cu, but float64 stays */
 /* A loader whose batches have f applied to each of their arrays. */
 FLUX_API flux_loader *flux_mapobs(flux_fn f, flux_loader *l);
-/* Cuts x along its last dimension: the first `part` (0 to 1) of the observations, rounded to whole
-   ones, goes to *first, the rest to *second. Either pointer may be NULL. Returns 0, or -1 on
+/* What follows takes an array, or several that belong together as a tuple, and gives the same:
+       flux_tensor *all = flux_shuffleobs(flux_tuple(X, Y), 1), *learn, *held;
+       flux_splitobs(0.8, all, &learn, &held);
+       flux_loader *data = flux_dataloader(learn, .batchsize = 64);
+   The last dimension counts the observations. The names are those of MLUtils.jl. */
+/* Cuts x in two: the first `part` (0 to 1) of the observations, rounded to whole ones, goes to
+   *first, the rest to *second; both are views. Either pointer may be NULL. Returns 0, or -1 on
    error. */
 FLUX_API int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flux_tensor **second);
 /* x with its observations in random order. The order depends on the seed and on their number only,
    so arrays of equal length stay in step. */
 FLUX_API flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed);
+/* Fold i, from 0, of k: *held is the i-th of k pieces in a row, whose sizes differ by one at most,
+   and *learn is all else. Shuffle before: pieces are cut as the observations stand. *held is a
+   view. Returns 0, or -1 on error; k is 2 up to the number of observations. */
+FLUX_API int flux_kfolds(int k, int i, flux_tensor *x, flux_tensor **learn, flux_tensor **held);
+/* x with as many observations of each class, in random order by the seed: of the largest class,
+   where others are repeated as evenly as can be, or of the smallest, where others lose some by
+   chance. labels: an integer for each observation, or one-hot. Put the labels into the tuple too
+   if they are to come along. */
+FLUX_API flux_tensor *flux_oversample(flux_tensor *x, flux_tensor *labels, uint64_t seed);
+FLUX_API flux_tensor *flux_undersample(flux_tensor *x, flux_tensor *labels, uint64_t seed);
+/* For each observation n / (classes * how many are of its class), float64: its mean is 1. */
+FLUX_API flux_tensor *flux_balanced_weights(flux_tensor *labels);
 
 /* flux_each (b, loader) { ... b.x ... b.y ... } is a loop over the batches of one epoch. Each
    iteration is a scope; after an error there is no further one. The loop

@@ -9,6 +9,7 @@
 #include "../base/scopes.h"
 #include "../base/options.h"
 #include "../graph/nodes.h"
+#include "../graph/elementwise.h"
 #include "../graph/views.h"
 #include "../schedule/looking.h"
 #include "../device/registry.h"
@@ -54,6 +55,7 @@ static void flux__loader_free(flux_loader *l) {
     flux__free(l->host);
     flux__free(l->stage);
     flux__free(l->first);
+    flux__free(l->until);
     flux__quarantine(l);
 }
 
@@ -195,6 +197,31 @@ static bool flux__add_stage(flux_loader *l, flux__stage s) {
     return true;
 }
 
+/* Takes the weights of weighted sampling: sums of them, by which an observation is found. */
+static bool flux__loader_weights(flux_loader *l, flux_tensor *w) {
+    if (w->op == FLUX__TUPLE || w->ndim != 1 || w->dim[0] != l->total)
+        return FLUX__REFUSE("dataloader: .weights is %s, not a vector of one number for each of "
+                            "the %lld observations",
+                            w->op == FLUX__TUPLE ? "a tuple" : flux__describe(w).s,
+                            (long long)l->total);
+    const size_t bytes = (size_t)l->total * sizeof *l->until;
+    double sum = 0;
+    if (!(l->until = (double *)flux__malloc(bytes + 1))) return false;
+    int h = flux__hide();
+    const bool read = flux_read(flux_to_dtype(flux_detach(w), FLUX_F64), l->until, bytes) == 0;
+    flux__reveal_object(h, NULL);
+    for (int64_t i = 0; read && i < l->total; i++) {
+        if (!(l->until[i] >= 0) || !(l->until[i] < (double)HUGE_VAL))
+            return FLUX__REFUSE("dataloader: the weight of observation %lld is %g", (long long)i,
+                                l->until[i]);
+        l->until[i] = sum += l->until[i];
+    }
+    if (read && l->total > 0 && !(sum > 0 && sum < (double)HUGE_VAL))
+        return FLUX__REFUSE("dataloader: the sum of .weights is %g", sum);
+    l->shuffle = true;
+    return read;
+}
+
 /* hook: flux__comm_seed, dist/collectives.h */
 static bool flux__comm_seed(flux_comm *c, uint64_t mine, uint64_t *seed);
 /* hook: flux_size_of, dist/comm.h */
@@ -228,7 +255,8 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
                                                  &l->seed)) return false;
     l->seeded = l->seeded || (o->comm && ranks > 1);
     if (!flux__loader_source(l, o) || !flux__loader_deal(l, o->even) ||
-        !flux__loader_cut(l, batchsize)) return false;
+        !flux__loader_cut(l, batchsize) || (o->weights && !flux__loader_weights(l, o->weights)))
+        return false;
     FLUX__ZEROED(flux__stage, s);
     s.kind = FLUX__STAGE_TRANSFORM;
     s.transform = o->transform;
@@ -258,8 +286,12 @@ static flux_loader *flux__loader_with(const flux_loader *l, flux__stage s, bool 
     copy->stage = NULL;
     copy->first = NULL;
     copy->run = NULL;
+    copy->until = NULL;
     copy->arrays = copy->stages = 0;
     bool good = flux__loader_hold(copy, l->arrays, l->array);
+    const size_t bytes = (size_t)l->total * sizeof *l->until + 1;
+    if (good && l->until) good = (copy->until = (double *)flux__malloc(bytes)) != NULL;
+    if (good && l->until) memcpy(copy->until, l->until, bytes - 1);
     for (int i = 0; good && i < l->stages - replace; i++) good = flux__add_stage(copy, l->stage[i]);
     if (good && flux__add_stage(copy, s)) return (flux_loader *)flux__own(copy);
     flux__loader_free(copy);

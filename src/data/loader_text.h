@@ -51,7 +51,8 @@ static void flux__put_options(flux__sink *s, const flux_loader *l) {
     flux_device d = flux__loader_device(l);
     if (l->single) flux__put(s, ", batchsize=-1");
     else flux__put_option(s, "batchsize=", l->batch, true);
-    flux__put_option(s, "shuffle=true", -1, l->shuffle);
+    flux__put_option(s, "shuffle=true", -1, l->shuffle && !l->until);
+    flux__put_option(s, "weighted=true", -1, l->until != NULL);
     flux__put_option(s, "partial=false", -1, !l->partial);
     flux__put_option(s, "collate=none", -1, l->collate == FLUX_COLLATE_NONE);
     flux__put_option(s, "workers=", l->workers, l->workers > 0);

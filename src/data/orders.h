@@ -17,12 +17,12 @@
 
 /* ---------------------------------------------------------------------- data/orders.h
    The types of the data loader, and what decides the order of observations:
-   keys, random orders (flux__new_order), one-hot labels, splitting and
-   shuffling. A flux_loader is a description: arrays or a data set, how they are
-   cut into batches, and the stages (transform, function, move to a device) that
-   each batch passes. An epoch under way is a flux__epoch (data/epoch.h). A
-   loader changes nothing but its count of epochs, so one loader can be walked
-   any number of times, nested too.
+   keys, random orders (flux__new_order), weighted draws, one-hot labels. A
+   flux_loader is a description: arrays or a data set, how they are cut into
+   batches, and the stages (transform, function, move to a device) that each
+   batch passes. An epoch under way is a flux__epoch (data/epoch.h). A loader
+   changes nothing but its count of epochs, so one loader can be walked any
+   number of times, nested too.
 
    Invariant: batch i depends on the loader, the epoch's key and i, never on who
    makes it: random numbers drawn while it is made are keyed by (epoch, i).
@@ -57,6 +57,8 @@ struct flux_loader {
                                              (more than all: the first come twice), and how many
                                              this rank has */
     int64_t batch, batches;               /* observations a batch, batches an epoch */
+    double *until;                        /* of weighted sampling: sums of the weights up to each
+                                             observation, itself included; else NULL */
     bool single, shuffle, partial;        /* single: batchsize -1, an observation without the last
                                              dimension */
     flux_collate collate;
@@ -148,6 +150,31 @@ static int64_t *flux__new_order(int64_t n, uint64_t key) {
     return order;
 }
 
+/* n observations, each drawn from all with a chance in proportion to its weight, so that some come
+   several times. NULL: out of memory. */
+static int64_t *flux__new_draws(const flux_loader *l, int64_t n, uint64_t key) {
+    int64_t *draw = (int64_t *)flux__malloc((size_t)n * sizeof *draw + 1);
+    const double sum = l->total > 0 ? l->until[l->total - 1] : 0;
+    for (int64_t k = 0; k < n && draw; k++) {
+        const double u = (double)(flux__scramble(key++) >> 11) / 9007199254740992.0 * sum;
+        int64_t lo = 0, hi = l->total - 1;
+        while (lo < hi) {                 /* the first whose sum is above u */
+            const int64_t mid = lo + (hi - lo) / 2;
+            if (l->until[mid] > u) hi = mid;
+            else lo = mid + 1;
+        }
+        /* u may round up to the sum of all, which observations of weight 0 at the end have too */
+        while (lo > 0 && l->until[lo] == l->until[lo - 1]) lo--;
+        draw[k] = lo;
+    }
+    return draw;
+}
+
+/* n observations in the order of an epoch: of weighted sampling they are drawn. */
+static int64_t *flux__epoch_order(const flux_loader *l, int64_t n, uint64_t key) {
+    return l->until ? flux__new_draws(l, n, key) : flux__new_order(n, key);
+}
+
 /* Where observation i of this rank's share stands among all of them. Each rank takes its part of
    the first ranks * batch observations, of the next, and so on, and of what is left at the end, so
    that batch i of all ranks together is batch i of one process whose batchsize is their sum. */
@@ -164,9 +191,10 @@ static int64_t flux__share_place(const flux_loader *l, int64_t i) {
    observations in one order, if the loader has a seed, which other ranks then have too; else those
    of the share among themselves. NULL: an error was told. */
 static int64_t *flux__share_order(const flux_loader *l, const uint64_t *key) {
-    if (key && l->ranks == 1) return flux__new_order(l->total, *key);
+    if (key && l->ranks == 1) return flux__epoch_order(l, l->total, *key);
     const bool together = key && l->seeded;
-    int64_t *order = key ? flux__new_order(together ? l->total : l->share, *key) : NULL,
+    if (key && l->until && !together) return flux__new_draws(l, l->share, *key);
+    int64_t *order = key ? flux__epoch_order(l, together ? l->total : l->share, *key) : NULL,
             *share = key && !order ? NULL
                                    : (int64_t *)flux__malloc((size_t)l->share * sizeof *share + 1);
     for (int64_t i = 0; i < l->share && share; i++)
@@ -254,22 +282,6 @@ FLUX_DEF flux_tensor *flux_onecold(flux_tensor *y) {
     return flux__reveal(s, at ? flux_reshape_to(at, rest) : NULL);
 }
 
-/* ---- splitting and shuffling an array */
-
-FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flux_tensor **second) {
-    if (!x) return flux__null("splitobs", "x", x), -1;
-    if (x->ndim < 1) return flux__fail("splitobs: x has no dimension of observations"), -1;
-    if (!(part >= 0 && part <= 1))
-        return flux__fail("splitobs: the part %g is not between 0 and 1", part), -1;
-    int64_t n = x->dim[x->ndim - 1], cut = (int64_t)rint(part * (double)n);
-    flux_tensor *a = first ? flux_slice(x, x->ndim - 1, 0, cut) : x;
-    flux_tensor *b = second ? flux_slice(x, x->ndim - 1, cut, n) : x;
-    if (!a || !b) return -1;
-    if (first) *first = a;
-    if (second) *second = b;
-    return 0;
-}
-
 /* An i64 tensor on device d: the n integers of order, or without an order those from `begin` on. */
 static flux_tensor *flux__index_tensor(const int64_t *order, int64_t begin, int64_t n,
                                        flux_device d) {
@@ -280,18 +292,6 @@ static flux_tensor *flux__index_tensor(const int64_t *order, int64_t begin, int6
     int64_t *p = (int64_t *)index->buf->ptr;
     for (int64_t i = 0; i < n; i++) p[i] = order ? order[i] : begin + i;
     return flux_to_tensor(d, index);
-}
-
-FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
-    if (!x) return (flux_tensor *)flux__null("shuffleobs", "x", x);
-    if (x->ndim < 1)
-        return (flux_tensor *)flux__fail("shuffleobs: x has no dimension of observations");
-    int64_t n = x->dim[x->ndim - 1], *order = flux__new_order(n, flux__scramble(seed));
-    if (!order) return NULL;
-    int s = flux__hide();
-    flux_tensor *index = flux__index_tensor(order, 0, n, x->device);
-    flux__free(order);
-    return flux__reveal(s, flux_gather(x, x->ndim - 1, index));
 }
 
 FLUX__END_LEAN
