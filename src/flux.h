@@ -268,7 +268,7 @@
      data/      orders loader batch loader_text progress epoch subsets
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
-                conv norms losses metrics ctc update schedules train
+                conv norms losses metrics ctc update schedules average train
      files/     gzip sources idx npy csv table safetensors tensors npz torch
      text/      dot tensors models summary profile formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
@@ -423,6 +423,7 @@
 #include "nn/ctc.h"
 #include "nn/update.h"
 #include "nn/schedules.h"
+#include "nn/average.h"
 #include "nn/train.h"
 #include "files/gzip.h"
 #include "files/sources.h"

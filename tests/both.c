@@ -85,6 +85,9 @@ static void training(void) {
     printf("metric: %d\n", flux_metric_add(top, y, flux_onecold(y)));
     say("metric", flux_metric_value(top));
     say("topk", flux_topk_accuracy(.yhat = y, .y = flux_onecold(flux_neg(y)), .k = 1));
+    flux_layer *mean = flux_averaged(.model = flux_dense(.in = 4, .out = 2, .init = flux_ones32), .decay = 0.5);
+    printf("average: %d\n", flux_update_average(mean, flux_dense(.in = 4, .out = 2)));
+    say("average", flux_call(flux_averaged(.model = flux_child(mean, 0), .equal = true), x));
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         flux_seed(3);
         flux_layer *m = flux_chain(flux_dense(4, 3, flux_tanh), flux_dense(3, 2));

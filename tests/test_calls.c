@@ -482,6 +482,13 @@ static flux_topk_opts topk_o(void) {
     SET(k, Z());
     return o;
 }
+static flux_averaged_opts averaged_o(void) {
+    OPTS(flux_averaged_opts, o);
+    MUST(model, L());
+    if (one_in(2)) SET(decay, F());
+    if (one_in(4)) SET(equal, B());
+    return o;
+}
 static flux_metric_opts metric_o(void) {
     static const flux_fn2 all[] = { flux_accuracy, flux_f1, flux_r2, flux_mse, flux_add, flux_topk_accuracy };
     OPTS(flux_metric_opts, o);
@@ -846,6 +853,8 @@ static void strict_threads(void) {
     BINARY(X, flux_r2) BINARY(X, flux_perplexity) BINARY(X, flux_topk_accuracy) \
     X(T, flux_topk_accuracy_with, flux_topk_accuracy_with(topk_o())) X(T, flux_metric_value, flux_metric_value(L())) \
     X(I, flux_metric_add, flux_metric_add(L(), T(), T())) X(V, flux_metric_reset, flux_metric_reset(L())) \
+    X(I, flux_loadmodel, flux_loadmodel(L(), L())) X(L, flux_averaged_with, flux_averaged_with(averaged_o())) \
+    X(I, flux_update_average, flux_update_average(L(), L())) \
     X(L, flux_metric_with, flux_metric_with(metric_o())) \
     BINARY(X, flux_vcat) OVER(X, flux_sum_over) OVER(X, flux_mean_over) OVER(X, flux_var_over) \
     OVER(X, flux_prod_over) OVER(X, flux_max_over) OVER(X, flux_min_over) OVER(X, flux_any_over) \

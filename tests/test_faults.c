@@ -299,6 +299,17 @@ static double subsets(const char *path) {
     }
     return flux_failed() ? (double)NAN : result;
 }
+static double averages(const char *path) {
+    double result = 0;
+    for (int equal = 0; equal < 2; equal++) FLUX_SCOPE {
+        flux_layer *a = flux_chain(flux_dense(3, 2, .init = flux_ones32), flux_batchnorm(2)), *b = flux_chain(flux_dense(3, 2, .init = flux_zeros32), flux_batchnorm(2)),
+                   *mean = equal ? flux_averaged(a, .equal = true) : flux_averaged(a, .decay = 0.5);
+        flux_update_average(mean, a), flux_update_average(mean, b);
+        if (flux_save(mean, path) == 0 && flux_load(mean, path) == 0 && flux_loadmodel(b, flux_child(mean, 0)) == 0)
+            result += flux_item(flux_norm(flux_destructure(b)));
+    }
+    return flux_failed() ? (double)NAN : result;
+}
 static double metrics(const char *path) {
     static const flux_fn2 all[] = { flux_accuracy, flux_topk_accuracy, flux_f1, flux_precision, flux_recall, flux_perplexity, flux_mse };
     double result = 0;
@@ -453,7 +464,7 @@ static const program programs[] = {
     OF(weightnorm, columns), OF(chain, columns), OF(parallel, columns), OF(skipconnection, columns), OF(maxout, columns), OF(pairwisefusion, columns),
     { "optimisers", NULL, NULL, optimisers }, { "loaders", NULL, NULL, loaders }, { "tensor_files", NULL, NULL, tensor_files },
     { "readers", NULL, NULL, readers }, { "graphs", NULL, NULL, graphs }, { "threads", NULL, NULL, threads }, { "models", NULL, NULL, models },
-    { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "metrics", NULL, NULL, metrics }, { "subsets", NULL, NULL, subsets }, { "rules", NULL, NULL, rules },
+    { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "metrics", NULL, NULL, metrics }, { "averages", NULL, NULL, averages }, { "subsets", NULL, NULL, subsets }, { "rules", NULL, NULL, rules },
     { "gradients", NULL, NULL, gradients }, { "texts", NULL, NULL, texts }, { "turns", NULL, NULL, turns },
     { "sharing", NULL, NULL, sharing },
 };

@@ -191,4 +191,87 @@ TEST(weighted_sampling) {
     CHECK_ERROR(flux_dataloader(numbers(2), .weights = flux_zeros(2)), "dataloader: the sum of .weights is 0");
 }
 
+/* ------------------------------------------------------------------ averaged models */
+
+static flux_layer *network(void) { return flux_chain(flux_dense(3, 4, flux_tanh), flux_batchnorm(4), flux_dense(4, 2)); }
+static double apart(flux_layer *a, flux_layer *b) {            /* the largest difference of any parameter */
+    return flux_item(flux_max(flux_abs(flux_sub(flux_destructure(a), flux_destructure(b)))));
+}
+static double mean_of_stat(flux_layer *m) { return flux_item(flux_mean(flux_param(m, "layers.1.mean"))); }
+static void train_once(flux_layer *m, flux_state *opt) {
+    FLUX_SCOPE flux_update(opt, m, flux_gradient(flux_mean(flux_square(flux_call(m, flux_randn(3, 8)))), m));
+}
+
+/* PyTorch's formulas, followed in double by hand: n = 0 takes p, then ema = decay ema + (1 - decay) p, or the mean of all. */
+TEST(averages_follow_their_formulas) {
+    for (int equal = 0; equal < 2; equal++) {
+        flux_seed(8);
+        flux_layer *m = network(), *a = equal ? flux_averaged(m, .equal = true) : flux_averaged(m, .decay = 0.9);
+        flux_state *opt = flux_setup(flux_adam(0.1), m);
+        double by_hand[30];
+        int n = (int)flux_num_params(m);
+        REQUIRE(n <= 34 && flux_num_params(a) == n);
+        for (int t = 0; t < 6; t++) {
+            train_once(m, opt);
+            CHECK(flux_update_average(a, m) == 0);
+            const float *p = flux_floats(flux_cpu(flux_destructure(m))), *got = flux_floats(flux_cpu(flux_destructure(a)));
+            for (int i = 0; i < n && i < 30; i++) {
+                by_hand[i] = t == 0 ? p[i] : equal ? by_hand[i] + (p[i] - by_hand[i]) / (t + 1) : 0.9 * by_hand[i] + 0.1 * p[i];
+                CHECK_NEAR(got[i], by_hand[i], 1e-6);
+            }
+        }
+        CHECK(apart(a, m) > 1e-3);
+        CHECK_NEAR(mean_of_stat(flux_child(a, 0)), mean_of_stat(m), 0);    /* statistics are the model's */
+        flux_tensor *x = flux_randn(3, 5);
+        FLUX_NOGRAD CHECK(flux_item(flux_sum(flux_ne(flux_call(a, x), flux_call(flux_child(a, 0), x)))) == 0);
+    }
+}
+
+TEST(averages_are_saved_and_copied_like_models) {
+    char file[300];
+    snprintf(file, sizeof file, "%s/test_average.%p", test_temp(), (void *)file);
+    flux_seed(9);
+    flux_layer *m = network(), *a = flux_averaged(m), *b = flux_averaged(network());
+    flux_state *opt = flux_setup(flux_adam(0.1), m);
+    for (int i = 0; i < 3; i++) train_once(m, opt), CHECK(flux_update_average(a, m) == 0);
+    CHECK(flux_save(a, file) == 0 && flux_load(b, file) == 0 && apart(a, b) == 0);
+    train_once(m, opt);
+    CHECK(flux_update_average(a, m) == 0 && flux_update_average(b, m) == 0 && apart(a, b) == 0);   /* the count came along */
+    flux_layer *copy = network();
+    CHECK(flux_loadmodel(copy, flux_child(a, 0)) == 0 && apart(copy, a) == 0);
+    CHECK(flux_loadmodel(flux_child(b, 0), m) == 0 && apart(b, m) == 0);
+    double before = apart(copy, a);
+    train_once(copy, flux_setup(flux_adam(0.1), copy));
+    CHECK(before == 0 && apart(copy, a) > 1e-3);               /* and is a copy */
+    remove(file);
+    CHECK_ERROR(flux_loadmodel(copy, flux_chain(flux_dense(3, 4), flux_batchnorm(4), flux_dense(4, 3))),
+                "loadmodel: layers.2.weight is 2x4 f32 in the one model and 3x4 f32 in the other");
+    CHECK_ERROR(flux_loadmodel(copy, flux_chain(flux_dense(3, 4, .bias = FLUX_OFF), flux_batchnorm(4), flux_dense(4, 2))), "loadmodel: the one model has layers.1.");
+    CHECK_ERROR(flux_loadmodel(copy, flux_chain(flux_dense(3, 4), flux_batchnorm(4))), "loadmodel: the one model has more tensors than the other: 8 and 6");
+    CHECK_ERROR(flux_averaged(m, .decay = 1), "averaged: .decay is 1, but must be from 0 to below 1");
+    CHECK_ERROR(flux_averaged(m, .decay = 0.5, .equal = true), "two kinds of average");
+    CHECK_ERROR(flux_update_average(m, m), "update_average: Chain is no averaged model; flux_averaged makes one");
+}
+
+typedef struct { flux_layer base; flux_tensor *there, *back; } tied;
+static flux_tensor *tied_call(flux_layer *self, flux_tensor *x) { tied *m = (tied *)self; return flux_matmul(m->back, flux_tanh(flux_matmul(m->there, x))); }
+FLUX_LAYER(tied, "Tied", tied_call, FLUX_PARAM(there), FLUX_PARAM(back))
+
+TEST(averages_of_ties_and_halves) {
+    flux_seed(2);
+    flux_tensor *w = flux_eval(flux_randn(2, 3));
+    flux_layer *m = flux_new(tied, .there = w, .back = flux_transpose(w)), *twice = flux_chain(flux_dense(2, 2), flux_dense(2, 2));
+    flux_set_param(twice, "layers.1.weight", flux_param(twice, "layers.0.weight"));
+    flux_layer *a = flux_averaged(m, .decay = 0.5), *once = flux_averaged(twice, .decay = 0.5);
+    flux_state *opt = flux_setup(flux_descent(0.1), m);
+    for (int i = 0; i < 3; i++) train_once(m, opt), CHECK(flux_update_average(a, m) == 0 && flux_update_average(once, twice) == 0);
+    flux_tensor *there = flux_param(a, "model.there"), *back = flux_param(a, "model.back");
+    CHECK(flux_num_params(a) == 6 && flux_item(flux_sum(flux_ne(flux_transpose(there), back))) == 0);
+    CHECK(flux_num_params(m) == 6 && flux_num_params(once) == flux_num_params(twice));
+    flux_layer *half = flux_f16(flux_dense(3, 3)), *mean = flux_averaged(half, .decay = 0.999);
+    CHECK(flux_update_average(mean, half) == 0 && flux_update_average(mean, half) == 0);
+    CHECK(flux_dtype_of(flux_weight(mean)) == FLUX_F32 && flux_dtype_of(flux_weight(half)) == FLUX_F16);
+    CHECK(flux_loadmodel(half, flux_child(mean, 0)) == 0 && flux_dtype_of(flux_weight(half)) == FLUX_F16);
+}
+
 TEST_MAIN()

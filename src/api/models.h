@@ -179,6 +179,9 @@ FLUX_API flux_layer *flux_child(flux_layer *m, int i);
    number in paths. A layer that has another name already is an error. */
 FLUX_API flux_layer *flux_named(const char *name, flux_layer *m);
 FLUX_API flux_layer *flux_copy_layer(flux_layer *m);              /* a deep copy; ties are kept */
+/* Copies all parameters and states of src into dst, a model of the same kind: paths and shapes are
+   the same, dtypes and devices stay those of dst. Returns 0, or -1 on error, which changes none. */
+FLUX_API int flux_loadmodel(flux_layer *dst, flux_layer *src);
 /* The mode of layers that behave differently in training (Dropout, ...), set for m and all its
    children. The mode is auto at first: it means training, except inside FLUX_NOGRAD. A mode that
    you set holds until you set another; flux_train and flux_withgradient overrule test mode while
@@ -203,5 +206,28 @@ FLUX_API flux_layer *flux_f16(flux_layer *m);
 FLUX_API flux_layer *flux_bf16(flux_layer *m);
 FLUX_API flux_layer *flux_f32(flux_layer *m);
 FLUX_API flux_layer *flux_f64(flux_layer *m);
+
+/* A model whose parameters are averages of those that another one had in training:
+       flux_layer *ema = flux_averaged(model, .decay = 0.999);           // after each flux_update:
+       ... flux_update(opt, model, g); flux_update_average(ema, model);
+   With decay, exponential ones (EMA): a = decay a + (1 - decay) p; with .equal = true the mean of
+   all (SWA), of the models after each of the last epochs, say. The first update takes p as it is.
+   The result is a layer, to be called, moved, saved and loaded as any other; its child,
+   flux_child(ema, 0), is the averaged model itself, for flux_loadmodel(model, flux_child(ema, 0)).
+   Averages of f16 and bf16 are kept in f32. States are no averages, but copied from the model at
+   each update, the statistics of BatchNorm too: those of an equal average are then not its own, so
+   pass data through it in train mode before it is judged. */
+typedef struct flux_averaged_opts {
+    FLUX__DUMMY
+    flux_layer *model FLUX__ZERO;         /* it is copied, and stays as it is */
+    flux__double decay FLUX__ZERO;        /* default 0.999; from 0 to below 1 */
+    bool equal FLUX__ZERO;
+    flux__marked marked FLUX__ZERO;
+} flux_averaged_opts;
+#define FLUX__LEFT_OUT_flux_averaged_opts .decay = FLUX__NO_NUMBER, .marked = true,
+FLUX_API flux_layer *flux_averaged_with(flux_averaged_opts o);
+#define flux_averaged(...) flux_averaged_with(FLUX__OPTS(flux_averaged_opts, __VA_ARGS__))
+/* Takes the model's parameters in, without waiting for a device. Returns 0, or -1 on error. */
+FLUX_API int flux_update_average(flux_layer *averaged, flux_layer *model);
 
 #endif /* FLUX__API_MODELS_H */
