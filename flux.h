@@ -268,7 +268,7 @@
      data/      orders loader batch loader_text progress epoch subsets
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
-                conv norms losses metrics ctc update schedules average train
+                conv norms losses metrics ctc update schedules average train loops
      files/     gzip sources idx npy csv table safetensors tensors npz torch
      text/      dot tensors models summary profile formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
@@ -2276,23 +2276,6 @@ FLUX_API int flux_adjust_with(flux_state *s, flux_rule_opts o);
 #define flux_adjust_part(s, part, ...) \
     flux_adjust_layer(s, part, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 FLUX_API int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o);
-/* Trains the model for one epoch of the loader: for each batch it calls loss(model, x, y), takes
-   the gradients, and updates. Meanwhile the model is in train mode, whatever modes its layers have.
-   A loss that is not finite is an error, and stops before the update. Returns 0, or non-zero on
-   error. */
-typedef flux_tensor *(*flux_loss_fn)(flux_layer *model, flux_tensor *x, flux_tensor *y);
-FLUX_API int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s);
-/* Criteria for stopping, called once per epoch, say; the definitions are Flux's. Each keeps its
-   state in a struct of yours that starts as {0}, and returns true when it is time to stop. */
-typedef struct flux_stopper { double best; int count; bool started; } flux_stopper;
-/* True if the condition held in the last n calls. */
-FLUX_API bool flux_patience(flux_stopper *s, bool condition, int n);
-/* True if in `delay` calls in a row the score was not lower by min_dist than the best one before.
-   NaN is no better score. */
-FLUX_API bool flux_early_stopping(flux_stopper *s, double score, int delay, double min_dist);
-/* True if in `width` calls in a row the score moved by less than min_dist (0: 1e-6) from the call
-   before. */
-FLUX_API bool flux_plateau(flux_stopper *s, double score, int width, double min_dist);
 
 /* ------------------------------------------------------------------ data
    A data set is one or several arrays whose last dimension counts the observations: features x n
@@ -2509,6 +2492,95 @@ FLUX_API int flux_load_items(const char *path, int n, const char *names, const v
     flux_save_items(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 #define flux_load_all(path, ...) \
     flux_load_items(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
+
+/* ------------------------------------------------------------------ training
+   flux_train is the usual loop; all that it does can be had without it, too. One epoch:
+       flux_train(loss, model, data, opt);
+   Many, judged on other data, the best model kept, and going on where Ctrl-C stopped it:
+       flux_train(loss, model, data, opt, .epochs = 50, .validation = held, .early_stop = 5,
+                  .metrics = { flux_metric(flux_accuracy) }, .best = "best.safetensors",
+                  .checkpoint = "run.safetensors", .resume = true, .progress = "epoch");  */
+
+/* The loss of a batch: loss(model, x, y). */
+typedef flux_tensor *(*flux_loss_fn)(flux_layer *model, flux_tensor *x, flux_tensor *y);
+
+/* Where a training is, as a callback is told. */
+typedef struct flux_train_info {
+    flux_layer *model;
+    flux_state *state;
+    int epoch, epochs;                    /* the epoch, from 0, and how many there are to be */
+    int64_t batch, batches;               /* how many batches of the epoch are done, of how many */
+    bool epoch_end;                       /* the epoch is over and validated */
+    bool best;                            /* at its end: no epoch was better */
+    double loss;                          /* of the batch that was last; NaN at the end */
+    double mean;                          /* of the epoch so far, by observations */
+    double validation;                    /* the loss there, at the epoch's end; NaN without */
+    double rate;                          /* the learning rate of the next step; NaN without */
+    int metrics;                          /* how many numbers metric[] has, at the epoch's end */
+    const double *metric;
+} flux_train_info;
+/* Called after each batch, and at the end of each epoch; true stops the training. */
+typedef bool (*flux_train_fn)(const flux_train_info *at, void *user);
+
+enum { FLUX_MAX_METRICS = 8 };
+typedef struct flux_train_opts {
+    FLUX__DUMMY
+    flux_loss_fn loss FLUX__ZERO;
+    flux_layer *model FLUX__ZERO;
+    flux_loader *data FLUX__ZERO;
+    flux_state *state FLUX__ZERO;
+    flux__int epochs FLUX__ZERO;          /* default 1; those of the checkpoint count */
+    flux_loader *validation FLUX__ZERO;   /* after each epoch its loss is taken, and the metrics, in
+                                             test mode and without gradients */
+    /* flux_metric(...), at most 8, of the model's output for x, and y, on .validation. A vector
+       counts by its mean, so that F1 is the macro average. They hold the last epoch's sums. */
+    flux_layer *metrics[8] FLUX__ZERO;
+    flux_layer *averaged FLUX__ZERO;      /* a flux_averaged(model) that takes each step in; it is
+                                             what is validated and saved as best */
+    /* Which epoch is the best: that of the lowest loss, on .validation if that is given, or of the
+       highest number of the metric .monitor, which is one of .metrics. */
+    flux_layer *monitor FLUX__ZERO;
+    flux__int early_stop FLUX__ZERO;      /* stops after so many epochs in a row that were not
+                                             better by .min_dist (flux_early_stopping) */
+    flux__double min_dist FLUX__ZERO;     /* default 0 */
+    const char *best FLUX__ZERO;          /* the file of the best epoch's model, for flux_load */
+    /* The file of all that the run needs to go on, written after each epoch, and when a callback,
+       SIGTERM or SIGINT (Ctrl-C) stops it, after the batch under way (flux_interrupted). With
+       .resume = true the run goes on from the file, if it is there, with the same bits as if it had
+       not been stopped: all arguments must be made as they were then. */
+    const char *checkpoint FLUX__ZERO;
+    bool resume FLUX__ZERO;
+    const char *progress FLUX__ZERO;      /* a label: draws a bar with samples per second, mean
+                                             loss and learning rate, and a line of validation */
+    flux_train_fn callback FLUX__ZERO;
+    void *user FLUX__ZERO;                /* passed to the callback */
+    /* Becomes a float64 tensor, a column for each epoch done, with those before a checkpoint:
+       training loss, validation loss (NaN without), each of the metrics. */
+    flux_tensor **history FLUX__ZERO;
+    flux__marked marked FLUX__ZERO;
+} flux_train_opts;
+#define FLUX__LEFT_OUT_flux_train_opts .epochs = FLUX__NO_INT, .early_stop = FLUX__NO_INT, \
+    .min_dist = FLUX__NO_NUMBER, .marked = true,
+/* Trains: for each batch of data it calls loss(model, x, y), takes the gradients, and updates.
+   Meanwhile the model is in train mode, whatever modes its layers have. A loss that is not finite
+   is an error, and stops before the update. Returns 0, also if it was stopped early, or non-zero on
+   error. With a loader of several ranks (.comm), .validation is the same data on every rank, needed
+   for .best and .early_stop; rank 0 writes the files. */
+FLUX_API int flux_train_with(flux_train_opts o);
+FLUX_API int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s);
+#define flux_train(...) flux_train_with(FLUX__OPTS(flux_train_opts, __VA_ARGS__))
+
+/* Criteria for stopping, called once per epoch, say; the definitions are Flux's. Each keeps its
+   state in a struct of yours that starts as {0}, and returns true when it is time to stop. */
+typedef struct flux_stopper { double best; int count; bool started; } flux_stopper;
+/* True if the condition held in the last n calls. */
+FLUX_API bool flux_patience(flux_stopper *s, bool condition, int n);
+/* True if in `delay` calls in a row the score was not lower by min_dist than the best one before.
+   NaN is no better score. */
+FLUX_API bool flux_early_stopping(flux_stopper *s, double score, int delay, double min_dist);
+/* True if in `width` calls in a row the score moved by less than min_dist (0: 1e-6) from the call
+   before. */
+FLUX_API bool flux_plateau(flux_stopper *s, double score, int width, double min_dist);
 
 /* ------------------------------------------------------------------ several processes
    A program that mpirun or srun starts many times trains one model together: every process, a rank,
@@ -28786,11 +28858,13 @@ static void flux__epoch_hire(flux__epoch *r) {
                    "dataloader: %d of %d workers could be started", r->threads, want);
 }
 
-/* Begins an epoch: counts it, draws its key, makes its order, and starts the workers. */
-static flux__epoch *flux__epoch_new(flux_loader *l) {
+/* Begins an epoch with batch `first`: counts it, draws its key, makes its order, and starts the
+   workers. The batches before are not made, and the others are what they would be after them. */
+static flux__epoch *flux__epoch_new(flux_loader *l, int64_t first) {
     flux__epoch *r = (flux__epoch *)flux__zalloc(sizeof *r);
     if (!r) return NULL;
     r->loader = (flux_loader *)flux_retain(l);
+    r->next = r->claimed = r->taken = first;
     int64_t epoch = l->epoch++;
     if (l->seeded) r->key = flux__scramble(l->seed + flux__scramble((uint64_t)epoch));
     else if (l->shuffle || l->set.get || l->stages) r->key = flux__draw_key();
@@ -28895,12 +28969,12 @@ static void flux__epoch_ahead(flux__epoch *r) {
 
 /* Makes the cursor, which has the epoch and its progress bar and is owned by the scope around the
    loop. */
-static flux__each_state flux__each_begin(flux__each_args a) {
+static flux__each_state flux__each_begin(flux__each_args a, int64_t first) {
     FLUX__ZEROED(flux__each_state, e);
     flux_loader *cursor = flux__loader_new();
     if (!cursor) return e;
     int64_t failures = flux__failures();
-    cursor->run = flux__epoch_new(a.loader);
+    cursor->run = flux__epoch_new(a.loader, first);
     if (cursor->run) cursor->run->failures = failures;
     if (cursor->run && a.progress && !flux__failed_since(failures))
         cursor->run->bar = flux__bar_new(a.progress, a.loader->batches);
@@ -28914,7 +28988,7 @@ FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
     FLUX__ZEROED(flux__each_state, none);
     if (!a.loader || FLUX__GONE("each", a.loader))
         return flux__null("each", "loader", a.loader), none;
-    return flux_failed() ? none : flux__each_begin(a);
+    return flux_failed() ? none : flux__each_begin(a, 0);
 }
 
 /* hook: flux__comm_weigh, dist/comm.h */
@@ -36549,6 +36623,12 @@ static const char *flux__judge_name(flux_fn2 f) {
     return NULL;
 }
 
+/* What a metric is called beside its number. */
+static const char *flux__metric_name(const flux_layer *m) {
+    const char *name = flux__judge_name(((const flux__metric *)m)->f);
+    return m->name ? m->name : name ? name : "metric";
+}
+
 static size_t flux__metric_text(flux_layer *self, char *out, size_t n) {
     const flux__metric *m = (const flux__metric *)self;
     const char *name = flux__judge_name(m->f);
@@ -37427,12 +37507,19 @@ FLUX_DEF flux_rule flux_scheduled(flux_rule rule, flux_schedule s) {
     return rule;
 }
 
+/* The first rule of a state that has an eta; the number of rules if none has. */
+static int flux__rated_rule(const flux_state *s) {
+    int r = 0;
+    while (r < s->nrules && !flux__row_has(&flux__rule_rows[s->rule[r].kind], FLUX__ETA)) r++;
+    return r;
+}
+
 FLUX_DEF double flux_rate(flux_state *s) {
-    int r = 0, first = 0;
+    int first = 0;
     int64_t t = 0;
     if (!s) return flux__null("rate", "state", s), (double)NAN;
     if (!flux__take_counts(s)) return (double)NAN;
-    while (r < s->nrules && !flux__row_has(&flux__rule_rows[s->rule[r].kind], FLUX__ETA)) r++;
+    const int r = flux__rated_rule(s);
     if (r == s->nrules) return flux__fail("rate: no rule of this state has an eta"), (double)NAN;
     for (first = r; first > 0; first--)
         if (!flux__is_phase(&flux__rule_rows[s->rule[first - 1].kind])) break;
@@ -37688,71 +37775,15 @@ FLUX_DEF int flux_update_average(flux_layer *averaged, flux_layer *model) {
 FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- nn/train.h
-   Training loops: flux_train, the criteria for stopping (flux_patience,
+   What a training is watched with: the criteria for stopping (flux_patience,
    flux_early_stopping, flux_plateau), and flux_gradcheck, which compares
-   gradients with finite differences.
+   gradients with finite differences. The loop itself is in nn/loops.h.
 
-   Invariant: flux_train evaluates the loss and all gradients together and checks
-   the loss before it makes the step. So a loss that is not finite leaves the
-   model as it was and is an error that names the batch. The tensors of a batch
-   are freed at the end of its iteration. An error in the loss function ends the
-   loop. flux_gradcheck changes one element at a time, at places spread evenly
-   over x, and every call of the function draws the same random numbers. */
+   Invariant: a criterion keeps its state in the caller's struct alone.
+   flux_gradcheck changes one element at a time, at places spread evenly over x,
+   and every call of the function draws the same random numbers. */
 
 FLUX__BEGIN_COLD
-
-/* Evaluates the loss and all gradients together; returns the loss, which is checked
-   before the step. */
-static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
-    flux_tensor **all = (flux_tensor **)flux__malloc((size_t)(g->n + 1) * sizeof *all);
-    int n = 0;
-    if (!all) return (double)NAN;
-    all[n++] = loss;
-    for (int i = 0; i < g->n; i++)
-        if (g->grad[i]) all[n++] = g->grad[i];
-    bool ok = flux_eval_all(n, all) == 0;
-    flux__free(all);
-    return ok ? flux_item(loss) : (double)NAN;
-}
-
-/* One step: gradients of the loss and the update; -1, with an error, if the loss is not finite. */
-static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s, int64_t index) {
-    const void *what[1] = { model };
-    flux_tensor *scaled = loss ? flux_scaled_loss(s, loss) : NULL;
-    flux_grads *g = scaled ? flux_gradient_of(scaled, 1, what) : NULL;
-    int64_t failures = flux__failures();
-    double value = g ? flux__loss_now(loss, g) : 0;
-    if (!g || flux__failed_since(failures)) return -1;
-    if (value - value == 0) return flux_update(s, model, g);
-    flux__fail("train: the loss is %g at batch %lld", value, (long long)index);
-    return -1;
-}
-
-/* One epoch: for each batch of data the loss, its gradients and a step; 0, or -1 on an error. */
-FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s) {
-    if (!loss || !model || !data || !s)
-        return flux__null("train", !loss ? "loss" : !model ? "model" : !data ? "data" : "state",
-                          NULL), -1;
-    if (FLUX__GONE("train", model) || FLUX__GONE("train", data) || FLUX__GONE("train", s))
-        return -1;
-    FLUX__ZEROED(flux__each_args, a);
-    a.loader = data;
-    flux__training here;
-    if (!flux__train_enter(&here, model)) return -1;
-    int64_t failures = flux__failures();
-    flux__each_state e = flux__each_begin(a);
-    while (flux__each_next(&e, NULL, 0)) {
-        flux_tensor *y = loss(model, e.batch.x, e.batch.y);
-        if (!y && !flux__failed_since(failures))
-            flux__fail("train: the loss function gave NULL at batch %lld",
-                       (long long)e.batch.index);
-        if (flux__train_batch(y, model, s, e.batch.index) != 0) break;
-        e.inner = 0;                      /* the loop body was not left by a break */
-    }
-    flux__each_leave(&e);
-    flux__train_leave(&here);
-    return flux__failed_since(failures) ? -1 : 0;
-}
 
 FLUX_DEF bool flux_patience(flux_stopper *s, bool condition, int n) {
     if (!s) return flux__null("patience", "stopper", s), false;

@@ -268,7 +268,7 @@
      data/      orders loader batch loader_text progress epoch subsets
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
-                conv norms losses metrics ctc update schedules average train
+                conv norms losses metrics ctc update schedules average train loops
      files/     gzip sources idx npy csv table safetensors tensors npz torch
      text/      dot tensors models summary profile formulas formula_reader own_operations
      dist/      mpi_library mpi comm handshakes messages collectives model optimiser
@@ -289,6 +289,7 @@
 #include "api/metrics.h"
 #include "api/optimisers.h"
 #include "api/data.h"
+#include "api/training.h"
 #include "api/distributed.h"
 #include "api/sharing.h"
 #include "api/calls.h"
@@ -425,7 +426,7 @@
 #include "nn/schedules.h"
 #include "nn/average.h"
 #include "nn/train.h"
-#include "files/gzip.h"
+#include "files/gzip.h""nn/loops.h"
 #include "files/sources.h"
 #include "files/idx.h"
 #include "files/npy.h"

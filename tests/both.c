@@ -71,6 +71,7 @@ static void layers(void) {
     say_layer("weightnorm", flux_weightnorm(.layer = flux_dense(.in = 8, .out = 2), .which = "weight", .dims = FLUX_SHAPE(1)), x);
 }
 
+static flux_tensor *line_loss(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_mse(flux_call(m, x), y); }
 static void training(void) {
     flux_tensor *x = flux_sin(flux_reshape(flux_arange(0, 40, 1), 4, 10)), *y = flux_abs(flux_cos(flux_reshape(flux_arange(0, 20, 1), 2, 10)));
     const flux_rule rules[] = {
@@ -88,6 +89,12 @@ static void training(void) {
     flux_layer *mean = flux_averaged(.model = flux_dense(.in = 4, .out = 2, .init = flux_ones32), .decay = 0.5);
     printf("average: %d\n", flux_update_average(mean, flux_dense(.in = 4, .out = 2)));
     say("average", flux_call(flux_averaged(.model = flux_child(mean, 0), .equal = true), x));
+    flux_layer *line = flux_dense(.in = 4, .out = 2, .init = flux_ones32);
+    flux_loader *ten = flux_dataloader(.x = x, .y = y, .batchsize = 4, .weights = flux_ones(10), .seed = 3);
+    flux_tensor *history = NULL;
+    printf("train: %d\n", flux_train(.loss = line_loss, .model = line, .data = ten, .state = flux_setup(flux_adam(), line), .epochs = 5, .validation = ten,
+                                     .metrics = { flux_metric(.f = flux_r2) }, .early_stop = 4, .min_dist = 1e-3, .history = &history));
+    say("history", history);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         flux_seed(3);
         flux_layer *m = flux_chain(flux_dense(4, 3, flux_tanh), flux_dense(3, 2));

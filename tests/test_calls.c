@@ -742,6 +742,25 @@ static flux_table *TB(void) {
     if (!t) handed_on();
     return t;
 }
+static bool told_of(const flux_train_info *at, void *user) { return (void)user, at->epoch_end && at->epoch > 1; }
+static flux_train_opts train_o(void) {
+    OPTS(flux_train_opts, o);
+    o.loss = loss_of;
+    MUST(model, L()), MUST(data, D()), MUST(state, ST());
+    SET(epochs, one_in(9) ? -below(3) : 1 + below(3));
+    if (one_in(2)) SET(validation, D());
+    for (int i = 0; i < 8 && one_in(3); i++) o.metrics[i] = flux_metric(one_in(2) ? flux_r2 : flux_mse);
+    if (one_in(9)) o.metrics[0] = L();
+    if (one_in(4)) SET(averaged, L());
+    if (one_in(4)) SET(monitor, o.metrics[0]);
+    if (one_in(4)) SET(early_stop, below(3));
+    if (one_in(4)) SET(min_dist, F());
+    if (one_in(4)) SET(best, P());
+    if (one_in(2)) SET(checkpoint, P());
+    if (one_in(2)) SET(resume, B());
+    if (one_in(2)) o.callback = told_of;
+    return o;
+}
 static int splits(void) {
     flux_tensor *a = NULL, *b = NULL;
     int code = flux_splitobs(F(), T(), &a, one_in(9) ? NULL : &b);
@@ -1028,7 +1047,8 @@ static void strict_threads(void) {
     X(I, flux_update, flux_update(ST(), L(), G())) \
     X(I, flux_adjust_with, flux_adjust_with(ST(), rule_o())) \
     X(I, flux_adjust_layer, flux_adjust_layer(ST(), L(), rule_o())) \
-    X(I, flux_train, flux_train(loss_of, L(), D(), ST())) X(I, flux_splitobs, splits()) \
+    X(I, flux_train, (flux_train)(loss_of, L(), D(), ST())) X(I, flux_train_with, flux_train_with(train_o())) \
+    X(I, flux_splitobs, splits()) \
     X(I, flux_graph_dot, flux_graph_dot(T(), P())) X(I, flux_save_npy, flux_save_npy(T(), P())) \
     X(I, flux_save_tensor, flux_save_tensor(T(), P())) \
     X(I, flux_save_layer, flux_save_layer(L(), P())) \

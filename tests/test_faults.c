@@ -310,6 +310,24 @@ static double averages(const char *path) {
     }
     return flux_failed() ? (double)NAN : result;
 }
+static bool stops_once(const flux_train_info *at, void *user) { return at->batch == 2 && !at->epoch_end && at->epoch == *(int *)user; }
+static double training(const char *path) {
+    double result = NAN;
+    remove(path);
+    FLUX_SCOPE {
+        flux_layer *m = flux_chain(flux_dense(2, 2, .init = flux_ones32), flux_dropout(0.2)), *ema = flux_averaged(m), *r2 = flux_metric(flux_r2);
+        flux_tensor *x = flux_sin(flux_reshape(flux_arange(0, 12, 1), 2, 6)), *history = NULL;
+        flux_loader *data = flux_dataloader(x, flux_cos(x), .batchsize = 2, .shuffle = true);
+        flux_state *opt = flux_setup(flux_adam(), m);
+        int good = 0;
+        for (int epoch = 0; epoch < 2; epoch++)
+            good += flux_train(loss_of, m, data, opt, .epochs = 2, .validation = data, .metrics = { r2 }, .averaged = ema, .monitor = r2, .early_stop = 9,
+                               .checkpoint = path, .resume = true, .callback = stops_once, .user = &epoch, .history = &history) == 0;
+        if (good == 2) result = flux_item(flux_norm(flux_destructure(ema))) + flux_dim(history, 1);
+    }
+    remove(path);
+    return flux_failed() ? (double)NAN : result;
+}
 static double metrics(const char *path) {
     static const flux_fn2 all[] = { flux_accuracy, flux_topk_accuracy, flux_f1, flux_precision, flux_recall, flux_perplexity, flux_mse };
     double result = 0;
@@ -464,7 +482,7 @@ static const program programs[] = {
     OF(weightnorm, columns), OF(chain, columns), OF(parallel, columns), OF(skipconnection, columns), OF(maxout, columns), OF(pairwisefusion, columns),
     { "optimisers", NULL, NULL, optimisers }, { "loaders", NULL, NULL, loaders }, { "tensor_files", NULL, NULL, tensor_files },
     { "readers", NULL, NULL, readers }, { "graphs", NULL, NULL, graphs }, { "threads", NULL, NULL, threads }, { "models", NULL, NULL, models },
-    { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "metrics", NULL, NULL, metrics }, { "averages", NULL, NULL, averages }, { "subsets", NULL, NULL, subsets }, { "rules", NULL, NULL, rules },
+    { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "metrics", NULL, NULL, metrics }, { "training", NULL, NULL, training }, { "averages", NULL, NULL, averages }, { "subsets", NULL, NULL, subsets }, { "rules", NULL, NULL, rules },
     { "gradients", NULL, NULL, gradients }, { "texts", NULL, NULL, texts }, { "turns", NULL, NULL, turns },
     { "sharing", NULL, NULL, sharing },
 };

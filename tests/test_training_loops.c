@@ -1,7 +1,15 @@
 /* What stands around a training step: metrics, against scikit-learn (fixtures/metrics.h); splitting, folds and sampling;
    averaged models; flux_train with its options, and a run that is cut off and goes on. */
+#if !defined(_WIN32) && !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L
+#endif
 #include "test.h"
 #include "fixtures/metrics.h"
+#ifndef _WIN32
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#endif
 
 /* ------------------------------------------------------------------ metrics */
 
@@ -272,6 +280,197 @@ TEST(averages_of_ties_and_halves) {
     CHECK(flux_update_average(mean, half) == 0 && flux_update_average(mean, half) == 0);
     CHECK(flux_dtype_of(flux_weight(mean)) == FLUX_F32 && flux_dtype_of(flux_weight(half)) == FLUX_F16);
     CHECK(flux_loadmodel(half, flux_child(mean, 0)) == 0 && flux_dtype_of(flux_weight(half)) == FLUX_F16);
+}
+
+/* ------------------------------------------------------------------ flux_train */
+
+/* A run with all that a resumed one must get right: dropout, batch statistics, shuffling by the thread's own numbers or by a
+   seed, noise in the batches, workers, a schedule, an average, metrics. */
+typedef struct run { flux_layer *model, *ema, *accuracy, *f1; flux_state *opt; flux_loader *data, *held; flux_tensor *history; char dir[200]; } run;
+
+static flux_batch noisy(flux_batch b, void *user) {
+    (void)user;
+    b.x = flux_add(b.x, flux_mul(flux_randn_shape(flux_shape_of(b.x), FLUX_F32), 0.1));
+    return b;
+}
+static flux_tensor *classes_loss(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_logitcrossentropy(flux_call(m, x), y); }
+static void path_in(char *out, size_t n, const char *name) { snprintf(out, n, "%s/flux_loops_%s", test_temp(), name); }
+
+static run run_new(int way) {
+    float x[4 * 50];
+    int32_t y[50];
+    run r;
+    for (int i = 0; i < 200; i++) x[i] = (float)((i * 37) % 101) / 50 - 1;
+    for (int i = 0; i < 50; i++) y[i] = (x[4 * i] > 0) + (x[4 * i + 1] * x[4 * i + 2] > 0);
+    memset(&r, 0, sizeof r);
+    r.model = flux_to(test_device, flux_chain(flux_dense(4, 8, flux_tanh), flux_batchnorm(8), flux_dropout(0.3), flux_dense(8, 3)));
+    r.ema = flux_averaged(r.model, .decay = 0.8);
+    r.accuracy = flux_metric(flux_accuracy), r.f1 = flux_metric(flux_f1);
+    r.opt = flux_setup(flux_scheduled(flux_adam(), flux_schedule_exp(0.05, 0.99)), r.model);
+    flux_tensor *all = flux_tuple(flux_from(x, 4, 50), flux_from(y, 50)), *learn = NULL, *held = NULL;
+    flux_splitobs(0.7, all, &learn, &held);
+    r.data = way == 0 ? flux_dataloader(learn, .batchsize = 8, .shuffle = true, .transform = noisy)
+           : way == 1 ? flux_dataloader(learn, .batchsize = 8, .shuffle = true, .seed = 5, .workers = 2, .transform = noisy)
+                      : flux_dataloader(learn, .batchsize = 8, .weights = flux_balanced_weights(flux_nth(learn, 1)));
+    r.held = flux_dataloader(held, .batchsize = 6);
+    if (test_device.backend) r.data = flux_to(test_device, r.data), r.held = flux_to(test_device, r.held);
+    return r;
+}
+
+typedef struct stops { int epoch, batch, calls, ends; bool by_signal; double last; } stops;
+static bool stop_there(const flux_train_info *at, void *user) {
+    stops *s = (stops *)user;
+    s->calls++, s->ends += at->epoch_end;
+    if (!at->epoch_end) CHECK(at->loss == at->loss && at->mean == at->mean && at->batches == 5 && at->rate > 0 && at->rate < 0.05);
+    else CHECK(at->metrics == 2 && at->validation > 0 && at->metric[0] >= 0 && at->metric[0] <= 1), s->last = at->validation;
+    bool there = at->epoch == s->epoch && at->batch == s->batch && !at->epoch_end;
+#ifndef _WIN32
+    if (there && s->by_signal) raise(SIGINT), there = false;
+#endif
+    return there;
+}
+static int run_on(run *r, const char *file, int epochs, stops *s) {
+    return flux_train(classes_loss, r->model, r->data, r->opt, .epochs = epochs, .validation = r->held, .averaged = r->ema,
+                      .metrics = { r->accuracy, r->f1 }, .monitor = r->accuracy, .checkpoint = file, .resume = true,
+                      .callback = s ? stop_there : NULL, .user = s, .history = &r->history);
+}
+static bool same_model(flux_layer *a, flux_layer *b) { return apart(a, b) == 0 && mean_of_stat(a) == mean_of_stat(b); }
+static bool same_history(flux_tensor *a, flux_tensor *b) {
+    return flux_len(a) == flux_len(b) && flux_item(flux_sum(flux_to_dtype(flux_ne(a, b), FLUX_I64))) == 0;
+}
+
+TEST(a_run_that_was_stopped_goes_on_bit_for_bit) {
+    char whole[300], cut[300];
+    path_in(whole, sizeof whole, "whole"), path_in(cut, sizeof cut, "cut");
+    for (int way = 0; way < 3; way++) {
+        const stops at[] = { { 0, 1, 0, 0, false, 0 }, { 1, 3, 0, 0, false, 0 }, { 2, 5, 0, 0, false, 0 } };
+        remove(whole), remove(cut);
+        flux_seed(17);
+        run a = run_new(way);
+        REQUIRE(run_on(&a, whole, 4, NULL) == 0 && flux_dim(a.history, 0) == 4 && flux_dim(a.history, 1) == 4);
+        for (int i = 0; i < 3; i++) {                          /* three processes, each stopped somewhere else */
+            stops s = at[i];
+            flux_seed(i ? 99 + (uint64_t)i : 17);
+            run b = run_new(way);
+            REQUIRE(run_on(&b, cut, 4, &s) == 0);
+            CHECK(flux_dim(b.history, 1) == (i == 2 ? 3 : at[i].epoch));
+        }
+        flux_seed(4711);
+        run c = run_new(way);
+        stops none = { 9, 9, 0, 0, false, 0 };
+        REQUIRE(run_on(&c, cut, 4, &none) == 0);
+        CHECK(none.calls == 6 && none.ends == 1);              /* the last epoch's five batches, and its end */
+        CHECK(same_model(a.model, c.model) && apart(a.ema, c.ema) == 0 && same_history(a.history, c.history));
+        CHECK_NEAR(flux_at(c.history, 1, 3), none.last, 0);
+        CHECK_NEAR(flux_rate(a.opt), flux_rate(c.opt), 0);
+        CHECK_NEAR(flux_item(flux_metric_value(a.accuracy)), flux_at(c.history, 2, 3), 0);
+        CHECK_NEAR(flux_item(flux_mean(flux_metric_value(a.f1))), flux_at(c.history, 3, 3), 1e-15);
+        CHECK(run_on(&c, cut, 4, &none) == 0 && none.calls == 6);      /* it is done: nothing happens */
+    }
+    remove(whole), remove(cut);
+}
+
+TEST(ctrl_c_ends_the_batch_and_writes_the_checkpoint) {
+#ifdef _WIN32
+    SKIP("needs fork");
+#else
+    ONLY_ON_CPU();
+    char cut[300];
+    path_in(cut, sizeof cut, "signal");
+    remove(cut);
+    flux_seed(21);
+    run a = run_new(0);
+    REQUIRE(flux_train(classes_loss, a.model, a.data, a.opt, .epochs = 3, .validation = a.held, .averaged = a.ema, .metrics = { a.accuracy, a.f1 }, .history = &a.history) == 0);
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        stops s = { 1, 2, 0, 0, true, 0 };
+        flux_seed(21);
+        run b = run_new(0);
+        bool good = run_on(&b, cut, 3, &s) == 0 && flux_interrupted() && s.calls == 8;       /* 5 batches, an end, 2 batches */
+        _exit(good && !flux_failed() && !test_bad ? 0 : 1);
+    }
+    int status = 1;
+    REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    run c = run_new(0);
+    REQUIRE(run_on(&c, cut, 3, NULL) == 0);
+    CHECK(same_model(a.model, c.model) && apart(a.ema, c.ema) == 0 && same_history(a.history, c.history));
+    remove(cut);
+#endif
+}
+
+static flux_tensor *squares(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_mse(flux_call(m, x), y); }
+static bool count_calls(const flux_train_info *at, void *user) { return (void)at, ++*(int *)user, false; }
+
+TEST(train_is_its_epochs_written_out) {
+    flux_seed(5);
+    flux_tensor *x = flux_eval(flux_randn(3, 20)), *y = flux_eval(flux_randn(2, 20)), *history = NULL;
+    flux_layer *a = flux_dense(3, 2), *b = flux_copy_layer(a);
+    flux_state *oa = flux_setup(flux_adam(0.01), a), *ob = flux_setup(flux_adam(0.01), b);
+    int calls = 0;
+    CHECK(flux_train(squares, a, flux_dataloader(x, y, .batchsize = 6), oa, .epochs = 3, .history = &history, .callback = count_calls, .user = &calls) == 0);
+    double mean = 0;
+    for (int epoch = 0; epoch < 3; epoch++, mean = epoch < 3 ? 0 : mean)
+        flux_each (batch, flux_dataloader(x, y, .batchsize = 6)) {           /* 6, 6, 6, 2 */
+            flux_tensor *loss = squares(b, batch.x, batch.y);
+            CHECK(flux_update(ob, b, flux_gradient(loss, b)) == 0);
+            mean += flux_item(loss) * (double)batch.size / 20;
+        }
+    CHECK(apart(a, b) < 1e-6 && calls == 15);
+    CHECK(flux_dim(history, 0) == 2 && flux_dim(history, 1) == 3 && isnan(flux_at(history, 1, 2)));
+    CHECK_NEAR(flux_at(history, 0, 2), mean, 1e-6);
+    CHECK((flux_train)(squares, a, flux_dataloader(x, y), oa) == 0);
+}
+
+/* The target moves away, so that every epoch is worse than the first. */
+static int epochs_seen;
+static flux_tensor *worse(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_add(squares(m, x, y), 100.0 * ++epochs_seen); }
+TEST(early_stopping_and_the_best_model) {
+    char best[300], cut[300];
+    path_in(best, sizeof best, "best"), path_in(cut, sizeof cut, "early");
+    remove(best), remove(cut);
+    flux_seed(6);
+    flux_tensor *x = flux_eval(flux_randn(3, 8)), *y = flux_eval(flux_randn(2, 8)), *history = NULL;
+    flux_layer *m = flux_dense(3, 2), *first = NULL, *loaded = flux_dense(3, 2);
+    flux_loader *data = flux_dataloader(x, y, .batchsize = 8);
+    flux_state *opt = flux_setup(flux_descent(0.1), m);
+    epochs_seen = 0;
+    CHECK(flux_train(worse, m, data, opt, .epochs = 1, .best = best) == 0);
+    first = flux_copy_layer(m);
+    CHECK(flux_train(worse, m, data, opt, .epochs = 50, .validation = data, .early_stop = 3, .best = best, .history = &history,
+                     .checkpoint = cut) == 0);
+    CHECK(flux_dim(history, 1) == 4);                          /* the first is the best, and three are not better */
+    CHECK(flux_load(loaded, best) == 0 && apart(loaded, first) > 0 && apart(loaded, m) > 0);
+    int before = epochs_seen;
+    CHECK(flux_train(worse, m, data, opt, .epochs = 50, .validation = data, .early_stop = 3, .best = best, .checkpoint = cut, .resume = true) == 0);
+    CHECK(epochs_seen == before);                              /* it had stopped */
+    remove(best), remove(cut);
+}
+
+TEST(train_refuses) {
+    flux_layer *m = flux_dense(3, 2), *acc = flux_metric(flux_accuracy);
+    flux_loader *data = flux_dataloader(flux_randn(3, 8), flux_randn(2, 8), .batchsize = 4);
+    flux_state *opt = flux_setup(flux_descent(0.1), m);
+    char junk[300];
+    path_in(junk, sizeof junk, "junk");
+    CHECK_ERROR(flux_train(squares, m, data, opt, .epochs = 0), "train: .epochs is 0");
+    CHECK_ERROR(flux_train(squares, m, data, opt, .early_stop = 0), "train: .early_stop is 0 epochs");
+    CHECK_ERROR(flux_train(squares, m, data, opt, .metrics = { acc }), "train: .metrics are of .validation, which is not given");
+    CHECK_ERROR(flux_train(squares, m, data, opt, .validation = data, .metrics = { m }), "train: Dense is no metric");
+    CHECK_ERROR(flux_train(squares, m, data, opt, .validation = data, .monitor = acc), "train: .monitor is none of .metrics");
+    CHECK_ERROR(flux_train(squares, m, data, opt, .resume = true), "train: .resume goes on from .checkpoint");
+    CHECK_ERROR(flux_train(squares, m, data, opt, .averaged = m), "update_average: Dense is no averaged model");
+    CHECK_ERROR(flux_train(squares, m, data, opt, .checkpoint = "/nowhere/at/all", .epochs = 1), "save");
+    flux_layer *other = flux_copy_layer(m);
+    flux_save_all(junk, m);
+    CHECK_ERROR(flux_train(squares, m, data, opt, .checkpoint = junk, .resume = true), "course");
+    double numbers_of_another[8] = { 1, 77, 0, 0, 0, 0, 0, 0 };
+    flux_tensor *course = flux_from(numbers_of_another, 8), *began = flux_random_state(), *random = began;
+    flux_save_all(junk, m, course, began, random);
+    CHECK_ERROR(flux_train(squares, m, data, opt, .checkpoint = junk, .resume = true), "is of another training: it stopped in epoch 1 at batch 77");
+    (void)other;
+    remove(junk);
 }
 
 TEST_MAIN()

@@ -1,6 +1,6 @@
 #ifndef FLUX__API_DISTRIBUTED_H
 #define FLUX__API_DISTRIBUTED_H
-#include "data.h"
+#include "training.h"
 
 /* ------------------------------------------------------------------ several processes
    A program that mpirun or srun starts many times trains one model together: every process, a rank,

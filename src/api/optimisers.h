@@ -203,22 +203,5 @@ FLUX_API int flux_adjust_with(flux_state *s, flux_rule_opts o);
 #define flux_adjust_part(s, part, ...) \
     flux_adjust_layer(s, part, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 FLUX_API int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o);
-/* Trains the model for one epoch of the loader: for each batch it calls loss(model, x, y), takes
-   the gradients, and updates. Meanwhile the model is in train mode, whatever modes its layers have.
-   A loss that is not finite is an error, and stops before the update. Returns 0, or non-zero on
-   error. */
-typedef flux_tensor *(*flux_loss_fn)(flux_layer *model, flux_tensor *x, flux_tensor *y);
-FLUX_API int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s);
-/* Criteria for stopping, called once per epoch, say; the definitions are Flux's. Each keeps its
-   state in a struct of yours that starts as {0}, and returns true when it is time to stop. */
-typedef struct flux_stopper { double best; int count; bool started; } flux_stopper;
-/* True if the condition held in the last n calls. */
-FLUX_API bool flux_patience(flux_stopper *s, bool condition, int n);
-/* True if in `delay` calls in a row the score was not lower by min_dist than the best one before.
-   NaN is no better score. */
-FLUX_API bool flux_early_stopping(flux_stopper *s, double score, int delay, double min_dist);
-/* True if in `width` calls in a row the score moved by less than min_dist (0: 1e-6) from the call
-   before. */
-FLUX_API bool flux_plateau(flux_stopper *s, double score, int width, double min_dist);
 
 #endif /* FLUX__API_OPTIMISERS_H */

@@ -103,11 +103,13 @@ static void flux__epoch_hire(flux__epoch *r) {
                    "dataloader: %d of %d workers could be started", r->threads, want);
 }
 
-/* Begins an epoch: counts it, draws its key, makes its order, and starts the workers. */
-static flux__epoch *flux__epoch_new(flux_loader *l) {
+/* Begins an epoch with batch `first`: counts it, draws its key, makes its order, and starts the
+   workers. The batches before are not made, and the others are what they would be after them. */
+static flux__epoch *flux__epoch_new(flux_loader *l, int64_t first) {
     flux__epoch *r = (flux__epoch *)flux__zalloc(sizeof *r);
     if (!r) return NULL;
     r->loader = (flux_loader *)flux_retain(l);
+    r->next = r->claimed = r->taken = first;
     int64_t epoch = l->epoch++;
     if (l->seeded) r->key = flux__scramble(l->seed + flux__scramble((uint64_t)epoch));
     else if (l->shuffle || l->set.get || l->stages) r->key = flux__draw_key();
@@ -212,12 +214,12 @@ static void flux__epoch_ahead(flux__epoch *r) {
 
 /* Makes the cursor, which has the epoch and its progress bar and is owned by the scope around the
    loop. */
-static flux__each_state flux__each_begin(flux__each_args a) {
+static flux__each_state flux__each_begin(flux__each_args a, int64_t first) {
     FLUX__ZEROED(flux__each_state, e);
     flux_loader *cursor = flux__loader_new();
     if (!cursor) return e;
     int64_t failures = flux__failures();
-    cursor->run = flux__epoch_new(a.loader);
+    cursor->run = flux__epoch_new(a.loader, first);
     if (cursor->run) cursor->run->failures = failures;
     if (cursor->run && a.progress && !flux__failed_since(failures))
         cursor->run->bar = flux__bar_new(a.progress, a.loader->batches);
@@ -231,7 +233,7 @@ FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
     FLUX__ZEROED(flux__each_state, none);
     if (!a.loader || FLUX__GONE("each", a.loader))
         return flux__null("each", "loader", a.loader), none;
-    return flux_failed() ? none : flux__each_begin(a);
+    return flux_failed() ? none : flux__each_begin(a, 0);
 }
 
 /* hook: flux__comm_weigh, dist/comm.h */

@@ -317,6 +317,12 @@ static const char *flux__judge_name(flux_fn2 f) {
     return NULL;
 }
 
+/* What a metric is called beside its number. */
+static const char *flux__metric_name(const flux_layer *m) {
+    const char *name = flux__judge_name(((const flux__metric *)m)->f);
+    return m->name ? m->name : name ? name : "metric";
+}
+
 static size_t flux__metric_text(flux_layer *self, char *out, size_t n) {
     const flux__metric *m = (const flux__metric *)self;
     const char *name = flux__judge_name(m->f);

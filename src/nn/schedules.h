@@ -173,12 +173,19 @@ FLUX_DEF flux_rule flux_scheduled(flux_rule rule, flux_schedule s) {
     return rule;
 }
 
+/* The first rule of a state that has an eta; the number of rules if none has. */
+static int flux__rated_rule(const flux_state *s) {
+    int r = 0;
+    while (r < s->nrules && !flux__row_has(&flux__rule_rows[s->rule[r].kind], FLUX__ETA)) r++;
+    return r;
+}
+
 FLUX_DEF double flux_rate(flux_state *s) {
-    int r = 0, first = 0;
+    int first = 0;
     int64_t t = 0;
     if (!s) return flux__null("rate", "state", s), (double)NAN;
     if (!flux__take_counts(s)) return (double)NAN;
-    while (r < s->nrules && !flux__row_has(&flux__rule_rows[s->rule[r].kind], FLUX__ETA)) r++;
+    const int r = flux__rated_rule(s);
     if (r == s->nrules) return flux__fail("rate: no rule of this state has an eta"), (double)NAN;
     for (first = r; first > 0; first--)
         if (!flux__is_phase(&flux__rule_rows[s->rule[first - 1].kind])) break;

@@ -11,77 +11,18 @@
 #include "../graph/leaves.h"
 #include "../graph/views.h"
 #include "../schedule/looking.h"
-#include "../data/epoch.h"
-#include "model.h"
 #include "gradient.h"
-#include "update.h"
 
 /* ---------------------------------------------------------------------- nn/train.h
-   Training loops: flux_train, the criteria for stopping (flux_patience,
+   What a training is watched with: the criteria for stopping (flux_patience,
    flux_early_stopping, flux_plateau), and flux_gradcheck, which compares
-   gradients with finite differences.
+   gradients with finite differences. The loop itself is in nn/loops.h.
 
-   Invariant: flux_train evaluates the loss and all gradients together and checks
-   the loss before it makes the step. So a loss that is not finite leaves the
-   model as it was and is an error that names the batch. The tensors of a batch
-   are freed at the end of its iteration. An error in the loss function ends the
-   loop. flux_gradcheck changes one element at a time, at places spread evenly
-   over x, and every call of the function draws the same random numbers. */
+   Invariant: a criterion keeps its state in the caller's struct alone.
+   flux_gradcheck changes one element at a time, at places spread evenly over x,
+   and every call of the function draws the same random numbers. */
 
 FLUX__BEGIN_COLD
-
-/* Evaluates the loss and all gradients together; returns the loss, which is checked
-   before the step. */
-static double flux__loss_now(flux_tensor *loss, const flux_grads *g) {
-    flux_tensor **all = (flux_tensor **)flux__malloc((size_t)(g->n + 1) * sizeof *all);
-    int n = 0;
-    if (!all) return (double)NAN;
-    all[n++] = loss;
-    for (int i = 0; i < g->n; i++)
-        if (g->grad[i]) all[n++] = g->grad[i];
-    bool ok = flux_eval_all(n, all) == 0;
-    flux__free(all);
-    return ok ? flux_item(loss) : (double)NAN;
-}
-
-/* One step: gradients of the loss and the update; -1, with an error, if the loss is not finite. */
-static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s, int64_t index) {
-    const void *what[1] = { model };
-    flux_tensor *scaled = loss ? flux_scaled_loss(s, loss) : NULL;
-    flux_grads *g = scaled ? flux_gradient_of(scaled, 1, what) : NULL;
-    int64_t failures = flux__failures();
-    double value = g ? flux__loss_now(loss, g) : 0;
-    if (!g || flux__failed_since(failures)) return -1;
-    if (value - value == 0) return flux_update(s, model, g);
-    flux__fail("train: the loss is %g at batch %lld", value, (long long)index);
-    return -1;
-}
-
-/* One epoch: for each batch of data the loss, its gradients and a step; 0, or -1 on an error. */
-FLUX_DEF int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s) {
-    if (!loss || !model || !data || !s)
-        return flux__null("train", !loss ? "loss" : !model ? "model" : !data ? "data" : "state",
-                          NULL), -1;
-    if (FLUX__GONE("train", model) || FLUX__GONE("train", data) || FLUX__GONE("train", s))
-        return -1;
-    FLUX__ZEROED(flux__each_args, a);
-    a.loader = data;
-    flux__training here;
-    if (!flux__train_enter(&here, model)) return -1;
-    int64_t failures = flux__failures();
-    flux__each_state e = flux__each_begin(a);
-    while (flux__each_next(&e, NULL, 0)) {
-        flux_tensor *y = loss(model, e.batch.x, e.batch.y);
-        if (!y && !flux__failed_since(failures))
-            flux__fail("train: the loss function gave NULL at batch %lld",
-                       (long long)e.batch.index);
-        if (flux__train_batch(y, model, s, e.batch.index) != 0) break;
-        e.inner = 0;                      /* the loop body was not left by a break */
-    }
-    flux__each_leave(&e);
-    flux__train_leave(&here);
-    return flux__failed_since(failures) ? -1 : 0;
-}
 
 FLUX_DEF bool flux_patience(flux_stopper *s, bool condition, int n) {
     if (!s) return flux__null("patience", "stopper", s), false;
