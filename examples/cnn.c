@@ -20,10 +20,8 @@ static digits load(int argc, char **argv) {
         d.image = flux_mul(flux_reshape(flux_slice(all, 0, 0, 64), 8, 8, 1, -1), 1.0 / 16);
         d.label = flux_to_dtype(flux_select(all, 0, 64), FLUX_I32);
     }
-    d.image = flux_shuffleobs(d.image, 1);                                /* the same seed: pairs stay together */
-    d.label = flux_shuffleobs(d.label, 1);
-    flux_eval(d.image);
-    flux_eval(d.label);
+    flux_tensor *pairs = flux_shuffleobs(flux_tuple(d.image, d.label), 1);
+    d.image = flux_eval(flux_nth(pairs, 0)), d.label = flux_eval(flux_nth(pairs, 1));
     return d;
 }
 
@@ -45,14 +43,10 @@ static flux_tensor *chances(flux_layer *model, flux_tensor *x) {          /* 10 
 }
 
 static double accuracy(flux_layer *model, digits d) {
-    double right = 0;
-    int64_t n = flux_len(d.label);
-    flux_times (part, (n + 499) / 500) {                                  /* in parts: less memory */
-        int64_t from = 500 * part, to = from + 500 < n ? from + 500 : n;
-        flux_tensor *p = chances(model, flux_slice(d.image, 3, from, to));
-        right += flux_item(flux_sum(flux_to_dtype(flux_eq(flux_onecold(p), flux_slice(d.label, 0, from, to)), FLUX_F32)));
-    }
-    return right / (double)n;
+    flux_layer *right = flux_metric(flux_accuracy);
+    flux_each (b, flux_dataloader(d.image, d.label, .batchsize = 500))    /* in parts: less memory */
+        flux_metric_add(right, chances(model, b.x), b.y);
+    return flux_item(flux_metric_value(right));
 }
 
 /* Four images side by side, below each what the network makes of it. */

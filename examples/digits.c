@@ -53,14 +53,12 @@ static int check(samples held, flux_device device) {
 }
 
 static void print_confusion(flux_tensor *guesses, flux_tensor *labels) {
-    int count[10][10] = { { 0 } };
-    const int64_t *g = (const int64_t *)flux_data(guesses);
-    const int32_t *l = (const int32_t *)flux_data(labels);
-    for (int64_t i = 0; g && l && i < flux_len(labels); i++) count[l[i]][g[i]]++;
+    const int64_t *count = (const int64_t *)flux_data(flux_confusion(guesses, flux_onehot(labels, 10)));
+    if (!count) return;
     printf("\nis \\ read as   0   1   2   3   4   5   6   7   8   9\n");
     for (int i = 0; i < 100; i++) {
         if (i % 10 == 0) printf("%12d", i / 10);
-        if (count[i / 10][i % 10]) printf("%4d", count[i / 10][i % 10]);
+        if (count[i]) printf("%4d", (int)count[i]);
         else printf("   .");
         if (i % 10 == 9) printf("\n");
     }
@@ -98,7 +96,7 @@ int main(int argc, char **argv) {
         }
         for (int i = 0; i < n; i++, steps++)
             at[steps] = epoch - 1 + (i + 1.0) / n, fell[steps] = flux_item(seen[i]);
-        flux_tensor *right = flux_mean(flux_eq(guess(model, device, held.x), held.label));
+        flux_tensor *right = flux_accuracy(guess(model, device, held.x), held.label);
         printf("epoch %2d: held-out accuracy %.4f\n", epoch, flux_item(right));
         if (flux_failed()) return 1;
     }
