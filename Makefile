@@ -39,7 +39,7 @@ PROGRAMS := $(TESTS) $(EXAMPLES) $(BENCHES)
 OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PROGRAMS)))
 # All but these run again on devices: of software (soft-cuda3 is three of them) and real ones.
 ON_DEVICES := $(filter-out $(patsubst %,tests/test_%.c,calls data_device devices errors faults \
-  loops options platform softgpu),$(TESTS))
+  loops options platform softgpu softnccl),$(TESTS))
 ASKED := $(DEVICES)
 DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) \
            $(if $(wildcard /dev/kfd),hip)
@@ -78,8 +78,8 @@ $(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/impl.o $(HEADERS)
 $(BUILD)/%: %.c $(BUILD)/impl.o $(HEADERS)
 	$(COMPILE) -I. $< $(BUILD)/impl.o -o $@ $(LDLIBS)
 
-SOFTGPU := $(addprefix build/softgpu/,libcuda.so.1 libnvrtc.so.13 libamdhip64.so.6 libhiprtc.so.6 \
-             softgpu-device softgpu-cc.so)
+SOFTGPU := $(addprefix build/softgpu/,libcuda.so.1 libnvrtc.so.13 libnccl.so.2 libamdhip64.so.6 \
+             libhiprtc.so.6 librccl.so.1 softgpu-device softgpu-cc.so)
 softgpu: $(SOFTGPU)
 $(SOFTGPU): $(wildcard tests/softgpu/*.[ch] tests/softgpu/*.sh)
 	@CC='$(CC)' sh tests/softgpu/build.sh $@

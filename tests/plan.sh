@@ -47,8 +47,8 @@ on() { prefix=$1; shift; for w; do echo "$prefix/$w"; done; }
 short=$(for d in $DEVICES; do on "short/$d" $(in_short "$d"); done)
 long=$(for d in $DEVICES; do on "long/$d" $(in_all "$d"); done)
 # test_gpu has nothing to do on the processor
-processor=$(without "test_softgpu ${DEVICES:+$(among test_gpu $on_devices)}" $tests)
-quick=$(on tests $processor $(without "$slow" $checks) $(among test_softgpu $tests); echo "$short")
+processor=$(without "test_softgpu test_softnccl ${DEVICES:+$(among test_gpu $on_devices)}" $tests)
+quick=$(on tests $processor $(without "$slow" $checks) $(among "test_softgpu test_softnccl" $tests); echo "$short")
 
 # one GOAL FOLDER EXTENSION PREFIX: the name of the test or check that the goal is to run
 one() {
@@ -86,7 +86,7 @@ needs() {
     */check_*) ! grep -qE '^(.*&& )?implementation( |;|$)' "tests/$name.sh" || echo "$BUILD/impl.o" ;;
     *) [ -n "$(among "$own" "$name")" ] || echo "$(dirname "$(program "$1" | sed 's|/tests/|/|')")/impl.o" ;;
     esac
-    case $1 in */test_softgpu | */soft-*) echo softgpu ;; esac
+    case $1 in */test_softgpu | */test_softnccl | */soft-*) echo softgpu ;; esac
 }
 
 exec 3>&1

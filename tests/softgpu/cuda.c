@@ -46,6 +46,7 @@ static soft_device *here(void) {
     context *c = ncurrent ? current[ncurrent - 1] : NULL;
     return c && is_context(c) ? c->device : NULL;
 }
+soft_device *soft_here(void) { return here(); }
 
 typedef struct kernel_node {                   /* CUDA_KERNEL_NODE_PARAMS_v2 */
     soft_function *f;

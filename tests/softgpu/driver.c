@@ -9,6 +9,7 @@
    destroyed ones are kept, marked, so that a stale handle is an error and not a crash. */
 #define _GNU_SOURCE
 #include "driver.h"
+#include "link.h"
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -45,7 +46,7 @@ typedef struct arena {                         /* a span of addresses, its file,
     size_t count, room;
 } arena;
 
-enum { COMMAND, WAIT, RECORD, PEER };
+enum { COMMAND, WAIT, RECORD, PEER, OTHER };
 
 typedef struct op {
     struct op *next;
@@ -55,6 +56,8 @@ typedef struct op {
     uint64_t until;
     soft_event *event;                         /* RECORD */
     soft_device *to, *from;                    /* PEER */
+    soft_poll *poll;                           /* OTHER: see link.h */
+    void *data;
     soft_function *function;                   /* COMMAND: a launch's */
     soft_command command;                      /* what follows it follows the struct */
 } op;
@@ -148,7 +151,11 @@ static long live_streams, live_events, live_modules, live_graphs, overruns;
 void soft_lock(void) { pthread_mutex_lock(&lock); }
 void soft_unlock(void) { pthread_mutex_unlock(&lock); }
 static bool ended;                             /* exit() has come to the driver's own end */
-static void end_of_driver(void) { ended = true; }
+static void end_of_driver(void) {
+    soft_lock();
+    ended = true;
+    soft_unlock();
+}
 void soft_end_last(void) { atexit(end_of_driver); }
 bool soft_ready(void) {
     if (ended && !forked) {
@@ -595,12 +602,36 @@ static void execute(soft_device *d, const op *o) {
     if (!d->lost) send_command(d, &o->command);
 }
 
-static void run_until(soft_stream *s, uint64_t seq) {
+/* Whether the other library has done its part; if not, and with `wait`, some time passes without the lock. */
+static bool other_is_done(soft_device *d, const op *o, bool wait, uint64_t *waited) {
+    finish(NULL);                              /* it reads what was computed before it */
+    if (d->lost || o->poll(o->data)) return true;
+    if (!wait) return false;
+    if (number_from("SOFTGPU_TIMEOUT", 120) && *waited > number_from("SOFTGPU_TIMEOUT", 120) * 10000)
+        return lose(d, SOFT_LAUNCH_TIMEOUT, "a collective was not finished in time"), true;
+    ++*waited;
+    soft_unlock();
+    usleep(100);
+    soft_lock();
+    return false;
+}
+
+/* False: a part that another library does is not done yet, which comes up without `wait` only. With `wait` the lock is
+   given up at times, so that another thread may have run a part of the queue. */
+static bool run_until(soft_stream *s, uint64_t seq, bool wait) {
+    uint64_t waited = 0;
     while (s->first && s->first->seq <= seq) {
         op *o = s->first;
+        if (o->what == WAIT && o->stream->done < o->until) {
+            if (!run_until(o->stream, o->until, wait)) return false;
+            continue;
+        }
+        if (o->what == OTHER && !other_is_done(s->device, o, wait, &waited)) {
+            if (!wait) return false;
+            continue;
+        }
         s->first = o->next;
         if (!s->first) s->last = &s->first;
-        if (o->what == WAIT && o->stream->done < o->until) run_until(o->stream, o->until);
         if (s->device->lost) {}
         else if (o->what == COMMAND) execute(s->device, o);
         else if (o->what == RECORD) record(s, o);
@@ -608,10 +639,11 @@ static void run_until(soft_stream *s, uint64_t seq) {
         s->done = o->seq;
         free(o);
     }
+    return true;
 }
 
 static int flush_stream(soft_stream *s) {
-    run_until(s, s->queued);
+    run_until(s, s->queued, true);
     finish(NULL);
     s->polls = 0;
     return s->device->lost;
@@ -628,7 +660,7 @@ static int flush_device(soft_device *d, bool blocking_only) {
     unsigned backwards = n > 1 ? count++ & 1 : 0;
     for (size_t i = 0; i < n; i++) {
         soft_stream *s = list[backwards ? n - 1 - i : i];
-        run_until(s, s->queued);
+        run_until(s, s->queued, true);
     }
     finish(NULL);
     for (soft_stream *s = d->streams; s; s = s->next)          /* more than the list holds */
@@ -945,6 +977,8 @@ int soft_free(soft_device *d, uint64_t p) {
     if (code) return code;
     if (!b || b->at != p) return d->lost ? d->lost : check_range(d, p, 1) == SOFT_INVALID_CONTEXT ? SOFT_INVALID_CONTEXT : SOFT_INVALID_VALUE;
     code = flush_device(d, false);             /* as drivers do; it may have been in use */
+    b = block_of(&d->memory, p, 1);            /* the lock may have been given up */
+    if (!b || b->at != p) return SOFT_INVALID_VALUE;
     control(d, SOFT_ACCESS, b->start, b->end - b->start, 0);
     give(&d->memory, b, d->index);
     return code;
@@ -981,6 +1015,8 @@ int soft_free_host(soft_device *d, void *p) {
     if (code) return code;
     if (!b || b->at != at) return SOFT_INVALID_VALUE;
     for (int i = 0; i < ndevices; i++) flush_device(&devices[i], false);
+    b = block_of(&pinned, at, 1);
+    if (!b || b->at != at) return SOFT_INVALID_VALUE;
     mmap(address(b->start), b->end - b->start, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     give(&pinned, b, d->index);
     return d->lost;
@@ -1156,6 +1192,7 @@ int soft_stream_query(soft_device *d, soft_stream *s) {
     if (!code) code = not_captured(s);
     if (code) return code;
     if (s->first && s->polls++ < TRIES) return SOFT_NOT_READY;
+    if (!run_until(s, s->queued, false)) return finish(NULL), SOFT_NOT_READY;
     return flush_stream(s);
 }
 
@@ -1257,7 +1294,7 @@ int soft_stream_wait(soft_device *d, soft_stream *s, soft_event *e) {
 static bool is_done(const soft_event *e) { return !e->stream || e->stream->done >= e->seq; }
 
 static int finish_event(soft_event *e) {
-    if (!is_done(e)) run_until(e->stream, e->seq);
+    if (!is_done(e)) run_until(e->stream, e->seq, true);
     finish(NULL);
     return e->device->lost;
 }
@@ -1276,6 +1313,7 @@ int soft_event_query(soft_device *d, soft_event *e) {
     if (e->capture) return break_capture(e->capture), SOFT_CAPTURED_EVENT;
     if ((code = unsafe()) != 0) return code;
     if (!is_done(e) && e->polls++ < TRIES) return SOFT_NOT_READY;
+    if (!is_done(e) && !run_until(e->stream, e->seq, false)) return finish(NULL), SOFT_NOT_READY;
     return finish_event(e);
 }
 
@@ -1506,6 +1544,42 @@ int soft_launch(soft_device *d, soft_function *f, const unsigned grid[3], const 
     if (!code) code = new_launch(d, f, grid, threads, shared, args, extra, &o);
     return code ? code : put(s, o);
 }
+
+/* ---------------- what other libraries do in a stream's turn: link.h */
+
+static int link_device(void) { return soft_here() ? soft_here()->index : -1; }
+static int link_physical(int device) { return devices[device].physical; }
+static const soft_stream *as_stream(const void *s) {
+    const soft_stream *t = (const soft_stream *)s;
+    return t && t->magic == STREAM_MAGIC ? t : NULL;
+}
+static int link_device_of(const void *s) { return as_stream(s) ? as_stream(s)->device->index : -1; }
+static bool link_holds(int device, uint64_t at, uint64_t n) { return block_of(&devices[device].memory, at, n) != NULL; }
+static int link_queue(void *stream, soft_poll *poll, void *data, uint64_t *number) {
+    soft_stream *s = (soft_stream *)stream;
+    int code = check_stream(s->device, &s);
+    if (code) return code;
+    if (s->capture) return break_capture(s->capture), SOFT_CAPTURE_UNSUPPORTED;
+    op *o = new_op(OTHER, 0);
+    o->poll = poll;
+    o->data = data;
+    code = put(s, o);
+    *number = s->queued;
+    return code;
+}
+static bool link_advance(void *stream, uint64_t number) {
+    soft_stream *s = (soft_stream *)stream;
+    if (ended || s->done >= number) return true;
+    bool done = run_until(s, number, false);
+    finish(NULL);
+    return done;
+}
+static bool link_read(int device, void *to, uint64_t from, uint64_t n) { return !file_read(&devices[device].memory, from, to, n); }
+static bool link_write(int device, uint64_t to, const void *from, uint64_t n) { return !file_write(&devices[device].memory, to, from, n); }
+
+extern SOFT_EXPORT const soft_link_table soft_link;
+const soft_link_table soft_link = { soft_lock, soft_unlock, link_device, link_physical, link_device_of, link_holds,
+                                    link_queue, link_advance, link_read, link_write };
 
 /* ---------------- what the codes are called */
 

@@ -22,6 +22,7 @@ bool soft_arch_is_ours(const char *arch);
 int soft_takes(int version, bool text);        /* 0, or why an image of such a compiler can't be loaded */
 bool soft_runs_on(const char *image_arch, const char *device_arch, bool text);    /* text: PTX, not machine code */
 
+soft_device *soft_here(void);                  /* cuda.c, hip.c: the calling thread's, or NULL */
 void soft_lock(void);
 void soft_unlock(void);
 

@@ -29,6 +29,7 @@ bool soft_runs_on(const char *image_arch, const char *device_arch, bool text) {
 
 static _Thread_local int current;
 static soft_device *here(void) { return soft_device_at(current); }
+soft_device *soft_here(void) { return here(); }
 
 static int start(void) {
     soft_lock();
