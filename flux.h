@@ -271,7 +271,7 @@
                 conv norms losses metrics ctc update schedules average train loops
      files/     gzip sources idx npy csv table safetensors tensors npz torch
      text/      dot tensors models summary profile formulas formula_reader own_operations
-     dist/      mpi_library mpi comm handshakes messages collectives model optimiser
+     dist/      mpi_library mpi nccl_library comm handshakes nccl messages collectives model optimiser
 */
 #ifndef FLUX_H
 #define FLUX_H
@@ -22474,6 +22474,7 @@ typedef struct flux__fragment {
 } flux__fragment;
 
 enum { FLUX__GPU_NUMBER = 40 };           /* bytes for the text of an error code without a name */
+enum { FLUX__NOT_READY = 600 };           /* CUDA's and HIP's code */
 
 /* A function of a library, and where its address is stored. */
 typedef struct flux__symbol {
@@ -22505,6 +22506,7 @@ typedef struct flux__driver {
     int (*event)(void **event);
     int (*event_record)(void *event, void *stream);
     int (*event_wait)(void *event);       /* the host's thread waits */
+    int (*event_query)(void *event);      /* 0: it is done; FLUX__NOT_READY: not yet */
     int (*event_before)(void *event, void *stream);   /* what is queued on the stream from now on
                                                          waits */
     void (*event_free)(void *event);
@@ -22771,6 +22773,16 @@ typedef struct flux__slot {               /* a piece of pinned memory, which cop
                                              copy that may be under way */
 } flux__slot;
 
+/* Work of another library that a device's stream waits for, where a rank that does not come would
+   let the host wait for ever. The device is current in both calls. */
+typedef struct flux__gpu_guest {
+    struct flux__gpu_guest *next;
+    /* Returns when the event (NULL: all its work) is done. False: the work has failed and was
+       ended, and an error was told. */
+    bool (*watch)(struct flux__gpu_guest *it, void *event);
+    void (*leave)(struct flux__gpu_guest *it);           /* the device is closed */
+} flux__gpu_guest;
+
 typedef struct flux__gpu {
     const flux__driver *driver;
     int id, lost;                         /* lost: the error code after which the device does
@@ -22797,6 +22809,7 @@ typedef struct flux__gpu {
     void **module;                        /* programs loaded */
     int nmodule, module_room;
     struct flux__graph_exec *execs;       /* graphs of all plans */
+    flux__gpu_guest *guests;              /* they stay until the device is closed */
     bool replaying;                       /* the driver has graphs, and FLUX_REPLAY does not forbid
                                              them */
     flux__gpu_counters counters;
@@ -23143,6 +23156,14 @@ typedef struct flux__graph_exec {
     struct flux__graph_exec *next;        /* in the device's list */
 } flux__graph_exec;
 
+/* Before the host waits for the event (NULL: all that was queued): waits for what others do on the
+   device, as long as they may. False: an error was told. */
+static bool flux__gpu_watch(const flux__gpu *g, void *event) {
+    bool ok = true;
+    for (flux__gpu_guest *it = g->guests; it; it = it->next) ok = it->watch(it, event) && ok;
+    return ok;
+}
+
 /* Takes a graph off its device's list and marks it as dead. Its driver's graph is freed if the
    device is current (`there`), else it ends with the process. */
 static void flux__graph_exec_kill(flux__graph_exec *p, bool there) {
@@ -23150,7 +23171,10 @@ static void flux__graph_exec_kill(flux__graph_exec *p, bool there) {
     while (*at && *at != p) at = &(*at)->next;
     if (*at) *at = p->next;
     /* a launch of it may be under way */
-    if (there && p->exec) p->gpu->driver->stream_wait(p->gpu->stream);
+    if (there && p->exec) {
+        flux__gpu_watch(p->gpu, NULL);
+        p->gpu->driver->stream_wait(p->gpu->stream);
+    }
     if (there) p->gpu->driver->graph_free(p->graph, p->exec);
     p->dead = true;
 }
@@ -23171,6 +23195,7 @@ static void flux__copies_close(flux__gpu *g) {
 static void flux__gpu_undo(flux__gpu *g) {
     void *before;
     bool there = flux__gpu_there(g, &before);
+    for (flux__gpu_guest *it = g->guests; it && there; it = it->next) it->leave(it);
     if (there && g->stream) g->driver->stream_wait(g->stream);
     if (there && g->copies) g->driver->stream_wait(g->copies);
     while (g->execs) flux__graph_exec_kill(g->execs, there);
@@ -23267,9 +23292,10 @@ static void flux__gpu_leave(flux__gpu *g, void *before) {
 static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
     g->counters.waits++;
     flux__gpu_unlock(g);
+    const bool ok = flux__gpu_watch(g, event);
     int code = g->driver->event_wait(event);
     flux__gpu_lock(g);
-    return flux__gpu_ok(g, code, what);
+    return flux__gpu_ok(g, code, what) && ok;
 }
 
 FLUX__END_LEAN
@@ -23312,6 +23338,7 @@ static int flux__gpu_drain(flux__gpu *g) {
     int code = 0;
     g->counters.waits++;
     flux__gpu_unlock(g);
+    flux__gpu_watch(g, NULL);
     for (int i = 0; i < 2 && code == 0; i++)
         if (stream[i]) code = g->driver->stream_wait(stream[i]);
     flux__gpu_lock(g);
@@ -23336,6 +23363,7 @@ static int flux__gpu_stream(int backend, int id, void **stream, bool set) {
 static void flux__gpu_free(int backend, int id, void *p) {
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    flux__hold();
     flux__gpu_lock(g);
     if (g->open && flux__gpu_there(g, &before)) {
         flux__gpu_drain(g);               /* release need not wait for work that uses p */
@@ -23343,6 +23371,7 @@ static void flux__gpu_free(int backend, int id, void *p) {
         g->driver->leave(before);
     }
     flux__gpu_unlock(g);
+    flux__tell();
 }
 
 /* ---- copies ahead */
@@ -23630,7 +23659,9 @@ static int flux__gpu_wait(int backend, int id) {
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
-    bool ok = flux__gpu_ok(g, flux__gpu_drain(g), "waiting") && flux__gpu_check(g);
+    const int64_t failures = flux__failures();
+    bool ok = flux__gpu_ok(g, flux__gpu_drain(g), "waiting") && flux__gpu_check(g) &&
+              !flux__failed_since(failures);
     flux__gpu_leave(g, before);
     return ok ? 0 : -1;
 }
@@ -23722,11 +23753,13 @@ static void flux__graph_exec_drop(flux__gpu_kernel *first) {
     void *before;
     if (!first->exec) return;
     flux__gpu *g = first->exec->gpu;
+    flux__hold();
     flux__gpu_lock(g);
     bool there = !first->exec->dead && flux__gpu_there(g, &before);
     flux__graph_exec_free(first, there);
     if (there) g->driver->leave(before);
     flux__gpu_unlock(g);
+    flux__tell();
 }
 
 /* Makes the graph of a row of n kernels from their last arguments. False: the driver refused,
@@ -44388,8 +44421,125 @@ static bool flux__mpi_receive(flux__mpi_handle c, void *data, size_t bytes, int 
 FLUX__END_LEAN
 #endif /* FLUX_MPI */
 
+#if defined(FLUX_MPI) && (defined(FLUX_CUDA) || defined(FLUX_HIP))
+#define FLUX__WITH_NCCL
+/* ---------------------------------------------------------------------- dist/nccl_library.h
+   Finding NCCL, NVIDIA's collectives between GPUs, or RCCL, AMD's, which has
+   the same calls under the same names. The library is opened at run time, and
+   nothing of it is needed to compile; tests/check_nccl.sh compares these
+   declarations and numbers with the makers' headers.
+
+   Invariant: a table of flux__nccls is filled once, under the lock of drivers. It
+   has all calls but those marked as spare, which came with NCCL 2.14: without
+   them an init blocks, and can't be given up.
+
+   Rejected: linking with it, and a table for each of the two libraries. */
+
+FLUX__BEGIN_COLD
+
+typedef struct flux__nccl_id { char bytes[128]; } flux__nccl_id;           /* ncclUniqueId */
+/* What every version's ncclConfig_t begins with; a library takes this part from an older one. */
+typedef struct flux__nccl_config {
+    size_t size;
+    unsigned magic, version;
+    int blocking;
+} flux__nccl_config;
+
+/* The calls, and those that a library may lack. Streams and communicators are pointers; types,
+   operations and results are numbers. */
+#define FLUX__NCCL_CALLS(X)                                                                        \
+    X(GetVersion, (int *version)) X(GetUniqueId, (flux__nccl_id *id))                              \
+    X(CommInitRank, (void **comm, int size, flux__nccl_id id, int rank))                           \
+    X(CommGetAsyncError, (void *comm, int *result)) X(CommAbort, (void *comm))                     \
+    X(CommDestroy, (void *comm)) X(GroupStart, (void)) X(GroupEnd, (void))                         \
+    X(AllReduce, (const void *in, void *out, size_t n, int type, int op, void *comm,               \
+                  void *stream))                                                                   \
+    X(Reduce, (const void *in, void *out, size_t n, int type, int op, int root, void *comm,        \
+               void *stream))                                                                      \
+    X(Broadcast, (const void *in, void *out, size_t n, int type, int root, void *comm,             \
+                  void *stream))                                                                   \
+    X(AllGather, (const void *in, void *out, size_t n, int type, void *comm, void *stream))        \
+    X(ReduceScatter, (const void *in, void *out, size_t n, int type, int op, void *comm,           \
+                      void *stream))
+#define FLUX__NCCL_SPARE_CALLS(X)                                                                  \
+    X(CommInitRankConfig, (void **comm, int size, flux__nccl_id id, int rank,                      \
+                           flux__nccl_config *config))                                             \
+    X(CommFinalize, (void *comm))
+
+typedef struct flux__nccl_calls {
+#define FLUX__NCCL_FIELD(name, parameters) int (*name) parameters;
+    FLUX__NCCL_CALLS(FLUX__NCCL_FIELD)
+    FLUX__NCCL_SPARE_CALLS(FLUX__NCCL_FIELD)
+#undef FLUX__NCCL_FIELD
+    const char *(*GetErrorString)(int result);
+} flux__nccl_calls;
+
+static const flux__symbol flux__nccl_names[] = {
+#define FLUX__NCCL_NAME(call, parameters) { "nccl" #call, offsetof(flux__nccl_calls, call), false },
+    FLUX__NCCL_CALLS(FLUX__NCCL_NAME) FLUX__NCCL_NAME(GetErrorString, )
+#undef FLUX__NCCL_NAME
+#define FLUX__NCCL_NAME(call, parameters) { "nccl" #call, offsetof(flux__nccl_calls, call), true },
+    FLUX__NCCL_SPARE_CALLS(FLUX__NCCL_NAME)
+#undef FLUX__NCCL_NAME
+};
+
+/* Numbers of nccl.h, which are rccl.h's, too. */
+enum { FLUX__NCCL_IN_PROGRESS = 7 };      /* of results, of which 0 is success */
+enum {                                    /* of types */
+    FLUX__NCCL_UINT8 = 1, FLUX__NCCL_INT32 = 2, FLUX__NCCL_INT64 = 4, FLUX__NCCL_FLOAT16 = 6,
+    FLUX__NCCL_FLOAT32 = 7, FLUX__NCCL_FLOAT64 = 8, FLUX__NCCL_BFLOAT16 = 9
+};
+enum { FLUX__NCCL_SUM, FLUX__NCCL_PROD, FLUX__NCCL_MAX, FLUX__NCCL_MIN };  /* of operations */
+enum { FLUX__NCCL_MAGIC = (int)0xcafebeef, FLUX__NCCL_VERSION = 21400 };   /* of a config: 2.14 */
+
+typedef struct flux__nccl_library {
+    const char *name;                     /* "NCCL"; NULL: not open */
+    flux__nccl_calls call;
+} flux__nccl_library;
+static flux__nccl_library flux__nccls[2]; /* by back end (CUDA, AMDGPU) */
+
+/* Opens the library of a back end's collectives by the names it has. */
+static void *flux__nccl_find(int backend) {
+#if defined(FLUX_HIP)
+    if (backend == FLUX__AMDGPU_BACKEND) {
+        void *library = flux__roc_named("librccl.so.1");
+        return library ? library : flux__roc_named("librccl.so");
+    }
+#endif
+    (void)backend;
+    return flux__library_numbered(flux__library_open, "nccl");
+}
+
+/* Opens NCCL for CUDA's GPUs, or RCCL for AMD's. NULL: why is told. */
+static const flux__nccl_library *flux__nccl_open(int backend, char *why, size_t n) {
+    flux__nccl_library *l = &flux__nccls[backend - FLUX__CUDA_BACKEND];
+    const bool cuda = backend == FLUX__CUDA_BACKEND;
+    const char *name = cuda ? "NCCL" : "RCCL",
+        *variable = cuda ? "FLUX_NCCL_LIBRARY" : "FLUX_RCCL_LIBRARY", *set = flux__env(variable);
+    if (l->name) return l;
+    void *library = set && *set ? flux__library_open(set) : flux__nccl_find(backend);
+    if (!library && set && *set) flux__library_why(why, n, name, variable);
+    else if (!library)
+        snprintf(why, n, "no %s was found (%s names its library)", name, variable);
+    if (!library) return NULL;
+    for (size_t i = 0; i < sizeof flux__nccl_names / sizeof *flux__nccl_names; i++) {
+        const flux__symbol *s = &flux__nccl_names[i];
+        if (flux__library_symbol(library, s->name, (char *)&l->call + s->at, sizeof(void *)) ||
+            s->spare)
+            continue;
+        snprintf(why, n, "%s has no %s", name, s->name);
+        return NULL;
+    }
+    l->name = name;
+    return l;
+}
+
+FLUX__END_COLD
+#endif
+
 /* ---------------------------------------------------------------------- dist/comm.h
    Communicators: joining the world (flux_distributed) and what is known of it.
+   The engine is MPI, or between GPUs NCCL (dist/nccl.h) beside it.
    Before each collective the ranks shake hands (dist/handshakes.h), so that a
    rank which calls another collective, does not come or has failed is an error
    with its name, and no hang.
@@ -44426,9 +44576,11 @@ typedef struct flux__header {
     int64_t count;                        /* elements of this rank's operands */
     int32_t kind, op, dtype, root;
     int64_t failed;                       /* of distributed_end: 1 if an error came before it */
+    int64_t on_gpu;                       /* 1: NCCL does it */
 } flux__header;
 
 typedef struct flux__message flux__message;
+typedef struct flux__nccl flux__nccl;
 
 struct flux_comm {
     flux__head head;
@@ -44446,6 +44598,7 @@ struct flux_comm {
 #ifdef FLUX_MPI
     flux__mpi_handle shake, data, side;   /* MPI communicators: of handshakes, of data,
                                              of reports */
+    flux__nccl *nccl;                     /* NULL: MPI does all collectives */
     flux__message *first;                 /* collectives that were started, oldest first, see
                                              dist/messages.h */
     bool joined;                          /* the three are made */
@@ -44453,6 +44606,15 @@ struct flux_comm {
     char (*hosts)[64];                    /* by rank: its machine's name */
 #endif
 };
+
+#ifdef FLUX__WITH_NCCL
+/* hook: flux__nccl_join, dist/nccl.h */
+static bool flux__nccl_join(flux_comm *c, char *why, size_t size);
+/* hook: flux__nccl_end, dist/nccl.h */
+static void flux__nccl_end(flux_comm *c, bool well);
+/* hook: flux__nccl_name, dist/nccl.h */
+static const char *flux__nccl_name(const flux_comm *c);
+#endif
 
 /* ---------------- asking */
 
@@ -44470,6 +44632,9 @@ FLUX_DEF int flux_local_rank_of(const flux_comm *c) {
 }
 FLUX_DEF const char *flux_comm_name(const flux_comm *c) {
     if (!flux__is_comm("comm_name", c)) return "none";
+#ifdef FLUX__WITH_NCCL
+    if (c->nccl) return flux__nccl_name(c);
+#endif
     return c->size == 1 ? "alone" : "MPI";
 }
 
@@ -44523,6 +44688,9 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
 /* Ends a communicator; MPI itself goes on. */
 static void flux__comm_end(flux_comm *c) {
 #ifdef FLUX_MPI
+#ifdef FLUX__WITH_NCCL
+    flux__nccl_end(c, !c->broken && c->joined);
+#endif
     if (!c->broken && c->joined) {        /* to free one, all ranks must come */
         flux__mpi_free(&c->shake);
         flux__mpi_free(&c->data);
@@ -44534,6 +44702,32 @@ static void flux__comm_end(flux_comm *c) {
     if (!c->broken) snprintf(c->why, sizeof c->why, "the communicator was ended");
     c->broken = c->ended = true;
 }
+
+enum { FLUX__BY_ANY, FLUX__BY_MPI, FLUX__BY_NCCL, FLUX__BY_NONE };
+/* The engine that .backend names. */
+static int flux__comm_engine(const char *name) {
+    if (!name) return FLUX__BY_ANY;
+    if (strcmp(name, "MPI") == 0) return FLUX__BY_MPI;
+    return strcmp(name, "NCCL") == 0 || strcmp(name, "RCCL") == 0 ? FLUX__BY_NCCL : FLUX__BY_NONE;
+}
+
+#ifdef FLUX_MPI
+/* Has GPUs talk by NCCL, if that is asked for or, without an error, if it works. */
+static bool flux__comm_gpus(flux_comm *c, int engine, char *why, size_t n) {
+    if (engine == FLUX__BY_MPI || c->size == 1) return true;
+#ifdef FLUX__WITH_NCCL
+    char text[400];
+    if (flux__nccl_join(c, text, sizeof text)) return true;
+    if (engine == FLUX__BY_NCCL) snprintf(why, n, "%s", text);
+    else flux__note(FLUX_LOG_DEBUG, "distributed.nccl", false,
+                    "distributed: collectives of GPUs go by MPI: %s", text);
+#else
+    if (engine == FLUX__BY_NCCL)
+        snprintf(why, n, "NCCL is for programs compiled with -DFLUX_CUDA or -DFLUX_HIP");
+#endif
+    return engine != FLUX__BY_NCCL;
+}
+#endif
 
 /* Joins the world by MPI, if a launcher has started this program or the program itself has started
    MPI; alone otherwise. False: why is told. */
@@ -44552,7 +44746,7 @@ static bool flux__comm_join(flux_comm *c, const flux_distributed_opts *o, char *
                  flux__mpi.file, flux__mpi_families[flux__mpi.family]);
         return false;
     }
-    return true;
+    return flux__comm_gpus(c, flux__comm_engine(o->backend), why, n);
 #else
     (void)c;
     if (launched != 1 || o->comm)
@@ -44567,9 +44761,9 @@ FLUX_DEF flux_comm *flux_distributed_with(flux_distributed_opts o) {
     const double timeout = flux__given(o.timeout, o.marked, 60);
     flux_comm *c = NULL;
     if (!(timeout > 0)) snprintf(why, sizeof why, ".timeout is %g s", timeout);
-    else if (o.backend && strcmp(o.backend, "MPI") != 0)
-        snprintf(why, sizeof why, "there is no backend \"%.40s\": collectives go by MPI, those of "
-                 "GPUs, too; NCCL is not supported yet", o.backend);
+    else if (flux__comm_engine(o.backend) == FLUX__BY_NONE)
+        snprintf(why, sizeof why, "there is no backend \"%.40s\"; there are MPI, NCCL and RCCL",
+                 o.backend);
     else if ((c = flux__comm_new(timeout)) != NULL && flux__comm_join(c, &o, why, sizeof why))
         return c;
     if (why[0]) flux__fail("distributed: %s", why);
@@ -44610,7 +44804,8 @@ typedef struct flux__handshake {
 
 /* A positive hash of a header. */
 static int64_t flux__header_hash(const flux__header *h) {
-    const int64_t word[] = { h->number, h->count, h->failed, h->kind, h->op, h->dtype, h->root };
+    const int64_t word[] = { h->number, h->count, h->failed, h->on_gpu, h->kind, h->op, h->dtype,
+                             h->root };
     uint64_t hash = 0;
     for (int i = 0; i < (int)(sizeof word / sizeof *word); i++) {
         hash = (hash ^ (uint64_t)word[i]) * UINT64_C(0x9e3779b97f4a7c15);
@@ -44628,9 +44823,9 @@ static flux__text flux__header_text(const flux__header *h) {
         snprintf(t.s, sizeof t.s, "%s%s", flux__collective_names[h->kind],
                  h->failed ? " after an error" : "");
     else
-        snprintf(t.s, sizeof t.s, "%s%s%s of %lld %s", flux__collective_names[h->kind],
+        snprintf(t.s, sizeof t.s, "%s%s%s of %lld %s%s", flux__collective_names[h->kind],
                  folds ? " " : "", folds ? flux__agg_names[h->op] : "", (long long)h->count,
-                 flux__dtypes[h->dtype].name);
+                 flux__dtypes[h->dtype].name, h->on_gpu ? " on a GPU" : "");
     return t;
 }
 
@@ -44694,23 +44889,30 @@ static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *o
     if (!named) flux__putf(out, "the other ranks, which did not go on: this one came too late");
 }
 
-/* This rank has waited long enough for `what` (there has not come, no data came from): tells the
-   others, hears who else waits, and breaks the communicator with an error that names the ranks that
-   do not answer. */
-static bool flux__give_up(flux_comm *c, const flux__header *h, const char *what) {
-    char text[400], why[300];
-    flux__report theirs;
+/* Tells the others that this rank gives up at the collective h. */
+static bool flux__report_send(flux_comm *c, const flux__header *h) {
+    char why[300];
     /* MPI may send or fill them later than this call: they are never freed */
     flux__report *mine = (flux__report *)flux__zalloc(sizeof *mine);
     flux__mpi_handle *sent = (flux__mpi_handle *)flux__zalloc((size_t)c->size * sizeof *sent);
-    bool *came = (bool *)flux__zalloc((size_t)c->size);
-    if (!came || !sent || !mine) return flux__comm_break(c, "out of memory");
+    if (!mine || !sent) return false;
     mine->came = h->number;
-    came[c->rank] = true;
     for (int r = 0; r < c->size; r++)
         if (r != c->rank)
             flux__mpi_isend(c->side, mine, sizeof *mine, r, FLUX__REPORT_TAG, &sent[r], why,
                             sizeof why);
+    return true;
+}
+
+/* This rank has waited long enough for `what` (there has not come, no data came from): tells the
+   others, hears who else waits, and breaks the communicator with an error that names the ranks that
+   do not answer. */
+static bool flux__give_up(flux_comm *c, const flux__header *h, const char *what) {
+    char text[400];
+    flux__report theirs;
+    bool *came = (bool *)flux__zalloc((size_t)c->size);
+    if (!came || !flux__report_send(c, h)) return flux__comm_break(c, "out of memory");
+    came[c->rank] = true;
     for (double end = flux__now() + FLUX__GRACE; flux__now() < end; flux__thread_yield()) {
         const int from = flux__report_take(c, &theirs);
         if (from >= 0) came[from] = true;
@@ -44836,6 +45038,408 @@ static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void
 FLUX__END_COLD
 #endif /* FLUX_MPI */
 
+#ifdef FLUX__WITH_NCCL
+/* ---------------------------------------------------------------------- dist/nccl.h
+   NCCL and RCCL as the engine of collectives of tensors on GPUs: each rank has
+   one GPU, that of its number on its machine. MPI still brings the ranks
+   together, carries the unique id and the handshakes, and does what NCCL does
+   not: tensors of the host or of another GPU, and minimum and maximum of
+   floating-point numbers, of which NCCL drops NaN.
+
+   Invariant: collectives run on a stream of their own. It waits for an event
+   that the device's stream has recorded behind the packing of the operands
+   (flux__nccl_packed), and the device's stream waits for an event behind the collective, as soon
+   as it is queued. So kernels between start and finish run beside it, and
+   whatever the device's stream does later comes after it: memory may be freed
+   and used again as if there were one stream. The host waits for no collective.
+   Before it waits for the device, it watches those that are not done
+   (flux__nccl_watch): after an error of NCCL's, or where this rank's operands have been ready for
+   longer than the time-out, it aborts the communicator, or it would wait for ever. What was
+   computed of that collective's result is worthless then. Errors of handshakes come before
+   anything is queued, and lose nothing.
+
+   Rejected: blocking communicators (the init and the first collective wait for
+   other ranks without end), and ncclAvg (the graph's division fuses). */
+
+FLUX__BEGIN_COLD
+
+enum { FLUX__NCCL_EVENTS = 16 };          /* a ring; an event recorded again stands for more work */
+
+/* A rank's part of NCCL's communicator. It is never freed, as its device lists it. */
+struct flux__nccl {
+    flux__gpu_guest guest;                /* first, since a guest's address is that of all of it */
+    flux_comm *comm;
+    flux_device device;
+    flux__gpu *gpu;
+    const flux__nccl_library *library;
+    void *handle, *stream, *done;         /* ncclComm_t, or NULL: ended; event behind the last
+                                             collective */
+    void *packed[FLUX__NCCL_EVENTS];
+    unsigned turn, last;                  /* events taken; the one of the last collective */
+    bool pending;                         /* that one may not be done */
+    double since;                         /* when its operands were seen to be ready; 0: not yet */
+    const flux__thread *thread;           /* which queues collectives, and may call MPI */
+    flux__header header;                  /* of the last collective */
+};
+
+static flux__mutex flux__nccl_lock = FLUX__MUTEX_INIT;      /* guards handle and pending */
+
+/* ---------------- calls */
+
+/* Whether a call has succeeded, when it is no longer in progress. */
+static bool flux__nccl_ok(const flux__nccl *n, int code, const char *call, char *why, size_t size) {
+    const flux__nccl_calls *nccl = &n->library->call;
+    const double end = flux__now() + n->comm->timeout;
+    while (code == FLUX__NCCL_IN_PROGRESS && flux__now() < end) {
+        int state = 0;
+        code = nccl->CommGetAsyncError(n->handle, &state);
+        if (code == 0) code = state;
+        if (code == FLUX__NCCL_IN_PROGRESS) flux__thread_yield();
+    }
+    if (code == FLUX__NCCL_IN_PROGRESS)
+        snprintf(why, size, "nccl%s: not done within %g s", call, n->comm->timeout);
+    else if (code) snprintf(why, size, "nccl%s: %.200s", call, nccl->GetErrorString(code));
+    return code == 0;
+}
+
+/* Aborts the communicator: what it has queued ends. The device is current. */
+static void flux__nccl_abort(flux__nccl *n) {
+    if (n->handle) n->library->call.CommAbort(n->handle);
+    n->handle = NULL;
+    n->pending = false;
+}
+
+/* ---------------- watching */
+
+enum { FLUX__NCCL_DONE, FLUX__NCCL_GOES_ON, FLUX__NCCL_LATE, FLUX__NCCL_FAILED };
+
+/* How the last collective goes, if it is not done; one that has failed or is late is aborted. */
+static int flux__nccl_look(flux__nccl *n, void *event, char *why, size_t size) {
+    const flux__driver *driver = n->gpu->driver;
+    const double most = n->comm->broken ? FLUX__GRACE : n->comm->timeout;
+    int state = 0;
+    if (!n->handle || !n->pending || (event && driver->event_query(event) == 0))
+        return FLUX__NCCL_DONE;
+    n->pending = driver->event_query(n->done) == FLUX__NOT_READY;
+    if (!n->pending) return FLUX__NCCL_DONE;             /* or an error that the wait will tell */
+    if (n->since == 0 && driver->event_query(n->packed[n->last]) == 0) n->since = flux__now();
+    const int code = n->library->call.CommGetAsyncError(n->handle, &state);
+    const bool late = n->since != 0 && flux__now() - n->since > most,
+               failed = code || (state && state != FLUX__NCCL_IN_PROGRESS);
+    if (!late && !failed) return FLUX__NCCL_GOES_ON;
+    snprintf(why, size, "%s, collective %lld: %s: %.200s; what was computed of it on this device "
+             "is worthless", flux__header_text(&n->header).s, (long long)n->header.number,
+             n->library->name, failed ? n->library->call.GetErrorString(code ? code : state)
+                                      : "not done in time");
+    flux__nccl_abort(n);
+    return failed ? FLUX__NCCL_FAILED : FLUX__NCCL_LATE;
+}
+
+/* A guest's watch, see flux__gpu_guest. */
+static bool flux__nccl_watch(flux__gpu_guest *it, void *event) {
+    flux__nccl *n = (flux__nccl *)it;
+    char why[400];
+    int state;
+    do {
+        flux__mutex_lock(&flux__nccl_lock);
+        state = flux__nccl_look(n, event, why, sizeof why);
+        flux__mutex_unlock(&flux__nccl_lock);
+        if (state == FLUX__NCCL_GOES_ON) flux__thread_yield();
+    } while (state == FLUX__NCCL_GOES_ON);
+    if (state == FLUX__NCCL_DONE) return true;
+    if (flux__self() != n->thread) return FLUX__REFUSE("%s", why);  /* n->thread tells the others */
+    if (n->comm->broken) return FLUX__REFUSE("%s", why);
+    if (state == FLUX__NCCL_LATE) return flux__give_up(n->comm, &n->header, "no data came from");
+    flux__report_send(n->comm, &n->header);
+    return flux__comm_break(n->comm, why);
+}
+
+/* ---------------- joining */
+
+static void flux__nccl_leave_gpu(flux__gpu_guest *it) {
+    flux__nccl *n = (flux__nccl *)it;
+    const flux__driver *driver = n->gpu->driver;
+    flux__mutex_lock(&flux__nccl_lock);
+    flux__nccl_abort(n);
+    for (int i = 0; i < FLUX__NCCL_EVENTS; i++) {
+        if (n->packed[i]) driver->event_free(n->packed[i]);
+        n->packed[i] = NULL;
+    }
+    if (n->done) driver->event_free(n->done);
+    if (n->stream) driver->stream_free(n->stream);
+    n->done = n->stream = NULL;
+    flux__mutex_unlock(&flux__nccl_lock);
+}
+
+/* The back end whose GPUs NCCL or RCCL can serve here; 0: there is none, and why is told. */
+static int flux__nccl_backend(char *why, size_t size) {
+    *why = 0;
+    for (int b = FLUX__CUDA_BACKEND; b <= FLUX__AMDGPU_BACKEND; b++) {
+        char text[300];
+        if (!flux__driver_of(b)) continue;
+        flux__mutex_lock(&flux__driver_lock);
+        const bool there = flux__nccl_open(b, text, sizeof text) != NULL;
+        flux__mutex_unlock(&flux__driver_lock);
+        if (there && flux__probe_of(b)->functional) return b;
+        const size_t used = strlen(why);
+        snprintf(why + used, size - used, "%s%s", used ? "; " : "",
+                 there ? flux__probe_of(b)->why : text);
+    }
+    return 0;
+}
+
+/* The smallest and the largest of the ranks' numbers. */
+static bool flux__nccl_agree(const flux_comm *c, int64_t mine, int64_t *least, int64_t *most,
+                             char *why, size_t size) {
+    int64_t v[2] = { mine, -mine };
+    const bool ok = flux__mpi_allreduce(c->data, v, 2, FLUX_I64, FLUX_MAX, why, size);
+    *most = v[0], *least = -v[1];
+    return ok;
+}
+
+/* Makes this rank's part of the communicator, and what it needs on the device, which is current. */
+static bool flux__nccl_make(flux__nccl *n, flux__nccl_id id, char *why, size_t size) {
+    const flux__driver *driver = n->gpu->driver;
+    const flux__nccl_calls *nccl = &n->library->call;
+    const flux_comm *c = n->comm;
+    flux__nccl_config config;
+    int code = driver->stream(&n->stream);
+    for (int i = 0; i < FLUX__NCCL_EVENTS && code == 0; i++) code = driver->event(&n->packed[i]);
+    if (code == 0) code = driver->event(&n->done);
+    if (!flux__gpu_ok(n->gpu, code, "making a stream and events")) {
+        snprintf(why, size, "no stream for collectives could be made");
+        return false;
+    }
+    memset((void *)&config, 0, sizeof config);           /* .blocking is 0 */
+    config.size = sizeof config;
+    config.magic = (unsigned)FLUX__NCCL_MAGIC, config.version = FLUX__NCCL_VERSION;
+    if (nccl->CommInitRankConfig)
+        return flux__nccl_ok(n, nccl->CommInitRankConfig(&n->handle, c->size, id, c->rank, &config),
+                             "CommInitRankConfig", why, size);
+    return flux__nccl_ok(n, nccl->CommInitRank(&n->handle, c->size, id, c->rank), "CommInitRank",
+                         why, size);
+}
+
+/* This rank's part, on the GPU of its number. NULL: why is told. */
+static flux__nccl *flux__nccl_new(flux_comm *c, int backend, flux__nccl_id id, char *why,
+                                  size_t size) {
+    void *before;
+    flux__nccl *n = (flux__nccl *)flux__zalloc(sizeof *n);
+    const flux_device d = { backend, flux__own_gpu(backend) };
+    snprintf(why, size, "out of memory");
+    if (!n) return NULL;
+    n->comm = c, n->device = d;
+    n->library = &flux__nccls[backend - FLUX__CUDA_BACKEND];
+    n->guest.watch = flux__nccl_watch, n->guest.leave = flux__nccl_leave_gpu;
+    snprintf(why, size, "the GPU can't be used");
+    n->gpu = flux__gpu_enter(d.backend, d.id, &before);
+    if (!n->gpu) return flux__free(n), (flux__nccl *)NULL;
+    const bool ok = flux__nccl_make(n, id, why, size);
+    if (ok) n->guest.next = n->gpu->guests, n->gpu->guests = &n->guest;
+    else flux__nccl_leave_gpu(&n->guest);
+    flux__gpu_leave(n->gpu, before);
+    if (ok) return n;
+    flux__free(n);
+    return NULL;
+}
+
+/* The unique id that rank 0 makes; false on every rank if it can't, or why is told. */
+static bool flux__nccl_share_id(const flux_comm *c, int backend, flux__nccl_id *id, char *why,
+                                size_t size) {
+    const flux__nccl_calls *nccl = &flux__nccls[backend - FLUX__CUDA_BACKEND].call;
+    char made[sizeof *id + 4] = { 0 };
+    const int code = c->rank == 0 ? nccl->GetUniqueId(id) : 0;
+    memcpy(made, id, sizeof *id);
+    memcpy(made + sizeof *id, &code, sizeof code);
+    if (!flux__mpi_broadcast(c->data, made, (int64_t)sizeof made, FLUX_U8, 0, why, size))
+        return false;
+    int failed;
+    memcpy(id, made, sizeof *id);
+    memcpy(&failed, made + sizeof *id, sizeof failed);
+    if (failed) snprintf(why, size, "ncclGetUniqueId: %.200s", nccl->GetErrorString(failed));
+    return failed == 0;
+}
+
+/* Has the ranks' GPUs talk by NCCL or RCCL, if all ranks can. False: why is told; the ranks that
+   could do not, either. */
+static bool flux__nccl_join(flux_comm *c, char *why, size_t size) {
+    int64_t least, most;
+    flux__nccl_id id;
+    const int backend = flux__nccl_backend(why, size);
+    memset((void *)&id, 0, sizeof id);
+    if (!flux__nccl_agree(c, backend, &least, &most, why, size)) return false;
+    if (least != most || backend == 0) {
+        if (backend) snprintf(why, size, "not all ranks have %s",
+                              flux__nccls[backend - FLUX__CUDA_BACKEND].name);
+        return false;
+    }
+    if (!flux__nccl_share_id(c, backend, &id, why, size)) return false;
+    c->nccl = flux__nccl_new(c, backend, id, why, size);
+    char text[300];
+    if (!flux__nccl_agree(c, c->nccl != NULL, &least, &most, text, sizeof text)) least = 0;
+    if (least) return true;
+    if (c->nccl) snprintf(why, size, "another rank's %s did not start", c->nccl->library->name);
+    flux__nccl_end(c, false);
+    return false;
+}
+
+static const char *flux__nccl_name(const flux_comm *c) { return c->nccl->library->name; }
+
+/* Leaves; in good order if all ranks do. */
+static void flux__nccl_end(flux_comm *c, bool well) {
+    flux__nccl *n = c->nccl;
+    char why[300];
+    void *before;
+    c->nccl = NULL;
+    if (!n || !n->handle || !flux__gpu_enter(n->device.backend, n->device.id, &before)) return;
+    const flux__nccl_calls *nccl = &n->library->call;
+    flux__mutex_lock(&flux__nccl_lock);
+    well = well && (!nccl->CommFinalize || flux__nccl_ok(n, nccl->CommFinalize(n->handle),
+                                                         "CommFinalize", why, sizeof why));
+    if (well && nccl->CommDestroy(n->handle) == 0) n->handle = NULL;
+    flux__mutex_unlock(&flux__nccl_lock);
+    flux__nccl_leave_gpu(&n->guest);
+    flux__gpu_leave(n->gpu, before);
+}
+
+/* ---------------- collectives */
+
+/* Whether NCCL does a collective whose tensors are on the device d. All ranks say the same, or
+   their handshakes differ. */
+static bool flux__nccl_takes(const flux_comm *c, flux_device d, const flux__header *h) {
+    const bool folds = h->kind == FLUX__ALLREDUCE || h->kind == FLUX__REDUCE_TO ||
+                       h->kind == FLUX__REDUCE_SCATTER;
+    return c->nccl && flux__same_device(d, c->nccl->device) &&
+           !(folds && flux__dtypes[h->dtype].real && (h->op == FLUX_MIN || h->op == FLUX_MAX));
+}
+
+/* Marks the point in the device's stream where a collective's operands are packed: the number of
+   its event, or -1 on error. */
+static int flux__nccl_packed(flux__nccl *n) {
+    void *before;
+    flux__gpu *g = flux__gpu_enter(n->device.backend, n->device.id, &before);
+    if (!g) return -1;
+    const int at = (int)(n->turn++ % FLUX__NCCL_EVENTS);
+    const bool ok = n->packed[at] &&
+                    flux__gpu_ok(g, g->driver->event_record(n->packed[at], g->stream),
+                                 "recording an event");
+    flux__gpu_leave(g, before);
+    return ok ? at : -1;
+}
+
+static int flux__nccl_type(int dtype) {
+    static const int types[] = { FLUX__NCCL_FLOAT32, FLUX__NCCL_FLOAT64, FLUX__NCCL_FLOAT16,
+                                 FLUX__NCCL_BFLOAT16, FLUX__NCCL_INT32, FLUX__NCCL_INT64,
+                                 FLUX__NCCL_UINT8, FLUX__NCCL_UINT8 };
+    return types[dtype];
+}
+/* Of bools a sum is "any", a product "all". */
+static int flux__nccl_op(int dtype, int op) {
+    if (op == FLUX_SUM) return dtype == FLUX_BOOL ? FLUX__NCCL_MAX : FLUX__NCCL_SUM;
+    if (op == FLUX_PROD) return dtype == FLUX_BOOL ? FLUX__NCCL_MIN : FLUX__NCCL_PROD;
+    return op == FLUX_MIN ? FLUX__NCCL_MIN : FLUX__NCCL_MAX;
+}
+
+/* Queues a collective: its operands lie at `in`, the result goes to `out`. in is out, but for a
+   reduce_scatter, and for an allgather, where it is this rank's part of it. */
+static int flux__nccl_call(const flux__nccl *n, const flux__header *h, const void *in, void *out) {
+    const flux__nccl_calls *nccl = &n->library->call;
+    const size_t count = (size_t)h->count;
+    const int type = flux__nccl_type(h->dtype), op = flux__nccl_op(h->dtype, h->op);
+    if (count == 0) return 0;
+    switch (h->kind) {
+    case FLUX__ALLREDUCE: return nccl->AllReduce(in, out, count, type, op, n->handle, n->stream);
+    case FLUX__REDUCE_TO:
+        return nccl->Reduce(in, out, count, type, op, h->root, n->handle, n->stream);
+    case FLUX__BROADCAST_FROM:
+        return nccl->Broadcast(in, out, count, type, h->root, n->handle, n->stream);
+    case FLUX__ALLGATHER: return nccl->AllGather(in, out, count, type, n->handle, n->stream);
+    default:
+        return nccl->ReduceScatter(in, out, count / (size_t)n->comm->size, type, op, n->handle,
+                                   n->stream);
+    }
+}
+
+/* One of several collectives that are queued together. */
+typedef struct flux__nccl_task {
+    const flux__header *header;
+    const void *in;
+    void *out;
+    int packed;                           /* of flux__nccl_packed */
+} flux__nccl_task;
+
+/* Queues the collectives of all tasks as one group; its stream waits for their operands. The
+   device is current. */
+static bool flux__nccl_group(flux__nccl *n, const flux__nccl_task *task, int count, char *why,
+                             size_t size) {
+    const flux__nccl_calls *nccl = &n->library->call;
+    const flux__driver *driver = n->gpu->driver;
+    static const char *const names[] = { "AllReduce", "Reduce", "Broadcast", "AllGather",
+                                         "ReduceScatter" };
+    snprintf(why, size, "the stream of collectives can't wait for the device's");
+    for (int i = 0; i < count; i++)
+        if (driver->event_before(n->packed[task[i].packed], n->stream) != 0) return false;
+    bool ok = flux__nccl_ok(n, nccl->GroupStart(), "GroupStart", why, size);
+    if (!ok) return false;
+    for (int i = 0; i < count && ok; i++) {
+        const int code = flux__nccl_call(n, task[i].header, task[i].in, task[i].out);
+        if (code == FLUX__NCCL_IN_PROGRESS) continue;    /* the group's end waits */
+        ok = flux__nccl_ok(n, code, names[task[i].header->kind], why, size);
+    }
+    const int end = nccl->GroupEnd();     /* in any case: the group would stay open */
+    return ok && flux__nccl_ok(n, end, "GroupEnd", why, size);
+}
+
+/* The device's stream goes on when the collectives are done. */
+static bool flux__nccl_order(flux__nccl *n, const flux__nccl_task *last) {
+    const flux__driver *driver = n->gpu->driver;
+    n->pending = driver->event_record(n->done, n->stream) == 0;
+    n->since = 0, n->last = (unsigned)last->packed;
+    n->thread = flux__self();
+    n->header = *last->header;
+    return n->pending && driver->event_before(n->done, n->gpu->stream) == 0;
+}
+
+/* Queues collectives that have been shaken hands on. False: an error was told, the communicator is
+   broken, and NCCL's is aborted. */
+static bool flux__nccl_run(flux_comm *c, const flux__nccl_task *task, int count) {
+    flux__nccl *n = c->nccl;
+    const flux__header *h = task[0].header;
+    char why[300] = "the GPU can't be used", text[500];
+    void *before;
+    flux__gpu *g = flux__gpu_enter(n->device.backend, n->device.id, &before);
+    bool ok = false;
+    flux__mutex_lock(&flux__nccl_lock);
+    if (g && !n->handle) snprintf(why, sizeof why, "an earlier collective was aborted");
+    else if (g && flux__nccl_group(n, task, count, why, sizeof why)) {
+        ok = flux__nccl_order(n, &task[count - 1]);
+        if (!ok) snprintf(why, sizeof why, "the device's stream can't wait for the collective");
+    }
+    flux__mutex_unlock(&flux__nccl_lock);
+    if (g) flux__gpu_leave(g, before);
+    if (ok) return true;
+    snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
+             (long long)h->number, why);
+    flux__report_send(c, h);
+    return flux__comm_break(c, text);
+}
+
+/* After a failure: lets the collectives before it come to their end, and aborts the
+   communicator. */
+static void flux__nccl_drop(flux_comm *c) {
+    flux__nccl *n = c->nccl;
+    void *before;
+    if (!n || !n->handle || !flux__gpu_enter(n->device.backend, n->device.id, &before)) return;
+    flux__nccl_watch(&n->guest, NULL);
+    flux__mutex_lock(&flux__nccl_lock);
+    flux__nccl_abort(n);
+    flux__mutex_unlock(&flux__nccl_lock);
+    flux__gpu_leave(n->gpu, before);
+}
+
+FLUX__END_COLD
+#endif /* FLUX__WITH_NCCL */
+
 /* ---------------------------------------------------------------------- dist/messages.h
    Collectives as the schedule runs them: flux__message_start packs the operands
    of a node one behind the other and begins the handshake;
@@ -44843,8 +45447,9 @@ FLUX__END_COLD
 
    Invariant: messages of a communicator are finished in the order in which they
    were started, whichever the schedule asks for. The data lie in the node's own
-   buffer if that is host memory, else in a copy that is moved to the device when
-   it is complete. After a start the operands are not read any more. */
+   buffer if that is host memory or NCCL does it, else in a copy that is moved to the device when
+   it is complete. After a start the operands are not read any more. Of NCCL's, a finish means
+   that they are queued: the device waits for them, and the host does not. */
 
 FLUX__BEGIN_COLD
 
@@ -44883,11 +45488,15 @@ struct flux__message {
     size_t bytes;                         /* size of the node's buffer */
     flux_device device;                   /* where that lies */
     bool own;                             /* data is memory of the message itself */
+    bool on_gpu;                          /* NCCL does it: data and host are of the device */
+    int packed;                           /* see flux__nccl_packed */
+    flux__buffer *buffer;                 /* of data, where that is on the device and not `out` */
     bool done, ok;
 };
 
 static void flux__message_free(flux__message *m) {
     if (m->own) flux__free(m->data);
+    if (m->buffer) flux__buffer_release(m->buffer);
     flux__free(m);
 }
 
@@ -44898,6 +45507,13 @@ static bool flux__message_place(flux__message *m, const flux__header *h, int ran
                  bytes = elements * flux__dtypes[h->dtype].size;
     const bool two = h->kind == FLUX__REDUCE_SCATTER || h->kind == FLUX__REDUCE_TO,
                there = m->device.backend != FLUX__CPU_BACKEND;
+    if (m->on_gpu) {
+        m->data = m->host = (char *)m->out;
+        if (h->kind != FLUX__REDUCE_SCATTER) return true;
+        m->buffer = flux__buffer_new(m->device, bytes, NULL);
+        m->data = m->buffer ? (char *)m->buffer->ptr : NULL;
+        return m->data != NULL;
+    }
     m->own = there || two;
     m->data = m->own ? (char *)flux__malloc(bytes + (there && two ? m->bytes : 0)) : (char *)m->out;
     m->host = !there ? (char *)m->out : two && m->data ? m->data + bytes : m->data;
@@ -44910,10 +45526,11 @@ static bool flux__message_pack(const flux__message *m, flux__run *run, const flu
     const flux_tensor *t = run->g->node[k->node];
     const flux_device cpu = { 0, 0 };
     const size_t size = flux__dtypes[t->dtype].size;
+    const flux_device there = m->on_gpu ? m->device : cpu;
     for (int i = 0; i < (int)t->arg.i[1]; i++) {
         const size_t bytes = (size_t)flux__size(t->in[i]) * size;
         const char *from = flux__operand_ptr(run, &k->operand[i]);
-        if (from != to && flux__move_bytes(cpu, to, m->device, from, bytes) != 0)
+        if (from != to && flux__move_bytes(there, to, m->device, from, bytes) != 0)
             return FLUX__REFUSE("%s: %zu bytes could not be copied from the device", k->call->name,
                                 bytes);
         to += bytes;
@@ -44921,20 +45538,33 @@ static bool flux__message_pack(const flux__message *m, flux__run *run, const flu
     return true;
 }
 
+/* Marks where the device's stream has packed the operands. */
+static bool flux__message_packed(const flux_comm *c, flux__message *m) {
+#ifdef FLUX__WITH_NCCL
+    if (m->on_gpu) m->packed = flux__nccl_packed(c->nccl);
+#endif
+    (void)c;
+    return m->packed >= 0;
+}
+
 static int flux__message_start(flux__run *run, flux__kernel *k) {
     const flux_tensor *t = run->g->node[k->node];
     flux_comm *c = (flux_comm *)(intptr_t)t->arg.i[FLUX__CALL_COMM];
-    const flux__header h = flux__header_of(t);
+    flux__header h = flux__header_of(t);
     flux__message *m = (flux__message *)flux__zalloc(sizeof *m), **at = &c->first;
     if (!m) return -1;
     if (c->last == t) flux__comm_forget(c);
     m->kernel = k;
     m->device = t->device;
     m->out = run->ptr[run->plan->nleaf + k->node];
+#ifdef FLUX__WITH_NCCL
+    h.on_gpu = m->on_gpu = flux__nccl_takes(c, m->device, &h);
+#endif
     m->bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
     const size_t mine = h.kind == FLUX__ALLGATHER ? (size_t)c->rank * (size_t)h.count : 0;
     if (!flux__message_place(m, &h, c->size) ||
         !flux__message_pack(m, run, k, m->data + mine * flux__dtypes[t->dtype].size) ||
+        !flux__message_packed(c, m) ||
         !flux__handshake_start(c, &m->handshake, &h)) {
         flux__message_free(m);
         return -1;
@@ -44944,25 +45574,62 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
     return 0;
 }
 
-/* Ends the handshake of a message, exchanges its data, and puts the result where it belongs. */
+/* Ends the handshake of a message, exchanges its data, and puts the result where it belongs; those
+   of NCCL are only shaken hands on. */
 static void flux__message_run(flux_comm *c, flux__message *m) {
     const flux_device cpu = { 0, 0 };
     const flux__header *h = &m->handshake.header;
     m->done = true;
-    m->ok = flux__handshake_finish(c, &m->handshake) && flux__exchange(c, h, m->data, m->host);
-    if (!m->ok || m->device.backend == FLUX__CPU_BACKEND) return;
+    m->ok = flux__handshake_finish(c, &m->handshake) &&
+            (m->on_gpu || flux__exchange(c, h, m->data, m->host));
+    if (!m->ok || m->on_gpu || m->device.backend == FLUX__CPU_BACKEND) return;
     m->ok = flux__move_bytes(m->device, m->out, cpu, m->host, m->bytes) == 0 ||
             FLUX__REFUSE("%s: %zu bytes could not be copied to the device",
                          flux__collective_names[h->kind], m->bytes);
 }
 
+#ifdef FLUX__WITH_NCCL
+enum { FLUX__MESSAGES_MOST = 64 };        /* in a group */
+
+/* Queues those of the messages from `first` to `last` that NCCL does, as groups. */
+static void flux__messages_queue(flux_comm *c, flux__message *first, const flux__message *last) {
+    flux__nccl_task task[FLUX__MESSAGES_MOST];
+    for (flux__message *m = first, *end; m; m = end) {
+        int n = 0;
+        for (end = m; end && n < FLUX__MESSAGES_MOST; end = end == last ? NULL : end->next) {
+            if (!end->on_gpu || !end->ok) continue;
+            const flux__header *h = &end->handshake.header;
+            const size_t mine = h->kind != FLUX__ALLGATHER ? 0
+                : (size_t)c->rank * (size_t)h->count * flux__dtypes[h->dtype].size;
+            task[n].header = h, task[n].packed = end->packed;
+            task[n].in = end->data + mine, task[n++].out = end->out;
+        }
+        if (n == 0 || flux__nccl_run(c, task, n)) continue;
+        for (flux__message *f = m; f != end; f = f == last ? NULL : f->next)
+            if (f->on_gpu) f->ok = false;
+    }
+    if (c->broken) flux__nccl_drop(c);
+}
+#endif
+
+/* Runs the messages that are not done, up to `last`. */
+static void flux__messages_run(flux_comm *c, const flux__message *last) {
+    flux__message *first = c->first;
+    while (first->done) first = first->next;
+    for (flux__message *m = first; m; m = m == last ? NULL : m->next) flux__message_run(c, m);
+#ifdef FLUX__WITH_NCCL
+    if (c->nccl) flux__messages_queue(c, first, last);
+#endif
+}
+
 static int flux__message_finish(flux__run *run, flux__kernel *k) {
     flux_comm *c = (flux_comm *)(intptr_t)run->g->node[k->node]->arg.i[FLUX__CALL_COMM];
-    flux__message **at = &c->first, *m;
-    for (m = c->first; m && m->kernel != k; m = m->next)
-        if (!m->done) flux__message_run(c, m);
+    flux__message **at = &c->first, *m = c->first, *last;
+    while (m && m->kernel != k) m = m->next;
     FLUX__ASSERT(m != NULL);
-    if (!m->done) flux__message_run(c, m);
+    /* those behind it that are to be finished now, too, go with it */
+    for (last = m; last->next && last->next->kernel->read_at <= k->read_at;) last = last->next;
+    if (!m->done) flux__messages_run(c, last);
     while (*at != m) at = &(*at)->next;
     *at = m->next;
     if (!m->ok) {                         /* MPI may still write to it: it is never freed */

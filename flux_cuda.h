@@ -28,6 +28,7 @@ typedef struct flux__cu_calls {
     int (*EventCreate)(void **event, unsigned flags);
     int (*EventRecord)(void *event, void *stream);
     int (*EventSynchronize)(void *event);
+    int (*EventQuery)(void *event);
     int (*EventDestroy)(void *event);
     int (*MemAlloc)(unsigned long long *p, size_t bytes);
     int (*MemFree)(unsigned long long p);
@@ -74,7 +75,7 @@ static void *flux__cu_context[FLUX__MAX_IDS];
     X(CtxPushCurrent, cuCtxPushCurrent_v2) X(CtxPopCurrent, cuCtxPopCurrent_v2) X(StreamCreate, cuStreamCreate) \
     X(StreamSynchronize, cuStreamSynchronize) X(StreamDestroy, cuStreamDestroy_v2) \
     X(StreamWaitEvent, cuStreamWaitEvent) X(EventCreate, cuEventCreate) X(EventRecord, cuEventRecord) \
-    X(EventSynchronize, cuEventSynchronize) X(EventDestroy, cuEventDestroy_v2) X(MemAlloc, cuMemAlloc_v2) \
+    X(EventSynchronize, cuEventSynchronize) X(EventQuery, cuEventQuery) X(EventDestroy, cuEventDestroy_v2) X(MemAlloc, cuMemAlloc_v2) \
     X(MemFree, cuMemFree_v2) X(MemHostAlloc, cuMemHostAlloc) X(MemFreeHost, cuMemFreeHost) \
     X(MemcpyHtoDAsync, cuMemcpyHtoDAsync_v2) X(MemcpyDtoHAsync, cuMemcpyDtoHAsync_v2) \
     X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2) X(MemcpyPeerAsync, cuMemcpyPeerAsync) X(MemGetInfo, cuMemGetInfo_v2) \
@@ -186,6 +187,7 @@ static int flux__cu_event(void **e) {
 }
 static int flux__cu_event_record(void *e, void *s) { return flux__cu.EventRecord(e, s); }
 static int flux__cu_event_wait(void *e) { return flux__cu.EventSynchronize(e); }
+static int flux__cu_event_query(void *e) { return flux__cu.EventQuery(e); }
 static int flux__cu_event_before(void *e, void *s) { return flux__cu.StreamWaitEvent(s, e, 0); }
 static void flux__cu_event_free(void *e) { flux__cu.EventDestroy(e); }
 static unsigned long long flux__cu_address(const void *p) {
@@ -554,8 +556,8 @@ static const flux__driver flux__cuda_driver = {
     "CUDA", flux__cuda_dialect, flux__cuda_matrices, flux__cu_fragment, flux__cu_open,
     flux__cu_count, flux__cu_device, flux__cu_enter, flux__cu_leave, flux__cu_close,
     flux__cu_stream, flux__cu_stream_wait, flux__cu_stream_free,
-    flux__cu_event, flux__cu_event_record, flux__cu_event_wait, flux__cu_event_before,
-    flux__cu_event_free,
+    flux__cu_event, flux__cu_event_record, flux__cu_event_wait, flux__cu_event_query,
+    flux__cu_event_before, flux__cu_event_free,
     flux__cu_alloc, flux__cu_release, flux__cu_pinned, flux__cu_unpin, flux__cu_up, flux__cu_down,
     flux__cu_across, flux__cu_peer,
     flux__cu_room, flux__cu_load, flux__cu_unload, flux__cu_find, flux__cu_launch,

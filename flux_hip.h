@@ -24,6 +24,7 @@ typedef struct flux__roc_calls {
     int (*EventCreateWithFlags)(void **event, unsigned flags);
     int (*EventRecord)(void *event, void *stream);
     int (*EventSynchronize)(void *event);
+    int (*EventQuery)(void *event);
     int (*EventDestroy)(void *event);
     int (*Malloc)(void **p, size_t bytes);
     int (*Free)(void *p);
@@ -66,7 +67,7 @@ static void *flux__roc_library;           /* the runtime, which may contain hipr
 #define FLUX__ROC_CALLS(X) \
     X(Init) X(GetDeviceCount) X(GetDevice) X(SetDevice) X(DeviceGetName) X(DeviceGetAttribute) X(GetDeviceProperties) \
     X(StreamCreateWithFlags) X(StreamSynchronize) X(StreamDestroy) X(StreamWaitEvent) X(EventCreateWithFlags) \
-    X(EventRecord) X(EventSynchronize) X(EventDestroy) X(Malloc) X(Free) X(HostMalloc) X(HostFree) X(MemcpyHtoDAsync) \
+    X(EventRecord) X(EventSynchronize) X(EventQuery) X(EventDestroy) X(Malloc) X(Free) X(HostMalloc) X(HostFree) X(MemcpyHtoDAsync) \
     X(MemcpyDtoHAsync) X(MemcpyDtoDAsync) X(MemcpyPeerAsync) X(MemGetInfo) X(ModuleLoadData) X(ModuleUnload) \
     X(ModuleGetFunction) X(ModuleLaunchKernel) X(GetErrorString)
 /* Graphs; without them kernels are launched one by one */
@@ -201,6 +202,7 @@ static int flux__roc_event(void **e) {
 }
 static int flux__roc_event_record(void *e, void *s) { return flux__roc.EventRecord(e, s); }
 static int flux__roc_event_wait(void *e) { return flux__roc.EventSynchronize(e); }
+static int flux__roc_event_query(void *e) { return flux__roc.EventQuery(e); }
 static int flux__roc_event_before(void *e, void *s) { return flux__roc.StreamWaitEvent(s, e, 0); }
 static void flux__roc_event_free(void *e) { flux__roc.EventDestroy(e); }
 static int flux__roc_alloc(void **p, size_t bytes) { return flux__roc.Malloc(p, bytes); }
@@ -451,8 +453,8 @@ static const flux__driver flux__hip_driver = {
     "AMDGPU", flux__hip_dialect, flux__hip_matrices, flux__roc_fragment, flux__roc_open,
     flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave, flux__roc_close,
     flux__roc_stream, flux__roc_stream_wait, flux__roc_stream_free,
-    flux__roc_event, flux__roc_event_record, flux__roc_event_wait, flux__roc_event_before,
-    flux__roc_event_free,
+    flux__roc_event, flux__roc_event_record, flux__roc_event_wait, flux__roc_event_query,
+    flux__roc_event_before, flux__roc_event_free,
     flux__roc_alloc, flux__roc_release, flux__roc_pinned, flux__roc_unpin, flux__roc_up,
     flux__roc_down, flux__roc_across, flux__roc_peer,
     flux__roc_room, flux__roc_load, flux__roc_unload, flux__roc_function, flux__roc_launch,

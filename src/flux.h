@@ -271,7 +271,7 @@
                 conv norms losses metrics ctc update schedules average train loops
      files/     gzip sources idx npy csv table safetensors tensors npz torch
      text/      dot tensors models summary profile formulas formula_reader own_operations
-     dist/      mpi_library mpi comm handshakes messages collectives model optimiser
+     dist/      mpi_library mpi nccl_library comm handshakes nccl messages collectives model optimiser
 */
 #ifndef FLUX_H
 #define FLUX_H
@@ -446,8 +446,10 @@
 #include "text/own_operations.h"
 #include "dist/mpi_library.h"
 #include "dist/mpi.h"
+#include "dist/nccl_library.h"
 #include "dist/comm.h"
 #include "dist/handshakes.h"
+#include "dist/nccl.h"
 #include "dist/messages.h"
 #include "dist/collectives.h"
 #include "dist/model.h"

@@ -8,10 +8,12 @@
 #include "../graph/leaves.h"
 #include "mpi_library.h"
 #include "mpi.h"
+#include "nccl_library.h"
 #include "../device/choosing.h"
 
 /* ---------------------------------------------------------------------- dist/comm.h
    Communicators: joining the world (flux_distributed) and what is known of it.
+   The engine is MPI, or between GPUs NCCL (dist/nccl.h) beside it.
    Before each collective the ranks shake hands (dist/handshakes.h), so that a
    rank which calls another collective, does not come or has failed is an error
    with its name, and no hang.
@@ -48,9 +50,11 @@ typedef struct flux__header {
     int64_t count;                        /* elements of this rank's operands */
     int32_t kind, op, dtype, root;
     int64_t failed;                       /* of distributed_end: 1 if an error came before it */
+    int64_t on_gpu;                       /* 1: NCCL does it */
 } flux__header;
 
 typedef struct flux__message flux__message;
+typedef struct flux__nccl flux__nccl;
 
 struct flux_comm {
     flux__head head;
@@ -68,6 +72,7 @@ struct flux_comm {
 #ifdef FLUX_MPI
     flux__mpi_handle shake, data, side;   /* MPI communicators: of handshakes, of data,
                                              of reports */
+    flux__nccl *nccl;                     /* NULL: MPI does all collectives */
     flux__message *first;                 /* collectives that were started, oldest first, see
                                              dist/messages.h */
     bool joined;                          /* the three are made */
@@ -75,6 +80,15 @@ struct flux_comm {
     char (*hosts)[64];                    /* by rank: its machine's name */
 #endif
 };
+
+#ifdef FLUX__WITH_NCCL
+/* hook: flux__nccl_join, dist/nccl.h */
+static bool flux__nccl_join(flux_comm *c, char *why, size_t size);
+/* hook: flux__nccl_end, dist/nccl.h */
+static void flux__nccl_end(flux_comm *c, bool well);
+/* hook: flux__nccl_name, dist/nccl.h */
+static const char *flux__nccl_name(const flux_comm *c);
+#endif
 
 /* ---------------- asking */
 
@@ -92,6 +106,9 @@ FLUX_DEF int flux_local_rank_of(const flux_comm *c) {
 }
 FLUX_DEF const char *flux_comm_name(const flux_comm *c) {
     if (!flux__is_comm("comm_name", c)) return "none";
+#ifdef FLUX__WITH_NCCL
+    if (c->nccl) return flux__nccl_name(c);
+#endif
     return c->size == 1 ? "alone" : "MPI";
 }
 
@@ -145,6 +162,9 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
 /* Ends a communicator; MPI itself goes on. */
 static void flux__comm_end(flux_comm *c) {
 #ifdef FLUX_MPI
+#ifdef FLUX__WITH_NCCL
+    flux__nccl_end(c, !c->broken && c->joined);
+#endif
     if (!c->broken && c->joined) {        /* to free one, all ranks must come */
         flux__mpi_free(&c->shake);
         flux__mpi_free(&c->data);
@@ -156,6 +176,32 @@ static void flux__comm_end(flux_comm *c) {
     if (!c->broken) snprintf(c->why, sizeof c->why, "the communicator was ended");
     c->broken = c->ended = true;
 }
+
+enum { FLUX__BY_ANY, FLUX__BY_MPI, FLUX__BY_NCCL, FLUX__BY_NONE };
+/* The engine that .backend names. */
+static int flux__comm_engine(const char *name) {
+    if (!name) return FLUX__BY_ANY;
+    if (strcmp(name, "MPI") == 0) return FLUX__BY_MPI;
+    return strcmp(name, "NCCL") == 0 || strcmp(name, "RCCL") == 0 ? FLUX__BY_NCCL : FLUX__BY_NONE;
+}
+
+#ifdef FLUX_MPI
+/* Has GPUs talk by NCCL, if that is asked for or, without an error, if it works. */
+static bool flux__comm_gpus(flux_comm *c, int engine, char *why, size_t n) {
+    if (engine == FLUX__BY_MPI || c->size == 1) return true;
+#ifdef FLUX__WITH_NCCL
+    char text[400];
+    if (flux__nccl_join(c, text, sizeof text)) return true;
+    if (engine == FLUX__BY_NCCL) snprintf(why, n, "%s", text);
+    else flux__note(FLUX_LOG_DEBUG, "distributed.nccl", false,
+                    "distributed: collectives of GPUs go by MPI: %s", text);
+#else
+    if (engine == FLUX__BY_NCCL)
+        snprintf(why, n, "NCCL is for programs compiled with -DFLUX_CUDA or -DFLUX_HIP");
+#endif
+    return engine != FLUX__BY_NCCL;
+}
+#endif
 
 /* Joins the world by MPI, if a launcher has started this program or the program itself has started
    MPI; alone otherwise. False: why is told. */
@@ -174,7 +220,7 @@ static bool flux__comm_join(flux_comm *c, const flux_distributed_opts *o, char *
                  flux__mpi.file, flux__mpi_families[flux__mpi.family]);
         return false;
     }
-    return true;
+    return flux__comm_gpus(c, flux__comm_engine(o->backend), why, n);
 #else
     (void)c;
     if (launched != 1 || o->comm)
@@ -189,9 +235,9 @@ FLUX_DEF flux_comm *flux_distributed_with(flux_distributed_opts o) {
     const double timeout = flux__given(o.timeout, o.marked, 60);
     flux_comm *c = NULL;
     if (!(timeout > 0)) snprintf(why, sizeof why, ".timeout is %g s", timeout);
-    else if (o.backend && strcmp(o.backend, "MPI") != 0)
-        snprintf(why, sizeof why, "there is no backend \"%.40s\": collectives go by MPI, those of "
-                 "GPUs, too; NCCL is not supported yet", o.backend);
+    else if (flux__comm_engine(o.backend) == FLUX__BY_NONE)
+        snprintf(why, sizeof why, "there is no backend \"%.40s\"; there are MPI, NCCL and RCCL",
+                 o.backend);
     else if ((c = flux__comm_new(timeout)) != NULL && flux__comm_join(c, &o, why, sizeof why))
         return c;
     if (why[0]) flux__fail("distributed: %s", why);

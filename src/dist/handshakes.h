@@ -42,7 +42,8 @@ typedef struct flux__handshake {
 
 /* A positive hash of a header. */
 static int64_t flux__header_hash(const flux__header *h) {
-    const int64_t word[] = { h->number, h->count, h->failed, h->kind, h->op, h->dtype, h->root };
+    const int64_t word[] = { h->number, h->count, h->failed, h->on_gpu, h->kind, h->op, h->dtype,
+                             h->root };
     uint64_t hash = 0;
     for (int i = 0; i < (int)(sizeof word / sizeof *word); i++) {
         hash = (hash ^ (uint64_t)word[i]) * UINT64_C(0x9e3779b97f4a7c15);
@@ -60,9 +61,9 @@ static flux__text flux__header_text(const flux__header *h) {
         snprintf(t.s, sizeof t.s, "%s%s", flux__collective_names[h->kind],
                  h->failed ? " after an error" : "");
     else
-        snprintf(t.s, sizeof t.s, "%s%s%s of %lld %s", flux__collective_names[h->kind],
+        snprintf(t.s, sizeof t.s, "%s%s%s of %lld %s%s", flux__collective_names[h->kind],
                  folds ? " " : "", folds ? flux__agg_names[h->op] : "", (long long)h->count,
-                 flux__dtypes[h->dtype].name);
+                 flux__dtypes[h->dtype].name, h->on_gpu ? " on a GPU" : "");
     return t;
 }
 
@@ -126,23 +127,30 @@ static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *o
     if (!named) flux__putf(out, "the other ranks, which did not go on: this one came too late");
 }
 
-/* This rank has waited long enough for `what` (there has not come, no data came from): tells the
-   others, hears who else waits, and breaks the communicator with an error that names the ranks that
-   do not answer. */
-static bool flux__give_up(flux_comm *c, const flux__header *h, const char *what) {
-    char text[400], why[300];
-    flux__report theirs;
+/* Tells the others that this rank gives up at the collective h. */
+static bool flux__report_send(flux_comm *c, const flux__header *h) {
+    char why[300];
     /* MPI may send or fill them later than this call: they are never freed */
     flux__report *mine = (flux__report *)flux__zalloc(sizeof *mine);
     flux__mpi_handle *sent = (flux__mpi_handle *)flux__zalloc((size_t)c->size * sizeof *sent);
-    bool *came = (bool *)flux__zalloc((size_t)c->size);
-    if (!came || !sent || !mine) return flux__comm_break(c, "out of memory");
+    if (!mine || !sent) return false;
     mine->came = h->number;
-    came[c->rank] = true;
     for (int r = 0; r < c->size; r++)
         if (r != c->rank)
             flux__mpi_isend(c->side, mine, sizeof *mine, r, FLUX__REPORT_TAG, &sent[r], why,
                             sizeof why);
+    return true;
+}
+
+/* This rank has waited long enough for `what` (there has not come, no data came from): tells the
+   others, hears who else waits, and breaks the communicator with an error that names the ranks that
+   do not answer. */
+static bool flux__give_up(flux_comm *c, const flux__header *h, const char *what) {
+    char text[400];
+    flux__report theirs;
+    bool *came = (bool *)flux__zalloc((size_t)c->size);
+    if (!came || !flux__report_send(c, h)) return flux__comm_break(c, "out of memory");
+    came[c->rank] = true;
     for (double end = flux__now() + FLUX__GRACE; flux__now() < end; flux__thread_yield()) {
         const int from = flux__report_take(c, &theirs);
         if (from >= 0) came[from] = true;

@@ -2,6 +2,7 @@
 #define FLUX__DIST_MESSAGES_H
 #include "../base/platform.h"
 #include "../base/threads.h" /* flux__atomic_add */
+#include "../base/object.h"
 #include "../base/errors.h"
 #include "../base/backend.h"
 #include "../base/dtypes.h"
@@ -10,8 +11,10 @@
 #include "../schedule/kernel.h"
 #include "../schedule/claims.h"
 #include "../schedule/dispatch.h"
+#include "nccl_library.h"
 #include "comm.h"
 #include "handshakes.h"
+#include "nccl.h"
 
 /* ---------------------------------------------------------------------- dist/messages.h
    Collectives as the schedule runs them: flux__message_start packs the operands
@@ -20,8 +23,9 @@
 
    Invariant: messages of a communicator are finished in the order in which they
    were started, whichever the schedule asks for. The data lie in the node's own
-   buffer if that is host memory, else in a copy that is moved to the device when
-   it is complete. After a start the operands are not read any more. */
+   buffer if that is host memory or NCCL does it, else in a copy that is moved to the device when
+   it is complete. After a start the operands are not read any more. Of NCCL's, a finish means
+   that they are queued: the device waits for them, and the host does not. */
 
 FLUX__BEGIN_COLD
 
@@ -60,11 +64,15 @@ struct flux__message {
     size_t bytes;                         /* size of the node's buffer */
     flux_device device;                   /* where that lies */
     bool own;                             /* data is memory of the message itself */
+    bool on_gpu;                          /* NCCL does it: data and host are of the device */
+    int packed;                           /* see flux__nccl_packed */
+    flux__buffer *buffer;                 /* of data, where that is on the device and not `out` */
     bool done, ok;
 };
 
 static void flux__message_free(flux__message *m) {
     if (m->own) flux__free(m->data);
+    if (m->buffer) flux__buffer_release(m->buffer);
     flux__free(m);
 }
 
@@ -75,6 +83,13 @@ static bool flux__message_place(flux__message *m, const flux__header *h, int ran
                  bytes = elements * flux__dtypes[h->dtype].size;
     const bool two = h->kind == FLUX__REDUCE_SCATTER || h->kind == FLUX__REDUCE_TO,
                there = m->device.backend != FLUX__CPU_BACKEND;
+    if (m->on_gpu) {
+        m->data = m->host = (char *)m->out;
+        if (h->kind != FLUX__REDUCE_SCATTER) return true;
+        m->buffer = flux__buffer_new(m->device, bytes, NULL);
+        m->data = m->buffer ? (char *)m->buffer->ptr : NULL;
+        return m->data != NULL;
+    }
     m->own = there || two;
     m->data = m->own ? (char *)flux__malloc(bytes + (there && two ? m->bytes : 0)) : (char *)m->out;
     m->host = !there ? (char *)m->out : two && m->data ? m->data + bytes : m->data;
@@ -87,10 +102,11 @@ static bool flux__message_pack(const flux__message *m, flux__run *run, const flu
     const flux_tensor *t = run->g->node[k->node];
     const flux_device cpu = { 0, 0 };
     const size_t size = flux__dtypes[t->dtype].size;
+    const flux_device there = m->on_gpu ? m->device : cpu;
     for (int i = 0; i < (int)t->arg.i[1]; i++) {
         const size_t bytes = (size_t)flux__size(t->in[i]) * size;
         const char *from = flux__operand_ptr(run, &k->operand[i]);
-        if (from != to && flux__move_bytes(cpu, to, m->device, from, bytes) != 0)
+        if (from != to && flux__move_bytes(there, to, m->device, from, bytes) != 0)
             return FLUX__REFUSE("%s: %zu bytes could not be copied from the device", k->call->name,
                                 bytes);
         to += bytes;
@@ -98,20 +114,33 @@ static bool flux__message_pack(const flux__message *m, flux__run *run, const flu
     return true;
 }
 
+/* Marks where the device's stream has packed the operands. */
+static bool flux__message_packed(const flux_comm *c, flux__message *m) {
+#ifdef FLUX__WITH_NCCL
+    if (m->on_gpu) m->packed = flux__nccl_packed(c->nccl);
+#endif
+    (void)c;
+    return m->packed >= 0;
+}
+
 static int flux__message_start(flux__run *run, flux__kernel *k) {
     const flux_tensor *t = run->g->node[k->node];
     flux_comm *c = (flux_comm *)(intptr_t)t->arg.i[FLUX__CALL_COMM];
-    const flux__header h = flux__header_of(t);
+    flux__header h = flux__header_of(t);
     flux__message *m = (flux__message *)flux__zalloc(sizeof *m), **at = &c->first;
     if (!m) return -1;
     if (c->last == t) flux__comm_forget(c);
     m->kernel = k;
     m->device = t->device;
     m->out = run->ptr[run->plan->nleaf + k->node];
+#ifdef FLUX__WITH_NCCL
+    h.on_gpu = m->on_gpu = flux__nccl_takes(c, m->device, &h);
+#endif
     m->bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
     const size_t mine = h.kind == FLUX__ALLGATHER ? (size_t)c->rank * (size_t)h.count : 0;
     if (!flux__message_place(m, &h, c->size) ||
         !flux__message_pack(m, run, k, m->data + mine * flux__dtypes[t->dtype].size) ||
+        !flux__message_packed(c, m) ||
         !flux__handshake_start(c, &m->handshake, &h)) {
         flux__message_free(m);
         return -1;
@@ -121,25 +150,62 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
     return 0;
 }
 
-/* Ends the handshake of a message, exchanges its data, and puts the result where it belongs. */
+/* Ends the handshake of a message, exchanges its data, and puts the result where it belongs; those
+   of NCCL are only shaken hands on. */
 static void flux__message_run(flux_comm *c, flux__message *m) {
     const flux_device cpu = { 0, 0 };
     const flux__header *h = &m->handshake.header;
     m->done = true;
-    m->ok = flux__handshake_finish(c, &m->handshake) && flux__exchange(c, h, m->data, m->host);
-    if (!m->ok || m->device.backend == FLUX__CPU_BACKEND) return;
+    m->ok = flux__handshake_finish(c, &m->handshake) &&
+            (m->on_gpu || flux__exchange(c, h, m->data, m->host));
+    if (!m->ok || m->on_gpu || m->device.backend == FLUX__CPU_BACKEND) return;
     m->ok = flux__move_bytes(m->device, m->out, cpu, m->host, m->bytes) == 0 ||
             FLUX__REFUSE("%s: %zu bytes could not be copied to the device",
                          flux__collective_names[h->kind], m->bytes);
 }
 
+#ifdef FLUX__WITH_NCCL
+enum { FLUX__MESSAGES_MOST = 64 };        /* in a group */
+
+/* Queues those of the messages from `first` to `last` that NCCL does, as groups. */
+static void flux__messages_queue(flux_comm *c, flux__message *first, const flux__message *last) {
+    flux__nccl_task task[FLUX__MESSAGES_MOST];
+    for (flux__message *m = first, *end; m; m = end) {
+        int n = 0;
+        for (end = m; end && n < FLUX__MESSAGES_MOST; end = end == last ? NULL : end->next) {
+            if (!end->on_gpu || !end->ok) continue;
+            const flux__header *h = &end->handshake.header;
+            const size_t mine = h->kind != FLUX__ALLGATHER ? 0
+                : (size_t)c->rank * (size_t)h->count * flux__dtypes[h->dtype].size;
+            task[n].header = h, task[n].packed = end->packed;
+            task[n].in = end->data + mine, task[n++].out = end->out;
+        }
+        if (n == 0 || flux__nccl_run(c, task, n)) continue;
+        for (flux__message *f = m; f != end; f = f == last ? NULL : f->next)
+            if (f->on_gpu) f->ok = false;
+    }
+    if (c->broken) flux__nccl_drop(c);
+}
+#endif
+
+/* Runs the messages that are not done, up to `last`. */
+static void flux__messages_run(flux_comm *c, const flux__message *last) {
+    flux__message *first = c->first;
+    while (first->done) first = first->next;
+    for (flux__message *m = first; m; m = m == last ? NULL : m->next) flux__message_run(c, m);
+#ifdef FLUX__WITH_NCCL
+    if (c->nccl) flux__messages_queue(c, first, last);
+#endif
+}
+
 static int flux__message_finish(flux__run *run, flux__kernel *k) {
     flux_comm *c = (flux_comm *)(intptr_t)run->g->node[k->node]->arg.i[FLUX__CALL_COMM];
-    flux__message **at = &c->first, *m;
-    for (m = c->first; m && m->kernel != k; m = m->next)
-        if (!m->done) flux__message_run(c, m);
+    flux__message **at = &c->first, *m = c->first, *last;
+    while (m && m->kernel != k) m = m->next;
     FLUX__ASSERT(m != NULL);
-    if (!m->done) flux__message_run(c, m);
+    /* those behind it that are to be finished now, too, go with it */
+    for (last = m; last->next && last->next->kernel->read_at <= k->read_at;) last = last->next;
+    if (!m->done) flux__messages_run(c, last);
     while (*at != m) at = &(*at)->next;
     *at = m->next;
     if (!m->ok) {                         /* MPI may still write to it: it is never freed */

@@ -46,6 +46,7 @@ static int flux__gpu_drain(flux__gpu *g) {
     int code = 0;
     g->counters.waits++;
     flux__gpu_unlock(g);
+    flux__gpu_watch(g, NULL);
     for (int i = 0; i < 2 && code == 0; i++)
         if (stream[i]) code = g->driver->stream_wait(stream[i]);
     flux__gpu_lock(g);
@@ -70,6 +71,7 @@ static int flux__gpu_stream(int backend, int id, void **stream, bool set) {
 static void flux__gpu_free(int backend, int id, void *p) {
     void *before;
     flux__gpu *g = &flux__gpus[backend - FLUX__CUDA_BACKEND][id];
+    flux__hold();
     flux__gpu_lock(g);
     if (g->open && flux__gpu_there(g, &before)) {
         flux__gpu_drain(g);               /* release need not wait for work that uses p */
@@ -77,6 +79,7 @@ static void flux__gpu_free(int backend, int id, void *p) {
         g->driver->leave(before);
     }
     flux__gpu_unlock(g);
+    flux__tell();
 }
 
 /* ---- copies ahead */
@@ -364,7 +367,9 @@ static int flux__gpu_wait(int backend, int id) {
     void *before;
     flux__gpu *g = flux__gpu_enter(backend, id, &before);
     if (!g) return -1;
-    bool ok = flux__gpu_ok(g, flux__gpu_drain(g), "waiting") && flux__gpu_check(g);
+    const int64_t failures = flux__failures();
+    bool ok = flux__gpu_ok(g, flux__gpu_drain(g), "waiting") && flux__gpu_check(g) &&
+              !flux__failed_since(failures);
     flux__gpu_leave(g, before);
     return ok ? 0 : -1;
 }

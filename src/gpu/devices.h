@@ -107,6 +107,14 @@ typedef struct flux__graph_exec {
     struct flux__graph_exec *next;        /* in the device's list */
 } flux__graph_exec;
 
+/* Before the host waits for the event (NULL: all that was queued): waits for what others do on the
+   device, as long as they may. False: an error was told. */
+static bool flux__gpu_watch(const flux__gpu *g, void *event) {
+    bool ok = true;
+    for (flux__gpu_guest *it = g->guests; it; it = it->next) ok = it->watch(it, event) && ok;
+    return ok;
+}
+
 /* Takes a graph off its device's list and marks it as dead. Its driver's graph is freed if the
    device is current (`there`), else it ends with the process. */
 static void flux__graph_exec_kill(flux__graph_exec *p, bool there) {
@@ -114,7 +122,10 @@ static void flux__graph_exec_kill(flux__graph_exec *p, bool there) {
     while (*at && *at != p) at = &(*at)->next;
     if (*at) *at = p->next;
     /* a launch of it may be under way */
-    if (there && p->exec) p->gpu->driver->stream_wait(p->gpu->stream);
+    if (there && p->exec) {
+        flux__gpu_watch(p->gpu, NULL);
+        p->gpu->driver->stream_wait(p->gpu->stream);
+    }
     if (there) p->gpu->driver->graph_free(p->graph, p->exec);
     p->dead = true;
 }
@@ -135,6 +146,7 @@ static void flux__copies_close(flux__gpu *g) {
 static void flux__gpu_undo(flux__gpu *g) {
     void *before;
     bool there = flux__gpu_there(g, &before);
+    for (flux__gpu_guest *it = g->guests; it && there; it = it->next) it->leave(it);
     if (there && g->stream) g->driver->stream_wait(g->stream);
     if (there && g->copies) g->driver->stream_wait(g->copies);
     while (g->execs) flux__graph_exec_kill(g->execs, there);
@@ -231,9 +243,10 @@ static void flux__gpu_leave(flux__gpu *g, void *before) {
 static bool flux__gpu_sleep(flux__gpu *g, void *event, const char *what) {
     g->counters.waits++;
     flux__gpu_unlock(g);
+    const bool ok = flux__gpu_watch(g, event);
     int code = g->driver->event_wait(event);
     flux__gpu_lock(g);
-    return flux__gpu_ok(g, code, what);
+    return flux__gpu_ok(g, code, what) && ok;
 }
 
 FLUX__END_LEAN

@@ -51,6 +51,7 @@ typedef struct flux__fragment {
 } flux__fragment;
 
 enum { FLUX__GPU_NUMBER = 40 };           /* bytes for the text of an error code without a name */
+enum { FLUX__NOT_READY = 600 };           /* CUDA's and HIP's code */
 
 /* A function of a library, and where its address is stored. */
 typedef struct flux__symbol {
@@ -82,6 +83,7 @@ typedef struct flux__driver {
     int (*event)(void **event);
     int (*event_record)(void *event, void *stream);
     int (*event_wait)(void *event);       /* the host's thread waits */
+    int (*event_query)(void *event);      /* 0: it is done; FLUX__NOT_READY: not yet */
     int (*event_before)(void *event, void *stream);   /* what is queued on the stream from now on
                                                          waits */
     void (*event_free)(void *event);
@@ -348,6 +350,16 @@ typedef struct flux__slot {               /* a piece of pinned memory, which cop
                                              copy that may be under way */
 } flux__slot;
 
+/* Work of another library that a device's stream waits for, where a rank that does not come would
+   let the host wait for ever. The device is current in both calls. */
+typedef struct flux__gpu_guest {
+    struct flux__gpu_guest *next;
+    /* Returns when the event (NULL: all its work) is done. False: the work has failed and was
+       ended, and an error was told. */
+    bool (*watch)(struct flux__gpu_guest *it, void *event);
+    void (*leave)(struct flux__gpu_guest *it);           /* the device is closed */
+} flux__gpu_guest;
+
 typedef struct flux__gpu {
     const flux__driver *driver;
     int id, lost;                         /* lost: the error code after which the device does
@@ -374,6 +386,7 @@ typedef struct flux__gpu {
     void **module;                        /* programs loaded */
     int nmodule, module_room;
     struct flux__graph_exec *execs;       /* graphs of all plans */
+    flux__gpu_guest *guests;              /* they stay until the device is closed */
     bool replaying;                       /* the driver has graphs, and FLUX_REPLAY does not forbid
                                              them */
     flux__gpu_counters counters;

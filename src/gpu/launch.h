@@ -95,11 +95,13 @@ static void flux__graph_exec_drop(flux__gpu_kernel *first) {
     void *before;
     if (!first->exec) return;
     flux__gpu *g = first->exec->gpu;
+    flux__hold();
     flux__gpu_lock(g);
     bool there = !first->exec->dead && flux__gpu_there(g, &before);
     flux__graph_exec_free(first, there);
     if (there) g->driver->leave(before);
     flux__gpu_unlock(g);
+    flux__tell();
 }
 
 /* Makes the graph of a row of n kernels from their last arguments. False: the driver refused,
