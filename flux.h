@@ -2018,11 +2018,11 @@ FLUX_API flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
 /* ------------------------------------------------------------------ metrics
    What a model is judged by: functions of what it predicts, yhat, and of what is true, y, on any
    device. Of the classes of an observation, yhat has a score each in dim 0, as losses take them,
-   of which the highest is the guess, the first of equal ones; or yhat is the guesses themselves,
-   integers or bools. y is one-hot, in the shape of yhat, or has an integer label for each
-   observation, counted from 0. A label that is no class is an error where labels lie in host
-   memory; elsewhere it counts as missed, or fails where pairs are counted. The results are float64,
-   counts int64. NULL on error. */
+   of which the highest is the guess, the first of equal ones; or yhat is the guesses themselves, an
+   integer, or a bool of yes or no, for each observation. y is one-hot, with a dim 0 of classes, or
+   has an integer label (or yes and no) for each observation, counted from 0. A label that is no
+   class is an error where labels lie in host memory; elsewhere it counts as missed, or fails where
+   pairs are counted. The results are float64, counts int64. NULL on error. */
 
 /* The share of observations that were guessed rightly. */
 FLUX_API flux_tensor *flux_accuracy(flux_tensor *yhat, flux_tensor *y);
@@ -36555,7 +36555,7 @@ static flux_tensor *flux__sums_perplexity(const char *call, flux_tensor *p, flux
     flux_loss_opts o = FLUX_OPTIONS(flux_loss_opts, .yhat = NULL);
     (void)k;
     if (!flux__are_scores(p)) return (flux_tensor *)flux__bad_guesses(call, p, y);
-    o.yhat = p, o.y = y, o.agg = FLUX_NONE;
+    o.yhat = flux__widened(p), o.y = y, o.agg = FLUX_NONE;    /* no half format for the losses */
     return flux__sum_and_count(flux_logitcrossentropy_with(o), flux_len(p) / p->dim[0]);
 }
 static flux_tensor *flux__value_perplexity(flux_tensor *s) {

@@ -216,7 +216,7 @@ static flux_tensor *flux__sums_perplexity(const char *call, flux_tensor *p, flux
     flux_loss_opts o = FLUX_OPTIONS(flux_loss_opts, .yhat = NULL);
     (void)k;
     if (!flux__are_scores(p)) return (flux_tensor *)flux__bad_guesses(call, p, y);
-    o.yhat = p, o.y = y, o.agg = FLUX_NONE;
+    o.yhat = flux__widened(p), o.y = y, o.agg = FLUX_NONE;    /* no half format for the losses */
     return flux__sum_and_count(flux_logitcrossentropy_with(o), flux_len(p) / p->dim[0]);
 }
 static flux_tensor *flux__value_perplexity(flux_tensor *s) {
