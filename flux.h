@@ -252,8 +252,8 @@
    CONTENTS
    What follows the interface is joined from rooms, the files of src/, in this order. Each begins
    with a line that has its name; src/README.md is their map.
-     base/      platform threads system object errors backend dtypes text memory sinks scopes
-                ending workers options
+     base/      platform threads system object errors backend dtypes text memory sinks listing
+                scopes ending workers options
      graph/     table nodes elementwise leaves views reductions picking scans sorting draws products einsum
                 windows attention custom gradients backward
      schedule/  kernel claims key analysis grouping program dispatch order trace profile plans
@@ -269,7 +269,8 @@
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
                 conv norms losses metrics ctc update schedules average train loops
-     files/     gzip sources idx npy csv table safetensors tensors npz torch
+     files/     gzip sources idx npy csv table safetensors tensors npz images folders
+                torch
      text/      dot tensors models summary profile formulas formula_reader own_operations
      dist/      mpi_library mpi nccl_library comm handshakes nccl messages collectives model optimiser
 */
@@ -399,6 +400,7 @@ typedef struct flux_loader flux_loader;   /* hands out a data set in batches */
 typedef struct flux_state flux_state;     /* an optimiser's state for one model */
 typedef struct flux_grads flux_grads;     /* gradients, looked up by their tensor or parameter */
 typedef struct flux_table flux_table;     /* columns of numbers and texts, with names */
+typedef struct flux_folder flux_folder;   /* images in folders, one for each class */
 typedef struct flux_comm flux_comm;       /* the processes that work together */
 
 typedef enum flux_dtype {                 /* element type of a tensor; the last one counts them */
@@ -2445,6 +2447,47 @@ FLUX_API int64_t flux_column_labels(const flux_table *t, const char *name);
 FLUX_API const char *flux_column_label(const flux_table *t, const char *name, int64_t code);
 /* Some columns, by names or numbers, in that order; NULL: all of them. */
 FLUX_API flux_tensor *flux_columns(const flux_table *t, const char *names);
+/* A picture as width x height x channels, float32 from 0 to 1, its first row on top: PGM and PPM
+   (P5, P6), and PNG, JPEG, BMP, TGA, GIF and others where the program has included stb_image.h
+   before the implementation of this file (stb_image_write.h, for those that are saved):
+       #define STB_IMAGE_IMPLEMENTATION
+       #include "stb_image.h"
+       #define FLUX_IMPLEMENTATION
+       #include "flux.h"
+   It is resized where a width or a height is given, by the triangle filter of Pillow's and
+   torchvision's bilinear resizing, and has other channels where those are given: 1 grey, 2 grey and
+   alpha, 3 colours, 4 colours and alpha. flux_load_image("cat.png", .width = 64, .height = 64) */
+typedef struct flux_image_opts {
+    FLUX__DUMMY
+    const char *path FLUX__ZERO;
+    flux__int width FLUX__ZERO, height FLUX__ZERO, channels FLUX__ZERO; /* default: the file's */
+    flux__marked marked FLUX__ZERO;
+} flux_image_opts;
+#define FLUX__LEFT_OUT_flux_image_opts \
+    .width = FLUX__NO_INT, .height = FLUX__NO_INT, .channels = FLUX__NO_INT, .marked = true,
+FLUX_API flux_tensor *flux_load_image_with(flux_image_opts o);
+#define flux_load_image(...) flux_load_image_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
+/* Writes x, width x height or width x height x channels, as a picture whose format the path's end
+   says: .pgm, .ppm, or by stb_image_write.h .png, .jpg, .bmp, .tga. Numbers are cut off at 0 and 1;
+   those of uint8 are 0 to 255. */
+FLUX_API int flux_save_image(flux_tensor *x, const char *path);
+/* Writes a batch, width x height x n or width x height x channels x n, as one picture with so many
+   columns; 0: about as many as rows. */
+FLUX_API int flux_save_images(flux_tensor *x, const char *path, int columns);
+/* A folder of folders of images, each of which is a class; names decide the order. Images are read
+   and resized as a loader asks for them, on its workers:
+       flux_folder *pets = flux_image_folder("pets", .width = 64, .height = 64, .channels = 3);
+       flux_loader *l = flux_dataloader(.data = flux_folder_data(pets), .batchsize = 32,
+                                        .shuffle = true, .workers = 2);
+   b.x is 64 x 64 x 3 x 32, and b.y has 32 labels of int32: label i is flux_folder_class(pets, i).
+   The folder must live as long as the loader. */
+FLUX_API flux_folder *flux_image_folder_with(flux_image_opts o);
+#define flux_image_folder(...) flux_image_folder_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
+FLUX_API const flux_dataset *flux_folder_data(const flux_folder *f);
+FLUX_API int64_t flux_folder_length(const flux_folder *f);             /* how many images */
+FLUX_API int flux_folder_classes(const flux_folder *f);                /* how many classes */
+FLUX_API const char *flux_folder_class(const flux_folder *f, int i);   /* the name of class i */
+FLUX_API const char *flux_folder_path(const flux_folder *f, int64_t i);
 /* safetensors: one file, which Python's library reads too (there the dimensions are in reverse
    order, because its memory is row-major). flux_save(model, "m.safetensors") writes the whole file
    or nothing; if path is a link, the file that it points to is replaced. flux_load needs the same
@@ -5840,6 +5883,10 @@ static const char *flux__folder_unsafe(const char *path, int fd) {
 #  else
 #    define FLUX__CLOEXEC 0
 #  endif
+FLUX__UNUSED static bool flux__is_folder(const char *path) {
+    struct stat s;
+    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
 static FILE *flux__fopen(const char *path, const char *mode) { return fopen(path, mode); }
 static int flux__file_create(const char *path, bool exclusive, int mode) {
     return open(path, O_WRONLY | FLUX__CLOEXEC | (exclusive ? O_CREAT | O_EXCL : 0),
@@ -6304,6 +6351,89 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
 }
 
 FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- base/listing.h
+   The names in a folder, sorted by their bytes, so that they come in one order on
+   every system. Names that begin with a dot, which are hidden, are left out.
+
+   Invariant: a listing is whole, or there is an error and it is empty. */
+
+FLUX__BEGIN_COLD
+
+typedef struct flux__dirnames { char **name; int count, capacity; } flux__dirnames;
+
+static void flux__dirnames_free(flux__dirnames *l) {
+    for (int i = 0; i < l->count; i++) flux__free(l->name[i]);
+    flux__free((const void *)l->name);
+    memset(l, 0, sizeof *l);
+}
+
+/* Appends a copy of a text of n bytes. */
+static bool flux__dirnames_add(flux__dirnames *l, const char *text, size_t n) {
+    char **name = (char **)flux__grow((void *)l->name, &l->capacity, l->count + 1, sizeof *name);
+    if (name) l->name = name;
+    char *copy = name ? (char *)flux__malloc(n + 1) : NULL;
+    if (!copy) return false;
+    memcpy(copy, text, n);
+    copy[n] = 0;
+    name[l->count++] = copy;
+    return true;
+}
+
+static int flux__by_text(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+#if defined(_WIN32)
+static bool flux__dirnames_read(flux__dirnames *l, const char *path) {
+    WIN32_FIND_DATAW found;
+    size_t n = strlen(path);
+    char *pattern = (char *)flux__malloc(n + 3);
+    if (!pattern) return false;
+    memcpy(pattern, path, n);
+    memcpy(pattern + n, "/*", 3);
+    wchar_t *w = flux__wide(pattern);
+    HANDLE all = w ? FindFirstFileW(w, &found) : INVALID_HANDLE_VALUE;
+    bool more = all != INVALID_HANDLE_VALUE, good = more;
+    if (!more) errno = ENOENT;
+    for (; good && more; more = FindNextFileW(all, &found)) {
+        char name[1200];
+        if (found.cFileName[0] == '.') continue;
+        good = flux__from_wide(found.cFileName, name, sizeof name) == 0 ||
+               flux__dirnames_add(l, name, strlen(name));
+    }
+    if (all != INVALID_HANDLE_VALUE) FindClose(all);
+    flux__free(w);
+    flux__free(pattern);
+    return good;
+}
+#else
+static bool flux__dirnames_read(flux__dirnames *l, const char *path) {
+    DIR *d = opendir(path);
+    bool good = d != NULL;
+    for (const struct dirent *e; good && (e = readdir(d)) != NULL;)
+        if (e->d_name[0] != '.') good = flux__dirnames_add(l, e->d_name, strlen(e->d_name));
+    if (d) closedir(d);
+    return good;
+}
+#endif
+
+/* Lists a folder; false is an error, named after `call`. The caller frees the listing. */
+static bool flux__list_folder(flux__dirnames *l, const char *path, const char *call) {
+    const int64_t failures = flux__failures();
+    memset(l, 0, sizeof *l);
+    errno = 0;
+    if (!flux__dirnames_read(l, path)) {
+        if (!flux__failed_since(failures))
+            flux__fail("%s: cannot list %s: %s", call, flux__short_path(path), strerror(errno));
+        flux__dirnames_free(l);
+        return false;
+    }
+    if (l->count) qsort((void *)l->name, (size_t)l->count, sizeof *l->name, flux__by_text);
+    return true;
+}
+
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- base/scopes.h
    Ownership: reference counts (flux_retain, flux_release), scopes, and the
@@ -41080,6 +41210,503 @@ FLUX_DEF int flux_save_npz_items(const char *path, int n, const char *names,
     flux__free(p);
     flux__free(t);
     return good ? 0 : -1;
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- files/images.h
+   Images: a picture is a tensor of width x height x channels, float32 from 0 to 1,
+   its first row on top. PGM and PPM (P5, P6) are read and written here; other
+   formats by stb_image.h and stb_image_write.h, if the program has included them
+   before this file's implementation. Pictures of another size are resized, and
+   a batch is written as one sheet.
+
+   Invariant: pixels are bytes in rows from the top, channels together, as all
+   formats have them (flux__pixels); only two functions turn them into a tensor
+   and back. A size that a heading announces is compared with the file before
+   memory is asked for. Resizing weighs with a triangle as wide as the step
+   between the new pixels, as Pillow's and torchvision's bilinear filters with
+   antialiasing do, first along the rows.
+
+   Rejected: decoders of our own for PNG and JPEG (stb's are what users of a
+   header have), and reading the brightest value as 1 whatever it is. */
+
+FLUX__BEGIN_LEAN
+
+typedef struct flux__pixels {
+    int64_t width, height;
+    int channels;
+    unsigned char *at;                    /* width x height x channels bytes, channels together */
+    bool theirs;                          /* stb allocated them */
+} flux__pixels;
+
+static void flux__pixels_free(flux__pixels *p) {
+#if defined(STBI_INCLUDE_STB_IMAGE_H)
+    if (p->theirs) stbi_image_free(p->at);
+    else
+#endif
+        flux__free(p->at);
+    p->at = NULL;
+}
+
+/* ---------------- reading */
+
+/* Reads a number of a PNM heading, behind blanks and comments; -1: there is none. */
+static int64_t flux__pnm_number(const unsigned char **at, const unsigned char *end) {
+    const unsigned char *p = *at;
+    while (p < end && (*p == '#' || *p <= ' '))
+        if (*p++ == '#')
+            while (p < end && *p != '\n') p++;
+    int64_t v = p < end && flux__is_digit((char)*p) ? 0 : -1;
+    for (; p < end && flux__is_digit((char)*p); p++) v = v < 1 << 24 ? v * 10 + (*p - '0') : v;
+    *at = p;
+    return v;
+}
+
+/* Reads a PGM or PPM in memory, of 8 or 16 bits. False: an error. */
+static bool flux__parse_pnm(const flux__source *s, flux__pixels *out) {
+    const unsigned char *p = s->bytes + 2, *end = s->bytes + s->size;
+    const int64_t w = flux__pnm_number(&p, end), h = flux__pnm_number(&p, end),
+                  most = flux__pnm_number(&p, end);
+    const int channels = s->bytes[1] == '6' ? 3 : 1;
+    if (w < 1 || h < 1 || most < 1 || most > 65535 || p == end)
+        return flux__bad(s, "its heading is broken: a width, a height and a largest value up to "
+                         "65535 should stand there"), false;
+    p++;                                  /* one blank ends the heading */
+    const uint64_t left = (uint64_t)(end - p) / (most > 255 ? 2 : 1),
+                   row = (uint64_t)(w * channels);
+    if ((uint64_t)h > left / row)
+        return flux__bad(s, "it ends before its pixels do: %lld x %lld of %d bytes", (long long)w,
+                         (long long)h, channels * (most > 255 ? 2 : 1)), false;
+    const size_t n = (size_t)(row * (uint64_t)h);
+    out->at = (unsigned char *)flux__malloc(n);
+    if (!out->at) return false;
+    out->width = w, out->height = h, out->channels = channels, out->theirs = false;
+    for (size_t i = 0; i < n; i++) {
+        const int64_t v = most > 255 ? p[2 * i] << 8 | p[2 * i + 1] : p[i];
+        out->at[i] = (unsigned char)(v >= most ? 255 : (v * 255 + most / 2) / most);
+    }
+    return true;
+}
+
+/* Decodes a picture in memory. False: an error. */
+static bool flux__decode_image(const flux__source *s, flux__pixels *out) {
+    if (s->size >= 2 && s->bytes[0] == 'P' && (s->bytes[1] == '5' || s->bytes[1] == '6'))
+        return flux__parse_pnm(s, out);
+#if defined(STBI_INCLUDE_STB_IMAGE_H)
+    int w = 0, h = 0, channels = 0;
+    if (s->size > INT_MAX) return flux__bad(s, "it is too large for stb_image.h"), false;
+    out->at = stbi_load_from_memory(s->bytes, (int)s->size, &w, &h, &channels, 0);
+    if (!out->at) {
+        const char *why = stbi_failure_reason();
+        return flux__bad(s, "it can't be decoded: %s", why ? why : "stb_image.h says no more"),
+               false;
+    }
+    out->width = w, out->height = h, out->channels = channels, out->theirs = true;
+    return true;
+#else
+    return flux__bad(s, "it is no PGM or PPM (P5, P6); for others include stb_image.h before "
+                     "flux.h, in the file that defines FLUX_IMPLEMENTATION"), false;
+#endif
+}
+
+/* The weights of old pixels for new pixel i, of `size` that become `wanted`: those from *from on;
+   returns how many, at most 2 (size / wanted + 1) + 2. */
+static int64_t flux__resize_weights(int64_t i, int64_t size, int64_t wanted, int64_t *from,
+                                    double *weight) {
+    const double step = (double)size / (double)wanted, reach = step > 1 ? step : 1,
+                 centre = ((double)i + 0.5) * step;
+    double low = floor(centre - reach + 0.5), high = floor(centre + reach + 0.5), sum = 0;
+    if (low < 0) low = 0;
+    if (high > (double)size) high = (double)size;
+    *from = (int64_t)low;
+    int64_t n = (int64_t)high - *from;
+    for (int64_t k = 0; k < n; k++) {
+        const double far = fabs(((double)(*from + k) + 0.5 - centre) / reach);
+        weight[k] = far < 1 ? 1 - far : 0;
+        sum += weight[k];
+    }
+    for (int64_t k = 0; k < n; k++) weight[k] /= sum;
+    return n;
+}
+
+/* Resizes one dimension of size x rest (along > 1: of along x size x rest) to `wanted`. */
+static bool flux__resize_dim(const float *from, float *to, int64_t along, int64_t size,
+                             int64_t wanted, int64_t rest) {
+    double *weight = (double *)flux__malloc((2 * (size_t)(size / wanted + 1) + 3) * sizeof *weight);
+    if (!weight) return false;
+    for (int64_t i = 0; i < wanted; i++) {
+        int64_t first, n = flux__resize_weights(i, size, wanted, &first, weight);
+        for (int64_t r = 0; r < rest; r++)
+            for (int64_t a = 0; a < along; a++) {
+                const float *p = from + (r * size + first) * along + a;
+                double sum = 0;
+                for (int64_t k = 0; k < n; k++) sum += weight[k] * (double)p[k * along];
+                to[(r * wanted + i) * along + a] = (float)sum;
+            }
+    }
+    flux__free(weight);
+    return true;
+}
+
+/* Writes pixels as width x height x `channels` numbers from 0 to 1. Of grey, all colours are made;
+   of colours, their luminance (Rec. 601); an alpha that the file lacks is 1. */
+static void flux__pixels_numbers(const flux__pixels *p, float *out, int channels) {
+    const int64_t area = p->width * p->height;
+    const bool grey = p->channels < 3, alpha = p->channels == 2 || p->channels == 4;
+    const unsigned char *q = p->at;
+    for (int64_t i = 0; i < area; i++, q += p->channels) {
+        const float opaque = alpha ? (float)q[p->channels - 1] / 255.0f : 1.0f;
+        for (int c = 0; c < channels; c++) {
+            float v = (float)q[grey || c > 2 ? 0 : c] / 255.0f;
+            if (!grey && channels < 3)
+                v = (0.299f * (float)q[0] + 0.587f * (float)q[1] + 0.114f * (float)q[2]) / 255.0f;
+            if ((channels == 2 || channels == 4) && c == channels - 1) v = opaque;
+            out[c * area + i] = v;
+        }
+    }
+}
+
+/* The sizes that the options ask for, 0 where they are the file's; false: an error. */
+static bool flux__image_sizes(const char *call, const flux_image_opts *o, int *width, int *height,
+                              int *channels) {
+    static const char *const names[] = { "width", "height", "channels" };
+    const int64_t given[3] = { o->width, o->height, o->channels };
+    int *const out[3] = { width, height, channels };
+    for (int i = 0; i < 3; i++) {
+        const int most = i < 2 ? 1 << 16 : 4;
+        const int64_t v = flux__given_int(given[i], o->marked, 0);
+        if (flux__is_given_int(given[i], o->marked) && (v < 1 || v > most))
+            return FLUX__REFUSE("%s: .%s is %lld; 1 to %d are possible", call, names[i],
+                                (long long)v, most);
+        *out[i] = (int)v;
+    }
+    return true;
+}
+
+/* A tensor of pixels, resized where a size is not 0. */
+static flux_tensor *flux__image_tensor(const flux__pixels *p, int width, int height, int channels) {
+    flux_device cpu = { 0, 0 };
+    int64_t size[3] = { width ? width : p->width, height ? height : p->height,
+                        channels ? channels : p->channels };
+    flux_tensor *t = flux__leaf(flux__shape(size, 3), FLUX_F32, cpu);
+    float *out = t ? (float *)t->buf->ptr : NULL;
+    if (!t) return NULL;
+    if (size[0] == p->width && size[1] == p->height)
+        return flux__pixels_numbers(p, out, (int)size[2]), t;
+    const size_t whole = (size_t)(p->width * p->height * size[2]),
+                 rows = (size_t)(size[0] * p->height * size[2]);
+    float *from = (float *)flux__malloc((whole + rows) * sizeof *from);
+    if (from) flux__pixels_numbers(p, from, (int)size[2]);
+    const bool good =
+        from && flux__resize_dim(from, from + whole, 1, p->width, size[0], p->height * size[2]) &&
+        flux__resize_dim(from + whole, out, size[0], p->height, size[1], size[2]);
+    flux__free(from);
+    return good ? t : NULL;
+}
+
+/* A picture of a source in memory as a tensor. */
+static flux_tensor *flux__image_of(const flux__source *s, int width, int height, int channels) {
+    flux__pixels p;
+    if (!flux__decode_image(s, &p)) return NULL;
+    flux_tensor *t = flux__image_tensor(&p, width, height, channels);
+    flux__pixels_free(&p);
+    return t;
+}
+
+/* Reads the file at `path`; sizes are 0 where the file's are taken. */
+static flux_tensor *flux__image_read(const char *call, const char *path, int width, int height,
+                                     int channels) {
+    size_t n;
+    void *data = flux__gunzip(flux__read_file(path, &n, call), &n, call, path);
+    if (!data) return NULL;
+    flux__source s = { call, path, NULL, (const unsigned char *)data, n, NULL };
+    int h = flux__hide();
+    flux_tensor *t = flux__image_of(&s, width, height, channels);
+    flux__free(data);
+    return flux__reveal(h, t);
+}
+
+FLUX_DEF flux_tensor *flux_load_image_with(flux_image_opts o) {
+    if (!o.path) return (flux_tensor *)flux__null("load_image", "path", o.path);
+    int width, height, channels;
+    if (!flux__image_sizes("load_image", &o, &width, &height, &channels)) return NULL;
+    return flux__image_read("load_image", o.path, width, height, channels);
+}
+
+/* ---------------- writing */
+
+/* A number from 0 to 1 as a byte; NaN is 0. */
+static unsigned char flux__as_byte(float v) {
+    return (unsigned char)(v >= 1 ? 255 : v > 0 ? v * 255.0f + 0.5f : 0.0f);
+}
+
+#if defined(INCLUDE_STB_IMAGE_WRITE_H)
+static void flux__stb_put(void *out, void *data, int n) {
+    flux__out_write((flux__out *)out, data, (size_t)n);
+}
+#endif
+
+/* Whether path ends with .kind, in letters of either case. */
+static bool flux__ends_with(const char *path, const char *kind) {
+    const size_t n = strlen(path), k = strlen(kind);
+    return n > k && path[n - k - 1] == '.' && flux__word(path + n - k, path + n, kind);
+}
+
+/* Writes pixels in the format that the path's end says. 1: done, 0: stb refused, -1: there is no
+   such format here. */
+static int flux__encode_image(flux__out *o, const char *path, const flux__pixels *p) {
+    char head[80];
+    const bool pnm = flux__ends_with(path, "pgm") || flux__ends_with(path, "ppm") ||
+                     flux__ends_with(path, "pnm");
+    if (pnm && (p->channels == 1 || p->channels == 3)) {
+        const int n = snprintf(head, sizeof head, "P%d\n%lld %lld\n255\n", p->channels == 1 ? 5 : 6,
+                               (long long)p->width, (long long)p->height);
+        flux__out_write(o, head, (size_t)n);
+        flux__out_write(o, p->at, (size_t)(p->width * p->height * p->channels));
+        return 1;
+    }
+#if defined(INCLUDE_STB_IMAGE_WRITE_H)
+    const int w = (int)p->width, h = (int)p->height, c = p->channels;
+    if (flux__ends_with(path, "png"))
+        return stbi_write_png_to_func(flux__stb_put, o, w, h, c, p->at, w * c) != 0;
+    if (flux__ends_with(path, "jpg") || flux__ends_with(path, "jpeg"))
+        return stbi_write_jpg_to_func(flux__stb_put, o, w, h, c, p->at, 92) != 0;
+    if (flux__ends_with(path, "bmp"))
+        return stbi_write_bmp_to_func(flux__stb_put, o, w, h, c, p->at) != 0;
+    if (flux__ends_with(path, "tga"))
+        return stbi_write_tga_to_func(flux__stb_put, o, w, h, c, p->at) != 0;
+    return -1;
+#else
+    return -1;
+#endif
+}
+
+/* Writes pixels to a file, whole or not at all. */
+static bool flux__pixels_write(const flux__pixels *p, const char *path, const char *call) {
+    flux__out *o = flux__out_open(path, call);
+    const int done = o ? flux__encode_image(o, path, p) : 0;
+    if (done == 1) return flux__out_commit(o);
+    if (o && done == 0) flux__fail("%s: %s: stb_image_write.h refuses it", call,
+                                   flux__short_path(path));
+    if (o && done < 0)
+        flux__fail("%s: %s: the name should end with .pgm (grey) or .ppm (3 channels), or, where "
+                   "stb_image_write.h is included before flux.h's implementation, with .png, .jpg, "
+                   ".bmp or .tga", call, flux__short_path(path));
+    flux__out_abort(o);
+    return false;
+}
+
+/* Puts n pictures of width x height x channels side by side, `columns` in a row, with two black
+   pixels around each if there are several, and writes them. */
+static bool flux__sheet_write(flux_tensor *x, int64_t n, int64_t columns, int channels,
+                              const char *path, const char *call) {
+    const int64_t w = x->dim[0], h = x->dim[1], rows = (n + columns - 1) / columns,
+                  gap = n > 1 ? 2 : 0, area = flux__times(w, h);
+    flux__pixels p = { flux__plus(flux__times(columns, flux__plus(w, gap)), gap),
+                       flux__plus(flux__times(rows, flux__plus(h, gap)), gap), channels, NULL,
+                       false };
+    const int64_t bytes = flux__times(flux__times(p.width, p.height), channels);
+    if (bytes > INT_MAX)
+        return FLUX__REFUSE("%s: a picture of %lld x %lld is too large", call, (long long)p.width,
+                            (long long)p.height);
+    const bool whole = x->dtype == FLUX_U8;
+    const void *data = flux__host_data(whole ? x : flux_to_dtype(x, FLUX_F32));
+    const unsigned char *byte = (const unsigned char *)data;
+    const float *number = (const float *)data;
+    p.at = data ? (unsigned char *)flux__zalloc((size_t)bytes) : NULL;
+    if (!p.at) return false;
+    for (int64_t i = 0; i < n; i++)
+        for (int c = 0; c < channels; c++)
+            for (int64_t k = 0; k < area; k++) {
+                const int64_t from = (i * channels + c) * area + k,
+                              px = gap + i % columns * (w + gap) + k % w,
+                              py = gap + i / columns * (h + gap) + k / w;
+                p.at[(py * p.width + px) * channels + c] =
+                    whole ? byte[from] : flux__as_byte(number[from]);
+            }
+    const bool good = flux__pixels_write(&p, path, call);
+    flux__free(p.at);
+    return good;
+}
+
+FLUX_DEF int flux_save_image(flux_tensor *x, const char *path) {
+    if (!flux__plain("save_image", "x", x)) return -1;
+    if (!path) return flux__null("save_image", "path", path), -1;
+    const int64_t channels = x->ndim == 3 ? x->dim[2] : 1;
+    if (x->ndim < 2 || x->ndim > 3 || channels < 1 || channels > 4 || flux_len(x) == 0)
+        return flux__fail("save_image: x is %s; a picture is width x height, or width x height x "
+                          "1 to 4 channels", flux__describe(x).s), -1;
+    int h = flux__hide();
+    const bool good = flux__sheet_write(x, 1, 1, (int)channels, path, "save_image");
+    flux__reveal(h, NULL);
+    return good ? 0 : -1;
+}
+
+FLUX_DEF int flux_save_images(flux_tensor *x, const char *path, int columns) {
+    if (!flux__plain("save_images", "x", x)) return -1;
+    if (!path) return flux__null("save_images", "path", path), -1;
+    const int64_t channels = x->ndim == 4 ? x->dim[2] : 1, n = x->ndim ? x->dim[x->ndim - 1] : 0;
+    if (x->ndim < 3 || x->ndim > 4 || channels < 1 || channels > 4 || flux_len(x) == 0)
+        return flux__fail("save_images: x is %s; pictures are width x height x n, or width x "
+                          "height x 1 to 4 channels x n", flux__describe(x).s), -1;
+    if (columns < 0) return flux__fail("save_images: %d columns", columns), -1;
+    int64_t across = columns ? columns : (int64_t)ceil(sqrt((double)n));
+    if (across > n) across = n;
+    int h = flux__hide();
+    const bool good = flux__sheet_write(x, n, across, (int)channels, path, "save_images");
+    flux__reveal(h, NULL);
+    return good ? 0 : -1;
+}
+
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- files/folders.h
+   A folder of images as a data set: each folder in it is a class, and each image
+   in that is an observation of the class. Only names are read at first; the data
+   set's get reads, decodes and resizes one image, on a loader's worker if it has
+   any.
+
+   Invariant: classes and the images of a class are in the order of their names'
+   bytes, so that a label means the same class on every system. A flux_folder
+   never changes, so any number of threads may read images of it. Folders within
+   a class's folder, and files that are no images by their names, are passed
+   over.
+
+   Rejected: following folders further down, and classes from file names. */
+
+FLUX__BEGIN_COLD
+
+struct flux_folder {
+    flux__box box;
+    flux_dataset data;                    /* .user is the folder itself */
+    flux__dirnames names, paths;           /* of classes; of images */
+    int32_t *label;                       /* of each image */
+    int label_room;
+    int width, height, channels;          /* 0: as in the files */
+};
+
+static void flux__folder_free(flux__box *box) {
+    flux_folder *f = (flux_folder *)(void *)box;
+    flux__dirnames_free(&f->names);
+    flux__dirnames_free(&f->paths);
+    flux__free(f->label);
+    flux__quarantine(f);
+}
+
+/* "a/b" of "a" and "b"; the caller frees it. */
+static char *flux__path_join(const char *folder, const char *name) {
+    const size_t n = strlen(folder), m = strlen(name) + 1;
+    char *path = (char *)flux__malloc(n + m + 1);
+    if (!path) return NULL;
+    memcpy(path, folder, n);
+    path[n] = '/';
+    memcpy(path + n + 1, name, m);
+    return path;
+}
+
+/* Whether a file's name is that of an image, or of one that is compressed by gzip. */
+static bool flux__image_name(const char *name) {
+    static const char *const kinds[] = { "png", "jpg", "jpeg", "bmp", "tga", "gif", "psd", "pgm",
+                                         "ppm", "pnm" };
+    for (int i = 0; i < 10; i++)
+        if (flux__ends_with(name, kinds[i])) return true;
+    return false;
+}
+
+/* Adds the images of one class's folder, `path`. */
+static bool flux__folder_images(flux_folder *f, const char *path, int label) {
+    flux__dirnames files;
+    if (!flux__list_folder(&files, path, "image_folder")) return false;
+    bool good = true;
+    for (int i = 0; good && i < files.count; i++) {
+        if (!flux__image_name(files.name[i])) continue;
+        int32_t *more = (int32_t *)flux__grow(f->label, &f->label_room, f->paths.count + 1,
+                                              sizeof *more);
+        if (more) f->label = more, more[f->paths.count] = label;
+        char *full = more ? flux__path_join(path, files.name[i]) : NULL;
+        good = full && flux__dirnames_add(&f->paths, full, strlen(full));
+        flux__free(full);
+    }
+    flux__dirnames_free(&files);
+    return good;
+}
+
+/* Finds the classes and images of a folder. */
+static bool flux__folder_fill(flux_folder *f, const char *path) {
+    flux__dirnames all;
+    if (!flux__list_folder(&all, path, "image_folder")) return false;
+    bool good = true;
+    for (int i = 0; good && i < all.count; i++) {
+        char *full = flux__path_join(path, all.name[i]);
+        good = full != NULL;
+        if (good && flux__is_folder(full))
+            good = flux__dirnames_add(&f->names, all.name[i], strlen(all.name[i])) &&
+                   flux__folder_images(f, full, f->names.count - 1);
+        flux__free(full);
+    }
+    flux__dirnames_free(&all);
+    if (good && !f->paths.count)
+        good = FLUX__REFUSE("image_folder: %s has no images in folders, one for each class",
+                            flux__short_path(path));
+    return good;
+}
+
+static int64_t flux__folder_length(void *user) { return ((flux_folder *)user)->paths.count; }
+
+/* The data set's get: the image as width x height x channels, and its label as an int32. */
+static int flux__folder_get(void *user, int64_t i, int n, flux_tensor **out) {
+    const flux_folder *f = (const flux_folder *)user;
+    flux_device cpu = { 0, 0 };
+    (void)n;
+    out[0] = flux__image_read("image_folder", f->paths.name[i], f->width, f->height, f->channels);
+    out[1] = out[0] ? flux__leaf(flux__shape(NULL, 0), FLUX_I32, cpu) : NULL;
+    if (out[1]) memcpy(out[1]->buf->ptr, &f->label[i], sizeof f->label[i]);
+    return out[1] ? 0 : -1;
+}
+
+FLUX_DEF flux_folder *flux_image_folder_with(flux_image_opts o) {
+    if (!o.path) return (flux_folder *)flux__null("image_folder", "path", o.path);
+    flux_folder *f = (flux_folder *)flux__zalloc(sizeof *f);
+    if (!f) return NULL;
+    f->box.head.kind = FLUX__BOX;
+    f->box.head.refs = 1;
+    f->box.free = flux__folder_free;
+    f->data.user = f;
+    f->data.length = flux__folder_length;
+    f->data.get = flux__folder_get;
+    f->data.arrays = 2;
+    if (flux__image_sizes("image_folder", &o, &f->width, &f->height, &f->channels) &&
+        flux__folder_fill(f, o.path))
+        return (flux_folder *)flux__own(f);
+    flux_release(f);
+    return NULL;
+}
+
+/* The folder, unless it is NULL or freed, which is an error of this call. */
+static const flux_folder *flux__folder_there(const flux_folder *f, const char *call) {
+    if (f && !FLUX__GONE(call, f)) return f;
+    return (const flux_folder *)flux__null(call, "f", f);
+}
+
+FLUX_DEF const flux_dataset *flux_folder_data(const flux_folder *f) {
+    return flux__folder_there(f, "folder_data") ? &f->data : NULL;
+}
+FLUX_DEF int64_t flux_folder_length(const flux_folder *f) {
+    return flux__folder_there(f, "folder_length") ? f->paths.count : -1;
+}
+FLUX_DEF int flux_folder_classes(const flux_folder *f) {
+    return flux__folder_there(f, "folder_classes") ? f->names.count : -1;
+}
+FLUX_DEF const char *flux_folder_class(const flux_folder *f, int i) {
+    if (!flux__folder_there(f, "folder_class")) return NULL;
+    if (i >= 0 && i < f->names.count) return f->names.name[i];
+    return (const char *)flux__fail("folder_class: class %d of %d", i, f->names.count);
+}
+FLUX_DEF const char *flux_folder_path(const flux_folder *f, int64_t i) {
+    if (!flux__folder_there(f, "folder_path")) return NULL;
+    if (i >= 0 && i < f->paths.count) return f->paths.name[i];
+    return (const char *)flux__fail("folder_path: image %lld of %d", (long long)i, f->paths.count);
 }
 
 FLUX__END_COLD

@@ -252,8 +252,8 @@
    CONTENTS
    What follows the interface is joined from rooms, the files of src/, in this order. Each begins
    with a line that has its name; src/README.md is their map.
-     base/      platform threads system object errors backend dtypes text memory sinks scopes
-                ending workers options
+     base/      platform threads system object errors backend dtypes text memory sinks listing
+                scopes ending workers options
      graph/     table nodes elementwise leaves views reductions picking scans sorting draws products einsum
                 windows attention custom gradients backward
      schedule/  kernel claims key analysis grouping program dispatch order trace profile plans
@@ -269,7 +269,8 @@
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
                 conv norms losses metrics ctc update schedules average train loops
-     files/     gzip sources idx npy csv table safetensors tensors npz torch
+     files/     gzip sources idx npy csv table safetensors tensors npz images folders
+                torch
      text/      dot tensors models summary profile formulas formula_reader own_operations
      dist/      mpi_library mpi nccl_library comm handshakes nccl messages collectives model optimiser
 */
@@ -315,6 +316,7 @@
 #include "base/text.h"
 #include "base/memory.h"
 #include "base/sinks.h"
+#include "base/listing.h"
 #include "base/scopes.h"
 #include "base/ending.h"
 #include "base/workers.h"
@@ -435,6 +437,8 @@
 #include "files/safetensors.h"
 #include "files/tensors.h"
 #include "files/npz.h"
+#include "files/images.h"
+#include "files/folders.h"
 #include "files/torch.h"
 #include "text/dot.h"
 #include "text/tensors.h"

@@ -19,7 +19,7 @@ if [ -z "$FUZZ_READERS" ]; then
     done
 fi
 
-readers=${FUZZ_READERS:-idx npy csv table gzip npz safetensors torch state preferences formula cache}
+readers=${FUZZ_READERS:-idx npy csv image table gzip npz safetensors torch state preferences formula cache}
 mkdir -p build/fuzz
 version=$(clang -dumpversion 2>/dev/null | cut -d. -f1)
 if ! clang -std=c11 -g -O1 -DFLUX_LIBFUZZER -fsanitize=fuzzer,address,undefined \

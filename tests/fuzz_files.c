@@ -115,6 +115,14 @@ static void read_table(const uint8_t *data, size_t n) {
         }
     }
 }
+/* A picture as it is, and resized; without stb, whose decoders are not ours to judge. */
+static void read_image(const uint8_t *data, size_t n) {
+    flux__source s = { "fuzz", "memory", NULL, data, n, NULL };
+    int h = flux__hide();
+    look(flux__image_of(&s, 0, 0, 0));
+    look(flux__image_of(&s, 3, 5, 4));
+    flux__reveal(h, NULL);
+}
 /* All arrays of an archive. */
 static void read_npz(const uint8_t *data, size_t n) {
     flux__source s = { "fuzz", "memory", NULL, data, n, NULL };
@@ -327,7 +335,7 @@ typedef struct reader { const char *name; void (*read)(const uint8_t *data, size
 static const reader readers[] = {
     { "idx", read_idx, true }, { "npy", read_npy, true }, { "csv", read_csv, true }, {
         "safetensors", read_model, true },
-    { "table", read_table, false }, { "gzip", read_gzip, false }, { "npz", read_npz, false },
+    { "image", read_image, false }, { "table", read_table, false }, { "gzip", read_gzip, false }, { "npz", read_npz, false },
     { "torch", read_torch, false }, { "state", read_state, false }, {
         "preferences", read_preferences, false },
     { "formula", read_formula, false }, { "cache", read_cache, false }

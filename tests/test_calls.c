@@ -761,6 +761,19 @@ static flux_train_opts train_o(void) {
     if (one_in(2)) o.callback = told_of;
     return o;
 }
+/* A picture that the test writes first, or what else is there. */
+static const char *PIC(void) {
+    const char *path = P();
+    FILE *f = path && !null_in && one_in(2) ? fopen(path, "w") : NULL;
+    if (f) fputs("P6\n2 1\n255\nabcdef", f), fclose(f);
+    return path;
+}
+/* The folder of the test's files has no folders of images: always an error. */
+static flux_folder *FO(void) {
+    flux_folder *f = flux_image_folder(P(), .width = 3);
+    if (!f) handed_on();
+    return f;
+}
 static int splits(void) {
     flux_tensor *a = NULL, *b = NULL;
     int code = flux_splitobs(F(), T(), &a, one_in(9) ? NULL : &b);
@@ -945,6 +958,12 @@ static void strict_threads(void) {
     X(T, flux_load_npz, flux_load_npz(P(), one_in(2) ? NULL : N())) X(I, flux_save_npz_items, arrays()) \
     X(N, flux_npz_names, flux_npz_names(P(), text, (size_t)below(300))) \
     X(P, flux_load_table_with, flux_load_table_with(FLUX_OPTIONS(flux_table_opts, P(), .missing = F()))) \
+    X(T, flux_load_image_with, flux_load_image_with(FLUX_OPTIONS(flux_image_opts, PIC(), .width = 1 + below(9), .channels = below(6)))) \
+    X(I, flux_save_image, flux_save_image(T(), P())) X(I, flux_save_images, flux_save_images(T(), P(), Z())) \
+    X(P, flux_image_folder_with, flux_image_folder_with(FLUX_OPTIONS(flux_image_opts, P(), .height = Z()))) \
+    X(P, flux_folder_data, flux_folder_data(FO())) X(N, flux_folder_length, flux_folder_length(FO())) \
+    X(N, flux_folder_classes, flux_folder_classes(FO())) X(P, flux_folder_class, flux_folder_class(FO(), Z())) \
+    X(P, flux_folder_path, flux_folder_path(FO(), I())) \
     X(N, flux_table_rows, flux_table_rows(TB())) X(N, flux_table_columns, flux_table_columns(TB())) \
     X(P, flux_column_name, flux_column_name(TB(), Z())) X(N, flux_column_missing, flux_column_missing(TB(), N())) \
     X(N, flux_column_labels, flux_column_labels(TB(), N())) X(P, flux_column_label, flux_column_label(TB(), one_in(2) ? "name" : N(), I())) \

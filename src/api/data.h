@@ -170,6 +170,47 @@ FLUX_API int64_t flux_column_labels(const flux_table *t, const char *name);
 FLUX_API const char *flux_column_label(const flux_table *t, const char *name, int64_t code);
 /* Some columns, by names or numbers, in that order; NULL: all of them. */
 FLUX_API flux_tensor *flux_columns(const flux_table *t, const char *names);
+/* A picture as width x height x channels, float32 from 0 to 1, its first row on top: PGM and PPM
+   (P5, P6), and PNG, JPEG, BMP, TGA, GIF and others where the program has included stb_image.h
+   before the implementation of this file (stb_image_write.h, for those that are saved):
+       #define STB_IMAGE_IMPLEMENTATION
+       #include "stb_image.h"
+       #define FLUX_IMPLEMENTATION
+       #include "flux.h"
+   It is resized where a width or a height is given, by the triangle filter of Pillow's and
+   torchvision's bilinear resizing, and has other channels where those are given: 1 grey, 2 grey and
+   alpha, 3 colours, 4 colours and alpha. flux_load_image("cat.png", .width = 64, .height = 64) */
+typedef struct flux_image_opts {
+    FLUX__DUMMY
+    const char *path FLUX__ZERO;
+    flux__int width FLUX__ZERO, height FLUX__ZERO, channels FLUX__ZERO; /* default: the file's */
+    flux__marked marked FLUX__ZERO;
+} flux_image_opts;
+#define FLUX__LEFT_OUT_flux_image_opts \
+    .width = FLUX__NO_INT, .height = FLUX__NO_INT, .channels = FLUX__NO_INT, .marked = true,
+FLUX_API flux_tensor *flux_load_image_with(flux_image_opts o);
+#define flux_load_image(...) flux_load_image_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
+/* Writes x, width x height or width x height x channels, as a picture whose format the path's end
+   says: .pgm, .ppm, or by stb_image_write.h .png, .jpg, .bmp, .tga. Numbers are cut off at 0 and 1;
+   those of uint8 are 0 to 255. */
+FLUX_API int flux_save_image(flux_tensor *x, const char *path);
+/* Writes a batch, width x height x n or width x height x channels x n, as one picture with so many
+   columns; 0: about as many as rows. */
+FLUX_API int flux_save_images(flux_tensor *x, const char *path, int columns);
+/* A folder of folders of images, each of which is a class; names decide the order. Images are read
+   and resized as a loader asks for them, on its workers:
+       flux_folder *pets = flux_image_folder("pets", .width = 64, .height = 64, .channels = 3);
+       flux_loader *l = flux_dataloader(.data = flux_folder_data(pets), .batchsize = 32,
+                                        .shuffle = true, .workers = 2);
+   b.x is 64 x 64 x 3 x 32, and b.y has 32 labels of int32: label i is flux_folder_class(pets, i).
+   The folder must live as long as the loader. */
+FLUX_API flux_folder *flux_image_folder_with(flux_image_opts o);
+#define flux_image_folder(...) flux_image_folder_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
+FLUX_API const flux_dataset *flux_folder_data(const flux_folder *f);
+FLUX_API int64_t flux_folder_length(const flux_folder *f);             /* how many images */
+FLUX_API int flux_folder_classes(const flux_folder *f);                /* how many classes */
+FLUX_API const char *flux_folder_class(const flux_folder *f, int i);   /* the name of class i */
+FLUX_API const char *flux_folder_path(const flux_folder *f, int64_t i);
 /* safetensors: one file, which Python's library reads too (there the dimensions are in reverse
    order, because its memory is row-major). flux_save(model, "m.safetensors") writes the whole file
    or nothing; if path is a link, the file that it points to is replaced. flux_load needs the same

@@ -124,6 +124,7 @@ typedef struct flux_loader flux_loader;   /* hands out a data set in batches */
 typedef struct flux_state flux_state;     /* an optimiser's state for one model */
 typedef struct flux_grads flux_grads;     /* gradients, looked up by their tensor or parameter */
 typedef struct flux_table flux_table;     /* columns of numbers and texts, with names */
+typedef struct flux_folder flux_folder;   /* images in folders, one for each class */
 typedef struct flux_comm flux_comm;       /* the processes that work together */
 
 typedef enum flux_dtype {                 /* element type of a tensor; the last one counts them */

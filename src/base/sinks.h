@@ -187,6 +187,10 @@ static const char *flux__folder_unsafe(const char *path, int fd) {
 #  else
 #    define FLUX__CLOEXEC 0
 #  endif
+FLUX__UNUSED static bool flux__is_folder(const char *path) {
+    struct stat s;
+    return stat(path, &s) == 0 && S_ISDIR(s.st_mode);
+}
 static FILE *flux__fopen(const char *path, const char *mode) { return fopen(path, mode); }
 static int flux__file_create(const char *path, bool exclusive, int mode) {
     return open(path, O_WRONLY | FLUX__CLOEXEC | (exclusive ? O_CREAT | O_EXCL : 0),
