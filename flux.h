@@ -260,7 +260,7 @@
                 looking
                 update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_plan backend blocks run products rows whole windows ready
+                gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
@@ -10154,12 +10154,13 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     return y;
 }
 
-/* Whether flux__conv_added is better than a convolution of g. A GPU lacks the trait: there
-   windows are read in parallel, but adding them up takes turns. */
-static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight,
-                            const flux__window *w) {
+/* Whether flux__conv_added is better than a convolution of g. Few are the channels of a group beside
+   those that it makes, so not where each channel is by itself. A GPU lacks the trait: there windows
+   are read in parallel, but adding them up takes turns. */
+static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight, const flux__window *w,
+                            int groups) {
     bool apart = flux__product(w->stride, w->nd) > 1,
-        few = 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1];
+        few = 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1] / groups;
     return flux__has_trait(g->device, FLUX__ADDS_WINDOWS) &&
            (apart || (few && flux__product(w->size, w->nd) > 1));
 }
@@ -10177,7 +10178,8 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
         order = flux__shape(NULL, nd + 3), whole;
     bool spread = false;
     flux_conv_opts o;
-    if (flux__conv_adds(g, weight, w)) return flux__conv_added(g, weight, size, w, groups, flip);
+    if (flux__conv_adds(g, weight, w, groups))
+        return flux__conv_added(g, weight, size, w, groups, flip);
     memset((void *)&o, 0, sizeof o);
     for (int i = 0; i < nd; i++) {
         int64_t reach = (w->size[i] - 1) * w->dilation[i],
@@ -18981,7 +18983,8 @@ static double flux__gemm_orient_best(flux__gemm_plan *p) {
     const double flipped = flux__gemm_cost(p), parts = p->job->epilogue ? 1.0 : 0.0;
     flux__gemm_orient(p, p->job, false);
     const double cost = flux__gemm_cost(p);
-    if (flipped + parts * (double)p->m * (double)p->n >= cost) return flipped < cost ? flipped : cost;
+    if (flipped + parts * (double)p->m * (double)p->n >= cost)
+        return flipped < cost ? flipped : cost;
     flux__gemm_orient(p, p->job, true);
     return flipped;
 }
@@ -19216,6 +19219,109 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 }
 
 FLUX__END_HOT
+
+/* ---------------------------------------------------------------------- cpu/depthwise.h
+   One channel of a depthwise convolution: a product of the windows of an image,
+   which lie side by side, and a vector of few taps. It is too thin for tiles, so
+   the image is read where it is, a vector of positions for each tap. Of short
+   rows the positions between two rows are computed too, and left out when rows
+   are put in place.
+
+   Invariant: a position's taps are added in their order, from 0 on, and fused
+   where tiles fuse: the bits are those of flux__gemm. Nothing is read but what
+   windows hold and what lies between two of them.
+
+   Rejected: rows one by one if they are short, which fill half a vector. */
+
+FLUX__BEGIN_LEAN
+
+/* Most taps, and positions that are computed together. */
+#define FLUX__DEPTHWISE_TAPS 64
+#define FLUX__DEPTHWISE_PART 2048
+
+#if FLUX__GEMM_VECTORS
+/* y[i] = w[0] x[i + at[0]] + w[w_step] x[i + at[1]] ... for n positions */
+typedef void (*flux__depthwise_fn)(int64_t taps, const float *w, int64_t w_step, const int64_t *at,
+                                   const float *x, float *y, int64_t n);
+
+#  define FLUX__DEPTHWISE_GET(vec, from) (*(const vec *)(const void *)(from))
+#  define FLUX__DEPTHWISE_PUT(vec, to, from) *(vec *)(void *)(to) = from;
+#  define FLUX__DEPTHWISE(name, vec, target)                                                       \
+    FLUX__GEMM_FN(target) void name(int64_t taps, const float *w, int64_t w_step, const int64_t *at, \
+                                    const float *x, float *y, int64_t n) {                         \
+        FLUX__GEMM_FUSE                                                                            \
+        const int64_t lanes = (int)(sizeof(vec) / sizeof *x), whole = n < lanes ? 0 : n;           \
+        const vec zero = { 0 };                                                                    \
+        int64_t i = 0, t;                                                                          \
+        for (; i + 4 * lanes <= whole; i += 4 * lanes) {                                           \
+            vec a = zero, b = zero, c = zero, d = zero;                                            \
+            for (t = 0; t < taps; t++) {                                                           \
+                const float *p = x + i + at[t];                                                    \
+                const vec u = w[t * w_step] - zero;                                                \
+                a += FLUX__DEPTHWISE_GET(vec, p) * u, b += FLUX__DEPTHWISE_GET(vec, p + lanes) * u; \
+                c += FLUX__DEPTHWISE_GET(vec, p + 2 * lanes) * u;                                  \
+                d += FLUX__DEPTHWISE_GET(vec, p + 3 * lanes) * u;                                  \
+            }                                                                                      \
+            FLUX__DEPTHWISE_PUT(vec, y + i, a) FLUX__DEPTHWISE_PUT(vec, y + i + lanes, b)          \
+            FLUX__DEPTHWISE_PUT(vec, y + i + 2 * lanes, c) FLUX__DEPTHWISE_PUT(vec, y + i + 3 * lanes, d) \
+        }                                                                                          \
+        for (; i < whole; i += lanes) {                                                            \
+            vec a = zero;                                                                          \
+            if (i > whole - lanes) i = whole - lanes;                                              \
+            for (t = 0; t < taps; t++)                                                             \
+                a += FLUX__DEPTHWISE_GET(vec, x + i + at[t]) * (w[t * w_step] - zero);             \
+            FLUX__DEPTHWISE_PUT(vec, y + i, a)                                                     \
+        }                                                                                          \
+        for (; i < n; i++) {                                                                       \
+            float a = 0;                                                                           \
+            for (t = 0; t < taps; t++) a += x[i + at[t]] * w[t * w_step];                          \
+            y[i] = a;                                                                              \
+        }                                                                                          \
+    }
+FLUX__DEPTHWISE(flux__depthwise_base, flux__vec16f, )
+#  if FLUX__X86
+FLUX__DEPTHWISE(flux__depthwise_avx2, flux__vec32f, FLUX__AVX2)
+FLUX__DEPTHWISE(flux__depthwise_avx512, flux__vec64f, FLUX__AVX512)
+#  endif
+
+/* The kernel for this processor. */
+static flux__depthwise_fn flux__depthwise_now(void) {
+#  if FLUX__X86
+    if (flux__simd() > 0) return flux__simd() > 1 ? flux__depthwise_avx512 : flux__depthwise_avx2;
+#  endif
+    return flux__depthwise_base;
+}
+
+/* Whether a channel with these positions and k taps is computed here: its rows of positions lie
+   side by side. */
+static bool flux__is_depthwise(const flux__axes *positions, int64_t k) {
+    const int64_t step = positions->nd > 1 ? positions->step[1] : 0;
+    return positions->step[0] == 1 && positions->nd <= 2 && k <= FLUX__DEPTHWISE_TAPS &&
+           (positions->nd == 1 || (step >= positions->dim[0] && step <= FLUX__DEPTHWISE_PART));
+}
+
+/* Computes one channel: y at all positions, from taps w, w_step apart. */
+static void flux__depthwise(const flux__axes *positions, const flux__axes *taps, int64_t k,
+                            const float *x, const float *w, int64_t w_step, float *y) {
+    const flux__depthwise_fn run = flux__depthwise_now();
+    const int64_t n = positions->dim[0], rows = positions->nd > 1 ? positions->dim[1] : 1,
+                  step = positions->nd > 1 ? positions->step[1] : n;
+    int64_t at[FLUX__DEPTHWISE_TAPS], place[FLUX_MAX_DIMS], many;
+    float part[FLUX__DEPTHWISE_PART];
+    for (int64_t t = 0; t < k; t++) at[t] = flux__axes_point(taps, t, place);
+    if (rows == 1 || n >= 96) {
+        for (int64_t r = 0; r < rows; r++) run(k, w, w_step, at, x + r * step, y + r * n, n);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r += many, y += many * n) {
+        many = flux__gemm_min(rows - r, FLUX__DEPTHWISE_PART / step);
+        run(k, w, w_step, at, x + r * step, part, (many - 1) * step + n);
+        flux__gemm_copy_rows((const char *)part, step * 4, (char *)y, n * 4, many, n * 4);
+    }
+}
+#endif
+
+FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- cpu/backend.h
    The CPU back end: its form of a kernel (flux__cpu), and how a kernel is cut
@@ -21819,7 +21925,7 @@ typedef struct flux__products {
     flux__job job;
     flux__gemm_job g;
     flux__matrix a, b;
-    int64_t batches;
+    int64_t batches, each;                /* each: batches of a task of flux__run_depthwise */
     bool f64, bare;
     int failed;
 } flux__products;
@@ -22010,6 +22116,35 @@ static bool flux__halves_apart(flux__products *p) {
     return true;
 }
 
+#if FLUX__GEMM_VECTORS
+/* Computes the channels of one task of a depthwise convolution. */
+static void flux__depthwise_task(void *ctx, int64_t task) {
+    const flux__products *p = (const flux__products *)ctx;
+    const flux__kernel *k = p->job.k;
+    int64_t batch = task * p->each, end = flux__gemm_min(batch + p->each, p->batches);
+    float *y = (float *)p->job.run->ptr[k->value[0].out];
+    for (; batch < end; batch++)
+        flux__depthwise(&p->a.map[0], &p->a.map[1], p->g.k,
+                        (const float *)flux__matrix_at(k, &p->a, batch),
+                        (const float *)flux__matrix_at(k, &p->b, batch), p->g.b_row,
+                        y + batch * p->g.m);
+}
+
+/* Runs a product whose batches are channels of a depthwise convolution. False, and nothing is
+   done: they are not. */
+static bool flux__run_depthwise(flux__products *p) {
+    if (p->g.n != 1 || p->f64 || !p->bare || !p->a.o.gather || p->b.o.gather ||
+        p->a.o.dtype != FLUX_F32 || p->b.o.dtype != FLUX_F32 || p->g.inner_kernel > 1 ||
+        !flux__is_depthwise(&p->a.map[0], p->g.k))
+        return false;
+    p->each = 32768 / (p->g.m * p->g.k) + 1;
+    flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);
+    return true;
+}
+#else
+#  define flux__run_depthwise(p) false
+#endif
+
 /* Runs a product's kernel: many batches are shared out to threads whole, few ones in blocks.
    Returns 0, or -1 with an error recorded. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
@@ -22041,6 +22176,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (joined) p.g.inner_kernel = 1;
     else if (p.batches > 1 || p.g.a_map || p.g.b_map)
         p.g.inner_kernel = flux__products_by_inner(&p);
+    if (!joined && flux__run_depthwise(&p)) return 0;
     void *transposed = p.batches > 1 ? flux__transpose_shared(&p) : NULL;
     if (joined) flux__product_task(&p, 0);
     else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);

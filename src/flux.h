@@ -260,7 +260,7 @@
                 looking
                 update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_plan backend blocks run products rows whole windows ready
+                gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
      gpu/       kernels devices copies launch fused gemm whole attention program cache compile
                 backend
@@ -362,6 +362,7 @@
 #include "cpu/gemm_pack.h"
 #include "cpu/gemm_tasks.h"
 #include "cpu/gemm_plan.h"
+#include "cpu/depthwise.h"
 #include "cpu/backend.h"
 #include "cpu/blocks.h"
 #include "cpu/run.h"

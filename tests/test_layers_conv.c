@@ -322,6 +322,43 @@ TEST(maxpool_of_many_shapes) {
         free(want);
     }
 }
+/* A channel by itself: beside a loop, its gradients too, and the same bits with a bias of zeros, which goes another way. */
+TEST(depthwise_of_many_shapes) {
+    unsigned seed = 11;
+    for (int round = 0; round < 60; round++) FLUX_SCOPE {
+        int r[9], top[9] = { 40, 20, 5, 2, 4, 4, 2, 3, 3 };   /* w, h, channels, batch, window, dilation, padding, stride */
+        for (int i = 0; i < 9; i++) r[i] = 1 + (int)((seed = seed * 1103515245u + 12345u) >> 16) % top[i];
+        if (round % 10 == 0) r[0] += 100;
+        int d = r[6], pad = r[7] - 1, stride = round % 3 ? 1 : r[8], ow = (r[0] + 2 * pad - (r[4] - 1) * d - 1) / stride + 1, oh = (r[1] + 2 * pad - (r[5] - 1) * d - 1) / stride + 1;
+        if (r[0] + 2 * pad <= (r[4] - 1) * d || r[1] + 2 * pad <= (r[5] - 1) * d) continue;
+        bool turned = round % 2;
+        flux_tensor *x = flux_eval(flux_randn(r[0], r[1], r[2], r[3])), *w = flux_eval(flux_randn(r[4], r[5], 1, r[2])), *y, *g = flux_eval(flux_randn(ow, oh, r[2], r[3]));
+        flux_conv_opts o = { .x = x, .weight = w, .stride = S(stride), .pad = S(pad), .dilation = S(d), .groups = r[2] };
+        y = turned ? flux_conv_with(o) : flux_crosscor_with(o);
+        flux_grads *grads = flux_gradient(flux_sum(flux_mul(y, g)), x, w);
+        flux_tensor *dx = flux_grad(grads, x), *dw = flux_grad(grads, w), *z = turned ? flux_conv_with(o) : flux_crosscor_with(o);
+        z = flux_add(flux_reshape(z, ow * oh, 1, r[2], r[3]), flux_eval(flux_zeros(1, 1, r[2])));
+        const float *fx = flux_floats(x), *fw = flux_floats(w), *fy = flux_floats(flux_eval(flux_add(flux_eval(y), 0.0))), *fg = flux_floats(g);
+        REQUIRE(fx && fw && fy && fg && SHAPE_IS(flux_shape_of(y), ow, oh, r[2], r[3]));
+        CHECK(!memcmp(flux_floats(z), fy, (size_t)flux_len(y) * 4));
+        double worst = 0, *sx = (double *)calloc((size_t)flux_len(x), 8), sw[64 * 5] = { 0 };
+        for (int at = 0; at < (int)flux_len(y); at++) {
+            int c = at / (ow * oh) % r[2];
+            double sum = 0;
+            for (int t = 0; t < r[4] * r[5]; t++) {
+                int i = at % ow * stride + t % r[4] * d - pad, j = at / ow % oh * stride + t / r[4] * d - pad, place = (turned ? r[4] * r[5] - 1 - t : t) + c * r[4] * r[5];
+                if (i < 0 || j < 0 || i >= r[0] || j >= r[1]) continue;
+                int from = (at / (ow * oh) * r[1] + j) * r[0] + i;
+                sum += (double)fx[from] * fw[place], sx[from] += (double)fg[at] * fw[place], sw[place] += (double)fg[at] * fx[from];
+            }
+            worst = fmax(worst, fabs(sum - fy[at]));
+        }
+        for (int i = 0; i < (int)flux_len(x); i++) worst = fmax(worst, fabs(sx[i] - flux_floats(dx)[i]));
+        for (int i = 0; i < (int)flux_len(w); i++) worst = fmax(worst, fabs(sw[i] - flux_floats(dw)[i]) / 20);
+        CHECK_NEAR(worst, 0, 1e-5);
+        free(sx);
+    }
+}
 /* Norm, sum and activation after a convolution may run while its product is in the cache: the same bits as each by itself. */
 TEST(what_follows_a_convolution_is_the_same_in_its_epilogue) {
     static const int cases[][5] = {       /* image, channels in and out, batch */

@@ -159,7 +159,8 @@ static double flux__gemm_orient_best(flux__gemm_plan *p) {
     const double flipped = flux__gemm_cost(p), parts = p->job->epilogue ? 1.0 : 0.0;
     flux__gemm_orient(p, p->job, false);
     const double cost = flux__gemm_cost(p);
-    if (flipped + parts * (double)p->m * (double)p->n >= cost) return flipped < cost ? flipped : cost;
+    if (flipped + parts * (double)p->m * (double)p->n >= cost)
+        return flipped < cost ? flipped : cost;
     flux__gemm_orient(p, p->job, true);
     return flipped;
 }

@@ -14,6 +14,7 @@
 #include "gemm_pack.h"
 #include "gemm_tasks.h"
 #include "gemm_plan.h"
+#include "depthwise.h"
 #include "run.h"
 #include "products.h"
 
@@ -184,7 +185,7 @@ typedef struct flux__products {
     flux__job job;
     flux__gemm_job g;
     flux__matrix a, b;
-    int64_t batches;
+    int64_t batches, each;                /* each: batches of a task of flux__run_depthwise */
     bool f64, bare;
     int failed;
 } flux__products;
@@ -375,6 +376,35 @@ static bool flux__halves_apart(flux__products *p) {
     return true;
 }
 
+#if FLUX__GEMM_VECTORS
+/* Computes the channels of one task of a depthwise convolution. */
+static void flux__depthwise_task(void *ctx, int64_t task) {
+    const flux__products *p = (const flux__products *)ctx;
+    const flux__kernel *k = p->job.k;
+    int64_t batch = task * p->each, end = flux__gemm_min(batch + p->each, p->batches);
+    float *y = (float *)p->job.run->ptr[k->value[0].out];
+    for (; batch < end; batch++)
+        flux__depthwise(&p->a.map[0], &p->a.map[1], p->g.k,
+                        (const float *)flux__matrix_at(k, &p->a, batch),
+                        (const float *)flux__matrix_at(k, &p->b, batch), p->g.b_row,
+                        y + batch * p->g.m);
+}
+
+/* Runs a product whose batches are channels of a depthwise convolution. False, and nothing is
+   done: they are not. */
+static bool flux__run_depthwise(flux__products *p) {
+    if (p->g.n != 1 || p->f64 || !p->bare || !p->a.o.gather || p->b.o.gather ||
+        p->a.o.dtype != FLUX_F32 || p->b.o.dtype != FLUX_F32 || p->g.inner_kernel > 1 ||
+        !flux__is_depthwise(&p->a.map[0], p->g.k))
+        return false;
+    p->each = 32768 / (p->g.m * p->g.k) + 1;
+    flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);
+    return true;
+}
+#else
+#  define flux__run_depthwise(p) false
+#endif
+
 /* Runs a product's kernel: many batches are shared out to threads whole, few ones in blocks.
    Returns 0, or -1 with an error recorded. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
@@ -406,6 +436,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (joined) p.g.inner_kernel = 1;
     else if (p.batches > 1 || p.g.a_map || p.g.b_map)
         p.g.inner_kernel = flux__products_by_inner(&p);
+    if (!joined && flux__run_depthwise(&p)) return 0;
     void *transposed = p.batches > 1 ? flux__transpose_shared(&p) : NULL;
     if (joined) flux__product_task(&p, 0);
     else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);

@@ -312,12 +312,13 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     return y;
 }
 
-/* Whether flux__conv_added is better than a convolution of g. A GPU lacks the trait: there
-   windows are read in parallel, but adding them up takes turns. */
-static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight,
-                            const flux__window *w) {
+/* Whether flux__conv_added is better than a convolution of g. Few are the channels of a group beside
+   those that it makes, so not where each channel is by itself. A GPU lacks the trait: there windows
+   are read in parallel, but adding them up takes turns. */
+static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight, const flux__window *w,
+                            int groups) {
     bool apart = flux__product(w->stride, w->nd) > 1,
-        few = 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1];
+        few = 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1] / groups;
     return flux__has_trait(g->device, FLUX__ADDS_WINDOWS) &&
            (apart || (few && flux__product(w->size, w->nd) > 1));
 }
@@ -335,7 +336,8 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
         order = flux__shape(NULL, nd + 3), whole;
     bool spread = false;
     flux_conv_opts o;
-    if (flux__conv_adds(g, weight, w)) return flux__conv_added(g, weight, size, w, groups, flip);
+    if (flux__conv_adds(g, weight, w, groups))
+        return flux__conv_added(g, weight, size, w, groups, flip);
     memset((void *)&o, 0, sizeof o);
     for (int i = 0; i < nd; i++) {
         int64_t reach = (w->size[i] - 1) * w->dilation[i],
