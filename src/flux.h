@@ -254,11 +254,10 @@
    with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes text memory sinks listing
                 scopes ending workers options
-     graph/     table nodes elementwise leaves views reductions picking scans sorting draws products einsum
-                windows attention custom gradients backward
+     graph/     table nodes elementwise leaves views reductions picking scans sorting draws
+                products einsum windows attention custom gradients backward
      schedule/  kernel claims key analysis grouping program dispatch order trace profile plans
-                looking
-                update
+                looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
@@ -269,10 +268,10 @@
      nn/        fields walk map functions initialisers activations layers model gradient rules
                 state adjust grads moves compile containers recurrent dropout transformer attention
                 conv norms losses metrics ctc update schedules average train loops
-     files/     gzip sources idx npy csv table safetensors tensors npz images folders
-                torch
+     files/     gzip sources idx npy csv table safetensors tensors npz images folders torch
      text/      dot tensors models summary profile formulas formula_reader own_operations
-     dist/      mpi_library mpi nccl_library comm handshakes nccl messages collectives model optimiser
+     dist/      mpi_library mpi nccl_library comm handshakes nccl messages collectives model
+                optimiser
 */
 #ifndef FLUX_H
 #define FLUX_H
@@ -429,7 +428,8 @@
 #include "nn/schedules.h"
 #include "nn/average.h"
 #include "nn/train.h"
-#include "files/gzip.h""nn/loops.h"
+#include "nn/loops.h"
+#include "files/gzip.h"
 #include "files/sources.h"
 #include "files/idx.h"
 #include "files/npy.h"

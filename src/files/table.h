@@ -211,7 +211,7 @@ static int flux__label_number(flux__reading *r, flux__series *k, const flux__fie
     return k->labels - 1;
 }
 
-static int flux__by_label(const void *a, const void *b) {
+static int flux__word_order(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
@@ -223,7 +223,7 @@ static bool flux__labels_sort(flux__reading *r, int i) {
     float *code = (float *)flux__malloc((n + 1) * sizeof *code);
     if (k->label && code) {
         for (size_t j = 0; j < n; j++) k->label[j] = k->text + k->place[j];
-        if (n) qsort((void *)k->label, n, sizeof *k->label, flux__by_label);
+        if (n) qsort((void *)k->label, n, sizeof *k->label, flux__word_order);
         for (size_t j = 0; j < n; j++) {  /* the place in text gives the number of coming */
             size_t lo = 0, hi = n, at = (size_t)(k->label[j] - k->text);
             while (hi - lo > 1) {

@@ -312,9 +312,9 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     return y;
 }
 
-/* Whether flux__conv_added is better than a convolution of g. Few are the channels of a group beside
-   those that it makes, so not where each channel is by itself. A GPU lacks the trait: there windows
-   are read in parallel, but adding them up takes turns. */
+/* Whether flux__conv_added is better than a convolution of g: where a group has few channels beside
+   those that it makes, and so not where each channel is by itself. A GPU lacks the trait: there
+   windows are read in parallel, but adding them up takes turns. */
 static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight, const flux__window *w,
                             int groups) {
     bool apart = flux__product(w->stride, w->nd) > 1,
