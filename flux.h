@@ -30073,7 +30073,9 @@ FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value)
         return -1;
     }
     int h = flux__hide();
-    w.value = flux_to_tensor(w.found->device, flux_to_dtype(value, (flux_dtype)w.found->dtype));
+    /* not flux_to_tensor, which makes float64 float32 on its way to a GPU */
+    w.value = flux_to_dtype(value, (flux_dtype)w.found->dtype);
+    w.value = w.value ? flux__move(w.value, w.found->device) : NULL;
     flux_retain(w.found);                 /* flux__replace compares with it during the whole walk */
     if (w.value) flux__fields(m, flux__replace, &w);
     flux_release(w.found);

@@ -17,7 +17,7 @@ typedef struct DLManagedTensorVersioned {
 static int64_t at_end;                    /* calls of an owner's function */
 static void count_end(void *user) { at_end += *(int *)user; }
 
-static const flux_device cpu;
+static const flux_device cpu = { 0, 0 };
 static int number_of(flux_device d) { return !strcmp(flux_device_backend(d), "CPU") ? 1 : !strcmp(flux_device_backend(d), "CUDA") ? 2 : 10; }
 /* Host memory as the tests' device has it: a tensor that must stay alive while its address is used. */
 static flux_tensor *there(const void *data, flux_dtype t, flux_shape s) { return flux_eval(flux_from_data(data, t, s)); }
