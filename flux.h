@@ -27401,6 +27401,19 @@ static void flux__why_none(char *out, size_t n) {
     flux__sink_end(&s);
 }
 
+/* Writes why no GPU that this build knows can be used: "CUDA: no NVIDIA driver: ..."; nothing if it
+   knows none. */
+static void flux__why_no_gpu(char *out, size_t n) {
+    flux__sink s = flux__sink_to(out, n);
+    for (int i = 0; i < FLUX__BACKENDS - 1; i++) {
+        int b = flux__order[i];
+        if (flux__backend_of(b)->available == flux__not_built) continue;
+        flux__putf(&s, "%s%s: %.200s", s.len ? "; " : "", flux__backends[b].name,
+                   flux__probe_of(b)->why);
+    }
+    flux__sink_end(&s);
+}
+
 /* Of several processes on a machine, the number of this one: flux_gpu and the like take the GPU of
    that number. */
 static int flux__gpu_rank;
@@ -33743,9 +33756,9 @@ static bool flux__to_gpu(flux__move_target *target) {
     if (b == FLUX__CPU_BACKEND && wanted == FLUX__CPU_BACKEND && want) return true;
     if (b == FLUX__CPU_BACKEND) {
         char why[640];
-        flux__why_none(why, sizeof why);
-        flux__note(FLUX_LOG_INFO, "gpu.none", true,
-                   "gpu: no GPU can be used, so everything stays where it is (%s)", why);
+        flux__why_no_gpu(why, sizeof why);
+        flux__note(FLUX_LOG_INFO, "gpu.none", true, "gpu: all stays on the CPU: %s",
+                   *why ? why : "compiled without -DFLUX_CUDA and -DFLUX_HIP");
         return false;
     }
     if (wanted >= 0 && wanted != b)

@@ -100,9 +100,9 @@ static bool flux__to_gpu(flux__move_target *target) {
     if (b == FLUX__CPU_BACKEND && wanted == FLUX__CPU_BACKEND && want) return true;
     if (b == FLUX__CPU_BACKEND) {
         char why[640];
-        flux__why_none(why, sizeof why);
-        flux__note(FLUX_LOG_INFO, "gpu.none", true,
-                   "gpu: no GPU can be used, so everything stays where it is (%s)", why);
+        flux__why_no_gpu(why, sizeof why);
+        flux__note(FLUX_LOG_INFO, "gpu.none", true, "gpu: all stays on the CPU: %s",
+                   *why ? why : "compiled without -DFLUX_CUDA and -DFLUX_HIP");
         return false;
     }
     if (wanted >= 0 && wanted != b)
