@@ -38900,8 +38900,11 @@ FLUX__END_COLD
    tensor of reversed dims has its elements in the file's order, so they are
    read without a transpose.
 
-   Rejected: mapping files into memory (if another process truncates the file
-   meanwhile, reading kills this one), and a JSON parser for more than
+   Rejected: mapping files into memory. If another process cuts a mapped file off,
+   private or not, looking at it kills this one, and no guard in a library can
+   promise otherwise; and reading what a tensor needs right into its buffer is
+   one copy at memcpy's pace (tests/bench/bench_files.c), which a mapping that is
+   copied from would need too. Also rejected: a JSON parser for more than
    safetensors allows: three fixed levels need no recursion. */
 
 FLUX__BEGIN_LEAN
@@ -39829,9 +39832,12 @@ static FLUX__O2 int64_t flux__csv_plain(flux__csv *c, float *out, int64_t column
     int64_t lines = 0;
     while (p < c->plain) {
         const char *q = p;
-        for (int64_t i = 1; i < columns && q; i++)
-            q = (q = flux__csv_number(q, out++)) != NULL && *q == separator ? q + 1 : NULL;
-        if (!q || !(q = flux__csv_number(q, out++))) break;
+        for (int64_t left = columns; left > 0 && (q = flux__csv_number(q, out++)) != NULL; left--)
+            if (left > 1 && *q++ != separator) {
+                q = NULL;
+                break;
+            }
+        if (!q) break;
         if (*q == '\r') q++;
         if (*q != '\n') break;
         p = q + 1;
@@ -39914,7 +39920,7 @@ FLUX__END_LEAN
    Rejected: dates and times (they are texts), guessing that a column of few
    different numbers means classes. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 typedef struct flux__series {             /* a column */
     char *name, *text;                    /* text: all labels, each with its 0 */
@@ -39962,7 +39968,7 @@ static void flux__table_free(flux__box *box) {
 }
 
 /* Goes past empty lines and comments to the next line; false: there is none. */
-static bool flux__table_line(flux__csv *c) {
+static FLUX__O1 bool flux__table_line(flux__csv *c) {
     while (c->at < c->end) {
         const char *p = c->at;
         while (p < c->end && flux__is_blank(*p) && *p != c->separator) p++;
@@ -39977,7 +39983,7 @@ static bool flux__table_line(flux__csv *c) {
 }
 
 /* Ends a field at p, where a separator or the end of the line should be; false: an error. */
-static bool flux__field_end(flux__csv *c, const char *p, flux__field *f) {
+static FLUX__O1 bool flux__field_end(flux__csv *c, const char *p, flux__field *f) {
     while (f->quoted && p < c->end && flux__is_blank(*p) && *p != c->separator) p++;
     f->last = p == c->end || *p == '\n' || *p == '\r';
     if (!f->last && *p != c->separator)
@@ -40031,7 +40037,7 @@ static bool flux__is_missing(const flux__field *f) {
 /* ---------------- texts and their codes */
 
 /* Copies a field behind the column's labels, without quotes; *n is its length with the 0. */
-static char *flux__label_copy(flux__series *k, const flux__field *f, size_t *n) {
+static FLUX__O1 char *flux__label_copy(flux__series *k, const flux__field *f, size_t *n) {
     const size_t most = (size_t)(f->b - f->a) + 1;
     if (most > k->room - k->used) {
         const size_t room = k->room * 2 > k->used + most ? k->room * 2 : k->used + most + 256;
@@ -40050,7 +40056,7 @@ static char *flux__label_copy(flux__series *k, const flux__field *f, size_t *n) 
     return to;
 }
 
-static uint32_t flux__text_hash(const char *p) {
+static FLUX__O1 uint32_t flux__text_hash(const char *p) {
     uint32_t h = 2166136261u;             /* FNV-1a */
     for (; *p; p++) h = (h ^ (unsigned char)*p) * 16777619u;
     return h ^ h >> 15;
@@ -40073,7 +40079,7 @@ static bool flux__label_slots(flux__series *k) {
 }
 
 /* The number of a field's text among those of its column; -1: an error. */
-static int flux__label_number(flux__reading *r, flux__series *k, const flux__field *f) {
+static FLUX__O1 int flux__label_number(flux__reading *r, flux__series *k, const flux__field *f) {
     size_t n;
     if (k->labels * 2 >= k->slots && !flux__label_slots(k)) return -1;
     const char *text = flux__label_copy(k, f, &n);
@@ -40128,7 +40134,7 @@ static bool flux__labels_sort(flux__reading *r, int i) {
 
 /* Reads a field of column i as a number, in the first pass; *v is its value. A column whose field
    is a text becomes one of texts. False: an error. */
-static bool flux__take_number(flux__reading *r, int i, const flux__field *f, float *v) {
+static FLUX__O1 bool flux__take_number(flux__reading *r, int i, const flux__field *f, float *v) {
     flux__series *k = &r->t->column[i];
     const int kind = flux__number_of(f->a, f->b, v);
     if (kind == 1 && (*v > FLT_MAX || *v < -FLT_MAX))
@@ -40141,7 +40147,7 @@ static bool flux__take_number(flux__reading *r, int i, const flux__field *f, flo
 }
 
 /* Codes a field of column i, in the second pass. A missing one is not coded. */
-static bool flux__take_text(flux__reading *r, int i, const flux__field *f, float *v) {
+static FLUX__O1 bool flux__take_text(flux__reading *r, int i, const flux__field *f, float *v) {
     flux__series *k = &r->t->column[i];
     const bool missing = flux__is_missing(f);
     const int number = missing ? -1 : flux__label_number(r, k, f);
@@ -40151,7 +40157,7 @@ static bool flux__take_text(flux__reading *r, int i, const flux__field *f, float
 }
 
 /* Goes over all lines: the first time to read numbers, the second time to code texts. */
-static bool flux__table_pass(flux__reading *r, bool texts) {
+static FLUX__O1 bool flux__table_pass(flux__reading *r, bool texts) {
     flux_table *t = r->t;
     flux__field f;
     float *out = r->out;
@@ -40414,7 +40420,7 @@ FLUX_DEF flux_tensor *flux_columns(const flux_table *t, const char *names) {
     return x;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- files/safetensors.h
    The heading of a safetensors file. The file begins with 8 bytes, the length
@@ -41825,7 +41831,7 @@ FLUX__END_COLD
    Rejected: decoders of our own for PNG and JPEG (stb's are what users of a
    header have), and reading the brightest value as 1 whatever it is. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 typedef struct flux__pixels {
     int64_t width, height;
@@ -41858,7 +41864,7 @@ static int64_t flux__pnm_number(const unsigned char **at, const unsigned char *e
 }
 
 /* Reads a PGM or PPM in memory, of 8 or 16 bits. False: an error. */
-static bool flux__parse_pnm(const flux__source *s, flux__pixels *out) {
+static FLUX__O1 bool flux__parse_pnm(const flux__source *s, flux__pixels *out) {
     const unsigned char *p = s->bytes + 2, *end = s->bytes + s->size;
     const int64_t w = flux__pnm_number(&p, end), h = flux__pnm_number(&p, end),
                   most = flux__pnm_number(&p, end);
@@ -41925,7 +41931,7 @@ static int64_t flux__resize_weights(int64_t i, int64_t size, int64_t wanted, int
 }
 
 /* Resizes one dimension of size x rest (along > 1: of along x size x rest) to `wanted`. */
-static bool flux__resize_dim(const float *from, float *to, int64_t along, int64_t size,
+static FLUX__O1 bool flux__resize_dim(const float *from, float *to, int64_t along, int64_t size,
                              int64_t wanted, int64_t rest) {
     double *weight = (double *)flux__malloc((2 * (size_t)(size / wanted + 1) + 3) * sizeof *weight);
     if (!weight) return false;
@@ -41945,7 +41951,7 @@ static bool flux__resize_dim(const float *from, float *to, int64_t along, int64_
 
 /* Writes pixels as width x height x `channels` numbers from 0 to 1. Of grey, all colours are made;
    of colours, their luminance (Rec. 601); an alpha that the file lacks is 1. */
-static void flux__pixels_numbers(const flux__pixels *p, float *out, int channels) {
+static FLUX__O1 void flux__pixels_numbers(const flux__pixels *p, float *out, int channels) {
     const int64_t area = p->width * p->height;
     const bool grey = p->channels < 3, alpha = p->channels == 2 || p->channels == 4;
     const unsigned char *q = p->at;
@@ -42093,7 +42099,7 @@ static bool flux__pixels_write(const flux__pixels *p, const char *path, const ch
 
 /* Puts n pictures of width x height x channels side by side, `columns` in a row, with two black
    pixels around each if there are several, and writes them. */
-static bool flux__sheet_write(flux_tensor *x, int64_t n, int64_t columns, int channels,
+static FLUX__O1 bool flux__sheet_write(flux_tensor *x, int64_t n, int64_t columns, int channels,
                               const char *path, const char *call) {
     const int64_t w = x->dim[0], h = x->dim[1], rows = (n + columns - 1) / columns,
                   gap = n > 1 ? 2 : 0, area = flux__times(w, h);
@@ -42153,7 +42159,7 @@ FLUX_DEF int flux_save_images(flux_tensor *x, const char *path, int columns) {
     return good ? 0 : -1;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- files/folders.h
    A folder of images as a data set: each folder in it is a class, and each image

@@ -448,6 +448,7 @@ TEST(csv_errors) {
     CHECK_ERROR(csv("a,b\n"), "it has no line of numbers");
     CHECK_ERROR(csv("# 1\n\n   \n"), "it has no line of numbers");
     CHECK_ERROR(csv("1,2\n3,4,5\n"), "line 2 has 3 numbers, but line 1 has 2");
+    CHECK_ERROR(csv("1,2\n3\n\n5,6\n7,8\n9,10\n"), "line 2 has 1 numbers, but line 1 has 2");
     CHECK_ERROR(csv("a,b\n\n1,2\n# x\n3\n"), "line 5 has 1 numbers, but line 3 has 2");
     CHECK_ERROR(csv("1,2\n3,x y\n"), "line 2, column 2: \"x y\" is not a number");
     CHECK_ERROR(csv("1,2\n3,0x10\n"), "line 2, column 2: \"0x10\" is not a number");
@@ -1042,6 +1043,28 @@ TEST(sources) {
     CHECK(flux__reaches(&s, 10) && !flux__reaches(&s, 11) && !flux__reaches(&s, (uint64_t)1 << 40));
     flux__source_close(&s);
 }
+
+#ifdef _WIN32
+TEST(a_file_that_shrinks) { SKIP("no truncate on this system"); }
+#else
+/* A file that another process cuts off while it is read is an error, never a signal; a model stays as it was. */
+TEST(a_file_that_shrinks) {
+    flux_layer *m = flux_chain(flux_dense(300, 300), flux_dense(300, 300)), *was = flux_copy_layer(m);
+    flux__archive z;
+    flux__list l;
+    flux__thing all = { "", 0, m };
+    CHECK(flux_save(flux_chain(flux_dense(300, 300), flux_dense(300, 300)), TMP("shrinks")) == 0);
+    memset(&l, 0, sizeof l);
+    l.call = "load";
+    REQUIRE(flux__archive_open(&z, "load", TMP("shrinks"), NULL));
+    REQUIRE(flux__list_visit(&l, &all, true) && flux__list_finish(&l));
+    CHECK(truncate(TMP("shrinks"), 500000) == 0);      /* within the second weight */
+    CHECK_ERROR((void)flux__load_archive(&z, &l, NULL, 0), "it is shorter now");
+    CHECK(compare_models(m, was));
+    flux__list_free(&l);
+    flux__archive_close(&z);
+}
+#endif
 
 /* The other byte order, which this machine most likely does not have. */
 TEST(elements_are_turned_in_their_room) {

@@ -338,9 +338,12 @@ static FLUX__O2 int64_t flux__csv_plain(flux__csv *c, float *out, int64_t column
     int64_t lines = 0;
     while (p < c->plain) {
         const char *q = p;
-        for (int64_t i = 1; i < columns && q; i++)
-            q = (q = flux__csv_number(q, out++)) != NULL && *q == separator ? q + 1 : NULL;
-        if (!q || !(q = flux__csv_number(q, out++))) break;
+        for (int64_t left = columns; left > 0 && (q = flux__csv_number(q, out++)) != NULL; left--)
+            if (left > 1 && *q++ != separator) {
+                q = NULL;
+                break;
+            }
+        if (!q) break;
         if (*q == '\r') q++;
         if (*q != '\n') break;
         p = q + 1;

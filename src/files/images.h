@@ -33,7 +33,7 @@
    Rejected: decoders of our own for PNG and JPEG (stb's are what users of a
    header have), and reading the brightest value as 1 whatever it is. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 typedef struct flux__pixels {
     int64_t width, height;
@@ -66,7 +66,7 @@ static int64_t flux__pnm_number(const unsigned char **at, const unsigned char *e
 }
 
 /* Reads a PGM or PPM in memory, of 8 or 16 bits. False: an error. */
-static bool flux__parse_pnm(const flux__source *s, flux__pixels *out) {
+static FLUX__O1 bool flux__parse_pnm(const flux__source *s, flux__pixels *out) {
     const unsigned char *p = s->bytes + 2, *end = s->bytes + s->size;
     const int64_t w = flux__pnm_number(&p, end), h = flux__pnm_number(&p, end),
                   most = flux__pnm_number(&p, end);
@@ -133,7 +133,7 @@ static int64_t flux__resize_weights(int64_t i, int64_t size, int64_t wanted, int
 }
 
 /* Resizes one dimension of size x rest (along > 1: of along x size x rest) to `wanted`. */
-static bool flux__resize_dim(const float *from, float *to, int64_t along, int64_t size,
+static FLUX__O1 bool flux__resize_dim(const float *from, float *to, int64_t along, int64_t size,
                              int64_t wanted, int64_t rest) {
     double *weight = (double *)flux__malloc((2 * (size_t)(size / wanted + 1) + 3) * sizeof *weight);
     if (!weight) return false;
@@ -153,7 +153,7 @@ static bool flux__resize_dim(const float *from, float *to, int64_t along, int64_
 
 /* Writes pixels as width x height x `channels` numbers from 0 to 1. Of grey, all colours are made;
    of colours, their luminance (Rec. 601); an alpha that the file lacks is 1. */
-static void flux__pixels_numbers(const flux__pixels *p, float *out, int channels) {
+static FLUX__O1 void flux__pixels_numbers(const flux__pixels *p, float *out, int channels) {
     const int64_t area = p->width * p->height;
     const bool grey = p->channels < 3, alpha = p->channels == 2 || p->channels == 4;
     const unsigned char *q = p->at;
@@ -301,7 +301,7 @@ static bool flux__pixels_write(const flux__pixels *p, const char *path, const ch
 
 /* Puts n pictures of width x height x channels side by side, `columns` in a row, with two black
    pixels around each if there are several, and writes them. */
-static bool flux__sheet_write(flux_tensor *x, int64_t n, int64_t columns, int channels,
+static FLUX__O1 bool flux__sheet_write(flux_tensor *x, int64_t n, int64_t columns, int channels,
                               const char *path, const char *call) {
     const int64_t w = x->dim[0], h = x->dim[1], rows = (n + columns - 1) / columns,
                   gap = n > 1 ? 2 : 0, area = flux__times(w, h);
@@ -361,6 +361,6 @@ FLUX_DEF int flux_save_images(flux_tensor *x, const char *path, int columns) {
     return good ? 0 : -1;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 #endif /* FLUX__FILES_IMAGES_H */

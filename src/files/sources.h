@@ -24,8 +24,11 @@
    tensor of reversed dims has its elements in the file's order, so they are
    read without a transpose.
 
-   Rejected: mapping files into memory (if another process truncates the file
-   meanwhile, reading kills this one), and a JSON parser for more than
+   Rejected: mapping files into memory. If another process cuts a mapped file off,
+   private or not, looking at it kills this one, and no guard in a library can
+   promise otherwise; and reading what a tensor needs right into its buffer is
+   one copy at memcpy's pace (tests/bench/bench_files.c), which a mapping that is
+   copied from would need too. Also rejected: a JSON parser for more than
    safetensors allows: three fixed levels need no recursion. */
 
 FLUX__BEGIN_LEAN

@@ -31,7 +31,7 @@
    Rejected: dates and times (they are texts), guessing that a column of few
    different numbers means classes. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 typedef struct flux__series {             /* a column */
     char *name, *text;                    /* text: all labels, each with its 0 */
@@ -79,7 +79,7 @@ static void flux__table_free(flux__box *box) {
 }
 
 /* Goes past empty lines and comments to the next line; false: there is none. */
-static bool flux__table_line(flux__csv *c) {
+static FLUX__O1 bool flux__table_line(flux__csv *c) {
     while (c->at < c->end) {
         const char *p = c->at;
         while (p < c->end && flux__is_blank(*p) && *p != c->separator) p++;
@@ -94,7 +94,7 @@ static bool flux__table_line(flux__csv *c) {
 }
 
 /* Ends a field at p, where a separator or the end of the line should be; false: an error. */
-static bool flux__field_end(flux__csv *c, const char *p, flux__field *f) {
+static FLUX__O1 bool flux__field_end(flux__csv *c, const char *p, flux__field *f) {
     while (f->quoted && p < c->end && flux__is_blank(*p) && *p != c->separator) p++;
     f->last = p == c->end || *p == '\n' || *p == '\r';
     if (!f->last && *p != c->separator)
@@ -148,7 +148,7 @@ static bool flux__is_missing(const flux__field *f) {
 /* ---------------- texts and their codes */
 
 /* Copies a field behind the column's labels, without quotes; *n is its length with the 0. */
-static char *flux__label_copy(flux__series *k, const flux__field *f, size_t *n) {
+static FLUX__O1 char *flux__label_copy(flux__series *k, const flux__field *f, size_t *n) {
     const size_t most = (size_t)(f->b - f->a) + 1;
     if (most > k->room - k->used) {
         const size_t room = k->room * 2 > k->used + most ? k->room * 2 : k->used + most + 256;
@@ -167,7 +167,7 @@ static char *flux__label_copy(flux__series *k, const flux__field *f, size_t *n) 
     return to;
 }
 
-static uint32_t flux__text_hash(const char *p) {
+static FLUX__O1 uint32_t flux__text_hash(const char *p) {
     uint32_t h = 2166136261u;             /* FNV-1a */
     for (; *p; p++) h = (h ^ (unsigned char)*p) * 16777619u;
     return h ^ h >> 15;
@@ -190,7 +190,7 @@ static bool flux__label_slots(flux__series *k) {
 }
 
 /* The number of a field's text among those of its column; -1: an error. */
-static int flux__label_number(flux__reading *r, flux__series *k, const flux__field *f) {
+static FLUX__O1 int flux__label_number(flux__reading *r, flux__series *k, const flux__field *f) {
     size_t n;
     if (k->labels * 2 >= k->slots && !flux__label_slots(k)) return -1;
     const char *text = flux__label_copy(k, f, &n);
@@ -245,7 +245,7 @@ static bool flux__labels_sort(flux__reading *r, int i) {
 
 /* Reads a field of column i as a number, in the first pass; *v is its value. A column whose field
    is a text becomes one of texts. False: an error. */
-static bool flux__take_number(flux__reading *r, int i, const flux__field *f, float *v) {
+static FLUX__O1 bool flux__take_number(flux__reading *r, int i, const flux__field *f, float *v) {
     flux__series *k = &r->t->column[i];
     const int kind = flux__number_of(f->a, f->b, v);
     if (kind == 1 && (*v > FLT_MAX || *v < -FLT_MAX))
@@ -258,7 +258,7 @@ static bool flux__take_number(flux__reading *r, int i, const flux__field *f, flo
 }
 
 /* Codes a field of column i, in the second pass. A missing one is not coded. */
-static bool flux__take_text(flux__reading *r, int i, const flux__field *f, float *v) {
+static FLUX__O1 bool flux__take_text(flux__reading *r, int i, const flux__field *f, float *v) {
     flux__series *k = &r->t->column[i];
     const bool missing = flux__is_missing(f);
     const int number = missing ? -1 : flux__label_number(r, k, f);
@@ -268,7 +268,7 @@ static bool flux__take_text(flux__reading *r, int i, const flux__field *f, float
 }
 
 /* Goes over all lines: the first time to read numbers, the second time to code texts. */
-static bool flux__table_pass(flux__reading *r, bool texts) {
+static FLUX__O1 bool flux__table_pass(flux__reading *r, bool texts) {
     flux_table *t = r->t;
     flux__field f;
     float *out = r->out;
@@ -531,6 +531,6 @@ FLUX_DEF flux_tensor *flux_columns(const flux_table *t, const char *names) {
     return x;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 #endif /* FLUX__FILES_TABLE_H */
