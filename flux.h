@@ -178,8 +178,10 @@
                           ROCM_PATH, HIP_PATH, /opt/rocm
    - hiprtc, its compiler FLUX_HIPRTC; libhiprtc.so.7, .6, .5, libhiprtc.so; the same folders, then
                           the runtime itself
+   - NCCL, RCCL           FLUX_NCCL_LIBRARY; libnccl.so.2, and FLUX_RCCL_LIBRARY; librccl.so.1, the
+                          folders of HIP: for several processes, with FLUX_MPI
    On Windows they are nvcuda.dll, nvrtc64_130_0.dll, amdhip64_7.dll, hiprtc0700.dll and older ones.
-   cuDNN, NCCL and others are opened only if the program asks for them:
+   cuDNN and others are opened only if the program asks for them:
    flux_functional_with("CUDA", "cuDNN"). If something is missing, the program goes on with the CPU
    and says so once, and flux_functional_reason("CUDA") gives the reason:
 
@@ -238,6 +240,7 @@
        XDG_CACHE_HOME, HOME, LOCALAPPDATA      see FLUX_CACHE_DIR
        FLUX_CUDA_LIBRARY, FLUX_NVRTC, CUDA_PATH, CUDA_HOME      where NVIDIA's libraries are (GPUS)
        FLUX_HIP_LIBRARY, FLUX_HIPRTC, ROCM_PATH, HIP_PATH       where AMD's are
+       FLUX_NCCL_LIBRARY, FLUX_RCCL_LIBRARY     the same, of their collectives
        FLUX_MPI_LIBRARY      MPI's library; else the one that the program is linked with, or the
                              launcher's own: libmpi.so.40, libmpich.so.12, libmpi_abi.so.0, ...
        OMPI_COMM_WORLD_SIZE, PMI_SIZE, PMIX_RANK, PALS_SIZE, ALPS_APP_PE_COUNT
@@ -2628,8 +2631,10 @@ FLUX_API bool flux_plateau(flux_stopper *s, double score, int width, double min_
    A program that mpirun or srun starts many times trains one model together: every process, a rank,
    takes its share of the data and averages its gradients with the others'. Compile with -DFLUX_MPI;
    MPI is opened at run time (FLUX_MPI_LIBRARY names its file if it is not found). What lies on GPUs
-   travels by way of host memory. Without a launcher, with or without -DFLUX_MPI, there is a world
-   of one rank, in which every call here works and communicates nothing.
+   travels by NCCL or RCCL, which are opened, too (FLUX_NCCL_LIBRARY, FLUX_RCCL_LIBRARY), where all
+   ranks have it and a GPU of their own; else by way of host memory. Without a launcher, with or
+   without -DFLUX_MPI, there is a world of one rank, in which every call here works and communicates
+   nothing.
 
    A collective is an operation like any other: it is recorded, and runs when its result, or that of
    a later collective, is looked at. All ranks must record the same collectives in the same order,
@@ -2638,11 +2643,13 @@ FLUX_API bool flux_plateau(flux_stopper *s, double score, int width, double min_
    of this communicator works any more, but values can be looked at and saved. Gradients do not pass
    collectives. */
 
-/* Any engine that there is. MPI is the only one so far. */
+/* The best that works on all ranks: NCCL or RCCL for tensors on the ranks' GPUs, else MPI. */
 #define FLUX_ANY ((const char *)0)
 typedef struct flux_distributed_opts {
     FLUX__DUMMY
-    const char *backend FLUX__ZERO;       /* "MPI", or FLUX_ANY, the default */
+    const char *backend FLUX__ZERO;       /* "MPI"; "NCCL" or "RCCL", an error where that does not
+                                             work (without a launcher nothing is opened); or
+                                             FLUX_ANY, the default */
     int *argc FLUX__ZERO; char ***argv FLUX__ZERO;   /* those of main, which MPI may change */
     const void *comm FLUX__ZERO;          /* the address of an MPI_Comm of yours, whose ranks form
                                              the world; default: MPI_COMM_WORLD */
@@ -2664,7 +2671,8 @@ FLUX_API int flux_distributed_end(flux_comm *c);
 FLUX_API int flux_rank_of(const flux_comm *c);           /* 0 ... size - 1; -1 on error */
 FLUX_API int flux_size_of(const flux_comm *c);           /* how many ranks there are */
 FLUX_API int flux_local_rank_of(const flux_comm *c);     /* this rank's number on its machine */
-FLUX_API const char *flux_comm_name(const flux_comm *c); /* "MPI" or "alone" */
+/* "NCCL", "RCCL", "MPI" or "alone" */
+FLUX_API const char *flux_comm_name(const flux_comm *c);
 typedef struct flux_interrupted_opts {
     FLUX__DUMMY
     flux_comm *comm FLUX__ZERO;
@@ -2686,6 +2694,11 @@ typedef struct flux_root_opts {
 /* Collectives of tensors of any dtype, on any device, or of tuples of them. op: FLUX_SUM,
    FLUX_PROD, FLUX_MIN, FLUX_MAX or FLUX_MEAN (of integers: float32). Results on all ranks are the
    same bits. NULL on error.
+   By NCCL or RCCL the host waits for none of them: a rank that is lost on the way is an error when
+   a value is looked at, and what was computed of that collective on the device is worthless then:
+   go on from a checkpoint. The tensor must be on the GPU on all ranks or on none. Tensors on the
+   host go by MPI, and so, by way of host memory, do those on another GPU than flux_gpu's, and the
+   minimum and maximum of floating-point numbers, of which NCCL drops NaN.
    allreduce        the sum, ... over all ranks, element by element, on every rank
    reduce           the same, on rank .root; the others get their own x
    broadcast        x of rank .root, on every rank: flux_broadcast(comm, x, .root = 0)
@@ -45742,7 +45755,8 @@ static const flux__nccl_library *flux__nccl_open(int backend, char *why, size_t 
     flux__nccl_library *l = &flux__nccls[backend - FLUX__CUDA_BACKEND];
     const bool cuda = backend == FLUX__CUDA_BACKEND;
     const char *name = cuda ? "NCCL" : "RCCL",
-        *variable = cuda ? "FLUX_NCCL_LIBRARY" : "FLUX_RCCL_LIBRARY", *set = flux__env(variable);
+        *variable = cuda ? "FLUX_NCCL_LIBRARY" : "FLUX_RCCL_LIBRARY",
+        *set = cuda ? flux__env("FLUX_NCCL_LIBRARY") : flux__env("FLUX_RCCL_LIBRARY");
     if (l->name) return l;
     void *library = set && *set ? flux__library_open(set) : flux__nccl_find(backend);
     if (!library && set && *set) flux__library_why(why, n, name, variable);
@@ -46093,7 +46107,10 @@ static int flux__mpi_await(flux__mpi_handle *request, double seconds, char *why,
 /* ---------------- when a handshake fails */
 
 /* What a rank reports to the others when it gives up. */
-typedef struct flux__report { int64_t came; } flux__report;      /* its collective */
+typedef struct flux__report {
+    int64_t came;                         /* its collective */
+    int64_t failed;                       /* 1: its own GPU has failed, and it waited for nobody */
+} flux__report;
 
 /* Takes a report of a rank that has given up, if one lies here: its rank, or -1. */
 static int flux__report_take(flux_comm *c, flux__report *r) {
@@ -46104,8 +46121,19 @@ static int flux__report_take(flux_comm *c, flux__report *r) {
                                                                                              : -1;
 }
 
-/* Writes the ranks that did not report: "rank 2 on node7". */
-static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *out) {
+/* Breaks the communicator, since rank `from` has given up. */
+static bool flux__gave_up(flux_comm *c, const flux__header *h, int from, const flux__report *r) {
+    char why[400];
+    snprintf(why, sizeof why, "%s, collective %lld: rank %d on %s has given up at collective %lld, "
+             "where %s", flux__header_text(h).s, (long long)h->number, from, c->hosts[from],
+             (long long)r->came, r->failed ? "its own part has failed" :
+             "it had waited longer than its time-out for this rank or another");
+    return flux__comm_break(c, why);
+}
+
+/* Writes the ranks that did not report: "rank 2 on node7"; nobody: what is said if all did. */
+static void flux__put_silent(const flux_comm *c, const bool *came, const char *nobody,
+                             flux__sink *out) {
     int named = 0, more = 0;
     for (int r = 0; r < c->size; r++) {
         if (came[r]) continue;
@@ -46113,17 +46141,17 @@ static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *o
         else flux__putf(out, "%srank %d on %s", named++ ? ", " : "", r, c->hosts[r]);
     }
     if (more) flux__putf(out, " and %d more", more);
-    if (!named) flux__putf(out, "the other ranks, which did not go on: this one came too late");
+    if (!named) flux__putf(out, "%s", nobody);
 }
 
 /* Tells the others that this rank gives up at the collective h. */
-static bool flux__report_send(flux_comm *c, const flux__header *h) {
+static bool flux__report_send(flux_comm *c, const flux__header *h, bool failed) {
     char why[300];
     /* MPI may send or fill them later than this call: they are never freed */
     flux__report *mine = (flux__report *)flux__zalloc(sizeof *mine);
     flux__mpi_handle *sent = (flux__mpi_handle *)flux__zalloc((size_t)c->size * sizeof *sent);
     if (!mine || !sent) return false;
-    mine->came = h->number;
+    mine->came = h->number, mine->failed = failed;
     for (int r = 0; r < c->size; r++)
         if (r != c->rank)
             flux__mpi_isend(c->side, mine, sizeof *mine, r, FLUX__REPORT_TAG, &sent[r], why,
@@ -46131,27 +46159,32 @@ static bool flux__report_send(flux_comm *c, const flux__header *h) {
     return true;
 }
 
-/* This rank has waited long enough for `what` (there has not come, no data came from): tells the
-   others, hears who else waits, and breaks the communicator with an error that names the ranks that
-   do not answer. */
-static bool flux__give_up(flux_comm *c, const flux__header *h, const char *what) {
+/* This rank has waited long enough for the others, or for their data: tells them, hears who else
+   waits, and breaks the communicator with an error that names the rank whose part has failed, or
+   those that do not answer. */
+static bool flux__give_up(flux_comm *c, const flux__header *h, bool data) {
+    const char *what = data ? "no data came from" : "there has not come",
+        *nobody = data ? "any rank: all have come, and wait for it"
+                       : "the other ranks, which did not go on: this one came too late";
     char text[400];
-    flux__report theirs;
+    flux__report theirs, failed = { 0, 0 };
+    int by = -1;
     bool *came = (bool *)flux__zalloc((size_t)c->size);
-    if (!came || !flux__report_send(c, h)) return flux__comm_break(c, "out of memory");
+    if (!came || !flux__report_send(c, h, false)) return flux__comm_break(c, "out of memory");
     came[c->rank] = true;
     for (double end = flux__now() + FLUX__GRACE; flux__now() < end; flux__thread_yield()) {
         const int from = flux__report_take(c, &theirs);
         if (from >= 0) came[from] = true;
+        if (from >= 0 && theirs.failed) by = from, failed = theirs;
     }
     flux__sink out = flux__sink_to(text, sizeof text);
     flux__putf(&out, "%s, collective %lld: within %g s %s ", flux__header_text(h).s,
                (long long)h->number, c->timeout, what);
-    flux__put_silent(c, came, &out);
+    flux__put_silent(c, came, nobody, &out);
     flux__putf(&out, "; all had passed collective %lld", (long long)h->number - 1);
     flux__sink_end(&out);
     flux__free(came);
-    return flux__comm_break(c, text);
+    return by < 0 ? flux__comm_break(c, text) : flux__gave_up(c, h, by, &failed);
 }
 
 /* All ranks have come, but not with the same collective: compares what each of them calls. */
@@ -46186,15 +46219,10 @@ static bool flux__handshake_finish(flux_comm *c, flux__handshake *s) {
     flux__report report;
     const int rc = flux__mpi_await(&s->request, c->timeout, why, sizeof why);
     if (rc > 0) return flux__comm_break(c, why);
-    if (rc < 0) return flux__give_up(c, &s->header, "there has not come");
+    if (rc < 0) return flux__give_up(c, &s->header, false);
     if (s->v[0] != -s->v[1]) return flux__handshake_differs(c, s);
     const int from = flux__report_take(c, &report);
-    if (from < 0) return true;
-    snprintf(why, sizeof why, "%s, collective %lld: rank %d on %s has given up at collective %lld, "
-             "where it had waited longer than its time-out for this rank or another",
-             flux__header_text(&s->header).s, (long long)s->header.number, from, c->hosts[from],
-             (long long)report.came);
-    return flux__comm_break(c, why);
+    return from < 0 || flux__gave_up(c, &s->header, from, &report);
 }
 
 /* The whole handshake of a collective at once. */
@@ -46215,7 +46243,7 @@ static bool flux__exchange_far(flux_comm *c, const flux__header *h, char *data) 
         int rc = flux__mpi_iallreduce(c->data, data + (size_t)at * flux__dtypes[t].size, some, t,
                                       (flux_agg)h->op, &request, why, sizeof why)
                      ? flux__mpi_await(&request, c->timeout, why, sizeof why) : 1;
-        if (rc < 0) return flux__give_up(c, h, "no data came from");
+        if (rc < 0) return flux__give_up(c, h, true);
         if (rc == 0) continue;
         snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
                  (long long)h->number, why);
@@ -46376,8 +46404,8 @@ static bool flux__nccl_watch(flux__gpu_guest *it, void *event) {
     if (state == FLUX__NCCL_DONE) return true;
     if (flux__self() != n->thread) return FLUX__REFUSE("%s", why);  /* n->thread tells the others */
     if (n->comm->broken) return FLUX__REFUSE("%s", why);
-    if (state == FLUX__NCCL_LATE) return flux__give_up(n->comm, &n->header, "no data came from");
-    flux__report_send(n->comm, &n->header);
+    if (state == FLUX__NCCL_LATE) return flux__give_up(n->comm, &n->header, true);
+    flux__report_send(n->comm, &n->header, true);
     return flux__comm_break(n->comm, why);
 }
 
@@ -46398,20 +46426,23 @@ static void flux__nccl_leave_gpu(flux__gpu_guest *it) {
     flux__mutex_unlock(&flux__nccl_lock);
 }
 
-/* The back end whose GPUs NCCL or RCCL can serve here; 0: there is none, and why is told. */
+/* The back end of flux_gpu, if its GPUs can talk by NCCL or RCCL here; 0: they can't, and why is
+   told. No driver is opened where there is no such library. */
 static int flux__nccl_backend(char *why, size_t size) {
-    *why = 0;
-    for (int b = FLUX__CUDA_BACKEND; b <= FLUX__AMDGPU_BACKEND; b++) {
-        char text[300];
-        if (!flux__driver_of(b)) continue;
-        flux__mutex_lock(&flux__driver_lock);
-        const bool there = flux__nccl_open(b, text, sizeof text) != NULL;
-        flux__mutex_unlock(&flux__driver_lock);
-        if (there && flux__probe_of(b)->functional) return b;
-        const size_t used = strlen(why);
-        snprintf(why + used, size - used, "%s%s", used ? "; " : "",
-                 there ? flux__probe_of(b)->why : text);
-    }
+    char text[2][300] = { "", "" };
+    bool there[2] = { false, false };
+    flux__mutex_lock(&flux__driver_lock);
+    for (int i = 0; i < 2; i++)
+        there[i] = flux__driver_of(FLUX__CUDA_BACKEND + i) &&
+                   flux__nccl_open(FLUX__CUDA_BACKEND + i, text[i], sizeof text[i]);
+    flux__mutex_unlock(&flux__driver_lock);
+    const int b = there[0] || there[1] ? flux__choose(false, false) : FLUX__CPU_BACKEND,
+              i = b - FLUX__CUDA_BACKEND;
+    if (i >= 0 && i < 2 && there[i]) return b;
+    if (i >= 0 && i < 2 && *text[i]) snprintf(why, size, "%s", text[i]);
+    else if (there[0] || there[1]) snprintf(why, size, "no GPU that %s can serve works here",
+                                            flux__nccls[!there[0]].name);
+    else snprintf(why, size, "%s%s%s", text[0], *text[0] && *text[1] ? "; " : "", text[1]);
     return 0;
 }
 
@@ -46647,7 +46678,7 @@ static bool flux__nccl_run(flux_comm *c, const flux__nccl_task *task, int count)
     if (ok) return true;
     snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
              (long long)h->number, why);
-    flux__report_send(c, h);
+    flux__report_send(c, h, true);
     return flux__comm_break(c, text);
 }
 

@@ -178,8 +178,10 @@
                           ROCM_PATH, HIP_PATH, /opt/rocm
    - hiprtc, its compiler FLUX_HIPRTC; libhiprtc.so.7, .6, .5, libhiprtc.so; the same folders, then
                           the runtime itself
+   - NCCL, RCCL           FLUX_NCCL_LIBRARY; libnccl.so.2, and FLUX_RCCL_LIBRARY; librccl.so.1, the
+                          folders of HIP: for several processes, with FLUX_MPI
    On Windows they are nvcuda.dll, nvrtc64_130_0.dll, amdhip64_7.dll, hiprtc0700.dll and older ones.
-   cuDNN, NCCL and others are opened only if the program asks for them:
+   cuDNN and others are opened only if the program asks for them:
    flux_functional_with("CUDA", "cuDNN"). If something is missing, the program goes on with the CPU
    and says so once, and flux_functional_reason("CUDA") gives the reason:
 
@@ -238,6 +240,7 @@
        XDG_CACHE_HOME, HOME, LOCALAPPDATA      see FLUX_CACHE_DIR
        FLUX_CUDA_LIBRARY, FLUX_NVRTC, CUDA_PATH, CUDA_HOME      where NVIDIA's libraries are (GPUS)
        FLUX_HIP_LIBRARY, FLUX_HIPRTC, ROCM_PATH, HIP_PATH       where AMD's are
+       FLUX_NCCL_LIBRARY, FLUX_RCCL_LIBRARY     the same, of their collectives
        FLUX_MPI_LIBRARY      MPI's library; else the one that the program is linked with, or the
                              launcher's own: libmpi.so.40, libmpich.so.12, libmpi_abi.so.0, ...
        OMPI_COMM_WORLD_SIZE, PMI_SIZE, PMIX_RANK, PALS_SIZE, ALPS_APP_PE_COUNT

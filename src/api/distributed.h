@@ -6,8 +6,10 @@
    A program that mpirun or srun starts many times trains one model together: every process, a rank,
    takes its share of the data and averages its gradients with the others'. Compile with -DFLUX_MPI;
    MPI is opened at run time (FLUX_MPI_LIBRARY names its file if it is not found). What lies on GPUs
-   travels by way of host memory. Without a launcher, with or without -DFLUX_MPI, there is a world
-   of one rank, in which every call here works and communicates nothing.
+   travels by NCCL or RCCL, which are opened, too (FLUX_NCCL_LIBRARY, FLUX_RCCL_LIBRARY), where all
+   ranks have it and a GPU of their own; else by way of host memory. Without a launcher, with or
+   without -DFLUX_MPI, there is a world of one rank, in which every call here works and communicates
+   nothing.
 
    A collective is an operation like any other: it is recorded, and runs when its result, or that of
    a later collective, is looked at. All ranks must record the same collectives in the same order,
@@ -16,11 +18,13 @@
    of this communicator works any more, but values can be looked at and saved. Gradients do not pass
    collectives. */
 
-/* Any engine that there is. MPI is the only one so far. */
+/* The best that works on all ranks: NCCL or RCCL for tensors on the ranks' GPUs, else MPI. */
 #define FLUX_ANY ((const char *)0)
 typedef struct flux_distributed_opts {
     FLUX__DUMMY
-    const char *backend FLUX__ZERO;       /* "MPI", or FLUX_ANY, the default */
+    const char *backend FLUX__ZERO;       /* "MPI"; "NCCL" or "RCCL", an error where that does not
+                                             work (without a launcher nothing is opened); or
+                                             FLUX_ANY, the default */
     int *argc FLUX__ZERO; char ***argv FLUX__ZERO;   /* those of main, which MPI may change */
     const void *comm FLUX__ZERO;          /* the address of an MPI_Comm of yours, whose ranks form
                                              the world; default: MPI_COMM_WORLD */
@@ -42,7 +46,8 @@ FLUX_API int flux_distributed_end(flux_comm *c);
 FLUX_API int flux_rank_of(const flux_comm *c);           /* 0 ... size - 1; -1 on error */
 FLUX_API int flux_size_of(const flux_comm *c);           /* how many ranks there are */
 FLUX_API int flux_local_rank_of(const flux_comm *c);     /* this rank's number on its machine */
-FLUX_API const char *flux_comm_name(const flux_comm *c); /* "MPI" or "alone" */
+/* "NCCL", "RCCL", "MPI" or "alone" */
+FLUX_API const char *flux_comm_name(const flux_comm *c);
 typedef struct flux_interrupted_opts {
     FLUX__DUMMY
     flux_comm *comm FLUX__ZERO;
@@ -64,6 +69,11 @@ typedef struct flux_root_opts {
 /* Collectives of tensors of any dtype, on any device, or of tuples of them. op: FLUX_SUM,
    FLUX_PROD, FLUX_MIN, FLUX_MAX or FLUX_MEAN (of integers: float32). Results on all ranks are the
    same bits. NULL on error.
+   By NCCL or RCCL the host waits for none of them: a rank that is lost on the way is an error when
+   a value is looked at, and what was computed of that collective on the device is worthless then:
+   go on from a checkpoint. The tensor must be on the GPU on all ranks or on none. Tensors on the
+   host go by MPI, and so, by way of host memory, do those on another GPU than flux_gpu's, and the
+   minimum and maximum of floating-point numbers, of which NCCL drops NaN.
    allreduce        the sum, ... over all ranks, element by element, on every rank
    reduce           the same, on rank .root; the others get their own x
    broadcast        x of rank .root, on every rank: flux_broadcast(comm, x, .root = 0)

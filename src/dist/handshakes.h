@@ -104,7 +104,10 @@ static int flux__mpi_await(flux__mpi_handle *request, double seconds, char *why,
 /* ---------------- when a handshake fails */
 
 /* What a rank reports to the others when it gives up. */
-typedef struct flux__report { int64_t came; } flux__report;      /* its collective */
+typedef struct flux__report {
+    int64_t came;                         /* its collective */
+    int64_t failed;                       /* 1: its own GPU has failed, and it waited for nobody */
+} flux__report;
 
 /* Takes a report of a rank that has given up, if one lies here: its rank, or -1. */
 static int flux__report_take(flux_comm *c, flux__report *r) {
@@ -115,8 +118,19 @@ static int flux__report_take(flux_comm *c, flux__report *r) {
                                                                                              : -1;
 }
 
-/* Writes the ranks that did not report: "rank 2 on node7". */
-static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *out) {
+/* Breaks the communicator, since rank `from` has given up. */
+static bool flux__gave_up(flux_comm *c, const flux__header *h, int from, const flux__report *r) {
+    char why[400];
+    snprintf(why, sizeof why, "%s, collective %lld: rank %d on %s has given up at collective %lld, "
+             "where %s", flux__header_text(h).s, (long long)h->number, from, c->hosts[from],
+             (long long)r->came, r->failed ? "its own part has failed" :
+             "it had waited longer than its time-out for this rank or another");
+    return flux__comm_break(c, why);
+}
+
+/* Writes the ranks that did not report: "rank 2 on node7"; nobody: what is said if all did. */
+static void flux__put_silent(const flux_comm *c, const bool *came, const char *nobody,
+                             flux__sink *out) {
     int named = 0, more = 0;
     for (int r = 0; r < c->size; r++) {
         if (came[r]) continue;
@@ -124,17 +138,17 @@ static void flux__put_silent(const flux_comm *c, const bool *came, flux__sink *o
         else flux__putf(out, "%srank %d on %s", named++ ? ", " : "", r, c->hosts[r]);
     }
     if (more) flux__putf(out, " and %d more", more);
-    if (!named) flux__putf(out, "the other ranks, which did not go on: this one came too late");
+    if (!named) flux__putf(out, "%s", nobody);
 }
 
 /* Tells the others that this rank gives up at the collective h. */
-static bool flux__report_send(flux_comm *c, const flux__header *h) {
+static bool flux__report_send(flux_comm *c, const flux__header *h, bool failed) {
     char why[300];
     /* MPI may send or fill them later than this call: they are never freed */
     flux__report *mine = (flux__report *)flux__zalloc(sizeof *mine);
     flux__mpi_handle *sent = (flux__mpi_handle *)flux__zalloc((size_t)c->size * sizeof *sent);
     if (!mine || !sent) return false;
-    mine->came = h->number;
+    mine->came = h->number, mine->failed = failed;
     for (int r = 0; r < c->size; r++)
         if (r != c->rank)
             flux__mpi_isend(c->side, mine, sizeof *mine, r, FLUX__REPORT_TAG, &sent[r], why,
@@ -142,27 +156,32 @@ static bool flux__report_send(flux_comm *c, const flux__header *h) {
     return true;
 }
 
-/* This rank has waited long enough for `what` (there has not come, no data came from): tells the
-   others, hears who else waits, and breaks the communicator with an error that names the ranks that
-   do not answer. */
-static bool flux__give_up(flux_comm *c, const flux__header *h, const char *what) {
+/* This rank has waited long enough for the others, or for their data: tells them, hears who else
+   waits, and breaks the communicator with an error that names the rank whose part has failed, or
+   those that do not answer. */
+static bool flux__give_up(flux_comm *c, const flux__header *h, bool data) {
+    const char *what = data ? "no data came from" : "there has not come",
+        *nobody = data ? "any rank: all have come, and wait for it"
+                       : "the other ranks, which did not go on: this one came too late";
     char text[400];
-    flux__report theirs;
+    flux__report theirs, failed = { 0, 0 };
+    int by = -1;
     bool *came = (bool *)flux__zalloc((size_t)c->size);
-    if (!came || !flux__report_send(c, h)) return flux__comm_break(c, "out of memory");
+    if (!came || !flux__report_send(c, h, false)) return flux__comm_break(c, "out of memory");
     came[c->rank] = true;
     for (double end = flux__now() + FLUX__GRACE; flux__now() < end; flux__thread_yield()) {
         const int from = flux__report_take(c, &theirs);
         if (from >= 0) came[from] = true;
+        if (from >= 0 && theirs.failed) by = from, failed = theirs;
     }
     flux__sink out = flux__sink_to(text, sizeof text);
     flux__putf(&out, "%s, collective %lld: within %g s %s ", flux__header_text(h).s,
                (long long)h->number, c->timeout, what);
-    flux__put_silent(c, came, &out);
+    flux__put_silent(c, came, nobody, &out);
     flux__putf(&out, "; all had passed collective %lld", (long long)h->number - 1);
     flux__sink_end(&out);
     flux__free(came);
-    return flux__comm_break(c, text);
+    return by < 0 ? flux__comm_break(c, text) : flux__gave_up(c, h, by, &failed);
 }
 
 /* All ranks have come, but not with the same collective: compares what each of them calls. */
@@ -197,15 +216,10 @@ static bool flux__handshake_finish(flux_comm *c, flux__handshake *s) {
     flux__report report;
     const int rc = flux__mpi_await(&s->request, c->timeout, why, sizeof why);
     if (rc > 0) return flux__comm_break(c, why);
-    if (rc < 0) return flux__give_up(c, &s->header, "there has not come");
+    if (rc < 0) return flux__give_up(c, &s->header, false);
     if (s->v[0] != -s->v[1]) return flux__handshake_differs(c, s);
     const int from = flux__report_take(c, &report);
-    if (from < 0) return true;
-    snprintf(why, sizeof why, "%s, collective %lld: rank %d on %s has given up at collective %lld, "
-             "where it had waited longer than its time-out for this rank or another",
-             flux__header_text(&s->header).s, (long long)s->header.number, from, c->hosts[from],
-             (long long)report.came);
-    return flux__comm_break(c, why);
+    return from < 0 || flux__gave_up(c, &s->header, from, &report);
 }
 
 /* The whole handshake of a collective at once. */
@@ -226,7 +240,7 @@ static bool flux__exchange_far(flux_comm *c, const flux__header *h, char *data) 
         int rc = flux__mpi_iallreduce(c->data, data + (size_t)at * flux__dtypes[t].size, some, t,
                                       (flux_agg)h->op, &request, why, sizeof why)
                      ? flux__mpi_await(&request, c->timeout, why, sizeof why) : 1;
-        if (rc < 0) return flux__give_up(c, h, "no data came from");
+        if (rc < 0) return flux__give_up(c, h, true);
         if (rc == 0) continue;
         snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
                  (long long)h->number, why);

@@ -10,7 +10,6 @@
 #include "../base/memory.h"
 #include "../gpu/kernels.h"
 #include "../gpu/devices.h"
-#include "../device/registry.h"
 #include "../device/choosing.h"
 #include "mpi.h"
 #include "nccl_library.h"
@@ -128,8 +127,8 @@ static bool flux__nccl_watch(flux__gpu_guest *it, void *event) {
     if (state == FLUX__NCCL_DONE) return true;
     if (flux__self() != n->thread) return FLUX__REFUSE("%s", why);  /* n->thread tells the others */
     if (n->comm->broken) return FLUX__REFUSE("%s", why);
-    if (state == FLUX__NCCL_LATE) return flux__give_up(n->comm, &n->header, "no data came from");
-    flux__report_send(n->comm, &n->header);
+    if (state == FLUX__NCCL_LATE) return flux__give_up(n->comm, &n->header, true);
+    flux__report_send(n->comm, &n->header, true);
     return flux__comm_break(n->comm, why);
 }
 
@@ -150,20 +149,23 @@ static void flux__nccl_leave_gpu(flux__gpu_guest *it) {
     flux__mutex_unlock(&flux__nccl_lock);
 }
 
-/* The back end whose GPUs NCCL or RCCL can serve here; 0: there is none, and why is told. */
+/* The back end of flux_gpu, if its GPUs can talk by NCCL or RCCL here; 0: they can't, and why is
+   told. No driver is opened where there is no such library. */
 static int flux__nccl_backend(char *why, size_t size) {
-    *why = 0;
-    for (int b = FLUX__CUDA_BACKEND; b <= FLUX__AMDGPU_BACKEND; b++) {
-        char text[300];
-        if (!flux__driver_of(b)) continue;
-        flux__mutex_lock(&flux__driver_lock);
-        const bool there = flux__nccl_open(b, text, sizeof text) != NULL;
-        flux__mutex_unlock(&flux__driver_lock);
-        if (there && flux__probe_of(b)->functional) return b;
-        const size_t used = strlen(why);
-        snprintf(why + used, size - used, "%s%s", used ? "; " : "",
-                 there ? flux__probe_of(b)->why : text);
-    }
+    char text[2][300] = { "", "" };
+    bool there[2] = { false, false };
+    flux__mutex_lock(&flux__driver_lock);
+    for (int i = 0; i < 2; i++)
+        there[i] = flux__driver_of(FLUX__CUDA_BACKEND + i) &&
+                   flux__nccl_open(FLUX__CUDA_BACKEND + i, text[i], sizeof text[i]);
+    flux__mutex_unlock(&flux__driver_lock);
+    const int b = there[0] || there[1] ? flux__choose(false, false) : FLUX__CPU_BACKEND,
+              i = b - FLUX__CUDA_BACKEND;
+    if (i >= 0 && i < 2 && there[i]) return b;
+    if (i >= 0 && i < 2 && *text[i]) snprintf(why, size, "%s", text[i]);
+    else if (there[0] || there[1]) snprintf(why, size, "no GPU that %s can serve works here",
+                                            flux__nccls[!there[0]].name);
+    else snprintf(why, size, "%s%s%s", text[0], *text[0] && *text[1] ? "; " : "", text[1]);
     return 0;
 }
 
@@ -399,7 +401,7 @@ static bool flux__nccl_run(flux_comm *c, const flux__nccl_task *task, int count)
     if (ok) return true;
     snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
              (long long)h->number, why);
-    flux__report_send(c, h);
+    flux__report_send(c, h, true);
     return flux__comm_break(c, text);
 }
 

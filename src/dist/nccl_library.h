@@ -99,7 +99,8 @@ static const flux__nccl_library *flux__nccl_open(int backend, char *why, size_t 
     flux__nccl_library *l = &flux__nccls[backend - FLUX__CUDA_BACKEND];
     const bool cuda = backend == FLUX__CUDA_BACKEND;
     const char *name = cuda ? "NCCL" : "RCCL",
-        *variable = cuda ? "FLUX_NCCL_LIBRARY" : "FLUX_RCCL_LIBRARY", *set = flux__env(variable);
+        *variable = cuda ? "FLUX_NCCL_LIBRARY" : "FLUX_RCCL_LIBRARY",
+        *set = cuda ? flux__env("FLUX_NCCL_LIBRARY") : flux__env("FLUX_RCCL_LIBRARY");
     if (l->name) return l;
     void *library = set && *set ? flux__library_open(set) : flux__nccl_find(backend);
     if (!library && set && *set) flux__library_why(why, n, name, variable);

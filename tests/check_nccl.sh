@@ -1,0 +1,100 @@
+# Collectives of GPUs: tests/dist/nccl.c and training.c by the software NCCL and RCCL on software GPUs, under each MPI whose
+# launcher is here; our declarations against the makers' nccl.h and rccl.h.
+. tests/check.sh
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 FLUX_NUM_THREADS=1
+
+# declared NAME HEADER PACKAGE DEFINE FOLDER...: compiles the comparison with the first folder that has the header
+declared() {
+    name=$1 header=$2 package=$3 define=$4; shift 4
+    for folder in "$@"; do
+        [ -f "$folder/$header" ] || continue
+        check "$name: $folder" "$CXX" -std=c++17 -w -fsyntax-only -DFLUX_MPI -D"$define" -I. -isystem "$folder" $also tests/dist/nccl.cc
+        return
+    done
+    skip "$name: no $header on this machine; package: $package"
+}
+if have "$CXX"; then
+    also=$(for f in "$CUDA_PATH/include" "$CUDA_HOME/include" /usr/local/cuda/include /usr/local/cuda-*/include; do
+               [ ! -f "$f/cuda_runtime.h" ] || echo "-isystem $f"; done | head -n 1)
+    declared "NCCL's declarations" nccl.h libnccl-dev FLUX_CUDA "$CUDA_PATH/include" "$CUDA_HOME/include" /usr/local/cuda/include \
+        /usr/local/cuda-*/include /usr/local/include /usr/include
+    also=
+    declared "RCCL's declarations" rccl/rccl.h librccl-dev FLUX_HIP "$ROCM_PATH/include" /opt/rocm/include /usr/include
+fi
+
+check "software GPUs" env MAKEFLAGS= make -s CC="$CC" softgpu || finish
+soft=$PWD/build/softgpu
+export FLUX_NCCL_LIBRARY="$soft/libnccl.so.2" FLUX_RCCL_LIBRARY="$soft/librccl.so.1" SOFTNCCL_TIMEOUT=3 SOFTNCCL_FOLDER
+SOFTNCCL_FOLDER=$(cd "$tmp" && pwd)
+for program in nccl training; do
+    check "$program compiles" "$CC" -std=c11 -O1 -DFLUX_MPI -DFLUX_CUDA -DFLUX_HIP -I. "tests/dist/$program.c" -o "$tmp/$program" -lm || finish
+done
+
+# on LAUNCHER N DEVICES PROGRAM...: what the ranks say, sorted
+on() {
+    launcher=$1 n=$2 devices=$3; shift 3
+    case $devices in *hip*) export FLUX_GPU_BACKEND=AMDGPU ;; *) export FLUX_GPU_BACKEND=CUDA ;; esac
+    case $launcher in *openmpi) set -- --oversubscribe -np "$n" "$@" ;; *) set -- -n "$n" "$@" ;; esac
+    timeout 200 sh tests/on_device.sh "$devices" "$launcher" "$@" 2>"$tmp/said" | grep -a '^rank' | sort
+}
+# each NAME: fails unless every one of the n ranks says ok
+each() {
+    [ "$(grep -c "^rank [0-9]* of $n: ok" "$tmp/out")" = "$n" ] && pass ||
+        { fail "$1 on $n ranks"; head -n 8 "$tmp/out" "$tmp/said" | cut -c 1-300; }
+}
+# told WHAT RANK TEXT...: the rank says so, and can still save
+told() {
+    what=$1; shift
+    while [ $# -gt 0 ]; do
+        grep -q "^rank $1: told .*$2.*; saved" "$tmp/out" && pass ||
+            { fail "$launcher: $what: rank $1 is told \"$2\""; head -n 5 "$tmp/out" | cut -c 1-300; }
+        shift 2
+    done
+}
+
+for launcher in mpirun.openmpi mpiexec.mpich; do
+    have $launcher || { skip "no $launcher on this machine; package: $([ $launcher = mpirun.openmpi ] && echo openmpi-bin || echo mpich)"; continue; }
+    for devices in soft-cuda3 soft-hip2; do
+        n=2
+        for mode in works overlap; do on $launcher 2 $devices "$tmp/nccl" $mode >"$tmp/out"; each "$launcher, $devices: $mode"; done
+        [ $launcher = mpiexec.mpich ] || continue        # what trains has no more to do with MPI
+        on $launcher 2 $devices "$tmp/training" >"$tmp/out"; each "$devices: training"
+        [ "$(sed -n 's/.*ok, //p' "$tmp/out" | sort -u | wc -l)" = 1 ] && pass || fail "$devices: ranks end with different parameters"
+    done
+    n=3
+    on $launcher 3 soft-cuda3 "$tmp/nccl" works >"$tmp/out"; each "$launcher: works"
+    [ $launcher = mpirun.openmpi ] || {
+        on $launcher 3 soft-cuda3 "$tmp/training" >"$tmp/first"
+        on $launcher 3 soft-cuda3 "$tmp/training" >"$tmp/out"; each "training"
+        cmp -s "$tmp/out" "$tmp/first" && pass || fail "two runs on 3 ranks differ"
+    }
+    # two ranks share a GPU: NCCL refuses, and MPI does it all; by name it is an error
+    n=2
+    on $launcher 2 soft-cuda1 "$tmp/nccl" shape >"$tmp/out"
+    told "one GPU for two" 0 'distributed: ncclCommInitRankConfig: invalid usage' 1 'distributed: nccl'
+    FLUX_NCCL_LIBRARY=none on $launcher 2 soft-cuda3 "$tmp/nccl" shape >"$tmp/out"
+    told "no library" 0 'no NCCL: FLUX_NCCL_LIBRARY: none' 1 'no NCCL'
+
+    on $launcher 2 soft-cuda3 "$tmp/nccl" differ >"$tmp/out"
+    told differ 0 'rank 1 on .* calls allreduce sum of 10 f32 (collective 1).* calls allreduce sum of 10 f32 on a GPU' 1 'where rank 1 calls'
+    on $launcher 2 soft-cuda3 "$tmp/nccl" shape >"$tmp/out"
+    told shape 0 'rank 1 on .* calls allreduce sum of 9 f32 on a GPU' 1 'where rank 1 calls'
+    SOFTNCCL_HANG=1:1 on $launcher 2 soft-cuda3 "$tmp/nccl" hangs >"$tmp/out"
+    told hangs 0 'within 1 s no data came from any rank' 1 'within 1 s no data came from any rank'
+done
+
+# Each call of NCCL fails.
+n=2
+have mpiexec.mpich && launcher=mpiexec.mpich || launcher=mpirun.openmpi
+if have $launcher; then
+    for call in $("$tmp/nccl" fails list); do
+        on $launcher 2 soft-cuda3 "$tmp/nccl" fails "$call" >"$tmp/out"
+        case $call in
+        CommFinalize | CommDestroy) told "nccl$call fails" 0 nothing 1 nothing ;;
+        Comm*) told "nccl$call fails" 0 'distributed: ' 1 'distributed: nccl.*internal error' ;;
+        GetUniqueId) told "nccl$call fails" 0 'ncclGetUniqueId: internal error' 1 'ncclGetUniqueId: internal error' ;;
+        *) told "nccl$call fails" 0 'rank 1 on .* given up at collective [0-9], where its own part has failed' 1 "collective [0-9]: nccl$call: internal error" ;;
+        esac
+    done
+fi
+finish

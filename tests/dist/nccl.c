@@ -1,0 +1,232 @@
+/* Collectives of GPUs by NCCL or RCCL, on as many ranks as a launcher starts, each with the GPU of its number. The mode is the
+   first argument:
+     works       every dtype, operation and root, against numbers that are written down here; "rank R of N: ok"
+     overlap     long rows of collectives and kernels in turn, whose results tell if one did not wait for the other
+     fails CALL  the call of NCCL's fails on rank 1, in its turn; "rank R: told ..., saved" if that was told, and values can be
+                 looked at and saved afterwards; "list": the calls
+     differ      rank 1's tensor is on the host               shape   rank 1's has fewer elements
+     hangs       rank 1's NCCL does nothing from a collective on (SOFTNCCL_HANG)
+   Run by tests/check_nccl.sh on software GPUs. */
+#define _POSIX_C_SOURCE 200809L
+#include <time.h>
+#define FLUX_IMPLEMENTATION
+#include "flux.h"
+
+static int wrong, rank, size;
+static flux_comm *comm;
+#define EXPECT(what) \
+    do if (!(what)) printf("rank %d of %d: line %d: %s\n", rank, size, __LINE__, #what), wrong++; while (0)
+
+static void wait_seconds(double s) {
+    struct timespec t = { (time_t)s, (long)((s - (double)(time_t)s) * 1e9) };
+    nanosleep(&t, NULL);
+}
+static flux_device gpu_of(const flux_tensor *x) { return flux_device_of((flux_tensor *)(intptr_t)x); }
+
+/* ---------------- works */
+
+static double mine(int r, int64_t i) { return 1 + (double)(r % 3) + (double)(i % 3); }
+static flux_tensor *numbers(flux_dtype t, int r, int64_t n) {
+    float v[4096];
+    for (int64_t i = 0; i < n; i++) v[i] = (float)mine(r, i);
+    return flux_to_dtype(flux_gpu(flux_from(v, n)), t);      /* flux_gpu itself takes f64 for f32 */
+}
+static double folded(flux_agg op, int64_t i) {
+    double y = mine(0, i);
+    for (int r = 1; r < size; r++) {
+        const double x = mine(r, i);
+        y = op == FLUX_PROD ? y * x : op == FLUX_MIN ? fmin(y, x) : op == FLUX_MAX ? fmax(y, x) : y + x;
+    }
+    return op == FLUX_MEAN ? y / size : y;
+}
+static bool close_to(flux_tensor *x, int64_t i, double want, flux_dtype t) {
+    const double have = flux_at(flux_reshape(x, -1), i), scale = t == FLUX_BF16 ? 8e-3 : t == FLUX_F16 ? 1e-3 : 1e-6;
+    return t == FLUX_BOOL ? have == 1 : fabs(have - want) <= scale * fabs(want);
+}
+
+static void of_dtype(flux_dtype t) {
+    static const flux_agg ops[] = { FLUX_SUM, FLUX_PROD, FLUX_MIN, FLUX_MAX, FLUX_MEAN };
+    const int64_t n = 1000;
+    flux_tensor *x = numbers(t, rank, n);
+    for (int k = 0; k < 5; k++) FLUX_SCOPE {
+        flux_tensor *y = flux_allreduce(comm, flux_reshape(x, 10, 100), ops[k]);
+        EXPECT(flux_ndim(y) == 2 && gpu_of(y).backend != 0);
+        for (int64_t i = 0; i < n; i += 37) EXPECT(close_to(y, i, folded(ops[k], i), t));
+        for (int root = 0; root < size; root++) {
+            flux_tensor *z = flux_reduce(comm, x, ops[k], .root = root);
+            for (int64_t i = 0; i < n; i += 111) EXPECT(close_to(z, i, rank == root ? folded(ops[k], i) : mine(rank, i), t));
+        }
+        flux_tensor *s = flux_reduce_scatter(comm, numbers(t, rank, 12 * size), ops[k]);
+        EXPECT(flux_len(s) == 12);
+        for (int64_t i = 0; i < 12; i++) EXPECT(close_to(s, i, folded(ops[k], 12 * rank + i), t));
+    }
+    for (int root = 0; root < size; root++) {
+        flux_tensor *b = flux_broadcast(comm, x, .root = root);
+        EXPECT(flux_dtype_of(b) == t);
+        for (int64_t i = 0; i < n; i += 41) EXPECT(close_to(b, i, mine(root, i), t));
+    }
+    flux_tensor *g = flux_allgather(comm, flux_reshape(x, 10, 100));
+    EXPECT(flux_dtype_of(g) == t && flux_dim(g, 1) == 100 * size && gpu_of(g).backend != 0);
+    for (int64_t i = 0; i < n * size; i += 41) EXPECT(close_to(g, i, mine((int)(i / n), i % n), t));
+}
+
+static void of_others(void) {
+    flux_tensor *here = flux_allreduce(comm, flux_full((double)rank, 3), FLUX_SUM);     /* of the host: by MPI */
+    EXPECT(gpu_of(here).backend == 0 && flux_at(here, 2) == size * (size - 1) / 2.0);
+    EXPECT(flux_len(flux_allreduce(comm, flux_gpu(flux_zeros(0)), FLUX_SUM)) == 0);
+    EXPECT(flux_item(flux_allreduce(comm, flux_gpu(flux_scalar(rank)), FLUX_SUM)) == size * (size - 1) / 2.0);
+    flux_tensor *nan = flux_gpu(flux_full(rank == size - 1 ? NAN : 1.0, 2));             /* NCCL itself drops it */
+    EXPECT(isnan(flux_at(flux_allreduce(comm, nan, FLUX_MAX), 0)) && isnan(flux_at(flux_allreduce(comm, nan, FLUX_SUM), 1)));
+    flux_tensor *both = flux_allreduce(comm, flux_tuple(flux_gpu(flux_ones(2)), flux_gpu(flux_full(rank, 3)), flux_ones(4)), FLUX_SUM);
+    flux_tensor *joined = flux_add(flux_sum(flux_nth(both, 0)), flux_sum(flux_nth(both, 1)));     /* two of a group */
+    EXPECT(flux_item(joined) == 2.0 * size + 3 * size * (size - 1) / 2.0 && flux_at(flux_nth(both, 2), 3) == size);
+    flux_seed(100 + (uint64_t)rank);
+    flux_layer *m = flux_gpu(flux_chain(flux_dense(3, 4, flux_relu), flux_batchnorm(4), flux_dense(4, 2)));
+    m = flux_synchronize(comm, m, .root = size - 1);
+    flux_seed(100 + (uint64_t)size - 1);
+    flux_layer *root = flux_chain(flux_dense(3, 4, flux_relu), flux_batchnorm(4), flux_dense(4, 2));
+    EXPECT(flux_item(flux_max(flux_abs(flux_sub(flux_cpu(flux_destructure(m)), flux_destructure(root))))) == 0);
+    EXPECT(flux_barrier(comm) == 0);
+}
+
+/* ---------------- overlap */
+
+/* Collectives that use what the device is about to compute, and kernels that use what they give, without a look between. */
+static void overlap(void) {
+    const int64_t n = 5000;
+    for (int repeat = 0; repeat < 3; repeat++) FLUX_SCOPE {
+        flux_tensor *x = flux_gpu(flux_full(rank + 1.0, n)), *kept[8];
+        double want = 0;
+        for (int r = 0; r < size; r++) want += r + 1;
+        for (int i = 0; i < 8; i++) {
+            flux_tensor *a = flux_mul(x, 2), *b = flux_add(x, (double)i);
+            flux_tensor *sum = flux_allreduce(comm, a, FLUX_SUM), *other = flux_allreduce(comm, b, FLUX_SUM);
+            flux_tensor *beside = flux_sqrt(flux_square(b));            /* of neither */
+            kept[i] = flux_add(flux_sub(sum, other), flux_mul(beside, 0));
+            x = flux_div(flux_add(sum, flux_mul(x, 0)), 2.0 * size);    /* the mean, on every rank */
+            if (i % 3 == 2) flux_eval(x);
+        }
+        EXPECT(fabs(flux_at(x, n - 1) - want / size) < 1e-5 && fabs(flux_at(x, 0) - want / size) < 1e-5);
+        for (int i = 0; i < 8; i++) EXPECT(fabs(flux_at(kept[i], 17) - (want - size * i)) < 1e-4);
+    }
+    /* a step of buckets, over and over: memory does not grow, and is used again only behind the collectives */
+    flux_seed(3);
+    flux_layer *m = flux_gpu(flux_chain(flux_dense(8, 64, flux_tanh), flux_dense(64, 8)));
+    flux_state *s = flux_setup(flux_distributed_optimiser(comm, flux_adam(0.01), .bucket = 600), m);
+    flux_tensor *data = flux_gpu(flux_full(0.1 * (rank + 1), 8, 16));
+    int64_t first = 0;
+    for (int step = 0; step < 40; step++) FLUX_SCOPE {
+        EXPECT(flux_update(s, m, flux_gradient(flux_mse(flux_call(m, data), data), m)) == 0);
+        if (step == 10) first = flux_mem_stats(gpu_of(data)).reserved;
+    }
+    EXPECT(flux_mem_stats(gpu_of(data)).reserved == first);
+    flux_tensor *all = flux_destructure(m);
+    EXPECT(flux_item(flux_max(flux_sub(flux_allreduce(comm, all, FLUX_SUM), flux_mul(all, (double)size)))) < 1e-5);
+}
+
+/* ---------------- faults */
+
+#define FAILED 3                         /* ncclInternalError */
+static char spoilt[40];
+static long left = 1;                    /* it fails in its turn */
+static flux__nccl_calls real;
+static bool fails(const char *call) { return rank == 1 && !strcmp(call, spoilt) && --left == 0; }
+#define ARGUMENTS(...) __VA_ARGS__
+#define SPOILT(name, parameters, arguments) \
+    static int spoilt_##name parameters { return fails(#name) ? FAILED : real.name arguments; }
+SPOILT(GetUniqueId, (flux__nccl_id *id), (id))
+SPOILT(CommInitRank, (void **c, int n, flux__nccl_id id, int r), (c, n, id, r))
+SPOILT(CommInitRankConfig, (void **c, int n, flux__nccl_id id, int r, flux__nccl_config *o), (c, n, id, r, o))
+SPOILT(CommGetAsyncError, (void *c, int *e), (c, e))
+SPOILT(CommFinalize, (void *c), (c))
+SPOILT(CommDestroy, (void *c), (c))
+SPOILT(GroupStart, (void), ())
+SPOILT(GroupEnd, (void), ())
+SPOILT(AllReduce, (const void *a, void *b, size_t n, int t, int o, void *c, void *s), (a, b, n, t, o, c, s))
+SPOILT(Reduce, (const void *a, void *b, size_t n, int t, int o, int r, void *c, void *s), (a, b, n, t, o, r, c, s))
+SPOILT(Broadcast, (const void *a, void *b, size_t n, int t, int r, void *c, void *s), (a, b, n, t, r, c, s))
+SPOILT(AllGather, (const void *a, void *b, size_t n, int t, void *c, void *s), (a, b, n, t, c, s))
+SPOILT(ReduceScatter, (const void *a, void *b, size_t n, int t, int o, void *c, void *s), (a, b, n, t, o, c, s))
+#define ALL(X) X(GetUniqueId) X(CommInitRank) X(CommInitRankConfig) X(CommGetAsyncError) X(CommFinalize) X(CommDestroy)        \
+    X(GroupStart) X(GroupEnd) X(AllReduce) X(Reduce) X(Broadcast) X(AllGather) X(ReduceScatter)
+
+static int rank_by_launcher(void) {
+    const char *mpich = getenv("PMI_RANK"), *open = getenv("OMPI_COMM_WORLD_RANK");
+    return atoi(mpich ? mpich : open ? open : "0");
+}
+static void spoil(const char *call) {
+    char why[300];
+    const int backend = strcmp(getenv("FLUX_TEST_DEVICE"), "CUDA") ? FLUX__AMDGPU_BACKEND : FLUX__CUDA_BACKEND;
+    flux__nccl_calls *now = &flux__nccls[backend - FLUX__CUDA_BACKEND].call;
+    flux_functional(getenv("FLUX_TEST_DEVICE"));
+    if (!flux__nccl_open(backend, why, sizeof why)) puts(why), exit(1);
+    real = *now;
+    snprintf(spoilt, sizeof spoilt, "%s", call);
+    if (!strcmp(call, "GetUniqueId")) rank = rank == 0;              /* it is rank 0 that makes it */
+    if (!strcmp(call, "CommInitRank")) now->CommInitRankConfig = NULL, now->CommFinalize = NULL;   /* as of an old NCCL */
+#define SPOIL(name) if (now->name) now->name = spoilt_##name;
+    ALL(SPOIL)
+}
+
+static bool wrong_end;                   /* the others have still to find out */
+static void tell(const char *mode) {
+    char told[600], path[64];
+    snprintf(told, sizeof told, "%s", flux_error());
+    wrong_end = *told != 0;
+    flux_clear();
+    flux_layer *m = flux_gpu(flux_dense(2, 2));
+    snprintf(path, sizeof path, "nccl.%s.%d.safetensors", mode, rank);
+    const bool saved = flux_save(m, path) == 0 && flux_item(flux_sum(flux_gpu(flux_ones(3)))) == 3;
+    remove(path);
+    if (comm && *told) {
+        EXPECT(!flux_allreduce(comm, flux_gpu(flux_ones(3)), FLUX_SUM) && strstr(flux_error(), "earlier"));
+        EXPECT(flux_distributed_end(comm) != 0);
+    } else if (comm) EXPECT(flux_distributed_end(comm) == 0 || !strcmp(spoilt, "CommFinalize"));
+    printf("rank %d: told %s; %s\n", rank, *told ? told : "nothing", saved && !wrong ? "saved" : "LOST");
+    fflush(stdout);
+}
+
+static int faults(const char *mode, const char *call) {
+    if (call && !strcmp(call, "list")) {
+#define LIST(name) puts(#name);
+        ALL(LIST)
+        return 0;
+    }
+    rank = rank_by_launcher();
+    if (call) spoil(call);
+    comm = flux_distributed(.backend = "NCCL", .timeout = 1);
+    rank = rank_by_launcher(), size = comm ? flux_size_of(comm) : 0;
+    if (comm && call) {
+        flux_tensor *x = flux_gpu(flux_ones(6 * size));
+        flux_eval(flux_allreduce(comm, x, FLUX_SUM));
+        flux_eval(flux_broadcast(comm, x));
+        flux_eval(flux_reduce(comm, x, FLUX_SUM));
+        flux_eval(flux_allgather(comm, x));
+        flux_tensor *last = flux_reduce_scatter(comm, x, FLUX_SUM);
+        if (last && flux_eval(last)) flux_item(flux_sum(last));
+    } else if (comm) {
+        flux_tensor *x = flux_gpu(flux_ones(rank == 1 && !strcmp(mode, "shape") ? 9 : 10)), *y = NULL;
+        EXPECT(flux_at(flux_allreduce(comm, flux_gpu(flux_ones(2)), FLUX_SUM), 1) == size);
+        if (rank == 1 && !strcmp(mode, "differ")) x = flux_ones(10);
+        y = flux_allreduce(comm, x, FLUX_SUM);
+        if (y && flux_eval(y)) flux_item(flux_sum(y));
+    }
+    tell(mode);
+    wait_seconds(wrong_end ? 5 : 0.3); /* or the launcher ends the other rank first */
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const char *mode = argc > 1 ? argv[1] : "works";
+    if (strcmp(mode, "works") && strcmp(mode, "overlap")) return faults(mode, !strcmp(mode, "fails") ? argv[2] : NULL);
+    comm = flux_distributed();
+    if (!comm) return 1;
+    rank = flux_rank_of(comm), size = flux_size_of(comm);
+    EXPECT(size == 1 || !strcmp(flux_comm_name(comm), strcmp(getenv("FLUX_TEST_DEVICE"), "CUDA") ? "RCCL" : "NCCL"));
+    if (!strcmp(mode, "overlap")) overlap();
+    else for (int t = 0; t < FLUX_NUM_DTYPES; t++) FLUX_SCOPE of_dtype((flux_dtype)t);
+    FLUX_SCOPE of_others();
+    EXPECT(flux_distributed_end(comm) == 0 && !flux_failed());
+    if (!wrong) printf("rank %d of %d: ok\n", rank, size);
+    return wrong != 0;
+}
