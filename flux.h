@@ -259,7 +259,7 @@
                 scopes ending workers options
      graph/     table nodes elementwise leaves views reductions picking scans sorting draws
                 products einsum windows attention custom gradients backward
-     schedule/  kernel claims key analysis grouping program dispatch order trace profile plans
+     schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
@@ -13476,6 +13476,28 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
 
 FLUX__END_LEAN
 
+/* ---------------------------------------------------------------------- schedule/spelling.h
+   How C text spells what a kernel's program is made of: the formulas of
+   graph/table.h, and the compute types and dtypes. The GPU's kernels
+   (gpu/kernels.h) are written in these words.
+
+   Invariant: the arrays are in the order of the table's rows, of enum flux__class
+   and of flux_dtype. */
+
+FLUX__BEGIN_LEAN
+
+FLUX__UNUSED static const char *const flux__formulas[] = {
+#define FLUX__OP_TEXT(NAME, name, n, dt, call, shown, formula, ...) #formula,
+    FLUX__ELEMENTWISE(FLUX__OP_TEXT)
+};
+FLUX__UNUSED static const char *const flux__class_names[] = { "f32", "f64", "i32", "i64" };
+FLUX__UNUSED static const char *const flux__class_types[] = { "float", "double", "int", "long long" };
+FLUX__UNUSED static const char *const flux__dtype_types[] = { "float", "double", "unsigned short",
+                                                 "unsigned short", "int", "long long",
+                                                 "unsigned char", "unsigned char" };
+
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- schedule/dispatch.h
    From a plan to its back ends: flux__kernels_ready has each back end make its
    kernels ready, flux__kernels_run hands it rows of them, and
@@ -22990,16 +23012,6 @@ static const char *const flux__gpu_prelude[] = {
     "    words(key, stream, (u64)i >> 2, w);\n"
     "    return radius(w[at]) * circle(w[at + 1], i & 1 ? 0u : 1u);\n}\n"
 };
-
-static const char *const flux__formulas[] = {
-#define FLUX__OP_TEXT(NAME, name, n, dt, call, shown, formula, ...) #formula,
-    FLUX__ELEMENTWISE(FLUX__OP_TEXT)
-};
-static const char *const flux__class_names[] = { "f32", "f64", "i32", "i64" };
-static const char *const flux__class_types[] = { "float", "double", "int", "long long" };
-static const char *const flux__dtype_types[] = { "float", "double", "unsigned short",
-                                                 "unsigned short", "int", "long long",
-                                                 "unsigned char", "unsigned char" };
 
 /* ---- text that grows */
 
@@ -42828,7 +42840,7 @@ static void flux__dot_kernels(FILE *f, const flux__plan *plan, const flux__graph
     char words[240];
     for (int i = 0; i < plan->nkernel; i++) {
         const flux__kernel *k = &plan->kernel[i];
-        flux__kernel_words(plan, g, k, false, words, sizeof words);
+        flux__kernel_words(plan, g, k, FLUX__WORDS_SIZES, words, sizeof words);
         fprintf(f, "  k%d [label=\"%d. %s\"];\n", i, i + 1, words);
         for (int j = 0; j < k->noperand; j++) {
             int src = k->operand[j].src;

@@ -259,7 +259,7 @@
                 scopes ending workers options
      graph/     table nodes elementwise leaves views reductions picking scans sorting draws
                 products einsum windows attention custom gradients backward
-     schedule/  kernel claims key analysis grouping program dispatch order trace profile plans
+     schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
@@ -346,6 +346,7 @@
 #include "schedule/analysis.h"
 #include "schedule/grouping.h"
 #include "schedule/program.h"
+#include "schedule/spelling.h"
 #include "schedule/dispatch.h"
 #include "schedule/order.h"
 #include "schedule/trace.h"

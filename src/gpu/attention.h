@@ -3,6 +3,7 @@
 #include "../base/platform.h"
 #include "../schedule/kernel.h"
 #include "../schedule/program.h"
+#include "../schedule/spelling.h"
 #include "kernels.h"
 #include "gemm.h"
 

@@ -7,6 +7,7 @@
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
 #include "../schedule/grouping.h"
+#include "../schedule/spelling.h"
 #include "kernels.h"
 
 /* ---------------------------------------------------------------------- gpu/fused.h

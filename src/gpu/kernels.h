@@ -4,11 +4,11 @@
 #include "../base/backend.h"
 #include "../base/dtypes.h"
 #include "../base/memory.h"
-#include "../graph/table.h"
 #include "../graph/nodes.h"
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
 #include "../schedule/program.h"
+#include "../schedule/spelling.h"
 
 /* ---------------------------------------------------------------------- gpu/kernels.h
    The GPU layer: what CUDA and HIP have in common, which is nearly all. Kernels
@@ -289,16 +289,6 @@ static const char *const flux__gpu_prelude[] = {
     "    words(key, stream, (u64)i >> 2, w);\n"
     "    return radius(w[at]) * circle(w[at + 1], i & 1 ? 0u : 1u);\n}\n"
 };
-
-static const char *const flux__formulas[] = {
-#define FLUX__OP_TEXT(NAME, name, n, dt, call, shown, formula, ...) #formula,
-    FLUX__ELEMENTWISE(FLUX__OP_TEXT)
-};
-static const char *const flux__class_names[] = { "f32", "f64", "i32", "i64" };
-static const char *const flux__class_types[] = { "float", "double", "int", "long long" };
-static const char *const flux__dtype_types[] = { "float", "double", "unsigned short",
-                                                 "unsigned short", "int", "long long",
-                                                 "unsigned char", "unsigned char" };
 
 /* ---- text that grows */
 

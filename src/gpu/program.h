@@ -5,6 +5,7 @@
 #include "../schedule/kernel.h"
 #include "../schedule/key.h"
 #include "../schedule/grouping.h"
+#include "../schedule/spelling.h"
 #include "kernels.h"
 #include "launch.h"
 #include "fused.h"

@@ -4,6 +4,7 @@
 #include "../base/dtypes.h"
 #include "../schedule/kernel.h"
 #include "../schedule/program.h"
+#include "../schedule/spelling.h"
 #include "kernels.h"
 #include "fused.h"
 

@@ -31,7 +31,7 @@ static void flux__dot_kernels(FILE *f, const flux__plan *plan, const flux__graph
     char words[240];
     for (int i = 0; i < plan->nkernel; i++) {
         const flux__kernel *k = &plan->kernel[i];
-        flux__kernel_words(plan, g, k, false, words, sizeof words);
+        flux__kernel_words(plan, g, k, FLUX__WORDS_SIZES, words, sizeof words);
         fprintf(f, "  k%d [label=\"%d. %s\"];\n", i, i + 1, words);
         for (int j = 0; j < k->noperand; j++) {
             int src = k->operand[j].src;
