@@ -272,7 +272,8 @@
                 state adjust grads moves compile containers recurrent dropout transformer attention
                 conv norms losses metrics ctc update schedules average train loops
      files/     gzip sources idx npy csv table safetensors tensors npz images folders torch
-     text/      dot tensors models summary profile formulas formula_reader own_operations
+     text/      dot tensors models summary profile formulas formula_reader own_operations export_words
+                export_fused export_products export_whole export
      dist/      mpi_library mpi nccl_library comm handshakes nccl messages collectives model
                 optimiser
 */
@@ -1409,6 +1410,27 @@ FLUX_API void flux_thaw(flux_layer *m);
 /* The shape of a model's output for an input of shape in. Nothing is computed. ndim -1 on error. */
 FLUX_API flux_shape flux_outputsize_of(flux_layer *m, flux_shape in);
 #define flux_outputsize(m, ...) flux_outputsize_of(m, FLUX_SHAPE(__VA_ARGS__))
+/* Writes a model as one file of C, for an input of this shape, batch included:
+   flux_export_c(model, FLUX_SHAPE(28, 28, 1, 1), "net.c"). The file has the weights as `static
+   const float` and void net(const float *in, float *out), which computes in float32 what flux_call
+   does in test mode; it needs libm, and neither this library nor malloc. Elements lie as in the
+   tensors, dimension 0 fastest; a model that takes indices has const int *in, and one that gives
+   a tuple has out, out1, ... The comment at the file's start tells sizes, working memory and how
+   to compile it. RNN, LSTM, GRU and GRUv3 layers and cells that are given no state keep it in a
+   struct: void net(net_state *state, const float *in, float *out), where net_reset(&state) begins
+   anew, so that a model of one step may be called step by step. Returns 0, or -1 on error: what
+   the file can't do is named (draws of random numbers, sorting, float64, communication). */
+typedef struct flux_export_opts {
+    FLUX__DUMMY
+    flux_layer *model FLUX__ZERO;
+    flux_shape shape FLUX__ZERO;
+    const char *path FLUX__ZERO;
+    const char *name FLUX__ZERO;          /* of the function; NULL: that of the file */
+    bool stateless FLUX__ZERO;            /* each call starts from states of zeros */
+} flux_export_opts;
+#define FLUX__LEFT_OUT_flux_export_opts
+FLUX_API int flux_export_c_with(flux_export_opts o);
+#define flux_export_c(...) flux_export_c_with(FLUX__OPTS(flux_export_opts, __VA_ARGS__))
 /* All trained numbers of a model as one vector, tied ones once; and a new model like m with the
    numbers of such a vector. Gradients go through both. A vector of another length is an error. */
 FLUX_API flux_tensor *flux_destructure(flux_layer *m);
@@ -4479,6 +4501,7 @@ typedef struct flux__freed_handle {
 typedef struct flux__thread {             /* a thread's own state */
     int64_t products;                     /* multiply-adds of all matrix products recorded so far */
     flux__watch *watch;                   /* of the flux_summary that runs now, or NULL */
+    struct flux__streams *streams;        /* of the flux_export_c that runs now, or NULL */
     flux__pending error;
     int (*where)(const void *place, char *out, size_t n);   /* writes what errors begin with,
                                                                returns its length; or NULL */
@@ -11930,8 +11953,8 @@ static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
                 "a tensor's memory was taken over by flux_update; keep a copy with flux_copy (%s)",
                 text.s);
         else if (flux__watched_layer(layer, sizeof layer))
-            flux__fail("%s looks at a value, but a placeholder (%s) has no value: flux_summary and "
-                       "flux_outputsize compute none",
+            flux__fail("%s looks at a value, but a placeholder (%s) has no value: flux_summary, "
+                       "flux_outputsize and flux_export_c compute none",
                        layer, text.s);
         else flux__fail("a placeholder (%s) has no value", text.s);
         g->ok = false;
@@ -12159,6 +12182,8 @@ static void flux__graph_free(flux__graph *g) {
     g->nnode = g->nleaf = g->nkey = g->top = g->leaves.n = 0;
     g->cut = g->copies = false;
     g->flags = 0;
+    /* a graph within this one that ran out of memory before its first node */
+    if (plans->kept.frame || plans->kept.leaf) flux__graph_drop(&plans->kept);
     plans->kept = *g;
 }
 
@@ -13479,20 +13504,20 @@ FLUX__END_LEAN
 /* ---------------------------------------------------------------------- schedule/spelling.h
    How C text spells what a kernel's program is made of: the formulas of
    graph/table.h, and the compute types and dtypes. The GPU's kernels
-   (gpu/kernels.h) are written in these words.
+   (gpu/kernels.h) and files of C (text/export.h) are written in these words.
 
    Invariant: the arrays are in the order of the table's rows, of enum flux__class
    and of flux_dtype. */
 
 FLUX__BEGIN_LEAN
 
-FLUX__UNUSED static const char *const flux__formulas[] = {
+static const char *const flux__formulas[] = {
 #define FLUX__OP_TEXT(NAME, name, n, dt, call, shown, formula, ...) #formula,
     FLUX__ELEMENTWISE(FLUX__OP_TEXT)
 };
-FLUX__UNUSED static const char *const flux__class_names[] = { "f32", "f64", "i32", "i64" };
-FLUX__UNUSED static const char *const flux__class_types[] = { "float", "double", "int", "long long" };
-FLUX__UNUSED static const char *const flux__dtype_types[] = { "float", "double", "unsigned short",
+static const char *const flux__class_names[] = { "f32", "f64", "i32", "i64" };
+static const char *const flux__class_types[] = { "float", "double", "int", "long long" };
+static const char *const flux__dtype_types[] = { "float", "double", "unsigned short",
                                                  "unsigned short", "int", "long long",
                                                  "unsigned char", "unsigned char" };
 
@@ -34311,7 +34336,10 @@ FLUX__END_COLD
    with it. Gates of half formats are computed in float32, and states are
    rounded once a step. A cell returns its output and its states as a tuple. A
    user's own cell is called as y, state... = cell(x) in the first step and
-   cell(x, state...) in later ones, with the same number of states each time. */
+   cell(x, state...) in later ones, with the same number of states each time.
+   While flux_export_c records a model, a built-in cell that is given no state
+   starts from placeholders and notes where it ends (flux__streams), so that the
+   written program can go on from call to call. */
 
 FLUX__BEGIN_COLD
 
@@ -34436,12 +34464,54 @@ static flux_tensor *flux__with_states(flux_tensor *y, int n, flux_tensor **s, bo
     return flux_tuple_of(n + 1, all);
 }
 
+/* ---------------- states that a written program keeps */
+
+/* The states with which the cells of a model start, placeholders, and those with which they end.
+   Each is retained. */
+typedef struct flux__streams {
+    flux_tensor **before, **after;
+    int n, before_room, after_room;
+    bool ok;
+} flux__streams;
+
+/* If a model is being recorded with its states, and none were given, gives placeholders for them in
+   s, out x n; false: states are as they were. */
+static bool flux__streams_begin(const flux__rnn_cell *m, const flux_tensor *x, int64_t n,
+                                flux_tensor **s) {
+    flux__thread *t = flux__self();
+    int64_t full[2] = { m->Wh->dim[1], n };
+    if (!x || s[0] || !t || !t->streams) return false;
+    for (int i = 0; i < flux__cell_rows[m->kind].states; i++)
+        s[i] = flux__placeholder(flux__shape(full, 2), (flux_dtype)m->Wi->dtype);
+    return true;
+}
+
+/* Notes the pairs of states before and after; false: no memory. */
+static bool flux__streams_end(int n, flux_tensor **before, flux_tensor **after) {
+    flux__streams *all = flux__self()->streams;
+    for (int i = 0; i < n && all->ok; i++) {
+        flux_tensor **b = (flux_tensor **)flux__grow(all->before, &all->before_room, all->n + 1,
+                                                     sizeof *b),
+                    **a = (flux_tensor **)flux__grow(all->after, &all->after_room, all->n + 1,
+                                                     sizeof *a);
+        if (b) all->before = b;
+        if (a) all->after = a;
+        all->ok = a && b && before[i] && after[i];
+        if (!all->ok) return false;
+        b[all->n] = (flux_tensor *)flux_retain(before[i]);
+        a[all->n++] = (flux_tensor *)flux_retain(after[i]);
+    }
+    return all->ok;
+}
+
 static flux_tensor *flux__cell_call(flux_layer *self, flux_tensor *x) {
     flux__rnn_cell *m = (flux__rnn_cell *)self;
     flux_tensor *s[2] = { NULL, NULL }, *in = flux__cell_input(self, m, x, false, s);
     if (!in) return NULL;
-    bool vector = in->ndim == 1;
+    bool vector = in->ndim == 1, kept = flux__streams_begin(m, in, flux_dim(in, 1), s);
+    flux_tensor *before[2] = { s[0], s[1] };
     flux__cell_step(m, flux__cell_project(m, vector ? flux_unsqueeze(in, 1) : in), s);
+    if (kept && !flux__streams_end(flux__cell_rows[m->kind].states, before, s)) return NULL;
     return flux__with_states(vector && s[0] ? flux_reshape(s[0], s[0]->dim[0]) : s[0],
                              flux__cell_rows[m->kind].states, s, vector);
 }
@@ -34486,6 +34556,9 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
                                          flux__line_of(self).s, flux__describe(in).s);
     for (int i = 0; i < given; i++) s[i + 1] = flux_nth(x, i + 1);
     flux_tensor **y = (flux_tensor **)flux__malloc((size_t)in->dim[1] * sizeof *y);
+    flux__streams *streams = flux__self()->streams;
+    /* a built-in cell within the user's is given its state in every step but the first */
+    flux__self()->streams = NULL;
     bool ok = y != NULL;
     for (int64_t t = 0; t < in->dim[1] && ok; t++) {
         s[0] = flux_select(in, 1, t);
@@ -34500,6 +34573,7 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
         y[t] = r ? flux_unsqueeze(s[0], 1) : NULL;
         ok = y[t] != NULL;
     }
+    flux__self()->streams = streams;
     if (ok) all = flux__cat_many(1, (int)in->dim[1], y);
     flux__free(y);
     *nstates = given;
@@ -34520,7 +34594,10 @@ static flux_tensor *flux__recurrent_call(flux_layer *self, flux_tensor *x) {
         return y && m->return_state ? flux__with_states(y, n, s + 1, false) : y;
     }
     in = flux__cell_input(self, cell, x, true, s);
+    const bool kept = in && flux__streams_begin(cell, in, flux_dim(in, 2), s);
+    flux_tensor *before[2] = { s[0], s[1] };
     y = in ? flux__cell_sequence(cell, in, s) : NULL;
+    if (y && kept && !flux__streams_end(flux__cell_rows[kind].states, before, s)) return NULL;
     if (y && in->ndim == 2) y = flux_reshape(y, y->dim[0], y->dim[1]);
     return y && m->return_state
                ? flux__with_states(y, flux__cell_rows[kind].states, s, in->ndim == 2)
@@ -45097,6 +45174,1783 @@ FLUX_DEF flux_tensor *flux_operate(const flux_operation *op, int n, flux_tensor 
 }
 
 FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- text/export_words.h
+   What a file of C that flux_export_c writes (text/export.h) consists of besides
+   its kernels: functions that these call (flux__net_helpers), the functions of
+   elementwise operations, numbers; and the state of writing one kernel
+   (flux__net_kernel).
+
+   Invariant: within all text $ stands for the name of the exported function and @
+   for that name in capitals, so that two files can be compiled into one program;
+   they are put in at the very end. A helper is written if its name stands in what
+   has been written already: helpers are searched from the last to the first, so
+   that each uses only those before it. exp, tanh and sigmoid are polynomials
+   without a branch, of which compilers make vectors, as libm's calls would take
+   longer than a small layer's product. Everything else is libm's. */
+
+FLUX__BEGIN_COLD
+
+typedef struct flux__net_helper { const char *name, *text; } flux__net_helper;
+
+/* A product's tile: @_ROWS rows of a, which lie side by side, with four columns of b. The steps of
+   the inner dim in a are all `as`, or at[l]. */
+#define FLUX__NET_TILE(name, parameter, at, next)                                                 \
+    "static void " name "(float *@_R sums, const float *@_R a, " parameter ",\n"                  \
+    "                    const float *@_R b, int b1, int b2, int b3, int bs, int k) {\n"          \
+    "    $_vec s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 };\n"                                 \
+    "    $_vec t0 = { 0 }, t1 = { 0 }, t2 = { 0 }, t3 = { 0 };\n"                                 \
+    "    $_vec x, y;\n"                                                                           \
+    "    int l;\n"                                                                                \
+    "    for (l = 0; l < k; l++" next ", b += bs) {\n"                                            \
+    "        memcpy(&x, " at ", sizeof x);\n"                                                     \
+    "        memcpy(&y, " at " + @_LANES, sizeof y);\n"                                           \
+    "        s0 += x * b[0], t0 += y * b[0];\n"                                                   \
+    "        s1 += x * b[b1], t1 += y * b[b1];\n"                                                 \
+    "        s2 += x * b[b2], t2 += y * b[b2];\n"                                                 \
+    "        s3 += x * b[b3], t3 += y * b[b3];\n"                                                 \
+    "    }\n"                                                                                     \
+    "    memcpy(sums, &s0, sizeof x), memcpy(sums + @_LANES, &t0, sizeof x);\n"                   \
+    "    memcpy(sums + 2 * @_LANES, &s1, sizeof x), memcpy(sums + 3 * @_LANES, &t1, sizeof x);\n" \
+    "    memcpy(sums + 4 * @_LANES, &s2, sizeof x), memcpy(sums + 5 * @_LANES, &t2, sizeof x);\n" \
+    "    memcpy(sums + 6 * @_LANES, &s3, sizeof x), memcpy(sums + 7 * @_LANES, &t3, sizeof x);\n" \
+    "}\n"
+
+static const flux__net_helper flux__net_helpers[] = {
+    { "@_LANES",
+      "#if defined(__GNUC__) && !defined(__TINYC__) && (defined(__SSE__) || defined(__ARM_NEON))\n"
+      "#  if defined(__AVX512F__)\n#    define @_LANES 16\n"
+      "#  elif defined(__AVX__)\n#    define @_LANES 8\n"
+      "#  else\n#    define @_LANES 4\n#  endif\n"
+      "typedef float $_vec __attribute__((vector_size(4 * @_LANES)));\n"
+      "#else\n#  define @_LANES 1\ntypedef float $_vec;\n#endif\n"
+      "#define @_ROWS (2 * @_LANES)\n" },
+    { "@_IF", "#define @_IF(condition, x, y) ((condition) ? (x) : (y))\n" },
+    { "$_abs_f(", "static float $_abs_f(float x) { return fabsf(x); }\n" },
+    { "$_sqrt_f(", "static float $_sqrt_f(float x) { return sqrtf(x); }\n" },
+    /* x, brought between -104 and 89, is n ln 2 + r; the power of two is put in by halves, so that
+       it can be 0 or infinite. The bounds are compared as integers, since gcc makes branches of
+       two comparisons of floats, and then no vectors; what is no number comes out as 0 or
+       infinity. */
+    { "$_exp_f(",
+      "static float $_exp_f(float x) {\n"
+      "    float t, r, y, h;\n"
+      "    unsigned u;\n"
+      "    int n, m;\n"
+      "    memcpy(&u, &x, sizeof u);\n"
+      "    u = u > 0xc2d00000u ? 0xc2d00000u : u;\n"
+      "    n = (int)u;\n"
+      "    n = n > 0x42b20000 ? 0x42b20000 : n;\n"
+      "    memcpy(&x, &n, sizeof x);\n"
+      "    t = x * 1.44269504f + 12582912.0f;\n"
+      "    memcpy(&n, &t, sizeof n);\n"
+      "    n -= 0x4b400000;\n"
+      "    t -= 12582912.0f;\n"
+      "    r = x - t * 0.693359375f + t * 2.12194440e-4f;\n"
+      "    y = 1.98756915e-4f;\n"
+      "    y = y * r + 1.39819995e-3f;\n"
+      "    y = y * r + 8.33345191e-3f;\n"
+      "    y = y * r + 4.16657959e-2f;\n"
+      "    y = y * r + 0.166666657f;\n"
+      "    y = y * r + 0.5f;\n"
+      "    y = y * r * r + r + 1.0f;\n"
+      "    m = n / 2;\n"
+      "    n = (n - m + 127) * 0x800000;\n"
+      "    m = (m + 127) * 0x800000;\n"
+      "    memcpy(&t, &n, sizeof t);\n"
+      "    memcpy(&h, &m, sizeof h);\n"
+      "    return y * t * h;\n}\n" },
+    { "$_log_f(", "static float $_log_f(float x) { return logf(x); }\n" },
+    { "$_log1p_f(", "static float $_log1p_f(float x) { return log1pf(x); }\n" },
+    { "$_expm1_f(", "static float $_expm1_f(float x) { return expm1f(x); }\n" },
+    { "$_sin_f(", "static float $_sin_f(float x) { return sinf(x); }\n" },
+    { "$_cos_f(", "static float $_cos_f(float x) { return cosf(x); }\n" },
+    { "$_sinh_f(", "static float $_sinh_f(float x) { return sinhf(x); }\n" },
+    { "$_cosh_f(", "static float $_cosh_f(float x) { return coshf(x); }\n" },
+    { "$_atan2_f(", "static float $_atan2_f(float y, float x) { return atan2f(y, x); }\n" },
+    { "$_tanh_f(",
+      "static float $_tanh_f(float x) {\n"
+      "    const float a = fabsf(x), z = x * x, e = $_exp_f(-2.0f * a);\n"
+      "    const float far = copysignf((1.0f - e) / (1.0f + e), x);\n"
+      "    float y = -5.70498872745e-3f;\n"
+      "    y = y * z + 2.06390887954e-2f;\n"
+      "    y = y * z - 5.37397155531e-2f;\n"
+      "    y = y * z + 1.33314422036e-1f;\n"
+      "    y = y * z - 3.33332819422e-1f;\n"
+      "    y = y * z * x + x;\n"
+      "    return a < 0.625f ? y : far;\n}\n" },
+    { "$_erf_f(", "static float $_erf_f(float x) { return erff(x); }\n" },
+    { "$_floor_f(", "static float $_floor_f(float x) { return floorf(x); }\n" },
+    { "$_ceil_f(", "static float $_ceil_f(float x) { return ceilf(x); }\n" },
+    { "$_round_f(", "static float $_round_f(float x) { return rintf(x); }\n" },
+    { "$_pow_f(", "static float $_pow_f(float x, float y) { return powf(x, y); }\n" },
+    { "$_mod_f(",
+      "static float $_mod_f(float a, float b) {\n"
+      "    const float r = fmodf(a, b);\n"
+      "    return r == 0.0f ? copysignf(r, b) : (r < 0.0f) != (b < 0.0f) ? r + b : r;\n}\n" },
+    { "$_fmax_f(",
+      "static float $_fmax_f(float a, float b) { return a != a ? a : a > b ? a : b; }\n" },
+    { "$_fmin_f(",
+      "static float $_fmin_f(float a, float b) { return a != a ? a : a < b ? a : b; }\n" },
+    { "$_sign_f(",
+      "static float $_sign_f(float x) { return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x; }\n" },
+    { "$_sigmoid_f(",
+      "static float $_sigmoid_f(float x) { return 1.0f / (1.0f + $_exp_f(-x)); }\n" },
+    { "$_softplus_f(",
+      "static float $_softplus_f(float x) {\n"
+      "    return (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x)));\n}\n" },
+    { "$_gelu_f(",
+      "static float $_gelu_f(float x) {\n"
+      "    return x / (1.0f + $_exp_f(x * (-1.59576912f - 0.0713548163f * x * x)));\n}\n" },
+    { "$_abs_w(", "static long long $_abs_w(long long x) { return x < 0 ? -x : x; }\n" },
+    { "$_sign_w(", "static long long $_sign_w(long long x) { return (x > 0) - (x < 0); }\n" },
+    { "$_floor_w(", "static long long $_floor_w(long long x) { return x; }\n" },
+    { "$_ceil_w(", "static long long $_ceil_w(long long x) { return x; }\n" },
+    { "$_round_w(", "static long long $_round_w(long long x) { return x; }\n" },
+    { "$_fmax_w(", "static long long $_fmax_w(long long a, long long b) {\n"
+      "    return a > b ? a : b;\n}\n" },
+    { "$_fmin_w(", "static long long $_fmin_w(long long a, long long b) {\n"
+      "    return a < b ? a : b;\n}\n" },
+    { "$_pow_w(",
+      "static long long $_pow_w(long long a, long long b) {\n"
+      "    unsigned long long x = (unsigned long long)a, y = 1;\n"
+      "    if (b < 0) return a == 1 ? 1 : a == -1 ? ((b & 1) != 0 ? -1 : 1) : 0;\n"
+      "    for (; b; b /= 2, x *= x)\n        if ((b & 1) != 0) y *= x;\n"
+      "    return (long long)y;\n}\n" },
+    { "$_mod_w(",
+      "static long long $_mod_w(long long a, long long b) {\n"
+      "    const long long r = b == 0 || b == -1 ? 0 : a % b;\n"
+      "    return r != 0 && (r < 0) != (b < 0) ? r + b : r;\n}\n" },
+    /* a float as an integer: rounded towards zero, clamped to the range, 0 for NaN */
+    { "$_f32_i32(",
+      "static int $_f32_i32(float v) {\n"
+      "    return v >= 2147483648.0f ? 2147483647 : v > -2147483648.0f ? (int)v\n"
+      "           : v <= -2147483648.0f ? -2147483647 - 1 : 0;\n}\n" },
+    { "$_f32_i64(",
+      "static long long $_f32_i64(float v) {\n"
+      "    return v >= 9223372036854775808.0f ? 9223372036854775807LL\n"
+      "           : v > -9223372036854775808.0f ? (long long)v\n"
+      "           : v <= -9223372036854775808.0f ? -9223372036854775807LL - 1 : 0;\n}\n" },
+    { "$_f32_u8(",
+      "static unsigned char $_f32_u8(float v) {\n"
+      "    return (unsigned char)(v >= 255.0f ? 255 : v > 0.0f ? (int)v : 0);\n}\n" },
+    /* argmax (most) and argmin: a NaN comes before all others */
+    { "$_beats_f32(",
+      "static int $_beats_f32(float x, float best, int most) {\n"
+      "    return best == best && (x != x || (most ? x > best : x < best));\n}\n" },
+    { "$_beats_i32(",
+      "static int $_beats_i32(int x, int best, int most) {\n"
+      "    return most ? x > best : x < best;\n}\n" },
+    { "$_beats_i64(",
+      "static int $_beats_i64(long long x, long long best, int most) {\n"
+      "    return most ? x > best : x < best;\n}\n" },
+    { "$_tile(", FLUX__NET_TILE("$_tile", "int as", "a", ", a += as") },
+    { "$_tile_at(", FLUX__NET_TILE("$_tile_at", "const int *@_R at", "a + at[l]", "") },
+    /* y = a b for m rows that lie side by side and one column */
+    { "$_matvec(",
+      "static void $_matvec(float *@_R y, const float *@_R a, int as, const float *@_R b, int bs,\n"
+      "                     int m, int k) {\n"
+      "    int i = 0, l;\n"
+      "    for (; i + 4 * @_LANES <= m; i += 4 * @_LANES) {\n"
+      "        $_vec s0 = { 0 }, s1 = { 0 }, s2 = { 0 }, s3 = { 0 }, x;\n"
+      "        const float *p = a + i;\n"
+      "        for (l = 0; l < k; l++, p += as) {\n"
+      "            const float z = b[l * bs];\n"
+      "            memcpy(&x, p, sizeof x), s0 += x * z;\n"
+      "            memcpy(&x, p + @_LANES, sizeof x), s1 += x * z;\n"
+      "            memcpy(&x, p + 2 * @_LANES, sizeof x), s2 += x * z;\n"
+      "            memcpy(&x, p + 3 * @_LANES, sizeof x), s3 += x * z;\n"
+      "        }\n"
+      "        memcpy(y + i, &s0, sizeof x), memcpy(y + i + @_LANES, &s1, sizeof x);\n"
+      "        memcpy(y + i + 2 * @_LANES, &s2, sizeof x);\n"
+      "        memcpy(y + i + 3 * @_LANES, &s3, sizeof x);\n"
+      "    }\n"
+      "    while (i < m && m >= @_LANES) {       /* the last vector may overlap the one before */\n"
+      "        $_vec s0 = { 0 }, s1 = { 0 }, x;\n"
+      "        const int at = i + @_LANES <= m ? i : m - @_LANES;\n"
+      "        const float *p = a + at;\n"
+      "        for (l = 0; l + 1 < k; l += 2, p += 2 * as) {\n"
+      "            memcpy(&x, p, sizeof x), s0 += x * b[l * bs];\n"
+      "            memcpy(&x, p + as, sizeof x), s1 += x * b[(l + 1) * bs];\n"
+      "        }\n"
+      "        if (l < k) memcpy(&x, p, sizeof x), s0 += x * b[l * bs];\n"
+      "        s0 += s1;\n"
+      "        memcpy(y + at, &s0, sizeof x);\n"
+      "        i = at + @_LANES;\n"
+      "    }\n"
+      "    if (i >= m) return;\n"
+      "    for (i = 0; i < m; i++) y[i] = 0;\n"
+      "    for (l = 0; l < k; l++, a += as)\n"
+      "        for (i = 0; i < m; i++) y[i] += a[i] * b[l * bs];\n"
+      "}\n" },
+    { "$_dot(",
+      "static float $_dot(const float *@_R a, const float *@_R b, int k) {\n"
+      "    $_vec s0 = { 0 }, s1 = { 0 }, x, y;\n"
+      "    float lane[@_LANES], sum = 0;\n"
+      "    int l = 0, i;\n"
+      "    for (; l + 2 * @_LANES <= k; l += 2 * @_LANES) {\n"
+      "        memcpy(&x, a + l, sizeof x), memcpy(&y, b + l, sizeof y), s0 += x * y;\n"
+      "        memcpy(&x, a + l + @_LANES, sizeof x), memcpy(&y, b + l + @_LANES, sizeof y);\n"
+      "        s1 += x * y;\n"
+      "    }\n"
+      "    s0 += s1;\n"
+      "    memcpy(lane, &s0, sizeof lane);\n"
+      "    for (i = 0; i < @_LANES; i++) sum += lane[i];\n"
+      "    for (; l < k; l++) sum += a[l] * b[l];\n"
+      "    return sum;\n}\n" }
+};
+enum { FLUX__NET_HELPERS = (int)(sizeof flux__net_helpers / sizeof *flux__net_helpers) };
+
+/* ---------------- the state of writing */
+
+/* A kernel's function while it is written. A parameter is declared when it is first named, a<i>
+   for operand i and y<i> for what value i stores (y-1: what a whole-tensor kernel stores), and the
+   call's argument with it. */
+typedef struct flux__net_kernel {
+    const flux__plan *plan;
+    const flux__graph *g;
+    const flux__kernel *k;
+    flux__sink s, params, args;           /* the body, declarations, arguments of the call */
+    const char *const *place;             /* by slot: how net() names the first element */
+    uint8_t *ops;                         /* by row: bit ctype is set if its function is called */
+    int64_t packed, panel;                /* the most floats of a row in $_pack, in $_panel */
+    int64_t scratch;                      /* floats of scratch memory in $_scratch */
+    char named[4096];                     /* ",a0,y3," */
+    int loops;                            /* variables of loops that were opened so far */
+    bool ok;
+} flux__net_kernel;
+
+/* Puts x so that it reads back exactly, with a dot in any locale: 0.5f, 3.0f, 1e-20f. */
+static void flux__put_c_float(flux__sink *s, float x) {
+    char text[40];
+    bool plain = true;
+    if (x != x || x - x != 0) {
+        flux__put(s, x != x ? "NAN" : x > 0 ? "INFINITY" : "-INFINITY");
+        return;
+    }
+    int n = snprintf(text, sizeof text, "%.9g", (double)x), at = 0;
+    for (int i = 0; i < n; i++) {         /* the locale's point may be several bytes */
+        if (flux__is_digit(text[i]) || strchr("+-e", text[i])) text[at++] = text[i];
+        else if (at == 0 || text[at - 1] != '.') text[at++] = '.';
+        plain = plain && (flux__is_digit(text[i]) || text[i] == '-');
+    }
+    flux__put_bytes(s, text, (size_t)at);
+    flux__put(s, plain ? ".0f" : "f");
+}
+
+/* Puts a number as a constant of a compute type. */
+static void flux__put_c_number(flux__sink *s, int ctype, double x) {
+    char at[8];
+    int32_t i;
+    int64_t l;
+    float f;
+    flux__set_number(ctype, at, x);
+    if (ctype == FLUX__F32C) memcpy(&f, at, sizeof f), flux__put_c_float(s, f);
+    else if (ctype == FLUX__I32C) memcpy(&i, at, sizeof i), flux__putf(s, "%ld", (long)i);
+    else memcpy(&l, at, sizeof l), flux__putf(s, "%lldLL", (long long)l);
+}
+
+/* Declares a parameter once: `const` for what is read. */
+static void flux__net_declare(flux__net_kernel *c, char kind, int number, int dtype, int slot,
+                            int64_t offset) {
+    char name[24];
+    size_t used = strlen(c->named);
+    snprintf(name, sizeof name, ",%c%d,", kind, number);
+    if (strstr(c->named, name)) return;
+    if (used + strlen(name) >= sizeof c->named) {
+        flux__fail("export_c: a kernel has too many operands");
+        c->ok = false;
+        return;
+    }
+    memcpy(c->named + used, name, strlen(name) + 1);
+    flux__putf(&c->params, "%s%s%s *@_R %c%d", c->params.len ? ", " : "",
+               kind == 'a' ? "const " : "", flux__dtype_types[dtype], kind,
+               number < 0 ? 0 : number);
+    flux__put(&c->args, c->args.len ? ", " : "");
+    flux__put(&c->args, c->place[slot]);
+    if (offset) flux__putf(&c->args, " + %lld", (long long)offset);
+}
+
+/* Declares operand number i as a<i>, from its first element on. */
+static void flux__net_operand(flux__net_kernel *c, int i) {
+    const flux__operand *o = &c->k->operand[i];
+    flux__net_declare(c, 'a', i, o->dtype, o->src, o->offset);
+}
+
+static const char *const flux__net_suffixes[] = { "f", "d", "w", "w" };
+
+/* Puts the function of an operation in a compute type, made from its formula: FLUX__F(exp)(a)
+   becomes $_exp_f(a). Integers are computed in 64 bits and cut. */
+static void flux__put_c_formula(flux__sink *s, int op, int ctype) {
+    const bool whole = ctype >= FLUX__I32C;
+    const char *type = flux__class_types[ctype], *inner = whole ? "long long" : type,
+               *p = flux__formulas[op];
+    flux__putf(s, "static %s $_%s_%s(%s a", type, flux__op_names[op], flux__class_names[ctype],
+               inner);
+    for (int i = 1; i < flux__arity[op]; i++) flux__putf(s, ", %s %c", inner, 'a' + i);
+    flux__putf(s, ") {\n    return (%s)(", type);
+    while (*p) {
+        const char *end = strstr(p + 1, "FLUX__");
+        if (strncmp(p, "FLUX__F(", 8) == 0) {
+            end = strchr(p, ')');
+            flux__putf(s, "$_%.*s_%s", (int)(end - p - 8), p + 8, flux__net_suffixes[ctype]);
+            p = end + 1;
+        } else if (strncmp(p, "FLUX__K", 7) == 0) flux__putf(s, "(%s)", inner), p += 7;
+        else if (strncmp(p, "FLUX__IF", 8) == 0) flux__put(s, "@_IF"), p += 8;
+        else {
+            size_t n = end ? (size_t)(end - p) : strlen(p);
+            flux__put_bytes(s, p, n);
+            p += n;
+        }
+    }
+    flux__put(s, ");\n}\n");
+}
+
+/* Puts the helpers that the text calls, or that called helpers call, in their order; false: no
+   memory. */
+static bool flux__put_c_helpers(flux__sink *s, const char *text) {
+    bool used[FLUX__NET_HELPERS];
+    for (int i = FLUX__NET_HELPERS - 1; i >= 0; i--) {
+        used[i] = strstr(text, flux__net_helpers[i].name) != NULL;
+        for (int j = i + 1; j < FLUX__NET_HELPERS && !used[i]; j++)
+            used[i] = used[j] && strstr(flux__net_helpers[j].text, flux__net_helpers[i].name);
+    }
+    for (int i = 0; i < FLUX__NET_HELPERS; i++)
+        if (used[i]) flux__put(s, flux__net_helpers[i].text);
+    return !s->failed;
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- text/export_fused.h
+   A fused kernel as a C function: loops over the outer points, within them a
+   loop over the reduced points for each phase, and in these the kernel's lines as
+   constants v0, v1, ...
+
+   Invariant: dims that lie behind each other in all that a kernel reads and
+   writes are one loop, so that the innermost is as long as can be; positions are
+   sums of loop variables times numbers. A sum, maximum or minimum of many floats
+   along the innermost loop has eight accumulators, which are joined in order:
+   that is more exact than one, and compilers make vectors of it. */
+
+FLUX__BEGIN_COLD
+
+enum { FLUX__NET_LANES = 8, FLUX__NET_LONG = 16 };   /* accumulators; loops worth them */
+
+/* The loops of a kernel: of each the first of the dims it runs over, its length, and whether it
+   is reduced. */
+typedef struct flux__net_loops { int n, dim[FLUX_MAX_DIMS]; int64_t size[FLUX_MAX_DIMS];
+                               bool reduced[FLUX_MAX_DIMS]; } flux__net_loops;
+
+/* Whether dim d follows dim e in memory for all that is read and stored. */
+static bool flux__net_follows(const flux__kernel *k, int e, int64_t size, int d) {
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        int64_t step[FLUX_MAX_DIMS];
+        if (!flux__is_source(v) && v->out < 0) continue;
+        flux__value_strides(k, v, step);
+        if (step[d] != step[e] * size) return false;
+    }
+    return true;
+}
+
+static void flux__net_find_loops(const flux__kernel *k, flux__net_loops *all) {
+    all->n = 0;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        const bool reduced = k->reduced >> d & 1;
+        int last = all->n - 1;
+        if (k->full[d] == 1) continue;
+        if (last >= 0 && all->reduced[last] == reduced &&
+            flux__net_follows(k, all->dim[last], all->size[last], d)) {
+            all->size[last] *= k->full[d];
+            continue;
+        }
+        all->dim[all->n] = d, all->size[all->n] = k->full[d], all->reduced[all->n++] = reduced;
+    }
+}
+
+/* Puts "i0 + i2 * 28": the position for these strides, over the loops that are open. */
+static void flux__net_position(flux__sink *s, const flux__net_loops *all, const int64_t *step,
+                             bool reduced_too) {
+    bool any = false;
+    for (int i = 0; i < all->n; i++) {
+        const int64_t by = step[all->dim[i]];
+        if (by == 0 || (all->reduced[i] && !reduced_too)) continue;
+        flux__putf(s, any ? " + i%d" : "i%d", i);
+        if (by != 1) flux__putf(s, by < 0 ? " * (%lld)" : " * %lld", (long long)by);
+        any = true;
+    }
+    if (!any) flux__put(s, "0");
+}
+
+/* Puts a value's name, or the number that it is. */
+static void flux__net_value(flux__net_kernel *c, int i) {
+    const flux__value *v = &c->k->value[i];
+    if (v->kind == FLUX__V_NUMBER) flux__put_c_number(&c->s, v->ctype, flux__number_value(c->g, v));
+    else flux__putf(&c->s, "v%d", i);
+}
+
+/* Puts value i converted to what its dtype is stored as, or back (for u8 in a program). */
+static void flux__net_stored(flux__net_kernel *c, int i, int dtype) {
+    const int ctype = c->k->value[i].ctype, own = flux__class_of(dtype);
+    const bool cut = ctype == FLUX__F32C && own >= FLUX__I32C;
+    if (dtype == FLUX_BOOL) flux__put(&c->s, "(unsigned char)("), flux__net_value(c, i),
+                            flux__put(&c->s, " != 0)");
+    else {
+        if (cut) flux__putf(&c->s, "$_f32_%s(", dtype == FLUX_U8 ? "u8" : own == FLUX__I32C ? "i32"
+                                                                                        : "i64");
+        else if (own != ctype || dtype == FLUX_U8) flux__putf(&c->s, "(%s)(",
+                                                              flux__dtype_types[dtype]);
+        flux__net_value(c, i);
+        if (cut || own != ctype || dtype == FLUX_U8) flux__put(&c->s, ")");
+    }
+}
+
+/* Writes a line of the program, "const float v7 = $_exp_f32(v3);", where `at` puts the position of
+   a source. `again`: the value is read from where an earlier phase stored it. */
+static void flux__net_line(flux__net_kernel *c, int i, const char *at, bool again) {
+    const flux__value *v = &c->k->value[i];
+    flux__sink *s = &c->s;
+    if (v->kind == FLUX__V_NUMBER || v->kind == FLUX__V_PRODUCT) return;
+    flux__putf(s, "const %s v%d = ", flux__class_types[v->ctype], i);
+    if (again) flux__putf(s, "y%d[", i), flux__put(s, at), flux__put(s, "]");
+    else if (v->kind == FLUX__V_LOAD) {
+        flux__net_operand(c, v->operand);
+        const int dtype = c->k->operand[v->operand].dtype;
+        flux__put(s, dtype == FLUX_BOOL || dtype == FLUX_U8 ? "(int)" : "");
+        flux__putf(s, "a%d[", v->operand), flux__put(s, at), flux__put(s, "]");
+    } else if (v->kind == FLUX__V_IOTA)
+        flux__putf(s, "%lldLL + ", (long long)c->k->operand[v->operand].offset), flux__put(s, at);
+    else if (v->kind == FLUX__V_OP) {
+        c->ops[v->op] = (uint8_t)(c->ops[v->op] | 1u << v->ctype);
+        flux__putf(s, "$_%s_%s(", flux__op_names[v->op], flux__class_names[v->ctype]);
+        flux__net_value(c, v->a);
+        if (flux__arity[v->op] > 1) flux__put(s, ", "), flux__net_value(c, v->b);
+        if (flux__arity[v->op] > 2) flux__put(s, ", "), flux__net_value(c, v->c);
+        flux__put(s, ")");
+    } else {                              /* CONVERT, WRAP */
+        const int to = v->kind == FLUX__V_WRAP ? (int)v->op : flux__own_dtype[v->ctype];
+        flux__net_stored(c, v->a, to);
+    }
+    flux__put(s, ";\n");
+}
+
+/* Puts "y3[at] = ...;" for a value that is stored. */
+static void flux__net_store(flux__net_kernel *c, int i, const char *at) {
+    const flux__value *v = &c->k->value[i];
+    flux__net_declare(c, 'y', i, v->dtype, v->out, 0);
+    flux__putf(&c->s, "y%d[", i), flux__put(&c->s, at), flux__put(&c->s, "] = ");
+    flux__net_stored(c, i, v->dtype);
+    flux__put(&c->s, ";\n");
+}
+
+/* The text of the position of value i over the open loops, in memory that the caller frees. */
+static char *flux__net_at(flux__net_kernel *c, const flux__net_loops *all, int i) {
+    int64_t step[FLUX_MAX_DIMS];
+    flux__sink at = flux__sink_growing();
+    flux__value_strides(c->k, &c->k->value[i], step);
+    flux__net_position(&at, all, step, !c->k->value[i].outer);
+    flux__sink_end(&at);
+    if (at.failed) c->ok = false, flux__free(at.out), at.out = NULL;
+    return at.out;
+}
+
+static void flux__net_line_at(flux__net_kernel *c, const flux__net_loops *all, int i, bool again) {
+    char *at = flux__net_at(c, all, i);
+    if (at) flux__net_line(c, i, at, again);
+    flux__free(at);
+}
+static void flux__net_store_at(flux__net_kernel *c, const flux__net_loops *all, int i) {
+    char *at = flux__net_at(c, all, i);
+    if (at) flux__net_store(c, i, at);
+    flux__free(at);
+}
+
+/* Opens the loops over the outer (or reduced) points from the highest dim to the lowest, but for
+   the lowest `less` of them; gives how many were opened. */
+static int flux__net_open(flux__net_kernel *c, const flux__net_loops *all, bool reduced, int less) {
+    int count = 0, opened = 0;
+    for (int i = 0; i < all->n; i++) count += all->reduced[i] == reduced;
+    for (int i = all->n - 1; i >= 0 && opened < count - less; i--) {
+        if (all->reduced[i] != reduced) continue;
+        flux__putf(&c->s, "for (int i%d = 0; i%d < %lld; i%d++) {\n", i, i,
+                   (long long)all->size[i], i);
+        opened++;
+    }
+    return opened;
+}
+static void flux__net_close(flux__net_kernel *c, int n) {
+    for (int i = 0; i < n; i++) flux__put(&c->s, "}\n");
+}
+
+static const char *flux__net_start(const flux__value *v) {
+    static const char *const real[] = { "0.0f", "1.0f", "-INFINITY", "INFINITY" };
+    static const char *const i32[] = { "0", "1", "-2147483647 - 1", "2147483647" };
+    static const char *const i64[] = { "0", "1", "-9223372036854775807LL - 1",
+                                       "9223372036854775807LL" };
+    return (v->ctype <= FLUX__F64C ? real : v->ctype == FLUX__I32C ? i32 : i64)[v->op];
+}
+
+/* Puts "to = to op from;" for a reduction. */
+static void flux__net_join(flux__net_kernel *c, const flux__value *v, const char *to,
+                         const char *from) {
+    const char *type = v->ctype <= FLUX__F64C ? "f" : "w";
+    if (v->op < FLUX__RED_MAX)
+        flux__putf(&c->s, "%s = %s %c %s;\n", to, to, v->op == FLUX__RED_SUM ? '+' : '*', from);
+    else if (v->ctype <= FLUX__F64C)
+        flux__putf(&c->s, "%s = $_%s_%s(%s, %s);\n", to, v->op == FLUX__RED_MAX ? "fmax" : "fmin",
+                   type, to, from);
+    else flux__putf(&c->s, "if (%s %c %s) %s = %s;\n", from, v->op == FLUX__RED_MAX ? '>' : '<', to,
+                    to, from);
+}
+
+static bool flux__net_reduces(const flux__kernel *k, int i, int phase) {
+    return flux__reducing(&k->value[i]) && k->value[i].phase == phase;
+}
+
+/* What a pass of a phase does at one reduced point: lines, stores, and the accumulators a<i>, or
+   if `lane` a<i>[lane]. need: by value. */
+static void flux__net_pass_body(flux__net_kernel *c, const flux__net_loops *all, int phase,
+                              const bool *need, const char *lane) {
+    const flux__kernel *k = c->k;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        char to[40], from[24];
+        if (need[i] && v->kind != FLUX__V_NUMBER && !flux__reducing(v))
+            flux__net_line_at(c, all, i, flux__read_again(v, phase));
+        if (need[i] && v->out >= 0 && v->phase == phase) flux__net_store_at(c, all, i);
+        if (!flux__net_reduces(k, i, phase)) continue;
+        snprintf(to, sizeof to, lane ? "s%d[%s]" : "s%d", i, lane ? lane : "");
+        snprintf(from, sizeof from, "v%d", v->a);
+        if (k->value[v->a].kind == FLUX__V_NUMBER) {
+            flux__putf(&c->s, "const %s n%d = ", flux__class_types[v->ctype], i);
+            flux__net_value(c, v->a);
+            flux__put(&c->s, ";\n");
+            snprintf(from, sizeof from, "n%d", i);
+        }
+        if (v->kind == FLUX__V_REDUCE) {
+            flux__net_join(c, v, to, from);
+            continue;
+        }
+        flux__put(&c->s, "{\nconst long long at = ");
+        int64_t before = 1;
+        for (int d = 0, any = 0; d < all->n; d++) {
+            if (!all->reduced[d]) continue;
+            flux__putf(&c->s, any++ ? " + i%d * %lldLL" : "i%d * %lldLL", d, (long long)before);
+            before *= all->size[d];
+        }
+        flux__putf(&c->s, ";\nif (x%d < 0 || $_beats_%s(%s, s%d, %d)) s%d = %s, x%d = at;\n}\n", i,
+                   flux__class_names[k->value[v->a].ctype], from, i, v->op != 0, i, from, i);
+    }
+}
+
+/* The class in which a reduction is accumulated. */
+static int flux__net_class(const flux__kernel *k, int i) {
+    const flux__value *v = &k->value[i];
+    return v->kind == FLUX__V_REDUCE ? v->ctype : k->value[v->a].ctype;
+}
+
+/* A phase's pass over the reduced points of one outer point. Without reductions to do and inner
+   values to store there is none. */
+static void flux__net_pass(flux__net_kernel *c, const flux__net_loops *all, int phase, bool *need) {
+    const flux__kernel *k = c->k;
+    bool any = false, lanes = true;
+    int first = -1;
+    memset(need, 0, (size_t)k->nvalue);
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        if (v->phase != phase || (v->outer && !flux__reducing(v))) continue;
+        if (flux__reducing(v)) flux__need(k, need, v->a), any = true;
+        else if (v->out >= 0) flux__need(k, need, i), any = true, lanes = false;
+        if (flux__reducing(v) && (v->kind == FLUX__V_ARGREDUCE || v->ctype != FLUX__F32C))
+            lanes = false;
+    }
+    if (!any) return;
+    flux__need_more(k, need, phase);
+    for (int i = all->n - 1; i >= 0; i--)
+        if (all->reduced[i]) first = i;
+    lanes = lanes && first >= 0 && all->size[first] >= FLUX__NET_LONG;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        if (!flux__net_reduces(k, i, phase)) continue;
+        const char *type = flux__class_types[flux__net_class(k, i)];
+        if (v->kind == FLUX__V_ARGREDUCE)
+            flux__putf(&c->s, "%s s%d = 0;\nlong long x%d = -1;\n", type, i, i);
+        else if (!lanes) flux__putf(&c->s, "%s s%d = %s;\n", type, i, flux__net_start(v));
+        else {
+            flux__putf(&c->s, "%s s%d[%d];\nfor (int q = 0; q < %d; q++) s%d[q] = %s;\n", type, i,
+                       FLUX__NET_LANES, FLUX__NET_LANES, i, flux__net_start(v));
+        }
+    }
+    int opened = flux__net_open(c, all, true, lanes);
+    if (lanes) {
+        const long long size = (long long)all->size[first], whole = size - size % FLUX__NET_LANES;
+        flux__putf(&c->s, "for (int b = 0; b < %lld; b += %d)\n"
+                   "for (int q = 0; q < %d; q++) {\nconst int i%d = b + q;\n", whole,
+                   FLUX__NET_LANES, FLUX__NET_LANES, first);
+        flux__net_pass_body(c, all, phase, need, "q");
+        flux__put(&c->s, "}\n");
+        if (whole < size) {
+            flux__putf(&c->s, "for (int i%d = %lld; i%d < %lld; i%d++) {\n", first, whole, first,
+                       size, first);
+            char lane[32];
+            snprintf(lane, sizeof lane, "i%d %% %d", first, FLUX__NET_LANES);
+            flux__net_pass_body(c, all, phase, need, lane);
+            flux__put(&c->s, "}\n");
+        }
+    } else flux__net_pass_body(c, all, phase, need, NULL);
+    flux__net_close(c, opened);
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        char to[24], from[40];
+        if (!flux__net_reduces(k, i, phase)) continue;
+        snprintf(to, sizeof to, "s%d[0]", i);
+        if (lanes)
+            for (int width = FLUX__NET_LANES / 2; width; width /= 2) {
+                flux__putf(&c->s, "for (int q = 0; q < %d; q++) ", width);
+                snprintf(to, sizeof to, "s%d[q]", i);
+                snprintf(from, sizeof from, "s%d[q + %d]", i, width);
+                flux__net_join(c, v, to, from);
+            }
+        /* a maximum or minimum that is a zero becomes +0 */
+        flux__putf(&c->s, "const %s v%d = %c%d%s%s;\n", flux__class_types[v->ctype], i,
+                   v->kind == FLUX__V_ARGREDUCE ? 'x' : 's', i, lanes ? "[0]" : "",
+                   v->kind == FLUX__V_REDUCE && v->op >= FLUX__RED_MAX && v->ctype == FLUX__F32C
+                       ? " + 0.0f" : "");
+    }
+}
+
+/* The body of a fused kernel. */
+static void flux__net_fused(flux__net_kernel *c) {
+    const flux__kernel *k = c->k;
+    flux__net_loops all;
+    int phases = 1;
+    bool *need = (bool *)flux__zalloc((size_t)k->nvalue + 1);
+    if (!need) {
+        c->ok = false;
+        return;
+    }
+    flux__net_find_loops(k, &all);
+    for (int i = 0; i < k->nvalue; i++)
+        if (k->value[i].phase >= phases) phases = k->value[i].phase + 1;
+    int opened = flux__net_open(c, &all, false, 0);
+    for (int p = 0; p < phases; p++) {
+        for (int i = 0; i < k->nvalue; i++) {
+            const flux__value *v = &k->value[i];
+            if (v->phase != p || (k->reduced && !v->outer)) continue;
+            if (!flux__reducing(v)) flux__net_line_at(c, &all, i, false);
+            if (!k->reduced && v->out >= 0) flux__net_store_at(c, &all, i);
+        }
+        if (k->reduced) flux__net_pass(c, &all, p, need);
+    }
+    for (int i = 0; i < k->nvalue && k->reduced; i++)
+        if (k->value[i].out >= 0 && k->value[i].outer) flux__net_store_at(c, &all, i);
+    flux__net_close(c, opened);
+    flux__free(need);
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- text/export_products.h
+   A matrix product as a C function. One operand is the rows' side, whose elements
+   are loaded as vectors, @_ROWS rows at a time; of the other, four columns at a
+   time, single numbers are multiplied with these (flux__net_helpers, $_tile). If
+   rows lie side by side in memory they are read where they are, else a panel of
+   them is packed first. The epilogue's lines follow for each element of a tile.
+
+   A convolution's windows are never copied if its stride is 1: with the rows of
+   the image, pitch elements apart, taken as one long row, the windows of all
+   positions lie side by side. The results between two rows of the output are
+   thrown away.
+
+   Invariant: the last tile overlaps the one before it, so that nothing beyond an
+   operand is read; what is computed twice gets the same value. Rejected: packing
+   weights into tiles as they are written, since their width is the compiler's to
+   choose. */
+
+FLUX__BEGIN_COLD
+
+/* An operand of a product: the axes of its rows or columns, and of the inner dim. */
+typedef struct flux__net_factor {
+    int number;                           /* 0 or 1 */
+    int64_t limit;                        /* rows (of operand 0) or columns (of 1) */
+    flux__axes across, in;
+} flux__net_factor;
+
+/* The sizes and strides of the dims in memory that make up dim `dim` of an operand's matrix;
+   none if it has one element. */
+static void flux__net_axes(const flux__operand *o, int dim, flux__axes *x) {
+    x->nd = 0;
+    for (int d = 0; d < o->shape.ndim; d++) {
+        const int last = x->nd - 1;
+        if ((o->gather ? o->owner[d] : d) != dim || o->shape.dim[d] == 1) continue;
+        if (last >= 0 && o->stride[d] == x->step[last] * x->dim[last])
+            x->dim[last] *= o->shape.dim[d];
+        else x->dim[x->nd] = o->shape.dim[d], x->step[x->nd++] = o->stride[d];
+    }
+}
+
+static flux__net_factor flux__net_factor_of(const flux__net_kernel *c, int which) {
+    flux__net_factor f;
+    const flux__operand *o = &c->k->operand[which];
+    const bool vector = o->shape.ndim == 1;
+    f.number = which, f.limit = c->k->mnk[which];
+    flux__net_axes(o, vector ? -1 : which, &f.across);
+    flux__net_axes(o, vector ? 0 : !which, &f.in);
+    return f;
+}
+
+/* Puts the offset of element number `var` of these axes: "(q) % 3 * 7 + (q) / 3 * 50". */
+static void flux__net_offset(flux__sink *s, const flux__axes *x, const char *var) {
+    int64_t before = 1;
+    if (!x->nd) flux__put(s, "0");
+    for (int d = 0; d < x->nd; d++) {
+        flux__putf(s, d ? " + (%s)" : "(%s)", var);
+        if (before > 1) flux__putf(s, " / %lld", (long long)before);
+        if (d + 1 < x->nd) flux__putf(s, " %% %lld", (long long)x->dim[d]);
+        if (x->step[d] != 1) flux__putf(s, " * (%lld)", (long long)x->step[d]);
+        before *= x->dim[d];
+    }
+}
+
+/* Declares p0 or p1: where an operand's matrix of this batch begins. */
+static void flux__net_matrix(flux__net_kernel *c, int which) {
+    flux__operand o = c->k->operand[which];
+    flux__net_operand(c, which);
+    flux__putf(&c->s, "const %s *@_R p%d = a%d", flux__dtype_types[o.dtype], which, which);
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) {
+        flux__axes x;
+        char var[16];
+        flux__net_axes(&o, d, &x);
+        snprintf(var, sizeof var, "b%d", d);
+        if (c->k->full[d] > 1 && x.nd) flux__put(&c->s, " + "), flux__net_offset(&c->s, &x, var);
+    }
+    flux__put(&c->s, ";\n");
+}
+
+/* Puts the position of value v at row i and column j of the batch. */
+static void flux__net_point(flux__sink *s, const flux__kernel *k, const flux__value *v) {
+    static const char *const names[] = { "i", "j", "b2", "b3", "b4", "b5", "b6", "b7" };
+    int64_t step[FLUX_MAX_DIMS];
+    bool any = false;
+    flux__value_strides(k, v, step);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        if (k->full[d] == 1 || step[d] == 0) continue;
+        flux__putf(s, any ? " + %s" : "%s", names[d]);
+        if (step[d] != 1) flux__putf(s, " * (%lld)", (long long)step[d]);
+        any = true;
+    }
+    if (!any) flux__put(s, "0");
+}
+
+/* The epilogue at row i and column j: `sum` is the product's value there. */
+static void flux__net_epilogue(flux__net_kernel *c, const char *sum) {
+    const flux__kernel *k = c->k;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        flux__sink at = flux__sink_growing();
+        flux__net_point(&at, k, v);
+        flux__sink_end(&at);
+        if (v->kind == FLUX__V_PRODUCT)
+            flux__putf(&c->s, "const %s v%d = %s;\n", flux__class_types[v->ctype], i, sum);
+        else if (!at.failed) flux__net_line(c, i, at.out, false);
+        if (v->out >= 0 && !at.failed) flux__net_store(c, i, at.out);
+        c->ok = c->ok && !at.failed;
+        flux__free(at.out);
+    }
+}
+
+/* A product as three plain loops: of integers, and of layouts that nothing else is for. */
+static void flux__net_plain(flux__net_kernel *c, const flux__net_factor *a,
+                            const flux__net_factor *b) {
+    const char *type = flux__dtype_types[c->k->operand[0].dtype];
+    flux__putf(&c->s, "for (int j = 0; j < %lld; j++)\nfor (int i = 0; i < %lld; i++) {\n"
+               "%s sum = 0;\nfor (int l = 0; l < %lld; l++) sum += p0[", (long long)b->limit,
+               (long long)a->limit, type, (long long)c->k->mnk[2]);
+    flux__net_offset(&c->s, &a->across, "i"), flux__put(&c->s, " + ");
+    flux__net_offset(&c->s, &a->in, "l"), flux__put(&c->s, "] * p1[");
+    flux__net_offset(&c->s, &b->across, "j"), flux__put(&c->s, " + ");
+    flux__net_offset(&c->s, &b->in, "l"), flux__put(&c->s, "];\n");
+    flux__net_epilogue(c, "sum");
+    flux__put(&c->s, "}\n");
+}
+
+static int64_t flux__net_step(const flux__axes *x) { return x->nd ? x->step[0] : 0; }
+static bool flux__net_beside(const flux__net_factor *f) {
+    return f->across.nd == 1 && f->across.step[0] == 1;
+}
+
+/* Whether operand f is to be the rows' side; the other, u, must then have a linear inner dim. */
+static bool flux__net_is_rows(const flux__net_factor *f, const flux__net_factor *u) {
+    if (f->in.nd > 1 || u->in.nd > 1) return u->in.nd < 2;
+    if (f->limit == 1 || u->limit == 1) return u->limit == 1;
+    if (flux__net_beside(f) != flux__net_beside(u) && f->limit >= 4 && u->limit >= 4)
+        return flux__net_beside(f);
+    return f->limit * 2 >= u->limit;
+}
+
+/* One column: rows side by side, or along the inner dim. False: neither. */
+static bool flux__net_one_column(flux__net_kernel *c, const flux__net_factor *v,
+                               const flux__net_factor *u) {
+    const char row = v->number ? 'j' : 'i', column = v->number ? 'i' : 'j';
+    const long long limit = (long long)v->limit, inner = (long long)c->k->mnk[2];
+    if (u->limit != 1 || v->in.nd > 1) return false;
+    if (flux__net_beside(v)) {
+        flux__putf(&c->s, "const int %c = 0;\n", column);
+        flux__putf(&c->s, "for (int p = 0; p < %lld; p += 4 * @_LANES) {\n"
+                   "float sums[4 * @_LANES];\n", limit);
+        flux__putf(&c->s, "const int from = %lld - p >= @_LANES || %lld < @_LANES ? p : "
+                   "%lld - @_LANES;\n", limit, limit, limit);
+        flux__putf(&c->s, "const int rows = %lld - from < 4 * @_LANES ? %lld - from "
+                   ": 4 * @_LANES;\n", limit, limit);
+        flux__putf(&c->s, "$_matvec(sums, p%d + from, %lld, p%d, %lld, rows, %lld);\n", v->number,
+                   (long long)flux__net_step(&v->in), u->number, (long long)flux__net_step(&u->in),
+                   inner);
+        flux__putf(&c->s, "for (int r = 0; r < rows; r++) {\nconst int %c = from + r;\n", row);
+        flux__net_epilogue(c, "sums[r]");
+        flux__put(&c->s, "}\n}\n");
+    } else if (flux__net_step(&v->in) == 1 && flux__net_step(&u->in) == 1 && v->across.nd < 2) {
+        flux__putf(&c->s, "const int %c = 0;\n", column);
+        flux__putf(&c->s, "for (int %c = 0; %c < %lld; %c++) {\n", row, row, limit, row);
+        flux__putf(&c->s, "const float sum = $_dot(p%d + %c * (%lld), p%d, %lld);\n", v->number,
+                   row, (long long)flux__net_step(&v->across), u->number, inner);
+        flux__net_epilogue(c, "sum");
+        flux__put(&c->s, "}\n");
+    } else return false;
+    flux__putf(&c->s, "(void)%c;\n", column);
+    return true;
+}
+
+/* Writes the loop over columns, four from q on, and the call of $_tile for them; rows: its rows'
+   address and step. */
+static void flux__net_columns(flux__net_kernel *c, const flux__net_factor *u, const char *call,
+                              const char *rows) {
+    flux__putf(&c->s, "for (int q = 0; q < %lld; q += 4) {\nfloat sums[4 * @_ROWS];\n"
+               "const int last = %lld - q;\n", (long long)u->limit, (long long)u->limit - 1);
+    for (int m = 0; m < 4; m++) {
+        char column[40];
+        snprintf(column, sizeof column, m ? "(last < %d ? q : q + %d)" : "q", m, m);
+        flux__putf(&c->s, "const int c%d = ", m);
+        flux__net_offset(&c->s, &u->across, column);
+        flux__put(&c->s, m ? " - c0;\n" : ";\n");
+    }
+    flux__putf(&c->s, "%s(sums, %s, p%d + c0, c1, c2, c3, %lld, %lld);\n", call, rows, u->number,
+               (long long)flux__net_step(&u->in), (long long)c->k->mnk[2]);
+    flux__put(&c->s, "for (int m = 0; m < 4 && m <= last; m++) {\n");
+    flux__putf(&c->s, "const int %c = q + m;\n", u->number ? 'j' : 'i');
+}
+
+/* Rows that lie side by side, `long_row` of them, of which those of each `pitch` that are beyond
+   dim 0 are thrown away. */
+static void flux__net_direct(flux__net_kernel *c, const flux__net_factor *v,
+                             const flux__net_factor *u,
+                           int64_t long_row) {
+    /* rows far apart lie in few sets of a cache: if many columns read them, they are copied */
+    const bool table = v->in.nd > 1, one = v->across.nd == 1, panel = !table && u->limit > 8;
+    const char row = v->number ? 'j' : 'i';
+    char rows[96];
+    if (table) {
+        flux__putf(&c->s, "static const int at[%lld] = {", (long long)c->k->mnk[2]);
+        for (int64_t l = 0; l < c->k->mnk[2]; l++)
+            flux__putf(&c->s, l ? l % 16 ? ", %lld" : ",\n%lld" : "\n%lld",
+                       (long long)flux__axes_at(&v->in, l));
+        flux__put(&c->s, " };\n");
+    }
+    flux__putf(&c->s, "for (int p = 0; p < %lld; p += @_ROWS) {\n"
+               "const int from = p + @_ROWS <= %lld ? p : %lld - @_ROWS;\n", (long long)long_row,
+               (long long)long_row, (long long)long_row);
+    if (panel) {
+        if (c->panel < c->k->mnk[2]) c->panel = c->k->mnk[2];
+        flux__putf(&c->s, "#if @_LANES > 1\nfor (int l = 0; l < %lld; l++)\n"
+                   "memcpy($_panel + l * @_ROWS, p%d + from + l * %lld, sizeof(float) * @_ROWS);\n"
+                   "const float *x = $_panel;\nconst int as = @_ROWS;\n#else\n",
+                   (long long)c->k->mnk[2], v->number, (long long)flux__net_step(&v->in));
+        flux__putf(&c->s, "const float *x = p%d + from;\nconst int as = %lld;\n#endif\n",
+                   v->number, (long long)flux__net_step(&v->in));
+        snprintf(rows, sizeof rows, "x, as");
+    } else if (table) snprintf(rows, sizeof rows, "p%d + from, at", v->number);
+    else snprintf(rows, sizeof rows, "p%d + from, %lld", v->number,
+                  (long long)flux__net_step(&v->in));
+    flux__net_columns(c, u, table ? "$_tile_at" : "$_tile", rows);
+    if (one) flux__putf(&c->s, "for (int r = 0; r < @_ROWS; r++) {\nconst int %c = from + r;\n",
+                        row);
+    else {
+        const long long wide = (long long)v->across.dim[0], pitch = (long long)v->across.step[1];
+        flux__putf(&c->s, "for (int t = from; t < from + @_ROWS; t += %lld - t %% %lld) {\n"
+                   "const int x = t %% %lld, to = t / %lld * %lld + x;\n", pitch, pitch, pitch,
+                   pitch, wide);
+        flux__putf(&c->s, "const int n = %lld - x < from + @_ROWS - t ? %lld - x : "
+                   "from + @_ROWS - t;\n", wide, wide);
+        flux__putf(&c->s, "for (int r = t - from; r < t - from + n; r++) {\n"
+                   "const int %c = to + r - (t - from);\n", row);
+    }
+    flux__net_epilogue(c, "sums[m * @_ROWS + r]");
+    flux__put(&c->s, one ? "}\n}\n}\n}\n" : "}\n}\n}\n}\n}\n");
+}
+
+/* Rows that are packed, a panel at a time. */
+static void flux__net_packed(flux__net_kernel *c, const flux__net_factor *v,
+                             const flux__net_factor *u) {
+    const char row = v->number ? 'j' : 'i';
+    const long long limit = (long long)v->limit;
+    if (c->packed < c->k->mnk[2]) c->packed = c->k->mnk[2];
+    flux__putf(&c->s, "for (int p = 0; p < %lld; p += @_ROWS) {\nint at[@_ROWS];\n"
+               "const int rows = %lld - p < @_ROWS ? %lld - p : @_ROWS;\n", limit, limit, limit);
+    flux__put(&c->s, "for (int r = 0; r < rows; r++) at[r] = ");
+    flux__net_offset(&c->s, &v->across, "p + r");
+    flux__putf(&c->s, ";\nfor (int l = 0; l < %lld; l++) {\nconst float *x = p%d + ",
+               (long long)c->k->mnk[2], v->number);
+    flux__net_offset(&c->s, &v->in, "l");
+    flux__put(&c->s, ";\nint r = 0;\n"
+              "for (; r < rows; r++) $_pack[l * @_ROWS + r] = x[at[r]];\n"
+              "for (; r < @_ROWS; r++) $_pack[l * @_ROWS + r] = 0;\n}\n");
+    flux__net_columns(c, u, "$_tile", "$_pack, @_ROWS");
+    flux__putf(&c->s, "for (int r = 0; r < rows; r++) {\nconst int %c = p + r;\n", row);
+    flux__net_epilogue(c, "sums[m * @_ROWS + r]");
+    flux__put(&c->s, "}\n}\n}\n}\n");
+}
+
+/* The body of a product. */
+static void flux__net_product(flux__net_kernel *c) {
+    const flux__kernel *k = c->k;
+    const flux__net_factor a = flux__net_factor_of(c, 0), b = flux__net_factor_of(c, 1);
+    const flux__net_factor *v = flux__net_is_rows(&a, &b) ? &a : &b, *u = v == &a ? &b : &a;
+    const flux__axes *x = &v->across;
+    int opened = 0;
+    for (int d = FLUX_MAX_DIMS - 1; d >= 2; d--) {
+        if (k->full[d] == 1) continue;
+        flux__putf(&c->s, "for (int b%d = 0; b%d < %lld; b%d++) {\n", d, d, (long long)k->full[d],
+                   d);
+        opened++;
+    }
+    flux__net_matrix(c, 0);
+    flux__net_matrix(c, 1);
+    /* windows side by side, at most two thirds more of them than there are results */
+    const bool windows = x->nd == 2 && x->step[0] == 1 && x->step[1] >= x->dim[0] &&
+                         3 * x->step[1] <= 5 * x->dim[0];
+    const int64_t long_row = windows ? (x->dim[1] - 1) * x->step[1] + x->dim[0] : v->limit;
+    if (k->operand[0].dtype != FLUX_F32 || u->in.nd > 1 || k->mnk[2] == 0)
+        flux__net_plain(c, &a, &b);
+    else if (flux__net_one_column(c, v, u)) (void)0;
+    else if (windows || flux__net_beside(v)) {
+        flux__putf(&c->s, "if (%lld >= @_ROWS) {\n", (long long)long_row);
+        flux__net_direct(c, v, u, long_row);
+        flux__put(&c->s, "} else {\n");
+        flux__net_packed(c, v, u);
+        flux__put(&c->s, "}\n");
+    } else flux__net_packed(c, v, u);
+    flux__net_close(c, opened);
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- text/export_whole.h
+   Kernels that run no lines as C functions: concatenation, spread (the reverse of
+   a strided view), gather and scatter_add, attention.
+
+   Invariant: an index out of range, which is an error elsewhere, is brought into
+   the range, so that nothing beyond the tensor is read or written. Attention goes
+   query by query, in floats throughout: $_scratch holds the scores of one query
+   and behind them the keys of a head, turned so that scores are a product of rows
+   that lie side by side. What its node holds behind the result, for gradients, is
+   not written. */
+
+FLUX__BEGIN_COLD
+
+/* Loops over a shape, the first dim innermost, around "to[...] = from[...];" (or +=), where the
+   strides count in elements from `to_at` and `from_at`. */
+static void flux__net_copy(flux__net_kernel *c, const flux_shape *s, const char *to,
+                           const char *to_at,
+                         const int64_t *to_step, const char *from, const char *from_at,
+                         const int64_t *from_step, bool add) {
+    flux__sink at[2] = { flux__sink_growing(), flux__sink_growing() };
+    const int64_t *step[2] = { to_step, from_step };
+    int opened = 0;
+    flux__put(&at[0], to_at), flux__put(&at[1], from_at);
+    for (int d = s->ndim - 1; d >= 0; d--) {
+        if (s->dim[d] == 1) continue;
+        const int var = c->loops++;
+        flux__putf(&c->s, "for (int i%d = 0; i%d < %lld; i%d++) {\n", var, var,
+                   (long long)s->dim[d], var);
+        for (int k = 0; k < 2; k++) {
+            if (step[k][d] == 0) continue;
+            flux__putf(&at[k], " + i%d", var);
+            if (step[k][d] != 1) flux__putf(&at[k], " * (%lld)", (long long)step[k][d]);
+        }
+        opened++;
+    }
+    flux__sink_end(&at[0]), flux__sink_end(&at[1]);
+    if (at[0].failed || at[1].failed) c->ok = false;
+    else {
+        const char *const parts[] = { to, "[", at[0].out, add ? "] += " : "] = ", from, "[",
+                                      at[1].out, "];\n" };
+        for (int i = 0; i < 8; i++) flux__put(&c->s, parts[i]);
+    }
+    flux__net_close(c, opened);
+    flux__free(at[0].out), flux__free(at[1].out);
+}
+
+/* Declares y0, what the kernel's node t is stored to. */
+static void flux__net_result(flux__net_kernel *c, const flux_tensor *t) {
+    flux__net_declare(c, 'y', -1, t->dtype, c->plan->nleaf + c->k->node, 0);
+}
+
+static void flux__net_cat(flux__net_kernel *c, const flux_tensor *t) {
+    const flux_shape whole = flux__dims(t);
+    const int dim = (int)t->arg.i[0];
+    int64_t step[FLUX_MAX_DIMS], at = 0;
+    flux__contiguous_strides(&whole, step);
+    flux__net_result(c, t);
+    for (int i = 0; i < c->k->noperand; i++) {
+        const flux__operand *o = &c->k->operand[i];
+        char to[32], from[16];
+        snprintf(to, sizeof to, "%lld", (long long)(at * step[dim]));
+        snprintf(from, sizeof from, "a%d", i);
+        at += dim < o->shape.ndim ? o->shape.dim[dim] : 1;
+        if (flux__count(&o->shape) == 0) continue;
+        flux__net_operand(c, i);
+        flux__net_copy(c, &o->shape, "y0", to, step, from, "0", o->stride, false);
+    }
+}
+
+static void flux__net_spread(flux__net_kernel *c, const flux_tensor *t) {
+    const flux__operand *o = &c->k->operand[0];
+    char to[32];
+    flux__net_result(c, t);
+    flux__putf(&c->s, "for (int i = 0; i < %lld; i++) y0[i] = ", (long long)flux__size(t));
+    flux__put_c_number(&c->s, flux__class_of(t->dtype), t->arg.i[1] ? 0 : t->arg.num);
+    flux__put(&c->s, ";\n");
+    snprintf(to, sizeof to, "%lld", (long long)t->rel);
+    if (flux__count(&o->shape) == 0) return;
+    flux__net_operand(c, 0);
+    flux__net_copy(c, &o->shape, "y0", to, t->stride, "a0", "0", o->stride, t->arg.i[1] != 0);
+}
+
+/* Gather and scatter_add: for each index a slice, the dims but `dim`, is copied or added. */
+static void flux__net_index(flux__net_kernel *c, const flux_tensor *t) {
+    const bool scatter = t->op == FLUX__SCATTER;
+    const flux__operand *x = &c->k->operand[0], *index = &c->k->operand[1],
+                        *src = scatter ? &c->k->operand[2] : NULL;
+    const int dim = (int)t->arg.i[0];
+    const flux_shape whole = flux__dims(t), is = index->shape;
+    flux_shape slice = flux__shape(NULL, 0);
+    int64_t contiguous[FLUX_MAX_DIMS], big_step[FLUX_MAX_DIMS], small_step[FLUX_MAX_DIMS];
+    char big_at[64], small_at[200] = "0";
+    flux__sink at = flux__sink_to(small_at, sizeof small_at);
+    flux__contiguous_strides(&whole, contiguous);
+    const int64_t *big = scatter ? contiguous : x->stride,
+                  *small = scatter ? src->stride : contiguous;
+    flux__net_result(c, t);
+    flux__net_operand(c, 0);
+    flux__net_operand(c, 1);
+    if (scatter) flux__net_operand(c, 2),
+                 flux__net_copy(c, &x->shape, "y0", "0", contiguous, "a0", "0", x->stride, false);
+    for (int d = 0; d < x->shape.ndim; d++) {
+        if (d == dim) continue;
+        big_step[slice.ndim] = big[d];
+        small_step[slice.ndim] = small[d < dim ? d : d - 1 + is.ndim];
+        slice.dim[slice.ndim++] = x->shape.dim[d];
+    }
+    flux__put(&at, "0");
+    for (int d = is.ndim - 1; d >= 0; d--) {
+        flux__putf(&c->s, "for (int n%d = 0; n%d < %lld; n%d++)\n", d, d, (long long)is.dim[d], d);
+        flux__putf(&at, " + n%d * (%lld)", d, (long long)small[dim + d]);
+    }
+    flux__sink_end(&at);
+    flux__put(&c->s, "{\nlong long at = a1[0");
+    for (int d = 0; d < is.ndim; d++)
+        flux__putf(&c->s, " + n%d * (%lld)", d, (long long)index->stride[d]);
+    flux__putf(&c->s, "];\nat = at < 0 ? 0 : at < %lld ? at : %lld;\n",
+               (long long)x->shape.dim[dim], (long long)x->shape.dim[dim] - 1);
+    snprintf(big_at, sizeof big_at, "(int)at * (%lld)", (long long)big[dim]);
+    if (scatter)
+        flux__net_copy(c, &slice, "y0", big_at, big_step, "a2", small_at, small_step, true);
+    else flux__net_copy(c, &slice, "y0", small_at, small_step, "a0", big_at, big_step, false);
+    flux__put(&c->s, "}\n");
+}
+
+/* Attention's result: for each query the scores of its keys, their softmax, and the values'
+   sum. */
+static void flux__net_attend(flux__net_kernel *c, const flux_tensor *t) {
+    const flux__operand *q = &c->k->operand[0], *k = &c->k->operand[1], *v = &c->k->operand[2],
+                        *mask = c->k->noperand > 3 ? &c->k->operand[3] : NULL;
+    const long long heads = (long long)t->arg.i[0], d = (long long)q->shape.dim[0] / heads,
+                    dv = (long long)v->shape.dim[0] / heads, queries = (long long)q->shape.dim[1],
+                    keys = (long long)k->shape.dim[1], batch = (long long)q->shape.dim[2];
+    if (c->scratch < keys * (d + 1)) c->scratch = keys * (d + 1);
+    flux__net_result(c, t);
+    for (int i = 0; i < c->k->noperand; i++) flux__net_operand(c, i);
+    flux__putf(&c->s, "float *turned = $_scratch + %lld;\nfor (int n = 0; n < %lld; n++)\n"
+               "for (int h = 0; h < %lld; h++) {\n", keys, batch, heads);
+    flux__putf(&c->s, "for (int j = 0; j < %lld; j++)\nfor (int f = 0; f < %lld; f++) "
+               "turned[f * %lld + j] = a1[h * %lld + j * (%lld) + n * (%lld) + f];\n", keys, d,
+               keys, d, (long long)k->stride[1], (long long)k->stride[2]);
+    flux__putf(&c->s, "for (int i = 0; i < %lld; i++) {\n", queries);
+    flux__putf(&c->s, "const float *x = a0 + h * %lld + i * (%lld) + n * (%lld);\n", d,
+               (long long)q->stride[1], (long long)q->stride[2]);
+    flux__putf(&c->s, "float *y = y0 + ((n * %lld + i) * %lld + h) * %lld;\n", queries, heads, dv);
+    flux__put(&c->s, "float most = -INFINITY, sum = 0.0f;\n");
+    if (t->arg.i[1]) flux__putf(&c->s, "const int keys = i < %lld ? i + 1 : %lld;\n", keys, keys);
+    else flux__putf(&c->s, "const int keys = %lld;\n", keys);
+    flux__putf(&c->s, "$_matvec($_scratch, turned, %lld, x, 1, keys, %lld);\n"
+               "for (int j = 0; j < keys; j++) {\nfloat s = $_scratch[j] * ", keys, d);
+    flux__put_c_float(&c->s, (float)(1 / sqrt((double)d)));
+    flux__put(&c->s, ";\n");
+    if (mask) {
+        const bool seen = mask->dtype == FLUX_BOOL;
+        flux__put(&c->s, seen ? "if (!a3[" : "s += a3[");
+        flux__putf(&c->s, "j * (%lld) + i * (%lld) + h * (%lld) + n * (%lld)]",
+                   (long long)mask->stride[0], (long long)mask->stride[1],
+                   (long long)mask->stride[2], (long long)mask->stride[3]);
+        flux__put(&c->s, seen ? ") s = -INFINITY;\n" : ";\n");
+    }
+    flux__put(&c->s, "$_scratch[j] = s;\nmost = s > most ? s : most;\n}\n");
+    /* a query that sees no key has the result 0 */
+    flux__putf(&c->s, "if (most == -INFINITY) {\nfor (int f = 0; f < %lld; f++) y[f] = 0.0f;\n"
+               "continue;\n}\n", dv);
+    flux__put(&c->s, "for (int j = 0; j < keys; j++) $_scratch[j] = $_exp_f($_scratch[j] - most);\n"
+              "for (int j = 0; j < keys; j++) sum += $_scratch[j];\n");
+    flux__putf(&c->s, "$_matvec(y, a2 + h * %lld + n * (%lld), %lld, $_scratch, 1, %lld, keys);\n",
+               dv, (long long)v->stride[2], (long long)v->stride[1], dv);
+    flux__putf(&c->s, "for (int f = 0; f < %lld; f++) y[f] /= sum;\n}\n}\n", dv);
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- text/export.h
+   A model as one file of C (flux_export_c). A copy of the model, on the CPU, in
+   float32 and in test mode, is called on a placeholder; the nodes that this
+   records become a plan, as an evaluation would make it, and each kernel of the
+   plan a function of C: the same grouping, order and lives of buffers that every
+   back end gets. Kernels with the same text, such as the steps of a recurrent
+   layer, are one function.
+
+   Invariant: what depends on weights alone and is not larger than they are is
+   computed now and written as weights. A stored node has its place in the static
+   array of its dtype from the kernel that makes it to the last that reads it, or
+   is one of the results, which lie where the caller wants them. States are
+   written back when everything is done, since kernels read the old ones until
+   then. The file is written whole or not at all.
+
+   Rejected: a generator for each kind of layer, which would know nothing of a
+   user's own layers, and fuse nothing. */
+
+FLUX__BEGIN_COLD
+
+enum { FLUX__NET_OUTS = 8 };                /* most tensors of a result */
+
+/* Where a stored node's elements are; the arrays by type, in the order of flux__net_arrays. */
+static const struct { const char *name, *type; int size; } flux__net_arrays[] = {
+    { "$_floats", "float", 4 }, { "$_ints", "int", 4 }, { "$_longs", "long long", 8 },
+    { "$_bytes", "unsigned char", 1 }
+};
+enum { FLUX__NET_ARRAYS = 4 };
+
+typedef struct flux__net_export {
+    flux_layer *model;                    /* the copy that is called */
+    flux_tensor *x, *y[FLUX__NET_OUTS], *root[FLUX__NET_OUTS];
+    int nout;
+    flux__streams states;
+    flux__graph g;
+    flux__plan *plan;
+    char (*place)[48];                    /* by slot */
+    const char **places;                  /* the same as pointers */
+    int64_t *at;                          /* by node: its offset in its array; -1: none yet */
+    int64_t length[FLUX__NET_ARRAYS], packed, panel, scratch, weights;
+    uint8_t ops[FLUX__ELEMENTWISE_COUNT];
+    flux__sink functions, calls, *function;   /* function: the text of each, by number */
+    int nfunction, function_room;
+    char name[64];
+} flux__net_export;
+
+static int flux__net_array(int dtype) {
+    return dtype == FLUX_F32 ? 0 : dtype == FLUX_I32 ? 1 : dtype == FLUX_I64 ? 2 : 3;
+}
+
+/* ---------------- recording */
+
+/* Sets the function's name: that of the file, with _ for what an identifier may not have, or the
+   one that was given, which is to be an identifier. */
+static bool flux__net_name(flux__net_export *e, const char *path, const char *given) {
+    size_t n = 0;
+    const char *from = given ? given : path;
+    for (const char *p = path; p && *p && !given; p++)
+        if (flux__is_separator(*p)) from = p + 1;
+    if (!given && flux__is_digit(*from)) e->name[n++] = '_';
+    for (const char *p = from; *p && (given || *p != '.') && n + 1 < sizeof e->name; p++) {
+        const bool good = isalnum((unsigned char)*p) && (unsigned char)*p < 128;
+        if (given && ((!good && *p != '_') || (p == given && flux__is_digit(*p))))
+            return FLUX__REFUSE("export_c: .name is no identifier of C: \"%.60s\"", given);
+        e->name[n++] = good ? *p : '_';
+    }
+    e->name[n] = 0;
+    return n > 0 || FLUX__REFUSE("export_c: the path \"%.60s\" gives no name; .name can", path);
+}
+
+static void flux__net_weight(flux_tensor *x, const char *path, bool trained, void *ok) {
+    (void)path, (void)trained;
+    if (*(bool *)ok) *(bool *)ok = flux_eval(x) != NULL;
+}
+
+/* Gives a placeholder memory, so that it can be a leaf of a plan. */
+static bool flux__net_fill(flux_tensor *x) {
+    if (!x->buf) x->buf = flux__buffer_new(x->device, (size_t)flux__size(x) *
+                                               flux__dtypes[x->dtype].size, x);
+    return x->buf != NULL;
+}
+
+/* Whether the first layer, at any depth, takes indices. */
+static bool flux__net_indices(flux_layer *m) {
+    bool indices = false;
+    for (int depth = 0; m && depth < FLUX_MAX_LEVELS; m = flux_child(m, 0), depth++)
+        indices = indices || (m->type->traits & FLUX_TAKES_INDICES);
+    return indices;
+}
+
+/* Calls the model's copy on a placeholder, and notes the results and states. */
+static bool flux__net_record(flux__net_export *e, flux_layer *m, flux_shape in, bool stateless) {
+    flux__thread *t = flux__self();
+    bool ready = true;
+    FLUX__ZEROED(flux__watch, w);
+    flux_layer *there = flux_f32(flux_cpu_layer(m));
+    e->model = there ? flux__map_layer(flux__keep_leaf, NULL, there, false) : NULL;
+    if (!e->model) return false;
+    flux_visit(e->model, flux__net_weight, &ready);
+    flux_testmode(e->model, true);
+    e->x = ready ? flux__placeholder(in, flux__net_indices(e->model) ? FLUX_I32 : FLUX_F32) : NULL;
+    if (!e->x) return false;
+    const uint64_t draws = t->draws;
+    const int64_t failures = flux__failures();
+    flux__watch *around = t->watch;
+    flux__streams *outer = t->streams;
+    e->states.ok = true;
+    t->watch = &w, t->streams = stateless ? NULL : &e->states;
+    flux__as_one(1);
+    flux_tensor *y = flux_call_layer(e->model, e->x);
+    flux__as_one(-1);
+    t->watch = around, t->streams = outer, t->draws = draws;
+    flux__free(w.row);
+    if (!y || !e->states.ok || flux__failed_since(failures)) return false;
+    e->nout = flux_count(y);
+    if (e->nout > FLUX__NET_OUTS)
+        return FLUX__REFUSE("export_c: the model gives %d tensors, a file of C at most %d", e->nout,
+                            FLUX__NET_OUTS);
+    for (int i = 0; i < e->nout; i++) {
+        e->y[i] = flux_nth(y, i);
+        if (!e->y[i] || e->y[i]->op == FLUX__TUPLE)
+            return FLUX__REFUSE("export_c: the model gives a tuple within a tuple");
+    }
+    bool good = flux__net_fill(e->x);
+    for (int i = 0; i < e->states.n; i++) good = good && flux__net_fill(e->states.before[i]);
+    return good;
+}
+
+/* Makes the roots: of each result its base, if that has the same elements in the same order and is
+   no root yet, else a copy. States after the call are copied, as their arrays are the caller's. */
+static bool flux__net_roots(flux__net_export *e) {
+    for (int i = 0; i < e->nout; i++) {
+        flux_tensor *y = e->y[i], *base = flux__base(y);
+        int64_t offset, stride[FLUX_MAX_DIMS];
+        flux_shape s = flux__dims(y);
+        flux__layout(y, &offset, stride);
+        bool own = offset == 0 && flux__in_order(&s, stride) && !flux__finished(base) &&
+                   base->op != FLUX__NUMBER && flux__size(base) == flux__size(y);
+        for (int k = 0; k < i; k++) own = own && e->root[k] != base;
+        e->root[i] = own ? base : flux_copy(y);
+        if (!e->root[i]) return false;
+    }
+    for (int i = 0; i < e->states.n; i++) {
+        flux_tensor *last = flux_copy(e->states.after[i]);
+        if (!last) return false;
+        flux_release(e->states.after[i]);
+        e->states.after[i] = (flux_tensor *)flux_retain(last);
+    }
+    return true;
+}
+
+/* Collects the graph of all roots in e->g. */
+static bool flux__net_collect(flux__net_export *e) {
+    do {
+        flux__graph_start(&e->g);
+        e->g.cut = true;
+        for (int i = 0; i < e->nout && e->g.ok; i++) flux__graph_want(&e->g, e->root[i]);
+        for (int i = 0; i < e->states.n && e->g.ok; i++)
+            flux__graph_want(&e->g, e->states.after[i]);
+    } while (flux__graph_met(&e->g));
+    flux__graph_claim(&e->g);
+    return e->g.ok;
+}
+
+/* Whether a tensor's value comes with the call. */
+static bool flux__net_given(const flux__net_export *e, const flux_tensor *x) {
+    bool given = x == e->x;
+    for (int i = 0; i < e->states.n; i++) given = given || x == e->states.before[i];
+    return given;
+}
+
+/* Writes to `fixed` (room for all nodes) the largest nodes that depend on weights alone, if they
+   are no larger than what they are made of or 256 elements; gives their number, -1 on an error. */
+static int flux__net_constants(flux__net_export *e, flux_tensor **fixed) {
+    flux__graph *g = &e->g;
+    int n = 0;
+    int64_t *weight = (int64_t *)flux__malloc(((size_t)g->nnode + 1) * sizeof *weight);
+    uint8_t *used = (uint8_t *)flux__zalloc((size_t)g->nnode + 1);
+    for (int i = 0; weight && used && i < g->nnode; i++) {       /* -1: it depends on the input */
+        flux_tensor *t = g->node[i];
+        weight[i] = t->op == FLUX__RANDOM || t->op == FLUX__CALL ? -1 : 256;
+        for (int k = 0; k < flux__reads(t); k++) {
+            flux_tensor *x = flux__base(t->in[k]);
+            const int64_t size = flux__in_graph(g, x) ? weight[x->index]
+                                 : flux__net_given(e, x) ? -1 : flux__size(x);
+            if (size < 0 || weight[i] < 0) weight[i] = -1;
+            else if (size > weight[i]) weight[i] = size;
+        }
+        if (flux__size(t) > weight[i] || (g->flag[i] & FLUX__ROOT)) weight[i] = -1;
+        for (int k = 0; k < flux__reads(t) && weight[i] < 0; k++) {
+            flux_tensor *x = flux__base(t->in[k]);
+            if (flux__in_graph(g, x) && weight[x->index] >= 0) used[x->index] = 1;
+        }
+    }
+    for (int i = 0; weight && used && i < g->nnode; i++)
+        if (used[i] && g->node[i]->op != FLUX__NUMBER) fixed[n++] = g->node[i];
+    if (!weight || !used) n = -1;
+    flux__free(weight);
+    flux__free(used);
+    return n;
+}
+
+/* Computes what depends on weights alone. */
+static bool flux__net_fold(flux__net_export *e) {
+    bool ok = flux__net_collect(e);
+    flux_tensor **fixed = (flux_tensor **)flux__malloc(((size_t)e->g.nnode + 1) * sizeof *fixed);
+    int n = ok && fixed ? flux__net_constants(e, fixed) : -1;
+    for (int i = 0; i < n; i++) flux_retain(fixed[i]);
+    flux__graph_free(&e->g);
+    ok = n >= 0 && (n == 0 || flux_eval_all(n, fixed) == 0);
+    for (int i = 0; i < n; i++) flux_release(fixed[i]);
+    flux__free(fixed);
+    return ok;
+}
+
+/* ---------------- what can be written */
+
+static bool flux__net_dtype(int dtype) {
+    return dtype != FLUX_F64 && dtype != FLUX_F16 && dtype != FLUX_BF16;
+}
+
+/* Whether C is written for kernels of this kind. */
+static bool flux__net_kind(const flux__net_export *e, const flux__kernel *k) {
+    const flux_tensor *t = k->node >= 0 ? e->g.node[k->node] : NULL;
+    if (k->kind < FLUX__K_SORT && (k->kind != FLUX__K_ATTEND || !t->arg.i[2])) return true;
+    return FLUX__REFUSE("export_c: the model has %s, which no file of C is written for",
+                        k->call ? k->call->name : t ? flux__op_names[t->op] : "a call");
+}
+
+/* Whether C is written for a kernel; if not, the error names what stands in the way. */
+static bool flux__net_can(const flux__net_export *e, const flux__kernel *k) {
+    const char *node = k->node >= 0 ? flux__op_names[e->g.node[k->node]->op] : "values";
+    int dtype = FLUX_F32;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        if (v->kind == FLUX__V_OP) node = flux__op_names[v->op];
+        if (v->kind == FLUX__V_RANDOM)
+            return FLUX__REFUSE("export_c: the model draws random numbers, also in test mode");
+        if (v->ctype == FLUX__F64C || v->kind == FLUX__V_ROUND) dtype = FLUX_F64;
+        if (dtype == FLUX_F64) break;
+    }
+    for (int i = 0; i < k->noperand; i++)
+        if (k->operand[i].src >= 0 && !flux__net_dtype(k->operand[i].dtype))
+            dtype = k->operand[i].dtype;
+    for (int i = 0; i < k->nouts; i++)
+        if (!flux__net_dtype(e->g.node[k->outs[i]]->dtype)) dtype = e->g.node[k->outs[i]]->dtype;
+    return flux__net_dtype(dtype) ||
+           FLUX__REFUSE("export_c: the model computes %s (%s) in other floats than float32", node,
+                        flux__kernel_kinds[k->kind]);
+}
+
+/* ---------------- memory */
+
+/* Finds a place in its array for node i, beside all nodes that live at the same time: the lowest
+   that fits. */
+static void flux__net_put_node(flux__net_export *e, int i) {
+    const flux__slot_info *s = &e->plan->slot[i];
+    const int array = flux__net_array(e->g.node[i]->dtype);
+    const int64_t n = flux__size(e->g.node[i]), whole = n < 64 ? 4 : 16,
+                  size = (n + whole - 1) / whole * whole;
+    int64_t at = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int o = 0; o < e->plan->nout; o++) {
+            const int k = e->plan->out[o];
+            const flux__slot_info *other = &e->plan->slot[k];
+            if (e->at[k] < 0 || flux__net_array(e->g.node[k]->dtype) != array ||
+                other->last_kernel < s->out_kernel || other->out_kernel > s->last_kernel ||
+                e->at[k] >= at + size || e->at[k] + flux__size(e->g.node[k]) <= at) continue;
+            at = (e->at[k] + flux__size(e->g.node[k]) + whole - 1) / whole * whole;
+            moved = true;
+        }
+    }
+    e->at[i] = at;
+    if (e->length[array] < at + size) e->length[array] = at + size;
+}
+
+/* Names the places of all slots: leaves, results, and nodes in working memory, of which the
+   largest are placed first. */
+static bool flux__net_places(flux__net_export *e) {
+    const flux__plan *plan = e->plan;
+    const size_t slots = (size_t)(plan->nleaf + plan->nnode) + 1;
+    e->place = (char (*)[48])flux__zalloc(slots * sizeof *e->place);
+    e->places = (const char **)flux__malloc(slots * sizeof *e->places);
+    e->at = (int64_t *)flux__malloc(slots * sizeof *e->at);
+    if (!e->place || !e->places || !e->at) return false;
+    for (size_t i = 0; i < slots; i++) e->places[i] = e->place[i], e->at[i] = -1;
+    for (int i = 0; i < plan->nleaf; i++) {
+        int state = 0;
+        while (state < e->states.n && e->states.before[state] != e->g.leaf[i]) state++;
+        if (e->g.leaf[i] == e->x) snprintf(e->place[i], sizeof *e->place, "in");
+        else if (state < e->states.n)
+            snprintf(e->place[i], sizeof *e->place, "state->s%d", state);
+        else snprintf(e->place[i], sizeof *e->place, "$_w%d", i);
+    }
+    for (int i = 0; i < e->states.n; i++)           /* states are read when all is done */
+        plan->slot[e->states.after[i]->index].last_kernel = plan->nkernel;
+    for (;;) {
+        int largest = -1;
+        for (int o = 0; o < plan->nout; o++) {
+            const int i = plan->out[o];
+            bool root = false;
+            for (int k = 0; k < e->nout; k++) root = root || e->root[k] == e->g.node[i];
+            if (root || e->at[i] >= 0) continue;
+            if (largest < 0 || flux__size(e->g.node[i]) > flux__size(e->g.node[largest]))
+                largest = i;
+        }
+        if (largest < 0) break;
+        flux__net_put_node(e, largest);
+        snprintf(e->place[plan->nleaf + largest], sizeof *e->place, "%s + %lld",
+                 flux__net_arrays[flux__net_array(e->g.node[largest]->dtype)].name,
+                 (long long)e->at[largest]);
+    }
+    for (int i = 0; i < e->nout; i++)
+        snprintf(e->place[plan->nleaf + e->root[i]->index], sizeof *e->place, i ? "out%d" : "out",
+                 i);
+    return true;
+}
+
+/* ---------------- kernels */
+
+/* Puts text with each line indented by the braces that are open, from `depth` on. */
+static void flux__net_indent(flux__sink *s, const char *text, int depth) {
+    while (*text) {
+        const char *end = strchr(text, '\n');
+        const size_t n = end ? (size_t)(end - text) : strlen(text);
+        int here = depth - (*text == '}');
+        if (*text != '#') flux__put_pad(s, 4 * here);
+        flux__put_bytes(s, text, n);
+        flux__put(s, "\n");
+        for (size_t i = 0; i < n; i++) depth += (text[i] == '{') - (text[i] == '}');
+        text += n + (end != NULL);
+    }
+}
+
+/* The number of the function with this text, which is written now if no other kernel has it; -1:
+   no memory. `text` is freed or kept. */
+static int flux__net_function(flux__net_export *e, flux__sink *text) {
+    for (int i = 0; i < e->nfunction; i++)
+        if (e->function[i].len == text->len && strcmp(e->function[i].out, text->out) == 0) {
+            flux__free(text->out);
+            return i;
+        }
+    flux__sink *all = (flux__sink *)flux__grow(e->function, &e->function_room, e->nfunction + 1,
+                                               sizeof *all);
+    if (!all) {
+        flux__free(text->out);
+        return -1;
+    }
+    e->function = all;
+    all[e->nfunction] = *text;
+    flux__putf(&e->functions, "\nstatic void $_k%d(", e->nfunction);
+    const char *body = strchr(text->out, '\n') + 1;
+    flux__put_bytes(&e->functions, text->out, (size_t)(body - text->out - 1));
+    flux__put(&e->functions, ") {\n");
+    flux__net_indent(&e->functions, body, 1);
+    flux__put(&e->functions, "}\n");
+    return e->nfunction++;
+}
+
+/* Writes the body of a kernel of any kind. */
+static void flux__net_body(flux__net_kernel *c) {
+    const flux_tensor *t = c->k->node >= 0 ? c->g->node[c->k->node] : NULL;
+    if (c->k->kind == FLUX__K_FUSED) flux__net_fused(c);
+    else if (c->k->kind == FLUX__K_MATMUL) flux__net_product(c);
+    else if (c->k->kind == FLUX__K_CAT) flux__net_cat(c, t);
+    else if (c->k->kind == FLUX__K_STRIDED_SCATTER) flux__net_spread(c, t);
+    else if (c->k->kind == FLUX__K_ATTEND) flux__net_attend(c, t);
+    else flux__net_index(c, t);
+}
+
+/* Writes kernel number `at`: its function, and the call. */
+static bool flux__net_write_kernel(flux__net_export *e, int at) {
+    FLUX__ZEROED(flux__net_kernel, c);
+    char words[400];
+    bool empty = true;
+    c.plan = e->plan, c.g = &e->g, c.k = &e->plan->kernel[at], c.place = e->places;
+    c.ops = e->ops, c.packed = e->packed, c.panel = e->panel, c.scratch = e->scratch, c.ok = true;
+    strcpy(c.named, ",");
+    for (int i = 0; i < c.k->nouts; i++)
+        empty = empty && flux__size(e->g.node[c.k->outs[i]]) == 0;
+    if (empty) return true;
+    c.s = flux__sink_growing(), c.params = flux__sink_growing(), c.args = flux__sink_growing();
+    flux__net_body(&c);
+    e->packed = c.packed, e->panel = c.panel, e->scratch = c.scratch;
+    flux__sink text = flux__sink_growing();
+    if (c.ok && !c.s.failed && !c.params.failed && !c.args.failed && c.s.len) {
+        flux__sink_end(&c.s), flux__sink_end(&c.params), flux__sink_end(&c.args);
+        flux__put(&text, c.params.out), flux__put(&text, "\n"), flux__put(&text, c.s.out);
+        flux__sink_end(&text);
+    } else c.ok = false;
+    const bool whole = c.ok && !text.failed;
+    const int function = whole ? flux__net_function(e, &text) : -1;
+    if (!whole) flux__free(text.out);
+    flux__kernel_words(e->plan, &e->g, c.k, false, words, sizeof words);
+    if (function >= 0) {
+        flux__putf(&e->calls, "    /* %.200s */\n    $_k%d(", words, function);
+        flux__put(&e->calls, c.args.out);
+        flux__put(&e->calls, ");\n");
+    }
+    flux__free(c.s.out), flux__free(c.params.out), flux__free(c.args.out);
+    return function >= 0;
+}
+
+/* ---------------- the file */
+
+/* Puts a text inside a comment: what would end it, or begin another, is taken apart. */
+static void flux__net_comment(flux__sink *s, const char *text) {
+    flux__put(s, "   ");
+    for (; *text; text++) {
+        flux__put_bytes(s, text, 1);
+        if ((text[0] == '*' && text[1] == '/') || (text[0] == '/' && text[1] == '*'))
+            flux__put(s, " ");
+        if (*text == '\n' && text[1]) flux__put(s, "   ");
+    }
+    flux__put(s, "\n");
+}
+
+/* Puts "float out[64][10]: 10 x 64": an array of C has the dimensions backwards. */
+static void flux__net_array_text(flux__sink *s, const char *name, const flux_tensor *x) {
+    const flux_shape shape = flux__dims(x);
+    flux__putf(s, "   %s %s", flux__dtype_types[x->dtype], name);
+    for (int d = x->ndim - 1; d >= 0; d--) flux__putf(s, "[%lld]", (long long)x->dim[d]);
+    if (!x->ndim) flux__put(s, "[1]");
+    flux__put(s, ", a tensor of ");
+    for (int d = 0; d < shape.ndim; d++)
+        flux__putf(s, d ? " x %lld" : "%lld", (long long)shape.dim[d]);
+    flux__put(s, shape.ndim ? "\n" : "no dimension\n");
+}
+
+/* Puts "void net(net_state *state, const float *in, float *out)". */
+static void flux__net_prototype(flux__sink *s, const flux__net_export *e) {
+    flux__putf(s, "void $(%sconst %s *in", e->states.n ? "$_state *state, " : "",
+               flux__dtype_types[e->x->dtype]);
+    for (int i = 0; i < e->nout; i++) {
+        flux__putf(s, ", %s *out", flux__dtype_types[e->y[i]->dtype]);
+        if (i) flux__putf(s, "%d", i);
+    }
+    flux__put(s, ")");
+}
+
+/* Puts the comment at the start: the model, input and results, memory, how to compile. $ and @ are
+   not replaced in it. */
+static void flux__net_heading(flux__sink *s, const flux__net_export *e, flux_layer *m) {
+    int64_t bytes = e->scratch * 4;
+    flux__sink model = flux__sink_growing();
+    for (int i = 0; i < FLUX__NET_ARRAYS; i++) bytes += e->length[i] * flux__net_arrays[i].size;
+    flux__putf(s, "/* %s.c: a model, written by flux.h's flux_export_c\n\n", e->name);
+    flux__put_whole_model(&model, m);
+    flux__sink_end(&model);
+    if (!model.failed && model.out) flux__net_comment(s, model.out);
+    flux__free(model.out);
+    flux__put(s, "\n   In and out, the last index running fastest; they may not overlap:\n");
+    flux__net_array_text(s, "in", e->x);
+    for (int i = 0; i < e->nout; i++) {
+        char name[16];
+        snprintf(name, sizeof name, i ? "out%d" : "out", i);
+        flux__net_array_text(s, name, e->y[i]);
+    }
+    flux__putf(s, "\n   Working memory, static: %lld bytes", (long long)bytes);
+    if (e->packed || e->panel) {
+        const long long row = 8 * (long long)e->packed, rows = row + 8 * (long long)e->panel;
+        flux__putf(s, " and %lld more (%lld with SSE or NEON, %lld with AVX, %lld with AVX-512)",
+                   row, 4 * rows, 8 * rows, 16 * rows);
+    }
+    flux__putf(s, ".\n   Weights, constant, so that they stay in flash: %lld bytes.\n",
+               (long long)e->weights);
+    flux__putf(s, "   Not for several threads at once.\n\n   Compile: cc -O3 -march=native -c %s.c"
+               " (and link with -lm), but without -ffast-math.\n", e->name);
+    flux__putf(s, "   To declare it elsewhere: #define %s_DECLARE and #include this file.\n",
+               e->name);
+    if (e->states.n)
+        flux__putf(s, "   %s_reset begins a new sequence; %s goes on from call to call.\n", e->name,
+                   e->name);
+    flux__put(s, "*/\n");
+}
+
+/* Puts the declarations, which the file may be included for. */
+static void flux__net_declarations(flux__sink *s, const flux__net_export *e) {
+    flux__put(s, "#ifndef $_DECLARED\n#define $_DECLARED\n"
+              "#if defined(__cplusplus)\nextern \"C\" {\n#endif\n");
+    if (e->states.n) flux__put(s, "typedef struct $_state {\n");
+    for (int i = 0; i < e->states.n; i++)
+        flux__putf(s, "    float s%d[%lld];\n", i, (long long)flux__size(e->states.before[i]));
+    if (e->states.n) flux__put(s, "} $_state;\nvoid $_reset($_state *state);\n");
+    flux__net_prototype(s, e);
+    flux__put(s, ";\n#if defined(__cplusplus)\n}\n#endif\n#endif\n\n#ifndef $_DECLARE\n"
+              "#include <math.h>\n#include <string.h>\n#if defined(__GNUC__)\n"
+              "#  define @_R __restrict\n#else\n#  define @_R\n#endif\n"
+              "#if defined(__GNUC__) && (defined(__SSE__) || defined(__ARM_NEON))\n"
+              "#  define @_ALIGNED __attribute__((aligned(64)))\n#else\n#  define @_ALIGNED\n"
+              "#endif\n");
+}
+
+/* Puts a leaf as a constant array. */
+static void flux__net_leaf(flux__sink *s, const flux_tensor *x, int number) {
+    const int64_t n = flux__size(x);
+    const void *at = x->buf->ptr;
+    flux__putf(s, "static const %s $_w%d[%lld]%s = {", flux__dtype_types[x->dtype], number,
+               (long long)n, n >= 64 ? " @_ALIGNED" : "");
+    for (int64_t i = 0; i < n; i++) {
+        flux__put(s, i ? i % 8 ? ", " : ",\n    " : "\n    ");
+        if (x->dtype == FLUX_F32) flux__put_c_float(s, ((const float *)at)[i]);
+        else if (x->dtype == FLUX_I32) flux__putf(s, "%ld", (long)((const int32_t *)at)[i]);
+        else if (x->dtype == FLUX_I64)
+            flux__putf(s, "%lldLL", (long long)((const int64_t *)at)[i]);
+        else flux__putf(s, "%d", (int)((const uint8_t *)at)[i]);
+    }
+    flux__put(s, "\n};\n");
+}
+
+/* Puts the functions that the model's caller sees. */
+static void flux__net_entries(flux__sink *s, flux__net_export *e) {
+    if (e->states.n)
+        flux__put(s, "\nvoid $_reset($_state *state) { memset(state, 0, sizeof *state); }\n");
+    flux__put(s, "\n");
+    flux__net_prototype(s, e);
+    flux__put(s, " {\n");
+    flux__sink_end(&e->calls);
+    if (e->calls.out) flux__put(s, e->calls.out);
+    for (int i = 0; i < e->states.n; i++) {
+        flux__putf(s, "    memcpy(state->s%d, ", i);
+        flux__put(s, e->place[e->plan->nleaf + e->states.after[i]->index]);
+        flux__putf(s, ", sizeof state->s%d);\n", i);
+    }
+    flux__put(s, "    (void)in;\n}\n#endif\n");
+}
+
+/* Puts everything behind the heading, with $ and @ still in it. */
+static bool flux__net_program(flux__net_export *e, flux__sink *s) {
+    flux__sink own = flux__sink_growing();
+    for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
+        for (int ctype = 0; ctype < FLUX__CLASSES; ctype++)
+            if (e->ops[op] >> ctype & 1) flux__put_c_formula(&own, op, ctype);
+    if (e->functions.out) flux__sink_end(&e->functions), flux__put(&own, e->functions.out);
+    flux__sink_end(&own);
+    flux__net_declarations(s, e);
+    bool ok = !own.failed && !e->functions.failed && flux__put_c_helpers(s, own.out ? own.out : "");
+    flux__put(s, "\n");
+    for (int i = 0; i < e->plan->nleaf && ok; i++)
+        if (strncmp(e->place[i], "$_w", 3) == 0) {
+            flux__net_leaf(s, e->g.leaf[i], i);
+            e->weights += flux__size(e->g.leaf[i]) * flux__dtypes[e->g.leaf[i]->dtype].size;
+        }
+    for (int i = 0; i < FLUX__NET_ARRAYS; i++)
+        if (e->length[i])
+            flux__putf(s, "static %s %s[%lld] @_ALIGNED;\n", flux__net_arrays[i].type,
+                       flux__net_arrays[i].name, (long long)e->length[i]);
+    if (e->packed)
+        flux__putf(s, "static float $_pack[%lld * @_ROWS] @_ALIGNED;\n", (long long)e->packed);
+    if (e->panel)
+        flux__putf(s, "#if @_LANES > 1\nstatic float $_panel[%lld * @_ROWS] @_ALIGNED;\n#endif\n",
+                   (long long)e->panel);
+    if (e->scratch)
+        flux__putf(s, "static float $_scratch[%lld] @_ALIGNED;\n", (long long)e->scratch);
+    if (ok && own.out) flux__put(s, own.out);
+    flux__free(own.out);
+    flux__net_entries(s, e);
+    flux__sink_end(s);
+    return ok && !s->failed && !e->calls.failed;
+}
+
+/* Writes the text to a file, with the function's name for $ and that in capitals for @. */
+static bool flux__net_save(const flux__net_export *e, const char *path, const flux__sink *heading,
+                         const flux__sink *text) {
+    char capitals[sizeof e->name];
+    flux__out *out = flux__out_open(path, "export_c");
+    size_t i = 0;
+    for (; e->name[i]; i++) capitals[i] = (char)toupper((unsigned char)e->name[i]);
+    capitals[i] = 0;
+    bool ok = out && flux__out_write(out, heading->out, heading->len);
+    for (const char *p = text->out; ok && *p;) {
+        const size_t n = strcspn(p, "$@");
+        ok = flux__out_write(out, p, n);
+        if (ok && p[n]) ok = flux__out_write(out, p[n] == '$' ? e->name : capitals, i);
+        p += n + (p[n] != 0);
+    }
+    if (ok) return flux__out_commit(out);
+    flux__out_abort(out);
+    return false;
+}
+
+/* Plans the recorded graph and writes it; the graph is collected. */
+static bool flux__net_write(flux__net_export *e, flux_layer *m, const char *path) {
+    flux__sink heading = flux__sink_growing(), text = flux__sink_growing();
+    flux__graph_key(&e->g);
+    e->plan = e->g.ok ? flux__make_plan(&e->g) : NULL;
+    bool ok = e->plan != NULL;
+    for (int i = 0; i < e->g.nnode && ok; i++)
+        if (flux__size(e->g.node[i]) > INT_MAX / 2)
+            ok = FLUX__REFUSE("export_c: %s of %s is too large for a file of C",
+                              flux__op_names[e->g.node[i]->op], flux__describe(e->g.node[i]).s);
+    for (int i = 0; ok && i < e->plan->nkernel; i++) ok = flux__net_kind(e, &e->plan->kernel[i]);
+    for (int i = 0; ok && i < e->plan->nkernel; i++) ok = flux__net_can(e, &e->plan->kernel[i]);
+    ok = ok && flux__net_places(e);
+    e->functions = flux__sink_growing(), e->calls = flux__sink_growing();
+    for (int i = 0; ok && i < e->plan->nkernel; i++) ok = flux__net_write_kernel(e, i);
+    ok = ok && flux__net_program(e, &text);
+    if (ok) flux__net_heading(&heading, e, m);
+    flux__sink_end(&heading);
+    ok = ok && !heading.failed && flux__net_save(e, path, &heading, &text);
+    flux__free(heading.out), flux__free(text.out);
+    flux__free(e->functions.out), flux__free(e->calls.out);
+    for (int i = 0; i < e->nfunction; i++) flux__free(e->function[i].out);
+    flux__free(e->function), flux__free(e->place), flux__free((void *)e->places);
+    flux__free(e->at);
+    if (e->plan) flux__plan_free(e->plan);
+    return ok;
+}
+
+FLUX_DEF int flux_export_c_with(flux_export_opts o) {
+    FLUX__ZEROED(flux__net_export, e);
+    if (!o.model || !o.path)
+        return flux__null("export_c", o.model ? "path" : "model", NULL), -1;
+    if (!flux__check_shape("export_c", &o.shape) || !flux__net_name(&e, o.path, o.name)) return -1;
+    int h = flux__hide();
+    const int64_t failures = flux__failures();
+    const int b = flux__nograd_enter();
+    bool ok = flux__net_record(&e, o.model, o.shape, o.stateless) && flux__net_roots(&e) &&
+              flux__net_fold(&e);
+    if (ok) {
+        ok = flux__net_collect(&e) && flux__net_write(&e, o.model, o.path);
+        flux__graph_free(&e.g);
+    }
+    flux__nograd_leave(b);
+    for (int i = 0; i < e.states.n; i++)
+        flux_release(e.states.before[i]), flux_release(e.states.after[i]);
+    flux__free(e.states.before), flux__free(e.states.after);
+    if (!ok && !flux__failed_since(failures)) flux__fail("export_c: out of memory");
+    flux__reveal_object(h, NULL);
+    return ok ? 0 : -1;
+}
+
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- dist/mpi_library.h
    Finding MPI. The library that the launcher speaks is opened when it is first

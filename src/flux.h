@@ -272,7 +272,8 @@
                 state adjust grads moves compile containers recurrent dropout transformer attention
                 conv norms losses metrics ctc update schedules average train loops
      files/     gzip sources idx npy csv table safetensors tensors npz images folders torch
-     text/      dot tensors models summary profile formulas formula_reader own_operations
+     text/      dot tensors models summary profile formulas formula_reader own_operations export_words
+                export_fused export_products export_whole export
      dist/      mpi_library mpi nccl_library comm handshakes nccl messages collectives model
                 optimiser
 */
@@ -453,6 +454,11 @@
 #include "text/formulas.h"
 #include "text/formula_reader.h"
 #include "text/own_operations.h"
+#include "text/export_words.h"
+#include "text/export_fused.h"
+#include "text/export_products.h"
+#include "text/export_whole.h"
+#include "text/export.h"
 #include "dist/mpi_library.h"
 #include "dist/mpi.h"
 #include "dist/nccl_library.h"

@@ -277,6 +277,13 @@ static flux_conv_opts conv_o(void) {
     if (one_in(2)) SET(groups, Z());
     return o;
 }
+static flux_export_opts export_o(void) {
+    OPTS(flux_export_opts, o);
+    MUST(model, L()), MUST(shape, S()), MUST(path, P());
+    if (one_in(2)) SET(name, N());
+    o.stateless = one_in(2);
+    return o;
+}
 static flux_pool_opts pool_o(void) {
     OPTS(flux_pool_opts, o);
     MUST(x, T()), MUST(window, S());
@@ -1078,6 +1085,7 @@ static void strict_threads(void) {
     X(I, flux_save_torch, flux_save_torch(L(), P(), N())) \
     X(I, flux_eval_all, eval_some()) X(I, flux_read, read_one()) \
     X(I, flux_set_param, flux_set_param(L(), N(), T())) \
+    X(I, flux_export_c_with, flux_export_c_with(export_o())) \
     X(I, flux_prewarm_of, flux_prewarm_of(L(), S())) X(Y, flux_get_devices, devices_of()) \
     X(N, flux_ndim, flux_ndim(T())) X(N, flux_count, flux_count(T())) \
     X(N, flux_dim, flux_dim(T(), Z())) X(N, flux_len, flux_len(T())) \

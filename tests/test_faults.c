@@ -408,6 +408,19 @@ static double texts(const char *path) {
     return result;
 }
 
+/* A model with states as a file of C. */
+static double exports(const char *path) {
+    double result = NAN;
+    FLUX_SCOPE {
+        flux_layer *m = flux_chain(flux_function(flux_softmax, "softmax"),
+                                   flux_conv_layer(FLUX_SHAPE(2), 3, 4, flux_tanh), flux_globalmaxpool(),
+                                   flux_flatten, flux_grucell(4, 3));
+        flux_shape s = FLUX_SHAPE(6, 3, 2);
+        if (flux_export_c(m, s, path, .name = "net") == 0) result = 1;
+    }
+    return result;
+}
+
 /* What loops are made of: values carried from turn to turn, a gradient with its value, one tensor
    that many steps read. */
 static flux_tensor *square_of(flux_layer *m, void *x) {
@@ -482,9 +495,10 @@ static const program programs[] = {
     OF(weightnorm, columns), OF(chain, columns), OF(parallel, columns), OF(skipconnection, columns), OF(maxout, columns), OF(pairwisefusion, columns),
     { "optimisers", NULL, NULL, optimisers }, { "loaders", NULL, NULL, loaders }, { "tensor_files", NULL, NULL, tensor_files },
     { "readers", NULL, NULL, readers }, { "graphs", NULL, NULL, graphs }, { "threads", NULL, NULL, threads }, { "models", NULL, NULL, models },
-    { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "metrics", NULL, NULL, metrics }, { "training", NULL, NULL, training }, { "averages", NULL, NULL, averages }, { "subsets", NULL, NULL, subsets }, { "rules", NULL, NULL, rules },
-    { "gradients", NULL, NULL, gradients }, { "texts", NULL, NULL, texts }, { "turns", NULL, NULL, turns },
-    { "sharing", NULL, NULL, sharing },
+    { "conversions", NULL, NULL, conversions }, { "losses", NULL, NULL, losses }, { "metrics", NULL, NULL, metrics },
+    { "training", NULL, NULL, training }, { "averages", NULL, NULL, averages }, { "subsets", NULL, NULL, subsets },
+    { "rules", NULL, NULL, rules }, { "gradients", NULL, NULL, gradients }, { "texts", NULL, NULL, texts },
+    { "exports", NULL, NULL, exports }, { "turns", NULL, NULL, turns }, { "sharing", NULL, NULL, sharing },
 };
 
 /* ------------------------------------------------------------------ running them */

@@ -196,6 +196,27 @@ FLUX_API void flux_thaw(flux_layer *m);
 /* The shape of a model's output for an input of shape in. Nothing is computed. ndim -1 on error. */
 FLUX_API flux_shape flux_outputsize_of(flux_layer *m, flux_shape in);
 #define flux_outputsize(m, ...) flux_outputsize_of(m, FLUX_SHAPE(__VA_ARGS__))
+/* Writes a model as one file of C, for an input of this shape, batch included:
+   flux_export_c(model, FLUX_SHAPE(28, 28, 1, 1), "net.c"). The file has the weights as `static
+   const float` and void net(const float *in, float *out), which computes in float32 what flux_call
+   does in test mode; it needs libm, and neither this library nor malloc. Elements lie as in the
+   tensors, dimension 0 fastest; a model that takes indices has const int *in, and one that gives
+   a tuple has out, out1, ... The comment at the file's start tells sizes, working memory and how
+   to compile it. RNN, LSTM, GRU and GRUv3 layers and cells that are given no state keep it in a
+   struct: void net(net_state *state, const float *in, float *out), where net_reset(&state) begins
+   anew, so that a model of one step may be called step by step. Returns 0, or -1 on error: what
+   the file can't do is named (draws of random numbers, sorting, float64, communication). */
+typedef struct flux_export_opts {
+    FLUX__DUMMY
+    flux_layer *model FLUX__ZERO;
+    flux_shape shape FLUX__ZERO;
+    const char *path FLUX__ZERO;
+    const char *name FLUX__ZERO;          /* of the function; NULL: that of the file */
+    bool stateless FLUX__ZERO;            /* each call starts from states of zeros */
+} flux_export_opts;
+#define FLUX__LEFT_OUT_flux_export_opts
+FLUX_API int flux_export_c_with(flux_export_opts o);
+#define flux_export_c(...) flux_export_c_with(FLUX__OPTS(flux_export_opts, __VA_ARGS__))
 /* All trained numbers of a model as one vector, tied ones once; and a new model like m with the
    numbers of such a vector. Gradients go through both. A vector of another length is an error. */
 FLUX_API flux_tensor *flux_destructure(flux_layer *m);

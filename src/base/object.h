@@ -114,6 +114,7 @@ typedef struct flux__freed_handle {
 typedef struct flux__thread {             /* a thread's own state */
     int64_t products;                     /* multiply-adds of all matrix products recorded so far */
     flux__watch *watch;                   /* of the flux_summary that runs now, or NULL */
+    struct flux__streams *streams;        /* of the flux_export_c that runs now, or NULL */
     flux__pending error;
     int (*where)(const void *place, char *out, size_t n);   /* writes what errors begin with,
                                                                returns its length; or NULL */

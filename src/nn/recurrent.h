@@ -1,6 +1,7 @@
 #ifndef FLUX__NN_RECURRENT_H
 #define FLUX__NN_RECURRENT_H
 #include "../base/platform.h"
+#include "../base/object.h"
 #include "../base/errors.h"
 #include "../base/dtypes.h"
 #include "../base/memory.h"
@@ -8,6 +9,7 @@
 #include "../base/options.h"
 #include "../base/text.h"
 #include "../graph/elementwise.h"
+#include "../graph/leaves.h"
 #include "../graph/views.h"
 #include "../graph/products.h"
 #include "fields.h"
@@ -28,7 +30,10 @@
    with it. Gates of half formats are computed in float32, and states are
    rounded once a step. A cell returns its output and its states as a tuple. A
    user's own cell is called as y, state... = cell(x) in the first step and
-   cell(x, state...) in later ones, with the same number of states each time. */
+   cell(x, state...) in later ones, with the same number of states each time.
+   While flux_export_c records a model, a built-in cell that is given no state
+   starts from placeholders and notes where it ends (flux__streams), so that the
+   written program can go on from call to call. */
 
 FLUX__BEGIN_COLD
 
@@ -153,12 +158,54 @@ static flux_tensor *flux__with_states(flux_tensor *y, int n, flux_tensor **s, bo
     return flux_tuple_of(n + 1, all);
 }
 
+/* ---------------- states that a written program keeps */
+
+/* The states with which the cells of a model start, placeholders, and those with which they end.
+   Each is retained. */
+typedef struct flux__streams {
+    flux_tensor **before, **after;
+    int n, before_room, after_room;
+    bool ok;
+} flux__streams;
+
+/* If a model is being recorded with its states, and none were given, gives placeholders for them in
+   s, out x n; false: states are as they were. */
+static bool flux__streams_begin(const flux__rnn_cell *m, const flux_tensor *x, int64_t n,
+                                flux_tensor **s) {
+    flux__thread *t = flux__self();
+    int64_t full[2] = { m->Wh->dim[1], n };
+    if (!x || s[0] || !t || !t->streams) return false;
+    for (int i = 0; i < flux__cell_rows[m->kind].states; i++)
+        s[i] = flux__placeholder(flux__shape(full, 2), (flux_dtype)m->Wi->dtype);
+    return true;
+}
+
+/* Notes the pairs of states before and after; false: no memory. */
+static bool flux__streams_end(int n, flux_tensor **before, flux_tensor **after) {
+    flux__streams *all = flux__self()->streams;
+    for (int i = 0; i < n && all->ok; i++) {
+        flux_tensor **b = (flux_tensor **)flux__grow(all->before, &all->before_room, all->n + 1,
+                                                     sizeof *b),
+                    **a = (flux_tensor **)flux__grow(all->after, &all->after_room, all->n + 1,
+                                                     sizeof *a);
+        if (b) all->before = b;
+        if (a) all->after = a;
+        all->ok = a && b && before[i] && after[i];
+        if (!all->ok) return false;
+        b[all->n] = (flux_tensor *)flux_retain(before[i]);
+        a[all->n++] = (flux_tensor *)flux_retain(after[i]);
+    }
+    return all->ok;
+}
+
 static flux_tensor *flux__cell_call(flux_layer *self, flux_tensor *x) {
     flux__rnn_cell *m = (flux__rnn_cell *)self;
     flux_tensor *s[2] = { NULL, NULL }, *in = flux__cell_input(self, m, x, false, s);
     if (!in) return NULL;
-    bool vector = in->ndim == 1;
+    bool vector = in->ndim == 1, kept = flux__streams_begin(m, in, flux_dim(in, 1), s);
+    flux_tensor *before[2] = { s[0], s[1] };
     flux__cell_step(m, flux__cell_project(m, vector ? flux_unsqueeze(in, 1) : in), s);
+    if (kept && !flux__streams_end(flux__cell_rows[m->kind].states, before, s)) return NULL;
     return flux__with_states(vector && s[0] ? flux_reshape(s[0], s[0]->dim[0]) : s[0],
                              flux__cell_rows[m->kind].states, s, vector);
 }
@@ -203,6 +250,9 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
                                          flux__line_of(self).s, flux__describe(in).s);
     for (int i = 0; i < given; i++) s[i + 1] = flux_nth(x, i + 1);
     flux_tensor **y = (flux_tensor **)flux__malloc((size_t)in->dim[1] * sizeof *y);
+    flux__streams *streams = flux__self()->streams;
+    /* a built-in cell within the user's is given its state in every step but the first */
+    flux__self()->streams = NULL;
     bool ok = y != NULL;
     for (int64_t t = 0; t < in->dim[1] && ok; t++) {
         s[0] = flux_select(in, 1, t);
@@ -217,6 +267,7 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
         y[t] = r ? flux_unsqueeze(s[0], 1) : NULL;
         ok = y[t] != NULL;
     }
+    flux__self()->streams = streams;
     if (ok) all = flux__cat_many(1, (int)in->dim[1], y);
     flux__free(y);
     *nstates = given;
@@ -237,7 +288,10 @@ static flux_tensor *flux__recurrent_call(flux_layer *self, flux_tensor *x) {
         return y && m->return_state ? flux__with_states(y, n, s + 1, false) : y;
     }
     in = flux__cell_input(self, cell, x, true, s);
+    const bool kept = in && flux__streams_begin(cell, in, flux_dim(in, 2), s);
+    flux_tensor *before[2] = { s[0], s[1] };
     y = in ? flux__cell_sequence(cell, in, s) : NULL;
+    if (y && kept && !flux__streams_end(flux__cell_rows[kind].states, before, s)) return NULL;
     if (y && in->ndim == 2) y = flux_reshape(y, y->dim[0], y->dim[1]);
     return y && m->return_state
                ? flux__with_states(y, flux__cell_rows[kind].states, s, in->ndim == 2)

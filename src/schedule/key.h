@@ -138,8 +138,8 @@ static void flux__graph_leaf(flux__graph *g, flux_tensor *t) {
                 "a tensor's memory was taken over by flux_update; keep a copy with flux_copy (%s)",
                 text.s);
         else if (flux__watched_layer(layer, sizeof layer))
-            flux__fail("%s looks at a value, but a placeholder (%s) has no value: flux_summary and "
-                       "flux_outputsize compute none",
+            flux__fail("%s looks at a value, but a placeholder (%s) has no value: flux_summary, "
+                       "flux_outputsize and flux_export_c compute none",
                        layer, text.s);
         else flux__fail("a placeholder (%s) has no value", text.s);
         g->ok = false;
@@ -367,6 +367,8 @@ static void flux__graph_free(flux__graph *g) {
     g->nnode = g->nleaf = g->nkey = g->top = g->leaves.n = 0;
     g->cut = g->copies = false;
     g->flags = 0;
+    /* a graph within this one that ran out of memory before its first node */
+    if (plans->kept.frame || plans->kept.leaf) flux__graph_drop(&plans->kept);
     plans->kept = *g;
 }
 
