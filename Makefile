@@ -5,8 +5,7 @@
 #   make check-rooms  one check, tests/check_rooms.sh
 #   make test-all     every case, device, compiler and language; AFTER=test: what `test` left out
 #   make examples     each example in its short form: SHORT=1 is in its environment
-#   make bench        tests/bench, a line a figure; bench-peers: our steps beside other libraries
-#   make bench-models models of real size beside PyTorch's; MODELS="resnet18,gpt2 infer8"
+#   make bench        tests/bench, a line a figure; bench-peers, bench-models: beside others
 #   make fuzz         random graphs, and random bytes for each reader (tests/fuzz.sh)
 #   make coverage     which branches of flux.h the tests take, by room (tests/coverage.sh)
 #   make gpu-day      ten minutes of a GPU that is lent (tests/gpu_day.sh); gpu-tests: tests alone
@@ -38,8 +37,8 @@ BENCHES := $(sort $(wildcard tests/bench/bench_*.c))
 PROGRAMS := $(TESTS) $(EXAMPLES) $(BENCHES)
 OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PROGRAMS)))
 # All but these run again on devices: of software (soft-cuda3 is three of them) and real ones.
-ON_DEVICES := $(filter-out $(patsubst %,tests/test_%.c,calls data_device devices errors faults \
-  loops options platform softgpu softnccl),$(TESTS))
+ON_DEVICES := $(filter-out $(patsubst %,tests/test_%.c,archives calls data_device devices errors \
+  export faults images loops options platform softgpu softnccl tables),$(TESTS))
 ASKED := $(DEVICES)
 DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) \
            $(if $(wildcard /dev/kfd),hip)
@@ -92,10 +91,8 @@ bench: $(BENCHES:%.c=$(BUILD)/%)
 	@for b in $^; do echo "== $$b"; $$b || exit 1; done
 bench-peers: $(addprefix $(BUILD)/tests/bench/bench_,steps sequence cnn)
 	@sh tests/bench/peers.sh '$(CC)' $^
-bench-models: $(BUILD)/tests/bench/bench_models
-	@sh tests/bench/models.sh $< $(MODELS)
-fuzz: $(BUILD)/tests/test_graphs
-	@CC='$(CC)' sh tests/fuzz.sh $<
+bench-models: $(BUILD)/tests/bench/bench_models ; @sh tests/bench/models.sh $< $(MODELS)
+fuzz: $(BUILD)/tests/test_graphs ; @CC='$(CC)' sh tests/fuzz.sh $<
 coverage: ; @MAKE='$(MAKE)' TESTS='$(TESTS)' MISSED='$(MISSED)' sh tests/coverage.sh
 gpu-day: ; @MAKE='$(MAKE)' BUILD='$(BUILD)' DEVICE='$(DEVICE)' sh tests/gpu_day.sh
 mutate: ; @CC='$(CC)' python3 tests/mutate.py

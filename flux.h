@@ -30878,7 +30878,7 @@ static bool flux__project_away(const double *q, double *panel, int64_t rows, int
 static bool flux__orthonormalise(double *q, int64_t rows, int64_t cols) {
     enum { PANEL = 32 };
     for (int64_t k = 0; k < cols; k += PANEL) {
-        const int64_t n = cols - k < PANEL ? cols - k : PANEL;
+        const int64_t n = cols - k < PANEL ? cols - k : (int64_t)PANEL;
         double *panel = q + k * rows;
         for (int twice = 0; twice < 2 && k; twice++)
             if (!flux__project_away(q, panel, rows, k, n)) return false;
@@ -44676,6 +44676,13 @@ static bool flux__dots(const char *s) {
     return (*s && strchr("+-*/^=!<>&|'(", *s)) || flux__is_sign(s);
 }
 
+/* Whether double arithmetic rounds to double at once; not where it is unknown. */
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD == 0
+#  define FLUX__EXACT_DOUBLE 1
+#else
+#  define FLUX__EXACT_DOUBLE 0
+#endif
+
 /* Parses a number: 1, 2.5, .5, 1e-3, 1_000, or 1f0, which is rounded to float32. strtod gets the
    digits and an exponent, but no point, because strtod expects the locale's decimal sign. */
 static double flux__expr_literal(flux__expr *p) {
@@ -44704,7 +44711,7 @@ static double flux__expr_literal(flux__expr *p) {
     if (!n) digits[n++] = '0';
     /* up to 2^53 and 10^22 are exact in double, so that their quotient is rounded once; an
        extended double would be rounded twice */
-    if (n <= 15 && power <= 0 && power >= -22 && sizeof(double) == 8 && FLT_EVAL_METHOD == 0) {
+    if (FLUX__EXACT_DOUBLE && n <= 15 && power <= 0 && power >= -22) {
         double whole = 0, unit = 1;
         for (int i = 0; i < n; i++) whole = 10 * whole + (digits[i] - '0');
         for (; power < 0; power++) unit *= 10;

@@ -192,7 +192,7 @@ static bool flux__project_away(const double *q, double *panel, int64_t rows, int
 static bool flux__orthonormalise(double *q, int64_t rows, int64_t cols) {
     enum { PANEL = 32 };
     for (int64_t k = 0; k < cols; k += PANEL) {
-        const int64_t n = cols - k < PANEL ? cols - k : PANEL;
+        const int64_t n = cols - k < PANEL ? cols - k : (int64_t)PANEL;
         double *panel = q + k * rows;
         for (int twice = 0; twice < 2 && k; twice++)
             if (!flux__project_away(q, panel, rows, k, n)) return false;
