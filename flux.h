@@ -9460,8 +9460,7 @@ static flux_tensor *flux__likeliest(flux_tensor *x, int64_t top_k, double top_p)
     if (sorted && top_k < x->dim[0])
         sorted = flux_where(flux_lt(flux__iota_on(x->device, x->dim[0], 0), (double)top_k), sorted,
                             -HUGE_VAL);
-    flux_reduce_opts columns;
-    memset(&columns, 0, sizeof columns);
+    FLUX__ZEROED(flux_reduce_opts, columns);
     columns.x = sorted;
     flux_tensor *p = columns.x ? flux_softmax_over(1, columns) : NULL;
     columns.x = p;
