@@ -351,6 +351,26 @@ TEST(shares_are_disjoint_and_level) {
 }
 
 /* Batch i of all ranks together is batch i of one process with all their observations, shuffled or not. */
+/* An order of more observations than bytes can be counted is an error, in each way that an order is made. */
+#ifdef __SANITIZE_ADDRESS__
+const char *__asan_default_options(void);
+const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
+#endif
+static int64_t endless(void *user) { return (void)user, ((int64_t)1 << 62) + 2; }      /* half of them are 8 bytes modulo 2^64 */
+static int nothing_there(void *user, int64_t i, int n, flux_tensor **out) { return (void)user, (void)i, (void)n, (void)out, -1; }
+TEST(orders_too_long_for_memory) {
+    const flux_dataset set = { NULL, endless, nothing_there, 1 };
+    flux_loader *l = flux_dataloader(.data = &set, .ranks = 2), *shuffled = flux_dataloader(.data = &set, .ranks = 2, .shuffle = true);
+    REQUIRE(l && shuffled);
+    CHECK_ERROR(flux_first(l).x, "out of memory");
+    flux_loader *all[2] = { l, shuffled };
+    for (int i = 0; i < 2; i++) {
+        flux_each (b, all[i]) CHECK(b.x == NULL);
+        CHECK(flux_failed() != 0);
+        flux_clear();
+    }
+}
+
 TEST(ranks_share_the_batches_of_one) {
     flux_silence("data.batchsize");
     for (int n = 6; n <= 40; n += 17)

@@ -133,13 +133,19 @@ static uint64_t flux__below(uint64_t bound, uint64_t *key) {
     return m >> 32;
 }
 
+/* Room for n observations. NULL: an error was told, also where n is too large to be counted in
+   bytes. */
+static int64_t *flux__new_places(int64_t n) {
+    return (int64_t *)flux__malloc((size_t)flux__times(n, (int64_t)sizeof(int64_t)));
+}
+
 /* The integers from 0 to n - 1, in the order that belongs to the key (Fisher and Yates). NULL: out
    of memory, or n is 2^32 or more. */
 static int64_t *flux__new_order(int64_t n, uint64_t key) {
     if (n >= (int64_t)1 << 32)
         return (int64_t *)flux__fail("shuffle: %lld observations; 4294967295 are possible",
                                      (long long)n);
-    int64_t *order = (int64_t *)flux__malloc((size_t)n * sizeof *order);
+    int64_t *order = flux__new_places(n);
     if (!order) return NULL;
     for (int64_t i = 0; i < n; i++) order[i] = i;
     for (int64_t i = n - 1; i > 0; i--) {
@@ -153,7 +159,7 @@ static int64_t *flux__new_order(int64_t n, uint64_t key) {
 /* n observations, each drawn from all with a chance in proportion to its weight, so that some come
    several times. NULL: out of memory. */
 static int64_t *flux__new_draws(const flux_loader *l, int64_t n, uint64_t key) {
-    int64_t *draw = (int64_t *)flux__malloc((size_t)n * sizeof *draw + 1);
+    int64_t *draw = flux__new_places(n);
     const double sum = l->total > 0 ? l->until[l->total - 1] : 0;
     for (int64_t k = 0; k < n && draw; k++) {
         const double u = (double)(flux__scramble(key++) >> 11) / 9007199254740992.0 * sum;
@@ -195,8 +201,7 @@ static int64_t *flux__share_order(const flux_loader *l, const uint64_t *key) {
     const bool together = key && l->seeded;
     if (key && l->until && !together) return flux__new_draws(l, l->share, *key);
     int64_t *order = key ? flux__epoch_order(l, together ? l->total : l->share, *key) : NULL,
-            *share = key && !order ? NULL
-                                   : (int64_t *)flux__malloc((size_t)l->share * sizeof *share + 1);
+            *share = key && !order ? NULL : flux__new_places(l->share);
     for (int64_t i = 0; i < l->share && share; i++)
         share[i] = together ? order[flux__share_place(l, i) % l->total]
                             : flux__share_place(l, order ? order[i] : i) % l->total;
