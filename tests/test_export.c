@@ -282,7 +282,8 @@ TEST(refused) {
     CHECK(flux_export_c(m, S(2, 1), path) == 0);
     CHECK(flux_training(flux_child(m, 1)));
     CHECK(has(path, "Dense(2 => 2)") && has(path, "float in[1][2]"));
-    CHECK_ERROR(flux_export_c(flux_new(draws), S(2), path) == 0 ? m : NULL, "random numbers");
+    const bool here = !test_device.backend;       /* its layers draw where tensors are made; a file is made on the CPU */
+    if (here) CHECK_ERROR(flux_export_c(flux_new(draws), S(2), path) == 0 ? m : NULL, "random numbers");
     CHECK_ERROR(flux_export_c(flux_new(sorts), S(2), path) == 0 ? m : NULL, "sort");
     CHECK_ERROR(flux_export_c(flux_new(doubles), S(2), path) == 0 ? m : NULL, "other floats than float32");
     CHECK_ERROR(flux_export_c(flux_new(looks), S(2), path) == 0 ? m : NULL, "Looks() looks at a value");
