@@ -27747,8 +27747,10 @@ static bool flux__dl_strides(const flux__dl_tensor *t, const flux_shape *s, int6
     for (int i = 0; *span && i < s->ndim; i++) {
         if (t->strides) stride[i] = t->strides[s->ndim - 1 - i];
         if (s->dim[i] == 1) stride[i] = 0;
-        int64_t step = stride[i] < 0 ? -stride[i] : stride[i], most = INT64_C(1) << 48;
-        if (step > most || (step && s->dim[i] > most / step) || *span > most)
+        const int64_t most = INT64_C(1) << 48;
+        const bool far = stride[i] > most || stride[i] < -most;
+        const int64_t step = far ? 0 : stride[i] < 0 ? -stride[i] : stride[i];
+        if (far || (step && s->dim[i] > most / step) || *span > most)
             return FLUX__REFUSE("from_dlpack: a stride of %lld elements is too long",
                                 (long long)stride[i]);
         *span += step * (s->dim[i] - 1);
@@ -38688,10 +38690,13 @@ static bool flux__course_load(flux__course *c) {
     return flux_set_random_state(flux_from_data(random, FLUX_I64, FLUX_SHAPE(2))) == 0;
 }
 
-/* Loads the checkpoint if there is one; a file that is not there is the beginning. */
+/* Loads the checkpoint if there is one. Only a file that is not there is the beginning: one that
+   can't be read is an error, or the next checkpoint would replace it. */
 static bool flux__course_resume(flux__course *c) {
-    FILE *file = c->o.resume ? fopen(c->o.checkpoint, "rb") : NULL;
-    if (!file) return true;
+    FILE *file = c->o.resume ? flux__fopen(c->o.checkpoint, "rb") : NULL;
+    if (!file && (!c->o.resume || errno == ENOENT)) return true;
+    if (!file)
+        return FLUX__REFUSE("train: %.200s cannot be read: %s", c->o.checkpoint, strerror(errno));
     fclose(file);
     int h = flux__hide();
     const bool good = flux__course_load(c);

@@ -225,6 +225,8 @@ TEST(arrays_that_are_not_taken_stay_their_owners) {
     CHECK_ERROR(flux_from_dlpack_versioned(&f.v), "from_dlpack: it is of DLPack 2, and 1 is known here");
     foreign_array(&f, a, 2, shape, huge);
     CHECK_ERROR(flux_from_dlpack(&f.m), "from_dlpack: a stride of 9223372036854775807 elements is too long");
+    for (int i = 0; i < f.m.dl_tensor.ndim; i++) f.strides[i] = INT64_MIN;
+    CHECK_ERROR(flux_from_dlpack(&f.m), "from_dlpack: a stride of -9223372036854775808 elements is too long");
     foreign_array(&f, a, 2, wrong, NULL);
     CHECK_ERROR(flux_from_dlpack(&f.m), "from_dlpack: ");
     foreign_array(&f, a, 9, nine, NULL);

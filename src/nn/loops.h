@@ -5,6 +5,7 @@
 #include "../base/errors.h"
 #include "../base/dtypes.h"
 #include "../base/memory.h"
+#include "../base/sinks.h" /* flux__fopen */
 #include "../base/scopes.h"
 #include "../base/options.h"
 #include "../graph/elementwise.h"
@@ -385,10 +386,13 @@ static bool flux__course_load(flux__course *c) {
     return flux_set_random_state(flux_from_data(random, FLUX_I64, FLUX_SHAPE(2))) == 0;
 }
 
-/* Loads the checkpoint if there is one; a file that is not there is the beginning. */
+/* Loads the checkpoint if there is one. Only a file that is not there is the beginning: one that
+   can't be read is an error, or the next checkpoint would replace it. */
 static bool flux__course_resume(flux__course *c) {
-    FILE *file = c->o.resume ? fopen(c->o.checkpoint, "rb") : NULL;
-    if (!file) return true;
+    FILE *file = c->o.resume ? flux__fopen(c->o.checkpoint, "rb") : NULL;
+    if (!file && (!c->o.resume || errno == ENOENT)) return true;
+    if (!file)
+        return FLUX__REFUSE("train: %.200s cannot be read: %s", c->o.checkpoint, strerror(errno));
     fclose(file);
     int h = flux__hide();
     const bool good = flux__course_load(c);
