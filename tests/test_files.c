@@ -16,14 +16,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* Memory that runs out after so many allocations; negative: never. */
-static long memory_left = -1;
-static bool take_memory(void) { return memory_left < 0 || (memory_left > 0 && memory_left--); }
-static void *test_malloc(size_t n) { return take_memory() ? malloc(n) : NULL; }
-static void *test_realloc(void *p, size_t n) { return take_memory() ? realloc(p, n) : NULL; }
-#define FLUX_MALLOC(n) test_malloc(n)
-#define FLUX_REALLOC(p, n) test_realloc(p, n)
-#define FLUX_FREE(p) free(p)
+#include "scarce.h"
 #define FLUX_IMPLEMENTATION               /* also for a device that is not there, and readers of bytes in memory */
 #include "test.h"
 

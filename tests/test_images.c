@@ -29,14 +29,7 @@
 #  endif
 #endif
 
-/* Memory that runs out after so many allocations; negative: never. */
-static long memory_left = -1;
-static int take_memory(void) { return memory_left < 0 || (memory_left > 0 && memory_left--); }
-static void *test_malloc(size_t n) { return take_memory() ? malloc(n) : NULL; }
-static void *test_realloc(void *p, size_t n) { return take_memory() ? realloc(p, n) : NULL; }
-#define FLUX_MALLOC(n) test_malloc(n)
-#define FLUX_REALLOC(p, n) test_realloc(p, n)
-#define FLUX_FREE(p) free(p)
+#include "scarce.h"
 #define FLUX_IMPLEMENTATION
 #include "test.h"
 #include "fixtures/images.h"
@@ -217,25 +210,7 @@ static bool scarce_call(int which) {
 }
 TEST(out_of_memory) {
     make_folders();
-    for (int which = 0; which < 3; which++) {
-        int failures = 0;
-        bool done = false;
-        flux_on_error(test_silent, NULL);
-        for (long n = 0; n < 1000 && !done; n++) {
-            flux_device cpu = { 0, 0 };
-            flux_scope_open();
-            flux_mem_trim(cpu);
-            memory_left = n;
-            done = scarce_call(which);
-            memory_left = -1;
-            CHECK(done || flux_failed());
-            failures += !done;
-            flux_clear();
-            flux_scope_close();
-        }
-        flux_on_error(NULL, NULL);
-        CHECK(done && failures > 2);
-    }
+    for (int which = 0; which < 3; which++) SCARCE(scarce_call(which), 2);
 }
 
 TEST_MAIN()
