@@ -27,6 +27,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What the address and thread sanitizers ask at the start of a program that is built with them: a
+   request for more memory than there is gives NULL, as it does without them. */
+#ifndef TEST_SANITIZER
+#define TEST_SANITIZER "allocator_may_return_null=1"
+#endif
+#ifdef __cplusplus
+extern "C" {
+#endif
+const char *__asan_default_options(void);
+const char *__asan_default_options(void) { return TEST_SANITIZER; }
+const char *__tsan_default_options(void);
+const char *__tsan_default_options(void) { return TEST_SANITIZER; }
+#ifdef __cplusplus
+}
+#endif
+
 typedef struct test_case { const char *name; void (*run)(void); } test_case;
 static int test_bad, test_checks;         /* of the test that runs now */
 static const char *test_why;              /* why it is skipped, or NULL */

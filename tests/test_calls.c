@@ -13,6 +13,7 @@
 #ifdef __linux__
 #define _DEFAULT_SOURCE
 #endif
+#define TEST_SANITIZER "allocator_may_return_null=1:max_allocation_size_mb=4096"
 #include "test.h"
 #include "../src/graph/table.h"
 
@@ -32,8 +33,6 @@ enum { ROUND = 300, ROUNDS_A_CHILD = 20, TENSORS = 48, LAYERS = 28, OTHERS = 6, 
 typedef struct shared { int64_t round; int call; bool failed, skip[ROUND]; char report[600]; } shared;
 static shared *told;
 static bool aloud;                        /* a replay prints each call before it is made */
-const char *__asan_default_options(void);
-const char *__asan_default_options(void) { return "allocator_may_return_null=1:max_allocation_size_mb=4096"; }
 
 /* ---------------- random numbers, of a seed, a round and a call */
 

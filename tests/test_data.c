@@ -352,10 +352,6 @@ TEST(shares_are_disjoint_and_level) {
 
 /* Batch i of all ranks together is batch i of one process with all their observations, shuffled or not. */
 /* An order of more observations than bytes can be counted is an error, in each way that an order is made. */
-#ifdef __SANITIZE_ADDRESS__
-const char *__asan_default_options(void);
-const char *__asan_default_options(void) { return "allocator_may_return_null=1"; }
-#endif
 static int64_t endless(void *user) { return (void)user, ((int64_t)1 << 62) + 2; }      /* half of them are 8 bytes modulo 2^64 */
 static int nothing_there(void *user, int64_t i, int n, flux_tensor **out) { return (void)user, (void)i, (void)n, (void)out, -1; }
 TEST(orders_too_long_for_memory) {
