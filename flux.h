@@ -3540,9 +3540,12 @@ extern int madvise(void *at, size_t bytes, int advice);
    - NUMBERS is for loops over the elements of tensors (cpu/loops.h to cpu/random.h): -O1 with the
      passes that loops over vectors need, and the same arithmetic in a program that is built with
      -ffast-math.
-   Inner loops may state more (FLUX__O2, cpu/gemm_kernels.h). A function that is called from two
+   Inner loops may state more (FLUX__O2, cpu/gemm_kernels.h), and a function that runs rarely less:
+   FLUX__COLD compiles it as a COLD room's, so it is not inlined. A function that is called from two
    modes is inlined into neither, unless it is FLUX__INLINE. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
+#  define FLUX__COLD __attribute__((optimize("O0", "omit-frame-pointer", "tree-ter", \
+      "tree-coalesce-vars")))
 #  define FLUX__O1 __attribute__((optimize("O1")))
 #  define FLUX__O2 __attribute__((optimize("O2", "tree-ch", "tree-ccp", "tree-copy-prop")))
 #  define FLUX__MODE(options) _Pragma("GCC push_options") _Pragma(options)
@@ -3573,6 +3576,7 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__END_COLD _Pragma("GCC pop_options")
 #  define FLUX__END_NUMBERS _Pragma("GCC pop_options")
 #else
+#  define FLUX__COLD
 #  define FLUX__O1
 #  define FLUX__O2
 #  define FLUX__BEGIN_LEAN
@@ -4616,7 +4620,7 @@ static void flux__at_exit(void);
 static FLUX__THREAD_LOCAL bool flux__no_self;
 
 /* Allocates this thread's state, zeroed but for its stack of scopes; NULL: out of memory. */
-static flux__thread *flux__self_alloc(void) {
+static FLUX__COLD flux__thread *flux__self_alloc(void) {
     flux__thread *t = (flux__thread *)FLUX_MALLOC(sizeof *t);
     if (!t) return NULL;
     memset(t, 0, sizeof *t);
@@ -4629,7 +4633,7 @@ static flux__thread *flux__self_alloc(void) {
 
 /* Makes this thread's state, with its own scope open; the first call in the process also
    registers what is to run at exit and at forks. */
-static flux__thread *flux__self_new(void) {
+static FLUX__COLD flux__thread *flux__self_new(void) {
     flux__thread *t = flux__self_alloc();
     if (!t) {
         flux__no_self = true;
@@ -4660,7 +4664,7 @@ static FLUX__INLINE flux__thread *flux__self(void) {
 }
 
 /* Reports an error: to the user's handler or to stderr; ends the program if FLUX_ERROR=abort. */
-static void flux__say_error(const char *text) {
+static FLUX__COLD void flux__say_error(const char *text) {
     flux__mutex_lock(&flux__lock);
     flux_error_fn handler = flux__set.on_error;
     void *user = flux__set.error_user;
@@ -4690,7 +4694,7 @@ static bool flux__pend(flux__pending *e, bool quiet) {
 /* The memory for the next error's sentence: text for the first since flux_clear, else more. */
 static char *flux__sentence(flux__pending *e) { return e->now = e->set ? e->more : e->text; }
 
-static void *flux__fail(const char *format, ...) {
+static FLUX__COLD void *flux__fail(const char *format, ...) {
     flux__thread *t = flux__self();
     if (!t) {
         fprintf(stderr, "flux: out of memory\n");
@@ -4726,7 +4730,7 @@ static bool flux__failed_since(int64_t failures) {
 
 /* Takes back the errors since `failures` (from flux__failures), and copies the latest sentence of
    them to out, or `or_else` if there is none. Errors that were pending before stay so. */
-static void flux__withdraw(int64_t failures, char *out, size_t n, const char *or_else) {
+static FLUX__COLD void flux__withdraw(int64_t failures, char *out, size_t n, const char *or_else) {
     flux__thread *t = flux__self();
     snprintf(out, n, "%s", t && flux__failed_since(failures) ? t->error.now : or_else);
     if (t && t->error.first > failures) flux_clear();
@@ -4773,7 +4777,7 @@ FLUX_DEF void flux_clear(void) {
     t->error.text[0] = 0;
 }
 
-FLUX_DEF void flux_on_error(flux_error_fn handler, void *user) {
+FLUX_DEF FLUX__COLD void flux_on_error(flux_error_fn handler, void *user) {
     flux__mutex_lock(&flux__lock);
     flux__set.on_error = handler;
     flux__set.error_user = user;
@@ -4787,7 +4791,7 @@ static bool flux__null_explained(void) { return flux_failed(); }
 
 /* Records the error that argument `arg` of `call` is NULL, if p is and no error is pending that
    explains it. Always returns NULL. */
-static void *flux__null(const char *call, const char *arg, const void *p) {
+static FLUX__COLD void *flux__null(const char *call, const char *arg, const void *p) {
     if (!p && !flux__null_explained()) flux__fail("%s: argument %s is NULL", call, arg);
     return NULL;
 }
@@ -4795,7 +4799,7 @@ static void *flux__null(const char *call, const char *arg, const void *p) {
 /* ---------------- messages that are not errors */
 
 /* Reads FLUX_LOG: a level, "schedule", or both. The caller holds flux__lock. */
-static void flux__read_level(void) {
+static FLUX__COLD void flux__read_level(void) {
     static const char *const names[] = { "error", "warn", "info", "debug" };
     const char *text = flux__env("FLUX_LOG");
     flux__set.level = FLUX_LOG_INFO;
@@ -4806,7 +4810,7 @@ static void flux__read_level(void) {
 
 /* Whether a message may be shown: it is not silenced, nor shown before if `once`. The caller
    holds flux__lock. */
-static bool flux__may_show(const char *id, bool once) {
+static FLUX__COLD bool flux__may_show(const char *id, bool once) {
     for (int i = 0; i < flux__set.nids; i++)
         if (strcmp(flux__set.ids[i], id) == 0) return !once && !flux__set.silenced[i];
     if (once && flux__set.nids < 64) {
@@ -4816,7 +4820,8 @@ static bool flux__may_show(const char *id, bool once) {
     return true;
 }
 
-static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) {
+static FLUX__COLD void flux__note(flux_level level, const char *id, bool once, const char *format,
+                                  ...) {
     char text[1024];
     va_list args;
     flux__thread *t = (flux__thread *)flux__tls_get();
@@ -4841,21 +4846,21 @@ static void flux__note(flux_level level, const char *id, bool once, const char *
     else fprintf(stderr, "flux: %s%s\n", level == FLUX_LOG_WARN ? "warning: " : "", text);
 }
 
-FLUX_DEF void flux_log_level(flux_level most) {
+FLUX_DEF FLUX__COLD void flux_log_level(flux_level most) {
     flux__mutex_lock(&flux__lock);
     if (flux__set.level < 0) flux__read_level();
     flux__set.level = (int)most;
     flux__mutex_unlock(&flux__lock);
 }
 
-FLUX_DEF void flux_on_log(flux_log_fn handler, void *user) {
+FLUX_DEF FLUX__COLD void flux_on_log(flux_log_fn handler, void *user) {
     flux__mutex_lock(&flux__lock);
     flux__set.on_log = handler;
     flux__set.log_user = user;
     flux__mutex_unlock(&flux__lock);
 }
 
-FLUX_DEF void flux_silence(const char *id) {
+FLUX_DEF FLUX__COLD void flux_silence(const char *id) {
     flux__mutex_lock(&flux__lock);
     if (!id) flux__set.nids = 0;
     int i = 0;
@@ -4872,7 +4877,7 @@ FLUX_DEF void flux_silence(const char *id) {
     if (id && i == 64) flux__fail("silence: \"%.60s\" is one too many: 64 ids can be silenced", id);
 }
 
-static bool flux__log_schedules(void) {
+static FLUX__COLD bool flux__log_schedules(void) {
     flux__mutex_lock(&flux__lock);
     if (flux__set.level < 0) flux__read_level();
     bool on = flux__set.schedules != 0;
@@ -5489,7 +5494,7 @@ static FLUX__INLINE int flux__size_class(size_t bytes, size_t *capacity) {
 }
 
 /* Frees all spare buffers of a pool whose lock the caller holds. */
-static void flux__class_pool_trim(flux_device d, flux__class_pool *pool) {
+static FLUX__COLD void flux__class_pool_trim(flux_device d, flux__class_pool *pool) {
     for (int i = 0; i < FLUX__SIZES; i++)
         while (pool->spare[i]) {
             flux__buffer *b = pool->spare[i];
@@ -5584,7 +5589,7 @@ static bool flux__buffer_labelled(const flux__buffer *b, const flux_tensor *x, s
 }
 
 /* A number of bytes as text: "1.50 MiB". */
-static flux__text flux__bytes_text(double bytes) {
+static FLUX__COLD flux__text flux__bytes_text(double bytes) {
     static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
     flux__text t;
     int u = 0;
@@ -5595,7 +5600,7 @@ static flux__text flux__bytes_text(double bytes) {
 
 /* Writes the three largest sizes of live buffers and how many have each, as in
    "f32 1024x1024 (4.00 MiB), 2 x f32 512x512 (1.00 MiB)". The caller holds the pool's lock. */
-static void flux__class_pool_largest(const flux__class_pool *pool, char *out, size_t n) {
+static FLUX__COLD void flux__class_pool_largest(const flux__class_pool *pool, char *out, size_t n) {
     const flux__buffer *last = NULL;
     flux__sink s = flux__sink_to(out, n);
     for (int i = 0; i < 3 && s.len + 120 < n; i++) {
@@ -5620,7 +5625,8 @@ static void flux__class_pool_largest(const flux__class_pool *pool, char *out, si
 /* Records the out-of-memory error of a device: the bytes asked for, what is in use, held or free
    there, and the largest buffers in use (`largest`, from flux__class_pool_largest). Returns
    NULL. */
-static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, const char *largest) {
+static FLUX__COLD flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now,
+                                              const char *largest) {
     char capacity[280] = "";
     size_t available = 0, total = 0;
     const flux__backend *b = flux__backend_of(d.backend);
@@ -5694,14 +5700,14 @@ static void flux__buffer_release(flux__buffer *b) {
 }
 
 /* The pool of a device that a user named in the call `call`; NULL is an error. */
-static flux__class_pool *flux__class_pool_of(flux_device d, const char *call) {
+static FLUX__COLD flux__class_pool *flux__class_pool_of(flux_device d, const char *call) {
     if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS)
         return &flux__class_pools[d.backend][d.id];
     return (flux__class_pool *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend,
                                           d.id);
 }
 
-FLUX_DEF flux_mem flux_mem_stats(flux_device d) {
+FLUX_DEF FLUX__COLD flux_mem flux_mem_stats(flux_device d) {
     flux_mem none = { 0, 0, 0, 0 };
     flux__class_pool *pool = flux__class_pool_of(d, "mem_stats");
     if (!pool) return none;
@@ -5711,7 +5717,7 @@ FLUX_DEF flux_mem flux_mem_stats(flux_device d) {
     return none;
 }
 
-FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
+FLUX_DEF FLUX__COLD void flux_mem_limit(flux_device d, int64_t bytes) {
     flux__class_pool *pool = flux__class_pool_of(d, "mem_limit");
     if (!pool) return;
     if (bytes < 0) {
@@ -5725,7 +5731,7 @@ FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
 
 FLUX_DEF void flux_allow_tf32(bool on) { flux__atomic_store32(&flux__tf32, on); }
 
-FLUX_DEF void flux_mem_trim(flux_device d) {
+FLUX_DEF FLUX__COLD void flux_mem_trim(flux_device d) {
     flux__class_pool *pool = flux__class_pool_of(d, "mem_trim");
     if (!pool) return;
     flux__hold();
@@ -5750,7 +5756,7 @@ FLUX__END_HOT
    flux__out counts as such an error, so callers check once, at the commit.
    Commit and abort both free the flux__out. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 #if defined(_WIN32)
 /* The attributes of what stands at path; INVALID_FILE_ATTRIBUTES: nothing. */
@@ -6385,7 +6391,7 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     return good;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- base/listing.h
    The names in a folder, sorted by their bytes, so that they come in one order on
@@ -6765,7 +6771,7 @@ enum { FLUX__QUARANTINE = 1 << 12 };
 
 /* Records the error that `call` was given a freed handle, with the scope that owned it if it is
    known. Always true. */
-static bool flux__gone(const char *call, const void *object) {
+static FLUX__COLD bool flux__gone(const char *call, const void *object) {
     const flux__thread *t = flux__self();
     const flux__freed_handle *handle = NULL;
     for (int i = 0; t && t->freed && i < FLUX__QUARANTINE; i++)
@@ -8517,7 +8523,7 @@ FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
 }
 
 /* The view of x with the named dims reversed. */
-FLUX_DEF flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims) {
     if (!flux__check_operands("flip", 1, &x)) return NULL;
     int64_t start[FLUX_MAX_DIMS] = { 0 }, step[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
@@ -8574,7 +8580,8 @@ static flux_tensor *flux__as_strided_scatter(flux_tensor *x, const flux_shape *s
 
 /* x with lo[d] elements of `value` before and hi[d] behind in each dim d; dims that are not named
    get none. */
-FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo,
+                                             flux_shape hi) {
     if (!flux__check_operands("pad", 1, &x)) return NULL;
     flux_shape s = flux__dims(x);
     int64_t contiguous[FLUX_MAX_DIMS], rel = 0;
@@ -8599,7 +8606,7 @@ FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, f
 }
 
 /* flux_pad_by with both sides in one list: lo and hi of dim 0, of dim 1, ... */
-FLUX_DEF flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_hi) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_hi) {
     flux_shape lo = flux__shape(NULL, 0), hi = lo;
     if (lo_hi.ndim < 0 || lo_hi.ndim % 2 || lo_hi.ndim > FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("pad: %d numbers, but each of up to %d dims needs two",
@@ -8613,7 +8620,7 @@ FLUX_DEF flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_h
 
 /* Repeats x times[d] times along each dim d: x is reshaped so that a dim of size 1 stands behind
    dim d, broadcast along that and copied. */
-FLUX_DEF flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times) {
     if (!flux__check_operands("repeat", 1, &x)) return NULL;
     int nd = x->ndim > times.ndim ? x->ndim : times.ndim;
     flux_shape out = flux__shape(NULL, nd);
@@ -10651,7 +10658,7 @@ static flux_tensor *flux__filled_like(const flux_tensor *x, double v) {
 
 /* The gradient of a^b by a, g b a^(b-1). It is 0 where b is 0, also for a = 0, where the formula
    would multiply 0 by infinity. */
-static flux_tensor *flux__grad_pow_a(flux_tensor *g, flux_tensor *a, flux_tensor *b) {
+static FLUX__COLD flux_tensor *flux__grad_pow_a(flux_tensor *g, flux_tensor *a, flux_tensor *b) {
     bool number = (b->flags & FLUX__WEAK) != 0;
     if (number && b->arg.num == 0) return flux__filled_like(a, 0);
     if (number && b->arg.num == 1) return g;
@@ -10661,7 +10668,7 @@ static flux_tensor *flux__grad_pow_a(flux_tensor *g, flux_tensor *a, flux_tensor
 
 /* The gradient of y = a^b by b, g y log a. It is 0 where a is 0 (NNlib's rule for 0^b); the log
    of 0 occurs neither here nor in this gradient's own gradient. */
-static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor *y) {
+static FLUX__COLD flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor *y) {
     if (a->flags & FLUX__WEAK)
         return a->arg.num > 0 ? flux_mul(g, flux_mul(y, flux_log(a))) : flux__filled_like(g, 0);
     flux_tensor *some = flux_gt(a, 0.0);
@@ -10672,7 +10679,7 @@ static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor
    results would be stored, and take longer to pass over than to compute. gelu(x) is x y with y
    the sigmoid of c (0.0713... c^2 + 1.595...), c being x clamped to [-10, 10]; q is the
    derivative of the sigmoid's argument. */
-static flux_tensor *flux__grad_gelu_slope(flux_tensor *g, flux_tensor *x) {
+static FLUX__COLD flux_tensor *flux__grad_gelu_slope(flux_tensor *g, flux_tensor *x) {
     flux_tensor *c = flux_clamp(x, -10, 10), *cc = flux_square(c);
     flux_tensor *y =
         flux_sigmoid(flux_mul(c, flux_add(flux_mul(cc, 0.07135481627260025), 1.5957691216057308)));
@@ -10815,7 +10822,7 @@ static flux_tensor *flux__keepdims(flux_tensor *r, const flux_tensor *x, unsigne
    zeros each is a factor of the other's. There the zeros stand as the sum of the zero elements,
    which is 0 but depends on them, so that the gradient's own gradient is right. With more zeros a
    constant 0 will do: any product of others still has a zero left. */
-static flux_tensor *flux__prod_gradient(flux_tensor *x, flux_tensor *g, unsigned mask) {
+static FLUX__COLD flux_tensor *flux__prod_gradient(flux_tensor *x, flux_tensor *g, unsigned mask) {
     flux_tensor *zero = flux_eq(x, 0.0), *others = flux_where(zero, 1.0, x),
         *count = others ? flux_to_dtype(zero, (flux_dtype)x->dtype) : NULL;
     flux_tensor *zeroed = count ? flux_where(zero, x, 0.0) : NULL;
@@ -10847,7 +10854,7 @@ static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {
 
 /* The gradient of an as_strided view by its operand: an as_strided_scatter of g into zeros, with
    sums where positions may coincide. */
-static flux_tensor *flux__as_strided_gradient(flux_tensor *y, flux_tensor *g) {
+static FLUX__COLD flux_tensor *flux__as_strided_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]);
     int64_t step[FLUX_MAX_DIMS], reach[FLUX_MAX_DIMS];
     bool meet = false;
@@ -10874,7 +10881,7 @@ static flux_tensor *flux__as_strided_gradient(flux_tensor *y, flux_tensor *g) {
 
 /* The gradient of an as_strided_scatter by the tensor that was put in: the strided view of g at
    its positions. g is copied if it is not contiguous. */
-static flux_tensor *flux__as_strided_scatter_gradient(flux_tensor *y, flux_tensor *g) {
+static FLUX__COLD flux_tensor *flux__as_strided_scatter_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]), order = flux__dims(y);
     int64_t offset, have[FLUX_MAX_DIMS];
     flux_tensor *base = flux__layout(g, &offset, have);
@@ -10972,7 +10979,7 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
 }
 
 /* flux__conv_slopes as one operation for FLUX_EAGER. */
-static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
+static FLUX__COLD void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
                                 flux_tensor **out) {
     flux__as_one(1);
     flux__conv_slopes(y, g, need, out);
@@ -10982,7 +10989,7 @@ static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need
 
 /* The gradients of attention in plain operations: d[0], d[1], d[2] by q, k and v, d[3] by the
    scores, before the softmax. False: an error was told. */
-static bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_tensor **d) {
+static FLUX__COLD bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_tensor **d) {
     flux_tensor *p = flux__attend_scores(a), *q = flux__heads(a->q, a->heads),
         *k = flux__heads(a->k, a->heads), *v = flux__heads(a->v, a->heads);
     flux_tensor *gh = flux__heads(g, a->heads),
@@ -10999,7 +11006,7 @@ static bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_ten
 /* The gradients of a FLUX__ATTENTION node. Those by q, k and v come from one kernel, whose result
    vector has the three one after the other; each also has its formula as in[1], through which its
    own gradient goes. The gradient by a mask that is added to the scores is the formula's. */
-static void flux__attention_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
+static FLUX__COLD void flux__attention_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
                                      flux_tensor **out) {
     flux_tensor *d[4], *in[6], *pair[2];
     /* y is itself a gradient of attention: in[1] is its formula */
@@ -14311,7 +14318,7 @@ FLUX__END_COLD
 
 FLUX__BEGIN_HOT
 
-static void flux__plans_free(flux__plans *plans) {
+static FLUX__COLD void flux__plans_free(flux__plans *plans) {
     for (int i = 0; i < FLUX__BUCKETS; i++)
         while (plans->bucket[i]) {
             flux__plan *plan = plans->bucket[i];
@@ -14323,7 +14330,7 @@ static void flux__plans_free(flux__plans *plans) {
 }
 
 /* Drops the plans whose last use lies `young` look-ups back or more. */
-static void flux__plans_forget(flux__plans *plans, uint32_t young) {
+static FLUX__COLD void flux__plans_forget(flux__plans *plans, uint32_t young) {
     for (int i = 0; i < FLUX__BUCKETS; i++)
         for (flux__plan **at = &plans->bucket[i]; *at;) {
             flux__plan *plan = *at;
@@ -14340,7 +14347,7 @@ static void flux__plans_forget(flux__plans *plans, uint32_t young) {
 /* Drops old plans, so that ever new shapes or graphs don't fill the memory: of 512 plans or more
    those that were not used for 256 look-ups; beyond FLUX__PLANS_MOST bytes the same, then younger
    and younger ones, and at last all of them, where one plan alone is that large. */
-static void flux__plans_trim(flux__plans *plans) {
+static FLUX__COLD void flux__plans_trim(flux__plans *plans) {
     if (plans->count >= 512) flux__plans_forget(plans, 256);
     for (uint32_t young = 256; plans->bytes > FLUX__PLANS_MOST && young; young /= 4)
         flux__plans_forget(plans, young);
@@ -14394,7 +14401,7 @@ static flux__plan *flux__find_plan(flux__graph *g) {
 
 /* Runs one kernel and tells its time to the trace and the profile. It waits for the device, or the
    kernel's time would be counted as that of the next. */
-static int flux__kernel_timed(flux__run *r, flux__kernel *k) {
+static FLUX__COLD int flux__kernel_timed(flux__run *r, flux__kernel *k) {
     char words[400], device[64];
     double start = flux__now();
     int done = flux__kernels_run(r, k, 1);
@@ -14412,7 +14419,7 @@ static int flux__kernel_timed(flux__run *r, flux__kernel *k) {
 
 /* Finishes the calls whose results kernel number `at` reads, and writes to the trace how long that
    took: the part of a call that no kernel hid. */
-static bool flux__calls_await(flux__run *r, int at, bool trace) {
+static FLUX__COLD bool flux__calls_await(flux__run *r, int at, bool trace) {
     double start = trace ? flux__now() : 0;
     bool ok = flux__calls_finish(r, at);
     if (trace) flux__trace_event("wait", "finish calls", start, 0, "");
@@ -14641,7 +14648,7 @@ FLUX__END_HOT
 
 FLUX__BEGIN_HOT
 
-FLUX_DEF flux_tensor *flux_random_state(void) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_random_state(void) {
     const flux__thread *t = flux__self();
     int64_t v[2], n = 2;
     if (!t) return NULL;
@@ -14649,7 +14656,7 @@ FLUX_DEF flux_tensor *flux_random_state(void) {
     return flux_from_data(v, FLUX_I64, flux__shape(&n, 1));
 }
 
-FLUX_DEF int flux_set_random_state(flux_tensor *state) {
+FLUX_DEF FLUX__COLD int flux_set_random_state(flux_tensor *state) {
     flux__thread *t = flux__self();
     int64_t v[2];
     if (!state || !t) return flux__null("set_random_state", "state", state), -1;
@@ -14707,13 +14714,13 @@ typedef struct flux__scope_use {          /* what a scope holds (leak report) */
     bool ok;
 } flux__scope_use;
 
-static bool flux__same_kind(const flux_tensor *a, const flux_tensor *b) {
+static FLUX__COLD bool flux__same_kind(const flux_tensor *a, const flux_tensor *b) {
     return a->op == b->op && a->dtype == b->dtype && a->ndim == b->ndim &&
            memcmp(a->dim, b->dim, sizeof a->dim) == 0;
 }
 
 /* Adds tensor x to its heap. A buffer that several tensors share is divided evenly among them. */
-static void flux__scope_use_count(flux__scope_use *h, const flux_tensor *x) {
+static FLUX__COLD void flux__scope_use_count(flux__scope_use *h, const flux_tensor *x) {
     int i = 0;
     while (i < h->nheaps && !flux__same_kind(h->heap[i].like, x)) i++;
     if (i == FLUX__HEAPS) return;
@@ -14726,7 +14733,7 @@ static void flux__scope_use_count(flux__scope_use *h, const flux_tensor *x) {
 }
 
 /* Puts a tensor on the list of those to be counted, unless it was met before. */
-static void flux__scope_use_meet(flux__scope_use *h, const flux_tensor *x) {
+static FLUX__COLD void flux__scope_use_meet(flux__scope_use *h, const flux_tensor *x) {
     bool fresh = false;
     if (!x || !h->ok) return;
     h->ok = flux__hashmap_at(&h->seen, x, &fresh) != NULL;
@@ -14741,7 +14748,7 @@ static void flux__scope_use_meet(flux__scope_use *h, const flux_tensor *x) {
 
 /* Counts what this scope holds and the scopes outside it do not: its tensors and all of the graph
    behind them. */
-static void flux__scope_use_find(flux__scope_use *h, const flux__thread *t, int scope) {
+static FLUX__COLD void flux__scope_use_find(flux__scope_use *h, const flux__thread *t, int scope) {
     int end = scope + 1 < t->nscopes ? t->scope[scope + 1].start : t->nowned;
     h->nheaps = 0;
     memset(h->heap, 0, sizeof h->heap);
@@ -14758,14 +14765,14 @@ static void flux__scope_use_find(flux__scope_use *h, const flux__thread *t, int 
     }
 }
 
-static int flux__by_bytes(const void *a, const void *b) {
+static FLUX__COLD int flux__by_bytes(const void *a, const void *b) {
     int64_t x = ((const flux__heap *)a)->bytes, y = ((const flux__heap *)b)->bytes;
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
 /* Warns if many alike tensors in a scope hold more than flux__scope_most bytes. The message names
    the scope and up to three kinds of tensors that hold the most. */
-static void flux__scope_use_tell(flux__scope_use *h, const flux__thread *t, int scope) {
+static FLUX__COLD void flux__scope_use_tell(flux__scope_use *h, const flux__thread *t, int scope) {
     const flux__scope *s = &t->scope[scope];
     char what[400], where[200] = "";
     int64_t sum = 0;
@@ -14796,7 +14803,7 @@ static void flux__scope_use_tell(flux__scope_use *h, const flux__thread *t, int 
 
 /* The leak report: searches all open scopes of this thread, the outermost first, and warns of those
    that hold too much. */
-static void flux__scopes_look(void) {
+static FLUX__COLD void flux__scopes_look(void) {
     flux__thread *t = flux__self();
     flux__scope_use *h = (flux__scope_use *)FLUX_MALLOC(sizeof *h);
     t->look = false;
@@ -28109,7 +28116,7 @@ FLUX__END_LEAN
    flux_mapobs as a function, as only a move can be made ahead; a second move
    right after a move replaces it. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 /* Releases the items of a batch; the array of items stays for the next. */
 static void flux__made_empty(flux__made *m) {
@@ -28426,7 +28433,7 @@ FLUX_DEF int64_t flux_length(const flux_loader *l) {
     return l->batches;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- data/batch.h
    Making one batch: flux__batch_make picks the observations of batch i, joins
@@ -31816,7 +31823,7 @@ FLUX_DEF bool flux_training(const flux_layer *m) {
 }
 
 /* Whether a string can be a layer's name: it stands in paths in place of an index. */
-static bool flux__check_name(const char *name) {
+static FLUX__COLD bool flux__check_name(const char *name) {
     size_t n = strlen(name), digits = strspn(name, "0123456789");
     bool good = n > 0 && n < 64 && digits < n && !strchr(name, '.');
     for (size_t i = 0; i < n && i < 64; i++)
@@ -31829,7 +31836,7 @@ static bool flux__check_name(const char *name) {
 }
 
 /* Names a layer that has no name yet, or has this one; returns the layer, or NULL on an error. */
-FLUX_DEF flux_layer *flux_named(const char *name, flux_layer *m) {
+FLUX_DEF FLUX__COLD flux_layer *flux_named(const char *name, flux_layer *m) {
     if (!name || !m) return (flux_layer *)flux__null("named", name ? "model" : "name", NULL);
     if (!flux__check_name(name)) return NULL;
     if (m->name && strcmp(m->name, name) == 0) return m;
@@ -31862,7 +31869,7 @@ struct flux__watch {
 };
 
 /* Begins the row of a layer that is being called; its index, or -1 if it gets none. */
-static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
+static FLUX__COLD int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
     if (w->closed) return -1;
     flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->capacity, w->n + 1,
                                                          sizeof *row);
@@ -31879,7 +31886,7 @@ static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
 /* hook: flux__put_line, text/models.h */
 static void flux__put_line(flux__sink *s, flux_layer *m);
 /* Writes the layer whose call is in progress, for messages; false if no call is watched. */
-static bool flux__watched_layer(char *out, size_t n) {
+static FLUX__COLD bool flux__watched_layer(char *out, size_t n) {
     const flux__thread *t = flux__self();
     const flux__watch *w = t ? t->watch : NULL;
     int i = w ? w->n - 1 : -1;
@@ -31895,7 +31902,7 @@ static bool flux__watched_layer(char *out, size_t n) {
 }
 
 /* Completes row i when its layer's call has returned y. */
-static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
+static FLUX__COLD void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
     flux__watch_row *row = &w->row[i];
     flux__sink out = flux__sink_to(row->out, sizeof row->out);
     w->closed = 0;
@@ -31912,7 +31919,7 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
 
 /* The origin of what layer m records, which is called by the layer t->calling: the field in which
    that one holds it, see schedule/profile.h. */
-static uint32_t flux__layer_origin(const flux__thread *t, const flux_layer *m) {
+static FLUX__COLD uint32_t flux__layer_origin(const flux__thread *t, const flux_layer *m) {
     FLUX__ZEROED(flux__trail, trail);
     const char *name = NULL;
     if (t->calling)
@@ -31966,7 +31973,7 @@ static void flux__first_tensor(flux_tensor **slot, const char *path, bool traine
 
 /* An input of shape s for a dry run, on the model's device: int64 if the first layer, at any depth,
    takes indices (FLUX_TAKES_INDICES), else of the dtype of the model's first tensor. */
-static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
+static FLUX__COLD flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
     flux_tensor *first = NULL;
     bool indices = false;
     flux__fields(m, flux__first_tensor, &first);
@@ -31990,7 +31997,7 @@ static flux_tensor *flux__keep_leaf(flux_tensor *x, const char *path, void *user
 /* Calls a copy of m with an input of this shape, so that modes and what a layer's call changes stay
    as they are in m. It uses up no random numbers and evaluates nothing. The caller must have opened
    a scope for the copy and the tensors. */
-static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in,
+static FLUX__COLD flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in,
                                   flux__watch *watch) {
     flux__thread *t = flux__self();
     if (!m || !t) return (flux_tensor *)flux__null(call, "model", m);
@@ -32009,7 +32016,7 @@ static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in
 }
 
 /* The shape of m's result for an input of shape `in`, by a dry run; ndim is -1 on an error. */
-FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
+FLUX_DEF FLUX__COLD flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     flux_shape none = flux__shape(NULL, -1);
     int h = flux__hide();
     FLUX__ZEROED(flux__watch, w);
@@ -32737,7 +32744,7 @@ static bool flux__resolve(flux_rule_part *r) {
 
 /* A rule by its row's name. The rows of centred RMSProp and global ClipNorm follow those of RMSProp
    and ClipNorm and have their names. */
-FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
+FLUX_DEF FLUX__COLD flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
     flux_rule r = flux__bad_rule();
     flux_rule_part *part = &r.part[0];
     if (!name) flux__null("rule", "name", name);
@@ -32770,7 +32777,7 @@ static bool flux__is_rule(const char *call, const flux_rule *r) {
 }
 
 /* The parts of n rules, which may be chains themselves, one after the other. */
-static flux_rule flux__chain_rules(const char *call, int n, const flux_rule *rules) {
+static FLUX__COLD flux_rule flux__chain_rules(const char *call, int n, const flux_rule *rules) {
     flux_rule r = flux__bad_rule();
     for (int i = 0; i < n; i++) {
         if (!flux__is_rule(call, &rules[i])) return flux__bad_rule();
@@ -32827,7 +32834,7 @@ FLUX__END_LEAN
    parameters has a loss scale. A float16 parameter without a master copy raises
    an epsilon below 1e-7 to 1e-7, as a smaller one would be 0. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 /* A place: a field of the model that holds a trained tensor. */
 typedef struct flux__param_ref {
@@ -32982,7 +32989,7 @@ static flux_tensor *flux__full_like(flux_tensor *p, double v) {
 }
 
 /* Rule r's hyper-parameters for a leaf. In float16 an epsilon below 1e-7 would be 0. */
-static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
+static FLUX__O1 flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
     flux_rule_opts o = s->o[leaf * s->nrules + r];
     if (s->leaf[leaf].p->dtype == FLUX_F16 && !s->mixed && o.epsilon > 0 && o.epsilon < 1e-7)
         o.epsilon = 1e-7;
@@ -32990,7 +32997,7 @@ static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
 }
 
 /* How many tensors a rule keeps for each parameter. */
-static int flux__row_states(const flux__rule_row *row) {
+static FLUX__O1 int flux__row_states(const flux__rule_row *row) {
     int n = 0;
     while (n < 3 && row->state[n].name) n++;
     return n;
@@ -33095,7 +33102,7 @@ FLUX_DEF flux_state *flux_setup_named(const char *rule, double eta, flux_layer *
     return r.made ? flux_setup(r, model) : NULL;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- nn/adjust.h
    Operations on an optimiser's state other than the step: changing
@@ -37365,7 +37372,7 @@ static flux_tensor *flux__state_sample(const flux_state *s, int leaf) {
 }
 
 /* A parameter that somebody has replaced since the last update must still fit its state. */
-static bool flux__check_replaced(const flux_state *s, int leaf) {
+static FLUX__COLD bool flux__check_replaced(const flux_state *s, int leaf) {
     const flux__trained_param *l = &s->leaf[leaf];
     if (!flux__same_dims(l->p, l->now) || l->p->dtype != l->now->dtype)
         return FLUX__REFUSE("update: %.100s is %s, but was %s at flux_setup",
@@ -37410,7 +37417,7 @@ static bool flux__meet_model(flux_state *s, flux_layer *model) {
 
 /* Reads scale, good and skipped back from s->scaling: flux__state_fields has shown that tensor, and
    a file may have been loaded into it since. Numbers out of range are clamped. */
-static bool flux__take_scale(flux_state *s) {
+static FLUX__COLD bool flux__take_scale(flux_state *s) {
     int64_t v[3];
     if (!s->scaling) return true;
     if (flux_read(s->scaling, v, sizeof v) != 0) return false;
@@ -37475,7 +37482,7 @@ static bool flux__start_step(flux_state *s, int leaf, flux_tensor *d) {
 }
 
 /* Evaluates the norms that flux__step_clipnorm has recorded, all together, into k->size. */
-static bool flux__measure(flux_state *s) {
+static FLUX__COLD bool flux__measure(flux_state *s) {
     int n = 0;
     for (int i = 0; i < s->nleaves; i++)
         if (s->step[i].norm) s->news[n++] = s->step[i].norm;
@@ -37492,14 +37499,14 @@ static bool flux__measure(flux_state *s) {
 }
 
 /* Scales a gradient that has the norm `size`, alone or among others, down to omega. */
-static void flux__clip_step(flux__step *k, double size) {
+static FLUX__COLD void flux__clip_step(flux__step *k, double size) {
     if (!k->norm) return;
     if (size > k->o.omega) k->scale *= k->o.omega / size;
     k->measured = true;
     k->norm = NULL;
 }
 
-static bool flux__clip_norms(flux_state *s, int r) {
+static FLUX__COLD bool flux__clip_norms(flux_state *s, int r) {
     (void)r;
     if (!flux__measure(s)) return false;
     for (int i = 0; i < s->nleaves; i++) flux__clip_step(&s->step[i], s->step[i].size);
@@ -37507,7 +37514,7 @@ static bool flux__clip_norms(flux_state *s, int r) {
 }
 
 /* The p-norm of n numbers that are 0 or more; divided by the largest, none of them overflows. */
-static double flux__norm_of_norms(int n, const double *v, double p) {
+static FLUX__COLD double flux__norm_of_norms(int n, const double *v, double p) {
     double most = 0, sum = 0;
     for (int i = 0; i < n; i++)
         if (v[i] > most) most = v[i];
@@ -37517,7 +37524,7 @@ static double flux__norm_of_norms(int n, const double *v, double p) {
 }
 
 /* The same by the norm of all gradients taken as one vector. */
-static bool flux__clip_global(flux_state *s, int r) {
+static FLUX__COLD bool flux__clip_global(flux_state *s, int r) {
     int n = 0;
     if (!flux__measure(s)) return false;
     double *sizes = (double *)flux__malloc((size_t)(s->nleaves + 1) * sizeof *sizes);
@@ -37648,7 +37655,7 @@ static bool flux__any_awake(const flux_state *s) {
 
 /* The loss times the loss scale, in float32 or float64; the loss itself if the
    state has no scale. */
-FLUX_DEF flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
     if (!s || !loss) return (flux_tensor *)flux__null("scaled_loss", s ? "loss" : "state", NULL);
     if (!flux__check_operands("scaled_loss", 1, &loss)) return NULL;
     if (s->scale == 0) return loss;
@@ -37660,19 +37667,19 @@ FLUX_DEF flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
     return flux__reveal(h, y);
 }
 
-FLUX_DEF double flux_loss_scale(flux_state *s) {
+FLUX_DEF FLUX__COLD double flux_loss_scale(flux_state *s) {
     if (!s) return flux__null("loss_scale", "state", s), (double)NAN;
     return !flux__take_scale(s) ? (double)NAN : s->scale > 0 ? s->scale : 1;
 }
 
-FLUX_DEF int64_t flux_skipped(flux_state *s) {
+FLUX_DEF FLUX__COLD int64_t flux_skipped(flux_state *s) {
     if (!s) return flux__null("skipped", "state", s), -1;
     return flux__take_scale(s) ? s->skipped : -1;
 }
 
 /* Whether a gradient is not finite: 1 if one is, 0 if all are finite, -1 on an error. The gradients
    are evaluated together with one number, which is NaN if any of them has a NaN or infinity. */
-static int flux__overflown(flux_state *s, const flux_grads *g) {
+static FLUX__COLD int flux__overflown(flux_state *s, const flux_grads *g) {
     int n = 0, h = flux__hide();
     int64_t failures = flux__failures();
     flux_tensor *sum = NULL;
@@ -37696,7 +37703,7 @@ static int flux__agree(flux_state *s, int overflown);
 
 /* Counts a step that was made or skipped (overflown), and sets the scale of the next loss: half
    after a skipped step, double after FLUX__SCALE_STEPS good ones. */
-static void flux__next_scale(flux_state *s, bool overflown) {
+static FLUX__COLD void flux__next_scale(flux_state *s, bool overflown) {
     if (overflown) s->skipped++, s->good = 0;
     else s->good++;
     if (overflown && s->scale > 1) s->scale /= 2;
@@ -37708,7 +37715,7 @@ static void flux__next_scale(flux_state *s, bool overflown) {
 /* For a scaled loss: checks that g are the gradients of that loss and that they are
    finite. True if flux_update is to go on; if not, *rc is what it returns (0 for a skipped
    step, -1 on an error). */
-static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
+static FLUX__COLD bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
     int bad = -1;
     if (s->scaled && g->loss != s->scaled)
         flux__fail("update: these gradients are not of the loss that flux_scaled_loss gave: scale "
@@ -39018,7 +39025,7 @@ FLUX__END_COLD
    copied from would need too. Also rejected: a JSON parser for more than
    safetensors allows: three fixed levels need no recursion. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 /* Element types as files name them. The first ones are our dtypes, in the order of flux_dtype, so
    that a dtype is an index; only these are written. The others are converted to the next wider
@@ -39178,7 +39185,7 @@ static bool flux__big_endian(void) {
 }
 
 /* Stores the low `size` bytes of v at `to`, in the host's byte order. */
-static void flux__put_element(unsigned char *to, uint64_t v, size_t size) {
+static FLUX__O1 void flux__put_element(unsigned char *to, uint64_t v, size_t size) {
     if (size == 1) *to = (unsigned char)v;
     if (size == 2) { uint16_t w = (uint16_t)v; memcpy(to, &w, 2); }
     if (size == 4) { uint32_t w = (uint32_t)v; memcpy(to, &w, 4); }
@@ -39189,7 +39196,7 @@ static void flux__put_element(unsigned char *to, uint64_t v, size_t size) {
    elements, and the encoded ones are at the end of that room. The result has the host's byte
    order, integers of other sizes widened, and bools that are 0 or 1. Going forward is safe: an
    element is never written past the start of the next one that is to be read. */
-static void flux__decode(unsigned char *to, size_t n, const flux__element *e, bool big) {
+static FLUX__O1 void flux__decode(unsigned char *to, size_t n, const flux__element *e, bool big) {
     size_t size = e->size, wide = flux__dtypes[e->dtype].size;
     const unsigned char *from = to + n * (wide - size);
     uint64_t sign = e->letter == 'i' && wide > size ? (uint64_t)1 << (8 * size - 1) : 0;
@@ -39241,7 +39248,7 @@ static flux_tensor *flux__read_tensor(flux__source *s, uint64_t at, const flux__
 
 /* Writes n elements of `size` bytes each as little-endian; on a big-endian machine their bytes are
    reversed in blocks of at most 1024 bytes. */
-static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, size_t size) {
+static FLUX__O1 bool flux__write_elements(flux__out *o, const void *data, uint64_t n, size_t size) {
     const unsigned char *p = (const unsigned char *)data;
     unsigned char swapped[1024];
     if (!flux__big_endian() || size == 1) return flux__out_write(o, data, (size_t)n * size);
@@ -39254,7 +39261,7 @@ static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, siz
     return true;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- files/idx.h
    IDX, MNIST's format: two zero bytes, the element type, the number of dims,
@@ -39267,7 +39274,7 @@ FLUX__END_LEAN
    to a scope of the call (flux__hide): a call returns one tensor in host
    memory, or NULL with an error. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 /* Checks the heading of an IDX file and reads its tensor. */
 static flux_tensor *flux__parse_idx(flux__source *s) {
@@ -39317,7 +39324,7 @@ FLUX_DEF flux_tensor *flux_load_idx(const char *path) {
     return flux__load_with(flux__parse_idx, "load_idx", path);
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- files/npy.h
    NumPy's .npy: "\x93NUMPY", version, length, a Python dictionary as text,
@@ -39332,7 +39339,7 @@ FLUX__END_LEAN
    of 64 bytes. The cursor changes its text in place: it ends each string with a
    NUL over the closing quote. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 typedef struct flux__cursor {
     const flux__source *source;           /* for messages */
@@ -39613,7 +39620,7 @@ FLUX_DEF int flux_save_npy(flux_tensor *x, const char *path) {
     return good ? 0 : -1;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- files/csv.h
    CSV: lines of numbers are read as a float32 tensor of columns x lines. The
@@ -40552,7 +40559,7 @@ FLUX__END_COLD
 
 #define FLUX__MAX_HEADING 100000000       /* bytes: the limit of Python's library */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 typedef struct flux__entry {              /* a tensor in the file */
     const char *name, *dtype;
@@ -40577,7 +40584,7 @@ typedef struct flux__archive {            /* a safetensors file, its heading rea
 
 /* Whether the bytes are UTF-8: no overlong form, no half of a surrogate pair, nothing past
    U+10FFFF. */
-static bool flux__utf8(const char *text, size_t n) {
+static FLUX__O1 bool flux__utf8(const char *text, size_t n) {
     const unsigned char *p = (const unsigned char *)text, *end = p + n;
     while (p < end) {
         unsigned c = *p++, low = 0x80, high = 0xBF;
@@ -40644,7 +40651,7 @@ static bool flux__json_escape(flux__cursor *c, char **out) {
 
 /* Parses a JSON string. It is returned within the text, where it is unescaped and NUL-terminated
    in place. */
-static char *flux__json_string(flux__cursor *c) {
+static FLUX__O1 char *flux__json_string(flux__cursor *c) {
     if (!flux__expect(c, '"')) return NULL;
     char *start = c->at, *o = start;
     while (c->at < c->end && *c->at != '"' && (unsigned char)*c->at >= 32) {
@@ -40917,7 +40924,7 @@ static flux__entry *flux__find(const flux__archive *z, const char *name) {
     return e || !p ? e : flux__archive_entry(z, p->value);
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- files/tensors.h
    Saving and loading tensors, models and optimiser states as safetensors. A
@@ -40936,7 +40943,7 @@ FLUX__END_LEAN
    tensors of wide elements come first, so that each tensor lies at a multiple
    of its element size. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 /* One tensor to be saved or loaded. */
 typedef struct flux__stored {
@@ -41516,7 +41523,7 @@ static int flux__files_all(const char *call, const char *path, int n, const char
     return result;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- files/npz.h
    NumPy's .npz: a zip archive whose members are .npy files. An archive's

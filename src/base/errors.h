@@ -67,7 +67,7 @@ static void flux__at_exit(void);
 static FLUX__THREAD_LOCAL bool flux__no_self;
 
 /* Allocates this thread's state, zeroed but for its stack of scopes; NULL: out of memory. */
-static flux__thread *flux__self_alloc(void) {
+static FLUX__COLD flux__thread *flux__self_alloc(void) {
     flux__thread *t = (flux__thread *)FLUX_MALLOC(sizeof *t);
     if (!t) return NULL;
     memset(t, 0, sizeof *t);
@@ -80,7 +80,7 @@ static flux__thread *flux__self_alloc(void) {
 
 /* Makes this thread's state, with its own scope open; the first call in the process also
    registers what is to run at exit and at forks. */
-static flux__thread *flux__self_new(void) {
+static FLUX__COLD flux__thread *flux__self_new(void) {
     flux__thread *t = flux__self_alloc();
     if (!t) {
         flux__no_self = true;
@@ -111,7 +111,7 @@ static FLUX__INLINE flux__thread *flux__self(void) {
 }
 
 /* Reports an error: to the user's handler or to stderr; ends the program if FLUX_ERROR=abort. */
-static void flux__say_error(const char *text) {
+static FLUX__COLD void flux__say_error(const char *text) {
     flux__mutex_lock(&flux__lock);
     flux_error_fn handler = flux__set.on_error;
     void *user = flux__set.error_user;
@@ -141,7 +141,7 @@ static bool flux__pend(flux__pending *e, bool quiet) {
 /* The memory for the next error's sentence: text for the first since flux_clear, else more. */
 static char *flux__sentence(flux__pending *e) { return e->now = e->set ? e->more : e->text; }
 
-static void *flux__fail(const char *format, ...) {
+static FLUX__COLD void *flux__fail(const char *format, ...) {
     flux__thread *t = flux__self();
     if (!t) {
         fprintf(stderr, "flux: out of memory\n");
@@ -177,7 +177,7 @@ static bool flux__failed_since(int64_t failures) {
 
 /* Takes back the errors since `failures` (from flux__failures), and copies the latest sentence of
    them to out, or `or_else` if there is none. Errors that were pending before stay so. */
-static void flux__withdraw(int64_t failures, char *out, size_t n, const char *or_else) {
+static FLUX__COLD void flux__withdraw(int64_t failures, char *out, size_t n, const char *or_else) {
     flux__thread *t = flux__self();
     snprintf(out, n, "%s", t && flux__failed_since(failures) ? t->error.now : or_else);
     if (t && t->error.first > failures) flux_clear();
@@ -224,7 +224,7 @@ FLUX_DEF void flux_clear(void) {
     t->error.text[0] = 0;
 }
 
-FLUX_DEF void flux_on_error(flux_error_fn handler, void *user) {
+FLUX_DEF FLUX__COLD void flux_on_error(flux_error_fn handler, void *user) {
     flux__mutex_lock(&flux__lock);
     flux__set.on_error = handler;
     flux__set.error_user = user;
@@ -238,7 +238,7 @@ static bool flux__null_explained(void) { return flux_failed(); }
 
 /* Records the error that argument `arg` of `call` is NULL, if p is and no error is pending that
    explains it. Always returns NULL. */
-static void *flux__null(const char *call, const char *arg, const void *p) {
+static FLUX__COLD void *flux__null(const char *call, const char *arg, const void *p) {
     if (!p && !flux__null_explained()) flux__fail("%s: argument %s is NULL", call, arg);
     return NULL;
 }
@@ -246,7 +246,7 @@ static void *flux__null(const char *call, const char *arg, const void *p) {
 /* ---------------- messages that are not errors */
 
 /* Reads FLUX_LOG: a level, "schedule", or both. The caller holds flux__lock. */
-static void flux__read_level(void) {
+static FLUX__COLD void flux__read_level(void) {
     static const char *const names[] = { "error", "warn", "info", "debug" };
     const char *text = flux__env("FLUX_LOG");
     flux__set.level = FLUX_LOG_INFO;
@@ -257,7 +257,7 @@ static void flux__read_level(void) {
 
 /* Whether a message may be shown: it is not silenced, nor shown before if `once`. The caller
    holds flux__lock. */
-static bool flux__may_show(const char *id, bool once) {
+static FLUX__COLD bool flux__may_show(const char *id, bool once) {
     for (int i = 0; i < flux__set.nids; i++)
         if (strcmp(flux__set.ids[i], id) == 0) return !once && !flux__set.silenced[i];
     if (once && flux__set.nids < 64) {
@@ -267,7 +267,8 @@ static bool flux__may_show(const char *id, bool once) {
     return true;
 }
 
-static void flux__note(flux_level level, const char *id, bool once, const char *format, ...) {
+static FLUX__COLD void flux__note(flux_level level, const char *id, bool once, const char *format,
+                                  ...) {
     char text[1024];
     va_list args;
     flux__thread *t = (flux__thread *)flux__tls_get();
@@ -292,21 +293,21 @@ static void flux__note(flux_level level, const char *id, bool once, const char *
     else fprintf(stderr, "flux: %s%s\n", level == FLUX_LOG_WARN ? "warning: " : "", text);
 }
 
-FLUX_DEF void flux_log_level(flux_level most) {
+FLUX_DEF FLUX__COLD void flux_log_level(flux_level most) {
     flux__mutex_lock(&flux__lock);
     if (flux__set.level < 0) flux__read_level();
     flux__set.level = (int)most;
     flux__mutex_unlock(&flux__lock);
 }
 
-FLUX_DEF void flux_on_log(flux_log_fn handler, void *user) {
+FLUX_DEF FLUX__COLD void flux_on_log(flux_log_fn handler, void *user) {
     flux__mutex_lock(&flux__lock);
     flux__set.on_log = handler;
     flux__set.log_user = user;
     flux__mutex_unlock(&flux__lock);
 }
 
-FLUX_DEF void flux_silence(const char *id) {
+FLUX_DEF FLUX__COLD void flux_silence(const char *id) {
     flux__mutex_lock(&flux__lock);
     if (!id) flux__set.nids = 0;
     int i = 0;
@@ -323,7 +324,7 @@ FLUX_DEF void flux_silence(const char *id) {
     if (id && i == 64) flux__fail("silence: \"%.60s\" is one too many: 64 ids can be silenced", id);
 }
 
-static bool flux__log_schedules(void) {
+static FLUX__COLD bool flux__log_schedules(void) {
     flux__mutex_lock(&flux__lock);
     if (flux__set.level < 0) flux__read_level();
     bool on = flux__set.schedules != 0;

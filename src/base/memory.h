@@ -150,7 +150,7 @@ static FLUX__INLINE int flux__size_class(size_t bytes, size_t *capacity) {
 }
 
 /* Frees all spare buffers of a pool whose lock the caller holds. */
-static void flux__class_pool_trim(flux_device d, flux__class_pool *pool) {
+static FLUX__COLD void flux__class_pool_trim(flux_device d, flux__class_pool *pool) {
     for (int i = 0; i < FLUX__SIZES; i++)
         while (pool->spare[i]) {
             flux__buffer *b = pool->spare[i];
@@ -245,7 +245,7 @@ static bool flux__buffer_labelled(const flux__buffer *b, const flux_tensor *x, s
 }
 
 /* A number of bytes as text: "1.50 MiB". */
-static flux__text flux__bytes_text(double bytes) {
+static FLUX__COLD flux__text flux__bytes_text(double bytes) {
     static const char *const units[] = { "bytes", "KiB", "MiB", "GiB", "TiB" };
     flux__text t;
     int u = 0;
@@ -256,7 +256,7 @@ static flux__text flux__bytes_text(double bytes) {
 
 /* Writes the three largest sizes of live buffers and how many have each, as in
    "f32 1024x1024 (4.00 MiB), 2 x f32 512x512 (1.00 MiB)". The caller holds the pool's lock. */
-static void flux__class_pool_largest(const flux__class_pool *pool, char *out, size_t n) {
+static FLUX__COLD void flux__class_pool_largest(const flux__class_pool *pool, char *out, size_t n) {
     const flux__buffer *last = NULL;
     flux__sink s = flux__sink_to(out, n);
     for (int i = 0; i < 3 && s.len + 120 < n; i++) {
@@ -281,7 +281,8 @@ static void flux__class_pool_largest(const flux__class_pool *pool, char *out, si
 /* Records the out-of-memory error of a device: the bytes asked for, what is in use, held or free
    there, and the largest buffers in use (`largest`, from flux__class_pool_largest). Returns
    NULL. */
-static flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now, const char *largest) {
+static FLUX__COLD flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_mem now,
+                                              const char *largest) {
     char capacity[280] = "";
     size_t available = 0, total = 0;
     const flux__backend *b = flux__backend_of(d.backend);
@@ -355,14 +356,14 @@ static void flux__buffer_release(flux__buffer *b) {
 }
 
 /* The pool of a device that a user named in the call `call`; NULL is an error. */
-static flux__class_pool *flux__class_pool_of(flux_device d, const char *call) {
+static FLUX__COLD flux__class_pool *flux__class_pool_of(flux_device d, const char *call) {
     if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS)
         return &flux__class_pools[d.backend][d.id];
     return (flux__class_pool *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend,
                                           d.id);
 }
 
-FLUX_DEF flux_mem flux_mem_stats(flux_device d) {
+FLUX_DEF FLUX__COLD flux_mem flux_mem_stats(flux_device d) {
     flux_mem none = { 0, 0, 0, 0 };
     flux__class_pool *pool = flux__class_pool_of(d, "mem_stats");
     if (!pool) return none;
@@ -372,7 +373,7 @@ FLUX_DEF flux_mem flux_mem_stats(flux_device d) {
     return none;
 }
 
-FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
+FLUX_DEF FLUX__COLD void flux_mem_limit(flux_device d, int64_t bytes) {
     flux__class_pool *pool = flux__class_pool_of(d, "mem_limit");
     if (!pool) return;
     if (bytes < 0) {
@@ -386,7 +387,7 @@ FLUX_DEF void flux_mem_limit(flux_device d, int64_t bytes) {
 
 FLUX_DEF void flux_allow_tf32(bool on) { flux__atomic_store32(&flux__tf32, on); }
 
-FLUX_DEF void flux_mem_trim(flux_device d) {
+FLUX_DEF FLUX__COLD void flux_mem_trim(flux_device d) {
     flux__class_pool *pool = flux__class_pool_of(d, "mem_trim");
     if (!pool) return;
     flux__hold();

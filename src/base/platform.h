@@ -160,9 +160,12 @@ extern int madvise(void *at, size_t bytes, int advice);
    - NUMBERS is for loops over the elements of tensors (cpu/loops.h to cpu/random.h): -O1 with the
      passes that loops over vectors need, and the same arithmetic in a program that is built with
      -ffast-math.
-   Inner loops may state more (FLUX__O2, cpu/gemm_kernels.h). A function that is called from two
+   Inner loops may state more (FLUX__O2, cpu/gemm_kernels.h), and a function that runs rarely less:
+   FLUX__COLD compiles it as a COLD room's, so it is not inlined. A function that is called from two
    modes is inlined into neither, unless it is FLUX__INLINE. */
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__TINYC__)
+#  define FLUX__COLD __attribute__((optimize("O0", "omit-frame-pointer", "tree-ter", \
+      "tree-coalesce-vars")))
 #  define FLUX__O1 __attribute__((optimize("O1")))
 #  define FLUX__O2 __attribute__((optimize("O2", "tree-ch", "tree-ccp", "tree-copy-prop")))
 #  define FLUX__MODE(options) _Pragma("GCC push_options") _Pragma(options)
@@ -193,6 +196,7 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__END_COLD _Pragma("GCC pop_options")
 #  define FLUX__END_NUMBERS _Pragma("GCC pop_options")
 #else
+#  define FLUX__COLD
 #  define FLUX__O1
 #  define FLUX__O2
 #  define FLUX__BEGIN_LEAN

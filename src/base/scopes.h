@@ -301,7 +301,7 @@ enum { FLUX__QUARANTINE = 1 << 12 };
 
 /* Records the error that `call` was given a freed handle, with the scope that owned it if it is
    known. Always true. */
-static bool flux__gone(const char *call, const void *object) {
+static FLUX__COLD bool flux__gone(const char *call, const void *object) {
     const flux__thread *t = flux__self();
     const flux__freed_handle *handle = NULL;
     for (int i = 0; t && t->freed && i < FLUX__QUARANTINE; i++)

@@ -19,7 +19,7 @@
    flux__out counts as such an error, so callers check once, at the commit.
    Commit and abort both free the flux__out. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 #if defined(_WIN32)
 /* The attributes of what stands at path; INVALID_FILE_ATTRIBUTES: nothing. */
@@ -654,6 +654,6 @@ FLUX__UNUSED static bool flux__out_commit(flux__out *o) {
     return good;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 #endif /* FLUX__BASE_SINKS_H */

@@ -30,7 +30,7 @@
    flux_mapobs as a function, as only a move can be made ahead; a second move
    right after a move replaces it. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 /* Releases the items of a batch; the array of items stays for the next. */
 static void flux__made_empty(flux__made *m) {
@@ -347,6 +347,6 @@ FLUX_DEF int64_t flux_length(const flux_loader *l) {
     return l->batches;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 #endif /* FLUX__DATA_LOADER_H */

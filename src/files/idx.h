@@ -16,7 +16,7 @@
    to a scope of the call (flux__hide): a call returns one tensor in host
    memory, or NULL with an error. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 /* Checks the heading of an IDX file and reads its tensor. */
 static flux_tensor *flux__parse_idx(flux__source *s) {
@@ -66,6 +66,6 @@ FLUX_DEF flux_tensor *flux_load_idx(const char *path) {
     return flux__load_with(flux__parse_idx, "load_idx", path);
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 #endif /* FLUX__FILES_IDX_H */

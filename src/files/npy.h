@@ -28,7 +28,7 @@
    of 64 bytes. The cursor changes its text in place: it ends each string with a
    NUL over the closing quote. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 typedef struct flux__cursor {
     const flux__source *source;           /* for messages */
@@ -309,6 +309,6 @@ FLUX_DEF int flux_save_npy(flux_tensor *x, const char *path) {
     return good ? 0 : -1;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 #endif /* FLUX__FILES_NPY_H */

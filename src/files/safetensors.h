@@ -26,7 +26,7 @@
 
 #define FLUX__MAX_HEADING 100000000       /* bytes: the limit of Python's library */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 typedef struct flux__entry {              /* a tensor in the file */
     const char *name, *dtype;
@@ -51,7 +51,7 @@ typedef struct flux__archive {            /* a safetensors file, its heading rea
 
 /* Whether the bytes are UTF-8: no overlong form, no half of a surrogate pair, nothing past
    U+10FFFF. */
-static bool flux__utf8(const char *text, size_t n) {
+static FLUX__O1 bool flux__utf8(const char *text, size_t n) {
     const unsigned char *p = (const unsigned char *)text, *end = p + n;
     while (p < end) {
         unsigned c = *p++, low = 0x80, high = 0xBF;
@@ -118,7 +118,7 @@ static bool flux__json_escape(flux__cursor *c, char **out) {
 
 /* Parses a JSON string. It is returned within the text, where it is unescaped and NUL-terminated
    in place. */
-static char *flux__json_string(flux__cursor *c) {
+static FLUX__O1 char *flux__json_string(flux__cursor *c) {
     if (!flux__expect(c, '"')) return NULL;
     char *start = c->at, *o = start;
     while (c->at < c->end && *c->at != '"' && (unsigned char)*c->at >= 32) {
@@ -391,6 +391,6 @@ static flux__entry *flux__find(const flux__archive *z, const char *name) {
     return e || !p ? e : flux__archive_entry(z, p->value);
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 #endif /* FLUX__FILES_SAFETENSORS_H */

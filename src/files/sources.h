@@ -31,7 +31,7 @@
    copied from would need too. Also rejected: a JSON parser for more than
    safetensors allows: three fixed levels need no recursion. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 /* Element types as files name them. The first ones are our dtypes, in the order of flux_dtype, so
    that a dtype is an index; only these are written. The others are converted to the next wider
@@ -191,7 +191,7 @@ static bool flux__big_endian(void) {
 }
 
 /* Stores the low `size` bytes of v at `to`, in the host's byte order. */
-static void flux__put_element(unsigned char *to, uint64_t v, size_t size) {
+static FLUX__O1 void flux__put_element(unsigned char *to, uint64_t v, size_t size) {
     if (size == 1) *to = (unsigned char)v;
     if (size == 2) { uint16_t w = (uint16_t)v; memcpy(to, &w, 2); }
     if (size == 4) { uint32_t w = (uint32_t)v; memcpy(to, &w, 4); }
@@ -202,7 +202,7 @@ static void flux__put_element(unsigned char *to, uint64_t v, size_t size) {
    elements, and the encoded ones are at the end of that room. The result has the host's byte
    order, integers of other sizes widened, and bools that are 0 or 1. Going forward is safe: an
    element is never written past the start of the next one that is to be read. */
-static void flux__decode(unsigned char *to, size_t n, const flux__element *e, bool big) {
+static FLUX__O1 void flux__decode(unsigned char *to, size_t n, const flux__element *e, bool big) {
     size_t size = e->size, wide = flux__dtypes[e->dtype].size;
     const unsigned char *from = to + n * (wide - size);
     uint64_t sign = e->letter == 'i' && wide > size ? (uint64_t)1 << (8 * size - 1) : 0;
@@ -254,7 +254,7 @@ static flux_tensor *flux__read_tensor(flux__source *s, uint64_t at, const flux__
 
 /* Writes n elements of `size` bytes each as little-endian; on a big-endian machine their bytes are
    reversed in blocks of at most 1024 bytes. */
-static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, size_t size) {
+static FLUX__O1 bool flux__write_elements(flux__out *o, const void *data, uint64_t n, size_t size) {
     const unsigned char *p = (const unsigned char *)data;
     unsigned char swapped[1024];
     if (!flux__big_endian() || size == 1) return flux__out_write(o, data, (size_t)n * size);
@@ -267,6 +267,6 @@ static bool flux__write_elements(flux__out *o, const void *data, uint64_t n, siz
     return true;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 #endif /* FLUX__FILES_SOURCES_H */

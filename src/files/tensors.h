@@ -35,7 +35,7 @@
    tensors of wide elements come first, so that each tensor lies at a multiple
    of its element size. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 /* One tensor to be saved or loaded. */
 typedef struct flux__stored {
@@ -615,6 +615,6 @@ static int flux__files_all(const char *call, const char *path, int n, const char
     return result;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 #endif /* FLUX__FILES_TENSORS_H */

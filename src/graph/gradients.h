@@ -73,7 +73,7 @@ static flux_tensor *flux__filled_like(const flux_tensor *x, double v) {
 
 /* The gradient of a^b by a, g b a^(b-1). It is 0 where b is 0, also for a = 0, where the formula
    would multiply 0 by infinity. */
-static flux_tensor *flux__grad_pow_a(flux_tensor *g, flux_tensor *a, flux_tensor *b) {
+static FLUX__COLD flux_tensor *flux__grad_pow_a(flux_tensor *g, flux_tensor *a, flux_tensor *b) {
     bool number = (b->flags & FLUX__WEAK) != 0;
     if (number && b->arg.num == 0) return flux__filled_like(a, 0);
     if (number && b->arg.num == 1) return g;
@@ -83,7 +83,7 @@ static flux_tensor *flux__grad_pow_a(flux_tensor *g, flux_tensor *a, flux_tensor
 
 /* The gradient of y = a^b by b, g y log a. It is 0 where a is 0 (NNlib's rule for 0^b); the log
    of 0 occurs neither here nor in this gradient's own gradient. */
-static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor *y) {
+static FLUX__COLD flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor *y) {
     if (a->flags & FLUX__WEAK)
         return a->arg.num > 0 ? flux_mul(g, flux_mul(y, flux_log(a))) : flux__filled_like(g, 0);
     flux_tensor *some = flux_gt(a, 0.0);
@@ -94,7 +94,7 @@ static flux_tensor *flux__grad_pow_b(flux_tensor *g, flux_tensor *a, flux_tensor
    results would be stored, and take longer to pass over than to compute. gelu(x) is x y with y
    the sigmoid of c (0.0713... c^2 + 1.595...), c being x clamped to [-10, 10]; q is the
    derivative of the sigmoid's argument. */
-static flux_tensor *flux__grad_gelu_slope(flux_tensor *g, flux_tensor *x) {
+static FLUX__COLD flux_tensor *flux__grad_gelu_slope(flux_tensor *g, flux_tensor *x) {
     flux_tensor *c = flux_clamp(x, -10, 10), *cc = flux_square(c);
     flux_tensor *y =
         flux_sigmoid(flux_mul(c, flux_add(flux_mul(cc, 0.07135481627260025), 1.5957691216057308)));
@@ -237,7 +237,7 @@ static flux_tensor *flux__keepdims(flux_tensor *r, const flux_tensor *x, unsigne
    zeros each is a factor of the other's. There the zeros stand as the sum of the zero elements,
    which is 0 but depends on them, so that the gradient's own gradient is right. With more zeros a
    constant 0 will do: any product of others still has a zero left. */
-static flux_tensor *flux__prod_gradient(flux_tensor *x, flux_tensor *g, unsigned mask) {
+static FLUX__COLD flux_tensor *flux__prod_gradient(flux_tensor *x, flux_tensor *g, unsigned mask) {
     flux_tensor *zero = flux_eq(x, 0.0), *others = flux_where(zero, 1.0, x),
         *count = others ? flux_to_dtype(zero, (flux_dtype)x->dtype) : NULL;
     flux_tensor *zeroed = count ? flux_where(zero, x, 0.0) : NULL;
@@ -269,7 +269,7 @@ static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {
 
 /* The gradient of an as_strided view by its operand: an as_strided_scatter of g into zeros, with
    sums where positions may coincide. */
-static flux_tensor *flux__as_strided_gradient(flux_tensor *y, flux_tensor *g) {
+static FLUX__COLD flux_tensor *flux__as_strided_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]);
     int64_t step[FLUX_MAX_DIMS], reach[FLUX_MAX_DIMS];
     bool meet = false;
@@ -296,7 +296,7 @@ static flux_tensor *flux__as_strided_gradient(flux_tensor *y, flux_tensor *g) {
 
 /* The gradient of an as_strided_scatter by the tensor that was put in: the strided view of g at
    its positions. g is copied if it is not contiguous. */
-static flux_tensor *flux__as_strided_scatter_gradient(flux_tensor *y, flux_tensor *g) {
+static FLUX__COLD flux_tensor *flux__as_strided_scatter_gradient(flux_tensor *y, flux_tensor *g) {
     flux_shape s = flux__dims(y->in[0]), order = flux__dims(y);
     int64_t offset, have[FLUX_MAX_DIMS];
     flux_tensor *base = flux__layout(g, &offset, have);
@@ -394,7 +394,7 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
 }
 
 /* flux__conv_slopes as one operation for FLUX_EAGER. */
-static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
+static FLUX__COLD void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
                                 flux_tensor **out) {
     flux__as_one(1);
     flux__conv_slopes(y, g, need, out);
@@ -404,7 +404,7 @@ static void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const bool *need
 
 /* The gradients of attention in plain operations: d[0], d[1], d[2] by q, k and v, d[3] by the
    scores, before the softmax. False: an error was told. */
-static bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_tensor **d) {
+static FLUX__COLD bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_tensor **d) {
     flux_tensor *p = flux__attend_scores(a), *q = flux__heads(a->q, a->heads),
         *k = flux__heads(a->k, a->heads), *v = flux__heads(a->v, a->heads);
     flux_tensor *gh = flux__heads(g, a->heads),
@@ -421,7 +421,7 @@ static bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_ten
 /* The gradients of a FLUX__ATTENTION node. Those by q, k and v come from one kernel, whose result
    vector has the three one after the other; each also has its formula as in[1], through which its
    own gradient goes. The gradient by a mask that is added to the scores is the formula's. */
-static void flux__attention_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
+static FLUX__COLD void flux__attention_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
                                      flux_tensor **out) {
     flux_tensor *d[4], *in[6], *pair[2];
     /* y is itself a gradient of attention: in[1] is its formula */

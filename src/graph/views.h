@@ -286,7 +286,7 @@ FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
 }
 
 /* The view of x with the named dims reversed. */
-FLUX_DEF flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims) {
     if (!flux__check_operands("flip", 1, &x)) return NULL;
     int64_t start[FLUX_MAX_DIMS] = { 0 }, step[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
@@ -343,7 +343,8 @@ static flux_tensor *flux__as_strided_scatter(flux_tensor *x, const flux_shape *s
 
 /* x with lo[d] elements of `value` before and hi[d] behind in each dim d; dims that are not named
    get none. */
-FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo,
+                                             flux_shape hi) {
     if (!flux__check_operands("pad", 1, &x)) return NULL;
     flux_shape s = flux__dims(x);
     int64_t contiguous[FLUX_MAX_DIMS], rel = 0;
@@ -368,7 +369,7 @@ FLUX_DEF flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, f
 }
 
 /* flux_pad_by with both sides in one list: lo and hi of dim 0, of dim 1, ... */
-FLUX_DEF flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_hi) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_hi) {
     flux_shape lo = flux__shape(NULL, 0), hi = lo;
     if (lo_hi.ndim < 0 || lo_hi.ndim % 2 || lo_hi.ndim > FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("pad: %d numbers, but each of up to %d dims needs two",
@@ -382,7 +383,7 @@ FLUX_DEF flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_h
 
 /* Repeats x times[d] times along each dim d: x is reshaped so that a dim of size 1 stands behind
    dim d, broadcast along that and copied. */
-FLUX_DEF flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times) {
     if (!flux__check_operands("repeat", 1, &x)) return NULL;
     int nd = x->ndim > times.ndim ? x->ndim : times.ndim;
     flux_shape out = flux__shape(NULL, nd);

@@ -158,7 +158,7 @@ FLUX_DEF bool flux_training(const flux_layer *m) {
 }
 
 /* Whether a string can be a layer's name: it stands in paths in place of an index. */
-static bool flux__check_name(const char *name) {
+static FLUX__COLD bool flux__check_name(const char *name) {
     size_t n = strlen(name), digits = strspn(name, "0123456789");
     bool good = n > 0 && n < 64 && digits < n && !strchr(name, '.');
     for (size_t i = 0; i < n && i < 64; i++)
@@ -171,7 +171,7 @@ static bool flux__check_name(const char *name) {
 }
 
 /* Names a layer that has no name yet, or has this one; returns the layer, or NULL on an error. */
-FLUX_DEF flux_layer *flux_named(const char *name, flux_layer *m) {
+FLUX_DEF FLUX__COLD flux_layer *flux_named(const char *name, flux_layer *m) {
     if (!name || !m) return (flux_layer *)flux__null("named", name ? "model" : "name", NULL);
     if (!flux__check_name(name)) return NULL;
     if (m->name && strcmp(m->name, name) == 0) return m;
@@ -204,7 +204,7 @@ struct flux__watch {
 };
 
 /* Begins the row of a layer that is being called; its index, or -1 if it gets none. */
-static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
+static FLUX__COLD int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
     if (w->closed) return -1;
     flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->capacity, w->n + 1,
                                                          sizeof *row);
@@ -221,7 +221,7 @@ static int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
 /* hook: flux__put_line, text/models.h */
 static void flux__put_line(flux__sink *s, flux_layer *m);
 /* Writes the layer whose call is in progress, for messages; false if no call is watched. */
-static bool flux__watched_layer(char *out, size_t n) {
+static FLUX__COLD bool flux__watched_layer(char *out, size_t n) {
     const flux__thread *t = flux__self();
     const flux__watch *w = t ? t->watch : NULL;
     int i = w ? w->n - 1 : -1;
@@ -237,7 +237,7 @@ static bool flux__watched_layer(char *out, size_t n) {
 }
 
 /* Completes row i when its layer's call has returned y. */
-static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
+static FLUX__COLD void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t products) {
     flux__watch_row *row = &w->row[i];
     flux__sink out = flux__sink_to(row->out, sizeof row->out);
     w->closed = 0;
@@ -254,7 +254,7 @@ static void flux__watch_end(flux__watch *w, int i, flux_tensor *y, int64_t produ
 
 /* The origin of what layer m records, which is called by the layer t->calling: the field in which
    that one holds it, see schedule/profile.h. */
-static uint32_t flux__layer_origin(const flux__thread *t, const flux_layer *m) {
+static FLUX__COLD uint32_t flux__layer_origin(const flux__thread *t, const flux_layer *m) {
     FLUX__ZEROED(flux__trail, trail);
     const char *name = NULL;
     if (t->calling)
@@ -308,7 +308,7 @@ static void flux__first_tensor(flux_tensor **slot, const char *path, bool traine
 
 /* An input of shape s for a dry run, on the model's device: int64 if the first layer, at any depth,
    takes indices (FLUX_TAKES_INDICES), else of the dtype of the model's first tensor. */
-static flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
+static FLUX__COLD flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
     flux_tensor *first = NULL;
     bool indices = false;
     flux__fields(m, flux__first_tensor, &first);
@@ -332,7 +332,7 @@ static flux_tensor *flux__keep_leaf(flux_tensor *x, const char *path, void *user
 /* Calls a copy of m with an input of this shape, so that modes and what a layer's call changes stay
    as they are in m. It uses up no random numbers and evaluates nothing. The caller must have opened
    a scope for the copy and the tensors. */
-static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in,
+static FLUX__COLD flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in,
                                   flux__watch *watch) {
     flux__thread *t = flux__self();
     if (!m || !t) return (flux_tensor *)flux__null(call, "model", m);
@@ -351,7 +351,7 @@ static flux_tensor *flux__dry_run(const char *call, flux_layer *m, flux_shape in
 }
 
 /* The shape of m's result for an input of shape `in`, by a dry run; ndim is -1 on an error. */
-FLUX_DEF flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
+FLUX_DEF FLUX__COLD flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
     flux_shape none = flux__shape(NULL, -1);
     int h = flux__hide();
     FLUX__ZEROED(flux__watch, w);

@@ -587,7 +587,7 @@ static bool flux__resolve(flux_rule_part *r) {
 
 /* A rule by its row's name. The rows of centred RMSProp and global ClipNorm follow those of RMSProp
    and ClipNorm and have their names. */
-FLUX_DEF flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
+FLUX_DEF FLUX__COLD flux_rule flux_rule_with(const char *name, flux_rule_opts o) {
     flux_rule r = flux__bad_rule();
     flux_rule_part *part = &r.part[0];
     if (!name) flux__null("rule", "name", name);
@@ -620,7 +620,7 @@ static bool flux__is_rule(const char *call, const flux_rule *r) {
 }
 
 /* The parts of n rules, which may be chains themselves, one after the other. */
-static flux_rule flux__chain_rules(const char *call, int n, const flux_rule *rules) {
+static FLUX__COLD flux_rule flux__chain_rules(const char *call, int n, const flux_rule *rules) {
     flux_rule r = flux__bad_rule();
     for (int i = 0; i < n; i++) {
         if (!flux__is_rule(call, &rules[i])) return flux__bad_rule();

@@ -29,7 +29,7 @@
    parameters has a loss scale. A float16 parameter without a master copy raises
    an epsilon below 1e-7 to 1e-7, as a smaller one would be 0. */
 
-FLUX__BEGIN_LEAN
+FLUX__BEGIN_COLD
 
 /* A place: a field of the model that holds a trained tensor. */
 typedef struct flux__param_ref {
@@ -184,7 +184,7 @@ static flux_tensor *flux__full_like(flux_tensor *p, double v) {
 }
 
 /* Rule r's hyper-parameters for a leaf. In float16 an epsilon below 1e-7 would be 0. */
-static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
+static FLUX__O1 flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
     flux_rule_opts o = s->o[leaf * s->nrules + r];
     if (s->leaf[leaf].p->dtype == FLUX_F16 && !s->mixed && o.epsilon > 0 && o.epsilon < 1e-7)
         o.epsilon = 1e-7;
@@ -192,7 +192,7 @@ static flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
 }
 
 /* How many tensors a rule keeps for each parameter. */
-static int flux__row_states(const flux__rule_row *row) {
+static FLUX__O1 int flux__row_states(const flux__rule_row *row) {
     int n = 0;
     while (n < 3 && row->state[n].name) n++;
     return n;
@@ -297,6 +297,6 @@ FLUX_DEF flux_state *flux_setup_named(const char *rule, double eta, flux_layer *
     return r.made ? flux_setup(r, model) : NULL;
 }
 
-FLUX__END_LEAN
+FLUX__END_COLD
 
 #endif /* FLUX__NN_STATE_H */

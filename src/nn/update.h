@@ -98,7 +98,7 @@ static flux_tensor *flux__state_sample(const flux_state *s, int leaf) {
 }
 
 /* A parameter that somebody has replaced since the last update must still fit its state. */
-static bool flux__check_replaced(const flux_state *s, int leaf) {
+static FLUX__COLD bool flux__check_replaced(const flux_state *s, int leaf) {
     const flux__trained_param *l = &s->leaf[leaf];
     if (!flux__same_dims(l->p, l->now) || l->p->dtype != l->now->dtype)
         return FLUX__REFUSE("update: %.100s is %s, but was %s at flux_setup",
@@ -143,7 +143,7 @@ static bool flux__meet_model(flux_state *s, flux_layer *model) {
 
 /* Reads scale, good and skipped back from s->scaling: flux__state_fields has shown that tensor, and
    a file may have been loaded into it since. Numbers out of range are clamped. */
-static bool flux__take_scale(flux_state *s) {
+static FLUX__COLD bool flux__take_scale(flux_state *s) {
     int64_t v[3];
     if (!s->scaling) return true;
     if (flux_read(s->scaling, v, sizeof v) != 0) return false;
@@ -208,7 +208,7 @@ static bool flux__start_step(flux_state *s, int leaf, flux_tensor *d) {
 }
 
 /* Evaluates the norms that flux__step_clipnorm has recorded, all together, into k->size. */
-static bool flux__measure(flux_state *s) {
+static FLUX__COLD bool flux__measure(flux_state *s) {
     int n = 0;
     for (int i = 0; i < s->nleaves; i++)
         if (s->step[i].norm) s->news[n++] = s->step[i].norm;
@@ -225,14 +225,14 @@ static bool flux__measure(flux_state *s) {
 }
 
 /* Scales a gradient that has the norm `size`, alone or among others, down to omega. */
-static void flux__clip_step(flux__step *k, double size) {
+static FLUX__COLD void flux__clip_step(flux__step *k, double size) {
     if (!k->norm) return;
     if (size > k->o.omega) k->scale *= k->o.omega / size;
     k->measured = true;
     k->norm = NULL;
 }
 
-static bool flux__clip_norms(flux_state *s, int r) {
+static FLUX__COLD bool flux__clip_norms(flux_state *s, int r) {
     (void)r;
     if (!flux__measure(s)) return false;
     for (int i = 0; i < s->nleaves; i++) flux__clip_step(&s->step[i], s->step[i].size);
@@ -240,7 +240,7 @@ static bool flux__clip_norms(flux_state *s, int r) {
 }
 
 /* The p-norm of n numbers that are 0 or more; divided by the largest, none of them overflows. */
-static double flux__norm_of_norms(int n, const double *v, double p) {
+static FLUX__COLD double flux__norm_of_norms(int n, const double *v, double p) {
     double most = 0, sum = 0;
     for (int i = 0; i < n; i++)
         if (v[i] > most) most = v[i];
@@ -250,7 +250,7 @@ static double flux__norm_of_norms(int n, const double *v, double p) {
 }
 
 /* The same by the norm of all gradients taken as one vector. */
-static bool flux__clip_global(flux_state *s, int r) {
+static FLUX__COLD bool flux__clip_global(flux_state *s, int r) {
     int n = 0;
     if (!flux__measure(s)) return false;
     double *sizes = (double *)flux__malloc((size_t)(s->nleaves + 1) * sizeof *sizes);
@@ -381,7 +381,7 @@ static bool flux__any_awake(const flux_state *s) {
 
 /* The loss times the loss scale, in float32 or float64; the loss itself if the
    state has no scale. */
-FLUX_DEF flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
     if (!s || !loss) return (flux_tensor *)flux__null("scaled_loss", s ? "loss" : "state", NULL);
     if (!flux__check_operands("scaled_loss", 1, &loss)) return NULL;
     if (s->scale == 0) return loss;
@@ -393,19 +393,19 @@ FLUX_DEF flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss) {
     return flux__reveal(h, y);
 }
 
-FLUX_DEF double flux_loss_scale(flux_state *s) {
+FLUX_DEF FLUX__COLD double flux_loss_scale(flux_state *s) {
     if (!s) return flux__null("loss_scale", "state", s), (double)NAN;
     return !flux__take_scale(s) ? (double)NAN : s->scale > 0 ? s->scale : 1;
 }
 
-FLUX_DEF int64_t flux_skipped(flux_state *s) {
+FLUX_DEF FLUX__COLD int64_t flux_skipped(flux_state *s) {
     if (!s) return flux__null("skipped", "state", s), -1;
     return flux__take_scale(s) ? s->skipped : -1;
 }
 
 /* Whether a gradient is not finite: 1 if one is, 0 if all are finite, -1 on an error. The gradients
    are evaluated together with one number, which is NaN if any of them has a NaN or infinity. */
-static int flux__overflown(flux_state *s, const flux_grads *g) {
+static FLUX__COLD int flux__overflown(flux_state *s, const flux_grads *g) {
     int n = 0, h = flux__hide();
     int64_t failures = flux__failures();
     flux_tensor *sum = NULL;
@@ -429,7 +429,7 @@ static int flux__agree(flux_state *s, int overflown);
 
 /* Counts a step that was made or skipped (overflown), and sets the scale of the next loss: half
    after a skipped step, double after FLUX__SCALE_STEPS good ones. */
-static void flux__next_scale(flux_state *s, bool overflown) {
+static FLUX__COLD void flux__next_scale(flux_state *s, bool overflown) {
     if (overflown) s->skipped++, s->good = 0;
     else s->good++;
     if (overflown && s->scale > 1) s->scale /= 2;
@@ -441,7 +441,7 @@ static void flux__next_scale(flux_state *s, bool overflown) {
 /* For a scaled loss: checks that g are the gradients of that loss and that they are
    finite. True if flux_update is to go on; if not, *rc is what it returns (0 for a skipped
    step, -1 on an error). */
-static bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
+static FLUX__COLD bool flux__check_scale(flux_state *s, const flux_grads *g, int *rc) {
     int bad = -1;
     if (s->scaled && g->loss != s->scaled)
         flux__fail("update: these gradients are not of the loss that flux_scaled_loss gave: scale "

@@ -36,7 +36,7 @@
 
 FLUX__BEGIN_HOT
 
-FLUX_DEF flux_tensor *flux_random_state(void) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_random_state(void) {
     const flux__thread *t = flux__self();
     int64_t v[2], n = 2;
     if (!t) return NULL;
@@ -44,7 +44,7 @@ FLUX_DEF flux_tensor *flux_random_state(void) {
     return flux_from_data(v, FLUX_I64, flux__shape(&n, 1));
 }
 
-FLUX_DEF int flux_set_random_state(flux_tensor *state) {
+FLUX_DEF FLUX__COLD int flux_set_random_state(flux_tensor *state) {
     flux__thread *t = flux__self();
     int64_t v[2];
     if (!state || !t) return flux__null("set_random_state", "state", state), -1;
@@ -102,13 +102,13 @@ typedef struct flux__scope_use {          /* what a scope holds (leak report) */
     bool ok;
 } flux__scope_use;
 
-static bool flux__same_kind(const flux_tensor *a, const flux_tensor *b) {
+static FLUX__COLD bool flux__same_kind(const flux_tensor *a, const flux_tensor *b) {
     return a->op == b->op && a->dtype == b->dtype && a->ndim == b->ndim &&
            memcmp(a->dim, b->dim, sizeof a->dim) == 0;
 }
 
 /* Adds tensor x to its heap. A buffer that several tensors share is divided evenly among them. */
-static void flux__scope_use_count(flux__scope_use *h, const flux_tensor *x) {
+static FLUX__COLD void flux__scope_use_count(flux__scope_use *h, const flux_tensor *x) {
     int i = 0;
     while (i < h->nheaps && !flux__same_kind(h->heap[i].like, x)) i++;
     if (i == FLUX__HEAPS) return;
@@ -121,7 +121,7 @@ static void flux__scope_use_count(flux__scope_use *h, const flux_tensor *x) {
 }
 
 /* Puts a tensor on the list of those to be counted, unless it was met before. */
-static void flux__scope_use_meet(flux__scope_use *h, const flux_tensor *x) {
+static FLUX__COLD void flux__scope_use_meet(flux__scope_use *h, const flux_tensor *x) {
     bool fresh = false;
     if (!x || !h->ok) return;
     h->ok = flux__hashmap_at(&h->seen, x, &fresh) != NULL;
@@ -136,7 +136,7 @@ static void flux__scope_use_meet(flux__scope_use *h, const flux_tensor *x) {
 
 /* Counts what this scope holds and the scopes outside it do not: its tensors and all of the graph
    behind them. */
-static void flux__scope_use_find(flux__scope_use *h, const flux__thread *t, int scope) {
+static FLUX__COLD void flux__scope_use_find(flux__scope_use *h, const flux__thread *t, int scope) {
     int end = scope + 1 < t->nscopes ? t->scope[scope + 1].start : t->nowned;
     h->nheaps = 0;
     memset(h->heap, 0, sizeof h->heap);
@@ -153,14 +153,14 @@ static void flux__scope_use_find(flux__scope_use *h, const flux__thread *t, int 
     }
 }
 
-static int flux__by_bytes(const void *a, const void *b) {
+static FLUX__COLD int flux__by_bytes(const void *a, const void *b) {
     int64_t x = ((const flux__heap *)a)->bytes, y = ((const flux__heap *)b)->bytes;
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
 /* Warns if many alike tensors in a scope hold more than flux__scope_most bytes. The message names
    the scope and up to three kinds of tensors that hold the most. */
-static void flux__scope_use_tell(flux__scope_use *h, const flux__thread *t, int scope) {
+static FLUX__COLD void flux__scope_use_tell(flux__scope_use *h, const flux__thread *t, int scope) {
     const flux__scope *s = &t->scope[scope];
     char what[400], where[200] = "";
     int64_t sum = 0;
@@ -191,7 +191,7 @@ static void flux__scope_use_tell(flux__scope_use *h, const flux__thread *t, int 
 
 /* The leak report: searches all open scopes of this thread, the outermost first, and warns of those
    that hold too much. */
-static void flux__scopes_look(void) {
+static FLUX__COLD void flux__scopes_look(void) {
     flux__thread *t = flux__self();
     flux__scope_use *h = (flux__scope_use *)FLUX_MALLOC(sizeof *h);
     t->look = false;

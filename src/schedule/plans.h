@@ -36,7 +36,7 @@
 
 FLUX__BEGIN_HOT
 
-static void flux__plans_free(flux__plans *plans) {
+static FLUX__COLD void flux__plans_free(flux__plans *plans) {
     for (int i = 0; i < FLUX__BUCKETS; i++)
         while (plans->bucket[i]) {
             flux__plan *plan = plans->bucket[i];
@@ -48,7 +48,7 @@ static void flux__plans_free(flux__plans *plans) {
 }
 
 /* Drops the plans whose last use lies `young` look-ups back or more. */
-static void flux__plans_forget(flux__plans *plans, uint32_t young) {
+static FLUX__COLD void flux__plans_forget(flux__plans *plans, uint32_t young) {
     for (int i = 0; i < FLUX__BUCKETS; i++)
         for (flux__plan **at = &plans->bucket[i]; *at;) {
             flux__plan *plan = *at;
@@ -65,7 +65,7 @@ static void flux__plans_forget(flux__plans *plans, uint32_t young) {
 /* Drops old plans, so that ever new shapes or graphs don't fill the memory: of 512 plans or more
    those that were not used for 256 look-ups; beyond FLUX__PLANS_MOST bytes the same, then younger
    and younger ones, and at last all of them, where one plan alone is that large. */
-static void flux__plans_trim(flux__plans *plans) {
+static FLUX__COLD void flux__plans_trim(flux__plans *plans) {
     if (plans->count >= 512) flux__plans_forget(plans, 256);
     for (uint32_t young = 256; plans->bytes > FLUX__PLANS_MOST && young; young /= 4)
         flux__plans_forget(plans, young);
@@ -119,7 +119,7 @@ static flux__plan *flux__find_plan(flux__graph *g) {
 
 /* Runs one kernel and tells its time to the trace and the profile. It waits for the device, or the
    kernel's time would be counted as that of the next. */
-static int flux__kernel_timed(flux__run *r, flux__kernel *k) {
+static FLUX__COLD int flux__kernel_timed(flux__run *r, flux__kernel *k) {
     char words[400], device[64];
     double start = flux__now();
     int done = flux__kernels_run(r, k, 1);
@@ -137,7 +137,7 @@ static int flux__kernel_timed(flux__run *r, flux__kernel *k) {
 
 /* Finishes the calls whose results kernel number `at` reads, and writes to the trace how long that
    took: the part of a call that no kernel hid. */
-static bool flux__calls_await(flux__run *r, int at, bool trace) {
+static FLUX__COLD bool flux__calls_await(flux__run *r, int at, bool trace) {
     double start = trace ? flux__now() : 0;
     bool ok = flux__calls_finish(r, at);
     if (trace) flux__trace_event("wait", "finish calls", start, 0, "");
