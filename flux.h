@@ -5397,6 +5397,31 @@ static void *flux__zalloc(size_t bytes) {
     return p;
 }
 
+/* Makes room for one more element in an array of n. array: the address of the pointer to it, of
+   whatever type, which is set. Returns the new element; NULL is an error, and all is as it was. */
+static void *flux__one_more(void *array, int *capacity, int n, size_t size) {
+    void *p;
+    memcpy(&p, array, sizeof p);
+    p = flux__grow(p, capacity, n + 1, size);
+    if (!p) return NULL;
+    memcpy(array, &p, sizeof p);
+    return (char *)p + (size_t)n * size;
+}
+
+/* A copy of a text, which the caller frees; NULL is an error. */
+static char *flux__copy_text(const char *text) {
+    const size_t n = strlen(text) + 1;
+    char *copy = (char *)flux__malloc(n);
+    return copy ? (char *)memcpy(copy, text, n) : NULL;
+}
+
+/* A handle of this kind, its other bytes zeroed, with one reference; NULL is an error. */
+static void *flux__handle_new(size_t bytes, int kind) {
+    flux__head *h = (flux__head *)flux__zalloc(bytes);
+    if (h) h->kind = kind, h->refs = 1;
+    return h;
+}
+
 static void *flux__grow_more(void *array, int *capacity, int want, size_t size) {
     int more = *capacity < 32 ? 64 : *capacity * 2;
     if (more < want) more = want;
@@ -6411,13 +6436,12 @@ static void flux__dirnames_free(flux__dirnames *l) {
 
 /* Appends a copy of a text of n bytes. */
 static bool flux__dirnames_add(flux__dirnames *l, const char *text, size_t n) {
-    char **name = (char **)flux__grow((void *)l->name, &l->capacity, l->count + 1, sizeof *name);
-    if (name) l->name = name;
+    char **name = (char **)flux__one_more(&l->name, &l->capacity, l->count, sizeof *name);
     char *copy = name ? (char *)flux__malloc(n + 1) : NULL;
     if (!copy) return false;
     memcpy(copy, text, n);
     copy[n] = 0;
-    name[l->count++] = copy;
+    *name = copy, l->count++;
     return true;
 }
 
@@ -8903,18 +8927,14 @@ static flux_tensor *flux__reduce_call(const char *call, int red, int n, const fl
     return flux__reveal(h, x ? flux__reduce_node(x, red, mask, n ? x->ndim : 0) : NULL);
 }
 
-FLUX_DEF flux_tensor *flux_sum_over(int n, flux_reduce_opts o) {
-    return flux__reduce_call("sum", FLUX__RED_SUM, n, &o);
-}
-FLUX_DEF flux_tensor *flux_prod_over(int n, flux_reduce_opts o) {
-    return flux__reduce_call("prod", FLUX__RED_PROD, n, &o);
-}
-FLUX_DEF flux_tensor *flux_max_over(int n, flux_reduce_opts o) {
-    return flux__reduce_call("max", FLUX__RED_MAX, n, &o);
-}
-FLUX_DEF flux_tensor *flux_min_over(int n, flux_reduce_opts o) {
-    return flux__reduce_call("min", FLUX__RED_MIN, n, &o);
-}
+#define FLUX__REDUCE_OVER(name, by, red)                                                           \
+    FLUX_DEF flux_tensor *flux_##name##_over(int n, flux_reduce_opts o) {                          \
+        return by(#name, red, n, &o);                                                              \
+    }
+FLUX__REDUCE_OVER(sum, flux__reduce_call, FLUX__RED_SUM)
+FLUX__REDUCE_OVER(prod, flux__reduce_call, FLUX__RED_PROD)
+FLUX__REDUCE_OVER(max, flux__reduce_call, FLUX__RED_MAX)
+FLUX__REDUCE_OVER(min, flux__reduce_call, FLUX__RED_MIN)
 
 /* any and all: max and min of bools. */
 static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_opts *o) {
@@ -8928,12 +8948,8 @@ static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_op
     return flux__reveal(h, y);
 }
 
-FLUX_DEF flux_tensor *flux_any_over(int n, flux_reduce_opts o) {
-    return flux__truth("any", FLUX__RED_MAX, n, &o);
-}
-FLUX_DEF flux_tensor *flux_all_over(int n, flux_reduce_opts o) {
-    return flux__truth("all", FLUX__RED_MIN, n, &o);
-}
+FLUX__REDUCE_OVER(any, flux__truth, FLUX__RED_MAX)
+FLUX__REDUCE_OVER(all, flux__truth, FLUX__RED_MIN)
 
 /* x, or integers and bools as float32. */
 static flux_tensor *flux__floating(flux_tensor *x) {
@@ -9067,12 +9083,8 @@ static flux_tensor *flux__arg(const char *call, bool max, int n, flux_reduce_opt
     return flux__argreduce_node(o->x, max, mask, n ? o->x->ndim : 0);
 }
 
-FLUX_DEF flux_tensor *flux_argmax_over(int n, flux_reduce_opts o) {
-    return flux__arg("argmax", true, n, &o);
-}
-FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) {
-    return flux__arg("argmin", false, n, &o);
-}
+FLUX__REDUCE_OVER(argmax, flux__arg, true)
+FLUX__REDUCE_OVER(argmin, flux__arg, false)
 
 /* The public reduction over all dims; softmax and logsoftmax take dim 0. */
 #define FLUX__PUBLIC_RED(name)                                       \
@@ -11476,13 +11488,11 @@ static bool flux__contribute(flux__walk *w, int at, flux_tensor *x) {
         w->grad[at] = x;
         return true;
     }
-    flux__more *more = (flux__more *)flux__grow(w->more, &w->more_room, w->nmore + 1, sizeof *more);
+    flux__more *more = (flux__more *)flux__one_more(&w->more, &w->more_room, w->nmore, sizeof *more);
     if (!more) return false;
-    w->more = more;
-    more += w->nmore++;
     more->x = x;
     more->next = w->more_of[at];
-    w->more_of[at] = w->nmore;
+    w->more_of[at] = ++w->nmore;
     return true;
 }
 
@@ -28145,14 +28155,6 @@ static void flux__loader_free(flux_loader *l) {
     flux__quarantine(l);
 }
 
-static flux_loader *flux__loader_new(void) {
-    flux_loader *l = (flux_loader *)flux__zalloc(sizeof *l);
-    if (!l) return NULL;
-    l->head.kind = FLUX__LOADER;
-    l->head.refs = 1;
-    return l;
-}
-
 /* Retains n arrays and computes them, once and here, so that a batch costs a copy only. False: out
    of memory, or an array has no value. */
 static bool flux__loader_hold(flux_loader *l, int n, flux_tensor *const *xs) {
@@ -28351,7 +28353,7 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
 }
 
 FLUX_DEF flux_loader *flux_dataloader_with(flux_loader_opts o) {
-    flux_loader *l = flux__loader_new();
+    flux_loader *l = (flux_loader *)flux__handle_new(sizeof *l, FLUX__LOADER);
     if (!l) return NULL;
     if (flux__loader_fill(l, &o)) return (flux_loader *)flux__own(l);
     flux__loader_free(l);
@@ -28361,7 +28363,7 @@ FLUX_DEF flux_loader *flux_dataloader_with(flux_loader_opts o) {
 /* A loader of the same data with one more stage, s; `replace`: in place of the last stage. It
    counts its epochs from the start. */
 static flux_loader *flux__loader_with(const flux_loader *l, flux__stage s, bool replace) {
-    flux_loader *copy = flux__loader_new();
+    flux_loader *copy = (flux_loader *)flux__handle_new(sizeof *copy, FLUX__LOADER);
     if (!copy) return NULL;
     flux__head head = copy->head;
     *copy = *l;
@@ -29345,7 +29347,7 @@ static void flux__epoch_ahead(flux__epoch *r) {
    loop. */
 static flux__each_state flux__each_begin(flux__each_args a, int64_t first) {
     FLUX__ZEROED(flux__each_state, e);
-    flux_loader *cursor = flux__loader_new();
+    flux_loader *cursor = (flux_loader *)flux__handle_new(sizeof *cursor, FLUX__LOADER);
     if (!cursor) return e;
     int64_t failures = flux__failures();
     cursor->run = flux__epoch_new(a.loader, first);
@@ -30299,11 +30301,8 @@ static bool flux__map_member(flux__mapping *p, flux_layer *copy, const flux__mem
 static bool flux__copy_base(flux_layer *to, const flux_layer *from) {
     to->mode = from->mode;
     to->frozen = from->frozen;
-    if (!from->name) return true;
-    size_t n = strlen(from->name) + 1;
-    char *name = (char *)flux__malloc(n);
-    if (name) to->name = (const char *)memcpy(name, from->name, n);
-    return name != NULL;
+    if (from->name) to->name = flux__copy_text(from->name);
+    return to->name || !from->name;
 }
 
 /* The new layer for an old one; the caller owns the reference. */
@@ -31192,6 +31191,18 @@ FLUX__BEGIN_COLD
 /* f(x), or x itself if f is NULL. */
 static flux_tensor *flux__activate(flux_fn f, flux_tensor *x) { return f && x ? f(x) : x; }
 
+/* f(y + bias), each of which may be NULL: what a layer does with its product. */
+static flux_tensor *flux__add_bias(flux_tensor *y, flux_tensor *bias, flux_fn f) {
+    return flux__activate(f, y && bias ? flux_add(y, bias) : y);
+}
+
+/* Ends the text of a layer: its activation, and whether it has no bias. */
+static size_t flux__put_activation(flux__sink *s, flux_fn f, const flux_tensor *bias) {
+    if (f) flux__putf(s, ", %s", flux__fn_name(f));
+    flux__put(s, bias ? ")" : "; bias=false)");
+    return flux__sink_end(s);
+}
+
 /* Refuses softmax and logsoftmax as activations: they need whole columns, where an activation works
    on single numbers and, fused, sees less than a column. identity becomes NULL. */
 static bool flux__check_activation(const char *call, flux_fn *f) {
@@ -31295,8 +31306,7 @@ static flux_tensor *flux__dense_call(flux_layer *self, flux_tensor *x) {
     flux_tensor *in = flux__input(self, x, (flux_dtype)m->weight->dtype);
     if (!in || !flux__expect_dim(self, x, 0, m->weight->dim[1])) return NULL;
     flux_tensor *y = flux_matmul(m->weight, in->ndim > 2 ? flux__as_columns(in) : in);
-    if (m->bias && y) y = flux_add(y, m->bias);
-    y = flux__activate(m->activation, y);
+    y = flux__add_bias(y, m->bias, m->activation);
     return in->ndim > 2 ? flux__as_before(y, in) : y;
 }
 
@@ -31305,9 +31315,7 @@ static size_t flux__dense_text(flux_layer *self, char *out, size_t n) {
     flux__sink s = flux__sink_to(out, n);
     flux__putf(&s, "Dense(%lld => %lld", (long long)m->weight->dim[1],
                (long long)m->weight->dim[0]);
-    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
-    flux__putf(&s, m->bias ? ")" : "; bias=false)");
-    return flux__sink_end(&s);
+    return flux__put_activation(&s, m->activation, m->bias);
 }
 FLUX_LAYER_TEXT(flux__dense_layer, "Dense", flux__dense_call, flux__dense_text, FLUX_PARAM(weight),
                 FLUX_PARAM(bias))
@@ -31369,9 +31377,7 @@ static flux_tensor *flux__scale_call(flux_layer *self, flux_tensor *x) {
         int64_t want = m->scale->dim[i], have = i < in->ndim ? in->dim[i] : 1;
         if (want != 1 && have != 1 && !flux__expect_dim(self, in, i, want)) return NULL;
     }
-    flux_tensor *y = in ? flux_mul(in, m->scale) : NULL;
-    if (m->bias && y) y = flux_add(y, m->bias);
-    return flux__activate(m->activation, y);
+    return flux__add_bias(in ? flux_mul(in, m->scale) : NULL, m->bias, m->activation);
 }
 
 static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
@@ -31379,9 +31385,7 @@ static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
     flux__sink s = flux__sink_to(out, n);
     flux__putf(&s, "Scale(");
     flux__put_dims(&s, m->scale->dim, m->scale->ndim);
-    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
-    flux__putf(&s, m->bias ? ")" : "; bias=false)");
-    return flux__sink_end(&s);
+    return flux__put_activation(&s, m->activation, m->bias);
 }
 FLUX_LAYER_TEXT(flux__scale, "Scale", flux__scale_call, flux__scale_text, FLUX_PARAM(scale),
                 FLUX_PARAM(bias))
@@ -31454,8 +31458,7 @@ static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
                                          flux__line_of(self).s, flux__describe(a).s,
                                          flux__describe(b).s);
     flux_tensor *z = flux__bilinear_columns(m->weight, flux__as_columns(a), flux__as_columns(b));
-    if (m->bias && z) z = flux_add(z, m->bias);
-    return flux__as_before(flux__activate(m->activation, z), a);
+    return flux__as_before(flux__add_bias(z, m->bias, m->activation), a);
 }
 
 static size_t flux__bilinear_text(flux_layer *self, char *out, size_t n) {
@@ -31466,9 +31469,7 @@ static size_t flux__bilinear_text(flux_layer *self, char *out, size_t n) {
     else
         flux__putf(&s, "Bilinear((%lld, %lld) => %lld", (long long)d[1], (long long)d[2],
                   (long long)d[0]);
-    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
-    flux__putf(&s, m->bias ? ")" : "; bias=false)");
-    return flux__sink_end(&s);
+    return flux__put_activation(&s, m->activation, m->bias);
 }
 FLUX_LAYER_TEXT(flux__bilinear, "Bilinear", flux__bilinear_call, flux__bilinear_text,
                 FLUX_PARAM(weight), FLUX_PARAM(bias))
@@ -31844,11 +31845,8 @@ FLUX_DEF FLUX__COLD flux_layer *flux_named(const char *name, flux_layer *m) {
         return (flux_layer *)flux__fail(
             "named: this %s is called \"%s\" already; \"%s\" would rename it wherever it is used",
             m->type->name, m->name, name);
-    size_t n = strlen(name) + 1;
-    char *copy = (char *)flux__malloc(n);
-    if (!copy) return NULL;
-    m->name = (const char *)memcpy(copy, name, n);
-    return m;
+    m->name = flux__copy_text(name);
+    return m->name ? m : NULL;
 }
 
 /* ---------------- calls */
@@ -31871,14 +31869,13 @@ struct flux__watch {
 /* Begins the row of a layer that is being called; its index, or -1 if it gets none. */
 static FLUX__COLD int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
     if (w->closed) return -1;
-    flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->capacity, w->n + 1,
-                                                         sizeof *row);
+    flux__watch_row *row = (flux__watch_row *)flux__one_more(&w->row, &w->capacity, w->n,
+                                                             sizeof *row);
     if (!row) return -1;
-    w->row = row;
-    memset(&row[w->n], 0, sizeof *row);
-    row[w->n].layer = m;
-    row[w->n].depth = w->depth++;
-    row[w->n].products = products;
+    memset(row, 0, sizeof *row);
+    row->layer = m;
+    row->depth = w->depth++;
+    row->products = products;
     w->closed = flux__one_line(m);
     return w->n++;
 }
@@ -32073,14 +32070,9 @@ static bool flux__number_asked(flux_grads *g) {
 /* Collects t, unless it is there already. */
 static void flux__want(flux__wanted *w, flux_tensor *t) {
     if (flux__asked(w->g, t) >= 0) return;
-    flux_tensor **of = (flux_tensor **)flux__grow(w->g->of, &w->capacity, w->g->n + 1, sizeof *of);
-    if (!of) {
-        w->ok = false;
-        return;
-    }
-    w->g->of = of;
-    of[w->g->n++] = (flux_tensor *)flux_retain(t);
-    if (!flux__number_asked(w->g)) w->ok = false;
+    flux_tensor **of = (flux_tensor **)flux__one_more(&w->g->of, &w->capacity, w->g->n, sizeof *of);
+    if (of) *of = (flux_tensor *)flux_retain(t), w->g->n++;
+    if (!of || !flux__number_asked(w->g)) w->ok = false;
 }
 
 static void flux__want_visit(flux_tensor *x, const char *path, bool trained, void *user) {
@@ -32103,10 +32095,8 @@ static bool flux__check_loss(flux_tensor *loss) {
 /* Records the gradients of the loss with respect to n models or tensors. */
 FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *const *what) {
     if (!flux__check_loss(loss)) return NULL;
-    flux_grads *g = (flux_grads *)flux__zalloc(sizeof *g);
+    flux_grads *g = (flux_grads *)flux__handle_new(sizeof *g, FLUX__GRADS);
     if (!g) return NULL;
-    g->head.kind = FLUX__GRADS;
-    g->head.refs = 1;
     g->loss = (flux_tensor *)flux_retain(loss);
     flux__wanted w;
     g->asked = (void **)flux__zalloc((size_t)(n > 0 ? n : 1) * sizeof *g->asked);
@@ -32916,15 +32906,13 @@ static void flux__ref_add(flux_tensor **slot, const char *path, bool trained,
     flux__ref_search *w = (flux__ref_search *)user;
     (void)owner;
     if (!trained || !w->ok) return;
-    flux__param_ref *ref =
-        (flux__param_ref *)flux__grow(w->s->ref, &w->capacity, w->s->nrefs + 1, sizeof *ref);
-    char *copy = ref ? (char *)flux__malloc(strlen(path) + 1) : NULL;
-    if (ref) w->s->ref = ref;
+    flux__param_ref *ref = (flux__param_ref *)flux__one_more(&w->s->ref, &w->capacity, w->s->nrefs,
+                                                             sizeof *ref);
+    char *copy = ref ? flux__copy_text(path) : NULL;
     w->ok = copy != NULL;
     if (!copy) return;
-    strcpy(copy, path);
     if (strlen(path) + 64 > w->s->path_room) w->s->path_room = strlen(path) + 64;
-    ref += w->s->nrefs++;
+    w->s->nrefs++;
     ref->path = copy;
     ref->slot = slot;
     ref->view = false;
@@ -33078,10 +33066,8 @@ static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
 FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
     if (!model || FLUX__GONE("setup", model))
         return (flux_state *)flux__null("setup", "model", model);
-    flux_state *s = (flux_state *)flux__zalloc(sizeof *s);
+    flux_state *s = (flux_state *)flux__handle_new(sizeof *s, FLUX__STATE);
     if (!s) return NULL;
-    s->head.kind = FLUX__STATE;
-    s->head.refs = 1;
     flux__ref_search w = { s, 0, true };
     bool ok = flux__take_rules(s, &rule) && flux__walk_all(model, flux__ref_add, NULL, &w) && w.ok;
     ok = ok && flux__find_leaves(s) && flux__state_arrays(s) && flux__start_values(s);
@@ -33471,10 +33457,9 @@ static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
     if (!s->ref || !s->leaf) return false;
     for (int i = 0; i < from->nrefs; i++) {
         s->ref[i] = from->ref[i];
-        s->ref[i].path = (char *)flux__malloc(strlen(from->ref[i].path) + 1);
+        s->ref[i].path = flux__copy_text(from->ref[i].path);
         s->nrefs = i + 1;
         if (!s->ref[i].path) return false;
-        strcpy(s->ref[i].path, from->ref[i].path);
     }
     for (int i = 0; i < from->nleaves; i++) {
         s->leaf[i] = from->leaf[i];
@@ -33490,10 +33475,8 @@ static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
 /* A copy of a state that shares its tensors; other tensors can then be put into the copy's slots.
    It is owned by the innermost scope. */
 static flux_state *flux__state_copy(const flux_state *from) {
-    flux_state *s = (flux_state *)flux__zalloc(sizeof *s);
+    flux_state *s = (flux_state *)flux__handle_new(sizeof *s, FLUX__STATE);
     if (!s) return NULL;
-    s->head.kind = FLUX__STATE;
-    s->head.refs = 1;
     s->nrules = from->nrules;
     s->nstates = from->nstates;
     s->mixed = from->mixed;
@@ -34463,8 +34446,7 @@ static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, 
 
 /* Wi x + bias for all columns of x: in x n to gates*out x n. */
 static flux_tensor *flux__cell_project(const flux__rnn_cell *m, flux_tensor *x) {
-    flux_tensor *y = flux_matmul(m->Wi, x);
-    return m->bias && y ? flux_add(y, m->bias) : y;
+    return flux__add_bias(flux_matmul(m->Wi, x), m->bias, NULL);
 }
 
 /* The tuple of y and n states; `vectors`: states of one column become vectors. */
@@ -34503,16 +34485,14 @@ static bool flux__streams_begin(const flux__rnn_cell *m, const flux_tensor *x, i
 static bool flux__streams_end(int n, flux_tensor **before, flux_tensor **after) {
     flux__streams *all = flux__self()->streams;
     for (int i = 0; i < n && all->ok; i++) {
-        flux_tensor **b = (flux_tensor **)flux__grow(all->before, &all->before_room, all->n + 1,
-                                                     sizeof *b),
-                    **a = (flux_tensor **)flux__grow(all->after, &all->after_room, all->n + 1,
-                                                     sizeof *a);
-        if (b) all->before = b;
-        if (a) all->after = a;
+        flux_tensor **b = (flux_tensor **)flux__one_more(&all->before, &all->before_room, all->n,
+                                                         sizeof *b),
+                    **a = (flux_tensor **)flux__one_more(&all->after, &all->after_room, all->n,
+                                                         sizeof *a);
         all->ok = a && b && before[i] && after[i];
         if (!all->ok) return false;
-        b[all->n] = (flux_tensor *)flux_retain(before[i]);
-        a[all->n++] = (flux_tensor *)flux_retain(after[i]);
+        *b = (flux_tensor *)flux_retain(before[i]);
+        *a = (flux_tensor *)flux_retain(after[i]), all->n++;
     }
     return all->ok;
 }
@@ -35608,15 +35588,13 @@ static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
     return flux__layer_made(h, good, type, &m);
 }
 
-FLUX_DEF flux_layer *flux_conv_layer_with(flux_conv_layer_opts o) {
-    return flux__conv_new("conv_layer", flux__conv_layer_type(), &o, false);
-}
-FLUX_DEF flux_layer *flux_crosscor_layer_with(flux_conv_layer_opts o) {
-    return flux__conv_new("crosscor_layer", flux__crosscor_layer_type(), &o, false);
-}
-FLUX_DEF flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o) {
-    return flux__conv_new("conv_transpose_layer", flux__convtranspose_layer_type(), &o, true);
-}
+#define FLUX__CONV_LAYER(name, type, transposed)                                                   \
+    FLUX_DEF flux_layer *flux_##name##_with(flux_conv_layer_opts o) {                              \
+        return flux__conv_new(#name, type, &o, transposed);                                        \
+    }
+FLUX__CONV_LAYER(conv_layer, flux__conv_layer_type(), false)
+FLUX__CONV_LAYER(crosscor_layer, flux__crosscor_layer_type(), false)
+FLUX__CONV_LAYER(conv_transpose_layer, flux__convtranspose_layer_type(), true)
 FLUX_DEF flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o) {
     if (flux__is_given_int(o.groups, o.marked))
         return (flux_layer *)flux__fail(
@@ -35714,28 +35692,23 @@ static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_op
     return flux__layer_new(flux__pool_layer_type(), &m);
 }
 
-FLUX_DEF flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o) {
-    return flux__pool_new("maxpool_layer", FLUX__POOL_MAX, &o, false);
-}
-FLUX_DEF flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o) {
-    return flux__pool_new("meanpool_layer", FLUX__POOL_MEAN, &o, false);
-}
-FLUX_DEF flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o) {
-    return flux__pool_new("lpnormpool_layer", FLUX__POOL_LPNORM, &o, false);
-}
+#define FLUX__POOL_LAYER(name, kind)                                                               \
+    FLUX_DEF flux_layer *flux_##name##_with(flux_pool_layer_opts o) {                              \
+        return flux__pool_new(#name, kind, &o, false);                                             \
+    }
+FLUX__POOL_LAYER(maxpool_layer, FLUX__POOL_MAX)
+FLUX__POOL_LAYER(meanpool_layer, FLUX__POOL_MEAN)
+FLUX__POOL_LAYER(lpnormpool_layer, FLUX__POOL_LPNORM)
 
-/* A pool whose result has the spatial size `out`. */
-static flux_layer *flux__adaptive_new(const char *call, int kind, flux_shape out) {
-    FLUX__ZEROED(flux_pool_layer_opts, o);
-    o.window = out;
-    return flux__pool_new(call, kind, &o, true);
-}
-FLUX_DEF flux_layer *flux_adaptivemaxpool(flux_shape out) {
-    return flux__adaptive_new("adaptivemaxpool", FLUX__POOL_MAX, out);
-}
-FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) {
-    return flux__adaptive_new("adaptivemeanpool", FLUX__POOL_MEAN, out);
-}
+/* Pools whose result has the spatial size `out`. */
+#define FLUX__ADAPTIVE_POOL(name, kind)                                                            \
+    FLUX_DEF flux_layer *flux_##name(flux_shape out) {                                             \
+        FLUX__ZEROED(flux_pool_layer_opts, o);                                                     \
+        o.window = out;                                                                            \
+        return flux__pool_new(#name, kind, &o, true);                                              \
+    }
+FLUX__ADAPTIVE_POOL(adaptivemaxpool, FLUX__POOL_MAX)
+FLUX__ADAPTIVE_POOL(adaptivemeanpool, FLUX__POOL_MEAN)
 
 /* A pool over the whole image. */
 static flux_layer *flux__global_new(int kind, double p) {
@@ -37323,9 +37296,9 @@ static void flux__ref_meet(flux_tensor **slot, const char *path, bool trained,
     flux_state *s = w->s;
     int i = w->at;
     if (!trained && !flux__finished(flux__base(*slot))) {
-        flux_tensor **all =
-            (flux_tensor **)flux__grow(s->pending, &s->pending_room, s->npending + 1, sizeof *all);
-        if (all) s->pending = all, all[s->npending++] = *slot;
+        flux_tensor **one = (flux_tensor **)flux__one_more(&s->pending, &s->pending_room,
+                                                           s->npending, sizeof *one);
+        if (one) *one = *slot, s->npending++;
         else w->bad = true;
     }
     if (!trained || w->bad) return;
@@ -38001,12 +37974,11 @@ static void flux__two_open(flux_tensor **slot, const char *path, bool trained,
                             const flux_layer *owner, void *user) {
     flux__two_models *w = (flux__two_models *)user;
     flux__two_fields *at = w->bad ? NULL
-        : (flux__two_fields *)flux__grow(w->at, &w->capacity, w->n + 1, sizeof *at);
+        : (flux__two_fields *)flux__one_more(&w->at, &w->capacity, w->n, sizeof *at);
     (void)owner;
     w->bad = !at;
     if (!at) return;
-    w->at = at;
-    at += w->n++;
+    w->n++;
     at->slot = slot, at->from = at->fresh = NULL;
     at->path = flux__path_hash(path);
     at->trained = trained;
@@ -40209,10 +40181,9 @@ static FLUX__O1 int flux__label_number(flux__reading *r, flux__series *k, const 
     if (k->labels >= 1 << 24)             /* codes are float32 */
         return flux__bad(r->c.source, "column %.60s has more than 16777216 different texts",
                          k->name), -1;
-    size_t *place = (size_t *)flux__grow(k->place, &k->label_room, k->labels + 1, sizeof *place);
+    size_t *place = (size_t *)flux__one_more(&k->place, &k->label_room, k->labels, sizeof *place);
     if (!place) return -1;
-    k->place = place;
-    place[k->labels] = k->used;
+    *place = k->used;
     k->used += n;
     k->slot[h & mask] = ++k->labels;
     return k->labels - 1;
@@ -40350,11 +40321,10 @@ static bool flux__table_heading(flux__reading *r, flux_switch heading) {
     do {
         if (!flux__table_field(&r->c, &f)) return false;
         numbers |= flux__number_of(f.a, f.b, &v) == 1;
-        flux__series *k = (flux__series *)flux__grow(t->column, &t->capacity, t->columns + 1,
-                                                     sizeof *k);
+        flux__series *k = (flux__series *)flux__one_more(&t->column, &t->capacity, t->columns,
+                                                         sizeof *k);
         if (!k) return false;
-        t->column = k;
-        k += t->columns++;
+        t->columns++;
         memset(k, 0, sizeof *k);
         k->name = flux__label_copy(k, &f, &n);
         k->text = NULL;                   /* it is the name's now */
@@ -40421,10 +40391,8 @@ static bool flux__table_fill(flux_table *t, flux__source *s, const flux_table_op
 
 /* A table of the text of a source; NULL: an error. */
 static flux_table *flux__parse_table(flux__source *s, const flux_table_opts *o) {
-    flux_table *t = (flux_table *)flux__zalloc(sizeof *t);
+    flux_table *t = (flux_table *)flux__handle_new(sizeof *t, FLUX__BOX);
     if (!t) return NULL;
-    t->box.head.kind = FLUX__BOX;
-    t->box.head.refs = 1;
     t->box.free = flux__table_free;
     int h = flux__hide();
     const bool good = flux__table_fill(t, s, o);
@@ -40514,10 +40482,9 @@ static int flux__columns_named(const flux_table *t, const char *names, int **out
         const char *a = p, *b = end = p + strcspn(p, ",");
         flux__trim(&a, &b);
         flux__series *k = b - a > 10000 ? NULL : flux__column_of(t, "columns", a, (int)(b - a));
-        int *more = k ? (int *)flux__grow(*out, &capacity, n + 1, sizeof *more) : NULL;
-        if (!more) return -1;
-        *out = more;
-        more[n++] = (int)(k - t->column);
+        int *one = k ? (int *)flux__one_more(out, &capacity, n, sizeof *one) : NULL;
+        if (!one) return -1;
+        *one = (int)(k - t->column), n++;
     }
     return n;
 }
@@ -40729,11 +40696,9 @@ static bool flux__json_metadata(flux__cursor *c, flux__archive *z) {
     int more;
     if (!flux__expect(c, '{')) return false;
     for (bool first = true; (more = flux__json_next(c, first, '}')) > 0; first = false) {
-        flux__remark *p = (flux__remark *)flux__grow(z->pair, &z->pair_room, z->pairs + 1,
-                                                     sizeof *p);
+        flux__remark *p = (flux__remark *)flux__one_more(&z->pair, &z->pair_room, z->pairs,
+                                                         sizeof *p);
         if (!p) return false;
-        z->pair = p;
-        p += z->pairs;
         p->used = false;
         if (!(p->key = flux__json_string(c)) || !flux__expect(c, ':') ||
             !(p->value = flux__json_string(c)))
@@ -40757,11 +40722,9 @@ static bool flux__json_archive(flux__cursor *c, flux__archive *z) {
             if (!flux__json_metadata(c, z)) return false;
             continue;
         }
-        flux__entry *e = (flux__entry *)flux__grow(z->entry, &z->entry_room, z->entries + 1,
-                                                   sizeof *e);
+        flux__entry *e = (flux__entry *)flux__one_more(&z->entry, &z->entry_room, z->entries,
+                                                       sizeof *e);
         if (!e) return false;
-        z->entry = e;
-        e += z->entries;
         memset(e, 0, sizeof *e);
         e->name = name;
         if (!flux__json_entry(c, e)) return false;
@@ -40889,14 +40852,20 @@ static flux_tensor *flux__entry_read(flux__archive *z, const flux__entry *e) {
     return flux__read_tensor(&z->source, z->data + e->begin, e->type, flux__entry_shape(e), false);
 }
 
-/* The pair whose key is `before` and `name` together, by binary search; NULL: none. */
-static flux__remark *flux__archive_pair(const flux__archive *z, const char *before,
-                                        const char *name) {
-    size_t n = strlen(before);
+/* The pair whose key is `kind`, the n bytes of `name` and `path` together, with a dot between the
+   last two if neither is empty ("rules:opt.layers.0"); NULL: there is none. Pairs are sorted by
+   key, so this is a binary search that compares the key part by part and need not build it. */
+static flux__remark *flux__archive_pair(const flux__archive *z, const char *kind, const char *name,
+                                        size_t n, const char *path) {
+    size_t before = strlen(kind), dot = n && *path;
     int lo = 0, hi = z->pairs;
     while (lo < hi) {
-        int mid = lo + (hi - lo) / 2, order = strncmp(z->pair[mid].key, before, n);
-        if (order == 0) order = strcmp(z->pair[mid].key + n, name);
+        int mid = lo + (hi - lo) / 2;
+        const char *key = z->pair[mid].key;
+        int order = strncmp(key, kind, before);
+        if (order == 0) order = strncmp(key += before, name, n);
+        if (order == 0) order = strncmp(key += n, ".", dot);
+        if (order == 0) order = strcmp(key + dot, path);
         if (order == 0) return &z->pair[mid];
         if (order < 0) lo = mid + 1;
         else hi = mid;
@@ -40918,9 +40887,9 @@ static flux__entry *flux__archive_entry(const flux__archive *z, const char *name
    save_model; its value is the other name. NULL: none. Only this function resolves ties. */
 static flux__entry *flux__find(const flux__archive *z, const char *name) {
     flux__entry *e = flux__archive_entry(z, name);
-    flux__remark *p = flux__archive_pair(z, "tie:", name);
+    flux__remark *p = flux__archive_pair(z, "tie:", name, strlen(name), "");
     if (p) p->used = true;
-    if (!p) p = flux__archive_pair(z, "", name);
+    if (!p) p = flux__archive_pair(z, "", name, strlen(name), "");
     return e || !p ? e : flux__archive_entry(z, p->value);
 }
 
@@ -40984,12 +40953,10 @@ static char *flux__full_name(const char *prefix, int length, const char *path) {
 /* Appends a tensor to the list; x may be NULL, as of an absent bias, and is not appended then. */
 static void flux__list_add(flux__list *l, const char *path, flux_tensor **field, flux_tensor *x) {
     if (l->failed || !x) return;
-    flux__stored *it = (flux__stored *)flux__grow(l->item, &l->capacity, l->items + 1, sizeof *it);
-    if (it) l->item = it;
+    flux__stored *it = (flux__stored *)flux__one_more(&l->item, &l->capacity, l->items, sizeof *it);
     char *name = it ? flux__full_name(l->prefix, l->prefix_length, path) : NULL;
     l->failed = !name;
     if (!name) return;
-    it += l->items;
     memset(it, 0, sizeof *it);
     it->name = name;
     it->field = field;
@@ -41314,25 +41281,11 @@ static bool flux__load_item(flux__archive *z, flux__list *l, flux__stored *it) {
     return same;
 }
 
-/* The value in the metadata whose key is `kind`, the thing's name and path ("rules:opt.layers.0");
-   NULL: there is none. Pairs are sorted by key, so this is a binary search that compares the key
-   part by part and need not build it. */
+/* The value in the metadata whose key is `kind`, the thing's name and path; NULL: none. */
 static const char *flux__beside(const flux__archive *z, const char *kind, const flux__thing *t,
                                 const char *path) {
-    size_t before = strlen(kind), n = (size_t)t->length, dot = n && *path;
-    int lo = 0, hi = z->pairs;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        const char *key = z->pair[mid].key;
-        int order = strncmp(key, kind, before);
-        if (order == 0) order = strncmp(key += before, t->name, n);
-        if (order == 0) order = strncmp(key += n, ".", dot);
-        if (order == 0) order = strcmp(key + dot, path);
-        if (order == 0) return z->pair[mid].value;
-        if (order < 0) lo = mid + 1;
-        else hi = mid;
-    }
-    return NULL;
+    const flux__remark *p = flux__archive_pair(z, kind, t->name, (size_t)t->length, path);
+    return p ? p->value : NULL;
 }
 
 /* Checks a loader's epoch in the metadata, and with `take` sets it. It must be there. */
@@ -41642,10 +41595,8 @@ static size_t flux__zip_entry(flux__zip *z, unsigned char *p, size_t left) {
            all = 46 + name + extra + (size_t)flux__little(p + 32, 2);
     if (all > left) return 0;
     if (name < 4 || memcmp(p + 46 + name - 4, ".npy", 4) != 0) return all;
-    flux__zipped *m = (flux__zipped *)flux__grow(z->member, &z->room, z->members + 1, sizeof *m);
+    flux__zipped *m = (flux__zipped *)flux__one_more(&z->member, &z->room, z->members, sizeof *m);
     if (!m) return 0;
-    z->member = m;
-    m += z->members;
     m->number = z->members++;
     m->flags = (unsigned)flux__little(p + 8, 2);
     m->method = (unsigned)flux__little(p + 10, 2);
@@ -42339,10 +42290,10 @@ static bool flux__folder_images(flux_folder *f, const char *path, int label) {
     bool good = true;
     for (int i = 0; good && i < files.count; i++) {
         if (!flux__image_name(files.name[i])) continue;
-        int32_t *more = (int32_t *)flux__grow(f->label, &f->label_room, f->paths.count + 1,
-                                              sizeof *more);
-        if (more) f->label = more, more[f->paths.count] = label;
-        char *full = more ? flux__path_join(path, files.name[i]) : NULL;
+        int32_t *one = (int32_t *)flux__one_more(&f->label, &f->label_room, f->paths.count,
+                                                 sizeof *one);
+        if (one) *one = label;
+        char *full = one ? flux__path_join(path, files.name[i]) : NULL;
         good = full && flux__dirnames_add(&f->paths, full, strlen(full));
         flux__free(full);
     }
@@ -42385,10 +42336,8 @@ static int flux__folder_get(void *user, int64_t i, int n, flux_tensor **out) {
 
 FLUX_DEF flux_folder *flux_image_folder_with(flux_image_opts o) {
     if (!o.path) return (flux_folder *)flux__null("image_folder", "path", o.path);
-    flux_folder *f = (flux_folder *)flux__zalloc(sizeof *f);
+    flux_folder *f = (flux_folder *)flux__handle_new(sizeof *f, FLUX__BOX);
     if (!f) return NULL;
-    f->box.head.kind = FLUX__BOX;
-    f->box.head.refs = 1;
     f->box.free = flux__folder_free;
     f->data.user = f;
     f->data.length = flux__folder_length;
@@ -42674,17 +42623,15 @@ static void flux__torch_field(flux_tensor **slot, const char *path, bool trained
     flux__entry *e, *added;
     (void)trained;
     if (t->failed || !flux__torch_find(t, path, owner, &row, &e, &added)) return;
-    flux__torch_item *it = (flux__torch_item *)flux__grow(t->item, &t->capacity, t->items + 1,
-                                                          sizeof *it);
-    if (it) t->item = it;
+    flux__torch_item *it = (flux__torch_item *)flux__one_more(&t->item, &t->capacity, t->items,
+                                                              sizeof *it);
     flux_tensor *value = it ? flux__torch_read(t, e, added, row, owner, *slot, path) : NULL;
-    char *copy = value ? (char *)flux__malloc(strlen(path) + 1) : NULL;
+    char *copy = value ? flux__copy_text(path) : NULL;
     t->failed = !copy;
     if (!copy) return;
     e->used = true;
     if (added) added->used = true;
-    it[t->items].path = strcpy(copy, path);
-    it[t->items++].value = value;
+    it->path = copy, it->value = value, t->items++;
 }
 
 /* Whether each entry of the file was used by the model, is a num_batches_tracked, or is left out
@@ -42757,16 +42704,16 @@ static void flux__torch_put(flux__torch_saving *s, const char *name, const flux_
     }
     while (parts > 1 && i < s->wholes && strcmp(s->whole[i].name, name) != 0) i++;
     if (parts <= 1 || i == s->wholes) {
-        flux__torch_whole *w = (flux__torch_whole *)flux__grow(s->whole, &s->capacity,
-                                                               s->wholes + 1, sizeof *w);
-        if (w) s->whole = w;
-        char *copy = w ? (char *)flux__malloc(strlen(name) + 1) : NULL;
+        flux__torch_whole *w = (flux__torch_whole *)flux__one_more(&s->whole, &s->capacity,
+                                                                   s->wholes, sizeof *w);
+        char *copy = w ? flux__copy_text(name) : NULL;
         s->failed = !copy;
         if (!copy) return;
-        memset(&w[i = s->wholes++], 0, sizeof *w);
-        w[i].name = strcpy(copy, name);
-        w[i].row = row;
-        w[i].parts = parts > 1 ? parts : 1;
+        memset(w, 0, sizeof *w);
+        w->name = copy;
+        w->row = row;
+        w->parts = parts > 1 ? parts : 1;
+        i = s->wholes++;
     }
     s->whole[i].part[parts > 1 ? part : 0] = x;
 }
@@ -43906,24 +43853,16 @@ static void flux__print_text(size_t n, void *object,
     flux__free(all);
 }
 
-static size_t flux__text_of_loader(void *l, char *out, size_t n) {
-    return flux_loader_text((flux_loader *)l, out, n);
-}
-static size_t flux__text_of_state(void *s, char *out, size_t n) {
-    return flux_state_text((flux_state *)s, out, n);
-}
-static size_t flux__text_of_grads(void *g, char *out, size_t n) {
-    return flux_grads_text((flux_grads *)g, out, n);
-}
-FLUX_DEF void flux_print_grads(flux_grads *g) {
-    flux__print_text(flux_grads_text(g, NULL, 0), g, flux__text_of_grads);
-}
-FLUX_DEF void flux_print_loader(flux_loader *l) {
-    flux__print_text(flux_loader_text(l, NULL, 0), l, flux__text_of_loader);
-}
-FLUX_DEF void flux_print_state(flux_state *s) {
-    flux__print_text(flux_state_text(s, NULL, 0), s, flux__text_of_state);
-}
+#define FLUX__PRINTED(name, T)                                                                     \
+    static size_t flux__text_of_##name(void *x, char *out, size_t n) {                             \
+        return flux_##name##_text((T *)x, out, n);                                                 \
+    }                                                                                              \
+    FLUX_DEF void flux_print_##name(T *x) {                                                        \
+        flux__print_text(flux_##name##_text(x, NULL, 0), x, flux__text_of_##name);                 \
+    }
+FLUX__PRINTED(grads, flux_grads)
+FLUX__PRINTED(loader, flux_loader)
+FLUX__PRINTED(state, flux_state)
 
 FLUX__END_COLD
 
@@ -46683,14 +46622,13 @@ static int flux__net_function(flux__net_export *e, flux__sink *text) {
             flux__free(text->out);
             return i;
         }
-    flux__sink *all = (flux__sink *)flux__grow(e->function, &e->function_room, e->nfunction + 1,
-                                               sizeof *all);
-    if (!all) {
+    flux__sink *one = (flux__sink *)flux__one_more(&e->function, &e->function_room, e->nfunction,
+                                                   sizeof *one);
+    if (!one) {
         flux__free(text->out);
         return -1;
     }
-    e->function = all;
-    all[e->nfunction] = *text;
+    *one = *text;
     flux__putf(&e->functions, "\nstatic void $_k%d(", e->nfunction);
     const char *body = strchr(text->out, '\n') + 1;
     flux__put_bytes(&e->functions, text->out, (size_t)(body - text->out - 1));

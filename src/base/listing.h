@@ -24,13 +24,12 @@ static void flux__dirnames_free(flux__dirnames *l) {
 
 /* Appends a copy of a text of n bytes. */
 static bool flux__dirnames_add(flux__dirnames *l, const char *text, size_t n) {
-    char **name = (char **)flux__grow((void *)l->name, &l->capacity, l->count + 1, sizeof *name);
-    if (name) l->name = name;
+    char **name = (char **)flux__one_more(&l->name, &l->capacity, l->count, sizeof *name);
     char *copy = name ? (char *)flux__malloc(n + 1) : NULL;
     if (!copy) return false;
     memcpy(copy, text, n);
     copy[n] = 0;
-    name[l->count++] = copy;
+    *name = copy, l->count++;
     return true;
 }
 

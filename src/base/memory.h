@@ -53,6 +53,31 @@ static void *flux__zalloc(size_t bytes) {
     return p;
 }
 
+/* Makes room for one more element in an array of n. array: the address of the pointer to it, of
+   whatever type, which is set. Returns the new element; NULL is an error, and all is as it was. */
+static void *flux__one_more(void *array, int *capacity, int n, size_t size) {
+    void *p;
+    memcpy(&p, array, sizeof p);
+    p = flux__grow(p, capacity, n + 1, size);
+    if (!p) return NULL;
+    memcpy(array, &p, sizeof p);
+    return (char *)p + (size_t)n * size;
+}
+
+/* A copy of a text, which the caller frees; NULL is an error. */
+static char *flux__copy_text(const char *text) {
+    const size_t n = strlen(text) + 1;
+    char *copy = (char *)flux__malloc(n);
+    return copy ? (char *)memcpy(copy, text, n) : NULL;
+}
+
+/* A handle of this kind, its other bytes zeroed, with one reference; NULL is an error. */
+static void *flux__handle_new(size_t bytes, int kind) {
+    flux__head *h = (flux__head *)flux__zalloc(bytes);
+    if (h) h->kind = kind, h->refs = 1;
+    return h;
+}
+
 static void *flux__grow_more(void *array, int *capacity, int want, size_t size) {
     int more = *capacity < 32 ? 64 : *capacity * 2;
     if (more < want) more = want;

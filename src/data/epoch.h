@@ -216,7 +216,7 @@ static void flux__epoch_ahead(flux__epoch *r) {
    loop. */
 static flux__each_state flux__each_begin(flux__each_args a, int64_t first) {
     FLUX__ZEROED(flux__each_state, e);
-    flux_loader *cursor = flux__loader_new();
+    flux_loader *cursor = (flux_loader *)flux__handle_new(sizeof *cursor, FLUX__LOADER);
     if (!cursor) return e;
     int64_t failures = flux__failures();
     cursor->run = flux__epoch_new(a.loader, first);

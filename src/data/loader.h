@@ -59,14 +59,6 @@ static void flux__loader_free(flux_loader *l) {
     flux__quarantine(l);
 }
 
-static flux_loader *flux__loader_new(void) {
-    flux_loader *l = (flux_loader *)flux__zalloc(sizeof *l);
-    if (!l) return NULL;
-    l->head.kind = FLUX__LOADER;
-    l->head.refs = 1;
-    return l;
-}
-
 /* Retains n arrays and computes them, once and here, so that a batch costs a copy only. False: out
    of memory, or an array has no value. */
 static bool flux__loader_hold(flux_loader *l, int n, flux_tensor *const *xs) {
@@ -265,7 +257,7 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
 }
 
 FLUX_DEF flux_loader *flux_dataloader_with(flux_loader_opts o) {
-    flux_loader *l = flux__loader_new();
+    flux_loader *l = (flux_loader *)flux__handle_new(sizeof *l, FLUX__LOADER);
     if (!l) return NULL;
     if (flux__loader_fill(l, &o)) return (flux_loader *)flux__own(l);
     flux__loader_free(l);
@@ -275,7 +267,7 @@ FLUX_DEF flux_loader *flux_dataloader_with(flux_loader_opts o) {
 /* A loader of the same data with one more stage, s; `replace`: in place of the last stage. It
    counts its epochs from the start. */
 static flux_loader *flux__loader_with(const flux_loader *l, flux__stage s, bool replace) {
-    flux_loader *copy = flux__loader_new();
+    flux_loader *copy = (flux_loader *)flux__handle_new(sizeof *copy, FLUX__LOADER);
     if (!copy) return NULL;
     flux__head head = copy->head;
     *copy = *l;

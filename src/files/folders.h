@@ -71,10 +71,10 @@ static bool flux__folder_images(flux_folder *f, const char *path, int label) {
     bool good = true;
     for (int i = 0; good && i < files.count; i++) {
         if (!flux__image_name(files.name[i])) continue;
-        int32_t *more = (int32_t *)flux__grow(f->label, &f->label_room, f->paths.count + 1,
-                                              sizeof *more);
-        if (more) f->label = more, more[f->paths.count] = label;
-        char *full = more ? flux__path_join(path, files.name[i]) : NULL;
+        int32_t *one = (int32_t *)flux__one_more(&f->label, &f->label_room, f->paths.count,
+                                                 sizeof *one);
+        if (one) *one = label;
+        char *full = one ? flux__path_join(path, files.name[i]) : NULL;
         good = full && flux__dirnames_add(&f->paths, full, strlen(full));
         flux__free(full);
     }
@@ -117,10 +117,8 @@ static int flux__folder_get(void *user, int64_t i, int n, flux_tensor **out) {
 
 FLUX_DEF flux_folder *flux_image_folder_with(flux_image_opts o) {
     if (!o.path) return (flux_folder *)flux__null("image_folder", "path", o.path);
-    flux_folder *f = (flux_folder *)flux__zalloc(sizeof *f);
+    flux_folder *f = (flux_folder *)flux__handle_new(sizeof *f, FLUX__BOX);
     if (!f) return NULL;
-    f->box.head.kind = FLUX__BOX;
-    f->box.head.refs = 1;
     f->box.free = flux__folder_free;
     f->data.user = f;
     f->data.length = flux__folder_length;

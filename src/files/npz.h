@@ -129,10 +129,8 @@ static size_t flux__zip_entry(flux__zip *z, unsigned char *p, size_t left) {
            all = 46 + name + extra + (size_t)flux__little(p + 32, 2);
     if (all > left) return 0;
     if (name < 4 || memcmp(p + 46 + name - 4, ".npy", 4) != 0) return all;
-    flux__zipped *m = (flux__zipped *)flux__grow(z->member, &z->room, z->members + 1, sizeof *m);
+    flux__zipped *m = (flux__zipped *)flux__one_more(&z->member, &z->room, z->members, sizeof *m);
     if (!m) return 0;
-    z->member = m;
-    m += z->members;
     m->number = z->members++;
     m->flags = (unsigned)flux__little(p + 8, 2);
     m->method = (unsigned)flux__little(p + 10, 2);

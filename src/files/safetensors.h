@@ -196,11 +196,9 @@ static bool flux__json_metadata(flux__cursor *c, flux__archive *z) {
     int more;
     if (!flux__expect(c, '{')) return false;
     for (bool first = true; (more = flux__json_next(c, first, '}')) > 0; first = false) {
-        flux__remark *p = (flux__remark *)flux__grow(z->pair, &z->pair_room, z->pairs + 1,
-                                                     sizeof *p);
+        flux__remark *p = (flux__remark *)flux__one_more(&z->pair, &z->pair_room, z->pairs,
+                                                         sizeof *p);
         if (!p) return false;
-        z->pair = p;
-        p += z->pairs;
         p->used = false;
         if (!(p->key = flux__json_string(c)) || !flux__expect(c, ':') ||
             !(p->value = flux__json_string(c)))
@@ -224,11 +222,9 @@ static bool flux__json_archive(flux__cursor *c, flux__archive *z) {
             if (!flux__json_metadata(c, z)) return false;
             continue;
         }
-        flux__entry *e = (flux__entry *)flux__grow(z->entry, &z->entry_room, z->entries + 1,
-                                                   sizeof *e);
+        flux__entry *e = (flux__entry *)flux__one_more(&z->entry, &z->entry_room, z->entries,
+                                                       sizeof *e);
         if (!e) return false;
-        z->entry = e;
-        e += z->entries;
         memset(e, 0, sizeof *e);
         e->name = name;
         if (!flux__json_entry(c, e)) return false;
@@ -356,14 +352,20 @@ static flux_tensor *flux__entry_read(flux__archive *z, const flux__entry *e) {
     return flux__read_tensor(&z->source, z->data + e->begin, e->type, flux__entry_shape(e), false);
 }
 
-/* The pair whose key is `before` and `name` together, by binary search; NULL: none. */
-static flux__remark *flux__archive_pair(const flux__archive *z, const char *before,
-                                        const char *name) {
-    size_t n = strlen(before);
+/* The pair whose key is `kind`, the n bytes of `name` and `path` together, with a dot between the
+   last two if neither is empty ("rules:opt.layers.0"); NULL: there is none. Pairs are sorted by
+   key, so this is a binary search that compares the key part by part and need not build it. */
+static flux__remark *flux__archive_pair(const flux__archive *z, const char *kind, const char *name,
+                                        size_t n, const char *path) {
+    size_t before = strlen(kind), dot = n && *path;
     int lo = 0, hi = z->pairs;
     while (lo < hi) {
-        int mid = lo + (hi - lo) / 2, order = strncmp(z->pair[mid].key, before, n);
-        if (order == 0) order = strcmp(z->pair[mid].key + n, name);
+        int mid = lo + (hi - lo) / 2;
+        const char *key = z->pair[mid].key;
+        int order = strncmp(key, kind, before);
+        if (order == 0) order = strncmp(key += before, name, n);
+        if (order == 0) order = strncmp(key += n, ".", dot);
+        if (order == 0) order = strcmp(key + dot, path);
         if (order == 0) return &z->pair[mid];
         if (order < 0) lo = mid + 1;
         else hi = mid;
@@ -385,9 +387,9 @@ static flux__entry *flux__archive_entry(const flux__archive *z, const char *name
    save_model; its value is the other name. NULL: none. Only this function resolves ties. */
 static flux__entry *flux__find(const flux__archive *z, const char *name) {
     flux__entry *e = flux__archive_entry(z, name);
-    flux__remark *p = flux__archive_pair(z, "tie:", name);
+    flux__remark *p = flux__archive_pair(z, "tie:", name, strlen(name), "");
     if (p) p->used = true;
-    if (!p) p = flux__archive_pair(z, "", name);
+    if (!p) p = flux__archive_pair(z, "", name, strlen(name), "");
     return e || !p ? e : flux__archive_entry(z, p->value);
 }
 

@@ -202,10 +202,9 @@ static FLUX__O1 int flux__label_number(flux__reading *r, flux__series *k, const 
     if (k->labels >= 1 << 24)             /* codes are float32 */
         return flux__bad(r->c.source, "column %.60s has more than 16777216 different texts",
                          k->name), -1;
-    size_t *place = (size_t *)flux__grow(k->place, &k->label_room, k->labels + 1, sizeof *place);
+    size_t *place = (size_t *)flux__one_more(&k->place, &k->label_room, k->labels, sizeof *place);
     if (!place) return -1;
-    k->place = place;
-    place[k->labels] = k->used;
+    *place = k->used;
     k->used += n;
     k->slot[h & mask] = ++k->labels;
     return k->labels - 1;
@@ -343,11 +342,10 @@ static bool flux__table_heading(flux__reading *r, flux_switch heading) {
     do {
         if (!flux__table_field(&r->c, &f)) return false;
         numbers |= flux__number_of(f.a, f.b, &v) == 1;
-        flux__series *k = (flux__series *)flux__grow(t->column, &t->capacity, t->columns + 1,
-                                                     sizeof *k);
+        flux__series *k = (flux__series *)flux__one_more(&t->column, &t->capacity, t->columns,
+                                                         sizeof *k);
         if (!k) return false;
-        t->column = k;
-        k += t->columns++;
+        t->columns++;
         memset(k, 0, sizeof *k);
         k->name = flux__label_copy(k, &f, &n);
         k->text = NULL;                   /* it is the name's now */
@@ -414,10 +412,8 @@ static bool flux__table_fill(flux_table *t, flux__source *s, const flux_table_op
 
 /* A table of the text of a source; NULL: an error. */
 static flux_table *flux__parse_table(flux__source *s, const flux_table_opts *o) {
-    flux_table *t = (flux_table *)flux__zalloc(sizeof *t);
+    flux_table *t = (flux_table *)flux__handle_new(sizeof *t, FLUX__BOX);
     if (!t) return NULL;
-    t->box.head.kind = FLUX__BOX;
-    t->box.head.refs = 1;
     t->box.free = flux__table_free;
     int h = flux__hide();
     const bool good = flux__table_fill(t, s, o);
@@ -507,10 +503,9 @@ static int flux__columns_named(const flux_table *t, const char *names, int **out
         const char *a = p, *b = end = p + strcspn(p, ",");
         flux__trim(&a, &b);
         flux__series *k = b - a > 10000 ? NULL : flux__column_of(t, "columns", a, (int)(b - a));
-        int *more = k ? (int *)flux__grow(*out, &capacity, n + 1, sizeof *more) : NULL;
-        if (!more) return -1;
-        *out = more;
-        more[n++] = (int)(k - t->column);
+        int *one = k ? (int *)flux__one_more(out, &capacity, n, sizeof *one) : NULL;
+        if (!one) return -1;
+        *one = (int)(k - t->column), n++;
     }
     return n;
 }

@@ -76,12 +76,10 @@ static char *flux__full_name(const char *prefix, int length, const char *path) {
 /* Appends a tensor to the list; x may be NULL, as of an absent bias, and is not appended then. */
 static void flux__list_add(flux__list *l, const char *path, flux_tensor **field, flux_tensor *x) {
     if (l->failed || !x) return;
-    flux__stored *it = (flux__stored *)flux__grow(l->item, &l->capacity, l->items + 1, sizeof *it);
-    if (it) l->item = it;
+    flux__stored *it = (flux__stored *)flux__one_more(&l->item, &l->capacity, l->items, sizeof *it);
     char *name = it ? flux__full_name(l->prefix, l->prefix_length, path) : NULL;
     l->failed = !name;
     if (!name) return;
-    it += l->items;
     memset(it, 0, sizeof *it);
     it->name = name;
     it->field = field;
@@ -406,25 +404,11 @@ static bool flux__load_item(flux__archive *z, flux__list *l, flux__stored *it) {
     return same;
 }
 
-/* The value in the metadata whose key is `kind`, the thing's name and path ("rules:opt.layers.0");
-   NULL: there is none. Pairs are sorted by key, so this is a binary search that compares the key
-   part by part and need not build it. */
+/* The value in the metadata whose key is `kind`, the thing's name and path; NULL: none. */
 static const char *flux__beside(const flux__archive *z, const char *kind, const flux__thing *t,
                                 const char *path) {
-    size_t before = strlen(kind), n = (size_t)t->length, dot = n && *path;
-    int lo = 0, hi = z->pairs;
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        const char *key = z->pair[mid].key;
-        int order = strncmp(key, kind, before);
-        if (order == 0) order = strncmp(key += before, t->name, n);
-        if (order == 0) order = strncmp(key += n, ".", dot);
-        if (order == 0) order = strcmp(key + dot, path);
-        if (order == 0) return z->pair[mid].value;
-        if (order < 0) lo = mid + 1;
-        else hi = mid;
-    }
-    return NULL;
+    const flux__remark *p = flux__archive_pair(z, kind, t->name, (size_t)t->length, path);
+    return p ? p->value : NULL;
 }
 
 /* Checks a loader's epoch in the metadata, and with `take` sets it. It must be there. */

@@ -268,17 +268,15 @@ static void flux__torch_field(flux_tensor **slot, const char *path, bool trained
     flux__entry *e, *added;
     (void)trained;
     if (t->failed || !flux__torch_find(t, path, owner, &row, &e, &added)) return;
-    flux__torch_item *it = (flux__torch_item *)flux__grow(t->item, &t->capacity, t->items + 1,
-                                                          sizeof *it);
-    if (it) t->item = it;
+    flux__torch_item *it = (flux__torch_item *)flux__one_more(&t->item, &t->capacity, t->items,
+                                                              sizeof *it);
     flux_tensor *value = it ? flux__torch_read(t, e, added, row, owner, *slot, path) : NULL;
-    char *copy = value ? (char *)flux__malloc(strlen(path) + 1) : NULL;
+    char *copy = value ? flux__copy_text(path) : NULL;
     t->failed = !copy;
     if (!copy) return;
     e->used = true;
     if (added) added->used = true;
-    it[t->items].path = strcpy(copy, path);
-    it[t->items++].value = value;
+    it->path = copy, it->value = value, t->items++;
 }
 
 /* Whether each entry of the file was used by the model, is a num_batches_tracked, or is left out
@@ -351,16 +349,16 @@ static void flux__torch_put(flux__torch_saving *s, const char *name, const flux_
     }
     while (parts > 1 && i < s->wholes && strcmp(s->whole[i].name, name) != 0) i++;
     if (parts <= 1 || i == s->wholes) {
-        flux__torch_whole *w = (flux__torch_whole *)flux__grow(s->whole, &s->capacity,
-                                                               s->wholes + 1, sizeof *w);
-        if (w) s->whole = w;
-        char *copy = w ? (char *)flux__malloc(strlen(name) + 1) : NULL;
+        flux__torch_whole *w = (flux__torch_whole *)flux__one_more(&s->whole, &s->capacity,
+                                                                   s->wholes, sizeof *w);
+        char *copy = w ? flux__copy_text(name) : NULL;
         s->failed = !copy;
         if (!copy) return;
-        memset(&w[i = s->wholes++], 0, sizeof *w);
-        w[i].name = strcpy(copy, name);
-        w[i].row = row;
-        w[i].parts = parts > 1 ? parts : 1;
+        memset(w, 0, sizeof *w);
+        w->name = copy;
+        w->row = row;
+        w->parts = parts > 1 ? parts : 1;
+        i = s->wholes++;
     }
     s->whole[i].part[parts > 1 ? part : 0] = x;
 }

@@ -358,13 +358,11 @@ static bool flux__contribute(flux__walk *w, int at, flux_tensor *x) {
         w->grad[at] = x;
         return true;
     }
-    flux__more *more = (flux__more *)flux__grow(w->more, &w->more_room, w->nmore + 1, sizeof *more);
+    flux__more *more = (flux__more *)flux__one_more(&w->more, &w->more_room, w->nmore, sizeof *more);
     if (!more) return false;
-    w->more = more;
-    more += w->nmore++;
     more->x = x;
     more->next = w->more_of[at];
-    w->more_of[at] = w->nmore;
+    w->more_of[at] = ++w->nmore;
     return true;
 }
 

@@ -77,18 +77,14 @@ static flux_tensor *flux__reduce_call(const char *call, int red, int n, const fl
     return flux__reveal(h, x ? flux__reduce_node(x, red, mask, n ? x->ndim : 0) : NULL);
 }
 
-FLUX_DEF flux_tensor *flux_sum_over(int n, flux_reduce_opts o) {
-    return flux__reduce_call("sum", FLUX__RED_SUM, n, &o);
-}
-FLUX_DEF flux_tensor *flux_prod_over(int n, flux_reduce_opts o) {
-    return flux__reduce_call("prod", FLUX__RED_PROD, n, &o);
-}
-FLUX_DEF flux_tensor *flux_max_over(int n, flux_reduce_opts o) {
-    return flux__reduce_call("max", FLUX__RED_MAX, n, &o);
-}
-FLUX_DEF flux_tensor *flux_min_over(int n, flux_reduce_opts o) {
-    return flux__reduce_call("min", FLUX__RED_MIN, n, &o);
-}
+#define FLUX__REDUCE_OVER(name, by, red)                                                           \
+    FLUX_DEF flux_tensor *flux_##name##_over(int n, flux_reduce_opts o) {                          \
+        return by(#name, red, n, &o);                                                              \
+    }
+FLUX__REDUCE_OVER(sum, flux__reduce_call, FLUX__RED_SUM)
+FLUX__REDUCE_OVER(prod, flux__reduce_call, FLUX__RED_PROD)
+FLUX__REDUCE_OVER(max, flux__reduce_call, FLUX__RED_MAX)
+FLUX__REDUCE_OVER(min, flux__reduce_call, FLUX__RED_MIN)
 
 /* any and all: max and min of bools. */
 static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_opts *o) {
@@ -102,12 +98,8 @@ static flux_tensor *flux__truth(const char *call, int red, int n, flux_reduce_op
     return flux__reveal(h, y);
 }
 
-FLUX_DEF flux_tensor *flux_any_over(int n, flux_reduce_opts o) {
-    return flux__truth("any", FLUX__RED_MAX, n, &o);
-}
-FLUX_DEF flux_tensor *flux_all_over(int n, flux_reduce_opts o) {
-    return flux__truth("all", FLUX__RED_MIN, n, &o);
-}
+FLUX__REDUCE_OVER(any, flux__truth, FLUX__RED_MAX)
+FLUX__REDUCE_OVER(all, flux__truth, FLUX__RED_MIN)
 
 /* x, or integers and bools as float32. */
 static flux_tensor *flux__floating(flux_tensor *x) {
@@ -241,12 +233,8 @@ static flux_tensor *flux__arg(const char *call, bool max, int n, flux_reduce_opt
     return flux__argreduce_node(o->x, max, mask, n ? o->x->ndim : 0);
 }
 
-FLUX_DEF flux_tensor *flux_argmax_over(int n, flux_reduce_opts o) {
-    return flux__arg("argmax", true, n, &o);
-}
-FLUX_DEF flux_tensor *flux_argmin_over(int n, flux_reduce_opts o) {
-    return flux__arg("argmin", false, n, &o);
-}
+FLUX__REDUCE_OVER(argmax, flux__arg, true)
+FLUX__REDUCE_OVER(argmin, flux__arg, false)
 
 /* The public reduction over all dims; softmax and logsoftmax take dim 0. */
 #define FLUX__PUBLIC_RED(name)                                       \

@@ -381,10 +381,9 @@ static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
     if (!s->ref || !s->leaf) return false;
     for (int i = 0; i < from->nrefs; i++) {
         s->ref[i] = from->ref[i];
-        s->ref[i].path = (char *)flux__malloc(strlen(from->ref[i].path) + 1);
+        s->ref[i].path = flux__copy_text(from->ref[i].path);
         s->nrefs = i + 1;
         if (!s->ref[i].path) return false;
-        strcpy(s->ref[i].path, from->ref[i].path);
     }
     for (int i = 0; i < from->nleaves; i++) {
         s->leaf[i] = from->leaf[i];
@@ -400,10 +399,8 @@ static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
 /* A copy of a state that shares its tensors; other tensors can then be put into the copy's slots.
    It is owned by the innermost scope. */
 static flux_state *flux__state_copy(const flux_state *from) {
-    flux_state *s = (flux_state *)flux__zalloc(sizeof *s);
+    flux_state *s = (flux_state *)flux__handle_new(sizeof *s, FLUX__STATE);
     if (!s) return NULL;
-    s->head.kind = FLUX__STATE;
-    s->head.refs = 1;
     s->nrules = from->nrules;
     s->nstates = from->nstates;
     s->mixed = from->mixed;

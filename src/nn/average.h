@@ -60,12 +60,11 @@ static void flux__two_open(flux_tensor **slot, const char *path, bool trained,
                             const flux_layer *owner, void *user) {
     flux__two_models *w = (flux__two_models *)user;
     flux__two_fields *at = w->bad ? NULL
-        : (flux__two_fields *)flux__grow(w->at, &w->capacity, w->n + 1, sizeof *at);
+        : (flux__two_fields *)flux__one_more(&w->at, &w->capacity, w->n, sizeof *at);
     (void)owner;
     w->bad = !at;
     if (!at) return;
-    w->at = at;
-    at += w->n++;
+    w->n++;
     at->slot = slot, at->from = at->fresh = NULL;
     at->path = flux__path_hash(path);
     at->trained = trained;

@@ -213,15 +213,13 @@ static flux_layer *flux__conv_new(const char *call, const flux_layer_type *type,
     return flux__layer_made(h, good, type, &m);
 }
 
-FLUX_DEF flux_layer *flux_conv_layer_with(flux_conv_layer_opts o) {
-    return flux__conv_new("conv_layer", flux__conv_layer_type(), &o, false);
-}
-FLUX_DEF flux_layer *flux_crosscor_layer_with(flux_conv_layer_opts o) {
-    return flux__conv_new("crosscor_layer", flux__crosscor_layer_type(), &o, false);
-}
-FLUX_DEF flux_layer *flux_conv_transpose_layer_with(flux_conv_layer_opts o) {
-    return flux__conv_new("conv_transpose_layer", flux__convtranspose_layer_type(), &o, true);
-}
+#define FLUX__CONV_LAYER(name, type, transposed)                                                   \
+    FLUX_DEF flux_layer *flux_##name##_with(flux_conv_layer_opts o) {                              \
+        return flux__conv_new(#name, type, &o, transposed);                                        \
+    }
+FLUX__CONV_LAYER(conv_layer, flux__conv_layer_type(), false)
+FLUX__CONV_LAYER(crosscor_layer, flux__crosscor_layer_type(), false)
+FLUX__CONV_LAYER(conv_transpose_layer, flux__convtranspose_layer_type(), true)
 FLUX_DEF flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o) {
     if (flux__is_given_int(o.groups, o.marked))
         return (flux_layer *)flux__fail(
@@ -319,28 +317,23 @@ static flux_layer *flux__pool_new(const char *call, int kind, flux_pool_layer_op
     return flux__layer_new(flux__pool_layer_type(), &m);
 }
 
-FLUX_DEF flux_layer *flux_maxpool_layer_with(flux_pool_layer_opts o) {
-    return flux__pool_new("maxpool_layer", FLUX__POOL_MAX, &o, false);
-}
-FLUX_DEF flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o) {
-    return flux__pool_new("meanpool_layer", FLUX__POOL_MEAN, &o, false);
-}
-FLUX_DEF flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o) {
-    return flux__pool_new("lpnormpool_layer", FLUX__POOL_LPNORM, &o, false);
-}
+#define FLUX__POOL_LAYER(name, kind)                                                               \
+    FLUX_DEF flux_layer *flux_##name##_with(flux_pool_layer_opts o) {                              \
+        return flux__pool_new(#name, kind, &o, false);                                             \
+    }
+FLUX__POOL_LAYER(maxpool_layer, FLUX__POOL_MAX)
+FLUX__POOL_LAYER(meanpool_layer, FLUX__POOL_MEAN)
+FLUX__POOL_LAYER(lpnormpool_layer, FLUX__POOL_LPNORM)
 
-/* A pool whose result has the spatial size `out`. */
-static flux_layer *flux__adaptive_new(const char *call, int kind, flux_shape out) {
-    FLUX__ZEROED(flux_pool_layer_opts, o);
-    o.window = out;
-    return flux__pool_new(call, kind, &o, true);
-}
-FLUX_DEF flux_layer *flux_adaptivemaxpool(flux_shape out) {
-    return flux__adaptive_new("adaptivemaxpool", FLUX__POOL_MAX, out);
-}
-FLUX_DEF flux_layer *flux_adaptivemeanpool(flux_shape out) {
-    return flux__adaptive_new("adaptivemeanpool", FLUX__POOL_MEAN, out);
-}
+/* Pools whose result has the spatial size `out`. */
+#define FLUX__ADAPTIVE_POOL(name, kind)                                                            \
+    FLUX_DEF flux_layer *flux_##name(flux_shape out) {                                             \
+        FLUX__ZEROED(flux_pool_layer_opts, o);                                                     \
+        o.window = out;                                                                            \
+        return flux__pool_new(#name, kind, &o, true);                                              \
+    }
+FLUX__ADAPTIVE_POOL(adaptivemaxpool, FLUX__POOL_MAX)
+FLUX__ADAPTIVE_POOL(adaptivemeanpool, FLUX__POOL_MEAN)
 
 /* A pool over the whole image. */
 static flux_layer *flux__global_new(int kind, double p) {

@@ -53,14 +53,9 @@ static bool flux__number_asked(flux_grads *g) {
 /* Collects t, unless it is there already. */
 static void flux__want(flux__wanted *w, flux_tensor *t) {
     if (flux__asked(w->g, t) >= 0) return;
-    flux_tensor **of = (flux_tensor **)flux__grow(w->g->of, &w->capacity, w->g->n + 1, sizeof *of);
-    if (!of) {
-        w->ok = false;
-        return;
-    }
-    w->g->of = of;
-    of[w->g->n++] = (flux_tensor *)flux_retain(t);
-    if (!flux__number_asked(w->g)) w->ok = false;
+    flux_tensor **of = (flux_tensor **)flux__one_more(&w->g->of, &w->capacity, w->g->n, sizeof *of);
+    if (of) *of = (flux_tensor *)flux_retain(t), w->g->n++;
+    if (!of || !flux__number_asked(w->g)) w->ok = false;
 }
 
 static void flux__want_visit(flux_tensor *x, const char *path, bool trained, void *user) {
@@ -83,10 +78,8 @@ static bool flux__check_loss(flux_tensor *loss) {
 /* Records the gradients of the loss with respect to n models or tensors. */
 FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *const *what) {
     if (!flux__check_loss(loss)) return NULL;
-    flux_grads *g = (flux_grads *)flux__zalloc(sizeof *g);
+    flux_grads *g = (flux_grads *)flux__handle_new(sizeof *g, FLUX__GRADS);
     if (!g) return NULL;
-    g->head.kind = FLUX__GRADS;
-    g->head.refs = 1;
     g->loss = (flux_tensor *)flux_retain(loss);
     flux__wanted w;
     g->asked = (void **)flux__zalloc((size_t)(n > 0 ? n : 1) * sizeof *g->asked);

@@ -37,6 +37,18 @@ FLUX__BEGIN_COLD
 /* f(x), or x itself if f is NULL. */
 static flux_tensor *flux__activate(flux_fn f, flux_tensor *x) { return f && x ? f(x) : x; }
 
+/* f(y + bias), each of which may be NULL: what a layer does with its product. */
+static flux_tensor *flux__add_bias(flux_tensor *y, flux_tensor *bias, flux_fn f) {
+    return flux__activate(f, y && bias ? flux_add(y, bias) : y);
+}
+
+/* Ends the text of a layer: its activation, and whether it has no bias. */
+static size_t flux__put_activation(flux__sink *s, flux_fn f, const flux_tensor *bias) {
+    if (f) flux__putf(s, ", %s", flux__fn_name(f));
+    flux__put(s, bias ? ")" : "; bias=false)");
+    return flux__sink_end(s);
+}
+
 /* Refuses softmax and logsoftmax as activations: they need whole columns, where an activation works
    on single numbers and, fused, sees less than a column. identity becomes NULL. */
 static bool flux__check_activation(const char *call, flux_fn *f) {
@@ -140,8 +152,7 @@ static flux_tensor *flux__dense_call(flux_layer *self, flux_tensor *x) {
     flux_tensor *in = flux__input(self, x, (flux_dtype)m->weight->dtype);
     if (!in || !flux__expect_dim(self, x, 0, m->weight->dim[1])) return NULL;
     flux_tensor *y = flux_matmul(m->weight, in->ndim > 2 ? flux__as_columns(in) : in);
-    if (m->bias && y) y = flux_add(y, m->bias);
-    y = flux__activate(m->activation, y);
+    y = flux__add_bias(y, m->bias, m->activation);
     return in->ndim > 2 ? flux__as_before(y, in) : y;
 }
 
@@ -150,9 +161,7 @@ static size_t flux__dense_text(flux_layer *self, char *out, size_t n) {
     flux__sink s = flux__sink_to(out, n);
     flux__putf(&s, "Dense(%lld => %lld", (long long)m->weight->dim[1],
                (long long)m->weight->dim[0]);
-    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
-    flux__putf(&s, m->bias ? ")" : "; bias=false)");
-    return flux__sink_end(&s);
+    return flux__put_activation(&s, m->activation, m->bias);
 }
 FLUX_LAYER_TEXT(flux__dense_layer, "Dense", flux__dense_call, flux__dense_text, FLUX_PARAM(weight),
                 FLUX_PARAM(bias))
@@ -214,9 +223,7 @@ static flux_tensor *flux__scale_call(flux_layer *self, flux_tensor *x) {
         int64_t want = m->scale->dim[i], have = i < in->ndim ? in->dim[i] : 1;
         if (want != 1 && have != 1 && !flux__expect_dim(self, in, i, want)) return NULL;
     }
-    flux_tensor *y = in ? flux_mul(in, m->scale) : NULL;
-    if (m->bias && y) y = flux_add(y, m->bias);
-    return flux__activate(m->activation, y);
+    return flux__add_bias(in ? flux_mul(in, m->scale) : NULL, m->bias, m->activation);
 }
 
 static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
@@ -224,9 +231,7 @@ static size_t flux__scale_text(flux_layer *self, char *out, size_t n) {
     flux__sink s = flux__sink_to(out, n);
     flux__putf(&s, "Scale(");
     flux__put_dims(&s, m->scale->dim, m->scale->ndim);
-    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
-    flux__putf(&s, m->bias ? ")" : "; bias=false)");
-    return flux__sink_end(&s);
+    return flux__put_activation(&s, m->activation, m->bias);
 }
 FLUX_LAYER_TEXT(flux__scale, "Scale", flux__scale_call, flux__scale_text, FLUX_PARAM(scale),
                 FLUX_PARAM(bias))
@@ -299,8 +304,7 @@ static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
                                          flux__line_of(self).s, flux__describe(a).s,
                                          flux__describe(b).s);
     flux_tensor *z = flux__bilinear_columns(m->weight, flux__as_columns(a), flux__as_columns(b));
-    if (m->bias && z) z = flux_add(z, m->bias);
-    return flux__as_before(flux__activate(m->activation, z), a);
+    return flux__as_before(flux__add_bias(z, m->bias, m->activation), a);
 }
 
 static size_t flux__bilinear_text(flux_layer *self, char *out, size_t n) {
@@ -311,9 +315,7 @@ static size_t flux__bilinear_text(flux_layer *self, char *out, size_t n) {
     else
         flux__putf(&s, "Bilinear((%lld, %lld) => %lld", (long long)d[1], (long long)d[2],
                   (long long)d[0]);
-    if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
-    flux__putf(&s, m->bias ? ")" : "; bias=false)");
-    return flux__sink_end(&s);
+    return flux__put_activation(&s, m->activation, m->bias);
 }
 FLUX_LAYER_TEXT(flux__bilinear, "Bilinear", flux__bilinear_call, flux__bilinear_text,
                 FLUX_PARAM(weight), FLUX_PARAM(bias))

@@ -105,11 +105,8 @@ static bool flux__map_member(flux__mapping *p, flux_layer *copy, const flux__mem
 static bool flux__copy_base(flux_layer *to, const flux_layer *from) {
     to->mode = from->mode;
     to->frozen = from->frozen;
-    if (!from->name) return true;
-    size_t n = strlen(from->name) + 1;
-    char *name = (char *)flux__malloc(n);
-    if (name) to->name = (const char *)memcpy(name, from->name, n);
-    return name != NULL;
+    if (from->name) to->name = flux__copy_text(from->name);
+    return to->name || !from->name;
 }
 
 /* The new layer for an old one; the caller owns the reference. */

@@ -179,11 +179,8 @@ FLUX_DEF FLUX__COLD flux_layer *flux_named(const char *name, flux_layer *m) {
         return (flux_layer *)flux__fail(
             "named: this %s is called \"%s\" already; \"%s\" would rename it wherever it is used",
             m->type->name, m->name, name);
-    size_t n = strlen(name) + 1;
-    char *copy = (char *)flux__malloc(n);
-    if (!copy) return NULL;
-    m->name = (const char *)memcpy(copy, name, n);
-    return m;
+    m->name = flux__copy_text(name);
+    return m->name ? m : NULL;
 }
 
 /* ---------------- calls */
@@ -206,14 +203,13 @@ struct flux__watch {
 /* Begins the row of a layer that is being called; its index, or -1 if it gets none. */
 static FLUX__COLD int flux__watch_start(flux__watch *w, flux_layer *m, int64_t products) {
     if (w->closed) return -1;
-    flux__watch_row *row = (flux__watch_row *)flux__grow(w->row, &w->capacity, w->n + 1,
-                                                         sizeof *row);
+    flux__watch_row *row = (flux__watch_row *)flux__one_more(&w->row, &w->capacity, w->n,
+                                                             sizeof *row);
     if (!row) return -1;
-    w->row = row;
-    memset(&row[w->n], 0, sizeof *row);
-    row[w->n].layer = m;
-    row[w->n].depth = w->depth++;
-    row[w->n].products = products;
+    memset(row, 0, sizeof *row);
+    row->layer = m;
+    row->depth = w->depth++;
+    row->products = products;
     w->closed = flux__one_line(m);
     return w->n++;
 }

@@ -144,8 +144,7 @@ static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, 
 
 /* Wi x + bias for all columns of x: in x n to gates*out x n. */
 static flux_tensor *flux__cell_project(const flux__rnn_cell *m, flux_tensor *x) {
-    flux_tensor *y = flux_matmul(m->Wi, x);
-    return m->bias && y ? flux_add(y, m->bias) : y;
+    return flux__add_bias(flux_matmul(m->Wi, x), m->bias, NULL);
 }
 
 /* The tuple of y and n states; `vectors`: states of one column become vectors. */
@@ -184,16 +183,14 @@ static bool flux__streams_begin(const flux__rnn_cell *m, const flux_tensor *x, i
 static bool flux__streams_end(int n, flux_tensor **before, flux_tensor **after) {
     flux__streams *all = flux__self()->streams;
     for (int i = 0; i < n && all->ok; i++) {
-        flux_tensor **b = (flux_tensor **)flux__grow(all->before, &all->before_room, all->n + 1,
-                                                     sizeof *b),
-                    **a = (flux_tensor **)flux__grow(all->after, &all->after_room, all->n + 1,
-                                                     sizeof *a);
-        if (b) all->before = b;
-        if (a) all->after = a;
+        flux_tensor **b = (flux_tensor **)flux__one_more(&all->before, &all->before_room, all->n,
+                                                         sizeof *b),
+                    **a = (flux_tensor **)flux__one_more(&all->after, &all->after_room, all->n,
+                                                         sizeof *a);
         all->ok = a && b && before[i] && after[i];
         if (!all->ok) return false;
-        b[all->n] = (flux_tensor *)flux_retain(before[i]);
-        a[all->n++] = (flux_tensor *)flux_retain(after[i]);
+        *b = (flux_tensor *)flux_retain(before[i]);
+        *a = (flux_tensor *)flux_retain(after[i]), all->n++;
     }
     return all->ok;
 }

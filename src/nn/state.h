@@ -111,15 +111,13 @@ static void flux__ref_add(flux_tensor **slot, const char *path, bool trained,
     flux__ref_search *w = (flux__ref_search *)user;
     (void)owner;
     if (!trained || !w->ok) return;
-    flux__param_ref *ref =
-        (flux__param_ref *)flux__grow(w->s->ref, &w->capacity, w->s->nrefs + 1, sizeof *ref);
-    char *copy = ref ? (char *)flux__malloc(strlen(path) + 1) : NULL;
-    if (ref) w->s->ref = ref;
+    flux__param_ref *ref = (flux__param_ref *)flux__one_more(&w->s->ref, &w->capacity, w->s->nrefs,
+                                                             sizeof *ref);
+    char *copy = ref ? flux__copy_text(path) : NULL;
     w->ok = copy != NULL;
     if (!copy) return;
-    strcpy(copy, path);
     if (strlen(path) + 64 > w->s->path_room) w->s->path_room = strlen(path) + 64;
-    ref += w->s->nrefs++;
+    w->s->nrefs++;
     ref->path = copy;
     ref->slot = slot;
     ref->view = false;
@@ -273,10 +271,8 @@ static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
 FLUX_DEF flux_state *flux_setup(flux_rule rule, flux_layer *model) {
     if (!model || FLUX__GONE("setup", model))
         return (flux_state *)flux__null("setup", "model", model);
-    flux_state *s = (flux_state *)flux__zalloc(sizeof *s);
+    flux_state *s = (flux_state *)flux__handle_new(sizeof *s, FLUX__STATE);
     if (!s) return NULL;
-    s->head.kind = FLUX__STATE;
-    s->head.refs = 1;
     flux__ref_search w = { s, 0, true };
     bool ok = flux__take_rules(s, &rule) && flux__walk_all(model, flux__ref_add, NULL, &w) && w.ok;
     ok = ok && flux__find_leaves(s) && flux__state_arrays(s) && flux__start_values(s);

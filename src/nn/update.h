@@ -49,9 +49,9 @@ static void flux__ref_meet(flux_tensor **slot, const char *path, bool trained,
     flux_state *s = w->s;
     int i = w->at;
     if (!trained && !flux__finished(flux__base(*slot))) {
-        flux_tensor **all =
-            (flux_tensor **)flux__grow(s->pending, &s->pending_room, s->npending + 1, sizeof *all);
-        if (all) s->pending = all, all[s->npending++] = *slot;
+        flux_tensor **one = (flux_tensor **)flux__one_more(&s->pending, &s->pending_room,
+                                                           s->npending, sizeof *one);
+        if (one) *one = *slot, s->npending++;
         else w->bad = true;
     }
     if (!trained || w->bad) return;

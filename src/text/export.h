@@ -371,14 +371,13 @@ static int flux__net_function(flux__net_export *e, flux__sink *text) {
             flux__free(text->out);
             return i;
         }
-    flux__sink *all = (flux__sink *)flux__grow(e->function, &e->function_room, e->nfunction + 1,
-                                               sizeof *all);
-    if (!all) {
+    flux__sink *one = (flux__sink *)flux__one_more(&e->function, &e->function_room, e->nfunction,
+                                                   sizeof *one);
+    if (!one) {
         flux__free(text->out);
         return -1;
     }
-    e->function = all;
-    all[e->nfunction] = *text;
+    *one = *text;
     flux__putf(&e->functions, "\nstatic void $_k%d(", e->nfunction);
     const char *body = strchr(text->out, '\n') + 1;
     flux__put_bytes(&e->functions, text->out, (size_t)(body - text->out - 1));

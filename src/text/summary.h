@@ -253,24 +253,16 @@ static void flux__print_text(size_t n, void *object,
     flux__free(all);
 }
 
-static size_t flux__text_of_loader(void *l, char *out, size_t n) {
-    return flux_loader_text((flux_loader *)l, out, n);
-}
-static size_t flux__text_of_state(void *s, char *out, size_t n) {
-    return flux_state_text((flux_state *)s, out, n);
-}
-static size_t flux__text_of_grads(void *g, char *out, size_t n) {
-    return flux_grads_text((flux_grads *)g, out, n);
-}
-FLUX_DEF void flux_print_grads(flux_grads *g) {
-    flux__print_text(flux_grads_text(g, NULL, 0), g, flux__text_of_grads);
-}
-FLUX_DEF void flux_print_loader(flux_loader *l) {
-    flux__print_text(flux_loader_text(l, NULL, 0), l, flux__text_of_loader);
-}
-FLUX_DEF void flux_print_state(flux_state *s) {
-    flux__print_text(flux_state_text(s, NULL, 0), s, flux__text_of_state);
-}
+#define FLUX__PRINTED(name, T)                                                                     \
+    static size_t flux__text_of_##name(void *x, char *out, size_t n) {                             \
+        return flux_##name##_text((T *)x, out, n);                                                 \
+    }                                                                                              \
+    FLUX_DEF void flux_print_##name(T *x) {                                                        \
+        flux__print_text(flux_##name##_text(x, NULL, 0), x, flux__text_of_##name);                 \
+    }
+FLUX__PRINTED(grads, flux_grads)
+FLUX__PRINTED(loader, flux_loader)
+FLUX__PRINTED(state, flux_state)
 
 FLUX__END_COLD
 
