@@ -5567,9 +5567,9 @@ static flux__buffer *flux__class_pool_take(flux_device d, flux__class_pool *pool
 
 /* Puts a freed buffer among the spare ones of its class. A GPU's are kept in order of address, so
    that flux__class_pool_take gives the lowest first: a step that repeats then gets the same
-   addresses,
-   in whatever order its buffers were freed, and its launches can be replayed unchanged. The
-   search for the place ends after 256 buffers, beyond which the order is only roughly kept. */
+   addresses, in whatever order its buffers were freed, and its graph of launches (a CUDA graph)
+   can run again unchanged. The search for the place ends after 256 buffers, beyond which the order
+   is only roughly kept. */
 static void flux__class_pool_give(flux__class_pool *pool, int size_class, flux__buffer *b) {
     flux__buffer *before = NULL, *next = pool->spare[size_class];
     for (int i = 0; i < 256 && next && b->device.backend &&
@@ -9935,7 +9935,7 @@ typedef struct flux__window {
     int64_t size[3], stride[3], dilation[3],
             lo[3], hi[3],                 /* padding before and behind */
             out[3];                       /* positions of the window: the result's spatial dims */
-    bool turned;                          /* a window is read from its end, see flux__from_end */
+    bool flipped;                         /* a window is read from its end, see flux__from_end */
 } flux__window;
 
 /* Fills out with an option's numbers: one for each spatial dim, or one for all, or the default
@@ -10029,10 +10029,11 @@ static flux_shape flux__window_dims(const flux__window *w, const flux_shape *ima
     return s;
 }
 
-/* Turns the window's dims of a view round, whose strides are `step`; returns where it begins. */
+/* Reverses the window's dims in a view whose strides are `step`, if the window is flipped; returns
+   the offset at which the view then begins. */
 static int64_t flux__from_end(const flux__window *w, int64_t *step) {
     int64_t start = 0;
-    for (int i = 0; i < w->nd && w->turned; i++)
+    for (int i = 0; i < w->nd && w->flipped; i++)
         start += (w->size[i] - 1) * step[i], step[i] = -step[i];
     return start;
 }
@@ -10150,7 +10151,7 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
         !flux__window_out(call, o.x, &w)) return NULL;
     int h = flux__hide(), nd = w.nd;
     flux__as_one(1);
-    w.turned = flip;
+    w.flipped = flip;
     int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
     flux_tensor *cols = flux__conv_columns(o.x, &w, g),
         *weight = cols ? flux_reshape(o.weight, cols->dim[1], out / g, g) : NULL;
@@ -10961,7 +10962,7 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     bool flip = y->arg.i[4] != 0;
     flux__window w;
     memset(&w, 0, sizeof w);
-    w.nd = weight->ndim - 2, w.turned = flip;
+    w.nd = weight->ndim - 2, w.flipped = flip;
     for (int i = 0; i < w.nd; i++) {
         w.stride[i] = y->arg.i[i] & 0xfffff, w.dilation[i] = y->arg.i[i] >> 20 & 0xfffff,
             w.lo[i] = y->arg.i[i] >> 40;
@@ -11001,7 +11002,8 @@ static FLUX__COLD void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const
 
 /* The gradients of attention in plain operations: d[0], d[1], d[2] by q, k and v, d[3] by the
    scores, before the softmax. False: an error was told. */
-static FLUX__COLD bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_tensor **d) {
+static FLUX__COLD bool flux__attend_formula(const flux__attend *a, flux_tensor *g,
+                                            flux_tensor **d) {
     flux_tensor *p = flux__attend_scores(a), *q = flux__heads(a->q, a->heads),
         *k = flux__heads(a->k, a->heads), *v = flux__heads(a->v, a->heads);
     flux_tensor *gh = flux__heads(g, a->heads),
@@ -11349,8 +11351,7 @@ static void flux__mark_wanted(flux__walk *w, const flux_grads *g) {
    becomes one product of the concatenated factors. */
 
 /* The dim along which y is a slice, from *start on, with zeros around it (a
-   FLUX__AS_STRIDED_SCATTER of a
-   contiguous range of one dim); -1 if y is not such. */
+   FLUX__AS_STRIDED_SCATTER of a contiguous range of one dim); -1 if y is not such. */
 static int flux__slice_part_dim(const flux_tensor *y, int64_t *start) {
     flux_shape s = flux__dims(y);
     int64_t contiguous[FLUX_MAX_DIMS];
@@ -11413,7 +11414,7 @@ static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
 }
 
 /* The transpose of a matrix; if x is itself recorded as a transpose, that is x's operand. */
-static flux_tensor *flux__turn(flux_tensor *x) {
+static flux_tensor *flux__transposed(flux_tensor *x) {
     return x->op == FLUX__PERMUTE && x->nin && x->arg.i[0] == 1 ? x->in[0] : flux_transpose(x);
 }
 
@@ -11454,7 +11455,7 @@ static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
     }
     flux__layout(xs[0], &offset, stride);
     if (flux__in_order(&s, stride)) return flux__cat_many(1, n, xs);
-    for (int i = 0; i < n; i++) xs[i] = flux__turn(xs[i]);
+    for (int i = 0; i < n; i++) xs[i] = flux__transposed(xs[i]);
     return flux_transpose(flux__cat_many(0, n, xs));
 }
 
@@ -11476,7 +11477,7 @@ static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) 
     /* the last contribution came first: here in the order of recording */
     for (int i = 0; i < n; i++) part[i] = xs[n - 1 - i]->in[0];
     flux_tensor *a = flux__cat_columns(w, n, part);
-    for (int i = 0; i < n; i++) part[i] = flux__turn(xs[n - 1 - i]->in[1]);
+    for (int i = 0; i < n; i++) part[i] = flux__transposed(xs[n - 1 - i]->in[1]);
     flux_tensor *b = a ? flux__cat_columns(w, n, part) : NULL;
     flux__free(part);
     return b ? flux_matmul(a, flux_transpose(b)) : NULL;
@@ -11488,7 +11489,8 @@ static bool flux__contribute(flux__walk *w, int at, flux_tensor *x) {
         w->grad[at] = x;
         return true;
     }
-    flux__more *more = (flux__more *)flux__one_more(&w->more, &w->more_room, w->nmore, sizeof *more);
+    flux__more *more = (flux__more *)flux__one_more(&w->more, &w->more_room, w->nmore,
+                                                    sizeof *more);
     if (!more) return false;
     more->x = x;
     more->next = w->more_of[at];
@@ -17088,14 +17090,14 @@ static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const vo
 }
 
 /* Converts n contiguous elements between compute types. */
-static void flux__convert(int to_cls, void *dst, int from_cls, const void *src, int64_t n) {
+static void flux__convert(int to_type, void *dst, int from_type, const void *src, int64_t n) {
     static const flux__cast_fn table[FLUX__CLASSES][FLUX__CLASSES] = {    /* [from][to] */
         { NULL, flux__f32_f64, flux__f32_i32, flux__f32_i64 },
         { flux__f64_f32, NULL, flux__f64_i32, flux__f64_i64 },
         { flux__i32_f32, flux__i32_f64, NULL, flux__i32_i64 },
         { flux__i64_f32, flux__i64_f64, flux__i64_i32, NULL } };
-    if (to_cls == from_cls) memcpy(dst, src, flux__class_size[to_cls] * (size_t)n);
-    else table[from_cls][to_cls](n, dst, src);
+    if (to_type == from_type) memcpy(dst, src, flux__class_size[to_type] * (size_t)n);
+    else table[from_type][to_type](n, dst, src);
 }
 
 /* The function that converts a dtype's elements to its compute type. NULL: they have it
@@ -21079,7 +21081,7 @@ static void flux__fill_with(int t, void *dst, int64_t n, double value) {
                     n - i < 256 ? n - i : 256);
 }
 
-/* A spread (the reverse of a strided view, as_strided_scatter) in slices: `units` slices of
+/* An as_strided_scatter (the reverse of a strided view) in slices: `units` slices of
    `slice` elements of the result, each a task's `each` at a time; `part` is the shape of the
    operand within a slice. */
 typedef struct flux__strided_scatter_job {
@@ -42400,8 +42402,8 @@ FLUX__END_COLD
 
 FLUX__BEGIN_COLD
 
-/* Layout of PyTorch's tensor, once its dims are reversed: TURNED is the transpose of ours; FLIPPED
-   is a convolution kernel that is reversed along its window dims. */
+/* Layout of PyTorch's tensor, once its dims are reversed: TRANSPOSED is the transpose of ours,
+   FLIPPED is a convolution kernel that is reversed along its window dims. */
 enum { FLUX__TORCH_TRANSPOSED = 1, FLUX__TORCH_FLIPPED = 2 };
 
 /* What PyTorch calls one field of a layer and how it stores it. */
@@ -42535,7 +42537,7 @@ static bool flux__torch_suits(const flux__torch_row *row, const char *path,
 }
 
 /* PyTorch's layout of our tensor x, and ours of PyTorch's: each is its own inverse. */
-static flux_tensor *flux__torch_turned(const flux__torch_row *row, flux_tensor *x) {
+static flux_tensor *flux__torch_layout(const flux__torch_row *row, flux_tensor *x) {
     flux_shape order = flux__shape(NULL, x->ndim);
     for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
     if (row && row->layout == FLUX__TORCH_TRANSPOSED) return flux_permute_to(x, order);
@@ -42570,7 +42572,7 @@ static flux_tensor *flux__torch_gru_bias(flux__torch *t, const flux__entry *e, f
 static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry *added,
                                      const flux__torch_row *row, const flux_layer *owner,
                                      const flux_tensor *old, const char *path) {
-    flux_tensor *x = flux__entry_read(&t->z, e), *y = x ? flux__torch_turned(row, x) : NULL,
+    flux_tensor *x = flux__entry_read(&t->z, e), *y = x ? flux__torch_layout(row, x) : NULL,
                 *b = x && added ? flux__entry_read(&t->z, added) : NULL;
     if (y && row && row->parts && y->ndim && y->dim[0] == row->parts * old->dim[0])
         y = flux_slice(y, 0, row->part * old->dim[0], (row->part + 1) * old->dim[0]);
@@ -42793,7 +42795,7 @@ static bool flux__torch_add(const flux__torch_saving *s, const flux__torch_whole
             return FLUX__REFUSE("%s: %.120s has %d equal parts in PyTorch, but not here",
                                 s->map.call, w->name, w->parts);
     flux_tensor *x = w->parts > 1 ? flux_cat_all(0, w->parts, w->part) : w->part[0];
-    x = x ? flux__torch_turned(w->row, x) : NULL;
+    x = x ? flux__torch_layout(w->row, x) : NULL;
     if (x) flux__list_add(l, w->name, NULL, x);
     return x && !l->failed;
 }

@@ -223,9 +223,9 @@ static flux__buffer *flux__class_pool_take(flux_device d, flux__class_pool *pool
 
 /* Puts a freed buffer among the spare ones of its class. A GPU's are kept in order of address, so
    that flux__class_pool_take gives the lowest first: a step that repeats then gets the same
-   addresses,
-   in whatever order its buffers were freed, and its launches can be replayed unchanged. The
-   search for the place ends after 256 buffers, beyond which the order is only roughly kept. */
+   addresses, in whatever order its buffers were freed, and its graph of launches (a CUDA graph)
+   can run again unchanged. The search for the place ends after 256 buffers, beyond which the order
+   is only roughly kept. */
 static void flux__class_pool_give(flux__class_pool *pool, int size_class, flux__buffer *b) {
     flux__buffer *before = NULL, *next = pool->spare[size_class];
     for (int i = 0; i < 256 && next && b->device.backend &&

@@ -135,14 +135,14 @@ static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const vo
 }
 
 /* Converts n contiguous elements between compute types. */
-static void flux__convert(int to_cls, void *dst, int from_cls, const void *src, int64_t n) {
+static void flux__convert(int to_type, void *dst, int from_type, const void *src, int64_t n) {
     static const flux__cast_fn table[FLUX__CLASSES][FLUX__CLASSES] = {    /* [from][to] */
         { NULL, flux__f32_f64, flux__f32_i32, flux__f32_i64 },
         { flux__f64_f32, NULL, flux__f64_i32, flux__f64_i64 },
         { flux__i32_f32, flux__i32_f64, NULL, flux__i32_i64 },
         { flux__i64_f32, flux__i64_f64, flux__i64_i32, NULL } };
-    if (to_cls == from_cls) memcpy(dst, src, flux__class_size[to_cls] * (size_t)n);
-    else table[from_cls][to_cls](n, dst, src);
+    if (to_type == from_type) memcpy(dst, src, flux__class_size[to_type] * (size_t)n);
+    else table[from_type][to_type](n, dst, src);
 }
 
 /* The function that converts a dtype's elements to its compute type. NULL: they have it

@@ -155,7 +155,7 @@ static void flux__fill_with(int t, void *dst, int64_t n, double value) {
                     n - i < 256 ? n - i : 256);
 }
 
-/* A spread (the reverse of a strided view, as_strided_scatter) in slices: `units` slices of
+/* An as_strided_scatter (the reverse of a strided view) in slices: `units` slices of
    `slice` elements of the result, each a task's `each` at a time; `part` is the shape of the
    operand within a slice. */
 typedef struct flux__strided_scatter_job {

@@ -45,8 +45,8 @@
 
 FLUX__BEGIN_COLD
 
-/* Layout of PyTorch's tensor, once its dims are reversed: TURNED is the transpose of ours; FLIPPED
-   is a convolution kernel that is reversed along its window dims. */
+/* Layout of PyTorch's tensor, once its dims are reversed: TRANSPOSED is the transpose of ours,
+   FLIPPED is a convolution kernel that is reversed along its window dims. */
 enum { FLUX__TORCH_TRANSPOSED = 1, FLUX__TORCH_FLIPPED = 2 };
 
 /* What PyTorch calls one field of a layer and how it stores it. */
@@ -180,7 +180,7 @@ static bool flux__torch_suits(const flux__torch_row *row, const char *path,
 }
 
 /* PyTorch's layout of our tensor x, and ours of PyTorch's: each is its own inverse. */
-static flux_tensor *flux__torch_turned(const flux__torch_row *row, flux_tensor *x) {
+static flux_tensor *flux__torch_layout(const flux__torch_row *row, flux_tensor *x) {
     flux_shape order = flux__shape(NULL, x->ndim);
     for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
     if (row && row->layout == FLUX__TORCH_TRANSPOSED) return flux_permute_to(x, order);
@@ -215,7 +215,7 @@ static flux_tensor *flux__torch_gru_bias(flux__torch *t, const flux__entry *e, f
 static flux_tensor *flux__torch_read(flux__torch *t, flux__entry *e, flux__entry *added,
                                      const flux__torch_row *row, const flux_layer *owner,
                                      const flux_tensor *old, const char *path) {
-    flux_tensor *x = flux__entry_read(&t->z, e), *y = x ? flux__torch_turned(row, x) : NULL,
+    flux_tensor *x = flux__entry_read(&t->z, e), *y = x ? flux__torch_layout(row, x) : NULL,
                 *b = x && added ? flux__entry_read(&t->z, added) : NULL;
     if (y && row && row->parts && y->ndim && y->dim[0] == row->parts * old->dim[0])
         y = flux_slice(y, 0, row->part * old->dim[0], (row->part + 1) * old->dim[0]);
@@ -438,7 +438,7 @@ static bool flux__torch_add(const flux__torch_saving *s, const flux__torch_whole
             return FLUX__REFUSE("%s: %.120s has %d equal parts in PyTorch, but not here",
                                 s->map.call, w->name, w->parts);
     flux_tensor *x = w->parts > 1 ? flux_cat_all(0, w->parts, w->part) : w->part[0];
-    x = x ? flux__torch_turned(w->row, x) : NULL;
+    x = x ? flux__torch_layout(w->row, x) : NULL;
     if (x) flux__list_add(l, w->name, NULL, x);
     return x && !l->failed;
 }

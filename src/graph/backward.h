@@ -219,8 +219,7 @@ static void flux__mark_wanted(flux__walk *w, const flux_grads *g) {
    becomes one product of the concatenated factors. */
 
 /* The dim along which y is a slice, from *start on, with zeros around it (a
-   FLUX__AS_STRIDED_SCATTER of a
-   contiguous range of one dim); -1 if y is not such. */
+   FLUX__AS_STRIDED_SCATTER of a contiguous range of one dim); -1 if y is not such. */
 static int flux__slice_part_dim(const flux_tensor *y, int64_t *start) {
     flux_shape s = flux__dims(y);
     int64_t contiguous[FLUX_MAX_DIMS];
@@ -283,7 +282,7 @@ static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
 }
 
 /* The transpose of a matrix; if x is itself recorded as a transpose, that is x's operand. */
-static flux_tensor *flux__turn(flux_tensor *x) {
+static flux_tensor *flux__transposed(flux_tensor *x) {
     return x->op == FLUX__PERMUTE && x->nin && x->arg.i[0] == 1 ? x->in[0] : flux_transpose(x);
 }
 
@@ -324,7 +323,7 @@ static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
     }
     flux__layout(xs[0], &offset, stride);
     if (flux__in_order(&s, stride)) return flux__cat_many(1, n, xs);
-    for (int i = 0; i < n; i++) xs[i] = flux__turn(xs[i]);
+    for (int i = 0; i < n; i++) xs[i] = flux__transposed(xs[i]);
     return flux_transpose(flux__cat_many(0, n, xs));
 }
 
@@ -346,7 +345,7 @@ static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) 
     /* the last contribution came first: here in the order of recording */
     for (int i = 0; i < n; i++) part[i] = xs[n - 1 - i]->in[0];
     flux_tensor *a = flux__cat_columns(w, n, part);
-    for (int i = 0; i < n; i++) part[i] = flux__turn(xs[n - 1 - i]->in[1]);
+    for (int i = 0; i < n; i++) part[i] = flux__transposed(xs[n - 1 - i]->in[1]);
     flux_tensor *b = a ? flux__cat_columns(w, n, part) : NULL;
     flux__free(part);
     return b ? flux_matmul(a, flux_transpose(b)) : NULL;
@@ -358,7 +357,8 @@ static bool flux__contribute(flux__walk *w, int at, flux_tensor *x) {
         w->grad[at] = x;
         return true;
     }
-    flux__more *more = (flux__more *)flux__one_more(&w->more, &w->more_room, w->nmore, sizeof *more);
+    flux__more *more = (flux__more *)flux__one_more(&w->more, &w->more_room, w->nmore,
+                                                    sizeof *more);
     if (!more) return false;
     more->x = x;
     more->next = w->more_of[at];

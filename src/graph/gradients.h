@@ -364,7 +364,7 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     bool flip = y->arg.i[4] != 0;
     flux__window w;
     memset(&w, 0, sizeof w);
-    w.nd = weight->ndim - 2, w.turned = flip;
+    w.nd = weight->ndim - 2, w.flipped = flip;
     for (int i = 0; i < w.nd; i++) {
         w.stride[i] = y->arg.i[i] & 0xfffff, w.dilation[i] = y->arg.i[i] >> 20 & 0xfffff,
             w.lo[i] = y->arg.i[i] >> 40;
@@ -404,7 +404,8 @@ static FLUX__COLD void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const
 
 /* The gradients of attention in plain operations: d[0], d[1], d[2] by q, k and v, d[3] by the
    scores, before the softmax. False: an error was told. */
-static FLUX__COLD bool flux__attend_formula(const flux__attend *a, flux_tensor *g, flux_tensor **d) {
+static FLUX__COLD bool flux__attend_formula(const flux__attend *a, flux_tensor *g,
+                                            flux_tensor **d) {
     flux_tensor *p = flux__attend_scores(a), *q = flux__heads(a->q, a->heads),
         *k = flux__heads(a->k, a->heads), *v = flux__heads(a->v, a->heads);
     flux_tensor *gh = flux__heads(g, a->heads),

@@ -40,7 +40,7 @@ typedef struct flux__window {
     int64_t size[3], stride[3], dilation[3],
             lo[3], hi[3],                 /* padding before and behind */
             out[3];                       /* positions of the window: the result's spatial dims */
-    bool turned;                          /* a window is read from its end, see flux__from_end */
+    bool flipped;                         /* a window is read from its end, see flux__from_end */
 } flux__window;
 
 /* Fills out with an option's numbers: one for each spatial dim, or one for all, or the default
@@ -134,10 +134,11 @@ static flux_shape flux__window_dims(const flux__window *w, const flux_shape *ima
     return s;
 }
 
-/* Turns the window's dims of a view round, whose strides are `step`; returns where it begins. */
+/* Reverses the window's dims in a view whose strides are `step`, if the window is flipped; returns
+   the offset at which the view then begins. */
 static int64_t flux__from_end(const flux__window *w, int64_t *step) {
     int64_t start = 0;
-    for (int i = 0; i < w->nd && w->turned; i++)
+    for (int i = 0; i < w->nd && w->flipped; i++)
         start += (w->size[i] - 1) * step[i], step[i] = -step[i];
     return start;
 }
@@ -255,7 +256,7 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
         !flux__window_out(call, o.x, &w)) return NULL;
     int h = flux__hide(), nd = w.nd;
     flux__as_one(1);
-    w.turned = flip;
+    w.flipped = flip;
     int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
     flux_tensor *cols = flux__conv_columns(o.x, &w, g),
         *weight = cols ? flux_reshape(o.weight, cols->dim[1], out / g, g) : NULL;
