@@ -256,7 +256,7 @@
    What follows the interface is joined from rooms, the files of src/, in this order. Each begins
    with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes text memory sinks listing
-                scopes ending workers options
+                scopes ending workers options ranks
      graph/     table nodes elementwise leaves views reductions picking scans sorting draws
                 products einsum windows attention custom gradients backward
      schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
@@ -4392,6 +4392,25 @@ FLUX__UNUSED static int flux__simd(void) {
     return level;
 }
 
+/* ---------------- signals */
+
+static volatile sig_atomic_t flux__signalled;
+
+static void flux__on_signal(int number) {
+    flux__signalled = 1;
+    signal(number, SIG_DFL);              /* the next one ends the program */
+}
+
+/* Whether SIGTERM or SIGINT has come; the first call installs their handlers. */
+static bool flux__interrupted(void) {
+    static int installed;
+    if (flux__atomic_cas32(&installed, 0, 1)) {
+        signal(SIGTERM, flux__on_signal);
+        signal(SIGINT, flux__on_signal);
+    }
+    return flux__signalled != 0;
+}
+
 FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- base/object.h
@@ -7283,6 +7302,32 @@ static FLUX__INLINE flux_switch flux__given_switch(flux_switch v, bool made) {
     /* 0 in a made struct: `false` was given */
     return v != 0 ? v : made ? FLUX_OFF : FLUX_DEFAULT;
 }
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- base/ranks.h
+   What a loader, an optimiser and flux_train ask of the processes that work
+   together. They know a communicator by its address alone, and whoever made it
+   sets flux__ranks, the table of calls that serve it.
+
+   Invariant: where there is a communicator there is the table. A call checks
+   the communicator itself, and a false answer was told as an error. */
+
+FLUX__BEGIN_COLD
+
+typedef struct flux__rank_calls {
+    int (*rank)(const flux_comm *c);      /* -1 on an error, and so size */
+    int (*size)(const flux_comm *c);
+    /* replaces each of the n numbers by the largest that any rank has there */
+    bool (*agree)(flux_comm *c, int n, uint8_t *v);
+    /* gives all ranks the seed of rank 0 */
+    bool (*seed)(flux_comm *c, uint64_t mine, uint64_t *seed);
+    /* says what this rank's batch counts in a mean over all ranks; 1: as much as any other */
+    void (*weigh)(flux_comm *c, double weight);
+    /* the rule Distributed, number r of the state's chain: makes gradients those of all ranks */
+    bool (*distribute)(flux_state *s, int r);
+} flux__rank_calls;
+static const flux__rank_calls *flux__ranks;
 
 FLUX__END_COLD
 
@@ -28312,16 +28357,11 @@ static bool flux__loader_weights(flux_loader *l, flux_tensor *w) {
     return read;
 }
 
-/* hook: flux__comm_seed, dist/collectives.h */
-static bool flux__comm_seed(flux_comm *c, uint64_t mine, uint64_t *seed);
-/* hook: flux_size_of, dist/comm.h */
-/* hook: flux_rank_of, dist/comm.h */
-
 /* Checks the options of flux_dataloader and fills the loader from them. False and an error if they
    are wrong. */
 static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
-    int ranks = o->comm ? flux_size_of(o->comm) : (int)flux__given_int(o->ranks, o->marked, 1),
-        rank = o->comm ? flux_rank_of(o->comm) : o->rank,
+    int ranks = o->comm ? flux__ranks->size(o->comm) : (int)flux__given_int(o->ranks, o->marked, 1),
+        rank = o->comm ? flux__ranks->rank(o->comm) : o->rank,
         batchsize = (int)flux__given_int(o->batchsize, o->marked, 1);
     if (o->comm && (o->rank || flux__is_given_int(o->ranks, o->marked)))
         return FLUX__REFUSE("dataloader: .comm says which rank this is: .rank and .ranks can't");
@@ -28341,8 +28381,8 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
     l->workers = o->workers;
     l->seeded = o->seed != FLUX__NO_SEED && (o->marked || o->seed != 0);
     l->seed = l->seeded ? (uint64_t)o->seed : 0;
-    if (o->comm && ranks > 1 && !flux__comm_seed(o->comm, l->seeded ? l->seed : flux__draw_key(),
-                                                 &l->seed)) return false;
+    if (o->comm && ranks > 1 &&
+        !flux__ranks->seed(o->comm, l->seeded ? l->seed : flux__draw_key(), &l->seed)) return false;
     l->seeded = l->seeded || (o->comm && ranks > 1);
     if (!flux__loader_source(l, o) || !flux__loader_deal(l, o->even) ||
         !flux__loader_cut(l, batchsize) || (o->weights && !flux__loader_weights(l, o->weights)))
@@ -29369,9 +29409,6 @@ FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
     return flux_failed() ? none : flux__each_begin(a, 0);
 }
 
-/* hook: flux__comm_weigh, dist/comm.h */
-static void flux__comm_weigh(flux_comm *c, double weight);
-
 /* Hands the batch's items to the scope of the iteration. The array of items stays with the run. */
 static bool flux__each_batch(flux__each_state *e, flux__epoch *r, const char *file, int line) {
     bool good = true;
@@ -29398,7 +29435,7 @@ FLUX_DEF bool flux__each_next(flux__each_state *e, const char *file, int line) {
         return false;
     }
     if (r->loader->comm)
-        flux__comm_weigh(r->loader->comm, flux__batch_weight(r->loader, e->batch.index));
+        flux__ranks->weigh(r->loader->comm, flux__batch_weight(r->loader, e->batch.index));
     flux__epoch_ahead(r);
     e->inner = 1;
     return true;
@@ -29419,7 +29456,7 @@ FLUX_DEF void flux__each_leave(flux__each_state *e) {
     if (!cursor) return;
     e->run = NULL;
     flux__block_leave(&cursor->run->scope);
-    if (cursor->run->loader->comm) flux__comm_weigh(cursor->run->loader->comm, 1);
+    if (cursor->run->loader->comm) flux__ranks->weigh(cursor->run->loader->comm, 1);
     if (cursor->run->bar) flux__bar_end(cursor->run->bar);
     flux__disown(cursor);
     flux_release(cursor);
@@ -32586,7 +32623,7 @@ typedef struct flux__rule_row {
 static bool flux__clip_norms(flux_state *s, int r);
 /* hook: flux__clip_global, nn/update.h */
 static bool flux__clip_global(flux_state *s, int r);
-/* hook: flux__distribute, dist/optimiser.h */
+/* hook: flux__distribute, nn/update.h */
 static bool flux__distribute(flux_state *s, int r);
 
 static const flux__rule_row flux__rule_rows[] = {
@@ -37512,6 +37549,8 @@ static FLUX__COLD bool flux__clip_global(flux_state *s, int r) {
     return true;
 }
 
+static bool flux__distribute(flux_state *s, int r) { return flux__ranks->distribute(s, r); }
+
 /* Passes the gradients of all leaves through rule number r, whose first state has the index `at`
    among a leaf's states. */
 static bool flux__apply_rule(flux_state *s, int r, int at) {
@@ -37673,8 +37712,20 @@ static FLUX__COLD int flux__overflown(flux_state *s, const flux_grads *g) {
     return !ok || flux__failed_since(failures) ? -1 : v != v;
 }
 
-/* hook: flux__agree, dist/optimiser.h */
-static int flux__agree(flux_state *s, int overflown);
+/* Whether a gradient has overflown on any rank, where the gradients are exchanged; -1 on an error
+   here or there. */
+static int flux__agree(flux_state *s, int overflown) {
+    for (int r = 0; r < s->nrules; r++) {
+        flux_comm *c = s->rule[r].comm;
+        uint8_t worst[2] = { overflown != 0, overflown < 0 };
+        if (!c) continue;
+        if (!flux__ranks->agree(c, 2, worst)) return -1;
+        if (worst[1] && overflown >= 0)
+            return flux__fail("update: another rank could not compute its gradients"), -1;
+        overflown = worst[1] ? -1 : worst[0];
+    }
+    return overflown;
+}
 
 /* Counts a step that was made or skipped (overflown), and sets the scale of the next loss: half
    after a skipped step, double after FLUX__SCALE_STEPS good ones. */
@@ -38332,11 +38383,6 @@ FLUX__BEGIN_COLD
 /* hook: flux_load_items, files/torch.h */
 /* hook: flux_save_layer, files/tensors.h */
 /* hook: flux_load_tensor, files/torch.h */
-/* hook: flux_interrupted_with, dist/collectives.h */
-/* hook: flux_size_of, dist/comm.h */
-/* hook: flux_rank_of, dist/comm.h */
-/* hook: flux__saved_by_root, dist/model.h */
-static int flux__saved_by_root(flux_comm *c, int rc);
 
 /* A training under way. The numbers from `epoch` to `stopper` are what a checkpoint keeps of it. */
 typedef struct flux__course {
@@ -38410,9 +38456,11 @@ static void flux__course_tell(flux__course *c) {
 
 /* Notes whether a signal has come, if there is a checkpoint to write then. */
 static void flux__course_heed(flux__course *c) {
-    flux_interrupted_opts o = FLUX_OPTIONS(flux_interrupted_opts, .comm = NULL);
-    o.comm = c->o.data->comm;
-    if (c->o.checkpoint && flux_interrupted_with(o)) c->stop = true;
+    flux_comm *comm = c->o.data->comm;
+    if (!c->o.checkpoint) return;
+    uint8_t any = flux__interrupted();
+    if (comm) flux__ranks->agree(comm, 1, &any);
+    if (any) c->stop = true;
 }
 
 static bool flux__course_batch(flux__course *c, const flux_batch *b) {
@@ -38545,14 +38593,22 @@ static void flux__course_say(const flux__course *c, const double *column) {
     fprintf(stderr, c->at.best ? ", the best\n" : "\n");
 }
 
+/* Tells all ranks how saving went on rank 0; without a communicator rc is the answer. */
+static int flux__saved_by_root(flux_comm *c, int rc) {
+    uint8_t failed = rc != 0;
+    if (c && !flux__ranks->agree(c, 1, &failed)) return -1;
+    if (failed && rc == 0) flux__fail("distributed_save: rank 0 could not write the file");
+    return failed ? -1 : 0;
+}
+
 /* Saves by rank 0 what a single process saves itself. */
 static bool flux__course_saved(const flux__course *c, int n, const char *names,
                                const void *const *items, const char *path) {
     flux_comm *comm = c->o.data->comm;
     int rc = 0;
-    if (!comm || flux_rank_of(comm) == 0)
+    if (!comm || flux__ranks->rank(comm) == 0)
         rc = n ? flux_save_items(path, n, names, items) : flux_save_layer(c->judged, path);
-    return (comm ? flux__saved_by_root(comm, rc) : rc) == 0;
+    return flux__saved_by_root(comm, rc) == 0;
 }
 
 /* Ends an epoch: validation, history, the best model, whether to stop, the callback. */
@@ -38715,7 +38771,7 @@ static bool flux__course_open(flux__course *c) {
     if (!monitored) return FLUX__REFUSE("train: .monitor is none of .metrics");
     if (o->resume && !o->checkpoint)
         return FLUX__REFUSE("train: .resume goes on from .checkpoint, which is not given");
-    const bool many = o->data->comm && flux_size_of(o->data->comm) > 1;
+    const bool many = o->data->comm && flux__ranks->size(o->data->comm) > 1;
     if (many && !o->validation && (o->best || c->delay))
         return FLUX__REFUSE("train: ranks agree on .best and .early_stop by .validation only");
     if (many && o->validation && o->validation->comm)
@@ -47686,6 +47742,9 @@ static void flux__nccl_end(flux_comm *c, bool well);
 static const char *flux__nccl_name(const flux_comm *c);
 #endif
 
+/* hook: flux__dist_calls, dist/optimiser.h */
+static const flux__rank_calls *flux__dist_calls(void);
+
 /* ---------------- asking */
 
 /* Whether c is a communicator; if not, an error. */
@@ -47830,6 +47889,7 @@ FLUX_DEF flux_comm *flux_distributed_with(flux_distributed_opts o) {
     char why[600] = "";
     const double timeout = flux__given(o.timeout, o.marked, 60);
     flux_comm *c = NULL;
+    flux__ranks = flux__dist_calls();
     if (!(timeout > 0)) snprintf(why, sizeof why, ".timeout is %g s", timeout);
     else if (flux__comm_engine(o.backend) == FLUX__BY_NONE)
         snprintf(why, sizeof why, "there is no backend \"%.40s\"; there are MPI, NCCL and RCCL",
@@ -48907,39 +48967,24 @@ static bool flux__comm_meet(flux_comm *c, int kind) {
     return true;
 }
 
-#ifdef FLUX_MPI
-/* Replaces each of the n numbers by the largest that any rank has there, here and now. */
+/* Replaces each of the n numbers by the largest that any rank has there, here and now. False: an
+   error was told. */
 static bool flux__comm_agree(flux_comm *c, int n, uint8_t *v) {
+    if (!flux__is_comm("distributed", c)) return false;
+#ifdef FLUX_MPI
     FLUX__ZEROED(flux__header, h);
     h.kind = FLUX__ALLREDUCE, h.op = FLUX_MAX, h.dtype = FLUX_U8, h.count = n;
-    return c->size == 1 || (flux__comm_flush(c) && flux__shake_hands(c, &h) &&
-                            flux__exchange(c, &h, v, v));
-}
+    if (c->size > 1)
+        return flux__comm_flush(c) && flux__shake_hands(c, &h) && flux__exchange(c, &h, v, v);
 #endif
-
-/* ---------------- signals */
-
-static volatile sig_atomic_t flux__signalled;
-
-static void flux__on_signal(int number) {
-    flux__signalled = 1;
-    signal(number, SIG_DFL);              /* the next one ends the program */
+    (void)n, (void)v;
+    return true;
 }
 
 FLUX_DEF bool flux_interrupted_with(flux_interrupted_opts o) {
-    static int installed;
-    if (flux__atomic_cas32(&installed, 0, 1)) {
-        signal(SIGTERM, flux__on_signal);
-        signal(SIGINT, flux__on_signal);
-    }
-    bool yes = flux__signalled != 0;
-#ifdef FLUX_MPI
-    uint8_t any = yes;
-    if (o.comm && flux__is_comm("interrupted", o.comm) && flux__comm_agree(o.comm, 1, &any))
-        yes = any != 0;
-#endif
-    (void)o;
-    return yes;
+    uint8_t any = flux__interrupted();
+    if (o.comm) flux__comm_agree(o.comm, 1, &any);
+    return any;
 }
 
 /* Gives all ranks the seed of rank 0, here and now. False: an error was told. */
@@ -49036,17 +49081,6 @@ FLUX_DEF flux_state *flux_synchronize_state(flux_comm *c, flux_state *s, flux_ro
     if (copy) flux__state_fields(copy, flux__sync_slot, &f);
     flux__nograd_leave(b);
     return (flux_state *)flux__reveal_object(h, f.failed ? NULL : copy);
-}
-
-/* Tells all ranks how saving went on rank 0. */
-static int flux__saved_by_root(flux_comm *c, int rc) {
-    uint8_t failed = rc != 0;
-#ifdef FLUX_MPI
-    if (!flux__comm_agree(c, 1, &failed)) return -1;
-    if (failed && rc == 0) flux__fail("distributed_save: rank 0 could not write the file");
-#endif
-    (void)c;
-    return failed ? -1 : 0;
 }
 
 #define FLUX__DISTRIBUTED_SAVE(T, kind)                                                            \
@@ -49184,7 +49218,7 @@ static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, int *leaf)
 
 /* The rule Distributed, number r of the chain: exchanges the gradients of all leaves, those of the
    last leaves first. */
-static bool flux__distribute(flux_state *s, int r) {
+static bool flux__exchange_gradients(flux_state *s, int r) {
     flux_comm *c = s->rule[r].comm;
     if (!flux__is_comm("update", c)) return false;
 #ifdef FLUX_MPI
@@ -49213,23 +49247,12 @@ static bool flux__distribute(flux_state *s, int r) {
     return true;
 }
 
-/* Whether a gradient has overflown on any rank, where the gradients are exchanged; -1 on an error
-   here or there. */
-static int flux__agree(flux_state *s, int overflown) {
-#ifdef FLUX_MPI
-    for (int r = 0; r < s->nrules; r++) {
-        flux_comm *c = s->rule[r].comm;
-        uint8_t worst[2] = { overflown != 0, overflown < 0 };
-        if (!c) continue;
-        if (!flux__is_comm("update", c) || !flux__comm_agree(c, 2, worst)) return -1;
-        if (worst[1] && overflown >= 0)
-            return flux__fail("update: another rank could not compute its gradients"), -1;
-        overflown = worst[1] ? -1 : worst[0];
-    }
-#else
-    (void)s;
-#endif
-    return overflown;
+/* What other rooms ask of a communicator, see base/ranks.h. */
+static const flux__rank_calls *flux__dist_calls(void) {
+    static const flux__rank_calls calls = { flux_rank_of, flux_size_of, flux__comm_agree,
+                                            flux__comm_seed, flux__comm_weigh,
+                                            flux__exchange_gradients };
+    return &calls;
 }
 
 FLUX__END_COLD

@@ -256,7 +256,7 @@
    What follows the interface is joined from rooms, the files of src/, in this order. Each begins
    with a line that has its name; src/README.md is their map.
      base/      platform threads system object errors backend dtypes text memory sinks listing
-                scopes ending workers options
+                scopes ending workers options ranks
      graph/     table nodes elementwise leaves views reductions picking scans sorting draws
                 products einsum windows attention custom gradients backward
      schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
@@ -324,6 +324,7 @@
 #include "base/ending.h"
 #include "base/workers.h"
 #include "base/options.h"
+#include "base/ranks.h"
 #include "graph/table.h"
 #include "graph/nodes.h"
 #include "graph/elementwise.h"

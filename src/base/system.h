@@ -1,7 +1,7 @@
 #ifndef FLUX__BASE_SYSTEM_H
 #define FLUX__BASE_SYSTEM_H
 #include "platform.h"
-#include "threads.h" /* flux__atomic_load32, flux__atomic_store32 */
+#include "threads.h" /* flux__atomic_load32, flux__atomic_store32, flux__atomic_cas32 */
 
 /* ---------------------------------------------------------------------- base/system.h
    What the program asks of the system besides threads and files: the monotonic
@@ -330,6 +330,25 @@ FLUX__UNUSED static int flux__simd(void) {
         flux__atomic_store32(&flux__simd_known, level + 1);
     }
     return level;
+}
+
+/* ---------------- signals */
+
+static volatile sig_atomic_t flux__signalled;
+
+static void flux__on_signal(int number) {
+    flux__signalled = 1;
+    signal(number, SIG_DFL);              /* the next one ends the program */
+}
+
+/* Whether SIGTERM or SIGINT has come; the first call installs their handlers. */
+static bool flux__interrupted(void) {
+    static int installed;
+    if (flux__atomic_cas32(&installed, 0, 1)) {
+        signal(SIGTERM, flux__on_signal);
+        signal(SIGINT, flux__on_signal);
+    }
+    return flux__signalled != 0;
 }
 
 FLUX__END_LEAN

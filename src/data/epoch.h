@@ -7,6 +7,7 @@
 #include "../base/backend.h"
 #include "../base/memory.h"
 #include "../base/scopes.h"
+#include "../base/ranks.h"
 #include "../schedule/looking.h"
 #include "orders.h"
 #include "loader.h"
@@ -236,9 +237,6 @@ FLUX_DEF flux__each_state flux__each_start(flux__each_args a) {
     return flux_failed() ? none : flux__each_begin(a, 0);
 }
 
-/* hook: flux__comm_weigh, dist/comm.h */
-static void flux__comm_weigh(flux_comm *c, double weight);
-
 /* Hands the batch's items to the scope of the iteration. The array of items stays with the run. */
 static bool flux__each_batch(flux__each_state *e, flux__epoch *r, const char *file, int line) {
     bool good = true;
@@ -265,7 +263,7 @@ FLUX_DEF bool flux__each_next(flux__each_state *e, const char *file, int line) {
         return false;
     }
     if (r->loader->comm)
-        flux__comm_weigh(r->loader->comm, flux__batch_weight(r->loader, e->batch.index));
+        flux__ranks->weigh(r->loader->comm, flux__batch_weight(r->loader, e->batch.index));
     flux__epoch_ahead(r);
     e->inner = 1;
     return true;
@@ -286,7 +284,7 @@ FLUX_DEF void flux__each_leave(flux__each_state *e) {
     if (!cursor) return;
     e->run = NULL;
     flux__block_leave(&cursor->run->scope);
-    if (cursor->run->loader->comm) flux__comm_weigh(cursor->run->loader->comm, 1);
+    if (cursor->run->loader->comm) flux__ranks->weigh(cursor->run->loader->comm, 1);
     if (cursor->run->bar) flux__bar_end(cursor->run->bar);
     flux__disown(cursor);
     flux_release(cursor);

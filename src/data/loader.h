@@ -8,6 +8,7 @@
 #include "../base/memory.h"
 #include "../base/scopes.h"
 #include "../base/options.h"
+#include "../base/ranks.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
 #include "../graph/views.h"
@@ -214,16 +215,11 @@ static bool flux__loader_weights(flux_loader *l, flux_tensor *w) {
     return read;
 }
 
-/* hook: flux__comm_seed, dist/collectives.h */
-static bool flux__comm_seed(flux_comm *c, uint64_t mine, uint64_t *seed);
-/* hook: flux_size_of, dist/comm.h */
-/* hook: flux_rank_of, dist/comm.h */
-
 /* Checks the options of flux_dataloader and fills the loader from them. False and an error if they
    are wrong. */
 static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
-    int ranks = o->comm ? flux_size_of(o->comm) : (int)flux__given_int(o->ranks, o->marked, 1),
-        rank = o->comm ? flux_rank_of(o->comm) : o->rank,
+    int ranks = o->comm ? flux__ranks->size(o->comm) : (int)flux__given_int(o->ranks, o->marked, 1),
+        rank = o->comm ? flux__ranks->rank(o->comm) : o->rank,
         batchsize = (int)flux__given_int(o->batchsize, o->marked, 1);
     if (o->comm && (o->rank || flux__is_given_int(o->ranks, o->marked)))
         return FLUX__REFUSE("dataloader: .comm says which rank this is: .rank and .ranks can't");
@@ -243,8 +239,8 @@ static bool flux__loader_fill(flux_loader *l, const flux_loader_opts *o) {
     l->workers = o->workers;
     l->seeded = o->seed != FLUX__NO_SEED && (o->marked || o->seed != 0);
     l->seed = l->seeded ? (uint64_t)o->seed : 0;
-    if (o->comm && ranks > 1 && !flux__comm_seed(o->comm, l->seeded ? l->seed : flux__draw_key(),
-                                                 &l->seed)) return false;
+    if (o->comm && ranks > 1 &&
+        !flux__ranks->seed(o->comm, l->seeded ? l->seed : flux__draw_key(), &l->seed)) return false;
     l->seeded = l->seeded || (o->comm && ranks > 1);
     if (!flux__loader_source(l, o) || !flux__loader_deal(l, o->even) ||
         !flux__loader_cut(l, batchsize) || (o->weights && !flux__loader_weights(l, o->weights)))

@@ -1,7 +1,7 @@
 #ifndef FLUX__DIST_COLLECTIVES_H
 #define FLUX__DIST_COLLECTIVES_H
 #include "../base/platform.h"
-#include "../base/threads.h" /* flux__atomic_cas32 */
+#include "../base/system.h"
 #include "../base/errors.h"
 #include "../base/backend.h"
 #include "../base/dtypes.h"
@@ -192,39 +192,24 @@ static bool flux__comm_meet(flux_comm *c, int kind) {
     return true;
 }
 
-#ifdef FLUX_MPI
-/* Replaces each of the n numbers by the largest that any rank has there, here and now. */
+/* Replaces each of the n numbers by the largest that any rank has there, here and now. False: an
+   error was told. */
 static bool flux__comm_agree(flux_comm *c, int n, uint8_t *v) {
+    if (!flux__is_comm("distributed", c)) return false;
+#ifdef FLUX_MPI
     FLUX__ZEROED(flux__header, h);
     h.kind = FLUX__ALLREDUCE, h.op = FLUX_MAX, h.dtype = FLUX_U8, h.count = n;
-    return c->size == 1 || (flux__comm_flush(c) && flux__shake_hands(c, &h) &&
-                            flux__exchange(c, &h, v, v));
-}
+    if (c->size > 1)
+        return flux__comm_flush(c) && flux__shake_hands(c, &h) && flux__exchange(c, &h, v, v);
 #endif
-
-/* ---------------- signals */
-
-static volatile sig_atomic_t flux__signalled;
-
-static void flux__on_signal(int number) {
-    flux__signalled = 1;
-    signal(number, SIG_DFL);              /* the next one ends the program */
+    (void)n, (void)v;
+    return true;
 }
 
 FLUX_DEF bool flux_interrupted_with(flux_interrupted_opts o) {
-    static int installed;
-    if (flux__atomic_cas32(&installed, 0, 1)) {
-        signal(SIGTERM, flux__on_signal);
-        signal(SIGINT, flux__on_signal);
-    }
-    bool yes = flux__signalled != 0;
-#ifdef FLUX_MPI
-    uint8_t any = yes;
-    if (o.comm && flux__is_comm("interrupted", o.comm) && flux__comm_agree(o.comm, 1, &any))
-        yes = any != 0;
-#endif
-    (void)o;
-    return yes;
+    uint8_t any = flux__interrupted();
+    if (o.comm) flux__comm_agree(o.comm, 1, &any);
+    return any;
 }
 
 /* Gives all ranks the seed of rank 0, here and now. False: an error was told. */

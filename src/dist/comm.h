@@ -5,6 +5,7 @@
 #include "../base/errors.h"
 #include "../base/memory.h"
 #include "../base/options.h"
+#include "../base/ranks.h"
 #include "../graph/leaves.h"
 #include "mpi_library.h"
 #include "mpi.h"
@@ -89,6 +90,9 @@ static void flux__nccl_end(flux_comm *c, bool well);
 /* hook: flux__nccl_name, dist/nccl.h */
 static const char *flux__nccl_name(const flux_comm *c);
 #endif
+
+/* hook: flux__dist_calls, dist/optimiser.h */
+static const flux__rank_calls *flux__dist_calls(void);
 
 /* ---------------- asking */
 
@@ -234,6 +238,7 @@ FLUX_DEF flux_comm *flux_distributed_with(flux_distributed_opts o) {
     char why[600] = "";
     const double timeout = flux__given(o.timeout, o.marked, 60);
     flux_comm *c = NULL;
+    flux__ranks = flux__dist_calls();
     if (!(timeout > 0)) snprintf(why, sizeof why, ".timeout is %g s", timeout);
     else if (flux__comm_engine(o.backend) == FLUX__BY_NONE)
         snprintf(why, sizeof why, "there is no backend \"%.40s\"; there are MPI, NCCL and RCCL",

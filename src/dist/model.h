@@ -8,6 +8,7 @@
 #include "../schedule/looking.h"
 #include "../nn/map.h"
 #include "../nn/adjust.h"
+#include "../nn/loops.h"
 #include "comm.h"
 #include "collectives.h"
 
@@ -74,17 +75,6 @@ FLUX_DEF flux_state *flux_synchronize_state(flux_comm *c, flux_state *s, flux_ro
     if (copy) flux__state_fields(copy, flux__sync_slot, &f);
     flux__nograd_leave(b);
     return (flux_state *)flux__reveal_object(h, f.failed ? NULL : copy);
-}
-
-/* Tells all ranks how saving went on rank 0. */
-static int flux__saved_by_root(flux_comm *c, int rc) {
-    uint8_t failed = rc != 0;
-#ifdef FLUX_MPI
-    if (!flux__comm_agree(c, 1, &failed)) return -1;
-    if (failed && rc == 0) flux__fail("distributed_save: rank 0 could not write the file");
-#endif
-    (void)c;
-    return failed ? -1 : 0;
 }
 
 #define FLUX__DISTRIBUTED_SAVE(T, kind)                                                            \

@@ -5,6 +5,7 @@
 #include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../base/options.h"
+#include "../base/ranks.h"
 #include "../graph/nodes.h"
 #include "../graph/views.h"
 #include "../graph/elementwise.h"
@@ -139,7 +140,7 @@ static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, int *leaf)
 
 /* The rule Distributed, number r of the chain: exchanges the gradients of all leaves, those of the
    last leaves first. */
-static bool flux__distribute(flux_state *s, int r) {
+static bool flux__exchange_gradients(flux_state *s, int r) {
     flux_comm *c = s->rule[r].comm;
     if (!flux__is_comm("update", c)) return false;
 #ifdef FLUX_MPI
@@ -168,23 +169,12 @@ static bool flux__distribute(flux_state *s, int r) {
     return true;
 }
 
-/* Whether a gradient has overflown on any rank, where the gradients are exchanged; -1 on an error
-   here or there. */
-static int flux__agree(flux_state *s, int overflown) {
-#ifdef FLUX_MPI
-    for (int r = 0; r < s->nrules; r++) {
-        flux_comm *c = s->rule[r].comm;
-        uint8_t worst[2] = { overflown != 0, overflown < 0 };
-        if (!c) continue;
-        if (!flux__is_comm("update", c) || !flux__comm_agree(c, 2, worst)) return -1;
-        if (worst[1] && overflown >= 0)
-            return flux__fail("update: another rank could not compute its gradients"), -1;
-        overflown = worst[1] ? -1 : worst[0];
-    }
-#else
-    (void)s;
-#endif
-    return overflown;
+/* What other rooms ask of a communicator, see base/ranks.h. */
+static const flux__rank_calls *flux__dist_calls(void) {
+    static const flux__rank_calls calls = { flux_rank_of, flux_size_of, flux__comm_agree,
+                                            flux__comm_seed, flux__comm_weigh,
+                                            flux__exchange_gradients };
+    return &calls;
 }
 
 FLUX__END_COLD

@@ -1,6 +1,7 @@
 #ifndef FLUX__NN_LOOPS_H
 #define FLUX__NN_LOOPS_H
 #include "../base/platform.h"
+#include "../base/system.h"
 #include "../base/object.h"
 #include "../base/errors.h"
 #include "../base/dtypes.h"
@@ -8,6 +9,7 @@
 #include "../base/sinks.h" /* flux__fopen */
 #include "../base/scopes.h"
 #include "../base/options.h"
+#include "../base/ranks.h"
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
 #include "../schedule/looking.h"
@@ -47,11 +49,6 @@ FLUX__BEGIN_COLD
 /* hook: flux_load_items, files/torch.h */
 /* hook: flux_save_layer, files/tensors.h */
 /* hook: flux_load_tensor, files/torch.h */
-/* hook: flux_interrupted_with, dist/collectives.h */
-/* hook: flux_size_of, dist/comm.h */
-/* hook: flux_rank_of, dist/comm.h */
-/* hook: flux__saved_by_root, dist/model.h */
-static int flux__saved_by_root(flux_comm *c, int rc);
 
 /* A training under way. The numbers from `epoch` to `stopper` are what a checkpoint keeps of it. */
 typedef struct flux__course {
@@ -125,9 +122,11 @@ static void flux__course_tell(flux__course *c) {
 
 /* Notes whether a signal has come, if there is a checkpoint to write then. */
 static void flux__course_heed(flux__course *c) {
-    flux_interrupted_opts o = FLUX_OPTIONS(flux_interrupted_opts, .comm = NULL);
-    o.comm = c->o.data->comm;
-    if (c->o.checkpoint && flux_interrupted_with(o)) c->stop = true;
+    flux_comm *comm = c->o.data->comm;
+    if (!c->o.checkpoint) return;
+    uint8_t any = flux__interrupted();
+    if (comm) flux__ranks->agree(comm, 1, &any);
+    if (any) c->stop = true;
 }
 
 static bool flux__course_batch(flux__course *c, const flux_batch *b) {
@@ -260,14 +259,22 @@ static void flux__course_say(const flux__course *c, const double *column) {
     fprintf(stderr, c->at.best ? ", the best\n" : "\n");
 }
 
+/* Tells all ranks how saving went on rank 0; without a communicator rc is the answer. */
+static int flux__saved_by_root(flux_comm *c, int rc) {
+    uint8_t failed = rc != 0;
+    if (c && !flux__ranks->agree(c, 1, &failed)) return -1;
+    if (failed && rc == 0) flux__fail("distributed_save: rank 0 could not write the file");
+    return failed ? -1 : 0;
+}
+
 /* Saves by rank 0 what a single process saves itself. */
 static bool flux__course_saved(const flux__course *c, int n, const char *names,
                                const void *const *items, const char *path) {
     flux_comm *comm = c->o.data->comm;
     int rc = 0;
-    if (!comm || flux_rank_of(comm) == 0)
+    if (!comm || flux__ranks->rank(comm) == 0)
         rc = n ? flux_save_items(path, n, names, items) : flux_save_layer(c->judged, path);
-    return (comm ? flux__saved_by_root(comm, rc) : rc) == 0;
+    return flux__saved_by_root(comm, rc) == 0;
 }
 
 /* Ends an epoch: validation, history, the best model, whether to stop, the callback. */
@@ -430,7 +437,7 @@ static bool flux__course_open(flux__course *c) {
     if (!monitored) return FLUX__REFUSE("train: .monitor is none of .metrics");
     if (o->resume && !o->checkpoint)
         return FLUX__REFUSE("train: .resume goes on from .checkpoint, which is not given");
-    const bool many = o->data->comm && flux_size_of(o->data->comm) > 1;
+    const bool many = o->data->comm && flux__ranks->size(o->data->comm) > 1;
     if (many && !o->validation && (o->best || c->delay))
         return FLUX__REFUSE("train: ranks agree on .best and .early_stop by .validation only");
     if (many && o->validation && o->validation->comm)

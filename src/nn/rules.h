@@ -437,7 +437,7 @@ typedef struct flux__rule_row {
 static bool flux__clip_norms(flux_state *s, int r);
 /* hook: flux__clip_global, nn/update.h */
 static bool flux__clip_global(flux_state *s, int r);
-/* hook: flux__distribute, dist/optimiser.h */
+/* hook: flux__distribute, nn/update.h */
 static bool flux__distribute(flux_state *s, int r);
 
 static const flux__rule_row flux__rule_rows[] = {

@@ -7,6 +7,7 @@
 #include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../base/scopes.h"
+#include "../base/ranks.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
 #include "../graph/views.h"
@@ -263,6 +264,8 @@ static FLUX__COLD bool flux__clip_global(flux_state *s, int r) {
     return true;
 }
 
+static bool flux__distribute(flux_state *s, int r) { return flux__ranks->distribute(s, r); }
+
 /* Passes the gradients of all leaves through rule number r, whose first state has the index `at`
    among a leaf's states. */
 static bool flux__apply_rule(flux_state *s, int r, int at) {
@@ -424,8 +427,20 @@ static FLUX__COLD int flux__overflown(flux_state *s, const flux_grads *g) {
     return !ok || flux__failed_since(failures) ? -1 : v != v;
 }
 
-/* hook: flux__agree, dist/optimiser.h */
-static int flux__agree(flux_state *s, int overflown);
+/* Whether a gradient has overflown on any rank, where the gradients are exchanged; -1 on an error
+   here or there. */
+static int flux__agree(flux_state *s, int overflown) {
+    for (int r = 0; r < s->nrules; r++) {
+        flux_comm *c = s->rule[r].comm;
+        uint8_t worst[2] = { overflown != 0, overflown < 0 };
+        if (!c) continue;
+        if (!flux__ranks->agree(c, 2, worst)) return -1;
+        if (worst[1] && overflown >= 0)
+            return flux__fail("update: another rank could not compute its gradients"), -1;
+        overflown = worst[1] ? -1 : worst[0];
+    }
+    return overflown;
+}
 
 /* Counts a step that was made or skipped (overflown), and sets the scale of the next loss: half
    after a skipped step, double after FLUX__SCALE_STEPS good ones. */
