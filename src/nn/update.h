@@ -364,7 +364,9 @@ static void flux__commit(flux_state *s) {
     }
     for (int i = 0; i < s->nleaves; i++) {
         flux__trained_param *l = &s->leaf[i];
-        if (l->next) flux_assign(&l->p, l->next);
+        /* where no step is made, a parameter that was loaded with its master copy stays current */
+        if (l->next || (l->master && !flux__master_stale(l)))
+            flux_assign(&l->p, l->next ? l->next : l->now);
         if (l->next_master) flux_assign(&l->master, l->next_master);
         flux_assign(&l->master_seen, NULL);
     }
