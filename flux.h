@@ -2178,9 +2178,11 @@ typedef struct flux_rule_opts {
     .global = FLUX_DEFAULT, .couple = FLUX_DEFAULT, .marked = true,
 enum { FLUX_MAX_RULES = 16 };   /* most rules of a chain, with those of chains inside it */
 typedef double (*flux_schedule_fn)(int64_t t, void *user);
-/* comm, bucket: of flux_distributed_optimiser; fn, user: of flux_schedule_of. */
+/* comm, bucket, and with .shard rank and ranks: of flux_distributed_optimiser; fn, user: of
+   flux_schedule_of. */
 typedef struct flux_rule_part {
-    int kind; flux_rule_opts o; flux_comm *comm; int64_t bucket; flux_schedule_fn fn; void *user;
+    int kind; flux_rule_opts o; flux_comm *comm; int64_t bucket; int rank, ranks;
+    flux_schedule_fn fn; void *user;
 } flux_rule_part;
 /* made: false if making it failed; mixed: by flux_mixed_precision; n: how many parts are in use. */
 typedef struct flux_rule {
@@ -2759,6 +2761,7 @@ FLUX_API int flux_distributed_save_state(flux_comm *c, flux_state *s, const char
 typedef struct flux_distributed_rule_opts {
     FLUX__DUMMY
     flux__int64 bucket FLUX__ZERO;        /* bytes of gradients that travel together; 25 MB */
+    bool shard FLUX__ZERO;                /* each rank keeps its share of the state alone */
     flux__marked marked FLUX__ZERO;
 } flux_distributed_rule_opts;
 #define FLUX__LEFT_OUT_flux_distributed_rule_opts .bucket = FLUX__NO_INT64, .marked = true,
@@ -2766,7 +2769,13 @@ typedef struct flux_distributed_rule_opts {
    it is complete). Gradients travel in buckets, in the order in which they are computed, while
    others still are. A parameter that has a gradient on some ranks only counts as 0 on the others.
    Where the loader has .comm, ranks count by their observations, so that the result is the mean of
-   the whole batch. flux_distributed_optimiser(comm, flux_adam(1e-3)) */
+   the whole batch. flux_distributed_optimiser(comm, flux_adam(1e-3))
+   With .shard = true the rule's states, and the master copies of mixed precision, take 1/n of their
+   memory on each of n ranks: a rank gets its share of each averaged gradient, steps with it, and
+   the new parameters are gathered. Results are those without .shard, to rounding.
+   flux_distributed_save and flux_train's checkpoints contain the whole state, and each rank loads
+   its share of it by flux_load, whatever their number; flux_save refuses such a state, and
+   flux_synchronize gives all ranks the root's counts and leaves the shares. */
 FLUX_API flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
                                          flux_distributed_rule_opts o);
 #define flux_distributed_optimiser(c, ...) FLUX__DISTRIBUTED_RULE(c, __VA_ARGS__, )
@@ -7326,6 +7335,13 @@ typedef struct flux__rank_calls {
     void (*weigh)(flux_comm *c, double weight);
     /* the rule Distributed, number r of the state's chain: makes gradients those of all ranks */
     bool (*distribute)(flux_state *s, int r);
+    /* makes whole parameters of the shares in a state's leaf.next */
+    bool (*join)(flux_state *s);
+    /* gathers n numbers of each rank, this rank's being at all + rank n */
+    bool (*gather)(flux_comm *c, int n, double *all);
+    /* on rank 0 a copy of the state without shares, to be saved, on the others the state itself;
+       NULL: an error was told */
+    flux_state *(*whole)(flux_state *s);
 } flux__rank_calls;
 static const flux__rank_calls *flux__ranks;
 
@@ -32861,7 +32877,11 @@ FLUX__END_LEAN
    graph as the first, and updates can reuse that memory. With mixed precision,
    parameters of 16 bits have a float32 master copy, and a model with float16
    parameters has a loss scale. A float16 parameter without a master copy raises
-   an epsilon below 1e-7 to 1e-7, as a smaller one would be 0. */
+   an epsilon below 1e-7 to 1e-7, as a smaller one would be 0.
+
+   Several processes may keep a share of a state each (flux__own_share). Then the
+   states of the rules behind the part Distributed, and master copies, are
+   shares: vectors of one length on all ranks. */
 
 FLUX__BEGIN_COLD
 
@@ -32891,6 +32911,8 @@ struct flux_state {
     flux__head head;
     int nrules, nrefs, nleaves, nstates; /* nstates: states of each leaf, over all rules */
     bool mixed, counts;                   /* mixed precision; some rule needs the step's number */
+    int rank, ranks;                      /* which share is kept here, of how many; 1: all is */
+    int cut, whole; /* the rule that cuts gradients into shares; states of a leaf that are whole */
     double scale;                         /* the loss scale; 0: the loss is not scaled */
     int64_t good, skipped; /* steps since the scale changed; steps that were skipped */
     flux_tensor *scaling; /* these three shown as a tensor; while set, it holds them */
@@ -33007,10 +33029,41 @@ static flux_dtype flux__state_dtype(const flux_tensor *p) {
     return p->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
 }
 
-/* A tensor of p's shape, on p's device, in the dtype of p's states, with v in every element. */
-static flux_tensor *flux__full_like(flux_tensor *p, double v) {
+/* How many of n elements a share has. */
+static int64_t flux__share_size(const flux_state *s, int64_t n) {
+    return (n + s->ranks - 1) / s->ranks;
+}
+
+/* This process's share of x: part `rank` of `ranks` of its elements in the order of memory. Behind
+   the last element there are zeros, so that shares are alike. */
+static flux_tensor *flux__own_share(const flux_state *s, flux_tensor *x) {
+    if (s->ranks < 2) return x;
+    const int64_t n = flux__size(x), each = flux__share_size(s, n),
+                  from = s->rank * each < n ? s->rank * each : n,
+                  to = from + each < n ? from + each : n;
     int h = flux__hide();
-    flux_tensor *x = flux_full_shape(flux__dims(p), v, flux__state_dtype(p));
+    x = flux_slice(flux_reshape_to(x, FLUX_SHAPE(n)), 0, from, to);
+    if (x && to - from < each)
+        x = flux_pad_by(x, 0, FLUX_SHAPE(0), FLUX_SHAPE(each - (to - from)));
+    return flux__reveal(h, x);
+}
+
+/* The leaf of whose state this slot holds a share; -1: it holds a whole tensor. */
+static int flux__shared_leaf(const flux_state *s, flux_tensor *const *slot) {
+    const uintptr_t at = (uintptr_t)slot, first = (uintptr_t)s->s;
+    if (s->ranks < 2) return -1;
+    for (int i = 0; i < s->nleaves; i++)
+        if (slot == &s->leaf[i].master) return i;
+    if (at < first || at >= (uintptr_t)(s->s + s->nleaves * s->nstates)) return -1;
+    const int k = (int)((at - first) / sizeof *slot);
+    return k % s->nstates < s->whole ? -1 : k / s->nstates;
+}
+
+/* A state of the leaf with v in every element: p's shape or a share of it, on p's device. */
+static flux_tensor *flux__state_full(const flux_state *s, flux_tensor *p, bool share, double v) {
+    int h = flux__hide();
+    flux_tensor *x = flux_full_shape(share ? FLUX_SHAPE(flux__share_size(s, flux__size(p)))
+                                           : flux__dims(p), v, flux__state_dtype(p));
     x = x ? flux__move(x, p->device) : NULL;
     return flux__reveal(h, x ? flux_copy(x) : NULL); /* a copy has memory that updates can reuse */
 }
@@ -33041,13 +33094,14 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
         flux_rule_opts o = flux__opts_of(s, leaf, r);
         for (int i = 0; i < 3 && row->state[i].name; i++, at++) {
             double start = row->state[i].start ? flux__hyper(&o, row->state[i].start) : 0;
-            *at = (flux_tensor *)flux_retain(flux__full_like(l->p, start));
+            *at = (flux_tensor *)flux_retain(flux__state_full(s, l->p, r > s->cut, start));
             if (!*at) return false;
         }
     }
     if (!s->mixed || !flux__is_half(l->p->dtype)) return true;
     if (l->p->dtype == FLUX_F16) s->scale = FLUX__FIRST_SCALE;
-    l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
+    flux_tensor *p = flux__own_share(s, flux_detach(l->p));
+    l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(p, FLUX_F32)));
     return l->master != NULL;
 }
 
@@ -33092,9 +33146,13 @@ static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
     s->rule = (flux_rule_part *)flux__zalloc((size_t)(rule->n + 1) * sizeof *s->rule);
     if (!s->rule) return false;
     s->mixed = rule->mixed;
-    s->nrules = rule->n;
+    s->nrules = s->cut = rule->n;
+    s->ranks = 1;
     for (int i = 0; i < rule->n; i++) {
         s->rule[i] = rule->part[i];
+        if (s->rule[i].ranks > 1)
+            s->rank = s->rule[i].rank, s->ranks = s->rule[i].ranks, s->cut = i,
+            s->whole = s->nstates;
         s->counts |= flux__rule_rows[rule->part[i].kind].counts;
         s->nstates += flux__row_states(&flux__rule_rows[rule->part[i].kind]);
     }
@@ -33519,6 +33577,7 @@ static flux_state *flux__state_copy(const flux_state *from) {
     s->nrules = from->nrules;
     s->nstates = from->nstates;
     s->mixed = from->mixed;
+    s->rank = from->rank, s->ranks = from->ranks, s->cut = from->cut, s->whole = from->whole;
     s->counts = from->counts;
     s->scale = from->scale, s->good = from->good, s->skipped = from->skipped;
     s->scaling = (flux_tensor *)flux_retain(from->scaling);
@@ -37487,23 +37546,56 @@ static bool flux__start_step(flux_state *s, int leaf, flux_tensor *d) {
     if (!d) return true;
     flux_dtype t = flux__state_dtype(l->now);
     k->d = flux_to_dtype(d, t);
-    k->p = l->master && !flux__master_stale(l) ? l->master : flux_to_dtype(l->now, t);
+    /* the rules before that which cuts gradients into shares see whole parameters */
+    k->p = l->master && s->ranks < 2 && !flux__master_stale(l) ? l->master
+                                                               : flux_to_dtype(l->now, t);
     k->scale = s->scaled ? 1 / s->scale : 1;
     k->measured = s->scaled != NULL;
     return k->d && k->p;
 }
 
-/* Evaluates the norms that flux__step_clipnorm has recorded, all together, into k->size. */
-static FLUX__COLD bool flux__measure(flux_state *s) {
+/* The p-norm of n numbers that are 0 or more; divided by the largest, none of them overflows. */
+static FLUX__COLD double flux__norm_of_norms(int n, const double *v, double p) {
+    double most = 0, sum = 0;
+    for (int i = 0; i < n; i++)
+        if (v[i] > most || v[i] != v[i]) most = v[i];
+    if (most == 0 || p > DBL_MAX || !(most - most == 0)) return most;
+    for (int i = 0; i < n; i++) sum += pow(v[i] / most, p);
+    return most * pow(sum, 1 / p);
+}
+
+/* Makes the norms of shares those of whole gradients, the same on all ranks. */
+static FLUX__COLD bool flux__join_norms(flux_state *s) {
+    const size_t n = (size_t)s->nleaves, ranks = (size_t)s->ranks;
+    double *all = (double *)flux__zalloc((n * ranks + ranks) * sizeof *all), *one = all + n * ranks;
+    if (!all) return false;
+    for (size_t i = 0; i < n; i++)
+        if (s->step[i].norm) all[(size_t)s->rank * n + i] = s->step[i].size;
+    const bool ok = flux__ranks->gather(s->rule[s->cut].comm, s->nleaves, all);
+    for (size_t i = 0; i < n && ok; i++) {
+        for (size_t r = 0; r < ranks; r++) one[r] = all[r * n + i];
+        if (s->step[i].norm)
+            s->step[i].size = flux__norm_of_norms(s->ranks, one, s->step[i].o.p);
+    }
+    flux__free(all);
+    return ok;
+}
+
+/* Evaluates the norms that flux__step_clipnorm, rule number r, has recorded, all together, into
+   k->size. */
+static FLUX__COLD bool flux__measure(flux_state *s, int r) {
     int n = 0;
     for (int i = 0; i < s->nleaves; i++)
         if (s->step[i].norm) s->news[n++] = s->step[i].norm;
     if (flux_eval_all(n, s->news) != 0) return false;
     for (int i = 0; i < s->nleaves; i++) {
         flux__step *k = &s->step[i];
-        if (!k->norm) continue;
-        k->size = flux_item(k->norm) * fabs(k->scale);
-        if (!(k->size - k->size == 0))
+        if (k->norm) k->size = flux_item(k->norm) * fabs(k->scale);
+    }
+    if (r > s->cut && !flux__join_norms(s)) return false;
+    for (int i = 0; i < s->nleaves; i++) {
+        const flux__step *k = &s->step[i];
+        if (k->norm && !(k->size - k->size == 0))
             return FLUX__REFUSE("clipnorm: the gradient of %.100s has the %g-norm %g",
                                 flux__leaf_path(s, i), (double)k->o.p, k->size);
     }
@@ -37519,26 +37611,15 @@ static FLUX__COLD void flux__clip_step(flux__step *k, double size) {
 }
 
 static FLUX__COLD bool flux__clip_norms(flux_state *s, int r) {
-    (void)r;
-    if (!flux__measure(s)) return false;
+    if (!flux__measure(s, r)) return false;
     for (int i = 0; i < s->nleaves; i++) flux__clip_step(&s->step[i], s->step[i].size);
     return true;
-}
-
-/* The p-norm of n numbers that are 0 or more; divided by the largest, none of them overflows. */
-static FLUX__COLD double flux__norm_of_norms(int n, const double *v, double p) {
-    double most = 0, sum = 0;
-    for (int i = 0; i < n; i++)
-        if (v[i] > most) most = v[i];
-    if (most == 0 || p > DBL_MAX) return most;
-    for (int i = 0; i < n; i++) sum += pow(v[i] / most, p);
-    return most * pow(sum, 1 / p);
 }
 
 /* The same by the norm of all gradients taken as one vector. */
 static FLUX__COLD bool flux__clip_global(flux_state *s, int r) {
     int n = 0;
-    if (!flux__measure(s)) return false;
+    if (!flux__measure(s, r)) return false;
     double *sizes = (double *)flux__malloc((size_t)(s->nleaves + 1) * sizeof *sizes);
     if (!sizes) return false;
     for (int i = 0; i < s->nleaves; i++)
@@ -37573,7 +37654,7 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
 }
 
 /* Records the new parameter, p - scale * d in p's dtype, and the new master copy
-   if there is one. */
+   if there is one; of both a share, where p is one. */
 static bool flux__finish_step(flux_state *s, int leaf) {
     flux__trained_param *l = &s->leaf[leaf];
     flux__step *k = &s->step[leaf];
@@ -37611,6 +37692,7 @@ static bool flux__build_update(flux_state *s, const flux_grads *g) {
     }
     for (int i = 0; i < s->nleaves; i++)
         if (!flux__finish_step(s, i)) return false;
+    if (s->ranks > 1 && !flux__ranks->join(s)) return false;
     for (int i = 0; i < s->nrefs; i++)
         if (!flux__finish_view(s, &s->ref[i])) return false;
     return true;
@@ -38674,13 +38756,13 @@ static bool flux__course_save(const flux__course *c) {
     char names[150];
     if (!c->o.checkpoint) return true;
     int h = flux__hide(), n = flux__course_items(c, item, names, sizeof names);
-    const int things = n;
+    if (c->o.state->ranks > 1) item[1] = flux__ranks->whole(c->o.state);
     item[n++] = flux_random_state();
     item[n++] = flux_from_data(c->began, FLUX_I64, FLUX_SHAPE(2));
     item[n++] = flux_from_data(number, FLUX_F64, FLUX_SHAPE(FLUX__COURSE_NUMBERS));
     if (c->epoch) item[n++] = flux__course_history(c);
     bool good = true;
-    for (int i = things; i < n; i++) good = good && item[i];
+    for (int i = 1; i < n; i++) good = good && item[i];
     strcat(names, c->epoch ? ", random, began, course, history" : ", random, began, course");
     good = good && flux__course_saved(c, n, names, item, c->o.checkpoint);
     flux__reveal_object(h, NULL);
@@ -40980,6 +41062,8 @@ typedef struct flux__stored {
     flux_tensor **field, *x;              /* the field that holds it, or NULL; the tensor */
     int number, first;                    /* this item's number; that of the first with this x */
     bool ties;                            /* sharing x has a meaning: not in optimiser states */
+    const flux_state *of;                 /* x is a share of what the file has for this leaf; or */
+    int leaf;                             /* NULL */
     uint64_t begin;                       /* byte offset from the start of the file's data */
     flux_tensor *loaded;                  /* the tensor that will replace x, of first items only */
 } flux__stored;
@@ -40996,6 +41080,7 @@ typedef struct flux__list {
     const char *prefix;                   /* name of the thing that is visited now; "": none */
     int prefix_length;
     bool ties, failed;                    /* ties: for the items of that thing */
+    const flux_state *state;              /* that thing, if it is a state */
 } flux__list;
 
 /* Joins a prefix and a path by a dot: "opt" and "layers.0.weight.m" make "opt.layers.0.weight.m".
@@ -41022,6 +41107,8 @@ static void flux__list_add(flux__list *l, const char *path, flux_tensor **field,
     it->field = field;
     it->x = x;
     it->ties = l->ties;
+    it->leaf = l->state && field ? flux__shared_leaf(l->state, field) : -1;
+    it->of = it->leaf < 0 ? NULL : l->state;
     it->number = it->first = l->items++;
 }
 
@@ -41261,7 +41348,8 @@ static void flux__compare_item(const flux__archive *z, const flux__stored *it, f
         return;
     }
     e->used = true;
-    flux_shape here = flux__dims(it->x), there = flux__entry_shape(e);
+    flux_shape here = flux__dims(it->of ? it->of->leaf[it->leaf].p : it->x),
+               there = flux__entry_shape(e);
     bool same = e->ndim == here.ndim && e->type == &flux__elements[it->x->dtype];
     for (int i = 0; same && i < here.ndim; i++) same = here.dim[i] == there.dim[i];
     if (same || m->differ++) return;
@@ -41311,12 +41399,16 @@ static bool flux__compare(const flux__archive *z, const flux__list *l, const flu
     return false;
 }
 
-/* Reads the tensor of an entry and moves it to the device of `old`, which it will replace. */
+/* Reads the tensor of an entry and moves it, or this process's share of it, to the device of the
+   item's, which it will replace. */
 static flux_tensor *flux__load_placed(flux__archive *z, const flux__entry *e,
-                                      const flux_tensor *old) {
+                                      const flux__stored *it) {
     int h = flux__hide();
     int64_t failures = flux__failures();
-    flux_tensor *read = flux__entry_read(z, e), *t = read ? flux__placed(read, old->device) : NULL;
+    const flux_tensor *old = it->x;
+    flux_tensor *read = flux__entry_read(z, e);
+    if (read && it->of) read = flux_copy(flux__own_share(it->of, read));
+    flux_tensor *t = read ? flux__placed(read, old->device) : NULL;
     t = t ? flux_eval(t) : NULL;
     if (read && !t && !flux__failed_since(failures))
         flux__bad(&z->source, "%.100s could not be moved to %s", e->name,
@@ -41329,7 +41421,7 @@ static flux_tensor *flux__load_placed(flux__archive *z, const flux__entry *e,
 static bool flux__load_item(flux__archive *z, flux__list *l, flux__stored *it) {
     const flux__stored *first = &l->item[it->first];
     const flux__entry *e = flux__find(z, it->name), *before = flux__find(z, first->name);
-    if (it == first) return (it->loaded = flux__load_placed(z, e, it->x)) != NULL;
+    if (it == first) return (it->loaded = flux__load_placed(z, e, it)) != NULL;
     if (e == before) return true;
     int h = flux__hide();
     const flux_tensor *a = flux__entry_read(z, before), *b = a ? flux__entry_read(z, e) : NULL;
@@ -41437,6 +41529,10 @@ static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
     l->prefix = t->name;
     l->prefix_length = t->length;
     l->ties = head->kind != FLUX__STATE;
+    l->state = l->ties ? NULL : (const flux_state *)object;
+    if (l->state && l->state->ranks > 1 && !load)
+        return FLUX__REFUSE("%s: %d ranks keep a share of the state each; flux_distributed_save "
+                            "saves all of it", l->call, l->state->ranks);
     if (head->kind == FLUX__LAYER)
         l->failed |= !flux__walk_all((flux_layer *)object, flux__list_field, NULL, l);
     else if (head->kind == FLUX__STATE)
@@ -41459,7 +41555,7 @@ static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
 /* Saves n things to a file, or loads them from it. 0: done; -1: an error. */
 static int flux__files_items(const char *call, const char *path, const flux__thing *things, int n,
                              bool load) {
-    flux__list l = { call, things, n, NULL, 0, 0, "", 0, true, false };
+    flux__list l = { call, things, n, NULL, 0, 0, "", 0, true, false, NULL };
     bool good = true;
     if (!path) {
         flux__null(call, "path", path);
@@ -42862,7 +42958,7 @@ static bool flux__torch_add(const flux__torch_saving *s, const flux__torch_whole
    once for each name, as PyTorch's load_state_dict looks for each. */
 FLUX_DEF int flux_save_torch(flux_layer *m, const char *path, const char *map) {
     FLUX__ZEROED(flux__torch_saving, s);
-    flux__list l = { "save_torch", NULL, 0, NULL, 0, 0, "", 0, false, false };
+    flux__list l = { "save_torch", NULL, 0, NULL, 0, 0, "", 0, false, false, NULL };
     s.map.call = l.call;
     s.map.text = map;
     if (!m || !path) return flux__null(l.call, m ? "path" : "m", NULL), -1;
@@ -48669,16 +48765,20 @@ static bool flux__message_place(flux__message *m, const flux__header *h, int ran
     return m->data != NULL;
 }
 
-/* Packs the operands of a kernel one behind the other. */
+/* Packs the operands of a kernel one behind the other; of a reduce_scatter the part of each rank,
+   of all operands. */
 static bool flux__message_pack(const flux__message *m, flux__run *run, const flux__kernel *k,
                                char *to) {
     const flux_tensor *t = run->g->node[k->node];
     const flux_device cpu = { 0, 0 };
     const size_t size = flux__dtypes[t->dtype].size;
     const flux_device there = m->on_gpu ? m->device : cpu;
-    for (int i = 0; i < (int)t->arg.i[1]; i++) {
-        const size_t bytes = (size_t)flux__size(t->in[i]) * size;
-        const char *from = flux__operand_ptr(run, &k->operand[i]);
+    const int n = (int)t->arg.i[1], parts = t->arg.i[FLUX__CALL_KIND] == FLUX__REDUCE_SCATTER
+        ? ((const flux_comm *)(intptr_t)t->arg.i[FLUX__CALL_COMM])->size : 1;
+    for (int at = 0; at < n * parts; at++) {
+        const int i = at % n;
+        const size_t bytes = (size_t)(flux__size(t->in[i]) / parts) * size;
+        const char *from = flux__operand_ptr(run, &k->operand[i]) + (size_t)(at / n) * bytes;
         if (from != to && flux__move_bytes(there, to, m->device, from, bytes) != 0)
             return FLUX__REFUSE("%s: %zu bytes could not be copied from the device", k->call->name,
                                 bytes);
@@ -48983,6 +49083,20 @@ static bool flux__comm_agree(flux_comm *c, int n, uint8_t *v) {
     return true;
 }
 
+/* Gathers n numbers of each rank here and now, this rank's being at all + rank n. False: an error
+   was told. */
+static bool flux__comm_gather(flux_comm *c, int n, double *all) {
+    if (!flux__is_comm("distributed", c)) return false;
+#ifdef FLUX_MPI
+    FLUX__ZEROED(flux__header, h);
+    h.kind = FLUX__ALLGATHER, h.dtype = FLUX_F64, h.count = n;
+    if (c->size > 1)
+        return flux__comm_flush(c) && flux__shake_hands(c, &h) && flux__exchange(c, &h, all, all);
+#endif
+    (void)n, (void)all;
+    return true;
+}
+
 FLUX_DEF bool flux_interrupted_with(flux_interrupted_opts o) {
     uint8_t any = flux__interrupted();
     if (o.comm) flux__comm_agree(o.comm, 1, &any);
@@ -49031,7 +49145,12 @@ FLUX__END_COLD
 
 FLUX__BEGIN_COLD
 
-typedef struct flux__sync { flux_comm *c; flux_root_opts o; bool failed; } flux__sync;
+typedef struct flux__sync {
+    flux_comm *c;
+    flux_root_opts o;
+    bool failed;
+    const flux_state *state;              /* the copy of a state that is filled, or NULL */
+} flux__sync;
 
 /* The root's numbers for x, in memory of their own. */
 static flux_tensor *flux__sync_tensor(flux__sync *f, flux_tensor *x) {
@@ -49051,7 +49170,7 @@ static void flux__sync_slot(flux_tensor **slot, const char *path, bool trained,
                             const flux_layer *owner, void *user) {
     flux__sync *f = (flux__sync *)user;
     (void)path, (void)trained, (void)owner;
-    if (f->failed) return;
+    if (f->failed || flux__shared_leaf(f->state, slot) >= 0) return;
     int h = flux__hide();
     flux_tensor *y = flux__sync_tensor(f, *slot);
     if (y) flux_assign(slot, y);
@@ -49060,29 +49179,64 @@ static void flux__sync_slot(flux_tensor **slot, const char *path, bool trained,
 }
 
 FLUX_DEF flux_tensor *flux_synchronize_tensor(flux_comm *c, flux_tensor *x, flux_root_opts o) {
-    flux__sync f = { c, o, false };
+    flux__sync f = { c, o, false, NULL };
     if (!flux__check_collective("synchronize", c, x, FLUX_SUM, o.root)) return NULL;
     return flux__sync_tensor(&f, x);
 }
 
 FLUX_DEF flux_layer *flux_synchronize_layer(flux_comm *c, flux_layer *m, flux_root_opts o) {
-    flux__sync f = { c, o, false };
+    flux__sync f = { c, o, false, NULL };
     if (!m) return (flux_layer *)flux__null("synchronize", "model", m);
     if (!flux__check_root("synchronize", c, o.root)) return NULL;
     return c->size == 1 ? m : flux__map_layer(flux__sync_leaf, &f, m, true);
 }
 
 FLUX_DEF flux_state *flux_synchronize_state(flux_comm *c, flux_state *s, flux_root_opts o) {
-    flux__sync f = { c, o, false };
+    flux__sync f = { c, o, false, NULL };
     if (!s) return (flux_state *)flux__null("synchronize", "state", s);
     if (!flux__check_root("synchronize", c, o.root)) return NULL;
     if (c->size == 1) return s;
     int h = flux__hide();
     const int b = flux__nograd_enter();
     flux_state *copy = flux__state_copy(s);
+    f.state = copy;
     if (copy) flux__state_fields(copy, flux__sync_slot, &f);
     flux__nograd_leave(b);
     return (flux_state *)flux__reveal_object(h, f.failed ? NULL : copy);
+}
+
+/* The whole tensor of the leaf's whose share on this rank is x, in host memory; on other ranks than
+   0 any tensor. NULL: an error was told. */
+static flux_tensor *flux__gathered(flux_comm *c, const flux_state *s, int leaf, flux_tensor *x) {
+    const flux_shape dims = flux__dims(s->leaf[leaf].p);
+    int h = flux__hide();
+    flux_tensor *all = flux_allgather(c, x);
+    if (c->rank == 0 && all)
+        all = flux_cpu(flux_copy(flux_reshape_to(flux_slice(all, 0, 0, flux__count(&dims)), dims)));
+    return flux__reveal(h, all ? flux_eval(all) : NULL);
+}
+
+/* See base/ranks.h. The whole tensors are there one at a time, but for rank 0. */
+static flux_state *flux__whole_state(flux_state *s) {
+    flux_comm *c = s->rule[s->cut].comm;
+    int h = flux__hide();
+    const int b = flux__nograd_enter();
+    flux_state *copy = c->rank == 0 ? flux__state_copy(s) : s;
+    bool ok = copy != NULL;
+    for (int i = 0; i < s->nleaves && ok; i++)
+        for (int k = s->whole; k <= s->nstates && ok; k++) {
+            flux_tensor **slot = k < s->nstates ? &copy->s[i * s->nstates + k]
+                                                : &copy->leaf[i].master;
+            if (!*slot) continue;
+            int inner = flux__hide();
+            flux_tensor *all = flux__gathered(c, s, i, *slot);
+            ok = all != NULL;
+            if (ok && c->rank == 0) flux_assign(slot, all);
+            flux__reveal(inner, NULL);
+        }
+    if (ok && c->rank == 0) copy->ranks = 1;
+    flux__nograd_leave(b);
+    return (flux_state *)flux__reveal_object(h, ok ? copy : NULL);
 }
 
 #define FLUX__DISTRIBUTED_SAVE(T, kind)                                                            \
@@ -49092,7 +49246,14 @@ FLUX_DEF flux_state *flux_synchronize_state(flux_comm *c, flux_state *s, flux_ro
     }
 FLUX__DISTRIBUTED_SAVE(flux_tensor, tensor)
 FLUX__DISTRIBUTED_SAVE(flux_layer, layer)
-FLUX__DISTRIBUTED_SAVE(flux_state, state)
+FLUX_DEF int flux_distributed_save_state(flux_comm *c, flux_state *s, const char *path) {
+    if (!flux__is_comm("distributed_save", c)) return -1;
+    int h = flux__hide(), rc = -1;
+    flux_state *all = s && s->ranks > 1 ? flux__whole_state(s) : s;
+    if (all || !s) rc = c->rank == 0 ? flux_save_state(all, path) : 0;
+    flux__reveal(h, NULL);
+    return flux__saved_by_root(c, rc);
+}
 
 FLUX__END_COLD
 
@@ -49109,19 +49270,26 @@ FLUX__END_COLD
    times 1 / n, which goes into the step's scale. Where ranks have batches of
    different sizes, each multiplies its gradient by its share first. Gradients
    that are accumulated are weighed before that, by a part of its own, and
-   exchanged when they are complete. */
+   exchanged when they are complete.
+
+   With .shard a rank has its share of each parameter's state (nn/state.h). The
+   sums are scattered, so that it gets its share of each gradient, and the new
+   parameters' shares are gathered: as much traffic as sums on all ranks are. */
 
 FLUX__BEGIN_COLD
 
 enum { FLUX__BUCKET_TENSORS = 250 };      /* most tensors of a bucket */
 
-/* Puts a part Distributed into a rule as number `at`. bucket 0: it only weighs gradients. */
-static void flux__insert_distributed(flux_rule *rule, int at, flux_comm *c, int64_t bucket) {
+/* Puts a part Distributed into a rule as number `at`. bucket 0: it only weighs gradients; shard:
+   each rank gets its share of them. */
+static void flux__insert_distributed(flux_rule *rule, int at, flux_comm *c, int64_t bucket,
+                                     bool shard) {
     for (int i = rule->n++; i > at; i--) rule->part[i] = rule->part[i - 1];
     memset((void *)&rule->part[at], 0, sizeof rule->part[at]);
     rule->part[at].kind = FLUX__RULE_ROWS - 1;
     rule->part[at].comm = c;
     rule->part[at].bucket = bucket;
+    rule->part[at].rank = c->rank, rule->part[at].ranks = shard ? c->size : 0;
 }
 
 FLUX_DEF flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
@@ -49137,10 +49305,14 @@ FLUX_DEF flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
     if (rule.n > FLUX_MAX_RULES - 2)
         return flux__fail("distributed_optimiser: a chain has at most %d rules",
                           (int)FLUX_MAX_RULES - 2), r;
+    for (int i = 0; i < rule.n; i++)
+        if (rule.part[i].ranks || (o.shard && rule.part[i].comm))
+            return flux__fail("distributed_optimiser: the rule is distributed already, and .shard "
+                              "can be in one place only"), r;
     for (int i = 0; i < rule.n; i++)      /* behind the last AccumGrad */
         if (flux__rule_rows[rule.part[i].kind].step == flux__step_accumgrad) at = i + 1;
-    flux__insert_distributed(&rule, at, c, bucket);
-    if (at > 0) flux__insert_distributed(&rule, 0, c, 0);
+    flux__insert_distributed(&rule, at, c, bucket, o.shard);
+    if (at > 0) flux__insert_distributed(&rule, 0, c, 0, false);
     return rule;
 }
 
@@ -49194,6 +49366,60 @@ static void flux__order_bucket(const flux_state *s, int n, int *leaf) {
     }
 }
 
+/* x with zeros behind it, so that it can be cut into shares. */
+static flux_tensor *flux__padded(const flux_state *s, flux_tensor *x) {
+    const int64_t n = flux__size(x), more = flux__share_size(s, n) * s->ranks - n;
+    return more == 0 ? x : flux_pad_by(flux_reshape_to(x, FLUX_SHAPE(n)), 0, FLUX_SHAPE(0),
+                                       FLUX_SHAPE(more));
+}
+
+/* Replaces the gradients of n leaves by this rank's shares of their sums over all ranks, and the
+   parameters by their shares: one collective. */
+static bool flux__share_bucket(flux_comm *c, flux_state *s, int n, int *leaf) {
+    flux_tensor *xs[FLUX__BUCKET_TENSORS];
+    int64_t count = 0, at = 0;
+    for (int i = 0; i < n; i++) {
+        flux__step *k = &s->step[leaf[i]];
+        xs[i] = k->measured ? flux__gradient_now(k) : k->d;
+        if (!xs[i] || !(xs[i] = flux__padded(s, xs[i]))) return false;
+        count += flux__size(xs[i]) / s->ranks;
+    }
+    flux_tensor *sum = flux__collective_node(c, FLUX__REDUCE_SCATTER, FLUX_SUM, 0, n, xs, count);
+    for (int i = 0; i < n && sum; i++) {
+        flux__step *k = &s->step[leaf[i]];
+        flux__trained_param *l = &s->leaf[leaf[i]];
+        const int64_t end = at + flux__size(xs[i]) / s->ranks;
+        k->d = flux_slice(sum, 0, at, end);
+        k->p = l->master && !flux__master_stale(l) ? l->master : flux__own_share(s, k->p);
+        k->scale /= c->size;
+        at = end;
+        if (!k->d || !k->p) return false;
+    }
+    return sum != NULL;
+}
+
+/* Makes whole parameters of the shares in leaf.next of n leaves: one collective, whose result has
+   the shares of a rank one behind the other. */
+static bool flux__join_bucket(flux_comm *c, flux_state *s, int n, int *leaf) {
+    flux_tensor *xs[FLUX__BUCKET_TENSORS];
+    int64_t count = 0, at = 0;
+    for (int i = 0; i < n; i++) xs[i] = s->leaf[leaf[i]].next, count += flux__size(xs[i]);
+    flux_tensor *all = flux__collective_node(c, FLUX__ALLGATHER, FLUX_SUM, 0, n, xs,
+                                             count * s->ranks);
+    if (!all || !(all = flux_reshape_to(all, FLUX_SHAPE(count, s->ranks)))) return false;
+    for (int i = 0; i < n; i++) {
+        flux__trained_param *l = &s->leaf[leaf[i]];
+        const int64_t end = at + flux__size(xs[i]), size = flux__size(l->now);
+        flux_tensor *x = flux_reshape_to(flux_slice(all, 0, at, end),
+                                         FLUX_SHAPE((end - at) * s->ranks));
+        if (x && size < flux__size(x)) x = flux_slice(x, 0, 0, size);
+        l->next = flux_copy(flux_reshape_to(x, flux__dims(l->now)));
+        at = end;
+        if (!l->next) return false;
+    }
+    return true;
+}
+
 /* Replaces the gradients of n leaves by their sums over all ranks: one collective. */
 static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, int *leaf) {
     flux_tensor *xs[FLUX__BUCKET_TENSORS];
@@ -49216,6 +49442,31 @@ static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, int *leaf)
     }
     return sum != NULL;
 }
+
+/* What travels of a leaf: its gradient, or its new parameter's share once there is one. */
+static const flux_tensor *flux__travels(const flux_state *s, int leaf) {
+    return s->leaf[leaf].next ? s->leaf[leaf].next : s->step[leaf].d;
+}
+
+/* Has `exchange` exchange what travels of all leaves, in buckets of one dtype each, those of the
+   last leaves first. */
+static bool flux__each_bucket(flux_comm *c, flux_state *s, int r,
+                              bool (*exchange)(flux_comm *, flux_state *, int, int *)) {
+    int leaf[FLUX__BUCKET_TENSORS], n = 0;
+    int64_t bytes = 0;
+    for (int i = s->nleaves - 1; i >= 0; i--) {
+        const flux_tensor *d = flux__travels(s, i);
+        if (!d) continue;
+        const int64_t size = flux__size(d) * (int64_t)flux__dtypes[d->dtype].size;
+        const bool full = n == FLUX__BUCKET_TENSORS || bytes + size > s->rule[r].bucket;
+        if (n && (full || d->dtype != flux__travels(s, leaf[0])->dtype)) {
+            if (!exchange(c, s, n, leaf)) return false;
+            n = 0, bytes = 0;
+        }
+        leaf[n++] = i, bytes += size;
+    }
+    return !n || exchange(c, s, n, leaf);
+}
 #endif
 
 /* The rule Distributed, number r of the chain: exchanges the gradients of all leaves, those of the
@@ -49224,27 +49475,26 @@ static bool flux__exchange_gradients(flux_state *s, int r) {
     flux_comm *c = s->rule[r].comm;
     if (!flux__is_comm("update", c)) return false;
 #ifdef FLUX_MPI
-    int leaf[FLUX__BUCKET_TENSORS], n = 0;
-    int64_t bytes = 0;
     if (c->size == 1 || flux__accumulating(s, r)) return true;
     int first = 0;
     while (!s->rule[first].comm) first++;
     if (r == first && !flux__weigh_gradients(c, s)) return false;
     if (s->rule[r].bucket == 0) return true;
     if (!flux__complete_gradients(c, s)) return false;
-    for (int i = s->nleaves - 1; i >= 0; i--) {
-        const flux_tensor *d = s->step[i].d;
-        if (!d) continue;
-        const int64_t size = flux__size(d) * (int64_t)flux__dtypes[d->dtype].size;
-        const bool full = n == FLUX__BUCKET_TENSORS || bytes + size > s->rule[r].bucket;
-        if (n && (full || d->dtype != s->step[leaf[0]].d->dtype)) {
-            if (!flux__exchange_bucket(c, s, n, leaf)) return false;
-            n = 0, bytes = 0;
-        }
-        leaf[n++] = i, bytes += size;
-    }
-    if (n && !flux__exchange_bucket(c, s, n, leaf)) return false;
+    if (!flux__each_bucket(c, s, r, s->rule[r].ranks > 1 ? flux__share_bucket
+                                                         : flux__exchange_bucket)) return false;
     flux__comm_forget(c);                 /* the update, evaluated next, runs all of them */
+#endif
+    return true;
+}
+
+/* Makes whole parameters of the shares in leaf.next, see base/ranks.h. */
+static bool flux__join_shares(flux_state *s) {
+    flux_comm *c = s->rule[s->cut].comm;
+    if (!flux__is_comm("update", c)) return false;
+#ifdef FLUX_MPI
+    if (!flux__each_bucket(c, s, s->cut, flux__join_bucket)) return false;
+    flux__comm_forget(c);
 #endif
     return true;
 }
@@ -49253,7 +49503,8 @@ static bool flux__exchange_gradients(flux_state *s, int r) {
 static const flux__rank_calls *flux__dist_calls(void) {
     static const flux__rank_calls calls = { flux_rank_of, flux_size_of, flux__comm_agree,
                                             flux__comm_seed, flux__comm_weigh,
-                                            flux__exchange_gradients };
+                                            flux__exchange_gradients, flux__join_shares,
+                                            flux__comm_gather, flux__whole_state };
     return &calls;
 }
 

@@ -1177,7 +1177,7 @@ static flux_comm *C(void) {
 static flux_agg agg(void) { return (flux_agg)(one_in(20) ? 77 : below(6)); }
 static flux_root_opts root_o(void) { return FLUX_OPTIONS(flux_root_opts, one_in(12) ? Z() : 0); }
 static flux_distributed_rule_opts distributed_rule_o(void) {
-    return FLUX_OPTIONS(flux_distributed_rule_opts, .bucket = one_in(3) ? I() : 1 << 20);
+    return FLUX_OPTIONS(flux_distributed_rule_opts, .bucket = one_in(3) ? I() : 1 << 20, .shard = one_in(2));
 }
 static bool join(void) {
     flux_comm *c = flux_distributed(.backend = one_in(3) ? N() : FLUX_ANY, .timeout = F());

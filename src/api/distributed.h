@@ -112,6 +112,7 @@ FLUX_API int flux_distributed_save_state(flux_comm *c, flux_state *s, const char
 typedef struct flux_distributed_rule_opts {
     FLUX__DUMMY
     flux__int64 bucket FLUX__ZERO;        /* bytes of gradients that travel together; 25 MB */
+    bool shard FLUX__ZERO;                /* each rank keeps its share of the state alone */
     flux__marked marked FLUX__ZERO;
 } flux_distributed_rule_opts;
 #define FLUX__LEFT_OUT_flux_distributed_rule_opts .bucket = FLUX__NO_INT64, .marked = true,
@@ -119,7 +120,13 @@ typedef struct flux_distributed_rule_opts {
    it is complete). Gradients travel in buckets, in the order in which they are computed, while
    others still are. A parameter that has a gradient on some ranks only counts as 0 on the others.
    Where the loader has .comm, ranks count by their observations, so that the result is the mean of
-   the whole batch. flux_distributed_optimiser(comm, flux_adam(1e-3)) */
+   the whole batch. flux_distributed_optimiser(comm, flux_adam(1e-3))
+   With .shard = true the rule's states, and the master copies of mixed precision, take 1/n of their
+   memory on each of n ranks: a rank gets its share of each averaged gradient, steps with it, and
+   the new parameters are gathered. Results are those without .shard, to rounding.
+   flux_distributed_save and flux_train's checkpoints contain the whole state, and each rank loads
+   its share of it by flux_load, whatever their number; flux_save refuses such a state, and
+   flux_synchronize gives all ranks the root's counts and leaves the shares. */
 FLUX_API flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
                                          flux_distributed_rule_opts o);
 #define flux_distributed_optimiser(c, ...) FLUX__DISTRIBUTED_RULE(c, __VA_ARGS__, )

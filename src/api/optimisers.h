@@ -79,9 +79,11 @@ typedef struct flux_rule_opts {
     .global = FLUX_DEFAULT, .couple = FLUX_DEFAULT, .marked = true,
 enum { FLUX_MAX_RULES = 16 };   /* most rules of a chain, with those of chains inside it */
 typedef double (*flux_schedule_fn)(int64_t t, void *user);
-/* comm, bucket: of flux_distributed_optimiser; fn, user: of flux_schedule_of. */
+/* comm, bucket, and with .shard rank and ranks: of flux_distributed_optimiser; fn, user: of
+   flux_schedule_of. */
 typedef struct flux_rule_part {
-    int kind; flux_rule_opts o; flux_comm *comm; int64_t bucket; flux_schedule_fn fn; void *user;
+    int kind; flux_rule_opts o; flux_comm *comm; int64_t bucket; int rank, ranks;
+    flux_schedule_fn fn; void *user;
 } flux_rule_part;
 /* made: false if making it failed; mixed: by flux_mixed_precision; n: how many parts are in use. */
 typedef struct flux_rule {

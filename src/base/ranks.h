@@ -23,6 +23,13 @@ typedef struct flux__rank_calls {
     void (*weigh)(flux_comm *c, double weight);
     /* the rule Distributed, number r of the state's chain: makes gradients those of all ranks */
     bool (*distribute)(flux_state *s, int r);
+    /* makes whole parameters of the shares in a state's leaf.next */
+    bool (*join)(flux_state *s);
+    /* gathers n numbers of each rank, this rank's being at all + rank n */
+    bool (*gather)(flux_comm *c, int n, double *all);
+    /* on rank 0 a copy of the state without shares, to be saved, on the others the state itself;
+       NULL: an error was told */
+    flux_state *(*whole)(flux_state *s);
 } flux__rank_calls;
 static const flux__rank_calls *flux__ranks;
 

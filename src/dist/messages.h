@@ -96,16 +96,20 @@ static bool flux__message_place(flux__message *m, const flux__header *h, int ran
     return m->data != NULL;
 }
 
-/* Packs the operands of a kernel one behind the other. */
+/* Packs the operands of a kernel one behind the other; of a reduce_scatter the part of each rank,
+   of all operands. */
 static bool flux__message_pack(const flux__message *m, flux__run *run, const flux__kernel *k,
                                char *to) {
     const flux_tensor *t = run->g->node[k->node];
     const flux_device cpu = { 0, 0 };
     const size_t size = flux__dtypes[t->dtype].size;
     const flux_device there = m->on_gpu ? m->device : cpu;
-    for (int i = 0; i < (int)t->arg.i[1]; i++) {
-        const size_t bytes = (size_t)flux__size(t->in[i]) * size;
-        const char *from = flux__operand_ptr(run, &k->operand[i]);
+    const int n = (int)t->arg.i[1], parts = t->arg.i[FLUX__CALL_KIND] == FLUX__REDUCE_SCATTER
+        ? ((const flux_comm *)(intptr_t)t->arg.i[FLUX__CALL_COMM])->size : 1;
+    for (int at = 0; at < n * parts; at++) {
+        const int i = at % n;
+        const size_t bytes = (size_t)(flux__size(t->in[i]) / parts) * size;
+        const char *from = flux__operand_ptr(run, &k->operand[i]) + (size_t)(at / n) * bytes;
         if (from != to && flux__move_bytes(there, to, m->device, from, bytes) != 0)
             return FLUX__REFUSE("%s: %zu bytes could not be copied from the device", k->call->name,
                                 bytes);

@@ -2,13 +2,17 @@
 #define FLUX__DIST_MODEL_H
 #include "../base/platform.h"
 #include "../base/errors.h"
+#include "../base/dtypes.h"
 #include "../base/scopes.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
+#include "../graph/views.h"
 #include "../schedule/looking.h"
 #include "../nn/map.h"
+#include "../nn/state.h"
 #include "../nn/adjust.h"
 #include "../nn/loops.h"
+#include "../files/tensors.h"
 #include "comm.h"
 #include "collectives.h"
 
@@ -23,7 +27,12 @@
 
 FLUX__BEGIN_COLD
 
-typedef struct flux__sync { flux_comm *c; flux_root_opts o; bool failed; } flux__sync;
+typedef struct flux__sync {
+    flux_comm *c;
+    flux_root_opts o;
+    bool failed;
+    const flux_state *state;              /* the copy of a state that is filled, or NULL */
+} flux__sync;
 
 /* The root's numbers for x, in memory of their own. */
 static flux_tensor *flux__sync_tensor(flux__sync *f, flux_tensor *x) {
@@ -43,7 +52,7 @@ static void flux__sync_slot(flux_tensor **slot, const char *path, bool trained,
                             const flux_layer *owner, void *user) {
     flux__sync *f = (flux__sync *)user;
     (void)path, (void)trained, (void)owner;
-    if (f->failed) return;
+    if (f->failed || flux__shared_leaf(f->state, slot) >= 0) return;
     int h = flux__hide();
     flux_tensor *y = flux__sync_tensor(f, *slot);
     if (y) flux_assign(slot, y);
@@ -52,29 +61,64 @@ static void flux__sync_slot(flux_tensor **slot, const char *path, bool trained,
 }
 
 FLUX_DEF flux_tensor *flux_synchronize_tensor(flux_comm *c, flux_tensor *x, flux_root_opts o) {
-    flux__sync f = { c, o, false };
+    flux__sync f = { c, o, false, NULL };
     if (!flux__check_collective("synchronize", c, x, FLUX_SUM, o.root)) return NULL;
     return flux__sync_tensor(&f, x);
 }
 
 FLUX_DEF flux_layer *flux_synchronize_layer(flux_comm *c, flux_layer *m, flux_root_opts o) {
-    flux__sync f = { c, o, false };
+    flux__sync f = { c, o, false, NULL };
     if (!m) return (flux_layer *)flux__null("synchronize", "model", m);
     if (!flux__check_root("synchronize", c, o.root)) return NULL;
     return c->size == 1 ? m : flux__map_layer(flux__sync_leaf, &f, m, true);
 }
 
 FLUX_DEF flux_state *flux_synchronize_state(flux_comm *c, flux_state *s, flux_root_opts o) {
-    flux__sync f = { c, o, false };
+    flux__sync f = { c, o, false, NULL };
     if (!s) return (flux_state *)flux__null("synchronize", "state", s);
     if (!flux__check_root("synchronize", c, o.root)) return NULL;
     if (c->size == 1) return s;
     int h = flux__hide();
     const int b = flux__nograd_enter();
     flux_state *copy = flux__state_copy(s);
+    f.state = copy;
     if (copy) flux__state_fields(copy, flux__sync_slot, &f);
     flux__nograd_leave(b);
     return (flux_state *)flux__reveal_object(h, f.failed ? NULL : copy);
+}
+
+/* The whole tensor of the leaf's whose share on this rank is x, in host memory; on other ranks than
+   0 any tensor. NULL: an error was told. */
+static flux_tensor *flux__gathered(flux_comm *c, const flux_state *s, int leaf, flux_tensor *x) {
+    const flux_shape dims = flux__dims(s->leaf[leaf].p);
+    int h = flux__hide();
+    flux_tensor *all = flux_allgather(c, x);
+    if (c->rank == 0 && all)
+        all = flux_cpu(flux_copy(flux_reshape_to(flux_slice(all, 0, 0, flux__count(&dims)), dims)));
+    return flux__reveal(h, all ? flux_eval(all) : NULL);
+}
+
+/* See base/ranks.h. The whole tensors are there one at a time, but for rank 0. */
+static flux_state *flux__whole_state(flux_state *s) {
+    flux_comm *c = s->rule[s->cut].comm;
+    int h = flux__hide();
+    const int b = flux__nograd_enter();
+    flux_state *copy = c->rank == 0 ? flux__state_copy(s) : s;
+    bool ok = copy != NULL;
+    for (int i = 0; i < s->nleaves && ok; i++)
+        for (int k = s->whole; k <= s->nstates && ok; k++) {
+            flux_tensor **slot = k < s->nstates ? &copy->s[i * s->nstates + k]
+                                                : &copy->leaf[i].master;
+            if (!*slot) continue;
+            int inner = flux__hide();
+            flux_tensor *all = flux__gathered(c, s, i, *slot);
+            ok = all != NULL;
+            if (ok && c->rank == 0) flux_assign(slot, all);
+            flux__reveal(inner, NULL);
+        }
+    if (ok && c->rank == 0) copy->ranks = 1;
+    flux__nograd_leave(b);
+    return (flux_state *)flux__reveal_object(h, ok ? copy : NULL);
 }
 
 #define FLUX__DISTRIBUTED_SAVE(T, kind)                                                            \
@@ -84,7 +128,14 @@ FLUX_DEF flux_state *flux_synchronize_state(flux_comm *c, flux_state *s, flux_ro
     }
 FLUX__DISTRIBUTED_SAVE(flux_tensor, tensor)
 FLUX__DISTRIBUTED_SAVE(flux_layer, layer)
-FLUX__DISTRIBUTED_SAVE(flux_state, state)
+FLUX_DEF int flux_distributed_save_state(flux_comm *c, flux_state *s, const char *path) {
+    if (!flux__is_comm("distributed_save", c)) return -1;
+    int h = flux__hide(), rc = -1;
+    flux_state *all = s && s->ranks > 1 ? flux__whole_state(s) : s;
+    if (all || !s) rc = c->rank == 0 ? flux_save_state(all, path) : 0;
+    flux__reveal(h, NULL);
+    return flux__saved_by_root(c, rc);
+}
 
 FLUX__END_COLD
 

@@ -14,6 +14,7 @@
 #include "../nn/update.h"
 #include "comm.h"
 #include "collectives.h"
+#include "model.h"
 #include "messages.h"
 
 /* ---------------------------------------------------------------------- dist/optimiser.h
@@ -29,19 +30,26 @@
    times 1 / n, which goes into the step's scale. Where ranks have batches of
    different sizes, each multiplies its gradient by its share first. Gradients
    that are accumulated are weighed before that, by a part of its own, and
-   exchanged when they are complete. */
+   exchanged when they are complete.
+
+   With .shard a rank has its share of each parameter's state (nn/state.h). The
+   sums are scattered, so that it gets its share of each gradient, and the new
+   parameters' shares are gathered: as much traffic as sums on all ranks are. */
 
 FLUX__BEGIN_COLD
 
 enum { FLUX__BUCKET_TENSORS = 250 };      /* most tensors of a bucket */
 
-/* Puts a part Distributed into a rule as number `at`. bucket 0: it only weighs gradients. */
-static void flux__insert_distributed(flux_rule *rule, int at, flux_comm *c, int64_t bucket) {
+/* Puts a part Distributed into a rule as number `at`. bucket 0: it only weighs gradients; shard:
+   each rank gets its share of them. */
+static void flux__insert_distributed(flux_rule *rule, int at, flux_comm *c, int64_t bucket,
+                                     bool shard) {
     for (int i = rule->n++; i > at; i--) rule->part[i] = rule->part[i - 1];
     memset((void *)&rule->part[at], 0, sizeof rule->part[at]);
     rule->part[at].kind = FLUX__RULE_ROWS - 1;
     rule->part[at].comm = c;
     rule->part[at].bucket = bucket;
+    rule->part[at].rank = c->rank, rule->part[at].ranks = shard ? c->size : 0;
 }
 
 FLUX_DEF flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
@@ -57,10 +65,14 @@ FLUX_DEF flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
     if (rule.n > FLUX_MAX_RULES - 2)
         return flux__fail("distributed_optimiser: a chain has at most %d rules",
                           (int)FLUX_MAX_RULES - 2), r;
+    for (int i = 0; i < rule.n; i++)
+        if (rule.part[i].ranks || (o.shard && rule.part[i].comm))
+            return flux__fail("distributed_optimiser: the rule is distributed already, and .shard "
+                              "can be in one place only"), r;
     for (int i = 0; i < rule.n; i++)      /* behind the last AccumGrad */
         if (flux__rule_rows[rule.part[i].kind].step == flux__step_accumgrad) at = i + 1;
-    flux__insert_distributed(&rule, at, c, bucket);
-    if (at > 0) flux__insert_distributed(&rule, 0, c, 0);
+    flux__insert_distributed(&rule, at, c, bucket, o.shard);
+    if (at > 0) flux__insert_distributed(&rule, 0, c, 0, false);
     return rule;
 }
 
@@ -114,6 +126,60 @@ static void flux__order_bucket(const flux_state *s, int n, int *leaf) {
     }
 }
 
+/* x with zeros behind it, so that it can be cut into shares. */
+static flux_tensor *flux__padded(const flux_state *s, flux_tensor *x) {
+    const int64_t n = flux__size(x), more = flux__share_size(s, n) * s->ranks - n;
+    return more == 0 ? x : flux_pad_by(flux_reshape_to(x, FLUX_SHAPE(n)), 0, FLUX_SHAPE(0),
+                                       FLUX_SHAPE(more));
+}
+
+/* Replaces the gradients of n leaves by this rank's shares of their sums over all ranks, and the
+   parameters by their shares: one collective. */
+static bool flux__share_bucket(flux_comm *c, flux_state *s, int n, int *leaf) {
+    flux_tensor *xs[FLUX__BUCKET_TENSORS];
+    int64_t count = 0, at = 0;
+    for (int i = 0; i < n; i++) {
+        flux__step *k = &s->step[leaf[i]];
+        xs[i] = k->measured ? flux__gradient_now(k) : k->d;
+        if (!xs[i] || !(xs[i] = flux__padded(s, xs[i]))) return false;
+        count += flux__size(xs[i]) / s->ranks;
+    }
+    flux_tensor *sum = flux__collective_node(c, FLUX__REDUCE_SCATTER, FLUX_SUM, 0, n, xs, count);
+    for (int i = 0; i < n && sum; i++) {
+        flux__step *k = &s->step[leaf[i]];
+        flux__trained_param *l = &s->leaf[leaf[i]];
+        const int64_t end = at + flux__size(xs[i]) / s->ranks;
+        k->d = flux_slice(sum, 0, at, end);
+        k->p = l->master && !flux__master_stale(l) ? l->master : flux__own_share(s, k->p);
+        k->scale /= c->size;
+        at = end;
+        if (!k->d || !k->p) return false;
+    }
+    return sum != NULL;
+}
+
+/* Makes whole parameters of the shares in leaf.next of n leaves: one collective, whose result has
+   the shares of a rank one behind the other. */
+static bool flux__join_bucket(flux_comm *c, flux_state *s, int n, int *leaf) {
+    flux_tensor *xs[FLUX__BUCKET_TENSORS];
+    int64_t count = 0, at = 0;
+    for (int i = 0; i < n; i++) xs[i] = s->leaf[leaf[i]].next, count += flux__size(xs[i]);
+    flux_tensor *all = flux__collective_node(c, FLUX__ALLGATHER, FLUX_SUM, 0, n, xs,
+                                             count * s->ranks);
+    if (!all || !(all = flux_reshape_to(all, FLUX_SHAPE(count, s->ranks)))) return false;
+    for (int i = 0; i < n; i++) {
+        flux__trained_param *l = &s->leaf[leaf[i]];
+        const int64_t end = at + flux__size(xs[i]), size = flux__size(l->now);
+        flux_tensor *x = flux_reshape_to(flux_slice(all, 0, at, end),
+                                         FLUX_SHAPE((end - at) * s->ranks));
+        if (x && size < flux__size(x)) x = flux_slice(x, 0, 0, size);
+        l->next = flux_copy(flux_reshape_to(x, flux__dims(l->now)));
+        at = end;
+        if (!l->next) return false;
+    }
+    return true;
+}
+
 /* Replaces the gradients of n leaves by their sums over all ranks: one collective. */
 static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, int *leaf) {
     flux_tensor *xs[FLUX__BUCKET_TENSORS];
@@ -136,6 +202,31 @@ static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, int *leaf)
     }
     return sum != NULL;
 }
+
+/* What travels of a leaf: its gradient, or its new parameter's share once there is one. */
+static const flux_tensor *flux__travels(const flux_state *s, int leaf) {
+    return s->leaf[leaf].next ? s->leaf[leaf].next : s->step[leaf].d;
+}
+
+/* Has `exchange` exchange what travels of all leaves, in buckets of one dtype each, those of the
+   last leaves first. */
+static bool flux__each_bucket(flux_comm *c, flux_state *s, int r,
+                              bool (*exchange)(flux_comm *, flux_state *, int, int *)) {
+    int leaf[FLUX__BUCKET_TENSORS], n = 0;
+    int64_t bytes = 0;
+    for (int i = s->nleaves - 1; i >= 0; i--) {
+        const flux_tensor *d = flux__travels(s, i);
+        if (!d) continue;
+        const int64_t size = flux__size(d) * (int64_t)flux__dtypes[d->dtype].size;
+        const bool full = n == FLUX__BUCKET_TENSORS || bytes + size > s->rule[r].bucket;
+        if (n && (full || d->dtype != flux__travels(s, leaf[0])->dtype)) {
+            if (!exchange(c, s, n, leaf)) return false;
+            n = 0, bytes = 0;
+        }
+        leaf[n++] = i, bytes += size;
+    }
+    return !n || exchange(c, s, n, leaf);
+}
 #endif
 
 /* The rule Distributed, number r of the chain: exchanges the gradients of all leaves, those of the
@@ -144,27 +235,26 @@ static bool flux__exchange_gradients(flux_state *s, int r) {
     flux_comm *c = s->rule[r].comm;
     if (!flux__is_comm("update", c)) return false;
 #ifdef FLUX_MPI
-    int leaf[FLUX__BUCKET_TENSORS], n = 0;
-    int64_t bytes = 0;
     if (c->size == 1 || flux__accumulating(s, r)) return true;
     int first = 0;
     while (!s->rule[first].comm) first++;
     if (r == first && !flux__weigh_gradients(c, s)) return false;
     if (s->rule[r].bucket == 0) return true;
     if (!flux__complete_gradients(c, s)) return false;
-    for (int i = s->nleaves - 1; i >= 0; i--) {
-        const flux_tensor *d = s->step[i].d;
-        if (!d) continue;
-        const int64_t size = flux__size(d) * (int64_t)flux__dtypes[d->dtype].size;
-        const bool full = n == FLUX__BUCKET_TENSORS || bytes + size > s->rule[r].bucket;
-        if (n && (full || d->dtype != s->step[leaf[0]].d->dtype)) {
-            if (!flux__exchange_bucket(c, s, n, leaf)) return false;
-            n = 0, bytes = 0;
-        }
-        leaf[n++] = i, bytes += size;
-    }
-    if (n && !flux__exchange_bucket(c, s, n, leaf)) return false;
+    if (!flux__each_bucket(c, s, r, s->rule[r].ranks > 1 ? flux__share_bucket
+                                                         : flux__exchange_bucket)) return false;
     flux__comm_forget(c);                 /* the update, evaluated next, runs all of them */
+#endif
+    return true;
+}
+
+/* Makes whole parameters of the shares in leaf.next, see base/ranks.h. */
+static bool flux__join_shares(flux_state *s) {
+    flux_comm *c = s->rule[s->cut].comm;
+    if (!flux__is_comm("update", c)) return false;
+#ifdef FLUX_MPI
+    if (!flux__each_bucket(c, s, s->cut, flux__join_bucket)) return false;
+    flux__comm_forget(c);
 #endif
     return true;
 }
@@ -173,7 +263,8 @@ static bool flux__exchange_gradients(flux_state *s, int r) {
 static const flux__rank_calls *flux__dist_calls(void) {
     static const flux__rank_calls calls = { flux_rank_of, flux_size_of, flux__comm_agree,
                                             flux__comm_seed, flux__comm_weigh,
-                                            flux__exchange_gradients };
+                                            flux__exchange_gradients, flux__join_shares,
+                                            flux__comm_gather, flux__whole_state };
     return &calls;
 }
 

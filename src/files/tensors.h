@@ -8,6 +8,7 @@
 #include "../base/sinks.h"
 #include "../base/scopes.h"
 #include "../base/text.h"
+#include "../graph/elementwise.h"
 #include "../schedule/looking.h"
 #include "../device/registry.h"
 #include "../data/orders.h" /* flux_loader */
@@ -43,6 +44,8 @@ typedef struct flux__stored {
     flux_tensor **field, *x;              /* the field that holds it, or NULL; the tensor */
     int number, first;                    /* this item's number; that of the first with this x */
     bool ties;                            /* sharing x has a meaning: not in optimiser states */
+    const flux_state *of;                 /* x is a share of what the file has for this leaf; or */
+    int leaf;                             /* NULL */
     uint64_t begin;                       /* byte offset from the start of the file's data */
     flux_tensor *loaded;                  /* the tensor that will replace x, of first items only */
 } flux__stored;
@@ -59,6 +62,7 @@ typedef struct flux__list {
     const char *prefix;                   /* name of the thing that is visited now; "": none */
     int prefix_length;
     bool ties, failed;                    /* ties: for the items of that thing */
+    const flux_state *state;              /* that thing, if it is a state */
 } flux__list;
 
 /* Joins a prefix and a path by a dot: "opt" and "layers.0.weight.m" make "opt.layers.0.weight.m".
@@ -85,6 +89,8 @@ static void flux__list_add(flux__list *l, const char *path, flux_tensor **field,
     it->field = field;
     it->x = x;
     it->ties = l->ties;
+    it->leaf = l->state && field ? flux__shared_leaf(l->state, field) : -1;
+    it->of = it->leaf < 0 ? NULL : l->state;
     it->number = it->first = l->items++;
 }
 
@@ -324,7 +330,8 @@ static void flux__compare_item(const flux__archive *z, const flux__stored *it, f
         return;
     }
     e->used = true;
-    flux_shape here = flux__dims(it->x), there = flux__entry_shape(e);
+    flux_shape here = flux__dims(it->of ? it->of->leaf[it->leaf].p : it->x),
+               there = flux__entry_shape(e);
     bool same = e->ndim == here.ndim && e->type == &flux__elements[it->x->dtype];
     for (int i = 0; same && i < here.ndim; i++) same = here.dim[i] == there.dim[i];
     if (same || m->differ++) return;
@@ -374,12 +381,16 @@ static bool flux__compare(const flux__archive *z, const flux__list *l, const flu
     return false;
 }
 
-/* Reads the tensor of an entry and moves it to the device of `old`, which it will replace. */
+/* Reads the tensor of an entry and moves it, or this process's share of it, to the device of the
+   item's, which it will replace. */
 static flux_tensor *flux__load_placed(flux__archive *z, const flux__entry *e,
-                                      const flux_tensor *old) {
+                                      const flux__stored *it) {
     int h = flux__hide();
     int64_t failures = flux__failures();
-    flux_tensor *read = flux__entry_read(z, e), *t = read ? flux__placed(read, old->device) : NULL;
+    const flux_tensor *old = it->x;
+    flux_tensor *read = flux__entry_read(z, e);
+    if (read && it->of) read = flux_copy(flux__own_share(it->of, read));
+    flux_tensor *t = read ? flux__placed(read, old->device) : NULL;
     t = t ? flux_eval(t) : NULL;
     if (read && !t && !flux__failed_since(failures))
         flux__bad(&z->source, "%.100s could not be moved to %s", e->name,
@@ -392,7 +403,7 @@ static flux_tensor *flux__load_placed(flux__archive *z, const flux__entry *e,
 static bool flux__load_item(flux__archive *z, flux__list *l, flux__stored *it) {
     const flux__stored *first = &l->item[it->first];
     const flux__entry *e = flux__find(z, it->name), *before = flux__find(z, first->name);
-    if (it == first) return (it->loaded = flux__load_placed(z, e, it->x)) != NULL;
+    if (it == first) return (it->loaded = flux__load_placed(z, e, it)) != NULL;
     if (e == before) return true;
     int h = flux__hide();
     const flux_tensor *a = flux__entry_read(z, before), *b = a ? flux__entry_read(z, e) : NULL;
@@ -500,6 +511,10 @@ static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
     l->prefix = t->name;
     l->prefix_length = t->length;
     l->ties = head->kind != FLUX__STATE;
+    l->state = l->ties ? NULL : (const flux_state *)object;
+    if (l->state && l->state->ranks > 1 && !load)
+        return FLUX__REFUSE("%s: %d ranks keep a share of the state each; flux_distributed_save "
+                            "saves all of it", l->call, l->state->ranks);
     if (head->kind == FLUX__LAYER)
         l->failed |= !flux__walk_all((flux_layer *)object, flux__list_field, NULL, l);
     else if (head->kind == FLUX__STATE)
@@ -522,7 +537,7 @@ static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
 /* Saves n things to a file, or loads them from it. 0: done; -1: an error. */
 static int flux__files_items(const char *call, const char *path, const flux__thing *things, int n,
                              bool load) {
-    flux__list l = { call, things, n, NULL, 0, 0, "", 0, true, false };
+    flux__list l = { call, things, n, NULL, 0, 0, "", 0, true, false, NULL };
     bool good = true;
     if (!path) {
         flux__null(call, "path", path);

@@ -447,7 +447,7 @@ static bool flux__torch_add(const flux__torch_saving *s, const flux__torch_whole
    once for each name, as PyTorch's load_state_dict looks for each. */
 FLUX_DEF int flux_save_torch(flux_layer *m, const char *path, const char *map) {
     FLUX__ZEROED(flux__torch_saving, s);
-    flux__list l = { "save_torch", NULL, 0, NULL, 0, 0, "", 0, false, false };
+    flux__list l = { "save_torch", NULL, 0, NULL, 0, 0, "", 0, false, false, NULL };
     s.map.call = l.call;
     s.map.text = map;
     if (!m || !path) return flux__null(l.call, m ? "path" : "m", NULL), -1;

@@ -404,6 +404,7 @@ static flux_state *flux__state_copy(const flux_state *from) {
     s->nrules = from->nrules;
     s->nstates = from->nstates;
     s->mixed = from->mixed;
+    s->rank = from->rank, s->ranks = from->ranks, s->cut = from->cut, s->whole = from->whole;
     s->counts = from->counts;
     s->scale = from->scale, s->good = from->good, s->skipped = from->skipped;
     s->scaling = (flux_tensor *)flux_retain(from->scaling);

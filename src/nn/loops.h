@@ -338,13 +338,13 @@ static bool flux__course_save(const flux__course *c) {
     char names[150];
     if (!c->o.checkpoint) return true;
     int h = flux__hide(), n = flux__course_items(c, item, names, sizeof names);
-    const int things = n;
+    if (c->o.state->ranks > 1) item[1] = flux__ranks->whole(c->o.state);
     item[n++] = flux_random_state();
     item[n++] = flux_from_data(c->began, FLUX_I64, FLUX_SHAPE(2));
     item[n++] = flux_from_data(number, FLUX_F64, FLUX_SHAPE(FLUX__COURSE_NUMBERS));
     if (c->epoch) item[n++] = flux__course_history(c);
     bool good = true;
-    for (int i = things; i < n; i++) good = good && item[i];
+    for (int i = 1; i < n; i++) good = good && item[i];
     strcat(names, c->epoch ? ", random, began, course, history" : ", random, began, course");
     good = good && flux__course_saved(c, n, names, item, c->o.checkpoint);
     flux__reveal_object(h, NULL);

@@ -27,7 +27,11 @@
    graph as the first, and updates can reuse that memory. With mixed precision,
    parameters of 16 bits have a float32 master copy, and a model with float16
    parameters has a loss scale. A float16 parameter without a master copy raises
-   an epsilon below 1e-7 to 1e-7, as a smaller one would be 0. */
+   an epsilon below 1e-7 to 1e-7, as a smaller one would be 0.
+
+   Several processes may keep a share of a state each (flux__own_share). Then the
+   states of the rules behind the part Distributed, and master copies, are
+   shares: vectors of one length on all ranks. */
 
 FLUX__BEGIN_COLD
 
@@ -57,6 +61,8 @@ struct flux_state {
     flux__head head;
     int nrules, nrefs, nleaves, nstates; /* nstates: states of each leaf, over all rules */
     bool mixed, counts;                   /* mixed precision; some rule needs the step's number */
+    int rank, ranks;                      /* which share is kept here, of how many; 1: all is */
+    int cut, whole; /* the rule that cuts gradients into shares; states of a leaf that are whole */
     double scale;                         /* the loss scale; 0: the loss is not scaled */
     int64_t good, skipped; /* steps since the scale changed; steps that were skipped */
     flux_tensor *scaling; /* these three shown as a tensor; while set, it holds them */
@@ -173,10 +179,41 @@ static flux_dtype flux__state_dtype(const flux_tensor *p) {
     return p->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
 }
 
-/* A tensor of p's shape, on p's device, in the dtype of p's states, with v in every element. */
-static flux_tensor *flux__full_like(flux_tensor *p, double v) {
+/* How many of n elements a share has. */
+static int64_t flux__share_size(const flux_state *s, int64_t n) {
+    return (n + s->ranks - 1) / s->ranks;
+}
+
+/* This process's share of x: part `rank` of `ranks` of its elements in the order of memory. Behind
+   the last element there are zeros, so that shares are alike. */
+static flux_tensor *flux__own_share(const flux_state *s, flux_tensor *x) {
+    if (s->ranks < 2) return x;
+    const int64_t n = flux__size(x), each = flux__share_size(s, n),
+                  from = s->rank * each < n ? s->rank * each : n,
+                  to = from + each < n ? from + each : n;
     int h = flux__hide();
-    flux_tensor *x = flux_full_shape(flux__dims(p), v, flux__state_dtype(p));
+    x = flux_slice(flux_reshape_to(x, FLUX_SHAPE(n)), 0, from, to);
+    if (x && to - from < each)
+        x = flux_pad_by(x, 0, FLUX_SHAPE(0), FLUX_SHAPE(each - (to - from)));
+    return flux__reveal(h, x);
+}
+
+/* The leaf of whose state this slot holds a share; -1: it holds a whole tensor. */
+static int flux__shared_leaf(const flux_state *s, flux_tensor *const *slot) {
+    const uintptr_t at = (uintptr_t)slot, first = (uintptr_t)s->s;
+    if (s->ranks < 2) return -1;
+    for (int i = 0; i < s->nleaves; i++)
+        if (slot == &s->leaf[i].master) return i;
+    if (at < first || at >= (uintptr_t)(s->s + s->nleaves * s->nstates)) return -1;
+    const int k = (int)((at - first) / sizeof *slot);
+    return k % s->nstates < s->whole ? -1 : k / s->nstates;
+}
+
+/* A state of the leaf with v in every element: p's shape or a share of it, on p's device. */
+static flux_tensor *flux__state_full(const flux_state *s, flux_tensor *p, bool share, double v) {
+    int h = flux__hide();
+    flux_tensor *x = flux_full_shape(share ? FLUX_SHAPE(flux__share_size(s, flux__size(p)))
+                                           : flux__dims(p), v, flux__state_dtype(p));
     x = x ? flux__move(x, p->device) : NULL;
     return flux__reveal(h, x ? flux_copy(x) : NULL); /* a copy has memory that updates can reuse */
 }
@@ -207,13 +244,14 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
         flux_rule_opts o = flux__opts_of(s, leaf, r);
         for (int i = 0; i < 3 && row->state[i].name; i++, at++) {
             double start = row->state[i].start ? flux__hyper(&o, row->state[i].start) : 0;
-            *at = (flux_tensor *)flux_retain(flux__full_like(l->p, start));
+            *at = (flux_tensor *)flux_retain(flux__state_full(s, l->p, r > s->cut, start));
             if (!*at) return false;
         }
     }
     if (!s->mixed || !flux__is_half(l->p->dtype)) return true;
     if (l->p->dtype == FLUX_F16) s->scale = FLUX__FIRST_SCALE;
-    l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(flux_detach(l->p), FLUX_F32)));
+    flux_tensor *p = flux__own_share(s, flux_detach(l->p));
+    l->master = (flux_tensor *)flux_retain(flux_copy(flux_to_dtype(p, FLUX_F32)));
     return l->master != NULL;
 }
 
@@ -258,9 +296,13 @@ static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
     s->rule = (flux_rule_part *)flux__zalloc((size_t)(rule->n + 1) * sizeof *s->rule);
     if (!s->rule) return false;
     s->mixed = rule->mixed;
-    s->nrules = rule->n;
+    s->nrules = s->cut = rule->n;
+    s->ranks = 1;
     for (int i = 0; i < rule->n; i++) {
         s->rule[i] = rule->part[i];
+        if (s->rule[i].ranks > 1)
+            s->rank = s->rule[i].rank, s->ranks = s->rule[i].ranks, s->cut = i,
+            s->whole = s->nstates;
         s->counts |= flux__rule_rows[rule->part[i].kind].counts;
         s->nstates += flux__row_states(&flux__rule_rows[rule->part[i].kind]);
     }

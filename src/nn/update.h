@@ -202,23 +202,56 @@ static bool flux__start_step(flux_state *s, int leaf, flux_tensor *d) {
     if (!d) return true;
     flux_dtype t = flux__state_dtype(l->now);
     k->d = flux_to_dtype(d, t);
-    k->p = l->master && !flux__master_stale(l) ? l->master : flux_to_dtype(l->now, t);
+    /* the rules before that which cuts gradients into shares see whole parameters */
+    k->p = l->master && s->ranks < 2 && !flux__master_stale(l) ? l->master
+                                                               : flux_to_dtype(l->now, t);
     k->scale = s->scaled ? 1 / s->scale : 1;
     k->measured = s->scaled != NULL;
     return k->d && k->p;
 }
 
-/* Evaluates the norms that flux__step_clipnorm has recorded, all together, into k->size. */
-static FLUX__COLD bool flux__measure(flux_state *s) {
+/* The p-norm of n numbers that are 0 or more; divided by the largest, none of them overflows. */
+static FLUX__COLD double flux__norm_of_norms(int n, const double *v, double p) {
+    double most = 0, sum = 0;
+    for (int i = 0; i < n; i++)
+        if (v[i] > most || v[i] != v[i]) most = v[i];
+    if (most == 0 || p > DBL_MAX || !(most - most == 0)) return most;
+    for (int i = 0; i < n; i++) sum += pow(v[i] / most, p);
+    return most * pow(sum, 1 / p);
+}
+
+/* Makes the norms of shares those of whole gradients, the same on all ranks. */
+static FLUX__COLD bool flux__join_norms(flux_state *s) {
+    const size_t n = (size_t)s->nleaves, ranks = (size_t)s->ranks;
+    double *all = (double *)flux__zalloc((n * ranks + ranks) * sizeof *all), *one = all + n * ranks;
+    if (!all) return false;
+    for (size_t i = 0; i < n; i++)
+        if (s->step[i].norm) all[(size_t)s->rank * n + i] = s->step[i].size;
+    const bool ok = flux__ranks->gather(s->rule[s->cut].comm, s->nleaves, all);
+    for (size_t i = 0; i < n && ok; i++) {
+        for (size_t r = 0; r < ranks; r++) one[r] = all[r * n + i];
+        if (s->step[i].norm)
+            s->step[i].size = flux__norm_of_norms(s->ranks, one, s->step[i].o.p);
+    }
+    flux__free(all);
+    return ok;
+}
+
+/* Evaluates the norms that flux__step_clipnorm, rule number r, has recorded, all together, into
+   k->size. */
+static FLUX__COLD bool flux__measure(flux_state *s, int r) {
     int n = 0;
     for (int i = 0; i < s->nleaves; i++)
         if (s->step[i].norm) s->news[n++] = s->step[i].norm;
     if (flux_eval_all(n, s->news) != 0) return false;
     for (int i = 0; i < s->nleaves; i++) {
         flux__step *k = &s->step[i];
-        if (!k->norm) continue;
-        k->size = flux_item(k->norm) * fabs(k->scale);
-        if (!(k->size - k->size == 0))
+        if (k->norm) k->size = flux_item(k->norm) * fabs(k->scale);
+    }
+    if (r > s->cut && !flux__join_norms(s)) return false;
+    for (int i = 0; i < s->nleaves; i++) {
+        const flux__step *k = &s->step[i];
+        if (k->norm && !(k->size - k->size == 0))
             return FLUX__REFUSE("clipnorm: the gradient of %.100s has the %g-norm %g",
                                 flux__leaf_path(s, i), (double)k->o.p, k->size);
     }
@@ -234,26 +267,15 @@ static FLUX__COLD void flux__clip_step(flux__step *k, double size) {
 }
 
 static FLUX__COLD bool flux__clip_norms(flux_state *s, int r) {
-    (void)r;
-    if (!flux__measure(s)) return false;
+    if (!flux__measure(s, r)) return false;
     for (int i = 0; i < s->nleaves; i++) flux__clip_step(&s->step[i], s->step[i].size);
     return true;
-}
-
-/* The p-norm of n numbers that are 0 or more; divided by the largest, none of them overflows. */
-static FLUX__COLD double flux__norm_of_norms(int n, const double *v, double p) {
-    double most = 0, sum = 0;
-    for (int i = 0; i < n; i++)
-        if (v[i] > most) most = v[i];
-    if (most == 0 || p > DBL_MAX) return most;
-    for (int i = 0; i < n; i++) sum += pow(v[i] / most, p);
-    return most * pow(sum, 1 / p);
 }
 
 /* The same by the norm of all gradients taken as one vector. */
 static FLUX__COLD bool flux__clip_global(flux_state *s, int r) {
     int n = 0;
-    if (!flux__measure(s)) return false;
+    if (!flux__measure(s, r)) return false;
     double *sizes = (double *)flux__malloc((size_t)(s->nleaves + 1) * sizeof *sizes);
     if (!sizes) return false;
     for (int i = 0; i < s->nleaves; i++)
@@ -288,7 +310,7 @@ static bool flux__apply_rule(flux_state *s, int r, int at) {
 }
 
 /* Records the new parameter, p - scale * d in p's dtype, and the new master copy
-   if there is one. */
+   if there is one; of both a share, where p is one. */
 static bool flux__finish_step(flux_state *s, int leaf) {
     flux__trained_param *l = &s->leaf[leaf];
     flux__step *k = &s->step[leaf];
@@ -326,6 +348,7 @@ static bool flux__build_update(flux_state *s, const flux_grads *g) {
     }
     for (int i = 0; i < s->nleaves; i++)
         if (!flux__finish_step(s, i)) return false;
+    if (s->ranks > 1 && !flux__ranks->join(s)) return false;
     for (int i = 0; i < s->nrefs; i++)
         if (!flux__finish_view(s, &s->ref[i])) return false;
     return true;
