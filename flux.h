@@ -37528,10 +37528,16 @@ static flux_tensor *flux__gradient_by(const flux_grads *g, const flux_tensor *x,
     return NULL;
 }
 
-/* Whether the master copy is out of date: the parameter was replaced by another tensor (loaded,
-   say), and the master was not. */
-static bool flux__master_stale(const flux__trained_param *l) {
-    return l->now != l->p && (!l->master_seen || l->master_seen == l->master);
+/* The master copy if there is one, else p: the parameter, or this rank's share of it, in the dtype
+   of the states. After parameter or master were replaced, by loading say, the master counts only
+   where the parameter is what it rounds to: a state may have been saved after its parameters were
+   replaced. */
+static flux_tensor *flux__full_precision(const flux__trained_param *l, flux_tensor *p) {
+    const bool replaced = l->now != l->p || (l->master_seen && l->master_seen != l->master);
+    if (!l->master) return p;
+    if (!replaced) return l->master;
+    flux_tensor *rounded = flux_to_dtype(l->master, (flux_dtype)l->now->dtype);
+    return (flux_where)((flux_eq)(p, flux_to_dtype(rounded, (flux_dtype)p->dtype)), l->master, p);
 }
 
 /* Sets up the leaf's flux__step with its gradient d, unscaled through k->scale, and its parameter
@@ -37546,9 +37552,9 @@ static bool flux__start_step(flux_state *s, int leaf, flux_tensor *d) {
     if (!d) return true;
     flux_dtype t = flux__state_dtype(l->now);
     k->d = flux_to_dtype(d, t);
+    k->p = flux_to_dtype(l->now, t);
     /* the rules before that which cuts gradients into shares see whole parameters */
-    k->p = l->master && s->ranks < 2 && !flux__master_stale(l) ? l->master
-                                                               : flux_to_dtype(l->now, t);
+    if (k->p && s->ranks < 2) k->p = flux__full_precision(l, k->p);
     k->scale = s->scaled ? 1 / s->scale : 1;
     k->measured = s->scaled != NULL;
     return k->d && k->p;
@@ -37731,9 +37737,7 @@ static void flux__commit(flux_state *s) {
     }
     for (int i = 0; i < s->nleaves; i++) {
         flux__trained_param *l = &s->leaf[i];
-        /* where no step is made, a parameter that was loaded with its master copy stays current */
-        if (l->next || (l->master && !flux__master_stale(l)))
-            flux_assign(&l->p, l->next ? l->next : l->now);
+        if (l->next) flux_assign(&l->p, l->next);
         if (l->next_master) flux_assign(&l->master, l->next_master);
         flux_assign(&l->master_seen, NULL);
     }
@@ -49390,7 +49394,8 @@ static bool flux__share_bucket(flux_comm *c, flux_state *s, int n, int *leaf) {
         flux__trained_param *l = &s->leaf[leaf[i]];
         const int64_t end = at + flux__size(xs[i]) / s->ranks;
         k->d = flux_slice(sum, 0, at, end);
-        k->p = l->master && !flux__master_stale(l) ? l->master : flux__own_share(s, k->p);
+        k->p = flux__own_share(s, k->p);
+        if (k->p) k->p = flux__full_precision(l, k->p);
         k->scale /= c->size;
         at = end;
         if (!k->d || !k->p) return false;

@@ -882,4 +882,115 @@ TEST(moving_a_state_to_where_it_is) {
     CHECK(flux_device_of(opt).backend == 0);
 }
 
+/* ------------------------------------------------------------------ any order of calls
+
+   Steps with gradients of some of the parameters, steps that fail, layers frozen and thawed, parameters that are put in the
+   place of others, rates that are adjusted, states that are saved and loaded: in random order, beside the rules' formulas for
+   one number each. */
+
+enum { LEAVES = 3, DESCENT = 0, MOMENTUM, ADAM, EVERY_SECOND, HALVES, ORDERS };
+typedef struct { double p, v, m, t, eta; bool frozen; } leaf;
+
+static unsigned drawn;
+static int draw(int n) { return (int)((drawn = drawn * 1664525u + 1013904223u) >> 8) % n; }
+static double drawn_number(void) { return (draw(4001) - 2000) / 256.0; }
+
+static flux_rule ordered_rule(int kind) {
+    return kind == DESCENT ? flux_descent(0.1) : kind == MOMENTUM ? flux_momentum(0.1, .rho = 0.75)
+         : kind == ADAM ? flux_adam(0.1) : kind == EVERY_SECOND ? flux_accumgrad(2, flux_descent(0.1))
+         : flux_mixed_precision(flux_momentum(0.1, .rho = 0.75));
+}
+
+/* What the rule makes of one number with the gradient g. */
+static void follow(int kind, leaf *x, double g) {
+    if (kind == DESCENT) x->p -= x->eta * g;
+    else if (kind == EVERY_SECOND) {
+        x->v += g / 2;
+        x->t++;
+        if (fmod(x->t, 2) == 0) x->p -= x->eta * x->v, x->v = 0;
+    } else if (kind == ADAM) {
+        x->t++;
+        x->m = 0.9 * x->m + 0.1 * g;
+        x->v = 0.999 * x->v + 0.001 * g * g;
+        x->p -= x->eta * (x->m / (1 - pow(0.9, x->t))) / (sqrt(x->v / (1 - pow(0.999, x->t))) + 1e-8);
+    } else {
+        x->v = 0.75 * x->v + x->eta * g;
+        x->p -= x->v;
+    }
+}
+
+/* A step with gradients of some of the parameters; with a loss that depends on none there is none to do. */
+static void some_step(int kind, flux_state *opt, flux_layer *m, leaf *leaves, bool fails) {
+    flux_tensor *loss = NULL;
+    double g[LEAVES] = { 0, 0, 0 };
+    int some = 1 + draw((1 << LEAVES) - 1), awake = 0;
+    for (int i = 0; i < LEAVES; i++) {
+        if (!(some >> i & 1)) continue;
+        flux_tensor *p = flux_param(flux_child(m, i), "p"), *part;
+        g[i] = fails ? HUGE_VAL : drawn_number();
+        awake += !leaves[i].frozen;
+        part = flux_sum(flux_mul(p, number(g[i], flux_dtype_of(p))));
+        loss = loss ? flux_add(loss, part) : part;
+    }
+    if (fails && awake) CHECK_ERROR(flux_update(opt, m, flux_gradient(loss, m)), "clipnorm: the gradient of");
+    else if (!fails) CHECK(flux_update(opt, m, flux_gradient(loss, m)) == 0);
+    for (int i = 0; i < LEAVES && !fails; i++)
+        if (some >> i & 1 && !leaves[i].frozen) follow(kind, &leaves[i], g[i]);
+}
+
+static flux_state *saved_and_loaded(int kind, bool clips, flux_state *opt, flux_layer *m) {
+    flux_rule rule = ordered_rule(kind);
+    flux_state *other = flux_setup(clips ? flux_optimiser_chain(flux_clipnorm(1e30), rule) : rule, m);
+    CHECK(flux_save(opt, "build/test_optim.order") == 0 && flux_load(other, "build/test_optim.order") == 0);
+    return flux_keep(other);
+}
+
+static void in_any_order(int kind, unsigned seed) {
+    const flux_dtype t = kind == HALVES ? FLUX_F16 : FLUX_F64;
+    const bool clips = kind == DESCENT || kind == MOMENTUM || kind == ADAM;
+    leaf leaves[LEAVES];
+    flux_layer *layers[LEAVES], *m;
+    flux_tensor *held[LEAVES];
+    double value[LEAVES];
+    drawn = seed * 747796405u + 1;
+    for (int i = 0; i < LEAVES; i++) {
+        leaf start = { drawn_number(), 0, 0, 0, 0.1, false };
+        leaves[i] = start;
+        layers[i] = bare_of(number(start.p, t));
+        held[i] = (flux_tensor *)flux_retain(flux_param(layers[i], "p")), value[i] = start.p;
+    }
+    m = flux_chain_of(LEAVES, layers, NULL);
+    flux_rule rule = ordered_rule(kind);
+    flux_state *opt = flux_setup(clips ? flux_optimiser_chain(flux_clipnorm(1e30), rule) : rule, m);
+    for (int step = 0; step < 60; step++) FLUX_SCOPE {
+        const int what = draw(12), i = draw(LEAVES);
+        leaf *x = &leaves[i];
+        if (what == 0) flux_freeze(layers[i]), x->frozen = true;
+        else if (what == 1) flux_thaw(layers[i]), x->frozen = false;
+        else if (what == 2) x->p = drawn_number(), flux_set_param(layers[i], "p", number(x->p, t));
+        else if (what == 3) x->eta = draw(9) / 16.0, CHECK(flux_adjust_part(opt, layers[i], .eta = x->eta) == 0);
+        else if (what == 4) opt = saved_and_loaded(kind, clips, opt, m);
+        else if (what == 5 && clips) some_step(kind, opt, m, leaves, true);
+        else if (what == 6) {                                  /* an old value stays what it was */
+            flux_release(held[i]);
+            held[i] = (flux_tensor *)flux_retain(flux_param(layers[i], "p")), value[i] = flux_item(held[i]);
+        } else some_step(kind, opt, m, leaves, false);
+        for (int k = 0; k < LEAVES; k++) {
+            CHECK_NEAR(at(layers[k], "p"), leaves[k].p, kind == HALVES ? 4e-3 : 1e-12);
+            CHECK(flux_item(held[k]) == value[k] || kind == HALVES);
+        }
+        if (test_bad) break;
+    }
+    for (int i = 0; i < LEAVES; i++) flux_release(held[i]);
+    if (test_bad) fprintf(stderr, "    rule %d, seed %u\n", kind, seed);
+}
+TEST(any_order_of_calls) {
+    ONLY_ON_CPU();
+    flux_on_log(remember, NULL);                               /* of steps without a gradient that is wanted */
+    for (unsigned seed = 0; seed < 8; seed++)
+        for (int kind = 0; kind < ORDERS && !test_bad; kind++) FLUX_SCOPE in_any_order(kind, seed);
+    flux_on_log(NULL, NULL);
+    remove("build/test_optim.order");
+}
+
 TEST_MAIN()

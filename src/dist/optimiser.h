@@ -150,7 +150,8 @@ static bool flux__share_bucket(flux_comm *c, flux_state *s, int n, int *leaf) {
         flux__trained_param *l = &s->leaf[leaf[i]];
         const int64_t end = at + flux__size(xs[i]) / s->ranks;
         k->d = flux_slice(sum, 0, at, end);
-        k->p = l->master && !flux__master_stale(l) ? l->master : flux__own_share(s, k->p);
+        k->p = flux__own_share(s, k->p);
+        if (k->p) k->p = flux__full_precision(l, k->p);
         k->scale /= c->size;
         at = end;
         if (!k->d || !k->p) return false;
