@@ -15,6 +15,8 @@ FLUX_OP(is_large, (x), x > 1);
 FLUX_OP(nothing, (x, y), 3 * sqrt(4.0) - 1, 0, 0);
 FLUX_OP(only_first, (x, y), x * x);
 FLUX_OP(folded, (x), x * (fmax(1, 2) + pow(2, 3) + fabsf(-3.0f) + (0 ? 5 : 6) + !0 + !2 + (1 < 2) + (1 > 2 || 2 == 2)));
+FLUX_OP(tilted, (x, y), x + 1.00048 * y, 1, 1.00048);
+FLUX_OP(tilted_more, (x, y), x + 1.0038 * y, 1, 1.0038);
 FLUX_OP(safe_root, (x), x > 0 ? sqrt(x) : 0, x > 0 ? 0.5 / sqrt(x) : 0);
 
 /* Every function of FLUX_OP's list, once by its name, and some by that with an f. */
@@ -154,6 +156,10 @@ TEST(dtypes_of_results) {
         flux_tensor *slope = flux_grad(flux_gradient(flux_sum(leaky(h)), h), h);
         CHECK(flux_dtype_of(slope) == halves[i] && flux_dtype_of(leaky(h)) == halves[i]);
         for (int k = 0; k < 64; k++) CHECK(flux_at(slope, k) == (flux_at(h, k) > 0 ? 1 : SLOPE));
+        flux_tensor *many = flux_to_dtype(flux_ones(100), halves[i]), *one = flux_to_dtype(flux_ones(1), halves[i]);
+        y = i ? tilted_more(many, one) : tilted(many, one);   /* the gradient by `one` is a sum, which is rounded once */
+        const double sum = flux_item(flux_grad(flux_gradient(flux_sum(y), one), one));
+        CHECK(sum == flux_item(flux_to_dtype(flux_scalar(i ? 100.38 : 100.048), halves[i])));
     }
 }
 
