@@ -20,12 +20,18 @@
    name would leave out tcc and MSVC; a list in TEST_MAIN is one to forget.) */
 #ifndef FLUX_TEST_H
 #define FLUX_TEST_H
+#ifdef FLUX_IMPLEMENTATION
+#  include "counted.h"
+#endif
 #include "../flux.h"
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__unix__) || defined(__APPLE__)
+#  include <fcntl.h>
+#endif
 
 /* What the address and thread sanitizers ask at the start of a program that is built with them: a
    request for more memory than there is gives NULL, as it does without them. */
@@ -151,8 +157,31 @@ static inline bool test_go_to_device(void) {
     return true;
 }
 
+/* At the end a program on the CPU holds nothing: no memory (config=sanitize says whose), no file that was opened on the way. */
+#if !defined(FLUX_IMPLEMENTATION)
+#  ifdef __cplusplus
+extern "C"
+#  endif
+long test_live(void);                     /* tests/impl.c */
+#else
+static inline long test_live(void) { return COUNTED(0); }
+#endif
+static inline long test_open_files(void) {
+    long n = 0;
+#if defined(__unix__) || defined(__APPLE__)
+    for (int i = 0; i < 256; i++) n += fcntl(i, F_GETFD) >= 0;
+#endif
+    return n;
+}
+static long test_kept;                    /* blocks that the library keeps for good, as it does communicators */
+static inline bool test_left(const char *what, long n) {
+    if (n > 0) printf("FAILED  all: %ld %s left\n", n, what);
+    return n > 0;
+}
+
 static inline int test_run_all(const test_case *const *cases, int n, const char *part) {
     int passed = 0, failed = 0, skipped = 0;
+    const long files = test_open_files();
     if (!test_go_to_device()) n = 0, skipped = 1;
     for (int i = 0; i < n; i++) {
         if (!cases[i]->run || (part && !strstr(cases[i]->name, part))) continue;
@@ -171,6 +200,8 @@ static inline int test_run_all(const test_case *const *cases, int n, const char 
         else passed++;
         fflush(stdout);
     }
+    flux_shutdown();
+    if (!test_device.backend && (test_left("blocks of memory are", test_live() - test_kept) || test_left("files are", test_open_files() - files))) failed++;
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed > 0;
 }
