@@ -4,6 +4,29 @@
 
 static const flux_device cpu = { 0, 0 };
 
+/* ---------------- a world of one */
+
+/* Alone, a rank gets from each collective what it gives: of every shape, in a tuple and by itself. */
+TEST(collectives_of_one_rank) {
+    flux_comm *c = flux_distributed();
+    test_kept++;
+    REQUIRE(c && flux_size_of(c) == 1 && flux_rank_of(c) == 0);
+    flux_tensor *const xs[] = { flux_scalar(3), flux_values(1, 2, 3), flux_reshape(flux_arange(0, 24, 1), 2, 3, 4), flux_ones(2, 0) };
+    for (int i = 0; i < 4; i++) {
+        flux_tensor *x = xs[i], *pair = flux_tuple(x, flux_neg(x));
+        flux_tensor *const ys[] = { flux_allreduce(c, x, FLUX_SUM), flux_allreduce(c, x, FLUX_MEAN), flux_reduce(c, x, FLUX_MAX),
+            flux_broadcast(c, x), flux_nth(flux_allreduce(c, pair, FLUX_SUM), 0), flux_neg(flux_nth(flux_broadcast(c, pair), 1)),
+            i ? flux_allgather(c, x) : x, i ? flux_reduce_scatter(c, x, FLUX_SUM) : x };
+        for (int k = 0; k < 8; k++) {
+            if (!CHECK(ys[k] && flux_ndim(ys[k]) == flux_ndim(x) && flux_len(ys[k]) == flux_len(x))) fprintf(stderr, "    %d, %d\n", i, k);
+            CHECK(flux_item(flux_all(flux_eq(ys[k], x))) == 1);
+        }
+        CHECK(flux_synchronize(c, x) == x);
+    }
+    CHECK_ERROR(flux_reduce_scatter(c, xs[0], FLUX_SUM), "reduce_scatter: the last dim of scalar f32 can't be cut into 1 parts");
+    CHECK(flux_barrier(c) == 0 && flux_distributed_end(c) == 0);
+}
+
 /* ---------------- making and looking */
 
 TEST(making) {
