@@ -41,6 +41,43 @@ TEST(a_rate_of_zero_changes_nothing) {
     CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_weight(m), w)))), 0, 0);
 }
 
+/* Three steps with hyper-parameter number `which` of the rule's options set to v; false: the rule can't be. */
+static bool stepped(const char *rule, int which, double v, double out[4]) {
+    flux_rule_opts o = FLUX_OPTIONS(flux_rule_opts, .marked = true);
+    double *const hyper[] = { &o.eta, &o.beta[0], &o.beta[1], &o.rho, &o.epsilon, &o.lambda, &o.delta, &o.omega, &o.p, &o.ell[0],
+        &o.ell[1], &o.gamma[0], &o.gamma[1] };
+    if (which >= (int)(sizeof hyper / sizeof *hyper)) return false;
+    *hyper[which] = v;
+    flux_on_error(test_silent, NULL);
+    flux_layer *m = flux_f64(flux_dense(2, 2, .init = flux_ones32, .bias = FLUX_OFF));
+    flux_rule r = flux_rule_with(rule, o);
+    flux_state *s = r.made ? flux_setup(r, m) : NULL;
+    flux_clear();
+    flux_on_error(NULL, NULL);
+    for (int i = 0; s && i < 3; i++)
+        CHECK(flux_update(s, m, flux_gradient(flux_sum(flux_mul(flux_weight(m), flux_reshape(flux_mul(x4(), i - 0.6), 2, 2))), m)) == 0);
+    for (int i = 0; s && i < 4; i++) out[i] = flux_at(flux_weight(m), i % 2, i / 2);
+    return s != NULL;
+}
+
+/* A rule with a 0 gives what it gives with next to nothing: no formula divides by the 0, or takes a way of its own that leads
+   elsewhere. */
+TEST(a_rule_with_zero_is_the_limit) {
+    static const char *const rules[] = { "Descent", "Momentum", "Nesterov", "RMSProp", "Rprop", "Adam", "AdamW", "RAdam", "AdaMax", "OAdam",
+        "AdaGrad", "AdaDelta", "AMSGrad", "NAdam", "AdaBelief", "Lion", "WeightDecay", "SignDecay", "ClipGrad", "ClipNorm" };
+    int compared = 0;
+    for (size_t r = 0; r < sizeof rules / sizeof *rules; r++)
+        for (int k = 0; k < 13; k++) FLUX_SCOPE {
+            double at_zero[4], close_by[4];
+            if (test_left_out((int)r * 13 + k, 7) || !stepped(rules[r], k, 0, at_zero) || !stepped(rules[r], k, 1e-300, close_by)) continue;
+            for (int i = 0; i < 4; i++)
+                if (!CHECK(test_close(at_zero[i], close_by[i], 1e-9)))
+                    fprintf(stderr, "    %s, hyper-parameter %d: %.15g and %.15g\n", rules[r], k, at_zero[i], close_by[i]);
+            compared++;
+        }
+    CHECK(compared > 40 || test_device.backend);
+}
+
 TEST(hyper_parameters_of_zero) {
     CHECK_STR(text_of(flux_descent()), "Descent(0.1)");
     CHECK_STR(text_of(flux_descent(.eta = 0)), "Descent(0)");
