@@ -23,7 +23,18 @@
 
 #define FIXTURE(name) "tests/fixtures/files/" name
 #define TMP(name) "build/test_archives." name
-#define ZLIB() do { if (flux__zlib_missing()) SKIP("no zlib; package: zlib1g"); } while (0)
+#define ZLIB() do { if (!has_zlib()) SKIP("no zlib; package: zlib1g"); } while (0)
+
+/* Whether this system has zlib, where it is looked for: then it is found. */
+static bool has_zlib(void) {
+#if defined(__linux__)
+    const bool there = flux__library_open("libz.so.1") || flux__library_open("libz.so");
+    CHECK(there == !flux__zlib_missing());
+    return there;
+#else
+    return !flux__zlib_missing();
+#endif
+}
 
 static const char *put(const char *path, const void *data, size_t n) {
 #ifdef _WIN32
@@ -131,7 +142,7 @@ TEST(numpy_archives) {
     static const char *const files[] = { FIXTURE("stored.npz"), FIXTURE("deflated.npz") };
     char names[100];
     for (int i = 0; i < 2; i++) {
-        if (i && flux__zlib_missing()) SKIP("no zlib; package: zlib1g");
+        if (i && !has_zlib()) SKIP("no zlib; package: zlib1g");
         CHECK(flux_npz_names(files[i], names, sizeof names) == 4);
         CHECK_STR(names, "x, labels, c, scalar");
         flux_tensor *x = flux_load_npz(files[i], "x"), *c = flux_load_npz(files[i], "c");

@@ -505,6 +505,24 @@ TEST(bounds_of_initialisers) {
                                        .lo = -0.5, .hi = 1.5))) >= -0.5);
 }
 
+static int notes;
+static void count_notes(flux_level level, const char *id, const char *message, void *user) {
+    (void)message, (void)user;
+    notes += level == FLUX_LOG_WARN && !strcmp(id, "init.truncated");
+}
+/* A warning where the mean lies more than two std outside, on either side, and nowhere else. */
+TEST(truncated_normal_far_from_its_mean) {
+    static const double means[] = { -7.1, -6.9, -4, 0, 4, 6.9, 7.1 };
+    for (int i = 0; i < 7; i++) {
+        flux_silence(NULL);
+        notes = 0;
+        flux_on_log(count_notes, NULL);
+        flux_tensor *w = flux_init("truncated_normal", FLUX_SHAPE(50), .mean = means[i], .std = 2, .lo = -3, .hi = 3);
+        CHECK(notes == (fabs(means[i]) > 7) && flux_item(flux_max(flux_abs(w))) <= 3);
+    }
+    flux_on_log(NULL, NULL);
+}
+
 /* The fifths of a truncated normal hold a fifth each: the shape, not only two moments. */
 TEST(truncated_normal_has_its_quantiles) {
     /* Phi^-1(Phi(-2) + k/5 (2 Phi(2) - 1)) */
