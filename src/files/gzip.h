@@ -22,6 +22,9 @@
    parsers ask for a file's end first). */
 
 #define FLUX__INFLATED_MAX ((uint64_t)1 << 32)         /* bytes of a result: 4 GiB */
+#ifndef FLUX__INFLATE_PIECE                            /* a test has small ones */
+#  define FLUX__INFLATE_PIECE (1u << 30)               /* bytes at a time: zlib's counts are 32 bits */
+#endif
 
 FLUX__BEGIN_COLD
 
@@ -123,18 +126,26 @@ static bool flux__inflate_grow(flux__inflating *f, uint64_t room) {
     return true;
 }
 
-/* Inflates to the end of one stream. Counts are given to zlib in pieces, as its are 32 bits. */
+/* Gives zlib its next piece if it has read the last one; false if nothing is left. */
+static bool flux__inflate_more(flux__inflating *f) {
+    const size_t most = FLUX__INFLATE_PIECE;
+    if (f->z.avail_in == 0) {
+        f->z.next_in = f->from;
+        f->z.avail_in = (unsigned)(f->left < most ? f->left : most);
+        f->from += f->z.avail_in;
+        f->left -= f->z.avail_in;
+    }
+    return f->z.avail_in > 0;
+}
+
+/* Inflates to the end of one stream. */
 static bool flux__inflate_stream(flux__inflating *f) {
     flux__z_stream *z = &f->z;
     for (int code = 0; code != 1;) {      /* Z_STREAM_END */
-        if (z->avail_in == 0 && f->left > 0) {
-            z->next_in = f->from;
-            z->avail_in = f->left < 1u << 30 ? (unsigned)f->left : 1u << 30;
-            f->from += z->avail_in;
-            f->left -= z->avail_in;
-        }
         if (f->used == f->room && !flux__inflate_grow(f, 0)) return false;
-        size_t room = f->room - f->used < 1u << 30 ? f->room - f->used : 1u << 30;
+        const size_t most = FLUX__INFLATE_PIECE;
+        const size_t room = f->room - f->used < most ? f->room - f->used : most;
+        flux__inflate_more(f);
         z->next_out = f->out + f->used;
         z->avail_out = (unsigned)room;
         code = flux__zlib.inflate(z, 0);
@@ -152,11 +163,13 @@ static bool flux__inflate_stream(flux__inflating *f) {
 static bool flux__inflate_members(flux__inflating *f, bool raw) {
     for (;;) {
         if (!flux__inflate_stream(f)) return false;
-        if (raw) return (f->z.avail_in == 0 && f->left == 0) ||
-                        flux__inflate_bad(f, "something follows its compressed data");
-        while (f->z.avail_in > 0 && *f->z.next_in == 0) f->z.avail_in--, f->z.next_in++;
-        if (f->z.avail_in == 0 && f->left == 0) return true;
-        if (f->z.avail_in == 0 || *f->z.next_in != 0x1f)
+        bool more = flux__inflate_more(f);
+        while (!raw && more && *f->z.next_in == 0) {
+            f->z.avail_in--, f->z.next_in++;
+            more = flux__inflate_more(f);
+        }
+        if (!more) return true;
+        if (raw || *f->z.next_in != 0x1f)
             return flux__inflate_bad(f, "something follows its compressed data");
         flux__zlib.reset(&f->z);
     }
