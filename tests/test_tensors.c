@@ -27,6 +27,26 @@ TEST(collectives_of_one_rank) {
     CHECK(flux_barrier(c) == 0 && flux_distributed_end(c) == 0);
 }
 
+#ifndef _WIN32
+int setenv(const char *name, const char *value, int overwrite);   /* hidden by -std=c11 */
+int unsetenv(const char *name);
+/* Of every launcher that has started several processes it is told that this program does not know the others. */
+TEST(launched_without_mpi) {
+    static const char *const names[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "PALS_SIZE", "ALPS_APP_PE_COUNT" };
+    for (int i = 0; i < 5; i++) {
+        const char *was = getenv(names[i]);
+        if (was) SKIP("a launcher has started this test");
+        setenv(names[i], "3", 1);
+        CHECK_ERROR(flux_distributed(), "distributed: a launcher has started this program, but the program was compiled without -DFLUX_MPI");
+        setenv(names[i], "1", 1);
+        flux_comm *c = flux_distributed();
+        CHECK(c && flux_distributed_end(c) == 0);
+        test_kept += 2;
+        unsetenv(names[i]);
+    }
+}
+#endif
+
 /* ---------------- making and looking */
 
 TEST(making) {
