@@ -9,6 +9,7 @@
 #   make fuzz         random graphs, and random bytes for each reader (tests/fuzz.sh)
 #   make coverage     which branches of flux.h the tests take, by room (tests/coverage.sh)
 #   make gpu-day      ten minutes of a GPU that is lent (tests/gpu_day.sh); gpu-tests: tests alone
+#   make gpu-report   kernels in machine code, compiled without a GPU, and estimates of their speed
 #   make mutate       which one-line defects the tests see; SEED=1 N=100; python3
 #   make flux.h       joins the header from its rooms in src/, where it is changed (src/README.md)
 #   make clean
@@ -45,7 +46,7 @@ DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) \
 GOALS := $(filter test test-% gpu-tests check-%,$(MAKECMDGOALS))
 
 .PHONY: run $(GOALS) test test-all examples bench bench-peers bench-models fuzz coverage mutate \
-        start clean gpu-tests gpu-programs gpu-day softgpu FORCE
+        start clean gpu-tests gpu-programs gpu-day gpu-report softgpu FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 run: $(BUILD)/examples/digits ; $<
@@ -95,5 +96,6 @@ bench-models: $(BUILD)/tests/bench/bench_models ; @sh tests/bench/models.sh $< $
 fuzz: $(BUILD)/tests/test_graphs ; @CC='$(CC)' sh tests/fuzz.sh $<
 coverage: ; @MAKE='$(MAKE)' TESTS='$(TESTS)' MISSED='$(MISSED)' sh tests/coverage.sh
 gpu-day: ; @MAKE='$(MAKE)' BUILD='$(BUILD)' DEVICE='$(DEVICE)' sh tests/gpu_day.sh
+gpu-report: ; @CC='$(CC)' BUILD='$(BUILD)' SHOW=1 sh tests/check_gpu_report.sh
 mutate: ; @CC='$(CC)' python3 tests/mutate.py
 clean: ; rm -rf build
