@@ -17639,6 +17639,12 @@ typedef void (*flux__gemm_inner)(int64_t k, const void *a, int64_t a_row, const 
 typedef void (*flux__gemm_inner4)(int64_t k, const void *a, int64_t a_row, const void *b,
                                  int64_t b_col, void *c, int64_t c_row, int64_t inner4);
 
+/* A matrix times a vector, with a microkernel's sums: c, or with `add` c plus, `rows` sums of k
+   products; rows is a multiple of a vector. Columns of A are read from end to end, as they lie in
+   memory: it is read once only, so memory is all that counts. */
+typedef void (*flux__gemm_vector)(int64_t rows, int64_t k, const void *a, int64_t a_step,
+                                  const void *b, int64_t b_row, void *c, bool add);
+
 typedef struct flux__gemm_set {           /* the kernels for one element type and instruction set */
     /* the set with vectors of half the length that gives the same bits, or NULL */
     const struct flux__gemm_set *narrow;
@@ -17652,6 +17658,7 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
     flux__gemm_kernel plain;
     flux__gemm_inner inner_kernel;        /* inner products with two columns of B, */
     flux__gemm_inner4 inner4;  /* and with four; NULL where there are too few registers */
+    flux__gemm_vector vector;             /* or NULL */
 } flux__gemm_set;
 
 /* Column j of B is read through pointer j / 3, at 0, 1 or 2 column strides from it: that is
@@ -17804,6 +17811,43 @@ FLUX__GEMM_TYPES(64)
         at = (V *)c;                                                                               \
         FLUX__COLUMNS6(FLUX__K_PUT2)                                                               \
         (void)next, (void)next_step;                                                               \
+    }
+/* Sums of a page of C at a time are kept in the first-level cache; eight columns are added to each
+   as it passes. */
+#  define FLUX__V_TIMES(j, q, r) const V x##j = b##q[r * b_row] - zero;
+#  define FLUX__V_ADD(j, q, r)                                                                     \
+    y += *(const V *)(const void *)(a##q + r * a_step) * x##j;                                     \
+    FLUX__PREFETCH(a##q + (r + 8) * a_step)
+#  define FLUX__V_COLUMNS(columns)                                                                 \
+    {                                                                                              \
+        const T *a0 = p + l * a_step, *a1 = a0 + 3 * a_step, *a2 = a1 + 3 * a_step;                \
+        const T *b0 = (const T *)b + l * b_row, *b1 = b0 + 3 * b_row, *b2 = b1 + 3 * b_row;        \
+        columns(FLUX__V_TIMES)                                                                     \
+        for (i = 0; i < n; i += lanes, a0 += lanes, a1 += lanes, a2 += lanes) {                    \
+            V y = *(const V *)(const void *)(sum + i);                                             \
+            columns(FLUX__V_ADD)                                                                   \
+            *(V *)(void *)(sum + i) = y;                                                           \
+        }                                                                                          \
+        (void)a1, (void)a2, (void)b1, (void)b2;                                                    \
+    }
+#  define FLUX__GEMM_VECTOR(name, type, vec, target)                                               \
+    FLUX__GEMM_FN(target) void name(int64_t rows, int64_t k, const void *a, int64_t a_step,        \
+                                    const void *b, int64_t b_row, void *c, bool add) {             \
+        FLUX__GEMM_FUSE                                                                            \
+        typedef vec V;                                                                             \
+        typedef type T;                                                                            \
+        enum { most = 4096 / sizeof(T) };                                                         \
+        const int64_t lanes = (int)(sizeof(V) / sizeof(T));                                        \
+        const V zero = {0};                                                                        \
+        const T *p = (const T *)a;                                                                 \
+        T sum[most], *to = (T *)c;                                                                 \
+        for (int64_t i, l, n; rows > 0; rows -= n, p += n, to += n) {                              \
+            n = rows < (int)most ? rows : (int)most;                                                      \
+            memset(sum, 0, (size_t)n * sizeof(T));                                                 \
+            for (l = 0; l + 8 <= k; l += 8) FLUX__V_COLUMNS(FLUX__COLUMNS8)                        \
+            for (; l < k; l++) FLUX__V_COLUMNS(FLUX__COLUMNS1)                                     \
+            for (i = 0; i < n; i++) to[i] = add ? to[i] + sum[i] : sum[i];                         \
+        }                                                                                          \
     }
 #  define FLUX__GEMM_MR6(name, type, vec, mul, mr, target)                                       \
     FLUX__GEMM_KERNEL(name, type, vec, mul, mr, 1, target)                                       \
@@ -18012,19 +18056,25 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
         }                                                                                          \
     }
 #  endif
-#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, nr, target, narrow, inner_kernel, inner4, pack_kernel, plain) \
+#  define FLUX__GEMM_SET(name, type, vec, bytes, mul, nr, target, narrow, inner_kernel, inner4, pack_kernel, plain, vector) \
     FLUX__GEMM_MR##nr(name, type, vec, mul, 1, target)                                           \
     FLUX__GEMM_MR##nr(name, type, vec, mul, 2, target)                                           \
     static const flux__gemm_kernel name##_one[] = {FLUX__GEMM_LIST##nr(name##_1x)};              \
     static const flux__gemm_kernel name##_two[] = {FLUX__GEMM_LIST##nr(name##_2x)};              \
     static const flux__gemm_set name = {narrow, bytes / (int)sizeof(type), nr, name##_one,       \
-                                        name##_two, pack_kernel, plain, inner_kernel##_inner, inner4};
+                                        name##_two, pack_kernel, plain, inner_kernel##_inner, inner4, vector};
 
+FLUX__GEMM_VECTOR(flux__gemm_f32_base_vector, float, flux__vec16f, )
+FLUX__GEMM_VECTOR(flux__gemm_f64_base_vector, double, flux__vec16d, )
 FLUX__GEMM_INNER(flux__gemm_f32_base_inner, float, flux__vec16f, flux__vec16f, flux__vec16f,
                 FLUX__SUMS_F, flux__vec16i, FLUX__LANES4, )
 FLUX__GEMM_INNER(flux__gemm_f64_base_inner, double, flux__vec16d, flux__vec16d, flux__vec16d,
                 FLUX__SUMS_D, flux__vec16l, FLUX__LANES2, )
 #  if FLUX__X86
+FLUX__GEMM_VECTOR(flux__gemm_f32_avx2_vector, float, flux__vec32f, FLUX__AVX2)
+FLUX__GEMM_VECTOR(flux__gemm_f64_avx2_vector, double, flux__vec32d, FLUX__AVX2)
+FLUX__GEMM_VECTOR(flux__gemm_f32_avx512_vector, float, flux__vec64f, FLUX__AVX512)
+FLUX__GEMM_VECTOR(flux__gemm_f64_avx512_vector, double, flux__vec64d, FLUX__AVX512)
 FLUX__GEMM_HALVES(flux__gemm_f32_avx2_inner, float, flux__vec32f, flux__vec16f, FLUX__HALVES_F,
                   FLUX__ONE_F, flux__vec32i, FLUX__LANES8)
 FLUX__GEMM_HALVES(flux__gemm_f64_avx2_inner, double, flux__vec32d, flux__vec16d, FLUX__HALVES_D,
@@ -18040,14 +18090,14 @@ FLUX__GEMM_INNER4(flux__gemm_f64_inner4, double, flux__vec64d, flux__vec32d, FLU
 #  endif
 #  if FLUX__NEON
 FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__vec16f, 16, FLUX__K_MULN, 12, , NULL,
-               flux__gemm_f32_base, NULL, NULL, NULL)
+               flux__gemm_f32_base, NULL, NULL, NULL, flux__gemm_f32_base_vector)
 FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__vec16d, 16, FLUX__K_MULO, 12, , NULL,
-               flux__gemm_f64_base, NULL, NULL, NULL)
+               flux__gemm_f64_base, NULL, NULL, NULL, flux__gemm_f64_base_vector)
 #  else
 FLUX__GEMM_SET(flux__gemm_f32_base, float, flux__vec16f, 16, FLUX__K_MUL, 6, , NULL,
-               flux__gemm_f32_base, NULL, NULL, NULL)
+               flux__gemm_f32_base, NULL, NULL, NULL, flux__gemm_f32_base_vector)
 FLUX__GEMM_SET(flux__gemm_f64_base, double, flux__vec16d, 16, FLUX__K_MUL, 6, , NULL,
-               flux__gemm_f64_base, NULL, NULL, NULL)
+               flux__gemm_f64_base, NULL, NULL, NULL, flux__gemm_f64_base_vector)
 #  endif
 #  if FLUX__X86
 FLUX__GEMM_LOOP(flux__gemm_f32_pack, float, flux__vec32f, FLUX__K_MUL2, 2, 6, FLUX__AVX2,
@@ -18057,17 +18107,21 @@ FLUX__GEMM_LOOP(flux__gemm_f64_pack, double, flux__vec32d, FLUX__K_MUL2, 2, 6, F
 FLUX__GEMM_PLAIN(flux__gemm_f32_plain, float, flux__vec32f, FLUX__AVX2)
 FLUX__GEMM_PLAIN(flux__gemm_f64_plain, double, flux__vec32d, FLUX__AVX2)
 FLUX__GEMM_SET(flux__gemm_f32_avx2, float, flux__vec32f, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL,
-               flux__gemm_f32_avx2, NULL, flux__gemm_f32_pack, flux__gemm_f32_plain)
+               flux__gemm_f32_avx2, NULL, flux__gemm_f32_pack, flux__gemm_f32_plain,
+               flux__gemm_f32_avx2_vector)
 FLUX__GEMM_SET(flux__gemm_f64_avx2, double, flux__vec32d, 32, FLUX__K_MUL, 6, FLUX__AVX2, NULL,
-               flux__gemm_f64_avx2, NULL, flux__gemm_f64_pack, flux__gemm_f64_plain)
+               flux__gemm_f64_avx2, NULL, flux__gemm_f64_pack, flux__gemm_f64_plain,
+               flux__gemm_f64_avx2_vector)
 FLUX__GEMM_SET(flux__gemm_f32_avx512, float, flux__vec64f, 64, FLUX__K_MULS, 12, FLUX__AVX512,
-               &flux__gemm_f32_avx2, flux__gemm_f32_avx512, flux__gemm_f32_inner4, NULL, NULL)
+               &flux__gemm_f32_avx2, flux__gemm_f32_avx512, flux__gemm_f32_inner4, NULL, NULL,
+               flux__gemm_f32_avx512_vector)
 FLUX__GEMM_SET(flux__gemm_f64_avx512, double, flux__vec64d, 64, FLUX__K_MULD, 8, FLUX__AVX512,
-               &flux__gemm_f64_avx2, flux__gemm_f64_avx512, flux__gemm_f64_inner4, NULL, NULL)
+               &flux__gemm_f64_avx2, flux__gemm_f64_avx512, flux__gemm_f64_inner4, NULL, NULL,
+               flux__gemm_f64_avx512_vector)
 #  endif
 #  if FLUX__BF16
 FLUX__GEMM_SET(flux__gemm_bf16, float, flux__vec64f, 64, FLUX__K_MULB, 8, FLUX__AVX512_BF16, NULL,
-               flux__gemm_f32_avx2, NULL, NULL, NULL)
+               flux__gemm_f32_avx2, NULL, NULL, NULL, NULL)
 #  endif
 
 #else
@@ -18109,7 +18163,7 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__vec64f, 64, FLUX__K_MULB, 8, FLUX__
     FLUX__GEMM_INNER(name, type)                                                                    \
     static const flux__gemm_kernel name##_one[] = {name##_1x1, name##_1x2, name##_1x3, name##_1x4}; \
     static const flux__gemm_kernel name##_two[] = {name##_2x1, name##_2x2, name##_2x3, name##_2x4}; \
-    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, NULL, NULL, name##_inner, NULL};
+    static const flux__gemm_set name = {NULL, 4, 4, name##_one, name##_two, NULL, NULL, name##_inner, NULL, NULL};
 FLUX__GEMM_SET(flux__gemm_f32_base, float)
 FLUX__GEMM_SET(flux__gemm_f64_base, double)
 #endif
@@ -18480,6 +18534,7 @@ typedef struct flux__gemm_plan {
     bool flip, copy_a, copy_b;
     /* layout of the packed b: panels of nr columns, row by row; else column by column */
     bool panels_b;
+    bool vector;                          /* b is a vector, and a read as flux__gemm_vector does */
     int64_t m, n, k;  /* C is m x n, a m x k, b k x n, as the plan reads them: */
     const char *a, *b, *a_next;           /* a_next: the next product's a, or NULL */
     int64_t a_row, a_col, b_row, b_col;   /* strides of a and b, in elements */
@@ -18749,6 +18804,10 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
                *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
     const char *to = packs ? t->a : a;
     char *c = t->block + (t->i + (j - t->out_from) * ld) * size;
+    if (p->vector) {
+        set->vector(end, kb, a, step, b, b_row, c, add);
+        return end;
+    }
     for (i = 0; i < end; i += tall, c += mr, a += down, to += lines) {
         if (far) flux__gemm_fetch(c, ld * size, nr);
         if (packs || t->lines <= 0) kernel(kb, a, step, b, b_row, b_col, c, ld, add, to, line);
@@ -19188,9 +19247,10 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     bool crowded = p->rows > 2 * p->set->lanes &&
                    b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
+    p->vector = p->n == 1 && !p->copy_a && p->set->vector;
     /* each part is soon done, so the next one to prefetch must be small */
     if (packs && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
-    if ((packs || !p->copy_a) && p->rows * p->chunk * p->size >
+    if ((packs || !p->copy_a) && !p->vector && p->rows * p->chunk * p->size >
         (p->set->pack_kernel ? 2 : 8) * FLUX__GEMM_BLOCK)
         p->sub = flux__gemm_min(p->sub, flux__gemm_split(
             p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
@@ -19199,7 +19259,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     p->panels_b = p->b_col == 1 && p->b_row > 1 && tiles >= 8 &&
                   p->chunk * p->b_row * p->size > much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
-    if (p->a_rows) p->copy_a = true;
+    if (p->a_rows) p->copy_a = true, p->vector = false;
     if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
 }
 

@@ -252,6 +252,27 @@ TEST(products_that_copy_their_operands) {
         }
 }
 
+/* A product with a vector goes over its matrix in another way than one with more columns, and gives the same bits. */
+TEST(a_vector_is_as_a_column_of_a_matrix) {
+    static const int64_t rows[] = { 9, 32, 37, 130, 1056, 2100 }, inners[] = { 1, 7, 8, 17, 512, 801, 1500 };
+    if (test_device.backend) SKIP("about sums on the CPU");
+    for (size_t t = 0; t < 2; t++)
+        for (size_t i = 0; i < 6; i++)
+            for (size_t j = 0; j < 7; j++) {
+                flux_tensor *a, *b, *bias, *one, *more;
+                FLUX_SCOPE {
+                    a = flux_eval(flux_randn_shape(FLUX_SHAPE(rows[i], inners[j]), t ? FLUX_F64 : FLUX_F32));
+                    b = flux_eval(flux_randn_shape(FLUX_SHAPE(inners[j], 5), t ? FLUX_F64 : FLUX_F32));
+                    bias = flux_eval(flux_randn_shape(FLUX_SHAPE(rows[i]), t ? FLUX_F64 : FLUX_F32));
+                    for (int k = 0; k < 2; k++) {
+                        one = flux_matmul(a, flux_select(b, 1, 3)), more = flux_select(flux_matmul(a, b), 1, 3);
+                        if (k) one = flux_relu(flux_add(one, bias)), more = flux_relu(flux_add(more, bias));
+                        CHECK(!memcmp(flux_data(one), flux_data(more), (size_t)rows[i] * (t ? 8 : 4)));
+                    }
+                }
+            }
+}
+
 TEST(tf32_only_if_allowed) {
     double *a, *b;
     flux_tensor *x = numbers(FLUX_SHAPE(64, 64), FLUX_F32, &a), *y = numbers(FLUX_SHAPE(64, 64), FLUX_F32, &b);

@@ -30,6 +30,7 @@ typedef struct flux__gemm_plan {
     bool flip, copy_a, copy_b;
     /* layout of the packed b: panels of nr columns, row by row; else column by column */
     bool panels_b;
+    bool vector;                          /* b is a vector, and a read as flux__gemm_vector does */
     int64_t m, n, k;  /* C is m x n, a m x k, b k x n, as the plan reads them: */
     const char *a, *b, *a_next;           /* a_next: the next product's a, or NULL */
     int64_t a_row, a_col, b_row, b_col;   /* strides of a and b, in elements */
@@ -299,6 +300,10 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
                *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
     const char *to = packs ? t->a : a;
     char *c = t->block + (t->i + (j - t->out_from) * ld) * size;
+    if (p->vector) {
+        set->vector(end, kb, a, step, b, b_row, c, add);
+        return end;
+    }
     for (i = 0; i < end; i += tall, c += mr, a += down, to += lines) {
         if (far) flux__gemm_fetch(c, ld * size, nr);
         if (packs || t->lines <= 0) kernel(kb, a, step, b, b_row, b_col, c, ld, add, to, line);
