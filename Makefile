@@ -8,14 +8,13 @@
 #   make bench        tests/bench, a line a figure; bench-peers, bench-models: beside others
 #   make fuzz         random graphs, and random bytes for each reader (tests/fuzz.sh)
 #   make coverage     which branches of flux.h the tests take, by room (tests/coverage.sh)
-#   make gpu-day      ten minutes of a GPU that is lent (tests/gpu_day.sh); gpu-tests: tests alone
-#   make gpu-report   kernels in machine code, compiled without a GPU, and estimates of their speed
+#   make gpu-day      ten minutes of a GPU that is lent (tests/gpu_day.sh); gpu-tests: tests alone;
+#                     gpu-report: kernels in machine code, and estimates, without a GPU
 #   make mutate       which one-line defects the tests see; SEED=1 N=100; python3
 #   make flux.h       joins the header from its rooms in src/, where it is changed (src/README.md)
-#   make clean
+#   make docs clean   build/docs.html, the manual and every call, with examples (python3); rm build
 # config=release (the default), debug or sanitize; CC, CXX, CFLAGS, LDLIBS, DEFS (-DFLUX_CUDA ...).
-# The implementation is compiled once, tests/impl.c. A program that has the line `#define
-# FLUX_IMPLEMENTATION` brings its own: it looks inside, or shows how it is done.
+# tests/impl.c is the implementation of all but programs that `#define FLUX_IMPLEMENTATION`.
 config ?= release
 BUILD := build/$(config)
 CFLAGS_release := -O2
@@ -39,14 +38,14 @@ PROGRAMS := $(TESTS) $(EXAMPLES) $(BENCHES)
 OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PROGRAMS)))
 # All but these run again on devices: of software (soft-cuda3 is three of them) and real ones.
 ON_DEVICES := $(filter-out $(patsubst %,tests/test_%.c,archives calls data_device devices errors \
-  export faults images loops options platform softgpu softnccl tables),$(TESTS))
+  cheat_sheet export faults images loops options platform softgpu softnccl tables uses),$(TESTS))
 ASKED := $(DEVICES)
 DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) \
            $(if $(wildcard /dev/kfd),hip)
 GOALS := $(filter test test-% gpu-tests check-%,$(MAKECMDGOALS))
 
 .PHONY: run $(GOALS) test test-all examples bench bench-peers bench-models fuzz coverage mutate \
-        start clean gpu-tests gpu-programs gpu-day gpu-report softgpu FORCE
+        start clean docs gpu-tests gpu-programs gpu-day gpu-report softgpu FORCE
 .DELETE_ON_ERROR:
 .SECONDARY:
 run: $(BUILD)/examples/digits ; $<
@@ -63,7 +62,6 @@ $(BUILD)/%.result: FORCE
 	@MAKE='$(MAKE)' BUILD='$(BUILD)' TOTAL='$(words $(RESULTS))' CC='$(CC)' CXX='$(CXX)' \
 	  TIMEOUT='$(TIMEOUT)' sh tests/one.sh $* $(PROGRAM)
 start: ; @: >$(BUILD)/progress
-
 flux.h: src/join.sh src/api/macros.h $(wildcard src/*.h src/*/*.h)
 	sh src/join.sh src/flux.h >$@.new && mv $@.new $@
 src/api/macros.h: src/macros.sh src/graph/table.h src/api/losses.h ; sh $< >$@.new && mv $@.new $@
@@ -98,4 +96,5 @@ coverage: ; @MAKE='$(MAKE)' TESTS='$(TESTS)' MISSED='$(MISSED)' sh tests/coverag
 gpu-day: ; @MAKE='$(MAKE)' BUILD='$(BUILD)' DEVICE='$(DEVICE)' sh tests/gpu_day.sh
 gpu-report: ; @CC='$(CC)' BUILD='$(BUILD)' SHOW=1 sh tests/check_gpu_report.sh
 mutate: ; @CC='$(CC)' python3 tests/mutate.py
+docs: ; mkdir -p build && python3 src/docs/page.py >build/docs.html
 clean: ; rm -rf build
