@@ -6,6 +6,7 @@
    With SHORT=1 in the environment it learns for a moment only. */
 #define FLUX_IMPLEMENTATION
 #include "flux.h"
+#include <stdlib.h>
 
 typedef struct digits { flux_tensor *image, *label; } digits;      /* w x h x 1 x n in 0 to 1, and n numbers */
 
@@ -65,8 +66,7 @@ static void show(digits d, flux_tensor *p, const int64_t *which, int n) {
             }
     for (int k = 0; k < n; k++) {
         int best = 0;
-        for (int i = 1; i < 10; i++)
-            if (chance[which[k] * 10 + i] > chance[which[k] * 10 + best]) best = i;
+        for (int i = 1; i < 10; i++) best = chance[which[k] * 10 + i] > chance[which[k] * 10 + best] ? i : best;
         char text[64];
         snprintf(text, sizeof text, "a %d, %.0f%% sure%s", best, 100 * (double)chance[which[k] * 10 + best],
                  best == label[which[k]] ? "" : ": wrong");
@@ -77,21 +77,23 @@ static void show(digits d, flux_tensor *p, const int64_t *which, int n) {
 
 int main(int argc, char **argv) {
     digits all = load(argc, argv), learn, held;
-    if (flux_failed()) return 1;
     int64_t n = flux_len(all.label), part = n * 4 / 5;
+    if (n < 1) return 1;
     learn.image = flux_take(all.image, part), learn.label = flux_take(all.label, part);
     held.image = flux_copy(flux_drop(all.image, part)), held.label = flux_copy(flux_drop(all.label, part));
 
     flux_seed(1);
     flux_layer *model = flux_to(flux_get_device(), new_model());
-    flux_loader *data = flux_to(flux_get_device(), flux_dataloader(learn.image, flux_onehot(learn.label, 10), .batchsize = 64, .shuffle = true));
+    flux_loader *data = flux_dataloader(learn.image, flux_onehot(learn.label, 10), .batchsize = 64, .shuffle = true);
+    data = flux_to(flux_get_device(), data);
     flux_state *opt = flux_setup(flux_adam(3e-3), model);
+    double right = 0;
     int epochs = getenv("SHORT") ? 2 : argc > 2 ? 4 : 15;
-    printf("%lld digits to learn from, %lld held out\n", (long long)part, (long long)(n - part));
+    printf("%d digits to learn from, %d held out\n", (int)part, (int)(n - part));
     flux_print(model);
     flux_times (turn, epochs) {
-        int epoch = turn + 1;
         char label[32];
+        int epoch = turn + 1;
         snprintf(label, sizeof label, "epoch %2d", epoch);
         if (epoch > epochs * 2 / 3) flux_adjust(opt, .eta = 5e-4);
         flux_each (b, data, .progress = label) {
@@ -99,20 +101,19 @@ int main(int argc, char **argv) {
             flux_update(opt, model, flux_gradient(loss, model));
             flux_progress("loss", loss);
         }
-        printf("epoch %2d: %.2f%% of the digits held out are read right\n", epoch, 100 * accuracy(model, held));
+        right = accuracy(model, held);
+        printf("epoch %2d: %.2f%% of the digits held out are read right\n", epoch, 100 * right);
         if (flux_failed()) return 1;
     }
 
-    flux_tensor *p = flux_eval(chances(model, held.image)), *guess = flux_onecold(p);
-    const int64_t *g = (const int64_t *)flux_data(guess);
+    flux_tensor *p = flux_eval(chances(model, held.image));
+    const int64_t *g = (const int64_t *)flux_data(flux_onecold(p));
     const int32_t *l = (const int32_t *)flux_data(held.label);
-    int64_t right[4], wrong[4], r = 0, w = 0;
+    int64_t good[4], bad[4], r = 0, w = 0;
     for (int64_t i = 0; g && l && i < n - part; i++)
-        if (g[i] == l[i] && r < 4) right[r++] = i;
-        else if (g[i] != l[i] && w < 4) wrong[w++] = i;
-    printf("\nSome that it reads:\n\n");
-    show(held, p, right, (int)r);
-    if (w) printf("And what it stumbles over:\n\n");
-    if (w) show(held, p, wrong, (int)w);
-    return flux_failed();
+        if (g[i] == l[i] && r < 4) good[r++] = i;
+        else if (g[i] != l[i] && w < 4) bad[w++] = i;
+    printf("\nSome that it reads:\n\n"), show(held, p, good, (int)r);
+    if (w) printf("And what it stumbles over:\n\n"), show(held, p, bad, (int)w);
+    return flux_failed() || right < (getenv("SHORT") ? 0.6 : 0.95);
 }

@@ -1,5 +1,5 @@
 /* distributed.c - several processes learn to read handwritten digits together, or one alone.
-       cc -O2 -DFLUX_MPI -I. examples/distributed.c -lm -o distributed      in the folder of flux.h
+       cc -O2 -DFLUX_MPI -I. examples/distributed.c -lm -o distributed           in the folder of flux.h
        ./distributed                            alone, with or without MPI on the machine
        mpirun -np 4 ./distributed               or: srun -n 4 ./distributed
    Every rank takes its part of each batch, gradients are averaged, and the parameters stay the same
@@ -8,6 +8,7 @@
    rank takes the GPU of its number on its machine. With SHORT=1 it learns for a moment only. */
 #define FLUX_IMPLEMENTATION
 #include "flux.h"
+#include <stdlib.h>
 
 #define MODEL "distributed.safetensors"
 #define STATE "distributed.state.safetensors"
@@ -59,21 +60,22 @@ int main(int argc, char **argv) {
                 *held = flux_gpu(flux_dataloader(image(rest), label(rest), .batchsize = 16, .comm = comm));
     if (first) printf("%d ranks by %s\n", flux_size_of(comm), flux_comm_name(comm));
     bool stop = false;
+    double right = 1;
     flux_times (epoch, getenv("SHORT") ? 3 : EPOCHS) {
         if (stop) break;
-        flux_tensor *sum = flux_zeros();
+        flux_tensor *sum = flux_scalar(0);
         flux_each (b, train) {
             flux_tensor *loss = flux_logitcrossentropy(flux_call(model, b.x), b.y);
             flux_update(opt, model, flux_gradient(loss, model));
             sum = flux_carry(sum, flux_add(sum, flux_cpu(loss)));
         }
         const double loss = flux_item(flux_allreduce(comm, sum, FLUX_MEAN)) / (double)flux_length(train);
-        const double right = accuracy(comm, model, held);
+        right = accuracy(comm, model, held);
         if (first) printf("epoch %2d: loss %.4f, held-out accuracy %.4f\n", (int)epoch + 1, loss, right);
         if (flux_distributed_save(comm, model, MODEL) || flux_distributed_save(comm, opt, STATE)) return 1;
         stop = flux_interrupted(comm);                                    /* the same on all ranks */
         if (flux_failed()) return 1;
     }
     if (first && stop) printf("interrupted: RESUME=1 goes on from " MODEL "\n");
-    return flux_distributed_end(comm) || flux_failed();
+    return flux_distributed_end(comm) || flux_failed() || (!stop && right < 0.85);
 }

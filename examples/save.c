@@ -1,8 +1,9 @@
 /* save.c - stops a training in the middle and goes on from a file, with the same numbers as if it
    had never stopped.
-       cc -I. examples/save.c -lm -o save && ./save */
+       cc -O2 -I. examples/save.c -lm -o save && ./save           in the folder of flux.h */
 #define FLUX_IMPLEMENTATION
 #include "flux.h"
+#include <math.h>
 
 #define FILE_NAME "save.safetensors"
 

@@ -1,7 +1,7 @@
 /* A text as numbers, for the examples that learn to write: each letter that occurs is a class. */
 #ifndef TEXT_H
 #define TEXT_H
-#include "../flux.h"
+#include "flux.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

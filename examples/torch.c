@@ -6,6 +6,7 @@
    N x C x H x W lies in memory as ours of W x H x C x N: inputs need no change at all. */
 #define FLUX_IMPLEMENTATION
 #include "flux.h"
+#include <math.h>
 
 /* class Net: conv1 = Conv2d(1, 4, 3, padding=1); bn1 = BatchNorm2d(4); conv2 = Conv2d(4, 6, (3, 5), stride=2, padding=1,
    groups=2, bias=False); norm = GroupNorm(3, 6); up = ConvTranspose2d(6, 3, 2, stride=2); ln = LayerNorm([6, 4]);

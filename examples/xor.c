@@ -1,5 +1,5 @@
 /* xor.c - the smallest thing that learns: a network that gets XOR right after seeing its four cases.
-       cc -I. examples/xor.c -lm -o xor && ./xor */
+       cc -O2 -I. examples/xor.c -lm -o xor && ./xor           in the folder of flux.h */
 #define FLUX_IMPLEMENTATION
 #include "flux.h"
 
@@ -18,6 +18,7 @@ int main(void) {
         flux_update(opt, model, flux_gradient(loss, model));
         if (step % 50 == 0) printf("step %3d: loss %.4f\n", step, flux_item(loss));
     }
-    flux_print(flux_round(flux_sigmoid(flux_call(model, x))));
-    return flux_failed();
+    flux_tensor *answer = flux_round(flux_sigmoid(flux_call(model, x)));
+    flux_print(answer);
+    return flux_failed() || !flux_item(flux_all(flux_eq(answer, y)));
 }
