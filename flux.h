@@ -904,7 +904,8 @@ typedef struct flux_reduce_opts {
 } flux_reduce_opts;
 #define FLUX__LEFT_OUT_flux_reduce_opts
 #define FLUX__REDUCE(f, ...) \
-    FLUX__MADE(flux_tensor *, f(FLUX__NARG(__VA_ARGS__) - 1, FLUX__REDUCE_OPTS(__VA_ARGS__)))
+    FLUX__MADE(flux_tensor *, f(FLUX__NARG(__VA_ARGS__) - FLUX__ONE(FLUX__SECOND(__VA_ARGS__, 0, 0)), \
+                                FLUX__REDUCE_OPTS(__VA_ARGS__)))
 FLUX_API flux_tensor *flux_sum_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_mean_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_var_over(int n, flux_reduce_opts o);   /* divides by n, not n-1 */
@@ -1098,9 +1099,9 @@ FLUX_API flux_tensor *flux_conv_with(flux_conv_opts o);
 FLUX_API flux_tensor *flux_crosscor_with(flux_conv_opts o);
 /* The gradient of flux_conv with respect to its x. */
 FLUX_API flux_tensor *flux_conv_transpose_with(flux_conv_opts o);
-#define flux_conv(...) flux_conv_with(FLUX__OPTS(flux_conv_opts, __VA_ARGS__))
-#define flux_crosscor(...) flux_crosscor_with(FLUX__OPTS(flux_conv_opts, __VA_ARGS__))
-#define flux_conv_transpose(...) flux_conv_transpose_with(FLUX__OPTS(flux_conv_opts, __VA_ARGS__))
+#define flux_conv(...) FLUX__OR_LAYER(flux_conv, conv, __VA_ARGS__)
+#define flux_crosscor(...) FLUX__OR_LAYER(flux_crosscor, conv, __VA_ARGS__)
+#define flux_conv_transpose(...) FLUX__OR_LAYER(flux_conv_transpose, conv, __VA_ARGS__)
 typedef struct flux_pool_opts {
     FLUX__DUMMY
     flux_tensor *x FLUX__ZERO;             /* w (x h (x d)) x channels x batch */
@@ -1116,9 +1117,9 @@ typedef struct flux_pool_opts {
 FLUX_API flux_tensor *flux_maxpool_with(flux_pool_opts o);
 FLUX_API flux_tensor *flux_meanpool_with(flux_pool_opts o);
 FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);
-#define flux_maxpool(...) flux_maxpool_with(FLUX__OPTS(flux_pool_opts, __VA_ARGS__))
-#define flux_meanpool(...) flux_meanpool_with(FLUX__OPTS(flux_pool_opts, __VA_ARGS__))
-#define flux_lpnormpool(...) flux_lpnormpool_with(FLUX__OPTS(flux_pool_opts, __VA_ARGS__))
+#define flux_maxpool(...) FLUX__OR_LAYER(flux_maxpool, pool, __VA_ARGS__)
+#define flux_meanpool(...) FLUX__OR_LAYER(flux_meanpool, pool, __VA_ARGS__)
+#define flux_lpnormpool(...) FLUX__OR_LAYER(flux_lpnormpool, pool, __VA_ARGS__)
 
 /* Evaluates a formula in Julia's spelling: flux_expr("sum((W*x .+ b .- y).^2)", W, x, b, y). Dotted
    operators (.+ .- .* ./ .^ .== .< ...) and calls f.(x) are elementwise; * is the matrix product,
@@ -1787,8 +1788,9 @@ FLUX_API flux_layer *flux_alphadropout(double p);   /* keeps mean and variance u
 
 /* Convolution layers. Images are w (x h (x d)) x channels x batch; one number of .stride, .pad or
    .dilation counts for every spatial dimension. The name of a layer ends in _layer where an
-   operation has the name without it:
-   flux_conv_layer(FLUX_SHAPE(3, 3), 1, 8, flux_relu, .pad = FLUX_SAMEPAD). */
+   operation has the name without it: flux_conv_layer(FLUX_SHAPE(3, 3), 1, 8, flux_relu). Where the
+   first argument is a FLUX_SHAPE(...), as here, the name without _layer is the layer, too:
+   flux_conv(FLUX_SHAPE(3, 3), 1, 8, flux_relu), flux_maxpool(FLUX_SHAPE(2, 2)). */
 typedef struct flux_conv_layer_opts {
     FLUX__DUMMY
     flux_shape window FLUX__ZERO;         /* FLUX_SHAPE(3, 3): one number per spatial dimension */
@@ -2969,6 +2971,26 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__MAP_31(f, x, ...) f(x), FLUX__MAP_30(f, __VA_ARGS__)
 #define FLUX__MAP_32(f, x, ...) f(x), FLUX__MAP_31(f, __VA_ARGS__)
 
+/* FLUX__IS_SHAPE(x) is 1 if x is written as FLUX_SHAPE(...), else 0: what that makes begins with a
+   name in four pairs of parentheses, which nobody writes. FLUX__INSIDE(x) is what the parentheses
+   at the beginning of x hold. */
+#define FLUX__IS_SHAPE(x) FLUX__IS_INSIDE(FLUX__INSIDE(FLUX__INSIDE(FLUX__INSIDE(x))))
+#define FLUX__IS_INSIDE(x) FLUX__SECOND(FLUX__BRACKET x, 0, 0)
+#define FLUX__BRACKET(...) 0, 1
+#define FLUX__INSIDE(x) FLUX__FIRST(FLUX__COMMA_BEHIND x)
+#define FLUX__COMMA_BEHIND(...) __VA_ARGS__,
+#define FLUX__FIRST(...) FLUX__FIRST_(__VA_ARGS__, 0)
+#define FLUX__FIRST_(a, ...) a
+#define FLUX__SECOND(...) FLUX__SECOND_(__VA_ARGS__)
+#define FLUX__SECOND_(a, b, ...) b
+/* flux_conv(FLUX_SHAPE(3, 3), 1, 8), with a window first, is the layer flux_conv_layer, as Conv is
+   in Flux; so are its siblings and the pools. */
+#define FLUX__OR_LAYER(f, kind, ...) \
+    FLUX__CAT(FLUX__OR_LAYER_, FLUX__IS_SHAPE(FLUX__FIRST(__VA_ARGS__)))(f, kind, __VA_ARGS__)
+#define FLUX__OR_LAYER_0(f, kind, ...) f##_with(FLUX__OPTS(flux_##kind##_opts, __VA_ARGS__))
+#define FLUX__OR_LAYER_1(f, kind, ...) \
+    f##_layer_with(FLUX__OPTS(flux_##kind##_layer_opts, __VA_ARGS__))
+
 /* FLUX__OPTS(T, ...) makes a struct of options with marks (api/types.h). Names in braces are C++20;
    __extension__ keeps g++ from saying so. */
 #if defined(__cplusplus) && defined(__GNUC__) && !defined(__clang__)
@@ -2982,13 +3004,24 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
    flux_rule_with("Adam", FLUX_OPTIONS(flux_rule_opts, .eta = 0)). */
 #define FLUX_OPTIONS(T, ...) FLUX__OPTS(T, __VA_ARGS__)
 
+/* FLUX__ONE(dim) is 1, if dim is none of the two tensors of flux_max2(a, b). */
+#define FLUX__NO_DIM "a dim is a number; of two tensors: flux_max2(a, b), flux_min2(a, b)"
+#if defined(__cplusplus) || defined(__TINYC__)
+#define FLUX__ONE(dim) 1                  /* in C++ an overload says so */
+#else
+#define FLUX__ONE(dim)                                                                             \
+    (int)sizeof(struct {                                                                           \
+        char one;                                                                                  \
+        _Static_assert(_Generic((dim), flux_tensor *: 0, default: 1), FLUX__NO_DIM);               \
+    })
+#endif
 #ifndef __cplusplus
 #define FLUX__REDUCE_OPTS(...) FLUX__OPTS(flux_reduce_opts, __VA_ARGS__)
 #define FLUX__ARRAY(T, ...) ((T[]){ __VA_ARGS__ })
 /* FLUX_SHAPE(3, 4) is the flux_shape of these numbers. */
 #define FLUX_SHAPE(...) \
-    flux__shape(FLUX__ARRAY(const int64_t, __VA_ARGS__), \
-                (int)(sizeof(FLUX__ARRAY(const int64_t, __VA_ARGS__)) / sizeof(int64_t)))
+    ((((flux__shape))))(FLUX__ARRAY(const int64_t, __VA_ARGS__), \
+                        (int)(sizeof(FLUX__ARRAY(const int64_t, __VA_ARGS__)) / sizeof(int64_t)))
 #define FLUX__DOUBLES_OF(...) FLUX__ARRAY(const double, FLUX__MAP(FLUX__DOUBLE_OF, __VA_ARGS__))
 #define FLUX__DOUBLE_OF(x) (double)(x)
 #define FLUX__TENSORS(...) ((flux_tensor *const[]){ FLUX__MAP(FLUX__TENSOR, __VA_ARGS__) })
@@ -3045,6 +3078,11 @@ inline flux_reduce_opts flux__reduce_opts(flux_tensor *x, int a = 0, int b = 0, 
     o.x = x, o.d0 = a, o.d1 = b, o.d2 = c, o.d3 = d, o.d4 = e, o.d5 = f, o.d6 = g, o.d7 = h;
     return o;
 }
+template <class... T>
+inline flux_reduce_opts flux__reduce_opts(flux_tensor *x, flux_tensor *, T...) {
+    static_assert(sizeof...(T) > FLUX_MAX_DIMS, FLUX__NO_DIM);
+    return flux__reduce_opts(x);
+}
 #define FLUX__REDUCE_OPTS(...) flux__reduce_opts(__VA_ARGS__)
 template <class T, int N> struct flux__array { T at[N]; operator const T *() const { return at; } };
 #define FLUX__ARRAY(T, ...) \
@@ -3055,7 +3093,7 @@ template <class... T> inline flux_shape flux__shape_cpp(T... d) {
     const int64_t dims[] = { (int64_t)d... };
     return flux__shape(dims, (int)sizeof...(d));
 }
-#define FLUX_SHAPE(...) flux__shape_cpp(__VA_ARGS__)
+#define FLUX_SHAPE(...) ((((flux__shape_cpp))))(__VA_ARGS__)
 #define FLUX__DOUBLES_OF(...) FLUX__ARRAY(double, FLUX__MAP(FLUX__DOUBLE_OF, __VA_ARGS__))
 #define FLUX__DOUBLE_OF(x) (double)(x)
 typedef flux_tensor *flux__tensor_p;
@@ -3243,15 +3281,9 @@ FLUX__REFUSED(double _Complex)
 #define FLUX__GROUP_2(...) FLUX__GROUP_3
 #define FLUX__GROUP_3(...) FLUX__GROUP_4
 #define FLUX__GROUP_4(...) 0, 1
-#define FLUX__SECOND(...) FLUX__SECOND_(__VA_ARGS__)
-#define FLUX__SECOND_(a, b, ...) b
-#define FLUX__FIRST(...) FLUX__FIRST_(__VA_ARGS__)
-#define FLUX__FIRST_(a, ...) a
-#define FLUX__TYPE_AND(T) T,
-#define FLUX__TYPE_OF_MADE(x) FLUX__FIRST(FLUX__TYPE_AND x)
 #define FLUX__KEY(x) FLUX__CAT(FLUX__KEY_, FLUX__IS_MADE(x))(x)
 #define FLUX__KEY_0(x) (x)
-#define FLUX__KEY_1(x) ((FLUX__TYPE_OF_MADE(x))0)
+#define FLUX__KEY_1(x) ((FLUX__INSIDE(x))0)
 #define FLUX__BY_TYPE(x, F, f) F(FLUX__KEY(x), x, f)
 #define FLUX__BY_TYPE_2(x, F, f, a) F(FLUX__KEY(x), x, f, a)
 #define FLUX__SAME_TYPE(x, value) FLUX__CAT(FLUX__SAME_TYPE_, FLUX__IS_MADE(x))(x, value)
@@ -3260,7 +3292,7 @@ FLUX__REFUSED(double _Complex)
 #else
 #define FLUX__SAME_TYPE_0(x, value) value
 #endif
-#define FLUX__SAME_TYPE_1(x, value) FLUX__MADE(FLUX__TYPE_OF_MADE(x), value)
+#define FLUX__SAME_TYPE_1(x, value) FLUX__MADE(FLUX__INSIDE(x), value)
 /* &* makes a pointer of a function. */
 #define FLUX__AS_LAYER(x) FLUX__LAYER_OF(&*FLUX__KEY(x), x, flux__layer_of)
 #define FLUX__OPERAND(x) FLUX__BY_TYPE(x, FLUX__OPERAND_OF, )

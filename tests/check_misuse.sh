@@ -49,6 +49,19 @@ for cc in gcc clang tcc g++ clang++; do
         of "$call" >"$tmp/wrong.$ext"
         refused "$cc: $call" "error" $cc $flags -I. -c "$tmp/wrong.$ext" -o "$tmp/wrong.o"
     done
+    # tcc has no assertion within an expression
+    dim='a dim is a number; of two tensors: flux_max2(a, b)'
+    [ $cc = tcc ] || for call in 'flux_max(x, x)' 'flux_min(flux_abs(x), x)' 'flux_sum(x, x, 1)'; do
+        of "$call" >"$tmp/wrong.$ext"
+        refused "$cc: $call" "$dim" $cc $flags -I. -c "$tmp/wrong.$ext" -o "$tmp/wrong.o"
+    done
+    # what is one underscore apart is told apart by its first argument
+    for call in 'm = flux_chain(flux_conv(FLUX_SHAPE(3, 3), 1, 8, flux_relu), flux_maxpool(FLUX_SHAPE(2, 2)), a)' \
+                'm = flux_chain(flux_crosscor(FLUX_SHAPE(3), 1, 8), flux_conv_transpose(FLUX_SHAPE(3), 8, 1), flux_meanpool(FLUX_SHAPE(2)))' \
+                'x = flux_conv(((x)), flux_conv(x, (x))), x = flux_maxpool((flux_abs)(x), FLUX_SHAPE(2))'; do
+        of "$call" >"$tmp/fits.$ext"
+        check "$cc: $call" $cc $flags -Werror -I. -c "$tmp/fits.$ext" -o "$tmp/fits.o"
+    done
     of "$(layers 32)" >"$tmp/fits.$ext"
     check "$cc: a chain of 32 layers" $cc $flags -I. -c "$tmp/fits.$ext" -o "$tmp/fits.o"
     for n in 33 64 96; do

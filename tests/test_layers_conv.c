@@ -82,6 +82,20 @@ TEST(conv_flips_crosscor_does_not) {
     CHECK_DATA(flux_weight(a), ((double[]){ 1, 0, -1 }), 0);
 }
 
+/* The name without _layer, called with a window first. */
+TEST(window_first_is_the_layer) {
+    char text[600], expect[600];
+    flux_layer_text(flux_chain(flux_conv(S(3, 3), 1, 2, flux_relu, .stride = S(2)), flux_crosscor(S(1, 1), 2, 3),
+                               flux_conv_transpose(S(2, 2), 3, 1), flux_maxpool(S(2, 2), .pad = S(1)), flux_meanpool(S(2, 2), S(1)),
+                               flux_lpnormpool(S(2, 2), .p = 3)), text, sizeof text);
+    flux_layer_text(flux_chain(flux_conv_layer(S(3, 3), 1, 2, flux_relu, .stride = S(2)), flux_crosscor_layer(S(1, 1), 2, 3),
+                               flux_conv_transpose_layer(S(2, 2), 3, 1), flux_maxpool_layer(S(2, 2), .pad = S(1)),
+                               flux_meanpool_layer(S(2, 2), S(1)), flux_lpnormpool_layer(S(2, 2), .p = 3)), expect, sizeof expect);
+    CHECK(strcmp(text, expect) == 0);
+    flux_tensor *x = flux_reshape(flux_arange(0, 5, 1), 5, 1, 1);
+    CHECK_DATA(flux_maxpool((flux_abs)(x), S(2)), ((double[]){ 1, 3 }), 0);
+}
+
 TEST(conv_samepad_keeps_sizes) {
     CHECK(SHAPE_IS(flux_outputsize(flux_conv_layer(S(5, 4), 1, 2, .pad = FLUX_SAMEPAD), 28, 27, 1, 3), 28, 27, 2, 3));
     CHECK(SHAPE_IS(flux_outputsize(flux_conv_layer(S(3, 3), 1, 2, .pad = FLUX_SAMEPAD, .stride = S(2)), 28, 27, 1, 3), 14, 14, 2, 3));

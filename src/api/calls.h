@@ -138,6 +138,26 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__MAP_31(f, x, ...) f(x), FLUX__MAP_30(f, __VA_ARGS__)
 #define FLUX__MAP_32(f, x, ...) f(x), FLUX__MAP_31(f, __VA_ARGS__)
 
+/* FLUX__IS_SHAPE(x) is 1 if x is written as FLUX_SHAPE(...), else 0: what that makes begins with a
+   name in four pairs of parentheses, which nobody writes. FLUX__INSIDE(x) is what the parentheses
+   at the beginning of x hold. */
+#define FLUX__IS_SHAPE(x) FLUX__IS_INSIDE(FLUX__INSIDE(FLUX__INSIDE(FLUX__INSIDE(x))))
+#define FLUX__IS_INSIDE(x) FLUX__SECOND(FLUX__BRACKET x, 0, 0)
+#define FLUX__BRACKET(...) 0, 1
+#define FLUX__INSIDE(x) FLUX__FIRST(FLUX__COMMA_BEHIND x)
+#define FLUX__COMMA_BEHIND(...) __VA_ARGS__,
+#define FLUX__FIRST(...) FLUX__FIRST_(__VA_ARGS__, 0)
+#define FLUX__FIRST_(a, ...) a
+#define FLUX__SECOND(...) FLUX__SECOND_(__VA_ARGS__)
+#define FLUX__SECOND_(a, b, ...) b
+/* flux_conv(FLUX_SHAPE(3, 3), 1, 8), with a window first, is the layer flux_conv_layer, as Conv is
+   in Flux; so are its siblings and the pools. */
+#define FLUX__OR_LAYER(f, kind, ...) \
+    FLUX__CAT(FLUX__OR_LAYER_, FLUX__IS_SHAPE(FLUX__FIRST(__VA_ARGS__)))(f, kind, __VA_ARGS__)
+#define FLUX__OR_LAYER_0(f, kind, ...) f##_with(FLUX__OPTS(flux_##kind##_opts, __VA_ARGS__))
+#define FLUX__OR_LAYER_1(f, kind, ...) \
+    f##_layer_with(FLUX__OPTS(flux_##kind##_layer_opts, __VA_ARGS__))
+
 /* FLUX__OPTS(T, ...) makes a struct of options with marks (api/types.h). Names in braces are C++20;
    __extension__ keeps g++ from saying so. */
 #if defined(__cplusplus) && defined(__GNUC__) && !defined(__clang__)
@@ -151,13 +171,24 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
    flux_rule_with("Adam", FLUX_OPTIONS(flux_rule_opts, .eta = 0)). */
 #define FLUX_OPTIONS(T, ...) FLUX__OPTS(T, __VA_ARGS__)
 
+/* FLUX__ONE(dim) is 1, if dim is none of the two tensors of flux_max2(a, b). */
+#define FLUX__NO_DIM "a dim is a number; of two tensors: flux_max2(a, b), flux_min2(a, b)"
+#if defined(__cplusplus) || defined(__TINYC__)
+#define FLUX__ONE(dim) 1                  /* in C++ an overload says so */
+#else
+#define FLUX__ONE(dim)                                                                             \
+    (int)sizeof(struct {                                                                           \
+        char one;                                                                                  \
+        _Static_assert(_Generic((dim), flux_tensor *: 0, default: 1), FLUX__NO_DIM);               \
+    })
+#endif
 #ifndef __cplusplus
 #define FLUX__REDUCE_OPTS(...) FLUX__OPTS(flux_reduce_opts, __VA_ARGS__)
 #define FLUX__ARRAY(T, ...) ((T[]){ __VA_ARGS__ })
 /* FLUX_SHAPE(3, 4) is the flux_shape of these numbers. */
 #define FLUX_SHAPE(...) \
-    flux__shape(FLUX__ARRAY(const int64_t, __VA_ARGS__), \
-                (int)(sizeof(FLUX__ARRAY(const int64_t, __VA_ARGS__)) / sizeof(int64_t)))
+    ((((flux__shape))))(FLUX__ARRAY(const int64_t, __VA_ARGS__), \
+                        (int)(sizeof(FLUX__ARRAY(const int64_t, __VA_ARGS__)) / sizeof(int64_t)))
 #define FLUX__DOUBLES_OF(...) FLUX__ARRAY(const double, FLUX__MAP(FLUX__DOUBLE_OF, __VA_ARGS__))
 #define FLUX__DOUBLE_OF(x) (double)(x)
 #define FLUX__TENSORS(...) ((flux_tensor *const[]){ FLUX__MAP(FLUX__TENSOR, __VA_ARGS__) })
@@ -214,6 +245,11 @@ inline flux_reduce_opts flux__reduce_opts(flux_tensor *x, int a = 0, int b = 0, 
     o.x = x, o.d0 = a, o.d1 = b, o.d2 = c, o.d3 = d, o.d4 = e, o.d5 = f, o.d6 = g, o.d7 = h;
     return o;
 }
+template <class... T>
+inline flux_reduce_opts flux__reduce_opts(flux_tensor *x, flux_tensor *, T...) {
+    static_assert(sizeof...(T) > FLUX_MAX_DIMS, FLUX__NO_DIM);
+    return flux__reduce_opts(x);
+}
 #define FLUX__REDUCE_OPTS(...) flux__reduce_opts(__VA_ARGS__)
 template <class T, int N> struct flux__array { T at[N]; operator const T *() const { return at; } };
 #define FLUX__ARRAY(T, ...) \
@@ -224,7 +260,7 @@ template <class... T> inline flux_shape flux__shape_cpp(T... d) {
     const int64_t dims[] = { (int64_t)d... };
     return flux__shape(dims, (int)sizeof...(d));
 }
-#define FLUX_SHAPE(...) flux__shape_cpp(__VA_ARGS__)
+#define FLUX_SHAPE(...) ((((flux__shape_cpp))))(__VA_ARGS__)
 #define FLUX__DOUBLES_OF(...) FLUX__ARRAY(double, FLUX__MAP(FLUX__DOUBLE_OF, __VA_ARGS__))
 #define FLUX__DOUBLE_OF(x) (double)(x)
 typedef flux_tensor *flux__tensor_p;

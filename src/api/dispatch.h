@@ -168,15 +168,9 @@ FLUX__REFUSED(double _Complex)
 #define FLUX__GROUP_2(...) FLUX__GROUP_3
 #define FLUX__GROUP_3(...) FLUX__GROUP_4
 #define FLUX__GROUP_4(...) 0, 1
-#define FLUX__SECOND(...) FLUX__SECOND_(__VA_ARGS__)
-#define FLUX__SECOND_(a, b, ...) b
-#define FLUX__FIRST(...) FLUX__FIRST_(__VA_ARGS__)
-#define FLUX__FIRST_(a, ...) a
-#define FLUX__TYPE_AND(T) T,
-#define FLUX__TYPE_OF_MADE(x) FLUX__FIRST(FLUX__TYPE_AND x)
 #define FLUX__KEY(x) FLUX__CAT(FLUX__KEY_, FLUX__IS_MADE(x))(x)
 #define FLUX__KEY_0(x) (x)
-#define FLUX__KEY_1(x) ((FLUX__TYPE_OF_MADE(x))0)
+#define FLUX__KEY_1(x) ((FLUX__INSIDE(x))0)
 #define FLUX__BY_TYPE(x, F, f) F(FLUX__KEY(x), x, f)
 #define FLUX__BY_TYPE_2(x, F, f, a) F(FLUX__KEY(x), x, f, a)
 #define FLUX__SAME_TYPE(x, value) FLUX__CAT(FLUX__SAME_TYPE_, FLUX__IS_MADE(x))(x, value)
@@ -185,7 +179,7 @@ FLUX__REFUSED(double _Complex)
 #else
 #define FLUX__SAME_TYPE_0(x, value) value
 #endif
-#define FLUX__SAME_TYPE_1(x, value) FLUX__MADE(FLUX__TYPE_OF_MADE(x), value)
+#define FLUX__SAME_TYPE_1(x, value) FLUX__MADE(FLUX__INSIDE(x), value)
 /* &* makes a pointer of a function. */
 #define FLUX__AS_LAYER(x) FLUX__LAYER_OF(&*FLUX__KEY(x), x, flux__layer_of)
 #define FLUX__OPERAND(x) FLUX__BY_TYPE(x, FLUX__OPERAND_OF, )

@@ -324,8 +324,9 @@ FLUX_API flux_layer *flux_alphadropout(double p);   /* keeps mean and variance u
 
 /* Convolution layers. Images are w (x h (x d)) x channels x batch; one number of .stride, .pad or
    .dilation counts for every spatial dimension. The name of a layer ends in _layer where an
-   operation has the name without it:
-   flux_conv_layer(FLUX_SHAPE(3, 3), 1, 8, flux_relu, .pad = FLUX_SAMEPAD). */
+   operation has the name without it: flux_conv_layer(FLUX_SHAPE(3, 3), 1, 8, flux_relu). Where the
+   first argument is a FLUX_SHAPE(...), as here, the name without _layer is the layer, too:
+   flux_conv(FLUX_SHAPE(3, 3), 1, 8, flux_relu), flux_maxpool(FLUX_SHAPE(2, 2)). */
 typedef struct flux_conv_layer_opts {
     FLUX__DUMMY
     flux_shape window FLUX__ZERO;         /* FLUX_SHAPE(3, 3): one number per spatial dimension */

@@ -140,7 +140,8 @@ typedef struct flux_reduce_opts {
 } flux_reduce_opts;
 #define FLUX__LEFT_OUT_flux_reduce_opts
 #define FLUX__REDUCE(f, ...) \
-    FLUX__MADE(flux_tensor *, f(FLUX__NARG(__VA_ARGS__) - 1, FLUX__REDUCE_OPTS(__VA_ARGS__)))
+    FLUX__MADE(flux_tensor *, f(FLUX__NARG(__VA_ARGS__) - FLUX__ONE(FLUX__SECOND(__VA_ARGS__, 0, 0)), \
+                                FLUX__REDUCE_OPTS(__VA_ARGS__)))
 FLUX_API flux_tensor *flux_sum_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_mean_over(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_var_over(int n, flux_reduce_opts o);   /* divides by n, not n-1 */
@@ -334,9 +335,9 @@ FLUX_API flux_tensor *flux_conv_with(flux_conv_opts o);
 FLUX_API flux_tensor *flux_crosscor_with(flux_conv_opts o);
 /* The gradient of flux_conv with respect to its x. */
 FLUX_API flux_tensor *flux_conv_transpose_with(flux_conv_opts o);
-#define flux_conv(...) flux_conv_with(FLUX__OPTS(flux_conv_opts, __VA_ARGS__))
-#define flux_crosscor(...) flux_crosscor_with(FLUX__OPTS(flux_conv_opts, __VA_ARGS__))
-#define flux_conv_transpose(...) flux_conv_transpose_with(FLUX__OPTS(flux_conv_opts, __VA_ARGS__))
+#define flux_conv(...) FLUX__OR_LAYER(flux_conv, conv, __VA_ARGS__)
+#define flux_crosscor(...) FLUX__OR_LAYER(flux_crosscor, conv, __VA_ARGS__)
+#define flux_conv_transpose(...) FLUX__OR_LAYER(flux_conv_transpose, conv, __VA_ARGS__)
 typedef struct flux_pool_opts {
     FLUX__DUMMY
     flux_tensor *x FLUX__ZERO;             /* w (x h (x d)) x channels x batch */
@@ -352,9 +353,9 @@ typedef struct flux_pool_opts {
 FLUX_API flux_tensor *flux_maxpool_with(flux_pool_opts o);
 FLUX_API flux_tensor *flux_meanpool_with(flux_pool_opts o);
 FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);
-#define flux_maxpool(...) flux_maxpool_with(FLUX__OPTS(flux_pool_opts, __VA_ARGS__))
-#define flux_meanpool(...) flux_meanpool_with(FLUX__OPTS(flux_pool_opts, __VA_ARGS__))
-#define flux_lpnormpool(...) flux_lpnormpool_with(FLUX__OPTS(flux_pool_opts, __VA_ARGS__))
+#define flux_maxpool(...) FLUX__OR_LAYER(flux_maxpool, pool, __VA_ARGS__)
+#define flux_meanpool(...) FLUX__OR_LAYER(flux_meanpool, pool, __VA_ARGS__)
+#define flux_lpnormpool(...) FLUX__OR_LAYER(flux_lpnormpool, pool, __VA_ARGS__)
 
 /* Evaluates a formula in Julia's spelling: flux_expr("sum((W*x .+ b .- y).^2)", W, x, b, y). Dotted
    operators (.+ .- .* ./ .^ .== .< ...) and calls f.(x) are elementwise; * is the matrix product,
