@@ -1,5 +1,5 @@
 # flux.h needs no build: this file runs its examples, tests and benchmarks. Any -j will do.
-#   make run          the digits example, at full speed
+#   make run          the digits example; make clean: rm build
 #   make test         all tests and the quick checks; ends with "N passed, N failed, N skipped"
 #   make test-losses  one test, tests/test_losses.c; DEVICES="soft-cuda1 cuda": on those GPUs, too
 #   make check-rooms  one check, tests/check_rooms.sh
@@ -8,13 +8,12 @@
 #   make bench        tests/bench, a line a figure; bench-peers, bench-models: beside others
 #   make fuzz         random graphs, and random bytes for each reader (tests/fuzz.sh)
 #   make coverage     which branches of flux.h the tests take, by room (tests/coverage.sh)
-#   make gpu-day      ten minutes of a GPU that is lent (tests/gpu_day.sh); gpu-tests: tests alone;
-#                     gpu-report: kernels in machine code, and estimates, without a GPU
+#   make gpu-day      ten minutes of a GPU that is lent; gpu-tests, gpu-report (no GPU is needed)
 #   make mutate       which one-line defects the tests see; SEED=1 N=100; python3
 #   make flux.h       joins the header from its rooms in src/, where it is changed (src/README.md)
-#   make docs clean   build/docs.html, the manual and every call, with examples (python3); rm build
-# config=release (the default), debug or sanitize; CC, CXX, CFLAGS, LDLIBS, DEFS (-DFLUX_CUDA ...).
-# tests/impl.c is the implementation of all but programs that `#define FLUX_IMPLEMENTATION`.
+#   make docs         build/docs.html: the manual, and every call with an example; python3
+# config=release, debug or sanitize; CC, CXX, CFLAGS, LDLIBS, DEFS (-DFLUX_CUDA ...). tests/impl.c is
+# linked to all programs but those that `#define FLUX_IMPLEMENTATION`.
 config ?= release
 BUILD := build/$(config)
 CFLAGS_release := -O2

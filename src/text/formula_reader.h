@@ -10,7 +10,6 @@
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
 #include "../graph/views.h"
-#include "../graph/reductions.h"
 #include "../graph/picking.h"
 #include "../graph/products.h"
 #include "../schedule/looking.h"

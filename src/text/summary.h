@@ -5,12 +5,9 @@
 #include "../base/memory.h"
 #include "../base/scopes.h"
 #include "../base/text.h"
-#include "../data/loader_text.h"
 #include "../nn/fields.h"
 #include "../nn/walk.h"
 #include "../nn/model.h"
-#include "../nn/grads.h"
-#include "../nn/adjust.h"
 #include "tensors.h"
 #include "models.h"
 
