@@ -13374,6 +13374,7 @@ static int flux__append_cast(flux__builder *b, flux_tensor *t, int node) {
     int from = flux__class_of(x->dtype), to = flux__class_of(t->dtype);
     /* a bool is 0 or 1 in any compute type */
     int v = flux__append_operand(b, t, node, 0, x->dtype == FLUX_BOOL ? to : from);
+    if (!b->ok) return 0;
     if (t->dtype == FLUX_BOOL)
         return flux__append_use(b, FLUX__V_OP, FLUX__OP_NE, b->k->value[v].ctype, FLUX_BOOL, v,
                               flux__append_literal(b, b->k->value[v].ctype, 0), -1);

@@ -7,7 +7,9 @@
 extern "C" {
 #endif
 long test_live(void);
-long test_live(void) { return COUNTED(0); }
+long test_live(void) { return COUNTED(memory_live, 0); }
+void test_memory(long left);
+void test_memory(long left) { (void)COUNTED(memory_left, left - COUNTED(memory_left, 0)); }
 #ifdef __cplusplus
 }
 #endif

@@ -1,17 +1,6 @@
-/* Memory that runs out, for a test that brings its own implementation: to be included before that. */
+/* Memory that runs out during a call, for a test that brings its own implementation: to be included before that. */
 #ifndef FLUX_SCARCE_H
 #define FLUX_SCARCE_H
-#include <stdbool.h>
-
-static inline void *counted_realloc(void *p, size_t n);
-static inline void counted_free(void *p);
-static long memory_left = -1;             /* allocations until all fail; negative: none does */
-static bool take_memory(void) { return memory_left < 0 || (memory_left > 0 && memory_left--); }
-static void *test_malloc(size_t n) { return take_memory() ? counted_realloc(NULL, n) : NULL; }
-static void *test_realloc(void *p, size_t n) { return take_memory() ? counted_realloc(p, n) : NULL; }
-#define FLUX_MALLOC(n) test_malloc(n)
-#define FLUX_REALLOC(p, n) test_realloc(p, n)
-#define FLUX_FREE(p) counted_free(p)
 #include "counted.h"
 
 /* Evaluates `call` with room for 0, 1, 2, ... allocations until it is true. Each failure says so, and there are more than

@@ -164,7 +164,7 @@ extern "C"
 #  endif
 long test_live(void);                     /* tests/impl.c */
 #else
-static inline long test_live(void) { return COUNTED(0); }
+static inline long test_live(void) { return COUNTED(memory_live, 0); }
 #endif
 static inline long test_open_files(void) {
     long n = 0;

@@ -50,6 +50,8 @@ static bool one_in(int n) { return below(n) == 0; }
 
 static char words[2000];                  /* its arguments */
 static bool null_in, pending;             /* a handle was NULL; an error was pending before */
+static bool scarce, short_of_memory;      /* memory runs out now and then; it may during this call */
+void test_memory(long left);              /* tests/impl.c: allocations until all fail, or -1 */
 static int sentences;
 static char sentence[2][400];
 
@@ -77,6 +79,7 @@ static void complain(const char *what) {
 /* A call that failed has said why, unless a NULL came in or the reason had been said; one that did not is silent. */
 static void judge(bool failed, bool may_be_silent) {
     if (failed && !sentences && !null_in && !pending && !may_be_silent) complain("failed without a word");
+    if (short_of_memory) return;          /* its arguments may have failed before it */
     if (!failed && sentences) complain("succeeded, but said");
     if (sentences > 1) complain("said two sentences");
     if (pending && null_in && sentences && strstr(sentence[0], "is NULL")) complain("was not silent about a NULL after an error");
@@ -1347,8 +1350,11 @@ static void one_call(uint64_t seed, int64_t round, int i) {
     draw();
     told->call = i;
     before_call();
+    short_of_memory = scarce && one_in(2);
     alarm(20);
+    if (short_of_memory) test_memory(below(one_in(4) ? 200 : 20));
     call(below(CALLS_THERE_ARE));
+    if (short_of_memory) test_memory(-1);
     alarm(0);
     flux_default_device((flux_device){ 0, 0 });
     if (getrusage(RUSAGE_SELF, &use) == 0 && use.ru_maxrss > (int64_t)3 << 20) complain("took more than 3 GiB");
@@ -1425,11 +1431,11 @@ static void tell_failure(uint64_t seed, int64_t round, int status) {
 
 static int64_t from_environment(const char *name, int64_t otherwise) { return getenv(name) ? strtoll(getenv(name), NULL, 10) : otherwise; }
 
-TEST(random_calls) {
+static void run_calls(int64_t otherwise) {
     told = (shared *)mmap(NULL, sizeof *told, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     REQUIRE(told != MAP_FAILED);
     const uint64_t seed = (uint64_t)from_environment("SEED", 1);
-    const int64_t only = from_environment("ROUND", -1), rounds = only < 0 ? from_environment("N", 20000) / ROUND + 1 : 1;
+    const int64_t only = from_environment("ROUND", -1), rounds = only < 0 ? from_environment("N", otherwise) / ROUND + 1 : 1;
     int failures = 0;
     for (int64_t at = only < 0 ? 0 : only, end = at + rounds; at < end && failures < from_environment("FAILURES", 3);) {
         int64_t n = end - at < ROUNDS_A_CHILD ? end - at : ROUNDS_A_CHILD;
@@ -1443,6 +1449,15 @@ TEST(random_calls) {
         remove(path);
     }
     CHECK(failures == 0);
+    munmap(told, sizeof *told);
+}
+TEST(random_calls) { run_calls(20000); }
+
+/* The same while, during every second call, memory runs out after some allocations. */
+TEST(random_calls_without_memory) {
+    scarce = true;
+    run_calls(10000);
+    scarce = false;
 }
 #endif
 TEST_MAIN()

@@ -2,11 +2,6 @@
    the model summaries follow the layout that its show code computes. */
 #include <locale.h>
 #include <stdlib.h>
-static int memory_left = -1;              /* allocations until one fails; -1: none does */
-static void *some(void *p, size_t n) { return memory_left == 0 || (memory_left > 0 && memory_left-- == 0) ? NULL : realloc(p, n); }
-#define FLUX_MALLOC(n) some(NULL, n)
-#define FLUX_REALLOC(p, n) some(p, n)
-#define FLUX_FREE(p) free(p)
 #define FLUX_IMPLEMENTATION
 #include "test.h"
 #include "../examples/plot.h"

@@ -1,5 +1,6 @@
 /* The schedule: what is fused means the same as what is computed one by one; a training step is few kernels, updated in
    place; a repeated step is found again; memory does not grow; plans and views keep what they need alive. */
+#include "scarce.h"
 #define FLUX_IMPLEMENTATION
 #include "test.h"
 
@@ -988,4 +989,39 @@ TEST(a_pattern_asks_for_its_numbers) {
     }
 }
 
+/* ---- memory that runs out while plans are made and run: every cast, and an operation of each kind, in a shape of its own, so
+   that no plan is there */
+
+static flux_tensor *of_kind(int kind, flux_tensor *x, flux_tensor *w) {
+    flux_tensor *i = flux_argsort(x, 1);
+    switch (kind) {
+    case 0: return flux_sum(flux_exp(x));
+    case 1: return flux_softmax(x);
+    case 2: return flux_argmax(x, 1);
+    case 3: return flux_tanh(flux_add(flux_matmul(w, x), 1));
+    case 4: return flux_matmul(flux_to_dtype(w, FLUX_BF16), flux_to_dtype(x, FLUX_BF16));
+    case 5: return flux_conv(flux_reshape(x, flux_dim(x, 0), 1, flux_dim(x, 1), 1), flux_ones(3, 1, flux_dim(x, 1), 2));
+    case 6: return flux_sum(flux_cumsum(x, 0));
+    case 7: return flux_gather(x, 1, i);
+    case 8: return flux_vcat(flux_flip(x, 0), x);
+    case 9: return flux_var(x, 0);
+    case 10: return flux_sort(x, 1);
+    case 11: return flux_nth(flux_dot_product_attention(x, x, x), 0);
+    case 12: return flux_randn(flux_dim(x, 0), 3);
+    default: return NULL;
+    }
+}
+static bool cast_from_to(int from, int to, int64_t n) {
+    flux_tensor *x = flux_eval(flux_to_dtype(flux_eval(flux_rand(n, 3)), (flux_dtype)from));
+    return flux_eval(flux_eq(flux_to_dtype(x, (flux_dtype)to), flux_eval(flux_to_dtype(x, (flux_dtype)to)))) != NULL;
+}
+static bool planned(int kind, int64_t n) {
+    return flux_eval(of_kind(kind, flux_eval(flux_rand(n, 5)), flux_eval(flux_rand(4, n)))) != NULL;
+}
+TEST(plans_without_memory) {
+    ONLY_ON_CPU();
+    for (int from = 0; from < FLUX_NUM_DTYPES; from++)
+        for (int to = 0; to < FLUX_NUM_DTYPES; to++) SCARCE(cast_from_to(from, to, 100 + 10 * from + to), 3);
+    for (int kind = 0; kind <= 12; kind++) SCARCE(planned(kind, 20 + kind), 3);
+}
 TEST_MAIN()
