@@ -30881,16 +30881,16 @@ typedef struct flux__init_row {
     double gain, std;                     /* the defaults of .gain and .std */
 } flux__init_row;
 
-/* Fan-in and fan-out of a weight of shape s: 1 and n of a vector, columns and rows of a matrix,
-   else channels in and channels out times the window. */
-static void flux__fans(const flux_shape *s, double *in, double *out) {
+/* Fan-in of a weight of shape s, or with `out` fan-out: 1 and n of a vector, columns and rows of a
+   matrix, else channels in and channels out times the window. */
+static double flux__fan(const flux_shape *s, bool out) {
     double window = 1;
     for (int i = 0; i + 2 < s->ndim; i++) window *= (double)s->dim[i];
-    double a = s->ndim > 1 ? (double)s->dim[s->ndim - 2] : 1,
-           b = s->ndim > 0 ? (double)s->dim[s->ndim - 1] : 1;
-    *in = s->ndim == 2 ? b : a * window;
-    *out = s->ndim == 2 ? a : b * window;
+    const int back = out == (s->ndim == 2) ? 2 : 1;           /* the dim, counted from the last */
+    return (s->ndim >= back ? (double)s->dim[s->ndim - back] : 1) * window;
 }
+/* The sum of both. */
+static double flux__fans(const flux_shape *s) { return flux__fan(s, false) + flux__fan(s, true); }
 
 /* Uniform numbers from -width / 2 to width / 2. */
 static flux_tensor *flux__uniform(flux_shape s, double width) {
@@ -30899,30 +30899,22 @@ static flux_tensor *flux__uniform(flux_shape s, double width) {
 
 /* Uniform numbers of standard deviation gain sqrt(2 / (fan-in + fan-out)). */
 static flux_tensor *flux__init_glorot_uniform(flux_shape s, const flux_init_opts *o) {
-    double in, out;
-    flux__fans(&s, &in, &out);
-    return flux__uniform(s, o->gain * sqrt(24 / (in + out)));
+    return flux__uniform(s, o->gain * sqrt(24 / flux__fans(&s)));
 }
 
 /* Normal numbers of the same deviation. */
 static flux_tensor *flux__init_glorot_normal(flux_shape s, const flux_init_opts *o) {
-    double in, out;
-    flux__fans(&s, &in, &out);
-    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain * sqrt(2 / (in + out)));
+    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain * sqrt(2 / flux__fans(&s)));
 }
 
 /* Uniform numbers of standard deviation gain / sqrt(fan-in). */
 static flux_tensor *flux__init_kaiming_uniform(flux_shape s, const flux_init_opts *o) {
-    double in, out;
-    flux__fans(&s, &in, &out);
-    return flux__uniform(s, 2 * o->gain * sqrt(3 / in));
+    return flux__uniform(s, 2 * o->gain * sqrt(3 / flux__fan(&s, false)));
 }
 
 /* Normal numbers of the same deviation. */
 static flux_tensor *flux__init_kaiming_normal(flux_shape s, const flux_init_opts *o) {
-    double in, out;
-    flux__fans(&s, &in, &out);
-    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain / sqrt(in));
+    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain / sqrt(flux__fan(&s, false)));
 }
 
 static flux_tensor *flux__init_zeros(flux_shape s, const flux_init_opts *o) {
@@ -30937,6 +30929,9 @@ static flux_tensor *flux__init_rand(flux_shape s, const flux_init_opts *o) {
 static flux_tensor *flux__init_randn(flux_shape s, const flux_init_opts *o) {
     return (void)o, flux_randn_shape(s, FLUX_F32);
 }
+
+/* The probability that a standard normal number is below x. */
+static double flux__normal_below(double x) { return 0.5 * erfc(-x / 1.4142135623730951); }
 
 /* The p-quantile of the standard normal distribution. First the inverse error function of M. Giles,
    "Approximating the erfinv function", GPU Computing Gems 2 (2010), good to single precision; one
@@ -30954,12 +30949,9 @@ static double flux__normal_quantile(double p) {
     w = w < 5 ? w - 2.5 : sqrt(w) - 3;
     for (int i = 0; i < 9; i++) x = x * w + c[i];
     x *= y * 1.4142135623730951;
-    double miss = (0.5 * erfc(-x / 1.4142135623730951) - p) * 2.5066282746310002 * exp(x * x / 2);
+    double miss = (flux__normal_below(x) - p) * 2.5066282746310002 * exp(x * x / 2);
     return x - miss / (1 + x * miss / 2);
 }
-
-/* The probability that a standard normal number is below x. */
-static double flux__normal_below(double x) { return 0.5 * erfc(-x / 1.4142135623730951); }
 
 /* Normal numbers between lo and hi. a and b are the probabilities of numbers below lo and below hi;
    the results are the quantiles of uniform numbers between a and b. */
@@ -30995,9 +30987,7 @@ static flux_tensor *flux__init_truncated(flux_shape s, const flux_init_opts *o) 
 
 /* Normal numbers of standard deviation gain / sqrt(fan-in), truncated to -2 ... 2. */
 static flux_tensor *flux__init_lecun(flux_shape s, const flux_init_opts *o) {
-    double in, out;
-    flux__fans(&s, &in, &out);
-    return flux__truncated(s, 0, o->gain / sqrt(in), -2, 2);
+    return flux__truncated(s, 0, o->gain / sqrt(flux__fan(&s, false)), -2, 2);
 }
 
 /* Makes the columns of q, rows x cols, column-major, orthonormal, by the Gram-Schmidt process: each
@@ -31181,8 +31171,7 @@ FLUX_DEF flux_tensor *flux_init_with(const char *name, flux_init_opts o) {
 
 #define FLUX__INIT(function, name)                                                      \
     FLUX_DEF flux_tensor *flux_##function(flux_shape s) {                               \
-        flux_init_opts o;                                                               \
-        memset((void *)&o, 0, sizeof o);                                                \
+        FLUX__ZEROED(flux_init_opts, o);                                                \
         o.shape = s;                                                                    \
         return flux_init_with(name, o);                                                 \
     }
@@ -31402,6 +31391,19 @@ static bool flux__make_affine(const char *call, flux_init_fn init, flux_shape s,
 static flux_layer *flux__layer_made(int h, bool good, const flux_layer_type *type,
                                     const void *fields) {
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, fields) : NULL);
+}
+
+/* The dtype of x if it is a floating one, else f32. */
+static flux_dtype flux__real_dtype(const flux_tensor *x) {
+    return x->op != FLUX__TUPLE && flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
+}
+
+/* Ends the text of a layer that acts otherwise in training: whether its mode is set. */
+static size_t flux__put_mode(flux__sink *s, const flux_layer *self) {
+    if (self->mode != FLUX_MODE_AUTO)
+        flux__putf(s, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    flux__put(s, ")");
+    return flux__sink_end(s);
 }
 
 /* The input x of a layer converted to `want`, the dtype of its weights; NULL, with an
@@ -34931,7 +34933,7 @@ static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
 static flux_tensor *flux__dropout_input(flux__dropout *m, flux_tensor *x, bool *active) {
     *active = m->p > 0 && flux_training(&m->base);
     if (!*active) return x;
-    return flux__input(&m->base, x, flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32);
+    return flux__input(&m->base, x, flux__real_dtype(x));
 }
 
 /* x / (1 - p) where the mask is true, else 0. */
@@ -34968,10 +34970,7 @@ static size_t flux__dropout_text(flux_layer *self, char *out, size_t n) {
     if (m->dims.ndim) flux__putf(&s, m->dims.ndim > 1 ? ", dims=(" : ", dims=");
     flux__put_dims(&s, m->dims.dim, m->dims.ndim);
     if (m->dims.ndim > 1) flux__putf(&s, ")");
-    if (self->mode != FLUX_MODE_AUTO)
-        flux__putf(&s, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
-    flux__putf(&s, ")");
-    return flux__sink_end(&s);
+    return flux__put_mode(&s, self);
 }
 FLUX_LAYER_TEXT(flux__dropout, "Dropout", flux__dropout_call, flux__dropout_text)
 typedef flux__dropout flux__alphadropout;
@@ -35665,11 +35664,6 @@ static flux_tensor *flux__by_channel(flux_tensor *v, int ndim) {
     return flux_reshape_to(v, s);
 }
 
-/* The dtype of x if it is a floating one, else f32. */
-static flux_dtype flux__real_dtype(const flux_tensor *x) {
-    return x->op != FLUX__TUPLE && flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
-}
-
 /* Calls a convolution layer on x, spatial dims x in x batch, by the operation f; `transposed`: a
    ConvTranspose, whose weight has the channels of x in its last dim. */
 static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f,
@@ -36131,12 +36125,30 @@ FLUX_DEF flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps
         if (dims.dim[i] < 0 || dims.dim[i] >= x->ndim)
             return (flux_tensor *)flux__fail("normalise: %s has no dim %lld", flux__describe(x).s,
                                              (long long)dims.dim[i]);
-    flux_dtype t = flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
+    flux_dtype t = flux__real_dtype(x);
     int h = flux__hide();
     flux_tensor *in = flux_to_dtype(x, t == FLUX_F64 ? FLUX_F64 : FLUX_F32);
     flux_tensor *centred = flux_sub(in, flux_mean_over(dims.ndim, flux__over(in, &dims)));
     flux_tensor *var = flux_mean_over(dims.ndim, flux__over(flux_square(centred), &dims));
     return flux__reveal(h, flux_to_dtype(flux_mul(centred, flux_rsqrt(flux_add(var, eps))), t));
+}
+
+/* Sets dims to the first dims of x, over which a layer normalises, and checks that they are of the
+   sizes that it was made for. False: an error, or x is NULL. */
+static bool flux__first_dims(flux_layer *self, const flux_tensor *x, const flux_shape *size,
+                             flux_shape *dims) {
+    *dims = flux__shape(NULL, size->ndim);
+    for (int i = 0; i < size->ndim; dims->dim[i] = i, i++)
+        if (!x || !flux__expect_dim(self, x, i, size->dim[i])) return false;
+    return x != NULL;
+}
+
+/* Whether .eps and .size are such that a layer can normalise over dims of that size. */
+static bool flux__check_norm(const char *call, double eps, const flux_shape *size) {
+    if (!(eps >= 0) || !flux__finite(eps)) return FLUX__REFUSE("%s: .eps is %g", call, eps);
+    if (size->ndim < 1)
+        return FLUX__REFUSE("%s: .size is missing, as in flux_%s(FLUX_SHAPE(64))", call, call);
+    return flux__check_shape(call, size) && flux__check_sizes(call, size->ndim, size->dim);
 }
 
 typedef struct flux__layernorm {
@@ -36152,16 +36164,11 @@ typedef struct flux__layernorm {
 static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
     flux__layernorm *m = (flux__layernorm *)self;
     const flux__scale *diag = (const flux__scale *)m->diag;
-    flux_dtype own = diag                          ? (flux_dtype)diag->scale->dtype
-                     : flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype
-                                                   : FLUX_F32;
+    flux_dtype own = diag ? (flux_dtype)diag->scale->dtype : flux__real_dtype(x);
     flux_tensor *in = flux__input(self, x, own);
-    flux_shape dims = flux__shape(NULL, 0);
-    for (int i = 0; in && i < m->size.ndim; i++) {
-        if (!flux__expect_dim(self, in, i, m->size.dim[i])) return NULL;
-        dims.dim[dims.ndim++] = i;
-    }
-    flux_tensor *y = in ? flux_normalise(in, dims, m->eps) : NULL;
+    flux_shape dims;
+    if (!flux__first_dims(self, in, &m->size, &dims)) return NULL;
+    flux_tensor *y = flux_normalise(in, dims, m->eps);
     y = m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
     bool half = flux__is_half(x->dtype);  /* the result returns to the half format of x */
     return half && y && own == FLUX_F32 ? flux_to_dtype(y, (flux_dtype)x->dtype) : y;
@@ -36188,15 +36195,8 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
     m.size = affine.size = o.size;
     m.eps = flux__given(o.eps, o.marked, 1e-5);
     o.affine = flux__given_switch(o.affine, o.marked);
-    if (!(m.eps >= 0) || !flux__finite(m.eps))
-        return (flux_layer *)flux__fail("layernorm: .eps is %g", m.eps);
-    if (o.size.ndim < 1)
-        return (flux_layer *)flux__fail(
-            "layernorm: .size is missing, as in flux_layernorm(FLUX_SHAPE(64))");
-    if (!flux__check_shape("layernorm", &o.size) ||
-        !flux__check_sizes("layernorm", o.size.ndim, o.size.dim))
-        return NULL;
-    if (!flux__check_activation("layernorm", &m.activation)) return NULL;
+    if (!flux__check_norm("layernorm", m.eps, &o.size) ||
+        !flux__check_activation("layernorm", &m.activation)) return NULL;
     int h = flux__hide();
     m.diag = o.affine == FLUX_OFF ? NULL : flux__scale_new(flux__norm_scale_type(), affine);
     return flux__layer_made(h, m.diag || o.affine == FLUX_OFF, flux__layernorm_type(), &m);
@@ -36215,12 +36215,8 @@ static flux_tensor *flux__rmsnorm_call(flux_layer *self, flux_tensor *x) {
     const flux_dtype wide = x->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
     flux_tensor *in = flux_to_dtype(x, m->scale ? flux__promote(wide, (flux_dtype)m->scale->dtype)
                                                 : wide);
-    flux_shape dims = flux__shape(NULL, 0);
-    for (int i = 0; in && i < m->size.ndim; i++) {
-        if (!flux__expect_dim(self, in, i, m->size.dim[i])) return NULL;
-        dims.dim[dims.ndim++] = i;
-    }
-    if (!in) return NULL;
+    flux_shape dims;
+    if (!flux__first_dims(self, in, &m->size, &dims)) return NULL;
     int h = flux__hide();
     flux_tensor *mean = flux_mean_over(dims.ndim, flux__over(flux_square(in), &dims));
     flux_tensor *y = mean ? flux_mul(in, flux_rsqrt(flux_add(mean, m->eps))) : NULL;
@@ -36244,13 +36240,7 @@ FLUX_DEF flux_layer *flux_rmsnorm_with(flux_rmsnorm_opts o) {
     m.size = o.size;
     m.eps = flux__given(o.eps, o.marked, 1e-6);
     const bool affine = flux__given_switch(o.affine, o.marked) != FLUX_OFF;
-    if (!(m.eps >= 0) || !flux__finite(m.eps))
-        return (flux_layer *)flux__fail("rmsnorm: .eps is %g", m.eps);
-    if (o.size.ndim < 1)
-        return (flux_layer *)flux__fail(
-            "rmsnorm: .size is missing, as in flux_rmsnorm(FLUX_SHAPE(64))");
-    if (!flux__check_shape("rmsnorm", &o.size) ||
-        !flux__check_sizes("rmsnorm", o.size.ndim, o.size.dim)) return NULL;
+    if (!flux__check_norm("rmsnorm", m.eps, &o.size)) return NULL;
     int h = flux__hide();
     m.scale = affine ? flux_full_shape(o.size, 1, FLUX_F32) : NULL;
     return flux__layer_made(h, m.scale || !affine, flux__rmsnorm_type(), &m);
@@ -36369,10 +36359,7 @@ static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
     if (m->grouped) flux__putf(&s, ", %lld", (long long)m->groups);
     if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
     if (!m->gamma) flux__putf(&s, ", affine=false");
-    if (self->mode != FLUX_MODE_AUTO)
-        flux__putf(&s, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
-    flux__putf(&s, ")");
-    return flux__sink_end(&s);
+    return flux__put_mode(&s, self);
 }
 #define FLUX__NORM_FIELDS FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var)
 FLUX_LAYER_TRAITS(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX_KEEPS_F32,
@@ -43777,16 +43764,20 @@ static void flux__put_line(flux__sink *s, flux_layer *m) {
 
 /* ---- lines */
 
+/* Begins a layer's line: indented and, within a model, with its name. */
+static void flux__put_named(flux__sink *s, const flux_layer *m, int indent) {
+    flux__put_pad(s, indent);
+    if (!indent || !m->name) return;
+    flux__put(s, m->name);
+    flux__put(s, " = ");
+}
+
 /* Writes the line of a layer that is shown as one line, with its comment. */
 static void flux__put_leaf(flux__shown_model *shown, flux_layer *m, int indent) {
     flux__sink *s = shown->sink;
     flux__summary t = flux__summary_start(shown);
     size_t start = s->chars;
-    flux__put_pad(s, indent);
-    if (indent && m->name) {
-        flux__put(s, m->name);
-        flux__put(s, " = ");
-    }
+    flux__put_named(s, m, indent);
     flux__put_line(s, m);
     int64_t width = (int64_t)(s->chars - start) - indent;
     if (indent) flux__put(s, ",");
@@ -43845,11 +43836,7 @@ static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent)
         if (indent) flux__put(s, "\n");
         return;
     }
-    flux__put_pad(s, indent);
-    if (indent && m->name) {
-        flux__put(s, m->name);
-        flux__put(s, " = ");
-    }
+    flux__put_named(s, m, indent);
     flux__put(s, m->type->name);
     flux__put(s, "(\n");
     FLUX__EACH_MEMBER(at, m)

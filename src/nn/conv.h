@@ -99,11 +99,6 @@ static flux_tensor *flux__by_channel(flux_tensor *v, int ndim) {
     return flux_reshape_to(v, s);
 }
 
-/* The dtype of x if it is a floating one, else f32. */
-static flux_dtype flux__real_dtype(const flux_tensor *x) {
-    return x->op != FLUX__TUPLE && flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
-}
-
 /* Calls a convolution layer on x, spatial dims x in x batch, by the operation f; `transposed`: a
    ConvTranspose, whose weight has the channels of x in its last dim. */
 static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convolve_fn f,

@@ -50,7 +50,7 @@ static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
 static flux_tensor *flux__dropout_input(flux__dropout *m, flux_tensor *x, bool *active) {
     *active = m->p > 0 && flux_training(&m->base);
     if (!*active) return x;
-    return flux__input(&m->base, x, flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32);
+    return flux__input(&m->base, x, flux__real_dtype(x));
 }
 
 /* x / (1 - p) where the mask is true, else 0. */
@@ -87,10 +87,7 @@ static size_t flux__dropout_text(flux_layer *self, char *out, size_t n) {
     if (m->dims.ndim) flux__putf(&s, m->dims.ndim > 1 ? ", dims=(" : ", dims=");
     flux__put_dims(&s, m->dims.dim, m->dims.ndim);
     if (m->dims.ndim > 1) flux__putf(&s, ")");
-    if (self->mode != FLUX_MODE_AUTO)
-        flux__putf(&s, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
-    flux__putf(&s, ")");
-    return flux__sink_end(&s);
+    return flux__put_mode(&s, self);
 }
 FLUX_LAYER_TEXT(flux__dropout, "Dropout", flux__dropout_call, flux__dropout_text)
 typedef flux__dropout flux__alphadropout;

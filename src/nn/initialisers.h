@@ -35,16 +35,16 @@ typedef struct flux__init_row {
     double gain, std;                     /* the defaults of .gain and .std */
 } flux__init_row;
 
-/* Fan-in and fan-out of a weight of shape s: 1 and n of a vector, columns and rows of a matrix,
-   else channels in and channels out times the window. */
-static void flux__fans(const flux_shape *s, double *in, double *out) {
+/* Fan-in of a weight of shape s, or with `out` fan-out: 1 and n of a vector, columns and rows of a
+   matrix, else channels in and channels out times the window. */
+static double flux__fan(const flux_shape *s, bool out) {
     double window = 1;
     for (int i = 0; i + 2 < s->ndim; i++) window *= (double)s->dim[i];
-    double a = s->ndim > 1 ? (double)s->dim[s->ndim - 2] : 1,
-           b = s->ndim > 0 ? (double)s->dim[s->ndim - 1] : 1;
-    *in = s->ndim == 2 ? b : a * window;
-    *out = s->ndim == 2 ? a : b * window;
+    const int back = out == (s->ndim == 2) ? 2 : 1;           /* the dim, counted from the last */
+    return (s->ndim >= back ? (double)s->dim[s->ndim - back] : 1) * window;
 }
+/* The sum of both. */
+static double flux__fans(const flux_shape *s) { return flux__fan(s, false) + flux__fan(s, true); }
 
 /* Uniform numbers from -width / 2 to width / 2. */
 static flux_tensor *flux__uniform(flux_shape s, double width) {
@@ -53,30 +53,22 @@ static flux_tensor *flux__uniform(flux_shape s, double width) {
 
 /* Uniform numbers of standard deviation gain sqrt(2 / (fan-in + fan-out)). */
 static flux_tensor *flux__init_glorot_uniform(flux_shape s, const flux_init_opts *o) {
-    double in, out;
-    flux__fans(&s, &in, &out);
-    return flux__uniform(s, o->gain * sqrt(24 / (in + out)));
+    return flux__uniform(s, o->gain * sqrt(24 / flux__fans(&s)));
 }
 
 /* Normal numbers of the same deviation. */
 static flux_tensor *flux__init_glorot_normal(flux_shape s, const flux_init_opts *o) {
-    double in, out;
-    flux__fans(&s, &in, &out);
-    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain * sqrt(2 / (in + out)));
+    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain * sqrt(2 / flux__fans(&s)));
 }
 
 /* Uniform numbers of standard deviation gain / sqrt(fan-in). */
 static flux_tensor *flux__init_kaiming_uniform(flux_shape s, const flux_init_opts *o) {
-    double in, out;
-    flux__fans(&s, &in, &out);
-    return flux__uniform(s, 2 * o->gain * sqrt(3 / in));
+    return flux__uniform(s, 2 * o->gain * sqrt(3 / flux__fan(&s, false)));
 }
 
 /* Normal numbers of the same deviation. */
 static flux_tensor *flux__init_kaiming_normal(flux_shape s, const flux_init_opts *o) {
-    double in, out;
-    flux__fans(&s, &in, &out);
-    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain / sqrt(in));
+    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain / sqrt(flux__fan(&s, false)));
 }
 
 static flux_tensor *flux__init_zeros(flux_shape s, const flux_init_opts *o) {
@@ -91,6 +83,9 @@ static flux_tensor *flux__init_rand(flux_shape s, const flux_init_opts *o) {
 static flux_tensor *flux__init_randn(flux_shape s, const flux_init_opts *o) {
     return (void)o, flux_randn_shape(s, FLUX_F32);
 }
+
+/* The probability that a standard normal number is below x. */
+static double flux__normal_below(double x) { return 0.5 * erfc(-x / 1.4142135623730951); }
 
 /* The p-quantile of the standard normal distribution. First the inverse error function of M. Giles,
    "Approximating the erfinv function", GPU Computing Gems 2 (2010), good to single precision; one
@@ -108,12 +103,9 @@ static double flux__normal_quantile(double p) {
     w = w < 5 ? w - 2.5 : sqrt(w) - 3;
     for (int i = 0; i < 9; i++) x = x * w + c[i];
     x *= y * 1.4142135623730951;
-    double miss = (0.5 * erfc(-x / 1.4142135623730951) - p) * 2.5066282746310002 * exp(x * x / 2);
+    double miss = (flux__normal_below(x) - p) * 2.5066282746310002 * exp(x * x / 2);
     return x - miss / (1 + x * miss / 2);
 }
-
-/* The probability that a standard normal number is below x. */
-static double flux__normal_below(double x) { return 0.5 * erfc(-x / 1.4142135623730951); }
 
 /* Normal numbers between lo and hi. a and b are the probabilities of numbers below lo and below hi;
    the results are the quantiles of uniform numbers between a and b. */
@@ -149,9 +141,7 @@ static flux_tensor *flux__init_truncated(flux_shape s, const flux_init_opts *o) 
 
 /* Normal numbers of standard deviation gain / sqrt(fan-in), truncated to -2 ... 2. */
 static flux_tensor *flux__init_lecun(flux_shape s, const flux_init_opts *o) {
-    double in, out;
-    flux__fans(&s, &in, &out);
-    return flux__truncated(s, 0, o->gain / sqrt(in), -2, 2);
+    return flux__truncated(s, 0, o->gain / sqrt(flux__fan(&s, false)), -2, 2);
 }
 
 /* Makes the columns of q, rows x cols, column-major, orthonormal, by the Gram-Schmidt process: each
@@ -335,8 +325,7 @@ FLUX_DEF flux_tensor *flux_init_with(const char *name, flux_init_opts o) {
 
 #define FLUX__INIT(function, name)                                                      \
     FLUX_DEF flux_tensor *flux_##function(flux_shape s) {                               \
-        flux_init_opts o;                                                               \
-        memset((void *)&o, 0, sizeof o);                                                \
+        FLUX__ZEROED(flux_init_opts, o);                                                \
         o.shape = s;                                                                    \
         return flux_init_with(name, o);                                                 \
     }

@@ -102,6 +102,19 @@ static flux_layer *flux__layer_made(int h, bool good, const flux_layer_type *typ
     return (flux_layer *)flux__reveal_object(h, good ? flux__layer_new(type, fields) : NULL);
 }
 
+/* The dtype of x if it is a floating one, else f32. */
+static flux_dtype flux__real_dtype(const flux_tensor *x) {
+    return x->op != FLUX__TUPLE && flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
+}
+
+/* Ends the text of a layer that acts otherwise in training: whether its mode is set. */
+static size_t flux__put_mode(flux__sink *s, const flux_layer *self) {
+    if (self->mode != FLUX_MODE_AUTO)
+        flux__putf(s, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
+    flux__put(s, ")");
+    return flux__sink_end(s);
+}
+
 /* The input x of a layer converted to `want`, the dtype of its weights; NULL, with an
    error, for a tuple. */
 static flux_tensor *flux__input(flux_layer *m, flux_tensor *x, flux_dtype want) {

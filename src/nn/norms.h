@@ -64,12 +64,30 @@ FLUX_DEF flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps
         if (dims.dim[i] < 0 || dims.dim[i] >= x->ndim)
             return (flux_tensor *)flux__fail("normalise: %s has no dim %lld", flux__describe(x).s,
                                              (long long)dims.dim[i]);
-    flux_dtype t = flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype : FLUX_F32;
+    flux_dtype t = flux__real_dtype(x);
     int h = flux__hide();
     flux_tensor *in = flux_to_dtype(x, t == FLUX_F64 ? FLUX_F64 : FLUX_F32);
     flux_tensor *centred = flux_sub(in, flux_mean_over(dims.ndim, flux__over(in, &dims)));
     flux_tensor *var = flux_mean_over(dims.ndim, flux__over(flux_square(centred), &dims));
     return flux__reveal(h, flux_to_dtype(flux_mul(centred, flux_rsqrt(flux_add(var, eps))), t));
+}
+
+/* Sets dims to the first dims of x, over which a layer normalises, and checks that they are of the
+   sizes that it was made for. False: an error, or x is NULL. */
+static bool flux__first_dims(flux_layer *self, const flux_tensor *x, const flux_shape *size,
+                             flux_shape *dims) {
+    *dims = flux__shape(NULL, size->ndim);
+    for (int i = 0; i < size->ndim; dims->dim[i] = i, i++)
+        if (!x || !flux__expect_dim(self, x, i, size->dim[i])) return false;
+    return x != NULL;
+}
+
+/* Whether .eps and .size are such that a layer can normalise over dims of that size. */
+static bool flux__check_norm(const char *call, double eps, const flux_shape *size) {
+    if (!(eps >= 0) || !flux__finite(eps)) return FLUX__REFUSE("%s: .eps is %g", call, eps);
+    if (size->ndim < 1)
+        return FLUX__REFUSE("%s: .size is missing, as in flux_%s(FLUX_SHAPE(64))", call, call);
+    return flux__check_shape(call, size) && flux__check_sizes(call, size->ndim, size->dim);
 }
 
 typedef struct flux__layernorm {
@@ -85,16 +103,11 @@ typedef struct flux__layernorm {
 static flux_tensor *flux__layernorm_call(flux_layer *self, flux_tensor *x) {
     flux__layernorm *m = (flux__layernorm *)self;
     const flux__scale *diag = (const flux__scale *)m->diag;
-    flux_dtype own = diag                          ? (flux_dtype)diag->scale->dtype
-                     : flux__dtypes[x->dtype].real ? (flux_dtype)x->dtype
-                                                   : FLUX_F32;
+    flux_dtype own = diag ? (flux_dtype)diag->scale->dtype : flux__real_dtype(x);
     flux_tensor *in = flux__input(self, x, own);
-    flux_shape dims = flux__shape(NULL, 0);
-    for (int i = 0; in && i < m->size.ndim; i++) {
-        if (!flux__expect_dim(self, in, i, m->size.dim[i])) return NULL;
-        dims.dim[dims.ndim++] = i;
-    }
-    flux_tensor *y = in ? flux_normalise(in, dims, m->eps) : NULL;
+    flux_shape dims;
+    if (!flux__first_dims(self, in, &m->size, &dims)) return NULL;
+    flux_tensor *y = flux_normalise(in, dims, m->eps);
     y = m->diag && y ? flux_call_layer(m->diag, y) : flux__activate(m->activation, y);
     bool half = flux__is_half(x->dtype);  /* the result returns to the half format of x */
     return half && y && own == FLUX_F32 ? flux_to_dtype(y, (flux_dtype)x->dtype) : y;
@@ -121,15 +134,8 @@ FLUX_DEF flux_layer *flux_layernorm_with(flux_layernorm_opts o) {
     m.size = affine.size = o.size;
     m.eps = flux__given(o.eps, o.marked, 1e-5);
     o.affine = flux__given_switch(o.affine, o.marked);
-    if (!(m.eps >= 0) || !flux__finite(m.eps))
-        return (flux_layer *)flux__fail("layernorm: .eps is %g", m.eps);
-    if (o.size.ndim < 1)
-        return (flux_layer *)flux__fail(
-            "layernorm: .size is missing, as in flux_layernorm(FLUX_SHAPE(64))");
-    if (!flux__check_shape("layernorm", &o.size) ||
-        !flux__check_sizes("layernorm", o.size.ndim, o.size.dim))
-        return NULL;
-    if (!flux__check_activation("layernorm", &m.activation)) return NULL;
+    if (!flux__check_norm("layernorm", m.eps, &o.size) ||
+        !flux__check_activation("layernorm", &m.activation)) return NULL;
     int h = flux__hide();
     m.diag = o.affine == FLUX_OFF ? NULL : flux__scale_new(flux__norm_scale_type(), affine);
     return flux__layer_made(h, m.diag || o.affine == FLUX_OFF, flux__layernorm_type(), &m);
@@ -148,12 +154,8 @@ static flux_tensor *flux__rmsnorm_call(flux_layer *self, flux_tensor *x) {
     const flux_dtype wide = x->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
     flux_tensor *in = flux_to_dtype(x, m->scale ? flux__promote(wide, (flux_dtype)m->scale->dtype)
                                                 : wide);
-    flux_shape dims = flux__shape(NULL, 0);
-    for (int i = 0; in && i < m->size.ndim; i++) {
-        if (!flux__expect_dim(self, in, i, m->size.dim[i])) return NULL;
-        dims.dim[dims.ndim++] = i;
-    }
-    if (!in) return NULL;
+    flux_shape dims;
+    if (!flux__first_dims(self, in, &m->size, &dims)) return NULL;
     int h = flux__hide();
     flux_tensor *mean = flux_mean_over(dims.ndim, flux__over(flux_square(in), &dims));
     flux_tensor *y = mean ? flux_mul(in, flux_rsqrt(flux_add(mean, m->eps))) : NULL;
@@ -177,13 +179,7 @@ FLUX_DEF flux_layer *flux_rmsnorm_with(flux_rmsnorm_opts o) {
     m.size = o.size;
     m.eps = flux__given(o.eps, o.marked, 1e-6);
     const bool affine = flux__given_switch(o.affine, o.marked) != FLUX_OFF;
-    if (!(m.eps >= 0) || !flux__finite(m.eps))
-        return (flux_layer *)flux__fail("rmsnorm: .eps is %g", m.eps);
-    if (o.size.ndim < 1)
-        return (flux_layer *)flux__fail(
-            "rmsnorm: .size is missing, as in flux_rmsnorm(FLUX_SHAPE(64))");
-    if (!flux__check_shape("rmsnorm", &o.size) ||
-        !flux__check_sizes("rmsnorm", o.size.ndim, o.size.dim)) return NULL;
+    if (!flux__check_norm("rmsnorm", m.eps, &o.size)) return NULL;
     int h = flux__hide();
     m.scale = affine ? flux_full_shape(o.size, 1, FLUX_F32) : NULL;
     return flux__layer_made(h, m.scale || !affine, flux__rmsnorm_type(), &m);
@@ -302,10 +298,7 @@ static size_t flux__norm_text(flux_layer *self, char *out, size_t n) {
     if (m->grouped) flux__putf(&s, ", %lld", (long long)m->groups);
     if (m->activation) flux__putf(&s, ", %s", flux__fn_name(m->activation));
     if (!m->gamma) flux__putf(&s, ", affine=false");
-    if (self->mode != FLUX_MODE_AUTO)
-        flux__putf(&s, ", active=%s", self->mode == FLUX_MODE_TRAIN ? "true" : "false");
-    flux__putf(&s, ")");
-    return flux__sink_end(&s);
+    return flux__put_mode(&s, self);
 }
 #define FLUX__NORM_FIELDS FLUX_PARAM(beta), FLUX_PARAM(gamma), FLUX_STATE(mean), FLUX_STATE(var)
 FLUX_LAYER_TRAITS(flux__norm_layer, "BatchNorm", flux__norm_call, flux__norm_text, FLUX_KEEPS_F32,

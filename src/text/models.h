@@ -184,16 +184,20 @@ static void flux__put_line(flux__sink *s, flux_layer *m) {
 
 /* ---- lines */
 
+/* Begins a layer's line: indented and, within a model, with its name. */
+static void flux__put_named(flux__sink *s, const flux_layer *m, int indent) {
+    flux__put_pad(s, indent);
+    if (!indent || !m->name) return;
+    flux__put(s, m->name);
+    flux__put(s, " = ");
+}
+
 /* Writes the line of a layer that is shown as one line, with its comment. */
 static void flux__put_leaf(flux__shown_model *shown, flux_layer *m, int indent) {
     flux__sink *s = shown->sink;
     flux__summary t = flux__summary_start(shown);
     size_t start = s->chars;
-    flux__put_pad(s, indent);
-    if (indent && m->name) {
-        flux__put(s, m->name);
-        flux__put(s, " = ");
-    }
+    flux__put_named(s, m, indent);
     flux__put_line(s, m);
     int64_t width = (int64_t)(s->chars - start) - indent;
     if (indent) flux__put(s, ",");
@@ -252,11 +256,7 @@ static void flux__put_model(flux__shown_model *shown, flux_layer *m, int indent)
         if (indent) flux__put(s, "\n");
         return;
     }
-    flux__put_pad(s, indent);
-    if (indent && m->name) {
-        flux__put(s, m->name);
-        flux__put(s, " = ");
-    }
+    flux__put_named(s, m, indent);
     flux__put(s, m->type->name);
     flux__put(s, "(\n");
     FLUX__EACH_MEMBER(at, m)
