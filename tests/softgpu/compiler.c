@@ -88,11 +88,6 @@ static char *find_word(char *in, const char *word) {
         if ((p == in || !in_word(p[-1])) && !in_word(p[n])) return p;
     return NULL;
 }
-static bool has_start(const char *in, const char *start) {     /* a word that begins so */
-    for (const char *p = in; (p = strstr(p, start)) != NULL; p++)
-        if (p == in || !in_word(p[-1])) return true;
-    return false;
-}
 
 /* The words that C does not know become what it knows; no line and no column moves. */
 static void to_c(char *source) {
@@ -306,9 +301,19 @@ static void write_quoted(FILE *f, const char *s) {
     }
 }
 
+/* Whether what stands at `at` is a macro's text, and the macro is not used. */
+static bool is_idle(const char *words, const char *at) {
+    char name[64];
+    while (at > words && at[-1] != '\n') at--;
+    if (sscanf(at, "#define %63[A-Za-z0-9_]", name) != 1) return false;
+    const char *next = at + strcspn(at, "\n");
+    return !find_word((char *)(uintptr_t)next, name);
+}
+
 static bool has_meeting(const char *words) {
     for (size_t i = 0; i < sizeof meetings / sizeof *meetings; i++)
-        if (has_start(words, meetings[i])) return true;
+        for (const char *p = words; (p = strstr(p, meetings[i])) != NULL; p++)
+            if ((p == words || !in_word(p[-1])) && !is_idle(words, p)) return true;
     return false;
 }
 

@@ -127,6 +127,23 @@ KERNEL_CALLS(void, softptx_cvt_rna_tf32_f32, (unsigned *d, float x)) { *d = (bit
 KERNEL_CALLS(void, softptx_cvt_f32_f16, (float *d, unsigned short h)) { *d = half(h); }
 KERNEL_CALLS(void, softptx_cvt_rn_f16_f32, (unsigned short *d, float x)) { *d = half_of(x); }
 
+KERNEL_CALLS(void, softptx_cvt_rn_f16x2_f32, (unsigned *d, float high, float low)) { *d = (unsigned)half_of(high) << 16 | half_of(low); }
+static unsigned brain_of(float x) {
+    unsigned u = bits_of(x);
+    return x != x ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
+}
+KERNEL_CALLS(void, softptx_cvt_rn_bf16x2_f32, (unsigned *d, float high, float low)) { *d = brain_of(high) << 16 | brain_of(low); }
+/* A unit off in the last place, as the manual permits; what is subnormal is 0. */
+KERNEL_CALLS(void, softptx_rcp_approx_ftz_f32, (float *d, float x)) {
+    unsigned u = bits_of(x), sign = u & 0x80000000u;
+    float y = 1.0f / x;
+    if (!(u & 0x7f800000)) u = sign | 0x7f800000;
+    else if (x != x) u = 0x7fffffff;
+    else if (!(bits_of(y) & 0x7f800000)) u = sign;
+    else u = bits_of(y) ^ 1;
+    memcpy(d, &u, sizeof *d);
+}
+
 /* Shared memory's own addresses: 16 bytes of it are the prelude's. */
 KERNEL_CALLS(size_t, softgpu_shared_address, (const void *p)) {
     const char *at = (const char *)p;
