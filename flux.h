@@ -27746,24 +27746,39 @@ FLUX_DEF const void *flux_pointer(flux_tensor *x) {
                       "makes a tensor of which they do", flux__describe(x).s);
 }
 
-/* A tensor of shape s in memory of others; `call` names the public call in messages. */
-static flux_tensor *flux__borrowed(const char *call, flux_device d, const void *ptr, flux_dtype t,
-                                   flux_shape s, void (*done)(void *user), void *user) {
-    if (!flux__check_make(call, &s, t)) return NULL;
+/* A tensor of shape s in memory of others: from `first` on lie `span` elements, and number
+   `before` of them is the tensor's first; stride is NULL where it is all of them, in order.
+   Kernels of a GPU take buffers to begin at a multiple of 16 bytes: what does not is a view of
+   a leaf that begins there. `call` names the public call in messages. */
+static flux_tensor *flux__borrowed(const char *call, flux_device d, const void *first, flux_dtype t,
+                                   flux_shape s, const int64_t *stride, int64_t before,
+                                   int64_t span, void (*done)(void *user), void *user) {
+    const size_t size = flux__dtypes[t].size;
+    int64_t contiguous[FLUX_MAX_DIMS];
     if (!flux__device_is(d))
         return (flux_tensor *)flux__fail("%s: device {%d, %d} can't be used here", call, d.backend,
                                          d.id);
-    if (!ptr && flux__count(&s) > 0) return (flux_tensor *)flux__null(call, "ptr", ptr);
-    if ((uintptr_t)ptr % flux__dtypes[t].size)
+    if (!first && span > 0) return (flux_tensor *)flux__null(call, "ptr", first);
+    if ((uintptr_t)first % size)
         return (flux_tensor *)flux__fail("%s: the address of the elements, %s, is no multiple of "
-                                         "their %d bytes", call, flux__dtypes[t].name,
-                                         (int)flux__dtypes[t].size);
-    return flux__leaf_borrowed(d, ptr, t, s, done, user);
+                                         "their %d bytes", call, flux__dtypes[t].name, (int)size);
+    const size_t lead = d.backend == FLUX__CPU_BACKEND ? 0 : (uintptr_t)first % 16 / size;
+    if (!lead && !stride) return flux__leaf_borrowed(d, first, t, s, done, user);
+    if (!stride) flux__contiguous_strides(&s, contiguous);
+    int64_t all = span + (int64_t)lead, at = before + (int64_t)lead;
+    int h = flux__hide();
+    flux_tensor *x = flux__leaf_borrowed(d, (const char *)first - lead * size, t,
+                                         flux__shape(&all, 1), NULL, NULL);
+    const int64_t *step = stride ? stride : contiguous;
+    flux_tensor *y = x ? flux__as_strided(x, &s, at, step, at, step, x) : NULL;
+    if (y) x->buf->done = done, x->buf->user = user;
+    return flux__reveal(h, y);
 }
 
 FLUX_DEF flux_tensor *flux_borrow_on(flux_device d, const void *ptr, flux_dtype t, flux_shape s,
                                      void (*done)(void *user), void *user) {
-    return flux__borrowed("borrow_on", d, ptr, t, s, done, user);
+    if (!flux__check_make("borrow_on", &s, t)) return NULL;
+    return flux__borrowed("borrow_on", d, ptr, t, s, NULL, 0, flux__count(&s), done, user);
 }
 
 /* Asks a device for its stream, after `set` has made *stream that; false is an error. */
@@ -27946,13 +27961,9 @@ static flux_tensor *flux__dl_take(const flux__dl_tensor *t, void (*done)(void *u
         return NULL;
     const char *first = t->data ? (const char *)t->data + t->byte_offset : NULL;
     const bool plain = !span || flux__in_order(&s, stride);
-    if (plain) return flux__borrowed("from_dlpack", d, first, dtype, s, done, user);
-    first -= (size_t)before * flux__dtypes[dtype].size;
-    flux_tensor *x = flux__borrowed("from_dlpack", d, first, dtype, flux__shape(&span, 1), NULL,
-                                    NULL);
-    flux_tensor *y = x ? flux__as_strided(x, &s, before, stride, before, stride, x) : NULL;
-    if (y) x->buf->done = done, x->buf->user = user;
-    return y;
+    if (first) first -= (size_t)before * flux__dtypes[dtype].size;
+    return flux__borrowed("from_dlpack", d, first, dtype, s, plain ? NULL : stride, before, span,
+                          done, user);
 }
 
 static void flux__dl_done_old(void *managed) {

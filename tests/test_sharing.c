@@ -50,6 +50,20 @@ TEST(borrowed_memory_is_given_back_once) {
     }
     CHECK(at_end == 0);
     FLUX_SCOPE CHECK_DATA(kept, part, 0);
+    FLUX_SCOPE {                          /* memory that begins anywhere */
+        float f[64];
+        double triple[40], product[16];
+        for (int i = 0; i < 64; i++) f[i] = (float)i;
+        flux_tensor *all = there(f, FLUX_F32, FLUX_SHAPE(64)), *ones = flux_ones(10, 4);
+        for (int i = 0; i < 5; i++) {
+            flux_tensor *y = flux_borrow_on(test_device, (const float *)flux_pointer(all) + i, FLUX_F32, FLUX_SHAPE(40), NULL, NULL);
+            for (int k = 0; k < 40; k++) triple[k] = 3 * f[i + k];
+            for (int k = 0; k < 16; k++) product[k] = 10 * (k % 4 + i) + 4 * 45;
+            CHECK((const char *)flux_pointer(y) == (const char *)flux_pointer(all) + 4 * i);
+            CHECK_DATA(flux_mul(y, 3), triple, 0);
+            CHECK_DATA(flux_matmul(flux_reshape(y, 4, 10), ones), product, 0);
+        }
+    }
     flux_scope_open();
     kept = flux_borrow_on(test_device, flux_pointer(x), FLUX_F64, FLUX_SHAPE(6), NULL, NULL);
     CHECK_DATA(kept, v, 0);
