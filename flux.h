@@ -264,7 +264,7 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
-     gpu/       kernels devices copies launch fused gemm whole attention program cache compile
+     gpu/       kernels devices copies launch vectors fused gemm whole attention program cache compile
                 backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
@@ -23089,6 +23089,21 @@ static const char *const flux__gpu_prelude[] = {
     "#define K_w(v) ((long long)(v))\n"
     "typedef unsigned int u32;\ntypedef unsigned long long u64;\n"
     "typedef struct ALIGN16 { u32 x[4]; } words4;\n"
+    "typedef struct ALIGN8 { u32 x[2]; } words2;\ntypedef struct { u32 x[1]; } words1;\n"
+    "#define DOUBLE_OF(u) __longlong_as_double((long long)(u))\n"
+    "#define WORDS_OF(x) (u64)__double_as_longlong(x)\n"
+    /* a / b where b is neither large nor small: the quotient that a reciprocal gives, and what its
+       rest adds, are a / b rounded once (Markstein, IBM J. Res. Dev. 34, 1990). `inverse` is 0
+       where b is not such a number. */
+    "DEVICE float finer(float b, float r) { return fmaf(r, fmaf(-b, r, 1.0f), r); }\n"
+    "DEVICE float over(float a, float b, float r) {\n    float q = a * r, e = fmaf(-b, q, a);\n"
+    "    return e == e ? fmaf(e, r, q) : q;\n}\n"
+    "DEVICE float inverse(float b) { return fabsf(b) > 1e-30f && fabsf(b) < 1e30f ? "
+    "finer(b, near_inverse(b)) : 0.0f; }\n"
+    "DEVICE float part_f32(float a, float b) {\n"
+    "    float r = finer(b, near_inverse(b)), q = a * r;\n"
+    "    return fmaf(fmaf(-b, q, a), r, q);\n}\n"
+    "DEVICE double part_f64(double a, double b) { return a / b; }\n"
     "#define REAL(T, X, s) \\\n"
     "DEVICE T abs_##X(T x) { return fabs##s(x); }\\\n"
     "DEVICE T sqrt_##X(T x) { return sqrt##s(x); }\\\n"
@@ -23111,14 +23126,14 @@ static const char *const flux__gpu_prelude[] = {
     "DEVICE T fmin_##X(T a, T b) { return a != a ? a : a < b ? a : b; }\\\n"
     "DEVICE T sign_##X(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : x; }\\\n"
     "DEVICE T sigmoid_##X(T x) { T e = exp##s(-fabs##s(x)); "
-    "return (x < 0 ? e : (T)1) / ((T)1 + e); }\\\n"
+    "return part_##X(x < 0 ? e : (T)1, (T)1 + e); }\\\n"
     "DEVICE T softplus_##X(T x) { return (x > 0 ? x : (T)0) + log1p##s(exp##s(-fabs##s(x))); }\\\n"
-    "DEVICE T gelu_##X(T x) { return x * sigmoid_##X(x * ((T)1.5957691216057308 + "
-    "(T)0.07135481627260025 * x * x)); }\\\n"
+    "DEVICE T gelu_##X(T x) { return x * sigmoid_##X(x * "
+    "fma##s((T)0.07135481627260025 * x, x, (T)1.5957691216057308)); }\\\n"
     "DEVICE T gelu_slope_##X(T x) {\\\n"
     "    const T u = (T)1.5957691216057308, v = (T)0.07135481627260025;\\\n"
     "    const T c = x > 10 ? (T)10 : x < -10 ? (T)-10 : x, "
-    "e = exp##s(-fabs##s(c * (u + v * c * c))), r = (T)1 / ((T)1 + e);\\\n"
+    "e = exp##s(-fabs##s(c * (u + v * c * c))), r = part_##X((T)1, (T)1 + e);\\\n"
     "    return (x > 0 ? r : e * r) + c * (u + 3 * v * c * c) * r * (e * r);\\\n}\\\n"
     "DEVICE T sum_##X(T a, T b) { return a + b; }\\\n"
     "DEVICE T prod_##X(T a, T b) { return a * b; }\n"
@@ -23162,8 +23177,12 @@ static const char *const flux__gpu_prelude[] = {
     "#define i64_f32(v) ((float)(v))\n"
     "#define i64_f64(v) ((double)(v))\n#define i64_i32(v) ((int)(v))\n",
     "DEVICE float bf16_float(unsigned short h) { return FLOAT_OF((u32)h << 16); }\n"
+    "#ifndef PAIRS\n"
     "DEVICE unsigned short float_bf16(float x) {\n    u32 u = BITS_OF(x);\n"
     "    return (unsigned short)(x != x ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16);\n}\n"
+    "DEVICE u32 pair_f16(float x, float y) { return float_f16(x) | (u32)float_f16(y) << 16; }\n"
+    "DEVICE u32 pair_bf16(float x, float y) { return float_bf16(x) | (u32)float_bf16(y) << 16; }\n"
+    "#endif\n"
     "#define f32_bf16_round(x) bf16_float(float_bf16(x))\n"
     "#define f32_f16_round(x) f16_float(float_f16(x))\n"
     /* argmax (max) and argmin: the first of equal elements; a NaN comes before all others */
@@ -23208,6 +23227,14 @@ static const char *const flux__gpu_prelude[] = {
     "DEVICE float normal(u64 key, u64 stream, long long i) {\n    u32 w[4], at = (u32)i & 2u;\n"
     "    words(key, stream, (u64)i >> 2, w);\n"
     "    return radius(w[at]) * circle(w[at + 1], i & 1 ? 0u : 1u);\n}\n"
+    /* four numbers, from number i, a multiple of four, on */
+    "DEVICE void uniforms(u64 key, u64 stream, long long i, float *x) {\n    u32 w[4];\n"
+    "    words(key, stream, (u64)i >> 2, w);\n"
+    "    for (int j = 0; j < 4; j++) x[j] = (float)(int)(w[j] >> 8) * 5.9604644775390625e-8f;\n}\n"
+    "DEVICE void normals(u64 key, u64 stream, long long i, float *x) {\n    u32 w[4];\n"
+    "    words(key, stream, (u64)i >> 2, w);\n"
+    "    for (int j = 0; j < 4; j++)\n"
+    "        x[j] = radius(w[j & 2]) * circle(w[j | 1], j & 1 ? 0u : 1u);\n}\n"
 };
 
 /* ---- text that grows */
@@ -23349,7 +23376,10 @@ typedef struct flux__emitter {            /* the emitter's state for one kernel 
                                              declarations */
     const char *index;                    /* the type of positions: "int" or "long long" */
     flux__axes *outer_axes, *inner_axes;  /* of each value: dims that stay, dims that are reduced */
+    const flux__axes *fast;               /* those along which a thread has several points */
     bool *need;                           /* of each value: a phase's pass computes it */
+    uint8_t *how;                         /* of each value: FLUX__ALIGNED ..., see gpu/vectors.h */
+    int width;                            /* neighbouring points that a thread computes together */
     uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit ctype: the text calls the op's function of that
                                              class */
     bool failed;
@@ -23440,11 +23470,16 @@ static void flux__emit_store(flux__emitter *c, int i, const char *indent) {
     flux__emit(&c->s, ";\n");
 }
 
+/* The prelude's function for a random number; with an s behind it, for four. */
+static const char *flux__draw_name(const flux__value *v) {
+    return v->op == FLUX__NORMAL ? "normal" : "uniform";
+}
+
 static void flux__emit_random(flux__emitter *c, int i) {
     const flux__value *v = &c->k->value[i];
     int key = flux__emitter_param(c, 'k', i, "unsigned long long"),
         stream = flux__emitter_param(c, 't', i, "unsigned long long");
-    flux__emit(&c->s, "%s(p%d, p%d, ", v->op == FLUX__NORMAL ? "normal" : "uniform", key, stream);
+    flux__emit(&c->s, "%s(p%d, p%d, ", flux__draw_name(v), key, stream);
     flux__emit_place(c, &c->s, i);
     flux__emit(&c->s, ");\n");
 }
@@ -24365,6 +24400,220 @@ static int flux__gpu_run(flux__run *r, flux__kernel *k, int n) {
 
 FLUX__END_LEAN
 
+/* ---------------------------------------------------------------------- gpu/vectors.h
+   The text of a thread that computes several neighbouring points: what it loads
+   and stores of them is one access of 16 bytes where the elements lie side by
+   side. Before the loop over its points stand the loads (flux__emit_fetched),
+   within it a line takes its element out of what was loaded
+   (flux__emit_near_line) and puts a result into words (flux__emit_given), which
+   are stored behind it (flux__emit_sent). Loops are unrolled, so that these
+   arrays are registers; since all loads stand before all stores, they are in
+   flight together.
+
+   Invariant: vectors change no number and no order. Buffers lie at multiples of
+   16 bytes, also borrowed ones (flux__borrowed): whether an element does follows
+   from its operand's offset and strides alone.
+
+   Rejected: __restrict__, since a result may take over an operand's memory. */
+
+FLUX__BEGIN_LEAN
+
+/* How a value varies along `width` neighbouring points: in any way; by a constant step, which
+   may be 0, from the first one's place on; or side by side from an aligned place on. */
+enum { FLUX__ANYHOW, FLUX__STEPPED, FLUX__ALIGNED };
+
+/* Whether all steps of x, from dim `first` on, are multiples of n. */
+static bool flux__steps_in(const flux__axes *x, int first, int64_t n) {
+    for (int d = first; d < x->nd; d++)
+        if (x->dim[d] > 1 && x->step[d] % n != 0) return false;
+    return true;
+}
+
+/* How value i, which is loaded, drawn or stored, varies along the points; `inner` says whether
+   these are neighbours among the reduced points. */
+static int flux__way(const flux__emitter *c, int i, bool inner, int width) {
+    const flux__value *v = &c->k->value[i];
+    const flux__axes *fast = &c->fast[i];
+    const int64_t offset = flux__is_source(v) ? c->k->operand[v->operand].offset : 0;
+    if (fast->nd > 1 && fast->dim[0] % width != 0) return FLUX__ANYHOW;
+    const bool side = fast->step[0] == 1 && offset % width == 0 && flux__steps_in(fast, 1, width) &&
+                      (!inner || flux__steps_in(&c->outer_axes[i], 0, width));
+    return side && v->kind != FLUX__V_IOTA ? FLUX__ALIGNED : FLUX__STEPPED;
+}
+
+static bool flux__is_placed(const flux__value *v) { return flux__is_source(v) || v->out >= 0; }
+static int64_t flux__element_bytes(const flux__emitter *c, const flux__value *v) {
+    return (int64_t)flux__dtypes[v->kind == FLUX__V_LOAD ? c->k->operand[v->operand].dtype
+                                                         : v->dtype].size;
+}
+
+/* Sets c->how of all values. False: none of the values that vary is aligned. */
+static bool flux__find_ways(flux__emitter *c, bool inner, int width) {
+    bool any = false;
+    c->width = width;
+    c->fast = inner ? c->inner_axes : c->outer_axes;
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const flux__value *v = &c->k->value[i];
+        c->how[i] = FLUX__ANYHOW;
+        if (!flux__is_placed(v) || (inner && v->outer)) continue;
+        c->how[i] = (uint8_t)flux__way(c, i, inner, width);
+        any = any || c->how[i] == FLUX__ALIGNED;
+    }
+    return any;
+}
+
+/* The words that hold the aligned elements of value i: "words4 l7[2]" declares them. Returns how
+   many 32-bit words one has. */
+static int flux__emit_words(flux__emitter *c, int i, char name, const char *more) {
+    const int bytes = (int)flux__element_bytes(c, &c->k->value[i]) * c->width,
+        each = bytes < 16 ? bytes / 4 : 4;
+    flux__emit(&c->s, "    words%d %c%d[%s%d];\n", each, name, i, more, bytes / (4 * each));
+    return each;
+}
+static int flux__words_each(const flux__emitter *c, int i) {
+    const int bytes = (int)flux__element_bytes(c, &c->k->value[i]) * c->width;
+    return bytes < 16 ? bytes / 4 : 4;
+}
+
+/* Loads, before the loop over a thread's points, what value i has at them, or finds the first
+   one's place; o and r are the first point. `turn` is empty, or the text "[u]" of the index of
+   an array over several such loops. */
+static void flux__emit_fetched(flux__emitter *c, int i, const char *turn) {
+    const flux__value *v = &c->k->value[i];
+    flux__listing *s = &c->s;
+    if (!flux__is_source(v)) return;
+    if (c->how[i] == FLUX__STEPPED) {
+        flux__emit(s, "    const %s q%d = ", c->index, i);
+        flux__emit_place(c, s, i);
+        flux__emit(s, ";\n");
+    }
+    if (c->how[i] != FLUX__ALIGNED) return;
+    if (v->kind == FLUX__V_RANDOM) {
+        int key = flux__emitter_param(c, 'k', i, "unsigned long long"),
+            stream = flux__emitter_param(c, 't', i, "unsigned long long");
+        flux__emit(s, "    float l%d[%d];\n    for (int f = 0; f < %d; f += 4)\n    %ss(p%d, p%d, ",
+                   i, c->width, c->width, flux__draw_name(v), key, stream);
+        flux__emit_place(c, s, i);
+        flux__emit(s, " + f, l%d + f);\n", i);
+        return;
+    }
+    const flux__operand *x = &c->k->operand[v->operand];
+    const int p = flux__emitter_slot(c, x->src, x->dtype);
+    const int each = *turn ? flux__words_each(c, i) : flux__emit_words(c, i, 'l', "");
+    const int count = (int)flux__element_bytes(c, v) * c->width / (4 * each);
+    for (int f = 0; f < count; f++) {
+        flux__emit(s, "    l%d%s[%d] = ((const words%d *)(p%d + ", i, turn, f, each, p);
+        flux__emit_place(c, s, i);
+        flux__emit(s, "))[%d];\n", f);
+    }
+}
+
+/* Element j of the aligned elements of value i, of this dtype, as it is stored. */
+static void flux__emit_taken(const flux__emitter *c, flux__listing *s, int i, int dtype,
+                               const char *turn) {
+    const int each = flux__words_each(c, i), size = (int)flux__dtypes[dtype].size;
+    const int per = each * 4 / size;      /* elements of one struct of words */
+    if (size == 8) {
+        flux__emit(s, dtype == FLUX_F64 ? "DOUBLE_OF" : "(long long)");
+        flux__emit(s, "((u64)l%d%s[j / %d].x[j %% %d * 2] | (u64)l%d%s[j / %d].x[j %% %d * 2 + 1] "
+                   "<< 32)", i, turn, per, per, i, turn, per, per);
+        return;
+    }
+    flux__emit(s, dtype == FLUX_F32 ? "FLOAT_OF(" : dtype == FLUX_I32 ? "(int)("
+               : size == 2 ? "(unsigned short)(" : "(unsigned char)(");
+    flux__emit(s, "l%d%s[j / %d].x[j %% %d", i, turn, per, per);
+    if (size < 4) flux__emit(s, " / %d] >> j %% %d * %d)", 4 / size, 4 / size, 8 * size);
+    else flux__emit(s, "])");
+}
+
+/* The declaration of value i at point number j of a thread's: as flux__emit_line, but for what
+   was fetched. */
+static void flux__emit_near_line(flux__emitter *c, int i, const char *turn) {
+    const flux__value *v = &c->k->value[i];
+    if (!flux__is_source(v) || c->how[i] == FLUX__ANYHOW) {
+        flux__emit_line(c, i);
+        return;
+    }
+    const int64_t step = c->fast[i].step[0];
+    flux__listing x = { NULL, 0, 0, false };
+    flux__emit(&c->s, "    const %s v%d = ", flux__class_types[v->ctype], i);
+    if (v->kind == FLUX__V_IOTA) flux__emit(&c->s, "q%d + j * %lld", i, (long long)step);
+    else if (v->kind == FLUX__V_RANDOM && c->how[i] == FLUX__ALIGNED)
+        flux__emit(&c->s, "l%d[j]", i);
+    else if (v->kind == FLUX__V_RANDOM)
+        flux__emit(&c->s, "%s(p%d, p%d, q%d + j * %lld)", flux__draw_name(v),
+                   flux__emitter_param(c, 'k', i, "unsigned long long"),
+                   flux__emitter_param(c, 't', i, "unsigned long long"), i, (long long)step);
+    else {
+        const flux__operand *o = &c->k->operand[v->operand];
+        if (c->how[i] == FLUX__ALIGNED) flux__emit_taken(c, &x, i, o->dtype, turn);
+        else flux__emit(&x, "p%d[q%d + j * %lld]", flux__emitter_slot(c, o->src, o->dtype), i,
+                        (long long)step);
+        if (x.failed) c->s.failed = true;
+        else flux__emit_loaded(&c->s, o->dtype, x.text);
+        flux__free(x.text);
+    }
+    flux__emit(&c->s, ";\n");
+}
+
+/* Declares, before the loop, what the stored elements of value i are put into. */
+static void flux__emit_sheet(flux__emitter *c, int i) {
+    const flux__value *v = &c->k->value[i];
+    if (v->out < 0 || c->how[i] != FLUX__ALIGNED) return;
+    flux__emit_words(c, i, 's', "");
+    if (flux__is_half(v->dtype)) flux__emit(&c->s, "    float h%d[%d];\n", i, c->width);
+}
+
+/* Puts value i at point j where it is stored from, or stores it. */
+static void flux__emit_given(flux__emitter *c, int i) {
+    const flux__value *v = &c->k->value[i];
+    const bool half = flux__is_half(v->dtype);
+    const int size = (int)flux__dtypes[v->dtype].size;
+    flux__listing y = { NULL, 0, 0, false };
+    char x[24];
+    if (v->out < 0) return;
+    if (c->how[i] != FLUX__ALIGNED) {
+        flux__emit_store(c, i, "    ");
+        return;
+    }
+    snprintf(x, sizeof x, "v%d", i);
+    flux__emit_stored(&y, half ? (int)FLUX_F32 : v->dtype, v->ctype, x);
+    const int each = flux__words_each(c, i), per = each * 4 / size;
+    flux__listing *s = &c->s;
+    if (y.failed) s->failed = true;
+    else if (half) flux__emit(s, "    h%d[j] = %s;\n", i, y.text);
+    else if (size == 8)
+        flux__emit(s, "    { const u64 w = %s(%s);\n    s%d[j / %d].x[j %% %d * 2] = (u32)w, "
+                   "s%d[j / %d].x[j %% %d * 2 + 1] = (u32)(w >> 32); }\n",
+                   v->dtype == FLUX_F64 ? "WORDS_OF" : "(u64)", y.text, i, per, per, i, per, per);
+    else if (size == 4)
+        flux__emit(s, "    s%d[j / %d].x[j %% %d] = %s(%s);\n", i, per, per,
+                   v->dtype == FLUX_F32 ? "BITS_OF" : "(u32)", y.text);
+    else flux__emit(s, "    s%d[j / %d].x[j %% %d / 4] = (j %% 4 ? s%d[j / %d].x[j %% %d / 4] : 0) "
+                    "| (u32)%s << j %% 4 * 8;\n", i, per, per, i, per, per, y.text);
+    flux__free(y.text);
+}
+
+/* Stores, behind the loop, what was put for value i; o and r are the first point. */
+static void flux__emit_sent(flux__emitter *c, int i) {
+    const flux__value *v = &c->k->value[i];
+    if (v->out < 0 || c->how[i] != FLUX__ALIGNED) return;
+    const int p = flux__emitter_slot(c, v->out, v->dtype), each = flux__words_each(c, i),
+        count = (int)flux__element_bytes(c, v) * c->width / (4 * each);
+    flux__listing *s = &c->s;
+    if (flux__is_half(v->dtype))
+        flux__emit(s, "    for (int j = 0; j < %d; j++) s%d[j / %d].x[j %% %d] = "
+                   "pair_%s(h%d[2 * j], h%d[2 * j + 1]);\n", c->width / 2, i, each, each,
+                   flux__dtypes[v->dtype].name, i, i);
+    for (int f = 0; f < count; f++) {
+        flux__emit(s, "    ((words%d *)(p%d + ", each, p);
+        flux__emit_place(c, s, i);
+        flux__emit(s, "))[%d] = s%d[%d];\n", f, i, f);
+    }
+}
+
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/fused.h
    The text of fused kernels: elementwise ones, where a thread computes a point
    (flux__code_map), and reductions, where several threads of a block, the lanes,
@@ -24405,7 +24654,8 @@ static bool flux__emitter_start(flux__emitter *c, const flux__plan *plan, const 
     c->outer_axes = (flux__axes *)flux__zalloc(n * sizeof *c->outer_axes);
     c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
     c->need = (bool *)flux__zalloc(n);
-    if (!c->outer_axes || !c->inner_axes || !c->need) return false;
+    c->how = (uint8_t *)flux__zalloc(n);
+    if (!c->outer_axes || !c->inner_axes || !c->need || !c->how) return false;
     int64_t most = flux__count8(k->full);
     for (int i = 0; i < k->nvalue; i++) {
         int64_t step[FLUX_MAX_DIMS];
@@ -24432,6 +24682,7 @@ static void flux__emitter_end(flux__emitter *c) {
     flux__free(c->outer_axes);
     flux__free(c->inner_axes);
     flux__free(c->need);
+    flux__free(c->how);
     flux__free(c->s.text);
     flux__free(c->params.text);
 }
@@ -24459,16 +24710,62 @@ static void flux__emit_point(flux__emitter *c, int product) {
     }
 }
 
-/* An elementwise kernel: a grid-stride loop over all points. */
+/* How many neighbouring points a thread of an elementwise kernel computes: as many as the
+   smallest elements that lie side by side fill 16 bytes, but no more than eight. 1: none do. */
+static int flux__map_width(flux__emitter *c) {
+    int64_t least = 16;
+    flux__find_ways(c, false, 4);
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const flux__value *v = &c->k->value[i];
+        const int64_t bytes = v->kind == FLUX__V_RANDOM ? 4 : flux__element_bytes(c, v);
+        if (c->how[i] == FLUX__ALIGNED && bytes < least) least = bytes;
+    }
+    return least == 16 ? 1 : least < 4 && c->k->nvalue < 64 ? 8 : 4;
+}
+
+/* The points from `first` on that a thread of an elementwise kernel computes together: loads,
+   a loop without a branch, stores. */
+static void flux__emit_neighbours(flux__emitter *c) {
+    const int n = c->k->nvalue;
+    flux__emit(&c->s, "    const %s o = first;\n", c->index);
+    for (int i = 0; i < n; i++) flux__emit_fetched(c, i, "");
+    for (int i = 0; i < n; i++) flux__emit_sheet(c, i);
+    flux__emit(&c->s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n"
+               "    const %s o = first + j;\n", c->width, c->index);
+    for (int i = 0; i < n; i++) {
+        if (c->k->value[i].kind != FLUX__V_NUMBER) flux__emit_near_line(c, i, "");
+        flux__emit_given(c, i);
+    }
+    flux__emit(&c->s, "    }\n");
+    for (int i = 0; i < n; i++) flux__emit_sent(c, i);
+}
+
+/* An elementwise kernel: a thread computes neighbouring points; those that do not fill a
+   thread's are computed one by one. */
 static void flux__code_map(flux__emitter *c, int64_t points) {
     flux__gpu_kernel *gk = c->gk;
-    int64_t blocks = (points + 255) / 256;
+    const int width = flux__map_width(c);
+    const int64_t blocks = (points + 256 * width - 1) / (256 * width);
+    const bool once = blocks <= FLUX__GPU_BLOCKS;
     flux__emit_numbers(c);
-    flux__emit(&c->s,
-                "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; "
-                "o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)points, c->index);
-    flux__emit_point(c, -1);
-    flux__emit(&c->s, "    }\n");
+    if (width > 1) flux__find_ways(c, false, width);
+    flux__emit(&c->s, "    %s first = ((%s)blockIdx.x * 256 + threadIdx.x) * %d;\n", c->index,
+               c->index, width);
+    if (!once)
+        flux__emit(&c->s, "    for (; first < %lld; first += (%s)gridDim.x * %d)\n",
+                   (long long)points, c->index, 256 * width);
+    if (width > 1) {
+        flux__emit(&c->s, "    if (first <= %lld) {\n", (long long)points - width);
+        flux__emit_neighbours(c);
+        flux__emit(&c->s, "    }\n");
+    }
+    if (width == 1 || points % width) {
+        flux__emit(&c->s, width > 1 ? "    else for (%s o = first; o < %lld; o++) {\n"
+                   : "    for (%s o = first; o < %lld; o = %lld) {\n", c->index, (long long)points,
+                   (long long)points);
+        flux__emit_point(c, -1);
+        flux__emit(&c->s, "    }\n");
+    }
     gk->next.threads = 256, gk->next.blocks = 1, gk->next.grid[0] = flux__gpu_blocks(blocks);
 }
 

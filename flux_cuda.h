@@ -487,13 +487,25 @@ static const flux__fragment *flux__cu_fragment(const char *arch, int dtype, bool
 
 static const char flux__cuda_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
-    "#define ALIGN16 __align__(16)\n#define BLOCKS(n) , n\n"
+    "#define ALIGN16 __align__(16)\n#define ALIGN8 __align__(8)\n#define BLOCKS(n) , n\n"
+    "#define FULLY _Pragma(\"unroll\")\n"
+    "#define ACROSS(v, w) __shfl_xor_sync(0xffffffffu, v, w)\n"
     "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
     "DEVICE float f16_float(unsigned short h) { float x; asm(\"cvt.f32.f16 %0, "
     "%1;\" : \"=f\"(x) : \"h\"(h)); return x; }\n"
     "DEVICE unsigned short float_f16(float x) { unsigned short h; asm(\"cvt.rn.f16.f32 %0, "
-    "%1;\" : \"=h\"(h) : \"f\"(x)); return h; }\n";
+    "%1;\" : \"=h\"(h) : \"f\"(x)); return h; }\n"
+    "DEVICE float near_inverse(float x) { float y; asm(\"rcp.approx.ftz.f32 %0, "
+    "%1;\" : \"=f\"(y) : \"f\"(x)); return y; }\n"
+    /* two at a time, the second one in the upper half; a NaN becomes 0x7fff */
+    "#if __CUDA_ARCH__ >= 800\n#define PAIRS\n"
+    "DEVICE unsigned pair_f16(float x, float y) { unsigned h; asm(\"cvt.rn.f16x2.f32 %0, %1, "
+    "%2;\" : \"=r\"(h) : \"f\"(y), \"f\"(x)); return h; }\n"
+    "DEVICE unsigned pair_bf16(float x, float y) { unsigned h; asm(\"cvt.rn.bf16x2.f32 %0, %1, "
+    "%2;\" : \"=r\"(h) : \"f\"(y), \"f\"(x)); return h; }\n"
+    "DEVICE unsigned short float_bf16(float x) { return (unsigned short)pair_bf16(x, 0.0f); }\n"
+    "#endif\n";
 
 /* Loads and multiplies fragments. In an mma instruction a lane has row lane / 4 of a (column
    lane / 4 of b), and number lane % 4 of neighbouring elements, or pairs of half floats, along

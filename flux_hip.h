@@ -405,7 +405,8 @@ static const flux__fragment *flux__roc_fragment(const char *arch, int dtype, boo
 static const char flux__hip_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
     /* BLOCKS is empty, since the second number of HIP's launch bounds counts something else */
-    "#define ALIGN16 __attribute__((aligned(16)))\n#define BLOCKS(n)\n"
+    "#define ALIGN16 __attribute__((aligned(16)))\n#define ALIGN8 __attribute__((aligned(8)))\n"
+    "#define BLOCKS(n)\n#define FULLY _Pragma(\"unroll\")\n#define ACROSS(v, w) __shfl_xor(v, w)\n"
     "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
     "#if defined(__HIP_DEVICE_COMPILE__)\n"
@@ -413,7 +414,9 @@ static const char flux__hip_dialect[] =
     "return (float)x; }\n"
     "DEVICE unsigned short float_f16(float f) { _Float16 x = (_Float16)f; unsigned short h; "
     "__builtin_memcpy(&h, &x, 2); return h; }\n"
-    "#else\n" FLUX__SOFT_HALF "#endif\n";
+    "DEVICE float near_inverse(float x) { return __builtin_amdgcn_rcpf(x); }\n"
+    "#else\n" FLUX__SOFT_HALF
+    "DEVICE float near_inverse(float x) { return 1.0f / x; }\n#endif\n";
 
 /* Loads and multiplies fragments. In an mfma instruction a lane has row lane % 16 of a (column
    lane % 16 of b), and along the inner dim element number lane / 16 or, of half floats, four

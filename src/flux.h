@@ -264,7 +264,7 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
-     gpu/       kernels devices copies launch fused gemm whole attention program cache compile
+     gpu/       kernels devices copies launch vectors fused gemm whole attention program cache compile
                 backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
@@ -385,6 +385,7 @@
 #include "gpu/devices.h"
 #include "gpu/copies.h"
 #include "gpu/launch.h"
+#include "gpu/vectors.h"
 #include "gpu/fused.h"
 #include "gpu/gemm.h"
 #include "gpu/whole.h"

@@ -664,6 +664,33 @@ static void dice_images(both *b, flux_dtype t) {
     }
 }
 
+/* Elements side by side are computed several at a time: from any place on, and to any place. */
+TEST(slices_of_any_length_and_start) {
+    static const flux_dtype dtypes[] = { FLUX_F32, FLUX_F64, FLUX_F16, FLUX_BF16, FLUX_I32, FLUX_I64, FLUX_U8 };
+    static const int lengths[] = { 1, 3, 4, 5, 7, 8, 9, 15, 16, 60 };
+    double v[70];
+    for (int i = 0; i < 70; i++) v[i] = i % 31;
+    for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++)
+        for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
+            for (int from = 0; from < 9; from += 1 + (int)l % 3) FLUX_SCOPE {
+                const int n = lengths[l];
+                flux_tensor *all = flux_eval(flux_to_dtype(flux_from_data(v, FLUX_F64, FLUX_SHAPE(70)), dtypes[t])),
+                    *x = flux_slice(all, 0, from, from + n), *y = flux_slice(all, 0, 8 - from, 8 - from + n);
+                flux_tensor *two[3] = { flux_add(x, y), flux_add(flux_mul(x, x), flux_flip(y, 0)), flux_gt(x, y) };
+                flux_eval_all(3, two);
+                const double *sum = (const double *)flux_data(flux_to_dtype(two[0], FLUX_F64));
+                const double *square = (const double *)flux_data(flux_to_dtype(two[1], FLUX_F64));
+                const double *more = (const double *)flux_data(flux_to_dtype(two[2], FLUX_F64));
+                REQUIRE(sum && square && more);
+                for (int i = 0; i < n; i++) {
+                    const double a = v[from + i], b = v[8 - from + i], c = a * a + v[8 - from + n - 1 - i];
+                    CHECK_NEAR(sum[i], a + b, 0);
+                    CHECK_NEAR(square[i], dtypes[t] == FLUX_U8 ? (double)((int)c % 256) : c, dtypes[t] == FLUX_BF16 ? 4 : 0);
+                    CHECK_NEAR(more[i], a > b, 0);
+                }
+            }
+}
+
 TEST(a_device_agrees_with_the_cpu) {
     if (!test_device.backend) SKIP("the CPU is what a device is compared with");
     const char *times = getenv("TIMES"), *seed = getenv("SEED");

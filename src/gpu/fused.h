@@ -9,6 +9,7 @@
 #include "../schedule/grouping.h"
 #include "../schedule/spelling.h"
 #include "kernels.h"
+#include "vectors.h"
 
 /* ---------------------------------------------------------------------- gpu/fused.h
    The text of fused kernels: elementwise ones, where a thread computes a point
@@ -50,7 +51,8 @@ static bool flux__emitter_start(flux__emitter *c, const flux__plan *plan, const 
     c->outer_axes = (flux__axes *)flux__zalloc(n * sizeof *c->outer_axes);
     c->inner_axes = (flux__axes *)flux__zalloc(n * sizeof *c->inner_axes);
     c->need = (bool *)flux__zalloc(n);
-    if (!c->outer_axes || !c->inner_axes || !c->need) return false;
+    c->how = (uint8_t *)flux__zalloc(n);
+    if (!c->outer_axes || !c->inner_axes || !c->need || !c->how) return false;
     int64_t most = flux__count8(k->full);
     for (int i = 0; i < k->nvalue; i++) {
         int64_t step[FLUX_MAX_DIMS];
@@ -77,6 +79,7 @@ static void flux__emitter_end(flux__emitter *c) {
     flux__free(c->outer_axes);
     flux__free(c->inner_axes);
     flux__free(c->need);
+    flux__free(c->how);
     flux__free(c->s.text);
     flux__free(c->params.text);
 }
@@ -104,16 +107,62 @@ static void flux__emit_point(flux__emitter *c, int product) {
     }
 }
 
-/* An elementwise kernel: a grid-stride loop over all points. */
+/* How many neighbouring points a thread of an elementwise kernel computes: as many as the
+   smallest elements that lie side by side fill 16 bytes, but no more than eight. 1: none do. */
+static int flux__map_width(flux__emitter *c) {
+    int64_t least = 16;
+    flux__find_ways(c, false, 4);
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const flux__value *v = &c->k->value[i];
+        const int64_t bytes = v->kind == FLUX__V_RANDOM ? 4 : flux__element_bytes(c, v);
+        if (c->how[i] == FLUX__ALIGNED && bytes < least) least = bytes;
+    }
+    return least == 16 ? 1 : least < 4 && c->k->nvalue < 64 ? 8 : 4;
+}
+
+/* The points from `first` on that a thread of an elementwise kernel computes together: loads,
+   a loop without a branch, stores. */
+static void flux__emit_neighbours(flux__emitter *c) {
+    const int n = c->k->nvalue;
+    flux__emit(&c->s, "    const %s o = first;\n", c->index);
+    for (int i = 0; i < n; i++) flux__emit_fetched(c, i, "");
+    for (int i = 0; i < n; i++) flux__emit_sheet(c, i);
+    flux__emit(&c->s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n"
+               "    const %s o = first + j;\n", c->width, c->index);
+    for (int i = 0; i < n; i++) {
+        if (c->k->value[i].kind != FLUX__V_NUMBER) flux__emit_near_line(c, i, "");
+        flux__emit_given(c, i);
+    }
+    flux__emit(&c->s, "    }\n");
+    for (int i = 0; i < n; i++) flux__emit_sent(c, i);
+}
+
+/* An elementwise kernel: a thread computes neighbouring points; those that do not fill a
+   thread's are computed one by one. */
 static void flux__code_map(flux__emitter *c, int64_t points) {
     flux__gpu_kernel *gk = c->gk;
-    int64_t blocks = (points + 255) / 256;
+    const int width = flux__map_width(c);
+    const int64_t blocks = (points + 256 * width - 1) / (256 * width);
+    const bool once = blocks <= FLUX__GPU_BLOCKS;
     flux__emit_numbers(c);
-    flux__emit(&c->s,
-                "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; "
-                "o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)points, c->index);
-    flux__emit_point(c, -1);
-    flux__emit(&c->s, "    }\n");
+    if (width > 1) flux__find_ways(c, false, width);
+    flux__emit(&c->s, "    %s first = ((%s)blockIdx.x * 256 + threadIdx.x) * %d;\n", c->index,
+               c->index, width);
+    if (!once)
+        flux__emit(&c->s, "    for (; first < %lld; first += (%s)gridDim.x * %d)\n",
+                   (long long)points, c->index, 256 * width);
+    if (width > 1) {
+        flux__emit(&c->s, "    if (first <= %lld) {\n", (long long)points - width);
+        flux__emit_neighbours(c);
+        flux__emit(&c->s, "    }\n");
+    }
+    if (width == 1 || points % width) {
+        flux__emit(&c->s, width > 1 ? "    else for (%s o = first; o < %lld; o++) {\n"
+                   : "    for (%s o = first; o < %lld; o = %lld) {\n", c->index, (long long)points,
+                   (long long)points);
+        flux__emit_point(c, -1);
+        flux__emit(&c->s, "    }\n");
+    }
     gk->next.threads = 256, gk->next.blocks = 1, gk->next.grid[0] = flux__gpu_blocks(blocks);
 }
 

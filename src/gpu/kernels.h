@@ -169,6 +169,21 @@ static const char *const flux__gpu_prelude[] = {
     "#define K_w(v) ((long long)(v))\n"
     "typedef unsigned int u32;\ntypedef unsigned long long u64;\n"
     "typedef struct ALIGN16 { u32 x[4]; } words4;\n"
+    "typedef struct ALIGN8 { u32 x[2]; } words2;\ntypedef struct { u32 x[1]; } words1;\n"
+    "#define DOUBLE_OF(u) __longlong_as_double((long long)(u))\n"
+    "#define WORDS_OF(x) (u64)__double_as_longlong(x)\n"
+    /* a / b where b is neither large nor small: the quotient that a reciprocal gives, and what its
+       rest adds, are a / b rounded once (Markstein, IBM J. Res. Dev. 34, 1990). `inverse` is 0
+       where b is not such a number. */
+    "DEVICE float finer(float b, float r) { return fmaf(r, fmaf(-b, r, 1.0f), r); }\n"
+    "DEVICE float over(float a, float b, float r) {\n    float q = a * r, e = fmaf(-b, q, a);\n"
+    "    return e == e ? fmaf(e, r, q) : q;\n}\n"
+    "DEVICE float inverse(float b) { return fabsf(b) > 1e-30f && fabsf(b) < 1e30f ? "
+    "finer(b, near_inverse(b)) : 0.0f; }\n"
+    "DEVICE float part_f32(float a, float b) {\n"
+    "    float r = finer(b, near_inverse(b)), q = a * r;\n"
+    "    return fmaf(fmaf(-b, q, a), r, q);\n}\n"
+    "DEVICE double part_f64(double a, double b) { return a / b; }\n"
     "#define REAL(T, X, s) \\\n"
     "DEVICE T abs_##X(T x) { return fabs##s(x); }\\\n"
     "DEVICE T sqrt_##X(T x) { return sqrt##s(x); }\\\n"
@@ -191,14 +206,14 @@ static const char *const flux__gpu_prelude[] = {
     "DEVICE T fmin_##X(T a, T b) { return a != a ? a : a < b ? a : b; }\\\n"
     "DEVICE T sign_##X(T x) { return x > 0 ? (T)1 : x < 0 ? (T)-1 : x; }\\\n"
     "DEVICE T sigmoid_##X(T x) { T e = exp##s(-fabs##s(x)); "
-    "return (x < 0 ? e : (T)1) / ((T)1 + e); }\\\n"
+    "return part_##X(x < 0 ? e : (T)1, (T)1 + e); }\\\n"
     "DEVICE T softplus_##X(T x) { return (x > 0 ? x : (T)0) + log1p##s(exp##s(-fabs##s(x))); }\\\n"
-    "DEVICE T gelu_##X(T x) { return x * sigmoid_##X(x * ((T)1.5957691216057308 + "
-    "(T)0.07135481627260025 * x * x)); }\\\n"
+    "DEVICE T gelu_##X(T x) { return x * sigmoid_##X(x * "
+    "fma##s((T)0.07135481627260025 * x, x, (T)1.5957691216057308)); }\\\n"
     "DEVICE T gelu_slope_##X(T x) {\\\n"
     "    const T u = (T)1.5957691216057308, v = (T)0.07135481627260025;\\\n"
     "    const T c = x > 10 ? (T)10 : x < -10 ? (T)-10 : x, "
-    "e = exp##s(-fabs##s(c * (u + v * c * c))), r = (T)1 / ((T)1 + e);\\\n"
+    "e = exp##s(-fabs##s(c * (u + v * c * c))), r = part_##X((T)1, (T)1 + e);\\\n"
     "    return (x > 0 ? r : e * r) + c * (u + 3 * v * c * c) * r * (e * r);\\\n}\\\n"
     "DEVICE T sum_##X(T a, T b) { return a + b; }\\\n"
     "DEVICE T prod_##X(T a, T b) { return a * b; }\n"
@@ -242,8 +257,12 @@ static const char *const flux__gpu_prelude[] = {
     "#define i64_f32(v) ((float)(v))\n"
     "#define i64_f64(v) ((double)(v))\n#define i64_i32(v) ((int)(v))\n",
     "DEVICE float bf16_float(unsigned short h) { return FLOAT_OF((u32)h << 16); }\n"
+    "#ifndef PAIRS\n"
     "DEVICE unsigned short float_bf16(float x) {\n    u32 u = BITS_OF(x);\n"
     "    return (unsigned short)(x != x ? 0x7fc0 : (u + 0x7fff + ((u >> 16) & 1)) >> 16);\n}\n"
+    "DEVICE u32 pair_f16(float x, float y) { return float_f16(x) | (u32)float_f16(y) << 16; }\n"
+    "DEVICE u32 pair_bf16(float x, float y) { return float_bf16(x) | (u32)float_bf16(y) << 16; }\n"
+    "#endif\n"
     "#define f32_bf16_round(x) bf16_float(float_bf16(x))\n"
     "#define f32_f16_round(x) f16_float(float_f16(x))\n"
     /* argmax (max) and argmin: the first of equal elements; a NaN comes before all others */
@@ -288,6 +307,14 @@ static const char *const flux__gpu_prelude[] = {
     "DEVICE float normal(u64 key, u64 stream, long long i) {\n    u32 w[4], at = (u32)i & 2u;\n"
     "    words(key, stream, (u64)i >> 2, w);\n"
     "    return radius(w[at]) * circle(w[at + 1], i & 1 ? 0u : 1u);\n}\n"
+    /* four numbers, from number i, a multiple of four, on */
+    "DEVICE void uniforms(u64 key, u64 stream, long long i, float *x) {\n    u32 w[4];\n"
+    "    words(key, stream, (u64)i >> 2, w);\n"
+    "    for (int j = 0; j < 4; j++) x[j] = (float)(int)(w[j] >> 8) * 5.9604644775390625e-8f;\n}\n"
+    "DEVICE void normals(u64 key, u64 stream, long long i, float *x) {\n    u32 w[4];\n"
+    "    words(key, stream, (u64)i >> 2, w);\n"
+    "    for (int j = 0; j < 4; j++)\n"
+    "        x[j] = radius(w[j & 2]) * circle(w[j | 1], j & 1 ? 0u : 1u);\n}\n"
 };
 
 /* ---- text that grows */
@@ -429,7 +456,10 @@ typedef struct flux__emitter {            /* the emitter's state for one kernel 
                                              declarations */
     const char *index;                    /* the type of positions: "int" or "long long" */
     flux__axes *outer_axes, *inner_axes;  /* of each value: dims that stay, dims that are reduced */
+    const flux__axes *fast;               /* those along which a thread has several points */
     bool *need;                           /* of each value: a phase's pass computes it */
+    uint8_t *how;                         /* of each value: FLUX__ALIGNED ..., see gpu/vectors.h */
+    int width;                            /* neighbouring points that a thread computes together */
     uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit ctype: the text calls the op's function of that
                                              class */
     bool failed;
@@ -520,11 +550,16 @@ static void flux__emit_store(flux__emitter *c, int i, const char *indent) {
     flux__emit(&c->s, ";\n");
 }
 
+/* The prelude's function for a random number; with an s behind it, for four. */
+static const char *flux__draw_name(const flux__value *v) {
+    return v->op == FLUX__NORMAL ? "normal" : "uniform";
+}
+
 static void flux__emit_random(flux__emitter *c, int i) {
     const flux__value *v = &c->k->value[i];
     int key = flux__emitter_param(c, 'k', i, "unsigned long long"),
         stream = flux__emitter_param(c, 't', i, "unsigned long long");
-    flux__emit(&c->s, "%s(p%d, p%d, ", v->op == FLUX__NORMAL ? "normal" : "uniform", key, stream);
+    flux__emit(&c->s, "%s(p%d, p%d, ", flux__draw_name(v), key, stream);
     flux__emit_place(c, &c->s, i);
     flux__emit(&c->s, ");\n");
 }
