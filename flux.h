@@ -137,13 +137,12 @@
    OTHER LANGUAGES
        cc -O2 -shared -fPIC -DFLUX_IMPLEMENTATION -x c flux.h -o libflux.so -lm
    makes a library for Python's ctypes, Julia, Rust, ...; examples/from_python.py trains a network
-   with it. What C writes as a macro is a function there, too, with all arguments spelt out:
-   - options and sizes: NAME_with takes the struct of options by value. It starts as zeros, and a
-     field that is 0 is left out. An optimiser is made and set up by flux_setup_named;
-   - a shape: NAME_shape (flux_full_shape, flux_at_shape) or NAME_of (flux_summary_of) takes a
-     flux_shape, also by value: an int and 8 int64;
-   - any number of arguments: flux_chain_of, flux_gradient_of, flux_call_all, ... take their count
-     and an array; names, where they are wanted, are a text, "x, y", or NULL;
+   with it. What C writes as a macro NAME is a function NAME_with there, all arguments spelt out:
+   - options: flux_dense_with takes a struct by value. It starts as zeros, and a field that is 0 is
+     left out. An optimiser is made and set up by flux_setup_named;
+   - a shape: flux_reshape_with takes a flux_shape, also by value: an int and 8 int64;
+   - any number of arguments: flux_chain_with, flux_gradient_with, flux_call_with, ... take their
+     count and an array; names, where they are wanted, are a text, "x, y", or NULL;
    - what takes any kind of object: flux_gpu, flux_cpu and flux_to_tensor take tensors,
      flux_gpu_layer, flux_save_layer, flux_print_layer, ... the others;
    - numbers beside tensors: flux_expr_with("(x .- 1) .* 0.5", 1, "x", xs), which also knows the
@@ -565,8 +564,8 @@ FLUX_API void flux_synchronise_device(flux_device d);
    shape: for its forward pass in test mode, and for forward and backward in training. Nothing is
    run and the model stays as it is. What a loss and an optimiser add is compiled when they first
    run. On the CPU there is nothing to do. Returns 0, or non-zero on error. */
-FLUX_API int flux_prewarm_of(flux_layer *m, flux_shape in);
-#define flux_prewarm(m, ...) flux_prewarm_of(m, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API int flux_prewarm_with(flux_layer *m, flux_shape in);
+#define flux_prewarm(m, ...) flux_prewarm_with(m, FLUX_SHAPE(__VA_ARGS__))
 
 FLUX_API const char *flux_gpu_backend(void);   /* the preferred back end; "CUDA" if none is set */
 FLUX_API bool flux_gpu_backend_is_set(void);             /* whether a preference is set */
@@ -631,20 +630,20 @@ FLUX_API flux_device flux_device_of_state(const flux_state *s);
    name says otherwise. Tensors are made on the device that flux_default_device set. */
 
 /* Every element is `value`, converted from float64 as by flux_to_dtype. */
-FLUX_API flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t);
+FLUX_API flux_tensor *flux_full_with(flux_shape s, double value, flux_dtype t);
 /* Random numbers, uniform in [0, 1) and standard normal; a dtype that is not floating is an error.
    A uniform number is below 1 in every dtype; in f64 it has 53 random bits, in f32 24. */
-FLUX_API flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t);
-FLUX_API flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t);
-#define flux_zeros(...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), 0.0, FLUX_F32)
-#define flux_ones(...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), 1.0, FLUX_F32)
-#define flux_full(value, ...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), value, FLUX_F32)
-#define flux_rand(...) flux_rand_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* uniform in [0, 1) */
-#define flux_randn(...) flux_randn_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* standard normal */
+FLUX_API flux_tensor *flux_rand_with(flux_shape s, flux_dtype t);
+FLUX_API flux_tensor *flux_randn_with(flux_shape s, flux_dtype t);
+#define flux_zeros(...) flux_full_with(FLUX_SHAPE(__VA_ARGS__), 0.0, FLUX_F32)
+#define flux_ones(...) flux_full_with(FLUX_SHAPE(__VA_ARGS__), 1.0, FLUX_F32)
+#define flux_full(value, ...) flux_full_with(FLUX_SHAPE(__VA_ARGS__), value, FLUX_F32)
+#define flux_rand(...) flux_rand_with(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* uniform in [0, 1) */
+#define flux_randn(...) flux_randn_with(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* standard normal */
 /* int64 numbers from lo to hi-1, all equally likely: flux_randint(0, 10, 2, 3) is a 2 x 3 matrix of
    digits. lo >= hi is an error, and so are numbers beyond 2^53. */
-FLUX_API flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s);
-#define flux_randint(lo, hi, ...) flux_randint_shape(lo, hi, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_tensor *flux_randint_with(int64_t lo, int64_t hi, flux_shape s);
+#define flux_randint(lo, hi, ...) flux_randint_with(lo, hi, FLUX_SHAPE(__VA_ARGS__))
 /* The int64 numbers from 0 to n-1 in random order. */
 FLUX_API flux_tensor *flux_randperm(int64_t n);
 /* 1 with the probability that p has at this place, else 0: flux_bernoulli(flux_full(0.3, 5)). In
@@ -680,29 +679,29 @@ FLUX_API flux_tensor *flux_arange(double start, double stop, double step);
 /* The float32 vector of n numbers from start to stop, both included, at equal distances. */
 FLUX_API flux_tensor *flux_linspace(double start, double stop, int64_t n);
 /* The float32 vector of up to 32 numbers: flux_values(1, 2.5, 3). */
-#define flux_values(...) flux_values_of(FLUX__NARG(__VA_ARGS__), FLUX__DOUBLES_OF(__VA_ARGS__))
-FLUX_API flux_tensor *flux_values_of(int n, const double *values);
+#define flux_values(...) flux_values_with(FLUX__NARG(__VA_ARGS__), FLUX__DOUBLES_OF(__VA_ARGS__))
+FLUX_API flux_tensor *flux_values_with(int n, const double *values);
 FLUX_API flux_tensor *flux_eye(int64_t n);                        /* the n x n identity matrix */
 FLUX_API flux_tensor *flux_scalar(double value);                  /* 0-dimensional float32 */
 /* A tensor from C memory, whose dimension 0 varies fastest. The dtype follows from the pointer's
    type: float, double, int32_t, int64_t, uint8_t or bool. flux_from copies the memory.
    flux_borrow does not copy: the memory must outlive the tensor and must not change. */
-#define flux_from(ptr, ...) flux_from_data(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
-#define flux_borrow(ptr, ...) flux_borrow_data(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
+#define flux_from(ptr, ...) flux_from_with(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
+#define flux_borrow(ptr, ...) flux_borrow_with(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
 /* A C array a[rows][cols] as the rows x cols matrix that it looks like: a transposing view of a
    copy. */
 #define flux_from_rows(ptr, rows, cols) flux_transpose(flux_from(ptr, cols, rows))
-FLUX_API flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape s);
-FLUX_API flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s);
+FLUX_API flux_tensor *flux_from_with(const void *data, flux_dtype t, flux_shape s);
+FLUX_API flux_tensor *flux_borrow_with(const void *data, flux_dtype t, flux_shape s);
 FLUX_API flux_tensor *flux_copy(flux_tensor *x);   /* the same values in new memory */
 
 /* ------------------------------------------------------------------ looking at tensors */
 
 /* The value of a tensor that has one element, of any shape. NaN on error. */
 FLUX_API double flux_item(flux_tensor *x);
-FLUX_API double flux_at_shape(flux_tensor *x, flux_shape index);  /* see flux_at */
+FLUX_API double flux_at_with(flux_tensor *x, flux_shape index);  /* see flux_at */
 /* One element: flux_at(w, 2, 0). NaN on error: an index for each dimension is needed, from 0. */
-#define flux_at(x, ...) flux_at_shape(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_at(x, ...) flux_at_with(x, FLUX_SHAPE(__VA_ARGS__))
 /* The elements in host memory, contiguous, dimension 0 fastest; valid as long as x lives. NULL on
    error. */
 FLUX_API const void *flux_data(flux_tensor *x);
@@ -737,8 +736,8 @@ FLUX_API size_t flux_layer_text(flux_layer *m, char *out, size_t n);
 /* Prints a table of a model's layers for an input of this shape: what each gives, its parameters,
    the multiply-adds of its products, the bytes of its output: flux_summary(model, 784, 64). Nothing
    is computed. No line is longer than 80 characters. A * marks parameters that are frozen. */
-FLUX_API void flux_summary_of(flux_layer *m, flux_shape in);
-#define flux_summary(m, ...) flux_summary_of(m, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API void flux_summary_with(flux_layer *m, flux_shape in);
+#define flux_summary(m, ...) flux_summary_with(m, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
 /* Where the time goes. flux_profile(f, user) calls f(user) and prints what was computed meanwhile:
    a row for each layer and kind of kernel, the slowest first, with its time and share, how often
@@ -904,34 +903,35 @@ typedef struct flux_reduce_opts {
 } flux_reduce_opts;
 #define FLUX__LEFT_OUT_flux_reduce_opts
 #define FLUX__REDUCE(f, ...) \
-    FLUX__MADE(flux_tensor *, f(FLUX__NARG(__VA_ARGS__) - FLUX__ONE(FLUX__SECOND(__VA_ARGS__, 0, 0)), \
-                                FLUX__REDUCE_OPTS(__VA_ARGS__)))
-FLUX_API flux_tensor *flux_sum_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_mean_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_var_over(int n, flux_reduce_opts o);   /* divides by n, not n-1 */
+    FLUX__MADE(flux_tensor *, \
+               f(FLUX__NARG(__VA_ARGS__) - FLUX__ONE(FLUX__SECOND(__VA_ARGS__, 0, 0)), \
+                 FLUX__REDUCE_OPTS(__VA_ARGS__)))
+FLUX_API flux_tensor *flux_sum_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_mean_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_var_with(int n, flux_reduce_opts o);   /* divides by n, not n-1 */
 /* The square root of the variance. Where that is 0 the gradient is 0. */
-FLUX_API flux_tensor *flux_std_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_prod_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_max_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_min_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_any_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_all_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_std_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_prod_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_max_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_min_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_any_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_all_with(int n, flux_reduce_opts o);
 /* The square root of the sum of squares. Where all elements are 0 the gradient is 0. */
-FLUX_API flux_tensor *flux_norm_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_norm_with(int n, flux_reduce_opts o);
 /* log(sum(exp(x))); -inf where all elements are -inf. */
-FLUX_API flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_logsumexp_with(int n, flux_reduce_opts o);
 /* The int64 index of the largest (smallest) element, the first of equal ones: along one dimension,
    or in the whole tensor as it lies in memory, dimension 0 fastest. */
-FLUX_API flux_tensor *flux_argmax_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_argmin_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_argmax_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_argmin_with(int n, flux_reduce_opts o);
 /* Running sums and products, in the shape of x: element i along the dim named is the sum (product)
    of the elements up to i. flux_cumsum(x) is of a vector. Those of integers and bools are int64. */
-FLUX_API flux_tensor *flux_cumsum_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_cumprod_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_cumsum_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_cumprod_with(int n, flux_reduce_opts o);
 /* exp(x)/sum(exp(x)) and its logarithm, in the shape of x; the sum is over dimension 0 if none is
    given. Where all elements of a sum are -inf, all results are equal. */
-FLUX_API flux_tensor *flux_softmax_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_softmax_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_logsoftmax_with(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_sum(flux_tensor *x);
 FLUX_API flux_tensor *flux_mean(flux_tensor *x);
 FLUX_API flux_tensor *flux_var(flux_tensor *x);
@@ -956,13 +956,13 @@ FLUX_API flux_tensor *flux_logsoftmax(flux_tensor *x);            /* over dim 0 
 
 /* The same elements in a shape with as many elements. One dimension may be -1: it is then computed
    from the others. */
-FLUX_API flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s);
-#define flux_reshape(x, ...) flux_reshape_to(x, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_tensor *flux_reshape_with(flux_tensor *x, flux_shape s);
+#define flux_reshape(x, ...) flux_reshape_with(x, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API flux_tensor *flux_flatten(flux_tensor *x);   /* all but the last dimension become one */
-FLUX_API flux_tensor *flux_permute_to(flux_tensor *x, flux_shape order);
+FLUX_API flux_tensor *flux_permute_with(flux_tensor *x, flux_shape order);
 /* Dimension i of the result is dimension order[i] of x: flux_permute(x, 1, 0, 2). Each dimension of
    x must be named once. */
-#define flux_permute(x, ...) flux_permute_to(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_permute(x, ...) flux_permute_with(x, FLUX_SHAPE(__VA_ARGS__))
 /* Swaps dimensions 0 and 1; a vector of n becomes a 1 x n matrix. */
 FLUX_API flux_tensor *flux_transpose(flux_tensor *x);
 /* The indices start <= i < stop of dim, or every step-th of them, start being the first. */
@@ -978,25 +978,25 @@ FLUX_API flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index);
 FLUX_API flux_tensor *flux_unsqueeze(flux_tensor *x, int dim);
 FLUX_API flux_tensor *flux_squeeze(flux_tensor *x);               /* drops every dimension of 1 */
 /* Stretches x to a shape, by the rule of the elementwise operations. */
-FLUX_API flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s);
-#define flux_broadcast_to(x, ...) flux_broadcast_to_shape(x, FLUX_SHAPE(__VA_ARGS__))
-FLUX_API flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims);
-#define flux_flip(x, ...) flux_flip_dims(x, FLUX_SHAPE(__VA_ARGS__))      /* reverses these dims */
-FLUX_API flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times);
+FLUX_API flux_tensor *flux_broadcast_to_with(flux_tensor *x, flux_shape s);
+#define flux_broadcast_to(x, ...) flux_broadcast_to_with(x, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_tensor *flux_flip_with(flux_tensor *x, flux_shape dims);
+#define flux_flip(x, ...) flux_flip_with(x, FLUX_SHAPE(__VA_ARGS__))      /* reverses these dims */
+FLUX_API flux_tensor *flux_repeat_with(flux_tensor *x, flux_shape times);
 /* Tiles copies of x, times[i] of them along dimension i: flux_repeat(x, 2, 3). */
-#define flux_repeat(x, ...) flux_repeat_by(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_repeat(x, ...) flux_repeat_with(x, FLUX_SHAPE(__VA_ARGS__))
 /* Adds lo[i] elements before and hi[i] after dimension i, all equal to value. Negative numbers are
    an error. flux_pad takes the numbers as lo0, hi0, lo1, hi1, ... of up to 4 dimensions. */
 FLUX_API flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi);
-FLUX_API flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_hi);
-#define flux_pad(x, value, ...) flux_pad_all(x, value, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_tensor *flux_pad_with(flux_tensor *x, double value, flux_shape lo_hi);
+#define flux_pad(x, value, ...) flux_pad_with(x, value, FLUX_SHAPE(__VA_ARGS__))
 /* Concatenates 1 to 255 tensors along dim; their other dimensions must be equal. */
-FLUX_API flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs);
-#define flux_cat(dim, ...) flux_cat_all(dim, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+FLUX_API flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs);
+#define flux_cat(dim, ...) flux_cat_with(dim, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 /* Stacks 1 to 255 tensors of one shape along a new dimension, which gets the number dim. */
-FLUX_API flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs);
+FLUX_API flux_tensor *flux_stack_with(int dim, int n, flux_tensor *const *xs);
 #define flux_stack(dim, ...) \
-    flux_stack_all(dim, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+    flux_stack_with(dim, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 /* The slices of x along dim that an integer tensor picks: the result has the dimensions of index in
    place of dim. An index out of range is an error when the numbers are computed. */
 FLUX_API flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index);
@@ -1025,9 +1025,9 @@ FLUX_API flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim);
    flux_tril(x, k) keep what is on diagonal k (default 0) and below, flux_triu what is on it and
    above, of each matrix of a batch; the rest is 0. flux_diag(x, k) is diagonal k of a matrix as a
    vector, or, of a vector, the square matrix that has it there. The negative k count downwards. */
-FLUX_API flux_tensor *flux_tril_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_triu_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_diag_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_tril_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_triu_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_diag_with(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_tril(flux_tensor *x);
 FLUX_API flux_tensor *flux_triu(flux_tensor *x);
 FLUX_API flux_tensor *flux_diag(flux_tensor *x);
@@ -1036,8 +1036,8 @@ FLUX_API flux_tensor *flux_trace(flux_tensor *x);   /* the sum of a square matri
    may be smaller; flux_split(x, 1, 2, 5, 1) into pieces of these sizes, at most 8, whose sum must
    be the size of dim; flux_chunk(x, 1, 4) into 4 pieces of equal size, but the last, or fewer, as
    torch.chunk does. More than 255 pieces are an error. */
-FLUX_API flux_tensor *flux_split_by(flux_tensor *x, int dim, flux_shape sizes);
-#define flux_split(x, dim, ...) flux_split_by(x, dim, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_tensor *flux_split_with(flux_tensor *x, int dim, flux_shape sizes);
+#define flux_split(x, dim, ...) flux_split_with(x, dim, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API flux_tensor *flux_chunk(flux_tensor *x, int dim, int64_t pieces);
 /* x with src, shaped as flux_gather(x, dim, index), added at the places that index names. Where an
    index repeats, all its values are added, in order. */
@@ -1045,8 +1045,8 @@ FLUX_API flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
                                        flux_tensor *src);
 /* A tuple: 1 to 255 tensors (or tuples) as one value, for layers with more than one input or
    output. flux_nth gives number i of them, from 0. Operations on numbers do not take tuples. */
-FLUX_API flux_tensor *flux_tuple_of(int n, flux_tensor *const *xs);
-#define flux_tuple(...) flux_tuple_of(FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+FLUX_API flux_tensor *flux_tuple_with(int n, flux_tensor *const *xs);
+#define flux_tuple(...) flux_tuple_with(FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 FLUX_API flux_tensor *flux_nth(flux_tensor *tuple, int i);
 FLUX_API int flux_count(const flux_tensor *tuple);   /* how many tensors; 1 for a plain one */
 
@@ -1069,9 +1069,9 @@ FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);
    result has the letters that stand once, in alphabetical order. More operands than two are taken
    from left to right. Integers give float32. At most 8 letters in one place; no ellipsis. A letter
    that has two sizes is an error. */
-FLUX_API flux_tensor *flux_einsum_of(const char *formula, int n, flux_tensor *const *xs);
+FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *const *xs);
 #define flux_einsum(formula, ...) \
-    flux_einsum_of(formula, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+    flux_einsum_with(formula, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 #define FLUX__SAME INT64_MIN
 #define FLUX_SAMEPAD FLUX_SHAPE(FLUX__SAME)   /* pads so that size becomes ceil(size/stride) */
 /* The options of a convolution with 1 to 3 spatial dimensions:
@@ -1354,10 +1354,10 @@ extern "C" {
 /* The output of layer m for x. Several inputs, flux_call(m, a, b), reach the layer as one
    flux_tuple. Which shapes it takes and gives depends on the layer. NULL on error. */
 FLUX_API flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x);
-FLUX_API flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs);
+FLUX_API flux_tensor *flux_call_with(flux_layer *m, int n, flux_tensor *const *xs);
 #define flux_call(m, ...) \
     FLUX__MADE(flux_tensor *, \
-               flux_call_all(m, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__)))
+               flux_call_with(m, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__)))
 /* A new model, in which each parameter and state is f of the old one; f is called once for a tied
    tensor. flux_mapleaves is its old name. */
 FLUX_API flux_layer *flux_fmap(flux_fn f, flux_layer *m);
@@ -1409,8 +1409,8 @@ FLUX_API bool flux_training(const flux_layer *m);
 FLUX_API void flux_freeze(flux_layer *m);
 FLUX_API void flux_thaw(flux_layer *m);
 /* The shape of a model's output for an input of shape in. Nothing is computed. ndim -1 on error. */
-FLUX_API flux_shape flux_outputsize_of(flux_layer *m, flux_shape in);
-#define flux_outputsize(m, ...) flux_outputsize_of(m, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_shape flux_outputsize_with(flux_layer *m, flux_shape in);
+#define flux_outputsize(m, ...) flux_outputsize_with(m, FLUX_SHAPE(__VA_ARGS__))
 /* Writes a model as one file of C, for an input of this shape, batch included:
    flux_export_c(model, FLUX_SHAPE(28, 28, 1, 1), "net.c"). The file has the weights as `static
    const float` and void net(const float *in, float *out), which computes in float32 what flux_call
@@ -1919,46 +1919,46 @@ FLUX_API flux_layer *flux_weightnorm_with(flux_weightnorm_opts o);
 FLUX_API flux_layer *flux_remove_weightnorms(flux_layer *m);
 
 /* Containers, of 255 layers at most. Layers and plain functions mix:
-   flux_chain(flux_dense(2, 3), flux_relu, flux_named("head", flux_dense(3, 1))). In the ..._of
+   flux_chain(flux_dense(2, 3), flux_relu, flux_named("head", flux_dense(3, 1))). In the ..._with
    functions, names are the C names of the arguments, "a, b", the connection's first, by which plain
    functions are printed; or NULL. */
-FLUX_API flux_layer *flux_chain_of(int n, flux_layer *const *ls, const char *names);
-FLUX_API flux_layer *flux_parallel_of(flux_layer *connection, int n, flux_layer *const *ls,
+FLUX_API flux_layer *flux_chain_with(int n, flux_layer *const *ls, const char *names);
+FLUX_API flux_layer *flux_parallel_with(flux_layer *connection, int n, flux_layer *const *ls,
                                       const char *names);
-FLUX_API flux_layer *flux_pairwisefusion_of(flux_layer *connection, int n, flux_layer *const *ls,
+FLUX_API flux_layer *flux_pairwisefusion_with(flux_layer *connection, int n, flux_layer *const *ls,
                                             const char *names);
-FLUX_API flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connection,
+FLUX_API flux_layer *flux_skipconnection_with(flux_layer *body, flux_layer *connection,
                                             const char *names);
-FLUX_API flux_layer *flux_maxout_of(int n, flux_layer *const *ls, const char *names);
+FLUX_API flux_layer *flux_maxout_with(int n, flux_layer *const *ls, const char *names);
 /* A function as a layer; one of two inputs serves as a connection. name: as printed. */
 FLUX_API flux_layer *flux_function(flux_fn f, const char *name);
 FLUX_API flux_layer *flux_function2(flux_fn2 f, const char *name);
 /* Each layer is called with the output of the one before. */
 #define flux_chain(...) \
     FLUX__MADE(flux_layer *, \
-               flux_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
+               flux_chain_with(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
 /* flux_parallel(flux_add, a, b): the connection of the layers' outputs. One input goes to all
    layers; n inputs go to n layers, one to each; n inputs to a single layer are passed to it one
    after the other. Other numbers of inputs are an error. A connection of two arguments takes the
    outputs two at a time, from the left; flux_identity gives them all as a tuple. */
 #define flux_parallel(connection, ...) \
     FLUX__MADE(flux_layer *, \
-               flux_parallel_of(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
+               flux_parallel_with(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
                                 FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__))
 /* y_1 = l_1(x_1), then y_i = l_i(connection(y_{i-1}, x_i)); gives all y as a tuple. */
 #define flux_pairwisefusion(connection, ...) \
     FLUX__MADE(flux_layer *, \
-               flux_pairwisefusion_of(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
+               flux_pairwisefusion_with(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
                                       FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__))
 /* connection(layer(x), x) */
 #define flux_skipconnection(layer, connection) \
     FLUX__MADE(flux_layer *, \
-               flux_skipconnection_of(FLUX__AS_LAYER(layer), FLUX__AS_LAYER(connection), \
+               flux_skipconnection_with(FLUX__AS_LAYER(layer), FLUX__AS_LAYER(connection), \
                                       #layer ", " #connection))
 /* The elementwise largest of the layers' outputs. */
 #define flux_maxout(...) \
     FLUX__MADE(flux_layer *, \
-               flux_maxout_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
+               flux_maxout_with(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
 /* Concatenates along dimension 0; made to serve as a connection. */
 FLUX_API flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b);
 /* The outputs of all layers of a chain for the input x, as a tuple. */
@@ -2109,9 +2109,9 @@ FLUX_API void flux_metric_reset(flux_layer *metric);
    flux_gradient(loss, model, W). The loss is one real number, whose graph flux_update has not used
    up. Look a gradient up with flux_grad, differentiate it again, or hand all of them to
    flux_update. A gradient has the shape of its tensor. NULL on error. */
-FLUX_API flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *const *what);
+FLUX_API flux_grads *flux_gradient_with(flux_tensor *loss, int n, const void *const *what);
 #define flux_gradient(loss, ...) \
-    flux_gradient_of(loss, FLUX__NARG(__VA_ARGS__), FLUX__OBJECTS(__VA_ARGS__))
+    flux_gradient_with(loss, FLUX__NARG(__VA_ARGS__), FLUX__OBJECTS(__VA_ARGS__))
 /* The gradient with respect to x, or to the parameter of m at this path ("layers.0.weight"). NULL,
    without an error, if the loss does not depend on it. */
 FLUX_API flux_tensor *flux_grad(flux_grads *g, flux_tensor *x);
@@ -2227,9 +2227,9 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
    .global = true it takes one norm, that of all gradients as one vector, and scales all alike. */
 #define flux_clipnorm(...) FLUX__RULE("ClipNorm", __VA_ARGS__)
 /* Rules in a row: the gradient passes through them from left to right. */
-FLUX_API flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules);
+FLUX_API flux_rule flux_optimiser_chain_with(int n, const flux_rule *rules);
 #define flux_optimiser_chain(...) \
-    flux_optimiser_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
+    flux_optimiser_chain_with(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
 /* Collects gradients, and at every n-th flux_update applies the rule to the mean of n of them. */
 FLUX_API flux_rule flux_accumgrad(int n, flux_rule rule);
 /* Schedules: learning rates that change from update to update, as values. t counts the updates that
@@ -2262,9 +2262,9 @@ FLUX_API flux_schedule flux_schedule_of(flux_schedule_fn fn, void *user);
 FLUX_API flux_schedule flux_schedule_for(int64_t steps, flux_schedule s);
 /* One after the other, each with t from 1; all but the last have an end, and the last goes on:
    flux_schedule_sequence(flux_schedule_linear(0, 0.1, 500), flux_schedule_exp(0.1, 0.999)) */
-FLUX_API flux_schedule flux_schedule_sequence_of(int n, const flux_schedule *s);
+FLUX_API flux_schedule flux_schedule_sequence_with(int n, const flux_schedule *s);
 #define flux_schedule_sequence(...) \
-    flux_schedule_sequence_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_schedule, __VA_ARGS__))
+    flux_schedule_sequence_with(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_schedule, __VA_ARGS__))
 FLUX_API double flux_schedule_at(flux_schedule s, int64_t t);   /* the rate of step t; or NaN */
 /* The rule with eta from a schedule, also as a part of a chain:
    flux_scheduled(flux_adam(), flux_schedule_cosine(1e-3, 0, 10000)). Of a chain, the one rule that
@@ -2435,10 +2435,10 @@ FLUX_API flux_tensor *flux_load_npz(const char *path, const char *name);
 FLUX_API int flux_npz_names(const char *path, char *out, size_t n);
 /* flux_save_npz("run.npz", x, y) writes an archive of tensors by their C names, not compressed: in
    Python, numpy.load("run.npz")["x"]. names: those of the n items, "x, y". */
-FLUX_API int flux_save_npz_items(const char *path, int n, const char *names,
+FLUX_API int flux_save_npz_with(const char *path, int n, const char *names,
                                  const void *const *items);
 #define flux_save_npz(path, ...) \
-    flux_save_npz_items(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
+    flux_save_npz_with(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 /* Lines of numbers: float32, columns x lines. A heading line is skipped. From a pipe or a device it
    reads at most 256 MiB. */
 FLUX_API flux_tensor *flux_load_csv(const char *path);
@@ -2557,12 +2557,14 @@ FLUX_API flux_tensor *flux_load_tensor(const char *path, const char *name);
        flux_load_all("run.safetensors", model, opt, loader);         // made as they were then
        flux_set_random_state(flux_load_tensor("run.safetensors", "random")); */
 /* names: those of the n items, "model, opt" */
-FLUX_API int flux_save_items(const char *path, int n, const char *names, const void *const *items);
-FLUX_API int flux_load_items(const char *path, int n, const char *names, const void *const *items);
+FLUX_API int flux_save_all_with(const char *path, int n, const char *names,
+                                const void *const *items);
+FLUX_API int flux_load_all_with(const char *path, int n, const char *names,
+                                const void *const *items);
 #define flux_save_all(path, ...) \
-    flux_save_items(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
+    flux_save_all_with(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 #define flux_load_all(path, ...) \
-    flux_load_items(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
+    flux_load_all_with(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 
 /* ------------------------------------------------------------------ training
    flux_train is the usual loop; all that it does can be had without it, too. One epoch:
@@ -2837,7 +2839,11 @@ FLUX_API flux_tensor *flux_from_dlpack_versioned(struct DLManagedTensorVersioned
 
 /* ------------------------------------------------------------------ how the calls above are made
    The macros behind the interface: options, operands of different types, loops and blocks, and
-   overloads for C++. To use the library, you need not read on. */
+   overloads for C++. To use the library, you need not read on.
+
+   Behind a macro flux_NAME(...) stands a function flux_NAME_with, which takes as values what the
+   macro's arguments list: a flux_shape for sizes, a count and an array for tensors or layers, a
+   struct for options: flux_reshape(x, 2, 3) is flux_reshape_with(x, FLUX_SHAPE(2, 3)). */
 
 /* A block or an iteration. live: 1 in its body, 2 after `continue` or at the end of the body, 0
    after it was left; depth: open scopes before it (0: it opened none); nograd: FLUX_NOGRADs before
@@ -3049,26 +3055,26 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_topk_accuracy(...)                                                                    \
     FLUX__MADE(flux_tensor *, flux_topk_accuracy_with(FLUX__OPTS(flux_topk_opts, __VA_ARGS__)))
 
-#define flux_sum(...) FLUX__REDUCE(flux_sum_over, __VA_ARGS__)
-#define flux_mean(...) FLUX__REDUCE(flux_mean_over, __VA_ARGS__)
-#define flux_var(...) FLUX__REDUCE(flux_var_over, __VA_ARGS__)
-#define flux_std(...) FLUX__REDUCE(flux_std_over, __VA_ARGS__)
-#define flux_prod(...) FLUX__REDUCE(flux_prod_over, __VA_ARGS__)
-#define flux_max(...) FLUX__REDUCE(flux_max_over, __VA_ARGS__)
-#define flux_min(...) FLUX__REDUCE(flux_min_over, __VA_ARGS__)
-#define flux_any(...) FLUX__REDUCE(flux_any_over, __VA_ARGS__)
-#define flux_all(...) FLUX__REDUCE(flux_all_over, __VA_ARGS__)
-#define flux_norm(...) FLUX__REDUCE(flux_norm_over, __VA_ARGS__)
-#define flux_logsumexp(...) FLUX__REDUCE(flux_logsumexp_over, __VA_ARGS__)
-#define flux_argmax(...) FLUX__REDUCE(flux_argmax_over, __VA_ARGS__)
-#define flux_argmin(...) FLUX__REDUCE(flux_argmin_over, __VA_ARGS__)
-#define flux_cumsum(...) FLUX__REDUCE(flux_cumsum_over, __VA_ARGS__)
-#define flux_cumprod(...) FLUX__REDUCE(flux_cumprod_over, __VA_ARGS__)
-#define flux_tril(...) FLUX__REDUCE(flux_tril_over, __VA_ARGS__)
-#define flux_triu(...) FLUX__REDUCE(flux_triu_over, __VA_ARGS__)
-#define flux_diag(...) FLUX__REDUCE(flux_diag_over, __VA_ARGS__)
-#define flux_softmax(...) FLUX__REDUCE(flux_softmax_over, __VA_ARGS__)
-#define flux_logsoftmax(...) FLUX__REDUCE(flux_logsoftmax_over, __VA_ARGS__)
+#define flux_sum(...) FLUX__REDUCE(flux_sum_with, __VA_ARGS__)
+#define flux_mean(...) FLUX__REDUCE(flux_mean_with, __VA_ARGS__)
+#define flux_var(...) FLUX__REDUCE(flux_var_with, __VA_ARGS__)
+#define flux_std(...) FLUX__REDUCE(flux_std_with, __VA_ARGS__)
+#define flux_prod(...) FLUX__REDUCE(flux_prod_with, __VA_ARGS__)
+#define flux_max(...) FLUX__REDUCE(flux_max_with, __VA_ARGS__)
+#define flux_min(...) FLUX__REDUCE(flux_min_with, __VA_ARGS__)
+#define flux_any(...) FLUX__REDUCE(flux_any_with, __VA_ARGS__)
+#define flux_all(...) FLUX__REDUCE(flux_all_with, __VA_ARGS__)
+#define flux_norm(...) FLUX__REDUCE(flux_norm_with, __VA_ARGS__)
+#define flux_logsumexp(...) FLUX__REDUCE(flux_logsumexp_with, __VA_ARGS__)
+#define flux_argmax(...) FLUX__REDUCE(flux_argmax_with, __VA_ARGS__)
+#define flux_argmin(...) FLUX__REDUCE(flux_argmin_with, __VA_ARGS__)
+#define flux_cumsum(...) FLUX__REDUCE(flux_cumsum_with, __VA_ARGS__)
+#define flux_cumprod(...) FLUX__REDUCE(flux_cumprod_with, __VA_ARGS__)
+#define flux_tril(...) FLUX__REDUCE(flux_tril_with, __VA_ARGS__)
+#define flux_triu(...) FLUX__REDUCE(flux_triu_with, __VA_ARGS__)
+#define flux_diag(...) FLUX__REDUCE(flux_diag_with, __VA_ARGS__)
+#define flux_softmax(...) FLUX__REDUCE(flux_softmax_with, __VA_ARGS__)
+#define flux_logsoftmax(...) FLUX__REDUCE(flux_logsoftmax_with, __VA_ARGS__)
 
 #ifdef __cplusplus
 }
@@ -3413,6 +3419,74 @@ FLUX__NUMBERS(flux_ge)
 #define flux_binary_focal_loss(...) FLUX__LOSS(flux_binary_focal_loss_with, __VA_ARGS__)
 #define flux_siamese_contrastive_loss(...) \
     FLUX__LOSS(flux_siamese_contrastive_loss_with, __VA_ARGS__)
+
+/* ------------------------------------------------------------------ old names
+   What flux.h 0.1 called the functions behind macros. The compiler says what each is called now,
+   and version 0.2 will not know them. */
+#if defined(__GNUC__) && !defined(__TINYC__)
+#  define FLUX__NOW(call) \
+    FLUX__SAY(GCC warning FLUX__QUOTED(call is its name now; the old one goes with flux.h 0.2))
+#else
+#  define FLUX__NOW(call)
+#endif
+#define FLUX__SAY(...) FLUX__SAY_(__VA_ARGS__)
+#define FLUX__SAY_(...) _Pragma(#__VA_ARGS__)
+#define FLUX__QUOTED(text) #text
+
+#define flux_full_shape FLUX__NOW(flux_full_with) flux_full_with
+#define flux_rand_shape FLUX__NOW(flux_rand_with) flux_rand_with
+#define flux_randn_shape FLUX__NOW(flux_randn_with) flux_randn_with
+#define flux_randint_shape FLUX__NOW(flux_randint_with) flux_randint_with
+#define flux_at_shape FLUX__NOW(flux_at_with) flux_at_with
+#define flux_broadcast_to_shape FLUX__NOW(flux_broadcast_to_with) flux_broadcast_to_with
+#define flux_from_data FLUX__NOW(flux_from_with) flux_from_with
+#define flux_borrow_data FLUX__NOW(flux_borrow_with) flux_borrow_with
+#define flux_values_of FLUX__NOW(flux_values_with) flux_values_with
+#define flux_summary_of FLUX__NOW(flux_summary_with) flux_summary_with
+#define flux_prewarm_of FLUX__NOW(flux_prewarm_with) flux_prewarm_with
+#define flux_outputsize_of FLUX__NOW(flux_outputsize_with) flux_outputsize_with
+#define flux_call_all FLUX__NOW(flux_call_with) flux_call_with
+#define flux_reshape_to FLUX__NOW(flux_reshape_with) flux_reshape_with
+#define flux_permute_to FLUX__NOW(flux_permute_with) flux_permute_with
+#define flux_flip_dims FLUX__NOW(flux_flip_with) flux_flip_with
+#define flux_repeat_by FLUX__NOW(flux_repeat_with) flux_repeat_with
+#define flux_pad_all FLUX__NOW(flux_pad_with) flux_pad_with
+#define flux_cat_all FLUX__NOW(flux_cat_with) flux_cat_with
+#define flux_stack_all FLUX__NOW(flux_stack_with) flux_stack_with
+#define flux_split_by FLUX__NOW(flux_split_with) flux_split_with
+#define flux_tuple_of FLUX__NOW(flux_tuple_with) flux_tuple_with
+#define flux_einsum_of FLUX__NOW(flux_einsum_with) flux_einsum_with
+#define flux_gradient_of FLUX__NOW(flux_gradient_with) flux_gradient_with
+#define flux_optimiser_chain_of FLUX__NOW(flux_optimiser_chain_with) flux_optimiser_chain_with
+#define flux_schedule_sequence_of FLUX__NOW(flux_schedule_sequence_with) flux_schedule_sequence_with
+#define flux_chain_of FLUX__NOW(flux_chain_with) flux_chain_with
+#define flux_parallel_of FLUX__NOW(flux_parallel_with) flux_parallel_with
+#define flux_pairwisefusion_of FLUX__NOW(flux_pairwisefusion_with) flux_pairwisefusion_with
+#define flux_skipconnection_of FLUX__NOW(flux_skipconnection_with) flux_skipconnection_with
+#define flux_maxout_of FLUX__NOW(flux_maxout_with) flux_maxout_with
+#define flux_save_items FLUX__NOW(flux_save_all_with) flux_save_all_with
+#define flux_load_items FLUX__NOW(flux_load_all_with) flux_load_all_with
+#define flux_save_npz_items FLUX__NOW(flux_save_npz_with) flux_save_npz_with
+#define flux_sum_over FLUX__NOW(flux_sum_with) flux_sum_with
+#define flux_mean_over FLUX__NOW(flux_mean_with) flux_mean_with
+#define flux_var_over FLUX__NOW(flux_var_with) flux_var_with
+#define flux_std_over FLUX__NOW(flux_std_with) flux_std_with
+#define flux_prod_over FLUX__NOW(flux_prod_with) flux_prod_with
+#define flux_max_over FLUX__NOW(flux_max_with) flux_max_with
+#define flux_min_over FLUX__NOW(flux_min_with) flux_min_with
+#define flux_any_over FLUX__NOW(flux_any_with) flux_any_with
+#define flux_all_over FLUX__NOW(flux_all_with) flux_all_with
+#define flux_norm_over FLUX__NOW(flux_norm_with) flux_norm_with
+#define flux_logsumexp_over FLUX__NOW(flux_logsumexp_with) flux_logsumexp_with
+#define flux_argmax_over FLUX__NOW(flux_argmax_with) flux_argmax_with
+#define flux_argmin_over FLUX__NOW(flux_argmin_with) flux_argmin_with
+#define flux_cumsum_over FLUX__NOW(flux_cumsum_with) flux_cumsum_with
+#define flux_cumprod_over FLUX__NOW(flux_cumprod_with) flux_cumprod_with
+#define flux_softmax_over FLUX__NOW(flux_softmax_with) flux_softmax_with
+#define flux_logsoftmax_over FLUX__NOW(flux_logsoftmax_with) flux_logsoftmax_with
+#define flux_tril_over FLUX__NOW(flux_tril_with) flux_tril_with
+#define flux_triu_over FLUX__NOW(flux_triu_with) flux_triu_with
+#define flux_diag_over FLUX__NOW(flux_diag_with) flux_diag_with
 
 #endif /* FLUX_H */
 
@@ -7505,7 +7579,7 @@ X(FMA,          fma,        3, N, INNER, "fma",        a * b + c,               
    The graph: a tensor is a node, that is an operation, its operands, and once
    it has been computed a buffer. This room lists the operations that are no
    rows of graph/table.h, makes and frees nodes (flux__node, flux__tensor_free),
-   checks operands and devices, and makes numbers (flux_full_shape,
+   checks operands and devices, and makes numbers (flux_full_with,
    flux__number). Recording an operation checks shapes, dtypes and devices and
    makes a node; it computes nothing unless FLUX_EAGER is set (flux__if_eager).
 
@@ -7800,7 +7874,7 @@ static bool flux__check_make(const char *call, const flux_shape *s, flux_dtype t
 }
 
 /* A full number: one node, whose arg.num is the value of every element as dtype t stores it. */
-FLUX_DEF flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t) {
+FLUX_DEF flux_tensor *flux_full_with(flux_shape s, double value, flux_dtype t) {
     if (!flux__check_make("full", &s, t)) return NULL;
     flux_tensor *x = flux__node(FLUX__NUMBER, t, &s, NULL, NULL, NULL);
     if (x) x->arg.num = flux__as_stored(t, value);
@@ -8008,7 +8082,7 @@ static flux_tensor *flux__of_numbers(int op, int n, flux_tensor *const *xs) {
         v[i] = xs[i]->arg.num;
     }
     double y = flux__formula_value(op, v);
-    return flux__rules[op] == 'C' ? flux_full_shape(flux__shape(NULL, 0), y, FLUX_BOOL)
+    return flux__rules[op] == 'C' ? flux_full_with(flux__shape(NULL, 0), y, FLUX_BOOL)
                                   : flux__number(y);
 }
 
@@ -8139,7 +8213,7 @@ FLUX__END_HOT
 
 /* ---------------------------------------------------------------------- graph/leaves.h
    Leaves: tensors that come from no other tensor. Data that is copied in
-   (flux_from_data) or borrowed (flux_borrow_data), placeholders for finding out
+   (flux_from_with) or borrowed (flux_borrow_with), placeholders for finding out
    shapes, random numbers, ranges (flux_arange) and identity matrices
    (flux_eye).
 
@@ -8173,7 +8247,7 @@ static flux_tensor *flux__placeholder(flux_shape s, flux_dtype t) {
 }
 
 /* A tensor of a copy of data, on the default device. */
-FLUX_DEF flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape s) {
+FLUX_DEF flux_tensor *flux_from_with(const void *data, flux_dtype t, flux_shape s) {
     flux_device cpu = { 0, 0 };
     if (!flux__check_make("from", &s, t)) return NULL;
     if (!data && flux__count(&s) > 0) return (flux_tensor *)flux__null("from", "ptr", data);
@@ -8204,7 +8278,7 @@ static flux_tensor *flux__leaf_borrowed(flux_device d, const void *data, flux_dt
 }
 
 /* A tensor whose buffer is the user's memory itself if the default device is the CPU. */
-FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s) {
+FLUX_DEF flux_tensor *flux_borrow_with(const void *data, flux_dtype t, flux_shape s) {
     flux_device cpu = { 0, 0 };
     if (!flux__check_make("borrow", &s, t)) return NULL;
     if (!data) return (flux_tensor *)flux__null("borrow", "ptr", data);
@@ -8214,7 +8288,7 @@ FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shap
 
 FLUX_DEF flux_tensor *flux_scalar(double value) {
     flux_shape s = flux__shape(NULL, 0);
-    return flux_full_shape(s, value, FLUX_F32);
+    return flux_full_with(s, value, FLUX_F32);
 }
 
 FLUX_DEF flux_tensor *flux__same(flux_tensor *x) { return x; }
@@ -8293,10 +8367,10 @@ static flux_tensor *flux__random(flux_shape s, flux_dtype t, int kind, const cha
     return flux__reveal(h, flux_to_dtype(x, t));
 }
 
-FLUX_DEF flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t) {
+FLUX_DEF flux_tensor *flux_rand_with(flux_shape s, flux_dtype t) {
     return flux__random(s, t, FLUX__UNIFORM, "rand");
 }
-FLUX_DEF flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t) {
+FLUX_DEF flux_tensor *flux_randn_with(flux_shape s, flux_dtype t) {
     return flux__random(s, t, FLUX__NORMAL, "randn");
 }
 
@@ -8340,12 +8414,12 @@ FLUX_DEF flux_tensor *flux_linspace(double start, double stop, int64_t n) {
 }
 
 /* The float32 vector of n numbers. */
-FLUX_DEF flux_tensor *flux_values_of(int n, const double *values) {
+FLUX_DEF flux_tensor *flux_values_with(int n, const double *values) {
     if (!values) return (flux_tensor *)flux__null("values", "values", values);
     if (n < 0) return (flux_tensor *)flux__fail("values: %d numbers", n);
     int64_t size = n;
     int h = flux__hide();
-    flux_tensor *x = flux_from_data(values, FLUX_F64, flux__shape(&size, 1));
+    flux_tensor *x = flux_from_with(values, FLUX_F64, flux__shape(&size, 1));
     return flux__reveal(h, x ? flux_to_dtype(x, FLUX_F32) : NULL);
 }
 
@@ -8428,7 +8502,7 @@ static bool flux__reshape_strides(const flux_shape *from, const int64_t *have, c
 
 /* x in shape s, in which one dim may be -1: it is what the others leave. A view where strides can
    express it, else a view of a copy. */
-FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
+FLUX_DEF flux_tensor *flux_reshape_with(flux_tensor *x, flux_shape s) {
     if (!flux__check_operands("reshape", 1, &x)) return NULL;
     int64_t n = flux__size(x), known = 1, offset, have[FLUX_MAX_DIMS], want[FLUX_MAX_DIMS];
     int open = -1, opens = 0;
@@ -8450,7 +8524,7 @@ FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
         flux_tensor *same = flux__is_number(x)
                             ? flux__done(flux__renumber(x, &from, (flux_dtype)x->dtype, x->device))
                             : flux_copy(x);
-        return flux__reveal(h, flux_reshape_to(same, s));
+        return flux__reveal(h, flux_reshape_with(same, s));
     }
     flux_tensor *y = flux__view(FLUX__RESHAPE, x, &s, base, offset, want);
     return y ? flux__done(y) : NULL;
@@ -8461,7 +8535,7 @@ FLUX_DEF flux_tensor *flux_flatten(flux_tensor *x) {
     if (!flux__check_operands("flatten", 1, &x)) return NULL;
     int64_t n = x->ndim ? x->dim[x->ndim - 1] : 1, dims[2] = { 1, n };
     for (int i = 0; i + 1 < x->ndim; i++) dims[0] *= x->dim[i];
-    return flux_reshape_to(x, flux__shape(dims, 2));
+    return flux_reshape_with(x, flux__shape(dims, 2));
 }
 
 /* A view of x whose dim i is x's dim order[i]; order must be a permutation. */
@@ -8480,7 +8554,7 @@ static flux_tensor *flux__permuted(flux_tensor *x, const int64_t *order) {
 }
 
 /* Permutes dims: order must name each dim of x once. */
-FLUX_DEF flux_tensor *flux_permute_to(flux_tensor *x, flux_shape order) {
+FLUX_DEF flux_tensor *flux_permute_with(flux_tensor *x, flux_shape order) {
     if (!flux__check_operands("permute", 1, &x)) return NULL;
     unsigned seen = 0;
     for (int i = 0; i < order.ndim && i < FLUX_MAX_DIMS; i++)
@@ -8497,7 +8571,7 @@ FLUX_DEF flux_tensor *flux_transpose(flux_tensor *x) {
     if (!flux__check_operands("transpose", 1, &x)) return NULL;
     static const int64_t order[FLUX_MAX_DIMS] = { 1, 0, 2, 3, 4, 5, 6, 7 };
     int64_t row[2] = { 1, x->ndim ? x->dim[0] : 1 };
-    return x->ndim < 2 ? flux_reshape_to(x, flux__shape(row, 2)) : flux__permuted(x, order);
+    return x->ndim < 2 ? flux_reshape_with(x, flux__shape(row, 2)) : flux__permuted(x, order);
 }
 
 /* as_strided: the view of shape s whose elements lie in `base` from start_at by stride_at. rel
@@ -8589,7 +8663,7 @@ FLUX_DEF flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index) {
     for (int i = dim; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
     s.ndim--;
     int h = flux__hide();
-    return flux__reveal(h, flux_reshape_to(flux_slice(x, dim, index, index + 1), s));
+    return flux__reveal(h, flux_reshape_with(flux_slice(x, dim, index, index + 1), s));
 }
 
 /* x with a new dim of size 1 before dim `dim`, or after the last. */
@@ -8601,7 +8675,7 @@ FLUX_DEF flux_tensor *flux_unsqueeze(flux_tensor *x, int dim) {
     flux_shape s = flux__dims(x);
     for (int i = s.ndim++; i > dim; i--) s.dim[i] = s.dim[i - 1];
     s.dim[dim] = 1;
-    return flux_reshape_to(x, s);
+    return flux_reshape_with(x, s);
 }
 
 /* x without its dims of size 1. */
@@ -8610,12 +8684,12 @@ FLUX_DEF flux_tensor *flux_squeeze(flux_tensor *x) {
     flux_shape s = flux__shape(NULL, 0);
     for (int i = 0; i < x->ndim; i++)
         if (x->dim[i] != 1) s.dim[s.ndim++] = x->dim[i];
-    return flux_reshape_to(x, s);
+    return flux_reshape_with(x, s);
 }
 
 /* x broadcast to shape s: dims of size 1, and dims that x lacks at its end, get stride 0. A
    number stays a number. */
-FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
+FLUX_DEF flux_tensor *flux_broadcast_to_with(flux_tensor *x, flux_shape s) {
     if (!flux__check_operands("broadcast_to", 1, &x) || !flux__check_shape("broadcast_to", &s))
         return NULL;
     int64_t offset, have[FLUX_MAX_DIMS], want[FLUX_MAX_DIMS];
@@ -8640,7 +8714,7 @@ FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
 }
 
 /* The view of x with the named dims reversed. */
-FLUX_DEF FLUX__COLD flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_flip_with(flux_tensor *x, flux_shape dims) {
     if (!flux__check_operands("flip", 1, &x)) return NULL;
     int64_t start[FLUX_MAX_DIMS] = { 0 }, step[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
@@ -8723,7 +8797,7 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_
 }
 
 /* flux_pad_by with both sides in one list: lo and hi of dim 0, of dim 1, ... */
-FLUX_DEF FLUX__COLD flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_hi) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_pad_with(flux_tensor *x, double value, flux_shape lo_hi) {
     flux_shape lo = flux__shape(NULL, 0), hi = lo;
     if (lo_hi.ndim < 0 || lo_hi.ndim % 2 || lo_hi.ndim > FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("pad: %d numbers, but each of up to %d dims needs two",
@@ -8737,7 +8811,7 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_pad_all(flux_tensor *x, double value, flux
 
 /* Repeats x times[d] times along each dim d: x is reshaped so that a dim of size 1 stands behind
    dim d, broadcast along that and copied. */
-FLUX_DEF FLUX__COLD flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_repeat_with(flux_tensor *x, flux_shape times) {
     if (!flux__check_operands("repeat", 1, &x)) return NULL;
     int nd = x->ndim > times.ndim ? x->ndim : times.ndim;
     flux_shape out = flux__shape(NULL, nd);
@@ -8759,16 +8833,16 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times
         /* y as [dims up to d, 1, dims after d]: the 1 is broadcast to `by` */
         split[0] = rest * have;
         split[2] = flux__size(y) / (split[0] > 0 ? split[0] : 1);
-        y = flux_reshape_to(y, flux__shape(split, 3));
+        y = flux_reshape_with(y, flux__shape(split, 3));
         split[1] = by;
-        y = y ? flux_copy(flux_broadcast_to_shape(y, flux__shape(split, 3))) : NULL;
+        y = y ? flux_copy(flux_broadcast_to_with(y, flux__shape(split, 3))) : NULL;
     }
-    return flux__reveal(h, y ? flux_reshape_to(y, out) : NULL);
+    return flux__reveal(h, y ? flux_reshape_with(y, out) : NULL);
 }
 
 /* Concatenates 1 to 255 tensors along dim, at the dtype at which they meet. All other dims must
    be equal; a dim past a tensor's last counts as size 1. */
-FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
+FLUX_DEF flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs) {
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("cat: %d tensors (1 to 255)", n);
     if (!flux__check_operands("cat", n, xs)) return NULL;
     flux_shape s = flux__dims(xs[0]);
@@ -8810,14 +8884,14 @@ static flux_tensor *flux__cat_many(int dim, int n, flux_tensor **xs) {
     while (n > 1) {
         int groups = 0;
         for (int i = 0; i < n; i += 128)
-            xs[groups++] = flux_cat_all(dim, n - i < 128 ? n - i : 128, xs + i);
+            xs[groups++] = flux_cat_with(dim, n - i < 128 ? n - i : 128, xs + i);
         n = groups;
     }
     return n ? xs[0] : NULL;
 }
 
 /* Concatenates tensors of one shape along a new dim. */
-FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
+FLUX_DEF flux_tensor *flux_stack_with(int dim, int n, flux_tensor *const *xs) {
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("stack: %d tensors (1 to 255)", n);
     if (!flux__check_operands("stack", n, xs)) return NULL;
     flux_tensor *rows[255];
@@ -8831,7 +8905,7 @@ FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
         rows[i] = flux_unsqueeze(xs[i], dim);
         if (!rows[i]) return flux__reveal(h, NULL);
     }
-    return flux__reveal(h, flux_cat_all(dim, n, rows));
+    return flux__reveal(h, flux_cat_with(dim, n, rows));
 }
 
 /* Checks that indices are of an integer dtype. False: an error was told. */
@@ -8897,7 +8971,7 @@ FLUX_DEF flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
 }
 
 /* A tuple of 1 to 255 tensors or tuples, whose depth is kept in arg.i[0] and bounded. */
-FLUX_DEF flux_tensor *flux_tuple_of(int n, flux_tensor *const *xs) {
+FLUX_DEF flux_tensor *flux_tuple_with(int n, flux_tensor *const *xs) {
     flux_shape none = flux__shape(NULL, 0);
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("tuple: %d tensors (1 to 255)", n);
     for (int i = 0; i < n; i++)
@@ -9021,7 +9095,7 @@ static flux_tensor *flux__reduce_call(const char *call, int red, int n, const fl
 }
 
 #define FLUX__REDUCE_OVER(name, by, red)                                                           \
-    FLUX_DEF flux_tensor *flux_##name##_over(int n, flux_reduce_opts o) {                          \
+    FLUX_DEF flux_tensor *flux_##name##_with(int n, flux_reduce_opts o) {                          \
         return by(#name, red, n, &o);                                                              \
     }
 FLUX__REDUCE_OVER(sum, flux__reduce_call, FLUX__RED_SUM)
@@ -9050,7 +9124,7 @@ static flux_tensor *flux__floating(flux_tensor *x) {
 }
 
 /* The mean: the sum, in float32 for integers and half formats, divided by the count. */
-FLUX_DEF flux_tensor *flux_mean_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_mean_with(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("mean", n, &o, &mask)) return NULL;
     int h = flux__hide();
@@ -9064,7 +9138,7 @@ FLUX_DEF flux_tensor *flux_mean_over(int n, flux_reduce_opts o) {
    error of mean(x) and takes no part in the gradient. For a constant x the two terms are equal
    but for a rounding, so the latter is taken a little larger, and at most as large as the
    former. */
-FLUX_DEF flux_tensor *flux_var_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_var_with(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("var", n, &o, &mask)) return NULL;
     int h = flux__hide();
@@ -9090,24 +9164,24 @@ static flux_tensor *flux__root_of_sum(flux_tensor *s, double power) {
 }
 
 /* The root of the variance. */
-FLUX_DEF flux_tensor *flux_std_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_std_with(int n, flux_reduce_opts o) {
     int h = flux__hide();
     unsigned mask = 0;
     if (!flux__mask("std", n, &o, &mask)) return flux__reveal(h, NULL);
     int given = o.x->dtype;
     o.x = flux__widened(o.x);
-    flux_tensor *var = o.x ? flux_var_over(n, o) : NULL;
+    flux_tensor *var = o.x ? flux_var_with(n, o) : NULL;
     return flux__reveal(h, var ? flux__narrow(flux__root_of_sum(var, 0.5), given) : NULL);
 }
 
 /* The Euclidean norm, the root of the sum of squares. */
-FLUX_DEF flux_tensor *flux_norm_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_norm_with(int n, flux_reduce_opts o) {
     int h = flux__hide();
     unsigned mask = 0;
     if (!flux__mask("norm", n, &o, &mask)) return flux__reveal(h, NULL);
     int given = o.x->dtype;
     o.x = flux_square(flux__widened(o.x));
-    return flux__reveal(h, o.x ? flux__narrow(flux__root_of_sum(flux_sum_over(n, o), 0.5), given)
+    return flux__reveal(h, o.x ? flux__narrow(flux__root_of_sum(flux_sum_with(n, o), 0.5), given)
                                : NULL);
 }
 
@@ -9120,7 +9194,7 @@ static flux_tensor *flux__shifted(flux_tensor *x, unsigned mask, flux_tensor **t
 }
 
 /* log(sum(exp(x))), computed as max + log(sum(exp(x - max))) so that exp does not overflow. */
-FLUX_DEF flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_logsumexp_with(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     flux_tensor *top;
     if (!flux__mask("logsumexp", n, &o, &mask)) return NULL;
@@ -9128,7 +9202,7 @@ FLUX_DEF flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o) {
     flux_tensor *x = flux__widened(o.x), *s = x ? flux__shifted(x, mask, &top) : NULL;
     flux_tensor *e = s ? flux_exp(s) : NULL,
         *sum = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
-    if (sum && !n) top = flux_reshape_to(top, flux__shape(NULL, 0));
+    if (sum && !n) top = flux_reshape_with(top, flux__shape(NULL, 0));
     return flux__reveal(h, sum ? flux__narrow(flux_add(flux_log(sum), top), o.x->dtype) : NULL);
 }
 
@@ -9147,10 +9221,10 @@ static flux_tensor *flux__softmax(const char *call, int n, flux_reduce_opts *o, 
                                         o->x->dtype));
 }
 
-FLUX_DEF flux_tensor *flux_softmax_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_softmax_with(int n, flux_reduce_opts o) {
     return flux__softmax("softmax", n, &o, false);
 }
-FLUX_DEF flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_logsoftmax_with(int n, flux_reduce_opts o) {
     return flux__softmax("logsoftmax", n, &o, true);
 }
 
@@ -9185,7 +9259,7 @@ FLUX__REDUCE_OVER(argmin, flux__arg, false)
         flux_reduce_opts o;                                          \
         memset((void *)&o, 0, sizeof o);                             \
         o.x = x;                                                     \
-        return flux_##name##_over(0, o);                             \
+        return flux_##name##_with(0, o);                             \
     }
 
 FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_RED(std)
@@ -9240,15 +9314,15 @@ static flux_tensor *flux__band(const char *call, flux_tensor *x, bool lower, int
     flux_tensor *y = x->dtype == FLUX_BOOL ? flux_and(x, in) : flux_where(in, x, 0.0);
     return flux__reveal(h, y);
 }
-FLUX_DEF flux_tensor *flux_tril_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_tril_with(int n, flux_reduce_opts o) {
     return flux__band("tril", o.x, true, n ? o.d0 : 0);
 }
-FLUX_DEF flux_tensor *flux_triu_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_triu_with(int n, flux_reduce_opts o) {
     return flux__band("triu", o.x, false, n ? o.d0 : 0);
 }
 
 /* Diagonal k of a matrix as a vector, or the square matrix that has the vector x there. */
-FLUX_DEF flux_tensor *flux_diag_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_diag_with(int n, flux_reduce_opts o) {
     flux_tensor *x = o.x;
     int64_t k = n ? o.d0 : 0, right = k > 0 ? k : 0, down = k < 0 ? -k : 0;
     if (!flux__check_operands("diag", 1, &x)) return NULL;
@@ -9320,11 +9394,11 @@ static flux_tensor *flux__pieces(const char *call, flux_tensor *x, int dim, int6
     int h = flux__hide();
     for (int64_t i = 0; i < count; i++)
         piece[i] = flux_slice(x, dim, i * size, i + 1 < count ? (i + 1) * size : n);
-    return flux__reveal(h, flux_tuple_of((int)count, piece));
+    return flux__reveal(h, flux_tuple_with((int)count, piece));
 }
 
 /* One size: pieces of it, of which the last may be smaller; several: they must be all of dim. */
-FLUX_DEF flux_tensor *flux_split_by(flux_tensor *x, int dim, flux_shape sizes) {
+FLUX_DEF flux_tensor *flux_split_with(flux_tensor *x, int dim, flux_shape sizes) {
     if (!flux__check_operands("split", 1, &x) || !flux__check_dim("split", x, dim)) return NULL;
     int64_t sum = 0;
     bool good = sizes.ndim >= 1 && sizes.ndim <= FLUX_MAX_DIMS;
@@ -9341,7 +9415,7 @@ FLUX_DEF flux_tensor *flux_split_by(flux_tensor *x, int dim, flux_shape sizes) {
     int h = flux__hide();
     for (int i = 0; i < sizes.ndim; at += sizes.dim[i++])
         piece[i] = flux_slice(x, dim, at, at + sizes.dim[i]);
-    return flux__reveal(h, flux_tuple_of(sizes.ndim, piece));
+    return flux__reveal(h, flux_tuple_with(sizes.ndim, piece));
 }
 
 /* Pieces of size ceil(n / pieces): there may be fewer of them, as in PyTorch. */
@@ -9397,7 +9471,7 @@ static flux_tensor *flux__scan(flux_tensor *x, bool product) {
         lo.dim[0] = hi.dim[0] = lo.dim[1] = 0, hi.dim[1] = full - n;
         x = flux_pad_by(x, neutral, lo, hi);
         d3[1] = block, d3[2] = blocks * rest;
-        x = x ? flux_reshape_to(x, flux__shape(d3, 3)) : NULL;
+        x = x ? flux_reshape_with(x, flux__shape(d3, 3)) : NULL;
     }
     for (int64_t by = 1; x && by < x->dim[1]; by *= 2) {
         flux_tensor *before = flux__shifted_by(x, by, neutral);
@@ -9406,13 +9480,13 @@ static flux_tensor *flux__scan(flux_tensor *x, bool product) {
     if (!x || n <= block) return x;
     int64_t by_block[4] = { inner, 1, blocks, rest }, whole[4] = { inner, block, blocks, rest };
     int64_t totals[3] = { inner, blocks, rest }, padded[3] = { inner, full, rest };
-    flux_tensor *t = flux_reshape_to(flux_slice(x, 1, block - 1, block), flux__shape(totals, 3));
+    flux_tensor *t = flux_reshape_with(flux_slice(x, 1, block - 1, block), flux__shape(totals, 3));
     t = t ? flux__scan(t, product) : NULL;
-    t = t ? flux_reshape_to(flux__shifted_by(t, 1, neutral), flux__shape(by_block, 4)) : NULL;
-    x = t ? flux_reshape_to(x, flux__shape(whole, 4)) : NULL;
+    t = t ? flux_reshape_with(flux__shifted_by(t, 1, neutral), flux__shape(by_block, 4)) : NULL;
+    x = t ? flux_reshape_with(x, flux__shape(whole, 4)) : NULL;
     if (!x) return NULL;
     x = product ? flux_mul(x, t) : flux_add(x, t);
-    return flux_slice(flux_reshape_to(x, flux__shape(padded, 3)), 1, 0, n);
+    return flux_slice(flux_reshape_with(x, flux__shape(padded, 3)), 1, 0, n);
 }
 
 /* A public scan: along the dim named, or dim 0 of a vector. Sums of integers are int64, and half
@@ -9433,17 +9507,17 @@ static flux_tensor *flux__scan_call(const char *call, bool product, int n, flux_
     int h = flux__hide();
     x = flux__dtypes[given].real ? flux__widened(x) : flux__cast(x, FLUX_I64);
     if (x && flux__size(x)) {
-        x = flux_reshape_to(x, flux__shape(d3, 3));
+        x = flux_reshape_with(x, flux__shape(d3, 3));
         x = x ? flux__scan(x, product) : NULL;
-        x = x ? flux_reshape_to(x, s) : NULL;
+        x = x ? flux_reshape_with(x, s) : NULL;
     }
     return flux__reveal(h, x && flux__dtypes[given].real ? flux__narrow(x, given) : x);
 }
 
-FLUX_DEF flux_tensor *flux_cumsum_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_cumsum_with(int n, flux_reduce_opts o) {
     return flux__scan_call("cumsum", false, n, &o);
 }
-FLUX_DEF flux_tensor *flux_cumprod_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_cumprod_with(int n, flux_reduce_opts o) {
     return flux__scan_call("cumprod", true, n, &o);
 }
 FLUX__PUBLIC_RED(cumsum) FLUX__PUBLIC_RED(cumprod)
@@ -9475,14 +9549,14 @@ static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending)
     flux_shape matrix = flux__shape(d2, 2);
     x = flux_to_dtype(flux__move(flux_detach(x), cpu),
                       flux__dtypes[x->dtype].real ? FLUX_F64 : FLUX_I64);
-    x = x ? flux_permute_to(x, swapped) : NULL;
-    x = x ? flux_reshape_to(x, matrix) : NULL;
+    x = x ? flux_permute_with(x, swapped) : NULL;
+    x = x ? flux_reshape_with(x, matrix) : NULL;
     if (!x) return NULL;
     flux_tensor *y = flux__node(FLUX__SORT, FLUX_I64, &matrix, x, NULL, NULL);
     if (!y) return NULL;
     y->arg.i[0] = descending;
     y = flux__done(y);
-    y = y ? flux_permute_to(flux_reshape_to(y, moved), swapped) : NULL;
+    y = y ? flux_permute_with(flux_reshape_with(y, moved), swapped) : NULL;
     return y ? flux__move(y, home) : NULL;
 }
 
@@ -9516,14 +9590,14 @@ FLUX_DEF flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim) {
     flux_tensor *order = flux__sorted_order(x, dim, true), *both[2];
     both[1] = order ? flux_slice(order, dim, 0, k) : NULL;
     both[0] = both[1] ? flux_take_along(x, dim, both[1]) : NULL;
-    return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
+    return flux__reveal(h, both[0] ? flux_tuple_with(2, both) : NULL);
 }
 
 /* The numbers below n in random order. */
 FLUX_DEF flux_tensor *flux_randperm(int64_t n) {
     if (n < 0) return (flux_tensor *)flux__fail("randperm: %lld numbers", (long long)n);
     int h = flux__hide();
-    flux_tensor *u = flux_rand_shape(flux__shape(&n, 1), FLUX_F64);
+    flux_tensor *u = flux_rand_with(flux__shape(&n, 1), FLUX_F64);
     return flux__reveal(h, u ? flux__sorted_order(u, 0, false) : NULL);
 }
 
@@ -9542,13 +9616,13 @@ FLUX__END_COLD
 FLUX__BEGIN_COLD
 
 /* floor(u n) of 53 random bits u is below n for every n up to 2^53. */
-FLUX_DEF flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s) {
+FLUX_DEF flux_tensor *flux_randint_with(int64_t lo, int64_t hi, flux_shape s) {
     const int64_t most = INT64_C(1) << 53;
     if (lo >= hi || lo < -most || hi > most || hi - lo > most)
         return (flux_tensor *)flux__fail("randint: no integers from %lld below %lld within 2^53",
                                          (long long)lo, (long long)hi);
     int h = flux__hide();
-    flux_tensor *u = flux_rand_shape(s, FLUX_F64);
+    flux_tensor *u = flux_rand_with(s, FLUX_F64);
     u = u ? flux_to_dtype(flux_floor(flux_mul(u, (double)(hi - lo))), FLUX_I64) : NULL;
     return flux__reveal(h, u ? flux_add(u, (double)lo) : NULL);
 }
@@ -9557,7 +9631,7 @@ FLUX_DEF flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s) {
 FLUX_DEF flux_tensor *flux_bernoulli(flux_tensor *p) {
     if (!flux__check_operands("bernoulli", 1, &p)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__floating(p), *u = flux_rand_shape(flux__dims(p), FLUX_F32);
+    flux_tensor *x = flux__floating(p), *u = flux_rand_with(flux__dims(p), FLUX_F32);
     u = u && x ? flux__move(u, p->device) : NULL;
     return flux__reveal(h, u ? flux_to_dtype(flux_lt(u, x), (flux_dtype)x->dtype) : NULL);
 }
@@ -9574,16 +9648,16 @@ static flux_tensor *flux__likeliest(flux_tensor *x, int64_t top_k, double top_p)
                             -HUGE_VAL);
     FLUX__ZEROED(flux_reduce_opts, columns);
     columns.x = sorted;
-    flux_tensor *p = columns.x ? flux_softmax_over(1, columns) : NULL;
+    flux_tensor *p = columns.x ? flux_softmax_with(1, columns) : NULL;
     columns.x = p;
-    flux_tensor *before = p ? flux_sub(flux_cumsum_over(1, columns), p) : NULL;
+    flux_tensor *before = p ? flux_sub(flux_cumsum_with(1, columns), p) : NULL;
     flux_tensor *taken = before ? flux_lt(before, top_p) : NULL;
     taken = taken ? flux_or(taken, flux_eq(flux__iota_on(x->device, x->dim[0], 0), 0.0)) : NULL;
     columns.x = taken ? flux_where(taken, sorted, HUGE_VAL) : NULL;
-    flux_tensor *least = columns.x ? flux_min_over(1, columns) : NULL;
+    flux_tensor *least = columns.x ? flux_min_with(1, columns) : NULL;
     flux_shape one = flux__dims(x);
     one.dim[0] = 1;
-    least = least ? flux_reshape_to(least, one) : NULL;
+    least = least ? flux_reshape_with(least, one) : NULL;
     return least ? flux_where(flux_ge(x, least), x, -HUGE_VAL) : NULL;
 }
 
@@ -9609,13 +9683,13 @@ FLUX_DEF flux_tensor *flux_categorical_with(flux_categorical_opts o) {
     if (x && temperature > 0 && (top_k < all.dim[0] || top_p < 1))
         x = flux__likeliest(x, top_k, top_p);
     if (x && temperature > 0) {
-        flux_tensor *u = flux_rand_shape(all, FLUX_F32);
+        flux_tensor *u = flux_rand_with(all, FLUX_F32);
         u = u ? flux__move(u, x->device) : NULL;
         flux_tensor *noise = u ? flux_neg(flux_log(flux_neg(flux_log(u)))) : NULL;
         x = noise ? flux_add(x, noise) : NULL;
     }
     x = x ? flux__argreduce_node(x, true, 1, x->ndim) : NULL;
-    return flux__reveal(h, x ? flux_reshape_to(x, rest) : NULL);
+    return flux__reveal(h, x ? flux_reshape_with(x, rest) : NULL);
 }
 
 FLUX__END_COLD
@@ -9785,14 +9859,14 @@ static flux_tensor *flux__einsum_diagonal(flux_tensor *x, int p, int q) {
     order.dim[0] = p, order.dim[1] = q;
     for (int d = 0, k = 2; d < x->ndim; d++)
         if (d != p && d != q) order.dim[k++] = d;
-    x = flux_permute_to(x, order);
+    x = flux_permute_with(x, order);
     s.ndim = order.ndim - 1, back.ndim = s.ndim;
     s.dim[0] = flux__times(n, n);
     for (int d = 1; d < s.ndim; d++) s.dim[d] = x ? x->dim[d + 1] : 0;
-    x = x ? flux_reshape_to(x, s) : NULL;
+    x = x ? flux_reshape_with(x, s) : NULL;
     x = x ? flux_slice_step(x, 0, 0, n * n, n + 1) : NULL;
     for (int d = 0, k = 1; d < s.ndim; d++) back.dim[d] = d == p ? 0 : k++;
-    return x ? flux_permute_to(x, back) : NULL;
+    return x ? flux_permute_with(x, back) : NULL;
 }
 
 /* Takes the letter of dim d away. */
@@ -9815,7 +9889,7 @@ static void flux__einsum_single(flux__einsum_term *t, const char *needed) {
         for (int i = d; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
         s.ndim--;
         t->x = flux__reduce_node(t->x, FLUX__RED_SUM, 1u << d, t->x->ndim);
-        t->x = t->x ? flux_reshape_to(t->x, s) : NULL;
+        t->x = t->x ? flux_reshape_with(t->x, s) : NULL;
         flux__einsum_drop(t, d--);
     }
 }
@@ -9828,8 +9902,8 @@ static flux_tensor *flux__einsum_as(const flux__einsum_term *t, const char *lett
         if (at) order.dim[order.ndim++] = at - t->letter;
         s.dim[s.ndim++] = at ? t->x->dim[at - t->letter] : 1;
     }
-    flux_tensor *x = flux_permute_to(t->x, order);
-    return x ? flux_reshape_to(x, s) : NULL;
+    flux_tensor *x = flux_permute_with(t->x, order);
+    return x ? flux_reshape_with(x, s) : NULL;
 }
 
 /* The letters of a that are not in b or, if in_b, that are in b and are needed or not. Returns the
@@ -9858,7 +9932,7 @@ static flux_tensor *flux__einsum_times(const flux__einsum_term *a, const flux__e
     unsigned mask = ((1u << n) - 1) & ~((1u << (n - summed)) - 1);
     flux_shape s = flux__shape(x->dim, n - summed);
     x = flux__reduce_node(x, FLUX__RED_SUM, mask, n);
-    return x ? flux_reshape_to(x, s) : NULL;
+    return x ? flux_reshape_with(x, s) : NULL;
 }
 
 /* *a becomes the product of a and b, with their letters that are needed. */
@@ -9888,10 +9962,10 @@ static bool flux__einsum_pair(flux__einsum_term *a, const flux__einsum_term *b, 
             const flux__einsum_term *from = strchr(a->letter, all[d]) ? a : b;
             s.dim[d] = from->x->dim[strchr(from->letter, all[d]) - from->letter];
         }
-        x = x ? flux_reshape_to(x, flux__shape(of_a, 3)) : NULL;
-        z = z ? flux_reshape_to(z, flux__shape(of_b, 3)) : NULL;
+        x = x ? flux_reshape_with(x, flux__shape(of_a, 3)) : NULL;
+        z = z ? flux_reshape_with(z, flux__shape(of_b, 3)) : NULL;
         y = x && z ? flux_matmul(x, z) : NULL;
-        y = y ? flux_reshape_to(y, s) : NULL;
+        y = y ? flux_reshape_with(y, s) : NULL;
     }
     a->x = y;
     snprintf(a->letter, sizeof a->letter, "%.8s", all);
@@ -9972,7 +10046,7 @@ static void flux__einsum_needed(const flux__einsum_term *t, int n, int i, const 
     needed[k] = 0;
 }
 
-FLUX_DEF flux_tensor *flux_einsum_of(const char *formula, int n, flux_tensor *const *xs) {
+FLUX_DEF flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *const *xs) {
     flux__einsum_term t[32], out;
     char needed[64];
     if (!formula) return (flux_tensor *)flux__null("einsum", "formula", formula);
@@ -10192,7 +10266,7 @@ static bool flux__check_channels(const char *call, const flux_conv_opts *o, int 
 /* The weight with its nd spatial dims reversed: cross-correlation becomes convolution. */
 static flux_tensor *flux__flip_kernel(flux_tensor *w, int nd) {
     int64_t dims[3] = { 0, 1, 2 };
-    return flux_flip_dims(w, flux__shape(dims, nd));
+    return flux_flip_with(w, flux__shape(dims, nd));
 }
 
 /* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
@@ -10203,7 +10277,7 @@ static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, in
     for (int i = 0; i < nd; i++) order[i] = nd + i, order[nd + i] = i;
     order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
     flux_tensor *win = flux__windows(flux__pad_window(x, w, 0), w);
-    win = win ? flux_permute_to(win, flux__shape(order, 2 * nd + 2)) : NULL;
+    win = win ? flux_permute_with(win, flux__shape(order, 2 * nd + 2)) : NULL;
     int64_t each = flux__times(flux__product(w->size, nd), x->dim[nd] / groups);
     return win ? flux_reshape(win, flux__product(w->out, nd), each, groups, x->dim[nd + 1]) : NULL;
 }
@@ -10251,7 +10325,7 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     flux_tensor *y = weight ? flux_matmul(cols, weight) : NULL;
     memcpy(shape, w.out, sizeof w.out);
     shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
-    y = y ? flux_reshape_to(y, flux__shape(shape, nd + 2)) : NULL;
+    y = y ? flux_reshape_with(y, flux__shape(shape, nd + 2)) : NULL;
     y = flux__conv_node(y, &o, &w, flip);
     flux__as_one(-1);
     return flux__reveal(h, flux__if_eager(y));
@@ -10295,7 +10369,7 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     kernel = flux_transpose(flux_reshape(kernel, taps, out, groups));
     y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]),
                     kernel);
-    y = y ? flux_reshape_to(y, s) : NULL;
+    y = y ? flux_reshape_with(y, s) : NULL;
     y = y ? flux__as_strided_scatter(y, &image, 0, step, 0, meet) : NULL;
     for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w->lo[i], w->lo[i] + size[i]);
     return y;
@@ -10346,7 +10420,7 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
     for (int i = 0; i < nd + 3; i++) order.dim[i] = i == nd ? nd + 1 : i == nd + 1 ? nd : i;
     whole = flux__dims(weight);
     whole.dim[nd] = out, whole.dim[nd + 1] = flux__times(each, groups);
-    o.weight = flux_reshape_to(flux_permute_to(flux_reshape_to(weight, parts), order), whole);
+    o.weight = flux_reshape_with(flux_permute_with(flux_reshape_with(weight, parts), order), whole);
     o.dilation = flux__shape(w->dilation, nd);
     o.groups = groups;
     return o.x && o.weight ? flux__convolve("conv", o, !flip) : NULL;
@@ -10421,7 +10495,7 @@ static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, doub
         return flux__windows(x, w);
     }
     for (int i = 0; i < w->nd && x; i++) x = flux_slice(x, i, 0, w->size[i] * w->out[i]);
-    return x ? flux_reshape_to(x, cut) : NULL;
+    return x ? flux_reshape_with(x, cut) : NULL;
 }
 
 /* Pools by a reduction `red` over each window: the maximum, the mean (sum, power 0) or the norm
@@ -10441,7 +10515,7 @@ static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, doubl
     if (y && power > 0) y = flux__root_of_sum(y, 1 / power);
     else if (y && red == FLUX__RED_SUM) y = flux_div(y, (double)flux__product(w.size, w.nd));
     y = y ? flux__narrow(y, o->x->dtype) : NULL;
-    return flux__reveal(h, y ? flux_reshape_to(y, at) : NULL);
+    return flux__reveal(h, y ? flux_reshape_with(y, at) : NULL);
 }
 
 FLUX_DEF flux_tensor *flux_maxpool_with(flux_pool_opts o) {
@@ -10589,7 +10663,7 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     for (int i = 0; i < 3; i++)
         if (!(in[i + 1] = *own[i] = flux__packed(flux_to_dtype(*own[i], wide)))) return NULL;
     if (a.extra && a.extra->dtype != FLUX_BOOL) a.extra = flux_to_dtype(a.extra, wide);
-    if (a.extra && !(in[4] = flux_broadcast_to_shape(a.extra, flux__shape(full, 4)))) return NULL;
+    if (a.extra && !(in[4] = flux_broadcast_to_with(a.extra, flux__shape(full, 4)))) return NULL;
     int64_t columns = full[1] * full[3], size = flux__times(columns, a.v->dim[0] + 2 * a.heads);
     flux_tensor *all = flux__attend_node(&a, in[4] ? 4 : 3, in + 1, size, false);
     if (!(in[0] = all)) return NULL;
@@ -10699,7 +10773,7 @@ static void flux__custom_gradient(flux_tensor *y, flux_tensor *g, const bool *ne
     const int n = (int)y->arg.i[2], nkept = y->nin - 1 - n;
     flux_tensor *dx[FLUX__CUSTOM_OPERANDS] = { NULL }, *all[129] = { y };
     for (int i = 0; i < nkept; i++) all[1 + i] = y->in[1 + n + i];
-    flux_tensor *made = nkept ? flux_tuple_of(1 + nkept, all) : y;
+    flux_tensor *made = nkept ? flux_tuple_with(1 + nkept, all) : y;
     if (!made) return;
     backward(n, y->in + 1, made, g, dx, (void *)(intptr_t)y->arg.i[1]);
     for (int i = 0; i < n; i++)
@@ -10759,7 +10833,7 @@ static void flux__grads_free(flux_grads *g) {
 
 /* A tensor of x's shape, dtype and device with v in every element. */
 static flux_tensor *flux__filled_like(const flux_tensor *x, double v) {
-    return flux__move(flux_full_shape(flux__dims(x), v, (flux_dtype)x->dtype), x->device);
+    return flux__move(flux_full_with(flux__dims(x), v, (flux_dtype)x->dtype), x->device);
 }
 
 /* The gradient of a^b by a, g b a^(b-1). It is 0 where b is 0, also for a = 0, where the formula
@@ -10859,7 +10933,7 @@ static flux_tensor *flux__unbroadcast(flux_tensor *g, const flux_tensor *x) {
     for (int d = 0; d < g->ndim; d++)
         if ((d < x->ndim ? x->dim[d] : 1) != g->dim[d]) mask |= 1u << d;
     if (!mask && g->ndim == x->ndim) return g;
-    if (!mask) return flux_reshape_to(g, flux__dims(x));
+    if (!mask) return flux_reshape_with(g, flux__dims(x));
     return flux__reduce_node(g, FLUX__RED_SUM, mask, x->ndim);
 }
 
@@ -10868,7 +10942,7 @@ static flux_tensor *flux__matrix_of(flux_tensor *x, int64_t rows, int64_t cols) 
     flux_shape s = flux__dims(x);
     if (s.ndim >= 2) return x;
     s.ndim = 2, s.dim[0] = rows, s.dim[1] = cols;
-    return flux_reshape_to(x, s);
+    return flux_reshape_with(x, s);
 }
 
 /* flux_transpose of x, which swaps dims 0 and 1; NULL for NULL. */
@@ -10885,7 +10959,7 @@ static flux_tensor *flux__fit(flux_tensor *a, flux_tensor *b, const flux_tensor 
     }
     flux_tensor *g = a && b ? flux__matmul(a, b, mask != 0) : NULL;
     if (g && mask) g = flux__reduce_node(g, FLUX__RED_SUM, mask, g->ndim);
-    if (g && !flux__same_dims(g, x)) g = flux_reshape_to(g, flux__dims(x));
+    if (g && !flux__same_dims(g, x)) g = flux_reshape_with(g, flux__dims(x));
     return flux__narrow(g, x->dtype);
 }
 
@@ -10919,7 +10993,7 @@ static flux_tensor *flux__keepdims(flux_tensor *r, const flux_tensor *x, unsigne
     flux_shape s = flux__dims(x);
     for (int d = 0; d < s.ndim; d++)
         if (mask >> d & 1) s.dim[d] = 1;
-    return r && r->ndim != s.ndim ? flux_reshape_to(r, s) : r;
+    return r && r->ndim != s.ndim ? flux_reshape_with(r, s) : r;
 }
 
 /* The gradient by each factor of a product: g times the product of the other factors. Zeros are
@@ -10949,7 +11023,7 @@ static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {
     unsigned mask = (unsigned)y->arg.i[1];
     g = flux__keepdims(g, x, mask);
     if (!g) return NULL;
-    if (y->arg.i[0] == FLUX__RED_SUM) return flux_broadcast_to_shape(g, flux__dims(x));
+    if (y->arg.i[0] == FLUX__RED_SUM) return flux_broadcast_to_with(g, flux__dims(x));
     if (y->arg.i[0] == FLUX__RED_PROD)
         return flux__narrow(flux__prod_gradient(flux__widened(x), flux__widened(g), mask),
                             x->dtype);
@@ -11038,7 +11112,8 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
     order[n++] = s.ndim - 2;
     if (groups > 1) order[n++] = 2 * nd + 1;
     order[n++] = s.ndim - 1;
-    flux_tensor *a = win ? flux_permute_to(flux_reshape_to(win, s), flux__shape(order, n)) : NULL;
+    flux_tensor *a = win ? flux_reshape_with(win, s) : NULL;
+    a = a ? flux_permute_with(a, flux__shape(order, n)) : NULL;
     flux_tensor *b = flux_permute(flux_reshape(g, points, out, groups, samples / parts, parts),
                                   0, 3, 1, 2, 4);
     a = a ? flux_reshape(a, taps, points * (samples / parts), groups, parts) : NULL;
@@ -11070,7 +11145,7 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     if (flux__has_trait(x->device, FLUX__LONG_PRODUCTS) &&
         2 * w.nd + 3 + (groups > 1) <= FLUX_MAX_DIMS) {
         flux_tensor *d = flux__conv_by_weight(product, x, weight, g, &w, groups);
-        d = d ? flux_reshape_to(d, flux__dims(weight)) : NULL;
+        d = d ? flux_reshape_with(d, flux__dims(weight)) : NULL;
         out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
         return;
     }
@@ -11079,7 +11154,7 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     flux_tensor *each = cols ? flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups,
                                             x->dim[w.nd + 1]) : NULL;
     flux_tensor *d = each ? flux__matmul(flux__swap01(cols), each, true) : NULL;
-    d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d,
+    d = d ? flux_reshape_with(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d,
                             flux__dims(weight)) : NULL;
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
 }
@@ -11144,7 +11219,7 @@ static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
         flux_tensor *x = y->in[k];
         int64_t n = dim < x->ndim ? x->dim[dim] : 1;
         flux_tensor *part = need[k] ? flux_slice(g, dim, at, at + n) : NULL;
-        out[k] = part && !flux__same_dims(part, x) ? flux_reshape_to(part, flux__dims(x)) : part;
+        out[k] = part && !flux__same_dims(part, x) ? flux_reshape_with(part, flux__dims(x)) : part;
         at += n;
     }
 }
@@ -11153,7 +11228,7 @@ static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
 static flux_tensor *flux__unpermute(flux_tensor *y, flux_tensor *g) {
     int64_t order[FLUX_MAX_DIMS];
     for (int i = 0; i < y->ndim; i++) order[y->arg.i[i]] = i;
-    return flux_permute_to(g, flux__shape(order, y->ndim));
+    return flux_permute_with(g, flux__shape(order, y->ndim));
 }
 
 /* The gradients of scatter_add by x and src, or of gather by x. */
@@ -11164,7 +11239,7 @@ static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *nee
     if (y->op == FLUX__SCATTER) {
         out[0] = g;
         out[2] = need[2] ? flux_gather(g, dim, y->in[1]) : NULL;
-    } else out[0] = flux_scatter_add(flux_full_shape(flux__dims(x), 0, (flux_dtype)x->dtype), dim,
+    } else out[0] = flux_scatter_add(flux_full_with(flux__dims(x), 0, (flux_dtype)x->dtype), dim,
                                      y->in[1], g);
 }
 
@@ -11215,7 +11290,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__CAST: out[0] = flux__cast_gradient(g, (flux_dtype)y->in[0]->dtype); break;
     case FLUX__COPY: out[0] = g; break;
     case FLUX__REDUCE: out[0] = flux__reduce_gradient(y, g); break;
-    case FLUX__RESHAPE: out[0] = flux_reshape_to(g, flux__dims(y->in[0])); break;
+    case FLUX__RESHAPE: out[0] = flux_reshape_with(g, flux__dims(y->in[0])); break;
     case FLUX__PERMUTE: out[0] = flux__unpermute(y, g); break;
     case FLUX__AS_STRIDED: out[0] = flux__as_strided_gradient(y, g); break;
     case FLUX__BROADCAST: out[0] = flux__unbroadcast(g, y->in[0]); break;
@@ -11493,7 +11568,7 @@ static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
     for (int i = 0; i <= n && slice && part && at >= 0; i++) {
         gap.dim[dim] = (i < n ? slice[i].start : end) - at;
         if (gap.dim[dim] > 0)
-            part[count++] = flux__move(flux_full_shape(gap, 0, (flux_dtype)xs[0]->dtype),
+            part[count++] = flux__move(flux_full_with(gap, 0, (flux_dtype)xs[0]->dtype),
                                        xs[0]->device);
         if (i == n) break;
         part[count++] = slice[i].x;
@@ -11543,7 +11618,7 @@ static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
         int64_t each = flux_dim(c->in[0], last), dims[2] = { s.dim[0], flux__times(s.dim[1], n) };
         for (int i = 1; i < c->nin; i++)
             if (flux_dim(c->in[i], last) != each) return NULL;
-        return flux_reshape_to(flux_slice(c, last, at * each, (at + n) * each),
+        return flux_reshape_with(flux_slice(c, last, at * each, (at + n) * each),
                                flux__shape(dims, 2));
     }
     flux__layout(xs[0], &offset, stride);
@@ -14759,7 +14834,7 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_random_state(void) {
     int64_t v[2], n = 2;
     if (!t) return NULL;
     memcpy(&v[0], &t->seed, sizeof *v), memcpy(&v[1], &t->draws, sizeof *v);
-    return flux_from_data(v, FLUX_I64, flux__shape(&n, 1));
+    return flux_from_with(v, FLUX_I64, flux__shape(&n, 1));
 }
 
 FLUX_DEF FLUX__COLD int flux_set_random_state(flux_tensor *state) {
@@ -15105,7 +15180,7 @@ FLUX_DEF double flux_item(flux_tensor *x) {
     return flux__number_at(x, 0);
 }
 
-FLUX_DEF double flux_at_shape(flux_tensor *x, flux_shape index) {
+FLUX_DEF double flux_at_with(flux_tensor *x, flux_shape index) {
     if (!flux__check_operands("at", 1, &x)) return (double)NAN;
     int64_t at = 0, step = 1;
     flux__text t = flux__describe(x);
@@ -28543,7 +28618,7 @@ FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
     int s = flux__hide();
     flux_tensor *column = flux_to_dtype(flux_arange(0, (double)classes, 1), FLUX_I32);
     column = flux_to_tensor(labels->device, column);
-    return flux__reveal(s, (flux_eq)(column, flux_reshape_to(labels, row)));
+    return flux__reveal(s, (flux_eq)(column, flux_reshape_with(labels, row)));
 }
 
 FLUX_DEF flux_tensor *flux_onecold(flux_tensor *y) {
@@ -28559,7 +28634,7 @@ FLUX_DEF flux_tensor *flux_onecold(flux_tensor *y) {
     int s = flux__hide();
     flux_tensor *number = y->dtype == FLUX_BOOL ? flux_to_dtype(y, FLUX_U8) : y;
     flux_tensor *at = number ? flux__argreduce_node(number, true, 1, number->ndim) : NULL;
-    return flux__reveal(s, at ? flux_reshape_to(at, rest) : NULL);
+    return flux__reveal(s, at ? flux_reshape_with(at, rest) : NULL);
 }
 
 /* An i64 tensor on device d: the n integers of order, or without an order those from `begin` on. */
@@ -29056,7 +29131,7 @@ static flux_tensor *flux__pick_tuple(const flux_loader *l, int k, const int64_t 
     bool good = xs != NULL;
     for (int64_t i = 0; good && i < n; i++)
         good = (xs[i] = flux__pick(l, k, order ? order + i : NULL, begin + i, -1)) != NULL;
-    flux_tensor *tuple = good ? flux_tuple_of((int)n, xs) : NULL;
+    flux_tensor *tuple = good ? flux_tuple_with((int)n, xs) : NULL;
     flux__free(xs);
     return tuple;
 }
@@ -29087,7 +29162,7 @@ static flux_tensor *flux__batch_join(const flux_loader *l, int k, flux_tensor **
     if (!host) {
         flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
         for (int64_t i = 0; xs && i < n; i++) xs[i] = obs[i * step + k];
-        if (xs) whole = flux_stack_all(s.ndim - 1, (int)n, xs);
+        if (xs) whole = flux_stack_with(s.ndim - 1, (int)n, xs);
         flux__free(xs);
         return whole;
     }
@@ -29133,7 +29208,7 @@ static bool flux__batch_own(const flux_loader *l, const int64_t *order, int64_t 
     for (int k = 0; good && k < l->set.arrays; k++) {
         for (int64_t i = 0; i < n; i++) one[i] = obs[i * step + k];
         if (l->single) m->item[k] = one[0];
-        else if (l->collate == FLUX_COLLATE_NONE) m->item[k] = flux_tuple_of((int)n, one);
+        else if (l->collate == FLUX_COLLATE_NONE) m->item[k] = flux_tuple_with((int)n, one);
         else m->item[k] = flux__batch_join(l, k, obs, n);
         good = m->item[k] != NULL;
     }
@@ -29219,7 +29294,7 @@ static flux_tensor *flux__stage_each(const flux__stage *s, flux_tensor *x) {
     flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
     if (!xs) return NULL;
     for (int i = 0; i < n; i++) xs[i] = flux__stage_one(s, flux_nth(x, i));
-    flux_tensor *tuple = flux_tuple_of(n, xs);
+    flux_tensor *tuple = flux_tuple_with(n, xs);
     flux__free(xs);
     return tuple;
 }
@@ -29929,7 +30004,7 @@ static flux_tensor *flux__part_of(flux_tensor *x, flux__part p) {
     int h = flux__hide();
     if (x->op != FLUX__TUPLE) return flux__reveal(h, flux__part_of_one(x, &p));
     for (int i = 0; i < x->nin; i++) part[i] = flux__part_of_one(x->in[i], &p);
-    return flux__reveal(h, flux_tuple_of(x->nin, part));
+    return flux__reveal(h, flux_tuple_with(x->nin, part));
 }
 
 static flux_tensor *flux__run_of(flux_tensor *x, int64_t begin, int64_t end) {
@@ -29952,9 +30027,9 @@ static flux_tensor *flux__cat_runs(flux_tensor *a, flux_tensor *b) {
     int h = flux__hide();
     for (int i = 0; i < flux_count(a); i++) {
         both[0] = flux_nth(a, i), both[1] = flux_nth(b, i);
-        whole[i] = both[0] && both[1] ? flux_cat_all(both[0]->ndim - 1, 2, both) : NULL;
+        whole[i] = both[0] && both[1] ? flux_cat_with(both[0]->ndim - 1, 2, both) : NULL;
     }
-    return flux__reveal(h, a->op == FLUX__TUPLE ? flux_tuple_of(a->nin, whole) : whole[0]);
+    return flux__reveal(h, a->op == FLUX__TUPLE ? flux_tuple_with(a->nin, whole) : whole[0]);
 }
 
 FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flux_tensor **second) {
@@ -30932,10 +31007,10 @@ FLUX_DEF flux_tensor *flux_destructure(flux_layer *m) {
     if (flux__flat_make(&f, m)) {
         for (int i = 0; i < f.count; i++) {
             int64_t n = flux__size(f.part[i]);
-            f.part[i] = flux_reshape_to(flux_to_dtype(f.part[i], f.dtype), flux__shape(&n, 1));
+            f.part[i] = flux_reshape_with(flux_to_dtype(f.part[i], f.dtype), flux__shape(&n, 1));
         }
         y = f.count ? flux__cat_many(0, f.count, f.part)
-                    : flux_full_shape(flux__shape(&f.total, 1), 0.0, FLUX_F32);
+                    : flux_full_with(flux__shape(&f.total, 1), 0.0, FLUX_F32);
     }
     flux__flat_free(&f);
     return flux__reveal(h, y);
@@ -30969,7 +31044,7 @@ FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     for (int i = 0; good && i < f.count; i++) {
         flux_shape s = flux__dims(f.part[i]);
         int64_t n = flux__size(f.part[i]);
-        f.part[i] = flux_to_dtype(flux_reshape_to(flux_slice(flat, 0, at, at + n), s),
+        f.part[i] = flux_to_dtype(flux_reshape_with(flux_slice(flat, 0, at, at + n), s),
                                   (flux_dtype)f.part[i]->dtype);
         if (f.ties) f.part[i] = flux_copy(f.part[i]); /* tied views need a base that is no view */
         at += n;
@@ -31162,7 +31237,7 @@ FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2];
     both[0] = a;
     both[1] = b;
-    return flux_cat_all(0, 2, both);
+    return flux_cat_with(0, 2, both);
 }
 
 FLUX__END_COLD
@@ -31202,7 +31277,7 @@ static double flux__fans(const flux_shape *s) { return flux__fan(s, false) + flu
 
 /* Uniform numbers from -width / 2 to width / 2. */
 static flux_tensor *flux__uniform(flux_shape s, double width) {
-    return flux_mul(flux_sub(flux_rand_shape(s, FLUX_F32), 0.5), width);
+    return flux_mul(flux_sub(flux_rand_with(s, FLUX_F32), 0.5), width);
 }
 
 /* Uniform numbers of standard deviation gain sqrt(2 / (fan-in + fan-out)). */
@@ -31212,7 +31287,7 @@ static flux_tensor *flux__init_glorot_uniform(flux_shape s, const flux_init_opts
 
 /* Normal numbers of the same deviation. */
 static flux_tensor *flux__init_glorot_normal(flux_shape s, const flux_init_opts *o) {
-    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain * sqrt(2 / flux__fans(&s)));
+    return flux_mul(flux_randn_with(s, FLUX_F32), o->gain * sqrt(2 / flux__fans(&s)));
 }
 
 /* Uniform numbers of standard deviation gain / sqrt(fan-in). */
@@ -31222,20 +31297,20 @@ static flux_tensor *flux__init_kaiming_uniform(flux_shape s, const flux_init_opt
 
 /* Normal numbers of the same deviation. */
 static flux_tensor *flux__init_kaiming_normal(flux_shape s, const flux_init_opts *o) {
-    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain / sqrt(flux__fan(&s, false)));
+    return flux_mul(flux_randn_with(s, FLUX_F32), o->gain / sqrt(flux__fan(&s, false)));
 }
 
 static flux_tensor *flux__init_zeros(flux_shape s, const flux_init_opts *o) {
-    return (void)o, flux_full_shape(s, 0.0, FLUX_F32);
+    return (void)o, flux_full_with(s, 0.0, FLUX_F32);
 }
 static flux_tensor *flux__init_ones(flux_shape s, const flux_init_opts *o) {
-    return (void)o, flux_full_shape(s, 1.0, FLUX_F32);
+    return (void)o, flux_full_with(s, 1.0, FLUX_F32);
 }
 static flux_tensor *flux__init_rand(flux_shape s, const flux_init_opts *o) {
-    return (void)o, flux_rand_shape(s, FLUX_F32);
+    return (void)o, flux_rand_with(s, FLUX_F32);
 }
 static flux_tensor *flux__init_randn(flux_shape s, const flux_init_opts *o) {
-    return (void)o, flux_randn_shape(s, FLUX_F32);
+    return (void)o, flux_randn_with(s, FLUX_F32);
 }
 
 /* The probability that a standard normal number is below x. */
@@ -31268,7 +31343,7 @@ static flux_tensor *flux__truncated(flux_shape s, double mean, double std, doubl
         flux__note(FLUX_LOG_WARN, "init.truncated", true,
                    "truncated_normal: the mean %g is more than two std outside %g to %g", mean, lo,
                    hi);
-    flux_tensor *u = flux_rand_shape(s, FLUX_F32);
+    flux_tensor *u = flux_rand_with(s, FLUX_F32);
     const float *from = u ? (const float *)flux_data(u) : NULL;
     int64_t n = from ? flux__count(&s) : 0;
     float *x = from ? (float *)flux__malloc((size_t)n * sizeof *x) : NULL;
@@ -31281,7 +31356,7 @@ static flux_tensor *flux__truncated(flux_shape s, double mean, double std, doubl
                                     a + ((double)from[i] + 2.9802322387695312e-8) * (b - a));
         x[i] = (float)(y < lo ? lo : y > hi ? hi : y);
     }
-    flux_tensor *y = flux_from_data(x, FLUX_F32, s);
+    flux_tensor *y = flux_from_with(x, FLUX_F32, s);
     flux__free(x);
     return y;
 }
@@ -31321,8 +31396,8 @@ static bool flux__project_away(const double *q, double *panel, int64_t rows, int
                                int64_t n) {
     int64_t old[2] = { rows, before }, now[2] = { rows, n };
     int h = flux__hide();
-    flux_tensor *a = flux_borrow_data(q, FLUX_F64, flux__shape(old, 2));
-    flux_tensor *b = flux_borrow_data(panel, FLUX_F64, flux__shape(now, 2));
+    flux_tensor *a = flux_borrow_with(q, FLUX_F64, flux__shape(old, 2));
+    flux_tensor *b = flux_borrow_with(panel, FLUX_F64, flux__shape(now, 2));
     flux_tensor *along = a && b ? flux_matmul(flux_transpose(a), b) : NULL;
     flux_tensor *y = along ? flux_sub(b, flux_matmul(a, along)) : NULL;
     const void *data = y ? flux_data(y) : NULL;
@@ -31353,7 +31428,7 @@ static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o)
     int64_t cols = s.dim[s.ndim - 1], rows = cols ? flux__count(&s) / cols : 0, n = rows * cols;
     bool wide = rows < cols;              /* if so, the transpose is made orthonormal */
     int64_t tall[2] = { wide ? cols : rows, wide ? rows : cols };
-    flux_tensor *g = flux_randn_shape(flux__shape(tall, 2), FLUX_F32);
+    flux_tensor *g = flux_randn_with(flux__shape(tall, 2), FLUX_F32);
     const float *from = g ? (const float *)flux_data(g) : NULL;
     double *q = from ? (double *)flux__malloc((size_t)n * sizeof *q) : NULL;
     float *x = q ? (float *)flux__malloc((size_t)n * sizeof *x) : NULL;
@@ -31364,7 +31439,7 @@ static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o)
         for (int64_t j = 0; j < cols; j++)
             for (int64_t i = 0; i < rows; i++)
                 x[j * rows + i] = (float)(o->gain * (wide ? q[i * cols + j] : q[j * rows + i]));
-        y = good ? flux_from_data(x, FLUX_F32, s) : NULL;
+        y = good ? flux_from_with(x, FLUX_F32, s) : NULL;
     }
     flux__free(q);
     flux__free(x);
@@ -31378,8 +31453,8 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
                                          s.ndim);
     int64_t rows = s.dim[0],
             zeros = (int64_t)ceil((o->sparsity < 1 ? o->sparsity : 1) * (double)rows);
-    flux_tensor *u = flux_rand_shape(s, FLUX_F32),
-                *w = flux_mul(flux_randn_shape(s, FLUX_F32), o->std);
+    flux_tensor *u = flux_rand_with(s, FLUX_F32),
+                *w = flux_mul(flux_randn_with(s, FLUX_F32), o->std);
     const float *pick = u ? (const float *)flux_data(u) : NULL,
                 *from = pick ? (const float *)flux_data(w) : NULL;
     float *x = from ? (float *)flux__malloc((size_t)(flux__count(&s) + 1) * sizeof *x) : NULL;
@@ -31396,7 +31471,7 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
                 x[j * rows + place] = 0;
             }
         }
-        y = flux_from_data(x, FLUX_F32, s);
+        y = flux_from_with(x, FLUX_F32, s);
     }
     flux__free(x);
     flux__free(order);
@@ -31406,7 +31481,7 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
 /* .gain on the diagonal of a matrix or, in a convolution's weight, from channel i to channel i at
    the window's centre; .shift moves them along dim 0, cyclically. */
 static flux_tensor *flux__init_identity(flux_shape s, const flux_init_opts *o) {
-    if (s.ndim < 2) return flux_full_shape(s, 0.0, FLUX_F32);
+    if (s.ndim < 2) return flux_full_with(s, 0.0, FLUX_F32);
     const flux_device cpu = { 0, 0 };
     flux_tensor *y = flux__leaf(s, FLUX_F32, cpu);
     if (!y) return NULL;
@@ -31683,7 +31758,7 @@ static flux_tensor *flux__make_weight(const char *call, flux_init_fn init, flux_
 
 /* A bias of zeros of shape s in the weight's dtype; NULL if it is off, or if there is no weight. */
 static flux_tensor *flux__make_bias(flux_switch bias, const flux_tensor *weight, flux_shape s) {
-    return bias == FLUX_OFF || !weight ? NULL : flux_full_shape(s, 0.0, (flux_dtype)weight->dtype);
+    return bias == FLUX_OFF || !weight ? NULL : flux_full_with(s, 0.0, (flux_dtype)weight->dtype);
 }
 
 /* Makes a weight of shape s and its bias of shape `wide`; false is an error. */
@@ -31738,7 +31813,7 @@ static bool flux__expect_dim(flux_layer *m, const flux_tensor *x, int dim, int64
 static flux_tensor *flux__as_columns(flux_tensor *x) {
     int64_t dims[2] = { x->dim[0], 1 };
     for (int i = 1; i < x->ndim; i++) dims[1] *= x->dim[i];
-    return flux_reshape_to(x, flux__shape(dims, 2));
+    return flux_reshape_with(x, flux__shape(dims, 2));
 }
 
 /* The reverse for a result y: a matrix, reshaped to x's dims with y's own size of dim 0. */
@@ -31746,7 +31821,7 @@ static flux_tensor *flux__as_before(flux_tensor *y, const flux_tensor *x) {
     flux_shape s = flux__dims(x);
     if (!y || s.ndim == 2) return y;
     s.dim[0] = y->dim[0];
-    return flux_reshape_to(y, s);
+    return flux_reshape_with(y, s);
 }
 
 /* ---------------- Dense */
@@ -31890,10 +31965,10 @@ static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_
     int64_t out = w->dim[0], in = w->dim[1], n = x->dim[1];
     int64_t flat[2] = { flux__times(out, in), w->dim[2] }, three[3] = { out, in, n },
             column[3] = { in, 1, n }, two[2] = { out, n };
-    flux_tensor *wy = flux_matmul(flux_reshape_to(w, flux__shape(flat, 2)), y);
-    flux_tensor *z = flux_matmul(flux_reshape_to(wy, flux__shape(three, 3)),
-                                 flux_reshape_to(x, flux__shape(column, 3)));
-    return flux_reshape_to(z, flux__shape(two, 2));
+    flux_tensor *wy = flux_matmul(flux_reshape_with(w, flux__shape(flat, 2)), y);
+    flux_tensor *z = flux_matmul(flux_reshape_with(wy, flux__shape(three, 3)),
+                                 flux_reshape_with(x, flux__shape(column, 3)));
+    return flux_reshape_with(z, flux__shape(two, 2));
 }
 
 /* Bilinear of a tuple of two inputs, in1 x batch and in2 x batch, or of one input that
@@ -32059,7 +32134,7 @@ static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_
         int64_t bag = i / longest, first = at[bag], k = first + i % longest;
         place[i] = k < (bag + 1 < bags ? at[bag + 1] : n) ? k : -1;
     }
-    index = flux_to_tensor(data->device, flux_from_data(place, FLUX_I64, flux__shape(size, 2)));
+    index = flux_to_tensor(data->device, flux_from_with(place, FLUX_I64, flux__shape(size, 2)));
     flux__free(place);
     *real = index ? flux_unsqueeze(flux_ge(index, 0.0), 0) : NULL;
     return *real ? flux_gather(data, 0, flux_max2(index, 0.0)) : NULL;
@@ -32108,7 +32183,7 @@ static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
             y->dtype);
     for (int i = 1; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
     s.ndim--;
-    return flux_reshape_to(sum, s);
+    return flux_reshape_with(sum, s);
 }
 
 static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {
@@ -32174,7 +32249,7 @@ static void flux__train_leave(flux__training *here);
 static flux_tensor *flux__settled(flux_tensor *x) {
     if (flux__is_number(x)) {
         if (x->nin == 0) return x;
-        flux_tensor *y = flux_full_shape(flux__dims(x), (FLUX__IS_VIEW(x) ? x->base : x)->arg.num,
+        flux_tensor *y = flux_full_with(flux__dims(x), (FLUX__IS_VIEW(x) ? x->base : x)->arg.num,
                                          (flux_dtype)x->dtype);
         if (y && !y->buf) y->device = x->device;
         return y;
@@ -32191,7 +32266,7 @@ static flux_tensor *flux__settled_all(flux_tensor *x) {
     if (flux_eval_all(1, &x) != 0) return NULL;
     for (int i = 0; i < x->nin; i++)
         if (!(part[i] = flux__settled_all(x->in[i]))) return NULL;    /* tuples in tuples, too */
-    return flux_tuple_of(x->nin, part);
+    return flux_tuple_with(x->nin, part);
 }
 
 static flux_tensor *flux__settled_leaf(flux_tensor *x, const char *path, void *user) {
@@ -32410,13 +32485,13 @@ FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     return flux__reveal(h, y);
 }
 
-FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs) {
+FLUX_DEF flux_tensor *flux_call_with(flux_layer *m, int n, flux_tensor *const *xs) {
     if (!m || n < 1 || !xs) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
     if (n == 1) return flux_call_layer(m, xs[0]);
     for (int i = 0; i < n; i++)
         if (!xs[i]) return (flux_tensor *)flux__null("call", "x", NULL);
     int h = flux__hide();
-    return flux__reveal(h, flux_call_layer(m, flux_tuple_of(n, xs)));
+    return flux__reveal(h, flux_call_layer(m, flux_tuple_with(n, xs)));
 }
 
 static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
@@ -32438,7 +32513,7 @@ static FLUX__COLD flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
                    : first ? (flux_dtype)first->dtype
                            : FLUX_F32;
     /* FLUX_EAGER evaluates each operation at once, so it needs values: zeros */
-    flux_tensor *x = flux__eager() ? flux_full_shape(s, 0.0, t) : flux__placeholder(s, t);
+    flux_tensor *x = flux__eager() ? flux_full_with(s, 0.0, t) : flux__placeholder(s, t);
     if (x && first && !x->buf) x->device = first->device;
     return x && first ? flux_to_tensor(first->device, x) : x;
 }
@@ -32471,7 +32546,7 @@ static FLUX__COLD flux_tensor *flux__dry_run(const char *call, flux_layer *m, fl
 }
 
 /* The shape of m's result for an input of shape `in`, by a dry run; ndim is -1 on an error. */
-FLUX_DEF FLUX__COLD flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
+FLUX_DEF FLUX__COLD flux_shape flux_outputsize_with(flux_layer *m, flux_shape in) {
     flux_shape none = flux__shape(NULL, -1);
     int h = flux__hide();
     FLUX__ZEROED(flux__watch, w);
@@ -32488,7 +32563,7 @@ FLUX_DEF FLUX__COLD flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) 
 FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- nn/gradient.h
-   Gradients with respect to models and tensors: flux_gradient_of collects the
+   Gradients with respect to models and tensors: flux_gradient_with collects the
    tensors that are given and the trained tensors of the models that are given,
    and runs flux__backward (graph/backward.h); flux_grad returns one gradient.
    flux_withgradient first calls a loss function in train mode.
@@ -32551,7 +32626,7 @@ static bool flux__check_loss(flux_tensor *loss) {
 }
 
 /* Records the gradients of the loss with respect to n models or tensors. */
-FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *const *what) {
+FLUX_DEF flux_grads *flux_gradient_with(flux_tensor *loss, int n, const void *const *what) {
     if (!flux__check_loss(loss)) return NULL;
     flux_grads *g = (flux_grads *)flux__handle_new(sizeof *g, FLUX__GRADS);
     if (!g) return NULL;
@@ -33240,7 +33315,7 @@ static FLUX__COLD flux_rule flux__chain_rules(const char *call, int n, const flu
     return r;
 }
 
-FLUX_DEF flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules) {
+FLUX_DEF flux_rule flux_optimiser_chain_with(int n, const flux_rule *rules) {
     return flux__chain_rules("optimiser_chain", n, rules);
 }
 
@@ -33445,7 +33520,7 @@ static flux_tensor *flux__own_share(const flux_state *s, flux_tensor *x) {
                   from = s->rank * each < n ? s->rank * each : n,
                   to = from + each < n ? from + each : n;
     int h = flux__hide();
-    x = flux_slice(flux_reshape_to(x, FLUX_SHAPE(n)), 0, from, to);
+    x = flux_slice(flux_reshape_with(x, FLUX_SHAPE(n)), 0, from, to);
     if (x && to - from < each)
         x = flux_pad_by(x, 0, FLUX_SHAPE(0), FLUX_SHAPE(each - (to - from)));
     return flux__reveal(h, x);
@@ -33465,7 +33540,7 @@ static int flux__shared_leaf(const flux_state *s, flux_tensor *const *slot) {
 /* A state of the leaf with v in every element: p's shape or a share of it, on p's device. */
 static flux_tensor *flux__state_full(const flux_state *s, flux_tensor *p, bool share, double v) {
     int h = flux__hide();
-    flux_tensor *x = flux_full_shape(share ? FLUX_SHAPE(flux__share_size(s, flux__size(p)))
+    flux_tensor *x = flux_full_with(share ? FLUX_SHAPE(flux__share_size(s, flux__size(p)))
                                            : flux__dims(p), v, flux__state_dtype(p));
     x = x ? flux__move(x, p->device) : NULL;
     return flux__reveal(h, x ? flux_copy(x) : NULL); /* a copy has memory that updates can reuse */
@@ -33926,7 +34001,7 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
     if (s->scale > 0) {
         int64_t v[3] = { (int64_t)s->scale, s->good, s->skipped }, n = 3;
         int h = flux__hide();
-        if (!s->scaling) flux_assign(&s->scaling, flux_from_data(v, FLUX_I64, flux__shape(&n, 1)));
+        if (!s->scaling) flux_assign(&s->scaling, flux_from_with(v, FLUX_I64, flux__shape(&n, 1)));
         flux__reveal_object(h, NULL);
         if (s->scaling) f(&s->scaling, "loss_scale", false, NULL, user);
     }
@@ -33943,7 +34018,7 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
         int h = flux__hide();
         if (!l->steps)
             flux_assign(&l->steps,
-                        flux_from_data(&s->t[i * s->nrules], FLUX_I64, flux__shape(&n, 1)));
+                        flux_from_with(&s->t[i * s->nrules], FLUX_I64, flux__shape(&n, 1)));
         flux__reveal_object(h, NULL);
         snprintf(s->path, s->path_room, "%s.steps", flux__leaf_path(s, i));
         if (l->steps) f(&l->steps, s->path, false, NULL, user);
@@ -34148,7 +34223,7 @@ FLUX_DEF flux_tensor *flux_grads_norm(flux_grads *g) {
         flux_tensor *square = flux_square(flux__grad_norm(g->grad[i]));
         sum = sum ? flux_add(sum, square) : square;
     }
-    if (!sum && !flux__failed_since(failures)) sum = flux_full_shape(FLUX_SHAPE(1), 0, FLUX_F64);
+    if (!sum && !flux__failed_since(failures)) sum = flux_full_with(FLUX_SHAPE(1), 0, FLUX_F64);
     return flux__reveal(h, sum && !flux__failed_since(failures) ? flux_sqrt(sum) : NULL);
 }
 
@@ -34277,7 +34352,7 @@ static flux_tensor *flux__moved_any(flux_tensor *x, const flux__move_target *tar
         good = parts[i] != NULL;
         same = same && good && parts[i] == flux_nth(x, i);
     }
-    if (good) y = same ? x : flux_tuple_of(n, parts);
+    if (good) y = same ? x : flux_tuple_with(n, parts);
     flux__free(parts);
     if (y != x) return flux__reveal(h, y);
     flux__reveal(h, NULL);
@@ -34606,7 +34681,7 @@ static bool flux__prewarm_backward(flux_layer *m, flux_tensor *x) {
 }
 
 /* Calls one copy of the model in test mode and one as it is, and restores the random stream. */
-FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
+FLUX_DEF int flux_prewarm_with(flux_layer *m, flux_shape in) {
     flux__thread *t = flux__self();
     if (!m || !t) return flux__null("prewarm", "model", m), -1;
     if (!flux__check_shape("prewarm", &in)) return -1;
@@ -34696,7 +34771,7 @@ static flux_tensor *flux__chain_call(flux_layer *self, flux_tensor *x) {
 typedef flux__container flux__chain_layer;
 FLUX_LAYER(flux__chain_layer, "Chain", flux__chain_call, FLUX_CHILDREN(layers, count))
 
-FLUX_DEF flux_layer *flux_chain_of(int n, flux_layer *const *ls, const char *names) {
+FLUX_DEF flux_layer *flux_chain_with(int n, flux_layer *const *ls, const char *names) {
     return flux__group_new("chain", flux__chain_layer_type(), NULL, n, ls, names, 0);
 }
 
@@ -34710,7 +34785,7 @@ FLUX_DEF flux_tensor *flux_activations(flux_layer *chain, flux_tensor *x) {
                                          flux__line_of(chain).s);
     int h = flux__hide();
     for (int i = 0; i < m->count; i++) ys[i] = x = flux_call_layer(m->layers[i], x);
-    return flux__reveal(h, x ? flux_tuple_of(m->count, ys) : NULL);
+    return flux__reveal(h, x ? flux_tuple_with(m->count, ys) : NULL);
 }
 
 /* Joins n outputs: a function of two operands reduces them from the left, a layer
@@ -34718,7 +34793,7 @@ FLUX_DEF flux_tensor *flux_activations(flux_layer *chain, flux_tensor *x) {
 static flux_tensor *flux__connect(flux_layer *connection, int n, flux_tensor *const *ys) {
     const flux__function *f = (const flux__function *)connection;
     if (connection->type == flux__function_type() && f->f2) return flux__fold(f->f2, n, ys);
-    return flux_call_all(connection, n, ys);
+    return flux_call_with(connection, n, ys);
 }
 
 static flux_tensor *flux__mismatch(const char *type, int layers, int inputs) {
@@ -34742,7 +34817,7 @@ typedef flux__container flux__parallel_layer;
 FLUX_LAYER(flux__parallel_layer, "Parallel", flux__parallel_call, FLUX_CHILD(connection),
            FLUX_CHILDREN(layers, count))
 
-FLUX_DEF flux_layer *flux_parallel_of(flux_layer *connection, int n, flux_layer *const *ls,
+FLUX_DEF flux_layer *flux_parallel_with(flux_layer *connection, int n, flux_layer *const *ls,
                                       const char *names) {
     if (!connection) return (flux_layer *)flux__null("parallel", "connection", NULL);
     return flux__group_new("parallel", flux__parallel_layer_type(), connection, n, ls, names, 1);
@@ -34766,13 +34841,13 @@ static flux_tensor *flux__fusion_call(flux_layer *self, flux_tensor *x) {
         }
         if (!(ys[i] = flux_call_layer(m->layers[i], in))) return NULL;
     }
-    return flux_tuple_of(m->count, ys);
+    return flux_tuple_with(m->count, ys);
 }
 typedef flux__container flux__fusion;
 FLUX_LAYER(flux__fusion, "PairwiseFusion", flux__fusion_call, FLUX_CHILD(connection),
            FLUX_CHILDREN(layers, count))
 
-FLUX_DEF flux_layer *flux_pairwisefusion_of(flux_layer *connection, int n, flux_layer *const *ls,
+FLUX_DEF flux_layer *flux_pairwisefusion_with(flux_layer *connection, int n, flux_layer *const *ls,
                                             const char *names) {
     if (!connection) return (flux_layer *)flux__null("pairwisefusion", "connection", NULL);
     return flux__group_new("pairwisefusion", flux__fusion_type(), connection, n, ls, names, 1);
@@ -34788,7 +34863,7 @@ static flux_tensor *flux__maxout_call(flux_layer *self, flux_tensor *x) {
 typedef flux__container flux__maxout;
 FLUX_LAYER(flux__maxout, "Maxout", flux__maxout_call, FLUX_CHILDREN(layers, count))
 
-FLUX_DEF flux_layer *flux_maxout_of(int n, flux_layer *const *ls, const char *names) {
+FLUX_DEF flux_layer *flux_maxout_with(int n, flux_layer *const *ls, const char *names) {
     return flux__group_new("maxout", flux__maxout_type(), NULL, n, ls, names, 1);
 }
 
@@ -34806,7 +34881,7 @@ FLUX_LAYER(flux__skip, "SkipConnection", flux__skip_call, FLUX_CHILD(layers),
            FLUX_CHILD(connection))
 
 /* SkipConnection: `body` is the layer whose output the connection joins with the input. */
-FLUX_DEF flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connection,
+FLUX_DEF flux_layer *flux_skipconnection_with(flux_layer *body, flux_layer *connection,
                                             const char *names) {
     FLUX__ZEROED(flux__skip, m);
     if (!body || !connection)
@@ -34940,7 +35015,7 @@ static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, 
             return (flux_tensor *)flux__fail("%s: its state is %lld x %lld for this input, got %s",
                                              flux__line_of(self).s, (long long)full[0],
                                              (long long)full[1], flux__describe(s[i]).s);
-        s[i] = flux_broadcast_to_shape(s[i], flux__shape(full, 2));
+        s[i] = flux_broadcast_to_with(s[i], flux__shape(full, 2));
     }
     return in;
 }
@@ -34957,7 +35032,7 @@ static flux_tensor *flux__with_states(flux_tensor *y, int n, flux_tensor **s, bo
         all[i + 1] = vectors && s[i] && s[i]->ndim == 2 ? flux_reshape(s[i], s[i]->dim[0]) : s[i];
     for (int i = 0; i <= n; i++)
         if (!all[i]) return NULL;
-    return flux_tuple_of(n + 1, all);
+    return flux_tuple_with(n + 1, all);
 }
 
 /* ---------------- states that a written program keeps */
@@ -35022,11 +35097,11 @@ static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x,
     flux_tensor **y = (flux_tensor **)flux__malloc((size_t)steps * sizeof *y), *all = NULL;
     if (!y) return NULL;
     if (x->ndim == 2) x = flux_unsqueeze(x, 2);
-    x = flux_reshape_to(flux_permute(x, 0, 2, 1), flux__shape(flat, 2));
-    flux_tensor *g = flux_reshape_to(flux__cell_project(m, x), flux__shape(three, 3));
+    x = flux_reshape_with(flux_permute(x, 0, 2, 1), flux__shape(flat, 2));
+    flux_tensor *g = flux_reshape_with(flux__cell_project(m, x), flux__shape(three, 3));
     bool ok = g != NULL;
     for (int64_t t = 0; t < steps && ok; t++) {
-        flux__cell_step(m, flux_reshape_to(flux_slice(g, 2, t, t + 1), flux__shape(one, 2)), s);
+        flux__cell_step(m, flux_reshape_with(flux_slice(g, 2, t, t + 1), flux__shape(one, 2)), s);
         y[t] = flux_reshape(s[0], out, n, 1);
         ok = y[t] != NULL;
     }
@@ -35056,7 +35131,7 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
     bool ok = y != NULL;
     for (int64_t t = 0; t < in->dim[1] && ok; t++) {
         s[0] = flux_select(in, 1, t);
-        flux_tensor *r = s[0] ? flux_call_all(cell, given + 1, s) : NULL;
+        flux_tensor *r = s[0] ? flux_call_with(cell, given + 1, s) : NULL;
         int n = flux_count(r);
         if (r && (n < 2 || n > 8 || (given && n != given + 1)))
             r = (flux_tensor *)flux__fail(
@@ -35251,7 +35326,7 @@ static flux_tensor *flux__dropout_call(flux_layer *self, flux_tensor *x) {
     x = flux__dropout_input(m, x, &active);
     if (!active || !x) return x;
     flux_tensor *keep =
-        m->p < 1 ? flux__dropout_mask(m, x) : flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL);
+        m->p < 1 ? flux__dropout_mask(m, x) : flux_full_with(flux__shape(NULL, 0), 0.0, FLUX_BOOL);
     return keep ? flux_where(keep, m->p < 1 ? flux_mul(x, 1 / (1 - m->p)) : x, 0.0) : NULL;
 }
 
@@ -35264,7 +35339,7 @@ static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
     bool active;
     x = flux__dropout_input(m, x, &active);
     if (!active || !x) return x;
-    if (!(p < 1)) return flux_where(flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL), x, 0.0);
+    if (!(p < 1)) return flux_where(flux_full_with(flux__shape(NULL, 0), 0.0, FLUX_BOOL), x, 0.0);
     flux_tensor *keep = flux__dropout_mask(m, x);
     return keep ? flux__narrow(flux_add(flux_mul(flux_where(keep, flux__widened(x), low), a), b),
                                x->dtype)
@@ -35342,7 +35417,7 @@ static bool flux__steps_check(flux_layer *m, const flux__steps *at, int64_t n) {
 /* The position of a call's first step: a tensor of one int64, or the number 0. */
 static flux_tensor *flux__steps_start(const flux__steps *at, flux_device d) {
     if (!at->capacity) return flux__number(0);
-    return flux__move(flux_from_data(&at->count, FLUX_I64, flux__shape(NULL, 0)), d);
+    return flux__move(flux_from_with(&at->count, FLUX_I64, flux__shape(NULL, 0)), d);
 }
 
 /* ---------------- rotary positions */
@@ -35363,8 +35438,8 @@ static flux_tensor *flux__rotary(flux_tensor *x, int heads, flux_tensor *at, dou
     flux_tensor *c = flux_cos(w), *s = flux_sin(w), *pair[2];
     pair[0] = flux_sub(flux_mul(a, c), flux_mul(b, s));
     pair[1] = flux_add(flux_mul(b, c), flux_mul(a, s));
-    flux_tensor *y = pair[0] && pair[1] ? flux_cat_all(1, 2, pair) : NULL;
-    return flux__narrow(y ? flux_reshape_to(y, flux__dims(x)) : NULL, given);
+    flux_tensor *y = pair[0] && pair[1] ? flux_cat_with(1, 2, pair) : NULL;
+    return flux__narrow(y ? flux_reshape_with(y, flux__dims(x)) : NULL, given);
 }
 
 FLUX_DEF flux_tensor *flux_rotary_with(flux_rotary_opts o) {
@@ -35632,7 +35707,7 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_with(flux_attention_opts o) {
     flux_tensor *both[2] = { NULL, NULL };
     int h = flux__hide();
     both[0] = flux__attention_of("dot_product_attention", o, &both[1]);
-    return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
+    return flux__reveal(h, both[0] ? flux_tuple_with(2, both) : NULL);
 }
 
 /* q_proj, k_proj, v_proj and out_proj are Dense layers; alone: the call returns no scores. keys and
@@ -35654,8 +35729,8 @@ static flux_tensor *flux__repeat_heads(flux_tensor *x, int kv, int heads) {
     int64_t full[5] = { d, heads / kv, kv, steps, batch },
             flat[3] = { flux__times(d, heads), steps, batch };
     flux_tensor *y = flux_reshape(x, d, 1, kv, steps, batch);
-    y = y ? flux_broadcast_to_shape(y, flux__shape(full, 5)) : NULL;
-    return y ? flux_reshape_to(y, flux__shape(flat, x->ndim)) : NULL;
+    y = y ? flux_broadcast_to_with(y, flux__shape(full, 5)) : NULL;
+    return y ? flux_reshape_with(y, flux__shape(flat, x->ndim)) : NULL;
 }
 
 /* The cache *kept with the n = x->dim[1] steps of x (features x n x batch) put in at step `count`,
@@ -35673,7 +35748,7 @@ static flux_tensor *flux__steps_keep(flux_layer *m, flux_tensor **kept, flux_ten
         return (flux_tensor *)flux__fail("%s: its cache is %s, and keys or values are %s now",
                                          flux__line_of(m).s, flux__describe(old).s,
                                          flux__describe(x).s);
-    if (!old) old = flux__move(flux_full_shape(flux__shape(dims, 3), 0, (flux_dtype)x->dtype),
+    if (!old) old = flux__move(flux_full_with(flux__shape(dims, 3), 0, (flux_dtype)x->dtype),
                                x->device);
     if (n == 1) {
         flux_tensor *here = flux_eq(flux__iota_on(x->device, at->capacity, 1), start);
@@ -35681,7 +35756,7 @@ static flux_tensor *flux__steps_keep(flux_layer *m, flux_tensor **kept, flux_ten
     } else {
         flux_tensor *part[3] = { flux_slice(old, 1, 0, at->count), x,
                                  flux_slice(old, 1, end, at->capacity) };
-        y = flux_cat_all(1, end < at->capacity ? 3 : 2, part);
+        y = flux_cat_with(1, end < at->capacity ? 3 : 2, part);
     }
     if (y) flux_assign(kept, y);
     return y;
@@ -35759,7 +35834,7 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
                       (o.v = flux__repeat_heads(o.v, m->kv_heads, m->nheads)) != NULL;
     if (good) out[0] = flux__attention_of("dot_product_attention", o, m->alone ? NULL : &out[1]);
     out[0] = out[0] ? flux_call_layer(m->out_proj, out[0]) : NULL;
-    return flux__reveal(h, !out[0] || m->alone ? out[0] : flux_tuple_of(2, out));
+    return flux__reveal(h, !out[0] || m->alone ? out[0] : flux_tuple_with(2, out));
 }
 
 /* "MultiHeadAttention(in => qk => out; nheads=8)"; in may be (q, k, v), and qk may be (qk, v). */
@@ -35969,7 +36044,7 @@ static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtyp
 static flux_tensor *flux__by_channel(flux_tensor *v, int ndim) {
     flux_shape s = flux__shape(NULL, ndim);
     for (int i = 0; i < ndim; i++) s.dim[i] = i == ndim - 2 ? flux__size(v) : 1;
-    return flux_reshape_to(v, s);
+    return flux_reshape_with(v, s);
 }
 
 /* Calls a convolution layer on x, spatial dims x in x batch, by the operation f; `transposed`: a
@@ -35996,7 +36071,7 @@ static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convo
                                   : NULL;
     if (z && m->bias) z = flux_add(z, flux_reshape(m->bias, 1, -1, m->groups));
     z = flux__activate(m->activation, z);
-    return z ? flux_reshape_to(z, flux__dims(y)) : NULL;
+    return z ? flux_reshape_with(z, flux__dims(y)) : NULL;
 }
 
 static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) {
@@ -36251,7 +36326,7 @@ static flux_tensor *flux__repeat_each(flux_tensor *x, int i, int64_t times) {
     flux_shape wide = flux__dims(y);
     wide.dim[i] = times;
     s.dim[i] = flux__times(s.dim[i], times);
-    return flux_reshape_to(flux_broadcast_to_shape(y, wide), s);
+    return flux_reshape_with(flux_broadcast_to_with(y, wide), s);
 }
 
 /* Linear interpolation along dim i, from `in` to `out` samples: sample k lies at k (in-1)/(out-1)
@@ -36264,7 +36339,7 @@ static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
     flux_tensor *k = flux_to_dtype(flux__iota_on(x->device, out, 0), FLUX_F64);
     flux_tensor *place = out > 1 ? flux_div(flux_mul(k, last), (double)(out - 1)) : k,
                 *below = flux_min2(flux_floor(place), last);
-    flux_tensor *w = flux_to_dtype(flux_reshape_to(flux_sub(place, below), by),
+    flux_tensor *w = flux_to_dtype(flux_reshape_with(flux_sub(place, below), by),
                                    x->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
     flux_tensor *low = flux__widened(flux_gather(x, i, flux_to_dtype(below, FLUX_I64)));
     flux_tensor *high = flux__widened(
@@ -36370,8 +36445,8 @@ static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
     s.dim[2 * nd] = end.dim[nd] = rest;
     s.dim[2 * nd + 1] = y->dim[nd + 1];
     order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
-    return flux_reshape_to(flux_permute_to(flux_reshape_to(y, s), flux__shape(order, 2 * nd + 2)),
-                           end);
+    y = flux_permute_with(flux_reshape_with(y, s), flux__shape(order, 2 * nd + 2));
+    return flux_reshape_with(y, end);
 }
 
 static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {
@@ -36436,8 +36511,8 @@ FLUX_DEF flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps
     flux_dtype t = flux__real_dtype(x);
     int h = flux__hide();
     flux_tensor *in = flux_to_dtype(x, t == FLUX_F64 ? FLUX_F64 : FLUX_F32);
-    flux_tensor *centred = flux_sub(in, flux_mean_over(dims.ndim, flux__over(in, &dims)));
-    flux_tensor *var = flux_mean_over(dims.ndim, flux__over(flux_square(centred), &dims));
+    flux_tensor *centred = flux_sub(in, flux_mean_with(dims.ndim, flux__over(in, &dims)));
+    flux_tensor *var = flux_mean_with(dims.ndim, flux__over(flux_square(centred), &dims));
     return flux__reveal(h, flux_to_dtype(flux_mul(centred, flux_rsqrt(flux_add(var, eps))), t));
 }
 
@@ -36526,7 +36601,7 @@ static flux_tensor *flux__rmsnorm_call(flux_layer *self, flux_tensor *x) {
     flux_shape dims;
     if (!flux__first_dims(self, in, &m->size, &dims)) return NULL;
     int h = flux__hide();
-    flux_tensor *mean = flux_mean_over(dims.ndim, flux__over(flux_square(in), &dims));
+    flux_tensor *mean = flux_mean_with(dims.ndim, flux__over(flux_square(in), &dims));
     flux_tensor *y = mean ? flux_mul(in, flux_rsqrt(flux_add(mean, m->eps))) : NULL;
     if (m->scale && y) y = flux_mul(y, m->scale);
     return flux__reveal(h, flux__narrow(y, x->dtype));
@@ -36550,7 +36625,7 @@ FLUX_DEF flux_layer *flux_rmsnorm_with(flux_rmsnorm_opts o) {
     const bool affine = flux__given_switch(o.affine, o.marked) != FLUX_OFF;
     if (!flux__check_norm("rmsnorm", m.eps, &o.size)) return NULL;
     int h = flux__hide();
-    m.scale = affine ? flux_full_shape(o.size, 1, FLUX_F32) : NULL;
+    m.scale = affine ? flux_full_with(o.size, 1, FLUX_F32) : NULL;
     return flux__layer_made(h, m.scale || !affine, flux__rmsnorm_type(), &m);
 }
 
@@ -36579,8 +36654,8 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
     for (int i = 0; i < 2; i++) {
         flux_tensor *v = now[i];
         int64_t batch = v->dim[v->ndim - 1], size[2] = { m->channels, batch };
-        v = flux_reshape_to(flux_mul(v, scale[i] / (double)batch), flux__shape(size, 2));
-        v = v ? flux_reshape_to(batch > 1 ? flux_sum(v, 1) : v, flux__shape(size, 1)) : NULL;
+        v = flux_reshape_with(flux_mul(v, scale[i] / (double)batch), flux__shape(size, 2));
+        v = v ? flux_reshape_with(batch > 1 ? flux_sum(v, 1) : v, flux__shape(size, 1)) : NULL;
         now[i] = v ? flux_to_dtype(flux_add(flux_mul(old[i], 1 - m->momentum), v),
                                    (flux_dtype)old[i]->dtype)
                    : NULL;
@@ -36600,9 +36675,9 @@ static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tens
     *mean = *var = *centred = NULL;
     if (!x) return 0;
     for (int i = 0; i < dims->ndim; i++) n *= (double)x->dim[dims->dim[i]];
-    *mean = flux_mean_over(dims->ndim, flux__over(x, dims));
+    *mean = flux_mean_with(dims->ndim, flux__over(x, dims));
     *centred = flux_sub(x, *mean);
-    *var = *centred ? flux_mean_over(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
+    *var = *centred ? flux_mean_with(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
     return n;
 }
 
@@ -36644,11 +36719,11 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
             split.ndim++;
         }
         if (batch) dims.dim[dims.ndim++] = nd + 1;
-        double n = flux__norm_stats(flux_reshape_to(in, split), &dims, &mean, &var, &y);
+        double n = flux__norm_stats(flux_reshape_with(in, split), &dims, &mean, &var, &y);
         if (var && training && !flux__norm_enough(self, x, n)) return NULL;
         if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
         if (each > 1) {
-            y = flux_reshape_to(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
+            y = flux_reshape_with(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
             var = NULL;
         }
     }
@@ -36706,8 +36781,8 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
     }
     bool good = m.gamma || !affine;
     if (good && m.track) {
-        m.mean = flux_full_shape(s, 0.0, FLUX_F32);
-        m.var = m.mean ? flux_full_shape(s, 1.0, FLUX_F32) : NULL;
+        m.mean = flux_full_with(s, 0.0, FLUX_F32);
+        m.var = m.mean ? flux_full_with(s, 1.0, FLUX_F32) : NULL;
         good = m.var != NULL;
     }
     return flux__layer_made(h, good, type, &m);
@@ -36749,7 +36824,7 @@ typedef struct flux__weightnorm_layer {
 /* |v|, the norm over `dims`; the dtype's epsilon keeps it above 0. */
 static flux_tensor *flux__weight_length(flux_tensor *v, const flux_shape *dims) {
     double tiny = flux__dtypes[v->dtype].epsilon;
-    flux_tensor *sum = flux_sum_over(dims->ndim, flux__over(flux_square(flux__widened(v)), dims));
+    flux_tensor *sum = flux_sum_with(dims->ndim, flux__over(flux_square(flux__widened(v)), dims));
     return sum ? flux_sqrt(flux_add(sum, tiny * tiny)) : NULL;
 }
 
@@ -36939,7 +37014,7 @@ static flux_tensor *flux__loss_logitcrossentropy(flux_tensor *p, flux_tensor *y,
                                                  const flux_loss_opts *o) {
     flux_shape dims = flux__shape(NULL, 0);
     dims.dim[dims.ndim++] = o->dim;
-    flux_tensor *l = flux_logsoftmax_over(1, flux__over(p, &dims));
+    flux_tensor *l = flux_logsoftmax_with(1, flux__over(p, &dims));
     flux_tensor *nothing = flux_and(flux_eq(y, 0.0), flux_le(l, -1e30));
     return flux_neg(flux_mul(y, flux_where(nothing, 0.0, l)));
 }
@@ -37066,7 +37141,7 @@ static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_
     int64_t classes = s.dim[o->dim], index = o->ignore_index;
     if (!flux__check_labels(call, "label", o->y, 0, classes, ignore ? &index : NULL)) return false;
     s.dim[o->dim] = 1;
-    l->y = flux_reshape_to(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
+    l->y = flux_reshape_with(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
     flux_tensor *all = l->y ? flux__iota_on(l->y->device, classes, o->dim) : NULL;
     l->wide = all ? flux_eq(flux_to_dtype(all, (flux_dtype)l->y->dtype), l->y) : NULL;
     l->keep = ignore && l->wide ? flux_ne(l->y, (double)o->ignore_index) : NULL;
@@ -37088,14 +37163,14 @@ static flux_tensor *flux__class_weights(const char *call, flux_tensor *p, const 
     flux_shape s = flux__dims(p);
     for (int i = 0; i < s.ndim; i++)
         if (i != o->dim) s.dim[i] = 1;
-    return flux_reshape_to(flux_to_dtype(w, t), s);
+    return flux_reshape_with(flux_to_dtype(w, t), s);
 }
 
 /* The sum over one dim, which stays with size 1. */
 static flux_tensor *flux__sum_dim(flux_tensor *x, int dim) {
     flux_shape dims = flux__shape(NULL, 0);
     dims.dim[dims.ndim++] = dim;
-    return x ? flux_sum_over(1, flux__over(x, &dims)) : NULL;
+    return x ? flux_sum_with(1, flux__over(x, &dims)) : NULL;
 }
 
 /* The loss of each sample for integer labels: the formula with y = 1, taken at the class of the
@@ -37116,7 +37191,7 @@ static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p,
                  : NULL;
         if (w) e = flux_mul(e, flux__sum_dim(flux_where(l.wide, w, 0.0), o->dim));
     } else {
-        e = row->formula(p, flux__move(flux_full_shape(flux__shape(NULL, 0), 1, t), p->device), o);
+        e = row->formula(p, flux__move(flux_full_with(flux__shape(NULL, 0), 1, t), p->device), o);
         if (w) e = flux_mul(e, w);
         e = flux__sum_dim(flux_where(l.wide, e, 0.0), o->dim);
     }
@@ -37242,7 +37317,7 @@ static bool flux__are_scores(const flux_tensor *x) {
 }
 
 static flux_tensor *flux__flat_labels(flux_tensor *x) {
-    return x ? flux_reshape_to(flux_to_dtype(x, FLUX_I64), FLUX_SHAPE(-1)) : NULL;
+    return x ? flux_reshape_with(flux_to_dtype(x, FLUX_I64), FLUX_SHAPE(-1)) : NULL;
 }
 
 static void *flux__bad_guesses(const char *call, const flux_tensor *p, const flux_tensor *y) {
@@ -37275,9 +37350,9 @@ static bool flux__take_guesses(const char *call, flux_tensor *p, flux_tensor *y,
 static flux_tensor *flux__sum_and_count(flux_tensor *x, int64_t n) {
     if (!x) return NULL;
     flux_tensor *both[2];
-    both[0] = flux_reshape_to((flux_sum)(flux_to_dtype(x, FLUX_F64)), FLUX_SHAPE(1));
-    both[1] = flux__move(flux_full_shape(FLUX_SHAPE(1), (double)n, FLUX_F64), x->device);
-    return flux_cat_all(0, 2, both);
+    both[0] = flux_reshape_with((flux_sum)(flux_to_dtype(x, FLUX_F64)), FLUX_SHAPE(1));
+    both[1] = flux__move(flux_full_with(FLUX_SHAPE(1), (double)n, FLUX_F64), x->device);
+    return flux_cat_with(0, 2, both);
 }
 
 static flux_tensor *flux__mean_of_sums(flux_tensor *s) {
@@ -37302,7 +37377,7 @@ static flux_tensor *flux__sums_topk(const char *call, flux_tensor *p, flux_tenso
         return (flux_tensor *)flux__fail("%s: k is %d, which is not within 1 to the %lld classes",
                                          call, k, (long long)p->dim[0]);
     if (!flux__take_guesses(call, p, y, &g)) return NULL;
-    flux_tensor *score = flux_reshape_to(p, FLUX_SHAPE(g.classes, -1)),
+    flux_tensor *score = flux_reshape_with(p, FLUX_SHAPE(g.classes, -1)),
         *truth = flux_unsqueeze(g.truth, 0),
         *class_of = flux_to_dtype(flux__iota_on(p->device, g.classes, 0), FLUX_I64),
         *is_true = flux_eq(class_of, truth),
@@ -37331,7 +37406,7 @@ static flux_tensor *flux__sums_confusion(const char *call, flux_tensor *p, flux_
     flux_tensor *pair = flux_add(flux_mul(g.truth, n), g.guess),
         *in = flux_and(flux_and(flux_ge(g.truth, 0.0), flux_lt(g.truth, n)),
                        flux_and(flux_ge(g.guess, 0.0), flux_lt(g.guess, n))),
-        *none = flux__move(flux_full_shape(FLUX_SHAPE(g.classes * g.classes), 0, FLUX_I64),
+        *none = flux__move(flux_full_with(FLUX_SHAPE(g.classes * g.classes), 0, FLUX_I64),
                            p->device);
     return flux_scatter_add(none, 0, flux_where(in, pair, -1.0),
                             flux_to_dtype(flux_eq(pair, pair), FLUX_I64));
@@ -37339,7 +37414,7 @@ static flux_tensor *flux__sums_confusion(const char *call, flux_tensor *p, flux_
 
 static flux_tensor *flux__value_confusion(flux_tensor *s) {
     const int64_t n = (int64_t)(sqrt((double)flux_len(s)) + 0.5);
-    return flux_reshape_to(s, FLUX_SHAPE(n, n));
+    return flux_reshape_with(s, FLUX_SHAPE(n, n));
 }
 
 /* a / b, and 0 where b is 0. */
@@ -37353,8 +37428,8 @@ static flux__hits flux__take_hits(flux_tensor *s) {
     flux_tensor *c = flux_to_dtype(flux__value_confusion(s), FLUX_F64);
     flux__hits h;
     h.right = (flux_diag)(c);
-    h.guessed = flux_reshape_to(flux__sum_dim(c, 1), FLUX_SHAPE(-1));
-    h.is_true = flux_reshape_to(flux__sum_dim(c, 0), FLUX_SHAPE(-1));
+    h.guessed = flux_reshape_with(flux__sum_dim(c, 1), FLUX_SHAPE(-1));
+    h.is_true = flux_reshape_with(flux__sum_dim(c, 0), FLUX_SHAPE(-1));
     return h;
 }
 static flux_tensor *flux__value_precision(flux_tensor *s) {
@@ -37381,14 +37456,14 @@ static flux_tensor *flux__sums_r2(const char *call, flux_tensor *p, flux_tensor 
                                          "whose last dim counts observations", call, a.s, b.s);
     }
     const int64_t n = s.dim[--s.ndim], outputs = flux__count(&s);
-    p = flux_reshape_to(flux_to_dtype(p, FLUX_F64), FLUX_SHAPE(outputs, n));
-    y = flux_reshape_to(flux_to_dtype(y, FLUX_F64), FLUX_SHAPE(outputs, n));
+    p = flux_reshape_with(flux_to_dtype(p, FLUX_F64), FLUX_SHAPE(outputs, n));
+    y = flux_reshape_with(flux_to_dtype(y, FLUX_F64), FLUX_SHAPE(outputs, n));
     row[0] = flux__sum_dim(y, 1);
     row[1] = flux__sum_dim(flux_square(y), 1);
     row[2] = flux__sum_dim(flux_square(flux_sub(y, p)), 1);
-    row[3] = row[0] ? flux__move(flux_full_shape(flux__dims(row[0]), (double)n, FLUX_F64),
+    row[3] = row[0] ? flux__move(flux_full_with(flux__dims(row[0]), (double)n, FLUX_F64),
                                  row[0]->device) : NULL;
-    return flux_cat_all(1, 4, row);
+    return flux_cat_with(1, 4, row);
 }
 
 /* The mean over outputs of 1 - rest / spread, where spread is the sum of squares about the mean;
@@ -37632,13 +37707,13 @@ static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
     int64_t labels = y->dim[0], n = y->dim[1], one[3] = { 1, labels, n },
             all[2] = { flux__times(2, labels), n }, last[2] = { 1, n };
     flux_tensor *real =
-        flux_reshape_to(flux_where(flux_lt(y, 0.0), (double)blank, y), flux__shape(one, 3));
+        flux_reshape_with(flux_where(flux_lt(y, 0.0), (double)blank, y), flux__shape(one, 3));
     flux_tensor *none =
-        flux__move(flux_full_shape(flux__shape(one, 3), (double)blank, FLUX_I64), y->device);
+        flux__move(flux_full_with(flux__shape(one, 3), (double)blank, FLUX_I64), y->device);
     flux_tensor *end =
-        flux__move(flux_full_shape(flux__shape(last, 2), (double)blank, FLUX_I64), y->device);
+        flux__move(flux_full_with(flux__shape(last, 2), (double)blank, FLUX_I64), y->device);
     if (!labels) return end;
-    return flux_cat(0, flux_reshape_to(flux_cat(0, none, real), flux__shape(all, 2)), end);
+    return flux_cat(0, flux_reshape_with(flux_cat(0, none, real), flux__shape(all, 2)), end);
 }
 
 /* The loss of each sample, 1 x N. p: log probabilities, classes x T x N; y: labels x N, int64;
@@ -37654,7 +37729,7 @@ static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengt
     flux_tensor *at =
         flux_add(flux__iota_on(d, steps, 2), flux_mul(flux__iota_on(d, n, 1), (double)steps));
     flux_tensor *index = flux_add(flux_mul(at, (double)classes), flux_unsqueeze(place, 2));
-    flux_tensor *e = flux_gather(flux_reshape_to(p, flux__shape(&flat, 1)), 0, index), *a = NULL,
+    flux_tensor *e = flux_gather(flux_reshape_with(p, flux__shape(&flat, 1)), 0, index), *a = NULL,
                 *over = NULL;
     if (places > 2 && place)
         over = flux_pad(flux_slice(place, 0, 0, places - 2), (double)(classes - 1), 2, 0);
@@ -37725,10 +37800,10 @@ FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     int h = flux__hide();
     flux_tensor *p = flux_to_dtype(o.yhat, o.yhat->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32),
                 *e = NULL;
-    flux_tensor *y = flux_reshape_to(flux_to_dtype(o.y, FLUX_I64), flux__shape(two, 2));
-    flux_tensor *l =
-        o.lengths ? flux_reshape_to(flux_to_dtype(o.lengths, FLUX_I64), flux__shape(row, 2)) : NULL;
-    p = flux_reshape_to((flux_logsoftmax)(p), flux__shape(three, 3));
+    flux_tensor *y = flux_reshape_with(flux_to_dtype(o.y, FLUX_I64), flux__shape(two, 2));
+    flux_tensor *l = o.lengths ? flux_to_dtype(o.lengths, FLUX_I64) : NULL;
+    l = l ? flux_reshape_with(l, flux__shape(row, 2)) : NULL;
+    p = flux_reshape_with((flux_logsoftmax)(p), flux__shape(three, 3));
     if (p && y && (l || !o.lengths)) e = flux__ctc(p, y, l);
     if (e && two[0]) e = flux_where(flux_any(flux_ge(y, (double)(classes - 1)), 0), (double)NAN, e);
     if (e && two[0] > 1) {                /* NaN for a label after the end of its target */
@@ -37739,7 +37814,7 @@ FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     if (e)
         e = o.agg == FLUX_MEAN  ? (flux_mean)(e)
             : o.agg == FLUX_SUM ? (flux_sum)(e)
-                                : flux_reshape_to(e, flux__shape(&n, 1));
+                                : flux_reshape_with(e, flux__shape(&n, 1));
     return flux__reveal(h, e);
 }
 
@@ -38340,7 +38415,7 @@ FLUX_DEF flux_schedule flux_schedule_onecycle(int64_t steps, double most) {
     s[0] = flux_schedule_cosine(most / 25, most, rise);
     if (!s[0].made) return s[0];
     s[1] = flux_schedule_cosine(most, most / 1e5, steps - rise);
-    return flux_schedule_sequence_of(2, s);
+    return flux_schedule_sequence_with(2, s);
 }
 
 FLUX_DEF flux_schedule flux_schedule_for(int64_t steps, flux_schedule s) {
@@ -38369,7 +38444,7 @@ static bool flux__append_phases(flux_schedule *to, const flux_schedule *s, bool 
     return true;
 }
 
-FLUX_DEF flux_schedule flux_schedule_sequence_of(int n, const flux_schedule *s) {
+FLUX_DEF flux_schedule flux_schedule_sequence_with(int n, const flux_schedule *s) {
     flux_schedule all = flux__bad_schedule();
     bool ends = n > 0 && s[n - 1].steps > 0;
     if (n < 1) flux__fail("schedule_sequence: of no schedule");
@@ -38662,7 +38737,7 @@ FLUX_DEF flux_layer *flux_averaged_with(flux_averaged_opts o) {
     p.f = flux__average_leaf;
     m.model = flux__map_model(&p, o.model, false);
     const flux_device d = flux_device_of_layer(o.model);
-    m.count = m.model ? flux__move(flux_full_shape(flux__shape(NULL, 0), 0, FLUX_F64), d) : NULL;
+    m.count = m.model ? flux__move(flux_full_with(flux__shape(NULL, 0), 0, FLUX_F64), d) : NULL;
     m.count = m.count ? flux_eval(flux_copy(m.count)) : NULL;
     flux_layer *y = m.count ? flux__layer_new(flux__averaged_type(), &m) : NULL;
     flux__nograd_leave(b);
@@ -38755,7 +38830,7 @@ static double flux__probe_at(const flux__probe_fn *p, double *at, int64_t i, dou
     int h = flux__hide();
     at[i] = v;
     flux_tensor *x =
-        flux_to_dtype(flux_from_data(at, FLUX_F64, flux__dims(p->x)), (flux_dtype)p->x->dtype);
+        flux_to_dtype(flux_from_with(at, FLUX_F64, flux__dims(p->x)), (flux_dtype)p->x->dtype);
     at[i] = old;
     flux__self()->draws = p->draws;
     flux_tensor *y = x && (x = flux__move(x, p->x->device)) != NULL ? p->fn(x, p->user) : NULL;
@@ -38820,7 +38895,7 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     int h = flux__hide();
     int64_t failures = flux__failures();
     flux_tensor *y = fn(x, user);
-    flux_grads *g = y ? flux_gradient_of(y, 1, what) : NULL;
+    flux_grads *g = y ? flux_gradient_with(y, 1, what) : NULL;
     flux_tensor *d = g ? flux_grad(g, x) : NULL;
     double *want = d ? flux__doubles(d) : NULL, *at = g && (!d || want) ? flux__doubles(x) : NULL;
     if (!y && !flux__failed_since(failures)) flux__fail("gradcheck: the function gave NULL");
@@ -38855,8 +38930,8 @@ FLUX__END_COLD
 
 FLUX__BEGIN_COLD
 
-/* hook: flux_save_items, files/torch.h */
-/* hook: flux_load_items, files/torch.h */
+/* hook: flux_save_all_with, files/torch.h */
+/* hook: flux_load_all_with, files/torch.h */
 /* hook: flux_save_layer, files/tensors.h */
 /* hook: flux_load_tensor, files/torch.h */
 
@@ -38899,7 +38974,7 @@ static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s
                              double *value) {
     const void *what[1] = { model };
     flux_tensor *scaled = loss ? flux_scaled_loss(s, loss) : NULL;
-    flux_grads *g = scaled ? flux_gradient_of(scaled, 1, what) : NULL;
+    flux_grads *g = scaled ? flux_gradient_with(scaled, 1, what) : NULL;
     int64_t failures = flux__failures();
     *value = g ? flux__loss_now(loss, g) : 0;
     if (!g || flux__failed_since(failures)) return -1;
@@ -39083,7 +39158,7 @@ static bool flux__course_saved(const flux__course *c, int n, const char *names,
     flux_comm *comm = c->o.data->comm;
     int rc = 0;
     if (!comm || flux__ranks->rank(comm) == 0)
-        rc = n ? flux_save_items(path, n, names, items) : flux_save_layer(c->judged, path);
+        rc = n ? flux_save_all_with(path, n, names, items) : flux_save_layer(c->judged, path);
     return flux__saved_by_root(comm, rc) == 0;
 }
 
@@ -39125,7 +39200,7 @@ enum { FLUX__COURSE_NUMBERS = 8 };
 static flux_tensor *flux__course_history(const flux__course *c) {
     static const double none = 0;
     const flux_shape s = FLUX_SHAPE(2 + c->metrics, c->epoch);
-    return flux_from_data(c->epoch ? c->history : &none, FLUX_F64, s);
+    return flux_from_with(c->epoch ? c->history : &none, FLUX_F64, s);
 }
 
 /* The objects of a checkpoint that are loaded in place: n of them, and their names. */
@@ -39150,8 +39225,8 @@ static bool flux__course_save(const flux__course *c) {
     int h = flux__hide(), n = flux__course_items(c, item, names, sizeof names);
     if (c->o.state->ranks > 1) item[1] = flux__ranks->whole(c->o.state);
     item[n++] = flux_random_state();
-    item[n++] = flux_from_data(c->began, FLUX_I64, FLUX_SHAPE(2));
-    item[n++] = flux_from_data(number, FLUX_F64, FLUX_SHAPE(FLUX__COURSE_NUMBERS));
+    item[n++] = flux_from_with(c->began, FLUX_I64, FLUX_SHAPE(2));
+    item[n++] = flux_from_with(number, FLUX_F64, FLUX_SHAPE(FLUX__COURSE_NUMBERS));
     if (c->epoch) item[n++] = flux__course_history(c);
     bool good = true;
     for (int i = 1; i < n; i++) good = good && item[i];
@@ -39196,11 +39271,11 @@ static bool flux__course_load(flux__course *c) {
     if (past && (!c->history || !flux__course_read(c, "history", FLUX_F64, c->history, past)))
         return false;
     const int n = flux__course_items(c, item, names, sizeof names);
-    if (flux_load_items(c->o.checkpoint, n, names, item) != 0) return false;
+    if (flux_load_all_with(c->o.checkpoint, n, names, item) != 0) return false;
     c->epoch = (int)v[0], c->batch = (int64_t)v[1], c->sum = v[2], c->seen = v[3], c->best = v[4];
     c->stopper.best = v[5], c->stopper.count = (int)v[6], c->stopper.started = v[7] != 0;
     if (c->batch >= 0) c->o.data->epoch--;         /* which counts an epoch when it begins */
-    return flux_set_random_state(flux_from_data(random, FLUX_I64, FLUX_SHAPE(2))) == 0;
+    return flux_set_random_state(flux_from_with(random, FLUX_I64, FLUX_SHAPE(2))) == 0;
 }
 
 /* Loads the checkpoint if there is one. Only a file that is not there is the beginning: one that
@@ -40036,7 +40111,7 @@ static flux_tensor *flux__npy_tensor(flux__source *s, uint64_t at, flux__npy *np
     }
     if (npy->fortran || wide <= 1) return flux__read_tensor(s, at, npy->type, shape, npy->big);
     flux_tensor *t = flux__read_tensor(s, at, npy->type, back, npy->big);
-    return t ? flux_permute_to(t, order) : NULL;
+    return t ? flux_permute_with(t, order) : NULL;
 }
 
 /* Checks the heading of a .npy file, of versions 1 to 3 of the format, and reads its tensor. */
@@ -42420,7 +42495,7 @@ static bool flux__zip_name_all(const flux__thing *t, int n) {
     return true;
 }
 
-FLUX_DEF int flux_save_npz_items(const char *path, int n, const char *names,
+FLUX_DEF int flux_save_npz_with(const char *path, int n, const char *names,
                                  const void *const *items) {
     if (!path) return flux__null("save_npz", "path", path), -1;
     flux__thing *t = flux__things("save_npz", n, names, items);
@@ -43099,7 +43174,7 @@ static bool flux__torch_suits(const flux__torch_row *row, const char *path,
 static flux_tensor *flux__torch_layout(const flux__torch_row *row, flux_tensor *x) {
     flux_shape order = flux__shape(NULL, x->ndim);
     for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
-    if (row && row->layout == FLUX__TORCH_TRANSPOSED) return flux_permute_to(x, order);
+    if (row && row->layout == FLUX__TORCH_TRANSPOSED) return flux_permute_with(x, order);
     bool flipped = row && row->layout == FLUX__TORCH_FLIPPED && x->ndim > 2;
     return flipped ? flux__flip_kernel(x, x->ndim - 2) : x;
 }
@@ -43317,7 +43392,7 @@ static void flux__torch_put_second(flux__torch_saving *s, const char *name,
     const flux__rnn_cell *cell = (const flux__rnn_cell *)owner;
     int parts = cell->kind == FLUX__GRU ? 3 : 1;
     int64_t n = bias->dim[0] / parts;
-    flux_tensor *none = flux_full_shape(flux__shape(&n, 1), 0, (flux_dtype)bias->dtype);
+    flux_tensor *none = flux_full_with(flux__shape(&n, 1), 0, (flux_dtype)bias->dtype);
     none = none ? flux__move(none, bias->device) : NULL;
     for (int i = 0; i < parts - (cell->bias_h != NULL); i++)
         flux__torch_put(s, name, NULL, i, parts, none);
@@ -43343,7 +43418,7 @@ static void flux__torch_keep(flux_tensor **slot, const char *path, bool trained,
     if (row && strcmp(row->theirs, "running_mean") == 0 &&
         flux__torch_name(s->map, path, row, "num_batches_tracked", &name))
         flux__torch_put(s, name.s, NULL, 0, 0,
-                        flux_full_shape(flux__shape(NULL, 0), 0, FLUX_I64));
+                        flux_full_with(flux__shape(NULL, 0), 0, FLUX_I64));
 }
 
 /* Adds a tensor of the file to the list: its parts joined, in PyTorch's layout. */
@@ -43353,7 +43428,7 @@ static bool flux__torch_add(const flux__torch_saving *s, const flux__torch_whole
         if (!w->part[i] || !flux__same_dims(w->part[i], w->part[0]))
             return FLUX__REFUSE("%s: %.120s has %d equal parts in PyTorch, but not here",
                                 s->map.call, w->name, w->parts);
-    flux_tensor *x = w->parts > 1 ? flux_cat_all(0, w->parts, w->part) : w->part[0];
+    flux_tensor *x = w->parts > 1 ? flux_cat_with(0, w->parts, w->part) : w->part[0];
     x = x ? flux__torch_layout(w->row, x) : NULL;
     if (x) flux__list_add(l, w->name, NULL, x);
     return x && !l->failed;
@@ -43383,10 +43458,12 @@ FLUX_DEF int flux_save_torch(flux_layer *m, const char *path, const char *map) {
 
 /* ---------------- several things, single tensors */
 
-FLUX_DEF int flux_save_items(const char *path, int n, const char *names, const void *const *items) {
+FLUX_DEF int flux_save_all_with(const char *path, int n, const char *names,
+                                const void *const *items) {
     return flux__files_all("save_all", path, n, names, items, false);
 }
-FLUX_DEF int flux_load_items(const char *path, int n, const char *names, const void *const *items) {
+FLUX_DEF int flux_load_all_with(const char *path, int n, const char *names,
+                                const void *const *items) {
     return flux__files_all("load_all", path, n, names, items, true);
 }
 
@@ -43661,7 +43738,7 @@ static flux_tensor *flux__cut_dims(flux_tensor *x, int dim, flux__ends *const *e
     flux_tensor *parts[2] = { flux__cut_dims(flux_slice(x, dim, 0, e->head), dim - 1, ends), NULL };
     if (!e->tail) return parts[0];
     parts[1] = flux__cut_dims(flux_slice(x, dim, e->n - e->tail, e->n), dim - 1, ends);
-    return parts[0] && parts[1] ? flux_cat_all(dim, 2, parts) : NULL;
+    return parts[0] && parts[1] ? flux_cat_with(dim, 2, parts) : NULL;
 }
 
 typedef struct flux__grid {               /* what is shown of a tensor: rows x columns x pages */
@@ -43692,7 +43769,7 @@ static bool flux__grid_of(flux__grid *g, flux_tensor *x) {
     if (flux__size(x) > 4096) {
         int64_t dims[3] = { d0, d1, g->pages.n };
         flux__ends *const ends[3] = { &g->rows, &g->columns, &g->pages };
-        x = flux__cut_dims(flux_reshape_to(x, flux__shape(dims, 3)), 2, ends);
+        x = flux__cut_dims(flux_reshape_with(x, flux__shape(dims, 3)), 2, ends);
     }
     if (x && flux__is_half((int)g->dtype)) x = flux_to_dtype(x, FLUX_F32);
     g->stored = x ? (flux_dtype)x->dtype : FLUX_F32;
@@ -44386,7 +44463,7 @@ FLUX_DEF size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_
     return flux__sink_end(&s);
 }
 
-FLUX_DEF void flux_summary_of(flux_layer *m, flux_shape in) {
+FLUX_DEF void flux_summary_with(flux_layer *m, flux_shape in) {
     flux__sink s = flux__sink_stdout();
     flux__summary_put(&s, "summary", m, in);
 }
@@ -44779,7 +44856,7 @@ static void flux__expr_refuse(flux__expr *p, const char *at, const char *sign, c
 
 /* A plain number as a bool on x's device, for an operand of && or ||: true unless it is 0. */
 static flux_tensor *flux__expr_truth(double num, const flux_tensor *x) {
-    return flux__move(flux_full_shape(flux__shape(NULL, 0), num != 0, FLUX_BOOL), x->device);
+    return flux__move(flux_full_with(flux__shape(NULL, 0), num != 0, FLUX_BOOL), x->device);
 }
 
 /* a op b for each element, or at once for two plain numbers. x^2 is recorded as a square. */
@@ -44924,7 +45001,7 @@ static flux_tensor *flux__expr_argsort(int n, flux_reduce_opts o) {
 }
 static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2] = { a, b };
-    return flux_cat_all(1, 2, both);
+    return flux_cat_with(1, 2, both);
 }
 /* Kinds of functions. EACH, PAIR and TRIPLE work on each element of one, two and three operands, so
    that arrays need a dot; REDUCE takes one operand and dims=; WHOLE and BOTH take one and two
@@ -44957,7 +45034,7 @@ typedef struct flux__expr_fn {            /* one of the four pointers is set; LE
 #define FLUX__PAIR_OP(NAME, name, n, dt, call, ...) \
     FLUX__PUBLIC_OF_2(n, call, { #name, FLUX__FN_PAIR, NULL, flux_##name, NULL, NULL },)
 #define FLUX__EACH_ROW(f) { #f, FLUX__FN_EACH, flux_##f, NULL, NULL, NULL },
-#define FLUX__REDUCE_ROW(f) { #f, FLUX__FN_REDUCE, NULL, NULL, NULL, flux_##f##_over },
+#define FLUX__REDUCE_ROW(f) { #f, FLUX__FN_REDUCE, NULL, NULL, NULL, flux_##f##_with },
 #define FLUX__WHOLE_ROW(f) { #f, FLUX__FN_WHOLE, flux_##f, NULL, NULL, NULL },
 #define FLUX__BOTH_ROW(f) { #f, FLUX__FN_BOTH, NULL, flux_##f, NULL, NULL },
 #define FLUX__LOSS_ROW(f, per) FLUX__BOTH_ROW(f)
@@ -44982,8 +45059,8 @@ static const flux__expr_fn flux__expr_fns[] = {
     { "where", FLUX__FN_TRIPLE, NULL, NULL, flux_where, NULL },
     { "ifelse", FLUX__FN_TRIPLE, NULL, NULL, flux_where, NULL },
     { "clamp", FLUX__FN_TRIPLE, NULL, NULL, flux__expr_clamp, NULL },
-    { "maximum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_max_over },
-    { "minimum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_min_over },
+    { "maximum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_max_with },
+    { "minimum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_min_with },
     { "glu", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_glu },
     { "sort", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_sort },
     { "argsort", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_argsort },
@@ -45131,7 +45208,7 @@ static flux_tensor *flux__expr_reduce(const flux__call *c, const flux__expr_fn *
 /* An operand as a tensor. In a call whose operands are all plain numbers (`plain`) it is a float64
    scalar; for the dot product a row becomes a vector. */
 static flux_tensor *flux__expr_operand_of(const flux__term *a, const flux__expr_fn *f, bool plain) {
-    if (plain) return flux_full_shape(flux__shape(NULL, 0), a->num, FLUX_F64);
+    if (plain) return flux_full_with(flux__shape(NULL, 0), a->num, FLUX_F64);
     return f->two == flux_dot ? flux__unrow(a) : flux__as_tensor(a);
 }
 
@@ -45559,7 +45636,7 @@ static flux__term flux__c_choice(flux__expr *p, flux__term c) {
     if (!c.t) return side[c.num == 0];
     c = flux__c_condition(p, at, c);
     for (int i = 0; i < 2 && !side[0].t && !side[1].t; i++)
-        side[i].t = flux_full_shape(flux__shape(NULL, 0), side[i].num, (flux_dtype)p->dtype);
+        side[i].t = flux_full_with(flux__shape(NULL, 0), side[i].num, (flux_dtype)p->dtype);
     if (p->failed) return c;
     return FLUX__EXPR_AT(p, at, flux_where(c.t, flux__as_tensor(&side[0]),
                                            flux__as_tensor(&side[1])));
@@ -45633,9 +45710,9 @@ static flux_tensor *flux__own_result(const flux_operation *op, int n, flux_tenso
     flux__term v;
     if (!flux__own_operands_of(op, n, xs, &o) || !flux__own_value(op, 0, &o, &v)) return NULL;
     if (!v.t)
-        return flux__move(flux_full_shape(o.shape, v.num, (flux_dtype)o.dtype),
+        return flux__move(flux_full_with(o.shape, v.num, (flux_dtype)o.dtype),
                           flux__place(n, xs));
-    flux_tensor *y = flux_broadcast_to_shape(v.t, o.shape);
+    flux_tensor *y = flux_broadcast_to_with(v.t, o.shape);
     return y && y->dtype == FLUX_F32 ? flux__narrow(y, o.dtype) : y;
 }
 
@@ -49411,7 +49488,7 @@ static flux_tensor *flux__collective_one(flux_comm *c, int kind, flux_tensor *x,
                                   flux__count(&s));
 #endif
     if (y && mean && c->size > 1) y = flux_mul(y, 1.0 / c->size);
-    return flux__reveal(h, y ? flux_reshape_to(y, s) : NULL);
+    return flux__reveal(h, y ? flux_reshape_with(y, s) : NULL);
 }
 
 /* The collective `call` of a tensor, or of each tensor of a tuple. */
@@ -49430,7 +49507,7 @@ static flux_tensor *flux__collective(const char *call, flux_comm *c, int kind, f
     for (int i = 0; i < x->nin; i++)
         if (!(part[i] = flux__collective(call, c, kind, x->in[i], op, root)))
             return flux__reveal(h, NULL);
-    return flux__reveal(h, flux_tuple_of(x->nin, part));
+    return flux__reveal(h, flux_tuple_with(x->nin, part));
 }
 
 FLUX_DEF flux_tensor *flux_allreduce(flux_comm *c, flux_tensor *x, flux_agg op) {
@@ -49616,8 +49693,10 @@ static flux_tensor *flux__gathered(flux_comm *c, const flux_state *s, int leaf, 
     const flux_shape dims = flux__dims(s->leaf[leaf].p);
     int h = flux__hide();
     flux_tensor *all = flux_allgather(c, x);
-    if (c->rank == 0 && all)
-        all = flux_cpu(flux_copy(flux_reshape_to(flux_slice(all, 0, 0, flux__count(&dims)), dims)));
+    if (c->rank == 0 && all) {
+        all = flux_reshape_with(flux_slice(all, 0, 0, flux__count(&dims)), dims);
+        all = flux_cpu(flux_copy(all));
+    }
     return flux__reveal(h, all ? flux_eval(all) : NULL);
 }
 
@@ -49743,7 +49822,7 @@ static bool flux__complete_gradients(flux_comm *c, flux_state *s) {
     for (int i = 0; i < s->nleaves && ok; i++) {
         if (!has[i] || s->step[i].d) continue;
         const flux_tensor *p = s->leaf[i].now;
-        flux_tensor *zeros = flux_full_shape(flux__dims(p), 0, flux__state_dtype(p));
+        flux_tensor *zeros = flux_full_with(flux__dims(p), 0, flux__state_dtype(p));
         ok = zeros && flux__start_step(s, i, flux__move(zeros, p->device));
     }
     flux__free(has);
@@ -49774,7 +49853,7 @@ static void flux__order_bucket(const flux_state *s, int n, int *leaf) {
 /* x with zeros behind it, so that it can be cut into shares. */
 static flux_tensor *flux__padded(const flux_state *s, flux_tensor *x) {
     const int64_t n = flux__size(x), more = flux__share_size(s, n) * s->ranks - n;
-    return more == 0 ? x : flux_pad_by(flux_reshape_to(x, FLUX_SHAPE(n)), 0, FLUX_SHAPE(0),
+    return more == 0 ? x : flux_pad_by(flux_reshape_with(x, FLUX_SHAPE(n)), 0, FLUX_SHAPE(0),
                                        FLUX_SHAPE(more));
 }
 
@@ -49812,14 +49891,14 @@ static bool flux__join_bucket(flux_comm *c, flux_state *s, int n, int *leaf) {
     for (int i = 0; i < n; i++) xs[i] = s->leaf[leaf[i]].next, count += flux__size(xs[i]);
     flux_tensor *all = flux__collective_node(c, FLUX__ALLGATHER, FLUX_SUM, 0, n, xs,
                                              count * s->ranks);
-    if (!all || !(all = flux_reshape_to(all, FLUX_SHAPE(count, s->ranks)))) return false;
+    if (!all || !(all = flux_reshape_with(all, FLUX_SHAPE(count, s->ranks)))) return false;
     for (int i = 0; i < n; i++) {
         flux__trained_param *l = &s->leaf[leaf[i]];
         const int64_t end = at + flux__size(xs[i]), size = flux__size(l->now);
-        flux_tensor *x = flux_reshape_to(flux_slice(all, 0, at, end),
+        flux_tensor *x = flux_reshape_with(flux_slice(all, 0, at, end),
                                          FLUX_SHAPE((end - at) * s->ranks));
         if (x && size < flux__size(x)) x = flux_slice(x, 0, 0, size);
-        l->next = flux_copy(flux_reshape_to(x, flux__dims(l->now)));
+        l->next = flux_copy(flux_reshape_with(x, flux__dims(l->now)));
         at = end;
         if (!l->next) return false;
     }
@@ -49841,7 +49920,7 @@ static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, int *leaf)
     for (int i = 0; i < n && sum; i++) {
         flux__step *k = &s->step[leaf[i]];
         const int64_t end = at + flux__size(xs[i]);
-        k->d = flux_reshape_to(flux_slice(sum, 0, at, end), flux__dims(xs[i]));
+        k->d = flux_reshape_with(flux_slice(sum, 0, at, end), flux__dims(xs[i]));
         k->scale /= c->size;
         at = end;
         if (!k->d) return false;

@@ -39,7 +39,7 @@ static flux_tensor *guess(flux_layer *model, flux_device device, flux_tensor *x)
 /* A little noise on each image, new in every epoch, so that none is learnt by heart. */
 static flux_batch with_noise(flux_batch b, void *user) {
     (void)user;
-    b.x = flux_add(b.x, flux_mul(flux_randn_shape(flux_shape_of(b.x), FLUX_F32), 0.2));
+    b.x = flux_add(b.x, flux_mul(flux_randn_with(flux_shape_of(b.x), FLUX_F32), 0.2));
     return b;
 }
 

@@ -25,7 +25,7 @@ static digits part(digits all, int64_t start, int64_t stop) {
 
 static digits of_other_scanner(digits d) {
     flux_tensor *moved = flux_slice(flux_pad(d.x, 0, 1, 0), 0, 0, flux_dim(d.x, 0));
-    flux_tensor *noise = flux_to(flux_device_of(d.x), flux_randn_shape(flux_shape_of(d.x), FLUX_F32));
+    flux_tensor *noise = flux_to(flux_device_of(d.x), flux_randn_with(flux_shape_of(d.x), FLUX_F32));
     d.x = flux_eval(flux_add(flux_mul(moved, 0.6), flux_mul(noise, 0.1)));
     return d;
 }

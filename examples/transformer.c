@@ -17,13 +17,13 @@ static flux_layer *block(void) {
     return flux_chain(flux_skipconnection(look, flux_add), flux_skipconnection(think, flux_add));
 }
 
-static flux_tensor *small(flux_shape s) { return flux_mul(flux_randn_shape(s, FLUX_F32), 0.05); }
+static flux_tensor *small(flux_shape s) { return flux_mul(flux_randn_with(s, FLUX_F32), 0.05); }
 
 /* A letter's numbers, the blocks, and a guess for each place. */
 static flux_layer *new_writer(int letters) {
     flux_layer *blocks[LAYERS];
     for (int i = 0; i < LAYERS; i++) blocks[i] = block();
-    return flux_chain(flux_embedding(letters, WIDTH, small), flux_chain_of(LAYERS, blocks, NULL), flux_rmsnorm(FLUX_SHAPE(WIDTH)),
+    return flux_chain(flux_embedding(letters, WIDTH, small), flux_chain_with(LAYERS, blocks, NULL), flux_rmsnorm(FLUX_SHAPE(WIDTH)),
                       flux_dense(WIDTH, letters));
 }
 

@@ -15,7 +15,7 @@ static flux_tensor *vae_call(flux_layer *self, flux_tensor *x) {          /* (lo
     vae *m = (vae *)self;
     flux_tensor *e = flux_call(m->encoder, x), *mu = flux_call(m->middle, e), *lv = flux_call(m->spread, e), *z = mu;
     if (flux_training(self)) {
-        flux_tensor *chance = flux_to(flux_device_of(x), flux_randn_shape(flux_shape_of(mu), FLUX_F32));
+        flux_tensor *chance = flux_to(flux_device_of(x), flux_randn_with(flux_shape_of(mu), FLUX_F32));
         z = flux_add(mu, flux_mul(flux_exp(flux_mul(lv, 0.5)), chance));
     }
     return flux_tuple(flux_call(m->decoder, z), mu, lv);

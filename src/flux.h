@@ -137,13 +137,12 @@
    OTHER LANGUAGES
        cc -O2 -shared -fPIC -DFLUX_IMPLEMENTATION -x c flux.h -o libflux.so -lm
    makes a library for Python's ctypes, Julia, Rust, ...; examples/from_python.py trains a network
-   with it. What C writes as a macro is a function there, too, with all arguments spelt out:
-   - options and sizes: NAME_with takes the struct of options by value. It starts as zeros, and a
-     field that is 0 is left out. An optimiser is made and set up by flux_setup_named;
-   - a shape: NAME_shape (flux_full_shape, flux_at_shape) or NAME_of (flux_summary_of) takes a
-     flux_shape, also by value: an int and 8 int64;
-   - any number of arguments: flux_chain_of, flux_gradient_of, flux_call_all, ... take their count
-     and an array; names, where they are wanted, are a text, "x, y", or NULL;
+   with it. What C writes as a macro NAME is a function NAME_with there, all arguments spelt out:
+   - options: flux_dense_with takes a struct by value. It starts as zeros, and a field that is 0 is
+     left out. An optimiser is made and set up by flux_setup_named;
+   - a shape: flux_reshape_with takes a flux_shape, also by value: an int and 8 int64;
+   - any number of arguments: flux_chain_with, flux_gradient_with, flux_call_with, ... take their
+     count and an array; names, where they are wanted, are a text, "x, y", or NULL;
    - what takes any kind of object: flux_gpu, flux_cpu and flux_to_tensor take tensors,
      flux_gpu_layer, flux_save_layer, flux_print_layer, ... the others;
    - numbers beside tensors: flux_expr_with("(x .- 1) .* 0.5", 1, "x", xs), which also knows the
@@ -299,6 +298,7 @@
 #include "api/calls.h"
 #include "api/dispatch.h"
 #include "api/macros.h"
+#include "api/aliases.h"
 
 #endif /* FLUX_H */
 

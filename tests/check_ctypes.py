@@ -24,7 +24,7 @@ def declare(library, name, result, *arguments):
 
 
 for name, result, arguments in [
-        ("flux_from_data", P, (P, C.c_int, Shape)), ("flux_slice_step", P, (P, C.c_int, I, I, I)), ("flux_flip_dims", P, (P, Shape)),
+        ("flux_from_with", P, (P, C.c_int, Shape)), ("flux_slice_step", P, (P, C.c_int, I, I, I)), ("flux_flip_with", P, (P, Shape)),
         ("flux_data", P, (P,)), ("flux_pointer", P, (P,)), ("flux_shape_of", Shape, (P,)), ("flux_dtype_of", C.c_int, (P,)),
         ("flux_dtype_size", C.c_size_t, (C.c_int,)), ("flux_error", C.c_char_p, ()), ("flux_to_dlpack", P, (P,)),
         ("flux_to_dlpack_versioned", P, (P,)), ("flux_from_dlpack", P, (P,)), ("flux_from_dlpack_versioned", P, (P,))]:
@@ -63,7 +63,7 @@ def taken(array, **options):
 
 
 def flipped(x, dim):
-    return f.flux_flip_dims(x, Shape(1, (I * 8)(dim)))
+    return f.flux_flip_with(x, Shape(1, (I * 8)(dim)))
 
 
 def bytes_of(x):
@@ -86,7 +86,7 @@ else:
                 continue
             f.flux_scope_open()
             want = np.arange(24).reshape(2, 3, 4).astype(code)          # [N, H, W]: ours is W x H x N, 4 x 3 x 2
-            x = f.flux_from_data(want.ctypes.data, t, Shape(3, (I * 8)(4, 3, 2)))
+            x = f.flux_from_with(want.ctypes.data, t, Shape(3, (I * 8)(4, 3, 2)))
             views = [(x, want), (f.flux_slice_step(x, 0, 1, 4, 2), want[:, :, 1::2]),
                      (f.flux_slice_step(x, 1, 1, 3, 1), want[:, 1:]), (flipped(x, 2), want[::-1])]
             kept = []
@@ -129,7 +129,7 @@ else:
     for t, dtype in enumerate(TORCH):
         f.flux_scope_open()
         want = torch.arange(24).reshape(2, 3, 4).to(dtype)
-        x = f.flux_from_data(want.data_ptr(), t, Shape(3, (I * 8)(4, 3, 2)))
+        x = f.flux_from_with(want.data_ptr(), t, Shape(3, (I * 8)(4, 3, 2)))
         for versioned in (False, True):
             try:
                 a = torch.from_dlpack(Given(x, versioned))

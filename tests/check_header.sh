@@ -18,6 +18,14 @@ no_more "lines that are too long"
 grep -nE "$(printf '\t')| $" flux.h >"$tmp/list"
 no_more "tabs or blanks at line ends"
 
+# One rule for what stands behind a macro: behind flux_NAME it is flux_NAME_with.
+cat src/api/*.h | sed -e ':a' -e '/\\$/{N;s/\\\n//;ba' -e '}' | awk '/^#define flux_[a-z0-9_]+\(/ {
+    name = $2; sub(/\(.*/, "", name); rest = $0
+    while (match(rest, name "_[a-z0-9_]+\\(")) {
+        if (substr(rest, RSTART, RLENGTH) != name "_with(") print name " calls " substr(rest, RSTART, RLENGTH)
+        rest = substr(rest, RSTART + RLENGTH) } }' >"$tmp/list"
+no_more "macros whose functions do not end in _with"
+
 # The manual names each variable of the environment that the code reads, and no other: under ENVIRONMENT, where lines of that
 # list begin with names and two blanks end them. No other text lists them.
 grep -ohE '(flux__env|getenv|flux__roc_find)\("[A-Z_]+"|"[A-Z]+_VISIBLE_DEVICES"|"GPU_DEVICE_ORDINAL"|\{ "[A-Z_]+", FLUX__MPI_' flux*.h |

@@ -62,6 +62,10 @@ for cc in gcc clang tcc g++ clang++; do
         of "$call" >"$tmp/fits.$ext"
         check "$cc: $call" $cc $flags -Werror -I. -c "$tmp/fits.$ext" -o "$tmp/fits.o"
     done
+    # an old name works, and the compiler says what the new one is
+    of 'x = flux_add(flux_reshape_to(x, FLUX_SHAPE(1, 2)), 1)' >"$tmp/fits.$ext"
+    check "$cc: an old name" $cc $flags -I. -c "$tmp/fits.$ext" -o "$tmp/fits.o"
+    [ $cc = tcc ] || grep -q 'flux_reshape_with is its name now' "$tmp/log" && pass || fail "$cc says nothing of an old name"
     of "$(layers 32)" >"$tmp/fits.$ext"
     check "$cc: a chain of 32 layers" $cc $flags -I. -c "$tmp/fits.$ext" -o "$tmp/fits.o"
     for n in 33 64 96; do

@@ -50,7 +50,7 @@ static void read_safetensors(const flux__source *s) {
     flux__archive z;
     if (!model) {
         flux_tensor *w = flux_ones(3, 3);
-        model = flux_chain_of(2, FLUX__LAYERS(flux_dense(.weight = w, .bias = FLUX_OFF), flux_dense(.weight = w, .bias = FLUX_OFF)), NULL);
+        model = flux_chain_with(2, FLUX__LAYERS(flux_dense(.weight = w, .bias = FLUX_OFF), flux_dense(.weight = w, .bias = FLUX_OFF)), NULL);
         flux_retain(model);
     }
     if (!flux__archive_open(&z, "fuzz", NULL, s)) {

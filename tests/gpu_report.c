@@ -376,7 +376,7 @@ static void shape_is(const char *title, flux_tensor *t, work w) {
 
 static flux_tensor *of(flux_dtype t, int nd, int64_t a, int64_t b, int64_t c, int64_t d) {
     flux_shape s = { nd, { a, b, c, d } };
-    return flux_eval(flux_full_shape(s, 1.0, t));
+    return flux_eval(flux_full_with(s, 1.0, t));
 }
 static double size_of(flux_dtype t) { return t == FLUX_F64 ? 8 : t == FLUX_F32 ? 4 : 2; }
 

@@ -305,7 +305,7 @@ static inline flux_tensor *graph_leaf(flux_dtype t, flux_shape s, graph_fill fil
     const int64_t n = shape_len(s);
     float *data = (float *)malloc((size_t)n * sizeof *data + 1);
     for (int64_t i = 0; i < n; i++) data[i] = leaf_at(t, fill, a, seed, (uint32_t)i);
-    flux_tensor *x = flux_to_dtype(flux_from_data(data, FLUX_F32, s), t);
+    flux_tensor *x = flux_to_dtype(flux_from_with(data, FLUX_F32, s), t);
     free(data);
     return flux_eval(x);
 }
@@ -333,7 +333,7 @@ static flux_tensor *build_window(const graph_step *k, flux_tensor *a, flux_tenso
 }
 #define GRAPH_CALL_1(name, domain, composed) case G_##name: return flux_##name(a);
 #define GRAPH_CALL_2(name) case G_##name: return flux_##name(a, b);
-#define GRAPH_CALL_R(name) case G_##name: return flux_##name##_over(k->s.ndim, \
+#define GRAPH_CALL_R(name) case G_##name: return flux_##name##_with(k->s.ndim, \
     reduce_opts(a, k->s));
 static flux_tensor *build_step(const graph_step *k, flux_tensor *const *x) {
     flux_tensor *a = k->nin > 0 ? x[k->in[0]] : NULL, *b = k->nin > 1 ? x[k->in[1]] : NULL,
@@ -343,21 +343,21 @@ static flux_tensor *build_step(const graph_step *k, flux_tensor *const *x) {
     GRAPH_REDUCTION(GRAPH_CALL_R)
     GRAPH_BINARY(GRAPH_CALL_2)
     case G_leaf: return graph_leaf(k->type, k->s, k->fill, k->a, k->seed);
-    case G_full: return flux_full_shape(k->s, k->a, k->type);
+    case G_full: return flux_full_with(k->s, k->a, k->type);
     case G_cast: return flux_to_dtype(a, k->type);
     case G_add_number: return flux_add(a, k->a);
     case G_mul_number: return flux_mul(a, k->a);
     case G_pow_number: return flux_pow(a, k->a);
     case G_clamp: return flux_clamp(a, k->a, k->b);
     case G_where: return flux_where(a, b, c);
-    case G_reshape: return flux_reshape_to(a, k->s);
-    case G_permute: return flux_permute_to(a, k->s);
+    case G_reshape: return flux_reshape_with(a, k->s);
+    case G_permute: return flux_permute_with(a, k->s);
     case G_slice: return flux_slice_step(a, k->dim, k->s.dim[0], k->s.dim[1], k->s.dim[2]);
-    case G_flip: return flux_flip_dims(a, FLUX_SHAPE(k->dim));
+    case G_flip: return flux_flip_with(a, FLUX_SHAPE(k->dim));
     case G_unsqueeze: return flux_unsqueeze(a, k->dim);
     case G_squeeze: return flux_squeeze(a);
-    case G_broadcast: return flux_broadcast_to_shape(a, k->s);
-    case G_repeat: return flux_repeat_by(a, k->s);
+    case G_broadcast: return flux_broadcast_to_with(a, k->s);
+    case G_repeat: return flux_repeat_with(a, k->s);
     case G_pad: return flux_pad_by(a, k->a, k->s, k->t);
     case G_cat: return flux_cat(k->dim, a, b);
     case G_gather: return flux_gather(a, k->dim, b);
@@ -1449,7 +1449,7 @@ static inline void graph_print(FILE *f, const graph *g) {
             fprintf(f, "graph_leaf(%s, ", print_type(k->type)), print_shape(f, k->s);
             fprintf(f, ", %s, %.17g, %uu)", fills[k->fill], k->a, (unsigned)k->seed);
         } else if (k->op == G_full) {
-            fprintf(f, "flux_full_shape("), print_shape(f, k->s);
+            fprintf(f, "flux_full_with("), print_shape(f, k->s);
             fprintf(f, ", %.17g, %s)", k->a, print_type(k->type));
         } else print_call(f, k);
         fprintf(f, ";      // %s, ", flux_dtype_name(k->type)), print_shape(f, k->shape);

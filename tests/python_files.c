@@ -18,7 +18,7 @@ static flux_tensor *pattern(flux_dtype t, flux_shape s) {
     for (int i = 0; i < s.ndim; i++) n *= (size_t)s.dim[i];
     for (size_t k = 0; k < n; k++)
         for (size_t b = 0; b < size; b++) room[k * size + b] = (unsigned char)(t == FLUX_BOOL ? k % 2 == 0 : 37 * k + 11 * b + 5);
-    return flux_from_data(room, t, s);
+    return flux_from_with(room, t, s);
 }
 
 static flux_shape ranks(int i) {
@@ -47,7 +47,7 @@ static int write_all(const char *folder) {
             if (t != FLUX_BF16 && (i % 4 == t % 4 || t == 0) && flux_save_npy(x, path) != 0) return 1;
         }
     snprintf(path, sizeof path, "%s/all.safetensors", folder);
-    if (flux_save_items(path, n, names, items) != 0) return 1;
+    if (flux_save_all_with(path, n, names, items) != 0) return 1;
     flux_tensor *w = pattern(FLUX_F32, FLUX_SHAPE(3, 3));
     flux_layer *shared = flux_chain(flux_dense(.weight = w), flux_named("\"odd\\ name\xc3\xa9", flux_dense(.weight = w)));
     snprintf(path, sizeof path, "%s/tied.safetensors", folder);
@@ -63,7 +63,7 @@ static int copy(const char *in, const char *out, int n, char **names) {
         if (i) strcat(all, ",");
         strcat(all, names[i]);
     }
-    return flux_save_items(out, n, all, items) != 0;
+    return flux_save_all_with(out, n, all, items) != 0;
 }
 
 static int elements(const char *path, const char *name) {
@@ -73,7 +73,7 @@ static int elements(const char *path, const char *name) {
         int64_t rest = i;
         for (int d = 0; d < s.ndim; d++) at.dim[d] = rest % s.dim[d], rest /= s.dim[d];
         for (int d = 0; d < s.ndim; d++) printf("%d ", (int)at.dim[d]);
-        printf("%.17g\n", flux_at_shape(x, at));
+        printf("%.17g\n", flux_at_with(x, at));
     }
     return !x;
 }
@@ -81,7 +81,7 @@ static int elements(const char *path, const char *name) {
 /* Every parameter and state is drawn anew, between 0.5 and 1.5, so that no bias and no running mean is what it starts as. */
 static flux_tensor *drawn(flux_tensor *x) {
     flux_shape s = flux_shape_of(x);
-    return flux_to_dtype(flux_add(flux_rand_shape(s, FLUX_F32), 0.5), flux_dtype_of(x));
+    return flux_to_dtype(flux_add(flux_rand_with(s, FLUX_F32), 0.5), flux_dtype_of(x));
 }
 
 static int write_model(const char *folder, const char *name, flux_layer *start, flux_tensor *x, const char *map) {

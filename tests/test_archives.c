@@ -179,10 +179,10 @@ TEST(archives_round_trip) {
     flux_tensor *a = flux_ones(3);
     const void *twice[] = { a, a }, *other[] = { a, flux_dense(2, 2) };
     CHECK_ERROR(flux_save_npz(TMP("npz"), flux_to_dtype(a, FLUX_BF16)), "NumPy has no bf16; convert first");
-    CHECK_ERROR(flux_save_npz_items(TMP("npz"), 2, "a, a", twice), "save_npz: two arrays have the name a");
-    CHECK_ERROR(flux_save_npz_items(TMP("npz"), 2, "a, m", other), "save_npz: m is no tensor");
-    CHECK_ERROR(flux_save_npz_items(NULL, 2, "a, b", twice), "save_npz: argument path is NULL");
-    CHECK_ERROR(flux_save_npz_items(TMP("npz"), 2, "a", twice), "save_npz: \"a\" does not name 2 things");
+    CHECK_ERROR(flux_save_npz_with(TMP("npz"), 2, "a, a", twice), "save_npz: two arrays have the name a");
+    CHECK_ERROR(flux_save_npz_with(TMP("npz"), 2, "a, m", other), "save_npz: m is no tensor");
+    CHECK_ERROR(flux_save_npz_with(NULL, 2, "a, b", twice), "save_npz: argument path is NULL");
+    CHECK_ERROR(flux_save_npz_with(TMP("npz"), 2, "a", twice), "save_npz: \"a\" does not name 2 things");
     CHECK(flux_npz_names(TMP("npz"), names, sizeof names) == 2);    /* what was there stays */
 }
 

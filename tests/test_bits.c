@@ -254,7 +254,7 @@ TEST(a_constant_has_no_variance) {
         for (int l = 0; l < 13; l++)
             for (int t = 0; t < (test_device.backend && (i || l % 3) ? 0 : 4); t++) FLUX_SCOPE {
                 const int64_t n = lengths[l];
-                flux_tensor *x = flux_eval(flux_full_shape(FLUX_SHAPE(n), numbers[i] > 60000 && t == 2 ? 777 : numbers[i], types[t]));
+                flux_tensor *x = flux_eval(flux_full_with(FLUX_SHAPE(n), numbers[i] > 60000 && t == 2 ? 777 : numbers[i], types[t]));
                 CHECK(flux_item(flux_var(x)) == 0);
                 if (n < 5000) CHECK(flux_at(flux_var(flux_eval(flux_broadcast_to(flux_reshape(x, 1, n), 5, n)), 1), 4, 0) == 0);
             }

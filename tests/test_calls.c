@@ -227,7 +227,7 @@ static flux_fn2 A2(void) {
     if (!i) null_in = true;
     return all[i];
 }
-static flux_tensor *own_init(flux_shape s) { return one_in(2) ? flux_zeros(2, 2) : flux_rand_shape(s, FLUX_F64); }
+static flux_tensor *own_init(flux_shape s) { return one_in(2) ? flux_zeros(2, 2) : flux_rand_with(s, FLUX_F64); }
 static flux_tensor *no_init(flux_shape s) { return (void)s, (flux_tensor *)NULL; }
 static flux_init_fn J(void) {
     static const flux_init_fn all[] = { NULL, NULL, NULL, flux_glorot_uniform, flux_orthogonal, flux_identity_init, flux_truncated_normal, own_init, no_init };
@@ -725,7 +725,7 @@ static flux_tensor *with_gradient(void) {
 static flux_grads *gradient_of_some(void) {
     const void *what[3] = { O(), O(), O() };
     flux_tensor *x = T(), *loss = x && one_in(2) && flux_count(x) == 1 ? flux_sum(x) : x;
-    return flux_gradient_of(loss, below(4), what);
+    return flux_gradient_with(loss, below(4), what);
 }
 static flux_grads *gradient_of_layer(void) {
     flux_layer *m = L();
@@ -799,13 +799,13 @@ static int items(bool save) {
     const void *what[3] = { O(), O(), O() };
     const char *path = P(), *names = one_in(3) ? N() : "a, b", *both = one_in(2) ? "a, b, c" : names;
     int n = one_in(9) ? Z() : 2;
-    return n > 3 ? 0 : save ? flux_save_items(path, n, both, what) : flux_load_items(path, n, both, what);
+    return n > 3 ? 0 : save ? flux_save_all_with(path, n, both, what) : flux_load_all_with(path, n, both, what);
 }
 static int arrays(void) {
     const void *what[3] = { T(), T(), O() };
     const char *path = P(), *names = one_in(3) ? N() : "a, b";
     int n = one_in(9) ? Z() : 2;
-    return n > 3 ? 0 : flux_save_npz_items(path, n, names, what);
+    return n > 3 ? 0 : flux_save_npz_with(path, n, names, what);
 }
 static void visits(void) {
     int64_t sum = 0;
@@ -820,13 +820,13 @@ static flux_rule chain_of_rules(void) {
     flux_rule list[20];
     int n = one_in(20) ? 20 : below(4);
     for (int i = 0; i < n; i++) list[i] = rule();
-    return flux_optimiser_chain_of(n, list);
+    return flux_optimiser_chain_with(n, list);
 }
 static flux_schedule sequence_of_some(void) {
     flux_schedule list[12];
     int n = one_in(20) ? 12 : below(4);
     for (int i = 0; i < n; i++) list[i] = one_in(3) ? schedule() : flux_schedule_for(1 + below(9), schedule());
-    return flux_schedule_sequence_of(n, list);
+    return flux_schedule_sequence_with(n, list);
 }
 static void stoppers(void) {
     flux_stopper s;
@@ -836,7 +836,7 @@ static void stoppers(void) {
 static flux_tensor *borrowed(void) {
     static const double memory[64];
     flux_shape s = flux_shape_of(T());
-    return flux_borrow_data(one_in(9) ? NULL : memory, FLUX_U8, s.ndim >= 0 && s.ndim < 3 && s.dim[0] * (s.ndim > 1 ? s.dim[1] : 1) < 500 ? s : flux__shape(NULL, 0));
+    return flux_borrow_with(one_in(9) ? NULL : memory, FLUX_U8, s.ndim >= 0 && s.ndim < 3 && s.dim[0] * (s.ndim > 1 ? s.dim[1] : 1) < 500 ? s : flux__shape(NULL, 0));
 }
 static flux_tensor *from_some(void) {
     static const double memory[64];
@@ -844,7 +844,7 @@ static flux_tensor *from_some(void) {
     bool small = s.ndim >= 0 && s.ndim <= 4;
     for (int i = 0; i < s.ndim && i < FLUX_MAX_DIMS; i++) small = small && s.dim[i] >= 0 && s.dim[i] <= 2;
     bool refused = s.ndim < 0 || s.ndim > FLUX_MAX_DIMS;
-    return flux_from_data(memory, small ? E() : FLUX_F64, small || refused ? s : flux__shape(NULL, 2));
+    return flux_from_with(memory, small ? E() : FLUX_F64, small || refused ? s : flux__shape(NULL, 2));
 }
 static flux_layer *new_one(void) {
     static const flux_field fields[] = { { NULL, FLUX__END, 0, 0 } };
@@ -897,12 +897,12 @@ static void strict_threads(void) {
     X(I, flux_loadmodel, flux_loadmodel(L(), L())) X(L, flux_averaged_with, flux_averaged_with(averaged_o())) \
     X(I, flux_update_average, flux_update_average(L(), L())) \
     X(L, flux_metric_with, flux_metric_with(metric_o())) \
-    BINARY(X, flux_vcat) OVER(X, flux_sum_over) OVER(X, flux_mean_over) OVER(X, flux_var_over) \
-    OVER(X, flux_prod_over) OVER(X, flux_max_over) OVER(X, flux_min_over) OVER(X, flux_any_over) \
-    OVER(X, flux_all_over) OVER(X, flux_norm_over) OVER(X, flux_logsumexp_over) \
-    OVER(X, flux_std_over) OVER(X, flux_cumsum_over) OVER(X, flux_cumprod_over) OVER(X, flux_tril_over) OVER(X, flux_triu_over) OVER(X, flux_diag_over) \
-    OVER(X, flux_argmax_over) OVER(X, flux_argmin_over) OVER(X, flux_softmax_over) \
-    OVER(X, flux_logsoftmax_over) LOSS(X, flux_ctc_loss) \
+    BINARY(X, flux_vcat) OVER(X, flux_sum_with) OVER(X, flux_mean_with) OVER(X, flux_var_with) \
+    OVER(X, flux_prod_with) OVER(X, flux_max_with) OVER(X, flux_min_with) OVER(X, flux_any_with) \
+    OVER(X, flux_all_with) OVER(X, flux_norm_with) OVER(X, flux_logsumexp_with) \
+    OVER(X, flux_std_with) OVER(X, flux_cumsum_with) OVER(X, flux_cumprod_with) OVER(X, flux_tril_with) OVER(X, flux_triu_with) OVER(X, flux_diag_with) \
+    OVER(X, flux_argmax_with) OVER(X, flux_argmin_with) OVER(X, flux_softmax_with) \
+    OVER(X, flux_logsoftmax_with) LOSS(X, flux_ctc_loss) \
     X(T, flux_label_smoothing, flux_label_smoothing(T(), F(), Z())) \
     X(T, flux_leakyrelu_with, flux_leakyrelu_with(act_o())) \
     X(T, flux_rrelu_with, flux_rrelu_with(act_o())) X(T, flux_elu_with, flux_elu_with(act_o())) \
@@ -918,10 +918,10 @@ static void strict_threads(void) {
     X(T, flux_identity_init, flux_identity_init(S())) X(T, flux_zeros32, flux_zeros32(S())) \
     X(T, flux_ones32, flux_ones32(S())) X(T, flux_rand32, flux_rand32(S())) \
     X(T, flux_randn32, flux_randn32(S())) X(T, flux_init_with, flux_init_with(N(), init_o())) \
-    X(T, flux_eval, flux_eval(T())) X(T, flux_reshape_to, flux_reshape_to(T(), S())) \
-    X(T, flux_permute_to, flux_permute_to(T(), S())) \
-    X(T, flux_broadcast_to_shape, flux_broadcast_to_shape(T(), S())) \
-    X(T, flux_flip_dims, flux_flip_dims(T(), S())) X(T, flux_repeat_by, flux_repeat_by(T(), S())) \
+    X(T, flux_eval, flux_eval(T())) X(T, flux_reshape_with, flux_reshape_with(T(), S())) \
+    X(T, flux_permute_with, flux_permute_with(T(), S())) \
+    X(T, flux_broadcast_to_with, flux_broadcast_to_with(T(), S())) \
+    X(T, flux_flip_with, flux_flip_with(T(), S())) X(T, flux_repeat_with, flux_repeat_with(T(), S())) \
     X(T, flux_glu, flux_glu(T(), Z())) X(T, flux_unsqueeze, flux_unsqueeze(T(), Z())) \
     X(T, flux_nth, flux_nth(T(), Z())) X(T, flux_take, flux_take(T(), I())) \
     X(T, flux_drop, flux_drop(T(), I())) X(T, flux_onehot, flux_onehot(T(), I())) \
@@ -931,40 +931,40 @@ static void strict_threads(void) {
     X(T, flux_maxpool_with, flux_maxpool_with(pool_o())) \
     X(T, flux_meanpool_with, flux_meanpool_with(pool_o())) \
     X(T, flux_lpnormpool_with, flux_lpnormpool_with(pool_o())) \
-    X(T, flux_rand_shape, flux_rand_shape(S(), E())) \
-    X(T, flux_randn_shape, flux_randn_shape(S(), E())) \
-    X(T, flux_full_shape, flux_full_shape(S(), F(), E())) \
+    X(T, flux_rand_with, flux_rand_with(S(), E())) \
+    X(T, flux_randn_with, flux_randn_with(S(), E())) \
+    X(T, flux_full_with, flux_full_with(S(), F(), E())) \
     X(T, flux_arange, flux_arange(F(), F(), F())) X(T, flux_eye, flux_eye(I())) \
     X(T, flux_scalar, flux_scalar(F())) X(T, flux__number, flux__number(F())) \
-    X(T, flux_from_data, from_some()) X(T, flux_borrow_data, borrowed()) \
+    X(T, flux_from_with, from_some()) X(T, flux_borrow_with, borrowed()) \
     X(T, flux_where, (flux_where)(T(), T(), T())) X(T, flux_clamp, flux_clamp(T(), F(), F())) \
     X(T, flux_to_dtype, flux_to_dtype(T(), E())) X(T, flux_slice, flux_slice(T(), Z(), I(), I())) \
     X(T, flux_slice_step, flux_slice_step(T(), Z(), I(), I(), I())) \
     X(T, flux_select, flux_select(T(), Z(), I())) \
     X(T, flux_pad_by, flux_pad_by(T(), F(), S(), S())) \
-    X(T, flux_pad_all, flux_pad_all(T(), F(), S())) X(T, flux_gather, flux_gather(T(), Z(), T())) \
+    X(T, flux_pad_with, flux_pad_with(T(), F(), S())) X(T, flux_gather, flux_gather(T(), Z(), T())) \
     X(T, flux_take_along, flux_take_along(T(), Z(), T())) X(T, flux_masked_fill, flux_masked_fill(T(), T(), F())) \
-    X(T, flux_split_by, flux_split_by(T(), Z(), S())) X(T, flux_chunk, flux_chunk(T(), Z(), I())) \
-    X(T, flux_linspace, flux_linspace(F(), F(), I())) X(T, flux_values_of, some_values()) \
-    X(T, flux_randint_shape, flux_randint_shape(I(), I(), S())) X(T, flux_bernoulli, flux_bernoulli(T())) \
+    X(T, flux_split_with, flux_split_with(T(), Z(), S())) X(T, flux_chunk, flux_chunk(T(), Z(), I())) \
+    X(T, flux_linspace, flux_linspace(F(), F(), I())) X(T, flux_values_with, some_values()) \
+    X(T, flux_randint_with, flux_randint_with(I(), I(), S())) X(T, flux_bernoulli, flux_bernoulli(T())) \
     X(T, flux_categorical_with, flux_categorical_with(FLUX_OPTIONS(flux_categorical_opts, T(), .temperature = F()))) \
     X(T, flux_topk, flux_topk(T(), I(), Z())) X(T, flux_randperm, flux_randperm(I())) \
     X(T, flux_sort_with, flux_sort_with(FLUX_OPTIONS(flux_sort_opts, T(), Z(), one_in(2)))) \
     X(T, flux_argsort_with, flux_argsort_with(FLUX_OPTIONS(flux_sort_opts, T(), Z(), one_in(2)))) \
-    X(T, flux_einsum_of, some_einsum()) \
+    X(T, flux_einsum_with, some_einsum()) \
     X(T, flux_custom_with, some_custom()) X(T, flux_operate, some_operation()) \
     X(T, flux_scatter_add, flux_scatter_add(T(), Z(), T(), T())) \
-    X(T, flux_cat_all, many_tensors(flux_cat_all)) \
-    X(T, flux_stack_all, many_tensors(flux_stack_all)) X(T, flux_tuple_of, tuple_of_some()) \
+    X(T, flux_cat_with, many_tensors(flux_cat_with)) \
+    X(T, flux_stack_with, many_tensors(flux_stack_with)) X(T, flux_tuple_with, tuple_of_some()) \
     X(T, flux_expr_with, formula()) X(T, flux_call_layer, flux_call_layer(L(), T())) \
-    X(T, flux_call_all, call_some()) X(T, flux_activations, flux_activations(L(), T())) \
+    X(T, flux_call_with, call_some()) X(T, flux_activations, flux_activations(L(), T())) \
     X(T, flux_dot_product_attention_with, flux_dot_product_attention_with(attention_o())) \
     X(T, flux_dot_product_attention_scores_with, flux_dot_product_attention_scores_with(attention_o())) \
     X(T, flux_normalise, flux_normalise(T(), S(), F())) X(Q, flux_weight, flux_weight(L())) \
     X(Q, flux_bias, flux_bias(L())) X(T, flux_destructure, flux_destructure(L())) \
     X(T, flux_load_idx, flux_load_idx(P())) X(T, flux_load_npy, flux_load_npy(P())) \
     X(T, flux_load_csv, flux_load_csv(P())) X(T, flux_load_tensor, flux_load_tensor(P(), N())) \
-    X(T, flux_load_npz, flux_load_npz(P(), one_in(2) ? NULL : N())) X(I, flux_save_npz_items, arrays()) \
+    X(T, flux_load_npz, flux_load_npz(P(), one_in(2) ? NULL : N())) X(I, flux_save_npz_with, arrays()) \
     X(N, flux_npz_names, flux_npz_names(P(), text, (size_t)below(300))) \
     X(P, flux_load_table_with, flux_load_table_with(FLUX_OPTIONS(flux_table_opts, P(), .missing = F()))) \
     X(T, flux_load_image_with, flux_load_image_with(FLUX_OPTIONS(flux_image_opts, PIC(), .width = 1 + below(9), .channels = below(6)))) \
@@ -1038,10 +1038,10 @@ static void strict_threads(void) {
     X(L, flux_upsample_with, flux_upsample_with(upsample_o())) \
     X(L, flux_pixelshuffle, flux_pixelshuffle(I())) \
     X(L, flux_weightnorm_with, flux_weightnorm_with(weightnorm_o())) \
-    X(L, flux_chain_of, chain_of_some()) X(L, flux_maxout_of, maxout_of_some()) \
-    X(L, flux_parallel_of, joined(flux_parallel_of)) \
-    X(L, flux_pairwisefusion_of, joined(flux_pairwisefusion_of)) \
-    X(L, flux_skipconnection_of, flux_skipconnection_of(L(), L(), N())) \
+    X(L, flux_chain_with, chain_of_some()) X(L, flux_maxout_with, maxout_of_some()) \
+    X(L, flux_parallel_with, joined(flux_parallel_with)) \
+    X(L, flux_pairwisefusion_with, joined(flux_pairwisefusion_with)) \
+    X(L, flux_skipconnection_with, flux_skipconnection_with(L(), L(), N())) \
     X(L, flux_function, flux_function(A(), N())) X(L, flux_function2, flux_function2(A2(), N())) \
     X(L, flux__layer_of_fn, flux__layer_of_fn(A())) \
     X(L, flux__layer_of_fn2, flux__layer_of_fn2(A2())) X(L, flux_fmap, flux_fmap(A(), L())) \
@@ -1057,10 +1057,10 @@ static void strict_threads(void) {
     X(D, flux_cu_loader, flux_cu_loader(D())) X(D, flux_roc_loader, flux_roc_loader(D())) \
     X(D, flux_to_loader, flux_to_loader(V(), D())) X(D, flux_cuiterator, flux_cuiterator(D())) \
     X(D, flux_dataloader_with, flux_dataloader_with(loader_o())) \
-    X(D, flux_mapobs, flux_mapobs(A(), D())) X(G, flux_gradient_of, gradient_of_some()) \
-    X(G, flux_gradient_of, gradient_of_layer()) \
+    X(D, flux_mapobs, flux_mapobs(A(), D())) X(G, flux_gradient_with, gradient_of_some()) \
+    X(G, flux_gradient_with, gradient_of_layer()) \
     X(R, flux_rule_with, flux_rule_with(N(), rule_o())) \
-    X(R, flux_optimiser_chain_of, chain_of_rules()) X(R, flux_scheduled, flux_scheduled(rule(), schedule())) \
+    X(R, flux_optimiser_chain_with, chain_of_rules()) X(R, flux_scheduled, flux_scheduled(rule(), schedule())) \
     X(J, flux_schedule_constant, flux_schedule_constant(F())) X(J, flux_schedule_step, flux_schedule_step(F(), F(), Z())) \
     X(J, flux_schedule_exp, flux_schedule_exp(F(), F())) \
     X(J, flux_schedule_restarts, flux_schedule_restarts(F(), F(), Z())) \
@@ -1068,7 +1068,7 @@ static void strict_threads(void) {
     X(J, flux_schedule_linear, flux_schedule_linear(F(), F(), Z())) \
     X(J, flux_schedule_onecycle, flux_schedule_onecycle(Z(), F())) \
     X(J, flux_schedule_of, flux_schedule_of(one_in(4) ? (null_in = true, (flux_schedule_fn)NULL) : falling, NULL)) \
-    X(J, flux_schedule_for, flux_schedule_for(Z(), schedule())) X(J, flux_schedule_sequence_of, sequence_of_some()) \
+    X(J, flux_schedule_for, flux_schedule_for(Z(), schedule())) X(J, flux_schedule_sequence_with, sequence_of_some()) \
     X(F, flux_schedule_at, flux_schedule_at(schedule(), Z())) X(F, flux_rate, flux_rate(ST())) \
     X(R, flux_accumgrad, flux_accumgrad(Z(), rule())) \
     X(R, flux_mixed_precision, flux_mixed_precision(rule())) X(I, flux_update, step()) \
@@ -1082,13 +1082,13 @@ static void strict_threads(void) {
     X(I, flux_save_layer, flux_save_layer(L(), P())) \
     X(I, flux_load_layer, flux_load_layer(L(), P())) \
     X(I, flux_save_state, flux_save_state(ST(), P())) \
-    X(I, flux_load_state, flux_load_state(ST(), P())) X(I, flux_save_items, items(true)) \
-    X(I, flux_load_items, items(false)) X(I, flux_load_torch, flux_load_torch(L(), P(), N())) \
+    X(I, flux_load_state, flux_load_state(ST(), P())) X(I, flux_save_all_with, items(true)) \
+    X(I, flux_load_all_with, items(false)) X(I, flux_load_torch, flux_load_torch(L(), P(), N())) \
     X(I, flux_save_torch, flux_save_torch(L(), P(), N())) \
     X(I, flux_eval_all, eval_some()) X(I, flux_read, read_one()) \
     X(I, flux_set_param, flux_set_param(L(), N(), T())) \
     X(I, flux_export_c_with, flux_export_c_with(export_o())) \
-    X(I, flux_prewarm_of, flux_prewarm_of(L(), S())) X(Y, flux_get_devices, devices_of()) \
+    X(I, flux_prewarm_with, flux_prewarm_with(L(), S())) X(Y, flux_get_devices, devices_of()) \
     X(N, flux_ndim, flux_ndim(T())) X(N, flux_count, flux_count(T())) \
     X(N, flux_dim, flux_dim(T(), Z())) X(N, flux_len, flux_len(T())) \
     X(N, flux_params, params_of()) X(N, flux_num_params, flux_num_params(L())) \
@@ -1107,7 +1107,7 @@ static void strict_threads(void) {
     X(Y, flux_state_text, (int64_t)flux_state_text(ST(), text, (size_t)below(300))) \
     X(Y, flux_summary_text, (int64_t)flux_summary_text(L(), S(), text, (size_t)below(300))) \
     X(Y, flux_format_bytes, (int64_t)flux_format_bytes(I(), text, (size_t)below(300))) \
-    X(F, flux_item, flux_item(T())) X(F, flux_at_shape, flux_at_shape(T(), S())) \
+    X(F, flux_item, flux_item(T())) X(F, flux_at_with, flux_at_with(T(), S())) \
     X(F, flux_loss_scale, flux_loss_scale(ST())) \
     X(F, flux_gradcheck, flux_gradcheck(cubes, NULL, T(), Z())) X(P, flux_data, flux_data(T())) \
     X(P, flux_error, flux_error()) X(P, flux_gpu_backend, flux_gpu_backend()) \
@@ -1116,7 +1116,7 @@ static void strict_threads(void) {
     X(Y, flux_functional_reason, flux_functional_reason(N()) != NULL) \
     X(P, flux_supported_devices, flux_supported_devices()) \
     X(P, flux_dtype_name, flux_dtype_name(E())) X(H, flux_shape_of, flux_shape_of(T())) \
-    X(H, flux_outputsize_of, flux_outputsize_of(L(), S())) \
+    X(H, flux_outputsize_with, flux_outputsize_with(L(), S())) \
     X(U, flux_get_device_with, flux_get_device_with(device_o())) \
     X(U, flux_device_of_tensor, flux_device_of_tensor(T())) \
     X(U, flux_device_of_layer, flux_device_of_layer(L())) \
@@ -1139,7 +1139,7 @@ static void strict_threads(void) {
     X(V, flux_print_tensor, flux_print_tensor(T())) X(V, flux_print_layer, flux_print_layer(L())) \
     X(V, flux_print_loader, flux_print_loader(D())) \
     X(V, flux_print_state, flux_print_state(ST())) \
-    X(V, flux_summary_of, flux_summary_of(L(), S())) \
+    X(V, flux_summary_with, flux_summary_with(L(), S())) \
     X(V, flux_print_limits, flux_print_limits(Z(), Z())) \
     X(V, flux_print_ascii, flux_print_ascii(B())) \
     X(V, flux_name_function, flux_name_function(fails, "fails")) \
@@ -1195,7 +1195,7 @@ static flux_tensor *many_tensors(flux_tensor *(*f)(int, int, flux_tensor *const 
 static flux_tensor *some_einsum(void) {
     static const char *const formulas[] = { "ij->ji", "ij,jk->ik", "i,i", "ii", "bik,bkj->bij", "ij,ik", "", "->", "a-b", "ab,,", "ij,jk,kl->il" };
     int n = 1 + below(3);
-    return flux_einsum_of(one_in(20) ? NULL : formulas[below(11)], n, TS(n));
+    return flux_einsum_with(one_in(20) ? NULL : formulas[below(11)], n, TS(n));
 }
 /* Forward gives what it is given, nothing, or a tuple; backward whatever there is. */
 static flux_tensor *borrowed_on(void) {
@@ -1255,11 +1255,11 @@ static flux_tensor *some_operation(void) {
 static flux_tensor *some_values(void) {
     static const double values[] = { 1, -2.5, 1e300 };
     int n = below(5) - 1;
-    return flux_values_of(n > 3 ? 3 : n, values);
+    return flux_values_with(n > 3 ? 3 : n, values);
 }
 static flux_tensor *tuple_of_some(void) {
     int n = how_many();
-    return flux_tuple_of(n, TS(n));
+    return flux_tuple_with(n, TS(n));
 }
 static flux_tensor *formula(void) {
     flux_tensor *xs[2] = { T(), T() };
@@ -1268,7 +1268,7 @@ static flux_tensor *formula(void) {
 static flux_tensor *call_some(void) {
     flux_layer *m = L();
     int n = how_many();
-    return flux_call_all(m, n, TS(n));
+    return flux_call_with(m, n, TS(n));
 }
 static int eval_some(void) {
     int n = how_many();
@@ -1276,11 +1276,11 @@ static int eval_some(void) {
 }
 static flux_layer *chain_of_some(void) {
     int n = how_many();
-    return flux_chain_of(n, LS(n), N());
+    return flux_chain_with(n, LS(n), N());
 }
 static flux_layer *maxout_of_some(void) {
     int n = how_many();
-    return flux_maxout_of(n, LS(n), N());
+    return flux_maxout_with(n, LS(n), N());
 }
 static flux_layer *joined(flux_layer *(*f)(flux_layer *, int, flux_layer *const *, const char *)) {
     flux_layer *m = L();
@@ -1329,8 +1329,8 @@ static void fill_pool(void) {
     memset(tensors, 0, sizeof tensors), memset(layers, 0, sizeof layers), memset(states, 0, sizeof states);
     memset(loaders, 0, sizeof loaders), memset(gradients, 0, sizeof gradients);
     flux_tensor *x = flux_rand(4, 3), *y = flux_rand(2, 3), *image = flux_rand(8, 8, 2, 2);
-    flux_tensor *good[] = { x, y, image, flux_rand(3, 3, 2, 2), flux_rand(5, 4, 2), flux_rand(4), flux_rand(3), flux_scalar(2), flux_rand(4, 4), flux_rand_shape(FLUX_SHAPE(4, 3), FLUX_F64),
-        flux_rand_shape(FLUX_SHAPE(4, 3), FLUX_F16), flux_rand_shape(FLUX_SHAPE(3), FLUX_BF16), flux_from(label, 4), flux_to_dtype(flux_from(label, 4), FLUX_I64),
+    flux_tensor *good[] = { x, y, image, flux_rand(3, 3, 2, 2), flux_rand(5, 4, 2), flux_rand(4), flux_rand(3), flux_scalar(2), flux_rand(4, 4), flux_rand_with(FLUX_SHAPE(4, 3), FLUX_F64),
+        flux_rand_with(FLUX_SHAPE(4, 3), FLUX_F16), flux_rand_with(FLUX_SHAPE(3), FLUX_BF16), flux_from(label, 4), flux_to_dtype(flux_from(label, 4), FLUX_I64),
         flux_to_dtype(flux_from(label, 2, 2), FLUX_U8), flux_gt(x, 0.5), flux_zeros(0, 3), flux_tuple(x, y), flux_rand(1, 1), flux_rand(2, 1, 2, 1, 2, 1, 2, 1), flux_transpose(x),
         flux_slice(image, 0, 1, 7), flux_rand(9, 2, 3), flux_exp(x) };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) put_at(tensors, &t, good[i]);

@@ -200,7 +200,7 @@ TEST(many_arrays) {
     flux_batch b = flux_first(flux_dataloader(a, many[1], many[2], many[3], many[4], many[5], many[6], many[7], .batchsize = 2));
     CHECK(b.count == 8);
     for (int i = 0; i < b.count; i++) CHECK_NEAR(at(b.item[i], 1), 1 + i, 0);
-    b = flux_first(flux_dataloader(flux_tuple_of(20, many), .batchsize = 2));   /* more of them as a tuple */
+    b = flux_first(flux_dataloader(flux_tuple_with(20, many), .batchsize = 2));   /* more of them as a tuple */
     CHECK(b.count == 20);
     for (int i = 0; i < b.count; i++) CHECK_NEAR(at(b.item[i], 1), 1 + i, 0);
     flux_batch one = flux_first(flux_dataloader(a, .batchsize = 2));
@@ -294,7 +294,7 @@ TEST(the_same_seed_gives_the_same_order) {
 
 static flux_batch add_noise(flux_batch b, void *user) {
     (void)user;
-    b.y = flux_rand_shape(flux_shape_of(b.x), FLUX_F32);
+    b.y = flux_rand_with(flux_shape_of(b.x), FLUX_F32);
     return b;
 }
 

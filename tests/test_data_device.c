@@ -65,7 +65,7 @@ TEST(batches_travel_one_ahead) {
 
 static flux_batch to_f64(flux_batch b, void *user) {
     (void)user;
-    b.x = flux_mul(flux_to_dtype(b.x, FLUX_F64), flux_rand_shape(flux_shape_of(b.x), FLUX_F64));
+    b.x = flux_mul(flux_to_dtype(b.x, FLUX_F64), flux_rand_with(flux_shape_of(b.x), FLUX_F64));
     return b;
 }
 

@@ -118,7 +118,7 @@ enum { COUNT = (int)(sizeof models / sizeof *models) };
 /* Parameters and running statistics other than those that layers begin with. */
 static flux_tensor *shaken(flux_tensor *x, const char *path, void *user) {
     (void)path, (void)user;
-    return flux_add(flux_mul(x, 0.9), flux_mul(flux_rand_shape(flux_shape_of(x), FLUX_F32), 0.3));
+    return flux_add(flux_mul(x, 0.9), flux_mul(flux_rand_with(flux_shape_of(x), FLUX_F32), 0.3));
 }
 
 static char folder[300];
@@ -211,8 +211,8 @@ TEST(every_family) {
         char file[100];
         flux_layer *m = flux_fmap_with(shaken, NULL, models[i].make(), NULL);
         flux_shape s = models[i].shape();
-        flux_tensor *x = models[i].indices ? flux_to_dtype(flux_floor(flux_mul(flux_rand_shape(s, FLUX_F32), 7)), FLUX_I32)
-                                           : flux_randn_shape(s, FLUX_F32);
+        flux_tensor *x = models[i].indices ? flux_to_dtype(flux_floor(flux_mul(flux_rand_with(s, FLUX_F32), 7)), FLUX_I32)
+                                           : flux_randn_with(s, FLUX_F32);
         if (!x || !m) test_fail(__FILE__, __LINE__, models[i].name);
         snprintf(file, sizeof file, "%s.c", models[i].name);
         path_of(path, sizeof path, file);
@@ -308,7 +308,7 @@ TEST(text_of_the_file) {
     path_of(path, sizeof path, "net.c");
     const char *comma = setlocale(LC_NUMERIC, "de_DE.UTF-8");
     flux_layer *m = flux_chain(flux_named("*/ /*", flux_dense(2, 3)));
-    CHECK(flux_set_param(m, "layers.*/ /*.weight", flux_from_data(odd, FLUX_F32, S(3, 2))) == 0);
+    CHECK(flux_set_param(m, "layers.*/ /*.weight", flux_from_with(odd, FLUX_F32, S(3, 2))) == 0);
     CHECK(flux_export_c(m, S(2, 1), path) == 0);
     if (comma) setlocale(LC_NUMERIC, "C");
     CHECK(has(path, "* / / * = Dense(2 => 3)"));

@@ -133,7 +133,7 @@ static flux_tensor *any_bits(flux_shape s, flux_dtype t) {
     size_t n = flux_dtype_size(t);
     for (int i = 0; i < s.ndim; i++) n *= (size_t)s.dim[i];
     for (size_t i = 0; i < n; i++) room[i] = t == FLUX_BOOL ? noise() & 1 : noise();
-    return flux_from_data(room, t, s);
+    return flux_from_with(room, t, s);
 }
 static bool same_bits(flux_tensor *a, flux_tensor *b) {
     size_t n = (size_t)flux_len(a) * flux_dtype_size(flux_dtype_of(a));
@@ -159,7 +159,7 @@ TEST(safetensors_round_trip) {
     make_folder();
     for (int t = 0; t < FLUX_NUM_DTYPES; t++) {
         for (int i = 0; i < SHAPES; i++) all[i] = any_bits(shape_number(i), (flux_dtype)t);
-        CHECK(flux_save_items(TMP("st"), SHAPES, "a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q", all) == 0);
+        CHECK(flux_save_all_with(TMP("st"), SHAPES, "a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q", all) == 0);
         for (int i = 0; i < SHAPES; i++) {
             char name[2] = { (char)('a' + i), 0 };
             CHECK(same_bits((flux_tensor *)(intptr_t)all[i], flux_load_tensor(TMP("st"), name)));
@@ -801,7 +801,7 @@ TEST(layers_are_numbered_in_tens) {
     flux_layer *ls[130];
     for (int i = 0; i < 130; i++) ls[i] = flux_scale(FLUX_SHAPE(1));
     for (int i = 0; i < 130; i++) flux_set_param(ls[i], "bias", flux_full(i, 1));
-    REQUIRE(flux_save(flux_chain_of(130, ls, NULL), TMP("many.safetensors")) == 0);
+    REQUIRE(flux_save(flux_chain_with(130, ls, NULL), TMP("many.safetensors")) == 0);
     const int some[] = { 0, 9, 10, 18, 19, 99, 100, 129 };
     for (int i = 0; i < 8; i++) {
         char name[40];
@@ -884,7 +884,7 @@ TEST(several_things) {
     CHECK(same_bits(flux_load_tensor(TMP("run.safetensors"), "encoder.weight"), flux_weight(encoder)));
     struct { flux_layer *encoder, *other; } two = { encoder2, other2 };
     const void *items[] = { two.encoder, two.other };
-    CHECK(flux_load_items(TMP("run.safetensors"), 2, " encoder,other ", items) == 0);
+    CHECK(flux_load_all_with(TMP("run.safetensors"), 2, " encoder,other ", items) == 0);
     CHECK(compare_models(encoder, encoder2) && compare_models(other, other2));
     flux_layer *keep = encoder;
     encoder = flux_dense(3, 2);
@@ -893,29 +893,29 @@ TEST(several_things) {
     CHECK_ERROR(flux_load_all(TMP("run.safetensors"), keep), "2 missing there (keep.weight, ...)");
     CHECK_ERROR(flux_load_all(TMP("run.safetensors"), encoder, step), "load_all: step is a tensor, which never changes: flux_load_tensor(path, \"step\")");
     CHECK_ERROR(flux_load(encoder, TMP("run.safetensors")), "2 missing there (weight, ...)");
-    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a", items), "save_all: \"a\" does not name 2 things");
-    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a, b, c", items), "does not name 2 things");
-    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a, ", items), "does not name 2 things");
-    CHECK_ERROR(flux_save_items(TMP("x"), 2, "", items), "does not name 2 things");
+    CHECK_ERROR(flux_save_all_with(TMP("x"), 2, "a", items), "save_all: \"a\" does not name 2 things");
+    CHECK_ERROR(flux_save_all_with(TMP("x"), 2, "a, b, c", items), "does not name 2 things");
+    CHECK_ERROR(flux_save_all_with(TMP("x"), 2, "a, ", items), "does not name 2 things");
+    CHECK_ERROR(flux_save_all_with(TMP("x"), 2, "", items), "does not name 2 things");
     const void *twice[] = { encoder, encoder2 };
-    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a, a", twice), "save_all: two tensors have the name a.bias");
-    CHECK_ERROR(flux_save_items(TMP("x"), 2, NULL, items), "save_all: argument names is NULL");
-    CHECK_ERROR(flux_save_items(TMP("x"), 0, "", items), "save_all: 0 things were given");
-    CHECK_ERROR(flux_save_items(NULL, 2, "a, b", items), "save_all: argument path is NULL");
-    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a\xff, b", items), "a tensor can't have the name a\xff.");
+    CHECK_ERROR(flux_save_all_with(TMP("x"), 2, "a, a", twice), "save_all: two tensors have the name a.bias");
+    CHECK_ERROR(flux_save_all_with(TMP("x"), 2, NULL, items), "save_all: argument names is NULL");
+    CHECK_ERROR(flux_save_all_with(TMP("x"), 0, "", items), "save_all: 0 things were given");
+    CHECK_ERROR(flux_save_all_with(NULL, 2, "a, b", items), "save_all: argument path is NULL");
+    CHECK_ERROR(flux_save_all_with(TMP("x"), 2, "a\xff, b", items), "a tensor can't have the name a\xff.");
     CHECK(!exists(TMP("x")));
     const void *with_null[] = { encoder, NULL };
-    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a, b", with_null), "save_all: argument b is NULL");
+    CHECK_ERROR(flux_save_all_with(TMP("x"), 2, "a, b", with_null), "save_all: argument b is NULL");
     const void *three[] = { step, step, mask };
-    CHECK(flux_save_items(TMP("x"), 3, "f(a, \"b,\", ','), g[1, 2], h{1, 2}", three) == 0);     /* names are expressions of C */
+    CHECK(flux_save_all_with(TMP("x"), 3, "f(a, \"b,\", ','), g[1, 2], h{1, 2}", three) == 0);     /* names are expressions of C */
     CHECK_NEAR(flux_item(flux_load_tensor(TMP("x"), "f(a, \"b,\", ',')")), 41, 0);
     CHECK_NEAR(flux_item(flux_load_tensor(TMP("x"), "g[1, 2]")), 41, 0);
     CHECK(same_bits(flux_load_tensor(TMP("x"), "h{1, 2}"), mask));
     const void *grads[] = { flux_gradient(flux_sum(flux_weight(encoder)), flux_weight(encoder)) };
-    CHECK_ERROR(flux_save_items(TMP("y"), 1, "l", grads), "save_all: l is no tensor, layer, loader or optimiser state");
+    CHECK_ERROR(flux_save_all_with(TMP("y"), 1, "l", grads), "save_all: l is no tensor, layer, loader or optimiser state");
     flux_tensor *meta = flux_scalar(1);
     const void *metas[] = { meta };
-    CHECK_ERROR(flux_save_items(TMP("y"), 1, "__metadata__", metas), "can't have the name __metadata__");
+    CHECK_ERROR(flux_save_all_with(TMP("y"), 1, "__metadata__", metas), "can't have the name __metadata__");
     remove(TMP("x"));
 }
 
@@ -977,8 +977,8 @@ static int scarce_call(int which, flux_layer *m, flux_state *opt) {
     switch (which) {
     case 0: return flux_load(m, TMP("scarce.safetensors"));
     case 1: return flux_save(m, TMP("scarce.out"));
-    case 2: return flux_load_items(TMP("scarce.all"), 2, "m, opt", both);
-    case 3: return flux_save_items(TMP("scarce.out"), 2, "m, opt", both);
+    case 2: return flux_load_all_with(TMP("scarce.all"), 2, "m, opt", both);
+    case 3: return flux_save_all_with(TMP("scarce.out"), 2, "m, opt", both);
     case 4: return flux_load_tensor(FIXTURE("widen.safetensors"), "i8") == NULL;
     case 5: return flux_load_npy(FIXTURE("c_order.npy")) == NULL;
     case 6: return flux_load_idx(FIXTURE("u8.idx")) == NULL;
@@ -993,7 +993,7 @@ TEST(out_of_memory) {
     CHECK(flux_save(m, TMP("scarce.safetensors")) == 0);
     {
         const void *both[] = { other, opt2 };
-        CHECK(flux_save_items(TMP("scarce.all"), 2, "m, opt", both) == 0);
+        CHECK(flux_save_all_with(TMP("scarce.all"), 2, "m, opt", both) == 0);
     }
     for (int which = 0; which < 9; which++) {
         int failures = 0, rc = 1;
@@ -1159,11 +1159,11 @@ static void run_epochs(run *r, int from, int to) {
 }
 static int run_save(run *r, const char *path) {
     const void *items[] = { r->model, r->opt, r->loader, flux_random_state() };
-    return flux_save_items(path, 4, "model, opt, loader, random", items);
+    return flux_save_all_with(path, 4, "model, opt, loader, random", items);
 }
 static int run_load(run *r, const char *path) {
     const void *items[] = { r->model, r->opt, r->loader };
-    if (flux_load_items(path, 3, "model, opt, loader", items) != 0) return -1;
+    if (flux_load_all_with(path, 3, "model, opt, loader", items) != 0) return -1;
     return flux_set_random_state(flux_load_tensor(path, "random"));
 }
 
@@ -1219,7 +1219,7 @@ static void hear_note(flux_level level, const char *id, const char *message, voi
 TEST(numbers_of_rules) {
     flux_rule rules[] = {
         flux_descent(0.1), flux_rmsprop(0.2, .centred = true), flux_adamw(1.0 / 3, .beta = { 0.1, 0.7 }, .couple = FLUX_OFF), flux_rprop(),
-        flux_accumgrad(3, flux_clipgrad(.delta = HUGE_VAL)), flux_mixed_precision(flux_adam()), flux_optimiser_chain_of(0, NULL),
+        flux_accumgrad(3, flux_clipgrad(.delta = HUGE_VAL)), flux_mixed_precision(flux_adam()), flux_optimiser_chain_with(0, NULL),
         flux_optimiser_chain(flux_clipnorm(1e300, .p = HUGE_VAL, .global = true), flux_adabelief(1e-300), flux_lion(DBL_EPSILON))
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
@@ -1299,8 +1299,8 @@ TEST(epochs_of_loaders) {
     CHECK(flux_save_all(TMP("m.safetensors"), other) == 0);
     CHECK_ERROR(flux_load_all(TMP("m.safetensors"), loader), "it does not fit: it has no epoch of a loader loader");
     const void *twice[] = { loader, loader };
-    CHECK_ERROR(flux_save_items(TMP("x"), 2, "a, a", twice), "save_all: two things have the name a");
-    CHECK_ERROR(flux_save_items(TMP("x"), 1, "a\xff", twice), "save_all: nothing can have the name a\xff in a safetensors file");
+    CHECK_ERROR(flux_save_all_with(TMP("x"), 2, "a, a", twice), "save_all: two things have the name a");
+    CHECK_ERROR(flux_save_all_with(TMP("x"), 1, "a\xff", twice), "save_all: nothing can have the name a\xff in a safetensors file");
     CHECK_ERROR(flux_set_random_state(flux_ones(2)), "set_random_state: 2-element f32 is not what flux_random_state gives");
     CHECK_ERROR(flux_set_random_state(NULL), "set_random_state: argument state is NULL");
 }

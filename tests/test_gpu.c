@@ -1105,7 +1105,7 @@ static void convolution(void) {
     for (int i = 0; i < 8; i++)
         FLUX_SCOPE {
             flux_conv_opts o = { 0 };
-            flux_tensor *image = flux_rand_shape(FLUX_SHAPE(5, 6, 2, 2), FLUX_F64), *weight = flux_rand_shape(FLUX_SHAPE(3, 2, i & 1 ? 1 : 2, 4), FLUX_F64);
+            flux_tensor *image = flux_rand_with(FLUX_SHAPE(5, 6, 2, 2), FLUX_F64), *weight = flux_rand_with(FLUX_SHAPE(3, 2, i & 1 ? 1 : 2, 4), FLUX_F64);
             o.groups = i & 1 ? 2 : 1, o.pad = FLUX_SHAPE(i & 2 ? 1 : 0), o.stride = FLUX_SHAPE(i & 4 ? 2 : 1);
             o.weight = weight;
             CHECK(flux_gradcheck(convolved, &o, image, 0) < 1e-6 && flux_gradcheck(convolved_slope, &o, image, 0) < 1e-5);
@@ -1181,7 +1181,7 @@ TEST(random_numbers_are_the_cpus) {
         for (int k = 0; k < 2; k++) {
             flux_default_device(k ? test_device : cpu);
             flux_seed(99);
-            x[k] = i < 2 ? flux_rand_shape(s, dtypes[i % 2]) : flux_randn_shape(s, dtypes[i % 2]);
+            x[k] = i < 2 ? flux_rand_with(s, dtypes[i % 2]) : flux_randn_with(s, dtypes[i % 2]);
         }
         flux_default_device(test_device);
         const void *a = flux_data(x[0]), *b = flux_data(x[1]);
@@ -1537,7 +1537,7 @@ W(attention_v, flux_nth(flux_dot_product_attention(flux_reshape(x, 8, 6, 2), flu
 W(attention_bias, flux_nth(flux_dot_product_attention(flux_reshape(x, 8, 6, 2), flux_reshape(x, 8, 6, 2), flux_reshape(x, 8, 6, 2), .bias = n), 0))
 W(loss, flux_logitbinarycrossentropy(x, n))
 W(loss_of, flux_mse(n, x))
-W(two_numbers, flux_where(flux_full_shape(FLUX_SHAPE(4, 4), 1, FLUX_BOOL), flux_mul(x, n), flux_zeros(4, 4)))
+W(two_numbers, flux_where(flux_full_with(FLUX_SHAPE(4, 4), 1, FLUX_BOOL), flux_mul(x, n), flux_zeros(4, 4)))
 static const with_number with_numbers[] = {
     { w_mul, { 2, { 4, 4 } } }, { w_mul_view, { 2, { 8, 2 } } }, { w_mul_slice, { 2, { 6, 4 } } }, { w_mul_f64, { 1, { 4 } } },
     { w_mul_f16, { 0, { 0 } } }, { w_where, { 2, { 1, 4 } } },
@@ -1551,7 +1551,7 @@ static const with_number with_numbers[] = {
 static void use_number(int i, flux_device d, int when, double *out) {
     flux_device cpu = { 0, 0 };
     flux_seed(4);
-    flux_tensor *x = flux_to(d, flux_rand(4, 4, 3, 2)), *n = flux_full_shape(with_numbers[i].s, 0.5, FLUX_F32);
+    flux_tensor *x = flux_to(d, flux_rand(4, 4, 3, 2)), *n = flux_full_with(with_numbers[i].s, 0.5, FLUX_F32);
     if (when == 1) flux_eval(n);
     flux_tensor *y = with_numbers[i].f(x, n), *loss = flux_sum(flux_square(y)), *by;
     if (when == 2) flux_eval(n);
@@ -1637,7 +1637,7 @@ TEST(memory_of_a_copy_under_way_is_not_mixed_up) {
     flux_tensor *x = flux_eval(flux_full(7, F, B * 4)), *ones = flux_eval(flux_ones(F, B)), *parts[FLUX__COMING + 3];
     flux_loader *l = flux_to(test_device, flux_dataloader(x, .batchsize = B));
     for (int i = 0; i < FLUX__COMING + 3; i++) parts[i] = flux_eval(flux_full(i, 4, 12));
-    flux_loader *many = flux_to(test_device, flux_dataloader(flux_tuple_of(FLUX__COMING + 3, parts), .batchsize = 4));
+    flux_loader *many = flux_to(test_device, flux_dataloader(flux_tuple_with(FLUX__COMING + 3, parts), .batchsize = 4));
     flux_default_device(test_device);
     flux_mem_trim(test_device);
     REQUIRE(l && many);

@@ -141,11 +141,11 @@ static bool one_mode(const graph *g, num *const *v, const mode *how) {
     if (g->loss >= 0) {
         const void *what[GRAPH_TARGETS];
         for (int t = 0; t < g->targets; t++) what[t] = x[g->target[t]];
-        flux_grads *first = flux_gradient_of(x[g->loss], g->targets, what), *more = NULL;
+        flux_grads *first = flux_gradient_with(x[g->loss], g->targets, what), *more = NULL;
         for (int t = 0; t < g->targets && first; t++)
             if ((grad[t] = flux_grad(first, x[g->target[t]])) != NULL) list[n++] = grad[t];
         flux_tensor *sum = g->second && first ? second_of(g, grad) : NULL;
-        more = sum ? flux_gradient_of(sum, g->targets, what) : NULL;
+        more = sum ? flux_gradient_with(sum, g->targets, what) : NULL;
         for (int t = 0; t < g->targets && more; t++)
             if ((second[t] = flux_grad(more, x[g->target[t]])) != NULL) list[n++] = second[t];
     }

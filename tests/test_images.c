@@ -105,12 +105,12 @@ TEST(pixmaps_that_are_not) {
 TEST(saving) {
     flux_tensor *t = flux_load_image(IMAGE("rgb.ppm"));
     CHECK(flux_save_image(t, TMP("ppm")) == 0 && is_fixture(flux_load_image(TMP("ppm"))));
-    flux_tensor *g = flux_from_data((float[]){ -1, 0.5f, 2, NAN }, FLUX_F32, FLUX_SHAPE(2, 2));
+    flux_tensor *g = flux_from_with((float[]){ -1, 0.5f, 2, NAN }, FLUX_F32, FLUX_SHAPE(2, 2));
     CHECK(flux_save_image(g, TMP("PGM")) == 0);
     const double want[4] = { 0, 128.0f / 255, 1, 0 };
     CHECK_DATA(flux_reshape(flux_load_image(TMP("PGM")), 4), want, 1e-7);
     const uint8_t bytes[4] = { 0, 7, 200, 255 };
-    CHECK(flux_save_image(flux_from_data(bytes, FLUX_U8, FLUX_SHAPE(2, 2)), TMP("pgm")) == 0);
+    CHECK(flux_save_image(flux_from_with(bytes, FLUX_U8, FLUX_SHAPE(2, 2)), TMP("pgm")) == 0);
     CHECK_NEAR(flux_at(flux_load_image(TMP("pgm")), 1, 0, 0), 7.0f / 255, 0);
     CHECK_ERROR(flux_save_image(t, TMP("xyz")), "save_image: build/test_images.xyz: the name should end with .pgm");
     CHECK_ERROR(flux_save_image(flux_ones(2, 2, 5), TMP("ppm")), "save_image: x is 2x2x5");

@@ -9,7 +9,7 @@ static flux_tensor *fill(flux_shape s, double a, double k) {
     int64_t n = 1;
     for (int i = 0; i < s.ndim; i++) n *= s.dim[i];
     for (int64_t i = 0; i < n; i++) v[i] = k * sin(a + (double)i);
-    return flux_from_data(v, FLUX_F64, s);
+    return flux_from_with(v, FLUX_F64, s);
 }
 #define FILL(a, k, ...) fill(FLUX_SHAPE(__VA_ARGS__), a, k)
 
@@ -138,7 +138,7 @@ TEST(dense_refuses) {
 
 static flux_tensor *bad_init(flux_shape s) { (void)s; return flux_ones(2, 2); }
 static flux_tensor *no_init(flux_shape s) { (void)s; return NULL; }
-static flux_tensor *double_init(flux_shape s) { return flux_full_shape(s, 0.5, FLUX_F64); }
+static flux_tensor *double_init(flux_shape s) { return flux_full_with(s, 0.5, FLUX_F64); }
 
 TEST(initialisers_of_the_users_own) {
     flux_layer *m = flux_dense(2, 3, .init = double_init);
@@ -279,7 +279,7 @@ TEST(embedding_shapes_and_dtypes) {
     int32_t one = 4;
     flux_tensor *y = flux_call(m, flux_from(small, 2, 2));
     CHECK(flux_ndim(y) == 3 && flux_dim(y, 0) == 3 && flux_dim(y, 1) == 2 && flux_dim(y, 2) == 2);
-    y = flux_call(m, flux_reshape_to(flux_from(&one, 1), flux_shape_of(flux_scalar(0))));
+    y = flux_call(m, flux_reshape_with(flux_from(&one, 1), flux_shape_of(flux_scalar(0))));
     CHECK(flux_ndim(y) == 1 && flux_dim(y, 0) == 3);
     CHECK_NEAR(flux_at(y, 0), sin(0.4 + 12), 1e-9);
     y = flux_call(m, flux_reshape(flux_onehot(flux_from(small, 4), 5), 5, 2, 2));
@@ -395,7 +395,7 @@ TEST(dropout_at_the_ends) {
     CHECK(flux_call(flux_dropout(0.0), x) == x && flux_call(flux_alphadropout(0), x) == x);
     CHECK_NEAR(flux_item(flux_sum(flux_call(flux_dropout(1.0), x))), 0, 0);
     CHECK_NEAR(flux_item(flux_sum(flux_call(flux_alphadropout(1.0), x))), 0, 0);
-    flux_tensor *none = flux_call(flux_alphadropout(1.0), flux_full_shape(FLUX_SHAPE(2, 3), NAN, FLUX_F64));
+    flux_tensor *none = flux_call(flux_alphadropout(1.0), flux_full_with(FLUX_SHAPE(2, 3), NAN, FLUX_F64));
     CHECK(flux_dtype_of(none) == FLUX_F64 && flux_len(none) == 6 && flux_item(flux_sum(none)) == 0);
     flux_tensor *y = flux_ones(3), *g = grad_of(flux_sum(flux_call(flux_dropout(1.0), y)), y);
     CHECK(g != NULL);

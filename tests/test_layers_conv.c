@@ -9,7 +9,7 @@ static flux_tensor *fill(flux_shape s, double a, double k) {
     int64_t n = 1;
     for (int i = 0; i < s.ndim; i++) n *= s.dim[i];
     for (int64_t i = 0; i < n; i++) v[i] = k * sin(a + (double)i);
-    return flux_from_data(v, FLUX_F64, s);
+    return flux_from_with(v, FLUX_F64, s);
 }
 #define FILL(a, k, ...) fill(S(__VA_ARGS__), a, k)
 
@@ -44,7 +44,7 @@ static bool shape_is(flux_shape s, int n, const int64_t *dim) {
         CHECK_DATA(flux_grad(g, flux_weight(m)), fix_##name##_gW, 2e-8);                             \
         CHECK_DATA(flux_grad(g, flux_bias(m)), fix_##name##_gb, 2e-8);                               \
         flux_shape in = flux_shape_of(x), out = flux_shape_of(y);                                    \
-        CHECK(shape_is(flux_outputsize_of(m, in), out.ndim, out.dim));                               \
+        CHECK(shape_is(flux_outputsize_with(m, in), out.ndim, out.dim));                               \
         m = flux_f32(m), x = flux_to_dtype(x, FLUX_F32), y = flux_call(m, x);                        \
         CHECK(flux_dtype_of(y) == FLUX_F32);                                                         \
         CHECK_DATA(y, fix_##name, 2e-6);                                                             \
@@ -228,12 +228,12 @@ TEST(conv_of_many_shapes) {
                         worst = fmax(worst, fabs((double)fy[at++] - direct(k, fx, fw, ox, oy, o, b)));
         CHECK_NEAR(worst / scale, 0, 4e-6);     /* without fused multiply-adds, too */
         /* <g, conv(x, w)> is linear in x and in w: its gradients' products with x and w are itself. */
-        flux_tensor *g = flux_eval(flux_randn_shape(flux_shape_of(y), FLUX_F32)), *dot = flux_sum(flux_mul(g, y));
+        flux_tensor *g = flux_eval(flux_randn_with(flux_shape_of(y), FLUX_F32)), *dot = flux_sum(flux_mul(g, y));
         flux_grads *d = flux_gradient(dot, x, w);
         double whole = flux_item(dot), size = flux_item(flux_norm(y)) * 10 + 1;
         CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, x), x))) - whole) / size, 0, 2e-6);
         CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, w), w))) - whole) / size, 0, 2e-6);
-        flux_tensor *x2 = flux_eval(flux_randn_shape(flux_shape_of(x), FLUX_F32)), *w2 = flux_eval(flux_randn_shape(flux_shape_of(w), FLUX_F32));
+        flux_tensor *x2 = flux_eval(flux_randn_with(flux_shape_of(x), FLUX_F32)), *w2 = flux_eval(flux_randn_with(flux_shape_of(w), FLUX_F32));
         flux_tensor *yx = flux_conv(x2, w, .stride = S(k->sw, k->sh), .pad = S(k->pw, k->ph), .dilation = S(k->dw, k->dh), .groups = k->g);
         flux_tensor *yw = flux_conv(x, w2, .stride = S(k->sw, k->sh), .pad = S(k->pw, k->ph), .dilation = S(k->dw, k->dh), .groups = k->g);
         CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, x), x2))) - flux_item(flux_sum(flux_mul(g, yx)))) / size, 0, 2e-6);
@@ -261,7 +261,7 @@ TEST(conv_of_half_formats_and_empty_batches) {
         CHECK_DATA(y, fix_##name, 2e-8);                                                             \
         CHECK_DATA(flux_grad(flux_gradient(loss_of(y), x), x), fix_##name##_gX, 2e-8);               \
         flux_shape in = flux_shape_of(x), out = flux_shape_of(y);                                    \
-        CHECK(shape_is(flux_outputsize_of(m, in), out.ndim, out.dim));                               \
+        CHECK(shape_is(flux_outputsize_with(m, in), out.ndim, out.dim));                               \
     }
 PLAIN(maxpool, flux_maxpool_layer(S(2, 2)), FILL(0.4, 1.3, 6, 5, 2, 2))
 PLAIN(maxpool3, flux_maxpool_layer(S(3, 3), .stride = S(2), .pad = S(1)), FILL(0.4, 1.3, 6, 5, 2, 2))
@@ -721,7 +721,7 @@ static const char torch_map[] = "layers.0 = conv1, layers.1 = bn1, layers.3 = co
 static flux_tensor *torch_input(flux_shape s, double a, double k) {
     static float v[288];
     for (int i = 0; i < 288; i++) v[i] = (float)sin(a + k * i);
-    return flux_from_data(v, FLUX_F32, s);
+    return flux_from_with(v, FLUX_F32, s);
 }
 
 TEST(torch_models_give_pytorchs_predictions) {

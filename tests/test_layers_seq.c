@@ -9,7 +9,7 @@ static flux_tensor *fill(flux_shape s, double a, double k) {
     int64_t n = 1;
     for (int i = 0; i < s.ndim; i++) n *= s.dim[i];
     for (int64_t i = 0; i < n; i++) v[i] = k * sin(a + (double)i);
-    return flux_from_data(v, FLUX_F64, s);
+    return flux_from_with(v, FLUX_F64, s);
 }
 #define FILL(a, k, ...) fill(FLUX_SHAPE(__VA_ARGS__), a, k)
 #define CHECK_GRAD(g, x, want) CHECK_DATA(flux_grad(g, x), want, 2e-9)
@@ -306,7 +306,7 @@ TEST(attention_shapes_modes_and_masks) {
     CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_sum(flux_nth(y, 1), 0), 1.0)))), 0, 1e-6);
     flux_trainmode(m, true);
     CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_sum(flux_nth(flux_call(m, x), 1), 0), 1.0)))) > 1e-3);
-    flux_tensor *q = flux_randn(4, 3, 2), *none = flux_full_shape(FLUX_SHAPE(3, 3), 0, FLUX_BOOL);
+    flux_tensor *q = flux_randn(4, 3, 2), *none = flux_full_with(FLUX_SHAPE(3, 3), 0, FLUX_BOOL);
     y = flux_dot_product_attention(q, q, q, .nheads = 2, .mask = none);    /* a query that sees nothing has nothing */
     CHECK(flux_item(flux_max(flux_abs(flux_nth(y, 0)))) == 0 && flux_item(flux_max(flux_abs(flux_nth(y, 1)))) == 0);
     flux_tensor *far = flux_mul(flux_to_dtype(flux_not(flux_make_causal_mask(q)), FLUX_F32), -1e9);
@@ -390,7 +390,7 @@ static const attend_case attend_cases[] = {
 
 static flux_tensor *mask_of(const attend_case *c) {        /* 1: keys x queries, of which one sees nothing; 2: of every score; 3: of keys and samples */
     flux_shape s = c->mask == 1 ? FLUX_SHAPE(c->keys, c->queries) : c->mask == 2 ? FLUX_SHAPE(c->keys, c->queries, c->heads, c->batch) : FLUX_SHAPE(c->keys, 1, 1, c->batch);
-    flux_tensor *m = flux_gt(flux_rand_shape(s, FLUX_F32), 0.4);
+    flux_tensor *m = flux_gt(flux_rand_with(s, FLUX_F32), 0.4);
     if (c->mask == 1) m = flux_and(m, flux_ne(flux_reshape(flux_arange(0, (double)c->queries, 1), 1, c->queries), 3.0));
     return c->mask ? flux_eval(m) : NULL;
 }
@@ -429,7 +429,7 @@ TEST(attention_of_views) {                                 /* one projection for
     flux_tensor *y = flux_nth(flux_dot_product_attention(q, k, v, .nheads = 2), 0), *want = plain_attention(q, k, v, 2, NULL, NULL, false);
     CHECK_NEAR(furthest(y, want), 0, 2e-6);
     CHECK_NEAR(furthest(flux_grad(flux_gradient(flux_sum(y), x), x), flux_grad(flux_gradient(flux_sum(want), x), x)), 0, 2e-5);
-    flux_tensor *flat = flux_nth(flux_dot_product_attention(flux_ones(4, 3), flux_ones(4, 5), flux_full_shape(FLUX_SHAPE(4, 5), 2, FLUX_F32)), 0);
+    flux_tensor *flat = flux_nth(flux_dot_product_attention(flux_ones(4, 3), flux_ones(4, 5), flux_full_with(FLUX_SHAPE(4, 5), 2, FLUX_F32)), 0);
     CHECK(flux_ndim(flat) == 2 && fabs(flux_item(flux_min(flat)) - 2) < 1e-6);
     CHECK(flux_dtype_of(flux_nth(flux_dot_product_attention(flux_ones(4, 3), flux_to_dtype(flux_ones(4, 5), FLUX_F64), flux_ones(4, 5)), 0)) == FLUX_F64);
 }
@@ -459,7 +459,7 @@ TEST(second_derivatives_of_attention_against_differences) {
                 memcpy(at, flux_data(flux_cpu(keep)), sizeof at);
                 for (int side = 0; side < 2; side++) {
                     at[e] += side ? -2e-5 : 1e-5;
-                    x[i] = flux_from_data(at, FLUX_F64, FLUX_SHAPE(4, 3, 2));
+                    x[i] = flux_from_with(at, FLUX_F64, FLUX_SHAPE(4, 3, 2));
                     v[side] = flux_item(steepness(x, 2, causal));
                 }
                 x[i] = keep;
@@ -556,7 +556,7 @@ static const char torch_map[] = "layers.1 = lstm.*_l0, layers.2 = lstm.*_l1, lay
 static flux_tensor *wave(flux_shape s, double a) {
     float v[100];
     for (int i = 0; i < 100; i++) v[i] = (float)sin(a + 0.71 * i);
-    return flux_from_data(v, FLUX_F32, s);
+    return flux_from_with(v, FLUX_F32, s);
 }
 static flux_layer *torch_net(bool hidden_bias, flux_layer **part) {
     part[0] = flux_rnn(4, 5), part[1] = flux_lstm(5, 6), part[2] = flux_lstm(6, 6);
@@ -645,7 +645,7 @@ FLUX_LAYER(wrapped, "Wrapped", wrapped_call, FLUX_CHILD(cell), FLUX_CHILD(q_proj
 
 static flux_tensor *drawn(flux_tensor *x) {
     flux_shape s = flux_shape_of(x);
-    return flux_to_dtype(flux_add(flux_rand_shape(s, FLUX_F32), 0.5), flux_dtype_of(x));
+    return flux_to_dtype(flux_add(flux_rand_with(s, FLUX_F32), 0.5), flux_dtype_of(x));
 }
 static flux_layer *one_of_each(int i) {
     flux_tensor *w = flux_ones(3, 3);

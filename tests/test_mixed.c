@@ -53,7 +53,7 @@ TEST(half_products_of_special_values) {
 TEST(products_accumulate_in_f32) {
     for (int bf = 0; bf < 2; bf++) {                       /* 4096 ones: f16 counts no further than 2048, bf16 than 256 */
         flux_dtype t = bf ? FLUX_BF16 : FLUX_F16;
-        flux_tensor *ones = flux_full_shape(FLUX_SHAPE(4, 4096), 1, t), *more = flux_full_shape(FLUX_SHAPE(4096, 3), 1, t), *y = flux_matmul(ones, more);
+        flux_tensor *ones = flux_full_with(FLUX_SHAPE(4, 4096), 1, t), *more = flux_full_with(FLUX_SHAPE(4096, 3), 1, t), *y = flux_matmul(ones, more);
         CHECK(flux_dtype_of(y) == t);
         CHECK(flux_item(flux_max(y)) == 4096 && flux_item(flux_min(y)) == 4096);
         CHECK(flux_item(flux_sum(ones)) == 16384);
@@ -104,7 +104,7 @@ static flux_tensor *tiny_loss(flux_layer *m, flux_tensor *x) {
 
 TEST(a_scaled_loss_keeps_small_gradients) {
     flux_layer *m = flux_f16(flux_dense(4, 1));
-    flux_tensor *x = flux_full_shape(FLUX_SHAPE(4, 8), 0.25, FLUX_F16);
+    flux_tensor *x = flux_full_with(FLUX_SHAPE(4, 8), 0.25, FLUX_F16);
     flux_state *opt = flux_setup(flux_mixed_precision(flux_descent(1e6)), m);
     CHECK(flux_loss_scale(opt) == 32768);
     flux_tensor *loss = tiny_loss(m, x);
@@ -132,7 +132,7 @@ TEST(the_scale_changes_no_step) {                          /* but for rounding: 
 TEST(a_step_with_an_overflow_is_skipped) {
     flux_layer *m = flux_f16(flux_dense(2, 1));
     flux_state *opt = flux_setup(flux_mixed_precision(flux_adam(0.01)), m);
-    flux_tensor *x = flux_full_shape(FLUX_SHAPE(2, 1), 100, FLUX_F16), *before = flux_copy(flux_weight(m));
+    flux_tensor *x = flux_full_with(FLUX_SHAPE(2, 1), 100, FLUX_F16), *before = flux_copy(flux_weight(m));
     flux_eval(before);
     flux_tensor *loss = flux_sum(flux_call(m, x));         /* its gradient by the weight, 100, is 3,276,800 when scaled */
     flux_grads *g = flux_gradient(flux_scaled_loss(opt, loss), m);
@@ -151,7 +151,7 @@ TEST(a_step_with_an_overflow_is_skipped) {
 TEST(the_scale_grows_again) {
     flux_layer *m = flux_f16(flux_dense(1, 1, .bias = FLUX_OFF));
     flux_state *opt = flux_setup(flux_mixed_precision(flux_descent(1e-4)), m);
-    flux_tensor *x = flux_full_shape(FLUX_SHAPE(1, 1), 1e-3, FLUX_F16);
+    flux_tensor *x = flux_full_with(FLUX_SHAPE(1, 1), 1e-3, FLUX_F16);
     for (int i = 0; i < 2000; i++) FLUX_SCOPE flux_update(opt, m, flux_gradient(flux_scaled_loss(opt, flux_to_dtype(flux_sum(flux_call(m, x)), FLUX_F32)), m));
     CHECK(flux_loss_scale(opt) == 65536 && flux_skipped(opt) == 0);
 }
@@ -162,7 +162,7 @@ TEST(the_scale_grows_each_2000_steps) {
     flux_state *opt = flux_setup(flux_mixed_precision(flux_descent(1e-4)), m);
     for (int i = -1; i <= 4000; i++) {
         FLUX_SCOPE {
-            flux_tensor *x = flux_full_shape(FLUX_SHAPE(1, 1), i < 1 ? INFINITY : 1e-3, FLUX_F16);
+            flux_tensor *x = flux_full_with(FLUX_SHAPE(1, 1), i < 1 ? INFINITY : 1e-3, FLUX_F16);
             flux_update(opt, m, flux_gradient(flux_scaled_loss(opt, flux_to_dtype(flux_sum(flux_call(m, x)), FLUX_F32)), m));
         }
         if (i % 2000 == 0 || i % 2000 == 1999) CHECK(flux_loss_scale(opt) == 8192 << i / 2000);
@@ -180,7 +180,7 @@ TEST(no_scale_where_none_is_needed) {
 TEST(gradients_of_another_loss_are_refused) {
     flux_layer *m = flux_f16(flux_dense(2, 1));
     flux_state *opt = flux_setup(flux_mixed_precision(flux_adam(0.01)), m);
-    flux_tensor *loss = flux_sum(flux_call(m, flux_full_shape(FLUX_SHAPE(2, 3), 1, FLUX_F16)));
+    flux_tensor *loss = flux_sum(flux_call(m, flux_full_with(FLUX_SHAPE(2, 3), 1, FLUX_F16)));
     flux_grads *g = flux_gradient(flux_add(flux_scaled_loss(opt, loss), 1), m);
     CHECK_ERROR(flux_update(opt, m, g), "update: these gradients are not of the loss that flux_scaled_loss gave: scale last");
     CHECK_ERROR(flux_scaled_loss(opt, NULL), "scaled_loss: argument loss is NULL");
@@ -199,7 +199,7 @@ static float part_of(int i) { return (float)((i * 7919 + 13) % 997) / 997.0f; }
 static flux_tensor *halves(flux_dtype t, double lo, double hi, flux_shape s) {
     float v[512];
     for (int i = 0; i < 512; i++) v[i] = (float)lo + (float)(hi - lo) * part_of(i);
-    return flux_to_dtype(flux_eval(flux_to_dtype(flux_from_data(v, FLUX_F32, s), t)), FLUX_F64);
+    return flux_to_dtype(flux_eval(flux_to_dtype(flux_from_with(v, FLUX_F32, s), t)), FLUX_F64);
 }
 
 /* Whether got is want rounded to t, but for float32's own noise, which is of numbers of about 1 at least. */
@@ -329,7 +329,7 @@ TEST(losses_of_halves_round_once) {
 }
 
 TEST(a_mean_of_halves_does_not_overflow) {
-    flux_tensor *x = flux_full_shape(FLUX_SHAPE(128), 1000, FLUX_F16);
+    flux_tensor *x = flux_full_with(FLUX_SHAPE(128), 1000, FLUX_F16);
     flux_grads *g = flux_gradient(flux_mean(x), x);
     CHECK_NEAR(flux_item(flux_mean(x)), 1000, 0);
     CHECK_NEAR(flux_item(flux_max(flux_grad(g, x))), 1.0 / 128, 0);
@@ -361,16 +361,16 @@ TEST(recurrent_layers_of_halves) {
 
 /* Of a tensor that is used often the gradient is a sum, which in bf16 would go no further than 256. */
 TEST(gradients_of_many_uses_add_up_in_f32) {
-    flux_tensor *x = flux_full_shape(FLUX_SHAPE(2), 1, FLUX_BF16), *sum = flux_zeros(2);
+    flux_tensor *x = flux_full_with(FLUX_SHAPE(2), 1, FLUX_BF16), *sum = flux_zeros(2);
     for (int i = 0; i < 600; i++) sum = flux_add(sum, flux_to_dtype(x, FLUX_F32));
     CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(sum), x), x))), 600, 0);
 }
 
 /* So does an index that comes often: a gather's gradient, and an embedding's, which f16 would stop at 2048. */
 TEST(what_an_index_meets_adds_up_in_f32) {
-    flux_tensor *many = flux_full_shape(FLUX_SHAPE(3000), 0, FLUX_I64);
+    flux_tensor *many = flux_full_with(FLUX_SHAPE(3000), 0, FLUX_I64);
     for (int t = FLUX_F16; t <= FLUX_BF16; t++) {
-        flux_tensor *ones = flux_full_shape(FLUX_SHAPE(1, 3000), 1, (flux_dtype)t), *x = flux_full_shape(FLUX_SHAPE(1, 2), 5, (flux_dtype)t);
+        flux_tensor *ones = flux_full_with(FLUX_SHAPE(1, 3000), 1, (flux_dtype)t), *x = flux_full_with(FLUX_SHAPE(1, 2), 5, (flux_dtype)t);
         double gap = t == FLUX_F16 ? 2 : 16;                   /* between numbers of that size */
         CHECK_NEAR(flux_item(flux_max(flux_scatter_add(x, 1, many, ones))), 3005, gap);
         CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(flux_gather(x, 1, many)), x), x))), 3000, gap);
@@ -397,7 +397,7 @@ TEST(gradients_of_weights_round_once) {
         }
 }
 TEST(gradients_by_what_was_widened) {
-    flux_tensor *x = flux_full_shape(FLUX_SHAPE(2), 3, FLUX_F16), *w = flux_to_dtype(x, FLUX_F32), *back = flux_to_dtype(w, FLUX_F16);
+    flux_tensor *x = flux_full_with(FLUX_SHAPE(2), 3, FLUX_F16), *w = flux_to_dtype(x, FLUX_F32), *back = flux_to_dtype(w, FLUX_F16);
     CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(back), w), w))), 1, 0);
     flux_tensor *d = flux_grad(flux_gradient(flux_sum(flux_pow(w, 3)), w), w);
     CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(d), w), w))), 18, 0);
@@ -444,7 +444,7 @@ TEST(training_in_half_precision_learns) {
 TEST(a_scale_moves_with_its_state) {
     flux_layer *m = flux_f16(flux_dense(2, 1));
     flux_state *opt = flux_setup(flux_mixed_precision(flux_adam(0.01)), m);
-    flux_tensor *x = flux_full_shape(FLUX_SHAPE(2, 1), 100, FLUX_F16);
+    flux_tensor *x = flux_full_with(FLUX_SHAPE(2, 1), 100, FLUX_F16);
     flux_update(opt, m, flux_gradient(flux_scaled_loss(opt, flux_sum(flux_call(m, x))), m));
     flux_state *there = flux_cpu(opt);
     CHECK(flux_loss_scale(there) == 16384 && flux_skipped(there) == 1);
@@ -474,7 +474,7 @@ TEST(a_run_goes_on_from_its_files_as_if_never_interrupted) {
     CHECK(flux_at(flux_load_tensor(path, "opt.loss_scale"), 0) == scale);
     some_steps(m, opt, x, 30, 2050);
     const void *others[] = { fresh, again };
-    REQUIRE(flux_load_items(path, 2, "m, opt", others) == 0);
+    REQUIRE(flux_load_all_with(path, 2, "m, opt", others) == 0);
     CHECK(flux_loss_scale(again) == scale && flux_skipped(again) == skipped);
     some_steps(fresh, again, x, 30, 2050);
     CHECK(flux_loss_scale(opt) > scale && flux_loss_scale(opt) == flux_loss_scale(again) && flux_skipped(opt) == flux_skipped(again));
@@ -483,7 +483,7 @@ TEST(a_run_goes_on_from_its_files_as_if_never_interrupted) {
     REQUIRE(flux_save_all(path, opt) == 0);
     flux_tensor *master = flux_load_tensor(path, "opt.layers.0.weight.master"), *counts = flux_load_tensor(path, "opt.loss_scale");
     const void *other[] = { again };
-    REQUIRE(flux_save_items(path, 1, "opt", other) == 0);
+    REQUIRE(flux_save_all_with(path, 1, "opt", other) == 0);
     CHECK(apart(master, flux_load_tensor(path, "opt.layers.0.weight.master")) == 0);
     CHECK(apart(counts, flux_load_tensor(path, "opt.loss_scale")) == 0);
     remove(path);
@@ -492,7 +492,7 @@ TEST(a_run_goes_on_from_its_files_as_if_never_interrupted) {
 TEST(a_scale_loaded_under_a_recorded_loss) {
     flux_layer *m = flux_f16(flux_dense(2, 1));
     flux_state *opt = flux_setup(flux_mixed_precision(flux_adam(0.01)), m);
-    flux_tensor *x = flux_full_shape(FLUX_SHAPE(2, 1), 100, FLUX_F16);
+    flux_tensor *x = flux_full_with(FLUX_SHAPE(2, 1), 100, FLUX_F16);
     char path[256];
     snprintf(path, sizeof path, "%s/test_scale.safetensors", test_temp());
     REQUIRE(flux_save(opt, path) == 0);

@@ -492,12 +492,12 @@ TEST(chain_of_layers_and_functions) {
     CHECK_STR(text_of(flux_child(m, 0)), "plus_one");
     CHECK_STR(text_of(flux_child(m, 1)), "square");
     flux_tensor *x = flux_ones(2);
-    CHECK_NEAR(gap(flux_call(flux_chain_of(0, NULL, NULL), x), x), 0, 0);
+    CHECK_NEAR(gap(flux_call(flux_chain_with(0, NULL, NULL), x), x), 0, 0);
     flux_layer *d = flux_dense(2, 3), *s = flux_chain(d, flux_softmax);
     CHECK_NEAR(flux_item(flux_sum(flux_call(s, flux_ones(2, 4)))), 4, 1e-6);
-    CHECK_ERROR(flux_chain_of(-1, NULL, NULL), "chain: -1 layers");
+    CHECK_ERROR(flux_chain_with(-1, NULL, NULL), "chain: -1 layers");
     flux_layer *bad[2] = { d, NULL };
-    CHECK_ERROR(flux_chain_of(2, bad, NULL), "chain: layer 1 is NULL");
+    CHECK_ERROR(flux_chain_with(2, bad, NULL), "chain: layer 1 is NULL");
 }
 
 TEST(activations_of_a_chain) {
@@ -525,8 +525,8 @@ TEST(parallel_pairs_inputs_and_layers) {
     CHECK_ERROR(flux_call(flux_parallel(flux_add, plus_one, plus_one, plus_one), a, b),
                 "Parallel: 3 layers, but 2 inputs");
     flux_layer *none = NULL;
-    CHECK_ERROR(flux_parallel_of(none, 1, NULL, NULL), "parallel: argument connection is NULL");
-    CHECK_ERROR(flux_parallel_of(flux_function(plus_one, NULL), 0, NULL, NULL),
+    CHECK_ERROR(flux_parallel_with(none, 1, NULL, NULL), "parallel: argument connection is NULL");
+    CHECK_ERROR(flux_parallel_with(flux_function(plus_one, NULL), 0, NULL, NULL),
                 "parallel: 0 layers");
     CHECK_STR(text_of(flux_child(flux_parallel(flux_add, plus_one), 0)), "+");
     CHECK_STR(text_of(flux_child(flux_parallel(times, plus_one), 0)), "times");
@@ -541,7 +541,7 @@ TEST(skipconnection_joins_input_and_output) {
     CHECK(flux_dim(y, 0) == 5 && at(y, 3) == 3);
     CHECK_STR(text_of(flux_child(flux_skipconnection(plus_one, times), 0)), "plus_one");
     CHECK_STR(text_of(flux_child(flux_skipconnection(plus_one, times), 1)), "times");
-    CHECK_ERROR(flux_skipconnection_of(NULL, flux_function2(times, NULL), NULL),
+    CHECK_ERROR(flux_skipconnection_with(NULL, flux_function2(times, NULL), NULL),
                 "skipconnection: argument layer is NULL");
 }
 
@@ -552,7 +552,7 @@ TEST(maxout_takes_the_largest) {
     flux_layer *m =
         flux_maxout(flux_dense(5, 3, flux_tanh), flux_dense(5, 3, flux_tanh), flux_dense(5, 3));
     CHECK(flux_dim(flux_call(m, flux_ones(5, 2)), 0) == 3 && flux_num_params(m) == 54);
-    CHECK_ERROR(flux_maxout_of(0, NULL, NULL), "maxout: 0 layers");
+    CHECK_ERROR(flux_maxout_with(0, NULL, NULL), "maxout: 0 layers");
 }
 
 TEST(pairwisefusion_hands_results_on) {
@@ -721,7 +721,7 @@ TEST(destructure_of_nothing_and_of_mixed_dtypes) {
 TEST(destructure_of_many_tensors) {
     flux_layer *parts[200];
     for (int i = 0; i < 200; i++) parts[i] = flux_dense(1, 1);
-    flux_layer *m = flux_chain_of(200, parts, NULL);
+    flux_layer *m = flux_chain_with(200, parts, NULL);
     flux_tensor *flat = flux_destructure(m);
     CHECK(flux_len(flat) == 400);
     CHECK_NEAR(flux_at(flat, 398), flux_item(flux_weight(parts[199])), 0);

@@ -55,7 +55,7 @@ static const reference *ref_of(int op) {
 }
 
 static flux_tensor *range_of(flux_dtype t, double lo, double hi, int64_t n) {
-    return flux_to_dtype(flux_add(flux_mul(flux_rand_shape(FLUX_SHAPE(n), FLUX_F64), hi - lo), lo), t);
+    return flux_to_dtype(flux_add(flux_mul(flux_rand_with(FLUX_SHAPE(n), FLUX_F64), hi - lo), lo), t);
 }
 
 static flux_tensor *apply(int op, flux_tensor **xs) { return flux__elementwise(op, xs[0], xs[1], xs[2]); }
@@ -134,10 +134,10 @@ static void check_row(int op, int by, flux_shape other) {
     if (!r->smooth || (flux__rules[op] == 'S' && by == 0)) return;
     for (int k = 0; k < 3; k++) {
         flux_shape s = k == by ? FLUX_SHAPE(3, 4) : other;
-        c.xs[k] = flux_add(flux_mul(flux_rand_shape(s, FLUX_F64), (r->hi - r->lo) * 0.9), r->lo + 0.05);
+        c.xs[k] = flux_add(flux_mul(flux_rand_with(s, FLUX_F64), (r->hi - r->lo) * 0.9), r->lo + 0.05);
         if (flux__rules[op] == 'S' && k == 0) c.xs[k] = flux_gt(c.xs[k], 0);
     }
-    c.weights = flux_rand_shape(FLUX_SHAPE(3, 4), FLUX_F64);
+    c.weights = flux_rand_with(FLUX_SHAPE(3, 4), FLUX_F64);
     double first = flux_gradcheck(row_loss, &c, c.xs[by], 0), second = flux_gradcheck(row_slope, &c, c.xs[by], 0);
     if (!CHECK(first < 1e-6) || !CHECK(second < 1e-5))
         fprintf(stderr, "    %s by operand %d: first %g, second %g\n", r->name, by, first, second);
@@ -158,17 +158,17 @@ TEST(gradients_of_rows) {
 static flux_tensor *stretch_loss(flux_tensor *x, void *user) { return flux_sum(flux_square(flux_mul((flux_tensor *)user, x))); }
 
 TEST(gradient_of_stretched_operand) {
-    flux_tensor *big = flux_rand_shape(FLUX_SHAPE(3, 4, 2), FLUX_F64);
-    CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(FLUX_SHAPE(3), FLUX_F64), 0) < 1e-6);
-    CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(FLUX_SHAPE(1, 4), FLUX_F64), 0) < 1e-6);
-    CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(FLUX_SHAPE(1, 1, 2), FLUX_F64), 0) < 1e-6);
-    CHECK(flux_gradcheck(stretch_loss, big, flux_rand_shape(flux__shape(NULL, 0), FLUX_F64), 0) < 1e-6);
+    flux_tensor *big = flux_rand_with(FLUX_SHAPE(3, 4, 2), FLUX_F64);
+    CHECK(flux_gradcheck(stretch_loss, big, flux_rand_with(FLUX_SHAPE(3), FLUX_F64), 0) < 1e-6);
+    CHECK(flux_gradcheck(stretch_loss, big, flux_rand_with(FLUX_SHAPE(1, 4), FLUX_F64), 0) < 1e-6);
+    CHECK(flux_gradcheck(stretch_loss, big, flux_rand_with(FLUX_SHAPE(1, 1, 2), FLUX_F64), 0) < 1e-6);
+    CHECK(flux_gradcheck(stretch_loss, big, flux_rand_with(flux__shape(NULL, 0), FLUX_F64), 0) < 1e-6);
 }
 
 /* Numbers beside tensors are double until they meet a dtype: also those that only a gradient computes, 0.1 - 1 or log 0.3. */
 static double slope_at(flux_tensor *y, flux_tensor *x) { return flux_item(flux_grad(flux_gradient(y, x), x)); }
 TEST(numbers_are_double) {
-    flux_tensor *x = flux_full_shape(flux__shape(NULL, 0), 1.7, FLUX_F64);
+    flux_tensor *x = flux_full_with(flux__shape(NULL, 0), 1.7, FLUX_F64);
     CHECK_NEAR(flux_item(flux_pow(x, 0.1)), pow(1.7, 0.1), 1e-15);
     CHECK_NEAR(slope_at(flux_pow(x, 0.1), x), 0.1 * pow(1.7, -0.9), 1e-15);
     CHECK_NEAR(slope_at(flux_pow(0.3, x), x), log(0.3) * pow(0.3, 1.7), 1e-15);
@@ -188,7 +188,7 @@ TEST(gradients_at_zero) {
     static const double slopes[5] = { 0, 1, 0, 0, 0 }, seconds[5] = { 0, 0, 2, 0, 0 };
     for (int t = 0; t < 2; t++)
         for (int y = 0; y < 5; y++) FLUX_SCOPE {
-            flux_tensor *x = flux_full_shape(FLUX_SHAPE(2), 0, t ? FLUX_F64 : FLUX_F32), *p = flux_full_shape(FLUX_SHAPE(2), y, FLUX_F32);
+            flux_tensor *x = flux_full_with(FLUX_SHAPE(2), 0, t ? FLUX_F64 : FLUX_F32), *p = flux_full_with(FLUX_SHAPE(2), y, FLUX_F32);
             flux_tensor *by_number = flux_grad(flux_gradient(flux_sum(flux_pow(x, y)), x), x);
             flux_tensor *by_tensor = flux_grad(flux_gradient(flux_sum(flux_pow(x, p)), x), x);
             for (int k = 0; k < 2; k++) {
@@ -364,7 +364,7 @@ static flux_tensor *structural_slope(flux_tensor *x, void *user) {
 TEST(gradients_of_structure) {
     flux_seed(11);
     for (int i = 0; i < (int)(sizeof structurals / sizeof structurals[0]); i++) FLUX_SCOPE {
-        flux_tensor *x = flux_add(flux_rand_shape(FLUX_SHAPE(3, 4, 2), FLUX_F64), 0.1);
+        flux_tensor *x = flux_add(flux_rand_with(FLUX_SHAPE(3, 4, 2), FLUX_F64), 0.1);
         double first = flux_gradcheck(structural_loss, &i, x, 0), second = flux_gradcheck(structural_slope, &i, x, 0);
         if (!CHECK(first < 1e-6) || !CHECK(second < 2e-5)) fprintf(stderr, "    %s: first %g, second %g\n", structurals[i].name, first, second);
     }
@@ -440,17 +440,17 @@ static void check_conv2(flux_conv_opts o) {
 
 TEST(conv_against_loops) {
     flux_conv_opts o = { 0 };
-    o.x = flux_rand_shape(FLUX_SHAPE(7, 6, 4, 3), FLUX_F64);
-    o.weight = flux_rand_shape(FLUX_SHAPE(3, 2, 4, 6), FLUX_F64);
+    o.x = flux_rand_with(FLUX_SHAPE(7, 6, 4, 3), FLUX_F64);
+    o.weight = flux_rand_with(FLUX_SHAPE(3, 2, 4, 6), FLUX_F64);
     check_conv2(o);
     o.stride = FLUX_SHAPE(2, 1), o.pad = FLUX_SHAPE(1), o.dilation = FLUX_SHAPE(1, 2);
     check_conv2(o);
-    o.weight = flux_rand_shape(FLUX_SHAPE(3, 2, 2, 6), FLUX_F64), o.groups = 2;
+    o.weight = flux_rand_with(FLUX_SHAPE(3, 2, 2, 6), FLUX_F64), o.groups = 2;
     check_conv2(o);
 }
 
 static void check_conv_gradient(conv_case c, flux_shape x, flux_shape w) {
-    flux_tensor *a = flux_rand_shape(x, FLUX_F64), *b = w.ndim ? flux_rand_shape(w, FLUX_F64) : NULL;
+    flux_tensor *a = flux_rand_with(x, FLUX_F64), *b = w.ndim ? flux_rand_with(w, FLUX_F64) : NULL;
     for (int by = 0; by < (w.ndim ? 2 : 1); by++) {
         c.by_weight = by == 1;
         c.fixed = by ? a : b;
@@ -487,8 +487,8 @@ TEST(pool_gradients) {
 }
 
 TEST(conv_transpose_is_the_gradient_of_conv) {
-    flux_tensor *x = flux_rand_shape(FLUX_SHAPE(7, 6, 2, 2), FLUX_F64), *w = flux_rand_shape(FLUX_SHAPE(3, 2, 2, 3), FLUX_F64);
-    flux_tensor *y = flux_conv(x, w, .stride = FLUX_SHAPE(2, 1), .pad = FLUX_SHAPE(1, 0)), *up = flux_rand_shape(flux_shape_of(y), FLUX_F64);
+    flux_tensor *x = flux_rand_with(FLUX_SHAPE(7, 6, 2, 2), FLUX_F64), *w = flux_rand_with(FLUX_SHAPE(3, 2, 2, 3), FLUX_F64);
+    flux_tensor *y = flux_conv(x, w, .stride = FLUX_SHAPE(2, 1), .pad = FLUX_SHAPE(1, 0)), *up = flux_rand_with(flux_shape_of(y), FLUX_F64);
     flux_tensor *dx = flux_grad(flux_gradient(flux_sum(flux_mul(y, up)), x), x);
     flux_tensor *t = flux_conv_transpose(up, w, .stride = FLUX_SHAPE(2, 1), .pad = FLUX_SHAPE(1, 0));
     CHECK(flux_dim(t, 0) == 7 && flux_dim(t, 1) == 6 && flux_dim(t, 2) == 2);
@@ -529,12 +529,12 @@ static void dice_view(flux_shape s, flux_dtype t, double lo, double hi, flux_ten
     for (int far = 0; far < 2; far++) {
         flux_seed((uint64_t)seed);
         flux_default_device(cpu);
-        flux_tensor *x = flux_add(flux_mul(flux_rand_shape(base, FLUX_F64), hi - lo), lo);
+        flux_tensor *x = flux_add(flux_mul(flux_rand_with(base, FLUX_F64), hi - lo), lo);
         x = flux_eval(flux__move(flux_eval(t == FLUX_BOOL ? flux_gt(x, (lo + hi) / 2) : flux_to_dtype(x, t)), far ? test_device : cpu));   /* flux_to makes f32 of f64 */
         for (int i = 0; i < s.ndim; i++)
             if (s.dim[at[i]]) x = flux_slice_step(x, i, first[i], base.dim[i], step[i]);
-        if (dims.ndim && flux_len(x)) x = flux_flip_dims(x, dims);
-        out[far] = flux_permute_to(x, order);
+        if (dims.ndim && flux_len(x)) x = flux_flip_with(x, dims);
+        out[far] = flux_permute_with(x, order);
         flux_default_device(test_device);
     }
 }

@@ -16,7 +16,7 @@ static flux_tensor *pair_call(flux_layer *self, flux_tensor *x) {
 FLUX_LAYER(bare, "Bare", bare_call, FLUX_PARAM(p))
 FLUX_LAYER(pair, "Pair", pair_call, FLUX_PARAM(p), FLUX_PARAM(q))
 
-static flux_tensor *number(double v, flux_dtype t) { return flux_full_shape(FLUX_SHAPE(1), v, t); }
+static flux_tensor *number(double v, flux_dtype t) { return flux_full_with(FLUX_SHAPE(1), v, t); }
 static flux_layer *bare_of(flux_tensor *p) { return flux_new(bare, .p = p); }
 static flux_layer *pair_of(flux_tensor *p, flux_tensor *q) { return flux_new(pair, .p = p, .q = q); }
 static double at(flux_layer *m, const char *path) { return flux_item(flux_param(m, path)); }
@@ -132,10 +132,10 @@ TEST(momentum_of_the_documentation) {
    processors' arithmetic is a hundred times slower. Such numbers become 0 in an update as in what is done by hand, on all
    threads, and the caller's own arithmetic is as it was. */
 static void fade(flux_rule rule, const char *name, int64_t n) {
-    flux_layer *m = bare_of(flux_full_shape(FLUX_SHAPE(n), 1, FLUX_F32));
+    flux_layer *m = bare_of(flux_full_with(FLUX_SHAPE(n), 1, FLUX_F32));
     flux_state *opt = flux_setup(rule, m);
     for (int t = 0; t < 900; t++)
-        FLUX_SCOPE REQUIRE(step_by(opt, m, flux_full_shape(FLUX_SHAPE(n), t ? 0 : 1e-2, FLUX_F32)) == 0);
+        FLUX_SCOPE REQUIRE(step_by(opt, m, flux_full_with(FLUX_SHAPE(n), t ? 0 : 1e-2, FLUX_F32)) == 0);
     REQUIRE(flux_save(opt, "build/test_optim.safetensors") == 0);
     const float *x = (const float *)flux_data(flux_load_tensor("build/test_optim.safetensors", name));
     REQUIRE(x);
@@ -147,7 +147,7 @@ TEST(what_fades_is_no_denormal_number) {
 #if !defined(__x86_64__) && !defined(_M_X64)
     SKIP("numbers below the smallest normal one are flushed on x86 processors only");
 #endif
-    flux_tensor *least = flux_full_shape(FLUX_SHAPE(100000), 1.2e-38, FLUX_F32), *x = flux_mul(least, 0.1);
+    flux_tensor *least = flux_full_with(FLUX_SHAPE(100000), 1.2e-38, FLUX_F32), *x = flux_mul(least, 0.1);
     const float part = 1.2e-38f * 0.1f;
     fade(flux_momentum(0.01), "p.velocity", 3);
     fade(flux_adam(), "p.m", 100000);
@@ -182,7 +182,7 @@ TEST(what_fades_by_hand_is_what_fades_in_an_update) {
 TEST(chain_clips_before_discounting) {
     const double want[3] = { -0.03, -0.1, -0.1 };
     double g[3] = { 0.3, 1, 7 };
-    flux_layer *m = bare_of(flux_full_shape(FLUX_SHAPE(3), 0, FLUX_F64));
+    flux_layer *m = bare_of(flux_full_with(FLUX_SHAPE(3), 0, FLUX_F64));
     flux_state *opt = flux_setup(flux_optimiser_chain(flux_clipgrad(1.0), flux_descent(0.1)), m);
     CHECK(step_by(opt, m, flux_from(g, 3)) == 0);
     CHECK_DATA(flux_param(m, "p"), want, 1e-15);
@@ -218,13 +218,13 @@ TEST(clipnorm_by_each_norm) {
     static const struct { double p, norm; } norms[] = { { 1, 19 }, { 2, 13 }, { HUGE_VAL, 12 }, { 3, 12.20714 } };
     for (int k = 0; k < 4; k++) FLUX_SCOPE {
         double want[4];
-        flux_layer *m = bare_of(flux_full_shape(FLUX_SHAPE(4), 0, FLUX_F64));
+        flux_layer *m = bare_of(flux_full_with(FLUX_SHAPE(4), 0, FLUX_F64));
         flux_state *opt = flux_setup(flux_optimiser_chain(flux_clipnorm(.omega = 2, .p = norms[k].p), flux_descent(1)), m);
         CHECK(step_by(opt, m, flux_from(g, 4)) == 0);
         for (int i = 0; i < 4; i++) want[i] = -g[i] * 2 / norms[k].norm;
         CHECK_DATA(flux_param(m, "p"), want, 1e-5);
     }
-    flux_layer *m = bare_of(flux_full_shape(FLUX_SHAPE(4), 0, FLUX_F64));
+    flux_layer *m = bare_of(flux_full_with(FLUX_SHAPE(4), 0, FLUX_F64));
     flux_state *opt = flux_setup(flux_optimiser_chain(flux_clipnorm(13.5), flux_descent(1)), m);
     const double whole[4] = { -3, 4, 0, -12 };
     CHECK(step_by(opt, m, flux_from(g, 4)) == 0);
@@ -258,7 +258,7 @@ TEST(clipnorm_by_the_norm_of_all_gradients) {
 
 TEST(empty_chain_subtracts_the_gradient) {
     flux_layer *m = bare_of(number(1, FLUX_F32));
-    flux_state *opt = flux_setup(flux_optimiser_chain_of(0, NULL), m);
+    flux_state *opt = flux_setup(flux_optimiser_chain_with(0, NULL), m);
     CHECK(step(opt, m, 0.25) == 0);
     CHECK(at(m, "p") == 0.75);
 }
@@ -840,7 +840,7 @@ TEST(a_saved_run_goes_on_as_if_it_had_not_stopped) {
         }
         const char *path = "build/test_optim.safetensors";
         const void *into[2] = { again, second };
-        REQUIRE(flux_load_items(path, 2, "m, opt", into) == 0);
+        REQUIRE(flux_load_all_with(path, 2, "m, opt", into) == 0);
         for (int t = 3; t < 6; t++) FLUX_SCOPE CHECK(flux_update(second, again, flux_gradient(flux_sum(flux_square(flux_call(again, x))), again)) == 0);
         CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_destructure(m), flux_destructure(again))))) == 0);
         if (k == 0) {
@@ -959,7 +959,7 @@ static void in_any_order(int kind, unsigned seed) {
         layers[i] = bare_of(number(start.p, t));
         held[i] = (flux_tensor *)flux_retain(flux_param(layers[i], "p")), value[i] = start.p;
     }
-    m = flux_chain_of(LEAVES, layers, NULL);
+    m = flux_chain_with(LEAVES, layers, NULL);
     flux_rule rule = ordered_rule(kind);
     flux_state *opt = flux_setup(clips ? flux_optimiser_chain(flux_clipnorm(1e30), rule) : rule, m);
     for (int step = 0; step < 60; step++) FLUX_SCOPE {

@@ -86,7 +86,7 @@ TEST(running_sums) {
     CHECK(flux_dtype_of(flux_cumsum(flux_gt(flux_values(1, 2), 0))) == FLUX_I64);
     SHAPE_IS(flux_cumsum(flux_zeros(2, 0), 1), 2, 0);
     for (int64_t n = 1; n < 70000; n = 3 * n + 1) FLUX_SCOPE {     /* blocks within blocks, none of them full */
-        flux_tensor *long_one = flux_cumsum(flux_to_dtype(flux_full_shape(FLUX_SHAPE(2, n), 1, FLUX_I32), FLUX_I64), 1);
+        flux_tensor *long_one = flux_cumsum(flux_to_dtype(flux_full_with(FLUX_SHAPE(2, n), 1, FLUX_I32), FLUX_I64), 1);
         const int64_t *at = (const int64_t *)flux_data(long_one);
         bool good = at != NULL;
         for (int64_t i = 0; good && i < 2 * n; i++) good = at[i] == i / 2 + 1;

@@ -29,7 +29,7 @@ static const char *model_text(flux_layer *m) {
 static const char *number_text(double v, flux_dtype t) {
     flux_shape s = { 0, { 0 } };
     char *end;
-    text_of(flux_full_shape(s, v, t));
+    text_of(flux_full_with(s, v, t));
     if ((end = strchr(shown, ' ')) != NULL) *end = 0;
     return shown;
 }
@@ -491,7 +491,7 @@ TEST(flags) {
     affines[2] = flux_new(affine, .weight = big, .bias = flux_zeros(2));
     affines[3] = flux_new(affine, .weight = flux_neg(big), .bias = bad);
     CHECK_STR(model_text(affines[0]), "Affine(2\xC3\x97" "2 f32, 2-element f32)  # 6 parameters  (all zero)");
-    CHECK_STR(model_text(flux_chain_of(4, affines, NULL)),
+    CHECK_STR(model_text(flux_chain_with(4, affines, NULL)),
               "Chain(\n"
               "  Affine(2\xC3\x97" "2 f32, 2-element f32),       # 6 parameters  (all zero)\n"
               "  Affine(2\xC3\x97" "2 f32, 2-element f32),       # 6 parameters  (some NaN)\n"

@@ -24,7 +24,7 @@ static flux_device cpu(void) {
 static flux_tensor *numbers(flux_shape s, flux_dtype t, double **copy) {
     flux_device was = test_device;
     flux_default_device(cpu());
-    flux_tensor *x = flux_eval(flux_randn_shape(s, FLUX_F32)), *wide = flux_to_dtype(flux_to_dtype(x, t), FLUX_F64);
+    flux_tensor *x = flux_eval(flux_randn_with(s, FLUX_F32)), *wide = flux_to_dtype(flux_to_dtype(x, t), FLUX_F64);
     flux_default_device(was);
     const double *from = (const double *)flux_data(wide);
     *copy = (double *)malloc((size_t)flux_len(x) * 8);
@@ -261,9 +261,9 @@ TEST(a_vector_is_as_a_column_of_a_matrix) {
             for (size_t j = 0; j < 7; j++) {
                 flux_tensor *a, *b, *bias, *one, *more;
                 FLUX_SCOPE {
-                    a = flux_eval(flux_randn_shape(FLUX_SHAPE(rows[i], inners[j]), t ? FLUX_F64 : FLUX_F32));
-                    b = flux_eval(flux_randn_shape(FLUX_SHAPE(inners[j], 5), t ? FLUX_F64 : FLUX_F32));
-                    bias = flux_eval(flux_randn_shape(FLUX_SHAPE(rows[i]), t ? FLUX_F64 : FLUX_F32));
+                    a = flux_eval(flux_randn_with(FLUX_SHAPE(rows[i], inners[j]), t ? FLUX_F64 : FLUX_F32));
+                    b = flux_eval(flux_randn_with(FLUX_SHAPE(inners[j], 5), t ? FLUX_F64 : FLUX_F32));
+                    bias = flux_eval(flux_randn_with(FLUX_SHAPE(rows[i]), t ? FLUX_F64 : FLUX_F32));
                     for (int k = 0; k < 2; k++) {
                         one = flux_matmul(a, flux_select(b, 1, 3)), more = flux_select(flux_matmul(a, b), 1, 3);
                         if (k) one = flux_relu(flux_add(one, bias)), more = flux_relu(flux_add(more, bias));

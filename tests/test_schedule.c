@@ -31,7 +31,7 @@ static flux_tensor *grow(flux_tensor **pool, int n) {
     case 11: return flux_mul(flux_sub(a, flux_mean(a, d)), flux_rsqrt(flux_add(flux_var(a, d), 0.5)));
     case 12: return flux_flip(a, 1);
     case 13: return flux_add(flux_slice(flux_cat(1, flux_broadcast_to(a, 3, 4, 2), flux_broadcast_to(b, 3, 4, 2)), 1, 2, 6), 0.1);
-    case 14: return flux_add(a, flux_mul(flux_rand_shape(FLUX_SHAPE(3, 4, 2), FLUX_F64), 0.1));
+    case 14: return flux_add(a, flux_mul(flux_rand_with(FLUX_SHAPE(3, 4, 2), FLUX_F64), 0.1));
     case 15: return flux_dim(a, 0) == 3 && flux_dim(a, 1) == 4
         ? flux_mul(flux_matmul(flux_matmul(a, flux_broadcast_to(flux_transpose(pool[0]), 4, 3, flux_dim(a, 2))), a), 0.1) : flux_neg(a);
     case 16: return flux_relu(a);
@@ -49,9 +49,9 @@ static void run_graph(uint32_t seed, bool one_by_one, double *sums) {
     flux_tensor *pool[NODES + 3];
     dice_state = seed;
     flux_seed(seed);
-    pool[0] = flux_randn_shape(FLUX_SHAPE(3, 4, 1), FLUX_F64);
-    pool[1] = flux_randn_shape(FLUX_SHAPE(3, 4, 2), FLUX_F64);
-    pool[2] = flux_randn_shape(FLUX_SHAPE(1, 4, 1), FLUX_F64);
+    pool[0] = flux_randn_with(FLUX_SHAPE(3, 4, 1), FLUX_F64);
+    pool[1] = flux_randn_with(FLUX_SHAPE(3, 4, 2), FLUX_F64);
+    pool[2] = flux_randn_with(FLUX_SHAPE(1, 4, 1), FLUX_F64);
     int n = 3;
     for (int i = 0; i < NODES; i++, n++) {
         int h = flux__hide();
@@ -273,15 +273,15 @@ static flux_tensor *five_gates(flux_tensor *w, void *user) {
 }
 
 TEST(joined_gradients_are_right) {
-    flux_tensor *x = flux_randn_shape(FLUX_SHAPE(2, 6), FLUX_F64), *w = flux_randn_shape(FLUX_SHAPE(4, 4), FLUX_F64);
+    flux_tensor *x = flux_randn_with(FLUX_SHAPE(2, 6), FLUX_F64), *w = flux_randn_with(FLUX_SHAPE(4, 4), FLUX_F64);
     CHECK_NEAR(flux_gradcheck(overlapping, NULL, x, 0), 0, 1e-7);
     CHECK_NEAR(flux_gradcheck(apart, NULL, x, 0), 0, 1e-7);
-    CHECK_NEAR(flux_gradcheck(many_products, flux_randn_shape(FLUX_SHAPE(4, 3), FLUX_F64), w, 0), 0, 1e-7);
-    flux_tensor *h = flux_randn_shape(FLUX_SHAPE(4, 3), FLUX_F64);
+    CHECK_NEAR(flux_gradcheck(many_products, flux_randn_with(FLUX_SHAPE(4, 3), FLUX_F64), w, 0), 0, 1e-7);
+    flux_tensor *h = flux_randn_with(FLUX_SHAPE(4, 3), FLUX_F64);
     CHECK_NEAR(flux_gradcheck(five_on_the_left, h, w, 0), 0, 1e-7);
     CHECK_NEAR(flux_gradcheck(five_on_the_right, h, w, 0), 0, 1e-7);
-    flux_tensor *rows = flux_randn_shape(FLUX_SHAPE(3, 4), FLUX_F64);
-    flux_tensor *wide = flux_randn_shape(FLUX_SHAPE(4, 8), FLUX_F64);
+    flux_tensor *rows = flux_randn_with(FLUX_SHAPE(3, 4), FLUX_F64);
+    flux_tensor *wide = flux_randn_with(FLUX_SHAPE(4, 8), FLUX_F64);
     CHECK_NEAR(flux_gradcheck(five_gates, rows, wide, 0), 0, 1e-7);
 }
 
@@ -338,9 +338,9 @@ FLUX_LAYER(nested, "Nested", nested_call, FLUX_PARAM(outer), FLUX_PARAM(inner))
 
 TEST(a_weight_that_is_read_later_is_not_overwritten) {
     const flux_shape square = FLUX_SHAPE(40, 40);
-    flux_tensor *x = flux_eval(flux_randn_shape(FLUX_SHAPE(40, 6), FLUX_F64));
-    flux_layer *m = flux_new(nested, .outer = flux_randn_shape(square, FLUX_F64),
-                             .inner = flux_randn_shape(square, FLUX_F64));
+    flux_tensor *x = flux_eval(flux_randn_with(FLUX_SHAPE(40, 6), FLUX_F64));
+    flux_layer *m = flux_new(nested, .outer = flux_randn_with(square, FLUX_F64),
+                             .inner = flux_randn_with(square, FLUX_F64));
     flux_state *opt = flux_setup(flux_descent(1e-4), m);
     for (int i = 0; i < 3; i++) FLUX_SCOPE {
         flux_tensor *a = NULL, *b = NULL;
@@ -456,7 +456,7 @@ TEST(reductions_of_every_shape) {
         for (int j = 0; j < 10; j++) FLUX_SCOPE {
             int64_t m = sizes[i], n = sizes[j];
             if (m * n > 400000 || test_left_out(i + 3 * j, 7)) continue;
-            flux_tensor *x = flux_eval(flux_sub(flux_rand_shape(FLUX_SHAPE(m, n), FLUX_F64), 0.5));
+            flux_tensor *x = flux_eval(flux_sub(flux_rand_with(FLUX_SHAPE(m, n), FLUX_F64), 0.5));
             const double *p = (const double *)flux_data(x);
             flux_tensor *rows = flux_sum(flux_mul(x, 2), 1), *cols = flux_sum(flux_mul(x, 2), 0), *all = flux_sum(x), *top = flux_max(x, 0);
             flux_tensor *tcols = flux_sum(flux_transpose(x), 1), *soft = flux_softmax(x), *best = flux_argmax(x, 0), *best1 = flux_argmax(x, 1);
@@ -493,7 +493,7 @@ TEST(reductions_of_every_shape) {
 
 TEST(a_long_reduction_in_parts) {
     int64_t n = 1000003;
-    flux_tensor *x = flux_eval(flux_rand_shape(FLUX_SHAPE(n), FLUX_F64));
+    flux_tensor *x = flux_eval(flux_rand_with(FLUX_SHAPE(n), FLUX_F64));
     const double *p = (const double *)flux_data(x);
     double sum = 0;
     int64_t at = 0;
@@ -517,7 +517,7 @@ TEST(several_phases_in_parts) {
     static const int64_t shapes[][2] = { { 1, 200003 }, { 3, 70001 }, { 40, 3001 }, { 300, 401 }, { 1500, 301 } };
     for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) FLUX_SCOPE {
         const int64_t m = shapes[k][0], n = shapes[k][1];
-        flux_tensor *x = flux_eval(flux_mul(flux_sub(flux_rand_shape(FLUX_SHAPE(m, n), FLUX_F64), 0.3), 4.0)), *mean = flux_mean(x, 1), *d = flux_sub(x, mean);
+        flux_tensor *x = flux_eval(flux_mul(flux_sub(flux_rand_with(FLUX_SHAPE(m, n), FLUX_F64), 0.3), 4.0)), *mean = flux_mean(x, 1), *d = flux_sub(x, mean);
         flux_tensor *all[] = { mean, flux_var(x, 1), d, flux_div(d, flux_sqrt(flux_var(x, 1))), flux_logsumexp(x, 1), flux_argmax(flux_sub(flux_abs(d), mean), 1) };
         flux_eval_all(6, all);
         const double *p = (const double *)flux_data(x), *got[5];
@@ -684,7 +684,7 @@ TEST(reductions_over_nothing) {
     const flux_shape shapes[] = { FLUX_SHAPE(20000, 0), FLUX_SHAPE(0, 20000), FLUX_SHAPE(100, 0, 200), FLUX_SHAPE(70, 0, 3) };
     for (int i = 0; i < 20; i++) FLUX_SCOPE {
         const int d = i % 4 != 1;
-        flux_tensor *x = flux_eval(flux_copy(flux_to_dtype(flux_rand_shape(shapes[i % 4], FLUX_F32), types[i / 4]))), *y = flux_to_dtype(x, FLUX_F32);
+        flux_tensor *x = flux_eval(flux_copy(flux_to_dtype(flux_rand_with(shapes[i % 4], FLUX_F32), types[i / 4]))), *y = flux_to_dtype(x, FLUX_F32);
         flux_tensor *of[] = { flux_sum(x, d), flux_any(x, d), flux_norm(y, d), flux_sum(flux_mul(y, flux_sum(y, d)), d), flux_prod(x, d), flux_all(x, d),
                               flux_exp(flux_sum(y, d)), flux_mean(y, d), flux_var(y, d), flux_logsumexp(y, d), flux_softmax(y, d), flux_grad(flux_gradient(flux_sum(flux_square(y)), y), y) };
         REQUIRE(flux_eval_all(12, of) == 0);
@@ -720,7 +720,7 @@ TEST(a_number_is_all_that_is_read_of_it) {
 TEST(a_long_first_dimension) {
     ONLY_ON_CPU();
     const int64_t n = 9000000;
-    flux_tensor *x = flux_eval(flux_full_shape(FLUX_SHAPE(n + 8, 2), 1, FLUX_U8));
+    flux_tensor *x = flux_eval(flux_full_with(FLUX_SHAPE(n + 8, 2), 1, FLUX_U8));
     CHECK(flux_item(flux_sum(flux_to_dtype(flux_eval(flux_mul(flux_slice(x, 0, 4, n + 4), 2)), FLUX_I32))) == 4.0 * (double)n);
 }
 
@@ -817,7 +817,7 @@ TEST(a_gradient_by_many_tensors) {
     flux_tensor **xs = (flux_tensor **)malloc(MOST * sizeof *xs), *sum = flux_zeros(1);
     REQUIRE(xs);
     for (int i = 0; i < n; i++) xs[i] = flux_eval(flux_ones(1)), sum = flux_add(sum, flux_mul(xs[i], i));
-    flux_grads *g = flux_gradient_of(flux_sum(sum), n, (const void *const *)(void *)xs);
+    flux_grads *g = flux_gradient_with(flux_sum(sum), n, (const void *const *)(void *)xs);
     for (int i = 0; i < n; i++) xs[i] = flux_grad(g, xs[i]);
     REQUIRE(flux_eval_all(n, xs) == 0);
     for (int i = 0; i < n; i += 7) CHECK(flux_item(xs[i]) == i);

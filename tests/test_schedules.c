@@ -8,11 +8,11 @@ typedef struct { flux_layer base; flux_tensor *p; } bare;
 static flux_tensor *bare_call(flux_layer *self, flux_tensor *x) { return flux_sum(flux_mul(((bare *)self)->p, x)); }
 FLUX_LAYER(bare, "Bare", bare_call, FLUX_PARAM(p))
 
-static flux_layer *one(void) { return flux_new(bare, .p = flux_full_shape(FLUX_SHAPE(1), 0, FLUX_F64)); }
+static flux_layer *one(void) { return flux_new(bare, .p = flux_full_with(FLUX_SHAPE(1), 0, FLUX_F64)); }
 static double at(flux_layer *m) { return flux_item(flux_param(m, "p")); }
 static int step(flux_state *s, flux_layer *m) {                /* the gradient is 1 */
     int rc = -1;
-    FLUX_SCOPE rc = flux_update(s, m, flux_gradient(flux_call(m, flux_full_shape(FLUX_SHAPE(1), 1, FLUX_F64)), m));
+    FLUX_SCOPE rc = flux_update(s, m, flux_gradient(flux_call(m, flux_full_with(FLUX_SHAPE(1), 1, FLUX_F64)), m));
     return rc;
 }
 static double cycle(double a, double b, double g) { return fabs(a - b) * g + fmin(a, b); }

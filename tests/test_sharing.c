@@ -20,7 +20,7 @@ static void count_end(void *user) { at_end += *(int *)user; }
 static const flux_device cpu = { 0, 0 };
 static int number_of(flux_device d) { return !strcmp(flux_device_backend(d), "CPU") ? 1 : !strcmp(flux_device_backend(d), "CUDA") ? 2 : 10; }
 /* Host memory as the tests' device has it: a tensor that must stay alive while its address is used. */
-static flux_tensor *there(const void *data, flux_dtype t, flux_shape s) { return flux_eval(flux_from_data(data, t, s)); }
+static flux_tensor *there(const void *data, flux_dtype t, flux_shape s) { return flux_eval(flux_from_with(data, t, s)); }
 
 TEST(addresses) {
     const float v[] = { 1, 2, 3, 4, 5, 6 };
@@ -112,7 +112,7 @@ TEST(dlpack_there_and_back) {
         for (int n = 0; n <= FLUX_MAX_DIMS; n++) FLUX_SCOPE {
             flux_shape s = FLUX_SHAPE(3, 2, 1, 2, 1, 3, 1, 2);
             s.ndim = n;
-            flux_tensor *x = flux_to_dtype(flux_mul(flux_rand_shape(s, FLUX_F32), 9), (flux_dtype)t);
+            flux_tensor *x = flux_to_dtype(flux_mul(flux_rand_with(s, FLUX_F32), 9), (flux_dtype)t);
             DLManagedTensor *m = flux_to_dlpack(x);
             REQUIRE(m && m->dl_tensor.ndim == n && m->dl_tensor.dtype.code == code[t] && m->dl_tensor.dtype.lanes == 1 && m->deleter);
             CHECK(m->dl_tensor.dtype.bits == 8 * flux_dtype_size((flux_dtype)t) && m->dl_tensor.byte_offset == 0);

@@ -62,10 +62,10 @@ TEST(making) {
     CHECK_ERROR(flux_arange(0, NAN, 1), "not a range");
     CHECK_ERROR(flux_eye(-1), "-1 rows");
     CHECK_ERROR(flux_zeros(2, -3), "dimension 1 is -3");
-    CHECK_ERROR(flux_full_shape(FLUX_SHAPE(2), 1, (flux_dtype)77), "77 is not a dtype");
+    CHECK_ERROR(flux_full_with(FLUX_SHAPE(2), 1, (flux_dtype)77), "77 is not a dtype");
     CHECK_ERROR(flux_zeros(1, 1, 1, 1, 1, 1, 1, 1, 1), "at most 8");
     CHECK_ERROR(flux_zeros(1000000000, 1000000000), "too large");
-    CHECK_ERROR(flux_rand_shape(FLUX_SHAPE(2), FLUX_I32), "not i32");
+    CHECK_ERROR(flux_rand_with(FLUX_SHAPE(2), FLUX_I32), "not i32");
 }
 
 /* A constant is what its dtype has, before it gets memory as after: what it is cast to, met with and read as. */
@@ -75,8 +75,8 @@ TEST(constants_are_what_their_dtype_has) {
         { 0.1, 0.0999755859375, FLUX_F16 }, { 1e6, INFINITY, FLUX_F16 }, { 0.1, (double)0.1f, FLUX_F32 }, { 0.1, 0.1, FLUX_F64 },
         { -2.7, -2, FLUX_I32 }, { 3e9, 2147483647, FLUX_I32 }, { 0.1, (double)0.1f, FLUX_F32 } };
     for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-        flux_tensor *x = flux_full_shape(FLUX_SHAPE(3), c[i].value, c[i].t), *wide = flux_to_dtype(x, FLUX_F64);
-        flux_tensor *stretched = flux_to_dtype(flux_broadcast_to(flux_full_shape(FLUX_SHAPE(1), c[i].value, c[i].t), 3), FLUX_F64);
+        flux_tensor *x = flux_full_with(FLUX_SHAPE(3), c[i].value, c[i].t), *wide = flux_to_dtype(x, FLUX_F64);
+        flux_tensor *stretched = flux_to_dtype(flux_broadcast_to(flux_full_with(FLUX_SHAPE(1), c[i].value, c[i].t), 3), FLUX_F64);
         flux_tensor *sum = c[i].t == FLUX_BOOL ? NULL : flux_add(flux_to_dtype(x, FLUX_F64), 0.0);
         CHECK(flux_at(wide, 1) == c[i].want);
         CHECK(flux_at(stretched, 2) == c[i].want);
@@ -100,8 +100,8 @@ TEST(from_c_memory) {
     CHECK(flux_dtype_of(flux_from(((int64_t[]){ 1 }), 1)) == FLUX_I64);
     CHECK(flux_dtype_of(flux_from(((uint8_t[]){ 1 }), 1)) == FLUX_U8);
     CHECK(flux_dtype_of(flux_from(((bool[]){ true }), 1)) == FLUX_BOOL);
-    CHECK_ERROR(flux_from_data(NULL, FLUX_F32, FLUX_SHAPE(2)), "ptr is NULL");
-    CHECK_ERROR(flux_borrow_data(NULL, FLUX_F32, FLUX_SHAPE(2)), "ptr is NULL");
+    CHECK_ERROR(flux_from_with(NULL, FLUX_F32, FLUX_SHAPE(2)), "ptr is NULL");
+    CHECK_ERROR(flux_borrow_with(NULL, FLUX_F32, FLUX_SHAPE(2)), "ptr is NULL");
 }
 
 TEST(looking) {
@@ -143,14 +143,14 @@ TEST(dtypes_meet) {
     static const flux_dtype by_rank[] = { FLUX_BOOL, FLUX_U8, FLUX_I32, FLUX_I64, FLUX_F16, FLUX_F32, FLUX_F64 };
     for (int i = 1; i < 7; i++)
         for (int j = 0; j < i; j++) {
-            flux_tensor *y = flux_add(flux_full_shape(FLUX_SHAPE(2), 1, by_rank[i]), flux_full_shape(FLUX_SHAPE(2), 1, by_rank[j]));
+            flux_tensor *y = flux_add(flux_full_with(FLUX_SHAPE(2), 1, by_rank[i]), flux_full_with(FLUX_SHAPE(2), 1, by_rank[j]));
             CHECK(flux_dtype_of(y) == by_rank[i] && flux_at(y, 1) == 2);
         }
-    CHECK(flux_dtype_of(flux_mul(flux_full_shape(FLUX_SHAPE(2), 1, FLUX_F16), flux_full_shape(FLUX_SHAPE(2), 1, FLUX_BF16))) == FLUX_F32);
-    CHECK(flux_dtype_of(flux_div(flux_full_shape(FLUX_SHAPE(2), 1, FLUX_I32), flux_full_shape(FLUX_SHAPE(2), 2, FLUX_I32))) == FLUX_F32);
-    CHECK(flux_dtype_of(flux_exp(flux_full_shape(FLUX_SHAPE(2), 1, FLUX_U8))) == FLUX_F32);
-    CHECK(flux_dtype_of(flux_sum(flux_full_shape(FLUX_SHAPE(2), 1, FLUX_BOOL))) == FLUX_I64);
-    CHECK(flux_dtype_of(flux_mean(flux_full_shape(FLUX_SHAPE(2), 1, FLUX_I32))) == FLUX_F32);
+    CHECK(flux_dtype_of(flux_mul(flux_full_with(FLUX_SHAPE(2), 1, FLUX_F16), flux_full_with(FLUX_SHAPE(2), 1, FLUX_BF16))) == FLUX_F32);
+    CHECK(flux_dtype_of(flux_div(flux_full_with(FLUX_SHAPE(2), 1, FLUX_I32), flux_full_with(FLUX_SHAPE(2), 2, FLUX_I32))) == FLUX_F32);
+    CHECK(flux_dtype_of(flux_exp(flux_full_with(FLUX_SHAPE(2), 1, FLUX_U8))) == FLUX_F32);
+    CHECK(flux_dtype_of(flux_sum(flux_full_with(FLUX_SHAPE(2), 1, FLUX_BOOL))) == FLUX_I64);
+    CHECK(flux_dtype_of(flux_mean(flux_full_with(FLUX_SHAPE(2), 1, FLUX_I32))) == FLUX_F32);
     CHECK(flux_dtype_of(flux_lt(flux_zeros(2), 1)) == FLUX_BOOL);
 }
 
@@ -160,10 +160,10 @@ TEST(numbers_take_the_tensors_dtype) {
     CHECK_DATA(flux_sub(10, i), ((double[]){ 9, 8, 7 }), 0);
     CHECK(flux_dtype_of(flux_add(h, 0.5)) == FLUX_F16);
     CHECK(flux_dtype_of(flux_mul(flux_ones(2), 2)) == FLUX_F32);
-    CHECK(flux_dtype_of(flux_mul(flux_full_shape(FLUX_SHAPE(2), 1, FLUX_F64), 0.1f)) == FLUX_F64);
+    CHECK(flux_dtype_of(flux_mul(flux_full_with(FLUX_SHAPE(2), 1, FLUX_F64), 0.1f)) == FLUX_F64);
     CHECK(flux_dtype_of(flux_mul(flux_lt(i, 2), 3)) == FLUX_I32 && flux_dtype_of(flux_mul(flux_lt(i, 2), 0.5)) == FLUX_F32);
     CHECK_ERROR(flux_mul(i, 0.5), "the number 0.5 has no place in a tensor of i32");
-    CHECK_ERROR(flux_add(flux_full_shape(FLUX_SHAPE(2), 1, FLUX_U8), 300), "300");
+    CHECK_ERROR(flux_add(flux_full_with(FLUX_SHAPE(2), 1, FLUX_U8), 300), "300");
     CHECK_ERROR(flux_add(i, NAN), "i32");
     CHECK_ERROR(flux_and(i, i), "must be bool");
     CHECK_ERROR(flux_to_dtype(i, (flux_dtype)9), "9 is not a dtype");
@@ -248,7 +248,7 @@ TEST(shape_errors) {
     CHECK_ERROR(flux_pad(x, 0, 0, 0, 0, 0, 1, 1), "3 dims to pad");
     CHECK_ERROR(flux_cat(0, x, flux_zeros(2, 4)), "differ in dim 1");
     CHECK_ERROR(flux_cat(9, x, x), "dim 9");
-    CHECK_ERROR(flux_cat_all(0, 0, NULL), "0 tensors");
+    CHECK_ERROR(flux_cat_with(0, 0, NULL), "0 tensors");
     CHECK_ERROR(flux_stack(0, x, flux_zeros(3, 2)), "shapes differ");
     CHECK_ERROR(flux_stack(4, x, x), "no new dim");
     CHECK_ERROR(flux_gather(x, 0, flux_zeros(2)), "must be integers");
@@ -329,7 +329,7 @@ TEST(random_numbers_of_each_dtype) {
     for (int bf = 0; bf < 2; bf++) {
         flux_dtype t = bf ? FLUX_BF16 : FLUX_F16;
         double most = bf ? 1 - 1 / 256.0 : 1 - 1 / 2048.0;
-        flux_tensor *h = flux_eval(flux_rand_shape(FLUX_SHAPE(100000), t));
+        flux_tensor *h = flux_eval(flux_rand_with(FLUX_SHAPE(100000), t));
         CHECK(flux_dtype_of(h) == t && flux_item(flux_min(h)) >= 0);
         CHECK_NEAR(flux_item(flux_max(h)), most, 0);
         CHECK_NEAR(flux_item(flux_mean(flux_to_dtype(h, FLUX_F32))), 0.5, 0.005);
@@ -337,7 +337,7 @@ TEST(random_numbers_of_each_dtype) {
     flux_seed(7);
     flux_tensor *f = flux_eval(flux_rand(20000)), *next = flux_eval(flux_rand(10));
     flux_seed(7);
-    flux_tensor *d = flux_eval(flux_rand_shape(FLUX_SHAPE(20000), FLUX_F64)), *ticks = flux_mul(d, 9007199254740992.0);
+    flux_tensor *d = flux_eval(flux_rand_with(FLUX_SHAPE(20000), FLUX_F64)), *ticks = flux_mul(d, 9007199254740992.0);
     CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_rand(10), next)))) == 0);      /* one draw, whatever the dtype */
     CHECK(flux_dtype_of(d) == FLUX_F64 && flux_item(flux_min(d)) >= 0 && flux_item(flux_max(d)) < 1);
     CHECK(flux_item(flux_max(flux_abs(flux_sub(ticks, flux_floor(ticks))))) == 0);
@@ -346,7 +346,7 @@ TEST(random_numbers_of_each_dtype) {
         flux_tensor *whole = flux_floor(flux_mul(d, 2 * scale));
         CHECK_NEAR(share(flux_ne(flux_sub(whole, flux_mul(flux_floor(flux_mul(whole, 0.5)), 2)), 0)), 0.5, 0.02);
     }
-    flux_tensor *n = flux_eval(flux_randn_shape(FLUX_SHAPE(100000), FLUX_F64));
+    flux_tensor *n = flux_eval(flux_randn_with(FLUX_SHAPE(100000), FLUX_F64));
     CHECK_NEAR(flux_item(flux_mean(n)), 0, 0.02);
     CHECK_NEAR(flux_item(flux_var(n)), 1, 0.02);
     CHECK_NEAR(share(flux_lt(n, -1)), 0.158655, 0.005);
@@ -661,8 +661,8 @@ TEST(numbers_given_are_kept_however_small) {
         CHECK_NEAR(flux_item(flux_max(flux_mul(flux_full(tiny[i], 3), large))), (double)tiny[i] * 1e30, 1e-14);  /* within a kernel */
         CHECK_NEAR(flux_item(flux_max(flux_mul(large, (double)tiny[i]))), (double)tiny[i] * 1e30, 1e-14);
     }
-    CHECK_NEAR(flux_item(flux_full_shape(one, 1e-39, FLUX_BF16)), 1.0102e-39, 1e-43);
-    CHECK_NEAR(flux_item(flux_full_shape(one, 1e-310, FLUX_F64)), 1e-310, 0);
+    CHECK_NEAR(flux_item(flux_full_with(one, 1e-39, FLUX_BF16)), 1.0102e-39, 1e-43);
+    CHECK_NEAR(flux_item(flux_full_with(one, 1e-310, FLUX_F64)), 1e-310, 0);
 }
 
 TEST_MAIN()

@@ -143,7 +143,7 @@ TEST(half_products_in_parts) {
 static void join(int dim, int64_t n0, int64_t n1, int64_t n2) {
     flux_shape s = FLUX_SHAPE(n0, n1, n2);
     flux_tensor *x = flux_eval(flux_randn(n0, n1, n2)), *y = flux_eval(flux_randn(n2, n1, n0));
-    flux_tensor *parts[3] = { x, flux_permute(y, 2, 1, 0), flux_neg(x) }, *all = flux_cat_all(dim, 3, parts);
+    flux_tensor *parts[3] = { x, flux_permute(y, 2, 1, 0), flux_neg(x) }, *all = flux_cat_with(dim, 3, parts);
     const float *got = (const float *)flux_data(all), *of_x = (const float *)flux_data(x), *of_y = (const float *)flux_data(y);
     int64_t at[3], wrong = 0, len = s.dim[dim];
     s.dim[dim] *= 3;

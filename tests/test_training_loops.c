@@ -16,7 +16,7 @@
 static flux_tensor *score(void) { return flux_from(metrics_score, METRICS_CLASSES, METRICS_N); }
 static flux_tensor *truth(void) { return flux_from(metrics_truth, METRICS_N); }
 static flux_tensor *outputs(const double *at, int n) {         /* the first n, as outputs x observations */
-    return flux_slice(flux_from_data(at, FLUX_F64, FLUX_SHAPE(METRICS_OUTPUTS, METRICS_M)), 0, 0, n);
+    return flux_slice(flux_from_with(at, FLUX_F64, FLUX_SHAPE(METRICS_OUTPUTS, METRICS_M)), 0, 0, n);
 }
 
 TEST(metrics_as_in_scikit_learn) {
@@ -292,7 +292,7 @@ typedef struct run { flux_layer *model, *ema, *accuracy, *f1; flux_state *opt; f
 
 static flux_batch noisy(flux_batch b, void *user) {
     (void)user;
-    b.x = flux_add(b.x, flux_mul(flux_randn_shape(flux_shape_of(b.x), FLUX_F32), 0.1));
+    b.x = flux_add(b.x, flux_mul(flux_randn_with(flux_shape_of(b.x), FLUX_F32), 0.1));
     return b;
 }
 static flux_tensor *classes_loss(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_logitcrossentropy(flux_call(m, x), y); }

@@ -9,9 +9,9 @@ static flux_tensor *here(flux_tensor *x) { return flux_eval(flux_to(test_device,
 
 TEST(rmsnorm) {
     flux_layer *m = flux_to(test_device, flux_f64(flux_rmsnorm(FLUX_SHAPE(5), .eps = 1e-3)));
-    flux_tensor *x = here(flux_randn_shape(FLUX_SHAPE(5, 7), FLUX_F64)), *scale = here(flux_rand_shape(FLUX_SHAPE(5), FLUX_F64));
+    flux_tensor *x = here(flux_randn_with(FLUX_SHAPE(5, 7), FLUX_F64)), *scale = here(flux_rand_with(FLUX_SHAPE(5), FLUX_F64));
     CHECK(flux_set_param(m, "scale", scale) == 0);
-    flux_tensor *y = flux_call(m, x), *w = here(flux_randn_shape(FLUX_SHAPE(5, 7), FLUX_F64));
+    flux_tensor *y = flux_call(m, x), *w = here(flux_randn_with(FLUX_SHAPE(5, 7), FLUX_F64));
     flux_grads *g = flux_gradient(flux_sum(flux_mul(y, w)), x, m);
     flux_tensor *gx = flux_grad(g, x), *gs = flux_grad_param(g, m, "scale");
     double ds[5] = { 0 };
@@ -29,7 +29,7 @@ TEST(rmsnorm) {
     }
     CHECK_DATA(gs, ds, 1e-13);
     /* half formats are computed in float32 */
-    flux_tensor *big = flux_full_shape(FLUX_SHAPE(64, 1), 3e4, FLUX_F16);
+    flux_tensor *big = flux_full_with(FLUX_SHAPE(64, 1), 3e4, FLUX_F16);
     flux_tensor *one = flux_call(flux_f16(flux_rmsnorm(FLUX_SHAPE(64))), big);
     CHECK(flux_dtype_of(one) == FLUX_F16 && flux_at(one, 3, 0) == 1);
     CHECK(flux_num_params(flux_rmsnorm(FLUX_SHAPE(4, 2), .affine = false)) == 0);
@@ -41,7 +41,7 @@ TEST(rmsnorm) {
 
 TEST(swiglu) {
     flux_layer *m = flux_to(test_device, flux_f64(flux_swiglu(3, 4, .out = 2, .bias = true)));
-    flux_tensor *x = here(flux_randn_shape(FLUX_SHAPE(3, 2), FLUX_F64)), *y = flux_call(m, x);
+    flux_tensor *x = here(flux_randn_with(FLUX_SHAPE(3, 2), FLUX_F64)), *y = flux_call(m, x);
     flux_tensor *w[3] = { flux_param(m, "gate.weight"), flux_param(m, "up.weight"), flux_param(m, "down.weight") };
     CHECK(flux_num_params(m) == 2 * 16 + 10);
     for (int j = 0; j < 2; j++)
@@ -60,7 +60,7 @@ TEST(swiglu) {
 
 TEST(rotary) {
     const int heads = 2, d = 6;
-    flux_tensor *x = here(flux_randn_shape(FLUX_SHAPE(12, 5, 2), FLUX_F64)), *at = flux_to_dtype(flux_values(3, 4, 900, 0, 7), FLUX_I64);
+    flux_tensor *x = here(flux_randn_with(FLUX_SHAPE(12, 5, 2), FLUX_F64)), *at = flux_to_dtype(flux_values(3, 4, 900, 0, 7), FLUX_I64);
     for (int way = 0; way < 2; way++) {
         flux_tensor *y = way ? flux_rotary(x, .nheads = 2, .base = 500, .positions = here(at)) : flux_rotary(x, .nheads = 2);
         flux_tensor *back = flux_grad(flux_gradient(flux_sum(flux_mul(y, x)), x), x);
@@ -86,7 +86,7 @@ TEST(rotary) {
 
 /* Scores depend on the distance of two steps alone. */
 TEST(rotary_is_relative) {
-    flux_tensor *q = here(flux_randn_shape(FLUX_SHAPE(8, 1), FLUX_F64)), *k = here(flux_randn_shape(FLUX_SHAPE(8, 1), FLUX_F64));
+    flux_tensor *q = here(flux_randn_with(FLUX_SHAPE(8, 1), FLUX_F64)), *k = here(flux_randn_with(FLUX_SHAPE(8, 1), FLUX_F64));
     double dot[2];
     for (int i = 0; i < 2; i++)
         dot[i] = flux_item(flux_sum(flux_mul(flux_rotary(q, .positions = here(flux_full(i ? 57 : 7, 1))), flux_rotary(k, .positions = here(flux_full(i ? 53 : 3, 1))))));
@@ -104,7 +104,7 @@ TEST(grouped_heads) {
         w = flux_reshape(flux_broadcast_to(flux_reshape(w, 4, 1, 2, 16), 4, 2, 2, 16), 16, 16);
         CHECK(flux_set_param(full, same[i], flux_param(m, same[i])) == 0 && flux_set_param(full, repeated[i], w) == 0);
     }
-    flux_tensor *x = here(flux_randn_shape(FLUX_SHAPE(16, 9, 2), FLUX_F64)), *a = flux_call(m, x), *b = flux_call(full, x);
+    flux_tensor *x = here(flux_randn_with(FLUX_SHAPE(16, 9, 2), FLUX_F64)), *a = flux_call(m, x), *b = flux_call(full, x);
     CHECK(furthest(a, b) < 1e-13);
     flux_grads *ga = flux_gradient(flux_sum(flux_square(a)), m, x), *gb = flux_gradient(flux_sum(flux_square(b)), full, x);
     CHECK(furthest(flux_grad(ga, x), flux_grad(gb, x)) < 1e-12);

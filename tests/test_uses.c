@@ -49,7 +49,7 @@ TEST(types) {
     USE(FLUX_VERSION, FLUX_VERSION_STRING) { if (FLUX_VERSION >= 100) printf("made for %s\n", FLUX_VERSION_STRING); }
     USE(flux_version) { IS(flux_version(), FLUX_VERSION); }
     USE(FLUX_MAX_DIMS) { IS(FLUX_MAX_DIMS, 8); }
-    USE(FLUX_SHAPE) { flux_tensor *z = flux_full_shape(FLUX_SHAPE(3, 4), 0, FLUX_I32); SHAPE(z, 3, 4); }
+    USE(FLUX_SHAPE) { flux_tensor *z = flux_full_with(FLUX_SHAPE(3, 4), 0, FLUX_I32); SHAPE(z, 3, 4); }
     USE(FLUX_OPTIONS) { flux_rule rule = flux_rule_with("Adam", FLUX_OPTIONS(flux_rule_opts, .eta = 0)); }
 }
 
@@ -149,7 +149,7 @@ TEST(looking_at_tensors) {
     USE(flux_ndim) { IS(flux_ndim(x), 2); }
     USE(flux_dim) { IS(flux_dim(x, 1), 3); }
     USE(flux_len) { IS(flux_len(x), 6); }
-    USE(flux_shape_of) { flux_tensor *z = flux_full_shape(flux_shape_of(x), 0, FLUX_F32); SHAPE(z, 2, 3); }
+    USE(flux_shape_of) { flux_tensor *z = flux_full_with(flux_shape_of(x), 0, FLUX_F32); SHAPE(z, 2, 3); }
     USE(flux_dtype_of) { IS(flux_dtype_of(x), FLUX_F32); }
     USE(flux_dtype_name) { puts(flux_dtype_name(flux_dtype_of(x))); }
     USE(flux_dtype_size) { IS(flux_dtype_size(FLUX_F64), 8); }

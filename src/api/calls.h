@@ -4,7 +4,11 @@
 
 /* ------------------------------------------------------------------ how the calls above are made
    The macros behind the interface: options, operands of different types, loops and blocks, and
-   overloads for C++. To use the library, you need not read on. */
+   overloads for C++. To use the library, you need not read on.
+
+   Behind a macro flux_NAME(...) stands a function flux_NAME_with, which takes as values what the
+   macro's arguments list: a flux_shape for sizes, a count and an array for tensors or layers, a
+   struct for options: flux_reshape(x, 2, 3) is flux_reshape_with(x, FLUX_SHAPE(2, 3)). */
 
 /* A block or an iteration. live: 1 in its body, 2 after `continue` or at the end of the body, 0
    after it was left; depth: open scopes before it (0: it opened none); nograd: FLUX_NOGRADs before
@@ -216,26 +220,26 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define flux_topk_accuracy(...)                                                                    \
     FLUX__MADE(flux_tensor *, flux_topk_accuracy_with(FLUX__OPTS(flux_topk_opts, __VA_ARGS__)))
 
-#define flux_sum(...) FLUX__REDUCE(flux_sum_over, __VA_ARGS__)
-#define flux_mean(...) FLUX__REDUCE(flux_mean_over, __VA_ARGS__)
-#define flux_var(...) FLUX__REDUCE(flux_var_over, __VA_ARGS__)
-#define flux_std(...) FLUX__REDUCE(flux_std_over, __VA_ARGS__)
-#define flux_prod(...) FLUX__REDUCE(flux_prod_over, __VA_ARGS__)
-#define flux_max(...) FLUX__REDUCE(flux_max_over, __VA_ARGS__)
-#define flux_min(...) FLUX__REDUCE(flux_min_over, __VA_ARGS__)
-#define flux_any(...) FLUX__REDUCE(flux_any_over, __VA_ARGS__)
-#define flux_all(...) FLUX__REDUCE(flux_all_over, __VA_ARGS__)
-#define flux_norm(...) FLUX__REDUCE(flux_norm_over, __VA_ARGS__)
-#define flux_logsumexp(...) FLUX__REDUCE(flux_logsumexp_over, __VA_ARGS__)
-#define flux_argmax(...) FLUX__REDUCE(flux_argmax_over, __VA_ARGS__)
-#define flux_argmin(...) FLUX__REDUCE(flux_argmin_over, __VA_ARGS__)
-#define flux_cumsum(...) FLUX__REDUCE(flux_cumsum_over, __VA_ARGS__)
-#define flux_cumprod(...) FLUX__REDUCE(flux_cumprod_over, __VA_ARGS__)
-#define flux_tril(...) FLUX__REDUCE(flux_tril_over, __VA_ARGS__)
-#define flux_triu(...) FLUX__REDUCE(flux_triu_over, __VA_ARGS__)
-#define flux_diag(...) FLUX__REDUCE(flux_diag_over, __VA_ARGS__)
-#define flux_softmax(...) FLUX__REDUCE(flux_softmax_over, __VA_ARGS__)
-#define flux_logsoftmax(...) FLUX__REDUCE(flux_logsoftmax_over, __VA_ARGS__)
+#define flux_sum(...) FLUX__REDUCE(flux_sum_with, __VA_ARGS__)
+#define flux_mean(...) FLUX__REDUCE(flux_mean_with, __VA_ARGS__)
+#define flux_var(...) FLUX__REDUCE(flux_var_with, __VA_ARGS__)
+#define flux_std(...) FLUX__REDUCE(flux_std_with, __VA_ARGS__)
+#define flux_prod(...) FLUX__REDUCE(flux_prod_with, __VA_ARGS__)
+#define flux_max(...) FLUX__REDUCE(flux_max_with, __VA_ARGS__)
+#define flux_min(...) FLUX__REDUCE(flux_min_with, __VA_ARGS__)
+#define flux_any(...) FLUX__REDUCE(flux_any_with, __VA_ARGS__)
+#define flux_all(...) FLUX__REDUCE(flux_all_with, __VA_ARGS__)
+#define flux_norm(...) FLUX__REDUCE(flux_norm_with, __VA_ARGS__)
+#define flux_logsumexp(...) FLUX__REDUCE(flux_logsumexp_with, __VA_ARGS__)
+#define flux_argmax(...) FLUX__REDUCE(flux_argmax_with, __VA_ARGS__)
+#define flux_argmin(...) FLUX__REDUCE(flux_argmin_with, __VA_ARGS__)
+#define flux_cumsum(...) FLUX__REDUCE(flux_cumsum_with, __VA_ARGS__)
+#define flux_cumprod(...) FLUX__REDUCE(flux_cumprod_with, __VA_ARGS__)
+#define flux_tril(...) FLUX__REDUCE(flux_tril_with, __VA_ARGS__)
+#define flux_triu(...) FLUX__REDUCE(flux_triu_with, __VA_ARGS__)
+#define flux_diag(...) FLUX__REDUCE(flux_diag_with, __VA_ARGS__)
+#define flux_softmax(...) FLUX__REDUCE(flux_softmax_with, __VA_ARGS__)
+#define flux_logsoftmax(...) FLUX__REDUCE(flux_logsoftmax_with, __VA_ARGS__)
 
 #ifdef __cplusplus
 }

@@ -130,10 +130,10 @@ FLUX_API flux_tensor *flux_load_npz(const char *path, const char *name);
 FLUX_API int flux_npz_names(const char *path, char *out, size_t n);
 /* flux_save_npz("run.npz", x, y) writes an archive of tensors by their C names, not compressed: in
    Python, numpy.load("run.npz")["x"]. names: those of the n items, "x, y". */
-FLUX_API int flux_save_npz_items(const char *path, int n, const char *names,
+FLUX_API int flux_save_npz_with(const char *path, int n, const char *names,
                                  const void *const *items);
 #define flux_save_npz(path, ...) \
-    flux_save_npz_items(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
+    flux_save_npz_with(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 /* Lines of numbers: float32, columns x lines. A heading line is skipped. From a pipe or a device it
    reads at most 256 MiB. */
 FLUX_API flux_tensor *flux_load_csv(const char *path);
@@ -252,11 +252,13 @@ FLUX_API flux_tensor *flux_load_tensor(const char *path, const char *name);
        flux_load_all("run.safetensors", model, opt, loader);         // made as they were then
        flux_set_random_state(flux_load_tensor("run.safetensors", "random")); */
 /* names: those of the n items, "model, opt" */
-FLUX_API int flux_save_items(const char *path, int n, const char *names, const void *const *items);
-FLUX_API int flux_load_items(const char *path, int n, const char *names, const void *const *items);
+FLUX_API int flux_save_all_with(const char *path, int n, const char *names,
+                                const void *const *items);
+FLUX_API int flux_load_all_with(const char *path, int n, const char *names,
+                                const void *const *items);
 #define flux_save_all(path, ...) \
-    flux_save_items(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
+    flux_save_all_with(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 #define flux_load_all(path, ...) \
-    flux_load_items(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
+    flux_load_all_with(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 
 #endif /* FLUX__API_DATA_H */

@@ -45,8 +45,8 @@ FLUX_API void flux_synchronise_device(flux_device d);
    shape: for its forward pass in test mode, and for forward and backward in training. Nothing is
    run and the model stays as it is. What a loss and an optimiser add is compiled when they first
    run. On the CPU there is nothing to do. Returns 0, or non-zero on error. */
-FLUX_API int flux_prewarm_of(flux_layer *m, flux_shape in);
-#define flux_prewarm(m, ...) flux_prewarm_of(m, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API int flux_prewarm_with(flux_layer *m, flux_shape in);
+#define flux_prewarm(m, ...) flux_prewarm_with(m, FLUX_SHAPE(__VA_ARGS__))
 
 FLUX_API const char *flux_gpu_backend(void);   /* the preferred back end; "CUDA" if none is set */
 FLUX_API bool flux_gpu_backend_is_set(void);             /* whether a preference is set */

@@ -455,46 +455,46 @@ FLUX_API flux_layer *flux_weightnorm_with(flux_weightnorm_opts o);
 FLUX_API flux_layer *flux_remove_weightnorms(flux_layer *m);
 
 /* Containers, of 255 layers at most. Layers and plain functions mix:
-   flux_chain(flux_dense(2, 3), flux_relu, flux_named("head", flux_dense(3, 1))). In the ..._of
+   flux_chain(flux_dense(2, 3), flux_relu, flux_named("head", flux_dense(3, 1))). In the ..._with
    functions, names are the C names of the arguments, "a, b", the connection's first, by which plain
    functions are printed; or NULL. */
-FLUX_API flux_layer *flux_chain_of(int n, flux_layer *const *ls, const char *names);
-FLUX_API flux_layer *flux_parallel_of(flux_layer *connection, int n, flux_layer *const *ls,
+FLUX_API flux_layer *flux_chain_with(int n, flux_layer *const *ls, const char *names);
+FLUX_API flux_layer *flux_parallel_with(flux_layer *connection, int n, flux_layer *const *ls,
                                       const char *names);
-FLUX_API flux_layer *flux_pairwisefusion_of(flux_layer *connection, int n, flux_layer *const *ls,
+FLUX_API flux_layer *flux_pairwisefusion_with(flux_layer *connection, int n, flux_layer *const *ls,
                                             const char *names);
-FLUX_API flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connection,
+FLUX_API flux_layer *flux_skipconnection_with(flux_layer *body, flux_layer *connection,
                                             const char *names);
-FLUX_API flux_layer *flux_maxout_of(int n, flux_layer *const *ls, const char *names);
+FLUX_API flux_layer *flux_maxout_with(int n, flux_layer *const *ls, const char *names);
 /* A function as a layer; one of two inputs serves as a connection. name: as printed. */
 FLUX_API flux_layer *flux_function(flux_fn f, const char *name);
 FLUX_API flux_layer *flux_function2(flux_fn2 f, const char *name);
 /* Each layer is called with the output of the one before. */
 #define flux_chain(...) \
     FLUX__MADE(flux_layer *, \
-               flux_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
+               flux_chain_with(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
 /* flux_parallel(flux_add, a, b): the connection of the layers' outputs. One input goes to all
    layers; n inputs go to n layers, one to each; n inputs to a single layer are passed to it one
    after the other. Other numbers of inputs are an error. A connection of two arguments takes the
    outputs two at a time, from the left; flux_identity gives them all as a tuple. */
 #define flux_parallel(connection, ...) \
     FLUX__MADE(flux_layer *, \
-               flux_parallel_of(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
+               flux_parallel_with(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
                                 FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__))
 /* y_1 = l_1(x_1), then y_i = l_i(connection(y_{i-1}, x_i)); gives all y as a tuple. */
 #define flux_pairwisefusion(connection, ...) \
     FLUX__MADE(flux_layer *, \
-               flux_pairwisefusion_of(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
+               flux_pairwisefusion_with(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
                                       FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__))
 /* connection(layer(x), x) */
 #define flux_skipconnection(layer, connection) \
     FLUX__MADE(flux_layer *, \
-               flux_skipconnection_of(FLUX__AS_LAYER(layer), FLUX__AS_LAYER(connection), \
+               flux_skipconnection_with(FLUX__AS_LAYER(layer), FLUX__AS_LAYER(connection), \
                                       #layer ", " #connection))
 /* The elementwise largest of the layers' outputs. */
 #define flux_maxout(...) \
     FLUX__MADE(flux_layer *, \
-               flux_maxout_of(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
+               flux_maxout_with(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
 /* Concatenates along dimension 0; made to serve as a connection. */
 FLUX_API flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b);
 /* The outputs of all layers of a chain for the input x, as a tuple. */

@@ -139,10 +139,10 @@ extern "C" {
 /* The output of layer m for x. Several inputs, flux_call(m, a, b), reach the layer as one
    flux_tuple. Which shapes it takes and gives depends on the layer. NULL on error. */
 FLUX_API flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x);
-FLUX_API flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs);
+FLUX_API flux_tensor *flux_call_with(flux_layer *m, int n, flux_tensor *const *xs);
 #define flux_call(m, ...) \
     FLUX__MADE(flux_tensor *, \
-               flux_call_all(m, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__)))
+               flux_call_with(m, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__)))
 /* A new model, in which each parameter and state is f of the old one; f is called once for a tied
    tensor. flux_mapleaves is its old name. */
 FLUX_API flux_layer *flux_fmap(flux_fn f, flux_layer *m);
@@ -194,8 +194,8 @@ FLUX_API bool flux_training(const flux_layer *m);
 FLUX_API void flux_freeze(flux_layer *m);
 FLUX_API void flux_thaw(flux_layer *m);
 /* The shape of a model's output for an input of shape in. Nothing is computed. ndim -1 on error. */
-FLUX_API flux_shape flux_outputsize_of(flux_layer *m, flux_shape in);
-#define flux_outputsize(m, ...) flux_outputsize_of(m, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_shape flux_outputsize_with(flux_layer *m, flux_shape in);
+#define flux_outputsize(m, ...) flux_outputsize_with(m, FLUX_SHAPE(__VA_ARGS__))
 /* Writes a model as one file of C, for an input of this shape, batch included:
    flux_export_c(model, FLUX_SHAPE(28, 28, 1, 1), "net.c"). The file has the weights as `static
    const float` and void net(const float *in, float *out), which computes in float32 what flux_call

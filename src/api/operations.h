@@ -140,34 +140,35 @@ typedef struct flux_reduce_opts {
 } flux_reduce_opts;
 #define FLUX__LEFT_OUT_flux_reduce_opts
 #define FLUX__REDUCE(f, ...) \
-    FLUX__MADE(flux_tensor *, f(FLUX__NARG(__VA_ARGS__) - FLUX__ONE(FLUX__SECOND(__VA_ARGS__, 0, 0)), \
-                                FLUX__REDUCE_OPTS(__VA_ARGS__)))
-FLUX_API flux_tensor *flux_sum_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_mean_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_var_over(int n, flux_reduce_opts o);   /* divides by n, not n-1 */
+    FLUX__MADE(flux_tensor *, \
+               f(FLUX__NARG(__VA_ARGS__) - FLUX__ONE(FLUX__SECOND(__VA_ARGS__, 0, 0)), \
+                 FLUX__REDUCE_OPTS(__VA_ARGS__)))
+FLUX_API flux_tensor *flux_sum_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_mean_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_var_with(int n, flux_reduce_opts o);   /* divides by n, not n-1 */
 /* The square root of the variance. Where that is 0 the gradient is 0. */
-FLUX_API flux_tensor *flux_std_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_prod_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_max_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_min_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_any_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_all_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_std_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_prod_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_max_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_min_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_any_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_all_with(int n, flux_reduce_opts o);
 /* The square root of the sum of squares. Where all elements are 0 the gradient is 0. */
-FLUX_API flux_tensor *flux_norm_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_norm_with(int n, flux_reduce_opts o);
 /* log(sum(exp(x))); -inf where all elements are -inf. */
-FLUX_API flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_logsumexp_with(int n, flux_reduce_opts o);
 /* The int64 index of the largest (smallest) element, the first of equal ones: along one dimension,
    or in the whole tensor as it lies in memory, dimension 0 fastest. */
-FLUX_API flux_tensor *flux_argmax_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_argmin_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_argmax_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_argmin_with(int n, flux_reduce_opts o);
 /* Running sums and products, in the shape of x: element i along the dim named is the sum (product)
    of the elements up to i. flux_cumsum(x) is of a vector. Those of integers and bools are int64. */
-FLUX_API flux_tensor *flux_cumsum_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_cumprod_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_cumsum_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_cumprod_with(int n, flux_reduce_opts o);
 /* exp(x)/sum(exp(x)) and its logarithm, in the shape of x; the sum is over dimension 0 if none is
    given. Where all elements of a sum are -inf, all results are equal. */
-FLUX_API flux_tensor *flux_softmax_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_softmax_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_logsoftmax_with(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_sum(flux_tensor *x);
 FLUX_API flux_tensor *flux_mean(flux_tensor *x);
 FLUX_API flux_tensor *flux_var(flux_tensor *x);
@@ -192,13 +193,13 @@ FLUX_API flux_tensor *flux_logsoftmax(flux_tensor *x);            /* over dim 0 
 
 /* The same elements in a shape with as many elements. One dimension may be -1: it is then computed
    from the others. */
-FLUX_API flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s);
-#define flux_reshape(x, ...) flux_reshape_to(x, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_tensor *flux_reshape_with(flux_tensor *x, flux_shape s);
+#define flux_reshape(x, ...) flux_reshape_with(x, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API flux_tensor *flux_flatten(flux_tensor *x);   /* all but the last dimension become one */
-FLUX_API flux_tensor *flux_permute_to(flux_tensor *x, flux_shape order);
+FLUX_API flux_tensor *flux_permute_with(flux_tensor *x, flux_shape order);
 /* Dimension i of the result is dimension order[i] of x: flux_permute(x, 1, 0, 2). Each dimension of
    x must be named once. */
-#define flux_permute(x, ...) flux_permute_to(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_permute(x, ...) flux_permute_with(x, FLUX_SHAPE(__VA_ARGS__))
 /* Swaps dimensions 0 and 1; a vector of n becomes a 1 x n matrix. */
 FLUX_API flux_tensor *flux_transpose(flux_tensor *x);
 /* The indices start <= i < stop of dim, or every step-th of them, start being the first. */
@@ -214,25 +215,25 @@ FLUX_API flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index);
 FLUX_API flux_tensor *flux_unsqueeze(flux_tensor *x, int dim);
 FLUX_API flux_tensor *flux_squeeze(flux_tensor *x);               /* drops every dimension of 1 */
 /* Stretches x to a shape, by the rule of the elementwise operations. */
-FLUX_API flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s);
-#define flux_broadcast_to(x, ...) flux_broadcast_to_shape(x, FLUX_SHAPE(__VA_ARGS__))
-FLUX_API flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims);
-#define flux_flip(x, ...) flux_flip_dims(x, FLUX_SHAPE(__VA_ARGS__))      /* reverses these dims */
-FLUX_API flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times);
+FLUX_API flux_tensor *flux_broadcast_to_with(flux_tensor *x, flux_shape s);
+#define flux_broadcast_to(x, ...) flux_broadcast_to_with(x, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_tensor *flux_flip_with(flux_tensor *x, flux_shape dims);
+#define flux_flip(x, ...) flux_flip_with(x, FLUX_SHAPE(__VA_ARGS__))      /* reverses these dims */
+FLUX_API flux_tensor *flux_repeat_with(flux_tensor *x, flux_shape times);
 /* Tiles copies of x, times[i] of them along dimension i: flux_repeat(x, 2, 3). */
-#define flux_repeat(x, ...) flux_repeat_by(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_repeat(x, ...) flux_repeat_with(x, FLUX_SHAPE(__VA_ARGS__))
 /* Adds lo[i] elements before and hi[i] after dimension i, all equal to value. Negative numbers are
    an error. flux_pad takes the numbers as lo0, hi0, lo1, hi1, ... of up to 4 dimensions. */
 FLUX_API flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi);
-FLUX_API flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_hi);
-#define flux_pad(x, value, ...) flux_pad_all(x, value, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_tensor *flux_pad_with(flux_tensor *x, double value, flux_shape lo_hi);
+#define flux_pad(x, value, ...) flux_pad_with(x, value, FLUX_SHAPE(__VA_ARGS__))
 /* Concatenates 1 to 255 tensors along dim; their other dimensions must be equal. */
-FLUX_API flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs);
-#define flux_cat(dim, ...) flux_cat_all(dim, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+FLUX_API flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs);
+#define flux_cat(dim, ...) flux_cat_with(dim, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 /* Stacks 1 to 255 tensors of one shape along a new dimension, which gets the number dim. */
-FLUX_API flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs);
+FLUX_API flux_tensor *flux_stack_with(int dim, int n, flux_tensor *const *xs);
 #define flux_stack(dim, ...) \
-    flux_stack_all(dim, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+    flux_stack_with(dim, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 /* The slices of x along dim that an integer tensor picks: the result has the dimensions of index in
    place of dim. An index out of range is an error when the numbers are computed. */
 FLUX_API flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index);
@@ -261,9 +262,9 @@ FLUX_API flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim);
    flux_tril(x, k) keep what is on diagonal k (default 0) and below, flux_triu what is on it and
    above, of each matrix of a batch; the rest is 0. flux_diag(x, k) is diagonal k of a matrix as a
    vector, or, of a vector, the square matrix that has it there. The negative k count downwards. */
-FLUX_API flux_tensor *flux_tril_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_triu_over(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_diag_over(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_tril_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_triu_with(int n, flux_reduce_opts o);
+FLUX_API flux_tensor *flux_diag_with(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_tril(flux_tensor *x);
 FLUX_API flux_tensor *flux_triu(flux_tensor *x);
 FLUX_API flux_tensor *flux_diag(flux_tensor *x);
@@ -272,8 +273,8 @@ FLUX_API flux_tensor *flux_trace(flux_tensor *x);   /* the sum of a square matri
    may be smaller; flux_split(x, 1, 2, 5, 1) into pieces of these sizes, at most 8, whose sum must
    be the size of dim; flux_chunk(x, 1, 4) into 4 pieces of equal size, but the last, or fewer, as
    torch.chunk does. More than 255 pieces are an error. */
-FLUX_API flux_tensor *flux_split_by(flux_tensor *x, int dim, flux_shape sizes);
-#define flux_split(x, dim, ...) flux_split_by(x, dim, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_tensor *flux_split_with(flux_tensor *x, int dim, flux_shape sizes);
+#define flux_split(x, dim, ...) flux_split_with(x, dim, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API flux_tensor *flux_chunk(flux_tensor *x, int dim, int64_t pieces);
 /* x with src, shaped as flux_gather(x, dim, index), added at the places that index names. Where an
    index repeats, all its values are added, in order. */
@@ -281,8 +282,8 @@ FLUX_API flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
                                        flux_tensor *src);
 /* A tuple: 1 to 255 tensors (or tuples) as one value, for layers with more than one input or
    output. flux_nth gives number i of them, from 0. Operations on numbers do not take tuples. */
-FLUX_API flux_tensor *flux_tuple_of(int n, flux_tensor *const *xs);
-#define flux_tuple(...) flux_tuple_of(FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+FLUX_API flux_tensor *flux_tuple_with(int n, flux_tensor *const *xs);
+#define flux_tuple(...) flux_tuple_with(FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 FLUX_API flux_tensor *flux_nth(flux_tensor *tuple, int i);
 FLUX_API int flux_count(const flux_tensor *tuple);   /* how many tensors; 1 for a plain one */
 
@@ -305,9 +306,9 @@ FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);
    result has the letters that stand once, in alphabetical order. More operands than two are taken
    from left to right. Integers give float32. At most 8 letters in one place; no ellipsis. A letter
    that has two sizes is an error. */
-FLUX_API flux_tensor *flux_einsum_of(const char *formula, int n, flux_tensor *const *xs);
+FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *const *xs);
 #define flux_einsum(formula, ...) \
-    flux_einsum_of(formula, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+    flux_einsum_with(formula, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 #define FLUX__SAME INT64_MIN
 #define FLUX_SAMEPAD FLUX_SHAPE(FLUX__SAME)   /* pads so that size becomes ceil(size/stride) */
 /* The options of a convolution with 1 to 3 spatial dimensions:

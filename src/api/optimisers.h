@@ -8,9 +8,9 @@
    flux_gradient(loss, model, W). The loss is one real number, whose graph flux_update has not used
    up. Look a gradient up with flux_grad, differentiate it again, or hand all of them to
    flux_update. A gradient has the shape of its tensor. NULL on error. */
-FLUX_API flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *const *what);
+FLUX_API flux_grads *flux_gradient_with(flux_tensor *loss, int n, const void *const *what);
 #define flux_gradient(loss, ...) \
-    flux_gradient_of(loss, FLUX__NARG(__VA_ARGS__), FLUX__OBJECTS(__VA_ARGS__))
+    flux_gradient_with(loss, FLUX__NARG(__VA_ARGS__), FLUX__OBJECTS(__VA_ARGS__))
 /* The gradient with respect to x, or to the parameter of m at this path ("layers.0.weight"). NULL,
    without an error, if the loss does not depend on it. */
 FLUX_API flux_tensor *flux_grad(flux_grads *g, flux_tensor *x);
@@ -126,9 +126,9 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
    .global = true it takes one norm, that of all gradients as one vector, and scales all alike. */
 #define flux_clipnorm(...) FLUX__RULE("ClipNorm", __VA_ARGS__)
 /* Rules in a row: the gradient passes through them from left to right. */
-FLUX_API flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules);
+FLUX_API flux_rule flux_optimiser_chain_with(int n, const flux_rule *rules);
 #define flux_optimiser_chain(...) \
-    flux_optimiser_chain_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
+    flux_optimiser_chain_with(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
 /* Collects gradients, and at every n-th flux_update applies the rule to the mean of n of them. */
 FLUX_API flux_rule flux_accumgrad(int n, flux_rule rule);
 /* Schedules: learning rates that change from update to update, as values. t counts the updates that
@@ -161,9 +161,9 @@ FLUX_API flux_schedule flux_schedule_of(flux_schedule_fn fn, void *user);
 FLUX_API flux_schedule flux_schedule_for(int64_t steps, flux_schedule s);
 /* One after the other, each with t from 1; all but the last have an end, and the last goes on:
    flux_schedule_sequence(flux_schedule_linear(0, 0.1, 500), flux_schedule_exp(0.1, 0.999)) */
-FLUX_API flux_schedule flux_schedule_sequence_of(int n, const flux_schedule *s);
+FLUX_API flux_schedule flux_schedule_sequence_with(int n, const flux_schedule *s);
 #define flux_schedule_sequence(...) \
-    flux_schedule_sequence_of(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_schedule, __VA_ARGS__))
+    flux_schedule_sequence_with(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_schedule, __VA_ARGS__))
 FLUX_API double flux_schedule_at(flux_schedule s, int64_t t);   /* the rate of step t; or NaN */
 /* The rule with eta from a schedule, also as a part of a chain:
    flux_scheduled(flux_adam(), flux_schedule_cosine(1e-3, 0, 10000)). Of a chain, the one rule that

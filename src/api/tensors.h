@@ -8,20 +8,20 @@
    name says otherwise. Tensors are made on the device that flux_default_device set. */
 
 /* Every element is `value`, converted from float64 as by flux_to_dtype. */
-FLUX_API flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t);
+FLUX_API flux_tensor *flux_full_with(flux_shape s, double value, flux_dtype t);
 /* Random numbers, uniform in [0, 1) and standard normal; a dtype that is not floating is an error.
    A uniform number is below 1 in every dtype; in f64 it has 53 random bits, in f32 24. */
-FLUX_API flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t);
-FLUX_API flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t);
-#define flux_zeros(...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), 0.0, FLUX_F32)
-#define flux_ones(...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), 1.0, FLUX_F32)
-#define flux_full(value, ...) flux_full_shape(FLUX_SHAPE(__VA_ARGS__), value, FLUX_F32)
-#define flux_rand(...) flux_rand_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* uniform in [0, 1) */
-#define flux_randn(...) flux_randn_shape(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* standard normal */
+FLUX_API flux_tensor *flux_rand_with(flux_shape s, flux_dtype t);
+FLUX_API flux_tensor *flux_randn_with(flux_shape s, flux_dtype t);
+#define flux_zeros(...) flux_full_with(FLUX_SHAPE(__VA_ARGS__), 0.0, FLUX_F32)
+#define flux_ones(...) flux_full_with(FLUX_SHAPE(__VA_ARGS__), 1.0, FLUX_F32)
+#define flux_full(value, ...) flux_full_with(FLUX_SHAPE(__VA_ARGS__), value, FLUX_F32)
+#define flux_rand(...) flux_rand_with(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* uniform in [0, 1) */
+#define flux_randn(...) flux_randn_with(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* standard normal */
 /* int64 numbers from lo to hi-1, all equally likely: flux_randint(0, 10, 2, 3) is a 2 x 3 matrix of
    digits. lo >= hi is an error, and so are numbers beyond 2^53. */
-FLUX_API flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s);
-#define flux_randint(lo, hi, ...) flux_randint_shape(lo, hi, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API flux_tensor *flux_randint_with(int64_t lo, int64_t hi, flux_shape s);
+#define flux_randint(lo, hi, ...) flux_randint_with(lo, hi, FLUX_SHAPE(__VA_ARGS__))
 /* The int64 numbers from 0 to n-1 in random order. */
 FLUX_API flux_tensor *flux_randperm(int64_t n);
 /* 1 with the probability that p has at this place, else 0: flux_bernoulli(flux_full(0.3, 5)). In
@@ -57,29 +57,29 @@ FLUX_API flux_tensor *flux_arange(double start, double stop, double step);
 /* The float32 vector of n numbers from start to stop, both included, at equal distances. */
 FLUX_API flux_tensor *flux_linspace(double start, double stop, int64_t n);
 /* The float32 vector of up to 32 numbers: flux_values(1, 2.5, 3). */
-#define flux_values(...) flux_values_of(FLUX__NARG(__VA_ARGS__), FLUX__DOUBLES_OF(__VA_ARGS__))
-FLUX_API flux_tensor *flux_values_of(int n, const double *values);
+#define flux_values(...) flux_values_with(FLUX__NARG(__VA_ARGS__), FLUX__DOUBLES_OF(__VA_ARGS__))
+FLUX_API flux_tensor *flux_values_with(int n, const double *values);
 FLUX_API flux_tensor *flux_eye(int64_t n);                        /* the n x n identity matrix */
 FLUX_API flux_tensor *flux_scalar(double value);                  /* 0-dimensional float32 */
 /* A tensor from C memory, whose dimension 0 varies fastest. The dtype follows from the pointer's
    type: float, double, int32_t, int64_t, uint8_t or bool. flux_from copies the memory.
    flux_borrow does not copy: the memory must outlive the tensor and must not change. */
-#define flux_from(ptr, ...) flux_from_data(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
-#define flux_borrow(ptr, ...) flux_borrow_data(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
+#define flux_from(ptr, ...) flux_from_with(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
+#define flux_borrow(ptr, ...) flux_borrow_with(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
 /* A C array a[rows][cols] as the rows x cols matrix that it looks like: a transposing view of a
    copy. */
 #define flux_from_rows(ptr, rows, cols) flux_transpose(flux_from(ptr, cols, rows))
-FLUX_API flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape s);
-FLUX_API flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s);
+FLUX_API flux_tensor *flux_from_with(const void *data, flux_dtype t, flux_shape s);
+FLUX_API flux_tensor *flux_borrow_with(const void *data, flux_dtype t, flux_shape s);
 FLUX_API flux_tensor *flux_copy(flux_tensor *x);   /* the same values in new memory */
 
 /* ------------------------------------------------------------------ looking at tensors */
 
 /* The value of a tensor that has one element, of any shape. NaN on error. */
 FLUX_API double flux_item(flux_tensor *x);
-FLUX_API double flux_at_shape(flux_tensor *x, flux_shape index);  /* see flux_at */
+FLUX_API double flux_at_with(flux_tensor *x, flux_shape index);  /* see flux_at */
 /* One element: flux_at(w, 2, 0). NaN on error: an index for each dimension is needed, from 0. */
-#define flux_at(x, ...) flux_at_shape(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_at(x, ...) flux_at_with(x, FLUX_SHAPE(__VA_ARGS__))
 /* The elements in host memory, contiguous, dimension 0 fastest; valid as long as x lives. NULL on
    error. */
 FLUX_API const void *flux_data(flux_tensor *x);
@@ -114,8 +114,8 @@ FLUX_API size_t flux_layer_text(flux_layer *m, char *out, size_t n);
 /* Prints a table of a model's layers for an input of this shape: what each gives, its parameters,
    the multiply-adds of its products, the bytes of its output: flux_summary(model, 784, 64). Nothing
    is computed. No line is longer than 80 characters. A * marks parameters that are frozen. */
-FLUX_API void flux_summary_of(flux_layer *m, flux_shape in);
-#define flux_summary(m, ...) flux_summary_of(m, FLUX_SHAPE(__VA_ARGS__))
+FLUX_API void flux_summary_with(flux_layer *m, flux_shape in);
+#define flux_summary(m, ...) flux_summary_with(m, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
 /* Where the time goes. flux_profile(f, user) calls f(user) and prints what was computed meanwhile:
    a row for each layer and kind of kernel, the slowest first, with its time and share, how often

@@ -177,7 +177,7 @@ static flux_tensor *flux__pick_tuple(const flux_loader *l, int k, const int64_t 
     bool good = xs != NULL;
     for (int64_t i = 0; good && i < n; i++)
         good = (xs[i] = flux__pick(l, k, order ? order + i : NULL, begin + i, -1)) != NULL;
-    flux_tensor *tuple = good ? flux_tuple_of((int)n, xs) : NULL;
+    flux_tensor *tuple = good ? flux_tuple_with((int)n, xs) : NULL;
     flux__free(xs);
     return tuple;
 }
@@ -208,7 +208,7 @@ static flux_tensor *flux__batch_join(const flux_loader *l, int k, flux_tensor **
     if (!host) {
         flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
         for (int64_t i = 0; xs && i < n; i++) xs[i] = obs[i * step + k];
-        if (xs) whole = flux_stack_all(s.ndim - 1, (int)n, xs);
+        if (xs) whole = flux_stack_with(s.ndim - 1, (int)n, xs);
         flux__free(xs);
         return whole;
     }
@@ -254,7 +254,7 @@ static bool flux__batch_own(const flux_loader *l, const int64_t *order, int64_t 
     for (int k = 0; good && k < l->set.arrays; k++) {
         for (int64_t i = 0; i < n; i++) one[i] = obs[i * step + k];
         if (l->single) m->item[k] = one[0];
-        else if (l->collate == FLUX_COLLATE_NONE) m->item[k] = flux_tuple_of((int)n, one);
+        else if (l->collate == FLUX_COLLATE_NONE) m->item[k] = flux_tuple_with((int)n, one);
         else m->item[k] = flux__batch_join(l, k, obs, n);
         good = m->item[k] != NULL;
     }
@@ -340,7 +340,7 @@ static flux_tensor *flux__stage_each(const flux__stage *s, flux_tensor *x) {
     flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
     if (!xs) return NULL;
     for (int i = 0; i < n; i++) xs[i] = flux__stage_one(s, flux_nth(x, i));
-    flux_tensor *tuple = flux_tuple_of(n, xs);
+    flux_tensor *tuple = flux_tuple_with(n, xs);
     flux__free(xs);
     return tuple;
 }

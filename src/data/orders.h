@@ -268,7 +268,7 @@ FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
     int s = flux__hide();
     flux_tensor *column = flux_to_dtype(flux_arange(0, (double)classes, 1), FLUX_I32);
     column = flux_to_tensor(labels->device, column);
-    return flux__reveal(s, (flux_eq)(column, flux_reshape_to(labels, row)));
+    return flux__reveal(s, (flux_eq)(column, flux_reshape_with(labels, row)));
 }
 
 FLUX_DEF flux_tensor *flux_onecold(flux_tensor *y) {
@@ -284,7 +284,7 @@ FLUX_DEF flux_tensor *flux_onecold(flux_tensor *y) {
     int s = flux__hide();
     flux_tensor *number = y->dtype == FLUX_BOOL ? flux_to_dtype(y, FLUX_U8) : y;
     flux_tensor *at = number ? flux__argreduce_node(number, true, 1, number->ndim) : NULL;
-    return flux__reveal(s, at ? flux_reshape_to(at, rest) : NULL);
+    return flux__reveal(s, at ? flux_reshape_with(at, rest) : NULL);
 }
 
 /* An i64 tensor on device d: the n integers of order, or without an order those from `begin` on. */

@@ -60,7 +60,7 @@ static flux_tensor *flux__part_of(flux_tensor *x, flux__part p) {
     int h = flux__hide();
     if (x->op != FLUX__TUPLE) return flux__reveal(h, flux__part_of_one(x, &p));
     for (int i = 0; i < x->nin; i++) part[i] = flux__part_of_one(x->in[i], &p);
-    return flux__reveal(h, flux_tuple_of(x->nin, part));
+    return flux__reveal(h, flux_tuple_with(x->nin, part));
 }
 
 static flux_tensor *flux__run_of(flux_tensor *x, int64_t begin, int64_t end) {
@@ -83,9 +83,9 @@ static flux_tensor *flux__cat_runs(flux_tensor *a, flux_tensor *b) {
     int h = flux__hide();
     for (int i = 0; i < flux_count(a); i++) {
         both[0] = flux_nth(a, i), both[1] = flux_nth(b, i);
-        whole[i] = both[0] && both[1] ? flux_cat_all(both[0]->ndim - 1, 2, both) : NULL;
+        whole[i] = both[0] && both[1] ? flux_cat_with(both[0]->ndim - 1, 2, both) : NULL;
     }
-    return flux__reveal(h, a->op == FLUX__TUPLE ? flux_tuple_of(a->nin, whole) : whole[0]);
+    return flux__reveal(h, a->op == FLUX__TUPLE ? flux_tuple_with(a->nin, whole) : whole[0]);
 }
 
 FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flux_tensor **second) {

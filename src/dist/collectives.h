@@ -129,7 +129,7 @@ static flux_tensor *flux__collective_one(flux_comm *c, int kind, flux_tensor *x,
                                   flux__count(&s));
 #endif
     if (y && mean && c->size > 1) y = flux_mul(y, 1.0 / c->size);
-    return flux__reveal(h, y ? flux_reshape_to(y, s) : NULL);
+    return flux__reveal(h, y ? flux_reshape_with(y, s) : NULL);
 }
 
 /* The collective `call` of a tensor, or of each tensor of a tuple. */
@@ -148,7 +148,7 @@ static flux_tensor *flux__collective(const char *call, flux_comm *c, int kind, f
     for (int i = 0; i < x->nin; i++)
         if (!(part[i] = flux__collective(call, c, kind, x->in[i], op, root)))
             return flux__reveal(h, NULL);
-    return flux__reveal(h, flux_tuple_of(x->nin, part));
+    return flux__reveal(h, flux_tuple_with(x->nin, part));
 }
 
 FLUX_DEF flux_tensor *flux_allreduce(flux_comm *c, flux_tensor *x, flux_agg op) {

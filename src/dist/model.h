@@ -93,8 +93,10 @@ static flux_tensor *flux__gathered(flux_comm *c, const flux_state *s, int leaf, 
     const flux_shape dims = flux__dims(s->leaf[leaf].p);
     int h = flux__hide();
     flux_tensor *all = flux_allgather(c, x);
-    if (c->rank == 0 && all)
-        all = flux_cpu(flux_copy(flux_reshape_to(flux_slice(all, 0, 0, flux__count(&dims)), dims)));
+    if (c->rank == 0 && all) {
+        all = flux_reshape_with(flux_slice(all, 0, 0, flux__count(&dims)), dims);
+        all = flux_cpu(flux_copy(all));
+    }
     return flux__reveal(h, all ? flux_eval(all) : NULL);
 }
 

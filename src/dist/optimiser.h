@@ -98,7 +98,7 @@ static bool flux__complete_gradients(flux_comm *c, flux_state *s) {
     for (int i = 0; i < s->nleaves && ok; i++) {
         if (!has[i] || s->step[i].d) continue;
         const flux_tensor *p = s->leaf[i].now;
-        flux_tensor *zeros = flux_full_shape(flux__dims(p), 0, flux__state_dtype(p));
+        flux_tensor *zeros = flux_full_with(flux__dims(p), 0, flux__state_dtype(p));
         ok = zeros && flux__start_step(s, i, flux__move(zeros, p->device));
     }
     flux__free(has);
@@ -129,7 +129,7 @@ static void flux__order_bucket(const flux_state *s, int n, int *leaf) {
 /* x with zeros behind it, so that it can be cut into shares. */
 static flux_tensor *flux__padded(const flux_state *s, flux_tensor *x) {
     const int64_t n = flux__size(x), more = flux__share_size(s, n) * s->ranks - n;
-    return more == 0 ? x : flux_pad_by(flux_reshape_to(x, FLUX_SHAPE(n)), 0, FLUX_SHAPE(0),
+    return more == 0 ? x : flux_pad_by(flux_reshape_with(x, FLUX_SHAPE(n)), 0, FLUX_SHAPE(0),
                                        FLUX_SHAPE(more));
 }
 
@@ -167,14 +167,14 @@ static bool flux__join_bucket(flux_comm *c, flux_state *s, int n, int *leaf) {
     for (int i = 0; i < n; i++) xs[i] = s->leaf[leaf[i]].next, count += flux__size(xs[i]);
     flux_tensor *all = flux__collective_node(c, FLUX__ALLGATHER, FLUX_SUM, 0, n, xs,
                                              count * s->ranks);
-    if (!all || !(all = flux_reshape_to(all, FLUX_SHAPE(count, s->ranks)))) return false;
+    if (!all || !(all = flux_reshape_with(all, FLUX_SHAPE(count, s->ranks)))) return false;
     for (int i = 0; i < n; i++) {
         flux__trained_param *l = &s->leaf[leaf[i]];
         const int64_t end = at + flux__size(xs[i]), size = flux__size(l->now);
-        flux_tensor *x = flux_reshape_to(flux_slice(all, 0, at, end),
+        flux_tensor *x = flux_reshape_with(flux_slice(all, 0, at, end),
                                          FLUX_SHAPE((end - at) * s->ranks));
         if (x && size < flux__size(x)) x = flux_slice(x, 0, 0, size);
-        l->next = flux_copy(flux_reshape_to(x, flux__dims(l->now)));
+        l->next = flux_copy(flux_reshape_with(x, flux__dims(l->now)));
         at = end;
         if (!l->next) return false;
     }
@@ -196,7 +196,7 @@ static bool flux__exchange_bucket(flux_comm *c, flux_state *s, int n, int *leaf)
     for (int i = 0; i < n && sum; i++) {
         flux__step *k = &s->step[leaf[i]];
         const int64_t end = at + flux__size(xs[i]);
-        k->d = flux_reshape_to(flux_slice(sum, 0, at, end), flux__dims(xs[i]));
+        k->d = flux_reshape_with(flux_slice(sum, 0, at, end), flux__dims(xs[i]));
         k->scale /= c->size;
         at = end;
         if (!k->d) return false;

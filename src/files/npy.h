@@ -206,7 +206,7 @@ static flux_tensor *flux__npy_tensor(flux__source *s, uint64_t at, flux__npy *np
     }
     if (npy->fortran || wide <= 1) return flux__read_tensor(s, at, npy->type, shape, npy->big);
     flux_tensor *t = flux__read_tensor(s, at, npy->type, back, npy->big);
-    return t ? flux_permute_to(t, order) : NULL;
+    return t ? flux_permute_with(t, order) : NULL;
 }
 
 /* Checks the heading of a .npy file, of versions 1 to 3 of the format, and reads its tensor. */

@@ -393,7 +393,7 @@ static bool flux__zip_name_all(const flux__thing *t, int n) {
     return true;
 }
 
-FLUX_DEF int flux_save_npz_items(const char *path, int n, const char *names,
+FLUX_DEF int flux_save_npz_with(const char *path, int n, const char *names,
                                  const void *const *items) {
     if (!path) return flux__null("save_npz", "path", path), -1;
     flux__thing *t = flux__things("save_npz", n, names, items);

@@ -183,7 +183,7 @@ static bool flux__torch_suits(const flux__torch_row *row, const char *path,
 static flux_tensor *flux__torch_layout(const flux__torch_row *row, flux_tensor *x) {
     flux_shape order = flux__shape(NULL, x->ndim);
     for (int i = 0; i < order.ndim; i++) order.dim[i] = order.ndim - 1 - i;
-    if (row && row->layout == FLUX__TORCH_TRANSPOSED) return flux_permute_to(x, order);
+    if (row && row->layout == FLUX__TORCH_TRANSPOSED) return flux_permute_with(x, order);
     bool flipped = row && row->layout == FLUX__TORCH_FLIPPED && x->ndim > 2;
     return flipped ? flux__flip_kernel(x, x->ndim - 2) : x;
 }
@@ -401,7 +401,7 @@ static void flux__torch_put_second(flux__torch_saving *s, const char *name,
     const flux__rnn_cell *cell = (const flux__rnn_cell *)owner;
     int parts = cell->kind == FLUX__GRU ? 3 : 1;
     int64_t n = bias->dim[0] / parts;
-    flux_tensor *none = flux_full_shape(flux__shape(&n, 1), 0, (flux_dtype)bias->dtype);
+    flux_tensor *none = flux_full_with(flux__shape(&n, 1), 0, (flux_dtype)bias->dtype);
     none = none ? flux__move(none, bias->device) : NULL;
     for (int i = 0; i < parts - (cell->bias_h != NULL); i++)
         flux__torch_put(s, name, NULL, i, parts, none);
@@ -427,7 +427,7 @@ static void flux__torch_keep(flux_tensor **slot, const char *path, bool trained,
     if (row && strcmp(row->theirs, "running_mean") == 0 &&
         flux__torch_name(s->map, path, row, "num_batches_tracked", &name))
         flux__torch_put(s, name.s, NULL, 0, 0,
-                        flux_full_shape(flux__shape(NULL, 0), 0, FLUX_I64));
+                        flux_full_with(flux__shape(NULL, 0), 0, FLUX_I64));
 }
 
 /* Adds a tensor of the file to the list: its parts joined, in PyTorch's layout. */
@@ -437,7 +437,7 @@ static bool flux__torch_add(const flux__torch_saving *s, const flux__torch_whole
         if (!w->part[i] || !flux__same_dims(w->part[i], w->part[0]))
             return FLUX__REFUSE("%s: %.120s has %d equal parts in PyTorch, but not here",
                                 s->map.call, w->name, w->parts);
-    flux_tensor *x = w->parts > 1 ? flux_cat_all(0, w->parts, w->part) : w->part[0];
+    flux_tensor *x = w->parts > 1 ? flux_cat_with(0, w->parts, w->part) : w->part[0];
     x = x ? flux__torch_layout(w->row, x) : NULL;
     if (x) flux__list_add(l, w->name, NULL, x);
     return x && !l->failed;
@@ -467,10 +467,12 @@ FLUX_DEF int flux_save_torch(flux_layer *m, const char *path, const char *map) {
 
 /* ---------------- several things, single tensors */
 
-FLUX_DEF int flux_save_items(const char *path, int n, const char *names, const void *const *items) {
+FLUX_DEF int flux_save_all_with(const char *path, int n, const char *names,
+                                const void *const *items) {
     return flux__files_all("save_all", path, n, names, items, false);
 }
-FLUX_DEF int flux_load_items(const char *path, int n, const char *names, const void *const *items) {
+FLUX_DEF int flux_load_all_with(const char *path, int n, const char *names,
+                                const void *const *items) {
     return flux__files_all("load_all", path, n, names, items, true);
 }
 

@@ -137,7 +137,7 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     for (int i = 0; i < 3; i++)
         if (!(in[i + 1] = *own[i] = flux__packed(flux_to_dtype(*own[i], wide)))) return NULL;
     if (a.extra && a.extra->dtype != FLUX_BOOL) a.extra = flux_to_dtype(a.extra, wide);
-    if (a.extra && !(in[4] = flux_broadcast_to_shape(a.extra, flux__shape(full, 4)))) return NULL;
+    if (a.extra && !(in[4] = flux_broadcast_to_with(a.extra, flux__shape(full, 4)))) return NULL;
     int64_t columns = full[1] * full[3], size = flux__times(columns, a.v->dim[0] + 2 * a.heads);
     flux_tensor *all = flux__attend_node(&a, in[4] ? 4 : 3, in + 1, size, false);
     if (!(in[0] = all)) return NULL;

@@ -268,7 +268,7 @@ static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
     for (int i = 0; i <= n && slice && part && at >= 0; i++) {
         gap.dim[dim] = (i < n ? slice[i].start : end) - at;
         if (gap.dim[dim] > 0)
-            part[count++] = flux__move(flux_full_shape(gap, 0, (flux_dtype)xs[0]->dtype),
+            part[count++] = flux__move(flux_full_with(gap, 0, (flux_dtype)xs[0]->dtype),
                                        xs[0]->device);
         if (i == n) break;
         part[count++] = slice[i].x;
@@ -318,7 +318,7 @@ static flux_tensor *flux__cat_columns(flux__walk *w, int n, flux_tensor **xs) {
         int64_t each = flux_dim(c->in[0], last), dims[2] = { s.dim[0], flux__times(s.dim[1], n) };
         for (int i = 1; i < c->nin; i++)
             if (flux_dim(c->in[i], last) != each) return NULL;
-        return flux_reshape_to(flux_slice(c, last, at * each, (at + n) * each),
+        return flux_reshape_with(flux_slice(c, last, at * each, (at + n) * each),
                                flux__shape(dims, 2));
     }
     flux__layout(xs[0], &offset, stride);

@@ -108,7 +108,7 @@ static void flux__custom_gradient(flux_tensor *y, flux_tensor *g, const bool *ne
     const int n = (int)y->arg.i[2], nkept = y->nin - 1 - n;
     flux_tensor *dx[FLUX__CUSTOM_OPERANDS] = { NULL }, *all[129] = { y };
     for (int i = 0; i < nkept; i++) all[1 + i] = y->in[1 + n + i];
-    flux_tensor *made = nkept ? flux_tuple_of(1 + nkept, all) : y;
+    flux_tensor *made = nkept ? flux_tuple_with(1 + nkept, all) : y;
     if (!made) return;
     backward(n, y->in + 1, made, g, dx, (void *)(intptr_t)y->arg.i[1]);
     for (int i = 0; i < n; i++)

@@ -26,13 +26,13 @@
 FLUX__BEGIN_COLD
 
 /* floor(u n) of 53 random bits u is below n for every n up to 2^53. */
-FLUX_DEF flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s) {
+FLUX_DEF flux_tensor *flux_randint_with(int64_t lo, int64_t hi, flux_shape s) {
     const int64_t most = INT64_C(1) << 53;
     if (lo >= hi || lo < -most || hi > most || hi - lo > most)
         return (flux_tensor *)flux__fail("randint: no integers from %lld below %lld within 2^53",
                                          (long long)lo, (long long)hi);
     int h = flux__hide();
-    flux_tensor *u = flux_rand_shape(s, FLUX_F64);
+    flux_tensor *u = flux_rand_with(s, FLUX_F64);
     u = u ? flux_to_dtype(flux_floor(flux_mul(u, (double)(hi - lo))), FLUX_I64) : NULL;
     return flux__reveal(h, u ? flux_add(u, (double)lo) : NULL);
 }
@@ -41,7 +41,7 @@ FLUX_DEF flux_tensor *flux_randint_shape(int64_t lo, int64_t hi, flux_shape s) {
 FLUX_DEF flux_tensor *flux_bernoulli(flux_tensor *p) {
     if (!flux__check_operands("bernoulli", 1, &p)) return NULL;
     int h = flux__hide();
-    flux_tensor *x = flux__floating(p), *u = flux_rand_shape(flux__dims(p), FLUX_F32);
+    flux_tensor *x = flux__floating(p), *u = flux_rand_with(flux__dims(p), FLUX_F32);
     u = u && x ? flux__move(u, p->device) : NULL;
     return flux__reveal(h, u ? flux_to_dtype(flux_lt(u, x), (flux_dtype)x->dtype) : NULL);
 }
@@ -58,16 +58,16 @@ static flux_tensor *flux__likeliest(flux_tensor *x, int64_t top_k, double top_p)
                             -HUGE_VAL);
     FLUX__ZEROED(flux_reduce_opts, columns);
     columns.x = sorted;
-    flux_tensor *p = columns.x ? flux_softmax_over(1, columns) : NULL;
+    flux_tensor *p = columns.x ? flux_softmax_with(1, columns) : NULL;
     columns.x = p;
-    flux_tensor *before = p ? flux_sub(flux_cumsum_over(1, columns), p) : NULL;
+    flux_tensor *before = p ? flux_sub(flux_cumsum_with(1, columns), p) : NULL;
     flux_tensor *taken = before ? flux_lt(before, top_p) : NULL;
     taken = taken ? flux_or(taken, flux_eq(flux__iota_on(x->device, x->dim[0], 0), 0.0)) : NULL;
     columns.x = taken ? flux_where(taken, sorted, HUGE_VAL) : NULL;
-    flux_tensor *least = columns.x ? flux_min_over(1, columns) : NULL;
+    flux_tensor *least = columns.x ? flux_min_with(1, columns) : NULL;
     flux_shape one = flux__dims(x);
     one.dim[0] = 1;
-    least = least ? flux_reshape_to(least, one) : NULL;
+    least = least ? flux_reshape_with(least, one) : NULL;
     return least ? flux_where(flux_ge(x, least), x, -HUGE_VAL) : NULL;
 }
 
@@ -93,13 +93,13 @@ FLUX_DEF flux_tensor *flux_categorical_with(flux_categorical_opts o) {
     if (x && temperature > 0 && (top_k < all.dim[0] || top_p < 1))
         x = flux__likeliest(x, top_k, top_p);
     if (x && temperature > 0) {
-        flux_tensor *u = flux_rand_shape(all, FLUX_F32);
+        flux_tensor *u = flux_rand_with(all, FLUX_F32);
         u = u ? flux__move(u, x->device) : NULL;
         flux_tensor *noise = u ? flux_neg(flux_log(flux_neg(flux_log(u)))) : NULL;
         x = noise ? flux_add(x, noise) : NULL;
     }
     x = x ? flux__argreduce_node(x, true, 1, x->ndim) : NULL;
-    return flux__reveal(h, x ? flux_reshape_to(x, rest) : NULL);
+    return flux__reveal(h, x ? flux_reshape_with(x, rest) : NULL);
 }
 
 FLUX__END_COLD

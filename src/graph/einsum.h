@@ -59,14 +59,14 @@ static flux_tensor *flux__einsum_diagonal(flux_tensor *x, int p, int q) {
     order.dim[0] = p, order.dim[1] = q;
     for (int d = 0, k = 2; d < x->ndim; d++)
         if (d != p && d != q) order.dim[k++] = d;
-    x = flux_permute_to(x, order);
+    x = flux_permute_with(x, order);
     s.ndim = order.ndim - 1, back.ndim = s.ndim;
     s.dim[0] = flux__times(n, n);
     for (int d = 1; d < s.ndim; d++) s.dim[d] = x ? x->dim[d + 1] : 0;
-    x = x ? flux_reshape_to(x, s) : NULL;
+    x = x ? flux_reshape_with(x, s) : NULL;
     x = x ? flux_slice_step(x, 0, 0, n * n, n + 1) : NULL;
     for (int d = 0, k = 1; d < s.ndim; d++) back.dim[d] = d == p ? 0 : k++;
-    return x ? flux_permute_to(x, back) : NULL;
+    return x ? flux_permute_with(x, back) : NULL;
 }
 
 /* Takes the letter of dim d away. */
@@ -89,7 +89,7 @@ static void flux__einsum_single(flux__einsum_term *t, const char *needed) {
         for (int i = d; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
         s.ndim--;
         t->x = flux__reduce_node(t->x, FLUX__RED_SUM, 1u << d, t->x->ndim);
-        t->x = t->x ? flux_reshape_to(t->x, s) : NULL;
+        t->x = t->x ? flux_reshape_with(t->x, s) : NULL;
         flux__einsum_drop(t, d--);
     }
 }
@@ -102,8 +102,8 @@ static flux_tensor *flux__einsum_as(const flux__einsum_term *t, const char *lett
         if (at) order.dim[order.ndim++] = at - t->letter;
         s.dim[s.ndim++] = at ? t->x->dim[at - t->letter] : 1;
     }
-    flux_tensor *x = flux_permute_to(t->x, order);
-    return x ? flux_reshape_to(x, s) : NULL;
+    flux_tensor *x = flux_permute_with(t->x, order);
+    return x ? flux_reshape_with(x, s) : NULL;
 }
 
 /* The letters of a that are not in b or, if in_b, that are in b and are needed or not. Returns the
@@ -132,7 +132,7 @@ static flux_tensor *flux__einsum_times(const flux__einsum_term *a, const flux__e
     unsigned mask = ((1u << n) - 1) & ~((1u << (n - summed)) - 1);
     flux_shape s = flux__shape(x->dim, n - summed);
     x = flux__reduce_node(x, FLUX__RED_SUM, mask, n);
-    return x ? flux_reshape_to(x, s) : NULL;
+    return x ? flux_reshape_with(x, s) : NULL;
 }
 
 /* *a becomes the product of a and b, with their letters that are needed. */
@@ -162,10 +162,10 @@ static bool flux__einsum_pair(flux__einsum_term *a, const flux__einsum_term *b, 
             const flux__einsum_term *from = strchr(a->letter, all[d]) ? a : b;
             s.dim[d] = from->x->dim[strchr(from->letter, all[d]) - from->letter];
         }
-        x = x ? flux_reshape_to(x, flux__shape(of_a, 3)) : NULL;
-        z = z ? flux_reshape_to(z, flux__shape(of_b, 3)) : NULL;
+        x = x ? flux_reshape_with(x, flux__shape(of_a, 3)) : NULL;
+        z = z ? flux_reshape_with(z, flux__shape(of_b, 3)) : NULL;
         y = x && z ? flux_matmul(x, z) : NULL;
-        y = y ? flux_reshape_to(y, s) : NULL;
+        y = y ? flux_reshape_with(y, s) : NULL;
     }
     a->x = y;
     snprintf(a->letter, sizeof a->letter, "%.8s", all);
@@ -246,7 +246,7 @@ static void flux__einsum_needed(const flux__einsum_term *t, int n, int i, const 
     needed[k] = 0;
 }
 
-FLUX_DEF flux_tensor *flux_einsum_of(const char *formula, int n, flux_tensor *const *xs) {
+FLUX_DEF flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *const *xs) {
     flux__einsum_term t[32], out;
     char needed[64];
     if (!formula) return (flux_tensor *)flux__null("einsum", "formula", formula);

@@ -165,7 +165,7 @@ static flux_tensor *flux__of_numbers(int op, int n, flux_tensor *const *xs) {
         v[i] = xs[i]->arg.num;
     }
     double y = flux__formula_value(op, v);
-    return flux__rules[op] == 'C' ? flux_full_shape(flux__shape(NULL, 0), y, FLUX_BOOL)
+    return flux__rules[op] == 'C' ? flux_full_with(flux__shape(NULL, 0), y, FLUX_BOOL)
                                   : flux__number(y);
 }
 

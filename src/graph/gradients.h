@@ -68,7 +68,7 @@ static void flux__grads_free(flux_grads *g) {
 
 /* A tensor of x's shape, dtype and device with v in every element. */
 static flux_tensor *flux__filled_like(const flux_tensor *x, double v) {
-    return flux__move(flux_full_shape(flux__dims(x), v, (flux_dtype)x->dtype), x->device);
+    return flux__move(flux_full_with(flux__dims(x), v, (flux_dtype)x->dtype), x->device);
 }
 
 /* The gradient of a^b by a, g b a^(b-1). It is 0 where b is 0, also for a = 0, where the formula
@@ -168,7 +168,7 @@ static flux_tensor *flux__unbroadcast(flux_tensor *g, const flux_tensor *x) {
     for (int d = 0; d < g->ndim; d++)
         if ((d < x->ndim ? x->dim[d] : 1) != g->dim[d]) mask |= 1u << d;
     if (!mask && g->ndim == x->ndim) return g;
-    if (!mask) return flux_reshape_to(g, flux__dims(x));
+    if (!mask) return flux_reshape_with(g, flux__dims(x));
     return flux__reduce_node(g, FLUX__RED_SUM, mask, x->ndim);
 }
 
@@ -177,7 +177,7 @@ static flux_tensor *flux__matrix_of(flux_tensor *x, int64_t rows, int64_t cols) 
     flux_shape s = flux__dims(x);
     if (s.ndim >= 2) return x;
     s.ndim = 2, s.dim[0] = rows, s.dim[1] = cols;
-    return flux_reshape_to(x, s);
+    return flux_reshape_with(x, s);
 }
 
 /* flux_transpose of x, which swaps dims 0 and 1; NULL for NULL. */
@@ -194,7 +194,7 @@ static flux_tensor *flux__fit(flux_tensor *a, flux_tensor *b, const flux_tensor 
     }
     flux_tensor *g = a && b ? flux__matmul(a, b, mask != 0) : NULL;
     if (g && mask) g = flux__reduce_node(g, FLUX__RED_SUM, mask, g->ndim);
-    if (g && !flux__same_dims(g, x)) g = flux_reshape_to(g, flux__dims(x));
+    if (g && !flux__same_dims(g, x)) g = flux_reshape_with(g, flux__dims(x));
     return flux__narrow(g, x->dtype);
 }
 
@@ -228,7 +228,7 @@ static flux_tensor *flux__keepdims(flux_tensor *r, const flux_tensor *x, unsigne
     flux_shape s = flux__dims(x);
     for (int d = 0; d < s.ndim; d++)
         if (mask >> d & 1) s.dim[d] = 1;
-    return r && r->ndim != s.ndim ? flux_reshape_to(r, s) : r;
+    return r && r->ndim != s.ndim ? flux_reshape_with(r, s) : r;
 }
 
 /* The gradient by each factor of a product: g times the product of the other factors. Zeros are
@@ -258,7 +258,7 @@ static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {
     unsigned mask = (unsigned)y->arg.i[1];
     g = flux__keepdims(g, x, mask);
     if (!g) return NULL;
-    if (y->arg.i[0] == FLUX__RED_SUM) return flux_broadcast_to_shape(g, flux__dims(x));
+    if (y->arg.i[0] == FLUX__RED_SUM) return flux_broadcast_to_with(g, flux__dims(x));
     if (y->arg.i[0] == FLUX__RED_PROD)
         return flux__narrow(flux__prod_gradient(flux__widened(x), flux__widened(g), mask),
                             x->dtype);
@@ -347,7 +347,8 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
     order[n++] = s.ndim - 2;
     if (groups > 1) order[n++] = 2 * nd + 1;
     order[n++] = s.ndim - 1;
-    flux_tensor *a = win ? flux_permute_to(flux_reshape_to(win, s), flux__shape(order, n)) : NULL;
+    flux_tensor *a = win ? flux_reshape_with(win, s) : NULL;
+    a = a ? flux_permute_with(a, flux__shape(order, n)) : NULL;
     flux_tensor *b = flux_permute(flux_reshape(g, points, out, groups, samples / parts, parts),
                                   0, 3, 1, 2, 4);
     a = a ? flux_reshape(a, taps, points * (samples / parts), groups, parts) : NULL;
@@ -379,7 +380,7 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     if (flux__has_trait(x->device, FLUX__LONG_PRODUCTS) &&
         2 * w.nd + 3 + (groups > 1) <= FLUX_MAX_DIMS) {
         flux_tensor *d = flux__conv_by_weight(product, x, weight, g, &w, groups);
-        d = d ? flux_reshape_to(d, flux__dims(weight)) : NULL;
+        d = d ? flux_reshape_with(d, flux__dims(weight)) : NULL;
         out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
         return;
     }
@@ -388,7 +389,7 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     flux_tensor *each = cols ? flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups,
                                             x->dim[w.nd + 1]) : NULL;
     flux_tensor *d = each ? flux__matmul(flux__swap01(cols), each, true) : NULL;
-    d = d ? flux_reshape_to(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d,
+    d = d ? flux_reshape_with(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d,
                             flux__dims(weight)) : NULL;
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
 }
@@ -453,7 +454,7 @@ static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
         flux_tensor *x = y->in[k];
         int64_t n = dim < x->ndim ? x->dim[dim] : 1;
         flux_tensor *part = need[k] ? flux_slice(g, dim, at, at + n) : NULL;
-        out[k] = part && !flux__same_dims(part, x) ? flux_reshape_to(part, flux__dims(x)) : part;
+        out[k] = part && !flux__same_dims(part, x) ? flux_reshape_with(part, flux__dims(x)) : part;
         at += n;
     }
 }
@@ -462,7 +463,7 @@ static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
 static flux_tensor *flux__unpermute(flux_tensor *y, flux_tensor *g) {
     int64_t order[FLUX_MAX_DIMS];
     for (int i = 0; i < y->ndim; i++) order[y->arg.i[i]] = i;
-    return flux_permute_to(g, flux__shape(order, y->ndim));
+    return flux_permute_with(g, flux__shape(order, y->ndim));
 }
 
 /* The gradients of scatter_add by x and src, or of gather by x. */
@@ -473,7 +474,7 @@ static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *nee
     if (y->op == FLUX__SCATTER) {
         out[0] = g;
         out[2] = need[2] ? flux_gather(g, dim, y->in[1]) : NULL;
-    } else out[0] = flux_scatter_add(flux_full_shape(flux__dims(x), 0, (flux_dtype)x->dtype), dim,
+    } else out[0] = flux_scatter_add(flux_full_with(flux__dims(x), 0, (flux_dtype)x->dtype), dim,
                                      y->in[1], g);
 }
 
@@ -524,7 +525,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__CAST: out[0] = flux__cast_gradient(g, (flux_dtype)y->in[0]->dtype); break;
     case FLUX__COPY: out[0] = g; break;
     case FLUX__REDUCE: out[0] = flux__reduce_gradient(y, g); break;
-    case FLUX__RESHAPE: out[0] = flux_reshape_to(g, flux__dims(y->in[0])); break;
+    case FLUX__RESHAPE: out[0] = flux_reshape_with(g, flux__dims(y->in[0])); break;
     case FLUX__PERMUTE: out[0] = flux__unpermute(y, g); break;
     case FLUX__AS_STRIDED: out[0] = flux__as_strided_gradient(y, g); break;
     case FLUX__BROADCAST: out[0] = flux__unbroadcast(g, y->in[0]); break;

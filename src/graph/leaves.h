@@ -11,7 +11,7 @@
 
 /* ---------------------------------------------------------------------- graph/leaves.h
    Leaves: tensors that come from no other tensor. Data that is copied in
-   (flux_from_data) or borrowed (flux_borrow_data), placeholders for finding out
+   (flux_from_with) or borrowed (flux_borrow_with), placeholders for finding out
    shapes, random numbers, ranges (flux_arange) and identity matrices
    (flux_eye).
 
@@ -45,7 +45,7 @@ static flux_tensor *flux__placeholder(flux_shape s, flux_dtype t) {
 }
 
 /* A tensor of a copy of data, on the default device. */
-FLUX_DEF flux_tensor *flux_from_data(const void *data, flux_dtype t, flux_shape s) {
+FLUX_DEF flux_tensor *flux_from_with(const void *data, flux_dtype t, flux_shape s) {
     flux_device cpu = { 0, 0 };
     if (!flux__check_make("from", &s, t)) return NULL;
     if (!data && flux__count(&s) > 0) return (flux_tensor *)flux__null("from", "ptr", data);
@@ -76,7 +76,7 @@ static flux_tensor *flux__leaf_borrowed(flux_device d, const void *data, flux_dt
 }
 
 /* A tensor whose buffer is the user's memory itself if the default device is the CPU. */
-FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shape s) {
+FLUX_DEF flux_tensor *flux_borrow_with(const void *data, flux_dtype t, flux_shape s) {
     flux_device cpu = { 0, 0 };
     if (!flux__check_make("borrow", &s, t)) return NULL;
     if (!data) return (flux_tensor *)flux__null("borrow", "ptr", data);
@@ -86,7 +86,7 @@ FLUX_DEF flux_tensor *flux_borrow_data(const void *data, flux_dtype t, flux_shap
 
 FLUX_DEF flux_tensor *flux_scalar(double value) {
     flux_shape s = flux__shape(NULL, 0);
-    return flux_full_shape(s, value, FLUX_F32);
+    return flux_full_with(s, value, FLUX_F32);
 }
 
 FLUX_DEF flux_tensor *flux__same(flux_tensor *x) { return x; }
@@ -165,10 +165,10 @@ static flux_tensor *flux__random(flux_shape s, flux_dtype t, int kind, const cha
     return flux__reveal(h, flux_to_dtype(x, t));
 }
 
-FLUX_DEF flux_tensor *flux_rand_shape(flux_shape s, flux_dtype t) {
+FLUX_DEF flux_tensor *flux_rand_with(flux_shape s, flux_dtype t) {
     return flux__random(s, t, FLUX__UNIFORM, "rand");
 }
-FLUX_DEF flux_tensor *flux_randn_shape(flux_shape s, flux_dtype t) {
+FLUX_DEF flux_tensor *flux_randn_with(flux_shape s, flux_dtype t) {
     return flux__random(s, t, FLUX__NORMAL, "randn");
 }
 
@@ -212,12 +212,12 @@ FLUX_DEF flux_tensor *flux_linspace(double start, double stop, int64_t n) {
 }
 
 /* The float32 vector of n numbers. */
-FLUX_DEF flux_tensor *flux_values_of(int n, const double *values) {
+FLUX_DEF flux_tensor *flux_values_with(int n, const double *values) {
     if (!values) return (flux_tensor *)flux__null("values", "values", values);
     if (n < 0) return (flux_tensor *)flux__fail("values: %d numbers", n);
     int64_t size = n;
     int h = flux__hide();
-    flux_tensor *x = flux_from_data(values, FLUX_F64, flux__shape(&size, 1));
+    flux_tensor *x = flux_from_with(values, FLUX_F64, flux__shape(&size, 1));
     return flux__reveal(h, x ? flux_to_dtype(x, FLUX_F32) : NULL);
 }
 

@@ -14,7 +14,7 @@
    The graph: a tensor is a node, that is an operation, its operands, and once
    it has been computed a buffer. This room lists the operations that are no
    rows of graph/table.h, makes and frees nodes (flux__node, flux__tensor_free),
-   checks operands and devices, and makes numbers (flux_full_shape,
+   checks operands and devices, and makes numbers (flux_full_with,
    flux__number). Recording an operation checks shapes, dtypes and devices and
    makes a node; it computes nothing unless FLUX_EAGER is set (flux__if_eager).
 
@@ -309,7 +309,7 @@ static bool flux__check_make(const char *call, const flux_shape *s, flux_dtype t
 }
 
 /* A full number: one node, whose arg.num is the value of every element as dtype t stores it. */
-FLUX_DEF flux_tensor *flux_full_shape(flux_shape s, double value, flux_dtype t) {
+FLUX_DEF flux_tensor *flux_full_with(flux_shape s, double value, flux_dtype t) {
     if (!flux__check_make("full", &s, t)) return NULL;
     flux_tensor *x = flux__node(FLUX__NUMBER, t, &s, NULL, NULL, NULL);
     if (x) x->arg.num = flux__as_stored(t, value);

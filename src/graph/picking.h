@@ -54,15 +54,15 @@ static flux_tensor *flux__band(const char *call, flux_tensor *x, bool lower, int
     flux_tensor *y = x->dtype == FLUX_BOOL ? flux_and(x, in) : flux_where(in, x, 0.0);
     return flux__reveal(h, y);
 }
-FLUX_DEF flux_tensor *flux_tril_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_tril_with(int n, flux_reduce_opts o) {
     return flux__band("tril", o.x, true, n ? o.d0 : 0);
 }
-FLUX_DEF flux_tensor *flux_triu_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_triu_with(int n, flux_reduce_opts o) {
     return flux__band("triu", o.x, false, n ? o.d0 : 0);
 }
 
 /* Diagonal k of a matrix as a vector, or the square matrix that has the vector x there. */
-FLUX_DEF flux_tensor *flux_diag_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_diag_with(int n, flux_reduce_opts o) {
     flux_tensor *x = o.x;
     int64_t k = n ? o.d0 : 0, right = k > 0 ? k : 0, down = k < 0 ? -k : 0;
     if (!flux__check_operands("diag", 1, &x)) return NULL;
@@ -134,11 +134,11 @@ static flux_tensor *flux__pieces(const char *call, flux_tensor *x, int dim, int6
     int h = flux__hide();
     for (int64_t i = 0; i < count; i++)
         piece[i] = flux_slice(x, dim, i * size, i + 1 < count ? (i + 1) * size : n);
-    return flux__reveal(h, flux_tuple_of((int)count, piece));
+    return flux__reveal(h, flux_tuple_with((int)count, piece));
 }
 
 /* One size: pieces of it, of which the last may be smaller; several: they must be all of dim. */
-FLUX_DEF flux_tensor *flux_split_by(flux_tensor *x, int dim, flux_shape sizes) {
+FLUX_DEF flux_tensor *flux_split_with(flux_tensor *x, int dim, flux_shape sizes) {
     if (!flux__check_operands("split", 1, &x) || !flux__check_dim("split", x, dim)) return NULL;
     int64_t sum = 0;
     bool good = sizes.ndim >= 1 && sizes.ndim <= FLUX_MAX_DIMS;
@@ -155,7 +155,7 @@ FLUX_DEF flux_tensor *flux_split_by(flux_tensor *x, int dim, flux_shape sizes) {
     int h = flux__hide();
     for (int i = 0; i < sizes.ndim; at += sizes.dim[i++])
         piece[i] = flux_slice(x, dim, at, at + sizes.dim[i]);
-    return flux__reveal(h, flux_tuple_of(sizes.ndim, piece));
+    return flux__reveal(h, flux_tuple_with(sizes.ndim, piece));
 }
 
 /* Pieces of size ceil(n / pieces): there may be fewer of them, as in PyTorch. */

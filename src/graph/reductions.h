@@ -78,7 +78,7 @@ static flux_tensor *flux__reduce_call(const char *call, int red, int n, const fl
 }
 
 #define FLUX__REDUCE_OVER(name, by, red)                                                           \
-    FLUX_DEF flux_tensor *flux_##name##_over(int n, flux_reduce_opts o) {                          \
+    FLUX_DEF flux_tensor *flux_##name##_with(int n, flux_reduce_opts o) {                          \
         return by(#name, red, n, &o);                                                              \
     }
 FLUX__REDUCE_OVER(sum, flux__reduce_call, FLUX__RED_SUM)
@@ -107,7 +107,7 @@ static flux_tensor *flux__floating(flux_tensor *x) {
 }
 
 /* The mean: the sum, in float32 for integers and half formats, divided by the count. */
-FLUX_DEF flux_tensor *flux_mean_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_mean_with(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("mean", n, &o, &mask)) return NULL;
     int h = flux__hide();
@@ -121,7 +121,7 @@ FLUX_DEF flux_tensor *flux_mean_over(int n, flux_reduce_opts o) {
    error of mean(x) and takes no part in the gradient. For a constant x the two terms are equal
    but for a rounding, so the latter is taken a little larger, and at most as large as the
    former. */
-FLUX_DEF flux_tensor *flux_var_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_var_with(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     if (!flux__mask("var", n, &o, &mask)) return NULL;
     int h = flux__hide();
@@ -147,24 +147,24 @@ static flux_tensor *flux__root_of_sum(flux_tensor *s, double power) {
 }
 
 /* The root of the variance. */
-FLUX_DEF flux_tensor *flux_std_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_std_with(int n, flux_reduce_opts o) {
     int h = flux__hide();
     unsigned mask = 0;
     if (!flux__mask("std", n, &o, &mask)) return flux__reveal(h, NULL);
     int given = o.x->dtype;
     o.x = flux__widened(o.x);
-    flux_tensor *var = o.x ? flux_var_over(n, o) : NULL;
+    flux_tensor *var = o.x ? flux_var_with(n, o) : NULL;
     return flux__reveal(h, var ? flux__narrow(flux__root_of_sum(var, 0.5), given) : NULL);
 }
 
 /* The Euclidean norm, the root of the sum of squares. */
-FLUX_DEF flux_tensor *flux_norm_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_norm_with(int n, flux_reduce_opts o) {
     int h = flux__hide();
     unsigned mask = 0;
     if (!flux__mask("norm", n, &o, &mask)) return flux__reveal(h, NULL);
     int given = o.x->dtype;
     o.x = flux_square(flux__widened(o.x));
-    return flux__reveal(h, o.x ? flux__narrow(flux__root_of_sum(flux_sum_over(n, o), 0.5), given)
+    return flux__reveal(h, o.x ? flux__narrow(flux__root_of_sum(flux_sum_with(n, o), 0.5), given)
                                : NULL);
 }
 
@@ -177,7 +177,7 @@ static flux_tensor *flux__shifted(flux_tensor *x, unsigned mask, flux_tensor **t
 }
 
 /* log(sum(exp(x))), computed as max + log(sum(exp(x - max))) so that exp does not overflow. */
-FLUX_DEF flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_logsumexp_with(int n, flux_reduce_opts o) {
     unsigned mask = 0;
     flux_tensor *top;
     if (!flux__mask("logsumexp", n, &o, &mask)) return NULL;
@@ -185,7 +185,7 @@ FLUX_DEF flux_tensor *flux_logsumexp_over(int n, flux_reduce_opts o) {
     flux_tensor *x = flux__widened(o.x), *s = x ? flux__shifted(x, mask, &top) : NULL;
     flux_tensor *e = s ? flux_exp(s) : NULL,
         *sum = e ? flux__reduce_node(e, FLUX__RED_SUM, mask, n ? x->ndim : 0) : NULL;
-    if (sum && !n) top = flux_reshape_to(top, flux__shape(NULL, 0));
+    if (sum && !n) top = flux_reshape_with(top, flux__shape(NULL, 0));
     return flux__reveal(h, sum ? flux__narrow(flux_add(flux_log(sum), top), o.x->dtype) : NULL);
 }
 
@@ -204,10 +204,10 @@ static flux_tensor *flux__softmax(const char *call, int n, flux_reduce_opts *o, 
                                         o->x->dtype));
 }
 
-FLUX_DEF flux_tensor *flux_softmax_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_softmax_with(int n, flux_reduce_opts o) {
     return flux__softmax("softmax", n, &o, false);
 }
-FLUX_DEF flux_tensor *flux_logsoftmax_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_logsoftmax_with(int n, flux_reduce_opts o) {
     return flux__softmax("logsoftmax", n, &o, true);
 }
 
@@ -242,7 +242,7 @@ FLUX__REDUCE_OVER(argmin, flux__arg, false)
         flux_reduce_opts o;                                          \
         memset((void *)&o, 0, sizeof o);                             \
         o.x = x;                                                     \
-        return flux_##name##_over(0, o);                             \
+        return flux_##name##_with(0, o);                             \
     }
 
 FLUX__PUBLIC_RED(sum) FLUX__PUBLIC_RED(mean) FLUX__PUBLIC_RED(var) FLUX__PUBLIC_RED(std)

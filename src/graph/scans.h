@@ -48,7 +48,7 @@ static flux_tensor *flux__scan(flux_tensor *x, bool product) {
         lo.dim[0] = hi.dim[0] = lo.dim[1] = 0, hi.dim[1] = full - n;
         x = flux_pad_by(x, neutral, lo, hi);
         d3[1] = block, d3[2] = blocks * rest;
-        x = x ? flux_reshape_to(x, flux__shape(d3, 3)) : NULL;
+        x = x ? flux_reshape_with(x, flux__shape(d3, 3)) : NULL;
     }
     for (int64_t by = 1; x && by < x->dim[1]; by *= 2) {
         flux_tensor *before = flux__shifted_by(x, by, neutral);
@@ -57,13 +57,13 @@ static flux_tensor *flux__scan(flux_tensor *x, bool product) {
     if (!x || n <= block) return x;
     int64_t by_block[4] = { inner, 1, blocks, rest }, whole[4] = { inner, block, blocks, rest };
     int64_t totals[3] = { inner, blocks, rest }, padded[3] = { inner, full, rest };
-    flux_tensor *t = flux_reshape_to(flux_slice(x, 1, block - 1, block), flux__shape(totals, 3));
+    flux_tensor *t = flux_reshape_with(flux_slice(x, 1, block - 1, block), flux__shape(totals, 3));
     t = t ? flux__scan(t, product) : NULL;
-    t = t ? flux_reshape_to(flux__shifted_by(t, 1, neutral), flux__shape(by_block, 4)) : NULL;
-    x = t ? flux_reshape_to(x, flux__shape(whole, 4)) : NULL;
+    t = t ? flux_reshape_with(flux__shifted_by(t, 1, neutral), flux__shape(by_block, 4)) : NULL;
+    x = t ? flux_reshape_with(x, flux__shape(whole, 4)) : NULL;
     if (!x) return NULL;
     x = product ? flux_mul(x, t) : flux_add(x, t);
-    return flux_slice(flux_reshape_to(x, flux__shape(padded, 3)), 1, 0, n);
+    return flux_slice(flux_reshape_with(x, flux__shape(padded, 3)), 1, 0, n);
 }
 
 /* A public scan: along the dim named, or dim 0 of a vector. Sums of integers are int64, and half
@@ -84,17 +84,17 @@ static flux_tensor *flux__scan_call(const char *call, bool product, int n, flux_
     int h = flux__hide();
     x = flux__dtypes[given].real ? flux__widened(x) : flux__cast(x, FLUX_I64);
     if (x && flux__size(x)) {
-        x = flux_reshape_to(x, flux__shape(d3, 3));
+        x = flux_reshape_with(x, flux__shape(d3, 3));
         x = x ? flux__scan(x, product) : NULL;
-        x = x ? flux_reshape_to(x, s) : NULL;
+        x = x ? flux_reshape_with(x, s) : NULL;
     }
     return flux__reveal(h, x && flux__dtypes[given].real ? flux__narrow(x, given) : x);
 }
 
-FLUX_DEF flux_tensor *flux_cumsum_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_cumsum_with(int n, flux_reduce_opts o) {
     return flux__scan_call("cumsum", false, n, &o);
 }
-FLUX_DEF flux_tensor *flux_cumprod_over(int n, flux_reduce_opts o) {
+FLUX_DEF flux_tensor *flux_cumprod_with(int n, flux_reduce_opts o) {
     return flux__scan_call("cumprod", true, n, &o);
 }
 FLUX__PUBLIC_RED(cumsum) FLUX__PUBLIC_RED(cumprod)

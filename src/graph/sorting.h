@@ -35,14 +35,14 @@ static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending)
     flux_shape matrix = flux__shape(d2, 2);
     x = flux_to_dtype(flux__move(flux_detach(x), cpu),
                       flux__dtypes[x->dtype].real ? FLUX_F64 : FLUX_I64);
-    x = x ? flux_permute_to(x, swapped) : NULL;
-    x = x ? flux_reshape_to(x, matrix) : NULL;
+    x = x ? flux_permute_with(x, swapped) : NULL;
+    x = x ? flux_reshape_with(x, matrix) : NULL;
     if (!x) return NULL;
     flux_tensor *y = flux__node(FLUX__SORT, FLUX_I64, &matrix, x, NULL, NULL);
     if (!y) return NULL;
     y->arg.i[0] = descending;
     y = flux__done(y);
-    y = y ? flux_permute_to(flux_reshape_to(y, moved), swapped) : NULL;
+    y = y ? flux_permute_with(flux_reshape_with(y, moved), swapped) : NULL;
     return y ? flux__move(y, home) : NULL;
 }
 
@@ -76,14 +76,14 @@ FLUX_DEF flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim) {
     flux_tensor *order = flux__sorted_order(x, dim, true), *both[2];
     both[1] = order ? flux_slice(order, dim, 0, k) : NULL;
     both[0] = both[1] ? flux_take_along(x, dim, both[1]) : NULL;
-    return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
+    return flux__reveal(h, both[0] ? flux_tuple_with(2, both) : NULL);
 }
 
 /* The numbers below n in random order. */
 FLUX_DEF flux_tensor *flux_randperm(int64_t n) {
     if (n < 0) return (flux_tensor *)flux__fail("randperm: %lld numbers", (long long)n);
     int h = flux__hide();
-    flux_tensor *u = flux_rand_shape(flux__shape(&n, 1), FLUX_F64);
+    flux_tensor *u = flux_rand_with(flux__shape(&n, 1), FLUX_F64);
     return flux__reveal(h, u ? flux__sorted_order(u, 0, false) : NULL);
 }
 

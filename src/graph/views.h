@@ -74,7 +74,7 @@ static bool flux__reshape_strides(const flux_shape *from, const int64_t *have, c
 
 /* x in shape s, in which one dim may be -1: it is what the others leave. A view where strides can
    express it, else a view of a copy. */
-FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
+FLUX_DEF flux_tensor *flux_reshape_with(flux_tensor *x, flux_shape s) {
     if (!flux__check_operands("reshape", 1, &x)) return NULL;
     int64_t n = flux__size(x), known = 1, offset, have[FLUX_MAX_DIMS], want[FLUX_MAX_DIMS];
     int open = -1, opens = 0;
@@ -96,7 +96,7 @@ FLUX_DEF flux_tensor *flux_reshape_to(flux_tensor *x, flux_shape s) {
         flux_tensor *same = flux__is_number(x)
                             ? flux__done(flux__renumber(x, &from, (flux_dtype)x->dtype, x->device))
                             : flux_copy(x);
-        return flux__reveal(h, flux_reshape_to(same, s));
+        return flux__reveal(h, flux_reshape_with(same, s));
     }
     flux_tensor *y = flux__view(FLUX__RESHAPE, x, &s, base, offset, want);
     return y ? flux__done(y) : NULL;
@@ -107,7 +107,7 @@ FLUX_DEF flux_tensor *flux_flatten(flux_tensor *x) {
     if (!flux__check_operands("flatten", 1, &x)) return NULL;
     int64_t n = x->ndim ? x->dim[x->ndim - 1] : 1, dims[2] = { 1, n };
     for (int i = 0; i + 1 < x->ndim; i++) dims[0] *= x->dim[i];
-    return flux_reshape_to(x, flux__shape(dims, 2));
+    return flux_reshape_with(x, flux__shape(dims, 2));
 }
 
 /* A view of x whose dim i is x's dim order[i]; order must be a permutation. */
@@ -126,7 +126,7 @@ static flux_tensor *flux__permuted(flux_tensor *x, const int64_t *order) {
 }
 
 /* Permutes dims: order must name each dim of x once. */
-FLUX_DEF flux_tensor *flux_permute_to(flux_tensor *x, flux_shape order) {
+FLUX_DEF flux_tensor *flux_permute_with(flux_tensor *x, flux_shape order) {
     if (!flux__check_operands("permute", 1, &x)) return NULL;
     unsigned seen = 0;
     for (int i = 0; i < order.ndim && i < FLUX_MAX_DIMS; i++)
@@ -143,7 +143,7 @@ FLUX_DEF flux_tensor *flux_transpose(flux_tensor *x) {
     if (!flux__check_operands("transpose", 1, &x)) return NULL;
     static const int64_t order[FLUX_MAX_DIMS] = { 1, 0, 2, 3, 4, 5, 6, 7 };
     int64_t row[2] = { 1, x->ndim ? x->dim[0] : 1 };
-    return x->ndim < 2 ? flux_reshape_to(x, flux__shape(row, 2)) : flux__permuted(x, order);
+    return x->ndim < 2 ? flux_reshape_with(x, flux__shape(row, 2)) : flux__permuted(x, order);
 }
 
 /* as_strided: the view of shape s whose elements lie in `base` from start_at by stride_at. rel
@@ -235,7 +235,7 @@ FLUX_DEF flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index) {
     for (int i = dim; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
     s.ndim--;
     int h = flux__hide();
-    return flux__reveal(h, flux_reshape_to(flux_slice(x, dim, index, index + 1), s));
+    return flux__reveal(h, flux_reshape_with(flux_slice(x, dim, index, index + 1), s));
 }
 
 /* x with a new dim of size 1 before dim `dim`, or after the last. */
@@ -247,7 +247,7 @@ FLUX_DEF flux_tensor *flux_unsqueeze(flux_tensor *x, int dim) {
     flux_shape s = flux__dims(x);
     for (int i = s.ndim++; i > dim; i--) s.dim[i] = s.dim[i - 1];
     s.dim[dim] = 1;
-    return flux_reshape_to(x, s);
+    return flux_reshape_with(x, s);
 }
 
 /* x without its dims of size 1. */
@@ -256,12 +256,12 @@ FLUX_DEF flux_tensor *flux_squeeze(flux_tensor *x) {
     flux_shape s = flux__shape(NULL, 0);
     for (int i = 0; i < x->ndim; i++)
         if (x->dim[i] != 1) s.dim[s.ndim++] = x->dim[i];
-    return flux_reshape_to(x, s);
+    return flux_reshape_with(x, s);
 }
 
 /* x broadcast to shape s: dims of size 1, and dims that x lacks at its end, get stride 0. A
    number stays a number. */
-FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
+FLUX_DEF flux_tensor *flux_broadcast_to_with(flux_tensor *x, flux_shape s) {
     if (!flux__check_operands("broadcast_to", 1, &x) || !flux__check_shape("broadcast_to", &s))
         return NULL;
     int64_t offset, have[FLUX_MAX_DIMS], want[FLUX_MAX_DIMS];
@@ -286,7 +286,7 @@ FLUX_DEF flux_tensor *flux_broadcast_to_shape(flux_tensor *x, flux_shape s) {
 }
 
 /* The view of x with the named dims reversed. */
-FLUX_DEF FLUX__COLD flux_tensor *flux_flip_dims(flux_tensor *x, flux_shape dims) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_flip_with(flux_tensor *x, flux_shape dims) {
     if (!flux__check_operands("flip", 1, &x)) return NULL;
     int64_t start[FLUX_MAX_DIMS] = { 0 }, step[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
@@ -369,7 +369,7 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_
 }
 
 /* flux_pad_by with both sides in one list: lo and hi of dim 0, of dim 1, ... */
-FLUX_DEF FLUX__COLD flux_tensor *flux_pad_all(flux_tensor *x, double value, flux_shape lo_hi) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_pad_with(flux_tensor *x, double value, flux_shape lo_hi) {
     flux_shape lo = flux__shape(NULL, 0), hi = lo;
     if (lo_hi.ndim < 0 || lo_hi.ndim % 2 || lo_hi.ndim > FLUX_MAX_DIMS)
         return (flux_tensor *)flux__fail("pad: %d numbers, but each of up to %d dims needs two",
@@ -383,7 +383,7 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_pad_all(flux_tensor *x, double value, flux
 
 /* Repeats x times[d] times along each dim d: x is reshaped so that a dim of size 1 stands behind
    dim d, broadcast along that and copied. */
-FLUX_DEF FLUX__COLD flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times) {
+FLUX_DEF FLUX__COLD flux_tensor *flux_repeat_with(flux_tensor *x, flux_shape times) {
     if (!flux__check_operands("repeat", 1, &x)) return NULL;
     int nd = x->ndim > times.ndim ? x->ndim : times.ndim;
     flux_shape out = flux__shape(NULL, nd);
@@ -405,16 +405,16 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_repeat_by(flux_tensor *x, flux_shape times
         /* y as [dims up to d, 1, dims after d]: the 1 is broadcast to `by` */
         split[0] = rest * have;
         split[2] = flux__size(y) / (split[0] > 0 ? split[0] : 1);
-        y = flux_reshape_to(y, flux__shape(split, 3));
+        y = flux_reshape_with(y, flux__shape(split, 3));
         split[1] = by;
-        y = y ? flux_copy(flux_broadcast_to_shape(y, flux__shape(split, 3))) : NULL;
+        y = y ? flux_copy(flux_broadcast_to_with(y, flux__shape(split, 3))) : NULL;
     }
-    return flux__reveal(h, y ? flux_reshape_to(y, out) : NULL);
+    return flux__reveal(h, y ? flux_reshape_with(y, out) : NULL);
 }
 
 /* Concatenates 1 to 255 tensors along dim, at the dtype at which they meet. All other dims must
    be equal; a dim past a tensor's last counts as size 1. */
-FLUX_DEF flux_tensor *flux_cat_all(int dim, int n, flux_tensor *const *xs) {
+FLUX_DEF flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs) {
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("cat: %d tensors (1 to 255)", n);
     if (!flux__check_operands("cat", n, xs)) return NULL;
     flux_shape s = flux__dims(xs[0]);
@@ -456,14 +456,14 @@ static flux_tensor *flux__cat_many(int dim, int n, flux_tensor **xs) {
     while (n > 1) {
         int groups = 0;
         for (int i = 0; i < n; i += 128)
-            xs[groups++] = flux_cat_all(dim, n - i < 128 ? n - i : 128, xs + i);
+            xs[groups++] = flux_cat_with(dim, n - i < 128 ? n - i : 128, xs + i);
         n = groups;
     }
     return n ? xs[0] : NULL;
 }
 
 /* Concatenates tensors of one shape along a new dim. */
-FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
+FLUX_DEF flux_tensor *flux_stack_with(int dim, int n, flux_tensor *const *xs) {
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("stack: %d tensors (1 to 255)", n);
     if (!flux__check_operands("stack", n, xs)) return NULL;
     flux_tensor *rows[255];
@@ -477,7 +477,7 @@ FLUX_DEF flux_tensor *flux_stack_all(int dim, int n, flux_tensor *const *xs) {
         rows[i] = flux_unsqueeze(xs[i], dim);
         if (!rows[i]) return flux__reveal(h, NULL);
     }
-    return flux__reveal(h, flux_cat_all(dim, n, rows));
+    return flux__reveal(h, flux_cat_with(dim, n, rows));
 }
 
 /* Checks that indices are of an integer dtype. False: an error was told. */
@@ -543,7 +543,7 @@ FLUX_DEF flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
 }
 
 /* A tuple of 1 to 255 tensors or tuples, whose depth is kept in arg.i[0] and bounded. */
-FLUX_DEF flux_tensor *flux_tuple_of(int n, flux_tensor *const *xs) {
+FLUX_DEF flux_tensor *flux_tuple_with(int n, flux_tensor *const *xs) {
     flux_shape none = flux__shape(NULL, 0);
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("tuple: %d tensors (1 to 255)", n);
     for (int i = 0; i < n; i++)

@@ -204,7 +204,7 @@ static bool flux__check_channels(const char *call, const flux_conv_opts *o, int 
 /* The weight with its nd spatial dims reversed: cross-correlation becomes convolution. */
 static flux_tensor *flux__flip_kernel(flux_tensor *w, int nd) {
     int64_t dims[3] = { 0, 1, 2 };
-    return flux_flip_dims(w, flux__shape(dims, nd));
+    return flux_flip_with(w, flux__shape(dims, nd));
 }
 
 /* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
@@ -215,7 +215,7 @@ static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, in
     for (int i = 0; i < nd; i++) order[i] = nd + i, order[nd + i] = i;
     order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
     flux_tensor *win = flux__windows(flux__pad_window(x, w, 0), w);
-    win = win ? flux_permute_to(win, flux__shape(order, 2 * nd + 2)) : NULL;
+    win = win ? flux_permute_with(win, flux__shape(order, 2 * nd + 2)) : NULL;
     int64_t each = flux__times(flux__product(w->size, nd), x->dim[nd] / groups);
     return win ? flux_reshape(win, flux__product(w->out, nd), each, groups, x->dim[nd + 1]) : NULL;
 }
@@ -263,7 +263,7 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     flux_tensor *y = weight ? flux_matmul(cols, weight) : NULL;
     memcpy(shape, w.out, sizeof w.out);
     shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
-    y = y ? flux_reshape_to(y, flux__shape(shape, nd + 2)) : NULL;
+    y = y ? flux_reshape_with(y, flux__shape(shape, nd + 2)) : NULL;
     y = flux__conv_node(y, &o, &w, flip);
     flux__as_one(-1);
     return flux__reveal(h, flux__if_eager(y));
@@ -307,7 +307,7 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
     kernel = flux_transpose(flux_reshape(kernel, taps, out, groups));
     y = flux_matmul(flux_reshape(g, flux__product(w->out, nd), out, groups, image.dim[nd + 1]),
                     kernel);
-    y = y ? flux_reshape_to(y, s) : NULL;
+    y = y ? flux_reshape_with(y, s) : NULL;
     y = y ? flux__as_strided_scatter(y, &image, 0, step, 0, meet) : NULL;
     for (int i = 0; i < nd && y; i++) y = flux_slice(y, i, w->lo[i], w->lo[i] + size[i]);
     return y;
@@ -358,7 +358,7 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
     for (int i = 0; i < nd + 3; i++) order.dim[i] = i == nd ? nd + 1 : i == nd + 1 ? nd : i;
     whole = flux__dims(weight);
     whole.dim[nd] = out, whole.dim[nd + 1] = flux__times(each, groups);
-    o.weight = flux_reshape_to(flux_permute_to(flux_reshape_to(weight, parts), order), whole);
+    o.weight = flux_reshape_with(flux_permute_with(flux_reshape_with(weight, parts), order), whole);
     o.dilation = flux__shape(w->dilation, nd);
     o.groups = groups;
     return o.x && o.weight ? flux__convolve("conv", o, !flip) : NULL;
@@ -433,7 +433,7 @@ static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, doub
         return flux__windows(x, w);
     }
     for (int i = 0; i < w->nd && x; i++) x = flux_slice(x, i, 0, w->size[i] * w->out[i]);
-    return x ? flux_reshape_to(x, cut) : NULL;
+    return x ? flux_reshape_with(x, cut) : NULL;
 }
 
 /* Pools by a reduction `red` over each window: the maximum, the mean (sum, power 0) or the norm
@@ -453,7 +453,7 @@ static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, doubl
     if (y && power > 0) y = flux__root_of_sum(y, 1 / power);
     else if (y && red == FLUX__RED_SUM) y = flux_div(y, (double)flux__product(w.size, w.nd));
     y = y ? flux__narrow(y, o->x->dtype) : NULL;
-    return flux__reveal(h, y ? flux_reshape_to(y, at) : NULL);
+    return flux__reveal(h, y ? flux_reshape_with(y, at) : NULL);
 }
 
 FLUX_DEF flux_tensor *flux_maxpool_with(flux_pool_opts o) {

@@ -350,7 +350,7 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
     if (s->scale > 0) {
         int64_t v[3] = { (int64_t)s->scale, s->good, s->skipped }, n = 3;
         int h = flux__hide();
-        if (!s->scaling) flux_assign(&s->scaling, flux_from_data(v, FLUX_I64, flux__shape(&n, 1)));
+        if (!s->scaling) flux_assign(&s->scaling, flux_from_with(v, FLUX_I64, flux__shape(&n, 1)));
         flux__reveal_object(h, NULL);
         if (s->scaling) f(&s->scaling, "loss_scale", false, NULL, user);
     }
@@ -367,7 +367,7 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
         int h = flux__hide();
         if (!l->steps)
             flux_assign(&l->steps,
-                        flux_from_data(&s->t[i * s->nrules], FLUX_I64, flux__shape(&n, 1)));
+                        flux_from_with(&s->t[i * s->nrules], FLUX_I64, flux__shape(&n, 1)));
         flux__reveal_object(h, NULL);
         snprintf(s->path, s->path_room, "%s.steps", flux__leaf_path(s, i));
         if (l->steps) f(&l->steps, s->path, false, NULL, user);

@@ -173,7 +173,7 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_with(flux_attention_opts o) {
     flux_tensor *both[2] = { NULL, NULL };
     int h = flux__hide();
     both[0] = flux__attention_of("dot_product_attention", o, &both[1]);
-    return flux__reveal(h, both[0] ? flux_tuple_of(2, both) : NULL);
+    return flux__reveal(h, both[0] ? flux_tuple_with(2, both) : NULL);
 }
 
 /* q_proj, k_proj, v_proj and out_proj are Dense layers; alone: the call returns no scores. keys and
@@ -195,8 +195,8 @@ static flux_tensor *flux__repeat_heads(flux_tensor *x, int kv, int heads) {
     int64_t full[5] = { d, heads / kv, kv, steps, batch },
             flat[3] = { flux__times(d, heads), steps, batch };
     flux_tensor *y = flux_reshape(x, d, 1, kv, steps, batch);
-    y = y ? flux_broadcast_to_shape(y, flux__shape(full, 5)) : NULL;
-    return y ? flux_reshape_to(y, flux__shape(flat, x->ndim)) : NULL;
+    y = y ? flux_broadcast_to_with(y, flux__shape(full, 5)) : NULL;
+    return y ? flux_reshape_with(y, flux__shape(flat, x->ndim)) : NULL;
 }
 
 /* The cache *kept with the n = x->dim[1] steps of x (features x n x batch) put in at step `count`,
@@ -214,7 +214,7 @@ static flux_tensor *flux__steps_keep(flux_layer *m, flux_tensor **kept, flux_ten
         return (flux_tensor *)flux__fail("%s: its cache is %s, and keys or values are %s now",
                                          flux__line_of(m).s, flux__describe(old).s,
                                          flux__describe(x).s);
-    if (!old) old = flux__move(flux_full_shape(flux__shape(dims, 3), 0, (flux_dtype)x->dtype),
+    if (!old) old = flux__move(flux_full_with(flux__shape(dims, 3), 0, (flux_dtype)x->dtype),
                                x->device);
     if (n == 1) {
         flux_tensor *here = flux_eq(flux__iota_on(x->device, at->capacity, 1), start);
@@ -222,7 +222,7 @@ static flux_tensor *flux__steps_keep(flux_layer *m, flux_tensor **kept, flux_ten
     } else {
         flux_tensor *part[3] = { flux_slice(old, 1, 0, at->count), x,
                                  flux_slice(old, 1, end, at->capacity) };
-        y = flux_cat_all(1, end < at->capacity ? 3 : 2, part);
+        y = flux_cat_with(1, end < at->capacity ? 3 : 2, part);
     }
     if (y) flux_assign(kept, y);
     return y;
@@ -300,7 +300,7 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
                       (o.v = flux__repeat_heads(o.v, m->kv_heads, m->nheads)) != NULL;
     if (good) out[0] = flux__attention_of("dot_product_attention", o, m->alone ? NULL : &out[1]);
     out[0] = out[0] ? flux_call_layer(m->out_proj, out[0]) : NULL;
-    return flux__reveal(h, !out[0] || m->alone ? out[0] : flux_tuple_of(2, out));
+    return flux__reveal(h, !out[0] || m->alone ? out[0] : flux_tuple_with(2, out));
 }
 
 /* "MultiHeadAttention(in => qk => out; nheads=8)"; in may be (q, k, v), and qk may be (qk, v). */

@@ -219,7 +219,7 @@ FLUX_DEF flux_layer *flux_averaged_with(flux_averaged_opts o) {
     p.f = flux__average_leaf;
     m.model = flux__map_model(&p, o.model, false);
     const flux_device d = flux_device_of_layer(o.model);
-    m.count = m.model ? flux__move(flux_full_shape(flux__shape(NULL, 0), 0, FLUX_F64), d) : NULL;
+    m.count = m.model ? flux__move(flux_full_with(flux__shape(NULL, 0), 0, FLUX_F64), d) : NULL;
     m.count = m.count ? flux_eval(flux_copy(m.count)) : NULL;
     flux_layer *y = m.count ? flux__layer_new(flux__averaged_type(), &m) : NULL;
     flux__nograd_leave(b);

@@ -95,7 +95,7 @@ static bool flux__prewarm_backward(flux_layer *m, flux_tensor *x) {
 }
 
 /* Calls one copy of the model in test mode and one as it is, and restores the random stream. */
-FLUX_DEF int flux_prewarm_of(flux_layer *m, flux_shape in) {
+FLUX_DEF int flux_prewarm_with(flux_layer *m, flux_shape in) {
     flux__thread *t = flux__self();
     if (!m || !t) return flux__null("prewarm", "model", m), -1;
     if (!flux__check_shape("prewarm", &in)) return -1;

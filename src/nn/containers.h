@@ -70,7 +70,7 @@ static flux_tensor *flux__chain_call(flux_layer *self, flux_tensor *x) {
 typedef flux__container flux__chain_layer;
 FLUX_LAYER(flux__chain_layer, "Chain", flux__chain_call, FLUX_CHILDREN(layers, count))
 
-FLUX_DEF flux_layer *flux_chain_of(int n, flux_layer *const *ls, const char *names) {
+FLUX_DEF flux_layer *flux_chain_with(int n, flux_layer *const *ls, const char *names) {
     return flux__group_new("chain", flux__chain_layer_type(), NULL, n, ls, names, 0);
 }
 
@@ -84,7 +84,7 @@ FLUX_DEF flux_tensor *flux_activations(flux_layer *chain, flux_tensor *x) {
                                          flux__line_of(chain).s);
     int h = flux__hide();
     for (int i = 0; i < m->count; i++) ys[i] = x = flux_call_layer(m->layers[i], x);
-    return flux__reveal(h, x ? flux_tuple_of(m->count, ys) : NULL);
+    return flux__reveal(h, x ? flux_tuple_with(m->count, ys) : NULL);
 }
 
 /* Joins n outputs: a function of two operands reduces them from the left, a layer
@@ -92,7 +92,7 @@ FLUX_DEF flux_tensor *flux_activations(flux_layer *chain, flux_tensor *x) {
 static flux_tensor *flux__connect(flux_layer *connection, int n, flux_tensor *const *ys) {
     const flux__function *f = (const flux__function *)connection;
     if (connection->type == flux__function_type() && f->f2) return flux__fold(f->f2, n, ys);
-    return flux_call_all(connection, n, ys);
+    return flux_call_with(connection, n, ys);
 }
 
 static flux_tensor *flux__mismatch(const char *type, int layers, int inputs) {
@@ -116,7 +116,7 @@ typedef flux__container flux__parallel_layer;
 FLUX_LAYER(flux__parallel_layer, "Parallel", flux__parallel_call, FLUX_CHILD(connection),
            FLUX_CHILDREN(layers, count))
 
-FLUX_DEF flux_layer *flux_parallel_of(flux_layer *connection, int n, flux_layer *const *ls,
+FLUX_DEF flux_layer *flux_parallel_with(flux_layer *connection, int n, flux_layer *const *ls,
                                       const char *names) {
     if (!connection) return (flux_layer *)flux__null("parallel", "connection", NULL);
     return flux__group_new("parallel", flux__parallel_layer_type(), connection, n, ls, names, 1);
@@ -140,13 +140,13 @@ static flux_tensor *flux__fusion_call(flux_layer *self, flux_tensor *x) {
         }
         if (!(ys[i] = flux_call_layer(m->layers[i], in))) return NULL;
     }
-    return flux_tuple_of(m->count, ys);
+    return flux_tuple_with(m->count, ys);
 }
 typedef flux__container flux__fusion;
 FLUX_LAYER(flux__fusion, "PairwiseFusion", flux__fusion_call, FLUX_CHILD(connection),
            FLUX_CHILDREN(layers, count))
 
-FLUX_DEF flux_layer *flux_pairwisefusion_of(flux_layer *connection, int n, flux_layer *const *ls,
+FLUX_DEF flux_layer *flux_pairwisefusion_with(flux_layer *connection, int n, flux_layer *const *ls,
                                             const char *names) {
     if (!connection) return (flux_layer *)flux__null("pairwisefusion", "connection", NULL);
     return flux__group_new("pairwisefusion", flux__fusion_type(), connection, n, ls, names, 1);
@@ -162,7 +162,7 @@ static flux_tensor *flux__maxout_call(flux_layer *self, flux_tensor *x) {
 typedef flux__container flux__maxout;
 FLUX_LAYER(flux__maxout, "Maxout", flux__maxout_call, FLUX_CHILDREN(layers, count))
 
-FLUX_DEF flux_layer *flux_maxout_of(int n, flux_layer *const *ls, const char *names) {
+FLUX_DEF flux_layer *flux_maxout_with(int n, flux_layer *const *ls, const char *names) {
     return flux__group_new("maxout", flux__maxout_type(), NULL, n, ls, names, 1);
 }
 
@@ -180,7 +180,7 @@ FLUX_LAYER(flux__skip, "SkipConnection", flux__skip_call, FLUX_CHILD(layers),
            FLUX_CHILD(connection))
 
 /* SkipConnection: `body` is the layer whose output the connection joins with the input. */
-FLUX_DEF flux_layer *flux_skipconnection_of(flux_layer *body, flux_layer *connection,
+FLUX_DEF flux_layer *flux_skipconnection_with(flux_layer *body, flux_layer *connection,
                                             const char *names) {
     FLUX__ZEROED(flux__skip, m);
     if (!body || !connection)

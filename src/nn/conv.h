@@ -96,7 +96,7 @@ static flux_tensor *flux__image(flux_layer *m, flux_tensor *x, int nd, flux_dtyp
 static flux_tensor *flux__by_channel(flux_tensor *v, int ndim) {
     flux_shape s = flux__shape(NULL, ndim);
     for (int i = 0; i < ndim; i++) s.dim[i] = i == ndim - 2 ? flux__size(v) : 1;
-    return flux_reshape_to(v, s);
+    return flux_reshape_with(v, s);
 }
 
 /* Calls a convolution layer on x, spatial dims x in x batch, by the operation f; `transposed`: a
@@ -123,7 +123,7 @@ static flux_tensor *flux__conv_run(flux_layer *self, flux_tensor *x, flux__convo
                                   : NULL;
     if (z && m->bias) z = flux_add(z, flux_reshape(m->bias, 1, -1, m->groups));
     z = flux__activate(m->activation, z);
-    return z ? flux_reshape_to(z, flux__dims(y)) : NULL;
+    return z ? flux_reshape_with(z, flux__dims(y)) : NULL;
 }
 
 static flux_tensor *flux__conv_call(flux_layer *self, flux_tensor *x) {
@@ -378,7 +378,7 @@ static flux_tensor *flux__repeat_each(flux_tensor *x, int i, int64_t times) {
     flux_shape wide = flux__dims(y);
     wide.dim[i] = times;
     s.dim[i] = flux__times(s.dim[i], times);
-    return flux_reshape_to(flux_broadcast_to_shape(y, wide), s);
+    return flux_reshape_with(flux_broadcast_to_with(y, wide), s);
 }
 
 /* Linear interpolation along dim i, from `in` to `out` samples: sample k lies at k (in-1)/(out-1)
@@ -391,7 +391,7 @@ static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
     flux_tensor *k = flux_to_dtype(flux__iota_on(x->device, out, 0), FLUX_F64);
     flux_tensor *place = out > 1 ? flux_div(flux_mul(k, last), (double)(out - 1)) : k,
                 *below = flux_min2(flux_floor(place), last);
-    flux_tensor *w = flux_to_dtype(flux_reshape_to(flux_sub(place, below), by),
+    flux_tensor *w = flux_to_dtype(flux_reshape_with(flux_sub(place, below), by),
                                    x->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
     flux_tensor *low = flux__widened(flux_gather(x, i, flux_to_dtype(below, FLUX_I64)));
     flux_tensor *high = flux__widened(
@@ -497,8 +497,8 @@ static flux_tensor *flux__pixelshuffle_call(flux_layer *self, flux_tensor *x) {
     s.dim[2 * nd] = end.dim[nd] = rest;
     s.dim[2 * nd + 1] = y->dim[nd + 1];
     order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
-    return flux_reshape_to(flux_permute_to(flux_reshape_to(y, s), flux__shape(order, 2 * nd + 2)),
-                           end);
+    y = flux_permute_with(flux_reshape_with(y, s), flux__shape(order, 2 * nd + 2));
+    return flux_reshape_with(y, end);
 }
 
 static size_t flux__pixelshuffle_text(flux_layer *self, char *out, size_t n) {

@@ -51,13 +51,13 @@ static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
     int64_t labels = y->dim[0], n = y->dim[1], one[3] = { 1, labels, n },
             all[2] = { flux__times(2, labels), n }, last[2] = { 1, n };
     flux_tensor *real =
-        flux_reshape_to(flux_where(flux_lt(y, 0.0), (double)blank, y), flux__shape(one, 3));
+        flux_reshape_with(flux_where(flux_lt(y, 0.0), (double)blank, y), flux__shape(one, 3));
     flux_tensor *none =
-        flux__move(flux_full_shape(flux__shape(one, 3), (double)blank, FLUX_I64), y->device);
+        flux__move(flux_full_with(flux__shape(one, 3), (double)blank, FLUX_I64), y->device);
     flux_tensor *end =
-        flux__move(flux_full_shape(flux__shape(last, 2), (double)blank, FLUX_I64), y->device);
+        flux__move(flux_full_with(flux__shape(last, 2), (double)blank, FLUX_I64), y->device);
     if (!labels) return end;
-    return flux_cat(0, flux_reshape_to(flux_cat(0, none, real), flux__shape(all, 2)), end);
+    return flux_cat(0, flux_reshape_with(flux_cat(0, none, real), flux__shape(all, 2)), end);
 }
 
 /* The loss of each sample, 1 x N. p: log probabilities, classes x T x N; y: labels x N, int64;
@@ -73,7 +73,7 @@ static flux_tensor *flux__ctc(flux_tensor *p, flux_tensor *y, flux_tensor *lengt
     flux_tensor *at =
         flux_add(flux__iota_on(d, steps, 2), flux_mul(flux__iota_on(d, n, 1), (double)steps));
     flux_tensor *index = flux_add(flux_mul(at, (double)classes), flux_unsqueeze(place, 2));
-    flux_tensor *e = flux_gather(flux_reshape_to(p, flux__shape(&flat, 1)), 0, index), *a = NULL,
+    flux_tensor *e = flux_gather(flux_reshape_with(p, flux__shape(&flat, 1)), 0, index), *a = NULL,
                 *over = NULL;
     if (places > 2 && place)
         over = flux_pad(flux_slice(place, 0, 0, places - 2), (double)(classes - 1), 2, 0);
@@ -144,10 +144,10 @@ FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     int h = flux__hide();
     flux_tensor *p = flux_to_dtype(o.yhat, o.yhat->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32),
                 *e = NULL;
-    flux_tensor *y = flux_reshape_to(flux_to_dtype(o.y, FLUX_I64), flux__shape(two, 2));
-    flux_tensor *l =
-        o.lengths ? flux_reshape_to(flux_to_dtype(o.lengths, FLUX_I64), flux__shape(row, 2)) : NULL;
-    p = flux_reshape_to((flux_logsoftmax)(p), flux__shape(three, 3));
+    flux_tensor *y = flux_reshape_with(flux_to_dtype(o.y, FLUX_I64), flux__shape(two, 2));
+    flux_tensor *l = o.lengths ? flux_to_dtype(o.lengths, FLUX_I64) : NULL;
+    l = l ? flux_reshape_with(l, flux__shape(row, 2)) : NULL;
+    p = flux_reshape_with((flux_logsoftmax)(p), flux__shape(three, 3));
     if (p && y && (l || !o.lengths)) e = flux__ctc(p, y, l);
     if (e && two[0]) e = flux_where(flux_any(flux_ge(y, (double)(classes - 1)), 0), (double)NAN, e);
     if (e && two[0] > 1) {                /* NaN for a label after the end of its target */
@@ -158,7 +158,7 @@ FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     if (e)
         e = o.agg == FLUX_MEAN  ? (flux_mean)(e)
             : o.agg == FLUX_SUM ? (flux_sum)(e)
-                                : flux_reshape_to(e, flux__shape(&n, 1));
+                                : flux_reshape_with(e, flux__shape(&n, 1));
     return flux__reveal(h, e);
 }
 

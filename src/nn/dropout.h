@@ -60,7 +60,7 @@ static flux_tensor *flux__dropout_call(flux_layer *self, flux_tensor *x) {
     x = flux__dropout_input(m, x, &active);
     if (!active || !x) return x;
     flux_tensor *keep =
-        m->p < 1 ? flux__dropout_mask(m, x) : flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL);
+        m->p < 1 ? flux__dropout_mask(m, x) : flux_full_with(flux__shape(NULL, 0), 0.0, FLUX_BOOL);
     return keep ? flux_where(keep, m->p < 1 ? flux_mul(x, 1 / (1 - m->p)) : x, 0.0) : NULL;
 }
 
@@ -73,7 +73,7 @@ static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
     bool active;
     x = flux__dropout_input(m, x, &active);
     if (!active || !x) return x;
-    if (!(p < 1)) return flux_where(flux_full_shape(flux__shape(NULL, 0), 0.0, FLUX_BOOL), x, 0.0);
+    if (!(p < 1)) return flux_where(flux_full_with(flux__shape(NULL, 0), 0.0, FLUX_BOOL), x, 0.0);
     flux_tensor *keep = flux__dropout_mask(m, x);
     return keep ? flux__narrow(flux_add(flux_mul(flux_where(keep, flux__widened(x), low), a), b),
                                x->dtype)

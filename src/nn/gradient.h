@@ -13,7 +13,7 @@
 #include "model.h"
 
 /* ---------------------------------------------------------------------- nn/gradient.h
-   Gradients with respect to models and tensors: flux_gradient_of collects the
+   Gradients with respect to models and tensors: flux_gradient_with collects the
    tensors that are given and the trained tensors of the models that are given,
    and runs flux__backward (graph/backward.h); flux_grad returns one gradient.
    flux_withgradient first calls a loss function in train mode.
@@ -76,7 +76,7 @@ static bool flux__check_loss(flux_tensor *loss) {
 }
 
 /* Records the gradients of the loss with respect to n models or tensors. */
-FLUX_DEF flux_grads *flux_gradient_of(flux_tensor *loss, int n, const void *const *what) {
+FLUX_DEF flux_grads *flux_gradient_with(flux_tensor *loss, int n, const void *const *what) {
     if (!flux__check_loss(loss)) return NULL;
     flux_grads *g = (flux_grads *)flux__handle_new(sizeof *g, FLUX__GRADS);
     if (!g) return NULL;

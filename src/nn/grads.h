@@ -160,7 +160,7 @@ FLUX_DEF flux_tensor *flux_grads_norm(flux_grads *g) {
         flux_tensor *square = flux_square(flux__grad_norm(g->grad[i]));
         sum = sum ? flux_add(sum, square) : square;
     }
-    if (!sum && !flux__failed_since(failures)) sum = flux_full_shape(FLUX_SHAPE(1), 0, FLUX_F64);
+    if (!sum && !flux__failed_since(failures)) sum = flux_full_with(FLUX_SHAPE(1), 0, FLUX_F64);
     return flux__reveal(h, sum && !flux__failed_since(failures) ? flux_sqrt(sum) : NULL);
 }
 

@@ -48,7 +48,7 @@ static double flux__fans(const flux_shape *s) { return flux__fan(s, false) + flu
 
 /* Uniform numbers from -width / 2 to width / 2. */
 static flux_tensor *flux__uniform(flux_shape s, double width) {
-    return flux_mul(flux_sub(flux_rand_shape(s, FLUX_F32), 0.5), width);
+    return flux_mul(flux_sub(flux_rand_with(s, FLUX_F32), 0.5), width);
 }
 
 /* Uniform numbers of standard deviation gain sqrt(2 / (fan-in + fan-out)). */
@@ -58,7 +58,7 @@ static flux_tensor *flux__init_glorot_uniform(flux_shape s, const flux_init_opts
 
 /* Normal numbers of the same deviation. */
 static flux_tensor *flux__init_glorot_normal(flux_shape s, const flux_init_opts *o) {
-    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain * sqrt(2 / flux__fans(&s)));
+    return flux_mul(flux_randn_with(s, FLUX_F32), o->gain * sqrt(2 / flux__fans(&s)));
 }
 
 /* Uniform numbers of standard deviation gain / sqrt(fan-in). */
@@ -68,20 +68,20 @@ static flux_tensor *flux__init_kaiming_uniform(flux_shape s, const flux_init_opt
 
 /* Normal numbers of the same deviation. */
 static flux_tensor *flux__init_kaiming_normal(flux_shape s, const flux_init_opts *o) {
-    return flux_mul(flux_randn_shape(s, FLUX_F32), o->gain / sqrt(flux__fan(&s, false)));
+    return flux_mul(flux_randn_with(s, FLUX_F32), o->gain / sqrt(flux__fan(&s, false)));
 }
 
 static flux_tensor *flux__init_zeros(flux_shape s, const flux_init_opts *o) {
-    return (void)o, flux_full_shape(s, 0.0, FLUX_F32);
+    return (void)o, flux_full_with(s, 0.0, FLUX_F32);
 }
 static flux_tensor *flux__init_ones(flux_shape s, const flux_init_opts *o) {
-    return (void)o, flux_full_shape(s, 1.0, FLUX_F32);
+    return (void)o, flux_full_with(s, 1.0, FLUX_F32);
 }
 static flux_tensor *flux__init_rand(flux_shape s, const flux_init_opts *o) {
-    return (void)o, flux_rand_shape(s, FLUX_F32);
+    return (void)o, flux_rand_with(s, FLUX_F32);
 }
 static flux_tensor *flux__init_randn(flux_shape s, const flux_init_opts *o) {
-    return (void)o, flux_randn_shape(s, FLUX_F32);
+    return (void)o, flux_randn_with(s, FLUX_F32);
 }
 
 /* The probability that a standard normal number is below x. */
@@ -114,7 +114,7 @@ static flux_tensor *flux__truncated(flux_shape s, double mean, double std, doubl
         flux__note(FLUX_LOG_WARN, "init.truncated", true,
                    "truncated_normal: the mean %g is more than two std outside %g to %g", mean, lo,
                    hi);
-    flux_tensor *u = flux_rand_shape(s, FLUX_F32);
+    flux_tensor *u = flux_rand_with(s, FLUX_F32);
     const float *from = u ? (const float *)flux_data(u) : NULL;
     int64_t n = from ? flux__count(&s) : 0;
     float *x = from ? (float *)flux__malloc((size_t)n * sizeof *x) : NULL;
@@ -127,7 +127,7 @@ static flux_tensor *flux__truncated(flux_shape s, double mean, double std, doubl
                                     a + ((double)from[i] + 2.9802322387695312e-8) * (b - a));
         x[i] = (float)(y < lo ? lo : y > hi ? hi : y);
     }
-    flux_tensor *y = flux_from_data(x, FLUX_F32, s);
+    flux_tensor *y = flux_from_with(x, FLUX_F32, s);
     flux__free(x);
     return y;
 }
@@ -167,8 +167,8 @@ static bool flux__project_away(const double *q, double *panel, int64_t rows, int
                                int64_t n) {
     int64_t old[2] = { rows, before }, now[2] = { rows, n };
     int h = flux__hide();
-    flux_tensor *a = flux_borrow_data(q, FLUX_F64, flux__shape(old, 2));
-    flux_tensor *b = flux_borrow_data(panel, FLUX_F64, flux__shape(now, 2));
+    flux_tensor *a = flux_borrow_with(q, FLUX_F64, flux__shape(old, 2));
+    flux_tensor *b = flux_borrow_with(panel, FLUX_F64, flux__shape(now, 2));
     flux_tensor *along = a && b ? flux_matmul(flux_transpose(a), b) : NULL;
     flux_tensor *y = along ? flux_sub(b, flux_matmul(a, along)) : NULL;
     const void *data = y ? flux_data(y) : NULL;
@@ -199,7 +199,7 @@ static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o)
     int64_t cols = s.dim[s.ndim - 1], rows = cols ? flux__count(&s) / cols : 0, n = rows * cols;
     bool wide = rows < cols;              /* if so, the transpose is made orthonormal */
     int64_t tall[2] = { wide ? cols : rows, wide ? rows : cols };
-    flux_tensor *g = flux_randn_shape(flux__shape(tall, 2), FLUX_F32);
+    flux_tensor *g = flux_randn_with(flux__shape(tall, 2), FLUX_F32);
     const float *from = g ? (const float *)flux_data(g) : NULL;
     double *q = from ? (double *)flux__malloc((size_t)n * sizeof *q) : NULL;
     float *x = q ? (float *)flux__malloc((size_t)n * sizeof *x) : NULL;
@@ -210,7 +210,7 @@ static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o)
         for (int64_t j = 0; j < cols; j++)
             for (int64_t i = 0; i < rows; i++)
                 x[j * rows + i] = (float)(o->gain * (wide ? q[i * cols + j] : q[j * rows + i]));
-        y = good ? flux_from_data(x, FLUX_F32, s) : NULL;
+        y = good ? flux_from_with(x, FLUX_F32, s) : NULL;
     }
     flux__free(q);
     flux__free(x);
@@ -224,8 +224,8 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
                                          s.ndim);
     int64_t rows = s.dim[0],
             zeros = (int64_t)ceil((o->sparsity < 1 ? o->sparsity : 1) * (double)rows);
-    flux_tensor *u = flux_rand_shape(s, FLUX_F32),
-                *w = flux_mul(flux_randn_shape(s, FLUX_F32), o->std);
+    flux_tensor *u = flux_rand_with(s, FLUX_F32),
+                *w = flux_mul(flux_randn_with(s, FLUX_F32), o->std);
     const float *pick = u ? (const float *)flux_data(u) : NULL,
                 *from = pick ? (const float *)flux_data(w) : NULL;
     float *x = from ? (float *)flux__malloc((size_t)(flux__count(&s) + 1) * sizeof *x) : NULL;
@@ -242,7 +242,7 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
                 x[j * rows + place] = 0;
             }
         }
-        y = flux_from_data(x, FLUX_F32, s);
+        y = flux_from_with(x, FLUX_F32, s);
     }
     flux__free(x);
     flux__free(order);
@@ -252,7 +252,7 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
 /* .gain on the diagonal of a matrix or, in a convolution's weight, from channel i to channel i at
    the window's centre; .shift moves them along dim 0, cyclically. */
 static flux_tensor *flux__init_identity(flux_shape s, const flux_init_opts *o) {
-    if (s.ndim < 2) return flux_full_shape(s, 0.0, FLUX_F32);
+    if (s.ndim < 2) return flux_full_with(s, 0.0, FLUX_F32);
     const flux_device cpu = { 0, 0 };
     flux_tensor *y = flux__leaf(s, FLUX_F32, cpu);
     if (!y) return NULL;

@@ -84,7 +84,7 @@ static flux_tensor *flux__make_weight(const char *call, flux_init_fn init, flux_
 
 /* A bias of zeros of shape s in the weight's dtype; NULL if it is off, or if there is no weight. */
 static flux_tensor *flux__make_bias(flux_switch bias, const flux_tensor *weight, flux_shape s) {
-    return bias == FLUX_OFF || !weight ? NULL : flux_full_shape(s, 0.0, (flux_dtype)weight->dtype);
+    return bias == FLUX_OFF || !weight ? NULL : flux_full_with(s, 0.0, (flux_dtype)weight->dtype);
 }
 
 /* Makes a weight of shape s and its bias of shape `wide`; false is an error. */
@@ -139,7 +139,7 @@ static bool flux__expect_dim(flux_layer *m, const flux_tensor *x, int dim, int64
 static flux_tensor *flux__as_columns(flux_tensor *x) {
     int64_t dims[2] = { x->dim[0], 1 };
     for (int i = 1; i < x->ndim; i++) dims[1] *= x->dim[i];
-    return flux_reshape_to(x, flux__shape(dims, 2));
+    return flux_reshape_with(x, flux__shape(dims, 2));
 }
 
 /* The reverse for a result y: a matrix, reshaped to x's dims with y's own size of dim 0. */
@@ -147,7 +147,7 @@ static flux_tensor *flux__as_before(flux_tensor *y, const flux_tensor *x) {
     flux_shape s = flux__dims(x);
     if (!y || s.ndim == 2) return y;
     s.dim[0] = y->dim[0];
-    return flux_reshape_to(y, s);
+    return flux_reshape_with(y, s);
 }
 
 /* ---------------- Dense */
@@ -291,10 +291,10 @@ static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_
     int64_t out = w->dim[0], in = w->dim[1], n = x->dim[1];
     int64_t flat[2] = { flux__times(out, in), w->dim[2] }, three[3] = { out, in, n },
             column[3] = { in, 1, n }, two[2] = { out, n };
-    flux_tensor *wy = flux_matmul(flux_reshape_to(w, flux__shape(flat, 2)), y);
-    flux_tensor *z = flux_matmul(flux_reshape_to(wy, flux__shape(three, 3)),
-                                 flux_reshape_to(x, flux__shape(column, 3)));
-    return flux_reshape_to(z, flux__shape(two, 2));
+    flux_tensor *wy = flux_matmul(flux_reshape_with(w, flux__shape(flat, 2)), y);
+    flux_tensor *z = flux_matmul(flux_reshape_with(wy, flux__shape(three, 3)),
+                                 flux_reshape_with(x, flux__shape(column, 3)));
+    return flux_reshape_with(z, flux__shape(two, 2));
 }
 
 /* Bilinear of a tuple of two inputs, in1 x batch and in2 x batch, or of one input that
@@ -460,7 +460,7 @@ static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_
         int64_t bag = i / longest, first = at[bag], k = first + i % longest;
         place[i] = k < (bag + 1 < bags ? at[bag + 1] : n) ? k : -1;
     }
-    index = flux_to_tensor(data->device, flux_from_data(place, FLUX_I64, flux__shape(size, 2)));
+    index = flux_to_tensor(data->device, flux_from_with(place, FLUX_I64, flux__shape(size, 2)));
     flux__free(place);
     *real = index ? flux_unsqueeze(flux_ge(index, 0.0), 0) : NULL;
     return *real ? flux_gather(data, 0, flux_max2(index, 0.0)) : NULL;
@@ -509,7 +509,7 @@ static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
             y->dtype);
     for (int i = 1; i + 1 < s.ndim; i++) s.dim[i] = s.dim[i + 1];
     s.ndim--;
-    return flux_reshape_to(sum, s);
+    return flux_reshape_with(sum, s);
 }
 
 static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {

@@ -45,8 +45,8 @@
 
 FLUX__BEGIN_COLD
 
-/* hook: flux_save_items, files/torch.h */
-/* hook: flux_load_items, files/torch.h */
+/* hook: flux_save_all_with, files/torch.h */
+/* hook: flux_load_all_with, files/torch.h */
 /* hook: flux_save_layer, files/tensors.h */
 /* hook: flux_load_tensor, files/torch.h */
 
@@ -89,7 +89,7 @@ static int flux__train_batch(flux_tensor *loss, flux_layer *model, flux_state *s
                              double *value) {
     const void *what[1] = { model };
     flux_tensor *scaled = loss ? flux_scaled_loss(s, loss) : NULL;
-    flux_grads *g = scaled ? flux_gradient_of(scaled, 1, what) : NULL;
+    flux_grads *g = scaled ? flux_gradient_with(scaled, 1, what) : NULL;
     int64_t failures = flux__failures();
     *value = g ? flux__loss_now(loss, g) : 0;
     if (!g || flux__failed_since(failures)) return -1;
@@ -273,7 +273,7 @@ static bool flux__course_saved(const flux__course *c, int n, const char *names,
     flux_comm *comm = c->o.data->comm;
     int rc = 0;
     if (!comm || flux__ranks->rank(comm) == 0)
-        rc = n ? flux_save_items(path, n, names, items) : flux_save_layer(c->judged, path);
+        rc = n ? flux_save_all_with(path, n, names, items) : flux_save_layer(c->judged, path);
     return flux__saved_by_root(comm, rc) == 0;
 }
 
@@ -315,7 +315,7 @@ enum { FLUX__COURSE_NUMBERS = 8 };
 static flux_tensor *flux__course_history(const flux__course *c) {
     static const double none = 0;
     const flux_shape s = FLUX_SHAPE(2 + c->metrics, c->epoch);
-    return flux_from_data(c->epoch ? c->history : &none, FLUX_F64, s);
+    return flux_from_with(c->epoch ? c->history : &none, FLUX_F64, s);
 }
 
 /* The objects of a checkpoint that are loaded in place: n of them, and their names. */
@@ -340,8 +340,8 @@ static bool flux__course_save(const flux__course *c) {
     int h = flux__hide(), n = flux__course_items(c, item, names, sizeof names);
     if (c->o.state->ranks > 1) item[1] = flux__ranks->whole(c->o.state);
     item[n++] = flux_random_state();
-    item[n++] = flux_from_data(c->began, FLUX_I64, FLUX_SHAPE(2));
-    item[n++] = flux_from_data(number, FLUX_F64, FLUX_SHAPE(FLUX__COURSE_NUMBERS));
+    item[n++] = flux_from_with(c->began, FLUX_I64, FLUX_SHAPE(2));
+    item[n++] = flux_from_with(number, FLUX_F64, FLUX_SHAPE(FLUX__COURSE_NUMBERS));
     if (c->epoch) item[n++] = flux__course_history(c);
     bool good = true;
     for (int i = 1; i < n; i++) good = good && item[i];
@@ -386,11 +386,11 @@ static bool flux__course_load(flux__course *c) {
     if (past && (!c->history || !flux__course_read(c, "history", FLUX_F64, c->history, past)))
         return false;
     const int n = flux__course_items(c, item, names, sizeof names);
-    if (flux_load_items(c->o.checkpoint, n, names, item) != 0) return false;
+    if (flux_load_all_with(c->o.checkpoint, n, names, item) != 0) return false;
     c->epoch = (int)v[0], c->batch = (int64_t)v[1], c->sum = v[2], c->seen = v[3], c->best = v[4];
     c->stopper.best = v[5], c->stopper.count = (int)v[6], c->stopper.started = v[7] != 0;
     if (c->batch >= 0) c->o.data->epoch--;         /* which counts an epoch when it begins */
-    return flux_set_random_state(flux_from_data(random, FLUX_I64, FLUX_SHAPE(2))) == 0;
+    return flux_set_random_state(flux_from_with(random, FLUX_I64, FLUX_SHAPE(2))) == 0;
 }
 
 /* Loads the checkpoint if there is one. Only a file that is not there is the beginning: one that

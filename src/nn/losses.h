@@ -88,7 +88,7 @@ static flux_tensor *flux__loss_logitcrossentropy(flux_tensor *p, flux_tensor *y,
                                                  const flux_loss_opts *o) {
     flux_shape dims = flux__shape(NULL, 0);
     dims.dim[dims.ndim++] = o->dim;
-    flux_tensor *l = flux_logsoftmax_over(1, flux__over(p, &dims));
+    flux_tensor *l = flux_logsoftmax_with(1, flux__over(p, &dims));
     flux_tensor *nothing = flux_and(flux_eq(y, 0.0), flux_le(l, -1e30));
     return flux_neg(flux_mul(y, flux_where(nothing, 0.0, l)));
 }
@@ -215,7 +215,7 @@ static bool flux__take_labels(const char *call, flux_tensor *p, const flux_loss_
     int64_t classes = s.dim[o->dim], index = o->ignore_index;
     if (!flux__check_labels(call, "label", o->y, 0, classes, ignore ? &index : NULL)) return false;
     s.dim[o->dim] = 1;
-    l->y = flux_reshape_to(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
+    l->y = flux_reshape_with(o->y->dtype == FLUX_U8 ? flux_to_dtype(o->y, FLUX_I32) : o->y, s);
     flux_tensor *all = l->y ? flux__iota_on(l->y->device, classes, o->dim) : NULL;
     l->wide = all ? flux_eq(flux_to_dtype(all, (flux_dtype)l->y->dtype), l->y) : NULL;
     l->keep = ignore && l->wide ? flux_ne(l->y, (double)o->ignore_index) : NULL;
@@ -237,14 +237,14 @@ static flux_tensor *flux__class_weights(const char *call, flux_tensor *p, const 
     flux_shape s = flux__dims(p);
     for (int i = 0; i < s.ndim; i++)
         if (i != o->dim) s.dim[i] = 1;
-    return flux_reshape_to(flux_to_dtype(w, t), s);
+    return flux_reshape_with(flux_to_dtype(w, t), s);
 }
 
 /* The sum over one dim, which stays with size 1. */
 static flux_tensor *flux__sum_dim(flux_tensor *x, int dim) {
     flux_shape dims = flux__shape(NULL, 0);
     dims.dim[dims.ndim++] = dim;
-    return x ? flux_sum_over(1, flux__over(x, &dims)) : NULL;
+    return x ? flux_sum_with(1, flux__over(x, &dims)) : NULL;
 }
 
 /* The loss of each sample for integer labels: the formula with y = 1, taken at the class of the
@@ -265,7 +265,7 @@ static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p,
                  : NULL;
         if (w) e = flux_mul(e, flux__sum_dim(flux_where(l.wide, w, 0.0), o->dim));
     } else {
-        e = row->formula(p, flux__move(flux_full_shape(flux__shape(NULL, 0), 1, t), p->device), o);
+        e = row->formula(p, flux__move(flux_full_with(flux__shape(NULL, 0), 1, t), p->device), o);
         if (w) e = flux_mul(e, w);
         e = flux__sum_dim(flux_where(l.wide, e, 0.0), o->dim);
     }

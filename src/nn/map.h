@@ -280,10 +280,10 @@ FLUX_DEF flux_tensor *flux_destructure(flux_layer *m) {
     if (flux__flat_make(&f, m)) {
         for (int i = 0; i < f.count; i++) {
             int64_t n = flux__size(f.part[i]);
-            f.part[i] = flux_reshape_to(flux_to_dtype(f.part[i], f.dtype), flux__shape(&n, 1));
+            f.part[i] = flux_reshape_with(flux_to_dtype(f.part[i], f.dtype), flux__shape(&n, 1));
         }
         y = f.count ? flux__cat_many(0, f.count, f.part)
-                    : flux_full_shape(flux__shape(&f.total, 1), 0.0, FLUX_F32);
+                    : flux_full_with(flux__shape(&f.total, 1), 0.0, FLUX_F32);
     }
     flux__flat_free(&f);
     return flux__reveal(h, y);
@@ -317,7 +317,7 @@ FLUX_DEF flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat) {
     for (int i = 0; good && i < f.count; i++) {
         flux_shape s = flux__dims(f.part[i]);
         int64_t n = flux__size(f.part[i]);
-        f.part[i] = flux_to_dtype(flux_reshape_to(flux_slice(flat, 0, at, at + n), s),
+        f.part[i] = flux_to_dtype(flux_reshape_with(flux_slice(flat, 0, at, at + n), s),
                                   (flux_dtype)f.part[i]->dtype);
         if (f.ties) f.part[i] = flux_copy(f.part[i]); /* tied views need a base that is no view */
         at += n;

@@ -49,7 +49,7 @@ static bool flux__are_scores(const flux_tensor *x) {
 }
 
 static flux_tensor *flux__flat_labels(flux_tensor *x) {
-    return x ? flux_reshape_to(flux_to_dtype(x, FLUX_I64), FLUX_SHAPE(-1)) : NULL;
+    return x ? flux_reshape_with(flux_to_dtype(x, FLUX_I64), FLUX_SHAPE(-1)) : NULL;
 }
 
 static void *flux__bad_guesses(const char *call, const flux_tensor *p, const flux_tensor *y) {
@@ -82,9 +82,9 @@ static bool flux__take_guesses(const char *call, flux_tensor *p, flux_tensor *y,
 static flux_tensor *flux__sum_and_count(flux_tensor *x, int64_t n) {
     if (!x) return NULL;
     flux_tensor *both[2];
-    both[0] = flux_reshape_to((flux_sum)(flux_to_dtype(x, FLUX_F64)), FLUX_SHAPE(1));
-    both[1] = flux__move(flux_full_shape(FLUX_SHAPE(1), (double)n, FLUX_F64), x->device);
-    return flux_cat_all(0, 2, both);
+    both[0] = flux_reshape_with((flux_sum)(flux_to_dtype(x, FLUX_F64)), FLUX_SHAPE(1));
+    both[1] = flux__move(flux_full_with(FLUX_SHAPE(1), (double)n, FLUX_F64), x->device);
+    return flux_cat_with(0, 2, both);
 }
 
 static flux_tensor *flux__mean_of_sums(flux_tensor *s) {
@@ -109,7 +109,7 @@ static flux_tensor *flux__sums_topk(const char *call, flux_tensor *p, flux_tenso
         return (flux_tensor *)flux__fail("%s: k is %d, which is not within 1 to the %lld classes",
                                          call, k, (long long)p->dim[0]);
     if (!flux__take_guesses(call, p, y, &g)) return NULL;
-    flux_tensor *score = flux_reshape_to(p, FLUX_SHAPE(g.classes, -1)),
+    flux_tensor *score = flux_reshape_with(p, FLUX_SHAPE(g.classes, -1)),
         *truth = flux_unsqueeze(g.truth, 0),
         *class_of = flux_to_dtype(flux__iota_on(p->device, g.classes, 0), FLUX_I64),
         *is_true = flux_eq(class_of, truth),
@@ -138,7 +138,7 @@ static flux_tensor *flux__sums_confusion(const char *call, flux_tensor *p, flux_
     flux_tensor *pair = flux_add(flux_mul(g.truth, n), g.guess),
         *in = flux_and(flux_and(flux_ge(g.truth, 0.0), flux_lt(g.truth, n)),
                        flux_and(flux_ge(g.guess, 0.0), flux_lt(g.guess, n))),
-        *none = flux__move(flux_full_shape(FLUX_SHAPE(g.classes * g.classes), 0, FLUX_I64),
+        *none = flux__move(flux_full_with(FLUX_SHAPE(g.classes * g.classes), 0, FLUX_I64),
                            p->device);
     return flux_scatter_add(none, 0, flux_where(in, pair, -1.0),
                             flux_to_dtype(flux_eq(pair, pair), FLUX_I64));
@@ -146,7 +146,7 @@ static flux_tensor *flux__sums_confusion(const char *call, flux_tensor *p, flux_
 
 static flux_tensor *flux__value_confusion(flux_tensor *s) {
     const int64_t n = (int64_t)(sqrt((double)flux_len(s)) + 0.5);
-    return flux_reshape_to(s, FLUX_SHAPE(n, n));
+    return flux_reshape_with(s, FLUX_SHAPE(n, n));
 }
 
 /* a / b, and 0 where b is 0. */
@@ -160,8 +160,8 @@ static flux__hits flux__take_hits(flux_tensor *s) {
     flux_tensor *c = flux_to_dtype(flux__value_confusion(s), FLUX_F64);
     flux__hits h;
     h.right = (flux_diag)(c);
-    h.guessed = flux_reshape_to(flux__sum_dim(c, 1), FLUX_SHAPE(-1));
-    h.is_true = flux_reshape_to(flux__sum_dim(c, 0), FLUX_SHAPE(-1));
+    h.guessed = flux_reshape_with(flux__sum_dim(c, 1), FLUX_SHAPE(-1));
+    h.is_true = flux_reshape_with(flux__sum_dim(c, 0), FLUX_SHAPE(-1));
     return h;
 }
 static flux_tensor *flux__value_precision(flux_tensor *s) {
@@ -188,14 +188,14 @@ static flux_tensor *flux__sums_r2(const char *call, flux_tensor *p, flux_tensor 
                                          "whose last dim counts observations", call, a.s, b.s);
     }
     const int64_t n = s.dim[--s.ndim], outputs = flux__count(&s);
-    p = flux_reshape_to(flux_to_dtype(p, FLUX_F64), FLUX_SHAPE(outputs, n));
-    y = flux_reshape_to(flux_to_dtype(y, FLUX_F64), FLUX_SHAPE(outputs, n));
+    p = flux_reshape_with(flux_to_dtype(p, FLUX_F64), FLUX_SHAPE(outputs, n));
+    y = flux_reshape_with(flux_to_dtype(y, FLUX_F64), FLUX_SHAPE(outputs, n));
     row[0] = flux__sum_dim(y, 1);
     row[1] = flux__sum_dim(flux_square(y), 1);
     row[2] = flux__sum_dim(flux_square(flux_sub(y, p)), 1);
-    row[3] = row[0] ? flux__move(flux_full_shape(flux__dims(row[0]), (double)n, FLUX_F64),
+    row[3] = row[0] ? flux__move(flux_full_with(flux__dims(row[0]), (double)n, FLUX_F64),
                                  row[0]->device) : NULL;
-    return flux_cat_all(1, 4, row);
+    return flux_cat_with(1, 4, row);
 }
 
 /* The mean over outputs of 1 - rest / spread, where spread is the sum of squares about the mean;

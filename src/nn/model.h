@@ -50,7 +50,7 @@ static void flux__train_leave(flux__training *here);
 static flux_tensor *flux__settled(flux_tensor *x) {
     if (flux__is_number(x)) {
         if (x->nin == 0) return x;
-        flux_tensor *y = flux_full_shape(flux__dims(x), (FLUX__IS_VIEW(x) ? x->base : x)->arg.num,
+        flux_tensor *y = flux_full_with(flux__dims(x), (FLUX__IS_VIEW(x) ? x->base : x)->arg.num,
                                          (flux_dtype)x->dtype);
         if (y && !y->buf) y->device = x->device;
         return y;
@@ -67,7 +67,7 @@ static flux_tensor *flux__settled_all(flux_tensor *x) {
     if (flux_eval_all(1, &x) != 0) return NULL;
     for (int i = 0; i < x->nin; i++)
         if (!(part[i] = flux__settled_all(x->in[i]))) return NULL;    /* tuples in tuples, too */
-    return flux_tuple_of(x->nin, part);
+    return flux_tuple_with(x->nin, part);
 }
 
 static flux_tensor *flux__settled_leaf(flux_tensor *x, const char *path, void *user) {
@@ -286,13 +286,13 @@ FLUX_DEF flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x) {
     return flux__reveal(h, y);
 }
 
-FLUX_DEF flux_tensor *flux_call_all(flux_layer *m, int n, flux_tensor *const *xs) {
+FLUX_DEF flux_tensor *flux_call_with(flux_layer *m, int n, flux_tensor *const *xs) {
     if (!m || n < 1 || !xs) return (flux_tensor *)flux__null("call", m ? "x" : "model", NULL);
     if (n == 1) return flux_call_layer(m, xs[0]);
     for (int i = 0; i < n; i++)
         if (!xs[i]) return (flux_tensor *)flux__null("call", "x", NULL);
     int h = flux__hide();
-    return flux__reveal(h, flux_call_layer(m, flux_tuple_of(n, xs)));
+    return flux__reveal(h, flux_call_layer(m, flux_tuple_with(n, xs)));
 }
 
 static void flux__first_tensor(flux_tensor **slot, const char *path, bool trained,
@@ -314,7 +314,7 @@ static FLUX__COLD flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
                    : first ? (flux_dtype)first->dtype
                            : FLUX_F32;
     /* FLUX_EAGER evaluates each operation at once, so it needs values: zeros */
-    flux_tensor *x = flux__eager() ? flux_full_shape(s, 0.0, t) : flux__placeholder(s, t);
+    flux_tensor *x = flux__eager() ? flux_full_with(s, 0.0, t) : flux__placeholder(s, t);
     if (x && first && !x->buf) x->device = first->device;
     return x && first ? flux_to_tensor(first->device, x) : x;
 }
@@ -347,7 +347,7 @@ static FLUX__COLD flux_tensor *flux__dry_run(const char *call, flux_layer *m, fl
 }
 
 /* The shape of m's result for an input of shape `in`, by a dry run; ndim is -1 on an error. */
-FLUX_DEF FLUX__COLD flux_shape flux_outputsize_of(flux_layer *m, flux_shape in) {
+FLUX_DEF FLUX__COLD flux_shape flux_outputsize_with(flux_layer *m, flux_shape in) {
     flux_shape none = flux__shape(NULL, -1);
     int h = flux__hide();
     FLUX__ZEROED(flux__watch, w);

@@ -74,7 +74,7 @@ static flux_tensor *flux__moved_any(flux_tensor *x, const flux__move_target *tar
         good = parts[i] != NULL;
         same = same && good && parts[i] == flux_nth(x, i);
     }
-    if (good) y = same ? x : flux_tuple_of(n, parts);
+    if (good) y = same ? x : flux_tuple_with(n, parts);
     flux__free(parts);
     if (y != x) return flux__reveal(h, y);
     flux__reveal(h, NULL);

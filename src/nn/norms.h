@@ -67,8 +67,8 @@ FLUX_DEF flux_tensor *flux_normalise(flux_tensor *x, flux_shape dims, double eps
     flux_dtype t = flux__real_dtype(x);
     int h = flux__hide();
     flux_tensor *in = flux_to_dtype(x, t == FLUX_F64 ? FLUX_F64 : FLUX_F32);
-    flux_tensor *centred = flux_sub(in, flux_mean_over(dims.ndim, flux__over(in, &dims)));
-    flux_tensor *var = flux_mean_over(dims.ndim, flux__over(flux_square(centred), &dims));
+    flux_tensor *centred = flux_sub(in, flux_mean_with(dims.ndim, flux__over(in, &dims)));
+    flux_tensor *var = flux_mean_with(dims.ndim, flux__over(flux_square(centred), &dims));
     return flux__reveal(h, flux_to_dtype(flux_mul(centred, flux_rsqrt(flux_add(var, eps))), t));
 }
 
@@ -157,7 +157,7 @@ static flux_tensor *flux__rmsnorm_call(flux_layer *self, flux_tensor *x) {
     flux_shape dims;
     if (!flux__first_dims(self, in, &m->size, &dims)) return NULL;
     int h = flux__hide();
-    flux_tensor *mean = flux_mean_over(dims.ndim, flux__over(flux_square(in), &dims));
+    flux_tensor *mean = flux_mean_with(dims.ndim, flux__over(flux_square(in), &dims));
     flux_tensor *y = mean ? flux_mul(in, flux_rsqrt(flux_add(mean, m->eps))) : NULL;
     if (m->scale && y) y = flux_mul(y, m->scale);
     return flux__reveal(h, flux__narrow(y, x->dtype));
@@ -181,7 +181,7 @@ FLUX_DEF flux_layer *flux_rmsnorm_with(flux_rmsnorm_opts o) {
     const bool affine = flux__given_switch(o.affine, o.marked) != FLUX_OFF;
     if (!flux__check_norm("rmsnorm", m.eps, &o.size)) return NULL;
     int h = flux__hide();
-    m.scale = affine ? flux_full_shape(o.size, 1, FLUX_F32) : NULL;
+    m.scale = affine ? flux_full_with(o.size, 1, FLUX_F32) : NULL;
     return flux__layer_made(h, m.scale || !affine, flux__rmsnorm_type(), &m);
 }
 
@@ -210,8 +210,8 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
     for (int i = 0; i < 2; i++) {
         flux_tensor *v = now[i];
         int64_t batch = v->dim[v->ndim - 1], size[2] = { m->channels, batch };
-        v = flux_reshape_to(flux_mul(v, scale[i] / (double)batch), flux__shape(size, 2));
-        v = v ? flux_reshape_to(batch > 1 ? flux_sum(v, 1) : v, flux__shape(size, 1)) : NULL;
+        v = flux_reshape_with(flux_mul(v, scale[i] / (double)batch), flux__shape(size, 2));
+        v = v ? flux_reshape_with(batch > 1 ? flux_sum(v, 1) : v, flux__shape(size, 1)) : NULL;
         now[i] = v ? flux_to_dtype(flux_add(flux_mul(old[i], 1 - m->momentum), v),
                                    (flux_dtype)old[i]->dtype)
                    : NULL;
@@ -231,9 +231,9 @@ static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tens
     *mean = *var = *centred = NULL;
     if (!x) return 0;
     for (int i = 0; i < dims->ndim; i++) n *= (double)x->dim[dims->dim[i]];
-    *mean = flux_mean_over(dims->ndim, flux__over(x, dims));
+    *mean = flux_mean_with(dims->ndim, flux__over(x, dims));
     *centred = flux_sub(x, *mean);
-    *var = *centred ? flux_mean_over(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
+    *var = *centred ? flux_mean_with(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
     return n;
 }
 
@@ -275,11 +275,11 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
             split.ndim++;
         }
         if (batch) dims.dim[dims.ndim++] = nd + 1;
-        double n = flux__norm_stats(flux_reshape_to(in, split), &dims, &mean, &var, &y);
+        double n = flux__norm_stats(flux_reshape_with(in, split), &dims, &mean, &var, &y);
         if (var && training && !flux__norm_enough(self, x, n)) return NULL;
         if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
         if (each > 1) {
-            y = flux_reshape_to(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
+            y = flux_reshape_with(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
             var = NULL;
         }
     }
@@ -337,8 +337,8 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
     }
     bool good = m.gamma || !affine;
     if (good && m.track) {
-        m.mean = flux_full_shape(s, 0.0, FLUX_F32);
-        m.var = m.mean ? flux_full_shape(s, 1.0, FLUX_F32) : NULL;
+        m.mean = flux_full_with(s, 0.0, FLUX_F32);
+        m.var = m.mean ? flux_full_with(s, 1.0, FLUX_F32) : NULL;
         good = m.var != NULL;
     }
     return flux__layer_made(h, good, type, &m);
@@ -380,7 +380,7 @@ typedef struct flux__weightnorm_layer {
 /* |v|, the norm over `dims`; the dtype's epsilon keeps it above 0. */
 static flux_tensor *flux__weight_length(flux_tensor *v, const flux_shape *dims) {
     double tiny = flux__dtypes[v->dtype].epsilon;
-    flux_tensor *sum = flux_sum_over(dims->ndim, flux__over(flux_square(flux__widened(v)), dims));
+    flux_tensor *sum = flux_sum_with(dims->ndim, flux__over(flux_square(flux__widened(v)), dims));
     return sum ? flux_sqrt(flux_add(sum, tiny * tiny)) : NULL;
 }
 

@@ -137,7 +137,7 @@ static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, 
             return (flux_tensor *)flux__fail("%s: its state is %lld x %lld for this input, got %s",
                                              flux__line_of(self).s, (long long)full[0],
                                              (long long)full[1], flux__describe(s[i]).s);
-        s[i] = flux_broadcast_to_shape(s[i], flux__shape(full, 2));
+        s[i] = flux_broadcast_to_with(s[i], flux__shape(full, 2));
     }
     return in;
 }
@@ -154,7 +154,7 @@ static flux_tensor *flux__with_states(flux_tensor *y, int n, flux_tensor **s, bo
         all[i + 1] = vectors && s[i] && s[i]->ndim == 2 ? flux_reshape(s[i], s[i]->dim[0]) : s[i];
     for (int i = 0; i <= n; i++)
         if (!all[i]) return NULL;
-    return flux_tuple_of(n + 1, all);
+    return flux_tuple_with(n + 1, all);
 }
 
 /* ---------------- states that a written program keeps */
@@ -219,11 +219,11 @@ static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x,
     flux_tensor **y = (flux_tensor **)flux__malloc((size_t)steps * sizeof *y), *all = NULL;
     if (!y) return NULL;
     if (x->ndim == 2) x = flux_unsqueeze(x, 2);
-    x = flux_reshape_to(flux_permute(x, 0, 2, 1), flux__shape(flat, 2));
-    flux_tensor *g = flux_reshape_to(flux__cell_project(m, x), flux__shape(three, 3));
+    x = flux_reshape_with(flux_permute(x, 0, 2, 1), flux__shape(flat, 2));
+    flux_tensor *g = flux_reshape_with(flux__cell_project(m, x), flux__shape(three, 3));
     bool ok = g != NULL;
     for (int64_t t = 0; t < steps && ok; t++) {
-        flux__cell_step(m, flux_reshape_to(flux_slice(g, 2, t, t + 1), flux__shape(one, 2)), s);
+        flux__cell_step(m, flux_reshape_with(flux_slice(g, 2, t, t + 1), flux__shape(one, 2)), s);
         y[t] = flux_reshape(s[0], out, n, 1);
         ok = y[t] != NULL;
     }
@@ -253,7 +253,7 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
     bool ok = y != NULL;
     for (int64_t t = 0; t < in->dim[1] && ok; t++) {
         s[0] = flux_select(in, 1, t);
-        flux_tensor *r = s[0] ? flux_call_all(cell, given + 1, s) : NULL;
+        flux_tensor *r = s[0] ? flux_call_with(cell, given + 1, s) : NULL;
         int n = flux_count(r);
         if (r && (n < 2 || n > 8 || (given && n != given + 1)))
             r = (flux_tensor *)flux__fail(

@@ -635,7 +635,7 @@ static FLUX__COLD flux_rule flux__chain_rules(const char *call, int n, const flu
     return r;
 }
 
-FLUX_DEF flux_rule flux_optimiser_chain_of(int n, const flux_rule *rules) {
+FLUX_DEF flux_rule flux_optimiser_chain_with(int n, const flux_rule *rules) {
     return flux__chain_rules("optimiser_chain", n, rules);
 }
 

@@ -76,7 +76,7 @@ FLUX_DEF flux_schedule flux_schedule_onecycle(int64_t steps, double most) {
     s[0] = flux_schedule_cosine(most / 25, most, rise);
     if (!s[0].made) return s[0];
     s[1] = flux_schedule_cosine(most, most / 1e5, steps - rise);
-    return flux_schedule_sequence_of(2, s);
+    return flux_schedule_sequence_with(2, s);
 }
 
 FLUX_DEF flux_schedule flux_schedule_for(int64_t steps, flux_schedule s) {
@@ -105,7 +105,7 @@ static bool flux__append_phases(flux_schedule *to, const flux_schedule *s, bool 
     return true;
 }
 
-FLUX_DEF flux_schedule flux_schedule_sequence_of(int n, const flux_schedule *s) {
+FLUX_DEF flux_schedule flux_schedule_sequence_with(int n, const flux_schedule *s) {
     flux_schedule all = flux__bad_schedule();
     bool ends = n > 0 && s[n - 1].steps > 0;
     if (n < 1) flux__fail("schedule_sequence: of no schedule");

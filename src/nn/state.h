@@ -192,7 +192,7 @@ static flux_tensor *flux__own_share(const flux_state *s, flux_tensor *x) {
                   from = s->rank * each < n ? s->rank * each : n,
                   to = from + each < n ? from + each : n;
     int h = flux__hide();
-    x = flux_slice(flux_reshape_to(x, FLUX_SHAPE(n)), 0, from, to);
+    x = flux_slice(flux_reshape_with(x, FLUX_SHAPE(n)), 0, from, to);
     if (x && to - from < each)
         x = flux_pad_by(x, 0, FLUX_SHAPE(0), FLUX_SHAPE(each - (to - from)));
     return flux__reveal(h, x);
@@ -212,7 +212,7 @@ static int flux__shared_leaf(const flux_state *s, flux_tensor *const *slot) {
 /* A state of the leaf with v in every element: p's shape or a share of it, on p's device. */
 static flux_tensor *flux__state_full(const flux_state *s, flux_tensor *p, bool share, double v) {
     int h = flux__hide();
-    flux_tensor *x = flux_full_shape(share ? FLUX_SHAPE(flux__share_size(s, flux__size(p)))
+    flux_tensor *x = flux_full_with(share ? FLUX_SHAPE(flux__share_size(s, flux__size(p)))
                                            : flux__dims(p), v, flux__state_dtype(p));
     x = x ? flux__move(x, p->device) : NULL;
     return flux__reveal(h, x ? flux_copy(x) : NULL); /* a copy has memory that updates can reuse */

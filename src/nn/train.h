@@ -65,7 +65,7 @@ static double flux__probe_at(const flux__probe_fn *p, double *at, int64_t i, dou
     int h = flux__hide();
     at[i] = v;
     flux_tensor *x =
-        flux_to_dtype(flux_from_data(at, FLUX_F64, flux__dims(p->x)), (flux_dtype)p->x->dtype);
+        flux_to_dtype(flux_from_with(at, FLUX_F64, flux__dims(p->x)), (flux_dtype)p->x->dtype);
     at[i] = old;
     flux__self()->draws = p->draws;
     flux_tensor *y = x && (x = flux__move(x, p->x->device)) != NULL ? p->fn(x, p->user) : NULL;
@@ -130,7 +130,7 @@ FLUX_DEF double flux_gradcheck(flux_tensor *(*fn)(flux_tensor *x, void *user), v
     int h = flux__hide();
     int64_t failures = flux__failures();
     flux_tensor *y = fn(x, user);
-    flux_grads *g = y ? flux_gradient_of(y, 1, what) : NULL;
+    flux_grads *g = y ? flux_gradient_with(y, 1, what) : NULL;
     flux_tensor *d = g ? flux_grad(g, x) : NULL;
     double *want = d ? flux__doubles(d) : NULL, *at = g && (!d || want) ? flux__doubles(x) : NULL;
     if (!y && !flux__failed_since(failures)) flux__fail("gradcheck: the function gave NULL");

@@ -50,7 +50,7 @@ static bool flux__steps_check(flux_layer *m, const flux__steps *at, int64_t n) {
 /* The position of a call's first step: a tensor of one int64, or the number 0. */
 static flux_tensor *flux__steps_start(const flux__steps *at, flux_device d) {
     if (!at->capacity) return flux__number(0);
-    return flux__move(flux_from_data(&at->count, FLUX_I64, flux__shape(NULL, 0)), d);
+    return flux__move(flux_from_with(&at->count, FLUX_I64, flux__shape(NULL, 0)), d);
 }
 
 /* ---------------- rotary positions */
@@ -71,8 +71,8 @@ static flux_tensor *flux__rotary(flux_tensor *x, int heads, flux_tensor *at, dou
     flux_tensor *c = flux_cos(w), *s = flux_sin(w), *pair[2];
     pair[0] = flux_sub(flux_mul(a, c), flux_mul(b, s));
     pair[1] = flux_add(flux_mul(b, c), flux_mul(a, s));
-    flux_tensor *y = pair[0] && pair[1] ? flux_cat_all(1, 2, pair) : NULL;
-    return flux__narrow(y ? flux_reshape_to(y, flux__dims(x)) : NULL, given);
+    flux_tensor *y = pair[0] && pair[1] ? flux_cat_with(1, 2, pair) : NULL;
+    return flux__narrow(y ? flux_reshape_with(y, flux__dims(x)) : NULL, given);
 }
 
 FLUX_DEF flux_tensor *flux_rotary_with(flux_rotary_opts o) {

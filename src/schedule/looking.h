@@ -41,7 +41,7 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_random_state(void) {
     int64_t v[2], n = 2;
     if (!t) return NULL;
     memcpy(&v[0], &t->seed, sizeof *v), memcpy(&v[1], &t->draws, sizeof *v);
-    return flux_from_data(v, FLUX_I64, flux__shape(&n, 1));
+    return flux_from_with(v, FLUX_I64, flux__shape(&n, 1));
 }
 
 FLUX_DEF FLUX__COLD int flux_set_random_state(flux_tensor *state) {
@@ -387,7 +387,7 @@ FLUX_DEF double flux_item(flux_tensor *x) {
     return flux__number_at(x, 0);
 }
 
-FLUX_DEF double flux_at_shape(flux_tensor *x, flux_shape index) {
+FLUX_DEF double flux_at_with(flux_tensor *x, flux_shape index) {
     if (!flux__check_operands("at", 1, &x)) return (double)NAN;
     int64_t at = 0, step = 1;
     flux__text t = flux__describe(x);

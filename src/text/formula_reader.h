@@ -48,7 +48,7 @@ static flux_tensor *flux__expr_argsort(int n, flux_reduce_opts o) {
 }
 static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2] = { a, b };
-    return flux_cat_all(1, 2, both);
+    return flux_cat_with(1, 2, both);
 }
 /* Kinds of functions. EACH, PAIR and TRIPLE work on each element of one, two and three operands, so
    that arrays need a dot; REDUCE takes one operand and dims=; WHOLE and BOTH take one and two
@@ -81,7 +81,7 @@ typedef struct flux__expr_fn {            /* one of the four pointers is set; LE
 #define FLUX__PAIR_OP(NAME, name, n, dt, call, ...) \
     FLUX__PUBLIC_OF_2(n, call, { #name, FLUX__FN_PAIR, NULL, flux_##name, NULL, NULL },)
 #define FLUX__EACH_ROW(f) { #f, FLUX__FN_EACH, flux_##f, NULL, NULL, NULL },
-#define FLUX__REDUCE_ROW(f) { #f, FLUX__FN_REDUCE, NULL, NULL, NULL, flux_##f##_over },
+#define FLUX__REDUCE_ROW(f) { #f, FLUX__FN_REDUCE, NULL, NULL, NULL, flux_##f##_with },
 #define FLUX__WHOLE_ROW(f) { #f, FLUX__FN_WHOLE, flux_##f, NULL, NULL, NULL },
 #define FLUX__BOTH_ROW(f) { #f, FLUX__FN_BOTH, NULL, flux_##f, NULL, NULL },
 #define FLUX__LOSS_ROW(f, per) FLUX__BOTH_ROW(f)
@@ -106,8 +106,8 @@ static const flux__expr_fn flux__expr_fns[] = {
     { "where", FLUX__FN_TRIPLE, NULL, NULL, flux_where, NULL },
     { "ifelse", FLUX__FN_TRIPLE, NULL, NULL, flux_where, NULL },
     { "clamp", FLUX__FN_TRIPLE, NULL, NULL, flux__expr_clamp, NULL },
-    { "maximum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_max_over },
-    { "minimum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_min_over },
+    { "maximum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_max_with },
+    { "minimum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_min_with },
     { "glu", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_glu },
     { "sort", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_sort },
     { "argsort", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_argsort },
@@ -255,7 +255,7 @@ static flux_tensor *flux__expr_reduce(const flux__call *c, const flux__expr_fn *
 /* An operand as a tensor. In a call whose operands are all plain numbers (`plain`) it is a float64
    scalar; for the dot product a row becomes a vector. */
 static flux_tensor *flux__expr_operand_of(const flux__term *a, const flux__expr_fn *f, bool plain) {
-    if (plain) return flux_full_shape(flux__shape(NULL, 0), a->num, FLUX_F64);
+    if (plain) return flux_full_with(flux__shape(NULL, 0), a->num, FLUX_F64);
     return f->two == flux_dot ? flux__unrow(a) : flux__as_tensor(a);
 }
 

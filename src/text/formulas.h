@@ -260,7 +260,7 @@ static void flux__expr_refuse(flux__expr *p, const char *at, const char *sign, c
 
 /* A plain number as a bool on x's device, for an operand of && or ||: true unless it is 0. */
 static flux_tensor *flux__expr_truth(double num, const flux_tensor *x) {
-    return flux__move(flux_full_shape(flux__shape(NULL, 0), num != 0, FLUX_BOOL), x->device);
+    return flux__move(flux_full_with(flux__shape(NULL, 0), num != 0, FLUX_BOOL), x->device);
 }
 
 /* a op b for each element, or at once for two plain numbers. x^2 is recorded as a square. */

@@ -169,7 +169,7 @@ static flux__term flux__c_choice(flux__expr *p, flux__term c) {
     if (!c.t) return side[c.num == 0];
     c = flux__c_condition(p, at, c);
     for (int i = 0; i < 2 && !side[0].t && !side[1].t; i++)
-        side[i].t = flux_full_shape(flux__shape(NULL, 0), side[i].num, (flux_dtype)p->dtype);
+        side[i].t = flux_full_with(flux__shape(NULL, 0), side[i].num, (flux_dtype)p->dtype);
     if (p->failed) return c;
     return FLUX__EXPR_AT(p, at, flux_where(c.t, flux__as_tensor(&side[0]),
                                            flux__as_tensor(&side[1])));
@@ -243,9 +243,9 @@ static flux_tensor *flux__own_result(const flux_operation *op, int n, flux_tenso
     flux__term v;
     if (!flux__own_operands_of(op, n, xs, &o) || !flux__own_value(op, 0, &o, &v)) return NULL;
     if (!v.t)
-        return flux__move(flux_full_shape(o.shape, v.num, (flux_dtype)o.dtype),
+        return flux__move(flux_full_with(o.shape, v.num, (flux_dtype)o.dtype),
                           flux__place(n, xs));
-    flux_tensor *y = flux_broadcast_to_shape(v.t, o.shape);
+    flux_tensor *y = flux_broadcast_to_with(v.t, o.shape);
     return y && y->dtype == FLUX_F32 ? flux__narrow(y, o.dtype) : y;
 }
 

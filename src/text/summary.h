@@ -222,7 +222,7 @@ FLUX_DEF size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_
     return flux__sink_end(&s);
 }
 
-FLUX_DEF void flux_summary_of(flux_layer *m, flux_shape in) {
+FLUX_DEF void flux_summary_with(flux_layer *m, flux_shape in) {
     flux__sink s = flux__sink_stdout();
     flux__summary_put(&s, "summary", m, in);
 }

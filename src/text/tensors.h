@@ -172,7 +172,7 @@ static flux_tensor *flux__cut_dims(flux_tensor *x, int dim, flux__ends *const *e
     flux_tensor *parts[2] = { flux__cut_dims(flux_slice(x, dim, 0, e->head), dim - 1, ends), NULL };
     if (!e->tail) return parts[0];
     parts[1] = flux__cut_dims(flux_slice(x, dim, e->n - e->tail, e->n), dim - 1, ends);
-    return parts[0] && parts[1] ? flux_cat_all(dim, 2, parts) : NULL;
+    return parts[0] && parts[1] ? flux_cat_with(dim, 2, parts) : NULL;
 }
 
 typedef struct flux__grid {               /* what is shown of a tensor: rows x columns x pages */
@@ -203,7 +203,7 @@ static bool flux__grid_of(flux__grid *g, flux_tensor *x) {
     if (flux__size(x) > 4096) {
         int64_t dims[3] = { d0, d1, g->pages.n };
         flux__ends *const ends[3] = { &g->rows, &g->columns, &g->pages };
-        x = flux__cut_dims(flux_reshape_to(x, flux__shape(dims, 3)), 2, ends);
+        x = flux__cut_dims(flux_reshape_with(x, flux__shape(dims, 3)), 2, ends);
     }
     if (x && flux__is_half((int)g->dtype)) x = flux_to_dtype(x, FLUX_F32);
     g->stored = x ? (flux_dtype)x->dtype : FLUX_F32;

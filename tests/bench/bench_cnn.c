@@ -46,7 +46,7 @@ static flux_layer *net(bool norm) {
     l[n++] = flux_maxpool_layer(FLUX_SHAPE(2, 2));
     l[n++] = flux_function(flux_flatten, "flatten");
     l[n++] = flux_dense(7 * 7 * 16, 10);
-    return flux_chain_of(n, l, NULL);
+    return flux_chain_with(n, l, NULL);
 }
 
 int main(void) {

@@ -58,7 +58,7 @@ static flux_layer *resnet(const int *blocks, bool bottleneck) {
     l[n++] = flux_globalmeanpool();
     l[n++] = flux_function(flux_flatten, "flatten");
     l[n++] = flux_dense(in, 1000);
-    return flux_chain_of(n, l, NULL);
+    return flux_chain_with(n, l, NULL);
 }
 static flux_layer *resnet18(void) { return resnet((const int[]){ 2, 2, 2, 2 }, false); }
 static flux_layer *resnet50(void) { return resnet((const int[]){ 3, 4, 6, 3 }, true); }
@@ -72,7 +72,7 @@ static flux_layer *inverted(int64_t in, int64_t out, int64_t stride, int64_t exp
     l[n++] = flux_depthwiseconv(FLUX_SHAPE(3, 3), wide, wide, .stride = FLUX_SHAPE(stride), .pad = FLUX_SHAPE(1), .bias = FLUX_OFF);
     l[n++] = flux_batchnorm(wide, flux_relu6);
     l[n++] = conv(1, wide, out, 1), l[n++] = flux_batchnorm(out);
-    flux_layer *body = flux_chain_of(n, l, NULL);
+    flux_layer *body = flux_chain_with(n, l, NULL);
     return in == out && stride == 1 ? flux_skipconnection(body, flux_add) : body;
 }
 
@@ -92,7 +92,7 @@ static flux_layer *mobilenet(void) {
     l[n++] = flux_globalmeanpool();
     l[n++] = flux_function(flux_flatten, "flatten");
     l[n++] = flux_dense(1280, 1000);
-    return flux_chain_of(n, l, NULL);
+    return flux_chain_with(n, l, NULL);
 }
 
 static flux_layer *vgg11(void) {
@@ -108,7 +108,7 @@ static flux_layer *vgg11(void) {
     l[n++] = flux_dense(512 * 7 * 7, 4096, flux_relu);
     l[n++] = flux_dense(4096, 4096, flux_relu);
     l[n++] = flux_dense(4096, 1000);
-    return flux_chain_of(n, l, NULL);
+    return flux_chain_with(n, l, NULL);
 }
 
 /* A U-Net: at each level two convolutions, the level below between a max pooling and a transposed convolution, whose result lies
@@ -141,9 +141,9 @@ static flux_layer *blocks(int n, int64_t width, int heads, bool causal) {
     flux_layer *l[32];
     for (int i = 0; i < n; i++) l[i] = block(width, heads, causal);
     l[n] = flux_layernorm(FLUX_SHAPE(width));
-    return flux_chain_of(n + 1, l, NULL);
+    return flux_chain_with(n + 1, l, NULL);
 }
-static flux_tensor *small(flux_shape s) { return flux_mul(flux_randn_shape(s, FLUX_F32), 0.02); }
+static flux_tensor *small(flux_shape s) { return flux_mul(flux_randn_with(s, FLUX_F32), 0.02); }
 
 /* GPT-2: its last layer is the table of words once more. */
 typedef struct gpt { flux_layer base; flux_layer *words, *places, *blocks; } gpt;
@@ -188,10 +188,10 @@ static flux_layer *tcn(void) {
         flux_layer *c[2];
         for (int k = 0; k < 2; k++)
             c[k] = flux_conv_layer(FLUX_SHAPE(3), 64, 64, flux_relu, .dilation = FLUX_SHAPE(1 << i), .pad = FLUX_SHAPE(2 << i, 0));
-        l[i] = flux_chain(flux_skipconnection(flux_chain_of(2, c, NULL), flux_add), flux_relu);
+        l[i] = flux_chain(flux_skipconnection(flux_chain_with(2, c, NULL), flux_add), flux_relu);
     }
     l[8] = flux_conv_layer(FLUX_SHAPE(1), 64, 10);
-    return flux_chain_of(9, l, NULL);
+    return flux_chain_with(9, l, NULL);
 }
 
 static flux_layer *autoencoder(void) {
@@ -202,9 +202,9 @@ static flux_layer *autoencoder(void) {
 /* ---- what goes in, and how far off what comes out is */
 
 static flux_tensor *whole(flux_shape s, int below) {
-    return flux_eval(flux_to_dtype(flux_floor(flux_mul(flux_rand_shape(s, FLUX_F32), below)), FLUX_I32));
+    return flux_eval(flux_to_dtype(flux_floor(flux_mul(flux_rand_with(s, FLUX_F32), below)), FLUX_I32));
 }
-static flux_tensor *numbers(flux_shape s) { return flux_eval(flux_rand_shape(s, FLUX_F32)); }
+static flux_tensor *numbers(flux_shape s) { return flux_eval(flux_rand_with(s, FLUX_F32)); }
 static flux_tensor *image(int64_t n) { return numbers(FLUX_SHAPE(224, 224, 3, n)); }
 static flux_tensor *of_1000(int64_t n) { return whole(FLUX_SHAPE(n), 1000); }
 static flux_tensor *photo(int64_t n) { return numbers(FLUX_SHAPE(128, 128, 1, n)); }

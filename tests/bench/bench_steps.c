@@ -18,7 +18,7 @@ static flux_layer *build(const model *m) {
     flux_layer *l[8];
     int n = 0;
     for (int i = 0; m->sizes[i + 1]; i++) l[n++] = flux_dense(m->sizes[i], m->sizes[i + 1], m->sizes[i + 2] ? flux_relu : flux_identity);
-    return flux_chain_of(n, l, NULL);
+    return flux_chain_with(n, l, NULL);
 }
 
 static int compare(const void *a, const void *b) {

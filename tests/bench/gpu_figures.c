@@ -45,7 +45,7 @@ static void figure(const char *name, double work, const char *unit, turn *run, v
 }
 
 typedef struct operands { flux_tensor *x[4]; int way; flux_layer *layer; } operands;
-static flux_tensor *numbers(flux_dtype t, flux_shape s) { return flux_eval(flux_to_dtype(flux_randn_shape(s, FLUX_F32), t)); }
+static flux_tensor *numbers(flux_dtype t, flux_shape s) { return flux_eval(flux_to_dtype(flux_randn_with(s, FLUX_F32), t)); }
 
 /* ---------------- products: way & 1: a is a transpose, & 2: b is */
 
@@ -152,7 +152,7 @@ static void attention(void) {
     }
 }
 
-static flux_tensor *labels(flux_shape s, int classes) { return flux_eval(flux_to_dtype(flux_floor(flux_mul(flux_rand_shape(s, FLUX_F32), classes)), FLUX_I32)); }
+static flux_tensor *labels(flux_shape s, int classes) { return flux_eval(flux_to_dtype(flux_floor(flux_mul(flux_rand_with(s, FLUX_F32), classes)), FLUX_I32)); }
 static void run_embedding(void *of) { flux_eval(flux_call(((operands *)of)->layer, ((operands *)of)->x[0])); }
 static void run_embedding_gradient(void *of) {
     operands *o = (operands *)of;
