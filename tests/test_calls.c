@@ -1193,9 +1193,9 @@ static flux_tensor *many_tensors(flux_tensor *(*f)(int, int, flux_tensor *const 
     return f(dim, n, TS(n));
 }
 static flux_tensor *some_einsum(void) {
-    static const char *const formulas[] = { "ij->ji", "ij,jk->ik", "i,i", "ii", "bik,bkj->bij", "ij,ik", "", "->", "a-b", "ab,,", "ij,jk,kl->il" };
+    static const char *const formulas[] = { "ij->ji", "ij,jk->ik", "i,i", "ii", "bik,bkj->bij", "ij,ik", "", "->", "a-b", "ab,,", "ij,jk,kl->il", "i...,...->...i", "...j,jk", "...", "..i" };
     int n = 1 + below(3);
-    return flux_einsum_with(one_in(20) ? NULL : formulas[below(11)], n, TS(n));
+    return flux_einsum_with(one_in(20) ? NULL : formulas[below(15)], n, TS(n));
 }
 /* Forward gives what it is given, nothing, or a tuple; backward whatever there is. */
 static flux_tensor *borrowed_on(void) {

@@ -326,6 +326,7 @@ S(cumprod, flux_cumprod(flux_mul(x, flux_from(((double[]){ 1, 0, 2 }), 3)), 0))
 S(cumprod_long, flux_cumprod(flux_reshape(x, 24)))
 S(einsum, flux_square(flux_einsum("bik,bkj->bij", flux_permute(x, 2, 0, 1), flux_permute(flux_sin(x), 2, 1, 0))))
 S(einsum_odd, flux_einsum("iai,baj->jb", flux_reshape(flux_slice(x, 0, 0, 2), 2, 4, 2), flux_square(flux_reshape(x, 3, 4, 2))))
+S(einsum_rest, flux_einsum("...k,k...->...", flux_permute(x, 2, 0, 1), flux_square(flux_slice(flux_permute(x, 1, 2, 0), 1, 0, 1))))
 S(sort, flux_square(flux_sort(x, 1)))
 S(topk, flux_square(flux_nth(flux_topk(x, 2, 0), 0)))
 S(tril, flux_square(flux_tril(x, 1)))
@@ -346,7 +347,7 @@ static const struct { const char *name; structural f; } structurals[] = {
     ROW(sum), ROW(sum0), ROW(sum02), ROW(mean1), ROW(var), ROW(var1), ROW(prod), ROW(prod_zero), ROW(max), ROW(min), ROW(norm), ROW(logsumexp),
     ROW(logsumexp_all), ROW(softmax), ROW(softmax1), ROW(logsoftmax), ROW(logsoftmax12), ROW(clamp), ROW(matmul), ROW(matmul_t), ROW(matmul_batch),
     ROW(matmul_batch_shared), ROW(outer), ROW(dot), ROW(dense_relu), ROW(layernorm), ROW(detach), ROW(vector_matmul), ROW(matmul_vector),
-    ROW(std), ROW(std1), ROW(cumsum), ROW(cumprod), ROW(cumprod_long), ROW(sort), ROW(topk), ROW(einsum), ROW(einsum_odd), ROW(tril), ROW(triu), ROW(diag), ROW(diag_of_vector), ROW(trace), ROW(take_along), ROW(masked_fill), ROW(split), ROW(chunk)
+    ROW(std), ROW(std1), ROW(cumsum), ROW(cumprod), ROW(cumprod_long), ROW(sort), ROW(topk), ROW(einsum), ROW(einsum_odd), ROW(einsum_rest), ROW(tril), ROW(triu), ROW(diag), ROW(diag_of_vector), ROW(trace), ROW(take_along), ROW(masked_fill), ROW(split), ROW(chunk)
 };
 
 static flux_tensor *weigh(flux_tensor *y) {        /* a different weight for every element */

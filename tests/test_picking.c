@@ -103,6 +103,18 @@ TEST(einsteins_sums) {
     VALUES(flux_einsum("ij, jk", x, y), 0, 11, 14, 7, 8);
     VALUES(flux_einsum("ij,jk->ki", x, y), 0, 11, 7, 14, 8);
     VALUES(flux_einsum("bij,bjk->bik", w, pair), 0, 11, 22, 14, 28, 7, 14, 8, 16);
+    VALUES(flux_einsum("...j,jk->...k", x, y), 0, 11, 14, 7, 8);
+    VALUES(flux_einsum("b...j,bj...->b...", w, pair), 0, 11, 22, 8, 16);
+    VALUES(flux_einsum("ij...,jk...->ik...", x, y), 0, 11, 14, 7, 8);
+    VALUES(flux_einsum("i...->...i", x), 0, 1, 3, 5, 2, 4, 6);
+    VALUES(flux_einsum("i...", x), 0, 1, 2, 3, 4, 5, 6);
+    VALUES(flux_einsum("i...->i", x), 0, 9, 12);
+    VALUES(flux_einsum("...,...", x, flux_values(1, 2)), 0, 1, 4, 3, 8, 5, 12);
+    VALUES(flux_einsum("...,...", flux_reshape(v, 1, 3), x), 0, 1, 2, 6, 8, 15, 18);
+    VALUES(flux_einsum("...i,...->i", x, flux_values(2)), 0, 6, 14, 22);
+    FAILS(flux_einsum("...,...", x, v), "... of \"...,...\" is 2, and in operand 2 it is 3");
+    FAILS(flux_einsum("......", x), "no letter");
+    FAILS(flux_einsum("ijk...->i", x), "names 3 dims");
     VALUES(flux_einsum("ij->ji", x), 0, 1, 3, 5, 2, 4, 6);
     VALUES(flux_einsum("ba", x), 0, 1, 3, 5, 2, 4, 6);
     VALUES(flux_einsum("ij->", x), 0, 21);

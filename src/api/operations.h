@@ -303,9 +303,10 @@ FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);
 /* Einstein's sum of 1 to 32 tensors: each dim has a letter, what has equal letters is multiplied,
    and letters that the result lacks are summed. flux_einsum("bik,bkj->bij", a, b) is a product of
    batches, "ij->ji" a transpose, "ii->i" a diagonal, "i,j->ij" an outer product. Without -> the
-   result has the letters that stand once, in alphabetical order. More operands than two are taken
-   from left to right. Integers give float32. At most 8 letters in one place; no ellipsis. A letter
-   that has two sizes is an error. */
+   result has the letters that stand once, in alphabetical order. "..." stands for the dims that
+   the letters leave, which broadcast as in flux_add and, without ->, are the last of the result:
+   "ij...,jk...->ik..." is flux_matmul. More operands than two are taken from left to right. Integers
+   give float32. At most 8 dims in one place. A letter that has two sizes is an error. */
 FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *const *xs);
 #define flux_einsum(formula, ...) \
     flux_einsum_with(formula, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))

@@ -15,7 +15,8 @@
    a letter, and what is equal is multiplied; letters that the result lacks are
    summed. Operands are taken from left to right: of each a letter that stands
    twice is made a diagonal, one that nobody needs is summed, and two operands
-   become one by a batched matmul.
+   become one by a batched matmul. The dims of "..." have the letters '0' to '7'; one of them that
+   is 1 where another operand's is not is dropped, which is all that broadcasting takes.
 
    Invariant: a term's letters are its tensor's dims, each once. Letters of two
    terms are of four kinds: only in a (I), only in b (J), in both and needed
@@ -39,12 +40,27 @@ static bool flux__einsum_put(flux__einsum_term *t, int dim, char letter, const c
     return true;
 }
 
-/* Reads letters up to a comma, the arrow or the end into *t and moves *at there. */
-static bool flux__einsum_letters(const char **at, flux__einsum_term *t, const char *formula) {
+/* How many dims of x the letters up to a comma, the arrow or the end leave. */
+static int flux__einsum_rest(const char *at, const flux_tensor *x) {
+    int rest = x->ndim;
+    for (; *at && *at != ',' && *at != '-'; at++) rest -= isalpha((unsigned char)*at) != 0;
+    return rest > 0 ? rest : 0;
+}
+
+/* Reads letters up to a comma, the arrow or the end into *t and moves *at there; "..." stands for
+   `rest` dims. */
+static bool flux__einsum_letters(const char **at, flux__einsum_term *t, int rest,
+                                 const char *formula) {
     int n = 0;
     t->letter[0] = 0;
     for (; **at && **at != ',' && **at != '-'; ++*at) {
         if (**at == ' ') continue;
+        if (strncmp(*at, "...", 3) == 0 && !strpbrk(t->letter, "01234567")) {
+            for (int d = 0; d < rest; d++)
+                if (!flux__einsum_put(t, n++, (char)('0' + d), formula)) return false;
+            *at += 2;
+            continue;
+        }
         if (!isalpha((unsigned char)**at))
             return FLUX__REFUSE("einsum: '%c' in \"%.200s\" is no letter", **at, formula);
         if (!flux__einsum_put(t, n++, **at, formula)) return false;
@@ -172,8 +188,18 @@ static bool flux__einsum_pair(flux__einsum_term *a, const flux__einsum_term *b, 
     return y != NULL;
 }
 
-/* The size of each letter must be the same wherever it stands. False: an error was told. */
-static bool flux__einsum_sizes(const flux__einsum_term *t, int n, const char *formula) {
+/* Takes dim d, of size 1, away. t->x is NULL on an error. */
+static void flux__einsum_squeeze(flux__einsum_term *t, int d) {
+    flux_shape s = flux_shape_of(t->x);
+    s.ndim--;
+    for (int k = d; k < s.ndim; k++) s.dim[k] = s.dim[k + 1];
+    t->x = flux_reshape_with(t->x, s);
+    flux__einsum_drop(t, d);
+}
+
+/* The size of each letter must be the same wherever it stands; of "..." it may be 1, too, and is
+   dropped. False: an error was told. */
+static bool flux__einsum_sizes(flux__einsum_term *t, int n, const char *formula) {
     int64_t size[128];
     for (int c = 0; c < 128; c++) size[c] = -1;
     for (int i = 0; i < n; i++) {
@@ -183,21 +209,31 @@ static bool flux__einsum_sizes(const flux__einsum_term *t, int n, const char *fo
                                 flux__describe(t[i].x).s);
         for (int d = 0; t[i].letter[d]; d++) {
             int64_t *have = &size[(unsigned char)t[i].letter[d] & 127];
+            bool rest = isdigit((unsigned char)t[i].letter[d]) != 0;
+            if (rest && (*have == 1 || (*have >= 0 && t[i].x->dim[d] == 1))) {
+                if (*have == 1) *have = t[i].x->dim[d];
+                continue;
+            }
             if (*have >= 0 && *have != t[i].x->dim[d])
-                return FLUX__REFUSE("einsum: %c of \"%.200s\" is %lld, and in operand %d it is "
+                return FLUX__REFUSE("einsum: %.*s of \"%.200s\" is %lld, and in operand %d it is "
                                     "%lld",
-                                    t[i].letter[d], formula, (long long)*have, i + 1,
-                                    (long long)t[i].x->dim[d]);
+                                    rest ? 3 : 1, rest ? "..." : &t[i].letter[d], formula,
+                                    (long long)*have, i + 1, (long long)t[i].x->dim[d]);
             *have = t[i].x->dim[d];
         }
     }
+    for (int i = 0; i < n; i++)
+        for (int d = 0; t[i].x && t[i].letter[d]; d++)
+            if (isdigit((unsigned char)t[i].letter[d]) && t[i].x->dim[d] == 1 &&
+                size[(unsigned char)t[i].letter[d]] != 1)
+                flux__einsum_squeeze(&t[i], d--);
     return true;
 }
 
 /* Without an arrow the result has the letters that stand once, in the alphabet's order, capitals
-   first. */
+   first, and then the `rest` dims of "...". */
 static bool flux__einsum_implied(const flux__einsum_term *t, int n, flux__einsum_term *out,
-                                 const char *formula) {
+                                 int rest, const char *formula) {
     int k = 0;
     for (int c = 'A'; c <= 'z'; c++) {
         int times = 0;
@@ -205,6 +241,8 @@ static bool flux__einsum_implied(const flux__einsum_term *t, int n, flux__einsum
             for (const char *p = t[i].letter; *p; p++) times += *p == c;
         if (times == 1 && !flux__einsum_put(out, k++, (char)c, formula)) return false;
     }
+    for (int d = 0; d < rest; d++)
+        if (!flux__einsum_put(out, k++, (char)('0' + d), formula)) return false;
     return true;
 }
 
@@ -212,17 +250,20 @@ static bool flux__einsum_implied(const flux__einsum_term *t, int n, flux__einsum
 static bool flux__einsum_parse(const char *formula, int n, flux__einsum_term *t,
                                flux__einsum_term *out) {
     const char *at = formula;
+    int most = 0;
     out->letter[0] = 0;
     for (int i = 0; i < n; i++) {
-        if (!flux__einsum_letters(&at, &t[i], formula)) return false;
+        int rest = flux__einsum_rest(at, t[i].x);
+        if (!flux__einsum_letters(&at, &t[i], rest, formula)) return false;
+        if (rest > most && strpbrk(t[i].letter, "01234567")) most = rest;
         if (i + 1 < n ? *at != ',' : *at == ',')
             return FLUX__REFUSE("einsum: \"%.200s\" is not of %d operands", formula, n);
         if (*at == ',') at++;
     }
-    if (!*at) return flux__einsum_implied(t, n, out, formula);
+    if (!*at) return flux__einsum_implied(t, n, out, most, formula);
     if (at[1] != '>') return FLUX__REFUSE("einsum: \"%.200s\" has a - that is no ->", formula);
     at += 2;
-    if (!flux__einsum_letters(&at, out, formula)) return false;
+    if (!flux__einsum_letters(&at, out, most, formula)) return false;
     if (*at) return FLUX__REFUSE("einsum: \"%.200s\" has more behind its result", formula);
     for (int d = 0; out->letter[d]; d++) {
         bool found = false;
@@ -238,7 +279,7 @@ static bool flux__einsum_parse(const char *formula, int n, flux__einsum_term *t,
 static void flux__einsum_needed(const flux__einsum_term *t, int n, int i, const char *out,
                                 char *needed) {
     int k = 0;
-    for (int c = 'A'; c <= 'z'; c++) {
+    for (int c = '0'; c <= 'z'; c++) {
         bool found = strchr(out, c) != NULL;
         for (int j = i + 1; j < n; j++) found = found || strchr(t[j].letter, c) != NULL;
         if (found) needed[k++] = (char)c;
