@@ -210,6 +210,26 @@ TEST(against_calls) {
 }
 
 /* Every activation and every elementwise function of one operand, by name, against its own call. */
+/* Functions of arrays and plain numbers. */
+TEST(functions_with_numbers) {
+    flux_tensor *x = flux_reshape(flux_sin(flux_arange(0, 12, 1)), 3, 4), *i = flux_to_dtype(flux_reshape(flux_values(2, 0, 1, 1), 1, 4), FLUX_I64);
+    flux_tensor *few = flux_to_dtype(flux_values(2, 0), FLUX_I64), *m = flux_gt(x, 0);
+    CHECK(same(flux_expr("tril(x, 1) + triu(x, -1) .* 2", x), flux_add(flux_tril(x, 1), flux_mul(flux_triu(x, -1), 2))));
+    CHECK(same(flux_expr("diag(x, 1)", x), flux_diag(x, 1)) && same(flux_expr("diag(x)", x), flux_diag(x)));
+    CHECK(same(flux_expr("take_along(x, 0, i)", x, i), flux_take_along(x, 0, i)) && same(flux_expr("gather(x, 1, few)", x, few), flux_gather(x, 1, few)));
+    CHECK(same(flux_expr("nth(topk(x, 2, 0), 0)", x), flux_nth(flux_topk(x, 2, 0), 0)));
+    CHECK(same(flux_expr("nth(topk(x, 2, 1), 1)", x), flux_nth(flux_topk(x, 2, 1), 1)));
+    CHECK(same(flux_expr("nth(split(x, 1, 3), 1)", x), flux_slice(x, 1, 3, 4)) && same(flux_expr("nth(chunk(x, 1, 2), 1)", x), flux_slice(x, 1, 2, 4)));
+    CHECK(same(flux_expr("masked_fill.(x, m, -1)", x, m), flux_masked_fill(x, m, -1)));
+    CHECK(same(flux_expr_with("linspace(0, 2, 5)", 0, "", NULL), flux_linspace(0, 2, 5)));
+    CHECK(same(flux_expr_with("sort(randperm(7))", 0, "", NULL), flux_to_dtype(flux_arange(0, 7, 1), FLUX_I64)));
+    CHECK(same(flux_expr_with("randint(4, 5, 3)", 0, "", NULL), flux_to_dtype(flux_full(4, 3), FLUX_I64)));
+    CHECK(same(flux_expr("bernoulli(1 .+ 0 .* x)", x), flux_ones(3, 4)) && flux_ndim(flux_expr("categorical(x)", x)) == 1);
+    flux_grads *g = flux_gradient(flux_expr("sum(take_along(x, 0, i) .* 3)", x, i), x);
+    CHECK_NEAR(flux_at(flux_grad(g, x), 2, 0), 3, 0);
+    CHECK_NEAR(flux_at(flux_grad(g, x), 1, 0), 0, 0);
+}
+
 TEST(every_function_of_one) {
     flux_seed(5);
     flux_tensor *x = flux_rand(7), *bools = flux_gt(x, 0.5), *const TAKES_N[] = { x }, *const TAKES_F[] = { x }, *const TAKES_B[] = { bools };
@@ -288,6 +308,12 @@ TEST(errors_name_the_column) {
         { "foo.(x)", "expr: column 1: unknown function 'foo'" },
         { "x(1)", "expr: column 1: 'x' is a variable, not a function" },
         { "x + exp", "expr: column 5: 'exp' is a function: write exp(...)" },
+        { "topk(x, 1)", "expr: column 1: topk takes 3 operands, not 2" },
+        { "randperm()", "expr: column 1: randperm takes 1 operand, not 0" },
+        { "x + tril(x, 0.5)", "expr: column 5: operand 2 of tril is no whole number" },
+        { "nth(x, x)", "expr: column 1: operand 2 of nth is no whole number" },
+        { "gather.(x, 0, x)", "expr: column 1: gather takes neither a dot nor dims" },
+        { "tril(x, dims=0)", "expr: column 1: tril takes no dims" },
         { "exp()", "expr: column 1: exp takes 1 operand, not 0" },
         { "exp.(x, x)", "expr: column 1: exp takes 1 operand, not 2" },
         { "dot(x)", "expr: column 1: dot takes 2 operands, not 1" },

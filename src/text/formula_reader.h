@@ -11,6 +11,8 @@
 #include "../graph/leaves.h"
 #include "../graph/views.h"
 #include "../graph/picking.h"
+#include "../graph/draws.h"
+#include "../graph/sorting.h"
 #include "../graph/products.h"
 #include "../schedule/looking.h"
 #include "../nn/functions.h"
@@ -50,6 +52,28 @@ static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2] = { a, b };
     return flux_cat_with(1, 2, both);
 }
+static flux_tensor *flux__expr_masked_fill(flux_tensor *x, flux_tensor *mask, flux_tensor *value) {
+    return (flux_where)(mask, value, x);
+}
+static flux_tensor *flux__expr_categorical(flux_tensor *x) { return flux_categorical(x); }
+
+/* Functions of tensors t and whole numbers n, as flux__expr_mixes has them. */
+typedef flux_tensor *(*flux__expr_mixed)(flux_tensor *const *t, const int64_t *n);
+#define FLUX__MIXED(name, call) \
+    static flux_tensor *flux__expr_##name(flux_tensor *const *t, const int64_t *n) { return call; }
+FLUX__MIXED(tril_k, flux_tril(t[0], (int)n[0]))
+FLUX__MIXED(triu_k, flux_triu(t[0], (int)n[0]))
+FLUX__MIXED(diag_k, flux_diag(t[0], (int)n[0]))
+FLUX__MIXED(gather, flux_gather(t[0], (int)n[0], t[1]))
+FLUX__MIXED(take_along, flux_take_along(t[0], (int)n[0], t[1]))
+FLUX__MIXED(topk, flux_topk(t[0], n[0], (int)n[1]))
+FLUX__MIXED(split, flux_split(t[0], (int)n[0], n[1]))
+FLUX__MIXED(chunk, flux_chunk(t[0], (int)n[0], n[1]))
+FLUX__MIXED(nth, flux_nth(t[0], (int)n[0]))
+FLUX__MIXED(linspace, ((void)t, flux_linspace((double)n[0], (double)n[1], n[2])))
+FLUX__MIXED(randint, ((void)t, flux_randint(n[0], n[1], n[2])))
+FLUX__MIXED(randperm, ((void)t, flux_randperm(n[0])))
+
 /* Kinds of functions. EACH, PAIR and TRIPLE work on each element of one, two and three operands, so
    that arrays need a dot; REDUCE takes one operand and dims=; WHOLE and BOTH take one and two
    operands as whole arrays; LENGTH (one operand) and SIZE (two) give plain numbers. */
@@ -105,12 +129,15 @@ static const flux__expr_fn flux__expr_fns[] = {
     { "min", FLUX__FN_PAIR, NULL, flux_min2, NULL, NULL },
     { "where", FLUX__FN_TRIPLE, NULL, NULL, flux_where, NULL },
     { "ifelse", FLUX__FN_TRIPLE, NULL, NULL, flux_where, NULL },
+    { "masked_fill", FLUX__FN_TRIPLE, NULL, NULL, flux__expr_masked_fill, NULL },
     { "clamp", FLUX__FN_TRIPLE, NULL, NULL, flux__expr_clamp, NULL },
     { "maximum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_max_with },
     { "minimum", FLUX__FN_REDUCE, NULL, NULL, NULL, flux_min_with },
     { "glu", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_glu },
     { "sort", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_sort },
     { "argsort", FLUX__FN_REDUCE, NULL, NULL, NULL, flux__expr_argsort },
+    { "bernoulli", FLUX__FN_WHOLE, flux_bernoulli, NULL, NULL, NULL },
+    { "categorical", FLUX__FN_WHOLE, flux__expr_categorical, NULL, NULL, NULL },
     { "adjoint", FLUX__FN_WHOLE, flux_transpose, NULL, NULL, NULL },
     { "tr", FLUX__FN_WHOLE, flux_trace, NULL, NULL, NULL },
     { "hcat", FLUX__FN_BOTH, NULL, flux__expr_hcat, NULL, NULL },
@@ -120,6 +147,31 @@ static const flux__expr_fn flux__expr_fns[] = {
     { "dim", FLUX__FN_SIZE, NULL, NULL, NULL, NULL }
 };
 enum { FLUX__FUNCTIONS = sizeof flux__expr_fns / sizeof *flux__expr_fns };
+
+/* Functions of whole arrays and of plain numbers. A name may be in both tables, as tril(x) and
+   tril(x, 1) are. */
+typedef struct flux__expr_mix {
+    const char *name, *operands;          /* a letter each: t a tensor, n a whole number */
+    flux__expr_mixed call;
+} flux__expr_mix;
+static const flux__expr_mix flux__expr_mixes[] = {
+    { "tril", "tn", flux__expr_tril_k }, { "triu", "tn", flux__expr_triu_k },
+    { "diag", "tn", flux__expr_diag_k }, { "gather", "tnt", flux__expr_gather },
+    { "take_along", "tnt", flux__expr_take_along }, { "topk", "tnn", flux__expr_topk },
+    { "split", "tnn", flux__expr_split }, { "chunk", "tnn", flux__expr_chunk },
+    { "nth", "tn", flux__expr_nth }, { "linspace", "nnn", flux__expr_linspace },
+    { "randint", "nnn", flux__expr_randint }, { "randperm", "n", flux__expr_randperm }
+};
+
+/* The function of this name in flux__expr_mixes, as flux__expr_find. */
+static const flux__expr_mix *flux__expr_find_mix(const char *name, int size, int operands) {
+    for (size_t i = 0; i < sizeof flux__expr_mixes / sizeof *flux__expr_mixes; i++) {
+        const flux__expr_mix *m = &flux__expr_mixes[i];
+        bool fits = operands < 0 || (int)strlen(m->operands) == operands;
+        if (fits && flux__is_name(m->name, name, size)) return m;
+    }
+    return NULL;
+}
 
 /* The function of this name that takes `operands` operands (-1: any number of them); NULL: none. */
 static const flux__expr_fn *flux__expr_find(const char *name, int size, int operands) {
@@ -214,6 +266,13 @@ static void flux__expr_arguments(flux__expr *p, flux__call *c) {
 static bool flux__expr_check_call(flux__expr *p, const flux__call *c, const flux__expr_fn *f) {
     const flux__expr_fn *any = f ? f : flux__expr_find(c->name, c->size, -1);
     bool each = f && f->kind <= FLUX__FN_TRIPLE;
+    if (!any) {
+        const flux__expr_mix *m = flux__expr_find_mix(c->name, c->size, -1);
+        int takes = (int)strlen(m->operands);
+        flux__expr_fail(p, c->name, "%s takes %d operand%s, not %d", m->name, takes,
+                        takes == 1 ? "" : "s", c->n);
+        return false;
+    }
     if (any->kind != FLUX__FN_REDUCE && (c->ndims || c->first))
         flux__expr_fail(p, c->name, "%s takes no %s", any->name,
                         c->ndims ? "dims" : "function as an operand");
@@ -252,6 +311,24 @@ static flux_tensor *flux__expr_reduce(const flux__call *c, const flux__expr_fn *
     return f->reduce(c->ndims, o);
 }
 
+/* Runs a call of a function of flux__expr_mixes. */
+static flux__term flux__expr_mix_apply(flux__expr *p, const flux__call *c,
+                                       const flux__expr_mix *m) {
+    flux_tensor *t[FLUX__ARGUMENTS] = { NULL, NULL, NULL };
+    int64_t n[FLUX__ARGUMENTS] = { 0, 0, 0 };
+    int nt = 0, nn = 0;
+    if (c->dot || c->ndims || c->first)
+        flux__expr_fail(p, c->name, "%s takes neither a dot nor dims", m->name);
+    for (int i = 0; i < c->n && !p->failed; i++) {
+        const flux__term *a = &c->arg[i];
+        if (m->operands[i] == 't') t[nt++] = flux__as_tensor(a);
+        else if (!a->t && fabs(a->num) < 1e15 && a->num == floor(a->num)) n[nn++] = (int64_t)a->num;
+        else flux__expr_fail(p, c->name, "operand %d of %s is no whole number", i + 1, m->name);
+    }
+    if (p->failed) return flux__expr_number(0);
+    return FLUX__EXPR_AT(p, c->name, m->call(t, n));
+}
+
 /* An operand as a tensor. In a call whose operands are all plain numbers (`plain`) it is a float64
    scalar; for the dot product a row becomes a vector. */
 static flux_tensor *flux__expr_operand_of(const flux__term *a, const flux__expr_fn *f, bool plain) {
@@ -264,8 +341,10 @@ static flux_tensor *flux__expr_operand_of(const flux__term *a, const flux__expr_
 static flux__term flux__expr_apply(flux__expr *p, const flux__call *c) {
     const flux__expr_fn *f = flux__expr_find(c->name, c->size, c->n);
     flux_tensor *t[FLUX__ARGUMENTS] = { NULL, NULL, NULL }, *y;
+    const flux__expr_mix *mix = flux__expr_find_mix(c->name, c->size, c->n);
     bool plain = true;
     double num;
+    if (mix) return flux__expr_mix_apply(p, c, mix);
     if (!flux__expr_check_call(p, c, f)) return flux__expr_number(0);
     if (f->kind >= FLUX__FN_LENGTH) return flux__expr_count(p, c, f);
     for (int i = 0; i < c->n; i++)
@@ -376,7 +455,7 @@ static flux__term flux__expr_name(flux__expr *p) {
     flux__term v = { bound >= 0 ? p->values[bound] : NULL, 0, false };
     if (!call && (v.t || flux__expr_constant(c.name, c.size, &v.num))) return v;
     const flux__expr_fn *f = flux__expr_find(c.name, c.size, -1);
-    if (call && f) {
+    if (call && (f || flux__expr_find_mix(c.name, c.size, -1))) {
         p->at += c.dot ? 2 : 1;
         flux__expr_arguments(p, &c);
         return p->failed ? v : flux__expr_apply(p, &c);
