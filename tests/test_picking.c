@@ -1,6 +1,7 @@
 /* Values of the operations of graph/picking.h and of those who make tensors of numbers, by hand and from PyTorch; their gradients
    are in test_ops. */
 #include "test.h"
+#include "fixtures/operations.h"
 
 #define VALUES(x, tolerance, ...)                                                                                                          \
     do {                                                                                                                                   \
@@ -135,6 +136,61 @@ TEST(einsteins_sums) {
     FAILS(flux_einsum("ij,jk", x), "not of 1 operands");
     FAILS(flux_einsum("i.->i", x), "no letter");
     FAILS(flux_einsum("ij>i", x), "no letter");
+}
+
+/* As fixtures/make_operations.py does it: s*sin(a + k), k = 0, 1, ... in the order of memory. */
+static flux_tensor *fill(flux_shape s, double a, double scale) {
+    double v[64];
+    for (int k = 0; k < 64; k++) v[k] = scale * sin(a + k);
+    int64_t n = 1;
+    for (int i = 0; i < s.ndim; i++) n *= s.dim[i];
+    return n <= 64 ? flux_from_with(v, FLUX_F64, s) : NULL;
+}
+#define TORCH(name, y)                                                                                                                     \
+    do {                                                                                                                                   \
+        flux_tensor *got = y;                                                                                                              \
+        flux_tensor *w = flux_ndim(got) ? fill(flux_shape_of(got), 0.7, 1) : flux_from_with(&weight, FLUX_F64, flux_shape_of(got));        \
+        CHECK_DATA(got, fix_##name, 1e-10);                                                                                                \
+        g = flux_gradient(flux_sum(flux_mul(got, w)), x, z);                                                                               \
+        CHECK_DATA(flux_grad(g, x), fix_##name##_gx, 1e-10);                                                                               \
+    } while (0)
+#define TORCH2(name, y)                                                                                                                    \
+    do {                                                                                                                                   \
+        TORCH(name, y);                                                                                                                    \
+        CHECK_DATA(flux_grad(g, z), fix_##name##_gz, 1e-10);                                                                               \
+    } while (0)
+
+TEST(as_pytorch) {
+    const double weight = 0.7;            /* of a result that is one number */
+    flux_tensor *x = fill(FLUX_SHAPE(3, 4), 0.3, 0.9), *z = fill(FLUX_SHAPE(3, 4), 1.1, 0.8);
+    flux_tensor *index = flux_from(((int64_t[]){ 2, 0, 0, 0, 1, 2, 1, 1 }), 2, 4);
+    flux_grads *g;
+    TORCH(tan, flux_tan(x));
+    TORCH(asin, flux_asin(x));
+    TORCH(acos, flux_acos(x));
+    TORCH(atan, flux_atan(x));
+    TORCH(sinh, flux_sinh(x));
+    TORCH(cosh, flux_cosh(x));
+    TORCH2(atan2, flux_atan2(x, z));
+    TORCH2(mod, flux_mod(x, z));
+    TORCH(std, flux_std(x));
+    TORCH(std0, flux_std(x, 0));
+    TORCH(cumsum, flux_cumsum(x, 1));
+    TORCH(cumprod, flux_cumprod(x, 0));
+    TORCH(sort, flux_sort(x, 1));
+    TORCH(sort_down, flux_sort(x, 0, .descending = true));
+    TORCH(topk, flux_nth(flux_topk(x, 2, 1), 0));
+    TORCH(tril, flux_tril(x, -1));
+    TORCH(triu, flux_triu(x, 1));
+    TORCH(diag, flux_diag(x, 1));
+    TORCH(diag_of, flux_diag(flux_select(x, 1, 1), -1));
+    TORCH(trace, flux_trace(flux_slice(x, 1, 0, 3)));
+    TORCH(take_along, flux_take_along(x, 0, index));
+    TORCH(masked_fill, flux_masked_fill(x, flux_gt(x, 0.2), -3));
+    TORCH(split, flux_nth(flux_split(x, 1, 1, 3), 1));
+    TORCH(chunk, flux_nth(flux_chunk(x, 1, 3), 1));
+    TORCH2(einsum, flux_einsum("ij,kj->ki", x, z));
+    TORCH2(einsum_rest, flux_einsum("i...,i...->...", x, flux_slice(z, 1, 0, 1)));
 }
 
 TEST(drawing) {
