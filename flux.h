@@ -268,7 +268,7 @@
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
      nn/        fields walk map functions initialisers activations layers model gradient rules
-                state adjust grads moves compile containers recurrent dropout transformer attention
+                state adjust grads moves compile containers variables recurrent dropout transformer attention
                 conv norms losses metrics ctc update schedules average train loops
      files/     gzip sources idx npy csv table safetensors tensors npz images folders torch
      text/      dot tensors models summary profile formulas formula_reader own_operations export_words
@@ -2291,6 +2291,16 @@ FLUX_API int64_t flux_skipped(flux_state *s);
 /* The state of a rule for all trained parameters of a model; tied parameters share it. Move the
    model to its device before this. NULL on error. */
 FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
+/* Plain tensors as a model for flux_setup and flux_update, without a layer around them:
+       flux_layer *both = flux_variables(&W, &b);                        // flux_tensor *W, *b
+       flux_state *opt = flux_setup(flux_adam(0.01), both);
+       flux_update(opt, both, flux_gradient(loss, W, b));                // W and b are new tensors now
+   flux_update writes the new tensors to the variables, which must live as long as it is called; they
+   belong to the model. Up to 32. Move the tensors to their device first; after flux_load of such a
+   model take them by flux_param(both, "layers.0.value"). NULL on error. */
+FLUX_API flux_layer *flux_variables_with(int n, flux_tensor **const *places);
+#define flux_variables(...) \
+    flux_variables_with(FLUX__NARG(__VA_ARGS__), FLUX__PLACES_OF(__VA_ARGS__))
 /* The same by name, flux_setup_named("Adam", 0.05, model), for other languages, in which a rule is
    hard to pass. eta is the learning rate; 0: the rule's default. */
 FLUX_API flux_state *flux_setup_named(const char *rule, double eta, flux_layer *model);
@@ -3035,6 +3045,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__DOUBLE_OF(x) (double)(x)
 #define FLUX__TENSORS(...) ((flux_tensor *const[]){ FLUX__MAP(FLUX__TENSOR, __VA_ARGS__) })
 #define FLUX__TENSOR(x) (x)
+#define FLUX__PLACES_OF(...) ((flux_tensor **const[]){ __VA_ARGS__ })
 #define FLUX__OBJECTS(...) ((const void *const[]){ FLUX__MAP(FLUX__OBJECT, __VA_ARGS__) })
 #define FLUX__LAYERS(...) ((flux_layer *const[]){ FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__) })
 #define FLUX__DTYPE_OF(p)                                                                          \
@@ -3109,6 +3120,8 @@ typedef flux_tensor *flux__tensor_p;
 typedef flux_layer *flux__layer_p;
 typedef const void *flux__object_p;
 #define FLUX__TENSORS(...) FLUX__ARRAY(flux__tensor_p, __VA_ARGS__)
+typedef flux_tensor **flux__place_p;
+#define FLUX__PLACES_OF(...) FLUX__ARRAY(flux__place_p, __VA_ARGS__)
 #define FLUX__OBJECTS(...) FLUX__ARRAY(flux__object_p, FLUX__MAP(FLUX__OBJECT, __VA_ARGS__))
 #define FLUX__LAYERS(...) FLUX__ARRAY(flux__layer_p, FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__))
 /* decltype looks at the type of p only, so that p is evaluated once in flux_from(p, ...). */
@@ -33411,6 +33424,7 @@ FLUX__BEGIN_COLD
 typedef struct flux__param_ref {
     char *path;                           /* "layers.0.weight"; owned by the state */
     flux_tensor **slot;                   /* the field's address, as of the last walk */
+    const flux_layer *owner;              /* the layer whose field it is, as of the last walk */
     int leaf;                             /* index of the tensor's leaf */
     bool view;                            /* it holds a view of the leaf's tensor (a tied weight) */
     flux_tensor *next;                    /* during an update: the view that replaces it */
@@ -34935,6 +34949,58 @@ FLUX_DEF flux_layer *flux_skipconnection_with(flux_layer *body, flux_layer *conn
     m.layers = body;
     m.connection = connection;
     return flux__layer_new(flux__skip_type(), &m);
+}
+
+FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- nn/variables.h
+   Tensors in variables of the program as a model (flux_variables), so that
+   flux_setup and flux_update, which know models only, serve them.
+
+   Invariant: a Variable holds the tensor as any layer does, and the address of
+   the program's variable, which never owns it. flux_update, which gives the
+   field another tensor, gives it to the variable, too (flux__show_variable). */
+
+FLUX__BEGIN_COLD
+
+typedef struct flux__variable {
+    flux_layer base;
+    flux_tensor *value;
+    flux_tensor **place;                  /* the program's variable */
+} flux__variable;
+
+static flux_tensor *flux__variable_call(flux_layer *self, flux_tensor *x) {
+    (void)x;
+    return (flux_tensor *)flux__fail("call: %s is no function of an input", self->type->name);
+}
+FLUX_LAYER(flux__variable, "Variable", flux__variable_call, FLUX_PARAM(value))
+typedef flux__container flux__variables;
+FLUX_LAYER(flux__variables, "Variables", flux__variable_call, FLUX_CHILDREN(layers, count))
+
+FLUX_DEF flux_layer *flux_variables_with(int n, flux_tensor **const *places) {
+    flux_layer *each[32];
+    if (n < 1 || n > 32 || !places)
+        return (flux_layer *)flux__fail("variables: %d variables (1 to 32)", places ? n : 0);
+    int h = flux__hide();
+    bool ok = true;
+    for (int i = 0; i < n && ok; i++) {
+        FLUX__ZEROED(flux__variable, v);
+        v.place = places[i];
+        v.value = places[i] ? *places[i] : NULL;
+        ok = v.value && flux__check_operands("variables", 1, &v.value);
+        if (!v.value) flux__null("variables", "the tensor of a variable", NULL);
+        each[i] = ok ? flux__layer_new(flux__variable_type(), &v) : NULL;
+        ok = each[i] != NULL;
+    }
+    flux_layer *m =
+        ok ? flux__group_new("variables", flux__variables_type(), NULL, n, each, NULL, 1) : NULL;
+    return (flux_layer *)flux__reveal_object(h, m);
+}
+
+/* Gives the program's variable the tensor that its layer holds now; of other layers: nothing. */
+static void flux__show_variable(const flux_layer *owner) {
+    const flux__variable *v = (const flux__variable *)owner;
+    if (owner->type == flux__variable_type()) *v->place = v->value;
 }
 
 FLUX__END_COLD
@@ -37915,6 +37981,7 @@ static void flux__ref_meet(flux_tensor **slot, const char *path, bool trained,
         return;
     }
     s->ref[i].slot = slot;
+    s->ref[i].owner = owner;
     if (owner->frozen) s->leaf[s->ref[i].leaf].frozen = true;
     w->at++;
 }
@@ -38241,6 +38308,7 @@ static void flux__commit(flux_state *s) {
         flux__param_ref *ref = &s->ref[i];
         flux_tensor *fresh = ref->view ? ref->next : s->leaf[ref->leaf].next;
         if (fresh) flux_assign(ref->slot, fresh);
+        if (fresh) flux__show_variable(ref->owner);
     }
     for (int i = 0; i < s->nleaves; i++) {
         flux__trained_param *l = &s->leaf[i];

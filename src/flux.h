@@ -268,7 +268,7 @@
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
      nn/        fields walk map functions initialisers activations layers model gradient rules
-                state adjust grads moves compile containers recurrent dropout transformer attention
+                state adjust grads moves compile containers variables recurrent dropout transformer attention
                 conv norms losses metrics ctc update schedules average train loops
      files/     gzip sources idx npy csv table safetensors tensors npz images folders torch
      text/      dot tensors models summary profile formulas formula_reader own_operations export_words
@@ -422,6 +422,7 @@
 #include "nn/moves.h"
 #include "nn/compile.h"
 #include "nn/containers.h"
+#include "nn/variables.h"
 #include "nn/recurrent.h"
 #include "nn/dropout.h"
 #include "nn/transformer.h"

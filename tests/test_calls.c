@@ -1038,7 +1038,7 @@ static void strict_threads(void) {
     X(L, flux_upsample_with, flux_upsample_with(upsample_o())) \
     X(L, flux_pixelshuffle, flux_pixelshuffle(I())) \
     X(L, flux_weightnorm_with, flux_weightnorm_with(weightnorm_o())) \
-    X(L, flux_chain_with, chain_of_some()) X(L, flux_maxout_with, maxout_of_some()) \
+    X(L, flux_chain_with, chain_of_some()) X(L, flux_variables_with, variables_of_some()) X(L, flux_maxout_with, maxout_of_some()) \
     X(L, flux_parallel_with, joined(flux_parallel_with)) \
     X(L, flux_pairwisefusion_with, joined(flux_pairwisefusion_with)) \
     X(L, flux_skipconnection_with, flux_skipconnection_with(L(), L(), N())) \
@@ -1277,6 +1277,12 @@ static int eval_some(void) {
 static flux_layer *chain_of_some(void) {
     int n = how_many();
     return flux_chain_with(n, LS(n), N());
+}
+static flux_layer *variables_of_some(void) {
+    static flux_tensor *at[4];            /* flux_update writes here */
+    flux_tensor **places[4];
+    for (int i = 0; i < 4; i++) at[i] = T(), places[i] = one_in(20) ? NULL : &at[i];
+    return flux_variables_with(one_in(20) ? 40 - below(50) : 1 + below(4), one_in(20) ? NULL : places);
 }
 static flux_layer *maxout_of_some(void) {
     int n = how_many();

@@ -114,6 +114,34 @@ TEST(five_steps_in_float) {
 static flux_tensor *hundredfold(flux_layer *m, flux_tensor *x, flux_tensor *y) {
     return flux_mul(flux_sum(flux_abs(flux_sub(flux_call(m, x), y))), 100);
 }
+/* Plain tensors: one step against the formula by hand, with gradients by tensor and by model; then the line y = 2 x - 1. */
+TEST(variables_are_a_model) {
+    flux_tensor *w = flux_values(1, -2), *b = flux_scalar(0.5), *old = w;
+    flux_layer *both = flux_variables(&w, &b);
+    flux_state *opt = flux_setup(flux_descent(0.1), both);
+    flux_tensor *loss = flux_add(flux_sum(flux_mul(flux_square(w), 3)), flux_mul(b, 4));
+    CHECK(flux_update(opt, both, flux_gradient(loss, w, b)) == 0);
+    CHECK_DATA(w, ((double[]){ 1 - 0.6, -2 + 1.2 }), 1e-6);
+    CHECK_NEAR(flux_item(b), 0.1, 1e-6);
+    CHECK_DATA(old, ((double[]){ 1, -2 }), 0);
+    CHECK(flux_param(both, "layers.0.value") == w && flux_num_params(both) == 3);
+    CHECK(flux_update(opt, both, flux_gradient(flux_sum(flux_square(w)), both)) == 0);
+    CHECK_DATA(w, ((double[]){ 0.32, -0.64 }), 1e-6);
+    CHECK_NEAR(flux_item(b), 0.1, 1e-6);
+
+    flux_tensor *x = flux_linspace(-1, 1, 21), *y = flux_eval(flux_sub(flux_mul(x, 2), 1)), *slope = flux_scalar(0), *shift = flux_scalar(0);
+    both = flux_variables(&slope, &shift), opt = flux_setup(flux_adam(0.1), both);
+    flux_times (i, 300) flux_update(opt, both, flux_gradient(flux_mse(flux_add(flux_mul(x, slope), shift), y), slope, shift));
+    CHECK_NEAR(flux_item(slope), 2, 1e-3);
+    CHECK_NEAR(flux_item(shift), -1, 1e-3);
+
+    flux_tensor *none = NULL, **nowhere[1] = { NULL };
+    CHECK_ERROR(flux_variables(&w, &none), "variables: argument the tensor of a variable is NULL");
+    CHECK_ERROR(flux_variables_with(1, nowhere), "variables: argument the tensor of a variable is NULL");
+    CHECK_ERROR(flux_variables_with(33, nowhere), "variables: 33 variables (1 to 32)");
+    CHECK_ERROR(flux_call(both, x), "Variables is no function of an input");
+}
+
 TEST(momentum_of_the_documentation) {
     const double want_w[2] = { 3.038, -2.057 }, want_v[2] = { -2.018, 3.027 };
     double x[4] = { 0.2, -0.3, 0.2, -0.3 }, y[2] = { 0.4, 0.4 };

@@ -79,6 +79,38 @@ static void each_allocation(flux_rule (*make)(void), flux_dtype dtype) {
     flux_on_error(NULL, NULL);
 }
 
+/* Two variables, made and updated: what fails changes neither. Returns how many allocations it took. */
+static long life_of_variables(void) {
+    FLUX_SCOPE {
+        flux_tensor *w = flux_eval(flux_ones(3)), *b = flux_eval(flux_scalar(2)), *first = w;
+        allocations = 0, armed = 1;
+        flux_layer *both = flux_variables(&w, &b);
+        armed = 0;
+        CHECK((both == NULL) == flux_failed());
+        flux_clear();
+        flux_state *s = both ? flux_setup(flux_adam(), both) : NULL;
+        flux_grads *g = s ? flux_gradient(flux_mul(flux_sum(flux_square(w)), b), w, b) : NULL;
+        armed = s != NULL;
+        int rc = s ? flux_update(s, both, g) : -1;
+        armed = 0;
+        flux_clear();
+        CHECK(rc == 0 ? w != first : w == first);
+        CHECK(flux_at(first, 0) == 1);
+    }
+    return allocations;
+}
+
+TEST(variables) {
+    flux_on_error(test_silent, NULL);
+    failing = -1;
+    life_of_variables();
+    long n = life_of_variables();
+    CHECK(n > 5);
+    for (failing = 0; failing < n; failing++) life_of_variables();
+    failing = -1;
+    flux_on_error(NULL, NULL);
+}
+
 static flux_rule adam(void) { return flux_adam(); }
 static flux_rule chain(void) { return flux_accumgrad(2, flux_optimiser_chain(flux_clipnorm(1), flux_momentum(), flux_adam())); }
 static flux_rule mixed(void) { return flux_mixed_precision(flux_oadam()); }

@@ -540,6 +540,12 @@ TEST(optimisers) {
     flux_state *opt = flux_setup(flux_adam(1e-3), model);
     USE(flux_setup) { flux_state *s = flux_setup(flux_adam(0.05), model); }
     USE(flux_setup_named) { flux_state *s = flux_setup_named("Adam", 0.05, model); }
+    USE(flux_variables, flux_variables_with) {
+        flux_tensor *W1 = flux_ones(2), *b1 = flux_scalar(0);
+        flux_layer *both = flux_variables(&W1, &b1);
+        flux_state *s = flux_setup(flux_descent(0.1), both);
+        IS(flux_update(s, both, flux_gradient(flux_add(flux_sum(flux_square(W1)), b1), W1, b1)), 0);
+    }
     USE(flux_update) { flux_tensor *loss = flux_mse(flux_call(model, x), y); IS(flux_update(opt, model, flux_gradient(loss, model)), 0); }
     USE(flux_rule_with) { flux_rule rule = flux_rule_with("Adam", FLUX_OPTIONS(flux_rule_opts, .eta = 1e-3)); }
     USE(flux_descent) { flux_state *s = flux_setup(flux_descent(0.1), model); }

@@ -197,6 +197,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__DOUBLE_OF(x) (double)(x)
 #define FLUX__TENSORS(...) ((flux_tensor *const[]){ FLUX__MAP(FLUX__TENSOR, __VA_ARGS__) })
 #define FLUX__TENSOR(x) (x)
+#define FLUX__PLACES_OF(...) ((flux_tensor **const[]){ __VA_ARGS__ })
 #define FLUX__OBJECTS(...) ((const void *const[]){ FLUX__MAP(FLUX__OBJECT, __VA_ARGS__) })
 #define FLUX__LAYERS(...) ((flux_layer *const[]){ FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__) })
 #define FLUX__DTYPE_OF(p)                                                                          \
@@ -271,6 +272,8 @@ typedef flux_tensor *flux__tensor_p;
 typedef flux_layer *flux__layer_p;
 typedef const void *flux__object_p;
 #define FLUX__TENSORS(...) FLUX__ARRAY(flux__tensor_p, __VA_ARGS__)
+typedef flux_tensor **flux__place_p;
+#define FLUX__PLACES_OF(...) FLUX__ARRAY(flux__place_p, __VA_ARGS__)
 #define FLUX__OBJECTS(...) FLUX__ARRAY(flux__object_p, FLUX__MAP(FLUX__OBJECT, __VA_ARGS__))
 #define FLUX__LAYERS(...) FLUX__ARRAY(flux__layer_p, FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__))
 /* decltype looks at the type of p only, so that p is evaluated once in flux_from(p, ...). */

@@ -187,6 +187,16 @@ FLUX_API int64_t flux_skipped(flux_state *s);
 /* The state of a rule for all trained parameters of a model; tied parameters share it. Move the
    model to its device before this. NULL on error. */
 FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
+/* Plain tensors as a model for flux_setup and flux_update, without a layer around them:
+       flux_layer *both = flux_variables(&W, &b);                        // flux_tensor *W, *b
+       flux_state *opt = flux_setup(flux_adam(0.01), both);
+       flux_update(opt, both, flux_gradient(loss, W, b));                // W and b are new tensors now
+   flux_update writes the new tensors to the variables, which must live as long as it is called; they
+   belong to the model. Up to 32. Move the tensors to their device first; after flux_load of such a
+   model take them by flux_param(both, "layers.0.value"). NULL on error. */
+FLUX_API flux_layer *flux_variables_with(int n, flux_tensor **const *places);
+#define flux_variables(...) \
+    flux_variables_with(FLUX__NARG(__VA_ARGS__), FLUX__PLACES_OF(__VA_ARGS__))
 /* The same by name, flux_setup_named("Adam", 0.05, model), for other languages, in which a rule is
    hard to pass. eta is the learning rate; 0: the rule's default. */
 FLUX_API flux_state *flux_setup_named(const char *rule, double eta, flux_layer *model);

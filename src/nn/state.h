@@ -39,6 +39,7 @@ FLUX__BEGIN_COLD
 typedef struct flux__param_ref {
     char *path;                           /* "layers.0.weight"; owned by the state */
     flux_tensor **slot;                   /* the field's address, as of the last walk */
+    const flux_layer *owner;              /* the layer whose field it is, as of the last walk */
     int leaf;                             /* index of the tensor's leaf */
     bool view;                            /* it holds a view of the leaf's tensor (a tied weight) */
     flux_tensor *next;                    /* during an update: the view that replaces it */

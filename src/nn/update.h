@@ -19,6 +19,7 @@
 #include "walk.h"
 #include "rules.h"
 #include "state.h"
+#include "variables.h"
 
 /* ---------------------------------------------------------------------- nn/update.h
    The optimiser's step, flux_update: it walks the model to find the parameters,
@@ -64,6 +65,7 @@ static void flux__ref_meet(flux_tensor **slot, const char *path, bool trained,
         return;
     }
     s->ref[i].slot = slot;
+    s->ref[i].owner = owner;
     if (owner->frozen) s->leaf[s->ref[i].leaf].frozen = true;
     w->at++;
 }
@@ -390,6 +392,7 @@ static void flux__commit(flux_state *s) {
         flux__param_ref *ref = &s->ref[i];
         flux_tensor *fresh = ref->view ? ref->next : s->leaf[ref->leaf].next;
         if (fresh) flux_assign(ref->slot, fresh);
+        if (fresh) flux__show_variable(ref->owner);
     }
     for (int i = 0; i < s->nleaves; i++) {
         flux__trained_param *l = &s->leaf[i];
