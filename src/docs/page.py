@@ -126,7 +126,7 @@ def sections_of(path):
     return found
 
 
-CHAPTERS = re.findall(r'#include "(api/\w+\.h)"', read("src/flux.h"))
+CHAPTERS = [c for c in re.findall(r'#include "(api/\w+\.h)"', read("src/flux.h")) if c != "api/aliases.h"]   # old names
 chapters, macros = [], {}
 for name in CHAPTERS:
     parts = sections_of("src/" + name)
@@ -186,6 +186,8 @@ def called_by(decl):
     found = [n for n in re.findall(r"\bflux_\w+", body) if n in decl_of and n not in decl.names]
     found += [n + "_opts" for n in re.findall(r"(\bflux_\w+)_opts\b", body) if n + "_opts" in structs]
     found += [f"{decl.names[0]}_{kind}" for kind in KINDS if f"{decl.names[0]}_{kind}" in functions]
+    if "FLUX__OR_LAYER" in body:
+        found += [decl.names[0] + "_with", "flux_conv_opts" if ", conv," in body else "flux_pool_opts"]
     if "FLUX__RULE" in body:
         found.append("flux_rule_with")
     if "FLUX__REDUCE" in body or "FLUX__ACT" in body or "FLUX__LOSS" in body or "FLUX__RECURRENT" in body:
