@@ -63,7 +63,7 @@ $(BUILD)/%.result: FORCE
 start: ; @: >$(BUILD)/progress
 flux.h: src/join.sh src/api/macros.h $(wildcard src/*.h src/*/*.h)
 	sh src/join.sh src/flux.h >$@.new && mv $@.new $@
-src/api/macros.h: src/macros.sh src/graph/table.h src/api/losses.h ; sh $< >$@.new && mv $@.new $@
+src/api/macros.h: src/macros.sh src/graph/table.h src/api/operations.h src/api/losses.h ; sh $< >$@
 $(BUILD)/impl.o $(BUILD)/gpu/impl.o: tests/impl.c $(HEADERS)
 	$(COMPILE) -c $< -o $@
 $(OWN:%.c=$(BUILD)/%): $(BUILD)/%: %.c $(HEADERS)

@@ -433,6 +433,7 @@ typedef struct flux_device { int backend, id; } flux_device;      /* {0, 0} is t
 typedef flux_tensor *(*flux_fn)(flux_tensor *);                   /* for example an activation */
 typedef flux_tensor *(*flux_fn2)(flux_tensor *, flux_tensor *);   /* for example flux_add */
 
+/* The FLUX_VERSION of the implementation that the program runs with. */
 FLUX_API int flux_version(void);          /* the FLUX_VERSION of the implementation */
 
 /* ------------------------------------------------------------------ errors and messages
@@ -442,9 +443,12 @@ FLUX_API int flux_version(void);          /* the FLUX_VERSION of the implementat
    adds no sentence of its own (the failed call gave it), and flux_each hands out no further
    batch. */
 
-FLUX_API const char *flux_error(void);    /* the sentence of the first pending error, or "" */
-FLUX_API bool flux_failed(void);          /* whether an error is pending; main can return it */
-FLUX_API void flux_clear(void);           /* forgets the pending errors of this thread */
+/* The sentence of the first pending error, or "". */
+FLUX_API const char *flux_error(void);
+/* Whether an error is pending; main can return it. */
+FLUX_API bool flux_failed(void);
+/* Forgets the pending errors of this thread. */
+FLUX_API void flux_clear(void);
 typedef void (*flux_error_fn)(const char *message, void *user);
 /* Errors go to handler, with user, instead of being printed. NULL: they are printed again. */
 FLUX_API void flux_on_error(flux_error_fn handler, void *user);
@@ -452,8 +456,10 @@ FLUX_API void flux_on_error(flux_error_fn handler, void *user);
 typedef enum flux_level { FLUX_LOG_ERROR, FLUX_LOG_WARN, FLUX_LOG_INFO, FLUX_LOG_DEBUG } flux_level;
 /* id names the kind of message: "gpu.none", ... */
 typedef void (*flux_log_fn)(flux_level level, const char *id, const char *message, void *user);
-FLUX_API void flux_log_level(flux_level most);                /* drops messages above this level */
-FLUX_API void flux_on_log(flux_log_fn handler, void *user);   /* as flux_on_error, for messages */
+/* Drops messages above this level. */
+FLUX_API void flux_log_level(flux_level most);
+/* As flux_on_error, for messages. */
+FLUX_API void flux_on_log(flux_log_fn handler, void *user);
 /* Never shows the message of this id again. NULL: shows all messages again, and those that are
    shown only once may be shown once more. */
 FLUX_API void flux_silence(const char *id);
@@ -462,27 +468,32 @@ FLUX_API void flux_silence(const char *id);
    A handle (tensor, layer, loader, state, gradients) belongs to the scope in which it was made and
    is freed when that scope closes, unless it has another owner. */
 
-FLUX_API void flux_scope_open(void);      /* opens a scope, which owns what is made from here on */
+/* Opens a scope, which owns what is made from here on. */
+FLUX_API void flux_scope_open(void);
 /* Closes the innermost scope and frees what it owns; an error if no scope is open. The end of a
    block or iteration (see below) also closes scopes that were left open inside it. */
 FLUX_API void flux_scope_close(void);
-FLUX_API void *flux_retain(const void *object);    /* adds an owner to a handle or NULL, returns
-                                                      it */
-FLUX_API void flux_release(const void *object);   /* removes one; the last to go frees the object */
-FLUX_API void *flux_keep_object(const void *object);      /* see flux_keep */
-FLUX_API void *flux_carry_object(const void *old, const void *value);      /* see flux_carry */
+/* Adds an owner to a handle or NULL, returns it. */
+FLUX_API void *flux_retain(const void *object);
+/* Removes an owner; with the last one the object is freed. */
+FLUX_API void flux_release(const void *object);
+/* See flux_keep. */
+FLUX_API void *flux_keep_object(const void *object);
+/* See flux_carry. */
+FLUX_API void *flux_carry_object(const void *old, const void *value);
 /* Sets *field to value and counts owners: value gains one, the previous tensor loses one. For the
    state that a layer keeps in a field of its struct. */
 FLUX_API void flux_assign(flux_tensor **field, flux_tensor *value);
 
-/* flux_times (i, n) { ... }: a loop of n iterations, i from 0, of the type of n (evaluated once).
-   Each iteration is a scope: what it makes is freed at its end. `break` leaves the loop, `continue`
-   goes on to the next iteration; after an error there is no further iteration. It is flux_each for
-   loops that do not go over a data set.
-   In a plain `for`, what is made stays until the enclosing scope closes. A scope that has come to
-   hold 1 GB in many tensors of the same kind is reported once, by the message "scope.memory": where
-   it was opened, and what it holds most of. */
-#define flux_times(i, n) FLUX__TIMES(i, n)
+#define flux_times(i, n) \
+    /* flux_times (i, n) { ... }: a loop of n iterations, i from 0, of the type of n (evaluated
+       once). Each iteration is a scope: what it makes is freed at its end. `break` leaves the
+       loop, `continue` goes on to the next iteration; after an error there is no further
+       iteration. It is flux_each for loops that do not go over a data set. In a plain `for`, what
+       is made stays until the enclosing scope closes. A scope that has come to hold 1 GB in many
+       tensors of the same kind is reported once, by the message "scope.memory": where it was
+       opened, and what it holds most of. */ \
+    FLUX__TIMES(i, n)
 /* FLUX_SCOPE { ... }: what is made inside is freed at the end of the block.
    FLUX_NOGRAD { ... }: what is made inside records nothing for gradients, and layers are in test
    mode. It is no scope: its values may be used after it, and in a loop they pile up.
@@ -491,9 +502,15 @@ FLUX_API void flux_assign(flux_tensor **field, flux_tensor *value);
    a `for` around it goes on, and the message "scope.break" says so. To be able to leave the loop by
    `break`, use flux_times. `return` out of a block is fine with gcc, clang and C++; other compilers
    leave the cleanup to the enclosing scope. */
-#define FLUX_SCOPE FLUX__BLOCK(FLUX__CAT(flux__scope_, __LINE__), true, false)
-#define FLUX_NOGRAD FLUX__BLOCK(FLUX__CAT(flux__nograd_, __LINE__), false, true)
-#define FLUX_INFER FLUX__BLOCK(FLUX__CAT(flux__infer_, __LINE__), true, true)
+#define FLUX_SCOPE \
+    /* A block at whose end what was made in it is freed. */ \
+    FLUX__BLOCK(FLUX__CAT(flux__scope_, __LINE__), true, false)
+#define FLUX_NOGRAD \
+    /* A block that records nothing for gradients; layers in it are in test mode. */ \
+    FLUX__BLOCK(FLUX__CAT(flux__nograd_, __LINE__), false, true)
+#define FLUX_INFER \
+    /* A block for inference: FLUX_NOGRAD and FLUX_SCOPE in one. */ \
+    FLUX__BLOCK(FLUX__CAT(flux__infer_, __LINE__), true, true)
 /* flux_keep(x) moves x (tensor, layer, ...) from the innermost scope to the enclosing one and
    returns it. In a loop, each iteration adds one more object to the enclosing scope.
 
@@ -534,7 +551,8 @@ FLUX_API bool flux_functional(const char *backend);
 FLUX_API bool flux_functional_with(const char *backend, const char *component);
 /* One sentence that says why the back end can't be used, or "functional". */
 FLUX_API const char *flux_functional_reason(const char *backend);
-FLUX_API int flux_device_count(const char *backend);   /* usable devices of it, 0 if none */
+/* usable devices of it, 0 if none */
+FLUX_API int flux_device_count(const char *backend);
 
 typedef struct flux_get_device_opts {
     FLUX__DUMMY
@@ -544,16 +562,22 @@ typedef struct flux_get_device_opts {
 } flux_get_device_opts;
 #define FLUX__LEFT_OUT_flux_get_device_opts
 FLUX_API flux_device flux_get_device_with(flux_get_device_opts opts);
-/* flux_get_device(.backend = "CUDA", .id = 1), or flux_get_device() for the best device there is,
-   which is the CPU if there is no other. On error (unknown or unavailable back end, id out of
-   range) the result's .backend is -1. It only answers: the default device stays as it is. */
-#define flux_get_device(...) flux_get_device_with(FLUX__OPTS(flux_get_device_opts, __VA_ARGS__))
+#define flux_get_device(...) \
+    /* flux_get_device(.backend = "CUDA", .id = 1), or flux_get_device() for the best device there
+       is, which is the CPU if there is no other. On error (unknown or unavailable back end, id
+       out of range) the result's .backend is -1. It only answers: the default device stays as it
+       is. */ \
+    flux_get_device_with(FLUX__OPTS(flux_get_device_opts, __VA_ARGS__))
 /* Writes the back end's devices to out, at most max of them (out may be NULL). Returns how many
    there are. */
 FLUX_API int flux_get_devices(const char *backend, flux_device *out, int max);
-FLUX_API const char *flux_device_name(flux_device d);      /* "CPU", "CUDA device 0: NVIDIA H200" */
+/* "CPU", "CUDA device 0: NVIDIA H200", ... */
+FLUX_API const char *flux_device_name(flux_device d);
+/* The device's number among those of its back end, from 0. */
 FLUX_API int flux_device_id(flux_device d);
-FLUX_API const char *flux_device_backend(flux_device d);   /* "CPU", "CUDA", ..., or "none" */
+/* "CPU", "CUDA", ..., or "none" */
+FLUX_API const char *flux_device_backend(flux_device d);
+/* Whether two are the same device. */
 FLUX_API bool flux_device_equal(flux_device a, flux_device b);
 /* Sets where flux_from, flux_rand, flux_zeros ... and initialisers make tensors from now on, in all
    threads. It is the CPU at the start. A device that can't be used is an error. */
@@ -565,10 +589,15 @@ FLUX_API void flux_synchronise_device(flux_device d);
    run and the model stays as it is. What a loss and an optimiser add is compiled when they first
    run. On the CPU there is nothing to do. Returns 0, or non-zero on error. */
 FLUX_API int flux_prewarm_with(flux_layer *m, flux_shape in);
-#define flux_prewarm(m, ...) flux_prewarm_with(m, FLUX_SHAPE(__VA_ARGS__))
+#define flux_prewarm(m, ...) \
+    /* Compiles what a model needs on a GPU for an input of these dims: flux_prewarm(model, 784,
+       64). */ \
+    flux_prewarm_with(m, FLUX_SHAPE(__VA_ARGS__))
 
-FLUX_API const char *flux_gpu_backend(void);   /* the preferred back end; "CUDA" if none is set */
-FLUX_API bool flux_gpu_backend_is_set(void);             /* whether a preference is set */
+/* The preferred back end; "CUDA" if none is set. */
+FLUX_API const char *flux_gpu_backend(void);
+/* Whether a preference is set. */
+FLUX_API bool flux_gpu_backend_is_set(void);
 /* Sets the preferred back end, at once and, in LocalPreferences.toml (table [Flux], key
    gpu_backend), for later runs. NULL or "" removes the preference. Returns 0, or non-zero for an
    unknown name or a file that can't be written. */
@@ -582,10 +611,12 @@ FLUX_API void flux_allow_tf32(bool on);
 /* A device's memory in bytes: live, what tensors hold now; peak, the most they held so far;
    reserved, what the pool holds; limit, that of flux_mem_limit (0: none). */
 typedef struct flux_mem { int64_t live, peak, reserved, limit; } flux_mem;
+/* A device's memory, in bytes. */
 FLUX_API flux_mem flux_mem_stats(flux_device d);
 /* From now on an allocation that would exceed this many bytes is an error. 0: no limit. */
 FLUX_API void flux_mem_limit(flux_device d, int64_t bytes);
-FLUX_API void flux_mem_trim(flux_device d);              /* gives the pool's unused memory back */
+/* Gives the pool's unused memory back. */
+FLUX_API void flux_mem_trim(flux_device d);
 
 /* Moves of a tensor, layer, loader or optimiser state. Each returns the moved object; what is on
    the device already is returned as it is. A loader moves its batches, not its data. Tied
@@ -599,8 +630,11 @@ FLUX_API void flux_mem_trim(flux_device d);              /* gives the pool's unu
               they warn and return their argument: a program that needs the GPU asks
               flux_functional. */
 FLUX_API flux_tensor *flux_gpu(flux_tensor *x);
+/* In host memory. */
 FLUX_API flux_tensor *flux_cpu(flux_tensor *x);
+/* On a CUDA GPU, if one works. */
 FLUX_API flux_tensor *flux_cu(flux_tensor *x);
+/* On an AMD GPU, if one works. */
 FLUX_API flux_tensor *flux_roc(flux_tensor *x);
 FLUX_API flux_tensor *flux_to_tensor(flux_device d, flux_tensor *x);
 FLUX_API flux_layer *flux_gpu_layer(flux_layer *m);
@@ -635,27 +669,35 @@ FLUX_API flux_tensor *flux_full_with(flux_shape s, double value, flux_dtype t);
    A uniform number is below 1 in every dtype; in f64 it has 53 random bits, in f32 24. */
 FLUX_API flux_tensor *flux_rand_with(flux_shape s, flux_dtype t);
 FLUX_API flux_tensor *flux_randn_with(flux_shape s, flux_dtype t);
-#define flux_zeros(...) flux_full_with(FLUX_SHAPE(__VA_ARGS__), 0.0, FLUX_F32)
-#define flux_ones(...) flux_full_with(FLUX_SHAPE(__VA_ARGS__), 1.0, FLUX_F32)
-#define flux_full(value, ...) flux_full_with(FLUX_SHAPE(__VA_ARGS__), value, FLUX_F32)
-#define flux_rand(...) flux_rand_with(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* uniform in [0, 1) */
-#define flux_randn(...) flux_randn_with(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)   /* standard normal */
+#define flux_zeros(...) \
+    /* A float32 tensor of these dims, all 0. */ \
+    flux_full_with(FLUX_SHAPE(__VA_ARGS__), 0.0, FLUX_F32)
+#define flux_ones(...) \
+    /* A float32 tensor of these dims, all 1. */ \
+    flux_full_with(FLUX_SHAPE(__VA_ARGS__), 1.0, FLUX_F32)
+#define flux_full(value, ...) \
+    /* A float32 tensor of these dims, every element `value`. */ \
+    flux_full_with(FLUX_SHAPE(__VA_ARGS__), value, FLUX_F32)
+#define flux_rand(...) \
+    /* A float32 tensor of these dims, uniform in [0, 1). */ \
+    flux_rand_with(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)
+#define flux_randn(...) \
+    /* A float32 tensor of these dims, standard normal. */ \
+    flux_randn_with(FLUX_SHAPE(__VA_ARGS__), FLUX_F32)
 /* int64 numbers from lo to hi-1, all equally likely: flux_randint(0, 10, 2, 3) is a 2 x 3 matrix of
    digits. lo >= hi is an error, and so are numbers beyond 2^53. */
 FLUX_API flux_tensor *flux_randint_with(int64_t lo, int64_t hi, flux_shape s);
-#define flux_randint(lo, hi, ...) flux_randint_with(lo, hi, FLUX_SHAPE(__VA_ARGS__))
+#define flux_randint(lo, hi, ...) \
+    /* int64 numbers from lo to hi-1: flux_randint(0, 10, 2, 3) is a 2 x 3 matrix of digits. */ \
+    flux_randint_with(lo, hi, FLUX_SHAPE(__VA_ARGS__))
 /* The int64 numbers from 0 to n-1 in random order. */
 FLUX_API flux_tensor *flux_randperm(int64_t n);
 /* 1 with the probability that p has at this place, else 0: flux_bernoulli(flux_full(0.3, 5)). In
    the shape and dtype of p, without a gradient. */
 FLUX_API flux_tensor *flux_bernoulli(flux_tensor *p);
-/* Classes drawn by their logits x, classes x batch...: int64 numbers of the dims behind dim 0. The
-   probability is softmax(x / temperature); at temperature 0 it is the largest logit's class. A
-   class whose logit is -inf is not drawn unless all are. .top_k and .top_p draw from the likeliest
-   classes alone (of equal ones all or none), first by .top_k. */
 typedef struct flux_categorical_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO;
+    flux_tensor *x FLUX__ZERO;            /* logits, classes x batch... */
     flux__double temperature FLUX__ZERO;   /* default 1 */
     flux__int64 top_k FLUX__ZERO;         /* from so many classes; default all */
     flux__double top_p FLUX__ZERO;        /* from as few as have this probability together, 0 to 1,
@@ -666,60 +708,87 @@ typedef struct flux_categorical_opts {
     .top_k = FLUX__NO_INT64, .top_p = FLUX__NO_NUMBER, .marked = true,
 FLUX_API flux_tensor *flux_categorical_with(flux_categorical_opts o);
 #define flux_categorical(...) \
+    /* Classes drawn by their logits x, classes x batch...: int64 numbers of the dims behind dim
+       0. The probability is softmax(x / temperature); at temperature 0 it is the largest logit's
+       class. A class whose logit is -inf is not drawn unless all are. .top_k and .top_p draw from
+       the likeliest classes alone (of equal ones all or none), first by .top_k. */ \
     flux_categorical_with(FLUX__OPTS(flux_categorical_opts, __VA_ARGS__))
-FLUX_API void flux_seed(uint64_t seed);   /* restarts this thread's random numbers; each thread
-                                             starts with seed 0 */
+/* Restarts this thread's random numbers; each thread starts with seed 0. */
+FLUX_API void flux_seed(uint64_t seed);
 /* The position in this thread's random numbers, an int64 vector of 2, to be saved and set again
    later. flux_set_random_state returns 0, or non-zero if state is no such vector. */
 FLUX_API flux_tensor *flux_random_state(void);
+/* Goes on from a position that flux_random_state gave. 0, or non-zero if state is none. */
 FLUX_API int flux_set_random_state(flux_tensor *state);
 /* The float32 vector start, start+step, ..., of the numbers before stop. A step of 0 is an
    error. */
 FLUX_API flux_tensor *flux_arange(double start, double stop, double step);
 /* The float32 vector of n numbers from start to stop, both included, at equal distances. */
 FLUX_API flux_tensor *flux_linspace(double start, double stop, int64_t n);
-/* The float32 vector of up to 32 numbers: flux_values(1, 2.5, 3). */
-#define flux_values(...) flux_values_with(FLUX__NARG(__VA_ARGS__), FLUX__DOUBLES_OF(__VA_ARGS__))
+#define flux_values(...) \
+    /* The float32 vector of up to 32 numbers: flux_values(1, 2.5, 3). */ \
+    flux_values_with(FLUX__NARG(__VA_ARGS__), FLUX__DOUBLES_OF(__VA_ARGS__))
 FLUX_API flux_tensor *flux_values_with(int n, const double *values);
-FLUX_API flux_tensor *flux_eye(int64_t n);                        /* the n x n identity matrix */
-FLUX_API flux_tensor *flux_scalar(double value);                  /* 0-dimensional float32 */
+/* The n x n identity matrix. */
+FLUX_API flux_tensor *flux_eye(int64_t n);
+/* A 0-dimensional float32 tensor. */
+FLUX_API flux_tensor *flux_scalar(double value);
 /* A tensor from C memory, whose dimension 0 varies fastest. The dtype follows from the pointer's
    type: float, double, int32_t, int64_t, uint8_t or bool. flux_from copies the memory.
    flux_borrow does not copy: the memory must outlive the tensor and must not change. */
-#define flux_from(ptr, ...) flux_from_with(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
-#define flux_borrow(ptr, ...) flux_borrow_with(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
-/* A C array a[rows][cols] as the rows x cols matrix that it looks like: a transposing view of a
-   copy. */
-#define flux_from_rows(ptr, rows, cols) flux_transpose(flux_from(ptr, cols, rows))
+#define flux_from(ptr, ...) \
+    /* A tensor of these dims, dim 0 fastest, with a copy of C memory: flux_from(&a[0][0], 2,
+       3). */ \
+    flux_from_with(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
+#define flux_borrow(ptr, ...) \
+    /* The same without a copy: the memory must outlive the tensor and stay as it is. */ \
+    flux_borrow_with(ptr, FLUX__DTYPE_OF(ptr), FLUX_SHAPE(__VA_ARGS__))
+#define flux_from_rows(ptr, rows, cols) \
+    /* A C array a[rows][cols] as the rows x cols matrix that it looks like: a transposing view of
+       a copy. */ \
+    flux_transpose(flux_from(ptr, cols, rows))
 FLUX_API flux_tensor *flux_from_with(const void *data, flux_dtype t, flux_shape s);
 FLUX_API flux_tensor *flux_borrow_with(const void *data, flux_dtype t, flux_shape s);
-FLUX_API flux_tensor *flux_copy(flux_tensor *x);   /* the same values in new memory */
+/* The same values in new memory. */
+FLUX_API flux_tensor *flux_copy(flux_tensor *x);
 
 /* ------------------------------------------------------------------ looking at tensors */
 
 /* The value of a tensor that has one element, of any shape. NaN on error. */
 FLUX_API double flux_item(flux_tensor *x);
-FLUX_API double flux_at_with(flux_tensor *x, flux_shape index);  /* see flux_at */
-/* One element: flux_at(w, 2, 0). NaN on error: an index for each dimension is needed, from 0. */
-#define flux_at(x, ...) flux_at_with(x, FLUX_SHAPE(__VA_ARGS__))
+/* See flux_at. */
+FLUX_API double flux_at_with(flux_tensor *x, flux_shape index);
+#define flux_at(x, ...) \
+    /* One element: flux_at(w, 2, 0). NaN on error: an index for each dimension is needed, from
+       0. */ \
+    flux_at_with(x, FLUX_SHAPE(__VA_ARGS__))
 /* The elements in host memory, contiguous, dimension 0 fastest; valid as long as x lives. NULL on
    error. */
 FLUX_API const void *flux_data(flux_tensor *x);
-#define flux_floats(x) ((const float *)flux_data(x))              /* x must be float32: no check */
+#define flux_floats(x) \
+    /* flux_data of a tensor that must be float32, which is not checked. */ \
+    ((const float *)flux_data(x))
 /* Copies the elements to out, as flux_data has them. bytes must be exactly their size. Returns 0,
    or non-zero on error. */
 FLUX_API int flux_read(flux_tensor *x, void *out, size_t bytes);
-FLUX_API int flux_ndim(const flux_tensor *x);                     /* -1 for NULL */
+/* How many dimensions x has; -1 for NULL. */
+FLUX_API int flux_ndim(const flux_tensor *x);
 /* The size of one dimension: 1 if dim is past the last one; -1 for NULL. */
 FLUX_API int64_t flux_dim(const flux_tensor *x, int dim);
-FLUX_API int64_t flux_len(const flux_tensor *x);   /* number of elements; -1 for NULL */
-FLUX_API flux_shape flux_shape_of(const flux_tensor *x);          /* .ndim is -1 for NULL */
-FLUX_API flux_dtype flux_dtype_of(const flux_tensor *x);          /* FLUX_F32 for NULL */
-FLUX_API const char *flux_dtype_name(flux_dtype t);               /* "f32", ... */
-FLUX_API size_t flux_dtype_size(flux_dtype t);                    /* bytes of one element */
+/* How many elements x has; -1 for NULL. */
+FLUX_API int64_t flux_len(const flux_tensor *x);
+/* The sizes of x; .ndim is -1 for NULL. */
+FLUX_API flux_shape flux_shape_of(const flux_tensor *x);
+/* The element type of x; FLUX_F32 for NULL. */
+FLUX_API flux_dtype flux_dtype_of(const flux_tensor *x);
+/* "f32", "bool", ... */
+FLUX_API const char *flux_dtype_name(flux_dtype t);
+/* Bytes of one element. */
+FLUX_API size_t flux_dtype_size(flux_dtype t);
 /* Computes x now. Returns x, or NULL on error. */
 FLUX_API flux_tensor *flux_eval(flux_tensor *x);
-FLUX_API int flux_eval_all(int n, flux_tensor *const *xs);   /* several at once; 0 on success */
+/* Computes several now. 0, or non-zero on error. */
+FLUX_API int flux_eval_all(int n, flux_tensor *const *xs);
 /* Writes the kernels that computing x takes as Graphviz text, for `dot -Tsvg`, to a file (NULL:
    stdout). Computes nothing. Returns 0, or non-zero on error. */
 FLUX_API int flux_graph_dot(flux_tensor *x, const char *path);
@@ -728,16 +797,21 @@ FLUX_API void flux_print_tensor(flux_tensor *x);
 FLUX_API void flux_print_layer(flux_layer *m);
 FLUX_API void flux_print_loader(flux_loader *l);
 FLUX_API void flux_print_state(flux_state *s);
-FLUX_API void flux_print_grads(flux_grads *g);    /* names, norms, largest, NaN and Inf */
+/* Names, norms, largest, NaN and Inf. */
+FLUX_API void flux_print_grads(flux_grads *g);
 /* The ..._text functions give the text that flux_print would print, as snprintf does: they write at
    most n bytes to out, the final 0 included, and return the length of the whole text. */
 FLUX_API size_t flux_tensor_text(flux_tensor *x, char *out, size_t n);
+/* Of a layer; the length of the whole text. */
 FLUX_API size_t flux_layer_text(flux_layer *m, char *out, size_t n);
 /* Prints a table of a model's layers for an input of this shape: what each gives, its parameters,
    the multiply-adds of its products, the bytes of its output: flux_summary(model, 784, 64). Nothing
    is computed. No line is longer than 80 characters. A * marks parameters that are frozen. */
 FLUX_API void flux_summary_with(flux_layer *m, flux_shape in);
-#define flux_summary(m, ...) flux_summary_with(m, FLUX_SHAPE(__VA_ARGS__))
+#define flux_summary(m, ...) \
+    /* Prints a model's layers, for an input of these dims: flux_summary(model, 784, 64). */ \
+    flux_summary_with(m, FLUX_SHAPE(__VA_ARGS__))
+/* What flux_summary prints, as snprintf gives it. */
 FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n);
 /* Where the time goes. flux_profile(f, user) calls f(user) and prints what was computed meanwhile:
    a row for each layer and kind of kernel, the slowest first, with its time and share, how often
@@ -750,12 +824,19 @@ FLUX_API size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_
    since the last start. FLUX_PROFILE=1 in the environment measures the whole program and prints to
    stderr at its end; a FLUX_TRACE has the same names. */
 FLUX_API void flux_profile(void (*f)(void *user), void *user);
+/* Measures from here on. */
 FLUX_API void flux_profile_start(void);
+/* Measures no more. */
 FLUX_API void flux_profile_stop(void);
+/* Prints what was measured since the last flux_profile_start. */
 FLUX_API void flux_print_profile(void);
+/* The same as text, as snprintf gives it. */
 FLUX_API size_t flux_profile_text(char *out, size_t n);
+/* Of a loader; the length of the whole text. */
 FLUX_API size_t flux_loader_text(flux_loader *l, char *out, size_t n);
+/* Of an optimiser's state; the length of the whole text. */
 FLUX_API size_t flux_state_text(flux_state *s, char *out, size_t n);
+/* Of gradients; the length of the whole text. */
 FLUX_API size_t flux_grads_text(flux_grads *g, char *out, size_t n);
 /* Sets how many rows, and characters of a line, a printed tensor takes before it is elided. 0 means
    the default: 20 rows, 80 characters. */
@@ -779,100 +860,165 @@ FLUX_API size_t flux_format_bytes(int64_t bytes, char *out, size_t n);
    gradients, even those of a single operation; for exp, sqrt, tanh and sigmoid they start from the
    rounded result, as PyTorch's do. */
 
+/* a + b */
 FLUX_API flux_tensor *flux_add(flux_tensor *a, flux_tensor *b);
+/* a - b */
 FLUX_API flux_tensor *flux_sub(flux_tensor *a, flux_tensor *b);
+/* a b, element by element; flux_matmul is the matrix product. */
 FLUX_API flux_tensor *flux_mul(flux_tensor *a, flux_tensor *b);
-FLUX_API flux_tensor *flux_div(flux_tensor *a, flux_tensor *b);   /* of integers: gives float32 */
-/* a^b. The gradient with respect to a is 0 where b is 0; with respect to b it is 0 where a <= 0. */
+/* a / b; of integers float32. */
+FLUX_API flux_tensor *flux_div(flux_tensor *a, flux_tensor *b);
+/* a^b; its gradient by a is 0 where b is 0, and by b where a <= 0. */
 FLUX_API flux_tensor *flux_pow(flux_tensor *a, flux_tensor *b);
-/* The larger and the smaller of two; NaN if either is NaN. */
+/* The larger of two; NaN if either is NaN. */
 FLUX_API flux_tensor *flux_max2(flux_tensor *a, flux_tensor *b);
+/* The smaller of two; NaN if either is NaN. */
 FLUX_API flux_tensor *flux_min2(flux_tensor *a, flux_tensor *b);
 /* The angle of the point (b, a) from the first axis, in [-pi, pi]. */
 FLUX_API flux_tensor *flux_atan2(flux_tensor *a, flux_tensor *b);
-/* a - b floor(a/b), which has the sign of b, as Julia's mod and torch.remainder. By 0 it is NaN for
-   floating numbers and 0 for integers. */
+/* a - b floor(a/b), with the sign of b, as Julia's mod and torch.remainder; by 0 NaN, of integers
+   0. */
 FLUX_API flux_tensor *flux_mod(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a = b. */
 FLUX_API flux_tensor *flux_eq(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a and b differ. */
 FLUX_API flux_tensor *flux_ne(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a < b. */
 FLUX_API flux_tensor *flux_lt(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a <= b. */
 FLUX_API flux_tensor *flux_le(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a > b. */
 FLUX_API flux_tensor *flux_gt(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a >= b. */
 FLUX_API flux_tensor *flux_ge(flux_tensor *a, flux_tensor *b);
-FLUX_API flux_tensor *flux_and(flux_tensor *a, flux_tensor *b);   /* and, or, not: of bools only */
+/* Bools: whether two bools are true. And, or, not take bools only. */
+FLUX_API flux_tensor *flux_and(flux_tensor *a, flux_tensor *b);
+/* Bools: whether one of two bools is true. */
 FLUX_API flux_tensor *flux_or(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a bool is false. */
 FLUX_API flux_tensor *flux_not(flux_tensor *a);
 /* a where cond is true (not 0), b elsewhere. cond broadcasts with a and b. */
 FLUX_API flux_tensor *flux_where(flux_tensor *cond, flux_tensor *a, flux_tensor *b);
 /* min(max(x, lo), hi). lo > hi is an error. */
 FLUX_API flux_tensor *flux_clamp(flux_tensor *x, double lo, double hi);
+/* -x */
 FLUX_API flux_tensor *flux_neg(flux_tensor *x);
+/* |x| */
 FLUX_API flux_tensor *flux_abs(flux_tensor *x);
-FLUX_API flux_tensor *flux_sign(flux_tensor *x);                  /* -1, 0 or 1 */
+/* -1, 0 or 1, the sign of x. */
+FLUX_API flux_tensor *flux_sign(flux_tensor *x);
+/* The square root; NaN below 0. */
 FLUX_API flux_tensor *flux_sqrt(flux_tensor *x);
-FLUX_API flux_tensor *flux_rsqrt(flux_tensor *x);                 /* 1/sqrt(x) */
+/* 1/sqrt(x) */
+FLUX_API flux_tensor *flux_rsqrt(flux_tensor *x);
+/* x^2 */
 FLUX_API flux_tensor *flux_square(flux_tensor *x);
+/* e^x */
 FLUX_API flux_tensor *flux_exp(flux_tensor *x);
+/* The natural logarithm; -inf at 0, NaN below. */
 FLUX_API flux_tensor *flux_log(flux_tensor *x);
-FLUX_API flux_tensor *flux_log1p(flux_tensor *x);                 /* log(1+x) */
-FLUX_API flux_tensor *flux_expm1(flux_tensor *x);                 /* exp(x)-1 */
+/* log(1+x) */
+FLUX_API flux_tensor *flux_log1p(flux_tensor *x);
+/* exp(x)-1 */
+FLUX_API flux_tensor *flux_expm1(flux_tensor *x);
+/* The sine of x in radians. */
 FLUX_API flux_tensor *flux_sin(flux_tensor *x);
+/* The cosine of x in radians. */
 FLUX_API flux_tensor *flux_cos(flux_tensor *x);
+/* The tangent of x in radians. */
 FLUX_API flux_tensor *flux_tan(flux_tensor *x);
-FLUX_API flux_tensor *flux_asin(flux_tensor *x);                  /* NaN outside [-1, 1] */
-FLUX_API flux_tensor *flux_acos(flux_tensor *x);                  /* NaN outside [-1, 1] */
+/* The angle in [-pi/2, pi/2] whose sine is x; NaN outside [-1, 1]. */
+FLUX_API flux_tensor *flux_asin(flux_tensor *x);
+/* The angle in [0, pi] whose cosine is x; NaN outside [-1, 1]. */
+FLUX_API flux_tensor *flux_acos(flux_tensor *x);
+/* The angle in (-pi/2, pi/2) whose tangent is x. */
 FLUX_API flux_tensor *flux_atan(flux_tensor *x);
+/* (exp(x)-exp(-x))/2 */
 FLUX_API flux_tensor *flux_sinh(flux_tensor *x);
+/* (exp(x)+exp(-x))/2 */
 FLUX_API flux_tensor *flux_cosh(flux_tensor *x);
+/* The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x. */
 FLUX_API flux_tensor *flux_erf(flux_tensor *x);
+/* The largest integer that is not above x. */
 FLUX_API flux_tensor *flux_floor(flux_tensor *x);
+/* The smallest integer that is not below x. */
 FLUX_API flux_tensor *flux_ceil(flux_tensor *x);
-FLUX_API flux_tensor *flux_round(flux_tensor *x);   /* halves go to the even integer */
-FLUX_API flux_tensor *flux_isnan(flux_tensor *x);                 /* bools */
-FLUX_API flux_tensor *flux_isfinite(flux_tensor *x);              /* bools: neither NaN nor inf */
+/* The nearest integer; halves go to the even one. */
+FLUX_API flux_tensor *flux_round(flux_tensor *x);
+/* Bools: whether x is NaN. */
+FLUX_API flux_tensor *flux_isnan(flux_tensor *x);
+/* Bools: whether x is neither NaN nor infinite. */
+FLUX_API flux_tensor *flux_isfinite(flux_tensor *x);
 /* value where mask is true (not 0), x elsewhere; mask broadcasts with x. */
 FLUX_API flux_tensor *flux_masked_fill(flux_tensor *x, flux_tensor *mask, double value);
-FLUX_API flux_tensor *flux_detach(flux_tensor *x);                /* the same values, no gradient */
-FLUX_API flux_tensor *flux_to_dtype(flux_tensor *x, flux_dtype t);   /* converts the elements */
+/* The same values, no gradient. */
+FLUX_API flux_tensor *flux_detach(flux_tensor *x);
+/* Converts the elements. */
+FLUX_API flux_tensor *flux_to_dtype(flux_tensor *x, flux_dtype t);
 
 /* ------------------------------------------------------------------ activations
    Elementwise functions, as NNlib defines them; the result has the shape of x. Each can be handed
    to a layer: flux_dense(10, 5, flux_gelu). Those with a parameter take it as an option, whose
    default stands behind the formula: flux_leakyrelu(x, .alpha = 0.2). */
 
+/* x itself. */
 FLUX_API flux_tensor *flux_identity(flux_tensor *x);
-FLUX_API flux_tensor *flux_sigmoid(flux_tensor *x);               /* 1/(1+exp(-x)) */
-FLUX_API flux_tensor *flux_hardsigmoid(flux_tensor *x);           /* clamp((x+3)/6, 0, 1) */
-FLUX_API flux_tensor *flux_logsigmoid(flux_tensor *x);            /* log(sigmoid(x)) */
+/* 1/(1+exp(-x)) */
+FLUX_API flux_tensor *flux_sigmoid(flux_tensor *x);
+/* clamp((x+3)/6, 0, 1) */
+FLUX_API flux_tensor *flux_hardsigmoid(flux_tensor *x);
+/* log(sigmoid(x)) */
+FLUX_API flux_tensor *flux_logsigmoid(flux_tensor *x);
+/* (exp(x)-exp(-x))/(exp(x)+exp(-x)) */
 FLUX_API flux_tensor *flux_tanh(flux_tensor *x);
-FLUX_API flux_tensor *flux_hardtanh(flux_tensor *x);              /* clamp(x, -1, 1) */
-FLUX_API flux_tensor *flux_relu(flux_tensor *x);                  /* max(x, 0) */
-FLUX_API flux_tensor *flux_relu6(flux_tensor *x);                 /* clamp(x, 0, 6) */
+/* clamp(x, -1, 1) */
+FLUX_API flux_tensor *flux_hardtanh(flux_tensor *x);
+/* max(x, 0) */
+FLUX_API flux_tensor *flux_relu(flux_tensor *x);
+/* clamp(x, 0, 6) */
+FLUX_API flux_tensor *flux_relu6(flux_tensor *x);
+/* 1.0507 (x>0 ? x : 1.67326 (exp(x)-1)) (Klambauer et al. 2017). */
 FLUX_API flux_tensor *flux_selu(flux_tensor *x);
-/* GELU in its tanh form, x/2 (1+tanh(sqrt(2/pi)(x+0.044715x^3))), under two names; approximated by
-   a sigmoid, x sigmoid(sqrt(8/pi)(x+0.044715x^3)); and exact, x/2 (1+erf(x/sqrt 2)). */
+/* GELU in its tanh form, x/2 (1+tanh(sqrt(2/pi)(x+0.044715x^3))) (Hendrycks and Gimpel 2016). */
 FLUX_API flux_tensor *flux_gelu(flux_tensor *x);
+/* flux_gelu under its full name. */
 FLUX_API flux_tensor *flux_gelu_tanh(flux_tensor *x);
+/* GELU by a sigmoid: x sigmoid(sqrt(8/pi)(x+0.044715x^3)). */
 FLUX_API flux_tensor *flux_gelu_sigmoid(flux_tensor *x);
+/* GELU without approximation: x/2 (1+erf(x/sqrt 2)). */
 FLUX_API flux_tensor *flux_gelu_erf(flux_tensor *x);
-FLUX_API flux_tensor *flux_swish(flux_tensor *x);                 /* x sigmoid(x) */
-FLUX_API flux_tensor *flux_hardswish(flux_tensor *x);             /* x hardsigmoid(x) */
-FLUX_API flux_tensor *flux_lisht(flux_tensor *x);                 /* x tanh(x) */
-FLUX_API flux_tensor *flux_logcosh(flux_tensor *x);               /* log(cosh(x)) */
-FLUX_API flux_tensor *flux_mish(flux_tensor *x);                  /* x tanh(softplus(x)) */
-FLUX_API flux_tensor *flux_softplus(flux_tensor *x);              /* log(1+exp(x)) */
-FLUX_API flux_tensor *flux_softsign(flux_tensor *x);              /* x/(1+|x|) */
-FLUX_API flux_tensor *flux_tanhshrink(flux_tensor *x);            /* x-tanh(x) */
-FLUX_API flux_tensor *flux_leakyrelu(flux_tensor *x);   /* x>0 ? x : alpha x, alpha 0.01 */
-FLUX_API flux_tensor *flux_rrelu(flux_tensor *x);      /* slope random in [lo, hi), 1/8 and 1/3 */
-FLUX_API flux_tensor *flux_elu(flux_tensor *x);        /* x>0 ? x : alpha (exp(x)-1), alpha 1 */
-FLUX_API flux_tensor *flux_celu(flux_tensor *x);   /* x>0 ? x : alpha (exp(x/alpha)-1), alpha 1 */
-FLUX_API flux_tensor *flux_softshrink(flux_tensor *x); /* sign(x) max(|x|-alpha, 0), alpha 0.5 */
-FLUX_API flux_tensor *flux_trelu(flux_tensor *x);                 /* x>alpha ? x : 0, alpha 1 */
+/* x sigmoid(x) */
+FLUX_API flux_tensor *flux_swish(flux_tensor *x);
+/* x hardsigmoid(x) */
+FLUX_API flux_tensor *flux_hardswish(flux_tensor *x);
+/* x tanh(x) */
+FLUX_API flux_tensor *flux_lisht(flux_tensor *x);
+/* log(cosh(x)) */
+FLUX_API flux_tensor *flux_logcosh(flux_tensor *x);
+/* x tanh(softplus(x)) */
+FLUX_API flux_tensor *flux_mish(flux_tensor *x);
+/* log(1+exp(x)) */
+FLUX_API flux_tensor *flux_softplus(flux_tensor *x);
+/* x/(1+|x|) */
+FLUX_API flux_tensor *flux_softsign(flux_tensor *x);
+/* x-tanh(x) */
+FLUX_API flux_tensor *flux_tanhshrink(flux_tensor *x);
+/* x>0 ? x : alpha x, alpha 0.01 */
+FLUX_API flux_tensor *flux_leakyrelu(flux_tensor *x);
+/* slope random in [lo, hi), 1/8 and 1/3 */
+FLUX_API flux_tensor *flux_rrelu(flux_tensor *x);
+/* x>0 ? x : alpha (exp(x)-1), alpha 1 */
+FLUX_API flux_tensor *flux_elu(flux_tensor *x);
+/* x>0 ? x : alpha (exp(x/alpha)-1), alpha 1 */
+FLUX_API flux_tensor *flux_celu(flux_tensor *x);
+/* sign(x) max(|x|-alpha, 0), alpha 0.5 */
+FLUX_API flux_tensor *flux_softshrink(flux_tensor *x);
+/* x>alpha ? x : 0, alpha 1 */
+FLUX_API flux_tensor *flux_trelu(flux_tensor *x);
 typedef struct flux_act_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO;
-    flux__double alpha FLUX__ZERO, lo FLUX__ZERO, hi FLUX__ZERO;
+    flux_tensor *x FLUX__ZERO;            /* of any shape */
+    flux__double alpha FLUX__ZERO, lo FLUX__ZERO, hi FLUX__ZERO; /* as the formula has them */
     flux__marked marked FLUX__ZERO;
 } flux_act_opts;
 #define FLUX__LEFT_OUT_flux_act_opts .alpha = FLUX__NO_NUMBER, .lo = FLUX__NO_NUMBER, \
@@ -908,7 +1054,8 @@ typedef struct flux_reduce_opts {
                  FLUX__REDUCE_OPTS(__VA_ARGS__)))
 FLUX_API flux_tensor *flux_sum_with(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_mean_with(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_var_with(int n, flux_reduce_opts o);   /* divides by n, not n-1 */
+/* divides by n, not n-1 */
+FLUX_API flux_tensor *flux_var_with(int n, flux_reduce_opts o);
 /* The square root of the variance. Where that is 0 the gradient is 0. */
 FLUX_API flux_tensor *flux_std_with(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_prod_with(int n, flux_reduce_opts o);
@@ -947,8 +1094,10 @@ FLUX_API flux_tensor *flux_cumsum(flux_tensor *x);
 FLUX_API flux_tensor *flux_cumprod(flux_tensor *x);
 FLUX_API flux_tensor *flux_argmax(flux_tensor *x);
 FLUX_API flux_tensor *flux_argmin(flux_tensor *x);
-FLUX_API flux_tensor *flux_softmax(flux_tensor *x);               /* over dim 0 */
-FLUX_API flux_tensor *flux_logsoftmax(flux_tensor *x);            /* over dim 0 */
+/* over dim 0 */
+FLUX_API flux_tensor *flux_softmax(flux_tensor *x);
+/* over dim 0 */
+FLUX_API flux_tensor *flux_logsoftmax(flux_tensor *x);
 
 /* ------------------------------------------------------------------ shapes
    Most of these are views, which cost nothing: no data moves until somebody needs it contiguous.
@@ -958,33 +1107,43 @@ FLUX_API flux_tensor *flux_logsoftmax(flux_tensor *x);            /* over dim 0 
    from the others. */
 FLUX_API flux_tensor *flux_reshape_with(flux_tensor *x, flux_shape s);
 #define flux_reshape(x, ...) flux_reshape_with(x, FLUX_SHAPE(__VA_ARGS__))
-FLUX_API flux_tensor *flux_flatten(flux_tensor *x);   /* all but the last dimension become one */
+/* All but the last dimension become one. */
+FLUX_API flux_tensor *flux_flatten(flux_tensor *x);
 FLUX_API flux_tensor *flux_permute_with(flux_tensor *x, flux_shape order);
-/* Dimension i of the result is dimension order[i] of x: flux_permute(x, 1, 0, 2). Each dimension of
-   x must be named once. */
-#define flux_permute(x, ...) flux_permute_with(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_permute(x, ...) \
+    /* Dimension i of the result is dimension order[i] of x: flux_permute(x, 1, 0, 2). Each
+       dimension of x must be named once. */ \
+    flux_permute_with(x, FLUX_SHAPE(__VA_ARGS__))
 /* Swaps dimensions 0 and 1; a vector of n becomes a 1 x n matrix. */
 FLUX_API flux_tensor *flux_transpose(flux_tensor *x);
 /* The indices start <= i < stop of dim, or every step-th of them, start being the first. */
 FLUX_API flux_tensor *flux_slice(flux_tensor *x, int dim, int64_t start, int64_t stop);
+/* The indices start, start+step, ... below stop of dim. */
 FLUX_API flux_tensor *flux_slice_step(flux_tensor *x, int dim, int64_t start, int64_t stop,
                                       int64_t step);
 /* The first n observations, which the last dimension counts. */
 FLUX_API flux_tensor *flux_take(flux_tensor *x, int64_t n);
-FLUX_API flux_tensor *flux_drop(flux_tensor *x, int64_t n);       /* all but the first n */
+/* All but the first n. */
+FLUX_API flux_tensor *flux_drop(flux_tensor *x, int64_t n);
 /* The slice of x at this index of dim, without that dimension. */
 FLUX_API flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index);
 /* Inserts a dimension of size 1 before dim. */
 FLUX_API flux_tensor *flux_unsqueeze(flux_tensor *x, int dim);
-FLUX_API flux_tensor *flux_squeeze(flux_tensor *x);               /* drops every dimension of 1 */
+/* Drops every dimension of 1. */
+FLUX_API flux_tensor *flux_squeeze(flux_tensor *x);
 /* Stretches x to a shape, by the rule of the elementwise operations. */
 FLUX_API flux_tensor *flux_broadcast_to_with(flux_tensor *x, flux_shape s);
-#define flux_broadcast_to(x, ...) flux_broadcast_to_with(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_broadcast_to(x, ...) \
+    /* x stretched to these dims: flux_broadcast_to(v, 3, 4) has 4 columns like v. */ \
+    flux_broadcast_to_with(x, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API flux_tensor *flux_flip_with(flux_tensor *x, flux_shape dims);
-#define flux_flip(x, ...) flux_flip_with(x, FLUX_SHAPE(__VA_ARGS__))      /* reverses these dims */
+#define flux_flip(x, ...) \
+    /* x with these dims reversed: flux_flip(x, 0). */ \
+    flux_flip_with(x, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API flux_tensor *flux_repeat_with(flux_tensor *x, flux_shape times);
-/* Tiles copies of x, times[i] of them along dimension i: flux_repeat(x, 2, 3). */
-#define flux_repeat(x, ...) flux_repeat_with(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_repeat(x, ...) \
+    /* Tiles copies of x, times[i] of them along dimension i: flux_repeat(x, 2, 3). */ \
+    flux_repeat_with(x, FLUX_SHAPE(__VA_ARGS__))
 /* Adds lo[i] elements before and hi[i] after dimension i, all equal to value. Negative numbers are
    an error. flux_pad takes the numbers as lo0, hi0, lo1, hi1, ... of up to 4 dimensions. */
 FLUX_API flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi);
@@ -996,6 +1155,7 @@ FLUX_API flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs);
 /* Stacks 1 to 255 tensors of one shape along a new dimension, which gets the number dim. */
 FLUX_API flux_tensor *flux_stack_with(int dim, int n, flux_tensor *const *xs);
 #define flux_stack(dim, ...) \
+    /* Tensors of one shape along a new dim: flux_stack(1, u, v) has u and v as columns. */ \
     flux_stack_with(dim, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 /* The slices of x along dim that an integer tensor picks: the result has the dimensions of index in
    place of dim. An index out of range is an error when the numbers are computed. */
@@ -1009,15 +1169,19 @@ FLUX_API flux_tensor *flux_take_along(flux_tensor *x, int dim, flux_tensor *inde
    elements came from. The order is found on the CPU, also that of a GPU's tensor. */
 typedef struct flux_sort_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO;
+    flux_tensor *x FLUX__ZERO;            /* of any shape */
     int dim FLUX__ZERO;                    /* default 0 */
     bool descending FLUX__ZERO;            /* the largest first */
 } flux_sort_opts;
 #define FLUX__LEFT_OUT_flux_sort_opts
 FLUX_API flux_tensor *flux_sort_with(flux_sort_opts o);
 FLUX_API flux_tensor *flux_argsort_with(flux_sort_opts o);
-#define flux_sort(...) flux_sort_with(FLUX__OPTS(flux_sort_opts, __VA_ARGS__))
-#define flux_argsort(...) flux_argsort_with(FLUX__OPTS(flux_sort_opts, __VA_ARGS__))
+#define flux_sort(...) \
+    /* x sorted along .dim: flux_sort(x, 1, .descending = true). */ \
+    flux_sort_with(FLUX__OPTS(flux_sort_opts, __VA_ARGS__))
+#define flux_argsort(...) \
+    /* The int64 indices that sort x along .dim. */ \
+    flux_argsort_with(FLUX__OPTS(flux_sort_opts, __VA_ARGS__))
 /* The k largest elements along dim, the largest first, and their int64 indices: a tuple of the two,
    for flux_nth(t, 0) and flux_nth(t, 1). k beyond the size of dim is an error. */
 FLUX_API flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim);
@@ -1031,13 +1195,17 @@ FLUX_API flux_tensor *flux_diag_with(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_tril(flux_tensor *x);
 FLUX_API flux_tensor *flux_triu(flux_tensor *x);
 FLUX_API flux_tensor *flux_diag(flux_tensor *x);
-FLUX_API flux_tensor *flux_trace(flux_tensor *x);   /* the sum of a square matrix's diagonal */
+/* The sum of a square matrix's diagonal. */
+FLUX_API flux_tensor *flux_trace(flux_tensor *x);
 /* A tuple of views, x cut along dim: flux_split(x, 1, 3) into pieces of size 3, of which the last
    may be smaller; flux_split(x, 1, 2, 5, 1) into pieces of these sizes, at most 8, whose sum must
    be the size of dim; flux_chunk(x, 1, 4) into 4 pieces of equal size, but the last, or fewer, as
    torch.chunk does. More than 255 pieces are an error. */
 FLUX_API flux_tensor *flux_split_with(flux_tensor *x, int dim, flux_shape sizes);
-#define flux_split(x, dim, ...) flux_split_with(x, dim, FLUX_SHAPE(__VA_ARGS__))
+#define flux_split(x, dim, ...) \
+    /* A tuple of views, x cut along dim into pieces of a size, or of these sizes. */ \
+    flux_split_with(x, dim, FLUX_SHAPE(__VA_ARGS__))
+/* A tuple of views, x cut along dim into so many pieces, equal but the last. */
 FLUX_API flux_tensor *flux_chunk(flux_tensor *x, int dim, int64_t pieces);
 /* x with src, shaped as flux_gather(x, dim, index), added at the places that index names. Where an
    index repeats, all its values are added, in order. */
@@ -1046,9 +1214,13 @@ FLUX_API flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
 /* A tuple: 1 to 255 tensors (or tuples) as one value, for layers with more than one input or
    output. flux_nth gives number i of them, from 0. Operations on numbers do not take tuples. */
 FLUX_API flux_tensor *flux_tuple_with(int n, flux_tensor *const *xs);
-#define flux_tuple(...) flux_tuple_with(FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+#define flux_tuple(...) \
+    /* 1 to 255 tensors, or tuples, as one value. */ \
+    flux_tuple_with(FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+/* Number i of a tuple, from 0; of a plain tensor, itself at 0. */
 FLUX_API flux_tensor *flux_nth(flux_tensor *tuple, int i);
-FLUX_API int flux_count(const flux_tensor *tuple);   /* how many tensors; 1 for a plain one */
+/* How many tensors; 1 for a plain one. */
+FLUX_API int flux_count(const flux_tensor *tuple);
 
 /* ------------------------------------------------------------------ linear algebra and convolution
    Products of f16 and bf16 are summed in f32. On a CPU that has its own instructions for products
@@ -1072,9 +1244,10 @@ FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);
    give float32. At most 8 dims in one place. A letter that has two sizes is an error. */
 FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *const *xs);
 #define flux_einsum(formula, ...) \
+    /* Einstein's sum of tensors: flux_einsum("ik,kj->ij", a, b) is a matrix product. */ \
     flux_einsum_with(formula, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 #define FLUX__SAME INT64_MIN
-#define FLUX_SAMEPAD FLUX_SHAPE(FLUX__SAME)   /* pads so that size becomes ceil(size/stride) */
+#define FLUX_SAMEPAD /* pads so that size becomes ceil(size/stride) */ FLUX_SHAPE(FLUX__SAME)
 /* The options of a convolution with 1 to 3 spatial dimensions:
      x                          w (x h (x d)) x channels in x batch
      weight                     window (1 to 3 dimensions) x in/groups x out
@@ -1084,7 +1257,7 @@ FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *
    One number of .stride, .pad or .dilation counts for all spatial dimensions. */
 typedef struct flux_conv_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO;
+    flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO; /* images and windows, as above */
     flux_shape stride FLUX__ZERO;          /* FLUX_SHAPE(2) or FLUX_SHAPE(2, 1); default 1 */
     flux_shape pad FLUX__ZERO;             /* one number, one per dimension, low and high of each
                                               dimension, or FLUX_SAMEPAD; default 0 */
@@ -1100,9 +1273,15 @@ FLUX_API flux_tensor *flux_conv_with(flux_conv_opts o);
 FLUX_API flux_tensor *flux_crosscor_with(flux_conv_opts o);
 /* The gradient of flux_conv with respect to its x. */
 FLUX_API flux_tensor *flux_conv_transpose_with(flux_conv_opts o);
-#define flux_conv(...) FLUX__OR_LAYER(flux_conv, conv, __VA_ARGS__)
-#define flux_crosscor(...) FLUX__OR_LAYER(flux_crosscor, conv, __VA_ARGS__)
-#define flux_conv_transpose(...) FLUX__OR_LAYER(flux_conv_transpose, conv, __VA_ARGS__)
+#define flux_conv(...) \
+    /* A true convolution, kernels flipped: flux_conv(x, weight); of a window first, the layer. */ \
+    FLUX__OR_LAYER(flux_conv, conv, __VA_ARGS__)
+#define flux_crosscor(...) \
+    /* A cross-correlation, kernels as they are, as PyTorch's; of a window first, the layer. */ \
+    FLUX__OR_LAYER(flux_crosscor, conv, __VA_ARGS__)
+#define flux_conv_transpose(...) \
+    /* The gradient of flux_conv by its x; of a window first, the layer. */ \
+    FLUX__OR_LAYER(flux_conv_transpose, conv, __VA_ARGS__)
 typedef struct flux_pool_opts {
     FLUX__DUMMY
     flux_tensor *x FLUX__ZERO;             /* w (x h (x d)) x channels x batch */
@@ -1118,9 +1297,15 @@ typedef struct flux_pool_opts {
 FLUX_API flux_tensor *flux_maxpool_with(flux_pool_opts o);
 FLUX_API flux_tensor *flux_meanpool_with(flux_pool_opts o);
 FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);
-#define flux_maxpool(...) FLUX__OR_LAYER(flux_maxpool, pool, __VA_ARGS__)
-#define flux_meanpool(...) FLUX__OR_LAYER(flux_meanpool, pool, __VA_ARGS__)
-#define flux_lpnormpool(...) FLUX__OR_LAYER(flux_lpnormpool, pool, __VA_ARGS__)
+#define flux_maxpool(...) \
+    /* The largest value of each window: flux_maxpool(x, FLUX_SHAPE(2, 2)); or the layer. */ \
+    FLUX__OR_LAYER(flux_maxpool, pool, __VA_ARGS__)
+#define flux_meanpool(...) \
+    /* The mean of each window of x; of a window first, the layer. */ \
+    FLUX__OR_LAYER(flux_meanpool, pool, __VA_ARGS__)
+#define flux_lpnormpool(...) \
+    /* (sum x^p)^(1/p) of each window of x; of a window first, the layer. */ \
+    FLUX__OR_LAYER(flux_lpnormpool, pool, __VA_ARGS__)
 
 /* Evaluates a formula in Julia's spelling: flux_expr("sum((W*x .+ b .- y).^2)", W, x, b, y). Dotted
    operators (.+ .- .* ./ .^ .== .< ...) and calls f.(x) are elementwise; * is the matrix product,
@@ -1132,6 +1317,7 @@ FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);
 FLUX_API flux_tensor *flux_expr_with(const char *formula, int n, const char *names,
                                      flux_tensor *const *values);
 #define flux_expr(formula, ...) \
+    /* A formula in Julia's spelling: flux_expr("sum((W*x .- y).^2)", W, x, y). */ \
     flux_expr_with(formula, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__TENSORS(__VA_ARGS__))
 
 /* ------------------------------------------------------------------ one-hot */
@@ -1169,7 +1355,9 @@ FLUX_API flux_tensor *flux_onecold(flux_tensor *y);
    numbers are real, so that 1 / 2 is a half; both sides of c ? a : b are computed; and fmax and
    fmin give NaN where an operand is NaN. In the gradient of c ? a : b a side that was not chosen
    counts 0 times its derivative, which is NaN if that is infinite: state the derivatives then. */
-#define FLUX_OP(name, operands, ...)                                                               \
+#define FLUX_OP(name, operands, ...) \
+    /* An elementwise operation from a formula: FLUX_OP(half, (x), x / 2); stands at file
+       scope. */ \
     FLUX__UNUSED static inline double name##_number(FLUX__EACH_NAME(FLUX__AS_DOUBLE, operands)) {  \
         const double all[] = { FLUX__MAP(FLUX__TO_DOUBLE, __VA_ARGS__) };                          \
         return all[0];                                                                             \
@@ -1193,9 +1381,9 @@ FLUX_API flux_tensor *flux_onecold(flux_tensor *y);
    1 to 8 operands ("x, beta"), and formulas the formula and the derivatives by each operand, or the
    formula alone. All that it points to must live as long as gradients are taken. */
 typedef struct flux_operation {
-    const char *name, *operands;
-    int nformulas;
-    const char *const *formulas;
+    const char *name, *operands;          /* "swish_by"; "x, beta" */
+    int nformulas;                        /* 1, or 1 + how many operands */
+    const char *const *formulas;          /* the formula, then the derivatives */
 } flux_operation;
 FLUX_API flux_tensor *flux_operate(const flux_operation *op, int n, flux_tensor *const *operands);
 
@@ -1216,7 +1404,8 @@ typedef void (*flux_backward)(int n, flux_tensor *const *x, flux_tensor *y, flux
                               flux_tensor **dx, void *context);
 FLUX_API flux_tensor *flux_custom_with(flux_forward forward, flux_backward backward, void *context,
                                        int n, flux_tensor *const *operands);
-#define flux_custom(forward, backward, ...)                                                        \
+#define flux_custom(forward, backward, ...) \
+    /* A function of tensors with a gradient of your own: flux_custom(forward, backward, x). */ \
     FLUX__MADE(flux_tensor *, flux_custom_with(forward, backward, NULL, FLUX__NARG(__VA_ARGS__),   \
                                                FLUX__TENSORS(__VA_ARGS__)))
 
@@ -1286,18 +1475,21 @@ struct flux_layer {
    an error. */
 enum { FLUX_MAX_LEVELS = 1000 };
 
-/* FLUX_LAYER(T, name, call, fields...) describes struct T: its printed name and its call function
-   (see flux_layer_type), then FLUX_CHILD(field) for a layer, FLUX_CHILDREN(array, count) for an
-   array of layers, FLUX_PARAM(field) for a tensor that is trained, and FLUX_STATE(field) for one
-   that is moved and saved, but not trained. Fields that are not named are copied as they are. It
-   stands at file scope and needs no semicolon. */
-#define FLUX_LAYER(...) FLUX__LAYER(__VA_ARGS__, FLUX__NO_MORE)
-/* FLUX_LAYER_TEXT(T, name, call, text, fields...): the same, with a function for the one-line
-   form. */
-#define FLUX_LAYER_TEXT(...) FLUX__LAYER_TEXT(__VA_ARGS__, FLUX__NO_MORE)
-/* FLUX_LAYER_TRAITS(T, name, call, text, traits, fields...): the same, with traits such as
-   FLUX_KEEPS_F32; text may be NULL. */
-#define FLUX_LAYER_TRAITS(...) FLUX__LAYER_TRAITS(__VA_ARGS__, FLUX__NO_MORE)
+#define FLUX_LAYER(...) \
+    /* FLUX_LAYER(T, name, call, fields...) describes struct T: its printed name and its call
+       function (see flux_layer_type), then FLUX_CHILD(field) for a layer, FLUX_CHILDREN(array,
+       count) for an array of layers, FLUX_PARAM(field) for a tensor that is trained, and
+       FLUX_STATE(field) for one that is moved and saved, but not trained. Fields that are not
+       named are copied as they are. It stands at file scope and needs no semicolon. */ \
+    FLUX__LAYER(__VA_ARGS__, FLUX__NO_MORE)
+#define FLUX_LAYER_TEXT(...) \
+    /* FLUX_LAYER_TEXT(T, name, call, text, fields...): the same, with a function for the one-line
+       form. */ \
+    FLUX__LAYER_TEXT(__VA_ARGS__, FLUX__NO_MORE)
+#define FLUX_LAYER_TRAITS(...) \
+    /* FLUX_LAYER_TRAITS(T, name, call, text, traits, fields...): the same, with traits such as
+       FLUX_KEEPS_F32; text may be NULL. */ \
+    FLUX__LAYER_TRAITS(__VA_ARGS__, FLUX__NO_MORE)
 #define FLUX__NO_MORE { NULL, FLUX__END, 0, 0 }
 #define FLUX__LAYER(T, printed, callfn, ...) FLUX__LAYER_TEXT(T, printed, callfn, NULL, __VA_ARGS__)
 #define FLUX__LAYER_TEXT(T, printed, callfn, textfn, ...) \
@@ -1310,11 +1502,19 @@ enum { FLUX_MAX_LEVELS = 1000 };
                                               traits };                                            \
         return &type;                                                                              \
     }
-#define FLUX_CHILD(f) { #f, FLUX__CHILD_FIELD, FLUX__OFFSET(f, flux_layer *, "FLUX_CHILD"), 0 }
-#define FLUX_CHILDREN(f, n) { #f, FLUX__CHILDREN_FIELD, \
+#define FLUX_CHILD(f) \
+    /* A field of type flux_layer *, for FLUX_LAYER. */ \
+    { #f, FLUX__CHILD_FIELD, FLUX__OFFSET(f, flux_layer *, "FLUX_CHILD"), 0 }
+#define FLUX_CHILDREN(f, n) \
+    /* A field of type flux_layer **, and the int that counts them. */ \
+    { #f, FLUX__CHILDREN_FIELD, \
     FLUX__OFFSET(f, flux_layer **, "FLUX_CHILDREN"), FLUX__OFFSET(n, int, "FLUX_CHILDREN") }
-#define FLUX_PARAM(f) { #f, FLUX__PARAM_FIELD, FLUX__OFFSET(f, flux_tensor *, "FLUX_PARAM"), 0 }
-#define FLUX_STATE(f) { #f, FLUX__STATE_FIELD, FLUX__OFFSET(f, flux_tensor *, "FLUX_STATE"), 0 }
+#define FLUX_PARAM(f) \
+    /* A field of type flux_tensor * that is trained. */ \
+    { #f, FLUX__PARAM_FIELD, FLUX__OFFSET(f, flux_tensor *, "FLUX_PARAM"), 0 }
+#define FLUX_STATE(f) \
+    /* A field of type flux_tensor * that is moved and saved, not trained. */ \
+    { #f, FLUX__STATE_FIELD, FLUX__OFFSET(f, flux_tensor *, "FLUX_STATE"), 0 }
 /* The offset of a field, which does not compile unless the field has exactly the type T that its
    description calls for. An array flux_layer *f[3] is no flux_layer **, for example. */
 #if defined(__cplusplus)
@@ -1332,7 +1532,9 @@ enum { FLUX_MAX_LEVELS = 1000 };
    and copies the arrays of FLUX_CHILDREN. If a described field is NULL because of a pending error,
    the result is NULL. */
 FLUX_API flux_layer *flux_new_layer(const flux_layer_type *type, const void *fields);
-#define flux_new(...) FLUX__NEW(__VA_ARGS__, )
+#define flux_new(...) \
+    /* A layer of struct T: flux_new(my_layer, .body = flux_dense(2, 2)). NULL on error. */ \
+    FLUX__NEW(__VA_ARGS__, )
 #ifdef __cplusplus
 }
 template <class T> inline flux_layer *flux__new_cpp(const flux_layer_type *type, T fields) {
@@ -1348,8 +1550,9 @@ template <class T> struct flux__must_be<T, T> { char c; };
 extern "C" {
 #elif defined(__GNUC__)
 /* may be {} */
-/* Without any field it is (T){}, which is an extension to C11. */
-#define FLUX__NEW(T, ...) flux_new_layer(T##_type(), __extension__ &(T){ __VA_ARGS__ })
+#define FLUX__NEW(T, ...) \
+    /* Without any field it is (T){}, which is an extension to C11. */ \
+    flux_new_layer(T##_type(), __extension__ &(T){ __VA_ARGS__ })
 #else
 #define FLUX__NEW(T, ...) flux_new_layer(T##_type(), &(T){ __VA_ARGS__ })
 #endif
@@ -1359,15 +1562,18 @@ extern "C" {
 FLUX_API flux_tensor *flux_call_layer(flux_layer *m, flux_tensor *x);
 FLUX_API flux_tensor *flux_call_with(flux_layer *m, int n, flux_tensor *const *xs);
 #define flux_call(m, ...) \
+    /* The output of a layer for one input or several: flux_call(model, x). NULL on error. */ \
     FLUX__MADE(flux_tensor *, \
                flux_call_with(m, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__)))
 /* A new model, in which each parameter and state is f of the old one; f is called once for a tied
    tensor. flux_mapleaves is its old name. */
 FLUX_API flux_layer *flux_fmap(flux_fn f, flux_layer *m);
+/* The old name of flux_fmap. */
 FLUX_API flux_layer *flux_mapleaves(flux_fn f, flux_layer *m);
 /* The same, where f also gets the tensor's path ("layers.0.weight") and user. A layer for which
    exclude returns true is kept as it is; exclude may be NULL. */
 typedef flux_tensor *(*flux_fmap_fn)(flux_tensor *x, const char *path, void *user);
+/* flux_fmap by a function that is told each path; layers for which exclude is true are kept. */
 FLUX_API flux_layer *flux_fmap_with(flux_fmap_fn f, void *user, flux_layer *m,
                                     bool (*exclude)(flux_layer *, void *user));
 /* Calls visit for each parameter (trained) and state (not trained) of a model, in order; once for a
@@ -1381,6 +1587,7 @@ FLUX_API void flux_visit(const flux_layer *m,
 FLUX_API flux_tensor *flux_param(flux_layer *m, const char *path);
 /* The field "weight", or "bias", of m or of its first child that has one. An error if none has. */
 FLUX_API flux_tensor *flux_weight(flux_layer *m);
+/* The field "bias" of m or of its first child that has one. An error if none has. */
 FLUX_API flux_tensor *flux_bias(flux_layer *m);
 /* Replaces a parameter by a value of the same shape, converted to its dtype and device. Returns 0,
    or -1 on error. */
@@ -1396,7 +1603,8 @@ FLUX_API flux_layer *flux_child(flux_layer *m, int i);
 /* Names a layer and returns it: flux_chain(flux_named("enc", ...), ...). The name stands for its
    number in paths. A layer that has another name already is an error. */
 FLUX_API flux_layer *flux_named(const char *name, flux_layer *m);
-FLUX_API flux_layer *flux_copy_layer(flux_layer *m);              /* a deep copy; ties are kept */
+/* A deep copy; ties are kept. */
+FLUX_API flux_layer *flux_copy_layer(flux_layer *m);
 /* Copies all parameters and states of src into dst, a model of the same kind: paths and shapes are
    the same, dtypes and devices stay those of dst. Returns 0, or -1 on error, which changes none. */
 FLUX_API int flux_loadmodel(flux_layer *dst, flux_layer *src);
@@ -1405,67 +1613,78 @@ FLUX_API int flux_loadmodel(flux_layer *dst, flux_layer *src);
    you set holds until you set another; flux_train and flux_withgradient overrule test mode while
    they run, and leave it as it was. on false: back to auto. */
 FLUX_API void flux_testmode(flux_layer *m, bool on);
+/* m and its children behave as in training; on false: back to auto. */
 FLUX_API void flux_trainmode(flux_layer *m, bool on);
 /* For the call function of a layer: whether it should behave as in training. */
 FLUX_API bool flux_training(const flux_layer *m);
 /* From now on flux_update leaves m and its children as they are; flux_thaw ends that. */
 FLUX_API void flux_freeze(flux_layer *m);
+/* Ends flux_freeze, for m and its children. */
 FLUX_API void flux_thaw(flux_layer *m);
 /* The shape of a model's output for an input of shape in. Nothing is computed. ndim -1 on error. */
 FLUX_API flux_shape flux_outputsize_with(flux_layer *m, flux_shape in);
-#define flux_outputsize(m, ...) flux_outputsize_with(m, FLUX_SHAPE(__VA_ARGS__))
-/* Writes a model as one file of C, for an input of this shape, batch included:
-   flux_export_c(model, FLUX_SHAPE(28, 28, 1, 1), "net.c"). The file has the weights as `static
-   const float` and void net(const float *in, float *out), which computes in float32 what flux_call
-   does in test mode; it needs libm, and neither this library nor malloc. Elements lie as in the
-   tensors, dimension 0 fastest; a model that takes indices has const int *in, and one that gives
-   a tuple has out, out1, ... The comment at the file's start tells sizes, working memory and how
-   to compile it. RNN, LSTM, GRU and GRUv3 layers and cells that are given no state keep it in a
-   struct: void net(net_state *state, const float *in, float *out), where net_reset(&state) begins
-   anew, so that a model of one step may be called step by step. Returns 0, or -1 on error: what
-   the file can't do is named (draws of random numbers, sorting, float64, communication). */
+#define flux_outputsize(m, ...) \
+    /* The shape of a model's output for an input of these dims: flux_outputsize(m, 784, 64). */ \
+    flux_outputsize_with(m, FLUX_SHAPE(__VA_ARGS__))
 typedef struct flux_export_opts {
     FLUX__DUMMY
-    flux_layer *model FLUX__ZERO;
-    flux_shape shape FLUX__ZERO;
-    const char *path FLUX__ZERO;
+    flux_layer *model FLUX__ZERO;         /* in test mode */
+    flux_shape shape FLUX__ZERO;          /* of the input, batch included */
+    const char *path FLUX__ZERO;          /* of the file of C */
     const char *name FLUX__ZERO;          /* of the function; NULL: that of the file */
     bool stateless FLUX__ZERO;            /* each call starts from states of zeros */
 } flux_export_opts;
 #define FLUX__LEFT_OUT_flux_export_opts
 FLUX_API int flux_export_c_with(flux_export_opts o);
-#define flux_export_c(...) flux_export_c_with(FLUX__OPTS(flux_export_opts, __VA_ARGS__))
+#define flux_export_c(...) \
+    /* Writes a model as one file of C, for an input of this shape, batch included:
+       flux_export_c(model, FLUX_SHAPE(28, 28, 1, 1), "net.c"). The file has the weights as
+       `static const float` and void net(const float *in, float *out), which computes in float32
+       what flux_call does in test mode; it needs libm, and neither this library nor malloc.
+       Elements lie as in the tensors, dimension 0 fastest; a model that takes indices has const
+       int *in, and one that gives a tuple has out, out1, ... The comment at the file's start
+       tells sizes, working memory and how to compile it. RNN, LSTM, GRU and GRUv3 layers and
+       cells that are given no state keep it in a struct: void net(net_state *state, const float
+       *in, float *out), where net_reset(&state) begins anew, so that a model of one step may be
+       called step by step. Returns 0, or -1 on error: what the file can't do is named (draws of
+       random numbers, sorting, float64, communication). */ \
+    flux_export_c_with(FLUX__OPTS(flux_export_opts, __VA_ARGS__))
 /* All trained numbers of a model as one vector, tied ones once; and a new model like m with the
    numbers of such a vector. Gradients go through both. A vector of another length is an error. */
 FLUX_API flux_tensor *flux_destructure(flux_layer *m);
+/* A new model like m with the numbers of a vector, as flux_destructure gives it. */
 FLUX_API flux_layer *flux_restructure(flux_layer *m, flux_tensor *flat);
 /* A new model whose floating parameters are of this type. In f16 and bf16, norm layers keep theirs
    in float32. */
 FLUX_API flux_layer *flux_f16(flux_layer *m);
+/* A new model with parameters of bfloat16. */
 FLUX_API flux_layer *flux_bf16(flux_layer *m);
+/* A new model with parameters of float32. */
 FLUX_API flux_layer *flux_f32(flux_layer *m);
+/* A new model with parameters of float64. */
 FLUX_API flux_layer *flux_f64(flux_layer *m);
 
-/* A model whose parameters are averages of those that another one had in training:
-       flux_layer *ema = flux_averaged(model, .decay = 0.999);           // after each flux_update:
-       ... flux_update(opt, model, g); flux_update_average(ema, model);
-   With decay, exponential ones (EMA): a = decay a + (1 - decay) p; with .equal = true the mean of
-   all (SWA), of the models after each of the last epochs, say. The first update takes p as it is.
-   The result is a layer, to be called, moved, saved and loaded as any other; its child,
-   flux_child(ema, 0), is the averaged model itself, for flux_loadmodel(model, flux_child(ema, 0)).
-   Averages of f16 and bf16 are kept in f32. States are no averages, but copied from the model at
-   each update, the statistics of BatchNorm too: those of an equal average are then not its own, so
-   pass data through it in train mode before it is judged. */
 typedef struct flux_averaged_opts {
     FLUX__DUMMY
     flux_layer *model FLUX__ZERO;         /* it is copied, and stays as it is */
     flux__double decay FLUX__ZERO;        /* default 0.999; from 0 to below 1 */
-    bool equal FLUX__ZERO;
+    bool equal FLUX__ZERO;                /* the mean of all updates (SWA) */
     flux__marked marked FLUX__ZERO;
 } flux_averaged_opts;
 #define FLUX__LEFT_OUT_flux_averaged_opts .decay = FLUX__NO_NUMBER, .marked = true,
 FLUX_API flux_layer *flux_averaged_with(flux_averaged_opts o);
-#define flux_averaged(...) flux_averaged_with(FLUX__OPTS(flux_averaged_opts, __VA_ARGS__))
+#define flux_averaged(...) \
+    /* A model whose parameters are averages of those that another one had in training:
+           flux_layer *ema = flux_averaged(model, .decay = 0.999);    // after each flux_update:
+           ... flux_update(opt, model, g); flux_update_average(ema, model);
+       With decay, exponential ones (EMA): a = decay a + (1 - decay) p; with .equal = true the
+       mean of all (SWA), of the models after each of the last epochs, say. The first update takes
+       p as it is. The result is a layer, to be called, moved, saved and loaded as any other; its
+       child, flux_child(ema, 0), is the averaged model itself, for flux_loadmodel(model,
+       flux_child(ema, 0)). Averages of f16 and bf16 are kept in f32. States are no averages, but
+       copied from the model at each update, the statistics of BatchNorm too: those of an equal
+       average are then not its own, so pass data through it in train mode before it is judged. */ \
+    flux_averaged_with(FLUX__OPTS(flux_averaged_opts, __VA_ARGS__))
 /* Takes the model's parameters in, without waiting for a device. Returns 0, or -1 on error. */
 FLUX_API int flux_update_average(flux_layer *averaged, flux_layer *model);
 
@@ -1490,24 +1709,36 @@ typedef struct flux_init_opts {
 typedef flux_tensor *(*flux_init_fn)(flux_shape s);               /* the type of a layer's .init */
 /* U(-a, a), a = sqrt(6/(fan_in+fan_out)) */
 FLUX_API flux_tensor *flux_glorot_uniform(flux_shape s);
-FLUX_API flux_tensor *flux_glorot_normal(flux_shape s);   /* N, std sqrt(2/(fan_in+fan_out)) */
-FLUX_API flux_tensor *flux_kaiming_uniform(flux_shape s);         /* U(-a, a), a = sqrt(6/fan_in) */
-FLUX_API flux_tensor *flux_kaiming_normal(flux_shape s);          /* N, std sqrt(2/fan_in) */
-FLUX_API flux_tensor *flux_truncated_normal(flux_shape s);        /* N, std 1, cut at -2 and 2 */
-FLUX_API flux_tensor *flux_lecun_normal(flux_shape s);   /* truncated N, std sqrt(1/fan_in) */
-FLUX_API flux_tensor *flux_orthogonal(flux_shape s);              /* orthonormal rows or columns */
+/* N, std sqrt(2/(fan_in+fan_out)) */
+FLUX_API flux_tensor *flux_glorot_normal(flux_shape s);
+/* U(-a, a), a = sqrt(6/fan_in) */
+FLUX_API flux_tensor *flux_kaiming_uniform(flux_shape s);
+/* N, std sqrt(2/fan_in) */
+FLUX_API flux_tensor *flux_kaiming_normal(flux_shape s);
+/* N, std 1, cut at -2 and 2 */
+FLUX_API flux_tensor *flux_truncated_normal(flux_shape s);
+/* truncated N, std sqrt(1/fan_in) */
+FLUX_API flux_tensor *flux_lecun_normal(flux_shape s);
+/* orthonormal rows or columns */
+FLUX_API flux_tensor *flux_orthogonal(flux_shape s);
 /* 1 on the diagonal or, for a kernel, at its centre from channel i to channel i; 0 elsewhere. */
 FLUX_API flux_tensor *flux_identity_init(flux_shape s);
+/* Zeros. */
 FLUX_API flux_tensor *flux_zeros32(flux_shape s);
+/* Ones. */
 FLUX_API flux_tensor *flux_ones32(flux_shape s);
+/* Uniform in [0, 1). */
 FLUX_API flux_tensor *flux_rand32(flux_shape s);
+/* Standard normal. */
 FLUX_API flux_tensor *flux_randn32(flux_shape s);
 /* An initialiser by name, with parameters:
    flux_init("kaiming_normal", FLUX_SHAPE(64, 784), .gain = 1). "sparse" is available only here: a
    normal matrix (.std 0.01 by default) in which the part .sparsity of each column is 0. An unknown
    name, or a value that makes no sense, is an error. */
 FLUX_API flux_tensor *flux_init_with(const char *name, flux_init_opts o);
-#define flux_init(name, ...) flux_init_with(name, FLUX__OPTS(flux_init_opts, __VA_ARGS__))
+#define flux_init(name, ...) \
+    /* An initialiser by name: flux_init("kaiming_normal", FLUX_SHAPE(64, 784), .gain = 1). */ \
+    flux_init_with(name, FLUX__OPTS(flux_init_opts, __VA_ARGS__))
 
 /* ------------------------------------------------------------------ layers
    Each call makes a layer, for flux_call(layer, x) and flux_chain; NULL on error (a size below 1,
@@ -1520,10 +1751,10 @@ FLUX_API flux_tensor *flux_init_with(const char *name, flux_init_opts o);
 
 typedef struct flux_dense_opts {
     FLUX__DUMMY
-    flux__int64 in FLUX__ZERO, out FLUX__ZERO;
-    flux_fn activation FLUX__ZERO;
-    flux__switch bias FLUX__ZERO;
-    flux_init_fn init FLUX__ZERO;
+    flux__int64 in FLUX__ZERO, out FLUX__ZERO; /* features in and out */
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
+    flux__switch bias FLUX__ZERO;         /* adds b; on by default */
+    flux_init_fn init FLUX__ZERO;         /* of the weight; NULL: flux_glorot_uniform */
     /* Your own weight (out x in) and bias (out); with a weight, .in and .out may be left out. */
     flux_tensor *weight FLUX__ZERO, *b FLUX__ZERO;
     flux__marked marked FLUX__ZERO;
@@ -1531,39 +1762,42 @@ typedef struct flux_dense_opts {
 #define FLUX__LEFT_OUT_flux_dense_opts .in = FLUX__NO_INT64, .out = FLUX__NO_INT64, \
     .bias = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_dense_with(flux_dense_opts o);
-/* in x batch... to out x batch...: activation(W x + b), W being out x in. */
-#define flux_dense(...) flux_dense_with(FLUX__OPTS(flux_dense_opts, __VA_ARGS__))
+#define flux_dense(...) \
+    /* in x batch... to out x batch...: activation(W x + b), W being out x in. */ \
+    flux_dense_with(FLUX__OPTS(flux_dense_opts, __VA_ARGS__))
 
 typedef struct flux_scale_opts {
     FLUX__DUMMY
     flux_shape size FLUX__ZERO;           /* of s and b, broadcast with the input */
-    flux_fn activation FLUX__ZERO;
-    flux__switch bias FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
+    flux__switch bias FLUX__ZERO;         /* adds b; on by default */
     flux_init_fn init FLUX__ZERO;         /* NULL: ones */
     flux__marked marked FLUX__ZERO;
 } flux_scale_opts;
 #define FLUX__LEFT_OUT_flux_scale_opts .bias = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_scale_with(flux_scale_opts o);
-/* activation(s .* x .+ b), elementwise: flux_scale(FLUX_SHAPE(3)). */
-#define flux_scale(...) flux_scale_with(FLUX__OPTS(flux_scale_opts, __VA_ARGS__))
+#define flux_scale(...) \
+    /* activation(s .* x .+ b), elementwise: flux_scale(FLUX_SHAPE(3)). */ \
+    flux_scale_with(FLUX__OPTS(flux_scale_opts, __VA_ARGS__))
 
 typedef struct flux_bilinear_opts {
     FLUX__DUMMY
-    int64_t in1 FLUX__ZERO, in2 FLUX__ZERO, out FLUX__ZERO;
-    flux_fn activation FLUX__ZERO;
-    flux__switch bias FLUX__ZERO;
-    flux_init_fn init FLUX__ZERO;
+    int64_t in1 FLUX__ZERO, in2 FLUX__ZERO, out FLUX__ZERO; /* features of x, y and z */
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
+    flux__switch bias FLUX__ZERO;         /* adds b; on by default */
+    flux_init_fn init FLUX__ZERO;         /* of W; NULL: flux_glorot_uniform */
     flux__marked marked FLUX__ZERO;
 } flux_bilinear_opts;
 #define FLUX__LEFT_OUT_flux_bilinear_opts .bias = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_bilinear_with(flux_bilinear_opts o);
-/* flux_call(m, x, y): z[o] = activation(sum_ij x[i] W[o,i,j] y[j] + b[o]), for each sample; x is
-   in1 x batch..., y in2 x batch..., z out x batch.... With one input, y is x. */
-#define flux_bilinear(...) flux_bilinear_with(FLUX__OPTS(flux_bilinear_opts, __VA_ARGS__))
+#define flux_bilinear(...) \
+    /* flux_call(m, x, y): z[o] = activation(sum_ij x[i] W[o,i,j] y[j] + b[o]), for each sample; x
+       is in1 x batch..., y in2 x batch..., z out x batch.... With one input, y is x. */ \
+    flux_bilinear_with(FLUX__OPTS(flux_bilinear_opts, __VA_ARGS__))
 
 typedef struct flux_embedding_opts {
     FLUX__DUMMY
-    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    int64_t in FLUX__ZERO, out FLUX__ZERO; /* how many vectors, and of what length */
     flux_init_fn init FLUX__ZERO;         /* NULL: randn32 */
     flux__switch pad FLUX__ZERO;          /* the column .padding_idx is zero and stays so; on if a
                                              .padding_idx is given */
@@ -1573,22 +1807,23 @@ typedef struct flux_embedding_opts {
 #define FLUX__LEFT_OUT_flux_embedding_opts .pad = FLUX_DEFAULT, .padding_idx = FLUX__NO_INT64, \
     .marked = true,
 FLUX_API flux_layer *flux_embedding_with(flux_embedding_opts o);
-/* A table of `in` vectors of `out` numbers. Integer indices 0 ... in-1 of any shape give out x that
-   shape; one-hot columns (bool, in x ...) give out x .... */
-#define flux_embedding(...) flux_embedding_with(FLUX__OPTS(flux_embedding_opts, __VA_ARGS__))
+#define flux_embedding(...) \
+    /* A table of `in` vectors of `out` numbers. Integer indices 0 ... in-1 of any shape give out
+       x that shape; one-hot columns (bool, in x ...) give out x .... */ \
+    flux_embedding_with(FLUX__OPTS(flux_embedding_opts, __VA_ARGS__))
 
 typedef struct flux_embeddingbag_opts {
     FLUX__DUMMY
-    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    int64_t in FLUX__ZERO, out FLUX__ZERO; /* how many vectors, and of what length */
     flux_fn reduction FLUX__ZERO;         /* flux_mean (NULL), flux_sum or flux_max */
     flux_init_fn init FLUX__ZERO;         /* NULL: randn32 */
 } flux_embeddingbag_opts;
 #define FLUX__LEFT_OUT_flux_embeddingbag_opts
 FLUX_API flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o);
-/* An embedding reduced over bags. A matrix of integer indices, each column a bag, gives out x bags;
-   so does flux_call(m, indices, offsets): a vector of indices, and for each bag where it starts
-   there (the first offset is 0, and each bag has at least one index). */
 #define flux_embeddingbag(...) \
+    /* An embedding reduced over bags. A matrix of integer indices, each column a bag, gives out x
+       bags; so does flux_call(m, indices, offsets): a vector of indices, and for each bag where
+       it starts there (the first offset is 0, and each bag has at least one index). */ \
     flux_embeddingbag_with(FLUX__OPTS(flux_embeddingbag_opts, __VA_ARGS__))
 
 /* Recurrent layers map in x steps (x batch) to out x steps (x batch). flux_call(m, x) starts from a
@@ -1599,9 +1834,9 @@ FLUX_API flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o);
    rows of n gates, in the order given below. The formulas are Flux's. */
 typedef struct flux_recurrent_opts {
     FLUX__DUMMY
-    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    int64_t in FLUX__ZERO, out FLUX__ZERO; /* features in, and of the state */
     flux_fn activation FLUX__ZERO;        /* rnn only; NULL: tanh */
-    flux__switch bias FLUX__ZERO;
+    flux__switch bias FLUX__ZERO;         /* adds b; on by default */
     flux_init_fn init FLUX__ZERO, init_recurrent FLUX__ZERO;   /* of Wi and of Wh */
     bool return_state FLUX__ZERO;         /* not for cells, which always give it */
     bool hidden_bias FLUX__ZERO;          /* gru: its candidate is tanh(Wi x + r .* (Wh h + bias_h)
@@ -1618,38 +1853,45 @@ FLUX_API flux_layer *flux_lstmcell_with(flux_recurrent_opts o);
 FLUX_API flux_layer *flux_grucell_with(flux_recurrent_opts o);
 FLUX_API flux_layer *flux_gruv3cell_with(flux_recurrent_opts o);
 #define FLUX__RECURRENT(f, ...) f(FLUX__OPTS(flux_recurrent_opts, __VA_ARGS__))
-/* h = activation(Wi x + Wh h + b) */
-#define flux_rnn(...) FLUX__RECURRENT(flux_rnn_with, __VA_ARGS__)
-/* Gates: input, forget, cell, output. */
-#define flux_lstm(...) FLUX__RECURRENT(flux_lstm_with, __VA_ARGS__)
+#define flux_rnn(...) \
+    /* h = activation(Wi x + Wh h + b) */ \
+    FLUX__RECURRENT(flux_rnn_with, __VA_ARGS__)
+#define flux_lstm(...) \
+    /* Gates: input, forget, cell, output. */ \
+    FLUX__RECURRENT(flux_lstm_with, __VA_ARGS__)
 /* Gates: reset r, update, candidate. The candidate is tanh(Wi x + r .* (Wh h) + b). In gruv3 it is
    tanh(Wi x + Wh_h (r .* h) + b), Wh_h being a matrix of its own, out x out. */
-#define flux_gru(...) FLUX__RECURRENT(flux_gru_with, __VA_ARGS__)
-#define flux_gruv3(...) FLUX__RECURRENT(flux_gruv3_with, __VA_ARGS__)
-#define flux_rnncell(...) FLUX__RECURRENT(flux_rnncell_with, __VA_ARGS__)
-#define flux_lstmcell(...) FLUX__RECURRENT(flux_lstmcell_with, __VA_ARGS__)
-#define flux_grucell(...) FLUX__RECURRENT(flux_grucell_with, __VA_ARGS__)
-#define flux_gruv3cell(...) FLUX__RECURRENT(flux_gruv3cell_with, __VA_ARGS__)
+#define flux_gru(...) \
+    /* GRU over steps, in x steps (x batch) to out x steps (x batch). */ \
+    FLUX__RECURRENT(flux_gru_with, __VA_ARGS__)
+#define flux_gruv3(...) \
+    /* GRU in its third version (Cho et al. 2014, v3), over steps. */ \
+    FLUX__RECURRENT(flux_gruv3_with, __VA_ARGS__)
+#define flux_rnncell(...) \
+    /* One step of flux_rnn: x and h to the tuple (y, h). */ \
+    FLUX__RECURRENT(flux_rnncell_with, __VA_ARGS__)
+#define flux_lstmcell(...) \
+    /* One step of flux_lstm: x, h and c to the tuple (y, h, c). */ \
+    FLUX__RECURRENT(flux_lstmcell_with, __VA_ARGS__)
+#define flux_grucell(...) \
+    /* One step of flux_gru: x and h to the tuple (y, h). */ \
+    FLUX__RECURRENT(flux_grucell_with, __VA_ARGS__)
+#define flux_gruv3cell(...) \
+    /* One step of flux_gruv3: x and h to the tuple (y, h). */ \
+    FLUX__RECURRENT(flux_gruv3cell_with, __VA_ARGS__)
 typedef struct flux_recurrence_opts {
     FLUX__DUMMY
-    flux_layer *cell FLUX__ZERO;
-    bool return_state FLUX__ZERO;
+    flux_layer *cell FLUX__ZERO;          /* what makes one step */
+    bool return_state FLUX__ZERO;         /* gives the tuple (y, state...) */
 } flux_recurrence_opts;
 #define FLUX__LEFT_OUT_flux_recurrence_opts
 FLUX_API flux_layer *flux_recurrence_with(flux_recurrence_opts o);
-/* Runs any cell, also one of your own, over features x steps (x batch). The cell is called with the
-   x of the first step, then with x and the state, and gives a tuple (y, state...), of up to 7
-   states. */
-#define flux_recurrence(...) flux_recurrence_with(FLUX__OPTS(flux_recurrence_opts, __VA_ARGS__))
+#define flux_recurrence(...) \
+    /* Runs any cell, also one of your own, over features x steps (x batch). The cell is called
+       with the x of the first step, then with x and the state, and gives a tuple (y, state...),
+       of up to 7 states. */ \
+    flux_recurrence_with(FLUX__OPTS(flux_recurrence_opts, __VA_ARGS__))
 
-/* Multi-head attention (Vaswani et al. 2017). flux_call(m, x) attends from x to itself;
-   flux_call(m, q, kv) and flux_call(m, q, k, v) from the queries q to the keys k and values v, each
-   features x steps (x batch). A fourth input is a mask (bool, true where a key may be seen) or a
-   bias (added to the logits), which broadcasts to keys x queries x heads x batch. The result is a
-   flux_tuple: y (out x queries x batch) and the scores (keys x queries x heads x batch). y is
-   computed without storing the scores; they take time and memory only if they are looked at, or if
-   dropout applies to them. For a query that may see no key, because of its mask or a bias of -inf,
-   the scores, the values (before the output projection) and their gradients are 0. */
 typedef struct flux_multiheadattention_opts {
     FLUX__DUMMY
     int64_t in FLUX__ZERO;                /* features of the queries */
@@ -1664,7 +1906,7 @@ typedef struct flux_multiheadattention_opts {
     bool causal FLUX__ZERO;
     flux__switch scores FLUX__ZERO;   /* FLUX_OFF: gives y alone, so that it fits into a chain */
     double dropout FLUX__ZERO;            /* the part of the scores that is dropped in training */
-    flux_init_fn init FLUX__ZERO;
+    flux_init_fn init FLUX__ZERO;         /* of the projections; NULL: flux_glorot_uniform */
     /* Keys and values have so many heads, each for .nheads / .kv_heads heads of queries (grouped
        heads, Ainslie et al. 2023); default .nheads. It must divide .nheads. */
     flux__int kv_heads FLUX__ZERO;
@@ -1676,6 +1918,15 @@ typedef struct flux_multiheadattention_opts {
     .scores = FLUX_DEFAULT, .kv_heads = FLUX__NO_INT, .marked = true,
 FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o);
 #define flux_multiheadattention(...) \
+    /* Multi-head attention (Vaswani et al. 2017). flux_call(m, x) attends from x to itself;
+       flux_call(m, q, kv) and flux_call(m, q, k, v) from the queries q to the keys k and values
+       v, each features x steps (x batch). A fourth input is a mask (bool, true where a key may be
+       seen) or a bias (added to the logits), which broadcasts to keys x queries x heads x batch.
+       The result is a flux_tuple: y (out x queries x batch) and the scores (keys x queries x
+       heads x batch). y is computed without storing the scores; they take time and memory only if
+       they are looked at, or if dropout applies to them. For a query that may see no key, because
+       of its mask or a bias of -inf, the scores, the values (before the output projection) and
+       their gradients are 0. */ \
     flux_multiheadattention_with(FLUX__OPTS(flux_multiheadattention_opts, __VA_ARGS__))
 typedef struct flux_attention_opts {
     FLUX__DUMMY
@@ -1689,24 +1940,20 @@ typedef struct flux_attention_opts {
 #define FLUX__LEFT_OUT_flux_attention_opts .nheads = FLUX__NO_INT, .marked = true,
 FLUX_API flux_tensor *flux_dot_product_attention_with(flux_attention_opts o);
 FLUX_API flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o);
-/* Attention without projections, as an operation: flux_dot_product_attention(q, k, v, .nheads = 4)
-   gives the tuple (y, scores), y being (features of v) x queries x batch. */
 #define flux_dot_product_attention(...) \
+    /* Attention without projections, as an operation: flux_dot_product_attention(q, k, v, .nheads
+       = 4) gives the tuple (y, scores), y being (features of v) x queries x batch. */ \
     flux_dot_product_attention_with(FLUX__OPTS(flux_attention_opts, __VA_ARGS__))
-/* The scores alone, keys x queries x heads x batch: the softmax over the keys of k'q / sqrt(n),
-   where n is the number of features of a head. */
 #define flux_dot_product_attention_scores(...) \
+    /* The scores alone, keys x queries x heads x batch: the softmax over the keys of k'q /
+       sqrt(n), where n is the number of features of a head. */ \
     flux_dot_product_attention_scores_with(FLUX__OPTS(flux_attention_opts, __VA_ARGS__))
 /* The bool mask steps x steps for x, features x steps (x batch): true where key <= query. */
 FLUX_API flux_tensor *flux_make_causal_mask(flux_tensor *x);
 
-/* Positions by turning (Su et al. 2021): x, features x steps (x batch), with the features of each
-   head taken as pairs, (i, i + half of them), turned by the angle position * base^(-2i / features
-   of a head). The scores of queries and keys turned so depend on the distance of their steps.
-   flux_rotary(q, .nheads = 8). */
 typedef struct flux_rotary_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO;
+    flux_tensor *x FLUX__ZERO;            /* features x steps (x batch) */
     flux__int nheads FLUX__ZERO;          /* default 1; each has an even number of features */
     flux__double base FLUX__ZERO;         /* default 10000 */
     flux_tensor *positions FLUX__ZERO;    /* of the steps, a vector; default 0, 1, ... */
@@ -1715,7 +1962,12 @@ typedef struct flux_rotary_opts {
 #define FLUX__LEFT_OUT_flux_rotary_opts .nheads = FLUX__NO_INT, .base = FLUX__NO_NUMBER, \
     .marked = true,
 FLUX_API flux_tensor *flux_rotary_with(flux_rotary_opts o);
-#define flux_rotary(...) flux_rotary_with(FLUX__OPTS(flux_rotary_opts, __VA_ARGS__))
+#define flux_rotary(...) \
+    /* Positions by turning (Su et al. 2021): x, features x steps (x batch), with the features of
+       each head taken as pairs, (i, i + half of them), turned by the angle position * base^(-2i /
+       features of a head). The scores of queries and keys turned so depend on the distance of
+       their steps. flux_rotary(q, .nheads = 8). */ \
+    flux_rotary_with(FLUX__OPTS(flux_rotary_opts, __VA_ARGS__))
 
 /* Learnt positions: x, features x steps (x batch), plus a vector for each step, of at most `steps`.
    init = NULL: normal numbers. */
@@ -1733,24 +1985,24 @@ FLUX_API flux_layer *flux_positionembedding(int64_t steps, int64_t features, flu
    training and saving. 0, or non-zero on an error, as for an attention to itself that is not
    causal. flux_cached: how many steps were taken since; 0 without a cache. */
 FLUX_API int flux_cache(flux_layer *model, int64_t steps);
+/* How many steps were taken since flux_cache; 0 without a cache. */
 FLUX_API int64_t flux_cached(flux_layer *model);
 
-/* down(swish(gate(x)) * up(x)) (Shazeer 2020) with three Dense layers, `in => hidden` twice and
-   `hidden => out`: flux_swiglu(64, 256). */
 typedef struct flux_swiglu_opts {
     FLUX__DUMMY
-    int64_t in FLUX__ZERO, hidden FLUX__ZERO;
+    int64_t in FLUX__ZERO, hidden FLUX__ZERO; /* features in and between */
     flux__int64 out FLUX__ZERO;           /* default .in */
     bool bias FLUX__ZERO;                 /* of the Dense layers; off by default */
-    flux_init_fn init FLUX__ZERO;
+    flux_init_fn init FLUX__ZERO;         /* of the weights; NULL: flux_glorot_uniform */
     flux__marked marked FLUX__ZERO;
 } flux_swiglu_opts;
 #define FLUX__LEFT_OUT_flux_swiglu_opts .out = FLUX__NO_INT64, .marked = true,
 FLUX_API flux_layer *flux_swiglu_with(flux_swiglu_opts o);
-#define flux_swiglu(...) flux_swiglu_with(FLUX__OPTS(flux_swiglu_opts, __VA_ARGS__))
+#define flux_swiglu(...) \
+    /* down(swish(gate(x)) * up(x)) (Shazeer 2020) with three Dense layers, `in => hidden` twice
+       and `hidden => out`: flux_swiglu(64, 256). */ \
+    flux_swiglu_with(FLUX__OPTS(flux_swiglu_opts, __VA_ARGS__))
 
-/* x / sqrt(mean(x^2) + eps) of each sample over its first dims, times a scale (Zhang and Sennrich
-   2019): flux_rmsnorm(FLUX_SHAPE(64)). */
 typedef struct flux_rmsnorm_opts {
     FLUX__DUMMY
     flux_shape size FLUX__ZERO;           /* of the first dimensions, normalised together */
@@ -1761,12 +2013,15 @@ typedef struct flux_rmsnorm_opts {
 #define FLUX__LEFT_OUT_flux_rmsnorm_opts .affine = FLUX_DEFAULT, .eps = FLUX__NO_NUMBER, \
     .marked = true,
 FLUX_API flux_layer *flux_rmsnorm_with(flux_rmsnorm_opts o);
-#define flux_rmsnorm(...) flux_rmsnorm_with(FLUX__OPTS(flux_rmsnorm_opts, __VA_ARGS__))
+#define flux_rmsnorm(...) \
+    /* x / sqrt(mean(x^2) + eps) of each sample over its first dims, times a scale (Zhang and
+       Sennrich 2019): flux_rmsnorm(FLUX_SHAPE(64)). */ \
+    flux_rmsnorm_with(FLUX__OPTS(flux_rmsnorm_opts, __VA_ARGS__))
 
 typedef struct flux_layernorm_opts {
     FLUX__DUMMY
     flux_shape size FLUX__ZERO;           /* of the first dimensions, normalised together */
-    flux_fn activation FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
     flux__switch affine FLUX__ZERO;       /* has a scale and a bias of that size; on by default */
     flux__double eps FLUX__ZERO;          /* added to the variance; default 1e-5 */
     flux__marked marked FLUX__ZERO;
@@ -1774,8 +2029,9 @@ typedef struct flux_layernorm_opts {
 #define FLUX__LEFT_OUT_flux_layernorm_opts .affine = FLUX_DEFAULT, .eps = FLUX__NO_NUMBER, \
     .marked = true,
 FLUX_API flux_layer *flux_layernorm_with(flux_layernorm_opts o);
-/* (x - mean) / sqrt(var + eps) of each sample: flux_layernorm(FLUX_SHAPE(64)). */
-#define flux_layernorm(...) flux_layernorm_with(FLUX__OPTS(flux_layernorm_opts, __VA_ARGS__))
+#define flux_layernorm(...) \
+    /* (x - mean) / sqrt(var + eps) of each sample: flux_layernorm(FLUX_SHAPE(64)). */ \
+    flux_layernorm_with(FLUX__OPTS(flux_layernorm_opts, __VA_ARGS__))
 
 typedef struct flux_dropout_opts {
     FLUX__DUMMY
@@ -1784,10 +2040,12 @@ typedef struct flux_dropout_opts {
 } flux_dropout_opts;
 #define FLUX__LEFT_OUT_flux_dropout_opts
 FLUX_API flux_layer *flux_dropout_with(flux_dropout_opts o);
-FLUX_API flux_layer *flux_alphadropout(double p);   /* keeps mean and variance under selu */
-/* In training, sets values to 0 at random and scales the others by 1/(1-p); in test mode, the
-   identity. */
-#define flux_dropout(...) flux_dropout_with(FLUX__OPTS(flux_dropout_opts, __VA_ARGS__))
+/* Keeps mean and variance under selu. */
+FLUX_API flux_layer *flux_alphadropout(double p);
+#define flux_dropout(...) \
+    /* In training, sets values to 0 at random and scales the others by 1/(1-p); in test mode, the
+       identity. */ \
+    flux_dropout_with(FLUX__OPTS(flux_dropout_opts, __VA_ARGS__))
 
 /* Convolution layers. Images are w (x h (x d)) x channels x batch; one number of .stride, .pad or
    .dilation counts for every spatial dimension. The name of a layer ends in _layer where an
@@ -1798,12 +2056,12 @@ typedef struct flux_conv_layer_opts {
     FLUX__DUMMY
     flux_shape window FLUX__ZERO;         /* FLUX_SHAPE(3, 3): one number per spatial dimension */
     int64_t in FLUX__ZERO, out FLUX__ZERO;   /* channels */
-    flux_fn activation FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
     /* As in flux_conv_opts. */
     flux_shape stride FLUX__ZERO, pad FLUX__ZERO, dilation FLUX__ZERO, outpad FLUX__ZERO;
-    flux__int groups FLUX__ZERO;
-    flux__switch bias FLUX__ZERO;
-    flux_init_fn init FLUX__ZERO;
+    flux__int groups FLUX__ZERO;          /* default 1; divides both channels */
+    flux__switch bias FLUX__ZERO;         /* adds b, one number a channel; on by default */
+    flux_init_fn init FLUX__ZERO;         /* of the weight; NULL: flux_glorot_uniform */
     flux__marked marked FLUX__ZERO;
 } flux_conv_layer_opts;
 #define FLUX__LEFT_OUT_flux_conv_layer_opts .groups = FLUX__NO_INT, .bias = FLUX_DEFAULT, \
@@ -1815,12 +2073,16 @@ FLUX_API flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o);
 /* activation(conv(x) + b); the weight is window... x in/groups x out, in conv_transpose_layer
    window... x out/groups x in. depthwiseconv is conv_layer with .groups = in. */
 #define flux_conv_layer(...) \
+    /* activation(conv(x) + b), kernels flipped: flux_conv_layer(FLUX_SHAPE(3, 3), 1, 8). */ \
     flux_conv_layer_with(FLUX__OPTS(flux_conv_layer_opts, __VA_ARGS__))
 #define flux_crosscor_layer(...) \
+    /* activation(crosscor(x) + b), kernels as they are, as PyTorch's Conv. */ \
     flux_crosscor_layer_with(FLUX__OPTS(flux_conv_layer_opts, __VA_ARGS__))
 #define flux_conv_transpose_layer(...) \
+    /* activation(conv_transpose(x) + b), to larger images. */ \
     flux_conv_transpose_layer_with(FLUX__OPTS(flux_conv_layer_opts, __VA_ARGS__))
 #define flux_depthwiseconv(...) \
+    /* flux_conv_layer with .groups = in: each channel by itself. */ \
     flux_depthwiseconv_with(FLUX__OPTS(flux_conv_layer_opts, __VA_ARGS__))
 
 typedef struct flux_pool_layer_opts {
@@ -1837,17 +2099,23 @@ FLUX_API flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o);
 FLUX_API flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o);
 /* Pooling as by flux_maxpool and its siblings: flux_maxpool_layer(FLUX_SHAPE(2, 2)). */
 #define flux_maxpool_layer(...) \
+    /* The largest value of each window: flux_maxpool_layer(FLUX_SHAPE(2, 2)). */ \
     flux_maxpool_layer_with(FLUX__OPTS(flux_pool_layer_opts, __VA_ARGS__))
 #define flux_meanpool_layer(...) \
+    /* The mean of each window. */ \
     flux_meanpool_layer_with(FLUX__OPTS(flux_pool_layer_opts, __VA_ARGS__))
 #define flux_lpnormpool_layer(...) \
+    /* (sum x^p)^(1/p) of each window. */ \
     flux_lpnormpool_layer_with(FLUX__OPTS(flux_pool_layer_opts, __VA_ARGS__))
 /* Pooling with the stride and window for which the result's spatial size is out. */
 FLUX_API flux_layer *flux_adaptivemaxpool(flux_shape out);
+/* Mean pooling to the spatial size out. */
 FLUX_API flux_layer *flux_adaptivemeanpool(flux_shape out);
 /* Pooling over the whole image, to 1 (x 1 (x 1)) x channels x batch. */
 FLUX_API flux_layer *flux_globalmaxpool(void);
+/* The mean of each channel, 1 (x 1 (x 1)) x channels x batch. */
 FLUX_API flux_layer *flux_globalmeanpool(void);
+/* (sum x^p)^(1/p) of each channel. */
 FLUX_API flux_layer *flux_globallpnormpool(double p);
 
 /* FLUX_NEAREST works on 1 to 3 spatial dimensions, FLUX_LINEAR on 1, FLUX_BILINEAR on 2 and
@@ -1857,7 +2125,7 @@ typedef enum flux_upsampling {
 } flux_upsampling;
 typedef struct flux_upsample_opts {
     FLUX__DUMMY
-    flux_upsampling mode FLUX__ZERO;
+    flux_upsampling mode FLUX__ZERO;      /* default FLUX_NEAREST */
     double scale[3] FLUX__ZERO;           /* {2}: for every spatial dimension; {2, 3}: one for each;
                                              with FLUX_NEAREST, integers */
     flux_shape size FLUX__ZERO;           /* or the spatial size to reach; with FLUX_NEAREST, a
@@ -1865,9 +2133,10 @@ typedef struct flux_upsample_opts {
 } flux_upsample_opts;
 #define FLUX__LEFT_OUT_flux_upsample_opts
 FLUX_API flux_layer *flux_upsample_with(flux_upsample_opts o);
-/* flux_upsample(FLUX_BILINEAR, .scale = {2}). The linear modes keep the corners: sample i of n is
-   taken at the place i (in-1)/(n-1) of the `in` input samples. */
-#define flux_upsample(...) flux_upsample_with(FLUX__OPTS(flux_upsample_opts, __VA_ARGS__))
+#define flux_upsample(...) \
+    /* flux_upsample(FLUX_BILINEAR, .scale = {2}). The linear modes keep the corners: sample i of
+       n is taken at the place i (in-1)/(n-1) of the `in` input samples. */ \
+    flux_upsample_with(FLUX__OPTS(flux_upsample_opts, __VA_ARGS__))
 /* w x h x c r^2 x batch becomes w r x h r x c x batch. */
 FLUX_API flux_layer *flux_pixelshuffle(int64_t r);
 
@@ -1877,7 +2146,7 @@ FLUX_API flux_layer *flux_pixelshuffle(int64_t r);
 typedef struct flux_norm_opts {
     FLUX__DUMMY
     int64_t channels FLUX__ZERO;          /* the size of the last dimension but one */
-    flux_fn activation FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
     flux__switch affine FLUX__ZERO;       /* has gamma and beta; default on, of instancenorm off */
     flux__switch track_stats FLUX__ZERO;  /* has a running mean and var; default as .affine's */
     flux__double eps FLUX__ZERO, momentum FLUX__ZERO;   /* default 1e-5, 0.1 */
@@ -1889,7 +2158,7 @@ typedef struct flux_norm_opts {
 typedef struct flux_groupnorm_opts {
     FLUX__DUMMY
     int64_t channels FLUX__ZERO, groups FLUX__ZERO;   /* groups must divide channels */
-    flux_fn activation FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
     flux__switch affine FLUX__ZERO;       /* has gamma and beta; on by default */
     flux__double eps FLUX__ZERO;          /* default 1e-5 */
     flux__marked marked FLUX__ZERO;
@@ -1899,25 +2168,30 @@ typedef struct flux_groupnorm_opts {
 FLUX_API flux_layer *flux_batchnorm_with(flux_norm_opts o);
 FLUX_API flux_layer *flux_instancenorm_with(flux_norm_opts o);
 FLUX_API flux_layer *flux_groupnorm_with(flux_groupnorm_opts o);
-/* Normalises the values of a channel in all samples of a batch. */
-#define flux_batchnorm(...) flux_batchnorm_with(FLUX__OPTS(flux_norm_opts, __VA_ARGS__))
-/* Normalises the values of a channel in one sample. */
-#define flux_instancenorm(...) flux_instancenorm_with(FLUX__OPTS(flux_norm_opts, __VA_ARGS__))
-/* Normalises a group of channels in one sample: flux_groupnorm(8, 2) has 2 groups of 4 channels. */
-#define flux_groupnorm(...) flux_groupnorm_with(FLUX__OPTS(flux_groupnorm_opts, __VA_ARGS__))
+#define flux_batchnorm(...) \
+    /* Normalises the values of a channel in all samples of a batch. */ \
+    flux_batchnorm_with(FLUX__OPTS(flux_norm_opts, __VA_ARGS__))
+#define flux_instancenorm(...) \
+    /* Normalises the values of a channel in one sample. */ \
+    flux_instancenorm_with(FLUX__OPTS(flux_norm_opts, __VA_ARGS__))
+#define flux_groupnorm(...) \
+    /* Normalises a group of channels in one sample: flux_groupnorm(8, 2) has 2 groups of 4
+       channels. */ \
+    flux_groupnorm_with(FLUX__OPTS(flux_groupnorm_opts, __VA_ARGS__))
 
 typedef struct flux_weightnorm_opts {
     FLUX__DUMMY
-    flux_layer *layer FLUX__ZERO;
+    flux_layer *layer FLUX__ZERO;         /* whose weight it is */
     const char *which FLUX__ZERO;         /* which of its tensors; NULL: "weight" */
     flux_shape dims FLUX__ZERO;   /* the dimensions over which the norm sums; default: the last */
 } flux_weightnorm_opts;
 #define FLUX__LEFT_OUT_flux_weightnorm_opts
 FLUX_API flux_layer *flux_weightnorm_with(flux_weightnorm_opts o);
-/* A layer that uses g v/sqrt(sum(v^2) + eps) in place of the given layer's weight, so that length g
-   and direction v are trained separately (Salimans and Kingma 2016). The weight of that layer
-   becomes v. */
-#define flux_weightnorm(...) flux_weightnorm_with(FLUX__OPTS(flux_weightnorm_opts, __VA_ARGS__))
+#define flux_weightnorm(...) \
+    /* A layer that uses g v/sqrt(sum(v^2) + eps) in place of the given layer's weight, so that
+       length g and direction v are trained separately (Salimans and Kingma 2016). The weight of
+       that layer becomes v. */ \
+    flux_weightnorm_with(FLUX__OPTS(flux_weightnorm_opts, __VA_ARGS__))
 /* A new model in which each weightnorm is replaced by its layer, with the product as its weight. */
 FLUX_API flux_layer *flux_remove_weightnorms(flux_layer *m);
 
@@ -1935,31 +2209,32 @@ FLUX_API flux_layer *flux_skipconnection_with(flux_layer *body, flux_layer *conn
 FLUX_API flux_layer *flux_maxout_with(int n, flux_layer *const *ls, const char *names);
 /* A function as a layer; one of two inputs serves as a connection. name: as printed. */
 FLUX_API flux_layer *flux_function(flux_fn f, const char *name);
+/* A function of two inputs as a layer, as a connection. name: as printed. */
 FLUX_API flux_layer *flux_function2(flux_fn2 f, const char *name);
-/* Each layer is called with the output of the one before. */
 #define flux_chain(...) \
+    /* Each layer is called with the output of the one before. */ \
     FLUX__MADE(flux_layer *, \
                flux_chain_with(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
-/* flux_parallel(flux_add, a, b): the connection of the layers' outputs. One input goes to all
-   layers; n inputs go to n layers, one to each; n inputs to a single layer are passed to it one
-   after the other. Other numbers of inputs are an error. A connection of two arguments takes the
-   outputs two at a time, from the left; flux_identity gives them all as a tuple. */
 #define flux_parallel(connection, ...) \
+    /* flux_parallel(flux_add, a, b): the connection of the layers' outputs. One input goes to all
+       layers; n inputs go to n layers, one to each; n inputs to a single layer are passed to it
+       one after the other. Other numbers of inputs are an error. A connection of two arguments
+       takes the outputs two at a time, from the left; flux_identity gives them all as a tuple. */ \
     FLUX__MADE(flux_layer *, \
                flux_parallel_with(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
                                 FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__))
-/* y_1 = l_1(x_1), then y_i = l_i(connection(y_{i-1}, x_i)); gives all y as a tuple. */
 #define flux_pairwisefusion(connection, ...) \
+    /* y_1 = l_1(x_1), then y_i = l_i(connection(y_{i-1}, x_i)); gives all y as a tuple. */ \
     FLUX__MADE(flux_layer *, \
                flux_pairwisefusion_with(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
                                       FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__))
-/* connection(layer(x), x) */
 #define flux_skipconnection(layer, connection) \
+    /* connection(layer(x), x) */ \
     FLUX__MADE(flux_layer *, \
                flux_skipconnection_with(FLUX__AS_LAYER(layer), FLUX__AS_LAYER(connection), \
                                       #layer ", " #connection))
-/* The elementwise largest of the layers' outputs. */
 #define flux_maxout(...) \
+    /* The elementwise largest of the layers' outputs. */ \
     FLUX__MADE(flux_layer *, \
                flux_maxout_with(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
 /* Concatenates along dimension 0; made to serve as a connection. */
@@ -1987,8 +2262,8 @@ typedef enum flux_agg {
 } flux_agg;
 typedef struct flux_loss_opts {
     FLUX__DUMMY
-    flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO;
-    flux_agg agg FLUX__ZERO;
+    flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO; /* what is predicted, what is true */
+    flux_agg agg FLUX__ZERO;              /* FLUX_MEAN (default), FLUX_SUM, FLUX_NONE */
     int dim FLUX__ZERO;                   /* the dimension of the classes; default 0 */
     flux__double epsilon FLUX__ZERO;      /* keeps log finite; default: the dtype's epsilon */
     flux__double delta FLUX__ZERO;        /* huber_loss: 1 */
@@ -2061,7 +2336,7 @@ FLUX_API flux_tensor *flux_accuracy(flux_tensor *yhat, flux_tensor *y);
    flux_topk_accuracy(yhat, y, .k = 3). */
 typedef struct flux_topk_opts {
     FLUX__DUMMY
-    flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO;
+    flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO; /* scores, and what is true */
     flux__int k FLUX__ZERO;               /* default 5; at most the number of classes */
     flux__marked marked FLUX__ZERO;
 } flux_topk_opts;
@@ -2075,7 +2350,9 @@ FLUX_API flux_tensor *flux_confusion(flux_tensor *yhat, flux_tensor *y);
 /* Vectors of a number a class, 0 where nothing was counted: right / guessed, right / true, and
    2 right / (guessed + true). The macro average is flux_mean(flux_f1(yhat, y)). */
 FLUX_API flux_tensor *flux_precision(flux_tensor *yhat, flux_tensor *y);
+/* right / true of each class, a vector; 0 where none is true. */
 FLUX_API flux_tensor *flux_recall(flux_tensor *yhat, flux_tensor *y);
+/* 2 right / (guessed + true) of each class, a vector. */
 FLUX_API flux_tensor *flux_f1(flux_tensor *yhat, flux_tensor *y);
 /* The coefficient of determination, 1 - sum (y - yhat)^2 / sum (y - mean(y))^2 over observations,
    which the last dim counts; of several outputs the mean of theirs, as in scikit-learn. An output
@@ -2084,26 +2361,30 @@ FLUX_API flux_tensor *flux_r2(flux_tensor *yhat, flux_tensor *y);
 /* exp of the mean of flux_logitcrossentropy: yhat is logits. */
 FLUX_API flux_tensor *flux_perplexity(flux_tensor *yhat, flux_tensor *y);
 
-/* A metric over many batches, which gives what all of them at once would give, also where the last
-   one is not full: a layer that keeps sums.
-       flux_layer *f1 = flux_metric(flux_f1), *top = flux_metric(flux_topk_accuracy, .k = 3);
-       flux_each (b, held) FLUX_INFER flux_metric_add(f1, flux_call(model, b.x), b.y);
-       flux_print(flux_metric_value(f1));
-   Of a function that is none of the above (flux_mse, or one of yours) which gives one number, it
-   keeps the mean by observations, which the last dim of yhat counts. flux_named names it. */
 typedef struct flux_metric_opts {
     FLUX__DUMMY
-    flux_fn2 f FLUX__ZERO;
+    flux_fn2 f FLUX__ZERO;                /* of yhat and y: flux_accuracy, ... */
     flux__int k FLUX__ZERO;               /* of flux_topk_accuracy: 5 */
     flux__marked marked FLUX__ZERO;
 } flux_metric_opts;
 #define FLUX__LEFT_OUT_flux_metric_opts .k = FLUX__NO_INT, .marked = true,
 FLUX_API flux_layer *flux_metric_with(flux_metric_opts o);
-#define flux_metric(...) flux_metric_with(FLUX__OPTS(flux_metric_opts, __VA_ARGS__))
+#define flux_metric(...) \
+    /* A metric over many batches, which gives what all of them at once would give, also where the
+       last one is not full: a layer that keeps sums.
+           flux_layer *f1 = flux_metric(flux_f1), *top = flux_metric(flux_topk_accuracy, .k = 3);
+           flux_each (b, held) FLUX_INFER flux_metric_add(f1, flux_call(model, b.x), b.y);
+           flux_print(flux_metric_value(f1));
+       Of a function that is none of the above (flux_mse, or one of yours) which gives one number,
+       it keeps the mean by observations, which the last dim of yhat counts. flux_named names
+       it. */ \
+    flux_metric_with(FLUX__OPTS(flux_metric_opts, __VA_ARGS__))
 /* Takes a batch in; 0, or -1 on error, which leaves the metric as it was. flux_call(metric, yhat,
    y) gives the batch's own number, and takes nothing in. */
 FLUX_API int flux_metric_add(flux_layer *metric, flux_tensor *yhat, flux_tensor *y);
-FLUX_API flux_tensor *flux_metric_value(flux_layer *metric);      /* of all since the reset */
+/* Of all since the reset. */
+FLUX_API flux_tensor *flux_metric_value(flux_layer *metric);
+/* Begins the sums anew. */
 FLUX_API void flux_metric_reset(flux_layer *metric);
 
 /* ------------------------------------------------------------------ gradients */
@@ -2114,10 +2395,12 @@ FLUX_API void flux_metric_reset(flux_layer *metric);
    flux_update. A gradient has the shape of its tensor. NULL on error. */
 FLUX_API flux_grads *flux_gradient_with(flux_tensor *loss, int n, const void *const *what);
 #define flux_gradient(loss, ...) \
+    /* The gradients of a loss by models and tensors: flux_gradient(loss, model). */ \
     flux_gradient_with(loss, FLUX__NARG(__VA_ARGS__), FLUX__OBJECTS(__VA_ARGS__))
 /* The gradient with respect to x, or to the parameter of m at this path ("layers.0.weight"). NULL,
    without an error, if the loss does not depend on it. */
 FLUX_API flux_tensor *flux_grad(flux_grads *g, flux_tensor *x);
+/* The gradient by the parameter of m at this path ("layers.0.weight"); NULL: none. */
 FLUX_API flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *path);
 /* All gradients, by number from 0, in the order in which flux_gradient was given their tensors:
    for (int i = 0; i < flux_num_grads(g); i++) ... flux_grad_name(g, i), flux_grad_at(g, i). A name
@@ -2125,17 +2408,22 @@ FLUX_API flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *
    flux_gradient, which stands before a path if several things were given: "1.bias". flux_print(g)
    shows them with their norms. flux_num_grads is -1 on error. */
 FLUX_API int flux_num_grads(flux_grads *g);
-FLUX_API flux_tensor *flux_grad_at(flux_grads *g, int i);   /* NULL: no gradient, as above */
+/* NULL: no gradient, as above */
+FLUX_API flux_tensor *flux_grad_at(flux_grads *g, int i);
+/* The name of gradient i, "layers.0.weight". */
 FLUX_API const char *flux_grad_name(flux_grads *g, int i);
 /* These change all gradients, for the flux_update that follows; nothing is computed yet. Each
    returns 0, or non-zero on error, which changes none. Adding takes, for each tensor of g, its
    gradient in `more`; clipping by value takes each element to [-delta, delta]. */
 FLUX_API int flux_grads_scale(flux_grads *g, double by);
+/* Adds to each gradient the one in `more` by the same tensor. */
 FLUX_API int flux_grads_add(flux_grads *g, flux_grads *more);
+/* Takes each element to [-delta, delta]. */
 FLUX_API int flux_clip_value(flux_grads *g, double delta);
 /* The 2-norm of all gradients as one vector, a float64 number. Clipping scales all of them alike
    if that is above omega, down to omega, and returns the norm that they had. NULL on error. */
 FLUX_API flux_tensor *flux_grads_norm(flux_grads *g);
+/* Scales all gradients alike so that their norm is omega at most; the norm they had. */
 FLUX_API flux_tensor *flux_clip_global(flux_grads *g, double omega);
 /* Calls fn(m, user), which returns a loss, and returns it; *g becomes the gradients with respect to
    the parameters of m. During the call m is in train mode, whatever modes its layers have. */
@@ -2199,39 +2487,74 @@ typedef struct flux_rule {
 FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
 #define FLUX__RULE(name, ...) flux_rule_with(name, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 /* Optimisers with their defaults. An option by position is the first one, eta: flux_adam(0.05). */
-#define flux_descent(...) FLUX__RULE("Descent", __VA_ARGS__)      /* eta g; eta 0.1 */
-#define flux_momentum(...) FLUX__RULE("Momentum", __VA_ARGS__)    /* eta 0.01, rho 0.9 */
-#define flux_nesterov(...) FLUX__RULE("Nesterov", __VA_ARGS__)    /* eta 0.001, rho 0.9 */
-/* eta 0.001, rho 0.9, epsilon 1e-8, centred off */
-#define flux_rmsprop(...) FLUX__RULE("RMSProp", __VA_ARGS__)
-/* eta 0.001, ell {0.5, 1.2}, gamma {1e-6, 50} (Riedmiller and Braun 1993) */
-#define flux_rprop(...) FLUX__RULE("Rprop", __VA_ARGS__)
+#define flux_descent(...) \
+    /* p - eta g: plain gradient descent; eta 0.1. */ \
+    FLUX__RULE("Descent", __VA_ARGS__)
+#define flux_momentum(...) \
+    /* Descent with momentum (Polyak 1964): eta 0.01, rho 0.9. */ \
+    FLUX__RULE("Momentum", __VA_ARGS__)
+#define flux_nesterov(...) \
+    /* Descent with Nesterov's momentum: eta 0.001, rho 0.9. */ \
+    FLUX__RULE("Nesterov", __VA_ARGS__)
+#define flux_rmsprop(...) \
+    /* RMSProp (Hinton 2012): eta 0.001, rho 0.9, epsilon 1e-8, centred off. */ \
+    FLUX__RULE("RMSProp", __VA_ARGS__)
+#define flux_rprop(...) \
+    /* Rprop (Riedmiller and Braun 1993): eta 0.001, ell {0.5, 1.2}, gamma {1e-6, 50}. */ \
+    FLUX__RULE("Rprop", __VA_ARGS__)
 /* Adam (Kingma and Ba 2015) and its kin have eta 0.001, beta {0.9, 0.999}, epsilon 1e-8, unless the
    line says otherwise. */
-#define flux_adam(...) FLUX__RULE("Adam", __VA_ARGS__)
-#define flux_adamw(...) FLUX__RULE("AdamW", __VA_ARGS__)          /* and lambda 0, couple on */
-#define flux_lion(...) FLUX__RULE("Lion", __VA_ARGS__)            /* no epsilon */
-#define flux_radam(...) FLUX__RULE("RAdam", __VA_ARGS__)
-#define flux_adamax(...) FLUX__RULE("AdaMax", __VA_ARGS__)
-#define flux_oadam(...) FLUX__RULE("OAdam", __VA_ARGS__)          /* beta {0.5, 0.9} */
-#define flux_adagrad(...) FLUX__RULE("AdaGrad", __VA_ARGS__)      /* eta 0.1, epsilon 1e-8 */
-#define flux_adadelta(...) FLUX__RULE("AdaDelta", __VA_ARGS__)  /* rho 0.9, epsilon 1e-8, no eta */
-#define flux_amsgrad(...) FLUX__RULE("AMSGrad", __VA_ARGS__)
-#define flux_nadam(...) FLUX__RULE("NAdam", __VA_ARGS__)
-#define flux_adabelief(...) FLUX__RULE("AdaBelief", __VA_ARGS__)  /* epsilon 1e-16 */
+#define flux_adam(...) \
+    /* Adam (Kingma and Ba 2015): flux_adam(1e-3, .beta = {0.9, 0.99}). */ \
+    FLUX__RULE("Adam", __VA_ARGS__)
+#define flux_adamw(...) \
+    /* Adam with a weight decay of its own (Loshchilov and Hutter 2019): lambda 0, couple on. */ \
+    FLUX__RULE("AdamW", __VA_ARGS__)
+#define flux_lion(...) \
+    /* Lion, by the sign of a momentum (Chen et al. 2023): no epsilon. */ \
+    FLUX__RULE("Lion", __VA_ARGS__)
+#define flux_radam(...) \
+    /* RAdam (Liu et al. 2020), which warms up by itself. */ \
+    FLUX__RULE("RAdam", __VA_ARGS__)
+#define flux_adamax(...) \
+    /* AdaMax, Adam by the largest gradient (Kingma and Ba 2015). */ \
+    FLUX__RULE("AdaMax", __VA_ARGS__)
+#define flux_oadam(...) \
+    /* Optimistic Adam (Daskalakis et al. 2018): beta {0.5, 0.9}. */ \
+    FLUX__RULE("OAdam", __VA_ARGS__)
+#define flux_adagrad(...) \
+    /* AdaGrad (Duchi et al. 2011): eta 0.1, epsilon 1e-8. */ \
+    FLUX__RULE("AdaGrad", __VA_ARGS__)
+#define flux_adadelta(...) \
+    /* AdaDelta (Zeiler 2012): rho 0.9, epsilon 1e-8, no eta. */ \
+    FLUX__RULE("AdaDelta", __VA_ARGS__)
+#define flux_amsgrad(...) \
+    /* AMSGrad (Reddi et al. 2018), with the largest second moment so far. */ \
+    FLUX__RULE("AMSGrad", __VA_ARGS__)
+#define flux_nadam(...) \
+    /* Adam with Nesterov's momentum (Dozat 2016). */ \
+    FLUX__RULE("NAdam", __VA_ARGS__)
+#define flux_adabelief(...) \
+    /* AdaBelief (Zhuang et al. 2020): epsilon 1e-16. */ \
+    FLUX__RULE("AdaBelief", __VA_ARGS__)
 /* Parts of a chain, which change the gradient for the rule that follows. */
-/* g + lambda p; lambda 5e-4: flux_weightdecay(.lambda = 1e-4) */
-#define flux_weightdecay(...) FLUX__RULE("WeightDecay", __VA_ARGS__)
-/* g + lambda sign(p); lambda 1e-3 */
-#define flux_signdecay(...) FLUX__RULE("SignDecay", __VA_ARGS__)
-/* Clips each element to [-delta, delta]; delta 10. */
-#define flux_clipgrad(...) FLUX__RULE("ClipGrad", __VA_ARGS__)
-/* Scales each gradient whose p-norm is above omega down to omega; omega 10, p 2. With
-   .global = true it takes one norm, that of all gradients as one vector, and scales all alike. */
-#define flux_clipnorm(...) FLUX__RULE("ClipNorm", __VA_ARGS__)
+#define flux_weightdecay(...) \
+    /* g + lambda p; lambda 5e-4: flux_weightdecay(.lambda = 1e-4) */ \
+    FLUX__RULE("WeightDecay", __VA_ARGS__)
+#define flux_signdecay(...) \
+    /* g + lambda sign(p); lambda 1e-3 */ \
+    FLUX__RULE("SignDecay", __VA_ARGS__)
+#define flux_clipgrad(...) \
+    /* Clips each element to [-delta, delta]; delta 10. */ \
+    FLUX__RULE("ClipGrad", __VA_ARGS__)
+#define flux_clipnorm(...) \
+    /* Scales each gradient whose p-norm is above omega down to omega; omega 10, p 2. With .global
+       = true it takes one norm, that of all gradients as one vector, and scales all alike. */ \
+    FLUX__RULE("ClipNorm", __VA_ARGS__)
 /* Rules in a row: the gradient passes through them from left to right. */
 FLUX_API flux_rule flux_optimiser_chain_with(int n, const flux_rule *rules);
 #define flux_optimiser_chain(...) \
+    /* Rules in a row: flux_optimiser_chain(flux_clipnorm(.omega = 1), flux_adam()). */ \
     flux_optimiser_chain_with(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
 /* Collects gradients, and at every n-th flux_update applies the rule to the mean of n of them. */
 FLUX_API flux_rule flux_accumgrad(int n, flux_rule rule);
@@ -2246,10 +2569,12 @@ typedef struct flux_schedule {
     int64_t steps;
     flux_rule_part phase[FLUX_MAX_PHASES];
 } flux_schedule;
+/* The same rate at each step. */
 FLUX_API flux_schedule flux_schedule_constant(double rate);
 /* start decay^floor((t - 1) / period): PyTorch's StepLR */
 FLUX_API flux_schedule flux_schedule_step(double start, double decay, int64_t period);
-FLUX_API flux_schedule flux_schedule_exp(double start, double decay);   /* start decay^(t - 1) */
+/* start decay^(t - 1) */
+FLUX_API flux_schedule flux_schedule_exp(double start, double decay);
 /* Half a cosine from start to finish in this many steps, again and again (CosAnneal, restarts). */
 FLUX_API flux_schedule flux_schedule_restarts(double start, double finish, int64_t period);
 /* The same once, and then finish. */
@@ -2267,8 +2592,11 @@ FLUX_API flux_schedule flux_schedule_for(int64_t steps, flux_schedule s);
    flux_schedule_sequence(flux_schedule_linear(0, 0.1, 500), flux_schedule_exp(0.1, 0.999)) */
 FLUX_API flux_schedule flux_schedule_sequence_with(int n, const flux_schedule *s);
 #define flux_schedule_sequence(...) \
-    flux_schedule_sequence_with(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_schedule, __VA_ARGS__))
-FLUX_API double flux_schedule_at(flux_schedule s, int64_t t);   /* the rate of step t; or NaN */
+    /* Schedules one after the other, each with t from 1. */ \
+    flux_schedule_sequence_with(FLUX__NARG(__VA_ARGS__), \
+                              FLUX__ARRAY(const flux_schedule, __VA_ARGS__))
+/* The rate of step t; or NaN. */
+FLUX_API double flux_schedule_at(flux_schedule s, int64_t t);
 /* The rule with eta from a schedule, also as a part of a chain:
    flux_scheduled(flux_adam(), flux_schedule_cosine(1e-3, 0, 10000)). Of a chain, the one rule that
    has an eta takes it. flux_adjust can't set the eta of such a state. */
@@ -2283,8 +2611,10 @@ FLUX_API double flux_rate(flux_state *s);
    doubles the scale. Without f16 parameters flux_scaled_loss returns the loss as it is. flux_train
    calls it by itself. */
 FLUX_API flux_rule flux_mixed_precision(flux_rule rule);
+/* The loss times the state's scale, for flux_gradient in mixed precision. */
 FLUX_API flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss);
-FLUX_API double flux_loss_scale(flux_state *s);   /* the present scale; 1 without f16 */
+/* The present scale; 1 without f16. */
+FLUX_API double flux_loss_scale(flux_state *s);
 /* How many steps were not made because gradients were not finite. */
 FLUX_API int64_t flux_skipped(flux_state *s);
 
@@ -2314,9 +2644,11 @@ FLUX_API int flux_update(flux_state *s, flux_layer *model, flux_grads *g);
 /* Changes hyper-parameters from now on: flux_adjust(opt, .eta = 1e-4). Fields that are left out
    stay. A field that the rule does not have is an error. Returns 0, or non-zero on error. */
 FLUX_API int flux_adjust_with(flux_state *s, flux_rule_opts o);
-#define flux_adjust(s, ...) flux_adjust_with(s, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
-/* The same, only for the parameters of this part of the model. */
+#define flux_adjust(s, ...) \
+    /* Sets hyper-parameters: flux_adjust(opt, .eta = 1e-4). 0, or non-zero on error. */ \
+    flux_adjust_with(s, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 #define flux_adjust_part(s, part, ...) \
+    /* The same, only for the parameters of this part of the model. */ \
     flux_adjust_layer(s, part, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 FLUX_API int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o);
 
@@ -2367,7 +2699,7 @@ typedef struct flux_loader_opts {
                                              observations, at most 255 */
     /* Applied to every batch, with .user; it may run on a worker thread. */
     flux_batch (*transform)(flux_batch b, void *user) FLUX__ZERO;
-    void *user FLUX__ZERO;
+    void *user FLUX__ZERO;                /* passed to transform */
     int workers FLUX__ZERO;               /* threads that prepare batches ahead; the order of the
                                              batches stays the same; 0: none */
     flux__uint64 seed FLUX__ZERO;         /* of the shuffling; by default it is drawn from the
@@ -2390,12 +2722,16 @@ typedef struct flux_loader_opts {
 #define FLUX__LEFT_OUT_flux_loader_opts .batchsize = FLUX__NO_INT, .partial = FLUX_DEFAULT, \
     .seed = FLUX__NO_SEED, .ranks = FLUX__NO_INT, .marked = true,
 FLUX_API flux_loader *flux_dataloader_with(flux_loader_opts o);
-/* Arrays with the same number of observations, then options:
-   flux_dataloader(X, Y, .batchsize = 64, .shuffle = true). Arrays that disagree are an error. */
-#define flux_dataloader(...) flux_dataloader_with(FLUX__OPTS(flux_loader_opts, __VA_ARGS__))
-FLUX_API int64_t flux_length(const flux_loader *l);               /* batches in an epoch */
-FLUX_API flux_batch flux_first(flux_loader *l);   /* the first batch, not shuffled */
-FLUX_API flux_loader *flux_cuiterator(flux_loader *l);   /* as flux_cu, but float64 stays */
+#define flux_dataloader(...) \
+    /* Arrays with the same number of observations, then options: flux_dataloader(X, Y, .batchsize
+       = 64, .shuffle = true). Arrays that disagree are an error. */ \
+    flux_dataloader_with(FLUX__OPTS(flux_loader_opts, __VA_ARGS__))
+/* batches in an epoch */
+FLUX_API int64_t flux_length(const flux_loader *l);
+/* The first batch, not shuffled. */
+FLUX_API flux_batch flux_first(flux_loader *l);
+/* As flux_cu, but float64 stays. */
+FLUX_API flux_loader *flux_cuiterator(flux_loader *l);
 /* A loader whose batches have f applied to each of their arrays. */
 FLUX_API flux_loader *flux_mapobs(flux_fn f, flux_loader *l);
 /* What follows takes an array, or several that belong together as a tuple, and gives the same:
@@ -2419,16 +2755,19 @@ FLUX_API int flux_kfolds(int k, int i, flux_tensor *x, flux_tensor **learn, flux
    chance. labels: an integer for each observation, or one-hot. Put the labels into the tuple too
    if they are to come along. */
 FLUX_API flux_tensor *flux_oversample(flux_tensor *x, flux_tensor *labels, uint64_t seed);
+/* x with as many of each class as the smallest has; the seed says which. */
 FLUX_API flux_tensor *flux_undersample(flux_tensor *x, flux_tensor *labels, uint64_t seed);
 /* For each observation n / (classes * how many are of its class), float64: its mean is 1. */
 FLUX_API flux_tensor *flux_balanced_weights(flux_tensor *labels);
 
-/* flux_each (b, loader) { ... b.x ... b.y ... } is a loop over the batches of one epoch. Each
-   iteration is a scope; after an error there is no further one. The loop
-   flux_each (b, loader, .progress = "label") draws a bar with samples per second on stderr. */
-#define flux_each(b, ...) FLUX__EACH(b, __VA_ARGS__)
+#define flux_each(b, ...) \
+    /* flux_each (b, loader) { ... b.x ... b.y ... } is a loop over the batches of one epoch. Each
+       iteration is a scope; after an error there is no further one. The loop flux_each (b,
+       loader, .progress = "label") draws a bar with samples per second on stderr. */ \
+    FLUX__EACH(b, __VA_ARGS__)
 /* Shows a value beside the innermost progress bar: a one-element tensor, or a number. */
 FLUX_API void flux_progress(const char *label, flux_tensor *value);
+/* Shows a number beside the innermost progress bar. */
 FLUX_API void flux_progress_number(const char *label, double value);
 
 /* Files. A load that fails returns NULL (or non-zero), says what is wrong with the file and where,
@@ -2439,6 +2778,7 @@ FLUX_API flux_tensor *flux_load_idx(const char *path);
 /* NumPy's format. The shape is the one that NumPy shows, whether the file is in C or in Fortran
    order; numpy.load in turn shows the shape of the tensor that was saved. */
 FLUX_API flux_tensor *flux_load_npy(const char *path);
+/* Writes x in NumPy's format. 0, or non-zero on error. */
 FLUX_API int flux_save_npy(flux_tensor *x, const char *path);
 /* NumPy's archives of several arrays, by numpy.savez or savez_compressed. If name is NULL, the only
    array; having more is an error then, which lists their names. */
@@ -2451,21 +2791,15 @@ FLUX_API int flux_npz_names(const char *path, char *out, size_t n);
 FLUX_API int flux_save_npz_with(const char *path, int n, const char *names,
                                  const void *const *items);
 #define flux_save_npz(path, ...) \
+    /* Writes tensors by their C names: flux_save_npz("run.npz", x, y). 0, or non-zero on
+       error. */ \
     flux_save_npz_with(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 /* Lines of numbers: float32, columns x lines. A heading line is skipped. From a pipe or a device it
    reads at most 256 MiB. */
 FLUX_API flux_tensor *flux_load_csv(const char *path);
-/* A csv whose columns have names, hold numbers or texts, and may lack some:
-       flux_table *t = flux_load_table("passengers.csv");
-       flux_tensor *x = flux_columns(t, "age, fare, sex");           // 3 x rows, float32
-       flux_column_label(t, "sex", 0)                                // "female"
-   Texts are coded 0, 1, 2, ... in the order of their bytes; a column is one of texts if any field
-   of it is. Missing is a field that is empty, or na, n/a, nan, null, none, #n/a or ?, in letters of
-   either case. Fields may stand in quotes ("" is a quote), lines may end in either way, empty ones
-   and those that begin with # are passed over; all others have as many fields as the first. */
 typedef struct flux_table_opts {
     FLUX__DUMMY
-    const char *path FLUX__ZERO;
+    const char *path FLUX__ZERO;          /* of the file */
     char separator FLUX__ZERO;            /* default: the one of , ; | and tab that the first line
                                              has most often, else blanks */
     flux__switch heading FLUX__ZERO;      /* default: the first line is one if no field of it is a
@@ -2476,38 +2810,55 @@ typedef struct flux_table_opts {
 #define FLUX__LEFT_OUT_flux_table_opts \
     .heading = FLUX_DEFAULT, .missing = FLUX__NO_NUMBER, .marked = true,
 FLUX_API flux_table *flux_load_table_with(flux_table_opts o);
-#define flux_load_table(...) flux_load_table_with(FLUX__OPTS(flux_table_opts, __VA_ARGS__))
+#define flux_load_table(...) \
+    /* A csv whose columns have names, hold numbers or texts, and may lack some:
+           flux_table *t = flux_load_table("passengers.csv");
+           flux_tensor *x = flux_columns(t, "age, fare, sex");           // 3 x rows, float32
+           flux_column_label(t, "sex", 0)                                // "female"
+       Texts are coded 0, 1, 2, ... in the order of their bytes; a column is one of texts if any
+       field of it is. Missing is a field that is empty, or na, n/a, nan, null, none, #n/a or ?,
+       in letters of either case. Fields may stand in quotes ("" is a quote), lines may end in
+       either way, empty ones and those that begin with # are passed over; all others have as many
+       fields as the first. */ \
+    flux_load_table_with(FLUX__OPTS(flux_table_opts, __VA_ARGS__))
+/* How many rows a table has. */
 FLUX_API int64_t flux_table_rows(const flux_table *t);
+/* How many columns a table has. */
 FLUX_API int flux_table_columns(const flux_table *t);
 /* The name of column i; it lives as long as the table, and so do labels. */
 FLUX_API const char *flux_column_name(const flux_table *t, int i);
 /* By its name, or its number ("2"): how many fields of a column are missing; how many different
    texts it has, 0 if it is one of numbers; and the text of a code. -1 or NULL: an error. */
 FLUX_API int64_t flux_column_missing(const flux_table *t, const char *name);
+/* How many different texts a column has; 0 if it is one of numbers; -1: an error. */
 FLUX_API int64_t flux_column_labels(const flux_table *t, const char *name);
+/* The text of a code of a column; NULL: an error. */
 FLUX_API const char *flux_column_label(const flux_table *t, const char *name, int64_t code);
 /* Some columns, by names or numbers, in that order; NULL: all of them. */
 FLUX_API flux_tensor *flux_columns(const flux_table *t, const char *names);
-/* A picture as width x height x channels, float32 from 0 to 1, its first row on top: PGM and PPM
-   (P5, P6), and PNG, JPEG, BMP, TGA, GIF and others where the program has included stb_image.h
-   before the implementation of this file (stb_image_write.h, for those that are saved):
-       #define STB_IMAGE_IMPLEMENTATION
-       #include "stb_image.h"
-       #define FLUX_IMPLEMENTATION
-       #include "flux.h"
-   It is resized where a width or a height is given, by the triangle filter of Pillow's and
-   torchvision's bilinear resizing, and has other channels where those are given: 1 grey, 2 grey and
-   alpha, 3 colours, 4 colours and alpha. flux_load_image("cat.png", .width = 64, .height = 64) */
 typedef struct flux_image_opts {
     FLUX__DUMMY
-    const char *path FLUX__ZERO;
+    const char *path FLUX__ZERO;          /* of the file, or the folder */
     flux__int width FLUX__ZERO, height FLUX__ZERO, channels FLUX__ZERO; /* default: the file's */
     flux__marked marked FLUX__ZERO;
 } flux_image_opts;
 #define FLUX__LEFT_OUT_flux_image_opts \
     .width = FLUX__NO_INT, .height = FLUX__NO_INT, .channels = FLUX__NO_INT, .marked = true,
 FLUX_API flux_tensor *flux_load_image_with(flux_image_opts o);
-#define flux_load_image(...) flux_load_image_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
+#define flux_load_image(...) \
+    /* A picture as width x height x channels, float32 from 0 to 1, its first row on top: PGM and
+       PPM (P5, P6), and PNG, JPEG, BMP, TGA, GIF and others where the program has included
+       stb_image.h before the implementation of this file (stb_image_write.h, for those that are
+       saved):
+           #define STB_IMAGE_IMPLEMENTATION
+           #include "stb_image.h"
+           #define FLUX_IMPLEMENTATION
+           #include "flux.h"
+       It is resized where a width or a height is given, by the triangle filter of Pillow's and
+       torchvision's bilinear resizing, and has other channels where those are given: 1 grey, 2
+       grey and alpha, 3 colours, 4 colours and alpha. flux_load_image("cat.png", .width = 64,
+       .height = 64) */ \
+    flux_load_image_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
 /* Writes x, width x height or width x height x channels, as a picture whose format the path's end
    says: .pgm, .ppm, or by stb_image_write.h .png, .jpg, .bmp, .tga. Numbers are cut off at 0 and 1;
    those of uint8 are 0 to 255. */
@@ -2523,11 +2874,18 @@ FLUX_API int flux_save_images(flux_tensor *x, const char *path, int columns);
    b.x is 64 x 64 x 3 x 32, and b.y has 32 labels of int32: label i is flux_folder_class(pets, i).
    The folder must live as long as the loader. */
 FLUX_API flux_folder *flux_image_folder_with(flux_image_opts o);
-#define flux_image_folder(...) flux_image_folder_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
+#define flux_image_folder(...) \
+    /* Images in folders, a folder a class: flux_image_folder("pets", .width = 64). */ \
+    flux_image_folder_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
+/* The folder as a data set, for flux_dataloader(.data = ...). */
 FLUX_API const flux_dataset *flux_folder_data(const flux_folder *f);
-FLUX_API int64_t flux_folder_length(const flux_folder *f);             /* how many images */
-FLUX_API int flux_folder_classes(const flux_folder *f);                /* how many classes */
-FLUX_API const char *flux_folder_class(const flux_folder *f, int i);   /* the name of class i */
+/* How many images. */
+FLUX_API int64_t flux_folder_length(const flux_folder *f);
+/* How many classes. */
+FLUX_API int flux_folder_classes(const flux_folder *f);
+/* The name of class i. */
+FLUX_API const char *flux_folder_class(const flux_folder *f, int i);
+/* The path of image i. */
 FLUX_API const char *flux_folder_path(const flux_folder *f, int64_t i);
 /* safetensors: one file, which Python's library reads too (there the dimensions are in reverse
    order, because its memory is row-major). flux_save(model, "m.safetensors") writes the whole file
@@ -2575,8 +2933,10 @@ FLUX_API int flux_save_all_with(const char *path, int n, const char *names,
 FLUX_API int flux_load_all_with(const char *path, int n, const char *names,
                                 const void *const *items);
 #define flux_save_all(path, ...) \
+    /* Writes objects by their C names: flux_save_all("run.safetensors", model, opt). */ \
     flux_save_all_with(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 #define flux_load_all(path, ...) \
+    /* Reads them back, by the same names. 0, or non-zero on error. */ \
     flux_load_all_with(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 
 /* ------------------------------------------------------------------ training
@@ -2592,8 +2952,8 @@ typedef flux_tensor *(*flux_loss_fn)(flux_layer *model, flux_tensor *x, flux_ten
 
 /* Where a training is, as a callback is told. */
 typedef struct flux_train_info {
-    flux_layer *model;
-    flux_state *state;
+    flux_layer *model;                    /* what is trained */
+    flux_state *state;                    /* its optimiser's */
     int epoch, epochs;                    /* the epoch, from 0, and how many there are to be */
     int64_t batch, batches;               /* how many batches of the epoch are done, of how many */
     bool epoch_end;                       /* the epoch is over and validated */
@@ -2611,10 +2971,10 @@ typedef bool (*flux_train_fn)(const flux_train_info *at, void *user);
 enum { FLUX_MAX_METRICS = 8 };
 typedef struct flux_train_opts {
     FLUX__DUMMY
-    flux_loss_fn loss FLUX__ZERO;
-    flux_layer *model FLUX__ZERO;
-    flux_loader *data FLUX__ZERO;
-    flux_state *state FLUX__ZERO;
+    flux_loss_fn loss FLUX__ZERO;         /* of a batch: loss(model, x, y) */
+    flux_layer *model FLUX__ZERO;         /* what is trained */
+    flux_loader *data FLUX__ZERO;         /* its batches */
+    flux_state *state FLUX__ZERO;         /* by flux_setup, of the model */
     flux__int epochs FLUX__ZERO;          /* default 1; those of the checkpoint count */
     flux_loader *validation FLUX__ZERO;   /* after each epoch its loss is taken, and the metrics, in
                                              test mode and without gradients */
@@ -2635,7 +2995,7 @@ typedef struct flux_train_opts {
        .resume = true the run goes on from the file, if it is there, with the same bits as if it had
        not been stopped: all arguments must be made as they were then. */
     const char *checkpoint FLUX__ZERO;
-    bool resume FLUX__ZERO;
+    bool resume FLUX__ZERO;               /* goes on from the file of .checkpoint */
     const char *progress FLUX__ZERO;      /* a label: draws a bar with samples per second, mean
                                              loss and learning rate, and a line of validation */
     flux_train_fn callback FLUX__ZERO;
@@ -2654,7 +3014,9 @@ typedef struct flux_train_opts {
    for .best and .early_stop; rank 0 writes the files. */
 FLUX_API int flux_train_with(flux_train_opts o);
 FLUX_API int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s);
-#define flux_train(...) flux_train_with(FLUX__OPTS(flux_train_opts, __VA_ARGS__))
+#define flux_train(...) \
+    /* Trains: flux_train(loss, model, data, opt, .epochs = 50). 0, or non-zero on error. */ \
+    flux_train_with(FLUX__OPTS(flux_train_opts, __VA_ARGS__))
 
 /* Criteria for stopping, called once per epoch, say; the definitions are Flux's. Each keeps its
    state in a struct of yours that starts as {0}, and returns true when it is time to stop. */
@@ -2704,19 +3066,23 @@ typedef struct flux_distributed_opts {
    they can't be reached. */
 FLUX_API flux_comm *flux_distributed_with(flux_distributed_opts o);
 #define flux_distributed(...) \
+    /* Joins the world: flux_distributed(.timeout = 60). NULL on error. */ \
     flux_distributed_with(FLUX__OPTS(flux_distributed_opts, __VA_ARGS__))
 /* Runs the collectives that are recorded still, waits for all ranks, and ends MPI if
    flux_distributed has started it. The communicator is gone afterwards. Returns 0, or non-zero if
    this or an earlier collective has failed. */
 FLUX_API int flux_distributed_end(flux_comm *c);
-FLUX_API int flux_rank_of(const flux_comm *c);           /* 0 ... size - 1; -1 on error */
-FLUX_API int flux_size_of(const flux_comm *c);           /* how many ranks there are */
-FLUX_API int flux_local_rank_of(const flux_comm *c);     /* this rank's number on its machine */
+/* 0 ... size - 1; -1 on error */
+FLUX_API int flux_rank_of(const flux_comm *c);
+/* How many ranks there are. */
+FLUX_API int flux_size_of(const flux_comm *c);
+/* This rank's number on its machine. */
+FLUX_API int flux_local_rank_of(const flux_comm *c);
 /* "NCCL", "RCCL", "MPI" or "alone" */
 FLUX_API const char *flux_comm_name(const flux_comm *c);
 typedef struct flux_interrupted_opts {
     FLUX__DUMMY
-    flux_comm *comm FLUX__ZERO;
+    flux_comm *comm FLUX__ZERO;           /* whose ranks are asked; NULL: this process */
 } flux_interrupted_opts;
 #define FLUX__LEFT_OUT_flux_interrupted_opts
 /* flux_interrupted(): true once SIGTERM or SIGINT has come, as schedulers send it before they end a
@@ -2725,6 +3091,7 @@ typedef struct flux_interrupted_opts {
    it has come to any rank, the same answer on all of them; every rank asks at the same place. */
 FLUX_API bool flux_interrupted_with(flux_interrupted_opts o);
 #define flux_interrupted(...) \
+    /* Whether SIGTERM or Ctrl-C has come: to this process, or flux_interrupted(comm) to any. */ \
     flux_interrupted_with(FLUX__OPTS(flux_interrupted_opts, __VA_ARGS__))
 
 typedef struct flux_root_opts {
@@ -2748,12 +3115,18 @@ typedef struct flux_root_opts {
 FLUX_API flux_tensor *flux_allreduce(flux_comm *c, flux_tensor *x, flux_agg op);
 FLUX_API flux_tensor *flux_reduce_with(flux_comm *c, flux_tensor *x, flux_agg op, flux_root_opts o);
 FLUX_API flux_tensor *flux_broadcast_with(flux_comm *c, flux_tensor *x, flux_root_opts o);
+/* x of all ranks, one behind the other along the last dim. */
 FLUX_API flux_tensor *flux_allgather(flux_comm *c, flux_tensor *x);
+/* Part number `rank` of the sum, ..., of all ranks' x, cut along the last dim. */
 FLUX_API flux_tensor *flux_reduce_scatter(flux_comm *c, flux_tensor *x, flux_agg op);
-#define flux_reduce(c, x, ...) FLUX__REDUCE_TO(c, x, __VA_ARGS__, )
+#define flux_reduce(c, x, ...) \
+    /* The sum, ..., on rank .root: flux_reduce(comm, x, FLUX_SUM, .root = 0). */ \
+    FLUX__REDUCE_TO(c, x, __VA_ARGS__, )
 #define FLUX__REDUCE_TO(c, x, op, ...) \
     flux_reduce_with(c, x, op, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
-#define flux_broadcast(c, ...) FLUX__BROADCAST_FROM(c, __VA_ARGS__, )
+#define flux_broadcast(c, ...) \
+    /* x of rank .root, on every rank: flux_broadcast(comm, x, .root = 0). */ \
+    FLUX__BROADCAST_FROM(c, __VA_ARGS__, )
 #define FLUX__BROADCAST_FROM(c, x, ...) \
     flux_broadcast_with(c, x, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
 /* Runs all recorded collectives and waits until every rank has come here. Returns 0, or non-zero on
@@ -2795,7 +3168,9 @@ typedef struct flux_distributed_rule_opts {
    flux_synchronize gives all ranks the root's counts and leaves the shares. */
 FLUX_API flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
                                          flux_distributed_rule_opts o);
-#define flux_distributed_optimiser(c, ...) FLUX__DISTRIBUTED_RULE(c, __VA_ARGS__, )
+#define flux_distributed_optimiser(c, ...) \
+    /* The rule on averaged gradients: flux_distributed_optimiser(comm, flux_adam(1e-3)). */ \
+    FLUX__DISTRIBUTED_RULE(c, __VA_ARGS__, )
 #define FLUX__DISTRIBUTED_RULE(c, rule, ...) \
     flux_distributed_rule(c, rule, FLUX__OPTS(flux_distributed_rule_opts, __VA_ARGS__))
 
@@ -2845,9 +3220,13 @@ FLUX_API int flux_use_stream(flux_device d, void *stream);
    The versioned structs are those of DLPack 1; ours says that it is read-only. */
 struct DLManagedTensor;
 struct DLManagedTensorVersioned;
+/* x as a DLPack struct; NULL on error. */
 FLUX_API struct DLManagedTensor *flux_to_dlpack(flux_tensor *x);
+/* A tensor in the memory of a DLPack struct; NULL on error. */
 FLUX_API flux_tensor *flux_from_dlpack(struct DLManagedTensor *t);
+/* x as a struct of DLPack 1. */
 FLUX_API struct DLManagedTensorVersioned *flux_to_dlpack_versioned(flux_tensor *x);
+/* A tensor in the memory of a struct of DLPack 1. */
 FLUX_API flux_tensor *flux_from_dlpack_versioned(struct DLManagedTensorVersioned *t);
 
 /* ------------------------------------------------------------------ how the calls above are made
@@ -3021,7 +3400,9 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #endif
 /* A struct of options for a function that takes one; flux_adam(.eta = 0), for example, is
    flux_rule_with("Adam", FLUX_OPTIONS(flux_rule_opts, .eta = 0)). */
-#define FLUX_OPTIONS(T, ...) FLUX__OPTS(T, __VA_ARGS__)
+#define FLUX_OPTIONS(T, ...) \
+    /* Options for a function that takes a struct: FLUX_OPTIONS(flux_rule_opts, .eta = 0). */ \
+    FLUX__OPTS(T, __VA_ARGS__)
 
 /* FLUX__ONE(dim) is 1, if dim is none of the two tensors of flux_max2(a, b). */
 #define FLUX__NO_DIM "a dim is a number; of two tensors: flux_max2(a, b), flux_min2(a, b)"
@@ -3039,6 +3420,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__ARRAY(T, ...) ((T[]){ __VA_ARGS__ })
 /* FLUX_SHAPE(3, 4) is the flux_shape of these numbers. */
 #define FLUX_SHAPE(...) \
+    /* The flux_shape of these numbers: FLUX_SHAPE(3, 4). */ \
     ((((flux__shape))))(FLUX__ARRAY(const int64_t, __VA_ARGS__), \
                         (int)(sizeof(FLUX__ARRAY(const int64_t, __VA_ARGS__)) / sizeof(int64_t)))
 #define FLUX__DOUBLES_OF(...) FLUX__ARRAY(const double, FLUX__MAP(FLUX__DOUBLE_OF, __VA_ARGS__))
@@ -3056,39 +3438,88 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #endif
 
 #define FLUX__ACT(f, ...) FLUX__MADE(flux_tensor *, f(FLUX__OPTS(flux_act_opts, __VA_ARGS__)))
-#define flux_leakyrelu(...) FLUX__ACT(flux_leakyrelu_with, __VA_ARGS__)
-#define flux_rrelu(...) FLUX__ACT(flux_rrelu_with, __VA_ARGS__)
-#define flux_elu(...) FLUX__ACT(flux_elu_with, __VA_ARGS__)
-#define flux_celu(...) FLUX__ACT(flux_celu_with, __VA_ARGS__)
-#define flux_softshrink(...) FLUX__ACT(flux_softshrink_with, __VA_ARGS__)
-#define flux_trelu(...) FLUX__ACT(flux_trelu_with, __VA_ARGS__)
+#define flux_leakyrelu(...) /* x>0 ? x : .alpha x */ FLUX__ACT(flux_leakyrelu_with, __VA_ARGS__)
+#define flux_rrelu(...) \
+    /* x>0 ? x : a x, a random in [.lo, .hi) */ \
+    FLUX__ACT(flux_rrelu_with, __VA_ARGS__)
+#define flux_elu(...) /* x>0 ? x : .alpha (exp(x)-1) */ FLUX__ACT(flux_elu_with, __VA_ARGS__)
+#define flux_celu(...) \
+    /* x>0 ? x : .alpha (exp(x/.alpha)-1) */ \
+    FLUX__ACT(flux_celu_with, __VA_ARGS__)
+#define flux_softshrink(...) \
+    /* sign(x) max(|x|-.alpha, 0) */ \
+    FLUX__ACT(flux_softshrink_with, __VA_ARGS__)
+#define flux_trelu(...) /* x>.alpha ? x : 0 */ FLUX__ACT(flux_trelu_with, __VA_ARGS__)
 
 #define FLUX__LOSS(f, ...) FLUX__MADE(flux_tensor *, f(FLUX__OPTS(flux_loss_opts, __VA_ARGS__)))
-#define flux_ctc_loss(...) FLUX__LOSS(flux_ctc_loss_with, __VA_ARGS__)
+#define flux_ctc_loss(...) \
+    /* Connectionist temporal classification: flux_ctc_loss(yhat, labels). */ \
+    FLUX__LOSS(flux_ctc_loss_with, __VA_ARGS__)
 
-#define flux_topk_accuracy(...)                                                                    \
+#define flux_topk_accuracy(...) \
+    /* The share whose true class is among the .k highest scores. */ \
     FLUX__MADE(flux_tensor *, flux_topk_accuracy_with(FLUX__OPTS(flux_topk_opts, __VA_ARGS__)))
 
-#define flux_sum(...) FLUX__REDUCE(flux_sum_with, __VA_ARGS__)
-#define flux_mean(...) FLUX__REDUCE(flux_mean_with, __VA_ARGS__)
-#define flux_var(...) FLUX__REDUCE(flux_var_with, __VA_ARGS__)
-#define flux_std(...) FLUX__REDUCE(flux_std_with, __VA_ARGS__)
-#define flux_prod(...) FLUX__REDUCE(flux_prod_with, __VA_ARGS__)
-#define flux_max(...) FLUX__REDUCE(flux_max_with, __VA_ARGS__)
-#define flux_min(...) FLUX__REDUCE(flux_min_with, __VA_ARGS__)
-#define flux_any(...) FLUX__REDUCE(flux_any_with, __VA_ARGS__)
-#define flux_all(...) FLUX__REDUCE(flux_all_with, __VA_ARGS__)
-#define flux_norm(...) FLUX__REDUCE(flux_norm_with, __VA_ARGS__)
-#define flux_logsumexp(...) FLUX__REDUCE(flux_logsumexp_with, __VA_ARGS__)
-#define flux_argmax(...) FLUX__REDUCE(flux_argmax_with, __VA_ARGS__)
-#define flux_argmin(...) FLUX__REDUCE(flux_argmin_with, __VA_ARGS__)
-#define flux_cumsum(...) FLUX__REDUCE(flux_cumsum_with, __VA_ARGS__)
-#define flux_cumprod(...) FLUX__REDUCE(flux_cumprod_with, __VA_ARGS__)
-#define flux_tril(...) FLUX__REDUCE(flux_tril_with, __VA_ARGS__)
-#define flux_triu(...) FLUX__REDUCE(flux_triu_with, __VA_ARGS__)
-#define flux_diag(...) FLUX__REDUCE(flux_diag_with, __VA_ARGS__)
-#define flux_softmax(...) FLUX__REDUCE(flux_softmax_with, __VA_ARGS__)
-#define flux_logsoftmax(...) FLUX__REDUCE(flux_logsoftmax_with, __VA_ARGS__)
+#define flux_sum(...) \
+    /* The sum, of all elements or over dims: flux_sum(x, 0). */ \
+    FLUX__REDUCE(flux_sum_with, __VA_ARGS__)
+#define flux_mean(...) \
+    /* The mean, of all elements or over dims: flux_mean(x, 1). */ \
+    FLUX__REDUCE(flux_mean_with, __VA_ARGS__)
+#define flux_var(...) \
+    /* The variance; it divides by n, not n-1. */ \
+    FLUX__REDUCE(flux_var_with, __VA_ARGS__)
+#define flux_std(...) \
+    /* The standard deviation; it divides by n, not n-1. */ \
+    FLUX__REDUCE(flux_std_with, __VA_ARGS__)
+#define flux_prod(...) \
+    /* The product, of all elements or over dims. */ \
+    FLUX__REDUCE(flux_prod_with, __VA_ARGS__)
+#define flux_max(...) \
+    /* The largest element, of all or over dims; of two tensors: flux_max2. */ \
+    FLUX__REDUCE(flux_max_with, __VA_ARGS__)
+#define flux_min(...) \
+    /* The smallest element, of all or over dims; of two tensors: flux_min2. */ \
+    FLUX__REDUCE(flux_min_with, __VA_ARGS__)
+#define flux_any(...) \
+    /* Whether any element is true, of all or over dims. */ \
+    FLUX__REDUCE(flux_any_with, __VA_ARGS__)
+#define flux_all(...) \
+    /* Whether all elements are true, of all or over dims. */ \
+    FLUX__REDUCE(flux_all_with, __VA_ARGS__)
+#define flux_norm(...) \
+    /* The square root of the sum of squares. */ \
+    FLUX__REDUCE(flux_norm_with, __VA_ARGS__)
+#define flux_logsumexp(...) \
+    /* log(sum(exp(x))), of all elements or over dims. */ \
+    FLUX__REDUCE(flux_logsumexp_with, __VA_ARGS__)
+#define flux_argmax(...) \
+    /* The int64 index of the largest element, in all or along a dim. */ \
+    FLUX__REDUCE(flux_argmax_with, __VA_ARGS__)
+#define flux_argmin(...) \
+    /* The int64 index of the smallest element, in all or along a dim. */ \
+    FLUX__REDUCE(flux_argmin_with, __VA_ARGS__)
+#define flux_cumsum(...) \
+    /* Running sums along a dim, in the shape of x. */ \
+    FLUX__REDUCE(flux_cumsum_with, __VA_ARGS__)
+#define flux_cumprod(...) \
+    /* Running products along a dim, in the shape of x. */ \
+    FLUX__REDUCE(flux_cumprod_with, __VA_ARGS__)
+#define flux_tril(...) \
+    /* What is on diagonal k (default 0) and below, else 0: flux_tril(x, k). */ \
+    FLUX__REDUCE(flux_tril_with, __VA_ARGS__)
+#define flux_triu(...) \
+    /* What is on diagonal k (default 0) and above, else 0: flux_triu(x, k). */ \
+    FLUX__REDUCE(flux_triu_with, __VA_ARGS__)
+#define flux_diag(...) \
+    /* Diagonal k of a matrix; of a vector, the matrix that has it there. */ \
+    FLUX__REDUCE(flux_diag_with, __VA_ARGS__)
+#define flux_softmax(...) \
+    /* exp(x)/sum(exp(x)), over dim 0 or those given, in the shape of x. */ \
+    FLUX__REDUCE(flux_softmax_with, __VA_ARGS__)
+#define flux_logsoftmax(...) \
+    /* The logarithm of flux_softmax, without overflow. */ \
+    FLUX__REDUCE(flux_logsoftmax_with, __VA_ARGS__)
 
 #ifdef __cplusplus
 }
@@ -3113,7 +3544,9 @@ template <class... T> inline flux_shape flux__shape_cpp(T... d) {
     const int64_t dims[] = { (int64_t)d... };
     return flux__shape(dims, (int)sizeof...(d));
 }
-#define FLUX_SHAPE(...) ((((flux__shape_cpp))))(__VA_ARGS__)
+#define FLUX_SHAPE(...) \
+    /* The flux_shape of these numbers: FLUX_SHAPE(3, 4). */ \
+    ((((flux__shape_cpp))))(__VA_ARGS__)
 #define FLUX__DOUBLES_OF(...) FLUX__ARRAY(double, FLUX__MAP(FLUX__DOUBLE_OF, __VA_ARGS__))
 #define FLUX__DOUBLE_OF(x) (double)(x)
 typedef flux_tensor *flux__tensor_p;
@@ -3234,7 +3667,9 @@ FLUX__OVERLOAD flux_layer *flux__as_layer(flux_fn2 f) { return flux__layer_of_fn
 #endif
 
 /* flux_synchronize(comm, x, .root = 0): the empty argument lets the option be left out. */
-#define flux_synchronize(c, ...) FLUX__SYNCHRONIZE(c, __VA_ARGS__, )
+#define flux_synchronize(c, ...) \
+    /* x with the numbers of rank .root: model = flux_synchronize(comm, model). */ \
+    FLUX__SYNCHRONIZE(c, __VA_ARGS__, )
 
 #ifdef __cplusplus
 /* A number may stand for either operand. */
@@ -3268,6 +3703,18 @@ FLUX__REFUSED(void *)
 FLUX__REFUSED(const volatile void *)
 FLUX__REFUSED(double _Complex)
 #define FLUX__OPERAND(x) flux__as_operand(x)
+/* The calls below are overloaded functions here, and their macros call these. */
+#define FLUX__SAME_TYPE(x, value) value
+#define FLUX__BY_TYPE(x, F, f) f(x)
+#define FLUX__BY_TYPE_2(x, F, f, a) F(x, f, a)
+#define FLUX__CALL_ON(x, f, device) f(device, x)
+#define FLUX__CARRY(x, f, old) f(old, x)
+#define FLUX__SAVE(x, f, path) f(x, path)
+#define FLUX__LOAD(x, f, path) f(x, path)
+#define FLUX__SAVE_BY_ROOT(x, f, how) f FLUX__ROOT_ARGS(x, FLUX__ROOT_OPEN how)
+#define FLUX__ROOT_OPEN(...) __VA_ARGS__
+#define FLUX__ROOT_ARGS(...) FLUX__ROOT_ARGS_(__VA_ARGS__)
+#define FLUX__ROOT_ARGS_(x, c, path) (c, x, path)
 
 #else
 /* FLUX__BY_TYPE(x, F, f) is F(key, x, f): an expression that has the type of x, its value, and the
@@ -3352,29 +3799,53 @@ FLUX__REFUSED(double _Complex)
 #define FLUX__SYNC_ARGS_(x, c, ...) (c, x, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
 
 #define FLUX__OBJECT(x) FLUX__BY_TYPE(x, FLUX__CALL, flux__object)
-#define flux_gpu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_gpu))
-#define flux_cpu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cpu))
-#define flux_cu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cu))
-#define flux_roc(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_roc))
-#define flux_to(device, x) \
-    FLUX__SAME_TYPE(x, FLUX__BY_TYPE_2(x, FLUX__CALL_ON, flux_to, device))
-#define flux_keep(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__KEEP, flux_keep))
-#define flux_carry(old, value) \
-    FLUX__SAME_TYPE(value, FLUX__BY_TYPE_2(value, FLUX__CARRY, flux_carry, old))
-#define flux_device_of(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_device_of)
-#define flux_print(x) FLUX__BY_TYPE(x, FLUX__KEEP, flux_print)
-#define flux_save(x, path) FLUX__BY_TYPE_2(x, FLUX__SAVE, flux_save, path)
-#define flux_load(x, path) FLUX__BY_TYPE_2(x, FLUX__LOAD, flux_load, path)
-#define flux_distributed_save(c, x, path) \
-    FLUX__BY_TYPE_2(x, FLUX__SAVE_BY_ROOT, flux_distributed_save, (c, path))
 #define FLUX__SYNCHRONIZE(c, x, ...) \
     FLUX__SAME_TYPE(x, FLUX__BY_TYPE_2(x, FLUX__SYNC, flux_synchronize, (c, __VA_ARGS__)))
 #endif
+
+/* What stands inside a macro is shown by editors where the macro is called. */
+#define flux_gpu(x) \
+    /* x (tensor, layer, loader or state) on the preferred GPU, if there is one. */ \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_gpu))
+#define flux_cpu(x) \
+    /* x in host memory. */ \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cpu))
+#define flux_cu(x) \
+    /* x on a CUDA GPU, if one works. */ \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cu))
+#define flux_roc(x) \
+    /* x on an AMD GPU, if one works. */ \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_roc))
+#define flux_to(device, x) \
+    /* x on this device; NULL on error. */ \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE_2(x, FLUX__CALL_ON, flux_to, device))
+#define flux_keep(x) \
+    /* Moves x from the innermost scope to the one around it, and returns it. */ \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__KEEP, flux_keep))
+#define flux_carry(old, value) \
+    /* Takes a value to a loop's next iteration: h = flux_carry(h, value). */ \
+    FLUX__SAME_TYPE(value, FLUX__BY_TYPE_2(value, FLUX__CARRY, flux_carry, old))
+#define flux_device_of(x) \
+    /* The device of a tensor, layer, loader or state. */ \
+    FLUX__BY_TYPE(x, FLUX__CALL, flux_device_of)
+#define flux_print(x) \
+    /* Prints a tensor, layer, loader, state or gradients to stdout. */ \
+    FLUX__BY_TYPE(x, FLUX__KEEP, flux_print)
+#define flux_save(x, path) \
+    /* Writes a tensor, layer or state as safetensors. 0, or non-zero on error. */ \
+    FLUX__BY_TYPE_2(x, FLUX__SAVE, flux_save, path)
+#define flux_load(x, path) \
+    /* Reads a layer or state from safetensors. 0, or non-zero on error. */ \
+    FLUX__BY_TYPE_2(x, FLUX__LOAD, flux_load, path)
+#define flux_distributed_save(c, x, path) \
+    /* Rank 0 saves x; the others wait. The same result on all ranks. */ \
+    FLUX__BY_TYPE_2(x, FLUX__SAVE_BY_ROOT, flux_distributed_save, (c, path))
 
 /* An operand may be a tensor or a number. The macro of a name is not expanded again inside itself,
    so that flux_add(a, b) calls the function flux_add. */
 #define FLUX__OF_TWO(f, a, b) FLUX__MADE(flux_tensor *, f(FLUX__OPERAND(a), FLUX__OPERAND(b)))
 #define flux_where(c, a, b) \
+    /* a where c is true (not 0), else b; a or b may be a number. */ \
     FLUX__MADE(flux_tensor *, flux_where(c, FLUX__OPERAND(a), FLUX__OPERAND(b)))
 #endif
 
@@ -3399,41 +3870,73 @@ FLUX__NUMBERS(flux_le)
 FLUX__NUMBERS(flux_gt)
 FLUX__NUMBERS(flux_ge)
 #else
-#define flux_add(a, b) FLUX__OF_TWO(flux_add, a, b)
-#define flux_sub(a, b) FLUX__OF_TWO(flux_sub, a, b)
-#define flux_mul(a, b) FLUX__OF_TWO(flux_mul, a, b)
-#define flux_div(a, b) FLUX__OF_TWO(flux_div, a, b)
-#define flux_pow(a, b) FLUX__OF_TWO(flux_pow, a, b)
-#define flux_max2(a, b) FLUX__OF_TWO(flux_max2, a, b)
-#define flux_min2(a, b) FLUX__OF_TWO(flux_min2, a, b)
-#define flux_atan2(a, b) FLUX__OF_TWO(flux_atan2, a, b)
+#define flux_add(a, b) /* a + b */ FLUX__OF_TWO(flux_add, a, b)
+#define flux_sub(a, b) /* a - b */ FLUX__OF_TWO(flux_sub, a, b)
+#define flux_mul(a, b) \
+    /* a b, element by element; flux_matmul is the matrix product. */ \
+    FLUX__OF_TWO(flux_mul, a, b)
+#define flux_div(a, b) /* a / b; of integers float32. */ FLUX__OF_TWO(flux_div, a, b)
+#define flux_pow(a, b) \
+    /* a^b; its gradient by a is 0 where b is 0, and by b where a <= 0. */ \
+    FLUX__OF_TWO(flux_pow, a, b)
+#define flux_max2(a, b) /* The larger of two; NaN if either is NaN. */ FLUX__OF_TWO(flux_max2, a, b)
+#define flux_min2(a, b) \
+    /* The smaller of two; NaN if either is NaN. */ \
+    FLUX__OF_TWO(flux_min2, a, b)
+#define flux_atan2(a, b) \
+    /* The angle of the point (b, a) from the first axis, in [-pi, pi]. */ \
+    FLUX__OF_TWO(flux_atan2, a, b)
 #define flux_mod(a, b) FLUX__OF_TWO(flux_mod, a, b)
-#define flux_eq(a, b) FLUX__OF_TWO(flux_eq, a, b)
-#define flux_ne(a, b) FLUX__OF_TWO(flux_ne, a, b)
-#define flux_lt(a, b) FLUX__OF_TWO(flux_lt, a, b)
-#define flux_le(a, b) FLUX__OF_TWO(flux_le, a, b)
-#define flux_gt(a, b) FLUX__OF_TWO(flux_gt, a, b)
-#define flux_ge(a, b) FLUX__OF_TWO(flux_ge, a, b)
+#define flux_eq(a, b) /* Bools: whether a = b. */ FLUX__OF_TWO(flux_eq, a, b)
+#define flux_ne(a, b) /* Bools: whether a and b differ. */ FLUX__OF_TWO(flux_ne, a, b)
+#define flux_lt(a, b) /* Bools: whether a < b. */ FLUX__OF_TWO(flux_lt, a, b)
+#define flux_le(a, b) /* Bools: whether a <= b. */ FLUX__OF_TWO(flux_le, a, b)
+#define flux_gt(a, b) /* Bools: whether a > b. */ FLUX__OF_TWO(flux_gt, a, b)
+#define flux_ge(a, b) /* Bools: whether a >= b. */ FLUX__OF_TWO(flux_ge, a, b)
 #endif
 
-#define flux_mae(...) FLUX__LOSS(flux_mae_with, __VA_ARGS__)
-#define flux_mse(...) FLUX__LOSS(flux_mse_with, __VA_ARGS__)
-#define flux_msle(...) FLUX__LOSS(flux_msle_with, __VA_ARGS__)
-#define flux_huber_loss(...) FLUX__LOSS(flux_huber_loss_with, __VA_ARGS__)
-#define flux_crossentropy(...) FLUX__LOSS(flux_crossentropy_with, __VA_ARGS__)
-#define flux_logitcrossentropy(...) FLUX__LOSS(flux_logitcrossentropy_with, __VA_ARGS__)
-#define flux_binarycrossentropy(...) FLUX__LOSS(flux_binarycrossentropy_with, __VA_ARGS__)
+#define flux_mae(...) /* |yhat - y| */ FLUX__LOSS(flux_mae_with, __VA_ARGS__)
+#define flux_mse(...) /* (yhat - y)^2 */ FLUX__LOSS(flux_mse_with, __VA_ARGS__)
+#define flux_msle(...) /* log((yhat + eps)/(y + eps))^2 */ FLUX__LOSS(flux_msle_with, __VA_ARGS__)
+#define flux_huber_loss(...) \
+    /* e = |yhat - y|; e < delta ? e^2/2 : delta (e - delta/2) */ \
+    FLUX__LOSS(flux_huber_loss_with, __VA_ARGS__)
+#define flux_crossentropy(...) \
+    /* -sum_classes y log(yhat + eps) */ \
+    FLUX__LOSS(flux_crossentropy_with, __VA_ARGS__)
+#define flux_logitcrossentropy(...) \
+    /* -sum_classes y logsoftmax(yhat) */ \
+    FLUX__LOSS(flux_logitcrossentropy_with, __VA_ARGS__)
+#define flux_binarycrossentropy(...) \
+    /* -y log(yhat + eps) - (1-y) log(1 - yhat + eps) */ \
+    FLUX__LOSS(flux_binarycrossentropy_with, __VA_ARGS__)
 #define flux_logitbinarycrossentropy(...) \
+    /* (1-y) yhat - logsigmoid(yhat) */ \
     FLUX__LOSS(flux_logitbinarycrossentropy_with, __VA_ARGS__)
-#define flux_kldivergence(...) FLUX__LOSS(flux_kldivergence_with, __VA_ARGS__)
-#define flux_poisson_loss(...) FLUX__LOSS(flux_poisson_loss_with, __VA_ARGS__)
-#define flux_hinge_loss(...) FLUX__LOSS(flux_hinge_loss_with, __VA_ARGS__)
-#define flux_squared_hinge_loss(...) FLUX__LOSS(flux_squared_hinge_loss_with, __VA_ARGS__)
-#define flux_dice_coeff_loss(...) FLUX__LOSS(flux_dice_coeff_loss_with, __VA_ARGS__)
-#define flux_tversky_loss(...) FLUX__LOSS(flux_tversky_loss_with, __VA_ARGS__)
-#define flux_focal_loss(...) FLUX__LOSS(flux_focal_loss_with, __VA_ARGS__)
-#define flux_binary_focal_loss(...) FLUX__LOSS(flux_binary_focal_loss_with, __VA_ARGS__)
+#define flux_kldivergence(...) \
+    /* sum_classes y log(y) + crossentropy */ \
+    FLUX__LOSS(flux_kldivergence_with, __VA_ARGS__)
+#define flux_poisson_loss(...) \
+    /* yhat - y log(yhat) */ \
+    FLUX__LOSS(flux_poisson_loss_with, __VA_ARGS__)
+#define flux_hinge_loss(...) /* max(0, 1 - yhat y) */ FLUX__LOSS(flux_hinge_loss_with, __VA_ARGS__)
+#define flux_squared_hinge_loss(...) \
+    /* max(0, 1 - yhat y)^2 */ \
+    FLUX__LOSS(flux_squared_hinge_loss_with, __VA_ARGS__)
+#define flux_dice_coeff_loss(...) \
+    /* 1 - (2 sum(y yhat) + s)/(sum(y^2) + sum(yhat^2) + s) */ \
+    FLUX__LOSS(flux_dice_coeff_loss_with, __VA_ARGS__)
+#define flux_tversky_loss(...) \
+    /* 1 - (sum(y yhat)+1)/(sum(y yhat + b (1-y) yhat + (1-b) y (1-yhat))+1) */ \
+    FLUX__LOSS(flux_tversky_loss_with, __VA_ARGS__)
+#define flux_focal_loss(...) \
+    /* -sum_classes y (1 - yhat - eps)^gamma log(yhat + eps) */ \
+    FLUX__LOSS(flux_focal_loss_with, __VA_ARGS__)
+#define flux_binary_focal_loss(...) \
+    /* p = y yhat + (1-y)(1-yhat) (+eps); -(1-p)^gamma log(p) */ \
+    FLUX__LOSS(flux_binary_focal_loss_with, __VA_ARGS__)
 #define flux_siamese_contrastive_loss(...) \
+    /* (1-y) yhat^2 + y max(0, margin - yhat)^2 */ \
     FLUX__LOSS(flux_siamese_contrastive_loss_with, __VA_ARGS__)
 
 /* ------------------------------------------------------------------ old names

@@ -173,7 +173,9 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #endif
 /* A struct of options for a function that takes one; flux_adam(.eta = 0), for example, is
    flux_rule_with("Adam", FLUX_OPTIONS(flux_rule_opts, .eta = 0)). */
-#define FLUX_OPTIONS(T, ...) FLUX__OPTS(T, __VA_ARGS__)
+#define FLUX_OPTIONS(T, ...) \
+    /* Options for a function that takes a struct: FLUX_OPTIONS(flux_rule_opts, .eta = 0). */ \
+    FLUX__OPTS(T, __VA_ARGS__)
 
 /* FLUX__ONE(dim) is 1, if dim is none of the two tensors of flux_max2(a, b). */
 #define FLUX__NO_DIM "a dim is a number; of two tensors: flux_max2(a, b), flux_min2(a, b)"
@@ -191,6 +193,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__ARRAY(T, ...) ((T[]){ __VA_ARGS__ })
 /* FLUX_SHAPE(3, 4) is the flux_shape of these numbers. */
 #define FLUX_SHAPE(...) \
+    /* The flux_shape of these numbers: FLUX_SHAPE(3, 4). */ \
     ((((flux__shape))))(FLUX__ARRAY(const int64_t, __VA_ARGS__), \
                         (int)(sizeof(FLUX__ARRAY(const int64_t, __VA_ARGS__)) / sizeof(int64_t)))
 #define FLUX__DOUBLES_OF(...) FLUX__ARRAY(const double, FLUX__MAP(FLUX__DOUBLE_OF, __VA_ARGS__))
@@ -208,39 +211,88 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #endif
 
 #define FLUX__ACT(f, ...) FLUX__MADE(flux_tensor *, f(FLUX__OPTS(flux_act_opts, __VA_ARGS__)))
-#define flux_leakyrelu(...) FLUX__ACT(flux_leakyrelu_with, __VA_ARGS__)
-#define flux_rrelu(...) FLUX__ACT(flux_rrelu_with, __VA_ARGS__)
-#define flux_elu(...) FLUX__ACT(flux_elu_with, __VA_ARGS__)
-#define flux_celu(...) FLUX__ACT(flux_celu_with, __VA_ARGS__)
-#define flux_softshrink(...) FLUX__ACT(flux_softshrink_with, __VA_ARGS__)
-#define flux_trelu(...) FLUX__ACT(flux_trelu_with, __VA_ARGS__)
+#define flux_leakyrelu(...) /* x>0 ? x : .alpha x */ FLUX__ACT(flux_leakyrelu_with, __VA_ARGS__)
+#define flux_rrelu(...) \
+    /* x>0 ? x : a x, a random in [.lo, .hi) */ \
+    FLUX__ACT(flux_rrelu_with, __VA_ARGS__)
+#define flux_elu(...) /* x>0 ? x : .alpha (exp(x)-1) */ FLUX__ACT(flux_elu_with, __VA_ARGS__)
+#define flux_celu(...) \
+    /* x>0 ? x : .alpha (exp(x/.alpha)-1) */ \
+    FLUX__ACT(flux_celu_with, __VA_ARGS__)
+#define flux_softshrink(...) \
+    /* sign(x) max(|x|-.alpha, 0) */ \
+    FLUX__ACT(flux_softshrink_with, __VA_ARGS__)
+#define flux_trelu(...) /* x>.alpha ? x : 0 */ FLUX__ACT(flux_trelu_with, __VA_ARGS__)
 
 #define FLUX__LOSS(f, ...) FLUX__MADE(flux_tensor *, f(FLUX__OPTS(flux_loss_opts, __VA_ARGS__)))
-#define flux_ctc_loss(...) FLUX__LOSS(flux_ctc_loss_with, __VA_ARGS__)
+#define flux_ctc_loss(...) \
+    /* Connectionist temporal classification: flux_ctc_loss(yhat, labels). */ \
+    FLUX__LOSS(flux_ctc_loss_with, __VA_ARGS__)
 
-#define flux_topk_accuracy(...)                                                                    \
+#define flux_topk_accuracy(...) \
+    /* The share whose true class is among the .k highest scores. */ \
     FLUX__MADE(flux_tensor *, flux_topk_accuracy_with(FLUX__OPTS(flux_topk_opts, __VA_ARGS__)))
 
-#define flux_sum(...) FLUX__REDUCE(flux_sum_with, __VA_ARGS__)
-#define flux_mean(...) FLUX__REDUCE(flux_mean_with, __VA_ARGS__)
-#define flux_var(...) FLUX__REDUCE(flux_var_with, __VA_ARGS__)
-#define flux_std(...) FLUX__REDUCE(flux_std_with, __VA_ARGS__)
-#define flux_prod(...) FLUX__REDUCE(flux_prod_with, __VA_ARGS__)
-#define flux_max(...) FLUX__REDUCE(flux_max_with, __VA_ARGS__)
-#define flux_min(...) FLUX__REDUCE(flux_min_with, __VA_ARGS__)
-#define flux_any(...) FLUX__REDUCE(flux_any_with, __VA_ARGS__)
-#define flux_all(...) FLUX__REDUCE(flux_all_with, __VA_ARGS__)
-#define flux_norm(...) FLUX__REDUCE(flux_norm_with, __VA_ARGS__)
-#define flux_logsumexp(...) FLUX__REDUCE(flux_logsumexp_with, __VA_ARGS__)
-#define flux_argmax(...) FLUX__REDUCE(flux_argmax_with, __VA_ARGS__)
-#define flux_argmin(...) FLUX__REDUCE(flux_argmin_with, __VA_ARGS__)
-#define flux_cumsum(...) FLUX__REDUCE(flux_cumsum_with, __VA_ARGS__)
-#define flux_cumprod(...) FLUX__REDUCE(flux_cumprod_with, __VA_ARGS__)
-#define flux_tril(...) FLUX__REDUCE(flux_tril_with, __VA_ARGS__)
-#define flux_triu(...) FLUX__REDUCE(flux_triu_with, __VA_ARGS__)
-#define flux_diag(...) FLUX__REDUCE(flux_diag_with, __VA_ARGS__)
-#define flux_softmax(...) FLUX__REDUCE(flux_softmax_with, __VA_ARGS__)
-#define flux_logsoftmax(...) FLUX__REDUCE(flux_logsoftmax_with, __VA_ARGS__)
+#define flux_sum(...) \
+    /* The sum, of all elements or over dims: flux_sum(x, 0). */ \
+    FLUX__REDUCE(flux_sum_with, __VA_ARGS__)
+#define flux_mean(...) \
+    /* The mean, of all elements or over dims: flux_mean(x, 1). */ \
+    FLUX__REDUCE(flux_mean_with, __VA_ARGS__)
+#define flux_var(...) \
+    /* The variance; it divides by n, not n-1. */ \
+    FLUX__REDUCE(flux_var_with, __VA_ARGS__)
+#define flux_std(...) \
+    /* The standard deviation; it divides by n, not n-1. */ \
+    FLUX__REDUCE(flux_std_with, __VA_ARGS__)
+#define flux_prod(...) \
+    /* The product, of all elements or over dims. */ \
+    FLUX__REDUCE(flux_prod_with, __VA_ARGS__)
+#define flux_max(...) \
+    /* The largest element, of all or over dims; of two tensors: flux_max2. */ \
+    FLUX__REDUCE(flux_max_with, __VA_ARGS__)
+#define flux_min(...) \
+    /* The smallest element, of all or over dims; of two tensors: flux_min2. */ \
+    FLUX__REDUCE(flux_min_with, __VA_ARGS__)
+#define flux_any(...) \
+    /* Whether any element is true, of all or over dims. */ \
+    FLUX__REDUCE(flux_any_with, __VA_ARGS__)
+#define flux_all(...) \
+    /* Whether all elements are true, of all or over dims. */ \
+    FLUX__REDUCE(flux_all_with, __VA_ARGS__)
+#define flux_norm(...) \
+    /* The square root of the sum of squares. */ \
+    FLUX__REDUCE(flux_norm_with, __VA_ARGS__)
+#define flux_logsumexp(...) \
+    /* log(sum(exp(x))), of all elements or over dims. */ \
+    FLUX__REDUCE(flux_logsumexp_with, __VA_ARGS__)
+#define flux_argmax(...) \
+    /* The int64 index of the largest element, in all or along a dim. */ \
+    FLUX__REDUCE(flux_argmax_with, __VA_ARGS__)
+#define flux_argmin(...) \
+    /* The int64 index of the smallest element, in all or along a dim. */ \
+    FLUX__REDUCE(flux_argmin_with, __VA_ARGS__)
+#define flux_cumsum(...) \
+    /* Running sums along a dim, in the shape of x. */ \
+    FLUX__REDUCE(flux_cumsum_with, __VA_ARGS__)
+#define flux_cumprod(...) \
+    /* Running products along a dim, in the shape of x. */ \
+    FLUX__REDUCE(flux_cumprod_with, __VA_ARGS__)
+#define flux_tril(...) \
+    /* What is on diagonal k (default 0) and below, else 0: flux_tril(x, k). */ \
+    FLUX__REDUCE(flux_tril_with, __VA_ARGS__)
+#define flux_triu(...) \
+    /* What is on diagonal k (default 0) and above, else 0: flux_triu(x, k). */ \
+    FLUX__REDUCE(flux_triu_with, __VA_ARGS__)
+#define flux_diag(...) \
+    /* Diagonal k of a matrix; of a vector, the matrix that has it there. */ \
+    FLUX__REDUCE(flux_diag_with, __VA_ARGS__)
+#define flux_softmax(...) \
+    /* exp(x)/sum(exp(x)), over dim 0 or those given, in the shape of x. */ \
+    FLUX__REDUCE(flux_softmax_with, __VA_ARGS__)
+#define flux_logsoftmax(...) \
+    /* The logarithm of flux_softmax, without overflow. */ \
+    FLUX__REDUCE(flux_logsoftmax_with, __VA_ARGS__)
 
 #ifdef __cplusplus
 }
@@ -265,7 +317,9 @@ template <class... T> inline flux_shape flux__shape_cpp(T... d) {
     const int64_t dims[] = { (int64_t)d... };
     return flux__shape(dims, (int)sizeof...(d));
 }
-#define FLUX_SHAPE(...) ((((flux__shape_cpp))))(__VA_ARGS__)
+#define FLUX_SHAPE(...) \
+    /* The flux_shape of these numbers: FLUX_SHAPE(3, 4). */ \
+    ((((flux__shape_cpp))))(__VA_ARGS__)
 #define FLUX__DOUBLES_OF(...) FLUX__ARRAY(double, FLUX__MAP(FLUX__DOUBLE_OF, __VA_ARGS__))
 #define FLUX__DOUBLE_OF(x) (double)(x)
 typedef flux_tensor *flux__tensor_p;

@@ -28,7 +28,9 @@
    numbers are real, so that 1 / 2 is a half; both sides of c ? a : b are computed; and fmax and
    fmin give NaN where an operand is NaN. In the gradient of c ? a : b a side that was not chosen
    counts 0 times its derivative, which is NaN if that is infinite: state the derivatives then. */
-#define FLUX_OP(name, operands, ...)                                                               \
+#define FLUX_OP(name, operands, ...) \
+    /* An elementwise operation from a formula: FLUX_OP(half, (x), x / 2); stands at file
+       scope. */ \
     FLUX__UNUSED static inline double name##_number(FLUX__EACH_NAME(FLUX__AS_DOUBLE, operands)) {  \
         const double all[] = { FLUX__MAP(FLUX__TO_DOUBLE, __VA_ARGS__) };                          \
         return all[0];                                                                             \
@@ -52,9 +54,9 @@
    1 to 8 operands ("x, beta"), and formulas the formula and the derivatives by each operand, or the
    formula alone. All that it points to must live as long as gradients are taken. */
 typedef struct flux_operation {
-    const char *name, *operands;
-    int nformulas;
-    const char *const *formulas;
+    const char *name, *operands;          /* "swish_by"; "x, beta" */
+    int nformulas;                        /* 1, or 1 + how many operands */
+    const char *const *formulas;          /* the formula, then the derivatives */
 } flux_operation;
 FLUX_API flux_tensor *flux_operate(const flux_operation *op, int n, flux_tensor *const *operands);
 
@@ -75,7 +77,8 @@ typedef void (*flux_backward)(int n, flux_tensor *const *x, flux_tensor *y, flux
                               flux_tensor **dx, void *context);
 FLUX_API flux_tensor *flux_custom_with(flux_forward forward, flux_backward backward, void *context,
                                        int n, flux_tensor *const *operands);
-#define flux_custom(forward, backward, ...)                                                        \
+#define flux_custom(forward, backward, ...) \
+    /* A function of tensors with a gradient of your own: flux_custom(forward, backward, x). */ \
     FLUX__MADE(flux_tensor *, flux_custom_with(forward, backward, NULL, FLUX__NARG(__VA_ARGS__),   \
                                                FLUX__TENSORS(__VA_ARGS__)))
 

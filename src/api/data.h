@@ -49,7 +49,7 @@ typedef struct flux_loader_opts {
                                              observations, at most 255 */
     /* Applied to every batch, with .user; it may run on a worker thread. */
     flux_batch (*transform)(flux_batch b, void *user) FLUX__ZERO;
-    void *user FLUX__ZERO;
+    void *user FLUX__ZERO;                /* passed to transform */
     int workers FLUX__ZERO;               /* threads that prepare batches ahead; the order of the
                                              batches stays the same; 0: none */
     flux__uint64 seed FLUX__ZERO;         /* of the shuffling; by default it is drawn from the
@@ -72,12 +72,16 @@ typedef struct flux_loader_opts {
 #define FLUX__LEFT_OUT_flux_loader_opts .batchsize = FLUX__NO_INT, .partial = FLUX_DEFAULT, \
     .seed = FLUX__NO_SEED, .ranks = FLUX__NO_INT, .marked = true,
 FLUX_API flux_loader *flux_dataloader_with(flux_loader_opts o);
-/* Arrays with the same number of observations, then options:
-   flux_dataloader(X, Y, .batchsize = 64, .shuffle = true). Arrays that disagree are an error. */
-#define flux_dataloader(...) flux_dataloader_with(FLUX__OPTS(flux_loader_opts, __VA_ARGS__))
-FLUX_API int64_t flux_length(const flux_loader *l);               /* batches in an epoch */
-FLUX_API flux_batch flux_first(flux_loader *l);   /* the first batch, not shuffled */
-FLUX_API flux_loader *flux_cuiterator(flux_loader *l);   /* as flux_cu, but float64 stays */
+#define flux_dataloader(...) \
+    /* Arrays with the same number of observations, then options: flux_dataloader(X, Y, .batchsize
+       = 64, .shuffle = true). Arrays that disagree are an error. */ \
+    flux_dataloader_with(FLUX__OPTS(flux_loader_opts, __VA_ARGS__))
+/* batches in an epoch */
+FLUX_API int64_t flux_length(const flux_loader *l);
+/* The first batch, not shuffled. */
+FLUX_API flux_batch flux_first(flux_loader *l);
+/* As flux_cu, but float64 stays. */
+FLUX_API flux_loader *flux_cuiterator(flux_loader *l);
 /* A loader whose batches have f applied to each of their arrays. */
 FLUX_API flux_loader *flux_mapobs(flux_fn f, flux_loader *l);
 /* What follows takes an array, or several that belong together as a tuple, and gives the same:
@@ -101,16 +105,19 @@ FLUX_API int flux_kfolds(int k, int i, flux_tensor *x, flux_tensor **learn, flux
    chance. labels: an integer for each observation, or one-hot. Put the labels into the tuple too
    if they are to come along. */
 FLUX_API flux_tensor *flux_oversample(flux_tensor *x, flux_tensor *labels, uint64_t seed);
+/* x with as many of each class as the smallest has; the seed says which. */
 FLUX_API flux_tensor *flux_undersample(flux_tensor *x, flux_tensor *labels, uint64_t seed);
 /* For each observation n / (classes * how many are of its class), float64: its mean is 1. */
 FLUX_API flux_tensor *flux_balanced_weights(flux_tensor *labels);
 
-/* flux_each (b, loader) { ... b.x ... b.y ... } is a loop over the batches of one epoch. Each
-   iteration is a scope; after an error there is no further one. The loop
-   flux_each (b, loader, .progress = "label") draws a bar with samples per second on stderr. */
-#define flux_each(b, ...) FLUX__EACH(b, __VA_ARGS__)
+#define flux_each(b, ...) \
+    /* flux_each (b, loader) { ... b.x ... b.y ... } is a loop over the batches of one epoch. Each
+       iteration is a scope; after an error there is no further one. The loop flux_each (b,
+       loader, .progress = "label") draws a bar with samples per second on stderr. */ \
+    FLUX__EACH(b, __VA_ARGS__)
 /* Shows a value beside the innermost progress bar: a one-element tensor, or a number. */
 FLUX_API void flux_progress(const char *label, flux_tensor *value);
+/* Shows a number beside the innermost progress bar. */
 FLUX_API void flux_progress_number(const char *label, double value);
 
 /* Files. A load that fails returns NULL (or non-zero), says what is wrong with the file and where,
@@ -121,6 +128,7 @@ FLUX_API flux_tensor *flux_load_idx(const char *path);
 /* NumPy's format. The shape is the one that NumPy shows, whether the file is in C or in Fortran
    order; numpy.load in turn shows the shape of the tensor that was saved. */
 FLUX_API flux_tensor *flux_load_npy(const char *path);
+/* Writes x in NumPy's format. 0, or non-zero on error. */
 FLUX_API int flux_save_npy(flux_tensor *x, const char *path);
 /* NumPy's archives of several arrays, by numpy.savez or savez_compressed. If name is NULL, the only
    array; having more is an error then, which lists their names. */
@@ -133,21 +141,15 @@ FLUX_API int flux_npz_names(const char *path, char *out, size_t n);
 FLUX_API int flux_save_npz_with(const char *path, int n, const char *names,
                                  const void *const *items);
 #define flux_save_npz(path, ...) \
+    /* Writes tensors by their C names: flux_save_npz("run.npz", x, y). 0, or non-zero on
+       error. */ \
     flux_save_npz_with(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 /* Lines of numbers: float32, columns x lines. A heading line is skipped. From a pipe or a device it
    reads at most 256 MiB. */
 FLUX_API flux_tensor *flux_load_csv(const char *path);
-/* A csv whose columns have names, hold numbers or texts, and may lack some:
-       flux_table *t = flux_load_table("passengers.csv");
-       flux_tensor *x = flux_columns(t, "age, fare, sex");           // 3 x rows, float32
-       flux_column_label(t, "sex", 0)                                // "female"
-   Texts are coded 0, 1, 2, ... in the order of their bytes; a column is one of texts if any field
-   of it is. Missing is a field that is empty, or na, n/a, nan, null, none, #n/a or ?, in letters of
-   either case. Fields may stand in quotes ("" is a quote), lines may end in either way, empty ones
-   and those that begin with # are passed over; all others have as many fields as the first. */
 typedef struct flux_table_opts {
     FLUX__DUMMY
-    const char *path FLUX__ZERO;
+    const char *path FLUX__ZERO;          /* of the file */
     char separator FLUX__ZERO;            /* default: the one of , ; | and tab that the first line
                                              has most often, else blanks */
     flux__switch heading FLUX__ZERO;      /* default: the first line is one if no field of it is a
@@ -158,38 +160,55 @@ typedef struct flux_table_opts {
 #define FLUX__LEFT_OUT_flux_table_opts \
     .heading = FLUX_DEFAULT, .missing = FLUX__NO_NUMBER, .marked = true,
 FLUX_API flux_table *flux_load_table_with(flux_table_opts o);
-#define flux_load_table(...) flux_load_table_with(FLUX__OPTS(flux_table_opts, __VA_ARGS__))
+#define flux_load_table(...) \
+    /* A csv whose columns have names, hold numbers or texts, and may lack some:
+           flux_table *t = flux_load_table("passengers.csv");
+           flux_tensor *x = flux_columns(t, "age, fare, sex");           // 3 x rows, float32
+           flux_column_label(t, "sex", 0)                                // "female"
+       Texts are coded 0, 1, 2, ... in the order of their bytes; a column is one of texts if any
+       field of it is. Missing is a field that is empty, or na, n/a, nan, null, none, #n/a or ?,
+       in letters of either case. Fields may stand in quotes ("" is a quote), lines may end in
+       either way, empty ones and those that begin with # are passed over; all others have as many
+       fields as the first. */ \
+    flux_load_table_with(FLUX__OPTS(flux_table_opts, __VA_ARGS__))
+/* How many rows a table has. */
 FLUX_API int64_t flux_table_rows(const flux_table *t);
+/* How many columns a table has. */
 FLUX_API int flux_table_columns(const flux_table *t);
 /* The name of column i; it lives as long as the table, and so do labels. */
 FLUX_API const char *flux_column_name(const flux_table *t, int i);
 /* By its name, or its number ("2"): how many fields of a column are missing; how many different
    texts it has, 0 if it is one of numbers; and the text of a code. -1 or NULL: an error. */
 FLUX_API int64_t flux_column_missing(const flux_table *t, const char *name);
+/* How many different texts a column has; 0 if it is one of numbers; -1: an error. */
 FLUX_API int64_t flux_column_labels(const flux_table *t, const char *name);
+/* The text of a code of a column; NULL: an error. */
 FLUX_API const char *flux_column_label(const flux_table *t, const char *name, int64_t code);
 /* Some columns, by names or numbers, in that order; NULL: all of them. */
 FLUX_API flux_tensor *flux_columns(const flux_table *t, const char *names);
-/* A picture as width x height x channels, float32 from 0 to 1, its first row on top: PGM and PPM
-   (P5, P6), and PNG, JPEG, BMP, TGA, GIF and others where the program has included stb_image.h
-   before the implementation of this file (stb_image_write.h, for those that are saved):
-       #define STB_IMAGE_IMPLEMENTATION
-       #include "stb_image.h"
-       #define FLUX_IMPLEMENTATION
-       #include "flux.h"
-   It is resized where a width or a height is given, by the triangle filter of Pillow's and
-   torchvision's bilinear resizing, and has other channels where those are given: 1 grey, 2 grey and
-   alpha, 3 colours, 4 colours and alpha. flux_load_image("cat.png", .width = 64, .height = 64) */
 typedef struct flux_image_opts {
     FLUX__DUMMY
-    const char *path FLUX__ZERO;
+    const char *path FLUX__ZERO;          /* of the file, or the folder */
     flux__int width FLUX__ZERO, height FLUX__ZERO, channels FLUX__ZERO; /* default: the file's */
     flux__marked marked FLUX__ZERO;
 } flux_image_opts;
 #define FLUX__LEFT_OUT_flux_image_opts \
     .width = FLUX__NO_INT, .height = FLUX__NO_INT, .channels = FLUX__NO_INT, .marked = true,
 FLUX_API flux_tensor *flux_load_image_with(flux_image_opts o);
-#define flux_load_image(...) flux_load_image_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
+#define flux_load_image(...) \
+    /* A picture as width x height x channels, float32 from 0 to 1, its first row on top: PGM and
+       PPM (P5, P6), and PNG, JPEG, BMP, TGA, GIF and others where the program has included
+       stb_image.h before the implementation of this file (stb_image_write.h, for those that are
+       saved):
+           #define STB_IMAGE_IMPLEMENTATION
+           #include "stb_image.h"
+           #define FLUX_IMPLEMENTATION
+           #include "flux.h"
+       It is resized where a width or a height is given, by the triangle filter of Pillow's and
+       torchvision's bilinear resizing, and has other channels where those are given: 1 grey, 2
+       grey and alpha, 3 colours, 4 colours and alpha. flux_load_image("cat.png", .width = 64,
+       .height = 64) */ \
+    flux_load_image_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
 /* Writes x, width x height or width x height x channels, as a picture whose format the path's end
    says: .pgm, .ppm, or by stb_image_write.h .png, .jpg, .bmp, .tga. Numbers are cut off at 0 and 1;
    those of uint8 are 0 to 255. */
@@ -205,11 +224,18 @@ FLUX_API int flux_save_images(flux_tensor *x, const char *path, int columns);
    b.x is 64 x 64 x 3 x 32, and b.y has 32 labels of int32: label i is flux_folder_class(pets, i).
    The folder must live as long as the loader. */
 FLUX_API flux_folder *flux_image_folder_with(flux_image_opts o);
-#define flux_image_folder(...) flux_image_folder_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
+#define flux_image_folder(...) \
+    /* Images in folders, a folder a class: flux_image_folder("pets", .width = 64). */ \
+    flux_image_folder_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
+/* The folder as a data set, for flux_dataloader(.data = ...). */
 FLUX_API const flux_dataset *flux_folder_data(const flux_folder *f);
-FLUX_API int64_t flux_folder_length(const flux_folder *f);             /* how many images */
-FLUX_API int flux_folder_classes(const flux_folder *f);                /* how many classes */
-FLUX_API const char *flux_folder_class(const flux_folder *f, int i);   /* the name of class i */
+/* How many images. */
+FLUX_API int64_t flux_folder_length(const flux_folder *f);
+/* How many classes. */
+FLUX_API int flux_folder_classes(const flux_folder *f);
+/* The name of class i. */
+FLUX_API const char *flux_folder_class(const flux_folder *f, int i);
+/* The path of image i. */
 FLUX_API const char *flux_folder_path(const flux_folder *f, int64_t i);
 /* safetensors: one file, which Python's library reads too (there the dimensions are in reverse
    order, because its memory is row-major). flux_save(model, "m.safetensors") writes the whole file
@@ -257,8 +283,10 @@ FLUX_API int flux_save_all_with(const char *path, int n, const char *names,
 FLUX_API int flux_load_all_with(const char *path, int n, const char *names,
                                 const void *const *items);
 #define flux_save_all(path, ...) \
+    /* Writes objects by their C names: flux_save_all("run.safetensors", model, opt). */ \
     flux_save_all_with(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 #define flux_load_all(path, ...) \
+    /* Reads them back, by the same names. 0, or non-zero on error. */ \
     flux_load_all_with(path, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__OBJECTS(__VA_ARGS__))
 
 #endif /* FLUX__API_DATA_H */

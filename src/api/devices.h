@@ -15,7 +15,8 @@ FLUX_API bool flux_functional(const char *backend);
 FLUX_API bool flux_functional_with(const char *backend, const char *component);
 /* One sentence that says why the back end can't be used, or "functional". */
 FLUX_API const char *flux_functional_reason(const char *backend);
-FLUX_API int flux_device_count(const char *backend);   /* usable devices of it, 0 if none */
+/* usable devices of it, 0 if none */
+FLUX_API int flux_device_count(const char *backend);
 
 typedef struct flux_get_device_opts {
     FLUX__DUMMY
@@ -25,16 +26,22 @@ typedef struct flux_get_device_opts {
 } flux_get_device_opts;
 #define FLUX__LEFT_OUT_flux_get_device_opts
 FLUX_API flux_device flux_get_device_with(flux_get_device_opts opts);
-/* flux_get_device(.backend = "CUDA", .id = 1), or flux_get_device() for the best device there is,
-   which is the CPU if there is no other. On error (unknown or unavailable back end, id out of
-   range) the result's .backend is -1. It only answers: the default device stays as it is. */
-#define flux_get_device(...) flux_get_device_with(FLUX__OPTS(flux_get_device_opts, __VA_ARGS__))
+#define flux_get_device(...) \
+    /* flux_get_device(.backend = "CUDA", .id = 1), or flux_get_device() for the best device there
+       is, which is the CPU if there is no other. On error (unknown or unavailable back end, id
+       out of range) the result's .backend is -1. It only answers: the default device stays as it
+       is. */ \
+    flux_get_device_with(FLUX__OPTS(flux_get_device_opts, __VA_ARGS__))
 /* Writes the back end's devices to out, at most max of them (out may be NULL). Returns how many
    there are. */
 FLUX_API int flux_get_devices(const char *backend, flux_device *out, int max);
-FLUX_API const char *flux_device_name(flux_device d);      /* "CPU", "CUDA device 0: NVIDIA H200" */
+/* "CPU", "CUDA device 0: NVIDIA H200", ... */
+FLUX_API const char *flux_device_name(flux_device d);
+/* The device's number among those of its back end, from 0. */
 FLUX_API int flux_device_id(flux_device d);
-FLUX_API const char *flux_device_backend(flux_device d);   /* "CPU", "CUDA", ..., or "none" */
+/* "CPU", "CUDA", ..., or "none" */
+FLUX_API const char *flux_device_backend(flux_device d);
+/* Whether two are the same device. */
 FLUX_API bool flux_device_equal(flux_device a, flux_device b);
 /* Sets where flux_from, flux_rand, flux_zeros ... and initialisers make tensors from now on, in all
    threads. It is the CPU at the start. A device that can't be used is an error. */
@@ -46,10 +53,15 @@ FLUX_API void flux_synchronise_device(flux_device d);
    run and the model stays as it is. What a loss and an optimiser add is compiled when they first
    run. On the CPU there is nothing to do. Returns 0, or non-zero on error. */
 FLUX_API int flux_prewarm_with(flux_layer *m, flux_shape in);
-#define flux_prewarm(m, ...) flux_prewarm_with(m, FLUX_SHAPE(__VA_ARGS__))
+#define flux_prewarm(m, ...) \
+    /* Compiles what a model needs on a GPU for an input of these dims: flux_prewarm(model, 784,
+       64). */ \
+    flux_prewarm_with(m, FLUX_SHAPE(__VA_ARGS__))
 
-FLUX_API const char *flux_gpu_backend(void);   /* the preferred back end; "CUDA" if none is set */
-FLUX_API bool flux_gpu_backend_is_set(void);             /* whether a preference is set */
+/* The preferred back end; "CUDA" if none is set. */
+FLUX_API const char *flux_gpu_backend(void);
+/* Whether a preference is set. */
+FLUX_API bool flux_gpu_backend_is_set(void);
 /* Sets the preferred back end, at once and, in LocalPreferences.toml (table [Flux], key
    gpu_backend), for later runs. NULL or "" removes the preference. Returns 0, or non-zero for an
    unknown name or a file that can't be written. */
@@ -63,10 +75,12 @@ FLUX_API void flux_allow_tf32(bool on);
 /* A device's memory in bytes: live, what tensors hold now; peak, the most they held so far;
    reserved, what the pool holds; limit, that of flux_mem_limit (0: none). */
 typedef struct flux_mem { int64_t live, peak, reserved, limit; } flux_mem;
+/* A device's memory, in bytes. */
 FLUX_API flux_mem flux_mem_stats(flux_device d);
 /* From now on an allocation that would exceed this many bytes is an error. 0: no limit. */
 FLUX_API void flux_mem_limit(flux_device d, int64_t bytes);
-FLUX_API void flux_mem_trim(flux_device d);              /* gives the pool's unused memory back */
+/* Gives the pool's unused memory back. */
+FLUX_API void flux_mem_trim(flux_device d);
 
 /* Moves of a tensor, layer, loader or optimiser state. Each returns the moved object; what is on
    the device already is returned as it is. A loader moves its batches, not its data. Tied
@@ -80,8 +94,11 @@ FLUX_API void flux_mem_trim(flux_device d);              /* gives the pool's unu
               they warn and return their argument: a program that needs the GPU asks
               flux_functional. */
 FLUX_API flux_tensor *flux_gpu(flux_tensor *x);
+/* In host memory. */
 FLUX_API flux_tensor *flux_cpu(flux_tensor *x);
+/* On a CUDA GPU, if one works. */
 FLUX_API flux_tensor *flux_cu(flux_tensor *x);
+/* On an AMD GPU, if one works. */
 FLUX_API flux_tensor *flux_roc(flux_tensor *x);
 FLUX_API flux_tensor *flux_to_tensor(flux_device d, flux_tensor *x);
 FLUX_API flux_layer *flux_gpu_layer(flux_layer *m);

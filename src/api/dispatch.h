@@ -99,7 +99,9 @@ FLUX__OVERLOAD flux_layer *flux__as_layer(flux_fn2 f) { return flux__layer_of_fn
 #endif
 
 /* flux_synchronize(comm, x, .root = 0): the empty argument lets the option be left out. */
-#define flux_synchronize(c, ...) FLUX__SYNCHRONIZE(c, __VA_ARGS__, )
+#define flux_synchronize(c, ...) \
+    /* x with the numbers of rank .root: model = flux_synchronize(comm, model). */ \
+    FLUX__SYNCHRONIZE(c, __VA_ARGS__, )
 
 #ifdef __cplusplus
 /* A number may stand for either operand. */
@@ -133,6 +135,18 @@ FLUX__REFUSED(void *)
 FLUX__REFUSED(const volatile void *)
 FLUX__REFUSED(double _Complex)
 #define FLUX__OPERAND(x) flux__as_operand(x)
+/* The calls below are overloaded functions here, and their macros call these. */
+#define FLUX__SAME_TYPE(x, value) value
+#define FLUX__BY_TYPE(x, F, f) f(x)
+#define FLUX__BY_TYPE_2(x, F, f, a) F(x, f, a)
+#define FLUX__CALL_ON(x, f, device) f(device, x)
+#define FLUX__CARRY(x, f, old) f(old, x)
+#define FLUX__SAVE(x, f, path) f(x, path)
+#define FLUX__LOAD(x, f, path) f(x, path)
+#define FLUX__SAVE_BY_ROOT(x, f, how) f FLUX__ROOT_ARGS(x, FLUX__ROOT_OPEN how)
+#define FLUX__ROOT_OPEN(...) __VA_ARGS__
+#define FLUX__ROOT_ARGS(...) FLUX__ROOT_ARGS_(__VA_ARGS__)
+#define FLUX__ROOT_ARGS_(x, c, path) (c, x, path)
 
 #else
 /* FLUX__BY_TYPE(x, F, f) is F(key, x, f): an expression that has the type of x, its value, and the
@@ -217,29 +231,53 @@ FLUX__REFUSED(double _Complex)
 #define FLUX__SYNC_ARGS_(x, c, ...) (c, x, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
 
 #define FLUX__OBJECT(x) FLUX__BY_TYPE(x, FLUX__CALL, flux__object)
-#define flux_gpu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_gpu))
-#define flux_cpu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cpu))
-#define flux_cu(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cu))
-#define flux_roc(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_roc))
-#define flux_to(device, x) \
-    FLUX__SAME_TYPE(x, FLUX__BY_TYPE_2(x, FLUX__CALL_ON, flux_to, device))
-#define flux_keep(x) FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__KEEP, flux_keep))
-#define flux_carry(old, value) \
-    FLUX__SAME_TYPE(value, FLUX__BY_TYPE_2(value, FLUX__CARRY, flux_carry, old))
-#define flux_device_of(x) FLUX__BY_TYPE(x, FLUX__CALL, flux_device_of)
-#define flux_print(x) FLUX__BY_TYPE(x, FLUX__KEEP, flux_print)
-#define flux_save(x, path) FLUX__BY_TYPE_2(x, FLUX__SAVE, flux_save, path)
-#define flux_load(x, path) FLUX__BY_TYPE_2(x, FLUX__LOAD, flux_load, path)
-#define flux_distributed_save(c, x, path) \
-    FLUX__BY_TYPE_2(x, FLUX__SAVE_BY_ROOT, flux_distributed_save, (c, path))
 #define FLUX__SYNCHRONIZE(c, x, ...) \
     FLUX__SAME_TYPE(x, FLUX__BY_TYPE_2(x, FLUX__SYNC, flux_synchronize, (c, __VA_ARGS__)))
 #endif
+
+/* What stands inside a macro is shown by editors where the macro is called. */
+#define flux_gpu(x) \
+    /* x (tensor, layer, loader or state) on the preferred GPU, if there is one. */ \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_gpu))
+#define flux_cpu(x) \
+    /* x in host memory. */ \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cpu))
+#define flux_cu(x) \
+    /* x on a CUDA GPU, if one works. */ \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_cu))
+#define flux_roc(x) \
+    /* x on an AMD GPU, if one works. */ \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__MOVE, flux_roc))
+#define flux_to(device, x) \
+    /* x on this device; NULL on error. */ \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE_2(x, FLUX__CALL_ON, flux_to, device))
+#define flux_keep(x) \
+    /* Moves x from the innermost scope to the one around it, and returns it. */ \
+    FLUX__SAME_TYPE(x, FLUX__BY_TYPE(x, FLUX__KEEP, flux_keep))
+#define flux_carry(old, value) \
+    /* Takes a value to a loop's next iteration: h = flux_carry(h, value). */ \
+    FLUX__SAME_TYPE(value, FLUX__BY_TYPE_2(value, FLUX__CARRY, flux_carry, old))
+#define flux_device_of(x) \
+    /* The device of a tensor, layer, loader or state. */ \
+    FLUX__BY_TYPE(x, FLUX__CALL, flux_device_of)
+#define flux_print(x) \
+    /* Prints a tensor, layer, loader, state or gradients to stdout. */ \
+    FLUX__BY_TYPE(x, FLUX__KEEP, flux_print)
+#define flux_save(x, path) \
+    /* Writes a tensor, layer or state as safetensors. 0, or non-zero on error. */ \
+    FLUX__BY_TYPE_2(x, FLUX__SAVE, flux_save, path)
+#define flux_load(x, path) \
+    /* Reads a layer or state from safetensors. 0, or non-zero on error. */ \
+    FLUX__BY_TYPE_2(x, FLUX__LOAD, flux_load, path)
+#define flux_distributed_save(c, x, path) \
+    /* Rank 0 saves x; the others wait. The same result on all ranks. */ \
+    FLUX__BY_TYPE_2(x, FLUX__SAVE_BY_ROOT, flux_distributed_save, (c, path))
 
 /* An operand may be a tensor or a number. The macro of a name is not expanded again inside itself,
    so that flux_add(a, b) calls the function flux_add. */
 #define FLUX__OF_TWO(f, a, b) FLUX__MADE(flux_tensor *, f(FLUX__OPERAND(a), FLUX__OPERAND(b)))
 #define flux_where(c, a, b) \
+    /* a where c is true (not 0), else b; a or b may be a number. */ \
     FLUX__MADE(flux_tensor *, flux_where(c, FLUX__OPERAND(a), FLUX__OPERAND(b)))
 #endif
 

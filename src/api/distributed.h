@@ -38,19 +38,23 @@ typedef struct flux_distributed_opts {
    they can't be reached. */
 FLUX_API flux_comm *flux_distributed_with(flux_distributed_opts o);
 #define flux_distributed(...) \
+    /* Joins the world: flux_distributed(.timeout = 60). NULL on error. */ \
     flux_distributed_with(FLUX__OPTS(flux_distributed_opts, __VA_ARGS__))
 /* Runs the collectives that are recorded still, waits for all ranks, and ends MPI if
    flux_distributed has started it. The communicator is gone afterwards. Returns 0, or non-zero if
    this or an earlier collective has failed. */
 FLUX_API int flux_distributed_end(flux_comm *c);
-FLUX_API int flux_rank_of(const flux_comm *c);           /* 0 ... size - 1; -1 on error */
-FLUX_API int flux_size_of(const flux_comm *c);           /* how many ranks there are */
-FLUX_API int flux_local_rank_of(const flux_comm *c);     /* this rank's number on its machine */
+/* 0 ... size - 1; -1 on error */
+FLUX_API int flux_rank_of(const flux_comm *c);
+/* How many ranks there are. */
+FLUX_API int flux_size_of(const flux_comm *c);
+/* This rank's number on its machine. */
+FLUX_API int flux_local_rank_of(const flux_comm *c);
 /* "NCCL", "RCCL", "MPI" or "alone" */
 FLUX_API const char *flux_comm_name(const flux_comm *c);
 typedef struct flux_interrupted_opts {
     FLUX__DUMMY
-    flux_comm *comm FLUX__ZERO;
+    flux_comm *comm FLUX__ZERO;           /* whose ranks are asked; NULL: this process */
 } flux_interrupted_opts;
 #define FLUX__LEFT_OUT_flux_interrupted_opts
 /* flux_interrupted(): true once SIGTERM or SIGINT has come, as schedulers send it before they end a
@@ -59,6 +63,7 @@ typedef struct flux_interrupted_opts {
    it has come to any rank, the same answer on all of them; every rank asks at the same place. */
 FLUX_API bool flux_interrupted_with(flux_interrupted_opts o);
 #define flux_interrupted(...) \
+    /* Whether SIGTERM or Ctrl-C has come: to this process, or flux_interrupted(comm) to any. */ \
     flux_interrupted_with(FLUX__OPTS(flux_interrupted_opts, __VA_ARGS__))
 
 typedef struct flux_root_opts {
@@ -82,12 +87,18 @@ typedef struct flux_root_opts {
 FLUX_API flux_tensor *flux_allreduce(flux_comm *c, flux_tensor *x, flux_agg op);
 FLUX_API flux_tensor *flux_reduce_with(flux_comm *c, flux_tensor *x, flux_agg op, flux_root_opts o);
 FLUX_API flux_tensor *flux_broadcast_with(flux_comm *c, flux_tensor *x, flux_root_opts o);
+/* x of all ranks, one behind the other along the last dim. */
 FLUX_API flux_tensor *flux_allgather(flux_comm *c, flux_tensor *x);
+/* Part number `rank` of the sum, ..., of all ranks' x, cut along the last dim. */
 FLUX_API flux_tensor *flux_reduce_scatter(flux_comm *c, flux_tensor *x, flux_agg op);
-#define flux_reduce(c, x, ...) FLUX__REDUCE_TO(c, x, __VA_ARGS__, )
+#define flux_reduce(c, x, ...) \
+    /* The sum, ..., on rank .root: flux_reduce(comm, x, FLUX_SUM, .root = 0). */ \
+    FLUX__REDUCE_TO(c, x, __VA_ARGS__, )
 #define FLUX__REDUCE_TO(c, x, op, ...) \
     flux_reduce_with(c, x, op, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
-#define flux_broadcast(c, ...) FLUX__BROADCAST_FROM(c, __VA_ARGS__, )
+#define flux_broadcast(c, ...) \
+    /* x of rank .root, on every rank: flux_broadcast(comm, x, .root = 0). */ \
+    FLUX__BROADCAST_FROM(c, __VA_ARGS__, )
 #define FLUX__BROADCAST_FROM(c, x, ...) \
     flux_broadcast_with(c, x, FLUX__OPTS(flux_root_opts, __VA_ARGS__))
 /* Runs all recorded collectives and waits until every rank has come here. Returns 0, or non-zero on
@@ -129,7 +140,9 @@ typedef struct flux_distributed_rule_opts {
    flux_synchronize gives all ranks the root's counts and leaves the shares. */
 FLUX_API flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
                                          flux_distributed_rule_opts o);
-#define flux_distributed_optimiser(c, ...) FLUX__DISTRIBUTED_RULE(c, __VA_ARGS__, )
+#define flux_distributed_optimiser(c, ...) \
+    /* The rule on averaged gradients: flux_distributed_optimiser(comm, flux_adam(1e-3)). */ \
+    FLUX__DISTRIBUTED_RULE(c, __VA_ARGS__, )
 #define FLUX__DISTRIBUTED_RULE(c, rule, ...) \
     flux_distributed_rule(c, rule, FLUX__OPTS(flux_distributed_rule_opts, __VA_ARGS__))
 

@@ -23,24 +23,36 @@ typedef struct flux_init_opts {
 typedef flux_tensor *(*flux_init_fn)(flux_shape s);               /* the type of a layer's .init */
 /* U(-a, a), a = sqrt(6/(fan_in+fan_out)) */
 FLUX_API flux_tensor *flux_glorot_uniform(flux_shape s);
-FLUX_API flux_tensor *flux_glorot_normal(flux_shape s);   /* N, std sqrt(2/(fan_in+fan_out)) */
-FLUX_API flux_tensor *flux_kaiming_uniform(flux_shape s);         /* U(-a, a), a = sqrt(6/fan_in) */
-FLUX_API flux_tensor *flux_kaiming_normal(flux_shape s);          /* N, std sqrt(2/fan_in) */
-FLUX_API flux_tensor *flux_truncated_normal(flux_shape s);        /* N, std 1, cut at -2 and 2 */
-FLUX_API flux_tensor *flux_lecun_normal(flux_shape s);   /* truncated N, std sqrt(1/fan_in) */
-FLUX_API flux_tensor *flux_orthogonal(flux_shape s);              /* orthonormal rows or columns */
+/* N, std sqrt(2/(fan_in+fan_out)) */
+FLUX_API flux_tensor *flux_glorot_normal(flux_shape s);
+/* U(-a, a), a = sqrt(6/fan_in) */
+FLUX_API flux_tensor *flux_kaiming_uniform(flux_shape s);
+/* N, std sqrt(2/fan_in) */
+FLUX_API flux_tensor *flux_kaiming_normal(flux_shape s);
+/* N, std 1, cut at -2 and 2 */
+FLUX_API flux_tensor *flux_truncated_normal(flux_shape s);
+/* truncated N, std sqrt(1/fan_in) */
+FLUX_API flux_tensor *flux_lecun_normal(flux_shape s);
+/* orthonormal rows or columns */
+FLUX_API flux_tensor *flux_orthogonal(flux_shape s);
 /* 1 on the diagonal or, for a kernel, at its centre from channel i to channel i; 0 elsewhere. */
 FLUX_API flux_tensor *flux_identity_init(flux_shape s);
+/* Zeros. */
 FLUX_API flux_tensor *flux_zeros32(flux_shape s);
+/* Ones. */
 FLUX_API flux_tensor *flux_ones32(flux_shape s);
+/* Uniform in [0, 1). */
 FLUX_API flux_tensor *flux_rand32(flux_shape s);
+/* Standard normal. */
 FLUX_API flux_tensor *flux_randn32(flux_shape s);
 /* An initialiser by name, with parameters:
    flux_init("kaiming_normal", FLUX_SHAPE(64, 784), .gain = 1). "sparse" is available only here: a
    normal matrix (.std 0.01 by default) in which the part .sparsity of each column is 0. An unknown
    name, or a value that makes no sense, is an error. */
 FLUX_API flux_tensor *flux_init_with(const char *name, flux_init_opts o);
-#define flux_init(name, ...) flux_init_with(name, FLUX__OPTS(flux_init_opts, __VA_ARGS__))
+#define flux_init(name, ...) \
+    /* An initialiser by name: flux_init("kaiming_normal", FLUX_SHAPE(64, 784), .gain = 1). */ \
+    flux_init_with(name, FLUX__OPTS(flux_init_opts, __VA_ARGS__))
 
 /* ------------------------------------------------------------------ layers
    Each call makes a layer, for flux_call(layer, x) and flux_chain; NULL on error (a size below 1,
@@ -53,10 +65,10 @@ FLUX_API flux_tensor *flux_init_with(const char *name, flux_init_opts o);
 
 typedef struct flux_dense_opts {
     FLUX__DUMMY
-    flux__int64 in FLUX__ZERO, out FLUX__ZERO;
-    flux_fn activation FLUX__ZERO;
-    flux__switch bias FLUX__ZERO;
-    flux_init_fn init FLUX__ZERO;
+    flux__int64 in FLUX__ZERO, out FLUX__ZERO; /* features in and out */
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
+    flux__switch bias FLUX__ZERO;         /* adds b; on by default */
+    flux_init_fn init FLUX__ZERO;         /* of the weight; NULL: flux_glorot_uniform */
     /* Your own weight (out x in) and bias (out); with a weight, .in and .out may be left out. */
     flux_tensor *weight FLUX__ZERO, *b FLUX__ZERO;
     flux__marked marked FLUX__ZERO;
@@ -64,39 +76,42 @@ typedef struct flux_dense_opts {
 #define FLUX__LEFT_OUT_flux_dense_opts .in = FLUX__NO_INT64, .out = FLUX__NO_INT64, \
     .bias = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_dense_with(flux_dense_opts o);
-/* in x batch... to out x batch...: activation(W x + b), W being out x in. */
-#define flux_dense(...) flux_dense_with(FLUX__OPTS(flux_dense_opts, __VA_ARGS__))
+#define flux_dense(...) \
+    /* in x batch... to out x batch...: activation(W x + b), W being out x in. */ \
+    flux_dense_with(FLUX__OPTS(flux_dense_opts, __VA_ARGS__))
 
 typedef struct flux_scale_opts {
     FLUX__DUMMY
     flux_shape size FLUX__ZERO;           /* of s and b, broadcast with the input */
-    flux_fn activation FLUX__ZERO;
-    flux__switch bias FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
+    flux__switch bias FLUX__ZERO;         /* adds b; on by default */
     flux_init_fn init FLUX__ZERO;         /* NULL: ones */
     flux__marked marked FLUX__ZERO;
 } flux_scale_opts;
 #define FLUX__LEFT_OUT_flux_scale_opts .bias = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_scale_with(flux_scale_opts o);
-/* activation(s .* x .+ b), elementwise: flux_scale(FLUX_SHAPE(3)). */
-#define flux_scale(...) flux_scale_with(FLUX__OPTS(flux_scale_opts, __VA_ARGS__))
+#define flux_scale(...) \
+    /* activation(s .* x .+ b), elementwise: flux_scale(FLUX_SHAPE(3)). */ \
+    flux_scale_with(FLUX__OPTS(flux_scale_opts, __VA_ARGS__))
 
 typedef struct flux_bilinear_opts {
     FLUX__DUMMY
-    int64_t in1 FLUX__ZERO, in2 FLUX__ZERO, out FLUX__ZERO;
-    flux_fn activation FLUX__ZERO;
-    flux__switch bias FLUX__ZERO;
-    flux_init_fn init FLUX__ZERO;
+    int64_t in1 FLUX__ZERO, in2 FLUX__ZERO, out FLUX__ZERO; /* features of x, y and z */
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
+    flux__switch bias FLUX__ZERO;         /* adds b; on by default */
+    flux_init_fn init FLUX__ZERO;         /* of W; NULL: flux_glorot_uniform */
     flux__marked marked FLUX__ZERO;
 } flux_bilinear_opts;
 #define FLUX__LEFT_OUT_flux_bilinear_opts .bias = FLUX_DEFAULT, .marked = true,
 FLUX_API flux_layer *flux_bilinear_with(flux_bilinear_opts o);
-/* flux_call(m, x, y): z[o] = activation(sum_ij x[i] W[o,i,j] y[j] + b[o]), for each sample; x is
-   in1 x batch..., y in2 x batch..., z out x batch.... With one input, y is x. */
-#define flux_bilinear(...) flux_bilinear_with(FLUX__OPTS(flux_bilinear_opts, __VA_ARGS__))
+#define flux_bilinear(...) \
+    /* flux_call(m, x, y): z[o] = activation(sum_ij x[i] W[o,i,j] y[j] + b[o]), for each sample; x
+       is in1 x batch..., y in2 x batch..., z out x batch.... With one input, y is x. */ \
+    flux_bilinear_with(FLUX__OPTS(flux_bilinear_opts, __VA_ARGS__))
 
 typedef struct flux_embedding_opts {
     FLUX__DUMMY
-    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    int64_t in FLUX__ZERO, out FLUX__ZERO; /* how many vectors, and of what length */
     flux_init_fn init FLUX__ZERO;         /* NULL: randn32 */
     flux__switch pad FLUX__ZERO;          /* the column .padding_idx is zero and stays so; on if a
                                              .padding_idx is given */
@@ -106,22 +121,23 @@ typedef struct flux_embedding_opts {
 #define FLUX__LEFT_OUT_flux_embedding_opts .pad = FLUX_DEFAULT, .padding_idx = FLUX__NO_INT64, \
     .marked = true,
 FLUX_API flux_layer *flux_embedding_with(flux_embedding_opts o);
-/* A table of `in` vectors of `out` numbers. Integer indices 0 ... in-1 of any shape give out x that
-   shape; one-hot columns (bool, in x ...) give out x .... */
-#define flux_embedding(...) flux_embedding_with(FLUX__OPTS(flux_embedding_opts, __VA_ARGS__))
+#define flux_embedding(...) \
+    /* A table of `in` vectors of `out` numbers. Integer indices 0 ... in-1 of any shape give out
+       x that shape; one-hot columns (bool, in x ...) give out x .... */ \
+    flux_embedding_with(FLUX__OPTS(flux_embedding_opts, __VA_ARGS__))
 
 typedef struct flux_embeddingbag_opts {
     FLUX__DUMMY
-    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    int64_t in FLUX__ZERO, out FLUX__ZERO; /* how many vectors, and of what length */
     flux_fn reduction FLUX__ZERO;         /* flux_mean (NULL), flux_sum or flux_max */
     flux_init_fn init FLUX__ZERO;         /* NULL: randn32 */
 } flux_embeddingbag_opts;
 #define FLUX__LEFT_OUT_flux_embeddingbag_opts
 FLUX_API flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o);
-/* An embedding reduced over bags. A matrix of integer indices, each column a bag, gives out x bags;
-   so does flux_call(m, indices, offsets): a vector of indices, and for each bag where it starts
-   there (the first offset is 0, and each bag has at least one index). */
 #define flux_embeddingbag(...) \
+    /* An embedding reduced over bags. A matrix of integer indices, each column a bag, gives out x
+       bags; so does flux_call(m, indices, offsets): a vector of indices, and for each bag where
+       it starts there (the first offset is 0, and each bag has at least one index). */ \
     flux_embeddingbag_with(FLUX__OPTS(flux_embeddingbag_opts, __VA_ARGS__))
 
 /* Recurrent layers map in x steps (x batch) to out x steps (x batch). flux_call(m, x) starts from a
@@ -132,9 +148,9 @@ FLUX_API flux_layer *flux_embeddingbag_with(flux_embeddingbag_opts o);
    rows of n gates, in the order given below. The formulas are Flux's. */
 typedef struct flux_recurrent_opts {
     FLUX__DUMMY
-    int64_t in FLUX__ZERO, out FLUX__ZERO;
+    int64_t in FLUX__ZERO, out FLUX__ZERO; /* features in, and of the state */
     flux_fn activation FLUX__ZERO;        /* rnn only; NULL: tanh */
-    flux__switch bias FLUX__ZERO;
+    flux__switch bias FLUX__ZERO;         /* adds b; on by default */
     flux_init_fn init FLUX__ZERO, init_recurrent FLUX__ZERO;   /* of Wi and of Wh */
     bool return_state FLUX__ZERO;         /* not for cells, which always give it */
     bool hidden_bias FLUX__ZERO;          /* gru: its candidate is tanh(Wi x + r .* (Wh h + bias_h)
@@ -151,38 +167,45 @@ FLUX_API flux_layer *flux_lstmcell_with(flux_recurrent_opts o);
 FLUX_API flux_layer *flux_grucell_with(flux_recurrent_opts o);
 FLUX_API flux_layer *flux_gruv3cell_with(flux_recurrent_opts o);
 #define FLUX__RECURRENT(f, ...) f(FLUX__OPTS(flux_recurrent_opts, __VA_ARGS__))
-/* h = activation(Wi x + Wh h + b) */
-#define flux_rnn(...) FLUX__RECURRENT(flux_rnn_with, __VA_ARGS__)
-/* Gates: input, forget, cell, output. */
-#define flux_lstm(...) FLUX__RECURRENT(flux_lstm_with, __VA_ARGS__)
+#define flux_rnn(...) \
+    /* h = activation(Wi x + Wh h + b) */ \
+    FLUX__RECURRENT(flux_rnn_with, __VA_ARGS__)
+#define flux_lstm(...) \
+    /* Gates: input, forget, cell, output. */ \
+    FLUX__RECURRENT(flux_lstm_with, __VA_ARGS__)
 /* Gates: reset r, update, candidate. The candidate is tanh(Wi x + r .* (Wh h) + b). In gruv3 it is
    tanh(Wi x + Wh_h (r .* h) + b), Wh_h being a matrix of its own, out x out. */
-#define flux_gru(...) FLUX__RECURRENT(flux_gru_with, __VA_ARGS__)
-#define flux_gruv3(...) FLUX__RECURRENT(flux_gruv3_with, __VA_ARGS__)
-#define flux_rnncell(...) FLUX__RECURRENT(flux_rnncell_with, __VA_ARGS__)
-#define flux_lstmcell(...) FLUX__RECURRENT(flux_lstmcell_with, __VA_ARGS__)
-#define flux_grucell(...) FLUX__RECURRENT(flux_grucell_with, __VA_ARGS__)
-#define flux_gruv3cell(...) FLUX__RECURRENT(flux_gruv3cell_with, __VA_ARGS__)
+#define flux_gru(...) \
+    /* GRU over steps, in x steps (x batch) to out x steps (x batch). */ \
+    FLUX__RECURRENT(flux_gru_with, __VA_ARGS__)
+#define flux_gruv3(...) \
+    /* GRU in its third version (Cho et al. 2014, v3), over steps. */ \
+    FLUX__RECURRENT(flux_gruv3_with, __VA_ARGS__)
+#define flux_rnncell(...) \
+    /* One step of flux_rnn: x and h to the tuple (y, h). */ \
+    FLUX__RECURRENT(flux_rnncell_with, __VA_ARGS__)
+#define flux_lstmcell(...) \
+    /* One step of flux_lstm: x, h and c to the tuple (y, h, c). */ \
+    FLUX__RECURRENT(flux_lstmcell_with, __VA_ARGS__)
+#define flux_grucell(...) \
+    /* One step of flux_gru: x and h to the tuple (y, h). */ \
+    FLUX__RECURRENT(flux_grucell_with, __VA_ARGS__)
+#define flux_gruv3cell(...) \
+    /* One step of flux_gruv3: x and h to the tuple (y, h). */ \
+    FLUX__RECURRENT(flux_gruv3cell_with, __VA_ARGS__)
 typedef struct flux_recurrence_opts {
     FLUX__DUMMY
-    flux_layer *cell FLUX__ZERO;
-    bool return_state FLUX__ZERO;
+    flux_layer *cell FLUX__ZERO;          /* what makes one step */
+    bool return_state FLUX__ZERO;         /* gives the tuple (y, state...) */
 } flux_recurrence_opts;
 #define FLUX__LEFT_OUT_flux_recurrence_opts
 FLUX_API flux_layer *flux_recurrence_with(flux_recurrence_opts o);
-/* Runs any cell, also one of your own, over features x steps (x batch). The cell is called with the
-   x of the first step, then with x and the state, and gives a tuple (y, state...), of up to 7
-   states. */
-#define flux_recurrence(...) flux_recurrence_with(FLUX__OPTS(flux_recurrence_opts, __VA_ARGS__))
+#define flux_recurrence(...) \
+    /* Runs any cell, also one of your own, over features x steps (x batch). The cell is called
+       with the x of the first step, then with x and the state, and gives a tuple (y, state...),
+       of up to 7 states. */ \
+    flux_recurrence_with(FLUX__OPTS(flux_recurrence_opts, __VA_ARGS__))
 
-/* Multi-head attention (Vaswani et al. 2017). flux_call(m, x) attends from x to itself;
-   flux_call(m, q, kv) and flux_call(m, q, k, v) from the queries q to the keys k and values v, each
-   features x steps (x batch). A fourth input is a mask (bool, true where a key may be seen) or a
-   bias (added to the logits), which broadcasts to keys x queries x heads x batch. The result is a
-   flux_tuple: y (out x queries x batch) and the scores (keys x queries x heads x batch). y is
-   computed without storing the scores; they take time and memory only if they are looked at, or if
-   dropout applies to them. For a query that may see no key, because of its mask or a bias of -inf,
-   the scores, the values (before the output projection) and their gradients are 0. */
 typedef struct flux_multiheadattention_opts {
     FLUX__DUMMY
     int64_t in FLUX__ZERO;                /* features of the queries */
@@ -197,7 +220,7 @@ typedef struct flux_multiheadattention_opts {
     bool causal FLUX__ZERO;
     flux__switch scores FLUX__ZERO;   /* FLUX_OFF: gives y alone, so that it fits into a chain */
     double dropout FLUX__ZERO;            /* the part of the scores that is dropped in training */
-    flux_init_fn init FLUX__ZERO;
+    flux_init_fn init FLUX__ZERO;         /* of the projections; NULL: flux_glorot_uniform */
     /* Keys and values have so many heads, each for .nheads / .kv_heads heads of queries (grouped
        heads, Ainslie et al. 2023); default .nheads. It must divide .nheads. */
     flux__int kv_heads FLUX__ZERO;
@@ -209,6 +232,15 @@ typedef struct flux_multiheadattention_opts {
     .scores = FLUX_DEFAULT, .kv_heads = FLUX__NO_INT, .marked = true,
 FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o);
 #define flux_multiheadattention(...) \
+    /* Multi-head attention (Vaswani et al. 2017). flux_call(m, x) attends from x to itself;
+       flux_call(m, q, kv) and flux_call(m, q, k, v) from the queries q to the keys k and values
+       v, each features x steps (x batch). A fourth input is a mask (bool, true where a key may be
+       seen) or a bias (added to the logits), which broadcasts to keys x queries x heads x batch.
+       The result is a flux_tuple: y (out x queries x batch) and the scores (keys x queries x
+       heads x batch). y is computed without storing the scores; they take time and memory only if
+       they are looked at, or if dropout applies to them. For a query that may see no key, because
+       of its mask or a bias of -inf, the scores, the values (before the output projection) and
+       their gradients are 0. */ \
     flux_multiheadattention_with(FLUX__OPTS(flux_multiheadattention_opts, __VA_ARGS__))
 typedef struct flux_attention_opts {
     FLUX__DUMMY
@@ -222,24 +254,20 @@ typedef struct flux_attention_opts {
 #define FLUX__LEFT_OUT_flux_attention_opts .nheads = FLUX__NO_INT, .marked = true,
 FLUX_API flux_tensor *flux_dot_product_attention_with(flux_attention_opts o);
 FLUX_API flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o);
-/* Attention without projections, as an operation: flux_dot_product_attention(q, k, v, .nheads = 4)
-   gives the tuple (y, scores), y being (features of v) x queries x batch. */
 #define flux_dot_product_attention(...) \
+    /* Attention without projections, as an operation: flux_dot_product_attention(q, k, v, .nheads
+       = 4) gives the tuple (y, scores), y being (features of v) x queries x batch. */ \
     flux_dot_product_attention_with(FLUX__OPTS(flux_attention_opts, __VA_ARGS__))
-/* The scores alone, keys x queries x heads x batch: the softmax over the keys of k'q / sqrt(n),
-   where n is the number of features of a head. */
 #define flux_dot_product_attention_scores(...) \
+    /* The scores alone, keys x queries x heads x batch: the softmax over the keys of k'q /
+       sqrt(n), where n is the number of features of a head. */ \
     flux_dot_product_attention_scores_with(FLUX__OPTS(flux_attention_opts, __VA_ARGS__))
 /* The bool mask steps x steps for x, features x steps (x batch): true where key <= query. */
 FLUX_API flux_tensor *flux_make_causal_mask(flux_tensor *x);
 
-/* Positions by turning (Su et al. 2021): x, features x steps (x batch), with the features of each
-   head taken as pairs, (i, i + half of them), turned by the angle position * base^(-2i / features
-   of a head). The scores of queries and keys turned so depend on the distance of their steps.
-   flux_rotary(q, .nheads = 8). */
 typedef struct flux_rotary_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO;
+    flux_tensor *x FLUX__ZERO;            /* features x steps (x batch) */
     flux__int nheads FLUX__ZERO;          /* default 1; each has an even number of features */
     flux__double base FLUX__ZERO;         /* default 10000 */
     flux_tensor *positions FLUX__ZERO;    /* of the steps, a vector; default 0, 1, ... */
@@ -248,7 +276,12 @@ typedef struct flux_rotary_opts {
 #define FLUX__LEFT_OUT_flux_rotary_opts .nheads = FLUX__NO_INT, .base = FLUX__NO_NUMBER, \
     .marked = true,
 FLUX_API flux_tensor *flux_rotary_with(flux_rotary_opts o);
-#define flux_rotary(...) flux_rotary_with(FLUX__OPTS(flux_rotary_opts, __VA_ARGS__))
+#define flux_rotary(...) \
+    /* Positions by turning (Su et al. 2021): x, features x steps (x batch), with the features of
+       each head taken as pairs, (i, i + half of them), turned by the angle position * base^(-2i /
+       features of a head). The scores of queries and keys turned so depend on the distance of
+       their steps. flux_rotary(q, .nheads = 8). */ \
+    flux_rotary_with(FLUX__OPTS(flux_rotary_opts, __VA_ARGS__))
 
 /* Learnt positions: x, features x steps (x batch), plus a vector for each step, of at most `steps`.
    init = NULL: normal numbers. */
@@ -266,24 +299,24 @@ FLUX_API flux_layer *flux_positionembedding(int64_t steps, int64_t features, flu
    training and saving. 0, or non-zero on an error, as for an attention to itself that is not
    causal. flux_cached: how many steps were taken since; 0 without a cache. */
 FLUX_API int flux_cache(flux_layer *model, int64_t steps);
+/* How many steps were taken since flux_cache; 0 without a cache. */
 FLUX_API int64_t flux_cached(flux_layer *model);
 
-/* down(swish(gate(x)) * up(x)) (Shazeer 2020) with three Dense layers, `in => hidden` twice and
-   `hidden => out`: flux_swiglu(64, 256). */
 typedef struct flux_swiglu_opts {
     FLUX__DUMMY
-    int64_t in FLUX__ZERO, hidden FLUX__ZERO;
+    int64_t in FLUX__ZERO, hidden FLUX__ZERO; /* features in and between */
     flux__int64 out FLUX__ZERO;           /* default .in */
     bool bias FLUX__ZERO;                 /* of the Dense layers; off by default */
-    flux_init_fn init FLUX__ZERO;
+    flux_init_fn init FLUX__ZERO;         /* of the weights; NULL: flux_glorot_uniform */
     flux__marked marked FLUX__ZERO;
 } flux_swiglu_opts;
 #define FLUX__LEFT_OUT_flux_swiglu_opts .out = FLUX__NO_INT64, .marked = true,
 FLUX_API flux_layer *flux_swiglu_with(flux_swiglu_opts o);
-#define flux_swiglu(...) flux_swiglu_with(FLUX__OPTS(flux_swiglu_opts, __VA_ARGS__))
+#define flux_swiglu(...) \
+    /* down(swish(gate(x)) * up(x)) (Shazeer 2020) with three Dense layers, `in => hidden` twice
+       and `hidden => out`: flux_swiglu(64, 256). */ \
+    flux_swiglu_with(FLUX__OPTS(flux_swiglu_opts, __VA_ARGS__))
 
-/* x / sqrt(mean(x^2) + eps) of each sample over its first dims, times a scale (Zhang and Sennrich
-   2019): flux_rmsnorm(FLUX_SHAPE(64)). */
 typedef struct flux_rmsnorm_opts {
     FLUX__DUMMY
     flux_shape size FLUX__ZERO;           /* of the first dimensions, normalised together */
@@ -294,12 +327,15 @@ typedef struct flux_rmsnorm_opts {
 #define FLUX__LEFT_OUT_flux_rmsnorm_opts .affine = FLUX_DEFAULT, .eps = FLUX__NO_NUMBER, \
     .marked = true,
 FLUX_API flux_layer *flux_rmsnorm_with(flux_rmsnorm_opts o);
-#define flux_rmsnorm(...) flux_rmsnorm_with(FLUX__OPTS(flux_rmsnorm_opts, __VA_ARGS__))
+#define flux_rmsnorm(...) \
+    /* x / sqrt(mean(x^2) + eps) of each sample over its first dims, times a scale (Zhang and
+       Sennrich 2019): flux_rmsnorm(FLUX_SHAPE(64)). */ \
+    flux_rmsnorm_with(FLUX__OPTS(flux_rmsnorm_opts, __VA_ARGS__))
 
 typedef struct flux_layernorm_opts {
     FLUX__DUMMY
     flux_shape size FLUX__ZERO;           /* of the first dimensions, normalised together */
-    flux_fn activation FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
     flux__switch affine FLUX__ZERO;       /* has a scale and a bias of that size; on by default */
     flux__double eps FLUX__ZERO;          /* added to the variance; default 1e-5 */
     flux__marked marked FLUX__ZERO;
@@ -307,8 +343,9 @@ typedef struct flux_layernorm_opts {
 #define FLUX__LEFT_OUT_flux_layernorm_opts .affine = FLUX_DEFAULT, .eps = FLUX__NO_NUMBER, \
     .marked = true,
 FLUX_API flux_layer *flux_layernorm_with(flux_layernorm_opts o);
-/* (x - mean) / sqrt(var + eps) of each sample: flux_layernorm(FLUX_SHAPE(64)). */
-#define flux_layernorm(...) flux_layernorm_with(FLUX__OPTS(flux_layernorm_opts, __VA_ARGS__))
+#define flux_layernorm(...) \
+    /* (x - mean) / sqrt(var + eps) of each sample: flux_layernorm(FLUX_SHAPE(64)). */ \
+    flux_layernorm_with(FLUX__OPTS(flux_layernorm_opts, __VA_ARGS__))
 
 typedef struct flux_dropout_opts {
     FLUX__DUMMY
@@ -317,10 +354,12 @@ typedef struct flux_dropout_opts {
 } flux_dropout_opts;
 #define FLUX__LEFT_OUT_flux_dropout_opts
 FLUX_API flux_layer *flux_dropout_with(flux_dropout_opts o);
-FLUX_API flux_layer *flux_alphadropout(double p);   /* keeps mean and variance under selu */
-/* In training, sets values to 0 at random and scales the others by 1/(1-p); in test mode, the
-   identity. */
-#define flux_dropout(...) flux_dropout_with(FLUX__OPTS(flux_dropout_opts, __VA_ARGS__))
+/* Keeps mean and variance under selu. */
+FLUX_API flux_layer *flux_alphadropout(double p);
+#define flux_dropout(...) \
+    /* In training, sets values to 0 at random and scales the others by 1/(1-p); in test mode, the
+       identity. */ \
+    flux_dropout_with(FLUX__OPTS(flux_dropout_opts, __VA_ARGS__))
 
 /* Convolution layers. Images are w (x h (x d)) x channels x batch; one number of .stride, .pad or
    .dilation counts for every spatial dimension. The name of a layer ends in _layer where an
@@ -331,12 +370,12 @@ typedef struct flux_conv_layer_opts {
     FLUX__DUMMY
     flux_shape window FLUX__ZERO;         /* FLUX_SHAPE(3, 3): one number per spatial dimension */
     int64_t in FLUX__ZERO, out FLUX__ZERO;   /* channels */
-    flux_fn activation FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
     /* As in flux_conv_opts. */
     flux_shape stride FLUX__ZERO, pad FLUX__ZERO, dilation FLUX__ZERO, outpad FLUX__ZERO;
-    flux__int groups FLUX__ZERO;
-    flux__switch bias FLUX__ZERO;
-    flux_init_fn init FLUX__ZERO;
+    flux__int groups FLUX__ZERO;          /* default 1; divides both channels */
+    flux__switch bias FLUX__ZERO;         /* adds b, one number a channel; on by default */
+    flux_init_fn init FLUX__ZERO;         /* of the weight; NULL: flux_glorot_uniform */
     flux__marked marked FLUX__ZERO;
 } flux_conv_layer_opts;
 #define FLUX__LEFT_OUT_flux_conv_layer_opts .groups = FLUX__NO_INT, .bias = FLUX_DEFAULT, \
@@ -348,12 +387,16 @@ FLUX_API flux_layer *flux_depthwiseconv_with(flux_conv_layer_opts o);
 /* activation(conv(x) + b); the weight is window... x in/groups x out, in conv_transpose_layer
    window... x out/groups x in. depthwiseconv is conv_layer with .groups = in. */
 #define flux_conv_layer(...) \
+    /* activation(conv(x) + b), kernels flipped: flux_conv_layer(FLUX_SHAPE(3, 3), 1, 8). */ \
     flux_conv_layer_with(FLUX__OPTS(flux_conv_layer_opts, __VA_ARGS__))
 #define flux_crosscor_layer(...) \
+    /* activation(crosscor(x) + b), kernels as they are, as PyTorch's Conv. */ \
     flux_crosscor_layer_with(FLUX__OPTS(flux_conv_layer_opts, __VA_ARGS__))
 #define flux_conv_transpose_layer(...) \
+    /* activation(conv_transpose(x) + b), to larger images. */ \
     flux_conv_transpose_layer_with(FLUX__OPTS(flux_conv_layer_opts, __VA_ARGS__))
 #define flux_depthwiseconv(...) \
+    /* flux_conv_layer with .groups = in: each channel by itself. */ \
     flux_depthwiseconv_with(FLUX__OPTS(flux_conv_layer_opts, __VA_ARGS__))
 
 typedef struct flux_pool_layer_opts {
@@ -370,17 +413,23 @@ FLUX_API flux_layer *flux_meanpool_layer_with(flux_pool_layer_opts o);
 FLUX_API flux_layer *flux_lpnormpool_layer_with(flux_pool_layer_opts o);
 /* Pooling as by flux_maxpool and its siblings: flux_maxpool_layer(FLUX_SHAPE(2, 2)). */
 #define flux_maxpool_layer(...) \
+    /* The largest value of each window: flux_maxpool_layer(FLUX_SHAPE(2, 2)). */ \
     flux_maxpool_layer_with(FLUX__OPTS(flux_pool_layer_opts, __VA_ARGS__))
 #define flux_meanpool_layer(...) \
+    /* The mean of each window. */ \
     flux_meanpool_layer_with(FLUX__OPTS(flux_pool_layer_opts, __VA_ARGS__))
 #define flux_lpnormpool_layer(...) \
+    /* (sum x^p)^(1/p) of each window. */ \
     flux_lpnormpool_layer_with(FLUX__OPTS(flux_pool_layer_opts, __VA_ARGS__))
 /* Pooling with the stride and window for which the result's spatial size is out. */
 FLUX_API flux_layer *flux_adaptivemaxpool(flux_shape out);
+/* Mean pooling to the spatial size out. */
 FLUX_API flux_layer *flux_adaptivemeanpool(flux_shape out);
 /* Pooling over the whole image, to 1 (x 1 (x 1)) x channels x batch. */
 FLUX_API flux_layer *flux_globalmaxpool(void);
+/* The mean of each channel, 1 (x 1 (x 1)) x channels x batch. */
 FLUX_API flux_layer *flux_globalmeanpool(void);
+/* (sum x^p)^(1/p) of each channel. */
 FLUX_API flux_layer *flux_globallpnormpool(double p);
 
 /* FLUX_NEAREST works on 1 to 3 spatial dimensions, FLUX_LINEAR on 1, FLUX_BILINEAR on 2 and
@@ -390,7 +439,7 @@ typedef enum flux_upsampling {
 } flux_upsampling;
 typedef struct flux_upsample_opts {
     FLUX__DUMMY
-    flux_upsampling mode FLUX__ZERO;
+    flux_upsampling mode FLUX__ZERO;      /* default FLUX_NEAREST */
     double scale[3] FLUX__ZERO;           /* {2}: for every spatial dimension; {2, 3}: one for each;
                                              with FLUX_NEAREST, integers */
     flux_shape size FLUX__ZERO;           /* or the spatial size to reach; with FLUX_NEAREST, a
@@ -398,9 +447,10 @@ typedef struct flux_upsample_opts {
 } flux_upsample_opts;
 #define FLUX__LEFT_OUT_flux_upsample_opts
 FLUX_API flux_layer *flux_upsample_with(flux_upsample_opts o);
-/* flux_upsample(FLUX_BILINEAR, .scale = {2}). The linear modes keep the corners: sample i of n is
-   taken at the place i (in-1)/(n-1) of the `in` input samples. */
-#define flux_upsample(...) flux_upsample_with(FLUX__OPTS(flux_upsample_opts, __VA_ARGS__))
+#define flux_upsample(...) \
+    /* flux_upsample(FLUX_BILINEAR, .scale = {2}). The linear modes keep the corners: sample i of
+       n is taken at the place i (in-1)/(n-1) of the `in` input samples. */ \
+    flux_upsample_with(FLUX__OPTS(flux_upsample_opts, __VA_ARGS__))
 /* w x h x c r^2 x batch becomes w r x h r x c x batch. */
 FLUX_API flux_layer *flux_pixelshuffle(int64_t r);
 
@@ -410,7 +460,7 @@ FLUX_API flux_layer *flux_pixelshuffle(int64_t r);
 typedef struct flux_norm_opts {
     FLUX__DUMMY
     int64_t channels FLUX__ZERO;          /* the size of the last dimension but one */
-    flux_fn activation FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
     flux__switch affine FLUX__ZERO;       /* has gamma and beta; default on, of instancenorm off */
     flux__switch track_stats FLUX__ZERO;  /* has a running mean and var; default as .affine's */
     flux__double eps FLUX__ZERO, momentum FLUX__ZERO;   /* default 1e-5, 0.1 */
@@ -422,7 +472,7 @@ typedef struct flux_norm_opts {
 typedef struct flux_groupnorm_opts {
     FLUX__DUMMY
     int64_t channels FLUX__ZERO, groups FLUX__ZERO;   /* groups must divide channels */
-    flux_fn activation FLUX__ZERO;
+    flux_fn activation FLUX__ZERO;        /* NULL: identity */
     flux__switch affine FLUX__ZERO;       /* has gamma and beta; on by default */
     flux__double eps FLUX__ZERO;          /* default 1e-5 */
     flux__marked marked FLUX__ZERO;
@@ -432,25 +482,30 @@ typedef struct flux_groupnorm_opts {
 FLUX_API flux_layer *flux_batchnorm_with(flux_norm_opts o);
 FLUX_API flux_layer *flux_instancenorm_with(flux_norm_opts o);
 FLUX_API flux_layer *flux_groupnorm_with(flux_groupnorm_opts o);
-/* Normalises the values of a channel in all samples of a batch. */
-#define flux_batchnorm(...) flux_batchnorm_with(FLUX__OPTS(flux_norm_opts, __VA_ARGS__))
-/* Normalises the values of a channel in one sample. */
-#define flux_instancenorm(...) flux_instancenorm_with(FLUX__OPTS(flux_norm_opts, __VA_ARGS__))
-/* Normalises a group of channels in one sample: flux_groupnorm(8, 2) has 2 groups of 4 channels. */
-#define flux_groupnorm(...) flux_groupnorm_with(FLUX__OPTS(flux_groupnorm_opts, __VA_ARGS__))
+#define flux_batchnorm(...) \
+    /* Normalises the values of a channel in all samples of a batch. */ \
+    flux_batchnorm_with(FLUX__OPTS(flux_norm_opts, __VA_ARGS__))
+#define flux_instancenorm(...) \
+    /* Normalises the values of a channel in one sample. */ \
+    flux_instancenorm_with(FLUX__OPTS(flux_norm_opts, __VA_ARGS__))
+#define flux_groupnorm(...) \
+    /* Normalises a group of channels in one sample: flux_groupnorm(8, 2) has 2 groups of 4
+       channels. */ \
+    flux_groupnorm_with(FLUX__OPTS(flux_groupnorm_opts, __VA_ARGS__))
 
 typedef struct flux_weightnorm_opts {
     FLUX__DUMMY
-    flux_layer *layer FLUX__ZERO;
+    flux_layer *layer FLUX__ZERO;         /* whose weight it is */
     const char *which FLUX__ZERO;         /* which of its tensors; NULL: "weight" */
     flux_shape dims FLUX__ZERO;   /* the dimensions over which the norm sums; default: the last */
 } flux_weightnorm_opts;
 #define FLUX__LEFT_OUT_flux_weightnorm_opts
 FLUX_API flux_layer *flux_weightnorm_with(flux_weightnorm_opts o);
-/* A layer that uses g v/sqrt(sum(v^2) + eps) in place of the given layer's weight, so that length g
-   and direction v are trained separately (Salimans and Kingma 2016). The weight of that layer
-   becomes v. */
-#define flux_weightnorm(...) flux_weightnorm_with(FLUX__OPTS(flux_weightnorm_opts, __VA_ARGS__))
+#define flux_weightnorm(...) \
+    /* A layer that uses g v/sqrt(sum(v^2) + eps) in place of the given layer's weight, so that
+       length g and direction v are trained separately (Salimans and Kingma 2016). The weight of
+       that layer becomes v. */ \
+    flux_weightnorm_with(FLUX__OPTS(flux_weightnorm_opts, __VA_ARGS__))
 /* A new model in which each weightnorm is replaced by its layer, with the product as its weight. */
 FLUX_API flux_layer *flux_remove_weightnorms(flux_layer *m);
 
@@ -468,31 +523,32 @@ FLUX_API flux_layer *flux_skipconnection_with(flux_layer *body, flux_layer *conn
 FLUX_API flux_layer *flux_maxout_with(int n, flux_layer *const *ls, const char *names);
 /* A function as a layer; one of two inputs serves as a connection. name: as printed. */
 FLUX_API flux_layer *flux_function(flux_fn f, const char *name);
+/* A function of two inputs as a layer, as a connection. name: as printed. */
 FLUX_API flux_layer *flux_function2(flux_fn2 f, const char *name);
-/* Each layer is called with the output of the one before. */
 #define flux_chain(...) \
+    /* Each layer is called with the output of the one before. */ \
     FLUX__MADE(flux_layer *, \
                flux_chain_with(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
-/* flux_parallel(flux_add, a, b): the connection of the layers' outputs. One input goes to all
-   layers; n inputs go to n layers, one to each; n inputs to a single layer are passed to it one
-   after the other. Other numbers of inputs are an error. A connection of two arguments takes the
-   outputs two at a time, from the left; flux_identity gives them all as a tuple. */
 #define flux_parallel(connection, ...) \
+    /* flux_parallel(flux_add, a, b): the connection of the layers' outputs. One input goes to all
+       layers; n inputs go to n layers, one to each; n inputs to a single layer are passed to it
+       one after the other. Other numbers of inputs are an error. A connection of two arguments
+       takes the outputs two at a time, from the left; flux_identity gives them all as a tuple. */ \
     FLUX__MADE(flux_layer *, \
                flux_parallel_with(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
                                 FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__))
-/* y_1 = l_1(x_1), then y_i = l_i(connection(y_{i-1}, x_i)); gives all y as a tuple. */
 #define flux_pairwisefusion(connection, ...) \
+    /* y_1 = l_1(x_1), then y_i = l_i(connection(y_{i-1}, x_i)); gives all y as a tuple. */ \
     FLUX__MADE(flux_layer *, \
                flux_pairwisefusion_with(FLUX__AS_LAYER(connection), FLUX__NARG(__VA_ARGS__), \
                                       FLUX__LAYERS(__VA_ARGS__), #connection ", " #__VA_ARGS__))
-/* connection(layer(x), x) */
 #define flux_skipconnection(layer, connection) \
+    /* connection(layer(x), x) */ \
     FLUX__MADE(flux_layer *, \
                flux_skipconnection_with(FLUX__AS_LAYER(layer), FLUX__AS_LAYER(connection), \
                                       #layer ", " #connection))
-/* The elementwise largest of the layers' outputs. */
 #define flux_maxout(...) \
+    /* The elementwise largest of the layers' outputs. */ \
     FLUX__MADE(flux_layer *, \
                flux_maxout_with(FLUX__NARG(__VA_ARGS__), FLUX__LAYERS(__VA_ARGS__), #__VA_ARGS__))
 /* Concatenates along dimension 0; made to serve as a connection. */

@@ -19,8 +19,8 @@ typedef enum flux_agg {
 } flux_agg;
 typedef struct flux_loss_opts {
     FLUX__DUMMY
-    flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO;
-    flux_agg agg FLUX__ZERO;
+    flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO; /* what is predicted, what is true */
+    flux_agg agg FLUX__ZERO;              /* FLUX_MEAN (default), FLUX_SUM, FLUX_NONE */
     int dim FLUX__ZERO;                   /* the dimension of the classes; default 0 */
     flux__double epsilon FLUX__ZERO;      /* keeps log finite; default: the dtype's epsilon */
     flux__double delta FLUX__ZERO;        /* huber_loss: 1 */

@@ -6,27 +6,32 @@
    A handle (tensor, layer, loader, state, gradients) belongs to the scope in which it was made and
    is freed when that scope closes, unless it has another owner. */
 
-FLUX_API void flux_scope_open(void);      /* opens a scope, which owns what is made from here on */
+/* Opens a scope, which owns what is made from here on. */
+FLUX_API void flux_scope_open(void);
 /* Closes the innermost scope and frees what it owns; an error if no scope is open. The end of a
    block or iteration (see below) also closes scopes that were left open inside it. */
 FLUX_API void flux_scope_close(void);
-FLUX_API void *flux_retain(const void *object);    /* adds an owner to a handle or NULL, returns
-                                                      it */
-FLUX_API void flux_release(const void *object);   /* removes one; the last to go frees the object */
-FLUX_API void *flux_keep_object(const void *object);      /* see flux_keep */
-FLUX_API void *flux_carry_object(const void *old, const void *value);      /* see flux_carry */
+/* Adds an owner to a handle or NULL, returns it. */
+FLUX_API void *flux_retain(const void *object);
+/* Removes an owner; with the last one the object is freed. */
+FLUX_API void flux_release(const void *object);
+/* See flux_keep. */
+FLUX_API void *flux_keep_object(const void *object);
+/* See flux_carry. */
+FLUX_API void *flux_carry_object(const void *old, const void *value);
 /* Sets *field to value and counts owners: value gains one, the previous tensor loses one. For the
    state that a layer keeps in a field of its struct. */
 FLUX_API void flux_assign(flux_tensor **field, flux_tensor *value);
 
-/* flux_times (i, n) { ... }: a loop of n iterations, i from 0, of the type of n (evaluated once).
-   Each iteration is a scope: what it makes is freed at its end. `break` leaves the loop, `continue`
-   goes on to the next iteration; after an error there is no further iteration. It is flux_each for
-   loops that do not go over a data set.
-   In a plain `for`, what is made stays until the enclosing scope closes. A scope that has come to
-   hold 1 GB in many tensors of the same kind is reported once, by the message "scope.memory": where
-   it was opened, and what it holds most of. */
-#define flux_times(i, n) FLUX__TIMES(i, n)
+#define flux_times(i, n) \
+    /* flux_times (i, n) { ... }: a loop of n iterations, i from 0, of the type of n (evaluated
+       once). Each iteration is a scope: what it makes is freed at its end. `break` leaves the
+       loop, `continue` goes on to the next iteration; after an error there is no further
+       iteration. It is flux_each for loops that do not go over a data set. In a plain `for`, what
+       is made stays until the enclosing scope closes. A scope that has come to hold 1 GB in many
+       tensors of the same kind is reported once, by the message "scope.memory": where it was
+       opened, and what it holds most of. */ \
+    FLUX__TIMES(i, n)
 /* FLUX_SCOPE { ... }: what is made inside is freed at the end of the block.
    FLUX_NOGRAD { ... }: what is made inside records nothing for gradients, and layers are in test
    mode. It is no scope: its values may be used after it, and in a loop they pile up.
@@ -35,9 +40,15 @@ FLUX_API void flux_assign(flux_tensor **field, flux_tensor *value);
    a `for` around it goes on, and the message "scope.break" says so. To be able to leave the loop by
    `break`, use flux_times. `return` out of a block is fine with gcc, clang and C++; other compilers
    leave the cleanup to the enclosing scope. */
-#define FLUX_SCOPE FLUX__BLOCK(FLUX__CAT(flux__scope_, __LINE__), true, false)
-#define FLUX_NOGRAD FLUX__BLOCK(FLUX__CAT(flux__nograd_, __LINE__), false, true)
-#define FLUX_INFER FLUX__BLOCK(FLUX__CAT(flux__infer_, __LINE__), true, true)
+#define FLUX_SCOPE \
+    /* A block at whose end what was made in it is freed. */ \
+    FLUX__BLOCK(FLUX__CAT(flux__scope_, __LINE__), true, false)
+#define FLUX_NOGRAD \
+    /* A block that records nothing for gradients; layers in it are in test mode. */ \
+    FLUX__BLOCK(FLUX__CAT(flux__nograd_, __LINE__), false, true)
+#define FLUX_INFER \
+    /* A block for inference: FLUX_NOGRAD and FLUX_SCOPE in one. */ \
+    FLUX__BLOCK(FLUX__CAT(flux__infer_, __LINE__), true, true)
 /* flux_keep(x) moves x (tensor, layer, ...) from the innermost scope to the enclosing one and
    returns it. In a loop, each iteration adds one more object to the enclosing scope.
 

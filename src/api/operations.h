@@ -16,100 +16,165 @@
    gradients, even those of a single operation; for exp, sqrt, tanh and sigmoid they start from the
    rounded result, as PyTorch's do. */
 
+/* a + b */
 FLUX_API flux_tensor *flux_add(flux_tensor *a, flux_tensor *b);
+/* a - b */
 FLUX_API flux_tensor *flux_sub(flux_tensor *a, flux_tensor *b);
+/* a b, element by element; flux_matmul is the matrix product. */
 FLUX_API flux_tensor *flux_mul(flux_tensor *a, flux_tensor *b);
-FLUX_API flux_tensor *flux_div(flux_tensor *a, flux_tensor *b);   /* of integers: gives float32 */
-/* a^b. The gradient with respect to a is 0 where b is 0; with respect to b it is 0 where a <= 0. */
+/* a / b; of integers float32. */
+FLUX_API flux_tensor *flux_div(flux_tensor *a, flux_tensor *b);
+/* a^b; its gradient by a is 0 where b is 0, and by b where a <= 0. */
 FLUX_API flux_tensor *flux_pow(flux_tensor *a, flux_tensor *b);
-/* The larger and the smaller of two; NaN if either is NaN. */
+/* The larger of two; NaN if either is NaN. */
 FLUX_API flux_tensor *flux_max2(flux_tensor *a, flux_tensor *b);
+/* The smaller of two; NaN if either is NaN. */
 FLUX_API flux_tensor *flux_min2(flux_tensor *a, flux_tensor *b);
 /* The angle of the point (b, a) from the first axis, in [-pi, pi]. */
 FLUX_API flux_tensor *flux_atan2(flux_tensor *a, flux_tensor *b);
-/* a - b floor(a/b), which has the sign of b, as Julia's mod and torch.remainder. By 0 it is NaN for
-   floating numbers and 0 for integers. */
+/* a - b floor(a/b), with the sign of b, as Julia's mod and torch.remainder; by 0 NaN, of integers
+   0. */
 FLUX_API flux_tensor *flux_mod(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a = b. */
 FLUX_API flux_tensor *flux_eq(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a and b differ. */
 FLUX_API flux_tensor *flux_ne(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a < b. */
 FLUX_API flux_tensor *flux_lt(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a <= b. */
 FLUX_API flux_tensor *flux_le(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a > b. */
 FLUX_API flux_tensor *flux_gt(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a >= b. */
 FLUX_API flux_tensor *flux_ge(flux_tensor *a, flux_tensor *b);
-FLUX_API flux_tensor *flux_and(flux_tensor *a, flux_tensor *b);   /* and, or, not: of bools only */
+/* Bools: whether two bools are true. And, or, not take bools only. */
+FLUX_API flux_tensor *flux_and(flux_tensor *a, flux_tensor *b);
+/* Bools: whether one of two bools is true. */
 FLUX_API flux_tensor *flux_or(flux_tensor *a, flux_tensor *b);
+/* Bools: whether a bool is false. */
 FLUX_API flux_tensor *flux_not(flux_tensor *a);
 /* a where cond is true (not 0), b elsewhere. cond broadcasts with a and b. */
 FLUX_API flux_tensor *flux_where(flux_tensor *cond, flux_tensor *a, flux_tensor *b);
 /* min(max(x, lo), hi). lo > hi is an error. */
 FLUX_API flux_tensor *flux_clamp(flux_tensor *x, double lo, double hi);
+/* -x */
 FLUX_API flux_tensor *flux_neg(flux_tensor *x);
+/* |x| */
 FLUX_API flux_tensor *flux_abs(flux_tensor *x);
-FLUX_API flux_tensor *flux_sign(flux_tensor *x);                  /* -1, 0 or 1 */
+/* -1, 0 or 1, the sign of x. */
+FLUX_API flux_tensor *flux_sign(flux_tensor *x);
+/* The square root; NaN below 0. */
 FLUX_API flux_tensor *flux_sqrt(flux_tensor *x);
-FLUX_API flux_tensor *flux_rsqrt(flux_tensor *x);                 /* 1/sqrt(x) */
+/* 1/sqrt(x) */
+FLUX_API flux_tensor *flux_rsqrt(flux_tensor *x);
+/* x^2 */
 FLUX_API flux_tensor *flux_square(flux_tensor *x);
+/* e^x */
 FLUX_API flux_tensor *flux_exp(flux_tensor *x);
+/* The natural logarithm; -inf at 0, NaN below. */
 FLUX_API flux_tensor *flux_log(flux_tensor *x);
-FLUX_API flux_tensor *flux_log1p(flux_tensor *x);                 /* log(1+x) */
-FLUX_API flux_tensor *flux_expm1(flux_tensor *x);                 /* exp(x)-1 */
+/* log(1+x) */
+FLUX_API flux_tensor *flux_log1p(flux_tensor *x);
+/* exp(x)-1 */
+FLUX_API flux_tensor *flux_expm1(flux_tensor *x);
+/* The sine of x in radians. */
 FLUX_API flux_tensor *flux_sin(flux_tensor *x);
+/* The cosine of x in radians. */
 FLUX_API flux_tensor *flux_cos(flux_tensor *x);
+/* The tangent of x in radians. */
 FLUX_API flux_tensor *flux_tan(flux_tensor *x);
-FLUX_API flux_tensor *flux_asin(flux_tensor *x);                  /* NaN outside [-1, 1] */
-FLUX_API flux_tensor *flux_acos(flux_tensor *x);                  /* NaN outside [-1, 1] */
+/* The angle in [-pi/2, pi/2] whose sine is x; NaN outside [-1, 1]. */
+FLUX_API flux_tensor *flux_asin(flux_tensor *x);
+/* The angle in [0, pi] whose cosine is x; NaN outside [-1, 1]. */
+FLUX_API flux_tensor *flux_acos(flux_tensor *x);
+/* The angle in (-pi/2, pi/2) whose tangent is x. */
 FLUX_API flux_tensor *flux_atan(flux_tensor *x);
+/* (exp(x)-exp(-x))/2 */
 FLUX_API flux_tensor *flux_sinh(flux_tensor *x);
+/* (exp(x)+exp(-x))/2 */
 FLUX_API flux_tensor *flux_cosh(flux_tensor *x);
+/* The error function, 2/sqrt(pi) times the integral of exp(-t^2) from 0 to x. */
 FLUX_API flux_tensor *flux_erf(flux_tensor *x);
+/* The largest integer that is not above x. */
 FLUX_API flux_tensor *flux_floor(flux_tensor *x);
+/* The smallest integer that is not below x. */
 FLUX_API flux_tensor *flux_ceil(flux_tensor *x);
-FLUX_API flux_tensor *flux_round(flux_tensor *x);   /* halves go to the even integer */
-FLUX_API flux_tensor *flux_isnan(flux_tensor *x);                 /* bools */
-FLUX_API flux_tensor *flux_isfinite(flux_tensor *x);              /* bools: neither NaN nor inf */
+/* The nearest integer; halves go to the even one. */
+FLUX_API flux_tensor *flux_round(flux_tensor *x);
+/* Bools: whether x is NaN. */
+FLUX_API flux_tensor *flux_isnan(flux_tensor *x);
+/* Bools: whether x is neither NaN nor infinite. */
+FLUX_API flux_tensor *flux_isfinite(flux_tensor *x);
 /* value where mask is true (not 0), x elsewhere; mask broadcasts with x. */
 FLUX_API flux_tensor *flux_masked_fill(flux_tensor *x, flux_tensor *mask, double value);
-FLUX_API flux_tensor *flux_detach(flux_tensor *x);                /* the same values, no gradient */
-FLUX_API flux_tensor *flux_to_dtype(flux_tensor *x, flux_dtype t);   /* converts the elements */
+/* The same values, no gradient. */
+FLUX_API flux_tensor *flux_detach(flux_tensor *x);
+/* Converts the elements. */
+FLUX_API flux_tensor *flux_to_dtype(flux_tensor *x, flux_dtype t);
 
 /* ------------------------------------------------------------------ activations
    Elementwise functions, as NNlib defines them; the result has the shape of x. Each can be handed
    to a layer: flux_dense(10, 5, flux_gelu). Those with a parameter take it as an option, whose
    default stands behind the formula: flux_leakyrelu(x, .alpha = 0.2). */
 
+/* x itself. */
 FLUX_API flux_tensor *flux_identity(flux_tensor *x);
-FLUX_API flux_tensor *flux_sigmoid(flux_tensor *x);               /* 1/(1+exp(-x)) */
-FLUX_API flux_tensor *flux_hardsigmoid(flux_tensor *x);           /* clamp((x+3)/6, 0, 1) */
-FLUX_API flux_tensor *flux_logsigmoid(flux_tensor *x);            /* log(sigmoid(x)) */
+/* 1/(1+exp(-x)) */
+FLUX_API flux_tensor *flux_sigmoid(flux_tensor *x);
+/* clamp((x+3)/6, 0, 1) */
+FLUX_API flux_tensor *flux_hardsigmoid(flux_tensor *x);
+/* log(sigmoid(x)) */
+FLUX_API flux_tensor *flux_logsigmoid(flux_tensor *x);
+/* (exp(x)-exp(-x))/(exp(x)+exp(-x)) */
 FLUX_API flux_tensor *flux_tanh(flux_tensor *x);
-FLUX_API flux_tensor *flux_hardtanh(flux_tensor *x);              /* clamp(x, -1, 1) */
-FLUX_API flux_tensor *flux_relu(flux_tensor *x);                  /* max(x, 0) */
-FLUX_API flux_tensor *flux_relu6(flux_tensor *x);                 /* clamp(x, 0, 6) */
+/* clamp(x, -1, 1) */
+FLUX_API flux_tensor *flux_hardtanh(flux_tensor *x);
+/* max(x, 0) */
+FLUX_API flux_tensor *flux_relu(flux_tensor *x);
+/* clamp(x, 0, 6) */
+FLUX_API flux_tensor *flux_relu6(flux_tensor *x);
+/* 1.0507 (x>0 ? x : 1.67326 (exp(x)-1)) (Klambauer et al. 2017). */
 FLUX_API flux_tensor *flux_selu(flux_tensor *x);
-/* GELU in its tanh form, x/2 (1+tanh(sqrt(2/pi)(x+0.044715x^3))), under two names; approximated by
-   a sigmoid, x sigmoid(sqrt(8/pi)(x+0.044715x^3)); and exact, x/2 (1+erf(x/sqrt 2)). */
+/* GELU in its tanh form, x/2 (1+tanh(sqrt(2/pi)(x+0.044715x^3))) (Hendrycks and Gimpel 2016). */
 FLUX_API flux_tensor *flux_gelu(flux_tensor *x);
+/* flux_gelu under its full name. */
 FLUX_API flux_tensor *flux_gelu_tanh(flux_tensor *x);
+/* GELU by a sigmoid: x sigmoid(sqrt(8/pi)(x+0.044715x^3)). */
 FLUX_API flux_tensor *flux_gelu_sigmoid(flux_tensor *x);
+/* GELU without approximation: x/2 (1+erf(x/sqrt 2)). */
 FLUX_API flux_tensor *flux_gelu_erf(flux_tensor *x);
-FLUX_API flux_tensor *flux_swish(flux_tensor *x);                 /* x sigmoid(x) */
-FLUX_API flux_tensor *flux_hardswish(flux_tensor *x);             /* x hardsigmoid(x) */
-FLUX_API flux_tensor *flux_lisht(flux_tensor *x);                 /* x tanh(x) */
-FLUX_API flux_tensor *flux_logcosh(flux_tensor *x);               /* log(cosh(x)) */
-FLUX_API flux_tensor *flux_mish(flux_tensor *x);                  /* x tanh(softplus(x)) */
-FLUX_API flux_tensor *flux_softplus(flux_tensor *x);              /* log(1+exp(x)) */
-FLUX_API flux_tensor *flux_softsign(flux_tensor *x);              /* x/(1+|x|) */
-FLUX_API flux_tensor *flux_tanhshrink(flux_tensor *x);            /* x-tanh(x) */
-FLUX_API flux_tensor *flux_leakyrelu(flux_tensor *x);   /* x>0 ? x : alpha x, alpha 0.01 */
-FLUX_API flux_tensor *flux_rrelu(flux_tensor *x);      /* slope random in [lo, hi), 1/8 and 1/3 */
-FLUX_API flux_tensor *flux_elu(flux_tensor *x);        /* x>0 ? x : alpha (exp(x)-1), alpha 1 */
-FLUX_API flux_tensor *flux_celu(flux_tensor *x);   /* x>0 ? x : alpha (exp(x/alpha)-1), alpha 1 */
-FLUX_API flux_tensor *flux_softshrink(flux_tensor *x); /* sign(x) max(|x|-alpha, 0), alpha 0.5 */
-FLUX_API flux_tensor *flux_trelu(flux_tensor *x);                 /* x>alpha ? x : 0, alpha 1 */
+/* x sigmoid(x) */
+FLUX_API flux_tensor *flux_swish(flux_tensor *x);
+/* x hardsigmoid(x) */
+FLUX_API flux_tensor *flux_hardswish(flux_tensor *x);
+/* x tanh(x) */
+FLUX_API flux_tensor *flux_lisht(flux_tensor *x);
+/* log(cosh(x)) */
+FLUX_API flux_tensor *flux_logcosh(flux_tensor *x);
+/* x tanh(softplus(x)) */
+FLUX_API flux_tensor *flux_mish(flux_tensor *x);
+/* log(1+exp(x)) */
+FLUX_API flux_tensor *flux_softplus(flux_tensor *x);
+/* x/(1+|x|) */
+FLUX_API flux_tensor *flux_softsign(flux_tensor *x);
+/* x-tanh(x) */
+FLUX_API flux_tensor *flux_tanhshrink(flux_tensor *x);
+/* x>0 ? x : alpha x, alpha 0.01 */
+FLUX_API flux_tensor *flux_leakyrelu(flux_tensor *x);
+/* slope random in [lo, hi), 1/8 and 1/3 */
+FLUX_API flux_tensor *flux_rrelu(flux_tensor *x);
+/* x>0 ? x : alpha (exp(x)-1), alpha 1 */
+FLUX_API flux_tensor *flux_elu(flux_tensor *x);
+/* x>0 ? x : alpha (exp(x/alpha)-1), alpha 1 */
+FLUX_API flux_tensor *flux_celu(flux_tensor *x);
+/* sign(x) max(|x|-alpha, 0), alpha 0.5 */
+FLUX_API flux_tensor *flux_softshrink(flux_tensor *x);
+/* x>alpha ? x : 0, alpha 1 */
+FLUX_API flux_tensor *flux_trelu(flux_tensor *x);
 typedef struct flux_act_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO;
-    flux__double alpha FLUX__ZERO, lo FLUX__ZERO, hi FLUX__ZERO;
+    flux_tensor *x FLUX__ZERO;            /* of any shape */
+    flux__double alpha FLUX__ZERO, lo FLUX__ZERO, hi FLUX__ZERO; /* as the formula has them */
     flux__marked marked FLUX__ZERO;
 } flux_act_opts;
 #define FLUX__LEFT_OUT_flux_act_opts .alpha = FLUX__NO_NUMBER, .lo = FLUX__NO_NUMBER, \
@@ -145,7 +210,8 @@ typedef struct flux_reduce_opts {
                  FLUX__REDUCE_OPTS(__VA_ARGS__)))
 FLUX_API flux_tensor *flux_sum_with(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_mean_with(int n, flux_reduce_opts o);
-FLUX_API flux_tensor *flux_var_with(int n, flux_reduce_opts o);   /* divides by n, not n-1 */
+/* divides by n, not n-1 */
+FLUX_API flux_tensor *flux_var_with(int n, flux_reduce_opts o);
 /* The square root of the variance. Where that is 0 the gradient is 0. */
 FLUX_API flux_tensor *flux_std_with(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_prod_with(int n, flux_reduce_opts o);
@@ -184,8 +250,10 @@ FLUX_API flux_tensor *flux_cumsum(flux_tensor *x);
 FLUX_API flux_tensor *flux_cumprod(flux_tensor *x);
 FLUX_API flux_tensor *flux_argmax(flux_tensor *x);
 FLUX_API flux_tensor *flux_argmin(flux_tensor *x);
-FLUX_API flux_tensor *flux_softmax(flux_tensor *x);               /* over dim 0 */
-FLUX_API flux_tensor *flux_logsoftmax(flux_tensor *x);            /* over dim 0 */
+/* over dim 0 */
+FLUX_API flux_tensor *flux_softmax(flux_tensor *x);
+/* over dim 0 */
+FLUX_API flux_tensor *flux_logsoftmax(flux_tensor *x);
 
 /* ------------------------------------------------------------------ shapes
    Most of these are views, which cost nothing: no data moves until somebody needs it contiguous.
@@ -195,33 +263,43 @@ FLUX_API flux_tensor *flux_logsoftmax(flux_tensor *x);            /* over dim 0 
    from the others. */
 FLUX_API flux_tensor *flux_reshape_with(flux_tensor *x, flux_shape s);
 #define flux_reshape(x, ...) flux_reshape_with(x, FLUX_SHAPE(__VA_ARGS__))
-FLUX_API flux_tensor *flux_flatten(flux_tensor *x);   /* all but the last dimension become one */
+/* All but the last dimension become one. */
+FLUX_API flux_tensor *flux_flatten(flux_tensor *x);
 FLUX_API flux_tensor *flux_permute_with(flux_tensor *x, flux_shape order);
-/* Dimension i of the result is dimension order[i] of x: flux_permute(x, 1, 0, 2). Each dimension of
-   x must be named once. */
-#define flux_permute(x, ...) flux_permute_with(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_permute(x, ...) \
+    /* Dimension i of the result is dimension order[i] of x: flux_permute(x, 1, 0, 2). Each
+       dimension of x must be named once. */ \
+    flux_permute_with(x, FLUX_SHAPE(__VA_ARGS__))
 /* Swaps dimensions 0 and 1; a vector of n becomes a 1 x n matrix. */
 FLUX_API flux_tensor *flux_transpose(flux_tensor *x);
 /* The indices start <= i < stop of dim, or every step-th of them, start being the first. */
 FLUX_API flux_tensor *flux_slice(flux_tensor *x, int dim, int64_t start, int64_t stop);
+/* The indices start, start+step, ... below stop of dim. */
 FLUX_API flux_tensor *flux_slice_step(flux_tensor *x, int dim, int64_t start, int64_t stop,
                                       int64_t step);
 /* The first n observations, which the last dimension counts. */
 FLUX_API flux_tensor *flux_take(flux_tensor *x, int64_t n);
-FLUX_API flux_tensor *flux_drop(flux_tensor *x, int64_t n);       /* all but the first n */
+/* All but the first n. */
+FLUX_API flux_tensor *flux_drop(flux_tensor *x, int64_t n);
 /* The slice of x at this index of dim, without that dimension. */
 FLUX_API flux_tensor *flux_select(flux_tensor *x, int dim, int64_t index);
 /* Inserts a dimension of size 1 before dim. */
 FLUX_API flux_tensor *flux_unsqueeze(flux_tensor *x, int dim);
-FLUX_API flux_tensor *flux_squeeze(flux_tensor *x);               /* drops every dimension of 1 */
+/* Drops every dimension of 1. */
+FLUX_API flux_tensor *flux_squeeze(flux_tensor *x);
 /* Stretches x to a shape, by the rule of the elementwise operations. */
 FLUX_API flux_tensor *flux_broadcast_to_with(flux_tensor *x, flux_shape s);
-#define flux_broadcast_to(x, ...) flux_broadcast_to_with(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_broadcast_to(x, ...) \
+    /* x stretched to these dims: flux_broadcast_to(v, 3, 4) has 4 columns like v. */ \
+    flux_broadcast_to_with(x, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API flux_tensor *flux_flip_with(flux_tensor *x, flux_shape dims);
-#define flux_flip(x, ...) flux_flip_with(x, FLUX_SHAPE(__VA_ARGS__))      /* reverses these dims */
+#define flux_flip(x, ...) \
+    /* x with these dims reversed: flux_flip(x, 0). */ \
+    flux_flip_with(x, FLUX_SHAPE(__VA_ARGS__))
 FLUX_API flux_tensor *flux_repeat_with(flux_tensor *x, flux_shape times);
-/* Tiles copies of x, times[i] of them along dimension i: flux_repeat(x, 2, 3). */
-#define flux_repeat(x, ...) flux_repeat_with(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_repeat(x, ...) \
+    /* Tiles copies of x, times[i] of them along dimension i: flux_repeat(x, 2, 3). */ \
+    flux_repeat_with(x, FLUX_SHAPE(__VA_ARGS__))
 /* Adds lo[i] elements before and hi[i] after dimension i, all equal to value. Negative numbers are
    an error. flux_pad takes the numbers as lo0, hi0, lo1, hi1, ... of up to 4 dimensions. */
 FLUX_API flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi);
@@ -233,6 +311,7 @@ FLUX_API flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs);
 /* Stacks 1 to 255 tensors of one shape along a new dimension, which gets the number dim. */
 FLUX_API flux_tensor *flux_stack_with(int dim, int n, flux_tensor *const *xs);
 #define flux_stack(dim, ...) \
+    /* Tensors of one shape along a new dim: flux_stack(1, u, v) has u and v as columns. */ \
     flux_stack_with(dim, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 /* The slices of x along dim that an integer tensor picks: the result has the dimensions of index in
    place of dim. An index out of range is an error when the numbers are computed. */
@@ -246,15 +325,19 @@ FLUX_API flux_tensor *flux_take_along(flux_tensor *x, int dim, flux_tensor *inde
    elements came from. The order is found on the CPU, also that of a GPU's tensor. */
 typedef struct flux_sort_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO;
+    flux_tensor *x FLUX__ZERO;            /* of any shape */
     int dim FLUX__ZERO;                    /* default 0 */
     bool descending FLUX__ZERO;            /* the largest first */
 } flux_sort_opts;
 #define FLUX__LEFT_OUT_flux_sort_opts
 FLUX_API flux_tensor *flux_sort_with(flux_sort_opts o);
 FLUX_API flux_tensor *flux_argsort_with(flux_sort_opts o);
-#define flux_sort(...) flux_sort_with(FLUX__OPTS(flux_sort_opts, __VA_ARGS__))
-#define flux_argsort(...) flux_argsort_with(FLUX__OPTS(flux_sort_opts, __VA_ARGS__))
+#define flux_sort(...) \
+    /* x sorted along .dim: flux_sort(x, 1, .descending = true). */ \
+    flux_sort_with(FLUX__OPTS(flux_sort_opts, __VA_ARGS__))
+#define flux_argsort(...) \
+    /* The int64 indices that sort x along .dim. */ \
+    flux_argsort_with(FLUX__OPTS(flux_sort_opts, __VA_ARGS__))
 /* The k largest elements along dim, the largest first, and their int64 indices: a tuple of the two,
    for flux_nth(t, 0) and flux_nth(t, 1). k beyond the size of dim is an error. */
 FLUX_API flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim);
@@ -268,13 +351,17 @@ FLUX_API flux_tensor *flux_diag_with(int n, flux_reduce_opts o);
 FLUX_API flux_tensor *flux_tril(flux_tensor *x);
 FLUX_API flux_tensor *flux_triu(flux_tensor *x);
 FLUX_API flux_tensor *flux_diag(flux_tensor *x);
-FLUX_API flux_tensor *flux_trace(flux_tensor *x);   /* the sum of a square matrix's diagonal */
+/* The sum of a square matrix's diagonal. */
+FLUX_API flux_tensor *flux_trace(flux_tensor *x);
 /* A tuple of views, x cut along dim: flux_split(x, 1, 3) into pieces of size 3, of which the last
    may be smaller; flux_split(x, 1, 2, 5, 1) into pieces of these sizes, at most 8, whose sum must
    be the size of dim; flux_chunk(x, 1, 4) into 4 pieces of equal size, but the last, or fewer, as
    torch.chunk does. More than 255 pieces are an error. */
 FLUX_API flux_tensor *flux_split_with(flux_tensor *x, int dim, flux_shape sizes);
-#define flux_split(x, dim, ...) flux_split_with(x, dim, FLUX_SHAPE(__VA_ARGS__))
+#define flux_split(x, dim, ...) \
+    /* A tuple of views, x cut along dim into pieces of a size, or of these sizes. */ \
+    flux_split_with(x, dim, FLUX_SHAPE(__VA_ARGS__))
+/* A tuple of views, x cut along dim into so many pieces, equal but the last. */
 FLUX_API flux_tensor *flux_chunk(flux_tensor *x, int dim, int64_t pieces);
 /* x with src, shaped as flux_gather(x, dim, index), added at the places that index names. Where an
    index repeats, all its values are added, in order. */
@@ -283,9 +370,13 @@ FLUX_API flux_tensor *flux_scatter_add(flux_tensor *x, int dim, flux_tensor *ind
 /* A tuple: 1 to 255 tensors (or tuples) as one value, for layers with more than one input or
    output. flux_nth gives number i of them, from 0. Operations on numbers do not take tuples. */
 FLUX_API flux_tensor *flux_tuple_with(int n, flux_tensor *const *xs);
-#define flux_tuple(...) flux_tuple_with(FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+#define flux_tuple(...) \
+    /* 1 to 255 tensors, or tuples, as one value. */ \
+    flux_tuple_with(FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+/* Number i of a tuple, from 0; of a plain tensor, itself at 0. */
 FLUX_API flux_tensor *flux_nth(flux_tensor *tuple, int i);
-FLUX_API int flux_count(const flux_tensor *tuple);   /* how many tensors; 1 for a plain one */
+/* How many tensors; 1 for a plain one. */
+FLUX_API int flux_count(const flux_tensor *tuple);
 
 /* ------------------------------------------------------------------ linear algebra and convolution
    Products of f16 and bf16 are summed in f32. On a CPU that has its own instructions for products
@@ -309,9 +400,10 @@ FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);
    give float32. At most 8 dims in one place. A letter that has two sizes is an error. */
 FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *const *xs);
 #define flux_einsum(formula, ...) \
+    /* Einstein's sum of tensors: flux_einsum("ik,kj->ij", a, b) is a matrix product. */ \
     flux_einsum_with(formula, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 #define FLUX__SAME INT64_MIN
-#define FLUX_SAMEPAD FLUX_SHAPE(FLUX__SAME)   /* pads so that size becomes ceil(size/stride) */
+#define FLUX_SAMEPAD /* pads so that size becomes ceil(size/stride) */ FLUX_SHAPE(FLUX__SAME)
 /* The options of a convolution with 1 to 3 spatial dimensions:
      x                          w (x h (x d)) x channels in x batch
      weight                     window (1 to 3 dimensions) x in/groups x out
@@ -321,7 +413,7 @@ FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *
    One number of .stride, .pad or .dilation counts for all spatial dimensions. */
 typedef struct flux_conv_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO;
+    flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO; /* images and windows, as above */
     flux_shape stride FLUX__ZERO;          /* FLUX_SHAPE(2) or FLUX_SHAPE(2, 1); default 1 */
     flux_shape pad FLUX__ZERO;             /* one number, one per dimension, low and high of each
                                               dimension, or FLUX_SAMEPAD; default 0 */
@@ -337,9 +429,15 @@ FLUX_API flux_tensor *flux_conv_with(flux_conv_opts o);
 FLUX_API flux_tensor *flux_crosscor_with(flux_conv_opts o);
 /* The gradient of flux_conv with respect to its x. */
 FLUX_API flux_tensor *flux_conv_transpose_with(flux_conv_opts o);
-#define flux_conv(...) FLUX__OR_LAYER(flux_conv, conv, __VA_ARGS__)
-#define flux_crosscor(...) FLUX__OR_LAYER(flux_crosscor, conv, __VA_ARGS__)
-#define flux_conv_transpose(...) FLUX__OR_LAYER(flux_conv_transpose, conv, __VA_ARGS__)
+#define flux_conv(...) \
+    /* A true convolution, kernels flipped: flux_conv(x, weight); of a window first, the layer. */ \
+    FLUX__OR_LAYER(flux_conv, conv, __VA_ARGS__)
+#define flux_crosscor(...) \
+    /* A cross-correlation, kernels as they are, as PyTorch's; of a window first, the layer. */ \
+    FLUX__OR_LAYER(flux_crosscor, conv, __VA_ARGS__)
+#define flux_conv_transpose(...) \
+    /* The gradient of flux_conv by its x; of a window first, the layer. */ \
+    FLUX__OR_LAYER(flux_conv_transpose, conv, __VA_ARGS__)
 typedef struct flux_pool_opts {
     FLUX__DUMMY
     flux_tensor *x FLUX__ZERO;             /* w (x h (x d)) x channels x batch */
@@ -355,9 +453,15 @@ typedef struct flux_pool_opts {
 FLUX_API flux_tensor *flux_maxpool_with(flux_pool_opts o);
 FLUX_API flux_tensor *flux_meanpool_with(flux_pool_opts o);
 FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);
-#define flux_maxpool(...) FLUX__OR_LAYER(flux_maxpool, pool, __VA_ARGS__)
-#define flux_meanpool(...) FLUX__OR_LAYER(flux_meanpool, pool, __VA_ARGS__)
-#define flux_lpnormpool(...) FLUX__OR_LAYER(flux_lpnormpool, pool, __VA_ARGS__)
+#define flux_maxpool(...) \
+    /* The largest value of each window: flux_maxpool(x, FLUX_SHAPE(2, 2)); or the layer. */ \
+    FLUX__OR_LAYER(flux_maxpool, pool, __VA_ARGS__)
+#define flux_meanpool(...) \
+    /* The mean of each window of x; of a window first, the layer. */ \
+    FLUX__OR_LAYER(flux_meanpool, pool, __VA_ARGS__)
+#define flux_lpnormpool(...) \
+    /* (sum x^p)^(1/p) of each window of x; of a window first, the layer. */ \
+    FLUX__OR_LAYER(flux_lpnormpool, pool, __VA_ARGS__)
 
 /* Evaluates a formula in Julia's spelling: flux_expr("sum((W*x .+ b .- y).^2)", W, x, b, y). Dotted
    operators (.+ .- .* ./ .^ .== .< ...) and calls f.(x) are elementwise; * is the matrix product,
@@ -369,6 +473,7 @@ FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);
 FLUX_API flux_tensor *flux_expr_with(const char *formula, int n, const char *names,
                                      flux_tensor *const *values);
 #define flux_expr(formula, ...) \
+    /* A formula in Julia's spelling: flux_expr("sum((W*x .- y).^2)", W, x, y). */ \
     flux_expr_with(formula, FLUX__NARG(__VA_ARGS__), #__VA_ARGS__, FLUX__TENSORS(__VA_ARGS__))
 
 /* ------------------------------------------------------------------ one-hot */

@@ -10,10 +10,12 @@
    flux_update. A gradient has the shape of its tensor. NULL on error. */
 FLUX_API flux_grads *flux_gradient_with(flux_tensor *loss, int n, const void *const *what);
 #define flux_gradient(loss, ...) \
+    /* The gradients of a loss by models and tensors: flux_gradient(loss, model). */ \
     flux_gradient_with(loss, FLUX__NARG(__VA_ARGS__), FLUX__OBJECTS(__VA_ARGS__))
 /* The gradient with respect to x, or to the parameter of m at this path ("layers.0.weight"). NULL,
    without an error, if the loss does not depend on it. */
 FLUX_API flux_tensor *flux_grad(flux_grads *g, flux_tensor *x);
+/* The gradient by the parameter of m at this path ("layers.0.weight"); NULL: none. */
 FLUX_API flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *path);
 /* All gradients, by number from 0, in the order in which flux_gradient was given their tensors:
    for (int i = 0; i < flux_num_grads(g); i++) ... flux_grad_name(g, i), flux_grad_at(g, i). A name
@@ -21,17 +23,22 @@ FLUX_API flux_tensor *flux_grad_param(flux_grads *g, flux_layer *m, const char *
    flux_gradient, which stands before a path if several things were given: "1.bias". flux_print(g)
    shows them with their norms. flux_num_grads is -1 on error. */
 FLUX_API int flux_num_grads(flux_grads *g);
-FLUX_API flux_tensor *flux_grad_at(flux_grads *g, int i);   /* NULL: no gradient, as above */
+/* NULL: no gradient, as above */
+FLUX_API flux_tensor *flux_grad_at(flux_grads *g, int i);
+/* The name of gradient i, "layers.0.weight". */
 FLUX_API const char *flux_grad_name(flux_grads *g, int i);
 /* These change all gradients, for the flux_update that follows; nothing is computed yet. Each
    returns 0, or non-zero on error, which changes none. Adding takes, for each tensor of g, its
    gradient in `more`; clipping by value takes each element to [-delta, delta]. */
 FLUX_API int flux_grads_scale(flux_grads *g, double by);
+/* Adds to each gradient the one in `more` by the same tensor. */
 FLUX_API int flux_grads_add(flux_grads *g, flux_grads *more);
+/* Takes each element to [-delta, delta]. */
 FLUX_API int flux_clip_value(flux_grads *g, double delta);
 /* The 2-norm of all gradients as one vector, a float64 number. Clipping scales all of them alike
    if that is above omega, down to omega, and returns the norm that they had. NULL on error. */
 FLUX_API flux_tensor *flux_grads_norm(flux_grads *g);
+/* Scales all gradients alike so that their norm is omega at most; the norm they had. */
 FLUX_API flux_tensor *flux_clip_global(flux_grads *g, double omega);
 /* Calls fn(m, user), which returns a loss, and returns it; *g becomes the gradients with respect to
    the parameters of m. During the call m is in train mode, whatever modes its layers have. */
@@ -95,39 +102,74 @@ typedef struct flux_rule {
 FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
 #define FLUX__RULE(name, ...) flux_rule_with(name, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 /* Optimisers with their defaults. An option by position is the first one, eta: flux_adam(0.05). */
-#define flux_descent(...) FLUX__RULE("Descent", __VA_ARGS__)      /* eta g; eta 0.1 */
-#define flux_momentum(...) FLUX__RULE("Momentum", __VA_ARGS__)    /* eta 0.01, rho 0.9 */
-#define flux_nesterov(...) FLUX__RULE("Nesterov", __VA_ARGS__)    /* eta 0.001, rho 0.9 */
-/* eta 0.001, rho 0.9, epsilon 1e-8, centred off */
-#define flux_rmsprop(...) FLUX__RULE("RMSProp", __VA_ARGS__)
-/* eta 0.001, ell {0.5, 1.2}, gamma {1e-6, 50} (Riedmiller and Braun 1993) */
-#define flux_rprop(...) FLUX__RULE("Rprop", __VA_ARGS__)
+#define flux_descent(...) \
+    /* p - eta g: plain gradient descent; eta 0.1. */ \
+    FLUX__RULE("Descent", __VA_ARGS__)
+#define flux_momentum(...) \
+    /* Descent with momentum (Polyak 1964): eta 0.01, rho 0.9. */ \
+    FLUX__RULE("Momentum", __VA_ARGS__)
+#define flux_nesterov(...) \
+    /* Descent with Nesterov's momentum: eta 0.001, rho 0.9. */ \
+    FLUX__RULE("Nesterov", __VA_ARGS__)
+#define flux_rmsprop(...) \
+    /* RMSProp (Hinton 2012): eta 0.001, rho 0.9, epsilon 1e-8, centred off. */ \
+    FLUX__RULE("RMSProp", __VA_ARGS__)
+#define flux_rprop(...) \
+    /* Rprop (Riedmiller and Braun 1993): eta 0.001, ell {0.5, 1.2}, gamma {1e-6, 50}. */ \
+    FLUX__RULE("Rprop", __VA_ARGS__)
 /* Adam (Kingma and Ba 2015) and its kin have eta 0.001, beta {0.9, 0.999}, epsilon 1e-8, unless the
    line says otherwise. */
-#define flux_adam(...) FLUX__RULE("Adam", __VA_ARGS__)
-#define flux_adamw(...) FLUX__RULE("AdamW", __VA_ARGS__)          /* and lambda 0, couple on */
-#define flux_lion(...) FLUX__RULE("Lion", __VA_ARGS__)            /* no epsilon */
-#define flux_radam(...) FLUX__RULE("RAdam", __VA_ARGS__)
-#define flux_adamax(...) FLUX__RULE("AdaMax", __VA_ARGS__)
-#define flux_oadam(...) FLUX__RULE("OAdam", __VA_ARGS__)          /* beta {0.5, 0.9} */
-#define flux_adagrad(...) FLUX__RULE("AdaGrad", __VA_ARGS__)      /* eta 0.1, epsilon 1e-8 */
-#define flux_adadelta(...) FLUX__RULE("AdaDelta", __VA_ARGS__)  /* rho 0.9, epsilon 1e-8, no eta */
-#define flux_amsgrad(...) FLUX__RULE("AMSGrad", __VA_ARGS__)
-#define flux_nadam(...) FLUX__RULE("NAdam", __VA_ARGS__)
-#define flux_adabelief(...) FLUX__RULE("AdaBelief", __VA_ARGS__)  /* epsilon 1e-16 */
+#define flux_adam(...) \
+    /* Adam (Kingma and Ba 2015): flux_adam(1e-3, .beta = {0.9, 0.99}). */ \
+    FLUX__RULE("Adam", __VA_ARGS__)
+#define flux_adamw(...) \
+    /* Adam with a weight decay of its own (Loshchilov and Hutter 2019): lambda 0, couple on. */ \
+    FLUX__RULE("AdamW", __VA_ARGS__)
+#define flux_lion(...) \
+    /* Lion, by the sign of a momentum (Chen et al. 2023): no epsilon. */ \
+    FLUX__RULE("Lion", __VA_ARGS__)
+#define flux_radam(...) \
+    /* RAdam (Liu et al. 2020), which warms up by itself. */ \
+    FLUX__RULE("RAdam", __VA_ARGS__)
+#define flux_adamax(...) \
+    /* AdaMax, Adam by the largest gradient (Kingma and Ba 2015). */ \
+    FLUX__RULE("AdaMax", __VA_ARGS__)
+#define flux_oadam(...) \
+    /* Optimistic Adam (Daskalakis et al. 2018): beta {0.5, 0.9}. */ \
+    FLUX__RULE("OAdam", __VA_ARGS__)
+#define flux_adagrad(...) \
+    /* AdaGrad (Duchi et al. 2011): eta 0.1, epsilon 1e-8. */ \
+    FLUX__RULE("AdaGrad", __VA_ARGS__)
+#define flux_adadelta(...) \
+    /* AdaDelta (Zeiler 2012): rho 0.9, epsilon 1e-8, no eta. */ \
+    FLUX__RULE("AdaDelta", __VA_ARGS__)
+#define flux_amsgrad(...) \
+    /* AMSGrad (Reddi et al. 2018), with the largest second moment so far. */ \
+    FLUX__RULE("AMSGrad", __VA_ARGS__)
+#define flux_nadam(...) \
+    /* Adam with Nesterov's momentum (Dozat 2016). */ \
+    FLUX__RULE("NAdam", __VA_ARGS__)
+#define flux_adabelief(...) \
+    /* AdaBelief (Zhuang et al. 2020): epsilon 1e-16. */ \
+    FLUX__RULE("AdaBelief", __VA_ARGS__)
 /* Parts of a chain, which change the gradient for the rule that follows. */
-/* g + lambda p; lambda 5e-4: flux_weightdecay(.lambda = 1e-4) */
-#define flux_weightdecay(...) FLUX__RULE("WeightDecay", __VA_ARGS__)
-/* g + lambda sign(p); lambda 1e-3 */
-#define flux_signdecay(...) FLUX__RULE("SignDecay", __VA_ARGS__)
-/* Clips each element to [-delta, delta]; delta 10. */
-#define flux_clipgrad(...) FLUX__RULE("ClipGrad", __VA_ARGS__)
-/* Scales each gradient whose p-norm is above omega down to omega; omega 10, p 2. With
-   .global = true it takes one norm, that of all gradients as one vector, and scales all alike. */
-#define flux_clipnorm(...) FLUX__RULE("ClipNorm", __VA_ARGS__)
+#define flux_weightdecay(...) \
+    /* g + lambda p; lambda 5e-4: flux_weightdecay(.lambda = 1e-4) */ \
+    FLUX__RULE("WeightDecay", __VA_ARGS__)
+#define flux_signdecay(...) \
+    /* g + lambda sign(p); lambda 1e-3 */ \
+    FLUX__RULE("SignDecay", __VA_ARGS__)
+#define flux_clipgrad(...) \
+    /* Clips each element to [-delta, delta]; delta 10. */ \
+    FLUX__RULE("ClipGrad", __VA_ARGS__)
+#define flux_clipnorm(...) \
+    /* Scales each gradient whose p-norm is above omega down to omega; omega 10, p 2. With .global
+       = true it takes one norm, that of all gradients as one vector, and scales all alike. */ \
+    FLUX__RULE("ClipNorm", __VA_ARGS__)
 /* Rules in a row: the gradient passes through them from left to right. */
 FLUX_API flux_rule flux_optimiser_chain_with(int n, const flux_rule *rules);
 #define flux_optimiser_chain(...) \
+    /* Rules in a row: flux_optimiser_chain(flux_clipnorm(.omega = 1), flux_adam()). */ \
     flux_optimiser_chain_with(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_rule, __VA_ARGS__))
 /* Collects gradients, and at every n-th flux_update applies the rule to the mean of n of them. */
 FLUX_API flux_rule flux_accumgrad(int n, flux_rule rule);
@@ -142,10 +184,12 @@ typedef struct flux_schedule {
     int64_t steps;
     flux_rule_part phase[FLUX_MAX_PHASES];
 } flux_schedule;
+/* The same rate at each step. */
 FLUX_API flux_schedule flux_schedule_constant(double rate);
 /* start decay^floor((t - 1) / period): PyTorch's StepLR */
 FLUX_API flux_schedule flux_schedule_step(double start, double decay, int64_t period);
-FLUX_API flux_schedule flux_schedule_exp(double start, double decay);   /* start decay^(t - 1) */
+/* start decay^(t - 1) */
+FLUX_API flux_schedule flux_schedule_exp(double start, double decay);
 /* Half a cosine from start to finish in this many steps, again and again (CosAnneal, restarts). */
 FLUX_API flux_schedule flux_schedule_restarts(double start, double finish, int64_t period);
 /* The same once, and then finish. */
@@ -163,8 +207,11 @@ FLUX_API flux_schedule flux_schedule_for(int64_t steps, flux_schedule s);
    flux_schedule_sequence(flux_schedule_linear(0, 0.1, 500), flux_schedule_exp(0.1, 0.999)) */
 FLUX_API flux_schedule flux_schedule_sequence_with(int n, const flux_schedule *s);
 #define flux_schedule_sequence(...) \
-    flux_schedule_sequence_with(FLUX__NARG(__VA_ARGS__), FLUX__ARRAY(const flux_schedule, __VA_ARGS__))
-FLUX_API double flux_schedule_at(flux_schedule s, int64_t t);   /* the rate of step t; or NaN */
+    /* Schedules one after the other, each with t from 1. */ \
+    flux_schedule_sequence_with(FLUX__NARG(__VA_ARGS__), \
+                              FLUX__ARRAY(const flux_schedule, __VA_ARGS__))
+/* The rate of step t; or NaN. */
+FLUX_API double flux_schedule_at(flux_schedule s, int64_t t);
 /* The rule with eta from a schedule, also as a part of a chain:
    flux_scheduled(flux_adam(), flux_schedule_cosine(1e-3, 0, 10000)). Of a chain, the one rule that
    has an eta takes it. flux_adjust can't set the eta of such a state. */
@@ -179,8 +226,10 @@ FLUX_API double flux_rate(flux_state *s);
    doubles the scale. Without f16 parameters flux_scaled_loss returns the loss as it is. flux_train
    calls it by itself. */
 FLUX_API flux_rule flux_mixed_precision(flux_rule rule);
+/* The loss times the state's scale, for flux_gradient in mixed precision. */
 FLUX_API flux_tensor *flux_scaled_loss(flux_state *s, flux_tensor *loss);
-FLUX_API double flux_loss_scale(flux_state *s);   /* the present scale; 1 without f16 */
+/* The present scale; 1 without f16. */
+FLUX_API double flux_loss_scale(flux_state *s);
 /* How many steps were not made because gradients were not finite. */
 FLUX_API int64_t flux_skipped(flux_state *s);
 
@@ -210,9 +259,11 @@ FLUX_API int flux_update(flux_state *s, flux_layer *model, flux_grads *g);
 /* Changes hyper-parameters from now on: flux_adjust(opt, .eta = 1e-4). Fields that are left out
    stay. A field that the rule does not have is an error. Returns 0, or non-zero on error. */
 FLUX_API int flux_adjust_with(flux_state *s, flux_rule_opts o);
-#define flux_adjust(s, ...) flux_adjust_with(s, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
-/* The same, only for the parameters of this part of the model. */
+#define flux_adjust(s, ...) \
+    /* Sets hyper-parameters: flux_adjust(opt, .eta = 1e-4). 0, or non-zero on error. */ \
+    flux_adjust_with(s, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 #define flux_adjust_part(s, part, ...) \
+    /* The same, only for the parameters of this part of the model. */ \
     flux_adjust_layer(s, part, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 FLUX_API int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o);
 

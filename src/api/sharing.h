@@ -48,9 +48,13 @@ FLUX_API int flux_use_stream(flux_device d, void *stream);
    The versioned structs are those of DLPack 1; ours says that it is read-only. */
 struct DLManagedTensor;
 struct DLManagedTensorVersioned;
+/* x as a DLPack struct; NULL on error. */
 FLUX_API struct DLManagedTensor *flux_to_dlpack(flux_tensor *x);
+/* A tensor in the memory of a DLPack struct; NULL on error. */
 FLUX_API flux_tensor *flux_from_dlpack(struct DLManagedTensor *t);
+/* x as a struct of DLPack 1. */
 FLUX_API struct DLManagedTensorVersioned *flux_to_dlpack_versioned(flux_tensor *x);
+/* A tensor in the memory of a struct of DLPack 1. */
 FLUX_API flux_tensor *flux_from_dlpack_versioned(struct DLManagedTensorVersioned *t);
 
 #endif /* FLUX__API_SHARING_H */

@@ -15,8 +15,8 @@ typedef flux_tensor *(*flux_loss_fn)(flux_layer *model, flux_tensor *x, flux_ten
 
 /* Where a training is, as a callback is told. */
 typedef struct flux_train_info {
-    flux_layer *model;
-    flux_state *state;
+    flux_layer *model;                    /* what is trained */
+    flux_state *state;                    /* its optimiser's */
     int epoch, epochs;                    /* the epoch, from 0, and how many there are to be */
     int64_t batch, batches;               /* how many batches of the epoch are done, of how many */
     bool epoch_end;                       /* the epoch is over and validated */
@@ -34,10 +34,10 @@ typedef bool (*flux_train_fn)(const flux_train_info *at, void *user);
 enum { FLUX_MAX_METRICS = 8 };
 typedef struct flux_train_opts {
     FLUX__DUMMY
-    flux_loss_fn loss FLUX__ZERO;
-    flux_layer *model FLUX__ZERO;
-    flux_loader *data FLUX__ZERO;
-    flux_state *state FLUX__ZERO;
+    flux_loss_fn loss FLUX__ZERO;         /* of a batch: loss(model, x, y) */
+    flux_layer *model FLUX__ZERO;         /* what is trained */
+    flux_loader *data FLUX__ZERO;         /* its batches */
+    flux_state *state FLUX__ZERO;         /* by flux_setup, of the model */
     flux__int epochs FLUX__ZERO;          /* default 1; those of the checkpoint count */
     flux_loader *validation FLUX__ZERO;   /* after each epoch its loss is taken, and the metrics, in
                                              test mode and without gradients */
@@ -58,7 +58,7 @@ typedef struct flux_train_opts {
        .resume = true the run goes on from the file, if it is there, with the same bits as if it had
        not been stopped: all arguments must be made as they were then. */
     const char *checkpoint FLUX__ZERO;
-    bool resume FLUX__ZERO;
+    bool resume FLUX__ZERO;               /* goes on from the file of .checkpoint */
     const char *progress FLUX__ZERO;      /* a label: draws a bar with samples per second, mean
                                              loss and learning rate, and a line of validation */
     flux_train_fn callback FLUX__ZERO;
@@ -77,7 +77,9 @@ typedef struct flux_train_opts {
    for .best and .early_stop; rank 0 writes the files. */
 FLUX_API int flux_train_with(flux_train_opts o);
 FLUX_API int flux_train(flux_loss_fn loss, flux_layer *model, flux_loader *data, flux_state *s);
-#define flux_train(...) flux_train_with(FLUX__OPTS(flux_train_opts, __VA_ARGS__))
+#define flux_train(...) \
+    /* Trains: flux_train(loss, model, data, opt, .epochs = 50). 0, or non-zero on error. */ \
+    flux_train_with(FLUX__OPTS(flux_train_opts, __VA_ARGS__))
 
 /* Criteria for stopping, called once per epoch, say; the definitions are Flux's. Each keeps its
    state in a struct of yours that starts as {0}, and returns true when it is time to stop. */

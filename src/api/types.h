@@ -155,6 +155,7 @@ typedef struct flux_device { int backend, id; } flux_device;      /* {0, 0} is t
 typedef flux_tensor *(*flux_fn)(flux_tensor *);                   /* for example an activation */
 typedef flux_tensor *(*flux_fn2)(flux_tensor *, flux_tensor *);   /* for example flux_add */
 
+/* The FLUX_VERSION of the implementation that the program runs with. */
 FLUX_API int flux_version(void);          /* the FLUX_VERSION of the implementation */
 
 #endif /* FLUX__API_TYPES_H */

@@ -107,8 +107,13 @@ def sections_of(path):
             decl = Decl("macro", [m["macro"]], m["define"])
             decl.params, decl.body = m["params"] or "", m["body"]
             inside = re.match(r"\s*(?:\\\n)?\s*(/\*.*?\*/)(.*)", decl.body, re.S)
-            if inside:
-                decl.own, decl.body = plain(inside[1]), inside[2]
+            if inside:                    # a card of its own
+                decl.body, card = inside[2], Card(plain(inside[1]))
+                if found:
+                    found[-1][2].append(card)
+            beside = re.search(r"\s*(/\*.*\*/)\s*$", decl.body, re.S)
+            if beside:
+                decl.body, decl.own = decl.body[:beside.start()], plain(beside[1])
         elif m["api"] and not m["fn"].startswith("flux__"):
             decl = Decl("function", [m["fn"]], m["api"][len("FLUX_API "):])
             decl.returns = m["returns"].strip() + ("" if m["returns"].endswith("*") else " ")
@@ -127,11 +132,14 @@ def sections_of(path):
 
 
 CHAPTERS = [c for c in re.findall(r'#include "(api/\w+\.h)"', read("src/flux.h")) if c != "api/aliases.h"]   # old names
-chapters, macros = [], {}
+chapters, macros, called_card = [], {}, {}
 for name in CHAPTERS:
     parts = sections_of("src/" + name)
     if name in ("api/calls.h", "api/dispatch.h", "api/macros.h"):   # how the calls are made: their macros alone
-        macros.update((d.names[0], d) for s in parts for c in s[2] for d in c.decls if d.kind == "macro")
+        for c in (c for s in parts for c in s[2]):
+            for d in (d for d in c.decls if d.kind == "macro"):
+                macros.setdefault(d.names[0], d)
+                called_card.setdefault(d.names[0], c.comment)
     else:
         chapters += parts
 losses = [m for m in re.findall(r"^    X\((\w+), (\w+)\) */\* (.*?) \*/", read("src/api/losses.h"), re.M)]
@@ -161,16 +169,29 @@ KINDS = ("tensor", "layer", "loader", "state", "grads", "object", "cpp")
 # Macros that stand elsewhere: those of a function's name, or of what no chapter declares.
 for name, macro in macros.items():
     if name in decl_of:
-        decl_of[name].call = macro
-        decl_of[name].own = decl_of[name].own or macro.own
+        decl = decl_of[name]
+        decl.call, said = macro, called_card.get(name)
+        if said:                              # a card of its own
+            home = card_of[name]
+            section = next(s for s in chapters if home in s[2])
+            card = Card(said)
+            home.decls.remove(decl)
+            card.decls = [decl]
+            section[2].insert(section[2].index(home) + 1, card)
+            card_of[name] = card
+            if not home.decls and home.comment:
+                card.comment = home.comment if home.comment.startswith(said[:-1]) else said + "\n\n" + home.comment
+                section[2].remove(home)
         continue
     behind = [f"{name}_{kind}" for kind in KINDS if f"{name}_{kind}" in card_of]
     home = card_of.get(behind[0]) if behind else next(
         (c for c in cards if re.search(rf"\b{name}\b", c.comment)), None)
     if home is None:
         continue
-    home.decls.insert(0, macro)
-    card_of[name], decl_of[name] = home, macro
+    section, card = next(s for s in chapters if home in s[2]), Card(called_card.get(name, ""))
+    card.decls = [macro]
+    section[2].insert(section[2].index(home), card)
+    card_of[name], decl_of[name] = card, macro
 
 HELPERS = dict(re.findall(r"^#define (FLUX__\w+)\([^)]*\) *((?:\\\n|[^\n])*)", read("src/api/distributed.h"), re.M))
 
@@ -195,6 +216,7 @@ def called_by(decl):
     return list(dict.fromkeys(found))
 
 
+cards = [c for s in chapters for c in s[2]]
 behind_of = {}                            # flux_dense_with: flux_dense
 for c in list(cards):
     for d in list(c.decls):
@@ -217,8 +239,10 @@ for c in list(cards):
                 to.decls.append(mover) if mover is target else to.decls.insert(0, mover)
                 for each in mover.names:
                     card_of[each] = to
-                if not at.decls and at.comment and at.comment != to.comment:
-                    to.comment = at.comment + "\n\n" + to.comment if to.comment else at.comment
+                at.left = getattr(at, "left", None) or mover.names[0]
+                if not at.decls and at.comment:
+                    to = card_of[at.left]
+                    to.comment = to.comment + "\n\n" + at.comment if to.comment else at.comment
                     at.comment = ""
 for s in chapters:
     s[2] = [c for c in s[2] if c.comment or c.decls]
