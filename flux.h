@@ -876,8 +876,7 @@ FLUX_API flux_tensor *flux_max2(flux_tensor *a, flux_tensor *b);
 FLUX_API flux_tensor *flux_min2(flux_tensor *a, flux_tensor *b);
 /* The angle of the point (b, a) from the first axis, in [-pi, pi]. */
 FLUX_API flux_tensor *flux_atan2(flux_tensor *a, flux_tensor *b);
-/* a - b floor(a/b), with the sign of b, as Julia's mod and torch.remainder; by 0 NaN, of integers
-   0. */
+/* a - b floor(a/b), with the sign of b, as torch.remainder; by 0 NaN, of integers 0. */
 FLUX_API flux_tensor *flux_mod(flux_tensor *a, flux_tensor *b);
 /* Bools: whether a = b. */
 FLUX_API flux_tensor *flux_eq(flux_tensor *a, flux_tensor *b);
@@ -1106,7 +1105,9 @@ FLUX_API flux_tensor *flux_logsoftmax(flux_tensor *x);
 /* The same elements in a shape with as many elements. One dimension may be -1: it is then computed
    from the others. */
 FLUX_API flux_tensor *flux_reshape_with(flux_tensor *x, flux_shape s);
-#define flux_reshape(x, ...) flux_reshape_with(x, FLUX_SHAPE(__VA_ARGS__))
+#define flux_reshape(x, ...) \
+    /* The same elements in these dims, one of which may be -1: flux_reshape(x, 28, 28, -1). */ \
+    flux_reshape_with(x, FLUX_SHAPE(__VA_ARGS__))
 /* All but the last dimension become one. */
 FLUX_API flux_tensor *flux_flatten(flux_tensor *x);
 FLUX_API flux_tensor *flux_permute_with(flux_tensor *x, flux_shape order);
@@ -1148,10 +1149,14 @@ FLUX_API flux_tensor *flux_repeat_with(flux_tensor *x, flux_shape times);
    an error. flux_pad takes the numbers as lo0, hi0, lo1, hi1, ... of up to 4 dimensions. */
 FLUX_API flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_shape lo, flux_shape hi);
 FLUX_API flux_tensor *flux_pad_with(flux_tensor *x, double value, flux_shape lo_hi);
-#define flux_pad(x, value, ...) flux_pad_with(x, value, FLUX_SHAPE(__VA_ARGS__))
+#define flux_pad(x, value, ...) \
+    /* x with elements equal to value around it, lo0, hi0, lo1, hi1, ...: flux_pad(v, 0, 1, 2). */ \
+    flux_pad_with(x, value, FLUX_SHAPE(__VA_ARGS__))
 /* Concatenates 1 to 255 tensors along dim; their other dimensions must be equal. */
 FLUX_API flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs);
-#define flux_cat(dim, ...) flux_cat_with(dim, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
+#define flux_cat(dim, ...) \
+    /* 1 to 255 tensors one after the other along dim: flux_cat(0, a, b). */ \
+    flux_cat_with(dim, FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 /* Stacks 1 to 255 tensors of one shape along a new dimension, which gets the number dim. */
 FLUX_API flux_tensor *flux_stack_with(int dim, int n, flux_tensor *const *xs);
 #define flux_stack(dim, ...) \
@@ -3886,7 +3891,9 @@ FLUX__NUMBERS(flux_ge)
 #define flux_atan2(a, b) \
     /* The angle of the point (b, a) from the first axis, in [-pi, pi]. */ \
     FLUX__OF_TWO(flux_atan2, a, b)
-#define flux_mod(a, b) FLUX__OF_TWO(flux_mod, a, b)
+#define flux_mod(a, b) \
+    /* a - b floor(a/b), with the sign of b, as torch.remainder; by 0 NaN, of integers 0. */ \
+    FLUX__OF_TWO(flux_mod, a, b)
 #define flux_eq(a, b) /* Bools: whether a = b. */ FLUX__OF_TWO(flux_eq, a, b)
 #define flux_ne(a, b) /* Bools: whether a and b differ. */ FLUX__OF_TWO(flux_ne, a, b)
 #define flux_lt(a, b) /* Bools: whether a < b. */ FLUX__OF_TWO(flux_lt, a, b)

@@ -39,7 +39,9 @@ FLUX__NUMBERS(flux_ge)
 #define flux_atan2(a, b) \
     /* The angle of the point (b, a) from the first axis, in [-pi, pi]. */ \
     FLUX__OF_TWO(flux_atan2, a, b)
-#define flux_mod(a, b) FLUX__OF_TWO(flux_mod, a, b)
+#define flux_mod(a, b) \
+    /* a - b floor(a/b), with the sign of b, as torch.remainder; by 0 NaN, of integers 0. */ \
+    FLUX__OF_TWO(flux_mod, a, b)
 #define flux_eq(a, b) /* Bools: whether a = b. */ FLUX__OF_TWO(flux_eq, a, b)
 #define flux_ne(a, b) /* Bools: whether a and b differ. */ FLUX__OF_TWO(flux_ne, a, b)
 #define flux_lt(a, b) /* Bools: whether a < b. */ FLUX__OF_TWO(flux_lt, a, b)

@@ -3,7 +3,8 @@
 Nothing is written twice: the manual is the first comment of src/flux.h, the chapters are the comments and declarations of
 src/api/*.h, lines of use are the blocks of tests/test_uses.c, and rows of the cheat sheet those of tests/test_cheat_sheet.c. A
 card of the page is a comment with the declarations under it; what a macro calls (flux_dense_with) stands on the macro's card.
-`--names` prints each public name, whether it has a sentence and a line of use, for tests/check_docs.sh."""
+`--names` prints each public name, whether it has a sentence, a line of use, and its comment where an editor shows it (before a
+function, inside a macro), for tests/check_docs.sh."""
 import html
 import os
 import re
@@ -25,7 +26,6 @@ class Decl:
 
     def __init__(self, kind, names, text):
         self.kind, self.names, self.text, self.own = kind, names, text, ""
-        self.behind = []                  # what a macro calls, which stands on its card
 
 
 class Card:
@@ -102,7 +102,7 @@ def sections_of(path):
             continue
         if m["cond"]:
             continue
-        decl = None
+        decl = inside = None
         if m["define"] and not m["macro"].startswith(("FLUX__", "flux__")) and m["macro"] != "FLUX_API":
             decl = Decl("macro", [m["macro"]], m["define"])
             decl.params, decl.body = m["params"] or "", m["body"]
@@ -126,6 +126,7 @@ def sections_of(path):
         if card is None:
             card = Card("")
             found[-1][2].append(card)
+        decl.hover = bool(inside) if decl.kind == "macro" else not card.decls and bool(card.comment)
         card.decls.append(decl)
         last, last_end = decl, m.end()
     return found
@@ -148,9 +149,9 @@ for section in chapters:
         for loss, per, formula in losses:
             card = Card(f"Per {per.lower()}: {formula}")
             decl = Decl("function", ["flux_" + loss], f"flux_tensor *flux_{loss}(flux_tensor *yhat, flux_tensor *y);")
-            decl.returns, decl.behind = "flux_tensor *", []
+            decl.returns, decl.hover = "flux_tensor *", True
             behind = Decl("function", [f"flux_{loss}_with"], f"flux_tensor *flux_{loss}_with(flux_loss_opts o);")
-            behind.returns = "flux_tensor *"
+            behind.returns, behind.hover = "flux_tensor *", True
             card.decls = [decl, behind]
             section[2].append(card)
 
@@ -228,7 +229,7 @@ for c in list(cards):
             behind_of.setdefault(n, d.names[0])
             home, here = card_of[n], card_of[d.names[0]]
             if target.kind == "type" or home is here:
-                if target in d.behind or home is here:
+                if home is here:
                     continue
             mover, to = (target, here)
             if not (here.comment or d.own) and (home.comment or target.own):
@@ -240,53 +241,59 @@ for c in list(cards):
                 for each in mover.names:
                     card_of[each] = to
                 at.left = getattr(at, "left", None) or mover.names[0]
-                if not at.decls and at.comment:
+                if not at.decls and at.comment and not at.comment.startswith("See flux_"):
                     to = card_of[at.left]
                     to.comment = to.comment + "\n\n" + at.comment if to.comment else at.comment
+                if not at.decls:
                     at.comment = ""
 for s in chapters:
     s[2] = [c for c in s[2] if c.comment or c.decls]
 
 # ---------------- lines of use and the cheat sheet
 
-CHECK = re.compile(r"(SHAPE|VALUES|IS|CHECK_STR)\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)(;| *\})")
+CHECK = re.compile(r"^(SHAPE|VALUES|IS|CHECK_STR)\((.*)\);$")
 
 
-def shown(code):
-    """A block's lines, in which the checks have become comments."""
-    def comment(m):
-        args = re.split(r",(?![^(]*\)) *", m[2])
-        if m[1] == "IS":
-            value, want = m[2].rsplit(", ", 1)
-            want = {"true": "true", "false": "false"}.get(want, want)
-            return f"{value};  // {want}"
-        if m[1] == "CHECK_STR":
-            return f"// {m[2].split(', ', 1)[0]} is {m[2].split(', ', 1)[1]}"
-        cut = 0
-        for cut, sign in enumerate(m[2]):
-            if sign == "," and m[2][:cut].count("(") == m[2][:cut].count(")"):
-                break
-        what, rest = m[2][:cut], [a.strip() for a in m[2][cut + 1:].split(",")]
-        text = " x ".join(rest) if m[1] == "SHAPE" else " ".join(rest)
-        return f"// {what}: {text}" if re.match(r"^\w+$", what) else f"{what};  // {text}"
+def statements(line):
+    """A statement a piece: cut behind ; and behind a block that something follows."""
+    depth, start = 0, 0
+    for i, sign in enumerate(line):
+        depth += (sign in "({") - (sign in ")}")
+        if depth == 0 and (sign == ";" or sign == "}" and re.match(r"\} [A-Z]+\(", line[i:])):
+            yield line[start:i + 1].strip()
+            start = i + 1
+    yield line[start:].strip()
+
+
+def said_of(check):
+    """What a check says, as a comment: SHAPE(y, 2, 3) that y is 2 x 3."""
+    cut = next(i for i, sign in enumerate(check[2]) if sign == "," and check[2][:i].count("(") == check[2][:i].count(")"))
+    if check[1] == "IS":
+        cut = check[2].rindex(", ")
+    what, rest = check[2][:cut], check[2][cut + 1:].strip()
+    if check[1] == "CHECK_STR":
+        return f"// {what} is {rest}"
+    if check[1] != "IS":
+        rest = (" x " if check[1] == "SHAPE" else " ").join(part.strip() for part in rest.split(","))
+        if re.match(r"^\w+$", what):
+            return f"// {what}: {rest}"
+    return f"{what};  // {rest}"
+
+
+def shown(code, checks=True):
+    """A block's lines, in which the checks have become comments, or are left out."""
     lines = []
-    for line in code.split("\n"):
-        pieces, depth, start = [], 0, 0
-        for i, sign in enumerate(line):               # a statement a line
-            depth += (sign in "({") - (sign in ")}")
-            if sign == ";" and depth == 0:
-                pieces.append(line[start:i + 1].strip())
-                start = i + 1
-        pieces.append(line[start:].strip())
-        for piece in pieces:
-            if not piece:
-                continue
-            made = CHECK.sub(comment, piece) if re.match(r"(SHAPE|VALUES|IS|CHECK_STR)\(", piece) else piece
-            if made.startswith("// ") and lines and "//" not in lines[-1] and lines[-1].endswith(";") \
-                    and len(lines[-1]) + len(made) < 96:
-                lines[-1] += "  " + made
-            else:
-                lines.append(made)
+    for piece in (piece for line in code.split("\n") for piece in statements(line)):
+        check = CHECK.match(piece)
+        if not piece or check and not checks:
+            continue
+        made = said_of(check) if check else piece
+        if made.startswith("// ") and lines and "//" not in lines[-1] and len(lines[-1]) + len(made) < 96:
+            lines[-1] += "  " + made
+        elif made.startswith("// ") and lines and lines[-1].rsplit("//", 1)[-1].split(":")[0] == made[2:].split(":")[0]:
+            lines[-1] += "; " + made.split(": ", 1)[1]
+        else:
+            lines.append(made)
     return "\n".join(lines)
 
 
@@ -310,7 +317,7 @@ OWN = {n: m for n, m in re.findall(r"((?:FLUX_OP|FLUX_LAYER|FLUX_LAYER_TEXT|FLUX
                                    read("tests/test_uses.c"), re.M)}
 for n, text in OWN.items():
     uses.setdefault(n, []).insert(0, n + text)
-rows = [(*re.findall(r'"((?:[^"\\]|\\.)*)"', strings), shown(re.sub(CHECK, "", code)).strip())
+rows = [(*re.findall(r'"((?:[^"\\]|\\.)*)"', strings), shown(code, checks=False))
         for strings, code, _ in blocks("tests/test_cheat_sheet.c", "LIKE")]
 
 # ---------------- words
@@ -335,9 +342,15 @@ def has_use(name):
     return name in uses or behind_of.get(name) in uses
 
 
+def hovers(name):
+    d = decl_of[name]
+    macro = getattr(d, "call", d)
+    return name in behind_of or macro.hover or macro.kind == "macro" and not macro.params and name.isupper()
+
+
 if "--names" in sys.argv:
     for n in public:
-        print(n, "sentence" if sentence(n) else "-", "use" if has_use(n) else "-")
+        print(n, "sentence" if sentence(n) else "-", "use" if has_use(n) else "-", "hover" if hovers(n) else "-")
     sys.exit()
 
 # ---------------- HTML
@@ -482,6 +495,11 @@ def anchor(name):
     return f'<b id="{name}"></b>'
 
 
+def named(text, names):
+    """A signature with the name it declares set bold."""
+    return re.sub(rf"(?<![\w#>])({'|'.join(names)})\b(?![^<]*>)", r"<strong>\1</strong>", text, count=1)
+
+
 def card_html(c):
     names = [n for d in c.decls for n in d.names]
     shown_first = sorted(c.decls, key=lambda d: (d.names[0] in behind_of, d.kind == "type" and d.names[0].endswith("_opts")))
@@ -495,7 +513,7 @@ def card_html(c):
                 continue
             anchors = "".join(map(anchor, d.names))
             own = f'  <i class="c">// {words(d.own)}</i>' if d.own and d.own != c.comment else ""
-            lines.append(anchors + code(signature(d), d.names[0]) + own)
+            lines.append(anchors + named(code(signature(d), d.names[0]), d.names) + own)
         out.append("<pre class=sig>" + "\n".join(lines) + "</pre>")
     if c.comment:
         out.append(prose(c.comment))
