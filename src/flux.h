@@ -75,6 +75,29 @@
    a C array m[rows][cols] as the matrix that it looks like on paper, write
    flux_from_rows(&m[0][0], rows, cols).
 
+   TRAPS
+   - Dimensions are a C array's, read backwards: PyTorch's 64 x 784 is 784 x 64, and its last dim is
+     dim 0. Classes of softmax and losses are in dim 0, and labels count from 0.
+   - A plain `for` that computes keeps all that it makes: write flux_times or flux_each. And what
+     such an iteration made is gone after it, also where x = flux_exp(x) sets a variable from
+     outside: flux_keep and flux_carry take it along.
+   - flux_max(x, 1) is over dimension 1; the larger of two tensors is flux_max2. flux_mul is element
+     by element; flux_matmul is the matrix product.
+   - flux_conv is an operation, flux_conv_layer the layer. Both flip the kernel, as Flux does;
+     PyTorch's Conv2d is flux_crosscor_layer.
+   - flux_crossentropy and flux_binarycrossentropy want probabilities. For the outputs of a last
+     layer without softmax or sigmoid there are flux_logitcrossentropy and
+     flux_logitbinarycrossentropy.
+   - Layers behave as in training unless they are called inside FLUX_INFER or FLUX_NOGRAD, or
+     flux_testmode says so: a prediction elsewhere has Dropout in it.
+   - flux_update puts new tensors in the place of parameters and uses up the loss's graph: look
+     gradients up before it, and parameters (flux_param) after it.
+   - flux_var and flux_std divide by n, PyTorch's by n - 1.
+   - The pointer of flux_data is good as long as its tensor lives: flux_floats(flux_add(x, 1)) in a
+     loop is gone with the iteration. The memory of flux_borrow must outlive the tensor.
+   - Each thread's random numbers begin at seed 0, so that every run draws the same ones:
+     flux_seed((uint64_t)time(NULL)) for others.
+
    THE SAME BITS
    The bits of a value depend on what is computed and on nothing else: not on whether the value was
    looked at, on what is computed beside it, on FLUX_EAGER or on the number of threads. Where an
@@ -133,6 +156,21 @@
    -O2. clang has no such means: at -O0 training steps take 3 to 14 times as long and elementwise
    work 10 to 50 times, so give it -O2 for the file that has the implementation. tcc, which does not
    optimise, and MSVC, whose code has not been measured, compile plain C without vectors.
+
+   BUILDING QUICKLY
+   The implementation takes the compiler 4 s and more at -O2, a file that only includes this one
+   0.05 s. So give the implementation a file of its own, impl.c, which holds those two lines:
+       cc -O2 -c impl.c                        once
+       cc prog.c impl.o -lm -o prog            prog.c has only #include "flux.h"
+   For prototypes, tcc compiles a program with its implementation and runs it, in a tenth of a
+   second; what it computes is slower:
+       tcc -run prog.c
+   C++ in five lines, app.cpp, to which impl.o is linked as C compiled it:
+       #include "flux.h"
+       int main() {
+           auto *model = flux_chain(flux_dense(2, 8, flux_tanh), flux_dense(8, 1));
+           flux_print(flux_call(model, flux_ones(2, 3)));
+       }
 
    OTHER LANGUAGES
        cc -O2 -shared -fPIC -DFLUX_IMPLEMENTATION -x c flux.h -o libflux.so -lm

@@ -37,4 +37,13 @@ grep -oE '(src|href)="?(https?:|//)[^" >]*|@import|url\(' "$page" >"$tmp/list"
 none "$tmp/list" "taken from elsewhere"
 rows=$(grep -c '^<tr><td>' "$page")
 [ "$rows" -ge 60 ] && pass || fail "the cheat sheet has $rows rows, not 60"
+# The manual's ways to build, as they stand: impl.c, tcc -run, C++ in five lines.
+sed -n '/^   BUILDING QUICKLY$/,/^   OTHER LANGUAGES$/p' flux.h | sed -n '/#include "flux.h"$/,/^       }$/s/^       //p' | sed -n '/^#include/,$p' >"$tmp/app.cpp"
+[ "$(wc -l <"$tmp/app.cpp")" = 5 ] && pass || fail "C++ in five lines has $(wc -l <"$tmp/app.cpp")"
+implementation
+if need "$CXX" "C++ in five lines"; then
+    check "C++ in five lines" sh -c "$CXX -I. '$tmp/app.cpp' $impl -lm -o '$tmp/app' && '$tmp/app'"
+fi
+sed -n '/A first program/,/^   HOW IT WORKS/p' flux.h | sed -n '/#define FLUX_IMPLEMENTATION/,/^       }$/p' | sed 's/^       //' >"$tmp/prog.c"
+if need tcc "tcc -run"; then check "tcc -run" tcc -I. -run "$tmp/prog.c"; fi
 finish

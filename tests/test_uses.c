@@ -73,8 +73,8 @@ TEST(memory) {
     USE(flux_assign) { flux_tensor *field = NULL; flux_assign(&field, x); flux_assign(&field, NULL); }
     USE(flux_times) { double sum = 0; flux_times (i, 3) sum += flux_item(flux_sum(flux_mul(x, i))); IS(sum, 9); }
     USE(FLUX_SCOPE) { double sum = 0; FLUX_SCOPE { sum = flux_item(flux_sum(flux_exp(x))); } IS(sum, 8.1548); }
-    USE(FLUX_NOGRAD) { FLUX_NOGRAD { flux_tensor *y = flux_mul(x, 2); VALUES(y, 2, 2, 2); } }
-    USE(FLUX_INFER) { FLUX_INFER { flux_tensor *y = flux_mul(x, 2); VALUES(y, 2, 2, 2); } }
+    USE(FLUX_NOGRAD) { flux_tensor *y = NULL; FLUX_NOGRAD { y = flux_mul(x, 2); } VALUES(y, 2, 2, 2); }
+    USE(FLUX_INFER) { flux_tensor *y = NULL; FLUX_INFER { y = flux_keep(flux_mul(x, 2)); } VALUES(y, 2, 2, 2); }
     USE(flux_keep) { flux_tensor *y = NULL; FLUX_SCOPE { y = flux_keep(flux_mul(x, 2)); } VALUES(y, 2, 2, 2); }
     USE(flux_carry) { flux_tensor *h = x; flux_times (i, 3) h = flux_carry(h, flux_mul(h, 2)); VALUES(h, 8, 8, 8); }
     USE(flux_threads) { flux_threads(2); flux_threads(0); }

@@ -249,9 +249,7 @@ FLUX_API flux_tensor *flux_cumsum(flux_tensor *x);
 FLUX_API flux_tensor *flux_cumprod(flux_tensor *x);
 FLUX_API flux_tensor *flux_argmax(flux_tensor *x);
 FLUX_API flux_tensor *flux_argmin(flux_tensor *x);
-/* over dim 0 */
 FLUX_API flux_tensor *flux_softmax(flux_tensor *x);
-/* over dim 0 */
 FLUX_API flux_tensor *flux_logsoftmax(flux_tensor *x);
 
 /* ------------------------------------------------------------------ shapes

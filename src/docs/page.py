@@ -178,8 +178,8 @@ for name, macro in macros.items():
             card = Card(said)
             home.decls.remove(decl)
             card.decls = [decl]
-            section[2].insert(section[2].index(home) + 1, card)
-            card_of[name] = card
+            section[2].insert(section[2].index(getattr(home, "after", home)) + 1, card)
+            card_of[name], home.after = card, card
             if not home.decls and home.comment:
                 card.comment = home.comment if home.comment.startswith(said[:-1]) else said + "\n\n" + home.comment
                 section[2].remove(home)
@@ -325,8 +325,8 @@ rows = [(*re.findall(r'"((?:[^"\\]|\\.)*)"', strings), shown(code, checks=False)
 
 def first_sentence(text):
     text = " ".join(text.split("\n\n")[0].split())
-    m = re.match(r".*?[.:;](?= [A-Z]| *$)", text)
-    return m[0].rstrip(":;") if m else text
+    m = re.match(r".*?[.](?= [A-Z]| *$)", text)
+    return m[0] if m else text.rstrip(":;")
 
 
 def sentence(name):
