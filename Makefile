@@ -8,7 +8,7 @@
 #   make bench        tests/bench, a line a figure; bench-peers, bench-models: beside others
 #   make fuzz         random graphs, and random bytes for each reader (tests/fuzz.sh)
 #   make coverage     which branches of flux.h the tests take, by room (tests/coverage.sh)
-#   make gpu-day      ten minutes of a GPU that is lent; gpu-tests, gpu-report (no GPU is needed)
+#   make gpu-day      ten minutes of a lent GPU; gpu-tests: tests alone; gpu-report: without a GPU
 #   make mutate       which one-line defects the tests see; SEED=1 N=100; python3
 #   make flux.h       joins the header from its rooms in src/, where it is changed (src/README.md)
 #   make docs         build/docs.html: the manual, and every call with an example; python3

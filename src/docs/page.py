@@ -165,7 +165,7 @@ card_of = {n: c for c in cards for d in c.decls for n in d.names}
 decl_of = {n: d for c in cards for d in c.decls for n in d.names}
 functions = {n for n, d in decl_of.items() if d.kind == "function"}
 structs = {n: d for n, d in decl_of.items() if d.kind == "type" and n.endswith("_opts")}
-KINDS = ("tensor", "layer", "loader", "state", "grads", "object", "cpp")
+KINDS = ("with", "tensor", "layer", "loader", "state", "grads", "object", "cpp")
 
 # Macros that stand elsewhere: those of a function's name, or of what no chapter declares.
 for name, macro in macros.items():
@@ -461,7 +461,7 @@ def signature(d):
         returns = "T *"
     if name.startswith("FLUX_") and name not in ("FLUX_SHAPE",):
         returns = ""
-    opts = next((o for o in re.findall(r"\bflux_\w+_opts\b", body) if o in structs), None)
+    opts = next((o for o in re.findall(r"\bflux_\w+_opts\b", body + (decl_of[called].text if "OR_LAYER" in body else "")) if o in structs), None)
     rest = "..."
     if "FLUX__RULE" in body:
         rest = "options..."
