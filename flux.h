@@ -83,8 +83,8 @@
      outside: flux_keep and flux_carry take it along.
    - flux_max(x, 1) is over dimension 1; the larger of two tensors is flux_max2. flux_mul is element
      by element; flux_matmul is the matrix product.
-   - flux_conv is an operation, flux_conv_layer the layer. Both flip the kernel, as Flux does;
-     PyTorch's Conv2d is flux_crosscor_layer.
+   - flux_conv(x, weight) is the operation, flux_conv(FLUX_SHAPE(3, 3), in, out) the layer. Both
+     flip the kernel, as Flux does; flux_crosscor does not, as PyTorch's Conv2d.
    - flux_crossentropy and flux_binarycrossentropy want probabilities. For the outputs of a last
      layer without softmax or sigmoid there are flux_logitcrossentropy and
      flux_logitbinarycrossentropy.
@@ -1298,7 +1298,7 @@ FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *
    One number of .stride, .pad or .dilation counts for all spatial dimensions. */
 typedef struct flux_conv_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO; /* images and windows, as above */
+    flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO; /* images and windows */
     flux_shape stride FLUX__ZERO;          /* FLUX_SHAPE(2) or FLUX_SHAPE(2, 1); default 1 */
     flux_shape pad FLUX__ZERO;             /* one number, one per dimension, low and high of each
                                               dimension, or FLUX_SAMEPAD; default 0 */
@@ -1895,10 +1895,12 @@ FLUX_API flux_layer *flux_grucell_with(flux_recurrent_opts o);
 FLUX_API flux_layer *flux_gruv3cell_with(flux_recurrent_opts o);
 #define FLUX__RECURRENT(f, ...) f(FLUX__OPTS(flux_recurrent_opts, __VA_ARGS__))
 #define flux_rnn(...) \
-    /* h = activation(Wi x + Wh h + b) */ \
+    /* RNN over steps, in x steps (x batch) to out x steps (x batch): h = activation(Wi x + Wh h +
+       b). */ \
     FLUX__RECURRENT(flux_rnn_with, __VA_ARGS__)
 #define flux_lstm(...) \
-    /* Gates: input, forget, cell, output. */ \
+    /* LSTM over steps, in x steps (x batch) to out x steps (x batch); gates: input, forget, cell,
+       output. */ \
     FLUX__RECURRENT(flux_lstm_with, __VA_ARGS__)
 /* Gates: reset r, update, candidate. The candidate is tanh(Wi x + r .* (Wh h) + b). In gruv3 it is
    tanh(Wi x + Wh_h (r .* h) + b), Wh_h being a matrix of its own, out x out. */

@@ -83,8 +83,8 @@
      outside: flux_keep and flux_carry take it along.
    - flux_max(x, 1) is over dimension 1; the larger of two tensors is flux_max2. flux_mul is element
      by element; flux_matmul is the matrix product.
-   - flux_conv is an operation, flux_conv_layer the layer. Both flip the kernel, as Flux does;
-     PyTorch's Conv2d is flux_crosscor_layer.
+   - flux_conv(x, weight) is the operation, flux_conv(FLUX_SHAPE(3, 3), in, out) the layer. Both
+     flip the kernel, as Flux does; flux_crosscor does not, as PyTorch's Conv2d.
    - flux_crossentropy and flux_binarycrossentropy want probabilities. For the outputs of a last
      layer without softmax or sigmoid there are flux_logitcrossentropy and
      flux_logitbinarycrossentropy.

@@ -115,5 +115,5 @@ TEST(training) {
     LIKE("torch.cuda.synchronize()", "CUDA.synchronize()") { flux_synchronise_device(flux_device_of(x)); }
 }
 
-TEST_MAIN()
 #endif
+TEST_MAIN()

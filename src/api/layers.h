@@ -168,10 +168,12 @@ FLUX_API flux_layer *flux_grucell_with(flux_recurrent_opts o);
 FLUX_API flux_layer *flux_gruv3cell_with(flux_recurrent_opts o);
 #define FLUX__RECURRENT(f, ...) f(FLUX__OPTS(flux_recurrent_opts, __VA_ARGS__))
 #define flux_rnn(...) \
-    /* h = activation(Wi x + Wh h + b) */ \
+    /* RNN over steps, in x steps (x batch) to out x steps (x batch): h = activation(Wi x + Wh h +
+       b). */ \
     FLUX__RECURRENT(flux_rnn_with, __VA_ARGS__)
 #define flux_lstm(...) \
-    /* Gates: input, forget, cell, output. */ \
+    /* LSTM over steps, in x steps (x batch) to out x steps (x batch); gates: input, forget, cell,
+       output. */ \
     FLUX__RECURRENT(flux_lstm_with, __VA_ARGS__)
 /* Gates: reset r, update, candidate. The candidate is tanh(Wi x + r .* (Wh h) + b). In gruv3 it is
    tanh(Wi x + Wh_h (r .* h) + b), Wh_h being a matrix of its own, out x out. */

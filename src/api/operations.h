@@ -416,7 +416,7 @@ FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *
    One number of .stride, .pad or .dilation counts for all spatial dimensions. */
 typedef struct flux_conv_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO; /* images and windows, as above */
+    flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO; /* images and windows */
     flux_shape stride FLUX__ZERO;          /* FLUX_SHAPE(2) or FLUX_SHAPE(2, 1); default 1 */
     flux_shape pad FLUX__ZERO;             /* one number, one per dimension, low and high of each
                                               dimension, or FLUX_SAMEPAD; default 0 */

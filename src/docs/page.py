@@ -129,6 +129,8 @@ def sections_of(path):
         decl.hover = bool(inside) if decl.kind == "macro" else not card.decls and bool(card.comment)
         card.decls.append(decl)
         last, last_end = decl, m.end()
+        if inside:
+            card = None
     return found
 
 
@@ -207,6 +209,7 @@ def called_by(decl):
         body += HELPERS.get(helper, "") if helper.startswith(("FLUX__REDUCE_TO", "FLUX__BROADCAST", "FLUX__DISTRIBUTED_RULE")) else ""
     found = [n for n in re.findall(r"\bflux_\w+", body) if n in decl_of and n not in decl.names]
     found += [n + "_opts" for n in re.findall(r"(\bflux_\w+)_opts\b", body) if n + "_opts" in structs]
+    found += [f"flux_{kind}_opts" for kind in re.findall(r"FLUX__OR_LAYER\(\w+, (\w+)", body)]
     found += [f"{decl.names[0]}_{kind}" for kind in KINDS if f"{decl.names[0]}_{kind}" in functions]
     if "FLUX__OR_LAYER" in body:
         found += [decl.names[0] + "_with", "flux_conv_opts" if ", conv," in body else "flux_pool_opts"]
@@ -226,7 +229,8 @@ for c in list(cards):
             if n in macros or n in ("flux_transpose", "flux_from", "flux_rule_with", "flux_rule_opts", "flux_loss_opts",
                                     "flux_reduce_opts"):
                 continue
-            behind_of.setdefault(n, d.names[0])
+            if behind_of.setdefault(n, d.names[0]) != d.names[0]:
+                continue                  # it stands on the card of another
             home, here = card_of[n], card_of[d.names[0]]
             if target.kind == "type" or home is here:
                 if home is here:
@@ -432,8 +436,18 @@ def ident(title):
 def struct_text(text):
     text = re.sub(r"\n *FLUX__DUMMY|\n *flux__marked [^;]*;|FLUX__ZERO", "", text)
     text = re.sub(r" +([,;])", r"\1", text)
-    return re.sub(r"flux__(double|int64|int|uint64|switch)(2?)\b",
+    text = re.sub(r"flux__(double|int64|int|uint64|switch)(2?)\b",
                   lambda m: {"int64": "int64_t", "uint64": "uint64_t", "switch": "flux_switch"}.get(m[1], m[1]) + m[2], text)
+    # comments behind fields in one column, and their further lines under them
+    lines = text.split("\n")
+    behind = [re.match(r"(.*\S) +(/\*.*)", line) for line in lines]
+    column = min(max([len(m[1]) for m in behind if m] + [0]) + 2, 44)
+    for i, m in enumerate(behind):
+        if m:
+            lines[i] = m[1].ljust(column - 1) + " " + m[2]
+        elif re.match(r" {20}", lines[i]):
+            lines[i] = " " * (column + 3) + lines[i].strip()
+    return "\n".join(lines)
 
 
 def fields(struct):
@@ -506,10 +520,11 @@ def card_html(c):
     first = names[0] if names and names[0] not in ids else ""
     ids.add(first)
     out = [f'<section class=card id="{first}">' if first else "<section class=card>"]
+    options = [d for d in c.decls if d.names[0] in structs and len(c.decls) > 1]
     if names:
         lines = []
         for d in shown_first:
-            if d.names[0] in behind_of and d.kind == "function":
+            if d.names[0] in behind_of and d.kind == "function" or d in options:
                 continue
             anchors = "".join(map(anchor, d.names))
             own = f'  <i class="c">// {words(d.own)}</i>' if d.own and d.own != c.comment else ""
@@ -517,6 +532,8 @@ def card_html(c):
         out.append("<pre class=sig>" + "\n".join(lines) + "</pre>")
     if c.comment:
         out.append(prose(c.comment))
+    for d in options:
+        out.append(f"<pre class=sig>{anchor(d.names[0])}{code(struct_text(d.text), d.names[0])}</pre>")
     used = list(dict.fromkeys(u for n in names for u in uses.get(n, [])))
     if used:
         out.append("<pre class=use>" + "\n".join(code(u) for u in used) + "</pre>")
