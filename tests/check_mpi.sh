@@ -19,13 +19,20 @@ if have "$CXX"; then
     declared MPICH libmpich-dev /usr/include/*/mpich/mpi.h /usr/lib/*/mpich/include/mpi.h
 fi
 
-for program in collectives training faults failing; do
-    check "$program compiles" "$CC" -std=c11 -O1 -DFLUX_MPI -I. "tests/dist/$program.c" -o "$tmp/$program" -lm || finish
+# The implementation is compiled once, in failing.c; with -DFLUX_CUDA for the software GPUs below, NCCL being check_nccl.sh's.
+export FLUX_NCCL_LIBRARY=none DIST_MEET
+check "failing compiles" "$CC" -std=c11 -O1 -DFLUX_MPI -DFLUX_CUDA -Dmain=failing -I. -c tests/dist/failing.c -o "$tmp/flux.o" || finish
+echo 'int failing(int n, char **v); int main(int n, char **v) { return failing(n, v); }' >"$tmp/failing.c"
+check "failing links" "$CC" "$tmp/failing.c" "$tmp/flux.o" -o "$tmp/failing" -lm
+for program in collectives training faults; do
+    check "$program compiles" "$CC" -std=c11 -O1 -I. "tests/dist/$program.c" "$tmp/flux.o" -o "$tmp/$program" -lm || finish
 done
+DIST_MEET=$(cd "$tmp" && pwd)/meet
 
 # on LAUNCHER N PROGRAM... : what the ranks say, sorted
 on() {
     launcher=$1 n=$2; shift 2
+    rm -rf "$DIST_MEET" && mkdir "$DIST_MEET"
     case $launcher in *openmpi) set -- --oversubscribe -np "$n" "$@" ;; *) set -- -n "$n" "$@" ;; esac
     timeout 120 "$launcher" "$@" 2>"$tmp/said" | sort
 }
@@ -54,12 +61,16 @@ for launcher in mpirun.openmpi mpiexec.mpich; do
     have $launcher || { skip "no $launcher on this machine; package: $([ $launcher = mpirun.openmpi ] && echo openmpi-bin || echo mpich)"; continue; }
     for n in 1 2 3 4 7; do
         on $launcher $n "$tmp/collectives" >"$tmp/out"; each "$launcher: collectives"
+        [ $n != 7 ] || [ $launcher = mpiexec.mpich ] || continue      # what trains has no more to do with MPI
         on $launcher $n "$tmp/training" >"$tmp/out"; each "$launcher: training"
         # one result on all ranks; on one, that of no communicator; again, the same
         [ "$(sed -n 's/.*ok, //p' "$tmp/out" | sort -u | wc -l)" = 1 ] && pass || fail "$launcher: $n ranks end with different parameters"
         [ $n != 1 ] || { [ "$(sed 's/.*ok, //' "$tmp/out")" = "$hash" ] && pass || fail "$launcher: one rank differs from no launcher"; }
         [ $n != 3 ] || { cp "$tmp/out" "$tmp/first"; on $launcher 3 "$tmp/training" >"$tmp/out"
                          cmp -s "$tmp/out" "$tmp/first" && pass || fail "$launcher: two runs on 3 ranks differ"; }
+    done
+    for n in 4 3; do                     # begun by four, gone on with by three
+        on $launcher $n "$tmp/training" "$([ $n = 4 ] && echo begin || echo go_on)" >"$tmp/out"; each "$launcher: a run goes on"
     done
     told differ 0 'rank 1 on .* calls broadcast of 3 f32' 1 'rank 0 on .* calls allreduce sum of 10 f32' 2 'rank 1 on .* calls broadcast'
     told shape 0 'rank 1 on .* calls allreduce sum of 9 f32' 2 'where rank 2 calls allreduce sum of 10 f32'
@@ -70,14 +81,15 @@ for launcher in mpirun.openmpi mpiexec.mpich; do
     told late 0 'within 1 s there has not come rank 1 on' 1 'given up\|came too late' 2 'within 1 s there has not come rank 1 on'
 done
 
-# Each call of MPI fails.
+# Each call of MPI fails; what is told of it is the same code for both tables of calls.
 n=2
-for launcher in mpirun.openmpi mpiexec.mpich; do
+for launcher in mpiexec.mpich mpirun.openmpi; do
     have $launcher || continue
     for call in $("$tmp/failing" list | grep -v Comm_size); do      # without it the ranks do not know of each other
         on $launcher 2 "$tmp/failing" "$call" >"$tmp/out"
         [ "$(grep -ac '^rank [0-9] of [0-9]: ok' "$tmp/out")" = 2 ] && pass || { fail "$launcher: MPI_$call fails"; head -n 5 "$tmp/out"; }
     done
+    break
 done
 
 # A program that is linked with MPI and has started it.
@@ -85,7 +97,7 @@ n=4
 for mpi in openmpi mpich; do
     launcher=mpirun.$mpi
     have mpicc.$mpi && have $launcher || { skip "a program linked with MPI: no mpicc.$mpi or no $launcher; packages: lib$mpi-dev, $mpi"; continue; }
-    check "given.c compiles with mpicc.$mpi" mpicc.$mpi -std=c11 -O1 -w -DFLUX_MPI -I. tests/dist/given.c -o "$tmp/given" -lm || continue
+    check "given.c compiles with mpicc.$mpi" mpicc.$mpi -std=c11 -O1 -w -I. tests/dist/given.c "$tmp/flux.o" -o "$tmp/given" -lm || continue
     on $launcher 4 "$tmp/given" >"$tmp/out"; each "$launcher: a communicator that is given"
 done
 
@@ -105,9 +117,8 @@ done
 
 # On GPUs made of software, each rank on the one of its number: gradients travel by way of host memory.
 n=2 launcher=mpiexec.mpich
-if have $launcher && check "software GPUs" env MAKEFLAGS= make -s CC="$CC" softgpu &&
-    check "training with GPUs compiles" "$CC" -std=c11 -O1 -DFLUX_MPI -DFLUX_CUDA -I. tests/dist/training.c -o "$tmp/on_gpu" -lm; then
-    timeout 200 sh tests/on_device.sh soft-cuda3 mpiexec.mpich -n 2 "$(cd "$tmp" && pwd)/on_gpu" 2>"$tmp/said" | sort >"$tmp/out"
+if have $launcher && check "software GPUs" env MAKEFLAGS= make -s CC="$CC" softgpu; then
+    timeout 200 sh tests/on_device.sh soft-cuda3 mpiexec.mpich -n 2 "$(cd "$tmp" && pwd)/training" 2>"$tmp/said" | sort >"$tmp/out"
     each "training on two GPUs"
 fi
 

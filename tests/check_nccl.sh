@@ -26,13 +26,17 @@ check "software GPUs" env MAKEFLAGS= make -s CC="$CC" softgpu || finish
 soft=$PWD/build/softgpu
 export FLUX_NCCL_LIBRARY="$soft/libnccl.so.2" FLUX_RCCL_LIBRARY="$soft/librccl.so.1" SOFTNCCL_TIMEOUT=3 SOFTNCCL_FOLDER
 SOFTNCCL_FOLDER=$(cd "$tmp" && pwd)
-for program in nccl training; do
-    check "$program compiles" "$CC" -std=c11 -O1 -DFLUX_MPI -DFLUX_CUDA -DFLUX_HIP -I. "tests/dist/$program.c" -o "$tmp/$program" -lm || finish
-done
+# the implementation is compiled once, in nccl.c
+check "nccl compiles" "$CC" -std=c11 -O1 -DFLUX_MPI -DFLUX_CUDA -DFLUX_HIP -Dmain=nccl -I. -c tests/dist/nccl.c -o "$tmp/flux.o" || finish
+echo 'int nccl(int n, char **v); int main(int n, char **v) { return nccl(n, v); }' >"$tmp/nccl.c"
+check "nccl links" "$CC" "$tmp/nccl.c" "$tmp/flux.o" -o "$tmp/nccl" -lm
+check "training compiles" "$CC" -std=c11 -O1 -I. tests/dist/training.c "$tmp/flux.o" -o "$tmp/training" -lm || finish
+export DIST_MEET="$SOFTNCCL_FOLDER/meet"
 
 # on LAUNCHER N DEVICES PROGRAM...: what the ranks say, sorted
 on() {
     launcher=$1 n=$2 devices=$3; shift 3
+    rm -rf "$DIST_MEET" && mkdir "$DIST_MEET"
     case $devices in *hip*) export FLUX_GPU_BACKEND=AMDGPU ;; *) export FLUX_GPU_BACKEND=CUDA ;; esac
     case $launcher in *openmpi) set -- --oversubscribe -np "$n" "$@" ;; *) set -- -n "$n" "$@" ;; esac
     timeout 200 sh tests/on_device.sh "$devices" "$launcher" "$@" 2>"$tmp/said" | grep -a '^rank' | sort

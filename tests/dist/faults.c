@@ -6,9 +6,10 @@
      cut      the file faults.go says that the cable of the last rank may be cut: goes on until that has happened
    Each rank prints "rank R: ", what it was told, and whether values can be looked at and saved. Run by tests/check_mpi.sh. */
 #define _POSIX_C_SOURCE 200809L
-#include <time.h>
-#define FLUX_IMPLEMENTATION
+#include <string.h>
+#include <signal.h>
 #include "flux.h"
+#include "meet.h"
 
 static void wait_seconds(double s) {
     struct timespec t = { (time_t)s, (long)((s - (double)(time_t)s) * 1e9) };
@@ -36,12 +37,12 @@ int main(int argc, char **argv) {
         printf("rank %d: after step %d, ended with %d; saved\n", rank, step, rc);
         return 0;
     }
-    if (odd && !strcmp(mode, "late")) wait_seconds(3.5);
+    if (odd && !strcmp(mode, "late")) wait_seconds(2.5);
     if (odd && !strcmp(mode, "fails")) x = flux_reshape(x, 3, 7);
     if (odd && !strcmp(mode, "ends")) {
         const int rc = flux_distributed_end(comm);
         printf("rank %d: ended with %d: %s\n", rank, rc, flux_error()), fflush(stdout);
-        wait_seconds(0.5);
+        meet(rank, size, 6);
         return 0;
     }
     if (!strcmp(mode, "rule")) {
@@ -63,6 +64,6 @@ int main(int argc, char **argv) {
     printf("rank %d: %s; %s\n", rank, told, saved ? "saved" : "not saved");
     fflush(stdout);
     flux_distributed_end(comm);
-    wait_seconds(strcmp(mode, "late") && strcmp(mode, "cut") ? 0.3 : 4);        /* or the launcher ends the others first */
+    meet(rank, size, 6);
     return 0;
 }

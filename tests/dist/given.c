@@ -1,7 +1,7 @@
 /* A program that has started MPI itself, with its own level of threads, and gives flux.h a communicator of half of its ranks. MPI
    goes on when flux.h has left. Linked with MPI (mpicc); run by tests/check_mpi.sh on 4 ranks. */
 #include <mpi.h>
-#define FLUX_IMPLEMENTATION
+#include <stdio.h>
 #include "flux.h"
 
 int main(int argc, char **argv) {

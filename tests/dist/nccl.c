@@ -8,19 +8,15 @@
      hangs       rank 1's NCCL does nothing from a collective on (SOFTNCCL_HANG)
    Run by tests/check_nccl.sh on software GPUs. */
 #define _POSIX_C_SOURCE 200809L
-#include <time.h>
 #define FLUX_IMPLEMENTATION
 #include "flux.h"
+#include "meet.h"
 
 static int wrong, rank, size;
 static flux_comm *comm;
 #define EXPECT(what) \
     do if (!(what)) printf("rank %d of %d: line %d: %s\n", rank, size, __LINE__, #what), wrong++; while (0)
 
-static void wait_seconds(double s) {
-    struct timespec t = { (time_t)s, (long)((s - (double)(time_t)s) * 1e9) };
-    nanosleep(&t, NULL);
-}
 static flux_device gpu_of(const flux_tensor *x) { return flux_device_of((flux_tensor *)(intptr_t)x); }
 
 /* ---------------- works */
@@ -168,11 +164,9 @@ static void spoil(const char *call) {
     ALL(SPOIL)
 }
 
-static bool wrong_end;                   /* the others have still to find out */
 static void tell(const char *mode) {
     char told[600], path[64];
     snprintf(told, sizeof told, "%s", flux_error());
-    wrong_end = *told != 0;
     flux_clear();
     flux_layer *m = flux_gpu(flux_dense(2, 2));
     snprintf(path, sizeof path, "nccl.%s.%d.safetensors", mode, rank);
@@ -212,7 +206,7 @@ static int faults(const char *mode, const char *call) {
         if (y && flux_eval(y)) flux_item(flux_sum(y));
     }
     tell(mode);
-    wait_seconds(wrong_end ? 5 : 0.3); /* or the launcher ends the other rank first */
+    meet(rank, 2, 8);
     return 0;
 }
 
