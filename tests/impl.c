@@ -6,10 +6,10 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-long test_live(void);
-long test_live(void) { return COUNTED(memory_live, 0); }
-void test_memory(long left);
-void test_memory(long left) { (void)COUNTED(memory_left, left - COUNTED(memory_left, 0)); }
+long flux__test_live(void);
+long flux__test_live(void) { return COUNTED(memory_live, 0); }
+void flux__test_memory(long left);
+void flux__test_memory(long left) { (void)COUNTED(memory_left, left - COUNTED(memory_left, 0)); }
 #ifdef __cplusplus
 }
 #endif

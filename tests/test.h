@@ -162,9 +162,9 @@ static inline bool test_go_to_device(void) {
 #  ifdef __cplusplus
 extern "C"
 #  endif
-long test_live(void);                     /* tests/impl.c */
+long flux__test_live(void);                     /* tests/impl.c */
 #else
-static inline long test_live(void) { return COUNTED(memory_live, 0); }
+static inline long flux__test_live(void) { return COUNTED(memory_live, 0); }
 #endif
 static inline long test_open_files(void) {
     long n = 0;
@@ -201,7 +201,7 @@ static inline int test_run_all(const test_case *const *cases, int n, const char 
         fflush(stdout);
     }
     flux_shutdown();
-    if (!test_device.backend && (test_left("blocks of memory are", test_live() - test_kept) || test_left("files are", test_open_files() - files))) failed++;
+    if (!test_device.backend && (test_left("blocks of memory are", flux__test_live() - test_kept) || test_left("files are", test_open_files() - files))) failed++;
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed > 0;
 }

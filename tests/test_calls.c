@@ -51,7 +51,7 @@ static bool one_in(int n) { return below(n) == 0; }
 static char words[2000];                  /* its arguments */
 static bool null_in, pending;             /* a handle was NULL; an error was pending before */
 static bool scarce, short_of_memory;      /* memory runs out now and then; it may during this call */
-void test_memory(long left);              /* tests/impl.c: allocations until all fail, or -1 */
+void flux__test_memory(long left);              /* tests/impl.c: allocations until all fail, or -1 */
 static int sentences;
 static char sentence[2][400];
 
@@ -1210,7 +1210,7 @@ static flux_tensor *borrowed_on(void) {
 #define THERE_AND_BACK(type, give, take) do {                                                        \
         struct type *m = give(x);                                                                    \
         y = take(m);                                                                                 \
-        if (m && !y) test_memory(-1), y = take(m);                                                   \
+        if (m && !y) flux__test_memory(-1), y = take(m);                                                   \
     } while (0)
 static flux_tensor *dlpack_there_and_back(bool versioned) {
     flux_tensor *x = T(), *y;
@@ -1366,9 +1366,9 @@ static void one_call(uint64_t seed, int64_t round, int i) {
     before_call();
     short_of_memory = scarce && one_in(2);
     alarm(20);
-    if (short_of_memory) test_memory(below(one_in(4) ? 200 : 20));
+    if (short_of_memory) flux__test_memory(below(one_in(4) ? 200 : 20));
     call(below(CALLS_THERE_ARE));
-    if (short_of_memory) test_memory(-1);
+    if (short_of_memory) flux__test_memory(-1);
     alarm(0);
     flux_default_device((flux_device){ 0, 0 });
     if (getrusage(RUSAGE_SELF, &use) == 0 && use.ru_maxrss > (int64_t)3 << 20) complain("took more than 3 GiB");
