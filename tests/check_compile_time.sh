@@ -33,7 +33,7 @@ bounds() {
     within "$1: implementation, -O0" "$(seconds "$1" -I. -c "$tmp/impl.c" -o "$tmp/o")" "$3"
     [ -z "$4" ] || within "$1: implementation, -O2" "$(seconds "$1" -O2 -I. -c "$tmp/impl.c" -o "$tmp/o")" "$4"
 }
-bounds gcc 0.05 6.4 6.4
+bounds gcc 0.05 6.1 6.1
 bounds clang 0.06 1.8 18
 bounds tcc 0.02 0.08
 finish
