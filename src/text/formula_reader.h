@@ -10,6 +10,7 @@
 #include "../graph/elementwise.h"
 #include "../graph/leaves.h"
 #include "../graph/views.h"
+#include "../graph/reductions.h" /* FLUX__REDUCE_OVER */
 #include "../graph/picking.h"
 #include "../graph/draws.h"
 #include "../graph/sorting.h"

@@ -5,9 +5,12 @@
 #include "../base/memory.h"
 #include "../base/scopes.h"
 #include "../base/text.h"
+#include "../data/loader_text.h" /* flux_loader_text */
 #include "../nn/fields.h"
 #include "../nn/walk.h"
 #include "../nn/model.h"
+#include "../nn/grads.h" /* flux_grads_text */
+#include "../nn/adjust.h" /* flux_state_text */
 #include "tensors.h"
 #include "models.h"
 
