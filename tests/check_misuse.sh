@@ -62,6 +62,10 @@ for cc in gcc clang tcc g++ clang++; do
         of "$call" >"$tmp/fits.$ext"
         check "$cc: $call" $cc $flags -Werror -I. -c "$tmp/fits.$ext" -o "$tmp/fits.o"
     done
+    case $cc in *++) ;; *)
+        of 'x = flux_from(((float[]){1, 2, 3, 4}), 2, 2)' >"$tmp/fits.c"
+        check "$cc: a literal array" $cc $flags -I. -c "$tmp/fits.c" -o "$tmp/fits.o" ;;
+    esac
     # an old name works, and the compiler says what the new one is
     of 'x = flux_add(flux_reshape_to(x, FLUX_SHAPE(1, 2)), 1)' >"$tmp/fits.$ext"
     check "$cc: an old name" $cc $flags -I. -c "$tmp/fits.$ext" -o "$tmp/fits.o"

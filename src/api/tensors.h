@@ -79,6 +79,8 @@ FLUX_API flux_tensor *flux_eye(int64_t n);
 FLUX_API flux_tensor *flux_scalar(double value);
 /* A tensor from C memory, whose dimension 0 varies fastest. The dtype follows from the pointer's
    type: float, double, int32_t, int64_t, uint8_t or bool. flux_from copies the memory.
+   A literal array needs brackets of its own, since a macro's argument ends at any comma that stands
+   in none: flux_from(((float[]){1, 2, 3, 4}), 2, 2). Numbers alone: flux_values(1, 2, 3, 4).
    flux_borrow does not copy: the memory must outlive the tensor and must not change. */
 #define flux_from(ptr, ...) \
     /* A tensor of these dims, dim 0 fastest, with a copy of C memory: flux_from(&a[0][0], 2,
