@@ -640,6 +640,35 @@ static void endless(void) {
     IS(launch(kernel("extern \"C\" __global__ void f(volatile int *p, int n) { while (p[0] != n) {} }"), 1, 1, 0, s0, device_memory(64), 1), 0);
     IS(cuStreamSynchronize(s0), 702);
 }
+
+/* Kernels of 64 threads and two blocks that are right and kernels with one fault each, which SOFTGPU_RACES finds. */
+static const char *race_text;
+static int race_code;
+static void racing(void) {
+    begin();
+    ptr p = device_memory(4096);
+    IS(launch(kernel(race_text), 2, 64, 0, s0, p, 1), 0);
+    IS(cuStreamSynchronize(s0), race_code);
+}
+static void race(const char *text, int code) {
+    race_text = text, race_code = code;
+    RUN(racing, "SOFTGPU_QUIET=1 SOFTGPU_RACES=1");
+}
+#define KERNEL(body) "extern \"C\" __global__ void f(int *p, int n) { __shared__ int s[65]; int t = (int)threadIdx.x, b = (int)blockIdx.x; " body " }"
+TEST(races) {
+    race(KERNEL("s[t] = n; __syncthreads(); p[b * 64 + t] = s[63 - t];"), 0);
+    race(KERNEL("s[t] = n; p[b * 64 + t] = s[63 - t];"), 719);                      /* no barrier */
+    race(KERNEL("s[t] = n; __syncthreads(); n = s[63 - t]; s[t] = n;"), 719);       /* none before it is written again */
+    race(KERNEL("s[t] = n; __syncthreads(); n = s[63 - t]; __syncthreads(); s[t] = n;"), 0);
+    race(KERNEL("s[t / 2] = n; __syncthreads();"), 719);                           /* two writers */
+    race(KERNEL("s[t] = n; __syncthreads(); p[b * 64 + t] = s[t + 1];"), 719);      /* nobody wrote s[64] */
+    race(KERNEL("p[t] = n; if (t > 64) __syncthreads(); s[t] = 0;"), 719);          /* two blocks write */
+    race(KERNEL("p[b * 64 + t] = n + p[127 - b * 64 - t]; if (t > 64) __syncthreads(); s[t] = 0;"), 719);  /* and read */
+    race(KERNEL("p[b * 64 + t] += n; if (t > 64) __syncthreads(); s[t] = 0;"), 0);
+    race(KERNEL("*(long long *)(p + 1 + b * 256 + t * 2) = n; s[t] = 0;"), 719);    /* not aligned */
+    race(KERNEL("*(long long *)(p + b * 256 + t * 2) = n; s[t] = 0;"), 0);
+}
+
 TEST(illegal_addresses) {
     RUN(host_pointer, "SOFTGPU_QUIET=1");
     RUN(wrong_device, "SOFTGPU_QUIET=1 SOFTGPU_DEVICES=2");

@@ -526,7 +526,8 @@ static void begin_command(command *c, const char *fallback) {
     static const char *const plain[] = { "-shared", "-Wimplicit-function-declaration", NULL };
     static const char *const more[] = { "-std=gnu11", "-fgnu89-inline", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing",
                                         "-fno-math-errno", "-fno-asynchronous-unwind-tables", "-pipe", "-nostdlib", NULL };
-    const char *asked = getenv("SOFTGPU_CC");
+    const char *asked = getenv("SOFTGPU_CC"), *races = getenv("SOFTGPU_RACES");
+    if (races && *races) fallback = "cc -O1 -fsanitize=thread";
     c->n = 0;
     c->words = copy_of(fallback ? fallback : asked && *asked ? asked : on_path("tcc") ? "tcc" : "cc -O0");
     for (char *p = strtok(c->words, " "); p && c->n < 20; p = strtok(NULL, " ")) add(c, p);

@@ -73,6 +73,9 @@ static _Noreturn void fail_launch(const char *why) {
     give_up(SOFT_LAUNCH_FAILED);
 }
 
+uint64_t soft_base(void) { return base; }
+void soft_fault(const char *why) { fail_launch(why); }
+
 static void on_fault(int sig, siginfo_t *info, void *context) {
     const char *what = sig == SIGSEGV || sig == SIGBUS ? "illegal address" : sig == SIGILL ? "illegal instruction"
                      : sig == SIGFPE ? "integer division by zero" : "abort";
@@ -356,6 +359,7 @@ static int meet(void) {
     if (at_barrier + ended < nthreads) fail_launch("a shuffle that not all threads of its mask reach");
     if (ended) fail_launch("a barrier that not all threads of the block reach");
     for (unsigned i = 0; i < nthreads; i++) threads[i].state = READY;
+    soft_race_barrier();
     return 1;
 }
 
@@ -407,6 +411,7 @@ static void run_block(uint64_t block, const soft_command *c, unsigned backwards)
     m->block[2] = (unsigned)(block / c->grid[0] / c->grid[1]);
     spoil_shared(m, c->shared);
     soft_matrices_start();
+    soft_race_block();
     if (m->meets) run_meeting_block(backwards);
     else run_plain_block(backwards);
     check_shared(m, c->shared);
@@ -425,6 +430,7 @@ static void launch(soft_command *c) {
     memcpy(soft_now->block_size, c->block, sizeof c->block);
     memcpy(soft_now->grid_size, c->grid, sizeof c->grid);
     number_threads(c->block);
+    soft_race_launch();
     uint64_t blocks = (uint64_t)c->grid[0] * c->grid[1] * c->grid[2];
     unsigned order = count++;
     for (uint64_t b = 0; b < blocks; b++) run_block(order & 1 ? blocks - 1 - b : b, c, order / 2 + (unsigned)b);

@@ -1,4 +1,4 @@
-/* device.h - between the parts of the device process, device.c and matrices.c. */
+/* device.h - between the parts of the device process: device.c, matrices.c, race.c. */
 #ifndef SOFTGPU_DEVICE_H
 #define SOFTGPU_DEVICE_H
 #include "softgpu.h"
@@ -7,4 +7,12 @@ extern soft_module *soft_now;                  /* whose kernel runs */
 /* The thread that calls waits for others of its warp, as the kinds in softgpu.h say. */
 unsigned long long soft_shuffle(int kind, unsigned long long mask, unsigned long long value, int lane, int width);
 void soft_matrices_start(void);                /* of a block */
+uint64_t soft_base(void);                      /* of the devices' memory */
+_Noreturn void soft_fault(const char *why);    /* the launch fails */
+
+/* race.c: a launch, a block and a phase of one begin; an access to memory */
+void soft_race_launch(void);
+void soft_race_block(void);
+void soft_race_barrier(void);
+void soft_race(const void *p, size_t n, int writes);
 #endif

@@ -22,6 +22,8 @@
      SOFTGPU_TIMEOUT=120         seconds after which a batch of work is given up, error 702; 0: never
      SOFTGPU_QUIET=              if set, nothing is said on stderr when a device is lost
      SOFTGPU_CC=                 compiles kernels: tcc if there is one, or cc -O0, which stays for many (server.c)
+     SOFTGPU_RACES=              if set, compiles them so that races fail the launch, as do reads of shared memory that
+                                 nobody wrote and accesses that are not aligned (race.c)
      SOFTGPU_CACHE=              folder of compiled kernels: $TMPDIR/softgpu-<user>, or in /tmp; may be removed at any time
      SOFTGPU_SOURCES=            folder that gets each program that is compiled, as ARCH-HASH.txt
      SOFTGPU_PROCESS=            the device process, if not beside the libraries
