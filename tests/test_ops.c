@@ -692,6 +692,42 @@ TEST(slices_of_any_length_and_start) {
             }
 }
 
+/* Rows and columns of any length are reduced by so many threads, several points at a time, in parts: sums, the greatest and
+   its place, and softmax, which uses them again, agree with doubles; and a sum is the same number in any kernel. */
+TEST(reductions_of_any_length) {
+    static const int lengths[] = { 5, 33, 127, 128, 130, 132, 256, 260, 264, 1000, 1024, 2055, 4096, 5001, 20000, 70000 };
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
+        for (int way = 0; way < 4; way++) FLUX_SCOPE {
+            const int n = lengths[l], m = way < 2 ? 3 : 1, dim = way % 2;
+            flux_tensor *x = flux_randn(dim ? m : n, dim ? n : m), *sum, *most, *place, *soft;
+            if (way >= 2) x = flux_to_dtype(flux_to_dtype(x, FLUX_BF16), FLUX_F32);
+            x = flux_eval(x);
+            soft = flux_softmax(x, dim), sum = flux_sum(x, dim), most = flux_max(x, dim), place = flux_argmax(x, dim);
+            flux_tensor *all[4] = { soft, sum, most, place }, *again = flux_add(flux_mul(x, 0), flux_sum(x, dim));
+            flux_eval_all(4, all);
+            const float *v = (const float *)flux_data(x), *s = (const float *)flux_data(soft), *t = (const float *)flux_data(sum);
+            const float *g = (const float *)flux_data(most), *a = (const float *)flux_data(again);
+            const int64_t *at = (const int64_t *)flux_data(place);
+            REQUIRE(v && s && t && g && a && at);
+            for (int r = 0; r < m; r++) {
+                double total = 0, exps = 0;
+                int best = 0;
+                for (int i = 0; i < n; i++) {
+                    const double e = v[dim ? i * m + r : r * n + i];
+                    total += e, exps += exp(e);
+                    if (e > v[dim ? best * m + r : r * n + best]) best = i;
+                }
+                CHECK_NEAR(t[r], total, 1e-6 * n);
+                CHECK(at[r] == best && g[r] == v[dim ? best * m + r : r * n + best]);
+                for (int i = 0; i < n; i += 1 + n / 50) {
+                    const int k = dim ? i * m + r : r * n + i;
+                    CHECK_NEAR(s[k], exp((double)v[k]) / exps, 3e-6 * exp((double)v[k]) / exps + 1e-12);
+                    CHECK(a[k] == t[r]);
+                }
+            }
+        }
+}
+
 TEST(a_device_agrees_with_the_cpu) {
     if (!test_device.backend) SKIP("the CPU is what a device is compared with");
     const char *times = getenv("TIMES"), *seed = getenv("SEED");

@@ -25,13 +25,13 @@
    them). A kernel may reduce several times, in phases: a phase uses the results
    of those before it.
 
-   Invariant: the number of lanes and parts depends on the shape, the reduced dims
-   and the number of multiprocessors alone, since it decides in which order a sum
-   is added; the operands' strides decide only which threads are the lanes of one
-   outer point. Each lane sums some 32 floats at a time in float and adds these
-   sums up in double; lanes are joined in a tree, parts in order. Threads beyond
-   the last outer point compute the last one again, because barriers need them,
-   and store nothing. */
+   Invariant: the number of lanes and parts depends on the shape and the reduced
+   dims alone, since it decides in which order a sum is added; the operands'
+   strides decide only which threads are the lanes of one outer point. Each lane
+   sums some 32 floats at a time in float and adds these sums up in double; lanes
+   are joined in trees of 32, these and parts in a fixed order. Threads beyond the
+   last outer point compute the last one again, because barriers need them, and
+   store nothing. */
 
 FLUX__BEGIN_LEAN
 
@@ -169,29 +169,41 @@ static void flux__code_map(flux__emitter *c, int64_t points) {
 /* How a reduction's work is shared out. */
 typedef struct flux__lanes {
     int64_t outer, inner;                 /* outer points; reduced points of each */
-    int lanes, rows, parts;               /* threads of an outer point; outer points of a block,
-                                             lanes * rows == 256; parts of the reduced points */
+    int lanes, rows, parts;               /* threads of an outer point; outer points of a block;
+                                             parts of the reduced points */
+    int threads, width;                   /* of a block: lanes * rows; neighbouring reduced points
+                                             that a lane takes together */
     bool inner_first, split;              /* neighbouring threads are lanes of one outer point, else
                                              rows; each part has its own blocks */
 } flux__lanes;
 
-/* Doubles the lanes, up to one for each reduced point, until there are 1024 threads for each
-   multiprocessor; makes parts if there are still fewer blocks than multiprocessors and a lane
-   has 32 points or more. Only a kernel that needs one pass over the reduced points is split. */
-static flux__lanes flux__choose_lanes(const flux__kernel *k, int multiprocessors) {
+enum { FLUX__GROUP = 32 };                /* lanes that are joined in a tree; the last part of
+                                             every chip's warp */
+
+/* Doubles the lanes, up to one for each reduced point (of rows, for `width` of them), until
+   there are 2^17 threads; of rows, until a lane has 32 points. Makes parts if there are still
+   fewer than 128 blocks and a lane has 32 points or more. The numbers are what a large chip
+   keeps busy, but are the same for every chip, as is the order of the sums. Only a kernel that
+   needs one pass over the reduced points is split. */
+static flux__lanes flux__choose_lanes(const flux__kernel *k) {
+    enum { ENOUGH = 1 << 17, BLOCKS = 128 };
     const flux__join_order order = flux__order_of(k->full, k->reduced);
     flux__lanes h;
     h.outer = order.outer, h.inner = order.inner, h.lanes = 1, h.parts = 1;
     h.inner_first = flux__prefer_inner(k);
-    int64_t enough = (int64_t)multiprocessors * 1024;
-    int most = order.rows ? 256 : 32;
-    while (h.lanes < most && h.lanes * 2 <= h.inner &&
-           (h.outer * h.lanes < enough || (order.rows && h.lanes < 32)))
+    h.width = !order.rows || h.inner < 128 ? 1 : h.inner >= 256 && h.inner % 8 == 0 ? 8
+              : h.inner % 4 == 0 ? 4 : 1;
+    const int most = order.rows ? 512 : FLUX__GROUP;
+    while (h.lanes < most && (int64_t)h.lanes * 2 * h.width <= h.inner &&
+           (h.outer * h.lanes < ENOUGH ||
+            (order.rows && (h.lanes < FLUX__GROUP ||
+                            (h.lanes < 256 && h.inner / h.lanes > 32)))))
         h.lanes *= 2;
-    h.rows = 256 / h.lanes;
+    h.threads = h.lanes > 256 ? h.lanes : 256;
+    h.rows = h.threads / h.lanes;
     int64_t blocks = (h.outer + h.rows - 1) / h.rows, each = h.inner / h.lanes;
-    if (blocks < multiprocessors && each >= 32) {
-        int64_t parts = (2 * multiprocessors + blocks - 1) / blocks;
+    if (blocks < BLOCKS && each >= 32) {
+        int64_t parts = (2 * BLOCKS + blocks - 1) / blocks;
         if (parts > each / 8) parts = each / 8;
         if (parts > 256) parts = 256;
         h.parts = (int)parts;
@@ -274,75 +286,168 @@ static void flux__emit_join(flux__emitter *c, int i, const char *b, const char *
                      y, i, i, v->op != 0, i, b, i, y);
 }
 
-/* A lane's loop over its reduced points of a part, in phase p: computes the values in c->need,
+/* Whether line i divides floats by a number of its row: then a row's reciprocal is found once. */
+static bool flux__divides_row(const flux__kernel *k, int i) {
+    const flux__value *v = &k->value[i];
+    return v->kind == FLUX__V_OP && v->op == FLUX__OP_DIV && v->ctype == FLUX__F32C && !v->outer &&
+           k->value[v->b].outer;
+}
+
+/* The lines of a phase's pass at one reduced point r: computes what c->need says, keeps or
    stores those of this phase that are outputs, and adds to the accumulators. */
-static void flux__emit_pass(flux__emitter *c, int p, const flux__lanes *h) {
+static void flux__emit_reduced_point(flux__emitter *c, int p) {
     const flux__kernel *k = c->k;
-    const int64_t some = h->inner / h->lanes / h->parts > 32 ? 32 * h->lanes : h->inner;
-    flux__emit(&c->s,
-                "    const %s from = (%s)(%lldLL * part / %d), "
-                "to = (%s)(%lldLL * (part + 1) / %d);\n", c->index, c->index, (long long)h->inner,
-                h->parts, c->index, (long long)h->inner, h->parts);
-    flux__emit(&c->s, "    for (%s next = from; next < to; next += %lld) {\n"
-                "    const %s end = to - next < %lld ? to : next + %lld;\n", c->index,
-                (long long)some, c->index, (long long)some, (long long)some);
-    for (int i = 0; i < k->nvalue; i++)
-        if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i]))
-            flux__emit(&c->s, "    float s%d = 0;\n", i);
-    flux__emit(&c->s, "    for (%s r = next + lane; r < end; r += %d) {\n", c->index, h->lanes);
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         char b[24];
-        if (c->need[i] && v->kind != FLUX__V_NUMBER) flux__emit_line(c, i);
+        if (c->need[i] && flux__divides_row(k, i))
+            flux__emit(&c->s, "    const float v%d = w%d == 0 ? v%d / v%d : over(v%d, v%d, w%d);\n",
+                       i, v->b, v->a, v->b, v->a, v->b, v->b);
+        else if (c->need[i] && v->kind != FLUX__V_NUMBER) flux__emit_near_line(c, i, "");
         if (c->need[i] && v->out >= 0 && v->phase == p) {
-            flux__emit(&c->s, "    if (live) {\n");
-            flux__emit_store(c, i, "        ");
-            flux__emit(&c->s, "    }\n");
+            const bool now = c->how[i] != FLUX__ALIGNED;
+            if (now) flux__emit(&c->s, "    if (live) {\n");
+            flux__emit_given(c, i);
+            if (now) flux__emit(&c->s, "    }\n");
         }
         if (!flux__reduces_in(k, i, p)) continue;
         snprintf(b, sizeof b, "v%d", v->a);
         if (flux__adds_wide(v)) flux__emit(&c->s, "    s%d = s%d + %s;\n", i, i, b);
         else flux__emit_join(c, i, b, "(long long)r");
     }
-    flux__emit(&c->s, "    }\n");
+}
+
+/* The loop over the points of a chunk that are a lane's, `width` neighbours at a time. */
+static void flux__emit_chunk(flux__emitter *c, int p, const flux__lanes *h) {
+    const flux__kernel *k = c->k;
+    flux__emit(&c->s, "    for (%s first = next + lane * %d; first < end; first += %d) {\n",
+                c->index, h->width, h->lanes * h->width);
+    flux__emit(&c->s, "    const %s r = first;\n", c->index);
+    for (int i = 0; i < k->nvalue; i++)
+        if (c->need[i]) flux__emit_fetched(c, i, "");
+    for (int i = 0; i < k->nvalue; i++)
+        if (c->need[i] && k->value[i].phase == p) flux__emit_sheet(c, i);
+    if (h->width > 1)
+        flux__emit(&c->s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n"
+                   "    const %s r = first + j;\n", h->width, c->index);
+    flux__emit_reduced_point(c, p);
+    flux__emit(&c->s, h->width > 1 ? "    }\n    if (live) {\n" : "    if (live) {\n");
+    for (int i = 0; i < k->nvalue; i++)
+        if (c->need[i] && k->value[i].phase == p) flux__emit_sent(c, i);
+    flux__emit(&c->s, "    }\n    }\n");
+}
+
+/* A lane's loop over its reduced points of a part, in phase p, chunk by chunk. */
+static void flux__emit_pass(flux__emitter *c, int p, const flux__lanes *h) {
+    const flux__kernel *k = c->k;
+    const int64_t some = h->inner / h->lanes / h->parts > 32 ? 32 * h->lanes : h->inner;
+    const int64_t all = h->inner / h->width;
+    for (int d = 0; d < k->nvalue; d++) {
+        bool divides = false;
+        for (int i = 0; i < k->nvalue; i++)
+            divides = divides || (c->need[i] && flux__divides_row(k, i) && k->value[i].b == d);
+        if (divides) flux__emit(&c->s, "    const float w%d = inverse(v%d);\n", d, d);
+    }
+    flux__emit(&c->s, "    const %s from = (%s)(%lldLL * part / %d) * %d, "
+                "to = (%s)(%lldLL * (part + 1) / %d) * %d;\n", c->index, c->index, (long long)all,
+                h->parts, h->width, c->index, (long long)all, h->parts, h->width);
+    flux__emit(&c->s, "    for (%s next = from; next < to; next += %lld) {\n"
+                "    const %s end = to - next < %lld ? to : next + %lld;\n", c->index,
+                (long long)some, c->index, (long long)some, (long long)some);
+    for (int i = 0; i < k->nvalue; i++)
+        if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i]))
+            flux__emit(&c->s, "    float s%d = 0;\n", i);
+    flux__emit_chunk(c, p, h);
     for (int i = 0; i < k->nvalue; i++)
         if (flux__reduces_in(k, i, p) && flux__adds_wide(&k->value[i]))
             flux__emit(&c->s, "    a%d = a%d + (double)s%d;\n", i, i, i);
     flux__emit(&c->s, "    }\n");
 }
 
-/* Joins the lanes' accumulators of phase p in a tree in shared memory; every lane gets the
-   result. Lanes stand 1 thread apart, or h->rows. */
+/* Joins the accumulator of value i in each group of lanes by shuffles: every lane gets the
+   result, since both sides of each exchange add the same two numbers. */
+static void flux__emit_shuffles(flux__emitter *c, int i, int group) {
+    const char *type = flux__class_types[flux__reduced_class(c, i)];
+    const bool arg = c->k->value[i].kind == FLUX__V_ARGREDUCE;
+    if (group < 2) return;
+    flux__emit(&c->s, "    FULLY\n    for (int w = %d; w > 0; w /= 2) {\n"
+               "    const %s b = ACROSS(a%d, w);\n", group / 2, type, i);
+    if (arg) flux__emit(&c->s, "    const long long y = ACROSS(x%d, w);\n", i);
+    flux__emit_join(c, i, "b", "y");
+    flux__emit(&c->s, "    }\n");
+}
+
+/* Joins the groups' results of value i, which stand in shared memory from number `at` on and
+   `step` apart, in order. */
+static void flux__emit_groups(flux__emitter *c, int i, const char *at, int step, int groups) {
+    const char *type = flux__class_types[flux__reduced_class(c, i)];
+    const bool arg = c->k->value[i].kind == FLUX__V_ARGREDUCE;
+    flux__emit(&c->s, "    a%d = ((%s *)shared)[%s];\n", i, type, at);
+    if (arg) flux__emit(&c->s, "    x%d = places[%s];\n", i, at);
+    if (groups < 2) return;
+    flux__emit(&c->s, "    for (int g = 1; g < %d; g++) {\n"
+               "    const %s b = ((%s *)shared)[%s + g * %d];\n", groups, type, type, at, step);
+    if (arg) flux__emit(&c->s, "    const long long y = places[%s + g * %d];\n", at, step);
+    flux__emit_join(c, i, "b", "y");
+    flux__emit(&c->s, "    }\n");
+}
+
+/* Joins the lanes' accumulators of phase p where lanes are neighbouring threads: groups by
+   shuffles, then the groups in shared memory, where each reduction has its own place. */
+static void flux__emit_tree_near(flux__emitter *c, int p, const flux__lanes *h) {
+    const int groups = h->lanes / FLUX__GROUP, all = h->threads / FLUX__GROUP;
+    for (int i = 0; i < c->k->nvalue; i++) {
+        if (!flux__reduces_in(c->k, i, p)) continue;
+        flux__emit_shuffles(c, i, h->lanes < FLUX__GROUP ? h->lanes : FLUX__GROUP);
+        if (groups < 2) continue;
+        const int at = flux__reductions(c->k, i) * all;
+        flux__emit(&c->s, "    if (lane %% 32 == 0) ((%s *)shared)[%d + tid / 32] = a%d;\n",
+                   flux__class_types[flux__reduced_class(c, i)], at, i);
+        if (c->k->value[i].kind == FLUX__V_ARGREDUCE)
+            flux__emit(&c->s, "    if (lane %% 32 == 0) places[%d + tid / 32] = x%d;\n", at, i);
+    }
+    if (groups < 2) return;
+    flux__emit(&c->s, "    __syncthreads();\n");
+    for (int i = 0; i < c->k->nvalue; i++) {
+        char at[40];
+        snprintf(at, sizeof at, "%d + row * %d", flux__reductions(c->k, i) * all, groups);
+        if (flux__reduces_in(c->k, i, p)) flux__emit_groups(c, i, at, 1, groups);
+    }
+    if (h->parts > 1 && !h->split) flux__emit(&c->s, "    __syncthreads();\n");
+}
+
+/* Joins the lanes' accumulators of phase p; every lane gets the result: groups of lanes each in
+   a tree, groups in order. Where lanes stand h->rows threads apart, in shared memory. */
 static void flux__emit_tree(flux__emitter *c, int p, const flux__lanes *h) {
-    const char *lane = h->inner_first ? "1" : NULL;
-    char step[16];
-    snprintf(step, sizeof step, "%d", lane ? 1 : h->rows);
+    const int group = h->lanes < FLUX__GROUP ? h->lanes : FLUX__GROUP;
+    if (h->lanes == 1) return;
+    if (h->inner_first) {
+        flux__emit_tree_near(c, p, h);
+        return;
+    }
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
         if (!flux__reduces_in(c->k, i, p)) continue;
         bool arg = v->kind == FLUX__V_ARGREDUCE;
         const char *type = flux__class_types[flux__reduced_class(c, i)];
-        if (h->lanes > 1) {
-            flux__emit(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
-            if (arg) flux__emit(&c->s, "    places[tid] = x%d;\n", i);
-            flux__emit(&c->s, "    __syncthreads();\n    for (int w = %d; w > 0; w /= 2) {\n"
-                        "    if (lane < w) {\n", h->lanes / 2);
-            flux__emit(&c->s, "    const %s b = ((%s *)shared)[tid + w * %s];\n", type, type,
-                        step);
-            if (arg) flux__emit(&c->s, "    const long long y = places[tid + w * %s];\n", step);
-            flux__emit_join(c, i, "b", "y");
-            flux__emit(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
-            if (arg) flux__emit(&c->s, "    places[tid] = x%d;\n", i);
-            flux__emit(&c->s, "    }\n    __syncthreads();\n    }\n");
-            flux__emit(&c->s, "    a%d = ((%s *)shared)[tid - lane * %s];\n", i, type, step);
-            if (arg) flux__emit(&c->s, "    x%d = places[tid - lane * %s];\n", i, step);
-            flux__emit(&c->s, "    __syncthreads();\n");
-        }
+        flux__emit(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
+        if (arg) flux__emit(&c->s, "    places[tid] = x%d;\n", i);
+        flux__emit(&c->s, "    __syncthreads();\n    for (int w = %d; w > 0; w /= 2) {\n"
+                    "    if (lane %% %d < w) {\n", group / 2, group);
+        flux__emit(&c->s, "    const %s b = ((%s *)shared)[tid + w * %d];\n", type, type, h->rows);
+        if (arg) flux__emit(&c->s, "    const long long y = places[tid + w * %d];\n", h->rows);
+        flux__emit_join(c, i, "b", "y");
+        flux__emit(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
+        if (arg) flux__emit(&c->s, "    places[tid] = x%d;\n", i);
+        flux__emit(&c->s, "    }\n    __syncthreads();\n    }\n");
+        flux__emit_groups(c, i, "row", h->rows * group, h->lanes / group);
+        flux__emit(&c->s, "    __syncthreads();\n");
     }
 }
 
-/* One phase: for each part its pass and its tree, then the part's result is joined to that of
-   the parts before it (a split reduction leaves that to flux__code_combine). */
+/* One phase: for each part its pass and its tree, then the part's result is joined to those of
+   the parts before it in the lane whose number it has, and at last these lanes are joined (a
+   split reduction leaves that to flux__code_combine). */
 static void flux__emit_phase(flux__emitter *c, int p, const flux__lanes *h) {
     const flux__kernel *k = c->k;
     bool any = false;
@@ -374,10 +479,16 @@ static void flux__emit_phase(flux__emitter *c, int p, const flux__lanes *h) {
                     flux__class_types[flux__reduced_class(c, i)], i, i, i);
         if (k->value[i].kind == FLUX__V_ARGREDUCE)
             flux__emit(&c->s, "    const long long y = x%d;\n    x%d = y%d;\n", i, i, i);
+        flux__emit(&c->s, "    if (lane %% 32 == part %% 32) {\n");
         flux__emit_join(c, i, "b", "y");
-        flux__emit(&c->s, "    }\n");
+        flux__emit(&c->s, "    } }\n");
     }
     flux__emit(&c->s, "    }\n");
+    if (h->parts > 1 && !h->split) {
+        flux__lanes group = *h;           /* each group of lanes has the same numbers */
+        group.parts = 1, group.lanes = FLUX__GROUP;
+        flux__emit_tree(c, p, &group);
+    }
     if (!h->split) flux__emit_reduced(c, p);
 }
 
@@ -401,9 +512,10 @@ static void flux__emit_iterations(flux__emitter *c, int64_t n) {
    `live`, which is false beyond the last outer point. Such threads are needed at the barriers:
    they compute the last point again and store nothing. */
 static void flux__emit_lanes(flux__emitter *c, const flux__lanes *h) {
-    if (h->lanes > 1) flux__emit(&c->s, "    __shared__ double shared[256];\n");
-    if (h->lanes > 1 && flux__has_arg(c->k))
-        flux__emit(&c->s, "    __shared__ long long places[256];\n");
+    const int n = h->lanes == 1 ? 0 : !h->inner_first ? h->threads : h->lanes <= FLUX__GROUP ? 0
+                  : h->threads / FLUX__GROUP * flux__reductions(c->k, c->k->nvalue);
+    if (n) flux__emit(&c->s, "    __shared__ double shared[%d];\n", n);
+    if (n && flux__has_arg(c->k)) flux__emit(&c->s, "    __shared__ long long places[%d];\n", n);
     flux__emit(&c->s, "    const int tid = (int)threadIdx.x, lane = tid %s %d, row = tid %s %d;\n",
                 h->inner_first ? "%" : "/", h->inner_first ? h->lanes : h->rows,
                 h->inner_first ? "/" : "%", h->inner_first ? h->lanes : h->rows);
@@ -445,19 +557,22 @@ static void flux__emit_parts(flux__emitter *c, const flux__lanes *h, int scratch
     flux__emit(&c->s, "    }\n");
 }
 
-/* The second launch of a split reduction: one thread an outer point joins its parts in order,
-   computes what depends on the results, and stores. */
+/* The second launch of a split reduction: the lanes of a warp join an outer point's parts, each
+   lane those of its number in order, then the lanes; that computes what depends on the results,
+   and stores. */
 static void flux__code_combine(flux__emitter *c, const flux__lanes *h, int scratch) {
     int n = flux__reductions(c->k, c->k->nvalue), phases = 1;
+    const int64_t blocks = (h->outer + 7) / 8;
     flux__emit_numbers(c);
-    flux__emit_iterations(c, (h->outer + 255) / 256);
-    flux__emit(&c->s, "    const %s o = (%s)turn * 256 + threadIdx.x;\n"
-                "    if (o >= %lld) return;\n", c->index, c->index, (long long)h->outer);
+    flux__emit_iterations(c, blocks);
+    flux__emit(&c->s, "    const int lane = (int)threadIdx.x %% 32;\n"
+                "    const %s at = (%s)turn * 8 + (int)threadIdx.x / 32, o = at < %lld ? at : "
+                "%lld;\n", c->index, c->index, (long long)h->outer, (long long)h->outer - 1);
     for (int i = 0; i < c->k->nvalue; i++)
         if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
     flux__emit_per_row(c, 0);
     flux__emit_accumulators(c, 0);
-    flux__emit(&c->s, "    for (int part = 0; part < %d; part++) {\n", h->parts);
+    flux__emit(&c->s, "    for (int part = lane; part < %d; part += 32) {\n", h->parts);
     for (int i = 0; i < c->k->nvalue; i++) {
         const flux__value *v = &c->k->value[i];
         if (!flux__reducing(v)) continue;
@@ -470,12 +585,16 @@ static void flux__code_combine(flux__emitter *c, const flux__lanes *h, int scrat
         flux__emit(&c->s, "    }\n");
     }
     flux__emit(&c->s, "    }\n");
+    for (int i = 0; i < c->k->nvalue; i++)
+        if (flux__reducing(&c->k->value[i])) flux__emit_shuffles(c, i, FLUX__GROUP);
     flux__emit_reduced(c, 0);
     for (int p = 1; p < phases; p++) flux__emit_per_row(c, p);
+    flux__emit(&c->s, "    __syncthreads();\n    if (at < %lld && lane == 0) {\n",
+                (long long)h->outer);
     flux__emit_outer_stores(c);
-    flux__emit(&c->s, "    }\n");
+    flux__emit(&c->s, "    }\n    }\n");
     c->gk->next.threads = 256, c->gk->next.blocks = 0;
-    c->gk->next.grid[0] = flux__gpu_blocks((h->outer + 255) / 256), c->gk->next.grid[1] = 1;
+    c->gk->next.grid[0] = flux__gpu_blocks(blocks), c->gk->next.grid[1] = 1;
 }
 
 /* A reduction's kernel, or the first launch of a split one: phase by phase, then the outer
@@ -486,6 +605,8 @@ static void flux__code_reduce(flux__emitter *c, const flux__lanes *h, int scratc
     for (int i = 0; i < c->k->nvalue; i++)
         if (c->k->value[i].phase >= phases) phases = c->k->value[i].phase + 1;
     flux__emit_numbers(c);
+    memset(c->how, FLUX__ANYHOW, (size_t)c->k->nvalue);
+    if (h->width > 1) flux__find_ways(c, true, h->width);
     flux__emit_lanes(c, h);
     for (int p = 0; p < (h->split ? 1 : phases); p++) {
         flux__emit_per_row(c, p);
@@ -505,8 +626,8 @@ static void flux__code_reduce(flux__emitter *c, const flux__lanes *h, int scratc
     for (int i = 0; i < c->k->nvalue; i++)
         doubles = doubles ||
                   (c->k->value[i].kind == FLUX__V_OP && c->k->value[i].ctype == FLUX__F64C);
-    c->gk->next.threads = 256;
-    c->gk->next.blocks = doubles ? 1 : 3;
+    c->gk->next.threads = (unsigned)h->threads;
+    c->gk->next.blocks = doubles || h->threads > 256 ? 1 : 3;
     c->gk->next.grid[0] = flux__gpu_blocks(blocks),
         c->gk->next.grid[1] = (unsigned)(h->split ? h->parts : 1);
 }

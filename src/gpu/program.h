@@ -73,7 +73,7 @@ static void flux__gpu_kernel_drop(void *ready) {
 
 /* The text of a fused kernel: elementwise, a reduction, or a split reduction, which needs
    scratch memory. */
-static bool flux__code_fused(flux__emitter *c, flux__kernel *k, int multiprocessors) {
+static bool flux__code_fused(flux__emitter *c, flux__kernel *k) {
     int64_t points = flux__count8(k->full), outer = 1;
     if (!k->reduced) {
         if (points == 0) return true;
@@ -83,7 +83,7 @@ static bool flux__code_fused(flux__emitter *c, flux__kernel *k, int multiprocess
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
         if (!(k->reduced >> d & 1)) outer *= k->full[d];
     if (outer == 0) return true;
-    flux__lanes h = flux__choose_lanes(k, multiprocessors);
+    flux__lanes h = flux__choose_lanes(k);
     int scratch = h.split ? flux__emitter_param(c, 's', 0, "long long *") : -1;
     /* a dry run declares the parameters of both launches */
     if (h.split) {
@@ -105,7 +105,7 @@ static bool flux__code_kernel(flux__emitter *c, flux__plan *plan, flux__graph *g
                               const flux__gpu *g) {
     const flux_tensor *t = k->node >= 0 ? graph->node[k->node] : NULL;
     int out = plan->nleaf + k->node;
-    if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k, g->info.multiprocessors);
+    if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k);
     if (flux__count8(k->full) == 0) return true;
     if (k->kind == FLUX__K_MATMUL) flux__code_product(c, g, graph->tf32);
     else if (k->kind == FLUX__K_ATTEND) flux__code_attend(c, t, out);
