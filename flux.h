@@ -301,7 +301,7 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
-     gpu/       kernels devices copies launch vectors fused gemm whole attention program cache compile
+     gpu/       kernels devices copies launch vectors fused gemm gemm_fma gemm_mma whole attention program cache compile
                 backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
@@ -23771,6 +23771,8 @@ static const char *const flux__gpu_prelude[] = {
     "#define K_w(v) ((long long)(v))\n"
     "typedef unsigned int u32;\ntypedef unsigned long long u64;\n"
     "typedef struct ALIGN16 { u32 x[4]; } words4;\n"
+    "typedef struct ALIGN16 { float x[4]; } float_pack;\n"
+    "typedef struct ALIGN16 { double x[2]; } double_pack;\n"
     "typedef struct ALIGN8 { u32 x[2]; } words2;\ntypedef struct { u32 x[1]; } words1;\n"
     "#define DOUBLE_OF(u) __longlong_as_double((long long)(u))\n"
     "#define WORDS_OF(x) (u64)__double_as_longlong(x)\n"
@@ -25920,11 +25922,13 @@ static void flux__code_reduce(flux__emitter *c, const flux__lanes *h, int scratc
 FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- gpu/gemm.h
-   The text of matrix products. A block computes a tile of the result from tiles
-   of the operands in shared memory; each thread keeps a piece of it in registers
-   (flux__code_product_by_thread), or each warp where the chip multiplies small
-   matrices (flux__code_product_by_warp: tensor cores, matrix cores). The patches
-   that a convolution multiplies are read from the image itself (implicit GEMM).
+   What all texts of matrix products have in common: how an operand lies in memory
+   (flux__factor), which part of the work a block does (flux__emit_product_start),
+   whether the inner dim is split (flux__parts), and what becomes of a sum
+   (flux__emit_sum). The kernels are in gpu/gemm_fma.h, where each thread keeps
+   a piece of a block's tile in registers, and in gpu/gemm_mma.h, where each warp
+   does, on a chip that multiplies small matrices. The patches that a convolution
+   multiplies are read from the image itself (implicit GEMM).
 
    Everything here emits text for one product: a is M x K, b is K x N, the result
    is M x N, mnk[] holds M, N, K, and there may be batches. The first dim is the
@@ -25932,14 +25936,8 @@ FLUX__END_LEAN
    operand may have any strides. The text's i and j number rows and columns of the
    result, l the inner dim.
 
-   Invariant: shape, dtype and number of multiprocessors choose the tile, and the
-   terms of an element's sum are added in one order. The warps' tile of an operand
-   has the layout that the operand has in memory, with rows padded so that they
-   start in different banks. It is loaded in chunks of 16 bytes if every chunk is
-   whole and aligned, else of 4. While one tile is multiplied the next is loaded,
-   into registers, or directly into shared memory if the chip has asynchronous
-   copies. Shared memory stays within 48 KiB. Matrix instructions need both
-   operands in one dtype; f32 uses TF32 only if that was allowed. */
+   Invariant: shape and dtype alone choose tile and split, and the terms of an
+   element's sum are added in one order. Shared memory stays within 48 KiB. */
 
 FLUX__BEGIN_LEAN
 
@@ -25951,12 +25949,6 @@ typedef struct flux__factor {             /* an operand, its dims told apart */
     flux__axes across, in;                /* dims along M or N; dims along the inner dim K */
     bool deep;                            /* the inner dim is the contiguous one */
 } flux__factor;
-
-/* A block's tile of the result, and how its threads share the work. */
-typedef struct flux__tile_shape {
-    int m, n, k, tm, tn, groups;          /* tile m x n, k terms at a time; a thread has tm x tn of
-                                             it; groups of threads take turns along the inner dim */
-} flux__tile_shape;
 
 /* The sizes and strides of the dims in memory that make up dim `dim` of an operand's matrix:
    one dim, or several if the operand is the implicit im2col matrix of a convolution. */
@@ -26020,27 +26012,6 @@ static void flux__emit_element(flux__listing *s, const flux__factor *f) {
     flux__emit_axes(s, &f->in, "l");
 }
 
-/* Loads an operand's tile, `width` across by `depth` of the inner dim, to a_tile[g][l][i] or
-   b_tile[g][l][j] in shared memory. Neighbouring threads load neighbours in memory; beyond the
-   matrix there are zeros. */
-static void flux__emit_tile(flux__emitter *c, const flux__factor *f, int width, int depth,
-                             int threads) {
-    flux__listing at = { NULL, 0, 0, false }, *s = &c->s;
-    flux__emit(s, "    for (int e = t; e < %d; e += %d) {\n", width * depth, threads);
-    if (f->deep) flux__emit(s, "    const int y = e %% %d, x = e / %d;\n", depth, depth);
-    else flux__emit(s, "    const int x = e %% %d, y = e / %d;\n", width, width);
-    flux__emit(s, "    const %s i = %c0 + x, l = l0 + y;\n    ", c->index, f->name);
-    flux__emit(s, "%c_tile[g][y][x] = i < %lld && l < %lld ? ", f->name, (long long)f->limit,
-                (long long)c->k->mnk[2]);
-    flux__emit(&at, "p%d[", f->p);
-    flux__emit_element(&at, f);
-    flux__emit(&at, "]");
-    if (at.failed) s->failed = true;
-    else flux__emit_loaded(s, f->o->dtype, at.text);
-    flux__free(at.text);
-    flux__emit(s, " : 0;\n    }\n");
-}
-
 /* Opens the text's block for the unit `name` of n, which blockIdx.y chooses; `only` stands
    before it. It is a loop only if there are more units than a grid may have blocks along y,
    since a loop costs registers. */
@@ -26053,11 +26024,52 @@ static void flux__emit_unit(flux__emitter *c, const char *name, int64_t n, const
                      c->index, name, c->index, name, (long long)n, name, c->index);
 }
 
-/* What both kinds of products begin with: the tile's first row a0 and column b0, the batch, and
-   where its operands start. Opens two blocks of text, over tiles and over batches, and sets the
-   launch's grid. */
+/* Whether all chunks of `chunk` elements along the contiguous side are whole and aligned. */
+static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
+    const flux__axes *fast = f->deep ? &f->in : &f->across;
+    bool fit = !f->o->gather && flux__first_step(fast) == 1 &&
+               (f->deep ? inner : f->limit) % chunk == 0 && f->o->offset % chunk == 0;
+    for (int d = 0; d < f->o->shape.ndim && fit; d++)
+        if (f->o->shape.dim[d] > 1 && f->o->stride[d] != 1 && f->o->stride[d] % chunk != 0)
+            fit = false;
+    return fit;
+}
+
+/* Tiles of m x n in the result, of all batches. */
+static int64_t flux__product_tiles(const flux__kernel *k, int m, int n) {
+    return (k->mnk[0] + m - 1) / m * ((k->mnk[1] + n - 1) / n) * flux__batches(k);
+}
+
+/* How a product's inner dim is split where its tiles would not fill a chip: into parts of
+   `each` terms, which have blocks of their own (blockIdx.z). Their sums go to scratch memory,
+   [part][element], and a second launch adds them in the order of the parts. Shape alone
+   decides, so that a sum is the same on every chip. */
+enum { FLUX__ENOUGH_BLOCKS = 128, FLUX__MOST_PARTS = 64, FLUX__LEAST_TERMS = 256 };
+typedef struct flux__parts {
+    int64_t each, points;                 /* terms of a part; elements of the result */
+    int parts, scratch;                   /* scratch: the parameter that is the memory's address */
+} flux__parts;
+
+/* The split for tiles of m x n; `unit`: terms of a turn of the kernel's loop. */
+static flux__parts flux__parts_of(flux__emitter *c, int m, int n, int unit) {
+    int64_t tiles = flux__product_tiles(c->k, m, n), K = c->k->mnk[2],
+        parts = tiles < FLUX__ENOUGH_BLOCKS ? 2 * FLUX__ENOUGH_BLOCKS / tiles : 1;
+    flux__parts s;
+    if (parts > K / FLUX__LEAST_TERMS) parts = K / FLUX__LEAST_TERMS;
+    if (parts > FLUX__MOST_PARTS) parts = FLUX__MOST_PARTS;
+    if (parts < 2) parts = 1;
+    s.each = ((K + parts - 1) / parts + unit - 1) / unit * unit;
+    s.parts = parts > 1 ? (int)((K + s.each - 1) / s.each) : 1;
+    s.points = c->k->mnk[0] * c->k->mnk[1] * flux__batches(c->k);
+    s.scratch = s.parts > 1 ? flux__emitter_param(c, 's', 0, "long long *") : -1;
+    return s;
+}
+
+/* What both kinds of products begin with: the tile's first row a0 and column b0, the batch, the
+   terms of the part, begin to end, and where its operands start. Opens two blocks of text, over
+   tiles and over batches, and sets the launch's grid. */
 static void flux__emit_product_start(flux__emitter *c, const flux__factor *a, const flux__factor *b,
-                                      int m, int n) {
+                                      int m, int n, const flux__parts *split) {
     int64_t tiles = (c->k->mnk[0] + m - 1) / m, batches = flux__batches(c->k),
         all = tiles * ((c->k->mnk[1] + n - 1) / n);
     flux__emit_iterations(c, all);
@@ -26067,102 +26079,327 @@ static void flux__emit_product_start(flux__emitter *c, const flux__factor *a, co
     flux__emit_unit(c, "batch", batches, "");
     flux__emit_batch(c, a);
     flux__emit_batch(c, b);
+    long long K = (long long)c->k->mnk[2], each = (long long)split->each;
+    if (split->parts == 1) flux__emit(&c->s, "    const %s begin = 0, end = %lld;\n", c->index, K);
+    else flux__emit(&c->s, "    const %s begin = (%s)blockIdx.z * %lld, "
+                     "end = begin + %lld < %lld ? begin + %lld : %lld;\n", c->index, c->index, each,
+                     each, K, each, K);
+    c->gk->next.grid[2] = (unsigned)split->parts;
     c->gk->next.grid[0] = flux__gpu_blocks(all);
     c->gk->next.grid[1] = (unsigned)(batches < 65535 ? batches : 65535);
 }
 
-/* The epilogue: what the kernel computes from v, the sum at row i and column j, and its stores.
-   `type` is v's type in the text. */
-static void flux__emit_epilogue(flux__emitter *c, const char *type) {
-    int product = -1;
-    for (int i = 0; i < c->k->nvalue; i++)
-        if (c->k->value[i].kind == FLUX__V_PRODUCT) product = i;
+/* The kernel's value that is the product, or -1. */
+static int flux__product_value(const flux__kernel *k) {
+    for (int i = 0; i < k->nvalue; i++)
+        if (k->value[i].kind == FLUX__V_PRODUCT) return i;
+    return -1;
+}
+
+/* What becomes of v, of type T, the sum at row i and column j: a part's goes to scratch memory,
+   else the kernel's epilogue computes from it and stores. */
+static void flux__emit_sum(flux__emitter *c, const flux__parts *split, const char *T) {
+    int product = flux__product_value(c->k);
     flux__emit(&c->s, "    const %s o = (batch * %lld + j) * %lld + i;\n", c->index,
                 (long long)c->k->mnk[1], (long long)c->k->mnk[0]);
-    if (product >= 0) flux__emit(&c->s, "    const %s v%d = v;\n", type, product);
+    if (split->parts > 1) {
+        flux__emit(&c->s, "    ((%s *)p%d)[blockIdx.z * %lldLL + o] = v;\n", T, split->scratch,
+                    (long long)split->points);
+        return;
+    }
+    if (product >= 0) flux__emit(&c->s, "    const %s v%d = v;\n", T, product);
     flux__emit_point(c, product);
 }
 
-/* The larger tile of which the result has one for each multiprocessor, else the smallest, whose
-   groups split the inner dim. The largest tile is not for f64. */
-static flux__tile_shape flux__choose_tile(const flux__kernel *k, int multiprocessors) {
-    static const flux__tile_shape shapes[] = { { 128, 128, 8, 8, 8, 1 }, { 64, 64, 16, 4, 4, 1 },
-                                               { 32, 32, 16, 4, 4, 4 } };
-    bool f64 = k->operand[0].dtype == FLUX_F64;
-    for (int i = f64 ? 1 : 0; i < 2; i++) {
-        int64_t tiles = (k->mnk[0] + shapes[i].m - 1) / shapes[i].m *
-                        ((k->mnk[1] + shapes[i].n - 1) / shapes[i].n) * flux__batches(k);
-        if (tiles >= multiprocessors) return shapes[i];
-    }
-    flux__tile_shape last = shapes[2];
-    if (f64) last.groups = 2;             /* f64 has twice the bytes, shared memory 48 KiB */
-    return last;
+/* The second launch of a split product: adds the parts' sums, and has the epilogue. */
+static void flux__code_product_parts(flux__emitter *c, const flux__parts *split, const char *T) {
+    int product = flux__product_value(c->k);
+    flux__emit_numbers(c);
+    flux__emit_iterations(c, (split->points + 255) / 256);
+    flux__emit(&c->s, "    const %s o = (%s)turn * 256 + (int)threadIdx.x;\n"
+                "    if (o < %lld) {\n    const %s *const part = (const %s *)p%d + o;\n"
+                "    %s v = part[0];\n", c->index, c->index, (long long)split->points, T, T,
+                split->scratch, T);
+    flux__emit(&c->s, "#pragma unroll 8\n"
+                "    for (int q = 1; q < %d; q++) v += part[q * %lldLL];\n", split->parts,
+                (long long)split->points);
+    if (product >= 0) flux__emit(&c->s, "    const %s v%d = v;\n", T, product);
+    flux__emit_point(c, product);
+    flux__emit(&c->s, "    }\n    }\n");
+    c->gk->next.threads = 256, c->gk->next.blocks = 1;
+    c->gk->next.grid[0] = flux__gpu_blocks((split->points + 255) / 256);
 }
 
-/* The product with one fused multiply-add a term. A thread sums the tm x tn elements of the
-   block's m x n tile that are m / tm rows and n / tn columns apart; operand tiles are k x m and
-   k x n in shared memory, with one element of padding a row. Several groups sum different parts
-   of the inner dim, and their sums are added in the order of the groups. */
-static void flux__code_product_by_thread(flux__emitter *c, const flux__factor *a,
-                                         const flux__factor *b, const flux__tile_shape *t) {
-    const char *T = a->o->dtype == FLUX_F64 ? "double" : "float",
-        *fma = a->o->dtype == FLUX_F64 ? "fma" : "fmaf";
-    int wide = t->m / t->tm, each = wide * (t->n / t->tn);
-    int64_t M = c->k->mnk[0], N = c->k->mnk[1], K = c->k->mnk[2];
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- gpu/gemm_fma.h
+   The product with one fused multiply-add a term, for chips or dtypes without
+   matrix instructions. Its text is made of three parts over one description
+   (flux__fma_tile): fetch brings the next tiles of the operands (flux__emit_loads,
+   flux__emit_puts), multiply adds the products of the present ones
+   (flux__emit_fma_steps), finish hands the sums to the epilogue or to scratch
+   memory (gpu/gemm.h).
+
+   Invariant: both tiles lie in shared memory by the inner dim first, k x m and k x
+   n, so that a thread reads its rows and columns 16 bytes at a time whatever the
+   operands' layout. There are two stages: while one is multiplied the next is
+   under way, by asynchronous copies where an operand's own layout is the tile's,
+   else through registers. One barrier separates the turns: it says that the next
+   stage is written and the other one has been read. Addresses grow by constants,
+   except in a convolution's patches, which are computed for every element.
+
+   Rejected: tiles in an operand's own layout, which cost one load from shared
+   memory for every row and term. */
+
+FLUX__BEGIN_LEAN
+
+/* A block's tile of the result, and how its threads share the work. */
+typedef struct flux__fma_tile {
+    int m, n, k, tm, tn, groups;          /* tile m x n, k terms at a time; a thread has tm x tn of
+                                             it; groups of threads take turns along the inner dim */
+} flux__fma_tile;
+
+typedef struct flux__fma_part {           /* an operand's tile, and what a thread loads of it */
+    const flux__factor *f;
+    int pitch, stage;                     /* elements from one row in shared memory to the next, and
+                                             from one stage to the next */
+    int chunk, per, count, rows;          /* elements of a load; loads along the contiguous side; a
+                                             thread's loads, which are `rows` apart on the other */
+    int64_t apart, step;                  /* in memory: of a thread's loads; along the inner dim */
+    bool ahead;                           /* by asynchronous copies */
+} flux__fma_part;
+
+/* The largest tile of which the result has enough, else the smallest, whose groups split the
+   inner dim. The largest tile is not for f64. */
+static flux__fma_tile flux__choose_fma_tile(const flux__kernel *k) {
+    static const flux__fma_tile tiles[] = { { 128, 128, 8, 8, 8, 1 }, { 64, 64, 16, 8, 4, 1 },
+                                            { 32, 32, 16, 4, 4, 4 } };
+    bool f64 = k->operand[0].dtype == FLUX_F64;
+    int i = f64 ? 1 : 0;
+    while (i < 2 && flux__product_tiles(k, tiles[i].m, tiles[i].n) < FLUX__ENOUGH_BLOCKS) i++;
+    flux__fma_tile t = tiles[i];
+    if (f64) t.k = 8;                     /* f64 has twice the bytes */
+    return t;
+}
+
+static int64_t flux__axis_step(const flux__axes *x) { return x->nd ? x->step[0] : 0; }
+
+/* What each of a group's `threads` threads loads of operand f; `copies`: the chip copies
+   asynchronously. */
+static flux__fma_part flux__fma_part_of(const flux__kernel *k, const flux__factor *f,
+                                        const flux__fma_tile *t, int threads, bool copies) {
+    flux__fma_part p;
+    int vector = f->o->dtype == FLUX_F64 ? 2 : 4, width = f->name == 'a' ? t->m : t->n;
+    bool whole = (f->o->dtype == FLUX_F32 || f->o->dtype == FLUX_F64) &&
+                 flux__chunks_fit(f, k->mnk[2], vector);
+    p.f = f, p.chunk = whole ? vector : 1;
+    p.pitch = width + vector, p.stage = t->groups * t->k * p.pitch;
+    p.per = (f->deep ? t->k : width) / p.chunk, p.rows = threads / p.per;
+    p.count = width * t->k / p.chunk / threads;
+    p.apart = flux__axis_step(f->deep ? &f->across : &f->in) * p.rows;
+    p.step = flux__axis_step(&f->in);
+    p.ahead = copies && whole && !f->deep;
+    return p;
+}
+
+/* Declares where a thread's loads of the part begin: a_i across, a_l along the inner dim, the
+   address unless it is a convolution's patches, and a_put in shared memory. T: a sum's type. */
+static void flux__emit_part(flux__emitter *c, const flux__fma_part *p, const flux__fma_tile *t,
+                            const char *T) {
+    const flux__factor *f = p->f;
     flux__listing *s = &c->s;
-    flux__emit(s, "    __shared__ %s a_tile[%d][%d][%d], b_tile[%d][%d][%d];\n", T, t->groups,
-                t->k, t->m + 1, t->groups, t->k, t->n + 1);
-    if (t->groups > 1)
-        flux__emit(s, "    __shared__ %s sums[%d][%d][%d];\n", T, t->groups, t->n, t->m + 1);
+    char n = f->name, fast = f->deep ? 'l' : 'i', slow = f->deep ? 'i' : 'l';
+    flux__emit(s, "    const int %c_%c0 = t %% %d * %d, %c_%c0 = t / %d;\n", n, fast, p->per,
+                p->chunk, n, slow, p->per);
+    flux__emit(s, "    const %s %c_i = %c0 + %c_i0;\n    %s %c_l = begin + g * %d + %c_l0;\n",
+                c->index, n, n, n, c->index, n, t->k, n);
+    flux__emit(s, "    %s *const %c_put = %c_tile + (g * %d + %c_l0) * %d + %c_i0;\n", T, n, n,
+                t->k, n, p->pitch, n);
+    if (!f->o->gather)
+        flux__emit(s, "    const %s *%c_from = p%d + %c_at + %c_i * %lld + %c_l * %lld;\n",
+                    flux__dtype_types[f->o->dtype], n, f->p, n, n,
+                    (long long)flux__axis_step(&f->across), n, (long long)p->step);
+    if (!p->ahead)
+        flux__emit(s, "    %s%s %c_next[%d];\n", T, p->chunk > 1 ? "_pack" : "", n, p->count);
+}
+
+/* Fetch: loads the thread's share of the next tile, to stage `stage` of shared memory or to
+   registers, and goes on along the inner dim. Beyond the matrix are zeros. */
+static void flux__emit_loads(flux__emitter *c, const flux__fma_part *p, const flux__fma_tile *t,
+                             const char *T, const char *stage) {
+    const flux__factor *f = p->f;
+    flux__listing *s = &c->s, at = { NULL, 0, 0, false };
+    const char *E = flux__dtype_types[f->o->dtype];
+    char n = f->name;
+    flux__emit(s, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
+                "    const %s i = %c_i + u * %d, l = %c_l + u * %d;\n"
+                "    const int there = i < %lld && l < end;\n", p->count, c->index, n,
+                f->deep ? p->rows : 0, n, f->deep ? 0 : p->rows, (long long)f->limit);
+    if (!f->o->gather)
+        flux__emit(s, "    const %s *const from = %c_from + u * (%s)%lld;\n", E, n, c->index,
+                    (long long)p->apart);
+    if (p->ahead)
+        flux__emit(s, "    copy_16(%c_put + %s * %d + u * %d, there ? from : p%d, "
+                    "there ? 16 : 0);\n", n, stage, p->stage, p->rows * p->pitch, f->p);
+    else if (p->chunk > 1) {
+        flux__emit(s, "    if (there) %c_next[u] = *(const %s_pack *)from;\n    else "
+                    "for (int q = 0; q < %d; q++) %c_next[u].x[q] = 0;\n", n, T, p->chunk, n);
+    } else {
+        if (f->o->gather) {
+            flux__emit(&at, "p%d[", f->p);
+            flux__emit_element(&at, f);
+            flux__emit(&at, "]");
+        } else flux__emit(&at, "*from");
+        flux__emit(s, "    %c_next[u] = there ? ", n);
+        if (at.failed) s->failed = true;
+        else flux__emit_loaded(s, f->o->dtype, at.text);
+        flux__free(at.text);
+        flux__emit(s, " : 0;\n");
+    }
+    flux__emit(s, "    }\n    %c_l += %d;\n", n, t->k * t->groups);
+    if (!f->o->gather)
+        flux__emit(s, "    %c_from += %lld;\n", n, (long long)p->step * t->k * t->groups);
+}
+
+/* Stores what flux__emit_loads left in registers to stage `stage`, the inner dim first. */
+static void flux__emit_puts(flux__emitter *c, const flux__fma_part *p, const char *T,
+                            const char *stage) {
+    flux__listing *s = &c->s;
+    char n = p->f->name;
+    if (p->ahead) return;
+    flux__emit(s, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
+                "    %s *const to = %c_put + %s * %d + u * %d;\n", p->count, T, n, stage, p->stage,
+                p->rows * (p->f->deep ? 1 : p->pitch));
+    if (p->chunk == 1) flux__emit(s, "    *to = %c_next[u];\n", n);
+    else if (!p->f->deep) flux__emit(s, "    *(%s_pack *)to = %c_next[u];\n", T, n);
+    else flux__emit(s, "#pragma unroll\n    for (int q = 0; q < %d; q++) to[q * %d] = "
+                     "%c_next[u].x[q];\n", p->chunk, p->pitch, n);
+    flux__emit(s, "    }\n");
+}
+
+/* Multiply: adds the products of stage `stage`. A thread's rows are packs of 16 bytes, wide * V
+   apart, and so are its columns. */
+static void flux__emit_fma_steps(flux__emitter *c, const flux__fma_part *a, const flux__fma_part *b,
+                                 const flux__fma_tile *t, const char *T) {
+    flux__listing *s = &c->s;
+    int V = *T == 'd' ? 2 : 4;
+    flux__emit(s, "    const %s *const as = a_tile + stage * %d + g * %d + tx * %d, "
+                "*const bs = b_tile + stage * %d + g * %d + ty * %d;\n", T, a->stage,
+                t->k * a->pitch, V, b->stage, t->k * b->pitch, V);
+    flux__emit(s, "#pragma unroll\n    for (int l = 0; l < %d; l++) {\n    %s_pack x[%d], y[%d];\n",
+                t->k, T, t->tm / V, t->tn / V);
+    flux__emit(s, "#pragma unroll\n    for (int i = 0; i < %d; i++) "
+                "x[i] = *(const %s_pack *)(as + l * %d + i * %d);\n", t->tm / V, T, a->pitch,
+                t->m / t->tm * V);
+    flux__emit(s, "#pragma unroll\n    for (int j = 0; j < %d; j++) "
+                "y[j] = *(const %s_pack *)(bs + l * %d + j * %d);\n", t->tn / V, T, b->pitch,
+                t->n / t->tn * V);
+    flux__emit(s, "#pragma unroll\n    for (int j = 0; j < %d; j++)\n#pragma unroll\n"
+                "    for (int i = 0; i < %d; i++) sum[j][i] = %s(x[i / %d].x[i %% %d], "
+                "y[j / %d].x[j %% %d], sum[j][i]);\n    }\n", t->tn, t->tm,
+                *T == 'd' ? "fma" : "fmaf", V, V, V, V);
+}
+
+/* Finish of one group: the thread's sums one by one. */
+static void flux__emit_fma_sums(flux__emitter *c, const flux__fma_tile *t, const flux__parts *split,
+                                const char *T) {
+    flux__listing *s = &c->s;
+    int V = *T == 'd' ? 2 : 4;
+    flux__emit(s, "#pragma unroll\n    for (int jj = 0; jj < %d; jj++)\n#pragma unroll\n"
+                "    for (int ii = 0; ii < %d; ii++) {\n", t->tn, t->tm);
+    flux__emit(s, "    const %s i = a0 + tx * %d + ii / %d * %d + ii %% %d", c->index, V, V,
+                t->m / t->tm * V, V);
+    flux__emit(s, ", j = b0 + ty * %d + jj / %d * %d + jj %% %d;\n", V, V, t->n / t->tn * V, V);
+    flux__emit(s, "    if (i < %lld && j < %lld) {\n    const %s v = sum[jj][ii];\n",
+                (long long)c->k->mnk[0], (long long)c->k->mnk[1], T);
+    flux__emit_sum(c, split, T);
+    flux__emit(s, "    }\n    }\n");
+}
+
+/* Finish of several groups, whose sums are added in the order of the groups. They meet in the
+   tiles' place. */
+static void flux__emit_group_sums(flux__emitter *c, const flux__fma_tile *t,
+                                  const flux__parts *split, const char *T, int threads) {
+    flux__listing *s = &c->s;
+    int V = *T == 'd' ? 2 : 4, pitch = t->m + 1;
+    flux__emit(s, "    __syncthreads();\n    %s *const sums = shared;\n", T);
+    flux__emit(s, "#pragma unroll\n    for (int j = 0; j < %d; j++)\n#pragma unroll\n"
+                "    for (int i = 0; i < %d; i++) "
+                "sums[(g * %d + ty * %d + j / %d * %d + j %% %d) * %d", t->tn, t->tm, t->n, V, V,
+                t->n / t->tn * V, V, pitch);
+    flux__emit(s, " + tx * %d + i / %d * %d + i %% %d] = sum[j][i];\n", V, V, t->m / t->tm * V, V);
+    flux__emit(s, "    __syncthreads();\n    for (int e = (int)threadIdx.x; e < %d; e += %d) {\n"
+                "    const %s i = a0 + e %% %d, j = b0 + e / %d;\n", t->m * t->n, threads, c->index,
+                t->m, t->m);
+    flux__emit(s, "    if (i < %lld && j < %lld) {\n    %s v = sums[e / %d * %d + e %% %d];\n",
+                (long long)c->k->mnk[0], (long long)c->k->mnk[1], T, t->m, pitch, t->m);
+    flux__emit(s, "    for (int q = 1; q < %d; q++) v += sums[(q * %d + e / %d) * %d + e %% %d];\n",
+                t->groups, t->n, t->m, pitch, t->m);
+    flux__emit_sum(c, split, T);
+    flux__emit(s, "    }\n    }\n");
+}
+
+/* The kernel's text: the first tiles are fetched before the loop, and each turn fetches the
+   next ones and multiplies the present ones. */
+static void flux__code_fma_product(flux__emitter *c, const flux__factor *fa,
+                                   const flux__factor *fb, const flux__fma_tile *t,
+                                   const flux__parts *split, bool copies) {
+    const char *T = fa->o->dtype == FLUX_F64 ? "double" : "float";
+    int wide = t->m / t->tm, each = wide * (t->n / t->tn), threads = each * t->groups;
+    flux__fma_part a = flux__fma_part_of(c->k, fa, t, each, copies),
+        b = flux__fma_part_of(c->k, fb, t, each, copies);
+    int bytes = 2 * (a.stage + b.stage), sums = t->groups > 1 ? t->groups * t->n * (t->m + 1) : 0;
+    flux__listing *s = &c->s;
+    flux__emit(s, "    __shared__ ALIGN16 %s shared[%d];\n    %s *const a_tile = shared, "
+                "*const b_tile = shared + %d;\n", T, bytes > sums ? bytes : sums, T, 2 * a.stage);
     flux__emit_numbers(c);
     flux__emit(s, "    const int g = (int)threadIdx.x / %d, t = (int)threadIdx.x %% %d, "
-                "tx = t %% %d, ty = t / %d;\n", each, each, wide, wide);
-    flux__emit_product_start(c, a, b, t->m, t->n);
-    flux__emit(s, "    %s sum[%d][%d];\n"
-                "    for (int y = 0; y < %d; y++) for (int x = 0; x < %d; x++) sum[y][x] = 0;\n", T,
-                t->tn, t->tm, t->tn, t->tm);
-    flux__emit(s, "    for (%s first = 0; first < %lld; first += %d) {\n"
-                "    const %s l0 = first + g * %d;\n", c->index, (long long)K, t->k * t->groups,
-                c->index, t->k);
-    flux__emit_tile(c, a, t->m, t->k, each);
-    flux__emit_tile(c, b, t->n, t->k, each);
-    flux__emit(s, "    __syncthreads();\n%s    for (int l = 0; l < %d; l++) {\n"
-                "    %s x[%d], y[%d];\n", *T == 'd' ? "#pragma unroll 4\n" : "", t->k, T, t->tm,
-                t->tn);
-    flux__emit(s, "    for (int i = 0; i < %d; i++) x[i] = a_tile[g][l][tx + i * %d];\n", t->tm,
-                wide);
-    flux__emit(s, "    for (int j = 0; j < %d; j++) y[j] = b_tile[g][l][ty + j * %d];\n", t->tn,
-                t->n / t->tn);
-    flux__emit(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; "
-                "i++) sum[j][i] = %s(x[i], y[j], sum[j][i]);\n", t->tn, t->tm, fma);
-    flux__emit(s, "    }\n    __syncthreads();\n    }\n");
-    if (t->groups > 1) {
-        flux__emit(s, "    for (int j = 0; j < %d; j++) for (int i = 0; i < %d; "
-                    "i++) sums[g][ty + j * %d][tx + i * %d] = sum[j][i];\n", t->tn, t->tm,
-                    t->n / t->tn, wide);
-        flux__emit(s, "    __syncthreads();\n"
-                    "    for (int e = (int)threadIdx.x; e < %d; e += %d) {\n"
-                    "    const %s i = a0 + e %% %d, j = b0 + e / %d;\n", t->m * t->n,
-                    each * t->groups, c->index, t->m, t->m);
-        flux__emit(s, "    if (i < %lld && j < %lld) {\n    %s v = sums[0][e / %d][e %% %d];\n",
-                    (long long)M, (long long)N, T, t->m, t->m);
-        flux__emit(s, "    for (int q = 1; q < %d; q++) v += sums[q][e / %d][e %% %d];\n",
-                    t->groups, t->m, t->m);
-    } else {
-        flux__emit(s, "    for (int jj = 0; jj < %d; jj++) for (int ii = 0; ii < %d; ii++) {\n",
-                    t->tn, t->tm);
-        flux__emit(s, "    const %s i = a0 + tx + ii * %d, j = b0 + ty + jj * %d;\n", c->index,
-                    wide, t->n / t->tn);
-        flux__emit(s, "    if (i < %lld && j < %lld) {\n    const %s v = sum[jj][ii];\n",
-                    (long long)M, (long long)N, T);
+                "tx = t %% 8 + t / 32 %% %d * 8, ty = t / 8 %% 4 + t / %d * 4;\n", each, each,
+                wide / 8, 4 * wide);
+    flux__emit_product_start(c, fa, fb, t->m, t->n, split);
+    flux__emit(s, "    %s sum[%d][%d];\n#pragma unroll\n    for (int y = 0; y < %d; y++)\n"
+                "#pragma unroll\n    for (int x = 0; x < %d; x++) sum[y][x] = 0;\n", T, t->tn,
+                t->tm, t->tn, t->tm);
+    flux__emit_part(c, &a, t, T);
+    flux__emit_part(c, &b, t, T);
+    for (int turn = 0; turn < 2; turn++) {
+        const char *next = turn ? "(1 - stage)" : "0";
+        if (turn)
+            flux__emit(s, "    int stage = 0;\n#pragma unroll 1\n"
+                        "    for (%s first = begin; first < end; first += %d) {\n%s"
+                        "    __syncthreads();\n", c->index, t->k * t->groups,
+                        a.ahead || b.ahead ? "    copies_left(0);\n" : "");
+        flux__emit_loads(c, &a, t, T, next);
+        flux__emit_loads(c, &b, t, T, next);
+        if (a.ahead || b.ahead) flux__emit(s, "    copies_end();\n");
+        if (turn) flux__emit_fma_steps(c, &a, &b, t, T);
+        flux__emit_puts(c, &a, T, next);
+        flux__emit_puts(c, &b, T, next);
+        if (turn) flux__emit(s, "    stage = 1 - stage;\n    }\n");
     }
-    flux__emit_epilogue(c, T);
-    flux__emit(s, "    }\n    }\n%s    }\n    }\n", t->groups > 1 ? "    __syncthreads();\n" : "");
-    c->gk->next.threads = (unsigned)(each * t->groups);
+    if (a.ahead || b.ahead) flux__emit(s, "    copies_left(0);\n");
+    if (t->groups > 1) flux__emit_group_sums(c, t, split, T, threads);
+    else flux__emit_fma_sums(c, t, split, T);
+    flux__emit(s, "    __syncthreads();\n    }\n    }\n");
+    c->gk->next.threads = (unsigned)threads;
     c->gk->next.blocks = (t->tm > 4 || *T == 'd' ? 512 : 1024) / c->gk->next.threads;
 }
 
-/* ---- products by warps, with matrix instructions */
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- gpu/gemm_mma.h
+   The product with a chip's instruction on small matrices (flux__fragment: tensor
+   cores, matrix cores), and flux__code_product, which chooses between the two
+   kinds of kernels.
+
+   Invariant: the warps' tile of an operand has the layout that the operand has in
+   memory, with rows padded so that they start in different banks. It is loaded in
+   chunks of 16 bytes if every chunk is whole and aligned, else of 4. While one
+   tile is multiplied the next is loaded, into registers, or directly into shared
+   memory if the chip has asynchronous copies. Matrix instructions need both
+   operands in one dtype; f32 uses TF32 only if that was allowed. */
+
+FLUX__BEGIN_LEAN
 
 typedef struct flux__warp_tile {
     int m, n, k, wm, wn;                  /* block's tile m x n, a warp's part wm x wn; k is in
@@ -26182,17 +26419,6 @@ typedef struct flux__tile {               /* an operand's tile in shared memory,
                                              load */
     bool ahead;                           /* by asynchronous copies to shared memory */
 } flux__tile;
-
-/* Whether all chunks of `chunk` elements along the contiguous side are whole and aligned. */
-static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
-    const flux__axes *fast = f->deep ? &f->in : &f->across;
-    bool fit = !f->o->gather && flux__first_step(fast) == 1 &&
-               (f->deep ? inner : f->limit) % chunk == 0 && f->o->offset % chunk == 0;
-    for (int d = 0; d < f->o->shape.ndim && fit; d++)
-        if (f->o->shape.dim[d] > 1 && f->o->stride[d] != 1 && f->o->stride[d] % chunk != 0)
-            fit = false;
-    return fit;
-}
 
 /* The tile of operand f, `width` across by `depth` of the inner dim, that `threads` threads
    load. */
@@ -26238,9 +26464,9 @@ static void flux__emit_fetch(flux__emitter *c, const flux__tile *t, int threads,
                     "    const int x = t %% %d * %d + q;\n", n, t->chunk, per, t->chunk);
     else flux__emit(s, "    const int x = t %% %d * %d;\n", per, t->chunk);
     flux__emit(s, "    const %s i = %c0 + %c, l = l0 + %c;\n"
-                "    const int there = i < %lld && l < %lld;\n    const %s from = there ? ",
+                "    const int there = i < %lld && l < end;\n    const %s from = there ? ",
                 c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit,
-                (long long)c->k->mnk[2], c->index);
+                c->index);
     flux__emit_element(s, f);
     flux__emit(s, " : 0;\n");
     if (t->ahead)
@@ -26268,20 +26494,18 @@ static void flux__emit_put(flux__emitter *c, const flux__tile *t, int threads, c
                 t->f->name);
 }
 
-/* The largest tile of which there is one for each multiprocessor and of which the result has
-   more than half along both sides, else the smallest. Warps of 64 lanes have their own
+/* The largest tile of which there are enough and of which the result has more than half along
+   both sides, else the smallest. Warps of 64 lanes have their own
    shapes. */
-static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux__fragment *f,
-                                              int multiprocessors) {
+static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux__fragment *f) {
     static const flux__warp_tile shapes[2][3] = {
         { { 128, 128, 64, 64, 32 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
         { { 128, 128, 64, 64, 64 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } } };
     const flux__warp_tile *t = shapes[f->lanes > 32];
-    for (int i = 0; i < 2; i++, t++) {
-        int64_t tiles = (k->mnk[0] + t->m - 1) / t->m * ((k->mnk[1] + t->n - 1) / t->n) *
-                        flux__batches(k);
-        if (tiles >= multiprocessors && k->mnk[0] > t->m / 2 && k->mnk[1] > t->n / 2) return *t;
-    }
+    for (int i = 0; i < 2; i++, t++)
+        if (flux__product_tiles(k, t->m, t->n) >= FLUX__ENOUGH_BLOCKS && k->mnk[0] > t->m / 2 &&
+            k->mnk[1] > t->n / 2)
+            return *t;
     return *t;
 }
 
@@ -26289,7 +26513,7 @@ static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux_
    with leading dimension wm + 4, so that neighbouring threads store neighbours of the
    result. */
 static void flux__emit_warp_sums(flux__emitter *c, const flux__warp_tile *t,
-                                  const flux__fragment *f) {
+                                  const flux__fragment *f, const flux__parts *split) {
     flux__listing *s = &c->s;
     int pitch = t->wm + 4, sums = 256 / f->lanes;
     flux__emit(s, "    float *const out = (float *)shared + warp * %d;\n#pragma unroll\n"
@@ -26304,7 +26528,7 @@ static void flux__emit_warp_sums(flux__emitter *c, const flux__warp_tile *t,
     flux__emit(s, "    if (i < %lld && j < %lld) {\n"
                 "    const float v = out[e / %d * %d + e %% %d];\n", (long long)c->k->mnk[0],
                 (long long)c->k->mnk[1], t->wm, pitch, t->wm);
-    flux__emit_epilogue(c, "float");
+    flux__emit_sum(c, split, "float");
     flux__emit(s, "    }\n    }\n    }\n    __syncthreads();\n");
 }
 
@@ -26336,10 +26560,10 @@ static void flux__emit_warp_steps(flux__emitter *c, const flux__warp_tile *w,
    before the loop, and each turn of it loads one more and multiplies the oldest. Sums of any
    dtype are f32. The sums' way through shared memory (flux__emit_warp_sums) uses the tiles'
    place. */
-static void flux__code_product_by_warp(flux__emitter *c, const flux__factor *fa,
+static void flux__code_mma_product(flux__emitter *c, const flux__factor *fa,
                                        const flux__factor *fb, const flux__fragment *f,
-                                       int multiprocessors) {
-    flux__warp_tile w = flux__choose_warp_tile(c->k, f, multiprocessors);
+                                       const flux__warp_tile *tile, const flux__parts *split) {
+    flux__warp_tile w = *tile;
     int warps = w.m / w.wm * (w.n / w.wn), threads = warps * f->lanes,
         depth = w.k / (flux__is_half(fa->o->dtype) ? 2 : 4), stages = 2;
     flux__tile a = flux__tile_of(c->k, fa, f, w.m, depth, threads),
@@ -26356,7 +26580,7 @@ static void flux__code_product_by_warp(flux__emitter *c, const flux__factor *fa,
     flux__emit_numbers(c);
     flux__emit(s, "    const int t = (int)threadIdx.x, warp = t / %d, wi = warp %% %d * %d, "
                 "wj = warp / %d * %d;\n", f->lanes, w.m / w.wm, w.wm, w.m / w.wm, w.wn);
-    flux__emit_product_start(c, fa, fb, w.m, w.n);
+    flux__emit_product_start(c, fa, fb, w.m, w.n, split);
     flux__emit(s, "    float sum[%d][%d][%d];\n", w.wm / 16, w.wn / 16, 256 / f->lanes);
     flux__emit(s, "#pragma unroll\n    for (int x = 0; x < %d; x++)\n#pragma unroll\n"
                 "    for (int y = 0; y < %d; y++)\n#pragma unroll\n"
@@ -26366,17 +26590,17 @@ static void flux__code_product_by_warp(flux__emitter *c, const flux__factor *fa,
         flux__emit(s, "    %s a_words[%d];\n", a.chunk * a.size == 16 ? "words4" : "u32", a.count);
     if (!b.ahead)
         flux__emit(s, "    %s b_words[%d];\n", b.chunk * b.size == 16 ? "words4" : "u32", b.count);
-    flux__emit(s, "    for (int next = 0; next < %d; next++) {\n    const %s l0 = next * %d;\n",
-                stages - 1, c->index, depth);
+    flux__emit(s, "    for (int next = 0; next < %d; next++) {\n"
+                "    const %s l0 = begin + next * %d;\n", stages - 1, c->index, depth);
     flux__emit_fetch(c, &a, threads, "next");
     flux__emit_fetch(c, &b, threads, "next");
     if (ahead) flux__emit(s, "    copies_end();\n");
     flux__emit_put(c, &a, threads, "next");
     flux__emit_put(c, &b, threads, "next");
     flux__emit(s, "    }\n    int stage = 0, next = %d;\n#pragma unroll 1\n"
-                "    for (%s first = 0; first < %lld; first += %d) {\n"
-                "    const %s l0 = first + %d;\n", stages - 1, c->index, (long long)c->k->mnk[2],
-                depth, c->index, (stages - 1) * depth);
+                "    for (%s first = begin; first < end; first += %d) {\n"
+                "    const %s l0 = first + %d;\n", stages - 1, c->index, depth, c->index,
+                (stages - 1) * depth);
     if (ahead) flux__emit(s, "    copies_left(%d);\n", stages - 2);
     flux__emit(s, "    __syncthreads();\n");
     flux__emit_fetch(c, &a, threads, "next");
@@ -26388,7 +26612,7 @@ static void flux__code_product_by_warp(flux__emitter *c, const flux__factor *fa,
     flux__emit(s, "    stage = stage == %d ? 0 : stage + 1, next = next == %d ? 0 : next + 1;\n"
                 "    }\n", stages - 1, stages - 1);
     if (ahead) flux__emit(s, "    copies_left(0);\n");
-    flux__emit_warp_sums(c, &w, f);
+    flux__emit_warp_sums(c, &w, f, split);
     flux__emit(s, "    }\n    }\n");
     c->gk->next.threads = (unsigned)threads;
     /* Two large blocks share a multiprocessor if their registers suffice, which they do not
@@ -26397,19 +26621,37 @@ static void flux__code_product_by_warp(flux__emitter *c, const flux__factor *fa,
                          : a.ahead && b.ahead && flux__is_half(fa->o->dtype) ? 2 : 1;
 }
 
-/* The text of a product's kernel: by warps if the chip has a matrix instruction for the
-   operands' dtype. */
-static void flux__code_product(flux__emitter *c, const flux__gpu *g, bool tf32) {
+/* The text of a product's kernel, and that of the launch that joins its parts: by warps if the
+   chip has a matrix instruction for the operands' dtype. False: no memory. */
+static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gpu *g, bool tf32) {
     flux__factor a = flux__factor_of(c, 0), b = flux__factor_of(c, 1);
-    /* with K = 0 there is nothing to multiply */
-    bool cores = a.o->dtype == b.o->dtype && c->k->mnk[2] > 0;
-    const flux__fragment *f = cores ? g->driver->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
-    if (f) {
-        flux__code_product_by_warp(c, &a, &b, f, g->info.multiprocessors);
-        return;
+    const flux__driver *d = g->driver;
+    bool cores = a.o->dtype == b.o->dtype && k->mnk[2] > 0,     /* K = 0: nothing to multiply */
+        f64 = a.o->dtype == FLUX_F64;
+    const flux__fragment *f = cores ? d->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
+    flux__warp_tile w;
+    flux__fma_tile t;
+    memset(&w, 0, sizeof w), memset(&t, 0, sizeof t);
+    if (f) w = flux__choose_warp_tile(k, f);
+    else t = flux__choose_fma_tile(k);
+    flux__parts split = flux__parts_of(c, f ? w.m : t.m, f ? w.n : t.n,
+                                       f ? w.k / (flux__is_half(a.o->dtype) ? 2 : 4)
+                                         : t.k * t.groups);
+    const char *T = f64 ? "double" : "float";
+    if (split.parts > 1) {                /* a dry run declares the second launch's parameters */
+        flux__code_product_parts(c, &split, T);
+        c->s.n = 0;
+        flux__step_start(&c->gk->next);
+        k->scratch = (size_t)(split.parts * split.points) * (f64 ? 8 : 4);
     }
-    flux__tile_shape tile = flux__choose_tile(c->k, g->info.multiprocessors);
-    flux__code_product_by_thread(c, &a, &b, &tile);
+    /* f16's instruction stands for the chip's asynchronous copies */
+    const flux__fragment *chip = f ? f : d->fragment(g->info.arch, FLUX_F16, tf32);
+    if (f) flux__code_mma_product(c, &a, &b, f, &w, &split);
+    else flux__code_fma_product(c, &a, &b, &t, &split, chip && chip->ahead);
+    bool ok = flux__emitter_finish(c);
+    if (!ok || split.parts == 1) return ok;
+    flux__code_product_parts(c, &split, T);
+    return flux__emitter_finish(c);
 }
 
 FLUX__END_LEAN
@@ -27163,8 +27405,8 @@ static bool flux__code_kernel(flux__emitter *c, flux__plan *plan, flux__graph *g
     int out = plan->nleaf + k->node;
     if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k);
     if (flux__count8(k->full) == 0) return true;
-    if (k->kind == FLUX__K_MATMUL) flux__code_product(c, g, graph->tf32);
-    else if (k->kind == FLUX__K_ATTEND) flux__code_attend(c, t, out);
+    if (k->kind == FLUX__K_MATMUL) return flux__code_product(c, k, g, graph->tf32);
+    if (k->kind == FLUX__K_ATTEND) flux__code_attend(c, t, out);
     else if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
     else if (k->kind == FLUX__K_STRIDED_SCATTER) flux__code_strided_scatter(c, t, out);
     else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);

@@ -169,6 +169,8 @@ static const char *const flux__gpu_prelude[] = {
     "#define K_w(v) ((long long)(v))\n"
     "typedef unsigned int u32;\ntypedef unsigned long long u64;\n"
     "typedef struct ALIGN16 { u32 x[4]; } words4;\n"
+    "typedef struct ALIGN16 { float x[4]; } float_pack;\n"
+    "typedef struct ALIGN16 { double x[2]; } double_pack;\n"
     "typedef struct ALIGN8 { u32 x[2]; } words2;\ntypedef struct { u32 x[1]; } words1;\n"
     "#define DOUBLE_OF(u) __longlong_as_double((long long)(u))\n"
     "#define WORDS_OF(x) (u64)__double_as_longlong(x)\n"

@@ -9,7 +9,7 @@
 #include "kernels.h"
 #include "launch.h"
 #include "fused.h"
-#include "gemm.h"
+#include "gemm_mma.h"
 #include "whole.h"
 #include "attention.h"
 
@@ -107,8 +107,8 @@ static bool flux__code_kernel(flux__emitter *c, flux__plan *plan, flux__graph *g
     int out = plan->nleaf + k->node;
     if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k);
     if (flux__count8(k->full) == 0) return true;
-    if (k->kind == FLUX__K_MATMUL) flux__code_product(c, g, graph->tf32);
-    else if (k->kind == FLUX__K_ATTEND) flux__code_attend(c, t, out);
+    if (k->kind == FLUX__K_MATMUL) return flux__code_product(c, k, g, graph->tf32);
+    if (k->kind == FLUX__K_ATTEND) flux__code_attend(c, t, out);
     else if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
     else if (k->kind == FLUX__K_STRIDED_SCATTER) flux__code_strided_scatter(c, t, out);
     else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);
