@@ -6,7 +6,7 @@
    `all` compiles each for every architecture; `each` one of each kind (tiles of a size, operands of a type) for every one, and
    each of the others for one of a maker's, which its text chooses; `some` leaves out those whose lines, but for numbers, are all found
    in SEEN longer ones that the same maker's compiler gets: operations in another order, which long kernels have most of. A kernel of
-   tensor or matrix cores is for the chips that have the same ones as the chip for which it was made. Many are compiled in
+   tensor or matrix cores, or of asynchronous copies, is for chips that have the same cores as the chip for which it was made. Many are compiled in
    one program, because a compiler's start costs more than a kernel; each architecture in a process of its own, because a compiler may
    end the process over one that it does not know.
    Registers that do not fit (spills) are a failure, and so is a product that was meant for tensor cores and has none. */
@@ -132,7 +132,7 @@ static void add_block(const char *start, size_t n, bool kernel, int chip) {
     if (!b->name && kernel) {
         char *name = strstr(b->text, ") k");
         b->name = name && strspn(name + 3, "0123456789abcdef") == 32 ? name + 2 : b->text;
-        b->cores = strstr(b->text, "mma_") != NULL;
+        b->cores = strstr(b->text, "mma_") || strstr(b->text, "copies_");
         if (b->name != b->text) look_at_kernel(b);
     }
     b->chips |= 1u << chip;
