@@ -4,15 +4,16 @@
 . tests/check.sh
 ladder='-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef'
 
-# tests_on TRIPLE QEMU TEST...: the tests hold there; of test_platform, its products
+# tests_on TRIPLE QEMU TEST[:PART]...: the tests hold there, or those whose name has PART in it
 tests_on() {
     triple=$1 emulator=$2; shift 2
     check "$triple: implementation" $triple-gcc $ladder -Werror -O2 -I. -c tests/impl.c -o "$tmp/impl.o" || return
     for t in "$@"; do
+        part=${t#*:} t=${t%:*}
+        [ "$part" != "$t" ] || part=
         grep -q '^ *# *define FLUX_IMPLEMENTATION' tests/test_$t.c && impl= || impl=$tmp/impl.o
         check "$triple: test_$t builds" $triple-gcc -std=c11 -O1 -I. tests/test_$t.c $impl -o "$tmp/test" -lm || continue
-        [ $t = platform ] && only=products_of || only=
-        check "$triple: test_$t" env FLUX_NUM_THREADS=2 EMULATED=1 $emulator -L /usr/$triple "$tmp/test" $only || continue
+        check "$triple: test_$t" env FLUX_NUM_THREADS=2 EMULATED=1 SHORT=1 $emulator -L /usr/$triple "$tmp/test" $part || continue
         grep -q '[1-9][0-9]* passed, 0 failed' "$tmp/log" || fail "$triple: test_$t passed nothing"
     done
 }
@@ -31,8 +32,8 @@ uses() {
 }
 
 if ready aarch64-linux-gnu qemu-aarch64; then
-    tests_on aarch64-linux-gnu qemu-aarch64 loops products platform ops activations layers layers_conv layers_seq losses optim mixed models \
-        tensors expr schedule threads data
+    tests_on aarch64-linux-gnu qemu-aarch64 loops products platform:products_of ops activations layers layers_conv layers_seq losses optim \
+        mixed models tensors expr schedule:reductions threads:users data
     cat >"$tmp/set.c" <<'END'
 #define FLUX_IMPLEMENTATION
 #include "flux.h"
