@@ -1283,8 +1283,8 @@ FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);
    batches, "ij->ji" a transpose, "ii->i" a diagonal, "i,j->ij" an outer product. Without -> the
    result has the letters that stand once, in alphabetical order. "..." stands for the dims that
    the letters leave, which broadcast as in flux_add and, without ->, are the last of the result:
-   "ij...,jk...->ik..." is flux_matmul. More operands than two are taken from left to right. Integers
-   give float32. At most 8 dims in one place. A letter that has two sizes is an error. */
+   "ij...,jk...->ik..." is flux_matmul. More operands than two are taken from left to right.
+   Integers give float32. At most 8 dims in one place. A letter that has two sizes is an error. */
 FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *const *xs);
 #define flux_einsum(formula, ...) \
     /* Einstein's sum of tensors: flux_einsum("ik,kj->ij", a, b) is a matrix product. */ \
@@ -2669,9 +2669,9 @@ FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
 /* Plain tensors as a model for flux_setup and flux_update, without a layer around them:
        flux_layer *both = flux_variables(&W, &b);                        // flux_tensor *W, *b
        flux_state *opt = flux_setup(flux_adam(0.01), both);
-       flux_update(opt, both, flux_gradient(loss, W, b));                // W and b are new tensors now
-   flux_update writes the new tensors to the variables, which must live as long as it is called; they
-   belong to the model. Up to 32. Move the tensors to their device first; after flux_load of such a
+       flux_update(opt, both, flux_gradient(loss, W, b));                // W and b are new now
+   flux_update writes the new tensors to the variables, which must live as long as it is called;
+   they belong to the model. Up to 32. Move the tensors to their device first; after flux_load of such a
    model take them by flux_param(both, "layers.0.value"). NULL on error. */
 FLUX_API flux_layer *flux_variables_with(int n, flux_tensor **const *places);
 #define flux_variables(...) \

@@ -399,8 +399,8 @@ FLUX_API flux_tensor *flux_dot(flux_tensor *a, flux_tensor *b);
    batches, "ij->ji" a transpose, "ii->i" a diagonal, "i,j->ij" an outer product. Without -> the
    result has the letters that stand once, in alphabetical order. "..." stands for the dims that
    the letters leave, which broadcast as in flux_add and, without ->, are the last of the result:
-   "ij...,jk...->ik..." is flux_matmul. More operands than two are taken from left to right. Integers
-   give float32. At most 8 dims in one place. A letter that has two sizes is an error. */
+   "ij...,jk...->ik..." is flux_matmul. More operands than two are taken from left to right.
+   Integers give float32. At most 8 dims in one place. A letter that has two sizes is an error. */
 FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *const *xs);
 #define flux_einsum(formula, ...) \
     /* Einstein's sum of tensors: flux_einsum("ik,kj->ij", a, b) is a matrix product. */ \
