@@ -2671,10 +2671,11 @@ FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
        flux_state *opt = flux_setup(flux_adam(0.01), both);
        flux_update(opt, both, flux_gradient(loss, W, b));                // W and b are new now
    flux_update writes the new tensors to the variables, which must live as long as it is called;
-   they belong to the model. Up to 32. Move the tensors to their device first; after flux_load of such a
-   model take them by flux_param(both, "layers.0.value"). NULL on error. */
+   they belong to the model. Up to 32. Move the tensors to their device first; after flux_load of
+   such a model take them by flux_param(both, "layers.0.value"). NULL on error. */
 FLUX_API flux_layer *flux_variables_with(int n, flux_tensor **const *places);
 #define flux_variables(...) \
+    /* Plain tensors as a model: flux_variables(&W, &b). NULL on error. */ \
     flux_variables_with(FLUX__NARG(__VA_ARGS__), FLUX__PLACES_OF(__VA_ARGS__))
 /* The same by name, flux_setup_named("Adam", 0.05, model), for other languages, in which a rule is
    hard to pass. eta is the learning rate; 0: the rule's default. */
