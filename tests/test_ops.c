@@ -675,7 +675,7 @@ TEST(slices_of_any_length_and_start) {
         for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++)
             for (int from = 0; from < 9; from += 1 + (int)l % 3) FLUX_SCOPE {
                 const int n = lengths[l];
-                flux_tensor *all = flux_eval(flux_to_dtype(flux_from_data(v, FLUX_F64, FLUX_SHAPE(70)), dtypes[t])),
+                flux_tensor *all = flux_eval(flux_to_dtype(flux_from_with(v, FLUX_F64, FLUX_SHAPE(70)), dtypes[t])),
                     *x = flux_slice(all, 0, from, from + n), *y = flux_slice(all, 0, 8 - from, 8 - from + n);
                 flux_tensor *two[3] = { flux_add(x, y), flux_add(flux_mul(x, x), flux_flip(y, 0)), flux_gt(x, y) };
                 flux_eval_all(3, two);

@@ -174,12 +174,14 @@ static const char *const flux__gpu_prelude[] = {
     "typedef struct ALIGN8 { u32 x[2]; } words2;\ntypedef struct { u32 x[1]; } words1;\n"
     "#define DOUBLE_OF(u) __longlong_as_double((long long)(u))\n"
     "#define WORDS_OF(x) (u64)__double_as_longlong(x)\n"
-    /* a / b where b is neither large nor small: the quotient that a reciprocal gives, and what its
-       rest adds, are a / b rounded once (Markstein, IBM J. Res. Dev. 34, 1990). `inverse` is 0
-       where b is not such a number. */
+    /* a / b from r, nearly 1 / b: each step adds what the quotient's rest gives, and the second is
+       rounded as a / b is (Markstein, IBM J. Res. Dev. 34, 1990), where no number is so small that
+       it loses bits nor so large that it overflows. `inverse` is 0 where b is such a number. */
     "DEVICE float finer(float b, float r) { return fmaf(r, fmaf(-b, r, 1.0f), r); }\n"
-    "DEVICE float over(float a, float b, float r) {\n    float q = a * r, e = fmaf(-b, q, a);\n"
-    "    return e == e ? fmaf(e, r, q) : q;\n}\n"
+    "DEVICE float over(float a, float b, float r) {\n    float q = a * r;\n"
+    "    if (a == 0.0f) return q;\n"
+    "    if (!(fabsf(a) > 1e-25f && fabsf(q) > 1e-25f && fabsf(q) < 1e30f)) return a / b;\n"
+    "    q = fmaf(fmaf(-b, q, a), r, q);\n    return fmaf(fmaf(-b, q, a), r, q);\n}\n"
     "DEVICE float inverse(float b) { return fabsf(b) > 1e-30f && fabsf(b) < 1e30f ? "
     "finer(b, near_inverse(b)) : 0.0f; }\n"
     "DEVICE float part_f32(float a, float b) {\n"
