@@ -23782,7 +23782,7 @@ static const char *const flux__gpu_prelude[] = {
        it loses bits nor so large that it overflows. `inverse` is 0 where b is such a number. */
     "DEVICE float finer(float b, float r) { return fmaf(r, fmaf(-b, r, 1.0f), r); }\n"
     "DEVICE float over(float a, float b, float r) {\n    float q = a * r;\n"
-    "    if (a == 0.0f) return q;\n"
+    "    if (a == 0.0f && r != 0.0f) return q;\n"
     "    if (!(fabsf(a) > 1e-25f && fabsf(q) > 1e-25f && fabsf(q) < 1e30f)) return a / b;\n"
     "    q = fmaf(fmaf(-b, q, a), r, q);\n    return fmaf(fmaf(-b, q, a), r, q);\n}\n"
     "DEVICE float inverse(float b) { return fabsf(b) > 1e-30f && fabsf(b) < 1e30f ? "
@@ -25591,8 +25591,7 @@ static void flux__emit_reduced_point(flux__emitter *c, int p) {
         const flux__value *v = &k->value[i];
         char b[24];
         if (c->need[i] && flux__divides_row(k, i))
-            flux__emit(&c->s, "    const float v%d = w%d == 0 ? v%d / v%d : over(v%d, v%d, w%d);\n",
-                       i, v->b, v->a, v->b, v->a, v->b, v->b);
+            flux__emit(&c->s, "    const float v%d = over(v%d, v%d, w%d);\n", i, v->a, v->b, v->b);
         else if (c->need[i] && v->kind != FLUX__V_NUMBER) flux__emit_near_line(c, i, "");
         if (c->need[i] && v->out >= 0 && v->phase == p) {
             const bool now = c->how[i] != FLUX__ALIGNED;
@@ -26385,7 +26384,11 @@ static void flux__code_fma_product(flux__emitter *c, const flux__factor *fa,
     else flux__emit_fma_sums(c, t, split, T);
     flux__emit(s, "    __syncthreads();\n    }\n    }\n");
     c->gk->next.threads = (unsigned)threads;
-    c->gk->next.blocks = (t->tm > 4 || *T == 'd' ? 512 : 1024) / c->gk->next.threads;
+    /* Threads that are to fit on a multiprocessor. The addresses of single elements take registers,
+       and so does the one turn of a short inner dim, whose loads all come before its sums. */
+    const unsigned resident = t->tm > 4 || *T == 'd' ? 512 : 1024, n = c->gk->next.threads;
+    c->gk->next.blocks = c->k->mnk[2] <= t->k * t->groups ? 1
+                         : resident / (a.chunk == 1 || b.chunk == 1 ? 2 : 1) / n;
 }
 
 FLUX__END_LEAN

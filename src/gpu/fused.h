@@ -301,8 +301,7 @@ static void flux__emit_reduced_point(flux__emitter *c, int p) {
         const flux__value *v = &k->value[i];
         char b[24];
         if (c->need[i] && flux__divides_row(k, i))
-            flux__emit(&c->s, "    const float v%d = w%d == 0 ? v%d / v%d : over(v%d, v%d, w%d);\n",
-                       i, v->b, v->a, v->b, v->a, v->b, v->b);
+            flux__emit(&c->s, "    const float v%d = over(v%d, v%d, w%d);\n", i, v->a, v->b, v->b);
         else if (c->need[i] && v->kind != FLUX__V_NUMBER) flux__emit_near_line(c, i, "");
         if (c->need[i] && v->out >= 0 && v->phase == p) {
             const bool now = c->how[i] != FLUX__ALIGNED;

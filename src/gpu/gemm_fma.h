@@ -258,7 +258,11 @@ static void flux__code_fma_product(flux__emitter *c, const flux__factor *fa,
     else flux__emit_fma_sums(c, t, split, T);
     flux__emit(s, "    __syncthreads();\n    }\n    }\n");
     c->gk->next.threads = (unsigned)threads;
-    c->gk->next.blocks = (t->tm > 4 || *T == 'd' ? 512 : 1024) / c->gk->next.threads;
+    /* Threads that are to fit on a multiprocessor. The addresses of single elements take registers,
+       and so does the one turn of a short inner dim, whose loads all come before its sums. */
+    const unsigned resident = t->tm > 4 || *T == 'd' ? 512 : 1024, n = c->gk->next.threads;
+    c->gk->next.blocks = c->k->mnk[2] <= t->k * t->groups ? 1
+                         : resident / (a.chunk == 1 || b.chunk == 1 ? 2 : 1) / n;
 }
 
 FLUX__END_LEAN

@@ -179,7 +179,7 @@ static const char *const flux__gpu_prelude[] = {
        it loses bits nor so large that it overflows. `inverse` is 0 where b is such a number. */
     "DEVICE float finer(float b, float r) { return fmaf(r, fmaf(-b, r, 1.0f), r); }\n"
     "DEVICE float over(float a, float b, float r) {\n    float q = a * r;\n"
-    "    if (a == 0.0f) return q;\n"
+    "    if (a == 0.0f && r != 0.0f) return q;\n"
     "    if (!(fabsf(a) > 1e-25f && fabsf(q) > 1e-25f && fabsf(q) < 1e30f)) return a / b;\n"
     "    q = fmaf(fmaf(-b, q, a), r, q);\n    return fmaf(fmaf(-b, q, a), r, q);\n}\n"
     "DEVICE float inverse(float b) { return fabsf(b) > 1e-30f && fabsf(b) < 1e30f ? "
