@@ -1282,7 +1282,7 @@ static flux_layer *variables_of_some(void) {
     static flux_tensor *at[4];            /* flux_update writes here */
     flux_tensor **places[4];
     for (int i = 0; i < 4; i++) at[i] = T(), places[i] = one_in(20) ? NULL : &at[i];
-    return flux_variables_with(one_in(20) ? 40 - below(50) : 1 + below(4), one_in(20) ? NULL : places);
+    return flux_variables_with(one_in(20) ? (one_in(2) ? 33 + below(9) : -below(9)) : 1 + below(4), one_in(20) ? NULL : places);
 }
 static flux_layer *maxout_of_some(void) {
     int n = how_many();

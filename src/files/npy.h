@@ -264,10 +264,10 @@ static flux_tensor *flux__placed(flux_tensor *x, flux_device d) {
     return flux__same_device(x->device, d) ? x : flux__move(x, d);
 }
 
-/* The elements of x in host memory, evaluated; NULL: an error. */
+/* The elements of x in host memory, evaluated; NULL: an error, or x is NULL. */
 static const void *flux__host_data(flux_tensor *x) {
     flux_device cpu = { 0, 0 };
-    flux_tensor *y = flux__placed(x, cpu);
+    flux_tensor *y = x ? flux__placed(x, cpu) : NULL;
     return y ? flux_data(y) : NULL;
 }
 
