@@ -1,5 +1,6 @@
 # What `make test` says of a program that hangs, crashes, fails or has no count, and of a tool that is
-# missing; that it runs every test, and `make check-NAME` one; and that the Makefile stays one page.
+# missing; that it runs every test, and `make check-NAME` one; that the Makefile stays one page; and that git keeps
+# nothing but the sources.
 . tests/check.sh
 # says NAME TEXT COMMAND...: run.sh prints the text of a command
 says() {
@@ -51,4 +52,13 @@ refused "make test-nothing" 'there is no tests/test_nothing.c' \
 [ "$(wc -l <Makefile)" -lt 100 ] && pass || fail "the Makefile has $(wc -l <Makefile) lines"
 awk 'length($0) > 100 { print FILENAME ":" FNR; bad = 1 } END { exit !bad }' Makefile &&
     fail "lines of the Makefile that are over 100 columns" || pass
+
+# What is built, or tells where on a machine something lies, is none of them.
+need git "what git keeps" || finish
+if [ -n "$(git ls-files Makefile 2>/dev/null)" ]; then
+    git ls-files | sed 's|/.*||' | sort -u | grep -vxE 'flux(_cuda|_hip)?\.h|src|tests|examples|Makefile|README\.md|LICENSE|\.[a-z-]+' >"$tmp/list"
+    [ -s "$tmp/list" ] && { fail "at the top level beside the sources:"; cat "$tmp/list"; } || pass
+    git grep -nIE '(^|[" =(])/(home|root|tmp|work|Users)/[a-z]+/' >"$tmp/list"
+    [ -s "$tmp/list" ] && { fail "paths of one machine:"; head -n 5 "$tmp/list"; } || pass
+else skip "what git keeps: this is no checkout"; fi
 finish

@@ -309,7 +309,7 @@ static FLUX__COLD bool flux__gone(const char *call, const void *object) {
     static const char *const whats[] = { "a tensor is", "a layer is", "a loader is", "a state is",
         "gradients are", "a communicator is", "a table or folder is" };
     static const char advice[] =
-        "; flux_keep hands a value to the scope outside, flux_carry to the next turn";
+        "; flux_keep hands a value to the scope outside, flux_carry to the next iteration";
     const char *what = whats[handle ? handle->kind - FLUX__TENSOR : 0];
     if (handle && handle->file)
         flux__fail("%s: %s used after the scope that had it, opened at %s:%d, has closed%s", call,
