@@ -539,6 +539,19 @@ static double gram_gap(flux_tensor *w) {   /* from the identity */
     return flux_item(flux_max(flux_abs(flux_sub(g, flux_eye(flux_dim(g, 0))))));
 }
 
+/* A loop over columns that have no rows would not end. */
+TEST(initialisers_of_empty_matrices_end) {
+    static const char *name[] = { "orthogonal", "sparse",  "identity",      "truncated_normal",
+                                  "lecun_normal", "randn", "glorot_normal", "kaiming_uniform" };
+    const int64_t many = (int64_t)1 << 40;
+    const flux_shape empty[] = { FLUX_SHAPE(0, many), FLUX_SHAPE(many, 0) };
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
+        for (size_t k = 0; k < 2; k++) {
+            flux_tensor *w = flux_init(name[i], empty[k]);
+            CHECK(w && flux_len(w) == 0 && flux_dim(w, 0) == empty[k].dim[0]);
+        }
+}
+
 TEST(orthogonal_is_orthonormal) {
     flux_tensor *tall = flux_orthogonal(FLUX_SHAPE(7, 4)),
                 *wide = flux_orthogonal(FLUX_SHAPE(4, 7));

@@ -196,7 +196,8 @@ static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o)
     if (s.ndim < 2)
         return (flux_tensor *)flux__fail(
             "init: orthogonal makes matrices and more, not tensors of %d dims", s.ndim);
-    int64_t cols = s.dim[s.ndim - 1], rows = cols ? flux__count(&s) / cols : 0, n = rows * cols;
+    const int64_t cols = s.dim[s.ndim - 1], n = flux__count(&s), rows = n ? n / cols : 0;
+    if (!n) return flux_full_with(s, 0.0, FLUX_F32);
     bool wide = rows < cols;              /* if so, the transpose is made orthonormal */
     int64_t tall[2] = { wide ? cols : rows, wide ? rows : cols };
     flux_tensor *g = flux_randn_with(flux__shape(tall, 2), FLUX_F32);
@@ -222,6 +223,7 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
     if (s.ndim != 2)
         return (flux_tensor *)flux__fail("init: sparse makes matrices, not tensors of %d dims",
                                          s.ndim);
+    if (!flux__count(&s)) return flux_full_with(s, 0.0, FLUX_F32);
     int64_t rows = s.dim[0],
             zeros = (int64_t)ceil((o->sparsity < 1 ? o->sparsity : 1) * (double)rows);
     flux_tensor *u = flux_rand_with(s, FLUX_F32),
@@ -252,14 +254,14 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
 /* .gain on the diagonal of a matrix or, in a convolution's weight, from channel i to channel i at
    the window's centre; .shift moves them along dim 0, cyclically. */
 static flux_tensor *flux__init_identity(flux_shape s, const flux_init_opts *o) {
-    if (s.ndim < 2) return flux_full_with(s, 0.0, FLUX_F32);
+    if (s.ndim < 2 || !flux__count(&s)) return flux_full_with(s, 0.0, FLUX_F32);
     const flux_device cpu = { 0, 0 };
     flux_tensor *y = flux__leaf(s, FLUX_F32, cpu);
     if (!y) return NULL;
     float *x = (float *)y->buf->ptr;
-    if (flux__count(&s)) memset(x, 0, y->buf->bytes);
+    memset(x, 0, y->buf->bytes);
     int64_t a = s.dim[s.ndim - 2], b = s.dim[s.ndim - 1], first = s.dim[0];
-    for (int64_t i = 0; i < a && i < b && first; i++) {
+    for (int64_t i = 0; i < a && i < b; i++) {
         int64_t at = 0, step = 1;
         for (int d = 0; d < s.ndim; d++) {
             int64_t k = d >= s.ndim - 2 ? i : (s.dim[d] + 1) / 2 - 1;
@@ -267,7 +269,7 @@ static flux_tensor *flux__init_identity(flux_shape s, const flux_init_opts *o) {
             at += k * step;
             step *= s.dim[d];
         }
-        if (flux__count(&s)) x[at] = (float)o->gain;
+        x[at] = (float)o->gain;
     }
     return flux__move(y, flux__home());
 }
