@@ -1,15 +1,21 @@
-/* The implementation, compiled once for all tests, examples and benchmarks that use only the public interface. */
-#include "counted.h"
+/* The implementation, compiled once for all tests, examples and benchmarks that use only the public
+   interface and tests/inside.h. */
+#define FLUX_IMPL_C
 #define FLUX_IMPLEMENTATION
+#include "counted.h"
 #include "../flux.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-long flux__test_live(void);
-long flux__test_live(void) { return COUNTED(memory_live, 0); }
-void flux__test_memory(long left);
-void flux__test_memory(long left) { (void)COUNTED(memory_left, left - COUNTED(memory_left, 0)); }
-#ifdef __cplusplus
+INSIDE void flux__test_eager(bool eager) {
+    flux__atomic_store32(&flux__eager_known, eager ? 2 : 1);
 }
-#endif
+INSIDE void flux__test_part_nodes(int n) { flux__part_nodes = n; }
+INSIDE void *flux__test_thread(void (*run)(void *), void *arg) {
+    flux__os_thread *thread = (flux__os_thread *)malloc(sizeof *thread);
+    if (thread && flux__thread_start(thread, run, arg)) return thread;
+    free(thread);
+    return NULL;
+}
+INSIDE void flux__test_join(void *thread) {
+    flux__thread_join((flux__os_thread *)thread);
+    free(thread);
+}

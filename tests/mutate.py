@@ -385,7 +385,7 @@ def is_equivalent(lines, m):
     """Whether the compiled object is the original's."""
     one, objects = os.path.join(WORK, "one"), []
     os.makedirs(os.path.join(one, "tests"), exist_ok=True)
-    for name in HEADERS + ("tests/impl.c", "tests/counted.h"):
+    for name in HEADERS + ("tests/impl.c", "tests/counted.h", "tests/inside.h"):
         shutil.copy(os.path.join(ROOT, name), os.path.join(one, name))
     for changed in (False, True):
         out = os.path.join(WORK, "alone.o" if changed else "original.o")

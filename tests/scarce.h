@@ -1,7 +1,7 @@
-/* Memory that runs out during a call, for a test that brings its own implementation: to be included before that. */
+/* Memory that runs out during a call. */
 #ifndef FLUX_SCARCE_H
 #define FLUX_SCARCE_H
-#include "counted.h"
+#include "test.h"
 
 /* Evaluates `call` with room for 0, 1, 2, ... allocations until it is true. Each failure says so, and there are more than
    `least` of them. */
@@ -13,9 +13,9 @@
             flux_device scarce_cpu = { 0, 0 };                                                       \
             flux_scope_open();                                                                       \
             flux_mem_trim(scarce_cpu);                                                               \
-            memory_left = scarce_n;                                                                  \
+            flux__test_memory(scarce_n);                                                             \
             scarce_done = (call);                                                                    \
-            memory_left = -1;                                                                        \
+            flux__test_memory(-1);                                                                   \
             CHECK(scarce_done || flux_failed());                                                     \
             scarce_failures += !scarce_done;                                                         \
             flux_clear();                                                                            \

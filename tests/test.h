@@ -22,6 +22,8 @@
 #define FLUX_TEST_H
 #ifdef FLUX_IMPLEMENTATION
 #  include "counted.h"
+#else
+#  include "inside.h"
 #endif
 #include "../flux.h"
 #include <math.h>
@@ -161,14 +163,6 @@ static inline bool test_go_to_device(void) {
 }
 
 /* At the end a program on the CPU holds nothing: no memory (config=sanitize says whose), no file that was opened on the way. */
-#if !defined(FLUX_IMPLEMENTATION)
-#  ifdef __cplusplus
-extern "C"
-#  endif
-long flux__test_live(void);                     /* tests/impl.c */
-#else
-static inline long flux__test_live(void) { return COUNTED(memory_live, 0); }
-#endif
 static inline long test_open_files(void) {
     long n = 0;
 #if defined(__unix__) || defined(__APPLE__)

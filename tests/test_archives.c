@@ -17,10 +17,9 @@
 #  endif
 #endif
 
-#include "scarce.h"
 #define FLUX__INFLATE_PIECE 7u            /* bytes that zlib gets at a time; otherwise 1 GiB, more than a test has */
 #define FLUX_IMPLEMENTATION               /* bytes in memory, and what was found of zlib */
-#include "test.h"
+#include "scarce.h"
 
 #define FIXTURE(name) "tests/fixtures/files/" name
 #define TMP(name) "build/test_archives." name

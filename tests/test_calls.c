@@ -51,7 +51,6 @@ static bool one_in(int n) { return below(n) == 0; }
 static char words[2000];                  /* its arguments */
 static bool null_in, pending;             /* a handle was NULL; an error was pending before */
 static bool scarce, short_of_memory;      /* memory runs out now and then; it may during this call */
-void flux__test_memory(long left);              /* tests/impl.c: allocations until all fail, or -1 */
 static int sentences;
 static char sentence[2][400];
 

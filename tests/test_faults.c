@@ -5,28 +5,7 @@
 #define _DEFAULT_SOURCE
 #include <stdint.h>
 #include <stdlib.h>
-static long made, failing = -1, live;     /* allocations so far; the first to fail; not freed */
-static int onward, failed_once;           /* whether those that follow fail too; whether one has failed */
-static int refuse(void) {
-    long k = __atomic_fetch_add(&made, 1, __ATOMIC_SEQ_CST);
-    int refused = failing >= 0 && (onward ? k >= failing : k == failing);
-    failed_once |= refused;
-    return refused;
-}
-static void *scarce_realloc(void *p, size_t bytes) {
-    void *q = refuse() ? NULL : realloc(p, bytes);
-    if (q && !p) __atomic_fetch_add(&live, 1, __ATOMIC_SEQ_CST);
-    return q;
-}
-static void *scarce_malloc(size_t bytes) { return scarce_realloc(NULL, bytes); }
-static void scarce_free(void *p) {
-    if (p) __atomic_fetch_sub(&live, 1, __ATOMIC_SEQ_CST);
-    free(p);
-}
-#define FLUX_MALLOC(bytes) scarce_malloc(bytes)
-#define FLUX_REALLOC(p, bytes) scarce_realloc(p, bytes)
-#define FLUX_FREE(p) scarce_free(p)
-#define FLUX_IMPLEMENTATION
+#include "inside.h"
 #include "../flux.h"
 #include <math.h>
 #include <stdio.h>
@@ -519,18 +498,20 @@ static void one_process(const program *p, struct run *r, const char *path) {
     alarm(60);
     flux_on_error(silent, NULL);
     if (r->k >= 0 && !freopen("/dev/null", "w", stderr)) _exit(1);    /* where there is no memory for a thread's state */
-    failing = r->k, onward = r->on;
+    if (r->k >= 0 && r->on) flux__test_memory(r->k);
+    else if (r->k >= 0) flux__test_memory_once(r->k);
     double got = life_of(p, path);
     bool said = flux_failed();
-    if (r->k < 0) shared->allocations = made, shared->result = got;
+    if (r->k < 0) shared->allocations = flux__test_asked(), shared->result = got;
     if (r->k < 0 && said) say(r, "it fails", got);
     if (r->k >= 0 && !said && got != shared->result) say(r, "no error, but another result", got);
-    failing = -1;
+    flux__test_memory(-1);
     flux_clear();
     got = life_of(p, path);
     if (!r->why[0] && (flux_failed() || got != shared->result)) say(r, "with memory again", got);
     flux_shutdown();
-    if (!r->why[0] && live != 0) snprintf(r->why, sizeof r->why, "%ld blocks are left at the end", live);
+    if (!r->why[0] && flux__test_live() != 0)
+        snprintf(r->why, sizeof r->why, "%ld blocks are left at the end", flux__test_live());
     unlink(path);
     _exit(0);
 }

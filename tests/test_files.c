@@ -16,9 +16,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-#include "scarce.h"
 #define FLUX_IMPLEMENTATION               /* also for a device that is not there, and readers of bytes in memory */
-#include "test.h"
+#include "scarce.h"
 
 /* ------------------------------------------------------------------ files by hand */
 
@@ -1005,9 +1004,9 @@ TEST(out_of_memory) {
                 flux_device d = { b, 0 };
                 flux_mem_trim(d);
             }
-            memory_left = n;
+            flux__test_memory(n);
             rc = scarce_call(which, m, opt);
-            memory_left = -1;
+            flux__test_memory(-1);
             if (rc != 0) {
                 size_t size;
                 failures++;

@@ -11,7 +11,6 @@
 #ifdef __linux__
 #define _DEFAULT_SOURCE
 #endif
-#define FLUX_IMPLEMENTATION
 #include "graphs.h"
 #ifndef _WIN32
 #include <sys/mman.h>
@@ -133,7 +132,7 @@ static bool one_mode(const graph *g, num *const *v, const mode *how) {
         NULL }, *second[GRAPH_TARGETS] = { NULL };
     int n = 0;
     bool good = true;
-    flux__atomic_store32(&flux__eager_known, how->eager ? 2 : 1);
+    flux__test_eager(how->eager);
     if (!graph_build(g, x, how->look, g->seed))
         return snprintf(tale->why, sizeof tale->why, "refused: %s", flux_error()), false;
     for (int i = 0; i < g->n; i++)
@@ -167,7 +166,7 @@ static bool graph_agrees(const graph *g) {
     for (int i = 0; i < g->n; i++) tale->made[g->step[i].op]++;
     graph_values(g, NULL, v);
     for (int m = 0; m < 4 && good; m++) {
-        flux__part_nodes = modes[m].part;
+        flux__test_part_nodes(modes[m].part);
         FLUX_SCOPE good = one_mode(g, v, &modes[m]);
         flux_clear();
         if (!good) {
@@ -176,7 +175,7 @@ static bool graph_agrees(const graph *g) {
         }
     }
     graph_forget(g->n, v);
-    flux__atomic_store32(&flux__eager_known, 1);
+    flux__test_eager(false);
     return good;
 }
 

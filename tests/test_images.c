@@ -29,9 +29,8 @@
 #  endif
 #endif
 
-#include "scarce.h"
 #define FLUX_IMPLEMENTATION
-#include "test.h"
+#include "scarce.h"
 #include "fixtures/images.h"
 
 #define IMAGE(name) "tests/fixtures/images/" name

@@ -1,17 +1,20 @@
 /* Optimisers when memory runs out: every allocation that flux_setup, flux_update, flux_adjust, printing and copying a state
    make fails once. Each time there must be an error, and after a failed update model and state must be as they were.
    (With config=sanitize: nor may anything leak.) */
-#include <stdlib.h>
-static long allocations, failing = -1;    /* counted while armed; the one that fails */
-static int armed;
-static int fails(void) { return armed && allocations++ == failing; }
-static void *try_malloc(size_t n) { return fails() ? NULL : malloc(n); }
-static void *try_realloc(void *p, size_t n) { return fails() ? NULL : realloc(p, n); }
-#define FLUX_MALLOC(n) try_malloc(n)
-#define FLUX_REALLOC(p, n) try_realloc(p, n)
-#define FLUX_FREE(p) free(p)
-#define FLUX_IMPLEMENTATION
+#define FLUX_IMPLEMENTATION               /* the state, number by number */
 #include "test.h"
+
+static long failing, first;               /* of the calls that are judged; the first allocation's number */
+static long allocations;                  /* that those calls have made */
+/* Around a call that is judged: allocation `failing` of all those calls fails, if it is among this one's. */
+static void arm(void) {
+    first = flux__test_asked();
+    flux__test_memory_once(failing >= allocations ? failing - allocations : -1);
+}
+static void disarm(void) {
+    flux__test_memory(-1);
+    allocations += flux__test_asked() - first;
+}
 
 static double fingerprint(flux_layer *m, flux_state *s) {
     double v = 0;
@@ -29,9 +32,9 @@ static void steps(flux_state *s, flux_layer *m, flux_tensor *x) {
     for (int i = 0; i < 3; i++) FLUX_SCOPE {
         double before = fingerprint(m, s);
         flux_grads *g = flux_gradient(flux_sum(flux_square(flux_call(m, x))), m);
-        armed = 1;
+        arm();
         int rc = flux_update(s, m, g);
-        armed = 0;
+        disarm();
         CHECK((rc != 0) == flux_failed());
         flux_clear();
         if (rc != 0 && !CHECK(fingerprint(m, s) == before)) fprintf(stderr, "    step %d, allocation %ld\n", i, failing);
@@ -44,21 +47,19 @@ static void whole_life(flux_rule (*make)(void), flux_dtype dtype) {
         flux_tensor *x = flux_eval(flux_to_dtype(flux_ones(3, 5), dtype));
         char text[100];
         if (dtype == FLUX_F16) m = flux_f16(m);
-        armed = 1;
+        arm();
         flux_state *s = flux_setup(make(), m);
-        armed = 0;
+        disarm();
         CHECK((s == NULL) == flux_failed());
         flux_clear();
         if (s) steps(s, m, x);
-        armed = 1;
+        arm();
         if (s) {
             flux_state_text(s, text, sizeof text);
             flux_adjust(s, .eta = 0.1);
-            flux_state *copy = flux__state_copy(s);
-            armed = 0;
-            CHECK((copy == NULL) == flux_failed());
+            CHECK((flux__state_copy(s) == NULL) == flux_failed());
         }
-        armed = 0;
+        disarm();
         flux_clear();
     }
 }
@@ -83,16 +84,17 @@ static void each_allocation(flux_rule (*make)(void), flux_dtype dtype) {
 static long life_of_variables(void) {
     FLUX_SCOPE {
         flux_tensor *w = flux_eval(flux_ones(3)), *b = flux_eval(flux_scalar(2)), *first = w;
-        allocations = 0, armed = 1;
+        allocations = 0;
+        arm();
         flux_layer *both = flux_variables(&w, &b);
-        armed = 0;
+        disarm();
         CHECK((both == NULL) == flux_failed());
         flux_clear();
         flux_state *s = both ? flux_setup(flux_adam(), both) : NULL;
         flux_grads *g = s ? flux_gradient(flux_mul(flux_sum(flux_square(w)), b), w, b) : NULL;
-        armed = s != NULL;
+        arm();
         int rc = s ? flux_update(s, both, g) : -1;
-        armed = 0;
+        disarm();
         flux_clear();
         CHECK(rc == 0 ? w != first : w == first);
         CHECK(flux_at(first, 0) == 1);

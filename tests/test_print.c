@@ -624,10 +624,10 @@ static void check_memory(size_t (*text)(void *object, char *out, size_t n), void
     for (; i < 500; i++) {
         flux_on_error(test_silent, NULL);
         flux_scope_open();
-        memory_left = i;
+        flux__test_memory(i);
         size_t got = text(object, part, sizeof part);
-        bool ran_out = memory_left == 0;
-        memory_left = -1;
+        bool ran_out = flux__test_refused() > 0;
+        flux__test_memory(-1);
         flux_scope_close();
         failures += flux_failed();
         if (!flux_failed()) CHECK(got == need && strcmp(part, whole) == 0);

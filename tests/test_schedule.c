@@ -1,8 +1,7 @@
 /* The schedule: what is fused means the same as what is computed one by one; a training step is few kernels, updated in
    place; a repeated step is found again; memory does not grow; plans and views keep what they need alive. */
-#include "scarce.h"
 #define FLUX_IMPLEMENTATION
-#include "test.h"
+#include "scarce.h"
 
 /* ---------------- random graphs, fused and not */
 

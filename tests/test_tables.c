@@ -9,8 +9,6 @@
 #include <stdlib.h>
 
 #include "scarce.h"
-#define FLUX_IMPLEMENTATION
-#include "test.h"
 
 static const char *put(const char *text, size_t n) {
     static const char path[] = "build/test_tables.csv";

@@ -1,8 +1,8 @@
 /* Threads: the same numbers for any number of them, several users' threads at once, errors that stay with their thread. */
-#define FLUX_IMPLEMENTATION
 #include "test.h"
 #ifndef _WIN32
 #include <errno.h>
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #endif
@@ -180,7 +180,7 @@ TEST(threads_is_not_negative) {
 }
 
 #ifndef FLUX_NO_THREADS
-typedef struct user { flux__os_thread thread; uint64_t seed; outcome got; char error[200]; } user;
+typedef struct user { void *thread; uint64_t seed; outcome got; char error[200]; } user;
 static user users[4];
 static void run_user(void *arg) {
     user *u = (user *)arg;
@@ -191,9 +191,9 @@ TEST(several_users_at_once) {
     static outcome want;
     for (int i = 0; i < 4; i++) {
         users[i].seed = (uint64_t)i + 1;
-        REQUIRE(flux__thread_start(&users[i].thread, run_user, &users[i]));
+        REQUIRE((users[i].thread = flux__test_thread(run_user, &users[i])) != NULL);
     }
-    for (int i = 0; i < 4; i++) flux__thread_join(&users[i].thread);
+    for (int i = 0; i < 4; i++) flux__test_join(users[i].thread);
     for (int i = 0; i < 4; i++) {
         everything(&want, users[i].seed);
         CHECK(!users[i].got.failed && users[i].got.n == want.n && !memcmp(want.bytes, users[i].got.bytes, want.n));
@@ -211,9 +211,9 @@ TEST(errors_stay_with_their_thread) {
     flux_on_error(test_silent, NULL);
     for (int i = 0; i < 4; i++) {
         users[i].seed = (uint64_t)i;
-        REQUIRE(flux__thread_start(&users[i].thread, make_error, &users[i]));
+        REQUIRE((users[i].thread = flux__test_thread(make_error, &users[i])) != NULL);
     }
-    for (int i = 0; i < 4; i++) flux__thread_join(&users[i].thread);
+    for (int i = 0; i < 4; i++) flux__test_join(users[i].thread);
     flux_on_error(NULL, NULL);
     CHECK(!flux_failed());
     for (int i = 0; i < 4; i++) CHECK(i % 2 ? strstr(users[i].error, "inner sizes") != NULL : users[i].error[0] == 0);
@@ -230,8 +230,8 @@ static void leave_open(void *arg) {       /* nothing freed by hand: the thread's
 TEST(a_thread_that_ends_leaves_nothing) {
     flux_device cpu = { 0, 0 };
     flux_mem before = flux_mem_stats(cpu);
-    for (int i = 0; i < 4; i++) REQUIRE(flux__thread_start(&users[i].thread, leave_open, &users[i]));
-    for (int i = 0; i < 4; i++) flux__thread_join(&users[i].thread);
+    for (int i = 0; i < 4; i++) REQUIRE((users[i].thread = flux__test_thread(leave_open, &users[i])) != NULL);
+    for (int i = 0; i < 4; i++) flux__test_join(users[i].thread);
     CHECK(flux_mem_stats(cpu).live == before.live);
 }
 
@@ -313,10 +313,11 @@ TEST(a_child_starts_without_workers) {
 static outcome fork_want;
 enum { FORK_SHARED = 40 };
 static flux_tensor *fork_shared[FORK_SHARED];          /* pending: a fork finds some half computed by another thread */
-static int fork_done, fork_bad, fork_going;
+static int fork_done, fork_bad, fork_going;             /* of several threads */
+static int fork_count(int *n, int more) { return __atomic_add_fetch(n, more, __ATOMIC_SEQ_CST); }
 static void compute_on(void *arg) {
     (void)arg;
-    for (int k = 0; !flux__atomic_load32(&fork_done); k++) FLUX_SCOPE {
+    for (int k = 0; !fork_count(&fork_done, 0); k++) FLUX_SCOPE {
         flux_eval(fork_shared[k % FORK_SHARED]);
         product();
         for (int i = 0; i < 50; i++) flux_eval(flux_add(flux_ones(40 + i), 1.0));
@@ -331,9 +332,9 @@ static void fork_often(void *arg) {
             for (int k = 0; k < 3; k++) IN_CHILD(flux_at(fork_shared[(2 * i + k) % FORK_SHARED], 5, 7) == 1);
             child_exit();
         }
-        if (child_end(pid) != 0) flux__atomic_add32(&fork_bad, 1);
+        if (child_end(pid) != 0) fork_count(&fork_bad, 1);
     }
-    flux__atomic_add32(&fork_going, -1);
+    fork_count(&fork_going, -1);
 }
 
 TEST(any_thread_may_fork_while_others_compute) {
@@ -348,10 +349,10 @@ TEST(any_thread_may_fork_while_others_compute) {
         for (int i = 0; i < 100; i++) fork_shared[k] = flux_mul(flux_matmul(fork_shared[k], flux_ones(64, 64)), 1 / 64.0);
     }
     fork_going = 2;
-    for (int i = 0; i < 4; i++) REQUIRE(flux__thread_start(&users[i].thread, i < 2 ? compute_on : fork_often, NULL));
-    while (flux__atomic_load32(&fork_going)) flux__thread_yield();
-    flux__atomic_store32(&fork_done, 1);
-    for (int i = 0; i < 4; i++) flux__thread_join(&users[i].thread);
+    for (int i = 0; i < 4; i++) REQUIRE((users[i].thread = flux__test_thread(i < 2 ? compute_on : fork_often, NULL)) != NULL);
+    while (fork_count(&fork_going, 0)) sched_yield();
+    fork_count(&fork_done, 1);
+    for (int i = 0; i < 4; i++) flux__test_join(users[i].thread);
     CHECK(fork_bad == 0);
     CHECK(same_product(&fork_want));
     flux_threads(0);

@@ -1,0 +1,26 @@
+/* What a test may ask of the implementation that is linked to it, tests/impl.c. A test that asks for
+   more brings its own, by `#define FLUX_IMPLEMENTATION`, which takes a compiler half a minute when
+   sanitizers are on. */
+#ifndef FLUX_INSIDE_H
+#define FLUX_INSIDE_H
+#include <stdbool.h>
+#if defined(FLUX_IMPLEMENTATION) && !defined(FLUX_IMPL_C)      /* each such program has these for itself */
+#  define INSIDE static inline
+#elif defined(__cplusplus)
+#  define INSIDE extern "C"
+#else
+#  define INSIDE
+#endif
+INSIDE long flux__test_live(void);                /* blocks of memory that were not freed */
+INSIDE long flux__test_asked(void);               /* allocations so far */
+INSIDE void flux__test_memory(long left);         /* all fail after so many; -1: none does */
+INSIDE void flux__test_memory_once(long left);    /* the one after so many fails, and no other */
+INSIDE int flux__test_refused(void);              /* how many have failed since either was called */
+
+#if !defined(FLUX_IMPLEMENTATION) || defined(FLUX_IMPL_C)
+INSIDE void flux__test_eager(bool eager);         /* what FLUX_EAGER says */
+INSIDE void flux__test_part_nodes(int n);         /* a graph is planned in parts of so many nodes */
+INSIDE void *flux__test_thread(void (*run)(void *), void *arg);        /* starts one; NULL: it can't */
+INSIDE void flux__test_join(void *thread);        /* waits for its end */
+#endif
+#endif
