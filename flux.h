@@ -5395,6 +5395,8 @@ static bool flux__pend(flux__pending *e, bool quiet) {
 /* The memory for the next error's sentence: text for the first since flux_clear, else more. */
 static char *flux__sentence(flux__pending *e) { return e->now = e->set ? e->more : e->text; }
 
+/* Makes this sentence the thread's error, unless it follows from one of the same call, and says it,
+   unless it was said before; a lock that is held delays that. NULL, so that a call can return it. */
 static FLUX__COLD void *flux__fail(const char *format, ...) {
     flux__thread *t = flux__self();
     if (!t) {
@@ -5521,6 +5523,8 @@ static FLUX__COLD bool flux__may_show(const char *id, bool once) {
     return true;
 }
 
+/* Writes one line to the log, if its level is asked for and `id` is not silenced; with `once`, only
+   the first time that this id comes. */
 static FLUX__COLD void flux__note(flux_level level, const char *id, bool once, const char *format,
                                   ...) {
     char text[1024];
@@ -7150,6 +7154,8 @@ static int flux__by_text(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* Reads the names in folder `path` into l, but for those that begin with a dot. False: the folder
+   can't be read, or memory ran out. */
 #if defined(_WIN32)
 static bool flux__dirnames_read(flux__dirnames *l, const char *path) {
     WIN32_FIND_DATAW found;
@@ -30406,6 +30412,7 @@ static void flux__put_option(flux__sink *s, const char *name, int64_t number, bo
     if (number >= 0) flux__put_integer(s, number, false);
 }
 
+/* The options that a loader was made with, where they are not the defaults. */
 static void flux__put_options(flux__sink *s, const flux_loader *l) {
     flux_device d = flux__loader_device(l);
     if (l->single) flux__put(s, ", batchsize=-1");
@@ -40247,6 +40254,8 @@ static int flux__course_items(const flux__course *c, const void **item, char *na
     return n;
 }
 
+/* Saves model, state, loaders and how far the training is in one file, .checkpoint; true where none
+   is asked for. */
 static bool flux__course_save(const flux__course *c) {
     const double number[FLUX__COURSE_NUMBERS] = {
         (double)c->epoch, (double)c->batch, c->sum, c->seen, c->best, c->stopper.best,
@@ -50388,6 +50397,8 @@ static bool flux__message_packed(const flux_comm *c, flux__message *m) {
     return m->packed >= 0;
 }
 
+/* Packs a collective's operands into its message, begins the handshake about it, and puts it behind
+   the communicator's others. -1: memory ran out, or the operands could not be packed. */
 static int flux__message_start(flux__run *run, flux__kernel *k) {
     const flux_tensor *t = run->g->node[k->node];
     flux_comm *c = (flux_comm *)(intptr_t)t->arg.i[FLUX__CALL_COMM];

@@ -14,4 +14,15 @@ if [ -s "$tmp/asks" ]; then fail "calls that ask what failed before them"; cat "
 sed 's/\[[^][]*\]//g; s/\[[^][]*\]//g' "$tmp/inside" | grep -nE '\.dim *([*+]=|= [^;,]* [*+] )|flux__shape\([^;]* \* ' | grep -vE 'flux__times|flux__plus|= nd \+ 1|flux__shape\(NULL|[123] \* nd' >"$tmp/raw"
 grep -nE 'int64_t [^;]*\[[0-9]\] = \{[^}]* \* [^}]*\}' "$tmp/inside" | grep -v flux__times >>"$tmp/raw"
 if [ -s "$tmp/raw" ]; then fail "sizes that are multiplied or added as they are"; cat "$tmp/raw"; else pass; fi
+
+# A function of 20 lines or more says what it is for; a public one does where it is declared.
+awk 'FNR == 1 { said = 0 }
+     /^(static|FLUX__[A-Z]+ static).*[(]/ && !/;$/ { first = FNR; known = said; name = $0; body = /\{$/ && !/=/ }
+     first && FNR > first && !body { if (/=.*\{$|;$|^$/) first = 0; else body = /\{$/ }
+     first && body && /^}/ {
+         if (FNR - first >= 19 && !known) print FILENAME ":" first ": " name
+         first = 0
+     }
+     { said = /\*\/$/ || (said && /^(#|enum)/) }' src/*/*.h >"$tmp/silent"
+if [ -s "$tmp/silent" ]; then fail "functions of 20 lines that do not say what for"; cat "$tmp/silent"; else pass; fi
 finish

@@ -141,6 +141,8 @@ static bool flux__pend(flux__pending *e, bool quiet) {
 /* The memory for the next error's sentence: text for the first since flux_clear, else more. */
 static char *flux__sentence(flux__pending *e) { return e->now = e->set ? e->more : e->text; }
 
+/* Makes this sentence the thread's error, unless it follows from one of the same call, and says it,
+   unless it was said before; a lock that is held delays that. NULL, so that a call can return it. */
 static FLUX__COLD void *flux__fail(const char *format, ...) {
     flux__thread *t = flux__self();
     if (!t) {
@@ -267,6 +269,8 @@ static FLUX__COLD bool flux__may_show(const char *id, bool once) {
     return true;
 }
 
+/* Writes one line to the log, if its level is asked for and `id` is not silenced; with `once`, only
+   the first time that this id comes. */
 static FLUX__COLD void flux__note(flux_level level, const char *id, bool once, const char *format,
                                   ...) {
     char text[1024];

@@ -37,6 +37,8 @@ static int flux__by_text(const void *a, const void *b) {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+/* Reads the names in folder `path` into l, but for those that begin with a dot. False: the folder
+   can't be read, or memory ran out. */
 #if defined(_WIN32)
 static bool flux__dirnames_read(flux__dirnames *l, const char *path) {
     WIN32_FIND_DATAW found;

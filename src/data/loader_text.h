@@ -47,6 +47,7 @@ static void flux__put_option(flux__sink *s, const char *name, int64_t number, bo
     if (number >= 0) flux__put_integer(s, number, false);
 }
 
+/* The options that a loader was made with, where they are not the defaults. */
 static void flux__put_options(flux__sink *s, const flux_loader *l) {
     flux_device d = flux__loader_device(l);
     if (l->single) flux__put(s, ", batchsize=-1");

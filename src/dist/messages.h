@@ -127,6 +127,8 @@ static bool flux__message_packed(const flux_comm *c, flux__message *m) {
     return m->packed >= 0;
 }
 
+/* Packs a collective's operands into its message, begins the handshake about it, and puts it behind
+   the communicator's others. -1: memory ran out, or the operands could not be packed. */
 static int flux__message_start(flux__run *run, flux__kernel *k) {
     const flux_tensor *t = run->g->node[k->node];
     flux_comm *c = (flux_comm *)(intptr_t)t->arg.i[FLUX__CALL_COMM];

@@ -329,6 +329,8 @@ static int flux__course_items(const flux__course *c, const void **item, char *na
     return n;
 }
 
+/* Saves model, state, loaders and how far the training is in one file, .checkpoint; true where none
+   is asked for. */
 static bool flux__course_save(const flux__course *c) {
     const double number[FLUX__COURSE_NUMBERS] = {
         (double)c->epoch, (double)c->batch, c->sum, c->seen, c->best, c->stopper.best,
