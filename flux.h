@@ -2670,9 +2670,10 @@ FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
        flux_layer *both = flux_variables(&W, &b);                        // flux_tensor *W, *b
        flux_state *opt = flux_setup(flux_adam(0.01), both);
        flux_update(opt, both, flux_gradient(loss, W, b));                // W and b are new now
-   flux_update writes the new tensors to the variables, which must live as long as it is called;
-   they belong to the model. Up to 32. Move the tensors to their device first; after flux_load of
-   such a model take them by flux_param(both, "layers.0.value"). NULL on error. */
+   flux_update writes the new tensors to the variables, and so do flux_load, flux_loadmodel and
+   flux_set_param; the variables must live as long as these are called, and the tensors belong to
+   the model. Up to 32. Move the tensors to their device first: what flux_gpu, flux_copy_layer and
+   the like make of such a model writes to no variable. NULL on error. */
 FLUX_API flux_layer *flux_variables_with(int n, flux_tensor **const *places);
 #define flux_variables(...) \
     /* Plain tensors as a model: flux_variables(&W, &b). NULL on error. */ \
@@ -31643,14 +31644,18 @@ FLUX_DEF flux_tensor *flux_param(flux_layer *m, const char *path) {
     return flux__find_param("param", m, path, &w) ? flux__handed_out(w.found) : NULL;
 }
 
+/* hook: flux__show_variable, nn/variables.h */
+static void flux__show_variable(const flux_layer *owner);
+
 /* Walk callback of flux_set_param: replaces the tensor found, or a view of it, by the new one. */
 static void flux__replace(flux_tensor **slot, const char *path, bool trained,
                           const flux_layer *owner, void *user) {
     flux__sought *w = (flux__sought *)user;
-    (void)path, (void)trained, (void)owner;
+    (void)path, (void)trained;
     flux_tensor *x = *slot, *y = w->value;
     if (x != w->found) y = flux__is_tie(x) && x->base == w->found ? flux__view_like(x, y) : NULL;
     if (y) flux_assign(slot, y);
+    if (y) flux__show_variable(owner);
 }
 
 /* Replaces the tensor at a path, in every field that holds it, by `value`, which must have its
@@ -31819,6 +31824,9 @@ static bool flux__copy_base(flux_layer *to, const flux_layer *from) {
     return to->name || !from->name;
 }
 
+/* hook: flux__leave_variable, nn/variables.h */
+static void flux__leave_variable(flux_layer *copy);
+
 /* The new layer for an old one; the caller owns the reference. */
 static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
     bool fresh = false;
@@ -31830,6 +31838,7 @@ static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
         return (flux_layer *)flux_retain(seen->value);
     }
     flux_layer *y = flux__layer_clone(m->type, m);
+    if (y) flux__leave_variable(y);
     bool good = y && flux__copy_base(y, m);
     int length = p->path.length;
     for (flux__member at = { NULL, 0, NULL, NULL }; good && flux__next_member(y, &at);) {
@@ -35886,15 +35895,17 @@ FLUX__END_COLD
    flux_setup and flux_update, which know models only, serve them.
 
    Invariant: a Variable holds the tensor as any layer does, and the address of
-   the program's variable, which never owns it. flux_update, which gives the
-   field another tensor, gives it to the variable, too (flux__show_variable). */
+   the program's variable, which never owns it. Who gives the field another
+   tensor (flux_update, flux_load, flux_loadmodel, flux_set_param) gives it to the
+   variable, too (flux__show_variable). A copy of the model, as an average is,
+   has tensors of its own and writes to no variable (flux__leave_variable). */
 
 FLUX__BEGIN_COLD
 
 typedef struct flux__variable {
     flux_layer base;
     flux_tensor *value;
-    flux_tensor **place;                  /* the program's variable */
+    flux_tensor **place;                  /* the program's variable; NULL in a copy */
 } flux__variable;
 
 static flux_tensor *flux__variable_call(flux_layer *self, flux_tensor *x) {
@@ -35928,7 +35939,12 @@ FLUX_DEF flux_layer *flux_variables_with(int n, flux_tensor **const *places) {
 /* Gives the program's variable the tensor that its layer holds now; of other layers: nothing. */
 static void flux__show_variable(const flux_layer *owner) {
     const flux__variable *v = (const flux__variable *)owner;
-    if (owner->type == flux__variable_type()) *v->place = v->value;
+    if (owner && owner->type == flux__variable_type() && v->place) *v->place = v->value;
+}
+
+/* Ends what a layer that was just copied has to do with the variable of its original. */
+static void flux__leave_variable(flux_layer *copy) {
+    if (copy->type == flux__variable_type()) ((flux__variable *)copy)->place = NULL;
 }
 
 FLUX__END_COLD
@@ -39596,6 +39612,7 @@ typedef flux_tensor *(*flux__blend_fn)(flux_tensor *to, flux_tensor *from, bool 
 
 typedef struct flux__two_fields {
     flux_tensor **slot, *from, *fresh;
+    const flux_layer *owner;              /* whose field the slot is */
     uint64_t path;                        /* a hash of it */
     bool trained;
 } flux__two_fields;
@@ -39619,11 +39636,10 @@ static void flux__two_open(flux_tensor **slot, const char *path, bool trained,
     flux__two_models *w = (flux__two_models *)user;
     flux__two_fields *at = w->bad ? NULL
         : (flux__two_fields *)flux__one_more(&w->at, &w->capacity, w->n, sizeof *at);
-    (void)owner;
     w->bad = !at;
     if (!at) return;
     w->n++;
-    at->slot = slot, at->from = at->fresh = NULL;
+    at->slot = slot, at->owner = owner, at->from = at->fresh = NULL;
     at->path = flux__path_hash(path);
     at->trained = trained;
 }
@@ -39695,7 +39711,10 @@ static bool flux__two_store(flux__two_models *w, flux_tensor *more) {
     for (int i = 0; i < w->n && all; i++) all[n++] = w->at[i].fresh;
     if (all && more) all[n++] = more;
     const bool good = all && flux_eval_all(n, all) == 0;
-    for (int i = 0; i < w->n && good; i++) flux_assign(w->at[i].slot, w->at[i].fresh);
+    for (int i = 0; i < w->n && good; i++) {
+        flux_assign(w->at[i].slot, w->at[i].fresh);
+        flux__show_variable(w->at[i].owner);
+    }
     flux__free(all);
     return good;
 }
@@ -42582,6 +42601,7 @@ FLUX__BEGIN_COLD
 typedef struct flux__stored {
     char *name;                           /* owned by the list */
     flux_tensor **field, *x;              /* the field that holds it, or NULL; the tensor */
+    const flux_layer *owner;              /* whose field it is; NULL: no layer's */
     int number, first;                    /* this item's number; that of the first with this x */
     bool ties;                            /* sharing x has a meaning: not in optimiser states */
     const flux_state *of;                 /* x is a share of what the file has for this leaf; or */
@@ -42618,7 +42638,8 @@ static char *flux__full_name(const char *prefix, int length, const char *path) {
 }
 
 /* Appends a tensor to the list; x may be NULL, as of an absent bias, and is not appended then. */
-static void flux__list_add(flux__list *l, const char *path, flux_tensor **field, flux_tensor *x) {
+static void flux__list_add(flux__list *l, const char *path, flux_tensor **field,
+                           const flux_layer *owner, flux_tensor *x) {
     if (l->failed || !x) return;
     flux__stored *it = (flux__stored *)flux__one_more(&l->item, &l->capacity, l->items, sizeof *it);
     char *name = it ? flux__full_name(l->prefix, l->prefix_length, path) : NULL;
@@ -42627,6 +42648,7 @@ static void flux__list_add(flux__list *l, const char *path, flux_tensor **field,
     memset(it, 0, sizeof *it);
     it->name = name;
     it->field = field;
+    it->owner = owner;
     it->x = x;
     it->ties = l->ties;
     it->leaf = l->state && field ? flux__shared_leaf(l->state, field) : -1;
@@ -43020,8 +43042,10 @@ static bool flux__load_archive(flux__archive *z, flux__list *l, const flux__thin
     for (int i = 0; good && i < l->items; i++) good = flux__load_item(z, l, &l->item[i]);
     for (int i = 0; good && i < l->things; i++) good = flux__load_beside(z, &l->thing[i], false);
     for (int i = 0; good && i < l->things; i++) flux__load_beside(z, &l->thing[i], true);
-    for (int i = 0; good && i < l->items; i++)
+    for (int i = 0; good && i < l->items; i++) {
         flux_assign(l->item[i].field, l->item[l->item[i].first].loaded);
+        flux__show_variable(l->item[i].owner);
+    }
     flux__reveal(h, NULL);
     return good;
 }
@@ -43038,8 +43062,8 @@ static bool flux__load_list(flux__list *l, const char *path, const flux__thing *
 
 static void flux__list_field(flux_tensor **field, const char *path, bool trained,
                              const flux_layer *owner, void *list) {
-    (void)trained, (void)owner;
-    flux__list_add((flux__list *)list, path, field, *field);
+    (void)trained;
+    flux__list_add((flux__list *)list, path, field, owner, *field);
 }
 
 /* Adds the tensors that one thing holds to the list. A tensor cannot be loaded into, since it is
@@ -43060,7 +43084,7 @@ static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
     else if (head->kind == FLUX__STATE)
         flux__state_fields((flux_state *)object, flux__list_field, l);
     else if (head->kind == FLUX__TENSOR && !load)
-        flux__list_add(l, "", NULL, (flux_tensor *)object);
+        flux__list_add(l, "", NULL, NULL, (flux_tensor *)object);
     else if (head->kind != FLUX__LOADER) {
         l->failed = true;
         if (head->kind != FLUX__TENSOR)
@@ -44472,7 +44496,7 @@ static bool flux__torch_add(const flux__torch_saving *s, const flux__torch_whole
                                 s->map.call, w->name, w->parts);
     flux_tensor *x = w->parts > 1 ? flux_cat_with(0, w->parts, w->part) : w->part[0];
     x = x ? flux__torch_layout(w->row, x) : NULL;
-    if (x) flux__list_add(l, w->name, NULL, x);
+    if (x) flux__list_add(l, w->name, NULL, NULL, x);
     return x && !l->failed;
 }
 

@@ -142,6 +142,55 @@ TEST(variables_are_a_model) {
     CHECK_ERROR(flux_call(both, x), "Variables is no function of an input");
 }
 
+/* Ten steps of Adam on two tensors: at once, and in two halves between which another process would have loaded model and
+   state from a file. Bit for bit the same. */
+static void five_adam_steps(flux_state *opt, flux_layer *both, flux_tensor **w, flux_tensor **b) {
+    flux_times (i, 5) {
+        flux_tensor *loss = flux_add(flux_sum(flux_square(flux_square(*w))), flux_square(flux_sub(*b, 3)));
+        CHECK(flux_update(opt, both, flux_gradient(loss, *w, *b)) == 0);
+    }
+}
+static bool equal(flux_tensor *a, flux_tensor *b) { return flux_item(flux_all(flux_eq(a, b))) == 1; }
+TEST(variables_are_loaded) {
+    flux_tensor *w = flux_values(1, -2), *b = flux_scalar(0.5), *w2 = flux_zeros(2), *b2 = flux_scalar(0), *w1, *b1;
+    flux_layer *both = flux_variables(&w, &b), *again = flux_variables(&w2, &b2);
+    flux_state *opt = flux_setup(flux_adam(0.1), both), *opt2 = flux_setup(flux_adam(0.7), again);
+    five_adam_steps(opt, both, &w, &b);
+    CHECK(flux_save_all("build/variables.safetensors", both, opt) == 0);
+    CHECK(flux_save(both, "build/variables_alone.safetensors") == 0 && flux_save(opt, "build/variables_state.safetensors") == 0);
+    w1 = flux_keep(flux_copy(w)), b1 = flux_keep(flux_copy(b));
+    five_adam_steps(opt, both, &w, &b);
+
+    CHECK(flux_load_all_with("build/variables.safetensors", 2, "both, opt", (const void *const[]){ again, opt2 }) == 0);
+    CHECK(equal(w2, w1));
+    CHECK(equal(b2, b1));
+    CHECK(flux_param(again, "layers.0.value") == w2 && flux_param(again, "layers.1.value") == b2);
+    five_adam_steps(opt2, again, &w2, &b2);
+    CHECK(equal(w2, w));
+    CHECK(equal(b2, b));
+
+    CHECK(flux_load(again, "build/variables_alone.safetensors") == 0 && flux_load(opt2, "build/variables_state.safetensors") == 0);
+    CHECK(equal(w2, w1));
+    five_adam_steps(opt2, again, &w2, &b2);
+    CHECK(equal(w2, w));
+
+    CHECK(flux_set_param(again, "layers.1.value", flux_scalar(7)) == 0);
+    CHECK(flux_item(b2) == 7);
+    CHECK(flux_loadmodel(again, both) == 0);
+    CHECK(equal(w2, w));
+    CHECK(equal(b2, b));
+    CHECK(w2 == flux_param(again, "layers.0.value"));
+    flux_layer *ema = flux_averaged(both, .decay = 0.5);          /* a copy leaves the variables alone, however it is changed */
+    flux_tensor *held = w;
+    CHECK(flux_update_average(ema, both) == 0 && flux_load(flux_child(ema, 0), "build/variables_alone.safetensors") == 0);
+    CHECK(flux_set_param(flux_copy_layer(both), "layers.0.value", flux_zeros(2)) == 0 && w == held);
+    flux_layer *copy = flux_copy_layer(both);
+    CHECK(flux_update(flux_setup(flux_descent(), copy), copy, flux_gradient(flux_sum(flux_param(copy, "layers.0.value")), copy)) == 0);
+    CHECK(w == held);
+    CHECK(equal(flux_param(flux_child(ema, 0), "layers.0.value"), w1));
+    remove("build/variables.safetensors"), remove("build/variables_alone.safetensors"), remove("build/variables_state.safetensors");
+}
+
 TEST(momentum_of_the_documentation) {
     const double want_w[2] = { 3.038, -2.057 }, want_v[2] = { -2.018, 3.027 };
     double x[4] = { 0.2, -0.3, 0.2, -0.3 }, y[2] = { 0.4, 0.4 };

@@ -13,6 +13,7 @@
 #include "../device/registry.h"
 #include "../data/orders.h" /* flux_loader */
 #include "../nn/walk.h"
+#include "../nn/variables.h"
 #include "../nn/state.h"
 #include "../nn/adjust.h"
 #include "sources.h"
@@ -42,6 +43,7 @@ FLUX__BEGIN_COLD
 typedef struct flux__stored {
     char *name;                           /* owned by the list */
     flux_tensor **field, *x;              /* the field that holds it, or NULL; the tensor */
+    const flux_layer *owner;              /* whose field it is; NULL: no layer's */
     int number, first;                    /* this item's number; that of the first with this x */
     bool ties;                            /* sharing x has a meaning: not in optimiser states */
     const flux_state *of;                 /* x is a share of what the file has for this leaf; or */
@@ -78,7 +80,8 @@ static char *flux__full_name(const char *prefix, int length, const char *path) {
 }
 
 /* Appends a tensor to the list; x may be NULL, as of an absent bias, and is not appended then. */
-static void flux__list_add(flux__list *l, const char *path, flux_tensor **field, flux_tensor *x) {
+static void flux__list_add(flux__list *l, const char *path, flux_tensor **field,
+                           const flux_layer *owner, flux_tensor *x) {
     if (l->failed || !x) return;
     flux__stored *it = (flux__stored *)flux__one_more(&l->item, &l->capacity, l->items, sizeof *it);
     char *name = it ? flux__full_name(l->prefix, l->prefix_length, path) : NULL;
@@ -87,6 +90,7 @@ static void flux__list_add(flux__list *l, const char *path, flux_tensor **field,
     memset(it, 0, sizeof *it);
     it->name = name;
     it->field = field;
+    it->owner = owner;
     it->x = x;
     it->ties = l->ties;
     it->leaf = l->state && field ? flux__shared_leaf(l->state, field) : -1;
@@ -480,8 +484,10 @@ static bool flux__load_archive(flux__archive *z, flux__list *l, const flux__thin
     for (int i = 0; good && i < l->items; i++) good = flux__load_item(z, l, &l->item[i]);
     for (int i = 0; good && i < l->things; i++) good = flux__load_beside(z, &l->thing[i], false);
     for (int i = 0; good && i < l->things; i++) flux__load_beside(z, &l->thing[i], true);
-    for (int i = 0; good && i < l->items; i++)
+    for (int i = 0; good && i < l->items; i++) {
         flux_assign(l->item[i].field, l->item[l->item[i].first].loaded);
+        flux__show_variable(l->item[i].owner);
+    }
     flux__reveal(h, NULL);
     return good;
 }
@@ -498,8 +504,8 @@ static bool flux__load_list(flux__list *l, const char *path, const flux__thing *
 
 static void flux__list_field(flux_tensor **field, const char *path, bool trained,
                              const flux_layer *owner, void *list) {
-    (void)trained, (void)owner;
-    flux__list_add((flux__list *)list, path, field, *field);
+    (void)trained;
+    flux__list_add((flux__list *)list, path, field, owner, *field);
 }
 
 /* Adds the tensors that one thing holds to the list. A tensor cannot be loaded into, since it is
@@ -520,7 +526,7 @@ static bool flux__list_visit(flux__list *l, const flux__thing *t, bool load) {
     else if (head->kind == FLUX__STATE)
         flux__state_fields((flux_state *)object, flux__list_field, l);
     else if (head->kind == FLUX__TENSOR && !load)
-        flux__list_add(l, "", NULL, (flux_tensor *)object);
+        flux__list_add(l, "", NULL, NULL, (flux_tensor *)object);
     else if (head->kind != FLUX__LOADER) {
         l->failed = true;
         if (head->kind != FLUX__TENSOR)

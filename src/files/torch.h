@@ -439,7 +439,7 @@ static bool flux__torch_add(const flux__torch_saving *s, const flux__torch_whole
                                 s->map.call, w->name, w->parts);
     flux_tensor *x = w->parts > 1 ? flux_cat_with(0, w->parts, w->part) : w->part[0];
     x = x ? flux__torch_layout(w->row, x) : NULL;
-    if (x) flux__list_add(l, w->name, NULL, x);
+    if (x) flux__list_add(l, w->name, NULL, NULL, x);
     return x && !l->failed;
 }
 

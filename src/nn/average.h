@@ -14,6 +14,7 @@
 #include "fields.h"
 #include "walk.h"
 #include "map.h"
+#include "variables.h"
 #include "model.h"
 #include "moves.h"
 
@@ -38,6 +39,7 @@ typedef flux_tensor *(*flux__blend_fn)(flux_tensor *to, flux_tensor *from, bool 
 
 typedef struct flux__two_fields {
     flux_tensor **slot, *from, *fresh;
+    const flux_layer *owner;              /* whose field the slot is */
     uint64_t path;                        /* a hash of it */
     bool trained;
 } flux__two_fields;
@@ -61,11 +63,10 @@ static void flux__two_open(flux_tensor **slot, const char *path, bool trained,
     flux__two_models *w = (flux__two_models *)user;
     flux__two_fields *at = w->bad ? NULL
         : (flux__two_fields *)flux__one_more(&w->at, &w->capacity, w->n, sizeof *at);
-    (void)owner;
     w->bad = !at;
     if (!at) return;
     w->n++;
-    at->slot = slot, at->from = at->fresh = NULL;
+    at->slot = slot, at->owner = owner, at->from = at->fresh = NULL;
     at->path = flux__path_hash(path);
     at->trained = trained;
 }
@@ -137,7 +138,10 @@ static bool flux__two_store(flux__two_models *w, flux_tensor *more) {
     for (int i = 0; i < w->n && all; i++) all[n++] = w->at[i].fresh;
     if (all && more) all[n++] = more;
     const bool good = all && flux_eval_all(n, all) == 0;
-    for (int i = 0; i < w->n && good; i++) flux_assign(w->at[i].slot, w->at[i].fresh);
+    for (int i = 0; i < w->n && good; i++) {
+        flux_assign(w->at[i].slot, w->at[i].fresh);
+        flux__show_variable(w->at[i].owner);
+    }
     flux__free(all);
     return good;
 }

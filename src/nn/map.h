@@ -109,6 +109,9 @@ static bool flux__copy_base(flux_layer *to, const flux_layer *from) {
     return to->name || !from->name;
 }
 
+/* hook: flux__leave_variable, nn/variables.h */
+static void flux__leave_variable(flux_layer *copy);
+
 /* The new layer for an old one; the caller owns the reference. */
 static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
     bool fresh = false;
@@ -120,6 +123,7 @@ static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
         return (flux_layer *)flux_retain(seen->value);
     }
     flux_layer *y = flux__layer_clone(m->type, m);
+    if (y) flux__leave_variable(y);
     bool good = y && flux__copy_base(y, m);
     int length = p->path.length;
     for (flux__member at = { NULL, 0, NULL, NULL }; good && flux__next_member(y, &at);) {

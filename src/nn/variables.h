@@ -12,15 +12,17 @@
    flux_setup and flux_update, which know models only, serve them.
 
    Invariant: a Variable holds the tensor as any layer does, and the address of
-   the program's variable, which never owns it. flux_update, which gives the
-   field another tensor, gives it to the variable, too (flux__show_variable). */
+   the program's variable, which never owns it. Who gives the field another
+   tensor (flux_update, flux_load, flux_loadmodel, flux_set_param) gives it to the
+   variable, too (flux__show_variable). A copy of the model, as an average is,
+   has tensors of its own and writes to no variable (flux__leave_variable). */
 
 FLUX__BEGIN_COLD
 
 typedef struct flux__variable {
     flux_layer base;
     flux_tensor *value;
-    flux_tensor **place;                  /* the program's variable */
+    flux_tensor **place;                  /* the program's variable; NULL in a copy */
 } flux__variable;
 
 static flux_tensor *flux__variable_call(flux_layer *self, flux_tensor *x) {
@@ -54,7 +56,12 @@ FLUX_DEF flux_layer *flux_variables_with(int n, flux_tensor **const *places) {
 /* Gives the program's variable the tensor that its layer holds now; of other layers: nothing. */
 static void flux__show_variable(const flux_layer *owner) {
     const flux__variable *v = (const flux__variable *)owner;
-    if (owner->type == flux__variable_type()) *v->place = v->value;
+    if (owner && owner->type == flux__variable_type() && v->place) *v->place = v->value;
+}
+
+/* Ends what a layer that was just copied has to do with the variable of its original. */
+static void flux__leave_variable(flux_layer *copy) {
+    if (copy->type == flux__variable_type()) ((flux__variable *)copy)->place = NULL;
 }
 
 FLUX__END_COLD

@@ -253,14 +253,18 @@ FLUX_DEF flux_tensor *flux_param(flux_layer *m, const char *path) {
     return flux__find_param("param", m, path, &w) ? flux__handed_out(w.found) : NULL;
 }
 
+/* hook: flux__show_variable, nn/variables.h */
+static void flux__show_variable(const flux_layer *owner);
+
 /* Walk callback of flux_set_param: replaces the tensor found, or a view of it, by the new one. */
 static void flux__replace(flux_tensor **slot, const char *path, bool trained,
                           const flux_layer *owner, void *user) {
     flux__sought *w = (flux__sought *)user;
-    (void)path, (void)trained, (void)owner;
+    (void)path, (void)trained;
     flux_tensor *x = *slot, *y = w->value;
     if (x != w->found) y = flux__is_tie(x) && x->base == w->found ? flux__view_like(x, y) : NULL;
     if (y) flux_assign(slot, y);
+    if (y) flux__show_variable(owner);
 }
 
 /* Replaces the tensor at a path, in every field that holds it, by `value`, which must have its
