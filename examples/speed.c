@@ -41,10 +41,10 @@ int main(void) {
         flux_tensor *a = flux_to(devices[i], flux_rand(n, n));
         model = flux_to(devices[i], flux_chain(flux_dense(n, n, flux_relu), flux_dense(n, n)));
         opt = flux_setup(flux_adam(), model);
-        printf("%s\n", flux_device_name(devices[i]));
-        printf("    product %d x %d x %d      %9.3f ms\n", n, n, n, time_of(devices[i], product, a, runs));
-        printf("    chain of %d x %d numbers    %9.3f ms\n", n, n, time_of(devices[i], chain, a, runs));
-        printf("    training step, Adam       %9.3f ms\n", time_of(devices[i], step, a, runs));
+        printf("%s, matrices of %d x %d\n", flux_device_name(devices[i]), n, n);
+        printf("    product              %9.3f ms\n", time_of(devices[i], product, a, runs));
+        printf("    chain of formulas    %9.3f ms\n", time_of(devices[i], chain, a, runs));
+        printf("    training step, Adam  %9.3f ms\n", time_of(devices[i], step, a, runs));
     }
     if (count == 1) printf("no GPU to compare with: CUDA: %s; AMDGPU: %s\n", flux_functional_reason("CUDA"), flux_functional_reason("AMDGPU"));
     return flux_failed();
