@@ -51,15 +51,15 @@ TEST(arithmetic) {
     LIKE("torch.bmm(b, a)", "batched_mul(a, b)") { flux_tensor *y = flux_matmul(a, b); SHAPE(y, 4, 2, 5); }
     LIKE("torch.einsum('bki,bjk->bji', a, b)", "@tullio y[i,j,b] := a[i,k,b] * b[k,j,b]") { flux_tensor *y = flux_einsum("ikb,kjb->ijb", a, b); SHAPE(y, 4, 2, 5); }
     LIKE("((y - W * x) ** 2).sum()", "sum((y .- W .* x).^2)") { flux_tensor *s = flux_expr("sum((v .- 2 .* v).^2)", v); IS(flux_item(s), 14); }
-    LIKE("x.mean(dim=0)", "mean(x; dims = 2)") { flux_tensor *m = flux_mean(x, 1); SHAPE(m, 784, 1); }
-    LIKE("x.max(dim=1).values", "maximum(x; dims = 1)") { flux_tensor *m = flux_max(x, 0); SHAPE(m, 1, 64); }
+    LIKE("x.mean(dim=0, keepdim=True)", "mean(x; dims = 2)") { flux_tensor *m = flux_mean(x, 1); SHAPE(m, 784, 1); }
+    LIKE("x.max(dim=1, keepdim=True).values", "maximum(x; dims = 1)") { flux_tensor *m = flux_max(x, 0); SHAPE(m, 1, 64); }
     LIKE("torch.maximum(x, y)", "max.(x, y)") { flux_tensor *m = flux_max2(x, 0); SHAPE(m, 784, 64); }
     LIKE("x.argmax(dim=1)", "onecold(x)") { flux_tensor *i = flux_onecold(x); SHAPE(i, 64); }
     LIKE("x.softmax(dim=1)", "softmax(x)") { flux_tensor *p = flux_softmax(x); SHAPE(p, 784, 64); }
     LIKE("x.clamp(0, 1)", "clamp.(x, 0, 1)") { flux_tensor *y = flux_clamp(x, 0, 1); SHAPE(y, 784, 64); }
     LIKE("torch.where(x > 0, x, 0)", "ifelse.(x .> 0, x, 0)") { flux_tensor *y = flux_where(flux_gt(x, 0), x, 0); SHAPE(y, 784, 64); }
     LIKE("x.std(unbiased=False)", "std(x; corrected = false)") { flux_tensor *s = flux_std(v); IS(flux_item(s), 0.8165); }
-    LIKE("x.sort(descending=True)", "sort(x; rev = true)") { flux_tensor *s = flux_sort(v, .descending = true); VALUES(s, 3, 2, 1); }
+    LIKE("x.sort(descending=True).values", "sort(x; rev = true)") { flux_tensor *s = flux_sort(v, .descending = true); VALUES(s, 3, 2, 1); }
     LIKE("x.topk(2)", "partialsort(x, 1:2; rev = true)") { flux_tensor *best = flux_topk(v, 2, 0); VALUES(flux_nth(best, 0), 3, 2); }
     LIKE("x.cumsum(0)", "cumsum(x)") { flux_tensor *c = flux_cumsum(v); VALUES(c, 3, 4, 6); }
     LIKE("F.one_hot(labels, 10)", "onehotbatch(labels, 0:9)") { flux_tensor *y = flux_onehot(flux_randint(0, 10, 64), 10); SHAPE(y, 10, 64); }
@@ -75,18 +75,18 @@ TEST(models) {
     LIKE("nn.LayerNorm(64)", "LayerNorm(64)") { flux_layer *m = flux_layernorm(FLUX_SHAPE(64)); }
     LIKE("nn.Dropout(0.5)", "Dropout(0.5)") { flux_layer *m = flux_dropout(0.5); }
     LIKE("nn.Embedding(100, 16)", "Embedding(100 => 16)") { flux_layer *m = flux_embedding(100, 16); SHAPE(flux_call(m, text), 16, 7, 2); }
-    LIKE("nn.LSTM(16, 32)", "LSTM(16 => 32)") { flux_layer *m = flux_lstm(16, 32); SHAPE(flux_call(m, flux_zeros(16, 7, 2)), 32, 7, 2); }
-    LIKE("nn.MultiheadAttention(16, 4)", "MultiHeadAttention(16; nheads = 4)") { flux_layer *m = flux_multiheadattention(16, 4); }
+    LIKE("nn.LSTM(16, 32, batch_first=True)", "LSTM(16 => 32)") { flux_layer *m = flux_lstm(16, 32); SHAPE(flux_call(m, flux_zeros(16, 7, 2)), 32, 7, 2); }
+    LIKE("nn.MultiheadAttention(16, 4, bias=False, batch_first=True)", "MultiHeadAttention(16; nheads = 4)") { flux_layer *m = flux_multiheadattention(16, 4); }
     LIKE("model(x)", "model(x)") { flux_tensor *y = flux_call(model, x); SHAPE(y, 10, 64); }
     LIKE("model[0].weight", "model[1].weight") { flux_tensor *w = flux_param(model, "layers.0.weight"); SHAPE(w, 10, 784); }
     LIKE("sum(p.numel() for p in model.parameters())", "sum(length, Flux.trainables(model))") { IS(flux_num_params(model), 7850); int64_t n = flux_num_params(model); }
     LIKE("model.to(\"cuda\")", "model = gpu(model)") { flux_layer *there = flux_gpu(model); }
-    LIKE("model.half()", "f16(model)") { flux_layer *half = flux_f16(model); }
+    LIKE("copy.deepcopy(model).half()", "f16(model)") { flux_layer *half = flux_f16(model); }
     LIKE("model.eval()", "testmode!(model)") { flux_testmode(model, true); }
     LIKE("with torch.no_grad(): print(model(x))", "println(model(x))") { FLUX_INFER { flux_print(flux_call(model, x)); } }
     LIKE("for p in model.parameters(): p.requires_grad = False", "Flux.freeze!(opt)") { flux_freeze(flux_child(other, 0)); }
     LIKE("copy.deepcopy(model)", "deepcopy(model)") { flux_layer *copy = flux_copy_layer(model); }
-    LIKE("summary(model, (64, 784))", "model") { flux_summary(model, 784, 64); }
+    LIKE("torchinfo.summary(model, (64, 784))", "model") { flux_summary(model, 784, 64); }
     LIKE("torch.save(model.state_dict(), \"m.pt\")", "jldsave(\"m.jld2\"; state = Flux.state(model))") { flux_save(model, "m.safetensors"); }
     LIKE("model.load_state_dict(torch.load(\"m.pt\"))", "Flux.loadmodel!(model, load(\"m.jld2\", \"state\"))") { flux_load(model, "m.safetensors"); }
     LIKE("safetensors.torch.save_file(model.state_dict(), \"t.safetensors\")", "") { flux_save_torch(model, "t.safetensors", NULL); flux_load_torch(model, "t.safetensors", NULL); }
@@ -101,7 +101,7 @@ TEST(training) {
     LIKE("torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)", "Flux.setup(Momentum(0.01, 0.9), model)") { flux_state *s = flux_setup(flux_momentum(0.01, .rho = 0.9), model); }
     LIKE("DataLoader(TensorDataset(x, y), 32, shuffle=True)", "DataLoader((x, y); batchsize = 32, shuffle = true)") { flux_loader *data = flux_dataloader(x, y, .batchsize = 32, .shuffle = true); }
     LIKE("for bx, by in data: ...", "for (bx, by) in data ... end") { flux_each (b, flux_dataloader(x, y, .batchsize = 4)) { flux_eval(flux_mse(flux_call(model, b.x), b.y)); } }
-    LIKE("random_split(data, [0.8, 0.2])", "splitobs((x, y); at = 0.8)") { flux_splitobs(0.8, flux_tuple(x, y), &first, &rest); SHAPE(flux_nth(first, 0), 8, 16); }
+    LIKE("random_split(data, [0.8, 0.2])", "splitobs((x, y); at = 0.8, shuffle = true)") { flux_splitobs(0.8, flux_shuffleobs(flux_tuple(x, y), 1), &first, &rest); SHAPE(flux_nth(first, 0), 8, 16); }
     LIKE("F.cross_entropy(logits, labels)", "logitcrossentropy(logits, y)") { flux_tensor *loss = flux_logitcrossentropy(flux_call(classes, x), labels); IS(flux_ndim(loss), 0); }
     LIKE("F.mse_loss(model(x), y)", "mse(model(x), y)") { flux_tensor *loss = flux_mse(flux_call(model, x), y); IS(flux_ndim(loss), 0); }
     LIKE("F.binary_cross_entropy_with_logits(z, y)", "logitbinarycrossentropy(z, y)") { flux_tensor *loss = flux_logitbinarycrossentropy(flux_call(model, x), flux_gt(y, 0)); IS(flux_ndim(loss), 0); }
@@ -110,7 +110,7 @@ TEST(training) {
     LIKE("clip_grad_norm_(model.parameters(), 1.0)", "OptimiserChain(ClipNorm(1.0), Adam())") { flux_clip_global(g, 1.0); }
     LIKE("lr_scheduler.CosineAnnealingLR(opt, 1000)", "CosAnneal(1e-3, 0, 1000)") { flux_state *s = flux_setup(flux_scheduled(flux_adam(), flux_schedule_cosine(1e-3, 0, 1000)), model); }
     LIKE("for group in opt.param_groups: group[\"lr\"] = 1e-4", "Flux.adjust!(opt, 1e-4)") { flux_adjust(opt, .eta = 1e-4); }
-    LIKE("trainer.fit(model, data)", "Flux.train!(loss, model, data, opt)") { flux_train(loss_of, model, flux_dataloader(x, y), opt, .epochs = 2); }
+    LIKE("lightning.Trainer(max_epochs=2).fit(model, data)", "Flux.train!(loss, model, data, opt)") { flux_train(loss_of, model, flux_dataloader(x, y), opt, .epochs = 2); }
     LIKE("(z.argmax(1) == labels).float().mean()", "mean(onecold(z) .== onecold(y))") { flux_tensor *share = flux_accuracy(flux_call(classes, x), labels); IS(flux_ndim(share), 0); }
     LIKE("torch.cuda.synchronize()", "CUDA.synchronize()") { flux_synchronise_device(flux_device_of(x)); }
 }
