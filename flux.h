@@ -431,6 +431,14 @@ typedef uint64_t flux__uint64;
 typedef bool flux__marked;
 #endif
 
+/* A field of options and its old name, which goes with 0.2. C++ has the new one alone: it would warn
+   of a union that was left out. */
+#ifdef __cplusplus
+#  define FLUX__RENAMED(T, name, old) T name FLUX__ZERO
+#else
+#  define FLUX__RENAMED(T, name, old) union { T name; T old; }
+#endif
+
 #define FLUX_MAX_DIMS 8                   /* a tensor has 0 to 8 dimensions */
 
 /* ------------------------------------------------------------------ types */
@@ -816,7 +824,8 @@ FLUX_API int flux_read(flux_tensor *x, void *out, size_t bytes);
 FLUX_API int flux_ndim(const flux_tensor *x);
 /* The size of one dimension: 1 if dim is past the last one; -1 for NULL. */
 FLUX_API int64_t flux_dim(const flux_tensor *x, int dim);
-/* How many elements x has; -1 for NULL. */
+/* How long x is: a tensor's elements, a loader's batches in an epoch (flux_length) or a folder's
+   images (flux_folder_length); -1 for NULL. */
 FLUX_API int64_t flux_len(const flux_tensor *x);
 /* The sizes of x; .ndim is -1 for NULL. */
 FLUX_API flux_shape flux_shape_of(const flux_tensor *x);
@@ -1263,8 +1272,8 @@ FLUX_API flux_tensor *flux_tuple_with(int n, flux_tensor *const *xs);
     flux_tuple_with(FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 /* Number i of a tuple, from 0; of a plain tensor, itself at 0. */
 FLUX_API flux_tensor *flux_nth(flux_tensor *tuple, int i);
-/* How many tensors; 1 for a plain one. */
-FLUX_API int flux_count(const flux_tensor *tuple);
+/* How many tensors a tuple has; 1 for a plain one. */
+FLUX_API int flux_num_items(const flux_tensor *tuple);
 
 /* ------------------------------------------------------------------ linear algebra and convolution
    Products of f16 and bf16 are summed in f32. On a CPU that has its own instructions for products
@@ -1299,9 +1308,12 @@ FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *
      result                     like x, with out channels; w becomes, rounded down,
                                 (w + padding - dilation (window-1) - 1) / stride + 1
    One number of .stride, .pad or .dilation counts for all spatial dimensions. */
+typedef flux_tensor *flux__images_else_call_flux_conv_layer;   /* what clang and g++ print of */
+typedef flux_tensor *flux__images_else_call_flux_maxpool_layer;   /* a shape in its place */
 typedef struct flux_conv_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO; /* images and windows */
+    flux__images_else_call_flux_conv_layer x FLUX__ZERO;   /* images, a tensor */
+    flux_tensor *weight FLUX__ZERO;        /* windows */
     flux_shape stride FLUX__ZERO;          /* FLUX_SHAPE(2) or FLUX_SHAPE(2, 1); default 1 */
     flux_shape pad FLUX__ZERO;             /* one number, one per dimension, low and high of each
                                               dimension, or FLUX_SAMEPAD; default 0 */
@@ -1328,7 +1340,7 @@ FLUX_API flux_tensor *flux_conv_transpose_with(flux_conv_opts o);
     FLUX__OR_LAYER(flux_conv_transpose, conv, __VA_ARGS__)
 typedef struct flux_pool_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO;             /* w (x h (x d)) x channels x batch */
+    flux__images_else_call_flux_maxpool_layer x FLUX__ZERO;   /* w (x h (x d)) x channels x batch */
     flux_shape window FLUX__ZERO;          /* FLUX_SHAPE(2, 2): one number per spatial dimension */
     flux_shape stride FLUX__ZERO;          /* default: the window */
     flux_shape pad FLUX__ZERO;             /* as in flux_conv */
@@ -1575,14 +1587,14 @@ enum { FLUX_MAX_LEVELS = 1000 };
    flux_new(my_layer, .body = ..., .scale = ...). It becomes an owner of its children and tensors,
    and copies the arrays of FLUX_CHILDREN. If a described field is NULL because of a pending error,
    the result is NULL. */
-FLUX_API flux_layer *flux_new_layer(const flux_layer_type *type, const void *fields);
+FLUX_API flux_layer *flux_new_with(const flux_layer_type *type, const void *fields);
 #define flux_new(...) \
     /* A layer of struct T: flux_new(my_layer, .body = flux_dense(2, 2)). NULL on error. */ \
     FLUX__NEW(__VA_ARGS__, )
 #ifdef __cplusplus
 }
 template <class T> inline flux_layer *flux__new_cpp(const flux_layer_type *type, T fields) {
-    return flux_new_layer(type, &fields);
+    return flux_new_with(type, &fields);
 }
 #define FLUX__NEW(T, ...) flux__new_cpp<T>(T##_type(), FLUX__OPTS(T, __VA_ARGS__))
 template <class T, class F> struct flux__must_be {
@@ -1596,9 +1608,9 @@ extern "C" {
 /* may be {} */
 #define FLUX__NEW(T, ...) \
     /* Without any field it is (T){}, which is an extension to C11. */ \
-    flux_new_layer(T##_type(), __extension__ &(T){ __VA_ARGS__ })
+    flux_new_with(T##_type(), __extension__ &(T){ __VA_ARGS__ })
 #else
-#define FLUX__NEW(T, ...) flux_new_layer(T##_type(), &(T){ __VA_ARGS__ })
+#define FLUX__NEW(T, ...) flux_new_with(T##_type(), &(T){ __VA_ARGS__ })
 #endif
 
 /* The output of layer m for x. Several inputs, flux_call(m, a, b), reach the layer as one
@@ -1800,7 +1812,8 @@ typedef struct flux_dense_opts {
     flux__switch bias FLUX__ZERO;         /* adds b; on by default */
     flux_init_fn init FLUX__ZERO;         /* of the weight; NULL: flux_glorot_uniform */
     /* Your own weight (out x in) and bias (out); with a weight, .in and .out may be left out. */
-    flux_tensor *weight FLUX__ZERO, *b FLUX__ZERO;
+    flux_tensor *weight FLUX__ZERO;
+    FLUX__RENAMED(flux_tensor *, bias_tensor, b);
     flux__marked marked FLUX__ZERO;
 } flux_dense_opts;
 #define FLUX__LEFT_OUT_flux_dense_opts .in = FLUX__NO_INT64, .out = FLUX__NO_INT64, \
@@ -2097,7 +2110,9 @@ FLUX_API flux_layer *flux_alphadropout(double p);
    .dilation counts for every spatial dimension. The name of a layer ends in _layer where an
    operation has the name without it: flux_conv_layer(FLUX_SHAPE(3, 3), 1, 8, flux_relu). Where the
    first argument is a FLUX_SHAPE(...), as here, the name without _layer is the layer, too:
-   flux_conv(FLUX_SHAPE(3, 3), 1, 8, flux_relu), flux_maxpool(FLUX_SHAPE(2, 2)). */
+   flux_conv(FLUX_SHAPE(3, 3), 1, 8, flux_relu), flux_maxpool(FLUX_SHAPE(2, 2)). A shape in a
+   variable, which a macro can't tell from a tensor, needs the full name:
+   flux_conv_layer(w, 1, 8). */
 typedef struct flux_conv_layer_opts {
     FLUX__DUMMY
     flux_shape window FLUX__ZERO;         /* FLUX_SHAPE(3, 3): one number per spatial dimension */
@@ -2697,8 +2712,8 @@ FLUX_API int flux_adjust_with(flux_state *s, flux_rule_opts o);
     flux_adjust_with(s, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 #define flux_adjust_part(s, part, ...) \
     /* The same, only for the parameters of this part of the model. */ \
-    flux_adjust_layer(s, part, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
-FLUX_API int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o);
+    flux_adjust_part_with(s, part, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
+FLUX_API int flux_adjust_part_with(flux_state *s, flux_layer *part, flux_rule_opts o);
 
 /* ------------------------------------------------------------------ data
    A data set is one or several arrays whose last dimension counts the observations: features x n
@@ -2774,7 +2789,7 @@ FLUX_API flux_loader *flux_dataloader_with(flux_loader_opts o);
     /* Arrays with the same number of observations, then options: flux_dataloader(X, Y, .batchsize
        = 64, .shuffle = true). Arrays that disagree are an error. */ \
     flux_dataloader_with(FLUX__OPTS(flux_loader_opts, __VA_ARGS__))
-/* batches in an epoch */
+/* Batches in an epoch; flux_len(l) is the same. */
 FLUX_API int64_t flux_length(const flux_loader *l);
 /* The first batch, not shuffled. */
 FLUX_API flux_batch flux_first(flux_loader *l);
@@ -2927,7 +2942,7 @@ FLUX_API flux_folder *flux_image_folder_with(flux_image_opts o);
     flux_image_folder_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
 /* The folder as a data set, for flux_dataloader(.data = ...). */
 FLUX_API const flux_dataset *flux_folder_data(const flux_folder *f);
-/* How many images. */
+/* How many images; flux_len(f) is the same. */
 FLUX_API int64_t flux_folder_length(const flux_folder *f);
 /* How many classes. */
 FLUX_API int flux_folder_classes(const flux_folder *f);
@@ -3214,13 +3229,13 @@ typedef struct flux_distributed_rule_opts {
    flux_distributed_save and flux_train's checkpoints contain the whole state, and each rank loads
    its share of it by flux_load, whatever their number; flux_save refuses such a state, and
    flux_synchronize gives all ranks the root's counts and leaves the shares. */
-FLUX_API flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
+FLUX_API flux_rule flux_distributed_optimiser_with(flux_comm *c, flux_rule rule,
                                          flux_distributed_rule_opts o);
 #define flux_distributed_optimiser(c, ...) \
     /* The rule on averaged gradients: flux_distributed_optimiser(comm, flux_adam(1e-3)). */ \
     FLUX__DISTRIBUTED_RULE(c, __VA_ARGS__, )
 #define FLUX__DISTRIBUTED_RULE(c, rule, ...) \
-    flux_distributed_rule(c, rule, FLUX__OPTS(flux_distributed_rule_opts, __VA_ARGS__))
+    flux_distributed_optimiser_with(c, rule, FLUX__OPTS(flux_distributed_rule_opts, __VA_ARGS__))
 
 /* ------------------------------------------------------------------ memory shared with others
    Memory and streams that are shared, without a copy, with the rest of a program: its own CUDA or
@@ -3685,6 +3700,10 @@ FLUX__MOVES(flux_loader, loader)
 FLUX__MOVES(flux_state, state)
 FLUX__TYPES(FLUX__PLACES)
 FLUX__OVERLOAD void flux_print(flux_grads *g) { flux_print_grads(g); }
+FLUX__OVERLOAD int64_t flux_len(const flux_loader *l) { return flux_length(l); }
+FLUX__OVERLOAD int64_t flux_len(const flux_folder *f) { return flux_folder_length(f); }
+FLUX__OVERLOAD int64_t flux_length(const flux_tensor *x) { return flux_len(x); }
+FLUX__OVERLOAD int64_t flux_length(const flux_folder *f) { return flux_folder_length(f); }
 FLUX__SAVES(flux_tensor, tensor)
 FLUX__SAVES(flux_layer, layer)
 FLUX__SAVES(flux_state, state)
@@ -3834,6 +3853,11 @@ FLUX__REFUSED(double _Complex)
 #define FLUX__LOAD(key, x, f, path)                                                                \
     _Generic(key, flux_layer *: f##_layer, flux_state *: f##_state)(x, path)
 
+#define FLUX__LEN(key, x, f)                                                                       \
+    _Generic(key, flux_tensor *: (flux_len), const flux_tensor *: (flux_len),                      \
+             flux_loader *: (flux_length), const flux_loader *: (flux_length),                     \
+             flux_folder *: flux_folder_length, const flux_folder *: flux_folder_length)(x)
+
 #define FLUX__SAVE_BY_ROOT(key, x, f, how)                                                         \
     _Generic(key, flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)     \
     FLUX__SAVE_ARGS(x, FLUX__SYNC_OPEN how)
@@ -3876,6 +3900,12 @@ FLUX__REFUSED(double _Complex)
 #define flux_device_of(x) \
     /* The device of a tensor, layer, loader or state. */ \
     FLUX__BY_TYPE(x, FLUX__CALL, flux_device_of)
+#define flux_len(x) \
+    /* How long x is: a tensor's elements, a loader's batches, a folder's images. */ \
+    FLUX__BY_TYPE(x, FLUX__LEN, flux_len)
+#define flux_length(x) \
+    /* The same by Flux's name, a loader's batches in an epoch. */ \
+    FLUX__BY_TYPE(x, FLUX__LEN, flux_length)
 #define flux_print(x) \
     /* Prints a tensor, layer, loader, state or gradients to stdout. */ \
     FLUX__BY_TYPE(x, FLUX__KEEP, flux_print)
@@ -4055,6 +4085,11 @@ FLUX__NUMBERS(flux_ge)
 #define flux_logsoftmax_over FLUX__NOW(flux_logsoftmax_with) flux_logsoftmax_with
 #define flux_tril_over FLUX__NOW(flux_tril_with) flux_tril_with
 #define flux_triu_over FLUX__NOW(flux_triu_with) flux_triu_with
+#define flux_count FLUX__NOW(flux_num_items) flux_num_items
+#define flux_new_layer FLUX__NOW(flux_new_with) flux_new_with
+#define flux_adjust_layer FLUX__NOW(flux_adjust_part_with) flux_adjust_part_with
+#define flux_distributed_rule FLUX__NOW(flux_distributed_optimiser_with) \
+    flux_distributed_optimiser_with
 #define flux_diag_over FLUX__NOW(flux_diag_with) flux_diag_with
 
 #endif /* FLUX_H */
@@ -9567,13 +9602,13 @@ FLUX_DEF flux_tensor *flux_tuple_with(int n, flux_tensor *const *xs) {
 /* Member i of a tuple; a tensor that is no tuple counts as a tuple of itself. */
 FLUX_DEF flux_tensor *flux_nth(flux_tensor *tuple, int i) {
     if (!tuple || FLUX__GONE("nth", tuple)) return (flux_tensor *)flux__null("nth", "tuple", tuple);
-    int n = flux_count(tuple);
+    int n = flux_num_items(tuple);
     if (i < 0 || i >= n) return (flux_tensor *)flux__fail("nth: no tensor %d among %d", i, n);
     if (tuple->op != FLUX__TUPLE) return tuple;
     return (flux_tensor *)flux__own(flux_retain(tuple->in[i]));
 }
 
-FLUX_DEF int flux_count(const flux_tensor *tuple) {
+FLUX_DEF int flux_num_items(const flux_tensor *tuple) {
     return !tuple ? 0 : tuple->op == FLUX__TUPLE ? tuple->nin : 1;
 }
 
@@ -9584,7 +9619,7 @@ FLUX_DEF int flux_ndim(const flux_tensor *x) { return x && !FLUX__GONE("ndim", x
 FLUX_DEF int64_t flux_dim(const flux_tensor *x, int dim) {
     return !x || dim < 0 || FLUX__GONE("dim", x) ? -1 : dim < x->ndim ? x->dim[dim] : 1;
 }
-FLUX_DEF int64_t flux_len(const flux_tensor *x) {
+FLUX_DEF int64_t (flux_len)(const flux_tensor *x) {
     return x && !FLUX__GONE("len", x) ? flux__size(x) : -1;
 }
 FLUX_DEF flux_dtype flux_dtype_of(const flux_tensor *x) {
@@ -29703,7 +29738,7 @@ static int flux__loader_arrays(const flux_loader_opts *o, flux_tensor ***out) {
         if (!given[i] && i && !flux__null_explained())
             flux__fail("dataloader: array %d is NULL", i);
         if (!given[i]) return i ? -1 : (flux__null("dataloader", "x", NULL), -1);
-        int parts = flux_count(given[i]);
+        int parts = flux_num_items(given[i]);
         bool tuple = given[i]->op == FLUX__TUPLE;
         flux_tensor **xs = (flux_tensor **)flux__grow(*out, &capacity, n + parts, sizeof *xs);
         if (!xs) return -1;
@@ -29948,7 +29983,7 @@ FLUX_DEF flux_loader *flux_mapobs(flux_fn f, flux_loader *l) {
     return flux__loader_with(l, s, false);
 }
 
-FLUX_DEF int64_t flux_length(const flux_loader *l) {
+FLUX_DEF int64_t (flux_length)(const flux_loader *l) {
     if (!l || FLUX__GONE("length", l)) return flux__null("length", "l", l), -1;
     return l->batches;
 }
@@ -30273,7 +30308,7 @@ static flux_tensor *flux__stage_one(const flux__stage *s, flux_tensor *x) {
 
 /* Applies a function or a move to an item: to a tensor, or to all tensors of a tuple. */
 static flux_tensor *flux__stage_each(const flux__stage *s, flux_tensor *x) {
-    int n = flux_count(x);
+    int n = flux_num_items(x);
     if (x->op != FLUX__TUPLE) return flux__stage_one(s, x);
     flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
     if (!xs) return NULL;
@@ -30961,7 +30996,7 @@ static int64_t flux__observations(const char *call, flux_tensor *x) {
     if (!x || FLUX__GONE(call, x)) return flux__null(call, "x", x), -1;
     const bool tuple = x->op == FLUX__TUPLE;
     int64_t n = -1;
-    for (int i = 0; i < flux_count(x); i++) {
+    for (int i = 0; i < flux_num_items(x); i++) {
         const flux_tensor *a = tuple ? x->in[i] : x;
         if (a->op == FLUX__TUPLE || a->ndim < 1)
             return flux__fail("%s: %s has no dimension of observations", call,
@@ -31010,7 +31045,7 @@ static flux_tensor *flux__cat_runs(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2], *whole[255];
     if (!a || !b) return NULL;
     int h = flux__hide();
-    for (int i = 0; i < flux_count(a); i++) {
+    for (int i = 0; i < flux_num_items(a); i++) {
         both[0] = flux_nth(a, i), both[1] = flux_nth(b, i);
         whole[i] = both[0] && both[1] ? flux_cat_with(both[0]->ndim - 1, 2, both) : NULL;
     }
@@ -31348,7 +31383,7 @@ static flux_layer *flux__layer_new(const flux_layer_type *type, const void *fiel
     return m ? (flux_layer *)flux__own(m) : NULL;
 }
 
-/* Checks one field of a struct that was given to flux_new_layer. A NULL field is good if the user
+/* Checks one field of a struct that was given to flux_new_with. A NULL field is good if the user
    left it out, and bad if it is the result of a call that failed (flux__null_explained). */
 static bool flux__check_field(const flux_layer_type *type, const void *fields,
                               const flux_field *f) {
@@ -31375,7 +31410,7 @@ static bool flux__check_field(const flux_layer_type *type, const void *fields,
     return true;
 }
 
-FLUX_DEF flux_layer *flux_new_layer(const flux_layer_type *type, const void *fields) {
+FLUX_DEF flux_layer *flux_new_with(const flux_layer_type *type, const void *fields) {
     if (!type || !fields) return (flux_layer *)flux__null("new", type ? "fields" : "type", NULL);
     if (!type->call || !type->fields || !type->name || type->size < sizeof(flux_layer))
         return (flux_layer *)flux__fail(
@@ -32163,7 +32198,7 @@ static flux_tensor *flux__fold(flux_fn2 f, int n, flux_tensor *const *xs) {
 
 /* The tensors of a tuple, or x itself, into out[0 ... 254]. */
 static bool flux__untuple(flux_tensor *x, flux_tensor **out) {
-    int n = flux_count(x);
+    int n = flux_num_items(x);
     for (int i = 0; i < n; i++)
         if (!(out[i] = flux_nth(x, i))) return false;
     return true;
@@ -32173,8 +32208,8 @@ static flux_tensor *flux__function_call(flux_layer *self, flux_tensor *x) {
     flux__function *m = (flux__function *)self;
     flux_tensor *xs[255];
     if (m->f) return m->f(x);
-    if (flux_count(x) >= 2)
-        return flux__untuple(x, xs) ? flux__fold(m->f2, flux_count(x), xs) : NULL;
+    if (flux_num_items(x) >= 2)
+        return flux__untuple(x, xs) ? flux__fold(m->f2, flux_num_items(x), xs) : NULL;
     return (flux_tensor *)flux__fail("%s takes two inputs, got one", flux__line_of(self).s);
 }
 
@@ -32848,10 +32883,10 @@ static size_t flux__dense_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__dense_layer, "Dense", flux__dense_call, flux__dense_text, FLUX_PARAM(weight),
                 FLUX_PARAM(bias))
 
-/* Checks .weight and .b, tensors that the user gives, against each other and against .in and .out,
-   and sets .in and .out from them. */
+/* Checks .weight and .bias_tensor, tensors that the user gives, against each other and against .in
+   and .out, and sets .in and .out from them. */
 static bool flux__check_own(flux_dense_opts *o) {
-    flux_tensor *w = o->weight, *b = o->b;
+    flux_tensor *w = o->weight, *b = o->bias_tensor;
     bool in_given = flux__is_given_int(o->in, o->marked),
          out_given = flux__is_given_int(o->out, o->marked);
     o->in = flux__given_int(o->in, o->marked, 0);
@@ -32862,14 +32897,14 @@ static bool flux__check_own(flux_dense_opts *o) {
         return FLUX__REFUSE("dense: .weight must be a floating matrix, out x in%s, not %s",
                             in_given || out_given ? " as given" : "", flux__describe(w).s);
     if (b && (b->op == FLUX__TUPLE || b->ndim != 1 || b->dim[0] != out || o->bias == FLUX_OFF))
-        return FLUX__REFUSE("dense: .b must be a vector of %lld, and .bias not off; it is %s",
-                            (long long)out, flux__describe(b).s);
+        return FLUX__REFUSE("dense: .bias_tensor must be a vector of %lld, and .bias not off; "
+                            "it is %s", (long long)out, flux__describe(b).s);
     if (w) o->in = w->dim[1];
     o->out = out;
     return true;
 }
 
-/* A Dense layer from sizes and an initialiser, or from the tensors .weight and .b. */
+/* A Dense layer from sizes and an initialiser, or from the tensors .weight and .bias_tensor. */
 FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
     FLUX__ZEROED(flux__dense_layer, m);
     o.bias = flux__given_switch(o.bias, o.marked);
@@ -32882,8 +32917,9 @@ FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
     m.weight = o.weight ? o.weight
                         : flux__make_weight("dense", o.init ? o.init : flux_glorot_uniform,
                                             flux__shape(size, 2));
-    m.bias = o.b && m.weight ? flux_to_dtype(o.b, (flux_dtype)m.weight->dtype)
-                             : flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
+    m.bias = o.bias_tensor && m.weight
+                 ? flux_to_dtype(o.bias_tensor, (flux_dtype)m.weight->dtype)
+                 : flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
     return flux__layer_made(h, m.weight && (m.bias || o.bias == FLUX_OFF),
                             flux__dense_layer_type(), &m);
 }
@@ -32970,10 +33006,10 @@ static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_
    serves as both. */
 static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
     flux__bilinear *m = (flux__bilinear *)self;
-    flux_tensor *a = flux_nth(x, 0), *b = flux_count(x) > 1 ? flux_nth(x, 1) : a;
-    if (flux_count(x) > 2)
+    flux_tensor *a = flux_nth(x, 0), *b = flux_num_items(x) > 1 ? flux_nth(x, 1) : a;
+    if (flux_num_items(x) > 2)
         return (flux_tensor *)flux__fail("%s takes one or two inputs, got %d",
-                                         flux__line_of(self).s, flux_count(x));
+                                         flux__line_of(self).s, flux_num_items(x));
     a = a ? flux__input(self, a, (flux_dtype)m->weight->dtype) : NULL;
     b = a && b ? flux__input(self, b, (flux_dtype)m->weight->dtype) : NULL;
     if (!b || !flux__expect_dim(self, a, 0, m->weight->dim[1]) ||
@@ -33140,13 +33176,13 @@ static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_
    which the bags start. Returns out x batch. */
 static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
     flux__embeddingbag *m = (flux__embeddingbag *)self;
-    flux_tensor *data = flux_nth(x, 0), *offsets = flux_count(x) > 1 ? flux_nth(x, 1) : NULL,
+    flux_tensor *data = flux_nth(x, 0), *offsets = flux_num_items(x) > 1 ? flux_nth(x, 1) : NULL,
                 *real = NULL, *y;
     flux__text got = flux__describe(data);
     bool hot = data->dtype == FLUX_BOOL;
-    if (flux_count(x) > 2)
+    if (flux_num_items(x) > 2)
         return (flux_tensor *)flux__fail("%s takes bags, or indices and offsets, got %d inputs",
-                                         flux__line_of(self).s, flux_count(x));
+                                         flux__line_of(self).s, flux_num_items(x));
     if (flux__dtypes[data->dtype].real || data->ndim < (hot ? 2 : 1))
         return (flux_tensor *)flux__fail("%s takes bags of integer indices or bool columns, got %s",
                                          flux__line_of(self).s, got.s);
@@ -33433,7 +33469,7 @@ static FLUX__COLD void flux__watch_end(flux__watch *w, int i, flux_tensor *y, in
     w->closed = 0;
     w->depth = row->depth;
     row->products = products - row->products;
-    for (int k = 0; k < flux_count(y); k++) {
+    for (int k = 0; k < flux_num_items(y); k++) {
         flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
         flux_shape s = flux__dims(x);
         flux__putf(&out, k ? ", %s" : "%s", flux__shape_text(&s).s);
@@ -34664,7 +34700,7 @@ FLUX__END_COLD
 /* ---------------------------------------------------------------------- nn/adjust.h
    Operations on an optimiser's state other than the step: changing
    hyper-parameters, for all parameters (flux_adjust) or for a part of the model
-   (flux_adjust_layer), printing it and reading that text, listing its tensors
+   (flux_adjust_part_with), printing it and reading that text, listing its tensors
    by path (flux__state_fields), and copying it.
 
    Invariant: only hyper-parameters that a rule of the state has can be set, and
@@ -34743,8 +34779,8 @@ typedef struct flux__adjusting {
     int found;
 } flux__adjusting;
 
-/* Walk callback of flux_adjust_layer: adjusts the leaf that belongs to a field of the part, found
-   by the field's address or else by the tensor that it holds. */
+/* Walk callback of flux_adjust_part_with: adjusts the leaf that belongs to a field of the part,
+   found by the field's address or else by the tensor that it holds. */
 static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained,
                               const flux_layer *owner, void *user) {
     flux__adjusting *w = (flux__adjusting *)user;
@@ -34758,7 +34794,7 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
     }
 }
 
-FLUX_DEF int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o) {
+FLUX_DEF int flux_adjust_part_with(flux_state *s, flux_layer *part, flux_rule_opts o) {
     if (!s || !part) return flux__null("adjust_layer", s ? "part" : "state", NULL), -1;
     if (!flux__check_adjust(s, "adjust_layer", &o)) return -1;
     flux__adjusting w = { s, &o, 0 };
@@ -35340,7 +35376,7 @@ static flux_tensor *flux__moved(flux_tensor *x, const flux__move_target *target)
 /* Moves a tensor, or each tensor of a tuple. Returns x itself if none of them changes. */
 static flux_tensor *flux__moved_any(flux_tensor *x, const flux__move_target *target) {
     if (x->op != FLUX__TUPLE) return flux__moved(x, target);
-    int n = flux_count(x), h = flux__hide();
+    int n = flux_num_items(x), h = flux__hide();
     flux_tensor **parts = (flux_tensor **)flux__malloc((size_t)n * sizeof *parts), *y = NULL;
     bool good = parts != NULL, same = true;
     for (int i = 0; good && i < n; i++) {
@@ -35665,7 +35701,7 @@ static bool flux__prewarm_forward(flux_layer *m, flux_tensor *x) {
 /* Plans the loss, which is the sum of squares of the floating outputs, and its gradients. */
 static bool flux__prewarm_backward(flux_layer *m, flux_tensor *x) {
     flux_tensor *y = flux_call_layer(m, x), *loss = NULL;
-    for (int i = 0; y && i < flux_count(y); i++) {
+    for (int i = 0; y && i < flux_num_items(y); i++) {
         flux_tensor *part = y->op == FLUX__TUPLE ? y->in[i] : y;
         if (!flux__dtypes[part->dtype].real) continue;
         part = flux_sum(flux_square(part));
@@ -35799,7 +35835,7 @@ static flux_tensor *flux__mismatch(const char *type, int layers, int inputs) {
 /* Layer i gets input i; a single input goes to all layers, a single layer gets all inputs. */
 static flux_tensor *flux__parallel_call(flux_layer *self, flux_tensor *x) {
     flux__container *m = (flux__container *)self;
-    int inputs = flux_count(x), n = m->count > inputs ? m->count : inputs;
+    int inputs = flux_num_items(x), n = m->count > inputs ? m->count : inputs;
     flux_tensor *xs[255], *ys[255];
     if (inputs != 1 && m->count != 1 && inputs != m->count)
         return flux__mismatch("Parallel", m->count, inputs);
@@ -35823,7 +35859,7 @@ FLUX_DEF flux_layer *flux_parallel_with(flux_layer *connection, int n, flux_laye
    serves as all inputs. */
 static flux_tensor *flux__fusion_call(flux_layer *self, flux_tensor *x) {
     flux__container *m = (flux__container *)self;
-    int inputs = flux_count(x);
+    int inputs = flux_num_items(x);
     flux_tensor *xs[255], *ys[255], *pair[2];
     if (inputs != 1 && inputs != m->count)
         return flux__mismatch("PairwiseFusion", m->count, inputs);
@@ -36048,7 +36084,8 @@ static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor
    given go into s as out x N, those that were not leave s as it is. NULL on an error. */
 static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, flux_tensor *x,
                                      bool sequence, flux_tensor **s) {
-    int given = flux_count(x) - 1, want = flux__cell_rows[m->kind].states, batch = sequence ? 2 : 1;
+    int given = flux_num_items(x) - 1, want = flux__cell_rows[m->kind].states;
+    int batch = sequence ? 2 : 1;
     flux_tensor *in = flux_nth(x, 0);
     if (given != 0 && given != want)
         return (flux_tensor *)flux__fail("%s takes x, or x and %s, got %d inputs",
@@ -36170,7 +36207,7 @@ static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x,
    states after the last step. */
 static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor *x, flux_tensor **s,
                                 int *nstates) {
-    int given = flux_count(x) - 1;
+    int given = flux_num_items(x) - 1;
     flux_tensor *in = flux_nth(x, 0), *all = NULL;
     if (given > 7)
         return (flux_tensor *)flux__fail("%s takes at most 7 states, got %d", flux__line_of(self).s,
@@ -36187,7 +36224,7 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
     for (int64_t t = 0; t < in->dim[1] && ok; t++) {
         s[0] = flux_select(in, 1, t);
         flux_tensor *r = s[0] ? flux_call_with(cell, given + 1, s) : NULL;
-        int n = flux_count(r);
+        int n = flux_num_items(r);
         if (r && (n < 2 || n > 8 || (given && n != given + 1)))
             r = (flux_tensor *)flux__fail(
                 "%s: its cell gave %d tensors; it is to give its output and its state%s",
@@ -36856,7 +36893,7 @@ static bool flux__mha_turn(const flux__mha *m, flux_attention_opts *o, flux_tens
    (x batch) or, unless `alone`, a tuple of that and the scores. */
 static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
     flux__mha *m = (flux__mha *)self;
-    int n = flux_count(x);
+    int n = flux_num_items(x);
     FLUX__ZEROED(flux_attention_opts, o);
     if (n > 4)
         return (flux_tensor *)flux__fail(
@@ -38658,7 +38695,7 @@ static size_t flux__metric_text(flux_layer *self, char *out, size_t n) {
 
 static flux_tensor *flux__metric_call(flux_layer *self, flux_tensor *x) {
     const flux__metric *m = (const flux__metric *)self;
-    if (flux_count(x) != 2)
+    if (flux_num_items(x) != 2)
         return (flux_tensor *)flux__fail("%s takes yhat and y", flux__line_of(self).s);
     int h = flux__hide();
     flux_tensor *s = flux__metric_sums(m->row, m->f, flux_nth(x, 0), flux_nth(x, 1), m->k);
@@ -48175,7 +48212,7 @@ static bool flux__net_record(flux__net_export *e, flux_layer *m, flux_shape in, 
     t->watch = around, t->streams = outer, t->draws = draws;
     flux__free(w.row);
     if (!y || !e->states.ok || flux__failed_since(failures)) return false;
-    e->nout = flux_count(y);
+    e->nout = flux_num_items(y);
     if (e->nout > FLUX__NET_OUTS)
         return FLUX__REFUSE("export_c: the model gives %d tensors, a file of C at most %d", e->nout,
                             FLUX__NET_OUTS);
@@ -50922,7 +50959,7 @@ static void flux__insert_distributed(flux_rule *rule, int at, flux_comm *c, int6
     rule->part[at].rank = c->rank, rule->part[at].ranks = shard ? c->size : 0;
 }
 
-FLUX_DEF flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
+FLUX_DEF flux_rule flux_distributed_optimiser_with(flux_comm *c, flux_rule rule,
                                          flux_distributed_rule_opts o) {
     flux_rule r = flux__bad_rule();
     const int64_t bucket = flux__given_int(o.bucket, o.marked, 25000000);

@@ -10,7 +10,7 @@ class Shape(C.Structure):
     _fields_ = [("ndim", C.c_int), ("dim", I * 8)]
 
 class DenseOptions(C.Structure):          # flux_dense_opts
-    _fields_ = [("_", C.c_char), ("inputs", I), ("outputs", I), ("activation", P), ("bias", C.c_int), ("init", P), ("weight", P), ("b", P), ("marked", C.c_bool)]
+    _fields_ = [("_", C.c_char), ("inputs", I), ("outputs", I), ("activation", P), ("bias", C.c_int), ("init", P), ("weight", P), ("bias_tensor", P), ("marked", C.c_bool)]
 
 def declare(name, result, *arguments):
     getattr(f, name).restype, getattr(f, name).argtypes = result, arguments

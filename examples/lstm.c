@@ -15,7 +15,7 @@ typedef struct writer { flux_layer base; flux_layer *letters, *memory, *guess; }
 static flux_tensor *writer_call(flux_layer *self, flux_tensor *x) {
     writer *m = (writer *)self;
     flux_tensor *in = flux_call(m->letters, flux_nth(x, 0));
-    flux_tensor *y = flux_count(x) > 1 ? flux_call(m->memory, in, flux_nth(x, 1), flux_nth(x, 2)) : flux_call(m->memory, in);
+    flux_tensor *y = flux_num_items(x) > 1 ? flux_call(m->memory, in, flux_nth(x, 1), flux_nth(x, 2)) : flux_call(m->memory, in);
     return flux_tuple(flux_call(m->guess, flux_nth(y, 0)), flux_nth(y, 1), flux_nth(y, 2));
 }
 FLUX_LAYER(writer, "Writer", writer_call, FLUX_CHILD(letters), FLUX_CHILD(memory), FLUX_CHILD(guess))

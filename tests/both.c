@@ -24,7 +24,7 @@ static void say_layer(const char *what, flux_layer *m, flux_tensor *x) {
     printf("%s\n", text);
     flux_testmode(m, true);
     flux_tensor *y = flux_call(m, x);
-    say(what, flux_count(y) > 1 ? flux_nth(y, 0) : y);
+    say(what, flux_num_items(y) > 1 ? flux_nth(y, 0) : y);
 }
 
 static void operations(void) {
@@ -52,7 +52,7 @@ static void layers(void) {
     flux_tensor *image = flux_sin(flux_reshape(flux_arange(0, 128, 1), 8, 4, 2, 2));
     flux_tensor *index = flux_to_dtype(flux_reshape(flux_arange(0, 6, 1), 3, 2), FLUX_I32);
     say_layer("dense", flux_dense(.in = 8, .out = 3, .activation = flux_tanh, .bias = FLUX_OFF), x);
-    say_layer("dense", flux_dense(.weight = flux_ones(3, 8), .b = flux_ones(3)), x);
+    say_layer("dense", flux_dense(.weight = flux_ones(3, 8), .bias_tensor = flux_ones(3)), x);
     say_layer("scale", flux_scale(.size = FLUX_SHAPE(8), .bias = FLUX_OFF), x);
     say_layer("bilinear", flux_bilinear(.in1 = 8, .in2 = 8, .out = 2, .bias = FLUX_ON), x);
     say_layer("embedding", flux_embedding(.in = 7, .out = 3, .pad = FLUX_ON, .padding_idx = 1), index);

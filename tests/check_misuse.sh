@@ -66,6 +66,13 @@ for cc in gcc clang tcc g++ clang++; do
         of 'x = flux_from(((float[]){1, 2, 3, 4}), 2, 2)' >"$tmp/fits.c"
         check "$cc: a literal array" $cc $flags -I. -c "$tmp/fits.c" -o "$tmp/fits.o" ;;
     esac
+    # a shape in a variable is no window for the short name; gcc, in C, names its type alone
+    hint='else_call_flux_conv_layer'
+    case $cc in gcc) hint="flux_tensor \*. using type .flux_shape" ;; tcc) hint="struct flux_shape" ;; esac
+    of 'flux_shape w = FLUX_SHAPE(3, 3); m = flux_conv(w, 1, 8)' >"$tmp/wrong.$ext"
+    refused "$cc: a shape in a variable" "$hint" $cc $flags -I. -c "$tmp/wrong.$ext" -o "$tmp/wrong.o"
+    of 'flux_shape w = FLUX_SHAPE(3, 3); m = flux_conv_layer(w, 1, 8); w.ndim = (int)(flux_len(c) + flux_len(l) + flux_length(x))' >"$tmp/fits.$ext"
+    check "$cc: lengths, and a layer of a shape in a variable" $cc $flags -Werror -I. -c "$tmp/fits.$ext" -o "$tmp/fits.o"
     # an old name works, and the compiler says what the new one is
     of 'x = flux_add(flux_reshape_to(x, FLUX_SHAPE(1, 2)), 1)' >"$tmp/fits.$ext"
     check "$cc: an old name" $cc $flags -I. -c "$tmp/fits.$ext" -o "$tmp/fits.o"

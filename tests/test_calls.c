@@ -111,7 +111,7 @@ static void forget(slot *pool, int n, int deeper_than) {
 
 static bool light(flux_tensor *x) {
     if (!x) return false;
-    int n = flux_count(x);
+    int n = flux_num_items(x);
     if (n < 2 && flux_len(x) > LIGHT) return false;
     for (int i = 0; n > 1 && i < n; i++)
         if (!light(flux_nth(x, i))) return false;
@@ -483,7 +483,7 @@ static flux_weightnorm_opts weightnorm_o(void) {
     SET(dims, S());
     return o;
 }
-static flux_tensor *labels_of(flux_tensor *p) { return flux_count(p) == 1 && flux_ndim(p) > 0 && one_in(2) ? flux_onecold(p) : T(); }
+static flux_tensor *labels_of(flux_tensor *p) { return flux_num_items(p) == 1 && flux_ndim(p) > 0 && one_in(2) ? flux_onecold(p) : T(); }
 static flux_topk_opts topk_o(void) {
     OPTS(flux_topk_opts, o);
     MUST(yhat, T()), MUST(y, one_in(2) ? o.yhat : labels_of(o.yhat));
@@ -618,8 +618,8 @@ static void got_T(flux_tensor *y) {
     if (!one_in(3)) return;
     sentences = 0, pending = flux_failed();
     note(" and eval");
-    bool done = flux_eval(y) || flux_count(y) > 1;
-    judge(!done && flux_count(y) == 1, false);
+    bool done = flux_eval(y) || flux_num_items(y) > 1;
+    judge(!done && flux_num_items(y) == 1, false);
 }
 static void got_Q(flux_tensor *y) {       /* NULL may be an answer */
     judge(!y, true);
@@ -723,20 +723,20 @@ static flux_tensor *with_gradient(void) {
 }
 static flux_grads *gradient_of_some(void) {
     const void *what[3] = { O(), O(), O() };
-    flux_tensor *x = T(), *loss = x && one_in(2) && flux_count(x) == 1 ? flux_sum(x) : x;
+    flux_tensor *x = T(), *loss = x && one_in(2) && flux_num_items(x) == 1 ? flux_sum(x) : x;
     return flux_gradient_with(loss, below(4), what);
 }
 static flux_grads *gradient_of_layer(void) {
     flux_layer *m = L();
     flux_tensor *y = flux_call_layer(m, T());
     if (!y) handed_on();
-    return flux_gradient(flux_sum(flux_square(flux_count(y) > 1 ? flux_nth(y, 0) : y)), m);
+    return flux_gradient(flux_sum(flux_square(flux_num_items(y) > 1 ? flux_nth(y, 0) : y)), m);
 }
 static int step(void) {                   /* of the good model, or not */
     flux_layer *m = one_in(3) ? L() : (flux_layer *)layers[0].object;
     flux_tensor *y = flux_call_layer(m, one_in(3) ? T() : (flux_tensor *)tensors[0].object);
     flux_state *s = one_in(3) ? ST() : (flux_state *)states[0].object;
-    flux_grads *g = y ? flux_gradient(flux_sum(flux_square(flux_count(y) > 1 ? flux_nth(y, 0) : y)), m) : NULL;
+    flux_grads *g = y ? flux_gradient(flux_sum(flux_square(flux_num_items(y) > 1 ? flux_nth(y, 0) : y)), m) : NULL;
     if (!g) handed_on();
     return flux_update(s, m, g);
 }
@@ -849,7 +849,7 @@ static flux_layer *new_one(void) {
     static const flux_field fields[] = { { NULL, FLUX__END, 0, 0 } };
     static const flux_layer_type odd = { "Odd", NULL, 8, fields, NULL, 0 };
     static const char memory[64];
-    return flux_new_layer(one_in(2) ? NULL : &odd, memory);
+    return flux_new_with(one_in(2) ? NULL : &odd, memory);
 }
 static void limits_of(void) {
     flux_device cpu = { 0, 0 };
@@ -1046,7 +1046,7 @@ static void strict_threads(void) {
     X(L, flux__layer_of_fn2, flux__layer_of_fn2(A2())) X(L, flux_fmap, flux_fmap(A(), L())) \
     X(L, flux_mapleaves, flux_mapleaves(A(), L())) \
     X(L, flux_fmap_with, flux_fmap_with(leaf_as_it_is, one_in(2) ? words : NULL, L(), one_in(2) ? excluded : NULL)) \
-    X(L, flux_new_layer, new_one()) X(L, flux_named, flux_named(N(), L())) \
+    X(L, flux_new_with, new_one()) X(L, flux_named, flux_named(N(), L())) \
     X(L, flux_restructure, flux_restructure(L(), T())) X(M, flux_child, flux_child(L(), Z())) \
     X(S, flux_gpu_state, flux_gpu_state(ST())) X(S, flux_cpu_state, flux_cpu_state(ST())) \
     X(S, flux_cu_state, flux_cu_state(ST())) X(S, flux_roc_state, flux_roc_state(ST())) \
@@ -1073,7 +1073,7 @@ static void strict_threads(void) {
     X(R, flux_mixed_precision, flux_mixed_precision(rule())) X(I, flux_update, step()) \
     X(I, flux_update, flux_update(ST(), L(), G())) \
     X(I, flux_adjust_with, flux_adjust_with(ST(), rule_o())) \
-    X(I, flux_adjust_layer, flux_adjust_layer(ST(), L(), rule_o())) \
+    X(I, flux_adjust_part_with, flux_adjust_part_with(ST(), L(), rule_o())) \
     X(I, flux_train, (flux_train)(loss_of, L(), D(), ST())) X(I, flux_train_with, flux_train_with(train_o())) \
     X(I, flux_splitobs, splits()) \
     X(I, flux_graph_dot, flux_graph_dot(T(), P())) X(I, flux_save_npy, flux_save_npy(T(), P())) \
@@ -1088,7 +1088,7 @@ static void strict_threads(void) {
     X(I, flux_set_param, flux_set_param(L(), N(), T())) \
     X(I, flux_export_c_with, flux_export_c_with(export_o())) \
     X(I, flux_prewarm_with, flux_prewarm_with(L(), S())) X(Y, flux_get_devices, devices_of()) \
-    X(N, flux_ndim, flux_ndim(T())) X(N, flux_count, flux_count(T())) \
+    X(N, flux_ndim, flux_ndim(T())) X(N, flux_num_items, flux_num_items(T())) \
     X(N, flux_dim, flux_dim(T(), Z())) X(N, flux_len, flux_len(T())) \
     X(N, flux_params, params_of()) X(N, flux_num_params, flux_num_params(L())) \
     X(N, flux_skipped, flux_skipped(ST())) X(N, flux_length, flux_length(D())) \
@@ -1163,7 +1163,7 @@ static void strict_threads(void) {
     X(I, flux_distributed_save_tensor, flux_distributed_save_tensor(C(), T(), P())) \
     X(I, flux_distributed_save_layer, flux_distributed_save_layer(C(), L(), P())) \
     X(I, flux_distributed_save_state, flux_distributed_save_state(C(), ST(), P())) \
-    X(R, flux_distributed_rule, flux_distributed_rule(C(), rule(), distributed_rule_o())) \
+    X(R, flux_distributed_optimiser_with, flux_distributed_optimiser_with(C(), rule(), distributed_rule_o())) \
     X(Y, flux_distributed_with, join()) X(Y, flux_distributed_end, join()) \
     X(Y, flux_rank_of, flux_rank_of(world)) X(Y, flux_size_of, flux_size_of(world)) \
     X(Y, flux_local_rank_of, flux_local_rank_of(world)) \

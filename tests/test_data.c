@@ -219,7 +219,7 @@ TEST(loader_errors) {
     CHECK_ERROR(flux_dataloader(numbers(3), .rank = 1), "rank 1 of 1 does not exist");
     CHECK_ERROR(flux_dataloader(numbers(3), .rank = 0, .ranks = 4), "3 observations can't be shared by 4 ranks");
     CHECK_ERROR(flux_dataloader(numbers(300), .batchsize = 256, .collate = FLUX_COLLATE_NONE), "255 observations at most, not 256");
-    CHECK_ERROR(flux_length(NULL), "length: argument l is NULL");
+    CHECK_ERROR((flux_length)(NULL), "length: argument l is NULL");
     CHECK_ERROR(flux_mapobs(flux_sin, NULL), "mapobs: argument l is NULL");
     CHECK_ERROR(flux_mapobs(NULL, flux_dataloader(numbers(3))), "mapobs: argument f is NULL");
     CHECK_ERROR(flux_first(NULL), "first: argument l is NULL");
@@ -425,8 +425,8 @@ TEST(uncollated_batches_are_tuples) {
     int n = 0;
     double sum = 0;
     flux_each (b, l) {
-        CHECK(flux_count(b.x) == (n < 2 ? 2 : 1) && b.size == flux_count(b.x));
-        for (int i = 0; i < flux_count(b.x); i++) {
+        CHECK(flux_num_items(b.x) == (n < 2 ? 2 : 1) && b.size == flux_num_items(b.x));
+        for (int i = 0; i < flux_num_items(b.x); i++) {
             CHECK(flux_ndim(flux_nth(b.x, i)) == 1 && flux_dim(flux_nth(b.x, i), 0) == 2);
             sum += at(flux_nth(b.x, i), 0);
         }
@@ -567,7 +567,7 @@ TEST(a_data_set_of_ones_own) {
     flux_batch one = flux_first(flux_dataloader(.data = &set, .batchsize = -1));
     CHECK(flux_ndim(one.x) == 1);
     one = flux_first(flux_dataloader(.data = &set, .batchsize = 4, .collate = FLUX_COLLATE_NONE));
-    CHECK(flux_count(one.x) == 4);
+    CHECK(flux_num_items(one.x) == 4);
 }
 
 TEST(a_data_sets_errors_reach_the_loop) {

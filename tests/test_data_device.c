@@ -89,7 +89,7 @@ TEST(transforms_come_before_the_move_and_are_the_same_everywhere) {
             flux_each (p, flux_mapobs(flux_gpu, l)) CHECK(flux_device_of(p.x).backend == FLUX__CUDA_BACKEND && flux_dtype_of(p.x) == FLUX_F32);
         }
         flux_loader *loose = flux_to(d, flux_dataloader(x, .batchsize = 3, .collate = FLUX_COLLATE_NONE));
-        CHECK(flux_count(flux_first(loose).x) == 3 && flux_device_equal(flux_device_of(flux_nth(flux_first(loose).x, 2)), d));
+        CHECK(flux_num_items(flux_first(loose).x) == 3 && flux_device_equal(flux_device_of(flux_nth(flux_first(loose).x, 2)), d));
     }
     no_card();
 }

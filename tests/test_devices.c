@@ -784,7 +784,7 @@ TEST(tensors_between_devices) {
     CHECK(same_numbers(flux_cpu(flux_gpu(view)), flux_copy(view)));
     CHECK(flux_to(at(FLUX__CPU_BACKEND, 3), x) == x);               /* the CPU has no numbers */
     flux_tensor *pair = flux_tuple(x, d0), *there = flux_gpu(pair);
-    CHECK(flux_count(there) == 2 && on(flux_nth(there, 0), FLUX__CUDA_BACKEND, 0) && flux_nth(there, 1) == d0);
+    CHECK(flux_num_items(there) == 2 && on(flux_nth(there, 0), FLUX__CUDA_BACKEND, 0) && flux_nth(there, 1) == d0);
     CHECK(flux_gpu(there) == there && on(there, FLUX__CUDA_BACKEND, 0));
     CHECK_ERROR(flux_device_of(pair), "tensor 0 is on CPU, tensor 1 on CUDA device 0: Card A");
     CHECK(same_numbers(flux_nth(flux_cpu(there), 0), x));

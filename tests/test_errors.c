@@ -70,7 +70,7 @@ TEST(models_after_a_handled_error) {
     VALID(flux_chain(flux_dense(2, 3), flux_dense(3, 1)) != NULL);
     VALID(flux_update(s, m, flux_gradient(loss_of(m, x, y), m)) == 0);
     VALID(flux_update(mixed, m, flux_gradient(flux_scaled_loss(mixed, loss_of(m, x, y)), m)) == 0);
-    VALID(flux_adjust(s, .eta = 0.01) == 0 && flux_adjust_layer(s, m, (flux_rule_opts){ .eta = 0.02 }) == 0);
+    VALID(flux_adjust(s, .eta = 0.01) == 0 && flux_adjust_part_with(s, m, (flux_rule_opts){ .eta = 0.02 }) == 0);
     VALID(flux_train(loss_of, m, l, s) == 0);
     VALID(flux_prewarm(m, 2, 8) == 0);
     VALID(flux_fmap(twice, m) != NULL && flux_fmap(flux_relu, m) != NULL);

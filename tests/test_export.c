@@ -172,16 +172,16 @@ static void write_call(FILE *f, const char *name, bool state, flux_tensor *x, fl
     numbers(f, x);
     fprintf(f, "};\n    static %s x[%lld];\n", type, (long long)flux_len(x));
     fprintf(f, "    for (int i = 0; i < %lld; i++) x[i] = (%s)given[i];\n", (long long)flux_len(x), type);
-    for (int i = 0; i < flux_count(y); i++) {
+    for (int i = 0; i < flux_num_items(y); i++) {
         fprintf(f, "    static const double want%d[] = {", i);
         numbers(f, flux_nth(y, i));
         fprintf(f, "};\n    static %s y%d[%lld];\n", element(flux_dtype_of(flux_nth(y, i))), i, (long long)flux_len(flux_nth(y, i)));
     }
     if (state) fprintf(f, "    static %s_state state;\n    %s_reset(&state);\n", name, name);
     fprintf(f, "    %s(%sx", name, state ? "&state, " : "");
-    for (int i = 0; i < flux_count(y); i++) fprintf(f, ", y%d", i);
+    for (int i = 0; i < flux_num_items(y); i++) fprintf(f, ", y%d", i);
     fprintf(f, ");\n");
-    for (int i = 0; i < flux_count(y); i++)
+    for (int i = 0; i < flux_num_items(y); i++)
         fprintf(f, "    for (int i = 0; i < %lld; i++) check(\"%s\", %d, i, (double)y%d[i], want%d[i]);\n",
                 (long long)flux_len(flux_nth(y, i)), name, i, i, i);
     fprintf(f, "}\n");

@@ -714,7 +714,7 @@ static flux_layer *new_counter(double scale) {
     memset(&c, 0, sizeof c);
     c.seen = flux_scalar(0);
     c.scale = flux_full(scale, 2);
-    return flux_new_layer(counter_type(), &c);
+    return flux_new_with(counter_type(), &c);
 }
 
 /* A map may name one tensor, ours and theirs, and leave out another. */
@@ -1152,7 +1152,7 @@ static flux_tensor *run_loss(flux_layer *m, flux_tensor *x, flux_tensor *y) { re
 static void run_epochs(run *r, int from, int to) {
     for (int epoch = from; epoch < to; epoch++) {
         if (epoch == 1) CHECK(flux_adjust(r->opt, .eta = 0.1 / 3) == 0);
-        if (epoch == 2) CHECK(flux_adjust_layer(r->opt, flux_child(r->model, 0), (flux_rule_opts){ .beta = { 0.7, 0.9 } }) == 0);
+        if (epoch == 2) CHECK(flux_adjust_part_with(r->opt, flux_child(r->model, 0), (flux_rule_opts){ .beta = { 0.7, 0.9 } }) == 0);
         CHECK(flux_train(run_loss, r->model, r->loader, r->opt) == 0);
     }
 }
@@ -1226,7 +1226,7 @@ TEST(numbers_of_rules) {
         flux_state *a = flux_setup(rules[i], m), *b = flux_setup(rules[i], m);
         if (i != 3 && i != 4 && i != 6) {
             CHECK(flux_adjust(a, .eta = 0.1 / 7) == 0);
-            CHECK(flux_adjust_layer(a, flux_child(m, 0), (flux_rule_opts){ .eta = 1e-5 / 3 }) == 0);
+            CHECK(flux_adjust_part_with(a, flux_child(m, 0), (flux_rule_opts){ .eta = 1e-5 / 3 }) == 0);
         }
         CHECK(flux_save(a, TMP("a.safetensors")) == 0);
         CHECK(flux_load(b, TMP("a.safetensors")) == 0);

@@ -168,7 +168,7 @@ static void make_folders(void) {
 TEST(folders) {
     make_folders();
     flux_folder *f = flux_image_folder(TMP("folder"), .width = 6, .height = 4, .channels = 3);
-    CHECK(flux_folder_length(f) == 3 && flux_folder_classes(f) == 2);
+    CHECK(flux_folder_length(f) == 3 && flux_len(f) == 3 && flux_folder_classes(f) == 2);
     CHECK_STR(flux_folder_class(f, 0), "a");
     CHECK_STR(flux_folder_class(f, 1), "b");
     CHECK_STR(flux_folder_path(f, 0), TMP("folder") "/a/10.pgm");

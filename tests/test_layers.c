@@ -25,13 +25,14 @@ static flux_tensor *grad_of(flux_tensor *loss, flux_tensor *x) {
 /* ---- Dense */
 
 static flux_layer *dense_fixture(flux_fn act) {
-    return flux_dense(.weight = FILL(0.1, 0.8, 2, 3), .b = FILL(0.5, 0.3, 2), .activation = act);
+    return flux_dense(.weight = FILL(0.1, 0.8, 2, 3), .bias_tensor = FILL(0.5, 0.3, 2), .activation = act);
 }
 
 TEST(dense_as_pytorch) {
     flux_layer *m = dense_fixture(flux_tanh);
     flux_tensor *x = FILL(1.0, 1.2, 3, 4), *y = flux_call(m, x), *loss = flux_sum(flux_square(y));
     CHECK_DATA(y, fix_dense, 2e-8);
+    CHECK_DATA(flux_call(flux_dense(.weight = flux_weight(m), .b = flux_bias(m), .activation = flux_tanh), x), fix_dense, 2e-8);   /* its old name */
     flux_grads *g = flux_gradient(loss, m, x);
     CHECK_DATA(flux_grad(g, flux_weight(m)), fix_dense_gW, 2e-8);
     CHECK_DATA(flux_grad(g, flux_bias(m)), fix_dense_gb, 2e-8);
@@ -131,8 +132,8 @@ TEST(dense_refuses) {
                 "dense: .weight must be a floating matrix, out x in, not 3-element f32");
     CHECK_ERROR(flux_dense(4, 3, .weight = flux_ones(3, 5)),
                 "dense: .weight must be a floating matrix, out x in as given, not 3x5 f32");
-    CHECK_ERROR(flux_dense(.weight = flux_ones(3, 5), .b = flux_ones(5)),
-                "dense: .b must be a vector of 3");
+    CHECK_ERROR(flux_dense(.weight = flux_ones(3, 5), .bias_tensor = flux_ones(5)),
+                "dense: .bias_tensor must be a vector of 3");
     CHECK_ERROR(flux_dense(5, 3, .b = flux_ones(3), .bias = FLUX_OFF), ".bias not off");
 }
 

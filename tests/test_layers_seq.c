@@ -16,7 +16,7 @@ static flux_tensor *fill(flux_shape s, double a, double k) {
 
 static flux_tensor *squares(flux_tensor *x) {
     flux_tensor *sum = NULL;
-    for (int i = 0; i < flux_count(x); i++) {
+    for (int i = 0; i < flux_num_items(x); i++) {
         flux_tensor *s = flux_sum(flux_square(flux_nth(x, i)));
         sum = sum ? flux_add(sum, s) : s;
     }
@@ -63,7 +63,7 @@ TEST(recurrent_layers_as_pytorch) {
         flux_layer *m = fixture(k);
         flux_tensor *x = FILL(0.3, 1.1, 3, 5, 2), *h = FILL(1.3, 0.8, 4, 2), *c = FILL(2.1, 0.9, 4, 2);
         flux_tensor *y = k == LSTM ? flux_call(m, x, h, c) : flux_call(m, x, h);
-        CHECK(flux_count(y) == (k == LSTM ? 3 : 2));
+        CHECK(flux_num_items(y) == (k == LSTM ? 3 : 2));
         test_data(flux_nth(y, 0), want[k][0], 40, 2e-9, __FILE__, __LINE__, "output");
         CHECK_SHAPE(flux_nth(y, 1), 4, 2);
         flux_grads *g = flux_gradient(squares(y), m, x, h, c);
@@ -89,7 +89,7 @@ TEST(a_layer_does_what_its_cell_does_step_by_step) {
             y = flux_select(flux_nth(all, 0), 1, t);
             CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(y, flux_nth(s, 0))))), 0, 1e-6);
         }
-        for (int i = 1; i < flux_count(s); i++) CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_nth(all, i), flux_nth(s, i))))), 0, 1e-6);
+        for (int i = 1; i < flux_num_items(s); i++) CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(flux_nth(all, i), flux_nth(s, i))))), 0, 1e-6);
         flux_tensor *r = flux_call(flux_recurrence(cell), x);             /* the same through the layer of any cell */
         CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(r, flux_nth(all, 0))))), 0, 1e-6);
     }
@@ -154,8 +154,8 @@ TEST(second_derivatives) {
 /* A cell of one's own: keeps a running mean of what it sees, and how many it has seen. */
 typedef struct averager { flux_layer base; flux_tensor *gain; } averager;
 static flux_tensor *averager_call(flux_layer *self, flux_tensor *x) {
-    flux_tensor *now = flux_nth(x, 0), *sum = flux_count(x) > 1 ? flux_add(flux_nth(x, 1), now) : now;
-    flux_tensor *n = flux_count(x) > 1 ? flux_add(flux_nth(x, 2), 1.0) : flux_ones(1);
+    flux_tensor *now = flux_nth(x, 0), *sum = flux_num_items(x) > 1 ? flux_add(flux_nth(x, 1), now) : now;
+    flux_tensor *n = flux_num_items(x) > 1 ? flux_add(flux_nth(x, 2), 1.0) : flux_ones(1);
     return flux_tuple(flux_mul(flux_div(sum, n), ((averager *)self)->gain), sum, n);
 }
 FLUX_LAYER(averager, "Averager", averager_call, FLUX_PARAM(gain))
@@ -168,7 +168,7 @@ TEST(recurrence_of_a_cell_of_ones_own) {
     flux_layer *m = flux_recurrence(flux_new(averager, .gain = flux_full(2.0, 1)), .return_state = true);
     flux_tensor *y = flux_call(m, flux_from(v, 1, 4));
     CHECK_DATA(flux_nth(y, 0), want, 1e-6);
-    CHECK(flux_count(y) == 3 && flux_item(flux_nth(y, 1)) == 16 && flux_item(flux_nth(y, 2)) == 4);
+    CHECK(flux_num_items(y) == 3 && flux_item(flux_nth(y, 1)) == 16 && flux_item(flux_nth(y, 2)) == 4);
     CHECK_NEAR(flux_item(flux_grad_param(flux_gradient(flux_sum(flux_nth(y, 0)), m), m, "cell.gain")), 10, 1e-6);
 }
 

@@ -101,7 +101,7 @@ TEST(new_refuses) {
                 "new: the field used of Picky is not a tensor");
     CHECK_ERROR(flux_new(actor_critic, .actor = (flux_layer *)(void *)flux_ones(1)),
                 "new: the field actor of ActorCritic is not a layer");
-    CHECK_ERROR(flux_new_layer(NULL, none), "new: argument type is NULL");
+    CHECK_ERROR(flux_new_with(NULL, none), "new: argument type is NULL");
     CHECK(flux_new(actor_critic, .visits = 1) != NULL);     /* fields may be left out */
 }
 
@@ -123,7 +123,7 @@ TEST(calls_refuse) {
     CHECK_ERROR(flux_call(m, flux_ones(2), NULL), "call: argument x is NULL");
     picky_null p;
     memset(&p, 0, sizeof p);
-    CHECK_ERROR(flux_call(flux_new_layer(picky_null_type(), &p), flux_ones(2)),
+    CHECK_ERROR(flux_call(flux_new_with(picky_null_type(), &p), flux_ones(2)),
                 "Nothing: its call gave NULL");
 }
 
@@ -481,7 +481,7 @@ static flux_tensor *plus_one(flux_tensor *x) { return flux_add(x, 1); }
 static flux_tensor *times(flux_tensor *a, flux_tensor *b) { return flux_mul(a, b); }
 static flux_tensor *sum_of_tuple(flux_tensor *t) {
     flux_tensor *y = flux_nth(t, 0);
-    for (int i = 1; i < flux_count(t); i++) y = flux_add(y, flux_nth(t, i));
+    for (int i = 1; i < flux_num_items(t); i++) y = flux_add(y, flux_nth(t, i));
     return y;
 }
 static double at(flux_tensor *x, int i) { return flux_at(x, i); }
@@ -502,7 +502,7 @@ TEST(chain_of_layers_and_functions) {
 
 TEST(activations_of_a_chain) {
     flux_tensor *t = flux_activations(flux_chain(plus_one, flux_square, plus_one), flux_full(2, 3));
-    CHECK(flux_count(t) == 3);
+    CHECK(flux_num_items(t) == 3);
     CHECK(at(flux_nth(t, 0), 0) == 3 && at(flux_nth(t, 1), 0) == 9 && at(flux_nth(t, 2), 0) == 10);
     CHECK_ERROR(flux_activations(flux_dense(2, 2), flux_ones(2)),
                 "activations: needs a Chain of at least one layer, not Dense(2 => 2)");
@@ -521,7 +521,7 @@ TEST(parallel_pairs_inputs_and_layers) {
                0);
     flux_tensor *v = flux_call(flux_parallel(flux_vcat, plus_one, flux_square), a);
     CHECK_DATA(v, ((double[]){ 3, 3, 3, 4, 4, 4 }), 0);
-    CHECK(flux_count(flux_call(flux_parallel(flux_identity, plus_one, flux_square), a)) == 2);
+    CHECK(flux_num_items(flux_call(flux_parallel(flux_identity, plus_one, flux_square), a)) == 2);
     CHECK_ERROR(flux_call(flux_parallel(flux_add, plus_one, plus_one, plus_one), a, b),
                 "Parallel: 3 layers, but 2 inputs");
     flux_layer *none = NULL;
@@ -559,7 +559,7 @@ TEST(pairwisefusion_hands_results_on) {
     flux_tensor *a = flux_full(2, 1), *b = flux_full(10, 1), *c = flux_full(100, 1);
     flux_layer *m = flux_pairwisefusion(flux_add, plus_one, flux_square, plus_one);
     flux_tensor *t = flux_call(m, a, b, c);      /* 3; (3 + 10)^2; 169 + 100 + 1 */
-    CHECK(flux_count(t) == 3 && at(flux_nth(t, 0), 0) == 3 && at(flux_nth(t, 1), 0) == 169 &&
+    CHECK(flux_num_items(t) == 3 && at(flux_nth(t, 0), 0) == 3 && at(flux_nth(t, 1), 0) == 169 &&
           at(flux_nth(t, 2), 0) == 270);
     t = flux_call(m, a);                          /* 3; (3 + 2)^2; 25 + 2 + 1 */
     CHECK(at(flux_nth(t, 1), 0) == 25 && at(flux_nth(t, 2), 0) == 28);
@@ -809,7 +809,7 @@ TEST(tuples_within_tuples_are_bounded) {
     CHECK_ERROR(flux_tuple(t, x), "tuple: more than 1000 tuples within tuples");
     CHECK(flux_eval(t) == t);
     flux_tensor *in = t, *three = flux_tuple(flux_tuple(flux_mul(x, 2), x), flux_mul(x, 3));
-    while (flux_count(in) == 1) in = flux_nth(in, 0);
+    while (flux_num_items(in) == 1) in = flux_nth(in, 0);
     CHECK(flux_eval(three) == three && flux_eval(in) == in);
     CHECK_DATA(flux_nth(flux_nth(three, 0), 0), ((double[]){ 4, 4 }), 0);
     CHECK_DATA(flux_nth(three, 1), ((double[]){ 6, 6 }), 0);

@@ -209,7 +209,7 @@ TEST(a_text_has_room_for_what_it_said) {
     char text[1000];
     memset(&t, 0, sizeof t);
     t.x = flux_ones(1);
-    flux_layer *m = flux_new_layer(&type, &t);
+    flux_layer *m = flux_new_with(&type, &t);
     CHECK(flux_layer_text(flux_chain(m, m), text, sizeof text) > 600 && spoilt == 0);
 }
 

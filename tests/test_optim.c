@@ -608,7 +608,7 @@ TEST(adjust_a_part) {
     flux_rule_opts o;
     memset(&o, 0, sizeof o);
     o.eta = 0.5;
-    CHECK(flux_adjust_layer(opt, b, o) == 0);
+    CHECK(flux_adjust_part_with(opt, b, o) == 0);
     FLUX_SCOPE {
         flux_tensor *loss = flux_sum(flux_add(flux_param(m, "layers.0.p"), flux_param(m, "layers.1.p")));
         CHECK(flux_update(opt, m, flux_gradient(loss, m)) == 0);
@@ -621,7 +621,7 @@ TEST(adjust_a_part) {
     CHECK(flux_adjust(opt, .eta = 0.25) == 0);                 /* the whole again */
     flux_state_text(opt, text, sizeof text);
     CHECK_STR(text, "Descent(0.25)  # of 2 arrays, 2 parameters");
-    CHECK_ERROR(flux_adjust_layer(opt, bare_of(number(1, FLUX_F64)), o), "no parameter of this Bare belongs");
+    CHECK_ERROR(flux_adjust_part_with(opt, bare_of(number(1, FLUX_F64)), o), "no parameter of this Bare belongs");
 }
 
 TEST(adjust_errors) {

@@ -152,7 +152,7 @@ TEST(adjusting_to_zero) {
     flux_state_text(s, text, sizeof text);
     CHECK(strstr(text, "AdamW(0, beta=(0.5, 0), lambda=0, epsilon=0, couple=false)"));
     CHECK(flux_adjust(s, .eta = 1, .couple = true) == 0 && flux_adjust_part(s, flux_child(m, 1), .eta = 0) == 0);
-    CHECK(flux_adjust_layer(s, flux_child(m, 1), FLUX_OPTIONS(flux_rule_opts, .beta = { 0, 0 })) == 0);
+    CHECK(flux_adjust_part_with(s, flux_child(m, 1), FLUX_OPTIONS(flux_rule_opts, .beta = { 0, 0 })) == 0);
     flux_tensor *first = flux_copy(flux_weight(flux_child(m, 0))), *second = flux_copy(flux_weight(flux_child(m, 1)));
     CHECK(flux_update(s, m, flux_gradient(flux_sum(flux_call(m, flux_rand(2, 3))), m)) == 0);
     CHECK(flux_item(flux_max(flux_abs(flux_sub(first, flux_weight(flux_child(m, 0)))))) > 0.1);
@@ -275,8 +275,8 @@ TEST(attention_layers_with_zero) {
     CHECK_ERROR(flux_multiheadattention(8, .k_in = 0), "0");
     CHECK_ERROR(flux_multiheadattention(8, .v_in = 0), "0");
     flux_tensor *x = flux_rand(8, 3, 2);
-    CHECK(flux_count(flux_call(flux_multiheadattention(8, .bias = false, .causal = false, .dropout = 0), x)) == 2);
-    CHECK(flux_count(flux_call(flux_multiheadattention(8, .scores = false), x)) == 1);
+    CHECK(flux_num_items(flux_call(flux_multiheadattention(8, .bias = false, .causal = false, .dropout = 0), x)) == 2);
+    CHECK(flux_num_items(flux_call(flux_multiheadattention(8, .scores = false), x)) == 1);
 }
 
 TEST(norms_with_zero) {

@@ -276,13 +276,13 @@ static flux_tensor *keeping(int n, flux_tensor *const *x, void *c) {
 }
 static void keeping_back(int n, flux_tensor *const *x, flux_tensor *y, flux_tensor *g, flux_tensor **dx, void *c) {
     (void)n, (void)c;
-    if (flux_count(y) != 2) return;
+    if (flux_num_items(y) != 2) return;
     dx[0] = flux_mul(g, flux_mul(flux_nth(y, 1), x[1]));
 }
 
 TEST(what_forward_keeps) {
     flux_tensor *x = flux_values(0.5, -1), *w = flux_values(2, 3), *y = flux_custom(keeping, keeping_back, x, w);
-    CHECK(flux_count(y) == 1);
+    CHECK(flux_num_items(y) == 1);
     CHECK_DATA(y, ((double[]){ 2 * exp(0.5), 3 * exp(-1) }), 1e-5);
     flux_grads *g = flux_gradient(flux_sum(flux_add(y, flux_square(w))), x, w);
     CHECK_DATA(flux_grad(g, x), ((double[]){ 2 * exp(0.5), 3 * exp(-1) }), 1e-5);

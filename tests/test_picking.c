@@ -271,13 +271,13 @@ TEST(taking_along) {
 
 TEST(pieces) {
     flux_tensor *x = matrix(), *two = flux_split(x, 1, 2), *three = flux_split(x, 1, 1, 0, 2), *halves = flux_chunk(x, 1, 2);
-    CHECK(flux_count(two) == 2 && flux_count(three) == 3 && flux_count(halves) == 2);
+    CHECK(flux_num_items(two) == 2 && flux_num_items(three) == 3 && flux_num_items(halves) == 2);
     VALUES(flux_nth(two, 0), 0, 1, 2, 3, 4);
     VALUES(flux_nth(two, 1), 0, 5, 6);
     SHAPE_IS(flux_nth(three, 1), 2, 0);
     VALUES(flux_nth(three, 2), 0, 3, 4, 5, 6);
     SHAPE_IS(flux_nth(halves, 1), 2, 1);
-    CHECK(flux_count(flux_chunk(flux_zeros(5), 0, 4)) == 3);       /* 2 2 1, as torch.chunk */
+    CHECK(flux_num_items(flux_chunk(flux_zeros(5), 0, 4)) == 3);       /* 2 2 1, as torch.chunk */
     FAILS(flux_split(x, 1, 1, 1), "do not cut");
     FAILS(flux_split(x, 1, 0), "do not cut");
     FAILS(flux_chunk(x, 0, 0), "0 pieces");

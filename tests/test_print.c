@@ -476,7 +476,7 @@ TEST(layers_of_the_users_own) {
               "          # plus 1 non-trainable, 12 parameters, summarysize 96 bytes.");
     CHECK_STR(model_text(flux_new(tracker, .seen = NULL)), "Tracker()");
     empty e = { { { 0, 0, 0 }, NULL, FLUX_MODE_AUTO, false, 0, NULL }, 0 };
-    CHECK_STR(model_text(flux_new_layer(&empty_type, &e)), "Empty()");
+    CHECK_STR(model_text(flux_new_with(&empty_type, &e)), "Empty()");
     static char said[3000];
     memset(said, 'a', sizeof said - 1);
     model_text(norm_of(1, said));

@@ -174,7 +174,7 @@ TEST(a_tuple_within_a_tuple_is_carried) {
         flux_tensor *inner = flux_tuple(flux_full(i, 2), flux_add(flux_ones(3), i)), *outer = flux_tuple(flux_zeros(1), inner);
         all = (flux_tensor *)flux_carry(all, outer);
     }
-    CHECK(all && flux_count(all) == 2);
+    CHECK(all && flux_num_items(all) == 2);
     CHECK_NEAR(flux_item(flux_sum(flux_nth(flux_nth(all, 1), 1))), 9, 0);
 }
 

@@ -109,7 +109,7 @@ TEST(looking) {
     float out[4];
     CHECK(flux_read(x, out, sizeof out) == 0 && out[3] == 4);
     CHECK(flux_ndim(x) == 2 && flux_dim(x, 1) == 2 && flux_dim(x, 5) == 1 && flux_len(x) == 4);
-    CHECK(flux_ndim(NULL) == -1 && flux_dim(NULL, 0) == -1 && flux_len(NULL) == -1 && flux_shape_of(NULL).ndim == -1);
+    CHECK(flux_ndim(NULL) == -1 && flux_dim(NULL, 0) == -1 && (flux_len)(NULL) == -1 && flux_shape_of(NULL).ndim == -1);
     CHECK_STR(flux_dtype_name(FLUX_BF16), "bf16");
     CHECK(flux_dtype_size(FLUX_I64) == 8);
     CHECK_ERROR(flux_read(x, out, 8), "16 bytes, 8 were asked for");

@@ -316,7 +316,7 @@ TEST(shapes) {
     USE(flux_scatter_add) { flux_tensor *y = flux_scatter_add(flux_zeros(3), 0, index, flux_values(7, 8)); VALUES(y, 8, 0, 7); }
     USE(flux_tuple) { flux_tensor *both = flux_tuple(x, v); SHAPE(flux_nth(both, 1), 3); }
     USE(flux_nth) { flux_tensor *indices = flux_nth(flux_topk(v, 1, 0), 1); VALUES(indices, 0); }
-    USE(flux_count) { IS(flux_count(flux_tuple(x, v)), 2); }
+    USE(flux_num_items) { IS(flux_num_items(flux_tuple(x, v)), 2); }
 }
 
 TEST(linear_algebra_and_convolution) {
@@ -419,7 +419,7 @@ TEST(layers) {
     USE(flux_gru) { flux_layer *m = flux_gru(10, 5, .return_state = true); SHAPE(flux_nth(flux_call(m, steps), 1), 5, 2); }
     USE(flux_gruv3) { flux_layer *m = flux_gruv3(10, 5); SHAPE(flux_call(m, steps), 5, 7, 2); }
     USE(flux_rnncell) { flux_layer *m = flux_rnncell(10, 5); SHAPE(flux_nth(flux_call(m, x), 0), 5, 6); }
-    USE(flux_lstmcell) { flux_layer *m = flux_lstmcell(10, 5); IS(flux_count(flux_call(m, x)), 3); }
+    USE(flux_lstmcell) { flux_layer *m = flux_lstmcell(10, 5); IS(flux_num_items(flux_call(m, x)), 3); }
     USE(flux_grucell) { flux_layer *m = flux_grucell(10, 5); SHAPE(flux_nth(flux_call(m, x, flux_zeros(5, 6)), 1), 5, 6); }
     USE(flux_gruv3cell) { flux_layer *m = flux_gruv3cell(10, 5); SHAPE(flux_nth(flux_call(m, x), 0), 5, 6); }
     USE(flux_recurrence) { flux_layer *m = flux_recurrence(flux_lstmcell(10, 5)); SHAPE(flux_call(m, steps), 5, 7, 2); }
@@ -463,7 +463,7 @@ TEST(layers) {
     }
     USE(flux_chain) { flux_layer *m = flux_chain(flux_dense(10, 5), flux_relu, flux_dense(5, 1)); SHAPE(flux_call(m, x), 1, 6); }
     USE(flux_parallel) { flux_layer *m = flux_parallel(flux_add, flux_dense(10, 5), flux_dense(10, 5)); SHAPE(flux_call(m, x), 5, 6); }
-    USE(flux_pairwisefusion) { flux_layer *m = flux_pairwisefusion(flux_add, flux_dense(10, 10), flux_dense(10, 10)); IS(flux_count(flux_call(m, x, x)), 2); }
+    USE(flux_pairwisefusion) { flux_layer *m = flux_pairwisefusion(flux_add, flux_dense(10, 10), flux_dense(10, 10)); IS(flux_num_items(flux_call(m, x, x)), 2); }
     USE(flux_skipconnection) { flux_layer *m = flux_skipconnection(flux_dense(10, 10, flux_relu), flux_add); SHAPE(flux_call(m, x), 10, 6); }
     USE(flux_maxout) { flux_layer *m = flux_maxout(flux_dense(10, 5), flux_dense(10, 5)); SHAPE(flux_call(m, x), 5, 6); }
     USE(flux_function) { flux_layer *m = flux_chain(flux_dense(10, 5), flux_function(twice, "twice")); SHAPE(flux_call(m, x), 5, 6); }
@@ -599,7 +599,7 @@ TEST(data) {
     flux_loader *data = flux_dataloader(X, Y, .batchsize = 4);
     USE(flux_dataloader) { flux_loader *l = flux_dataloader(X, Y, .batchsize = 4, .shuffle = true); IS(flux_length(l), 3); }
     USE(flux_dataset) { flux_dataset mine = { .length = hundred, .get = number_i, .arrays = 1 }; flux_loader *l = flux_dataloader(.data = &mine, .batchsize = 10); IS(flux_length(l), 10); }
-    USE(flux_length) { IS(flux_length(data), 3); }
+    USE(flux_length) { IS(flux_length(data), 3); IS(flux_len(data), 3); }
     USE(flux_first) { flux_batch first = flux_first(data); SHAPE(first.x, 3, 4); }
     USE(flux_cuiterator) { flux_loader *there = flux_functional("CUDA") ? flux_cuiterator(data) : data; }
     USE(flux_mapobs) { flux_loader *doubled = flux_mapobs(twice, data); }

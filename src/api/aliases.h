@@ -68,6 +68,11 @@
 #define flux_logsoftmax_over FLUX__NOW(flux_logsoftmax_with) flux_logsoftmax_with
 #define flux_tril_over FLUX__NOW(flux_tril_with) flux_tril_with
 #define flux_triu_over FLUX__NOW(flux_triu_with) flux_triu_with
+#define flux_count FLUX__NOW(flux_num_items) flux_num_items
+#define flux_new_layer FLUX__NOW(flux_new_with) flux_new_with
+#define flux_adjust_layer FLUX__NOW(flux_adjust_part_with) flux_adjust_part_with
+#define flux_distributed_rule FLUX__NOW(flux_distributed_optimiser_with) \
+    flux_distributed_optimiser_with
 #define flux_diag_over FLUX__NOW(flux_diag_with) flux_diag_with
 
 #endif /* FLUX__API_ALIASES_H */

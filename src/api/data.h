@@ -76,7 +76,7 @@ FLUX_API flux_loader *flux_dataloader_with(flux_loader_opts o);
     /* Arrays with the same number of observations, then options: flux_dataloader(X, Y, .batchsize
        = 64, .shuffle = true). Arrays that disagree are an error. */ \
     flux_dataloader_with(FLUX__OPTS(flux_loader_opts, __VA_ARGS__))
-/* batches in an epoch */
+/* Batches in an epoch; flux_len(l) is the same. */
 FLUX_API int64_t flux_length(const flux_loader *l);
 /* The first batch, not shuffled. */
 FLUX_API flux_batch flux_first(flux_loader *l);
@@ -229,7 +229,7 @@ FLUX_API flux_folder *flux_image_folder_with(flux_image_opts o);
     flux_image_folder_with(FLUX__OPTS(flux_image_opts, __VA_ARGS__))
 /* The folder as a data set, for flux_dataloader(.data = ...). */
 FLUX_API const flux_dataset *flux_folder_data(const flux_folder *f);
-/* How many images. */
+/* How many images; flux_len(f) is the same. */
 FLUX_API int64_t flux_folder_length(const flux_folder *f);
 /* How many classes. */
 FLUX_API int flux_folder_classes(const flux_folder *f);

@@ -69,6 +69,10 @@ FLUX__MOVES(flux_loader, loader)
 FLUX__MOVES(flux_state, state)
 FLUX__TYPES(FLUX__PLACES)
 FLUX__OVERLOAD void flux_print(flux_grads *g) { flux_print_grads(g); }
+FLUX__OVERLOAD int64_t flux_len(const flux_loader *l) { return flux_length(l); }
+FLUX__OVERLOAD int64_t flux_len(const flux_folder *f) { return flux_folder_length(f); }
+FLUX__OVERLOAD int64_t flux_length(const flux_tensor *x) { return flux_len(x); }
+FLUX__OVERLOAD int64_t flux_length(const flux_folder *f) { return flux_folder_length(f); }
 FLUX__SAVES(flux_tensor, tensor)
 FLUX__SAVES(flux_layer, layer)
 FLUX__SAVES(flux_state, state)
@@ -218,6 +222,11 @@ FLUX__REFUSED(double _Complex)
 #define FLUX__LOAD(key, x, f, path)                                                                \
     _Generic(key, flux_layer *: f##_layer, flux_state *: f##_state)(x, path)
 
+#define FLUX__LEN(key, x, f)                                                                       \
+    _Generic(key, flux_tensor *: (flux_len), const flux_tensor *: (flux_len),                      \
+             flux_loader *: (flux_length), const flux_loader *: (flux_length),                     \
+             flux_folder *: flux_folder_length, const flux_folder *: flux_folder_length)(x)
+
 #define FLUX__SAVE_BY_ROOT(key, x, f, how)                                                         \
     _Generic(key, flux_tensor *: f##_tensor, flux_layer *: f##_layer, flux_state *: f##_state)     \
     FLUX__SAVE_ARGS(x, FLUX__SYNC_OPEN how)
@@ -260,6 +269,12 @@ FLUX__REFUSED(double _Complex)
 #define flux_device_of(x) \
     /* The device of a tensor, layer, loader or state. */ \
     FLUX__BY_TYPE(x, FLUX__CALL, flux_device_of)
+#define flux_len(x) \
+    /* How long x is: a tensor's elements, a loader's batches, a folder's images. */ \
+    FLUX__BY_TYPE(x, FLUX__LEN, flux_len)
+#define flux_length(x) \
+    /* The same by Flux's name, a loader's batches in an epoch. */ \
+    FLUX__BY_TYPE(x, FLUX__LEN, flux_length)
 #define flux_print(x) \
     /* Prints a tensor, layer, loader, state or gradients to stdout. */ \
     FLUX__BY_TYPE(x, FLUX__KEEP, flux_print)

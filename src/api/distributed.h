@@ -138,12 +138,12 @@ typedef struct flux_distributed_rule_opts {
    flux_distributed_save and flux_train's checkpoints contain the whole state, and each rank loads
    its share of it by flux_load, whatever their number; flux_save refuses such a state, and
    flux_synchronize gives all ranks the root's counts and leaves the shares. */
-FLUX_API flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
+FLUX_API flux_rule flux_distributed_optimiser_with(flux_comm *c, flux_rule rule,
                                          flux_distributed_rule_opts o);
 #define flux_distributed_optimiser(c, ...) \
     /* The rule on averaged gradients: flux_distributed_optimiser(comm, flux_adam(1e-3)). */ \
     FLUX__DISTRIBUTED_RULE(c, __VA_ARGS__, )
 #define FLUX__DISTRIBUTED_RULE(c, rule, ...) \
-    flux_distributed_rule(c, rule, FLUX__OPTS(flux_distributed_rule_opts, __VA_ARGS__))
+    flux_distributed_optimiser_with(c, rule, FLUX__OPTS(flux_distributed_rule_opts, __VA_ARGS__))
 
 #endif /* FLUX__API_DISTRIBUTED_H */

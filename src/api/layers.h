@@ -70,7 +70,8 @@ typedef struct flux_dense_opts {
     flux__switch bias FLUX__ZERO;         /* adds b; on by default */
     flux_init_fn init FLUX__ZERO;         /* of the weight; NULL: flux_glorot_uniform */
     /* Your own weight (out x in) and bias (out); with a weight, .in and .out may be left out. */
-    flux_tensor *weight FLUX__ZERO, *b FLUX__ZERO;
+    flux_tensor *weight FLUX__ZERO;
+    FLUX__RENAMED(flux_tensor *, bias_tensor, b);
     flux__marked marked FLUX__ZERO;
 } flux_dense_opts;
 #define FLUX__LEFT_OUT_flux_dense_opts .in = FLUX__NO_INT64, .out = FLUX__NO_INT64, \
@@ -367,7 +368,9 @@ FLUX_API flux_layer *flux_alphadropout(double p);
    .dilation counts for every spatial dimension. The name of a layer ends in _layer where an
    operation has the name without it: flux_conv_layer(FLUX_SHAPE(3, 3), 1, 8, flux_relu). Where the
    first argument is a FLUX_SHAPE(...), as here, the name without _layer is the layer, too:
-   flux_conv(FLUX_SHAPE(3, 3), 1, 8, flux_relu), flux_maxpool(FLUX_SHAPE(2, 2)). */
+   flux_conv(FLUX_SHAPE(3, 3), 1, 8, flux_relu), flux_maxpool(FLUX_SHAPE(2, 2)). A shape in a
+   variable, which a macro can't tell from a tensor, needs the full name:
+   flux_conv_layer(w, 1, 8). */
 typedef struct flux_conv_layer_opts {
     FLUX__DUMMY
     flux_shape window FLUX__ZERO;         /* FLUX_SHAPE(3, 3): one number per spatial dimension */

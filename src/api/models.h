@@ -124,14 +124,14 @@ enum { FLUX_MAX_LEVELS = 1000 };
    flux_new(my_layer, .body = ..., .scale = ...). It becomes an owner of its children and tensors,
    and copies the arrays of FLUX_CHILDREN. If a described field is NULL because of a pending error,
    the result is NULL. */
-FLUX_API flux_layer *flux_new_layer(const flux_layer_type *type, const void *fields);
+FLUX_API flux_layer *flux_new_with(const flux_layer_type *type, const void *fields);
 #define flux_new(...) \
     /* A layer of struct T: flux_new(my_layer, .body = flux_dense(2, 2)). NULL on error. */ \
     FLUX__NEW(__VA_ARGS__, )
 #ifdef __cplusplus
 }
 template <class T> inline flux_layer *flux__new_cpp(const flux_layer_type *type, T fields) {
-    return flux_new_layer(type, &fields);
+    return flux_new_with(type, &fields);
 }
 #define FLUX__NEW(T, ...) flux__new_cpp<T>(T##_type(), FLUX__OPTS(T, __VA_ARGS__))
 template <class T, class F> struct flux__must_be {
@@ -145,9 +145,9 @@ extern "C" {
 /* may be {} */
 #define FLUX__NEW(T, ...) \
     /* Without any field it is (T){}, which is an extension to C11. */ \
-    flux_new_layer(T##_type(), __extension__ &(T){ __VA_ARGS__ })
+    flux_new_with(T##_type(), __extension__ &(T){ __VA_ARGS__ })
 #else
-#define FLUX__NEW(T, ...) flux_new_layer(T##_type(), &(T){ __VA_ARGS__ })
+#define FLUX__NEW(T, ...) flux_new_with(T##_type(), &(T){ __VA_ARGS__ })
 #endif
 
 /* The output of layer m for x. Several inputs, flux_call(m, a, b), reach the layer as one

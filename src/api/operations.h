@@ -378,8 +378,8 @@ FLUX_API flux_tensor *flux_tuple_with(int n, flux_tensor *const *xs);
     flux_tuple_with(FLUX__NARG(__VA_ARGS__), FLUX__TENSORS(__VA_ARGS__))
 /* Number i of a tuple, from 0; of a plain tensor, itself at 0. */
 FLUX_API flux_tensor *flux_nth(flux_tensor *tuple, int i);
-/* How many tensors; 1 for a plain one. */
-FLUX_API int flux_count(const flux_tensor *tuple);
+/* How many tensors a tuple has; 1 for a plain one. */
+FLUX_API int flux_num_items(const flux_tensor *tuple);
 
 /* ------------------------------------------------------------------ linear algebra and convolution
    Products of f16 and bf16 are summed in f32. On a CPU that has its own instructions for products
@@ -414,9 +414,12 @@ FLUX_API flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *
      result                     like x, with out channels; w becomes, rounded down,
                                 (w + padding - dilation (window-1) - 1) / stride + 1
    One number of .stride, .pad or .dilation counts for all spatial dimensions. */
+typedef flux_tensor *flux__images_else_call_flux_conv_layer;   /* what clang and g++ print of */
+typedef flux_tensor *flux__images_else_call_flux_maxpool_layer;   /* a shape in its place */
 typedef struct flux_conv_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO, *weight FLUX__ZERO; /* images and windows */
+    flux__images_else_call_flux_conv_layer x FLUX__ZERO;   /* images, a tensor */
+    flux_tensor *weight FLUX__ZERO;        /* windows */
     flux_shape stride FLUX__ZERO;          /* FLUX_SHAPE(2) or FLUX_SHAPE(2, 1); default 1 */
     flux_shape pad FLUX__ZERO;             /* one number, one per dimension, low and high of each
                                               dimension, or FLUX_SAMEPAD; default 0 */
@@ -443,7 +446,7 @@ FLUX_API flux_tensor *flux_conv_transpose_with(flux_conv_opts o);
     FLUX__OR_LAYER(flux_conv_transpose, conv, __VA_ARGS__)
 typedef struct flux_pool_opts {
     FLUX__DUMMY
-    flux_tensor *x FLUX__ZERO;             /* w (x h (x d)) x channels x batch */
+    flux__images_else_call_flux_maxpool_layer x FLUX__ZERO;   /* w (x h (x d)) x channels x batch */
     flux_shape window FLUX__ZERO;          /* FLUX_SHAPE(2, 2): one number per spatial dimension */
     flux_shape stride FLUX__ZERO;          /* default: the window */
     flux_shape pad FLUX__ZERO;             /* as in flux_conv */

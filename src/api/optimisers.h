@@ -266,7 +266,7 @@ FLUX_API int flux_adjust_with(flux_state *s, flux_rule_opts o);
     flux_adjust_with(s, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
 #define flux_adjust_part(s, part, ...) \
     /* The same, only for the parameters of this part of the model. */ \
-    flux_adjust_layer(s, part, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
-FLUX_API int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o);
+    flux_adjust_part_with(s, part, FLUX__OPTS(flux_rule_opts, __VA_ARGS__))
+FLUX_API int flux_adjust_part_with(flux_state *s, flux_layer *part, flux_rule_opts o);
 
 #endif /* FLUX__API_OPTIMISERS_H */

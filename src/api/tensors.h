@@ -121,7 +121,8 @@ FLUX_API int flux_read(flux_tensor *x, void *out, size_t bytes);
 FLUX_API int flux_ndim(const flux_tensor *x);
 /* The size of one dimension: 1 if dim is past the last one; -1 for NULL. */
 FLUX_API int64_t flux_dim(const flux_tensor *x, int dim);
-/* How many elements x has; -1 for NULL. */
+/* How long x is: a tensor's elements, a loader's batches in an epoch (flux_length) or a folder's
+   images (flux_folder_length); -1 for NULL. */
 FLUX_API int64_t flux_len(const flux_tensor *x);
 /* The sizes of x; .ndim is -1 for NULL. */
 FLUX_API flux_shape flux_shape_of(const flux_tensor *x);

@@ -114,6 +114,14 @@ typedef uint64_t flux__uint64;
 typedef bool flux__marked;
 #endif
 
+/* A field of options and its old name, which goes with 0.2. C++ has the new one alone: it would warn
+   of a union that was left out. */
+#ifdef __cplusplus
+#  define FLUX__RENAMED(T, name, old) T name FLUX__ZERO
+#else
+#  define FLUX__RENAMED(T, name, old) union { T name; T old; }
+#endif
+
 #define FLUX_MAX_DIMS 8                   /* a tensor has 0 to 8 dimensions */
 
 /* ------------------------------------------------------------------ types */

@@ -335,7 +335,7 @@ static flux_tensor *flux__stage_one(const flux__stage *s, flux_tensor *x) {
 
 /* Applies a function or a move to an item: to a tensor, or to all tensors of a tuple. */
 static flux_tensor *flux__stage_each(const flux__stage *s, flux_tensor *x) {
-    int n = flux_count(x);
+    int n = flux_num_items(x);
     if (x->op != FLUX__TUPLE) return flux__stage_one(s, x);
     flux_tensor **xs = (flux_tensor **)flux__malloc((size_t)n * sizeof *xs);
     if (!xs) return NULL;

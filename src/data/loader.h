@@ -85,7 +85,7 @@ static int flux__loader_arrays(const flux_loader_opts *o, flux_tensor ***out) {
         if (!given[i] && i && !flux__null_explained())
             flux__fail("dataloader: array %d is NULL", i);
         if (!given[i]) return i ? -1 : (flux__null("dataloader", "x", NULL), -1);
-        int parts = flux_count(given[i]);
+        int parts = flux_num_items(given[i]);
         bool tuple = given[i]->op == FLUX__TUPLE;
         flux_tensor **xs = (flux_tensor **)flux__grow(*out, &capacity, n + parts, sizeof *xs);
         if (!xs) return -1;
@@ -330,7 +330,7 @@ FLUX_DEF flux_loader *flux_mapobs(flux_fn f, flux_loader *l) {
     return flux__loader_with(l, s, false);
 }
 
-FLUX_DEF int64_t flux_length(const flux_loader *l) {
+FLUX_DEF int64_t (flux_length)(const flux_loader *l) {
     if (!l || FLUX__GONE("length", l)) return flux__null("length", "l", l), -1;
     return l->batches;
 }

@@ -7,7 +7,7 @@
 #include "../base/memory.h"
 #include "../base/scopes.h"
 #include "../base/text.h"
-#include "../graph/views.h"
+#include "../graph/views.h" /* flux_len */
 #include "../schedule/looking.h"
 
 /* ---------------------------------------------------------------------- data/progress.h

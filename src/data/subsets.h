@@ -32,7 +32,7 @@ static int64_t flux__observations(const char *call, flux_tensor *x) {
     if (!x || FLUX__GONE(call, x)) return flux__null(call, "x", x), -1;
     const bool tuple = x->op == FLUX__TUPLE;
     int64_t n = -1;
-    for (int i = 0; i < flux_count(x); i++) {
+    for (int i = 0; i < flux_num_items(x); i++) {
         const flux_tensor *a = tuple ? x->in[i] : x;
         if (a->op == FLUX__TUPLE || a->ndim < 1)
             return flux__fail("%s: %s has no dimension of observations", call,
@@ -81,7 +81,7 @@ static flux_tensor *flux__cat_runs(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2], *whole[255];
     if (!a || !b) return NULL;
     int h = flux__hide();
-    for (int i = 0; i < flux_count(a); i++) {
+    for (int i = 0; i < flux_num_items(a); i++) {
         both[0] = flux_nth(a, i), both[1] = flux_nth(b, i);
         whole[i] = both[0] && both[1] ? flux_cat_with(both[0]->ndim - 1, 2, both) : NULL;
     }

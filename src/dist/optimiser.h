@@ -52,7 +52,7 @@ static void flux__insert_distributed(flux_rule *rule, int at, flux_comm *c, int6
     rule->part[at].rank = c->rank, rule->part[at].ranks = shard ? c->size : 0;
 }
 
-FLUX_DEF flux_rule flux_distributed_rule(flux_comm *c, flux_rule rule,
+FLUX_DEF flux_rule flux_distributed_optimiser_with(flux_comm *c, flux_rule rule,
                                          flux_distributed_rule_opts o) {
     flux_rule r = flux__bad_rule();
     const int64_t bucket = flux__given_int(o.bucket, o.marked, 25000000);

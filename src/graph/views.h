@@ -564,13 +564,13 @@ FLUX_DEF flux_tensor *flux_tuple_with(int n, flux_tensor *const *xs) {
 /* Member i of a tuple; a tensor that is no tuple counts as a tuple of itself. */
 FLUX_DEF flux_tensor *flux_nth(flux_tensor *tuple, int i) {
     if (!tuple || FLUX__GONE("nth", tuple)) return (flux_tensor *)flux__null("nth", "tuple", tuple);
-    int n = flux_count(tuple);
+    int n = flux_num_items(tuple);
     if (i < 0 || i >= n) return (flux_tensor *)flux__fail("nth: no tensor %d among %d", i, n);
     if (tuple->op != FLUX__TUPLE) return tuple;
     return (flux_tensor *)flux__own(flux_retain(tuple->in[i]));
 }
 
-FLUX_DEF int flux_count(const flux_tensor *tuple) {
+FLUX_DEF int flux_num_items(const flux_tensor *tuple) {
     return !tuple ? 0 : tuple->op == FLUX__TUPLE ? tuple->nin : 1;
 }
 
@@ -581,7 +581,7 @@ FLUX_DEF int flux_ndim(const flux_tensor *x) { return x && !FLUX__GONE("ndim", x
 FLUX_DEF int64_t flux_dim(const flux_tensor *x, int dim) {
     return !x || dim < 0 || FLUX__GONE("dim", x) ? -1 : dim < x->ndim ? x->dim[dim] : 1;
 }
-FLUX_DEF int64_t flux_len(const flux_tensor *x) {
+FLUX_DEF int64_t (flux_len)(const flux_tensor *x) {
     return x && !FLUX__GONE("len", x) ? flux__size(x) : -1;
 }
 FLUX_DEF flux_dtype flux_dtype_of(const flux_tensor *x) {

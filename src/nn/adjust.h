@@ -17,7 +17,7 @@
 /* ---------------------------------------------------------------------- nn/adjust.h
    Operations on an optimiser's state other than the step: changing
    hyper-parameters, for all parameters (flux_adjust) or for a part of the model
-   (flux_adjust_layer), printing it and reading that text, listing its tensors
+   (flux_adjust_part_with), printing it and reading that text, listing its tensors
    by path (flux__state_fields), and copying it.
 
    Invariant: only hyper-parameters that a rule of the state has can be set, and
@@ -96,8 +96,8 @@ typedef struct flux__adjusting {
     int found;
 } flux__adjusting;
 
-/* Walk callback of flux_adjust_layer: adjusts the leaf that belongs to a field of the part, found
-   by the field's address or else by the tensor that it holds. */
+/* Walk callback of flux_adjust_part_with: adjusts the leaf that belongs to a field of the part,
+   found by the field's address or else by the tensor that it holds. */
 static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained,
                               const flux_layer *owner, void *user) {
     flux__adjusting *w = (flux__adjusting *)user;
@@ -111,7 +111,7 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
     }
 }
 
-FLUX_DEF int flux_adjust_layer(flux_state *s, flux_layer *part, flux_rule_opts o) {
+FLUX_DEF int flux_adjust_part_with(flux_state *s, flux_layer *part, flux_rule_opts o) {
     if (!s || !part) return flux__null("adjust_layer", s ? "part" : "state", NULL), -1;
     if (!flux__check_adjust(s, "adjust_layer", &o)) return -1;
     flux__adjusting w = { s, &o, 0 };

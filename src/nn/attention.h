@@ -267,7 +267,7 @@ static bool flux__mha_turn(const flux__mha *m, flux_attention_opts *o, flux_tens
    (x batch) or, unless `alone`, a tuple of that and the scores. */
 static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
     flux__mha *m = (flux__mha *)self;
-    int n = flux_count(x);
+    int n = flux_num_items(x);
     FLUX__ZEROED(flux_attention_opts, o);
     if (n > 4)
         return (flux_tensor *)flux__fail(

@@ -83,7 +83,7 @@ static bool flux__prewarm_forward(flux_layer *m, flux_tensor *x) {
 /* Plans the loss, which is the sum of squares of the floating outputs, and its gradients. */
 static bool flux__prewarm_backward(flux_layer *m, flux_tensor *x) {
     flux_tensor *y = flux_call_layer(m, x), *loss = NULL;
-    for (int i = 0; y && i < flux_count(y); i++) {
+    for (int i = 0; y && i < flux_num_items(y); i++) {
         flux_tensor *part = y->op == FLUX__TUPLE ? y->in[i] : y;
         if (!flux__dtypes[part->dtype].real) continue;
         part = flux_sum(flux_square(part));

@@ -102,7 +102,7 @@ static flux_tensor *flux__mismatch(const char *type, int layers, int inputs) {
 /* Layer i gets input i; a single input goes to all layers, a single layer gets all inputs. */
 static flux_tensor *flux__parallel_call(flux_layer *self, flux_tensor *x) {
     flux__container *m = (flux__container *)self;
-    int inputs = flux_count(x), n = m->count > inputs ? m->count : inputs;
+    int inputs = flux_num_items(x), n = m->count > inputs ? m->count : inputs;
     flux_tensor *xs[255], *ys[255];
     if (inputs != 1 && m->count != 1 && inputs != m->count)
         return flux__mismatch("Parallel", m->count, inputs);
@@ -126,7 +126,7 @@ FLUX_DEF flux_layer *flux_parallel_with(flux_layer *connection, int n, flux_laye
    serves as all inputs. */
 static flux_tensor *flux__fusion_call(flux_layer *self, flux_tensor *x) {
     flux__container *m = (flux__container *)self;
-    int inputs = flux_count(x);
+    int inputs = flux_num_items(x);
     flux_tensor *xs[255], *ys[255], *pair[2];
     if (inputs != 1 && inputs != m->count)
         return flux__mismatch("PairwiseFusion", m->count, inputs);

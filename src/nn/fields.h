@@ -177,7 +177,7 @@ static flux_layer *flux__layer_new(const flux_layer_type *type, const void *fiel
     return m ? (flux_layer *)flux__own(m) : NULL;
 }
 
-/* Checks one field of a struct that was given to flux_new_layer. A NULL field is good if the user
+/* Checks one field of a struct that was given to flux_new_with. A NULL field is good if the user
    left it out, and bad if it is the result of a call that failed (flux__null_explained). */
 static bool flux__check_field(const flux_layer_type *type, const void *fields,
                               const flux_field *f) {
@@ -204,7 +204,7 @@ static bool flux__check_field(const flux_layer_type *type, const void *fields,
     return true;
 }
 
-FLUX_DEF flux_layer *flux_new_layer(const flux_layer_type *type, const void *fields) {
+FLUX_DEF flux_layer *flux_new_with(const flux_layer_type *type, const void *fields) {
     if (!type || !fields) return (flux_layer *)flux__null("new", type ? "fields" : "type", NULL);
     if (!type->call || !type->fields || !type->name || type->size < sizeof(flux_layer))
         return (flux_layer *)flux__fail(

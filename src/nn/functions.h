@@ -122,7 +122,7 @@ static flux_tensor *flux__fold(flux_fn2 f, int n, flux_tensor *const *xs) {
 
 /* The tensors of a tuple, or x itself, into out[0 ... 254]. */
 static bool flux__untuple(flux_tensor *x, flux_tensor **out) {
-    int n = flux_count(x);
+    int n = flux_num_items(x);
     for (int i = 0; i < n; i++)
         if (!(out[i] = flux_nth(x, i))) return false;
     return true;
@@ -132,8 +132,8 @@ static flux_tensor *flux__function_call(flux_layer *self, flux_tensor *x) {
     flux__function *m = (flux__function *)self;
     flux_tensor *xs[255];
     if (m->f) return m->f(x);
-    if (flux_count(x) >= 2)
-        return flux__untuple(x, xs) ? flux__fold(m->f2, flux_count(x), xs) : NULL;
+    if (flux_num_items(x) >= 2)
+        return flux__untuple(x, xs) ? flux__fold(m->f2, flux_num_items(x), xs) : NULL;
     return (flux_tensor *)flux__fail("%s takes two inputs, got one", flux__line_of(self).s);
 }
 

@@ -179,10 +179,10 @@ static size_t flux__dense_text(flux_layer *self, char *out, size_t n) {
 FLUX_LAYER_TEXT(flux__dense_layer, "Dense", flux__dense_call, flux__dense_text, FLUX_PARAM(weight),
                 FLUX_PARAM(bias))
 
-/* Checks .weight and .b, tensors that the user gives, against each other and against .in and .out,
-   and sets .in and .out from them. */
+/* Checks .weight and .bias_tensor, tensors that the user gives, against each other and against .in
+   and .out, and sets .in and .out from them. */
 static bool flux__check_own(flux_dense_opts *o) {
-    flux_tensor *w = o->weight, *b = o->b;
+    flux_tensor *w = o->weight, *b = o->bias_tensor;
     bool in_given = flux__is_given_int(o->in, o->marked),
          out_given = flux__is_given_int(o->out, o->marked);
     o->in = flux__given_int(o->in, o->marked, 0);
@@ -193,14 +193,14 @@ static bool flux__check_own(flux_dense_opts *o) {
         return FLUX__REFUSE("dense: .weight must be a floating matrix, out x in%s, not %s",
                             in_given || out_given ? " as given" : "", flux__describe(w).s);
     if (b && (b->op == FLUX__TUPLE || b->ndim != 1 || b->dim[0] != out || o->bias == FLUX_OFF))
-        return FLUX__REFUSE("dense: .b must be a vector of %lld, and .bias not off; it is %s",
-                            (long long)out, flux__describe(b).s);
+        return FLUX__REFUSE("dense: .bias_tensor must be a vector of %lld, and .bias not off; "
+                            "it is %s", (long long)out, flux__describe(b).s);
     if (w) o->in = w->dim[1];
     o->out = out;
     return true;
 }
 
-/* A Dense layer from sizes and an initialiser, or from the tensors .weight and .b. */
+/* A Dense layer from sizes and an initialiser, or from the tensors .weight and .bias_tensor. */
 FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
     FLUX__ZEROED(flux__dense_layer, m);
     o.bias = flux__given_switch(o.bias, o.marked);
@@ -213,8 +213,9 @@ FLUX_DEF flux_layer *flux_dense_with(flux_dense_opts o) {
     m.weight = o.weight ? o.weight
                         : flux__make_weight("dense", o.init ? o.init : flux_glorot_uniform,
                                             flux__shape(size, 2));
-    m.bias = o.b && m.weight ? flux_to_dtype(o.b, (flux_dtype)m.weight->dtype)
-                             : flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
+    m.bias = o.bias_tensor && m.weight
+                 ? flux_to_dtype(o.bias_tensor, (flux_dtype)m.weight->dtype)
+                 : flux__make_bias(o.bias, m.weight, flux__shape(size, 1));
     return flux__layer_made(h, m.weight && (m.bias || o.bias == FLUX_OFF),
                             flux__dense_layer_type(), &m);
 }
@@ -301,10 +302,10 @@ static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_
    serves as both. */
 static flux_tensor *flux__bilinear_call(flux_layer *self, flux_tensor *x) {
     flux__bilinear *m = (flux__bilinear *)self;
-    flux_tensor *a = flux_nth(x, 0), *b = flux_count(x) > 1 ? flux_nth(x, 1) : a;
-    if (flux_count(x) > 2)
+    flux_tensor *a = flux_nth(x, 0), *b = flux_num_items(x) > 1 ? flux_nth(x, 1) : a;
+    if (flux_num_items(x) > 2)
         return (flux_tensor *)flux__fail("%s takes one or two inputs, got %d",
-                                         flux__line_of(self).s, flux_count(x));
+                                         flux__line_of(self).s, flux_num_items(x));
     a = a ? flux__input(self, a, (flux_dtype)m->weight->dtype) : NULL;
     b = a && b ? flux__input(self, b, (flux_dtype)m->weight->dtype) : NULL;
     if (!b || !flux__expect_dim(self, a, 0, m->weight->dim[1]) ||
@@ -471,13 +472,13 @@ static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_
    which the bags start. Returns out x batch. */
 static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
     flux__embeddingbag *m = (flux__embeddingbag *)self;
-    flux_tensor *data = flux_nth(x, 0), *offsets = flux_count(x) > 1 ? flux_nth(x, 1) : NULL,
+    flux_tensor *data = flux_nth(x, 0), *offsets = flux_num_items(x) > 1 ? flux_nth(x, 1) : NULL,
                 *real = NULL, *y;
     flux__text got = flux__describe(data);
     bool hot = data->dtype == FLUX_BOOL;
-    if (flux_count(x) > 2)
+    if (flux_num_items(x) > 2)
         return (flux_tensor *)flux__fail("%s takes bags, or indices and offsets, got %d inputs",
-                                         flux__line_of(self).s, flux_count(x));
+                                         flux__line_of(self).s, flux_num_items(x));
     if (flux__dtypes[data->dtype].real || data->ndim < (hot ? 2 : 1))
         return (flux_tensor *)flux__fail("%s takes bags of integer indices or bool columns, got %s",
                                          flux__line_of(self).s, got.s);

@@ -335,7 +335,7 @@ static size_t flux__metric_text(flux_layer *self, char *out, size_t n) {
 
 static flux_tensor *flux__metric_call(flux_layer *self, flux_tensor *x) {
     const flux__metric *m = (const flux__metric *)self;
-    if (flux_count(x) != 2)
+    if (flux_num_items(x) != 2)
         return (flux_tensor *)flux__fail("%s takes yhat and y", flux__line_of(self).s);
     int h = flux__hide();
     flux_tensor *s = flux__metric_sums(m->row, m->f, flux_nth(x, 0), flux_nth(x, 1), m->k);

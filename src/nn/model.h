@@ -239,7 +239,7 @@ static FLUX__COLD void flux__watch_end(flux__watch *w, int i, flux_tensor *y, in
     w->closed = 0;
     w->depth = row->depth;
     row->products = products - row->products;
-    for (int k = 0; k < flux_count(y); k++) {
+    for (int k = 0; k < flux_num_items(y); k++) {
         flux_tensor *x = y->op == FLUX__TUPLE ? y->in[k] : y;
         flux_shape s = flux__dims(x);
         flux__putf(&out, k ? ", %s" : "%s", flux__shape_text(&s).s);

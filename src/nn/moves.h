@@ -66,7 +66,7 @@ static flux_tensor *flux__moved(flux_tensor *x, const flux__move_target *target)
 /* Moves a tensor, or each tensor of a tuple. Returns x itself if none of them changes. */
 static flux_tensor *flux__moved_any(flux_tensor *x, const flux__move_target *target) {
     if (x->op != FLUX__TUPLE) return flux__moved(x, target);
-    int n = flux_count(x), h = flux__hide();
+    int n = flux_num_items(x), h = flux__hide();
     flux_tensor **parts = (flux_tensor **)flux__malloc((size_t)n * sizeof *parts), *y = NULL;
     bool good = parts != NULL, same = true;
     for (int i = 0; good && i < n; i++) {

@@ -115,7 +115,8 @@ static void flux__cell_step(const flux__rnn_cell *m, flux_tensor *x, flux_tensor
    given go into s as out x N, those that were not leave s as it is. NULL on an error. */
 static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, flux_tensor *x,
                                      bool sequence, flux_tensor **s) {
-    int given = flux_count(x) - 1, want = flux__cell_rows[m->kind].states, batch = sequence ? 2 : 1;
+    int given = flux_num_items(x) - 1, want = flux__cell_rows[m->kind].states;
+    int batch = sequence ? 2 : 1;
     flux_tensor *in = flux_nth(x, 0);
     if (given != 0 && given != want)
         return (flux_tensor *)flux__fail("%s takes x, or x and %s, got %d inputs",
@@ -237,7 +238,7 @@ static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x,
    states after the last step. */
 static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor *x, flux_tensor **s,
                                 int *nstates) {
-    int given = flux_count(x) - 1;
+    int given = flux_num_items(x) - 1;
     flux_tensor *in = flux_nth(x, 0), *all = NULL;
     if (given > 7)
         return (flux_tensor *)flux__fail("%s takes at most 7 states, got %d", flux__line_of(self).s,
@@ -254,7 +255,7 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
     for (int64_t t = 0; t < in->dim[1] && ok; t++) {
         s[0] = flux_select(in, 1, t);
         flux_tensor *r = s[0] ? flux_call_with(cell, given + 1, s) : NULL;
-        int n = flux_count(r);
+        int n = flux_num_items(r);
         if (r && (n < 2 || n > 8 || (given && n != given + 1)))
             r = (flux_tensor *)flux__fail(
                 "%s: its cell gave %d tensors; it is to give its output and its state%s",

@@ -142,7 +142,7 @@ static bool flux__net_record(flux__net_export *e, flux_layer *m, flux_shape in, 
     t->watch = around, t->streams = outer, t->draws = draws;
     flux__free(w.row);
     if (!y || !e->states.ok || flux__failed_since(failures)) return false;
-    e->nout = flux_count(y);
+    e->nout = flux_num_items(y);
     if (e->nout > FLUX__NET_OUTS)
         return FLUX__REFUSE("export_c: the model gives %d tensors, a file of C at most %d", e->nout,
                             FLUX__NET_OUTS);
