@@ -1366,8 +1366,9 @@ FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);
 /* Evaluates a formula in Julia's spelling: flux_expr("sum((W*x .+ b .- y).^2)", W, x, b, y). Dotted
    operators (.+ .- .* ./ .^ .== .< ...) and calls f.(x) are elementwise; * is the matrix product,
    or scales by a number; ' is the transpose. Functions have their names of this file without flux_,
-   also those that take whole numbers beside tensors: topk(x, 3, 0), take_along(x, 0, i); what gives
-   a tuple stands in nth(split(x, 1, 2), 0). einsum and what takes a shape are not among them.
+   also those that take whole numbers, as a shape, beside tensors: reshape(x, 28, 28, -1),
+   slice(x, 0, 1, 3), cat(0, x, y); what gives a tuple stands in nth(split(x, 1, 2), 0). A call has
+   at most 12 operands. einsum is not among them, whose formula would be a text within a text.
    The names in the formula mean the C variables written after it, which must be plain names. A
    formula that cannot be read is an error that says where. names: "W, x" */
 FLUX_API flux_tensor *flux_expr_with(const char *formula, int n, const char *names,
@@ -45730,7 +45731,7 @@ FLUX__END_COLD
 
 FLUX__BEGIN_COLD
 
-enum { FLUX__NESTING = 200, FLUX__ARGUMENTS = 3 };
+enum { FLUX__NESTING = 200, FLUX__ARGUMENTS = 12 };
 
 typedef struct flux__term {               /* the value of an expression */
     flux_tensor *t;                       /* NULL: it is a plain number, num */
@@ -46112,22 +46113,51 @@ static flux_tensor *flux__expr_masked_fill(flux_tensor *x, flux_tensor *mask, fl
 }
 static flux_tensor *flux__expr_categorical(flux_tensor *x) { return flux_categorical(x); }
 
-/* Functions of tensors t and whole numbers n, as flux__expr_mixes has them. */
-typedef flux_tensor *(*flux__expr_mixed)(flux_tensor *const *t, const int64_t *n);
+/* Functions of nt tensors t and whole numbers n, of which those at the end may be a shape s; as
+   flux__expr_mixes has them. */
+typedef struct flux__mixed {
+    flux_tensor *t[FLUX__ARGUMENTS];
+    int64_t n[FLUX__ARGUMENTS];
+    int nt;
+    flux_shape s;
+} flux__mixed;
 #define FLUX__MIXED(name, call) \
-    static flux_tensor *flux__expr_##name(flux_tensor *const *t, const int64_t *n) { return call; }
-FLUX__MIXED(tril_k, flux_tril(t[0], (int)n[0]))
-FLUX__MIXED(triu_k, flux_triu(t[0], (int)n[0]))
-FLUX__MIXED(diag_k, flux_diag(t[0], (int)n[0]))
-FLUX__MIXED(gather, flux_gather(t[0], (int)n[0], t[1]))
-FLUX__MIXED(take_along, flux_take_along(t[0], (int)n[0], t[1]))
-FLUX__MIXED(topk, flux_topk(t[0], n[0], (int)n[1]))
-FLUX__MIXED(split, flux_split(t[0], (int)n[0], n[1]))
-FLUX__MIXED(chunk, flux_chunk(t[0], (int)n[0], n[1]))
-FLUX__MIXED(nth, flux_nth(t[0], (int)n[0]))
-FLUX__MIXED(linspace, ((void)t, flux_linspace((double)n[0], (double)n[1], n[2])))
-FLUX__MIXED(randint, ((void)t, flux_randint(n[0], n[1], n[2])))
-FLUX__MIXED(randperm, ((void)t, flux_randperm(n[0])))
+    static flux_tensor *flux__mixed_##name(const flux__mixed *m) { return call; }
+#define FLUX__MIX_T(i) m->t[i]
+#define FLUX__MIX_N(i) (int)m->n[i]
+FLUX__MIXED(tril_k, flux_tril(FLUX__MIX_T(0), FLUX__MIX_N(0)))
+FLUX__MIXED(triu_k, flux_triu(FLUX__MIX_T(0), FLUX__MIX_N(0)))
+FLUX__MIXED(diag_k, flux_diag(FLUX__MIX_T(0), FLUX__MIX_N(0)))
+FLUX__MIXED(gather, flux_gather(FLUX__MIX_T(0), FLUX__MIX_N(0), FLUX__MIX_T(1)))
+FLUX__MIXED(scatter_add, flux_scatter_add(FLUX__MIX_T(0), FLUX__MIX_N(0), FLUX__MIX_T(1),
+                                          FLUX__MIX_T(2)))
+FLUX__MIXED(take_along, flux_take_along(FLUX__MIX_T(0), FLUX__MIX_N(0), FLUX__MIX_T(1)))
+FLUX__MIXED(topk, flux_topk(FLUX__MIX_T(0), m->n[0], FLUX__MIX_N(1)))
+FLUX__MIXED(split, flux_split_with(FLUX__MIX_T(0), FLUX__MIX_N(0), m->s))
+FLUX__MIXED(chunk, flux_chunk(FLUX__MIX_T(0), FLUX__MIX_N(0), m->n[1]))
+FLUX__MIXED(nth, flux_nth(FLUX__MIX_T(0), FLUX__MIX_N(0)))
+FLUX__MIXED(slice, flux_slice(FLUX__MIX_T(0), FLUX__MIX_N(0), m->n[1], m->n[2]))
+FLUX__MIXED(select, flux_select(FLUX__MIX_T(0), FLUX__MIX_N(0), m->n[1]))
+FLUX__MIXED(take, flux_take(FLUX__MIX_T(0), m->n[0]))
+FLUX__MIXED(drop, flux_drop(FLUX__MIX_T(0), m->n[0]))
+FLUX__MIXED(unsqueeze, flux_unsqueeze(FLUX__MIX_T(0), FLUX__MIX_N(0)))
+FLUX__MIXED(onehot, flux_onehot(FLUX__MIX_T(0), m->n[0]))
+FLUX__MIXED(reshape, flux_reshape_with(FLUX__MIX_T(0), m->s))
+FLUX__MIXED(permute, flux_permute_with(FLUX__MIX_T(0), m->s))
+FLUX__MIXED(broadcast_to, flux_broadcast_to_with(FLUX__MIX_T(0), m->s))
+FLUX__MIXED(flip, flux_flip_with(FLUX__MIX_T(0), m->s))
+FLUX__MIXED(repeat, flux_repeat_with(FLUX__MIX_T(0), m->s))
+FLUX__MIXED(pad, flux_pad_with(FLUX__MIX_T(0), (double)m->n[0], m->s))
+FLUX__MIXED(cat, flux_cat_with(FLUX__MIX_N(0), m->nt, m->t))
+FLUX__MIXED(stack, flux_stack_with(FLUX__MIX_N(0), m->nt, m->t))
+FLUX__MIXED(zeros, flux_full_with(m->s, 0, FLUX_F32))
+FLUX__MIXED(ones, flux_full_with(m->s, 1, FLUX_F32))
+FLUX__MIXED(rand, flux_rand_with(m->s, FLUX_F32))
+FLUX__MIXED(randn, flux_randn_with(m->s, FLUX_F32))
+FLUX__MIXED(eye, flux_eye(m->n[0]))
+FLUX__MIXED(linspace, flux_linspace((double)m->n[0], (double)m->n[1], m->n[2]))
+FLUX__MIXED(randint, flux_randint_with(m->n[0], m->n[1], m->s))
+FLUX__MIXED(randperm, flux_randperm(m->n[0]))
 
 /* Kinds of functions. EACH, PAIR and TRIPLE work on each element of one, two and three operands, so
    that arrays need a dot; REDUCE takes one operand and dims=; WHOLE and BOTH take one and two
@@ -46206,23 +46236,40 @@ enum { FLUX__FUNCTIONS = sizeof flux__expr_fns / sizeof *flux__expr_fns };
 /* Functions of whole arrays and of plain numbers. A name may be in both tables, as tril(x) and
    tril(x, 1) are. */
 typedef struct flux__expr_mix {
-    const char *name, *operands;          /* a letter each: t a tensor, n a whole number */
-    flux__expr_mixed call;
+    const char *name;
+    /* A letter each: t a tensor, n a whole number. At the end, s is 1 to 8 whole numbers, which
+       make a shape, and + more tensors. */
+    const char *operands;
+    flux_tensor *(*call)(const flux__mixed *m);
 } flux__expr_mix;
+#define FLUX__MIX(name, operands) { #name, operands, flux__mixed_##name }
 static const flux__expr_mix flux__expr_mixes[] = {
-    { "tril", "tn", flux__expr_tril_k }, { "triu", "tn", flux__expr_triu_k },
-    { "diag", "tn", flux__expr_diag_k }, { "gather", "tnt", flux__expr_gather },
-    { "take_along", "tnt", flux__expr_take_along }, { "topk", "tnn", flux__expr_topk },
-    { "split", "tnn", flux__expr_split }, { "chunk", "tnn", flux__expr_chunk },
-    { "nth", "tn", flux__expr_nth }, { "linspace", "nnn", flux__expr_linspace },
-    { "randint", "nnn", flux__expr_randint }, { "randperm", "n", flux__expr_randperm }
+    { "tril", "tn", flux__mixed_tril_k }, { "triu", "tn", flux__mixed_triu_k },
+    { "diag", "tn", flux__mixed_diag_k }, FLUX__MIX(gather, "tnt"), FLUX__MIX(scatter_add, "tntt"),
+    FLUX__MIX(take_along, "tnt"), FLUX__MIX(topk, "tnn"), FLUX__MIX(split, "tns"),
+    FLUX__MIX(chunk, "tnn"), FLUX__MIX(nth, "tn"), FLUX__MIX(slice, "tnnn"),
+    FLUX__MIX(select, "tnn"), FLUX__MIX(take, "tn"), FLUX__MIX(drop, "tn"),
+    FLUX__MIX(unsqueeze, "tn"), FLUX__MIX(onehot, "tn"), FLUX__MIX(reshape, "ts"),
+    FLUX__MIX(permute, "ts"), { "permutedims", "ts", flux__mixed_permute },
+    FLUX__MIX(broadcast_to, "ts"), FLUX__MIX(flip, "ts"), FLUX__MIX(repeat, "ts"),
+    FLUX__MIX(pad, "tns"), FLUX__MIX(cat, "nt+"), FLUX__MIX(stack, "nt+"), FLUX__MIX(zeros, "s"),
+    FLUX__MIX(ones, "s"), FLUX__MIX(rand, "s"), FLUX__MIX(randn, "s"), FLUX__MIX(eye, "n"),
+    FLUX__MIX(linspace, "nnn"), FLUX__MIX(randint, "nns"), FLUX__MIX(randperm, "n")
 };
+
+/* Whether so many operands fit the letters of a function. */
+static bool flux__expr_fits(const char *letters, int operands) {
+    int n = (int)strlen(letters);
+    char last = letters[n - 1];
+    if (last == 's') return operands >= n && operands < n + FLUX_MAX_DIMS;
+    return last == '+' ? operands >= n - 1 : operands == n;
+}
 
 /* The function of this name in flux__expr_mixes, as flux__expr_find. */
 static const flux__expr_mix *flux__expr_find_mix(const char *name, int size, int operands) {
     for (size_t i = 0; i < sizeof flux__expr_mixes / sizeof *flux__expr_mixes; i++) {
         const flux__expr_mix *m = &flux__expr_mixes[i];
-        bool fits = operands < 0 || (int)strlen(m->operands) == operands;
+        bool fits = operands < 0 || flux__expr_fits(m->operands, operands);
         if (fits && flux__is_name(m->name, name, size)) return m;
     }
     return NULL;
@@ -46323,9 +46370,10 @@ static bool flux__expr_check_call(flux__expr *p, const flux__call *c, const flux
     bool each = f && f->kind <= FLUX__FN_TRIPLE;
     if (!any) {
         const flux__expr_mix *m = flux__expr_find_mix(c->name, c->size, -1);
-        int takes = (int)strlen(m->operands);
-        flux__expr_fail(p, c->name, "%s takes %d operand%s, not %d", m->name, takes,
-                        takes == 1 ? "" : "s", c->n);
+        int takes = (int)strlen(m->operands), more = strchr("s+", m->operands[takes - 1]) != NULL;
+        takes -= m->operands[takes - 1] == '+';
+        flux__expr_fail(p, c->name, "%s takes %d operand%s%s, not %d", m->name, takes,
+                        takes == 1 ? "" : "s", more ? " or more" : "", c->n);
         return false;
     }
     if (any->kind != FLUX__FN_REDUCE && (c->ndims || c->first))
@@ -46369,19 +46417,22 @@ static flux_tensor *flux__expr_reduce(const flux__call *c, const flux__expr_fn *
 /* Runs a call of a function of flux__expr_mixes. */
 static flux__term flux__expr_mix_apply(flux__expr *p, const flux__call *c,
                                        const flux__expr_mix *m) {
-    flux_tensor *t[FLUX__ARGUMENTS] = { NULL, NULL, NULL };
-    int64_t n[FLUX__ARGUMENTS] = { 0, 0, 0 };
-    int nt = 0, nn = 0;
+    FLUX__ZEROED(flux__mixed, all);
+    int nn = 0;
     if (c->dot || c->ndims || c->first)
         flux__expr_fail(p, c->name, "%s takes neither a dot nor dims", m->name);
-    for (int i = 0; i < c->n && !p->failed; i++) {
+    for (int i = 0, k = 0; i < c->n && !p->failed; i++) {
         const flux__term *a = &c->arg[i];
-        if (m->operands[i] == 't') t[nt++] = flux__as_tensor(a);
-        else if (!a->t && fabs(a->num) < 1e15 && a->num == floor(a->num)) n[nn++] = (int64_t)a->num;
-        else flux__expr_fail(p, c->name, "operand %d of %s is no whole number", i + 1, m->name);
+        char what = m->operands[k];
+        if (m->operands[k + 1] && what != 's' && what != '+') k++;
+        if (what == 't' || what == '+') all.t[all.nt++] = flux__as_tensor(a);
+        else if (a->t || fabs(a->num) >= 1e15 || a->num != floor(a->num))
+            flux__expr_fail(p, c->name, "operand %d of %s is no whole number", i + 1, m->name);
+        else if (what == 's') all.s.dim[all.s.ndim++] = (int64_t)a->num;
+        else all.n[nn++] = (int64_t)a->num;
     }
     if (p->failed) return flux__expr_number(0);
-    return FLUX__EXPR_AT(p, c->name, m->call(t, n));
+    return FLUX__EXPR_AT(p, c->name, m->call(&all));
 }
 
 /* An operand as a tensor. In a call whose operands are all plain numbers (`plain`) it is a float64
@@ -46395,7 +46446,7 @@ static flux_tensor *flux__expr_operand_of(const flux__term *a, const flux__expr_
    is computed at once, in double, and is a plain number; else it is a recorded tensor. */
 static flux__term flux__expr_apply(flux__expr *p, const flux__call *c) {
     const flux__expr_fn *f = flux__expr_find(c->name, c->size, c->n);
-    flux_tensor *t[FLUX__ARGUMENTS] = { NULL, NULL, NULL }, *y;
+    flux_tensor *t[3] = { NULL, NULL, NULL }, *y;
     const flux__expr_mix *mix = flux__expr_find_mix(c->name, c->size, c->n);
     bool plain = true;
     double num;

@@ -230,6 +230,32 @@ TEST(functions_with_numbers) {
     CHECK_NEAR(flux_at(flux_grad(g, x), 1, 0), 0, 0);
 }
 
+/* What takes a shape, or any number of tensors, as in C. */
+TEST(functions_of_shapes) {
+    flux_tensor *x = flux_reshape(flux_sin(flux_arange(0, 24, 1)), 2, 3, 4), *v = flux_values(1, 2, 3), *i = flux_to_dtype(flux_values(2, 0), FLUX_I64);
+    flux_tensor *m = flux_reshape(x, 6, 4);
+    CHECK(same(flux_expr("reshape(x, 6, -1)", x), m) && same(flux_expr("reshape(x, length(x))", x), flux_reshape(x, 24)));
+    CHECK(same(flux_expr("permute(x, 2, 0, 1)", x), flux_permute(x, 2, 0, 1)) && same(flux_expr("permutedims(x, 1, 0, 2)", x), flux_permute(x, 1, 0, 2)));
+    CHECK(same(flux_expr("flip(x, 0, 2)", x), flux_flip(x, 0, 2)) && same(flux_expr("repeat(v, 2, 3)", v), flux_repeat(v, 2, 3)));
+    CHECK(same(flux_expr("broadcast_to(v, 3, 2 + 2)", v), flux_broadcast_to(v, 3, 4)) && same(flux_expr("pad(v, -1, 1, 2)", v), flux_pad(v, -1, 1, 2)));
+    CHECK(same(flux_expr("cat(0, v, v, v)", v), flux_cat(0, v, v, v)) && same(flux_expr("stack(1, v)", v), flux_stack(1, v)));
+    CHECK(same(flux_expr("nth(split(m, 0, 1, 3, 2), 1)", m), flux_slice(m, 0, 1, 4)) && same(flux_expr("slice(m, 0, 1, 4)", m), flux_slice(m, 0, 1, 4)));
+    CHECK(same(flux_expr("select(x, 2, 3)", x), flux_select(x, 2, 3)) && same(flux_expr("unsqueeze(v, 0)", v), flux_unsqueeze(v, 0)));
+    CHECK(same(flux_expr("take(m, 2)", m), flux_take(m, 2)) && same(flux_expr("drop(m, 3)", m), flux_drop(m, 3)));
+    CHECK(same(flux_expr("onehot(i, 4) .+ 0", i), flux_add(flux_onehot(i, 4), 0)));
+    CHECK(same(flux_expr("scatter_add(v, 0, i, ones(2))", v, i), flux_values(2, 2, 4)));
+    CHECK(same(flux_expr_with("zeros(2, 3) .+ 3 .* ones(2, 1)", 0, "", NULL), flux_full(3, 2, 3)));
+    CHECK(same(flux_expr_with("eye(3)", 0, "", NULL), flux_eye(3)) && flux_len(flux_expr_with("randint(0, 9, 2, 3)", 0, "", NULL)) == 6);
+    flux_seed(4);
+    flux_tensor *a = flux_expr_with("rand(2, 3) .- randn(2, 3)", 0, "", NULL);
+    flux_seed(4);
+    flux_tensor *uniform = flux_rand(2, 3);
+    CHECK(same(a, flux_sub(uniform, flux_randn(2, 3))));
+    flux_grads *g = flux_gradient(flux_expr("sum(slice(reshape(x, 6, 4), 0, 1, 2) .* 3)", x), x);
+    CHECK_NEAR(flux_at(flux_grad(g, x), 1, 0, 2), 3, 0);
+    CHECK_NEAR(flux_at(flux_grad(g, x), 0, 0, 2), 0, 0);
+}
+
 TEST(every_function_of_one) {
     flux_seed(5);
     flux_tensor *x = flux_rand(7), *bools = flux_gt(x, 0.5), *const TAKES_N[] = { x }, *const TAKES_F[] = { x }, *const TAKES_B[] = { bools };
@@ -317,7 +343,17 @@ TEST(errors_name_the_column) {
         { "exp()", "expr: column 1: exp takes 1 operand, not 0" },
         { "exp.(x, x)", "expr: column 1: exp takes 1 operand, not 2" },
         { "dot(x)", "expr: column 1: dot takes 2 operands, not 1" },
-        { "dot(x, x, x, x)", "expr: column 14: dot takes no more than 3 operands" },
+        { "dot(x, x, x, x)", "expr: column 1: dot takes 2 operands, not 4" },
+        { "dot(x,x,x,x,x,x,x,x,x,x,x,x,x)", "expr: column 29: dot takes no more than 12 operands" },
+        { "reshape(x)", "expr: column 1: reshape takes 2 operands or more, not 1" },
+        { "reshape(x, 1, 1, 1, 1, 1, 1, 1, 1, 1)", "expr: column 1: reshape takes 2 operands or more, not 10" },
+        { "reshape(x, 1.5)", "expr: column 1: operand 2 of reshape is no whole number" },
+        { "reshape(x, 5, 7)", "expr: column 1: reshape: " },
+        { "reshape(x, x)", "expr: column 1: operand 2 of reshape is no whole number" },
+        { "cat(0)", "expr: column 1: cat takes 2 operands or more, not 1" },
+        { "cat(x, x)", "expr: column 1: operand 1 of cat is no whole number" },
+        { "reshape.(x, 2)", "expr: column 1: reshape takes neither a dot nor dims" },
+        { "zeros(-1)", "expr: column 1: " },
         { "exp(x", "expr: column 6: expected , or ) or an operator, found the end" },
         { "exp(x x)", "expr: column 7: expected , or ) or an operator, found 'x'" },
         { "1 + exp(x)", "expr: column 5: exp of a 5-element f32 vector: write exp.(...) for each element" },

@@ -30,7 +30,7 @@
 
 FLUX__BEGIN_COLD
 
-enum { FLUX__NESTING = 200, FLUX__ARGUMENTS = 3 };
+enum { FLUX__NESTING = 200, FLUX__ARGUMENTS = 12 };
 
 typedef struct flux__term {               /* the value of an expression */
     flux_tensor *t;                       /* NULL: it is a plain number, num */
