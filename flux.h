@@ -1405,7 +1405,7 @@ FLUX_API flux_tensor *flux_onecold(flux_tensor *y);
    double swish_by_number(double x, double beta). The library reads its text at the first call and
    computes it with operations of its own, vectorised, on every back end and fused with what is
    beside it. It may contain operands, numbers, macros of numbers, + - * /, comparisons, && || !,
-   c ? a : b, brackets, and of <math.h> (with f at the end, too)
+   c ? a : b, brackets, and of <math.h>, which the program includes (with f at the end, too)
        exp exp2 expm1 log log2 log10 log1p sqrt cbrt pow sin cos tan asin acos atan atan2 sinh cosh
        tanh erf fabs fmax fmin floor ceil trunc rint;
    anything else is an error of the call, which says what it is. Three things differ from C:
