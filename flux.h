@@ -431,8 +431,8 @@ typedef uint64_t flux__uint64;
 typedef bool flux__marked;
 #endif
 
-/* A field of options and its old name, which goes with 0.2. C++ has the new one alone: it would warn
-   of a union that was left out. */
+/* A field of options and its old name, which goes with 0.2. C++ has the new one alone: there a
+   union that is left out gets a warning. */
 #ifdef __cplusplus
 #  define FLUX__RENAMED(T, name, old) T name FLUX__ZERO
 #else
