@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
             flux_update(opt, model, flux_gradient(loss, model));
             sum = flux_carry(sum, flux_add(sum, flux_cpu(loss)));
         }
-        const double loss = flux_item(flux_allreduce(comm, sum, FLUX_MEAN)) / (double)flux_length(train);
+        const double loss = flux_item(flux_allreduce(comm, sum, FLUX_MEAN)) / (double)flux_len(train);
         right = accuracy(comm, model, held);
         if (first) printf("epoch %2d: loss %.4f, held-out accuracy %.4f\n", (int)epoch + 1, loss, right);
         if (flux_distributed_save(comm, model, MODEL) || flux_distributed_save(comm, opt, STATE)) return 1;

@@ -77,7 +77,7 @@ int main(void) {
             flux_update(opt, m, flux_gradient(loss, m));
             sum = flux_carry(sum, flux_add(flux_cpu(loss), sum));
         }
-        last = flux_item(sum) / (double)flux_length(data);
+        last = flux_item(sum) / (double)flux_len(data);
         if (i % (epochs / 4) == 0) printf("epoch %3d: loss %.2f\n", i, last);
     }
     flux_testmode(m, true);

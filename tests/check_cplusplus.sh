@@ -31,9 +31,12 @@ for program in $programs; do
 done
 
 # Layouts: a program that prints the size of each public struct and where its fields are, from the declarations themselves.
+# Of a field that was renamed (FLUX__RENAMED), a union in C, its new name, which both languages have.
 printf '#include "flux.h"\n' >"$tmp/interface.c"
 $CC -std=c11 -E -P -I. "$tmp/interface.c" | tr '\n' ' ' | sed 's/;/;\n/g' | awk '
     /typedef struct flux_[a-z_0-9]+ \{|^ *struct flux_layer \{/ { match($0, /flux_[a-z_0-9]+/); name = substr($0, RSTART, RLENGTH); sub(/.*\{/, "") }
+    left { left--; next }
+    /^ *union \{/ { left = 2 }
     name && /^ *\}/ { print name, "."; name = ""; next }
     name {
         gsub(/\[[^]]*\]/, "");
