@@ -9918,6 +9918,7 @@ static flux_tensor *flux__band(const char *call, flux_tensor *x, bool lower, int
     if (x->ndim < 2)
         return (flux_tensor *)flux__fail("%s: takes a matrix or a batch of them, not %s", call,
                                          flux__describe(x).s);
+    if (!flux__size(x)) return flux_copy(x);     /* rows may be as many as memory cannot number */
     int h = flux__hide();
     flux_tensor *row = flux__iota_on(x->device, x->dim[0], 0),
         *column = flux__iota_on(x->device, x->dim[1], 1), *off = flux_sub(column, row);
@@ -9970,6 +9971,7 @@ FLUX_DEF flux_tensor *flux_trace(flux_tensor *x) {
 static flux_tensor *flux__places_along(flux_tensor *x, int dim, flux_tensor *index) {
     int64_t stride[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
+    if (!flux__size(index)) return flux_to_dtype(index, FLUX_I64);
     flux__contiguous_strides(&s, stride);
     flux_tensor *wide = flux_to_dtype(index, FLUX_I64),
         *at = flux_mul(wide, (double)stride[dim]);
@@ -12501,13 +12503,16 @@ typedef struct flux__kernel {
     flux_device device;                   /* device that it runs on */
     size_t scratch;                       /* bytes of scratch memory that it needs on its device */
     void *scratch_at;                     /* address of that scratch memory in the current run */
-    const flux__backend *by;              /* the back end that runs it; NULL: a move or a call */
+    const flux__backend *by;              /* the back end that runs it; NULL: none does, as it is a
+                                             move, a call or idle */
     void *ready;                          /* what that back end made of the kernel */
     const flux__plan_call *call;          /* of a FLUX__K_CALL */
     int read_at;                          /* of a call: the first kernel that reads its result; the
                                              number of kernels if none does */
     bool started;                         /* of a call: to be finished in the current run */
     bool waits;                           /* it reads the result of a call, see read_at */
+    bool idle;                            /* all that it stores is empty, so it is not run: its
+                                             loops might go over other dims, to no end */
 } flux__kernel;
 
 /* What a plan knows of a node. out_kernel computes the node, last_kernel is the last that reads it.
@@ -14431,7 +14436,7 @@ static int flux__run_move(flux__run *run, flux__kernel *k) {
 
 /* Whether a back end runs kernel k on device d. */
 static bool flux__runs_on(const flux__kernel *k, flux_device d) {
-    return k->kind < FLUX__K_MOVE && flux__same_device(k->device, d);
+    return k->kind < FLUX__K_MOVE && !k->idle && flux__same_device(k->device, d);
 }
 
 /* Has the plan's kernels made ready, those of each device together, so that a compiler is called
@@ -14440,7 +14445,7 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
     for (int i = 0; i < plan->nkernel; i++) {
         const flux_device d = plan->kernel[i].device;
         const flux__backend *b = flux__backend_of(d.backend);
-        if (plan->kernel[i].kind >= FLUX__K_MOVE || plan->kernel[i].by) continue;
+        if (!flux__runs_on(&plan->kernel[i], d) || plan->kernel[i].by) continue;
         for (int j = i; j < plan->nkernel; j++)
             if (flux__runs_on(&plan->kernel[j], d)) plan->kernel[j].by = b;
         if (!b->ready(d, plan, g)) return false;
@@ -14469,6 +14474,7 @@ static int flux__kernel_row(const flux__plan *plan, int k) {
 static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
     FLUX__ASSERT(n == 1 || (k->by && flux__runs_on(&k[n - 1], k->device)));
     if (k->by) return k->by->run(r, k, n);
+    if (k->idle) return 1;
     if (!k->call) return flux__run_move(r, k) == 0;
     k->started = k->call->start(r, k) == 0;
     return k->started;
@@ -14703,7 +14709,8 @@ static bool flux__find_frees(flux__plan *plan) {
         if (!s->stored) continue;
         plan->out[at++] = i;
         flux__kernel *makes = &plan->kernel[s->out_kernel], *last = &plan->kernel[s->last_kernel];
-        if (!makes->nouts) makes->device = s->device;
+        if (!makes->nouts) makes->device = s->device, makes->idle = makes->kind < FLUX__K_MOVE;
+        makes->idle = makes->idle && s->bytes == 0;
         makes->outs[makes->nouts++] = i;
         if (!s->keep) last->frees[last->nfrees++] = i;
     }

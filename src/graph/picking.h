@@ -47,6 +47,7 @@ static flux_tensor *flux__band(const char *call, flux_tensor *x, bool lower, int
     if (x->ndim < 2)
         return (flux_tensor *)flux__fail("%s: takes a matrix or a batch of them, not %s", call,
                                          flux__describe(x).s);
+    if (!flux__size(x)) return flux_copy(x);     /* rows may be as many as memory cannot number */
     int h = flux__hide();
     flux_tensor *row = flux__iota_on(x->device, x->dim[0], 0),
         *column = flux__iota_on(x->device, x->dim[1], 1), *off = flux_sub(column, row);
@@ -99,6 +100,7 @@ FLUX_DEF flux_tensor *flux_trace(flux_tensor *x) {
 static flux_tensor *flux__places_along(flux_tensor *x, int dim, flux_tensor *index) {
     int64_t stride[FLUX_MAX_DIMS];
     flux_shape s = flux__dims(x);
+    if (!flux__size(index)) return flux_to_dtype(index, FLUX_I64);
     flux__contiguous_strides(&s, stride);
     flux_tensor *wide = flux_to_dtype(index, FLUX_I64),
         *at = flux_mul(wide, (double)stride[dim]);

@@ -79,7 +79,7 @@ static int flux__run_move(flux__run *run, flux__kernel *k) {
 
 /* Whether a back end runs kernel k on device d. */
 static bool flux__runs_on(const flux__kernel *k, flux_device d) {
-    return k->kind < FLUX__K_MOVE && flux__same_device(k->device, d);
+    return k->kind < FLUX__K_MOVE && !k->idle && flux__same_device(k->device, d);
 }
 
 /* Has the plan's kernels made ready, those of each device together, so that a compiler is called
@@ -88,7 +88,7 @@ static bool flux__kernels_ready(flux__plan *plan, flux__graph *g) {
     for (int i = 0; i < plan->nkernel; i++) {
         const flux_device d = plan->kernel[i].device;
         const flux__backend *b = flux__backend_of(d.backend);
-        if (plan->kernel[i].kind >= FLUX__K_MOVE || plan->kernel[i].by) continue;
+        if (!flux__runs_on(&plan->kernel[i], d) || plan->kernel[i].by) continue;
         for (int j = i; j < plan->nkernel; j++)
             if (flux__runs_on(&plan->kernel[j], d)) plan->kernel[j].by = b;
         if (!b->ready(d, plan, g)) return false;
@@ -117,6 +117,7 @@ static int flux__kernel_row(const flux__plan *plan, int k) {
 static int flux__kernels_run(flux__run *r, flux__kernel *k, int n) {
     FLUX__ASSERT(n == 1 || (k->by && flux__runs_on(&k[n - 1], k->device)));
     if (k->by) return k->by->run(r, k, n);
+    if (k->idle) return 1;
     if (!k->call) return flux__run_move(r, k) == 0;
     k->started = k->call->start(r, k) == 0;
     return k->started;

@@ -81,13 +81,16 @@ typedef struct flux__kernel {
     flux_device device;                   /* device that it runs on */
     size_t scratch;                       /* bytes of scratch memory that it needs on its device */
     void *scratch_at;                     /* address of that scratch memory in the current run */
-    const flux__backend *by;              /* the back end that runs it; NULL: a move or a call */
+    const flux__backend *by;              /* the back end that runs it; NULL: none does, as it is a
+                                             move, a call or idle */
     void *ready;                          /* what that back end made of the kernel */
     const flux__plan_call *call;          /* of a FLUX__K_CALL */
     int read_at;                          /* of a call: the first kernel that reads its result; the
                                              number of kernels if none does */
     bool started;                         /* of a call: to be finished in the current run */
     bool waits;                           /* it reads the result of a call, see read_at */
+    bool idle;                            /* all that it stores is empty, so it is not run: its
+                                             loops might go over other dims, to no end */
 } flux__kernel;
 
 /* What a plan knows of a node. out_kernel computes the node, last_kernel is the last that reads it.

@@ -227,7 +227,8 @@ static bool flux__find_frees(flux__plan *plan) {
         if (!s->stored) continue;
         plan->out[at++] = i;
         flux__kernel *makes = &plan->kernel[s->out_kernel], *last = &plan->kernel[s->last_kernel];
-        if (!makes->nouts) makes->device = s->device;
+        if (!makes->nouts) makes->device = s->device, makes->idle = makes->kind < FLUX__K_MOVE;
+        makes->idle = makes->idle && s->bytes == 0;
         makes->outs[makes->nouts++] = i;
         if (!s->keep) last->frees[last->nfrees++] = i;
     }
