@@ -5078,21 +5078,26 @@ static unsigned flux__xcr0(void) {
 #endif
 }
 
-/* The highest level of flux__simd that the processor and the operating system support. It asks
-   CPUID itself, since the compilers' own test needs a library that some linkers do not find. */
-static int flux__simd_detect(void) {
+/* The highest level of flux__simd by what CPUID says in leaf 1 and in leaf 7, parts 0 and 1, and by
+   XCR0. */
+static int flux__simd_of(const unsigned *one, unsigned saved, const unsigned *seven,
+                         const unsigned *more) {
     /* FMA, OSXSAVE, AVX, F16C */
     const unsigned basic = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;     /* F, DQ, BW, VL */
-    unsigned one[4], seven[4], more[4], saved;
-    flux__cpuid(1, 0, one);
-    if ((one[2] & basic) != basic) return 0;
-    saved = flux__xcr0();
-    flux__cpuid(7, 0, seven);
-    if ((saved & 6) != 6 || !(seven[1] & 1u << 5)) return 0;
+    if ((one[2] & basic) != basic || (saved & 6) != 6 || !(seven[1] & 1u << 5)) return 0;
     if ((saved & 0xe6) != 0xe6 || (seven[1] & avx512) != avx512) return 1;
-    flux__cpuid(7, 1, more);
     return seven[0] > 0 && more[0] & 1u << 5 ? 3 : 2;
+}
+
+/* The same of this machine. It asks CPUID itself, since the compilers' own test needs a library
+   that some linkers do not find. */
+static int flux__simd_detect(void) {
+    unsigned one[4], seven[4], more[4];
+    flux__cpuid(1, 0, one);
+    flux__cpuid(7, 0, seven);
+    flux__cpuid(7, 1, more);
+    return flux__simd_of(one, one[2] & 1u << 27 ? flux__xcr0() : 0, seven, more);
 }
 
 static int flux__simd_known;              /* atomic: level + 1, or 0 before it was detected */
@@ -21072,12 +21077,6 @@ static void flux__start_numbers(flux__block_run *b) {
     }
 }
 
-/* Stores numbers that are results (a filled tensor): they have no line. */
-static void flux__store_numbers(flux__block_run *b) {
-    for (int i = 0; i < b->k->nvalue; i++)
-        if (b->k->value[i].kind == FLUX__V_NUMBER && b->k->value[i].out >= 0) flux__do_store(b, i);
-}
-
 /* The per-row stage of phase p: runs the outer lines, once per outer point. */
 static void flux__do_per_row(flux__block_run *b, int p) {
     const flux__phase *ph = &b->c->phase[p];
@@ -21125,15 +21124,11 @@ static void flux__store_reductions(flux__block_run *b, int p) {
 
 /* Runs all phases for one block of outer points. */
 static void flux__do_block(flux__block_run *b) {
-    b->rt = b->c->inner;  /* also numbers that are stored for inner points see all of these */
     for (int p = 0; p < b->c->nphase; p++) {
         flux__do_per_row(b, p);
         flux__do_phase(b, p, 0, b->c->inner);
         flux__store_reductions(b, p);
     }
-    b->r0 = 0;
-    b->rt = b->c->rt;
-    flux__store_numbers(b);
 }
 
 FLUX__END_LEAN
@@ -21427,7 +21422,6 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
                 flux__do_per_row(&b, p);
                 for (int l = 0; l < b.c->phase[p].n; l++) flux__do_line(&b, b.c->phase[p].line[l]);
             }
-            flux__store_numbers(&b);
         }
 }
 

@@ -316,6 +316,35 @@ TEST(environment_caps_the_instruction_set) {
     flux__simd_known = was;
 }
 
+/* Bits as in Intel's Software Developer's Manual, volume 2, CPUID, and volume 1, 13.3. Without one that a level needs the next
+   lower one is left; the other bits do not matter. */
+TEST(instruction_set_of_any_processor) {
+    static const struct { int word, bit, left; } needed[] = {
+        { 0, 12, 0 }, { 0, 27, 0 }, { 0, 28, 0 }, { 0, 29, 0 },     /* leaf 1, ecx: FMA, OSXSAVE, AVX, F16C */
+        { 1, 1, 0 }, { 1, 2, 0 }, { 1, 5, 1 }, { 1, 6, 1 }, { 1, 7, 1 },     /* XCR0: SSE, AVX; opmask, upper halves, ZMM16 and on */
+        { 2, 5, 0 }, { 2, 16, 1 }, { 2, 17, 1 }, { 2, 30, 1 }, { 2, 31, 1 },     /* leaf 7, ebx: AVX2; AVX512 F, DQ, BW, VL */
+        { 3, 5, 2 },                                            /* leaf 7, part 1, eax: AVX512_BF16 */
+    };
+    enum { NEEDED = sizeof needed / sizeof *needed };
+    for (int word = 0; word < 4; word++)
+        for (int bit = 0; bit < 32; bit++) {
+            unsigned one[4] = { ~0u, ~0u, ~0u, ~0u }, saved = ~0u, seven[4] = { 1, ~0u, ~0u, ~0u }, more[4] = { ~0u, ~0u, ~0u, ~0u };
+            unsigned *const in[] = { &one[2], &saved, &seven[1], &more[0] };
+            int want = 3;
+            *in[word] &= ~(1u << bit);
+            for (int i = 0; i < NEEDED; i++)
+                if (needed[i].word == word && needed[i].bit == bit) want = needed[i].left;
+            CHECK(flux__simd_of(one, saved, seven, more) == want);
+            unsigned none[4] = { 0, 0, 0, 0 };
+            for (int i = 0; i < 4; i++) *in[i] = 0;
+            for (int i = 0; i < NEEDED; i++) *in[needed[i].word] |= 1u << needed[i].bit;
+            CHECK(flux__simd_of(one, saved, seven, more) == 3);
+            seven[0] = 0;                 /* there is no part 1 */
+            CHECK(flux__simd_of(one, saved, seven, more) == 2);
+            CHECK(flux__simd_of(none, 0, none, none) == 0);
+        }
+}
+
 #if defined __linux__ && FLUX__X86
 TEST(instruction_set_is_what_the_system_says) {
     static const char *const flag[] = { " avx2 ", " avx512dq ", " avx512_bf16 " };
@@ -330,6 +359,25 @@ TEST(instruction_set_is_what_the_system_says) {
     CHECK(flux__simd_detect() == level);
 }
 #endif
+
+TEST(environment_sets_the_level_and_asks_for_schedules) {
+    static const struct { const char *words; int level, schedules; } said[] = {
+        { "", FLUX_LOG_INFO, 0 },         { "nonsense", FLUX_LOG_INFO, 0 },         { "error", FLUX_LOG_ERROR, 0 },
+        { "warn", FLUX_LOG_WARN, 0 },     { "debug", FLUX_LOG_DEBUG, 0 },           { "schedule", FLUX_LOG_INFO, 1 },
+        { "sched", FLUX_LOG_INFO, 0 },    { "schedule,error", FLUX_LOG_ERROR, 1 },  { "debug schedule", FLUX_LOG_DEBUG, 1 },
+    };
+    const flux_level was = (flux_level)flux__set.level;
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        setenv("FLUX_LOG", said[i].words, 1);
+        flux__set.level = -1;
+        CHECK(flux__log_schedules() == (said[i].schedules != 0));
+        CHECK(flux__set.level == said[i].level);
+    }
+    unsetenv("FLUX_LOG");
+    flux__set.level = -1;
+    CHECK(!flux__log_schedules() && flux__set.level == FLUX_LOG_INFO);
+    if ((int)was >= 0) flux_log_level(was);
+}
 
 #ifndef FLUX_NO_THREADS
 TEST(environment_sets_the_threads) {

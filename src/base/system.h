@@ -298,21 +298,26 @@ static unsigned flux__xcr0(void) {
 #endif
 }
 
-/* The highest level of flux__simd that the processor and the operating system support. It asks
-   CPUID itself, since the compilers' own test needs a library that some linkers do not find. */
-static int flux__simd_detect(void) {
+/* The highest level of flux__simd by what CPUID says in leaf 1 and in leaf 7, parts 0 and 1, and by
+   XCR0. */
+static int flux__simd_of(const unsigned *one, unsigned saved, const unsigned *seven,
+                         const unsigned *more) {
     /* FMA, OSXSAVE, AVX, F16C */
     const unsigned basic = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29;
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;     /* F, DQ, BW, VL */
-    unsigned one[4], seven[4], more[4], saved;
-    flux__cpuid(1, 0, one);
-    if ((one[2] & basic) != basic) return 0;
-    saved = flux__xcr0();
-    flux__cpuid(7, 0, seven);
-    if ((saved & 6) != 6 || !(seven[1] & 1u << 5)) return 0;
+    if ((one[2] & basic) != basic || (saved & 6) != 6 || !(seven[1] & 1u << 5)) return 0;
     if ((saved & 0xe6) != 0xe6 || (seven[1] & avx512) != avx512) return 1;
-    flux__cpuid(7, 1, more);
     return seven[0] > 0 && more[0] & 1u << 5 ? 3 : 2;
+}
+
+/* The same of this machine. It asks CPUID itself, since the compilers' own test needs a library
+   that some linkers do not find. */
+static int flux__simd_detect(void) {
+    unsigned one[4], seven[4], more[4];
+    flux__cpuid(1, 0, one);
+    flux__cpuid(7, 0, seven);
+    flux__cpuid(7, 1, more);
+    return flux__simd_of(one, one[2] & 1u << 27 ? flux__xcr0() : 0, seven, more);
 }
 
 static int flux__simd_known;              /* atomic: level + 1, or 0 before it was detected */

@@ -622,12 +622,6 @@ static void flux__start_numbers(flux__block_run *b) {
     }
 }
 
-/* Stores numbers that are results (a filled tensor): they have no line. */
-static void flux__store_numbers(flux__block_run *b) {
-    for (int i = 0; i < b->k->nvalue; i++)
-        if (b->k->value[i].kind == FLUX__V_NUMBER && b->k->value[i].out >= 0) flux__do_store(b, i);
-}
-
 /* The per-row stage of phase p: runs the outer lines, once per outer point. */
 static void flux__do_per_row(flux__block_run *b, int p) {
     const flux__phase *ph = &b->c->phase[p];
@@ -675,15 +669,11 @@ static void flux__store_reductions(flux__block_run *b, int p) {
 
 /* Runs all phases for one block of outer points. */
 static void flux__do_block(flux__block_run *b) {
-    b->rt = b->c->inner;  /* also numbers that are stored for inner points see all of these */
     for (int p = 0; p < b->c->nphase; p++) {
         flux__do_per_row(b, p);
         flux__do_phase(b, p, 0, b->c->inner);
         flux__store_reductions(b, p);
     }
-    b->r0 = 0;
-    b->rt = b->c->rt;
-    flux__store_numbers(b);
 }
 
 FLUX__END_LEAN

@@ -75,7 +75,6 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
                 flux__do_per_row(&b, p);
                 for (int l = 0; l < b.c->phase[p].n; l++) flux__do_line(&b, b.c->phase[p].line[l]);
             }
-            flux__store_numbers(&b);
         }
 }
 
