@@ -2689,8 +2689,8 @@ FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
        flux_update(opt, both, flux_gradient(loss, W, b));                // W and b are new now
    flux_update writes the new tensors to the variables, and so do flux_load, flux_loadmodel and
    flux_set_param; the variables must live as long as these are called, and the tensors belong to
-   the model. Up to 32. Move the tensors to their device first: what flux_gpu, flux_copy_layer and
-   the like make of such a model writes to no variable. NULL on error. */
+   the model. Up to 32. Move the tensors to their device first. A copy of such a model
+   (flux_copy_layer, flux_averaged) writes to no variable. NULL on error. */
 FLUX_API flux_layer *flux_variables_with(int n, flux_tensor **const *places);
 #define flux_variables(...) \
     /* Plain tensors as a model: flux_variables(&W, &b). NULL on error. */ \
@@ -31794,6 +31794,7 @@ typedef struct flux__mapping {
     flux__hashmap tensors, layers;        /* maps from old to new */
     flux__visiting there;                 /* .seen: all tensors of the old model */
     flux__trail path;
+    bool moves;                           /* the new model takes the old one's place */
     bool changed;                         /* f gave another tensor for some tensor */
 } flux__mapping;
 
@@ -31876,7 +31877,7 @@ static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
         return (flux_layer *)flux_retain(seen->value);
     }
     flux_layer *y = flux__layer_clone(m->type, m);
-    if (y) flux__leave_variable(y);
+    if (y && !p->moves) flux__leave_variable(y);
     bool good = y && flux__copy_base(y, m);
     int length = p->path.length;
     for (flux__member at = { NULL, 0, NULL, NULL }; good && flux__next_member(y, &at);) {
@@ -31897,6 +31898,7 @@ static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
 static flux_layer *flux__map_model(flux__mapping *p, flux_layer *m, bool same) {
     int h = flux__hide();
     flux_layer *y = NULL;
+    p->moves = same;
     if (flux__visit_all(&p->there, m)) y = flux__map_one(p, m);
     flux__hashmap_free(&p->tensors);
     flux__hashmap_free(&p->layers);
@@ -35936,8 +35938,9 @@ FLUX__END_COLD
    Invariant: a Variable holds the tensor as any layer does, and the address of
    the program's variable, which never owns it. Who gives the field another
    tensor (flux_update, flux_load, flux_loadmodel, flux_set_param) gives it to the
-   variable, too (flux__show_variable). A copy of the model, as an average is,
-   has tensors of its own and writes to no variable (flux__leave_variable). */
+   variable, too (flux__show_variable). A model that was moved goes on doing so; a
+   copy, as an average is, has tensors of its own and writes to no variable
+   (flux__leave_variable). */
 
 FLUX__BEGIN_COLD
 

@@ -41,6 +41,7 @@ typedef struct flux__mapping {
     flux__hashmap tensors, layers;        /* maps from old to new */
     flux__visiting there;                 /* .seen: all tensors of the old model */
     flux__trail path;
+    bool moves;                           /* the new model takes the old one's place */
     bool changed;                         /* f gave another tensor for some tensor */
 } flux__mapping;
 
@@ -123,7 +124,7 @@ static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
         return (flux_layer *)flux_retain(seen->value);
     }
     flux_layer *y = flux__layer_clone(m->type, m);
-    if (y) flux__leave_variable(y);
+    if (y && !p->moves) flux__leave_variable(y);
     bool good = y && flux__copy_base(y, m);
     int length = p->path.length;
     for (flux__member at = { NULL, 0, NULL, NULL }; good && flux__next_member(y, &at);) {
@@ -144,6 +145,7 @@ static flux_layer *flux__map_one(flux__mapping *p, flux_layer *m) {
 static flux_layer *flux__map_model(flux__mapping *p, flux_layer *m, bool same) {
     int h = flux__hide();
     flux_layer *y = NULL;
+    p->moves = same;
     if (flux__visit_all(&p->there, m)) y = flux__map_one(p, m);
     flux__hashmap_free(&p->tensors);
     flux__hashmap_free(&p->layers);

@@ -14,8 +14,9 @@
    Invariant: a Variable holds the tensor as any layer does, and the address of
    the program's variable, which never owns it. Who gives the field another
    tensor (flux_update, flux_load, flux_loadmodel, flux_set_param) gives it to the
-   variable, too (flux__show_variable). A copy of the model, as an average is,
-   has tensors of its own and writes to no variable (flux__leave_variable). */
+   variable, too (flux__show_variable). A model that was moved goes on doing so; a
+   copy, as an average is, has tensors of its own and writes to no variable
+   (flux__leave_variable). */
 
 FLUX__BEGIN_COLD
 
