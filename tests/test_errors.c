@@ -142,6 +142,7 @@ TEST(huge_tensors) {
     CHECK_ERROR(flux_broadcast_to(x, 4, 3, top), "broadcast_to: a tensor of");
     CHECK_ERROR(flux_add(flux_zeros(2 * huge, 1), flux_zeros(1, huge / 2)), "add: a tensor of 1.84e+19 elements is too large");
     CHECK_ERROR(flux_where(flux_zeros(huge), flux_zeros(1, huge), 1.0), "where: a tensor of");
+    CHECK_ERROR(flux_outer(flux_zeros(2, 3), flux_zeros(4)), "outer: takes two vectors, not 2x3 f32 and 4-element f32");
     CHECK_ERROR(flux_outer(flux_zeros(huge), flux_zeros(huge)), "a tensor of 1.84e+19 elements is too large");
     CHECK_ERROR(flux_matmul(flux_zeros(huge, 1), flux_zeros(1, huge)), "matmul: a tensor of");
     CHECK_ERROR(flux_flip(x, huge), "flip: 4x3 f32 has no dim 4294967296");

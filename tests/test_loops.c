@@ -876,6 +876,11 @@ TEST(philox_gives_the_published_words) {
         }
 }
 
+TEST(scramble_is_splitmix64) {             /* its first numbers from the state 1234567, as published for the generator */
+    static const uint64_t known[] = { 6457827717110365317u, 3203168211198807973u, 9817491932198370423u, 4593380528125082431u, 16408922859458223821u };
+    for (uint64_t i = 0; i < 5; i++) CHECK(flux__scramble(1234567 + i * 0x9E3779B97F4A7C15u) == known[i]);
+}
+
 TEST(random_numbers_are_the_same_on_every_machine) {
     static float x[3][4096];
     uint64_t sum = 14695981039346656037u;

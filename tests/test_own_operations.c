@@ -178,7 +178,8 @@ TEST(what_a_formula_cannot_contain) {
         { "(x + 1", "expected )" }, { "x ? 1", "expected :" }, { "x 2", "expected an operator or the end" },
         { "0x10 * x", "numbers are decimal" }, { "010 * x", "numbers are decimal" }, { "x +", "expected a number" },
         { "", "expected a number" }, { "x.*x", "an operator of C" }, { "x % 2", "expected an operator or the end" },
-        { "exp + x", "unknown name exp" }, { "round(x)", "unknown name round" }, { "float(x)", "unknown name float" }
+        { "exp + x", "unknown name exp" }, { "round(x)", "unknown name round" }, { "float(x)", "unknown name float" },
+        { "expff(x)", "unknown name expff" }, { "fabsxf(x)", "unknown name fabsxf" }, { "powxf(x, x)", "unknown name powxf" }
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) CHECK_ERROR(operate("x", bad[i][0]), bad[i][1]);
     char deep[1200];

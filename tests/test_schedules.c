@@ -41,6 +41,11 @@ TEST(one_cycle) {
     for (int t = 1; t <= 3; t++) CHECK_NEAR(flux_schedule_at(s, t), rise[t - 1], 1e-12);
     for (int t = 4; t <= 11; t++) CHECK_NEAR(flux_schedule_at(s, t), cycle(1, 1e-5, (1 + cos(PI * (t - 4) / 7)) / 2), 1e-12);
     CHECK_NEAR(flux_schedule_at(s, 1000), 1e-5, 1e-12);
+    s = flux_schedule_onecycle(2, 1);                          /* the shortest: a step up, a step down */
+    CHECK(s.made);
+    CHECK_NEAR(flux_schedule_at(s, 1), 0.04, 1e-12);
+    CHECK_NEAR(flux_schedule_at(s, 2), 1, 1e-12);
+    CHECK_NEAR(flux_schedule_at(s, 3), 1e-5, 1e-12);
     CHECK_ERROR(flux_schedule_onecycle(1, 1), "schedule_onecycle: 1 steps, but it takes 2 or more");
 }
 

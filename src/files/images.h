@@ -48,7 +48,6 @@ static void flux__pixels_free(flux__pixels *p) {
     else
 #endif
         flux__free(p->at);
-    p->at = NULL;
 }
 
 /* ---------------- reading */
