@@ -145,6 +145,8 @@ static bool flux__to_device(flux__move_target *target, flux_device d) {
     if (d.backend == FLUX__CPU_BACKEND) target->to.id = 0;
     if (flux__device_is(target->to)) return true;
     bool named = d.backend >= 0 && d.backend < FLUX__BACKENDS;
+    /* a call that finds no device says why, and gives {-1, 0} */
+    if (d.backend == -1 && flux__null_explained()) return false;
     if (!named) flux__fail("to: there is no device {%d, %d}", d.backend, d.id);
     else if (flux__probe_of(d.backend)->functional)
         flux__fail("to: %s has no device %d: ids go from 0 to %d", flux__backends[d.backend].name,
