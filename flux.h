@@ -5439,7 +5439,7 @@ static bool flux__pend(flux__pending *e, bool quiet) {
 static char *flux__sentence(flux__pending *e) { return e->now = e->set ? e->more : e->text; }
 
 /* Makes this sentence the thread's error, unless it follows from one of the same call, and says it,
-   unless it was said before; a lock that is held delays that. NULL, so that a call can return it. */
+   unless it was said before; a lock that is held delays that. NULL, which a call can return. */
 static FLUX__COLD void *flux__fail(const char *format, ...) {
     flux__thread *t = flux__self();
     if (!t) {
