@@ -498,6 +498,8 @@ static const char flux__cuda_dialect[] =
     "%1;\" : \"=h\"(h) : \"f\"(x)); return h; }\n"
     "DEVICE float near_inverse(float x) { float y; asm(\"rcp.approx.ftz.f32 %0, "
     "%1;\" : \"=f\"(y) : \"f\"(x)); return y; }\n"
+    "DEVICE float near_exp2(float x) { float y; asm(\"ex2.approx.ftz.f32 %0, "
+    "%1;\" : \"=f\"(y) : \"f\"(x)); return y; }\n"
     /* two at a time, the second one in the upper half; a NaN becomes 0x7fff */
     "#if __CUDA_ARCH__ >= 800\n#define PAIRS\n"
     "DEVICE unsigned pair_f16(float x, float y) { unsigned h; asm(\"cvt.rn.f16x2.f32 %0, %1, "

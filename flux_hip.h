@@ -416,7 +416,8 @@ static const char flux__hip_dialect[] =
     "__builtin_memcpy(&h, &x, 2); return h; }\n"
     "DEVICE float near_inverse(float x) { return __builtin_amdgcn_rcpf(x); }\n"
     "#else\n" FLUX__SOFT_HALF
-    "DEVICE float near_inverse(float x) { return 1.0f / x; }\n#endif\n";
+    "DEVICE float near_inverse(float x) { return 1.0f / x; }\n#endif\n"
+    "DEVICE float near_exp2(float x) { return exp2f(x); }\n";
 
 /* Loads and multiplies fragments. In an mfma instruction a lane has row lane % 16 of a (column
    lane % 16 of b), and along the inner dim element number lane / 16 or, of half floats, four

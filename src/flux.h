@@ -302,8 +302,8 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
-     gpu/       kernels devices copies launch vectors fused gemm gemm_fma gemm_mma whole attention program cache compile
-                backend
+     gpu/       kernels devices copies launch vectors fused gemm gemm_fma gemm_mma whole attention attention_mma
+                program cache compile backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
      nn/        fields walk map functions initialisers activations layers model gradient rules
@@ -431,6 +431,7 @@
 #include "gpu/gemm_mma.h"
 #include "gpu/whole.h"
 #include "gpu/attention.h"
+#include "gpu/attention_mma.h"
 #include "gpu/program.h"
 #include "gpu/cache.h"
 #include "gpu/compile.h"

@@ -423,6 +423,23 @@ TEST(attention_as_in_plain_operations) {
     FLUX_SCOPE attend_as_plain(&attend_cases[2], FLUX_BF16, 3e-2);
 }
 
+/* What tensor cores multiply: tiles that are full and not, of 16 to 128 features, in each format that they have. */
+TEST(attention_of_half_formats_as_in_plain_operations) {
+    static const attend_case wide[] = {
+        { 64, 64, 2, 150, 150, 1, 0, false, true },  { 128, 128, 1, 70, 100, 1, 0, false, true }, { 32, 32, 2, 64, 64, 2, 2, false, false },
+        { 64, 32, 1, 40, 130, 2, 0, true, false },   { 72, 104, 1, 33, 90, 1, 1, true, true },    { 32, 32, 65, 130, 70, 1, 3, false, false },
+        { 48, 16, 1, 1, 200, 2, 0, false, true } };
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
+        FLUX_SCOPE attend_as_plain(&wide[i], FLUX_F16, 4e-3);
+        FLUX_SCOPE attend_as_plain(&wide[i], FLUX_BF16, 3e-2);
+        flux_allow_tf32(true);
+        FLUX_SCOPE attend_as_plain(&wide[i], FLUX_F32, 4e-3);
+        flux_allow_tf32(false);
+    }
+    for (size_t i = 0; i < sizeof attend_cases / sizeof *attend_cases; i++)
+        FLUX_SCOPE attend_as_plain(&attend_cases[i], i % 2 ? FLUX_BF16 : FLUX_F16, i % 2 ? 3e-2 : 4e-3);
+}
+
 TEST(attention_of_views) {                                 /* one projection for all, steps in the wrong order, a sum's gradient */
     flux_tensor *x = flux_eval(flux_randn(5, 24, 2)), *all = flux_permute(x, 1, 0, 2);
     flux_tensor *q = flux_slice(all, 0, 0, 8), *k = flux_slice(all, 0, 8, 16), *v = flux_slice(all, 0, 16, 24);

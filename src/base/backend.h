@@ -42,7 +42,8 @@ enum {
        convolution with zeros between (flux__conv_adds); one product over all samples less than a
        product each (flux__conv_by_weight) */
     FLUX__ADDS_WINDOWS = 8,
-    FLUX__LONG_PRODUCTS = 16
+    FLUX__LONG_PRODUCTS = 16,
+    FLUX__ATTENDS_HALVES = 32             /* attention reads half formats, and sums in f32 */
 };
 
 /* available and functional write to `why` why not; component gives in *known whether the back end

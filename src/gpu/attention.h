@@ -43,13 +43,15 @@ typedef struct flux__attend_text {
     bool causal;
 } flux__attend_text;
 
-/* Writes to `out` the expression "p2[...]": feature f of the unit at position `step` of operand
-   i. */
+/* Writes to `out` the expression "p2[...]", of half formats "f16_float(p2[...])": feature f of the
+   unit at position `step` of operand i. */
 static const char *flux__attend_element(const flux__attend_text *a, int i, const char *step,
                                         const char *f, char *out, size_t n) {
     const flux__operand *o = a->o[i];
-    snprintf(out, n, "p%d[%lld + head * %lld + (%s) * %lld + sample * %lld + %s]", a->p[i],
-             (long long)o->offset, (long long)(o->shape.dim[0] / a->heads), step,
+    const char *wide = o->dtype == FLUX_F16 ? "f16_float"
+                       : o->dtype == FLUX_BF16 ? "bf16_float" : "";
+    snprintf(out, n, "%s(p%d[%lld + head * %lld + (%s) * %lld + sample * %lld + %s])", wide,
+             a->p[i], (long long)o->offset, (long long)(o->shape.dim[0] / a->heads), step,
              (long long)o->stride[1], (long long)o->stride[2], f);
     return out;
 }
@@ -61,7 +63,7 @@ static void flux__emit_attend_product(const flux__attend_text *a, const char *to
     const flux__operand *o = a->o[i];
     long long depth = (long long)(o->shape.dim[0] / a->heads), rows = (long long)o->shape.dim[1],
         columns = (long long)a->o[k]->shape.dim[1];
-    char x[160], y[160];
+    char x[200], y[200];
     flux__emit(&a->c->s, "    for (int l0 = 0; l0 < %lld; l0 += 16) {\n"
                 "    for (int e = t; e < 512; e += 256) {\n", depth);
     flux__emit(&a->c->s, "    const int f = l0 + e %% 16, i = e / 16;\n"
@@ -85,7 +87,7 @@ static void flux__emit_attend_stats(const flux__attend_text *a, const char *from
     flux__listing *s = &a->c->s;
     long long y = (long long)(a->dv * a->heads * a->queries * a->batch),
         queries = (long long)a->queries;
-    char g[160];
+    char g[200];
     flux__emit(s, "    if (t < 32) {\n"
                 "    const %s i = %s + t, at = %lld + (unit * %lld + i) * 2;\n    %s dot = 0;\n",
                 a->c->index, from, y, queries, a->T);
@@ -165,7 +167,7 @@ static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) 
         rows = (long long)a->o[row_of[what]]->shape.dim[1];
     long long columns = (long long)a->o[column_of[what]]->shape.dim[1], tiles = (rows + 31) / 32,
         tasks = (long long)(a->heads * a->batch);
-    char from[160];
+    char from[200];
     snprintf(from, sizeof from, "if (blockIdx.x < %lldu) ",
              (long long)flux__attend_blocks(rows, features));
     flux__emit_unit(a->c, "unit", tasks, from);
@@ -229,12 +231,10 @@ static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) 
     flux__emit(s, "    __syncthreads();\n    }\n");
 }
 
-/* The kernel of attention's node t, forward (arg.i[2] == 0) or gradients: shared memory, then
-   the text of each result for its blockIdx.z. The output holds y and two numbers a query, or
-   the gradients of q, k and v, one behind the other. */
-static void flux__code_attend(flux__emitter *c, const flux_tensor *t, int out) {
+/* What the texts of attention's node t need to know of it. */
+static flux__attend_text flux__attend_of(flux__emitter *c, const flux_tensor *t, int out) {
     const flux__kernel *k = c->k;
-    bool back = t->arg.i[2] != 0, extra = k->noperand > (back ? 5 : 3);
+    bool extra = k->noperand > (t->arg.i[2] ? 5 : 3);
     flux__attend_text a;
     memset(&a, 0, sizeof a);
     a.c = c, a.T = flux__dtype_types[t->dtype], a.X = flux__class_names[flux__class_of(t->dtype)];
@@ -247,6 +247,15 @@ static void flux__code_attend(flux__emitter *c, const flux_tensor *t, int out) {
     a.heads = t->arg.i[0], a.causal = t->arg.i[1] != 0;
     a.d = a.o[0]->shape.dim[0] / a.heads, a.dv = a.o[2]->shape.dim[0] / a.heads;
     a.queries = a.o[0]->shape.dim[1], a.keys = a.o[1]->shape.dim[1], a.batch = a.o[0]->shape.dim[2];
+    return a;
+}
+
+/* The kernel of an attention, forward or gradients (back): shared memory, then the text of each
+   result for its blockIdx.z. The output holds y and two numbers a query, or the gradients of q,
+   k and v, one behind the other. */
+static bool flux__code_attend(const flux__attend_text *text, bool back) {
+    flux__attend_text a = *text;
+    flux__emitter *c = a.c;
     int64_t q = a.d * a.heads * a.queries * a.batch, most = 0, n, tasks = a.heads * a.batch;
     flux__emit(&c->s,
                 "    __shared__ %s a_tile[16][33], b_tile[16][33], w[32][33], z[32][%d], most[32], "
@@ -266,6 +275,7 @@ static void flux__code_attend(flux__emitter *c, const flux_tensor *t, int out) {
     c->gk->next.grid[0] = (unsigned)most,
         c->gk->next.grid[1] = (unsigned)(tasks < 65535 ? tasks : 65535),
         c->gk->next.grid[2] = back ? 3 : 1;
+    return flux__emitter_finish(c);
 }
 
 FLUX__END_LEAN

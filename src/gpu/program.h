@@ -11,7 +11,7 @@
 #include "fused.h"
 #include "gemm_mma.h"
 #include "whole.h"
-#include "attention.h"
+#include "attention_mma.h"
 
 /* ---------------------------------------------------------------------- gpu/program.h
    From a kernel to text: flux__code_kernel chooses the emitter of its kind, and
@@ -108,8 +108,9 @@ static bool flux__code_kernel(flux__emitter *c, flux__plan *plan, flux__graph *g
     if (k->kind == FLUX__K_FUSED) return flux__code_fused(c, k);
     if (flux__count8(k->full) == 0) return true;
     if (k->kind == FLUX__K_MATMUL) return flux__code_product(c, k, g, graph->tf32);
-    if (k->kind == FLUX__K_ATTEND) flux__code_attend(c, t, out);
-    else if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
+    if (k->kind == FLUX__K_ATTEND)
+        return flux__code_attention(c, k, g, t, out, graph->tf32);
+    if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
     else if (k->kind == FLUX__K_STRIDED_SCATTER) flux__code_strided_scatter(c, t, out);
     else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);
     else flux__code_gather(c, t, out);

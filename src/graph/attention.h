@@ -1,6 +1,7 @@
 #ifndef FLUX__GRAPH_ATTENTION_H
 #define FLUX__GRAPH_ATTENTION_H
 #include "../base/platform.h"
+#include "../base/backend.h"
 #include "../base/dtypes.h"
 #include "nodes.h"
 #include "elementwise.h"
@@ -16,12 +17,14 @@
    one vector; FLUX__ATTENTION shows one of them and carries the gradient.
 
    Invariant: q, k and v are features x steps x batch, contiguous along features
-   (flux__packed), and float32 or float64: other dtypes are converted before and
-   after. Behind the result y the vector holds each query's maximum and the
-   reciprocal of its sum. A mask broadcasts to keys x queries x heads x batch:
-   bool says what may be seen, any other dtype is added to the scores. The plain
-   formula (flux__attend_scores) is recorded beside the gradient and computed
-   only if somebody asks for the gradient's gradient. */
+   (flux__packed), and float32 or float64; in half formats, too, where the back
+   end reads them (FLUX__ATTENDS_HALVES). Other dtypes are converted before. The
+   vector is float32 or float64, and its parts are converted after. Behind the
+   result y it holds each query's maximum and the reciprocal of its sum. A mask
+   broadcasts to keys x queries x heads x batch: bool says what may be seen, any
+   other dtype is added to the scores. The plain formula (flux__attend_scores) is
+   recorded beside the gradient and computed only if somebody asks for the
+   gradient's gradient. */
 
 FLUX__BEGIN_COLD
 
@@ -95,7 +98,8 @@ static flux_tensor *flux__packed(flux_tensor *x) {
 static flux_tensor *flux__attend_node(const flux__attend *a, int n, flux_tensor **in, int64_t size,
                                       bool back) {
     flux_shape s = flux__shape(&size, 1);
-    flux_tensor *y = flux__node_raw(FLUX__ATTEND, (flux_dtype)a->q->dtype, &s, a->q->device, n);
+    flux_dtype wide = a->q->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    flux_tensor *y = flux__node_raw(FLUX__ATTEND, wide, &s, a->q->device, n);
     for (int i = 0; y && i < n; i++) flux__edge(&y->in[i], in[i]);
     if (y) y->arg.i[0] = a->heads, y->arg.i[1] = a->causal, y->arg.i[2] = back;
     return y ? flux__done(y) : NULL;
@@ -130,12 +134,14 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     flux__attend a = *what;
     flux_dtype t = flux__promote(flux__promote((flux_dtype)a.q->dtype, (flux_dtype)a.k->dtype),
                                  (flux_dtype)a.v->dtype);
-    flux_dtype wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+    flux_dtype wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32,
+        own_dtype = flux__is_half((int)t) &&
+                    flux__has_trait(a.q->device, FLUX__ATTENDS_HALVES) ? t : wide;
     int64_t full[4] = { a.k->dim[1], a.q->dim[1], a.heads, a.q->dim[2] };
     flux_tensor *in[5] = { NULL };
     flux_tensor **own[] = { &a.q, &a.k, &a.v };
     for (int i = 0; i < 3; i++)
-        if (!(in[i + 1] = *own[i] = flux__packed(flux_to_dtype(*own[i], wide)))) return NULL;
+        if (!(in[i + 1] = *own[i] = flux__packed(flux_to_dtype(*own[i], own_dtype)))) return NULL;
     if (a.extra && a.extra->dtype != FLUX_BOOL) a.extra = flux_to_dtype(a.extra, wide);
     if (a.extra && !(in[4] = flux_broadcast_to_with(a.extra, flux__shape(full, 4)))) return NULL;
     int64_t columns = full[1] * full[3], size = flux__times(columns, a.v->dim[0] + 2 * a.heads);

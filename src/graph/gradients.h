@@ -431,16 +431,22 @@ static FLUX__COLD void flux__attention_gradient(flux_tensor *y, flux_tensor *g, 
         out[1] = g;
         return;
     }
+    flux_dtype t = (flux_dtype)y->in[1]->dtype, wide = (flux_dtype)y->dtype;
     flux__attend a = { y->in[1], y->in[2], y->in[3], y->nin > 4 ? y->in[4] : NULL, (int)y->arg.i[0],
-                       y->arg.i[1] != 0 };
-    if (!(g = flux__packed(g)) || !flux__attend_formula(&a, g, d)) return;
+                       y->arg.i[1] != 0 }, f = a;
+    f.q = flux_to_dtype(a.q, wide), f.k = flux_to_dtype(a.k, wide), f.v = flux_to_dtype(a.v, wide);
+    if (!f.q || !f.k || !f.v || !flux__attend_formula(&f, g, d) ||
+        !(g = flux__packed(flux_to_dtype(g, t))))
+        return;
     int64_t size[3], at = 0;
     in[0] = a.q, in[1] = a.k, in[2] = a.v, in[3] = y->in[0], in[4] = g, in[5] = a.extra;
     for (int i = 0; i < 3; i++) size[i] = flux__size(in[i]);
     pair[0] = flux__attend_node(&a, a.extra ? 6 : 5, in, size[0] + size[1] + size[2], true);
     for (int i = 0; i < 3 && pair[0]; at += size[i++]) {
         pair[1] = d[i];
-        if (need[i + 1]) out[i + 1] = flux__attend_view(2, pair, at, in[i], in[i]->dim[0], NULL);
+        flux_tensor *view = need[i + 1]
+            ? flux__attend_view(2, pair, at, in[i], in[i]->dim[0], NULL) : NULL;
+        if (view) out[i + 1] = flux_to_dtype(view, t);
     }
     if (y->nin > 4 && need[4]) out[4] = d[3];
 }

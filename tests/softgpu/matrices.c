@@ -144,6 +144,14 @@ KERNEL_CALLS(void, softptx_rcp_approx_ftz_f32, (float *d, float x)) {
     memcpy(d, &u, sizeof *d);
 }
 
+/* The manual: 2 units off in the last place; what is subnormal is 0. */
+KERNEL_CALLS(void, softptx_ex2_approx_ftz_f32, (float *d, float x)) {
+    unsigned u = bits_of(exp2f(x));
+    if (!(u & 0x7f800000)) u = 0;
+    else if ((u & 0x7f800000) != 0x7f800000 && (u & 0x7fffff)) u ^= 1;
+    memcpy(d, &u, sizeof *d);
+}
+
 /* Shared memory's own addresses: 16 bytes of it are the prelude's. */
 KERNEL_CALLS(size_t, softgpu_shared_address, (const void *p)) {
     const char *at = (const char *)p;

@@ -220,7 +220,7 @@ const char soft_prelude_ptx[] =
 "void softptx_cp_async_commit_group(void); void softptx_cp_async_wait_group(int);\n"
 "#endif\n"
 "void softptx_cvt_f32_f16(float *, unsigned short); void softptx_cvt_rn_f16_f32(unsigned short *, float);\n"
-"void softptx_rcp_approx_ftz_f32(float *, float);\n"
+"void softptx_rcp_approx_ftz_f32(float *, float); void softptx_ex2_approx_ftz_f32(float *, float);\n"
 "softgpu_size softgpu_shared_address(const void *);\n"
 "#define __cvta_generic_to_shared(p) softgpu_shared_address(p)\n"
 "void softptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16(unsigned *, unsigned *, unsigned *, unsigned *, unsigned);\n"
