@@ -19,7 +19,7 @@
        time    = max(max(issue, unit) / (waves / whole waves), memory) + BOUNDARY of each launch
        estimate = (work / rate, or bytes / bandwidth) / time
 
-   Of several launches one counts as that which does the work. Every operand counts as read once. Left out are latencies, the
+   Of several launches one counts as that which does the work; attention's gradients have two, which share it. Every operand counts as read once. Left out are latencies, the
    bandwidth of shared memory, and what the instructions of a fused epilogue cost. A loop's turns follow from what it multiplies, or from the bytes that it loads. */
 #define _DEFAULT_SOURCE
 #define FLUX_IMPLEMENTATION
@@ -304,7 +304,7 @@ static void read_notes(image *m) {
 
 /* ---------------- the estimate */
 
-typedef struct work { double madds, bytes, read; int dtype; bool tf32; } work;       /* of a shape; read: bytes of an element */
+typedef struct work { double madds, bytes, read; int dtype; bool tf32; double again; } work;       /* of a shape; read: bytes of an element; again: multiply-adds that are done more than once */
 
 static double least(double a, double b) { return a < b ? a : b; }
 static double most(double a, double b) { return a > b ? a : b; }
@@ -347,7 +347,7 @@ static double seconds_of(const launch *l, const work *w, const char *title) {
 static void shape_is(const char *title, flux_tensor *t, work w) {
     nlaunches = 0;
     flux_eval(t);
-    double time = 0, most_threads = -1;
+    double time = 0, most_threads = -1, all = 0;
     int chief = 0;                        /* the launch that does the work: that multiplies, or of most threads */
     for (int i = 0; i < nlaunches; i++) {
         kernel *k = launches[i].k;
@@ -358,12 +358,15 @@ static void shape_is(const char *title, flux_tensor *t, work w) {
         if (at->lanes == 64 && !k->registers) read_notes(k->from);
         if (at->lanes == 32 && !k->registers) read_sections(k->from);
         double threads = (double)launches[i].grid[0] * launches[i].grid[1] * launches[i].grid[2] * launches[i].threads;
-        if (w.madds > 0 && k->share > 3) threads *= 1e6;
+        if (w.madds > 0 && k->share > 3) threads *= 1e3 * k->loop_units, all += threads;
         if (threads > most_threads) most_threads = threads, chief = i;
     }
     for (int i = 0; i < nlaunches; i++) {
         work mine = w;
-        if (i != chief) mine.madds = mine.bytes = 0;
+        double part = (double)launches[i].grid[0] * launches[i].grid[1] * launches[i].grid[2] * launches[i].threads * 1e3 * launches[i].k->loop_units / most(all, 1);
+        if (i != chief) mine.bytes = 0;
+        if (i != chief && (launches[i].k->share <= 3 || part < 0.1)) mine.madds = 0;
+        else if (w.again > 0) mine.madds = (w.madds + w.again) * part;
         time += seconds_of(&launches[i], &mine, title);
         bool half = w.dtype == FLUX_BF16 || w.dtype == FLUX_F16;
         double rate = half ? at->best : w.tf32 || (w.dtype == FLUX_F32 && at->lanes == 64) ? at->best32 : w.dtype == FLUX_F64 ? at->f64 : at->f32;
@@ -429,6 +432,32 @@ static void rest(void) {
                  (work){ madds, images_size * size_of(t), size_of(t), t, false });
     }
 }
+/* Causal attention as of a language model, forward, then its gradients; half of the scores count. */
+static void attention(const char *name, flux_dtype t, int64_t d) {
+    const int64_t heads = 1024 / d, length = 2048, batch = 4;
+    const double madds = (double)(heads * batch * d) * (double)length * (double)length, bytes = 4.0 * (double)(1024 * length * batch) * size_of(t);
+    char title[64];
+    bool tf32 = strcmp(name, "tf32") == 0;
+    flux_allow_tf32(tf32);
+    flux_tensor *x[3], *y;
+    for (int i = 0; i < 3; i++) x[i] = of(t, 3, 1024, length, batch, 1);
+    snprintf(title, sizeof title, "attention_%s_%d", name, (int)d);
+    shape_is(title, y = flux_nth(flux_dot_product_attention(x[0], x[1], x[2], .nheads = (int)heads, .causal = true), 0),
+             (work){ madds, bytes, size_of(t), t, tf32, 0 });
+    flux_grads *g = flux_gradient(flux_sum(y), x[0], x[1], x[2]);
+    flux_tensor *all[3] = { flux_grad(g, x[0]), flux_grad(g, x[1]), flux_grad(g, x[2]) };
+    snprintf(title, sizeof title, "attention_gradients_%s_%d", name, (int)d);
+    shape_is(title, flux_tuple_with(3, all), (work){ 2.5 * madds, 2 * bytes, size_of(t), t, tf32, madds });
+    flux_allow_tf32(false);
+}
+static void attentions(void) {
+    FLUX_SCOPE attention("bf16", FLUX_BF16, 32);
+    FLUX_SCOPE attention("bf16", FLUX_BF16, 64);
+    FLUX_SCOPE attention("bf16", FLUX_BF16, 128);
+    FLUX_SCOPE attention("f16", FLUX_F16, 64);
+    FLUX_SCOPE attention("tf32", FLUX_F32, 64);
+    FLUX_SCOPE attention("f32", FLUX_F32, 64);
+}
 
 int main(int argc, char **argv) {
     folder = argc > 1 ? argv[1] : ".";
@@ -449,6 +478,7 @@ int main(int argc, char **argv) {
         flux_default_device((flux_device){ backend, id });
         FLUX_SCOPE products();
         FLUX_SCOPE rest();
+        FLUX_SCOPE attentions();
     }
     fflush(stdout);
     _Exit(flux_failed());                 /* the idle driver has nothing to give back */
