@@ -669,6 +669,26 @@ TEST(races) {
     race(KERNEL("*(long long *)(p + b * 256 + t * 2) = n; s[t] = 0;"), 0);
 }
 
+/* Each thread copies 16 bytes in two groups; then comes what is between, and a thread reads its neighbour's. */
+#define COPY(to, from) "asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\" : : \"r\"((unsigned)__cvta_generic_to_shared(" to ")), " \
+                       "\"l\"(" from "), \"r\"(16) : \"memory\"); asm volatile(\"cp.async.commit_group;\" : : : \"memory\"); "
+#define LEFT(n) "asm volatile(\"cp.async.wait_group %0;\" : : \"n\"(" #n ") : \"memory\"); "
+#define COPIED(between, then) KERNEL("__shared__ __align__(16) int c[512]; unsigned r[4] = { 0, 0, 0, 0 }; " COPY("c + 4 * t", "p + 4 * t") \
+                                     COPY("c + 256 + 4 * t", "p + 256 + 4 * t") between then " p[512 + b * 64 + t] = n + (int)r[0]; if (t > 64) s[t] = 0;")
+#define FOUR "asm volatile(\"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\" : \"=r\"(r[0]), \"=r\"(r[1]), \"=r\"(r[2]), \"=r\"(r[3]) " \
+             ": \"r\"((unsigned)__cvta_generic_to_shared(c + 4 * (t ^ 1)))); "
+TEST(copies_under_way) {
+    race(COPIED(LEFT(0) "__syncthreads();", "n = c[4 * (t ^ 1)] + c[256 + 4 * (t ^ 1)];"), 0);
+    race(COPIED(LEFT(1) "__syncthreads();", "n = c[4 * (t ^ 1)];"), 0);
+    race(COPIED("__syncthreads();", "n = c[4 * t];"), 719);                       /* nobody waited */
+    race(COPIED(LEFT(1) "__syncthreads();", "n = c[256 + 4 * t];"), 719);          /* for the second group */
+    race(COPIED(LEFT(0), "n = c[4 * (t ^ 1)];"), 719);                            /* only each for its own */
+    race(COPIED("c[4 * t] = n;", ""), 719);                                       /* written before it has landed */
+    race(COPIED(LEFT(0) "__syncthreads();", FOUR), 0);
+    race(COPIED("__syncthreads();", FOUR), 719);
+    race(COPIED(LEFT(0), FOUR), 719);
+}
+
 TEST(illegal_addresses) {
     RUN(host_pointer, "SOFTGPU_QUIET=1");
     RUN(wrong_device, "SOFTGPU_QUIET=1 SOFTGPU_DEVICES=2");

@@ -10,9 +10,10 @@ void soft_matrices_start(void);                /* of a block */
 uint64_t soft_base(void);                      /* of the devices' memory */
 _Noreturn void soft_fault(const char *why);    /* the launch fails */
 
-/* race.c: a launch, a block and a phase of one begin; an access to memory */
+/* race.c: a launch, a block and a phase of one begin; an access to memory, or an asynchronous copy to it begins or lands */
+enum { SOFT_READS, SOFT_WRITES, SOFT_BEGINS, SOFT_LANDS };
 void soft_race_launch(void);
 void soft_race_block(void);
 void soft_race_barrier(void);
-void soft_race(const void *p, size_t n, int writes);
+void soft_race(const void *p, size_t n, int how);
 #endif

@@ -164,6 +164,7 @@ static char *shared_at(unsigned address) {
     return p;
 }
 static void ldmatrix(unsigned **r, unsigned address, int turned) {
+    soft_race(shared_at(address), 16, SOFT_READS);
     unsigned (*all)[16] = show(&address, 1);
     int lane = this_lane();
     for (int m = 0; m < 4; m++) {
@@ -191,7 +192,8 @@ KERNEL_CALLS(void, softptx_cp_async_cg_shared_global, (unsigned to, const void *
     if (size != 16 || bytes < 0 || bytes > 16 || (uintptr_t)from % 16 || n == COPIES) fault();
     used = 1;
     copy[t][n].to = shared_at(to), copy[t][n].from = (const char *)from, copy[t][n].bytes = bytes, copy[t][n].group = group[t];
-    soft_race(copy[t][n].to, 16, 1);
+    soft_race(from, (size_t)bytes, SOFT_READS);
+    soft_race(copy[t][n].to, 16, SOFT_BEGINS);
     memset(copy[t][n].to, 0xff, 16);                    /* nothing that anyone could want, until then */
     copies[t]++;
 }
@@ -200,7 +202,7 @@ KERNEL_CALLS(void, softptx_cp_async_wait_group, (int waiting)) {
     int t = this_thread(), n = 0;
     for (int i = 0; i < copies[t]; i++) {
         if (copy[t][i].group >= group[t] - waiting) copy[t][n++] = copy[t][i];
-        else soft_race(copy[t][i].to, 16, 1), memset(copy[t][i].to, 0, 16), memcpy(copy[t][i].to, copy[t][i].from, (size_t)copy[t][i].bytes);
+        else soft_race(copy[t][i].to, 16, SOFT_LANDS), memset(copy[t][i].to, 0, 16), memcpy(copy[t][i].to, copy[t][i].from, (size_t)copy[t][i].bytes);
     }
     copies[t] = n;
 }

@@ -5,7 +5,8 @@
    devices stand the last writer and the last two readers: thread, block, and phase, which counts the barriers. The launch
    fails where two threads of a block meet at a byte in one phase, two blocks of a launch at all, and one of both writes;
    where a byte of shared memory is read that no thread of the block has written; and where an access is no multiple
-   of its size. Atomic operations and the fragments that tensor cores load are left out. */
+   of its size. An asynchronous copy writes twice, where it begins and where its thread has waited for it: in between nobody
+   may touch its bytes. Atomic operations are left out. */
 #define _GNU_SOURCE
 #include "device.h"
 #include <stdio.h>
@@ -17,6 +18,8 @@ typedef struct trace {
     uint32_t read_block;
     uint16_t writer, written, reader[2], seen[2];      /* threads and phases, both + 1; 0: none */
 } trace;
+
+enum { UNDER_WAY = 0x8000 };                   /* in `writer`: an asynchronous copy of that thread's has not landed */
 
 static trace *traces[SOFT_MAX_DEVICES + 1];    /* of devices, then of shared memory */
 static uint32_t launches, blocks;
@@ -36,17 +39,22 @@ void soft_race_barrier(void) { phase++; }
 static _Noreturn void tell(const char *what, int shared, const trace *g, unsigned thread) {
     char text[160];
     snprintf(text, sizeof text, "%s in %s memory, thread %u, phase %u; before: writer %d, readers %d and %d", what,
-             shared ? "shared" : "device", thread, phase - 1, g->writer - 1, g->reader[0] - 1, g->reader[1] - 1);
+             shared ? "shared" : "device", thread, phase - 1, (g->writer & ~UNDER_WAY) - 1, g->reader[0] - 1, g->reader[1] - 1);
     soft_fault(text);
 }
 
 /* One byte. Another block's access is a race whatever the phase. */
-static void touch(trace *g, int shared, int writes, uint16_t t, uint32_t block) {
+static void touch(trace *g, int shared, int how, uint16_t t, uint32_t block) {
+    const int writes = how != SOFT_READS;
     const uint32_t time = shared ? blocks : launches;
     if (g->time != time) {
         memset(g, 0, sizeof *g);
         g->time = time;
         if (shared && !writes) tell("nobody has written what is read", shared, g, t - 1u);
+    }
+    if (g->writer & UNDER_WAY) {
+        if (how != SOFT_LANDS) tell("an asynchronous copy has not landed in what is touched", shared, g, t - 1u);
+        g->writer ^= UNDER_WAY;
     }
     if (g->block && (g->block != block || (g->writer != t && g->written == phase)))
         tell(writes ? "two threads write" : "one thread reads what another writes", shared, g, t - 1u);
@@ -58,10 +66,10 @@ static void touch(trace *g, int shared, int writes, uint16_t t, uint32_t block) 
     if (g->read_block && g->read_block != block) tell("one block writes what another reads", shared, g, t - 1u);
     for (int i = 0; i < 2; i++)
         if (g->reader[i] && g->reader[i] != t && g->seen[i] == phase) tell("one thread writes what another reads", shared, g, t - 1u);
-    g->block = block, g->writer = t, g->written = phase;
+    g->block = block, g->writer = how == SOFT_BEGINS ? t | UNDER_WAY : t, g->written = phase;
 }
 
-void soft_race(const void *p, size_t n, int writes) {
+void soft_race(const void *p, size_t n, int how) {
     if (!watched) return;
     const uint64_t a = (uint64_t)(uintptr_t)p, base = soft_base();
     const soft_module *m = soft_now;
@@ -79,7 +87,7 @@ void soft_race(const void *p, size_t n, int writes) {
         trace none = { 0, 0, 0, 0, 0, { 0, 0 }, { 0, 0 } };
         tell("an access that is not aligned", shared, &none, thread - 1u);
     }
-    for (size_t i = 0; i < n; i++) touch(&traces[which][offset + i], shared, writes, thread, block);
+    for (size_t i = 0; i < n; i++) touch(&traces[which][offset + i], shared, how, thread, block);
 }
 
 /* ---------------- what the compiler calls */
