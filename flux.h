@@ -23708,6 +23708,8 @@ typedef struct flux__fragment {
                                              lane */
     bool ahead;                           /* the chip has asynchronous copies to shared memory:
                                              copy_16, copies_end, copies_left */
+    bool fours;                           /* it loads four matrices of 8 x 8 half floats at once,
+                                             by lines of 16 bytes: four, four_turned */
 } flux__fragment;
 
 enum { FLUX__GPU_NUMBER = 40 };           /* bytes for the text of an error code without a name */
@@ -25467,9 +25469,9 @@ static int flux__map_width(flux__emitter *c) {
     return least == 16 ? 1 : least < 4 && c->k->nvalue < 64 ? 8 : 4;
 }
 
-/* The points from `first` on that a thread of an elementwise kernel computes together: loads,
-   a loop without a branch, stores. */
-static void flux__emit_neighbours(flux__emitter *c) {
+/* The points from `first` on that a thread computes together: loads, a loop without a branch,
+   stores. Value `product` of type T, if there is one, is `sum` at point j. */
+static void flux__emit_neighbours(flux__emitter *c, int product, const char *T, const char *sum) {
     const int n = c->k->nvalue;
     flux__emit(&c->s, "    const %s o = first;\n", c->index);
     for (int i = 0; i < n; i++) flux__emit_fetched(c, i, "");
@@ -25477,7 +25479,8 @@ static void flux__emit_neighbours(flux__emitter *c) {
     flux__emit(&c->s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n"
                "    const %s o = first + j;\n", c->width, c->index);
     for (int i = 0; i < n; i++) {
-        if (c->k->value[i].kind != FLUX__V_NUMBER) flux__emit_near_line(c, i, "");
+        if (i == product) flux__emit(&c->s, "    const %s v%d = %s;\n", T, i, sum);
+        else if (c->k->value[i].kind != FLUX__V_NUMBER) flux__emit_near_line(c, i, "");
         flux__emit_given(c, i);
     }
     flux__emit(&c->s, "    }\n");
@@ -25500,7 +25503,7 @@ static void flux__code_map(flux__emitter *c, int64_t points) {
                    (long long)points, c->index, 256 * width);
     if (width > 1) {
         flux__emit(&c->s, "    if (first <= %lld) {\n", (long long)points - width);
-        flux__emit_neighbours(c);
+        flux__emit_neighbours(c, -1, NULL, NULL);
         flux__emit(&c->s, "    }\n");
     }
     if (width == 1 || points % width) {
@@ -26112,7 +26115,7 @@ typedef struct flux__parts {
 /* The split for tiles of m x n; `unit`: terms of a turn of the kernel's loop. */
 static flux__parts flux__parts_of(flux__emitter *c, int m, int n, int unit) {
     int64_t tiles = flux__product_tiles(c->k, m, n), K = c->k->mnk[2],
-        parts = tiles < FLUX__ENOUGH_BLOCKS ? 2 * FLUX__ENOUGH_BLOCKS / tiles : 1;
+        parts = tiles > 0 && tiles < FLUX__ENOUGH_BLOCKS ? 2 * FLUX__ENOUGH_BLOCKS / tiles : 1;
     flux__parts s;
     if (parts > K / FLUX__LEAST_TERMS) parts = K / FLUX__LEAST_TERMS;
     if (parts > FLUX__MOST_PARTS) parts = FLUX__MOST_PARTS;
@@ -26155,19 +26158,40 @@ static int flux__product_value(const flux__kernel *k) {
     return -1;
 }
 
-/* What becomes of v, of type T, the sum at row i and column j: a part's goes to scratch memory,
-   else the kernel's epilogue computes from it and stores. */
-static void flux__emit_sum(flux__emitter *c, const flux__parts *split, const char *T) {
-    int product = flux__product_value(c->k);
-    flux__emit(&c->s, "    const %s o = (batch * %lld + j) * %lld + i;\n", c->index,
+/* How many neighbouring rows of a column a thread finishes together: up to `most`, as many as
+   fill 16 bytes where they lie side by side; else 1. */
+static int flux__sum_width(flux__emitter *c, const flux__parts *split, int most) {
+    int width = split->parts > 1 ? 4 : flux__map_width(c);
+    if (width > most) width = most;
+    while (c->k->mnk[0] % width != 0) width /= 2;
+    if (width < 4) return 1;
+    if (split->parts == 1) flux__find_ways(c, false, width);
+    return width;
+}
+
+/* What becomes of the sums of type T from row i of column j on, whose texts are `sum`, of the
+   element's number j: a part's go to scratch memory, else the kernel's epilogue computes from
+   them and stores. */
+static void flux__emit_sum(flux__emitter *c, const flux__parts *split, const char *T, int width,
+                           const char *sum) {
+    int product = flux__product_value(c->k), V = *T == 'd' ? 2 : 4;
+    flux__emit(&c->s, "    const %s first = (batch * %lld + j) * %lld + i;\n", c->index,
                 (long long)c->k->mnk[1], (long long)c->k->mnk[0]);
-    if (split->parts > 1) {
-        flux__emit(&c->s, "    ((%s *)p%d)[blockIdx.z * %lldLL + o] = v;\n", T, split->scratch,
-                    (long long)split->points);
-        return;
+    if (split->parts > 1)
+        flux__emit(&c->s, "    %s *const to = (%s *)p%d + blockIdx.z * %lldLL + first;\n", T, T,
+                    split->scratch, (long long)split->points);
+    if (split->parts > 1 && width == 1) flux__emit(&c->s, "    *to = %s;\n", sum);
+    else if (split->parts > 1)
+        flux__emit(&c->s, "    %s_pack v[%d];\n    FULLY\n    for (int j = 0; j < %d; j++) "
+                    "v[j / %d].x[j %% %d] = %s;\n    FULLY\n"
+                    "    for (int q = 0; q < %d; q++) ((%s_pack *)to)[q] = v[q];\n", T, width / V,
+                    width, V, V, sum, width / V, T);
+    else if (width > 1) flux__emit_neighbours(c, product, T, sum);
+    else {
+        flux__emit(&c->s, "    const %s o = first;\n", c->index);
+        if (product >= 0) flux__emit(&c->s, "    const %s v%d = %s;\n", T, product, sum);
+        flux__emit_point(c, product);
     }
-    if (product >= 0) flux__emit(&c->s, "    const %s v%d = v;\n", T, product);
-    flux__emit_point(c, product);
 }
 
 /* The second launch of a split product: adds the parts' sums, and has the epilogue. */
@@ -26241,8 +26265,6 @@ static flux__fma_tile flux__choose_fma_tile(const flux__kernel *k) {
     return t;
 }
 
-static int64_t flux__axis_step(const flux__axes *x) { return x->nd ? x->step[0] : 0; }
-
 /* What each of a group's `threads` threads loads of operand f; `copies`: the chip copies
    asynchronously. */
 static flux__fma_part flux__fma_part_of(const flux__kernel *k, const flux__factor *f,
@@ -26255,8 +26277,8 @@ static flux__fma_part flux__fma_part_of(const flux__kernel *k, const flux__facto
     p.pitch = width + vector, p.stage = t->groups * t->k * p.pitch;
     p.per = (f->deep ? t->k : width) / p.chunk, p.rows = threads / p.per;
     p.count = width * t->k / p.chunk / threads;
-    p.apart = flux__axis_step(f->deep ? &f->across : &f->in) * p.rows;
-    p.step = flux__axis_step(&f->in);
+    p.apart = flux__first_step(f->deep ? &f->across : &f->in) * p.rows;
+    p.step = flux__first_step(&f->in);
     p.ahead = copies && whole && !f->deep;
     return p;
 }
@@ -26277,7 +26299,7 @@ static void flux__emit_part(flux__emitter *c, const flux__fma_part *p, const flu
     if (!f->o->gather)
         flux__emit(s, "    const %s *%c_from = p%d + %c_at + %c_i * %lld + %c_l * %lld;\n",
                     flux__dtype_types[f->o->dtype], n, f->p, n, n,
-                    (long long)flux__axis_step(&f->across), n, (long long)p->step);
+                    (long long)flux__first_step(&f->across), n, (long long)p->step);
     if (!p->ahead)
         flux__emit(s, "    %s%s %c_next[%d];\n", T, p->chunk > 1 ? "_pack" : "", n, p->count);
 }
@@ -26369,9 +26391,9 @@ static void flux__emit_fma_sums(flux__emitter *c, const flux__fma_tile *t, const
     flux__emit(s, "    const %s i = a0 + tx * %d + ii / %d * %d + ii %% %d", c->index, V, V,
                 t->m / t->tm * V, V);
     flux__emit(s, ", j = b0 + ty * %d + jj / %d * %d + jj %% %d;\n", V, V, t->n / t->tn * V, V);
-    flux__emit(s, "    if (i < %lld && j < %lld) {\n    const %s v = sum[jj][ii];\n",
-                (long long)c->k->mnk[0], (long long)c->k->mnk[1], T);
-    flux__emit_sum(c, split, T);
+    flux__emit(s, "    if (i < %lld && j < %lld) {\n", (long long)c->k->mnk[0],
+                (long long)c->k->mnk[1]);
+    flux__emit_sum(c, split, T, 1, "sum[jj][ii]");
     flux__emit(s, "    }\n    }\n");
 }
 
@@ -26394,7 +26416,7 @@ static void flux__emit_group_sums(flux__emitter *c, const flux__fma_tile *t,
                 (long long)c->k->mnk[0], (long long)c->k->mnk[1], T, t->m, pitch, t->m);
     flux__emit(s, "    for (int q = 1; q < %d; q++) v += sums[(q * %d + e / %d) * %d + e %% %d];\n",
                 t->groups, t->n, t->m, pitch, t->m);
-    flux__emit_sum(c, split, T);
+    flux__emit_sum(c, split, T, 1, "v");
     flux__emit(s, "    }\n    }\n");
 }
 
@@ -26453,14 +26475,23 @@ FLUX__END_LEAN
 /* ---------------------------------------------------------------------- gpu/gemm_mma.h
    The product with a chip's instruction on small matrices (flux__fragment: tensor
    cores, matrix cores), and flux__code_product, which chooses between the two
-   kinds of kernels.
+   kinds of kernels. Its text is made of three parts over one description
+   (flux__warp_tile, flux__tile): fetch brings the next tiles of the operands
+   (flux__emit_fetch, flux__emit_put), multiply has each warp load fragments and
+   add their products (flux__emit_warp_steps), finish sends the sums through shared
+   memory to the epilogue (flux__emit_warp_sums).
 
-   Invariant: the warps' tile of an operand has the layout that the operand has in
-   memory, with rows padded so that they start in different banks. It is loaded in
-   chunks of 16 bytes if every chunk is whole and aligned, else of 4. While one
-   tile is multiplied the next is loaded, into registers, or directly into shared
-   memory if the chip has asynchronous copies. Matrix instructions need both
-   operands in one dtype; f32 uses TF32 only if that was allowed. */
+   Invariant: the tile of an operand has the layout that the operand has in memory:
+   lines of its contiguous side. Where every chunk of 16 bytes is whole and aligned
+   a line is copied chunk by chunk from an address that grows by constants, else
+   element by element. A chip whose instruction loads fragments of half floats
+   (four) has chunk c of line y at c ^ swizzle(y), so that neither copies nor the
+   eight lines that a fragment takes meet in a bank of shared memory; else lines
+   are padded. While one tile is multiplied the next ones are under way, in
+   registers, or by asynchronous copies in two or three stages more. Matrix
+   instructions need both operands in one dtype; f32 uses TF32 only if that was
+   allowed. Layout and alignment change no sum: tiles of any kind add one fragment
+   of the inner dim after the other. */
 
 FLUX__BEGIN_LEAN
 
@@ -26478,9 +26509,12 @@ typedef struct flux__tile {               /* an operand's tile in shared memory,
                                              of the other */
     int row, in;                          /* strides in the tile across (along M or N) and along the
                                              inner dim */
-    int count, threads;                   /* chunks that a thread loads, and how many threads
-                                             load */
-    bool ahead;                           /* by asynchronous copies to shared memory */
+    int per, rows, count, threads;        /* chunks of a line; lines between two chunks of a thread;
+                                             chunks that a thread loads; how many threads load */
+    bool whole, swizzled, ahead;          /* chunks of 16 bytes; lines are not padded but swizzled;
+                                             by asynchronous copies to shared memory */
+    bool fits[2];                         /* the tile divides the operand across, and along the
+                                             inner dim */
 } flux__tile;
 
 /* The tile of operand f, `width` across by `depth` of the inner dim, that `threads` threads
@@ -26491,80 +26525,129 @@ static flux__tile flux__tile_of(const flux__kernel *k, const flux__factor *f,
     t.f = f;
     t.size = flux__is_half(f->o->dtype) ? 2 : 4;
     t.type = t.size == 2 ? "unsigned short" : "float";
-    t.chunk = 16 / t.size;
-    bool whole = flux__chunks_fit(f, k->mnk[2], t.chunk);
-    if (!whole) t.chunk = 4 / t.size;
-    t.ahead = whole && fragment->ahead;
+    t.whole = flux__chunks_fit(f, k->mnk[2], 16 / t.size);
+    t.chunk = (t.whole ? 16 : 4) / t.size;
+    t.ahead = t.whole && fragment->ahead, t.swizzled = t.whole && fragment->fours;
     t.fast = f->deep ? depth : width, t.slow = f->deep ? width : depth;
-    t.pitch = t.fast + (f->deep ? 16 / t.size : 8);
+    t.pitch = t.fast + (t.swizzled ? 0 : f->deep ? 16 / t.size : 8);
     t.row = f->deep ? t.pitch : 1, t.in = f->deep ? 1 : t.pitch;
-    int chunks = t.fast / t.chunk * t.slow;
-    t.count = (chunks + threads - 1) / threads;
-    t.threads = chunks < threads ? chunks : threads;
+    t.per = t.fast / t.chunk, t.rows = threads / t.per;
+    t.count = (t.per * t.slow + threads - 1) / threads;
+    t.threads = t.per * t.slow < threads ? t.per * t.slow : threads;
+    t.fits[0] = f->limit % width == 0, t.fits[1] = k->mnk[2] % depth == 0;
     return t;
 }
 
-/* Opens a block of text for the threads that load: of a small tile not all have a chunk. */
-static void flux__emit_guard(flux__listing *s, const flux__tile *t, int threads) {
-    if (t->threads < threads) flux__emit(s, "    if (t < %d)", t->threads);
-    flux__emit(s, "    {\n");
+/* What chunks of line `y` are exchanged by. Lines of fewer than 8 chunks, 128 bytes, share it. */
+static void flux__emit_swizzle(flux__listing *s, const flux__tile *t, const char *y) {
+    int n = t->fast / 8 < 8 ? t->fast / 8 : 8;
+    flux__emit(s, "%s / %d %% %d", y, 8 / n, n);
 }
 
-/* Loads the thread's chunks of the tile that begins at l0 of the inner dim: into the registers
-   a_words or b_words, or by asynchronous copies to tile number `stage` in shared memory. Beyond
-   the matrix are zeros. */
-static void flux__emit_fetch(flux__emitter *c, const flux__tile *t, int threads,
-                             const char *stage) {
+/* Declares where a thread's chunks begin: across, along the inner dim, in memory, in shared
+   memory. */
+static void flux__emit_tile_start(flux__emitter *c, const flux__tile *t) {
     const flux__factor *f = t->f;
     flux__listing *s = &c->s;
-    int per = t->fast / t->chunk;
+    char n = f->name, y[8];
+    if (!t->whole) return;
+    flux__emit(s, "    const int %c_x = t %% %d * %d, %c_y = t / %d;\n", n, t->per, t->chunk, n,
+                t->per);
+    flux__emit(s, "    const %s %c_i = %c0 + %c_%c, %c_l = %c_%c;\n", c->index, n, n, n,
+                f->deep ? 'y' : 'x', n, n, f->deep ? 'x' : 'y');
+    flux__emit(s, "    const %s *%c_from = p%d + %c_at + %c_i * (%s)%lld + (begin + %c_l) * "
+                "(%s)%lld;\n", t->type, n, f->p, n, n, c->index,
+                (long long)flux__first_step(&f->across), n, c->index,
+                (long long)flux__first_step(&f->in));
+    flux__emit(s, "    char *const %c_put = %c_tile + %c_y * %d + ", n, n, n, t->pitch * t->size);
+    snprintf(y, sizeof y, "%c_y", n);
+    if (t->swizzled) {
+        flux__emit(s, "(%c_x / 8 ^ ", n);
+        flux__emit_swizzle(s, t, y);
+        flux__emit(s, ") * 16;\n");
+    } else flux__emit(s, "%c_x * %d;\n", n, t->size);
+    if (!t->ahead) flux__emit(s, "    words4 %c_words[%d];\n", n, t->count);
+}
+
+/* Opens a block of text for the threads that load, and a loop over their chunks: of a small tile
+   not all have one. */
+static void flux__emit_chunks(flux__listing *s, const flux__tile *t, int threads) {
+    if (t->threads < threads) flux__emit(s, "    if (t < %d)", t->threads);
+    flux__emit(s, "    {\n#pragma unroll\n    for (int u = 0; u < %d; u++) {\n", t->count);
+}
+
+/* Fetch of single elements, two half floats to a word. Beyond the matrix are zeros. */
+static void flux__emit_elements(flux__emitter *c, const flux__tile *t) {
+    const flux__factor *f = t->f;
+    flux__listing *s = &c->s;
     char n = f->name;
-    flux__emit_guard(s, t, threads);
-    flux__emit(s, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
-                "    const int y = t / %d + u * %d;\n", t->count, per, threads / per);
-    if (t->chunk * t->size == 4)
-        flux__emit(s, "    %c_words[u] = 0;\n#pragma unroll\n    for (int q = 0; q < %d; q++) {\n"
-                    "    const int x = t %% %d * %d + q;\n", n, t->chunk, per, t->chunk);
-    else flux__emit(s, "    const int x = t %% %d * %d;\n", per, t->chunk);
+    flux__emit(s, "    const int y = t / %d + u * %d;\n    %c_words[u] = 0;\n#pragma unroll\n"
+                "    for (int q = 0; q < %d; q++) {\n    const int x = t %% %d * %d + q;\n",
+                t->per, t->rows, n, t->chunk, t->per, t->chunk);
     flux__emit(s, "    const %s i = %c0 + %c, l = l0 + %c;\n"
                 "    const int there = i < %lld && l < end;\n    const %s from = there ? ",
                 c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit,
                 c->index);
     flux__emit_element(s, f);
     flux__emit(s, " : 0;\n");
-    if (t->ahead)
-        flux__emit(s, "    copy_16(%c_tile + %s * %d + y * %d + x, p%d + from, there ? 16 : 0);\n",
-                    n, stage, t->slow * t->pitch, t->pitch, f->p);
-    else if (t->chunk * t->size == 16) {
-        flux__emit(s, "    if (there) %c_words[u] = *(const words4 *)(p%d + from);\n", n, f->p);
-        flux__emit(s, "    else %c_words[u].x[0] = %c_words[u].x[1] = %c_words[u].x[2] = "
-                    "%c_words[u].x[3] = 0;\n", n, n, n, n);
-    } else if (t->size == 2)
+    if (t->size == 2)
         flux__emit(s, "    if (there) %c_words[u] |= (u32)p%d[from] << q * 16;\n    }\n", n, f->p);
     else flux__emit(s, "    if (there) %c_words[u] = BITS_OF(p%d[from]);\n    }\n", n, f->p);
-    flux__emit(s, "    }\n    }\n");
 }
 
-/* Stores what flux__emit_fetch loaded into registers to tile number `stage`. */
-static void flux__emit_put(flux__emitter *c, const flux__tile *t, int threads, const char *stage) {
-    int per = t->fast / t->chunk;
+/* Fetch: loads the thread's chunks of the tile that begins at l0 of the inner dim, into the
+   registers a_words or b_words, or by asynchronous copies to the stage `next`. */
+static void flux__emit_fetch(flux__emitter *c, const flux__tile *t, int threads) {
+    const flux__factor *f = t->f;
+    flux__listing *s = &c->s;
+    char n = f->name;
+    flux__emit_chunks(s, t, threads);
+    if (!t->whole) {
+        flux__emit_elements(c, t);
+        flux__emit(s, "    }\n    }\n");
+        return;
+    }
+    int64_t step = flux__first_step(&f->in),
+        apart = t->rows * (f->deep ? flux__first_step(&f->across) : step);
+    flux__emit(s, "    const int there = l0");
+    if (!t->fits[1]) flux__emit(s, " + %c_l + u * %d", n, f->deep ? 0 : t->rows);
+    flux__emit(s, " < end");
+    if (!t->fits[0])
+        flux__emit(s, " && %c_i + u * %d < %lld", n, f->deep ? t->rows : 0, (long long)f->limit);
+    flux__emit(s, ";\n    const %s *const from = %c_from + u * (%s)%lld;\n",
+                t->type, n, c->index, (long long)apart);
+    if (t->ahead)
+        flux__emit(s, "    copy_16(%c_put + next + u * %d, from, there ? 16 : 0);\n", n,
+                    t->rows * t->pitch * t->size);
+    else flux__emit(s, "    if (there) %c_words[u] = *(const words4 *)from;\n"
+                     "    else for (int q = 0; q < 4; q++) %c_words[u].x[q] = 0;\n", n, n);
+    flux__emit(s, "    }\n    %c_from += (%s)%lld;\n    }\n", n, c->index,
+                (long long)(step * (f->deep ? t->fast : t->slow)));
+}
+
+/* Stores what flux__emit_fetch loaded into registers to the stage `next`. */
+static void flux__emit_put(flux__emitter *c, const flux__tile *t, int threads) {
+    char n = t->f->name;
     if (t->ahead) return;
-    flux__emit_guard(&c->s, t, threads);
-    flux__emit(&c->s, "#pragma unroll\n    for (int u = 0; u < %d; u++)\n"
-                "    *(%s *)(%c_tile + %s * %d + (t / %d + u * %d) * %d + t %% %d * %d) = "
-                "%c_words[u];\n    }\n", t->count, t->chunk * t->size == 16 ? "words4" : "u32",
-                t->f->name, stage, t->slow * t->pitch, per, threads / per, t->pitch, per, t->chunk,
-                t->f->name);
+    flux__emit_chunks(&c->s, t, threads);
+    if (t->whole)
+        flux__emit(&c->s, "    *(words4 *)(%c_put + next + u * %d) = %c_words[u];\n", n,
+                    t->rows * t->pitch * t->size, n);
+    else flux__emit(&c->s, "    *(u32 *)(%c_tile + next + (t / %d + u * %d) * %d + t %% %d * 4) = "
+                     "%c_words[u];\n", n, t->per, t->rows, t->pitch * t->size, t->per, n);
+    flux__emit(&c->s, "    }\n    }\n");
 }
 
 /* The largest tile of which there are enough and of which the result has more than half along
-   both sides, else the smallest. Warps of 64 lanes have their own
-   shapes. */
-static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux__fragment *f) {
-    static const flux__warp_tile shapes[2][3] = {
+   both sides, else the smallest. Warps of 64 lanes have their own shapes, and so have fragments
+   that are loaded by fours, where `whole` says that the chunks of both operands are. */
+static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux__fragment *f,
+                                              bool whole) {
+    static const flux__warp_tile shapes[3][3] = {
         { { 128, 128, 64, 64, 32 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
-        { { 128, 128, 64, 64, 64 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } } };
-    const flux__warp_tile *t = shapes[f->lanes > 32];
+        { { 128, 128, 64, 64, 64 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
+        { { 128, 128, 64, 64, 64 }, { 64, 64, 128, 32, 32 }, { 32, 32, 128, 16, 16 } } };
+    const flux__warp_tile *t = shapes[f->lanes > 32 ? 1 : f->fours && whole ? 2 : 0];
     for (int i = 0; i < 2; i++, t++)
         if (flux__product_tiles(k, t->m, t->n) >= FLUX__ENOUGH_BLOCKS && k->mnk[0] > t->m / 2 &&
             k->mnk[1] > t->n / 2)
@@ -26572,51 +26655,106 @@ static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux_
     return *t;
 }
 
-/* The epilogue of a warp's wm x wn sums. They go through shared memory, 16 columns at a time
-   with leading dimension wm + 4, so that neighbouring threads store neighbours of the
-   result. */
+/* Finish of a warp's wm x wn sums. They go through shared memory, 16 columns at a time with
+   leading dimension wm + 4, so that a thread has neighbours of the result, and neighbouring
+   threads the next ones. */
 static void flux__emit_warp_sums(flux__emitter *c, const flux__warp_tile *t,
                                   const flux__fragment *f, const flux__parts *split) {
     flux__listing *s = &c->s;
-    int pitch = t->wm + 4, sums = 256 / f->lanes;
+    int pitch = t->wm + 4, width = flux__sum_width(c, split, 8), per = t->wm / width;
+    const char *V = width > 1 ? "float_pack" : "float";
     flux__emit(s, "    float *const out = (float *)shared + warp * %d;\n#pragma unroll\n"
                 "    for (int y = 0; y < %d; y++) {\n", 16 * pitch, t->wn / 16);
     flux__emit(s, "    __syncthreads();\n#pragma unroll\n    for (int x = 0; x < %d; x++)\n"
                 "#pragma unroll\n    for (int e = 0; e < %d; e++) "
                 "out[mma_col(e) * %d + x * 16 + mma_row(e)] = sum[x][y][e];\n"
-                "    __syncthreads();\n", t->wm / 16, sums, pitch);
+                "    __syncthreads();\n", t->wm / 16, 256 / f->lanes, pitch);
     flux__emit(s, "    for (int e = t %% %d; e < %d; e += %d) {\n"
-                "    const %s i = a0 + wi + e %% %d, j = b0 + wj + y * 16 + e / %d;\n", f->lanes,
-                16 * t->wm, f->lanes, c->index, t->wm, t->wm);
+                "    const %s i = a0 + wi + e %% %d * %d, j = b0 + wj + y * 16 + e / %d;\n",
+                f->lanes, 16 * per, f->lanes, c->index, per, width, per);
     flux__emit(s, "    if (i < %lld && j < %lld) {\n"
-                "    const float v = out[e / %d * %d + e %% %d];\n", (long long)c->k->mnk[0],
-                (long long)c->k->mnk[1], t->wm, pitch, t->wm);
-    flux__emit_sum(c, split, "float");
+                "    const %s *const from = (const %s *)(out + e / %d * %d + e %% %d * %d);\n",
+                (long long)c->k->mnk[0], (long long)c->k->mnk[1], V, V, per, pitch, per, width);
+    flux__emit_sum(c, split, "float", width, width > 1 ? "from[j / 4].x[j % 4]" : "*from");
     flux__emit(s, "    }\n    }\n    }\n    __syncthreads();\n");
 }
 
-/* Multiplies the operands' tiles number `stage`: f->k of the inner dim at a time, a warp loads
-   its fragments of 16 rows of a and 16 columns of b, and adds all their products to its
-   sums. */
+/* Declares a_lane: where the lane's line of a swizzled tile's fragments begins, whose chunk
+   differs by the place along the contiguous side; `w`: where the warp's part begins. A fragment is
+   four matrices of 8 x 8, whose lines the lanes name in turn: of a those of 16 rows, then the next
+   8 of the inner dim, of b those of 8 columns and both halves of the inner dim. */
+static void flux__emit_lane(flux__listing *s, const flux__tile *t, const char *w, int width) {
+    char n = t->f->name, row[8];
+    int count = (t->f->deep ? t->fast : width) / 16;
+    bool rows_first = (n == 'a') == t->f->deep;
+    if (!t->swizzled) return;
+    flux__emit(s, rows_first ? "    const int %c_q = t %% 16, %c_c = t %% 32 / 16;\n"
+                             : "    const int %c_q = t %% 8 + t %% 32 / 16 * 8, "
+                               "%c_c = t %% 32 / 8 %% 2;\n", n, n);
+    flux__emit(s, "    const char *%c_lane[%d];\n#pragma unroll\n    for (int v = 0; v < %d; v++) "
+                "%c_lane[v] = %c_tile + (%c_q%s%s) * %d + ((%s%sv * 2 + %c_c) ^ ", n, count,
+                count, n, n, n, t->f->deep ? " + " : "", t->f->deep ? w : "", t->pitch * 2,
+                t->f->deep ? "" : w, t->f->deep ? "" : " / 8 + ", n);
+    snprintf(row, sizeof row, "%c_q", n);
+    flux__emit_swizzle(s, t, row);
+    flux__emit(s, ") * 16;\n");
+}
+
+/* Loads a warp's fragments at l of the inner dim into `to`, n of 16 rows or columns. */
+static void flux__emit_fragments(flux__listing *s, const flux__tile *t, const flux__fragment *f,
+                                 const char *w, char to, int count) {
+    char n = t->f->name;
+    flux__emit(s, "#pragma unroll\n    for (int i = 0; i < %d; i++) ", count);
+    if (t->swizzled)
+        flux__emit(s, "four%s(%c[i], %c_lane[%s] + stage + %s * %d);\n",
+                    t->f->deep ? "" : "_turned", to, n,
+                    t->f->deep ? "l / 16" : "i", t->f->deep ? "i" : "l / 16", 32 * t->pitch);
+    else flux__emit(s, "mma_%c_%s(%c[i], (const %s *)(%c_tile + stage) + (%s + i * 16) * %d + "
+                     "l * %d, %d, %d);\n", n, f->name, to, t->type, n, w, t->row, t->in, t->row,
+                     t->in);
+}
+
+/* Multiply: adds the products of the operands' tiles at `stage`, f->k of the inner dim at a
+   time. */
 static void flux__emit_warp_steps(flux__emitter *c, const flux__warp_tile *w,
                                    const flux__fragment *f, const flux__tile *a,
                                    const flux__tile *b) {
     flux__listing *s = &c->s;
-    int depth = w->k / a->size, x = w->wm / 16, y = w->wn / 16;
-    flux__emit(s, "    const %s *const as = a_tile + stage * %d + wi * %d, "
-                "*const bs = b_tile + stage * %d + wj * %d;\n", a->type, a->slow * a->pitch, a->row,
-                b->slow * b->pitch, b->row);
+    int x = w->wm / 16, y = w->wn / 16;
     flux__emit(s, "#pragma unroll\n    for (int l = 0; l < %d; l += %d) {\n"
-                "    u32 x[%d][%d], y[%d][%d];\n", depth, f->k, x, f->words, y, f->words);
-    flux__emit(s, "#pragma unroll\n"
-                "    for (int i = 0; i < %d; i++) mma_a_%s(x[i], as + i * %d + l * %d, %d, %d);\n",
-                x, f->name, 16 * a->row, a->in, a->row, a->in);
-    flux__emit(s, "#pragma unroll\n"
-                "    for (int j = 0; j < %d; j++) mma_b_%s(y[j], bs + j * %d + l * %d, %d, %d);\n",
-                y, f->name, 16 * b->row, b->in, b->row, b->in);
+                "    u32 x[%d][%d], y[%d][%d];\n", w->k / a->size, f->k, x, f->words, y, f->words);
+    flux__emit_fragments(s, a, f, "wi", 'x', x);
+    flux__emit_fragments(s, b, f, "wj", 'y', y);
     flux__emit(s, "#pragma unroll\n    for (int i = 0; i < %d; i++)\n#pragma unroll\n"
                 "    for (int j = 0; j < %d; j++) mma_%s(sum[i][j], x[i], y[j]);\n    }\n", x, y,
                 f->name);
+}
+
+/* Declares the tiles of `stages` stages, `each` bytes of both operands, and a thread's sums; and
+   sets these to 0. */
+static void flux__emit_warp_start(flux__emitter *c, const flux__warp_tile *w,
+                                  const flux__fragment *f, const flux__tile *a, const flux__tile *b,
+                                  int stages, int each, const flux__parts *split) {
+    flux__listing *s = &c->s;
+    int x = w->wm / 16, y = w->wn / 16, tiles = stages * each,
+        out = w->m / w->wm * (w->n / w->wn) * 16 * (w->wm + 4) * 4;
+    flux__emit(s, "    __shared__ ALIGN16 u32 shared[%d];\n"
+                "    char *const a_tile = (char *)shared, *const b_tile = a_tile + %d;\n",
+                (tiles > out ? tiles : out) / 4, a->slow * a->pitch * a->size);
+    flux__emit_numbers(c);
+    flux__emit(s, "    const int t = (int)threadIdx.x, warp = t / %d, wi = warp %% %d * %d, "
+                "wj = warp / %d * %d;\n", f->lanes, w->m / w->wm, w->wm, w->m / w->wm, w->wn);
+    flux__emit_lane(s, a, "wi", w->wm);
+    flux__emit_lane(s, b, "wj", w->wn);
+    flux__emit_product_start(c, a->f, b->f, w->m, w->n, split);
+    flux__emit(s, "    float sum[%d][%d][%d];\n#pragma unroll\n    for (int x = 0; x < %d; x++)\n"
+                "#pragma unroll\n    for (int y = 0; y < %d; y++)\n#pragma unroll\n"
+                "    for (int e = 0; e < %d; e++) sum[x][y][e] = 0;\n", x, y, 256 / f->lanes, x, y,
+                256 / f->lanes);
+    flux__emit_tile_start(c, a);
+    flux__emit_tile_start(c, b);
+    if (!a->whole) flux__emit(s, "    u32 a_words[%d];\n", a->count);
+    if (!b->whole) flux__emit(s, "    u32 b_words[%d];\n", b->count);
 }
 
 /* The product with matrix instructions, a pipeline of 2 to 4 tiles: `stages` - 1 are loaded
@@ -26627,61 +26765,43 @@ static void flux__code_mma_product(flux__emitter *c, const flux__factor *fa,
                                        const flux__factor *fb, const flux__fragment *f,
                                        const flux__warp_tile *tile, const flux__parts *split) {
     flux__warp_tile w = *tile;
-    int warps = w.m / w.wm * (w.n / w.wn), threads = warps * f->lanes,
+    int threads = w.m / w.wm * (w.n / w.wn) * f->lanes,
         depth = w.k / (flux__is_half(fa->o->dtype) ? 2 : 4), stages = 2;
     flux__tile a = flux__tile_of(c->k, fa, f, w.m, depth, threads),
         b = flux__tile_of(c->k, fb, f, w.n, depth, threads);
-    int bytes_a = a.slow * a.pitch * a.size, bytes = bytes_a + b.slow * b.pitch * b.size,
-        out = warps * 16 * (w.wm + 4) * 4;
+    int each = (a.slow * a.pitch + b.slow * b.pitch) * a.size;
     bool ahead = a.ahead || b.ahead;
-    if (a.ahead && b.ahead) stages = 49152 / bytes < 4 ? 49152 / bytes : 4;
+    if (a.ahead && b.ahead) stages = 49152 / each < 4 ? 49152 / each : 4;
     flux__listing *s = &c->s;
-    flux__emit(s, "    __shared__ ALIGN16 u32 shared[%d];\n",
-                (stages * bytes > out ? stages * bytes : out) / 4);
-    flux__emit(s, "    %s *const a_tile = (%s *)shared, *const b_tile = (%s *)(shared + %d);\n",
-                a.type, a.type, a.type, stages * bytes_a / 4);
-    flux__emit_numbers(c);
-    flux__emit(s, "    const int t = (int)threadIdx.x, warp = t / %d, wi = warp %% %d * %d, "
-                "wj = warp / %d * %d;\n", f->lanes, w.m / w.wm, w.wm, w.m / w.wm, w.wn);
-    flux__emit_product_start(c, fa, fb, w.m, w.n, split);
-    flux__emit(s, "    float sum[%d][%d][%d];\n", w.wm / 16, w.wn / 16, 256 / f->lanes);
-    flux__emit(s, "#pragma unroll\n    for (int x = 0; x < %d; x++)\n#pragma unroll\n"
-                "    for (int y = 0; y < %d; y++)\n#pragma unroll\n"
-                "    for (int e = 0; e < %d; e++) sum[x][y][e] = 0;\n", w.wm / 16, w.wn / 16,
-                256 / f->lanes);
-    if (!a.ahead)
-        flux__emit(s, "    %s a_words[%d];\n", a.chunk * a.size == 16 ? "words4" : "u32", a.count);
-    if (!b.ahead)
-        flux__emit(s, "    %s b_words[%d];\n", b.chunk * b.size == 16 ? "words4" : "u32", b.count);
-    flux__emit(s, "    for (int next = 0; next < %d; next++) {\n"
-                "    const %s l0 = begin + next * %d;\n", stages - 1, c->index, depth);
-    flux__emit_fetch(c, &a, threads, "next");
-    flux__emit_fetch(c, &b, threads, "next");
-    if (ahead) flux__emit(s, "    copies_end();\n");
-    flux__emit_put(c, &a, threads, "next");
-    flux__emit_put(c, &b, threads, "next");
-    flux__emit(s, "    }\n    int stage = 0, next = %d;\n#pragma unroll 1\n"
-                "    for (%s first = begin; first < end; first += %d) {\n"
-                "    const %s l0 = first + %d;\n", stages - 1, c->index, depth, c->index,
-                (stages - 1) * depth);
-    if (ahead) flux__emit(s, "    copies_left(%d);\n", stages - 2);
-    flux__emit(s, "    __syncthreads();\n");
-    flux__emit_fetch(c, &a, threads, "next");
-    flux__emit_fetch(c, &b, threads, "next");
-    if (ahead) flux__emit(s, "    copies_end();\n");
-    flux__emit_warp_steps(c, &w, f, &a, &b);
-    flux__emit_put(c, &a, threads, "next");
-    flux__emit_put(c, &b, threads, "next");
-    flux__emit(s, "    stage = stage == %d ? 0 : stage + 1, next = next == %d ? 0 : next + 1;\n"
-                "    }\n", stages - 1, stages - 1);
+    flux__emit_warp_start(c, &w, f, &a, &b, stages, each, split);
+    for (int turn = 0; turn < 2; turn++) {
+        if (!turn) flux__emit(s, "#pragma unroll\n    for (int q = 0; q < %d; q++) {\n"
+                               "    const int next = q * %d;\n    const %s l0 = begin + q * %d;\n",
+                               stages - 1, each, c->index, depth);
+        else flux__emit(s, "    int stage = 0, next = %d;\n#pragma unroll 1\n"
+                         "    for (%s l0 = begin + %d; l0 < end + %d; l0 += %d) {\n",
+                         (stages - 1) * each, c->index, (stages - 1) * depth, (stages - 1) * depth,
+                         depth);
+        if (turn && ahead) flux__emit(s, "    copies_left(%d);\n", stages - 2);
+        if (turn) flux__emit(s, "    __syncthreads();\n");
+        flux__emit_fetch(c, &a, threads);
+        flux__emit_fetch(c, &b, threads);
+        if (ahead) flux__emit(s, "    copies_end();\n");
+        if (turn) flux__emit_warp_steps(c, &w, f, &a, &b);
+        flux__emit_put(c, &a, threads);
+        flux__emit_put(c, &b, threads);
+        if (turn) flux__emit(s, "    stage = stage == %d ? 0 : stage + %d, "
+                              "next = next == %d ? 0 : next + %d;\n", (stages - 1) * each, each,
+                              (stages - 1) * each, each);
+        flux__emit(s, "    }\n");
+    }
     if (ahead) flux__emit(s, "    copies_left(0);\n");
     flux__emit_warp_sums(c, &w, f, split);
     flux__emit(s, "    }\n    }\n");
     c->gk->next.threads = (unsigned)threads;
     /* Two large blocks share a multiprocessor if their registers suffice, which they do not
-       where the next tile is loaded into registers, nor with TF32. */
-    c->gk->next.blocks = threads < 256 ? 3
-                         : a.ahead && b.ahead && flux__is_half(fa->o->dtype) ? 2 : 1;
+       where 256 threads load the next tile into registers, nor with TF32. */
+    c->gk->next.blocks = w.m < 128 ? 3 : threads < 256 ? 2 : 1;
 }
 
 /* The text of a product's kernel, and that of the launch that joins its parts: by warps if the
@@ -26695,11 +26815,14 @@ static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gp
     flux__warp_tile w;
     flux__fma_tile t;
     memset(&w, 0, sizeof w), memset(&t, 0, sizeof t);
-    if (f) w = flux__choose_warp_tile(k, f);
+    if (f) w = flux__choose_warp_tile(k, f, flux__chunks_fit(&a, k->mnk[2], 8) &&
+                                            flux__chunks_fit(&b, k->mnk[2], 8));
     else t = flux__choose_fma_tile(k);
+    /* of tiles that differ by their operands' layout the longest tells how a split is rounded */
     flux__parts split = flux__parts_of(c, f ? w.m : t.m, f ? w.n : t.n,
-                                       f ? w.k / (flux__is_half(a.o->dtype) ? 2 : 4)
-                                         : t.k * t.groups);
+                                       f && f->fours ? 64
+                                       : f ? w.k / (flux__is_half(a.o->dtype) ? 2 : 4)
+                                       : t.k * t.groups);
     const char *T = f64 ? "double" : "float";
     if (split.parts > 1) {                /* a dry run declares the second launch's parameters */
         flux__code_product_parts(c, &split, T);

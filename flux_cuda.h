@@ -466,9 +466,9 @@ static bool flux__cuda_has(const char *name) {
 /* The tensor cores' instruction for a dtype, by the PTX that the architecture has. A compute
    capability below 7.5 has none here. */
 static const flux__fragment *flux__cu_fragment(const char *arch, int dtype, bool tf32) {
-    static const flux__fragment f16 = { "f16", 16, 32, 4, true },
-        bf16 = { "bf16", 16, 32, 4, true }, f32 = { "tf32", 8, 32, 4, true };
-    static const flux__fragment turing = { "f16", 16, 32, 4, false };
+    static const flux__fragment f16 = { "f16", 16, 32, 4, true, true },
+        bf16 = { "bf16", 16, 32, 4, true, true }, f32 = { "tf32", 8, 32, 4, true, false };
+    static const flux__fragment turing = { "f16", 16, 32, 4, false, true };
     int sm = atoi(arch + 3);
     if (dtype == FLUX_F16) return sm >= 80 ? &f16 : sm >= 75 ? &turing : NULL;
     if (dtype == FLUX_BF16 && sm >= 80) return &bf16;

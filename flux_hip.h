@@ -387,8 +387,8 @@ static bool flux__hip_has(const char *name) {
 static const flux__fragment *flux__roc_fragment(const char *arch, int dtype, bool tf32) {
     static const char *const archs[] = { "gfx908", "gfx90a", "gfx940", "gfx941", "gfx942", "gfx950",
                                          NULL };
-    static const flux__fragment f16 = { "f16", 16, 64, 2, false },
-        bf16 = { "bf16", 16, 64, 2, false }, f32 = { "f32", 4, 64, 1, false };
+    static const flux__fragment f16 = { "f16", 16, 64, 2, false, false },
+        bf16 = { "bf16", 16, 64, 2, false, false }, f32 = { "f32", 4, 64, 1, false, false };
     (void)tf32;
     if (!flux__in_list(arch, archs)) return NULL;
     return dtype == FLUX_F16 ? &f16 : dtype == FLUX_BF16 ? &bf16 : dtype == FLUX_F32 ? &f32 : NULL;

@@ -73,7 +73,7 @@ static uint64_t without_numbers(uint64_t h, const char *s, const char *end) {
 
 /* `extern "C" __global__ void __launch_bounds__(256) NAME(...) {` and lines behind it */
 static void look_at_kernel(block *b) {
-    static const char *const words[] = { "f16_float(", "bf16_float(", "_words[u] |=", "_words[u] = BITS_OF", "(const words4 *)", "a_tile + next", "b_tile + next", "places[",
+    static const char *const words[] = { "f16_float(", "bf16_float(", "_words[u] |=", "_words[u] = BITS_OF", "(const words4 *)", "copy_16(a", "copy_16(b", "a_lane", "b_lane", "places[",
                                          "mma_f16(", "mma_bf16(", "mma_tf32(", "mma_f32(" };
     const char *params = strchr(b->text, '\n'), *line = params + 1, *first = strchr(b->name, '(');
     uint64_t h = 0xcbf29ce484222325u, kind;

@@ -120,9 +120,9 @@ static int flux__map_width(flux__emitter *c) {
     return least == 16 ? 1 : least < 4 && c->k->nvalue < 64 ? 8 : 4;
 }
 
-/* The points from `first` on that a thread of an elementwise kernel computes together: loads,
-   a loop without a branch, stores. */
-static void flux__emit_neighbours(flux__emitter *c) {
+/* The points from `first` on that a thread computes together: loads, a loop without a branch,
+   stores. Value `product` of type T, if there is one, is `sum` at point j. */
+static void flux__emit_neighbours(flux__emitter *c, int product, const char *T, const char *sum) {
     const int n = c->k->nvalue;
     flux__emit(&c->s, "    const %s o = first;\n", c->index);
     for (int i = 0; i < n; i++) flux__emit_fetched(c, i, "");
@@ -130,7 +130,8 @@ static void flux__emit_neighbours(flux__emitter *c) {
     flux__emit(&c->s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n"
                "    const %s o = first + j;\n", c->width, c->index);
     for (int i = 0; i < n; i++) {
-        if (c->k->value[i].kind != FLUX__V_NUMBER) flux__emit_near_line(c, i, "");
+        if (i == product) flux__emit(&c->s, "    const %s v%d = %s;\n", T, i, sum);
+        else if (c->k->value[i].kind != FLUX__V_NUMBER) flux__emit_near_line(c, i, "");
         flux__emit_given(c, i);
     }
     flux__emit(&c->s, "    }\n");
@@ -153,7 +154,7 @@ static void flux__code_map(flux__emitter *c, int64_t points) {
                    (long long)points, c->index, 256 * width);
     if (width > 1) {
         flux__emit(&c->s, "    if (first <= %lld) {\n", (long long)points - width);
-        flux__emit_neighbours(c);
+        flux__emit_neighbours(c, -1, NULL, NULL);
         flux__emit(&c->s, "    }\n");
     }
     if (width == 1 || points % width) {

@@ -4,6 +4,7 @@
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
 #include "kernels.h"
+#include "vectors.h"
 #include "fused.h"
 
 /* ---------------------------------------------------------------------- gpu/gemm.h
@@ -138,7 +139,7 @@ typedef struct flux__parts {
 /* The split for tiles of m x n; `unit`: terms of a turn of the kernel's loop. */
 static flux__parts flux__parts_of(flux__emitter *c, int m, int n, int unit) {
     int64_t tiles = flux__product_tiles(c->k, m, n), K = c->k->mnk[2],
-        parts = tiles < FLUX__ENOUGH_BLOCKS ? 2 * FLUX__ENOUGH_BLOCKS / tiles : 1;
+        parts = tiles > 0 && tiles < FLUX__ENOUGH_BLOCKS ? 2 * FLUX__ENOUGH_BLOCKS / tiles : 1;
     flux__parts s;
     if (parts > K / FLUX__LEAST_TERMS) parts = K / FLUX__LEAST_TERMS;
     if (parts > FLUX__MOST_PARTS) parts = FLUX__MOST_PARTS;
@@ -181,19 +182,40 @@ static int flux__product_value(const flux__kernel *k) {
     return -1;
 }
 
-/* What becomes of v, of type T, the sum at row i and column j: a part's goes to scratch memory,
-   else the kernel's epilogue computes from it and stores. */
-static void flux__emit_sum(flux__emitter *c, const flux__parts *split, const char *T) {
-    int product = flux__product_value(c->k);
-    flux__emit(&c->s, "    const %s o = (batch * %lld + j) * %lld + i;\n", c->index,
+/* How many neighbouring rows of a column a thread finishes together: up to `most`, as many as
+   fill 16 bytes where they lie side by side; else 1. */
+static int flux__sum_width(flux__emitter *c, const flux__parts *split, int most) {
+    int width = split->parts > 1 ? 4 : flux__map_width(c);
+    if (width > most) width = most;
+    while (c->k->mnk[0] % width != 0) width /= 2;
+    if (width < 4) return 1;
+    if (split->parts == 1) flux__find_ways(c, false, width);
+    return width;
+}
+
+/* What becomes of the sums of type T from row i of column j on, whose texts are `sum`, of the
+   element's number j: a part's go to scratch memory, else the kernel's epilogue computes from
+   them and stores. */
+static void flux__emit_sum(flux__emitter *c, const flux__parts *split, const char *T, int width,
+                           const char *sum) {
+    int product = flux__product_value(c->k), V = *T == 'd' ? 2 : 4;
+    flux__emit(&c->s, "    const %s first = (batch * %lld + j) * %lld + i;\n", c->index,
                 (long long)c->k->mnk[1], (long long)c->k->mnk[0]);
-    if (split->parts > 1) {
-        flux__emit(&c->s, "    ((%s *)p%d)[blockIdx.z * %lldLL + o] = v;\n", T, split->scratch,
-                    (long long)split->points);
-        return;
+    if (split->parts > 1)
+        flux__emit(&c->s, "    %s *const to = (%s *)p%d + blockIdx.z * %lldLL + first;\n", T, T,
+                    split->scratch, (long long)split->points);
+    if (split->parts > 1 && width == 1) flux__emit(&c->s, "    *to = %s;\n", sum);
+    else if (split->parts > 1)
+        flux__emit(&c->s, "    %s_pack v[%d];\n    FULLY\n    for (int j = 0; j < %d; j++) "
+                    "v[j / %d].x[j %% %d] = %s;\n    FULLY\n"
+                    "    for (int q = 0; q < %d; q++) ((%s_pack *)to)[q] = v[q];\n", T, width / V,
+                    width, V, V, sum, width / V, T);
+    else if (width > 1) flux__emit_neighbours(c, product, T, sum);
+    else {
+        flux__emit(&c->s, "    const %s o = first;\n", c->index);
+        if (product >= 0) flux__emit(&c->s, "    const %s v%d = %s;\n", T, product, sum);
+        flux__emit_point(c, product);
     }
-    if (product >= 0) flux__emit(&c->s, "    const %s v%d = v;\n", T, product);
-    flux__emit_point(c, product);
 }
 
 /* The second launch of a split product: adds the parts' sums, and has the epilogue. */

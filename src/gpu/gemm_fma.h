@@ -2,7 +2,6 @@
 #define FLUX__GPU_GEMM_FMA_H
 #include "../base/platform.h"
 #include "../schedule/kernel.h"
-#include "../schedule/analysis.h"
 #include "../schedule/spelling.h"
 #include "kernels.h"
 #include "fused.h"
@@ -58,8 +57,6 @@ static flux__fma_tile flux__choose_fma_tile(const flux__kernel *k) {
     return t;
 }
 
-static int64_t flux__axis_step(const flux__axes *x) { return x->nd ? x->step[0] : 0; }
-
 /* What each of a group's `threads` threads loads of operand f; `copies`: the chip copies
    asynchronously. */
 static flux__fma_part flux__fma_part_of(const flux__kernel *k, const flux__factor *f,
@@ -72,8 +69,8 @@ static flux__fma_part flux__fma_part_of(const flux__kernel *k, const flux__facto
     p.pitch = width + vector, p.stage = t->groups * t->k * p.pitch;
     p.per = (f->deep ? t->k : width) / p.chunk, p.rows = threads / p.per;
     p.count = width * t->k / p.chunk / threads;
-    p.apart = flux__axis_step(f->deep ? &f->across : &f->in) * p.rows;
-    p.step = flux__axis_step(&f->in);
+    p.apart = flux__first_step(f->deep ? &f->across : &f->in) * p.rows;
+    p.step = flux__first_step(&f->in);
     p.ahead = copies && whole && !f->deep;
     return p;
 }
@@ -94,7 +91,7 @@ static void flux__emit_part(flux__emitter *c, const flux__fma_part *p, const flu
     if (!f->o->gather)
         flux__emit(s, "    const %s *%c_from = p%d + %c_at + %c_i * %lld + %c_l * %lld;\n",
                     flux__dtype_types[f->o->dtype], n, f->p, n, n,
-                    (long long)flux__axis_step(&f->across), n, (long long)p->step);
+                    (long long)flux__first_step(&f->across), n, (long long)p->step);
     if (!p->ahead)
         flux__emit(s, "    %s%s %c_next[%d];\n", T, p->chunk > 1 ? "_pack" : "", n, p->count);
 }
@@ -186,9 +183,9 @@ static void flux__emit_fma_sums(flux__emitter *c, const flux__fma_tile *t, const
     flux__emit(s, "    const %s i = a0 + tx * %d + ii / %d * %d + ii %% %d", c->index, V, V,
                 t->m / t->tm * V, V);
     flux__emit(s, ", j = b0 + ty * %d + jj / %d * %d + jj %% %d;\n", V, V, t->n / t->tn * V, V);
-    flux__emit(s, "    if (i < %lld && j < %lld) {\n    const %s v = sum[jj][ii];\n",
-                (long long)c->k->mnk[0], (long long)c->k->mnk[1], T);
-    flux__emit_sum(c, split, T);
+    flux__emit(s, "    if (i < %lld && j < %lld) {\n", (long long)c->k->mnk[0],
+                (long long)c->k->mnk[1]);
+    flux__emit_sum(c, split, T, 1, "sum[jj][ii]");
     flux__emit(s, "    }\n    }\n");
 }
 
@@ -211,7 +208,7 @@ static void flux__emit_group_sums(flux__emitter *c, const flux__fma_tile *t,
                 (long long)c->k->mnk[0], (long long)c->k->mnk[1], T, t->m, pitch, t->m);
     flux__emit(s, "    for (int q = 1; q < %d; q++) v += sums[(q * %d + e / %d) * %d + e %% %d];\n",
                 t->groups, t->n, t->m, pitch, t->m);
-    flux__emit_sum(c, split, T);
+    flux__emit_sum(c, split, T, 1, "v");
     flux__emit(s, "    }\n    }\n");
 }
 

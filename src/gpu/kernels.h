@@ -48,6 +48,8 @@ typedef struct flux__fragment {
                                              lane */
     bool ahead;                           /* the chip has asynchronous copies to shared memory:
                                              copy_16, copies_end, copies_left */
+    bool fours;                           /* it loads four matrices of 8 x 8 half floats at once,
+                                             by lines of 16 bytes: four, four_turned */
 } flux__fragment;
 
 enum { FLUX__GPU_NUMBER = 40 };           /* bytes for the text of an error code without a name */
