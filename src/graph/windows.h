@@ -318,10 +318,11 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
    windows are read in parallel, but adding them up takes turns. */
 static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight, const flux__window *w,
                             int groups) {
-    bool apart = flux__product(w->stride, w->nd) > 1,
-        few = 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1] / groups;
+    const int64_t out = weight->dim[w->nd + 1] / groups;
+    bool apart = flux__product(w->stride, w->nd) > 1, alone = weight->dim[w->nd] == 1 && out == 1,
+        few = 4 * weight->dim[w->nd] <= out;
     return flux__has_trait(g->device, FLUX__ADDS_WINDOWS) &&
-           (apart || (few && flux__product(w->size, w->nd) > 1));
+           ((apart && !alone) || (few && flux__product(w->size, w->nd) > 1));
 }
 
 /* A convolution's gradient by its input, of spatial dims `size`: g, its elements spread a stride
