@@ -11040,10 +11040,11 @@ static flux_tensor *flux__conv_added(flux_tensor *g, flux_tensor *weight, const 
    windows are read in parallel, but adding them up takes turns. */
 static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight, const flux__window *w,
                             int groups) {
-    bool apart = flux__product(w->stride, w->nd) > 1,
-        few = 4 * weight->dim[w->nd] <= weight->dim[w->nd + 1] / groups;
+    const int64_t out = weight->dim[w->nd + 1] / groups;
+    bool apart = flux__product(w->stride, w->nd) > 1, alone = weight->dim[w->nd] == 1 && out == 1,
+        few = 4 * weight->dim[w->nd] <= out;
     return flux__has_trait(g->device, FLUX__ADDS_WINDOWS) &&
-           (apart || (few && flux__product(w->size, w->nd) > 1));
+           ((apart && !alone) || (few && flux__product(w->size, w->nd) > 1));
 }
 
 /* A convolution's gradient by its input, of spatial dims `size`: g, its elements spread a stride
@@ -13370,6 +13371,8 @@ typedef struct flux__planner {
                                              and operands */
     bool *gather;                         /* by node: a copy that is never made, see
                                              flux__find_gathers */
+    uint8_t *anew;                        /* by node: FLUX__ANEW, FLUX__ANEW_READS, see
+                                             flux__find_anew */
     int *use, *use_start;                 /* uses of node i: use[use_start[i] ...
                                              use_start[i+1]-1] = node * 256 + operand */
     bool ok;                              /* false once memory has run out */
@@ -13795,6 +13798,87 @@ static bool flux__assign_groups(flux__planner *p) {
     return true;
 }
 
+/* ---------------- values that each kernel computes for itself
+
+   A value that one kernel makes and others read is stored, and read again. Where it follows by
+   cheap operations from one tensor that is in memory anyway and from a few numbers, as all that a
+   normalisation and its activation need in their gradients does, the others compute it anew. */
+
+enum {
+    FLUX__ANEW = 1,                       /* computed by each kernel that needs it, not stored */
+    FLUX__ANEW_READS = 2,                 /* stored, as others compute such a value from it */
+    FLUX__ANEW_LARGE = 1 << 18,           /* fewer elements stay in the cache */
+    FLUX__ANEW_DEPTH = 8                  /* most operations, one on another */
+};
+
+/* Whether a node, read in this kernel, is not stored and must be computed there. */
+static bool flux__is_anew(const flux__planner *p, const flux_tensor *b) {
+    return !flux__finished(b) && flux__in_graph(p->g, b) && (p->anew[b->index] & FLUX__ANEW);
+}
+
+/* Whether kernels other than its own read a node that is computed point by point only in the same
+   way, so that they can compute it themselves; *apart: whether there are such kernels. */
+static bool flux__users_can(const flux__planner *p, int node, bool *apart) {
+    const flux_tensor *t = p->g->node[node];
+    int64_t s[FLUX_MAX_DIMS];
+    *apart = false;
+    flux__dims8(t, s);
+    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
+        const int user = p->use[u] >> 8;
+        const flux__group *K = &p->group[p->group_of[user]];
+        if (p->group_of[user] == p->group_of[node]) continue;
+        *apart = true;
+        if (K->kind != FLUX__K_FUSED || !flux__same8(s, K->full) ||
+            K->nodes + FLUX__ANEW_DEPTH > FLUX__GROUP_NODES ||
+            !flux__pointwise(p->g->node[user], p->use[u] & 255, t)) return false;
+    }
+    return true;
+}
+
+/* Whether a node can be computed anew from small tensors and one of its own size, which is stored
+   anyway: *from, NULL as long as none was found. With `commit`, it will be. */
+static bool flux__follows(flux__planner *p, int node, flux_tensor **from, int depth, bool commit) {
+    flux_tensor *t = p->g->node[node];
+    const int own = p->group_of[node];
+    if (!depth || t->op >= FLUX__ELEMENTWISE_COUNT || flux__rules[t->op] == 'F' ||
+        !flux__dtypes[t->dtype].real || (p->g->flag[node] & FLUX__ROOT)) return false;
+    if (commit) p->anew[node] |= FLUX__ANEW;
+    for (int k = 0; k < t->nin; k++) {
+        flux_tensor *x = t->in[k], *b = flux__base(x);
+        const bool here = !flux__finished(b) && flux__in_graph(p->g, b);
+        bool apart;
+        if (b->op == FLUX__NUMBER) continue;
+        if (here && flux__size(b) * 8 > flux__size(t) &&
+            (flux__is_anew(p, b) || (p->group_of[b->index] == own &&
+                                     !(p->g->flag[b->index] & FLUX__ROOT) &&
+                                     flux__users_can(p, b->index, &apart) && !apart))) {
+            if (!flux__pointwise(t, k, b) || flux__size(b) != flux__size(t) ||
+                !flux__follows(p, b->index, from, depth - 1, commit)) return false;
+            continue;
+        }
+        if (commit && here) p->anew[b->index] |= FLUX__ANEW_READS;
+        if (flux__size(x) * 8 <= flux__size(t)) continue;
+        if ((*from && *from != x) || flux__dtypes[x->dtype].size > flux__dtypes[t->dtype].size)
+            return false;
+        *from = x;
+    }
+    return true;
+}
+
+/* Marks the values that are computed anew. */
+static void flux__find_anew(flux__planner *p) {
+    bool apart;
+    for (int i = 0; i < p->n; i++) {
+        flux_tensor *from = NULL;
+        if (p->group_of[i] < 0 || p->group[p->group_of[i]].kind != FLUX__K_FUSED ||
+            flux__size(p->g->node[i]) < FLUX__ANEW_LARGE || !flux__users_can(p, i, &apart) ||
+            !apart || !flux__follows(p, i, &from, FLUX__ANEW_DEPTH, false)) continue;
+        flux__follows(p, i, &from, FLUX__ANEW_DEPTH, true);
+        for (int u = p->use_start[i]; u < p->use_start[i + 1]; u++)
+            p->group[p->group_of[p->use[u] >> 8]].nodes += FLUX__ANEW_DEPTH;
+    }
+}
+
 /* Lists the nodes of each group in ascending order (member, member_start), by a counting sort. */
 static void flux__list_members(flux__planner *p) {
     int *start = p->member_start;
@@ -14092,6 +14176,7 @@ static int flux__as_class(flux__builder *b, int v, int ctype) {
 
 /* The value of operand k of a node, in compute type ctype: a value of this kernel, a load from
    memory, or a number. */
+static int flux__append_node(flux__builder *b, int node);
 static int flux__append_operand(flux__builder *b, flux_tensor *user, int user_node, int k,
                                 int ctype) {
     flux_tensor *x = user->in[k], *base = flux__base(x);
@@ -14102,6 +14187,8 @@ static int flux__append_operand(flux__builder *b, flux_tensor *user, int user_no
         return flux__append_number(b, ctype, user_node, k);
     if (!flux__finished(base) && b->value_of[base->index] >= 0)
         return flux__as_class(b, b->value_of[base->index], ctype);
+    if (flux__is_anew(b->p, base))
+        return flux__as_class(b, flux__append_node(b, base->index), ctype);
     flux__dims8(flux__is_reduce(user) ? user->in[0] : user, points);
     return flux__as_class(b, flux__append_load(b, x, points), ctype);
 }
@@ -14244,6 +14331,7 @@ static void flux__set_phases(flux__kernel *k) {
 /* Whether a node must be stored: it is a root, or another kernel reads it. Maps and reductions take
    the value of a NUMBER in place, so it is not stored for them. */
 static bool flux__must_store(flux__planner *p, int node) {
+    if (p->anew[node]) return !(p->anew[node] & FLUX__ANEW);
     if (p->g->flag[node] & FLUX__ROOT) return true;
     for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
         const flux_tensor *user = p->g->node[p->use[u] >> 8];
@@ -14773,7 +14861,8 @@ static bool flux__planner_start(flux__planner *p, flux__graph *g) {
     memset(p, 0, sizeof *p);
     p->g = g, p->n = g->nnode, p->ok = true;
     p->group = (flux__group *)flux__malloc(n * sizeof *p->group);
-    p->gather = (bool *)flux__zalloc(n);
+    p->gather = (bool *)flux__zalloc(2 * n);
+    p->anew = (uint8_t *)p->gather + n;
     /* all arrays that have an int for each node */
     int *memory = (int *)flux__malloc((9 * n + 1) * sizeof *memory);
     p->group_of = memory;
@@ -14811,6 +14900,7 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     bool ok = flux__planner_start(&p, g) && plan && flux__assign_groups(&p);
     if (ok) {
         plan->nleaf = g->nleaf, plan->nnode = g->nnode;
+        flux__find_anew(&p);
         flux__list_members(&p);
         /* the array of levels is free now and holds the order */
         ok = flux__plan_kernels(&p, plan, p.level);

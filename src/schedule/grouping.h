@@ -78,6 +78,8 @@ typedef struct flux__planner {
                                              and operands */
     bool *gather;                         /* by node: a copy that is never made, see
                                              flux__find_gathers */
+    uint8_t *anew;                        /* by node: FLUX__ANEW, FLUX__ANEW_READS, see
+                                             flux__find_anew */
     int *use, *use_start;                 /* uses of node i: use[use_start[i] ...
                                              use_start[i+1]-1] = node * 256 + operand */
     bool ok;                              /* false once memory has run out */
@@ -501,6 +503,87 @@ static bool flux__assign_groups(flux__planner *p) {
         if (!p->ok) return false;
     }
     return true;
+}
+
+/* ---------------- values that each kernel computes for itself
+
+   A value that one kernel makes and others read is stored, and read again. Where it follows by
+   cheap operations from one tensor that is in memory anyway and from a few numbers, as all that a
+   normalisation and its activation need in their gradients does, the others compute it anew. */
+
+enum {
+    FLUX__ANEW = 1,                       /* computed by each kernel that needs it, not stored */
+    FLUX__ANEW_READS = 2,                 /* stored, as others compute such a value from it */
+    FLUX__ANEW_LARGE = 1 << 18,           /* fewer elements stay in the cache */
+    FLUX__ANEW_DEPTH = 8                  /* most operations, one on another */
+};
+
+/* Whether a node, read in this kernel, is not stored and must be computed there. */
+static bool flux__is_anew(const flux__planner *p, const flux_tensor *b) {
+    return !flux__finished(b) && flux__in_graph(p->g, b) && (p->anew[b->index] & FLUX__ANEW);
+}
+
+/* Whether kernels other than its own read a node that is computed point by point only in the same
+   way, so that they can compute it themselves; *apart: whether there are such kernels. */
+static bool flux__users_can(const flux__planner *p, int node, bool *apart) {
+    const flux_tensor *t = p->g->node[node];
+    int64_t s[FLUX_MAX_DIMS];
+    *apart = false;
+    flux__dims8(t, s);
+    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
+        const int user = p->use[u] >> 8;
+        const flux__group *K = &p->group[p->group_of[user]];
+        if (p->group_of[user] == p->group_of[node]) continue;
+        *apart = true;
+        if (K->kind != FLUX__K_FUSED || !flux__same8(s, K->full) ||
+            K->nodes + FLUX__ANEW_DEPTH > FLUX__GROUP_NODES ||
+            !flux__pointwise(p->g->node[user], p->use[u] & 255, t)) return false;
+    }
+    return true;
+}
+
+/* Whether a node can be computed anew from small tensors and one of its own size, which is stored
+   anyway: *from, NULL as long as none was found. With `commit`, it will be. */
+static bool flux__follows(flux__planner *p, int node, flux_tensor **from, int depth, bool commit) {
+    flux_tensor *t = p->g->node[node];
+    const int own = p->group_of[node];
+    if (!depth || t->op >= FLUX__ELEMENTWISE_COUNT || flux__rules[t->op] == 'F' ||
+        !flux__dtypes[t->dtype].real || (p->g->flag[node] & FLUX__ROOT)) return false;
+    if (commit) p->anew[node] |= FLUX__ANEW;
+    for (int k = 0; k < t->nin; k++) {
+        flux_tensor *x = t->in[k], *b = flux__base(x);
+        const bool here = !flux__finished(b) && flux__in_graph(p->g, b);
+        bool apart;
+        if (b->op == FLUX__NUMBER) continue;
+        if (here && flux__size(b) * 8 > flux__size(t) &&
+            (flux__is_anew(p, b) || (p->group_of[b->index] == own &&
+                                     !(p->g->flag[b->index] & FLUX__ROOT) &&
+                                     flux__users_can(p, b->index, &apart) && !apart))) {
+            if (!flux__pointwise(t, k, b) || flux__size(b) != flux__size(t) ||
+                !flux__follows(p, b->index, from, depth - 1, commit)) return false;
+            continue;
+        }
+        if (commit && here) p->anew[b->index] |= FLUX__ANEW_READS;
+        if (flux__size(x) * 8 <= flux__size(t)) continue;
+        if ((*from && *from != x) || flux__dtypes[x->dtype].size > flux__dtypes[t->dtype].size)
+            return false;
+        *from = x;
+    }
+    return true;
+}
+
+/* Marks the values that are computed anew. */
+static void flux__find_anew(flux__planner *p) {
+    bool apart;
+    for (int i = 0; i < p->n; i++) {
+        flux_tensor *from = NULL;
+        if (p->group_of[i] < 0 || p->group[p->group_of[i]].kind != FLUX__K_FUSED ||
+            flux__size(p->g->node[i]) < FLUX__ANEW_LARGE || !flux__users_can(p, i, &apart) ||
+            !apart || !flux__follows(p, i, &from, FLUX__ANEW_DEPTH, false)) continue;
+        flux__follows(p, i, &from, FLUX__ANEW_DEPTH, true);
+        for (int u = p->use_start[i]; u < p->use_start[i + 1]; u++)
+            p->group[p->group_of[p->use[u] >> 8]].nodes += FLUX__ANEW_DEPTH;
+    }
 }
 
 /* Lists the nodes of each group in ascending order (member, member_start), by a counting sort. */

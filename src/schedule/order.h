@@ -274,7 +274,8 @@ static bool flux__planner_start(flux__planner *p, flux__graph *g) {
     memset(p, 0, sizeof *p);
     p->g = g, p->n = g->nnode, p->ok = true;
     p->group = (flux__group *)flux__malloc(n * sizeof *p->group);
-    p->gather = (bool *)flux__zalloc(n);
+    p->gather = (bool *)flux__zalloc(2 * n);
+    p->anew = (uint8_t *)p->gather + n;
     /* all arrays that have an int for each node */
     int *memory = (int *)flux__malloc((9 * n + 1) * sizeof *memory);
     p->group_of = memory;
@@ -312,6 +313,7 @@ static flux__plan *flux__make_plan(flux__graph *g) {
     bool ok = flux__planner_start(&p, g) && plan && flux__assign_groups(&p);
     if (ok) {
         plan->nleaf = g->nleaf, plan->nnode = g->nnode;
+        flux__find_anew(&p);
         flux__list_members(&p);
         /* the array of levels is free now and holds the order */
         ok = flux__plan_kernels(&p, plan, p.level);

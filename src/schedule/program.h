@@ -201,6 +201,7 @@ static int flux__as_class(flux__builder *b, int v, int ctype) {
 
 /* The value of operand k of a node, in compute type ctype: a value of this kernel, a load from
    memory, or a number. */
+static int flux__append_node(flux__builder *b, int node);
 static int flux__append_operand(flux__builder *b, flux_tensor *user, int user_node, int k,
                                 int ctype) {
     flux_tensor *x = user->in[k], *base = flux__base(x);
@@ -211,6 +212,8 @@ static int flux__append_operand(flux__builder *b, flux_tensor *user, int user_no
         return flux__append_number(b, ctype, user_node, k);
     if (!flux__finished(base) && b->value_of[base->index] >= 0)
         return flux__as_class(b, b->value_of[base->index], ctype);
+    if (flux__is_anew(b->p, base))
+        return flux__as_class(b, flux__append_node(b, base->index), ctype);
     flux__dims8(flux__is_reduce(user) ? user->in[0] : user, points);
     return flux__as_class(b, flux__append_load(b, x, points), ctype);
 }
@@ -353,6 +356,7 @@ static void flux__set_phases(flux__kernel *k) {
 /* Whether a node must be stored: it is a root, or another kernel reads it. Maps and reductions take
    the value of a NUMBER in place, so it is not stored for them. */
 static bool flux__must_store(flux__planner *p, int node) {
+    if (p->anew[node]) return !(p->anew[node] & FLUX__ANEW);
     if (p->g->flag[node] & FLUX__ROOT) return true;
     for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++) {
         const flux_tensor *user = p->g->node[p->use[u] >> 8];
