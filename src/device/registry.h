@@ -304,9 +304,10 @@ FLUX_DEF void flux_default_device(flux_device d) {
 }
 
 FLUX_DEF void flux_synchronise_device(flux_device d) {
+    const int64_t failures = flux__failures();
     if (!flux__device_is(d))
         flux__fail("synchronise_device: device {%d, %d} can't be used here", d.backend, d.id);
-    else if (flux__backend_of(d.backend)->wait(d.id) != 0)
+    else if (flux__backend_of(d.backend)->wait(d.id) != 0 && !flux__failed_since(failures))
         flux__fail("synchronise_device: work on %s has failed", flux_device_name(d));
 }
 
