@@ -26554,10 +26554,12 @@ static void flux__code_fma_product(flux__emitter *c, const flux__factor *fa,
     flux__emit(s, "    __syncthreads();\n    }\n    }\n");
     c->gk->next.threads = (unsigned)threads;
     /* Threads that are to fit on a multiprocessor. The addresses of single elements take registers,
-       and so does the one turn of a short inner dim, whose loads all come before its sums. */
-    const unsigned resident = t->tm > 4 || *T == 'd' ? 512 : 1024, n = c->gk->next.threads;
-    c->gk->next.blocks = c->k->mnk[2] <= t->k * t->groups ? 1
-                         : resident / (a.chunk == 1 || b.chunk == 1 ? 2 : 1) / n;
+       and so does the one turn of a short inner dim, whose loads all come before its sums. Loads
+       that pass through registers need them beside sums of f64, or of several groups. */
+    const unsigned resident = t->tm > 4 || *T == 'd' ? 512 : 1024, n = c->gk->next.threads,
+                   fit = resident / (a.chunk == 1 || b.chunk == 1 ? 2 : 1) / n;
+    const bool tight = (*T == 'd' || t->groups > 1) && !(a.ahead && b.ahead);
+    c->gk->next.blocks = c->k->mnk[2] <= t->k * t->groups ? 1 : fit == 4 && tight ? 3 : fit;
 }
 
 FLUX__END_LEAN
