@@ -79,7 +79,8 @@ FLUX_DEF flux_tensor *flux_diag_with(int n, flux_reduce_opts o) {
                                                         false));
     }
     int64_t rows = x->dim[0], along = rows - down, across = x->dim[1] - right,
-        count = along < across ? along : across, start = down + right * rows;
+        count = along < across ? along : across,
+        start = flux__plus(down, flux__times(right, rows));
     if (count <= 0) return flux__reveal(h, flux_slice(flux_reshape(x, -1), 0, 0, 0));
     return flux__reveal(h, flux_slice_step(flux_reshape(x, -1), 0, start,
                                            start + (count - 1) * (rows + 1) + 1, rows + 1));

@@ -392,7 +392,10 @@ FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
         if (!inside) size[i] += w.lo[i] + w.hi[i], w.lo[i] = 0;
     }
     int h = flux__hide();
+    const int64_t failures = flux__failures();
     flux_tensor *y = flux__conv_back(o.x, o.weight, size, &w, o.groups, true);
+    if (!y && !flux__failed_since(failures))
+        flux__fail("conv_transpose: %s is too small for this padding", flux__describe(o.x).s);
     for (int i = 0; i < w.nd && y && !inside; i++) y = flux_slice(y, i, lo[i], size[i] - w.hi[i]);
     return flux__reveal(h, y);
 }
