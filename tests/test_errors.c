@@ -158,6 +158,8 @@ TEST(huge_windows_and_layers) {
     flux_tensor *x = flux_rand(8, 8, 3, 2), *w = flux_rand(3, 3, 3, 2), *pixel = flux_rand(1, 1, 3, 2);
     CHECK_ERROR(flux_conv(x, w, .pad = FLUX_SHAPE(top, top, top, top)), "pad: a tensor of");
     CHECK_ERROR(flux_conv(x, w, .dilation = FLUX_SHAPE(wide)), "a window that reaches over 2147483649 does not fit");
+    CHECK_ERROR(flux_conv(x, flux_ones(0, 3, 2, 3)), "conv: weight is 0x3x2x3 f32, whose windows are empty");
+    CHECK_ERROR(flux_conv_transpose(x, flux_ones(0, 3, 2, 3)), "conv_transpose: weight is 0x3x2x3 f32, whose windows are empty");
     CHECK_ERROR(flux_conv_transpose(x, flux_rand(3, 3, 2, 3), .stride = FLUX_SHAPE(wide)), "conv_transpose: a tensor of");
     CHECK_ERROR(flux_conv_transpose(x, flux_rand(3, 3, 2, 3), .dilation = FLUX_SHAPE(wide)), "conv_transpose: a tensor of");
     flux_tensor *corner = flux_conv(x, pixel, .stride = FLUX_SHAPE(wide), .dilation = FLUX_SHAPE(wide));

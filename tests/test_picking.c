@@ -58,6 +58,8 @@ TEST(triangles_and_diagonals) {
     VALUES(flux_diag(x, 1), 0, 3, 6);
     VALUES(flux_diag(x, -1), 0, 2);
     CHECK(flux_len(flux_diag(x, 3)) == 0 && flux_len(flux_diag(x, -2)) == 0);
+    const int64_t many = (int64_t)1 << 40;         /* its number times rows is more than int64 holds */
+    CHECK(flux_len(flux_diag(flux_full_with(FLUX_SHAPE(many, 0), 1.0, FLUX_F32), 1 << 30)) == 0);
     VALUES(flux_diag(flux_values(1, 2)), 0, 1, 0, 0, 2);
     VALUES(flux_diag(flux_values(1, 2), 1), 0, 0, 0, 0, 1, 0, 0, 0, 2, 0);
     VALUES(flux_diag(flux_values(1, 2), -1), 0, 0, 1, 0, 0, 0, 2, 0, 0, 0);

@@ -175,7 +175,10 @@ static bool flux__conv_window(const char *call, flux_conv_opts *o, flux__window 
                    a.s, b.s);
         return false;
     }
-    for (int i = 0; i < w->nd; i++) w->size[i] = o->weight->dim[i];
+    for (int i = 0; i < w->nd; i++)
+        if ((w->size[i] = o->weight->dim[i]) < 1)
+            return FLUX__REFUSE("%s: weight is %s, whose windows are empty", call,
+                                flux__describe(o->weight).s);
     return flux__per_dim(call, "stride", &o->stride, w->nd, 1, 1, w->stride) &&
            flux__per_dim(call, "dilation", &o->dilation, w->nd, 1, 1, w->dilation) &&
            flux__paddings(call, &o->pad, w, transposed);
@@ -392,10 +395,7 @@ FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
         if (!inside) size[i] += w.lo[i] + w.hi[i], w.lo[i] = 0;
     }
     int h = flux__hide();
-    const int64_t failures = flux__failures();
     flux_tensor *y = flux__conv_back(o.x, o.weight, size, &w, o.groups, true);
-    if (!y && !flux__failed_since(failures))
-        flux__fail("conv_transpose: %s is too small for this padding", flux__describe(o.x).s);
     for (int i = 0; i < w.nd && y && !inside; i++) y = flux_slice(y, i, lo[i], size[i] - w.hi[i]);
     return flux__reveal(h, y);
 }
