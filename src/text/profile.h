@@ -19,22 +19,26 @@ FLUX__BEGIN_COLD
 
 enum { FLUX__PROFILE_ROWS = 40 };
 
+/* The longest first. Rows of the same time, as a coarse clock has them, are ordered by what they
+   are of, so that a table that is printed twice is the same: qsort keeps no order of equals. */
 static int flux__profile_order(const void *a, const void *b) {
-    const double x = ((const flux__profile_row *)a)->seconds,
-                 y = ((const flux__profile_row *)b)->seconds;
-    return x > y ? -1 : x < y;
+    const flux__profile_row *x = (const flux__profile_row *)a, *y = (const flux__profile_row *)b;
+    if (x->seconds != y->seconds) return x->seconds > y->seconds ? -1 : 1;
+    if (x->origin != y->origin) return x->origin < y->origin ? -1 : 1;
+    return strcmp(x->what, y->what);
 }
 
 /* Writes a row: time, share of `all` seconds, count, Gmac/s, GB/s, result, and what it is. */
 static void flux__put_profile_row(flux__sink *s, const flux__profile_row *row, double all) {
     char bytes[48], who[100];
+    const double took = row->seconds > 0 ? row->seconds : 1e-9;    /* the clock stood still */
     flux_format_bytes(row->stored, bytes, sizeof bytes);
     flux__origin_text(row->origin, who, sizeof who);
     flux__putf(s, "%10.3f %5.1f %% %8lld", row->seconds * 1e3, 100 * row->seconds / all,
                (long long)row->count);
-    if (row->madds) flux__putf(s, " %8.2f", (double)row->madds / row->seconds * 1e-9);
+    if (row->madds) flux__putf(s, " %8.2f", (double)row->madds / took * 1e-9);
     else flux__putf(s, " %8s", "");
-    flux__putf(s, " %7.2f  %10s  %s%s%s\n", (double)row->moved / row->seconds * 1e-9, bytes, who,
+    flux__putf(s, " %7.2f  %10s  %s%s%s\n", (double)row->moved / took * 1e-9, bytes, who,
                *who ? ": " : "", row->what);
 }
 
@@ -56,10 +60,7 @@ static void flux__put_profile(flux__sink *s) {
     flux__putf(s, "profile: %.3f ms in %lld evaluations of %lld kernels\n", all * 1e3,
                (long long)flux__profile.count, (long long)count);
     flux__put(s, "        ms   share    times   Gmac/s    GB/s      result  layer: kernel\n");
-    for (int i = 0; i < n && i < FLUX__PROFILE_ROWS; i++) {
-        if (!(row[i].seconds > 0)) row[i].seconds = 1e-9;
-        flux__put_profile_row(s, &row[i], all);
-    }
+    for (int i = 0; i < n && i < FLUX__PROFILE_ROWS; i++) flux__put_profile_row(s, &row[i], all);
     if (n > FLUX__PROFILE_ROWS)
         flux__putf(s, "%10.3f %5.1f %%  %d more rows\n", rest * 1e3, 100 * rest / all,
                    n - FLUX__PROFILE_ROWS);
