@@ -2327,7 +2327,7 @@ typedef struct flux_loss_opts {
     flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO; /* what is predicted, what is true */
     flux_agg agg FLUX__ZERO;              /* FLUX_MEAN (default), FLUX_SUM, FLUX_NONE */
     int dim FLUX__ZERO;                   /* the dimension of the classes; default 0 */
-    flux__double epsilon FLUX__ZERO;      /* keeps log finite; default: the dtype's epsilon */
+    FLUX__RENAMED(flux__double, eps, epsilon);   /* keeps log finite; default: the dtype's epsilon */
     flux__double delta FLUX__ZERO;        /* huber_loss: 1 */
     flux__double gamma FLUX__ZERO;        /* focal losses: 2 */
     flux__double margin FLUX__ZERO;       /* siamese_contrastive_loss: 1 */
@@ -2341,12 +2341,12 @@ typedef struct flux_loss_opts {
                                              the steps of yhat; default: all steps */
     flux__marked marked FLUX__ZERO;
 } flux_loss_opts;
-#define FLUX__LEFT_OUT_flux_loss_opts .epsilon = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, \
+#define FLUX__LEFT_OUT_flux_loss_opts .eps = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, \
     .gamma = FLUX__NO_NUMBER, .margin = FLUX__NO_NUMBER, .smooth = FLUX__NO_NUMBER, \
     .beta = FLUX__NO_NUMBER, .ignore = FLUX_DEFAULT, .ignore_index = FLUX__NO_INT64, \
     .marked = true,
 /* The list of losses: each with what the formula gives a value for (an element, a sample, or the
-   whole batch) and the formula. eps, delta, gamma, margin, s and b stand for the options .epsilon,
+   whole batch) and the formula. eps, delta, gamma, margin, s and b stand for the options .eps,
    .delta, .gamma, .margin, .smooth and .beta. */
 #define FLUX__LOSSES(X)                                                                                               \
     X(mae, ELEMENT)                       /* |yhat - y| */                                                            \
@@ -2509,7 +2509,7 @@ typedef struct flux_rule_opts {
     flux__double eta FLUX__ZERO;          /* learning rate */
     flux__double2 beta FLUX__ZERO;            /* decay of the two moments */
     flux__double rho FLUX__ZERO;          /* momentum, or decay of an average */
-    flux__double epsilon FLUX__ZERO;      /* keeps a divisor above 0 */
+    FLUX__RENAMED(flux__double, eps, epsilon);   /* keeps a divisor above 0 */
     flux__double lambda FLUX__ZERO;       /* weight decay */
     flux__double delta FLUX__ZERO;        /* clipgrad: the bound */
     flux__double omega FLUX__ZERO, p FLUX__ZERO;   /* clipnorm: the bound, and which norm */
@@ -2524,7 +2524,7 @@ typedef struct flux_rule_opts {
     flux__marked marked FLUX__ZERO;
 } flux_rule_opts;
 #define FLUX__LEFT_OUT_flux_rule_opts .eta = FLUX__NO_NUMBER, .beta = { FLUX__NO_NUMBER, \
-    FLUX__NO_NUMBER }, .rho = FLUX__NO_NUMBER, .epsilon = FLUX__NO_NUMBER, \
+    FLUX__NO_NUMBER }, .rho = FLUX__NO_NUMBER, .eps = FLUX__NO_NUMBER, \
     .lambda = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, .omega = FLUX__NO_NUMBER, \
     .p = FLUX__NO_NUMBER, .ell = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, \
     .gamma = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, .n = FLUX__NO_INT, \
@@ -2559,12 +2559,12 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
     /* Descent with Nesterov's momentum: eta 0.001, rho 0.9. */ \
     FLUX__RULE("Nesterov", __VA_ARGS__)
 #define flux_rmsprop(...) \
-    /* RMSProp (Hinton 2012): eta 0.001, rho 0.9, epsilon 1e-8, centred off. */ \
+    /* RMSProp (Hinton 2012): eta 0.001, rho 0.9, eps 1e-8, centred off. */ \
     FLUX__RULE("RMSProp", __VA_ARGS__)
 #define flux_rprop(...) \
     /* Rprop (Riedmiller and Braun 1993): eta 0.001, ell {0.5, 1.2}, gamma {1e-6, 50}. */ \
     FLUX__RULE("Rprop", __VA_ARGS__)
-/* Adam (Kingma and Ba 2015) and its kin have eta 0.001, beta {0.9, 0.999}, epsilon 1e-8, unless the
+/* Adam (Kingma and Ba 2015) and its kin have eta 0.001, beta {0.9, 0.999}, eps 1e-8, unless the
    line says otherwise. */
 #define flux_adam(...) \
     /* Adam (Kingma and Ba 2015): flux_adam(1e-3, .beta = {0.9, 0.99}). */ \
@@ -2573,7 +2573,7 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
     /* Adam with a weight decay of its own (Loshchilov and Hutter 2019): lambda 0, couple on. */ \
     FLUX__RULE("AdamW", __VA_ARGS__)
 #define flux_lion(...) \
-    /* Lion, by the sign of a momentum (Chen et al. 2023): no epsilon. */ \
+    /* Lion, by the sign of a momentum (Chen et al. 2023): no eps. */ \
     FLUX__RULE("Lion", __VA_ARGS__)
 #define flux_radam(...) \
     /* RAdam (Liu et al. 2020), which warms up by itself. */ \
@@ -2585,10 +2585,10 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
     /* Optimistic Adam (Daskalakis et al. 2018): beta {0.5, 0.9}. */ \
     FLUX__RULE("OAdam", __VA_ARGS__)
 #define flux_adagrad(...) \
-    /* AdaGrad (Duchi et al. 2011): eta 0.1, epsilon 1e-8. */ \
+    /* AdaGrad (Duchi et al. 2011): eta 0.1, eps 1e-8. */ \
     FLUX__RULE("AdaGrad", __VA_ARGS__)
 #define flux_adadelta(...) \
-    /* AdaDelta (Zeiler 2012): rho 0.9, epsilon 1e-8, no eta. */ \
+    /* AdaDelta (Zeiler 2012): rho 0.9, eps 1e-8, no eta. */ \
     FLUX__RULE("AdaDelta", __VA_ARGS__)
 #define flux_amsgrad(...) \
     /* AMSGrad (Reddi et al. 2018), with the largest second moment so far. */ \
@@ -2597,7 +2597,7 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
     /* Adam with Nesterov's momentum (Dozat 2016). */ \
     FLUX__RULE("NAdam", __VA_ARGS__)
 #define flux_adabelief(...) \
-    /* AdaBelief (Zhuang et al. 2020): epsilon 1e-16. */ \
+    /* AdaBelief (Zhuang et al. 2020): eps 1e-16. */ \
     FLUX__RULE("AdaBelief", __VA_ARGS__)
 /* Parts of a chain, which change the gradient for the rule that follows. */
 #define flux_weightdecay(...) \
@@ -34514,7 +34514,7 @@ FLUX__BEGIN_LEAN
 /* ---------------- hyper-parameters */
 
 enum {
-    FLUX__NONE, FLUX__ETA, FLUX__BETA1, FLUX__BETA2, FLUX__RHO, FLUX__LAMBDA, FLUX__EPSILON,
+    FLUX__NONE, FLUX__ETA, FLUX__BETA1, FLUX__BETA2, FLUX__RHO, FLUX__LAMBDA, FLUX__EPS,
     FLUX__DELTA, FLUX__OMEGA, FLUX__NORM_P, FLUX__ELL1, FLUX__ELL2, FLUX__GAMMA1, FLUX__GAMMA2,
     FLUX__EVERY, FLUX__START, FLUX__FINISH, FLUX__DECAY, FLUX__PERIOD, FLUX__STEPS,
     FLUX__HYPERS
@@ -34535,7 +34535,7 @@ static const flux__hyper_row flux__hypers[FLUX__HYPERS] = {
       "at least 0 and less than 1" },
     { "rho", offsetof(flux_rule_opts, rho), 0, 1, "from 0 to 1" },
     { "lambda", offsetof(flux_rule_opts, lambda), 0, DBL_MAX, "0 or more" },
-    { "epsilon", offsetof(flux_rule_opts, epsilon), 0, DBL_MAX, "0 or more" },
+    { "eps", offsetof(flux_rule_opts, eps), 0, DBL_MAX, "0 or more" },
     { "delta", offsetof(flux_rule_opts, delta), DBL_MIN, HUGE_VAL, "more than 0" },
     { "omega", offsetof(flux_rule_opts, omega), DBL_MIN, HUGE_VAL, "more than 0" },
     { "p", offsetof(flux_rule_opts, p), DBL_MIN, HUGE_VAL, "more than 0" },
@@ -34641,11 +34641,11 @@ static void flux__step_nesterov(flux__step *k) {
     k->next[0] = flux_sub(flux_mul(k->s[0], rho), g);
 }
 
-/* q' = rho q + (1 - rho) g^2, the mean square; eta g / (sqrt(q') + epsilon) */
+/* q' = rho q + (1 - rho) g^2, the mean square; eta g / (sqrt(q') + eps) */
 static void flux__step_rmsprop(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
     k->next[0] = q;
-    k->d = flux_div(g, flux_add(flux_sqrt(q), flux__constant(k, k->o.epsilon)));
+    k->d = flux_div(g, flux_add(flux_sqrt(q), flux__constant(k, k->o.eps)));
     k->scale = k->o.eta;
 }
 
@@ -34656,7 +34656,7 @@ static void flux__step_rmsprop_centred(flux__step *k) {
                 *spread = flux_max2(flux_sub(q, flux_square(l)), 0.0);
     k->next[0] = q;                       /* max2: q - l^2 of equal gradients can round below 0 */
     k->next[1] = l;
-    k->d = flux_div(g, flux_add(flux_sqrt(spread), flux__constant(k, k->o.epsilon)));
+    k->d = flux_div(g, flux_add(flux_sqrt(spread), flux__constant(k, k->o.eps)));
     k->scale = k->o.eta;
 }
 
@@ -34685,10 +34685,10 @@ static flux_tensor *flux__moments(flux__step *k) {
     return g;
 }
 
-/* Adam's step with moments m, v and bias corrections c1, c2: eta (m/c1) / (sqrt(v/c2) + epsilon),
-   written as scale = eta sqrt(c2)/c1 times d = m / (sqrt(v) + epsilon sqrt(c2)). */
+/* Adam's step with moments m, v and bias corrections c1, c2: eta (m/c1) / (sqrt(v/c2) + eps),
+   written as scale = eta sqrt(c2)/c1 times d = m / (sqrt(v) + eps sqrt(c2)). */
 static void flux__adam_ratio(flux__step *k, flux_tensor *m, double c1, flux_tensor *v, double c2) {
-    k->d = flux_div(m, flux_add(flux_sqrt(v), flux__constant(k, k->o.epsilon * sqrt(c2))));
+    k->d = flux_div(m, flux_add(flux_sqrt(v), flux__constant(k, k->o.eps * sqrt(c2))));
     k->scale = k->o.eta * sqrt(c2) / c1;
 }
 
@@ -34730,12 +34730,12 @@ static void flux__step_radam(flux__step *k) {
     }
 }
 
-/* u' = max(beta2 u, |g|); eta / (1 - beta1^t) m' / (u' + epsilon) */
+/* u' = max(beta2 u, |g|); eta / (1 - beta1^t) m' / (u' + eps) */
 static void flux__step_adamax(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k);
     k->next[0] = flux__blend(k, k->s[0], g, k->o.beta[0]);
     k->next[1] = flux_max2(flux_mul(k->s[1], k->o.beta[1]), flux_abs(g));
-    k->d = flux_div(k->next[0], flux_add(k->next[1], flux__constant(k, k->o.epsilon)));
+    k->d = flux_div(k->next[0], flux_add(k->next[1], flux__constant(k, k->o.eps)));
     k->scale = k->o.eta / flux__lack(k, 0);
 }
 
@@ -34746,25 +34746,25 @@ static void flux__step_oadam(flux__step *k) {
     k->d = flux_sub(flux_mul(k->next[2], 2), k->s[2]);
 }
 
-/* square' = square + g^2; eta g / (sqrt(square') + epsilon) */
+/* square' = square + g^2; eta g / (sqrt(square') + eps) */
 static void flux__step_adagrad(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k);
     k->next[0] = flux__fma(g, g, k->s[0]);
-    k->d = flux_div(g, flux_add(flux_sqrt(k->next[0]), flux__constant(k, k->o.epsilon)));
+    k->d = flux_div(g, flux_add(flux_sqrt(k->next[0]), flux__constant(k, k->o.eps)));
     k->scale = k->o.eta;
 }
 
-/* q' = rho q + (1 - rho) g^2; d = g sqrt((delta + epsilon) / (q' + epsilon)) is subtracted; delta
+/* q' = rho q + (1 - rho) g^2; d = g sqrt((delta + eps) / (q' + eps)) is subtracted; delta
    is the running mean of d^2. */
 static void flux__step_adadelta(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
-    flux_tensor *e = flux__constant(k, k->o.epsilon);
+    flux_tensor *e = flux__constant(k, k->o.eps);
     k->next[0] = q;
     k->d = flux_mul(g, flux_sqrt(flux_div(flux_add(k->s[1], e), flux_add(q, e))));
     k->next[1] = flux__blend(k, k->s[1], flux_square(k->d), k->o.rho);
 }
 
-/* vmax' = max(vmax, v'); eta m' / (sqrt(vmax') + epsilon), without bias corrections */
+/* vmax' = max(vmax, v'); eta m' / (sqrt(vmax') + eps), without bias corrections */
 static void flux__step_amsgrad(flux__step *k) {
     flux__moments(k);
     k->next[2] = flux_max2(k->s[2], k->next[1]);
@@ -34779,15 +34779,15 @@ static void flux__step_nadam(flux__step *k) {
     flux_tensor *m =
         flux__scaled_sum(k, k->next[0], b1 / next, flux_mul(g, (1 - b1) / flux__lack(k, 0)));
     if (k->o.beta[1] > 0) flux__adam_ratio(k, m, 1, k->next[1], flux__lack(k, 1) / k->o.beta[1]);
-    else k->d = m, k->scale = k->o.eta / k->o.epsilon;    /* v is weighed by beta[1], which is 0 */
+    else k->d = m, k->scale = k->o.eta / k->o.eps;    /* v is weighed by beta[1], which is 0 */
 }
 
-/* Adam's step with s' = beta2 s + (1 - beta2) (g - m')^2 + epsilon for the second moment */
+/* Adam's step with s' = beta2 s + (1 - beta2) (g - m')^2 + eps for the second moment */
 static void flux__step_adabelief(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *m = flux__blend(k, k->s[0], g, k->o.beta[0]);
     k->next[0] = m;
     flux_tensor *s = flux__blend(k, k->s[1], flux_square(flux_sub(g, m)), k->o.beta[1]);
-    k->next[1] = flux_add(s, flux__constant(k, k->o.epsilon));
+    k->next[1] = flux_add(s, flux__constant(k, k->o.eps));
     flux__adam_ratio(k, m, flux__lack(k, 0), k->next[1], flux__lack(k, 1));
 }
 
@@ -34907,13 +34907,13 @@ typedef struct flux__rule_row {
 
 #define FLUX__M_V { { "m", 0 }, { "v", 0 }, { NULL, 0 } }
 #define FLUX__BETAS(beta1, beta2) { FLUX__BETA1, beta1 }, { FLUX__BETA2, beta2 }
-#define FLUX__ADAM_HAS(beta1, beta2, epsilon) \
-    { { FLUX__ETA, 1e-3 }, FLUX__BETAS(beta1, beta2), { FLUX__EPSILON, epsilon }, { 0, 0 } }
+#define FLUX__ADAM_HAS(beta1, beta2, eps) \
+    { { FLUX__ETA, 1e-3 }, FLUX__BETAS(beta1, beta2), { FLUX__EPS, eps }, { 0, 0 } }
 #define FLUX__NO_STATE { { NULL, 0 } }
 #define FLUX__CLIP_HAS { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } }
 #define FLUX__WAY_HAS { { FLUX__START, 0 }, { FLUX__FINISH, 0 }, { FLUX__PERIOD, 1 }, \
     { FLUX__STEPS, 0 }, { 0, 0 } }
-#define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } }
+#define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPS, 1e-8 }, { 0, 0 } }
 
 /* hook: flux__clip_norms, nn/update.h */
 static bool flux__clip_norms(flux_state *s, int r);
@@ -34938,7 +34938,7 @@ static const flux__rule_row flux__rule_rows[] = {
         { FLUX__GAMMA2, 50 }, { 0, 0 } } },
     { "Adam", flux__step_adam, NULL, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
     { "AdamW", flux__step_adamw, NULL, true, FLUX__M_V,
-      { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { FLUX__LAMBDA, 0 }, { FLUX__EPSILON, 1e-8 },
+      { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { FLUX__LAMBDA, 0 }, { FLUX__EPS, 1e-8 },
         { 0, 0 } } },
     { "Lion", flux__step_lion, NULL, false, { { "m", 0 } },
       { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { 0, 0 } } },
@@ -34947,12 +34947,12 @@ static const flux__rule_row flux__rule_rows[] = {
       FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
     { "OAdam", flux__step_oadam, NULL, true, { { "m", 0 }, { "v", 0 }, { "last", 0 } },
       FLUX__ADAM_HAS(0.5, 0.9, 1e-8) },
-    { "AdaGrad", flux__step_adagrad, NULL, false, { { "square", FLUX__EPSILON } },
-      { { FLUX__ETA, 0.1 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
+    { "AdaGrad", flux__step_adagrad, NULL, false, { { "square", FLUX__EPS } },
+      { { FLUX__ETA, 0.1 }, { FLUX__EPS, 1e-8 }, { 0, 0 } } },
     { "AdaDelta", flux__step_adadelta, NULL, false, { { "square", 0 }, { "delta", 0 } },
-      { { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
+      { { FLUX__RHO, 0.9 }, { FLUX__EPS, 1e-8 }, { 0, 0 } } },
     { "AMSGrad", flux__step_amsgrad, NULL, false,
-      { { "m", FLUX__EPSILON }, { "v", FLUX__EPSILON }, { "vmax", FLUX__EPSILON } },
+      { { "m", FLUX__EPS }, { "v", FLUX__EPS }, { "vmax", FLUX__EPS } },
       FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
     { "NAdam", flux__step_nadam, NULL, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
     { "AdaBelief", flux__step_adabelief, NULL, true, { { "m", 0 }, { "s", 0 } },
@@ -35157,7 +35157,7 @@ FLUX__END_LEAN
    graph as the first, and updates can reuse that memory. With mixed precision,
    parameters of 16 bits have a float32 master copy, and a model with float16
    parameters has a loss scale. A float16 parameter without a master copy raises
-   an epsilon below 1e-7 to 1e-7, as a smaller one would be 0.
+   an eps below 1e-7 to 1e-7, as a smaller one would be 0.
 
    Several processes may keep a share of a state each (flux__own_share). Then the
    states of the rules behind the part Distributed, and master copies, are
@@ -35349,11 +35349,11 @@ static flux_tensor *flux__state_full(const flux_state *s, flux_tensor *p, bool s
     return flux__reveal(h, x ? flux_copy(x) : NULL); /* a copy has memory that updates can reuse */
 }
 
-/* Rule r's hyper-parameters for a leaf. In float16 an epsilon below 1e-7 would be 0. */
+/* Rule r's hyper-parameters for a leaf. In float16 an eps below 1e-7 would be 0. */
 static FLUX__O1 flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
     flux_rule_opts o = s->o[leaf * s->nrules + r];
-    if (s->leaf[leaf].p->dtype == FLUX_F16 && !s->mixed && o.epsilon > 0 && o.epsilon < 1e-7)
-        o.epsilon = 1e-7;
+    if (s->leaf[leaf].p->dtype == FLUX_F16 && !s->mixed && o.eps > 0 && o.eps < 1e-7)
+        o.eps = 1e-7;
     return o;
 }
 
@@ -35624,7 +35624,7 @@ static bool flux__hyper_pair(const flux__rule_row *row, int i) {
                            flux__hypers[row->has[i].hyper].name) == 0;
 }
 
-/* Puts a rule with its hyper-parameters: Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08) */
+/* Puts a rule with its hyper-parameters: Adam(0.001, beta=(0.9, 0.999), eps=1e-08) */
 static void flux__put_rule(flux__sink *out, int kind, const flux_rule_opts *o) {
     const flux__rule_row *row = &flux__rule_rows[kind];
     flux__put(out, row->name);
@@ -35691,6 +35691,12 @@ static bool flux__read_hyper(const char **p, int h, flux_rule_opts *o) {
     return true;
 }
 
+/* Skips the name of hyper-parameter h; files of earlier versions call eps epsilon. */
+static bool flux__skip_hyper(const char **p, int h) {
+    return (h == FLUX__EPS && flux__skip_word(p, "epsilon")) ||
+           flux__skip_word(p, flux__hypers[h].name);
+}
+
 /* Reads the text of one rule of this kind, as flux__put_rule writes it, into o. */
 static bool flux__read_rule(const char **p, int kind, flux_rule_opts *o) {
     const flux__rule_row *row = &flux__rule_rows[kind];
@@ -35698,7 +35704,7 @@ static bool flux__read_rule(const char **p, int kind, flux_rule_opts *o) {
     for (int i = 0; i < 7 && row->has[i].hyper; i++) {
         int h = row->has[i].hyper;
         bool pair = flux__hyper_pair(row, i);
-        if (i && !(flux__skip_word(p, ", ") && flux__skip_word(p, flux__hypers[h].name) &&
+        if (i && !(flux__skip_word(p, ", ") && flux__skip_hyper(p, h) &&
                    flux__skip_word(p, pair ? "=(" : "=")))
             return false;
         if (!flux__read_hyper(p, h, o)) return false;
@@ -38858,11 +38864,11 @@ static flux_tensor *flux__above0(flux_tensor *x) { return flux_max2(x, 0.0); }
 FLUX__FORMULA(mae, flux_abs(flux_sub(p, y)))
 FLUX__FORMULA(mse, flux_square(flux_sub(p, y)))
 FLUX__FORMULA(msle,
-              flux_square(flux_log(flux_div(flux_add(p, o->epsilon), flux_add(y, o->epsilon)))))
-FLUX__FORMULA(crossentropy, flux_neg(flux__ylog(y, flux_add(p, o->epsilon))))
+              flux_square(flux_log(flux_div(flux_add(p, o->eps), flux_add(y, o->eps)))))
+FLUX__FORMULA(crossentropy, flux_neg(flux__ylog(y, flux_add(p, o->eps))))
 FLUX__FORMULA(logitbinarycrossentropy,
               flux_add(flux_mul(flux__one_minus(y), p), flux_softplus(flux_neg(p))))
-FLUX__FORMULA(kldivergence, flux_sub(flux__ylog(y, y), flux__ylog(y, flux_add(p, o->epsilon))))
+FLUX__FORMULA(kldivergence, flux_sub(flux__ylog(y, y), flux__ylog(y, flux_add(p, o->eps))))
 FLUX__FORMULA(poisson_loss, flux_sub(p, flux__ylog(y, p)))
 FLUX__FORMULA(hinge_loss, flux_relu(flux__one_minus(flux_mul(p, y))))
 FLUX__FORMULA(squared_hinge_loss, flux_square(flux_relu(flux__one_minus(flux_mul(p, y)))))
@@ -38885,27 +38891,27 @@ static flux_tensor *flux__loss_logitcrossentropy(flux_tensor *p, flux_tensor *y,
     return flux_neg(flux_mul(y, flux_where(nothing, 0.0, l)));
 }
 
-/* -y log(p + epsilon) - (1 - y) log(1 - p + epsilon) */
+/* -y log(p + eps) - (1 - y) log(1 - p + eps) */
 static flux_tensor *flux__loss_binarycrossentropy(flux_tensor *p, flux_tensor *y,
                                                   const flux_loss_opts *o) {
-    flux_tensor *yes = flux__ylog(y, flux_add(p, o->epsilon));
+    flux_tensor *yes = flux__ylog(y, flux_add(p, o->eps));
     return flux_neg(
-        flux_add(yes, flux__ylog(flux__one_minus(y), flux_add(flux__one_minus(p), o->epsilon))));
+        flux_add(yes, flux__ylog(flux__one_minus(y), flux_add(flux__one_minus(p), o->eps))));
 }
 
-/* -(1 - q)^gamma y log(q), with q = p + epsilon */
+/* -(1 - q)^gamma y log(q), with q = p + eps */
 static flux_tensor *flux__loss_focal_loss(flux_tensor *p, flux_tensor *y, const flux_loss_opts *o) {
-    flux_tensor *q = flux_add(p, o->epsilon);
+    flux_tensor *q = flux_add(p, o->eps);
     flux_tensor *weight = flux_pow(flux__above0(flux__one_minus(q)), o->gamma);
     return flux_neg(flux_mul(weight, flux__ylog(y, q)));
 }
 
-/* -(1 - q)^gamma log(q), where q = y p + (1 - y) (1 - p) + epsilon is the probability given to
+/* -(1 - q)^gamma log(q), where q = y p + (1 - y) (1 - p) + eps is the probability given to
    the right answer */
 static flux_tensor *flux__loss_binary_focal_loss(flux_tensor *p, flux_tensor *y,
                                                  const flux_loss_opts *o) {
     flux_tensor *right = flux_add(flux_mul(y, p), flux_mul(flux__one_minus(y), flux__one_minus(p)));
-    right = flux_add(right, o->epsilon);
+    right = flux_add(right, o->eps);
     return flux_neg(
         flux_mul(flux_pow(flux__above0(flux__one_minus(right)), o->gamma), flux_log(right)));
 }
@@ -38936,13 +38942,13 @@ static flux_tensor *flux__loss_tversky_loss(flux_tensor *p, flux_tensor *y,
 }
 
 /* Checks the options, with their defaults filled in: all numbers finite and not negative,
-   .beta at most 1, and .epsilon not so small that it is 0 in float32, in which a loss of
+   .beta at most 1, and .eps not so small that it is 0 in float32, in which a loss of
    dtype t is computed. */
 static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flux_dtype t) {
     const struct {
         const char *name;
         double value;
-    } all[] = { { "epsilon", o->epsilon }, { "delta", o->delta },   { "gamma", o->gamma },
+    } all[] = { { "eps", o->eps }, { "delta", o->delta },   { "gamma", o->gamma },
                 { "margin", o->margin },   { "smooth", o->smooth }, { "beta", o->beta } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!flux__finite(all[i].value) || all[i].value < 0) {
@@ -38953,8 +38959,8 @@ static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flu
         return FLUX__REFUSE("%s: .beta is %g, which is not within 0 to 1", call, (double)o->beta);
     if ((unsigned)o->agg > FLUX_NONE) return FLUX__REFUSE("%s: .agg is %d", call, (int)o->agg);
     if (o->dim < 0 || o->dim >= FLUX_MAX_DIMS) return FLUX__REFUSE("%s: .dim is %d", call, o->dim);
-    bool tiny = t != FLUX_F64 && o->epsilon > 0 && o->epsilon < 1.2e-38;
-    return !tiny || FLUX__REFUSE("%s: .epsilon is %g, which is 0 in f32", call, (double)o->epsilon);
+    bool tiny = t != FLUX_F64 && o->eps > 0 && o->eps < 1.2e-38;
+    return !tiny || FLUX__REFUSE("%s: .eps is %g, which is 0 in f32", call, (double)o->eps);
 }
 
 /* Whether yhat and y have the same shape, except for trailing dims of 1, and yhat has the class dim
@@ -39082,7 +39088,7 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     bool ignore = o.ignore == FLUX_ON ||
                   (o.ignore == FLUX_DEFAULT && flux__is_given_int(o.ignore_index, o.marked));
     o.ignore_index = flux__given_int(o.ignore_index, o.marked, 0);
-    o.epsilon = flux__given(o.epsilon, o.marked, flux__dtypes[t].epsilon);
+    o.eps = flux__given(o.eps, o.marked, flux__dtypes[t].epsilon);
     o.delta = flux__given(o.delta, o.marked, 1);
     o.gamma = flux__given(o.gamma, o.marked, 2);
     o.margin = flux__given(o.margin, o.marked, 1);

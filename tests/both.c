@@ -75,7 +75,7 @@ static flux_tensor *line_loss(flux_layer *m, flux_tensor *x, flux_tensor *y) { r
 static void training(void) {
     flux_tensor *x = flux_sin(flux_reshape(flux_arange(0, 40, 1), 4, 10)), *y = flux_abs(flux_cos(flux_reshape(flux_arange(0, 20, 1), 2, 10)));
     const flux_rule rules[] = {
-        flux_adam(.eta = 0.1, .beta = { 0.5, 0.75 }, .epsilon = 1e-3),
+        flux_adam(.eta = 0.1, .beta = { 0.5, 0.75 }, .eps = 1e-3),
         flux_rprop(.eta = 0.01, .ell = { 0.25, 1.5 }, .gamma = { 1e-3, 2 }),
         flux_optimiser_chain(flux_clipnorm(.omega = 0.5, .p = 1), flux_rmsprop(.rho = 0.5, .centred = true), flux_weightdecay(.lambda = 0.1)),
         flux_optimiser_chain(flux_clipgrad(.delta = 0.01), flux_adamw(.lambda = 0.5, .couple = FLUX_OFF)),
@@ -129,7 +129,7 @@ static void zeros(void) {
     say("margin", flux_siamese_contrastive_loss(.yhat = x, .y = y, .margin = 0));
     say("dice", flux_dice_coeff_loss(.yhat = x, .y = y, .smooth = 0));
     say("tversky", flux_tversky_loss(.yhat = x, .y = y, .beta = 0));
-    say("epsilon", flux_crossentropy(.yhat = p, .y = p, .epsilon = 0));
+    say("eps", flux_crossentropy(.yhat = p, .y = p, .eps = 0));
     say("ignore", flux_crossentropy(.yhat = p, .y = index, .ignore_index = 0));
     say("eps", flux_call(flux_layernorm(.size = FLUX_SHAPE(4), .affine = false, .eps = 0), x));
     say_layer("norm", flux_groupnorm(.channels = 4, .groups = 2, .affine = false, .eps = 0), x);
@@ -138,7 +138,7 @@ static void zeros(void) {
     say_layer("padding", flux_embedding(.in = 4, .out = 2, .init = flux_ones32, .padding_idx = 0), index);
     say_rule(flux_descent(0));
     say_rule(flux_descent(.eta = 0));
-    say_rule(flux_adam(.eta = 0, .beta = { 0, 0.5 }, .epsilon = 0));
+    say_rule(flux_adam(.eta = 0, .beta = { 0, 0.5 }, .eps = 0));
     say_rule(flux_adam(.beta = { 0.5 }));
     say_rule(flux_adamw(.beta = { 0.5, 0 }, .lambda = 0, .couple = false));
     say_rule(flux_momentum(.rho = 0));

@@ -38,7 +38,7 @@ check "the manual has the environment variables that are read" diff "$tmp/read" 
 # Options: each field of a type with a mark gets it from the macro beside its struct; a plain number's default is 0, or it must
 # be given, so that 0 means the same whether it is written or not. One that is new here has to be thought about.
 tr '\n' ' ' <flux.h | sed 's|/\*[^*]*\*/||g; s/typedef struct flux_/\n&/g' | grep '^typedef struct flux_[a-z_]*opts {' | sed 's/} .*//' |
-    sed 's/FLUX__[A-Z]*//g; s/typedef struct \([a-z_]*\) {/\1;/' >"$tmp/structs"
+    sed 's/FLUX__RENAMED(\([a-z_0-9]*\), \([a-z_]*\), [a-z_]*)/\1 \2/g; s/FLUX__[A-Z]*//g; s/typedef struct \([a-z_]*\) {/\1;/' >"$tmp/structs"
 # fields TYPES: "struct field" for each field of these types
 fields() {
     awk -F';' -v types="$1" '{ for (i = 2; i <= NF; i++) {

@@ -510,7 +510,7 @@ static flux_loss_opts loss_o(void) {
     MUST(yhat, T()), MUST(y, one_in(2) ? o.yhat : T());
     SET(agg, (flux_agg)any_of(3));
     SET(dim, Z());
-    SET(epsilon, F());
+    SET(eps, F());
     SET(delta, F());
     SET(gamma, F());
     SET(margin, F());
@@ -530,7 +530,7 @@ static flux_rule_opts rule_o(void) {
     SET(beta[0], F());
     SET(beta[1], F());
     SET(rho, F());
-    SET(epsilon, F());
+    SET(eps, F());
     SET(lambda, F());
     SET(delta, F());
     SET(omega, F());

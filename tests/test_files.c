@@ -1238,9 +1238,12 @@ TEST(numbers_of_rules) {
     CHECK(flux_save(adam, TMP("a.safetensors")) == 0);
     put_word(TMP("a.safetensors"), TMP("older.safetensors"), "rules:", "older:");
     CHECK(flux_load(other, TMP("older.safetensors")) == 0 && strstr(state_text(other), "Adam(0.25,") != NULL);
+    put_word(TMP("a.safetensors"), TMP("older.safetensors"), "eps=1e-08", "epsilon=1");     /* the name that 0.1 wrote */
+    CHECK(flux_load(other, TMP("older.safetensors")) == 0 && strstr(state_text(other), "Adam(0.5, beta=(0.9, 0.999), eps=1)") != NULL);
+    CHECK(flux_load(other, TMP("a.safetensors")) == 0 && flux_adjust(other, 0.25) == 0);
     flux_on_log(hear_note, NULL);
     CHECK(notes_heard == 0 && flux_load(oadam, TMP("a.safetensors")) == 0 && notes_heard == 1);
-    CHECK(strstr(note_heard, "it was saved by Adam(0.5, beta=(0.9, 0.999), epsilon=1e-08)") && strstr(state_text(oadam), "NAdam(0.125,"));
+    CHECK(strstr(note_heard, "it was saved by Adam(0.5, beta=(0.9, 0.999), eps=1e-08)") && strstr(state_text(oadam), "NAdam(0.125,"));
     const char *const broken[][2] = { { "(0.9,", "(1.9," }, { "(0.5,", "(nan," }, { "(0.5,", "(-.5," }, { "Adam", "adam" }, { "e-08)", "e-08 " } };
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
         put_word(TMP("a.safetensors"), TMP("b.safetensors"), broken[i][0], broken[i][1]);

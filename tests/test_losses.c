@@ -32,11 +32,11 @@ typedef struct loss_case {
 static const loss_case cases[] = {
     PLAIN(mae, mae, R, T),
     PLAIN(mse, mse, R, T),
-    CASE(msle, msle, Q, D, .epsilon = 1e-300),
+    CASE(msle, msle, Q, D, .eps = 1e-300),
     PLAIN(huber, huber_loss, R, T),
     CASE(huber_05, huber_loss, R, T, .delta = 0.5),
-    CASE(crossentropy, crossentropy, P, H, .epsilon = 1e-300),
-    CASE(crossentropy_soft, crossentropy, P, D, .epsilon = 1e-300),
+    CASE(crossentropy, crossentropy, P, H, .eps = 1e-300),
+    CASE(crossentropy_soft, crossentropy, P, D, .eps = 1e-300),
     PLAIN(logitcrossentropy, logitcrossentropy, L, H),
     PLAIN(logitcrossentropy_soft, logitcrossentropy, L, D),
     CASE(logitcrossentropy_sum, logitcrossentropy, L, D, .agg = FLUX_SUM),
@@ -82,7 +82,7 @@ TEST(values_and_gradients_as_pytorch_in_f64) {
 
 TEST(values_and_gradients_as_pytorch_in_f32) {
     for (int i = 0; i < CASES; i++)
-        if (!(cases[i].o.epsilon > 0)) FLUX_SCOPE against_torch(&cases[i], FLUX_F32, 2e-5);
+        if (!(cases[i].o.eps > 0)) FLUX_SCOPE against_torch(&cases[i], FLUX_F32, 2e-5);
 }
 
 static flux_tensor *of_yhat(flux_tensor *x, void *user) {
@@ -129,8 +129,8 @@ TEST(golden_crossentropy) {
     flux_tensor *y = onehot(label, 3, 5), *p = flux_softmax(rising(-7, 3, 5)),
                 *f = flux_to_dtype(p, FLUX_F32);
     double eps = 1.1920928955078125e-7;   /* float32's: the documents' values are float32's */
-    CHECK_NEAR(flux_item(flux_crossentropy(p, y, .epsilon = eps)), 1.6076053, 1e-7);
-    CHECK_NEAR(flux_item(flux_crossentropy(p, flux_label_smoothing(y, 0.15, 0), .epsilon = eps)),
+    CHECK_NEAR(flux_item(flux_crossentropy(p, y, .eps = eps)), 1.6076053, 1e-7);
+    CHECK_NEAR(flux_item(flux_crossentropy(p, flux_label_smoothing(y, 0.15, 0), .eps = eps)),
                1.5776052, 1e-7);
     CHECK_NEAR(flux_item(flux_crossentropy(f, y)), 1.6076053, 3e-7);
     CHECK_NEAR(flux_item(flux_crossentropy(f, flux_label_smoothing(y, 0.15, 0))), 1.5776052, 3e-7);
@@ -299,10 +299,10 @@ TEST(shapes_must_agree) {
 
 TEST(options_must_make_sense) {
     flux_tensor *p = flux_full(0.5, 2, 2), *y = flux_eye(2);
-    CHECK_ERROR(flux_crossentropy(p, y, .epsilon = -1e-3), "crossentropy: .epsilon is -0.001");
-    CHECK_ERROR(flux_crossentropy(p, y, .epsilon = NAN), "crossentropy: .epsilon is");
-    CHECK_ERROR(flux_crossentropy(p, y, .epsilon = 1e-50),
-                "crossentropy: .epsilon is 1e-50, which is 0 in f32");
+    CHECK_ERROR(flux_crossentropy(p, y, .eps = -1e-3), "crossentropy: .eps is -0.001");
+    CHECK_ERROR(flux_crossentropy(p, y, .eps = NAN), "crossentropy: .eps is");
+    CHECK_ERROR(flux_crossentropy(p, y, .eps = 1e-50),
+                "crossentropy: .eps is 1e-50, which is 0 in f32");
     CHECK_ERROR(flux_huber_loss(p, y, .delta = -1), "huber_loss: .delta is -1");
     CHECK_ERROR(flux_focal_loss(p, y, .gamma = INFINITY), "focal_loss: .gamma is inf");
     CHECK_ERROR(flux_siamese_contrastive_loss(p, y, .margin = -2),

@@ -312,7 +312,7 @@ static flux_tensor *loss_y;
 static flux_tensor *loss_of(flux_tensor *x) {
     flux_loss_opts o;
     memset((void *)&o, 0, sizeof o);
-    o.yhat = x, o.y = flux_to_dtype(loss_y, flux_dtype_of(x)), o.epsilon = 1e-3;
+    o.yhat = x, o.y = flux_to_dtype(loss_y, flux_dtype_of(x)), o.eps = 1e-3;
     return loss_now(o);
 }
 TEST(losses_of_halves_round_once) {

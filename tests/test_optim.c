@@ -602,7 +602,7 @@ TEST(adjust_one_of_two_betas) {
     o.beta[1] = 0.99;
     CHECK(flux_adjust_with(opt, o) == 0);
     flux_state_text(opt, text, sizeof text);
-    CHECK(strstr(text, "Adam(0.001, beta=(0.9, 0.99), epsilon=1e-08)") == text);
+    CHECK(strstr(text, "Adam(0.001, beta=(0.9, 0.99), eps=1e-08)") == text);
 }
 
 TEST(adjust_a_part) {
@@ -631,7 +631,7 @@ TEST(adjust_errors) {
     flux_layer *m = bare_of(number(1, FLUX_F64));
     flux_state *opt = flux_setup(flux_optimiser_chain(flux_clipgrad(1), flux_adam()), m);
     CHECK_ERROR(flux_adjust(opt, .rho = 0.5),
-                "adjust: there is no rho in OptimiserChain(ClipGrad(1), Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08))");
+                "adjust: there is no rho in OptimiserChain(ClipGrad(1), Adam(0.001, beta=(0.9, 0.999), eps=1e-08))");
     CHECK_ERROR(flux_adjust(opt, .eta = -1), "adjust: eta is -1, but must be 0 or more");
     CHECK_ERROR(flux_adjust(opt, .eta = (double)NAN), "adjust: eta is");
     CHECK_ERROR(flux_adjust(opt, .eta = 5, .beta = { 1.5 }), "adjust: beta is 1.5");
@@ -640,7 +640,7 @@ TEST(adjust_errors) {
     CHECK_ERROR(flux_adjust((flux_state *)NULL, .eta = 1), "adjust: argument state is NULL");
     char text[300];
     flux_state_text(opt, text, sizeof text);                   /* none of them has changed anything */
-    CHECK(strstr(text, "OptimiserChain(ClipGrad(1), Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08))") == text);
+    CHECK(strstr(text, "OptimiserChain(ClipGrad(1), Adam(0.001, beta=(0.9, 0.999), eps=1e-08))") == text);
 }
 
 /* ------------------------------------------------------------------ text */
@@ -657,17 +657,17 @@ static const char *text_of(flux_rule rule) {
     return text;
 }
 TEST(states_as_text) {
-    CHECK_STR(text_of(flux_adam()), "Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08)");
-    CHECK_STR(text_of(flux_adam(3e-4, .beta = { 0.5, 0.99 })), "Adam(0.0003, beta=(0.5, 0.99), epsilon=1e-08)");
-    CHECK_STR(text_of(flux_adamw(.lambda = 0.01)), "AdamW(0.001, beta=(0.9, 0.999), lambda=0.01, epsilon=1e-08)");
-    CHECK_STR(text_of(flux_adamw(.couple = FLUX_OFF)), "AdamW(0.001, beta=(0.9, 0.999), lambda=0, epsilon=1e-08, couple=false)");
-    CHECK_STR(text_of(flux_rmsprop(.centred = true)), "RMSProp(0.001, rho=0.9, epsilon=1e-08, centred=true)");
+    CHECK_STR(text_of(flux_adam()), "Adam(0.001, beta=(0.9, 0.999), eps=1e-08)");
+    CHECK_STR(text_of(flux_adam(3e-4, .beta = { 0.5, 0.99 })), "Adam(0.0003, beta=(0.5, 0.99), eps=1e-08)");
+    CHECK_STR(text_of(flux_adamw(.lambda = 0.01)), "AdamW(0.001, beta=(0.9, 0.999), lambda=0.01, eps=1e-08)");
+    CHECK_STR(text_of(flux_adamw(.couple = FLUX_OFF)), "AdamW(0.001, beta=(0.9, 0.999), lambda=0, eps=1e-08, couple=false)");
+    CHECK_STR(text_of(flux_rmsprop(.centred = true)), "RMSProp(0.001, rho=0.9, eps=1e-08, centred=true)");
     CHECK_STR(text_of(flux_rprop()), "Rprop(0.001, ell=(0.5, 1.2), gamma=(1e-06, 50))");
     CHECK_STR(text_of(flux_clipnorm()), "ClipNorm(10, p=2)");
     CHECK_STR(text_of(flux_clipnorm(1, .global = true)), "ClipNorm(1, p=2, global=true)");
     CHECK_STR(text_of(flux_accumgrad(4, flux_descent())), "OptimiserChain(AccumGrad(4), Descent(0.1))");
     CHECK_STR(text_of(flux_mixed_precision(flux_optimiser_chain(flux_clipgrad(), flux_adadelta()))),
-              "MixedPrecision(OptimiserChain(ClipGrad(10), AdaDelta(0.9, epsilon=1e-08)))");
+              "MixedPrecision(OptimiserChain(ClipGrad(10), AdaDelta(0.9, eps=1e-08)))");
     CHECK_STR(text_of(flux_optimiser_chain(flux_clipgrad(), flux_mixed_precision(flux_descent()))),
               "MixedPrecision(OptimiserChain(ClipGrad(10), Descent(0.1)))");
     CHECK_STR(text_of(flux_optimiser_chain(flux_signdecay(), flux_optimiser_chain(flux_weightdecay(), flux_lion()))),
@@ -712,7 +712,7 @@ TEST(rules_outlive_their_scope) {
         chain = flux_optimiser_chain(flux_clipgrad(1), flux_optimiser_chain(flux_weightdecay(), flux_adam()));
         mixed = flux_mixed_precision(flux_accumgrad(2, flux_momentum()));
     }
-    CHECK_STR(text_of(chain), "OptimiserChain(ClipGrad(1), WeightDecay(0.0005), Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08))");
+    CHECK_STR(text_of(chain), "OptimiserChain(ClipGrad(1), WeightDecay(0.0005), Adam(0.001, beta=(0.9, 0.999), eps=1e-08))");
     CHECK_STR(text_of(mixed), "MixedPrecision(OptimiserChain(AccumGrad(2), Momentum(0.01, rho=0.9)))");
     for (int i = 1; i < 16; i++) many = flux_optimiser_chain(flux_clipgrad(), many);
     CHECK(many.n == 16 && flux_setup(many, bare_of(number(1, FLUX_F32))) != NULL);

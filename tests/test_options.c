@@ -44,7 +44,7 @@ TEST(a_rate_of_zero_changes_nothing) {
 /* Three steps with hyper-parameter number `which` of the rule's options set to v; false: the rule can't be. */
 static bool stepped(const char *rule, int which, double v, double out[4]) {
     flux_rule_opts o = FLUX_OPTIONS(flux_rule_opts, .marked = true);
-    double *const hyper[] = { &o.eta, &o.beta[0], &o.beta[1], &o.rho, &o.epsilon, &o.lambda, &o.delta, &o.omega, &o.p, &o.ell[0],
+    double *const hyper[] = { &o.eta, &o.beta[0], &o.beta[1], &o.rho, &o.eps, &o.lambda, &o.delta, &o.omega, &o.p, &o.ell[0],
         &o.ell[1], &o.gamma[0], &o.gamma[1] };
     if (which >= (int)(sizeof hyper / sizeof *hyper)) return false;
     *hyper[which] = v;
@@ -83,16 +83,17 @@ TEST(hyper_parameters_of_zero) {
     CHECK_STR(text_of(flux_descent(.eta = 0)), "Descent(0)");
     CHECK_STR(text_of(flux_momentum(.eta = 0, .rho = 0)), "Momentum(0, rho=0)");
     CHECK_STR(text_of(flux_momentum(.rho = 0)), "Momentum(0.01, rho=0)");
-    CHECK_STR(text_of(flux_rmsprop(.rho = 0, .epsilon = 0)), "RMSProp(0.001, rho=0, epsilon=0)");
-    CHECK_STR(text_of(flux_rmsprop(.centred = false)), "RMSProp(0.001, rho=0.9, epsilon=1e-08)");
-    CHECK_STR(text_of(flux_rmsprop(.centred = true)), "RMSProp(0.001, rho=0.9, epsilon=1e-08, centred=true)");
-    CHECK_STR(text_of(flux_adam(.beta = { 0, 0.9 })), "Adam(0.001, beta=(0, 0.9), epsilon=1e-08)");
-    CHECK_STR(text_of(flux_adam(.beta = { 0.5, 0 })), "Adam(0.001, beta=(0.5, 0), epsilon=1e-08)");
-    CHECK_STR(text_of(flux_adam(.beta[1] = 0)), "Adam(0.001, beta=(0.9, 0), epsilon=1e-08)");
-    CHECK_STR(text_of(flux_adam(.beta[0] = 0, .epsilon = 0)), "Adam(0.001, beta=(0, 0.999), epsilon=0)");
-    CHECK_STR(text_of(flux_adam(0, { 0, 0 }, .epsilon = 0)), "Adam(0, beta=(0, 0), epsilon=0)");
-    CHECK_STR(text_of(flux_adamw(.lambda = 0)), "AdamW(0.001, beta=(0.9, 0.999), lambda=0, epsilon=1e-08)");
-    CHECK_STR(text_of(flux_adamw(.couple = false)), "AdamW(0.001, beta=(0.9, 0.999), lambda=0, epsilon=1e-08, couple=false)");
+    CHECK_STR(text_of(flux_rmsprop(.rho = 0, .eps = 0)), "RMSProp(0.001, rho=0, eps=0)");
+    CHECK_STR(text_of(flux_rmsprop(.centred = false)), "RMSProp(0.001, rho=0.9, eps=1e-08)");
+    CHECK_STR(text_of(flux_rmsprop(.centred = true)), "RMSProp(0.001, rho=0.9, eps=1e-08, centred=true)");
+    CHECK_STR(text_of(flux_adam(.beta = { 0, 0.9 })), "Adam(0.001, beta=(0, 0.9), eps=1e-08)");
+    CHECK_STR(text_of(flux_adam(.beta = { 0.5, 0 })), "Adam(0.001, beta=(0.5, 0), eps=1e-08)");
+    CHECK_STR(text_of(flux_adam(.beta[1] = 0)), "Adam(0.001, beta=(0.9, 0), eps=1e-08)");
+    CHECK_STR(text_of(flux_adam(.beta[0] = 0, .eps = 0)), "Adam(0.001, beta=(0, 0.999), eps=0)");
+    CHECK_STR(text_of(flux_adam(0, { 0, 0 }, .eps = 0)), "Adam(0, beta=(0, 0), eps=0)");
+    CHECK_STR(text_of(flux_adam(.epsilon = 0.5)), "Adam(0.001, beta=(0.9, 0.999), eps=0.5)");     /* its old name */
+    CHECK_STR(text_of(flux_adamw(.lambda = 0)), "AdamW(0.001, beta=(0.9, 0.999), lambda=0, eps=1e-08)");
+    CHECK_STR(text_of(flux_adamw(.couple = false)), "AdamW(0.001, beta=(0.9, 0.999), lambda=0, eps=1e-08, couple=false)");
     CHECK_STR(text_of(flux_rprop(.gamma = { 0, 50 })), "Rprop(0.001, ell=(0.5, 1.2), gamma=(0, 50))");
     CHECK_STR(text_of(flux_weightdecay(0)), "WeightDecay(0)");
     CHECK_STR(text_of(flux_weightdecay(.lambda = 0)), "WeightDecay(0)");
@@ -123,7 +124,7 @@ TEST(each_rule_steps_with_each_number_zero) {
             flux_rule_opts one[] = {
                 FLUX_OPTIONS(flux_rule_opts, .eta = 0), FLUX_OPTIONS(flux_rule_opts, .beta = { 0, 0.9 }),
                 FLUX_OPTIONS(flux_rule_opts, .beta = { 0.9, 0 }), FLUX_OPTIONS(flux_rule_opts, .rho = 0),
-                FLUX_OPTIONS(flux_rule_opts, .lambda = 0), FLUX_OPTIONS(flux_rule_opts, .epsilon = 0) };
+                FLUX_OPTIONS(flux_rule_opts, .lambda = 0), FLUX_OPTIONS(flux_rule_opts, .eps = 0) };
             flux_rule r = flux_rule_with(names[i], one[which]);
             flux_clear();
             if (!r.made) continue;
@@ -145,12 +146,12 @@ TEST(adjusting_to_zero) {
     flux_layer *m = flux_chain(flux_dense(2, 2), flux_dense(2, 2));
     flux_state *s = flux_setup(flux_adamw(.lambda = 0.5), m);
     char text[300];
-    CHECK(flux_adjust(s, .beta[0] = 0, .lambda = 0, .epsilon = 0, .couple = false) == 0);
+    CHECK(flux_adjust(s, .beta[0] = 0, .lambda = 0, .eps = 0, .couple = false) == 0);
     flux_state_text(s, text, sizeof text);
-    CHECK(strstr(text, "AdamW(0.001, beta=(0, 0.999), lambda=0, epsilon=0, couple=false)"));
+    CHECK(strstr(text, "AdamW(0.001, beta=(0, 0.999), lambda=0, eps=0, couple=false)"));
     CHECK(flux_adjust(s, .eta = 0, .beta = { 0.5, 0 }) == 0);
     flux_state_text(s, text, sizeof text);
-    CHECK(strstr(text, "AdamW(0, beta=(0.5, 0), lambda=0, epsilon=0, couple=false)"));
+    CHECK(strstr(text, "AdamW(0, beta=(0.5, 0), lambda=0, eps=0, couple=false)"));
     CHECK(flux_adjust(s, .eta = 1, .couple = true) == 0 && flux_adjust_part(s, flux_child(m, 1), .eta = 0) == 0);
     CHECK(flux_adjust_part_with(s, flux_child(m, 1), FLUX_OPTIONS(flux_rule_opts, .beta = { 0, 0 })) == 0);
     flux_tensor *first = flux_copy(flux_weight(flux_child(m, 0))), *second = flux_copy(flux_weight(flux_child(m, 1)));
@@ -188,9 +189,10 @@ TEST(losses_with_zero) {
     CHECK_NEAR(flux_item(flux_focal_loss(p, y, .gamma = 0)), flux_item(flux_crossentropy(p, y)), 1e-12);
     CHECK_NEAR(flux_item(flux_binary_focal_loss(p, y, .gamma = 0)), flux_item(flux_binarycrossentropy(p, y)), 1e-12);
     CHECK(flux_item(flux_focal_loss(p, y)) < 0.5 * flux_item(flux_crossentropy(p, y)));
-    CHECK(isinf(flux_item(flux_crossentropy(flux_sub(1, sure), y, .epsilon = 0))));
+    CHECK(isinf(flux_item(flux_crossentropy(flux_sub(1, sure), y, .eps = 0))));
+    CHECK(isinf(flux_item(flux_crossentropy(flux_sub(1, sure), y, .epsilon = 0))));               /* its old name */
     CHECK(isfinite(flux_item(flux_crossentropy(flux_sub(1, sure), y))));
-    CHECK_NEAR(flux_item(flux_msle(p, flux_add(y, 1), .epsilon = 0)), flux_item(flux_mean(flux_square(flux_log(flux_div(p, flux_add(y, 1)))))), 1e-14);
+    CHECK_NEAR(flux_item(flux_msle(p, flux_add(y, 1), .eps = 0)), flux_item(flux_mean(flux_square(flux_log(flux_div(p, flux_add(y, 1)))))), 1e-14);
     CHECK_NEAR(flux_item(flux_siamese_contrastive_loss(p, y, .margin = 0)), (0.0625 + 0 + 0 + 0.25) / 4, 1e-12);
     CHECK_NEAR(flux_item(flux_siamese_contrastive_loss(p, y)), (0.0625 + 0.0625 + 0.25 + 0.25) / 4, 1e-12);
     CHECK_NEAR(flux_item(flux_dice_coeff_loss(p, y, .smooth = 0)), 1 - 2.5 / (2 + 1.125), 1e-12);
@@ -338,11 +340,11 @@ static int get_one(void *user, int64_t i, int n, flux_tensor **out) { (void)user
 
 TEST(options_however_they_are_written) {
     int calls = 0, none = 0, two = 2;
-    CHECK_STR(text_of(flux_adam(NO_RATE)), "Adam(0, beta=(0.9, 0.999), epsilon=1e-08)");
-    CHECK_STR(text_of(flux_adam(ZERO, BETAS(0, 0.5))), "Adam(0, beta=(0, 0.5), epsilon=1e-08)");
-    CHECK_STR(text_of(flux_adam(.eta = none, /* .beta = { 0 }, */ .epsilon = (double)0)), "Adam(0, beta=(0.9, 0.999), epsilon=0)");
-    CHECK_STR(text_of(flux_adam(.eta = none ? 1 : (0), .beta = { [1] = 0.5 })), "Adam(0, beta=(0, 0.5), epsilon=1e-08)");
-    CHECK_STR(text_of(flux_adam(.eta = (calls++, 0))), "Adam(0, beta=(0.9, 0.999), epsilon=1e-08)");
+    CHECK_STR(text_of(flux_adam(NO_RATE)), "Adam(0, beta=(0.9, 0.999), eps=1e-08)");
+    CHECK_STR(text_of(flux_adam(ZERO, BETAS(0, 0.5))), "Adam(0, beta=(0, 0.5), eps=1e-08)");
+    CHECK_STR(text_of(flux_adam(.eta = none, /* .beta = { 0 }, */ .eps = (double)0)), "Adam(0, beta=(0.9, 0.999), eps=0)");
+    CHECK_STR(text_of(flux_adam(.eta = none ? 1 : (0), .beta = { [1] = 0.5 })), "Adam(0, beta=(0, 0.5), eps=1e-08)");
+    CHECK_STR(text_of(flux_adam(.eta = (calls++, 0))), "Adam(0, beta=(0.9, 0.999), eps=1e-08)");
     CHECK(calls == 1);
     CHECK_STR(text_of(flux_optimiser_chain(flux_weightdecay(0), flux_descent(.eta = 0))), "OptimiserChain(WeightDecay(0), Descent(0))");
     /* filled by hand in C, a struct has 0 for what is left out; FLUX_OPTIONS makes one that knows */

@@ -22,7 +22,7 @@ typedef struct flux_loss_opts {
     flux_tensor *yhat FLUX__ZERO, *y FLUX__ZERO; /* what is predicted, what is true */
     flux_agg agg FLUX__ZERO;              /* FLUX_MEAN (default), FLUX_SUM, FLUX_NONE */
     int dim FLUX__ZERO;                   /* the dimension of the classes; default 0 */
-    flux__double epsilon FLUX__ZERO;      /* keeps log finite; default: the dtype's epsilon */
+    FLUX__RENAMED(flux__double, eps, epsilon);   /* keeps log finite; default: the dtype's epsilon */
     flux__double delta FLUX__ZERO;        /* huber_loss: 1 */
     flux__double gamma FLUX__ZERO;        /* focal losses: 2 */
     flux__double margin FLUX__ZERO;       /* siamese_contrastive_loss: 1 */
@@ -36,12 +36,12 @@ typedef struct flux_loss_opts {
                                              the steps of yhat; default: all steps */
     flux__marked marked FLUX__ZERO;
 } flux_loss_opts;
-#define FLUX__LEFT_OUT_flux_loss_opts .epsilon = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, \
+#define FLUX__LEFT_OUT_flux_loss_opts .eps = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, \
     .gamma = FLUX__NO_NUMBER, .margin = FLUX__NO_NUMBER, .smooth = FLUX__NO_NUMBER, \
     .beta = FLUX__NO_NUMBER, .ignore = FLUX_DEFAULT, .ignore_index = FLUX__NO_INT64, \
     .marked = true,
 /* The list of losses: each with what the formula gives a value for (an element, a sample, or the
-   whole batch) and the formula. eps, delta, gamma, margin, s and b stand for the options .epsilon,
+   whole batch) and the formula. eps, delta, gamma, margin, s and b stand for the options .eps,
    .delta, .gamma, .margin, .smooth and .beta. */
 #define FLUX__LOSSES(X)                                                                                               \
     X(mae, ELEMENT)                       /* |yhat - y| */                                                            \

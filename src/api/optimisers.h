@@ -62,7 +62,7 @@ typedef struct flux_rule_opts {
     flux__double eta FLUX__ZERO;          /* learning rate */
     flux__double2 beta FLUX__ZERO;            /* decay of the two moments */
     flux__double rho FLUX__ZERO;          /* momentum, or decay of an average */
-    flux__double epsilon FLUX__ZERO;      /* keeps a divisor above 0 */
+    FLUX__RENAMED(flux__double, eps, epsilon);   /* keeps a divisor above 0 */
     flux__double lambda FLUX__ZERO;       /* weight decay */
     flux__double delta FLUX__ZERO;        /* clipgrad: the bound */
     flux__double omega FLUX__ZERO, p FLUX__ZERO;   /* clipnorm: the bound, and which norm */
@@ -77,7 +77,7 @@ typedef struct flux_rule_opts {
     flux__marked marked FLUX__ZERO;
 } flux_rule_opts;
 #define FLUX__LEFT_OUT_flux_rule_opts .eta = FLUX__NO_NUMBER, .beta = { FLUX__NO_NUMBER, \
-    FLUX__NO_NUMBER }, .rho = FLUX__NO_NUMBER, .epsilon = FLUX__NO_NUMBER, \
+    FLUX__NO_NUMBER }, .rho = FLUX__NO_NUMBER, .eps = FLUX__NO_NUMBER, \
     .lambda = FLUX__NO_NUMBER, .delta = FLUX__NO_NUMBER, .omega = FLUX__NO_NUMBER, \
     .p = FLUX__NO_NUMBER, .ell = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, \
     .gamma = { FLUX__NO_NUMBER, FLUX__NO_NUMBER }, .n = FLUX__NO_INT, \
@@ -112,12 +112,12 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
     /* Descent with Nesterov's momentum: eta 0.001, rho 0.9. */ \
     FLUX__RULE("Nesterov", __VA_ARGS__)
 #define flux_rmsprop(...) \
-    /* RMSProp (Hinton 2012): eta 0.001, rho 0.9, epsilon 1e-8, centred off. */ \
+    /* RMSProp (Hinton 2012): eta 0.001, rho 0.9, eps 1e-8, centred off. */ \
     FLUX__RULE("RMSProp", __VA_ARGS__)
 #define flux_rprop(...) \
     /* Rprop (Riedmiller and Braun 1993): eta 0.001, ell {0.5, 1.2}, gamma {1e-6, 50}. */ \
     FLUX__RULE("Rprop", __VA_ARGS__)
-/* Adam (Kingma and Ba 2015) and its kin have eta 0.001, beta {0.9, 0.999}, epsilon 1e-8, unless the
+/* Adam (Kingma and Ba 2015) and its kin have eta 0.001, beta {0.9, 0.999}, eps 1e-8, unless the
    line says otherwise. */
 #define flux_adam(...) \
     /* Adam (Kingma and Ba 2015): flux_adam(1e-3, .beta = {0.9, 0.99}). */ \
@@ -126,7 +126,7 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
     /* Adam with a weight decay of its own (Loshchilov and Hutter 2019): lambda 0, couple on. */ \
     FLUX__RULE("AdamW", __VA_ARGS__)
 #define flux_lion(...) \
-    /* Lion, by the sign of a momentum (Chen et al. 2023): no epsilon. */ \
+    /* Lion, by the sign of a momentum (Chen et al. 2023): no eps. */ \
     FLUX__RULE("Lion", __VA_ARGS__)
 #define flux_radam(...) \
     /* RAdam (Liu et al. 2020), which warms up by itself. */ \
@@ -138,10 +138,10 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
     /* Optimistic Adam (Daskalakis et al. 2018): beta {0.5, 0.9}. */ \
     FLUX__RULE("OAdam", __VA_ARGS__)
 #define flux_adagrad(...) \
-    /* AdaGrad (Duchi et al. 2011): eta 0.1, epsilon 1e-8. */ \
+    /* AdaGrad (Duchi et al. 2011): eta 0.1, eps 1e-8. */ \
     FLUX__RULE("AdaGrad", __VA_ARGS__)
 #define flux_adadelta(...) \
-    /* AdaDelta (Zeiler 2012): rho 0.9, epsilon 1e-8, no eta. */ \
+    /* AdaDelta (Zeiler 2012): rho 0.9, eps 1e-8, no eta. */ \
     FLUX__RULE("AdaDelta", __VA_ARGS__)
 #define flux_amsgrad(...) \
     /* AMSGrad (Reddi et al. 2018), with the largest second moment so far. */ \
@@ -150,7 +150,7 @@ FLUX_API flux_rule flux_rule_with(const char *name, flux_rule_opts o);
     /* Adam with Nesterov's momentum (Dozat 2016). */ \
     FLUX__RULE("NAdam", __VA_ARGS__)
 #define flux_adabelief(...) \
-    /* AdaBelief (Zhuang et al. 2020): epsilon 1e-16. */ \
+    /* AdaBelief (Zhuang et al. 2020): eps 1e-16. */ \
     FLUX__RULE("AdaBelief", __VA_ARGS__)
 /* Parts of a chain, which change the gradient for the rule that follows. */
 #define flux_weightdecay(...) \

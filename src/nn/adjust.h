@@ -170,7 +170,7 @@ static bool flux__hyper_pair(const flux__rule_row *row, int i) {
                            flux__hypers[row->has[i].hyper].name) == 0;
 }
 
-/* Puts a rule with its hyper-parameters: Adam(0.001, beta=(0.9, 0.999), epsilon=1e-08) */
+/* Puts a rule with its hyper-parameters: Adam(0.001, beta=(0.9, 0.999), eps=1e-08) */
 static void flux__put_rule(flux__sink *out, int kind, const flux_rule_opts *o) {
     const flux__rule_row *row = &flux__rule_rows[kind];
     flux__put(out, row->name);
@@ -237,6 +237,12 @@ static bool flux__read_hyper(const char **p, int h, flux_rule_opts *o) {
     return true;
 }
 
+/* Skips the name of hyper-parameter h; files of earlier versions call eps epsilon. */
+static bool flux__skip_hyper(const char **p, int h) {
+    return (h == FLUX__EPS && flux__skip_word(p, "epsilon")) ||
+           flux__skip_word(p, flux__hypers[h].name);
+}
+
 /* Reads the text of one rule of this kind, as flux__put_rule writes it, into o. */
 static bool flux__read_rule(const char **p, int kind, flux_rule_opts *o) {
     const flux__rule_row *row = &flux__rule_rows[kind];
@@ -244,7 +250,7 @@ static bool flux__read_rule(const char **p, int kind, flux_rule_opts *o) {
     for (int i = 0; i < 7 && row->has[i].hyper; i++) {
         int h = row->has[i].hyper;
         bool pair = flux__hyper_pair(row, i);
-        if (i && !(flux__skip_word(p, ", ") && flux__skip_word(p, flux__hypers[h].name) &&
+        if (i && !(flux__skip_word(p, ", ") && flux__skip_hyper(p, h) &&
                    flux__skip_word(p, pair ? "=(" : "=")))
             return false;
         if (!flux__read_hyper(p, h, o)) return false;

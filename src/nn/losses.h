@@ -66,11 +66,11 @@ static flux_tensor *flux__above0(flux_tensor *x) { return flux_max2(x, 0.0); }
 FLUX__FORMULA(mae, flux_abs(flux_sub(p, y)))
 FLUX__FORMULA(mse, flux_square(flux_sub(p, y)))
 FLUX__FORMULA(msle,
-              flux_square(flux_log(flux_div(flux_add(p, o->epsilon), flux_add(y, o->epsilon)))))
-FLUX__FORMULA(crossentropy, flux_neg(flux__ylog(y, flux_add(p, o->epsilon))))
+              flux_square(flux_log(flux_div(flux_add(p, o->eps), flux_add(y, o->eps)))))
+FLUX__FORMULA(crossentropy, flux_neg(flux__ylog(y, flux_add(p, o->eps))))
 FLUX__FORMULA(logitbinarycrossentropy,
               flux_add(flux_mul(flux__one_minus(y), p), flux_softplus(flux_neg(p))))
-FLUX__FORMULA(kldivergence, flux_sub(flux__ylog(y, y), flux__ylog(y, flux_add(p, o->epsilon))))
+FLUX__FORMULA(kldivergence, flux_sub(flux__ylog(y, y), flux__ylog(y, flux_add(p, o->eps))))
 FLUX__FORMULA(poisson_loss, flux_sub(p, flux__ylog(y, p)))
 FLUX__FORMULA(hinge_loss, flux_relu(flux__one_minus(flux_mul(p, y))))
 FLUX__FORMULA(squared_hinge_loss, flux_square(flux_relu(flux__one_minus(flux_mul(p, y)))))
@@ -93,27 +93,27 @@ static flux_tensor *flux__loss_logitcrossentropy(flux_tensor *p, flux_tensor *y,
     return flux_neg(flux_mul(y, flux_where(nothing, 0.0, l)));
 }
 
-/* -y log(p + epsilon) - (1 - y) log(1 - p + epsilon) */
+/* -y log(p + eps) - (1 - y) log(1 - p + eps) */
 static flux_tensor *flux__loss_binarycrossentropy(flux_tensor *p, flux_tensor *y,
                                                   const flux_loss_opts *o) {
-    flux_tensor *yes = flux__ylog(y, flux_add(p, o->epsilon));
+    flux_tensor *yes = flux__ylog(y, flux_add(p, o->eps));
     return flux_neg(
-        flux_add(yes, flux__ylog(flux__one_minus(y), flux_add(flux__one_minus(p), o->epsilon))));
+        flux_add(yes, flux__ylog(flux__one_minus(y), flux_add(flux__one_minus(p), o->eps))));
 }
 
-/* -(1 - q)^gamma y log(q), with q = p + epsilon */
+/* -(1 - q)^gamma y log(q), with q = p + eps */
 static flux_tensor *flux__loss_focal_loss(flux_tensor *p, flux_tensor *y, const flux_loss_opts *o) {
-    flux_tensor *q = flux_add(p, o->epsilon);
+    flux_tensor *q = flux_add(p, o->eps);
     flux_tensor *weight = flux_pow(flux__above0(flux__one_minus(q)), o->gamma);
     return flux_neg(flux_mul(weight, flux__ylog(y, q)));
 }
 
-/* -(1 - q)^gamma log(q), where q = y p + (1 - y) (1 - p) + epsilon is the probability given to
+/* -(1 - q)^gamma log(q), where q = y p + (1 - y) (1 - p) + eps is the probability given to
    the right answer */
 static flux_tensor *flux__loss_binary_focal_loss(flux_tensor *p, flux_tensor *y,
                                                  const flux_loss_opts *o) {
     flux_tensor *right = flux_add(flux_mul(y, p), flux_mul(flux__one_minus(y), flux__one_minus(p)));
-    right = flux_add(right, o->epsilon);
+    right = flux_add(right, o->eps);
     return flux_neg(
         flux_mul(flux_pow(flux__above0(flux__one_minus(right)), o->gamma), flux_log(right)));
 }
@@ -144,13 +144,13 @@ static flux_tensor *flux__loss_tversky_loss(flux_tensor *p, flux_tensor *y,
 }
 
 /* Checks the options, with their defaults filled in: all numbers finite and not negative,
-   .beta at most 1, and .epsilon not so small that it is 0 in float32, in which a loss of
+   .beta at most 1, and .eps not so small that it is 0 in float32, in which a loss of
    dtype t is computed. */
 static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flux_dtype t) {
     const struct {
         const char *name;
         double value;
-    } all[] = { { "epsilon", o->epsilon }, { "delta", o->delta },   { "gamma", o->gamma },
+    } all[] = { { "eps", o->eps }, { "delta", o->delta },   { "gamma", o->gamma },
                 { "margin", o->margin },   { "smooth", o->smooth }, { "beta", o->beta } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!flux__finite(all[i].value) || all[i].value < 0) {
@@ -161,8 +161,8 @@ static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flu
         return FLUX__REFUSE("%s: .beta is %g, which is not within 0 to 1", call, (double)o->beta);
     if ((unsigned)o->agg > FLUX_NONE) return FLUX__REFUSE("%s: .agg is %d", call, (int)o->agg);
     if (o->dim < 0 || o->dim >= FLUX_MAX_DIMS) return FLUX__REFUSE("%s: .dim is %d", call, o->dim);
-    bool tiny = t != FLUX_F64 && o->epsilon > 0 && o->epsilon < 1.2e-38;
-    return !tiny || FLUX__REFUSE("%s: .epsilon is %g, which is 0 in f32", call, (double)o->epsilon);
+    bool tiny = t != FLUX_F64 && o->eps > 0 && o->eps < 1.2e-38;
+    return !tiny || FLUX__REFUSE("%s: .eps is %g, which is 0 in f32", call, (double)o->eps);
 }
 
 /* Whether yhat and y have the same shape, except for trailing dims of 1, and yhat has the class dim
@@ -290,7 +290,7 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     bool ignore = o.ignore == FLUX_ON ||
                   (o.ignore == FLUX_DEFAULT && flux__is_given_int(o.ignore_index, o.marked));
     o.ignore_index = flux__given_int(o.ignore_index, o.marked, 0);
-    o.epsilon = flux__given(o.epsilon, o.marked, flux__dtypes[t].epsilon);
+    o.eps = flux__given(o.eps, o.marked, flux__dtypes[t].epsilon);
     o.delta = flux__given(o.delta, o.marked, 1);
     o.gamma = flux__given(o.gamma, o.marked, 2);
     o.margin = flux__given(o.margin, o.marked, 1);

@@ -32,7 +32,7 @@ FLUX__BEGIN_LEAN
 /* ---------------- hyper-parameters */
 
 enum {
-    FLUX__NONE, FLUX__ETA, FLUX__BETA1, FLUX__BETA2, FLUX__RHO, FLUX__LAMBDA, FLUX__EPSILON,
+    FLUX__NONE, FLUX__ETA, FLUX__BETA1, FLUX__BETA2, FLUX__RHO, FLUX__LAMBDA, FLUX__EPS,
     FLUX__DELTA, FLUX__OMEGA, FLUX__NORM_P, FLUX__ELL1, FLUX__ELL2, FLUX__GAMMA1, FLUX__GAMMA2,
     FLUX__EVERY, FLUX__START, FLUX__FINISH, FLUX__DECAY, FLUX__PERIOD, FLUX__STEPS,
     FLUX__HYPERS
@@ -53,7 +53,7 @@ static const flux__hyper_row flux__hypers[FLUX__HYPERS] = {
       "at least 0 and less than 1" },
     { "rho", offsetof(flux_rule_opts, rho), 0, 1, "from 0 to 1" },
     { "lambda", offsetof(flux_rule_opts, lambda), 0, DBL_MAX, "0 or more" },
-    { "epsilon", offsetof(flux_rule_opts, epsilon), 0, DBL_MAX, "0 or more" },
+    { "eps", offsetof(flux_rule_opts, eps), 0, DBL_MAX, "0 or more" },
     { "delta", offsetof(flux_rule_opts, delta), DBL_MIN, HUGE_VAL, "more than 0" },
     { "omega", offsetof(flux_rule_opts, omega), DBL_MIN, HUGE_VAL, "more than 0" },
     { "p", offsetof(flux_rule_opts, p), DBL_MIN, HUGE_VAL, "more than 0" },
@@ -159,11 +159,11 @@ static void flux__step_nesterov(flux__step *k) {
     k->next[0] = flux_sub(flux_mul(k->s[0], rho), g);
 }
 
-/* q' = rho q + (1 - rho) g^2, the mean square; eta g / (sqrt(q') + epsilon) */
+/* q' = rho q + (1 - rho) g^2, the mean square; eta g / (sqrt(q') + eps) */
 static void flux__step_rmsprop(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
     k->next[0] = q;
-    k->d = flux_div(g, flux_add(flux_sqrt(q), flux__constant(k, k->o.epsilon)));
+    k->d = flux_div(g, flux_add(flux_sqrt(q), flux__constant(k, k->o.eps)));
     k->scale = k->o.eta;
 }
 
@@ -174,7 +174,7 @@ static void flux__step_rmsprop_centred(flux__step *k) {
                 *spread = flux_max2(flux_sub(q, flux_square(l)), 0.0);
     k->next[0] = q;                       /* max2: q - l^2 of equal gradients can round below 0 */
     k->next[1] = l;
-    k->d = flux_div(g, flux_add(flux_sqrt(spread), flux__constant(k, k->o.epsilon)));
+    k->d = flux_div(g, flux_add(flux_sqrt(spread), flux__constant(k, k->o.eps)));
     k->scale = k->o.eta;
 }
 
@@ -203,10 +203,10 @@ static flux_tensor *flux__moments(flux__step *k) {
     return g;
 }
 
-/* Adam's step with moments m, v and bias corrections c1, c2: eta (m/c1) / (sqrt(v/c2) + epsilon),
-   written as scale = eta sqrt(c2)/c1 times d = m / (sqrt(v) + epsilon sqrt(c2)). */
+/* Adam's step with moments m, v and bias corrections c1, c2: eta (m/c1) / (sqrt(v/c2) + eps),
+   written as scale = eta sqrt(c2)/c1 times d = m / (sqrt(v) + eps sqrt(c2)). */
 static void flux__adam_ratio(flux__step *k, flux_tensor *m, double c1, flux_tensor *v, double c2) {
-    k->d = flux_div(m, flux_add(flux_sqrt(v), flux__constant(k, k->o.epsilon * sqrt(c2))));
+    k->d = flux_div(m, flux_add(flux_sqrt(v), flux__constant(k, k->o.eps * sqrt(c2))));
     k->scale = k->o.eta * sqrt(c2) / c1;
 }
 
@@ -248,12 +248,12 @@ static void flux__step_radam(flux__step *k) {
     }
 }
 
-/* u' = max(beta2 u, |g|); eta / (1 - beta1^t) m' / (u' + epsilon) */
+/* u' = max(beta2 u, |g|); eta / (1 - beta1^t) m' / (u' + eps) */
 static void flux__step_adamax(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k);
     k->next[0] = flux__blend(k, k->s[0], g, k->o.beta[0]);
     k->next[1] = flux_max2(flux_mul(k->s[1], k->o.beta[1]), flux_abs(g));
-    k->d = flux_div(k->next[0], flux_add(k->next[1], flux__constant(k, k->o.epsilon)));
+    k->d = flux_div(k->next[0], flux_add(k->next[1], flux__constant(k, k->o.eps)));
     k->scale = k->o.eta / flux__lack(k, 0);
 }
 
@@ -264,25 +264,25 @@ static void flux__step_oadam(flux__step *k) {
     k->d = flux_sub(flux_mul(k->next[2], 2), k->s[2]);
 }
 
-/* square' = square + g^2; eta g / (sqrt(square') + epsilon) */
+/* square' = square + g^2; eta g / (sqrt(square') + eps) */
 static void flux__step_adagrad(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k);
     k->next[0] = flux__fma(g, g, k->s[0]);
-    k->d = flux_div(g, flux_add(flux_sqrt(k->next[0]), flux__constant(k, k->o.epsilon)));
+    k->d = flux_div(g, flux_add(flux_sqrt(k->next[0]), flux__constant(k, k->o.eps)));
     k->scale = k->o.eta;
 }
 
-/* q' = rho q + (1 - rho) g^2; d = g sqrt((delta + epsilon) / (q' + epsilon)) is subtracted; delta
+/* q' = rho q + (1 - rho) g^2; d = g sqrt((delta + eps) / (q' + eps)) is subtracted; delta
    is the running mean of d^2. */
 static void flux__step_adadelta(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
-    flux_tensor *e = flux__constant(k, k->o.epsilon);
+    flux_tensor *e = flux__constant(k, k->o.eps);
     k->next[0] = q;
     k->d = flux_mul(g, flux_sqrt(flux_div(flux_add(k->s[1], e), flux_add(q, e))));
     k->next[1] = flux__blend(k, k->s[1], flux_square(k->d), k->o.rho);
 }
 
-/* vmax' = max(vmax, v'); eta m' / (sqrt(vmax') + epsilon), without bias corrections */
+/* vmax' = max(vmax, v'); eta m' / (sqrt(vmax') + eps), without bias corrections */
 static void flux__step_amsgrad(flux__step *k) {
     flux__moments(k);
     k->next[2] = flux_max2(k->s[2], k->next[1]);
@@ -297,15 +297,15 @@ static void flux__step_nadam(flux__step *k) {
     flux_tensor *m =
         flux__scaled_sum(k, k->next[0], b1 / next, flux_mul(g, (1 - b1) / flux__lack(k, 0)));
     if (k->o.beta[1] > 0) flux__adam_ratio(k, m, 1, k->next[1], flux__lack(k, 1) / k->o.beta[1]);
-    else k->d = m, k->scale = k->o.eta / k->o.epsilon;    /* v is weighed by beta[1], which is 0 */
+    else k->d = m, k->scale = k->o.eta / k->o.eps;    /* v is weighed by beta[1], which is 0 */
 }
 
-/* Adam's step with s' = beta2 s + (1 - beta2) (g - m')^2 + epsilon for the second moment */
+/* Adam's step with s' = beta2 s + (1 - beta2) (g - m')^2 + eps for the second moment */
 static void flux__step_adabelief(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *m = flux__blend(k, k->s[0], g, k->o.beta[0]);
     k->next[0] = m;
     flux_tensor *s = flux__blend(k, k->s[1], flux_square(flux_sub(g, m)), k->o.beta[1]);
-    k->next[1] = flux_add(s, flux__constant(k, k->o.epsilon));
+    k->next[1] = flux_add(s, flux__constant(k, k->o.eps));
     flux__adam_ratio(k, m, flux__lack(k, 0), k->next[1], flux__lack(k, 1));
 }
 
@@ -425,13 +425,13 @@ typedef struct flux__rule_row {
 
 #define FLUX__M_V { { "m", 0 }, { "v", 0 }, { NULL, 0 } }
 #define FLUX__BETAS(beta1, beta2) { FLUX__BETA1, beta1 }, { FLUX__BETA2, beta2 }
-#define FLUX__ADAM_HAS(beta1, beta2, epsilon) \
-    { { FLUX__ETA, 1e-3 }, FLUX__BETAS(beta1, beta2), { FLUX__EPSILON, epsilon }, { 0, 0 } }
+#define FLUX__ADAM_HAS(beta1, beta2, eps) \
+    { { FLUX__ETA, 1e-3 }, FLUX__BETAS(beta1, beta2), { FLUX__EPS, eps }, { 0, 0 } }
 #define FLUX__NO_STATE { { NULL, 0 } }
 #define FLUX__CLIP_HAS { { FLUX__OMEGA, 10 }, { FLUX__NORM_P, 2 }, { 0, 0 } }
 #define FLUX__WAY_HAS { { FLUX__START, 0 }, { FLUX__FINISH, 0 }, { FLUX__PERIOD, 1 }, \
     { FLUX__STEPS, 0 }, { 0, 0 } }
-#define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } }
+#define FLUX__RMS_HAS { { FLUX__ETA, 1e-3 }, { FLUX__RHO, 0.9 }, { FLUX__EPS, 1e-8 }, { 0, 0 } }
 
 /* hook: flux__clip_norms, nn/update.h */
 static bool flux__clip_norms(flux_state *s, int r);
@@ -456,7 +456,7 @@ static const flux__rule_row flux__rule_rows[] = {
         { FLUX__GAMMA2, 50 }, { 0, 0 } } },
     { "Adam", flux__step_adam, NULL, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
     { "AdamW", flux__step_adamw, NULL, true, FLUX__M_V,
-      { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { FLUX__LAMBDA, 0 }, { FLUX__EPSILON, 1e-8 },
+      { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { FLUX__LAMBDA, 0 }, { FLUX__EPS, 1e-8 },
         { 0, 0 } } },
     { "Lion", flux__step_lion, NULL, false, { { "m", 0 } },
       { { FLUX__ETA, 1e-3 }, FLUX__BETAS(0.9, 0.999), { 0, 0 } } },
@@ -465,12 +465,12 @@ static const flux__rule_row flux__rule_rows[] = {
       FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
     { "OAdam", flux__step_oadam, NULL, true, { { "m", 0 }, { "v", 0 }, { "last", 0 } },
       FLUX__ADAM_HAS(0.5, 0.9, 1e-8) },
-    { "AdaGrad", flux__step_adagrad, NULL, false, { { "square", FLUX__EPSILON } },
-      { { FLUX__ETA, 0.1 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
+    { "AdaGrad", flux__step_adagrad, NULL, false, { { "square", FLUX__EPS } },
+      { { FLUX__ETA, 0.1 }, { FLUX__EPS, 1e-8 }, { 0, 0 } } },
     { "AdaDelta", flux__step_adadelta, NULL, false, { { "square", 0 }, { "delta", 0 } },
-      { { FLUX__RHO, 0.9 }, { FLUX__EPSILON, 1e-8 }, { 0, 0 } } },
+      { { FLUX__RHO, 0.9 }, { FLUX__EPS, 1e-8 }, { 0, 0 } } },
     { "AMSGrad", flux__step_amsgrad, NULL, false,
-      { { "m", FLUX__EPSILON }, { "v", FLUX__EPSILON }, { "vmax", FLUX__EPSILON } },
+      { { "m", FLUX__EPS }, { "v", FLUX__EPS }, { "vmax", FLUX__EPS } },
       FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
     { "NAdam", flux__step_nadam, NULL, true, FLUX__M_V, FLUX__ADAM_HAS(0.9, 0.999, 1e-8) },
     { "AdaBelief", flux__step_adabelief, NULL, true, { { "m", 0 }, { "s", 0 } },

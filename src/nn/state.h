@@ -27,7 +27,7 @@
    graph as the first, and updates can reuse that memory. With mixed precision,
    parameters of 16 bits have a float32 master copy, and a model with float16
    parameters has a loss scale. A float16 parameter without a master copy raises
-   an epsilon below 1e-7 to 1e-7, as a smaller one would be 0.
+   an eps below 1e-7 to 1e-7, as a smaller one would be 0.
 
    Several processes may keep a share of a state each (flux__own_share). Then the
    states of the rules behind the part Distributed, and master copies, are
@@ -219,11 +219,11 @@ static flux_tensor *flux__state_full(const flux_state *s, flux_tensor *p, bool s
     return flux__reveal(h, x ? flux_copy(x) : NULL); /* a copy has memory that updates can reuse */
 }
 
-/* Rule r's hyper-parameters for a leaf. In float16 an epsilon below 1e-7 would be 0. */
+/* Rule r's hyper-parameters for a leaf. In float16 an eps below 1e-7 would be 0. */
 static FLUX__O1 flux_rule_opts flux__opts_of(const flux_state *s, int leaf, int r) {
     flux_rule_opts o = s->o[leaf * s->nrules + r];
-    if (s->leaf[leaf].p->dtype == FLUX_F16 && !s->mixed && o.epsilon > 0 && o.epsilon < 1e-7)
-        o.epsilon = 1e-7;
+    if (s->leaf[leaf].p->dtype == FLUX_F16 && !s->mixed && o.eps > 0 && o.eps < 1e-7)
+        o.eps = 1e-7;
     return o;
 }
 
