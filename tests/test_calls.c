@@ -1379,6 +1379,14 @@ static void before_call(void) {
     pending = flux_failed();
 }
 
+/* Ends the child when a call has had so many seconds of the processor, or waits for 300; 0: no more. Busy machines take long
+   for what is not much. */
+static void call_may_take(int seconds) {
+    const struct itimerval busy = { { 0, 0 }, { seconds, 0 } };
+    setitimer(ITIMER_PROF, &busy, NULL);
+    alarm(seconds ? 300 : 0);
+}
+
 static void one_call(uint64_t seed, int64_t round, int i) {
     struct rusage use;
     state = seed * 0x9E3779B97F4A7C15u + (uint64_t)round * 0xD1342543DE82EF95u + (uint64_t)i;
@@ -1386,11 +1394,11 @@ static void one_call(uint64_t seed, int64_t round, int i) {
     told->call = i;
     before_call();
     short_of_memory = scarce && one_in(2);
-    alarm(vast ? 10 : 300);
+    call_may_take(vast ? 10 : 300);
     if (short_of_memory) flux__test_memory(below(one_in(4) ? 200 : 20));
     call(below(CALLS_THERE_ARE));
     if (short_of_memory) flux__test_memory(-1);
-    alarm(0);
+    call_may_take(0);
     flux_default_device((flux_device){ 0, 0 });
     if (getrusage(RUSAGE_SELF, &use) == 0 && use.ru_maxrss > (int64_t)3 << 20) complain("took more than 3 GiB");
     if (aloud) fprintf(stderr, "    %3d  %s(%s)%s%s\n", i, now_called, words, sentences ? " says " : "", sentences ? sentence[0] : "");
@@ -1456,7 +1464,7 @@ static void tell_failure(uint64_t seed, int64_t round, int status) {
     if (WIFSIGNALED(status))
         fprintf(stderr, "round %lld of seed %llu ended by signal %d at call %d, %s(%s)\n", (long long)round, (unsigned long long)seed, WTERMSIG(status), told->call, now_called, words);
     else fprintf(stderr, "round %lld of seed %llu: %s (status %d, call %d)\n", (long long)round, (unsigned long long)seed, told->report, WEXITSTATUS(status), told->call);
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) return;      /* to shrink it would take as long for each try */
+    if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGALRM || WTERMSIG(status) == SIGPROF)) return;      /* to shrink it would take as long for each try */
     shrink(seed, round, told->call < 0 ? ROUND - 1 : told->call);
     aloud = true;
     status = replays(seed, round);
