@@ -7,6 +7,7 @@
 #include "../base/options.h"
 #include "../base/ranks.h"
 #include "../graph/leaves.h"
+#include "../schedule/trace.h"
 #include "mpi_library.h"
 #include "mpi.h"
 #include "nccl_library.h"
@@ -153,6 +154,7 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
     if (!flux__mpi_dup(world, &c->shake, why, n) || !flux__mpi_dup(world, &c->data, why, n) ||
         !flux__mpi_dup(world, &c->side, why, n) || !flux__mpi_split_host(world, &local, why, n))
         return false;
+    flux__trace_rank(c->rank);
     flux__rank_key = (uint64_t)c->rank * UINT64_C(0x9e3779b97f4a7c15);
     c->local_rank = flux__gpu_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
     c->one_host = c->local_size == c->size;

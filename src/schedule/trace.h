@@ -20,16 +20,24 @@
 FLUX__BEGIN_COLD
 
 static flux__mutex flux__trace_lock = FLUX__MUTEX_INIT;
-static struct { FILE *file; bool known, started; } flux__trace;
+static struct { FILE *file; bool known, started; int rank; } flux__trace;
 static int flux__trace_no;                /* 1: it is known that FLUX_TRACE asks for nothing */
+
+/* Opens the file; that of a rank other than 0 has its number behind the name. */
+static void flux__trace_open(const char *path) {
+    char own[1024];
+    if (flux__trace.rank) snprintf(own, sizeof own, "%s.%d", path, flux__trace.rank);
+    flux__trace.file = flux__fopen(flux__trace.rank ? own : path, "wb");
+    flux__trace.started = false;
+    if (flux__trace.file) fputs("[", flux__trace.file);
+}
 
 static bool flux__tracing(void) {
     if (flux__atomic_load32(&flux__trace_no)) return false;
     flux__mutex_lock(&flux__trace_lock);
     const char *path = flux__trace.known ? NULL : flux__env("FLUX_TRACE");
     flux__trace.known = true;
-    if (path && *path && (flux__trace.file = flux__fopen(path, "wb")) != NULL)
-        fputs("[", flux__trace.file);
+    if (path && *path) flux__trace_open(path);
     bool on = flux__trace.file != NULL, failed = path && *path && !on;
     flux__atomic_store32(&flux__trace_no, !on);
     flux__mutex_unlock(&flux__trace_lock);
@@ -37,6 +45,17 @@ static bool flux__tracing(void) {
         flux__note(FLUX_LOG_WARN, "trace", true,
                    "FLUX_TRACE=%s cannot be written: nothing is traced", path);
     return on;
+}
+
+/* Says which of several processes this is: each writes a file of its own, under its own number. */
+FLUX__UNUSED static void flux__trace_rank(int rank) {
+    flux__mutex_lock(&flux__trace_lock);
+    flux__trace.rank = rank;
+    if (flux__trace.file && rank) {       /* it was opened before ranks were known: rank 0's now */
+        fclose(flux__trace.file);
+        flux__trace_open(flux__env("FLUX_TRACE"));
+    }
+    flux__mutex_unlock(&flux__trace_lock);
 }
 
 static void flux__trace_close(void) {
@@ -56,24 +75,31 @@ static void flux__trace_fork(int when) {
 }
 #endif
 
-/* Writes an event that lasted from `start` (flux__now, in seconds) until now. Microseconds are
-   written from integers, so that the locale's decimal point does not get in. */
-static void flux__trace_event(const char *kind, const char *name, double start, int64_t bytes,
-                              const char *device) {
-    int64_t at = (int64_t)(start * 1e9), ns = (int64_t)((flux__now() - start) * 1e9);
-    unsigned thread = (unsigned)((uintptr_t)flux__self() >> 6 & 0xffff);
+/* Writes an event that lasted from `start` to `end` (flux__now, in seconds) as one of the row
+   `track` of its process. Microseconds are written from integers, so that the locale's decimal
+   point does not get in. */
+static void flux__trace_span(const char *kind, const char *name, double start, double end,
+                             int64_t bytes, const char *device, unsigned track) {
+    int64_t at = (int64_t)(start * 1e9), ns = (int64_t)((end - start) * 1e9);
     flux__mutex_lock(&flux__trace_lock);
     if (flux__trace.file) {
         fprintf(flux__trace.file,
-                "%s\n{\"ph\":\"X\",\"pid\":1,\"tid\":%u,\"cat\":\"%s\",\"name\":\"%s\","
+                "%s\n{\"ph\":\"X\",\"pid\":%d,\"tid\":%u,\"cat\":\"%s\",\"name\":\"%s\","
                 "\"ts\":%lld.%03d,\"dur\":%lld.%03d,"
                 "\"args\":{\"bytes\":%lld,\"device\":\"%s\"}}",
-                flux__trace.started ? "," : "", thread, kind, name, (long long)(at / 1000),
-                (int)(at % 1000), (long long)(ns / 1000), (int)(ns % 1000), (long long)bytes,
-                device);
+                flux__trace.started ? "," : "", flux__trace.rank + 1, track, kind, name,
+                (long long)(at / 1000), (int)(at % 1000), (long long)(ns / 1000), (int)(ns % 1000),
+                (long long)bytes, device);
         flux__trace.started = true;
     }
     flux__mutex_unlock(&flux__trace_lock);
+}
+
+/* The same of this thread, until now. */
+static void flux__trace_event(const char *kind, const char *name, double start, int64_t bytes,
+                              const char *device) {
+    unsigned thread = (unsigned)((uintptr_t)flux__self() >> 6 & 0xffff);
+    flux__trace_span(kind, name, start, flux__now(), bytes, device, thread);
 }
 
 FLUX__END_COLD
