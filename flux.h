@@ -264,7 +264,8 @@
        FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as
                              they are planned, "source" to see their text for the GPU's compiler
        FLUX_TRACE=file.json  writes what ran when, a kernel an event, for ui.perfetto.dev; of several
-                             processes rank 3 writes file.json.3
+                             processes rank 3 writes file.json.3. A collective is an event, too,
+                             which says how long it took and how much of that kernels hid
        FLUX_PROFILE=1        prints at the end where the time went, by layer, see flux_profile
        FLUX_SIMD=name        uses no better instruction set than base, avx2 or avx512, to compare or
                              debug; avx512 leaves out a processor's own products of bf16
@@ -5274,6 +5275,8 @@ typedef struct flux__thread {             /* a thread's own state */
     int64_t nfreed;                       /* how many were ever put there */
     flux__scope closing;                  /* FLUX__DEBUG: the scope that closes now */
     struct flux__plans *plans;            /* cached plans */
+    void (*between)(void *of);            /* what it does between the parts of kernels, for */
+    void *between_of;                     /* collectives that are on their way; or NULL */
     void *scratch;                        /* scratch memory of the kernels that it runs */
     size_t scratch_bytes;
     bool look;                            /* memory has grown: flux__scopes_look is due */
@@ -7806,13 +7809,29 @@ static bool flux__pool_claim(int number, int64_t *i) {
     return true;
 }
 
+/* What this thread has to do between indices, see flux__thread.between. */
+static void flux__between(void) {
+    const flux__thread *t = (const flux__thread *)flux__tls_get();
+    if (t && t->between) t->between(t->between_of);
+}
+
 /* Runs indices until none is left: those of the worker's own share, then those of the next ones. */
 static void flux__pool_work(int worker) {
     int k, shares = flux__pool.nshares;
     int64_t i;
     for (k = 0; k < shares; k++)
-        while (flux__pool_claim((worker + k) % shares, &i))
+        while (flux__pool_claim((worker + k) % shares, &i)) {
             flux__pool.fn(flux__pool.ctx, worker, i);
+            flux__between();
+        }
+}
+
+/* The same by the calling thread alone. */
+static void flux__work_alone(int64_t n, void (*fn)(void *ctx, int worker, int64_t i), void *ctx) {
+    for (int64_t i = 0; i < n; i++) {
+        fn(ctx, 0, i);
+        flux__between();
+    }
 }
 
 /* Waits, spinning for 50 us and then asleep, until the round is not `seen`, and returns it. */
@@ -7909,14 +7928,13 @@ static void flux__pool_start(int threads) {
 static void flux__parallel_workers(int64_t n, void (*fn)(void *ctx, int worker, int64_t i),
                                    void *ctx) {
     int threads = flux__num_threads(), spins = 0;
-    int64_t i;
     if (n <= 1 || threads <= 1 || !flux__atomic_cas32(&flux__pool.busy, 0, 1)) {
-        for (i = 0; i < n; i++) fn(ctx, 0, i);
+        flux__work_alone(n, fn, ctx);
         return;
     }
     flux__pool_start(threads);
     if (!flux__pool.nworkers) {           /* the system started none */
-        for (i = 0; i < n; i++) fn(ctx, 0, i);
+        flux__work_alone(n, fn, ctx);
         flux__atomic_store32(&flux__pool.busy, 0);
         return;
     }
@@ -19864,6 +19882,7 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
     for (t->i = 0; t->i < t->mb; t->i += t->ib) {
         t->ib = t->mb - t->i < p->sub + p->set->lanes ? t->mb - t->i : p->sub;
         flux__gemm_rows(t);
+        flux__between();
     }
     if (!t->epilogue_last || t->k0 + t->kb < p->k) return;
     t->i = 0, t->ib = t->mb;
@@ -49655,11 +49674,17 @@ typedef union flux__mpi_handle { void *p; int i; } flux__mpi_handle;
     X(H, Get_processor_name, (char *name, int *length))                                            \
     X(H, Op_create, (flux__mpi_fold *fold, int commutes, H *op))                                   \
     X(H, Allreduce, (const void *in, void *out, int n, H type, H op, H comm))                      \
-    X(H, Iallreduce, (const void *in, void *out, int n, H type, H op, H comm, H *request))         \
     X(H, Reduce, (const void *in, void *out, int n, H type, H op, int root, H comm))               \
     X(H, Bcast, (void *data, int n, H type, int root, H comm))                                     \
     X(H, Allgather, (const void *in, int n, H type, void *out, int m, H out_type, H comm))         \
     X(H, Reduce_scatter_block, (const void *in, void *out, int n, H type, H op, H comm))           \
+    X(H, Iallreduce, (const void *in, void *out, int n, H type, H op, H comm, H *request))         \
+    X(H, Ireduce, (const void *in, void *out, int n, H type, H op, int root, H comm, H *request))  \
+    X(H, Ibcast, (void *data, int n, H type, int root, H comm, H *request))                        \
+    X(H, Iallgather,                                                                               \
+      (const void *in, int n, H type, void *out, int m, H out_type, H comm, H *request))           \
+    X(H, Ireduce_scatter_block,                                                                    \
+      (const void *in, void *out, int n, H type, H op, H comm, H *request))                        \
     X(H, Test, (H *request, int *done, void *status))                                              \
     X(H, Isend, (const void *data, int n, H type, int to, int tag, H comm, H *request))            \
     X(H, Recv, (void *data, int n, H type, int from, int tag, H comm, void *status))               \
@@ -50028,20 +50053,12 @@ static bool flux__mpi_op(flux_dtype t, flux_agg op, flux__mpi_handle *out, char 
     return true;
 }
 
-/* ---------------- collectives: data are replaced by the result */
+/* ---------------- collectives: data are replaced by the result
+
+   With a request a collective only begins, flux__mpi_test ends it, and it has at most
+   flux__mpi_most elements, as it does not go in pieces. */
 
 #define FLUX__MPI_IN_PLACE ((const void *)flux__mpi.is.in_place)
-
-/* Begins an allreduce of at most flux__mpi_most elements; *request ends it, see flux__mpi_test. */
-static bool flux__mpi_iallreduce(flux__mpi_handle c, void *data, int64_t count, flux_dtype t,
-                                 flux_agg agg, flux__mpi_handle *request, char *why, size_t n) {
-    const flux__mpi_handle type = flux__mpi_type(t);
-    flux__mpi_handle op;
-    if (!flux__mpi_op(t, agg, &op, why, n)) return false;
-#define FLUX__ARGS(h) (FLUX__MPI_IN_PLACE, data, (int)count, type.h, op.h, c.h, &request->h)
-    return flux__mpi_ok(FLUX__MPI_CALL(Iallreduce, FLUX__ARGS), "Iallreduce", why, n);
-#undef FLUX__ARGS
-}
 
 static bool flux__mpi_test(flux__mpi_handle *request, bool *done, char *why, size_t n) {
     int64_t status[8];
@@ -50053,68 +50070,78 @@ static bool flux__mpi_test(flux__mpi_handle *request, bool *done, char *why, siz
     return ok;
 }
 
+/* Calls MPI's `name`, or `begun` if there is a request; FLUX__MPI_LIST has the arguments. */
+#define FLUX__MPI_WAITS(h) (FLUX__MPI_LIST(h))
+#define FLUX__MPI_BEGINS(h) (FLUX__MPI_LIST(h), &request->h)
+#define FLUX__MPI_EITHER(name, begun)                                                              \
+    (request ? flux__mpi_ok(FLUX__MPI_CALL(begun, FLUX__MPI_BEGINS), #begun, why, n)               \
+             : flux__mpi_ok(FLUX__MPI_CALL(name, FLUX__MPI_WAITS), #name, why, n))
+
 /* What the collectives below have in common: a loop over pieces of a call's elements. */
-#define FLUX__MPI_PIECES(name)                                                                     \
+#define FLUX__MPI_PIECES(name, begun)                                                              \
     bool ok = true;                                                                                \
     for (int64_t at = 0, some; at < count && ok; at += some) {                                     \
         const size_t offset = (size_t)at * flux__dtypes[t].size;                                   \
         void *part = (char *)data + offset;                                                        \
         some = count - at < flux__mpi_most ? count - at : flux__mpi_most;                          \
-        ok = flux__mpi_ok(FLUX__MPI_CALL(name, FLUX__ARGS), #name, why, n);                        \
+        ok = FLUX__MPI_EITHER(name, begun);                                                        \
     }                                                                                              \
     return ok;
 
 static bool flux__mpi_allreduce(flux__mpi_handle c, void *data, int64_t count, flux_dtype t,
-                                flux_agg agg, char *why, size_t n) {
+                                flux_agg agg, flux__mpi_handle *request, char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(t);
     flux__mpi_handle op;
     if (!flux__mpi_op(t, agg, &op, why, n)) return false;
-#define FLUX__ARGS(h) (FLUX__MPI_IN_PLACE, part, (int)some, type.h, op.h, c.h)
-    FLUX__MPI_PIECES(Allreduce)
-#undef FLUX__ARGS
+#define FLUX__MPI_LIST(h) FLUX__MPI_IN_PLACE, part, (int)some, type.h, op.h, c.h
+    FLUX__MPI_PIECES(Allreduce, Iallreduce)
+#undef FLUX__MPI_LIST
 }
 
 /* out gets the reduction on the root, and stays as it is elsewhere. Not in place: MPICH 4.0 crashes
    then, if the root is not rank 0. */
 static bool flux__mpi_reduce(flux__mpi_handle c, void *data, void *out, int64_t count,
-                             flux_dtype t, flux_agg agg, int root, char *why, size_t n) {
+                             flux_dtype t, flux_agg agg, int root, flux__mpi_handle *request,
+                             char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(t);
     flux__mpi_handle op;
     if (!flux__mpi_op(t, agg, &op, why, n)) return false;
-#define FLUX__ARGS(h) (part, (char *)out + offset, (int)some, type.h, op.h, root, c.h)
-    FLUX__MPI_PIECES(Reduce)
-#undef FLUX__ARGS
+#define FLUX__MPI_LIST(h) part, (char *)out + offset, (int)some, type.h, op.h, root, c.h
+    FLUX__MPI_PIECES(Reduce, Ireduce)
+#undef FLUX__MPI_LIST
 }
 
 static bool flux__mpi_broadcast(flux__mpi_handle c, void *data, int64_t count, flux_dtype t,
-                                int root, char *why, size_t n) {
+                                int root, flux__mpi_handle *request, char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(t);
-#define FLUX__ARGS(h) (part, (int)some, type.h, root, c.h)
-    FLUX__MPI_PIECES(Bcast)
-#undef FLUX__ARGS
+#define FLUX__MPI_LIST(h) part, (int)some, type.h, root, c.h
+    FLUX__MPI_PIECES(Bcast, Ibcast)
+#undef FLUX__MPI_LIST
 }
 
 /* data: a block of `bytes` of each rank, in the order of ranks; this rank's own is there already.
    Blocks that are too long for one call are sent by one rank after the other. */
-static bool flux__mpi_allgather(flux__mpi_handle c, void *data, size_t bytes, char *why, size_t n) {
+static bool flux__mpi_allgather(flux__mpi_handle c, void *data, size_t bytes,
+                                flux__mpi_handle *request, char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(FLUX_U8);
     if (bytes > (size_t)flux__mpi_most) {
         bool sent = true;
         for (int r = 0, size = flux__mpi_size(c); r < size && sent; r++)
             sent = flux__mpi_broadcast(c, (char *)data + (size_t)r * bytes, (int64_t)bytes,
-                                       FLUX_U8, r, why, n);
+                                       FLUX_U8, r, NULL, why, n);
         return sent;
     }
-#define FLUX__ARGS(h) (FLUX__MPI_IN_PLACE, 0, type.h, data, (int)bytes, type.h, c.h)
-    return flux__mpi_ok(FLUX__MPI_CALL(Allgather, FLUX__ARGS), "Allgather", why, n);
-#undef FLUX__ARGS
+#define FLUX__MPI_LIST(h) FLUX__MPI_IN_PLACE, 0, type.h, data, (int)bytes, type.h, c.h
+    return FLUX__MPI_EITHER(Allgather, Iallgather);
+#undef FLUX__MPI_LIST
 }
 
 /* data: `count` elements for each rank, in the order of ranks, which are destroyed; out: those of
    this rank, reduced. Blocks that are too long for one call are reduced to one rank after the
    other. */
 static bool flux__mpi_reduce_scatter(flux__mpi_handle c, void *data, void *out, int64_t count,
-                                     flux_dtype t, flux_agg agg, char *why, size_t n) {
+                                     flux_dtype t, flux_agg agg, flux__mpi_handle *request,
+                                     char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(t);
     const size_t bytes = (size_t)count * flux__dtypes[t].size;
     flux__mpi_handle op;
@@ -50123,13 +50150,12 @@ static bool flux__mpi_reduce_scatter(flux__mpi_handle c, void *data, void *out, 
         bool reduced = true;
         for (int r = 0, size = flux__mpi_size(c); r < size && reduced; r++)
             reduced = flux__mpi_reduce(c, (char *)data + (size_t)r * bytes, out, count, t, agg, r,
-                                       why, n);
+                                       NULL, why, n);
         return reduced;
     }
-#define FLUX__ARGS(h) (data, out, (int)count, type.h, op.h, c.h)
-    return flux__mpi_ok(FLUX__MPI_CALL(Reduce_scatter_block, FLUX__ARGS), "Reduce_scatter_block",
-                        why, n);
-#undef FLUX__ARGS
+#define FLUX__MPI_LIST(h) data, out, (int)count, type.h, op.h, c.h
+    return FLUX__MPI_EITHER(Reduce_scatter_block, Ireduce_scatter_block);
+#undef FLUX__MPI_LIST
 }
 
 /* ---------------- small messages */
@@ -50296,7 +50322,8 @@ FLUX__END_COLD
    saved, but it does no collective any more.
 
    Rejected: a thread that communicates (MPI then needs its highest level of
-   threads, and two threads of one core take turns), and blocking calls without a
+   threads, and two threads of one core take turns; the thread that evaluates
+   looks after what is on its way instead), and blocking calls without a
    handshake (a rank that is late by a minute can't be told from one that is
    dead). */
 
@@ -50345,6 +50372,8 @@ struct flux_comm {
     flux__nccl *nccl;                     /* NULL: MPI does all collectives */
     flux__message *first;                 /* collectives that were started, oldest first, see
                                              dist/messages.h */
+    double poll_at;                       /* when to look how far they are, by flux__now */
+    double waited;                        /* seconds for which kernels have waited for them */
     bool joined;                          /* the three are made */
     bool one_host;                        /* all ranks are on this machine */
     char (*hosts)[64];                    /* by rank: its machine's name */
@@ -50428,7 +50457,7 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
     c->one_host = c->local_size == c->size;
     flux__mpi_free(&local);
     flux__mpi_host(c->hosts[c->rank], sizeof c->hosts[0]);
-    c->joined = flux__mpi_allgather(c->data, c->hosts, sizeof c->hosts[0], why, n);
+    c->joined = flux__mpi_allgather(c->data, c->hosts, sizeof c->hosts[0], NULL, why, n);
     return c->joined;
 }
 #endif
@@ -50524,32 +50553,44 @@ FLUX__END_COLD
 
 #ifdef FLUX_MPI
 /* ---------------------------------------------------------------------- dist/handshakes.h
-   What goes before a collective's data. A handshake (flux__handshake_start,
-   flux__handshake_finish) compares what the ranks are about to call. It is an
-   allreduce of a few numbers that does not block and is polled until the
-   time-out: who is through it knows that all ranks have come with the same
-   collective, and then flux__exchange sends the data. When a handshake fails,
-   ranks tell each other how far they are, so that the error names who did not
-   come, or who calls what else.
+   How a collective's data travel, and what goes before them. A handshake
+   compares what the ranks are about to call. It is an allreduce of a few numbers
+   that does not block and is polled until the time-out: who is through it knows
+   that all ranks have come with the same collective, and sends the data. When a
+   handshake fails, ranks tell each other how far they are, so that the error
+   names who did not come, or who calls what else.
 
    Invariant: the numbers are maxima of a hash and of its negative, which agree if
    and only if all ranks gave one hash. A rank that gives up sends a report to
    all others at once; each looks for such reports at the end of its handshakes,
    before the data, since it would wait for ever for a rank that has given up.
 
-   Between ranks on one machine the data go by blocking calls, which are faster;
-   between machines, where a cable may be cut, by calls that are polled. */
+   Between ranks on one machine the data go by calls that block, which are faster,
+   as the processor copies them in any case. Between machines, where a network
+   does, and a cable may be cut, they go by calls that are polled
+   (flux__exchange_poll), while kernels run or, until the time-out, at the end. */
 
 FLUX__BEGIN_COLD
 
 enum { FLUX__REPORT_TAG = 1 };
 #define FLUX__GRACE 1.0                   /* seconds in which reports of other ranks are awaited */
 
-typedef struct flux__handshake {
+enum { FLUX__SHAKES, FLUX__MOVES, FLUX__ARRIVED };       /* stages of an exchange */
+
+/* A collective from its handshake until its data have arrived. */
+typedef struct flux__exchange {
     flux__header header;
+    int stage;
     int64_t v[2];                         /* hash, -hash */
-    flux__mpi_handle request;
-} flux__handshake;
+    flux__mpi_handle request;             /* of the handshake, then of a piece of the data */
+    /* data: the elements of this rank's operands, in memory that MPI reaches, which become the
+       result; of an allgather the place for all ranks' elements, this rank's being where they
+       belong. NULL: MPI is not to send any. out: where the result of a reduction to one rank
+       (reduce, reduce_scatter) goes. */
+    void *data, *out;
+    int64_t at;                           /* elements whose exchange has begun */
+    double begun, arrived;                /* by flux__now */
+} flux__exchange;
 
 /* A positive hash of a header. */
 static int64_t flux__header_hash(const flux__header *h) {
@@ -50585,15 +50626,17 @@ static bool flux__comm_break(flux_comm *c, const char *why) {
     return FLUX__REFUSE("%s", why);
 }
 
-/* Begins the handshake of the collective h, whose number this sets. */
-static bool flux__handshake_start(flux_comm *c, flux__handshake *s, const flux__header *h) {
+/* Begins the handshake of the collective h, whose number this sets. x is zeroed but for data and
+   out. */
+static bool flux__exchange_start(flux_comm *c, flux__exchange *x, const flux__header *h) {
     char why[300];
     if (c->broken) return FLUX__REFUSE("%s: an earlier collective has failed: %s",
                                        flux__collective_names[h->kind], c->why);
-    s->header = *h;
-    s->header.number = c->number++;
-    s->v[0] = flux__header_hash(&s->header), s->v[1] = -s->v[0];
-    if (flux__mpi_iallreduce(c->shake, s->v, 2, FLUX_I64, FLUX_MAX, &s->request, why, sizeof why))
+    x->header = *h;
+    x->header.number = c->number++;
+    x->v[0] = flux__header_hash(&x->header), x->v[1] = -x->v[0];
+    x->begun = flux__now();
+    if (flux__mpi_allreduce(c->shake, x->v, 2, FLUX_I64, FLUX_MAX, &x->request, why, sizeof why))
         return true;
     return flux__comm_break(c, why);
 }
@@ -50696,106 +50739,131 @@ static bool flux__give_up(flux_comm *c, const flux__header *h, bool data) {
 }
 
 /* All ranks have come, but not with the same collective: compares what each of them calls. */
-static bool flux__handshake_differs(flux_comm *c, const flux__handshake *s) {
+static bool flux__handshake_differs(flux_comm *c, const flux__exchange *x) {
     char text[400], why[300];
     flux__header *all = (flux__header *)flux__zalloc((size_t)c->size * sizeof *all);
     if (!all) return false;
-    all[c->rank] = s->header;
+    all[c->rank] = x->header;
     int other = -1;
-    if (flux__mpi_allgather(c->data, all, sizeof *all, why, sizeof why))
+    if (flux__mpi_allgather(c->data, all, sizeof *all, NULL, why, sizeof why))
         for (int r = c->size - 1; r >= 0; r--)
-            if (memcmp(&all[r], &s->header, sizeof *all) != 0) other = r;
+            if (memcmp(&all[r], &x->header, sizeof *all) != 0) other = r;
     if (other < 0) snprintf(text, sizeof text, "%s", why);
     else {
-        flux__text mine = flux__header_text(&s->header), theirs = flux__header_text(&all[other]);
+        flux__text mine = flux__header_text(&x->header), theirs = flux__header_text(&all[other]);
         const bool same = strcmp(mine.s, theirs.s) == 0;
         snprintf(text, sizeof text,
                  "rank %d on %s calls %s (collective %lld)%s, where rank %d calls %s (collective "
                  "%lld): all ranks must record the same collectives in the same order",
                  other, c->hosts[other], theirs.s, (long long)all[other].number,
                  same ? " with other parameters" : "", c->rank, mine.s,
-                 (long long)s->header.number);
+                 (long long)x->header.number);
     }
     flux__free(all);
     return flux__comm_break(c, text);
 }
 
-/* Waits until all ranks have come with the same collective. False: an error was told,
-   and the communicator is broken. */
-static bool flux__handshake_finish(flux_comm *c, flux__handshake *s) {
-    char why[300];
+/* Whether all ranks have come with the same collective, at the end of its handshake. False: an
+   error was told, and the communicator is broken. */
+static bool flux__handshake_agrees(flux_comm *c, const flux__exchange *x) {
     flux__report report;
-    const int rc = flux__mpi_await(&s->request, c->timeout, why, sizeof why);
-    if (rc > 0) return flux__comm_break(c, why);
-    if (rc < 0) return flux__give_up(c, &s->header, false);
-    if (s->v[0] != -s->v[1]) return flux__handshake_differs(c, s);
+    if (x->v[0] != -x->v[1]) return flux__handshake_differs(c, x);
     const int from = flux__report_take(c, &report);
-    return from < 0 || flux__gave_up(c, &s->header, from, &report);
-}
-
-/* The whole handshake of a collective at once. */
-static bool flux__shake_hands(flux_comm *c, const flux__header *h) {
-    flux__handshake s;
-    return flux__handshake_start(c, &s, h) && flux__handshake_finish(c, &s);
+    return from < 0 || flux__gave_up(c, &x->header, from, &report);
 }
 
 /* ---------------- data */
 
-/* An allreduce between machines: in pieces, each of which must come within the time-out. */
-static bool flux__exchange_far(flux_comm *c, const flux__header *h, char *data) {
+/* Has MPI exchange `count` elements of a collective, from number x->at on, or begin to, if there
+   is a request. */
+static bool flux__exchange_call(const flux_comm *c, const flux__exchange *x, int64_t count,
+                                flux__mpi_handle *request, char *why, size_t n) {
+    const flux__header *h = &x->header;
     const flux_dtype t = (flux_dtype)h->dtype;
-    char why[300], text[600];
-    for (int64_t at = 0, some; at < h->count; at += some) {
-        flux__mpi_handle request;
-        some = h->count - at < flux__mpi_most ? h->count - at : flux__mpi_most;
-        int rc = flux__mpi_iallreduce(c->data, data + (size_t)at * flux__dtypes[t].size, some, t,
-                                      (flux_agg)h->op, &request, why, sizeof why)
-                     ? flux__mpi_await(&request, c->timeout, why, sizeof why) : 1;
-        if (rc < 0) return flux__give_up(c, h, true);
-        if (rc == 0) continue;
-        snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
-                 (long long)h->number, why);
-        return flux__comm_break(c, text);
+    const flux_agg op = (flux_agg)h->op;
+    const size_t size = flux__dtypes[t].size, offset = (size_t)x->at * size;
+    char *data = (char *)x->data + offset;
+    switch (h->kind) {
+    case FLUX__ALLREDUCE:
+        return flux__mpi_allreduce(c->data, data, count, t, op, request, why, n);
+    case FLUX__REDUCE_TO:
+        return flux__mpi_reduce(c->data, data, (char *)x->out + offset, count, t, op, h->root,
+                                request, why, n);
+    case FLUX__BROADCAST_FROM:
+        return flux__mpi_broadcast(c->data, data, count, t, h->root, request, why, n);
+    case FLUX__ALLGATHER:
+        return flux__mpi_allgather(c->data, data, (size_t)count * size, request, why, n);
+    default:
+        return flux__mpi_reduce_scatter(c->data, data, x->out, count / c->size, t, op, request,
+                                        why, n);
+    }
+}
+
+/* Breaks the communicator, since MPI has failed in the exchange of x. */
+static bool flux__exchange_fails(flux_comm *c, const flux__exchange *x, const char *why) {
+    char text[600];
+    snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(&x->header).s,
+             (long long)x->header.number, why);
+    return flux__comm_break(c, text);
+}
+
+/* Begins the next piece of the data, or exchanges all of them at once: on one machine, and of a
+   collective that can't be cut and is too large for one call. */
+static bool flux__exchange_move(flux_comm *c, flux__exchange *x) {
+    const flux__header *h = &x->header;
+    const int64_t size = (int64_t)flux__dtypes[h->dtype].size,
+        block = h->kind == FLUX__ALLGATHER ? h->count * size
+              : h->kind == FLUX__REDUCE_SCATTER ? h->count / c->size : 0;
+    const bool at_once = c->one_host || block > flux__mpi_most;
+    int64_t some = h->count - x->at;
+    char why[300];
+    if (h->kind == FLUX__REDUCE_TO && x->at == 0 && c->rank != h->root)
+        memcpy(x->out, x->data, (size_t)(h->count * size));
+    if (!at_once && !block && some > flux__mpi_most) some = flux__mpi_most;
+    const bool ok = flux__exchange_call(c, x, some, at_once ? NULL : &x->request, why, sizeof why);
+    if (!ok) return flux__exchange_fails(c, x, why);
+    x->at += some;
+    if (at_once) x->stage = FLUX__ARRIVED;
+    return true;
+}
+
+/* What follows when an exchange's request is done. False: an error was told. */
+static bool flux__exchange_next(flux_comm *c, flux__exchange *x) {
+    if (x->stage == FLUX__SHAKES && !flux__handshake_agrees(c, x)) return false;
+    x->stage = x->data && x->at < x->header.count ? FLUX__MOVES : FLUX__ARRIVED;
+    const bool ok = x->stage == FLUX__ARRIVED || flux__exchange_move(c, x);
+    if (x->stage == FLUX__ARRIVED) x->arrived = flux__now();
+    return ok;
+}
+
+/* Takes an exchange on as far as it goes without waiting. */
+static void flux__exchange_poll(flux_comm *c, flux__exchange *x) {
+    char why[300];
+    bool done = true;
+    while (x->stage != FLUX__ARRIVED && !c->broken && done)
+        if (!flux__mpi_test(&x->request, &done, why, sizeof why)) flux__exchange_fails(c, x, why);
+        else if (done) flux__exchange_next(c, x);
+}
+
+/* Waits for the handshake and for the data. False: an error was told, and the communicator is
+   broken. */
+static bool flux__exchange_finish(flux_comm *c, flux__exchange *x) {
+    char why[300];
+    while (x->stage != FLUX__ARRIVED) {
+        if (c->broken) return false;      /* an earlier one has failed */
+        const int rc = flux__mpi_await(&x->request, c->timeout, why, sizeof why);
+        if (rc < 0) return flux__give_up(c, &x->header, x->stage == FLUX__MOVES);
+        if (rc > 0) return flux__exchange_fails(c, x, why);
+        if (!flux__exchange_next(c, x)) return false;
     }
     return true;
 }
 
-/* Exchanges the data of a collective after its handshake. data: the elements of this rank's
-   operands, in memory that MPI reaches, which become the result; of an allgather the place for
-   all ranks' elements, this rank's being where they belong. The result of a reduction to one rank
-   (reduce, reduce_scatter) is written to `out`. */
-static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void *out) {
-    char why[300] = "";
-    const flux_dtype t = (flux_dtype)h->dtype;
-    const flux_agg op = (flux_agg)h->op;
-    bool ok = true;
-    switch (h->kind) {
-    case FLUX__ALLREDUCE:
-        if (c->one_host) {
-            ok = flux__mpi_allreduce(c->data, data, h->count, t, op, why, sizeof why);
-            break;
-        }
-        return flux__exchange_far(c, h, (char *)data);
-    case FLUX__REDUCE_TO:
-        if (c->rank != h->root) memcpy(out, data, (size_t)h->count * flux__dtypes[t].size);
-        ok = flux__mpi_reduce(c->data, data, out, h->count, t, op, h->root, why, sizeof why);
-        break;
-    case FLUX__BROADCAST_FROM:
-        ok = flux__mpi_broadcast(c->data, data, h->count, t, h->root, why, sizeof why);
-        break;
-    case FLUX__ALLGATHER:
-        ok = flux__mpi_allgather(c->data, data, (size_t)h->count * flux__dtypes[t].size, why,
-                                 sizeof why);
-        break;
-    default:
-        ok = flux__mpi_reduce_scatter(c->data, data, out, h->count / c->size, t, op, why,
-                                      sizeof why);
-    }
-    if (ok) return true;
-    char text[600];
-    snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
-             (long long)h->number, why);
-    return flux__comm_break(c, text);
+/* A collective here and now; data and out are those of flux__exchange. False: an error was told. */
+static bool flux__collective_now(flux_comm *c, const flux__header *h, void *data, void *out) {
+    FLUX__ZEROED(flux__exchange, x);
+    x.data = data, x.out = out;
+    return flux__exchange_start(c, &x, h) && flux__exchange_finish(c, &x);
 }
 
 FLUX__END_COLD
@@ -50958,7 +51026,7 @@ static int flux__nccl_backend(char *why, size_t size) {
 static bool flux__nccl_agree(const flux_comm *c, int64_t mine, int64_t *least, int64_t *most,
                              char *why, size_t size) {
     int64_t v[2] = { mine, -mine };
-    const bool ok = flux__mpi_allreduce(c->data, v, 2, FLUX_I64, FLUX_MAX, why, size);
+    const bool ok = flux__mpi_allreduce(c->data, v, 2, FLUX_I64, FLUX_MAX, NULL, why, size);
     *most = v[0], *least = -v[1];
     return ok;
 }
@@ -51017,7 +51085,7 @@ static bool flux__nccl_share_id(const flux_comm *c, int backend, flux__nccl_id *
     const int code = c->rank == 0 ? nccl->GetUniqueId(id) : 0;
     memcpy(made, id, sizeof *id);
     memcpy(made + sizeof *id, &code, sizeof code);
-    if (!flux__mpi_broadcast(c->data, made, (int64_t)sizeof made, FLUX_U8, 0, why, size))
+    if (!flux__mpi_broadcast(c->data, made, (int64_t)sizeof made, FLUX_U8, 0, NULL, why, size))
         return false;
     int failed;
     memcpy(id, made, sizeof *id);
@@ -51209,10 +51277,12 @@ FLUX__END_COLD
 /* ---------------------------------------------------------------------- dist/messages.h
    Collectives as the schedule runs them: flux__message_start packs the operands
    of a node one behind the other and begins the handshake;
-   flux__message_finish ends it and exchanges the data.
+   flux__message_finish waits until the data have been exchanged. Between machines
+   they travel meanwhile: the thread that evaluates takes all messages on between
+   the parts of kernels (flux__thread.between).
 
-   Invariant: messages of a communicator are finished in the order in which they
-   were started, whichever the schedule asks for. The data lie in the node's own
+   Invariant: messages of a communicator are begun and finished in the order in
+   which they were started, whichever the schedule asks for. The data lie in the node's own
    buffer if that is host memory or NCCL does it, else in a copy that is moved to the device when
    it is complete. After a start the operands are not read any more. Of NCCL's, a finish means
    that they are queued: the device waits for them, and the host does not. */
@@ -51247,7 +51317,7 @@ static flux__header flux__header_of(const flux_tensor *t) {
 struct flux__message {
     flux__message *next;
     const flux__kernel *kernel;
-    flux__handshake handshake;
+    flux__exchange exchange;
     char *data, *host;                    /* operands and result in host memory, see
                                              flux__exchange */
     void *out;                            /* the node's buffer */
@@ -51257,6 +51327,7 @@ struct flux__message {
     bool on_gpu;                          /* NCCL does it: data and host are of the device */
     int packed;                           /* see flux__nccl_packed */
     flux__buffer *buffer;                 /* of data, where that is on the device and not `out` */
+    double waited;                        /* flux_comm.waited when it was started */
     bool done, ok;
 };
 
@@ -51317,6 +51388,38 @@ static bool flux__message_packed(const flux_comm *c, flux__message *m) {
     return m->packed >= 0;
 }
 
+/* Sets the floating-point mode that C begins with, and returns the one before. */
+static unsigned flux__plain_mode(void) {
+    const unsigned mode = flux__float_mode();
+    flux__set_float_mode(mode & ~(unsigned)(FLUX__ROUNDING | FLUX__FLUSH));
+    return mode;
+}
+
+/* Takes a communicator's messages on, as far as they go without waiting; at most every 20 us. The
+   data of one must not overtake those of an earlier one, or ranks would begin them in different
+   orders. MPI may add numbers here: not in the kernels' floating-point mode, or it would be chance
+   whether a denormal sum becomes 0. */
+static void flux__messages_poll(void *comm) {
+    flux_comm *c = (flux_comm *)comm;
+    const double now = flux__now();
+    if (now < c->poll_at) return;
+    const unsigned mode = flux__plain_mode();
+    for (flux__message *m = c->first; m && !c->broken; m = m->next) {
+        flux__exchange_poll(c, &m->exchange);
+        if (m->exchange.stage == FLUX__SHAKES) break;
+    }
+    flux__set_float_mode(mode);
+    c->poll_at = now + 20e-6;
+}
+
+/* Has this thread's kernels poll while there are messages between machines. */
+static void flux__messages_between(flux_comm *c) {
+    flux__thread *t = flux__self();
+    if (!t || c->one_host || (!c->first && t->between_of != c)) return;
+    t->between = c->first ? flux__messages_poll : NULL;
+    t->between_of = c;
+}
+
 /* Packs a collective's operands into its message, begins the handshake about it, and puts it behind
    the communicator's others. -1: memory ran out, or the operands could not be packed. */
 static int flux__message_start(flux__run *run, flux__kernel *k) {
@@ -51328,6 +51431,7 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
     if (c->last == t) flux__comm_forget(c);
     m->kernel = k;
     m->device = t->device;
+    m->waited = c->waited;
     m->out = run->ptr[run->plan->nleaf + k->node];
 #ifdef FLUX__WITH_NCCL
     h.on_gpu = m->on_gpu = flux__nccl_takes(c, m->device, &h);
@@ -51336,24 +51440,44 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
     const size_t mine = h.kind == FLUX__ALLGATHER ? (size_t)c->rank * (size_t)h.count : 0;
     if (!flux__message_place(m, &h, c->size) ||
         !flux__message_pack(m, run, k, m->data + mine * flux__dtypes[t->dtype].size) ||
-        !flux__message_packed(c, m) ||
-        !flux__handshake_start(c, &m->handshake, &h)) {
+        !flux__message_packed(c, m)) {
+        flux__message_free(m);
+        return -1;
+    }
+    if (!m->on_gpu) m->exchange.data = m->data, m->exchange.out = m->host;
+    if (!flux__exchange_start(c, &m->exchange, &h)) {
         flux__message_free(m);
         return -1;
     }
     while (*at) at = &(*at)->next;
     *at = m;
+    flux__messages_between(c);
     return 0;
 }
 
-/* Ends the handshake of a message, exchanges its data, and puts the result where it belongs; those
-   of NCCL are only shaken hands on. */
+/* Writes to the trace how long a message took, and how much of that kernels hid: meanwhile this
+   rank has waited for so many seconds, for it or for others. */
+static void flux__message_trace(const flux__message *m, double waited) {
+    const flux__exchange *x = &m->exchange;
+    const double took = x->arrived - x->begun, hidden = took - waited;
+    char words[160];
+    snprintf(words, sizeof words, "%s: %lld us, hidden %lld us", flux__header_text(&x->header).s,
+             (long long)(took * 1e6), (long long)(hidden > 0 ? hidden * 1e6 : 0));
+    flux__trace_span("collective", words, x->begun, x->arrived, (int64_t)m->bytes, "", 0);
+}
+
+/* Waits until a message's data have been exchanged, and puts the result where it belongs; those of
+   NCCL are only shaken hands on. */
 static void flux__message_run(flux_comm *c, flux__message *m) {
     const flux_device cpu = { 0, 0 };
-    const flux__header *h = &m->handshake.header;
+    const flux__header *h = &m->exchange.header;
+    const double start = flux__now();
     m->done = true;
-    m->ok = flux__handshake_finish(c, &m->handshake) &&
-            (m->on_gpu || flux__exchange(c, h, m->data, m->host));
+    const unsigned mode = flux__plain_mode();
+    m->ok = flux__exchange_finish(c, &m->exchange);
+    flux__set_float_mode(mode);
+    c->waited += flux__now() - start;
+    if (m->ok && flux__tracing()) flux__message_trace(m, c->waited - m->waited);
     if (!m->ok || m->on_gpu || m->device.backend == FLUX__CPU_BACKEND) return;
     m->ok = flux__move_bytes(m->device, m->out, cpu, m->host, m->bytes) == 0 ||
             FLUX__REFUSE("%s: %zu bytes could not be copied to the device",
@@ -51370,7 +51494,7 @@ static void flux__messages_queue(flux_comm *c, flux__message *first, const flux_
         int n = 0;
         for (end = m; end && n < FLUX__MESSAGES_MOST; end = end == last ? NULL : end->next) {
             if (!end->on_gpu || !end->ok) continue;
-            const flux__header *h = &end->handshake.header;
+            const flux__header *h = &end->exchange.header;
             const size_t mine = h->kind != FLUX__ALLGATHER ? 0
                 : (size_t)c->rank * (size_t)h->count * flux__dtypes[h->dtype].size;
             task[n].header = h, task[n].packed = end->packed;
@@ -51404,6 +51528,7 @@ static int flux__message_finish(flux__run *run, flux__kernel *k) {
     if (!m->done) flux__messages_run(c, last);
     while (*at != m) at = &(*at)->next;
     *at = m->next;
+    flux__messages_between(c);
     if (!m->ok) {                         /* MPI may still write to it: it is never freed */
         flux__atomic_add(&run->buffer[k->node]->refs, 1);
         return -1;
@@ -51585,7 +51710,7 @@ static bool flux__comm_meet(flux_comm *c, int kind) {
     FLUX__ZEROED(flux__header, h);
     h.kind = kind;
     h.failed = kind == FLUX__LEAVE && flux_failed();       /* the others are told */
-    if (c->size > 1) return flux__shake_hands(c, &h);
+    if (c->size > 1) return flux__collective_now(c, &h, NULL, NULL);
 #else
     (void)kind;
 #endif
@@ -51600,7 +51725,7 @@ static bool flux__comm_agree(flux_comm *c, int n, uint8_t *v) {
     FLUX__ZEROED(flux__header, h);
     h.kind = FLUX__ALLREDUCE, h.op = FLUX_MAX, h.dtype = FLUX_U8, h.count = n;
     if (c->size > 1)
-        return flux__comm_flush(c) && flux__shake_hands(c, &h) && flux__exchange(c, &h, v, v);
+        return flux__comm_flush(c) && flux__collective_now(c, &h, v, v);
 #endif
     (void)n, (void)v;
     return true;
@@ -51614,7 +51739,7 @@ static bool flux__comm_gather(flux_comm *c, int n, double *all) {
     FLUX__ZEROED(flux__header, h);
     h.kind = FLUX__ALLGATHER, h.dtype = FLUX_F64, h.count = n;
     if (c->size > 1)
-        return flux__comm_flush(c) && flux__shake_hands(c, &h) && flux__exchange(c, &h, all, all);
+        return flux__comm_flush(c) && flux__collective_now(c, &h, all, all);
 #endif
     (void)n, (void)all;
     return true;
@@ -51632,8 +51757,7 @@ static bool flux__comm_seed(flux_comm *c, uint64_t mine, uint64_t *seed) {
 #ifdef FLUX_MPI
     FLUX__ZEROED(flux__header, h);
     h.kind = FLUX__BROADCAST_FROM, h.op = FLUX_SUM, h.dtype = FLUX_I64, h.count = 1;
-    return c->size == 1 || (flux__comm_flush(c) && flux__shake_hands(c, &h) &&
-                            flux__exchange(c, &h, seed, seed));
+    return c->size == 1 || (flux__comm_flush(c) && flux__collective_now(c, &h, seed, seed));
 #else
     (void)c;
     return true;

@@ -264,7 +264,8 @@
        FLUX_LOG=level        error, warn, info (default), debug; or "schedule" to list kernels as
                              they are planned, "source" to see their text for the GPU's compiler
        FLUX_TRACE=file.json  writes what ran when, a kernel an event, for ui.perfetto.dev; of several
-                             processes rank 3 writes file.json.3
+                             processes rank 3 writes file.json.3. A collective is an event, too,
+                             which says how long it took and how much of that kernels hid
        FLUX_PROFILE=1        prints at the end where the time went, by layer, see flux_profile
        FLUX_SIMD=name        uses no better instruction set than base, avx2 or avx512, to compare or
                              debug; avx512 leaves out a processor's own products of bf16

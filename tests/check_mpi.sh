@@ -41,6 +41,13 @@ each() {
     [ "$(grep -c "^rank [0-9]* of $n: ok" "$tmp/out")" = "$n" ] && pass ||
         { fail "$1 on $n ranks"; head -n 8 "$tmp/out" "$tmp/said" | cut -c 1-300; }
 }
+# meanwhile TRACE: whether some collective's data had come before a kernel began that ran before they were needed
+meanwhile() {
+    awk 'function number(name,  s) { s = $0; return sub(".*\"" name "\":", "", s) ? s + 0 : 0 }
+         /"cat":"collective"/ { if (number("ts") + number("dur") < begun) early++; next }
+         number("ts") > begun { begun = number("ts") }
+         END { exit !early }' "$1" && pass
+}
 # told MODE RANK TEXT...: in this mode of faults.c, the rank says so, and can still save
 told() {
     on "$launcher" 3 "$tmp/faults" "$1" >"$tmp/out"
@@ -60,7 +67,8 @@ hash=$(sed 's/.*ok, //' "$tmp/out")
 for launcher in mpirun.openmpi mpiexec.mpich; do
     have $launcher || { skip "no $launcher on this machine; package: $([ $launcher = mpirun.openmpi ] && echo openmpi-bin || echo mpich)"; continue; }
     for n in 1 2 3 4 7; do
-        on $launcher $n "$tmp/collectives" >"$tmp/out"; each "$launcher: collectives"
+        FLUX_TRACE=$tmp/trace on $launcher $n "$tmp/collectives" >"$tmp/out"; each "$launcher: collectives"
+        [ $n != 2 ] || meanwhile "$tmp/trace" || fail "$launcher: no collective's data come while kernels run"
         [ $n != 7 ] || [ $launcher = mpiexec.mpich ] || continue      # what trains has no more to do with MPI
         on $launcher $n "$tmp/training" >"$tmp/out"; each "$launcher: training"
         # one result on all ranks; on one, that of no communicator; again, the same
@@ -69,6 +77,14 @@ for launcher in mpirun.openmpi mpiexec.mpich; do
         [ $n != 3 ] || { cp "$tmp/out" "$tmp/first"; on $launcher 3 "$tmp/training" >"$tmp/out"
                          cmp -s "$tmp/out" "$tmp/first" && pass || fail "$launcher: two runs on 3 ranks differ"; }
     done
+    n=3                                  # as if on machines of their own: data travel while kernels run
+    DIST_APART=1 FLUX_TRACE=$tmp/trace on $launcher 3 "$tmp/training" >"$tmp/out"; each "$launcher: training, apart"
+    for rank in 0 1 2; do                # each has a file of its own, of which each collective is an event
+        trace=$tmp/trace; [ $rank = 0 ] || trace=$trace.$rank
+        grep -q "\"pid\":$((rank + 1)),.*\"name\":\"allreduce sum of [0-9]* f32: [0-9]* us, hidden [0-9]* us\"" "$trace" && pass ||
+            fail "$launcher: rank $rank's trace has no collectives"
+    done
+    cmp -s "$tmp/out" "$tmp/first" && pass || fail "$launcher: ranks that are apart end with other parameters than on one machine"
     for n in 4 3; do                     # begun by four, gone on with by three
         on $launcher $n "$tmp/training" "$([ $n = 4 ] && echo begin || echo go_on)" >"$tmp/out"; each "$launcher: a run goes on"
     done

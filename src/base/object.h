@@ -138,6 +138,8 @@ typedef struct flux__thread {             /* a thread's own state */
     int64_t nfreed;                       /* how many were ever put there */
     flux__scope closing;                  /* FLUX__DEBUG: the scope that closes now */
     struct flux__plans *plans;            /* cached plans */
+    void (*between)(void *of);            /* what it does between the parts of kernels, for */
+    void *between_of;                     /* collectives that are on their way; or NULL */
     void *scratch;                        /* scratch memory of the kernels that it runs */
     size_t scratch_bytes;
     bool look;                            /* memory has grown: flux__scopes_look is due */

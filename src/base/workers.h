@@ -2,6 +2,7 @@
 #define FLUX__BASE_WORKERS_H
 #include "platform.h"
 #include "threads.h"
+#include "object.h"
 #include "system.h"
 #include "errors.h"
 
@@ -146,13 +147,29 @@ static bool flux__pool_claim(int number, int64_t *i) {
     return true;
 }
 
+/* What this thread has to do between indices, see flux__thread.between. */
+static void flux__between(void) {
+    const flux__thread *t = (const flux__thread *)flux__tls_get();
+    if (t && t->between) t->between(t->between_of);
+}
+
 /* Runs indices until none is left: those of the worker's own share, then those of the next ones. */
 static void flux__pool_work(int worker) {
     int k, shares = flux__pool.nshares;
     int64_t i;
     for (k = 0; k < shares; k++)
-        while (flux__pool_claim((worker + k) % shares, &i))
+        while (flux__pool_claim((worker + k) % shares, &i)) {
             flux__pool.fn(flux__pool.ctx, worker, i);
+            flux__between();
+        }
+}
+
+/* The same by the calling thread alone. */
+static void flux__work_alone(int64_t n, void (*fn)(void *ctx, int worker, int64_t i), void *ctx) {
+    for (int64_t i = 0; i < n; i++) {
+        fn(ctx, 0, i);
+        flux__between();
+    }
 }
 
 /* Waits, spinning for 50 us and then asleep, until the round is not `seen`, and returns it. */
@@ -249,14 +266,13 @@ static void flux__pool_start(int threads) {
 static void flux__parallel_workers(int64_t n, void (*fn)(void *ctx, int worker, int64_t i),
                                    void *ctx) {
     int threads = flux__num_threads(), spins = 0;
-    int64_t i;
     if (n <= 1 || threads <= 1 || !flux__atomic_cas32(&flux__pool.busy, 0, 1)) {
-        for (i = 0; i < n; i++) fn(ctx, 0, i);
+        flux__work_alone(n, fn, ctx);
         return;
     }
     flux__pool_start(threads);
     if (!flux__pool.nworkers) {           /* the system started none */
-        for (i = 0; i < n; i++) fn(ctx, 0, i);
+        flux__work_alone(n, fn, ctx);
         flux__atomic_store32(&flux__pool.busy, 0);
         return;
     }

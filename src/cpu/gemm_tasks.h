@@ -455,6 +455,7 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
     for (t->i = 0; t->i < t->mb; t->i += t->ib) {
         t->ib = t->mb - t->i < p->sub + p->set->lanes ? t->mb - t->i : p->sub;
         flux__gemm_rows(t);
+        flux__between();
     }
     if (!t->epilogue_last || t->k0 + t->kb < p->k) return;
     t->i = 0, t->ib = t->mb;

@@ -185,7 +185,7 @@ static bool flux__comm_meet(flux_comm *c, int kind) {
     FLUX__ZEROED(flux__header, h);
     h.kind = kind;
     h.failed = kind == FLUX__LEAVE && flux_failed();       /* the others are told */
-    if (c->size > 1) return flux__shake_hands(c, &h);
+    if (c->size > 1) return flux__collective_now(c, &h, NULL, NULL);
 #else
     (void)kind;
 #endif
@@ -200,7 +200,7 @@ static bool flux__comm_agree(flux_comm *c, int n, uint8_t *v) {
     FLUX__ZEROED(flux__header, h);
     h.kind = FLUX__ALLREDUCE, h.op = FLUX_MAX, h.dtype = FLUX_U8, h.count = n;
     if (c->size > 1)
-        return flux__comm_flush(c) && flux__shake_hands(c, &h) && flux__exchange(c, &h, v, v);
+        return flux__comm_flush(c) && flux__collective_now(c, &h, v, v);
 #endif
     (void)n, (void)v;
     return true;
@@ -214,7 +214,7 @@ static bool flux__comm_gather(flux_comm *c, int n, double *all) {
     FLUX__ZEROED(flux__header, h);
     h.kind = FLUX__ALLGATHER, h.dtype = FLUX_F64, h.count = n;
     if (c->size > 1)
-        return flux__comm_flush(c) && flux__shake_hands(c, &h) && flux__exchange(c, &h, all, all);
+        return flux__comm_flush(c) && flux__collective_now(c, &h, all, all);
 #endif
     (void)n, (void)all;
     return true;
@@ -232,8 +232,7 @@ static bool flux__comm_seed(flux_comm *c, uint64_t mine, uint64_t *seed) {
 #ifdef FLUX_MPI
     FLUX__ZEROED(flux__header, h);
     h.kind = FLUX__BROADCAST_FROM, h.op = FLUX_SUM, h.dtype = FLUX_I64, h.count = 1;
-    return c->size == 1 || (flux__comm_flush(c) && flux__shake_hands(c, &h) &&
-                            flux__exchange(c, &h, seed, seed));
+    return c->size == 1 || (flux__comm_flush(c) && flux__collective_now(c, &h, seed, seed));
 #else
     (void)c;
     return true;

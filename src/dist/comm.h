@@ -28,7 +28,8 @@
    saved, but it does no collective any more.
 
    Rejected: a thread that communicates (MPI then needs its highest level of
-   threads, and two threads of one core take turns), and blocking calls without a
+   threads, and two threads of one core take turns; the thread that evaluates
+   looks after what is on its way instead), and blocking calls without a
    handshake (a rank that is late by a minute can't be told from one that is
    dead). */
 
@@ -77,6 +78,8 @@ struct flux_comm {
     flux__nccl *nccl;                     /* NULL: MPI does all collectives */
     flux__message *first;                 /* collectives that were started, oldest first, see
                                              dist/messages.h */
+    double poll_at;                       /* when to look how far they are, by flux__now */
+    double waited;                        /* seconds for which kernels have waited for them */
     bool joined;                          /* the three are made */
     bool one_host;                        /* all ranks are on this machine */
     char (*hosts)[64];                    /* by rank: its machine's name */
@@ -160,7 +163,7 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
     c->one_host = c->local_size == c->size;
     flux__mpi_free(&local);
     flux__mpi_host(c->hosts[c->rank], sizeof c->hosts[0]);
-    c->joined = flux__mpi_allgather(c->data, c->hosts, sizeof c->hosts[0], why, n);
+    c->joined = flux__mpi_allgather(c->data, c->hosts, sizeof c->hosts[0], NULL, why, n);
     return c->joined;
 }
 #endif

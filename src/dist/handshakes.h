@@ -13,32 +13,44 @@
 
 #ifdef FLUX_MPI
 /* ---------------------------------------------------------------------- dist/handshakes.h
-   What goes before a collective's data. A handshake (flux__handshake_start,
-   flux__handshake_finish) compares what the ranks are about to call. It is an
-   allreduce of a few numbers that does not block and is polled until the
-   time-out: who is through it knows that all ranks have come with the same
-   collective, and then flux__exchange sends the data. When a handshake fails,
-   ranks tell each other how far they are, so that the error names who did not
-   come, or who calls what else.
+   How a collective's data travel, and what goes before them. A handshake
+   compares what the ranks are about to call. It is an allreduce of a few numbers
+   that does not block and is polled until the time-out: who is through it knows
+   that all ranks have come with the same collective, and sends the data. When a
+   handshake fails, ranks tell each other how far they are, so that the error
+   names who did not come, or who calls what else.
 
    Invariant: the numbers are maxima of a hash and of its negative, which agree if
    and only if all ranks gave one hash. A rank that gives up sends a report to
    all others at once; each looks for such reports at the end of its handshakes,
    before the data, since it would wait for ever for a rank that has given up.
 
-   Between ranks on one machine the data go by blocking calls, which are faster;
-   between machines, where a cable may be cut, by calls that are polled. */
+   Between ranks on one machine the data go by calls that block, which are faster,
+   as the processor copies them in any case. Between machines, where a network
+   does, and a cable may be cut, they go by calls that are polled
+   (flux__exchange_poll), while kernels run or, until the time-out, at the end. */
 
 FLUX__BEGIN_COLD
 
 enum { FLUX__REPORT_TAG = 1 };
 #define FLUX__GRACE 1.0                   /* seconds in which reports of other ranks are awaited */
 
-typedef struct flux__handshake {
+enum { FLUX__SHAKES, FLUX__MOVES, FLUX__ARRIVED };       /* stages of an exchange */
+
+/* A collective from its handshake until its data have arrived. */
+typedef struct flux__exchange {
     flux__header header;
+    int stage;
     int64_t v[2];                         /* hash, -hash */
-    flux__mpi_handle request;
-} flux__handshake;
+    flux__mpi_handle request;             /* of the handshake, then of a piece of the data */
+    /* data: the elements of this rank's operands, in memory that MPI reaches, which become the
+       result; of an allgather the place for all ranks' elements, this rank's being where they
+       belong. NULL: MPI is not to send any. out: where the result of a reduction to one rank
+       (reduce, reduce_scatter) goes. */
+    void *data, *out;
+    int64_t at;                           /* elements whose exchange has begun */
+    double begun, arrived;                /* by flux__now */
+} flux__exchange;
 
 /* A positive hash of a header. */
 static int64_t flux__header_hash(const flux__header *h) {
@@ -74,15 +86,17 @@ static bool flux__comm_break(flux_comm *c, const char *why) {
     return FLUX__REFUSE("%s", why);
 }
 
-/* Begins the handshake of the collective h, whose number this sets. */
-static bool flux__handshake_start(flux_comm *c, flux__handshake *s, const flux__header *h) {
+/* Begins the handshake of the collective h, whose number this sets. x is zeroed but for data and
+   out. */
+static bool flux__exchange_start(flux_comm *c, flux__exchange *x, const flux__header *h) {
     char why[300];
     if (c->broken) return FLUX__REFUSE("%s: an earlier collective has failed: %s",
                                        flux__collective_names[h->kind], c->why);
-    s->header = *h;
-    s->header.number = c->number++;
-    s->v[0] = flux__header_hash(&s->header), s->v[1] = -s->v[0];
-    if (flux__mpi_iallreduce(c->shake, s->v, 2, FLUX_I64, FLUX_MAX, &s->request, why, sizeof why))
+    x->header = *h;
+    x->header.number = c->number++;
+    x->v[0] = flux__header_hash(&x->header), x->v[1] = -x->v[0];
+    x->begun = flux__now();
+    if (flux__mpi_allreduce(c->shake, x->v, 2, FLUX_I64, FLUX_MAX, &x->request, why, sizeof why))
         return true;
     return flux__comm_break(c, why);
 }
@@ -185,106 +199,131 @@ static bool flux__give_up(flux_comm *c, const flux__header *h, bool data) {
 }
 
 /* All ranks have come, but not with the same collective: compares what each of them calls. */
-static bool flux__handshake_differs(flux_comm *c, const flux__handshake *s) {
+static bool flux__handshake_differs(flux_comm *c, const flux__exchange *x) {
     char text[400], why[300];
     flux__header *all = (flux__header *)flux__zalloc((size_t)c->size * sizeof *all);
     if (!all) return false;
-    all[c->rank] = s->header;
+    all[c->rank] = x->header;
     int other = -1;
-    if (flux__mpi_allgather(c->data, all, sizeof *all, why, sizeof why))
+    if (flux__mpi_allgather(c->data, all, sizeof *all, NULL, why, sizeof why))
         for (int r = c->size - 1; r >= 0; r--)
-            if (memcmp(&all[r], &s->header, sizeof *all) != 0) other = r;
+            if (memcmp(&all[r], &x->header, sizeof *all) != 0) other = r;
     if (other < 0) snprintf(text, sizeof text, "%s", why);
     else {
-        flux__text mine = flux__header_text(&s->header), theirs = flux__header_text(&all[other]);
+        flux__text mine = flux__header_text(&x->header), theirs = flux__header_text(&all[other]);
         const bool same = strcmp(mine.s, theirs.s) == 0;
         snprintf(text, sizeof text,
                  "rank %d on %s calls %s (collective %lld)%s, where rank %d calls %s (collective "
                  "%lld): all ranks must record the same collectives in the same order",
                  other, c->hosts[other], theirs.s, (long long)all[other].number,
                  same ? " with other parameters" : "", c->rank, mine.s,
-                 (long long)s->header.number);
+                 (long long)x->header.number);
     }
     flux__free(all);
     return flux__comm_break(c, text);
 }
 
-/* Waits until all ranks have come with the same collective. False: an error was told,
-   and the communicator is broken. */
-static bool flux__handshake_finish(flux_comm *c, flux__handshake *s) {
-    char why[300];
+/* Whether all ranks have come with the same collective, at the end of its handshake. False: an
+   error was told, and the communicator is broken. */
+static bool flux__handshake_agrees(flux_comm *c, const flux__exchange *x) {
     flux__report report;
-    const int rc = flux__mpi_await(&s->request, c->timeout, why, sizeof why);
-    if (rc > 0) return flux__comm_break(c, why);
-    if (rc < 0) return flux__give_up(c, &s->header, false);
-    if (s->v[0] != -s->v[1]) return flux__handshake_differs(c, s);
+    if (x->v[0] != -x->v[1]) return flux__handshake_differs(c, x);
     const int from = flux__report_take(c, &report);
-    return from < 0 || flux__gave_up(c, &s->header, from, &report);
-}
-
-/* The whole handshake of a collective at once. */
-static bool flux__shake_hands(flux_comm *c, const flux__header *h) {
-    flux__handshake s;
-    return flux__handshake_start(c, &s, h) && flux__handshake_finish(c, &s);
+    return from < 0 || flux__gave_up(c, &x->header, from, &report);
 }
 
 /* ---------------- data */
 
-/* An allreduce between machines: in pieces, each of which must come within the time-out. */
-static bool flux__exchange_far(flux_comm *c, const flux__header *h, char *data) {
+/* Has MPI exchange `count` elements of a collective, from number x->at on, or begin to, if there
+   is a request. */
+static bool flux__exchange_call(const flux_comm *c, const flux__exchange *x, int64_t count,
+                                flux__mpi_handle *request, char *why, size_t n) {
+    const flux__header *h = &x->header;
     const flux_dtype t = (flux_dtype)h->dtype;
-    char why[300], text[600];
-    for (int64_t at = 0, some; at < h->count; at += some) {
-        flux__mpi_handle request;
-        some = h->count - at < flux__mpi_most ? h->count - at : flux__mpi_most;
-        int rc = flux__mpi_iallreduce(c->data, data + (size_t)at * flux__dtypes[t].size, some, t,
-                                      (flux_agg)h->op, &request, why, sizeof why)
-                     ? flux__mpi_await(&request, c->timeout, why, sizeof why) : 1;
-        if (rc < 0) return flux__give_up(c, h, true);
-        if (rc == 0) continue;
-        snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
-                 (long long)h->number, why);
-        return flux__comm_break(c, text);
+    const flux_agg op = (flux_agg)h->op;
+    const size_t size = flux__dtypes[t].size, offset = (size_t)x->at * size;
+    char *data = (char *)x->data + offset;
+    switch (h->kind) {
+    case FLUX__ALLREDUCE:
+        return flux__mpi_allreduce(c->data, data, count, t, op, request, why, n);
+    case FLUX__REDUCE_TO:
+        return flux__mpi_reduce(c->data, data, (char *)x->out + offset, count, t, op, h->root,
+                                request, why, n);
+    case FLUX__BROADCAST_FROM:
+        return flux__mpi_broadcast(c->data, data, count, t, h->root, request, why, n);
+    case FLUX__ALLGATHER:
+        return flux__mpi_allgather(c->data, data, (size_t)count * size, request, why, n);
+    default:
+        return flux__mpi_reduce_scatter(c->data, data, x->out, count / c->size, t, op, request,
+                                        why, n);
+    }
+}
+
+/* Breaks the communicator, since MPI has failed in the exchange of x. */
+static bool flux__exchange_fails(flux_comm *c, const flux__exchange *x, const char *why) {
+    char text[600];
+    snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(&x->header).s,
+             (long long)x->header.number, why);
+    return flux__comm_break(c, text);
+}
+
+/* Begins the next piece of the data, or exchanges all of them at once: on one machine, and of a
+   collective that can't be cut and is too large for one call. */
+static bool flux__exchange_move(flux_comm *c, flux__exchange *x) {
+    const flux__header *h = &x->header;
+    const int64_t size = (int64_t)flux__dtypes[h->dtype].size,
+        block = h->kind == FLUX__ALLGATHER ? h->count * size
+              : h->kind == FLUX__REDUCE_SCATTER ? h->count / c->size : 0;
+    const bool at_once = c->one_host || block > flux__mpi_most;
+    int64_t some = h->count - x->at;
+    char why[300];
+    if (h->kind == FLUX__REDUCE_TO && x->at == 0 && c->rank != h->root)
+        memcpy(x->out, x->data, (size_t)(h->count * size));
+    if (!at_once && !block && some > flux__mpi_most) some = flux__mpi_most;
+    const bool ok = flux__exchange_call(c, x, some, at_once ? NULL : &x->request, why, sizeof why);
+    if (!ok) return flux__exchange_fails(c, x, why);
+    x->at += some;
+    if (at_once) x->stage = FLUX__ARRIVED;
+    return true;
+}
+
+/* What follows when an exchange's request is done. False: an error was told. */
+static bool flux__exchange_next(flux_comm *c, flux__exchange *x) {
+    if (x->stage == FLUX__SHAKES && !flux__handshake_agrees(c, x)) return false;
+    x->stage = x->data && x->at < x->header.count ? FLUX__MOVES : FLUX__ARRIVED;
+    const bool ok = x->stage == FLUX__ARRIVED || flux__exchange_move(c, x);
+    if (x->stage == FLUX__ARRIVED) x->arrived = flux__now();
+    return ok;
+}
+
+/* Takes an exchange on as far as it goes without waiting. */
+static void flux__exchange_poll(flux_comm *c, flux__exchange *x) {
+    char why[300];
+    bool done = true;
+    while (x->stage != FLUX__ARRIVED && !c->broken && done)
+        if (!flux__mpi_test(&x->request, &done, why, sizeof why)) flux__exchange_fails(c, x, why);
+        else if (done) flux__exchange_next(c, x);
+}
+
+/* Waits for the handshake and for the data. False: an error was told, and the communicator is
+   broken. */
+static bool flux__exchange_finish(flux_comm *c, flux__exchange *x) {
+    char why[300];
+    while (x->stage != FLUX__ARRIVED) {
+        if (c->broken) return false;      /* an earlier one has failed */
+        const int rc = flux__mpi_await(&x->request, c->timeout, why, sizeof why);
+        if (rc < 0) return flux__give_up(c, &x->header, x->stage == FLUX__MOVES);
+        if (rc > 0) return flux__exchange_fails(c, x, why);
+        if (!flux__exchange_next(c, x)) return false;
     }
     return true;
 }
 
-/* Exchanges the data of a collective after its handshake. data: the elements of this rank's
-   operands, in memory that MPI reaches, which become the result; of an allgather the place for
-   all ranks' elements, this rank's being where they belong. The result of a reduction to one rank
-   (reduce, reduce_scatter) is written to `out`. */
-static bool flux__exchange(flux_comm *c, const flux__header *h, void *data, void *out) {
-    char why[300] = "";
-    const flux_dtype t = (flux_dtype)h->dtype;
-    const flux_agg op = (flux_agg)h->op;
-    bool ok = true;
-    switch (h->kind) {
-    case FLUX__ALLREDUCE:
-        if (c->one_host) {
-            ok = flux__mpi_allreduce(c->data, data, h->count, t, op, why, sizeof why);
-            break;
-        }
-        return flux__exchange_far(c, h, (char *)data);
-    case FLUX__REDUCE_TO:
-        if (c->rank != h->root) memcpy(out, data, (size_t)h->count * flux__dtypes[t].size);
-        ok = flux__mpi_reduce(c->data, data, out, h->count, t, op, h->root, why, sizeof why);
-        break;
-    case FLUX__BROADCAST_FROM:
-        ok = flux__mpi_broadcast(c->data, data, h->count, t, h->root, why, sizeof why);
-        break;
-    case FLUX__ALLGATHER:
-        ok = flux__mpi_allgather(c->data, data, (size_t)h->count * flux__dtypes[t].size, why,
-                                 sizeof why);
-        break;
-    default:
-        ok = flux__mpi_reduce_scatter(c->data, data, out, h->count / c->size, t, op, why,
-                                      sizeof why);
-    }
-    if (ok) return true;
-    char text[600];
-    snprintf(text, sizeof text, "%s, collective %lld: %s", flux__header_text(h).s,
-             (long long)h->number, why);
-    return flux__comm_break(c, text);
+/* A collective here and now; data and out are those of flux__exchange. False: an error was told. */
+static bool flux__collective_now(flux_comm *c, const flux__header *h, void *data, void *out) {
+    FLUX__ZEROED(flux__exchange, x);
+    x.data = data, x.out = out;
+    return flux__exchange_start(c, &x, h) && flux__exchange_finish(c, &x);
 }
 
 FLUX__END_COLD

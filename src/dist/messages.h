@@ -2,6 +2,7 @@
 #define FLUX__DIST_MESSAGES_H
 #include "../base/platform.h"
 #include "../base/threads.h" /* flux__atomic_add */
+#include "../base/system.h"
 #include "../base/object.h"
 #include "../base/errors.h"
 #include "../base/backend.h"
@@ -11,6 +12,7 @@
 #include "../schedule/kernel.h"
 #include "../schedule/claims.h"
 #include "../schedule/dispatch.h"
+#include "../schedule/trace.h"
 #include "nccl_library.h"
 #include "comm.h"
 #include "handshakes.h"
@@ -19,10 +21,12 @@
 /* ---------------------------------------------------------------------- dist/messages.h
    Collectives as the schedule runs them: flux__message_start packs the operands
    of a node one behind the other and begins the handshake;
-   flux__message_finish ends it and exchanges the data.
+   flux__message_finish waits until the data have been exchanged. Between machines
+   they travel meanwhile: the thread that evaluates takes all messages on between
+   the parts of kernels (flux__thread.between).
 
-   Invariant: messages of a communicator are finished in the order in which they
-   were started, whichever the schedule asks for. The data lie in the node's own
+   Invariant: messages of a communicator are begun and finished in the order in
+   which they were started, whichever the schedule asks for. The data lie in the node's own
    buffer if that is host memory or NCCL does it, else in a copy that is moved to the device when
    it is complete. After a start the operands are not read any more. Of NCCL's, a finish means
    that they are queued: the device waits for them, and the host does not. */
@@ -57,7 +61,7 @@ static flux__header flux__header_of(const flux_tensor *t) {
 struct flux__message {
     flux__message *next;
     const flux__kernel *kernel;
-    flux__handshake handshake;
+    flux__exchange exchange;
     char *data, *host;                    /* operands and result in host memory, see
                                              flux__exchange */
     void *out;                            /* the node's buffer */
@@ -67,6 +71,7 @@ struct flux__message {
     bool on_gpu;                          /* NCCL does it: data and host are of the device */
     int packed;                           /* see flux__nccl_packed */
     flux__buffer *buffer;                 /* of data, where that is on the device and not `out` */
+    double waited;                        /* flux_comm.waited when it was started */
     bool done, ok;
 };
 
@@ -127,6 +132,38 @@ static bool flux__message_packed(const flux_comm *c, flux__message *m) {
     return m->packed >= 0;
 }
 
+/* Sets the floating-point mode that C begins with, and returns the one before. */
+static unsigned flux__plain_mode(void) {
+    const unsigned mode = flux__float_mode();
+    flux__set_float_mode(mode & ~(unsigned)(FLUX__ROUNDING | FLUX__FLUSH));
+    return mode;
+}
+
+/* Takes a communicator's messages on, as far as they go without waiting; at most every 20 us. The
+   data of one must not overtake those of an earlier one, or ranks would begin them in different
+   orders. MPI may add numbers here: not in the kernels' floating-point mode, or it would be chance
+   whether a denormal sum becomes 0. */
+static void flux__messages_poll(void *comm) {
+    flux_comm *c = (flux_comm *)comm;
+    const double now = flux__now();
+    if (now < c->poll_at) return;
+    const unsigned mode = flux__plain_mode();
+    for (flux__message *m = c->first; m && !c->broken; m = m->next) {
+        flux__exchange_poll(c, &m->exchange);
+        if (m->exchange.stage == FLUX__SHAKES) break;
+    }
+    flux__set_float_mode(mode);
+    c->poll_at = now + 20e-6;
+}
+
+/* Has this thread's kernels poll while there are messages between machines. */
+static void flux__messages_between(flux_comm *c) {
+    flux__thread *t = flux__self();
+    if (!t || c->one_host || (!c->first && t->between_of != c)) return;
+    t->between = c->first ? flux__messages_poll : NULL;
+    t->between_of = c;
+}
+
 /* Packs a collective's operands into its message, begins the handshake about it, and puts it behind
    the communicator's others. -1: memory ran out, or the operands could not be packed. */
 static int flux__message_start(flux__run *run, flux__kernel *k) {
@@ -138,6 +175,7 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
     if (c->last == t) flux__comm_forget(c);
     m->kernel = k;
     m->device = t->device;
+    m->waited = c->waited;
     m->out = run->ptr[run->plan->nleaf + k->node];
 #ifdef FLUX__WITH_NCCL
     h.on_gpu = m->on_gpu = flux__nccl_takes(c, m->device, &h);
@@ -146,24 +184,44 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
     const size_t mine = h.kind == FLUX__ALLGATHER ? (size_t)c->rank * (size_t)h.count : 0;
     if (!flux__message_place(m, &h, c->size) ||
         !flux__message_pack(m, run, k, m->data + mine * flux__dtypes[t->dtype].size) ||
-        !flux__message_packed(c, m) ||
-        !flux__handshake_start(c, &m->handshake, &h)) {
+        !flux__message_packed(c, m)) {
+        flux__message_free(m);
+        return -1;
+    }
+    if (!m->on_gpu) m->exchange.data = m->data, m->exchange.out = m->host;
+    if (!flux__exchange_start(c, &m->exchange, &h)) {
         flux__message_free(m);
         return -1;
     }
     while (*at) at = &(*at)->next;
     *at = m;
+    flux__messages_between(c);
     return 0;
 }
 
-/* Ends the handshake of a message, exchanges its data, and puts the result where it belongs; those
-   of NCCL are only shaken hands on. */
+/* Writes to the trace how long a message took, and how much of that kernels hid: meanwhile this
+   rank has waited for so many seconds, for it or for others. */
+static void flux__message_trace(const flux__message *m, double waited) {
+    const flux__exchange *x = &m->exchange;
+    const double took = x->arrived - x->begun, hidden = took - waited;
+    char words[160];
+    snprintf(words, sizeof words, "%s: %lld us, hidden %lld us", flux__header_text(&x->header).s,
+             (long long)(took * 1e6), (long long)(hidden > 0 ? hidden * 1e6 : 0));
+    flux__trace_span("collective", words, x->begun, x->arrived, (int64_t)m->bytes, "", 0);
+}
+
+/* Waits until a message's data have been exchanged, and puts the result where it belongs; those of
+   NCCL are only shaken hands on. */
 static void flux__message_run(flux_comm *c, flux__message *m) {
     const flux_device cpu = { 0, 0 };
-    const flux__header *h = &m->handshake.header;
+    const flux__header *h = &m->exchange.header;
+    const double start = flux__now();
     m->done = true;
-    m->ok = flux__handshake_finish(c, &m->handshake) &&
-            (m->on_gpu || flux__exchange(c, h, m->data, m->host));
+    const unsigned mode = flux__plain_mode();
+    m->ok = flux__exchange_finish(c, &m->exchange);
+    flux__set_float_mode(mode);
+    c->waited += flux__now() - start;
+    if (m->ok && flux__tracing()) flux__message_trace(m, c->waited - m->waited);
     if (!m->ok || m->on_gpu || m->device.backend == FLUX__CPU_BACKEND) return;
     m->ok = flux__move_bytes(m->device, m->out, cpu, m->host, m->bytes) == 0 ||
             FLUX__REFUSE("%s: %zu bytes could not be copied to the device",
@@ -180,7 +238,7 @@ static void flux__messages_queue(flux_comm *c, flux__message *first, const flux_
         int n = 0;
         for (end = m; end && n < FLUX__MESSAGES_MOST; end = end == last ? NULL : end->next) {
             if (!end->on_gpu || !end->ok) continue;
-            const flux__header *h = &end->handshake.header;
+            const flux__header *h = &end->exchange.header;
             const size_t mine = h->kind != FLUX__ALLGATHER ? 0
                 : (size_t)c->rank * (size_t)h->count * flux__dtypes[h->dtype].size;
             task[n].header = h, task[n].packed = end->packed;
@@ -214,6 +272,7 @@ static int flux__message_finish(flux__run *run, flux__kernel *k) {
     if (!m->done) flux__messages_run(c, last);
     while (*at != m) at = &(*at)->next;
     *at = m->next;
+    flux__messages_between(c);
     if (!m->ok) {                         /* MPI may still write to it: it is never freed */
         flux__atomic_add(&run->buffer[k->node]->refs, 1);
         return -1;

@@ -216,20 +216,12 @@ static bool flux__mpi_op(flux_dtype t, flux_agg op, flux__mpi_handle *out, char 
     return true;
 }
 
-/* ---------------- collectives: data are replaced by the result */
+/* ---------------- collectives: data are replaced by the result
+
+   With a request a collective only begins, flux__mpi_test ends it, and it has at most
+   flux__mpi_most elements, as it does not go in pieces. */
 
 #define FLUX__MPI_IN_PLACE ((const void *)flux__mpi.is.in_place)
-
-/* Begins an allreduce of at most flux__mpi_most elements; *request ends it, see flux__mpi_test. */
-static bool flux__mpi_iallreduce(flux__mpi_handle c, void *data, int64_t count, flux_dtype t,
-                                 flux_agg agg, flux__mpi_handle *request, char *why, size_t n) {
-    const flux__mpi_handle type = flux__mpi_type(t);
-    flux__mpi_handle op;
-    if (!flux__mpi_op(t, agg, &op, why, n)) return false;
-#define FLUX__ARGS(h) (FLUX__MPI_IN_PLACE, data, (int)count, type.h, op.h, c.h, &request->h)
-    return flux__mpi_ok(FLUX__MPI_CALL(Iallreduce, FLUX__ARGS), "Iallreduce", why, n);
-#undef FLUX__ARGS
-}
 
 static bool flux__mpi_test(flux__mpi_handle *request, bool *done, char *why, size_t n) {
     int64_t status[8];
@@ -241,68 +233,78 @@ static bool flux__mpi_test(flux__mpi_handle *request, bool *done, char *why, siz
     return ok;
 }
 
+/* Calls MPI's `name`, or `begun` if there is a request; FLUX__MPI_LIST has the arguments. */
+#define FLUX__MPI_WAITS(h) (FLUX__MPI_LIST(h))
+#define FLUX__MPI_BEGINS(h) (FLUX__MPI_LIST(h), &request->h)
+#define FLUX__MPI_EITHER(name, begun)                                                              \
+    (request ? flux__mpi_ok(FLUX__MPI_CALL(begun, FLUX__MPI_BEGINS), #begun, why, n)               \
+             : flux__mpi_ok(FLUX__MPI_CALL(name, FLUX__MPI_WAITS), #name, why, n))
+
 /* What the collectives below have in common: a loop over pieces of a call's elements. */
-#define FLUX__MPI_PIECES(name)                                                                     \
+#define FLUX__MPI_PIECES(name, begun)                                                              \
     bool ok = true;                                                                                \
     for (int64_t at = 0, some; at < count && ok; at += some) {                                     \
         const size_t offset = (size_t)at * flux__dtypes[t].size;                                   \
         void *part = (char *)data + offset;                                                        \
         some = count - at < flux__mpi_most ? count - at : flux__mpi_most;                          \
-        ok = flux__mpi_ok(FLUX__MPI_CALL(name, FLUX__ARGS), #name, why, n);                        \
+        ok = FLUX__MPI_EITHER(name, begun);                                                        \
     }                                                                                              \
     return ok;
 
 static bool flux__mpi_allreduce(flux__mpi_handle c, void *data, int64_t count, flux_dtype t,
-                                flux_agg agg, char *why, size_t n) {
+                                flux_agg agg, flux__mpi_handle *request, char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(t);
     flux__mpi_handle op;
     if (!flux__mpi_op(t, agg, &op, why, n)) return false;
-#define FLUX__ARGS(h) (FLUX__MPI_IN_PLACE, part, (int)some, type.h, op.h, c.h)
-    FLUX__MPI_PIECES(Allreduce)
-#undef FLUX__ARGS
+#define FLUX__MPI_LIST(h) FLUX__MPI_IN_PLACE, part, (int)some, type.h, op.h, c.h
+    FLUX__MPI_PIECES(Allreduce, Iallreduce)
+#undef FLUX__MPI_LIST
 }
 
 /* out gets the reduction on the root, and stays as it is elsewhere. Not in place: MPICH 4.0 crashes
    then, if the root is not rank 0. */
 static bool flux__mpi_reduce(flux__mpi_handle c, void *data, void *out, int64_t count,
-                             flux_dtype t, flux_agg agg, int root, char *why, size_t n) {
+                             flux_dtype t, flux_agg agg, int root, flux__mpi_handle *request,
+                             char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(t);
     flux__mpi_handle op;
     if (!flux__mpi_op(t, agg, &op, why, n)) return false;
-#define FLUX__ARGS(h) (part, (char *)out + offset, (int)some, type.h, op.h, root, c.h)
-    FLUX__MPI_PIECES(Reduce)
-#undef FLUX__ARGS
+#define FLUX__MPI_LIST(h) part, (char *)out + offset, (int)some, type.h, op.h, root, c.h
+    FLUX__MPI_PIECES(Reduce, Ireduce)
+#undef FLUX__MPI_LIST
 }
 
 static bool flux__mpi_broadcast(flux__mpi_handle c, void *data, int64_t count, flux_dtype t,
-                                int root, char *why, size_t n) {
+                                int root, flux__mpi_handle *request, char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(t);
-#define FLUX__ARGS(h) (part, (int)some, type.h, root, c.h)
-    FLUX__MPI_PIECES(Bcast)
-#undef FLUX__ARGS
+#define FLUX__MPI_LIST(h) part, (int)some, type.h, root, c.h
+    FLUX__MPI_PIECES(Bcast, Ibcast)
+#undef FLUX__MPI_LIST
 }
 
 /* data: a block of `bytes` of each rank, in the order of ranks; this rank's own is there already.
    Blocks that are too long for one call are sent by one rank after the other. */
-static bool flux__mpi_allgather(flux__mpi_handle c, void *data, size_t bytes, char *why, size_t n) {
+static bool flux__mpi_allgather(flux__mpi_handle c, void *data, size_t bytes,
+                                flux__mpi_handle *request, char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(FLUX_U8);
     if (bytes > (size_t)flux__mpi_most) {
         bool sent = true;
         for (int r = 0, size = flux__mpi_size(c); r < size && sent; r++)
             sent = flux__mpi_broadcast(c, (char *)data + (size_t)r * bytes, (int64_t)bytes,
-                                       FLUX_U8, r, why, n);
+                                       FLUX_U8, r, NULL, why, n);
         return sent;
     }
-#define FLUX__ARGS(h) (FLUX__MPI_IN_PLACE, 0, type.h, data, (int)bytes, type.h, c.h)
-    return flux__mpi_ok(FLUX__MPI_CALL(Allgather, FLUX__ARGS), "Allgather", why, n);
-#undef FLUX__ARGS
+#define FLUX__MPI_LIST(h) FLUX__MPI_IN_PLACE, 0, type.h, data, (int)bytes, type.h, c.h
+    return FLUX__MPI_EITHER(Allgather, Iallgather);
+#undef FLUX__MPI_LIST
 }
 
 /* data: `count` elements for each rank, in the order of ranks, which are destroyed; out: those of
    this rank, reduced. Blocks that are too long for one call are reduced to one rank after the
    other. */
 static bool flux__mpi_reduce_scatter(flux__mpi_handle c, void *data, void *out, int64_t count,
-                                     flux_dtype t, flux_agg agg, char *why, size_t n) {
+                                     flux_dtype t, flux_agg agg, flux__mpi_handle *request,
+                                     char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(t);
     const size_t bytes = (size_t)count * flux__dtypes[t].size;
     flux__mpi_handle op;
@@ -311,13 +313,12 @@ static bool flux__mpi_reduce_scatter(flux__mpi_handle c, void *data, void *out, 
         bool reduced = true;
         for (int r = 0, size = flux__mpi_size(c); r < size && reduced; r++)
             reduced = flux__mpi_reduce(c, (char *)data + (size_t)r * bytes, out, count, t, agg, r,
-                                       why, n);
+                                       NULL, why, n);
         return reduced;
     }
-#define FLUX__ARGS(h) (data, out, (int)count, type.h, op.h, c.h)
-    return flux__mpi_ok(FLUX__MPI_CALL(Reduce_scatter_block, FLUX__ARGS), "Reduce_scatter_block",
-                        why, n);
-#undef FLUX__ARGS
+#define FLUX__MPI_LIST(h) data, out, (int)count, type.h, op.h, c.h
+    return FLUX__MPI_EITHER(Reduce_scatter_block, Ireduce_scatter_block);
+#undef FLUX__MPI_LIST
 }
 
 /* ---------------- small messages */

@@ -69,11 +69,17 @@ typedef union flux__mpi_handle { void *p; int i; } flux__mpi_handle;
     X(H, Get_processor_name, (char *name, int *length))                                            \
     X(H, Op_create, (flux__mpi_fold *fold, int commutes, H *op))                                   \
     X(H, Allreduce, (const void *in, void *out, int n, H type, H op, H comm))                      \
-    X(H, Iallreduce, (const void *in, void *out, int n, H type, H op, H comm, H *request))         \
     X(H, Reduce, (const void *in, void *out, int n, H type, H op, int root, H comm))               \
     X(H, Bcast, (void *data, int n, H type, int root, H comm))                                     \
     X(H, Allgather, (const void *in, int n, H type, void *out, int m, H out_type, H comm))         \
     X(H, Reduce_scatter_block, (const void *in, void *out, int n, H type, H op, H comm))           \
+    X(H, Iallreduce, (const void *in, void *out, int n, H type, H op, H comm, H *request))         \
+    X(H, Ireduce, (const void *in, void *out, int n, H type, H op, int root, H comm, H *request))  \
+    X(H, Ibcast, (void *data, int n, H type, int root, H comm, H *request))                        \
+    X(H, Iallgather,                                                                               \
+      (const void *in, int n, H type, void *out, int m, H out_type, H comm, H *request))           \
+    X(H, Ireduce_scatter_block,                                                                    \
+      (const void *in, void *out, int n, H type, H op, H comm, H *request))                        \
     X(H, Test, (H *request, int *done, void *status))                                              \
     X(H, Isend, (const void *data, int n, H type, int to, int tag, H comm, H *request))            \
     X(H, Recv, (void *data, int n, H type, int from, int tag, H comm, void *status))               \

@@ -173,7 +173,7 @@ static int flux__nccl_backend(char *why, size_t size) {
 static bool flux__nccl_agree(const flux_comm *c, int64_t mine, int64_t *least, int64_t *most,
                              char *why, size_t size) {
     int64_t v[2] = { mine, -mine };
-    const bool ok = flux__mpi_allreduce(c->data, v, 2, FLUX_I64, FLUX_MAX, why, size);
+    const bool ok = flux__mpi_allreduce(c->data, v, 2, FLUX_I64, FLUX_MAX, NULL, why, size);
     *most = v[0], *least = -v[1];
     return ok;
 }
@@ -232,7 +232,7 @@ static bool flux__nccl_share_id(const flux_comm *c, int backend, flux__nccl_id *
     const int code = c->rank == 0 ? nccl->GetUniqueId(id) : 0;
     memcpy(made, id, sizeof *id);
     memcpy(made + sizeof *id, &code, sizeof code);
-    if (!flux__mpi_broadcast(c->data, made, (int64_t)sizeof made, FLUX_U8, 0, why, size))
+    if (!flux__mpi_broadcast(c->data, made, (int64_t)sizeof made, FLUX_U8, 0, NULL, why, size))
         return false;
     int failed;
     memcpy(id, made, sizeof *id);

@@ -97,13 +97,24 @@ static void of_views(flux_comm *comm) {
         }
 }
 
+/* Of failing.c: the most elements that one call takes; has the data travel as if each rank were on a machine of its own. */
+void take_pieces(int64_t most);
+void take_apart(flux_comm *comm, bool apart);
+
 /* More elements than one call takes. */
-void take_pieces(int64_t most);          /* of failing.c */
 static void in_pieces(flux_comm *comm) {
     take_pieces(300);
     of_dtype(comm, FLUX_F32);
     of_dtype(comm, FLUX_BF16);
     take_pieces(1 << 28);
+}
+
+/* A collective that kernels run beside, longer than it takes: its data come meanwhile, as check_mpi.sh sees in the trace. */
+static void beside_kernels(flux_comm *comm) {
+    flux_tensor *x = flux_eval(flux_ones(1000)), *w = flux_eval(flux_full(1.0 / 256, 256, 256)), *z = w;
+    flux_tensor *y = flux_allreduce(comm, x, FLUX_SUM);
+    for (int i = 0; i < 50; i++) z = flux_matmul(w, z);
+    EXPECT(flux_item(flux_add(flux_sum(z), flux_sum(y))) == 256 + 1000 * size);
 }
 
 /* A model, an optimiser's state and a tensor become those of the root. */
@@ -151,10 +162,14 @@ int main(int argc, char **argv) {
     if (!comm) return 1;
     rank = flux_rank_of(comm), size = flux_size_of(comm);
     EXPECT(flux_local_rank_of(comm) == rank);            /* on one machine */
-    for (int t = 0; t < FLUX_NUM_DTYPES; t++) FLUX_SCOPE of_dtype(comm, (flux_dtype)t);
-    FLUX_SCOPE in_order(comm);
-    FLUX_SCOPE of_views(comm);
-    FLUX_SCOPE in_pieces(comm);
+    for (int apart = 0; apart < 2; apart++) {
+        take_apart(comm, apart);
+        for (int t = 0; t < FLUX_NUM_DTYPES; t++) FLUX_SCOPE of_dtype(comm, (flux_dtype)t);
+        FLUX_SCOPE in_order(comm);
+        FLUX_SCOPE of_views(comm);
+        FLUX_SCOPE in_pieces(comm);
+    }
+    FLUX_SCOPE beside_kernels(comm);
     FLUX_SCOPE synchronized(comm);
     FLUX_SCOPE used_afterwards(comm);
     EXPECT(!flux_failed());

@@ -6,8 +6,11 @@
 #include "flux.h"
 #include "meet.h"
 
+/* for the programs that are linked with this */
 void take_pieces(int64_t most);
-void take_pieces(int64_t most) { flux__mpi_most = most; }     /* for collectives.c, which is linked with this */
+void take_pieces(int64_t most) { flux__mpi_most = most; }
+void take_apart(flux_comm *comm, bool apart);
+void take_apart(flux_comm *comm, bool apart) { comm->one_host = !apart; }
 
 enum { FAILED = 16 };            /* MPI_ERR_OTHER or near it */
 #define POINTERS(H, name, parameters) static int pointers_##name parameters { return FAILED; }
@@ -38,6 +41,7 @@ int main(int argc, char **argv) {
     flux_comm *comm = flux_distributed(.timeout = 2);
     const int rank = comm ? flux_rank_of(comm) : 0, size = comm ? flux_size_of(comm) : 0;
     if (comm) {
+        take_apart(comm, call[0] == 'I' && strcmp(call, "Initialized") != 0);
         flux_eval(flux_allreduce(comm, flux_ones(3), FLUX_MAX));        /* an operation of our own */
         flux_eval(flux_allreduce(comm, flux_ones(3), FLUX_SUM));
         flux_eval(flux_reduce(comm, flux_ones(3), FLUX_SUM));

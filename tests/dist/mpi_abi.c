@@ -125,6 +125,30 @@ ABI(Allgather, (const void *in, int n, void *t, void *out, int m, void *u, void 
 ABI(Reduce_scatter_block, (const void *in, void *out, int n, void *t, void *o, void *c)) {
     return PMPI_Reduce_scatter_block(data(in), out, n, type(t), op(o), comm(c));
 }
+ABI(Ireduce, (const void *in, void *out, int n, void *t, void *o, int root, void *c, void **request)) {
+    MPI_Request r;
+    const int rc = PMPI_Ireduce(data(in), out, n, type(t), op(o), root, comm(c), &r);
+    *request = new_request(r);
+    return rc;
+}
+ABI(Ibcast, (void *p, int n, void *t, int root, void *c, void **request)) {
+    MPI_Request r;
+    const int rc = PMPI_Ibcast(p, n, type(t), root, comm(c), &r);
+    *request = new_request(r);
+    return rc;
+}
+ABI(Iallgather, (const void *in, int n, void *t, void *out, int m, void *u, void *c, void **request)) {
+    MPI_Request r;
+    const int rc = PMPI_Iallgather(data(in), n, type(t), out, m, type(u), comm(c), &r);
+    *request = new_request(r);
+    return rc;
+}
+ABI(Ireduce_scatter_block, (const void *in, void *out, int n, void *t, void *o, void *c, void **request)) {
+    MPI_Request r;
+    const int rc = PMPI_Ireduce_scatter_block(data(in), out, n, type(t), op(o), comm(c), &r);
+    *request = new_request(r);
+    return rc;
+}
 ABI(Test, (void **request, int *done, void *status)) {
     MPI_Status s;
     const int rc = PMPI_Test(made_request(*request), done, &s);
