@@ -48,6 +48,13 @@ meanwhile() {
          number("ts") > begun { begun = number("ts") }
          END { exit !early }' "$1" && pass
 }
+# in_turn TRACE: whether in some step three buckets start, each after products of the backward pass that the one before did not need
+in_turn() {
+    awk '/"cat":"wait"/ { turns = product = 0 }
+         /"cat":"kernel","name":"backward: product/ { product = 1 }
+         /"cat":"kernel","name":"allreduce/ { if (product && ++turns > most) most = turns; product = 0 }
+         END { exit most < 3 }' "$1" && pass
+}
 # told MODE RANK TEXT...: in this mode of faults.c, the rank says so, and can still save
 told() {
     on "$launcher" 3 "$tmp/faults" "$1" >"$tmp/out"
@@ -79,6 +86,7 @@ for launcher in mpirun.openmpi mpiexec.mpich; do
     done
     n=3                                  # as if on machines of their own: data travel while kernels run
     DIST_APART=1 FLUX_TRACE=$tmp/trace on $launcher 3 "$tmp/training" >"$tmp/out"; each "$launcher: training, apart"
+    in_turn "$tmp/trace" || fail "$launcher: buckets do not start while the backward pass goes on"
     for rank in 0 1 2; do                # each has a file of its own, of which each collective is an event
         trace=$tmp/trace; [ $rank = 0 ] || trace=$trace.$rank
         grep -q "\"pid\":$((rank + 1)),.*\"name\":\"allreduce sum of [0-9]* f32: [0-9]* us, hidden [0-9]* us\"" "$trace" && pass ||

@@ -186,13 +186,15 @@ static void flux__graph_push(flux__graph *g, flux_tensor *t) {
 
 /* The next operand of the node on top of the stack that has yet to be visited, or NULL. Finished
    operands become leaves on the way; numbers that a map or a reduction reads in place are
-   skipped. */
+   skipped. The last operand of a call comes first: of a collective it is the one before it, so that
+   each one's operands are computed, and it can start, before those of the next. */
 static flux_tensor *flux__graph_below(flux__graph *g) {
     flux__dfs_frame *frame = &g->frame[g->top - 1];
     flux_tensor *t = frame->t;
     const int n = flux__reads(t);
     while (frame->next < n) {
-        flux_tensor *x = flux__base(t->in[frame->next++]);
+        const int i = frame->next++, at = t->op != FLUX__CALL ? i : i ? i - 1 : n - 1;
+        flux_tensor *x = flux__base(t->in[at]);
         if (x->op == FLUX__NUMBER && !flux__finished(x) &&
             (flux__is_map(t) || flux__is_reduce(t)))
             continue;
