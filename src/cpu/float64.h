@@ -58,7 +58,10 @@ static FLUX__INLINE double flux__mod_f64(double a, double b) {
 }
 static FLUX__INLINE double flux__fmax_f64(double a, double b) { return FLUX__MAX_OF(a, b); }
 static FLUX__INLINE double flux__fmin_f64(double a, double b) { return FLUX__MIN_OF(a, b); }
-static FLUX__INLINE double flux__sign_f64(double x) { return x > 0 ? 1 : x < 0 ? -1 : x; }
+static FLUX__INLINE double flux__sign_f64(double x) {
+    const double above = x > 0 ? 1 : x;   /* in two steps gcc makes it without a jump */
+    return x < 0 ? -1 : above;
+}
 static FLUX__INLINE double flux__sigmoid_f64(double x) {
     double e = exp(-fabs(x));
     return (x < 0 ? e : 1) / (1 + e);
