@@ -304,7 +304,7 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
-     gpu/       kernels devices copies launch vectors fused gemm gemm_fma gemm_mma whole attention attention_mma
+     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_mma whole attention attention_mma
                 program cache compile backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
@@ -24259,6 +24259,15 @@ typedef struct flux__gpu_kernel {         /* a plan's kernel, made ready for a d
     int runs;                             /* runs of that row; < 0: it can't be replayed */
 } flux__gpu_kernel;
 
+/* The coordinates d0, d1, ... of a kernel's points: dims that follow each other in all values are
+   one, of which `first` is the first. */
+typedef struct flux__tiling {
+    int nd, first[FLUX_MAX_DIMS];         /* nd is 0 where the text has points o and r instead */
+    int64_t dim[FLUX_MAX_DIMS];
+    int across, side;                     /* of tiles: the other coordinate besides 0; points along
+                                             each of both */
+} flux__tiling;
+
 typedef struct flux__emitter {            /* the emitter's state for one kernel */
     const flux__kernel *k;
     const flux__plan *plan;
@@ -24268,8 +24277,10 @@ typedef struct flux__emitter {            /* the emitter's state for one kernel 
     const char *index;                    /* the type of positions: "int" or "long long" */
     flux__axes *outer_axes, *inner_axes;  /* of each value: dims that stay, dims that are reduced */
     const flux__axes *fast;               /* those along which a thread has several points */
+    flux__tiling tiling;
     bool *need;                           /* of each value: a phase's pass computes it */
-    uint8_t *how;                         /* of each value: FLUX__ALIGNED ..., see gpu/vectors.h */
+    uint8_t *how;                         /* of each value: FLUX__ALIGNED ..., see gpu/vectors.h, or
+                                             FLUX__TURNED, see gpu/tiles.h */
     int width;                            /* neighbouring points that a thread computes together */
     uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit ctype: the text calls the op's function of that
                                              class */
@@ -24315,10 +24326,18 @@ static void flux__emit_axes(flux__listing *s, const flux__axes *x, const char *v
     }
 }
 
-/* The position of value i at the outer point o and the reduced point r. */
+/* The position of value i at the outer point o and the reduced point r, or at the coordinates. */
 static void flux__emit_place(const flux__emitter *c, flux__listing *s, int i) {
     const flux__value *v = &c->k->value[i];
+    int64_t step[FLUX_MAX_DIMS];
     flux__emit(s, "%lld", (long long)(flux__is_source(v) ? c->k->operand[v->operand].offset : 0));
+    if (c->tiling.nd) {
+        flux__value_strides(c->k, v, step);
+        for (int d = 0; d < c->tiling.nd; d++)
+            if (step[c->tiling.first[d]])
+                flux__emit(s, " + d%d * %lld", d, (long long)step[c->tiling.first[d]]);
+        return;
+    }
     flux__emit_axes(s, &c->outer_axes[i], "o");
     if (!v->outer && c->k->reduced) flux__emit_axes(s, &c->inner_axes[i], "r");
 }
@@ -24385,9 +24404,12 @@ static void flux__emit_line(flux__emitter *c, int i) {
     case FLUX__V_LOAD: {
         const flux__operand *o = &c->k->operand[v->operand];
         flux__listing at = { NULL, 0, 0, false };
-        flux__emit(&at, "p%d[", flux__emitter_slot(c, o->src, o->dtype));
-        flux__emit_place(c, &at, i);
-        flux__emit(&at, "]");
+        if (c->tiling.nd && c->how[i]) flux__emit(&at, "tile%d[x][row]", i);
+        else {
+            flux__emit(&at, "p%d[", flux__emitter_slot(c, o->src, o->dtype));
+            flux__emit_place(c, &at, i);
+            flux__emit(&at, "]");
+        }
         if (at.failed) s->failed = true;
         else flux__emit_loaded(s, o->dtype, at.text);
         flux__free(at.text);
@@ -26124,6 +26146,158 @@ static void flux__code_reduce(flux__emitter *c, const flux__lanes *h, int scratc
     c->gk->next.blocks = doubles || h->threads > 256 ? 1 : 3;
     c->gk->next.grid[0] = flux__gpu_blocks(blocks),
         c->gk->next.grid[1] = (unsigned)(h->split ? h->parts : 1);
+}
+
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- gpu/tiles.h
+   The text of elementwise kernels that read an operand across: its neighbours in
+   memory are not neighbours of the result, as in the copy of a transposed matrix.
+   A block takes a square tile of points: it reads such operands along their own
+   rows into shared memory, then computes along the result's rows, so that both
+   accesses to memory are of whole lines.
+
+   Invariant: a point is computed from the same numbers by the same lines as in
+   flux__code_map, and all positions follow from coordinates, which a block finds
+   once. A row of a tile in shared memory has a word more than it needs: threads
+   that go down a column meet different banks, for every size of element (2 and 4
+   of 1 and 2 bytes in a word, which they share).
+
+   Rejected: accesses of 16 bytes, which would need tiles that the rows' lengths
+   divide; several elements a thread are in flight instead. */
+
+FLUX__BEGIN_LEAN
+
+enum { FLUX__TURNED = 1 };                /* of c->how: the value is read by way of a tile */
+enum { FLUX__TILES = 4, FLUX__TILE_LEAST = 16 };   /* most tiles of a block; a dim's points */
+
+/* Finds the kernel's coordinates: dims that follow each other in all values are one. */
+static void flux__find_grid(const flux__kernel *k, flux__tiling *g) {
+    g->nd = 0;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        if (k->full[d] == 1) continue;
+        bool follows = g->nd > 0;
+        for (int i = 0; i < k->nvalue && follows; i++) {
+            int64_t step[FLUX_MAX_DIMS];
+            flux__value_strides(k, &k->value[i], step);
+            follows = step[d] == step[g->first[g->nd - 1]] * g->dim[g->nd - 1];
+        }
+        if (follows) g->dim[g->nd - 1] *= k->full[d];
+        else g->first[g->nd] = d, g->dim[g->nd++] = k->full[d];
+    }
+}
+
+/* The coordinate along which the neighbours of value i lie, if those along coordinate 0 lie in
+   different sectors of 32 bytes; 0: none. */
+static int flux__across(const flux__emitter *c, int i) {
+    const flux__value *v = &c->k->value[i];
+    int64_t step[FLUX_MAX_DIMS];
+    if (v->kind != FLUX__V_LOAD) return 0;
+    flux__value_strides(c->k, v, step);
+    const int64_t far = step[c->tiling.first[0]] * flux__element_bytes(c, v);
+    for (int d = 1; d < c->tiling.nd && (far >= 32 || far <= -32); d++) {
+        const int64_t s = step[c->tiling.first[d]];
+        if ((s == 1 || s == -1) && c->tiling.dim[d] >= FLUX__TILE_LEAST) return d;
+    }
+    return 0;
+}
+
+/* Whether the kernel reads across: then c->tiling is set, and c->how says of which values. */
+static bool flux__reads_across(flux__emitter *c) {
+    flux__tiling *g = &c->tiling;
+    int64_t large = 1;
+    int n = 0;
+    flux__find_grid(c->k, g);
+    memset(c->how, 0, (size_t)c->k->nvalue);
+    g->across = 0;
+    for (int i = 0; i < c->k->nvalue && n < FLUX__TILES; i++) {
+        const int d = g->nd > 1 && g->dim[0] >= FLUX__TILE_LEAST ? flux__across(c, i) : 0;
+        if (d == 0 || (g->across && d != g->across)) continue;
+        const int64_t bytes = flux__element_bytes(c, &c->k->value[i]);
+        if (bytes > large) large = bytes;
+        g->across = d, c->how[i] = FLUX__TURNED, n++;
+    }
+    if (n == 0) g->nd = 0;                /* the text has points instead */
+    g->side = large <= 2 && g->nd && g->dim[0] >= 64 && g->dim[g->across] >= 64 ? 64 : 32;
+    return n > 0;
+}
+
+/* Declares the coordinates of a thread's point in turn j: along coordinate `fast` neighbouring
+   threads are neighbours, along `slow` a turn is some rows. Returns whether tiles stand over. */
+static bool flux__emit_tile_point(flux__emitter *c, int fast, int slow) {
+    const flux__tiling *g = &c->tiling;
+    flux__emit(&c->s, "    const int row = y + j * %d;\n    const %s d%d = at%d + x, "
+               "d%d = at%d + row;\n", 256 / g->side, c->index, fast, fast, slow, slow);
+    return g->dim[fast] % g->side || g->dim[slow] % g->side;
+}
+
+/* Reads the values that c->how names into their tiles. */
+static void flux__emit_tiles_read(flux__emitter *c, int turns) {
+    const flux__kernel *k = c->k;
+    const flux__tiling *g = &c->tiling;
+    flux__listing *s = &c->s;
+    for (int i = 0; i < k->nvalue; i++)
+        if (c->how[i] == FLUX__TURNED)
+            flux__emit(s, "    %s l%d[%d];\n",
+                       flux__dtype_types[k->operand[k->value[i].operand].dtype], i, turns);
+    flux__emit(s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n", turns);
+    const bool over = flux__emit_tile_point(c, g->across, 0);
+    if (over) flux__emit(s, "    const int in = d0 < %lld && d%d < %lld;\n", (long long)g->dim[0],
+                         g->across, (long long)g->dim[g->across]);
+    for (int i = 0; i < k->nvalue; i++) {
+        if (c->how[i] != FLUX__TURNED) continue;
+        const flux__operand *o = &k->operand[k->value[i].operand];
+        flux__emit(s, "    l%d[j] = %sp%d[", i, over ? "!in ? 0 : " : "",
+                   flux__emitter_slot(c, o->src, o->dtype));
+        flux__emit_place(c, s, i);
+        flux__emit(s, "];\n");
+    }
+    flux__emit(s, "    }\n    FULLY\n    for (int j = 0; j < %d; j++) {\n", turns);
+    for (int i = 0; i < k->nvalue; i++)
+        if (c->how[i] == FLUX__TURNED)
+            flux__emit(s, "    tile%d[y + j * %d][x] = l%d[j];\n", i, 256 / g->side, i);
+    flux__emit(s, "    }\n    __syncthreads();\n");
+}
+
+/* An elementwise kernel that reads operands across. */
+static void flux__code_tiles(flux__emitter *c, int64_t points) {
+    const flux__tiling *g = &c->tiling;
+    const int turns = g->side * g->side / 256;
+    int64_t tiles = points > 0;
+    flux__listing *s = &c->s;
+    flux__emit_numbers(c);
+    for (int i = 0; i < c->k->nvalue; i++) {
+        const int64_t bytes = flux__element_bytes(c, &c->k->value[i]);
+        if (c->how[i] != FLUX__TURNED) continue;
+        flux__emit(s, "    __shared__ %s tile%d[%d][%d];\n",
+                   flux__dtype_types[c->k->operand[c->k->value[i].operand].dtype], i, g->side,
+                   g->side + (bytes < 4 ? 4 / (int)bytes : 1));
+    }
+    for (int d = 0; d < g->nd; d++) {
+        const int64_t side = d == 0 || d == g->across ? g->side : 1;
+        tiles *= (g->dim[d] + side - 1) / side;
+    }
+    flux__emit(s, "    const int x = (int)threadIdx.x %% %d, y = (int)threadIdx.x / %d;\n", g->side,
+               g->side);
+    flux__emit_iterations(c, tiles);
+    flux__emit(s, "    %s next = (%s)turn;\n", c->index, c->index);
+    for (int d = 0; d < g->nd; d++) {     /* where the tile starts; its points' other coordinates */
+        const bool tiled = d == 0 || d == g->across;
+        const int64_t n = tiled ? (g->dim[d] + g->side - 1) / g->side : g->dim[d];
+        flux__emit(s, "    const %s %s%d = next %% %lld * %d;\n    next /= %lld;\n", c->index,
+                   tiled ? "at" : "d", d, (long long)n, tiled ? g->side : 1, (long long)n);
+    }
+    flux__emit_tiles_read(c, turns);
+    flux__emit(s, "%s    for (int j = 0; j < %d; j++) {\n",
+               c->k->nvalue * turns <= 128 ? "    FULLY\n" : "", turns);
+    if (flux__emit_tile_point(c, 0, g->across))
+        flux__emit(s, "    if (d0 >= %lld || d%d >= %lld) continue;\n", (long long)g->dim[0],
+                   g->across, (long long)g->dim[g->across]);
+    flux__emit_point(c, -1);
+    flux__emit(s, tiles > FLUX__GPU_BLOCKS ? "    }\n    __syncthreads();\n    }\n"
+               : "    }\n    }\n");
+    c->gk->next.threads = 256, c->gk->next.blocks = 1;
+    c->gk->next.grid[0] = flux__gpu_blocks(tiles);
 }
 
 FLUX__END_LEAN
@@ -28235,13 +28409,24 @@ static void flux__gpu_kernel_drop(void *ready) {
     flux__free(gk);
 }
 
+/* The texts of elementwise kernels: the first that fits. */
+static const struct flux__map_text {
+    bool (*fits)(flux__emitter *);
+    void (*code)(flux__emitter *, int64_t points);
+} flux__map_texts[] = {
+    { flux__reads_across, flux__code_tiles },
+    { NULL,               flux__code_map }
+};
+
 /* The text of a fused kernel: elementwise, a reduction, or a split reduction, which needs
    scratch memory. */
 static bool flux__code_fused(flux__emitter *c, flux__kernel *k) {
     int64_t points = flux__count8(k->full), outer = 1;
     if (!k->reduced) {
         if (points == 0) return true;
-        flux__code_map(c, points);
+        const struct flux__map_text *text = flux__map_texts;
+        while (text->fits && !text->fits(c)) text++;
+        text->code(c, points);
         return flux__emitter_finish(c);
     }
     for (int d = 0; d < FLUX_MAX_DIMS; d++)

@@ -1267,6 +1267,46 @@ TEST(turns_where_there_are_more_blocks_than_a_launch_has) {
     }
 }
 
+/* Operands that are read across go by tiles in shared memory: tiles that stand over, strides of both signs, several
+   operands of several sizes, coordinates besides those of the tile. The CPU's numbers, to the bit. */
+static flux_tensor *read_across(int i, flux_tensor *x) {
+    static const int perms[][5] = { { 1, 0, 2, 3, 4 }, { 2, 1, 0, 3, 4 }, { 4, 3, 2, 1, 0 }, { 1, 2, 0, 4, 3 }, { 0, 2, 1, 3, 4 } };
+    flux_tensor *t = flux_flip(flux_slice(x, 1, 1, x->dim[1]), 1);
+    if (i < 5) return flux_copy(flux_permute_with(x, (flux_shape){ 5, { perms[i][0], perms[i][1], perms[i][2], perms[i][3], perms[i][4] } }));
+    if (i == 5) return flux_copy(flux_permute(t, 1, 0, 2, 3, 4));
+    if (i == 6) return flux_add(flux_permute(x, 1, 0, 2, 3, 4), flux_full_with((flux_shape){ 1, { x->dim[1] } }, 1.0, flux_dtype_of(x)));
+    t = flux_slice(flux_slice(flux_slice(x, 2, 0, 1), 3, 0, 1), 4, 0, 1);         /* a matrix, and what lies across of it twice */
+    t = flux_reshape(t, x->dim[0], x->dim[1]);
+    const int64_t n = x->dim[0] < x->dim[1] ? x->dim[0] : x->dim[1];
+    t = flux_slice(flux_slice(t, 0, 0, n), 1, 0, n);
+    return flux_add(flux_add(t, flux_transpose(t)), flux_to_dtype(flux_gt(flux_transpose(t), 1), flux_dtype_of(x)));
+}
+TEST(what_is_read_across_goes_by_tiles) {
+    static const flux_shape shapes[] = { { 5, { 70, 65, 1, 1, 1 } }, { 5, { 33, 16, 3, 2, 2 } }, { 5, { 128, 64, 2, 1, 1 } }, { 5, { 17, 5, 40, 1, 3 } },
+                                         { 5, { 0, 40, 2, 1, 1 } }, { 5, { 3, 100, 2, 1, 1 } } };
+    static const flux_dtype types[] = { FLUX_F32, FLUX_F64, FLUX_F16, FLUX_BF16, FLUX_I32, FLUX_I64, FLUX_U8, FLUX_BOOL };
+    ON_A_GPU();
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (size_t d = 0; d < sizeof types / sizeof *types; d++)
+            for (int i = 0; i < 8; i++)
+                FLUX_SCOPE {
+                    const bool some = types[d] == FLUX_F32 || s < 2 || i == 0;
+                    if (!some || (s == 4 && i == 7)) continue;
+                    flux_seed(s + 3);
+                    flux_default_device((flux_device){ 0, 0 });
+                    flux_tensor *x = flux_mul(flux_rand_with(shapes[s], FLUX_F32), types[d] == FLUX_BOOL ? 1.9 : 99.0);
+                    flux_tensor *y = flux_eval(read_across(i, flux_eval(flux_to_dtype(x, types[d]))));
+                    flux_default_device(test_device);
+                    flux_tensor *z = flux_eval(read_across(i, flux_eval(flux_to_dtype(flux_to(test_device, x), types[d]))));
+                    REQUIRE(y && z && flux_len(y) == flux_len(z));
+                    const size_t n = (size_t)flux_len(y) * (size_t)flux_dtype_size(flux_dtype_of(y));
+                    char *a = (char *)malloc(n + 1), *b = (char *)malloc(n + 1);
+                    REQUIRE(a && b && flux_read(y, a, n) == 0 && flux_read(z, b, n) == 0);
+                    if (!CHECK(!memcmp(a, b, n))) fprintf(stderr, "    shape %d, dtype %d, way %d\n", (int)s, (int)types[d], i);
+                    free(a), free(b);
+                }
+}
+
 /* ---------------- compiling ahead */
 
 static int64_t programs(void) { return the_gpu()->counters.programs_compiled + the_gpu()->counters.programs_read; }

@@ -454,6 +454,15 @@ typedef struct flux__gpu_kernel {         /* a plan's kernel, made ready for a d
     int runs;                             /* runs of that row; < 0: it can't be replayed */
 } flux__gpu_kernel;
 
+/* The coordinates d0, d1, ... of a kernel's points: dims that follow each other in all values are
+   one, of which `first` is the first. */
+typedef struct flux__tiling {
+    int nd, first[FLUX_MAX_DIMS];         /* nd is 0 where the text has points o and r instead */
+    int64_t dim[FLUX_MAX_DIMS];
+    int across, side;                     /* of tiles: the other coordinate besides 0; points along
+                                             each of both */
+} flux__tiling;
+
 typedef struct flux__emitter {            /* the emitter's state for one kernel */
     const flux__kernel *k;
     const flux__plan *plan;
@@ -463,8 +472,10 @@ typedef struct flux__emitter {            /* the emitter's state for one kernel 
     const char *index;                    /* the type of positions: "int" or "long long" */
     flux__axes *outer_axes, *inner_axes;  /* of each value: dims that stay, dims that are reduced */
     const flux__axes *fast;               /* those along which a thread has several points */
+    flux__tiling tiling;
     bool *need;                           /* of each value: a phase's pass computes it */
-    uint8_t *how;                         /* of each value: FLUX__ALIGNED ..., see gpu/vectors.h */
+    uint8_t *how;                         /* of each value: FLUX__ALIGNED ..., see gpu/vectors.h, or
+                                             FLUX__TURNED, see gpu/tiles.h */
     int width;                            /* neighbouring points that a thread computes together */
     uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit ctype: the text calls the op's function of that
                                              class */
@@ -510,10 +521,18 @@ static void flux__emit_axes(flux__listing *s, const flux__axes *x, const char *v
     }
 }
 
-/* The position of value i at the outer point o and the reduced point r. */
+/* The position of value i at the outer point o and the reduced point r, or at the coordinates. */
 static void flux__emit_place(const flux__emitter *c, flux__listing *s, int i) {
     const flux__value *v = &c->k->value[i];
+    int64_t step[FLUX_MAX_DIMS];
     flux__emit(s, "%lld", (long long)(flux__is_source(v) ? c->k->operand[v->operand].offset : 0));
+    if (c->tiling.nd) {
+        flux__value_strides(c->k, v, step);
+        for (int d = 0; d < c->tiling.nd; d++)
+            if (step[c->tiling.first[d]])
+                flux__emit(s, " + d%d * %lld", d, (long long)step[c->tiling.first[d]]);
+        return;
+    }
     flux__emit_axes(s, &c->outer_axes[i], "o");
     if (!v->outer && c->k->reduced) flux__emit_axes(s, &c->inner_axes[i], "r");
 }
@@ -580,9 +599,12 @@ static void flux__emit_line(flux__emitter *c, int i) {
     case FLUX__V_LOAD: {
         const flux__operand *o = &c->k->operand[v->operand];
         flux__listing at = { NULL, 0, 0, false };
-        flux__emit(&at, "p%d[", flux__emitter_slot(c, o->src, o->dtype));
-        flux__emit_place(c, &at, i);
-        flux__emit(&at, "]");
+        if (c->tiling.nd && c->how[i]) flux__emit(&at, "tile%d[x][row]", i);
+        else {
+            flux__emit(&at, "p%d[", flux__emitter_slot(c, o->src, o->dtype));
+            flux__emit_place(c, &at, i);
+            flux__emit(&at, "]");
+        }
         if (at.failed) s->failed = true;
         else flux__emit_loaded(s, o->dtype, at.text);
         flux__free(at.text);

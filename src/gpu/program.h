@@ -9,6 +9,7 @@
 #include "kernels.h"
 #include "launch.h"
 #include "fused.h"
+#include "tiles.h"
 #include "gemm_mma.h"
 #include "whole.h"
 #include "attention_mma.h"
@@ -71,13 +72,24 @@ static void flux__gpu_kernel_drop(void *ready) {
     flux__free(gk);
 }
 
+/* The texts of elementwise kernels: the first that fits. */
+static const struct flux__map_text {
+    bool (*fits)(flux__emitter *);
+    void (*code)(flux__emitter *, int64_t points);
+} flux__map_texts[] = {
+    { flux__reads_across, flux__code_tiles },
+    { NULL,               flux__code_map }
+};
+
 /* The text of a fused kernel: elementwise, a reduction, or a split reduction, which needs
    scratch memory. */
 static bool flux__code_fused(flux__emitter *c, flux__kernel *k) {
     int64_t points = flux__count8(k->full), outer = 1;
     if (!k->reduced) {
         if (points == 0) return true;
-        flux__code_map(c, points);
+        const struct flux__map_text *text = flux__map_texts;
+        while (text->fits && !text->fits(c)) text++;
+        text->code(c, points);
         return flux__emitter_finish(c);
     }
     for (int d = 0; d < FLUX_MAX_DIMS; d++)
