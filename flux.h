@@ -27175,9 +27175,11 @@ FLUX__END_LEAN
    in keys that earlier launches have sorted (bitonic sorts of pieces, then merges).
    A key holds an index and its number, so equal indices keep their order. A
    kernel that meets an index out of range writes it to the device's status
-   words, and it becomes an error at the next download or wait. Spread loops over
-   the dims by falling stride, and in each over the indices alone from which the
-   dims behind can still reach the element. */
+   words, and it becomes an error at the next download or wait. Spread goes over
+   the dims by falling stride. Where each stride exceeds the reach of the dims
+   behind, as in padding and a slice's gradient, an element has one index in each,
+   by division; else it loops over the indices alone from which the dims behind
+   can still reach the element. */
 
 FLUX__BEGIN_LEAN
 
@@ -27480,7 +27482,7 @@ static void flux__code_cat(flux__emitter *c, const flux_tensor *t, int out) {
 
 /* The reverse of a strided view (as_strided_scatter): element o of the result gets the elements
    of the operand that the view placed at o: their sum if several may meet (arg.i[1]), else the
-   only one, or the fill value if there is none. Loops go over the dims by falling stride;
+   only one, or the fill value if there is none. The dims are gone over by falling stride;
    `rest` is the distance still to go, and a loop takes only indices that leave a rest which the
    dims behind can reach. A dim with a negative stride is counted from its other end. */
 static void flux__code_strided_scatter(flux__emitter *c, const flux_tensor *t, int out) {
@@ -27498,7 +27500,11 @@ static void flux__code_strided_scatter(flux__emitter *c, const flux_tensor *t, i
         while (at > 0 && step[order[at - 1]] < step[d]) order[at] = order[at - 1], at--;
         order[at] = d;
     }
-    for (int i = 0; i < nd; i++) reach += step[order[i]] * (x->shape.dim[order[i]] - 1);
+    bool nests = true;                    /* each step exceeds the reach of the dims behind */
+    for (int i = nd - 1; i >= 0; i--) {
+        nests = nests && step[order[i]] > reach;
+        reach += step[order[i]] * (x->shape.dim[order[i]] - 1);
+    }
     int px = flux__emitter_slot(c, x->src, dtype), po = flux__emitter_slot(c, out, dtype);
     flux__listing *s = &c->s;
     flux__emit_each(c, flux__size(t));
@@ -27513,7 +27519,11 @@ static void flux__code_strided_scatter(flux__emitter *c, const flux_tensor *t, i
         int d = order[i];
         int64_t n = x->shape.dim[d];
         reach -= step[d] * (n - 1);
-        if (step[d] == 0)
+        if (nests)
+            flux__emit(s, "    const %s i%d = rest%d / %lld, rest%d = rest%d %% %lld;\n"
+                       "    if (i%d < %lld) {\n", c->index, d, i, (long long)step[d], i + 1, i,
+                       (long long)step[d], d, (long long)n);
+        else if (step[d] == 0)
             flux__emit(s, "    const %s rest%d = rest%d;\n"
                         "    for (%s i%d = 0; i%d < %lld; i%d++) {\n", c->index, i + 1, i, c->index,
                         d, d, (long long)n, d);

@@ -1307,6 +1307,37 @@ TEST(what_is_read_across_goes_by_tiles) {
                 }
 }
 
+/* Padding, and gradients of slices, steps, flips and windows that meet: the CPU's numbers, to the bit. */
+static flux_tensor *spread(int i, flux_tensor *x) {
+    flux_tensor *y = NULL;
+    if (i == 0) return flux_pad_by(x, 7, (flux_shape){ 3, { 1, 0, 3 } }, (flux_shape){ 3, { 2, 5, 0 } });
+    if (i == 1) return flux_pad_by(flux_transpose(flux_reshape(x, x->dim[0], flux_len(x) / x->dim[0])), -1, (flux_shape){ 2, { 0, 40 } }, (flux_shape){ 2, { 0, 1 } });
+    if (i == 2) y = flux_flip(flux_slice(flux_slice(x, 0, 1, x->dim[0] - 2), 1, 1, 2), 0, 2);
+    if (i == 3) y = flux_reshape(flux_slice(x, 2, 1, 2), -1);
+    if (i == 4) y = flux_meanpool(x, FLUX_SHAPE(3, 2), .stride = FLUX_SHAPE(2, 1));
+    if (i == 5) y = flux_meanpool(x, FLUX_SHAPE(2, 2));
+    return flux_grad(flux_gradient(flux_sum(i < 4 ? flux_mul(y, y) : y), x), x);      /* how a mean is rounded is another matter */
+}
+TEST(padding_and_what_slices_leave) {
+    static const flux_dtype types[] = { FLUX_F32, FLUX_F64, FLUX_F16, FLUX_U8 };
+    ON_A_GPU();
+    for (int d = 0; d < 4; d++)
+        for (int i = 0; i < (types[d] == FLUX_U8 ? 2 : 6); i++)
+            FLUX_SCOPE {
+                flux_seed(3);
+                flux_default_device((flux_device){ 0, 0 });
+                flux_tensor *x = flux_mul(flux_rand(19, 4, 5, 3), 50.0), *y = flux_eval(spread(i, flux_eval(flux_to_dtype(x, types[d]))));
+                flux_default_device(test_device);
+                flux_tensor *z = flux_eval(spread(i, flux_eval(flux_to_dtype(flux_to(test_device, x), types[d]))));
+                REQUIRE(y && z && flux_len(y) == flux_len(z));
+                const size_t n = (size_t)flux_len(y) * flux_dtype_size(flux_dtype_of(y));
+                char *a = (char *)malloc(n), *b = (char *)malloc(n);
+                REQUIRE(a && b && flux_read(y, a, n) == 0 && flux_read(z, b, n) == 0);
+                if (!CHECK(!memcmp(a, b, n))) fprintf(stderr, "    dtype %d, way %d\n", (int)types[d], i);
+                free(a), free(b);
+            }
+}
+
 /* ---------------- compiling ahead */
 
 static int64_t programs(void) { return the_gpu()->counters.programs_compiled + the_gpu()->counters.programs_read; }
