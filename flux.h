@@ -24280,7 +24280,7 @@ typedef struct flux__emitter {            /* the emitter's state for one kernel 
     flux__tiling tiling;
     bool *need;                           /* of each value: a phase's pass computes it */
     uint8_t *how;                         /* of each value: FLUX__ALIGNED ..., see gpu/vectors.h, or
-                                             FLUX__TURNED, see gpu/tiles.h */
+                                             FLUX__TILED, see gpu/tiles.h */
     int width;                            /* neighbouring points that a thread computes together */
     uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit ctype: the text calls the op's function of that
                                              class */
@@ -26168,7 +26168,7 @@ FLUX__END_LEAN
 
 FLUX__BEGIN_LEAN
 
-enum { FLUX__TURNED = 1 };                /* of c->how: the value is read by way of a tile */
+enum { FLUX__TILED = 1 };                /* of c->how: the value is read by way of a tile */
 enum { FLUX__TILES = 4, FLUX__TILE_LEAST = 16 };   /* most tiles of a block; a dim's points */
 
 /* Finds the kernel's coordinates: dims that follow each other in all values are one. */
@@ -26215,7 +26215,7 @@ static bool flux__reads_across(flux__emitter *c) {
         if (d == 0 || (g->across && d != g->across)) continue;
         const int64_t bytes = flux__element_bytes(c, &c->k->value[i]);
         if (bytes > large) large = bytes;
-        g->across = d, c->how[i] = FLUX__TURNED, n++;
+        g->across = d, c->how[i] = FLUX__TILED, n++;
     }
     if (n == 0) g->nd = 0;                /* the text has points instead */
     g->side = large <= 2 && g->nd && g->dim[0] >= 64 && g->dim[g->across] >= 64 ? 64 : 32;
@@ -26237,7 +26237,7 @@ static void flux__emit_tiles_read(flux__emitter *c, int turns) {
     const flux__tiling *g = &c->tiling;
     flux__listing *s = &c->s;
     for (int i = 0; i < k->nvalue; i++)
-        if (c->how[i] == FLUX__TURNED)
+        if (c->how[i] == FLUX__TILED)
             flux__emit(s, "    %s l%d[%d];\n",
                        flux__dtype_types[k->operand[k->value[i].operand].dtype], i, turns);
     flux__emit(s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n", turns);
@@ -26245,7 +26245,7 @@ static void flux__emit_tiles_read(flux__emitter *c, int turns) {
     if (over) flux__emit(s, "    const int in = d0 < %lld && d%d < %lld;\n", (long long)g->dim[0],
                          g->across, (long long)g->dim[g->across]);
     for (int i = 0; i < k->nvalue; i++) {
-        if (c->how[i] != FLUX__TURNED) continue;
+        if (c->how[i] != FLUX__TILED) continue;
         const flux__operand *o = &k->operand[k->value[i].operand];
         flux__emit(s, "    l%d[j] = %sp%d[", i, over ? "!in ? 0 : " : "",
                    flux__emitter_slot(c, o->src, o->dtype));
@@ -26254,7 +26254,7 @@ static void flux__emit_tiles_read(flux__emitter *c, int turns) {
     }
     flux__emit(s, "    }\n    FULLY\n    for (int j = 0; j < %d; j++) {\n", turns);
     for (int i = 0; i < k->nvalue; i++)
-        if (c->how[i] == FLUX__TURNED)
+        if (c->how[i] == FLUX__TILED)
             flux__emit(s, "    tile%d[y + j * %d][x] = l%d[j];\n", i, 256 / g->side, i);
     flux__emit(s, "    }\n    __syncthreads();\n");
 }
@@ -26268,7 +26268,7 @@ static void flux__code_tiles(flux__emitter *c, int64_t points) {
     flux__emit_numbers(c);
     for (int i = 0; i < c->k->nvalue; i++) {
         const int64_t bytes = flux__element_bytes(c, &c->k->value[i]);
-        if (c->how[i] != FLUX__TURNED) continue;
+        if (c->how[i] != FLUX__TILED) continue;
         flux__emit(s, "    __shared__ %s tile%d[%d][%d];\n",
                    flux__dtype_types[c->k->operand[c->k->value[i].operand].dtype], i, g->side,
                    g->side + (bytes < 4 ? 4 / (int)bytes : 1));

@@ -475,7 +475,7 @@ typedef struct flux__emitter {            /* the emitter's state for one kernel 
     flux__tiling tiling;
     bool *need;                           /* of each value: a phase's pass computes it */
     uint8_t *how;                         /* of each value: FLUX__ALIGNED ..., see gpu/vectors.h, or
-                                             FLUX__TURNED, see gpu/tiles.h */
+                                             FLUX__TILED, see gpu/tiles.h */
     int width;                            /* neighbouring points that a thread computes together */
     uint8_t ops[FLUX__ELEMENTWISE_COUNT]; /* bit ctype: the text calls the op's function of that
                                              class */

@@ -26,7 +26,7 @@
 
 FLUX__BEGIN_LEAN
 
-enum { FLUX__TURNED = 1 };                /* of c->how: the value is read by way of a tile */
+enum { FLUX__TILED = 1 };                /* of c->how: the value is read by way of a tile */
 enum { FLUX__TILES = 4, FLUX__TILE_LEAST = 16 };   /* most tiles of a block; a dim's points */
 
 /* Finds the kernel's coordinates: dims that follow each other in all values are one. */
@@ -73,7 +73,7 @@ static bool flux__reads_across(flux__emitter *c) {
         if (d == 0 || (g->across && d != g->across)) continue;
         const int64_t bytes = flux__element_bytes(c, &c->k->value[i]);
         if (bytes > large) large = bytes;
-        g->across = d, c->how[i] = FLUX__TURNED, n++;
+        g->across = d, c->how[i] = FLUX__TILED, n++;
     }
     if (n == 0) g->nd = 0;                /* the text has points instead */
     g->side = large <= 2 && g->nd && g->dim[0] >= 64 && g->dim[g->across] >= 64 ? 64 : 32;
@@ -95,7 +95,7 @@ static void flux__emit_tiles_read(flux__emitter *c, int turns) {
     const flux__tiling *g = &c->tiling;
     flux__listing *s = &c->s;
     for (int i = 0; i < k->nvalue; i++)
-        if (c->how[i] == FLUX__TURNED)
+        if (c->how[i] == FLUX__TILED)
             flux__emit(s, "    %s l%d[%d];\n",
                        flux__dtype_types[k->operand[k->value[i].operand].dtype], i, turns);
     flux__emit(s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n", turns);
@@ -103,7 +103,7 @@ static void flux__emit_tiles_read(flux__emitter *c, int turns) {
     if (over) flux__emit(s, "    const int in = d0 < %lld && d%d < %lld;\n", (long long)g->dim[0],
                          g->across, (long long)g->dim[g->across]);
     for (int i = 0; i < k->nvalue; i++) {
-        if (c->how[i] != FLUX__TURNED) continue;
+        if (c->how[i] != FLUX__TILED) continue;
         const flux__operand *o = &k->operand[k->value[i].operand];
         flux__emit(s, "    l%d[j] = %sp%d[", i, over ? "!in ? 0 : " : "",
                    flux__emitter_slot(c, o->src, o->dtype));
@@ -112,7 +112,7 @@ static void flux__emit_tiles_read(flux__emitter *c, int turns) {
     }
     flux__emit(s, "    }\n    FULLY\n    for (int j = 0; j < %d; j++) {\n", turns);
     for (int i = 0; i < k->nvalue; i++)
-        if (c->how[i] == FLUX__TURNED)
+        if (c->how[i] == FLUX__TILED)
             flux__emit(s, "    tile%d[y + j * %d][x] = l%d[j];\n", i, 256 / g->side, i);
     flux__emit(s, "    }\n    __syncthreads();\n");
 }
@@ -126,7 +126,7 @@ static void flux__code_tiles(flux__emitter *c, int64_t points) {
     flux__emit_numbers(c);
     for (int i = 0; i < c->k->nvalue; i++) {
         const int64_t bytes = flux__element_bytes(c, &c->k->value[i]);
-        if (c->how[i] != FLUX__TURNED) continue;
+        if (c->how[i] != FLUX__TILED) continue;
         flux__emit(s, "    __shared__ %s tile%d[%d][%d];\n",
                    flux__dtype_types[c->k->operand[c->k->value[i].operand].dtype], i, g->side,
                    g->side + (bytes < 4 ? 4 / (int)bytes : 1));
