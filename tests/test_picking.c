@@ -271,6 +271,71 @@ TEST(taking_along) {
     FAILS(flux_data(flux_take_along(x, 0, flux_from(((int64_t[]){ 2, 0, 0 }), 1, 3))), "not within dim 0");
 }
 
+/* Small whole numbers below top at random, dim 0 first: to `value`, and as a tensor, which of some is a view. */
+static uint32_t drawn = 1;
+static int draw(int n) { return drawn = drawn * 1664525u + 1013904223u, (int)((drawn >> 8) % (uint32_t)n); }
+static flux_tensor *whole_numbers(flux_shape s, int top, flux_dtype t, double *value) {
+    flux_shape stored = s;
+    double turned[900];
+    const int shift = s.ndim > 1 ? draw(s.ndim) : 0;           /* dim i of what is stored is dim i + shift */
+    int64_t n = 1, step[FLUX_MAX_DIMS];
+    for (int d = 0; d < s.ndim; d++) step[d] = n, n *= s.dim[d];
+    for (int d = 0; d < s.ndim; d++) stored.dim[d] = s.dim[(d + shift) % s.ndim];
+    for (int64_t i = 0; i < n; i++) value[i] = draw(top);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = 0, rest = i;
+        for (int d = 0; d < s.ndim; d++) at += rest % stored.dim[d] * step[(d + shift) % s.ndim], rest /= stored.dim[d];
+        turned[i] = value[at];
+    }
+    flux_shape order = s;
+    for (int d = 0; d < s.ndim; d++) order.dim[d] = (d - shift + s.ndim) % s.ndim;
+    flux_tensor *x = flux_eval(flux_to_dtype(flux_from_with(turned, FLUX_F64, stored), t));
+    return shift ? flux_permute_with(x, order) : x;
+}
+
+/* Gathering and adding at indices, of any dtypes and shapes, beside loops; and an index that is not there. */
+TEST(indices_of_any_dtype_and_shape) {
+    static const flux_dtype whole[] = { FLUX_I32, FLUX_I64, FLUX_U8 };
+    for (int turn = 0; turn < 2000; turn++) FLUX_SCOPE {
+        const flux_dtype t = (flux_dtype)draw(FLUX_BOOL), from = (flux_dtype)draw(FLUX_NUM_DTYPES), it = whole[draw(3)];
+        flux_shape s = FLUX_SHAPE(1), is = FLUX_SHAPE(1), out = FLUX_SHAPE(1);
+        double x[900], id[900], src[900], sum[900], picked[900];
+        s.ndim = 1 + draw(3), is.ndim = draw(3), out.ndim = 0;
+        int64_t before = 1, after = 1, ids = 1, bad = -1;
+        const int dim = draw(s.ndim);
+        for (int d = 0; d < s.ndim; d++) s.dim[d] = 1 + draw(4);
+        for (int d = 0; d < is.ndim; d++) is.dim[d] = 1 + draw(3), ids *= is.dim[d];
+        for (int d = 0; d < dim; d++) before *= s.dim[d], out.dim[out.ndim++] = s.dim[d];
+        for (int d = 0; d < is.ndim; d++) out.dim[out.ndim++] = is.dim[d];
+        for (int d = dim + 1; d < s.ndim; d++) after *= s.dim[d], out.dim[out.ndim++] = s.dim[d];
+        const int64_t rows = s.dim[dim];
+        flux_tensor *a = whole_numbers(s, 6, t, x), *i = whole_numbers(is, (int)rows + (draw(8) == 0), it, id);
+        flux_tensor *b = whole_numbers(out, from == FLUX_BOOL ? 2 : 6, from, src);
+        flux_tensor *taken = flux_gather(a, dim, i), *added = flux_scatter_add(a, dim, i, b);
+        CHECK(flux_dtype_of(taken) == t && flux_dtype_of(added) == t);
+        flux_shape other = out;                                /* a dim longer, or a dim of 1 more */
+        if (out.ndim && draw(2)) other.dim[draw(out.ndim)]++;
+        else other.dim[other.ndim++] = 1;
+        CHECK_ERROR(flux_scatter_add(a, dim, i, flux_full_with(other, 0, from)), "scatter_add: src must be");
+        for (int64_t k = 0; k < before * rows * after; k++) sum[k] = x[k];
+        for (int64_t k = 0; k < ids && bad < 0; k++)
+            if (id[k] >= (double)rows) bad = k;
+        for (int64_t k = 0; k < before * ids * after && bad < 0; k++) {
+            const int64_t at = k % before + before * ((int64_t)id[k / before % ids] + rows * (k / before / ids));
+            picked[k] = x[at], sum[at] += src[k];
+        }
+        if (bad < 0) {
+            test_data(taken, picked, before * ids * after, 0, __FILE__, __LINE__, "gathered");
+            test_data(added, sum, before * rows * after, 0, __FILE__, __LINE__, "added");
+            continue;
+        }
+        char says[120];
+        snprintf(says, sizeof says, "index %d (number %d) is not within dim %d of size %d", (int)rows, (int)bad, dim, (int)rows);
+        CHECK_ERROR(flux_data(taken), says);
+        CHECK_ERROR(flux_data(added), says);
+    }
+}
+
 TEST(pieces) {
     flux_tensor *x = matrix(), *two = flux_split(x, 1, 2), *three = flux_split(x, 1, 1, 0, 2), *halves = flux_chunk(x, 1, 2);
     CHECK(flux_num_items(two) == 2 && flux_num_items(three) == 3 && flux_num_items(halves) == 2);
