@@ -624,8 +624,16 @@ TEST(preferences_where_they_are_looked_for) {
     put("x.toml", "[Flux]\ngpu_backend = \"AMDGPU\"\n");
     setenv("FLUX_PREFERENCES", "x.toml", 1);
     CHECK_STR(flux_gpu_backend(), "AMDGPU");                        /* without having to forget: another path */
+    put("x.toml", "[Flux]\ngpu_backend = \"CPU\"\n");
+    CHECK_STR(flux_gpu_backend(), "AMDGPU");                        /* a file is read once, */
     unsetenv("FLUX_PREFERENCES");
     CHECK_STR(flux_gpu_backend(), "Metal");
+    remove("LocalPreferences.toml");
+    CHECK_STR(flux_gpu_backend(), "Metal");
+    setenv("FLUX_PREFERENCES", "x.toml", 1);
+    CHECK_STR(flux_gpu_backend(), "CPU");                           /* and again after another was */
+    unsetenv("FLUX_PREFERENCES");
+    CHECK(!flux_gpu_backend_is_set());
     remove("x.toml");
     done();
 }
