@@ -20149,7 +20149,7 @@ static bool flux__gemm_inner_all(flux__gemm_plan *p, bool flip, int64_t threads)
     if (p->b_row != 1) {
         if (!(transposed = flux__scratch((size_t)(step * p->n * p->size)))) return false;
         flux__gemm_copy(p->size, p->b, p->b_row, p->b_col, transposed, step, p->k, p->n);
-        p->b = (const char *)transposed, p->b_row = 1, p->b_col = step;
+        p->b = (const char *)transposed, p->b_col = step;
     }
     /* for less work waking a worker takes longer than the work */
     p->rows = threads > 1 ? flux__gemm_split(p->m, 2 * threads, 16) : p->m;
@@ -37870,7 +37870,7 @@ static flux_tensor *flux__steps_keep(flux_layer *m, flux_tensor **kept, flux_ten
                                x->device);
     if (n == 1) {
         flux_tensor *here = flux_eq(flux__iota_on(x->device, at->capacity, 1), start);
-        y = old && here ? flux_where(here, x, old) : NULL;
+        y = flux_where(here, x, old);
     } else {
         flux_tensor *part[3] = { flux_slice(old, 1, 0, at->count), x,
                                  flux_slice(old, 1, end, at->capacity) };

@@ -199,7 +199,7 @@ static bool flux__gemm_inner_all(flux__gemm_plan *p, bool flip, int64_t threads)
     if (p->b_row != 1) {
         if (!(transposed = flux__scratch((size_t)(step * p->n * p->size)))) return false;
         flux__gemm_copy(p->size, p->b, p->b_row, p->b_col, transposed, step, p->k, p->n);
-        p->b = (const char *)transposed, p->b_row = 1, p->b_col = step;
+        p->b = (const char *)transposed, p->b_col = step;
     }
     /* for less work waking a worker takes longer than the work */
     p->rows = threads > 1 ? flux__gemm_split(p->m, 2 * threads, 16) : p->m;

@@ -218,7 +218,7 @@ static flux_tensor *flux__steps_keep(flux_layer *m, flux_tensor **kept, flux_ten
                                x->device);
     if (n == 1) {
         flux_tensor *here = flux_eq(flux__iota_on(x->device, at->capacity, 1), start);
-        y = old && here ? flux_where(here, x, old) : NULL;
+        y = flux_where(here, x, old);
     } else {
         flux_tensor *part[3] = { flux_slice(old, 1, 0, at->count), x,
                                  flux_slice(old, 1, end, at->capacity) };
