@@ -366,6 +366,21 @@ TEST(gradients_of_many_uses_add_up_in_f32) {
     CHECK_NEAR(flux_item(flux_max(flux_grad(flux_gradient(flux_sum(sum), x), x))), 600, 0);
 }
 
+/* Whatever is used how often: its gradient has its dtype, and was rounded once, where each of the parts but the first alone is
+   less than half of what the format holds beside 1. */
+TEST(gradients_of_few_uses_round_once) {
+    for (int t = FLUX_F16; t <= FLUX_BF16; t++)
+        for (int uses = 1; uses < 8; uses++) FLUX_SCOPE {
+            const double small = t == FLUX_F16 ? 1.0 / 4096 : 1.0 / 512, unit = 4 * small, whole = 1 + (uses - 1) * small;
+            flux_tensor *x = flux_full_with(FLUX_SHAPE(2), 3, (flux_dtype)t), *z = flux_neg(x), *sum = flux_zeros(2);
+            for (int i = 0; i < uses; i++) sum = flux_add(sum, flux_mul(flux_to_dtype(z, FLUX_F32), i ? small : 1));
+            flux_grads *g = flux_gradient(flux_sum(sum), x, z);
+            CHECK(flux_dtype_of(flux_grad(g, x)) == (flux_dtype)t && flux_dtype_of(flux_grad(g, z)) == (flux_dtype)t);
+            CHECK_NEAR(flux_item(flux_max(flux_grad(g, z))), nearbyint(whole / unit) * unit, 0);
+            CHECK_NEAR(flux_item(flux_max(flux_grad(g, x))), -flux_item(flux_max(flux_grad(g, z))), 0);
+        }
+}
+
 /* So does an index that comes often: a gather's gradient, and an embedding's, which f16 would stop at 2048. */
 TEST(what_an_index_meets_adds_up_in_f32) {
     flux_tensor *many = flux_full_with(FLUX_SHAPE(3000), 0, FLUX_I64);
