@@ -896,6 +896,19 @@ TEST(summary_word_for_word) {
                     "its parameters take 124 bytes\n");
 }
 
+/* Of any number of rows: all layers in a row stand two columns in, each with its numbers. */
+TEST(summary_of_any_number_of_layers) {
+    static char text[20000];
+    for (int n = 1; n <= 40; n++) {
+        flux_layer *layers[40];
+        for (int i = 0; i < n; i++) layers[i] = flux_dense(8, 8);
+        CHECK(flux_summary_text(flux_chain_with(n, layers, NULL), FLUX_SHAPE(8, 2), text, sizeof text) < sizeof text);
+        int rows = 0;
+        for (const char *at = text; (at = strstr(at, "\n  Dense(8 => 8)  8x2 ")) != NULL; at++) rows++;
+        CHECK(rows == n);
+    }
+}
+
 /* Deep, with long names, many outputs or large numbers: no line is longer than 80 characters. */
 TEST(summary_fits_eighty_columns) {
     static char text[20000];
