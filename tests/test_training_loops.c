@@ -450,6 +450,17 @@ TEST(early_stopping_and_the_best_model) {
     remove(best), remove(cut);
 }
 
+/* Of no observations there is neither a loss nor a metric, and that is no error. */
+TEST(validation_by_nothing) {
+    flux_tensor *x = flux_randn(3, 8), *y = flux_eval(flux_rand(2, 8)), *history = NULL;
+    flux_layer *m = flux_dense(3, 2), *acc = flux_metric(flux_accuracy);
+    flux_loader *none = flux_dataloader(flux_slice(x, 1, 0, 0), flux_slice(y, 1, 0, 0));
+    CHECK(flux_train(squares, m, flux_dataloader(x, y, .batchsize = 4), flux_setup(flux_descent(0.1), m), .epochs = 2, .validation = none,
+                     .metrics = { acc }, .history = &history) == 0);
+    CHECK(flux_dim(history, 0) == 3 && flux_dim(history, 1) == 2);
+    for (int i = 0; i < 2; i++) CHECK(isfinite(flux_at(history, 0, i)) && isnan(flux_at(history, 1, i)) && isnan(flux_at(history, 2, i)));
+}
+
 TEST(train_refuses) {
     flux_layer *m = flux_dense(3, 2), *acc = flux_metric(flux_accuracy);
     flux_loader *data = flux_dataloader(flux_randn(3, 8), flux_randn(2, 8), .batchsize = 4);
