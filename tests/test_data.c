@@ -1,5 +1,6 @@
 /* One-hot labels, loaders, flux_each, progress. */
 #include "test.h"
+#include <errno.h>
 #ifndef _WIN32
 #include <fcntl.h>
 #include <unistd.h>
@@ -533,11 +534,12 @@ TEST(mapobs) {
 
 /* ---- data sets of the user's */
 
-typedef struct my_data { int64_t n, bad; int how; } my_data;
+typedef struct my_data { int64_t n, bad; int how; const int *here; int64_t elsewhere; } my_data;      /* here: &errno, by thread */
 static int64_t my_length(void *user) { return ((my_data *)user)->n; }
 static int my_get(void *user, int64_t i, int n, flux_tensor **out) {
     my_data *d = (my_data *)user;
     float v[] = { (float)i, (float)(i * i) };
+    if (d->here) d->elsewhere += d->here != &errno;
     if (i == d->bad && d->how == 1) return 7;
     if (i == d->bad && d->how == 2) return flux_add(flux_ones(2), flux_ones(3)) == NULL;
     out[0] = flux_from(v, i == d->bad && d->how == 4 ? 1 : 2);
@@ -547,12 +549,13 @@ static int my_get(void *user, int64_t i, int n, flux_tensor **out) {
 }
 
 TEST(a_data_set_of_ones_own) {
-    my_data d = { 23, -1, 0 };
+    my_data d = { 23, -1, 0, NULL, 0 };
     flux_dataset set = { &d, my_length, my_get, 2 };
     for (int workers = 0; workers <= 3; workers++) {
         flux_loader *l = flux_dataloader(.data = &set, .batchsize = 5, .workers = workers);
         int64_t next = 0;
         CHECK(flux_length(l) == 5);
+        d.here = workers < 2 ? &errno : NULL, d.elsewhere = 0;
         flux_each (b, l) {
             CHECK(flux_ndim(b.x) == 2 && flux_dim(b.x, 0) == 2 && flux_dim(b.x, 1) == (next < 20 ? 5 : 3));
             CHECK(flux_ndim(b.y) == 2 && flux_dim(b.y, 0) == 1);
@@ -562,7 +565,7 @@ TEST(a_data_set_of_ones_own) {
                 CHECK_NEAR(flux_at(b.y, 0, i), 2 * next, 0);
             }
         }
-        CHECK(next == 23);
+        CHECK(next == 23 && d.elsewhere == (workers == 1 ? 23 : 0));
     }
     flux_batch one = flux_first(flux_dataloader(.data = &set, .batchsize = -1));
     CHECK(flux_ndim(one.x) == 1);
@@ -573,7 +576,7 @@ TEST(a_data_set_of_ones_own) {
 TEST(a_data_sets_errors_reach_the_loop) {
     static const char *const say[] = { "", "the data set's get gave 7 for observation 13", "add", "left array 1 of observation 13 NULL",
                                        "another shape or dtype" };
-    my_data d = { 23, 13, 0 };
+    my_data d = { 23, 13, 0, NULL, 0 };
     flux_dataset set = { &d, my_length, my_get, 2 };
     for (int workers = 0; workers <= 3; workers += 3)
         for (d.how = 1; d.how <= 4; d.how++) {
@@ -606,7 +609,7 @@ static int large_get(void *user, int64_t i, int n, flux_tensor **out) {
 /* Observations that are not computed yet, and memory for the batch but for none of them. */
 TEST(lazy_observations_when_memory_runs_out) {
     ONLY_ON_CPU();
-    my_data d = { 2, -1, 0 };
+    my_data d = { 2, -1, 0, NULL, 0 };
     flux_dataset set = { &d, my_length, large_get, 1 };
     const flux_device cpu = { 0, 0 };
     int batches = 0;
@@ -773,7 +776,7 @@ TEST(text) {
     char small[10];
     CHECK(flux_loader_text(l, small, sizeof small) == strlen(text));
     CHECK_STR(small, "4-element");
-    my_data d = { 23, -1, 0 };
+    my_data d = { 23, -1, 0, NULL, 0 };
     flux_dataset set = { &d, my_length, my_get, 2 };
     flux_print_ascii(true);
     flux_loader_text(flux_dataloader(.data = &set, .batchsize = 5, .partial = FLUX_OFF, .workers = 2), text, sizeof text);
