@@ -22061,6 +22061,18 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
     }
 }
 
+/* Adds floats like flux__copy_image, two dims of which are as short as a window's. */
+static FLUX__O2 void flux__add_windows(int64_t n, int64_t rows, int64_t many, float *dst,
+                                       const int64_t *ds, const float *src, const int64_t *ss) {
+    const int64_t to = ds[0], from = ss[0];
+    for (int64_t i = 0; i < many; i++)
+        for (int64_t r = 0; r < rows; r++) {
+            float *y = dst + i * ds[2] + r * ds[1];
+            const float *x = src + i * ss[2] + r * ss[1];
+            for (int64_t c = 0; c < n; c++, y += to, x += from) *y += *x;
+        }
+}
+
 /* Copies 32-bit words or adds floats between two layouts of at least two dims, two dims in one
    loop. */
 static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src,
@@ -22068,11 +22080,14 @@ static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, 
     void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words :
         flux__copy_words;
     int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
+    const bool windows = add && s->ndim > 2 && s->dim[0] < 8;
     for (;;) {
-        for (int64_t i = 0; i < s->dim[1]; i++)
-            row((float *)(void *)dst + to + i * ds[1], ds[0],
-                (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
-        int d = 2;
+        float *y = (float *)(void *)dst + to;
+        const float *x = (const float *)(const void *)src + from;
+        if (windows) flux__add_windows(s->dim[0], s->dim[1], s->dim[2], y, ds, x, ss);
+        for (int64_t i = 0; i < s->dim[1] && !windows; i++)
+            row(y + i * ds[1], ds[0], x + i * ss[1], ss[0], s->dim[0]);
+        int d = windows ? 3 : 2;
         for (; d < s->ndim; d++) {
             to += ds[d], from += ss[d];
             if (++at[d] < s->dim[d]) break;
@@ -22120,6 +22135,39 @@ static void flux__fill_with(int t, void *dst, int64_t n, double value) {
                     n - i < 256 ? n - i : 256);
 }
 
+/* Whether the rows of a strided layout of the shape *s are contiguous and follow each other in
+   memory, with gaps between them or none. */
+static bool flux__rows_ascend(const flux_shape *s, const int64_t *step) {
+    int64_t end = s->ndim ? s->dim[0] : 0;
+    if (!end || step[0] != 1) return false;
+    for (int d = 1; d < s->ndim; end += (s->dim[d] - 1) * step[d], d++)
+        if (s->dim[d] < 1 || (s->dim[d] > 1 && step[d] < end)) return false;
+    return true;
+}
+
+/* Copies contiguous rows of n bytes to such places, which begin at rel, and fills what is between
+   and about them, of `bytes` in all, with elements of the size like `one`: a padding writes each
+   element once. */
+static void flux__copy_padded(const flux_shape *s, char *dst, int64_t rel, const int64_t *ds,
+                              const char *src, const int64_t *ss, size_t size, const char *one,
+                              int64_t slice) {
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = rel, from = 0, done = 0;
+    int d = 0;
+    while (d < s->ndim) {
+        flux__fill(dst + (size_t)done * size, one, size, (size_t)(to - done));
+        memcpy(dst + (size_t)to * size, src + (ptrdiff_t)from * (ptrdiff_t)size,
+               (size_t)s->dim[0] * size);
+        done = to + s->dim[0];
+        for (d = 1; d < s->ndim; d++) {
+            to += ds[d], from += ss[d];
+            if (++at[d] < s->dim[d]) break;
+            to -= ds[d] * s->dim[d], from -= ss[d] * s->dim[d];
+            at[d] = 0;
+        }
+    }
+    flux__fill(dst + (size_t)done * size, one, size, (size_t)(slice - done));
+}
+
 /* An as_strided_scatter (the reverse of a strided view) in slices: `units` slices of
    `slice` elements of the result, each a task's `each` at a time; `part` is the shape of the
    operand within a slice. */
@@ -22130,6 +22178,8 @@ typedef struct flux__strided_scatter_job {
     char *dst;
     const char *src;
     int64_t slice, units, each;
+    bool padded;                          /* see flux__copy_padded; one: the element to fill with */
+    char one[8];
 } flux__strided_scatter_job;
 
 /* Fills the slices of one task and writes the operand's elements into them; the operand's last
@@ -22142,6 +22192,12 @@ static void flux__strided_scatter_task(void *ctx, int64_t task) {
         for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++])
             from += rest % j->o.shape.dim[d] * j->o.stride[d];
         char *dst = j->dst + (ptrdiff_t)(u * j->slice) * size;
+        if (j->padded) {
+            flux__copy_padded(&j->part, dst, j->t->rel, j->t->stride,
+                              j->src + (ptrdiff_t)from * size, j->o.stride, (size_t)size, j->one,
+                              j->slice);
+            continue;
+        }
         flux__fill_with(j->t->dtype, dst, j->slice, j->t->arg.i[1] ? 0 : j->t->arg.num);
         flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
                             j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
@@ -22159,7 +22215,8 @@ static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
     int64_t n = flux__size(t);
     if (n == 0) return 0;
     if (!half) {
-        flux__strided_scatter_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
+        flux__strided_scatter_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1,
+                                        false, { 0 } };
         int64_t reach = t->rel;
         for (int d = 0; d < o->shape.ndim; d++) reach += (o->shape.dim[d] - 1) * t->stride[d];
         while (j.part.ndim > 1 && t->stride[j.part.ndim - 1] > 0 &&
@@ -22169,6 +22226,9 @@ static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
             reach -= (many - 1) * slice, j.slice = slice, j.units *= many, j.part.ndim--;
         }
         j.each = (1 << 15) / j.slice + 1;
+        j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim && j.part.dim[0] >= 16 &&
+                   flux__rows_ascend(&j.part, t->stride);
+        flux__fill_with(t->dtype, j.one, 1, t->arg.num);
         flux__parallel((j.units + j.each - 1) / j.each, flux__strided_scatter_task, &j);
         return 0;
     }
@@ -22318,6 +22378,8 @@ typedef struct flux__windows_job {
        y: */
     int64_t n;
     int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];
+    int64_t wide;                         /* see flux__windows_wide; 0 of a gradient */
+    bool dense;                           /* the gradient's windows lie one behind the other */
     /* the windows' dims, and for each the steps of x and of g; below, those of y: */
     int64_t dim[3][FLUX_MAX_DIMS];
     int64_t step[FLUX_MAX_DIMS];
@@ -22405,9 +22467,14 @@ static bool flux__windows_counted(const flux__run *run, const flux__kernel *k,
 typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef flux__vec16f flux__float4;
 #  define FLUX__FOUR(x, a, b, c) { (x)[0], (x)[a], (x)[b], (x)[c] }
-#  define FLUX__LARGER(v, best, at, w) do {                                                            \
-        flux__mask4 more = ~((v) <= (best)) & ((best) == (best)), here = { w, w, w, w };               \
+/* best becomes the larger of v and best, a NaN before a number; `more` says where that is v. */
+#  define FLUX__LARGEST(v, best, more) do {                                                            \
+        more = ~((v) <= (best)) & ((best) == (best));                                                  \
         best = (flux__float4)(((flux__mask4)(v) & more) | ((flux__mask4)(best) & ~more));              \
+    } while (0)
+#  define FLUX__LARGER(v, best, at, w) do {                                                            \
+        flux__mask4 more, here = { w, w, w, w };                                                       \
+        FLUX__LARGEST(v, best, more);                                                                  \
         at = (here & more) | (at & ~more);                                                             \
     } while (0)
 #else
@@ -22439,10 +22506,46 @@ static bool flux__windows_paired(const flux__windows_job *j, bool gradient, int6
         if (j->to[w + 1] != j->to[w] + 1) return false;
     return true;
 }
+/* The maxima y of a run of such windows: that of each column first, which overlapping windows
+   share, then those of as many columns as a window has. */
+static FLUX__O2 void flux__windows_columns(const flux__windows_job *j, const float *x, float *y) {
+    const int64_t wide = j->wide;
+    enum { PART = 128 };                  /* so many windows a time */
+    float column[2 * PART + FLUX__WINDOW];
+    flux__float4 v, best;
+    flux__mask4 more;
+    for (int64_t o = 0, i, n; o < j->run_length; o += n, x += 2 * n, y += n) {
+        n = j->run_length - o < 2 * PART - 4 ? j->run_length - o : PART;
+        if (n > PART) n /= 2;             /* no part is shorter than four windows */
+        const int64_t columns = 2 * (n - 1) + wide;
+        for (int64_t c = 0; c < columns; c += 4) {
+            i = c + 4 > columns ? columns - 4 : c;
+            best = *(const flux__float4 *)(const void *)(x + j->from[0] + i);
+            for (int64_t w = wide; w < j->n; w += wide) {
+                v = *(const flux__float4 *)(const void *)(x + j->from[w] + i);
+                FLUX__LARGEST(v, best, more);
+            }
+            *(flux__float4 *)(void *)(column + i) = best;
+        }
+        for (int64_t c = 0; c < n; c += 4) {
+            i = c + 4 > n ? n - 4 : c;
+            FLUX__TWOS(best, column + 2 * i)
+            for (int64_t w = 1; w < wide; w++) {
+                FLUX__TWOS(v, column + 2 * i + w)
+                FLUX__LARGEST(v, best, more);
+            }
+            *(flux__float4 *)(void *)(y + i) = best + 0.0f;   /* see flux__settle_zeros */
+        }
+    }
+}
 /* One run of such windows: the maximum y, or the gradient y, which gets g at the place of the
    maximum and 0 elsewhere. */
 static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float *x, const float *g,
                                          float *y) {
+    if (j->wide) {
+        flux__windows_columns(j, x, y);
+        return;
+    }
     for (int64_t i = 0, o = 0; o < j->run_length; o += 4) {
         flux__float4 v, best, low, high;
         flux__mask4 at;
@@ -22494,9 +22597,10 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *
         }
         memcpy(most, &best, sizeof most);
         memcpy(place, &at, sizeof place);
+        if (g && j->dense) memset(y, 0, (size_t)(n * sy) * sizeof *y);
         for (int64_t i = 0; i < n; i++) {
             float *to = y + i * sy;
-            for (int64_t w = 0; w < j->n && g; w++) to[j->to[w]] = 0;
+            for (int64_t w = 0; w < j->n && g && !j->dense; w++) to[j->to[w]] = 0;
             if (g) to[j->to[place[i]]] = g[(o + i) * sg];
             else *to = most[i] + 0.0f;
         }
@@ -22536,6 +22640,16 @@ static void flux__windows_task(void *ctx, int64_t part) {
     }
 }
 
+/* How many elements wide the rows of a window are, if its elements are rows of as many
+   neighbours in x; else 0. */
+static int64_t flux__windows_wide(const flux__windows_job *j) {
+    int64_t wide = 1;
+    while (wide < j->n && j->from[wide] == j->from[0] + wide) wide++;
+    for (int64_t w = 0; w < j->n; w++)
+        if (j->n % wide || j->from[w] != j->from[w - w % wide] + w % wide) return 0;
+    return wide;
+}
+
 /* Runs a max pooling or its gradient window by window. False, and nothing is done: the gradient
    has other numbers than each element's place in its window, or than 0. */
 static bool flux__run_windows(flux__run *run, flux__kernel *k) {
@@ -22543,6 +22657,7 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     const flux__pooling *w = &c->pooling;
     flux__windows_job j;
     int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
+    int first = 0;
     if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                       !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
         return false;
@@ -22559,7 +22674,7 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
         j.dim[0][d] = in ? 1 : k->full[d];
         j.dim[1][d] = ox->stride[d], j.dim[2][d] = og ? og->stride[d] : 0,
             j.step[d] = contiguous[d];
-        if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[d];
+        if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[first = d];
     }
     for (int64_t i = 0; i < j.n; i++) {
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
@@ -22569,6 +22684,9 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
             if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
             else at[d] = 0;
     }
+    j.wide = j.g ? 0 : flux__windows_wide(&j);
+    j.dense = j.g && contiguous[first] == j.n;
+    for (int64_t i = 0; i < j.n && j.dense; i++) j.dense = j.to[i] == i;
     j.rows = c->outer / j.run_length;
     j.each = c->outer * j.n < 32768 ? j.rows : (j.rows + 63) / 64;
     if (j.rows == 1 && c->outer * j.n >= 32768)

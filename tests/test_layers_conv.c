@@ -311,6 +311,7 @@ TEST(maxpool_of_many_shapes) {
         { 28, 28, 2, 2, 2, 2, 3 }, { 14, 6, 2, 3, 2, 3, 2 }, { 15, 5, 2, 2, 2, 2, 2 }, { 9, 4, 2, 2, 2, 2, 1 }, { 6, 6, 2, 2, 2, 2, 2 },
         { 32, 8, 4, 2, 4, 2, 2 },  { 21, 9, 3, 3, 2, 2, 2 }, { 16, 3, 2, 1, 2, 1, 2 }, { 26, 26, 1, 2, 2, 2, 1 },
         { 20, 17, 3, 3, 1, 1, 2 }, { 19, 9, 5, 2, 3, 1, 2 }, { 13, 8, 4, 1, 1, 3, 2 }, { 40, 1, 5, 1, 2, 1, 3 }, { 12, 12, 4, 4, 2, 4, 1 },
+        { 521, 5, 3, 3, 2, 2, 2 }, { 506, 2, 2, 1, 2, 1, 1 }, { 507, 3, 3, 2, 2, 1, 1 }, { 900, 9, 7, 8, 2, 1, 1 }, { 9, 9, 3, 3, 2, 2, 3 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) FLUX_SCOPE {
         const int *k = cases[i], w = k[0], h = k[1], c = k[6], n = 2;
@@ -334,6 +335,32 @@ TEST(maxpool_of_many_shapes) {
         for (int at = 0; at < w * h * c * n; at++) bad += fabsf(want[at] - fd[at]) > 1e-6f;
         CHECK_NEAR(bad, 0, 0);
         free(want);
+    }
+}
+/* Beside a loop: rows long enough to be copied as they are and short ones, of any size of element, and views of rows. */
+TEST(padding_of_many_shapes) {
+    static const int cases[][7] = {       /* image, before and behind, channels */
+        { 30, 7, 1, 1, 1, 1, 3 }, { 16, 5, 0, 3, 2, 0, 2 }, { 40, 1, 4, 0, 0, 0, 2 }, { 17, 4, 0, 0, 1, 2, 1 }, { 15, 6, 2, 1, 1, 1, 2 },
+    };
+    static const flux_dtype dtypes[] = { FLUX_F32, FLUX_F64, FLUX_BF16, FLUX_U8 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases * 12; i++) FLUX_SCOPE {
+        const int *k = cases[i / 12], w = k[0], h = k[1], n = k[6], pw = w + k[2] + k[3], ph = h + k[4] + k[5];
+        flux_tensor *x = flux_eval(flux_to_dtype(flux_floor(flux_mul(flux_rand(w, h, n + 1), 99)), dtypes[i % 4])), *of = flux_slice(x, 2, 1, n + 1);
+        if (i / 4 % 3 == 1) of = flux_flip(of, 1);
+        if (i / 4 % 3 == 2) of = flux_flip(of, 0);
+        flux_tensor *y = flux_eval(flux_pad(of, 7, k[2], k[3], k[4], k[5]));
+        int bad = 0;
+        REQUIRE(SHAPE_IS(flux_shape_of(y), pw, ph, n));
+        const float *fx = flux_floats(flux_to_dtype(x, FLUX_F32)), *fy = flux_floats(flux_to_dtype(y, FLUX_F32));
+        REQUIRE(fx && fy);
+        for (int at = 0; at < pw * ph * n; at++) {
+            int a = at % pw - k[2], b = at / pw % ph - k[4], c = at / pw / ph + 1;
+            bool in = a >= 0 && a < w && b >= 0 && b < h;
+            if (i / 4 % 3 == 1) b = h - 1 - b;
+            if (i / 4 % 3 == 2) a = w - 1 - a;
+            bad += fy[at] != (in ? fx[(c * h + b) * w + a] : 7);
+        }
+        CHECK_NEAR(bad, 0, 0);
     }
 }
 /* A channel by itself: beside a loop, its gradients too, and the same bits with a bias of zeros, which goes another way. */

@@ -96,6 +96,18 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
     }
 }
 
+/* Adds floats like flux__copy_image, two dims of which are as short as a window's. */
+static FLUX__O2 void flux__add_windows(int64_t n, int64_t rows, int64_t many, float *dst,
+                                       const int64_t *ds, const float *src, const int64_t *ss) {
+    const int64_t to = ds[0], from = ss[0];
+    for (int64_t i = 0; i < many; i++)
+        for (int64_t r = 0; r < rows; r++) {
+            float *y = dst + i * ds[2] + r * ds[1];
+            const float *x = src + i * ss[2] + r * ss[1];
+            for (int64_t c = 0; c < n; c++, y += to, x += from) *y += *x;
+        }
+}
+
 /* Copies 32-bit words or adds floats between two layouts of at least two dims, two dims in one
    loop. */
 static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src,
@@ -103,11 +115,14 @@ static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, 
     void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words :
         flux__copy_words;
     int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
+    const bool windows = add && s->ndim > 2 && s->dim[0] < 8;
     for (;;) {
-        for (int64_t i = 0; i < s->dim[1]; i++)
-            row((float *)(void *)dst + to + i * ds[1], ds[0],
-                (const float *)(const void *)src + from + i * ss[1], ss[0], s->dim[0]);
-        int d = 2;
+        float *y = (float *)(void *)dst + to;
+        const float *x = (const float *)(const void *)src + from;
+        if (windows) flux__add_windows(s->dim[0], s->dim[1], s->dim[2], y, ds, x, ss);
+        for (int64_t i = 0; i < s->dim[1] && !windows; i++)
+            row(y + i * ds[1], ds[0], x + i * ss[1], ss[0], s->dim[0]);
+        int d = windows ? 3 : 2;
         for (; d < s->ndim; d++) {
             to += ds[d], from += ss[d];
             if (++at[d] < s->dim[d]) break;
@@ -155,6 +170,39 @@ static void flux__fill_with(int t, void *dst, int64_t n, double value) {
                     n - i < 256 ? n - i : 256);
 }
 
+/* Whether the rows of a strided layout of the shape *s are contiguous and follow each other in
+   memory, with gaps between them or none. */
+static bool flux__rows_ascend(const flux_shape *s, const int64_t *step) {
+    int64_t end = s->ndim ? s->dim[0] : 0;
+    if (!end || step[0] != 1) return false;
+    for (int d = 1; d < s->ndim; end += (s->dim[d] - 1) * step[d], d++)
+        if (s->dim[d] < 1 || (s->dim[d] > 1 && step[d] < end)) return false;
+    return true;
+}
+
+/* Copies contiguous rows of n bytes to such places, which begin at rel, and fills what is between
+   and about them, of `bytes` in all, with elements of the size like `one`: a padding writes each
+   element once. */
+static void flux__copy_padded(const flux_shape *s, char *dst, int64_t rel, const int64_t *ds,
+                              const char *src, const int64_t *ss, size_t size, const char *one,
+                              int64_t slice) {
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = rel, from = 0, done = 0;
+    int d = 0;
+    while (d < s->ndim) {
+        flux__fill(dst + (size_t)done * size, one, size, (size_t)(to - done));
+        memcpy(dst + (size_t)to * size, src + (ptrdiff_t)from * (ptrdiff_t)size,
+               (size_t)s->dim[0] * size);
+        done = to + s->dim[0];
+        for (d = 1; d < s->ndim; d++) {
+            to += ds[d], from += ss[d];
+            if (++at[d] < s->dim[d]) break;
+            to -= ds[d] * s->dim[d], from -= ss[d] * s->dim[d];
+            at[d] = 0;
+        }
+    }
+    flux__fill(dst + (size_t)done * size, one, size, (size_t)(slice - done));
+}
+
 /* An as_strided_scatter (the reverse of a strided view) in slices: `units` slices of
    `slice` elements of the result, each a task's `each` at a time; `part` is the shape of the
    operand within a slice. */
@@ -165,6 +213,8 @@ typedef struct flux__strided_scatter_job {
     char *dst;
     const char *src;
     int64_t slice, units, each;
+    bool padded;                          /* see flux__copy_padded; one: the element to fill with */
+    char one[8];
 } flux__strided_scatter_job;
 
 /* Fills the slices of one task and writes the operand's elements into them; the operand's last
@@ -177,6 +227,12 @@ static void flux__strided_scatter_task(void *ctx, int64_t task) {
         for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++])
             from += rest % j->o.shape.dim[d] * j->o.stride[d];
         char *dst = j->dst + (ptrdiff_t)(u * j->slice) * size;
+        if (j->padded) {
+            flux__copy_padded(&j->part, dst, j->t->rel, j->t->stride,
+                              j->src + (ptrdiff_t)from * size, j->o.stride, (size_t)size, j->one,
+                              j->slice);
+            continue;
+        }
         flux__fill_with(j->t->dtype, dst, j->slice, j->t->arg.i[1] ? 0 : j->t->arg.num);
         flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
                             j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
@@ -194,7 +250,8 @@ static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
     int64_t n = flux__size(t);
     if (n == 0) return 0;
     if (!half) {
-        flux__strided_scatter_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1 };
+        flux__strided_scatter_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1,
+                                        false, { 0 } };
         int64_t reach = t->rel;
         for (int d = 0; d < o->shape.ndim; d++) reach += (o->shape.dim[d] - 1) * t->stride[d];
         while (j.part.ndim > 1 && t->stride[j.part.ndim - 1] > 0 &&
@@ -204,6 +261,9 @@ static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
             reach -= (many - 1) * slice, j.slice = slice, j.units *= many, j.part.ndim--;
         }
         j.each = (1 << 15) / j.slice + 1;
+        j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim && j.part.dim[0] >= 16 &&
+                   flux__rows_ascend(&j.part, t->stride);
+        flux__fill_with(t->dtype, j.one, 1, t->arg.num);
         flux__parallel((j.units + j.each - 1) / j.each, flux__strided_scatter_task, &j);
         return 0;
     }

@@ -42,6 +42,8 @@ typedef struct flux__windows_job {
        y: */
     int64_t n;
     int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];
+    int64_t wide;                         /* see flux__windows_wide; 0 of a gradient */
+    bool dense;                           /* the gradient's windows lie one behind the other */
     /* the windows' dims, and for each the steps of x and of g; below, those of y: */
     int64_t dim[3][FLUX_MAX_DIMS];
     int64_t step[FLUX_MAX_DIMS];
@@ -129,9 +131,14 @@ static bool flux__windows_counted(const flux__run *run, const flux__kernel *k,
 typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alias));
 typedef flux__vec16f flux__float4;
 #  define FLUX__FOUR(x, a, b, c) { (x)[0], (x)[a], (x)[b], (x)[c] }
-#  define FLUX__LARGER(v, best, at, w) do {                                                            \
-        flux__mask4 more = ~((v) <= (best)) & ((best) == (best)), here = { w, w, w, w };               \
+/* best becomes the larger of v and best, a NaN before a number; `more` says where that is v. */
+#  define FLUX__LARGEST(v, best, more) do {                                                            \
+        more = ~((v) <= (best)) & ((best) == (best));                                                  \
         best = (flux__float4)(((flux__mask4)(v) & more) | ((flux__mask4)(best) & ~more));              \
+    } while (0)
+#  define FLUX__LARGER(v, best, at, w) do {                                                            \
+        flux__mask4 more, here = { w, w, w, w };                                                       \
+        FLUX__LARGEST(v, best, more);                                                                  \
         at = (here & more) | (at & ~more);                                                             \
     } while (0)
 #else
@@ -163,10 +170,46 @@ static bool flux__windows_paired(const flux__windows_job *j, bool gradient, int6
         if (j->to[w + 1] != j->to[w] + 1) return false;
     return true;
 }
+/* The maxima y of a run of such windows: that of each column first, which overlapping windows
+   share, then those of as many columns as a window has. */
+static FLUX__O2 void flux__windows_columns(const flux__windows_job *j, const float *x, float *y) {
+    const int64_t wide = j->wide;
+    enum { PART = 128 };                  /* so many windows a time */
+    float column[2 * PART + FLUX__WINDOW];
+    flux__float4 v, best;
+    flux__mask4 more;
+    for (int64_t o = 0, i, n; o < j->run_length; o += n, x += 2 * n, y += n) {
+        n = j->run_length - o < 2 * PART - 4 ? j->run_length - o : PART;
+        if (n > PART) n /= 2;             /* no part is shorter than four windows */
+        const int64_t columns = 2 * (n - 1) + wide;
+        for (int64_t c = 0; c < columns; c += 4) {
+            i = c + 4 > columns ? columns - 4 : c;
+            best = *(const flux__float4 *)(const void *)(x + j->from[0] + i);
+            for (int64_t w = wide; w < j->n; w += wide) {
+                v = *(const flux__float4 *)(const void *)(x + j->from[w] + i);
+                FLUX__LARGEST(v, best, more);
+            }
+            *(flux__float4 *)(void *)(column + i) = best;
+        }
+        for (int64_t c = 0; c < n; c += 4) {
+            i = c + 4 > n ? n - 4 : c;
+            FLUX__TWOS(best, column + 2 * i)
+            for (int64_t w = 1; w < wide; w++) {
+                FLUX__TWOS(v, column + 2 * i + w)
+                FLUX__LARGEST(v, best, more);
+            }
+            *(flux__float4 *)(void *)(y + i) = best + 0.0f;   /* see flux__settle_zeros */
+        }
+    }
+}
 /* One run of such windows: the maximum y, or the gradient y, which gets g at the place of the
    maximum and 0 elsewhere. */
 static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float *x, const float *g,
                                          float *y) {
+    if (j->wide) {
+        flux__windows_columns(j, x, y);
+        return;
+    }
     for (int64_t i = 0, o = 0; o < j->run_length; o += 4) {
         flux__float4 v, best, low, high;
         flux__mask4 at;
@@ -218,9 +261,10 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *
         }
         memcpy(most, &best, sizeof most);
         memcpy(place, &at, sizeof place);
+        if (g && j->dense) memset(y, 0, (size_t)(n * sy) * sizeof *y);
         for (int64_t i = 0; i < n; i++) {
             float *to = y + i * sy;
-            for (int64_t w = 0; w < j->n && g; w++) to[j->to[w]] = 0;
+            for (int64_t w = 0; w < j->n && g && !j->dense; w++) to[j->to[w]] = 0;
             if (g) to[j->to[place[i]]] = g[(o + i) * sg];
             else *to = most[i] + 0.0f;
         }
@@ -260,6 +304,16 @@ static void flux__windows_task(void *ctx, int64_t part) {
     }
 }
 
+/* How many elements wide the rows of a window are, if its elements are rows of as many
+   neighbours in x; else 0. */
+static int64_t flux__windows_wide(const flux__windows_job *j) {
+    int64_t wide = 1;
+    while (wide < j->n && j->from[wide] == j->from[0] + wide) wide++;
+    for (int64_t w = 0; w < j->n; w++)
+        if (j->n % wide || j->from[w] != j->from[w - w % wide] + w % wide) return 0;
+    return wide;
+}
+
 /* Runs a max pooling or its gradient window by window. False, and nothing is done: the gradient
    has other numbers than each element's place in its window, or than 0. */
 static bool flux__run_windows(flux__run *run, flux__kernel *k) {
@@ -267,6 +321,7 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     const flux__pooling *w = &c->pooling;
     flux__windows_job j;
     int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
+    int first = 0;
     if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                       !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
         return false;
@@ -283,7 +338,7 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
         j.dim[0][d] = in ? 1 : k->full[d];
         j.dim[1][d] = ox->stride[d], j.dim[2][d] = og ? og->stride[d] : 0,
             j.step[d] = contiguous[d];
-        if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[d];
+        if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[first = d];
     }
     for (int64_t i = 0; i < j.n; i++) {
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
@@ -293,6 +348,9 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
             if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
             else at[d] = 0;
     }
+    j.wide = j.g ? 0 : flux__windows_wide(&j);
+    j.dense = j.g && contiguous[first] == j.n;
+    for (int64_t i = 0; i < j.n && j.dense; i++) j.dense = j.to[i] == i;
     j.rows = c->outer / j.run_length;
     j.each = c->outer * j.n < 32768 ? j.rows : (j.rows + 63) / 64;
     if (j.rows == 1 && c->outer * j.n >= 32768)
