@@ -22515,8 +22515,9 @@ static FLUX__O2 void flux__windows_columns(const flux__windows_job *j, const flo
     flux__float4 v, best;
     flux__mask4 more;
     for (int64_t o = 0, i, n; o < j->run_length; o += n, x += 2 * n, y += n) {
-        n = j->run_length - o < 2 * PART - 4 ? j->run_length - o : PART;
-        if (n > PART) n /= 2;             /* no part is shorter than four windows */
+        n = j->run_length - o;
+        if (n >= 2 * PART - 4) n = PART;
+        else if (n > PART) n /= 2;        /* no part is shorter than four windows */
         const int64_t columns = 2 * (n - 1) + wide;
         for (int64_t c = 0; c < columns; c += 4) {
             i = c + 4 > columns ? columns - 4 : c;
