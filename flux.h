@@ -5275,8 +5275,10 @@ typedef struct flux__thread {             /* a thread's own state */
     int64_t nfreed;                       /* how many were ever put there */
     flux__scope closing;                  /* FLUX__DEBUG: the scope that closes now */
     struct flux__plans *plans;            /* cached plans */
-    void (*between)(void *of);            /* what it does between the parts of kernels, for */
-    void *between_of;                     /* collectives that are on their way; or NULL */
+    /* The thread calls between(between_of) between the parts of kernels, so that collectives go
+       on; NULL: nothing. */
+    void (*between)(void *of);
+    void *between_of;
     void *scratch;                        /* scratch memory of the kernels that it runs */
     size_t scratch_bytes;
     bool look;                            /* memory has grown: flux__scopes_look is due */
@@ -22145,9 +22147,9 @@ static bool flux__rows_ascend(const flux_shape *s, const int64_t *step) {
     return true;
 }
 
-/* Copies contiguous rows of n bytes to such places, which begin at rel, and fills what is between
-   and about them, of `bytes` in all, with elements of the size like `one`: a padding writes each
-   element once. */
+/* Writes a slice of `slice` elements of `size` bytes: the rows of src, of shape *s and steps ss, go
+   to the places with steps ds from element rel on, which flux__rows_ascend has found to ascend;
+   what is before, between and behind them is filled with *one. Each element is written once. */
 static void flux__copy_padded(const flux_shape *s, char *dst, int64_t rel, const int64_t *ds,
                               const char *src, const int64_t *ss, size_t size, const char *one,
                               int64_t slice) {

@@ -138,8 +138,10 @@ typedef struct flux__thread {             /* a thread's own state */
     int64_t nfreed;                       /* how many were ever put there */
     flux__scope closing;                  /* FLUX__DEBUG: the scope that closes now */
     struct flux__plans *plans;            /* cached plans */
-    void (*between)(void *of);            /* what it does between the parts of kernels, for */
-    void *between_of;                     /* collectives that are on their way; or NULL */
+    /* The thread calls between(between_of) between the parts of kernels, so that collectives go
+       on; NULL: nothing. */
+    void (*between)(void *of);
+    void *between_of;
     void *scratch;                        /* scratch memory of the kernels that it runs */
     size_t scratch_bytes;
     bool look;                            /* memory has grown: flux__scopes_look is due */
