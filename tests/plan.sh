@@ -26,8 +26,8 @@ both=$(without "$false_ones" $(among "$on_devices" $own))
 [ -n "$DEVICES" ] || both=
 
 # `make test` leaves to `make test-all` what takes minutes: checks that compile much,
-slow='check_blas check_compile_time check_compilers check_fuzz_files check_gpu_report check_late check_mpi check_nccl
-      check_processors check_python check_rtc check_warnings check_windows'
+slow='check_blas check_compilers check_fuzz_files check_gpu_report check_late check_mpi check_nccl
+      check_processors check_python check_rtc check_size check_warnings check_windows'
 # what HIP does as CUDA does, what three devices do as one does, and the long form of tests.
 hip='test_data test_gpu test_trace'
 several='test_data test_files test_tensors test_trace'
