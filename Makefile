@@ -28,7 +28,7 @@ $(BUILD)/tests/test_% $(BUILD)/gpu/test_%: private CFLAGS_release := -O1
 $(BUILD)/gpu/%: private GPUS := -DFLUX_CUDA -DFLUX_HIP
 TIMEOUT ?= 1200
 
-HEADERS := $(wildcard flux*.h tests/*.h tests/fixtures/*.h)
+HEADERS := $(wildcard flux*.h tests/*.h tests/fixtures/*.h tests/softgpu/*.h)
 TESTS := $(sort $(wildcard tests/test_*.c))
 CHECKS := $(sort $(wildcard tests/check_*.sh))
 EXAMPLES := $(sort $(wildcard examples/*.c))

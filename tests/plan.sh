@@ -27,7 +27,7 @@ both=$(without "$false_ones" $(among "$on_devices" $own))
 
 # `make test` leaves to `make test-all` what takes minutes: checks that compile much,
 slow='check_blas check_compilers check_fuzz_files check_gpu_report check_late check_mpi check_nccl
-      check_processors check_python check_rtc check_size check_warnings check_windows'
+      check_processors check_ptx check_python check_rtc check_size check_warnings check_windows'
 # what HIP does as CUDA does, what three devices do as one does, and the long form of tests.
 hip='test_data test_gpu test_trace'
 several='test_data test_files test_tensors test_trace'

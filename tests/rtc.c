@@ -1,5 +1,6 @@
 /* rtc.c - gives the kernels of the suite to the real run-time compilers, for every architecture.
 
+       rtc where                              prints the path of NVRTC's library
        rtc FOLDER some|each|all [ARCH...]     FOLDER: of folders that SOFTGPU_SOURCES named; sm_90, gfx90a ...
 
    Kernels that differ in nothing but numbers are one, unless it is the launch's bounds or a shared array that differs.
@@ -10,12 +11,13 @@
    one program, because a compiler's start costs more than a kernel; each architecture in a process of its own, because a compiler may
    end the process over one that it does not know.
    Registers that do not fit (spills) are a failure, and so is a product that was meant for tensor cores and has none. */
-#define _DEFAULT_SOURCE
+#define _GNU_SOURCE
 #define FLUX_IMPLEMENTATION
 #define FLUX_CUDA
 #define FLUX_HIP
 #include "../flux.h"
 #include <dirent.h>
+#include <dlfcn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -454,10 +456,20 @@ static void list_archs(void) {
     if (!there) archs[narchs++] = target_of("sm_90");         /* which says that it is skipped */
 }
 
+/* For check_ptx.sh. */
+static int where(void) {
+    char why[400] = "";
+    Dl_info info;
+    flux__cu_version = 99000;             /* as in list_archs */
+    if (!flux__nvrtc_open(why, sizeof why) || !dladdr((void *)(intptr_t)flux__nvrtc.Version, &info)) return fprintf(stderr, "%s\n", why), 1;
+    return printf("%s\n", info.dli_fname) < 0;
+}
+
 int main(int argc, char **argv) {
     int count[3] = { 0, 0, 0 }, jobs = (int)sysconf(_SC_NPROCESSORS_ONLN), running = 0;
     pid_t pid[MOST_ARCHS] = { 0 };
     FILE *log[MOST_ARCHS];
+    if (argc == 2 && strcmp(argv[1], "where") == 0) return where();
     if (argc < 3) return 2;
     const int mode = strcmp(argv[2], "all") == 0 ? ALL : strcmp(argv[2], "each") == 0 ? EACH : SOME;
     list_archs();

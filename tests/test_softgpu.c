@@ -641,6 +641,94 @@ static void endless(void) {
     IS(cuStreamSynchronize(s0), 702);
 }
 
+#include "softgpu/ptx_cases.h"
+
+/* A kernel that does the instructions of all cases one after the other: words in, a word out. */
+static char *ptx_of(const ptx_case *c, int n) {
+    char *text = NULL;
+    size_t size = 0;
+    FILE *f = open_memstream(&text, &size);
+    fprintf(f, ".version 8.0\n.target sm_90\n.address_size 64\n.global .align 4 .b32 table[2] = {76, 77};\n"
+               ".func (.param .b64 out) twice(.param .b64 in)\n{\n.reg .b64 %%x;\nld.param.u64 %%x, [in];\nadd.s64 %%x, %%x, %%x;\n"
+               "st.param.b64 [out+0], %%x;\nret;\n}\n"
+               ".visible .entry f(.param .u64 p, .param .u32 n)\n.maxntid 32, 1, 1\n{\n.reg .b64 %%a, %%b, %%c, %%d, %%e, %%r<3>;\n.reg .pred %%p, %%q;\n"
+               ".local .align 16 .b8 stack[64];\n.shared .align 16 .b8 board[64];\nld.param.u64 %%r1, [p];\ncvta.to.global.u64 %%r1, %%r1;\n");
+    for (int i = 0; i < n; i++) {
+        fprintf(f, "ld.global.u64 %%a, [%%r1+%d];\nld.global.u64 %%b, [%%r1+%d];\nld.global.u64 %%c, [%%r1+%d];\n", 40 * i + 8, 40 * i + 16, 40 * i + 24);
+        fprintf(f, "and.b64 %%r2, %%c, 1;\nsetp.ne.s64 %%p, %%r2, 0;\n// case %d\n", i);
+        for (const char *p = c[i].text; *p; p++)
+            if (!strncmp(p, "LINE", 4)) fprintf(f, "$L_%d", i), p += 3;
+            else fputc(*p, f);
+        fprintf(f, "\nst.global.u64 [%%r1+%d], %%d;\n", 40 * i + 32);
+    }
+    fprintf(f, "ret;\n}\n");
+    fclose(f);
+    return text;
+}
+/* Whether an instruction of a case is one of a row of the translator's: its name, a part that must be there, a type. */
+static int has_part(const char *text, const char *op, const char *part, const char *of_types) {
+    size_t n = strlen(op), k = strlen(part);
+    for (const char *p = text; (p = strstr(p, op)) != NULL; p++) {
+        if ((p > text && p[-1] != ' ') || p[n] != '.') continue;
+        char parts[100], type[12];
+        snprintf(parts, sizeof parts, "%.*s.", (int)strcspn(p, " "), p);
+        const char *found = *part ? strstr(parts, part) : parts;
+        if (!found || (*part && (found[-1] != '.' || found[k] != '.'))) continue;
+        for (const char *t = of_types; *t; t += strcspn(t, " "), t += *t == ' ') {
+            snprintf(type, sizeof type, ".%.*s.", (int)strcspn(t, " "), t);
+            if (strstr(parts, type)) return 1;
+        }
+    }
+    return 0;
+}
+static void ptx(void) {
+    static ptx_case c[400];
+    const char *(*row)(int, const char **, const char **), *when, *of_types, *op;
+    const int n = ptx_cases(c);
+    begin();
+    ptr p = device_memory(sizeof c);
+    IS(cuMemcpyHtoD_v2(p, c, sizeof c), 0);
+    char *text = ptx_of(c, n);
+    IS(launch(kernel(text), 1, 1, 0, s0, p, 1), 0);
+    IS(cuStreamSynchronize(s0), 0);
+    free(text);
+    static ptx_case got[400];
+    IS(cuMemcpyDtoH_v2(got, p, sizeof got), 0);
+    for (int i = 0; i < n; i++) {
+        const bool nan = c[i].d == ANY_NAN && got[i].d << 33 > 0xff000000ull << 32;
+        if (!CHECK(nan || got[i].d == c[i].d))
+            fprintf(stderr, "    %s of %llx, %llx, %llx is %llx, not %llx\n", c[i].text, (unsigned long long)c[i].a, (unsigned long long)c[i].b,
+                    (unsigned long long)c[i].c, (unsigned long long)got[i].d, (unsigned long long)c[i].d);
+    }
+    find(open_library("libnvrtc.so.13"), "softgpu_ptx_row", &row);
+    for (int k = 0; (op = row(k, &when, &of_types)) != NULL; k++) {
+        int seen = 0;
+        for (int i = 0; i < n && !seen; i++) seen = has_part(c[i].text, op, when, of_types);
+        if (!CHECK(seen)) fprintf(stderr, "    no case of %s %s %s\n", op, when, of_types);
+    }
+}
+TEST(ptx_instructions) {
+    RUN(ptx, "SOFTGPU_PTX=source");
+    RUN(ptx, "SOFTGPU_PTX=source SOFTGPU_CC=gcc");
+}
+
+/* What is not known is told, not passed over. */
+static void strange_ptx(void) {
+    static const char *const options[] = { "--gpu-architecture=sm_90" }, *const texts[] = {
+        "frob.b32 %a, %a;", "add.rp.f32 %a, %a, %a;", "add.f32 %a, %a, %a;", "mul.f16 %a, %a, %a;", "cvt.rz.f32.f64 %a, %a;", "bar.sync 1;", "bar.red.popc.u32 %a, 0, %p;", "brx.idx %a, there;",
+        ".extern .shared .align 16 .b8 more[];", "atom.global.add.u32 %a, [%a], 1;", "setp.lt.s32 %p|%q, %a, %a;", "mov.u32 %a, %nosuch.x;",
+    };
+    load_cuda();
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char text[400];
+        snprintf(text, sizeof text, ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry f()\n{\n.reg .b64 %%a;\n.reg .pred %%p, %%q;\n%s\nret;\n}\n", texts[i]);
+        char *log = compile_as(text, "f", options, 1, 6, false);
+        if (!CHECK(*log)) fprintf(stderr, "    %s\n", texts[i]);
+        free(log);
+    }
+}
+TEST(ptx_that_is_not_known) { RUN(strange_ptx, "SOFTGPU_PTX=source"); }
+
 /* Kernels of 64 threads and two blocks that are right and kernels with one fault each, which SOFTGPU_RACES finds. */
 static const char *race_text;
 static int race_code;

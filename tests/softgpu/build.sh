@@ -6,7 +6,7 @@ libcuda.so.1) set -- -DSOFT_CUDA driver.c cuda.c control.c ;;
 libamdhip64.so.6) set -- -DSOFT_HIP driver.c hip.c control.c ;;
 libnccl.so.2) set -- -DSOFT_CUDA nccl.c control.c ;;
 librccl.so.1) set -- -DSOFT_HIP nccl.c control.c ;;
-libnvrtc.so.13) set -- -DSOFT_CUDA compiler.c prelude.c control.c ;;
+libnvrtc.so.13) set -- -DSOFT_CUDA compiler.c prelude.c control.c ptx.c ;;
 libhiprtc.so.6) set -- -DSOFT_HIP compiler.c prelude.c control.c ;;
 softgpu-device) set -- -rdynamic device.c matrices.c race.c ;;
 softgpu-cc.so) set -- -fPIC -shared server.c ;;

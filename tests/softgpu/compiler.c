@@ -8,6 +8,7 @@
 #include "softgpu.h"
 #include "control.h"
 #include "compiler.h"
+#include "ptx.h"
 #include <ctype.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -60,6 +61,7 @@ static char *copy_of(const char *s) {
     if (!p) abort();
     return p;
 }
+static bool starts(const char *s, const char *with) { return !strncmp(s, with, strlen(with)); }
 static bool in_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
 /* The source without comments and strings, each character in its place, to look for words in. */
@@ -327,6 +329,31 @@ static bool defines(char *words, const char *name) {
     return false;
 }
 
+static void write_prelude(FILE *f, const options *o, int warp) {
+#if defined SOFT_HIP
+    fprintf(f, "#define __AMDGCN_WAVEFRONT_SIZE__ %d\n#define __%.*s__ 1\n%s", warp, (int)strcspn(o->arch, ":"), o->arch, soft_prelude_hip);
+#else
+    (void)warp;
+    fprintf(f, "#define __CUDA_ARCH__ %d\n%s", atoi(o->arch) * 10, soft_prelude_cuda);
+#endif
+    fprintf(f, "%s%s%s%s%s", soft_prelude, soft_prelude_bits, soft_prelude_mathematics, soft_prelude_atomics, soft_prelude_shuffles);
+#if defined SOFT_HIP
+    fputs(soft_prelude_mfma, f);
+#else
+    fputs(soft_prelude_ptx, f);
+#endif
+}
+
+static void write_epilogue(FILE *f, const char *dynamic, bool meets) {
+    fprintf(f, "#define SOFT_DYNAMIC %s\n#define SOFT_MEETS %d\n", dynamic, meets);
+#if defined SOFT_HIP
+    fprintf(f, "#define SOFT_MASKS 0\n");
+#else
+    fprintf(f, "#define SOFT_MASKS 1\n");
+#endif
+    fputs(soft_epilogue, f);
+}
+
 /* *head: how many characters of it are the same for every program of this architecture. */
 static char *whole_text(const program *p, const options *o, int warp, size_t *head) {
     text t, defined, listed;
@@ -342,18 +369,7 @@ static char *whole_text(const program *p, const options *o, int warp, size_t *he
     take_dynamic(source, words, defined.f, listed.f);
     fclose(defined.f);
     fclose(listed.f);
-#if defined SOFT_HIP
-    fprintf(t.f, "#define __AMDGCN_WAVEFRONT_SIZE__ %d\n#define __%.*s__ 1\n%s", warp, (int)strcspn(o->arch, ":"), o->arch, soft_prelude_hip);
-#else
-    (void)warp;
-    fprintf(t.f, "#define __CUDA_ARCH__ %d\n%s", atoi(o->arch) * 10, soft_prelude_cuda);
-#endif
-    fprintf(t.f, "%s%s%s%s%s", soft_prelude, soft_prelude_bits, soft_prelude_mathematics, soft_prelude_atomics, soft_prelude_shuffles);
-#if defined SOFT_HIP
-    fputs(soft_prelude_mfma, t.f);
-#else
-    fputs(soft_prelude_ptx, t.f);
-#endif
+    write_prelude(t.f, o, warp);
     *head = (size_t)ftell(t.f);
     if (!defines(words, "INFINITY")) fprintf(t.f, "#define INFINITY (1.0f / 0.0f)\n");
     if (!defines(words, "NAN")) fprintf(t.f, "#define NAN (-(0.0f / 0.0f))\n");
@@ -362,17 +378,87 @@ static char *whole_text(const program *p, const options *o, int warp, size_t *he
     fprintf(t.f, "\"\n%s\n#line 1 \"(after the source)\"\n", source);
     fputs(defined.at, t.f);
     write_kernels(t.f, words);
-    fprintf(t.f, "#define SOFT_DYNAMIC %s\n#define SOFT_MEETS %d\n", listed.at, meets);
-#if defined SOFT_HIP
-    fprintf(t.f, "#define SOFT_MASKS 0\n");
-#else
-    fprintf(t.f, "#define SOFT_MASKS 1\n");
-#endif
-    fputs(soft_epilogue, t.f);
+    write_epilogue(t.f, listed.at, meets);
     fclose(t.f);
     free(source), free(words), free(defined.at), free(listed.at);
     return t.at;
 }
+
+/* ---------------- the real compiler's PTX, where SOFTGPU_PTX names its library (ptx.c) */
+
+#if defined SOFT_HIP
+static char *text_of_ptx(const program *p, const options *o, int n, const char *const *list, size_t *head, text *log) {
+    return (void)p, (void)o, (void)n, (void)list, (void)head, (void)log, (char *)NULL;
+}
+#else
+typedef struct real_nvrtc {
+    int (*create)(void **out, const char *source, const char *name, int n, const char *const *headers, const char *const *names);
+    int (*compile)(void *p, int n, const char *const *list);
+    int (*destroy)(void **p), (*ptx_size)(void *p, size_t *n), (*ptx)(void *p, char *to), (*log_size)(void *p, size_t *n), (*log)(void *p, char *to);
+} real_nvrtc;
+
+static bool open_real(real_nvrtc *r, text *log) {
+    static const char *const names[] = { "nvrtcCreateProgram", "nvrtcCompileProgram", "nvrtcDestroyProgram", "nvrtcGetPTXSize", "nvrtcGetPTX",
+                                         "nvrtcGetProgramLogSize", "nvrtcGetProgramLog" };
+    void *symbol[7], *library = dlopen(getenv("SOFTGPU_PTX"), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    for (int i = 0; i < 7; i++) {
+        symbol[i] = library ? dlsym(library, names[i]) : NULL;
+        if (!symbol[i]) return fprintf(log->f, "SOFTGPU_PTX: %s\n", dlerror()), false;
+    }
+    memcpy(&r->create, &symbol[0], sizeof r->create), memcpy(&r->compile, &symbol[1], sizeof r->compile);
+    memcpy(&r->destroy, &symbol[2], sizeof r->destroy), memcpy(&r->ptx_size, &symbol[3], sizeof r->ptx_size);
+    memcpy(&r->ptx, &symbol[4], sizeof r->ptx), memcpy(&r->log_size, &symbol[5], sizeof r->log_size);
+    memcpy(&r->log, &symbol[6], sizeof r->log);
+    return true;
+}
+
+/* The PTX that the real compiler makes with these options, for the virtual architecture of theirs. */
+static char *real_ptx(const program *p, const options *o, int n, const char *const *list, text *log) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    real_nvrtc r;
+    void *q = NULL;
+    char arch[100], *ptx = NULL;
+    const char *passed[256] = { arch };
+    int k = 1;
+    size_t size = 0;
+    snprintf(arch, sizeof arch, "--gpu-architecture=compute_%s", o->arch);
+    for (int i = 0; i < n && k < 256; i++)
+        if (!starts(list[i], "--gpu-architecture") && !starts(list[i], "-arch")) passed[k++] = list[i];
+    if (!open_real(&r, log)) return NULL;
+    pthread_mutex_lock(&lock);
+    int code = r.create(&q, p->source, p->name, p->nheaders, (const char *const *)p->headers, (const char *const *)p->names);
+    if (!code) code = r.compile(q, k, passed);
+    if (!code && !r.ptx_size(q, &size) && (ptx = (char *)calloc(1, size + 1)) != NULL) r.ptx(q, ptx);
+    if (code && q && !r.log_size(q, &size) && size > 1) {
+        char *said = (char *)calloc(1, size + 1);
+        if (said && !r.log(q, said)) fputs(said, log->f);
+        free(said);
+    }
+    if (q) r.destroy(&q);
+    pthread_mutex_unlock(&lock);
+    return ptx;
+}
+
+/* NULL: the log says what is wrong. */
+static char *text_of_ptx(const program *p, const options *o, int n, const char *const *list, size_t *head, text *log) {
+    char why[300] = "";
+    char *ptx = strcmp(getenv("SOFTGPU_PTX"), "source") ? real_ptx(p, o, n, list, log) : copy_of(p->source);
+    text t;
+    bool meets = false;
+    if (!ptx) return NULL;
+    open_text(&t);
+    write_prelude(t.f, o, 32);
+    *head = (size_t)ftell(t.f);
+    const bool good = soft_ptx_to_c(ptx, t.f, &meets, why, sizeof why);
+    write_epilogue(t.f, "", meets);
+    fclose(t.f);
+    free(ptx);
+    if (good) return t.at;
+    fputs(why, log->f);
+    free(t.at);
+    return NULL;
+}
+#endif
 
 /* ---------------- options */
 
@@ -398,8 +484,6 @@ static const char *const known_options[] = {
 };
 static const char *const known_archs[] = { "75", "80", "86", "87", "88", "89", "90", "100", "103", "110", "120", "121", NULL };
 #endif
-
-static bool starts(const char *s, const char *with) { return !strncmp(s, with, strlen(with)); }
 
 static int take_arch(options *o, const char *value, text *log) {
     char bare[56];
@@ -751,11 +835,23 @@ static void keep_source(const program *p, const char *arch, const char *path) {
     write_file(to, p->source);
 }
 
-static int compile(program *p, options *o, text *log) {
+/* hiprtc compiles for the device that there is, NVRTC for the oldest that it knows. */
+static const char *default_arch(void) {
+#if defined SOFT_HIP
+    const char *asked = getenv("SOFTGPU_ARCH");
+    if (asked && starts(asked, "gfx")) return asked;
+#endif
+    return DEFAULT_ARCH;
+}
+
+/* list: the n options as they were given */
+static int compile(program *p, options *o, int given, const char *const *list, text *log) {
     command c;
     char path[4096];
     size_t n = 0, head;
-    char *source = whole_text(p, o, warp_of(o->arch), &head);
+    const char *real = default_arch()[0] == 'g' ? NULL : getenv("SOFTGPU_PTX");
+    char *source = real && *real ? text_of_ptx(p, o, given, list, &head, log) : whole_text(p, o, warp_of(o->arch), &head);
+    if (!source) return COMPILATION;
     begin_command(&c, NULL);
     cached_path(path, sizeof path, p, o, &c, source);
     keep_source(p, o->arch, path);
@@ -779,15 +875,6 @@ static int compile(program *p, options *o, text *log) {
     p->is_virtual = o->is_virtual;
     p->compiled = true;
     return OK;
-}
-
-/* hiprtc compiles for the device that there is, NVRTC for the oldest that it knows. */
-static const char *default_arch(void) {
-#if defined SOFT_HIP
-    const char *asked = getenv("SOFTGPU_ARCH");
-    if (asked && starts(asked, "gfx")) return asked;
-#endif
-    return DEFAULT_ARCH;
 }
 
 /* ---------------- what is exported */
@@ -881,7 +968,7 @@ int RTC(CompileProgram)(rtc_program p, int n, const char *const *list) {
     static soft_point limit = { "setrlimit", 0, NULL };
     if (raises && !code && default_arch()[0] != 'g') code = soft_enter(&limit);
     for (int i = 0; i < n && !code; i++) code = take_option(&o, list, n, &i, &log);
-    if (!code) code = compile(p, &o, &log);
+    if (!code) code = compile(p, &o, n, list, &log);
     for (int i = 0; i < o.n; i++) free(o.passed[i]);
     fclose(log.f);
     p->log = log.at;

@@ -25,6 +25,8 @@
      SOFTGPU_RACES=              if set, compiles them so that races fail the launch, as do reads of shared memory that
                                  nobody wrote and accesses that are not aligned (race.c)
      SOFTGPU_CACHE=              folder of compiled kernels: $TMPDIR/softgpu-<user>, or in /tmp; may be removed at any time
+     SOFTGPU_PTX=                a real NVRTC's library: kernels are the PTX that it makes, become C (ptx.c); "source": the
+                                 sources are PTX themselves
      SOFTGPU_SOURCES=            folder that gets each program that is compiled, as ARCH-HASH.txt
      SOFTGPU_PROCESS=            the device process, if not beside the libraries
    Each library exports, for tests to find by dlsym:
