@@ -304,7 +304,7 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
-     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_mma whole attention attention_mma
+     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_mma sorting whole attention attention_mma
                 program cache compile backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
@@ -10166,14 +10166,12 @@ FLUX__PUBLIC_RED(cumsum) FLUX__PUBLIC_RED(cumprod)
 FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- graph/sorting.h
-   argsort is a node (FLUX__SORT) with a kernel of its own on the CPU,
-   cpu/sorting.h; sort and topk take along what it names, and so have their
-   gradient; randperm is the order of uniform numbers.
+   argsort is a node (FLUX__SORT) with a kernel of its own on the CPU and on GPUs,
+   cpu/sorting.h and gpu/sorting.h; sort and topk take along what it names, and so
+   have their gradient; randperm is the order of uniform numbers.
 
-   Invariant: the node's operand is a matrix of float64 or int64, n x rest, on
-   the CPU, and its columns are sorted. A GPU's tensor is moved there for its
-   order, and only the order comes back. Equal elements keep their order; NaN
-   counts as the largest.
+   Invariant: the node's operand is a matrix of float64 or int64, n x rest, whose
+   columns are sorted. Equal elements keep their order; NaN counts as the largest.
 
    Rejected: a bitonic network of views and rows, which runs anywhere but takes
    log2(n)^2 / 2 passes over all elements. */
@@ -10182,14 +10180,12 @@ FLUX__BEGIN_COLD
 
 /* The order of x along dim, in the shape of x. */
 static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending) {
-    flux_device cpu = { 0, 0 }, home = x->device;
     flux_shape swapped = flux__shape(NULL, x->ndim), s = flux__dims(x), moved = s;
     for (int d = 0; d < x->ndim; d++) swapped.dim[d] = d == 0 ? dim : d == dim ? 0 : d;
     if (x->ndim) moved.dim[0] = s.dim[dim], moved.dim[dim] = s.dim[0];
     int64_t n = x->ndim ? s.dim[dim] : 1, size = flux__size(x), d2[2] = { n, n ? size / n : 0 };
     flux_shape matrix = flux__shape(d2, 2);
-    x = flux_to_dtype(flux__move(flux_detach(x), cpu),
-                      flux__dtypes[x->dtype].real ? FLUX_F64 : FLUX_I64);
+    x = flux_to_dtype(flux_detach(x), flux__dtypes[x->dtype].real ? FLUX_F64 : FLUX_I64);
     x = x ? flux_permute_with(x, swapped) : NULL;
     x = x ? flux_reshape_with(x, matrix) : NULL;
     if (!x) return NULL;
@@ -10197,8 +10193,7 @@ static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending)
     if (!y) return NULL;
     y->arg.i[0] = descending;
     y = flux__done(y);
-    y = y ? flux_permute_with(flux_reshape_with(y, moved), swapped) : NULL;
-    return y ? flux__move(y, home) : NULL;
+    return y ? flux_permute_with(flux_reshape_with(y, moved), swapped) : NULL;
 }
 
 /* Checks a call's operand and dim; a scalar has dim 0. False: an error was told. */
@@ -27284,6 +27279,178 @@ static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gp
 
 FLUX__END_LEAN
 
+/* ---------------------------------------------------------------------- gpu/sorting.h
+   The text of sorts: argsort of a matrix's columns (FLUX__SORT), and the sort of
+   keys that scatter_add searches in (gpu/whole.h). A launch sorts pieces, each by
+   one block in its shared memory, with Batcher's bitonic sort (1968); further
+   launches merge runs of pieces, FLUX__SORT_WAYS at once.
+
+   Invariant: keys are unsigned words of 64 bits whose order is the wanted one.
+   argsort's keys go with places, the numbers of their rows, and of equal keys the
+   smaller place comes first, so the order is the CPU's (cpu/sorting.h); those of
+   scatter_add are all different and need none. Nothing depends on which block is
+   done first. Columns of few rows share a block. */
+
+FLUX__BEGIN_LEAN
+
+enum { FLUX__SORT_PIECE = 2048, FLUX__SORT_WAYS = 4 };   /* keys of a block; runs merged */
+
+/* A sort of `columns` columns of n keys. `keys` and `order` are parameters: of memory for the
+   keys, twice if they are more than a piece, and of the places' result, -1 if there is none. */
+typedef struct flux__sorting {
+    int64_t n, columns, width;            /* width: keys that are sorted at once, a power of 2 */
+    int keys, order;
+    int64_t sorted;                       /* in the keys' memory: where the sorted ones start */
+} flux__sorting;
+
+/* The keys of a block: columns of `width` keys, in all at least 512 where there are places. */
+static int64_t flux__sort_block(const flux__sorting *h) {
+    const int64_t least = h->order < 0 ? 64 : 512;
+    return h->width > least ? h->width : least;
+}
+
+/* Declares the memory of the places that a launch with `left` merges behind it writes: the last
+   one, and each second before it, writes to the result, the others to what follows the keys. */
+static void flux__emit_order(flux__emitter *c, const flux__sorting *h, const char *name,
+                             int left) {
+    if (left % 2 == 0) flux__emit(&c->s, "    long long *%s = p%d;\n", name, h->order);
+    else flux__emit(&c->s, "    long long *%s = p%d + %lld;\n", name, h->keys,
+                    (long long)(2 * h->n * h->columns));
+}
+
+/* How many launches merge. */
+static int flux__sort_merges(const flux__sorting *h) {
+    int merges = 0;
+    for (int64_t run = h->width; run < h->n; run *= FLUX__SORT_WAYS) merges++;
+    return merges;
+}
+
+/* Begins the launch that sorts pieces, up to where the caller's text gives `key` the key of row i
+   of column `column`. */
+static void flux__code_pieces(flux__emitter *c, flux__sorting *h) {
+    flux__listing *s = &c->s;
+    for (h->width = 1; h->width < h->n && h->width < FLUX__SORT_PIECE;) h->width *= 2;
+    int64_t block = flux__sort_block(h), rows = (h->n + h->width - 1) / h->width * h->width,
+            blocks = (rows * h->columns + block - 1) / block;
+    if (h->order >= 0) flux__emit_order(c, h, "order", flux__sort_merges(h));
+    if (h->n > h->width || h->order < 0)
+        flux__emit(s, "    u64 *keys = (u64 *)p%d;\n", h->keys);
+    flux__emit(s, "    __shared__ u64 part[%lld];\n", (long long)block);
+    if (h->order >= 0) flux__emit(s, "    __shared__ int place[%lld];\n", (long long)block);
+    flux__emit_iterations(c, blocks);
+    flux__emit(s, "    const long long first = (long long)turn * %lld;\n"
+               "    for (int at = (int)threadIdx.x; at < %lld; at += %lld) {\n"
+               "    const long long column = (first + at) / %lld, i = (first + at) %% %lld;\n"
+               "    u64 key = ~(u64)0;\n    if (i < %lld && column < %lld) {\n", (long long)block,
+               (long long)block, (long long)block / 2, (long long)rows, (long long)rows,
+               (long long)h->n, (long long)h->columns);
+    c->gk->next.threads = (unsigned)block / 2, c->gk->next.grid[0] = flux__gpu_blocks(blocks);
+}
+
+/* Ends the launch of flux__code_pieces: sorts, and stores what is no filling. */
+static void flux__code_pieces_end(flux__emitter *c, const flux__sorting *h) {
+    flux__listing *s = &c->s;
+    const bool places = h->order >= 0;
+    int64_t block = flux__sort_block(h), rows = (h->n + h->width - 1) / h->width * h->width;
+    flux__emit(s, "    }\n    part[at] = key;\n%s    }\n", places ? "    place[at] = at;\n" : "");
+    flux__emit(s, "    __syncthreads();\n    for (int run = 2; run <= %lld; run *= 2)\n"
+               "    for (int far = run / 2; far > 0; far /= 2) {\n"
+               "    const int i = (int)threadIdx.x;\n"
+               "    const int a = i / far * 2 * far + i %% far, b = a + far;\n"
+               "    const u64 x = part[a], y = part[b];\n", (long long)h->width);
+    if (places) flux__emit(s, "    const int j = place[a], k = place[b];\n");
+    flux__emit(s, "    if ((x > y%s) == ((a & run) == 0 || run == %lld)) part[a] = y, part[b] = x",
+               places ? " || (x == y && j > k)" : "", (long long)h->width);
+    flux__emit(s, "%s;\n    __syncthreads();\n    }\n",
+               places ? ", place[a] = k, place[b] = j" : "");
+    flux__emit(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %lld) {\n"
+               "    const long long column = (first + at) / %lld, i = (first + at) %% %lld;\n"
+               "    if (i < %lld && column < %lld) {\n", (long long)block, (long long)block / 2,
+               (long long)rows, (long long)rows, (long long)h->n, (long long)h->columns);
+    if (!places || h->n > h->width)
+        flux__emit(s, "    keys[column * %lld + i] = part[at];\n", (long long)h->n);
+    if (places)
+        flux__emit(s, "    order[column * %lld + i] = (first + place[at]) %% %lld;\n",
+                   (long long)h->n, (long long)rows);
+    flux__emit(s, "    }\n    }\n    __syncthreads();\n    }\n");
+}
+
+/* Merges sorted runs of `run` keys into runs of FLUX__SORT_WAYS times as many, from one half of the
+   keys' memory to the other: a key moves by the number of keys before it in the neighbouring runs,
+   found by binary search. `left` launches follow. */
+static void flux__code_merge(flux__emitter *c, flux__sorting *h, int64_t run, int left) {
+    flux__listing *s = &c->s;
+    int64_t total = h->n * h->columns, to = h->sorted ? 0 : total,
+            all = run * FLUX__SORT_WAYS;
+    bool stores = h->order < 0 || left;   /* nobody reads the keys behind argsort's last launch */
+    flux__emit(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n", h->keys,
+               (long long)h->sorted);
+    if (stores) flux__emit(s, "    u64 *merged = (u64 *)p%d + %lld;\n", h->keys, (long long)to);
+    if (h->order >= 0) {
+        flux__emit_order(c, h, "order", left + 1);
+        flux__emit_order(c, h, "put", left);
+    }
+    flux__emit(s, "    for (long long o = (long long)blockIdx.x * 256 + threadIdx.x; o < %lld; "
+               "o += (long long)gridDim.x * 256) {\n"
+               "    const u64 key = keys[o];\n    const long long column = o / %lld * %lld, "
+               "i = o - column, first = i / %lld * %lld;\n", (long long)total, (long long)h->n,
+               (long long)h->n, (long long)all, (long long)all);
+    flux__emit(s, "    const int own = (int)((i - first) / %lld);\n"
+               "    long long at = column + first + (i - first) %% %lld;\n"
+               "    for (int way = 0; way < %d; way++) {\n"
+               "    long long low = first + way * %lldLL, start = low, high = low + %lld;\n",
+               (long long)run, (long long)run, FLUX__SORT_WAYS, (long long)run, (long long)run);
+    flux__emit(s, "    if (high > %lld) high = %lld;\n    if (way == own) continue;\n"
+               "    while (low < high) {\n    const long long middle = (low + high) / 2;\n"
+               "    const u64 other = keys[column + middle];\n"
+               "    if (other < key || (other == key && way < own)) low = middle + 1;\n"
+               "    else high = middle;\n    }\n    at += low - start;\n    }\n",
+               (long long)h->n, (long long)h->n);
+    if (stores) flux__emit(s, "    merged[at] = key;\n");
+    if (h->order >= 0) flux__emit(s, "    put[at] = order[o];\n");
+    flux__emit(s, "    }\n");
+    c->gk->next.threads = 256, c->gk->next.grid[0] = flux__gpu_blocks((total + 255) / 256);
+    h->sorted = to;
+}
+
+/* The launches of a sort that flux__code_pieces began. */
+static bool flux__code_sort(flux__emitter *c, flux__sorting *h) {
+    int left = flux__sort_merges(h);
+    flux__code_pieces_end(c, h);
+    bool ok = flux__emitter_finish(c);
+    for (int64_t run = h->width; ok && run < h->n; run *= FLUX__SORT_WAYS) {
+        flux__code_merge(c, h, run, --left);
+        ok = flux__emitter_finish(c);
+    }
+    return ok;
+}
+
+/* The kernel of argsort. All bits of a negative number are inverted, and the sign alone of others;
+   -0 is 0, and NaN is the largest word. */
+static bool flux__code_argsort(flux__emitter *c, flux__kernel *k, const flux_tensor *t, int out) {
+    const flux__operand *x = &k->operand[0];
+    const bool real = flux__dtypes[x->dtype].real;
+    FLUX__ZEROED(flux__sorting, h);
+    h.n = t->dim[0], h.columns = t->dim[1], h.keys = -1;
+    int px = flux__emitter_slot(c, x->src, x->dtype);
+    h.order = flux__emitter_slot(c, out, FLUX_I64);
+    if (h.n > FLUX__SORT_PIECE) {
+        h.keys = flux__emitter_param(c, 's', 0, "long long *");
+        k->scratch = (size_t)(h.n * h.columns) * 24;
+    }
+    flux__code_pieces(c, &h);
+    flux__emit(&c->s, "    const %s x = p%d[%lld + i * %lld + column * %lld];\n",
+               real ? "double" : "long long", px, (long long)x->offset, (long long)x->stride[0],
+               (long long)x->stride[1]);
+    flux__emit(&c->s, real ? "    const u64 w = WORDS_OF(x), sign = (u64)1 << 63;\n    key = "
+                             "x != x ? ~(u64)0 : x == 0 ? sign : w & sign ? ~w : w | sign;\n"
+                           : "    key = (u64)x ^ (u64)1 << 63;\n");
+    if (t->arg.i[0]) flux__emit(&c->s, "    key = ~key;\n");
+    return flux__code_sort(c, &h);
+}
+
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/whole.h
    The text of whole-tensor kernels, one thread an element of the result:
    gather, scatter_add, concatenation, and spread (as_strided_scatter), the
@@ -27293,7 +27460,7 @@ FLUX__END_LEAN
    all that is added to it and adds it in the order of the operand, so sums are
    the same in every run; half formats are summed in f32. In scatter_add a thread
    compares all indices with its coordinate or, where these are too many, searches
-   in keys that earlier launches have sorted (bitonic sorts of pieces, then merges).
+   in keys that earlier launches have sorted (gpu/sorting.h).
    A key holds an index and its number, so equal indices keep their order. A
    kernel that meets an index out of range writes it to the device's status
    words, and it becomes an error at the next download or wait. Spread goes over
@@ -27396,10 +27563,11 @@ static void flux__code_gather(flux__emitter *c, const flux_tensor *t, int out) {
    sorted keys: the upper bits of a key are an index, the lower ones the index's number, so no
    two keys are equal. */
 typedef struct flux__scatter {
-    int dim, px, pi, ps, po, pe, keys, bits;   /* parameters of operand, indices, source, result,
-                                                  status and keys; bits: of a number in a key */
-    int64_t n, rows, sorted;              /* indices; size of dim; where the sorted keys start */
+    int dim, px, pi, ps, po, pe, bits;    /* parameters of operand, indices, source, result and
+                                             status; bits: of a number in a key */
+    int64_t n, rows;                      /* indices; size of dim */
     bool sorts;
+    flux__sorting keys;
 } flux__scatter;
 
 /* Declares id, index number `var`, and reports it if it is out of range. */
@@ -27411,82 +27579,6 @@ static void flux__emit_index(flux__emitter *c, const flux__scatter *h, const cha
                 "    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = %s, p%d[3] = %d, "
                 "p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n", (long long)h->rows, h->pe, h->pe, var,
                 h->pe, h->dim, h->pe, (long long)h->rows, h->pe, h->pe);
-}
-
-enum { FLUX__SORT_PIECE = 2048, FLUX__SORT_WAYS = 4 };   /* keys of a block; runs merged */
-
-/* Makes the keys and sorts them in pieces of at most FLUX__SORT_PIECE, each by one block in its
-   shared memory, with Batcher's bitonic sort (1968). */
-static void flux__code_sort_pieces(flux__emitter *c, const flux__scatter *h) {
-    int64_t piece = 64;
-    while (piece < h->n && piece < FLUX__SORT_PIECE) piece *= 2;
-    int half = (int)piece / 2, pieces = (int)((h->n + piece - 1) / piece);
-    flux__listing *s = &c->s;
-    flux__emit(s, "    u64 *keys = (u64 *)p%d;\n    __shared__ u64 part[%lld];\n", h->keys,
-                (long long)piece);
-    flux__emit_iterations(c, pieces);
-    flux__emit(s, "    const long long first = (long long)turn * %lld;\n", (long long)piece);
-    flux__emit(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d) {\n", (long long)piece,
-                half);
-    flux__emit(s, "    const long long i = first + at;\n    u64 key = ~(u64)0;\n"
-                "    if (i < %lld) {\n", (long long)h->n);
-    flux__emit_index(c, h, "i");
-    flux__emit(s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n    }\n"
-                "    part[at] = key;\n    }\n", (long long)h->rows, (long long)h->rows, h->bits);
-    flux__emit(s, "    __syncthreads();\n    for (int run = 2; run <= %lld; run *= 2)\n",
-                (long long)piece);
-    flux__emit(s, "    for (int far = run / 2; far > 0; far /= 2) {\n"
-                "    const int i = (int)threadIdx.x;\n");
-    flux__emit(s, "    const int a = i / far * 2 * far + i %% far, b = a + far;\n"
-                "    const u64 x = part[a], y = part[b];\n");
-    flux__emit(s, "    if ((x > y) == ((a & run) == 0)) part[a] = y, part[b] = x;\n"
-                "    __syncthreads();\n    }\n");
-    flux__emit(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d)\n", (long long)piece,
-                half);
-    flux__emit(s, "    if (first + at < %lld) keys[first + at] = part[at];\n    __syncthreads();\n"
-                "    }\n", (long long)h->n);
-    c->gk->next.threads = (unsigned)half, c->gk->next.grid[0] = flux__gpu_blocks(pieces);
-}
-
-/* Merges sorted runs of `run` keys into runs of FLUX__SORT_WAYS times as many, from offset
-   `from` to offset `to`: a key moves by the number of smaller keys in the neighbouring runs,
-   found by binary search. */
-static void flux__code_sort_merge(flux__emitter *c, const flux__scatter *h, int64_t run,
-                                  int64_t from,
-                                  int64_t to) {
-    flux__listing *s = &c->s;
-    flux__emit(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
-                "    u64 *merged = (u64 *)p%d + %lld;\n", h->keys, (long long)from, h->keys,
-                (long long)to);
-    flux__emit(s, "    for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < %lld; "
-                "i += (long long)gridDim.x * 256) {\n", (long long)h->n);
-    flux__emit(s, "    const u64 key = keys[i];\n    const long long first = i / %lld * %lld;\n",
-                (long long)run * FLUX__SORT_WAYS, (long long)run * FLUX__SORT_WAYS);
-    flux__emit(s, "    const int own = (int)((i - first) / %lld);\n"
-                "    long long at = first + (i - first) %% %lld;\n", (long long)run,
-                (long long)run);
-    flux__emit(s, "    for (int way = 0; way < %d; way++) {\n"
-                "    long long low = first + way * %lldLL, start = low, high = low + %lld;\n",
-                FLUX__SORT_WAYS, (long long)run, (long long)run);
-    flux__emit(s, "    if (high > %lld) high = %lld;\n    if (way == own) continue;\n"
-                "    while (low < high) {\n", (long long)h->n, (long long)h->n);
-    flux__emit(s, "    const long long middle = (low + high) / 2;\n"
-                "    if (keys[middle] < key) low = middle + 1;\n    else high = middle;\n    }\n");
-    flux__emit(s, "    at += low - start;\n    }\n    merged[at] = key;\n    }\n");
-    c->gk->next.threads = 256, c->gk->next.grid[0] = flux__gpu_blocks((h->n + 255) / 256);
-}
-
-/* The launches of a sort: pieces, then merges from one half of the scratch memory to the other. */
-static bool flux__code_sort(flux__emitter *c, flux__scatter *h) {
-    flux__code_sort_pieces(c, h);
-    bool ok = flux__emitter_finish(c);
-    for (int64_t run = FLUX__SORT_PIECE; ok && run < h->n; run *= FLUX__SORT_WAYS) {
-        int64_t to = h->sorted ? 0 : h->n;
-        flux__code_sort_merge(c, h, run, h->sorted, to);
-        ok = flux__emitter_finish(c);
-        h->sorted = to;
-    }
-    return ok;
 }
 
 /* The head of a loop over the numbers q, in order, of the indices that equal this element's
@@ -27502,8 +27594,8 @@ static void flux__emit_meant(flux__emitter *c, const flux__scatter *h) {
         return;
     }
     flux__emit(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
-                "    long long at = 0, end = %lld;\n    while (at < end) {\n", h->keys,
-                (long long)h->sorted, (long long)h->n);
+                "    long long at = 0, end = %lld;\n    while (at < end) {\n", h->keys.keys,
+                (long long)h->keys.sorted, (long long)h->n);
     flux__emit(s, "    const long long middle = (at + end) / 2;\n"
                 "    if (keys[middle] < (u64)d%d << %d) at = middle + 1;\n    else end = middle;\n"
                 "    }\n", h->dim, h->bits);
@@ -27568,10 +27660,14 @@ static bool flux__code_scatter(flux__emitter *c, flux__kernel *k, const flux_ten
     h.sorts = h.n > FLUX__SCATTER_LOOKS / flux__count(&whole);
     if (h.sorts) {
         while ((int64_t)1 << h.bits < h.n) h.bits++;
-        h.keys = flux__emitter_param(c, 's', 0, "long long *");
-        /* more than one piece is merged from one half of the memory to the other */
+        h.keys.n = h.n, h.keys.columns = 1, h.keys.order = -1;
+        h.keys.keys = flux__emitter_param(c, 's', 0, "long long *");
         k->scratch = (size_t)h.n * (h.n > FLUX__SORT_PIECE ? 16 : 8);
-        if (!flux__code_sort(c, &h)) return false;
+        flux__code_pieces(c, &h.keys);
+        flux__emit_index(c, &h, "i");
+        flux__emit(&c->s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n",
+                   (long long)h.rows, (long long)h.rows, h.bits);
+        if (!flux__code_sort(c, &h.keys)) return false;
     }
     flux__code_add(c, t, &h);
     return flux__emitter_finish(c);
@@ -28590,6 +28686,7 @@ static bool flux__code_kernel(flux__emitter *c, flux__plan *plan, flux__graph *g
     if (k->kind == FLUX__K_MATMUL) return flux__code_product(c, k, g, graph->tf32);
     if (k->kind == FLUX__K_ATTEND)
         return flux__code_attention(c, k, g, t, out, graph->tf32);
+    if (k->kind == FLUX__K_SORT) return flux__code_argsort(c, k, t, out);
     if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
     else if (k->kind == FLUX__K_STRIDED_SCATTER) flux__code_strided_scatter(c, t, out);
     else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);

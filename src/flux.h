@@ -304,7 +304,7 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
-     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_mma whole attention attention_mma
+     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_mma sorting whole attention attention_mma
                 program cache compile backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
@@ -432,6 +432,7 @@
 #include "gpu/gemm.h"
 #include "gpu/gemm_fma.h"
 #include "gpu/gemm_mma.h"
+#include "gpu/sorting.h"
 #include "gpu/whole.h"
 #include "gpu/attention.h"
 #include "gpu/attention_mma.h"

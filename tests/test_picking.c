@@ -260,6 +260,57 @@ TEST(sorting) {
     FAILS(flux_randperm(-1), "-1");
 }
 
+/* ---- orders of many keys: those of an insertion sort, one for one */
+
+/* Whether element `at` comes before element `before` of a column, by the rule that argsort states. */
+static bool goes_first(double at, double before, bool descending) {
+    const bool more = at > before || (isnan(at) && !isnan(before)), less = at < before || (!isnan(at) && isnan(before));
+    return descending ? more : less;
+}
+/* Checks argsort along dim 0 of n x columns numbers against the order that the rule leaves no choice in. */
+static void order_is(flux_tensor *x, bool descending) {
+    const int64_t n = flux_dim(x, 0), columns = flux_len(x) / n;
+    const double *key = (const double *)flux_data(flux_cpu(flux_to_dtype(x, FLUX_F64)));
+    flux_tensor *order = flux_argsort(flux_gpu(x), 0, descending);
+    CHECK(flux_device_equal(flux_device_of(order), flux_device_of(flux_gpu(x))));
+    const int64_t *i = (const int64_t *)flux_data(flux_cpu(order));
+    int64_t wrong = 0;
+    for (int64_t c = 0; c < columns && key && i; c++)
+        for (int64_t at = 1; at < n; at++) {
+            const int64_t a = i[c * n + at - 1], b = i[c * n + at];
+            const double p = key[c * n + a], q = key[c * n + b];
+            wrong += goes_first(q, p, descending) || (!goes_first(p, q, descending) && a >= b);
+        }
+    CHECK(wrong == 0);
+    VALUES(flux_cpu(flux_sum(flux_sub(order, flux_reshape(flux_gpu(flux_arange(0, (double)n, 1)), n, 1)))), 0, 0);   /* each once */
+}
+
+TEST(orders_of_many_keys) {
+    static const int64_t rows[] = { 1, 7, 512, 513, 2048, 2049, 33000 };     /* 33000: merged twice */
+    flux_seed(5);
+    for (int s = 0; s < (int)(sizeof rows / sizeof *rows); s++)
+        for (int descending = 0; descending < 2; descending++) {
+            const int64_t n = rows[s], columns = n < 3000 ? 5 : 2;
+            flux_tensor *x = flux_eval(flux_div(flux_randint(-20, 20, n, columns), 4));   /* many are equal; 0 and -0 */
+            x = flux_where(flux_eq(x, 1), NAN, flux_where(flux_eq(x, 2), -HUGE_VAL, flux_where(flux_eq(x, 3), flux_neg(flux_zeros(1)), x)));
+            order_is(x, descending);
+            order_is(flux_randn(n, columns), descending);
+            if (n > 2100) continue;
+            order_is(flux_to_dtype(x, FLUX_F16), descending);
+            order_is(flux_to_dtype(flux_randint(-300, 300, n, columns), FLUX_I32), descending);
+            order_is(flux_randint(0, 2, n, columns), descending);
+        }
+    flux_tensor *large = flux_from(((int64_t[]){ INT64_MAX, INT64_MIN, -1, 0, INT64_MAX - 1, INT64_MIN + 1 }), 6);
+    VALUES(flux_cpu(flux_argsort(flux_gpu(large))), 0, 1, 5, 2, 3, 4, 0);
+    flux_tensor *cube = flux_gpu(flux_randn(5, 700, 3));
+    for (int dim = 0; dim < 3; dim++) {   /* a view's strides, and each dim, as the CPU has them */
+        flux_tensor *odd = flux_permute(flux_slice(cube, 1, 3, 633), 2, 0, 1);
+        CHECK(flux_item(flux_all(flux_eq(flux_cpu(flux_argsort(odd, dim)), flux_argsort(flux_cpu(odd), dim)))) == 1);
+        CHECK(flux_item(flux_all(flux_eq(flux_cpu(flux_sort(odd, dim)), flux_sort(flux_cpu(odd), dim)))) == 1);
+        CHECK(flux_item(flux_all(flux_eq(flux_cpu(flux_nth(flux_topk(odd, 2, dim), 1)), flux_nth(flux_topk(flux_cpu(odd), 2, dim), 1)))) == 1);
+    }
+}
+
 TEST(taking_along) {
     flux_tensor *x = matrix(), *i = flux_from(((int64_t[]){ 1, 0, 0, 1, 1, 1 }), 2, 3);
     VALUES(flux_take_along(x, 0, i), 0, 2, 1, 3, 4, 6, 6);

@@ -11,6 +11,7 @@
 #include "fused.h"
 #include "tiles.h"
 #include "gemm_mma.h"
+#include "sorting.h"
 #include "whole.h"
 #include "attention_mma.h"
 
@@ -122,6 +123,7 @@ static bool flux__code_kernel(flux__emitter *c, flux__plan *plan, flux__graph *g
     if (k->kind == FLUX__K_MATMUL) return flux__code_product(c, k, g, graph->tf32);
     if (k->kind == FLUX__K_ATTEND)
         return flux__code_attention(c, k, g, t, out, graph->tf32);
+    if (k->kind == FLUX__K_SORT) return flux__code_argsort(c, k, t, out);
     if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
     else if (k->kind == FLUX__K_STRIDED_SCATTER) flux__code_strided_scatter(c, t, out);
     else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);

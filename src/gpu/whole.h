@@ -7,6 +7,7 @@
 #include "../schedule/spelling.h"
 #include "kernels.h"
 #include "fused.h"
+#include "sorting.h"
 
 /* ---------------------------------------------------------------------- gpu/whole.h
    The text of whole-tensor kernels, one thread an element of the result:
@@ -17,7 +18,7 @@
    all that is added to it and adds it in the order of the operand, so sums are
    the same in every run; half formats are summed in f32. In scatter_add a thread
    compares all indices with its coordinate or, where these are too many, searches
-   in keys that earlier launches have sorted (bitonic sorts of pieces, then merges).
+   in keys that earlier launches have sorted (gpu/sorting.h).
    A key holds an index and its number, so equal indices keep their order. A
    kernel that meets an index out of range writes it to the device's status
    words, and it becomes an error at the next download or wait. Spread goes over
@@ -120,10 +121,11 @@ static void flux__code_gather(flux__emitter *c, const flux_tensor *t, int out) {
    sorted keys: the upper bits of a key are an index, the lower ones the index's number, so no
    two keys are equal. */
 typedef struct flux__scatter {
-    int dim, px, pi, ps, po, pe, keys, bits;   /* parameters of operand, indices, source, result,
-                                                  status and keys; bits: of a number in a key */
-    int64_t n, rows, sorted;              /* indices; size of dim; where the sorted keys start */
+    int dim, px, pi, ps, po, pe, bits;    /* parameters of operand, indices, source, result and
+                                             status; bits: of a number in a key */
+    int64_t n, rows;                      /* indices; size of dim */
     bool sorts;
+    flux__sorting keys;
 } flux__scatter;
 
 /* Declares id, index number `var`, and reports it if it is out of range. */
@@ -135,82 +137,6 @@ static void flux__emit_index(flux__emitter *c, const flux__scatter *h, const cha
                 "    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = %s, p%d[3] = %d, "
                 "p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n", (long long)h->rows, h->pe, h->pe, var,
                 h->pe, h->dim, h->pe, (long long)h->rows, h->pe, h->pe);
-}
-
-enum { FLUX__SORT_PIECE = 2048, FLUX__SORT_WAYS = 4 };   /* keys of a block; runs merged */
-
-/* Makes the keys and sorts them in pieces of at most FLUX__SORT_PIECE, each by one block in its
-   shared memory, with Batcher's bitonic sort (1968). */
-static void flux__code_sort_pieces(flux__emitter *c, const flux__scatter *h) {
-    int64_t piece = 64;
-    while (piece < h->n && piece < FLUX__SORT_PIECE) piece *= 2;
-    int half = (int)piece / 2, pieces = (int)((h->n + piece - 1) / piece);
-    flux__listing *s = &c->s;
-    flux__emit(s, "    u64 *keys = (u64 *)p%d;\n    __shared__ u64 part[%lld];\n", h->keys,
-                (long long)piece);
-    flux__emit_iterations(c, pieces);
-    flux__emit(s, "    const long long first = (long long)turn * %lld;\n", (long long)piece);
-    flux__emit(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d) {\n", (long long)piece,
-                half);
-    flux__emit(s, "    const long long i = first + at;\n    u64 key = ~(u64)0;\n"
-                "    if (i < %lld) {\n", (long long)h->n);
-    flux__emit_index(c, h, "i");
-    flux__emit(s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n    }\n"
-                "    part[at] = key;\n    }\n", (long long)h->rows, (long long)h->rows, h->bits);
-    flux__emit(s, "    __syncthreads();\n    for (int run = 2; run <= %lld; run *= 2)\n",
-                (long long)piece);
-    flux__emit(s, "    for (int far = run / 2; far > 0; far /= 2) {\n"
-                "    const int i = (int)threadIdx.x;\n");
-    flux__emit(s, "    const int a = i / far * 2 * far + i %% far, b = a + far;\n"
-                "    const u64 x = part[a], y = part[b];\n");
-    flux__emit(s, "    if ((x > y) == ((a & run) == 0)) part[a] = y, part[b] = x;\n"
-                "    __syncthreads();\n    }\n");
-    flux__emit(s, "    for (int at = (int)threadIdx.x; at < %lld; at += %d)\n", (long long)piece,
-                half);
-    flux__emit(s, "    if (first + at < %lld) keys[first + at] = part[at];\n    __syncthreads();\n"
-                "    }\n", (long long)h->n);
-    c->gk->next.threads = (unsigned)half, c->gk->next.grid[0] = flux__gpu_blocks(pieces);
-}
-
-/* Merges sorted runs of `run` keys into runs of FLUX__SORT_WAYS times as many, from offset
-   `from` to offset `to`: a key moves by the number of smaller keys in the neighbouring runs,
-   found by binary search. */
-static void flux__code_sort_merge(flux__emitter *c, const flux__scatter *h, int64_t run,
-                                  int64_t from,
-                                  int64_t to) {
-    flux__listing *s = &c->s;
-    flux__emit(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
-                "    u64 *merged = (u64 *)p%d + %lld;\n", h->keys, (long long)from, h->keys,
-                (long long)to);
-    flux__emit(s, "    for (long long i = (long long)blockIdx.x * 256 + threadIdx.x; i < %lld; "
-                "i += (long long)gridDim.x * 256) {\n", (long long)h->n);
-    flux__emit(s, "    const u64 key = keys[i];\n    const long long first = i / %lld * %lld;\n",
-                (long long)run * FLUX__SORT_WAYS, (long long)run * FLUX__SORT_WAYS);
-    flux__emit(s, "    const int own = (int)((i - first) / %lld);\n"
-                "    long long at = first + (i - first) %% %lld;\n", (long long)run,
-                (long long)run);
-    flux__emit(s, "    for (int way = 0; way < %d; way++) {\n"
-                "    long long low = first + way * %lldLL, start = low, high = low + %lld;\n",
-                FLUX__SORT_WAYS, (long long)run, (long long)run);
-    flux__emit(s, "    if (high > %lld) high = %lld;\n    if (way == own) continue;\n"
-                "    while (low < high) {\n", (long long)h->n, (long long)h->n);
-    flux__emit(s, "    const long long middle = (low + high) / 2;\n"
-                "    if (keys[middle] < key) low = middle + 1;\n    else high = middle;\n    }\n");
-    flux__emit(s, "    at += low - start;\n    }\n    merged[at] = key;\n    }\n");
-    c->gk->next.threads = 256, c->gk->next.grid[0] = flux__gpu_blocks((h->n + 255) / 256);
-}
-
-/* The launches of a sort: pieces, then merges from one half of the scratch memory to the other. */
-static bool flux__code_sort(flux__emitter *c, flux__scatter *h) {
-    flux__code_sort_pieces(c, h);
-    bool ok = flux__emitter_finish(c);
-    for (int64_t run = FLUX__SORT_PIECE; ok && run < h->n; run *= FLUX__SORT_WAYS) {
-        int64_t to = h->sorted ? 0 : h->n;
-        flux__code_sort_merge(c, h, run, h->sorted, to);
-        ok = flux__emitter_finish(c);
-        h->sorted = to;
-    }
-    return ok;
 }
 
 /* The head of a loop over the numbers q, in order, of the indices that equal this element's
@@ -226,8 +152,8 @@ static void flux__emit_meant(flux__emitter *c, const flux__scatter *h) {
         return;
     }
     flux__emit(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
-                "    long long at = 0, end = %lld;\n    while (at < end) {\n", h->keys,
-                (long long)h->sorted, (long long)h->n);
+                "    long long at = 0, end = %lld;\n    while (at < end) {\n", h->keys.keys,
+                (long long)h->keys.sorted, (long long)h->n);
     flux__emit(s, "    const long long middle = (at + end) / 2;\n"
                 "    if (keys[middle] < (u64)d%d << %d) at = middle + 1;\n    else end = middle;\n"
                 "    }\n", h->dim, h->bits);
@@ -292,10 +218,14 @@ static bool flux__code_scatter(flux__emitter *c, flux__kernel *k, const flux_ten
     h.sorts = h.n > FLUX__SCATTER_LOOKS / flux__count(&whole);
     if (h.sorts) {
         while ((int64_t)1 << h.bits < h.n) h.bits++;
-        h.keys = flux__emitter_param(c, 's', 0, "long long *");
-        /* more than one piece is merged from one half of the memory to the other */
+        h.keys.n = h.n, h.keys.columns = 1, h.keys.order = -1;
+        h.keys.keys = flux__emitter_param(c, 's', 0, "long long *");
         k->scratch = (size_t)h.n * (h.n > FLUX__SORT_PIECE ? 16 : 8);
-        if (!flux__code_sort(c, &h)) return false;
+        flux__code_pieces(c, &h.keys);
+        flux__emit_index(c, &h, "i");
+        flux__emit(&c->s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n",
+                   (long long)h.rows, (long long)h.rows, h.bits);
+        if (!flux__code_sort(c, &h.keys)) return false;
     }
     flux__code_add(c, t, &h);
     return flux__emitter_finish(c);

@@ -11,14 +11,12 @@
 #include "picking.h"
 
 /* ---------------------------------------------------------------------- graph/sorting.h
-   argsort is a node (FLUX__SORT) with a kernel of its own on the CPU,
-   cpu/sorting.h; sort and topk take along what it names, and so have their
-   gradient; randperm is the order of uniform numbers.
+   argsort is a node (FLUX__SORT) with a kernel of its own on the CPU and on GPUs,
+   cpu/sorting.h and gpu/sorting.h; sort and topk take along what it names, and so
+   have their gradient; randperm is the order of uniform numbers.
 
-   Invariant: the node's operand is a matrix of float64 or int64, n x rest, on
-   the CPU, and its columns are sorted. A GPU's tensor is moved there for its
-   order, and only the order comes back. Equal elements keep their order; NaN
-   counts as the largest.
+   Invariant: the node's operand is a matrix of float64 or int64, n x rest, whose
+   columns are sorted. Equal elements keep their order; NaN counts as the largest.
 
    Rejected: a bitonic network of views and rows, which runs anywhere but takes
    log2(n)^2 / 2 passes over all elements. */
@@ -27,14 +25,12 @@ FLUX__BEGIN_COLD
 
 /* The order of x along dim, in the shape of x. */
 static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending) {
-    flux_device cpu = { 0, 0 }, home = x->device;
     flux_shape swapped = flux__shape(NULL, x->ndim), s = flux__dims(x), moved = s;
     for (int d = 0; d < x->ndim; d++) swapped.dim[d] = d == 0 ? dim : d == dim ? 0 : d;
     if (x->ndim) moved.dim[0] = s.dim[dim], moved.dim[dim] = s.dim[0];
     int64_t n = x->ndim ? s.dim[dim] : 1, size = flux__size(x), d2[2] = { n, n ? size / n : 0 };
     flux_shape matrix = flux__shape(d2, 2);
-    x = flux_to_dtype(flux__move(flux_detach(x), cpu),
-                      flux__dtypes[x->dtype].real ? FLUX_F64 : FLUX_I64);
+    x = flux_to_dtype(flux_detach(x), flux__dtypes[x->dtype].real ? FLUX_F64 : FLUX_I64);
     x = x ? flux_permute_with(x, swapped) : NULL;
     x = x ? flux_reshape_with(x, matrix) : NULL;
     if (!x) return NULL;
@@ -42,8 +38,7 @@ static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending)
     if (!y) return NULL;
     y->arg.i[0] = descending;
     y = flux__done(y);
-    y = y ? flux_permute_with(flux_reshape_with(y, moved), swapped) : NULL;
-    return y ? flux__move(y, home) : NULL;
+    return y ? flux_permute_with(flux_reshape_with(y, moved), swapped) : NULL;
 }
 
 /* Checks a call's operand and dim; a scalar has dim 0. False: an error was told. */
