@@ -1369,8 +1369,8 @@ FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);
    operators (.+ .- .* ./ .^ .== .< ...) and calls f.(x) are elementwise; * is the matrix product,
    or scales by a number; ' is the transpose. Functions have their names of this file without flux_,
    also those that take whole numbers, as a shape, beside tensors: reshape(x, 28, 28, -1),
-   slice(x, 0, 1, 3), cat(0, x, y); what gives a tuple stands in nth(split(x, 1, 2), 0). A call has
-   at most 12 operands. einsum is not among them, whose formula would be a text within a text.
+   slice(x, 0, 1, 3), cat(0, x, y); what gives a tuple stands in nth(split(x, 1, 2), 0). einsum has
+   its formula in single quotes, einsum('ik,kj->ij', a, b). A call has at most 12 operands.
    The names in the formula mean the C variables written after it, which must be plain names. A
    formula that cannot be read is an error that says where. names: "W, x" */
 FLUX_API flux_tensor *flux_expr_with(const char *formula, int n, const char *names,
@@ -3382,8 +3382,9 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
          flux__each_next(&b##_each, __FILE__, __LINE__);)                                          \
         for (FLUX__UNUSED flux_batch b = b##_each.batch; b##_each.inner; b##_each.inner = 0)
 
-/* FLUX__NARG counts its arguments, 1 to 32; FLUX__MAP(f, a, b) is f(a), f(b). More arguments, up to
-   96, give a name that is declared nowhere, so that the compiler's message says what is wrong. */
+/* FLUX__NARG counts its arguments, 1 to 32; FLUX__MAP(f, a, b) is f(a), f(b). More arguments give a
+   name that is declared nowhere, so that the compiler's message says what is wrong: up to 96
+   FLUX__AT_MOST_32_ARGUMENTS, else one that ends in the 97th argument. */
 #define FLUX__NARG(...)                                                                            \
     FLUX__NARG_(__VA_ARGS__, FLUX__TOO_MANY_16, FLUX__TOO_MANY_16, FLUX__TOO_MANY_16,              \
                 FLUX__TOO_MANY_16, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, \
@@ -3401,39 +3402,39 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
     a57, a58, a59, a60, a61, a62, a63, a64, a65, a66, a67, a68, a69, a70, a71, a72, a73, a74,      \
     a75, a76, a77, a78, a79, a80, a81, a82, a83, a84, a85, a86, a87, a88, a89, a90, a91, a92,      \
     a93, a94, a95, a96, n, ...) n
-#define FLUX__MAP(f, ...) FLUX__CAT(FLUX__MAP_, FLUX__NARG(__VA_ARGS__))(f, __VA_ARGS__)
-#define FLUX__MAP_1(f, x) f(x)
-#define FLUX__MAP_2(f, x, ...) f(x), FLUX__MAP_1(f, __VA_ARGS__)
-#define FLUX__MAP_3(f, x, ...) f(x), FLUX__MAP_2(f, __VA_ARGS__)
-#define FLUX__MAP_4(f, x, ...) f(x), FLUX__MAP_3(f, __VA_ARGS__)
-#define FLUX__MAP_5(f, x, ...) f(x), FLUX__MAP_4(f, __VA_ARGS__)
-#define FLUX__MAP_6(f, x, ...) f(x), FLUX__MAP_5(f, __VA_ARGS__)
-#define FLUX__MAP_7(f, x, ...) f(x), FLUX__MAP_6(f, __VA_ARGS__)
-#define FLUX__MAP_8(f, x, ...) f(x), FLUX__MAP_7(f, __VA_ARGS__)
-#define FLUX__MAP_9(f, x, ...) f(x), FLUX__MAP_8(f, __VA_ARGS__)
-#define FLUX__MAP_10(f, x, ...) f(x), FLUX__MAP_9(f, __VA_ARGS__)
-#define FLUX__MAP_11(f, x, ...) f(x), FLUX__MAP_10(f, __VA_ARGS__)
-#define FLUX__MAP_12(f, x, ...) f(x), FLUX__MAP_11(f, __VA_ARGS__)
-#define FLUX__MAP_13(f, x, ...) f(x), FLUX__MAP_12(f, __VA_ARGS__)
-#define FLUX__MAP_14(f, x, ...) f(x), FLUX__MAP_13(f, __VA_ARGS__)
-#define FLUX__MAP_15(f, x, ...) f(x), FLUX__MAP_14(f, __VA_ARGS__)
-#define FLUX__MAP_16(f, x, ...) f(x), FLUX__MAP_15(f, __VA_ARGS__)
-#define FLUX__MAP_17(f, x, ...) f(x), FLUX__MAP_16(f, __VA_ARGS__)
-#define FLUX__MAP_18(f, x, ...) f(x), FLUX__MAP_17(f, __VA_ARGS__)
-#define FLUX__MAP_19(f, x, ...) f(x), FLUX__MAP_18(f, __VA_ARGS__)
-#define FLUX__MAP_20(f, x, ...) f(x), FLUX__MAP_19(f, __VA_ARGS__)
-#define FLUX__MAP_21(f, x, ...) f(x), FLUX__MAP_20(f, __VA_ARGS__)
-#define FLUX__MAP_22(f, x, ...) f(x), FLUX__MAP_21(f, __VA_ARGS__)
-#define FLUX__MAP_23(f, x, ...) f(x), FLUX__MAP_22(f, __VA_ARGS__)
-#define FLUX__MAP_24(f, x, ...) f(x), FLUX__MAP_23(f, __VA_ARGS__)
-#define FLUX__MAP_25(f, x, ...) f(x), FLUX__MAP_24(f, __VA_ARGS__)
-#define FLUX__MAP_26(f, x, ...) f(x), FLUX__MAP_25(f, __VA_ARGS__)
-#define FLUX__MAP_27(f, x, ...) f(x), FLUX__MAP_26(f, __VA_ARGS__)
-#define FLUX__MAP_28(f, x, ...) f(x), FLUX__MAP_27(f, __VA_ARGS__)
-#define FLUX__MAP_29(f, x, ...) f(x), FLUX__MAP_28(f, __VA_ARGS__)
-#define FLUX__MAP_30(f, x, ...) f(x), FLUX__MAP_29(f, __VA_ARGS__)
-#define FLUX__MAP_31(f, x, ...) f(x), FLUX__MAP_30(f, __VA_ARGS__)
-#define FLUX__MAP_32(f, x, ...) f(x), FLUX__MAP_31(f, __VA_ARGS__)
+#define FLUX__MAP(f, ...) FLUX__CAT(FLUX__MAP_AT_MOST_32_, FLUX__NARG(__VA_ARGS__))(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_1(f, x) f(x)
+#define FLUX__MAP_AT_MOST_32_2(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_1(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_3(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_2(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_4(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_3(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_5(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_4(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_6(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_5(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_7(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_6(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_8(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_7(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_9(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_8(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_10(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_9(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_11(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_10(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_12(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_11(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_13(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_12(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_14(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_13(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_15(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_14(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_16(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_15(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_17(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_16(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_18(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_17(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_19(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_18(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_20(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_19(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_21(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_20(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_22(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_21(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_23(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_22(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_24(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_23(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_25(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_24(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_26(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_25(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_27(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_26(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_28(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_27(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_29(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_28(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_30(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_29(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_31(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_30(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_32(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_31(f, __VA_ARGS__)
 
 /* FLUX__IS_SHAPE(x) is 1 if x is written as FLUX_SHAPE(...), else 0: what that makes begins with a
    name in four pairs of parentheses, which nobody writes. FLUX__INSIDE(x) is what the parentheses
@@ -3448,11 +3449,14 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__SECOND(...) FLUX__SECOND_(__VA_ARGS__)
 #define FLUX__SECOND_(a, b, ...) b
 /* flux_conv(FLUX_SHAPE(3, 3), 1, 8), with a window first, is the layer flux_conv_layer, as Conv is
-   in Flux; so are its siblings and the pools. */
-#define FLUX__OR_LAYER(f, kind, ...) \
-    FLUX__CAT(FLUX__OR_LAYER_, FLUX__IS_SHAPE(FLUX__FIRST(__VA_ARGS__)))(f, kind, __VA_ARGS__)
-#define FLUX__OR_LAYER_0(f, kind, ...) f##_with(FLUX__OPTS(flux_##kind##_opts, __VA_ARGS__))
-#define FLUX__OR_LAYER_1(f, kind, ...) \
+   in Flux; so are its siblings and the pools. The names of the macros behind it are what gcc prints
+   of a shape in a variable, which only flux_conv_layer can take. */
+#define FLUX__OR_LAYER(f, kind, ...)                                  \
+    FLUX__CAT(FLUX__A_SHAPE_IN_A_VARIABLE_NEEDS_THE_NAME_WITH_layer_, \
+              FLUX__IS_SHAPE(FLUX__FIRST(__VA_ARGS__)))(f, kind, __VA_ARGS__)
+#define FLUX__A_SHAPE_IN_A_VARIABLE_NEEDS_THE_NAME_WITH_layer_0(f, kind, ...) \
+    f##_with(FLUX__OPTS(flux_##kind##_opts, __VA_ARGS__))
+#define FLUX__A_SHAPE_IN_A_VARIABLE_NEEDS_THE_NAME_WITH_layer_1(f, kind, ...) \
     f##_layer_with(FLUX__OPTS(flux_##kind##_layer_opts, __VA_ARGS__))
 
 /* FLUX__OPTS(T, ...) makes a struct of options with marks (api/types.h). Names in braces are C++20;
@@ -47356,9 +47360,10 @@ static flux_tensor *flux__expr_masked_fill(flux_tensor *x, flux_tensor *mask, fl
 }
 static flux_tensor *flux__expr_categorical(flux_tensor *x) { return flux_categorical(x); }
 
-/* Functions of nt tensors t and whole numbers n, of which those at the end may be a shape s; as
-   flux__expr_mixes has them. */
+/* Functions of nt tensors t and whole numbers n, of which those at the end may be a shape s, and of
+   a text; as flux__expr_mixes has them. */
 typedef struct flux__mixed {
+    const char *text;
     flux_tensor *t[FLUX__ARGUMENTS];
     int64_t n[FLUX__ARGUMENTS];
     int nt;
@@ -47391,6 +47396,7 @@ FLUX__MIXED(broadcast_to, flux_broadcast_to_with(FLUX__MIX_T(0), m->s))
 FLUX__MIXED(flip, flux_flip_with(FLUX__MIX_T(0), m->s))
 FLUX__MIXED(repeat, flux_repeat_with(FLUX__MIX_T(0), m->s))
 FLUX__MIXED(pad, flux_pad_with(FLUX__MIX_T(0), (double)m->n[0], m->s))
+FLUX__MIXED(einsum, flux_einsum_with(m->text, m->nt, m->t))
 FLUX__MIXED(cat, flux_cat_with(FLUX__MIX_N(0), m->nt, m->t))
 FLUX__MIXED(stack, flux_stack_with(FLUX__MIX_N(0), m->nt, m->t))
 FLUX__MIXED(zeros, flux_full_with(m->s, 0, FLUX_F32))
@@ -47480,8 +47486,8 @@ enum { FLUX__FUNCTIONS = sizeof flux__expr_fns / sizeof *flux__expr_fns };
    tril(x, 1) are. */
 typedef struct flux__expr_mix {
     const char *name;
-    /* A letter each: t a tensor, n a whole number. At the end, s is 1 to 8 whole numbers, which
-       make a shape, and + more tensors. */
+    /* A letter each: t a tensor, n a whole number, q, in the first place, a text in quotes. At the
+       end, s is 1 to 8 whole numbers, which make a shape, and + more tensors. */
     const char *operands;
     flux_tensor *(*call)(const flux__mixed *m);
 } flux__expr_mix;
@@ -47497,7 +47503,8 @@ static const flux__expr_mix flux__expr_mixes[] = {
     FLUX__MIX(broadcast_to, "ts"), FLUX__MIX(flip, "ts"), FLUX__MIX(repeat, "ts"),
     FLUX__MIX(pad, "tns"), FLUX__MIX(cat, "nt+"), FLUX__MIX(stack, "nt+"), FLUX__MIX(zeros, "s"),
     FLUX__MIX(ones, "s"), FLUX__MIX(rand, "s"), FLUX__MIX(randn, "s"), FLUX__MIX(eye, "n"),
-    FLUX__MIX(linspace, "nnn"), FLUX__MIX(randint, "nns"), FLUX__MIX(randperm, "n")
+    FLUX__MIX(linspace, "nnn"), FLUX__MIX(randint, "nns"), FLUX__MIX(randperm, "n"),
+    FLUX__MIX(einsum, "qt+")
 };
 
 /* Whether so many operands fit the letters of a function. */
@@ -47533,6 +47540,8 @@ typedef struct flux__call {               /* a call as it is parsed: f.(a, b, di
     int size;                             /* length of the name */
     bool dot;                             /* f.( and not f( */
     const flux__expr_fn *first;           /* abs2 in sum(abs2, x): applied to x before sum */
+    const char *text;                     /* what the quotes of the first operand hold, or NULL */
+    int text_size;
     flux__term arg[FLUX__ARGUMENTS];
     int n, dims[FLUX_MAX_DIMS], ndims;    /* n operands; ndims dims, 0: none were given */
 } flux__call;
@@ -47586,12 +47595,23 @@ static bool flux__expr_first(flux__expr *p, flux__call *c) {
     return true;
 }
 
+/* Parses a text in quotes, 'ik,kj->ij', as a call's first operand. False: nothing was consumed. */
+static bool flux__expr_quoted(flux__expr *p, flux__call *c) {
+    const char quote = *p->at;
+    const char *end = quote == '\'' || quote == '"' ? strchr(p->at + 1, quote) : NULL;
+    if (!end || c->n || c->first || c->ndims) return false;
+    c->text = p->at + 1, c->text_size = (int)(end - c->text);
+    c->arg[c->n++] = flux__expr_number(0);
+    p->at = end + 1;
+    return true;
+}
+
 /* Parses the arguments of a call, up to and with its closing bracket. */
 static void flux__expr_arguments(flux__expr *p, flux__call *c) {
     if (flux__expr_take(p, ")")) return;
     while (!p->failed) {
         flux__expr_space(p);
-        if (!flux__expr_dims(p, c) && !flux__expr_first(p, c)) {
+        if (!flux__expr_quoted(p, c) && !flux__expr_dims(p, c) && !flux__expr_first(p, c)) {
             if (c->n == FLUX__ARGUMENTS) {
                 flux__expr_fail(p, p->at, "%.*s takes no more than %d operands", c->size, c->name,
                                 FLUX__ARGUMENTS);
@@ -47619,7 +47639,8 @@ static bool flux__expr_check_call(flux__expr *p, const flux__call *c, const flux
                         takes == 1 ? "" : "s", more ? " or more" : "", c->n);
         return false;
     }
-    if (any->kind != FLUX__FN_REDUCE && (c->ndims || c->first))
+    if (c->text) flux__expr_fail(p, c->name, "%s takes no text", any->name);
+    else if (any->kind != FLUX__FN_REDUCE && (c->ndims || c->first))
         flux__expr_fail(p, c->name, "%s takes no %s", any->name,
                         c->ndims ? "dims" : "function as an operand");
     else if (!f)
@@ -47661,14 +47682,22 @@ static flux_tensor *flux__expr_reduce(const flux__call *c, const flux__expr_fn *
 static flux__term flux__expr_mix_apply(flux__expr *p, const flux__call *c,
                                        const flux__expr_mix *m) {
     FLUX__ZEROED(flux__mixed, all);
+    char text[200];
     int nn = 0;
+    all.text = text;
+    snprintf(text, sizeof text, "%.*s", c->text_size, c->text ? c->text : "");
     if (c->dot || c->ndims || c->first)
         flux__expr_fail(p, c->name, "%s takes neither a dot nor dims", m->name);
     for (int i = 0, k = 0; i < c->n && !p->failed; i++) {
         const flux__term *a = &c->arg[i];
         char what = m->operands[k];
         if (m->operands[k + 1] && what != 's' && what != '+') k++;
-        if (what == 't' || what == '+') all.t[all.nt++] = flux__as_tensor(a);
+        const bool quoted = c->text && i == 0;
+        if (quoted != (what == 'q'))
+            flux__expr_fail(p, c->name, "operand %d of %s is %s text in quotes", i + 1, m->name,
+                            quoted ? "a" : "no");
+        else if (what == 't' || what == '+') all.t[all.nt++] = flux__as_tensor(a);
+        else if (what == 'q') continue;
         else if (a->t || fabs(a->num) >= 1e15 || a->num != floor(a->num))
             flux__expr_fail(p, c->name, "operand %d of %s is no whole number", i + 1, m->name);
         else if (what == 's') all.s.dim[all.s.ndim++] = (int64_t)a->num;

@@ -66,9 +66,9 @@ for cc in gcc clang tcc g++ clang++; do
         of 'x = flux_from(((float[]){1, 2, 3, 4}), 2, 2)' >"$tmp/fits.c"
         check "$cc: a literal array" $cc $flags -I. -c "$tmp/fits.c" -o "$tmp/fits.o" ;;
     esac
-    # a shape in a variable is no window for the short name; gcc, in C, names its type alone
+    # a shape in a variable is no window for the short name; tcc names its type alone
     hint='else_call_flux_conv_layer'
-    case $cc in gcc) hint="flux_tensor \*. using type .flux_shape" ;; tcc) hint="struct flux_shape" ;; esac
+    case $cc in gcc) hint='SHAPE_IN_A_VARIABLE_NEEDS_THE_NAME_WITH_layer' ;; tcc) hint="struct flux_shape" ;; esac
     of 'flux_shape w = FLUX_SHAPE(3, 3); m = flux_conv(w, 1, 8)' >"$tmp/wrong.$ext"
     refused "$cc: a shape in a variable" "$hint" $cc $flags -I. -c "$tmp/wrong.$ext" -o "$tmp/wrong.o"
     of 'flux_shape w = FLUX_SHAPE(3, 3); m = flux_conv_layer(w, 1, 8); w.ndim = (int)(flux_len(c) + flux_len(l) + flux_length(x))' >"$tmp/fits.$ext"
@@ -79,9 +79,9 @@ for cc in gcc clang tcc g++ clang++; do
     [ $cc = tcc ] || grep -q 'flux_reshape_with is its name now' "$tmp/log" && pass || fail "$cc says nothing of an old name"
     of "$(layers 32)" >"$tmp/fits.$ext"
     check "$cc: a chain of 32 layers" $cc $flags -I. -c "$tmp/fits.$ext" -o "$tmp/fits.o"
-    for n in 33 64 96; do
+    for n in 33 64 96 97 200; do
         of "$(layers $n)" >"$tmp/wrong.$ext"
-        refused "$cc: a chain of $n layers" FLUX__AT_MOST_32_ARGUMENTS $cc $flags -I. -c "$tmp/wrong.$ext" -o "$tmp/wrong.o"
+        refused "$cc: a chain of $n layers" AT_MOST_32_ $cc $flags -I. -c "$tmp/wrong.$ext" -o "$tmp/wrong.o"
     done
 done
 for cc in gcc clang; do

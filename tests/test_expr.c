@@ -220,6 +220,8 @@ TEST(functions_with_numbers) {
     CHECK(same(flux_expr("nth(topk(x, 2, 0), 0)", x), flux_nth(flux_topk(x, 2, 0), 0)));
     CHECK(same(flux_expr("nth(topk(x, 2, 1), 1)", x), flux_nth(flux_topk(x, 2, 1), 1)));
     CHECK(same(flux_expr("nth(split(x, 1, 3), 1)", x), flux_slice(x, 1, 3, 4)) && same(flux_expr("nth(chunk(x, 1, 2), 1)", x), flux_slice(x, 1, 2, 4)));
+    CHECK(same(flux_expr("einsum('ij,kj->ik', x, x)", x), flux_matmul(x, flux_transpose(x))) && same(flux_expr("einsum(\"ij->j\", x)", x), flux_einsum("ij->j", x)));
+    CHECK(same(flux_expr("(x*einsum( 'ji,jk' , x, x''))'", x), flux_transpose(flux_matmul(x, flux_matmul(flux_transpose(x), x)))));
     CHECK(same(flux_expr("masked_fill.(x, m, -1)", x, m), flux_masked_fill(x, m, -1)));
     CHECK(same(flux_expr_with("linspace(0, 2, 5)", 0, "", NULL), flux_linspace(0, 2, 5)));
     CHECK(same(flux_expr_with("sort(randperm(7))", 0, "", NULL), flux_to_dtype(flux_arange(0, 7, 1), FLUX_I64)));
@@ -335,6 +337,13 @@ TEST(errors_name_the_column) {
         { "x(1)", "expr: column 1: 'x' is a variable, not a function" },
         { "x + exp", "expr: column 5: 'exp' is a function: write exp(...)" },
         { "topk(x, 1)", "expr: column 1: topk takes 3 operands, not 2" },
+        { "einsum(x, x)", "expr: column 1: operand 1 of einsum is no text in quotes" },
+        { "einsum('ij')", "expr: column 1: einsum takes 2 operands or more, not 1" },
+        { "einsum('ij, x)", "expr: column 8: expected a number, a name or (, found '''" },
+        { "einsum(x, 'ij')", "expr: column 11: expected a number, a name or (, found '''" },
+        { "1 + einsum('ijk->i', x)", "expr: column 5: einsum: " },
+        { "tril('ij', 1)", "expr: column 1: operand 1 of tril is a text in quotes" },
+        { "exp('ij')", "expr: column 1: exp takes no text" },
         { "randperm()", "expr: column 1: randperm takes 1 operand, not 0" },
         { "x + tril(x, 0.5)", "expr: column 5: operand 2 of tril is no whole number" },
         { "nth(x, x)", "expr: column 1: operand 2 of nth is no whole number" },

@@ -89,8 +89,9 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
          flux__each_next(&b##_each, __FILE__, __LINE__);)                                          \
         for (FLUX__UNUSED flux_batch b = b##_each.batch; b##_each.inner; b##_each.inner = 0)
 
-/* FLUX__NARG counts its arguments, 1 to 32; FLUX__MAP(f, a, b) is f(a), f(b). More arguments, up to
-   96, give a name that is declared nowhere, so that the compiler's message says what is wrong. */
+/* FLUX__NARG counts its arguments, 1 to 32; FLUX__MAP(f, a, b) is f(a), f(b). More arguments give a
+   name that is declared nowhere, so that the compiler's message says what is wrong: up to 96
+   FLUX__AT_MOST_32_ARGUMENTS, else one that ends in the 97th argument. */
 #define FLUX__NARG(...)                                                                            \
     FLUX__NARG_(__VA_ARGS__, FLUX__TOO_MANY_16, FLUX__TOO_MANY_16, FLUX__TOO_MANY_16,              \
                 FLUX__TOO_MANY_16, 32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, \
@@ -108,39 +109,39 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
     a57, a58, a59, a60, a61, a62, a63, a64, a65, a66, a67, a68, a69, a70, a71, a72, a73, a74,      \
     a75, a76, a77, a78, a79, a80, a81, a82, a83, a84, a85, a86, a87, a88, a89, a90, a91, a92,      \
     a93, a94, a95, a96, n, ...) n
-#define FLUX__MAP(f, ...) FLUX__CAT(FLUX__MAP_, FLUX__NARG(__VA_ARGS__))(f, __VA_ARGS__)
-#define FLUX__MAP_1(f, x) f(x)
-#define FLUX__MAP_2(f, x, ...) f(x), FLUX__MAP_1(f, __VA_ARGS__)
-#define FLUX__MAP_3(f, x, ...) f(x), FLUX__MAP_2(f, __VA_ARGS__)
-#define FLUX__MAP_4(f, x, ...) f(x), FLUX__MAP_3(f, __VA_ARGS__)
-#define FLUX__MAP_5(f, x, ...) f(x), FLUX__MAP_4(f, __VA_ARGS__)
-#define FLUX__MAP_6(f, x, ...) f(x), FLUX__MAP_5(f, __VA_ARGS__)
-#define FLUX__MAP_7(f, x, ...) f(x), FLUX__MAP_6(f, __VA_ARGS__)
-#define FLUX__MAP_8(f, x, ...) f(x), FLUX__MAP_7(f, __VA_ARGS__)
-#define FLUX__MAP_9(f, x, ...) f(x), FLUX__MAP_8(f, __VA_ARGS__)
-#define FLUX__MAP_10(f, x, ...) f(x), FLUX__MAP_9(f, __VA_ARGS__)
-#define FLUX__MAP_11(f, x, ...) f(x), FLUX__MAP_10(f, __VA_ARGS__)
-#define FLUX__MAP_12(f, x, ...) f(x), FLUX__MAP_11(f, __VA_ARGS__)
-#define FLUX__MAP_13(f, x, ...) f(x), FLUX__MAP_12(f, __VA_ARGS__)
-#define FLUX__MAP_14(f, x, ...) f(x), FLUX__MAP_13(f, __VA_ARGS__)
-#define FLUX__MAP_15(f, x, ...) f(x), FLUX__MAP_14(f, __VA_ARGS__)
-#define FLUX__MAP_16(f, x, ...) f(x), FLUX__MAP_15(f, __VA_ARGS__)
-#define FLUX__MAP_17(f, x, ...) f(x), FLUX__MAP_16(f, __VA_ARGS__)
-#define FLUX__MAP_18(f, x, ...) f(x), FLUX__MAP_17(f, __VA_ARGS__)
-#define FLUX__MAP_19(f, x, ...) f(x), FLUX__MAP_18(f, __VA_ARGS__)
-#define FLUX__MAP_20(f, x, ...) f(x), FLUX__MAP_19(f, __VA_ARGS__)
-#define FLUX__MAP_21(f, x, ...) f(x), FLUX__MAP_20(f, __VA_ARGS__)
-#define FLUX__MAP_22(f, x, ...) f(x), FLUX__MAP_21(f, __VA_ARGS__)
-#define FLUX__MAP_23(f, x, ...) f(x), FLUX__MAP_22(f, __VA_ARGS__)
-#define FLUX__MAP_24(f, x, ...) f(x), FLUX__MAP_23(f, __VA_ARGS__)
-#define FLUX__MAP_25(f, x, ...) f(x), FLUX__MAP_24(f, __VA_ARGS__)
-#define FLUX__MAP_26(f, x, ...) f(x), FLUX__MAP_25(f, __VA_ARGS__)
-#define FLUX__MAP_27(f, x, ...) f(x), FLUX__MAP_26(f, __VA_ARGS__)
-#define FLUX__MAP_28(f, x, ...) f(x), FLUX__MAP_27(f, __VA_ARGS__)
-#define FLUX__MAP_29(f, x, ...) f(x), FLUX__MAP_28(f, __VA_ARGS__)
-#define FLUX__MAP_30(f, x, ...) f(x), FLUX__MAP_29(f, __VA_ARGS__)
-#define FLUX__MAP_31(f, x, ...) f(x), FLUX__MAP_30(f, __VA_ARGS__)
-#define FLUX__MAP_32(f, x, ...) f(x), FLUX__MAP_31(f, __VA_ARGS__)
+#define FLUX__MAP(f, ...) FLUX__CAT(FLUX__MAP_AT_MOST_32_, FLUX__NARG(__VA_ARGS__))(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_1(f, x) f(x)
+#define FLUX__MAP_AT_MOST_32_2(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_1(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_3(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_2(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_4(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_3(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_5(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_4(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_6(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_5(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_7(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_6(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_8(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_7(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_9(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_8(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_10(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_9(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_11(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_10(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_12(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_11(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_13(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_12(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_14(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_13(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_15(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_14(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_16(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_15(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_17(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_16(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_18(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_17(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_19(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_18(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_20(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_19(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_21(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_20(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_22(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_21(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_23(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_22(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_24(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_23(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_25(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_24(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_26(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_25(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_27(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_26(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_28(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_27(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_29(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_28(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_30(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_29(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_31(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_30(f, __VA_ARGS__)
+#define FLUX__MAP_AT_MOST_32_32(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_31(f, __VA_ARGS__)
 
 /* FLUX__IS_SHAPE(x) is 1 if x is written as FLUX_SHAPE(...), else 0: what that makes begins with a
    name in four pairs of parentheses, which nobody writes. FLUX__INSIDE(x) is what the parentheses
@@ -155,11 +156,14 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__SECOND(...) FLUX__SECOND_(__VA_ARGS__)
 #define FLUX__SECOND_(a, b, ...) b
 /* flux_conv(FLUX_SHAPE(3, 3), 1, 8), with a window first, is the layer flux_conv_layer, as Conv is
-   in Flux; so are its siblings and the pools. */
-#define FLUX__OR_LAYER(f, kind, ...) \
-    FLUX__CAT(FLUX__OR_LAYER_, FLUX__IS_SHAPE(FLUX__FIRST(__VA_ARGS__)))(f, kind, __VA_ARGS__)
-#define FLUX__OR_LAYER_0(f, kind, ...) f##_with(FLUX__OPTS(flux_##kind##_opts, __VA_ARGS__))
-#define FLUX__OR_LAYER_1(f, kind, ...) \
+   in Flux; so are its siblings and the pools. The names of the macros behind it are what gcc prints
+   of a shape in a variable, which only flux_conv_layer can take. */
+#define FLUX__OR_LAYER(f, kind, ...)                                  \
+    FLUX__CAT(FLUX__A_SHAPE_IN_A_VARIABLE_NEEDS_THE_NAME_WITH_layer_, \
+              FLUX__IS_SHAPE(FLUX__FIRST(__VA_ARGS__)))(f, kind, __VA_ARGS__)
+#define FLUX__A_SHAPE_IN_A_VARIABLE_NEEDS_THE_NAME_WITH_layer_0(f, kind, ...) \
+    f##_with(FLUX__OPTS(flux_##kind##_opts, __VA_ARGS__))
+#define FLUX__A_SHAPE_IN_A_VARIABLE_NEEDS_THE_NAME_WITH_layer_1(f, kind, ...) \
     f##_layer_with(FLUX__OPTS(flux_##kind##_layer_opts, __VA_ARGS__))
 
 /* FLUX__OPTS(T, ...) makes a struct of options with marks (api/types.h). Names in braces are C++20;

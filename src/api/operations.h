@@ -473,8 +473,8 @@ FLUX_API flux_tensor *flux_lpnormpool_with(flux_pool_opts o);
    operators (.+ .- .* ./ .^ .== .< ...) and calls f.(x) are elementwise; * is the matrix product,
    or scales by a number; ' is the transpose. Functions have their names of this file without flux_,
    also those that take whole numbers, as a shape, beside tensors: reshape(x, 28, 28, -1),
-   slice(x, 0, 1, 3), cat(0, x, y); what gives a tuple stands in nth(split(x, 1, 2), 0). A call has
-   at most 12 operands. einsum is not among them, whose formula would be a text within a text.
+   slice(x, 0, 1, 3), cat(0, x, y); what gives a tuple stands in nth(split(x, 1, 2), 0). einsum has
+   its formula in single quotes, einsum('ik,kj->ij', a, b). A call has at most 12 operands.
    The names in the formula mean the C variables written after it, which must be plain names. A
    formula that cannot be read is an error that says where. names: "W, x" */
 FLUX_API flux_tensor *flux_expr_with(const char *formula, int n, const char *names,

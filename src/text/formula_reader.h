@@ -15,6 +15,7 @@
 #include "../graph/draws.h"
 #include "../graph/sorting.h"
 #include "../graph/products.h"
+#include "../graph/einsum.h"
 #include "../schedule/looking.h"
 #include "../data/orders.h"
 #include "../nn/functions.h"
@@ -59,9 +60,10 @@ static flux_tensor *flux__expr_masked_fill(flux_tensor *x, flux_tensor *mask, fl
 }
 static flux_tensor *flux__expr_categorical(flux_tensor *x) { return flux_categorical(x); }
 
-/* Functions of nt tensors t and whole numbers n, of which those at the end may be a shape s; as
-   flux__expr_mixes has them. */
+/* Functions of nt tensors t and whole numbers n, of which those at the end may be a shape s, and of
+   a text; as flux__expr_mixes has them. */
 typedef struct flux__mixed {
+    const char *text;
     flux_tensor *t[FLUX__ARGUMENTS];
     int64_t n[FLUX__ARGUMENTS];
     int nt;
@@ -94,6 +96,7 @@ FLUX__MIXED(broadcast_to, flux_broadcast_to_with(FLUX__MIX_T(0), m->s))
 FLUX__MIXED(flip, flux_flip_with(FLUX__MIX_T(0), m->s))
 FLUX__MIXED(repeat, flux_repeat_with(FLUX__MIX_T(0), m->s))
 FLUX__MIXED(pad, flux_pad_with(FLUX__MIX_T(0), (double)m->n[0], m->s))
+FLUX__MIXED(einsum, flux_einsum_with(m->text, m->nt, m->t))
 FLUX__MIXED(cat, flux_cat_with(FLUX__MIX_N(0), m->nt, m->t))
 FLUX__MIXED(stack, flux_stack_with(FLUX__MIX_N(0), m->nt, m->t))
 FLUX__MIXED(zeros, flux_full_with(m->s, 0, FLUX_F32))
@@ -183,8 +186,8 @@ enum { FLUX__FUNCTIONS = sizeof flux__expr_fns / sizeof *flux__expr_fns };
    tril(x, 1) are. */
 typedef struct flux__expr_mix {
     const char *name;
-    /* A letter each: t a tensor, n a whole number. At the end, s is 1 to 8 whole numbers, which
-       make a shape, and + more tensors. */
+    /* A letter each: t a tensor, n a whole number, q, in the first place, a text in quotes. At the
+       end, s is 1 to 8 whole numbers, which make a shape, and + more tensors. */
     const char *operands;
     flux_tensor *(*call)(const flux__mixed *m);
 } flux__expr_mix;
@@ -200,7 +203,8 @@ static const flux__expr_mix flux__expr_mixes[] = {
     FLUX__MIX(broadcast_to, "ts"), FLUX__MIX(flip, "ts"), FLUX__MIX(repeat, "ts"),
     FLUX__MIX(pad, "tns"), FLUX__MIX(cat, "nt+"), FLUX__MIX(stack, "nt+"), FLUX__MIX(zeros, "s"),
     FLUX__MIX(ones, "s"), FLUX__MIX(rand, "s"), FLUX__MIX(randn, "s"), FLUX__MIX(eye, "n"),
-    FLUX__MIX(linspace, "nnn"), FLUX__MIX(randint, "nns"), FLUX__MIX(randperm, "n")
+    FLUX__MIX(linspace, "nnn"), FLUX__MIX(randint, "nns"), FLUX__MIX(randperm, "n"),
+    FLUX__MIX(einsum, "qt+")
 };
 
 /* Whether so many operands fit the letters of a function. */
@@ -236,6 +240,8 @@ typedef struct flux__call {               /* a call as it is parsed: f.(a, b, di
     int size;                             /* length of the name */
     bool dot;                             /* f.( and not f( */
     const flux__expr_fn *first;           /* abs2 in sum(abs2, x): applied to x before sum */
+    const char *text;                     /* what the quotes of the first operand hold, or NULL */
+    int text_size;
     flux__term arg[FLUX__ARGUMENTS];
     int n, dims[FLUX_MAX_DIMS], ndims;    /* n operands; ndims dims, 0: none were given */
 } flux__call;
@@ -289,12 +295,23 @@ static bool flux__expr_first(flux__expr *p, flux__call *c) {
     return true;
 }
 
+/* Parses a text in quotes, 'ik,kj->ij', as a call's first operand. False: nothing was consumed. */
+static bool flux__expr_quoted(flux__expr *p, flux__call *c) {
+    const char quote = *p->at;
+    const char *end = quote == '\'' || quote == '"' ? strchr(p->at + 1, quote) : NULL;
+    if (!end || c->n || c->first || c->ndims) return false;
+    c->text = p->at + 1, c->text_size = (int)(end - c->text);
+    c->arg[c->n++] = flux__expr_number(0);
+    p->at = end + 1;
+    return true;
+}
+
 /* Parses the arguments of a call, up to and with its closing bracket. */
 static void flux__expr_arguments(flux__expr *p, flux__call *c) {
     if (flux__expr_take(p, ")")) return;
     while (!p->failed) {
         flux__expr_space(p);
-        if (!flux__expr_dims(p, c) && !flux__expr_first(p, c)) {
+        if (!flux__expr_quoted(p, c) && !flux__expr_dims(p, c) && !flux__expr_first(p, c)) {
             if (c->n == FLUX__ARGUMENTS) {
                 flux__expr_fail(p, p->at, "%.*s takes no more than %d operands", c->size, c->name,
                                 FLUX__ARGUMENTS);
@@ -322,7 +339,8 @@ static bool flux__expr_check_call(flux__expr *p, const flux__call *c, const flux
                         takes == 1 ? "" : "s", more ? " or more" : "", c->n);
         return false;
     }
-    if (any->kind != FLUX__FN_REDUCE && (c->ndims || c->first))
+    if (c->text) flux__expr_fail(p, c->name, "%s takes no text", any->name);
+    else if (any->kind != FLUX__FN_REDUCE && (c->ndims || c->first))
         flux__expr_fail(p, c->name, "%s takes no %s", any->name,
                         c->ndims ? "dims" : "function as an operand");
     else if (!f)
@@ -364,14 +382,22 @@ static flux_tensor *flux__expr_reduce(const flux__call *c, const flux__expr_fn *
 static flux__term flux__expr_mix_apply(flux__expr *p, const flux__call *c,
                                        const flux__expr_mix *m) {
     FLUX__ZEROED(flux__mixed, all);
+    char text[200];
     int nn = 0;
+    all.text = text;
+    snprintf(text, sizeof text, "%.*s", c->text_size, c->text ? c->text : "");
     if (c->dot || c->ndims || c->first)
         flux__expr_fail(p, c->name, "%s takes neither a dot nor dims", m->name);
     for (int i = 0, k = 0; i < c->n && !p->failed; i++) {
         const flux__term *a = &c->arg[i];
         char what = m->operands[k];
         if (m->operands[k + 1] && what != 's' && what != '+') k++;
-        if (what == 't' || what == '+') all.t[all.nt++] = flux__as_tensor(a);
+        const bool quoted = c->text && i == 0;
+        if (quoted != (what == 'q'))
+            flux__expr_fail(p, c->name, "operand %d of %s is %s text in quotes", i + 1, m->name,
+                            quoted ? "a" : "no");
+        else if (what == 't' || what == '+') all.t[all.nt++] = flux__as_tensor(a);
+        else if (what == 'q') continue;
         else if (a->t || fabs(a->num) >= 1e15 || a->num != floor(a->num))
             flux__expr_fail(p, c->name, "operand %d of %s is no whole number", i + 1, m->name);
         else if (what == 's') all.s.dim[all.s.ndim++] = (int64_t)a->num;
