@@ -1221,7 +1221,7 @@ FLUX_API flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index);
 FLUX_API flux_tensor *flux_take_along(flux_tensor *x, int dim, flux_tensor *index);
 /* x sorted along .dim, and the int64 indices that sort it so: flux_sort(x, 1, .descending = true).
    Equal elements keep their order, and NaN counts as the largest. The gradient goes where the
-   elements came from. The order is found on the CPU, also that of a GPU's tensor. */
+   elements came from. */
 typedef struct flux_sort_opts {
     FLUX__DUMMY
     flux_tensor *x FLUX__ZERO;            /* of any shape */
@@ -3402,6 +3402,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
     a57, a58, a59, a60, a61, a62, a63, a64, a65, a66, a67, a68, a69, a70, a71, a72, a73, a74,      \
     a75, a76, a77, a78, a79, a80, a81, a82, a83, a84, a85, a86, a87, a88, a89, a90, a91, a92,      \
     a93, a94, a95, a96, n, ...) n
+#define FLUX__AT_MOST_32_LAYERS(x) FLUX__AS_LAYER(x)   /* clang++ prints it, of more than 96 */
 #define FLUX__MAP(f, ...) FLUX__CAT(FLUX__MAP_AT_MOST_32_, FLUX__NARG(__VA_ARGS__))(f, __VA_ARGS__)
 #define FLUX__MAP_AT_MOST_32_1(f, x) f(x)
 #define FLUX__MAP_AT_MOST_32_2(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_1(f, __VA_ARGS__)
@@ -3499,7 +3500,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__TENSOR(x) (x)
 #define FLUX__PLACES_OF(...) ((flux_tensor **const[]){ __VA_ARGS__ })
 #define FLUX__OBJECTS(...) ((const void *const[]){ FLUX__MAP(FLUX__OBJECT, __VA_ARGS__) })
-#define FLUX__LAYERS(...) ((flux_layer *const[]){ FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__) })
+#define FLUX__LAYERS(...) ((flux_layer *const[]){ FLUX__MAP(FLUX__AT_MOST_32_LAYERS, __VA_ARGS__) })
 #define FLUX__DTYPE_OF(p)                                                                          \
     _Generic(&*(p), float *: FLUX_F32, const float *: FLUX_F32, double *: FLUX_F64,                \
              const double *: FLUX_F64, int32_t *: FLUX_I32, const int32_t *: FLUX_I32,             \
@@ -3626,7 +3627,8 @@ typedef const void *flux__object_p;
 typedef flux_tensor **flux__place_p;
 #define FLUX__PLACES_OF(...) FLUX__ARRAY(flux__place_p, __VA_ARGS__)
 #define FLUX__OBJECTS(...) FLUX__ARRAY(flux__object_p, FLUX__MAP(FLUX__OBJECT, __VA_ARGS__))
-#define FLUX__LAYERS(...) FLUX__ARRAY(flux__layer_p, FLUX__MAP(FLUX__AS_LAYER, __VA_ARGS__))
+#define FLUX__LAYERS(...) \
+    FLUX__ARRAY(flux__layer_p, FLUX__MAP(FLUX__AT_MOST_32_LAYERS, __VA_ARGS__))
 /* decltype looks at the type of p only, so that p is evaluated once in flux_from(p, ...). */
 #define FLUX__DTYPE_OF(p) flux__dtype_of(decltype(&*(p))())
 inline flux_dtype flux__dtype_of(const float *) { return FLUX_F32; }

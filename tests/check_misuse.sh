@@ -81,7 +81,7 @@ for cc in gcc clang tcc g++ clang++; do
     check "$cc: a chain of 32 layers" $cc $flags -I. -c "$tmp/fits.$ext" -o "$tmp/fits.o"
     for n in 33 64 96 97 200; do
         of "$(layers $n)" >"$tmp/wrong.$ext"
-        refused "$cc: a chain of $n layers" AT_MOST_32_ $cc $flags -I. -c "$tmp/wrong.$ext" -o "$tmp/wrong.o"
+        refused "$cc: a chain of $n layers" AT_MOST_32 $cc $flags -I. -c "$tmp/wrong.$ext" -o "$tmp/wrong.o"
     done
 done
 for cc in gcc clang; do
