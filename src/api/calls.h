@@ -109,7 +109,7 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
     a57, a58, a59, a60, a61, a62, a63, a64, a65, a66, a67, a68, a69, a70, a71, a72, a73, a74,      \
     a75, a76, a77, a78, a79, a80, a81, a82, a83, a84, a85, a86, a87, a88, a89, a90, a91, a92,      \
     a93, a94, a95, a96, n, ...) n
-#define FLUX__AT_MOST_32_LAYERS(x) FLUX__AS_LAYER(x)   /* clang++ prints it, of more than 96 */
+#define FLUX__EACH_LAYER_OF_AT_MOST_32(x) FLUX__AS_LAYER(x)   /* clang++ prints it, of 97 or more */
 #define FLUX__MAP(f, ...) FLUX__CAT(FLUX__MAP_AT_MOST_32_, FLUX__NARG(__VA_ARGS__))(f, __VA_ARGS__)
 #define FLUX__MAP_AT_MOST_32_1(f, x) f(x)
 #define FLUX__MAP_AT_MOST_32_2(f, x, ...) f(x), FLUX__MAP_AT_MOST_32_1(f, __VA_ARGS__)
@@ -207,7 +207,8 @@ FLUX_API flux_shape flux__shape(const int64_t *dims, int n);
 #define FLUX__TENSOR(x) (x)
 #define FLUX__PLACES_OF(...) ((flux_tensor **const[]){ __VA_ARGS__ })
 #define FLUX__OBJECTS(...) ((const void *const[]){ FLUX__MAP(FLUX__OBJECT, __VA_ARGS__) })
-#define FLUX__LAYERS(...) ((flux_layer *const[]){ FLUX__MAP(FLUX__AT_MOST_32_LAYERS, __VA_ARGS__) })
+#define FLUX__LAYERS(...) \
+    ((flux_layer *const[]){ FLUX__MAP(FLUX__EACH_LAYER_OF_AT_MOST_32, __VA_ARGS__) })
 #define FLUX__DTYPE_OF(p)                                                                          \
     _Generic(&*(p), float *: FLUX_F32, const float *: FLUX_F32, double *: FLUX_F64,                \
              const double *: FLUX_F64, int32_t *: FLUX_I32, const int32_t *: FLUX_I32,             \
@@ -335,7 +336,7 @@ typedef flux_tensor **flux__place_p;
 #define FLUX__PLACES_OF(...) FLUX__ARRAY(flux__place_p, __VA_ARGS__)
 #define FLUX__OBJECTS(...) FLUX__ARRAY(flux__object_p, FLUX__MAP(FLUX__OBJECT, __VA_ARGS__))
 #define FLUX__LAYERS(...) \
-    FLUX__ARRAY(flux__layer_p, FLUX__MAP(FLUX__AT_MOST_32_LAYERS, __VA_ARGS__))
+    FLUX__ARRAY(flux__layer_p, FLUX__MAP(FLUX__EACH_LAYER_OF_AT_MOST_32, __VA_ARGS__))
 /* decltype looks at the type of p only, so that p is evaluated once in flux_from(p, ...). */
 #define FLUX__DTYPE_OF(p) flux__dtype_of(decltype(&*(p))())
 inline flux_dtype flux__dtype_of(const float *) { return FLUX_F32; }

@@ -242,8 +242,10 @@ FLUX_API flux_state *flux_setup(flux_rule rule, flux_layer *model);
        flux_update(opt, both, flux_gradient(loss, W, b));                // W and b are new now
    flux_update writes the new tensors to the variables, and so do flux_load, flux_loadmodel and
    flux_set_param; the variables must live as long as these are called, and the tensors belong to
-   the model. Up to 32. Move the tensors to their device first. A copy of such a model
-   (flux_copy_layer, flux_averaged) writes to no variable. NULL on error. */
+   the model. Up to 32. Move the tensors to their device first, W = flux_gpu(W): flux_gpu(both) is
+   another model, and W stays the tensor that it was, on which the loss of that model does not
+   depend (flux_update warns of it). A copy of such a model (flux_copy_layer, flux_averaged) writes
+   to no variable. NULL on error. */
 FLUX_API flux_layer *flux_variables_with(int n, flux_tensor **const *places);
 #define flux_variables(...) \
     /* Plain tensors as a model: flux_variables(&W, &b). NULL on error. */ \
