@@ -60,8 +60,8 @@ plain="$plain,flux_distributed_opts *argc"
 plain="$plain,flux_dropout_opts p,flux_embedding_opts in,flux_embedding_opts out,flux_embeddingbag_opts in,flux_embeddingbag_opts out"
 plain="$plain,flux_get_device_opts id,flux_groupnorm_opts channels,flux_groupnorm_opts groups,flux_init_opts mean,flux_init_opts shift"
 plain="$plain,flux_init_opts sparsity,flux_loader_opts rank,flux_loader_opts workers,flux_loss_opts dim"
-plain="$plain,flux_multiheadattention_opts dropout,flux_multiheadattention_opts in,flux_multiheadattention_opts rotary,flux_norm_opts channels,flux_recurrent_opts in"
-plain="$plain,flux_recurrent_opts out,flux_reduce_opts d,flux_root_opts root,flux_sort_opts dim,flux_swiglu_opts hidden,flux_swiglu_opts in,flux_upsample_opts scale,"
+plain="$plain,flux_multiheadattention_opts dropout,flux_multiheadattention_opts in,flux_multiheadattention_opts rotary,flux_norm_opts channels,flux_positionembedding_opts features"
+plain="$plain,flux_positionembedding_opts steps,flux_recurrent_opts in,flux_recurrent_opts out,flux_reduce_opts d,flux_root_opts root,flux_sort_opts dim,flux_swiglu_opts hidden,flux_swiglu_opts in,flux_upsample_opts scale,"
 [ "$(cat "$tmp/plain")" = "$plain" ] && pass || { fail "plain numbers among the options:"; cat "$tmp/plain"; echo; }
 
 # Examples: the manual's as it stands; from README.md every block of C and the third column of the table from PyTorch and Flux,

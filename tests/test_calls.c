@@ -1032,7 +1032,7 @@ static void strict_threads(void) {
     X(L, flux_multiheadattention_with, flux_multiheadattention_with(mha_o())) \
     X(L, flux_layernorm_with, flux_layernorm_with(layernorm_o())) \
     X(L, flux_rmsnorm_with, flux_rmsnorm_with(rmsnorm_o())) X(L, flux_swiglu_with, flux_swiglu_with(swiglu_o())) \
-    X(L, flux_positionembedding, flux_positionembedding(I(), I(), J())) X(T, flux_rotary_with, flux_rotary_with(rotary_o())) \
+    X(L, flux_positionembedding_with, flux_positionembedding_with(FLUX_OPTIONS(flux_positionembedding_opts, I(), I(), J()))) X(T, flux_rotary_with, flux_rotary_with(rotary_o())) \
     X(I, flux_cache, flux_cache(L(), one_in(2) ? 0 : I())) X(V, flux_cached, flux_cached(L())) \
     X(L, flux_dropout_with, flux_dropout_with(dropout_o())) \
     X(L, flux_upsample_with, flux_upsample_with(upsample_o())) \

@@ -129,7 +129,7 @@ static flux_layer *writer(bool rotary, int kv_heads, bool f64) {
                               flux_skipconnection(flux_chain(flux_rmsnorm(FLUX_SHAPE(WIDTH)), flux_swiglu(WIDTH, 24)), flux_add));
     }
     flux_layer *m = rotary ? flux_chain(flux_embedding(LETTERS, WIDTH), block[0], block[1], flux_dense(WIDTH, LETTERS))
-                           : flux_chain(flux_embedding(LETTERS, WIDTH), flux_positionembedding(20, WIDTH, NULL), block[0], block[1], flux_dense(WIDTH, LETTERS));
+                           : flux_chain(flux_embedding(LETTERS, WIDTH), flux_positionembedding(20, WIDTH), block[0], block[1], flux_dense(WIDTH, LETTERS));
     return flux_to(test_device, f64 ? flux_f64(m) : m);
 }
 static flux_tensor *letters(int steps, int batch) {
@@ -214,7 +214,7 @@ TEST(what_a_cache_cannot_do) {
     CHECK_ERROR(flux_cache(NULL, 1), "cache: argument model is NULL");
     CHECK(flux_cached(flux_dense(2, 2)) == 0);
     FLUX_NOGRAD CHECK_ERROR(flux_call(learnt, letters(21, 1)), "PositionEmbedding(20 => 16) takes features x steps (x batch), at most 20 steps");
-    CHECK_ERROR(flux_positionembedding(0, 3, NULL), "positionembedding");
+    CHECK_ERROR(flux_positionembedding(0, 3), "positionembedding");
 }
 
 /* Training is as without: each call is a text of its own. */

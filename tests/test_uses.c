@@ -428,7 +428,7 @@ TEST(layers) {
     USE(flux_dot_product_attention_scores) { flux_tensor *s = flux_dot_product_attention_scores(steps, steps, .nheads = 2); SHAPE(s, 7, 7, 2, 2); }
     USE(flux_make_causal_mask) { flux_tensor *mask = flux_make_causal_mask(steps); SHAPE(mask, 7, 7); }
     USE(flux_rotary) { flux_tensor *q = flux_rotary(steps, .nheads = 1); SHAPE(q, 10, 7, 2); }
-    USE(flux_positionembedding) { flux_layer *m = flux_positionembedding(64, 10, NULL); SHAPE(flux_call(m, steps), 10, 7, 2); }
+    USE(flux_positionembedding) { flux_layer *m = flux_positionembedding(64, 10); SHAPE(flux_call(m, steps), 10, 7, 2); }
     USE(flux_cache, flux_cached) {
         flux_layer *m = flux_chain(flux_multiheadattention(10, 2, .causal = true, .scores = FLUX_OFF));
         IS(flux_cache(m, 512), 0);

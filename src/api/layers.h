@@ -286,9 +286,17 @@ FLUX_API flux_tensor *flux_rotary_with(flux_rotary_opts o);
        their steps. flux_rotary(q, .nheads = 8). */ \
     flux_rotary_with(FLUX__OPTS(flux_rotary_opts, __VA_ARGS__))
 
-/* Learnt positions: x, features x steps (x batch), plus a vector for each step, of at most `steps`.
-   init = NULL: normal numbers. */
-FLUX_API flux_layer *flux_positionembedding(int64_t steps, int64_t features, flux_init_fn init);
+typedef struct flux_positionembedding_opts {
+    FLUX__DUMMY
+    int64_t steps FLUX__ZERO, features FLUX__ZERO; /* at most so many steps; of each */
+    flux_init_fn init FLUX__ZERO;         /* NULL: randn32 */
+} flux_positionembedding_opts;
+#define FLUX__LEFT_OUT_flux_positionembedding_opts
+FLUX_API flux_layer *flux_positionembedding_with(flux_positionembedding_opts o);
+#define flux_positionembedding(...) \
+    /* Learnt positions: x, features x steps (x batch), plus a vector for each step:
+       flux_positionembedding(64, 10). */ \
+    flux_positionembedding_with(FLUX__OPTS(flux_positionembedding_opts, __VA_ARGS__))
 
 /* Writing on: a model of text that is called step after step, without doing again what it did for
    the steps before.

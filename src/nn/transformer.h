@@ -133,12 +133,12 @@ static size_t flux__position_embedding_text(flux_layer *self, char *out, size_t 
 FLUX_LAYER_TEXT(flux__position_embedding, "PositionEmbedding", flux__position_embedding_call,
                 flux__position_embedding_text, FLUX_PARAM(weight))
 
-FLUX_DEF flux_layer *flux_positionembedding(int64_t steps, int64_t features, flux_init_fn init) {
+FLUX_DEF flux_layer *flux_positionembedding_with(flux_positionembedding_opts o) {
     FLUX__ZEROED(flux__position_embedding, m);
-    int64_t size[2] = { features, steps };
+    int64_t size[2] = { o.features, o.steps };
     if (!flux__check_sizes("positionembedding", 2, size)) return NULL;
     int h = flux__hide();
-    m.weight = flux__make_weight("positionembedding", init ? init : flux_randn32,
+    m.weight = flux__make_weight("positionembedding", o.init ? o.init : flux_randn32,
                                  flux__shape(size, 2));
     return flux__layer_made(h, m.weight != NULL, flux__position_embedding_type(), &m);
 }
