@@ -3,7 +3,6 @@
 #include "../base/platform.h"
 #include "../base/dtypes.h"
 #include "../schedule/kernel.h"
-#include "../schedule/spelling.h"
 #include "kernels.h"
 #include "fused.h"
 

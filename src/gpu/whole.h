@@ -6,7 +6,6 @@
 #include "../schedule/program.h"
 #include "../schedule/spelling.h"
 #include "kernels.h"
-#include "fused.h"
 #include "sorting.h"
 
 /* ---------------------------------------------------------------------- gpu/whole.h
