@@ -56,6 +56,7 @@ static void layers(void) {
     say_layer("scale", flux_scale(.size = FLUX_SHAPE(8), .bias = FLUX_OFF), x);
     say_layer("bilinear", flux_bilinear(.in1 = 8, .in2 = 8, .out = 2, .bias = FLUX_ON), x);
     say_layer("embedding", flux_embedding(.in = 7, .out = 3, .pad = FLUX_ON, .padding_idx = 1), index);
+    say_layer("positionembedding", flux_positionembedding(.steps = 9, .features = 2, .init = flux_ones32), flux_ones(2, 3));
     say_layer("embeddingbag", flux_embeddingbag(.in = 7, .out = 3, .reduction = flux_sum), index);
     say_layer("gru", flux_gru(.in = 8, .out = 3, .bias = FLUX_ON, .return_state = false, .hidden_bias = true), x);
     say_layer("recurrence", flux_recurrence(.cell = flux_rnncell(.in = 8, .out = 3), .return_state = true), x);
