@@ -189,6 +189,7 @@ TEST(variables_are_loaded) {
     CHECK(w == held);
     CHECK(equal(flux_param(flux_child(ema, 0), "layers.0.value"), w1));
     flux_layer *moved = flux_gpu(both);                           /* a model that was moved writes to them as before */
+    CHECK(w == held);                                             /* from its first update on */
     CHECK(flux_update(flux_setup(flux_descent(), moved), moved, flux_gradient(flux_sum(flux_param(moved, "layers.0.value")), moved)) == 0);
     CHECK(w == flux_param(moved, "layers.0.value") && w != held);
     remove("build/variables.safetensors"), remove("build/variables_alone.safetensors"), remove("build/variables_state.safetensors");
