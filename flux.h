@@ -41821,6 +41821,7 @@ typedef struct flux__inflating {          /* one run of flux__inflate */
     char *why;                            /* 80 bytes: what is wrong */
 } flux__inflating;
 
+static const char flux__inflate_scarce[] = "out of memory to inflate it"; /* zlib: Z_MEM_ERROR, -4 */
 static bool flux__inflate_bad(flux__inflating *f, const char *why) {
     snprintf(f->why, 80, "%s", why);
     return false;
@@ -41834,7 +41835,7 @@ static bool flux__inflate_grow(flux__inflating *f, uint64_t room) {
     if (room < 256) room = 256;
     if (room > most) room = most;
     unsigned char *more = (unsigned char *)FLUX_REALLOC(f->out, (size_t)room + 1);
-    if (!more) return flux__inflate_bad(f, "out of memory to inflate it");
+    if (!more) return flux__inflate_bad(f, flux__inflate_scarce);
     f->out = more;
     f->room = (size_t)room;
     return true;
@@ -41864,7 +41865,7 @@ static bool flux__inflate_stream(flux__inflating *f) {
         z->avail_out = (unsigned)room;
         code = flux__zlib.inflate(z, 0);
         f->used += room - z->avail_out;
-        if (code == -4) return flux__inflate_bad(f, "out of memory to inflate it");
+        if (code == -4) return flux__inflate_bad(f, flux__inflate_scarce);
         if (code != 0 && code != 1 && code != -5)                /* Z_BUF_ERROR: see below */
             return flux__inflate_bad(f, z->msg ? z->msg : "its compressed data are broken");
         if (code != 1 && z->avail_in == 0 && f->left == 0 && z->avail_out > 0)
@@ -41903,8 +41904,10 @@ static void *flux__inflate(const void *from, size_t n, bool raw, uint64_t expect
     /* deflate makes at most 1032 of one byte: what is announced beyond that is not believed */
     if (expected / 1032 > n) expected = 0;
     if (!flux__inflate_grow(&f, expected ? expected : (uint64_t)n * 4)) return NULL;
-    bool good = flux__zlib.start(&f.z, raw ? -15 : 15 + 16, "1", (int)sizeof f.z) == 0;
-    if (!good) flux__inflate_bad(&f, "zlib refuses to begin");
+    const int code = flux__zlib.start(&f.z, raw ? -15 : 15 + 16, "1", (int)sizeof f.z);
+    bool good = code == 0;
+    if (!good)
+        flux__inflate_bad(&f, code == -4 ? flux__inflate_scarce : "zlib refuses to begin");
     else {
         good = flux__inflate_members(&f, raw);
         flux__zlib.end(&f.z);
@@ -44406,12 +44409,14 @@ static int flux__files_items(const char *call, const char *path, const flux__thi
         flux__null(call, "path", path);
         return -1;
     }
+    const int h = flux__hide();           /* each thing may fail by itself: one sentence is said */
     for (int i = 0; good && i < n; i++) good = flux__list_visit(&l, &things[i], load);
     good = good && flux__list_finish(&l);
     if (!things[0].length) n = 0;         /* one thing without a name: all of the file is its own */
     if (good && load) good = flux__load_list(&l, path, things, n);
     else if (good) good = flux__save_list(&l, path);
     flux__list_free(&l);
+    flux__reveal(h, NULL);
     return good ? 0 : -1;
 }
 

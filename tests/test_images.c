@@ -209,7 +209,7 @@ static bool scarce_call(int which) {
 }
 TEST(out_of_memory) {
     make_folders();
-    for (int which = 0; which < 3; which++) SCARCE(scarce_call(which), 2);
+    for (int which = 0; which < 3; which++) SCARCE(scarce_call(which), 2, 1);
 }
 
 TEST_MAIN()

@@ -1054,7 +1054,7 @@ static bool planned(int kind, int64_t n) {
 TEST(plans_without_memory) {
     ONLY_ON_CPU();
     for (int from = 0; from < FLUX_NUM_DTYPES; from++)
-        for (int to = 0; to < FLUX_NUM_DTYPES; to++) SCARCE(cast_from_to(from, to, 100 + 10 * from + to), 3);
-    for (int kind = 0; kind <= 12; kind++) SCARCE(planned(kind, 20 + kind), 3);
+        for (int to = 0; to < FLUX_NUM_DTYPES; to++) SCARCE(cast_from_to(from, to, 100 + 10 * from + to), 3, 20);
+    for (int kind = 0; kind <= 12; kind++) SCARCE(planned(kind, 20 + kind), 3, 20);
 }
 TEST_MAIN()

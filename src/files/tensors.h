@@ -549,12 +549,14 @@ static int flux__files_items(const char *call, const char *path, const flux__thi
         flux__null(call, "path", path);
         return -1;
     }
+    const int h = flux__hide();           /* each thing may fail by itself: one sentence is said */
     for (int i = 0; good && i < n; i++) good = flux__list_visit(&l, &things[i], load);
     good = good && flux__list_finish(&l);
     if (!things[0].length) n = 0;         /* one thing without a name: all of the file is its own */
     if (good && load) good = flux__load_list(&l, path, things, n);
     else if (good) good = flux__save_list(&l, path);
     flux__list_free(&l);
+    flux__reveal(h, NULL);
     return good ? 0 : -1;
 }
 
