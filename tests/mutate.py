@@ -25,9 +25,9 @@ import random
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
-import time
 
 ROOT = os.getcwd()
 WORK = os.path.join(ROOT, "build", "mutate")
@@ -381,30 +381,26 @@ def build(name):
     return None
 
 
-def is_equivalent(lines, m):
-    """Whether the compiled object is the original's."""
-    one, objects = os.path.join(WORK, "one"), []
-    os.makedirs(os.path.join(one, "tests"), exist_ok=True)
-    for name in HEADERS + ("tests/impl.c", "tests/counted.h", "tests/inside.h"):
-        shutil.copy(os.path.join(ROOT, name), os.path.join(one, name))
-    for changed in (False, True):
-        out = os.path.join(WORK, "alone.o" if changed else "original.o")
-        if changed or not os.path.exists(out):
-            text = list(lines)
-            if changed:
-                text[m.line] = m.alone
-            with open(os.path.join(one, "flux.h"), "w") as f:
-                f.writelines(text)
-            if call(CC + ["-O2", "-c", "tests/impl.c", "-o", out], one).returncode:
-                return False
-        with open(out, "rb") as f:
-            objects.append(f.read())
-    return objects[0] == objects[1]
+def object_of(lines, name, m=None):
+    """What the compiler makes of the implementation with this defect alone, or without any."""
+    one, text = os.path.join(WORK, "alone-%s" % name), list(lines)
+    os.makedirs(os.path.join(one, "tests"))
+    for file in HEADERS + ("tests/impl.c", "tests/counted.h", "tests/inside.h"):
+        shutil.copy(os.path.join(ROOT, file), os.path.join(one, file))
+    if m:
+        text[m.line] = m.alone
+    with open(os.path.join(one, "flux.h"), "w") as f:
+        f.writelines(text)
+    if call(CC + ["-O1", "-c", "tests/impl.c", "-o", "impl.o"], one).returncode:
+        return None
+    with open(os.path.join(one, "impl.o"), "rb") as f:
+        return f.read()
 
 
 # ---------------- running
 
-def limits():
+def limits(seconds):
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
@@ -412,16 +408,17 @@ def limits():
 
 
 def run(name, place, seconds, **variables):
-    """Runs a test program, and ends what it started: (did it pass, why not, how long it took)."""
+    """Runs a test program, and ends what it started: (did it pass, why not, its processor time). It
+    may take so many seconds of a processor, and where it waits for ever, four times as many."""
     temp, log = os.path.join(place, "tmp"), os.path.join(place, "log")
     env = dict(os.environ, TMPDIR=temp, HOME=temp, **variables)
     env.setdefault("FLUX_NUM_THREADS", "2")
-    start = time.time()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with open(log, "w") as f:
         p = subprocess.Popen([os.path.join(TREE, "bin", name)], cwd=place, env=env, stdout=f,
-                             stderr=f, stdin=subprocess.DEVNULL, preexec_fn=limits)
+                             stderr=f, stdin=subprocess.DEVNULL, preexec_fn=lambda: limits(seconds))
         try:
-            status = p.wait(seconds)
+            status = p.wait(4 * seconds + 20)
         except subprocess.TimeoutExpired:
             status = None
         try:
@@ -431,11 +428,13 @@ def run(name, place, seconds, **variables):
         p.wait()
     with open(log, errors="replace") as f:
         said = f.read()
-    took, failed = time.time() - start, re.findall(r'^FAILED  (\w+)', said, re.M)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    took = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    failed = re.findall(r'^FAILED  (\w+)', said, re.M)
     counted = re.search(r'^\d+ passed, 0 failed, \d+ skipped$', said, re.M)
     if status == 0 and counted:
         return True, "", took
-    if status is None:
+    if status in (None, -signal.SIGXCPU, -signal.SIGKILL):
         return False, "time-out", took
     ended = "signal %d" % -status if status < 0 else "status %d" % status
     return False, failed[0] if failed else ended, took
@@ -469,17 +468,19 @@ def first_runs(tests, count, place):
     return good, times, met
 
 
-def judge(k, tests, times, places):
-    """(k, which test sees the defect, or None)"""
+def judge(k, tests, times, seen, places):
+    """(k, which test sees the defect, or None). The programs that have seen most for their time so
+    far come first; seen: how many each has."""
     place = places.get()
     try:
-        for name in sorted(tests, key=lambda t: times[t]):
-            limit, awake = 10 * times[name] + 20, str(k)
+        for name in sorted(tests, key=lambda t: (times[t] + 0.1) / (seen[t] + 1)):
+            limit, awake = int(5 * times[name] + 5), str(k)
             good, why, _ = run(name, place, limit, FLUX_MUTANT=awake)
             # a test that fails now and then by itself has not seen anything: once more
             if not good and why != "time-out":
                 good = run(name, place, limit, FLUX_MUTANT=awake)[0]
             if not good:
+                seen[name] += 1
                 return k, "%s (%s)" % (name, why)
         return k, None
     finally:
@@ -540,16 +541,19 @@ def main():
                 verdict = "not reached" if k in alive else "does not compile"
                 show(k, m, verdict)
                 total[verdict] += 1
-        runs = [pool.submit(judge, k, coming[k], times, places)
+        seen = collections.Counter()
+        runs = [pool.submit(judge, k, coming[k], times, seen, places)
                 for k in sorted(alive) if coming[k]]
         for k, by in (f.result() for f in concurrent.futures.as_completed(runs)):
             show(k, mutants[k], "killed by " + by if by else "survived so far")
             total["killed"] += by is not None
             survivors += [] if by else [k]
-    for k in sorted(survivors):
-        verdict = "equivalent" if is_equivalent(lines, mutants[k]) else "SURVIVED"
-        show(k, mutants[k], verdict)
-        total[verdict] += 1
+        original = object_of(lines, "original") if survivors else None
+        alone = pool.map(lambda k: object_of(lines, k, mutants[k]), sorted(survivors))
+        for k, made in zip(sorted(survivors), alone):
+            verdict = "equivalent" if made == original else "SURVIVED"
+            show(k, mutants[k], verdict)
+            total[verdict] += 1
     print("seed %d: %d killed, %d survived, %d equivalent, %d not reached, %d do not compile" %
           (seed, total["killed"], total["SURVIVED"], total["equivalent"], total["not reached"],
            total["does not compile"]))

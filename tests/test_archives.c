@@ -261,7 +261,7 @@ TEST(sums) {
 
 /* Memory may run out at any allocation, zlib's too. */
 static bool scarce_call(int which) {
-    flux_tensor *a = flux_ones(2, 3);
+    flux_tensor *a = which == 5 ? flux_ones(2, 3) : NULL;
     switch (which) {
     case 0: return flux_load_npy(FIXTURE("c_order.npy.gz")) != NULL;
     case 1: return flux_load_csv(FIXTURE("two.csv.gz")) != NULL;
