@@ -16,6 +16,13 @@ static flux_tensor *residual_call(flux_layer *self, flux_tensor *x) {
 }
 FLUX_LAYER(residual, "Residual", residual_call, FLUX_CHILD(body), FLUX_PARAM(gain))
 
+/* Its weight has a row for each input, so that what is summed lies together. */
+typedef struct turned { flux_layer base; flux_tensor *weight; } turned;
+static flux_tensor *turned_call(flux_layer *self, flux_tensor *x) {
+    return flux_tanh(flux_matmul(flux_transpose(((turned *)self)->weight), x));
+}
+FLUX_LAYER(turned, "Turned", turned_call, FLUX_PARAM(weight))
+
 typedef struct plain { flux_layer base; } plain;
 FLUX_OP(hill, (x), x * x / (1 + x * x));
 static flux_tensor *plain_call(flux_layer *self, flux_tensor *x) {
@@ -57,6 +64,10 @@ static flux_layer *block(int64_t width) {
 #define MODELS(X)                                                                                                     \
     X(dense, flux_chain(flux_dense(20, 33, flux_tanh), flux_dense(33, 5)), S(20, 7), 0)                               \
     X(one, flux_chain(flux_dense(20, 133, flux_sigmoid), flux_dense(133, 5, flux_relu), flux_softmax), S(20), 0)       \
+    X(one_number, flux_dense(70, 1, flux_tanh), S(70, 1), 0)                                                           \
+    X(one_row, flux_dense(70, 1, flux_tanh), S(70, 9), 0)                                                              \
+    X(turned_column, flux_new(turned, .weight = flux_randn(70, 13)), S(70, 1), 0)                                                                   \
+    X(turned_columns, flux_new(turned, .weight = flux_randn(70, 13)), S(70, 9), 0)                                                                  \
     X(one_column, flux_chain(flux_dense(70, 74, flux_swish), flux_dense(74, 10), flux_logsoftmax), S(70, 1), 0)        \
     X(activations, flux_chain(flux_dense(6, 20, flux_gelu), flux_dense(20, 20, flux_elu), flux_dense(20, 20, flux_softplus),       \
                               flux_dense(20, 20, flux_mish), flux_dense(20, 20, flux_leakyrelu), flux_dense(20, 20, flux_selu),    \
