@@ -157,6 +157,22 @@ static void used_afterwards(flux_comm *comm) {
     flux_clear();
 }
 
+/* What was recorded runs when all ranks meet or agree, and is let go of: nothing is held that was not before. */
+static void let_go(flux_comm *comm) {
+    int64_t live[12];
+    for (int i = 0; i < 12; i++) {
+        FLUX_SCOPE {
+            flux_tensor *sum = flux_allreduce(comm, flux_full(rank + i, 20000), FLUX_SUM);
+            EXPECT(sum != NULL);
+            if (i % 3 == 0) EXPECT(flux_barrier(comm) == 0);
+            if (i % 3 == 1) EXPECT(!flux_interrupted(.comm = comm));
+            if (i % 3 == 2) EXPECT(close_to(sum, 7, size * (i + (size - 1) / 2.0), FLUX_F32));
+        }
+        live[i] = flux_mem_stats((flux_device){ 0, 0 }).live;
+    }
+    for (int i = 6; i < 12; i++) EXPECT(live[i] == live[i - 3]);
+}
+
 int main(int argc, char **argv) {
     flux_comm *comm = flux_distributed(.argc = &argc, .argv = &argv);
     if (!comm) return 1;
@@ -171,6 +187,7 @@ int main(int argc, char **argv) {
     }
     FLUX_SCOPE beside_kernels(comm);
     FLUX_SCOPE synchronized(comm);
+    FLUX_SCOPE let_go(comm);
     FLUX_SCOPE used_afterwards(comm);
     EXPECT(!flux_failed());
     if (!wrong) printf("rank %d of %d: ok\n", rank, size);
