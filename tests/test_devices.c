@@ -864,6 +864,29 @@ TEST(models_between_devices) {
     done();
 }
 
+/* What is drawn beside an operand that is elsewhere is as if it were here. */
+static flux_tensor *drawn(int which, flux_tensor *x) {
+    flux_seed(7);
+    switch (which) {
+    case 0: return flux_bernoulli(x);
+    case 1: return flux_categorical(x);
+    case 2: return flux_rrelu(flux_neg(x));
+    default: break;
+    }
+    flux_layer *m = which == 3 ? flux_dropout(0.5) : flux_alphadropout(0.5);
+    flux_trainmode(m, true);
+    return flux_call(m, x);
+}
+TEST(draws_beside_an_operand_elsewhere) {
+    fresh();
+    fake(FLUX__CUDA_BACKEND, 2, 2);
+    for (int which = 0; which < 5; which++) {
+        flux_tensor *x = flux_eval(flux_rand(4, 9)), *far = drawn(which, flux_to(at(FLUX__CUDA_BACKEND, 1), x)), *home = drawn(which, x);
+        if (!CHECK(far && on(far, FLUX__CUDA_BACKEND, 1) && same_numbers(flux_cpu(far), home))) fprintf(stderr, "    draw %d\n", which);
+    }
+    done();
+}
+
 TEST(loaders_and_their_batches) {
     fresh();
     fake(FLUX__CUDA_BACKEND, 2, 2);

@@ -258,7 +258,7 @@ static flux_tensor *in_training(flux_layer *m, flux_tensor *x) {
     return flux_call(m, x);
 }
 #define OF(layer) in_training(layer, x)
-F(mean0, flux_mean(x, 0)) F(var0, flux_var(x, 0)) F(norm0, flux_norm(x, 0)) F(logsumexp0, flux_logsumexp(x, 0)) F(prod1, flux_prod(x, 1))
+F(mean0, flux_mean(x, 0)) F(var0, flux_var(x, 0)) F(std0, flux_std(x, 0)) F(norm0, flux_norm(x, 0)) F(logsumexp0, flux_logsumexp(x, 0)) F(prod1, flux_prod(x, 1))
 F(softmax1, flux_softmax(x, 1)) F(logsoftmax1, flux_logsoftmax(x, 1)) F(glu, flux_glu(x, 0)) F(square, flux_square(x)) F(pow, flux_pow(x, 2.3))
 F(div, flux_div(x, flux_slice(x, 1, 0, 1))) F(rsqrt, flux_rsqrt(x)) F(sqrt, flux_sqrt(x)) F(log1p, flux_log1p(x)) F(expm1, flux_expm1(x)) F(sin, flux_sin(x)) F(cos, flux_cos(x))
 F(dot, flux_dot(flux_reshape(x, -1), flux_reshape(flux_flip(x, 0), -1))) F(stretched, flux_mul(x, flux_slice(x, 1, 0, 1)))
@@ -273,7 +273,7 @@ F(smoothing, flux_label_smoothing(x, 0.1, 0)) F(rrelu, flux_rrelu(x))
 typedef struct formula_row { const char *name; formula f; double lo, hi; } formula_row;
 #define ROW(name, lo, hi) { #name, f_##name, lo, hi }
 TEST(reductions_of_halves_round_once) {
-    static const formula_row rows[] = { ROW(mean0, -3, 3), { "large mean", f_mean0, 20000, 60000 }, ROW(var0, -3, 3), { "large var", f_var0, -200, 200 }, ROW(norm0, -3, 3),
+    static const formula_row rows[] = { ROW(mean0, -3, 3), { "large mean", f_mean0, 20000, 60000 }, ROW(var0, -3, 3), { "large var", f_var0, -200, 200 }, ROW(std0, -3, 3), { "large std", f_std0, -9000, 9000 }, ROW(norm0, -3, 3),
         { "large norm", f_norm0, -9000, 9000 }, ROW(logsumexp0, -5, 5), ROW(softmax1, -5, 5), ROW(logsoftmax1, -5, 5), ROW(prod1, 0.5, 1.5), ROW(dot, -3, 3) };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_formula(rows[i].name, rows[i].f, rows[i].lo, rows[i].hi, FLUX_SHAPE(16, 8), 1, true);
     check_formula("stretched", f_stretched, -3, 3, FLUX_SHAPE(16, 8), 3, true);   /* x is both operands: two halves are added up */

@@ -126,6 +126,36 @@ TEST(written_file_reads_back) {
     finish();
 }
 
+/* A signal may end a write to a pipe with a part of the bytes, or with none. */
+static void noticed(int number) { (void)number; }
+static int reads_on(const char *path, size_t want) {
+    unsigned char part[3000];
+    const int f = open(path, O_RDONLY);
+    size_t at = 0, bad = 0;
+    for (ssize_t n; (n = read(f, part, sizeof part)) > 0; kill(getppid(), SIGUSR1))
+        for (ssize_t i = 0; i < n; i++, at++)
+            bad += part[i] != (unsigned char)(at % 251);
+    return at != want || bad > 0;
+}
+TEST(a_pipe_gets_all_bytes_between_signals) {
+    static char data[1 << 20];
+    struct sigaction notice, was;
+    int status = -1;
+    start();
+    for (size_t i = 0; i < sizeof data; i++) data[i] = (char)(i % 251);
+    memset(&notice, 0, sizeof notice);
+    notice.sa_handler = noticed;
+    REQUIRE(mkfifo(in_folder("pipe"), 0600) == 0 && sigaction(SIGUSR1, &notice, &was) == 0);
+    pid_t child = fork();
+    if (child == 0) _exit(reads_on(in_folder("pipe"), sizeof data));
+    flux__out *o = flux__out_open(in_folder("pipe"), "save");
+    CHECK(o && flux__out_write(o, data, sizeof data) && flux__out_commit(o));
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    sigaction(SIGUSR1, &was, NULL);
+    finish();
+}
+
 TEST(many_writes_of_all_sizes) {
     start();
     size_t sizes[] = { 1, 16383, 0, 16384, 2, 16385, 70000, 3, 200000 }, total = 0, n, at = 0;

@@ -1,6 +1,7 @@
 /* Tensors as a user meets them: making, looking, dtypes, broadcasting, views, scopes, errors, messages, memory. Each public
    function of these parts is also called wrongly here, and must say what is wrong in the caller's terms. */
 #include "test.h"
+#include <limits.h>
 
 static const flux_device cpu = { 0, 0 };
 
@@ -108,7 +109,9 @@ TEST(looking) {
     flux_tensor *x = flux_from(((float[]){ 1, 2, 3, 4 }), 2, 2);
     float out[4];
     CHECK(flux_read(x, out, sizeof out) == 0 && out[3] == 4);
-    CHECK(flux_ndim(x) == 2 && flux_dim(x, 1) == 2 && flux_dim(x, 5) == 1 && flux_len(x) == 4);
+    CHECK(flux_ndim(x) == 2 && flux_dim(x, 1) == 2 && flux_dim(x, 5) == 1 && flux_dim(x, INT_MAX) == 1 && flux_len(x) == 4);
+    for (int d = -8; d < 0; d++) CHECK(flux_dim(x, d) == -1);
+    CHECK(flux_dim(x, INT_MIN) == -1);
     CHECK(flux_ndim(NULL) == -1 && flux_dim(NULL, 0) == -1 && (flux_len)(NULL) == -1 && flux_shape_of(NULL).ndim == -1);
     CHECK_STR(flux_dtype_name(FLUX_BF16), "bf16");
     CHECK(flux_dtype_size(FLUX_I64) == 8);

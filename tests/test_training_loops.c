@@ -95,6 +95,8 @@ TEST(metrics_refuse) {
     CHECK_ERROR(flux_accuracy(p, flux_take(y, 5)), "accuracy: yhat is 4x37 f64, y is 5-element i32: y must be one-hot");
     CHECK_ERROR(flux_accuracy(flux_rand(1, 5), flux_rand(1, 5)), "has no two classes in dim 0; of one number that says yes or no give flux_gt");
     CHECK_ERROR(flux_confusion(y, y), "confusion: how many classes there are is not known");
+    CHECK_ERROR(flux_confusion(flux_rand(4097, 5), flux_take(y, 5)), "confusion: 4097 classes; 4096 are possible");
+    if (!test_device.backend) CHECK(flux_dim(flux_confusion(flux_rand(4096, 37), y), 1) == 4096);
     CHECK_ERROR(flux_topk_accuracy(p, y), "topk_accuracy: k is 5, which is not within 1 to the 4 classes");
     CHECK_ERROR(flux_r2(flux_rand(2, 3), flux_rand(3, 2)), "r2: yhat is 2x3 f32, y is 3x2 f32: both must have the same shape");
     if (!test_device.backend) CHECK_ERROR(flux_f1(flux_take(p, 1), flux_from((int32_t[]){ 4 }, 1)), "f1: label 4 at (0) is not one of 0 to 3");

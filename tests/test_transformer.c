@@ -93,6 +93,22 @@ TEST(rotary_is_relative) {
     CHECK_NEAR(dot[0], dot[1], 1e-12);
 }
 
+/* Queries and keys are turned, values are not: the layer beside its own formula. With fewer queries than keys they are the last. */
+TEST(heads_are_turned) {
+    flux_layer *m = flux_to(test_device, flux_f64(flux_multiheadattention(16, .nheads = 4, .rotary = 100, .causal = true, .scores = FLUX_OFF)));
+    flux_tensor *keys = here(flux_randn_with(FLUX_SHAPE(16, 9, 2), FLUX_F64)), *w[4];
+    const char *names[] = { "q_proj.weight", "k_proj.weight", "v_proj.weight", "out_proj.weight" };
+    for (int i = 0; i < 4; i++) w[i] = flux_param(m, names[i]);
+    for (int fewer = 0; fewer < 2; fewer++) {
+        flux_tensor *x = fewer ? here(flux_slice(keys, 1, 5, 9)) : keys, *v = flux_matmul(w[2], keys);
+        flux_tensor *q = flux_rotary(flux_matmul(w[0], keys), .nheads = 4, .base = 100), *k = flux_rotary(flux_matmul(w[1], keys), .nheads = 4, .base = 100);
+        if (fewer) q = flux_slice(q, 1, 5, 9);
+        flux_tensor *want = flux_matmul(w[3], flux_nth(flux_dot_product_attention(q, k, v, .nheads = 4, .causal = true), 0));
+        flux_tensor *got = flux_call(m, fewer ? flux_tuple(x, keys) : x);
+        CHECK(furthest(got, want) < 1e-13);
+    }
+}
+
 /* Grouped heads are those of a layer in which the weights of keys and values are repeated. */
 TEST(grouped_heads) {
     flux_layer *m = flux_to(test_device, flux_f64(flux_multiheadattention(16, .nheads = 4, .kv_heads = 2, .rotary = 100, .causal = true, .scores = FLUX_OFF)));
