@@ -113,7 +113,7 @@ static inline void test_error(const char *part, const char *file, int line, cons
 
 /* What a call that failed gives: NULL, NaN, the code -1. (One that gives a count is compared: `f() == 0`.) What else an
    expression gives is not looked at. */
-enum { TEST_OTHER, TEST_POINTER, TEST_NUMBER, TEST_CODE };
+enum { TEST_OTHER, TEST_POINTER, TEST_NUMBER, TEST_CODE, TEST_COUNT };
 /* Of a comparison it is not known which it should be. */
 static inline bool test_code(int code, const char *text) { return code == -1 || (code == 1 && strstr(text, "==")); }
 static inline void test_nothing(const char *file, int line, const char *text, int kind, ...) {
@@ -122,7 +122,8 @@ static inline void test_nothing(const char *file, int line, const char *text, in
     va_start(args, kind);
     const bool good = kind == TEST_POINTER ? va_arg(args, void *) == NULL
                     : kind == TEST_NUMBER ? isnan(va_arg(args, double))
-                    : kind == TEST_CODE ? test_code(va_arg(args, int), text) : true;
+                    : kind == TEST_CODE ? test_code(va_arg(args, int), text)
+                    : kind == TEST_COUNT ? va_arg(args, int64_t) == -1 : true;
     va_end(args);
     snprintf(what, sizeof what, "%.300s failed, but gives what a call gives that did not", text);
     if (!good) test_check(false, file, line, what);
@@ -135,7 +136,7 @@ static inline void test_nothing(const char *file, int line, const char *text, in
      : _Generic(TEST_GIVES(e), flux_tensor *: TEST_POINTER, flux_layer *: TEST_POINTER,              \
                 flux_state *: TEST_POINTER, flux_grads *: TEST_POINTER, flux_loader *: TEST_POINTER, \
                 flux_table *: TEST_POINTER, flux_folder *: TEST_POINTER, flux_comm *: TEST_POINTER,  \
-                double: TEST_NUMBER, int: TEST_CODE, default: TEST_OTHER))
+                double: TEST_NUMBER, int: TEST_CODE, int64_t: TEST_COUNT, default: TEST_OTHER))
 #  define TEST_FAILS(e) test_nothing(__FILE__, __LINE__, #e, TEST_KIND(e), TEST_GIVES(e))
 #else
 #  define TEST_FAILS(e) (void)(e)

@@ -186,6 +186,17 @@ TEST(gradients_against_finite_differences) {
     }
 }
 
+/* An error is relative to the largest of all gradients, also of those at which no difference is taken. */
+static flux_tensor *partly_fixed(flux_tensor *x, void *user) {
+    (void)user;
+    return flux_add(flux_sum(flux_mul(x, flux_to_dtype(flux_values(1, 1000, 3), FLUX_F64))), flux_sum(flux_mul(flux_slice(flux_detach(x), 0, 0, 1), 0.5)));
+}
+TEST(gradcheck_is_relative) {
+    static const double at[3] = { 1, 2, 3 };
+    CHECK_NEAR(flux_gradcheck(partly_fixed, NULL, flux_from(at, 3), 0), 0.5e-3, 1e-8);
+    CHECK_NEAR(flux_gradcheck(partly_fixed, NULL, flux_from(at, 3), 1), 0.5e-3, 1e-8);
+}
+
 static flux_tensor *counted(flux_tensor *x, void *user) {
     ++*(int *)user;
     return flux_sum(flux_square(x));

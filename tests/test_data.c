@@ -106,6 +106,7 @@ TEST(onecold_is_the_first_largest) {
     CHECK(flux_ndim(one) == 0);
     CHECK_NEAR(flux_item(one), 1, 0);
     CHECK_ERROR(flux_onecold(flux_scalar(3)), "onecold: y has no dimension");
+    CHECK_ERROR(flux_onecold(flux_zeros(0, 3)), "onecold: y has no classes");
     CHECK_ERROR(flux_onecold(NULL), "onecold: argument y is NULL");
 }
 

@@ -177,6 +177,24 @@ TEST(huge_windows_and_layers) {
     CHECK(flux_child(m, INT32_MIN) == NULL && flux_child(m, INT32_MAX) == NULL && flux_child(m, 0) != NULL);
 }
 
+/* What counts gives -1 for what it can't count. */
+TEST(counts_of_nothing) {
+    CHECK(flux_ndim(NULL) == -1 && flux_dim(NULL, 0) == -1 && (flux_len)(NULL) == -1);
+    CHECK_ERROR((flux_length)(NULL), "length: argument l is NULL");
+    CHECK_ERROR(flux_num_params(NULL), "num_params: ");
+    CHECK_ERROR(flux_num_grads(NULL), "num_grads: ");
+    CHECK_ERROR(flux_table_rows(NULL), "table_rows: argument t is NULL");
+    CHECK_ERROR(flux_table_columns(NULL), "table_columns: argument t is NULL");
+    CHECK_ERROR(flux_column_missing(NULL, "age"), "column_missing: ");
+    CHECK_ERROR(flux_column_labels(NULL, "age"), "column_labels: ");
+    CHECK_ERROR(flux_folder_length(NULL), "folder_length: ");
+    CHECK_ERROR(flux_folder_classes(NULL), "folder_classes: ");
+    CHECK_ERROR(flux_npz_names("there/is/no/such.npz", NULL, 0), "npz_names: ");
+    CHECK_ERROR(flux_rank_of(NULL), "rank_of: ");
+    CHECK_ERROR(flux_size_of(NULL), "size_of: ");
+    CHECK_ERROR(flux_local_rank_of(NULL), "local_rank_of: ");
+}
+
 /* A list that is full is an error; an id that was only shown gives its place up. */
 TEST(many_silenced_ids) {
     char id[20];

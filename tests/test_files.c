@@ -523,6 +523,10 @@ TEST(csv_numbers) {
     CHECK_NEAR(flux_item(csv(longest)), 16777218, 0);
     CHECK_NEAR(flux_item(csv("16777217.00000000000000000")), 16777216, 0);
     CHECK_NEAR(flux_item(csv("16777217.0000001")), 16777218, 0);
+    CHECK_NEAR(flux_item(csv("16777217.00000000001")), 16777218, 0);       /* half way as a double: the text decides */
+    CHECK_NEAR(flux_item(csv("16777218.99999999999")), 16777218, 0);
+    CHECK_NEAR(flux_item(csv("-1.677721700000000001e7")), -16777218, 0);
+    CHECK_NEAR(flux_item(csv("1677721899999999999e-11")), 16777218, 0);
     CHECK_NEAR(flux_item(csv("1.4e-45")), 1.401298464324817e-45, 0);
     CHECK_NEAR(flux_item(csv("1e-400")), 0, 0);
     CHECK_NEAR(flux_item(csv("0e999")), 0, 0);
