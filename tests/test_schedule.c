@@ -954,16 +954,26 @@ TEST(plans_do_not_fill_the_memory) {
 
 /* ---------------- patterns that the CPU runs as one (cpu/ready.h) */
 
-/* Whether a kernel of this thread's plans has the pattern of that name. */
+/* In place of a pattern that runs whole kernels: counts how many it does, and how many it leaves to blocks. */
+static const flux__pattern *watched;
+static int whole_done, whole_left;
+static bool watched_run(flux__run *run, flux__kernel *k) {
+    const bool done = watched->run_all(run, k);
+    done ? whole_done++ : whole_left++;
+    return done;
+}
+static const flux__pattern watching = { "watched", NULL, NULL, NULL, watched_run };
+
+/* Whether a kernel of this thread's plans has the pattern of that name; where it runs whole kernels, it is watched from then on. */
 static bool have_pattern(const char *name) {
     const flux__plans *plans = flux__self()->plans;
     bool found = false;
     for (int i = 0; i < FLUX__BUCKETS; i++)
         for (const flux__plan *p = plans->bucket[i]; p; p = p->next)
             for (int k = 0; k < p->nkernel; k++) {
-                const flux__cpu *c = (const flux__cpu *)p->kernel[k].ready;
+                flux__cpu *c = (flux__cpu *)p->kernel[k].ready;
                 if (p->kernel[k].kind > FLUX__K_MATMUL || !c) continue;
-                if (c->whole && strcmp(c->whole->name, name) == 0) found = true;
+                if (c->whole && strcmp(c->whole->name, name) == 0) found = true, watched = c->whole, c->whole = &watching;
                 for (int v = 0; v < p->kernel[k].nvalue; v++)
                     if (c->pattern[v] && strcmp(c->pattern[v]->name, name) == 0) found = true;
             }
@@ -1002,7 +1012,11 @@ TEST(patterns) {
         forget_plans();
         CHECK(!have_pattern(patterns[i].name));
         FLUX_SCOPE { patterns[i].use(); }
+        watched = NULL, whole_done = whole_left = 0;
         if (!CHECK(have_pattern(patterns[i].name))) fprintf(stderr, "  no kernel has \"%s\"\n", patterns[i].name);
+        if (!watched) continue;
+        FLUX_SCOPE { patterns[i].use(); }                /* the same plan, whose kernels the pattern does */
+        if (!CHECK(whole_done > 0 && whole_left == 0)) fprintf(stderr, "  \"%s\" does %d kernels and leaves %d\n", patterns[i].name, whole_done, whole_left);
     }
 }
 
