@@ -975,7 +975,9 @@ static bool have_pattern(const char *name) {
                 if (p->kernel[k].kind > FLUX__K_MATMUL || !c) continue;
                 if (c->whole && strcmp(c->whole->name, name) == 0) found = true, watched = c->whole, c->whole = &watching;
                 for (int v = 0; v < p->kernel[k].nvalue; v++)
-                    if (c->pattern[v] && strcmp(c->pattern[v]->name, name) == 0) found = true;
+                    if (c->pattern[v] && strcmp(c->pattern[v]->name, name) == 0)
+                        /* and what it makes is not made by lines of their own */
+                        found = strcmp(name, "rows") != 0 || (c->made[c->rows.d] && c->made[c->rows.e]);
             }
     return found;
 }
