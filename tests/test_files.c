@@ -449,6 +449,7 @@ TEST(csv_errors) {
     CHECK_ERROR(csv("1,2\n1.2.3,3\n"), "line 2, column 1: \"1.2.3\" is not a number");
     CHECK_ERROR(csv("1,2\n3,\n"), "line 2, column 2: \"\" should be a number");
     CHECK_ERROR(csv("1\t2\t\n3\t4\t5\n"), "line 1, column 3: \"\" should be a number");
+    CHECK_ERROR(csv("1,2\n3,4,\n5,6\n7,8\n"), "line 2, column 3: \"\" should be a number");
     CHECK_ERROR(csv("1,2\n,3\n"), "line 2, column 1: \"\" should be a number");
     CHECK_ERROR(csv("1;2\n1,5;2\n"), "line 2, column 1: \"1,5\" is not a number: a point is needed");
     CHECK_ERROR(csv("1,2\n3,4e38\n"), "line 2, column 2: \"4e38\" is too large for float32");

@@ -212,6 +212,30 @@ TEST(threads_do_together_what_each_does_alone) {
     CHECK(bad == 0);
     flux_clear();
 }
+
+/* Threads that are profiled together: the names of what they do are kept by all of them. */
+static void *call(void *arg) {
+    actor *a = (actor *)arg;
+    flux_default_device(test_device);
+    for (int i = 0; i < 10; i++) FLUX_SCOPE { a->sum[i] = look(29, flux_call(a->w->m, a->w->x[8])); }
+    return NULL;
+}
+TEST(threads_are_profiled) {
+    static actor all[THREADS];
+    char text[8000];
+    world w = make(3);
+    flux_profile_start();
+    for (int i = 0; i < THREADS; i++) {
+        all[i].w = &w, all[i].number = i;
+        REQUIRE(pthread_create(&all[i].thread, NULL, call, &all[i]) == 0);
+    }
+    for (int i = 0; i < THREADS; i++) pthread_join(all[i].thread, NULL);
+    flux_profile_stop();
+    flux_profile_text(text, sizeof text);
+    CHECK(strstr(text, "layers.0 Dense") && strstr(text, "layers.2 Dense"));
+    for (int i = 0; i < THREADS; i++)
+        for (int k = 0; k < 10; k++) CHECK(all[i].sum[k] && all[i].sum[k] == all[0].sum[0]);
+}
 #else
 TEST(threads_do_together_what_each_does_alone) { SKIP("written for POSIX threads"); }
 #endif
