@@ -153,7 +153,7 @@ TEST(a_product_takes_a_map_of_more_dims) {
     ONLY_ON_CPU();
     if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
     static const int64_t first[] = { 512, 1, 256, 2 };
-    flux_tensor *a = flux_eval(flux_rand(512, 8)), *b = flux_eval(flux_rand(8, 512));
+    flux_tensor *a = flux_eval(flux_ones(512, 8)), *b = flux_eval(flux_ones(8, 512));
     for (int i = 0; i < 4; i++) {
         flux_tensor *y = flux_reshape(flux_matmul(a, b), first[i], 512 / first[i], 512);
         CHECK(flux_eval(flux_relu(flux_sub(y, 1))) != NULL);
@@ -289,6 +289,7 @@ static flux_tensor *five_gates(flux_tensor *w, void *user) {
 }
 
 TEST(joined_gradients_are_right) {
+    flux_seed(5);                                        /* differences are no better than the numbers drawn allow */
     flux_tensor *x = flux_randn_with(FLUX_SHAPE(2, 6), FLUX_F64), *w = flux_randn_with(FLUX_SHAPE(4, 4), FLUX_F64);
     CHECK_NEAR(flux_gradcheck(overlapping, NULL, x, 0), 0, 1e-7);
     CHECK_NEAR(flux_gradcheck(apart, NULL, x, 0), 0, 1e-7);
