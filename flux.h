@@ -18079,6 +18079,18 @@ FLUX__COPIES(flux__copies1, 1)
 FLUX__COPIES(flux__copies2, 2)
 FLUX__COPIES(flux__copies4, 4)
 FLUX__COPIES(flux__copies8, 8)
+#if FLUX__VECTORS
+/* Copies every second of 2 n - 1 words. */
+static FLUX__O2 void flux__copy_twos(int64_t n, float *y, const float *x) {
+    flux__quad v, head, tail;
+    for (; n >= 4; n -= 4, x += 8, y += 4) {
+        memcpy(&head, x, sizeof head), memcpy(&tail, x + 3, sizeof tail);
+        FLUX__SHUFFLE(v, head, tail, flux__quad_bits, 0, 2, 5, 7)
+        memcpy(y, &v, sizeof v);
+    }
+    for (; n > 0; n--, x += 2) memcpy(y++, x, sizeof *y);
+}
+#endif
 /* Copies n elements of `size` bytes, `from` elements apart (0: one element, repeated), to
    places `to` elements apart. */
 static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const void *src,
@@ -18088,6 +18100,10 @@ static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const vo
     else if (to == 1 && from == 0) flux__fill(dst, src, size, (size_t)n);
     else if (size == 1) flux__copies1(n, dst, to, src, from);
     else if (size == 2) flux__copies2(n, dst, to, src, from);
+#if FLUX__VECTORS
+    else if (size == 4 && to == 1 && from == 2)
+        flux__copy_twos(n, (float *)dst, (const float *)src);
+#endif
     else if (size == 4) flux__copies4(n, dst, to, src, from);
     else flux__copies8(n, dst, to, src, from);
 }
@@ -20565,6 +20581,25 @@ typedef struct flux__cpu {
 
 /* ---------------- making a kernel ready */
 
+/* Whether all that a kernel of f32 loads is short windows apart from each other in memory, as in
+   pooling with overlap, side by side in long runs. */
+static bool flux__windows_apart(const flux__kernel *k, const flux__join_order *o) {
+    bool apart = false;
+    if (!FLUX__VECTORS || !o->rows || o->inner < 4 || o->inner >= 32) return false;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        flux__axes in, out;
+        if (v->ctype != FLUX__F32C || v->kind == FLUX__V_ARGREDUCE || (!v->outer && v->out >= 0))
+            return false;
+        if (v->outer || v->kind != FLUX__V_LOAD) continue;
+        flux__merge_axes(&in, k->full, k->operand[v->operand].stride, k->reduced, true);
+        flux__merge_axes(&out, k->full, k->operand[v->operand].stride, k->reduced, false);
+        if (in.nd == 1 || out.dim[0] < 8) return false;
+        apart = true;
+    }
+    return apart;
+}
+
 /* Chooses the blocks of a kernel: which points are contiguous, and w outer by rt reduced points
    a block, at most c->tile together. */
 static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
@@ -20572,6 +20607,9 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     c->order = flux__order_of(k->full, k->reduced);
     c->outer = c->order.outer, c->inner = c->order.inner, c->inner_first = c->order.rows;
     c->across = k->reduced && flux__prefer_inner(k) != c->inner_first;
+    /* such windows are joined column by column, in the slots of short rows (FLUX__FEW) */
+    if (flux__windows_apart(k, &c->order))
+        c->inner_first = c->across = false, c->order.slots = 4, c->order.chunk = 128;
     if (c->inner == 0) c->rt = 0, c->w = c->outer < tile ? c->outer : tile;
     else if (c->inner == 1 ||
              c->inner <= (c->inner_first ? tile : flux__one_pass(k) ? 4 : FLUX__SHORT)) {
@@ -21065,7 +21103,11 @@ static void flux__join_columns(flux__block_run *b, int i, int ctype, int red, ch
     for (int64_t r = 0, m; r < b->rt; r += m, x += (size_t)m * row) {
         const int64_t from = b->r0 + r - b->r_start,
                       at = red == FLUX__RED_SUM ? from & (chunk - 1) : from,
-                      slot = at & (slots - 1), left = b->rt - r;
+                      left = b->rt - r;
+        int64_t slot = at & (slots - 1);
+        /* what is left over of a short row stands in the last slots, see FLUX__FEW */
+        if (b->c->order.rows && b->r_end - b->r_start - from < slots && !slot)
+            slot = slots - (b->r_end - b->r_start - from);
         m = flux__gemm_min(slots - slot, left);
         if (at == 0 && b->r_end - b->r_start - from < slots)
             flux__fill(first, &none, flux__class_size[ctype], (size_t)(slots * n));

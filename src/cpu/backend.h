@@ -111,6 +111,25 @@ typedef struct flux__cpu {
 
 /* ---------------- making a kernel ready */
 
+/* Whether all that a kernel of f32 loads is short windows apart from each other in memory, as in
+   pooling with overlap, side by side in long runs. */
+static bool flux__windows_apart(const flux__kernel *k, const flux__join_order *o) {
+    bool apart = false;
+    if (!FLUX__VECTORS || !o->rows || o->inner < 4 || o->inner >= 32) return false;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        flux__axes in, out;
+        if (v->ctype != FLUX__F32C || v->kind == FLUX__V_ARGREDUCE || (!v->outer && v->out >= 0))
+            return false;
+        if (v->outer || v->kind != FLUX__V_LOAD) continue;
+        flux__merge_axes(&in, k->full, k->operand[v->operand].stride, k->reduced, true);
+        flux__merge_axes(&out, k->full, k->operand[v->operand].stride, k->reduced, false);
+        if (in.nd == 1 || out.dim[0] < 8) return false;
+        apart = true;
+    }
+    return apart;
+}
+
 /* Chooses the blocks of a kernel: which points are contiguous, and w outer by rt reduced points
    a block, at most c->tile together. */
 static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
@@ -118,6 +137,9 @@ static void flux__choose_blocks(const flux__kernel *k, flux__cpu *c) {
     c->order = flux__order_of(k->full, k->reduced);
     c->outer = c->order.outer, c->inner = c->order.inner, c->inner_first = c->order.rows;
     c->across = k->reduced && flux__prefer_inner(k) != c->inner_first;
+    /* such windows are joined column by column, in the slots of short rows (FLUX__FEW) */
+    if (flux__windows_apart(k, &c->order))
+        c->inner_first = c->across = false, c->order.slots = 4, c->order.chunk = 128;
     if (c->inner == 0) c->rt = 0, c->w = c->outer < tile ? c->outer : tile;
     else if (c->inner == 1 ||
              c->inner <= (c->inner_first ? tile : flux__one_pass(k) ? 4 : FLUX__SHORT)) {

@@ -439,7 +439,11 @@ static void flux__join_columns(flux__block_run *b, int i, int ctype, int red, ch
     for (int64_t r = 0, m; r < b->rt; r += m, x += (size_t)m * row) {
         const int64_t from = b->r0 + r - b->r_start,
                       at = red == FLUX__RED_SUM ? from & (chunk - 1) : from,
-                      slot = at & (slots - 1), left = b->rt - r;
+                      left = b->rt - r;
+        int64_t slot = at & (slots - 1);
+        /* what is left over of a short row stands in the last slots, see FLUX__FEW */
+        if (b->c->order.rows && b->r_end - b->r_start - from < slots && !slot)
+            slot = slots - (b->r_end - b->r_start - from);
         m = flux__gemm_min(slots - slot, left);
         if (at == 0 && b->r_end - b->r_start - from < slots)
             flux__fill(first, &none, flux__class_size[ctype], (size_t)(slots * n));

@@ -121,6 +121,18 @@ FLUX__COPIES(flux__copies1, 1)
 FLUX__COPIES(flux__copies2, 2)
 FLUX__COPIES(flux__copies4, 4)
 FLUX__COPIES(flux__copies8, 8)
+#if FLUX__VECTORS
+/* Copies every second of 2 n - 1 words. */
+static FLUX__O2 void flux__copy_twos(int64_t n, float *y, const float *x) {
+    flux__quad v, head, tail;
+    for (; n >= 4; n -= 4, x += 8, y += 4) {
+        memcpy(&head, x, sizeof head), memcpy(&tail, x + 3, sizeof tail);
+        FLUX__SHUFFLE(v, head, tail, flux__quad_bits, 0, 2, 5, 7)
+        memcpy(y, &v, sizeof v);
+    }
+    for (; n > 0; n--, x += 2) memcpy(y++, x, sizeof *y);
+}
+#endif
 /* Copies n elements of `size` bytes, `from` elements apart (0: one element, repeated), to
    places `to` elements apart. */
 static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const void *src,
@@ -130,6 +142,10 @@ static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const vo
     else if (to == 1 && from == 0) flux__fill(dst, src, size, (size_t)n);
     else if (size == 1) flux__copies1(n, dst, to, src, from);
     else if (size == 2) flux__copies2(n, dst, to, src, from);
+#if FLUX__VECTORS
+    else if (size == 4 && to == 1 && from == 2)
+        flux__copy_twos(n, (float *)dst, (const float *)src);
+#endif
     else if (size == 4) flux__copies4(n, dst, to, src, from);
     else flux__copies8(n, dst, to, src, from);
 }
