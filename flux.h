@@ -22117,15 +22117,18 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
     }
 }
 
-/* Adds floats like flux__copy_image, two dims of which are as short as a window's. */
-static FLUX__O2 void flux__add_windows(int64_t n, int64_t rows, int64_t many, float *dst,
-                                       const int64_t *ds, const float *src, const int64_t *ss) {
-    const int64_t to = ds[0], from = ss[0];
-    for (int64_t i = 0; i < many; i++)
-        for (int64_t r = 0; r < rows; r++) {
-            float *y = dst + i * ds[2] + r * ds[1];
-            const float *x = src + i * ss[2] + r * ss[1];
-            for (int64_t c = 0; c < n; c++, y += to, x += from) *y += *x;
+/* Adds floats like flux__copy_image, one or two dims of which are as short as a window's: along
+   the first one that is not, a row for each element of a window. From the last element to the
+   first, so that windows that overlap are added in their order. */
+static void flux__add_windows(const int64_t *n, float *dst, const int64_t *ds, const float *src,
+                              const int64_t *ss) {
+    const int along = n[1] < 8 ? 2 : 1, other = 3 - along;
+    const bool down = (ds[0] > 0) == (ds[along] > 0);
+    for (int64_t i = 0; i < n[other]; i++)
+        for (int64_t c = 0; c < n[0]; c++) {
+            const int64_t at = down ? n[0] - 1 - c : c;
+            flux__add_words(dst + i * ds[other] + at * ds[0], ds[along],
+                            src + i * ss[other] + at * ss[0], ss[along], n[along]);
         }
 }
 
@@ -22140,7 +22143,7 @@ static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, 
     for (;;) {
         float *y = (float *)(void *)dst + to;
         const float *x = (const float *)(const void *)src + from;
-        if (windows) flux__add_windows(s->dim[0], s->dim[1], s->dim[2], y, ds, x, ss);
+        if (windows) flux__add_windows(s->dim, y, ds, x, ss);
         for (int64_t i = 0; i < s->dim[1] && !windows; i++)
             row(y + i * ds[1], ds[0], x + i * ss[1], ss[0], s->dim[0]);
         int d = windows ? 3 : 2;
@@ -22178,17 +22181,12 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
     }
 }
 
-/* Fills n elements of dtype t with a number. */
-static void flux__fill_with(int t, void *dst, int64_t n, double value) {
+/* Stores a number as one element of dtype t. */
+static void flux__store_number(int t, void *dst, double value) {
     char one[8];
-    int ctype = flux__class_of(t);
-    char tile[256 * 8];
-    int own = flux__own_dtype[ctype];
+    const int ctype = flux__class_of(t);
     flux__set_number(ctype, one, value);
-    flux__load(ctype, tile, own, one, 0, 256);
-    for (int64_t i = 0; i < n; i += 256)
-        flux__store(t, (char *)dst + (size_t)i * flux__dtypes[t].size, 1, ctype, tile,
-                    n - i < 256 ? n - i : 256);
+    flux__store(t, dst, 1, ctype, one, 1);
 }
 
 /* Whether the rows of a strided layout of the shape *s are contiguous and follow each other in
@@ -22254,7 +22252,7 @@ static void flux__strided_scatter_task(void *ctx, int64_t task) {
                               j->slice);
             continue;
         }
-        flux__fill_with(j->t->dtype, dst, j->slice, j->t->arg.i[1] ? 0 : j->t->arg.num);
+        flux__fill(dst, j->one, (size_t)size, (size_t)j->slice);
         flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
                             j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
     }
@@ -22284,7 +22282,7 @@ static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
         j.each = (1 << 15) / j.slice + 1;
         j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim && j.part.dim[0] >= 16 &&
                    flux__rows_ascend(&j.part, t->stride);
-        flux__fill_with(t->dtype, j.one, 1, t->arg.num);
+        flux__store_number(t->dtype, j.one, t->arg.i[1] ? 0 : t->arg.num);
         flux__parallel((j.units + j.each - 1) / j.each, flux__strided_scatter_task, &j);
         return 0;
     }
