@@ -22043,8 +22043,8 @@ FLUX__END_COLD
    adds elements between two strided layouts of one shape.
 
    Invariant: threads share slices of the result, so each element has one writer
-   and additions have one order; gather and scatter_add go index by index in one
-   thread. Where places of a spread meet, f16 and bf16 are summed in f32. An
+   and additions have one order; gather and scatter_add go in the order of
+   the indices. Where places of a spread meet, f16 and bf16 are summed in f32. An
    index out of range is an error that names it. */
 
 FLUX__BEGIN_LEAN
@@ -22098,6 +22098,10 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
     }
     if (!add && ds == 1 && ss == 1) {
         memcpy(dst, src, (size_t)n * size);
+        return;
+    }
+    if (add && t == FLUX_F32) {
+        flux__add_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
         return;
     }
     if (!add) {                           /* copied as bytes */
@@ -22345,60 +22349,120 @@ static int flux__run_cat(flux__run *run, flux__kernel *k) {
     return 0;
 }
 
-/* Runs a gather or scatter_add, index by index: a slice of x (its dims before and after `dim`)
-   is copied to the result, or a slice of the source is added to the result. An index out of
-   range is an error. */
+/* A gather or scatter_add: of `large` (x, or what is added to), slices of the shape `slice` lie
+   `row` apart along the picked dim; of `small`, index_out apart by dim of the index. Both have the
+   dims `behind`, whose points are `units`, each a task's `each` at a time. */
+typedef struct flux__index_job {
+    const flux_tensor *t;
+    const flux__operand *index;
+    const int64_t *ids;
+    char *large, *small;
+    bool scatter;
+    flux_shape slice, behind;             /* the dims before and after the picked one */
+    int64_t large_step[FLUX_MAX_DIMS], small_step[FLUX_MAX_DIMS], row, index_out[FLUX_MAX_DIMS];
+    int64_t n, units, each;
+} flux__index_job;
+
+/* The id of index number i; *place: the offset of its slice in `small`. */
+static int64_t flux__index_at(const flux__index_job *j, int64_t i, int64_t *place) {
+    int64_t at = 0;
+    *place = 0;
+    for (int d = 0; d < j->index->shape.ndim; i /= j->index->shape.dim[d++]) {
+        const int64_t picked = i % j->index->shape.dim[d];
+        at += picked * j->index->stride[d], *place += picked * j->index_out[d];
+    }
+    return j->ids[at];
+}
+
+/* Copies or adds m elements of 32 bits between `large`, at the offsets `rows`, and `small`. */
+static FLUX__O2 void flux__index_words(bool add, float *large, const int64_t *rows, float *small,
+                                       const int64_t *places, int64_t m) {
+    for (int64_t i = 0; i < m && add; i++) large[rows[i]] += small[places[i]];
+    for (int64_t i = 0; i < m && !add; i++) memcpy(small + places[i], large + rows[i], 4);
+}
+
+/* Runs one task: its points of the dims behind, for some indices at a time, in their order. */
+static void flux__index_task(void *ctx, int64_t task) {
+    const flux__index_job *j = (const flux__index_job *)ctx;
+    enum { SOME = 256 };
+    int64_t rows[SOME], places[SOME], m;
+    const int64_t from = task * j->each, last = from + j->each,
+                  to = last < j->units ? last : j->units;
+    const ptrdiff_t bytes = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    const bool words = flux__count(&j->slice) == 1 &&
+                       (j->scatter ? j->t->dtype == FLUX_F32 : bytes == 4);
+    for (int64_t i = 0; i < j->n; i += m) {
+        m = j->n - i < SOME ? j->n - i : SOME;
+        for (int64_t l = 0; l < m; l++) rows[l] = flux__index_at(j, i + l, &places[l]) * j->row;
+        for (int64_t u = from; u < to; u++) {
+            int64_t rest = u, large_at = 0, small_at = 0;
+            for (int d = 0, at = j->slice.ndim; d < j->behind.ndim; d++, at++) {
+                large_at += rest % j->behind.dim[d] * j->large_step[at];
+                small_at += rest % j->behind.dim[d] * j->small_step[at];
+                rest /= j->behind.dim[d];
+            }
+            char *large = j->large + large_at * bytes, *small = j->small + small_at * bytes;
+            if (words)
+                flux__index_words(j->scatter, (float *)(void *)large, rows,
+                                  (float *)(void *)small, places, m);
+            for (int64_t l = 0; l < m && !words; l++) {
+                char *x = large + rows[l] * bytes, *y = small + places[l] * bytes;
+                if (j->scatter)
+                    flux__copy_elements(j->t->dtype, &j->slice, x, j->large_step, y, j->small_step,
+                                        true);
+                else
+                    flux__copy_elements(j->t->dtype, &j->slice, y, j->small_step, x, j->large_step,
+                                        false);
+            }
+        }
+    }
+}
+
+/* Runs a gather or scatter_add: slices of x are copied to the result, or slices of the source are
+   added to the result, in the order of the indices. Threads share the dims behind the picked one.
+   An index out of range is an error. */
 static int flux__run_index(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
-    bool scatter = t->op == FLUX__SCATTER;
-    const flux__operand *x = &k->operand[0], *index = &k->operand[1],
-                        *src = scatter ? &k->operand[2] : NULL;
-    int dim = (int)t->arg.i[0];
-    int dt = t->dtype;
-    ptrdiff_t size = (ptrdiff_t)flux__dtypes[dt].size;
+    const flux__operand *x = &k->operand[0], *src = &k->operand[2];
+    const int dim = (int)t->arg.i[0], behind = k->operand[1].shape.ndim;
     char *out = (char *)run->ptr[run->plan->nleaf + k->node];
-    int64_t n = flux__count(&index->shape), rows = x->shape.dim[dim], contiguous[FLUX_MAX_DIMS],
-            picked[FLUX_MAX_DIMS];
-    flux_shape slice = flux__shape(NULL, 0), whole = flux__dims(t), is = index->shape;
-    int64_t big_step[FLUX_MAX_DIMS], small_step[FLUX_MAX_DIMS], index_out[FLUX_MAX_DIMS];
+    int64_t contiguous[FLUX_MAX_DIMS], rows = x->shape.dim[dim], place;
+    flux_shape whole = flux__dims(t);
+    flux__index_job j;
+    bool one = true;
+    memset(&j, 0, sizeof j);
     flux__contiguous_strides(&whole, contiguous);
-    const int64_t *big = scatter ? contiguous : x->stride;
-    const int64_t *small = scatter ? src->stride : contiguous;
-    for (int d = 0; d < x->shape.ndim; d++) {
+    j.t = t, j.index = &k->operand[1], j.scatter = t->op == FLUX__SCATTER;
+    j.ids = (const int64_t *)(const void *)flux__operand_ptr(run, j.index);
+    j.large = j.scatter ? out : (char *)(intptr_t)flux__operand_ptr(run, x);
+    j.small = j.scatter ? (char *)(intptr_t)flux__operand_ptr(run, src) : out;
+    const int64_t *large = j.scatter ? contiguous : x->stride,
+                  *small = j.scatter ? src->stride : contiguous;
+    j.n = flux__count(&j.index->shape), j.row = large[dim], j.units = 1;
+    for (int d = 0, at = 0; d < x->shape.ndim; d++) {
+        flux_shape *part = d < dim ? &j.slice : &j.behind;
         if (d == dim) continue;
-        big_step[slice.ndim] = big[d];
-        small_step[slice.ndim] = small[d < dim ? d : d - 1 + is.ndim];
-        slice.dim[slice.ndim++] = x->shape.dim[d];
+        part->dim[part->ndim++] = x->shape.dim[d];
+        j.large_step[at] = large[d], j.small_step[at++] = small[d < dim ? d : d - 1 + behind];
     }
-    for (int d = 0; d < is.ndim; d++) index_out[d] = small[dim + d];
-    if (scatter)
-        flux__copy_elements(dt, &x->shape, out, contiguous, flux__operand_ptr(run, x), x->stride,
-                            false);
-    const int64_t *ids = (const int64_t *)(const void *)flux__operand_ptr(run, index);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t at = 0, place = 0, rest = i;
-        for (int d = 0; d < is.ndim; d++) {
-            picked[d] = rest % is.dim[d];
-            rest /= is.dim[d];
-            at += picked[d] * index->stride[d];
-            place += picked[d] * index_out[d];
-        }
-        int64_t id = ids[at];
-        if (id < 0 || id >= rows) {
-            flux__fail("%s: index %lld (number %lld) is not within dim %d of size %lld",
-                       flux__op_names[t->op], (long long)id, (long long)i, dim, (long long)rows);
-            return -1;
-        }
-        if (scatter)
-            flux__copy_elements(dt, &slice, out + (ptrdiff_t)(id * contiguous[dim]) * size,
-                                big_step,
-                                flux__operand_ptr(run, src) + (ptrdiff_t)place * size, small_step,
-                                true);
-        else
-            flux__copy_elements(dt, &slice, out + (ptrdiff_t)place * size, small_step,
-                                flux__operand_ptr(run, x) + (ptrdiff_t)(id * x->stride[dim]) * size,
-                                big_step, false);
+    for (int d = 0; d < behind; d++) j.index_out[d] = small[dim + d];
+    for (int64_t i = 0; i < j.n; i++) {
+        const int64_t id = flux__index_at(&j, i, &place);
+        if (id >= 0 && id < rows) continue;
+        flux__fail("%s: index %lld (number %lld) is not within dim %d of size %lld",
+                   flux__op_names[t->op], (long long)id, (long long)i, dim, (long long)rows);
+        return -1;
     }
+    for (int d = 0; d < x->shape.ndim; d++) one = one && (x->shape.dim[d] == 1 || !x->stride[d]);
+    if (j.scatter && one)                 /* zeros, as in the gradient of a gather */
+        flux__fill(out, flux__operand_ptr(run, x), flux__dtypes[t->dtype].size,
+                   (size_t)flux__size(t));
+    else if (j.scatter)
+        flux__copy_elements(t->dtype, &x->shape, out, contiguous, flux__operand_ptr(run, x),
+                            x->stride, false);
+    j.units = flux__count(&j.behind);
+    j.each = (1 << 15) / (j.n * flux__count(&j.slice) + 1) + 1;
+    flux__parallel((j.units + j.each - 1) / j.each, flux__index_task, &j);
     return 0;
 }
 
