@@ -11948,8 +11948,13 @@ static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *nee
     if (y->op == FLUX__SCATTER) {
         out[0] = g;
         out[2] = need[2] ? flux_gather(g, dim, y->in[1]) : NULL;
-    } else out[0] = flux_scatter_add(flux_full_with(flux__dims(x), 0, (flux_dtype)x->dtype), dim,
-                                     y->in[1], g);
+    } else {                              /* one zero, seen in x's shape, is not stored there */
+        const int64_t step[FLUX_MAX_DIMS] = { 0 };
+        const flux_shape s = flux__dims(x);
+        flux_tensor *zero = flux_full_with(flux__shape(NULL, 0), 0, (flux_dtype)x->dtype);
+        if (zero) zero = flux__as_strided(zero, &s, 0, step, 0, step, zero);
+        out[0] = flux_scatter_add(zero, dim, y->in[1], g);
+    }
 }
 
 /* g in dtype t. If g was only widened from t by a formula that handed it through, that is g as it
@@ -16312,8 +16317,8 @@ typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *las
 #if FLUX__VECTORS
 typedef uint64_t flux__two_words __attribute__((vector_size(16)));
 #endif
-/* Fills `all` elements of `size` bytes with the one at p. memcpy of a size that is known here
-   is no call. */
+/* Fills `all` elements of `size` bytes with the one at p; many zeros by memset, which does not read
+   what it overwrites. memcpy of a size that is known here is no call. */
 static void flux__fill(void *out, const void *p, size_t size, size_t all) {
     char *to = (char *)out;
     size_t bytes = size * all;
@@ -16324,6 +16329,10 @@ static void flux__fill(void *out, const void *p, size_t size, size_t all) {
     else if (size == 4) memcpy(&word, p, 4), all_of = word * UINT64_C(0x100000001);
     else if (size == 2) memcpy(&half, p, 2), all_of = half * UINT64_C(0x1000100010001);
     else all_of = *(const unsigned char *)p * UINT64_C(0x101010101010101);
+    if (bytes >= 4096 && all_of == (all_of & 255) * UINT64_C(0x101010101010101)) {
+        memset(to, (int)(all_of & 255), bytes);
+        return;
+    }
 #if FLUX__VECTORS
     const flux__two_words two = { all_of, all_of };
     for (; bytes >= 16; bytes -= 16, to += 16) memcpy(to, &two, 16);

@@ -480,8 +480,13 @@ static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *nee
     if (y->op == FLUX__SCATTER) {
         out[0] = g;
         out[2] = need[2] ? flux_gather(g, dim, y->in[1]) : NULL;
-    } else out[0] = flux_scatter_add(flux_full_with(flux__dims(x), 0, (flux_dtype)x->dtype), dim,
-                                     y->in[1], g);
+    } else {                              /* one zero, seen in x's shape, is not stored there */
+        const int64_t step[FLUX_MAX_DIMS] = { 0 };
+        const flux_shape s = flux__dims(x);
+        flux_tensor *zero = flux_full_with(flux__shape(NULL, 0), 0, (flux_dtype)x->dtype);
+        if (zero) zero = flux__as_strided(zero, &s, 0, step, 0, step, zero);
+        out[0] = flux_scatter_add(zero, dim, y->in[1], g);
+    }
 }
 
 /* g in dtype t. If g was only widened from t by a formula that handed it through, that is g as it
