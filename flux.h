@@ -22077,6 +22077,20 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
         for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
 }
 
+/* Repeats each of n words as many times as said. */
+static FLUX__O2 void flux__repeat_words(float *dst, const float *src, int64_t times, int64_t n) {
+#if FLUX__GEMM_VECTORS
+    for (flux__vec16f v, w, *at; times == 2 && n >= 4; n -= 4, dst += 8, src += 4) {
+        v = *(const flux__vec16f *)(const void *)src, at = (flux__vec16f *)(void *)dst;
+        FLUX__SHUFFLE(w, v, v, flux__vec16i, 2, 2, 3, 3)
+        FLUX__SHUFFLE(v, v, v, flux__vec16i, 0, 0, 1, 1)
+        at[0] = v, at[1] = w;
+    }
+#endif
+    for (; n > 0; n--, src++)
+        for (int64_t i = 0; i < times; i++) memcpy(dst++, src, 4);
+}
+
 /* Adds n floats, ss apart, to those at dst, ds apart. */
 static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
                                      int64_t n) {
@@ -22153,11 +22167,13 @@ static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, 
         flux__copy_words;
     int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
     const bool windows = add && s->ndim > 2 && s->dim[0] < 8;
+    const bool repeats = !add && !ss[0] && ds[0] == 1 && ss[1] == 1 && ds[1] == s->dim[0];
     for (;;) {
         float *y = (float *)(void *)dst + to;
         const float *x = (const float *)(const void *)src + from;
         if (windows) flux__add_windows(s->dim, y, ds, x, ss);
-        for (int64_t i = 0; i < s->dim[1] && !windows; i++)
+        if (repeats) flux__repeat_words(y, x, s->dim[0], s->dim[1]);
+        for (int64_t i = 0; i < s->dim[1] && !windows && !repeats; i++)
             row(y + i * ds[1], ds[0], x + i * ss[1], ss[0], s->dim[0]);
         int d = windows ? 3 : 2;
         for (; d < s->ndim; d++) {
@@ -38783,16 +38799,15 @@ static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, in
     return -1;
 }
 
-/* Repeats each element `times` times along dim i: inserts a dim before dim i, broadcasts it, and
-   merges the two. */
-static flux_tensor *flux__repeat_each(flux_tensor *x, int i, int64_t times) {
-    flux_shape s = flux__dims(x);
-    flux_tensor *y = times == 1 ? x : flux_unsqueeze(x, i);
-    if (times == 1 || !y) return y;
-    flux_shape wide = flux__dims(y);
-    wide.dim[i] = times;
-    s.dim[i] = flux__times(s.dim[i], times);
-    return flux_reshape_with(flux_broadcast_to_with(y, wide), s);
+/* Repeats each element along the first nd dims, up to the shape s: inserts a dim before each of
+   them, broadcasts these, and merges the pairs. */
+static flux_tensor *flux__repeat_each(flux_tensor *x, int nd, flux_shape s) {
+    flux_shape pairs = flux__shape(NULL, nd + s.ndim), wide = pairs;
+    for (int i = 0, d = 0; i < s.ndim; i++) {
+        if (i < nd) pairs.dim[d] = 1, wide.dim[d++] = s.dim[i] / x->dim[i];
+        pairs.dim[d] = wide.dim[d] = x->dim[i], d++;
+    }
+    return flux_reshape_with(flux_broadcast_to_with(flux_reshape_with(x, pairs), wide), s);
 }
 
 /* Linear interpolation along dim i, from `in` to `out` samples: sample k lies at k (in-1)/(out-1)
@@ -38831,10 +38846,9 @@ static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
     for (int i = 0; i < nd; i++)
         if ((s.dim[i] = flux__upsampled(m, x, i)) < 0) return NULL;
     if (!flux__check_shape("upsample", &s)) return NULL;
-    for (int i = 0; i < nd && y; i++)
-        y = nearest                  ? flux__repeat_each(y, i, s.dim[i] / x->dim[i])
-            : s.dim[i] == x->dim[i] ? y
-                                     : flux__interpolate(y, i, s.dim[i]);
+    if (nearest) y = flux__repeat_each(y, nd, s);
+    for (int i = 0; i < nd && y && !nearest; i++)
+        if (s.dim[i] != x->dim[i]) y = flux__interpolate(y, i, s.dim[i]);
     return flux__narrow(y, x->dtype);
 }
 

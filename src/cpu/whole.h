@@ -47,6 +47,20 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
         for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
 }
 
+/* Repeats each of n words as many times as said. */
+static FLUX__O2 void flux__repeat_words(float *dst, const float *src, int64_t times, int64_t n) {
+#if FLUX__GEMM_VECTORS
+    for (flux__vec16f v, w, *at; times == 2 && n >= 4; n -= 4, dst += 8, src += 4) {
+        v = *(const flux__vec16f *)(const void *)src, at = (flux__vec16f *)(void *)dst;
+        FLUX__SHUFFLE(w, v, v, flux__vec16i, 2, 2, 3, 3)
+        FLUX__SHUFFLE(v, v, v, flux__vec16i, 0, 0, 1, 1)
+        at[0] = v, at[1] = w;
+    }
+#endif
+    for (; n > 0; n--, src++)
+        for (int64_t i = 0; i < times; i++) memcpy(dst++, src, 4);
+}
+
 /* Adds n floats, ss apart, to those at dst, ds apart. */
 static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
                                      int64_t n) {
@@ -123,11 +137,13 @@ static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, 
         flux__copy_words;
     int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
     const bool windows = add && s->ndim > 2 && s->dim[0] < 8;
+    const bool repeats = !add && !ss[0] && ds[0] == 1 && ss[1] == 1 && ds[1] == s->dim[0];
     for (;;) {
         float *y = (float *)(void *)dst + to;
         const float *x = (const float *)(const void *)src + from;
         if (windows) flux__add_windows(s->dim, y, ds, x, ss);
-        for (int64_t i = 0; i < s->dim[1] && !windows; i++)
+        if (repeats) flux__repeat_words(y, x, s->dim[0], s->dim[1]);
+        for (int64_t i = 0; i < s->dim[1] && !windows && !repeats; i++)
             row(y + i * ds[1], ds[0], x + i * ss[1], ss[0], s->dim[0]);
         int d = windows ? 3 : 2;
         for (; d < s->ndim; d++) {

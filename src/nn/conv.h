@@ -369,16 +369,15 @@ static int64_t flux__upsampled(flux__upsample_layer *m, const flux_tensor *x, in
     return -1;
 }
 
-/* Repeats each element `times` times along dim i: inserts a dim before dim i, broadcasts it, and
-   merges the two. */
-static flux_tensor *flux__repeat_each(flux_tensor *x, int i, int64_t times) {
-    flux_shape s = flux__dims(x);
-    flux_tensor *y = times == 1 ? x : flux_unsqueeze(x, i);
-    if (times == 1 || !y) return y;
-    flux_shape wide = flux__dims(y);
-    wide.dim[i] = times;
-    s.dim[i] = flux__times(s.dim[i], times);
-    return flux_reshape_with(flux_broadcast_to_with(y, wide), s);
+/* Repeats each element along the first nd dims, up to the shape s: inserts a dim before each of
+   them, broadcasts these, and merges the pairs. */
+static flux_tensor *flux__repeat_each(flux_tensor *x, int nd, flux_shape s) {
+    flux_shape pairs = flux__shape(NULL, nd + s.ndim), wide = pairs;
+    for (int i = 0, d = 0; i < s.ndim; i++) {
+        if (i < nd) pairs.dim[d] = 1, wide.dim[d++] = s.dim[i] / x->dim[i];
+        pairs.dim[d] = wide.dim[d] = x->dim[i], d++;
+    }
+    return flux_reshape_with(flux_broadcast_to_with(flux_reshape_with(x, pairs), wide), s);
 }
 
 /* Linear interpolation along dim i, from `in` to `out` samples: sample k lies at k (in-1)/(out-1)
@@ -417,10 +416,9 @@ static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
     for (int i = 0; i < nd; i++)
         if ((s.dim[i] = flux__upsampled(m, x, i)) < 0) return NULL;
     if (!flux__check_shape("upsample", &s)) return NULL;
-    for (int i = 0; i < nd && y; i++)
-        y = nearest                  ? flux__repeat_each(y, i, s.dim[i] / x->dim[i])
-            : s.dim[i] == x->dim[i] ? y
-                                     : flux__interpolate(y, i, s.dim[i]);
+    if (nearest) y = flux__repeat_each(y, nd, s);
+    for (int i = 0; i < nd && y && !nearest; i++)
+        if (s.dim[i] != x->dim[i]) y = flux__interpolate(y, i, s.dim[i]);
     return flux__narrow(y, x->dtype);
 }
 
