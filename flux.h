@@ -22417,7 +22417,8 @@ static void flux__index_task(void *ctx, int64_t task) {
     const bool words = flux__count(&j->slice) == 1 &&
                        (j->scatter ? j->t->dtype == FLUX_F32 : bytes == 4);
     for (int64_t i = 0; i < j->n; i += m) {
-        m = j->n - i < SOME ? j->n - i : SOME;
+        m = j->n - i;
+        if (m > SOME) m = SOME;
         for (int64_t l = 0; l < m; l++) rows[l] = flux__index_at(j, i + l, &places[l]) * j->row;
         for (int64_t u = from; u < to; u++) {
             int64_t rest = u, large_at = 0, small_at = 0;
