@@ -2,6 +2,7 @@
 #define FLUX__CPU_BACKEND_H
 #include "../base/platform.h"
 #include "../base/memory.h"
+#include "../graph/nodes.h"
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
 #include "../schedule/program.h"
