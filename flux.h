@@ -22480,7 +22480,7 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
         return -1;
     }
     for (int d = 0; d < x->shape.ndim; d++) one = one && (x->shape.dim[d] == 1 || !x->stride[d]);
-    if (j.scatter && one)                 /* zeros, as in the gradient of a gather */
+    if (j.scatter && one && flux__size(t) > 0)      /* zeros, as in the gradient of a gather */
         flux__fill(out, flux__operand_ptr(run, x), flux__dtypes[t->dtype].size,
                    (size_t)flux__size(t));
     else if (j.scatter)
