@@ -48,7 +48,7 @@ GOALS := $(filter test test-% gpu-tests check-%,$(MAKECMDGOALS))
 .DELETE_ON_ERROR:
 .SECONDARY:
 run: $(BUILD)/examples/digits ; $<
-
+include tests/opened.mk
 # What a goal runs, and what before what, is written by tests/plan.sh; one run is tests/one.sh.
 ifneq ($(GOALS),)
 $(shell mkdir -p $(BUILD) && BUILD='$(BUILD)' TESTS='$(TESTS)' CHECKS='$(CHECKS)' OWN='$(OWN)' \
@@ -60,7 +60,7 @@ endif
 $(BUILD)/%.result: FORCE
 	@MAKE='$(MAKE)' BUILD='$(BUILD)' TOTAL='$(words $(RESULTS))' CC='$(CC)' CXX='$(CXX)' \
 	  TIMEOUT='$(TIMEOUT)' sh tests/one.sh $* $(PROGRAM)
-start: ; @: >$(BUILD)/progress
+start: flux.h ; @: >$(BUILD)/progress
 flux.h: src/join.sh src/api/macros.h $(wildcard src/*.h src/*/*.h)
 	sh src/join.sh src/flux.h >$@.new && mv $@.new $@
 src/api/macros.h: src/macros.sh src/graph/table.h src/api/operations.h src/api/losses.h ; sh $< >$@

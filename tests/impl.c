@@ -1,9 +1,13 @@
 /* The implementation, compiled once for all tests, examples and benchmarks that use only the public
-   interface and tests/inside.h. */
+   interface and tests/inside.h; and, with TEST_OPENED, for those that use its own functions. */
 #define FLUX_IMPL_C
 #define FLUX_IMPLEMENTATION
 #include "counted.h"
-#include "../flux.h"
+#ifdef TEST_OPENED
+#  include "opened/defined.h"
+#else
+#  include "../flux.h"
+#endif
 
 INSIDE void flux__test_eager(bool eager) {
     flux__atomic_store32(&flux__eager_known, eager ? 2 : 1);

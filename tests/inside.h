@@ -1,10 +1,12 @@
 /* What a test may ask of the implementation that is linked to it, tests/impl.c. A test that asks for
-   more brings its own, by `#define FLUX_IMPLEMENTATION`, which takes a compiler half a minute when
-   sanitizers are on. */
+   more says `#define FLUX_IMPLEMENTATION` and brings its own, which takes a compiler half a minute
+   when sanitizers are on: so `make` links those that set nothing of it to one whose functions are
+   not static, and has them read their declarations alone (TEST_OPENED, tests/opened.awk). */
 #ifndef FLUX_INSIDE_H
 #define FLUX_INSIDE_H
 #include <stdbool.h>
-#if defined(FLUX_IMPLEMENTATION) && !defined(FLUX_IMPL_C)      /* each such program has these for itself */
+#if defined(FLUX_IMPLEMENTATION) && !defined(FLUX_IMPL_C) && !defined(TEST_OPENED)
+/* each such program has these for itself */
 #  define INSIDE static inline
 #elif defined(__cplusplus)
 #  define INSIDE extern "C"
@@ -17,7 +19,7 @@ INSIDE void flux__test_memory(long left);         /* all fail after so many; -1:
 INSIDE void flux__test_memory_once(long left);    /* the one after so many fails, and no other */
 INSIDE int flux__test_refused(void);              /* how many have failed since either was called */
 
-#if !defined(FLUX_IMPLEMENTATION) || defined(FLUX_IMPL_C)
+#if !defined(FLUX_IMPLEMENTATION) || defined(FLUX_IMPL_C) || defined(TEST_OPENED)
 INSIDE void flux__test_eager(bool eager);         /* what FLUX_EAGER says */
 INSIDE void flux__test_part_nodes(int n);         /* a graph is planned in parts of so many nodes */
 INSIDE void *flux__test_thread(void (*run)(void *), void *arg);        /* starts one; NULL: it can't */

@@ -8,7 +8,8 @@
 # what it executes; the second what is built beforehand, lest two runs build it at once, and after
 # the bar the runs that must have ended.
 # From the Makefile: BUILD; TESTS, CHECKS and ON_DEVICES, files; OWN, those that bring their own
-# implementation; DEVICES; ASKED, devices that were named by the user; AFTER.
+# implementation, and OPENED, those that look into a shared one; DEVICES; ASKED, devices that were named
+# by the user; AFTER.
 
 # names FILE...: tests/test_ops.c is test_ops
 names() { for file; do file=${file##*/}; echo "${file%.*}"; done; }
@@ -16,7 +17,8 @@ names() { for file; do file=${file##*/}; echo "${file%.*}"; done; }
 among() { list=" $(echo $1) "; shift; for w; do case $list in *" $w "*) echo "$w" ;; esac; done; }
 without() { list=" $(echo $1) "; shift; for w; do case $list in *" $w "*) ;; *) echo "$w" ;; esac; done; }
 
-tests=$(names $TESTS) checks=$(names $CHECKS) own=$(names $OWN) on_devices=$(names $ON_DEVICES)
+tests=$(names $TESTS) checks=$(names $CHECKS)
+own=$(names $OWN $OPENED) opened=$(names $OPENED) on_devices=$(names $ON_DEVICES)
 # a test that has fewer cases with SHORT=1
 shortened=$([ -z "$ON_DEVICES" ] || names $(grep -l test_left_out $ON_DEVICES))
 # one that makes a false back end, for which there must be room
@@ -84,7 +86,11 @@ needs() {
     name=${1##*/}
     case $1 in
     */check_*) ! grep -qE '^(.*&& )?implementation( |;|$)' "tests/$name.sh" || echo "$BUILD/impl.o" ;;
-    *) [ -n "$(among "$own" "$name")" ] || echo "$(dirname "$(program "$1" | sed 's|/tests/|/|')")/impl.o" ;;
+    *)
+        in=$(dirname "$(program "$1" | sed 's|/tests/|/|')")
+        if [ -n "$(among "$opened" "$name")" ]; then echo "$in/opened.o" build/opened/declared.h
+        elif [ -z "$(among "$own" "$name")" ]; then echo "$in/impl.o"
+        fi ;;
     esac
     case $1 in */test_softgpu | */test_softnccl | */soft-*) echo softgpu ;; esac
 }

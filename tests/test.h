@@ -20,12 +20,16 @@
    name would leave out tcc and MSVC; a list in TEST_MAIN is one to forget.) */
 #ifndef FLUX_TEST_H
 #define FLUX_TEST_H
-#ifdef FLUX_IMPLEMENTATION
+#if defined(FLUX_IMPLEMENTATION) && !defined(TEST_OPENED)
 #  include "counted.h"
 #else
 #  include "inside.h"
 #endif
-#include "../flux.h"
+#if defined(FLUX_IMPLEMENTATION) && defined(TEST_OPENED)
+#  include "opened/declared.h"
+#else
+#  include "../flux.h"
+#endif
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>

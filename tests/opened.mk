@@ -1,0 +1,15 @@
+# opened.mk - tests that say `#define FLUX_IMPLEMENTATION` and set nothing of it are linked to one
+# implementation that all of them may look into (tests/inside.h). tcc does not know such functions.
+export OPENED := $(if $(findstring tcc,$(CC)),,$(if $(filter tests/test_%,$(OWN)),$(shell \
+  grep -LE '^ *\# *define (FLUX_MALLOC|FLUX_DEBUG|FLUX__|STB_)' $(filter tests/test_%,$(OWN)))))
+OWN := $(filter-out $(OPENED),$(OWN))
+OPEN := $(HEADERS) build/opened/declared.h
+
+build/opened/%.h: flux.h tests/opened.awk
+	@mkdir -p $(@D) && awk -v what=$* -f tests/opened.awk flux.h >$@.new && mv $@.new $@
+$(BUILD)/opened.o $(BUILD)/gpu/opened.o: tests/impl.c build/opened/defined.h $(HEADERS)
+	$(COMPILE) -DTEST_OPENED -Ibuild -I. -c $< -o $@
+$(OPENED:%.c=$(BUILD)/%): $(BUILD)/%: %.c $(BUILD)/opened.o $(OPEN)
+	$(COMPILE) -DTEST_OPENED -Ibuild -I. $< $(BUILD)/opened.o -o $@ $(LDLIBS)
+$(OPENED:tests/%.c=$(BUILD)/gpu/%): $(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/opened.o $(OPEN)
+	$(COMPILE) -DTEST_OPENED -Ibuild -I. $< $(BUILD)/gpu/opened.o -o $@ $(LDLIBS)
