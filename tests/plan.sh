@@ -28,8 +28,9 @@ both=$(without "$false_ones" $(among "$on_devices" $own))
 [ -n "$DEVICES" ] || both=
 
 # `make test` leaves to `make test-all` what takes minutes: checks that compile much,
-slow='check_blas check_compilers check_fuzz_files check_gpu_report check_late check_mpi check_nccl
-      check_processors check_ptx check_python check_rtc check_size check_warnings check_windows'
+# the longest first, lest one be left alone at the end,
+slow='check_processors check_rtc check_mpi check_nccl check_compilers check_windows check_warnings
+      check_gpu_report check_ptx check_size check_fuzz_files check_blas check_late check_python'
 # what HIP does as CUDA does, what three devices do as one does, and the long form of tests.
 hip='test_data test_gpu test_trace'
 several='test_data test_files test_tensors test_trace'
@@ -45,9 +46,11 @@ in_all() {
     [ "$1" != soft-cuda3 ] || all=$(among "$several test_gpu" $on_devices)
     { among "$shortened" $all; without "$(in_short "$1")" $all; } | sort -u
 }
+# long_first: the runs of the test that takes longest come before the others, one a line
+long_first() { awk '/\/test_gpu$/ { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }'; }
 on() { prefix=$1; shift; for w; do echo "$prefix/$w"; done; }
-short=$(for d in $DEVICES; do on "short/$d" $(in_short "$d"); done)
-long=$(for d in $DEVICES; do on "long/$d" $(in_all "$d"); done)
+short=$(for d in $DEVICES; do on "short/$d" $(in_short "$d"); done | long_first)
+long=$(for d in $DEVICES; do on "long/$d" $(in_all "$d"); done | long_first)
 # test_gpu has nothing to do on the processor
 processor=$(without "test_softgpu test_softnccl ${DEVICES:+$(among test_gpu $on_devices)}" $tests)
 quick=$(on tests $processor $(without "$slow" $checks) $(among "test_softgpu test_softnccl" $tests); echo "$short")
@@ -65,7 +68,7 @@ runs_of() {
     test-all)          # what a long form says, a short one need not; AFTER=test: `make test` has run
         [ "$AFTER" = test ] || without "$(echo "$long" | sed 's/^long/short/')" $quick
         echo "$long"
-        on tests $(among "$slow" $checks) ;;
+        on tests $(among "$checks" $slow) ;;
     check-*) on tests $(one "$1" tests sh check_) ;;
     test-*)
         name=$(one "$1" tests c test_)
