@@ -41949,7 +41949,7 @@ typedef struct flux__inflating {          /* one run of flux__inflate */
     char *why;                            /* 80 bytes: what is wrong */
 } flux__inflating;
 
-static const char flux__inflate_scarce[] = "out of memory to inflate it"; /* zlib: Z_MEM_ERROR, -4 */
+static const char flux__inflate_scarce[] = "out of memory to inflate it"; /* Z_MEM_ERROR, -4 */
 static bool flux__inflate_bad(flux__inflating *f, const char *why) {
     snprintf(f->why, 80, "%s", why);
     return false;

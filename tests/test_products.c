@@ -277,20 +277,19 @@ TEST(a_vector_is_as_a_column_of_a_matrix) {
             }
 }
 
-static flux_tensor *here(flux_tensor *x) { return flux_eval(flux_to(test_device, x)); }
-
 /* The sum of a large product and a tensor that is read in another order: its dims are the product's, one of them as two. */
 TEST(a_product_whose_dim_is_two_of_its_sum) {
+    if (test_device.backend) SKIP("about what the CPU's products take, which is long on a software GPU");
     static const int orders[3][3] = { { 1, 0, 2 }, { 2, 1, 0 }, { 0, 2, 1 } };
     for (int of = 0; of < 9; of++) FLUX_SCOPE {
         const int *at = orders[of / 3], first = of % 3 == 0 ? 256 : of % 3 == 1 ? 2 : 1;
         const int64_t dim[3] = { first, 512 / first, 512 };
         int back[3];
         for (int i = 0; i < 3; i++) back[at[i]] = i;
-        flux_tensor *c = flux_matmul(here(flux_rand(512, 8)), here(flux_rand(8, 512)));
-        flux_tensor *beside = flux_permute(here(flux_rand(dim[at[0]], dim[at[1]], dim[at[2]])), back[0], back[1], back[2]);
-        const float *got = flux_floats(flux_cpu(flux_add(flux_reshape(c, dim[0], dim[1], dim[2]), beside)));
-        const float *a = flux_floats(flux_cpu(flux_eval(c))), *b = flux_floats(flux_cpu(flux_eval(flux_copy(beside))));
+        flux_tensor *c = flux_matmul(flux_eval(flux_rand(512, 8)), flux_eval(flux_rand(8, 512)));
+        flux_tensor *beside = flux_permute(flux_eval(flux_rand(dim[at[0]], dim[at[1]], dim[at[2]])), back[0], back[1], back[2]);
+        const float *got = flux_floats(flux_eval(flux_add(flux_reshape(c, dim[0], dim[1], dim[2]), beside)));
+        const float *a = flux_floats(flux_eval(c)), *b = flux_floats(flux_eval(flux_copy(beside)));
         int bad = 0;
         for (int i = 0; got && a && b && i < 512 * 512; i++) bad += fabs((double)got[i] - (double)a[i] - (double)b[i]) > 1e-5;
         CHECK(got && a && b && bad == 0);
