@@ -5699,7 +5699,10 @@ enum {
        product each (flux__conv_by_weight) */
     FLUX__ADDS_WINDOWS = 8,
     FLUX__LONG_PRODUCTS = 16,
-    FLUX__ATTENDS_HALVES = 32             /* attention reads half formats, and sums in f32 */
+    FLUX__ATTENDS_HALVES = 32,            /* attention reads half formats, and sums in f32 */
+    /* a product reads a convolution's windows of the image itself, without its padding
+       (flux__find_gathers) and by 16 bytes of channels (flux__channels_lead) */
+    FLUX__READS_IMAGES = 64
 };
 
 /* available and functional write to `why` why not; component gives in *known whether the back end
@@ -10966,17 +10969,46 @@ static flux_tensor *flux__flip_kernel(flux_tensor *w, int nd) {
     return flux_flip_with(w, flux__shape(dims, nd));
 }
 
-/* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
-   batch]. */
-static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
-    int nd = w->nd;
+/* Whether the product's inner dim has channels before the window, and the image is read with its
+   channels side by side: where the back end asks for it and a group's channels are whole pieces of
+   16 bytes. Three spatial dims leave none for groups. */
+static bool flux__channels_lead(const flux_tensor *x, const flux__window *w, int64_t groups) {
+    const int nd = w->nd;
+    return flux__has_trait(x->device, FLUX__READS_IMAGES) && (groups == 1 || nd < 3) &&
+           x->dim[nd] / groups * (int64_t)flux__dtypes[x->dtype].size % 16 == 0 &&
+           flux__times(flux__product(w->size, nd), flux__product(w->stride, nd)) > 1;
+}
+
+/* x, [space..., channels, ...], or with `back` [channels, space..., ...], with the channels at the
+   other end of the space. */
+static flux_tensor *flux__move_channels(flux_tensor *x, int nd, bool back) {
     int64_t order[FLUX_MAX_DIMS];
-    for (int i = 0; i < nd; i++) order[i] = nd + i, order[nd + i] = i;
-    order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
-    flux_tensor *win = flux__windows(flux__pad_window(x, w, 0), w);
-    win = win ? flux_permute_with(win, flux__shape(order, 2 * nd + 2)) : NULL;
-    int64_t each = flux__times(flux__product(w->size, nd), x->dim[nd] / groups);
-    return win ? flux_reshape(win, flux__product(w->out, nd), each, groups, x->dim[nd + 1]) : NULL;
+    for (int i = 0; x && i < x->ndim; i++)
+        order[i] = i > nd ? i : back ? (i + 1) % (nd + 1) : (i + nd) % (nd + 1);
+    return x ? flux_permute_with(x, flux__shape(order, x->ndim)) : NULL;
+}
+
+/* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
+   batch], or the inner dim is channels / groups x window. */
+static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
+    const int nd = w->nd, lead = flux__channels_lead(x, w, groups), apart = lead && groups > 1;
+    const int64_t in = x->dim[nd] / groups, samples = x->dim[nd + 1];
+    int64_t order[FLUX_MAX_DIMS];
+    int n = nd;
+    if (lead) x = flux__move_channels(flux_copy(flux__move_channels(x, nd, false)), nd, true);
+    flux_tensor *win = x ? flux__windows(flux__pad_window(x, w, 0), w) : NULL;
+    if (win && apart) {
+        flux_shape s = flux__dims(win);
+        s.dim[2 * nd] = in, s.dim[2 * nd + 1] = groups, s.dim[2 * nd + 2] = samples, s.ndim++;
+        win = flux_reshape_with(win, s);
+    }
+    for (int i = 0; i < nd; i++) order[i] = nd + i;
+    if (lead) order[n++] = 2 * nd;
+    for (int i = 0; i < nd; i++) order[n++] = i;
+    for (int i = 2 * nd + lead; win && i < win->ndim; i++) order[n++] = i;
+    win = win ? flux_permute_with(win, flux__shape(order, n)) : NULL;
+    return win ? flux_reshape(win, flux__product(w->out, nd),
+                              flux__times(flux__product(w->size, nd), in), groups, samples) : NULL;
 }
 
 /* Shows a convolution's result y through a FLUX__CONV node, whose gradient by x is a convolution
@@ -11008,7 +11040,8 @@ static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, con
 }
 
 /* A convolution (flip) or cross-correlation as a product: im2col [positions, window x channels /
-   groups, groups, batch] times weight [window x channels / groups, out / groups, groups]. */
+   groups, groups, batch] times weight [window x channels / groups, out / groups, groups], or both
+   with channels before the window (flux__channels_lead). */
 static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip) {
     flux__window w;
     if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) ||
@@ -11017,8 +11050,9 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     flux__as_one(1);
     w.flipped = flip;
     int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
-    flux_tensor *cols = flux__conv_columns(o.x, &w, g),
-        *weight = cols ? flux_reshape(o.weight, cols->dim[1], out / g, g) : NULL;
+    flux_tensor *cols = flux__conv_columns(o.x, &w, g), *weight = cols ? o.weight : NULL;
+    if (weight && flux__channels_lead(o.x, &w, g)) weight = flux__move_channels(weight, nd, false);
+    weight = weight ? flux_reshape(weight, cols->dim[1], out / g, g) : NULL;
     flux_tensor *y = weight ? flux_matmul(cols, weight) : NULL;
     memcpy(shape, w.out, sizeof w.out);
     shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
@@ -11105,8 +11139,10 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
             wide = (w->out[i] - 1) * w->stride[i] + 1;
         s.dim[i] = flux__plus(size[i], reach);
         if (reach < w->lo[i] || size[i] + w->lo[i] < wide) return NULL;
-        spread = spread || s.dim[i] != g->dim[i];
+        spread = spread || w->stride[i] > 1;
+        o.pad.dim[2 * i] = reach - w->lo[i], o.pad.dim[2 * i + 1] = size[i] + w->lo[i] - wide;
     }
+    if (!spread) o.pad.ndim = 2 * nd;
     if (!flux__check_shape("conv", &s)) return NULL;
     flux__contiguous_strides(&s, contiguous);
     for (int i = 0; i < nd; i++) {
@@ -11857,8 +11893,12 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     flux_tensor *each = cols ? flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups,
                                             x->dim[w.nd + 1]) : NULL;
     flux_tensor *d = each ? flux__matmul(flux__swap01(cols), each, true) : NULL;
-    d = d ? flux_reshape_with(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d,
-                            flux__dims(weight)) : NULL;
+    const bool lead = flux__channels_lead(x, &w, groups);
+    flux_shape s = flux__dims(weight);
+    for (int i = 0; lead && i <= w.nd; i++) s.dim[i] = weight->dim[(i + w.nd) % (w.nd + 1)];
+    d = d ? flux_reshape_with(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, s)
+          : NULL;
+    if (lead) d = flux__move_channels(d, w.nd, true);
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
 }
 
@@ -12519,6 +12559,11 @@ enum flux__value_kind {
     FLUX__V_ROUND, FLUX__V_WRAP, FLUX__V_REDUCE, FLUX__V_ARGREDUCE, FLUX__V_PRODUCT
 };
 
+/* Coordinates of an image whose padding is not stored: element (i, j, ...) of its windows is zero
+   where first + step[0] i + step[1] j + ... is none of 0 ... n - 1. */
+typedef struct flux__bound { int64_t first, n, step[FLUX_MAX_DIMS]; } flux__bound;
+typedef struct flux__bounds { int n; flux__bound of[3]; } flux__bounds;
+
 typedef struct flux__operand {            /* a tensor that a kernel reads */
     int src;                              /* its slot: leaves come first, then the plan's nodes;
                                              -1: none */
@@ -12530,6 +12575,7 @@ typedef struct flux__operand {            /* a tensor that a kernel reads */
                                              while packing; shape and stride are the windows' */
     uint8_t owner[FLUX_MAX_DIMS];         /* by dim of the windows: the dim of the product's
                                              operand that it is a part of */
+    const flux__bounds *bounds;           /* of windows that reach beyond the image, or NULL */
 } flux__operand;
 
 /* A line of a kernel's program, and the value that it computes. */
@@ -13357,7 +13403,7 @@ FLUX__END_LEAN
    Groups are bounded in size, as programs and compilers have limits. A copy of
    overlapping windows that only products read (flux__find_gathers) is never
    made: the CPU copies it a block at a time while packing, a GPU reads the
-   image itself. A reduction of very many elements to fewer than 4 results joins
+   image itself, without its padding. A reduction of very many elements to fewer than 4 results joins
    only users that go on with its result, so that it can be spread over
    threads. */
 
@@ -13962,6 +14008,82 @@ static bool flux__is_gather(const flux__planner *p, const flux_tensor *b) {
     return p->g->copies && !flux__finished(b) && flux__in_graph(p->g, b) && p->gather[b->index];
 }
 
+/* The tensor that is read for x: of copies that are never made, their source. */
+static flux_tensor *flux__read_for(const flux__planner *p, flux_tensor *x) {
+    while (flux__is_gather(p, flux__base(x))) x = flux__base(x)->in[0];
+    return x;
+}
+
+/* Whether t is its operand among zeros. */
+static bool flux__is_padding(const flux_tensor *t) {
+    int64_t whole[FLUX_MAX_DIMS];
+    if (t->op != FLUX__AS_STRIDED_SCATTER || !t->nin || t->arg.i[0] || t->arg.i[1] ||
+        t->in[0]->ndim != t->ndim || !flux__size(t->in[0])) return false;
+    const flux_tensor *from = t->in[0];
+    flux_shape s = flux__dims(t);
+    flux__contiguous_strides(&s, whole);
+    for (int d = 0; d < s.ndim; d++)
+        if ((from->dim[d] > 1 && t->stride[d] != whole[d]) ||
+            t->rel / whole[d] % s.dim[d] + from->dim[d] > s.dim[d]) return false;
+    return true;
+}
+
+/* Where the elements of x, a view of its padded base, lie in what was padded: the offset and the
+   strides along the dims of x, and the coordinates that may lie in the padding. A stride of x is a
+   multiple of one of the base's, and so a step along that dim; false: it is not, or such steps
+   leave the dim. */
+static bool flux__unpadded(const flux_tensor *x, int64_t *offset, int64_t *stride,
+                           flux__bounds *bounds) {
+    const flux_tensor *pad = x->base;
+    int64_t whole[FLUX_MAX_DIMS], have[FLUX_MAX_DIMS];
+    flux_shape s = flux__dims(pad);
+    flux__contiguous_strides(&s, whole);
+    flux__layout(pad->in[0], offset, have);
+    memset(stride, 0, sizeof have);
+    bounds->n = 0;
+    for (int e = 0; e < s.ndim; e++) {
+        flux__bound c;
+        memset(&c, 0, sizeof c);
+        const int64_t lo = pad->rel / whole[e] % s.dim[e];
+        c.first = x->offset / whole[e] % s.dim[e] - lo, c.n = pad->in[0]->dim[e];
+        int64_t least = c.first, most = c.first;
+        for (int d = 0; d < x->ndim; d++) {
+            const int64_t step = x->stride[d], size = step < 0 ? -step : step;
+            if (x->dim[d] == 1 || size < whole[e] || (e + 1 < s.ndim && size >= whole[e + 1]))
+                continue;
+            if (step % whole[e] != 0) return false;
+            c.step[d] = step / whole[e], stride[d] = c.step[d] * have[e];
+            *(step < 0 ? &least : &most) += c.step[d] * (x->dim[d] - 1);
+        }
+        if (least < -lo || most >= s.dim[e] - lo) return false;
+        *offset += c.first * have[e];
+        if (least >= 0 && most < c.n) continue;
+        if (bounds->n == 3) return false;
+        bounds->of[bounds->n++] = c;
+    }
+    return true;
+}
+
+/* Marks the padded images that are never made, since only copies that are not made read them. */
+static void flux__find_padding(flux__planner *p) {
+    int64_t offset, stride[FLUX_MAX_DIMS];
+    flux__bounds bounds;
+    for (int i = 0; i < p->n; i++) {
+        const flux_tensor *t = p->g->node[i];
+        if (flux__is_padding(t) && flux__has_trait(t->device, FLUX__READS_IMAGES))
+            p->gather[i] = !(p->g->flag[i] & FLUX__ROOT) &&
+                           flux__base(t->in[0])->op != FLUX__NUMBER;
+    }
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->g->node[i]->nin; k++) {
+            const flux_tensor *x = p->g->node[i]->in[k], *b = flux__base(p->g->node[i]->in[k]);
+            if (flux__is_gather(p, b) && b->op != FLUX__COPY &&
+                (p->g->node[i]->op != FLUX__COPY || !p->gather[i] ||
+                 !flux__unpadded(x, &offset, stride, &bounds)))
+                p->gather[b->index] = false;
+        }
+}
+
 /* Marks the copies that are never made (p->gather). The matrix product of a convolution reads a
    copy of overlapping windows (im2col), many times the size of the image. The CPU packs it a block
    at a time, as it would pack a matrix, so that the block stays in the cache; a GPU reads the image
@@ -13990,6 +14112,7 @@ static void flux__find_gathers(flux__planner *p) {
             if (p->g->node[i]->op != FLUX__MATMUL || !flux__owners(x, b, owner))
                 p->gather[b->index] = false;
         }
+    if (p->g->copies) flux__find_padding(p);
 }
 
 /* Fills use and use_start, the uses of each node. A NUMBER node with a higher index than its reader
@@ -14004,8 +14127,7 @@ static bool flux__find_uses(flux__planner *p) {
         flux_tensor *t = p->g->node[i];
         flux__soon(p->g->node, i + FLUX__SOON, p->n);
         for (int k = 0; k < flux__reads(t) && !p->gather[i]; k++) {
-            flux_tensor *b = flux__base(t->in[k]);
-            if (flux__is_gather(p, b)) b = b->in[0]->base;
+            flux_tensor *b = flux__base(flux__read_for(p, t->in[k]));
             if (flux__finished(b) ||
                 (b->op == FLUX__NUMBER && (!flux__in_graph(p->g, b) || b->index > i)))
                 continue;
@@ -14329,9 +14451,31 @@ static int flux__append_node(flux__builder *b, int node) {
     }
 }
 
+/* Takes memory that lasts as long as the plan. A plan may have a million kernels, so what they take
+   comes from chunks, whose size grows with the plan. */
+static void *flux__plan_take(flux__plan *plan, size_t bytes) {
+    flux__chunk *chunk = plan->chunk;
+    const size_t head = (sizeof *chunk + 15) & ~(size_t)15, n = (bytes + 15) & ~(size_t)15;
+    if (!chunk || chunk->capacity - chunk->used < n) {
+        size_t capacity = plan->bytes < 4096      ? 2048
+                      : plan->bytes > 1 << 26 ? (size_t)1 << 25
+                                              : (size_t)plan->bytes / 2;
+        if (capacity < n) capacity = n;
+        chunk = (flux__chunk *)flux__malloc(head + capacity);
+        if (!chunk) return NULL;
+        chunk->next = plan->chunk, chunk->used = 0, chunk->capacity = capacity;
+        plan->chunk = chunk;
+        plan->bytes += (int64_t)(head + capacity);
+    }
+    void *p = (char *)chunk + head + chunk->used;
+    chunk->used += n;
+    return p;
+}
+
 /* Adds an operand with the offset and strides of its layout, along its own dims. For a copy that is
-   never made, the operand is the source of that copy. */
-static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
+   never made, the operand is the source of that copy, and of windows of an image whose padding is
+   not made either, the image. */
+static void flux__plain_operand(flux__builder *b, flux_tensor *x, flux__plan *plan) {
     flux__operand o, *operand;
     flux__kernel *k = b->k;
     memset(&o, 0, sizeof o);
@@ -14339,10 +14483,15 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
         o.gather = flux__owners(x, flux__base(x), o.owner);
         x = flux__base(x)->in[0];
     }
-    o.src = flux__slot_of(b, flux__base(x));
     o.dtype = x->dtype;
     o.shape = flux__dims(x);
-    flux__layout(x, &o.offset, o.stride);
+    if (flux__is_gather(b->p, flux__base(x))) {
+        flux__bounds *bounds = (flux__bounds *)flux__plan_take(plan, sizeof *bounds);
+        if (!bounds) b->ok = false;
+        else flux__unpadded(x, &o.offset, o.stride, bounds);
+        o.bounds = bounds;
+    } else flux__layout(x, &o.offset, o.stride);
+    o.src = flux__slot_of(b, flux__base(flux__read_for(b->p, x)));
     for (int d = x->ndim; d < FLUX_MAX_DIMS; d++) o.stride[d] = 0;
     operand =
         (flux__operand *)flux__grow(k->operand, &k->operand_capacity, k->noperand + 1,
@@ -14410,27 +14559,6 @@ static int flux__storable(flux__builder *b, int v, const flux_tensor *t) {
     return flux__append(b, &line);
 }
 
-/* Takes memory that lasts as long as the plan. A plan may have a million kernels, so what they take
-   comes from chunks, whose size grows with the plan. */
-static void *flux__plan_take(flux__plan *plan, size_t bytes) {
-    flux__chunk *chunk = plan->chunk;
-    const size_t head = (sizeof *chunk + 15) & ~(size_t)15, n = (bytes + 15) & ~(size_t)15;
-    if (!chunk || chunk->capacity - chunk->used < n) {
-        size_t capacity = plan->bytes < 4096      ? 2048
-                      : plan->bytes > 1 << 26 ? (size_t)1 << 25
-                                              : (size_t)plan->bytes / 2;
-        if (capacity < n) capacity = n;
-        chunk = (flux__chunk *)flux__malloc(head + capacity);
-        if (!chunk) return NULL;
-        chunk->next = plan->chunk, chunk->used = 0, chunk->capacity = capacity;
-        plan->chunk = chunk;
-        plan->bytes += (int64_t)(head + capacity);
-    }
-    void *p = (char *)chunk + head + chunk->used;
-    chunk->used += n;
-    return p;
-}
-
 /* Copies the kernel's lines and operands out of the planner's arrays, which keep their spare
    capacity for the next kernel, into memory of the plan. */
 static bool flux__settle_kernel(flux__planner *p, flux__kernel *k, flux__plan *plan) {
@@ -14465,7 +14593,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
         const flux_tensor *t = p->g->node[k->node];
         memcpy(k->mnk, t->arg.i, sizeof k->mnk);
         if (k->kind == FLUX__K_CALL) k->call = (const flux__plan_call *)(intptr_t)t->arg.i[0];
-        for (int j = 0; j < t->nin; j++) flux__plain_operand(&b, t->in[j]);
+        for (int j = 0; j < t->nin; j++) flux__plain_operand(&b, t->in[j], plan);
     }
     k->reduced = group->reduced;
     memcpy(k->full, group->full, sizeof k->full);
@@ -26594,14 +26722,15 @@ typedef struct flux__factor {             /* an operand, its dims told apart */
     bool deep;                            /* the inner dim is the contiguous one */
 } flux__factor;
 
-/* The sizes and strides of the dims in memory that make up dim `dim` of an operand's matrix:
-   one dim, or several if the operand is the implicit im2col matrix of a convolution. */
-static void flux__factor_axes(const flux__operand *o, int dim, flux__axes *x) {
+/* The sizes of the dims in memory that make up dim `dim` of an operand's matrix, and their steps out
+   of `stride`: one dim, or several if the operand is the implicit im2col matrix of a convolution. */
+static void flux__factor_axes(const flux__operand *o, const int64_t *stride, int dim,
+                              flux__axes *x) {
     x->nd = 0;
     for (int d = 0; d < o->shape.ndim; d++) {
         if ((o->gather ? o->owner[d] : d) != dim) continue;
         x->dim[x->nd] = o->shape.dim[d];
-        x->step[x->nd++] = o->stride[d];
+        x->step[x->nd++] = stride[d];
     }
 }
 
@@ -26620,8 +26749,8 @@ static flux__factor flux__factor_of(flux__emitter *c, int which) {
     f.name = which ? 'b' : 'a';
     f.p = flux__emitter_slot(c, f.o->src, f.o->dtype);
     f.limit = c->k->mnk[which];
-    flux__factor_axes(f.o, vector ? -1 : which, &f.across);
-    flux__factor_axes(f.o, vector ? 0 : !which, &f.in);
+    flux__factor_axes(f.o, f.o->stride, vector ? -1 : which, &f.across);
+    flux__factor_axes(f.o, f.o->stride, vector ? 0 : !which, &f.in);
     f.deep = flux__first_step(&f.in) == 1 && flux__first_step(&f.across) != 1;
     return f;
 }
@@ -26632,20 +26761,29 @@ static int64_t flux__batches(const flux__kernel *k) {
     return n;
 }
 
-/* Declares a_at or b_at: where the operand's matrix number `batch` starts. */
-static void flux__emit_batch(flux__emitter *c, const flux__factor *f) {
+/* Declares a_at or b_at: where the operand's matrix number `batch` starts, `first` of one, by these
+   strides; for a bound's coordinate a_0, a_1, ... */
+static void flux__emit_start(flux__emitter *c, const flux__factor *f, const char *name,
+                             int64_t first, const int64_t *stride) {
     int64_t before = 1;
-    flux__emit(&c->s, "    const %s %c_at = %lld", c->index, f->name, (long long)f->o->offset);
+    flux__emit(&c->s, "    const %s %c_%s = %lld", c->index, f->name, name, (long long)first);
     for (int d = 2; d < FLUX_MAX_DIMS; d++) {
         flux__axes x;
         char at[64];
-        flux__factor_axes(f->o, d, &x);
+        flux__factor_axes(f->o, stride, d, &x);
         snprintf(at, sizeof at, "(batch / %lld %% %lld)", (long long)before,
                  (long long)c->k->full[d]);
         if (c->k->full[d] > 1) flux__emit_axes(&c->s, &x, at);
         before *= c->k->full[d];
     }
     flux__emit(&c->s, ";\n");
+}
+static void flux__emit_batch(flux__emitter *c, const flux__factor *f) {
+    flux__emit_start(c, f, "at", f->o->offset, f->o->stride);
+    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
+        const char name[2] = { (char)('0' + q), 0 };
+        flux__emit_start(c, f, name, f->o->bounds->of[q].first, f->o->bounds->of[q].step);
+    }
 }
 
 /* The position of the element at i (row of a, column of b) and l (inner dim) of the batch's
@@ -26654,6 +26792,22 @@ static void flux__emit_element(flux__listing *s, const flux__factor *f) {
     flux__emit(s, "%c_at", f->name);
     flux__emit_axes(s, &f->across, "i");
     flux__emit_axes(s, &f->in, "l");
+}
+
+/* The condition, behind others, that this element is none of the padding's. */
+static void flux__emit_inside(flux__emitter *c, const flux__factor *f) {
+    const char *whole = strcmp(c->index, "int") == 0 ? "u32" : "u64";
+    const bool vector = c->k->operand[f->name == 'b'].shape.ndim == 1;
+    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
+        const flux__bound *e = &f->o->bounds->of[q];
+        flux__axes across, in;
+        flux__factor_axes(f->o, e->step, vector ? -1 : f->name == 'b', &across);
+        flux__factor_axes(f->o, e->step, vector ? 0 : f->name != 'b', &in);
+        flux__emit(&c->s, " && (%s)(%c_%d", whole, f->name, q);
+        flux__emit_axes(&c->s, &across, "i");
+        flux__emit_axes(&c->s, &in, "l");
+        flux__emit(&c->s, ") < %lldu", (long long)e->n);
+    }
 }
 
 /* Opens the text's block for the unit `name` of n, which blockIdx.y chooses; `only` stands
@@ -26668,14 +26822,21 @@ static void flux__emit_unit(flux__emitter *c, const char *name, int64_t n, const
                      c->index, name, c->index, name, (long long)n, name, c->index);
 }
 
-/* Whether all chunks of `chunk` elements along the contiguous side are whole and aligned. */
+/* Whether all chunks of `chunk` elements along the contiguous side are whole and aligned: of
+   windows, that they lie along one dim, which no padding bounds. */
 static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
-    const flux__axes *fast = f->deep ? &f->in : &f->across;
-    bool fit = !f->o->gather && flux__first_step(fast) == 1 &&
-               (f->deep ? inner : f->limit) % chunk == 0 && f->o->offset % chunk == 0;
-    for (int d = 0; d < f->o->shape.ndim && fit; d++)
-        if (f->o->shape.dim[d] > 1 && f->o->stride[d] != 1 && f->o->stride[d] % chunk != 0)
-            fit = false;
+    const flux__operand *o = f->o;
+    bool fit = flux__first_step(f->deep ? &f->in : &f->across) == 1 &&
+               (f->deep ? inner : f->limit) % chunk == 0 && o->offset % chunk == 0;
+    int along = 0;                        /* dims of stride 1 */
+    for (int d = 0; d < o->shape.ndim && fit; d++) {
+        const int64_t n = o->shape.dim[d];
+        if (n <= 1) continue;
+        if (o->stride[d] != 1) fit = o->stride[d] % chunk == 0;
+        else fit = !o->gather || (along++ == 0 && n % chunk == 0);
+        for (int q = 0; o->bounds && q < o->bounds->n && o->stride[d] == 1; q++)
+            fit = fit && o->bounds->of[q].step[d] == 0;
+    }
     return fit;
 }
 
@@ -26891,16 +27052,20 @@ static void flux__emit_part(flux__emitter *c, const flux__fma_part *p, const flu
 static void flux__emit_loads(flux__emitter *c, const flux__fma_part *p, const flux__fma_tile *t,
                              const char *T, const char *stage) {
     const flux__factor *f = p->f;
-    flux__listing *s = &c->s, at = { NULL, 0, 0, false };
+    flux__listing *s = &c->s;
     const char *E = flux__dtype_types[f->o->dtype];
     char n = f->name;
     flux__emit(s, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
                 "    const %s i = %c_i + u * %d, l = %c_l + u * %d;\n"
-                "    const int there = i < %lld && l < end;\n", p->count, c->index, n,
+                "    const int there = i < %lld && l < end", p->count, c->index, n,
                 f->deep ? p->rows : 0, n, f->deep ? 0 : p->rows, (long long)f->limit);
-    if (!f->o->gather)
-        flux__emit(s, "    const %s *const from = %c_from + u * (%s)%lld;\n", E, n, c->index,
-                    (long long)p->apart);
+    flux__emit_inside(c, f);
+    flux__emit(s, ";\n    const %s *const from = ", E);
+    if (f->o->gather) {
+        flux__emit(s, "p%d + (", f->p);
+        flux__emit_element(s, f);
+        flux__emit(s, ");\n");
+    } else flux__emit(s, "%c_from + u * (%s)%lld;\n", n, c->index, (long long)p->apart);
     if (p->ahead)
         flux__emit(s, "    copy_16(%c_put + %s * %d + u * %d, there ? from : p%d, "
                     "there ? 16 : 0);\n", n, stage, p->stage, p->rows * p->pitch, f->p);
@@ -26908,15 +27073,8 @@ static void flux__emit_loads(flux__emitter *c, const flux__fma_part *p, const fl
         flux__emit(s, "    if (there) %c_next[u] = *(const %s_pack *)from;\n    else "
                     "for (int q = 0; q < %d; q++) %c_next[u].x[q] = 0;\n", n, T, p->chunk, n);
     } else {
-        if (f->o->gather) {
-            flux__emit(&at, "p%d[", f->p);
-            flux__emit_element(&at, f);
-            flux__emit(&at, "]");
-        } else flux__emit(&at, "*from");
         flux__emit(s, "    %c_next[u] = there ? ", n);
-        if (at.failed) s->failed = true;
-        else flux__emit_loaded(s, f->o->dtype, at.text);
-        flux__free(at.text);
+        flux__emit_loaded(s, f->o->dtype, "*from");
         flux__emit(s, " : 0;\n");
     }
     flux__emit(s, "    }\n    %c_l += %d;\n", n, t->k * t->groups);
@@ -27139,7 +27297,8 @@ static void flux__emit_tile_start(flux__emitter *c, const flux__tile *t) {
                 t->per);
     flux__emit(s, "    const %s %c_i = %c0 + %c_%c, %c_l = %c_%c;\n", c->index, n, n, n,
                 f->deep ? 'y' : 'x', n, n, f->deep ? 'x' : 'y');
-    flux__emit(s, "    const %s *%c_from = p%d + %c_at + %c_i * (%s)%lld + (begin + %c_l) * "
+    if (!f->o->gather)
+        flux__emit(s, "    const %s *%c_from = p%d + %c_at + %c_i * (%s)%lld + (begin + %c_l) * "
                 "(%s)%lld;\n", t->type, n, f->p, n, n, c->index,
                 (long long)flux__first_step(&f->across), n, c->index,
                 (long long)flux__first_step(&f->in));
@@ -27169,9 +27328,10 @@ static void flux__emit_elements(flux__emitter *c, const flux__tile *t) {
                 "    for (int q = 0; q < %d; q++) {\n    const int x = t %% %d * %d + q;\n",
                 t->per, t->rows, n, t->chunk, t->per, t->chunk);
     flux__emit(s, "    const %s i = %c0 + %c, l = l0 + %c;\n"
-                "    const int there = i < %lld && l < end;\n    const %s from = there ? ",
-                c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit,
-                c->index);
+                "    const int there = i < %lld && l < end",
+                c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit);
+    flux__emit_inside(c, f);
+    flux__emit(s, ";\n    const %s from = there ? ", c->index);
     flux__emit_element(s, f);
     flux__emit(s, " : 0;\n");
     if (t->size == 2)
@@ -27193,20 +27353,31 @@ static void flux__emit_fetch(flux__emitter *c, const flux__tile *t, int threads)
     }
     int64_t step = flux__first_step(&f->in),
         apart = t->rows * (f->deep ? flux__first_step(&f->across) : step);
+    if (f->o->gather)
+        flux__emit(s, "    const %s i = %c_i + u * %d, l = l0 + %c_l + u * %d;\n", c->index, n,
+                   f->deep ? t->rows : 0, n, f->deep ? 0 : t->rows);
     flux__emit(s, "    const int there = l0");
     if (!t->fits[1]) flux__emit(s, " + %c_l + u * %d", n, f->deep ? 0 : t->rows);
     flux__emit(s, " < end");
     if (!t->fits[0])
         flux__emit(s, " && %c_i + u * %d < %lld", n, f->deep ? t->rows : 0, (long long)f->limit);
-    flux__emit(s, ";\n    const %s *const from = %c_from + u * (%s)%lld;\n",
-                t->type, n, c->index, (long long)apart);
+    flux__emit_inside(c, f);
+    flux__emit(s, ";\n    const %s *const from = ", t->type);
+    if (f->o->gather) {
+        flux__emit(s, "p%d + (", f->p);
+        flux__emit_element(s, f);
+        flux__emit(s, ");\n");
+    } else flux__emit(s, "%c_from + u * (%s)%lld;\n", n, c->index, (long long)apart);
     if (t->ahead)
         flux__emit(s, "    copy_16(%c_put + next + u * %d, from, there ? 16 : 0);\n", n,
                     t->rows * t->pitch * t->size);
     else flux__emit(s, "    if (there) %c_words[u] = *(const words4 *)from;\n"
                      "    else for (int q = 0; q < 4; q++) %c_words[u].x[q] = 0;\n", n, n);
-    flux__emit(s, "    }\n    %c_from += (%s)%lld;\n    }\n", n, c->index,
-                (long long)(step * (f->deep ? t->fast : t->slow)));
+    flux__emit(s, "    }\n");
+    if (!f->o->gather)
+        flux__emit(s, "    %c_from += (%s)%lld;\n", n, c->index,
+                   (long long)(step * (f->deep ? t->fast : t->slow)));
+    flux__emit(s, "    }\n");
 }
 
 /* Stores what flux__emit_fetch loaded into registers to the stage `next`. */
@@ -29522,7 +29693,7 @@ static int flux__##x##_fill(int id, void *dst, size_t n, size_t unit, flux__fill
     return flux__gpu_fill(B, id, dst, n, unit, put, ctx);                                                                        \
 }                                                                                                                                \
 static int flux__##x##_stream(int id, void **stream, bool set) { return flux__gpu_stream(B, id, stream, set); }
-#define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__GATHERS_HALVES | FLUX__ATTENDS_HALVES,                             \
+#define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__GATHERS_HALVES | FLUX__ATTENDS_HALVES | FLUX__READS_IMAGES,                             \
     flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,                                          \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
     flux__##x##_wait, flux__##x##_memory, flux__gpu_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill, flux__##x##_stream }

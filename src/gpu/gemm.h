@@ -36,14 +36,15 @@ typedef struct flux__factor {             /* an operand, its dims told apart */
     bool deep;                            /* the inner dim is the contiguous one */
 } flux__factor;
 
-/* The sizes and strides of the dims in memory that make up dim `dim` of an operand's matrix:
-   one dim, or several if the operand is the implicit im2col matrix of a convolution. */
-static void flux__factor_axes(const flux__operand *o, int dim, flux__axes *x) {
+/* The sizes of the dims in memory that make up dim `dim` of an operand's matrix, and their steps out
+   of `stride`: one dim, or several if the operand is the implicit im2col matrix of a convolution. */
+static void flux__factor_axes(const flux__operand *o, const int64_t *stride, int dim,
+                              flux__axes *x) {
     x->nd = 0;
     for (int d = 0; d < o->shape.ndim; d++) {
         if ((o->gather ? o->owner[d] : d) != dim) continue;
         x->dim[x->nd] = o->shape.dim[d];
-        x->step[x->nd++] = o->stride[d];
+        x->step[x->nd++] = stride[d];
     }
 }
 
@@ -62,8 +63,8 @@ static flux__factor flux__factor_of(flux__emitter *c, int which) {
     f.name = which ? 'b' : 'a';
     f.p = flux__emitter_slot(c, f.o->src, f.o->dtype);
     f.limit = c->k->mnk[which];
-    flux__factor_axes(f.o, vector ? -1 : which, &f.across);
-    flux__factor_axes(f.o, vector ? 0 : !which, &f.in);
+    flux__factor_axes(f.o, f.o->stride, vector ? -1 : which, &f.across);
+    flux__factor_axes(f.o, f.o->stride, vector ? 0 : !which, &f.in);
     f.deep = flux__first_step(&f.in) == 1 && flux__first_step(&f.across) != 1;
     return f;
 }
@@ -74,20 +75,29 @@ static int64_t flux__batches(const flux__kernel *k) {
     return n;
 }
 
-/* Declares a_at or b_at: where the operand's matrix number `batch` starts. */
-static void flux__emit_batch(flux__emitter *c, const flux__factor *f) {
+/* Declares a_at or b_at: where the operand's matrix number `batch` starts, `first` of one, by these
+   strides; for a bound's coordinate a_0, a_1, ... */
+static void flux__emit_start(flux__emitter *c, const flux__factor *f, const char *name,
+                             int64_t first, const int64_t *stride) {
     int64_t before = 1;
-    flux__emit(&c->s, "    const %s %c_at = %lld", c->index, f->name, (long long)f->o->offset);
+    flux__emit(&c->s, "    const %s %c_%s = %lld", c->index, f->name, name, (long long)first);
     for (int d = 2; d < FLUX_MAX_DIMS; d++) {
         flux__axes x;
         char at[64];
-        flux__factor_axes(f->o, d, &x);
+        flux__factor_axes(f->o, stride, d, &x);
         snprintf(at, sizeof at, "(batch / %lld %% %lld)", (long long)before,
                  (long long)c->k->full[d]);
         if (c->k->full[d] > 1) flux__emit_axes(&c->s, &x, at);
         before *= c->k->full[d];
     }
     flux__emit(&c->s, ";\n");
+}
+static void flux__emit_batch(flux__emitter *c, const flux__factor *f) {
+    flux__emit_start(c, f, "at", f->o->offset, f->o->stride);
+    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
+        const char name[2] = { (char)('0' + q), 0 };
+        flux__emit_start(c, f, name, f->o->bounds->of[q].first, f->o->bounds->of[q].step);
+    }
 }
 
 /* The position of the element at i (row of a, column of b) and l (inner dim) of the batch's
@@ -96,6 +106,22 @@ static void flux__emit_element(flux__listing *s, const flux__factor *f) {
     flux__emit(s, "%c_at", f->name);
     flux__emit_axes(s, &f->across, "i");
     flux__emit_axes(s, &f->in, "l");
+}
+
+/* The condition, behind others, that this element is none of the padding's. */
+static void flux__emit_inside(flux__emitter *c, const flux__factor *f) {
+    const char *whole = strcmp(c->index, "int") == 0 ? "u32" : "u64";
+    const bool vector = c->k->operand[f->name == 'b'].shape.ndim == 1;
+    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
+        const flux__bound *e = &f->o->bounds->of[q];
+        flux__axes across, in;
+        flux__factor_axes(f->o, e->step, vector ? -1 : f->name == 'b', &across);
+        flux__factor_axes(f->o, e->step, vector ? 0 : f->name != 'b', &in);
+        flux__emit(&c->s, " && (%s)(%c_%d", whole, f->name, q);
+        flux__emit_axes(&c->s, &across, "i");
+        flux__emit_axes(&c->s, &in, "l");
+        flux__emit(&c->s, ") < %lldu", (long long)e->n);
+    }
 }
 
 /* Opens the text's block for the unit `name` of n, which blockIdx.y chooses; `only` stands
@@ -110,14 +136,21 @@ static void flux__emit_unit(flux__emitter *c, const char *name, int64_t n, const
                      c->index, name, c->index, name, (long long)n, name, c->index);
 }
 
-/* Whether all chunks of `chunk` elements along the contiguous side are whole and aligned. */
+/* Whether all chunks of `chunk` elements along the contiguous side are whole and aligned: of
+   windows, that they lie along one dim, which no padding bounds. */
 static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
-    const flux__axes *fast = f->deep ? &f->in : &f->across;
-    bool fit = !f->o->gather && flux__first_step(fast) == 1 &&
-               (f->deep ? inner : f->limit) % chunk == 0 && f->o->offset % chunk == 0;
-    for (int d = 0; d < f->o->shape.ndim && fit; d++)
-        if (f->o->shape.dim[d] > 1 && f->o->stride[d] != 1 && f->o->stride[d] % chunk != 0)
-            fit = false;
+    const flux__operand *o = f->o;
+    bool fit = flux__first_step(f->deep ? &f->in : &f->across) == 1 &&
+               (f->deep ? inner : f->limit) % chunk == 0 && o->offset % chunk == 0;
+    int along = 0;                        /* dims of stride 1 */
+    for (int d = 0; d < o->shape.ndim && fit; d++) {
+        const int64_t n = o->shape.dim[d];
+        if (n <= 1) continue;
+        if (o->stride[d] != 1) fit = o->stride[d] % chunk == 0;
+        else fit = !o->gather || (along++ == 0 && n % chunk == 0);
+        for (int q = 0; o->bounds && q < o->bounds->n && o->stride[d] == 1; q++)
+            fit = fit && o->bounds->of[q].step[d] == 0;
+    }
     return fit;
 }
 

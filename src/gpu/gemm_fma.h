@@ -101,16 +101,20 @@ static void flux__emit_part(flux__emitter *c, const flux__fma_part *p, const flu
 static void flux__emit_loads(flux__emitter *c, const flux__fma_part *p, const flux__fma_tile *t,
                              const char *T, const char *stage) {
     const flux__factor *f = p->f;
-    flux__listing *s = &c->s, at = { NULL, 0, 0, false };
+    flux__listing *s = &c->s;
     const char *E = flux__dtype_types[f->o->dtype];
     char n = f->name;
     flux__emit(s, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
                 "    const %s i = %c_i + u * %d, l = %c_l + u * %d;\n"
-                "    const int there = i < %lld && l < end;\n", p->count, c->index, n,
+                "    const int there = i < %lld && l < end", p->count, c->index, n,
                 f->deep ? p->rows : 0, n, f->deep ? 0 : p->rows, (long long)f->limit);
-    if (!f->o->gather)
-        flux__emit(s, "    const %s *const from = %c_from + u * (%s)%lld;\n", E, n, c->index,
-                    (long long)p->apart);
+    flux__emit_inside(c, f);
+    flux__emit(s, ";\n    const %s *const from = ", E);
+    if (f->o->gather) {
+        flux__emit(s, "p%d + (", f->p);
+        flux__emit_element(s, f);
+        flux__emit(s, ");\n");
+    } else flux__emit(s, "%c_from + u * (%s)%lld;\n", n, c->index, (long long)p->apart);
     if (p->ahead)
         flux__emit(s, "    copy_16(%c_put + %s * %d + u * %d, there ? from : p%d, "
                     "there ? 16 : 0);\n", n, stage, p->stage, p->rows * p->pitch, f->p);
@@ -118,15 +122,8 @@ static void flux__emit_loads(flux__emitter *c, const flux__fma_part *p, const fl
         flux__emit(s, "    if (there) %c_next[u] = *(const %s_pack *)from;\n    else "
                     "for (int q = 0; q < %d; q++) %c_next[u].x[q] = 0;\n", n, T, p->chunk, n);
     } else {
-        if (f->o->gather) {
-            flux__emit(&at, "p%d[", f->p);
-            flux__emit_element(&at, f);
-            flux__emit(&at, "]");
-        } else flux__emit(&at, "*from");
         flux__emit(s, "    %c_next[u] = there ? ", n);
-        if (at.failed) s->failed = true;
-        else flux__emit_loaded(s, f->o->dtype, at.text);
-        flux__free(at.text);
+        flux__emit_loaded(s, f->o->dtype, "*from");
         flux__emit(s, " : 0;\n");
     }
     flux__emit(s, "    }\n    %c_l += %d;\n", n, t->k * t->groups);

@@ -91,7 +91,8 @@ static void flux__emit_tile_start(flux__emitter *c, const flux__tile *t) {
                 t->per);
     flux__emit(s, "    const %s %c_i = %c0 + %c_%c, %c_l = %c_%c;\n", c->index, n, n, n,
                 f->deep ? 'y' : 'x', n, n, f->deep ? 'x' : 'y');
-    flux__emit(s, "    const %s *%c_from = p%d + %c_at + %c_i * (%s)%lld + (begin + %c_l) * "
+    if (!f->o->gather)
+        flux__emit(s, "    const %s *%c_from = p%d + %c_at + %c_i * (%s)%lld + (begin + %c_l) * "
                 "(%s)%lld;\n", t->type, n, f->p, n, n, c->index,
                 (long long)flux__first_step(&f->across), n, c->index,
                 (long long)flux__first_step(&f->in));
@@ -121,9 +122,10 @@ static void flux__emit_elements(flux__emitter *c, const flux__tile *t) {
                 "    for (int q = 0; q < %d; q++) {\n    const int x = t %% %d * %d + q;\n",
                 t->per, t->rows, n, t->chunk, t->per, t->chunk);
     flux__emit(s, "    const %s i = %c0 + %c, l = l0 + %c;\n"
-                "    const int there = i < %lld && l < end;\n    const %s from = there ? ",
-                c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit,
-                c->index);
+                "    const int there = i < %lld && l < end",
+                c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit);
+    flux__emit_inside(c, f);
+    flux__emit(s, ";\n    const %s from = there ? ", c->index);
     flux__emit_element(s, f);
     flux__emit(s, " : 0;\n");
     if (t->size == 2)
@@ -145,20 +147,31 @@ static void flux__emit_fetch(flux__emitter *c, const flux__tile *t, int threads)
     }
     int64_t step = flux__first_step(&f->in),
         apart = t->rows * (f->deep ? flux__first_step(&f->across) : step);
+    if (f->o->gather)
+        flux__emit(s, "    const %s i = %c_i + u * %d, l = l0 + %c_l + u * %d;\n", c->index, n,
+                   f->deep ? t->rows : 0, n, f->deep ? 0 : t->rows);
     flux__emit(s, "    const int there = l0");
     if (!t->fits[1]) flux__emit(s, " + %c_l + u * %d", n, f->deep ? 0 : t->rows);
     flux__emit(s, " < end");
     if (!t->fits[0])
         flux__emit(s, " && %c_i + u * %d < %lld", n, f->deep ? t->rows : 0, (long long)f->limit);
-    flux__emit(s, ";\n    const %s *const from = %c_from + u * (%s)%lld;\n",
-                t->type, n, c->index, (long long)apart);
+    flux__emit_inside(c, f);
+    flux__emit(s, ";\n    const %s *const from = ", t->type);
+    if (f->o->gather) {
+        flux__emit(s, "p%d + (", f->p);
+        flux__emit_element(s, f);
+        flux__emit(s, ");\n");
+    } else flux__emit(s, "%c_from + u * (%s)%lld;\n", n, c->index, (long long)apart);
     if (t->ahead)
         flux__emit(s, "    copy_16(%c_put + next + u * %d, from, there ? 16 : 0);\n", n,
                     t->rows * t->pitch * t->size);
     else flux__emit(s, "    if (there) %c_words[u] = *(const words4 *)from;\n"
                      "    else for (int q = 0; q < 4; q++) %c_words[u].x[q] = 0;\n", n, n);
-    flux__emit(s, "    }\n    %c_from += (%s)%lld;\n    }\n", n, c->index,
-                (long long)(step * (f->deep ? t->fast : t->slow)));
+    flux__emit(s, "    }\n");
+    if (!f->o->gather)
+        flux__emit(s, "    %c_from += (%s)%lld;\n", n, c->index,
+                   (long long)(step * (f->deep ? t->fast : t->slow)));
+    flux__emit(s, "    }\n");
 }
 
 /* Stores what flux__emit_fetch loaded into registers to the stage `next`. */

@@ -389,8 +389,12 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
     flux_tensor *each = cols ? flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups,
                                             x->dim[w.nd + 1]) : NULL;
     flux_tensor *d = each ? flux__matmul(flux__swap01(cols), each, true) : NULL;
-    d = d ? flux_reshape_with(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d,
-                            flux__dims(weight)) : NULL;
+    const bool lead = flux__channels_lead(x, &w, groups);
+    flux_shape s = flux__dims(weight);
+    for (int i = 0; lead && i <= w.nd; i++) s.dim[i] = weight->dim[(i + w.nd) % (w.nd + 1)];
+    d = d ? flux_reshape_with(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, s)
+          : NULL;
+    if (lead) d = flux__move_channels(d, w.nd, true);
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
 }
 

@@ -210,17 +210,46 @@ static flux_tensor *flux__flip_kernel(flux_tensor *w, int nd) {
     return flux_flip_with(w, flux__shape(dims, nd));
 }
 
-/* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
-   batch]. */
-static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
-    int nd = w->nd;
+/* Whether the product's inner dim has channels before the window, and the image is read with its
+   channels side by side: where the back end asks for it and a group's channels are whole pieces of
+   16 bytes. Three spatial dims leave none for groups. */
+static bool flux__channels_lead(const flux_tensor *x, const flux__window *w, int64_t groups) {
+    const int nd = w->nd;
+    return flux__has_trait(x->device, FLUX__READS_IMAGES) && (groups == 1 || nd < 3) &&
+           x->dim[nd] / groups * (int64_t)flux__dtypes[x->dtype].size % 16 == 0 &&
+           flux__times(flux__product(w->size, nd), flux__product(w->stride, nd)) > 1;
+}
+
+/* x, [space..., channels, ...], or with `back` [channels, space..., ...], with the channels at the
+   other end of the space. */
+static flux_tensor *flux__move_channels(flux_tensor *x, int nd, bool back) {
     int64_t order[FLUX_MAX_DIMS];
-    for (int i = 0; i < nd; i++) order[i] = nd + i, order[nd + i] = i;
-    order[2 * nd] = 2 * nd, order[2 * nd + 1] = 2 * nd + 1;
-    flux_tensor *win = flux__windows(flux__pad_window(x, w, 0), w);
-    win = win ? flux_permute_with(win, flux__shape(order, 2 * nd + 2)) : NULL;
-    int64_t each = flux__times(flux__product(w->size, nd), x->dim[nd] / groups);
-    return win ? flux_reshape(win, flux__product(w->out, nd), each, groups, x->dim[nd + 1]) : NULL;
+    for (int i = 0; x && i < x->ndim; i++)
+        order[i] = i > nd ? i : back ? (i + 1) % (nd + 1) : (i + nd) % (nd + 1);
+    return x ? flux_permute_with(x, flux__shape(order, x->ndim)) : NULL;
+}
+
+/* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
+   batch], or the inner dim is channels / groups x window. */
+static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
+    const int nd = w->nd, lead = flux__channels_lead(x, w, groups), apart = lead && groups > 1;
+    const int64_t in = x->dim[nd] / groups, samples = x->dim[nd + 1];
+    int64_t order[FLUX_MAX_DIMS];
+    int n = nd;
+    if (lead) x = flux__move_channels(flux_copy(flux__move_channels(x, nd, false)), nd, true);
+    flux_tensor *win = x ? flux__windows(flux__pad_window(x, w, 0), w) : NULL;
+    if (win && apart) {
+        flux_shape s = flux__dims(win);
+        s.dim[2 * nd] = in, s.dim[2 * nd + 1] = groups, s.dim[2 * nd + 2] = samples, s.ndim++;
+        win = flux_reshape_with(win, s);
+    }
+    for (int i = 0; i < nd; i++) order[i] = nd + i;
+    if (lead) order[n++] = 2 * nd;
+    for (int i = 0; i < nd; i++) order[n++] = i;
+    for (int i = 2 * nd + lead; win && i < win->ndim; i++) order[n++] = i;
+    win = win ? flux_permute_with(win, flux__shape(order, n)) : NULL;
+    return win ? flux_reshape(win, flux__product(w->out, nd),
+                              flux__times(flux__product(w->size, nd), in), groups, samples) : NULL;
 }
 
 /* Shows a convolution's result y through a FLUX__CONV node, whose gradient by x is a convolution
@@ -252,7 +281,8 @@ static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, con
 }
 
 /* A convolution (flip) or cross-correlation as a product: im2col [positions, window x channels /
-   groups, groups, batch] times weight [window x channels / groups, out / groups, groups]. */
+   groups, groups, batch] times weight [window x channels / groups, out / groups, groups], or both
+   with channels before the window (flux__channels_lead). */
 static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip) {
     flux__window w;
     if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) ||
@@ -261,8 +291,9 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     flux__as_one(1);
     w.flipped = flip;
     int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
-    flux_tensor *cols = flux__conv_columns(o.x, &w, g),
-        *weight = cols ? flux_reshape(o.weight, cols->dim[1], out / g, g) : NULL;
+    flux_tensor *cols = flux__conv_columns(o.x, &w, g), *weight = cols ? o.weight : NULL;
+    if (weight && flux__channels_lead(o.x, &w, g)) weight = flux__move_channels(weight, nd, false);
+    weight = weight ? flux_reshape(weight, cols->dim[1], out / g, g) : NULL;
     flux_tensor *y = weight ? flux_matmul(cols, weight) : NULL;
     memcpy(shape, w.out, sizeof w.out);
     shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
@@ -349,8 +380,10 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
             wide = (w->out[i] - 1) * w->stride[i] + 1;
         s.dim[i] = flux__plus(size[i], reach);
         if (reach < w->lo[i] || size[i] + w->lo[i] < wide) return NULL;
-        spread = spread || s.dim[i] != g->dim[i];
+        spread = spread || w->stride[i] > 1;
+        o.pad.dim[2 * i] = reach - w->lo[i], o.pad.dim[2 * i + 1] = size[i] + w->lo[i] - wide;
     }
+    if (!spread) o.pad.ndim = 2 * nd;
     if (!flux__check_shape("conv", &s)) return NULL;
     flux__contiguous_strides(&s, contiguous);
     for (int i = 0; i < nd; i++) {

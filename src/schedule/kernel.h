@@ -37,6 +37,11 @@ enum flux__value_kind {
     FLUX__V_ROUND, FLUX__V_WRAP, FLUX__V_REDUCE, FLUX__V_ARGREDUCE, FLUX__V_PRODUCT
 };
 
+/* Coordinates of an image whose padding is not stored: element (i, j, ...) of its windows is zero
+   where first + step[0] i + step[1] j + ... is none of 0 ... n - 1. */
+typedef struct flux__bound { int64_t first, n, step[FLUX_MAX_DIMS]; } flux__bound;
+typedef struct flux__bounds { int n; flux__bound of[3]; } flux__bounds;
+
 typedef struct flux__operand {            /* a tensor that a kernel reads */
     int src;                              /* its slot: leaves come first, then the plan's nodes;
                                              -1: none */
@@ -48,6 +53,7 @@ typedef struct flux__operand {            /* a tensor that a kernel reads */
                                              while packing; shape and stride are the windows' */
     uint8_t owner[FLUX_MAX_DIMS];         /* by dim of the windows: the dim of the product's
                                              operand that it is a part of */
+    const flux__bounds *bounds;           /* of windows that reach beyond the image, or NULL */
 } flux__operand;
 
 /* A line of a kernel's program, and the value that it computes. */

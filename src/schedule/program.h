@@ -310,9 +310,31 @@ static int flux__append_node(flux__builder *b, int node) {
     }
 }
 
+/* Takes memory that lasts as long as the plan. A plan may have a million kernels, so what they take
+   comes from chunks, whose size grows with the plan. */
+static void *flux__plan_take(flux__plan *plan, size_t bytes) {
+    flux__chunk *chunk = plan->chunk;
+    const size_t head = (sizeof *chunk + 15) & ~(size_t)15, n = (bytes + 15) & ~(size_t)15;
+    if (!chunk || chunk->capacity - chunk->used < n) {
+        size_t capacity = plan->bytes < 4096      ? 2048
+                      : plan->bytes > 1 << 26 ? (size_t)1 << 25
+                                              : (size_t)plan->bytes / 2;
+        if (capacity < n) capacity = n;
+        chunk = (flux__chunk *)flux__malloc(head + capacity);
+        if (!chunk) return NULL;
+        chunk->next = plan->chunk, chunk->used = 0, chunk->capacity = capacity;
+        plan->chunk = chunk;
+        plan->bytes += (int64_t)(head + capacity);
+    }
+    void *p = (char *)chunk + head + chunk->used;
+    chunk->used += n;
+    return p;
+}
+
 /* Adds an operand with the offset and strides of its layout, along its own dims. For a copy that is
-   never made, the operand is the source of that copy. */
-static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
+   never made, the operand is the source of that copy, and of windows of an image whose padding is
+   not made either, the image. */
+static void flux__plain_operand(flux__builder *b, flux_tensor *x, flux__plan *plan) {
     flux__operand o, *operand;
     flux__kernel *k = b->k;
     memset(&o, 0, sizeof o);
@@ -320,10 +342,15 @@ static void flux__plain_operand(flux__builder *b, flux_tensor *x) {
         o.gather = flux__owners(x, flux__base(x), o.owner);
         x = flux__base(x)->in[0];
     }
-    o.src = flux__slot_of(b, flux__base(x));
     o.dtype = x->dtype;
     o.shape = flux__dims(x);
-    flux__layout(x, &o.offset, o.stride);
+    if (flux__is_gather(b->p, flux__base(x))) {
+        flux__bounds *bounds = (flux__bounds *)flux__plan_take(plan, sizeof *bounds);
+        if (!bounds) b->ok = false;
+        else flux__unpadded(x, &o.offset, o.stride, bounds);
+        o.bounds = bounds;
+    } else flux__layout(x, &o.offset, o.stride);
+    o.src = flux__slot_of(b, flux__base(flux__read_for(b->p, x)));
     for (int d = x->ndim; d < FLUX_MAX_DIMS; d++) o.stride[d] = 0;
     operand =
         (flux__operand *)flux__grow(k->operand, &k->operand_capacity, k->noperand + 1,
@@ -391,27 +418,6 @@ static int flux__storable(flux__builder *b, int v, const flux_tensor *t) {
     return flux__append(b, &line);
 }
 
-/* Takes memory that lasts as long as the plan. A plan may have a million kernels, so what they take
-   comes from chunks, whose size grows with the plan. */
-static void *flux__plan_take(flux__plan *plan, size_t bytes) {
-    flux__chunk *chunk = plan->chunk;
-    const size_t head = (sizeof *chunk + 15) & ~(size_t)15, n = (bytes + 15) & ~(size_t)15;
-    if (!chunk || chunk->capacity - chunk->used < n) {
-        size_t capacity = plan->bytes < 4096      ? 2048
-                      : plan->bytes > 1 << 26 ? (size_t)1 << 25
-                                              : (size_t)plan->bytes / 2;
-        if (capacity < n) capacity = n;
-        chunk = (flux__chunk *)flux__malloc(head + capacity);
-        if (!chunk) return NULL;
-        chunk->next = plan->chunk, chunk->used = 0, chunk->capacity = capacity;
-        plan->chunk = chunk;
-        plan->bytes += (int64_t)(head + capacity);
-    }
-    void *p = (char *)chunk + head + chunk->used;
-    chunk->used += n;
-    return p;
-}
-
 /* Copies the kernel's lines and operands out of the planner's arrays, which keep their spare
    capacity for the next kernel, into memory of the plan. */
 static bool flux__settle_kernel(flux__planner *p, flux__kernel *k, flux__plan *plan) {
@@ -446,7 +452,7 @@ static bool flux__build_kernel(flux__planner *p, int G, flux__kernel *k, flux__p
         const flux_tensor *t = p->g->node[k->node];
         memcpy(k->mnk, t->arg.i, sizeof k->mnk);
         if (k->kind == FLUX__K_CALL) k->call = (const flux__plan_call *)(intptr_t)t->arg.i[0];
-        for (int j = 0; j < t->nin; j++) flux__plain_operand(&b, t->in[j]);
+        for (int j = 0; j < t->nin; j++) flux__plain_operand(&b, t->in[j], plan);
     }
     k->reduced = group->reduced;
     memcpy(k->full, group->full, sizeof k->full);
