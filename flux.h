@@ -26744,7 +26744,7 @@ static int64_t flux__first_step(const flux__axes *x) {
 /* Operand 0 (a, M x K) or 1 (b, K x N) of the product; a vector has the inner dim alone. */
 static flux__factor flux__factor_of(flux__emitter *c, int which) {
     flux__factor f;
-    bool vector = c->k->operand[which].shape.ndim == 1;
+    bool vector = c->k->operand[which].shape.ndim == 1 && !c->k->operand[which].gather;
     f.o = &c->k->operand[which];
     f.name = which ? 'b' : 'a';
     f.p = flux__emitter_slot(c, f.o->src, f.o->dtype);
@@ -26794,20 +26794,115 @@ static void flux__emit_element(flux__listing *s, const flux__factor *f) {
     flux__emit_axes(s, &f->in, "l");
 }
 
+/* The coordinate that bound q limits, along the matrix's sides. */
+static void flux__bound_axes(const flux__factor *f, int q, flux__axes *across, flux__axes *in) {
+    const int64_t *step = f->o->bounds->of[q].step;
+    flux__factor_axes(f->o, step, f->name == 'b', across);
+    flux__factor_axes(f->o, step, f->name != 'b', in);
+}
+
 /* The condition, behind others, that this element is none of the padding's. */
 static void flux__emit_inside(flux__emitter *c, const flux__factor *f) {
     const char *whole = strcmp(c->index, "int") == 0 ? "u32" : "u64";
-    const bool vector = c->k->operand[f->name == 'b'].shape.ndim == 1;
     for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
-        const flux__bound *e = &f->o->bounds->of[q];
         flux__axes across, in;
-        flux__factor_axes(f->o, e->step, vector ? -1 : f->name == 'b', &across);
-        flux__factor_axes(f->o, e->step, vector ? 0 : f->name != 'b', &in);
+        flux__bound_axes(f, q, &across, &in);
         flux__emit(&c->s, " && (%s)(%c_%d", whole, f->name, q);
         flux__emit_axes(&c->s, &across, "i");
         flux__emit_axes(&c->s, &in, "l");
-        flux__emit(&c->s, ") < %lldu", (long long)e->n);
+        flux__emit(&c->s, ") < %lldu", (long long)f->o->bounds->of[q].n);
     }
+}
+
+/* The dim of `in` along which bound q's coordinate varies: its number, or in.nd where it does not;
+   -1: it varies along several. */
+static int flux__bound_dim(const flux__axes *in) {
+    int at = in->nd, n = 0;
+    for (int d = 0; d < in->nd; d++)
+        if (in->step[d] && in->dim[d] > 1) at = d, n++;
+    return n > 1 ? -1 : at;
+}
+
+/* A convolution whose windows are rows along the contiguous inner dim. Where a thread's rows lie
+   and which places of their windows are padding is found before the loop (flux__emit_rows); a turn
+   adds where its place in the window is (flux__emit_turn). A row's places are bits of a word, those
+   of each bounded coordinate behind those of the one before; bit 30 is out in all rows, bit 31 in
+   those beyond the matrix. */
+static bool flux__goes_by_rows(const flux__factor *f) {
+    int64_t bits = 0;
+    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
+        flux__axes across, in;
+        flux__bound_axes(f, q, &across, &in);
+        const int d = flux__bound_dim(&in);
+        bits += d < 0 ? 32 : d < in.nd ? in.dim[d] : 1;
+    }
+    return f->o->gather && f->deep && bits <= 30;
+}
+
+/* Declares a_row[count], where the rows of a thread begin, `rows` apart, and a_out[count]. */
+static void flux__emit_rows(flux__emitter *c, const flux__factor *f, int count, int rows) {
+    flux__listing *s = &c->s;
+    const char n = f->name;
+    int64_t bit = 0;
+    flux__emit(s, "    %s %c_row[%d];\n    u32 %c_out[%d];\n#pragma unroll\n"
+               "    for (int u = 0; u < %d; u++) {\n    const %s i = %c_i + u * %d;\n"
+               "    %c_row[u] = %c_at", c->index, n, count, n, count, count, c->index, n, rows, n,
+               n);
+    flux__emit_axes(s, &f->across, "i");
+    flux__emit(s, ", %c_out[u] = i < %lld ? 1u << 30 : 3u << 30;\n", n, (long long)f->limit);
+    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
+        flux__axes across, in;
+        flux__bound_axes(f, q, &across, &in);
+        const int d = flux__bound_dim(&in);
+        const int64_t places = d < in.nd ? in.dim[d] : 1;
+        flux__emit(s, "    { const %s at = %c_%d", c->index, n, q);
+        flux__emit_axes(s, &across, "i");
+        flux__emit(s, ";\n    for (int w = 0; w < %lld; w++) if (at + w * (%lld) < 0 || "
+                   "at + w * (%lld) >= %lld) %c_out[u] |= 1u << (%lld + w); }\n",
+                   (long long)places, (long long)(d < in.nd ? in.step[d] : 0),
+                   (long long)(d < in.nd ? in.step[d] : 0), (long long)f->o->bounds->of[q].n, n,
+                   (long long)bit);
+        bit += places;
+    }
+    flux__emit(s, "    }\n");
+}
+
+/* Declares what a turn adds to a row's place, a_in, and the bits of the window's places there,
+   a_places; `l` is the text of its place along the inner dim: beyond the end all is out. */
+static void flux__emit_turn(flux__emitter *c, const flux__factor *f, const char *l) {
+    flux__listing *s = &c->s;
+    int64_t bit = 0;
+    flux__emit(s, "    const %s %c_in = 0", c->index, f->name);
+    flux__emit_axes(s, &f->in, l);
+    flux__emit(s, ";\n    const u32 %c_places = (%s < end ? 2u : 3u) << 30", f->name, l);
+    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
+        flux__axes across, in;
+        flux__bound_axes(f, q, &across, &in);
+        const int d = flux__bound_dim(&in);
+        for (int e = 0; e < in.nd; e++) in.step[e] = e == d;
+        flux__emit(s, " | 1u << ((%lld", (long long)bit);
+        flux__emit_axes(s, &in, l);
+        flux__emit(s, ") & 31)");
+        bit += d < in.nd ? in.dim[d] : 1;
+    }
+    flux__emit(s, ";\n");
+}
+
+/* Declares of a thread's load number u of a convolution whether it is `there`, in the matrix and not
+   in the padding, and where it is from; `type`: of an element. */
+static void flux__emit_window(flux__emitter *c, const flux__factor *f, const char *type) {
+    flux__listing *s = &c->s;
+    const char n = f->name;
+    if (flux__goes_by_rows(f)) {
+        flux__emit(s, "    const int there = !(%c_out[u] & %c_places);\n"
+                   "    const %s *const from = p%d + (%c_row[u] + %c_in);\n", n, n, type, f->p, n, n);
+        return;
+    }
+    flux__emit(s, "    const int there = i < %lld && l < end", (long long)f->limit);
+    flux__emit_inside(c, f);
+    flux__emit(s, ";\n    const %s *const from = p%d + (", type, f->p);
+    flux__emit_element(s, f);
+    flux__emit(s, ");\n");
 }
 
 /* Opens the text's block for the unit `name` of n, which blockIdx.y chooses; `only` stands
@@ -26995,14 +27090,17 @@ typedef struct flux__fma_part {           /* an operand's tile, and what a threa
     bool ahead;                           /* by asynchronous copies */
 } flux__fma_part;
 
-/* The largest tile of which the result has enough, else the smallest, whose groups split the
-   inner dim. The largest tile is not for f64. */
+/* The largest tile of which the result has enough, and more than half of one's columns, else the
+   smallest, whose groups split the inner dim. An oblong tile is for results that are narrow, not
+   for few tiles; large tiles are not for f64. */
 static flux__fma_tile flux__choose_fma_tile(const flux__kernel *k) {
-    static const flux__fma_tile tiles[] = { { 128, 128, 8, 8, 8, 1 }, { 64, 64, 16, 8, 4, 1 },
-                                            { 32, 32, 16, 4, 4, 4 } };
+    static const flux__fma_tile tiles[] = { { 128, 128, 8, 8, 8, 1 }, { 128, 64, 16, 8, 8, 1 },
+                                            { 64, 64, 16, 8, 4, 1 }, { 32, 32, 16, 4, 4, 4 } };
     bool f64 = k->operand[0].dtype == FLUX_F64;
-    int i = f64 ? 1 : 0;
-    while (i < 2 && flux__product_tiles(k, tiles[i].m, tiles[i].n) < FLUX__ENOUGH_BLOCKS) i++;
+    int i = f64 ? 2 : 0;
+    while (i < 3 && (flux__product_tiles(k, tiles[i].m, tiles[i].n) <
+                         FLUX__ENOUGH_BLOCKS * (i == 1 ? 2 : 1) ||
+                     (i < 2 && k->mnk[1] <= tiles[i].n / 2))) i++;
     flux__fma_tile t = tiles[i];
     if (f64) t.k = 8;                     /* f64 has twice the bytes */
     return t;
@@ -27043,6 +27141,7 @@ static void flux__emit_part(flux__emitter *c, const flux__fma_part *p, const flu
         flux__emit(s, "    const %s *%c_from = p%d + %c_at + %c_i * %lld + %c_l * %lld;\n",
                     flux__dtype_types[f->o->dtype], n, f->p, n, n,
                     (long long)flux__first_step(&f->across), n, (long long)p->step);
+    if (flux__goes_by_rows(f)) flux__emit_rows(c, f, p->count, p->rows);
     if (!p->ahead)
         flux__emit(s, "    %s%s %c_next[%d];\n", T, p->chunk > 1 ? "_pack" : "", n, p->count);
 }
@@ -27055,17 +27154,15 @@ static void flux__emit_loads(flux__emitter *c, const flux__fma_part *p, const fl
     flux__listing *s = &c->s;
     const char *E = flux__dtype_types[f->o->dtype];
     char n = f->name;
+    const char l[] = { n, '_', 'l', 0 };
+    if (flux__goes_by_rows(f)) flux__emit_turn(c, f, l);
     flux__emit(s, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
-                "    const %s i = %c_i + u * %d, l = %c_l + u * %d;\n"
-                "    const int there = i < %lld && l < end", p->count, c->index, n,
-                f->deep ? p->rows : 0, n, f->deep ? 0 : p->rows, (long long)f->limit);
-    flux__emit_inside(c, f);
-    flux__emit(s, ";\n    const %s *const from = ", E);
-    if (f->o->gather) {
-        flux__emit(s, "p%d + (", f->p);
-        flux__emit_element(s, f);
-        flux__emit(s, ");\n");
-    } else flux__emit(s, "%c_from + u * (%s)%lld;\n", n, c->index, (long long)p->apart);
+                "    const %s i = %c_i + u * %d, l = %c_l + u * %d;\n", p->count, c->index, n,
+                f->deep ? p->rows : 0, n, f->deep ? 0 : p->rows);
+    if (f->o->gather) flux__emit_window(c, f, E);
+    else flux__emit(s, "    const int there = i < %lld && l < end;\n"
+                    "    const %s *const from = %c_from + u * (%s)%lld;\n", (long long)f->limit, E, n,
+                    c->index, (long long)p->apart);
     if (p->ahead)
         flux__emit(s, "    copy_16(%c_put + %s * %d + u * %d, there ? from : p%d, "
                     "there ? 16 : 0);\n", n, stage, p->stage, p->rows * p->pitch, f->p);
@@ -27297,6 +27394,7 @@ static void flux__emit_tile_start(flux__emitter *c, const flux__tile *t) {
                 t->per);
     flux__emit(s, "    const %s %c_i = %c0 + %c_%c, %c_l = %c_%c;\n", c->index, n, n, n,
                 f->deep ? 'y' : 'x', n, n, f->deep ? 'x' : 'y');
+    if (flux__goes_by_rows(f)) flux__emit_rows(c, f, t->count, t->rows);
     if (!f->o->gather)
         flux__emit(s, "    const %s *%c_from = p%d + %c_at + %c_i * (%s)%lld + (begin + %c_l) * "
                 "(%s)%lld;\n", t->type, n, f->p, n, n, c->index,
@@ -27345,6 +27443,8 @@ static void flux__emit_fetch(flux__emitter *c, const flux__tile *t, int threads)
     const flux__factor *f = t->f;
     flux__listing *s = &c->s;
     char n = f->name;
+    const char l[] = { '(', 'l', '0', ' ', '+', ' ', n, '_', 'l', ')', 0 };
+    if (t->whole && flux__goes_by_rows(f)) flux__emit_turn(c, f, l);
     flux__emit_chunks(s, t, threads);
     if (!t->whole) {
         flux__emit_elements(c, t);
@@ -27353,21 +27453,20 @@ static void flux__emit_fetch(flux__emitter *c, const flux__tile *t, int threads)
     }
     int64_t step = flux__first_step(&f->in),
         apart = t->rows * (f->deep ? flux__first_step(&f->across) : step);
-    if (f->o->gather)
+    if (f->o->gather) {
         flux__emit(s, "    const %s i = %c_i + u * %d, l = l0 + %c_l + u * %d;\n", c->index, n,
                    f->deep ? t->rows : 0, n, f->deep ? 0 : t->rows);
-    flux__emit(s, "    const int there = l0");
-    if (!t->fits[1]) flux__emit(s, " + %c_l + u * %d", n, f->deep ? 0 : t->rows);
-    flux__emit(s, " < end");
-    if (!t->fits[0])
-        flux__emit(s, " && %c_i + u * %d < %lld", n, f->deep ? t->rows : 0, (long long)f->limit);
-    flux__emit_inside(c, f);
-    flux__emit(s, ";\n    const %s *const from = ", t->type);
-    if (f->o->gather) {
-        flux__emit(s, "p%d + (", f->p);
-        flux__emit_element(s, f);
-        flux__emit(s, ");\n");
-    } else flux__emit(s, "%c_from + u * (%s)%lld;\n", n, c->index, (long long)apart);
+        flux__emit_window(c, f, t->type);
+    } else {
+        flux__emit(s, "    const int there = l0");
+        if (!t->fits[1]) flux__emit(s, " + %c_l + u * %d", n, f->deep ? 0 : t->rows);
+        flux__emit(s, " < end");
+        if (!t->fits[0])
+            flux__emit(s, " && %c_i + u * %d < %lld", n, f->deep ? t->rows : 0,
+                       (long long)f->limit);
+        flux__emit(s, ";\n    const %s *const from = %c_from + u * (%s)%lld;\n", t->type, n,
+                   c->index, (long long)apart);
+    }
     if (t->ahead)
         flux__emit(s, "    copy_16(%c_put + next + u * %d, from, there ? 16 : 0);\n", n,
                     t->rows * t->pitch * t->size);
@@ -27394,20 +27493,21 @@ static void flux__emit_put(flux__emitter *c, const flux__tile *t, int threads) {
 }
 
 /* The largest tile of which there are enough and of which the result has more than half along
-   both sides, else the smallest. Warps of 64 lanes have their own shapes, and so have fragments
+   both sides, else the smallest; an oblong one is for results that are narrow, not for few tiles.
+   Warps of 64 lanes have their own shapes, and so have fragments
    that are loaded by fours, where `whole` says that the chunks of both operands are. */
 static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux__fragment *f,
                                               bool whole) {
-    static const flux__warp_tile shapes[3][3] = {
-        { { 128, 128, 64, 64, 32 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
-        { { 128, 128, 64, 64, 64 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
-        { { 128, 128, 64, 64, 64 }, { 64, 64, 128, 32, 32 }, { 32, 32, 128, 16, 16 } } };
+    static const flux__warp_tile small = { 32, 32, 128, 16, 16 }, shapes[3][3] = {
+        { { 128, 128, 64, 64, 32 }, { 128, 64, 64, 64, 32 }, { 64, 64, 64, 32, 32 } },
+        { { 128, 128, 64, 64, 64 }, { 128, 64, 64, 64, 32 }, { 64, 64, 64, 32, 32 } },
+        { { 128, 128, 64, 64, 64 }, { 128, 64, 128, 64, 32 }, { 64, 64, 128, 32, 32 } } };
     const flux__warp_tile *t = shapes[f->lanes > 32 ? 1 : f->fours && whole ? 2 : 0];
-    for (int i = 0; i < 2; i++, t++)
-        if (flux__product_tiles(k, t->m, t->n) >= FLUX__ENOUGH_BLOCKS && k->mnk[0] > t->m / 2 &&
-            k->mnk[1] > t->n / 2)
+    for (int i = 0; i < 3; i++, t++)
+        if (flux__product_tiles(k, t->m, t->n) >= FLUX__ENOUGH_BLOCKS * (i == 1 ? 2 : 1) &&
+            k->mnk[0] > t->m / 2 && k->mnk[1] > t->n / 2)
             return *t;
-    return *t;
+    return small;
 }
 
 /* Finish of a warp's wm x wn sums. They go through shared memory, 16 columns at a time with

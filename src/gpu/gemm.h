@@ -58,7 +58,7 @@ static int64_t flux__first_step(const flux__axes *x) {
 /* Operand 0 (a, M x K) or 1 (b, K x N) of the product; a vector has the inner dim alone. */
 static flux__factor flux__factor_of(flux__emitter *c, int which) {
     flux__factor f;
-    bool vector = c->k->operand[which].shape.ndim == 1;
+    bool vector = c->k->operand[which].shape.ndim == 1 && !c->k->operand[which].gather;
     f.o = &c->k->operand[which];
     f.name = which ? 'b' : 'a';
     f.p = flux__emitter_slot(c, f.o->src, f.o->dtype);
@@ -108,20 +108,115 @@ static void flux__emit_element(flux__listing *s, const flux__factor *f) {
     flux__emit_axes(s, &f->in, "l");
 }
 
+/* The coordinate that bound q limits, along the matrix's sides. */
+static void flux__bound_axes(const flux__factor *f, int q, flux__axes *across, flux__axes *in) {
+    const int64_t *step = f->o->bounds->of[q].step;
+    flux__factor_axes(f->o, step, f->name == 'b', across);
+    flux__factor_axes(f->o, step, f->name != 'b', in);
+}
+
 /* The condition, behind others, that this element is none of the padding's. */
 static void flux__emit_inside(flux__emitter *c, const flux__factor *f) {
     const char *whole = strcmp(c->index, "int") == 0 ? "u32" : "u64";
-    const bool vector = c->k->operand[f->name == 'b'].shape.ndim == 1;
     for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
-        const flux__bound *e = &f->o->bounds->of[q];
         flux__axes across, in;
-        flux__factor_axes(f->o, e->step, vector ? -1 : f->name == 'b', &across);
-        flux__factor_axes(f->o, e->step, vector ? 0 : f->name != 'b', &in);
+        flux__bound_axes(f, q, &across, &in);
         flux__emit(&c->s, " && (%s)(%c_%d", whole, f->name, q);
         flux__emit_axes(&c->s, &across, "i");
         flux__emit_axes(&c->s, &in, "l");
-        flux__emit(&c->s, ") < %lldu", (long long)e->n);
+        flux__emit(&c->s, ") < %lldu", (long long)f->o->bounds->of[q].n);
     }
+}
+
+/* The dim of `in` along which bound q's coordinate varies: its number, or in.nd where it does not;
+   -1: it varies along several. */
+static int flux__bound_dim(const flux__axes *in) {
+    int at = in->nd, n = 0;
+    for (int d = 0; d < in->nd; d++)
+        if (in->step[d] && in->dim[d] > 1) at = d, n++;
+    return n > 1 ? -1 : at;
+}
+
+/* A convolution whose windows are rows along the contiguous inner dim. Where a thread's rows lie
+   and which places of their windows are padding is found before the loop (flux__emit_rows); a turn
+   adds where its place in the window is (flux__emit_turn). A row's places are bits of a word, those
+   of each bounded coordinate behind those of the one before; bit 30 is out in all rows, bit 31 in
+   those beyond the matrix. */
+static bool flux__goes_by_rows(const flux__factor *f) {
+    int64_t bits = 0;
+    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
+        flux__axes across, in;
+        flux__bound_axes(f, q, &across, &in);
+        const int d = flux__bound_dim(&in);
+        bits += d < 0 ? 32 : d < in.nd ? in.dim[d] : 1;
+    }
+    return f->o->gather && f->deep && bits <= 30;
+}
+
+/* Declares a_row[count], where the rows of a thread begin, `rows` apart, and a_out[count]. */
+static void flux__emit_rows(flux__emitter *c, const flux__factor *f, int count, int rows) {
+    flux__listing *s = &c->s;
+    const char n = f->name;
+    int64_t bit = 0;
+    flux__emit(s, "    %s %c_row[%d];\n    u32 %c_out[%d];\n#pragma unroll\n"
+               "    for (int u = 0; u < %d; u++) {\n    const %s i = %c_i + u * %d;\n"
+               "    %c_row[u] = %c_at", c->index, n, count, n, count, count, c->index, n, rows, n,
+               n);
+    flux__emit_axes(s, &f->across, "i");
+    flux__emit(s, ", %c_out[u] = i < %lld ? 1u << 30 : 3u << 30;\n", n, (long long)f->limit);
+    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
+        flux__axes across, in;
+        flux__bound_axes(f, q, &across, &in);
+        const int d = flux__bound_dim(&in);
+        const int64_t places = d < in.nd ? in.dim[d] : 1;
+        flux__emit(s, "    { const %s at = %c_%d", c->index, n, q);
+        flux__emit_axes(s, &across, "i");
+        flux__emit(s, ";\n    for (int w = 0; w < %lld; w++) if (at + w * (%lld) < 0 || "
+                   "at + w * (%lld) >= %lld) %c_out[u] |= 1u << (%lld + w); }\n",
+                   (long long)places, (long long)(d < in.nd ? in.step[d] : 0),
+                   (long long)(d < in.nd ? in.step[d] : 0), (long long)f->o->bounds->of[q].n, n,
+                   (long long)bit);
+        bit += places;
+    }
+    flux__emit(s, "    }\n");
+}
+
+/* Declares what a turn adds to a row's place, a_in, and the bits of the window's places there,
+   a_places; `l` is the text of its place along the inner dim: beyond the end all is out. */
+static void flux__emit_turn(flux__emitter *c, const flux__factor *f, const char *l) {
+    flux__listing *s = &c->s;
+    int64_t bit = 0;
+    flux__emit(s, "    const %s %c_in = 0", c->index, f->name);
+    flux__emit_axes(s, &f->in, l);
+    flux__emit(s, ";\n    const u32 %c_places = (%s < end ? 2u : 3u) << 30", f->name, l);
+    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
+        flux__axes across, in;
+        flux__bound_axes(f, q, &across, &in);
+        const int d = flux__bound_dim(&in);
+        for (int e = 0; e < in.nd; e++) in.step[e] = e == d;
+        flux__emit(s, " | 1u << ((%lld", (long long)bit);
+        flux__emit_axes(s, &in, l);
+        flux__emit(s, ") & 31)");
+        bit += d < in.nd ? in.dim[d] : 1;
+    }
+    flux__emit(s, ";\n");
+}
+
+/* Declares of a thread's load number u of a convolution whether it is `there`, in the matrix and not
+   in the padding, and where it is from; `type`: of an element. */
+static void flux__emit_window(flux__emitter *c, const flux__factor *f, const char *type) {
+    flux__listing *s = &c->s;
+    const char n = f->name;
+    if (flux__goes_by_rows(f)) {
+        flux__emit(s, "    const int there = !(%c_out[u] & %c_places);\n"
+                   "    const %s *const from = p%d + (%c_row[u] + %c_in);\n", n, n, type, f->p, n, n);
+        return;
+    }
+    flux__emit(s, "    const int there = i < %lld && l < end", (long long)f->limit);
+    flux__emit_inside(c, f);
+    flux__emit(s, ";\n    const %s *const from = p%d + (", type, f->p);
+    flux__emit_element(s, f);
+    flux__emit(s, ");\n");
 }
 
 /* Opens the text's block for the unit `name` of n, which blockIdx.y chooses; `only` stands

@@ -44,14 +44,17 @@ typedef struct flux__fma_part {           /* an operand's tile, and what a threa
     bool ahead;                           /* by asynchronous copies */
 } flux__fma_part;
 
-/* The largest tile of which the result has enough, else the smallest, whose groups split the
-   inner dim. The largest tile is not for f64. */
+/* The largest tile of which the result has enough, and more than half of one's columns, else the
+   smallest, whose groups split the inner dim. An oblong tile is for results that are narrow, not
+   for few tiles; large tiles are not for f64. */
 static flux__fma_tile flux__choose_fma_tile(const flux__kernel *k) {
-    static const flux__fma_tile tiles[] = { { 128, 128, 8, 8, 8, 1 }, { 64, 64, 16, 8, 4, 1 },
-                                            { 32, 32, 16, 4, 4, 4 } };
+    static const flux__fma_tile tiles[] = { { 128, 128, 8, 8, 8, 1 }, { 128, 64, 16, 8, 8, 1 },
+                                            { 64, 64, 16, 8, 4, 1 }, { 32, 32, 16, 4, 4, 4 } };
     bool f64 = k->operand[0].dtype == FLUX_F64;
-    int i = f64 ? 1 : 0;
-    while (i < 2 && flux__product_tiles(k, tiles[i].m, tiles[i].n) < FLUX__ENOUGH_BLOCKS) i++;
+    int i = f64 ? 2 : 0;
+    while (i < 3 && (flux__product_tiles(k, tiles[i].m, tiles[i].n) <
+                         FLUX__ENOUGH_BLOCKS * (i == 1 ? 2 : 1) ||
+                     (i < 2 && k->mnk[1] <= tiles[i].n / 2))) i++;
     flux__fma_tile t = tiles[i];
     if (f64) t.k = 8;                     /* f64 has twice the bytes */
     return t;
@@ -92,6 +95,7 @@ static void flux__emit_part(flux__emitter *c, const flux__fma_part *p, const flu
         flux__emit(s, "    const %s *%c_from = p%d + %c_at + %c_i * %lld + %c_l * %lld;\n",
                     flux__dtype_types[f->o->dtype], n, f->p, n, n,
                     (long long)flux__first_step(&f->across), n, (long long)p->step);
+    if (flux__goes_by_rows(f)) flux__emit_rows(c, f, p->count, p->rows);
     if (!p->ahead)
         flux__emit(s, "    %s%s %c_next[%d];\n", T, p->chunk > 1 ? "_pack" : "", n, p->count);
 }
@@ -104,17 +108,15 @@ static void flux__emit_loads(flux__emitter *c, const flux__fma_part *p, const fl
     flux__listing *s = &c->s;
     const char *E = flux__dtype_types[f->o->dtype];
     char n = f->name;
+    const char l[] = { n, '_', 'l', 0 };
+    if (flux__goes_by_rows(f)) flux__emit_turn(c, f, l);
     flux__emit(s, "#pragma unroll\n    for (int u = 0; u < %d; u++) {\n"
-                "    const %s i = %c_i + u * %d, l = %c_l + u * %d;\n"
-                "    const int there = i < %lld && l < end", p->count, c->index, n,
-                f->deep ? p->rows : 0, n, f->deep ? 0 : p->rows, (long long)f->limit);
-    flux__emit_inside(c, f);
-    flux__emit(s, ";\n    const %s *const from = ", E);
-    if (f->o->gather) {
-        flux__emit(s, "p%d + (", f->p);
-        flux__emit_element(s, f);
-        flux__emit(s, ");\n");
-    } else flux__emit(s, "%c_from + u * (%s)%lld;\n", n, c->index, (long long)p->apart);
+                "    const %s i = %c_i + u * %d, l = %c_l + u * %d;\n", p->count, c->index, n,
+                f->deep ? p->rows : 0, n, f->deep ? 0 : p->rows);
+    if (f->o->gather) flux__emit_window(c, f, E);
+    else flux__emit(s, "    const int there = i < %lld && l < end;\n"
+                    "    const %s *const from = %c_from + u * (%s)%lld;\n", (long long)f->limit, E, n,
+                    c->index, (long long)p->apart);
     if (p->ahead)
         flux__emit(s, "    copy_16(%c_put + %s * %d + u * %d, there ? from : p%d, "
                     "there ? 16 : 0);\n", n, stage, p->stage, p->rows * p->pitch, f->p);

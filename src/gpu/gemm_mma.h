@@ -91,6 +91,7 @@ static void flux__emit_tile_start(flux__emitter *c, const flux__tile *t) {
                 t->per);
     flux__emit(s, "    const %s %c_i = %c0 + %c_%c, %c_l = %c_%c;\n", c->index, n, n, n,
                 f->deep ? 'y' : 'x', n, n, f->deep ? 'x' : 'y');
+    if (flux__goes_by_rows(f)) flux__emit_rows(c, f, t->count, t->rows);
     if (!f->o->gather)
         flux__emit(s, "    const %s *%c_from = p%d + %c_at + %c_i * (%s)%lld + (begin + %c_l) * "
                 "(%s)%lld;\n", t->type, n, f->p, n, n, c->index,
@@ -139,6 +140,8 @@ static void flux__emit_fetch(flux__emitter *c, const flux__tile *t, int threads)
     const flux__factor *f = t->f;
     flux__listing *s = &c->s;
     char n = f->name;
+    const char l[] = { '(', 'l', '0', ' ', '+', ' ', n, '_', 'l', ')', 0 };
+    if (t->whole && flux__goes_by_rows(f)) flux__emit_turn(c, f, l);
     flux__emit_chunks(s, t, threads);
     if (!t->whole) {
         flux__emit_elements(c, t);
@@ -147,21 +150,20 @@ static void flux__emit_fetch(flux__emitter *c, const flux__tile *t, int threads)
     }
     int64_t step = flux__first_step(&f->in),
         apart = t->rows * (f->deep ? flux__first_step(&f->across) : step);
-    if (f->o->gather)
+    if (f->o->gather) {
         flux__emit(s, "    const %s i = %c_i + u * %d, l = l0 + %c_l + u * %d;\n", c->index, n,
                    f->deep ? t->rows : 0, n, f->deep ? 0 : t->rows);
-    flux__emit(s, "    const int there = l0");
-    if (!t->fits[1]) flux__emit(s, " + %c_l + u * %d", n, f->deep ? 0 : t->rows);
-    flux__emit(s, " < end");
-    if (!t->fits[0])
-        flux__emit(s, " && %c_i + u * %d < %lld", n, f->deep ? t->rows : 0, (long long)f->limit);
-    flux__emit_inside(c, f);
-    flux__emit(s, ";\n    const %s *const from = ", t->type);
-    if (f->o->gather) {
-        flux__emit(s, "p%d + (", f->p);
-        flux__emit_element(s, f);
-        flux__emit(s, ");\n");
-    } else flux__emit(s, "%c_from + u * (%s)%lld;\n", n, c->index, (long long)apart);
+        flux__emit_window(c, f, t->type);
+    } else {
+        flux__emit(s, "    const int there = l0");
+        if (!t->fits[1]) flux__emit(s, " + %c_l + u * %d", n, f->deep ? 0 : t->rows);
+        flux__emit(s, " < end");
+        if (!t->fits[0])
+            flux__emit(s, " && %c_i + u * %d < %lld", n, f->deep ? t->rows : 0,
+                       (long long)f->limit);
+        flux__emit(s, ";\n    const %s *const from = %c_from + u * (%s)%lld;\n", t->type, n,
+                   c->index, (long long)apart);
+    }
     if (t->ahead)
         flux__emit(s, "    copy_16(%c_put + next + u * %d, from, there ? 16 : 0);\n", n,
                     t->rows * t->pitch * t->size);
@@ -188,20 +190,21 @@ static void flux__emit_put(flux__emitter *c, const flux__tile *t, int threads) {
 }
 
 /* The largest tile of which there are enough and of which the result has more than half along
-   both sides, else the smallest. Warps of 64 lanes have their own shapes, and so have fragments
+   both sides, else the smallest; an oblong one is for results that are narrow, not for few tiles.
+   Warps of 64 lanes have their own shapes, and so have fragments
    that are loaded by fours, where `whole` says that the chunks of both operands are. */
 static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux__fragment *f,
                                               bool whole) {
-    static const flux__warp_tile shapes[3][3] = {
-        { { 128, 128, 64, 64, 32 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
-        { { 128, 128, 64, 64, 64 }, { 64, 64, 64, 32, 32 }, { 32, 32, 128, 16, 16 } },
-        { { 128, 128, 64, 64, 64 }, { 64, 64, 128, 32, 32 }, { 32, 32, 128, 16, 16 } } };
+    static const flux__warp_tile small = { 32, 32, 128, 16, 16 }, shapes[3][3] = {
+        { { 128, 128, 64, 64, 32 }, { 128, 64, 64, 64, 32 }, { 64, 64, 64, 32, 32 } },
+        { { 128, 128, 64, 64, 64 }, { 128, 64, 64, 64, 32 }, { 64, 64, 64, 32, 32 } },
+        { { 128, 128, 64, 64, 64 }, { 128, 64, 128, 64, 32 }, { 64, 64, 128, 32, 32 } } };
     const flux__warp_tile *t = shapes[f->lanes > 32 ? 1 : f->fours && whole ? 2 : 0];
-    for (int i = 0; i < 2; i++, t++)
-        if (flux__product_tiles(k, t->m, t->n) >= FLUX__ENOUGH_BLOCKS && k->mnk[0] > t->m / 2 &&
-            k->mnk[1] > t->n / 2)
+    for (int i = 0; i < 3; i++, t++)
+        if (flux__product_tiles(k, t->m, t->n) >= FLUX__ENOUGH_BLOCKS * (i == 1 ? 2 : 1) &&
+            k->mnk[0] > t->m / 2 && k->mnk[1] > t->n / 2)
             return *t;
-    return *t;
+    return small;
 }
 
 /* Finish of a warp's wm x wn sums. They go through shared memory, 16 columns at a time with
