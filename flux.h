@@ -27612,10 +27612,27 @@ static void flux__emit_warp_start(flux__emitter *c, const flux__warp_tile *w,
     if (!b->whole) flux__emit(s, "    u32 b_words[%d];\n", b->count);
 }
 
+/* One turn: fetches the tiles at l0 to the stage `next` and, but before the loop, multiplies those
+   of `stage`. `stages` tiles of each operand, of which one is multiplied, are under way. */
+static void flux__emit_warp_turn(flux__emitter *c, const flux__warp_tile *w,
+                                 const flux__fragment *f, const flux__tile *a, const flux__tile *b,
+                                 int threads, int stages, bool multiplies) {
+    const bool ahead = a->ahead || b->ahead;
+    if (multiplies && ahead) flux__emit(&c->s, "    copies_left(%d);\n", stages - 2);
+    if (multiplies) flux__emit(&c->s, "    __syncthreads();\n");
+    flux__emit_fetch(c, a, threads);
+    flux__emit_fetch(c, b, threads);
+    if (ahead) flux__emit(&c->s, "    copies_end();\n");
+    if (multiplies) flux__emit_warp_steps(c, w, f, a, b);
+    flux__emit_put(c, a, threads);
+    flux__emit_put(c, b, threads);
+}
+
 /* The product with matrix instructions, a pipeline of 2 to 4 tiles: `stages` - 1 are loaded
-   before the loop, and each turn of it loads one more and multiplies the oldest. Sums of any
-   dtype are f32. The sums' way through shared memory (flux__emit_warp_sums) uses the tiles'
-   place. */
+   before the loop, and each turn of it loads one more and multiplies the oldest. Turns of swizzled
+   tiles stand one after the other, one for each stage, so that places in shared memory are
+   constants. Sums of any dtype are f32. The sums' way through shared memory (flux__emit_warp_sums)
+   uses the tiles' place. */
 static void flux__code_mma_product(flux__emitter *c, const flux__factor *fa,
                                        const flux__factor *fb, const flux__fragment *f,
                                        const flux__warp_tile *tile, const flux__parts *split) {
@@ -27625,31 +27642,26 @@ static void flux__code_mma_product(flux__emitter *c, const flux__factor *fa,
     flux__tile a = flux__tile_of(c->k, fa, f, w.m, depth, threads),
         b = flux__tile_of(c->k, fb, f, w.n, depth, threads);
     int each = (a.slow * a.pitch + b.slow * b.pitch) * a.size;
-    bool ahead = a.ahead || b.ahead;
+    const bool ahead = a.ahead || b.ahead, apart = a.swizzled && b.swizzled && a.ahead && b.ahead;
     if (a.ahead && b.ahead) stages = 49152 / each < 4 ? 49152 / each : 4;
+    const int before = (stages - 1) * depth, last = (stages - 1) * each;
     flux__listing *s = &c->s;
     flux__emit_warp_start(c, &w, f, &a, &b, stages, each, split);
-    for (int turn = 0; turn < 2; turn++) {
-        if (!turn) flux__emit(s, "#pragma unroll\n    for (int q = 0; q < %d; q++) {\n"
-                               "    const int next = q * %d;\n    const %s l0 = begin + q * %d;\n",
-                               stages - 1, each, c->index, depth);
-        else flux__emit(s, "    int stage = 0, next = %d;\n#pragma unroll 1\n"
-                         "    for (%s l0 = begin + %d; l0 < end + %d; l0 += %d) {\n",
-                         (stages - 1) * each, c->index, (stages - 1) * depth, (stages - 1) * depth,
-                         depth);
-        if (turn && ahead) flux__emit(s, "    copies_left(%d);\n", stages - 2);
-        if (turn) flux__emit(s, "    __syncthreads();\n");
-        flux__emit_fetch(c, &a, threads);
-        flux__emit_fetch(c, &b, threads);
-        if (ahead) flux__emit(s, "    copies_end();\n");
-        if (turn) flux__emit_warp_steps(c, &w, f, &a, &b);
-        flux__emit_put(c, &a, threads);
-        flux__emit_put(c, &b, threads);
-        if (turn) flux__emit(s, "    stage = stage == %d ? 0 : stage + %d, "
-                              "next = next == %d ? 0 : next + %d;\n", (stages - 1) * each, each,
-                              (stages - 1) * each, each);
-        flux__emit(s, "    }\n");
+    flux__emit(s, "#pragma unroll\n    for (int q = 0; q < %d; q++) {\n    const int next = q * %d;\n"
+               "    const %s l0 = begin + q * %d;\n", stages - 1, each, c->index, depth);
+    flux__emit_warp_turn(c, &w, f, &a, &b, threads, stages, false);
+    flux__emit(s, "    }\n    %s l0 = begin + %d;\n%s#pragma unroll 1\n    for (; l0 < end + %d; "
+               "l0 += %d) {\n", c->index, before, apart ? "" : "    int stage = 0, next = 0;\n",
+               before, depth);
+    for (int q = 0; q < (apart ? stages : 1); q++) {
+        if (q) flux__emit(s, "    l0 += %d;\n    if (l0 >= end + %d) break;\n", depth, before);
+        if (apart) flux__emit(s, "    { const int stage = %d, next = %d;\n", q * each,
+                              (q + stages - 1) % stages * each);
+        else flux__emit(s, "    next = stage == 0 ? %d : stage - %d;\n", last, each);
+        flux__emit_warp_turn(c, &w, f, &a, &b, threads, stages, true);
+        flux__emit(s, apart ? "    }\n" : "    stage = stage == %d ? 0 : stage + %d;\n", last, each);
     }
+    flux__emit(s, "    }\n");
     if (ahead) flux__emit(s, "    copies_left(0);\n");
     flux__emit_warp_sums(c, &w, f, split);
     flux__emit(s, "    }\n    }\n");
