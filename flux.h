@@ -13403,9 +13403,9 @@ FLUX__END_LEAN
    Groups are bounded in size, as programs and compilers have limits. A copy of
    overlapping windows that only products read (flux__find_gathers) is never
    made: the CPU copies it a block at a time while packing, a GPU reads the
-   image itself, without its padding. A reduction of very many elements to fewer than 4 results joins
-   only users that go on with its result, so that it can be spread over
-   threads. */
+   image itself, without its padding. A reduction of very many elements to fewer
+   than 4 results joins only users that go on with its result, so that it can be
+   spread over threads. */
 
 FLUX__BEGIN_LEAN
 
@@ -26699,8 +26699,10 @@ FLUX__END_LEAN
    whether the inner dim is split (flux__parts), and what becomes of a sum
    (flux__emit_sum). The kernels are in gpu/gemm_fma.h, where each thread keeps
    a piece of a block's tile in registers, and in gpu/gemm_mma.h, where each warp
-   does, on a chip that multiplies small matrices. The patches that a convolution
-   multiplies are read from the image itself (implicit GEMM).
+   does, on a chip that multiplies small matrices. The windows that a convolution
+   multiplies are read from the image itself, without padding (implicit GEMM), and
+   by 16 bytes where channels lie side by side: what is fetched from is all that is
+   another than in a plain product (flux__emit_window).
 
    Everything here emits text for one product: a is M x K, b is K x N, the result
    is M x N, mnk[] holds M, N, K, and there may be batches. The first dim is the
@@ -26722,8 +26724,9 @@ typedef struct flux__factor {             /* an operand, its dims told apart */
     bool deep;                            /* the inner dim is the contiguous one */
 } flux__factor;
 
-/* The sizes of the dims in memory that make up dim `dim` of an operand's matrix, and their steps out
-   of `stride`: one dim, or several if the operand is the implicit im2col matrix of a convolution. */
+/* The sizes of the dims in memory that make up dim `dim` of an operand's matrix, and their steps
+   out of `stride`: one dim, or several if the operand is the implicit im2col matrix of a
+   convolution. */
 static void flux__factor_axes(const flux__operand *o, const int64_t *stride, int dim,
                               flux__axes *x) {
     x->nd = 0;
@@ -26778,9 +26781,10 @@ static void flux__emit_start(flux__emitter *c, const flux__factor *f, const char
     }
     flux__emit(&c->s, ";\n");
 }
+static int flux__limits(const flux__factor *f) { return f->o->bounds ? f->o->bounds->n : 0; }
 static void flux__emit_batch(flux__emitter *c, const flux__factor *f) {
     flux__emit_start(c, f, "at", f->o->offset, f->o->stride);
-    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
+    for (int q = 0; q < flux__limits(f); q++) {
         const char name[2] = { (char)('0' + q), 0 };
         flux__emit_start(c, f, name, f->o->bounds->of[q].first, f->o->bounds->of[q].step);
     }
@@ -26794,47 +26798,34 @@ static void flux__emit_element(flux__listing *s, const flux__factor *f) {
     flux__emit_axes(s, &f->in, "l");
 }
 
-/* The coordinate that bound q limits, along the matrix's sides. */
-static void flux__bound_axes(const flux__factor *f, int q, flux__axes *across, flux__axes *in) {
-    const int64_t *step = f->o->bounds->of[q].step;
-    flux__factor_axes(f->o, step, f->name == 'b', across);
-    flux__factor_axes(f->o, step, f->name != 'b', in);
-}
+/* A coordinate of a convolution's image that its padding bounds (flux__bound), along the matrix's
+   sides. Along the inner dim it goes by the window's places: those of dim `dim` of `in`, in.nd
+   where there is but one, `step` apart; -1: of several dims. */
+typedef struct flux__limit { flux__axes across, in; int dim; int64_t places, step, n; } flux__limit;
 
-/* The condition, behind others, that this element is none of the padding's. */
-static void flux__emit_inside(flux__emitter *c, const flux__factor *f) {
-    const char *whole = strcmp(c->index, "int") == 0 ? "u32" : "u64";
-    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
-        flux__axes across, in;
-        flux__bound_axes(f, q, &across, &in);
-        flux__emit(&c->s, " && (%s)(%c_%d", whole, f->name, q);
-        flux__emit_axes(&c->s, &across, "i");
-        flux__emit_axes(&c->s, &in, "l");
-        flux__emit(&c->s, ") < %lldu", (long long)f->o->bounds->of[q].n);
+static flux__limit flux__limit_of(const flux__factor *f, int q) {
+    const flux__bound *b = &f->o->bounds->of[q];
+    flux__limit x;
+    flux__factor_axes(f->o, b->step, f->name == 'b', &x.across);
+    flux__factor_axes(f->o, b->step, f->name != 'b', &x.in);
+    x.dim = x.in.nd, x.places = 1, x.step = 0, x.n = b->n;
+    for (int d = 0; d < x.in.nd; d++) {
+        if (!x.in.step[d] || x.in.dim[d] == 1) continue;
+        x.dim = x.dim == x.in.nd ? d : -1, x.places = x.in.dim[d], x.step = x.in.step[d];
     }
+    return x;
 }
 
-/* The dim of `in` along which bound q's coordinate varies: its number, or in.nd where it does not;
-   -1: it varies along several. */
-static int flux__bound_dim(const flux__axes *in) {
-    int at = in->nd, n = 0;
-    for (int d = 0; d < in->nd; d++)
-        if (in->step[d] && in->dim[d] > 1) at = d, n++;
-    return n > 1 ? -1 : at;
-}
-
-/* A convolution whose windows are rows along the contiguous inner dim. Where a thread's rows lie
-   and which places of their windows are padding is found before the loop (flux__emit_rows); a turn
-   adds where its place in the window is (flux__emit_turn). A row's places are bits of a word, those
-   of each bounded coordinate behind those of the one before; bit 30 is out in all rows, bit 31 in
-   those beyond the matrix. */
+/* Whether a convolution's windows are rows along the contiguous inner dim. Then where a thread's
+   rows lie and which places of their windows are padding is found before the loop
+   (flux__emit_rows), and a turn adds where its place in the window is (flux__emit_turn). Places are
+   bits of a word, those of each coordinate behind those of the one before; bit 30 is out in all
+   rows, bit 31 in those beyond the matrix. */
 static bool flux__goes_by_rows(const flux__factor *f) {
     int64_t bits = 0;
-    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
-        flux__axes across, in;
-        flux__bound_axes(f, q, &across, &in);
-        const int d = flux__bound_dim(&in);
-        bits += d < 0 ? 32 : d < in.nd ? in.dim[d] : 1;
+    for (int q = 0; q < flux__limits(f); q++) {
+        const flux__limit x = flux__limit_of(f, q);
+        bits += x.dim < 0 ? 31 : x.places;
     }
     return f->o->gather && f->deep && bits <= 30;
 }
@@ -26850,19 +26841,14 @@ static void flux__emit_rows(flux__emitter *c, const flux__factor *f, int count, 
                n);
     flux__emit_axes(s, &f->across, "i");
     flux__emit(s, ", %c_out[u] = i < %lld ? 1u << 30 : 3u << 30;\n", n, (long long)f->limit);
-    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
-        flux__axes across, in;
-        flux__bound_axes(f, q, &across, &in);
-        const int d = flux__bound_dim(&in);
-        const int64_t places = d < in.nd ? in.dim[d] : 1;
-        flux__emit(s, "    { const %s at = %c_%d", c->index, n, q);
-        flux__emit_axes(s, &across, "i");
-        flux__emit(s, ";\n    for (int w = 0; w < %lld; w++) if (at + w * (%lld) < 0 || "
-                   "at + w * (%lld) >= %lld) %c_out[u] |= 1u << (%lld + w); }\n",
-                   (long long)places, (long long)(d < in.nd ? in.step[d] : 0),
-                   (long long)(d < in.nd ? in.step[d] : 0), (long long)f->o->bounds->of[q].n, n,
-                   (long long)bit);
-        bit += places;
+    for (int q = 0; q < flux__limits(f); q++) {
+        const flux__limit x = flux__limit_of(f, q);
+        flux__emit(s, "    for (int w = 0; w < %lld; w++) {\n    const %s at = %c_%d",
+                   (long long)x.places, c->index, n, q);
+        flux__emit_axes(s, &x.across, "i");
+        flux__emit(s, " + w * %lld;\n    if (at < 0 || at >= %lld) %c_out[u] |= 1u << (%lld + w);\n"
+                   "    }\n", (long long)x.step, (long long)x.n, n, (long long)bit);
+        bit += x.places;
     }
     flux__emit(s, "    }\n");
 }
@@ -26875,32 +26861,45 @@ static void flux__emit_turn(flux__emitter *c, const flux__factor *f, const char 
     flux__emit(s, "    const %s %c_in = 0", c->index, f->name);
     flux__emit_axes(s, &f->in, l);
     flux__emit(s, ";\n    const u32 %c_places = (%s < end ? 2u : 3u) << 30", f->name, l);
-    for (int q = 0; f->o->bounds && q < f->o->bounds->n; q++) {
-        flux__axes across, in;
-        flux__bound_axes(f, q, &across, &in);
-        const int d = flux__bound_dim(&in);
-        for (int e = 0; e < in.nd; e++) in.step[e] = e == d;
+    for (int q = 0; q < flux__limits(f); q++) {
+        flux__limit x = flux__limit_of(f, q);
+        for (int d = 0; d < x.in.nd; d++) x.in.step[d] = d == x.dim;
         flux__emit(s, " | 1u << ((%lld", (long long)bit);
-        flux__emit_axes(s, &in, l);
+        flux__emit_axes(s, &x.in, l);
         flux__emit(s, ") & 31)");
-        bit += d < in.nd ? in.dim[d] : 1;
+        bit += x.places;
     }
     flux__emit(s, ";\n");
 }
 
-/* Declares of a thread's load number u of a convolution whether it is `there`, in the matrix and not
-   in the padding, and where it is from; `type`: of an element. */
+/* Declares whether the element at i and l is `there`: in the matrix and not in the padding. */
+static void flux__emit_there(flux__emitter *c, const flux__factor *f) {
+    flux__listing *s = &c->s;
+    flux__emit(s, "    const int there = i < %lld && l < end", (long long)f->limit);
+    for (int q = 0; q < flux__limits(f); q++) {
+        const flux__limit x = flux__limit_of(f, q);
+        flux__emit(s, " && (%s)(%c_%d",
+                   strcmp(c->index, "int") == 0 ? "u32" : "u64", f->name, q);
+        flux__emit_axes(s, &x.across, "i");
+        flux__emit_axes(s, &x.in, "l");
+        flux__emit(s, ") < %lld", (long long)x.n);
+    }
+    flux__emit(s, ";\n");
+}
+
+/* Declares of a thread's load number u of a convolution whether it is `there`, in the matrix and
+   not in the padding, and where it is from; `type`: of an element. */
 static void flux__emit_window(flux__emitter *c, const flux__factor *f, const char *type) {
     flux__listing *s = &c->s;
     const char n = f->name;
     if (flux__goes_by_rows(f)) {
         flux__emit(s, "    const int there = !(%c_out[u] & %c_places);\n"
-                   "    const %s *const from = p%d + (%c_row[u] + %c_in);\n", n, n, type, f->p, n, n);
+                   "    const %s *const from = p%d + (%c_row[u] + %c_in);\n", n, n, type, f->p, n,
+                   n);
         return;
     }
-    flux__emit(s, "    const int there = i < %lld && l < end", (long long)f->limit);
-    flux__emit_inside(c, f);
-    flux__emit(s, ";\n    const %s *const from = p%d + (", type, f->p);
+    flux__emit_there(c, f);
+    flux__emit(s, "    const %s *const from = p%d + (", type, f->p);
     flux__emit_element(s, f);
     flux__emit(s, ");\n");
 }
@@ -26929,7 +26928,7 @@ static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
         if (n <= 1) continue;
         if (o->stride[d] != 1) fit = o->stride[d] % chunk == 0;
         else fit = !o->gather || (along++ == 0 && n % chunk == 0);
-        for (int q = 0; o->bounds && q < o->bounds->n && o->stride[d] == 1; q++)
+        for (int q = 0; q < flux__limits(f) && o->stride[d] == 1; q++)
             fit = fit && o->bounds->of[q].step[d] == 0;
     }
     return fit;
@@ -27067,7 +27066,7 @@ FLUX__END_LEAN
    under way, by asynchronous copies where an operand's own layout is the tile's,
    else through registers. One barrier separates the turns: it says that the next
    stage is written and the other one has been read. Addresses grow by constants,
-   except in a convolution's patches, which are computed for every element.
+   except in a convolution's windows (flux__emit_window).
 
    Rejected: tiles in an operand's own layout, which cost one load from shared
    memory for every row and term. */
@@ -27125,7 +27124,7 @@ static flux__fma_part flux__fma_part_of(const flux__kernel *k, const flux__facto
 }
 
 /* Declares where a thread's loads of the part begin: a_i across, a_l along the inner dim, the
-   address unless it is a convolution's patches, and a_put in shared memory. T: a sum's type. */
+   address unless it is a convolution's windows, and a_put in shared memory. T: a sum's type. */
 static void flux__emit_part(flux__emitter *c, const flux__fma_part *p, const flux__fma_tile *t,
                             const char *T) {
     const flux__factor *f = p->f;
@@ -27161,8 +27160,8 @@ static void flux__emit_loads(flux__emitter *c, const flux__fma_part *p, const fl
                 f->deep ? p->rows : 0, n, f->deep ? 0 : p->rows);
     if (f->o->gather) flux__emit_window(c, f, E);
     else flux__emit(s, "    const int there = i < %lld && l < end;\n"
-                    "    const %s *const from = %c_from + u * (%s)%lld;\n", (long long)f->limit, E, n,
-                    c->index, (long long)p->apart);
+                    "    const %s *const from = %c_from + u * (%s)%lld;\n", (long long)f->limit,
+                    E, n, c->index, (long long)p->apart);
     if (p->ahead)
         flux__emit(s, "    copy_16(%c_put + %s * %d + u * %d, there ? from : p%d, "
                     "there ? 16 : 0);\n", n, stage, p->stage, p->rows * p->pitch, f->p);
@@ -27425,11 +27424,10 @@ static void flux__emit_elements(flux__emitter *c, const flux__tile *t) {
     flux__emit(s, "    const int y = t / %d + u * %d;\n    %c_words[u] = 0;\n#pragma unroll\n"
                 "    for (int q = 0; q < %d; q++) {\n    const int x = t %% %d * %d + q;\n",
                 t->per, t->rows, n, t->chunk, t->per, t->chunk);
-    flux__emit(s, "    const %s i = %c0 + %c, l = l0 + %c;\n"
-                "    const int there = i < %lld && l < end",
-                c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit);
-    flux__emit_inside(c, f);
-    flux__emit(s, ";\n    const %s from = there ? ", c->index);
+    flux__emit(s, "    const %s i = %c0 + %c, l = l0 + %c;\n", c->index, n, f->deep ? 'y' : 'x',
+               f->deep ? 'x' : 'y');
+    flux__emit_there(c, f);
+    flux__emit(s, "    const %s from = there ? ", c->index);
     flux__emit_element(s, f);
     flux__emit(s, " : 0;\n");
     if (t->size == 2)
@@ -27647,8 +27645,9 @@ static void flux__code_mma_product(flux__emitter *c, const flux__factor *fa,
     const int before = (stages - 1) * depth, last = (stages - 1) * each;
     flux__listing *s = &c->s;
     flux__emit_warp_start(c, &w, f, &a, &b, stages, each, split);
-    flux__emit(s, "#pragma unroll\n    for (int q = 0; q < %d; q++) {\n    const int next = q * %d;\n"
-               "    const %s l0 = begin + q * %d;\n", stages - 1, each, c->index, depth);
+    flux__emit(s, "#pragma unroll\n    for (int q = 0; q < %d; q++) {\n"
+               "    const int next = q * %d;\n    const %s l0 = begin + q * %d;\n", stages - 1, each,
+               c->index, depth);
     flux__emit_warp_turn(c, &w, f, &a, &b, threads, stages, false);
     flux__emit(s, "    }\n    %s l0 = begin + %d;\n%s#pragma unroll 1\n    for (; l0 < end + %d; "
                "l0 += %d) {\n", c->index, before, apart ? "" : "    int stage = 0, next = 0;\n",
@@ -27659,7 +27658,8 @@ static void flux__code_mma_product(flux__emitter *c, const flux__factor *fa,
                               (q + stages - 1) % stages * each);
         else flux__emit(s, "    next = stage == 0 ? %d : stage - %d;\n", last, each);
         flux__emit_warp_turn(c, &w, f, &a, &b, threads, stages, true);
-        flux__emit(s, apart ? "    }\n" : "    stage = stage == %d ? 0 : stage + %d;\n", last, each);
+        if (apart) flux__emit(s, "    }\n");
+        else flux__emit(s, "    stage = stage == %d ? 0 : stage + %d;\n", last, each);
     }
     flux__emit(s, "    }\n");
     if (ahead) flux__emit(s, "    copies_left(0);\n");

@@ -21,7 +21,7 @@
    under way, by asynchronous copies where an operand's own layout is the tile's,
    else through registers. One barrier separates the turns: it says that the next
    stage is written and the other one has been read. Addresses grow by constants,
-   except in a convolution's patches, which are computed for every element.
+   except in a convolution's windows (flux__emit_window).
 
    Rejected: tiles in an operand's own layout, which cost one load from shared
    memory for every row and term. */
@@ -79,7 +79,7 @@ static flux__fma_part flux__fma_part_of(const flux__kernel *k, const flux__facto
 }
 
 /* Declares where a thread's loads of the part begin: a_i across, a_l along the inner dim, the
-   address unless it is a convolution's patches, and a_put in shared memory. T: a sum's type. */
+   address unless it is a convolution's windows, and a_put in shared memory. T: a sum's type. */
 static void flux__emit_part(flux__emitter *c, const flux__fma_part *p, const flux__fma_tile *t,
                             const char *T) {
     const flux__factor *f = p->f;
@@ -115,8 +115,8 @@ static void flux__emit_loads(flux__emitter *c, const flux__fma_part *p, const fl
                 f->deep ? p->rows : 0, n, f->deep ? 0 : p->rows);
     if (f->o->gather) flux__emit_window(c, f, E);
     else flux__emit(s, "    const int there = i < %lld && l < end;\n"
-                    "    const %s *const from = %c_from + u * (%s)%lld;\n", (long long)f->limit, E, n,
-                    c->index, (long long)p->apart);
+                    "    const %s *const from = %c_from + u * (%s)%lld;\n", (long long)f->limit,
+                    E, n, c->index, (long long)p->apart);
     if (p->ahead)
         flux__emit(s, "    copy_16(%c_put + %s * %d + u * %d, there ? from : p%d, "
                     "there ? 16 : 0);\n", n, stage, p->stage, p->rows * p->pitch, f->p);

@@ -122,11 +122,10 @@ static void flux__emit_elements(flux__emitter *c, const flux__tile *t) {
     flux__emit(s, "    const int y = t / %d + u * %d;\n    %c_words[u] = 0;\n#pragma unroll\n"
                 "    for (int q = 0; q < %d; q++) {\n    const int x = t %% %d * %d + q;\n",
                 t->per, t->rows, n, t->chunk, t->per, t->chunk);
-    flux__emit(s, "    const %s i = %c0 + %c, l = l0 + %c;\n"
-                "    const int there = i < %lld && l < end",
-                c->index, n, f->deep ? 'y' : 'x', f->deep ? 'x' : 'y', (long long)f->limit);
-    flux__emit_inside(c, f);
-    flux__emit(s, ";\n    const %s from = there ? ", c->index);
+    flux__emit(s, "    const %s i = %c0 + %c, l = l0 + %c;\n", c->index, n, f->deep ? 'y' : 'x',
+               f->deep ? 'x' : 'y');
+    flux__emit_there(c, f);
+    flux__emit(s, "    const %s from = there ? ", c->index);
     flux__emit_element(s, f);
     flux__emit(s, " : 0;\n");
     if (t->size == 2)
@@ -344,8 +343,9 @@ static void flux__code_mma_product(flux__emitter *c, const flux__factor *fa,
     const int before = (stages - 1) * depth, last = (stages - 1) * each;
     flux__listing *s = &c->s;
     flux__emit_warp_start(c, &w, f, &a, &b, stages, each, split);
-    flux__emit(s, "#pragma unroll\n    for (int q = 0; q < %d; q++) {\n    const int next = q * %d;\n"
-               "    const %s l0 = begin + q * %d;\n", stages - 1, each, c->index, depth);
+    flux__emit(s, "#pragma unroll\n    for (int q = 0; q < %d; q++) {\n"
+               "    const int next = q * %d;\n    const %s l0 = begin + q * %d;\n", stages - 1, each,
+               c->index, depth);
     flux__emit_warp_turn(c, &w, f, &a, &b, threads, stages, false);
     flux__emit(s, "    }\n    %s l0 = begin + %d;\n%s#pragma unroll 1\n    for (; l0 < end + %d; "
                "l0 += %d) {\n", c->index, before, apart ? "" : "    int stage = 0, next = 0;\n",
@@ -356,7 +356,8 @@ static void flux__code_mma_product(flux__emitter *c, const flux__factor *fa,
                               (q + stages - 1) % stages * each);
         else flux__emit(s, "    next = stage == 0 ? %d : stage - %d;\n", last, each);
         flux__emit_warp_turn(c, &w, f, &a, &b, threads, stages, true);
-        flux__emit(s, apart ? "    }\n" : "    stage = stage == %d ? 0 : stage + %d;\n", last, each);
+        if (apart) flux__emit(s, "    }\n");
+        else flux__emit(s, "    stage = stage == %d ? 0 : stage + %d;\n", last, each);
     }
     flux__emit(s, "    }\n");
     if (ahead) flux__emit(s, "    copies_left(0);\n");

@@ -20,9 +20,9 @@
    Groups are bounded in size, as programs and compilers have limits. A copy of
    overlapping windows that only products read (flux__find_gathers) is never
    made: the CPU copies it a block at a time while packing, a GPU reads the
-   image itself, without its padding. A reduction of very many elements to fewer than 4 results joins
-   only users that go on with its result, so that it can be spread over
-   threads. */
+   image itself, without its padding. A reduction of very many elements to fewer
+   than 4 results joins only users that go on with its result, so that it can be
+   spread over threads. */
 
 FLUX__BEGIN_LEAN
 
