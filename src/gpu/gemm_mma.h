@@ -344,8 +344,8 @@ static void flux__code_mma_product(flux__emitter *c, const flux__factor *fa,
     flux__listing *s = &c->s;
     flux__emit_warp_start(c, &w, f, &a, &b, stages, each, split);
     flux__emit(s, "#pragma unroll\n    for (int q = 0; q < %d; q++) {\n"
-               "    const int next = q * %d;\n    const %s l0 = begin + q * %d;\n", stages - 1, each,
-               c->index, depth);
+               "    const int next = q * %d;\n    const %s l0 = begin + q * %d;\n", stages - 1,
+               each, c->index, depth);
     flux__emit_warp_turn(c, &w, f, &a, &b, threads, stages, false);
     flux__emit(s, "    }\n    %s l0 = begin + %d;\n%s#pragma unroll 1\n    for (; l0 < end + %d; "
                "l0 += %d) {\n", c->index, before, apart ? "" : "    int stage = 0, next = 0;\n",
