@@ -11118,8 +11118,8 @@ static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight, con
            ((apart && !alone) || (few && flux__product(w->size, w->nd) > 1));
 }
 
-/* A convolution's gradient by its input, of spatial dims `size`: g, its elements spread a stride
-   apart, convolved with the kernel, which is flipped and has the roles of its channels swapped. w
+/* A convolution's gradient by its input, of spatial dims `size`: g, padded or its elements spread a
+   stride apart, convolved with the kernel, which is flipped and has the roles of its channels swapped. w
    is the forward convolution's window. NULL, without an error, where that would need a negative
    padding. */
 static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const int64_t *size,
@@ -11140,7 +11140,8 @@ static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const i
         s.dim[i] = flux__plus(size[i], reach);
         if (reach < w->lo[i] || size[i] + w->lo[i] < wide) return NULL;
         spread = spread || w->stride[i] > 1;
-        o.pad.dim[2 * i] = reach - w->lo[i], o.pad.dim[2 * i + 1] = size[i] + w->lo[i] - wide;
+        o.pad.dim[2 * i] = reach - w->lo[i];
+        o.pad.dim[2 * i + 1] = flux__plus(size[i], w->lo[i]) - wide;
     }
     if (!spread) o.pad.ndim = 2 * nd;
     if (!flux__check_shape("conv", &s)) return NULL;
