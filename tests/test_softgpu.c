@@ -715,7 +715,7 @@ TEST(ptx_instructions) {
 /* What is not known is told, not passed over. */
 static void strange_ptx(void) {
     static const char *const options[] = { "--gpu-architecture=sm_90" }, *const texts[] = {
-        "frob.b32 %a, %a;", "add.rp.f32 %a, %a, %a;", "add.f32 %a, %a, %a;", "mul.f16 %a, %a, %a;", "cvt.rz.f32.f64 %a, %a;", "bar.sync 1;", "bar.red.popc.u32 %a, 0, %p;", "brx.idx %a, there;",
+        "frob.b32 %a, %a;", "add.rp.f32 %a, %a, %a;", "add.f32 %a, %a, %a;", "mul.f16 %a, %a, %a;", "cvt.rz.f32.f64 %a, %a;", "bar.sync 1;", "dp2a.lo.s32.u32 %a, %a, %a, %a;", "bar.red.popc.u32 %a, 0, %p;", "brx.idx %a, there;",
         ".extern .shared .align 16 .b8 more[];", "atom.global.add.u32 %a, [%a], 1;", "setp.lt.s32 %p|%q, %a, %a;", "mov.u32 %a, %nosuch.x;",
     };
     load_cuda();

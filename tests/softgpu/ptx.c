@@ -486,6 +486,18 @@ static bool call(translator *t, const instruction *i) {
     return fprintf(t->out, ");"), true;
 }
 
+/* dp2a.lo.u32.u32 d, a, b, c: two halves of a times two bytes of b, to c; dp4a: four bytes of both. */
+static bool dot(translator *t, const instruction *i) {
+    char d[4 * WORD], a[4 * WORD], b[4 * WORD], c[4 * WORD];
+    const int n = i->part[0][2] - '0', each = 32 / n;
+    if (i->parts < 3 || strcmp(i->part[i->parts - 2], "u32") || strcmp(i->type, "u32")) return false;
+    value(a, i->operand[1]), value(b, i->operand[2]);
+    fprintf(t->out, "%s = OUT_u32(IN_u32(%s)", value(d, i->operand[0]), value(c, i->operand[3]));
+    for (int k = 0; k < n; k++)
+        fprintf(t->out, " + (%s >> %d & (1u << %d) - 1) * (%s >> %d & 255)", a, k * each, each, b, 8 * k + (has(i, "hi") ? 16 : 0));
+    return fprintf(t->out, ");"), true;
+}
+
 static bool branch(translator *t, const instruction *i) {
     char word[4 * WORD];
     return fprintf(t->out, "goto %s;", plain(word, i->operand[0])), true;
@@ -511,7 +523,7 @@ static bool cvta(translator *t, const instruction *i) {
 static const struct { const char *op; bool (*translate)(translator *t, const instruction *i); bool meets; } special[] = {
     { "mul", wide, false }, { "mad", wide, false }, { "setp", setp, false }, { "mov", mov, false }, { "ld", load_or_store, false },
     { "st", load_or_store, false }, { "cvt", cvt, false }, { "cvta", cvta, false }, { "shfl", shfl, true }, { "vote", vote, true },
-    { "mma", matrix, true }, { "ldmatrix", matrix, true }, { "cp", matrix, true }, { "call", call, false }, { "bra", branch, false },
+    { "dp2a", dot, false }, { "dp4a", dot, false }, { "mma", matrix, true }, { "ldmatrix", matrix, true }, { "cp", matrix, true }, { "call", call, false }, { "bra", branch, false },
     { "ret", leave, false }, { "exit", leave, false }, { "bar", barrier, true }, { "barrier", barrier, true }, { "membar", fence, false },
     { "fence", fence, false },
 };

@@ -56,6 +56,8 @@ static int ptx_cases(ptx_case *to) {
         { "bfe.u64 %d, %a, 60, 8;", ALL, 0, 0, 15 }, { "bfi.b32 %d, %a, %b, %c, 8;", 0xff, 0, 4, 0xff0 }, { "bfi.b32 %d, %a, %b, 28, 8;", 0xff, 1, 0, 0xf0000001u },
         { "bfi.b64 %d, %a, %b, 60, 4;", 0xff, 1, 0, 0xf000000000000001ull }, { "selp.b32 %d, %a, %b, %p;", 1, 2, 1, 1 }, { "selp.b32 %d, %a, %b, %p;", 1, 2, 0, 2 },
         { "selp.f64 %d, %a, %b, %p;", f64(1.5), f64(2), 1, f64(1.5) },
+        { "dp2a.lo.u32.u32 %d, %a, %b, %c;", 0x00030002, 0x07060504, 1, 2 * 4 + 3 * 5 + 1 }, { "dp2a.hi.u32.u32 %d, %a, %b, %c;", 0x00030002, 0x07060504, 1, 2 * 6 + 3 * 7 + 1 },
+        { "dp2a.lo.u32.u32 %d, %a, %b, %c;", 0xffff0002, 0xff04, 0, 0xffff * 255 + 8 }, { "dp4a.u32.u32 %d, %a, %b, %c;", 0x04030201, 0xff060504, 9, 4 + 10 + 18 + 4 * 255 + 9 },
         /* comparisons and predicates */
         COMPARES("lt.s32", 0xffffffffu, 0, 0, 0), COMPARES("lt.u32", 0, 1, 0xffffffffu, 0), COMPARES("le.s32", 3, 3, 4, 3), COMPARES("gt.s32", 0, 0xffffffffu, 1, 1),
         COMPARES("ge.s32", 3, 3, 2, 3), COMPARES("gt.u32", 0xffffffffu, 0, 0, 1), COMPARES("eq.s32", 3, 3, 4, 3), COMPARES("ne.s32", 4, 3, 3, 3),
