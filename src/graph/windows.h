@@ -361,8 +361,8 @@ static bool flux__conv_adds(const flux_tensor *g, const flux_tensor *weight, con
 
 /* A convolution's gradient by its input, of spatial dims `size`: g, padded or its elements spread a
    stride apart, convolved with the kernel, which is flipped and has the roles of its channels
-   swapped. w is the forward convolution's window. NULL, without an error, where that would need a negative
-   padding. */
+   swapped. w is the forward convolution's window. NULL, without an error, where that would need a
+   negative padding. */
 static flux_tensor *flux__conv_back(flux_tensor *g, flux_tensor *weight, const int64_t *size,
                                     const flux__window *w, int groups, bool flip) {
     int nd = w->nd;
