@@ -1,6 +1,6 @@
 # Kernels as the real NVRTC makes them: its PTX becomes C (tests/softgpu/ptx.c), so that the software GPU runs what a card's
-# assembler would get, optimised and with NVRTC's own mathematics, in place of the source. test_softgpu has each instruction. Five tests
-# of the suite; PTX="ops layers_conv layers_seq ..." names others (convolutions alone take NVRTC two minutes).
+# assembler would get, optimised and with NVRTC's own mathematics, in place of the source. test_softgpu has each instruction. Four tests
+# of the suite; PTX="picking ops layers_conv ..." names others (convolutions alone take NVRTC two minutes).
 . tests/check.sh
 check "software GPU" env MAKEFLAGS= make -s CC="$CC" softgpu || finish
 unset FLUX_CUDA_LIBRARY FLUX_NVRTC
@@ -8,7 +8,7 @@ check "tests/rtc.c compiles" "$CC" -std=c11 -O0 -w tests/rtc.c -o "$tmp/rtc" -lm
 SOFTGPU_PTX=$("$tmp/rtc" where 2>"$tmp/log") || {
     skip "kernels by NVRTC's PTX: no NVRTC here; package: nvidia-cuda-toolkit, or PyPI's nvidia-cuda-nvrtc with FLUX_NVRTC"; finish; }
 export SOFTGPU_PTX FLUX_CACHE_DIR="$PWD/$tmp/cache" SHORT=1
-for name in ${PTX:-products activations losses picking transformer}; do
+for name in ${PTX:-products activations losses transformer}; do
     mkdir -m 700 "$FLUX_CACHE_DIR"
     check "test_$name compiles" env MAKEFLAGS= make -s CC="$CC" BUILD="$BUILD" "$BUILD/gpu/test_$name" || continue
     sh tests/on_device.sh soft-cuda1 "$BUILD/gpu/test_$name" >"$tmp/out" 2>&1 || { grep -v '^flux:' "$tmp/out" | head -n 30; fail "test_$name by PTX"; }
