@@ -309,6 +309,9 @@ TEST(gradients) {
 
 /* ------------------------------------------------------------------ errors */
 
+#define SPACES_20 "                    "
+#define SPACES_100 SPACES_20 SPACES_20 SPACES_20 SPACES_20 SPACES_20
+
 TEST(errors_name_the_column) {
     static const struct { const char *formula, *message; } cases[] = {
         { "W*x .+ z", "expr: column 8: unknown name 'z' (bound: W, x, b, T)" },
@@ -339,6 +342,8 @@ TEST(errors_name_the_column) {
         { "topk(x, 1)", "expr: column 1: topk takes 3 operands, not 2" },
         { "einsum(x, x)", "expr: column 1: operand 1 of einsum is no text in quotes" },
         { "einsum('ij')", "expr: column 1: einsum takes 2 operands or more, not 1" },
+        { "einsum('ij->i" SPACES_100 SPACES_100 "', x)",
+          "expr: column 1: einsum: a text of 205 characters; at most 199" },
         { "einsum('ij, x)", "expr: column 8: expected a number, a name or (, found '''" },
         { "einsum(x, 'ij')", "expr: column 11: expected a number, a name or (, found '''" },
         { "1 + einsum('ijk->i', x)", "expr: column 5: einsum: " },

@@ -388,6 +388,9 @@ static flux__term flux__expr_mix_apply(flux__expr *p, const flux__call *c,
     snprintf(text, sizeof text, "%.*s", c->text_size, c->text ? c->text : "");
     if (c->dot || c->ndims || c->first)
         flux__expr_fail(p, c->name, "%s takes neither a dot nor dims", m->name);
+    else if (c->text_size >= (int)sizeof text)
+        flux__expr_fail(p, c->name, "%s: a text of %d characters; at most %d", m->name,
+                        c->text_size, (int)sizeof text - 1);
     for (int i = 0, k = 0; i < c->n && !p->failed; i++) {
         const flux__term *a = &c->arg[i];
         char what = m->operands[k];
