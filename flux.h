@@ -1986,16 +1986,17 @@ FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
        seen) or a bias (added to the logits), which broadcasts to keys x queries x heads x batch.
        The result is a flux_tuple: y (out x queries x batch) and the scores (keys x queries x
        heads x batch). y is computed without storing the scores; they take time and memory only if
-       they are looked at, or if dropout applies to them. For a query that may see no key, because
-       of its mask or a bias of -inf, the scores, the values (before the output projection) and
-       their gradients are 0. */ \
+       they are looked at. Dropout of the scores takes a byte for each. For a query that may see no
+       key, because of its mask or a bias of -inf, the scores, the values (before the output
+       projection) and their gradients are 0. */ \
     flux_multiheadattention_with(FLUX__OPTS(flux_multiheadattention_opts, __VA_ARGS__))
 typedef struct flux_attention_opts {
     FLUX__DUMMY
     flux_tensor *q FLUX__ZERO, *k FLUX__ZERO, *v FLUX__ZERO;   /* features x steps (x batch) */
     flux__int nheads FLUX__ZERO;           /* default 1 */
     flux_tensor *bias FLUX__ZERO, *mask FLUX__ZERO;   /* as above */
-    flux_layer *drop FLUX__ZERO;          /* applied to the scores, such as a flux_dropout */
+    flux_layer *drop FLUX__ZERO;          /* applied to the scores: a flux_dropout, or another
+                                             layer, for which all scores are stored */
     bool causal FLUX__ZERO;   /* as above; with fewer keys than queries the first see none */
     flux__marked marked FLUX__ZERO;
 } flux_attention_opts;
@@ -8288,7 +8289,7 @@ enum flux__op {
                                              flux__as_strided_scatter */
     FLUX__CAT,                            /* arg.i: dim */
     FLUX__MOVE,                           /* to another device */
-    FLUX__ATTEND,                         /* arg.i: heads, causal, 1 for the gradients' kernel */
+    FLUX__ATTEND,                         /* arg.i: heads, causal, flags: FLUX__ATTEND_BACK ... */
     FLUX__SORT,                           /* argsort of a matrix's columns; arg.i: 1 descending */
     FLUX__CALL,                           /* arg.i: the address of its flux__plan_call, how many
                                              operands it reads (the others only come before it), the
@@ -11282,16 +11283,37 @@ FLUX__END_COLD
    vector is float32 or float64, and its parts are converted after. Behind the
    result y it holds each query's maximum and the reciprocal of its sum. A mask
    broadcasts to keys x queries x heads x batch: bool says what may be seen, any
-   other dtype is added to the scores. The plain formula (flux__attend_scores) is
-   recorded beside the gradient and computed only if somebody asks for the
-   gradient's gradient. */
+   other dtype is added to the scores. Dropout's mask broadcasts likewise, and is
+   applied after the softmax, whose sum is of all weights. The plain formula
+   (flux__attend_weights) is recorded beside the gradient and computed only if
+   somebody asks for the gradient's gradient.
+
+   Rejected: drawing dropout's random numbers inside the kernels, where the forward
+   and both backward passes would draw them again. A byte for each score is stored
+   instead, which costs less time than a draw; the scores themselves would be four. */
 
 FLUX__BEGIN_COLD
+
+/* Flags of a FLUX__ATTEND node: the kernel of the gradients; with a mask; with dropout's mask. */
+enum { FLUX__ATTEND_BACK = 1, FLUX__ATTEND_MASKED = 2, FLUX__ATTEND_DROPS = 4 };
+/* A kernel's operands, in this order, but for those it has not: the forward result and its
+   gradient are operands of the gradients' kernel alone. */
+enum { FLUX__ATTEND_Q, FLUX__ATTEND_K, FLUX__ATTEND_V, FLUX__ATTEND_MADE, FLUX__ATTEND_G,
+       FLUX__ATTEND_MASK, FLUX__ATTEND_KEEP, FLUX__ATTEND_OPERANDS };
+
+/* Which of these operand i of a kernel with such flags is. */
+static int flux__attend_operand(int64_t flags, int i) {
+    const int always = flags & FLUX__ATTEND_BACK ? 5 : 3;
+    return i < always ? i : i == always && flags & FLUX__ATTEND_MASKED ? FLUX__ATTEND_MASK
+                                                                       : FLUX__ATTEND_KEEP;
+}
 
 typedef struct flux__attend {
     flux_tensor *q, *k, *v;               /* features x steps x batch */
     flux_tensor *extra;                   /* the mask, or NULL. It broadcasts to the scores: bool
                                              says which may be seen, any other dtype is added */
+    flux_tensor *keep;                    /* bool, broadcasts to the scores: the weights that
+                                             dropout leaves; NULL: all. They are not scaled */
     int heads;                            /* the features of q, k and v are split into so many */
     bool causal;                          /* query i sees no key behind i + (keys - queries); needs
                                              at least as many keys as queries */
@@ -11330,9 +11352,9 @@ static flux_tensor *flux__attend_seen(const flux__attend *a) {
 }
 
 /* The softmax over the keys of k'q / sqrt(features per head), keys x queries x heads x batch,
-   with 0 for what may not be seen. In f16, q is scaled before the product, so that the product
-   stays small. */
-static flux_tensor *flux__attend_scores(const flux__attend *a) {
+   with 0 for what may not be seen, before dropout. In f16, q is scaled before the product, so
+   that the product stays small. */
+static flux_tensor *flux__attend_softmax(const flux__attend *a) {
     flux_tensor *q = flux__heads(a->q, a->heads), *k = flux__heads(a->k, a->heads);
     bool half = a->q->dtype == FLUX_F16;
     if (!q || !k) return NULL;
@@ -11346,6 +11368,11 @@ static flux_tensor *flux__attend_scores(const flux__attend *a) {
     return p && a->extra ? flux_where(seen, p, 0.0) : p;
 }
 
+/* x where dropout leaves it, else 0. */
+static flux_tensor *flux__attend_dropped(const flux__attend *a, flux_tensor *x) {
+    return x && a->keep ? flux_where(a->keep, x, 0.0) : x;
+}
+
 /* x, or a copy of it whose features (dim 0) are contiguous. */
 static flux_tensor *flux__packed(flux_tensor *x) {
     int64_t offset, stride[FLUX_MAX_DIMS];
@@ -11353,21 +11380,30 @@ static flux_tensor *flux__packed(flux_tensor *x) {
     return x->dim[0] > 1 && stride[0] != 1 ? flux_copy(x) : x;
 }
 
-/* The kernel's node: a vector of `size` elements. Operands are q, k, v and perhaps the mask; of
-   the gradients (back): q, k, v, the forward vector, g and perhaps the mask. */
-static flux_tensor *flux__attend_node(const flux__attend *a, int n, flux_tensor **in, int64_t size,
-                                      bool back) {
+/* The kernel's node: a vector of `size` elements. made: the forward vector, of the gradients'
+   kernel, whose y has the gradient g; both NULL for the forward kernel. */
+static flux_tensor *flux__attend_node(const flux__attend *a, flux_tensor *made, flux_tensor *g,
+                                      int64_t size) {
+    flux_tensor *const all[FLUX__ATTEND_OPERANDS] = { a->q, a->k, a->v, made, g, a->extra,
+                                                      a->keep };
+    flux_tensor *in[FLUX__ATTEND_OPERANDS];
+    int n = 0;
+    for (int i = 0; i < FLUX__ATTEND_OPERANDS; i++)
+        if (all[i]) in[n++] = all[i];
     flux_shape s = flux__shape(&size, 1);
     flux_dtype wide = a->q->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
     flux_tensor *y = flux__node_raw(FLUX__ATTEND, wide, &s, a->q->device, n);
     for (int i = 0; y && i < n; i++) flux__edge(&y->in[i], in[i]);
-    if (y) y->arg.i[0] = a->heads, y->arg.i[1] = a->causal, y->arg.i[2] = back;
+    if (y)
+        y->arg.i[0] = a->heads, y->arg.i[1] = a->causal,
+        y->arg.i[2] = (made ? FLUX__ATTEND_BACK : 0) | (a->extra ? FLUX__ATTEND_MASKED : 0) |
+                      (a->keep ? FLUX__ATTEND_DROPS : 0);
     return y ? flux__done(y) : NULL;
 }
 
 /* The part of the vector in[0] that starts at `offset`, contiguous in the shape of `like`, but
-   with `first` as dim 0. It has n operands, by which its gradient goes; heads and causal are
-   copied from `from` unless that is NULL. */
+   with `first` as dim 0. It has n operands, by which its gradient goes; heads, causal and flags
+   are copied from `from` unless that is NULL. */
 static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset,
                                       const flux_tensor *like, int64_t first,
                                       const flux_tensor *from) {
@@ -11382,7 +11418,7 @@ static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset,
     flux__edge(&y->base, in[0]);
     y->offset = offset;
     for (int i = 0; i < s.ndim; i++) y->stride[i] = contiguous[i];
-    if (from) memcpy(y->arg.i, from->arg.i, 2 * sizeof y->arg.i[0]);
+    if (from) memcpy(y->arg.i, from->arg.i, 3 * sizeof y->arg.i[0]);
     return flux__done(y);
 }
 
@@ -11398,17 +11434,21 @@ static flux_tensor *flux__attention(const flux__attend *what) {
         own_dtype = flux__is_half((int)t) &&
                     flux__has_trait(a.q->device, FLUX__ATTENDS_HALVES) ? t : wide;
     int64_t full[4] = { a.k->dim[1], a.q->dim[1], a.heads, a.q->dim[2] };
-    flux_tensor *in[5] = { NULL };
-    flux_tensor **own[] = { &a.q, &a.k, &a.v };
+    flux_tensor **own[] = { &a.q, &a.k, &a.v }, **masks[] = { &a.extra, &a.keep };
     for (int i = 0; i < 3; i++)
-        if (!(in[i + 1] = *own[i] = flux__packed(flux_to_dtype(*own[i], own_dtype)))) return NULL;
+        if (!(*own[i] = flux__packed(flux_to_dtype(*own[i], own_dtype)))) return NULL;
     if (a.extra && a.extra->dtype != FLUX_BOOL) a.extra = flux_to_dtype(a.extra, wide);
-    if (a.extra && !(in[4] = flux_broadcast_to_with(a.extra, flux__shape(full, 4)))) return NULL;
+    for (int i = 0; i < 2; i++)
+        if (*masks[i] && !(*masks[i] = flux_broadcast_to_with(*masks[i], flux__shape(full, 4))))
+            return NULL;
     int64_t columns = full[1] * full[3], size = flux__times(columns, a.v->dim[0] + 2 * a.heads);
-    flux_tensor *all = flux__attend_node(&a, in[4] ? 4 : 3, in + 1, size, false);
-    if (!(in[0] = all)) return NULL;
+    flux_tensor *in[6] = { flux__attend_node(&a, NULL, NULL, size), a.q, a.k, a.v };
+    if (!in[0]) return NULL;
+    int n = 4;
+    if (a.extra) in[n++] = a.extra;
+    if (a.keep) in[n++] = a.keep;
     flux__multiply_adds(flux__times(flux__times(columns, full[0]), a.q->dim[0] + a.v->dim[0]));
-    flux_tensor *y = flux__attend_view(in[4] ? 5 : 4, in, 0, a.q, a.v->dim[0], all);
+    flux_tensor *y = flux__attend_view(n, in, 0, a.q, a.v->dim[0], in[0]);
     return y ? flux_to_dtype(y, t) : NULL;
 }
 
@@ -11916,12 +11956,12 @@ static FLUX__COLD void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const
    scores, before the softmax. False: an error was told. */
 static FLUX__COLD bool flux__attend_formula(const flux__attend *a, flux_tensor *g,
                                             flux_tensor **d) {
-    flux_tensor *p = flux__attend_scores(a), *q = flux__heads(a->q, a->heads),
-        *k = flux__heads(a->k, a->heads), *v = flux__heads(a->v, a->heads);
-    flux_tensor *gh = flux__heads(g, a->heads),
-        *dp = gh && v ? flux_matmul(flux_transpose(v), gh) : NULL;
+    flux_tensor *all = flux__attend_softmax(a), *p = flux__attend_dropped(a, all),
+        *q = flux__heads(a->q, a->heads), *k = flux__heads(a->k, a->heads),
+        *v = flux__heads(a->v, a->heads), *gh = flux__heads(g, a->heads),
+        *dp = gh && v ? flux__attend_dropped(a, flux_matmul(flux_transpose(v), gh)) : NULL;
     if (!p || !q || !k || !dp) return false;
-    d[3] = flux_mul(p, flux_sub(dp, flux_sum(flux_mul(p, dp), 0)));
+    d[3] = flux_mul(all, flux_sub(dp, flux_sum(flux_mul(p, dp), 0)));
     flux_tensor *scaled = flux_mul(d[3], flux__attend_scale(a));
     d[0] = flux__unheads(flux_matmul(k, scaled));
     d[1] = flux__unheads(flux_matmul(q, flux__swap01(scaled)));
@@ -11934,30 +11974,31 @@ static FLUX__COLD bool flux__attend_formula(const flux__attend *a, flux_tensor *
    own gradient goes. The gradient by a mask that is added to the scores is the formula's. */
 static FLUX__COLD void flux__attention_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
                                      flux_tensor **out) {
-    flux_tensor *d[4], *in[6], *pair[2];
+    flux_tensor *d[4], *pair[2];
     /* y is itself a gradient of attention: in[1] is its formula */
     if (y->nin == 2) {
         out[1] = g;
         return;
     }
     flux_dtype t = (flux_dtype)y->in[1]->dtype, wide = (flux_dtype)y->dtype;
-    flux__attend a = { y->in[1], y->in[2], y->in[3], y->nin > 4 ? y->in[4] : NULL, (int)y->arg.i[0],
-                       y->arg.i[1] != 0 }, f = a;
+    const bool masked = (y->arg.i[2] & FLUX__ATTEND_MASKED) != 0;
+    flux__attend a = { y->in[1], y->in[2], y->in[3], masked ? y->in[4] : NULL,
+                       y->arg.i[2] & FLUX__ATTEND_DROPS ? y->in[masked ? 5 : 4] : NULL,
+                       (int)y->arg.i[0], y->arg.i[1] != 0 }, f = a;
     f.q = flux_to_dtype(a.q, wide), f.k = flux_to_dtype(a.k, wide), f.v = flux_to_dtype(a.v, wide);
     if (!f.q || !f.k || !f.v || !flux__attend_formula(&f, g, d) ||
         !(g = flux__packed(flux_to_dtype(g, t))))
         return;
     int64_t size[3], at = 0;
-    in[0] = a.q, in[1] = a.k, in[2] = a.v, in[3] = y->in[0], in[4] = g, in[5] = a.extra;
-    for (int i = 0; i < 3; i++) size[i] = flux__size(in[i]);
-    pair[0] = flux__attend_node(&a, a.extra ? 6 : 5, in, size[0] + size[1] + size[2], true);
+    for (int i = 0; i < 3; i++) size[i] = flux__size(y->in[i + 1]);
+    pair[0] = flux__attend_node(&a, y->in[0], g, size[0] + size[1] + size[2]);
     for (int i = 0; i < 3 && pair[0]; at += size[i++]) {
         pair[1] = d[i];
         flux_tensor *view = need[i + 1]
-            ? flux__attend_view(2, pair, at, in[i], in[i]->dim[0], NULL) : NULL;
+            ? flux__attend_view(2, pair, at, y->in[i + 1], y->in[i + 1]->dim[0], NULL) : NULL;
         if (view) out[i + 1] = flux_to_dtype(view, t);
     }
-    if (y->nin > 4 && need[4]) out[4] = d[3];
+    if (masked && need[4]) out[4] = d[3];
 }
 
 /* The gradient of a concatenation by each operand: its slice of g. */
@@ -15374,7 +15415,7 @@ static int64_t flux__kernel_madds(const flux__kernel *k, const flux__graph *g) {
     const flux_tensor *q = t->in[0];
     const int64_t d = q->dim[0], dv = t->in[2]->dim[0],
                   scores = q->dim[1] * t->in[1]->dim[1] * (q->ndim > 2 ? q->dim[2] : 1);
-    return scores * (t->arg.i[2] ? 3 * d + 2 * dv : d + dv);
+    return scores * (t->arg.i[2] & FLUX__ATTEND_BACK ? 3 * d + 2 * dv : d + dv);
 }
 
 /* Adds a kernel that took `seconds` to the row of its origin and kind. */
@@ -23712,10 +23753,9 @@ FLUX__BEGIN_LEAN
 
 typedef struct flux__attend_job {
     const flux__kernel *k;
-    /* operands: q, k, v; in the gradient also what the forward kernel made, and the gradient of
-       y; [5]: the mask or bias, or NULL */
-    const char *x[6];
-    const flux__operand *o[6];
+    /* operands, by FLUX__ATTEND_Q ...; NULL: the kernel has none */
+    const char *x[FLUX__ATTEND_OPERANDS];
+    const flux__operand *o[FLUX__ATTEND_OPERANDS];
     char *out;
     int ctype, failed;
     /* size: bytes of an element; d, dv: features of q and k, of v and y, of one head; tile:
@@ -23805,34 +23845,54 @@ static bool flux__attend_product(const flux__attend_job *j, int64_t m, int64_t n
     return flux__gemm(j->ctype == FLUX__F64C, &g) == 0;
 }
 
+/* Loads n numbers of query i's mask, for keys from the first on, to p->column. which:
+   FLUX__ATTEND_MASK or FLUX__ATTEND_KEEP. */
+static void flux__attend_load(const flux__attend_part *p, int which, int64_t i, int64_t n) {
+    const flux__attend_job *j = p->j;
+    const flux__operand *o = j->o[which];
+    int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3];
+    flux__load(j->ctype, p->column, o->dtype,
+               j->x[which] + at * (int64_t)flux__dtypes[o->dtype].size, o->stride[0], n);
+}
+
+/* Replaces s[k], for keys k < n, by the number at `other` where p->column[k] is 0. */
+static void flux__attend_select(const flux__attend_part *p, char *s, const char *other,
+                                int64_t n) {
+    const flux__attend_job *j = p->j;
+    flux__loop_run(j->ctype, flux__loop_for(j->ctype, FLUX__OP_WHERE), n, s, p->column, s, other,
+                   1, 1, 0);
+}
+
+/* Replaces by 0 what dropout drops of s, query i's n weights or their gradients. */
+static void flux__attend_dropout(const flux__attend_part *p, int64_t i, char *s, int64_t n) {
+    const char zero[8] = { 0 };
+    flux__attend_load(p, FLUX__ATTEND_KEEP, i, n);
+    flux__attend_select(p, s, zero, n);
+}
+
 /* Makes the scores of the part's queries before the softmax: p->q = scale * q (d x n), then
    p->s = k' p->q (keys x n). If there is a mask or bias, the bias is added or masked scores
    become minus infinity, and so do those that causality hides (without a mask flux__attend_exp
    leaves these out). False: out of memory. */
 static bool flux__attend_logits(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
-    const flux__operand *o = j->o[5];
+    const flux__operand *o = j->o[FLUX__ATTEND_MASK];
     int64_t ld, size = j->size;
     char scale[8], none[8];
-    const char *q = flux__attend_at(p, 0, p->q0, &ld);
+    const char *q = flux__attend_at(p, FLUX__ATTEND_Q, p->q0, &ld);
     flux__set_number(j->ctype, scale, j->scale);
     flux__identity(j->ctype, FLUX__RED_MAX, none);
     for (int64_t i = 0; i < p->n; i++)
         flux__attend_op(j, FLUX__OP_MUL, j->d, p->q + i * j->d * size, q + i * ld * size, scale, 0);
-    q = flux__attend_at(p, 1, 0, &ld);
+    q = flux__attend_at(p, FLUX__ATTEND_K, 0, &ld);
     if (!flux__attend_product(j, p->keys, p->n, j->d, q, ld, 1, p->q, 1, j->d, p->s, p->ld, false))
         return false;
     for (int64_t i = 0; i < p->n && o; i++) {
         char *s = p->s + i * p->ld * size;
-        int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3],
-                seen = p->q0 + i + 1 + j->later;
-        flux__load(j->ctype, p->column, o->dtype,
-                   j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size,
-                   o->stride[0], p->keys);
+        int64_t seen = p->q0 + i + 1 + j->later;
+        flux__attend_load(p, FLUX__ATTEND_MASK, i, p->keys);
         if (o->dtype != FLUX_BOOL) flux__attend_op(j, FLUX__OP_ADD, p->keys, s, s, p->column, 1);
-        else flux__loop_run(j->ctype, flux__loop_for(j->ctype, FLUX__OP_WHERE), p->keys, s,
-                            p->column,
-                            s, none, 1, 1, 0);
+        else flux__attend_select(p, s, none, p->keys);
         if (j->causal && seen < p->keys)
             flux__copies((size_t)size, p->keys - seen, s + seen * size, 1, none, 0);
     }
@@ -23855,7 +23915,7 @@ static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most
     const flux__attend_job *j = p->j;
     int64_t size = j->size,
             reach = p->q0 + i + 1 + j->later,
-            seen = j->causal && !j->o[5] && reach < p->keys ? reach : p->keys;
+            seen = j->causal && !j->o[FLUX__ATTEND_MASK] && reach < p->keys ? reach : p->keys;
     char *s = p->s + i * p->ld * size, none[8];
     *n = flux__gemm_up(seen, 16);
     flux__identity(j->ctype, FLUX__RED_MAX, none);
@@ -23878,8 +23938,10 @@ static bool flux__attend_forward(flux__attend_part *p) {
         char *most = flux__attend_stats(p, j->out, p->q0 + i);
         double sum = flux__attend_exp(p, i, most, true, &n);
         flux__set_number(j->ctype, most + size, sum == 0 ? 0 : 1 / sum);
+        if (j->o[FLUX__ATTEND_KEEP])
+            flux__attend_dropout(p, i, p->s + i * p->ld * size, p->keys);
     }
-    const char *v = flux__attend_at(p, 2, 0, &ld);
+    const char *v = flux__attend_at(p, FLUX__ATTEND_V, 0, &ld);
     char *y = flux__attend_to(p, 0, j->dv, j->queries, p->q0);
     if (!flux__attend_product(j, j->dv, p->n, p->keys, v, 1, ld, p->s, 1, p->ld, y, wide, false))
         return false;
@@ -23890,13 +23952,17 @@ static bool flux__attend_forward(flux__attend_part *p) {
 }
 
 /* Makes p->s column i the probabilities p, and p->ds column i the gradient of the scores, p (dp
-   - y'g), where ds held dp. g: the gradient of the query's y, dv numbers. */
+   - y'g), where ds held dp. What dropout drops is 0 in dp before and in p after. g: the gradient
+   of the query's y, dv numbers. */
 static void flux__attend_column(const flux__attend_part *p, int64_t i, const char *g) {
     const flux__attend_job *j = p->j;
     int64_t size = j->size, n;
-    char *ds = p->ds + i * p->ld * size, *most = flux__attend_stats(p, j->x[3], p->q0 + i), sum[8];
-    const char *y = j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) *
-                               j->dv * j->heads) * size;
+    const bool drops = j->o[FLUX__ATTEND_KEEP] != NULL;
+    char *s = p->s + i * p->ld * size, *ds = p->ds + i * p->ld * size, sum[8],
+         *most = flux__attend_stats(p, j->x[FLUX__ATTEND_MADE], p->q0 + i);
+    const char *y = j->x[FLUX__ATTEND_MADE] +
+                    (p->head * j->dv + (p->sample * j->queries + p->q0 + i) * j->dv * j->heads) *
+                    size;
     flux__attend_exp(p, i, most, false, &n);
     flux__identity(j->ctype, FLUX__RED_MAX, sum);
     /* it sees no key: its scores have no gradient */
@@ -23904,9 +23970,10 @@ static void flux__attend_column(const flux__attend_part *p, int64_t i, const cha
     flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g, y, 1);
     flux__identity(j->ctype, FLUX__RED_SUM, sum);
     flux__reduce(j->ctype, FLUX__RED_SUM, sum, p->column, j->dv);
+    if (drops) flux__attend_dropout(p, i, ds, p->keys);
     (j->ctype == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(
-        n, p->s + i * p->ld * size, ds, flux__attend_number(j, most + size),
-        flux__attend_number(j, sum));
+        n, s, ds, flux__attend_number(j, most + size), flux__attend_number(j, sum));
+    if (drops) flux__attend_dropout(p, i, s, p->keys);
     memset(ds + (blind ? 0 : n * size), 0, (size_t)((p->ld - (blind ? 0 : n)) * size));
 }
 
@@ -23917,8 +23984,9 @@ static bool flux__attend_backward(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
     int64_t size = j->size, ldv, ldk, ldg, dk = j->d * j->heads * j->queries * j->batch,
             dv = dk + j->d * j->heads * j->keys * j->batch;
-    const char *k = flux__attend_at(p, 1, 0, &ldk), *v = flux__attend_at(p, 2, 0, &ldv),
-               *g = flux__attend_at(p, 4, p->q0, &ldg);
+    const char *k = flux__attend_at(p, FLUX__ATTEND_K, 0, &ldk),
+               *v = flux__attend_at(p, FLUX__ATTEND_V, 0, &ldv),
+               *g = flux__attend_at(p, FLUX__ATTEND_G, p->q0, &ldg);
     char scale[8], *dq = flux__attend_to(p, 0, j->d, j->queries, p->q0);
     flux__set_number(j->ctype, scale, j->scale);
     if (!flux__attend_logits(p) ||
@@ -23945,7 +24013,7 @@ static bool flux__attend_backward(flux__attend_part *p) {
    of the part. */
 static void flux__attend_task(void *ctx, int64_t task) {
     flux__attend_job *j = (flux__attend_job *)ctx;
-    bool back = j->o[4] != NULL, ok = true;
+    bool back = j->o[FLUX__ATTEND_G] != NULL, ok = true;
     int64_t tiles = (j->queries + j->tile - 1) / j->tile, from = back ? 0 : task % tiles,
             to = back ? tiles : from + 1, unit = back ? task : task / tiles;
     int64_t ld = flux__gemm_up(j->keys, 16), column = ld > j->dv ? ld : j->dv,
@@ -23962,7 +24030,7 @@ static void flux__attend_task(void *ctx, int64_t task) {
         p.q0 = t * j->tile;
         p.n = j->queries - p.q0 < j->tile ? j->queries - p.q0 : j->tile;
         const int64_t reach = p.q0 + p.n + j->later;
-        p.keys = j->causal && !j->o[5] && reach < j->keys ? reach : j->keys;
+        p.keys = j->causal && !j->o[FLUX__ATTEND_MASK] && reach < j->keys ? reach : j->keys;
         p.ld = flux__gemm_up(p.keys, 16);
         ok = back ? flux__attend_backward(&p) : flux__attend_forward(&p);
     }
@@ -23974,19 +24042,20 @@ static void flux__attend_task(void *ctx, int64_t task) {
    shares its tasks out to the threads. Returns 0, or -1 with an error recorded. */
 static int flux__run_attend(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
-    bool back = t->arg.i[2] != 0, extra = k->noperand > (back ? 5 : 3);
+    bool back = (t->arg.i[2] & FLUX__ATTEND_BACK) != 0;
     flux__attend_job j;
     memset(&j, 0, sizeof j);
     for (int i = 0; i < k->noperand; i++) {
-        int at = extra && i == k->noperand - 1 ? 5 : i;
+        int at = flux__attend_operand(t->arg.i[2], i);
         j.o[at] = &k->operand[i];
         j.x[at] = flux__operand_ptr(run, j.o[at]);
     }
     j.k = k, j.out = (char *)run->ptr[run->plan->nleaf + k->node];
     j.ctype = flux__class_of(t->dtype), j.size = (int64_t)flux__class_size[j.ctype];
     j.heads = t->arg.i[0], j.causal = t->arg.i[1] != 0;
-    j.d = j.o[0]->shape.dim[0] / j.heads, j.dv = j.o[2]->shape.dim[0] / j.heads;
-    j.queries = j.o[0]->shape.dim[1], j.keys = j.o[1]->shape.dim[1], j.batch = j.o[0]->shape.dim[2];
+    const flux_shape *q = &j.o[FLUX__ATTEND_Q]->shape, *v = &j.o[FLUX__ATTEND_V]->shape;
+    j.d = q->dim[0] / j.heads, j.dv = v->dim[0] / j.heads;
+    j.queries = q->dim[1], j.keys = v->dim[1], j.batch = q->dim[2];
     j.later = j.keys - j.queries;
     FLUX__ASSERT(!j.causal || j.later >= 0);
     j.scale = 1 / sqrt((double)j.d);
@@ -28242,9 +28311,9 @@ enum { FLUX__ATTEND_FEATURES = 64 };      /* of a result that a block computes *
 typedef struct flux__attend_text {
     flux__emitter *c;
     const char *T, *X;                    /* the type and its name in functions: "float", "f32" */
-    const flux__operand *o[6];            /* q, k, v, y (gradients only), y's gradient, mask or
-                                             NULL */
-    int p[6], out;                        /* parameters of these, and of what is computed */
+    /* operands, by FLUX__ATTEND_Q ...; NULL: the kernel has none */
+    const flux__operand *o[FLUX__ATTEND_OPERANDS];
+    int p[FLUX__ATTEND_OPERANDS], out;    /* parameters of these, and of what is computed */
     int64_t heads, d, dv, queries, keys, batch;   /* d: features of a head in q and k; dv: in v */
     bool causal;
 } flux__attend_text;
@@ -28298,27 +28367,46 @@ static void flux__emit_attend_stats(const flux__attend_text *a, const char *from
                 "    const %s i = %s + t, at = %lld + (unit * %lld + i) * 2;\n    %s dot = 0;\n",
                 a->c->index, from, y, queries, a->T);
     flux__emit(s, "    most[t] = i < %lld ? p%d[at] : 0, sum[t] = i < %lld ? p%d[at + 1] : 0;\n",
-                queries, a->p[3], queries, a->p[3]);
+                queries, a->p[FLUX__ATTEND_MADE], queries, a->p[FLUX__ATTEND_MADE]);
     if (less)
         flux__emit(s, "#pragma unroll 8\n"
                     "    for (int f = 0; f < %lld && i < %lld; "
                     "f++) dot += %s * p%d[((sample * %lld + i) * %lld + head) * %lld + f];\n"
                     "    fade[t] = dot;\n", (long long)a->dv, queries,
-                    flux__attend_element(a, 4, "i", "f", g, sizeof g), a->p[3], queries,
+                    flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g),
+                    a->p[FLUX__ATTEND_MADE], queries,
                     (long long)a->heads, (long long)a->dv);
     flux__emit(s, "    }\n    __syncthreads();\n");
+}
+
+/* Writes "p5[...]": the element of a mask, FLUX__ATTEND_MASK or FLUX__ATTEND_KEEP, for `key` and
+   the index `query`. */
+static void flux__emit_attend_mask(const flux__attend_text *a, int which, const char *query) {
+    const flux__operand *o = a->o[which];
+    flux__emit(&a->c->s, "p%d[%lld + key * %lld + %s * %lld + head * %lld + sample * %lld]",
+               a->p[which], (long long)o->offset, (long long)o->stride[0], query,
+               (long long)o->stride[1], (long long)o->stride[2], (long long)o->stride[3]);
+}
+
+/* The forward kernel's sums of its tile's weights, by the first 32 threads. */
+static void flux__emit_attend_sums(const flux__attend_text *a) {
+    flux__emit(&a->c->s, "    if (t < 32) {\n    sum[t] *= fade[t];\n"
+                "    for (int i = 0; i < 32; i++) sum[t] += w[t][i];\n    }\n");
 }
 
 /* Makes the tile w[row][column] from the dot products x of q and k (and g of v and y's
    gradient): the scores are scaled and masked. The forward kernel stores exp(score - running
    maximum), and in fade[] the factor by which older sums shrink when the maximum grows. The
-   gradient of v needs the softmax's weights p, those of q and k p (g - fade). */
+   gradient of v needs the softmax's weights p, those of q and k p (g - fade). What dropout drops
+   is 0 in w, after the sums, and in g. */
 static void flux__emit_attend_weights(const flux__attend_text *a, int what) {
     flux__listing *s = &a->c->s;
-    const flux__operand *o = a->o[5];
+    const flux__operand *o = a->o[FLUX__ATTEND_MASK];
+    const bool drops = a->o[FLUX__ATTEND_KEEP] != NULL;
     bool transposed = what >= FLUX__ATTEND_DK;
     long long rows = (long long)(transposed ? a->keys : a->queries),
         columns = (long long)(transposed ? a->queries : a->keys);
+    if (drops && what == FLUX__ATTEND_Y) flux__emit(s, "    int keep[4];\n");
     flux__emit(s, "    for (int j = 0; j < 4; j++) {\n"
                 "    const %s row = r0 + r, col = c0 + c + j * 8, key = %s, query = %s;\n",
                 a->c->index, transposed ? "row" : "col", transposed ? "col" : "row");
@@ -28326,14 +28414,18 @@ static void flux__emit_attend_weights(const flux__attend_text *a, int what) {
                 rows, columns, a->T, a->T, 1 / sqrt((double)a->d));
     if (o) {
         flux__emit(s, "    if (live) v = ");
-        flux__emit(s, o->dtype == FLUX_BOOL ? "p%d[" : "v + p%d[", a->p[5]);
-        flux__emit(s, "%lld + key * %lld + query * %lld + head * %lld + sample * %lld]%s;\n",
-                    (long long)o->offset, (long long)o->stride[0], (long long)o->stride[1],
-                    (long long)o->stride[2], (long long)o->stride[3],
-                    o->dtype == FLUX_BOOL ? " ? v : -INF" : "");
+        flux__emit(s, o->dtype == FLUX_BOOL ? "" : "v + ");
+        flux__emit_attend_mask(a, FLUX__ATTEND_MASK, "query");
+        flux__emit(s, o->dtype == FLUX_BOOL ? " ? v : -INF;\n" : ";\n");
     }
     if (a->causal)
         flux__emit(s, "    if (key > query + %lld) v = -INF;\n", (long long)(a->keys - a->queries));
+    if (drops) {
+        flux__emit(s, "    %skeep%s = live && ", what == FLUX__ATTEND_Y ? "" : "const int ",
+                   what == FLUX__ATTEND_Y ? "[j]" : "");
+        flux__emit_attend_mask(a, FLUX__ATTEND_KEEP, "query");
+        flux__emit(s, ";\n");
+    }
     if (what == FLUX__ATTEND_Y) {
         flux__emit(s, "    w[r][c + j * 8] = v;\n    }\n    __syncthreads();\n"
                     "    const int n = c0 + 32 <= %lld ? 32 : (int)(%lld - c0);\n", columns,
@@ -28345,13 +28437,20 @@ static void flux__emit_attend_weights(const flux__attend_text *a, int what) {
         flux__emit(s, "    const %s v = w[r][c + j * 8];\n"
                     "    w[r][c + j * 8] = c + j * 8 < n ? exp_%s(v == most[r] ? 0 : v - most[r]) "
                     ": 0;\n    }\n", a->T, a->X);
+        if (!drops) return;
+        flux__emit(s, "    __syncthreads();\n");
+        flux__emit_attend_sums(a);
+        flux__emit(s, "    __syncthreads();\n"
+                    "    for (int j = 0; j < 4; j++) if (!keep[j]) w[r][c + j * 8] = 0;\n");
         return;
     }
     flux__emit(s, "    const int q = %s;\n"
                 "    %s p = live ? exp_%s(v == most[q] ? 0 : v - most[q]) * sum[q] : 0;\n",
                 transposed ? "c + j * 8" : "r", a->T, a->X);
-    flux__emit(s, "    w[r][c + j * 8] = %s;\n    }\n",
-                what == FLUX__ATTEND_DV ? "p" : "most[q] == -INF ? 0 : p * (g[j] - fade[q])");
+    flux__emit(s, "    w[r][c + j * 8] = ");
+    if (what == FLUX__ATTEND_DV) flux__emit(s, drops ? "keep ? p : 0;\n    }\n" : "p;\n    }\n");
+    else flux__emit(s, "most[q] == -INF ? 0 : p * (%s - fade[q]);\n    }\n",
+                    drops ? "(keep ? g[j] : 0)" : "g[j]");
 }
 
 /* Blocks along x for a result: tiles of 32 rows times chunks of features. */
@@ -28363,11 +28462,12 @@ static int64_t flux__attend_blocks(int64_t rows, int64_t features) {
    columns it makes w and loads z[column][feature] (of v, k, q or y's gradient, see `with`), and
    a thread adds w z to acc[], 8 of the 64 features of its row, 8 apart. */
 static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) {
-    static const int row_of[] = { 0, 0, 1, 1 }, column_of[] = { 1, 1, 0, 0 },
-        with[] = { 2, 1, 0, 4 };
+    enum { Q = FLUX__ATTEND_Q, K = FLUX__ATTEND_K, V = FLUX__ATTEND_V, G = FLUX__ATTEND_G };
+    static const int row_of[] = { Q, Q, K, K }, column_of[] = { K, K, Q, Q },
+        with[] = { V, K, Q, G };
     flux__listing *s = &a->c->s;
     bool forward = what == FLUX__ATTEND_Y, transposed = what >= FLUX__ATTEND_DK,
-         skip = a->causal && !a->o[5];
+         skip = a->causal && !a->o[FLUX__ATTEND_MASK];
     int z = with[what];
     long long features = (long long)(a->o[z]->shape.dim[0] / a->heads),
         rows = (long long)a->o[row_of[what]]->shape.dim[1];
@@ -28398,7 +28498,7 @@ static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) 
     flux__emit_attend_product(a, "x", row_of[what], column_of[what]);
     if (!forward && what != FLUX__ATTEND_DV) {
         flux__emit(s, "    %s g[4] = { 0 };\n", a->T);
-        flux__emit_attend_product(a, "g", transposed ? 2 : 4, transposed ? 4 : 2);
+        flux__emit_attend_product(a, "g", transposed ? V : G, transposed ? G : V);
     }
     flux__emit_attend_weights(a, what);
     flux__emit(s, "    for (int e = t; e < 32 * %d; e += 256) {\n"
@@ -28408,8 +28508,7 @@ static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) 
                 "    __syncthreads();\n", features, columns,
                 flux__attend_element(a, z, "c0 + i", "e0 + f", from, sizeof from));
     if (forward) {
-        flux__emit(s, "    if (t < 32) {\n    sum[t] *= fade[t];\n"
-                    "    for (int i = 0; i < 32; i++) sum[t] += w[t][i];\n    }\n");
+        if (!a->o[FLUX__ATTEND_KEEP]) flux__emit_attend_sums(a);
         flux__emit(s, "    for (int j = 0; j < %d; j++) acc[j] *= fade[r];\n",
                     FLUX__ATTEND_FEATURES / 8);
     }
@@ -28440,19 +28539,19 @@ static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) 
 /* What the texts of attention's node t need to know of it. */
 static flux__attend_text flux__attend_of(flux__emitter *c, const flux_tensor *t, int out) {
     const flux__kernel *k = c->k;
-    bool extra = k->noperand > (t->arg.i[2] ? 5 : 3);
     flux__attend_text a;
     memset(&a, 0, sizeof a);
     a.c = c, a.T = flux__dtype_types[t->dtype], a.X = flux__class_names[flux__class_of(t->dtype)];
     for (int i = 0; i < k->noperand; i++) {
-        int at = extra && i == k->noperand - 1 ? 5 : i;
+        int at = flux__attend_operand(t->arg.i[2], i);
         a.o[at] = &k->operand[i];
         a.p[at] = flux__emitter_slot(c, a.o[at]->src, a.o[at]->dtype);
     }
     a.out = flux__emitter_slot(c, out, t->dtype);
     a.heads = t->arg.i[0], a.causal = t->arg.i[1] != 0;
-    a.d = a.o[0]->shape.dim[0] / a.heads, a.dv = a.o[2]->shape.dim[0] / a.heads;
-    a.queries = a.o[0]->shape.dim[1], a.keys = a.o[1]->shape.dim[1], a.batch = a.o[0]->shape.dim[2];
+    const flux_shape *q = &a.o[FLUX__ATTEND_Q]->shape, *v = &a.o[FLUX__ATTEND_V]->shape;
+    a.d = q->dim[0] / a.heads, a.dv = v->dim[0] / a.heads;
+    a.queries = q->dim[1], a.keys = v->dim[1], a.batch = q->dim[2];
     return a;
 }
 
@@ -28548,8 +28647,11 @@ static flux__attend_pass flux__attend_pass_of(const flux__attend_text *a, const 
     memset(&p, 0, sizeof p);
     p.a = a, p.f = f, p.forward = forward, p.by_keys = by_keys;
     p.first = !forward, p.second = forward || by_keys;
-    p.x1 = by_keys, p.c1 = !by_keys, p.x2 = by_keys ? 2 : 4, p.c2 = by_keys ? 4 : 2;
-    p.size = flux__is_half(a->o[0]->dtype) ? 2 : 4;
+    p.x1 = by_keys ? FLUX__ATTEND_K : FLUX__ATTEND_Q;
+    p.c1 = by_keys ? FLUX__ATTEND_Q : FLUX__ATTEND_K;
+    p.x2 = by_keys ? FLUX__ATTEND_V : FLUX__ATTEND_G;
+    p.c2 = by_keys ? FLUX__ATTEND_G : FLUX__ATTEND_V;
+    p.size = flux__is_half(a->o[FLUX__ATTEND_Q]->dtype) ? 2 : 4;
     p.type = p.size == 2 ? "unsigned short" : "float";
     p.n1 = (int)(a->d + 15) / 16 * 16, p.n2 = (int)(a->dv + 15) / 16 * 16;
     p.pitch1 = p.n1 + 16 / p.size, p.pitch2 = p.n2 + 16 / p.size;
@@ -28693,32 +28795,49 @@ static void flux__emit_attend_add(const flux__attend_pass *p, const char *w, boo
                 p->tall, f->name, sum, turned ? "y" : "x[i]", turned ? "x[i]" : "y");
 }
 
-/* Masks the sums `v` of a piece of 16 columns, j; a bias makes of them exponents of 2. */
-static void flux__emit_attend_seen(const flux__attend_pass *p, const char *v) {
+/* Begins a loop over a lane's sums [i][e] of a piece of 16 columns, j, each with its key and
+   query. */
+static void flux__emit_attend_places(const flux__attend_pass *p) {
     const flux__attend_text *a = p->a;
-    const flux__operand *o = a->o[5];
     flux__listing *s = &a->c->s;
-    const long long later = (long long)(a->keys - a->queries);
-    const bool tail = !p->by_keys && p->columns % p->n != 0;
     flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                 "    for (int e = 0; e < %d; e++) {\n    const int h = %s;\n", p->tall,
                 256 / p->f->lanes, p->local);
     flux__emit(s, "    const %s row = r0 + w0 + i * 16 + %s, col = c0 + j * 16 + %s, key = %s, "
                 "query_at = %s;\n", a->c->index, p->row, p->col, p->by_keys ? "row" : "col",
                 p->by_keys ? "col" : "row");
+}
+
+/* Masks the sums `v` of a piece of 16 columns, j; a bias makes of them exponents of 2. */
+static void flux__emit_attend_seen(const flux__attend_pass *p, const char *v) {
+    const flux__attend_text *a = p->a;
+    const flux__operand *o = a->o[FLUX__ATTEND_MASK];
+    flux__listing *s = &a->c->s;
+    const long long later = (long long)(a->keys - a->queries);
+    const bool tail = !p->by_keys && p->columns % p->n != 0;
+    flux__emit_attend_places(p);
     if (o) {
         const bool boolean = o->dtype == FLUX_BOOL;
         flux__emit(s, "    if (row < %lld && col < %lld) %s = ", (long long)p->limit,
                     (long long)p->columns, v);
         if (!boolean) flux__emit(s, "fmaf(%s, SCALE, 1.44269504f * ", v);
-        flux__emit(s, "p%d[%lld + key * %lld + query_at * %lld + head * %lld + sample * %lld]",
-                    a->p[5], (long long)o->offset, (long long)o->stride[0],
-                    (long long)o->stride[1], (long long)o->stride[2], (long long)o->stride[3]);
+        flux__emit_attend_mask(a, FLUX__ATTEND_MASK, "query_at");
         flux__emit(s, boolean ? " ? %s : -INF;\n" : ");\n", v);
     }
     if (a->causal) flux__emit(s, "    if (key > query_at + %lld) %s = -INF;\n", later, v);
     if (tail) flux__emit(s, "    if (col >= %lld) %s = -INF;\n", (long long)p->columns, v);
     flux__emit(s, "    }\n");
+}
+
+/* Makes 0 of the sums `v` of a piece of 16 columns, j, that dropout drops. */
+static void flux__emit_attend_drop(const flux__attend_pass *p, const char *v) {
+    flux__listing *s = &p->a->c->s;
+    if (!p->a->o[FLUX__ATTEND_KEEP]) return;
+    flux__emit_attend_places(p);
+    flux__emit(s, "    if (row < %lld && col < %lld && !", (long long)p->limit,
+               (long long)p->columns);
+    flux__emit_attend_mask(p->a, FLUX__ATTEND_KEEP, "query_at");
+    flux__emit(s, ") %s = 0;\n    }\n", v);
 }
 
 /* The forward pass over a tile: scores, the running maximum and sum of each row, whose lanes
@@ -28748,6 +28867,7 @@ static void flux__emit_attend_forward(const flux__attend_pass *p, bool masked) {
                 "    for (int e = 0; e < %d; e++) if (%s == h) sum2[i][f][e] *= fade;\n    }\n",
                 p->n2 / 16, sums, p->local);
     flux__emit(s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n", n);
+    flux__emit_attend_drop(p, "s[j][i][e]");
     flux__emit_attend_add(p, "s[j][i]", false);
     flux__emit(s, "    }\n");
 }
@@ -28761,6 +28881,7 @@ static void flux__emit_attend_backward(const flux__attend_pass *p, bool masked) 
     flux__emit(s, p->first ? ", g[%d][%d] = { 0 };\n" : ";\n", p->tall, sums);
     flux__emit_attend_scores(p, "s[i]", "x1", true);
     if (p->first) flux__emit_attend_scores(p, "g[i]", "x2", false);
+    if (p->first) flux__emit_attend_drop(p, "g[i][e]");
     if (masked) flux__emit_attend_seen(p, "s[i][e]");
     flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                 "    for (int e = 0; e < %d; e++) {\n", p->tall, sums);
@@ -28772,6 +28893,7 @@ static void flux__emit_attend_backward(const flux__attend_pass *p, bool masked) 
     flux__emit(s, "    s[i][e] = near_exp2(fmaf(s[i][e], POWER, -lse));\n");
     flux__emit(s, p->first ? "    g[i][e] = s[i][e] * (g[i][e] - less);\n    }\n"
                            : "    (void)less;\n    }\n");
+    if (p->second) flux__emit_attend_drop(p, "s[i][e]");
     if (p->second) flux__emit_attend_add(p, "s[i]", false);
     if (p->first) flux__emit_attend_add(p, "g[i]", true);
     flux__emit(s, "    }\n");
@@ -28884,8 +29006,8 @@ static void flux__emit_attend_loops(const flux__attend_pass *p) {
         flux__emit(s, "    int stage = 0;\n    if (first < last)\n");
         flux__emit_attend_columns(p, "first", "0");
     }
-    if (a->o[5] || (!a->causal && !tail)) {
-        flux__emit_attend_loop(p, "last", a->o[5] != NULL);
+    if (a->o[FLUX__ATTEND_MASK] || (!a->causal && !tail)) {
+        flux__emit_attend_loop(p, "last", a->o[FLUX__ATTEND_MASK] != NULL);
         return;
     }
     flux__emit(s, "    const %s seen = ", a->c->index);
@@ -28907,7 +29029,8 @@ static bool flux__code_attend_pass(const flux__attend_pass *p) {
     const int64_t blocks = (p->limit + p->rows - 1) / p->rows, units = a->heads * a->batch;
     const int threads = p->warps * p->f->lanes, across = p->rows *
         (p->pitch1 > p->pitch2 ? p->pitch1 : p->pitch2) * p->size / 4;
-    const bool skip = a->causal && !a->o[5];
+    const flux__operand *mask = a->o[FLUX__ATTEND_MASK];
+    const bool skip = a->causal && !mask;
     const long long later = (long long)(a->keys - a->queries);
     flux__emit(s, "    __shared__ ALIGN16 u32 shared[%d];\n"
                 "    const int t = (int)threadIdx.x, w0 = t / %d * %d;\n",
@@ -28915,7 +29038,7 @@ static bool flux__code_attend_pass(const flux__attend_pass *p) {
                 16 * p->tall);
     flux__emit(s, "#define SCALE %.9gf\n#define POWER %s\n#define STATS %d\n",
                 1.4426950408889634 / sqrt((double)a->d),
-                a->o[5] && a->o[5]->dtype != FLUX_BOOL ? "1.0f" : "SCALE",
+                mask && mask->dtype != FLUX_BOOL ? "1.0f" : "SCALE",
                 p->n * (p->pitch1 + p->pitch2));
     flux__emit_unit(c, "unit", units, "");
     char block[48] = "blockIdx.x";
@@ -28962,11 +29085,12 @@ static bool flux__code_attend_dots(const flux__attend_text *a, int scratch) {
     flux__emit(s, "    if (i < %lld) {\n    for (int f = f0; f < %lld; f += 16) dot = fmaf(%s, "
                 "p%d[((sample * %lld + i) * %lld + head) * %lld + f], dot);\n",
                 (long long)a->queries, (long long)a->dv,
-                flux__attend_element(a, 4, "i", "f", g, sizeof g), a->p[3], (long long)a->queries,
+                flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g),
+                a->p[FLUX__ATTEND_MADE], (long long)a->queries,
                 (long long)a->heads, (long long)a->dv);
     flux__emit(s, "    const float *const stat = p%d + (%lld + (unit * %lld + i) * 2);\n"
                 "    if (stat[1] != 0) lse = fmaf(stat[0], 1.44269504f, -log2f(stat[1]));\n    }\n",
-                a->p[3], (long long)(a->dv * a->heads * a->queries * a->batch),
+                a->p[FLUX__ATTEND_MADE], (long long)(a->dv * a->heads * a->queries * a->batch),
                 (long long)a->queries);
     flux__emit(s, "    for (int w = 8; w; w /= 2) dot += ACROSS(dot, w);\n"
                 "    float *const to = (float *)p%d + (unit * %lldLL + i) * 2;\n"
@@ -28983,10 +29107,10 @@ static bool flux__code_attend_dots(const flux__attend_text *a, int scratch) {
 static bool flux__code_attention(flux__emitter *c, flux__kernel *k, const flux__gpu *g,
                                  const flux_tensor *t, int out, bool tf32) {
     flux__attend_text a = flux__attend_of(c, t, out);
-    const bool back = t->arg.i[2] != 0;
-    const flux__fragment *f = g->driver->fragment(g->info.arch, a.o[0]->dtype, tf32);
-    const int64_t most = back && !flux__is_half(a.o[0]->dtype) ? FLUX__ATTEND_MMA_MOST / 2
-                                                               : FLUX__ATTEND_MMA_MOST;
+    const bool back = (t->arg.i[2] & FLUX__ATTEND_BACK) != 0;
+    const flux__fragment *f = g->driver->fragment(g->info.arch, a.o[FLUX__ATTEND_Q]->dtype, tf32);
+    const bool half = flux__is_half(a.o[FLUX__ATTEND_Q]->dtype);
+    const int64_t most = back && !half ? FLUX__ATTEND_MMA_MOST / 2 : FLUX__ATTEND_MMA_MOST;
     if (!f || a.d > most || a.dv > most) return flux__code_attend(&a, back);
     flux__attend_pass p = flux__attend_pass_of(&a, f, !back, false);
     if (!back) return flux__code_attend_pass(&p);
@@ -28999,7 +29123,8 @@ static bool flux__code_attention(flux__emitter *c, flux__kernel *k, const flux__
     by_keys.at2 = by_keys.at1 + a.d * a.heads * a.keys * a.batch;
     if (!flux__code_attend_dots(&a, p.scratch) || !flux__code_attend_pass(&p)) return false;
     /* With a mask's places or the next tile the registers would not suffice for both. */
-    if (f->lanes == 32 && by_keys.n1 + by_keys.n2 >= 192 && (a.o[5] || by_keys.stages == 1)) {
+    const bool places = a.o[FLUX__ATTEND_MASK] || a.o[FLUX__ATTEND_KEEP];
+    if (f->lanes == 32 && by_keys.n1 + by_keys.n2 >= 192 && (places || by_keys.stages == 1)) {
         by_keys.second = false;
         if (!flux__code_attend_pass(&by_keys)) return false;
         by_keys.first = false, by_keys.second = true;
@@ -38061,10 +38186,13 @@ typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flu
 
 /* ---------------- Dropout and AlphaDropout */
 
-/* The mask of x: bool, true with probability 1 - p. It varies along the dims of m->dims, or along
-   all dims if none are named; the other dims have size 1 and broadcast. */
-static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
-    flux_shape s = flux__dims(x);
+/* The mask of numbers of shape s on device d: bool, true with probability 1 - p. It varies along
+   the dims of m->dims, or along all dims if none are named; the other dims have size 1 and
+   broadcast. If all numbers are dropped, it is one false. */
+static flux_tensor *flux__dropout_mask(flux__dropout *m, flux_shape s, flux_device d) {
+    const flux_shape full = s;
+    if (!(m->p < 1))
+        return flux_to_tensor(d, flux_full_with(flux__shape(NULL, 0), 0.0, FLUX_BOOL));
     for (int i = 0; i < s.ndim && m->dims.ndim; i++) {
         bool varies = false;
         for (int k = 0; k < m->dims.ndim; k++) varies = varies || m->dims.dim[k] == i;
@@ -38072,10 +38200,10 @@ static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
     }
     for (int k = 0; k < m->dims.ndim; k++)
         if (m->dims.dim[k] >= s.ndim)
-            return (flux_tensor *)flux__fail("%s: the input %s has no dim %lld",
-                                             flux__line_of(&m->base).s, flux__describe(x).s,
+            return (flux_tensor *)flux__fail("%s: its input is %s and has no dim %lld",
+                                             flux__line_of(&m->base).s, flux__shape_text(&full).s,
                                              (long long)m->dims.dim[k]);
-    return flux_gt(flux_to_tensor(x->device, flux__rand_by_rank(&s)), m->p);
+    return flux_gt(flux_to_tensor(d, flux__rand_by_rank(&s)), m->p);
 }
 
 /* The input as a floating tensor; NULL after an error. *active is false if the layer is to return
@@ -38086,15 +38214,19 @@ static flux_tensor *flux__dropout_input(flux__dropout *m, flux_tensor *x, bool *
     return flux__input(&m->base, x, flux__real_dtype(x));
 }
 
+/* What dropout with probability p leaves, x, scaled so that its mean stays. */
+static flux_tensor *flux__dropout_scaled(flux_tensor *x, double p) {
+    return x && p < 1 ? flux_mul(x, 1 / (1 - p)) : x;
+}
+
 /* x / (1 - p) where the mask is true, else 0. */
 static flux_tensor *flux__dropout_call(flux_layer *self, flux_tensor *x) {
     flux__dropout *m = (flux__dropout *)self;
     bool active;
     x = flux__dropout_input(m, x, &active);
     if (!active || !x) return x;
-    flux_tensor *keep =
-        m->p < 1 ? flux__dropout_mask(m, x) : flux_full_with(flux__shape(NULL, 0), 0.0, FLUX_BOOL);
-    return keep ? flux_where(keep, m->p < 1 ? flux_mul(x, 1 / (1 - m->p)) : x, 0.0) : NULL;
+    flux_tensor *keep = flux__dropout_mask(m, flux__dims(x), x->device);
+    return keep ? flux_where(keep, flux__dropout_scaled(x, m->p), 0.0) : NULL;
 }
 
 /* Replaces dropped numbers by `low`, the limit of selu at minus infinity; y a + b then has the mean
@@ -38106,8 +38238,8 @@ static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
     bool active;
     x = flux__dropout_input(m, x, &active);
     if (!active || !x) return x;
-    if (!(p < 1)) return flux_where(flux_full_with(flux__shape(NULL, 0), 0.0, FLUX_BOOL), x, 0.0);
-    flux_tensor *keep = flux__dropout_mask(m, x);
+    flux_tensor *keep = flux__dropout_mask(m, flux__dims(x), x->device);
+    if (keep && !(p < 1)) return flux_where(keep, x, 0.0);
     return keep ? flux__narrow(flux_add(flux_mul(flux_where(keep, flux__widened(x), low), a), b),
                                x->dtype)
                 : NULL;
@@ -38329,10 +38461,11 @@ FLUX__END_COLD
 
    Invariant: q, k and v are features x steps (x batch); the features are split
    evenly among the heads; a mask (bool) or bias broadcasts to keys x queries x
-   heads x batch. The plain formula with stored scores is used only where it
-   must be: when dropout applies to the scores, or an operand is empty. Scores
-   that the caller asked for are recorded beside the fused result and are
-   computed only if they are evaluated. If there are a mask and a bias, the bias
+   heads x batch. Dropout of the scores is a mask of the kernel. The plain formula
+   with stored scores is used only where it must be: when another layer is applied
+   to the scores, or an operand is empty. Scores that the caller asked for are
+   recorded beside the fused result, with the same mask, and are computed only if
+   they are evaluated. If there are a mask and a bias, the bias
    becomes minus infinity where the mask is false. Where there are more keys than
    queries, a causal query sees the keys before it as if the queries were the
    last steps. Multiply-adds are counted once, although scores may be
@@ -38430,9 +38563,24 @@ static bool flux__attend_for(const char *call, const flux_attention_opts *o, flu
     return a->q && a->k && (a->v || !o->v) && (a->extra || !(o->bias || o->mask));
 }
 
+/* The Dropout that applies to the scores; NULL if that is none or another layer. */
+static flux__dropout *flux__attention_drop(const flux_attention_opts *o) {
+    return o->drop && o->drop->type == flux__dropout_type() ? (flux__dropout *)o->drop : NULL;
+}
+
+/* Sets a->keep if a Dropout is active on the scores. False: an error was told. */
+static bool flux__attend_drop(const flux_attention_opts *o, flux__attend *a) {
+    flux__dropout *m = flux__attention_drop(o);
+    int64_t full[4] = { a->k->dim[1], a->q->dim[1], a->heads, a->q->dim[2] };
+    if (!m || !(m->p > 0) || !flux_training(o->drop)) return true;
+    return (a->keep = flux__dropout_mask(m, flux__shape(full, 4), a->q->device)) != NULL;
+}
+
+/* The scores after the layer that is applied to them. */
 static flux_tensor *flux__attention_scores(const flux_attention_opts *o, const flux__attend *a) {
-    flux_tensor *p = flux__attend_scores(a);
-    return o->drop && p ? flux_call_layer(o->drop, p) : p;
+    flux_tensor *p = flux__attend_dropped(a, flux__attend_softmax(a));
+    if (a->keep) return flux__dropout_scaled(p, flux__attention_drop(o)->p);
+    return o->drop && !flux__attention_drop(o) && p ? flux_call_layer(o->drop, p) : p;
 }
 
 FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o) {
@@ -38441,25 +38589,26 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts
     o.nheads = (int)flux__given_int(o.nheads, o.marked, 1);
     if (!flux__check_attention(call, &o, true)) return NULL;
     int h = flux__hide();
-    return flux__reveal(h, flux__attend_for(call, &o, &a) ? flux__attention_scores(&o, &a) : NULL);
+    return flux__reveal(h, flux__attend_for(call, &o, &a) && flux__attend_drop(&o, &a)
+                               ? flux__attention_scores(&o, &a) : NULL);
 }
 
 /* The result, value features x queries x batch, and in *scores, if `scores` is not NULL, the
-   scores, keys x queries x heads x batch. If dropout is active, the plain formula is used, as it
-   needs the scores themselves. */
+   scores, keys x queries x heads x batch. A layer other than Dropout needs the scores themselves:
+   the plain formula is used. */
 static flux_tensor *flux__attention_pair(const char *call, const flux_attention_opts *o,
                                          flux_tensor **scores) {
     flux__attend a;
-    bool drops = o->drop && (o->drop->type != flux__dropout_type() ||
-                             (((flux__dropout *)o->drop)->p > 0 && flux_training(o->drop)));
-    if (!flux__attend_for(call, o, &a)) return NULL;
-    bool plain = drops || !flux__size(a.q) || !flux__size(a.k) || !flux__size(a.v);
+    if (!flux__attend_for(call, o, &a) || !flux__attend_drop(o, &a)) return NULL;
+    bool plain = (o->drop && !flux__attention_drop(o)) || !flux__size(a.q) || !flux__size(a.k) ||
+                 !flux__size(a.v);
     int64_t products = flux__self()->products;
     flux_tensor *p = plain || scores ? flux__attention_scores(o, &a) : NULL;
     if (scores) *scores = p;
     if (plain) return p ? flux__unheads(flux_matmul(flux__heads(a.v, a.heads), p)) : NULL;
     flux__self()->products = products;    /* flux__attention counts these multiply-adds */
-    return flux__attention(&a);
+    flux_tensor *y = flux__attention(&a);
+    return a.keep ? flux__dropout_scaled(y, flux__attention_drop(o)->p) : y;
 }
 
 static flux_tensor *flux__attention_of(const char *call, flux_attention_opts o,

@@ -433,30 +433,34 @@ static void rest(void) {
     }
 }
 /* Causal attention as of a language model, forward, then its gradients; half of the scores count. */
-static void attention(const char *name, flux_dtype t, int64_t d) {
+static void attention(const char *name, flux_dtype t, int64_t d, bool drops) {
     const int64_t heads = 1024 / d, length = 2048, batch = 4;
-    const double madds = (double)(heads * batch * d) * (double)length * (double)length, bytes = 4.0 * (double)(1024 * length * batch) * size_of(t);
+    const double madds = (double)(heads * batch * d) * (double)length * (double)length, scores = (double)(length * length * heads * batch),
+        bytes = 4.0 * (double)(1024 * length * batch) * size_of(t);
     char title[64];
     bool tf32 = strcmp(name, "tf32") == 0;
     flux_allow_tf32(tf32);
     flux_tensor *x[3], *y;
     for (int i = 0; i < 3; i++) x[i] = of(t, 3, 1024, length, batch, 1);
-    snprintf(title, sizeof title, "attention_%s_%d", name, (int)d);
-    shape_is(title, y = flux_nth(flux_dot_product_attention(x[0], x[1], x[2], .nheads = (int)heads, .causal = true), 0),
-             (work){ madds, bytes, size_of(t), t, tf32, 0 });
+    flux_layer *drop = drops ? flux_dropout(0.1) : NULL;
+    if (drop) flux_trainmode(drop, true);
+    snprintf(title, sizeof title, "attention_%s%s_%d", drops ? "dropout_" : "", name, (int)d);
+    shape_is(title, y = flux_nth(flux_dot_product_attention(x[0], x[1], x[2], .nheads = (int)heads, .causal = true, .drop = drop), 0),
+             (work){ madds, bytes + (drops ? 2 * scores : 0), size_of(t), t, tf32, 0 });
     flux_grads *g = flux_gradient(flux_sum(y), x[0], x[1], x[2]);
     flux_tensor *all[3] = { flux_grad(g, x[0]), flux_grad(g, x[1]), flux_grad(g, x[2]) };
-    snprintf(title, sizeof title, "attention_gradients_%s_%d", name, (int)d);
-    shape_is(title, flux_tuple_with(3, all), (work){ 2.5 * madds, 2 * bytes, size_of(t), t, tf32, madds });
+    snprintf(title, sizeof title, "attention_gradients_%s%s_%d", drops ? "dropout_" : "", name, (int)d);
+    shape_is(title, flux_tuple_with(3, all), (work){ 2.5 * madds, 2 * bytes + (drops ? 2 * scores : 0), size_of(t), t, tf32, madds });
     flux_allow_tf32(false);
 }
 static void attentions(void) {
-    FLUX_SCOPE attention("bf16", FLUX_BF16, 32);
-    FLUX_SCOPE attention("bf16", FLUX_BF16, 64);
-    FLUX_SCOPE attention("bf16", FLUX_BF16, 128);
-    FLUX_SCOPE attention("f16", FLUX_F16, 64);
-    FLUX_SCOPE attention("tf32", FLUX_F32, 64);
-    FLUX_SCOPE attention("f32", FLUX_F32, 64);
+    FLUX_SCOPE attention("bf16", FLUX_BF16, 32, false);
+    FLUX_SCOPE attention("bf16", FLUX_BF16, 64, false);
+    FLUX_SCOPE attention("bf16", FLUX_BF16, 128, false);
+    FLUX_SCOPE attention("f16", FLUX_F16, 64, false);
+    FLUX_SCOPE attention("tf32", FLUX_F32, 64, false);
+    FLUX_SCOPE attention("f32", FLUX_F32, 64, false);
+    FLUX_SCOPE attention("bf16", FLUX_BF16, 64, true);
 }
 
 int main(int argc, char **argv) {

@@ -410,7 +410,7 @@ TEST(dropout_mask_along_dims) {
     double kept = flux_item(flux_mean(flux_ne(y, 0)));
     CHECK(kept > 0.2 && kept < 0.8);
     CHECK_ERROR(flux_call(flux_dropout(0.5, FLUX_SHAPE(2)), flux_ones(4, 4)),
-                "Dropout(0.5, dims=2): the input 4x4 f32 has no dim 2");
+                "Dropout(0.5, dims=2): its input is 4x4 and has no dim 2");
 }
 
 TEST(dropout_modes) {

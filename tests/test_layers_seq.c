@@ -360,8 +360,9 @@ TEST(wrong_attention_calls) {
 
 /* ---- attention as one operation, beside the same in plain ones */
 
-/* The same by products and a softmax in float64, of what lies anywhere in any precision. */
-static flux_tensor *plain_attention(flux_tensor *q, flux_tensor *k, flux_tensor *v, int heads, flux_tensor *mask, flux_tensor *bias, bool causal) {
+/* The same by products and a softmax in float64, of what lies anywhere in any precision. keep: the weights that dropout leaves. */
+static flux_tensor *plain_attention(flux_tensor *q, flux_tensor *k, flux_tensor *v, int heads, flux_tensor *mask, flux_tensor *bias, bool causal,
+                                    flux_tensor *keep, double dropped) {
     flux_tensor *x[3] = { q, k, v };
     for (int i = 0; i < 3; i++) {
         x[i] = flux_to_dtype(x[i], FLUX_F64);
@@ -374,19 +375,27 @@ static flux_tensor *plain_attention(flux_tensor *q, flux_tensor *k, flux_tensor 
     if (causal) l = flux_where(flux_le(key, flux_add(query, (double)(flux_dim(k, 1) - flux_dim(q, 1)))), l, -HUGE_VAL);
     flux_tensor *p = flux_softmax(l);
     if (mask || causal) p = flux_where(flux_gt(l, -HUGE_VAL), p, 0.0);               /* a query that sees nothing */
+    if (keep) p = flux_where(keep, flux_div(p, 1 - dropped), 0.0);
     flux_tensor *y = flux_permute(flux_matmul(x[2], p), 0, 2, 1, 3);
     return flux_reshape(y, flux_dim(v, 0), flux_dim(q, 1), flux_dim(q, 2));
 }
 
 static double furthest(flux_tensor *a, flux_tensor *b) { return flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(a, FLUX_F64), flux_to_dtype(b, FLUX_F64))))); }
 
-typedef struct attend_case { int64_t d, dv, heads, queries, keys, batch; int mask; bool bias, causal; } attend_case;
+static flux_layer *dropping(double p) {
+    flux_layer *m = flux_dropout(p);
+    flux_trainmode(m, true);
+    return m;
+}
+
+typedef struct attend_case { int64_t d, dv, heads, queries, keys, batch; int mask; bool bias, causal; double dropped; } attend_case;
 static const attend_case attend_cases[] = {
-    { 2, 3, 1, 1, 1, 1, 0, false, false },  { 8, 8, 2, 5, 7, 2, 0, false, false },   { 6, 4, 2, 33, 40, 1, 0, false, true },
-    { 16, 16, 1, 65, 65, 2, 0, false, true }, { 70, 66, 1, 20, 50, 1, 1, false, false }, { 4, 6, 2, 34, 35, 3, 2, false, false },
-    { 8, 4, 4, 9, 70, 1, 3, false, false }, { 4, 4, 2, 40, 33, 2, 0, true, false },  { 4, 8, 2, 12, 12, 2, 1, true, true },
-    { 3, 3, 3, 100, 90, 1, 0, true, true },  { 8, 8, 2, 1, 70, 2, 0, false, true },   { 5, 5, 1, 37, 130, 2, 0, false, true },
-    { 4, 4, 2, 70, 20, 1, 2, false, true },  { 4, 4, 2, 50, 33, 2, 0, false, true } };
+    { 2, 3, 1, 1, 1, 1, 0, false, false, 0 },  { 8, 8, 2, 5, 7, 2, 0, false, false, 0 },   { 6, 4, 2, 33, 40, 1, 0, false, true, 0 },
+    { 16, 16, 1, 65, 65, 2, 0, false, true, 0 }, { 70, 66, 1, 20, 50, 1, 1, false, false, 0 }, { 4, 6, 2, 34, 35, 3, 2, false, false, 0 },
+    { 8, 4, 4, 9, 70, 1, 3, false, false, 0 }, { 4, 4, 2, 40, 33, 2, 0, true, false, 0 },  { 4, 8, 2, 12, 12, 2, 1, true, true, 0 },
+    { 3, 3, 3, 100, 90, 1, 0, true, true, 0 },  { 8, 8, 2, 1, 70, 2, 0, false, true, 0 },   { 5, 5, 1, 37, 130, 2, 0, false, true, 0 },
+    { 4, 4, 2, 70, 20, 1, 2, false, true, 0 },  { 4, 4, 2, 50, 33, 2, 0, false, true, 0 },
+    { 6, 4, 2, 33, 40, 1, 0, false, true, 0.3 }, { 4, 6, 2, 34, 35, 3, 2, false, false, 0.5 }, { 3, 3, 3, 100, 90, 1, 0, true, true, 0.1 } };
 
 static flux_tensor *mask_of(const attend_case *c) {        /* 1: keys x queries, of which one sees nothing; 2: of every score; 3: of keys and samples */
     flux_shape s = c->mask == 1 ? FLUX_SHAPE(c->keys, c->queries) : c->mask == 2 ? FLUX_SHAPE(c->keys, c->queries, c->heads, c->batch) : FLUX_SHAPE(c->keys, 1, 1, c->batch);
@@ -400,8 +409,10 @@ static void attend_as_plain(const attend_case *c, flux_dtype t, double tol) {
     flux_tensor *v = flux_to_dtype(flux_randn(c->dv * c->heads, c->keys, c->batch), t), *w = flux_randn(c->dv * c->heads, c->queries, c->batch);
     flux_tensor *mask = mask_of(c), *bias = c->bias ? flux_randn(c->keys, c->queries, c->heads) : NULL, *all[4] = { q, k, v, w };
     REQUIRE(flux_eval_all(4, all) == 0);
-    flux_tensor *y = flux_nth(flux_dot_product_attention(q, k, v, .nheads = (int)c->heads, .mask = mask, .bias = bias, .causal = c->causal), 0);
-    flux_tensor *want = plain_attention(q, k, v, (int)c->heads, mask, bias, c->causal);
+    flux_layer *drop = c->dropped > 0 ? dropping(c->dropped) : NULL;
+    flux_tensor *both = flux_dot_product_attention(q, k, v, .nheads = (int)c->heads, .mask = mask, .bias = bias, .causal = c->causal, .drop = drop);
+    flux_tensor *y = flux_nth(both, 0), *keep = drop ? flux_ne(flux_nth(both, 1), 0.0) : NULL;
+    flux_tensor *want = plain_attention(q, k, v, (int)c->heads, mask, bias, c->causal, keep, c->dropped);
     CHECK(flux_dtype_of(y) == t);
     CHECK_NEAR(furthest(y, want), 0, tol);
     flux_grads *g = bias ? flux_gradient(flux_sum(flux_mul(flux_to_dtype(y, FLUX_F64), w)), q, k, v, bias) : flux_gradient(flux_sum(flux_mul(flux_to_dtype(y, FLUX_F64), w)), q, k, v);
@@ -426,9 +437,10 @@ TEST(attention_as_in_plain_operations) {
 /* What tensor cores multiply: tiles that are full and not, of 16 to 128 features, in each format that they have. */
 TEST(attention_of_half_formats_as_in_plain_operations) {
     static const attend_case wide[] = {
-        { 64, 64, 2, 150, 150, 1, 0, false, true },  { 128, 128, 1, 70, 100, 1, 0, false, true }, { 32, 32, 2, 64, 64, 2, 2, false, false },
-        { 64, 32, 1, 40, 130, 2, 0, true, false },   { 72, 104, 1, 33, 90, 1, 1, true, true },    { 32, 32, 65, 130, 70, 1, 3, false, false },
-        { 48, 16, 1, 1, 200, 2, 0, false, true } };
+        { 64, 64, 2, 150, 150, 1, 0, false, true, 0 },  { 128, 128, 1, 70, 100, 1, 0, false, true, 0 }, { 32, 32, 2, 64, 64, 2, 2, false, false, 0 },
+        { 64, 32, 1, 40, 130, 2, 0, true, false, 0 },   { 72, 104, 1, 33, 90, 1, 1, true, true, 0 },    { 32, 32, 65, 130, 70, 1, 3, false, false, 0 },
+        { 48, 16, 1, 1, 200, 2, 0, false, true, 0 },    { 64, 64, 2, 150, 150, 1, 0, false, true, 0.2 }, { 72, 104, 1, 33, 90, 1, 1, true, true, 0.6 },
+        { 32, 32, 2, 70, 130, 2, 0, false, false, 0.2 } };
     for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
         FLUX_SCOPE attend_as_plain(&wide[i], FLUX_F16, 4e-3);
         FLUX_SCOPE attend_as_plain(&wide[i], FLUX_BF16, 3e-2);
@@ -443,7 +455,7 @@ TEST(attention_of_half_formats_as_in_plain_operations) {
 TEST(attention_of_views) {                                 /* one projection for all, steps in the wrong order, a sum's gradient */
     flux_tensor *x = flux_eval(flux_randn(5, 24, 2)), *all = flux_permute(x, 1, 0, 2);
     flux_tensor *q = flux_slice(all, 0, 0, 8), *k = flux_slice(all, 0, 8, 16), *v = flux_slice(all, 0, 16, 24);
-    flux_tensor *y = flux_nth(flux_dot_product_attention(q, k, v, .nheads = 2), 0), *want = plain_attention(q, k, v, 2, NULL, NULL, false);
+    flux_tensor *y = flux_nth(flux_dot_product_attention(q, k, v, .nheads = 2), 0), *want = plain_attention(q, k, v, 2, NULL, NULL, false, NULL, 0);
     CHECK_NEAR(furthest(y, want), 0, 2e-6);
     CHECK_NEAR(furthest(flux_grad(flux_gradient(flux_sum(y), x), x), flux_grad(flux_gradient(flux_sum(want), x), x)), 0, 2e-5);
     flux_tensor *flat = flux_nth(flux_dot_product_attention(flux_ones(4, 3), flux_ones(4, 5), flux_full_with(FLUX_SHAPE(4, 5), 2, FLUX_F32)), 0);
@@ -452,8 +464,9 @@ TEST(attention_of_views) {                                 /* one projection for
 }
 
 /* The sum of a gradient's squares: its own gradient goes through the second derivatives of attention. */
-static flux_tensor *steepness(flux_tensor **x, int heads, bool causal) {
-    flux_tensor *y = flux_nth(flux_dot_product_attention(x[0], x[1], x[2], .nheads = heads, .causal = causal), 0);
+static flux_tensor *steepness(flux_tensor **x, int heads, bool causal, flux_layer *drop) {
+    if (drop) flux_seed(4);                                 /* the same weights are dropped each time */
+    flux_tensor *y = flux_nth(flux_dot_product_attention(x[0], x[1], x[2], .nheads = heads, .causal = causal, .drop = drop), 0);
     flux_grads *g = flux_gradient(flux_sum(flux_square(y)), x[0], x[1], x[2]);
     flux_tensor *sum = NULL;
     for (int i = 0; i < 3; i++) {
@@ -464,9 +477,11 @@ static flux_tensor *steepness(flux_tensor **x, int heads, bool causal) {
 }
 
 TEST(second_derivatives_of_attention_against_differences) {
-    for (int causal = 0; causal < 2; causal++) FLUX_SCOPE {
+    for (int way = 0; way < 3; way++) FLUX_SCOPE {
+        const bool causal = way == 1;
+        flux_layer *drop = way == 2 ? dropping(0.4) : NULL;
         flux_tensor *x[3] = { FILL(0.3, 1.0, 4, 3, 2), FILL(0.8, 0.9, 4, 3, 2), FILL(1.7, 0.8, 4, 3, 2) };
-        flux_grads *g = flux_gradient(steepness(x, 2, causal), x[0], x[1], x[2]);
+        flux_grads *g = flux_gradient(steepness(x, 2, causal, drop), x[0], x[1], x[2]);
         for (int i = 0; i < 3; i++) {
             const double *d = (const double *)flux_data(flux_cpu(flux_grad(g, x[i])));
             REQUIRE(d != NULL);
@@ -477,7 +492,7 @@ TEST(second_derivatives_of_attention_against_differences) {
                 for (int side = 0; side < 2; side++) {
                     at[e] += side ? -2e-5 : 1e-5;
                     x[i] = flux_from_with(at, FLUX_F64, FLUX_SHAPE(4, 3, 2));
-                    v[side] = flux_item(steepness(x, 2, causal));
+                    v[side] = flux_item(steepness(x, 2, causal, drop));
                 }
                 x[i] = keep;
                 CHECK_NEAR((v[0] - v[1]) / 2e-5, d[e], 3e-9 + 3e-9 * fabs(d[e]));
@@ -486,20 +501,22 @@ TEST(second_derivatives_of_attention_against_differences) {
     }
 }
 
-TEST(attention_takes_no_memory_for_its_scores) {           /* which would be 2 x 700 x 700 here, 3.9 MB; all else is 0.2 */
+/* The scores would be 2 x 700 x 700 here, 3.9 MB; dropout's mask is 1 MB, all else 0.2. */
+TEST(attention_takes_no_memory_for_its_scores) {
     flux_tensor *q = flux_randn(16, 700, 1), *k = flux_randn(16, 700, 1), *v = flux_randn(16, 700, 1), *all[3] = { q, k, v };
     if (getenv("FLUX_EAGER")) SKIP("FLUX_EAGER computes the scores that nobody looks at");
     REQUIRE(flux_eval_all(3, all) == 0);
     flux_device d = flux_device_of(q);
     flux_mem_trim(d);
     int64_t before = flux_mem_stats(d).reserved;
-    FLUX_SCOPE {
-        flux_tensor *both = flux_dot_product_attention(q, k, v, .nheads = 2, .causal = true);
+    for (int drops = 0; drops < 2; drops++) FLUX_SCOPE {
+        flux_mem_trim(d);
+        flux_tensor *both = flux_dot_product_attention(q, k, v, .nheads = 2, .causal = true, .drop = drops ? dropping(0.1) : NULL);
         flux_grads *g = flux_gradient(flux_sum(flux_square(flux_nth(both, 0))), q, k, v);
         flux_tensor *out[3] = { flux_grad(g, q), flux_grad(g, k), flux_grad(g, v) };
         REQUIRE(flux_eval_all(3, out) == 0);
-        CHECK(flux_mem_stats(d).reserved - before < 1000000);
-        CHECK(flux_item(flux_sum(flux_nth(both, 1))) > 1399 && flux_mem_stats(d).reserved - before > 3900000);   /* looked at: now they are there */
+        CHECK(flux_mem_stats(d).reserved - before < 1000000 + drops * 1500000);
+        CHECK(flux_item(flux_sum(flux_nth(both, 1))) > 1399 - drops * 100 && flux_mem_stats(d).reserved - before > 3900000);   /* looked at: now they are there */
     }
 }
 

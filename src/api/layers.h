@@ -241,16 +241,17 @@ FLUX_API flux_layer *flux_multiheadattention_with(flux_multiheadattention_opts o
        seen) or a bias (added to the logits), which broadcasts to keys x queries x heads x batch.
        The result is a flux_tuple: y (out x queries x batch) and the scores (keys x queries x
        heads x batch). y is computed without storing the scores; they take time and memory only if
-       they are looked at, or if dropout applies to them. For a query that may see no key, because
-       of its mask or a bias of -inf, the scores, the values (before the output projection) and
-       their gradients are 0. */ \
+       they are looked at. Dropout of the scores takes a byte for each. For a query that may see no
+       key, because of its mask or a bias of -inf, the scores, the values (before the output
+       projection) and their gradients are 0. */ \
     flux_multiheadattention_with(FLUX__OPTS(flux_multiheadattention_opts, __VA_ARGS__))
 typedef struct flux_attention_opts {
     FLUX__DUMMY
     flux_tensor *q FLUX__ZERO, *k FLUX__ZERO, *v FLUX__ZERO;   /* features x steps (x batch) */
     flux__int nheads FLUX__ZERO;           /* default 1 */
     flux_tensor *bias FLUX__ZERO, *mask FLUX__ZERO;   /* as above */
-    flux_layer *drop FLUX__ZERO;          /* applied to the scores, such as a flux_dropout */
+    flux_layer *drop FLUX__ZERO;          /* applied to the scores: a flux_dropout, or another
+                                             layer, for which all scores are stored */
     bool causal FLUX__ZERO;   /* as above; with fewer keys than queries the first see none */
     flux__marked marked FLUX__ZERO;
 } flux_attention_opts;

@@ -5,6 +5,7 @@
 #include "../base/dtypes.h"
 #include "../base/workers.h"
 #include "../graph/nodes.h"
+#include "../graph/attention.h"
 #include "../graph/reductions.h"
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
@@ -33,10 +34,9 @@ FLUX__BEGIN_LEAN
 
 typedef struct flux__attend_job {
     const flux__kernel *k;
-    /* operands: q, k, v; in the gradient also what the forward kernel made, and the gradient of
-       y; [5]: the mask or bias, or NULL */
-    const char *x[6];
-    const flux__operand *o[6];
+    /* operands, by FLUX__ATTEND_Q ...; NULL: the kernel has none */
+    const char *x[FLUX__ATTEND_OPERANDS];
+    const flux__operand *o[FLUX__ATTEND_OPERANDS];
     char *out;
     int ctype, failed;
     /* size: bytes of an element; d, dv: features of q and k, of v and y, of one head; tile:
@@ -126,34 +126,54 @@ static bool flux__attend_product(const flux__attend_job *j, int64_t m, int64_t n
     return flux__gemm(j->ctype == FLUX__F64C, &g) == 0;
 }
 
+/* Loads n numbers of query i's mask, for keys from the first on, to p->column. which:
+   FLUX__ATTEND_MASK or FLUX__ATTEND_KEEP. */
+static void flux__attend_load(const flux__attend_part *p, int which, int64_t i, int64_t n) {
+    const flux__attend_job *j = p->j;
+    const flux__operand *o = j->o[which];
+    int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3];
+    flux__load(j->ctype, p->column, o->dtype,
+               j->x[which] + at * (int64_t)flux__dtypes[o->dtype].size, o->stride[0], n);
+}
+
+/* Replaces s[k], for keys k < n, by the number at `other` where p->column[k] is 0. */
+static void flux__attend_select(const flux__attend_part *p, char *s, const char *other,
+                                int64_t n) {
+    const flux__attend_job *j = p->j;
+    flux__loop_run(j->ctype, flux__loop_for(j->ctype, FLUX__OP_WHERE), n, s, p->column, s, other,
+                   1, 1, 0);
+}
+
+/* Replaces by 0 what dropout drops of s, query i's n weights or their gradients. */
+static void flux__attend_dropout(const flux__attend_part *p, int64_t i, char *s, int64_t n) {
+    const char zero[8] = { 0 };
+    flux__attend_load(p, FLUX__ATTEND_KEEP, i, n);
+    flux__attend_select(p, s, zero, n);
+}
+
 /* Makes the scores of the part's queries before the softmax: p->q = scale * q (d x n), then
    p->s = k' p->q (keys x n). If there is a mask or bias, the bias is added or masked scores
    become minus infinity, and so do those that causality hides (without a mask flux__attend_exp
    leaves these out). False: out of memory. */
 static bool flux__attend_logits(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
-    const flux__operand *o = j->o[5];
+    const flux__operand *o = j->o[FLUX__ATTEND_MASK];
     int64_t ld, size = j->size;
     char scale[8], none[8];
-    const char *q = flux__attend_at(p, 0, p->q0, &ld);
+    const char *q = flux__attend_at(p, FLUX__ATTEND_Q, p->q0, &ld);
     flux__set_number(j->ctype, scale, j->scale);
     flux__identity(j->ctype, FLUX__RED_MAX, none);
     for (int64_t i = 0; i < p->n; i++)
         flux__attend_op(j, FLUX__OP_MUL, j->d, p->q + i * j->d * size, q + i * ld * size, scale, 0);
-    q = flux__attend_at(p, 1, 0, &ld);
+    q = flux__attend_at(p, FLUX__ATTEND_K, 0, &ld);
     if (!flux__attend_product(j, p->keys, p->n, j->d, q, ld, 1, p->q, 1, j->d, p->s, p->ld, false))
         return false;
     for (int64_t i = 0; i < p->n && o; i++) {
         char *s = p->s + i * p->ld * size;
-        int64_t at = (p->q0 + i) * o->stride[1] + p->head * o->stride[2] + p->sample * o->stride[3],
-                seen = p->q0 + i + 1 + j->later;
-        flux__load(j->ctype, p->column, o->dtype,
-                   j->x[5] + at * (int64_t)flux__dtypes[o->dtype].size,
-                   o->stride[0], p->keys);
+        int64_t seen = p->q0 + i + 1 + j->later;
+        flux__attend_load(p, FLUX__ATTEND_MASK, i, p->keys);
         if (o->dtype != FLUX_BOOL) flux__attend_op(j, FLUX__OP_ADD, p->keys, s, s, p->column, 1);
-        else flux__loop_run(j->ctype, flux__loop_for(j->ctype, FLUX__OP_WHERE), p->keys, s,
-                            p->column,
-                            s, none, 1, 1, 0);
+        else flux__attend_select(p, s, none, p->keys);
         if (j->causal && seen < p->keys)
             flux__copies((size_t)size, p->keys - seen, s + seen * size, 1, none, 0);
     }
@@ -176,7 +196,7 @@ static double flux__attend_exp(const flux__attend_part *p, int64_t i, char *most
     const flux__attend_job *j = p->j;
     int64_t size = j->size,
             reach = p->q0 + i + 1 + j->later,
-            seen = j->causal && !j->o[5] && reach < p->keys ? reach : p->keys;
+            seen = j->causal && !j->o[FLUX__ATTEND_MASK] && reach < p->keys ? reach : p->keys;
     char *s = p->s + i * p->ld * size, none[8];
     *n = flux__gemm_up(seen, 16);
     flux__identity(j->ctype, FLUX__RED_MAX, none);
@@ -199,8 +219,10 @@ static bool flux__attend_forward(flux__attend_part *p) {
         char *most = flux__attend_stats(p, j->out, p->q0 + i);
         double sum = flux__attend_exp(p, i, most, true, &n);
         flux__set_number(j->ctype, most + size, sum == 0 ? 0 : 1 / sum);
+        if (j->o[FLUX__ATTEND_KEEP])
+            flux__attend_dropout(p, i, p->s + i * p->ld * size, p->keys);
     }
-    const char *v = flux__attend_at(p, 2, 0, &ld);
+    const char *v = flux__attend_at(p, FLUX__ATTEND_V, 0, &ld);
     char *y = flux__attend_to(p, 0, j->dv, j->queries, p->q0);
     if (!flux__attend_product(j, j->dv, p->n, p->keys, v, 1, ld, p->s, 1, p->ld, y, wide, false))
         return false;
@@ -211,13 +233,17 @@ static bool flux__attend_forward(flux__attend_part *p) {
 }
 
 /* Makes p->s column i the probabilities p, and p->ds column i the gradient of the scores, p (dp
-   - y'g), where ds held dp. g: the gradient of the query's y, dv numbers. */
+   - y'g), where ds held dp. What dropout drops is 0 in dp before and in p after. g: the gradient
+   of the query's y, dv numbers. */
 static void flux__attend_column(const flux__attend_part *p, int64_t i, const char *g) {
     const flux__attend_job *j = p->j;
     int64_t size = j->size, n;
-    char *ds = p->ds + i * p->ld * size, *most = flux__attend_stats(p, j->x[3], p->q0 + i), sum[8];
-    const char *y = j->x[3] + (p->head * j->dv + (p->sample * j->queries + p->q0 + i) *
-                               j->dv * j->heads) * size;
+    const bool drops = j->o[FLUX__ATTEND_KEEP] != NULL;
+    char *s = p->s + i * p->ld * size, *ds = p->ds + i * p->ld * size, sum[8],
+         *most = flux__attend_stats(p, j->x[FLUX__ATTEND_MADE], p->q0 + i);
+    const char *y = j->x[FLUX__ATTEND_MADE] +
+                    (p->head * j->dv + (p->sample * j->queries + p->q0 + i) * j->dv * j->heads) *
+                    size;
     flux__attend_exp(p, i, most, false, &n);
     flux__identity(j->ctype, FLUX__RED_MAX, sum);
     /* it sees no key: its scores have no gradient */
@@ -225,9 +251,10 @@ static void flux__attend_column(const flux__attend_part *p, int64_t i, const cha
     flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g, y, 1);
     flux__identity(j->ctype, FLUX__RED_SUM, sum);
     flux__reduce(j->ctype, FLUX__RED_SUM, sum, p->column, j->dv);
+    if (drops) flux__attend_dropout(p, i, ds, p->keys);
     (j->ctype == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(
-        n, p->s + i * p->ld * size, ds, flux__attend_number(j, most + size),
-        flux__attend_number(j, sum));
+        n, s, ds, flux__attend_number(j, most + size), flux__attend_number(j, sum));
+    if (drops) flux__attend_dropout(p, i, s, p->keys);
     memset(ds + (blind ? 0 : n * size), 0, (size_t)((p->ld - (blind ? 0 : n)) * size));
 }
 
@@ -238,8 +265,9 @@ static bool flux__attend_backward(flux__attend_part *p) {
     const flux__attend_job *j = p->j;
     int64_t size = j->size, ldv, ldk, ldg, dk = j->d * j->heads * j->queries * j->batch,
             dv = dk + j->d * j->heads * j->keys * j->batch;
-    const char *k = flux__attend_at(p, 1, 0, &ldk), *v = flux__attend_at(p, 2, 0, &ldv),
-               *g = flux__attend_at(p, 4, p->q0, &ldg);
+    const char *k = flux__attend_at(p, FLUX__ATTEND_K, 0, &ldk),
+               *v = flux__attend_at(p, FLUX__ATTEND_V, 0, &ldv),
+               *g = flux__attend_at(p, FLUX__ATTEND_G, p->q0, &ldg);
     char scale[8], *dq = flux__attend_to(p, 0, j->d, j->queries, p->q0);
     flux__set_number(j->ctype, scale, j->scale);
     if (!flux__attend_logits(p) ||
@@ -266,7 +294,7 @@ static bool flux__attend_backward(flux__attend_part *p) {
    of the part. */
 static void flux__attend_task(void *ctx, int64_t task) {
     flux__attend_job *j = (flux__attend_job *)ctx;
-    bool back = j->o[4] != NULL, ok = true;
+    bool back = j->o[FLUX__ATTEND_G] != NULL, ok = true;
     int64_t tiles = (j->queries + j->tile - 1) / j->tile, from = back ? 0 : task % tiles,
             to = back ? tiles : from + 1, unit = back ? task : task / tiles;
     int64_t ld = flux__gemm_up(j->keys, 16), column = ld > j->dv ? ld : j->dv,
@@ -283,7 +311,7 @@ static void flux__attend_task(void *ctx, int64_t task) {
         p.q0 = t * j->tile;
         p.n = j->queries - p.q0 < j->tile ? j->queries - p.q0 : j->tile;
         const int64_t reach = p.q0 + p.n + j->later;
-        p.keys = j->causal && !j->o[5] && reach < j->keys ? reach : j->keys;
+        p.keys = j->causal && !j->o[FLUX__ATTEND_MASK] && reach < j->keys ? reach : j->keys;
         p.ld = flux__gemm_up(p.keys, 16);
         ok = back ? flux__attend_backward(&p) : flux__attend_forward(&p);
     }
@@ -295,19 +323,20 @@ static void flux__attend_task(void *ctx, int64_t task) {
    shares its tasks out to the threads. Returns 0, or -1 with an error recorded. */
 static int flux__run_attend(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
-    bool back = t->arg.i[2] != 0, extra = k->noperand > (back ? 5 : 3);
+    bool back = (t->arg.i[2] & FLUX__ATTEND_BACK) != 0;
     flux__attend_job j;
     memset(&j, 0, sizeof j);
     for (int i = 0; i < k->noperand; i++) {
-        int at = extra && i == k->noperand - 1 ? 5 : i;
+        int at = flux__attend_operand(t->arg.i[2], i);
         j.o[at] = &k->operand[i];
         j.x[at] = flux__operand_ptr(run, j.o[at]);
     }
     j.k = k, j.out = (char *)run->ptr[run->plan->nleaf + k->node];
     j.ctype = flux__class_of(t->dtype), j.size = (int64_t)flux__class_size[j.ctype];
     j.heads = t->arg.i[0], j.causal = t->arg.i[1] != 0;
-    j.d = j.o[0]->shape.dim[0] / j.heads, j.dv = j.o[2]->shape.dim[0] / j.heads;
-    j.queries = j.o[0]->shape.dim[1], j.keys = j.o[1]->shape.dim[1], j.batch = j.o[0]->shape.dim[2];
+    const flux_shape *q = &j.o[FLUX__ATTEND_Q]->shape, *v = &j.o[FLUX__ATTEND_V]->shape;
+    j.d = q->dim[0] / j.heads, j.dv = v->dim[0] / j.heads;
+    j.queries = q->dim[1], j.keys = v->dim[1], j.batch = q->dim[2];
     j.later = j.keys - j.queries;
     FLUX__ASSERT(!j.causal || j.later >= 0);
     j.scale = 1 / sqrt((double)j.d);

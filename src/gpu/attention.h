@@ -1,6 +1,7 @@
 #ifndef FLUX__GPU_ATTENTION_H
 #define FLUX__GPU_ATTENTION_H
 #include "../base/platform.h"
+#include "../graph/attention.h"
 #include "../schedule/kernel.h"
 #include "../schedule/program.h"
 #include "../schedule/spelling.h"
@@ -36,9 +37,9 @@ enum { FLUX__ATTEND_FEATURES = 64 };      /* of a result that a block computes *
 typedef struct flux__attend_text {
     flux__emitter *c;
     const char *T, *X;                    /* the type and its name in functions: "float", "f32" */
-    const flux__operand *o[6];            /* q, k, v, y (gradients only), y's gradient, mask or
-                                             NULL */
-    int p[6], out;                        /* parameters of these, and of what is computed */
+    /* operands, by FLUX__ATTEND_Q ...; NULL: the kernel has none */
+    const flux__operand *o[FLUX__ATTEND_OPERANDS];
+    int p[FLUX__ATTEND_OPERANDS], out;    /* parameters of these, and of what is computed */
     int64_t heads, d, dv, queries, keys, batch;   /* d: features of a head in q and k; dv: in v */
     bool causal;
 } flux__attend_text;
@@ -92,27 +93,46 @@ static void flux__emit_attend_stats(const flux__attend_text *a, const char *from
                 "    const %s i = %s + t, at = %lld + (unit * %lld + i) * 2;\n    %s dot = 0;\n",
                 a->c->index, from, y, queries, a->T);
     flux__emit(s, "    most[t] = i < %lld ? p%d[at] : 0, sum[t] = i < %lld ? p%d[at + 1] : 0;\n",
-                queries, a->p[3], queries, a->p[3]);
+                queries, a->p[FLUX__ATTEND_MADE], queries, a->p[FLUX__ATTEND_MADE]);
     if (less)
         flux__emit(s, "#pragma unroll 8\n"
                     "    for (int f = 0; f < %lld && i < %lld; "
                     "f++) dot += %s * p%d[((sample * %lld + i) * %lld + head) * %lld + f];\n"
                     "    fade[t] = dot;\n", (long long)a->dv, queries,
-                    flux__attend_element(a, 4, "i", "f", g, sizeof g), a->p[3], queries,
+                    flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g),
+                    a->p[FLUX__ATTEND_MADE], queries,
                     (long long)a->heads, (long long)a->dv);
     flux__emit(s, "    }\n    __syncthreads();\n");
+}
+
+/* Writes "p5[...]": the element of a mask, FLUX__ATTEND_MASK or FLUX__ATTEND_KEEP, for `key` and
+   the index `query`. */
+static void flux__emit_attend_mask(const flux__attend_text *a, int which, const char *query) {
+    const flux__operand *o = a->o[which];
+    flux__emit(&a->c->s, "p%d[%lld + key * %lld + %s * %lld + head * %lld + sample * %lld]",
+               a->p[which], (long long)o->offset, (long long)o->stride[0], query,
+               (long long)o->stride[1], (long long)o->stride[2], (long long)o->stride[3]);
+}
+
+/* The forward kernel's sums of its tile's weights, by the first 32 threads. */
+static void flux__emit_attend_sums(const flux__attend_text *a) {
+    flux__emit(&a->c->s, "    if (t < 32) {\n    sum[t] *= fade[t];\n"
+                "    for (int i = 0; i < 32; i++) sum[t] += w[t][i];\n    }\n");
 }
 
 /* Makes the tile w[row][column] from the dot products x of q and k (and g of v and y's
    gradient): the scores are scaled and masked. The forward kernel stores exp(score - running
    maximum), and in fade[] the factor by which older sums shrink when the maximum grows. The
-   gradient of v needs the softmax's weights p, those of q and k p (g - fade). */
+   gradient of v needs the softmax's weights p, those of q and k p (g - fade). What dropout drops
+   is 0 in w, after the sums, and in g. */
 static void flux__emit_attend_weights(const flux__attend_text *a, int what) {
     flux__listing *s = &a->c->s;
-    const flux__operand *o = a->o[5];
+    const flux__operand *o = a->o[FLUX__ATTEND_MASK];
+    const bool drops = a->o[FLUX__ATTEND_KEEP] != NULL;
     bool transposed = what >= FLUX__ATTEND_DK;
     long long rows = (long long)(transposed ? a->keys : a->queries),
         columns = (long long)(transposed ? a->queries : a->keys);
+    if (drops && what == FLUX__ATTEND_Y) flux__emit(s, "    int keep[4];\n");
     flux__emit(s, "    for (int j = 0; j < 4; j++) {\n"
                 "    const %s row = r0 + r, col = c0 + c + j * 8, key = %s, query = %s;\n",
                 a->c->index, transposed ? "row" : "col", transposed ? "col" : "row");
@@ -120,14 +140,18 @@ static void flux__emit_attend_weights(const flux__attend_text *a, int what) {
                 rows, columns, a->T, a->T, 1 / sqrt((double)a->d));
     if (o) {
         flux__emit(s, "    if (live) v = ");
-        flux__emit(s, o->dtype == FLUX_BOOL ? "p%d[" : "v + p%d[", a->p[5]);
-        flux__emit(s, "%lld + key * %lld + query * %lld + head * %lld + sample * %lld]%s;\n",
-                    (long long)o->offset, (long long)o->stride[0], (long long)o->stride[1],
-                    (long long)o->stride[2], (long long)o->stride[3],
-                    o->dtype == FLUX_BOOL ? " ? v : -INF" : "");
+        flux__emit(s, o->dtype == FLUX_BOOL ? "" : "v + ");
+        flux__emit_attend_mask(a, FLUX__ATTEND_MASK, "query");
+        flux__emit(s, o->dtype == FLUX_BOOL ? " ? v : -INF;\n" : ";\n");
     }
     if (a->causal)
         flux__emit(s, "    if (key > query + %lld) v = -INF;\n", (long long)(a->keys - a->queries));
+    if (drops) {
+        flux__emit(s, "    %skeep%s = live && ", what == FLUX__ATTEND_Y ? "" : "const int ",
+                   what == FLUX__ATTEND_Y ? "[j]" : "");
+        flux__emit_attend_mask(a, FLUX__ATTEND_KEEP, "query");
+        flux__emit(s, ";\n");
+    }
     if (what == FLUX__ATTEND_Y) {
         flux__emit(s, "    w[r][c + j * 8] = v;\n    }\n    __syncthreads();\n"
                     "    const int n = c0 + 32 <= %lld ? 32 : (int)(%lld - c0);\n", columns,
@@ -139,13 +163,20 @@ static void flux__emit_attend_weights(const flux__attend_text *a, int what) {
         flux__emit(s, "    const %s v = w[r][c + j * 8];\n"
                     "    w[r][c + j * 8] = c + j * 8 < n ? exp_%s(v == most[r] ? 0 : v - most[r]) "
                     ": 0;\n    }\n", a->T, a->X);
+        if (!drops) return;
+        flux__emit(s, "    __syncthreads();\n");
+        flux__emit_attend_sums(a);
+        flux__emit(s, "    __syncthreads();\n"
+                    "    for (int j = 0; j < 4; j++) if (!keep[j]) w[r][c + j * 8] = 0;\n");
         return;
     }
     flux__emit(s, "    const int q = %s;\n"
                 "    %s p = live ? exp_%s(v == most[q] ? 0 : v - most[q]) * sum[q] : 0;\n",
                 transposed ? "c + j * 8" : "r", a->T, a->X);
-    flux__emit(s, "    w[r][c + j * 8] = %s;\n    }\n",
-                what == FLUX__ATTEND_DV ? "p" : "most[q] == -INF ? 0 : p * (g[j] - fade[q])");
+    flux__emit(s, "    w[r][c + j * 8] = ");
+    if (what == FLUX__ATTEND_DV) flux__emit(s, drops ? "keep ? p : 0;\n    }\n" : "p;\n    }\n");
+    else flux__emit(s, "most[q] == -INF ? 0 : p * (%s - fade[q]);\n    }\n",
+                    drops ? "(keep ? g[j] : 0)" : "g[j]");
 }
 
 /* Blocks along x for a result: tiles of 32 rows times chunks of features. */
@@ -157,11 +188,12 @@ static int64_t flux__attend_blocks(int64_t rows, int64_t features) {
    columns it makes w and loads z[column][feature] (of v, k, q or y's gradient, see `with`), and
    a thread adds w z to acc[], 8 of the 64 features of its row, 8 apart. */
 static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) {
-    static const int row_of[] = { 0, 0, 1, 1 }, column_of[] = { 1, 1, 0, 0 },
-        with[] = { 2, 1, 0, 4 };
+    enum { Q = FLUX__ATTEND_Q, K = FLUX__ATTEND_K, V = FLUX__ATTEND_V, G = FLUX__ATTEND_G };
+    static const int row_of[] = { Q, Q, K, K }, column_of[] = { K, K, Q, Q },
+        with[] = { V, K, Q, G };
     flux__listing *s = &a->c->s;
     bool forward = what == FLUX__ATTEND_Y, transposed = what >= FLUX__ATTEND_DK,
-         skip = a->causal && !a->o[5];
+         skip = a->causal && !a->o[FLUX__ATTEND_MASK];
     int z = with[what];
     long long features = (long long)(a->o[z]->shape.dim[0] / a->heads),
         rows = (long long)a->o[row_of[what]]->shape.dim[1];
@@ -192,7 +224,7 @@ static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) 
     flux__emit_attend_product(a, "x", row_of[what], column_of[what]);
     if (!forward && what != FLUX__ATTEND_DV) {
         flux__emit(s, "    %s g[4] = { 0 };\n", a->T);
-        flux__emit_attend_product(a, "g", transposed ? 2 : 4, transposed ? 4 : 2);
+        flux__emit_attend_product(a, "g", transposed ? V : G, transposed ? G : V);
     }
     flux__emit_attend_weights(a, what);
     flux__emit(s, "    for (int e = t; e < 32 * %d; e += 256) {\n"
@@ -202,8 +234,7 @@ static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) 
                 "    __syncthreads();\n", features, columns,
                 flux__attend_element(a, z, "c0 + i", "e0 + f", from, sizeof from));
     if (forward) {
-        flux__emit(s, "    if (t < 32) {\n    sum[t] *= fade[t];\n"
-                    "    for (int i = 0; i < 32; i++) sum[t] += w[t][i];\n    }\n");
+        if (!a->o[FLUX__ATTEND_KEEP]) flux__emit_attend_sums(a);
         flux__emit(s, "    for (int j = 0; j < %d; j++) acc[j] *= fade[r];\n",
                     FLUX__ATTEND_FEATURES / 8);
     }
@@ -234,19 +265,19 @@ static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) 
 /* What the texts of attention's node t need to know of it. */
 static flux__attend_text flux__attend_of(flux__emitter *c, const flux_tensor *t, int out) {
     const flux__kernel *k = c->k;
-    bool extra = k->noperand > (t->arg.i[2] ? 5 : 3);
     flux__attend_text a;
     memset(&a, 0, sizeof a);
     a.c = c, a.T = flux__dtype_types[t->dtype], a.X = flux__class_names[flux__class_of(t->dtype)];
     for (int i = 0; i < k->noperand; i++) {
-        int at = extra && i == k->noperand - 1 ? 5 : i;
+        int at = flux__attend_operand(t->arg.i[2], i);
         a.o[at] = &k->operand[i];
         a.p[at] = flux__emitter_slot(c, a.o[at]->src, a.o[at]->dtype);
     }
     a.out = flux__emitter_slot(c, out, t->dtype);
     a.heads = t->arg.i[0], a.causal = t->arg.i[1] != 0;
-    a.d = a.o[0]->shape.dim[0] / a.heads, a.dv = a.o[2]->shape.dim[0] / a.heads;
-    a.queries = a.o[0]->shape.dim[1], a.keys = a.o[1]->shape.dim[1], a.batch = a.o[0]->shape.dim[2];
+    const flux_shape *q = &a.o[FLUX__ATTEND_Q]->shape, *v = &a.o[FLUX__ATTEND_V]->shape;
+    a.d = q->dim[0] / a.heads, a.dv = v->dim[0] / a.heads;
+    a.queries = q->dim[1], a.keys = v->dim[1], a.batch = q->dim[2];
     return a;
 }
 

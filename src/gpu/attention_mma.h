@@ -2,6 +2,7 @@
 #define FLUX__GPU_ATTENTION_MMA_H
 #include "../base/platform.h"
 #include "../base/dtypes.h"
+#include "../graph/attention.h"
 #include "../schedule/kernel.h"
 #include "kernels.h"
 #include "gemm.h"
@@ -69,8 +70,11 @@ static flux__attend_pass flux__attend_pass_of(const flux__attend_text *a, const 
     memset(&p, 0, sizeof p);
     p.a = a, p.f = f, p.forward = forward, p.by_keys = by_keys;
     p.first = !forward, p.second = forward || by_keys;
-    p.x1 = by_keys, p.c1 = !by_keys, p.x2 = by_keys ? 2 : 4, p.c2 = by_keys ? 4 : 2;
-    p.size = flux__is_half(a->o[0]->dtype) ? 2 : 4;
+    p.x1 = by_keys ? FLUX__ATTEND_K : FLUX__ATTEND_Q;
+    p.c1 = by_keys ? FLUX__ATTEND_Q : FLUX__ATTEND_K;
+    p.x2 = by_keys ? FLUX__ATTEND_V : FLUX__ATTEND_G;
+    p.c2 = by_keys ? FLUX__ATTEND_G : FLUX__ATTEND_V;
+    p.size = flux__is_half(a->o[FLUX__ATTEND_Q]->dtype) ? 2 : 4;
     p.type = p.size == 2 ? "unsigned short" : "float";
     p.n1 = (int)(a->d + 15) / 16 * 16, p.n2 = (int)(a->dv + 15) / 16 * 16;
     p.pitch1 = p.n1 + 16 / p.size, p.pitch2 = p.n2 + 16 / p.size;
@@ -214,32 +218,49 @@ static void flux__emit_attend_add(const flux__attend_pass *p, const char *w, boo
                 p->tall, f->name, sum, turned ? "y" : "x[i]", turned ? "x[i]" : "y");
 }
 
-/* Masks the sums `v` of a piece of 16 columns, j; a bias makes of them exponents of 2. */
-static void flux__emit_attend_seen(const flux__attend_pass *p, const char *v) {
+/* Begins a loop over a lane's sums [i][e] of a piece of 16 columns, j, each with its key and
+   query. */
+static void flux__emit_attend_places(const flux__attend_pass *p) {
     const flux__attend_text *a = p->a;
-    const flux__operand *o = a->o[5];
     flux__listing *s = &a->c->s;
-    const long long later = (long long)(a->keys - a->queries);
-    const bool tail = !p->by_keys && p->columns % p->n != 0;
     flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                 "    for (int e = 0; e < %d; e++) {\n    const int h = %s;\n", p->tall,
                 256 / p->f->lanes, p->local);
     flux__emit(s, "    const %s row = r0 + w0 + i * 16 + %s, col = c0 + j * 16 + %s, key = %s, "
                 "query_at = %s;\n", a->c->index, p->row, p->col, p->by_keys ? "row" : "col",
                 p->by_keys ? "col" : "row");
+}
+
+/* Masks the sums `v` of a piece of 16 columns, j; a bias makes of them exponents of 2. */
+static void flux__emit_attend_seen(const flux__attend_pass *p, const char *v) {
+    const flux__attend_text *a = p->a;
+    const flux__operand *o = a->o[FLUX__ATTEND_MASK];
+    flux__listing *s = &a->c->s;
+    const long long later = (long long)(a->keys - a->queries);
+    const bool tail = !p->by_keys && p->columns % p->n != 0;
+    flux__emit_attend_places(p);
     if (o) {
         const bool boolean = o->dtype == FLUX_BOOL;
         flux__emit(s, "    if (row < %lld && col < %lld) %s = ", (long long)p->limit,
                     (long long)p->columns, v);
         if (!boolean) flux__emit(s, "fmaf(%s, SCALE, 1.44269504f * ", v);
-        flux__emit(s, "p%d[%lld + key * %lld + query_at * %lld + head * %lld + sample * %lld]",
-                    a->p[5], (long long)o->offset, (long long)o->stride[0],
-                    (long long)o->stride[1], (long long)o->stride[2], (long long)o->stride[3]);
+        flux__emit_attend_mask(a, FLUX__ATTEND_MASK, "query_at");
         flux__emit(s, boolean ? " ? %s : -INF;\n" : ");\n", v);
     }
     if (a->causal) flux__emit(s, "    if (key > query_at + %lld) %s = -INF;\n", later, v);
     if (tail) flux__emit(s, "    if (col >= %lld) %s = -INF;\n", (long long)p->columns, v);
     flux__emit(s, "    }\n");
+}
+
+/* Makes 0 of the sums `v` of a piece of 16 columns, j, that dropout drops. */
+static void flux__emit_attend_drop(const flux__attend_pass *p, const char *v) {
+    flux__listing *s = &p->a->c->s;
+    if (!p->a->o[FLUX__ATTEND_KEEP]) return;
+    flux__emit_attend_places(p);
+    flux__emit(s, "    if (row < %lld && col < %lld && !", (long long)p->limit,
+               (long long)p->columns);
+    flux__emit_attend_mask(p->a, FLUX__ATTEND_KEEP, "query_at");
+    flux__emit(s, ") %s = 0;\n    }\n", v);
 }
 
 /* The forward pass over a tile: scores, the running maximum and sum of each row, whose lanes
@@ -269,6 +290,7 @@ static void flux__emit_attend_forward(const flux__attend_pass *p, bool masked) {
                 "    for (int e = 0; e < %d; e++) if (%s == h) sum2[i][f][e] *= fade;\n    }\n",
                 p->n2 / 16, sums, p->local);
     flux__emit(s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n", n);
+    flux__emit_attend_drop(p, "s[j][i][e]");
     flux__emit_attend_add(p, "s[j][i]", false);
     flux__emit(s, "    }\n");
 }
@@ -282,6 +304,7 @@ static void flux__emit_attend_backward(const flux__attend_pass *p, bool masked) 
     flux__emit(s, p->first ? ", g[%d][%d] = { 0 };\n" : ";\n", p->tall, sums);
     flux__emit_attend_scores(p, "s[i]", "x1", true);
     if (p->first) flux__emit_attend_scores(p, "g[i]", "x2", false);
+    if (p->first) flux__emit_attend_drop(p, "g[i][e]");
     if (masked) flux__emit_attend_seen(p, "s[i][e]");
     flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                 "    for (int e = 0; e < %d; e++) {\n", p->tall, sums);
@@ -293,6 +316,7 @@ static void flux__emit_attend_backward(const flux__attend_pass *p, bool masked) 
     flux__emit(s, "    s[i][e] = near_exp2(fmaf(s[i][e], POWER, -lse));\n");
     flux__emit(s, p->first ? "    g[i][e] = s[i][e] * (g[i][e] - less);\n    }\n"
                            : "    (void)less;\n    }\n");
+    if (p->second) flux__emit_attend_drop(p, "s[i][e]");
     if (p->second) flux__emit_attend_add(p, "s[i]", false);
     if (p->first) flux__emit_attend_add(p, "g[i]", true);
     flux__emit(s, "    }\n");
@@ -405,8 +429,8 @@ static void flux__emit_attend_loops(const flux__attend_pass *p) {
         flux__emit(s, "    int stage = 0;\n    if (first < last)\n");
         flux__emit_attend_columns(p, "first", "0");
     }
-    if (a->o[5] || (!a->causal && !tail)) {
-        flux__emit_attend_loop(p, "last", a->o[5] != NULL);
+    if (a->o[FLUX__ATTEND_MASK] || (!a->causal && !tail)) {
+        flux__emit_attend_loop(p, "last", a->o[FLUX__ATTEND_MASK] != NULL);
         return;
     }
     flux__emit(s, "    const %s seen = ", a->c->index);
@@ -428,7 +452,8 @@ static bool flux__code_attend_pass(const flux__attend_pass *p) {
     const int64_t blocks = (p->limit + p->rows - 1) / p->rows, units = a->heads * a->batch;
     const int threads = p->warps * p->f->lanes, across = p->rows *
         (p->pitch1 > p->pitch2 ? p->pitch1 : p->pitch2) * p->size / 4;
-    const bool skip = a->causal && !a->o[5];
+    const flux__operand *mask = a->o[FLUX__ATTEND_MASK];
+    const bool skip = a->causal && !mask;
     const long long later = (long long)(a->keys - a->queries);
     flux__emit(s, "    __shared__ ALIGN16 u32 shared[%d];\n"
                 "    const int t = (int)threadIdx.x, w0 = t / %d * %d;\n",
@@ -436,7 +461,7 @@ static bool flux__code_attend_pass(const flux__attend_pass *p) {
                 16 * p->tall);
     flux__emit(s, "#define SCALE %.9gf\n#define POWER %s\n#define STATS %d\n",
                 1.4426950408889634 / sqrt((double)a->d),
-                a->o[5] && a->o[5]->dtype != FLUX_BOOL ? "1.0f" : "SCALE",
+                mask && mask->dtype != FLUX_BOOL ? "1.0f" : "SCALE",
                 p->n * (p->pitch1 + p->pitch2));
     flux__emit_unit(c, "unit", units, "");
     char block[48] = "blockIdx.x";
@@ -483,11 +508,12 @@ static bool flux__code_attend_dots(const flux__attend_text *a, int scratch) {
     flux__emit(s, "    if (i < %lld) {\n    for (int f = f0; f < %lld; f += 16) dot = fmaf(%s, "
                 "p%d[((sample * %lld + i) * %lld + head) * %lld + f], dot);\n",
                 (long long)a->queries, (long long)a->dv,
-                flux__attend_element(a, 4, "i", "f", g, sizeof g), a->p[3], (long long)a->queries,
+                flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g),
+                a->p[FLUX__ATTEND_MADE], (long long)a->queries,
                 (long long)a->heads, (long long)a->dv);
     flux__emit(s, "    const float *const stat = p%d + (%lld + (unit * %lld + i) * 2);\n"
                 "    if (stat[1] != 0) lse = fmaf(stat[0], 1.44269504f, -log2f(stat[1]));\n    }\n",
-                a->p[3], (long long)(a->dv * a->heads * a->queries * a->batch),
+                a->p[FLUX__ATTEND_MADE], (long long)(a->dv * a->heads * a->queries * a->batch),
                 (long long)a->queries);
     flux__emit(s, "    for (int w = 8; w; w /= 2) dot += ACROSS(dot, w);\n"
                 "    float *const to = (float *)p%d + (unit * %lldLL + i) * 2;\n"
@@ -504,10 +530,10 @@ static bool flux__code_attend_dots(const flux__attend_text *a, int scratch) {
 static bool flux__code_attention(flux__emitter *c, flux__kernel *k, const flux__gpu *g,
                                  const flux_tensor *t, int out, bool tf32) {
     flux__attend_text a = flux__attend_of(c, t, out);
-    const bool back = t->arg.i[2] != 0;
-    const flux__fragment *f = g->driver->fragment(g->info.arch, a.o[0]->dtype, tf32);
-    const int64_t most = back && !flux__is_half(a.o[0]->dtype) ? FLUX__ATTEND_MMA_MOST / 2
-                                                               : FLUX__ATTEND_MMA_MOST;
+    const bool back = (t->arg.i[2] & FLUX__ATTEND_BACK) != 0;
+    const flux__fragment *f = g->driver->fragment(g->info.arch, a.o[FLUX__ATTEND_Q]->dtype, tf32);
+    const bool half = flux__is_half(a.o[FLUX__ATTEND_Q]->dtype);
+    const int64_t most = back && !half ? FLUX__ATTEND_MMA_MOST / 2 : FLUX__ATTEND_MMA_MOST;
     if (!f || a.d > most || a.dv > most) return flux__code_attend(&a, back);
     flux__attend_pass p = flux__attend_pass_of(&a, f, !back, false);
     if (!back) return flux__code_attend_pass(&p);
@@ -520,7 +546,8 @@ static bool flux__code_attention(flux__emitter *c, flux__kernel *k, const flux__
     by_keys.at2 = by_keys.at1 + a.d * a.heads * a.keys * a.batch;
     if (!flux__code_attend_dots(&a, p.scratch) || !flux__code_attend_pass(&p)) return false;
     /* With a mask's places or the next tile the registers would not suffice for both. */
-    if (f->lanes == 32 && by_keys.n1 + by_keys.n2 >= 192 && (a.o[5] || by_keys.stages == 1)) {
+    const bool places = a.o[FLUX__ATTEND_MASK] || a.o[FLUX__ATTEND_KEEP];
+    if (f->lanes == 32 && by_keys.n1 + by_keys.n2 >= 192 && (places || by_keys.stages == 1)) {
         by_keys.second = false;
         if (!flux__code_attend_pass(&by_keys)) return false;
         by_keys.first = false, by_keys.second = true;

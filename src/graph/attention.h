@@ -22,16 +22,37 @@
    vector is float32 or float64, and its parts are converted after. Behind the
    result y it holds each query's maximum and the reciprocal of its sum. A mask
    broadcasts to keys x queries x heads x batch: bool says what may be seen, any
-   other dtype is added to the scores. The plain formula (flux__attend_scores) is
-   recorded beside the gradient and computed only if somebody asks for the
-   gradient's gradient. */
+   other dtype is added to the scores. Dropout's mask broadcasts likewise, and is
+   applied after the softmax, whose sum is of all weights. The plain formula
+   (flux__attend_weights) is recorded beside the gradient and computed only if
+   somebody asks for the gradient's gradient.
+
+   Rejected: drawing dropout's random numbers inside the kernels, where the forward
+   and both backward passes would draw them again. A byte for each score is stored
+   instead, which costs less time than a draw; the scores themselves would be four. */
 
 FLUX__BEGIN_COLD
+
+/* Flags of a FLUX__ATTEND node: the kernel of the gradients; with a mask; with dropout's mask. */
+enum { FLUX__ATTEND_BACK = 1, FLUX__ATTEND_MASKED = 2, FLUX__ATTEND_DROPS = 4 };
+/* A kernel's operands, in this order, but for those it has not: the forward result and its
+   gradient are operands of the gradients' kernel alone. */
+enum { FLUX__ATTEND_Q, FLUX__ATTEND_K, FLUX__ATTEND_V, FLUX__ATTEND_MADE, FLUX__ATTEND_G,
+       FLUX__ATTEND_MASK, FLUX__ATTEND_KEEP, FLUX__ATTEND_OPERANDS };
+
+/* Which of these operand i of a kernel with such flags is. */
+static int flux__attend_operand(int64_t flags, int i) {
+    const int always = flags & FLUX__ATTEND_BACK ? 5 : 3;
+    return i < always ? i : i == always && flags & FLUX__ATTEND_MASKED ? FLUX__ATTEND_MASK
+                                                                       : FLUX__ATTEND_KEEP;
+}
 
 typedef struct flux__attend {
     flux_tensor *q, *k, *v;               /* features x steps x batch */
     flux_tensor *extra;                   /* the mask, or NULL. It broadcasts to the scores: bool
                                              says which may be seen, any other dtype is added */
+    flux_tensor *keep;                    /* bool, broadcasts to the scores: the weights that
+                                             dropout leaves; NULL: all. They are not scaled */
     int heads;                            /* the features of q, k and v are split into so many */
     bool causal;                          /* query i sees no key behind i + (keys - queries); needs
                                              at least as many keys as queries */
@@ -70,9 +91,9 @@ static flux_tensor *flux__attend_seen(const flux__attend *a) {
 }
 
 /* The softmax over the keys of k'q / sqrt(features per head), keys x queries x heads x batch,
-   with 0 for what may not be seen. In f16, q is scaled before the product, so that the product
-   stays small. */
-static flux_tensor *flux__attend_scores(const flux__attend *a) {
+   with 0 for what may not be seen, before dropout. In f16, q is scaled before the product, so
+   that the product stays small. */
+static flux_tensor *flux__attend_softmax(const flux__attend *a) {
     flux_tensor *q = flux__heads(a->q, a->heads), *k = flux__heads(a->k, a->heads);
     bool half = a->q->dtype == FLUX_F16;
     if (!q || !k) return NULL;
@@ -86,6 +107,11 @@ static flux_tensor *flux__attend_scores(const flux__attend *a) {
     return p && a->extra ? flux_where(seen, p, 0.0) : p;
 }
 
+/* x where dropout leaves it, else 0. */
+static flux_tensor *flux__attend_dropped(const flux__attend *a, flux_tensor *x) {
+    return x && a->keep ? flux_where(a->keep, x, 0.0) : x;
+}
+
 /* x, or a copy of it whose features (dim 0) are contiguous. */
 static flux_tensor *flux__packed(flux_tensor *x) {
     int64_t offset, stride[FLUX_MAX_DIMS];
@@ -93,21 +119,30 @@ static flux_tensor *flux__packed(flux_tensor *x) {
     return x->dim[0] > 1 && stride[0] != 1 ? flux_copy(x) : x;
 }
 
-/* The kernel's node: a vector of `size` elements. Operands are q, k, v and perhaps the mask; of
-   the gradients (back): q, k, v, the forward vector, g and perhaps the mask. */
-static flux_tensor *flux__attend_node(const flux__attend *a, int n, flux_tensor **in, int64_t size,
-                                      bool back) {
+/* The kernel's node: a vector of `size` elements. made: the forward vector, of the gradients'
+   kernel, whose y has the gradient g; both NULL for the forward kernel. */
+static flux_tensor *flux__attend_node(const flux__attend *a, flux_tensor *made, flux_tensor *g,
+                                      int64_t size) {
+    flux_tensor *const all[FLUX__ATTEND_OPERANDS] = { a->q, a->k, a->v, made, g, a->extra,
+                                                      a->keep };
+    flux_tensor *in[FLUX__ATTEND_OPERANDS];
+    int n = 0;
+    for (int i = 0; i < FLUX__ATTEND_OPERANDS; i++)
+        if (all[i]) in[n++] = all[i];
     flux_shape s = flux__shape(&size, 1);
     flux_dtype wide = a->q->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
     flux_tensor *y = flux__node_raw(FLUX__ATTEND, wide, &s, a->q->device, n);
     for (int i = 0; y && i < n; i++) flux__edge(&y->in[i], in[i]);
-    if (y) y->arg.i[0] = a->heads, y->arg.i[1] = a->causal, y->arg.i[2] = back;
+    if (y)
+        y->arg.i[0] = a->heads, y->arg.i[1] = a->causal,
+        y->arg.i[2] = (made ? FLUX__ATTEND_BACK : 0) | (a->extra ? FLUX__ATTEND_MASKED : 0) |
+                      (a->keep ? FLUX__ATTEND_DROPS : 0);
     return y ? flux__done(y) : NULL;
 }
 
 /* The part of the vector in[0] that starts at `offset`, contiguous in the shape of `like`, but
-   with `first` as dim 0. It has n operands, by which its gradient goes; heads and causal are
-   copied from `from` unless that is NULL. */
+   with `first` as dim 0. It has n operands, by which its gradient goes; heads, causal and flags
+   are copied from `from` unless that is NULL. */
 static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset,
                                       const flux_tensor *like, int64_t first,
                                       const flux_tensor *from) {
@@ -122,7 +157,7 @@ static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset,
     flux__edge(&y->base, in[0]);
     y->offset = offset;
     for (int i = 0; i < s.ndim; i++) y->stride[i] = contiguous[i];
-    if (from) memcpy(y->arg.i, from->arg.i, 2 * sizeof y->arg.i[0]);
+    if (from) memcpy(y->arg.i, from->arg.i, 3 * sizeof y->arg.i[0]);
     return flux__done(y);
 }
 
@@ -138,17 +173,21 @@ static flux_tensor *flux__attention(const flux__attend *what) {
         own_dtype = flux__is_half((int)t) &&
                     flux__has_trait(a.q->device, FLUX__ATTENDS_HALVES) ? t : wide;
     int64_t full[4] = { a.k->dim[1], a.q->dim[1], a.heads, a.q->dim[2] };
-    flux_tensor *in[5] = { NULL };
-    flux_tensor **own[] = { &a.q, &a.k, &a.v };
+    flux_tensor **own[] = { &a.q, &a.k, &a.v }, **masks[] = { &a.extra, &a.keep };
     for (int i = 0; i < 3; i++)
-        if (!(in[i + 1] = *own[i] = flux__packed(flux_to_dtype(*own[i], own_dtype)))) return NULL;
+        if (!(*own[i] = flux__packed(flux_to_dtype(*own[i], own_dtype)))) return NULL;
     if (a.extra && a.extra->dtype != FLUX_BOOL) a.extra = flux_to_dtype(a.extra, wide);
-    if (a.extra && !(in[4] = flux_broadcast_to_with(a.extra, flux__shape(full, 4)))) return NULL;
+    for (int i = 0; i < 2; i++)
+        if (*masks[i] && !(*masks[i] = flux_broadcast_to_with(*masks[i], flux__shape(full, 4))))
+            return NULL;
     int64_t columns = full[1] * full[3], size = flux__times(columns, a.v->dim[0] + 2 * a.heads);
-    flux_tensor *all = flux__attend_node(&a, in[4] ? 4 : 3, in + 1, size, false);
-    if (!(in[0] = all)) return NULL;
+    flux_tensor *in[6] = { flux__attend_node(&a, NULL, NULL, size), a.q, a.k, a.v };
+    if (!in[0]) return NULL;
+    int n = 4;
+    if (a.extra) in[n++] = a.extra;
+    if (a.keep) in[n++] = a.keep;
     flux__multiply_adds(flux__times(flux__times(columns, full[0]), a.q->dim[0] + a.v->dim[0]));
-    flux_tensor *y = flux__attend_view(in[4] ? 5 : 4, in, 0, a.q, a.v->dim[0], all);
+    flux_tensor *y = flux__attend_view(n, in, 0, a.q, a.v->dim[0], in[0]);
     return y ? flux_to_dtype(y, t) : NULL;
 }
 

@@ -411,12 +411,12 @@ static FLUX__COLD void flux__conv_gradient(flux_tensor *y, flux_tensor *g, const
    scores, before the softmax. False: an error was told. */
 static FLUX__COLD bool flux__attend_formula(const flux__attend *a, flux_tensor *g,
                                             flux_tensor **d) {
-    flux_tensor *p = flux__attend_scores(a), *q = flux__heads(a->q, a->heads),
-        *k = flux__heads(a->k, a->heads), *v = flux__heads(a->v, a->heads);
-    flux_tensor *gh = flux__heads(g, a->heads),
-        *dp = gh && v ? flux_matmul(flux_transpose(v), gh) : NULL;
+    flux_tensor *all = flux__attend_softmax(a), *p = flux__attend_dropped(a, all),
+        *q = flux__heads(a->q, a->heads), *k = flux__heads(a->k, a->heads),
+        *v = flux__heads(a->v, a->heads), *gh = flux__heads(g, a->heads),
+        *dp = gh && v ? flux__attend_dropped(a, flux_matmul(flux_transpose(v), gh)) : NULL;
     if (!p || !q || !k || !dp) return false;
-    d[3] = flux_mul(p, flux_sub(dp, flux_sum(flux_mul(p, dp), 0)));
+    d[3] = flux_mul(all, flux_sub(dp, flux_sum(flux_mul(p, dp), 0)));
     flux_tensor *scaled = flux_mul(d[3], flux__attend_scale(a));
     d[0] = flux__unheads(flux_matmul(k, scaled));
     d[1] = flux__unheads(flux_matmul(q, flux__swap01(scaled)));
@@ -429,30 +429,31 @@ static FLUX__COLD bool flux__attend_formula(const flux__attend *a, flux_tensor *
    own gradient goes. The gradient by a mask that is added to the scores is the formula's. */
 static FLUX__COLD void flux__attention_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
                                      flux_tensor **out) {
-    flux_tensor *d[4], *in[6], *pair[2];
+    flux_tensor *d[4], *pair[2];
     /* y is itself a gradient of attention: in[1] is its formula */
     if (y->nin == 2) {
         out[1] = g;
         return;
     }
     flux_dtype t = (flux_dtype)y->in[1]->dtype, wide = (flux_dtype)y->dtype;
-    flux__attend a = { y->in[1], y->in[2], y->in[3], y->nin > 4 ? y->in[4] : NULL, (int)y->arg.i[0],
-                       y->arg.i[1] != 0 }, f = a;
+    const bool masked = (y->arg.i[2] & FLUX__ATTEND_MASKED) != 0;
+    flux__attend a = { y->in[1], y->in[2], y->in[3], masked ? y->in[4] : NULL,
+                       y->arg.i[2] & FLUX__ATTEND_DROPS ? y->in[masked ? 5 : 4] : NULL,
+                       (int)y->arg.i[0], y->arg.i[1] != 0 }, f = a;
     f.q = flux_to_dtype(a.q, wide), f.k = flux_to_dtype(a.k, wide), f.v = flux_to_dtype(a.v, wide);
     if (!f.q || !f.k || !f.v || !flux__attend_formula(&f, g, d) ||
         !(g = flux__packed(flux_to_dtype(g, t))))
         return;
     int64_t size[3], at = 0;
-    in[0] = a.q, in[1] = a.k, in[2] = a.v, in[3] = y->in[0], in[4] = g, in[5] = a.extra;
-    for (int i = 0; i < 3; i++) size[i] = flux__size(in[i]);
-    pair[0] = flux__attend_node(&a, a.extra ? 6 : 5, in, size[0] + size[1] + size[2], true);
+    for (int i = 0; i < 3; i++) size[i] = flux__size(y->in[i + 1]);
+    pair[0] = flux__attend_node(&a, y->in[0], g, size[0] + size[1] + size[2]);
     for (int i = 0; i < 3 && pair[0]; at += size[i++]) {
         pair[1] = d[i];
         flux_tensor *view = need[i + 1]
-            ? flux__attend_view(2, pair, at, in[i], in[i]->dim[0], NULL) : NULL;
+            ? flux__attend_view(2, pair, at, y->in[i + 1], y->in[i + 1]->dim[0], NULL) : NULL;
         if (view) out[i + 1] = flux_to_dtype(view, t);
     }
-    if (y->nin > 4 && need[4]) out[4] = d[3];
+    if (masked && need[4]) out[4] = d[3];
 }
 
 /* The gradient of a concatenation by each operand: its slice of g. */

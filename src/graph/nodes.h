@@ -65,7 +65,7 @@ enum flux__op {
                                              flux__as_strided_scatter */
     FLUX__CAT,                            /* arg.i: dim */
     FLUX__MOVE,                           /* to another device */
-    FLUX__ATTEND,                         /* arg.i: heads, causal, 1 for the gradients' kernel */
+    FLUX__ATTEND,                         /* arg.i: heads, causal, flags: FLUX__ATTEND_BACK ... */
     FLUX__SORT,                           /* argsort of a matrix's columns; arg.i: 1 descending */
     FLUX__CALL,                           /* arg.i: the address of its flux__plan_call, how many
                                              operands it reads (the others only come before it), the

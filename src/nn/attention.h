@@ -28,10 +28,11 @@
 
    Invariant: q, k and v are features x steps (x batch); the features are split
    evenly among the heads; a mask (bool) or bias broadcasts to keys x queries x
-   heads x batch. The plain formula with stored scores is used only where it
-   must be: when dropout applies to the scores, or an operand is empty. Scores
-   that the caller asked for are recorded beside the fused result and are
-   computed only if they are evaluated. If there are a mask and a bias, the bias
+   heads x batch. Dropout of the scores is a mask of the kernel. The plain formula
+   with stored scores is used only where it must be: when another layer is applied
+   to the scores, or an operand is empty. Scores that the caller asked for are
+   recorded beside the fused result, with the same mask, and are computed only if
+   they are evaluated. If there are a mask and a bias, the bias
    becomes minus infinity where the mask is false. Where there are more keys than
    queries, a causal query sees the keys before it as if the queries were the
    last steps. Multiply-adds are counted once, although scores may be
@@ -129,9 +130,24 @@ static bool flux__attend_for(const char *call, const flux_attention_opts *o, flu
     return a->q && a->k && (a->v || !o->v) && (a->extra || !(o->bias || o->mask));
 }
 
+/* The Dropout that applies to the scores; NULL if that is none or another layer. */
+static flux__dropout *flux__attention_drop(const flux_attention_opts *o) {
+    return o->drop && o->drop->type == flux__dropout_type() ? (flux__dropout *)o->drop : NULL;
+}
+
+/* Sets a->keep if a Dropout is active on the scores. False: an error was told. */
+static bool flux__attend_drop(const flux_attention_opts *o, flux__attend *a) {
+    flux__dropout *m = flux__attention_drop(o);
+    int64_t full[4] = { a->k->dim[1], a->q->dim[1], a->heads, a->q->dim[2] };
+    if (!m || !(m->p > 0) || !flux_training(o->drop)) return true;
+    return (a->keep = flux__dropout_mask(m, flux__shape(full, 4), a->q->device)) != NULL;
+}
+
+/* The scores after the layer that is applied to them. */
 static flux_tensor *flux__attention_scores(const flux_attention_opts *o, const flux__attend *a) {
-    flux_tensor *p = flux__attend_scores(a);
-    return o->drop && p ? flux_call_layer(o->drop, p) : p;
+    flux_tensor *p = flux__attend_dropped(a, flux__attend_softmax(a));
+    if (a->keep) return flux__dropout_scaled(p, flux__attention_drop(o)->p);
+    return o->drop && !flux__attention_drop(o) && p ? flux_call_layer(o->drop, p) : p;
 }
 
 FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts o) {
@@ -140,25 +156,26 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts
     o.nheads = (int)flux__given_int(o.nheads, o.marked, 1);
     if (!flux__check_attention(call, &o, true)) return NULL;
     int h = flux__hide();
-    return flux__reveal(h, flux__attend_for(call, &o, &a) ? flux__attention_scores(&o, &a) : NULL);
+    return flux__reveal(h, flux__attend_for(call, &o, &a) && flux__attend_drop(&o, &a)
+                               ? flux__attention_scores(&o, &a) : NULL);
 }
 
 /* The result, value features x queries x batch, and in *scores, if `scores` is not NULL, the
-   scores, keys x queries x heads x batch. If dropout is active, the plain formula is used, as it
-   needs the scores themselves. */
+   scores, keys x queries x heads x batch. A layer other than Dropout needs the scores themselves:
+   the plain formula is used. */
 static flux_tensor *flux__attention_pair(const char *call, const flux_attention_opts *o,
                                          flux_tensor **scores) {
     flux__attend a;
-    bool drops = o->drop && (o->drop->type != flux__dropout_type() ||
-                             (((flux__dropout *)o->drop)->p > 0 && flux_training(o->drop)));
-    if (!flux__attend_for(call, o, &a)) return NULL;
-    bool plain = drops || !flux__size(a.q) || !flux__size(a.k) || !flux__size(a.v);
+    if (!flux__attend_for(call, o, &a) || !flux__attend_drop(o, &a)) return NULL;
+    bool plain = (o->drop && !flux__attention_drop(o)) || !flux__size(a.q) || !flux__size(a.k) ||
+                 !flux__size(a.v);
     int64_t products = flux__self()->products;
     flux_tensor *p = plain || scores ? flux__attention_scores(o, &a) : NULL;
     if (scores) *scores = p;
     if (plain) return p ? flux__unheads(flux_matmul(flux__heads(a.v, a.heads), p)) : NULL;
     flux__self()->products = products;    /* flux__attention counts these multiply-adds */
-    return flux__attention(&a);
+    flux_tensor *y = flux__attention(&a);
+    return a.keep ? flux__dropout_scaled(y, flux__attention_drop(o)->p) : y;
 }
 
 static flux_tensor *flux__attention_of(const char *call, flux_attention_opts o,

@@ -28,10 +28,13 @@ typedef struct flux__dropout { flux_layer base; double p; flux_shape dims; } flu
 
 /* ---------------- Dropout and AlphaDropout */
 
-/* The mask of x: bool, true with probability 1 - p. It varies along the dims of m->dims, or along
-   all dims if none are named; the other dims have size 1 and broadcast. */
-static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
-    flux_shape s = flux__dims(x);
+/* The mask of numbers of shape s on device d: bool, true with probability 1 - p. It varies along
+   the dims of m->dims, or along all dims if none are named; the other dims have size 1 and
+   broadcast. If all numbers are dropped, it is one false. */
+static flux_tensor *flux__dropout_mask(flux__dropout *m, flux_shape s, flux_device d) {
+    const flux_shape full = s;
+    if (!(m->p < 1))
+        return flux_to_tensor(d, flux_full_with(flux__shape(NULL, 0), 0.0, FLUX_BOOL));
     for (int i = 0; i < s.ndim && m->dims.ndim; i++) {
         bool varies = false;
         for (int k = 0; k < m->dims.ndim; k++) varies = varies || m->dims.dim[k] == i;
@@ -39,10 +42,10 @@ static flux_tensor *flux__dropout_mask(flux__dropout *m, const flux_tensor *x) {
     }
     for (int k = 0; k < m->dims.ndim; k++)
         if (m->dims.dim[k] >= s.ndim)
-            return (flux_tensor *)flux__fail("%s: the input %s has no dim %lld",
-                                             flux__line_of(&m->base).s, flux__describe(x).s,
+            return (flux_tensor *)flux__fail("%s: its input is %s and has no dim %lld",
+                                             flux__line_of(&m->base).s, flux__shape_text(&full).s,
                                              (long long)m->dims.dim[k]);
-    return flux_gt(flux_to_tensor(x->device, flux__rand_by_rank(&s)), m->p);
+    return flux_gt(flux_to_tensor(d, flux__rand_by_rank(&s)), m->p);
 }
 
 /* The input as a floating tensor; NULL after an error. *active is false if the layer is to return
@@ -53,15 +56,19 @@ static flux_tensor *flux__dropout_input(flux__dropout *m, flux_tensor *x, bool *
     return flux__input(&m->base, x, flux__real_dtype(x));
 }
 
+/* What dropout with probability p leaves, x, scaled so that its mean stays. */
+static flux_tensor *flux__dropout_scaled(flux_tensor *x, double p) {
+    return x && p < 1 ? flux_mul(x, 1 / (1 - p)) : x;
+}
+
 /* x / (1 - p) where the mask is true, else 0. */
 static flux_tensor *flux__dropout_call(flux_layer *self, flux_tensor *x) {
     flux__dropout *m = (flux__dropout *)self;
     bool active;
     x = flux__dropout_input(m, x, &active);
     if (!active || !x) return x;
-    flux_tensor *keep =
-        m->p < 1 ? flux__dropout_mask(m, x) : flux_full_with(flux__shape(NULL, 0), 0.0, FLUX_BOOL);
-    return keep ? flux_where(keep, m->p < 1 ? flux_mul(x, 1 / (1 - m->p)) : x, 0.0) : NULL;
+    flux_tensor *keep = flux__dropout_mask(m, flux__dims(x), x->device);
+    return keep ? flux_where(keep, flux__dropout_scaled(x, m->p), 0.0) : NULL;
 }
 
 /* Replaces dropped numbers by `low`, the limit of selu at minus infinity; y a + b then has the mean
@@ -73,8 +80,8 @@ static flux_tensor *flux__alphadropout_call(flux_layer *self, flux_tensor *x) {
     bool active;
     x = flux__dropout_input(m, x, &active);
     if (!active || !x) return x;
-    if (!(p < 1)) return flux_where(flux_full_with(flux__shape(NULL, 0), 0.0, FLUX_BOOL), x, 0.0);
-    flux_tensor *keep = flux__dropout_mask(m, x);
+    flux_tensor *keep = flux__dropout_mask(m, flux__dims(x), x->device);
+    if (keep && !(p < 1)) return flux_where(keep, x, 0.0);
     return keep ? flux__narrow(flux_add(flux_mul(flux_where(keep, flux__widened(x), low), a), b),
                                x->dtype)
                 : NULL;

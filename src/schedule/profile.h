@@ -8,6 +8,7 @@
 #include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../graph/nodes.h"
+#include "../graph/attention.h"
 #include "kernel.h"
 #include "key.h"
 #include "order.h"
@@ -138,7 +139,7 @@ static int64_t flux__kernel_madds(const flux__kernel *k, const flux__graph *g) {
     const flux_tensor *q = t->in[0];
     const int64_t d = q->dim[0], dv = t->in[2]->dim[0],
                   scores = q->dim[1] * t->in[1]->dim[1] * (q->ndim > 2 ? q->dim[2] : 1);
-    return scores * (t->arg.i[2] ? 3 * d + 2 * dv : d + dv);
+    return scores * (t->arg.i[2] & FLUX__ATTEND_BACK ? 3 * d + 2 * dv : d + dv);
 }
 
 /* Adds a kernel that took `seconds` to the row of its origin and kind. */
