@@ -251,11 +251,12 @@ FLUX__GEMM_TYPES(64)
         (void)next, (void)next_step;                                                               \
     }
 /* Sums of a page of C at a time are kept in the first-level cache; eight columns are added to each
-   as it passes. */
+   as it passes. As much of these as belongs to a page fills that cache, so the next eight are
+   prefetched into the second-level one. */
 #  define FLUX__V_TIMES(j, q, r) const V x##j = b##q[r * b_row] - zero;
 #  define FLUX__V_ADD(j, q, r)                                                                     \
     y += *(const V *)(const void *)(a##q + r * a_step) * x##j;                                     \
-    FLUX__PREFETCH(a##q + (r + 8) * a_step)
+    FLUX__PREFETCH_LATER(a##q + (r + 8) * a_step)
 #  define FLUX__V_COLUMNS(columns)                                                                 \
     {                                                                                              \
         const T *a0 = p + l * a_step, *a1 = a0 + 3 * a_step, *a2 = a1 + 3 * a_step;                \
