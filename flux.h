@@ -39583,16 +39583,21 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
 }
 
 /* Records mean, variance and x - mean over `dims`; returns how many numbers each mean is of. If x
-   is NULL, the results are NULL and 0. */
+   is NULL, the results are NULL and 0. The mean that is subtracted is a constant to the gradient,
+   and *left, the mean less that constant, is 0: whatever the constant, var = mean(centred^2) -
+   left^2 and x - mean = centred - left, so gradients of any order are right. The mean's own then
+   comes from a few numbers a channel, not from a sum over x that waits for the variance's. */
 static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean,
-                               flux_tensor **var, flux_tensor **centred) {
+                               flux_tensor **var, flux_tensor **centred, flux_tensor **left) {
     double n = 1;
-    *mean = *var = *centred = NULL;
+    *mean = *var = *centred = *left = NULL;
     if (!x) return 0;
     for (int i = 0; i < dims->ndim; i++) n *= (double)x->dim[dims->dim[i]];
     *mean = flux_mean_with(dims->ndim, flux__over(x, dims));
-    *centred = flux_sub(x, *mean);
+    flux_tensor *c = flux_detach(*mean);
+    *centred = flux_sub(x, c), *left = flux_sub(*mean, c);
     *var = *centred ? flux_mean_with(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
+    *var = flux_sub(*var, flux_square(*left));
     return n;
 }
 
@@ -39614,11 +39619,12 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
     flux_tensor *in = flux__input(
         self, x, m->gamma || m->mean ? (flux_dtype)(m->gamma ? m->gamma : m->mean)->dtype : wide);
     int nd = in ? in->ndim - 2 : 0;
-    flux_tensor *mean, *var, *y, *gamma;
+    flux_tensor *mean, *var, *y, *gamma, *left = NULL, *shift;
     if (!in || (batch && in->ndim == 2 ? false : !flux__image(self, x, 0, t)) ||
         !flux__expect_dim(self, x, nd, m->channels))
         return NULL;
     gamma = m->gamma ? flux__by_channel(m->gamma, in->ndim) : NULL;
+    shift = m->gamma ? flux__by_channel(m->beta, in->ndim) : NULL;
     if (m->mean && !(m->track && training)) {
         mean = flux__by_channel(m->mean, in->ndim);
         var = flux__by_channel(m->var, in->ndim);
@@ -39634,19 +39640,23 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
             split.ndim++;
         }
         if (batch) dims.dim[dims.ndim++] = nd + 1;
-        double n = flux__norm_stats(flux_reshape_with(in, split), &dims, &mean, &var, &y);
+        double n = flux__norm_stats(flux_reshape_with(in, split), &dims, &mean, &var, &y, &left);
         if (var && training && !flux__norm_enough(self, x, n)) return NULL;
         if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
         if (each > 1) {
-            y = flux_reshape_with(flux_mul(y, flux_rsqrt(flux_add(var, m->eps))), whole);
-            var = NULL;
+            y = flux_mul(flux_sub(y, left), flux_rsqrt(flux_add(var, m->eps)));
+            y = flux_reshape_with(y, whole);
+            var = left = NULL;
         }
     }
     if (var && y) { /* gamma / sqrt(var + eps), one number a channel, is one pass over y, not two */
         flux_tensor *scale = flux_rsqrt(flux_add(var, m->eps));
-        y = flux_mul(y, gamma ? flux_mul(scale, gamma) : scale);
+        if (gamma) scale = flux_mul(scale, gamma);
+        y = flux_mul(y, scale);
+        if (left) scale = flux_mul(left, scale);
+        if (left) shift = gamma ? flux_sub(shift, scale) : flux_neg(scale);
     } else if (gamma && y) y = flux_mul(y, gamma);
-    if (gamma && y) y = flux_add(y, flux__by_channel(m->beta, in->ndim));
+    if (gamma || left) y = flux_add(y, shift);
     return flux_to_dtype(flux__activate(m->activation, y), t);
 }
 
