@@ -20699,10 +20699,11 @@ typedef struct flux__rows {
     bool squares, keep_d, keep_e;
 } flux__rows;
 
-/* The maximum of small windows or its gradient, which runs window by window: the value that is
-   stored, the values x and g that it loads (g -1: the maximum alone), the operand with the places
-   that the gradient compares the argmax with, and the number that is stored elsewhere. */
-typedef struct flux__pooling { int top, x, g, places, zero; } flux__pooling;
+/* The maximum or sum of small windows, or the maximum's gradient, which runs window by window: the
+   value that is stored, the values x and g that it loads (g -1: no gradient), the operand with the
+   places that the gradient compares the argmax with, the number that is stored elsewhere, and the
+   number that a sum is divided by, or -1. */
+typedef struct flux__pooling { int top, x, g, places, zero, by; bool sum; } flux__pooling;
 
 struct flux__cpu;
 struct flux__block_run;
@@ -21273,8 +21274,8 @@ static void flux__join_rows(flux__block_run *b, int i, int ctype, int red, char 
 static void flux__join_columns(flux__block_run *b, int i, int ctype, int red, char *acc,
                                const char *x) {
     const flux__section *s = flux__section_now();
-    const int64_t n = b->w, slots = b->c->order.slots,
-                  chunk = red == FLUX__RED_SUM ? b->c->order.chunk : b->r_end - b->r_start;
+    const int64_t n = b->w, slots = b->c->order.slots, all = b->r_end - b->r_start,
+                  chunk = red == FLUX__RED_SUM ? b->c->order.chunk : all;
     const size_t row = (size_t)n * flux__class_size[ctype];
     const bool sum = ctype == FLUX__F32C && red == FLUX__RED_SUM;
     double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]), none;
@@ -21286,10 +21287,9 @@ static void flux__join_columns(flux__block_run *b, int i, int ctype, int red, ch
                       left = b->rt - r;
         int64_t slot = at & (slots - 1);
         /* what is left over of a short row stands in the last slots, see FLUX__FEW */
-        if (b->c->order.rows && b->r_end - b->r_start - from < slots && !slot)
-            slot = slots - (b->r_end - b->r_start - from);
+        if (b->c->order.rows && from >= (all & -slots)) slot = slots - (all - from);
         m = flux__gemm_min(slots - slot, left);
-        if (at == 0 && b->r_end - b->r_start - from < slots)
+        if (at == 0 && all - from < slots)
             flux__fill(first, &none, flux__class_size[ctype], (size_t)(slots * n));
         if (at < slots) memcpy(first + (size_t)slot * row, x, (size_t)m * row);
         else if (sum && slot == 0 && left >= slots) {
@@ -21298,7 +21298,7 @@ static void flux__join_columns(flux__block_run *b, int i, int ctype, int red, ch
             m = many * slots;
         } else flux__join(ctype, red, first + (size_t)slot * row, first + (size_t)slot * row, x,
                           m * n);
-        if (at + m < chunk && b->r_start + from + m < b->r_end) continue;
+        if (at + m < chunk && from + m < all) continue;
         for (int64_t half = slots / 2; half > 0; half /= 2)
             flux__join(ctype, red, first, first, first + (size_t)half * row, half * n);
         if (sum && b->c->inner > chunk) s->add_wide(wide, (const float *)(void *)first, n);
@@ -22666,24 +22666,25 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
 FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- cpu/windows.h
-   Patterns of whole kernels that run without blocks: the maximum of small
-   windows (max pooling) and its gradient, window by window, and copies of 32-bit
-   words in another order, as of a flipped kernel. cpu/ready.h has the table of
+   Patterns of whole kernels that run without blocks: the maximum or mean of
+   small windows (pooling), the gradient of the maximum, window by window, and
+   copies of 32-bit words in another order, as of a flipped kernel. cpu/ready.h has the table of
    patterns.
 
    Invariant: a kernel is one of these only if its program is exactly that: max
-   alone; where(number == argmax, g, 0), with numbers that are each element's
-   own place in its window; or one load and one store. Results are those of the
-   plain program: the first of equals wins, NaN wins, and a maximum of zeros is
-   +0. Four windows are taken side by side without branches on their numbers.
-   Little work is done on the calling thread. */
+   alone; a sum, perhaps divided by a number; where(number == argmax, g, 0),
+   with numbers that are each element's own place in its window; or one load
+   and one store. Results are those of the plain program: the first of equals
+   wins, NaN wins, a maximum of zeros is +0, and sums go in the order of
+   flux__join_order. Four windows are taken side by side without branches on
+   their numbers. Little work is done on the calling thread. */
 
 /* Windows of at most so many elements. */
 #define FLUX__WINDOW 64
 
 FLUX__BEGIN_LEAN
 
-/* A max pooling (g NULL) or its gradient, window by window. */
+/* A pooling (g NULL) or the gradient of a maximum, window by window. */
 typedef struct flux__windows_job {
     flux__run *run;
     const flux__kernel *k;
@@ -22695,6 +22696,8 @@ typedef struct flux__windows_job {
     int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];
     int64_t wide;                         /* see flux__windows_wide; 0 of a gradient */
     bool dense;                           /* the gradient's windows lie one behind the other */
+    int64_t slots;                        /* of a sum, see flux__join_order, 1 or 4; 0: a maximum */
+    float by;                             /* what a sum is divided by, 1 if by nothing */
     /* the windows' dims, and for each the steps of x and of g; below, those of y: */
     int64_t dim[3][FLUX_MAX_DIMS];
     int64_t step[FLUX_MAX_DIMS];
@@ -22711,14 +22714,17 @@ static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
            w->ctype == FLUX__F32C && k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
 }
 
-/* Whether a kernel is the maximum of windows, if its last value is a reduction, or the gradient of
-   that; fills in *w. */
+/* Whether a kernel is the maximum or sum of windows, if its last value is a reduction or that
+   divided by a number, or the gradient of the maximum; fills in *w. */
 static bool flux__is_windows(const flux__kernel *k, flux__pooling *w) {
-    const flux__value *v = &k->value[w->top];
-    w->g = w->places = w->zero = -1;
-    if (v->kind == FLUX__V_REDUCE && k->nvalue == 2) {
-        w->x = v->a;
-        return v->op == FLUX__RED_MAX && v->out >= 0 && v->dtype == FLUX_F32 &&
+    const flux__value *v = &k->value[w->top], *red = v;
+    w->g = w->places = w->zero = w->by = -1;
+    if (v->kind == FLUX__V_OP && v->op == FLUX__OP_DIV && v->outer && k->nvalue == 4 &&
+        k->value[v->b].kind == FLUX__V_NUMBER) red = &k->value[v->a], w->by = v->b;
+    if (red->kind == FLUX__V_REDUCE && k->nvalue == (w->by < 0 ? 2 : 4)) {
+        w->x = red->a, w->sum = red->op == FLUX__RED_SUM;
+        return (w->sum || (red->op == FLUX__RED_MAX && red == v)) && v->out >= 0 &&
+               (red == v || red->out < 0) && v->dtype == FLUX_F32 && v->ctype == FLUX__F32C &&
                flux__is_words(k, w->x, false);
     }
     if (v->kind != FLUX__V_OP || v->op != FLUX__OP_WHERE || v->out < 0 || v->dtype != FLUX_F32 ||
@@ -22748,12 +22754,25 @@ static bool flux__is_of_rows(const flux__kernel *k, const flux__cpu *c) {
     return d == FLUX_MAX_DIMS || step[d] >= row;
 }
 
-/* Whether a max pooling or its gradient ends in this line, and its windows are small ones. */
+/* Whether sums of windows are faster one by one than in blocks, which take windows side by side
+   for their rows: those begin several elements apart. Their order must be one of two: element
+   after element, or four slots of which the last have what is left over. */
+static bool flux__windows_add(const flux__kernel *k, const flux__cpu *c) {
+    const int64_t *step = k->operand[k->value[c->pooling.x].operand].stride;
+    int d = 0;
+    while (d < FLUX_MAX_DIMS - 1 && (k->full[d] == 1 || (k->reduced >> d & 1))) d++;
+    return FLUX__GEMM_VECTORS && !c->inner_first && step[d] > 1 && k->full[d] >= 8 &&
+           c->inner <= c->order.chunk &&
+           c->order.slots == (c->order.rows && c->inner >= 4 ? 4 : 1);
+}
+
+/* Whether a pooling or a maximum's gradient ends in this line, and its windows are small ones. */
 static bool flux__match_windows(flux__kernel *k, flux__cpu *c, int line) {
     c->pooling.top = line;
     return k->kind == FLUX__K_FUSED && line == k->nvalue - 1 && c->inner > 1 &&
            c->inner <= FLUX__WINDOW && c->outer > 1 && flux__is_windows(k, &c->pooling) &&
-           (c->pooling.g >= 0 || !flux__is_of_rows(k, c));
+           (c->pooling.g >= 0 || (c->pooling.sum ? flux__windows_add(k, c) :
+                                  !flux__is_of_rows(k, c)));
 }
 
 /* Whether the numbers that the argmax is compared with are each element's own place in its
@@ -22885,6 +22904,30 @@ static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float
         }
     }
 }
+/* The sums of a run of windows that begin sx elements apart, divided by j->by. */
+static FLUX__O2 void flux__windows_sums(const flux__windows_job *j, const float *x, float *y,
+                                        int64_t sx) {
+    const flux__float4 by = { j->by, j->by, j->by, j->by };
+    for (int64_t left = j->run_length; left > 0; left -= 4, x += 4 * sx, y += 4) {
+        const int64_t b = left > 1 ? sx : 0, c = left > 2 ? 2 * sx : b, d = left > 3 ? 3 * sx : c;
+        flux__float4 v, s[4];
+        int64_t w = 0;
+#  define FLUX__WINDOWS_NEXT                                                                       \
+        const float *from = x + j->from[w++];                                                      \
+        if (sx == 2 && left > 3) FLUX__TWOS(v, from)                                               \
+        else { const flux__float4 four = FLUX__FOUR(from, b, c, d); v = four; }
+        for (int k = 0; k < 4 && k < j->slots; k++) { FLUX__WINDOWS_NEXT s[k] = v; }
+        for (int k; w < j->n;)            /* what is left over goes to the last slots */
+            for (k = j->slots == 1 || j->n - w >= 4 ? 0 : 4 - (int)(j->n - w); k < j->slots; k++) {
+                FLUX__WINDOWS_NEXT
+                s[k] += v;
+            }
+        if (j->slots == 4) s[0] = (s[0] + s[2]) + (s[1] + s[3]);
+        s[0] = (s[0] + 0.0f) / by;        /* a reduction starts from +0 */
+        if (left > 3) *(flux__float4 *)(void *)y = s[0];
+        else memcpy(y, s, (size_t)left * sizeof *y);
+    }
+}
 #endif
 
 /* One run of windows of any kind: x, g and y begin at its first window, and step by sx, sg and
@@ -22892,6 +22935,10 @@ static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float
 static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *x, const float *g,
                                        float *y, int64_t sx, int64_t sg, int64_t sy) {
 #if FLUX__GEMM_VECTORS
+    if (j->slots) {
+        flux__windows_sums(j, x, y, sx);
+        return;
+    }
     if (flux__windows_paired(j, g != NULL, sx, sg, sy)) {
         flux__windows_pairs(j, x, g, y);
         return;
@@ -23000,7 +23047,9 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
             if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
             else at[d] = 0;
     }
-    j.wide = j.g ? 0 : flux__windows_wide(&j);
+    j.wide = j.g || w->sum ? 0 : flux__windows_wide(&j);
+    j.slots = w->sum ? c->order.slots : 0;
+    j.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
     j.dense = j.g && contiguous[first] == j.n;
     for (int64_t i = 0; i < j.n && j.dense; i++) j.dense = j.to[i] == i;
     j.rows = c->outer / j.run_length;

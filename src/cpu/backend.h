@@ -49,10 +49,11 @@ typedef struct flux__rows {
     bool squares, keep_d, keep_e;
 } flux__rows;
 
-/* The maximum of small windows or its gradient, which runs window by window: the value that is
-   stored, the values x and g that it loads (g -1: the maximum alone), the operand with the places
-   that the gradient compares the argmax with, and the number that is stored elsewhere. */
-typedef struct flux__pooling { int top, x, g, places, zero; } flux__pooling;
+/* The maximum or sum of small windows, or the maximum's gradient, which runs window by window: the
+   value that is stored, the values x and g that it loads (g -1: no gradient), the operand with the
+   places that the gradient compares the argmax with, the number that is stored elsewhere, and the
+   number that a sum is divided by, or -1. */
+typedef struct flux__pooling { int top, x, g, places, zero, by; bool sum; } flux__pooling;
 
 struct flux__cpu;
 struct flux__block_run;

@@ -429,8 +429,8 @@ static void flux__join_rows(flux__block_run *b, int i, int ctype, int red, char 
 static void flux__join_columns(flux__block_run *b, int i, int ctype, int red, char *acc,
                                const char *x) {
     const flux__section *s = flux__section_now();
-    const int64_t n = b->w, slots = b->c->order.slots,
-                  chunk = red == FLUX__RED_SUM ? b->c->order.chunk : b->r_end - b->r_start;
+    const int64_t n = b->w, slots = b->c->order.slots, all = b->r_end - b->r_start,
+                  chunk = red == FLUX__RED_SUM ? b->c->order.chunk : all;
     const size_t row = (size_t)n * flux__class_size[ctype];
     const bool sum = ctype == FLUX__F32C && red == FLUX__RED_SUM;
     double *wide = (double *)(void *)flux__sums(b, b->c->reduce_at[i]), none;
@@ -442,10 +442,9 @@ static void flux__join_columns(flux__block_run *b, int i, int ctype, int red, ch
                       left = b->rt - r;
         int64_t slot = at & (slots - 1);
         /* what is left over of a short row stands in the last slots, see FLUX__FEW */
-        if (b->c->order.rows && b->r_end - b->r_start - from < slots && !slot)
-            slot = slots - (b->r_end - b->r_start - from);
+        if (b->c->order.rows && from >= (all & -slots)) slot = slots - (all - from);
         m = flux__gemm_min(slots - slot, left);
-        if (at == 0 && b->r_end - b->r_start - from < slots)
+        if (at == 0 && all - from < slots)
             flux__fill(first, &none, flux__class_size[ctype], (size_t)(slots * n));
         if (at < slots) memcpy(first + (size_t)slot * row, x, (size_t)m * row);
         else if (sum && slot == 0 && left >= slots) {
@@ -454,7 +453,7 @@ static void flux__join_columns(flux__block_run *b, int i, int ctype, int red, ch
             m = many * slots;
         } else flux__join(ctype, red, first + (size_t)slot * row, first + (size_t)slot * row, x,
                           m * n);
-        if (at + m < chunk && b->r_start + from + m < b->r_end) continue;
+        if (at + m < chunk && from + m < all) continue;
         for (int64_t half = slots / 2; half > 0; half /= 2)
             flux__join(ctype, red, first, first, first + (size_t)half * row, half * n);
         if (sum && b->c->inner > chunk) s->add_wide(wide, (const float *)(void *)first, n);
