@@ -145,7 +145,7 @@ static double flux__gemm_cost(const flux__gemm_plan *p) {
     if (m > 10 * lanes && padded - m >= lanes / 2 && p->set->narrow) padded -= 0.375 * lanes;
     double c = padded * n * k / (2 * lanes);
     double copy = p->a_row == 1 ? (n > 48 * p->set->columns ? 0.1 : 0) :
-        p->a_col == 1 ? 0.035 * (double)p->size : 1.5;
+        p->a_col == 1 ? (flux__gemm_large(p) ? 0.25 : 0.035) * (double)p->size : 1.5;
     if (p->a_rows) copy = flux__gemm_along(p, p->a_cols, p->a_rows) ? 0.5 : 0.15;
     if (p->b_rows) c += (flux__gemm_along(p, p->b_cols, p->b_rows) ? 0.5 : 0.1) * n * k;
     return c + copy * m * k + (p->flip ? (flux__gemm_far(p) ? 0.6 : 0.2) * m * n : 0);
@@ -179,7 +179,8 @@ static int flux__gemm_by_inner(const flux__gemm_plan *plan, const flux__gemm_job
     if (j->inner_kernel) return j->inner_kernel;
     if ((flip ? j->b_row : j->a_col) != 1 || j->a_map || j->b_map || j->pairs ||
         few > FLUX__GEMM_FEW) return 1;
-    if (few > 1 && (most + few) * p->k * p->size > 512 << 10) return 1;
+    if (few > 1 && (most + few) * p->k * p->size > 512 << 10 && few * p->k * p->size > 32 << 10)
+        return 1;
     p->set = flux__gemm_sizing_set(plan->set);
     if (p->set != plan->set) cost = flux__gemm_orient_best(p);
     /* measured */
