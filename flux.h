@@ -314,7 +314,7 @@
      files/     gzip sources idx npy csv table safetensors tensors npz images folders torch
      text/      dot tensors models summary profile formulas formula_reader own_operations export_words
                 export_fused export_products export_whole export
-     dist/      mpi_library mpi nccl_library comm handshakes nccl messages collectives model
+     dist/      mpi_library mpi nccl_library comm handshakes nccl messages replay collectives model
                 optimiser
 */
 #ifndef FLUX_H
@@ -5751,6 +5751,12 @@ typedef struct flux__plan_call {
     /* Ends what start began, so that kernels may read the result. It is called once for each start
        that returned 0, in the same order, even if a kernel has failed meanwhile. */
     int (*finish)(struct flux__run *run, struct flux__kernel *k);
+    /* Asked of a plan's first call, unless NULL. replay runs all of the plan at once: 1: it is
+       done; -1: an error was told; 0: it is to be run kernel by kernel, after which `ran` is
+       called, that gives whether all is well. forget frees plan->replay. */
+    int (*replay)(struct flux__run *run);
+    bool (*ran)(struct flux__run *run, bool ok);
+    void (*forget)(struct flux__plan *plan);
 } flux__plan_call;
 
 enum {                                    /* flux_device.backend */
@@ -12693,6 +12699,7 @@ typedef struct flux__plan {
     flux__kernel *kernel;
     flux__slot_info *slot;                /* by node number */
     int *out, nout;                       /* nodes that kernels store, ascending */
+    void *replay;                         /* of its calls, to run it at once: flux__plan_call */
     struct flux__plan *next;              /* next plan of the same hash bucket */
     uint32_t used;                        /* reading of the clock of flux__plans at the last use */
 } flux__plan;
@@ -15038,7 +15045,10 @@ static bool flux__find_frees(flux__plan *plan) {
 
 /* Frees a plan and all that back ends made of its kernels. */
 static void flux__plan_free(flux__plan *plan) {
-    for (int i = 0; plan->kernel && i < plan->nkernel; i++) flux__kernel_unready(&plan->kernel[i]);
+    for (int i = 0; plan->kernel && i < plan->nkernel; i++) {
+        if (plan->replay && plan->kernel[i].call) plan->kernel[i].call->forget(plan);
+        flux__kernel_unready(&plan->kernel[i]);
+    }
     while (plan->chunk) {
         flux__chunk *chunk = plan->chunk;
         plan->chunk = chunk->next;
@@ -15754,15 +15764,25 @@ static void flux__settle_nodes(flux__run *r) {
     }
 }
 
+/* The first of the plan's calls; NULL: there is none. */
+static const flux__plan_call *flux__plan_caller(const flux__plan *plan) {
+    for (int k = 0; k < plan->nkernel && plan->ncall; k++)
+        if (plan->kernel[k].call) return plan->kernel[k].call;
+    return NULL;
+}
+
 /* Runs all kernels in order. A device may fail in the middle of an update; what has been written
    into the memory of old weights by then can't be taken back, since copies for that case would cost
    every step. The error then says that the update is half done. */
 static bool flux__run_kernels(flux__run *r, bool timed) {
     const bool trace = timed && flux__tracing();
     flux__plan *plan = r->plan;
-    bool changed = false, ok = true;
+    const flux__plan_call *call = timed ? NULL : flux__plan_caller(plan);
+    bool changed = false;
     flux__hold();
-    for (int k = 0, n; k < plan->nkernel && ok; k += n) {
+    const int whole = call && call->replay ? call->replay(r) : 0;
+    bool ok = whole >= 0;
+    for (int k = 0, n; k < plan->nkernel && whole == 0 && ok; k += n) {
         n = timed ? 1 : flux__kernel_row(plan, k);
         if (plan->kernel[k].waits && !flux__calls_await(r, k, trace)) {
             ok = false;
@@ -15776,6 +15796,7 @@ static bool flux__run_kernels(flux__run *r, bool timed) {
                 changed = changed || plan->slot[plan->kernel[i].outs[o]].donated >= 0;
     }
     if (plan->ncall) ok = flux__calls_await(r, plan->nkernel, trace) && ok;
+    if (call && call->replay && whole == 0) ok = call->ran(r, ok);
     flux__thread *t = flux__self();
     if (!ok && changed && t && t->error.unsaid) {
         size_t used = strlen(t->error.now);
@@ -24424,12 +24445,20 @@ typedef struct flux__driver {
     bool (*has_graphs)(void);             /* whether it has graphs: launches kept, to be replayed as
                                              one */
     int (*graph)(void **graph);
-    int (*graph_add)(void **node, void *graph, void *after, void *function, const unsigned *grid,
-                     unsigned threads, void **args);
+    /* Nodes of a graph: a launch, all of another graph, an event that is recorded. Each comes
+       after the n nodes `after`. */
+    int (*graph_add)(void **node, void *graph, void *const *after, size_t n, void *function,
+                     const unsigned *grid, unsigned threads, void **args);
+    int (*graph_child)(void **node, void *graph, void *const *after, size_t n, void *child);
+    int (*graph_event)(void **node, void *graph, void *const *after, size_t n, void *event);
+    /* What this thread queues on the stream between the two becomes a graph, and is not done. */
+    int (*capture)(void *stream);
+    int (*captured)(void *stream, void **graph);
     int (*graph_ready)(void **exec, void *graph);
     /* changes a node's arguments, for later launches of the graph */
     int (*graph_set)(void *exec, void *node, void *function, const unsigned *grid, unsigned threads,
                      void **args);
+    int (*graph_event_set)(void *exec, void *node, void *event);  /* the event it records */
     int (*graph_launch)(void *exec, void *stream);
     /* each may be NULL; the caller has waited for the stream */
     void (*graph_free)(void *graph, void *exec);
@@ -24698,6 +24727,7 @@ typedef struct flux__gpu_guest {
        ended, and an error was told. */
     bool (*watch)(struct flux__gpu_guest *it, void *event);
     void (*leave)(struct flux__gpu_guest *it);           /* the device is closed */
+    void (*trim)(struct flux__gpu_guest *it);            /* memory of the device is given back */
 } flux__gpu_guest;
 
 typedef struct flux__gpu {
@@ -25314,6 +25344,7 @@ static void flux__gpu_free(int backend, int id, void *p) {
     flux__gpu_lock(g);
     if (g->open && flux__gpu_there(g, &before)) {
         flux__gpu_drain(g);               /* release need not wait for work that uses p */
+        for (flux__gpu_guest *it = g->guests; it; it = it->next) it->trim(it);
         g->driver->release(p);
         g->driver->leave(before);
     }
@@ -25725,7 +25756,7 @@ static bool flux__graph_exec_make(flux__gpu *g, flux__kernel *k, int n) {
     for (int i = 0; i < n && ok; i++) {
         flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
         for (int l = 0; l < gk->launches && ok; l++, at++)
-            ok = g->driver->graph_add(&p->node[at], p->graph, at ? p->node[at - 1] : NULL,
+            ok = g->driver->graph_add(&p->node[at], p->graph, &p->node[at ? at - 1 : 0], at > 0,
                                       gk->step[l].fn->function, gk->step[l].grid,
                                       gk->step[l].threads, gk->args) == 0;
         gk->stale = false;
@@ -51464,6 +51495,8 @@ struct flux_comm {
                                              dist/messages.h */
     double poll_at;                       /* when to look how far they are, by flux__now */
     double waited;                        /* seconds for which kernels have waited for them */
+    bool shaken;                          /* the next collective's handshake is done, see
+                                             dist/replay.h */
     bool joined;                          /* the three are made */
     bool one_host;                        /* all ranks are on this machine */
     char (*hosts)[64];                    /* by rank: its machine's name */
@@ -51671,7 +51704,8 @@ enum { FLUX__SHAKES, FLUX__MOVES, FLUX__ARRIVED };       /* stages of an exchang
 typedef struct flux__exchange {
     flux__header header;
     int stage;
-    int64_t v[2];                         /* hash, -hash */
+    int64_t offer;                        /* of dist/replay.h: a hash, or 0 */
+    int64_t v[4];                         /* hash, -hash, offer, -offer */
     flux__mpi_handle request;             /* of the handshake, then of a piece of the data */
     /* data: the elements of this rank's operands, in memory that MPI reaches, which become the
        result; of an allgather the place for all ranks' elements, this rank's being where they
@@ -51682,16 +51716,19 @@ typedef struct flux__exchange {
     double begun, arrived;                /* by flux__now */
 } flux__exchange;
 
-/* A positive hash of a header. */
-static int64_t flux__header_hash(const flux__header *h) {
-    const int64_t word[] = { h->number, h->count, h->failed, h->on_gpu, h->kind, h->op, h->dtype,
-                             h->root };
+/* A positive hash of n words. */
+static int64_t flux__words_hash(const int64_t *word, int n) {
     uint64_t hash = 0;
-    for (int i = 0; i < (int)(sizeof word / sizeof *word); i++) {
+    for (int i = 0; i < n; i++) {
         hash = (hash ^ (uint64_t)word[i]) * UINT64_C(0x9e3779b97f4a7c15);
         hash ^= hash >> 29;
     }
     return (int64_t)(hash >> 2) + 1;
+}
+static int64_t flux__header_hash(const flux__header *h) {
+    const int64_t word[] = { h->number, h->count, h->failed, h->on_gpu, h->kind, h->op, h->dtype,
+                             h->root };
+    return flux__words_hash(word, (int)(sizeof word / sizeof *word));
 }
 
 /* "allreduce sum of 10 f32" */
@@ -51709,15 +51746,25 @@ static flux__text flux__header_text(const flux__header *h) {
     return t;
 }
 
-/* Breaks the communicator: records the error and keeps it for the collectives that follow. */
+#ifdef FLUX__WITH_NCCL
+/* hook: flux__nccl_drop, dist/nccl.h */
+static void flux__nccl_drop(flux_comm *c);
+#endif
+
+/* Breaks the communicator: records the error and keeps it for the collectives that follow. What
+   NCCL has under way is ended, or a look at a value might wait for ranks that do not come. */
 static bool flux__comm_break(flux_comm *c, const char *why) {
     if (!c->broken) snprintf(c->why, sizeof c->why, "%s", why);
     c->broken = true;
-    return FLUX__REFUSE("%s", why);
+    flux__fail("%s", why);
+#ifdef FLUX__WITH_NCCL
+    flux__nccl_drop(c);
+#endif
+    return false;
 }
 
-/* Begins the handshake of the collective h, whose number this sets. x is zeroed but for data and
-   out. */
+/* Begins the handshake of the collective h, whose number this sets. x is zeroed but for data, out
+   and offer. */
 static bool flux__exchange_start(flux_comm *c, flux__exchange *x, const flux__header *h) {
     char why[300];
     if (c->broken) return FLUX__REFUSE("%s: an earlier collective has failed: %s",
@@ -51725,8 +51772,9 @@ static bool flux__exchange_start(flux_comm *c, flux__exchange *x, const flux__he
     x->header = *h;
     x->header.number = c->number++;
     x->v[0] = flux__header_hash(&x->header), x->v[1] = -x->v[0];
+    x->v[2] = x->offer, x->v[3] = -x->offer;
     x->begun = flux__now();
-    if (flux__mpi_allreduce(c->shake, x->v, 2, FLUX_I64, FLUX_MAX, &x->request, why, sizeof why))
+    if (flux__mpi_allreduce(c->shake, x->v, 4, FLUX_I64, FLUX_MAX, &x->request, why, sizeof why))
         return true;
     return flux__comm_break(c, why);
 }
@@ -51984,7 +52032,23 @@ FLUX__END_COLD
 
 FLUX__BEGIN_COLD
 
-enum { FLUX__NCCL_EVENTS = 16 };          /* a ring; an event recorded again stands for more work */
+enum { FLUX__NCCL_TURNS = 16 };
+
+/* A collective that was started, in a ring of the newest ones, or a graph of several. An event
+   recorded again stands for more work. */
+typedef struct flux__nccl_turn {
+    void *packed, *done;                  /* events behind the packing of operands and behind it */
+    bool queued;                          /* and may not be done */
+    double since;                         /* when its operands were seen to be ready; 0: not yet */
+    flux__header header;
+} flux__nccl_turn;
+
+/* A graph with collectives in it, see dist/replay.h. NCCL waits for its end before a communicator
+   ends or is aborted. */
+typedef struct flux__nccl_graph {
+    struct flux__nccl_graph *next;
+    void *graph, *exec;                   /* NULL: it has been destroyed */
+} flux__nccl_graph;
 
 /* A rank's part of NCCL's communicator. It is never freed, as its device lists it. */
 struct flux__nccl {
@@ -51993,17 +52057,14 @@ struct flux__nccl {
     flux_device device;
     flux__gpu *gpu;
     const flux__nccl_library *library;
-    void *handle, *stream, *done;         /* ncclComm_t, or NULL: ended; event behind the last
-                                             collective */
-    void *packed[FLUX__NCCL_EVENTS];
-    unsigned turn, last;                  /* events taken; the one of the last collective */
-    bool pending;                         /* that one may not be done */
-    double since;                         /* when its operands were seen to be ready; 0: not yet */
+    void *handle, *stream;                /* ncclComm_t, or NULL: ended */
+    flux__nccl_turn turn[FLUX__NCCL_TURNS];
+    unsigned taken;                       /* turns so far */
     const flux__thread *thread;           /* which queues collectives, and may call MPI */
-    flux__header header;                  /* of the last collective */
+    flux__nccl_graph *graphs;             /* those that have captured collectives */
 };
 
-static flux__mutex flux__nccl_lock = FLUX__MUTEX_INIT;      /* guards handle and pending */
+static flux__mutex flux__nccl_lock = FLUX__MUTEX_INIT;      /* guards handle, turns, graphs */
 
 /* ---------------- calls */
 
@@ -52023,33 +52084,55 @@ static bool flux__nccl_ok(const flux__nccl *n, int code, const char *call, char 
     return code == 0;
 }
 
+/* Destroys the driver's graph; a launch that is under way still comes to its end. */
+static void flux__nccl_graph_free(flux__nccl *n, flux__nccl_graph *it) {
+    flux__nccl_graph **at = &n->graphs;
+    while (*at && *at != it) at = &(*at)->next;
+    if (*at) *at = it->next;
+    n->gpu->driver->graph_free(it->graph, it->exec);
+    it->graph = it->exec = NULL;
+}
+
 /* Aborts the communicator: what it has queued ends. The device is current. */
 static void flux__nccl_abort(flux__nccl *n) {
+    while (n->graphs) flux__nccl_graph_free(n, n->graphs);
     if (n->handle) n->library->call.CommAbort(n->handle);
     n->handle = NULL;
-    n->pending = false;
+    for (int i = 0; i < FLUX__NCCL_TURNS; i++) n->turn[i].queued = false;
 }
 
 /* ---------------- watching */
 
 enum { FLUX__NCCL_DONE, FLUX__NCCL_GOES_ON, FLUX__NCCL_LATE, FLUX__NCCL_FAILED };
 
-/* How the last collective goes, if it is not done; one that has failed or is late is aborted. */
-static int flux__nccl_look(flux__nccl *n, void *event, char *why, size_t size) {
+/* The oldest collective that is not done; the others wait for it. NULL: all are done, or there is
+   an error, which a wait will tell. */
+static flux__nccl_turn *flux__nccl_oldest(flux__nccl *n) {
+    for (unsigned i = 0; i < FLUX__NCCL_TURNS; i++) {
+        flux__nccl_turn *t = &n->turn[(n->taken + i) % FLUX__NCCL_TURNS];
+        if (!t->queued) continue;
+        t->queued = n->gpu->driver->event_query(t->done) == FLUX__NOT_READY;
+        if (t->queued) return t;
+    }
+    return NULL;
+}
+
+/* How the oldest collective goes that is not done; all are aborted if it has failed or is late. */
+static int flux__nccl_look(flux__nccl *n, void *event, flux__header *h, char *why, size_t size) {
     const flux__driver *driver = n->gpu->driver;
     const double most = n->comm->broken ? FLUX__GRACE : n->comm->timeout;
     int state = 0;
-    if (!n->handle || !n->pending || (event && driver->event_query(event) == 0))
-        return FLUX__NCCL_DONE;
-    n->pending = driver->event_query(n->done) == FLUX__NOT_READY;
-    if (!n->pending) return FLUX__NCCL_DONE;             /* or an error that the wait will tell */
-    if (n->since == 0 && driver->event_query(n->packed[n->last]) == 0) n->since = flux__now();
+    if (!n->handle || (event && driver->event_query(event) == 0)) return FLUX__NCCL_DONE;
+    flux__nccl_turn *t = flux__nccl_oldest(n);
+    if (!t) return FLUX__NCCL_DONE;
+    if (t->since == 0 && driver->event_query(t->packed) == 0) t->since = flux__now();
+    *h = t->header;
     const int code = n->library->call.CommGetAsyncError(n->handle, &state);
-    const bool late = n->since != 0 && flux__now() - n->since > most,
+    const bool late = t->since != 0 && flux__now() - t->since > most,
                failed = code || (state && state != FLUX__NCCL_IN_PROGRESS);
     if (!late && !failed) return FLUX__NCCL_GOES_ON;
     snprintf(why, size, "%s, collective %lld: %s: %.200s; what was computed of it on this device "
-             "is worthless", flux__header_text(&n->header).s, (long long)n->header.number,
+             "is worthless", flux__header_text(h).s, (long long)h->number,
              n->library->name, failed ? n->library->call.GetErrorString(code ? code : state)
                                       : "not done in time");
     flux__nccl_abort(n);
@@ -52059,36 +52142,47 @@ static int flux__nccl_look(flux__nccl *n, void *event, char *why, size_t size) {
 /* A guest's watch, see flux__gpu_guest. */
 static bool flux__nccl_watch(flux__gpu_guest *it, void *event) {
     flux__nccl *n = (flux__nccl *)it;
+    FLUX__ZEROED(flux__header, h);
     char why[400];
     int state;
     do {
         flux__mutex_lock(&flux__nccl_lock);
-        state = flux__nccl_look(n, event, why, sizeof why);
+        state = flux__nccl_look(n, event, &h, why, sizeof why);
         flux__mutex_unlock(&flux__nccl_lock);
         if (state == FLUX__NCCL_GOES_ON) flux__thread_yield();
     } while (state == FLUX__NCCL_GOES_ON);
     if (state == FLUX__NCCL_DONE) return true;
     if (flux__self() != n->thread) return FLUX__REFUSE("%s", why);  /* n->thread tells the others */
     if (n->comm->broken) return FLUX__REFUSE("%s", why);
-    if (state == FLUX__NCCL_LATE) return flux__give_up(n->comm, &n->header, true);
-    flux__report_send(n->comm, &n->header, true);
+    if (state == FLUX__NCCL_LATE) return flux__give_up(n->comm, &h, true);
+    flux__report_send(n->comm, &h, true);
     return flux__comm_break(n->comm, why);
 }
 
 /* ---------------- joining */
+
+/* A guest's trim: graphs have addresses of memory that may be given back, and NCCL may have
+   registered it. */
+static void flux__nccl_trim(flux__gpu_guest *it) {
+    flux__nccl *n = (flux__nccl *)it;
+    flux__mutex_lock(&flux__nccl_lock);
+    while (n->graphs) flux__nccl_graph_free(n, n->graphs);
+    flux__mutex_unlock(&flux__nccl_lock);
+}
 
 static void flux__nccl_leave_gpu(flux__gpu_guest *it) {
     flux__nccl *n = (flux__nccl *)it;
     const flux__driver *driver = n->gpu->driver;
     flux__mutex_lock(&flux__nccl_lock);
     flux__nccl_abort(n);
-    for (int i = 0; i < FLUX__NCCL_EVENTS; i++) {
-        if (n->packed[i]) driver->event_free(n->packed[i]);
-        n->packed[i] = NULL;
+    for (int i = 0; i < FLUX__NCCL_TURNS; i++) {
+        flux__nccl_turn *t = &n->turn[i];
+        if (t->packed) driver->event_free(t->packed);
+        if (t->done) driver->event_free(t->done);
+        t->packed = t->done = NULL;
     }
-    if (n->done) driver->event_free(n->done);
     if (n->stream) driver->stream_free(n->stream);
-    n->done = n->stream = NULL;
+    n->stream = NULL;
     flux__mutex_unlock(&flux__nccl_lock);
 }
 
@@ -52128,8 +52222,10 @@ static bool flux__nccl_make(flux__nccl *n, flux__nccl_id id, char *why, size_t s
     const flux_comm *c = n->comm;
     flux__nccl_config config;
     int code = driver->stream(&n->stream);
-    for (int i = 0; i < FLUX__NCCL_EVENTS && code == 0; i++) code = driver->event(&n->packed[i]);
-    if (code == 0) code = driver->event(&n->done);
+    for (int i = 0; i < FLUX__NCCL_TURNS && code == 0; i++) {
+        code = driver->event(&n->turn[i].packed);
+        if (code == 0) code = driver->event(&n->turn[i].done);
+    }
     if (!flux__gpu_ok(n->gpu, code, "making a stream and events")) {
         snprintf(why, size, "no stream for collectives could be made");
         return false;
@@ -52155,6 +52251,7 @@ static flux__nccl *flux__nccl_new(flux_comm *c, int backend, flux__nccl_id id, c
     n->comm = c, n->device = d;
     n->library = &flux__nccls[backend - FLUX__CUDA_BACKEND];
     n->guest.watch = flux__nccl_watch, n->guest.leave = flux__nccl_leave_gpu;
+    n->guest.trim = flux__nccl_trim;
     snprintf(why, size, "the GPU can't be used");
     n->gpu = flux__gpu_enter(d.backend, d.id, &before);
     if (!n->gpu) return flux__free(n), (flux__nccl *)NULL;
@@ -52217,7 +52314,12 @@ static void flux__nccl_end(flux_comm *c, bool well) {
     c->nccl = NULL;
     if (!n || !n->handle || !flux__gpu_enter(n->device.backend, n->device.id, &before)) return;
     const flux__nccl_calls *nccl = &n->library->call;
+    if (well && n->graphs) {              /* launches may be under way */
+        flux__nccl_watch(&n->guest, NULL);
+        n->gpu->driver->stream_wait(n->gpu->stream);
+    }
     flux__mutex_lock(&flux__nccl_lock);
+    while (n->graphs) flux__nccl_graph_free(n, n->graphs);
     well = well && (!nccl->CommFinalize || flux__nccl_ok(n, nccl->CommFinalize(n->handle),
                                                          "CommFinalize", why, sizeof why));
     if (well && nccl->CommDestroy(n->handle) == 0) n->handle = NULL;
@@ -52237,15 +52339,26 @@ static bool flux__nccl_takes(const flux_comm *c, flux_device d, const flux__head
            !(folds && flux__dtypes[h->dtype].real && (h->op == FLUX_MIN || h->op == FLUX_MAX));
 }
 
+/* The number of a turn whose last collective is done, which the host waits for if so many others
+   have been queued since; -1 on error. */
+static int flux__nccl_take(flux__nccl *n, flux__gpu *g) {
+    const int at = (int)(n->taken++ % FLUX__NCCL_TURNS);
+    flux__nccl_turn *t = &n->turn[at];
+    if (!t->done || (t->queued && g->driver->event_query(t->done) != 0 &&
+                     !flux__gpu_sleep(g, t->done, "waiting for a collective"))) return -1;
+    t->queued = false;
+    return at;
+}
+
 /* Marks the point in the device's stream where a collective's operands are packed: the number of
-   its event, or -1 on error. */
+   its turn, or -1 on error. */
 static int flux__nccl_packed(flux__nccl *n) {
     void *before;
     flux__gpu *g = flux__gpu_enter(n->device.backend, n->device.id, &before);
     if (!g) return -1;
-    const int at = (int)(n->turn++ % FLUX__NCCL_EVENTS);
-    const bool ok = n->packed[at] &&
-                    flux__gpu_ok(g, g->driver->event_record(n->packed[at], g->stream),
+    const int at = flux__nccl_take(n, g);
+    const bool ok = at >= 0 &&
+                    flux__gpu_ok(g, g->driver->event_record(n->turn[at].packed, g->stream),
                                  "recording an event");
     flux__gpu_leave(g, before);
     return ok ? at : -1;
@@ -52289,7 +52402,7 @@ typedef struct flux__nccl_task {
     const flux__header *header;
     const void *in;
     void *out;
-    int packed;                           /* of flux__nccl_packed */
+    int packed;                           /* of flux__nccl_packed; -1: captured */
 } flux__nccl_task;
 
 /* Queues the collectives of all tasks as one group; its stream waits for their operands. The
@@ -52302,7 +52415,8 @@ static bool flux__nccl_group(flux__nccl *n, const flux__nccl_task *task, int cou
                                          "ReduceScatter" };
     snprintf(why, size, "the stream of collectives can't wait for the device's");
     for (int i = 0; i < count; i++)
-        if (driver->event_before(n->packed[task[i].packed], n->stream) != 0) return false;
+        if (task[i].packed >= 0 &&
+            driver->event_before(n->turn[task[i].packed].packed, n->stream) != 0) return false;
     bool ok = flux__nccl_ok(n, nccl->GroupStart(), "GroupStart", why, size);
     if (!ok) return false;
     for (int i = 0; i < count && ok; i++) {
@@ -52314,14 +52428,20 @@ static bool flux__nccl_group(flux__nccl *n, const flux__nccl_task *task, int cou
     return ok && flux__nccl_ok(n, end, "GroupEnd", why, size);
 }
 
-/* The device's stream goes on when the collectives are done. */
-static bool flux__nccl_order(flux__nccl *n, const flux__nccl_task *last) {
-    const flux__driver *driver = n->gpu->driver;
-    n->pending = driver->event_record(n->done, n->stream) == 0;
-    n->since = 0, n->last = (unsigned)last->packed;
+/* What turn number `at` stands for is queued on the stream. */
+static bool flux__nccl_queued(flux__nccl *n, int at, const flux__header *h, void *stream) {
+    flux__nccl_turn *t = &n->turn[at];
+    t->since = 0;
+    t->header = *h;
     n->thread = flux__self();
-    n->header = *last->header;
-    return n->pending && driver->event_before(n->done, n->gpu->stream) == 0;
+    return t->queued = n->gpu->driver->event_record(t->done, stream) == 0;
+}
+
+/* The device's stream goes on when the collectives are done. */
+static bool flux__nccl_order(flux__nccl *n, const flux__nccl_task *task, int count) {
+    for (int i = 0; i < count; i++)
+        if (!flux__nccl_queued(n, task[i].packed, task[i].header, n->stream)) return false;
+    return n->gpu->driver->event_before(n->turn[task[count - 1].packed].done, n->gpu->stream) == 0;
 }
 
 /* Queues collectives that have been shaken hands on. False: an error was told, the communicator is
@@ -52336,7 +52456,7 @@ static bool flux__nccl_run(flux_comm *c, const flux__nccl_task *task, int count)
     flux__mutex_lock(&flux__nccl_lock);
     if (g && !n->handle) snprintf(why, sizeof why, "an earlier collective was aborted");
     else if (g && flux__nccl_group(n, task, count, why, sizeof why)) {
-        ok = flux__nccl_order(n, &task[count - 1]);
+        ok = flux__nccl_order(n, task, count);
         if (!ok) snprintf(why, sizeof why, "the device's stream can't wait for the collective");
     }
     flux__mutex_unlock(&flux__nccl_lock);
@@ -52447,21 +52567,28 @@ static bool flux__message_place(flux__message *m, const flux__header *h, int ran
     return m->data != NULL;
 }
 
-/* Packs the operands of a kernel one behind the other; of a reduce_scatter the part of each rank,
-   of all operands. */
-static bool flux__message_pack(const flux__message *m, flux__run *run, const flux__kernel *k,
-                               char *to) {
-    const flux_tensor *t = run->g->node[k->node];
+/* Copies bytes of an operand to where they are packed. */
+typedef bool flux__pack(void *ctx, void *to, const void *from, size_t bytes);
+
+static bool flux__message_copy(void *ctx, void *to, const void *from, size_t bytes) {
+    const flux__message *m = (const flux__message *)ctx;
     const flux_device cpu = { 0, 0 };
+    return flux__move_bytes(m->on_gpu ? m->device : cpu, to, m->device, from, bytes) == 0;
+}
+
+/* Has the operands of a kernel packed one behind the other, but those that are there already; of a
+   reduce_scatter the part of each rank, of all operands. */
+static bool flux__message_pack(flux__run *run, const flux__kernel *k, char *to, flux__pack *copy,
+                               void *ctx) {
+    const flux_tensor *t = run->g->node[k->node];
     const size_t size = flux__dtypes[t->dtype].size;
-    const flux_device there = m->on_gpu ? m->device : cpu;
     const int n = (int)t->arg.i[1], parts = t->arg.i[FLUX__CALL_KIND] == FLUX__REDUCE_SCATTER
         ? ((const flux_comm *)(intptr_t)t->arg.i[FLUX__CALL_COMM])->size : 1;
     for (int at = 0; at < n * parts; at++) {
         const int i = at % n;
         const size_t bytes = (size_t)(flux__size(t->in[i]) / parts) * size;
         const char *from = flux__operand_ptr(run, &k->operand[i]) + (size_t)(at / n) * bytes;
-        if (from != to && flux__move_bytes(there, to, m->device, from, bytes) != 0)
+        if (from != to && !copy(ctx, to, from, bytes))
             return FLUX__REFUSE("%s: %zu bytes could not be copied from the device", k->call->name,
                                 bytes);
         to += bytes;
@@ -52510,6 +52637,17 @@ static void flux__messages_between(flux_comm *c) {
     t->between_of = c;
 }
 
+/* Begins a message's handshake, unless that is done. */
+static bool flux__message_shake(flux_comm *c, flux__exchange *x, const flux__header *h) {
+    if (!c->shaken) return flux__exchange_start(c, x, h);
+    c->shaken = false;
+    x->header = *h;
+    x->header.number = c->number - 1;
+    x->stage = FLUX__ARRIVED;             /* NCCL has its data */
+    x->begun = x->arrived = flux__now();
+    return true;
+}
+
 /* Packs a collective's operands into its message, begins the handshake about it, and puts it behind
    the communicator's others. -1: memory ran out, or the operands could not be packed. */
 static int flux__message_start(flux__run *run, flux__kernel *k) {
@@ -52529,13 +52667,14 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
     m->bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
     const size_t mine = h.kind == FLUX__ALLGATHER ? (size_t)c->rank * (size_t)h.count : 0;
     if (!flux__message_place(m, &h, c->size) ||
-        !flux__message_pack(m, run, k, m->data + mine * flux__dtypes[t->dtype].size) ||
+        !flux__message_pack(run, k, m->data + mine * flux__dtypes[t->dtype].size,
+                            flux__message_copy, m) ||
         !flux__message_packed(c, m)) {
         flux__message_free(m);
         return -1;
     }
     if (!m->on_gpu) m->exchange.data = m->data, m->exchange.out = m->host;
-    if (!flux__exchange_start(c, &m->exchange, &h)) {
+    if (!flux__message_shake(c, &m->exchange, &h)) {
         flux__message_free(m);
         return -1;
     }
@@ -52594,7 +52733,6 @@ static void flux__messages_queue(flux_comm *c, flux__message *first, const flux_
         for (flux__message *f = m; f != end; f = f == last ? NULL : f->next)
             if (f->on_gpu) f->ok = false;
     }
-    if (c->broken) flux__nccl_drop(c);
 }
 #endif
 
@@ -52630,6 +52768,498 @@ static int flux__message_finish(flux__run *run, flux__kernel *k) {
 
 FLUX__END_COLD
 
+/* ---------------------------------------------------------------------- dist/replay.h
+   A whole plan with its collectives as one graph of the driver. Kernels are
+   nodes, as in the graph of a row (gpu/launch.h); the collectives that are
+   finished together, and the copies that pack operands, are captured on NCCL's
+   stream and become nodes that hold a graph. Kernels that need no result do not
+   wait for them, so they run beside each other as they do without a graph.
+
+   Invariant: NCCL asks that an operation is captured on all ranks or on none, and
+   that all launch the graph of one capture. So the handshake of a plan's first
+   collective carries an offer: a hash of all the plan's collectives, of how they
+   are grouped, and of the number of the collective behind which this rank's
+   graph was made (0: it has none and would make one). If all ranks make one
+   offer, that handshake stands for the whole plan, or they make the graph when
+   the plan has run, and agree whether all could. If not, a graph is dropped, and
+   the plan runs kernel by kernel, as before. A rank whose launch fails reports it
+   as one whose collective fails.
+
+   What was captured keeps its addresses: another address means another graph, and
+   when memory is given back to the driver all graphs are dropped.
+
+   Rejected: capturing all of a plan from its stream (its kernels would have no
+   nodes, whose arguments may change), and an offer in a message of its own. */
+
+#ifndef FLUX__WITH_NCCL
+#define FLUX__REPLAY_CALLS NULL, NULL, NULL
+#else
+#define FLUX__REPLAY_CALLS flux__replay_run, flux__replay_ran, flux__replay_forget
+
+FLUX__BEGIN_COLD
+
+enum {
+    FLUX__REPLAY_AFTER = 2,                /* runs of a plan before its ranks offer a graph */
+    FLUX__REPLAY_TRIES = 8,                /* graphs of a plan that are made, if they do not last */
+    FLUX__REPLAY_LASTS = 64                /* launches after which one has lasted */
+};
+
+/* What a plan has of it (flux__plan.replay). */
+typedef struct flux__replay {
+    flux__nccl_graph it;
+    flux_comm *comm;
+    flux__nccl *nccl;                     /* NULL: the plan can't be one graph */
+    int64_t row;                          /* hash of the collectives and their groups */
+    int64_t made_at;                      /* the communicator's number when the graph was made */
+    int runs, tries, lasted, told;        /* lasted: launches of the graph; told: nodes updated */
+    int launches;                         /* of the plan's kernels */
+    bool wanted;                          /* all ranks make the graph when the plan has run */
+    bool newest;                          /* the graph's kernels have the newest arguments */
+    void **node, *packed;                 /* of the kernels' launches; of the event behind the
+                                             packing of the first collectives' operands */
+    const void **address;                 /* of operands and results of collectives */
+    int naddress;
+    flux__buffer **buffer;                /* by kernel: the operands of a reduce_scatter, or NULL */
+} flux__replay;
+
+/* ---------------- a plan's collectives */
+
+/* The kernels of collectives from `from` on that are to be finished before kernel number `at`:
+   returns the number behind the last of them, or `from` if there are none. */
+static int flux__group_end(const flux__plan *plan, int from, int at) {
+    int end = from;
+    for (int i = from; i < at; i++)
+        if (plan->kernel[i].call && !plan->kernel[i].idle && plan->kernel[i].read_at <= at)
+            end = i + 1;
+    return end;
+}
+
+static const flux_tensor *flux__call_node(const flux__run *r, int i) {
+    return r->g->node[r->plan->kernel[i].node];
+}
+
+/* The communicator, if the plan can be one graph: all of it runs on NCCL's device. */
+static flux_comm *flux__replay_comm(const flux__run *r) {
+    flux_comm *c = NULL;
+    int version = 0;
+    for (int i = 0; i < r->plan->nkernel; i++) {
+        const flux__kernel *k = &r->plan->kernel[i];
+        if (k->idle) continue;
+        if (k->call) {
+            const flux_tensor *t = flux__call_node(r, i);
+            flux_comm *its = (flux_comm *)(intptr_t)t->arg.i[FLUX__CALL_COMM];
+            const flux__header h = flux__header_of(t);
+            if ((c && its != c) || !flux__nccl_takes(its, t->device, &h)) return NULL;
+            c = its;
+        }
+    }
+    for (int i = 0; i < r->plan->nkernel && c; i++) {
+        const flux__kernel *k = &r->plan->kernel[i];
+        if (!k->idle && !k->call && !(k->by && flux__same_device(k->device, c->nccl->device)))
+            return NULL;
+    }
+    const bool can = c && c->nccl->library->call.GetVersion(&version) == 0 && version >= 21100;
+    return can ? c : NULL;
+}
+
+/* The hash of a plan's collectives and of how they are grouped. */
+static int64_t flux__replay_row(const flux__run *r) {
+    const flux__plan *plan = r->plan;
+    int64_t hash = 1;
+    for (int i = 0, from = 0; i <= plan->nkernel; i++) {
+        const bool ends = i == plan->nkernel || plan->kernel[i].waits;
+        const int end = ends ? flux__group_end(plan, from, i) : from;
+        for (; from < end; from++) {
+            if (!plan->kernel[from].call || plan->kernel[from].idle) continue;
+            const flux__header h = flux__header_of(flux__call_node(r, from));
+            const int64_t word[] = { hash, flux__header_hash(&h), from == end - 1 };
+            hash = flux__words_hash(word, 3);
+        }
+    }
+    return hash;
+}
+
+/* The plan's, made when it first runs. NULL: memory ran out. */
+static flux__replay *flux__replay_of(flux__run *r) {
+    flux__plan *plan = r->plan;
+    flux__replay *w = (flux__replay *)plan->replay;
+    if (w) return w;
+    if (!(w = (flux__replay *)flux__zalloc(sizeof *w))) return NULL;
+    plan->replay = w;
+    w->comm = flux__replay_comm(r);
+    if (!w->comm) return w;
+    size_t addresses = 0;
+    for (int i = 0; i < plan->nkernel; i++) {
+        const flux__kernel *k = &plan->kernel[i];
+        if (k->ready) w->launches += ((const flux__gpu_kernel *)k->ready)->launches;
+        if (k->call) addresses += 1 + (size_t)k->noperand;
+    }
+    w->node = (void **)flux__zalloc(((size_t)w->launches + 1) * sizeof *w->node);
+    w->address = (const void **)flux__zalloc(addresses * sizeof *w->address);
+    w->buffer = (flux__buffer **)flux__zalloc((size_t)plan->nkernel * sizeof *w->buffer);
+    w->naddress = (int)addresses;
+    w->row = flux__replay_row(r);
+    if (w->node && w->address && w->buffer) w->nccl = w->comm->nccl;
+    return w;
+}
+
+/* How many of the addresses of the collectives' operands and results are those kept; `keep`: they
+   are kept from now on. */
+static int flux__replay_addresses(flux__run *r, flux__replay *w, bool keep) {
+    int at = 0, same = 0;
+    for (int i = 0; i < r->plan->nkernel; i++) {
+        const flux__kernel *k = &r->plan->kernel[i];
+        for (int o = -1; k->call && o < k->noperand; o++, at++) {
+            const void *p = o < 0 ? r->ptr[r->plan->nleaf + k->node]
+                                  : k->operand[o].src < 0 ? NULL
+                                                          : flux__operand_ptr(r, &k->operand[o]);
+            same += w->address[at] == p;
+            if (keep) w->address[at] = p;
+        }
+    }
+    return same;
+}
+
+/* Destroys the graph, if there is one. */
+static void flux__replay_drop(flux__replay *w, int nkernel) {
+    void *before;
+    flux__gpu *g = w->nccl->gpu;
+    flux__hold();
+    flux__gpu_lock(g);
+    if (w->it.graph && flux__gpu_there(g, &before)) {
+        flux__gpu_watch(g, NULL);         /* a launch of it may be under way */
+        g->driver->stream_wait(g->stream);
+        flux__mutex_lock(&flux__nccl_lock);
+        if (w->it.graph) flux__nccl_graph_free(w->nccl, &w->it);
+        flux__mutex_unlock(&flux__nccl_lock);
+        g->driver->leave(before);
+    }
+    flux__gpu_unlock(g);
+    flux__tell();
+    for (int i = 0; i < nkernel; i++) {
+        if (w->buffer[i]) flux__buffer_release(w->buffer[i]);
+        w->buffer[i] = NULL;
+    }
+}
+
+/* See flux__plan_call. */
+static void flux__replay_forget(flux__plan *plan) {
+    flux__replay *w = (flux__replay *)plan->replay;
+    if (w->nccl) flux__replay_drop(w, plan->nkernel);
+    flux__free(w->node);
+    flux__free((void *)w->address);
+    flux__free(w->buffer);
+    flux__free(w);
+    plan->replay = NULL;
+}
+
+/* ---------------- making the graph */
+
+/* The nodes that the next node comes after. */
+typedef struct flux__tail { void *node[4]; size_t n; } flux__tail;
+
+static void flux__tail_add(flux__tail *t, void *node) {
+    for (size_t i = 0; i < t->n; i++)
+        if (t->node[i] == node) return;
+    if (node) t->node[t->n++] = node;
+}
+static void flux__tail_set(flux__tail *t, void *node) { t->node[0] = node, t->n = 1; }
+
+/* Adds what is captured, which this ends, as a node behind `after`. */
+static bool flux__capture_end(const flux__replay *w, bool ok, const flux__tail *after,
+                              void **node) {
+    const flux__driver *driver = w->nccl->gpu->driver;
+    void *graph = NULL;
+    ok = driver->captured(w->nccl->stream, &graph) == 0 && ok;
+    ok = ok && driver->graph_child(node, w->it.graph, after->node, after->n, graph) == 0;
+    if (graph) driver->graph_free(graph, NULL);
+    return ok;
+}
+
+typedef struct flux__captured_copy { const flux__nccl *nccl; int count; } flux__captured_copy;
+
+/* Counts a copy of an operand (without NCCL's stream), or queues it. */
+static bool flux__copy_captured(void *ctx, void *to, const void *from, size_t bytes) {
+    flux__captured_copy *c = (flux__captured_copy *)ctx;
+    c->count++;
+    return !c->nccl || bytes == 0 ||
+           c->nccl->gpu->driver->across(to, from, bytes, c->nccl->stream) == 0;
+}
+
+/* A collective's operands and its result: where they are, see flux__message_place. */
+static flux__nccl_task flux__replay_task(const flux__run *r, const flux__replay *w, int i,
+                                        flux__header *h, char **packed) {
+    const flux__kernel *k = &r->plan->kernel[i];
+    flux__nccl_task task;
+    *h = flux__header_of(flux__call_node(r, i));
+    const size_t size = flux__dtypes[h->dtype].size;
+    task.header = h, task.packed = -1;
+    task.out = r->ptr[r->plan->nleaf + k->node];
+    *packed = w->buffer[i] ? (char *)w->buffer[i]->ptr : (char *)task.out;
+    if (h->kind == FLUX__ALLGATHER) *packed += (size_t)w->comm->rank * (size_t)h->count * size;
+    task.in = *packed;
+    return task;
+}
+
+/* Adds the copies that pack the operands of collective number i. */
+static bool flux__replay_pack(flux__run *r, const flux__replay *w, int i, flux__tail *main) {
+    const flux__kernel *k = &r->plan->kernel[i];
+    flux__captured_copy counted = { NULL, 0 }, queued = { w->nccl, 0 };
+    flux__header h;
+    char *to;
+    void *node;
+    flux__replay_task(r, w, i, &h, &to);
+    flux__message_pack(r, k, to, flux__copy_captured, &counted);
+    if (counted.count == 0) return true;
+    if (w->nccl->gpu->driver->capture(w->nccl->stream) != 0) return false;
+    const bool ok = flux__message_pack(r, k, to, flux__copy_captured, &queued);
+    if (!flux__capture_end(w, ok, main, &node)) return false;
+    flux__tail_set(main, node);
+    return true;
+}
+
+/* Adds the collectives of kernels `from` to `end` - 1 as one group. begun: behind the packing of
+   the last one's operands; side: the group before, which is replaced by this one. */
+static bool flux__replay_group(const flux__run *r, flux__replay *w, int from, int end,
+                              const flux__tail *begun, void **side) {
+    flux__nccl_task task[FLUX__MESSAGES_MOST];
+    flux__header header[FLUX__MESSAGES_MOST];
+    flux__nccl *n = w->nccl;
+    const flux__driver *driver = n->gpu->driver;
+    flux__tail after = *begun;
+    char why[300], *packed;
+    int count = 0;
+    for (int i = from; i < end; i++) {
+        if (!r->plan->kernel[i].call || r->plan->kernel[i].idle) continue;
+        if (count == FLUX__MESSAGES_MOST) return false;
+        task[count] = flux__replay_task(r, w, i, &header[count], &packed);
+        count++;
+    }
+    if (!*side && driver->graph_event(&w->packed, w->it.graph, begun->node, begun->n,
+                                      n->turn[0].packed) != 0) return false;
+    flux__tail_add(&after, *side ? *side : w->packed);
+    if (driver->capture(n->stream) != 0) return false;
+    const bool ok = flux__nccl_group(n, task, count, why, sizeof why);
+    return flux__capture_end(w, ok, &after, side);
+}
+
+/* Adds a kernel's launches. */
+static bool flux__replay_kernel(const flux__replay *w, const flux__kernel *k, int *at,
+                               flux__tail *main) {
+    const flux__gpu_kernel *gk = (const flux__gpu_kernel *)k->ready;
+    for (int l = 0; l < gk->launches; l++, (*at)++) {
+        const flux__gpu_step *step = &gk->step[l];
+        if (w->nccl->gpu->driver->graph_add(&w->node[*at], w->it.graph, main->node, main->n,
+                                            step->fn->function, step->grid, step->threads,
+                                            gk->args) != 0) return false;
+        flux__tail_set(main, w->node[*at]);
+    }
+    return true;
+}
+
+/* Adds all of a plan, whose kernels have the arguments of the run that has just ended. */
+static bool flux__replay_nodes(flux__run *r, flux__replay *w) {
+    const flux__plan *plan = r->plan;
+    flux__tail main = { { NULL }, 0 }, begun = main;
+    void *side = NULL;
+    bool ok = true;
+    for (int i = 0, from = 0, at = 0; i <= plan->nkernel && ok; i++) {
+        const bool last = i == plan->nkernel, ends = last || plan->kernel[i].waits;
+        const int end = ends ? flux__group_end(plan, from, i) : from;
+        ok = end == from || flux__replay_group(r, w, from, end, &begun, &side);
+        if (ends) flux__tail_add(&main, side);
+        from = end;
+        if (!ok || last || plan->kernel[i].idle) continue;
+        if (plan->kernel[i].call) ok = flux__replay_pack(r, w, i, &main), begun = main;
+        else ok = flux__replay_kernel(w, &plan->kernel[i], &at, &main);
+    }
+    return ok;
+}
+
+/* Memory for the operands of collectives whose result is shorter. */
+static bool flux__replay_buffers(flux__run *r, const flux__replay *w) {
+    for (int i = 0; i < r->plan->nkernel; i++) {
+        const flux__kernel *k = &r->plan->kernel[i];
+        if (!k->call || k->idle) continue;
+        const flux__header h = flux__header_of(flux__call_node(r, i));
+        if (h.kind != FLUX__REDUCE_SCATTER) continue;
+        w->buffer[i] = flux__buffer_new(k->device, (size_t)h.count * flux__dtypes[h.dtype].size,
+                                        NULL);
+        if (!w->buffer[i]) return false;
+    }
+    return true;
+}
+
+/* Makes the graph of a plan that has just run. */
+static bool flux__replay_make(flux__run *r, flux__replay *w) {
+    flux__nccl *n = w->nccl;
+    void *before;
+    flux__gpu *g;
+    if (!flux__replay_buffers(r, w) ||
+        !(g = flux__gpu_enter(n->device.backend, n->device.id, &before))) return false;
+    flux__mutex_lock(&flux__nccl_lock);
+    w->it.next = n->graphs, n->graphs = &w->it;
+    w->it.graph = w->it.exec = NULL;
+    const bool ok = n->handle && g->driver->graph(&w->it.graph) == 0 && flux__replay_nodes(r, w) &&
+                    g->driver->graph_ready(&w->it.exec, w->it.graph) == 0;
+    if (ok) g->counters.graphs++;
+    else flux__nccl_graph_free(n, &w->it);
+    flux__mutex_unlock(&flux__nccl_lock);
+    flux__gpu_leave(g, before);
+    flux__replay_addresses(r, w, true);
+    w->newest = false, w->told = w->lasted = 0;
+    return ok;
+}
+
+/* ---------------- running it */
+
+/* Marks all kernels as having other arguments than a graph has. */
+static void flux__replay_outdated(flux__run *r) {
+    for (int i = 0; i < r->plan->nkernel; i++)
+        if (r->plan->kernel[i].ready)
+            ((flux__gpu_kernel *)r->plan->kernel[i].ready)->stale = true;
+}
+
+/* Gives the graph's kernels this run's arguments. The device is current. */
+static bool flux__replay_update(flux__run *r, flux__replay *w, flux__gpu *g) {
+    if (!w->newest) flux__replay_outdated(r);
+    bool ok = true;
+    for (int i = 0, at = 0; i < r->plan->nkernel && ok; i++) {
+        const flux__kernel *k = &r->plan->kernel[i];
+        flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
+        if (!gk || k->idle) continue;
+        ok = flux__gpu_args(r, k, g);
+        for (int l = 0; l < gk->launches && ok; l++, at++) {
+            const flux__gpu_step *step = &gk->step[l];
+            if (!gk->stale) continue;
+            ok = g->driver->graph_set(w->it.exec, w->node[at], step->fn->function, step->grid,
+                                      step->threads, gk->args) == 0;
+            g->counters.graph_updates++, w->told++;
+        }
+        gk->stale = false;
+    }
+    for (int i = 0; i < w->naddress && ok; i++)
+        ok = !w->address[i] || flux__gpu_await(g, w->address[i], 1);
+    w->newest = ok;
+    return ok;
+}
+
+/* Whether the graph can be launched in this run: with new arguments, where its addresses are. */
+static bool flux__replay_ready(flux__run *r, flux__replay *w) {
+    void *before;
+    if (!w->it.exec || w->told >= FLUX__GRAPH_EXEC_MOST ||
+        flux__replay_addresses(r, w, false) != w->naddress) return false;
+    flux__gpu *g = flux__gpu_enter(w->nccl->device.backend, w->nccl->device.id, &before);
+    if (!g) return false;
+    flux__mutex_lock(&flux__nccl_lock);
+    const bool ok = w->it.exec && flux__replay_update(r, w, g);
+    flux__mutex_unlock(&flux__nccl_lock);
+    flux__gpu_leave(g, before);
+    return ok;
+}
+
+/* Launches the graph. False: it failed, and the communicator is broken. */
+static bool flux__replay_launch(flux__replay *w, const flux__header *h) {
+    flux__nccl *n = w->nccl;
+    char text[500], number[FLUX__GPU_NUMBER];
+    void *before;
+    flux__gpu *g = flux__gpu_enter(n->device.backend, n->device.id, &before);
+    int code = -1;
+    const int at = g ? flux__nccl_take(n, g) : -1;
+    flux__mutex_lock(&flux__nccl_lock);
+    if (at >= 0 && n->handle && w->it.exec)
+        code = g->driver->graph_event_set(w->it.exec, w->packed, n->turn[at].packed);
+    if (code == 0) code = g->driver->graph_launch(w->it.exec, g->stream);
+    if (code == 0 && !flux__nccl_queued(n, at, h, g->stream)) code = -1;
+    if (code == 0) {
+        g->counters.graph_launches++, w->lasted++;
+        g->counters.launches += w->launches;
+    }
+    if (g && code > 0 && !g->lost && g->driver->lost(code)) g->lost = code;
+    snprintf(text, sizeof text, "%s, collective %lld: launching the graph of it: %.200s",
+             flux__header_text(h).s, (long long)h->number,
+             code > 0 ? n->gpu->driver->error(code, number) : "the GPU can't be used");
+    flux__mutex_unlock(&flux__nccl_lock);
+    if (g) flux__gpu_leave(g, before);
+    if (code == 0) return true;
+    flux__report_send(w->comm, h, true);
+    return flux__comm_break(w->comm, text);
+}
+
+/* What this rank offers: 0: nothing. */
+static int64_t flux__replay_offer(flux__run *r, flux__replay *w) {
+    const bool ready = flux__replay_ready(r, w);
+    if (w->lasted == FLUX__REPLAY_LASTS) w->tries = 0;
+    if (!ready && w->tries >= FLUX__REPLAY_TRIES) return 0;
+    const int64_t word[] = { w->row, ready ? w->made_at : 0 };
+    if (!ready) flux__replay_drop(w, r->plan->nkernel);
+    return flux__words_hash(word, 2);
+}
+
+/* All collectives of the plan are done with: they are counted, and nothing need run them later. */
+static void flux__replay_passed(flux__run *r, flux_comm *c) {
+    for (int i = 0; i < r->plan->nkernel; i++)
+        if (r->plan->kernel[i].call && c->last == flux__call_node(r, i)) flux__comm_forget(c);
+    for (int i = 0; i < r->plan->nkernel; i++)
+        c->number += r->plan->kernel[i].call && !r->plan->kernel[i].idle;
+    c->number--;                          /* the first one, by its handshake */
+}
+
+/* See flux__plan_call: shakes hands for all collectives of the plan, if this rank has an offer, and
+   launches the graph if all have that one. */
+static int flux__replay_run(flux__run *r) {
+    flux__replay *w = flux__replay_of(r);
+    FLUX__ZEROED(flux__exchange, x);
+    flux_comm *c = w ? w->comm : NULL;
+    if (!w || !w->nccl || c->nccl != w->nccl || c->broken || c->first || !w->nccl->gpu->replaying)
+        return 0;
+    if (w->runs < FLUX__REPLAY_AFTER) return w->runs++, 0;
+    if (!(x.offer = flux__replay_offer(r, w))) return 0;
+    int first = 0;
+    while (!r->plan->kernel[first].call || r->plan->kernel[first].idle) first++;
+    const flux__header h = flux__header_of(flux__call_node(r, first));
+    flux__header on_gpu = h;
+    on_gpu.on_gpu = 1;
+    if (!flux__exchange_start(c, &x, &on_gpu) || !flux__exchange_finish(c, &x)) return -1;
+    const bool agreed = x.v[2] == -x.v[3];
+    if (agreed && w->it.graph) {
+        const bool ok = flux__replay_launch(w, &x.header);
+        if (ok) flux__replay_passed(r, c);
+        return ok ? 1 : -1;
+    }
+    c->shaken = true;
+    w->wanted = agreed;
+    if (!agreed) flux__replay_drop(w, r->plan->nkernel);
+    if (w->newest) flux__replay_outdated(r);              /* for the graphs of its rows */
+    w->newest = false;
+    return 0;
+}
+
+/* See flux__plan_call: makes the graph, if all ranks are about to. */
+static bool flux__replay_ran(flux__run *r, bool ok) {
+    flux__replay *w = (flux__replay *)r->plan->replay;
+    FLUX__ZEROED(flux__header, h);
+    flux_comm *c = w ? w->comm : NULL;
+    if (!c) return ok;
+    c->shaken = false;
+    if (!w->wanted || c->broken) return ok;
+    uint8_t failed = !(ok && flux__replay_make(r, w));
+    w->wanted = false;
+    w->tries++;
+    h.kind = FLUX__ALLREDUCE, h.op = FLUX_MAX, h.dtype = FLUX_U8, h.count = 1;
+    if (!flux__collective_now(c, &h, &failed, NULL)) failed = 1, ok = false;
+    w->made_at = c->number;
+    if (!failed) return ok;
+    w->tries = FLUX__REPLAY_TRIES;         /* on all ranks alike */
+    flux__replay_drop(w, r->plan->nkernel);
+    flux__note(FLUX_LOG_DEBUG, "distributed.replay", false,
+               "distributed: a plan's collectives can't be replayed: they are called one by one");
+    return ok;
+}
+
+FLUX__END_COLD
+#endif /* FLUX__WITH_NCCL */
+
 /* ---------------------------------------------------------------------- dist/collectives.h
    Collectives as nodes of the graph. A node (FLUX__CALL) reads n operands, which
    are packed one behind the other, and gives one flat tensor of all their
@@ -52651,7 +53281,7 @@ FLUX__BEGIN_COLD
 
 #ifdef FLUX_MPI
 #define FLUX__COLLECTIVE_CALL(name, in_place) \
-    { name, in_place, flux__message_start, flux__message_finish }
+    { name, in_place, flux__message_start, flux__message_finish, FLUX__REPLAY_CALLS }
 static const flux__plan_call flux__collective_calls[] = {          /* by kind */
     FLUX__COLLECTIVE_CALL("allreduce", true), FLUX__COLLECTIVE_CALL("reduce", false),
     FLUX__COLLECTIVE_CALL("broadcast", true), FLUX__COLLECTIVE_CALL("allgather", false),

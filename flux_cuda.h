@@ -52,6 +52,13 @@ typedef struct flux__cu_calls {
     int (*GraphAddKernelNode)(void **node, void *graph, void *const *after, size_t n,
                               const void *launch);
     int (*GraphInstantiate)(void **exec, void *graph, unsigned long long flags);
+    int (*GraphAddChildGraphNode)(void **node, void *graph, void *const *after, size_t n,
+                                  void *child);
+    int (*GraphAddEventRecordNode)(void **node, void *graph, void *const *after, size_t n,
+                                   void *event);
+    int (*GraphExecEventRecordNodeSetEvent)(void *exec, void *node, void *event);
+    int (*StreamBeginCapture)(void *stream, int mode);
+    int (*StreamEndCapture)(void *stream, void **graph);
     int (*GraphExecKernelNodeSetParams)(void *exec, void *node, const void *launch);
     int (*GraphLaunch)(void *exec, void *stream);
     int (*GraphExecDestroy)(void *exec);
@@ -85,7 +92,10 @@ static void *flux__cu_context[FLUX__MAX_IDS];
 #define FLUX__CU_GRAPH_CALLS(X) \
     X(GraphCreate, cuGraphCreate) X(GraphAddKernelNode, cuGraphAddKernelNode_v2) X(GraphInstantiate, cuGraphInstantiateWithFlags) \
     X(GraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2) X(GraphLaunch, cuGraphLaunch) \
-    X(GraphExecDestroy, cuGraphExecDestroy) X(GraphDestroy, cuGraphDestroy)
+    X(GraphExecDestroy, cuGraphExecDestroy) X(GraphDestroy, cuGraphDestroy) \
+    X(GraphAddChildGraphNode, cuGraphAddChildGraphNode) X(GraphAddEventRecordNode, cuGraphAddEventRecordNode) \
+    X(GraphExecEventRecordNodeSetEvent, cuGraphExecEventRecordNodeSetEvent) \
+    X(StreamBeginCapture, cuStreamBeginCapture_v2) X(StreamEndCapture, cuStreamEndCapture)
 static const flux__symbol flux__cu_names[] = {
 #define FLUX__CU(call, symbol) { #symbol, offsetof(flux__cu_calls, call), false },
     FLUX__CU_CALLS(FLUX__CU)
@@ -244,10 +254,24 @@ static flux__cu_node flux__cu_launch_node(void *function, const unsigned *grid, 
     k.block[0] = threads, k.block[1] = k.block[2] = 1;
     return k;
 }
-static int flux__cu_graph_add(void **node, void *graph, void *after, void *function,
-                              const unsigned *grid, unsigned threads, void **args) {
+static int flux__cu_graph_add(void **node, void *graph, void *const *after, size_t n,
+                              void *function, const unsigned *grid, unsigned threads,
+                              void **args) {
     flux__cu_node k = flux__cu_launch_node(function, grid, threads, args);
-    return flux__cu.GraphAddKernelNode(node, graph, &after, after != NULL, &k);
+    return flux__cu.GraphAddKernelNode(node, graph, after, n, &k);
+}
+static int flux__cu_graph_child(void **node, void *graph, void *const *after, size_t n,
+                                void *child) {
+    return flux__cu.GraphAddChildGraphNode(node, graph, after, n, child);
+}
+static int flux__cu_graph_event(void **node, void *graph, void *const *after, size_t n,
+                                void *event) {
+    return flux__cu.GraphAddEventRecordNode(node, graph, after, n, event);
+}
+/* 1: other threads may call what they like meanwhile */
+static int flux__cu_capture(void *stream) { return flux__cu.StreamBeginCapture(stream, 1); }
+static int flux__cu_captured(void *stream, void **graph) {
+    return flux__cu.StreamEndCapture(stream, graph);
 }
 static int flux__cu_graph_ready(void **exec, void *graph) {
     return flux__cu.GraphInstantiate(exec, graph, 0);
@@ -256,6 +280,9 @@ static int flux__cu_graph_set(void *exec, void *node, void *function, const unsi
                               unsigned threads, void **args) {
     flux__cu_node k = flux__cu_launch_node(function, grid, threads, args);
     return flux__cu.GraphExecKernelNodeSetParams(exec, node, &k);
+}
+static int flux__cu_graph_event_set(void *exec, void *node, void *event) {
+    return flux__cu.GraphExecEventRecordNodeSetEvent(exec, node, event);
 }
 static int flux__cu_graph_launch(void *exec, void *stream) {
     return flux__cu.GraphLaunch(exec, stream);
@@ -575,8 +602,10 @@ static const flux__driver flux__cuda_driver = {
     flux__cu_alloc, flux__cu_release, flux__cu_pinned, flux__cu_unpin, flux__cu_up, flux__cu_down,
     flux__cu_across, flux__cu_peer,
     flux__cu_room, flux__cu_load, flux__cu_unload, flux__cu_find, flux__cu_launch,
-    flux__cu_has_graphs, flux__cu_graph, flux__cu_graph_add, flux__cu_graph_ready,
-    flux__cu_graph_set, flux__cu_graph_launch, flux__cu_graph_free,
+    flux__cu_has_graphs, flux__cu_graph, flux__cu_graph_add, flux__cu_graph_child,
+    flux__cu_graph_event, flux__cu_capture, flux__cu_captured, flux__cu_graph_ready,
+    flux__cu_graph_set, flux__cu_graph_event_set, flux__cu_graph_launch,
+    flux__cu_graph_free,
     flux__cu_error, flux__cu_lost,
     flux__nvrtc_open, flux__nvrtc_named, flux__nvrtc_taken, &flux__nvrtc, flux__nvrtc_compile,
     flux__cuda_parts, flux__cuda_has

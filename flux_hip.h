@@ -47,6 +47,13 @@ typedef struct flux__roc_calls {
     int (*GraphAddKernelNode)(void **node, void *graph, void *const *after, size_t n,
                               const void *launch);
     int (*GraphInstantiateWithFlags)(void **exec, void *graph, unsigned long long flags);
+    int (*GraphAddChildGraphNode)(void **node, void *graph, void *const *after, size_t n,
+                                  void *child);
+    int (*GraphAddEventRecordNode)(void **node, void *graph, void *const *after, size_t n,
+                                   void *event);
+    int (*GraphExecEventRecordNodeSetEvent)(void *exec, void *node, void *event);
+    int (*StreamBeginCapture)(void *stream, int mode);
+    int (*StreamEndCapture)(void *stream, void **graph);
     int (*GraphExecKernelNodeSetParams)(void *exec, void *node, const void *launch);
     int (*GraphLaunch)(void *exec, void *stream);
     int (*GraphExecDestroy)(void *exec);
@@ -73,7 +80,8 @@ static void *flux__roc_library;           /* the runtime, which may contain hipr
 /* Graphs; without them kernels are launched one by one */
 #define FLUX__ROC_GRAPH_CALLS(X) \
     X(GraphCreate) X(GraphAddKernelNode) X(GraphInstantiateWithFlags) X(GraphExecKernelNodeSetParams) X(GraphLaunch) \
-    X(GraphExecDestroy) X(GraphDestroy)
+    X(GraphExecDestroy) X(GraphDestroy) X(GraphAddChildGraphNode) X(GraphAddEventRecordNode) \
+    X(GraphExecEventRecordNodeSetEvent) X(StreamBeginCapture) X(StreamEndCapture)
 static const flux__symbol flux__roc_names[] = {
 #define FLUX__ROC(call) { "hip" #call, offsetof(flux__roc_calls, call), false },
     FLUX__ROC_CALLS(FLUX__ROC)
@@ -250,10 +258,24 @@ static flux__roc_node flux__roc_launch_node(void *function, const unsigned *grid
     k.block[0] = threads, k.block[1] = k.block[2] = 1;
     return k;
 }
-static int flux__roc_graph_add(void **node, void *graph, void *after, void *function,
-                               const unsigned *grid, unsigned threads, void **args) {
+static int flux__roc_graph_add(void **node, void *graph, void *const *after, size_t n,
+                              void *function, const unsigned *grid, unsigned threads,
+                              void **args) {
     flux__roc_node k = flux__roc_launch_node(function, grid, threads, args);
-    return flux__roc.GraphAddKernelNode(node, graph, &after, after != NULL, &k);
+    return flux__roc.GraphAddKernelNode(node, graph, after, n, &k);
+}
+static int flux__roc_graph_child(void **node, void *graph, void *const *after, size_t n,
+                                void *child) {
+    return flux__roc.GraphAddChildGraphNode(node, graph, after, n, child);
+}
+static int flux__roc_graph_event(void **node, void *graph, void *const *after, size_t n,
+                                void *event) {
+    return flux__roc.GraphAddEventRecordNode(node, graph, after, n, event);
+}
+/* 1: other threads may call what they like meanwhile */
+static int flux__roc_capture(void *stream) { return flux__roc.StreamBeginCapture(stream, 1); }
+static int flux__roc_captured(void *stream, void **graph) {
+    return flux__roc.StreamEndCapture(stream, graph);
 }
 static int flux__roc_graph_ready(void **exec, void *graph) {
     return flux__roc.GraphInstantiateWithFlags(exec, graph, 0);
@@ -262,6 +284,9 @@ static int flux__roc_graph_set(void *exec, void *node, void *function, const uns
                                unsigned threads, void **args) {
     flux__roc_node k = flux__roc_launch_node(function, grid, threads, args);
     return flux__roc.GraphExecKernelNodeSetParams(exec, node, &k);
+}
+static int flux__roc_graph_event_set(void *exec, void *node, void *event) {
+    return flux__roc.GraphExecEventRecordNodeSetEvent(exec, node, event);
 }
 static int flux__roc_graph_launch(void *exec, void *stream) {
     return flux__roc.GraphLaunch(exec, stream);
@@ -462,8 +487,10 @@ static const flux__driver flux__hip_driver = {
     flux__roc_alloc, flux__roc_release, flux__roc_pinned, flux__roc_unpin, flux__roc_up,
     flux__roc_down, flux__roc_across, flux__roc_peer,
     flux__roc_room, flux__roc_load, flux__roc_unload, flux__roc_function, flux__roc_launch,
-    flux__roc_has_graphs, flux__roc_graph, flux__roc_graph_add, flux__roc_graph_ready,
-    flux__roc_graph_set, flux__roc_graph_launch, flux__roc_graph_free,
+    flux__roc_has_graphs, flux__roc_graph, flux__roc_graph_add, flux__roc_graph_child,
+    flux__roc_graph_event, flux__roc_capture, flux__roc_captured, flux__roc_graph_ready,
+    flux__roc_graph_set, flux__roc_graph_event_set, flux__roc_graph_launch,
+    flux__roc_graph_free,
     flux__roc_error, flux__roc_lost,
     flux__hiprtc_open, flux__hiprtc_named, flux__hiprtc_taken, &flux__hiprtc, flux__hiprtc_compile,
     flux__amd_parts, flux__hip_has

@@ -314,7 +314,7 @@
      files/     gzip sources idx npy csv table safetensors tensors npz images folders torch
      text/      dot tensors models summary profile formulas formula_reader own_operations export_words
                 export_fused export_products export_whole export
-     dist/      mpi_library mpi nccl_library comm handshakes nccl messages collectives model
+     dist/      mpi_library mpi nccl_library comm handshakes nccl messages replay collectives model
                 optimiser
 */
 #ifndef FLUX_H
@@ -515,6 +515,7 @@
 #include "dist/handshakes.h"
 #include "dist/nccl.h"
 #include "dist/messages.h"
+#include "dist/replay.h"
 #include "dist/collectives.h"
 #include "dist/model.h"
 #include "dist/optimiser.h"

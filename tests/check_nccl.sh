@@ -60,13 +60,13 @@ for launcher in mpirun.openmpi mpiexec.mpich; do
     have $launcher || { skip "no $launcher on this machine; package: $([ $launcher = mpirun.openmpi ] && echo openmpi-bin || echo mpich)"; continue; }
     for devices in soft-cuda3 soft-hip2; do
         n=2
-        for mode in works overlap; do on $launcher 2 $devices "$tmp/nccl" $mode >"$tmp/out"; each "$launcher, $devices: $mode"; done
+        for mode in works overlap replay; do on $launcher 2 $devices "$tmp/nccl" $mode >"$tmp/out"; each "$launcher, $devices: $mode"; done
         [ $launcher = mpiexec.mpich ] || continue        # what trains has no more to do with MPI
         on $launcher 2 $devices "$tmp/training" >"$tmp/out"; each "$devices: training"
         [ "$(sed -n 's/.*ok, //p' "$tmp/out" | sort -u | wc -l)" = 1 ] && pass || fail "$devices: ranks end with different parameters"
     done
     n=3
-    on $launcher 3 soft-cuda3 "$tmp/nccl" works >"$tmp/out"; each "$launcher: works"
+    for mode in works replay; do on $launcher 3 soft-cuda3 "$tmp/nccl" $mode >"$tmp/out"; each "$launcher: $mode"; done
     [ $launcher = mpirun.openmpi ] || {
         on $launcher 3 soft-cuda3 "$tmp/training" >"$tmp/first"
         on $launcher 3 soft-cuda3 "$tmp/training" >"$tmp/out"; each "training"
@@ -85,6 +85,10 @@ for launcher in mpirun.openmpi mpiexec.mpich; do
     told shape 0 'rank 1 on .* calls allreduce sum of 9 f32 on a GPU' 1 'where rank 1 calls'
     SOFTNCCL_HANG=1:1 on $launcher 2 soft-cuda3 "$tmp/nccl" hangs >"$tmp/out"
     told hangs 0 'within 1 s no data came from any rank' 1 'within 1 s no data came from any rank'
+    SOFTNCCL_HANG=1:14 on $launcher 2 soft-cuda3 "$tmp/nccl" late >"$tmp/out"        # with later steps behind it
+    told late 0 'within 1 s no data came from any rank' 1 'within 1 s no data came from any rank'
+    on $launcher 2 soft-cuda3 "$tmp/nccl" launch >"$tmp/out"
+    told launch 0 'rank 1 on .* given up at collective [0-9]*, where its own part has failed' 1 'launching the graph of it: invalid argument'
 done
 
 # Each call of NCCL fails.

@@ -40,6 +40,9 @@ static bool hip;
 static int (*cuInit)(unsigned), (*cuDevicePrimaryCtxRetain)(cuda_context *, int), (*cuCtxSetCurrent)(cuda_context), (*hipSetDevice)(int);
 static int (*new_stream)(void **, unsigned), (*wait_stream)(void *), (*new_event)(void **, unsigned), (*record)(void *, void *);
 static int (*wait_event)(void *), (*query_event)(void *), (*wait_before)(void *, void *, unsigned), (*take)(void **, size_t), (*give)(void *);
+static int (*capture)(void *, int), (*captured)(void *, void **), (*new_graph)(void **, unsigned), (*end_graph)(void *), (*end_exec)(void *);
+static int (*add_child)(void **, void *, void *const *, size_t, void *), (*add_event)(void **, void *, void *const *, size_t, void *);
+static int (*instantiate)(void **, void *, unsigned long long), (*launch)(void *, void *);
 static int (*upload)(void *, const void *, size_t), (*download)(void *, const void *, size_t), (*fill)(void *, unsigned char, size_t, void *);
 
 static void find(void *library, const char *name, void *to) {
@@ -69,7 +72,12 @@ static void load(void) {
         { "cuEventSynchronize", "hipEventSynchronize", &wait_event }, { "cuEventQuery", "hipEventQuery", &query_event },
         { "cuStreamWaitEvent", "hipStreamWaitEvent", &wait_before }, { "cuMemAlloc_v2", "hipMalloc", &take },
         { "cuMemFree_v2", "hipFree", &give }, { "cuMemcpyHtoD_v2", "hipMemcpyHtoD", &upload },
-        { "cuMemcpyDtoH_v2", "hipMemcpyDtoH", &download }, { "cuMemsetD8Async", "hipMemsetD8Async", &fill }
+        { "cuMemcpyDtoH_v2", "hipMemcpyDtoH", &download }, { "cuMemsetD8Async", "hipMemsetD8Async", &fill },
+        { "cuStreamBeginCapture_v2", "hipStreamBeginCapture", &capture }, { "cuStreamEndCapture", "hipStreamEndCapture", &captured },
+        { "cuGraphCreate", "hipGraphCreate", &new_graph }, { "cuGraphDestroy", "hipGraphDestroy", &end_graph },
+        { "cuGraphExecDestroy", "hipGraphExecDestroy", &end_exec }, { "cuGraphAddChildGraphNode", "hipGraphAddChildGraphNode", &add_child },
+        { "cuGraphAddEventRecordNode", "hipGraphAddEventRecordNode", &add_event },
+        { "cuGraphInstantiateWithFlags", "hipGraphInstantiateWithFlags", &instantiate }, { "cuGraphLaunch", "hipGraphLaunch", &launch }
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) find(d, hip ? names[i].hip : names[i].cuda, names[i].to);
     if (hip) find(d, "hipSetDevice", &hipSetDevice);
@@ -449,6 +457,74 @@ static void without_blocking(void) {
     IS(ncclCommAbort(c0), SUCCESS);
 }
 TEST(calls_in_progress) { RUN(without_blocking, 2, "SOFTGPU_QUIET=1"); }
+
+/* ---------------- graphs */
+
+/* An allreduce of p as a graph. */
+static void *graph_of(void *p) {
+    void *g = NULL;
+    IS(capture(s0, 1), 0);
+    IS(ncclAllReduce(p, p, 1, FLOAT32, SUM, c0, s0), SUCCESS);
+    IS(captured(s0, &g), 0);
+    return g;
+}
+static void in_graphs(void) {
+    void *child, *g, *e, *node[3], *exec, *other;
+    float out;
+    join();
+    IS(new_stream(&other, 1), 0);
+    IS(new_event(&e, 2), 0);
+    void *p = device_memory(floats(1, 1), 4);
+    child = graph_of(p);
+    CHECK(nccl_live("operations") == 0);                 /* nothing is done by then */
+    IS(new_graph(&g, 0), 0);
+    IS(add_child(&node[0], g, NULL, 0, child), 0);
+    IS(end_graph(child), 0);                             /* it has a copy */
+    IS(add_event(&node[1], g, node, 1, e), 0);
+    IS(add_child(&node[2], g, node, 2, g), 1);           /* not itself */
+    IS(instantiate(&exec, g, 0), 0);
+    for (int i = 0; i < 3; i++) {
+        IS(launch(exec, i == 1 ? other : s0), 0);
+        IS(wait_event(e), 0);
+    }
+    IS(ncclAllReduce(p, p, 1, FLOAT32, SUM, c0, s0), SUCCESS);       /* and without one */
+    IS(wait_stream(s0), 0);
+    IS(download(&out, p, 4), 0);
+    CHECK(out == (float)(size * size * size * size));
+    IS(end_exec(exec), 0);
+    IS(end_graph(g), 0);
+    leave();
+    CHECK(nccl_live("complaints") == 0);
+}
+TEST(collectives_in_graphs) { RUN(in_graphs, 2, ""); }
+
+/* Rank 0 launches a graph, rank 1 calls the operation, or launches the graph of another capture. */
+static void wrong_graphs(void) {
+    join();
+    for (int what = 0; what < 2; what++) {
+        void *g[2], *exec, *p = device_memory(floats(1, 1), 4);
+        const long before = nccl_live("complaints");
+        for (int i = 0; i < 2; i++) g[i] = graph_of(p);
+        IS(instantiate(&exec, g[what && rank], 0), 0);
+        if (!what && rank) IS(ncclAllReduce(p, p, 1, FLOAT32, SUM, c0, s0), SUCCESS);
+        else IS(launch(exec, s0), 0);
+        IS(wait_stream(s0), 0);
+        CHECK(nccl_live("complaints") == before + 1);
+        CHECK(launch(exec, s0) != 0);                    /* after an error */
+        for (int i = 0; i < 2; i++) IS(end_graph(g[i]), 0);
+        IS(end_exec(exec), 0);
+        IS(ncclCommAbort(c0), SUCCESS);
+        if (rank == 0) IS(ncclGetUniqueId(&shared->id), SUCCESS);
+        meet(what + 1);
+        IS(ncclCommInitRank(&c0, size, shared->id, rank), SUCCESS);
+    }
+    const long before = nccl_live("complaints");
+    void *g = graph_of(device_memory(floats(1, 1), 4));
+    IS(ncclCommAbort(c0), SUCCESS);
+    CHECK(nccl_live("complaints") == before + 1);        /* the real one waits for the graph's end */
+    IS(end_graph(g), 0);
+}
+TEST(graphs_that_differ) { RUN(wrong_graphs, 2, "SOFTGPU_QUIET=1"); }
 
 /* ---------------- faults */
 

@@ -94,6 +94,12 @@ typedef struct flux__plan_call {
     /* Ends what start began, so that kernels may read the result. It is called once for each start
        that returned 0, in the same order, even if a kernel has failed meanwhile. */
     int (*finish)(struct flux__run *run, struct flux__kernel *k);
+    /* Asked of a plan's first call, unless NULL. replay runs all of the plan at once: 1: it is
+       done; -1: an error was told; 0: it is to be run kernel by kernel, after which `ran` is
+       called, that gives whether all is well. forget frees plan->replay. */
+    int (*replay)(struct flux__run *run);
+    bool (*ran)(struct flux__run *run, bool ok);
+    void (*forget)(struct flux__plan *plan);
 } flux__plan_call;
 
 enum {                                    /* flux_device.backend */

@@ -12,6 +12,7 @@
 #include "../schedule/looking.h"
 #include "comm.h"
 #include "messages.h"
+#include "replay.h" /* FLUX__REPLAY_CALLS */
 #include "handshakes.h"
 #include "mpi.h"
 
@@ -36,7 +37,7 @@ FLUX__BEGIN_COLD
 
 #ifdef FLUX_MPI
 #define FLUX__COLLECTIVE_CALL(name, in_place) \
-    { name, in_place, flux__message_start, flux__message_finish }
+    { name, in_place, flux__message_start, flux__message_finish, FLUX__REPLAY_CALLS }
 static const flux__plan_call flux__collective_calls[] = {          /* by kind */
     FLUX__COLLECTIVE_CALL("allreduce", true), FLUX__COLLECTIVE_CALL("reduce", false),
     FLUX__COLLECTIVE_CALL("broadcast", true), FLUX__COLLECTIVE_CALL("allgather", false),

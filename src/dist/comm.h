@@ -80,6 +80,8 @@ struct flux_comm {
                                              dist/messages.h */
     double poll_at;                       /* when to look how far they are, by flux__now */
     double waited;                        /* seconds for which kernels have waited for them */
+    bool shaken;                          /* the next collective's handshake is done, see
+                                             dist/replay.h */
     bool joined;                          /* the three are made */
     bool one_host;                        /* all ranks are on this machine */
     char (*hosts)[64];                    /* by rank: its machine's name */

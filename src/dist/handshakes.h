@@ -8,6 +8,7 @@
 #include "../base/text.h"
 #include "../base/memory.h"
 #include "mpi_library.h"
+#include "nccl_library.h"
 #include "mpi.h"
 #include "comm.h"
 
@@ -41,7 +42,8 @@ enum { FLUX__SHAKES, FLUX__MOVES, FLUX__ARRIVED };       /* stages of an exchang
 typedef struct flux__exchange {
     flux__header header;
     int stage;
-    int64_t v[2];                         /* hash, -hash */
+    int64_t offer;                        /* of dist/replay.h: a hash, or 0 */
+    int64_t v[4];                         /* hash, -hash, offer, -offer */
     flux__mpi_handle request;             /* of the handshake, then of a piece of the data */
     /* data: the elements of this rank's operands, in memory that MPI reaches, which become the
        result; of an allgather the place for all ranks' elements, this rank's being where they
@@ -52,16 +54,19 @@ typedef struct flux__exchange {
     double begun, arrived;                /* by flux__now */
 } flux__exchange;
 
-/* A positive hash of a header. */
-static int64_t flux__header_hash(const flux__header *h) {
-    const int64_t word[] = { h->number, h->count, h->failed, h->on_gpu, h->kind, h->op, h->dtype,
-                             h->root };
+/* A positive hash of n words. */
+static int64_t flux__words_hash(const int64_t *word, int n) {
     uint64_t hash = 0;
-    for (int i = 0; i < (int)(sizeof word / sizeof *word); i++) {
+    for (int i = 0; i < n; i++) {
         hash = (hash ^ (uint64_t)word[i]) * UINT64_C(0x9e3779b97f4a7c15);
         hash ^= hash >> 29;
     }
     return (int64_t)(hash >> 2) + 1;
+}
+static int64_t flux__header_hash(const flux__header *h) {
+    const int64_t word[] = { h->number, h->count, h->failed, h->on_gpu, h->kind, h->op, h->dtype,
+                             h->root };
+    return flux__words_hash(word, (int)(sizeof word / sizeof *word));
 }
 
 /* "allreduce sum of 10 f32" */
@@ -79,15 +84,25 @@ static flux__text flux__header_text(const flux__header *h) {
     return t;
 }
 
-/* Breaks the communicator: records the error and keeps it for the collectives that follow. */
+#ifdef FLUX__WITH_NCCL
+/* hook: flux__nccl_drop, dist/nccl.h */
+static void flux__nccl_drop(flux_comm *c);
+#endif
+
+/* Breaks the communicator: records the error and keeps it for the collectives that follow. What
+   NCCL has under way is ended, or a look at a value might wait for ranks that do not come. */
 static bool flux__comm_break(flux_comm *c, const char *why) {
     if (!c->broken) snprintf(c->why, sizeof c->why, "%s", why);
     c->broken = true;
-    return FLUX__REFUSE("%s", why);
+    flux__fail("%s", why);
+#ifdef FLUX__WITH_NCCL
+    flux__nccl_drop(c);
+#endif
+    return false;
 }
 
-/* Begins the handshake of the collective h, whose number this sets. x is zeroed but for data and
-   out. */
+/* Begins the handshake of the collective h, whose number this sets. x is zeroed but for data, out
+   and offer. */
 static bool flux__exchange_start(flux_comm *c, flux__exchange *x, const flux__header *h) {
     char why[300];
     if (c->broken) return FLUX__REFUSE("%s: an earlier collective has failed: %s",
@@ -95,8 +110,9 @@ static bool flux__exchange_start(flux_comm *c, flux__exchange *x, const flux__he
     x->header = *h;
     x->header.number = c->number++;
     x->v[0] = flux__header_hash(&x->header), x->v[1] = -x->v[0];
+    x->v[2] = x->offer, x->v[3] = -x->offer;
     x->begun = flux__now();
-    if (flux__mpi_allreduce(c->shake, x->v, 2, FLUX_I64, FLUX_MAX, &x->request, why, sizeof why))
+    if (flux__mpi_allreduce(c->shake, x->v, 4, FLUX_I64, FLUX_MAX, &x->request, why, sizeof why))
         return true;
     return flux__comm_break(c, why);
 }

@@ -101,21 +101,28 @@ static bool flux__message_place(flux__message *m, const flux__header *h, int ran
     return m->data != NULL;
 }
 
-/* Packs the operands of a kernel one behind the other; of a reduce_scatter the part of each rank,
-   of all operands. */
-static bool flux__message_pack(const flux__message *m, flux__run *run, const flux__kernel *k,
-                               char *to) {
-    const flux_tensor *t = run->g->node[k->node];
+/* Copies bytes of an operand to where they are packed. */
+typedef bool flux__pack(void *ctx, void *to, const void *from, size_t bytes);
+
+static bool flux__message_copy(void *ctx, void *to, const void *from, size_t bytes) {
+    const flux__message *m = (const flux__message *)ctx;
     const flux_device cpu = { 0, 0 };
+    return flux__move_bytes(m->on_gpu ? m->device : cpu, to, m->device, from, bytes) == 0;
+}
+
+/* Has the operands of a kernel packed one behind the other, but those that are there already; of a
+   reduce_scatter the part of each rank, of all operands. */
+static bool flux__message_pack(flux__run *run, const flux__kernel *k, char *to, flux__pack *copy,
+                               void *ctx) {
+    const flux_tensor *t = run->g->node[k->node];
     const size_t size = flux__dtypes[t->dtype].size;
-    const flux_device there = m->on_gpu ? m->device : cpu;
     const int n = (int)t->arg.i[1], parts = t->arg.i[FLUX__CALL_KIND] == FLUX__REDUCE_SCATTER
         ? ((const flux_comm *)(intptr_t)t->arg.i[FLUX__CALL_COMM])->size : 1;
     for (int at = 0; at < n * parts; at++) {
         const int i = at % n;
         const size_t bytes = (size_t)(flux__size(t->in[i]) / parts) * size;
         const char *from = flux__operand_ptr(run, &k->operand[i]) + (size_t)(at / n) * bytes;
-        if (from != to && flux__move_bytes(there, to, m->device, from, bytes) != 0)
+        if (from != to && !copy(ctx, to, from, bytes))
             return FLUX__REFUSE("%s: %zu bytes could not be copied from the device", k->call->name,
                                 bytes);
         to += bytes;
@@ -164,6 +171,17 @@ static void flux__messages_between(flux_comm *c) {
     t->between_of = c;
 }
 
+/* Begins a message's handshake, unless that is done. */
+static bool flux__message_shake(flux_comm *c, flux__exchange *x, const flux__header *h) {
+    if (!c->shaken) return flux__exchange_start(c, x, h);
+    c->shaken = false;
+    x->header = *h;
+    x->header.number = c->number - 1;
+    x->stage = FLUX__ARRIVED;             /* NCCL has its data */
+    x->begun = x->arrived = flux__now();
+    return true;
+}
+
 /* Packs a collective's operands into its message, begins the handshake about it, and puts it behind
    the communicator's others. -1: memory ran out, or the operands could not be packed. */
 static int flux__message_start(flux__run *run, flux__kernel *k) {
@@ -183,13 +201,14 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
     m->bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
     const size_t mine = h.kind == FLUX__ALLGATHER ? (size_t)c->rank * (size_t)h.count : 0;
     if (!flux__message_place(m, &h, c->size) ||
-        !flux__message_pack(m, run, k, m->data + mine * flux__dtypes[t->dtype].size) ||
+        !flux__message_pack(run, k, m->data + mine * flux__dtypes[t->dtype].size,
+                            flux__message_copy, m) ||
         !flux__message_packed(c, m)) {
         flux__message_free(m);
         return -1;
     }
     if (!m->on_gpu) m->exchange.data = m->data, m->exchange.out = m->host;
-    if (!flux__exchange_start(c, &m->exchange, &h)) {
+    if (!flux__message_shake(c, &m->exchange, &h)) {
         flux__message_free(m);
         return -1;
     }
@@ -248,7 +267,6 @@ static void flux__messages_queue(flux_comm *c, flux__message *first, const flux_
         for (flux__message *f = m; f != end; f = f == last ? NULL : f->next)
             if (f->on_gpu) f->ok = false;
     }
-    if (c->broken) flux__nccl_drop(c);
 }
 #endif
 

@@ -41,7 +41,23 @@
 
 FLUX__BEGIN_COLD
 
-enum { FLUX__NCCL_EVENTS = 16 };          /* a ring; an event recorded again stands for more work */
+enum { FLUX__NCCL_TURNS = 16 };
+
+/* A collective that was started, in a ring of the newest ones, or a graph of several. An event
+   recorded again stands for more work. */
+typedef struct flux__nccl_turn {
+    void *packed, *done;                  /* events behind the packing of operands and behind it */
+    bool queued;                          /* and may not be done */
+    double since;                         /* when its operands were seen to be ready; 0: not yet */
+    flux__header header;
+} flux__nccl_turn;
+
+/* A graph with collectives in it, see dist/replay.h. NCCL waits for its end before a communicator
+   ends or is aborted. */
+typedef struct flux__nccl_graph {
+    struct flux__nccl_graph *next;
+    void *graph, *exec;                   /* NULL: it has been destroyed */
+} flux__nccl_graph;
 
 /* A rank's part of NCCL's communicator. It is never freed, as its device lists it. */
 struct flux__nccl {
@@ -50,17 +66,14 @@ struct flux__nccl {
     flux_device device;
     flux__gpu *gpu;
     const flux__nccl_library *library;
-    void *handle, *stream, *done;         /* ncclComm_t, or NULL: ended; event behind the last
-                                             collective */
-    void *packed[FLUX__NCCL_EVENTS];
-    unsigned turn, last;                  /* events taken; the one of the last collective */
-    bool pending;                         /* that one may not be done */
-    double since;                         /* when its operands were seen to be ready; 0: not yet */
+    void *handle, *stream;                /* ncclComm_t, or NULL: ended */
+    flux__nccl_turn turn[FLUX__NCCL_TURNS];
+    unsigned taken;                       /* turns so far */
     const flux__thread *thread;           /* which queues collectives, and may call MPI */
-    flux__header header;                  /* of the last collective */
+    flux__nccl_graph *graphs;             /* those that have captured collectives */
 };
 
-static flux__mutex flux__nccl_lock = FLUX__MUTEX_INIT;      /* guards handle and pending */
+static flux__mutex flux__nccl_lock = FLUX__MUTEX_INIT;      /* guards handle, turns, graphs */
 
 /* ---------------- calls */
 
@@ -80,33 +93,55 @@ static bool flux__nccl_ok(const flux__nccl *n, int code, const char *call, char 
     return code == 0;
 }
 
+/* Destroys the driver's graph; a launch that is under way still comes to its end. */
+static void flux__nccl_graph_free(flux__nccl *n, flux__nccl_graph *it) {
+    flux__nccl_graph **at = &n->graphs;
+    while (*at && *at != it) at = &(*at)->next;
+    if (*at) *at = it->next;
+    n->gpu->driver->graph_free(it->graph, it->exec);
+    it->graph = it->exec = NULL;
+}
+
 /* Aborts the communicator: what it has queued ends. The device is current. */
 static void flux__nccl_abort(flux__nccl *n) {
+    while (n->graphs) flux__nccl_graph_free(n, n->graphs);
     if (n->handle) n->library->call.CommAbort(n->handle);
     n->handle = NULL;
-    n->pending = false;
+    for (int i = 0; i < FLUX__NCCL_TURNS; i++) n->turn[i].queued = false;
 }
 
 /* ---------------- watching */
 
 enum { FLUX__NCCL_DONE, FLUX__NCCL_GOES_ON, FLUX__NCCL_LATE, FLUX__NCCL_FAILED };
 
-/* How the last collective goes, if it is not done; one that has failed or is late is aborted. */
-static int flux__nccl_look(flux__nccl *n, void *event, char *why, size_t size) {
+/* The oldest collective that is not done; the others wait for it. NULL: all are done, or there is
+   an error, which a wait will tell. */
+static flux__nccl_turn *flux__nccl_oldest(flux__nccl *n) {
+    for (unsigned i = 0; i < FLUX__NCCL_TURNS; i++) {
+        flux__nccl_turn *t = &n->turn[(n->taken + i) % FLUX__NCCL_TURNS];
+        if (!t->queued) continue;
+        t->queued = n->gpu->driver->event_query(t->done) == FLUX__NOT_READY;
+        if (t->queued) return t;
+    }
+    return NULL;
+}
+
+/* How the oldest collective goes that is not done; all are aborted if it has failed or is late. */
+static int flux__nccl_look(flux__nccl *n, void *event, flux__header *h, char *why, size_t size) {
     const flux__driver *driver = n->gpu->driver;
     const double most = n->comm->broken ? FLUX__GRACE : n->comm->timeout;
     int state = 0;
-    if (!n->handle || !n->pending || (event && driver->event_query(event) == 0))
-        return FLUX__NCCL_DONE;
-    n->pending = driver->event_query(n->done) == FLUX__NOT_READY;
-    if (!n->pending) return FLUX__NCCL_DONE;             /* or an error that the wait will tell */
-    if (n->since == 0 && driver->event_query(n->packed[n->last]) == 0) n->since = flux__now();
+    if (!n->handle || (event && driver->event_query(event) == 0)) return FLUX__NCCL_DONE;
+    flux__nccl_turn *t = flux__nccl_oldest(n);
+    if (!t) return FLUX__NCCL_DONE;
+    if (t->since == 0 && driver->event_query(t->packed) == 0) t->since = flux__now();
+    *h = t->header;
     const int code = n->library->call.CommGetAsyncError(n->handle, &state);
-    const bool late = n->since != 0 && flux__now() - n->since > most,
+    const bool late = t->since != 0 && flux__now() - t->since > most,
                failed = code || (state && state != FLUX__NCCL_IN_PROGRESS);
     if (!late && !failed) return FLUX__NCCL_GOES_ON;
     snprintf(why, size, "%s, collective %lld: %s: %.200s; what was computed of it on this device "
-             "is worthless", flux__header_text(&n->header).s, (long long)n->header.number,
+             "is worthless", flux__header_text(h).s, (long long)h->number,
              n->library->name, failed ? n->library->call.GetErrorString(code ? code : state)
                                       : "not done in time");
     flux__nccl_abort(n);
@@ -116,36 +151,47 @@ static int flux__nccl_look(flux__nccl *n, void *event, char *why, size_t size) {
 /* A guest's watch, see flux__gpu_guest. */
 static bool flux__nccl_watch(flux__gpu_guest *it, void *event) {
     flux__nccl *n = (flux__nccl *)it;
+    FLUX__ZEROED(flux__header, h);
     char why[400];
     int state;
     do {
         flux__mutex_lock(&flux__nccl_lock);
-        state = flux__nccl_look(n, event, why, sizeof why);
+        state = flux__nccl_look(n, event, &h, why, sizeof why);
         flux__mutex_unlock(&flux__nccl_lock);
         if (state == FLUX__NCCL_GOES_ON) flux__thread_yield();
     } while (state == FLUX__NCCL_GOES_ON);
     if (state == FLUX__NCCL_DONE) return true;
     if (flux__self() != n->thread) return FLUX__REFUSE("%s", why);  /* n->thread tells the others */
     if (n->comm->broken) return FLUX__REFUSE("%s", why);
-    if (state == FLUX__NCCL_LATE) return flux__give_up(n->comm, &n->header, true);
-    flux__report_send(n->comm, &n->header, true);
+    if (state == FLUX__NCCL_LATE) return flux__give_up(n->comm, &h, true);
+    flux__report_send(n->comm, &h, true);
     return flux__comm_break(n->comm, why);
 }
 
 /* ---------------- joining */
+
+/* A guest's trim: graphs have addresses of memory that may be given back, and NCCL may have
+   registered it. */
+static void flux__nccl_trim(flux__gpu_guest *it) {
+    flux__nccl *n = (flux__nccl *)it;
+    flux__mutex_lock(&flux__nccl_lock);
+    while (n->graphs) flux__nccl_graph_free(n, n->graphs);
+    flux__mutex_unlock(&flux__nccl_lock);
+}
 
 static void flux__nccl_leave_gpu(flux__gpu_guest *it) {
     flux__nccl *n = (flux__nccl *)it;
     const flux__driver *driver = n->gpu->driver;
     flux__mutex_lock(&flux__nccl_lock);
     flux__nccl_abort(n);
-    for (int i = 0; i < FLUX__NCCL_EVENTS; i++) {
-        if (n->packed[i]) driver->event_free(n->packed[i]);
-        n->packed[i] = NULL;
+    for (int i = 0; i < FLUX__NCCL_TURNS; i++) {
+        flux__nccl_turn *t = &n->turn[i];
+        if (t->packed) driver->event_free(t->packed);
+        if (t->done) driver->event_free(t->done);
+        t->packed = t->done = NULL;
     }
-    if (n->done) driver->event_free(n->done);
     if (n->stream) driver->stream_free(n->stream);
-    n->done = n->stream = NULL;
+    n->stream = NULL;
     flux__mutex_unlock(&flux__nccl_lock);
 }
 
@@ -185,8 +231,10 @@ static bool flux__nccl_make(flux__nccl *n, flux__nccl_id id, char *why, size_t s
     const flux_comm *c = n->comm;
     flux__nccl_config config;
     int code = driver->stream(&n->stream);
-    for (int i = 0; i < FLUX__NCCL_EVENTS && code == 0; i++) code = driver->event(&n->packed[i]);
-    if (code == 0) code = driver->event(&n->done);
+    for (int i = 0; i < FLUX__NCCL_TURNS && code == 0; i++) {
+        code = driver->event(&n->turn[i].packed);
+        if (code == 0) code = driver->event(&n->turn[i].done);
+    }
     if (!flux__gpu_ok(n->gpu, code, "making a stream and events")) {
         snprintf(why, size, "no stream for collectives could be made");
         return false;
@@ -212,6 +260,7 @@ static flux__nccl *flux__nccl_new(flux_comm *c, int backend, flux__nccl_id id, c
     n->comm = c, n->device = d;
     n->library = &flux__nccls[backend - FLUX__CUDA_BACKEND];
     n->guest.watch = flux__nccl_watch, n->guest.leave = flux__nccl_leave_gpu;
+    n->guest.trim = flux__nccl_trim;
     snprintf(why, size, "the GPU can't be used");
     n->gpu = flux__gpu_enter(d.backend, d.id, &before);
     if (!n->gpu) return flux__free(n), (flux__nccl *)NULL;
@@ -274,7 +323,12 @@ static void flux__nccl_end(flux_comm *c, bool well) {
     c->nccl = NULL;
     if (!n || !n->handle || !flux__gpu_enter(n->device.backend, n->device.id, &before)) return;
     const flux__nccl_calls *nccl = &n->library->call;
+    if (well && n->graphs) {              /* launches may be under way */
+        flux__nccl_watch(&n->guest, NULL);
+        n->gpu->driver->stream_wait(n->gpu->stream);
+    }
     flux__mutex_lock(&flux__nccl_lock);
+    while (n->graphs) flux__nccl_graph_free(n, n->graphs);
     well = well && (!nccl->CommFinalize || flux__nccl_ok(n, nccl->CommFinalize(n->handle),
                                                          "CommFinalize", why, sizeof why));
     if (well && nccl->CommDestroy(n->handle) == 0) n->handle = NULL;
@@ -294,15 +348,26 @@ static bool flux__nccl_takes(const flux_comm *c, flux_device d, const flux__head
            !(folds && flux__dtypes[h->dtype].real && (h->op == FLUX_MIN || h->op == FLUX_MAX));
 }
 
+/* The number of a turn whose last collective is done, which the host waits for if so many others
+   have been queued since; -1 on error. */
+static int flux__nccl_take(flux__nccl *n, flux__gpu *g) {
+    const int at = (int)(n->taken++ % FLUX__NCCL_TURNS);
+    flux__nccl_turn *t = &n->turn[at];
+    if (!t->done || (t->queued && g->driver->event_query(t->done) != 0 &&
+                     !flux__gpu_sleep(g, t->done, "waiting for a collective"))) return -1;
+    t->queued = false;
+    return at;
+}
+
 /* Marks the point in the device's stream where a collective's operands are packed: the number of
-   its event, or -1 on error. */
+   its turn, or -1 on error. */
 static int flux__nccl_packed(flux__nccl *n) {
     void *before;
     flux__gpu *g = flux__gpu_enter(n->device.backend, n->device.id, &before);
     if (!g) return -1;
-    const int at = (int)(n->turn++ % FLUX__NCCL_EVENTS);
-    const bool ok = n->packed[at] &&
-                    flux__gpu_ok(g, g->driver->event_record(n->packed[at], g->stream),
+    const int at = flux__nccl_take(n, g);
+    const bool ok = at >= 0 &&
+                    flux__gpu_ok(g, g->driver->event_record(n->turn[at].packed, g->stream),
                                  "recording an event");
     flux__gpu_leave(g, before);
     return ok ? at : -1;
@@ -346,7 +411,7 @@ typedef struct flux__nccl_task {
     const flux__header *header;
     const void *in;
     void *out;
-    int packed;                           /* of flux__nccl_packed */
+    int packed;                           /* of flux__nccl_packed; -1: captured */
 } flux__nccl_task;
 
 /* Queues the collectives of all tasks as one group; its stream waits for their operands. The
@@ -359,7 +424,8 @@ static bool flux__nccl_group(flux__nccl *n, const flux__nccl_task *task, int cou
                                          "ReduceScatter" };
     snprintf(why, size, "the stream of collectives can't wait for the device's");
     for (int i = 0; i < count; i++)
-        if (driver->event_before(n->packed[task[i].packed], n->stream) != 0) return false;
+        if (task[i].packed >= 0 &&
+            driver->event_before(n->turn[task[i].packed].packed, n->stream) != 0) return false;
     bool ok = flux__nccl_ok(n, nccl->GroupStart(), "GroupStart", why, size);
     if (!ok) return false;
     for (int i = 0; i < count && ok; i++) {
@@ -371,14 +437,20 @@ static bool flux__nccl_group(flux__nccl *n, const flux__nccl_task *task, int cou
     return ok && flux__nccl_ok(n, end, "GroupEnd", why, size);
 }
 
-/* The device's stream goes on when the collectives are done. */
-static bool flux__nccl_order(flux__nccl *n, const flux__nccl_task *last) {
-    const flux__driver *driver = n->gpu->driver;
-    n->pending = driver->event_record(n->done, n->stream) == 0;
-    n->since = 0, n->last = (unsigned)last->packed;
+/* What turn number `at` stands for is queued on the stream. */
+static bool flux__nccl_queued(flux__nccl *n, int at, const flux__header *h, void *stream) {
+    flux__nccl_turn *t = &n->turn[at];
+    t->since = 0;
+    t->header = *h;
     n->thread = flux__self();
-    n->header = *last->header;
-    return n->pending && driver->event_before(n->done, n->gpu->stream) == 0;
+    return t->queued = n->gpu->driver->event_record(t->done, stream) == 0;
+}
+
+/* The device's stream goes on when the collectives are done. */
+static bool flux__nccl_order(flux__nccl *n, const flux__nccl_task *task, int count) {
+    for (int i = 0; i < count; i++)
+        if (!flux__nccl_queued(n, task[i].packed, task[i].header, n->stream)) return false;
+    return n->gpu->driver->event_before(n->turn[task[count - 1].packed].done, n->gpu->stream) == 0;
 }
 
 /* Queues collectives that have been shaken hands on. False: an error was told, the communicator is
@@ -393,7 +465,7 @@ static bool flux__nccl_run(flux_comm *c, const flux__nccl_task *task, int count)
     flux__mutex_lock(&flux__nccl_lock);
     if (g && !n->handle) snprintf(why, sizeof why, "an earlier collective was aborted");
     else if (g && flux__nccl_group(n, task, count, why, sizeof why)) {
-        ok = flux__nccl_order(n, &task[count - 1]);
+        ok = flux__nccl_order(n, task, count);
         if (!ok) snprintf(why, sizeof why, "the device's stream can't wait for the collective");
     }
     flux__mutex_unlock(&flux__nccl_lock);

@@ -75,6 +75,7 @@ static void flux__gpu_free(int backend, int id, void *p) {
     flux__gpu_lock(g);
     if (g->open && flux__gpu_there(g, &before)) {
         flux__gpu_drain(g);               /* release need not wait for work that uses p */
+        for (flux__gpu_guest *it = g->guests; it; it = it->next) it->trim(it);
         g->driver->release(p);
         g->driver->leave(before);
     }

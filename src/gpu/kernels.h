@@ -107,12 +107,20 @@ typedef struct flux__driver {
     bool (*has_graphs)(void);             /* whether it has graphs: launches kept, to be replayed as
                                              one */
     int (*graph)(void **graph);
-    int (*graph_add)(void **node, void *graph, void *after, void *function, const unsigned *grid,
-                     unsigned threads, void **args);
+    /* Nodes of a graph: a launch, all of another graph, an event that is recorded. Each comes
+       after the n nodes `after`. */
+    int (*graph_add)(void **node, void *graph, void *const *after, size_t n, void *function,
+                     const unsigned *grid, unsigned threads, void **args);
+    int (*graph_child)(void **node, void *graph, void *const *after, size_t n, void *child);
+    int (*graph_event)(void **node, void *graph, void *const *after, size_t n, void *event);
+    /* What this thread queues on the stream between the two becomes a graph, and is not done. */
+    int (*capture)(void *stream);
+    int (*captured)(void *stream, void **graph);
     int (*graph_ready)(void **exec, void *graph);
     /* changes a node's arguments, for later launches of the graph */
     int (*graph_set)(void *exec, void *node, void *function, const unsigned *grid, unsigned threads,
                      void **args);
+    int (*graph_event_set)(void *exec, void *node, void *event);  /* the event it records */
     int (*graph_launch)(void *exec, void *stream);
     /* each may be NULL; the caller has waited for the stream */
     void (*graph_free)(void *graph, void *exec);
@@ -381,6 +389,7 @@ typedef struct flux__gpu_guest {
        ended, and an error was told. */
     bool (*watch)(struct flux__gpu_guest *it, void *event);
     void (*leave)(struct flux__gpu_guest *it);           /* the device is closed */
+    void (*trim)(struct flux__gpu_guest *it);            /* memory of the device is given back */
 } flux__gpu_guest;
 
 typedef struct flux__gpu {

@@ -120,7 +120,7 @@ static bool flux__graph_exec_make(flux__gpu *g, flux__kernel *k, int n) {
     for (int i = 0; i < n && ok; i++) {
         flux__gpu_kernel *gk = (flux__gpu_kernel *)k[i].ready;
         for (int l = 0; l < gk->launches && ok; l++, at++)
-            ok = g->driver->graph_add(&p->node[at], p->graph, at ? p->node[at - 1] : NULL,
+            ok = g->driver->graph_add(&p->node[at], p->graph, &p->node[at ? at - 1 : 0], at > 0,
                                       gk->step[l].fn->function, gk->step[l].grid,
                                       gk->step[l].threads, gk->args) == 0;
         gk->stale = false;

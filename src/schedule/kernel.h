@@ -129,6 +129,7 @@ typedef struct flux__plan {
     flux__kernel *kernel;
     flux__slot_info *slot;                /* by node number */
     int *out, nout;                       /* nodes that kernels store, ascending */
+    void *replay;                         /* of its calls, to run it at once: flux__plan_call */
     struct flux__plan *next;              /* next plan of the same hash bucket */
     uint32_t used;                        /* reading of the clock of flux__plans at the last use */
 } flux__plan;

@@ -237,7 +237,10 @@ static bool flux__find_frees(flux__plan *plan) {
 
 /* Frees a plan and all that back ends made of its kernels. */
 static void flux__plan_free(flux__plan *plan) {
-    for (int i = 0; plan->kernel && i < plan->nkernel; i++) flux__kernel_unready(&plan->kernel[i]);
+    for (int i = 0; plan->kernel && i < plan->nkernel; i++) {
+        if (plan->replay && plan->kernel[i].call) plan->kernel[i].call->forget(plan);
+        flux__kernel_unready(&plan->kernel[i]);
+    }
     while (plan->chunk) {
         flux__chunk *chunk = plan->chunk;
         plan->chunk = chunk->next;

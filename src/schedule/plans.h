@@ -285,15 +285,25 @@ static void flux__settle_nodes(flux__run *r) {
     }
 }
 
+/* The first of the plan's calls; NULL: there is none. */
+static const flux__plan_call *flux__plan_caller(const flux__plan *plan) {
+    for (int k = 0; k < plan->nkernel && plan->ncall; k++)
+        if (plan->kernel[k].call) return plan->kernel[k].call;
+    return NULL;
+}
+
 /* Runs all kernels in order. A device may fail in the middle of an update; what has been written
    into the memory of old weights by then can't be taken back, since copies for that case would cost
    every step. The error then says that the update is half done. */
 static bool flux__run_kernels(flux__run *r, bool timed) {
     const bool trace = timed && flux__tracing();
     flux__plan *plan = r->plan;
-    bool changed = false, ok = true;
+    const flux__plan_call *call = timed ? NULL : flux__plan_caller(plan);
+    bool changed = false;
     flux__hold();
-    for (int k = 0, n; k < plan->nkernel && ok; k += n) {
+    const int whole = call && call->replay ? call->replay(r) : 0;
+    bool ok = whole >= 0;
+    for (int k = 0, n; k < plan->nkernel && whole == 0 && ok; k += n) {
         n = timed ? 1 : flux__kernel_row(plan, k);
         if (plan->kernel[k].waits && !flux__calls_await(r, k, trace)) {
             ok = false;
@@ -307,6 +317,7 @@ static bool flux__run_kernels(flux__run *r, bool timed) {
                 changed = changed || plan->slot[plan->kernel[i].outs[o]].donated >= 0;
     }
     if (plan->ncall) ok = flux__calls_await(r, plan->nkernel, trace) && ok;
+    if (call && call->replay && whole == 0) ok = call->ran(r, ok);
     flux__thread *t = flux__self();
     if (!ok && changed && t && t->error.unsaid) {
         size_t used = strlen(t->error.now);

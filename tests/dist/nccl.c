@@ -4,8 +4,10 @@
      overlap     long rows of collectives and kernels in turn, whose results tell if one did not wait for the other
      fails CALL  the call of NCCL's fails on rank 1, in its turn; "rank R: told ..., saved" if that was told, and values can be
                  looked at and saved afterwards; "list": the calls
+     replay      steps with their collectives as one graph, whose results are the bits of those kernel by kernel
      differ      rank 1's tensor is on the host               shape   rank 1's has fewer elements
      hangs       rank 1's NCCL does nothing from a collective on (SOFTNCCL_HANG)
+     late        the same, of a collective in a graph           launch  the graph's launch fails on rank 1
    Run by tests/check_nccl.sh on software GPUs. */
 #define _POSIX_C_SOURCE 200809L
 #define FLUX_IMPLEMENTATION
@@ -124,6 +126,66 @@ static void overlap(void) {
     EXPECT(flux_item(flux_max(flux_sub(flux_allreduce(comm, all, FLUX_SUM), flux_mul(all, (double)size)))) < 1e-5);
 }
 
+/* ---------------- replay */
+
+static flux__gpu *gpu(void) {
+    return &flux__gpus[strcmp(getenv("FLUX_TEST_DEVICE"), "CUDA") ? 1 : 0][comm->local_rank];
+}
+static flux_tensor *data_of(int r) { return flux_gpu(flux_full(0.1 * (r + 1), 8, 16)); }
+static flux_layer *network(void) {
+    flux_seed(3);
+    return flux_gpu(flux_chain(flux_dense(8, 48, flux_tanh), flux_dense(48, 10), flux_dense(10, 8)));
+}
+static int train(flux_state *s, flux_layer *m, int n) {
+    static flux_tensor *x;                   /* where it was in the last steps */
+    int rc = 0;
+    if (!x) x = (flux_tensor *)flux_retain(flux_eval(data_of(rank)));
+    for (int i = 0; i < n && rc == 0; i++) FLUX_SCOPE rc = flux_update(s, m, flux_gradient(flux_mse(flux_call(m, x), x), m));
+    return rc;
+}
+
+/* n steps, kernel by kernel or with graphs. what: 1: shares of the state; 2: memory is given back on rank 1 in between, so
+   that its graph is dropped; 3: another plan runs there, and takes the memory that the graph has */
+static flux_tensor *trained(int n, bool graphs, int what) {
+    flux_layer *m = network();
+    flux_rule rule = flux_distributed_optimiser(comm, flux_adam(0.01), .bucket = 700, .shard = what == 1);
+    flux_state *s = flux_setup(rule, m);
+    gpu()->replaying = graphs;
+    EXPECT(train(s, m, n / 2) == 0);
+    if (what == 2 && rank == 1) {
+        FLUX_SCOPE flux_eval(flux_mul(flux_gpu(flux_ones(100000)), 2));
+        flux_mem_trim(gpu_of(data_of(0)));
+    }
+    if (what == 3 && rank == 1) EXPECT(flux_item(flux_sum(flux_mul(data_of(1), 3.0))) > 0);
+    const flux__gpu_counters before = gpu()->counters;
+    const unsigned taken = comm->nccl->taken;
+    EXPECT(train(s, m, n - n / 2) == 0);
+    const flux__gpu_counters now = gpu()->counters;
+    const int64_t steps = n - n / 2, graph_launches = now.graph_launches - before.graph_launches, made = now.graphs - before.graphs,
+        turns = comm->nccl->taken - taken;
+    /* one graph a step, which has all collectives in it */
+    if (graphs && what < 2) EXPECT(turns == steps && graph_launches == steps && made == 0 && comm->nccl->graphs);
+    else if (graphs) EXPECT(turns > steps && turns < 2 * steps && made > 0 && comm->nccl->graphs);
+    else EXPECT(turns > 2 * steps && graph_launches == 0);
+    gpu()->replaying = true;
+    return flux_cpu(flux_destructure(m));
+}
+
+static void replay(void) {
+    for (int what = 0; what < 4; what++) FLUX_SCOPE {
+        flux_tensor *by_kernels = trained(20, false, what), *by_graphs = trained(20, true, what);
+        EXPECT(memcmp(flux_data(by_kernels), flux_data(by_graphs), 4 * (size_t)flux_len(by_graphs)) == 0);
+        flux_tensor *sum = flux_allreduce(comm, by_graphs, FLUX_SUM);
+        EXPECT(flux_item(flux_max(flux_abs(flux_sub(sum, flux_mul(by_graphs, (double)size))))) < 1e-5);
+    }
+    flux_layer *m = network();               /* memory is steady */
+    flux_state *s = flux_setup(flux_distributed_optimiser(comm, flux_adam(0.01)), m);
+    EXPECT(train(s, m, 10) == 0);
+    const flux_device d = { gpu()->driver == flux__driver_of(FLUX__CUDA_BACKEND) ? FLUX__CUDA_BACKEND : FLUX__AMDGPU_BACKEND, gpu()->id };
+    const int64_t reserved = flux_mem_stats(d).reserved, made = gpu()->counters.graphs;
+    EXPECT(train(s, m, 100) == 0 && flux_mem_stats(d).reserved == reserved && gpu()->counters.graphs == made);
+}
+
 /* ---------------- faults */
 
 #define FAILED 3                         /* ncclInternalError */
@@ -184,6 +246,8 @@ static void tell(const char *mode) {
     fflush(stdout);
 }
 
+static int no_launch(void *exec, void *stream) { return (void)exec, (void)stream, 1; }
+
 static int faults(const char *mode, const char *call) {
     if (call && !strcmp(call, "list")) {
 #define LIST(name) puts(#name);
@@ -202,6 +266,12 @@ static int faults(const char *mode, const char *call) {
         flux_eval(flux_allgather(comm, x));
         flux_tensor *last = flux_reduce_scatter(comm, x, FLUX_SUM);
         if (last && flux_eval(last)) flux_item(flux_sum(last));
+    } else if (comm && (!strcmp(mode, "late") || !strcmp(mode, "launch"))) {
+        flux_layer *m = network();
+        flux_state *s = flux_setup(flux_distributed_optimiser(comm, flux_adam(0.01)), m);
+        EXPECT(train(s, m, 10) == 0 && gpu()->counters.graph_launches > 5);
+        if (!strcmp(mode, "launch") && rank == 1) flux__cu.GraphLaunch = no_launch;
+        if (train(s, m, 10) == 0) flux_item(flux_sum(flux_destructure(m)));
     } else if (comm) {
         flux_tensor *x = flux_gpu(flux_ones(rank == 1 && !strcmp(mode, "shape") ? 9 : 10)), *y = NULL;
         EXPECT(flux_at(flux_allreduce(comm, flux_gpu(flux_ones(2)), FLUX_SUM), 1) == size);
@@ -216,12 +286,13 @@ static int faults(const char *mode, const char *call) {
 
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "works";
-    if (strcmp(mode, "works") && strcmp(mode, "overlap")) return faults(mode, !strcmp(mode, "fails") ? argv[2] : NULL);
+    if (strcmp(mode, "works") && strcmp(mode, "overlap") && strcmp(mode, "replay")) return faults(mode, !strcmp(mode, "fails") ? argv[2] : NULL);
     comm = flux_distributed();
     if (!comm) return 1;
     rank = flux_rank_of(comm), size = flux_size_of(comm);
     EXPECT(size == 1 || !strcmp(flux_comm_name(comm), strcmp(getenv("FLUX_TEST_DEVICE"), "CUDA") ? "RCCL" : "NCCL"));
     if (!strcmp(mode, "overlap")) overlap();
+    else if (!strcmp(mode, "replay")) replay();
     else for (int t = 0; t < FLUX_NUM_DTYPES; t++) FLUX_SCOPE of_dtype((flux_dtype)t);
     FLUX_SCOPE of_others();
     EXPECT(flux_distributed_end(comm) == 0 && !flux_failed());

@@ -111,7 +111,10 @@ EXPORT cuStreamBeginCapture_v2(soft_stream *s, int mode);
 EXPORT cuStreamEndCapture(soft_stream *s, soft_graph **g);
 EXPORT cuGraphCreate(soft_graph **g, unsigned flags);
 EXPORT cuGraphAddKernelNode_v2(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, const kernel_node *k);
+EXPORT cuGraphAddChildGraphNode(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, soft_graph *child);
+EXPORT cuGraphAddEventRecordNode(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, soft_event *e);
 EXPORT cuGraphExecKernelNodeSetParams_v2(soft_graph *exec, soft_node *node, const kernel_node *k);
+EXPORT cuGraphExecEventRecordNodeSetEvent(soft_graph *exec, soft_node *node, soft_event *e);
 EXPORT cuGraphInstantiateWithFlags(soft_graph **exec, soft_graph *g, unsigned long long flags);
 EXPORT cuGraphLaunch(soft_graph *exec, soft_stream *s);
 EXPORT cuGraphExecDestroy(soft_graph *exec);
@@ -387,10 +390,22 @@ int cuGraphAddKernelNode_v2(soft_node **node, soft_graph *g, soft_node *const *a
     if (!k || !k->f) return SOFT_INVALID_VALUE;   /* a CUkernel and a context in its place are not known here */
     SOFT_LOCKED(soft_graph_add(here(), node, g, after, n, k->f, k->grid, k->block, k->shared, k->args, k->extra));
 }
+int cuGraphAddChildGraphNode(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, soft_graph *child) {
+    ENTER(cuGraphAddChildGraphNode);
+    SOFT_LOCKED(soft_graph_add_child(here(), node, g, after, n, child));
+}
+int cuGraphAddEventRecordNode(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, soft_event *e) {
+    ENTER(cuGraphAddEventRecordNode);
+    SOFT_LOCKED(soft_graph_add_event(here(), node, g, after, n, e));
+}
 int cuGraphExecKernelNodeSetParams_v2(soft_graph *exec, soft_node *node, const kernel_node *k) {
     ENTER(cuGraphExecKernelNodeSetParams_v2);
     if (!k || !k->f) return SOFT_INVALID_VALUE;
     SOFT_LOCKED(soft_graph_set(here(), exec, node, k->f, k->grid, k->block, k->shared, k->args, k->extra));
+}
+int cuGraphExecEventRecordNodeSetEvent(soft_graph *exec, soft_node *node, soft_event *e) {
+    ENTER(cuGraphExecEventRecordNodeSetEvent);
+    SOFT_LOCKED(soft_graph_set_event(here(), exec, node, e));
 }
 int cuGraphInstantiateWithFlags(soft_graph **exec, soft_graph *g, unsigned long long flags) {
     ENTER(cuGraphInstantiateWithFlags);

@@ -46,7 +46,7 @@ typedef struct arena {                         /* a span of addresses, its file,
     size_t count, room;
 } arena;
 
-enum { COMMAND, WAIT, RECORD, PEER, OTHER };
+enum { COMMAND, WAIT, RECORD, PEER, OTHER, CHILD };
 
 typedef struct op {
     struct op *next;
@@ -56,8 +56,12 @@ typedef struct op {
     uint64_t until;
     soft_event *event;                         /* RECORD */
     soft_device *to, *from;                    /* PEER */
-    soft_poll *poll;                           /* OTHER: see link.h */
+    soft_poll *poll;                           /* OTHER: see link.h; the next two are NULL but in a graph */
+    soft_again *again;
+    soft_held *held;
     void *data;
+    struct op **ops;                           /* CHILD: a graph's within another, in order */
+    size_t count;
     soft_function *function;                   /* COMMAND: a launch's */
     soft_command command;                      /* what follows it follows the struct */
 } op;
@@ -690,6 +694,14 @@ static op *new_op(int what, size_t payload) {
     return o;
 }
 
+/* One that is part of a capture or of a graph. */
+static void drop_op(op *o) {
+    if (o->held) o->held(o->data, -1);
+    for (size_t i = 0; i < o->count; i++) drop_op(o->ops[i]);
+    free(o->ops);
+    free(o);
+}
+
 static void push(soft_stream *s, op *o) {
     o->seq = ++s->queued;
     o->next = NULL;
@@ -716,7 +728,7 @@ static void order_with_null(soft_stream *s) {
 static int capture_op(soft_stream *s, op *o) {
     capture *c = s->capture;
     if (c->broken) {
-        free(o);
+        drop_op(o);
         return SOFT_CAPTURE_INVALIDATED;
     }
     o->next = NULL;
@@ -783,7 +795,7 @@ static void drop_capture(soft_stream *s) {     /* one of its streams is destroye
     break_capture(c);
     s->capture = NULL;
     if (c->origin != s) return;
-    for (op *o = c->first, *next; o; o = next) next = o->next, free(o);
+    for (op *o = c->first, *next; o; o = next) next = o->next, drop_op(o);
     end_capture(c);
 }
 
@@ -818,7 +830,7 @@ int soft_capture_end(soft_device *d, soft_stream *s, soft_graph **out) {
     code = c->broken ? SOFT_CAPTURE_INVALIDATED : is_joined(c) ? SOFT_OK : SOFT_CAPTURE_UNJOINED;
     op **ops = (op **)allocate((c->count + 1) * sizeof *ops), *o = c->first;
     for (size_t i = 0; i < c->count; i++, o = o->next) ops[i] = o;
-    for (size_t i = 0; code && i < c->count; i++) free(ops[i]);
+    for (size_t i = 0; code && i < c->count; i++) drop_op(ops[i]);
     *out = code ? NULL : new_graph(d, ops, c->count, false);
     if (code) free(ops);
     end_capture(c);
@@ -832,6 +844,9 @@ static op *copy_of(const op *o) {
     size_t payload = o->command.head - sizeof o->command;
     op *copy = new_op(o->what, payload);
     memcpy(copy, o, sizeof *o + payload);
+    if (o->held) o->held(o->data, 1);
+    if (o->what == CHILD) copy->ops = (op **)allocate((o->count + 1) * sizeof *copy->ops);
+    for (size_t i = 0; i < o->count; i++) copy->ops[i] = copy_of(o->ops[i]);
     return copy;
 }
 
@@ -844,17 +859,18 @@ int soft_graph_create(soft_device *d, soft_graph **g) {
     return code;
 }
 
-int soft_graph_add(soft_device *d, soft_node **out, soft_graph *g, soft_node *const *after, size_t n, soft_function *f, const unsigned grid[3],
-                   const unsigned threads[3], unsigned shared, void **args, void **extra) {
-    op *o = NULL;
-    if (!out || !good_graph(g, false) || (n && !after) || (g->count && !g->nodes)) return SOFT_INVALID_VALUE;
+/* Whether a node that comes after these can be added. */
+static bool can_follow(soft_node *const *out, const soft_graph *g, soft_node *const *after, size_t n) {
+    if (!out || !good_graph(g, false) || (n && !after) || (g->count && !g->nodes)) return false;
     for (size_t i = 0; i < n; i++) {
-        if (!after[i] || after[i]->magic != NODE_MAGIC || after[i]->graph != g) return SOFT_INVALID_VALUE;
+        if (!after[i] || after[i]->magic != NODE_MAGIC || after[i]->graph != g) return false;
         for (size_t k = 0; k < i; k++)
-            if (after[k] == after[i]) return SOFT_INVALID_VALUE;
+            if (after[k] == after[i]) return false;
     }
-    int code = new_launch(d, f, grid, threads, shared, args, extra, &o);
-    if (code) return code;
+    return true;
+}
+
+static int add_node(soft_node **out, soft_graph *g, soft_node *const *after, size_t n, op *o) {
     soft_node *node = (soft_node *)allocate(sizeof *node);
     node->magic = NODE_MAGIC;
     node->graph = g;
@@ -869,6 +885,14 @@ int soft_graph_add(soft_device *d, soft_node **out, soft_graph *g, soft_node *co
     g->nodes[g->count++] = node;
     *out = node;
     return SOFT_OK;
+}
+
+int soft_graph_add(soft_device *d, soft_node **out, soft_graph *g, soft_node *const *after, size_t n, soft_function *f, const unsigned grid[3],
+                   const unsigned threads[3], unsigned shared, void **args, void **extra) {
+    op *o = NULL;
+    if (!can_follow(out, g, after, n)) return SOFT_INVALID_VALUE;
+    int code = new_launch(d, f, grid, threads, shared, args, extra, &o);
+    return code ? code : add_node(out, g, after, n, o);
 }
 
 /* An order in which every node comes after those it names; which of several is chosen differs from one to the next. */
@@ -891,6 +915,37 @@ static size_t *order_of(const soft_graph *g) {
     return order;
 }
 
+/* All of another graph, as it is now. */
+int soft_graph_add_child(soft_device *d, soft_node **out, soft_graph *g, soft_node *const *after, size_t n, soft_graph *child) {
+    int code = soft_check(d);
+    if (code) return code;
+    if (!can_follow(out, g, after, n) || !good_graph(child, false) || child == g) return SOFT_INVALID_VALUE;
+    size_t *order = child->nodes ? order_of(child) : NULL;
+    op *o = new_op(CHILD, 0);
+    o->ops = (op **)allocate((child->count + 1) * sizeof *o->ops);
+    for (; o->count < child->count; o->count++) o->ops[o->count] = copy_of(child->ops[order ? order[o->count] : o->count]);
+    free(order);
+    return add_node(out, g, after, n, o);
+}
+
+static int check_event(soft_device *d, const soft_event *e) {
+    int code = soft_check(d);
+    if (code) return code;
+    if (!e || e->magic != EVENT_MAGIC) return SOFT_INVALID_HANDLE;
+    return e->device->lost;
+}
+
+/* Each launch of the graph records the event anew. */
+int soft_graph_add_event(soft_device *d, soft_node **out, soft_graph *g, soft_node *const *after, size_t n, soft_event *e) {
+    int code = soft_check(d);
+    if (!code) code = check_event(d, e);
+    if (code) return code;
+    if (!can_follow(out, g, after, n)) return SOFT_INVALID_VALUE;
+    op *o = new_op(RECORD, 0);
+    o->event = e;
+    return add_node(out, g, after, n, o);
+}
+
 int soft_graph_instantiate(soft_device *d, soft_graph **exec, soft_graph *g) {
     int code = soft_check(d);
     if (code) return code;
@@ -910,9 +965,43 @@ int soft_graph_set(soft_device *d, soft_graph *exec, soft_node *node, soft_funct
     if (!good_graph(exec, true) || !node || node->magic != NODE_MAGIC || node->graph != exec->of) return SOFT_INVALID_VALUE;
     int code = new_launch(d, f, grid, threads, shared, args, extra, &o);
     if (code) return code;
-    free(exec->ops[node->number]);
+    drop_op(exec->ops[node->number]);
     exec->ops[node->number] = o;
     return SOFT_OK;
+}
+
+int soft_graph_set_event(soft_device *d, soft_graph *exec, soft_node *node, soft_event *e) {
+    int code = soft_check(d);
+    if (!code) code = check_event(d, e);
+    if (code) return code;
+    if (!good_graph(exec, true) || !node || node->magic != NODE_MAGIC || node->graph != exec->of) return SOFT_INVALID_VALUE;
+    if (exec->ops[node->number]->what != RECORD) return SOFT_INVALID_VALUE;
+    exec->ops[node->number]->event = e;
+    return SOFT_OK;
+}
+
+/* Whether what a graph needs is still there: unloading a module leaves its kernels without code. */
+static bool can_launch(const op *o) {
+    bool can = (!o->function || o->function->magic == FUNCTION_MAGIC) && (!o->event || o->event->magic == EVENT_MAGIC) &&
+               (!o->again || o->again(o->data, NULL, 0));
+    for (size_t i = 0; i < o->count && can; i++) can = can_launch(o->ops[i]);
+    return can;
+}
+
+/* Queues an operation of a graph, or has the capture take it. */
+static int put_again(soft_stream *s, const op *o) {
+    int code = SOFT_OK;
+    if (o->what == CHILD && !s->capture) {
+        for (size_t i = 0; i < o->count && !code; i++) code = put_again(s, o->ops[i]);
+        return code;
+    }
+    op *copy = copy_of(o);
+    if (s->capture) return put(s, copy);
+    if (o->held) o->held(o->data, -1), copy->held = NULL, copy->again = NULL;
+    code = put(s, copy);
+    if (!code && o->again) copy->data = o->again(o->data, s, copy->seq);
+    if (!code && o->what == RECORD) o->event->capture = NULL, o->event->stream = s, o->event->seq = copy->seq, o->event->polls = 0;
+    return code;
 }
 
 int soft_graph_launch(soft_device *d, soft_graph *g, soft_stream *s) {
@@ -920,9 +1009,9 @@ int soft_graph_launch(soft_device *d, soft_graph *g, soft_stream *s) {
     if (code) return code;
     if (!good_graph(g, true)) return SOFT_INVALID_VALUE;
     if (g->device != d) return SOFT_INVALID_CONTEXT;
-    for (size_t i = 0; i < g->count; i++)      /* unloading a module leaves the graph's kernels without code */
-        if (g->ops[i]->function && g->ops[i]->function->magic != FUNCTION_MAGIC) return SOFT_INVALID_HANDLE;
-    for (size_t i = 0; i < g->count && !code; i++) code = put(s, copy_of(g->ops[g->order ? g->order[i] : i]));
+    for (size_t i = 0; i < g->count; i++)
+        if (!can_launch(g->ops[i])) return SOFT_INVALID_HANDLE;
+    for (size_t i = 0; i < g->count && !code; i++) code = put_again(s, g->ops[g->order ? g->order[i] : i]);
     return code;
 }
 
@@ -944,7 +1033,7 @@ int soft_graph_destroy(soft_graph *g, bool exec) {
     for (soft_graph **p = &graphs; *p; p = &(*p)->next)
         if (*p == g) { *p = g->next; break; }
     kill_nodes(g);
-    for (size_t i = 0; i < g->count; i++) free(g->ops[i]);
+    for (size_t i = 0; i < g->count; i++) drop_op(g->ops[i]);
     free(g->ops);
     free(g->order);
     g->magic = DEAD;
@@ -1219,13 +1308,6 @@ int soft_event_create(soft_device *d, soft_event **out, unsigned flags) {
     live_events++;
     *out = e;
     return SOFT_OK;
-}
-
-static int check_event(soft_device *d, const soft_event *e) {
-    int code = soft_check(d);
-    if (code) return code;
-    if (!e || e->magic != EVENT_MAGIC) return SOFT_INVALID_HANDLE;
-    return e->device->lost;
 }
 
 int soft_event_destroy(soft_device *d, soft_event *e) {
@@ -1559,13 +1641,25 @@ static int link_queue(void *stream, soft_poll *poll, void *data, uint64_t *numbe
     soft_stream *s = (soft_stream *)stream;
     int code = check_stream(s->device, &s);
     if (code) return code;
-    if (s->capture) return break_capture(s->capture), SOFT_CAPTURE_UNSUPPORTED;
     op *o = new_op(OTHER, 0);
     o->poll = poll;
     o->data = data;
     code = put(s, o);
     *number = s->queued;
     return code;
+}
+static bool link_captures(const void *stream) { return as_stream(stream) && as_stream(stream)->capture; }
+static int link_capture(void *stream, soft_poll *poll, soft_again *again, soft_held *held, void *data) {
+    soft_stream *s = (soft_stream *)stream;
+    int code = check_stream(s->device, &s);
+    if (code) return code;
+    op *o = new_op(OTHER, 0);
+    o->poll = poll;
+    o->again = again;
+    o->held = held;
+    o->data = data;
+    held(data, 1);
+    return put(s, o);
 }
 static bool link_advance(void *stream, uint64_t number) {
     soft_stream *s = (soft_stream *)stream;
@@ -1579,7 +1673,7 @@ static bool link_write(int device, uint64_t to, const void *from, uint64_t n) { 
 
 extern SOFT_EXPORT const soft_link_table soft_link;
 const soft_link_table soft_link = { soft_lock, soft_unlock, link_device, link_physical, link_device_of, link_holds,
-                                    link_queue, link_advance, link_read, link_write };
+                                    link_queue, link_captures, link_capture, link_advance, link_read, link_write };
 
 /* ---------------- what the codes are called */
 

@@ -80,8 +80,11 @@ int soft_capture_end(soft_device *d, soft_stream *s, soft_graph **g);
 int soft_graph_create(soft_device *d, soft_graph **g);
 int soft_graph_add(soft_device *d, soft_node **node, soft_graph *g, soft_node *const *after, size_t n, soft_function *f, const unsigned grid[3],
                    const unsigned threads[3], unsigned shared, void **args, void **extra);
+int soft_graph_add_child(soft_device *d, soft_node **node, soft_graph *g, soft_node *const *after, size_t n, soft_graph *child);
+int soft_graph_add_event(soft_device *d, soft_node **node, soft_graph *g, soft_node *const *after, size_t n, soft_event *e);
 int soft_graph_set(soft_device *d, soft_graph *exec, soft_node *node, soft_function *f, const unsigned grid[3], const unsigned threads[3],
                    unsigned shared, void **args, void **extra);
+int soft_graph_set_event(soft_device *d, soft_graph *exec, soft_node *node, soft_event *e);
 int soft_graph_instantiate(soft_device *d, soft_graph **exec, soft_graph *g);
 int soft_graph_launch(soft_device *d, soft_graph *exec, soft_stream *s);
 int soft_graph_destroy(soft_graph *g, bool exec);

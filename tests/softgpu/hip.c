@@ -156,7 +156,10 @@ EXPORT hipStreamBeginCapture(soft_stream *s, int mode);
 EXPORT hipStreamEndCapture(soft_stream *s, soft_graph **g);
 EXPORT hipGraphCreate(soft_graph **g, unsigned flags);
 EXPORT hipGraphAddKernelNode(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, const kernel_node *k);
+EXPORT hipGraphAddChildGraphNode(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, soft_graph *child);
+EXPORT hipGraphAddEventRecordNode(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, soft_event *e);
 EXPORT hipGraphExecKernelNodeSetParams(soft_graph *exec, soft_node *node, const kernel_node *k);
+EXPORT hipGraphExecEventRecordNodeSetEvent(soft_graph *exec, soft_node *node, soft_event *e);
 EXPORT hipGraphInstantiateWithFlags(soft_graph **exec, soft_graph *g, unsigned long long flags);
 EXPORT hipGraphLaunch(soft_graph *exec, soft_stream *s);
 EXPORT hipGraphExecDestroy(soft_graph *exec);
@@ -436,10 +439,22 @@ int hipGraphAddKernelNode(soft_node **node, soft_graph *g, soft_node *const *aft
     if (!k || !k->f || too_many(k->grid, k->block)) return SOFT_INVALID_VALUE;
     SOFT_LOCKED(soft_graph_add(here(), node, g, after, n, k->f, k->grid, k->block, k->shared, k->args, k->extra));
 }
+int hipGraphAddChildGraphNode(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, soft_graph *child) {
+    ENTER(hipGraphAddChildGraphNode);
+    SOFT_LOCKED(soft_graph_add_child(here(), node, g, after, n, child));
+}
+int hipGraphAddEventRecordNode(soft_node **node, soft_graph *g, soft_node *const *after, size_t n, soft_event *e) {
+    ENTER(hipGraphAddEventRecordNode);
+    SOFT_LOCKED(soft_graph_add_event(here(), node, g, after, n, e));
+}
 int hipGraphExecKernelNodeSetParams(soft_graph *exec, soft_node *node, const kernel_node *k) {
     ENTER(hipGraphExecKernelNodeSetParams);
     if (!k || !k->f || too_many(k->grid, k->block)) return SOFT_INVALID_VALUE;
     SOFT_LOCKED(soft_graph_set(here(), exec, node, k->f, k->grid, k->block, k->shared, k->args, k->extra));
+}
+int hipGraphExecEventRecordNodeSetEvent(soft_graph *exec, soft_node *node, soft_event *e) {
+    ENTER(hipGraphExecEventRecordNodeSetEvent);
+    SOFT_LOCKED(soft_graph_set_event(here(), exec, node, e));
 }
 int hipGraphInstantiateWithFlags(soft_graph **exec, soft_graph *g, unsigned long long flags) {
     ENTER(hipGraphInstantiateWithFlags);

@@ -11,7 +11,9 @@
    memory that is in no allocation of the communicator's device when it is called or when it runs; another device's stream
    or another current device; overlapping buffers; a call before the last one is no longer in progress (communicators that do not
    block), in a group that was not begun, after the end or an abort; an init with a wrong rank, another size, or a GPU that
-   another rank has. Minimum and maximum leave out NaN, as the real ones do.
+   another rank has. What is called of a stream that is being captured is part of the graph, and done whenever that is launched;
+   that a graph was captured, and when, must be the same on all ranks, and there must be none when a communicator ends or is
+   aborted, as the real ones wait for its end. Minimum and maximum leave out NaN, as the real ones do.
 
    Environment, beside that of softgpu.h (SOFTGPU_FAIL=ncclAllReduce:2=3: the second call returns 3; "async" is an operation
    whose failure the communicator tells later):
@@ -56,7 +58,7 @@ typedef struct unique_id { char text[128]; } unique_id;
 typedef struct config { size_t size; unsigned magic, version; int blocking; } config;   /* how all versions of it begin */
 
 /* What a rank calls: the head of its file. */
-typedef struct head { int32_t kind, type, op, root, group, groups; int64_t count; } head;
+typedef struct head { int32_t kind, type, op, root, group, groups; int64_t count, captured; } head;     /* captured: see comm */
 
 typedef struct comm comm;
 typedef struct work {
@@ -66,6 +68,7 @@ typedef struct work {
     uint64_t number, at, send, recv;           /* of the operation; where in the stream's queue */
     void *stream;
     bool posted;
+    long held;                                 /* of what was captured: captures and graphs that have it */
 } work;
 struct comm {
     uint64_t magic;
@@ -73,6 +76,8 @@ struct comm {
     int rank, size, device;
     char folder[300];
     uint64_t issued, done;
+    int64_t captured;                          /* operations captured so far, which are counted from 1 */
+    long held;                                 /* of these, the ones that a capture or a graph still has */
     work *first, **last;                       /* queued, not done */
     int error;                                 /* what GetAsyncError gives */
     bool blocking, ready, busy, finalized, aborted;
@@ -307,8 +312,10 @@ static size_t received(const comm *c, const head *h) {
 
 static void say(const head *h, char *out, size_t n) {
     const bool folds = h->kind == ALLREDUCE || h->kind == REDUCE || h->kind == REDUCE_SCATTER;
-    snprintf(out, n, "%s %s of %lld %s, root %d, number %d of a group of %d", kind_names[h->kind], folds ? op_names[h->op] : "",
-             (long long)h->count, type_names[h->type], h->root, h->group, h->groups);
+    char captured[60] = "";
+    if (h->captured) snprintf(captured, sizeof captured, ", captured as number %lld", (long long)h->captured);
+    snprintf(out, n, "%s %s of %lld %s, root %d, number %d of a group of %d%s", kind_names[h->kind], folds ? op_names[h->op] : "",
+             (long long)h->count, type_names[h->type], h->root, h->group, h->groups, captured);
 }
 
 static void spoil(work *w) {
@@ -348,7 +355,7 @@ static bool collect(work *w, char *out, char *part) {
     const head *h = &w->head;
     const size_t n = bytes_of(h);
     for (int r = 0; r < c->size; r++) {
-        char path[400], ours[160], theirs[160];
+        char path[400], ours[220], theirs[220];
         head other;
         path_of(c, w->number, r, path, sizeof path);
         if (!get_file(path, &other, sizeof other, NULL, 0)) return complain(c, SYSTEM, "%s: %s", path, strerror(errno)), false;
@@ -574,6 +581,8 @@ static int leave(comm *c, bool abort) {
     if (!is_live(c)) return complain(NULL, INVALID_ARGUMENT, "%s of a communicator that has ended", abort ? "Abort" : "Destroy");
     if (depth) return complain(c, INVALID_USAGE, "Destroy or Abort within a group");
     int code = abort ? SUCCESS : flush(c);
+    if (c->held)                               /* the real ones wait for these graphs, an abort, too */
+        complain(c, INVALID_USAGE, "%s, while graphs have %ld of the operations that were captured", abort ? "Abort" : "Destroy", c->held);
     c->aborted = true;                         /* what is queued still does nothing */
     while (c->first && step(c)) {}
     leave_files(c);
@@ -628,8 +637,43 @@ static int check(comm *c, work *w) {
     return SUCCESS;
 }
 
+/* A graph that has this operation is launched: a new one in the stream's queue. */
+static void *again(void *data, void *stream, uint64_t number) {
+    const work *w = (const work *)data;
+    comm *c = w->c;
+    if (!is_live(c) || c->error || c->finalized) {
+        complain(is_live(c) ? c : NULL, INVALID_USAGE, "a graph with a captured %s is launched after the communicator's end or an error",
+                 kind_names[w->head.kind]);
+        return NULL;
+    }
+    if (!stream) return data;
+    work *copy = (work *)malloc(sizeof *copy);
+    if (!copy) return NULL;
+    *copy = *w;
+    copy->stream = stream, copy->at = number, copy->number = c->issued++;
+    *c->last = copy;
+    c->last = &copy->next;
+    return copy;
+}
+static void hold(void *data, int change) {
+    work *w = (work *)data;
+    w->held += change;
+    if (w->held > 0) return;
+    w->c->held--;
+    free(w);
+}
+
+static int submit_captured(work *w) {
+    comm *c = w->c;
+    w->head.captured = ++c->captured;
+    c->held++;
+    const int code = driver->capture(w->stream, poll_work, again, hold, w);
+    return code ? complain(c, UNHANDLED, "the capture gives %d", code) : SUCCESS;
+}
+
 static int submit(work *w) {
     comm *c = w->c;
+    if (driver->captures(w->stream)) return submit_captured(w);
     w->number = c->issued++;
     const int code = driver->queue(w->stream, poll_work, w, &w->at);
     if (code) {
@@ -659,7 +703,7 @@ static int operation(head h, const void *send, void *recv, comm *c, void *stream
     return SUCCESS;
 }
 #define OPERATION(kind, op, root) do {                                                            \
-        const head h = { kind, type, op, root, 0, 0, (int64_t)n };                                \
+        const head h = { kind, type, op, root, 0, 0, (int64_t)n, 0 };                                \
         LOCKED(operation(h, send, recv, c, stream));                                              \
     } while (0)
 int ncclAllReduce(const void *send, void *recv, size_t n, int type, int op, comm *c, void *stream) {
