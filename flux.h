@@ -236,8 +236,9 @@
    A step that is met for the third time is launched as one CUDA or HIP graph. Its kernels are the
    same and memory comes back at the same addresses; only kernels whose arguments changed, by a step
    count or a learning rate, are told so before the launch. The numbers are those of single
-   launches, bit for bit. Kernels are launched one by one under FLUX_REPLAY=0, under FLUX_TRACE, and
-   by drivers without these calls (CUDA before 12, old ROCm).
+   launches, bit for bit. NCCL's collectives are part of that graph where all ranks can have one.
+   Kernels are launched one by one under FLUX_REPLAY=0, under FLUX_TRACE, and by drivers without
+   these calls (CUDA before 12, old ROCm).
    The next batch of a loader on a device travels on a second stream while the device works on this
    one, from pinned memory whoever made it: observations that are only picked are picked right into
    that memory, and what workers, transforms or a data set made is copied there.
@@ -3234,7 +3235,9 @@ typedef struct flux_distributed_rule_opts {
 #define FLUX__LEFT_OUT_flux_distributed_rule_opts .bucket = FLUX__NO_INT64, .marked = true,
 /* The rule, applied to gradients that are averaged over all ranks (of an accumulated gradient: when
    it is complete). Gradients travel in buckets, in the order in which they are computed, while
-   others still are. A parameter that has a gradient on some ranks only counts as 0 on the others.
+   others still are; what is smaller than a bucket travels when all of it is there, so between
+   machines a small model may gain by a small .bucket. A parameter that has a gradient on some ranks
+   only counts as 0 on the others.
    Where the loader has .comm, ranks count by their observations, so that the result is the mean of
    the whole batch. flux_distributed_optimiser(comm, flux_adam(1e-3))
    With .shard = true the rule's states, and the master copies of mixed precision, take 1/n of their

@@ -236,8 +236,9 @@
    A step that is met for the third time is launched as one CUDA or HIP graph. Its kernels are the
    same and memory comes back at the same addresses; only kernels whose arguments changed, by a step
    count or a learning rate, are told so before the launch. The numbers are those of single
-   launches, bit for bit. Kernels are launched one by one under FLUX_REPLAY=0, under FLUX_TRACE, and
-   by drivers without these calls (CUDA before 12, old ROCm).
+   launches, bit for bit. NCCL's collectives are part of that graph where all ranks can have one.
+   Kernels are launched one by one under FLUX_REPLAY=0, under FLUX_TRACE, and by drivers without
+   these calls (CUDA before 12, old ROCm).
    The next batch of a loader on a device travels on a second stream while the device works on this
    one, from pinned memory whoever made it: observations that are only picked are picked right into
    that memory, and what workers, transforms or a data set made is copied there.

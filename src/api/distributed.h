@@ -129,7 +129,9 @@ typedef struct flux_distributed_rule_opts {
 #define FLUX__LEFT_OUT_flux_distributed_rule_opts .bucket = FLUX__NO_INT64, .marked = true,
 /* The rule, applied to gradients that are averaged over all ranks (of an accumulated gradient: when
    it is complete). Gradients travel in buckets, in the order in which they are computed, while
-   others still are. A parameter that has a gradient on some ranks only counts as 0 on the others.
+   others still are; what is smaller than a bucket travels when all of it is there, so between
+   machines a small model may gain by a small .bucket. A parameter that has a gradient on some ranks
+   only counts as 0 on the others.
    Where the loader has .comm, ranks count by their observations, so that the result is the mean of
    the whole batch. flux_distributed_optimiser(comm, flux_adam(1e-3))
    With .shard = true the rule's states, and the master copies of mixed precision, take 1/n of their
