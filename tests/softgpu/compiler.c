@@ -660,14 +660,19 @@ static void take_stem(char *stem, size_t n, const char *to) {
     snprintf(stem, n, "%s.%ld.%u", to, (long)getpid(), __atomic_add_fetch(&count, 1, __ATOMIC_RELAXED));
 }
 
-/* ---------------- a compiler that stays (server.c): it has read the head of the text before it is asked */
+/* ---------------- a compiler that stays (server.c): it has read the head of the text before it is asked
+
+   The head is at first the prelude. Where a text goes on as the last one did, as the kernels of one program do, which
+   begin with the same functions, the server is started again with all that both have in common. */
 
 typedef struct server {
     pthread_mutex_t lock;
     pid_t pid, owner;                          /* owner: the process that started it, 0: it does not run */
     int fd;                                    /* the socket to it */
     char *head, head_path[4210];               /* the text that it has read, and the file that it was in */
+    char *last;                                /* the text that it compiled last */
 } server;
+enum { WORTH_READING = 2000 };                 /* characters in common for which a server is started again */
 static server servers[] = {                    /* one for each thread that compiles at the same time */
     { .lock = PTHREAD_MUTEX_INITIALIZER }, { .lock = PTHREAD_MUTEX_INITIALIZER },
     { .lock = PTHREAD_MUTEX_INITIALIZER }, { .lock = PTHREAD_MUTEX_INITIALIZER },
@@ -719,12 +724,48 @@ static bool start_server(server *s, const command *like, const char *head, size_
     return true;
 }
 
+/* How many of the first n characters end with a declaration at the top level, outside of every #if; 0: none do. A
+   file may be included there. */
+static size_t whole_declarations(const char *text, size_t n) {
+    char *start = strndup(text, n), *words = start ? blanked(start) : NULL;
+    size_t whole = 0;
+    int depth = 0, ifs = 0;
+    for (const char *p = words; p && *p; p++) {
+        depth += (*p == '(' || *p == '[' || *p == '{') - (*p == ')' || *p == ']' || *p == '}');
+        if (*p == '#' && (p == words || p[-1] == '\n')) ifs += starts(p, "#if") - starts(p, "#endif");
+        if (*p == '\n' && p > words && (p[-1] == '}' || p[-1] == ';') && !depth && !ifs) whole = (size_t)(p + 1 - words);
+    }
+    free(start), free(words);
+    return whole;
+}
+
+/* How much of the text a server should have read before: the first `head` characters, or more. */
+static size_t longer_head(const server *s, const char *text, size_t head) {
+    size_t shared = 0;
+    while (s->last && text[shared] && text[shared] == s->last[shared]) shared++;
+    shared = shared < head + WORTH_READING ? 0 : whole_declarations(text, shared);
+    return shared < head + WORTH_READING ? head : shared;
+}
+
+/* Starts the server, or starts it again if what it has read is not what this text begins with, or is much less than
+   the last two texts have in common; false: there is none. *head becomes what it has read. */
+static bool fit_server(server *s, const command *like, const char *text, size_t *head, const char *to) {
+    if (s->owner && (s->owner != getpid() || !starts(text, s->head))) stop_server(s);
+    size_t longer = longer_head(s, text, *head), read = s->owner ? strlen(s->head) : 0;
+    if (read && longer > read + WORTH_READING) stop_server(s);
+    if (s->owner) *head = read;
+    else *head = longer;
+    return s->owner || start_server(s, like, text, *head, to);
+}
+
 /* Has the server write the assembly of what follows the head; false: it can't, for whatever reason. */
 static bool ask_server(server *s, const command *like, const char *text, size_t head, const char *to, const char *source,
                        const char *assembly) {
     char request[9000], bad = 1;
-    if (s->owner && (s->owner != getpid() || strlen(s->head) != head || memcmp(s->head, text, head))) stop_server(s);
-    if (!s->owner && !start_server(s, like, text, head, to)) return false;
+    const bool runs = fit_server(s, like, text, &head, to);
+    free(s->last);
+    s->last = strdup(text);
+    if (!runs) return false;
     int n = snprintf(request, sizeof request, "%s%c%s%c", source, 0, assembly, 0);
     bool answered = write_file(source, text + head) && send(s->fd, request, (size_t)n, MSG_NOSIGNAL) == n && recv(s->fd, &bad, 1, 0) == 1;
     remove(s->head_path);

@@ -1,8 +1,8 @@
 /* server.c - the host's C compiler, started once, compiles many kernels.
 
-   This library is preloaded (LD_PRELOAD) into `cc -S head.c -o -`, where head.c is the prelude and ends by including a
-   file "softgpu-program", which is not there. When the compiler proper opens that, it has started up and read the
-   prelude. It stays there, takes requests from its standard input, a socket, and has a child made by fork() compile
+   This library is preloaded (LD_PRELOAD) into `cc -S head.c -o -`, where head.c is what kernels have in common, the
+   prelude at least, and ends by including a file "softgpu-program", which is not there. When the compiler proper opens
+   that, it has started up and read the head. It stays there, takes requests from its standard input, a socket, and has a child made by fork() compile
    each: the child's open() gives it the kernel's file in place of the one asked for, and its standard output is the
    file for the assembly. So a kernel costs a fork in place of the start of a driver and of a compiler.
 
