@@ -53,7 +53,7 @@ include tests/opened.mk
 ifneq ($(GOALS),)
 $(shell mkdir -p $(BUILD) && BUILD='$(BUILD)' TESTS='$(TESTS)' CHECKS='$(CHECKS)' OWN='$(OWN)' \
   ON_DEVICES='$(ON_DEVICES)' DEVICES='$(DEVICES)' ASKED='$(ASKED)' AFTER='$(AFTER)' \
-  sh tests/plan.sh $(GOALS) >$(BUILD)/plan.mk)
+  OPENED='$(OPENED)' sh tests/plan.sh $(GOALS) >$(BUILD)/plan.mk)
 include $(BUILD)/plan.mk
 $(GOALS): ; @sh tests/verdict.sh $^
 endif

@@ -48,6 +48,9 @@ MAKEFLAGS='' make -s BUILD="$tmp/build" check-calls >"$tmp/said" 2>&1 && pass ||
 grep -q '^== tests/check_calls (1 of 1, ' "$tmp/said" && pass || { fail "one check"; cat "$tmp/said"; }
 refused "make test-nothing" 'there is no tests/test_nothing.c' \
     env MAKEFLAGS= make -s BUILD="$tmp/build" test-nothing
+# Two tests that are linked to one object must not both build it, so it comes before them.
+refused "test_bits without its implementation" 'build/opened.o' \
+    env MAKEFLAGS= make -s BUILD="$tmp/build" CC=false test-bits
 
 [ "$(wc -l <Makefile)" -lt 100 ] && pass || fail "the Makefile has $(wc -l <Makefile) lines"
 awk 'length($0) > 100 { print FILENAME ":" FNR; bad = 1 } END { exit !bad }' Makefile &&

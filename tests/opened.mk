@@ -1,8 +1,10 @@
 # opened.mk - tests that say `#define FLUX_IMPLEMENTATION` and set nothing of it are linked to one
 # implementation that all of them may look into (tests/inside.h). tcc does not know such functions.
-export OPENED := $(if $(findstring tcc,$(CC)),,$(if $(filter tests/test_%,$(OWN)),$(shell \
+OPENED := $(if $(findstring tcc,$(CC)),,$(if $(filter tests/test_%,$(OWN)),$(shell \
   grep -LE '^ *\# *define (FLUX_MALLOC|FLUX_DEBUG|FLUX__|STB_)' $(filter tests/test_%,$(OWN)))))
 OWN := $(filter-out $(OPENED),$(OWN))
+# Those that have no implementation are compiled once, and linked to one with GPUs and one without.
+USERS := $(filter-out $(OWN) $(OPENED),$(TESTS))
 OPEN := $(HEADERS) build/opened/declared.h
 
 build/opened/%.h: flux.h tests/opened.awk
@@ -13,3 +15,9 @@ $(OPENED:%.c=$(BUILD)/%): $(BUILD)/%: %.c $(BUILD)/opened.o $(OPEN)
 	$(COMPILE) -DTEST_OPENED -Ibuild -I. $< $(BUILD)/opened.o -o $@ $(LDLIBS)
 $(OPENED:tests/%.c=$(BUILD)/gpu/%): $(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/opened.o $(OPEN)
 	$(COMPILE) -DTEST_OPENED -Ibuild -I. $< $(BUILD)/gpu/opened.o -o $@ $(LDLIBS)
+$(USERS:%.c=$(BUILD)/%.o): $(BUILD)/%.o: %.c $(HEADERS)
+	$(COMPILE) -I. -c $< -o $@
+$(USERS:%.c=$(BUILD)/%): %: %.o $(BUILD)/impl.o
+	$(COMPILE) $^ -o $@ $(LDLIBS)
+$(USERS:tests/%.c=$(BUILD)/gpu/%): $(BUILD)/gpu/%: $(BUILD)/tests/%.o $(BUILD)/gpu/impl.o
+	$(COMPILE) $^ -o $@ $(LDLIBS)

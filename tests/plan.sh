@@ -18,7 +18,7 @@ among() { list=" $(echo $1) "; shift; for w; do case $list in *" $w "*) echo "$w
 without() { list=" $(echo $1) "; shift; for w; do case $list in *" $w "*) ;; *) echo "$w" ;; esac; done; }
 
 tests=$(names $TESTS) checks=$(names $CHECKS)
-own=$(names $OWN $OPENED) opened=$(names $OPENED) on_devices=$(names $ON_DEVICES)
+own=$(names $OWN) opened=$(names $OPENED) on_devices=$(names $ON_DEVICES)
 # a test that has fewer cases with SHORT=1
 shortened=$([ -z "$ON_DEVICES" ] || names $(grep -l test_left_out $ON_DEVICES))
 # one that makes a false back end, for which there must be room
