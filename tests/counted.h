@@ -4,11 +4,15 @@
 #ifndef FLUX_COUNTED_H
 #define FLUX_COUNTED_H
 #include "inside.h"
+#include <stdint.h>
 #include <stdlib.h>
 
 static long memory_live, memory_asked;    /* allocations that were not freed; those asked for */
 static long memory_fails = -1;            /* the number of the first that fails; -1: none does */
 static int memory_once, memory_refused;   /* whether it alone fails; how many have failed */
+static size_t memory_large = SIZE_MAX;    /* of so many bytes and more all fail */
+static unsigned inflate_piece = 1u << 30; /* as src/files/gzip.h has it */
+#define FLUX__INFLATE_PIECE inflate_piece
 #if defined(__GNUC__) && !defined(__TINYC__)
 #  define COUNTED(what, n) __atomic_fetch_add(&(what), n, __ATOMIC_RELAXED)
 #else
@@ -21,7 +25,7 @@ static inline bool counted_refuses(void) {
     return refused;
 }
 static inline void *counted_realloc(void *p, size_t n) {
-    void *q = counted_refuses() ? NULL : realloc(p, n);
+    void *q = counted_refuses() || n >= memory_large ? NULL : realloc(p, n);
     if (q && !p) (void)COUNTED(memory_live, 1);
     return q;
 }
@@ -47,4 +51,7 @@ static inline void counted_fail(long left, int once) {
 }
 INSIDE void flux__test_memory(long left) { counted_fail(left, 0); }
 INSIDE void flux__test_memory_once(long left) { counted_fail(left, 1); }
+INSIDE void flux__test_free(void *p) { counted_free(p); }
+INSIDE void flux__test_memory_large(size_t bytes) { memory_large = bytes; }
+INSIDE void flux__test_inflate_piece(unsigned bytes) { inflate_piece = bytes; }
 #endif

@@ -5,6 +5,7 @@
 #ifndef FLUX_INSIDE_H
 #define FLUX_INSIDE_H
 #include <stdbool.h>
+#include <stddef.h>
 #if defined(FLUX_IMPLEMENTATION) && !defined(FLUX_IMPL_C) && !defined(TEST_OPENED)
 /* each such program has these for itself */
 #  define INSIDE static inline
@@ -17,6 +18,9 @@ INSIDE long flux__test_live(void);                /* blocks of memory that were 
 INSIDE long flux__test_asked(void);               /* allocations so far */
 INSIDE void flux__test_memory(long left);         /* all fail after so many; -1: none does */
 INSIDE void flux__test_memory_once(long left);    /* the one after so many fails, and no other */
+INSIDE void flux__test_free(void *p);             /* what the implementation has allocated */
+INSIDE void flux__test_memory_large(size_t bytes);     /* those of so many bytes and more fail */
+INSIDE void flux__test_inflate_piece(unsigned bytes);  /* what zlib gets at a time */
 INSIDE int flux__test_refused(void);              /* how many have failed since either was called */
 
 #if !defined(FLUX_IMPLEMENTATION) || defined(FLUX_IMPL_C) || defined(TEST_OPENED)

@@ -2,11 +2,6 @@
    the matrix product against a plain loop, at every instruction set that this machine has. */
 #define _XOPEN_SOURCE 700
 #include <stdlib.h>
-static int no_memory;                     /* set: allocations of 64 kB and more fail */
-static void *try_malloc(size_t n) { return no_memory && n >= 65536 ? NULL : malloc(n); }
-#define FLUX_MALLOC(n) try_malloc(n)
-#define FLUX_REALLOC(p, n) realloc(p, n)
-#define FLUX_FREE(p) free(p)
 #define FLUX_IMPLEMENTATION
 #include "test.h"
 
@@ -16,7 +11,7 @@ static bool holds(const char *path, const char *text) {
     size_t n = 0;
     char *data = (char *)flux__read_file(path, &n, "test");
     bool same = data && n == strlen(text) && !memcmp(data, text, n + 1);
-    FLUX_FREE(data);
+    flux__test_free(data);
     return same;
 }
 static bool put(const char *path, const char *text) {
@@ -50,7 +45,7 @@ TEST(names_are_utf8) {
     CHECK(RemoveDirectoryW(L"flux-test-\u00e9\u20ac"));
     wchar_t *w = flux__wide("caf\xe9");    /* as argv has it in western code pages: no UTF-8 */
     CHECK(w && wcsncmp(w, L"caf", 3) == 0 && w[3] != 0xfffd && wcslen(w) == 4);
-    FLUX_FREE(w);
+    flux__test_free(w);
 }
 
 TEST(folders_are_not_read) {
@@ -64,7 +59,7 @@ TEST(link_stays_a_link) {
     CHECK(put("flux-test-real", "old"));
     char *end = flux__link_end("flux-test-real");
     CHECK(end && strstr(end, "flux-test-real") && flux__is_absolute(end) && put(end, "new") && holds("flux-test-real", "new"));
-    FLUX_FREE(end);
+    flux__test_free(end);
     CHECK(flux__link_end("flux-test-none") == NULL && errno == ENOENT);
     CreateSymbolicLinkW(L"flux-test-link", L"flux-test-real", 2);      /* 2: by whoever may where developers work */
     DWORD a = GetFileAttributesW(L"flux-test-link");
@@ -172,7 +167,7 @@ TEST(many_writes_of_all_sizes) {
     CHECK(got && n == total);
     while (got && at < n && got[at] == want[at]) at++;
     CHECK(at == total);
-    FLUX_FREE(got);
+    flux__test_free(got);
     free(want);
     finish();
 }
@@ -825,21 +820,21 @@ TEST(product_without_memory) {
     for (int threads = 1; threads <= 2; threads++) {
         flux_threads(threads);
         flux__threads_stop();             /* nor is there any memory kept from before */
-        no_memory = 1;
+        flux__test_memory_large(65536);
         CHECK_ERROR(CHECK(flux__gemm(false, &p.job) == -1), "matmul: out of memory for a product of 100x500 by 500x90");
-        no_memory = 0;
+        flux__test_memory_large(SIZE_MAX);
         CHECK(flux__gemm(false, &p.job) == 0);
     }
     drop(&p);
     p.f64 = true;
     make(&p, 10, 50, 1000, 2, 0);         /* as sums along k, for which A's rows must be copied */
     flux__threads_stop();
-    no_memory = 1;
+    flux__test_memory_large(65536);
     flux__gemm_plan plan;
     flux__gemm_plan_for(&plan, true, &p.job);
     if (flux__gemm_by_inner(&plan, &p.job) > 1) /* not with the shortest vectors */
         CHECK_ERROR(CHECK(flux__gemm(true, &p.job) == -1), "matmul: out of memory for a product of 10x1000 by 1000x50");
-    no_memory = 0;
+    flux__test_memory_large(SIZE_MAX);
     drop(&p);
     flux_threads(0);
 }
