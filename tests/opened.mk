@@ -1,7 +1,8 @@
 # opened.mk - tests that say `#define FLUX_IMPLEMENTATION` and set nothing of it are linked to one
 # implementation that all of them may look into (tests/inside.h). tcc does not know such functions.
+SETS := FLUX_MALLOC|FLUX__|STB_$(if $(findstring -DFLUX_DEBUG,$(CFLAGS)),,|FLUX_DEBUG)
 OPENED := $(if $(findstring tcc,$(CC)),,$(if $(filter tests/test_%,$(OWN)),$(shell \
-  grep -LE '^ *\# *define (FLUX_MALLOC|FLUX_DEBUG|FLUX__|STB_)' $(filter tests/test_%,$(OWN)))))
+  grep -LE '^ *\# *define ($(SETS))' $(filter tests/test_%,$(OWN)))))
 OWN := $(filter-out $(OPENED),$(OWN))
 # Those that have no implementation are compiled once, and linked to one with GPUs and one without.
 USERS := $(filter-out $(OWN) $(OPENED),$(TESTS))

@@ -1,5 +1,7 @@
 /* What a scope's end takes with it: uses of it after that are errors which name the scope. */
-#define FLUX_DEBUG
+#ifndef FLUX_DEBUG
+#  define FLUX_DEBUG
+#endif
 #define FLUX_IMPLEMENTATION
 #include "test.h"
 
