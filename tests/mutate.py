@@ -37,6 +37,8 @@ TREE = os.path.join(WORK, "tree")
 HEADERS = ("flux_cuda.h", "flux_hip.h")
 CC = os.environ.get("CC", "cc").split() + ["-std=c11"]
 ASLEEP = CC + ["-O1", "-include", "switch.h", "-I."]
+OPENED = ["-DTEST_OPENED"]                # one implementation for all, as in tests/opened.mk
+OWN = re.compile(r'^ *# *define (FLUX_MALLOC|FLUX_DEBUG|FLUX__|STB_)', re.M)   # but for these
 STRICT = ["-Werror=int-conversion", "-Werror=incompatible-pointer-types",
           "-Werror=discarded-qualifiers"]
 NOBODY = 65534
@@ -355,6 +357,13 @@ def blamed(said, mutants, alive):
     return bad or set(sorted(before, key=lambda k: mutants[k].line)[-1:])
 
 
+def write_opened(what):
+    """flux.h of the tree as tests/opened.mk has it for programs that share one implementation."""
+    text = call(["awk", "-v", "what=" + what, "-f", "tests/opened.awk", "flux.h"], TREE).stdout
+    with open(os.path.join(TREE, "opened", what + ".h"), "w") as f:
+        f.write(text)
+
+
 def compile_all(lines, mutants):
     """Compiles the implementation with those defects that compile; says which."""
     alive = set(range(len(mutants)))
@@ -364,7 +373,8 @@ def compile_all(lines, mutants):
             text[mutants[k].line] = mutants[k].asleep
         with open(os.path.join(TREE, "flux.h"), "w") as f:
             f.writelines(text)
-        r = call(ASLEEP + STRICT + ["-c", "tests/impl.c", "-o", "impl.o"], TREE)
+        write_opened("defined")
+        r = call(ASLEEP + STRICT + OPENED + ["-c", "tests/impl.c", "-o", "impl.o"], TREE)
         if r.returncode == 0:
             return alive
         bad = blamed(r.stdout, mutants, alive)
@@ -375,10 +385,10 @@ def compile_all(lines, mutants):
 
 def build(name):
     with open(os.path.join(TREE, "tests", name + ".c")) as f:
-        own = "#define FLUX_IMPLEMENTATION" in f.read()
+        own = OWN.search(f.read())
     objects = ["runtime.o"] if own else ["runtime.o", "impl.o"]
-    optimise = [] if own else ["-O0"]     # a test's own code need not be fast
-    command = ASLEEP + optimise + ["tests/%s.c" % name] + objects + ["-o", "bin/" + name, "-lm"]
+    shared = [] if own else OPENED + ["-O0"]     # a test's own code need not be fast
+    command = ASLEEP + shared + ["tests/%s.c" % name] + objects + ["-o", "bin/" + name, "-lm"]
     r = call(command, TREE)
     if r.returncode == 0:
         return name
@@ -510,7 +520,8 @@ def show(k, m, verdict):
 def prepare(lines, mutants):
     """Compiles everything: the defects that compile, and the test programs."""
     shutil.rmtree(WORK, ignore_errors=True)
-    os.makedirs(os.path.join(TREE, "bin"))
+    for name in ("bin", "opened"):
+        os.makedirs(os.path.join(TREE, name))
     for name in ("tests", "src", "examples"):      # tests include rooms and examples
         shutil.copytree(name, os.path.join(TREE, name))
     for name in HEADERS:
@@ -520,6 +531,7 @@ def prepare(lines, mutants):
         with open(os.path.join(TREE, name), "w") as f:
             f.write(text)
     alive = compile_all(lines, mutants)
+    write_opened("declared")
     command = CC + ["-O1", "-D_DEFAULT_SOURCE", "-c", "runtime.c", "-o", "runtime.o"]
     if call(command, TREE).returncode:
         sys.exit("mutate: runtime.c does not compile")
