@@ -110,6 +110,59 @@ TEST(five_steps_in_float) {
     for (size_t k = 0; k < sizeof optim_steps / sizeof *optim_steps; k++) FLUX_SCOPE five_steps(k, FLUX_F32, 3e-6);
 }
 
+/* In a world of one a distributed rule is the rule: of any bucket, with shares of states or without, and behind it the
+   accumulation of gradients. What is saved by its rank loads like any other file. */
+TEST(distributed_rules_of_one_rank) {
+    const char *path = "build/test_optim.alone.safetensors";
+    flux_comm *c = flux_distributed();
+    test_kept++;
+    REQUIRE(c);
+    CHECK_STR(flux_comm_name(c), "alone");
+    for (size_t k = 0; k < sizeof optim_steps / sizeof *optim_steps; k++) FLUX_SCOPE {
+        flux_rule rule = k % 2 ? flux_distributed_optimiser(c, rule_named(optim_steps[k].rule), .bucket = 1)
+                               : flux_distributed_optimiser(c, rule_named(optim_steps[k].rule), .shard = true);
+        flux_layer *m = bare_of(flux_to_dtype(flux_from(optim_start, 3, 4), FLUX_F64)), *other = bare_of(flux_to_dtype(flux_zeros(3, 4), FLUX_F64));
+        flux_state *opt = flux_setup(rule, m), *later = flux_setup(rule, m);
+        for (int t = 0; t < 5; t++) FLUX_SCOPE {
+            if (t == 3) {                                      /* goes on from the file, with the state that it had */
+                CHECK(flux_distributed_save(c, opt, path) == 0 && flux_load(later, path) == 0);
+                CHECK(flux_synchronize(c, later) == later && flux_synchronize(c, m) == m);
+            }
+            CHECK(step_by(t < 3 ? opt : later, m, flux_to_dtype(flux_from(optim_gradient[t], 3, 4), FLUX_F64)) == 0);
+            CHECK_DATA(flux_param(m, "p"), optim_steps[k].p[t], 2e-10);
+        }
+        CHECK(flux_distributed_save(c, m, path) == 0 && flux_load(other, path) == 0);
+        CHECK_DATA(flux_param(other, "p"), optim_steps[k].p[4], 2e-10);
+        CHECK(flux_distributed_save(c, flux_param(m, "p"), path) == 0);
+        CHECK_DATA(flux_load_tensor(path, NULL), optim_steps[k].p[4], 2e-10);
+    }
+    flux_layer *m = bare_of(number(1, FLUX_F64));
+    flux_rule accumulated = flux_distributed_optimiser(c, flux_accumgrad(2, flux_optimiser_chain(flux_weightdecay(0.01), flux_descent(0.1))));
+    flux_state *opt = flux_setup(accumulated, m);
+    CHECK(step(opt, m, 3) == 0 && at(m, "p") == 1 && step(opt, m, 1) == 0);
+    CHECK_NEAR(at(m, "p"), 1 - 0.1 * (2 + 0.01), 1e-14);
+    CHECK_ERROR(flux_distributed_optimiser(c, flux_adam(), .bucket = 0), "distributed_optimiser: .bucket is 0 bytes");
+    CHECK_ERROR(flux_distributed_optimiser(NULL, flux_adam()), "distributed_optimiser: argument comm is NULL");
+    CHECK_ERROR(flux_distributed_optimiser(c, flux_distributed_optimiser(c, flux_adam(), .shard = true)),
+        "distributed_optimiser: the rule is distributed already, and .shard can be in one place only");
+    CHECK_ERROR(flux_distributed_optimiser(c, flux_distributed_optimiser(c, flux_adam()), .shard = true), "the rule is distributed already");
+    CHECK(flux_distributed_optimiser(c, flux_distributed_optimiser(c, flux_adam())).made);
+    flux_rule many[FLUX_MAX_RULES];
+    for (int i = 0; i < FLUX_MAX_RULES; i++) many[i] = flux_descent();
+    CHECK(flux_distributed_optimiser(c, flux_optimiser_chain_with(FLUX_MAX_RULES - 2, many)).made);
+    CHECK_ERROR(flux_distributed_optimiser(c, flux_optimiser_chain_with(FLUX_MAX_RULES - 1, many)),
+        "distributed_optimiser: a chain has at most ");
+    CHECK_ERROR(flux_synchronize(c, m, .root = 1), "synchronize: .root is 1; there are ranks 0 to 0");
+    CHECK_ERROR(flux_synchronize(c, opt, .root = -1), "synchronize: .root is -1; there are ranks 0 to 0");
+    CHECK_ERROR(flux_synchronize(c, (flux_layer *)NULL), "synchronize: argument model is NULL");
+    CHECK_ERROR(flux_synchronize(c, (flux_state *)NULL), "synchronize: argument state is NULL");
+    CHECK_ERROR(flux_distributed_save(NULL, opt, path), "distributed_save: argument comm is NULL");
+    CHECK_ERROR(flux_distributed_save(NULL, m, path), "distributed_save: argument comm is NULL");
+    CHECK_ERROR(flux_distributed_save(c, m, "build/nowhere/m.safetensors"), "nowhere");
+    CHECK(!flux_interrupted(c) && flux_distributed_end(c) == 0);
+    CHECK(remove(path) == 0);
+}
+
 /* The example in Flux's documentation of setup: two batches, absolute error times 100. */
 static flux_tensor *hundredfold(flux_layer *m, flux_tensor *x, flux_tensor *y) {
     return flux_mul(flux_sum(flux_abs(flux_sub(flux_call(m, x), y))), 100);
