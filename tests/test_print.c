@@ -1,10 +1,16 @@
 /* Printing: tensors, models, sizes. Most texts here were taken from a Julia session or from Flux.jl's own documents;
    the model summaries follow the layout that its show code computes. */
+#if !defined(_WIN32) && !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L
+#endif
 #include <locale.h>
 #include <stdlib.h>
 #define FLUX_IMPLEMENTATION
 #include "test.h"
 #include "../examples/plot.h"
+#ifndef _WIN32
+#include <unistd.h>
+#endif
 
 static char shown[1 << 18];
 /* A heading says where the tensor is: "CUDA(0)" becomes what it is on the CPU. */
@@ -605,12 +611,63 @@ TEST(printed) {
     flux_tensor_text(x, shown, sizeof shown);
     strcat(shown, "Dense(2 => 3)       # 9 parameters");
     CHECK_STR(got, shown);
-    flux_print(flux_scalar(1));
-    flux_print(flux_dense(2, 3));
-    flux_print(flux_dataloader(x, .batchsize = 2));
-    flux_print(flux_setup(flux_adam(), flux_dense(2, 3)));
-    fflush(stdout);
 }
+
+#ifndef _WIN32
+/* What stands on stdout from the first call to the second, which gives it. */
+static FILE *taken;
+static int real_stdout = -1;
+static void take_stdout(void) {
+    fflush(stdout);
+    taken = tmpfile(), real_stdout = dup(1);
+    if (taken) dup2(fileno(taken), 1);
+}
+static const char *taken_stdout(void) {
+    static char got[1 << 14];
+    fflush(stdout);
+    dup2(real_stdout, 1);
+    close(real_stdout);
+    if (!taken) return "no temporary file";
+    rewind(taken);
+    got[fread(got, 1, sizeof got - 1, taken)] = 0;
+    fclose(taken);
+    return got;
+}
+static void profiled(void *x) { flux_eval(flux_exp((flux_tensor *)x)); }
+
+/* Whatever is printed is its text: of tensors, models, loaders, states and gradients, and a newline; of a summary and a
+   profile, which are several lines. NULL is an error, and prints nothing. */
+TEST(what_is_printed_is_the_text) {
+    flux_tensor *x = flux_eval(flux_randn(4, 6));
+    flux_layer *m = flux_dense(4, 3);
+    flux_loader *data = flux_dataloader(x, .batchsize = 2);
+    flux_state *opt = flux_setup(flux_adam(), m);
+    flux_grads *g = flux_gradient(flux_sum(flux_call(m, x)), m);
+#define PRINTED(kind, object)                                                                                          \
+    do {                                                                                                              \
+        REQUIRE(flux_##kind##_text(object, shown, sizeof shown - 1) < sizeof shown - 1);                               \
+        if (shown[strlen(shown) - 1] != '\n') strcat(shown, "\n");                                                    \
+        take_stdout(), flux_print_##kind(object);                                                                      \
+        CHECK_STR(taken_stdout(), shown);                                                                              \
+        take_stdout();                                                                                                 \
+        CHECK_ERROR(flux_print_##kind(NULL), "is NULL");                                                               \
+        CHECK_STR(taken_stdout(), "");                                                                                 \
+    } while (0)
+    PRINTED(tensor, x);
+    PRINTED(layer, m);
+    PRINTED(loader, data);
+    PRINTED(state, opt);
+    PRINTED(grads, g);
+    CHECK(flux_summary_text(m, FLUX_SHAPE(4, 6), shown, sizeof shown) > 100);
+    take_stdout(), flux_summary(m, 4, 6);
+    CHECK_STR(taken_stdout(), shown);
+    take_stdout(), flux_profile(profiled, x);
+    const char *got = taken_stdout();
+    flux_profile_text(shown, sizeof shown);
+    CHECK_STR(got, shown);
+    CHECK(strstr(got, " 1 evaluations of 1 kernels\n") && strstr(got, "exp\n"));
+}
+#endif
 
 /* With room for 0, 1, 2, ... allocations: an error or the text, and nothing lost or overrun. */
 static size_t formula_text(void *x, char *out, size_t n) {

@@ -174,6 +174,34 @@ TEST(classes_made_equally_frequent) {
     CHECK_ERROR(flux_balanced_weights(numbers(4)), "balanced_weights: labels are a vector of integers, or one-hot");
 }
 
+/* Of a class that has too many, each observation is taken as often as any other; of one that has too few, those that are
+   taken once more, too. Their order is by chance as well. Counts of 600 seeds, within five standard deviations. */
+TEST(classes_are_cut_by_chance) {
+    enum { SEEDS = 600, LARGE = 7, SMALL = 3 };
+    int32_t label[LARGE + SMALL];
+    int taken[2][LARGE + SMALL] = { { 0 } }, first[2] = { 0 };
+    for (int i = 0; i < LARGE + SMALL; i++) label[i] = i < LARGE ? 1 : 0;
+    for (int seed = 0; seed < SEEDS; seed++) FLUX_SCOPE {
+        for (int over = 0; over < 2; over++) {
+            flux_tensor *x = numbers(LARGE + SMALL), *y = flux_from(label, LARGE + SMALL);
+            flux_tensor *got = over ? flux_oversample(x, y, (uint64_t)seed) : flux_undersample(x, y, (uint64_t)seed);
+            const int32_t *at = ints(got);
+            REQUIRE(at && flux_len(got) == 2 * (over ? LARGE : SMALL));
+            for (int i = 0; i < flux_len(got); i++) taken[over][at[i]]++;
+            first[over] += at[0] < LARGE;
+        }
+    }
+    for (int i = 0; i < LARGE; i++) {
+        const double p = (double)SMALL / LARGE;
+        CHECK(fabs(taken[0][i] - SEEDS * p) < 5 * sqrt(SEEDS * p * (1 - p)) && taken[1][i] == SEEDS);
+    }
+    for (int i = LARGE; i < LARGE + SMALL; i++) {              /* 7 of 3: twice each, and one of them a third time */
+        const double p = 1.0 / SMALL;
+        CHECK(taken[0][i] == SEEDS && fabs(taken[1][i] - SEEDS * (2 + p)) < 5 * sqrt(SEEDS * p * (1 - p)));
+    }
+    for (int over = 0; over < 2; over++) CHECK(fabs(first[over] - 0.5 * SEEDS) < 5 * sqrt(0.25 * SEEDS));
+}
+
 TEST(weighted_sampling) {
     enum { N = 6, EPOCHS = 500 };
     const double w[N] = { 1, 0, 3, 2, 0, 0 }, below[2] = { 1, -1 };
