@@ -274,6 +274,9 @@ TEST(rrelu_draws_its_slopes) {
     CHECK(flux_item(flux_var(y)) > 0.0030);
     CHECK_NEAR(flux_item(flux_sum(flux_rrelu(flux_full(2, 10)))), 20, 0);
     CHECK_NEAR(flux_item(flux_sum(flux_rrelu(flux_full(-1, 10), .lo = 0.5, .hi = 0.5))), -5, 1e-6);
+    flux_tensor *(*const plain)(flux_tensor *) = flux_rrelu;   /* as a layer's function */
+    flux_seed(5);
+    CHECK_NEAR(flux_item(flux_sum(flux_abs(flux_sub(plain(flux_full(-1, 10000)), y)))), 0, 0);
     CHECK_ERROR(flux_rrelu(y, .lo = 0.5, .hi = 0.25), "rrelu: .lo is 0.5 and .hi is 0.25");
 }
 

@@ -195,6 +195,37 @@ TEST(counts_of_nothing) {
     CHECK_ERROR(flux_local_rank_of(NULL), "local_rank_of: ");
 }
 
+static flux_tensor *a_loss(flux_layer *m, void *user) { return (void)user, flux_sum(flux_param(m, "weight")); }
+TEST(wrong_arguments) {
+    const flux_shape many = { FLUX_MAX_DIMS + 1, { 0 } }, fewer = { -1, { 0 } };
+    const flux_device nowhere = { 1000, 7 };
+    flux_tensor *x = flux_rand(2, 3), *loss = flux_sum(x);
+    flux_layer *m = flux_dense(2, 2);
+    flux_grads *g = NULL;
+    CHECK_ERROR(flux_normalise(x, many, 1e-5), "normalise: 9 dims to normalise over");
+    CHECK_ERROR(flux_normalise(x, fewer, 1e-5), "normalise: -1 dims to normalise over");
+    CHECK_ERROR(flux_flip_with(x, many), "flip: 9 dims");
+    CHECK_ERROR(flux_flip_with(x, fewer), "flip: -1 dims");
+    CHECK_ERROR(flux_repeat_with(x, many), "repeat: 9 dims, at most 8");
+    CHECK_ERROR(flux_repeat_with(x, fewer), "repeat: -1 dims, at most 8");
+    CHECK_ERROR(flux_gradient_with(loss, 1, (const void *[]){ flux_dataloader(x) }), "gradient: by models and tensors only");
+    CHECK_ERROR(flux_gradient_with(loss, 1, (const void *[]){ NULL }), "gradient: argument of the list is NULL");
+    CHECK_ERROR(flux_withgradient(a_loss, NULL, NULL, &g), "withgradient: argument m is NULL");
+    CHECK_ERROR(flux_withgradient(NULL, NULL, m, &g), "withgradient: argument fn is NULL");
+    CHECK_ERROR(flux_withgradient(a_loss, NULL, m, NULL), "withgradient: argument g is NULL");
+    CHECK_ERROR(flux_averaged(NULL), "averaged: argument model is NULL");
+    CHECK_ERROR(flux_update_average(NULL, m), "update_average: argument averaged is NULL");
+    CHECK_ERROR(flux_update_average(flux_averaged(m), NULL), "update_average: argument model is NULL");
+    CHECK_ERROR(flux_oversample(x, NULL, 1), "oversample: argument labels is NULL");
+    CHECK_ERROR(flux_undersample(x, NULL, 1), "undersample: argument labels is NULL");
+    CHECK_ERROR(flux_onecold(flux_tuple(x, x)), "onecold: y ");
+    CHECK_ERROR(flux_default_device(nowhere), "default_device: device {1000, 7} can't be used here");
+    CHECK_ERROR(flux_update_average(m, m), "update_average: Dense is no averaged model");
+    /* names that are too long to be shown are cut between two characters, of one byte and of two */
+    CHECK_ERROR(flux_expr("x + aaaaaaaaaabbbbbbbbbbccccccccccddddddddddee", x), "unknown name 'aaaaaaaaaabbbbbbbbbbccccccccccdddddddddd'");
+    CHECK_ERROR(flux_expr("x + aaaaaaaaaabbbbbbbbbbccccccccccddddddddd\xc3\xa9", x), "unknown name 'aaaaaaaaaabbbbbbbbbbccccccccccddddddddd'");
+}
+
 /* A list that is full is an error; an id that was only shown gives its place up. */
 TEST(many_silenced_ids) {
     char id[20];

@@ -299,6 +299,8 @@ TEST(attention_shapes_modes_and_masks) {
     flux_layer_text(m, text, sizeof text);
     CHECK(strstr(text, "MultiHeadAttention((8, 7, 3) => (4, 6) => 5; nheads=2)") == text);
     m = flux_multiheadattention(8, .dropout = 0.5);
+    flux_layer_text(m, text, sizeof text);
+    CHECK(strstr(text, "MultiHeadAttention(8; nheads=8, dropout_prob=0.5)") == text);
     flux_tensor *x = flux_randn(8, 4);                                     /* no batch */
     flux_testmode(m, true);
     y = flux_call(m, x);
@@ -789,6 +791,8 @@ TEST(ctc_by_hand) {
     CHECK_NEAR(flux_item(flux_ctc_loss(even, flux_from(one, 1))), -log(3.0 / 9), 1e-6);     /* a a, a -, - a */
     CHECK_NEAR(flux_item(flux_ctc_loss(even, flux_from(none, 1))), -log(1.0 / 9), 1e-6);    /* - - */
     CHECK(flux_item(flux_ctc_loss(even, flux_from(two, 2))) == HUGE_VAL);                   /* a - a needs 3 steps */
+    flux_tensor *(*const plain)(flux_tensor *, flux_tensor *) = flux_ctc_loss;              /* as a loss without options */
+    CHECK_NEAR(flux_item(plain(even, flux_from(one, 1))), -log(3.0 / 9), 1e-6);
 }
 
 /* Steps beyond a sample's length don't count, whatever lies there; none at all can give only the empty target. */

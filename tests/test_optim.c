@@ -730,6 +730,14 @@ TEST(states_as_text) {
 
 /* ------------------------------------------------------------------ mistakes */
 
+TEST(rules_by_name) {
+    flux_layer *a = bare_of(number(1, FLUX_F64)), *b = bare_of(number(1, FLUX_F64));
+    flux_state *named = flux_setup_named("Adam", 0.05, a), *same = flux_setup(flux_adam(0.05), b);
+    for (int t = 0; t < 3; t++) CHECK(step(named, a, t - 0.7) == 0 && step(same, b, t - 0.7) == 0 && at(a, "p") == at(b, "p"));
+    CHECK_ERROR(flux_setup_named("Adma", 0.05, a), "rule: there is no rule named \"Adma\"");
+    CHECK_ERROR(flux_setup_named("Adam", -1, a), "adam: eta is -1");
+}
+
 TEST(rules_that_can_not_be) {
     CHECK_ERROR(flux_adam(-0.1), "adam: eta is -0.1, but must be 0 or more");
     CHECK_ERROR(flux_adam((double)NAN), "adam: eta is");

@@ -90,6 +90,11 @@ TEST(refused) {
     CHECK_ERROR(flux_scheduled(flux_adadelta(), c), "scheduled: no rule of this chain has an eta");
     CHECK_ERROR(flux_scheduled(flux_scheduled(flux_adam(), c), c), "scheduled: this rule has a schedule already");
     CHECK_ERROR(flux_scheduled(flux_optimiser_chain(flux_adam(), flux_descent()), c), "several rules of this chain have an eta");
+    flux_rule rules[FLUX_MAX_RULES - 1];
+    for (int i = 0; i < FLUX_MAX_RULES - 1; i++) rules[i] = i ? flux_clipgrad(1) : flux_descent();
+    CHECK(flux_scheduled(flux_optimiser_chain_with(FLUX_MAX_RULES - 1, rules), c).made);      /* as many as there can be */
+    CHECK_ERROR(flux_scheduled(flux_optimiser_chain_with(FLUX_MAX_RULES - 1, rules), flux_schedule_sequence(flux_schedule_linear(0, 1, 4), c)),
+        "scheduled: a chain has at most 16 rules and phases");
     flux_layer *m = one();                                     /* two rules, each by its own schedule */
     flux_state *s = flux_setup(flux_optimiser_chain(flux_scheduled(flux_descent(), flux_schedule_exp(1, 0.5)),
                                                     flux_scheduled(flux_descent(), flux_schedule_step(4, 0.5, 2))), m);

@@ -88,6 +88,7 @@ TEST(metrics_over_uneven_batches_are_those_of_all) {
     CHECK_ERROR(flux_metric_value(top), "metric_value: Metric(topk_accuracy, k=2) has met no batch");
 }
 
+static flux_tensor *gives_none(flux_tensor *yhat, flux_tensor *y) { return (void)yhat, (void)y, (flux_tensor *)NULL; }
 static flux_tensor *gives_two(flux_tensor *yhat, flux_tensor *y) { return (void)yhat, flux_take(y, 2); }
 TEST(metrics_refuse) {
     flux_tensor *p = score(), *y = truth();
@@ -108,6 +109,13 @@ TEST(metrics_refuse) {
     CHECK_ERROR(flux_metric_add(m, flux_slice(p, 0, 0, 3), flux_mul(y, 0)), "metric_add: this batch has other classes");
     CHECK_DATA(flux_metric_value(m), metrics_f1, 1e-12);       /* and is as it was */
     CHECK_ERROR(flux_metric_add(two, y, y), "metric: the function gave 2-element i32, not one number");
+    CHECK_ERROR(flux_metric_add(flux_metric(gives_none), y, y), "metric: the function gave NULL");
+    CHECK_ERROR(flux_call(m, p), "Metric(f1) takes yhat and y");
+    flux_tensor *(*const best_five)(flux_tensor *, flux_tensor *) = flux_topk_accuracy;      /* k is 5 */
+    flux_tensor *rising = flux_arange(0, 6, 1);
+    const int32_t second = 1, last = 0;
+    CHECK(flux_item(best_five(flux_reshape(rising, 6, 1), flux_from(&second, 1))) == 1);
+    CHECK(flux_item(best_five(flux_reshape(rising, 6, 1), flux_from(&last, 1))) == 0);
 }
 
 /* ------------------------------------------------------------------ parts and mixtures of a data set */

@@ -55,6 +55,11 @@ TEST(swiglu) {
             CHECK_NEAR(flux_at(y, o, j), sum, 1e-14);
         }
     CHECK(flux_num_params(flux_swiglu(3, 4)) == 36);
+    char text[200];
+    flux_layer_text(flux_swiglu(3, 4, .out = 2, .bias = true), text, sizeof text);
+    CHECK(strstr(text, "SwiGLU(3 => 4 => 2; bias=true)") == text);
+    flux_layer_text(flux_swiglu(3, 4), text, sizeof text);
+    CHECK(strstr(text, "SwiGLU(3 => 4 => 3)") == text);
     CHECK_ERROR(flux_swiglu(3, 0), "swiglu");
 }
 
