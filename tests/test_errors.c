@@ -221,6 +221,13 @@ TEST(wrong_arguments) {
     CHECK_ERROR(flux_onecold(flux_tuple(x, x)), "onecold: y ");
     CHECK_ERROR(flux_default_device(nowhere), "default_device: device {1000, 7} can't be used here");
     CHECK_ERROR(flux_update_average(m, m), "update_average: Dense is no averaged model");
+    const int64_t most = INT64_C(1) << 53;                      /* integers whose double is exact, and no range longer */
+    CHECK_ERROR(flux_randint(-most, 1, 3), "randint: no integers from -9007199254740992 below 1 within 2^53");
+    CHECK_ERROR(flux_randint(0, most + 1, 3), "randint: no integers");
+    CHECK_ERROR(flux_randint(-most - 1, 0, 3), "randint: no integers");
+    CHECK_ERROR(flux_randint(3, 3, 3), "randint: no integers");
+    CHECK(flux_item(flux_min(flux_randint(-most, 0, 9))) >= -(double)most && flux_item(flux_max(flux_randint(0, most, 9))) < (double)most);
+    CHECK(flux_item(flux_sum(flux_randint(most - 1, most, 1))) == (double)most - 1 && flux_item(flux_sum(flux_randint(-most, 1 - most, 1))) == -(double)most);
     /* names that are too long to be shown are cut between two characters, of one byte and of two */
     CHECK_ERROR(flux_expr("x + aaaaaaaaaabbbbbbbbbbccccccccccddddddddddee", x), "unknown name 'aaaaaaaaaabbbbbbbbbbccccccccccdddddddddd'");
     CHECK_ERROR(flux_expr("x + aaaaaaaaaabbbbbbbbbbccccccccccddddddddd\xc3\xa9", x), "unknown name 'aaaaaaaaaabbbbbbbbbbccccccccccddddddddd'");

@@ -113,6 +113,54 @@ TEST(variables) {
     flux_on_error(NULL, NULL);
 }
 
+/* What a run is after one more step. */
+static double one_more(flux_layer *m, flux_state *s, flux_tensor *x) {
+    CHECK(flux_update(s, m, flux_gradient(flux_sum(flux_square(flux_call(m, x))), m)) == 0);
+    return flux_item(flux_norm(flux_to_dtype(flux_destructure(m), FLUX_F64)));
+}
+
+/* A run is saved, and loaded into another: a save that says that it is done has left a whole file, and after a load that
+   does, the other run goes on as this one, so it has its counts of steps and master copies. */
+static void life_of_a_file(flux_rule (*make)(void), flux_dtype dtype) {
+    const char *path = "build/test_optim_faults.safetensors";
+    FLUX_SCOPE {
+        flux_layer *model = flux_chain(flux_dense(3, 4, flux_tanh), flux_dense(4, 2));
+        flux_tensor *x = flux_eval(flux_to_dtype(flux_ones(3, 5), dtype));
+        if (dtype == FLUX_F16) model = flux_f16(model);
+        flux_layer *once_more = flux_copy_layer(model), *last = flux_copy_layer(model);
+        flux_state *opt = flux_setup(make(), model), *second = flux_setup(make(), once_more), *third = flux_setup(make(), last);
+        for (int i = 0; i < 3; i++) one_more(model, opt, x);
+        allocations = 0;
+        arm();
+        int saved = flux_save_all_with(path, 2, "model, opt", (const void *[]){ model, opt });
+        disarm();
+        CHECK((saved != 0) == flux_failed());
+        flux_clear();
+        if (saved == 0) CHECK(flux_load_all_with(path, 2, "model, opt", (const void *[]){ once_more, second }) == 0);
+        else CHECK(flux_save_all_with(path, 2, "model, opt", (const void *[]){ model, opt }) == 0);
+        arm();
+        int loaded = flux_load_all_with(path, 2, "model, opt", (const void *[]){ last, third });
+        disarm();
+        CHECK((loaded != 0) == flux_failed());
+        flux_clear();
+        const double next = one_more(model, opt, x);
+        if (saved == 0) CHECK(one_more(once_more, second, x) == next);
+        if (loaded == 0) CHECK(one_more(last, third, x) == next);
+        CHECK(remove(path) == 0);
+    }
+}
+static void each_allocation_of_a_file(flux_rule (*make)(void), flux_dtype dtype) {
+    flux_on_error(test_silent, NULL);
+    failing = -1;
+    life_of_a_file(make, dtype);
+    life_of_a_file(make, dtype);
+    const long n = allocations;
+    CHECK(n > 30);
+    for (failing = 0; failing < n && test_bad < 20; failing++) life_of_a_file(make, dtype);
+    failing = -1;
+    flux_on_error(NULL, NULL);
+}
+
 static flux_rule adam(void) { return flux_adam(); }
 static flux_rule chain(void) { return flux_accumgrad(2, flux_optimiser_chain(flux_clipnorm(1), flux_momentum(), flux_adam())); }
 static flux_rule mixed(void) { return flux_mixed_precision(flux_oadam()); }
@@ -120,4 +168,9 @@ static flux_rule mixed(void) { return flux_mixed_precision(flux_oadam()); }
 TEST(adam) { each_allocation(adam, FLUX_F32); }
 TEST(accumulated_chain) { each_allocation(chain, FLUX_F32); }
 TEST(mixed_precision) { each_allocation(mixed, FLUX_F16); }
+TEST(files) {
+    each_allocation_of_a_file(adam, FLUX_F32);
+    each_allocation_of_a_file(chain, FLUX_F32);
+    each_allocation_of_a_file(mixed, FLUX_F16);
+}
 TEST_MAIN()

@@ -595,6 +595,30 @@ TEST(colour) {
     CHECK(strstr(coloured, "\033[90m# Total: 4 arrays") != NULL);
 }
 
+/* A text in a column of any width, in characters of one to three bytes: whole and padded, or its beginning and dots, of which
+   a width of less has as many as fit. */
+TEST(cut_to_a_width) {
+    static const char *const texts[] = { "", "a", "layers", "\xc3\xa9t\xc3\xa9", "\xe2\x86\x92x\xe2\x86\x92y\xe2\x86\x92", "of the width 12" };
+    for (int ascii = 0; ascii < 2; ascii++)
+        for (int width = 0; width < 18; width++)
+            for (int i = 0; i < 6; i++) {
+                char got[100] = "", want[100] = "";
+                const int have = (int)flux__characters(texts[i]), dots = have <= width ? 0 : ascii ? (width < 3 ? width : 3) : width > 0;
+                size_t bytes = 0;
+                for (int kept = 0; kept < (have <= width ? have : width - dots); kept++)
+                    for (bytes++; ((unsigned char)texts[i][bytes] & 0xC0) == 0x80;) bytes++;
+                memcpy(want, texts[i], bytes);
+                for (int k = 0; k < dots; k++) strcat(want, ascii ? "." : "\xe2\x80\xa6");
+                for (int k = have; k < width; k++) strcat(want, " ");
+                flux_print_ascii(ascii);
+                flux__sink s = flux__sink_to(got, sizeof got);
+                flux__put_cut(&s, texts[i], width);
+                flux__sink_end(&s);
+                CHECK_STR(got, want);
+            }
+    flux_print_ascii(false);
+}
+
 /* flux_print writes the text and a newline, without colour where stdout is no terminal. */
 TEST(printed) {
     static char got[4096];
@@ -666,6 +690,9 @@ TEST(what_is_printed_is_the_text) {
     flux_profile_text(shown, sizeof shown);
     CHECK_STR(got, shown);
     CHECK(strstr(got, " 1 evaluations of 1 kernels\n") && strstr(got, "exp\n"));
+    profiled(x);                          /* nothing is measured after the end */
+    flux_profile_text(shown, sizeof shown);
+    CHECK_STR(got, shown);
 }
 #endif
 

@@ -24,6 +24,13 @@ TEST(collectives_of_one_rank) {
         }
         CHECK(flux_synchronize(c, x) == x);
     }
+    const flux_agg ops[] = { FLUX_SUM, FLUX_PROD, FLUX_MIN, FLUX_MAX, FLUX_MEAN };
+    for (int i = 0; i < 5; i++)           /* a mean of integers is a float32, all else is as it was */
+        for (int t = FLUX_F32; t <= FLUX_BOOL; t++) {
+            flux_tensor *x = flux_to_dtype(xs[1], (flux_dtype)t);
+            const bool real = t <= FLUX_BF16;
+            CHECK(flux_dtype_of(flux_allreduce(c, x, ops[i])) == (ops[i] == FLUX_MEAN && !real ? FLUX_F32 : (flux_dtype)t));
+        }
     CHECK_ERROR(flux_reduce_scatter(c, xs[0], FLUX_SUM), "reduce_scatter: the last dim of scalar f32 can't be cut into 1 parts");
     CHECK(flux_barrier(c) == 0 && flux_distributed_end(c) == 0);
 }
