@@ -30,6 +30,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 ROOT = os.getcwd()
 WORK = os.path.join(ROOT, "build", "mutate")
@@ -42,6 +43,7 @@ OWN = re.compile(r'^ *# *define (FLUX_MALLOC|FLUX_DEBUG|FLUX__|STB_)', re.M)   #
 STRICT = ["-Werror=int-conversion", "-Werror=incompatible-pointer-types",
           "-Werror=discarded-qualifiers"]
 NOBODY = 65534
+LONG = 1.0         # seconds of a program from which on its tests are taken one by one
 LEFT_OUT = {"test_softgpu", "test_gpu"}   # about the software GPU, and long
 
 # What every program is linked with: which defect is awake, and a byte for each that is come to.
@@ -185,10 +187,12 @@ def regions(line):
             if not semis or t in NO_STATEMENT or not re.match(r'[\w*(+\-]', t):
                 break
             text = line[at:ts[semis[0]][1] + 1]
+            if re.match(r'\w+;', text) and t not in ("return", "break", "continue"):
+                break                     # } name; of a typedef
             if t not in ("return", "break", "continue") and DECLARATION.match(text):
                 out += declared_values(ts, i, semis[0])
             else:
-                may_go = t != "return" or guarded or text == "return;"
+                may_go = (t != "return" or guarded or text == "return;") and "(void)" != text[:6]
                 out.append(Region("statement", at, ts[semis[0]][1] + 1, may_go))
             i, guarded = semis[0] + 1, False
     return out
@@ -428,29 +432,40 @@ def limits(seconds):
         os.setuid(NOBODY)
 
 
-def run(name, place, seconds, **variables):
-    """Runs a test program, and ends what it started: (did it pass, why not, its processor time). It
-    may take so many seconds of a processor, and where it waits for ever, four times as many."""
+def waited(p, seconds):
+    """Waits for a process so long, and ends what it started: (its status, or None, the processor
+    time that it took with what it waited for)."""
+    end, status = time.monotonic() + seconds, None
+    while status is None and time.monotonic() < end:
+        pid, word, use = os.wait4(p.pid, os.WNOHANG)
+        if pid:
+            status = os.waitstatus_to_exitcode(word)
+        else:
+            time.sleep(0.005)
+    try:
+        os.killpg(p.pid, 9)
+    except OSError:
+        pass
+    if status is None:
+        use = os.wait4(p.pid, 0)[2]
+    p.returncode = -9 if status is None else status
+    return status, use.ru_utime + use.ru_stime
+
+
+def run(unit, place, seconds, **variables):
+    """Runs a unit, (test program) or (test program, one of its tests): (did it pass, why not, its
+    processor time). It may take so many seconds of a processor, and where it waits for ever, four
+    times as many."""
     temp, log = os.path.join(place, "tmp"), os.path.join(place, "log")
     env = dict(os.environ, TMPDIR=temp, HOME=temp, **variables)
     env.setdefault("FLUX_NUM_THREADS", "2")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with open(log, "w") as f:
-        p = subprocess.Popen([os.path.join(TREE, "bin", name)], cwd=place, env=env, stdout=f,
-                             stderr=f, stdin=subprocess.DEVNULL, preexec_fn=lambda: limits(seconds))
-        try:
-            status = p.wait(4 * seconds + 20)
-        except subprocess.TimeoutExpired:
-            status = None
-        try:
-            os.killpg(p.pid, 9)
-        except OSError:
-            pass
-        p.wait()
+        p = subprocess.Popen([os.path.join(TREE, "bin", unit[0]), *unit[1:]], cwd=place, env=env,
+                             stdout=f, stderr=f, stdin=subprocess.DEVNULL,
+                             preexec_fn=lambda: limits(seconds))
+    status, took = waited(p, 4 * seconds + 20)
     with open(log, errors="replace") as f:
         said = f.read()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    took = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     failed = re.findall(r'^FAILED  (\w+)', said, re.M)
     counted = re.search(r'^\d+ passed, 0 failed, \d+ skipped$', said, re.M)
     if status == 0 and counted:
@@ -475,38 +490,56 @@ def make_place(i):
     return place
 
 
-def first_runs(tests, count, place):
-    """Every program without a defect: those that pass, how long each takes, what it comes to."""
-    times, met, good = {}, {}, []
-    for t in tests:
-        path = os.path.join(WORK, "met")
-        with open(path, "wb") as f:
-            f.write(bytes(count))
-        os.chmod(path, 0o666)
-        passed, why, times[t] = run(t, place, 600, FLUX_MUTANTS_MET=path)
-        with open(path, "rb") as f:
-            met[t] = f.read()
-        if passed:
-            good.append(t)
-        else:
-            print("left out: %s fails without a defect: %s" % (t, why), flush=True)
-    return good, times, met
+def tests_of(name):
+    with open(os.path.join(TREE, "tests", name + ".c")) as f:
+        return re.findall(r'^TEST\((\w+)\)', f.read(), re.M)
 
 
-def judge(k, tests, times, seen, places):
-    """(k, which test sees the defect, or None). The programs that have seen most for their time so
-    far come first; seen: how many each has."""
+def first_run(unit, count, places):
+    """A unit without a defect: (did it pass, how long it takes, what it comes to)."""
+    place = places.get()
+    path = os.path.join(place, "met")
+    with open(path, "wb") as f:
+        f.write(bytes(count))
+    os.chmod(path, 0o666)
+    passed, why, took = run(unit, place, 600, FLUX_MUTANTS_MET=path)
+    with open(path, "rb") as f:
+        met = f.read()
+    places.put(place)
+    if not passed:
+        print("left out: %s fails without a defect: %s" % (" ".join(unit), why), flush=True)
+    return passed, took, met
+
+
+def first_runs(programs, count, pool, places):
+    """{unit: (time, what it comes to)} of all units that pass. Units are programs, or where these
+    take long, their tests, so that few must run for a defect."""
+    known, asked = {}, [(name,) for name in programs]
+    while asked:
+        runs = zip(asked, pool.map(lambda u: first_run(u, count, places), asked))
+        asked = []
+        for unit, (passed, took, met) in runs:
+            parts = tests_of(unit[0]) if passed and len(unit) == 1 and took > LONG else []
+            asked += [(unit[0], t) for t in parts]
+            if passed and not parts:
+                known[unit] = took, met
+    return known
+
+
+def judge(k, units, times, seen, places):
+    """(k, which test sees the defect, or None). The units that have seen most for their time so far
+    come first; seen: how many each has."""
     place = places.get()
     try:
-        for name in sorted(tests, key=lambda t: (times[t] + 0.1) / (seen[t] + 1)):
-            limit, awake = int(5 * times[name] + 5), str(k)
-            good, why, _ = run(name, place, limit, FLUX_MUTANT=awake)
+        for u in sorted(units, key=lambda u: (times[u] + 0.1) / (seen[u] + 1)):
+            limit, awake = int(5 * times[u] + 5), str(k)
+            good, why, _ = run(u, place, limit, FLUX_MUTANT=awake)
             # a test that fails now and then by itself has not seen anything: once more
             if not good and why != "time-out":
-                good = run(name, place, limit, FLUX_MUTANT=awake)[0]
+                good = run(u, place, limit, FLUX_MUTANT=awake)[0]
             if not good:
-                seen[name] += 1
-                return k, "%s (%s)" % (name, why)
+                seen[u] += 1
+                return k, "%s (%s)" % (u[0], why)
         return k, None
     finally:
         places.put(place)
@@ -557,12 +590,11 @@ def main():
         places.put(make_place(i))
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         tests = [t for t in pool.map(build, [t for t in names if t not in LEFT_OUT]) if t]
-        place = places.get()
-        tests, times, met = first_runs(tests, len(mutants), place)
-        places.put(place)
-        print("%d test programs take %.0f s" % (len(tests), sum(times[t] for t in tests)),
-              flush=True)
-        coming = {k: [t for t in tests if met[t][k]] for k in alive}
+        known = first_runs(tests, len(mutants), pool, places)
+        times = {u: took for u, (took, _) in known.items()}
+        print("%d test programs, in %d units, take %.0f s" %
+              (len(tests), len(known), sum(times.values())), flush=True)
+        coming = {k: [u for u, (_, met) in known.items() if met[k]] for k in alive}
         for k, m in enumerate(mutants):
             if not coming.get(k):
                 verdict = "not reached" if k in alive else "does not compile"
