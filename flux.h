@@ -48749,7 +48749,7 @@ static flux__term flux__c_number(flux__expr *p) {
     flux__term v = flux__expr_number(flux__expr_literal(p));
     const bool point = memchr(start, '.', (size_t)(p->at - start)) != NULL;
     if (*p->at == '.' && !point) p->at++;              /* the 2. of 2.*x */
-    const bool whole = p->at - start > 1 && !memchr(start, '.', (size_t)(p->at - start));
+    const bool whole = !memchr(start, '.', (size_t)(p->at - start));
     if (*start == '0' && (*p->at == 'x' || *p->at == 'X' || (whole && flux__is_digit(start[1]))))
         flux__expr_fail(p, start, "numbers are decimal, without a 0 before them");
     while (*p->at && strchr("fFlLuU", *p->at)) p->at++;
