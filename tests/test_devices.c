@@ -582,6 +582,15 @@ TEST(preferences_that_cannot_be_read_or_written) {
     listen();
     CHECK(!flux_gpu_backend_is_set() && says("preferences", "FLUX_PREFERENCES is longer than 1023 bytes"));
     CHECK_ERROR(flux_gpu_backend_set("CPU"), "gpu_backend_set: FLUX_PREFERENCES is longer than 1023 bytes");
+    put("p.toml", "[Flux]\ngpu_backend = \"AMDGPU\"\n");             /* 1023 bytes are a path, and are none of 1024 */
+    strcpy(longer + 1023 - strlen("/p.toml"), "/p.toml");
+    setenv("FLUX_PREFERENCES", longer, 1);
+    CHECK_STR(flux_gpu_backend(), "AMDGPU");
+    strcat(longer, "x");
+    setenv("FLUX_PREFERENCES", longer, 1);
+    listen();
+    CHECK(!flux_gpu_backend_is_set() && says("preferences", "FLUX_PREFERENCES is longer than 1023 bytes"));
+    remove("p.toml");
     listen();
     setenv("FLUX_PREFERENCES", ".", 1);                             /* a folder */
     CHECK(!flux_gpu_backend_is_set());

@@ -588,6 +588,43 @@ TEST(values_that_are_held_do_not_change) {
     flux_release(held);
 }
 
+/* A parameter that stands once, in two fields, in a layer that stands twice, and beside a view of itself; of each, whoever
+   holds the tensor keeps its numbers through updates, by any rule. */
+typedef struct stand { flux_layer *model; const char *path; } stand;
+static stand stands(int kind, int n) {
+    flux_tensor *w = flux_eval(flux_rand(n, n));
+    flux_layer *d = flux_dense(n, n, .bias = FLUX_OFF), *twice = flux_chain(d, d);
+    flux_set_param(d, "weight", w);
+    return kind == 0 ? (stand){ bare_of(w), "p" } : kind == 1 ? (stand){ pair_of(w, w), "q" } :
+           kind == 2 ? (stand){ twice, "layers.1.weight" } : (stand){ pair_of(flux_transpose(w), w), "q" };
+}
+static flux_tensor *loss_of_stand(int kind, flux_layer *m, int n) {
+    flux_tensor *x = flux_ones(n, kind == 2 ? 1 : n);
+    return flux_sum(kind == 2 ? flux_call(m, x) : flux_call(m, flux_add(x, flux_eye(n))));
+}
+TEST(whoever_holds_a_parameter_keeps_its_numbers) {
+    static const int sizes[] = { 1, 5, 70 };
+    for (int kind = 0; kind < 4; kind++)
+        for (int rule = 0; rule < 4; rule++)
+            for (int i = 0; i < 3; i++) FLUX_SCOPE {
+                const int n = sizes[i];
+                static float was[70 * 70], now[70 * 70];
+                const size_t bytes = (size_t)(n * n) * sizeof *was;
+                stand s = stands(kind, n);
+                flux_rule rules[] = { flux_descent(0.01), flux_momentum(0.01), flux_adam(0.01), flux_mixed_precision(flux_adam(0.01)) };
+                flux_state *opt = flux_setup(rules[rule], s.model);
+                for (int t = 0; t < 5; t++) FLUX_SCOPE {
+                    flux_tensor *held = t % 2 ? NULL : (flux_tensor *)flux_retain(flux_param(s.model, s.path));
+                    CHECK(flux_read(flux_param(s.model, s.path), was, bytes) == 0);
+                    FLUX_SCOPE CHECK(flux_update(opt, s.model, flux_gradient(loss_of_stand(kind, s.model, n), s.model)) == 0);
+                    CHECK(flux_read(flux_param(s.model, s.path), now, bytes) == 0 && memcmp(was, now, bytes) != 0);
+                    if (held && !CHECK(flux_read(held, now, bytes) == 0 && memcmp(was, now, bytes) == 0))
+                        fprintf(stderr, "    kind %d, rule %d, of %d, step %d\n", kind, rule, n, t);
+                    flux_release(held);
+                }
+            }
+}
+
 TEST(memory_does_not_grow) {
     flux_layer *m = flux_chain(flux_dense(20, 30, flux_tanh), flux_dense(30, 5));
     flux_tensor *x = flux_eval(flux_randn(20, 16)), *y = flux_eval(flux_randn(5, 16));
