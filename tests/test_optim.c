@@ -589,7 +589,8 @@ TEST(values_that_are_held_do_not_change) {
 }
 
 /* A parameter that stands once, in two fields, in a layer that stands twice, and beside a view of itself; of each, whoever
-   holds the tensor keeps its numbers through updates, by any rule. */
+   holds the tensor keeps its numbers through updates, by any rule; and what was made of it before, and is looked at only behind
+   an update, is of the numbers of before. */
 typedef struct stand { flux_layer *model; const char *path; } stand;
 static stand stands(int kind, int n) {
     flux_tensor *w = flux_eval(flux_rand(n, n));
@@ -615,12 +616,24 @@ TEST(whoever_holds_a_parameter_keeps_its_numbers) {
                 flux_state *opt = flux_setup(rules[rule], s.model);
                 for (int t = 0; t < 5; t++) FLUX_SCOPE {
                     flux_tensor *held = t % 2 ? NULL : (flux_tensor *)flux_retain(flux_param(s.model, s.path));
+                    flux_tensor *twice = t % 3 ? (flux_tensor *)flux_retain(flux_mul(flux_param(s.model, s.path), 2.0)) : NULL;
+                    flux_tensor *row = t % 3 == 2 ? (flux_tensor *)flux_retain(flux_sum(flux_param(s.model, s.path), 0)) : NULL;
                     CHECK(flux_read(flux_param(s.model, s.path), was, bytes) == 0);
                     FLUX_SCOPE CHECK(flux_update(opt, s.model, flux_gradient(loss_of_stand(kind, s.model, n), s.model)) == 0);
                     CHECK(flux_read(flux_param(s.model, s.path), now, bytes) == 0 && memcmp(was, now, bytes) != 0);
                     if (held && !CHECK(flux_read(held, now, bytes) == 0 && memcmp(was, now, bytes) == 0))
                         fprintf(stderr, "    kind %d, rule %d, of %d, step %d\n", kind, rule, n, t);
+                    bool same = !twice || flux_read(twice, now, bytes) == 0;
+                    for (int k = 0; twice && k < n * n; k++) same = same && now[k] == 2 * was[k];
+                    if (!CHECK(same)) fprintf(stderr, "    twice; kind %d, rule %d, of %d, step %d\n", kind, rule, n, t);
+                    for (int k = 0; row && k < n; k++) {
+                        double sum = 0;
+                        for (int j = 0; j < n; j++) sum += (double)was[k * n + j];
+                        CHECK_NEAR(flux_at(row, 0, k), sum, 1e-5);
+                    }
                     flux_release(held);
+                    flux_release(twice);
+                    flux_release(row);
                 }
             }
 }
