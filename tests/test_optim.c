@@ -614,11 +614,15 @@ TEST(whoever_holds_a_parameter_keeps_its_numbers) {
                 stand s = stands(kind, n);
                 flux_rule rules[] = { flux_descent(0.01), flux_momentum(0.01), flux_adam(0.01), flux_mixed_precision(flux_adam(0.01)) };
                 flux_state *opt = flux_setup(rules[rule], s.model);
-                for (int t = 0; t < 5; t++) FLUX_SCOPE {
-                    flux_tensor *held = t % 2 ? NULL : (flux_tensor *)flux_retain(flux_param(s.model, s.path));
-                    flux_tensor *twice = t % 3 ? (flux_tensor *)flux_retain(flux_mul(flux_param(s.model, s.path), 2.0)) : NULL;
-                    flux_tensor *row = t % 3 == 2 ? (flux_tensor *)flux_retain(flux_sum(flux_param(s.model, s.path), 0)) : NULL;
-                    CHECK(flux_read(flux_param(s.model, s.path), was, bytes) == 0);
+                for (int t = 0; t < 8; t++) FLUX_SCOPE {
+                    flux_tensor *held = NULL, *twice = NULL, *row = NULL;
+                    FLUX_SCOPE {                               /* one reference of each, and none is left in a scope */
+                        flux_tensor *w = flux_param(s.model, s.path);
+                        if (t % 2 == 0) held = (flux_tensor *)flux_retain(w);
+                        if (t % 3) twice = (flux_tensor *)flux_retain(flux_mul(w, 2.0));
+                        if (t % 3 == 2) row = (flux_tensor *)flux_retain(flux_sum(w, 0));
+                        CHECK(flux_read(w, was, bytes) == 0);
+                    }
                     FLUX_SCOPE CHECK(flux_update(opt, s.model, flux_gradient(loss_of_stand(kind, s.model, n), s.model)) == 0);
                     CHECK(flux_read(flux_param(s.model, s.path), now, bytes) == 0 && memcmp(was, now, bytes) != 0);
                     if (held && !CHECK(flux_read(held, now, bytes) == 0 && memcmp(was, now, bytes) == 0))

@@ -311,6 +311,29 @@ TEST(orders_of_many_keys) {
     }
 }
 
+/* An index may be of any size along the dim that it picks from, and along the others of none beyond x's. */
+TEST(take_along_of_any_size) {
+    flux_tensor *x = flux_eval(flux_reshape(flux_arange(0, 6, 1), 2, 3));
+    const int64_t have[2] = { 2, 3 };
+    for (int dim = 0; dim < 2; dim++)
+        for (int64_t rows = 0; rows < 5; rows++)
+            for (int64_t columns = 0; columns < 5; columns++) FLUX_SCOPE {
+                int32_t pick[16];
+                for (int64_t i = 0; i < rows * columns; i++) pick[i] = (int32_t)((i * 7 + 1) % have[dim]);
+                flux_tensor *index = flux_from(pick, rows, columns), *y;
+                if (dim == 0 ? columns > 3 : rows > 2) {
+                    CHECK_ERROR(flux_take_along(x, dim, index), "is not within x 2x3 f32");
+                    continue;
+                }
+                REQUIRE((y = flux_take_along(x, dim, index)) != NULL);
+                CHECK(flux_dim(y, 0) == rows && flux_dim(y, 1) == columns);
+                for (int64_t i = 0; i < rows * columns; i++) {
+                    const int64_t r = i % rows, c = i / rows;
+                    CHECK(flux_at(y, r, c) == (double)(dim == 0 ? pick[i] + 2 * c : r + 2 * pick[i]));
+                }
+            }
+}
+
 TEST(taking_along) {
     flux_tensor *x = matrix(), *i = flux_from(((int64_t[]){ 1, 0, 0, 1, 1, 1 }), 2, 3);
     VALUES(flux_take_along(x, 0, i), 0, 2, 1, 3, 4, 6, 6);
