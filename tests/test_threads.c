@@ -227,6 +227,26 @@ static void leave_open(void *arg) {       /* nothing freed by hand: the thread's
     flux_randn(10, 10);
 }
 
+/* A thread begins with its own scope, which nobody can close, and no other. */
+static int refusals;
+static void count_refusals(const char *message, void *user) { (void)user, refusals += !strcmp(message, "scope_close: no scope is open"); }
+static void close_scopes(void *arg) {
+    (void)arg;
+    flux_scope_close();
+    flux_clear();                         /* so that the same sentence is said again */
+    flux_scope_open();
+    flux_scope_close();
+    flux_scope_close();
+    flux_clear();
+}
+TEST(a_thread_has_no_scope_to_close) {
+    flux_on_error(count_refusals, NULL);
+    void *thread = flux__test_thread(close_scopes, NULL);
+    if (thread) flux__test_join(thread);
+    flux_on_error(NULL, NULL);
+    CHECK(thread && refusals == 2);
+}
+
 TEST(a_thread_that_ends_leaves_nothing) {
     flux_device cpu = { 0, 0 };
     flux_mem before = flux_mem_stats(cpu);
