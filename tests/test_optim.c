@@ -784,6 +784,21 @@ TEST(states_as_text) {
 
 /* ------------------------------------------------------------------ mistakes */
 
+/* That a state keeps its own numbers is said before anything is changed, so also when another thing does not fit. */
+TEST(rules_of_a_file_that_does_not_fit) {
+    const char *path = "build/test_optim.rules.safetensors";
+    flux_layer *m = bare_of(number(1, FLUX_F32));
+    flux_state *saved = flux_setup(flux_descent(0.5), m), *other = flux_setup(flux_optimiser_chain(flux_clipgrad(1), flux_descent(0.25)), m);
+    flux_loader *data = flux_dataloader(flux_ones(2, 4));
+    CHECK(flux_save_all_with(path, 1, "opt", (const void *[]){ saved }) == 0);
+    flux_on_log(remember, NULL);
+    seen[0] = 0;
+    CHECK_ERROR(flux_load_all_with(path, 2, "opt, data", (const void *[]){ other, data }), "it has no epoch of a loader data");
+    CHECK(strstr(seen, "load.rules: load: ") == seen && flux_rate(other) == 0.25);
+    flux_on_log(NULL, NULL);
+    CHECK(remove(path) == 0);
+}
+
 TEST(rules_by_name) {
     flux_layer *a = bare_of(number(1, FLUX_F64)), *b = bare_of(number(1, FLUX_F64));
     flux_state *named = flux_setup_named("Adam", 0.05, a), *same = flux_setup(flux_adam(0.05), b);
