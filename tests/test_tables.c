@@ -51,6 +51,25 @@ TEST(names_texts_and_what_is_missing) {
     CHECK_DATA(flux_reshape(flux_columns(t, "age"), 4), ages, 0);
 }
 
+/* A column of which one field is a text, wherever that stands, is one of texts: numbers in it have codes as well. */
+TEST(numbers_among_texts) {
+    enum { ROWS = 60 };
+    for (int at = 0; at < ROWS; at += at < 3 || at > ROWS - 4 ? 1 : 11) {
+        char text[2000] = "k,v\n", line[40];
+        for (int i = 0; i < ROWS; i++) {
+            if (i == at) snprintf(line, sizeof line, "x,%d\n", i);
+            else snprintf(line, sizeof line, "%d,%d\n", i % 7, i);
+            strcat(text, line);
+        }
+        flux_table *t = table(text);
+        REQUIRE(t && flux_table_rows(t) == ROWS && flux_column_labels(t, "k") == 8 && flux_column_labels(t, "v") == 0);
+        CHECK(flux_column_missing(t, "k") == 0);
+        flux_tensor *x = flux_columns(t, "k, v");
+        for (int i = 0; i < ROWS; i++) CHECK(flux_at(x, 0, i) == (i == at ? 7 : i % 7) && flux_at(x, 1, i) == i);
+        CHECK_STR(flux_column_label(t, "k", 7), "x");
+    }
+}
+
 /* The same table, written in every way. */
 TEST(forms) {
     static const char *const same[] = {
