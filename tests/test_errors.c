@@ -198,7 +198,7 @@ TEST(counts_of_nothing) {
 static flux_tensor *a_loss(flux_layer *m, void *user) { return (void)user, flux_sum(flux_param(m, "weight")); }
 TEST(wrong_arguments) {
     const flux_shape many = { FLUX_MAX_DIMS + 1, { 0 } }, fewer = { -1, { 0 } };
-    const flux_device nowhere = { 1000, 7 };
+    const flux_device nowhere = { 1000, 7 }, no_device = { -1, 0 };
     flux_tensor *x = flux_rand(2, 3), *loss = flux_sum(x);
     flux_layer *m = flux_dense(2, 2);
     flux_grads *g = NULL;
@@ -220,6 +220,15 @@ TEST(wrong_arguments) {
     CHECK_ERROR(flux_undersample(x, NULL, 1), "undersample: argument labels is NULL");
     CHECK_ERROR(flux_onecold(flux_tuple(x, x)), "onecold: y ");
     CHECK_ERROR(flux_default_device(nowhere), "default_device: device {1000, 7} can't be used here");
+    CHECK_ERROR(flux_to(nowhere, m), "to: there is no device {1000, 7}");
+    CHECK_ERROR(flux_to(no_device, m), "to: there is no device {-1, 0}");
+    flux_on_error(test_silent, NULL);
+    flux_load_npy("there/is/no/such.npy");             /* explains a device of -1, and no other */
+    CHECK(!flux_to(no_device, m) && strstr(flux_error(), "no/such"));
+    flux_on_error(count, NULL);
+    sentences = 0;
+    CHECK(!flux_to(nowhere, m) && sentences == 1 && strstr(latest, "to: there is no device {1000, 7}"));
+    forgotten();
     CHECK_ERROR(flux_update_average(m, m), "update_average: Dense is no averaged model");
     const int64_t most = INT64_C(1) << 53;                      /* integers whose double is exact, and no range longer */
     CHECK_ERROR(flux_randint(-most, 1, 3), "randint: no integers from -9007199254740992 below 1 within 2^53");

@@ -210,6 +210,22 @@ TEST(classes_are_cut_by_chance) {
     for (int over = 0; over < 2; over++) CHECK(fabs(first[over] - 0.5 * SEEDS) < 5 * sqrt(0.25 * SEEDS));
 }
 
+/* Whichever observations alone have a weight, all that is drawn is of them, and each is drawn. */
+TEST(only_what_has_weight_is_drawn) {
+    enum { N = 7 };
+    for (int first = 0; first < N; first++)
+        for (int second = first; second < N; second++) {
+            double w[N] = { 0 };
+            int times[N] = { 0 };
+            w[first] = w[second] = 0.1;
+            flux_each (b, flux_dataloader(numbers(N), .batchsize = 40, .weights = flux_from(w, N), .seed = 3)) times[ints(b.x)[0]]++;
+            for (int epoch = 0; epoch < 8; epoch++)
+                flux_each (b, flux_dataloader(numbers(N), .batchsize = N, .weights = flux_from(w, N), .seed = epoch))
+                    for (int i = 0; i < N; i++) times[ints(b.x)[i]]++;
+            for (int i = 0; i < N; i++) CHECK((times[i] > 0) == (w[i] > 0));
+        }
+}
+
 TEST(weighted_sampling) {
     enum { N = 6, EPOCHS = 500 };
     const double w[N] = { 1, 0, 3, 2, 0, 0 }, below[2] = { 1, -1 };
