@@ -505,6 +505,38 @@ TEST(early_stopping_and_the_best_model) {
 }
 
 /* Of no observations there is neither a loss nor a metric, and that is no error. */
+/* A loader's epoch of any number of digits goes through a file: the next order is that of the loader that went on. */
+TEST(epochs_of_a_loader_are_saved) {
+    char path[300];
+    path_in(path, sizeof path, "epochs");
+    flux_tensor *order[2] = { NULL };
+    flux_loader *data = flux_dataloader(numbers(50), .batchsize = 50, .shuffle = true, .seed = 7);
+    for (int epoch = 1; epoch <= 123; epoch++) {
+        flux_each (b, data) {}
+        if (epoch != 9 && epoch != 10 && epoch != 99 && epoch != 123) continue;
+        flux_loader *later = flux_dataloader(numbers(50), .batchsize = 50, .shuffle = true, .seed = 7);
+        CHECK(flux_save_all_with(path, 1, "data", (const void *[]){ data }) == 0 && flux_load_all_with(path, 1, "data", (const void *[]){ later }) == 0);
+        epoch++;
+        flux_each (b, data) order[0] = flux_keep(b.x);
+        flux_each (b, later) order[1] = flux_keep(b.x);
+        CHECK(memcmp(ints(order[0]), ints(order[1]), 50 * sizeof(int32_t)) == 0);
+    }
+    remove(path);
+}
+
+/* Without .validation its loss is no number, at batches and at an epoch's end, and there are no metrics. */
+static bool no_validation(const flux_train_info *at, void *calls) {
+    CHECK(at->validation != at->validation && at->metrics == 0);
+    return ++*(int *)calls, false;
+}
+TEST(no_validation_is_no_number) {
+    flux_layer *m = flux_dense(2, 1);
+    int calls = 0;
+    CHECK(flux_train(squares, m, flux_dataloader(flux_rand(2, 8), flux_rand(1, 8), .batchsize = 4), flux_setup(flux_descent(0.1), m),
+                     .epochs = 2, .callback = no_validation, .user = &calls) == 0);
+    CHECK(calls == 6);
+}
+
 TEST(validation_by_nothing) {
     flux_tensor *x = flux_randn(3, 8), *y = flux_eval(flux_rand(2, 8)), *history = NULL;
     flux_layer *m = flux_dense(3, 2), *acc = flux_metric(flux_accuracy);
