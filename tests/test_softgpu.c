@@ -44,6 +44,7 @@ typedef uint64_t ptr;
     X(cuModuleLoadData, (module *, const void *)) X(cuModuleUnload, (module))                                         \
     X(cuModuleLoadDataEx, (module *, const void *, unsigned, int *, void **)) X(cuEventElapsedTime_v2, (float *, event, event)) \
     X(cuModuleGetFunction, (function *, module, const char *)) X(cuFuncGetAttribute, (int *, int, function))          \
+    X(cuTensorMapEncodeTiled, (void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const unsigned *, const unsigned *, int, int, int, int)) \
     X(cuFuncSetAttribute, (function, int, int)) X(cuGetErrorName, (int, const char **))                               \
     X(cuGetErrorString, (int, const char **)) X(cuStreamBeginCapture_v2, (stream, int))                               \
     X(cuStreamEndCapture, (stream, graph *)) X(cuGraphInstantiateWithFlags, (graph *, graph, unsigned long long))     \
@@ -716,7 +717,7 @@ TEST(ptx_instructions) {
 static void strange_ptx(void) {
     static const char *const options[] = { "--gpu-architecture=sm_90" }, *const texts[] = {
         "frob.b32 %a, %a;", "add.rp.f32 %a, %a, %a;", "add.f32 %a, %a, %a;", "mul.f16 %a, %a, %a;", "cvt.rz.f32.f64 %a, %a;", "bar.sync 1;", "dp2a.lo.s32.u32 %a, %a, %a, %a;", "bar.red.popc.u32 %a, 0, %p;", "brx.idx %a, there;",
-        ".extern .shared .align 16 .b8 more[];", "atom.global.add.u32 %a, [%a], 1;", "setp.lt.s32 %p|%q, %a, %a;", "mov.u32 %a, %nosuch.x;",
+        ".extern .shared .align 16 .b8 more[];", "wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {%a}, %a, %a, %p;", "mbarrier.inval.b64 [%a];", "cp.async.bulk.global.shared::cta.bulk_group [%a], [%a], 16;", "atom.global.add.u32 %a, [%a], 1;", "setp.lt.s32 %p|%q, %a, %a;", "mov.u32 %a, %nosuch.x;",
     };
     load_cuda();
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
@@ -728,6 +729,135 @@ static void strange_ptx(void) {
     }
 }
 TEST(ptx_that_is_not_known) { RUN(strange_ptx, "SOFTGPU_PTX=source"); }
+
+/* ---------------- what sm_90 does behind its threads' backs: boxes, phases, products of warpgroups */
+
+/* One warpgroup: thread 0 asks for a box of a, 64 x 64, and of b, 8 x 64, and all multiply them, 64 x 8 sums. */
+static const char warpgroup_text[] =
+    ".version 8.0\n.target sm_90a\n.address_size 64\n.extern .shared .align 16 .b8 dynamic[];\n.visible .entry f(.param .u64 p, .param .u32 n)\n{\n"
+    ".reg .b64 %a, %b, %p, %o, %r;\n.reg .b32 %t, %s, %e, %u, %i, %c;\n.reg .f32 %f<5>;\n.reg .pred %q, %y;\n.shared .align 8 .b8 phases[16];\n"
+    "ld.param.u64 %p, [p];\nadd.s64 %o, %p, 128;\nmov.u32 %t, %tid.x;\nmov.u64 %r, dynamic;\ncvt.u32.u64 %s, %r;\nadd.s32 %s, %s, 1023;\nand.b32 %s, %s, -1024;\n"
+    "add.s32 %u, %s, 8192;\nmov.u64 %r, phases;\ncvt.u32.u64 %e, %r;\nsetp.ne.s32 %q, %t, 0;\nsetp.eq.s32 %y, 0, 0;\n@%q bra READY;\n"
+    "mbarrier.init.shared::cta.b64 [%e], 1;\nfence.proxy.async.shared::cta;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%e], BYTES;\n"
+    "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%s], [%p, {0, 0, 1}], [%e];\n"
+    "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%u], [%o, {0, 0, 0}], [%e];\nREADY:\nbar.sync 0;\n"
+    "setmaxnreg.dec.sync.aligned.u32 40;\n"
+    "WAIT:\nmbarrier.try_wait.parity.shared::cta.b64 %q, [%e], 0;\n@!%q bra WAIT;\n"
+    "mov.f32 %f1, 0f00000000;\nmov.f32 %f2, 0f00000000;\nmov.f32 %f3, 0f00000000;\nmov.f32 %f4, 0f3F800000;\n"
+    "wgmma.fence.sync.aligned;\n"
+    "shr.u32 %i, %s, 4;\ncvt.u64.u32 %a, %i;\nor.b64 %a, %a, FIRST;\nshr.u32 %i, %u, 4;\ncvt.u64.u32 %b, %i;\nor.b64 %b, %b, SECOND;\nmov.u32 %c, 0;\n"
+    "MORE:\nwgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1, %f2, %f3, %f4}, %a, %b, %y, 1, 1, TURNED_A, TURNED_B;\n"
+    "add.s64 %a, %a, STEP_A;\nadd.s64 %b, %b, STEP_B;\nadd.s32 %c, %c, 1;\nsetp.lt.s32 %q, %c, 4;\n@%q bra MORE;\n"
+    "wgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\nbar.sync 1, 128;\n"
+    "mul.wide.s32 %r, %t, 16;\nadd.s64 %r, %r, %p;\nst.global.v4.f32 [%r+256], {%f1, %f2, %f3, %f4};\nret;\n}\n";
+
+/* The text with words put in: FIRST=..., and one more replacement. */
+static char *with(char *text, const char *word, const char *by) {
+    char *at = strstr(text, word), *out = NULL;
+    size_t n = 0;
+    if (!CHECK(at != NULL)) return text;
+    FILE *f = open_memstream(&out, &n);
+    fprintf(f, "%.*s%s%s", (int)(at - text), text, by, at + strlen(word));
+    fclose(f);
+    free(text);
+    return out;
+}
+static const char *group_word, *group_by;
+static int group_turned, group_code;           /* bits: a, b is MN-major; -1: the sums are spoilt */
+static const int rows_there = 60;              /* of a's 64: the rest is beyond the edge */
+
+static unsigned short brain(int x) {           /* small integers are exact in bf16 */
+    float f = (float)x;
+    unsigned u;
+    memcpy(&u, &f, 4);
+    return (unsigned short)(u >> 16);
+}
+static int a_of(int i, int l) { return i < rows_there ? (i * 7 + l * 3) % 11 - 5 : 0; }
+static int b_of(int j, int l) { return (j * 5 + l) % 7 - 3; }
+
+static void put_map(ptr to, ptr from, int turned, unsigned rows, unsigned lines) {
+    _Alignas(64) char map[128];
+    const uint64_t dim[3] = { turned ? rows : 64, turned ? 64 : rows, 2 }, step[2] = { 128, 8192 };
+    const unsigned box[3] = { 64, turned ? 64 : lines, 1 }, every[3] = { 1, 1, 1 };
+    IS(cuTensorMapEncodeTiled(map, 9, 3, (void *)(uintptr_t)from, dim, step, box, every, 0, 3, 3, 0), 0);
+    IS(cuTensorMapEncodeTiled(map + 16, 9, 3, (void *)(uintptr_t)from, dim, step, box, every, 0, 3, 3, 0), 1);
+    IS(cuTensorMapEncodeTiled(map, 9, 3, (void *)(uintptr_t)(from + 8), dim, step, box, every, 0, 3, 3, 0), 1);
+    IS(cuMemcpyHtoD_v2(to, map, sizeof map), 0);
+}
+static void warpgroup(void) {
+    static unsigned short a[2][64][64], b[64][64];
+    const int ta = group_turned & 1, tb = group_turned >> 1;
+    begin();
+    ptr p = device_memory(256 + 2048), from = device_memory(sizeof a), other = device_memory(2 * sizeof b);
+    for (int i = 0; i < 64; i++)
+        for (int l = 0; l < 64; l++) {
+            a[1][ta ? l : i][ta ? i : l] = brain((i * 7 + l * 3) % 11 - 5);        /* of the second batch */
+            b[tb ? l : i][tb ? i : l] = brain(b_of(i, l));
+        }
+    IS(cuMemcpyHtoD_v2(from, a, sizeof a), 0);
+    IS(cuMemcpyHtoD_v2(other, b, sizeof b), 0);
+    put_map(p, from, ta, (unsigned)rows_there, 64), put_map(p + 128, other, tb, 64, 8);
+    char *text = strdup(warpgroup_text);
+    text = with(text, group_word, group_by);
+    if (strstr(text, "BYTES")) text = with(text, "BYTES", tb ? "16384" : "9216");
+    if (strstr(text, "FIRST")) text = with(text, "FIRST", ta ? "0x4000004002000000" : "0x4000004000010000");
+    text = with(text, "SECOND", tb ? "0x4000004002000000" : "0x4000004000010000");
+    text = with(text, "STEP_A", ta ? "128" : "2"), text = with(text, "STEP_B", tb ? "128" : "2");
+    text = with(text, "TURNED_A", ta ? "1" : "0"), text = with(text, "TURNED_B", tb ? "1" : "0");
+    function f = kernel(text);
+    IS(cuFuncSetAttribute(f, 8, 24576), 0);
+    IS(launch(f, 1, 128, 24576, s0, p, 1), 0);
+    const int code = cuStreamSynchronize(s0);
+    if (!CHECK(code == (group_code < 0 ? 0 : group_code))) fprintf(stderr, "    \"%s\" by \"%s\" gives %d\n", group_word, group_by, code);
+    float got[128][4];
+    int wrong = 0;
+    if (!code) IS(cuMemcpyDtoH_v2(got, p + 256, sizeof got), 0);
+    for (int t = 0; t < 128 && !code; t++)
+        for (int e = 0; e < 4; e++) {
+            const int i = t / 32 * 16 + t % 32 / 4 + e / 2 * 8, j = t % 4 * 2 + e % 2;
+            int sum = e == 3;
+            for (int l = 0; l < 64; l++) sum += a_of(i, l) * b_of(j, l);
+            wrong += !(got[t][e] == (float)sum);
+        }
+    if (!CHECK(code || (wrong != 0) == (group_code < 0))) fprintf(stderr, "    \"%s\" by \"%s\": %d wrong sums\n", group_word, group_by, wrong);
+    free(text);
+}
+static void group(int turned, const char *word, const char *by, int code) {
+    group_turned = turned, group_word = word, group_by = by, group_code = code;
+    RUN(warpgroup, "SOFTGPU_QUIET=1 SOFTGPU_PTX=source");
+}
+#define BOX_A "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%s], [%p, {0, 0, 1}], [%e];\n"
+#define TRY "mbarrier.try_wait.parity.shared::cta.b64 %q, [%e], 0;\n"
+TEST(products_of_warpgroups) {
+    for (int turned = 0; turned < 4; turned++) group(turned, "WAIT:", "WAIT:", 0);
+    group(0, "@!%q bra WAIT;\n", "", 719);                                     /* what is read is under way */
+    group(0, TRY, "mbarrier.try_wait.parity.shared::cta.b64 %q, [%e], 1;\n", 719);       /* the phase before */
+    group(0, "BYTES", "20000", 719);                                           /* more bytes than come */
+    group(0, "BYTES", "8192", 719);                                            /* fewer */
+    group(0, "[%e], 1;", "[%e], 2;", 719);                                     /* an arrival too few */
+    group(0, "WAIT:", "mbarrier.arrive.shared::cta.b64 _, [%e];\nWAIT:", 719);   /* too many */
+    group(0, "mbarrier.init.shared::cta.b64 [%e], 1;\n", "", 719);
+    group(0, "fence.proxy.async.shared::cta;\n", "", 719);
+    group(0, "fence.proxy.async.shared::cta;\n", "fence.mbarrier_init.release.cluster;\n", 0);
+    group(0, BOX_A, "add.s32 %i, %s, 128;\n" "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%i], [%p, {0, 0, 1}], [%e];\n", 719);
+    group(0, BOX_A, BOX_A BOX_A, 719);                                         /* twice to one place */
+    group(0, "[%p, {0", "[%o, {0", 719);                                       /* of a box of other bytes */
+    group(0, "wgmma.fence.sync.aligned;\n", "", 719);
+    group(0, "wgmma.wait_group.sync.aligned 0;\n", "", -1);                     /* sums that nobody may look at yet */
+    group(0, "wgmma.commit_group.sync.aligned;\n", "", -1);
+    group(0, "wgmma.wait_group.sync.aligned 0;\n", "wgmma.wait_group.sync.aligned 1;\n", -1);
+    group(0, "wgmma.fence", "st.shared.u32 [%s], 0;\nwgmma.fence", 719);        /* a thread's write, not fenced */
+    group(0, "wgmma.fence", "ld.shared.u32 %i, [%s];\nst.shared.u32 [%s], %i;\nfence.proxy.async;\nbar.sync 0;\nwgmma.fence", 0);
+    group(0, "wgmma.commit", "st.shared.u32 [%s], 0;\nwgmma.commit", 719);      /* before the product is done */
+    group(0, "WAIT:", "ld.shared.u32 %i, [%s];\nWAIT:", 719);                   /* a thread's own read */
+    group(0, "FIRST", "0x0000004000010000", 719);                              /* no swizzle */
+    group(0, "FIRST", "0x4000000800010000", -1);                               /* lines of 128 bytes, as if eight were one */
+    group(0, "or.b64 %a", "cvt.u64.u32 %r, %t;\nadd.s64 %a, %a, %r;\nor.b64 %a", 719);    /* threads disagree */
+    group(0, "dec.sync.aligned.u32 40", "inc.sync.aligned.u32 40", 719);
+    group(0, "dec.sync.aligned.u32 40", "dec.sync.aligned.u32 41", 719);
+    group(0, "bar.sync 1, 128", "bar.sync 1, 160", 719);
+    group(0, "bar.sync 1, 128", "elect.sync _|%q, 0xffffffff;\n@%q bar.sync 1, 128", 719);
+}
 
 /* Kernels of 64 threads and two blocks that are right and kernels with one fault each, which SOFTGPU_RACES finds. */
 static const char *race_text;

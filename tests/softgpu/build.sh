@@ -8,7 +8,7 @@ libnccl.so.2) set -- -DSOFT_CUDA nccl.c control.c ;;
 librccl.so.1) set -- -DSOFT_HIP nccl.c control.c ;;
 libnvrtc.so.13) set -- -DSOFT_CUDA compiler.c prelude.c control.c ptx.c ;;
 libhiprtc.so.6) set -- -DSOFT_HIP compiler.c prelude.c control.c ;;
-softgpu-device) set -- -rdynamic device.c matrices.c race.c ;;
+softgpu-device) set -- -rdynamic device.c matrices.c async.c race.c ;;
 softgpu-cc.so) set -- -fPIC -shared server.c ;;
 esac
 case $library in *.so.*) set -- -fPIC -shared -fvisibility=hidden "$@" ;; esac

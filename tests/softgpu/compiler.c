@@ -450,7 +450,7 @@ static char *text_of_ptx(const program *p, const options *o, int n, const char *
     write_prelude(t.f, o, 32);
     *head = (size_t)ftell(t.f);
     const bool good = soft_ptx_to_c(ptx, t.f, &meets, why, sizeof why);
-    write_epilogue(t.f, "", meets);
+    write_epilogue(t.f, strstr(ptx, ".extern .shared") ? "softgpu_extern, " : "", meets);
     fclose(t.f);
     free(ptx);
     if (good) return t.at;

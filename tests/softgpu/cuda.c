@@ -119,6 +119,8 @@ EXPORT cuGraphInstantiateWithFlags(soft_graph **exec, soft_graph *g, unsigned lo
 EXPORT cuGraphLaunch(soft_graph *exec, soft_stream *s);
 EXPORT cuGraphExecDestroy(soft_graph *exec);
 EXPORT cuGraphDestroy(soft_graph *g);
+EXPORT cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *at, const uint64_t *dim, const uint64_t *step,
+                              const unsigned *box, const unsigned *every, int interleave, int swizzle, int promotion, int fill);
 EXPORT cuGetErrorName(int code, const char **name);
 EXPORT cuGetErrorString(int code, const char **text);
 
@@ -415,6 +417,34 @@ int cuGraphInstantiateWithFlags(soft_graph **exec, soft_graph *g, unsigned long 
 int cuGraphLaunch(soft_graph *exec, soft_stream *s) { ENTER(cuGraphLaunch); SOFT_LOCKED(soft_graph_launch(here(), exec, s)); }
 int cuGraphExecDestroy(soft_graph *exec) { ENTER(cuGraphExecDestroy); SOFT_LOCKED(soft_graph_destroy(exec, true)); }
 int cuGraphDestroy(soft_graph *g) { ENTER(cuGraphDestroy); SOFT_LOCKED(soft_graph_destroy(g, false)); }
+
+/* ---------------- tensor maps, for kernels by the real compiler's PTX: no others can use them */
+
+/* Bytes of a CUtensorMapDataType's element; 0: not known here. */
+static unsigned element_of(int type) {
+    static const unsigned char bytes[] = { 1, 2, 4, 4, 8, 8, 2, 4, 8, 2 };
+    return type >= 0 && (size_t)type < sizeof bytes ? bytes[type] : 0;
+}
+int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *at, const uint64_t *dim, const uint64_t *step,
+                           const unsigned *box, const unsigned *every, int interleave, int swizzle, int promotion, int fill) {
+    ENTER(cuTensorMapEncodeTiled);
+    soft_map m = { .magic = SOFT_MAP, .at = (uintptr_t)at, .rank = (unsigned char)rank, .bytes = (unsigned char)element_of(type) };
+    const char *real = getenv("SOFTGPU_PTX");
+    if (!real || !*real) return SOFT_NOT_SUPPORTED;
+    if (!map || (uintptr_t)map % 64 || !dim || !box || !every || rank < 1 || rank > 5 || (rank > 1 && !step)) return SOFT_INVALID_VALUE;
+    if (!at || m.at % 16 || !m.bytes || interleave || (swizzle && swizzle != 3) || promotion < 0 || promotion > 3 || fill) return SOFT_INVALID_VALUE;
+    for (unsigned d = 0; d < rank; d++) {
+        if (!dim[d] || dim[d] > (uint64_t)1 << 32 || !box[d] || box[d] > 256 || every[d] != 1) return SOFT_INVALID_VALUE;
+        if (d > 0 && (step[d - 1] % 16 || step[d - 1] >= (uint64_t)1 << 40)) return SOFT_INVALID_VALUE;
+        m.dim[d] = dim[d], m.box[d] = (uint16_t)box[d];
+        if (d > 0) m.step[d - 1] = step[d - 1];
+    }
+    if (box[0] * m.bytes % 16 || (swizzle && box[0] * m.bytes > 128)) return SOFT_INVALID_VALUE;
+    m.swizzle = swizzle == 3;
+    memset(map, 0, 128);
+    memcpy(map, &m, sizeof m);
+    return SOFT_OK;
+}
 
 /* ---------------- errors */
 

@@ -184,7 +184,7 @@ static loaded *load(const soft_command *c) {
 
 /* ---------------- threads of a block that meet */
 
-enum { FRESH, READY, AT_BARRIER, AT_WARP, ENDED };
+enum { FRESH, READY, AT_BARRIER, AT_WARP, AT_NAMED, WAITS, ENDED };      /* WAITS: it looks again when others have run */
 typedef struct thread {
     int state, kind, lane, width;
     unsigned at[3];                            /* threadIdx */
@@ -278,6 +278,20 @@ unsigned long long soft_shuffle(int kind, unsigned long long mask, unsigned long
     return t->result;
 }
 
+void soft_yield(void) {
+    if (!current) fail_launch("a wait in a kernel whose source seems to have none");
+    current->state = WAITS;
+    to_scheduler(current);
+}
+
+/* bar.sync of a number and so many threads */
+void softptx_named_barrier(int number, int count);
+void softptx_named_barrier(int number, int count) {
+    if (number < 1 || number > 15 || count < 32 || count % 32) fail_launch("a barrier that can't be");
+    current->state = AT_NAMED, current->lane = number, current->width = count;
+    to_scheduler(current);
+}
+
 /* The lane that `lane` takes its value from. Beyond its segment's ends that is itself. */
 static int source_lane(const thread *t, int lane) {
     int width = t->width, in = lane & (width - 1), start = lane - in, from;
@@ -351,11 +365,35 @@ static void run_warp(thread *warp, unsigned n, unsigned backwards) {
     } while (exchange(warp, (int)n));
 }
 
-/* Every thread has ended or waits. Lets those at the barrier go on; false once all have ended. */
+/* Lets threads go on whose named barrier has all of its own. */
+static void meet_by_number(void) {
+    int came[16] = { 0 };
+    for (unsigned i = 0; i < nthreads; i++)
+        if (threads[i].state == AT_NAMED) came[threads[i].lane]++;
+    for (unsigned i = 0; i < nthreads; i++)
+        if (threads[i].state == AT_NAMED && came[threads[i].lane] == threads[i].width) threads[i].state = READY, soft_progress++;
+}
+
+/* Every thread has ended or waits. Lets those at the barrier go on, or lets a copy land and those look again that wait for
+   one; false once all have ended. */
 static int meet(void) {
-    unsigned at_barrier = 0, ended = 0;
-    for (unsigned i = 0; i < nthreads; i++) at_barrier += threads[i].state == AT_BARRIER, ended += threads[i].state == ENDED;
+    static unsigned before, idle;
+    unsigned at_barrier = 0, at_named = 0, ended = 0, waits = 0, ready = 0;
+    meet_by_number();
+    for (unsigned i = 0; i < nthreads; i++) {
+        const int state = threads[i].state;
+        at_barrier += state == AT_BARRIER, at_named += state == AT_NAMED, ended += state == ENDED, waits += state == WAITS, ready += state == READY;
+        if (state == WAITS) threads[i].state = READY;
+    }
     if (ended == nthreads) return 0;
+    if (waits + ready) {
+        const unsigned now_at = soft_progress + ended;
+        idle = !ready && !soft_async_step() && now_at == before ? idle + 1 : 0;
+        before = now_at;
+        if (idle > 3) fail_launch("threads wait for a phase, or registers, that nobody gives them");
+        return 1;
+    }
+    if (at_named) fail_launch("a barrier with a number that too few threads reach");
     if (at_barrier + ended < nthreads) fail_launch("a shuffle that not all threads of its mask reach");
     if (ended) fail_launch("a barrier that not all threads of the block reach");
     for (unsigned i = 0; i < nthreads; i++) threads[i].state = READY;
@@ -411,9 +449,11 @@ static void run_block(uint64_t block, const soft_command *c, unsigned backwards)
     m->block[2] = (unsigned)(block / c->grid[0] / c->grid[1]);
     spoil_shared(m, c->shared);
     soft_matrices_start();
+    soft_async_start();
     soft_race_block();
     if (m->meets) run_meeting_block(backwards);
     else run_plain_block(backwards);
+    soft_async_end();
     check_shared(m, c->shared);
 }
 

@@ -1,4 +1,4 @@
-/* device.h - between the parts of the device process: device.c, matrices.c, race.c. */
+/* device.h - between the parts of the device process: device.c, matrices.c, async.c, race.c. */
 #ifndef SOFTGPU_DEVICE_H
 #define SOFTGPU_DEVICE_H
 #include "softgpu.h"
@@ -6,7 +6,17 @@
 extern soft_module *soft_now;                  /* whose kernel runs */
 /* The thread that calls waits for others of its warp, as the kinds in softgpu.h say. */
 unsigned long long soft_shuffle(int kind, unsigned long long mask, unsigned long long value, int lane, int width);
+void soft_yield(void);                         /* it waits for what others do, and looks again */
 void soft_matrices_start(void);                /* of a block */
+float soft_half(unsigned h, int brain);        /* f16, or bf16 */
+size_t softgpu_shared_address(const void *p);
+
+/* async.c: a block begins and ends; one copy lands, or 0; counts what may end a thread's waiting */
+void soft_async_start(void);
+void soft_async_end(void);
+int soft_async_step(void);
+extern unsigned soft_progress;
+size_t soft_dynamic_address(const char *p);
 uint64_t soft_base(void);                      /* of the devices' memory */
 _Noreturn void soft_fault(const char *why);    /* the launch fails */
 

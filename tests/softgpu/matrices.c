@@ -80,6 +80,8 @@ static double number(int kind, unsigned word, int i) {
     return (double)float_of(kind == BF16 ? low << 16 : kind == TF32 ? word & 0xffffe000u : word);
 }
 
+float soft_half(unsigned h, int brain) { return (float)number(brain ? BF16 : F16, h, 0); }
+
 /* ---------------- PTX ISA, "Matrix fragments for mma.m16n8k8, .m16n8k16" and "ldmatrix". A group is four lanes. */
 
 static float sum_of(int k, int i, int j, float c) {
@@ -155,6 +157,8 @@ KERNEL_CALLS(void, softptx_ex2_approx_ftz_f32, (float *d, float x)) {
 /* Shared memory's own addresses: 16 bytes of it are the prelude's. */
 KERNEL_CALLS(size_t, softgpu_shared_address, (const void *p)) {
     const char *at = (const char *)p;
+    const size_t dynamic = soft_dynamic_address(at);
+    if (dynamic) return dynamic;
     if (at < soft_now->shared || at >= soft_now->shared_end) fault();
     return (size_t)(at - soft_now->shared) + 16;
 }

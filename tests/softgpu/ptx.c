@@ -16,12 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_PARTS = 12, MOST_OPERANDS = 16, WORD = 160 };
+enum { MOST_PARTS = 12, MOST_OPERANDS = 16, WORD = 160, LIST = 1600 };
 
 typedef struct instruction {
     char part[MOST_PARTS][24];                     /* "ld" "global" "v4" "f32" */
     int parts;
-    char operand[MOST_OPERANDS][4 * WORD];         /* as they stand: "%r1", "[%rd1+8]", "{%f1, %f2}" */
+    char operand[MOST_OPERANDS][LIST];             /* as they stand: "%r1", "[%rd1+8]", "{%f1, %f2}" */
     int operands;
     const char *type;                              /* the last part that is a type, or "" */
 } instruction;
@@ -32,7 +32,7 @@ typedef struct translator {
     char *log;                                     /* what could not be translated */
     size_t log_size;
     int depth;
-    bool failed, entry, meets;                     /* entry: the function at hand is a kernel */
+    bool failed, entry, meets, async;              /* entry: the function at hand is a kernel; async: there are copies of boxes, or wgmma */
 } translator;
 
 static void complain(translator *t, const char *what, const char *text) {
@@ -44,6 +44,13 @@ static void complain(translator *t, const char *what, const char *text) {
 
 static const char registers_of_c[] =
 "typedef unsigned long long softreg;\n"
+"char *softgpu_dynamic_shared(softreg at, int bytes); void softptx_named_barrier(int number, int count);\n"
+"void softptx_mbarrier_init(unsigned at, unsigned all), softptx_mbarrier_arrive(unsigned at, unsigned bytes);\n"
+"int softptx_mbarrier_try_wait(unsigned at, unsigned parity); void softptx_fence_async(int of_all);\n"
+"void softptx_reads(const void *p, int bytes), softptx_writes(const void *p, int bytes);\n"
+"void softptx_box(unsigned to, const void *map, int x, int y, int z, unsigned at), softptx_setmaxnreg(int more, int n);\n"
+"void softptx_wgmma(int n, int brain, softreg a, softreg b, int adds, int turned_a, int turned_b, softreg **d);\n"
+"void softptx_wgmma_fence(void), softptx_wgmma_commit(void), softptx_wgmma_wait(int left);\n"
 "typedef bool TYPE_pred; typedef unsigned char TYPE_b8, TYPE_u8; typedef unsigned short TYPE_b16, TYPE_u16; typedef unsigned TYPE_b32, TYPE_u32;\n"
 "typedef softreg TYPE_b64, TYPE_u64; typedef signed char TYPE_s8; typedef short TYPE_s16; typedef int TYPE_s32; typedef long long TYPE_s64;\n"
 "typedef float TYPE_f32; typedef double TYPE_f64;\n"
@@ -70,7 +77,8 @@ static const char registers_of_c[] =
 "    return (char *)(softgpu_size)(at + (softreg)offset); }\n"
 "SOFT_FN char *softreg_shared(softreg at, long long offset, int bytes) {\n"
 "    char *p = softgpu_module.shared + (long long)at + offset - 16;\n"
-"    if (p < softgpu_module.shared || p + bytes > softgpu_module.shared_end || (softgpu_size)p % (unsigned)bytes) softreg_fault();\n"
+"    if (p < softgpu_module.shared || p + bytes > softgpu_module.shared_end) p = softgpu_dynamic_shared(at + (softreg)offset, bytes);\n"
+"    if ((softgpu_size)p % (unsigned)bytes) softreg_fault();\n"
 "    return p; }\n"
 "SOFT_FN unsigned softreg_lane(void) { return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32; }\n";
 
@@ -386,6 +394,7 @@ static bool load_or_store(translator *t, const instruction *i) {
     char raw[8];
     snprintf(raw, sizeof raw, "%s%d", *memory == 's' ? "s" : "b", bytes * 8);
     fprintf(t->out, "{ volatile TYPE_%s *softreg_p = (volatile TYPE_%s *)%s;", raw, raw, pointer(at, i->operand[loads ? 1 : 0], space, n * bytes));
+    if (t->async && !strcmp(space, "shared")) fprintf(t->out, " softptx_%s((const void *)softreg_p, %d);", loads ? "reads" : "writes", n * bytes);
     for (int k = 0; k < n; k++) {
         value(word, part[k]);
         if (loads) fprintf(t->out, " softreg w%d = (softreg)%ssoftreg_p[%d];", k, *memory == 's' ? "(long long)" : "", k);
@@ -506,10 +515,79 @@ static bool leave(translator *t, const instruction *i) { return (void)i, fprintf
 static bool barrier(translator *t, const instruction *i) {
     char word[4 * WORD];
     if (has(i, "warp")) return fprintf(t->out, "softgpu_shuffle(5, IN_u32(%s), 0, 0, 32);", value(word, i->operand[0])), true;
+    if (i->operands == 2 && has(i, "sync") && strcmp(i->operand[0], "0"))
+        return fprintf(t->out, "softptx_named_barrier(%d, %d);", atoi(i->operand[0]), atoi(i->operand[1])), true;
     if (i->operands > 1 || strcmp(i->operand[0], "0")) return false;
     return fprintf(t->out, "softgpu_barrier();"), true;
 }
-static bool fence(translator *t, const instruction *i) { return (void)i, fprintf(t->out, ";"), true; }
+static bool fence(translator *t, const instruction *i) {
+    const bool all = has(i, "proxy") && has(i, "async"), begun = has(i, "mbarrier_init");
+    if (has(i, "proxy") && !all) return false;
+    return all || begun ? fprintf(t->out, "softptx_fence_async(%d);", all) : fprintf(t->out, ";"), true;
+}
+/* The word within "[...]" */
+static const char *address(char *to, const char *operand) {
+    char inner[WORD];
+    const char *plus = strchr(operand + 1, '+');
+    snprintf(inner, sizeof inner, "%.*s", (int)strcspn(operand + 1, "+],"), operand + 1);
+    value(to, inner);
+    if (plus) sprintf(to + strlen(to), " + %ld", strtol(plus + 1, NULL, 10));
+    return to;
+}
+/* mbarrier.init [p], n; mbarrier.arrive _, [p]; mbarrier.arrive.expect_tx _, [p], bytes; mbarrier.try_wait.parity done, [p], parity */
+static bool mbarrier(translator *t, const instruction *i) {
+    char d[4 * WORD], p[4 * WORD], n[4 * WORD] = "0";
+    const bool init = has(i, "init"), expects = has(i, "expect_tx");
+    if (init) return fprintf(t->out, "softptx_mbarrier_init((unsigned)(%s), IN_u32(%s));", address(p, i->operand[0]), value(n, i->operand[1])), true;
+    address(p, i->operand[1]);
+    if (has(i, "arrive")) {
+        if (strcmp(i->operand[0], "_") || i->operands != 2 + expects) return false;
+        if (expects) value(n, i->operand[2]);
+        return fprintf(t->out, "softptx_mbarrier_arrive((unsigned)(%s), IN_u32(%s));", p, n), true;
+    }
+    if (!has(i, "try_wait") || !has(i, "parity") || i->operands != 3) return false;
+    return fprintf(t->out, "%s = (softreg)softptx_mbarrier_try_wait((unsigned)(%s), IN_u32(%s));", value(d, i->operand[0]), p, value(n, i->operand[2])), true;
+}
+/* cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [to], [map, {x, y, z}], [phase] */
+static bool box(translator *t, const instruction *i) {
+    char part[4][WORD], to[4 * WORD], map[4 * WORD], p[4 * WORD], at[3][4 * WORD];
+    const char *list = strchr(i->operand[1], '{');
+    if (!has(i, "tensor") || !has(i, "3d") || !has(i, "global") || i->operands != 3 || !list || members(part, 4, list) != 3) return false;
+    for (int k = 0; k < 3; k++) value(at[k], part[k]);
+    fprintf(t->out, "softptx_box((unsigned)(%s), (const void *)(softgpu_size)(%s), IN_s32(%s), IN_s32(%s), IN_s32(%s), (unsigned)(%s));",
+            address(to, i->operand[0]), address(map, i->operand[1]), at[0], at[1], at[2], address(p, i->operand[2]));
+    return true;
+}
+/* wgmma.fence, .commit_group, .wait_group n, and .mma_async {sums}, a, b, adds, 1, 1, turned a, turned b, of half floats */
+static bool warpgroup(translator *t, const instruction *i) {
+    static char part[128][WORD];
+    char a[4 * WORD], b[4 * WORD], p[4 * WORD];
+    int n = 0;
+    if (has(i, "fence")) return fprintf(t->out, "softptx_wgmma_fence();"), true;
+    if (has(i, "commit_group")) return fprintf(t->out, "softptx_wgmma_commit();"), true;
+    if (has(i, "wait_group")) return fprintf(t->out, "softptx_wgmma_wait(%d);", atoi(i->operand[0])), true;
+    if (i->parts != 8 || sscanf(i->part[4], "m64n%dk16", &n) != 1 || n % 8 || n < 8 || n > 256 || strcmp(i->part[5], "f32")) return false;
+    if (strcmp(i->part[6], i->part[7]) || !is_one_of(i->part[6], "f16 bf16") || i->operands != 8) return false;
+    if (strcmp(i->operand[4], "1") || strcmp(i->operand[5], "1") || members(part, 128, i->operand[0]) != n / 2) return false;
+    fprintf(t->out, "{ softreg *d[%d] = { ", n / 2);
+    for (int k = 0; k < n / 2; k++) fprintf(t->out, "&%s, ", plain(p, part[k]));
+    fprintf(t->out, "}; softptx_wgmma(%d, %d, %s, %s, IN_pred(%s), %s, %s, d); }", n, *i->part[6] == 'b', value(a, i->operand[1]),
+            value(b, i->operand[2]), value(p, i->operand[3]), i->operand[6], i->operand[7]);
+    return true;
+}
+static bool registers_of_warps(translator *t, const instruction *i) {
+    return fprintf(t->out, "softptx_setmaxnreg(%d, %d);", has(i, "inc"), atoi(i->operand[0])), true;
+}
+/* elect.sync lane|p, mask: the first of the mask's */
+static bool elect(translator *t, const instruction *i) {
+    char d[WORD], p[WORD], m[4 * WORD], word[4 * WORD], other[4 * WORD];
+    const char *bar = strchr(i->operand[0], '|');
+    if (!bar) return false;
+    snprintf(d, sizeof d, "%.*s", (int)(bar - i->operand[0]), i->operand[0]), snprintf(p, sizeof p, "%s", bar + 1);
+    fprintf(t->out, "{ unsigned m = IN_u32(%s), first = 0; while (!(m >> first & 1)) first++; softgpu_shuffle(5, m, 0, 0, 32);", value(m, i->operand[1]));
+    if (strcmp(d, "_")) fprintf(t->out, " %s = first;", value(word, d));
+    return fprintf(t->out, " %s = softreg_lane() == first; }", value(other, p)), true;
+}
 /* Pointers of all spaces but shared memory's are the same. */
 static bool cvta(translator *t, const instruction *i) {
     char d[4 * WORD], a[4 * WORD];
@@ -523,7 +601,8 @@ static bool cvta(translator *t, const instruction *i) {
 static const struct { const char *op; bool (*translate)(translator *t, const instruction *i); bool meets; } special[] = {
     { "mul", wide, false }, { "mad", wide, false }, { "setp", setp, false }, { "mov", mov, false }, { "ld", load_or_store, false },
     { "st", load_or_store, false }, { "cvt", cvt, false }, { "cvta", cvta, false }, { "shfl", shfl, true }, { "vote", vote, true },
-    { "dp2a", dot, false }, { "dp4a", dot, false }, { "mma", matrix, true }, { "ldmatrix", matrix, true }, { "cp", matrix, true }, { "call", call, false }, { "bra", branch, false },
+    { "dp2a", dot, false }, { "dp4a", dot, false }, { "mma", matrix, true }, { "ldmatrix", matrix, true }, { "cp", box, true }, { "cp", matrix, true }, { "mbarrier", mbarrier, true },
+    { "wgmma", warpgroup, true }, { "setmaxnreg", registers_of_warps, true }, { "elect", elect, true }, { "call", call, false }, { "bra", branch, false },
     { "ret", leave, false }, { "exit", leave, false }, { "bar", barrier, true }, { "barrier", barrier, true }, { "membar", fence, false },
     { "fence", fence, false },
 };
@@ -628,6 +707,14 @@ static void array(translator *t, const char *p, const char *end) {
     fprintf(t->out, ";\n#define ADDRESS_%s %s(%s)\n", clean, shared ? "(softreg)softgpu_shared_address" : "(softreg)(softgpu_size)", clean);
 }
 
+/* .extern .shared .align 16 .b8 name[]: memory of a launch, the same for all such names */
+static void dynamic_array(translator *t, const char *p, const char *end) {
+    char clean[WORD];
+    declared d;
+    if (!declaration(&d, &p, end)) { complain(t, "declaration", p); return; }
+    fprintf(t->out, "#define ADDRESS_%s (softreg)softgpu_shared_address(softgpu_extern)\n", plain(clean, d.name));
+}
+
 /* The parameters in "(...)": "unsigned char *a, unsigned char *b" as a function of C has them, or for a kernel the
    variables that point to the launch's arguments. Gives what follows the ")". */
 static const char *parameters(translator *t, const char *p, int *count, FILE *sizes) {
@@ -637,7 +724,7 @@ static const char *parameters(translator *t, const char *p, int *count, FILE *si
     for (p = skip_space(p + 1); p < end; p = skip_space(p), p += *p == ',', p = skip_space(p)) {
         if (!declaration(&d, &p, end)) { complain(t, "parameter", p); return end + 1; }
         plain(clean, d.name);
-        if (t->entry) fprintf(t->out, " unsigned char *%s = (unsigned char *)softgpu_a[%d];", clean, *count);
+        if (t->entry) fprintf(t->out, "\n#define ADDRESS_%s ((softreg)(softgpu_size)%s)\nunsigned char *%s = (unsigned char *)softgpu_a[%d];", clean, clean, clean, *count);
         else fprintf(t->out, "%sunsigned char *%s", *count ? ", " : "", clean);
         if (t->entry) fprintf(sizes, "%lld, ", d.size);
         ++*count;
@@ -722,6 +809,7 @@ static void translate(translator *t) {
             snprintf(name, sizeof name, "%.*s", (int)(colon - p), p);
             fprintf(t->out, "%s:;\n", plain(clean, name)), t->at = colon + 1;
         } else if (!t->depth && *p == '.' && (strstr(p, ".entry") || strstr(p, ".func")) && strcspn(p, "(") < strcspn(p, ";{")) function(t, p);
+        else if (!t->depth && !strncmp(p, ".extern .shared", 15)) dynamic_array(t, p + 8, end), t->at = end + (*end == ';');
         else if (!strncmp(p, ".extern", 7)) complain(t, "declaration", p);
         else statement(t, p, end), t->at = end + (*end == ';');
     }
@@ -739,7 +827,9 @@ bool soft_ptx_to_c(const char *ptx, FILE *out, bool *meets, char *log, size_t lo
     size_t n = 0;
     translator t = { .at = text, .out = out, .log = log, .log_size = log_size };
     if (!text || !(t.table = open_memstream(&table, &n))) return free(text), false;
+    t.async = strstr(text, "wgmma.") || strstr(text, "cp.async.bulk");
     fprintf(out, "%s%s%s", registers_of_c, conversions, arithmetic);
+    if (strstr(text, ".extern .shared")) fprintf(out, "__attribute__((aligned(1024))) char softgpu_extern[%d];\n", SOFT_MOST_SHARED + 4096);
     translate(&t);
     fclose(t.table);
     fprintf(out, "static const struct softgpu_kernel softgpu_kernels[] = {\n%s{ 0 } };\n", table);

@@ -129,6 +129,10 @@ static int ptx_cases(ptx_case *to) {
         { "mov.u64 %e, board; st.shared.u64 [%e+16], %a; ld.shared.s8 %d, [%e+16];", 0x80, 0, 0, (uint64_t)-128 },
         { "mov.u32 %e, board; st.shared.v4.u32 [%e], {%a, %b, %a, %b}; cvta.shared.u64 %e, %e; ld.u64 %d, [%e+8];", 5, 6, 0, 0x600000005ull },
         { "{ .param .b64 one; .param .b64 back; st.param.b64 [one+0], %a; call.uni (back), twice, (one); ld.param.b64 %d, [back+0]; }", 21, 0, 0, 42 },
+        { "elect.sync %e|%q, 1; selp.b64 %d, 7, 8, %q; add.s64 %d, %d, %e;", 0, 0, 0, 7 },
+        { "mov.u32 %e, board; add.s32 %e, %e, 48; mbarrier.init.shared::cta.b64 [%e], 1; mbarrier.try_wait.parity.shared::cta.b64 %p, [%e], 1; selp.b64 %d, 1, 0, %p; "
+          "mbarrier.try_wait.parity.shared::cta.b64 %p, [%e], 0; selp.b64 %r2, 2, 0, %p; add.s64 %d, %d, %r2; mbarrier.arrive.shared::cta.b64 _, [%e]; "
+          "mbarrier.try_wait.parity.shared::cta.b64 %p, [%e], 0; selp.b64 %r2, 4, 0, %p; add.s64 %d, %d, %r2;", 0, 0, 0, 5 },
         { "bar.sync 0; bar.warp.sync 1; membar.gl; mov.u64 %d, 3;", 0, 0, 0, 3 }, { "shfl.sync.bfly.b32 %d|%q, %a, 0, 31, 1;", 9, 0, 0, 9 },
         { "vote.sync.ballot.b32 %d, %p, 1;", 0, 0, 1, 1 }, { "vote.sync.any.pred %q, %p, 1; selp.b64 %d, 7, 8, %q;", 0, 0, 0, 8 }, { "vote.sync.all.pred %q, %p, 1; selp.b64 %d, 7, 8, %q;", 0, 0, 1, 7 },
     };

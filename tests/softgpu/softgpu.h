@@ -47,7 +47,8 @@
    Limits: a kernel source is C99 with the words of prelude.c, each kernel written `extern "C" __global__ void name(type
    name, ...) {`, no `extern "C" {`. Of PTX within asm() it knows conversions of half floats, mma, ldmatrix and cp.async,
    one instruction a statement, as the architecture has them; of AMD's builtins mfma on 16 x 16 sums. Their layouts are the
-   manuals', and what cp.async copies is there when a thread has waited for it, not before. Globals of a module keep their values as long as the device process lives. Static
+   manuals', and what cp.async copies is there when a thread has waited for it, not before. Tensor maps, of three dims,
+   are only for kernels that are PTX (SOFTGPU_PTX), which has mbarriers, boxes, wgmma, setmaxnreg (async.c). Globals of a module keep their values as long as the device process lives. Static
    shared memory is summed over a module's kernels. An integer division by zero faults. In a program started without
    address randomisation a stray host pointer may be an address of the device process.
 
@@ -65,7 +66,7 @@
 #define SOFT_CUDA_BASE   ((uint64_t)0x566000000000)
 #define SOFT_HIP_BASE    ((uint64_t)0x567000000000)
 #define SOFT_ADDRESS(base, device) ((base) + (uint64_t)(device) * SOFT_SPAN)  /* device SOFT_MAX_DEVICES: pinned memory */
-#define SOFT_MOST_SHARED 101376                /* bytes of shared memory that a block may have */
+#define SOFT_MOST_SHARED 232448                /* bytes of shared memory that a block may have */
 
 /* The files that a device process is started with */
 enum { SOFT_FD_SOCKET = 3, SOFT_FD_PINNED, SOFT_FD_MEMORY };  /* then one for each device */
@@ -81,6 +82,16 @@ typedef struct soft_image {
 } soft_image;
 
 #define SOFT_PTX "//\n// Generated for a software GPU\n//\n.target sm_"      /* then the arch, newline, the image in hex */
+
+/* ---------------- CUtensorMap as cuTensorMapEncodeTiled fills it in: 128 bytes */
+
+#define SOFT_MAP "SoftMap"
+typedef struct soft_map {
+    char magic[8];
+    uint64_t at, dim[5], step[4];              /* bytes from one to the next of the dims behind the first */
+    uint16_t box[5];
+    unsigned char rank, bytes, swizzle;        /* bytes of an element; lines of 128 bytes are swizzled */
+} soft_map;
 
 /* ---------------- what such a shared library exports, by the name softgpu_module */
 
@@ -136,7 +147,7 @@ enum {
     SOFT_INVALID_DEVICE = 101, SOFT_INVALID_IMAGE = 200, SOFT_INVALID_CONTEXT = 201, SOFT_NO_BINARY = 209,
     SOFT_PEER_UNSUPPORTED = 217, SOFT_UNSUPPORTED_PTX = 222, SOFT_OPERATING_SYSTEM = 304, SOFT_INVALID_HANDLE = 400, SOFT_NOT_FOUND = 500,
     SOFT_NOT_READY = 600, SOFT_ILLEGAL_ADDRESS = 700, SOFT_LAUNCH_TIMEOUT = 702, SOFT_PEER_ENABLED = 704,
-    SOFT_ILLEGAL_INSTRUCTION = 715, SOFT_LAUNCH_FAILED = 719, SOFT_CAPTURE_UNSUPPORTED = 900,
+    SOFT_ILLEGAL_INSTRUCTION = 715, SOFT_LAUNCH_FAILED = 719, SOFT_NOT_SUPPORTED = 801, SOFT_CAPTURE_UNSUPPORTED = 900,
     SOFT_CAPTURE_INVALIDATED = 901, SOFT_CAPTURE_MERGE = 902, SOFT_CAPTURE_UNMATCHED = 903,
     SOFT_CAPTURE_UNJOINED = 904, SOFT_CAPTURE_ISOLATION = 905, SOFT_CAPTURE_IMPLICIT = 906, SOFT_CAPTURED_EVENT = 907,
     SOFT_WRONG_THREAD = 908
