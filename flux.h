@@ -243,7 +243,8 @@
    one, from pinned memory whoever made it: observations that are only picked are picked right into
    that memory, and what workers, transforms or a data set made is copied there.
    Products and convolutions of float16 and bfloat16 use tensor cores (NVIDIA: float16 from sm_75,
-   bfloat16 from sm_80 on) or matrix cores (AMD: gfx908, gfx90a, gfx94x, gfx950, also for float32)
+   bfloat16 from sm_80 on; sm_90 by warpgroups, with a compiler and a driver of CUDA 12, unless
+   FLUX_WGMMA=0) or matrix cores (AMD: gfx908, gfx90a, gfx94x, gfx950, also for float32)
    and sum in float32. flux_allow_tf32(true) lets NVIDIA's multiply float32 as TF32; without it
    float32 is computed to its full precision. All else, float64 too, runs on plain arithmetic units.
    A convolution multiplies the windows where they lie in the image, forward and backward; no copy
@@ -274,6 +275,7 @@
        FLUX_PREFERENCES      path of that file, in place of LocalPreferences.toml in the working
                              directory or above it
        FLUX_REPLAY=0         launches a GPU's kernels one by one, never as a graph
+       FLUX_WGMMA=0          multiplies on sm_90 as on sm_80
        FLUX_CACHE_DIR        where kernels compiled for GPUs are kept; else flux in XDG_CACHE_HOME,
                              .cache/flux in HOME, or flux in LOCALAPPDATA. Paths begin at the root;
                              a relative one is passed over, and so is a folder that others may write
@@ -305,7 +307,7 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
-     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_mma sorting whole attention attention_mma
+     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma gemm_mma sorting whole attention attention_mma
                 program cache compile backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
@@ -24393,6 +24395,22 @@ typedef struct flux__fragment {
                                              by lines of 16 bytes: four, four_turned */
 } flux__fragment;
 
+/* How a tile of an operand is copied to shared memory (gpu/gemm_wgmma.h): its dims in elements of
+   two bytes, the contiguous one first and the batches last, the bytes from one to the next of the
+   others, and a tile's box. */
+typedef struct flux__tensor_map {
+    int slot;                             /* whose buffer it is in, `offset` bytes from the start */
+    bool brain;                           /* bf16, else f16 */
+    int64_t offset, dim[3], step[2], box[3];
+    const char *at;                       /* the address that `words` are of, or NULL */
+    uint64_t words[32];                   /* the driver's 128 bytes, at a multiple of 128 */
+} flux__tensor_map;
+
+/* Where the driver wants a map's words: at a multiple of 128 (of 64 before CUDA 13). */
+static void *flux__map_words(flux__tensor_map *m) {
+    return (void *)(((uintptr_t)m->words + 127) & ~(uintptr_t)127);
+}
+
 enum { FLUX__GPU_NUMBER = 40 };           /* bytes for the text of an error code without a name */
 enum { FLUX__NOT_READY = 600 };           /* CUDA's and HIP's code */
 
@@ -24411,6 +24429,7 @@ typedef struct flux__driver {
     const char *name;
     const char *dialect;                  /* text before the prelude: what C lacks */
     const char *matrices;                 /* text of the functions that flux__fragment names */
+    const char *boxes;                    /* text of those of gpu/gemm_wgmma.h */
     /* the matrix instruction for operands of a dtype; NULL: none */
     const flux__fragment *(*fragment)(const char *arch, int dtype, bool tf32);
     bool (*open)(char *why, size_t n);    /* finds the library and its calls, starts the driver */
@@ -24443,15 +24462,19 @@ typedef struct flux__driver {
     int (*load)(void **module, const void *image);
     void (*unload)(void *module);
     int (*find)(void **function, void *module, const char *name);
-    int (*launch)(void *function, const unsigned *grid, unsigned threads, void *stream,
-                  void **args);
+    /* encodes a map's words, for a buffer at `at`; NULL: the chip has no such copies */
+    int (*map)(const flux__tensor_map *m, const void *at, void *words);
+    int (*reserve)(void *function, unsigned shared);   /* a block has so many bytes of shared
+                                                          memory, more than 48 KiB */
+    int (*launch)(void *function, const unsigned *grid, unsigned threads, unsigned shared,
+                  void *stream, void **args);
     bool (*has_graphs)(void);             /* whether it has graphs: launches kept, to be replayed as
                                              one */
     int (*graph)(void **graph);
     /* Nodes of a graph: a launch, all of another graph, an event that is recorded. Each comes
        after the n nodes `after`. */
     int (*graph_add)(void **node, void *graph, void *const *after, size_t n, void *function,
-                     const unsigned *grid, unsigned threads, void **args);
+                     const unsigned *grid, unsigned threads, unsigned shared, void **args);
     int (*graph_child)(void **node, void *graph, void *const *after, size_t n, void *child);
     int (*graph_event)(void **node, void *graph, void *const *after, size_t n, void *event);
     /* What this thread queues on the stream between the two becomes a graph, and is not done. */
@@ -24460,7 +24483,7 @@ typedef struct flux__driver {
     int (*graph_ready)(void **exec, void *graph);
     /* changes a node's arguments, for later launches of the graph */
     int (*graph_set)(void *exec, void *node, void *function, const unsigned *grid, unsigned threads,
-                     void **args);
+                     unsigned shared, void **args);
     int (*graph_event_set)(void *exec, void *node, void *event);  /* the event it records */
     int (*graph_launch)(void *exec, void *stream);
     /* each may be NULL; the caller has waited for the stream */
@@ -24762,12 +24785,13 @@ typedef struct flux__gpu {
     flux__gpu_guest *guests;              /* they stay until the device is closed */
     bool replaying;                       /* the driver has graphs, and FLUX_REPLAY does not forbid
                                              them */
+    bool tiled;                           /* products may use gpu/gemm_wgmma.h */
     flux__gpu_counters counters;
 } flux__gpu;
 
 /* A kernel's parameter, whose argument is, by kind: p, the address of slot `what`; n, the
    number of value `what`; k and t, key and stream of random value `what`; f, the node's number;
-   s, scratch memory; e, the status words. */
+   s, scratch memory; e, the status words; m, map `what` of the kernel's. */
 typedef struct flux__gpu_param {
     char kind;
     int what;
@@ -24789,6 +24813,7 @@ typedef struct flux__gpu_step {           /* one launch */
     unsigned grid[3], threads, blocks;    /* threads of a block; blocks that are to fit on a
                                              multiprocessor at once (0: the compiler's choice, which
                                              may spill) */
+    unsigned shared;                      /* bytes of dynamic shared memory of a block */
 } flux__gpu_step;
 
 typedef struct flux__gpu_kernel {         /* a plan's kernel, made ready for a device */
@@ -24798,6 +24823,7 @@ typedef struct flux__gpu_kernel {         /* a plan's kernel, made ready for a d
     flux__gpu_param *param;
     void **args;                          /* the last launch's arguments: nparam addresses, then the
                                              8 bytes that each points to */
+    flux__tensor_map *maps;               /* of operands that TMA copies, or NULL */
     bool stale;                           /* they have changed since the graph got them */
     struct flux__graph_exec *exec;        /* graph of the row of kernels that starts with this, or
                                              NULL */
@@ -25199,6 +25225,18 @@ static void flux__gpu_undo(flux__gpu *g) {
     memset(g, 0, sizeof *g);
 }
 
+/* Whether products may use gpu/gemm_wgmma.h: the chip has it, and the driver describes an operand.
+   FLUX_WGMMA=0 forbids it. */
+static bool flux__gpu_has_tiles(const flux__gpu *g) {
+    flux__tensor_map m;
+    const char *set = flux__env("FLUX_WGMMA");
+    memset(&m, 0, sizeof m);
+    for (int d = 0; d < 3; d++) m.dim[d] = d < 2 ? 64 : 1, m.box[d] = m.dim[d];
+    m.step[0] = 128, m.step[1] = 8192;
+    return strcmp(g->info.arch, "sm_90") == 0 && !(set && strcmp(set, "0") == 0) &&
+           g->driver->map(&m, g->status, flux__map_words(&m)) == 0;
+}
+
 /* Opens a device when it is first used: its stream, status words and pinned memory. The caller
    holds the device lock. False is an error, and leaves nothing open. */
 static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
@@ -25235,6 +25273,7 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
     if (entered) g->driver->leave(before);
     const char *exec = flux__env("FLUX_REPLAY");
     g->replaying = ok && g->driver->has_graphs() && !(exec && strcmp(exec, "0") == 0);
+    g->tiled = ok && flux__gpu_has_tiles(g);
     if (!ok) flux__gpu_undo(g);           /* the next call tries again */
     return g->open = ok;
 }
@@ -25694,6 +25733,19 @@ static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux_
     }
 }
 
+/* Encodes a kernel's map for this run, and marks the kernel as stale, if its operand's address is
+   another than before. */
+static bool flux__gpu_map(const flux__run *r, flux__gpu *g, flux__gpu_kernel *gk, int which) {
+    flux__tensor_map *m = &gk->maps[which];
+    const char *at = (const char *)r->ptr[m->slot] + m->offset;
+    if (at == m->at) return true;
+    m->at = NULL, gk->stale = true;
+    if (!flux__gpu_ok(g, g->driver->map(m, at, flux__map_words(m)), "describing an operand"))
+        return false;
+    m->at = at;
+    return true;
+}
+
 /* Finds a kernel's arguments for this run, marks it as stale if they have changed, and makes
    the stream wait for copies ahead to its operands. */
 static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu *g) {
@@ -25701,6 +25753,11 @@ static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu 
     char *values = (char *)(gk->args + gk->nparam);
     for (int i = 0; i < gk->nparam; i++) {
         uint64_t now = 0;
+        if (gk->param[i].kind == 'm') {
+            gk->args[i] = flux__map_words(&gk->maps[gk->param[i].what]);
+            if (!flux__gpu_map(r, g, gk, gk->param[i].what)) return false;
+            continue;
+        }
         gk->args[i] = values + i * 8;
         flux__gpu_arg(r, k, g, &gk->param[i], &now);
         if (memcmp(gk->args[i], &now, 8) != 0) gk->stale = true;
@@ -25761,7 +25818,7 @@ static bool flux__graph_exec_make(flux__gpu *g, flux__kernel *k, int n) {
         for (int l = 0; l < gk->launches && ok; l++, at++)
             ok = g->driver->graph_add(&p->node[at], p->graph, &p->node[at ? at - 1 : 0], at > 0,
                                       gk->step[l].fn->function, gk->step[l].grid,
-                                      gk->step[l].threads, gk->args) == 0;
+                                      gk->step[l].threads, gk->step[l].shared, gk->args) == 0;
         gk->stale = false;
     }
     ok = ok && g->driver->graph_ready(&p->exec, p->graph) == 0;
@@ -25777,7 +25834,7 @@ static bool flux__graph_exec_update(flux__gpu *g, flux__graph_exec *p, flux__ker
         for (int l = 0; l < gk->launches && gk->stale; l++) {
             const flux__gpu_step *step = &gk->step[l];
             if (g->driver->graph_set(p->exec, node[l], step->fn->function, step->grid,
-                                     step->threads, gk->args) != 0)
+                                     step->threads, step->shared, gk->args) != 0)
                 return false;
             g->counters.graph_updates++, p->told++;
         }
@@ -25818,7 +25875,7 @@ static bool flux__graph_exec_launch(flux__gpu *g, flux__kernel *k, int n) {
 /* Launch number l of a kernel. */
 static int flux__gpu_start(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
     return g->driver->launch(gk->step[l].fn->function, gk->step[l].grid, gk->step[l].threads,
-                             g->stream, gk->args);
+                             gk->step[l].shared, g->stream, gk->args);
 }
 
 /* Launches one kernel. The driver may need memory for it (registers that threads spill): if a
@@ -27465,6 +27522,222 @@ static void flux__code_fma_product(flux__emitter *c, const flux__factor *fa,
 
 FLUX__END_LEAN
 
+/* ---------------------------------------------------------------------- gpu/gemm_wgmma.h
+   The product of half floats with the instructions that sm_90 alone has: the tensor memory
+   accelerator (TMA) copies tiles of the operands to shared memory, and a warpgroup of 128 threads
+   multiplies them from there (wgmma). A block has three warpgroups. One thread of the last asks
+   for tiles, four stages ahead; the first two multiply, 64 columns of the result each. What
+   wgmma calls a is our operand b, turned: so that a thread's sums are neighbours of the result.
+
+   A stage has two phases (mbarriers): `full`, over when its bytes have come, and `empty`, over when
+   the eight warps that multiply have done with it. A tile lies in lines of 128 bytes, 64 half
+   floats of the operand's contiguous side, whose chunks of 16 bytes TMA exchanges (line % 8, the
+   128-byte swizzle) as wgmma expects. An operand whose inner dim is contiguous has a line for each
+   row (K-major), else one for each place of the inner dim, 64 rows to a box (MN-major), so that no
+   operand is copied or turned before.
+
+   Invariant: shape and strides alone choose this text, its tile and its split; beyond the matrices
+   TMA writes zeros. A map (flux__tensor_map) says where an operand lies; launches encode it anew
+   when the address has changed.
+
+   Sources: PTX ISA 8.0, "Asynchronous Warpgroup Level Matrix Instructions"; CUDA's driver API,
+   cuTensorMapEncodeTiled. */
+
+FLUX__BEGIN_LEAN
+
+enum { FLUX__RING = 4, FLUX__LINE = 64, FLUX__WGMMA_COLUMNS = 128, FLUX__BOX_BYTES = 64 * 128 };
+enum { FLUX__FEWEST_TILES = 64 };         /* below it the inner dim is split */
+
+/* Fills in the map of an operand whose block's part is `width` across. False: TMA can't read it,
+   as its strides are no multiples of 16 bytes, or it is an image's windows, or not 2-D with one dim
+   of batches. */
+static bool flux__map_of(const flux__kernel *k, const flux__factor *f, int width,
+                         flux__tensor_map *m) {
+    const flux__operand *o = f->o;
+    const int64_t step = flux__first_step(f->deep ? &f->across : &f->in);
+    int batches = 0;
+    memset(m, 0, sizeof *m);
+    if (o->gather || o->shape.ndim < 2 || !flux__chunks_fit(f, k->mnk[2], 8)) return false;
+    m->slot = o->src, m->offset = o->offset * 2, m->brain = o->dtype == FLUX_BF16;
+    m->dim[0] = f->deep ? k->mnk[2] : f->limit, m->dim[1] = f->deep ? f->limit : k->mnk[2];
+    m->dim[2] = 1, m->step[0] = step * 2, m->step[1] = m->step[0] * m->dim[1];
+    m->box[0] = FLUX__LINE, m->box[1] = f->deep ? width : FLUX__LINE, m->box[2] = 1;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) {
+        flux__axes x;
+        flux__factor_axes(o, o->stride, d, &x);
+        batches += k->full[d] > 1;
+        if (k->full[d] > 1 && x.nd && x.step[0]) m->dim[2] = k->full[d], m->step[1] = x.step[0] * 2;
+    }
+    return batches <= 1 && step > 0 && m->step[1] > 0 && m->step[1] % m->step[0] == 0 &&
+           m->dim[0] < INT32_MAX && m->dim[1] < INT32_MAX && m->dim[2] < INT32_MAX &&
+           m->step[1] < (int64_t)1 << 40;
+}
+
+/* Rows of a block's tile: the most of which there are enough tiles, where little lies beyond the
+   edge: an eighth of M, or half of the last tile. 0 where another text is better: too few tiles to
+   fill half a chip, even with the inner dim split, or results and inner dims that are short. */
+static int flux__wgmma_rows(const flux__kernel *k) {
+    const int64_t M = k->mnk[0], N = k->mnk[1], K = k->mnk[2];
+    if (M <= 32 || N <= 64 || K < FLUX__LINE || flux__batches(k) > 65535 ||
+        flux__product_tiles(k, 64, FLUX__WGMMA_COLUMNS) > FLUX__GPU_BLOCKS)
+        return 0;                         /* a block has one tile, of one batch */
+    for (int rows = 256; rows >= 64; rows /= 2) {
+        const int64_t beyond = (M + rows - 1) / rows * rows - M;
+        if (flux__product_tiles(k, rows, FLUX__WGMMA_COLUMNS) >= FLUX__ENOUGH_BLOCKS &&
+            (beyond <= M / 8 || beyond <= rows / 2))
+            return rows;
+    }
+    if (flux__product_tiles(k, 64, FLUX__WGMMA_COLUMNS) >= FLUX__FEWEST_TILES) return 64;
+    return flux__product_tiles(k, 128, FLUX__WGMMA_COLUMNS) * (K / FLUX__LEAST_TERMS) >=
+           FLUX__ENOUGH_BLOCKS ? 128 : 0;
+}
+
+/* The split: none where the tiles fill half of a chip, as the second launch costs more then. */
+static flux__parts flux__wgmma_parts(flux__emitter *c, int rows) {
+    const int64_t K = c->k->mnk[2];
+    if (flux__product_tiles(c->k, rows, FLUX__WGMMA_COLUMNS) < FLUX__FEWEST_TILES)
+        return flux__parts_of(c, rows, FLUX__WGMMA_COLUMNS, FLUX__LINE);
+    flux__parts s = { K, c->k->mnk[0] * c->k->mnk[1] * flux__batches(c->k), 1, -1 };
+    return s;
+}
+
+/* The producer's requests for the part of operand f, `rows` across, of the tile at l of the inner
+   dim: it goes to `to` + `at`, a box after the other. */
+static void flux__emit_boxes(flux__emitter *c, const flux__factor *f, const flux__tensor_map *m,
+                             int map, int rows, int at) {
+    for (int r = 0; r < rows; r += f->deep ? rows : FLUX__LINE) {
+        char across[32];
+        snprintf(across, sizeof across, "(int)%c0 + %d", f->name, r);
+        flux__emit(&c->s, "    box_load(to + %d, &p%d, %s, %s, (int)%s, full + q * 8);\n",
+                   at + r * 128, map, f->deep ? "l" : across, f->deep ? across : "l",
+                   m->dim[2] > 1 ? "batch" : "0");
+    }
+}
+
+/* Declares a descriptor of wgmma's: of the tile at `from`, with the 128-byte swizzle, lines by
+   eights 1024 bytes apart and, of an operand that is not `deep`, boxes of 64 rows. */
+static void flux__emit_descriptor(flux__emitter *c, const flux__factor *f, const char *from) {
+    flux__emit(&c->s, "    const u64 %c_lines = (u64)1 << 62 | (u64)64 << 32 | (u64)%d << 16 | "
+               "((%s) >> 4);\n", f->name, f->deep ? 1 : FLUX__BOX_BYTES / 16, from);
+}
+
+/* One instruction: adds to `sum` 64 x rows x 16 products of the tiles at place l * 16 of the inner
+   dim. The dims that are not along the inner one come first in an operand that is not `deep`. */
+static void flux__emit_wgmma(flux__emitter *c, const flux__factor *fa, const flux__factor *fb,
+                             int rows) {
+    flux__listing *s = &c->s;
+    const char *type = fa->o->dtype == FLUX_BF16 ? "bf16" : "f16";
+    const int sums = rows / 2;
+    flux__emit(s, "    asm volatile(\"{\\n.reg .pred %%%%p;\\nsetp.ne.b32 %%%%p, %%%d, 0;\\n"
+               "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", sums + 2, rows, type, type);
+    for (int e = 0; e < sums; e++) flux__emit(s, "%s%%%d", e ? "," : "", e);
+    flux__emit(s, "}, %%%d, %%%d, %%%%p, 1, 1, %d, %d;\\n}\\n\"\n        : ", sums, sums + 1,
+               !fb->deep, !fa->deep);
+    for (int e = 0; e < sums; e++) flux__emit(s, "%s\"+f\"(sum[%d])", e ? ", " : "", e);
+    flux__emit(s, "\n        : \"l\"(b_now + l * %d), \"l\"(a_now + l * %d), \"r\"(1));\n",
+               fb->deep ? 2 : 128, fa->deep ? 2 : 128);
+}
+
+/* What the eight warps do that multiply: each turn waits for a stage, multiplies, and when the
+   turn before is done gives back that turn's stage. */
+static void flux__emit_consumers(flux__emitter *c, const flux__factor *fa, const flux__factor *fb,
+                                 int rows, int stage) {
+    flux__listing *s = &c->s;
+    char from[64];
+    flux__emit(s, "    registers_more();\n    float sum[%d];\n    FULLY\n"
+               "    for (int e = 0; e < %d; e++) {\n    sum[e] = 0;\n    SETTLED(sum[e]);\n    }\n",
+               rows / 2, rows / 2);
+    flux__emit_descriptor(c, fa, "tiles");
+    snprintf(from, sizeof from, "tiles + %d + t / 128 * %d", rows * 128, FLUX__BOX_BYTES);
+    flux__emit_descriptor(c, fb, from);
+    flux__emit(s, "#pragma unroll 1\n    for (int n = 0; n < steps; n++) {\n"
+               "    const int q = n %% %d;\n    phase_wait(full + q * 8, n / %d & 1);\n"
+               "    const u64 a_now = a_lines + q * %d, b_now = b_lines + q * %d;\n"
+               "    products_begin();\n    FULLY\n    for (int l = 0; l < %d; l++)\n", FLUX__RING,
+               FLUX__RING, stage / 16, stage / 16, FLUX__LINE / 16);
+    flux__emit_wgmma(c, fa, fb, rows);
+    flux__emit(s, "    products_end();\n    products_left(1);\n"
+               "    if (n > 0 && t %% 32 == 0) phase_arrive(empty + (n - 1) %% %d * 8);\n    }\n"
+               "    products_left(0);\n    FULLY\n"
+               "    for (int e = 0; e < %d; e++) SETTLED(sum[e]);\n", FLUX__RING, rows / 2);
+}
+
+/* Finish: each warp puts its 16 columns into shared memory, in the tiles' place, once all have
+   multiplied; then a thread has neighbours of a column, and its neighbours the next ones. */
+static void flux__emit_wgmma_sums(flux__emitter *c, const flux__parts *split, int rows) {
+    flux__listing *s = &c->s;
+    const int pitch = rows + 8, width = flux__sum_width(c, split, 8), per = rows / width;
+    const char *V = width > 1 ? "float_pack" : "float";
+    flux__emit(s, "    consumers_meet();\n    const int lane = t %% 32, wj = t / 32 * 16;\n"
+               "    float *const out = (float *)(dynamic + (tiles - shared_at(dynamic))) + "
+               "wj * %d;\n    FULLY\n    for (int e = 0; e < %d; e += 2) {\n    words2 two;\n"
+               "    two.x[0] = BITS_OF(sum[e]), two.x[1] = BITS_OF(sum[e + 1]);\n"
+               "    *(words2 *)(out + (lane / 4 + e / 2 %% 2 * 8) * %d + e / 4 * 8 + lane %% 4 * 2)"
+               " = two;\n    }\n    __syncwarp();\n", pitch, rows / 2, pitch);
+    flux__emit(s, "    for (int e = lane; e < %d; e += 32) {\n"
+               "    const %s i = a0 + e %% %d * %d, j = b0 + wj + e / %d;\n", 16 * per, c->index,
+               per, width, per);
+    flux__emit(s, "    if (i < %lld && j < %lld) {\n"
+               "    const %s *const from = (const %s *)(out + e / %d * %d + e %% %d * %d);\n",
+               (long long)c->k->mnk[0], (long long)c->k->mnk[1], V, V, per, pitch, per, width);
+    flux__emit_sum(c, split, "float", width, width > 1 ? "from[j / 4].x[j % 4]" : "*from");
+    flux__emit(s, "    }\n    }\n");
+}
+
+/* The kernel's text, for tiles of `rows` x 128. */
+static void flux__code_wgmma_product(flux__emitter *c, const flux__factor *fa,
+                                     const flux__factor *fb, int rows,
+                                     const flux__parts *split) {
+    flux__listing *s = &c->s;
+    const int stage = (rows + FLUX__WGMMA_COLUMNS) * 128;
+    const int a = flux__emitter_param(c, 'm', 0, "const __grid_constant__ tensor_map"),
+              b = flux__emitter_param(c, 'm', 1, "const __grid_constant__ tensor_map");
+    flux__emit(s, "    extern __shared__ ALIGN16 char dynamic[];\n    __shared__ u64 phases[%d];\n"
+               "    const u32 full = shared_at(phases), empty = full + %d, "
+               "tiles = (shared_at(dynamic) + 1023) / 1024 * 1024;\n", 2 * FLUX__RING,
+               8 * FLUX__RING);
+    flux__emit_numbers(c);
+    flux__emit(s, "    const int t = (int)threadIdx.x;\n");
+    flux__emit_product_start(c, fa, fb, rows, FLUX__WGMMA_COLUMNS, split);
+    flux__emit(s, "    if (t == 0) {\n    for (int q = 0; q < %d; q++) "
+               "phase_start(full + q * 8, 1), phase_start(empty + q * 8, 8);\n"
+               "    phases_started();\n    }\n    __syncthreads();\n"
+               "    const int steps = (int)((end - begin + %d) / %d);\n", FLUX__RING,
+               FLUX__LINE - 1, FLUX__LINE);
+    flux__emit(s, "    if (t >= 256) {\n    registers_less();\n    if (t == 256)\n"
+               "    for (int n = 0; n < steps; n++) {\n    const int q = n %% %d, "
+               "l = (int)begin + n * %d;\n    const u32 to = tiles + q * %d;\n"
+               "    phase_wait(empty + q * 8, ~(n / %d) & 1);\n"
+               "    phase_expects(full + q * 8, %d);\n", FLUX__RING, FLUX__LINE, stage, FLUX__RING,
+               stage);
+    flux__emit_boxes(c, fa, &c->gk->maps[0], a, rows, 0);
+    flux__emit_boxes(c, fb, &c->gk->maps[1], b, FLUX__WGMMA_COLUMNS, rows * 128);
+    flux__emit(s, "    }\n    } else {\n");
+    flux__emit_consumers(c, fa, fb, rows, stage);
+    flux__emit_wgmma_sums(c, split, rows);
+    flux__emit(s, "    }\n    }\n    }\n");
+    c->gk->next.threads = 384, c->gk->next.blocks = 1;
+    c->gk->next.shared = (unsigned)(FLUX__RING * stage + 1024);
+}
+
+/* The rows of a tile if the device has TMA and wgmma and both suit the product, whose maps are the
+   kernel's then; else 0. */
+static int flux__wgmma_tile(flux__emitter *c, const flux__factor *fa, const flux__factor *fb,
+                            const flux__gpu *g) {
+    const int rows = g->tiled && flux__is_half(fa->o->dtype) && fa->o->dtype == fb->o->dtype
+                     ? flux__wgmma_rows(c->k) : 0;
+    flux__tensor_map maps[2];
+    if (!rows || !flux__map_of(c->k, fa, rows, &maps[0]) ||
+        !flux__map_of(c->k, fb, FLUX__WGMMA_COLUMNS, &maps[1]))
+        return 0;
+    c->gk->maps = (flux__tensor_map *)flux__zalloc(sizeof maps);
+    if (!c->gk->maps) return c->failed = true, 0;
+    memcpy(c->gk->maps, maps, sizeof maps);
+    return rows;
+}
+
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- gpu/gemm_mma.h
    The product with a chip's instruction on small matrices (flux__fragment: tensor
    cores, matrix cores), and flux__code_product, which chooses between the two
@@ -27834,6 +28107,7 @@ static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gp
     bool cores = a.o->dtype == b.o->dtype && k->mnk[2] > 0,     /* K = 0: nothing to multiply */
         f64 = a.o->dtype == FLUX_F64;
     const flux__fragment *f = cores ? d->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
+    const int rows = f ? flux__wgmma_tile(c, &a, &b, g) : 0;
     flux__warp_tile w;
     flux__fma_tile t;
     memset(&w, 0, sizeof w), memset(&t, 0, sizeof t);
@@ -27841,7 +28115,8 @@ static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gp
                                             flux__chunks_fit(&b, k->mnk[2], 8));
     else t = flux__choose_fma_tile(k);
     /* of tiles that differ by their operands' layout the longest tells how a split is rounded */
-    flux__parts split = flux__parts_of(c, f ? w.m : t.m, f ? w.n : t.n,
+    flux__parts split = rows ? flux__wgmma_parts(c, rows)
+                      : flux__parts_of(c, f ? w.m : t.m, f ? w.n : t.n,
                                        f && f->fours ? 64
                                        : f ? w.k / (flux__is_half(a.o->dtype) ? 2 : 4)
                                        : t.k * t.groups);
@@ -27854,7 +28129,8 @@ static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gp
     }
     /* f16's instruction stands for the chip's asynchronous copies */
     const flux__fragment *chip = f ? f : d->fragment(g->info.arch, FLUX_F16, tf32);
-    if (f) flux__code_mma_product(c, &a, &b, f, &w, &split);
+    if (rows) flux__code_wgmma_product(c, &a, &b, rows, &split);
+    else if (f) flux__code_mma_product(c, &a, &b, f, &w, &split);
     else flux__code_fma_product(c, &a, &b, &t, &split, chip && chip->ahead);
     bool ok = flux__emitter_finish(c);
     if (!ok || split.parts == 1) return ok;
@@ -29274,6 +29550,7 @@ static void flux__gpu_kernel_drop(void *ready) {
     flux__free(gk->step);
     flux__free(gk->param);
     flux__free(gk->args);
+    flux__free(gk->maps);
     flux__free(gk);
 }
 
@@ -29777,9 +30054,14 @@ static bool flux__programs_load(flux__gpu *g, flux__program *p, int n) {
     bool ok = true;
     for (int i = 0; i < n && ok; i++) {
         ok = flux__program_load(g, &p[i]);
-        for (int j = 0; j < p[i].n && ok; j++)
-            ok = flux__gpu_load_fn(g, p[i].first[j].gk->step[p[i].first[j].launch].name,
-                                 p[i].module) != NULL;
+        for (int j = 0; j < p[i].n && ok; j++) {
+            const flux__gpu_step *step = &p[i].first[j].gk->step[p[i].first[j].launch];
+            const flux__gpu_fn *f = flux__gpu_load_fn(g, step->name, p[i].module);
+            ok = f != NULL;
+            if (ok && step->shared)
+                ok = flux__gpu_ok(g, g->driver->reserve(f->function, step->shared),
+                                  "reserving a block's shared memory");
+        }
     }
     for (int i = 0; i < n && !ok; i++)
         if (p[i].module) flux__gpu_unload(g, p[i].module);
@@ -29821,7 +30103,7 @@ static bool flux__gpu_load_all(flux__gpu *g, const flux__fresh *fresh, int n,
    of the operations that are used. NULL: no memory. */
 static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
     flux__listing s = { NULL, 0, 0, false };
-    flux__emit(&s, "%s%s", g->driver->dialect, g->driver->matrices);
+    flux__emit(&s, "%s%s%s", g->driver->dialect, g->driver->matrices, g->driver->boxes);
     for (size_t i = 0; i < sizeof flux__gpu_prelude / sizeof *flux__gpu_prelude; i++)
         flux__emit(&s, "%s", flux__gpu_prelude[i]);
     for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
@@ -29884,11 +30166,8 @@ static bool flux__gpu_reserve_args(flux__gpu_kernel *gk) {
     return gk->args != NULL;
 }
 
-/* Makes a plan's kernels on one device ready: emits their text, then finds or compiles them. */
-static bool flux__gpu_ready(flux_device d, flux__plan *plan, flux__graph *graph) {
-    void *before;
-    flux__gpu *g = flux__gpu_enter(d.backend, d.id, &before);
-    if (!g) return false;
+/* Emits the text of a plan's kernels on one device, then finds or compiles them. */
+static bool flux__gpu_make(flux__gpu *g, flux_device d, flux__plan *plan, flux__graph *graph) {
     flux__gpu_kernel **list =
         (flux__gpu_kernel **)flux__zalloc((size_t)(plan->nkernel + 1) * sizeof *list);
     uint8_t ops[FLUX__ELEMENTWISE_COUNT] = { 0 };
@@ -29912,6 +30191,38 @@ static bool flux__gpu_ready(flux_device d, flux__plan *plan, flux__graph *graph)
     }
     ok = ok && flux__gpu_compile(g, list, n, ops);
     flux__free(list);
+    return ok;
+}
+
+/* Forgets what flux__gpu_make made; returns whether a kernel of it used gpu/gemm_wgmma.h. */
+static bool flux__gpu_unmake(flux_device d, flux__plan *plan) {
+    bool tiled = false;
+    for (int i = 0; i < plan->nkernel; i++) {
+        flux__kernel *k = &plan->kernel[i];
+        if (!flux__runs_on(k, d) || !k->ready) continue;
+        tiled = tiled || ((flux__gpu_kernel *)k->ready)->maps;
+        flux__gpu_kernel_drop(k->ready);
+        k->ready = NULL;
+    }
+    return tiled;
+}
+
+/* Makes a plan's kernels on one device ready. Where the compiler or the driver refuses products by
+   warpgroups, as a compiler older than the card does, the device does without them from then on. */
+static bool flux__gpu_ready(flux_device d, flux__plan *plan, flux__graph *graph) {
+    void *before;
+    const int64_t failures = flux__failures();
+    flux__gpu *g = flux__gpu_enter(d.backend, d.id, &before);
+    if (!g) return false;
+    bool ok = flux__gpu_make(g, d, plan, graph);
+    if (!ok && g->tiled && !g->lost && flux__gpu_unmake(d, plan)) {
+        char why[320];
+        flux__withdraw(failures, why, sizeof why, "no memory");
+        g->tiled = false;
+        flux__note(FLUX_LOG_WARN, "gpu.wgmma", true, "%s device %d: products can't use warpgroups, "
+                   "and are slower: %s", g->driver->name, d.id, why);
+        ok = flux__gpu_make(g, d, plan, graph);
+    }
     flux__gpu_leave(g, before);
     return ok;
 }
@@ -53054,7 +53365,8 @@ static bool flux__replay_kernel(const flux__replay *w, const flux__kernel *k, in
         const flux__gpu_step *step = &gk->step[l];
         if (w->nccl->gpu->driver->graph_add(&w->node[*at], w->it.graph, main->node, main->n,
                                             step->fn->function, step->grid, step->threads,
-                                            gk->args) != 0) return false;
+                                            step->shared, gk->args) != 0)
+            return false;
         flux__tail_set(main, w->node[*at]);
     }
     return true;
@@ -53136,7 +53448,7 @@ static bool flux__replay_update(flux__run *r, flux__replay *w, flux__gpu *g) {
             const flux__gpu_step *step = &gk->step[l];
             if (!gk->stale) continue;
             ok = g->driver->graph_set(w->it.exec, w->node[at], step->fn->function, step->grid,
-                                      step->threads, gk->args) == 0;
+                                      step->threads, step->shared, gk->args) == 0;
             g->counters.graph_updates++, w->told++;
         }
         gk->stale = false;

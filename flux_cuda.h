@@ -63,6 +63,11 @@ typedef struct flux__cu_calls {
     int (*GraphLaunch)(void *exec, void *stream);
     int (*GraphExecDestroy)(void *exec);
     int (*GraphDestroy)(void *graph);
+    int (*FuncSetAttribute)(void *function, int attribute, int value);
+    int (*TensorMapEncodeTiled)(void *map, int type, unsigned rank, void *at,
+                                const unsigned long long *dim, const unsigned long long *step,
+                                const unsigned *box, const unsigned *every, int interleave,
+                                int swizzle, int promotion, int fill);
 } flux__cu_calls;
 static flux__cu_calls flux__cu;
 
@@ -88,14 +93,16 @@ static void *flux__cu_context[FLUX__MAX_IDS];
     X(MemcpyDtoDAsync, cuMemcpyDtoDAsync_v2) X(MemcpyPeerAsync, cuMemcpyPeerAsync) X(MemGetInfo, cuMemGetInfo_v2) \
     X(ModuleLoadData, cuModuleLoadData) X(ModuleUnload, cuModuleUnload) X(ModuleGetFunction, cuModuleGetFunction) \
     X(LaunchKernel, cuLaunchKernel) X(GetErrorString, cuGetErrorString)
-/* Graphs, since CUDA 12; without them kernels are launched one by one */
+/* Graphs, since CUDA 12; without them kernels are launched one by one. Last those for sm_90's
+   products, as old */
 #define FLUX__CU_GRAPH_CALLS(X) \
     X(GraphCreate, cuGraphCreate) X(GraphAddKernelNode, cuGraphAddKernelNode_v2) X(GraphInstantiate, cuGraphInstantiateWithFlags) \
     X(GraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2) X(GraphLaunch, cuGraphLaunch) \
     X(GraphExecDestroy, cuGraphExecDestroy) X(GraphDestroy, cuGraphDestroy) \
     X(GraphAddChildGraphNode, cuGraphAddChildGraphNode) X(GraphAddEventRecordNode, cuGraphAddEventRecordNode) \
     X(GraphExecEventRecordNodeSetEvent, cuGraphExecEventRecordNodeSetEvent) \
-    X(StreamBeginCapture, cuStreamBeginCapture_v2) X(StreamEndCapture, cuStreamEndCapture)
+    X(StreamBeginCapture, cuStreamBeginCapture_v2) X(StreamEndCapture, cuStreamEndCapture) \
+    X(FuncSetAttribute, cuFuncSetAttribute) X(TensorMapEncodeTiled, cuTensorMapEncodeTiled)
 static const flux__symbol flux__cu_names[] = {
 #define FLUX__CU(call, symbol) { #symbol, offsetof(flux__cu_calls, call), false },
     FLUX__CU_CALLS(FLUX__CU)
@@ -238,26 +245,44 @@ static void flux__cu_unload(void *module) { flux__cu.ModuleUnload(module); }
 static int flux__cu_find(void **function, void *module, const char *name) {
     return flux__cu.ModuleGetFunction(function, module, name);
 }
-static int flux__cu_launch(void *function, const unsigned *grid, unsigned threads, void *stream,
-                           void **args) {
-    return flux__cu.LaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, 0, stream,
-                                 args, NULL);
+/* Types 6 and 9: FLOAT16, BFLOAT16. No interleave; swizzle 3: of 128 bytes; promotion 3: the L2
+   cache fetches 256 bytes; fill 0: zeros beyond the edges. */
+static int flux__cu_map(const flux__tensor_map *m, const void *at, void *words) {
+    unsigned long long dim[3], step[2];
+    unsigned box[3];
+    const unsigned every[3] = { 1, 1, 1 };
+    for (int d = 0; d < 3; d++) {
+        dim[d] = (unsigned long long)m->dim[d], box[d] = (unsigned)m->box[d];
+        if (d < 2) step[d] = (unsigned long long)m->step[d];
+    }
+    if (!flux__cu.TensorMapEncodeTiled || !flux__cu.FuncSetAttribute) return 801;
+    return flux__cu.TensorMapEncodeTiled(words, m->brain ? 9 : 6, 3, (void *)(uintptr_t)at, dim,
+                                         step, box, every, 0, 3, 3, 0);
+}
+/* Attribute 8: MAX_DYNAMIC_SHARED_SIZE_BYTES */
+static int flux__cu_reserve(void *function, unsigned shared) {
+    return flux__cu.FuncSetAttribute(function, 8, (int)shared);
+}
+static int flux__cu_launch(void *function, const unsigned *grid, unsigned threads, unsigned shared,
+                           void *stream, void **args) {
+    return flux__cu.LaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, shared,
+                                 stream, args, NULL);
 }
 static bool flux__cu_has_graphs(void) { return flux__cu_graphs; }
 static int flux__cu_graph(void **graph) { return flux__cu.GraphCreate(graph, 0); }
 static flux__cu_node flux__cu_launch_node(void *function, const unsigned *grid, unsigned threads,
-                                          void **args) {
+                                          unsigned shared, void **args) {
     flux__cu_node k;
     memset(&k, 0, sizeof k);
-    k.function = function, k.args = args;
+    k.function = function, k.args = args, k.shared = shared;
     memcpy(k.grid, grid, sizeof k.grid);
     k.block[0] = threads, k.block[1] = k.block[2] = 1;
     return k;
 }
 static int flux__cu_graph_add(void **node, void *graph, void *const *after, size_t n,
                               void *function, const unsigned *grid, unsigned threads,
-                              void **args) {
-    flux__cu_node k = flux__cu_launch_node(function, grid, threads, args);
+                              unsigned shared, void **args) {
+    flux__cu_node k = flux__cu_launch_node(function, grid, threads, shared, args);
     return flux__cu.GraphAddKernelNode(node, graph, after, n, &k);
 }
 static int flux__cu_graph_child(void **node, void *graph, void *const *after, size_t n,
@@ -277,8 +302,8 @@ static int flux__cu_graph_ready(void **exec, void *graph) {
     return flux__cu.GraphInstantiate(exec, graph, 0);
 }
 static int flux__cu_graph_set(void *exec, void *node, void *function, const unsigned *grid,
-                              unsigned threads, void **args) {
-    flux__cu_node k = flux__cu_launch_node(function, grid, threads, args);
+                              unsigned threads, unsigned shared, void **args) {
+    flux__cu_node k = flux__cu_launch_node(function, grid, threads, shared, args);
     return flux__cu.GraphExecKernelNodeSetParams(exec, node, &k);
 }
 static int flux__cu_graph_event_set(void *exec, void *node, void *event) {
@@ -437,7 +462,8 @@ static bool flux__nvrtc_taken(const char *version) {
     return strncmp(version, "NVRTC ", 6) == 0 && flux__nvrtc_fits(atoi(version + 6) * 1000);
 }
 
-/* Writes the option for the architecture to compile for. True: the card's own, as machine code.
+/* Writes the option for the architecture to compile for. True: the card's own, as machine code;
+   sm_90 with the instructions that no other has, which the "a" is for, since NVRTC 12.
    False: this NVRTC is older than the card, and the option is the newest architecture that it
    knows, as PTX, which the driver translates. */
 static bool flux__nvrtc_arch(const char *arch, char *option, size_t n) {
@@ -448,7 +474,8 @@ static bool flux__nvrtc_arch(const char *arch, char *option, size_t n) {
         if (archs[i] <= want && archs[i] > best) best = archs[i];
     bool exact = !known || best == want;
     if (best == 0) best = want;
-    snprintf(option, n, "--gpu-architecture=%s_%d", exact ? "sm" : "compute", best);
+    snprintf(option, n, "--gpu-architecture=%s_%d%s", exact ? "sm" : "compute", best,
+             exact && best == 90 && atoi(flux__nvrtc_version + 6) >= 12 ? "a" : "");
     return exact;
 }
 
@@ -593,15 +620,52 @@ static const char flux__cuda_matrices[] =
     "mma_f16_8(d + 4, a + 2, b + 3);\n}\n"
     "#endif\n";
 
+/* What sm_90 alone has, see gpu/gemm_wgmma.h. A phase (mbarrier) is over when all have arrived
+   and the bytes that it expects have come; its parity is that of how many were over before. Of
+   65536 registers the warpgroups that multiply take 232 a thread and the one that loads 40. */
+static const char flux__cuda_boxes[] =
+    "#ifdef __CUDA_ARCH_FEAT_SM90_ALL\n"
+    "#define ASM(text, ...) asm volatile(text : : __VA_ARGS__ : \"memory\")\n"
+    "#define ALONE(text) asm volatile(text : : : \"memory\")\n"
+    "typedef struct __align__(128) { unsigned long long x[16]; } tensor_map;\n"
+    "DEVICE unsigned shared_at(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }\n"
+    "DEVICE void phase_start(unsigned phase, int all) {\n"
+    "    ASM(\"mbarrier.init.shared::cta.b64 [%0], %1;\", \"r\"(phase), \"r\"(all));\n}\n"
+    "#define phases_started() do { ALONE(\"fence.mbarrier_init.release.cluster;\"); "
+    "ALONE(\"fence.proxy.async.shared::cta;\"); } while (0)\n"
+    "DEVICE void phase_expects(unsigned phase, int bytes) {\n"
+    "    ASM(\"mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\", "
+    "\"r\"(phase), \"r\"(bytes));\n}\n"
+    "DEVICE void phase_arrive(unsigned phase) {\n"
+    "    ASM(\"mbarrier.arrive.shared::cta.b64 _, [%0];\", \"r\"(phase));\n}\n"
+    "DEVICE void phase_wait(unsigned phase, int parity) {\n    int over;\n"
+    "    do asm volatile(\"{\\n.reg .pred %%p;\\n"
+    "mbarrier.try_wait.parity.shared::cta.b64 %%p, [%1], %2;\\nselp.b32 %0, 1, 0, %%p;\\n}\\n\"\n"
+    "        : \"=r\"(over) : \"r\"(phase), \"r\"(parity) : \"memory\");\n"
+    "    while (!over);\n}\n"
+    "DEVICE void box_load(unsigned to, const tensor_map *map, int x, int y, int z, unsigned phase) "
+    "{\n    ASM(\"cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+    "[%0], [%1, {%2, %3, %4}], [%5];\",\n"
+    "        \"r\"(to), \"l\"(map), \"r\"(x), \"r\"(y), \"r\"(z), \"r\"(phase));\n}\n"
+    "#define registers_less() ALONE(\"setmaxnreg.dec.sync.aligned.u32 40;\")\n"
+    "#define registers_more() ALONE(\"setmaxnreg.inc.sync.aligned.u32 232;\")\n"
+    "#define consumers_meet() ALONE(\"bar.sync 1, 256;\")\n"
+    "#define products_begin() ALONE(\"wgmma.fence.sync.aligned;\")\n"
+    "#define products_end() ALONE(\"wgmma.commit_group.sync.aligned;\")\n"
+    "#define products_left(n) ASM(\"wgmma.wait_group.sync.aligned %0;\", \"n\"(n))\n"
+    "#define SETTLED(sum) asm volatile(\"\" : \"+f\"(sum) : : \"memory\")\n"
+    "#endif\n";
+
 static const flux__driver flux__cuda_driver = {
-    "CUDA", flux__cuda_dialect, flux__cuda_matrices, flux__cu_fragment, flux__cu_open,
-    flux__cu_count, flux__cu_device, flux__cu_enter, flux__cu_leave, flux__cu_close,
+    "CUDA", flux__cuda_dialect, flux__cuda_matrices, flux__cuda_boxes, flux__cu_fragment,
+    flux__cu_open, flux__cu_count, flux__cu_device, flux__cu_enter, flux__cu_leave, flux__cu_close,
     flux__cu_stream, flux__cu_stream_wait, flux__cu_stream_free,
     flux__cu_event, flux__cu_event_record, flux__cu_event_wait, flux__cu_event_query,
     flux__cu_event_before, flux__cu_event_free,
     flux__cu_alloc, flux__cu_release, flux__cu_pinned, flux__cu_unpin, flux__cu_up, flux__cu_down,
     flux__cu_across, flux__cu_peer,
-    flux__cu_room, flux__cu_load, flux__cu_unload, flux__cu_find, flux__cu_launch,
+    flux__cu_room, flux__cu_load, flux__cu_unload, flux__cu_find, flux__cu_map,
+    flux__cu_reserve, flux__cu_launch,
     flux__cu_has_graphs, flux__cu_graph, flux__cu_graph_add, flux__cu_graph_child,
     flux__cu_graph_event, flux__cu_capture, flux__cu_captured, flux__cu_graph_ready,
     flux__cu_graph_set, flux__cu_graph_event_set, flux__cu_graph_launch,

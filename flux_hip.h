@@ -242,34 +242,34 @@ static void flux__roc_unload(void *module) { flux__roc.ModuleUnload(module); }
 static int flux__roc_function(void **function, void *module, const char *name) {
     return flux__roc.ModuleGetFunction(function, module, name);
 }
-static int flux__roc_launch(void *function, const unsigned *grid, unsigned threads, void *stream,
-                            void **args) {
-    return flux__roc.ModuleLaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, 0,
+static int flux__roc_launch(void *function, const unsigned *grid, unsigned threads,
+                            unsigned shared, void *stream, void **args) {
+    return flux__roc.ModuleLaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, shared,
                                         stream, args, NULL);
 }
 static bool flux__roc_has_graphs(void) { return flux__roc_graphs; }
 static int flux__roc_graph(void **graph) { return flux__roc.GraphCreate(graph, 0); }
 static flux__roc_node flux__roc_launch_node(void *function, const unsigned *grid, unsigned threads,
-                                            void **args) {
+                                            unsigned shared, void **args) {
     flux__roc_node k;
     memset(&k, 0, sizeof k);
-    k.function = function, k.args = args;
+    k.function = function, k.args = args, k.shared = shared;
     memcpy(k.grid, grid, sizeof k.grid);
     k.block[0] = threads, k.block[1] = k.block[2] = 1;
     return k;
 }
 static int flux__roc_graph_add(void **node, void *graph, void *const *after, size_t n,
-                              void *function, const unsigned *grid, unsigned threads,
-                              void **args) {
-    flux__roc_node k = flux__roc_launch_node(function, grid, threads, args);
+                               void *function, const unsigned *grid, unsigned threads,
+                               unsigned shared, void **args) {
+    flux__roc_node k = flux__roc_launch_node(function, grid, threads, shared, args);
     return flux__roc.GraphAddKernelNode(node, graph, after, n, &k);
 }
 static int flux__roc_graph_child(void **node, void *graph, void *const *after, size_t n,
-                                void *child) {
+                                 void *child) {
     return flux__roc.GraphAddChildGraphNode(node, graph, after, n, child);
 }
 static int flux__roc_graph_event(void **node, void *graph, void *const *after, size_t n,
-                                void *event) {
+                                 void *event) {
     return flux__roc.GraphAddEventRecordNode(node, graph, after, n, event);
 }
 /* 1: other threads may call what they like meanwhile */
@@ -281,8 +281,8 @@ static int flux__roc_graph_ready(void **exec, void *graph) {
     return flux__roc.GraphInstantiateWithFlags(exec, graph, 0);
 }
 static int flux__roc_graph_set(void *exec, void *node, void *function, const unsigned *grid,
-                               unsigned threads, void **args) {
-    flux__roc_node k = flux__roc_launch_node(function, grid, threads, args);
+                               unsigned threads, unsigned shared, void **args) {
+    flux__roc_node k = flux__roc_launch_node(function, grid, threads, shared, args);
     return flux__roc.GraphExecKernelNodeSetParams(exec, node, &k);
 }
 static int flux__roc_graph_event_set(void *exec, void *node, void *event) {
@@ -479,14 +479,15 @@ static const char flux__hip_matrices[] =
     "#endif\n";
 
 static const flux__driver flux__hip_driver = {
-    "AMDGPU", flux__hip_dialect, flux__hip_matrices, flux__roc_fragment, flux__roc_open,
+    "AMDGPU", flux__hip_dialect, flux__hip_matrices, "", flux__roc_fragment, flux__roc_open,
     flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave, flux__roc_close,
     flux__roc_stream, flux__roc_stream_wait, flux__roc_stream_free,
     flux__roc_event, flux__roc_event_record, flux__roc_event_wait, flux__roc_event_query,
     flux__roc_event_before, flux__roc_event_free,
     flux__roc_alloc, flux__roc_release, flux__roc_pinned, flux__roc_unpin, flux__roc_up,
     flux__roc_down, flux__roc_across, flux__roc_peer,
-    flux__roc_room, flux__roc_load, flux__roc_unload, flux__roc_function, flux__roc_launch,
+    flux__roc_room, flux__roc_load, flux__roc_unload, flux__roc_function, NULL,
+    NULL, flux__roc_launch,
     flux__roc_has_graphs, flux__roc_graph, flux__roc_graph_add, flux__roc_graph_child,
     flux__roc_graph_event, flux__roc_capture, flux__roc_captured, flux__roc_graph_ready,
     flux__roc_graph_set, flux__roc_graph_event_set, flux__roc_graph_launch,

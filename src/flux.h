@@ -243,7 +243,8 @@
    one, from pinned memory whoever made it: observations that are only picked are picked right into
    that memory, and what workers, transforms or a data set made is copied there.
    Products and convolutions of float16 and bfloat16 use tensor cores (NVIDIA: float16 from sm_75,
-   bfloat16 from sm_80 on) or matrix cores (AMD: gfx908, gfx90a, gfx94x, gfx950, also for float32)
+   bfloat16 from sm_80 on; sm_90 by warpgroups, with a compiler and a driver of CUDA 12, unless
+   FLUX_WGMMA=0) or matrix cores (AMD: gfx908, gfx90a, gfx94x, gfx950, also for float32)
    and sum in float32. flux_allow_tf32(true) lets NVIDIA's multiply float32 as TF32; without it
    float32 is computed to its full precision. All else, float64 too, runs on plain arithmetic units.
    A convolution multiplies the windows where they lie in the image, forward and backward; no copy
@@ -274,6 +275,7 @@
        FLUX_PREFERENCES      path of that file, in place of LocalPreferences.toml in the working
                              directory or above it
        FLUX_REPLAY=0         launches a GPU's kernels one by one, never as a graph
+       FLUX_WGMMA=0          multiplies on sm_90 as on sm_80
        FLUX_CACHE_DIR        where kernels compiled for GPUs are kept; else flux in XDG_CACHE_HOME,
                              .cache/flux in HOME, or flux in LOCALAPPDATA. Paths begin at the root;
                              a relative one is passed over, and so is a folder that others may write
@@ -305,7 +307,7 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
-     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_mma sorting whole attention attention_mma
+     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma gemm_mma sorting whole attention attention_mma
                 program cache compile backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
@@ -432,6 +434,7 @@
 #include "gpu/tiles.h"
 #include "gpu/gemm.h"
 #include "gpu/gemm_fma.h"
+#include "gpu/gemm_wgmma.h"
 #include "gpu/gemm_mma.h"
 #include "gpu/sorting.h"
 #include "gpu/whole.h"

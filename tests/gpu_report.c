@@ -17,6 +17,8 @@
        unit    = multiply-adds, with the tiles' margins, / the chip's rate of that instruction
        memory  = bytes / min(bandwidth, bytes in flight / LATENCY)
        time    = max(max(issue, unit) / (waves / whole waves), memory) + BOUNDARY of each launch
+       and of a ring of boxes (TMA), whose bytes are all in flight, where a block has a multiprocessor for itself:
+       time    = max((unit + issue outside the loop) / (waves / whole waves), memory) + BOUNDARY
        estimate = (work / rate, or bytes / bandwidth) / time
 
    Of several launches one counts as that which does the work; attention's gradients have two, which share it. Every operand counts as read once. Left out are latencies, the
@@ -55,7 +57,7 @@ typedef struct kernel {                   /* as it was compiled */
     double each;                          /* instructions a byte that is loaded, of all loops that load */
     struct kernel *next;
 } kernel;
-typedef struct launch { kernel *k; unsigned grid[3], threads; int n; } launch;
+typedef struct launch { kernel *k; unsigned grid[3], threads, shared; int n; } launch;      /* shared: bytes of dynamic memory */
 static launch launches[64];
 static int nlaunches, nimages;
 static const chip *at;
@@ -73,6 +75,7 @@ static int down(void *dst, const void *src, size_t n, void *s) { return (void)sr
 static int room(size_t *a, size_t *b) { return *a = *b = (size_t)1 << 40, 0; }
 static void nothing(void *p) { (void)p; }
 static void forget(int id) { (void)id; }
+static int reserved(void *function, unsigned shared) { return (void)function, (void)shared, 0; }
 static bool never(int code) { return (void)code, false; }
 static bool no_graphs(void) { return false; }
 static const char *sentence(int code, char *number) { return (void)code, (void)number, "an idle driver's error"; }
@@ -98,10 +101,11 @@ static int find(void **function, void *module, const char *name) {
     snprintf(k->name, sizeof k->name, "%s", name);
     return *function = k, 0;
 }
-static int start(void *function, const unsigned *grid, unsigned threads, void *stream, void **args) {
+static int described(const flux__tensor_map *m, const void *at, void *words) { return (void)m, (void)at, (void)words, 0; }
+static int start(void *function, const unsigned *grid, unsigned threads, unsigned shared, void *stream, void **args) {
     (void)stream, (void)args;
     launch *l = &launches[nlaunches < 63 ? nlaunches++ : 63];
-    l->k = (kernel *)function, l->threads = threads, l->n = 1;
+    l->k = (kernel *)function, l->threads = threads, l->shared = shared, l->n = 1;
     memcpy(l->grid, grid, sizeof l->grid);
     return 0;
 }
@@ -120,11 +124,12 @@ static bool open_idle(int backend, int id, const chip *c, char *why, size_t n) {
     d->stream_wait = d->event_wait = d->event_query = none, d->event_free = d->release = d->unpin = d->unload = nothing;
     d->event_record = d->event_before = none_of_two, d->alloc = get, d->pinned = pinned;
     d->up = d->across = copied, d->down = down, d->memory = room;
-    d->load = load, d->find = find, d->launch = start, d->has_graphs = no_graphs, d->error = sentence, d->lost = never;
+    d->map = described, d->reserve = reserved, d->load = load, d->find = find, d->launch = start, d->has_graphs = no_graphs, d->error = sentence, d->lost = never;
     memset(g, 0, sizeof *g);
     g->driver = d, g->id = id, g->process = flux__process_id(), g->stream = g->own = &address, g->status = &address;
     snprintf(g->info.arch, sizeof g->info.arch, "%s", c->arch);
     g->info.multiprocessors = c->multiprocessors;
+    g->tiled = strcmp(c->arch, "sm_90") == 0;
     for (int i = 0; i < FLUX__SLOTS; i++) pinned(&g->slot[i].memory, FLUX__SLOT_BYTES), some(&g->slot[i].event);
     return g->open = true;
 }
@@ -146,6 +151,7 @@ static double unit_of(const char *op) {   /* multiply-adds of a warp */
     int m, n, k;
     if (strncmp(op, "FFMA2", 5) == 0) return 64;
     if (strncmp(op, "FFMA", 4) == 0 || strncmp(op, "DFMA", 4) == 0) return 32;
+    if (strncmp(op, "HGMMA.64x", 9) == 0 && sscanf(op + 9, "%dx%d", &n, &k) == 2) return 64 * n * k / 4;    /* of four warps' */
     if (strncmp(op, "HMMA.16816", 10) == 0) return 2048;
     if (strncmp(op, "HMMA.1688", 9) == 0) return 1024;
     if (strncmp(op, "v_pk_fma_f32", 12) == 0) return 128;
@@ -311,7 +317,7 @@ static double most(double a, double b) { return a > b ? a : b; }
 
 static int blocks_of(const launch *l) {   /* that a multiprocessor holds at once */
     int warps = ((int)l->threads + at->lanes - 1) / at->lanes,
-        regs = (l->k->registers + 7) / 8 * 8 * at->lanes * warps, shared = l->k->shared + at->reserved;
+        regs = (l->k->registers + 7) / 8 * 8 * at->lanes * warps, shared = l->k->shared + (int)l->shared + at->reserved;
     int n = at->threads / (warps * at->lanes);
     if (regs && at->registers / regs < n) n = at->registers / regs;
     if (shared && at->shared / shared < n) n = at->shared / shared;
@@ -326,7 +332,8 @@ static double seconds_of(const launch *l, const work *w, const char *title) {
     bool multiplies = w->madds > 0 && k->loop_units > 0 && k->share > 3;
     bool half = w->dtype == FLUX_BF16 || w->dtype == FLUX_F16;
     if (multiplies) {
-        double rate = k->loop_units / (k->loop * k->share / 100) <= 2.0 * at->lanes ? w->dtype == FLUX_F64 ? at->f64 : at->f32 : half ? at->mma : at->mma32;
+        const double op = k->loop_units / (k->loop * k->share / 100);
+        double rate = op > 4096 ? at->best : op <= 2.0 * at->lanes ? w->dtype == FLUX_F64 ? at->f64 : at->f32 : half ? at->mma : at->mma32;
         issued = w->madds / k->loop_units * k->loop + warps * k->once, unit = w->madds / rate;
         instructions = issued * at->lanes / w->madds;
     } else {
@@ -336,10 +343,13 @@ static double seconds_of(const launch *l, const work *w, const char *title) {
     }
     double full = waves <= 1 ? least(1, blocks / at->multiprocessors) : waves / ceil(waves - 1e-9);
     double flight = least(holds, blocks / at->multiprocessors) * l->threads * most(k->per_load, 1) * least(k->loads, 4) * at->multiprocessors;
+    if (l->shared) flight = holds * l->shared * at->multiprocessors;
     double memory = w->bytes / least(at->bandwidth, most(flight, 1) / LATENCY);
-    printf("%-7s %-28s %9.0f %5u %4d %4d %6d %3.0f %8.2f %4.0f %5.1f %8.3f", at->arch, title, blocks, l->threads, k->registers, k->spills, k->shared, holds,
+    printf("%-7s %-28s %9.0f %5u %4d %4d %6d %3.0f %8.2f %4.0f %5.1f %8.3f", at->arch, title, blocks, l->threads, k->registers, k->spills, k->shared + (int)l->shared, holds,
            waves, multiplies ? k->share : 0, k->per_load, instructions);
-    return most(most(issued / (at->multiprocessors * at->schedulers * at->clock), unit) / most(full, 1e-6), memory) + BOUNDARY * l->n;
+    const double each = at->multiprocessors * at->schedulers * at->clock;
+    if (l->shared && multiplies) return most((unit + warps * k->once / each) / most(full, 1e-6), memory) + BOUNDARY * l->n;
+    return most(most(issued / each, unit) / most(full, 1e-6), memory) + BOUNDARY * l->n;
 }
 
 /* Evaluates what `title` names, and prints a line for each of its kernels; equal launches are one. The last has the

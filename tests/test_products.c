@@ -235,6 +235,41 @@ TEST(products) { on_all_chips("products", all_products); }
 TEST(products_of_views) { on_all_chips("views", all_views); }
 TEST(convolutions) { on_all_chips("convolutions", all_convolutions); }
 
+/* Sizes for which sm_90 multiplies by warpgroups, where a real compiler's PTX is run or on a card: tiles of 64, 128 and 256
+   rows, edges, more rounds than its four stages, and a split inner dim. */
+TEST(products_of_warpgroups) {
+    static const int64_t sizes[][4] = { { 120, 72, 264, 64 }, { 200, 72, 136, 64 }, { 504, 72, 72, 64 }, { 136, 72, 8200, 2 } };
+    if (!test_device.backend) SKIP("about GPUs");
+    for (int f = 1; f <= 2; f++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
+            for (int order = 0; order < 4; order++) FLUX_SCOPE {
+                if (test_left_out((int)s + order + f, 4)) continue;
+                product(&formats[f], sizes[s], sizes[s][3], order, (order + (int)s) % 2);
+            }
+}
+
+/* The same step again and again, by its graph at last, though operands lie elsewhere each time. */
+TEST(products_of_warpgroups_again) {
+    if (!test_device.backend) SKIP("about GPUs");
+    double *a, *b;
+    flux_tensor *w = numbers(FLUX_SHAPE(72, 1024), FLUX_F16, &b), *kept[6];
+    for (int step = 0; step < 6; step++) {
+        flux_tensor *x = kept[step] = numbers(FLUX_SHAPE(1024, 72), FLUX_F16, &a);
+        flux_tensor *y = flux_matmul(x, w);
+        const double *sums = doubles(flux_sum(flux_to_dtype(y, FLUX_F32), 1));
+        double off = sums ? 0 : 1;
+        for (int i = 0; i < 1024 && sums; i++) {
+            double want = 0, size = 0;
+            for (int l = 0; l < 72; l++)
+                for (int j = 0; j < 1024; j++) want += a[i + l * 1024] * b[l + j * 72], size += fabs(a[i + l * 1024] * b[l + j * 72]);
+            off = fmax(off, fabs(sums[i] - want) / size);
+        }
+        CHECK(off < 1e-3);
+        free(a);
+    }
+    free(b);
+}
+
 /* Large enough that the CPU copies either operand, in panels of one width after another; a few columns of each are checked. */
 TEST(products_that_copy_their_operands) {
     static const int64_t mnk[][3] = { { 1100, 299, 300 }, { 530, 402, 260 }, { 2100, 640, 130 } };

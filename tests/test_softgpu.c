@@ -776,13 +776,13 @@ static int a_of(int i, int l) { return i < rows_there ? (i * 7 + l * 3) % 11 - 5
 static int b_of(int j, int l) { return (j * 5 + l) % 7 - 3; }
 
 static void put_map(ptr to, ptr from, int turned, unsigned rows, unsigned lines) {
-    _Alignas(64) char map[128];
+    _Alignas(128) char map[192];
     const uint64_t dim[3] = { turned ? rows : 64, turned ? 64 : rows, 2 }, step[2] = { 128, 8192 };
     const unsigned box[3] = { 64, turned ? 64 : lines, 1 }, every[3] = { 1, 1, 1 };
     IS(cuTensorMapEncodeTiled(map, 9, 3, (void *)(uintptr_t)from, dim, step, box, every, 0, 3, 3, 0), 0);
-    IS(cuTensorMapEncodeTiled(map + 16, 9, 3, (void *)(uintptr_t)from, dim, step, box, every, 0, 3, 3, 0), 1);
+    IS(cuTensorMapEncodeTiled(map + 64, 9, 3, (void *)(uintptr_t)from, dim, step, box, every, 0, 3, 3, 0), 1);
     IS(cuTensorMapEncodeTiled(map, 9, 3, (void *)(uintptr_t)(from + 8), dim, step, box, every, 0, 3, 3, 0), 1);
-    IS(cuMemcpyHtoD_v2(to, map, sizeof map), 0);
+    IS(cuMemcpyHtoD_v2(to, map, 128), 0);
 }
 static void warpgroup(void) {
     static unsigned short a[2][64][64], b[64][64];

@@ -302,7 +302,8 @@ static bool flux__replay_kernel(const flux__replay *w, const flux__kernel *k, in
         const flux__gpu_step *step = &gk->step[l];
         if (w->nccl->gpu->driver->graph_add(&w->node[*at], w->it.graph, main->node, main->n,
                                             step->fn->function, step->grid, step->threads,
-                                            gk->args) != 0) return false;
+                                            step->shared, gk->args) != 0)
+            return false;
         flux__tail_set(main, w->node[*at]);
     }
     return true;
@@ -384,7 +385,7 @@ static bool flux__replay_update(flux__run *r, flux__replay *w, flux__gpu *g) {
             const flux__gpu_step *step = &gk->step[l];
             if (!gk->stale) continue;
             ok = g->driver->graph_set(w->it.exec, w->node[at], step->fn->function, step->grid,
-                                      step->threads, gk->args) == 0;
+                                      step->threads, step->shared, gk->args) == 0;
             g->counters.graph_updates++, w->told++;
         }
         gk->stale = false;

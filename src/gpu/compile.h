@@ -237,9 +237,14 @@ static bool flux__programs_load(flux__gpu *g, flux__program *p, int n) {
     bool ok = true;
     for (int i = 0; i < n && ok; i++) {
         ok = flux__program_load(g, &p[i]);
-        for (int j = 0; j < p[i].n && ok; j++)
-            ok = flux__gpu_load_fn(g, p[i].first[j].gk->step[p[i].first[j].launch].name,
-                                 p[i].module) != NULL;
+        for (int j = 0; j < p[i].n && ok; j++) {
+            const flux__gpu_step *step = &p[i].first[j].gk->step[p[i].first[j].launch];
+            const flux__gpu_fn *f = flux__gpu_load_fn(g, step->name, p[i].module);
+            ok = f != NULL;
+            if (ok && step->shared)
+                ok = flux__gpu_ok(g, g->driver->reserve(f->function, step->shared),
+                                  "reserving a block's shared memory");
+        }
     }
     for (int i = 0; i < n && !ok; i++)
         if (p[i].module) flux__gpu_unload(g, p[i].module);
@@ -281,7 +286,7 @@ static bool flux__gpu_load_all(flux__gpu *g, const flux__fresh *fresh, int n,
    of the operations that are used. NULL: no memory. */
 static char *flux__gpu_preface(const flux__gpu *g, const uint8_t *ops) {
     flux__listing s = { NULL, 0, 0, false };
-    flux__emit(&s, "%s%s", g->driver->dialect, g->driver->matrices);
+    flux__emit(&s, "%s%s%s", g->driver->dialect, g->driver->matrices, g->driver->boxes);
     for (size_t i = 0; i < sizeof flux__gpu_prelude / sizeof *flux__gpu_prelude; i++)
         flux__emit(&s, "%s", flux__gpu_prelude[i]);
     for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
@@ -344,11 +349,8 @@ static bool flux__gpu_reserve_args(flux__gpu_kernel *gk) {
     return gk->args != NULL;
 }
 
-/* Makes a plan's kernels on one device ready: emits their text, then finds or compiles them. */
-static bool flux__gpu_ready(flux_device d, flux__plan *plan, flux__graph *graph) {
-    void *before;
-    flux__gpu *g = flux__gpu_enter(d.backend, d.id, &before);
-    if (!g) return false;
+/* Emits the text of a plan's kernels on one device, then finds or compiles them. */
+static bool flux__gpu_make(flux__gpu *g, flux_device d, flux__plan *plan, flux__graph *graph) {
     flux__gpu_kernel **list =
         (flux__gpu_kernel **)flux__zalloc((size_t)(plan->nkernel + 1) * sizeof *list);
     uint8_t ops[FLUX__ELEMENTWISE_COUNT] = { 0 };
@@ -372,6 +374,38 @@ static bool flux__gpu_ready(flux_device d, flux__plan *plan, flux__graph *graph)
     }
     ok = ok && flux__gpu_compile(g, list, n, ops);
     flux__free(list);
+    return ok;
+}
+
+/* Forgets what flux__gpu_make made; returns whether a kernel of it used gpu/gemm_wgmma.h. */
+static bool flux__gpu_unmake(flux_device d, flux__plan *plan) {
+    bool tiled = false;
+    for (int i = 0; i < plan->nkernel; i++) {
+        flux__kernel *k = &plan->kernel[i];
+        if (!flux__runs_on(k, d) || !k->ready) continue;
+        tiled = tiled || ((flux__gpu_kernel *)k->ready)->maps;
+        flux__gpu_kernel_drop(k->ready);
+        k->ready = NULL;
+    }
+    return tiled;
+}
+
+/* Makes a plan's kernels on one device ready. Where the compiler or the driver refuses products by
+   warpgroups, as a compiler older than the card does, the device does without them from then on. */
+static bool flux__gpu_ready(flux_device d, flux__plan *plan, flux__graph *graph) {
+    void *before;
+    const int64_t failures = flux__failures();
+    flux__gpu *g = flux__gpu_enter(d.backend, d.id, &before);
+    if (!g) return false;
+    bool ok = flux__gpu_make(g, d, plan, graph);
+    if (!ok && g->tiled && !g->lost && flux__gpu_unmake(d, plan)) {
+        char why[320];
+        flux__withdraw(failures, why, sizeof why, "no memory");
+        g->tiled = false;
+        flux__note(FLUX_LOG_WARN, "gpu.wgmma", true, "%s device %d: products can't use warpgroups, "
+                   "and are slower: %s", g->driver->name, d.id, why);
+        ok = flux__gpu_make(g, d, plan, graph);
+    }
     flux__gpu_leave(g, before);
     return ok;
 }

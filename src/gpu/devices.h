@@ -170,6 +170,18 @@ static void flux__gpu_undo(flux__gpu *g) {
     memset(g, 0, sizeof *g);
 }
 
+/* Whether products may use gpu/gemm_wgmma.h: the chip has it, and the driver describes an operand.
+   FLUX_WGMMA=0 forbids it. */
+static bool flux__gpu_has_tiles(const flux__gpu *g) {
+    flux__tensor_map m;
+    const char *set = flux__env("FLUX_WGMMA");
+    memset(&m, 0, sizeof m);
+    for (int d = 0; d < 3; d++) m.dim[d] = d < 2 ? 64 : 1, m.box[d] = m.dim[d];
+    m.step[0] = 128, m.step[1] = 8192;
+    return strcmp(g->info.arch, "sm_90") == 0 && !(set && strcmp(set, "0") == 0) &&
+           g->driver->map(&m, g->status, flux__map_words(&m)) == 0;
+}
+
 /* Opens a device when it is first used: its stream, status words and pinned memory. The caller
    holds the device lock. False is an error, and leaves nothing open. */
 static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
@@ -206,6 +218,7 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
     if (entered) g->driver->leave(before);
     const char *exec = flux__env("FLUX_REPLAY");
     g->replaying = ok && g->driver->has_graphs() && !(exec && strcmp(exec, "0") == 0);
+    g->tiled = ok && flux__gpu_has_tiles(g);
     if (!ok) flux__gpu_undo(g);           /* the next call tries again */
     return g->open = ok;
 }

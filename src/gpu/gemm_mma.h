@@ -7,6 +7,7 @@
 #include "fused.h"
 #include "gemm.h"
 #include "gemm_fma.h"
+#include "gemm_wgmma.h"
 
 /* ---------------------------------------------------------------------- gpu/gemm_mma.h
    The product with a chip's instruction on small matrices (flux__fragment: tensor
@@ -377,6 +378,7 @@ static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gp
     bool cores = a.o->dtype == b.o->dtype && k->mnk[2] > 0,     /* K = 0: nothing to multiply */
         f64 = a.o->dtype == FLUX_F64;
     const flux__fragment *f = cores ? d->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
+    const int rows = f ? flux__wgmma_tile(c, &a, &b, g) : 0;
     flux__warp_tile w;
     flux__fma_tile t;
     memset(&w, 0, sizeof w), memset(&t, 0, sizeof t);
@@ -384,7 +386,8 @@ static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gp
                                             flux__chunks_fit(&b, k->mnk[2], 8));
     else t = flux__choose_fma_tile(k);
     /* of tiles that differ by their operands' layout the longest tells how a split is rounded */
-    flux__parts split = flux__parts_of(c, f ? w.m : t.m, f ? w.n : t.n,
+    flux__parts split = rows ? flux__wgmma_parts(c, rows)
+                      : flux__parts_of(c, f ? w.m : t.m, f ? w.n : t.n,
                                        f && f->fours ? 64
                                        : f ? w.k / (flux__is_half(a.o->dtype) ? 2 : 4)
                                        : t.k * t.groups);
@@ -397,7 +400,8 @@ static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gp
     }
     /* f16's instruction stands for the chip's asynchronous copies */
     const flux__fragment *chip = f ? f : d->fragment(g->info.arch, FLUX_F16, tf32);
-    if (f) flux__code_mma_product(c, &a, &b, f, &w, &split);
+    if (rows) flux__code_wgmma_product(c, &a, &b, rows, &split);
+    else if (f) flux__code_mma_product(c, &a, &b, f, &w, &split);
     else flux__code_fma_product(c, &a, &b, &t, &split, chip && chip->ahead);
     bool ok = flux__emitter_finish(c);
     if (!ok || split.parts == 1) return ok;

@@ -52,6 +52,22 @@ typedef struct flux__fragment {
                                              by lines of 16 bytes: four, four_turned */
 } flux__fragment;
 
+/* How a tile of an operand is copied to shared memory (gpu/gemm_wgmma.h): its dims in elements of
+   two bytes, the contiguous one first and the batches last, the bytes from one to the next of the
+   others, and a tile's box. */
+typedef struct flux__tensor_map {
+    int slot;                             /* whose buffer it is in, `offset` bytes from the start */
+    bool brain;                           /* bf16, else f16 */
+    int64_t offset, dim[3], step[2], box[3];
+    const char *at;                       /* the address that `words` are of, or NULL */
+    uint64_t words[32];                   /* the driver's 128 bytes, at a multiple of 128 */
+} flux__tensor_map;
+
+/* Where the driver wants a map's words: at a multiple of 128 (of 64 before CUDA 13). */
+static void *flux__map_words(flux__tensor_map *m) {
+    return (void *)(((uintptr_t)m->words + 127) & ~(uintptr_t)127);
+}
+
 enum { FLUX__GPU_NUMBER = 40 };           /* bytes for the text of an error code without a name */
 enum { FLUX__NOT_READY = 600 };           /* CUDA's and HIP's code */
 
@@ -70,6 +86,7 @@ typedef struct flux__driver {
     const char *name;
     const char *dialect;                  /* text before the prelude: what C lacks */
     const char *matrices;                 /* text of the functions that flux__fragment names */
+    const char *boxes;                    /* text of those of gpu/gemm_wgmma.h */
     /* the matrix instruction for operands of a dtype; NULL: none */
     const flux__fragment *(*fragment)(const char *arch, int dtype, bool tf32);
     bool (*open)(char *why, size_t n);    /* finds the library and its calls, starts the driver */
@@ -102,15 +119,19 @@ typedef struct flux__driver {
     int (*load)(void **module, const void *image);
     void (*unload)(void *module);
     int (*find)(void **function, void *module, const char *name);
-    int (*launch)(void *function, const unsigned *grid, unsigned threads, void *stream,
-                  void **args);
+    /* encodes a map's words, for a buffer at `at`; NULL: the chip has no such copies */
+    int (*map)(const flux__tensor_map *m, const void *at, void *words);
+    int (*reserve)(void *function, unsigned shared);   /* a block has so many bytes of shared
+                                                          memory, more than 48 KiB */
+    int (*launch)(void *function, const unsigned *grid, unsigned threads, unsigned shared,
+                  void *stream, void **args);
     bool (*has_graphs)(void);             /* whether it has graphs: launches kept, to be replayed as
                                              one */
     int (*graph)(void **graph);
     /* Nodes of a graph: a launch, all of another graph, an event that is recorded. Each comes
        after the n nodes `after`. */
     int (*graph_add)(void **node, void *graph, void *const *after, size_t n, void *function,
-                     const unsigned *grid, unsigned threads, void **args);
+                     const unsigned *grid, unsigned threads, unsigned shared, void **args);
     int (*graph_child)(void **node, void *graph, void *const *after, size_t n, void *child);
     int (*graph_event)(void **node, void *graph, void *const *after, size_t n, void *event);
     /* What this thread queues on the stream between the two becomes a graph, and is not done. */
@@ -119,7 +140,7 @@ typedef struct flux__driver {
     int (*graph_ready)(void **exec, void *graph);
     /* changes a node's arguments, for later launches of the graph */
     int (*graph_set)(void *exec, void *node, void *function, const unsigned *grid, unsigned threads,
-                     void **args);
+                     unsigned shared, void **args);
     int (*graph_event_set)(void *exec, void *node, void *event);  /* the event it records */
     int (*graph_launch)(void *exec, void *stream);
     /* each may be NULL; the caller has waited for the stream */
@@ -421,12 +442,13 @@ typedef struct flux__gpu {
     flux__gpu_guest *guests;              /* they stay until the device is closed */
     bool replaying;                       /* the driver has graphs, and FLUX_REPLAY does not forbid
                                              them */
+    bool tiled;                           /* products may use gpu/gemm_wgmma.h */
     flux__gpu_counters counters;
 } flux__gpu;
 
 /* A kernel's parameter, whose argument is, by kind: p, the address of slot `what`; n, the
    number of value `what`; k and t, key and stream of random value `what`; f, the node's number;
-   s, scratch memory; e, the status words. */
+   s, scratch memory; e, the status words; m, map `what` of the kernel's. */
 typedef struct flux__gpu_param {
     char kind;
     int what;
@@ -448,6 +470,7 @@ typedef struct flux__gpu_step {           /* one launch */
     unsigned grid[3], threads, blocks;    /* threads of a block; blocks that are to fit on a
                                              multiprocessor at once (0: the compiler's choice, which
                                              may spill) */
+    unsigned shared;                      /* bytes of dynamic shared memory of a block */
 } flux__gpu_step;
 
 typedef struct flux__gpu_kernel {         /* a plan's kernel, made ready for a device */
@@ -457,6 +480,7 @@ typedef struct flux__gpu_kernel {         /* a plan's kernel, made ready for a d
     flux__gpu_param *param;
     void **args;                          /* the last launch's arguments: nparam addresses, then the
                                              8 bytes that each points to */
+    flux__tensor_map *maps;               /* of operands that TMA copies, or NULL */
     bool stale;                           /* they have changed since the graph got them */
     struct flux__graph_exec *exec;        /* graph of the row of kernels that starts with this, or
                                              NULL */

@@ -55,6 +55,19 @@ static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux_
     }
 }
 
+/* Encodes a kernel's map for this run, and marks the kernel as stale, if its operand's address is
+   another than before. */
+static bool flux__gpu_map(const flux__run *r, flux__gpu *g, flux__gpu_kernel *gk, int which) {
+    flux__tensor_map *m = &gk->maps[which];
+    const char *at = (const char *)r->ptr[m->slot] + m->offset;
+    if (at == m->at) return true;
+    m->at = NULL, gk->stale = true;
+    if (!flux__gpu_ok(g, g->driver->map(m, at, flux__map_words(m)), "describing an operand"))
+        return false;
+    m->at = at;
+    return true;
+}
+
 /* Finds a kernel's arguments for this run, marks it as stale if they have changed, and makes
    the stream wait for copies ahead to its operands. */
 static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu *g) {
@@ -62,6 +75,11 @@ static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu 
     char *values = (char *)(gk->args + gk->nparam);
     for (int i = 0; i < gk->nparam; i++) {
         uint64_t now = 0;
+        if (gk->param[i].kind == 'm') {
+            gk->args[i] = flux__map_words(&gk->maps[gk->param[i].what]);
+            if (!flux__gpu_map(r, g, gk, gk->param[i].what)) return false;
+            continue;
+        }
         gk->args[i] = values + i * 8;
         flux__gpu_arg(r, k, g, &gk->param[i], &now);
         if (memcmp(gk->args[i], &now, 8) != 0) gk->stale = true;
@@ -122,7 +140,7 @@ static bool flux__graph_exec_make(flux__gpu *g, flux__kernel *k, int n) {
         for (int l = 0; l < gk->launches && ok; l++, at++)
             ok = g->driver->graph_add(&p->node[at], p->graph, &p->node[at ? at - 1 : 0], at > 0,
                                       gk->step[l].fn->function, gk->step[l].grid,
-                                      gk->step[l].threads, gk->args) == 0;
+                                      gk->step[l].threads, gk->step[l].shared, gk->args) == 0;
         gk->stale = false;
     }
     ok = ok && g->driver->graph_ready(&p->exec, p->graph) == 0;
@@ -138,7 +156,7 @@ static bool flux__graph_exec_update(flux__gpu *g, flux__graph_exec *p, flux__ker
         for (int l = 0; l < gk->launches && gk->stale; l++) {
             const flux__gpu_step *step = &gk->step[l];
             if (g->driver->graph_set(p->exec, node[l], step->fn->function, step->grid,
-                                     step->threads, gk->args) != 0)
+                                     step->threads, step->shared, gk->args) != 0)
                 return false;
             g->counters.graph_updates++, p->told++;
         }
@@ -179,7 +197,7 @@ static bool flux__graph_exec_launch(flux__gpu *g, flux__kernel *k, int n) {
 /* Launch number l of a kernel. */
 static int flux__gpu_start(flux__gpu *g, const flux__gpu_kernel *gk, int l) {
     return g->driver->launch(gk->step[l].fn->function, gk->step[l].grid, gk->step[l].threads,
-                             g->stream, gk->args);
+                             gk->step[l].shared, g->stream, gk->args);
 }
 
 /* Launches one kernel. The driver may need memory for it (registers that threads spill): if a

@@ -70,6 +70,7 @@ static void flux__gpu_kernel_drop(void *ready) {
     flux__free(gk->step);
     flux__free(gk->param);
     flux__free(gk->args);
+    flux__free(gk->maps);
     flux__free(gk);
 }
 
