@@ -3,16 +3,21 @@
 # that NEON's instructions are those meant.
 . tests/check.sh
 ladder='-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef'
+# Tests that look inside flux.h share one implementation, as in tests/opened.mk.
+mkdir -p "$tmp/opened"
+for what in defined declared; do awk -v what=$what -f tests/opened.awk flux.h >"$tmp/opened/$what.h"; done
+inside="-DTEST_OPENED -I$tmp -I."
 
 # tests_on TRIPLE QEMU TEST[:PART]...: the tests hold there, or those whose name has PART in it
 tests_on() {
     triple=$1 emulator=$2; shift 2
     check "$triple: implementation" $triple-gcc $ladder -Werror -O2 -I. -c tests/impl.c -o "$tmp/impl.o" || return
+    check "$triple: opened" $triple-gcc -std=c11 -O1 $inside -c tests/impl.c -o "$tmp/opened.o" || return
     for t in "$@"; do
         part=${t#*:} t=${t%:*}
         [ "$part" != "$t" ] || part=
-        grep -q '^ *# *define FLUX_IMPLEMENTATION' tests/test_$t.c && impl= || impl=$tmp/impl.o
-        check "$triple: test_$t builds" $triple-gcc -std=c11 -O1 -I. tests/test_$t.c $impl -o "$tmp/test" -lm || continue
+        grep -q '^ *# *define FLUX_IMPLEMENTATION' tests/test_$t.c && with="$inside $tmp/opened.o" || with="-I. $tmp/impl.o"
+        check "$triple: test_$t builds" $triple-gcc -std=c11 -O1 tests/test_$t.c $with -o "$tmp/test" -lm || continue
         check "$triple: test_$t" env FLUX_NUM_THREADS=2 EMULATED=1 SHORT=1 $emulator -L /usr/$triple "$tmp/test" $part || continue
         grep -q '[1-9][0-9]* passed, 0 failed' "$tmp/log" || fail "$triple: test_$t passed nothing"
     done
@@ -57,12 +62,13 @@ END
     fi
     if need clang; then
         clang='clang --target=aarch64-linux-gnu -isystem /usr/aarch64-linux-gnu/include'
-        check "NEON: clang's loops" $clang $ladder -Werror -O1 -I. -c tests/test_loops.c -o "$tmp/clang.o" &&
-            check "NEON: clang's loops build" aarch64-linux-gnu-gcc "$tmp/clang.o" -o "$tmp/test" -lm &&
-            check "NEON: test_loops by clang" qemu-aarch64 -L /usr/aarch64-linux-gnu "$tmp/test"
-        check "NEON: clang's products" $clang -std=c11 -O1 -I. -c tests/test_platform.c -o "$tmp/clang.o" &&
-            check "NEON: clang's products build" aarch64-linux-gnu-gcc "$tmp/clang.o" -o "$tmp/test" -lm &&
-            check "NEON: products by clang" qemu-aarch64 -L /usr/aarch64-linux-gnu "$tmp/test" products_of
+        check "NEON: clang's implementation" $clang $ladder -Werror -O1 $inside -c tests/impl.c -o "$tmp/opened.o" || finish
+        for t in loops: platform:products_of; do
+            name=test_${t%:*}
+            check "NEON: $name by clang builds" $clang $ladder -Werror -O1 $inside -c tests/$name.c -o "$tmp/clang.o" &&
+                check "NEON: $name by clang is linked" aarch64-linux-gnu-gcc "$tmp/clang.o" "$tmp/opened.o" -o "$tmp/test" -lm &&
+                check "NEON: $name by clang" qemu-aarch64 -L /usr/aarch64-linux-gnu "$tmp/test" ${t#*:}
+        done
     fi
 fi
 if ready arm-linux-gnueabihf qemu-arm; then tests_on arm-linux-gnueabihf qemu-arm loops products ops optim; fi
