@@ -8,7 +8,7 @@ check "tests/rtc.c compiles" "$CC" -std=c11 -O0 -w tests/rtc.c -o "$tmp/rtc" -lm
 SOFTGPU_PTX=$("$tmp/rtc" where 2>"$tmp/log") || {
     skip "kernels by NVRTC's PTX: no NVRTC here; package: nvidia-cuda-toolkit, or PyPI's nvidia-cuda-nvrtc with FLUX_NVRTC"; finish; }
 export SOFTGPU_PTX FLUX_CACHE_DIR="$PWD/$tmp/cache" SOFTGPU_SOURCES="$PWD/$tmp/sources" SHORT=1
-mkdir "$tmp/sources"
+mkdir -p "$SOFTGPU_SOURCES"
 for name in ${PTX:-products activations losses transformer}; do
     mkdir -m 700 "$FLUX_CACHE_DIR"
     check "test_$name compiles" env MAKEFLAGS= make -s CC="$CC" BUILD="$BUILD" "$BUILD/gpu/test_$name" || continue
@@ -18,7 +18,7 @@ for name in ${PTX:-products activations losses transformer}; do
 done
 # Products by warpgroups were among them; where the driver refuses these, others replace them.
 case " ${PTX:-products} " in *" products "*)
-    grep -lq wgmma.mma_async "$tmp/sources"/* && pass || fail "no product by warpgroups"
+    grep -q wgmma.mma_async "$SOFTGPU_SOURCES"/* && pass || fail "no product by warpgroups"
     mkdir -m 700 "$FLUX_CACHE_DIR"
     SOFTGPU_FAIL=cuFuncSetAttribute:1=1 sh tests/on_device.sh soft-cuda1 "$BUILD/gpu/test_products" products_of_warpgroups_again >"$tmp/out" 2>&1 &&
         grep -q "products can't use warpgroups" "$tmp/out" && pass || { grep -v '^flux:' "$tmp/out" | head -n 30; fail "products by warpgroups, refused"; } ;;
