@@ -565,22 +565,6 @@ TEST(memory_limit) {
     CHECK_ERROR(flux_mem_trim((flux_device){ 0, -1 }), "does not exist");
 }
 
-/* Of three products of one size the third takes over what held the first, and is what is named. */
-TEST(memory_is_named_by_whom_it_holds) {
-    ONLY_ON_CPU();
-    flux_tensor *x = flux_eval(flux_rand(100, 100)), *half = flux_eval(flux_rand(50, 50)), *fifth = flux_eval(flux_rand(20, 20));
-    flux_tensor *wide = flux_eval(flux_rand(100, 8000)), *y = NULL;
-    FLUX_SCOPE {                          /* nobody can look at the first two */
-        flux_tensor *two = flux_matmul(half, flux_reshape(flux_matmul(x, wide), 50, 16000));
-        y = flux_keep(flux_matmul(fifth, flux_reshape(two, 20, 40000)));
-    }
-    CHECK(flux_eval(y) != NULL);
-    flux_mem_trim(test_device);
-    flux_mem_limit(test_device, flux_mem_stats(test_device).live + 1000000);
-    CHECK_ERROR(flux_eval(flux_rand(1000000)), "f32 20x40000 (3.05 MiB)");
-    flux_mem_limit(test_device, 0);
-}
-
 TEST(a_memory_limit_can_be_reached) {
     ONLY_ON_CPU();
     int64_t most = 0;
