@@ -1,8 +1,9 @@
 /* Figures of one GPU, for tests/gpu_day.sh: `gpu_figures SECTION...` prints a line a figure: name, microseconds, work, unit of
    work, with tabs between; tests/bench/peer_gpu.py prints the same names with PyTorch. Sections, in their order of worth:
-   products add softmax convolution attention embedding steps; `start` is a process's first step, and `check` compares products,
-   a convolution and attention, forward and backward, with the CPU's, once, as a sanitizer wants it.
-   The device is the one that FLUX_TEST_DEVICE names, else the best. SMALL=1: sizes for a software GPU, whose times say nothing. */
+   products add softmax convolution attention embedding steps transfers; `start` is a process's first step, and `check` compares
+   products, a convolution and attention, forward and backward, with the CPU's, once, as a sanitizer wants it.
+   The device is the one that FLUX_TEST_DEVICE names, else the best. SMALL=1: sizes for a software GPU, whose times say nothing.
+   TURNS=N: what a figure times is run N times and not timed, for a profiler of kernels. */
 #include "../../flux.h"
 #include <math.h>
 #include <stdio.h>
@@ -12,6 +13,7 @@
 
 static flux_device gpu;
 static bool small;
+static int untimed;
 
 static double seconds(void) {
     struct timespec t;
@@ -35,6 +37,11 @@ static double turns(turn *run, void *of, int n) {
 /* The median of five loops of some 20 ms, each ended by one wait; four turns before that make the kernels and the launch graph. */
 static void figure(const char *name, double work, const char *unit, turn *run, void *of) {
     double times[5];
+    if (untimed) {
+        turns(run, of, untimed);
+        printf("%s\n", name);
+        return;
+    }
     turns(run, of, 4);
     double once = turns(run, of, 1);
     int n = small || once > 0.02 ? 1 : once < 2e-5 ? 1000 : (int)(0.02 / once);
@@ -215,6 +222,29 @@ static void steps(void) {
     }
 }
 
+/* ---------------- copies between the host's memory, as malloc gives it, and the device's */
+
+static void run_to_device(void *of) { flux_eval(flux_to(gpu, ((operands *)of)->x[0])); }
+static void *fetched;
+static void run_to_host(void *of) {
+    flux_tensor *x = ((operands *)of)->x[1];
+    flux_read(x, fetched, (size_t)flux_len(x) * sizeof(float));
+}
+static void transfers(void) {
+    for (int64_t mb = 1; mb <= (small ? 1 : 256); mb *= 16) FLUX_SCOPE {
+        char name[60];
+        operands o = { { NULL }, 0, NULL };
+        o.x[1] = numbers(FLUX_F32, FLUX_SHAPE(mb << 18));
+        fetched = malloc((size_t)mb << 20);
+        o.x[0] = flux_eval(flux_cpu(o.x[1]));
+        snprintf(name, sizeof name, "%d MB to the device", (int)mb);
+        figure(name, (double)(mb << 20), "B", run_to_device, &o);
+        snprintf(name, sizeof name, "%d MB to the host", (int)mb);
+        figure(name, (double)(mb << 20), "B", run_to_host, &o);
+        free(fetched);
+    }
+}
+
 /* ---------------- what a sanitizer looks at */
 
 static int wrong;
@@ -243,13 +273,24 @@ static void check(const char *what, forward *f, operands o, int n, double tolera
     }
     agree(what, n + 1, out[1], out[0], tolerance);
 }
+/* Products that have tiles of each size, the inner dim split, and a dim of batches, by fast instructions where there are some. */
+static void large_products(flux_dtype t, int way, double tolerance) {
+    static const int64_t sizes[][3] = { { 2000, 2088, 136 }, { 1000, 2056, 136 }, { 1000, 1032, 264 }, { 296, 200, 20008 } };
+    for (size_t s = 0; s < (small ? 0 : sizeof sizes / sizeof *sizes); s++) FLUX_SCOPE {
+        char name[100];
+        operands o = of_product(t, sizes[s][0], sizes[s][1], sizes[s][2], way);
+        o.x[3] = numbers(t, FLUX_SHAPE(sizes[s][0], sizes[s][1]));
+        snprintf(name, sizeof name, "product %s %s %d x %d x %d", ways[way], flux_dtype_name(t), (int)sizes[s][0], (int)sizes[s][1], (int)sizes[s][2]);
+        check(name, product, o, 2, tolerance / 4);
+    }
+}
 static void checks(void) {
     static const flux_dtype formats[] = { FLUX_F32, FLUX_F16, FLUX_BF16 };
     static const double tolerance[] = { 1e-5, 5e-3, 4e-2 };
     flux_device cpu = { 0, 0 };
     flux_default_device(cpu);
     for (int f = 0; f < 3; f++) FLUX_SCOPE {
-        char name[60];
+        char name[100];
         for (int way = 0; way < 4; way++) {
             operands o = of_product(formats[f], 70, 130, 66, way);
             o.x[3] = numbers(formats[f], FLUX_SHAPE(70, 130));
@@ -260,6 +301,7 @@ static void checks(void) {
         check(name, convolve, of_conv(formats[f], 13, 5, 9, 3), 2, tolerance[f]);
         snprintf(name, sizeof name, "attention %s", flux_dtype_name(formats[f]));
         check(name, attend, of_attention(formats[f], 48, 37, 2, 3), 3, tolerance[f] * 2);
+        for (int way = 0; way < 4; way++) large_products(formats[f], way, tolerance[f]);
     }
 }
 
@@ -273,11 +315,12 @@ static void start(void) {
 int main(int argc, char **argv) {
     static const struct { const char *name; void (*run)(void); } sections[] = {
         { "check", checks }, { "products", products }, { "add", add }, { "softmax", softmax }, { "convolution", convolution }, { "attention", attention },
-        { "embedding", embedding }, { "steps", steps }, { "start", start },
+        { "embedding", embedding }, { "steps", steps }, { "transfers", transfers }, { "start", start },
     };
     const char *backend = getenv("FLUX_TEST_DEVICE");
     gpu = backend ? flux_get_device(.backend = backend) : flux_get_device();
     small = getenv("SMALL") != NULL;
+    untimed = getenv("TURNS") ? atoi(getenv("TURNS")) : 0;
     if (argc > 1 && !strcmp(argv[1], "name")) return printf("%s\n", flux_device_name(gpu)) < 0 || !gpu.backend;
     flux_default_device(gpu);
     flux_seed(1);
