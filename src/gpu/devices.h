@@ -170,8 +170,8 @@ static void flux__gpu_undo(flux__gpu *g) {
     memset(g, 0, sizeof *g);
 }
 
-/* Whether products may use gpu/gemm_wgmma.h: the chip has it, and the driver describes an operand.
-   FLUX_WGMMA=0 forbids it. */
+/* Whether products may use gpu/gemm_wgmma.h: the chip has it, and the driver describes an operand,
+   which takes a current context. FLUX_WGMMA=0 forbids it. */
 static bool flux__gpu_has_tiles(const flux__gpu *g) {
     flux__tensor_map m;
     const char *set = flux__env("FLUX_WGMMA");
@@ -215,10 +215,10 @@ static bool flux__gpu_open(flux__gpu *g, int backend, int id) {
         g->slot[0].used = true;
         g->turn = 1;
     }
+    g->tiled = ok && flux__gpu_has_tiles(g);
     if (entered) g->driver->leave(before);
     const char *exec = flux__env("FLUX_REPLAY");
     g->replaying = ok && g->driver->has_graphs() && !(exec && strcmp(exec, "0") == 0);
-    g->tiled = ok && flux__gpu_has_tiles(g);
     if (!ok) flux__gpu_undo(g);           /* the next call tries again */
     return g->open = ok;
 }

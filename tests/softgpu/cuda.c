@@ -431,6 +431,7 @@ int cuTensorMapEncodeTiled(void *map, int type, unsigned rank, void *at, const u
     soft_map m = { .magic = SOFT_MAP, .at = (uintptr_t)at, .rank = (unsigned char)rank, .bytes = (unsigned char)element_of(type) };
     const char *real = getenv("SOFTGPU_PTX");
     if (!real || !*real) return SOFT_NOT_SUPPORTED;
+    if (!ncurrent) return SOFT_INVALID_CONTEXT;
     if (!map || (uintptr_t)map % 128 || !dim || !box || !every || rank < 1 || rank > 5 || (rank > 1 && !step)) return SOFT_INVALID_VALUE;
     if (!at || m.at % 16 || !m.bytes || interleave || (swizzle && swizzle != 3) || promotion < 0 || promotion > 3 || fill) return SOFT_INVALID_VALUE;
     for (unsigned d = 0; d < rank; d++) {
