@@ -109,7 +109,8 @@
      Random numbers are the same everywhere;
    - products of bf16 differ where the processor has its own instructions for them (AVX512_BF16),
      and all products differ under FLUX_BLAS;
-   - functions of float64 (exp, sin, ...) are those of the C library;
+   - functions of float64 (exp, sin, ...), and normal random numbers of float64, are those of the C
+     library or of the GPU's compiler;
    - numbers below the smallest normal one (1.2e-38 in float32): on x86 such a result becomes 0, no
      matter which operation computes it, an update or a formula; other processors and GPUs keep it.
      Numbers that the program itself supplies, as data or as constants, are kept everywhere.

@@ -1186,7 +1186,8 @@ TEST(random_numbers_are_the_cpus) {
         flux_default_device(test_device);
         const void *a = flux_data(x[0]), *b = flux_data(x[1]);
         REQUIRE(a && b && flux_device_of(x[1]).backend);
-        CHECK(!memcmp(a, b, 37 * 29 * (i % 2 ? 8 : 4)));
+        if (i < 3) CHECK(!memcmp(a, b, 37 * 29 * (i % 2 ? 8 : 4)));
+        else CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(there(flux_cpu(x[1])), there(x[0]))))), 0, 1e-14);     /* by log and cos, which a chip has of its own */
     }
 }
 
