@@ -246,8 +246,12 @@
    Products and convolutions of float16 and bfloat16 use tensor cores (NVIDIA: float16 from sm_75,
    bfloat16 from sm_80 on; sm_90 by warpgroups, with a compiler and a driver of CUDA 12, unless
    FLUX_WGMMA=0) or matrix cores (AMD: gfx908, gfx90a, gfx94x, gfx950, also for float32)
-   and sum in float32. flux_allow_tf32(true) lets NVIDIA's multiply float32 as TF32; without it
-   float32 is computed to its full precision. All else, float64 too, runs on plain arithmetic units.
+   and sum in float32. So do large products of float32 by warpgroups, each number as the sum of
+   three bfloat16, with errors no larger than those of plain arithmetic units; what these can't
+   hold, infinities, NaN and numbers beyond 2^127 or below 2^-108, is multiplied plainly. They take
+   memory of 1.5 times their operands meanwhile. flux_allow_tf32(true) lets NVIDIA's multiply
+   float32 as TF32, on sm_90 as the sum of two bfloat16; without it float32 is computed to its full
+   precision. All else, float64 too, runs on plain arithmetic units.
    A convolution multiplies the windows where they lie in the image, forward and backward; no copy
    of them is made.
    flux_get_device(.backend = "CUDA", .id = 1) names one of several GPUs, flux_to(device, model)
@@ -308,8 +312,9 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
-     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma gemm_mma sorting whole attention attention_mma
-                program cache compile backend
+     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
+                gemm_planes gemm_mma sorting whole attention attention_mma program cache compile
+                backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
      nn/        fields walk map functions initialisers activations layers model gradient rules
@@ -24400,7 +24405,8 @@ typedef struct flux__fragment {
    two bytes, the contiguous one first and the batches last, the bytes from one to the next of the
    others, and a tile's box. */
 typedef struct flux__tensor_map {
-    int slot;                             /* whose buffer it is in, `offset` bytes from the start */
+    int slot;                             /* whose buffer it is in, `offset` bytes from the start;
+                                             -1: scratch memory */
     bool brain;                           /* bf16, else f16 */
     int64_t offset, dim[3], step[2], box[3];
     const char *at;                       /* the address that `words` are of, or NULL */
@@ -25736,9 +25742,10 @@ static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux_
 
 /* Encodes a kernel's map for this run, and marks the kernel as stale, if its operand's address is
    another than before. */
-static bool flux__gpu_map(const flux__run *r, flux__gpu *g, flux__gpu_kernel *gk, int which) {
+static bool flux__gpu_map(const flux__run *r, const flux__kernel *k, flux__gpu *g, int which) {
+    flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
     flux__tensor_map *m = &gk->maps[which];
-    const char *at = (const char *)r->ptr[m->slot] + m->offset;
+    const char *at = (const char *)(m->slot < 0 ? k->scratch_at : r->ptr[m->slot]) + m->offset;
     if (at == m->at) return true;
     m->at = NULL, gk->stale = true;
     if (!flux__gpu_ok(g, g->driver->map(m, at, flux__map_words(m)), "describing an operand"))
@@ -25756,7 +25763,7 @@ static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu 
         uint64_t now = 0;
         if (gk->param[i].kind == 'm') {
             gk->args[i] = flux__map_words(&gk->maps[gk->param[i].what]);
-            if (!flux__gpu_map(r, g, gk, gk->param[i].what)) return false;
+            if (!flux__gpu_map(r, k, g, gk->param[i].what)) return false;
             continue;
         }
         gk->args[i] = values + i * 8;
@@ -27541,13 +27548,29 @@ FLUX__END_LEAN
    TMA writes zeros. A map (flux__tensor_map) says where an operand lies; launches encode it anew
    when the address has changed.
 
+   Operands may be planes (gpu/gemm_planes.h), bf16 numbers whose sum is a float32: then a stage has
+   the tiles of all planes; a turn has sums of its own, of the products of pairs of planes, the
+   smallest first, and adds them in float32. (Rejected: adding them while the next turn multiplies
+   into others; the assembler then waits for each wgmma.)
+
    Sources: PTX ISA 8.0, "Asynchronous Warpgroup Level Matrix Instructions"; CUDA's driver API,
    cuTensorMapEncodeTiled. */
 
 FLUX__BEGIN_LEAN
 
-enum { FLUX__RING = 4, FLUX__LINE = 64, FLUX__WGMMA_COLUMNS = 128, FLUX__BOX_BYTES = 64 * 128 };
+enum { FLUX__LINE = 64, FLUX__WGMMA_COLUMNS = 128, FLUX__BOX_BYTES = 64 * 128 };
 enum { FLUX__FEWEST_TILES = 64 };         /* below it the inner dim is split */
+
+typedef struct flux__ring {
+    int rows, planes;                     /* of a tile; of an operand: 1 if it is half floats */
+    int turns, stage;                     /* stages, and the bytes of one */
+    const char *guard;                    /* text that a block begins with: it may return */
+} flux__ring;
+
+static flux__ring flux__ring_of(int rows, int planes, const char *guard) {
+    flux__ring r = { rows, planes, 5 - planes, (rows + FLUX__WGMMA_COLUMNS) * 128 * planes, guard };
+    return r;
+}
 
 /* Fills in the map of an operand whose block's part is `width` across. False: TMA can't read it,
    as its strides are no multiples of 16 bytes, or it is an image's windows, or not 2-D with one dim
@@ -27602,16 +27625,17 @@ static flux__parts flux__wgmma_parts(flux__emitter *c, int rows) {
     return s;
 }
 
-/* The producer's requests for the part of operand f, `rows` across, of the tile at l of the inner
-   dim: it goes to `to` + `at`, a box after the other. */
-static void flux__emit_boxes(flux__emitter *c, const flux__factor *f, const flux__tensor_map *m,
-                             int map, int rows, int at) {
-    for (int r = 0; r < rows; r += f->deep ? rows : FLUX__LINE) {
+/* The producer's requests for the part of operand f, `width` across, of the tile at l of the inner
+   dim: it goes to `to` + `at`, a box after the other, plane by plane. */
+static void flux__emit_boxes(flux__emitter *c, const flux__ring *r, const flux__factor *f,
+                             const flux__tensor_map *m, int map, int width, int at) {
+    const int batches = (int)m->dim[2] / r->planes, each = f->deep ? width : FLUX__LINE;
+    for (int e = 0; e < r->planes * width; e += each) {
         char across[32];
-        snprintf(across, sizeof across, "(int)%c0 + %d", f->name, r);
-        flux__emit(&c->s, "    box_load(to + %d, &p%d, %s, %s, (int)%s, full + q * 8);\n",
-                   at + r * 128, map, f->deep ? "l" : across, f->deep ? across : "l",
-                   m->dim[2] > 1 ? "batch" : "0");
+        snprintf(across, sizeof across, "(int)%c0 + %d", f->name, e % width);
+        flux__emit(&c->s, "    box_load(to + %d, &p%d, %s, %s, (int)%s + %d, full + q * 8);\n",
+                   at + e * 128, map, f->deep ? "l" : across, f->deep ? across : "l",
+                   batches > 1 ? "batch" : "0", e / width * batches);
     }
 }
 
@@ -27622,45 +27646,71 @@ static void flux__emit_descriptor(flux__emitter *c, const flux__factor *f, const
                "((%s) >> 4);\n", f->name, f->deep ? 1 : FLUX__BOX_BYTES / 16, from);
 }
 
-/* One instruction: adds to `sum` 64 x rows x 16 products of the tiles at place l * 16 of the inner
-   dim. The dims that are not along the inner one come first in an operand that is not `deep`. */
+/* One instruction: adds to the array `sum`, or where `adds` is 0 puts there, 64 x rows x 16
+   products of the tiles `a` and `b` behind the first plane's, at place l * 16 of the inner dim. The
+   dims that are not along the inner one come first in an operand that is not `deep`. */
 static void flux__emit_wgmma(flux__emitter *c, const flux__factor *fa, const flux__factor *fb,
-                             int rows) {
+                             int rows, const char *sum, int a, int b, const char *adds) {
     flux__listing *s = &c->s;
-    const char *type = fa->o->dtype == FLUX_BF16 ? "bf16" : "f16";
+    const char *type = fa->o->dtype == FLUX_F16 ? "f16" : "bf16";
     const int sums = rows / 2;
     flux__emit(s, "    asm volatile(\"{\\n.reg .pred %%%%p;\\nsetp.ne.b32 %%%%p, %%%d, 0;\\n"
                "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", sums + 2, rows, type, type);
     for (int e = 0; e < sums; e++) flux__emit(s, "%s%%%d", e ? "," : "", e);
     flux__emit(s, "}, %%%d, %%%d, %%%%p, 1, 1, %d, %d;\\n}\\n\"\n        : ", sums, sums + 1,
                !fb->deep, !fa->deep);
-    for (int e = 0; e < sums; e++) flux__emit(s, "%s\"+f\"(sum[%d])", e ? ", " : "", e);
-    flux__emit(s, "\n        : \"l\"(b_now + l * %d), \"l\"(a_now + l * %d), \"r\"(1));\n",
-               fb->deep ? 2 : 128, fa->deep ? 2 : 128);
+    for (int e = 0; e < sums; e++) flux__emit(s, "%s\"+f\"(%s[%d])", e ? ", " : "", sum, e);
+    flux__emit(s, "\n        : \"l\"(b_now + %d + l * %d), \"l\"(a_now + %d + l * %d), "
+               "\"r\"(%s));\n", b * FLUX__WGMMA_COLUMNS * 8, fb->deep ? 2 : 128, a * rows * 8,
+               fa->deep ? 2 : 128, adds);
 }
 
-/* What the eight warps do that multiply: each turn waits for a stage, multiplies, and when the
-   turn before is done gives back that turn's stage. */
-static void flux__emit_consumers(flux__emitter *c, const flux__factor *fa, const flux__factor *fb,
-                                 int rows, int stage) {
+/* The products of a turn, into the array `sum`: of planes those of the pairs that matter, the
+   smallest first. */
+static void flux__emit_turn_products(flux__emitter *c, const flux__ring *r, const flux__factor *fa,
+                                     const flux__factor *fb, const char *sum) {
+    flux__emit(&c->s, "    products_begin();\n    FULLY\n    for (int l = 0; l < %d; l++) {\n",
+               FLUX__LINE / 16);
+    for (int both = r->planes - 1; both >= 0; both--)
+        for (int a = 0; a <= both; a++)
+            flux__emit_wgmma(c, fa, fb, r->rows, sum, a, both - a,
+                             r->planes > 1 && both == r->planes - 1 && a == 0 ? "(int)(l > 0)"
+                                                                              : "1");
+    flux__emit(&c->s, "    }\n    products_end();\n");
+}
+
+/* What the eight warps do that multiply. Turn n waits for its stage and multiplies. The stage is
+   given back when the products are done: of half floats in the next turn, of planes at once, whose
+   sums are added then. */
+static void flux__emit_consumers(flux__emitter *c, const flux__ring *r, const flux__factor *fa,
+                                 const flux__factor *fb) {
     flux__listing *s = &c->s;
+    const int sums = r->rows / 2;
     char from[64];
     flux__emit(s, "    registers_more();\n    float sum[%d];\n    FULLY\n"
                "    for (int e = 0; e < %d; e++) {\n    sum[e] = 0;\n    SETTLED(sum[e]);\n    }\n",
-               rows / 2, rows / 2);
+               sums, sums);
     flux__emit_descriptor(c, fa, "tiles");
-    snprintf(from, sizeof from, "tiles + %d + t / 128 * %d", rows * 128, FLUX__BOX_BYTES);
+    snprintf(from, sizeof from, "tiles + %d + t / 128 * %d", r->planes * r->rows * 128,
+             FLUX__BOX_BYTES);
     flux__emit_descriptor(c, fb, from);
     flux__emit(s, "#pragma unroll 1\n    for (int n = 0; n < steps; n++) {\n"
                "    const int q = n %% %d;\n    phase_wait(full + q * 8, n / %d & 1);\n"
-               "    const u64 a_now = a_lines + q * %d, b_now = b_lines + q * %d;\n"
-               "    products_begin();\n    FULLY\n    for (int l = 0; l < %d; l++)\n", FLUX__RING,
-               FLUX__RING, stage / 16, stage / 16, FLUX__LINE / 16);
-    flux__emit_wgmma(c, fa, fb, rows);
-    flux__emit(s, "    products_end();\n    products_left(1);\n"
-               "    if (n > 0 && t %% 32 == 0) phase_arrive(empty + (n - 1) %% %d * 8);\n    }\n"
-               "    products_left(0);\n    FULLY\n"
-               "    for (int e = 0; e < %d; e++) SETTLED(sum[e]);\n", FLUX__RING, rows / 2);
+               "    const u64 a_now = a_lines + q * %d, b_now = b_lines + q * %d;\n", r->turns,
+               r->turns, r->stage / 16, r->stage / 16);
+    if (r->planes > 1) {
+        flux__emit(s, "    float part[%d];\n", sums);
+        flux__emit_turn_products(c, r, fa, fb, "part");
+        flux__emit(s, "    products_left(0);\n    if (t %% 32 == 0) phase_arrive(empty + q * 8);\n"
+                   "    FULLY\n    for (int e = 0; e < %d; e++) {\n    SETTLED(part[e]);\n"
+                   "    sum[e] += part[e];\n    }\n    }\n", sums);
+        return;
+    }
+    flux__emit_turn_products(c, r, fa, fb, "sum");
+    flux__emit(s, "    products_left(1);\n"
+               "    if (n > 0 && t %% 32 == 0) phase_arrive(empty + (n - 1) %% %d * 8);\n"
+               "    }\n    products_left(0);\n    FULLY\n"
+               "    for (int e = 0; e < %d; e++) SETTLED(sum[e]);\n", r->turns, sums);
 }
 
 /* Finish: each warp puts its 16 columns into shared memory, in the tiles' place, once all have
@@ -27685,40 +27735,49 @@ static void flux__emit_wgmma_sums(flux__emitter *c, const flux__parts *split, in
     flux__emit(s, "    }\n    }\n");
 }
 
-/* The kernel's text, for tiles of `rows` x 128. */
+/* The kernel's text. Its maps are the kernel's. */
 static void flux__code_wgmma_product(flux__emitter *c, const flux__factor *fa,
-                                     const flux__factor *fb, int rows,
+                                     const flux__factor *fb, const flux__ring *r,
                                      const flux__parts *split) {
     flux__listing *s = &c->s;
-    const int stage = (rows + FLUX__WGMMA_COLUMNS) * 128;
     const int a = flux__emitter_param(c, 'm', 0, "const __grid_constant__ tensor_map"),
               b = flux__emitter_param(c, 'm', 1, "const __grid_constant__ tensor_map");
-    flux__emit(s, "    extern __shared__ ALIGN16 char dynamic[];\n    __shared__ u64 phases[%d];\n"
+    flux__emit(s, "%s    extern __shared__ ALIGN16 char dynamic[];\n"
+               "    __shared__ u64 phases[%d];\n"
                "    const u32 full = shared_at(phases), empty = full + %d, "
-               "tiles = (shared_at(dynamic) + 1023) / 1024 * 1024;\n", 2 * FLUX__RING,
-               8 * FLUX__RING);
+               "tiles = (shared_at(dynamic) + 1023) / 1024 * 1024;\n", r->guard, 2 * r->turns,
+               8 * r->turns);
     flux__emit_numbers(c);
     flux__emit(s, "    const int t = (int)threadIdx.x;\n");
-    flux__emit_product_start(c, fa, fb, rows, FLUX__WGMMA_COLUMNS, split);
+    flux__emit_product_start(c, fa, fb, r->rows, FLUX__WGMMA_COLUMNS, split);
     flux__emit(s, "    if (t == 0) {\n    for (int q = 0; q < %d; q++) "
                "phase_start(full + q * 8, 1), phase_start(empty + q * 8, 8);\n"
                "    phases_started();\n    }\n    __syncthreads();\n"
-               "    const int steps = (int)((end - begin + %d) / %d);\n", FLUX__RING,
+               "    const int steps = (int)((end - begin + %d) / %d);\n", r->turns,
                FLUX__LINE - 1, FLUX__LINE);
     flux__emit(s, "    if (t >= 256) {\n    registers_less();\n    if (t == 256)\n"
                "    for (int n = 0; n < steps; n++) {\n    const int q = n %% %d, "
                "l = (int)begin + n * %d;\n    const u32 to = tiles + q * %d;\n"
                "    phase_wait(empty + q * 8, ~(n / %d) & 1);\n"
-               "    phase_expects(full + q * 8, %d);\n", FLUX__RING, FLUX__LINE, stage, FLUX__RING,
-               stage);
-    flux__emit_boxes(c, fa, &c->gk->maps[0], a, rows, 0);
-    flux__emit_boxes(c, fb, &c->gk->maps[1], b, FLUX__WGMMA_COLUMNS, rows * 128);
+               "    phase_expects(full + q * 8, %d);\n", r->turns, FLUX__LINE, r->stage, r->turns,
+               r->stage);
+    flux__emit_boxes(c, r, fa, &c->gk->maps[0], a, r->rows, 0);
+    flux__emit_boxes(c, r, fb, &c->gk->maps[1], b, FLUX__WGMMA_COLUMNS,
+                     r->planes * r->rows * 128);
     flux__emit(s, "    }\n    } else {\n");
-    flux__emit_consumers(c, fa, fb, rows, stage);
-    flux__emit_wgmma_sums(c, split, rows);
+    flux__emit_consumers(c, r, fa, fb);
+    flux__emit_wgmma_sums(c, split, r->rows);
     flux__emit(s, "    }\n    }\n    }\n");
     c->gk->next.threads = 384, c->gk->next.blocks = 1;
-    c->gk->next.shared = (unsigned)(FLUX__RING * stage + 1024);
+    c->gk->next.shared = (unsigned)(r->turns * r->stage + 1024);
+}
+
+/* Gives the kernel its operands' maps. False: no memory. */
+static bool flux__keep_maps(flux__emitter *c, const flux__tensor_map *maps) {
+    c->gk->maps = (flux__tensor_map *)flux__zalloc(2 * sizeof *maps);
+    if (!c->gk->maps) return c->failed = true, false;
+    memcpy(c->gk->maps, maps, 2 * sizeof *maps);
+    return true;
 }
 
 /* The rows of a tile if the device has TMA and wgmma and both suit the product, whose maps are the
@@ -27731,10 +27790,196 @@ static int flux__wgmma_tile(flux__emitter *c, const flux__factor *fa, const flux
     if (!rows || !flux__map_of(c->k, fa, rows, &maps[0]) ||
         !flux__map_of(c->k, fb, FLUX__WGMMA_COLUMNS, &maps[1]))
         return 0;
-    c->gk->maps = (flux__tensor_map *)flux__zalloc(sizeof maps);
-    if (!c->gk->maps) return c->failed = true, 0;
-    memcpy(c->gk->maps, maps, sizeof maps);
-    return rows;
+    return flux__keep_maps(c, maps) ? rows : 0;
+}
+
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- gpu/gemm_planes.h
+   The product of float32 by the tensor cores of sm_90, to float32's accuracy. A float32 is the sum
+   of three bf16 numbers of 8 bits each, exactly: its planes. Of the nine products of planes six are
+   above a float32's last bit; gpu/gemm_wgmma.h adds them in bf16's speed, which is more than twelve
+   times that of plain arithmetic units. Where TF32 is allowed two planes and three products do,
+   which still have 16 bits where TF32 has 11.
+
+   A launch computes the planes into scratch memory, [plane][batch][slow side][fast side], with
+   the sides as in the operand and the fast one padded to 16 bytes. A number of which planes can't
+   tell, an infinity, a NaN, one that rounds to infinity, or one so small that a plane would have
+   none of its bits, sets a flag: then the plain product, the last launch, does the work, and else
+   it returns at once.
+
+   Invariant: the shape alone decides whether a product goes by planes, and the numbers of its
+   operands which of the two launches computes it.
+
+   Source of the split: Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence
+   Datatype For Higher-Precision Computations", 2019.
+   Rejected: TF32's own instruction, which takes no operand whose inner dim is not contiguous. */
+
+FLUX__BEGIN_LEAN
+
+/* The fewest products, of numbers, that are worth the planes and three more launches. Tests set
+   it. */
+static double flux__planes_least = 1 << 30;
+enum { FLUX__PLANES_SIDE = 256, FLUX__PLANES_MOST = 1 << 30 };   /* rows; bytes of scratch memory */
+
+typedef struct flux__planes {
+    int n, rows, scratch;                 /* planes; rows of a tile; the parameter of scratch
+                                             memory, which begins with the flag */
+    flux__tensor_map maps[2];
+} flux__planes;
+
+/* The map of operand f's planes, which begin `at` bytes into scratch memory. */
+static flux__tensor_map flux__plane_map(const flux__kernel *k, const flux__factor *f, int planes,
+                                        int width, int64_t at) {
+    flux__tensor_map m;
+    int64_t matrices = planes;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) matrices *= f->o->stride[d] ? k->full[d] : 1;
+    memset(&m, 0, sizeof m);
+    m.slot = -1, m.offset = at, m.brain = true;
+    m.dim[0] = f->deep ? k->mnk[2] : f->limit, m.dim[1] = f->deep ? f->limit : k->mnk[2];
+    m.dim[2] = matrices;
+    m.step[0] = (m.dim[0] + 7) / 8 * 16, m.step[1] = m.step[0] * m.dim[1];
+    m.box[0] = FLUX__LINE, m.box[1] = f->deep ? width : FLUX__LINE, m.box[2] = 1;
+    return m;
+}
+
+/* Rows of a block's tile, 0 where the plain product is better: it is small, or so narrow that the
+   planes take as long to make as they spare. */
+static int flux__plane_rows(const flux__kernel *k) {
+    const int64_t M = k->mnk[0], N = k->mnk[1], K = k->mnk[2], all = flux__batches(k);
+    int batches = 0;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) batches += k->full[d] > 1;
+    if (batches > 1 || all > 65535 || K < 2 * FLUX__LINE || M >= INT32_MAX || N >= INT32_MAX ||
+        K >= INT32_MAX || M < FLUX__PLANES_SIDE || N < FLUX__PLANES_SIDE ||
+        (double)M * (double)N * (double)K * (double)all < flux__planes_least ||
+        flux__product_tiles(k, 64, FLUX__WGMMA_COLUMNS) > FLUX__GPU_BLOCKS)
+        return 0;
+    return flux__product_tiles(k, 128, FLUX__WGMMA_COLUMNS) >= FLUX__ENOUGH_BLOCKS ? 128
+         : flux__product_tiles(k, 64, FLUX__WGMMA_COLUMNS) >= FLUX__FEWEST_TILES ? 64 : 0;
+}
+
+/* How a product goes by planes; n is 0 if it does not. */
+static flux__planes flux__planes_of(const flux__kernel *k, const flux__factor *fa,
+                                    const flux__factor *fb, const flux__gpu *g, bool tf32) {
+    flux__planes p;
+    memset(&p, 0, sizeof p);
+    if (!g->tiled || fa->o->dtype != FLUX_F32 || fb->o->dtype != FLUX_F32 || fa->o->gather ||
+        fb->o->gather || fa->o->shape.ndim < 2 || fb->o->shape.ndim < 2 ||
+        (p.rows = flux__plane_rows(k)) == 0)
+        return p;
+    const int n = tf32 ? 2 : 3;
+    p.maps[0] = flux__plane_map(k, fa, n, p.rows, 256);
+    const int64_t next = (256 + p.maps[0].step[1] * p.maps[0].dim[2] + 255) / 256 * 256;
+    p.maps[1] = flux__plane_map(k, fb, n, FLUX__WGMMA_COLUMNS, next);
+    if (next + p.maps[1].step[1] * p.maps[1].dim[2] <= FLUX__PLANES_MOST) p.n = n;
+    return p;
+}
+
+/* The chunks of 8 numbers that an operand's planes have. */
+static int64_t flux__plane_chunks(const flux__planes *p, const flux__tensor_map *m) {
+    return m->step[0] / 16 * m->dim[1] * (m->dim[2] / p->n);
+}
+
+/* Loads the thread's 8 numbers, from element x of line y of the batch's matrix on, into v: by 16
+   bytes if they are whole and aligned. Beyond the line are zeros. */
+static void flux__emit_plane_numbers(flux__emitter *c, const flux__factor *f,
+                                     const flux__tensor_map *m) {
+    flux__listing *s = &c->s;
+    const bool whole = flux__chunks_fit(f, c->k->mnk[2], 4);
+    flux__emit(s, "    float v[8];\n    FULLY\n    for (int u = 0; u < 8; u += %d) {\n"
+               "    const %s %c = x + u, %c = y;\n    const int there = x + u < %lld;\n"
+               "    const float *const from = p%d + (", whole ? 4 : 1, c->index,
+               f->deep ? 'l' : 'i', f->deep ? 'i' : 'l', (long long)m->dim[0], f->p);
+    flux__emit_element(s, f);
+    flux__emit(s, whole ? ");\n    float_pack four;\n    if (there) four = *(const float_pack *)"
+                          "from;\n    FULLY\n    for (int e = 0; e < 4; e++) v[u + e] = there ? "
+                          "four.x[e] : 0.0f;\n    }\n"
+                        : ");\n    v[u] = there ? *from : 0.0f;\n    }\n");
+}
+
+/* Computes the planes of chunk `q` of operand f. 2^127 is the first number that may round to
+   infinity; the planes of 2^-108 end at 2^-133, the smallest bf16. */
+static void flux__emit_plane_chunk(flux__emitter *c, const flux__planes *p, const flux__factor *f,
+                                   const flux__tensor_map *m) {
+    flux__listing *s = &c->s;
+    flux__emit(s, "    const %s x = (%s)(q %% %lld) * 8, y = (%s)(q / %lld %% %lld), "
+               "batch = (%s)(q / %lld);\n", c->index, c->index, (long long)m->step[0] / 16,
+               c->index, (long long)m->step[0] / 16, (long long)m->dim[1], c->index,
+               (long long)(m->step[0] / 16 * m->dim[1]));
+    flux__emit_batch(c, f);
+    flux__emit_plane_numbers(c, f, m);
+    flux__emit(s, "    char *const to = (char *)p%d + %lldLL + batch * %lldLL + y * %lldLL + x * 2;"
+               "\n    FULLY\n    for (int u = 0; u < 8; u++) {\n"
+               "    const u32 size = BITS_OF(v[u]) & 0x7fffffffu;\n"
+               "    bad |= size >= 0x7f000000u || (size && size < 0x09800000u);\n    }\n"
+               "    FULLY\n    for (int n = 0; n < %d; n++) {\n    words4 out;\n    FULLY\n"
+               "    for (int u = 0; u < 4; u++) {\n"
+               "    out.x[u] = pair_bf16(v[2 * u], v[2 * u + 1]);\n"
+               "    v[2 * u] -= FLOAT_OF(out.x[u] << 16);\n"
+               "    v[2 * u + 1] -= FLOAT_OF(out.x[u] & 0xffff0000u);\n    }\n"
+               "    *(words4 *)(to + n * %lldLL) = out;\n    }\n", p->scratch,
+               (long long)m->offset, (long long)m->step[1], (long long)m->step[0], p->n,
+               (long long)(m->step[1] * (m->dim[2] / p->n)));
+}
+
+/* The launches before the product: one clears the flag, one computes the planes of both
+   operands. */
+static void flux__code_flag(flux__emitter *c, const flux__planes *p) {
+    flux__emit(&c->s, "    if (threadIdx.x == 0) *(int *)p%d = 0;\n", p->scratch);
+    c->gk->next.threads = 32, c->gk->next.blocks = 1;
+}
+static void flux__code_planes(flux__emitter *c, const flux__planes *p, const flux__factor *fa,
+                              const flux__factor *fb) {
+    const int64_t first = flux__plane_chunks(p, &p->maps[0]),
+                  all = first + flux__plane_chunks(p, &p->maps[1]);
+    flux__emit(&c->s, "    int bad = 0;\n");
+    flux__emit_iterations(c, (all + 255) / 256);
+    flux__emit(&c->s, "    long long q = (long long)turn * 256 + threadIdx.x;\n"
+               "    if (q < %lldLL) {\n", (long long)first);
+    flux__emit_plane_chunk(c, p, fa, &p->maps[0]);
+    flux__emit(&c->s, "    } else if (q < %lldLL) {\n    q -= %lldLL;\n", (long long)all,
+               (long long)first);
+    flux__emit_plane_chunk(c, p, fb, &p->maps[1]);
+    flux__emit(&c->s, "    }\n    }\n    if (bad) *(int *)p%d = 1;\n", p->scratch);
+    c->gk->next.threads = 256, c->gk->next.blocks = 1;
+    c->gk->next.grid[0] = flux__gpu_blocks((all + 255) / 256);
+}
+
+/* Launch number `which` of a product by planes; `copies`: the chip copies to shared memory by
+   itself. */
+static void flux__code_plane_launch(flux__emitter *c, const flux__planes *p, const flux__factor *fa,
+                                    const flux__factor *fb, bool copies, int which) {
+    const flux__parts all = { c->k->mnk[2],
+                              c->k->mnk[0] * c->k->mnk[1] * flux__batches(c->k), 1, -1 };
+    char guard[60];
+    snprintf(guard, sizeof guard, "    if (%s*(const int *)p%d) return;\n", which == 3 ? "!" : "",
+             p->scratch);
+    if (which == 0) flux__code_flag(c, p);
+    else if (which == 1) flux__code_planes(c, p, fa, fb);
+    else if (which == 2) {
+        const flux__ring r = flux__ring_of(p->rows, p->n, guard);
+        flux__code_wgmma_product(c, fa, fb, &r, &all);
+    } else {
+        const flux__fma_tile t = flux__choose_fma_tile(c->k);
+        flux__emit(&c->s, "%s", guard);
+        flux__code_fma_product(c, fa, fb, &t, &all, copies);
+    }
+}
+
+/* The texts of a product by planes. A dry run declares the parameters of all launches. */
+static bool flux__code_plane_product(flux__emitter *c, flux__kernel *k, flux__planes *p,
+                                     const flux__factor *fa, const flux__factor *fb, bool copies) {
+    p->scratch = flux__emitter_param(c, 's', 0, "long long *");
+    k->scratch = (size_t)(p->maps[1].offset + p->maps[1].step[1] * p->maps[1].dim[2]);
+    if (!flux__keep_maps(c, p->maps)) return false;
+    for (int which = 0; which < 4; which++) flux__code_plane_launch(c, p, fa, fb, copies, which);
+    c->s.n = 0;
+    for (int which = 0; which < 4; which++) {
+        flux__step_start(&c->gk->next);
+        flux__code_plane_launch(c, p, fa, fb, copies, which);
+        if (!flux__emitter_finish(c)) return false;
+    }
+    return true;
 }
 
 FLUX__END_LEAN
@@ -28108,6 +28353,10 @@ static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gp
     bool cores = a.o->dtype == b.o->dtype && k->mnk[2] > 0,     /* K = 0: nothing to multiply */
         f64 = a.o->dtype == FLUX_F64;
     const flux__fragment *f = cores ? d->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
+    /* f16's instruction stands for the chip's asynchronous copies */
+    const flux__fragment *chip = f ? f : d->fragment(g->info.arch, FLUX_F16, tf32);
+    flux__planes planes = flux__planes_of(k, &a, &b, g, tf32);
+    if (planes.n) return flux__code_plane_product(c, k, &planes, &a, &b, chip && chip->ahead);
     const int rows = f ? flux__wgmma_tile(c, &a, &b, g) : 0;
     flux__warp_tile w;
     flux__fma_tile t;
@@ -28128,9 +28377,8 @@ static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gp
         flux__step_start(&c->gk->next);
         k->scratch = (size_t)(split.parts * split.points) * (f64 ? 8 : 4);
     }
-    /* f16's instruction stands for the chip's asynchronous copies */
-    const flux__fragment *chip = f ? f : d->fragment(g->info.arch, FLUX_F16, tf32);
-    if (rows) flux__code_wgmma_product(c, &a, &b, rows, &split);
+    const flux__ring ring = flux__ring_of(rows, 1, "");
+    if (rows) flux__code_wgmma_product(c, &a, &b, &ring, &split);
     else if (f) flux__code_mma_product(c, &a, &b, f, &w, &split);
     else flux__code_fma_product(c, &a, &b, &t, &split, chip && chip->ahead);
     bool ok = flux__emitter_finish(c);

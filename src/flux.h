@@ -246,8 +246,12 @@
    Products and convolutions of float16 and bfloat16 use tensor cores (NVIDIA: float16 from sm_75,
    bfloat16 from sm_80 on; sm_90 by warpgroups, with a compiler and a driver of CUDA 12, unless
    FLUX_WGMMA=0) or matrix cores (AMD: gfx908, gfx90a, gfx94x, gfx950, also for float32)
-   and sum in float32. flux_allow_tf32(true) lets NVIDIA's multiply float32 as TF32; without it
-   float32 is computed to its full precision. All else, float64 too, runs on plain arithmetic units.
+   and sum in float32. So do large products of float32 by warpgroups, each number as the sum of
+   three bfloat16, with errors no larger than those of plain arithmetic units; what these can't
+   hold, infinities, NaN and numbers beyond 2^127 or below 2^-108, is multiplied plainly. They take
+   memory of 1.5 times their operands meanwhile. flux_allow_tf32(true) lets NVIDIA's multiply
+   float32 as TF32, on sm_90 as the sum of two bfloat16; without it float32 is computed to its full
+   precision. All else, float64 too, runs on plain arithmetic units.
    A convolution multiplies the windows where they lie in the image, forward and backward; no copy
    of them is made.
    flux_get_device(.backend = "CUDA", .id = 1) names one of several GPUs, flux_to(device, model)
@@ -308,8 +312,9 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting calls
-     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma gemm_mma sorting whole attention attention_mma
-                program cache compile backend
+     gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
+                gemm_planes gemm_mma sorting whole attention attention_mma program cache compile
+                backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
      nn/        fields walk map functions initialisers activations layers model gradient rules
@@ -436,6 +441,7 @@
 #include "gpu/gemm.h"
 #include "gpu/gemm_fma.h"
 #include "gpu/gemm_wgmma.h"
+#include "gpu/gemm_planes.h"
 #include "gpu/gemm_mma.h"
 #include "gpu/sorting.h"
 #include "gpu/whole.h"

@@ -1,5 +1,5 @@
 # Kernels as the real NVRTC makes them: its PTX becomes C (tests/softgpu/ptx.c), so that the software GPU runs what a card's
-# assembler would get, optimised and with NVRTC's own mathematics, in place of the source. test_softgpu has each instruction. Four tests
+# assembler would get, optimised and with NVRTC's own mathematics, in place of the source. test_softgpu has each instruction. Five tests
 # of the suite; PTX="picking ops layers_conv ..." names others (convolutions alone take NVRTC two minutes).
 . tests/check.sh
 check "software GPU" env MAKEFLAGS= make -s CC="$CC" softgpu || finish
@@ -9,7 +9,7 @@ SOFTGPU_PTX=$("$tmp/rtc" where 2>"$tmp/log") || {
     skip "kernels by NVRTC's PTX: no NVRTC here; package: nvidia-cuda-toolkit, or PyPI's nvidia-cuda-nvrtc with FLUX_NVRTC"; finish; }
 export SOFTGPU_PTX FLUX_CACHE_DIR="$PWD/$tmp/cache" SOFTGPU_SOURCES="$PWD/$tmp/sources" SHORT=1
 mkdir -p "$SOFTGPU_SOURCES"
-for name in ${PTX:-products activations losses transformer}; do
+for name in ${PTX:-products planes activations losses transformer}; do
     mkdir -m 700 "$FLUX_CACHE_DIR"
     check "test_$name compiles" env MAKEFLAGS= make -s CC="$CC" BUILD="$BUILD" "$BUILD/gpu/test_$name" || continue
     sh tests/on_device.sh soft-cuda1 "$BUILD/gpu/test_$name" >"$tmp/out" 2>&1 || { grep -v '^flux:' "$tmp/out" | head -n 30; fail "test_$name by PTX"; }

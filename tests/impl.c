@@ -13,6 +13,13 @@ INSIDE void flux__test_eager(bool eager) {
     flux__atomic_store32(&flux__eager_known, eager ? 2 : 1);
 }
 INSIDE void flux__test_part_nodes(int n) { flux__part_nodes = n; }
+INSIDE void flux__test_planes(double least) {
+#if defined(FLUX_CUDA) || defined(FLUX_HIP)
+    flux__planes_least = least;
+#else
+    (void)least;
+#endif
+}
 INSIDE void *flux__test_thread(void (*run)(void *), void *arg) {
     flux__os_thread *thread = (flux__os_thread *)malloc(sizeof *thread);
     if (thread && flux__thread_start(thread, run, arg)) return thread;

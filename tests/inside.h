@@ -26,6 +26,7 @@ INSIDE int flux__test_refused(void);              /* how many have failed since 
 #if !defined(FLUX_IMPLEMENTATION) || defined(FLUX_IMPL_C) || defined(TEST_OPENED)
 INSIDE void flux__test_eager(bool eager);         /* what FLUX_EAGER says */
 INSIDE void flux__test_part_nodes(int n);         /* a graph is planned in parts of so many nodes */
+INSIDE void flux__test_planes(double least);      /* float32 goes by planes from so many products on, with GPUs */
 INSIDE void *flux__test_thread(void (*run)(void *), void *arg);        /* starts one; NULL: it can't */
 INSIDE void flux__test_join(void *thread);        /* waits for its end */
 #endif

@@ -8,6 +8,7 @@
 #include "gemm.h"
 #include "gemm_fma.h"
 #include "gemm_wgmma.h"
+#include "gemm_planes.h"
 
 /* ---------------------------------------------------------------------- gpu/gemm_mma.h
    The product with a chip's instruction on small matrices (flux__fragment: tensor
@@ -378,6 +379,10 @@ static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gp
     bool cores = a.o->dtype == b.o->dtype && k->mnk[2] > 0,     /* K = 0: nothing to multiply */
         f64 = a.o->dtype == FLUX_F64;
     const flux__fragment *f = cores ? d->fragment(g->info.arch, a.o->dtype, tf32) : NULL;
+    /* f16's instruction stands for the chip's asynchronous copies */
+    const flux__fragment *chip = f ? f : d->fragment(g->info.arch, FLUX_F16, tf32);
+    flux__planes planes = flux__planes_of(k, &a, &b, g, tf32);
+    if (planes.n) return flux__code_plane_product(c, k, &planes, &a, &b, chip && chip->ahead);
     const int rows = f ? flux__wgmma_tile(c, &a, &b, g) : 0;
     flux__warp_tile w;
     flux__fma_tile t;
@@ -398,9 +403,8 @@ static bool flux__code_product(flux__emitter *c, flux__kernel *k, const flux__gp
         flux__step_start(&c->gk->next);
         k->scratch = (size_t)(split.parts * split.points) * (f64 ? 8 : 4);
     }
-    /* f16's instruction stands for the chip's asynchronous copies */
-    const flux__fragment *chip = f ? f : d->fragment(g->info.arch, FLUX_F16, tf32);
-    if (rows) flux__code_wgmma_product(c, &a, &b, rows, &split);
+    const flux__ring ring = flux__ring_of(rows, 1, "");
+    if (rows) flux__code_wgmma_product(c, &a, &b, &ring, &split);
     else if (f) flux__code_mma_product(c, &a, &b, f, &w, &split);
     else flux__code_fma_product(c, &a, &b, &t, &split, chip && chip->ahead);
     bool ok = flux__emitter_finish(c);

@@ -27,13 +27,29 @@
    TMA writes zeros. A map (flux__tensor_map) says where an operand lies; launches encode it anew
    when the address has changed.
 
+   Operands may be planes (gpu/gemm_planes.h), bf16 numbers whose sum is a float32: then a stage has
+   the tiles of all planes; a turn has sums of its own, of the products of pairs of planes, the
+   smallest first, and adds them in float32. (Rejected: adding them while the next turn multiplies
+   into others; the assembler then waits for each wgmma.)
+
    Sources: PTX ISA 8.0, "Asynchronous Warpgroup Level Matrix Instructions"; CUDA's driver API,
    cuTensorMapEncodeTiled. */
 
 FLUX__BEGIN_LEAN
 
-enum { FLUX__RING = 4, FLUX__LINE = 64, FLUX__WGMMA_COLUMNS = 128, FLUX__BOX_BYTES = 64 * 128 };
+enum { FLUX__LINE = 64, FLUX__WGMMA_COLUMNS = 128, FLUX__BOX_BYTES = 64 * 128 };
 enum { FLUX__FEWEST_TILES = 64 };         /* below it the inner dim is split */
+
+typedef struct flux__ring {
+    int rows, planes;                     /* of a tile; of an operand: 1 if it is half floats */
+    int turns, stage;                     /* stages, and the bytes of one */
+    const char *guard;                    /* text that a block begins with: it may return */
+} flux__ring;
+
+static flux__ring flux__ring_of(int rows, int planes, const char *guard) {
+    flux__ring r = { rows, planes, 5 - planes, (rows + FLUX__WGMMA_COLUMNS) * 128 * planes, guard };
+    return r;
+}
 
 /* Fills in the map of an operand whose block's part is `width` across. False: TMA can't read it,
    as its strides are no multiples of 16 bytes, or it is an image's windows, or not 2-D with one dim
@@ -88,16 +104,17 @@ static flux__parts flux__wgmma_parts(flux__emitter *c, int rows) {
     return s;
 }
 
-/* The producer's requests for the part of operand f, `rows` across, of the tile at l of the inner
-   dim: it goes to `to` + `at`, a box after the other. */
-static void flux__emit_boxes(flux__emitter *c, const flux__factor *f, const flux__tensor_map *m,
-                             int map, int rows, int at) {
-    for (int r = 0; r < rows; r += f->deep ? rows : FLUX__LINE) {
+/* The producer's requests for the part of operand f, `width` across, of the tile at l of the inner
+   dim: it goes to `to` + `at`, a box after the other, plane by plane. */
+static void flux__emit_boxes(flux__emitter *c, const flux__ring *r, const flux__factor *f,
+                             const flux__tensor_map *m, int map, int width, int at) {
+    const int batches = (int)m->dim[2] / r->planes, each = f->deep ? width : FLUX__LINE;
+    for (int e = 0; e < r->planes * width; e += each) {
         char across[32];
-        snprintf(across, sizeof across, "(int)%c0 + %d", f->name, r);
-        flux__emit(&c->s, "    box_load(to + %d, &p%d, %s, %s, (int)%s, full + q * 8);\n",
-                   at + r * 128, map, f->deep ? "l" : across, f->deep ? across : "l",
-                   m->dim[2] > 1 ? "batch" : "0");
+        snprintf(across, sizeof across, "(int)%c0 + %d", f->name, e % width);
+        flux__emit(&c->s, "    box_load(to + %d, &p%d, %s, %s, (int)%s + %d, full + q * 8);\n",
+                   at + e * 128, map, f->deep ? "l" : across, f->deep ? across : "l",
+                   batches > 1 ? "batch" : "0", e / width * batches);
     }
 }
 
@@ -108,45 +125,71 @@ static void flux__emit_descriptor(flux__emitter *c, const flux__factor *f, const
                "((%s) >> 4);\n", f->name, f->deep ? 1 : FLUX__BOX_BYTES / 16, from);
 }
 
-/* One instruction: adds to `sum` 64 x rows x 16 products of the tiles at place l * 16 of the inner
-   dim. The dims that are not along the inner one come first in an operand that is not `deep`. */
+/* One instruction: adds to the array `sum`, or where `adds` is 0 puts there, 64 x rows x 16
+   products of the tiles `a` and `b` behind the first plane's, at place l * 16 of the inner dim. The
+   dims that are not along the inner one come first in an operand that is not `deep`. */
 static void flux__emit_wgmma(flux__emitter *c, const flux__factor *fa, const flux__factor *fb,
-                             int rows) {
+                             int rows, const char *sum, int a, int b, const char *adds) {
     flux__listing *s = &c->s;
-    const char *type = fa->o->dtype == FLUX_BF16 ? "bf16" : "f16";
+    const char *type = fa->o->dtype == FLUX_F16 ? "f16" : "bf16";
     const int sums = rows / 2;
     flux__emit(s, "    asm volatile(\"{\\n.reg .pred %%%%p;\\nsetp.ne.b32 %%%%p, %%%d, 0;\\n"
                "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", sums + 2, rows, type, type);
     for (int e = 0; e < sums; e++) flux__emit(s, "%s%%%d", e ? "," : "", e);
     flux__emit(s, "}, %%%d, %%%d, %%%%p, 1, 1, %d, %d;\\n}\\n\"\n        : ", sums, sums + 1,
                !fb->deep, !fa->deep);
-    for (int e = 0; e < sums; e++) flux__emit(s, "%s\"+f\"(sum[%d])", e ? ", " : "", e);
-    flux__emit(s, "\n        : \"l\"(b_now + l * %d), \"l\"(a_now + l * %d), \"r\"(1));\n",
-               fb->deep ? 2 : 128, fa->deep ? 2 : 128);
+    for (int e = 0; e < sums; e++) flux__emit(s, "%s\"+f\"(%s[%d])", e ? ", " : "", sum, e);
+    flux__emit(s, "\n        : \"l\"(b_now + %d + l * %d), \"l\"(a_now + %d + l * %d), "
+               "\"r\"(%s));\n", b * FLUX__WGMMA_COLUMNS * 8, fb->deep ? 2 : 128, a * rows * 8,
+               fa->deep ? 2 : 128, adds);
 }
 
-/* What the eight warps do that multiply: each turn waits for a stage, multiplies, and when the
-   turn before is done gives back that turn's stage. */
-static void flux__emit_consumers(flux__emitter *c, const flux__factor *fa, const flux__factor *fb,
-                                 int rows, int stage) {
+/* The products of a turn, into the array `sum`: of planes those of the pairs that matter, the
+   smallest first. */
+static void flux__emit_turn_products(flux__emitter *c, const flux__ring *r, const flux__factor *fa,
+                                     const flux__factor *fb, const char *sum) {
+    flux__emit(&c->s, "    products_begin();\n    FULLY\n    for (int l = 0; l < %d; l++) {\n",
+               FLUX__LINE / 16);
+    for (int both = r->planes - 1; both >= 0; both--)
+        for (int a = 0; a <= both; a++)
+            flux__emit_wgmma(c, fa, fb, r->rows, sum, a, both - a,
+                             r->planes > 1 && both == r->planes - 1 && a == 0 ? "(int)(l > 0)"
+                                                                              : "1");
+    flux__emit(&c->s, "    }\n    products_end();\n");
+}
+
+/* What the eight warps do that multiply. Turn n waits for its stage and multiplies. The stage is
+   given back when the products are done: of half floats in the next turn, of planes at once, whose
+   sums are added then. */
+static void flux__emit_consumers(flux__emitter *c, const flux__ring *r, const flux__factor *fa,
+                                 const flux__factor *fb) {
     flux__listing *s = &c->s;
+    const int sums = r->rows / 2;
     char from[64];
     flux__emit(s, "    registers_more();\n    float sum[%d];\n    FULLY\n"
                "    for (int e = 0; e < %d; e++) {\n    sum[e] = 0;\n    SETTLED(sum[e]);\n    }\n",
-               rows / 2, rows / 2);
+               sums, sums);
     flux__emit_descriptor(c, fa, "tiles");
-    snprintf(from, sizeof from, "tiles + %d + t / 128 * %d", rows * 128, FLUX__BOX_BYTES);
+    snprintf(from, sizeof from, "tiles + %d + t / 128 * %d", r->planes * r->rows * 128,
+             FLUX__BOX_BYTES);
     flux__emit_descriptor(c, fb, from);
     flux__emit(s, "#pragma unroll 1\n    for (int n = 0; n < steps; n++) {\n"
                "    const int q = n %% %d;\n    phase_wait(full + q * 8, n / %d & 1);\n"
-               "    const u64 a_now = a_lines + q * %d, b_now = b_lines + q * %d;\n"
-               "    products_begin();\n    FULLY\n    for (int l = 0; l < %d; l++)\n", FLUX__RING,
-               FLUX__RING, stage / 16, stage / 16, FLUX__LINE / 16);
-    flux__emit_wgmma(c, fa, fb, rows);
-    flux__emit(s, "    products_end();\n    products_left(1);\n"
-               "    if (n > 0 && t %% 32 == 0) phase_arrive(empty + (n - 1) %% %d * 8);\n    }\n"
-               "    products_left(0);\n    FULLY\n"
-               "    for (int e = 0; e < %d; e++) SETTLED(sum[e]);\n", FLUX__RING, rows / 2);
+               "    const u64 a_now = a_lines + q * %d, b_now = b_lines + q * %d;\n", r->turns,
+               r->turns, r->stage / 16, r->stage / 16);
+    if (r->planes > 1) {
+        flux__emit(s, "    float part[%d];\n", sums);
+        flux__emit_turn_products(c, r, fa, fb, "part");
+        flux__emit(s, "    products_left(0);\n    if (t %% 32 == 0) phase_arrive(empty + q * 8);\n"
+                   "    FULLY\n    for (int e = 0; e < %d; e++) {\n    SETTLED(part[e]);\n"
+                   "    sum[e] += part[e];\n    }\n    }\n", sums);
+        return;
+    }
+    flux__emit_turn_products(c, r, fa, fb, "sum");
+    flux__emit(s, "    products_left(1);\n"
+               "    if (n > 0 && t %% 32 == 0) phase_arrive(empty + (n - 1) %% %d * 8);\n"
+               "    }\n    products_left(0);\n    FULLY\n"
+               "    for (int e = 0; e < %d; e++) SETTLED(sum[e]);\n", r->turns, sums);
 }
 
 /* Finish: each warp puts its 16 columns into shared memory, in the tiles' place, once all have
@@ -171,40 +214,49 @@ static void flux__emit_wgmma_sums(flux__emitter *c, const flux__parts *split, in
     flux__emit(s, "    }\n    }\n");
 }
 
-/* The kernel's text, for tiles of `rows` x 128. */
+/* The kernel's text. Its maps are the kernel's. */
 static void flux__code_wgmma_product(flux__emitter *c, const flux__factor *fa,
-                                     const flux__factor *fb, int rows,
+                                     const flux__factor *fb, const flux__ring *r,
                                      const flux__parts *split) {
     flux__listing *s = &c->s;
-    const int stage = (rows + FLUX__WGMMA_COLUMNS) * 128;
     const int a = flux__emitter_param(c, 'm', 0, "const __grid_constant__ tensor_map"),
               b = flux__emitter_param(c, 'm', 1, "const __grid_constant__ tensor_map");
-    flux__emit(s, "    extern __shared__ ALIGN16 char dynamic[];\n    __shared__ u64 phases[%d];\n"
+    flux__emit(s, "%s    extern __shared__ ALIGN16 char dynamic[];\n"
+               "    __shared__ u64 phases[%d];\n"
                "    const u32 full = shared_at(phases), empty = full + %d, "
-               "tiles = (shared_at(dynamic) + 1023) / 1024 * 1024;\n", 2 * FLUX__RING,
-               8 * FLUX__RING);
+               "tiles = (shared_at(dynamic) + 1023) / 1024 * 1024;\n", r->guard, 2 * r->turns,
+               8 * r->turns);
     flux__emit_numbers(c);
     flux__emit(s, "    const int t = (int)threadIdx.x;\n");
-    flux__emit_product_start(c, fa, fb, rows, FLUX__WGMMA_COLUMNS, split);
+    flux__emit_product_start(c, fa, fb, r->rows, FLUX__WGMMA_COLUMNS, split);
     flux__emit(s, "    if (t == 0) {\n    for (int q = 0; q < %d; q++) "
                "phase_start(full + q * 8, 1), phase_start(empty + q * 8, 8);\n"
                "    phases_started();\n    }\n    __syncthreads();\n"
-               "    const int steps = (int)((end - begin + %d) / %d);\n", FLUX__RING,
+               "    const int steps = (int)((end - begin + %d) / %d);\n", r->turns,
                FLUX__LINE - 1, FLUX__LINE);
     flux__emit(s, "    if (t >= 256) {\n    registers_less();\n    if (t == 256)\n"
                "    for (int n = 0; n < steps; n++) {\n    const int q = n %% %d, "
                "l = (int)begin + n * %d;\n    const u32 to = tiles + q * %d;\n"
                "    phase_wait(empty + q * 8, ~(n / %d) & 1);\n"
-               "    phase_expects(full + q * 8, %d);\n", FLUX__RING, FLUX__LINE, stage, FLUX__RING,
-               stage);
-    flux__emit_boxes(c, fa, &c->gk->maps[0], a, rows, 0);
-    flux__emit_boxes(c, fb, &c->gk->maps[1], b, FLUX__WGMMA_COLUMNS, rows * 128);
+               "    phase_expects(full + q * 8, %d);\n", r->turns, FLUX__LINE, r->stage, r->turns,
+               r->stage);
+    flux__emit_boxes(c, r, fa, &c->gk->maps[0], a, r->rows, 0);
+    flux__emit_boxes(c, r, fb, &c->gk->maps[1], b, FLUX__WGMMA_COLUMNS,
+                     r->planes * r->rows * 128);
     flux__emit(s, "    }\n    } else {\n");
-    flux__emit_consumers(c, fa, fb, rows, stage);
-    flux__emit_wgmma_sums(c, split, rows);
+    flux__emit_consumers(c, r, fa, fb);
+    flux__emit_wgmma_sums(c, split, r->rows);
     flux__emit(s, "    }\n    }\n    }\n");
     c->gk->next.threads = 384, c->gk->next.blocks = 1;
-    c->gk->next.shared = (unsigned)(FLUX__RING * stage + 1024);
+    c->gk->next.shared = (unsigned)(r->turns * r->stage + 1024);
+}
+
+/* Gives the kernel its operands' maps. False: no memory. */
+static bool flux__keep_maps(flux__emitter *c, const flux__tensor_map *maps) {
+    c->gk->maps = (flux__tensor_map *)flux__zalloc(2 * sizeof *maps);
+    if (!c->gk->maps) return c->failed = true, false;
+    memcpy(c->gk->maps, maps, 2 * sizeof *maps);
+    return true;
 }
 
 /* The rows of a tile if the device has TMA and wgmma and both suit the product, whose maps are the
@@ -217,10 +269,7 @@ static int flux__wgmma_tile(flux__emitter *c, const flux__factor *fa, const flux
     if (!rows || !flux__map_of(c->k, fa, rows, &maps[0]) ||
         !flux__map_of(c->k, fb, FLUX__WGMMA_COLUMNS, &maps[1]))
         return 0;
-    c->gk->maps = (flux__tensor_map *)flux__zalloc(sizeof maps);
-    if (!c->gk->maps) return c->failed = true, 0;
-    memcpy(c->gk->maps, maps, sizeof maps);
-    return rows;
+    return flux__keep_maps(c, maps) ? rows : 0;
 }
 
 FLUX__END_LEAN

@@ -56,7 +56,8 @@ typedef struct flux__fragment {
    two bytes, the contiguous one first and the batches last, the bytes from one to the next of the
    others, and a tile's box. */
 typedef struct flux__tensor_map {
-    int slot;                             /* whose buffer it is in, `offset` bytes from the start */
+    int slot;                             /* whose buffer it is in, `offset` bytes from the start;
+                                             -1: scratch memory */
     bool brain;                           /* bf16, else f16 */
     int64_t offset, dim[3], step[2], box[3];
     const char *at;                       /* the address that `words` are of, or NULL */

@@ -57,9 +57,10 @@ static void flux__gpu_arg(const flux__run *r, const flux__kernel *k, const flux_
 
 /* Encodes a kernel's map for this run, and marks the kernel as stale, if its operand's address is
    another than before. */
-static bool flux__gpu_map(const flux__run *r, flux__gpu *g, flux__gpu_kernel *gk, int which) {
+static bool flux__gpu_map(const flux__run *r, const flux__kernel *k, flux__gpu *g, int which) {
+    flux__gpu_kernel *gk = (flux__gpu_kernel *)k->ready;
     flux__tensor_map *m = &gk->maps[which];
-    const char *at = (const char *)r->ptr[m->slot] + m->offset;
+    const char *at = (const char *)(m->slot < 0 ? k->scratch_at : r->ptr[m->slot]) + m->offset;
     if (at == m->at) return true;
     m->at = NULL, gk->stale = true;
     if (!flux__gpu_ok(g, g->driver->map(m, at, flux__map_words(m)), "describing an operand"))
@@ -77,7 +78,7 @@ static bool flux__gpu_args(const flux__run *r, const flux__kernel *k, flux__gpu 
         uint64_t now = 0;
         if (gk->param[i].kind == 'm') {
             gk->args[i] = flux__map_words(&gk->maps[gk->param[i].what]);
-            if (!flux__gpu_map(r, g, gk, gk->param[i].what)) return false;
+            if (!flux__gpu_map(r, k, g, gk->param[i].what)) return false;
             continue;
         }
         gk->args[i] = values + i * 8;

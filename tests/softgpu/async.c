@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { THREADS = 1024, PHASES = 64, COPIES = 256, CHUNKS = (SOFT_MOST_SHARED + 65536) / 16, GROUPS = 8, SETS = 4, RING = 16 };
+enum { THREADS = 1024, PHASES = 64, COPIES = 256, CHUNKS = (SOFT_MOST_SHARED + 65536) / 16, GROUPS = 8, SETS = 4, RING = 32 };
 
 typedef struct phase { unsigned at, all, left, over; long long bytes; int told; unsigned by; } phase;     /* over: how many have ended; told: the init is fenced */
 typedef struct chunk { unsigned char state; unsigned char phase; unsigned short writer; unsigned number, fences, changes; } chunk;
