@@ -1211,7 +1211,7 @@ TEST(bad_indices_are_told_at_the_next_look) {
 TEST(a_scatter_over_many_rows) {
     ON_A_GPU();
     flux_device cpu = { 0, 0 };
-    /* more than 2048 are sorted in pieces, which are merged by fours: the last two are merged twice and three times */
+    /* more than 512 are sorted in pieces, which are merged by eights: the last two are merged twice and three times */
     static const int64_t rows[] = { 4000, 37, 1, 2500, 900, 3000 }, many[] = { 700, 2048, 3001, 5, 9001, 33000 };
     for (int i = 0; i < 6; i++)
         for (int two = 0; two < 2; two++)
@@ -1235,6 +1235,45 @@ TEST(a_scatter_over_many_rows) {
                 CHECK_ERROR(flux_data(flux_scatter_add(flux_to(test_device, x), !two, flux_to(test_device, index), flux_to(test_device, src))), says);
                 free(ids);
             }
+}
+
+/* What is picked side by side goes by 16 bytes, or by as many as fit: all dtypes, widths that fit none, some and all, a start
+   that does not, a source that is broadcast. The CPU's numbers, to the bit. */
+TEST(picking_by_vectors) {
+    ON_A_GPU();
+    static const flux_dtype types[] = { FLUX_F32, FLUX_F64, FLUX_F16, FLUX_BF16, FLUX_I32, FLUX_I64, FLUX_U8, FLUX_BOOL };
+    static const int64_t wide[] = { 7, 6, 12, 16, 48 };
+    for (size_t d = 0; d < sizeof types / sizeof *types; d++)
+        for (int i = 0; i < 5; i++)
+            for (int start = 0; start < 2; start++) FLUX_SCOPE {
+                const int64_t n = 1300, rows = 900, w = wide[i];
+                const void *got[2][4] = { { NULL } };
+                size_t bytes[4] = { 0 };
+                int64_t ids[1300];
+                for (int64_t q = 0; q < n; q++) ids[q] = q % 3 == 0 ? rows / 2 : (q * 7919 + 13) % rows;
+                for (int on = 0; on < 2; on++) {
+                    flux_device at = on ? test_device : (flux_device){ 0, 0 };
+                    flux_default_device((flux_device){ 0, 0 });
+                    flux_seed(5);
+                    flux_tensor *x = flux_eval(flux_mul(flux_sub(flux_rand(w + start, rows), 0.3), 9.0));
+                    flux_tensor *src = flux_eval(flux_mul(flux_sub(flux_rand(w + start, n), 0.3), 9.0));
+                    flux_tensor *index = flux_eval(flux_from(ids, n)), *two = flux_eval(flux_reshape(flux_from(ids, n), 13, 100));
+                    flux_default_device(at);
+                    x = flux_slice(flux_eval(flux_to_dtype(flux_to(at, x), types[d])), 0, start, start + w);
+                    src = flux_slice(flux_eval(flux_to_dtype(flux_to(at, src), types[d])), 0, start, start + w);
+                    index = flux_to(at, index), two = flux_to(at, two);
+                    flux_tensor *all = flux_slice(src, 1, 5, 6);
+                    flux_tensor *y[4] = { flux_gather(x, 1, index), flux_gather(x, 1, two), NULL, NULL };
+                    if (types[d] != FLUX_BOOL)
+                        y[2] = flux_scatter_add(x, 1, index, src),
+                        y[3] = flux_scatter_add(x, 1, index, flux_broadcast_to_with(all, flux_shape_of(src)));
+                    for (int k = 0; k < 4 && y[k]; k++) got[on][k] = flux_data(y[k]), bytes[k] = (size_t)flux_len(y[k]) * flux_dtype_size(types[d]);
+                }
+                for (int k = 0; k < 4; k++)
+                    if (bytes[k] && !CHECK(got[0][k] && got[1][k] && !memcmp(got[0][k], got[1][k], bytes[k])))
+                        fprintf(stderr, "    dtype %d, %d wide from %d, result %d\n", (int)types[d], (int)w, start, k);
+            }
+    flux_default_device(test_device);
 }
 
 /* What takes more blocks than a launch has goes on in turns. Here a launch has five. */

@@ -9,9 +9,9 @@
 #include "sorting.h"
 
 /* ---------------------------------------------------------------------- gpu/whole.h
-   The text of whole-tensor kernels, one thread an element of the result:
-   gather, scatter_add, concatenation, and spread (as_strided_scatter), the
-   reverse of a strided view.
+   The text of whole-tensor kernels, one thread an element of the result, or
+   several that lie side by side: gather, scatter_add, concatenation, and spread
+   (as_strided_scatter), the reverse of a strided view.
 
    Invariant: no atomic additions: the thread of an element of the result finds
    all that is added to it and adds it in the order of the operand, so sums are
@@ -40,12 +40,14 @@ static void flux__emit_coordinates(flux__emitter *c, const flux_shape *shape) {
     }
 }
 
-/* Opens a grid-stride loop over the n elements o of the result, and sets the launch's grid. */
-static void flux__emit_each(flux__emitter *c, int64_t n) {
-    int64_t blocks = (n + 255) / 256;
+/* Opens a grid-stride loop over the n elements o of the result, `width` of them a turn, and sets
+   the launch's grid. */
+static void flux__emit_each(flux__emitter *c, int64_t n, int width) {
+    int64_t blocks = (n + 256 * width - 1) / (256 * width);
     flux__emit(&c->s,
-                "    for (%s o = (%s)blockIdx.x * 256 + threadIdx.x; o < %lld; "
-                "o += (%s)gridDim.x * 256) {\n", c->index, c->index, (long long)n, c->index);
+                "    for (%s o = ((%s)blockIdx.x * 256 + threadIdx.x) * %d; o < %lld; "
+                "o += (%s)gridDim.x * %d) {\n", c->index, c->index, width, (long long)n, c->index,
+                256 * width);
     c->gk->next.threads = 256, c->gk->next.blocks = 1,
         c->gk->next.grid[0] = flux__gpu_blocks(blocks);
 }
@@ -82,6 +84,17 @@ static void flux__emit_number_at(flux__listing *s, const flux_shape *shape, cons
     }
 }
 
+/* How many neighbouring elements of the result lie side by side in x, at a multiple of as many,
+   where places along `dim` are picked: at most 16 bytes of them. */
+static int flux__picked_width(const flux__operand *x, int dim) {
+    const int size = (int)flux__dtypes[x->dtype].size;
+    int width = dim > 0 && x->stride[0] == 1 ? 16 / size : 1;
+    while (width > 1 && (x->shape.dim[0] % width != 0 || x->offset % width != 0)) width /= 2;
+    for (int d = 1; d < x->shape.ndim; d++)
+        while (x->shape.dim[d] > 1 && x->stride[d] % width != 0) width /= 2;
+    return width * size < 4 ? 1 : width;
+}
+
 /* Gather along arg.i[0]: the coordinates of element o of the result give the position of its
    index, and the index gives the position in the operand. An index out of range is reported,
    and 0 is used. */
@@ -93,8 +106,9 @@ static void flux__code_gather(flux__emitter *c, const flux_tensor *t, int out) {
         po = flux__emitter_slot(c, out, dtype);
     int pe = flux__emitter_param(c, 'e', 0, "long long *");
     int64_t rows = x->shape.dim[dim], before = 1;
+    const int width = flux__picked_width(x, dim), words = width * (int)flux__dtypes[dtype].size / 4;
     flux__listing *s = &c->s;
-    flux__emit_each(c, flux__count(&whole));
+    flux__emit_each(c, flux__count(&whole), width);
     flux__emit_coordinates(c, &whole);
     flux__emit(s, "    long long id = p%d[%lld", pi, (long long)index->offset);
     for (int d = 0; d < ni; d++)
@@ -107,12 +121,14 @@ static void flux__code_gather(flux__emitter *c, const flux_tensor *t, int out) {
     }
     flux__emit(s, ", p%d[3] = %d, p%d[4] = %lld, p%d[5] = 0, p%d[0] = 1;\n    id = 0;\n    }\n",
                 pe, dim, pe, (long long)rows, pe, pe);
-    flux__emit(s, "    p%d[o] = p%d[%lld + (%s)id * %lld", po, px, (long long)x->offset, c->index,
-                (long long)x->stride[dim]);
+    flux__emit(s, "    const %s from = %lld + (%s)id * %lld", c->index, (long long)x->offset,
+               c->index, (long long)x->stride[dim]);
     for (int d = 0; d < nd; d++)
         if (d != dim)
             flux__emit(s, " + d%d * %lld", d < dim ? d : d - 1 + ni, (long long)x->stride[d]);
-    flux__emit(s, "];\n    }\n");
+    if (width == 1) flux__emit(s, ";\n    p%d[o] = p%d[from];\n    }\n", po, px);
+    else flux__emit(s, ";\n    *(words%d *)(p%d + o) = *(const words%d *)(p%d + from);\n    }\n",
+                    words, po, words, px);
 }
 
 /* Scatter_add: each element of the result adds what belongs to its index, in the order of the
@@ -172,7 +188,7 @@ static void flux__code_add(flux__emitter *c, const flux_tensor *t, const flux__s
     int64_t count = flux__count(&whole);
     flux__listing *s = &c->s;
     char at[64];
-    flux__emit_each(c, !h->sorts && h->n > count ? h->n : count);
+    flux__emit_each(c, !h->sorts && h->n > count ? h->n : count, 1);
     if (!h->sorts) {                      /* thread o also checks index number o */
         flux__emit(s, "    if (o < %lld) {\n", (long long)h->n);
         flux__emit_index(c, h, "o");
@@ -237,7 +253,7 @@ static void flux__code_cat(flux__emitter *c, const flux_tensor *t, int out) {
     flux_shape whole = flux__dims(t);
     int64_t at = 0;
     int po = flux__emitter_slot(c, out, t->dtype);
-    flux__emit_each(c, flux__count(&whole));
+    flux__emit_each(c, flux__count(&whole), 1);
     flux__emit_coordinates(c, &whole);
     for (int i = 0; i < c->k->noperand; i++) {
         const flux__operand *o = &c->k->operand[i];
@@ -281,7 +297,7 @@ static void flux__code_strided_scatter(flux__emitter *c, const flux_tensor *t, i
     }
     int px = flux__emitter_slot(c, x->src, dtype), po = flux__emitter_slot(c, out, dtype);
     flux__listing *s = &c->s;
-    flux__emit_each(c, flux__size(t));
+    flux__emit_each(c, flux__size(t), 1);
     flux__emit_zero(c, dtype);
     if (!add)
         flux__emit(s, "    sum = (%s)p%d;\n", flux__class_types[flux__class_of(dtype)],
