@@ -28403,7 +28403,10 @@ FLUX__END_LEAN
 
 FLUX__BEGIN_LEAN
 
-enum { FLUX__SORT_PIECE = 2048, FLUX__SORT_WAYS = 4 };   /* keys of a block; runs merged */
+/* Keys of a block, where there are enough blocks and where there are few keys in all; runs that
+   are merged at once. */
+enum { FLUX__SORT_PIECE = 2048, FLUX__SORT_LEAST = 512, FLUX__SORT_FEW = 1 << 17,
+       FLUX__SORT_WAYS = 8 };
 
 /* A sort of `columns` columns of n keys. `keys` and `order` are parameters: of memory for the
    keys, twice if they are more than a piece, and of the places' result, -1 if there is none. */
@@ -28412,6 +28415,14 @@ typedef struct flux__sorting {
     int keys, order;
     int64_t sorted;                       /* in the keys' memory: where the sorted ones start */
 } flux__sorting;
+
+/* The power of 2 of keys that a block sorts at once: all of a column, or a piece. */
+static int64_t flux__sort_width(const flux__sorting *h) {
+    const int64_t most = h->n * h->columns > FLUX__SORT_FEW ? FLUX__SORT_PIECE : FLUX__SORT_LEAST;
+    int64_t width = 1;
+    while (width < h->n && width < most) width *= 2;
+    return width;
+}
 
 /* The keys of a block: columns of `width` keys, in all at least 512 where there are places. */
 static int64_t flux__sort_block(const flux__sorting *h) {
@@ -28439,7 +28450,6 @@ static int flux__sort_merges(const flux__sorting *h) {
    of column `column`. */
 static void flux__code_pieces(flux__emitter *c, flux__sorting *h) {
     flux__listing *s = &c->s;
-    for (h->width = 1; h->width < h->n && h->width < FLUX__SORT_PIECE;) h->width *= 2;
     int64_t block = flux__sort_block(h), rows = (h->n + h->width - 1) / h->width * h->width,
             blocks = (rows * h->columns + block - 1) / block;
     if (h->order >= 0) flux__emit_order(c, h, "order", flux__sort_merges(h));
@@ -28466,7 +28476,7 @@ static void flux__code_pieces_end(flux__emitter *c, const flux__sorting *h) {
     flux__emit(s, "    __syncthreads();\n    for (int run = 2; run <= %lld; run *= 2)\n"
                "    for (int far = run / 2; far > 0; far /= 2) {\n"
                "    const int i = (int)threadIdx.x;\n"
-               "    const int a = i / far * 2 * far + i %% far, b = a + far;\n"
+               "    const int a = 2 * i - (i & (far - 1)), b = a + far;\n"
                "    const u64 x = part[a], y = part[b];\n", (long long)h->width);
     if (places) flux__emit(s, "    const int j = place[a], k = place[b];\n");
     flux__emit(s, "    if ((x > y%s) == ((a & run) == 0 || run == %lld)) part[a] = y, part[b] = x",
@@ -28487,7 +28497,7 @@ static void flux__code_pieces_end(flux__emitter *c, const flux__sorting *h) {
 
 /* Merges sorted runs of `run` keys into runs of FLUX__SORT_WAYS times as many, from one half of the
    keys' memory to the other: a key moves by the number of keys before it in the neighbouring runs,
-   found by binary search. `left` launches follow. */
+   found by binary searches that go side by side. `left` launches follow. */
 static void flux__code_merge(flux__emitter *c, flux__sorting *h, int64_t run, int left) {
     flux__listing *s = &c->s;
     int64_t total = h->n * h->columns, to = h->sorted ? 0 : total,
@@ -28507,15 +28517,23 @@ static void flux__code_merge(flux__emitter *c, flux__sorting *h, int64_t run, in
                (long long)h->n, (long long)all, (long long)all);
     flux__emit(s, "    const int own = (int)((i - first) / %lld);\n"
                "    long long at = column + first + (i - first) %% %lld;\n"
-               "    for (int way = 0; way < %d; way++) {\n"
-               "    long long low = first + way * %lldLL, start = low, high = low + %lld;\n",
-               (long long)run, (long long)run, FLUX__SORT_WAYS, (long long)run, (long long)run);
-    flux__emit(s, "    if (high > %lld) high = %lld;\n    if (way == own) continue;\n"
-               "    while (low < high) {\n    const long long middle = (low + high) / 2;\n"
-               "    const u64 other = keys[column + middle];\n"
-               "    if (other < key || (other == key && way < own)) low = middle + 1;\n"
-               "    else high = middle;\n    }\n    at += low - start;\n    }\n",
-               (long long)h->n, (long long)h->n);
+               "    int low[%d], high[%d];\n    FULLY\n    for (int way = 0; way < %d; way++) {\n"
+               "    const long long left = %lld - first - way * %lldLL;\n",
+               (long long)run, (long long)run, FLUX__SORT_WAYS, FLUX__SORT_WAYS, FLUX__SORT_WAYS,
+               (long long)h->n, (long long)run);
+    flux__emit(s, "    low[way] = 0, high[way] = way == own || left < 0 ? 0 : left < %lld ? "
+               "(int)left : %lld;\n    }\n#pragma unroll 1\n"
+               "    for (int size = %lld; size > 0; size /= 2) {\n    u64 other[%d];\n    FULLY\n"
+               "    for (int way = 0; way < %d; way++) if (low[way] < high[way]) other[way] = "
+               "keys[column + first + way * %lldLL + (low[way] + high[way]) / 2];\n",
+               (long long)run, (long long)run, (long long)run, FLUX__SORT_WAYS, FLUX__SORT_WAYS,
+               (long long)run);
+    flux__emit(s, "    FULLY\n    for (int way = 0; way < %d; way++) if (low[way] < high[way]) {\n"
+               "    if (other[way] < key || (other[way] == key && way < own)) "
+               "low[way] = (low[way] + high[way]) / 2 + 1;\n"
+               "    else high[way] = (low[way] + high[way]) / 2;\n    }\n    }\n    FULLY\n"
+               "    for (int way = 0; way < %d; way++) at += low[way];\n", FLUX__SORT_WAYS,
+               FLUX__SORT_WAYS);
     if (stores) flux__emit(s, "    merged[at] = key;\n");
     if (h->order >= 0) flux__emit(s, "    put[at] = order[o];\n");
     flux__emit(s, "    }\n");
@@ -28541,10 +28559,10 @@ static bool flux__code_argsort(flux__emitter *c, flux__kernel *k, const flux_ten
     const flux__operand *x = &k->operand[0];
     const bool real = flux__dtypes[x->dtype].real;
     FLUX__ZEROED(flux__sorting, h);
-    h.n = t->dim[0], h.columns = t->dim[1], h.keys = -1;
+    h.n = t->dim[0], h.columns = t->dim[1], h.keys = -1, h.width = flux__sort_width(&h);
     int px = flux__emitter_slot(c, x->src, x->dtype);
     h.order = flux__emitter_slot(c, out, FLUX_I64);
-    if (h.n > FLUX__SORT_PIECE) {
+    if (h.n > h.width) {
         h.keys = flux__emitter_param(c, 's', 0, "long long *");
         k->scratch = (size_t)(h.n * h.columns) * 24;
     }
@@ -28788,7 +28806,8 @@ static bool flux__code_scatter(flux__emitter *c, flux__kernel *k, const flux_ten
         while ((int64_t)1 << h.bits < h.n) h.bits++;
         h.keys.n = h.n, h.keys.columns = 1, h.keys.order = -1;
         h.keys.keys = flux__emitter_param(c, 's', 0, "long long *");
-        k->scratch = (size_t)h.n * (h.n > FLUX__SORT_PIECE ? 16 : 8);
+        h.keys.width = flux__sort_width(&h.keys);
+        k->scratch = (size_t)h.n * (h.n > h.keys.width ? 16 : 8);
         flux__code_pieces(c, &h.keys);
         flux__emit_index(c, &h, "i");
         flux__emit(&c->s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n",

@@ -235,7 +235,8 @@ static bool flux__code_scatter(flux__emitter *c, flux__kernel *k, const flux_ten
         while ((int64_t)1 << h.bits < h.n) h.bits++;
         h.keys.n = h.n, h.keys.columns = 1, h.keys.order = -1;
         h.keys.keys = flux__emitter_param(c, 's', 0, "long long *");
-        k->scratch = (size_t)h.n * (h.n > FLUX__SORT_PIECE ? 16 : 8);
+        h.keys.width = flux__sort_width(&h.keys);
+        k->scratch = (size_t)h.n * (h.n > h.keys.width ? 16 : 8);
         flux__code_pieces(c, &h.keys);
         flux__emit_index(c, &h, "i");
         flux__emit(&c->s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n",
