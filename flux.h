@@ -28587,8 +28587,8 @@ FLUX__END_LEAN
    Invariant: no atomic additions: the thread of an element of the result finds
    all that is added to it and adds it in the order of the operand, so sums are
    the same in every run; half formats are summed in f32. In scatter_add a thread
-   compares all indices with its coordinate or, where these are too many, searches
-   in keys that earlier launches have sorted (gpu/sorting.h).
+   compares all indices with its coordinate or, where these are too many, reads its
+   part of the keys that earlier launches have sorted (gpu/sorting.h).
    A key holds an index and its number, so equal indices keep their order. A
    kernel that meets an index out of range writes it to the device's status
    words, and it becomes an error at the next download or wait. Spread goes over
@@ -28623,10 +28623,10 @@ static void flux__emit_each(flux__emitter *c, int64_t n, int width) {
         c->gk->next.grid[0] = flux__gpu_blocks(blocks);
 }
 
-/* The statement that adds x, an element as it is stored, to sum. */
-static void flux__emit_add(flux__emitter *c, int dtype, const char *x) {
+/* The statement that adds x, an element as it is stored, to a sum. */
+static void flux__emit_add(flux__emitter *c, int dtype, const char *sum, const char *x) {
     int ctype = flux__class_of(dtype);
-    flux__emit(&c->s, "sum = sum_%s(sum, ", flux__class_names[ctype]);
+    flux__emit(&c->s, "%s = sum_%s(%s, ", sum, flux__class_names[ctype], sum);
     flux__emit_loaded(&c->s, dtype, x);
     flux__emit(&c->s, ");");
 }
@@ -28703,13 +28703,14 @@ static void flux__code_gather(flux__emitter *c, const flux_tensor *t, int out) {
 }
 
 /* Scatter_add: each element of the result adds what belongs to its index, in the order of the
-   indices. A thread compares all indices with its coordinate or, if these are too many, searches in
-   sorted keys: the upper bits of a key are an index, the lower ones the index's number, so no
-   two keys are equal. */
+   indices. A thread compares all indices with its coordinate or, if these are too many, reads in
+   sorted keys, from where a launch of its own has found that those of its index start: the upper
+   bits of a key are an index, the lower ones the index's number, so no two keys are equal. */
 typedef struct flux__scatter {
     int dim, px, pi, ps, po, pe, bits;    /* parameters of operand, indices, source, result and
                                              status; bits: of a number in a key */
-    int64_t n, rows;                      /* indices; size of dim */
+    int64_t n, rows, starts;              /* indices; size of dim; where the starts are in the keys'
+                                             memory */
     bool sorts;
     flux__sorting keys;
 } flux__scatter;
@@ -28725,65 +28726,112 @@ static void flux__emit_index(flux__emitter *c, const flux__scatter *h, const cha
                 h->pe, h->dim, h->pe, (long long)h->rows, h->pe, h->pe);
 }
 
-/* The head of a loop over the numbers q, in order, of the indices that equal this element's
-   coordinate along dim. */
-static void flux__emit_meant(flux__emitter *c, const flux__scatter *h) {
-    const flux__operand *index = &c->k->operand[1];
+/* The launch that finds where each index's keys start, and after the last one's where they end. */
+static void flux__code_starts(flux__emitter *c, const flux__scatter *h) {
+    flux__emit(&c->s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
+               "    for (long long o = (long long)blockIdx.x * 256 + threadIdx.x; o <= %lld; "
+               "o += (long long)gridDim.x * 256) {\n    long long at = 0, end = %lld;\n",
+               h->keys.keys, (long long)h->keys.sorted, (long long)h->rows, (long long)h->n);
+    flux__emit(&c->s, "    while (at < end) {\n    const long long middle = (at + end) / 2;\n"
+               "    if (keys[middle] < (u64)o << %d) at = middle + 1;\n    else end = middle;\n"
+               "    }\n    p%d[%lld + o] = at;\n    }\n", h->bits, h->keys.keys,
+               (long long)h->starts);
+    c->gk->next.threads = 256, c->gk->next.grid[0] = flux__gpu_blocks(h->rows / 256 + 1);
+}
+
+/* The elements that a thread of scatter_add adds together: the type of what it loads of them, and
+   the text of number j of load u. */
+typedef struct flux__picked_load { int width; const char *type, *element; } flux__picked_load;
+
+static flux__picked_load flux__picked_load_of(const flux__operand *src, int dim, bool sorts) {
+    const int size = (int)flux__dtypes[src->dtype].size;
+    flux__picked_load w = { 1, flux__dtype_types[src->dtype], "l[u]" };
+    if (!sorts || !flux__dtypes[src->dtype].real || flux__picked_width(src, dim) * size < 16)
+        return w;
+    w.width = 16 / size, w.type = size == 8 ? "double_pack" : size == 4 ? "float_pack" : "words4";
+    w.element = size == 2 ? "(unsigned short)(l[u].x[j / 2] >> j % 2 * 16)" : "l[u].x[j]";
+    return w;
+}
+
+/* Adds to the sums what the source has for the indices of this thread's coordinate along dim, in
+   the order of their numbers q. What several sorted keys mean is loaded before it is added, so
+   that loads are in flight together. */
+static void flux__emit_meant(flux__emitter *c, const flux__scatter *h, const flux__picked_load *w) {
+    const flux__operand *index = &c->k->operand[1], *src = &c->k->operand[2];
+    const int loads = h->sorts ? 8 : 1;
     flux__listing *s = &c->s;
-    if (!h->sorts) {
+    if (h->sorts) {
+        flux__emit(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
+                   "    const long long *starts = p%d + %lld, stop = starts[d%d + 1];\n"
+                   "    for (long long at = starts[d%d]; at < stop; at += 8) {\n", h->keys.keys,
+                   (long long)h->keys.sorted, h->keys.keys, (long long)h->starts, h->dim, h->dim);
+    } else {
         flux__emit(s, "    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index,
-                    (long long)h->n, h->pi, (long long)index->offset);
+                   (long long)h->n, h->pi, (long long)index->offset);
         flux__emit_number_at(s, &index->shape, index->stride, "q");
         flux__emit(s, "] != d%d) continue;\n", h->dim);
-        return;
     }
-    flux__emit(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
-                "    long long at = 0, end = %lld;\n    while (at < end) {\n", h->keys.keys,
-                (long long)h->keys.sorted, (long long)h->n);
-    flux__emit(s, "    const long long middle = (at + end) / 2;\n"
-                "    if (keys[middle] < (u64)d%d << %d) at = middle + 1;\n    else end = middle;\n"
-                "    }\n", h->dim, h->bits);
-    flux__emit(s, "    for (; at < %lld && keys[at] >> %d == (u64)d%d; at++) {\n", (long long)h->n,
-                h->bits, h->dim);
-    flux__emit(s, "    const %s q = (%s)(keys[at] & %lluu);\n", c->index, c->index,
-                (unsigned long long)(((uint64_t)1 << h->bits) - 1));
+    flux__emit(s, "    %s l[%d];\n    FULLY\n    for (int u = 0; u < %d; u++) {\n", w->type, loads,
+               loads);
+    if (h->sorts)
+        flux__emit(s, "    if (at + u >= stop) continue;\n"
+                   "    const %s q = (%s)(keys[at + u] & %lluu);\n", c->index, c->index,
+                   (unsigned long long)(((uint64_t)1 << h->bits) - 1));
+    flux__emit(s, "    const %s from = %lld", c->index, (long long)src->offset);
+    for (int d = 0; d < c->k->operand[0].shape.ndim; d++)
+        if (d != h->dim)
+            flux__emit(s, " + d%d * %lld", d,
+                       (long long)src->stride[d < h->dim ? d : d - 1 + index->shape.ndim]);
+    flux__emit_number_at(s, &index->shape, src->stride + h->dim, "q");
+    flux__emit(s, ";\n    l[u] = *(const %s *)(p%d + from);\n    }\n    FULLY\n"
+               "    for (int u = 0; u < %d; u++) {\n%s    FULLY\n"
+               "    for (int j = 0; j < %d; j++) { ", w->type, h->ps, loads,
+               h->sorts ? "    if (at + u >= stop) continue;\n" : "", w->width);
+    flux__emit_add(c, src->dtype, "sum[j]", w->element);
+    flux__emit(s, " }\n    }\n    }\n");
+}
+
+/* Stores the sums as what begins with element o of the result. */
+static void flux__emit_sums(flux__emitter *c, int p, int dtype, const flux__picked_load *w) {
+    flux__listing *s = &c->s;
+    flux__emit(s, "    %s y;\n    FULLY\n    for (int j = 0; j < %d; j++) ", w->type,
+               flux__is_half(dtype) && w->width > 1 ? 4 : w->width);
+    if (flux__is_half(dtype) && w->width > 1)
+        flux__emit(s, "y.x[j] = pair_%s(sum[2 * j], sum[2 * j + 1])", flux__dtypes[dtype].name);
+    else {
+        flux__emit(s, w->width > 1 ? "y.x[j] = " : "y = ");
+        flux__emit_stored(s, dtype, flux__class_of(dtype), "sum[j]");
+    }
+    flux__emit(s, ";\n    *(%s *)(p%d + o) = y;\n    }\n", w->type, p);
 }
 
 /* The adding launch of scatter_add: element o starts from the operand's and adds the source's
    elements of all indices that mean it. */
 static void flux__code_add(flux__emitter *c, const flux_tensor *t, const flux__scatter *h) {
-    const flux__operand *x = &c->k->operand[0], *src = &c->k->operand[2],
-        *index = &c->k->operand[1];
-    int nd = x->shape.ndim, ni = index->shape.ndim, dtype = t->dtype;
+    const flux__operand *x = &c->k->operand[0];
+    const flux__picked_load w = flux__picked_load_of(&c->k->operand[2], h->dim, h->sorts);
+    int dtype = t->dtype;
     flux_shape whole = flux__dims(t);
     int64_t count = flux__count(&whole);
     flux__listing *s = &c->s;
     char at[64];
-    flux__emit_each(c, !h->sorts && h->n > count ? h->n : count, 1);
+    flux__emit_each(c, !h->sorts && h->n > count ? h->n : count, w.width);
     if (!h->sorts) {                      /* thread o also checks index number o */
         flux__emit(s, "    if (o < %lld) {\n", (long long)h->n);
         flux__emit_index(c, h, "o");
         flux__emit(s, "    }\n    if (o >= %lld) continue;\n", (long long)count);
     }
     flux__emit_coordinates(c, &whole);
-    flux__emit_zero(c, dtype);
-    snprintf(at, sizeof at, "p%d[from]", h->px);
-    flux__emit(s, "    { const %s from = %lld", c->index, (long long)x->offset);
-    for (int d = 0; d < nd; d++) flux__emit(s, " + d%d * %lld", d, (long long)x->stride[d]);
-    flux__emit(s, ";\n    sum = ");
+    flux__emit(s, "    %s sum[%d];\n    const %s from = %lld",
+               flux__class_types[flux__class_of(dtype)], w.width, c->index, (long long)x->offset);
+    for (int d = 0; d < x->shape.ndim; d++)
+        flux__emit(s, " + d%d * %lld", d, (long long)x->stride[d]);
+    snprintf(at, sizeof at, "p%d[from + j * %lld]", h->px, (long long)x->stride[0]);
+    flux__emit(s, ";\n    FULLY\n    for (int j = 0; j < %d; j++) sum[j] = ", w.width);
     flux__emit_loaded(s, dtype, at);
-    flux__emit(s, "; }\n");
-    flux__emit_meant(c, h);
-    flux__emit(s, "    const %s from = %lld", c->index, (long long)src->offset);
-    for (int d = 0; d < nd; d++)
-        if (d != h->dim)
-            flux__emit(s, " + d%d * %lld", d, (long long)src->stride[d < h->dim ? d : d - 1 + ni]);
-    flux__emit_number_at(s, &index->shape, src->stride + h->dim, "q");
-    snprintf(at, sizeof at, "p%d[from]", h->ps);
-    flux__emit(s, ";\n    ");
-    flux__emit_add(c, dtype, at);
-    flux__emit(s, "\n    }\n");
-    flux__emit_result(c, h->po, dtype);
+    flux__emit(s, ";\n");
+    flux__emit_meant(c, h, &w);
+    flux__emit_sums(c, h->po, dtype, &w);
 }
 
 /* So many comparisons with an index, by all threads together, are not worth a sort. */
@@ -28807,12 +28855,15 @@ static bool flux__code_scatter(flux__emitter *c, flux__kernel *k, const flux_ten
         h.keys.n = h.n, h.keys.columns = 1, h.keys.order = -1;
         h.keys.keys = flux__emitter_param(c, 's', 0, "long long *");
         h.keys.width = flux__sort_width(&h.keys);
-        k->scratch = (size_t)h.n * (h.n > h.keys.width ? 16 : 8);
+        h.starts = h.n > h.keys.width ? 2 * h.n : h.n;
+        k->scratch = (size_t)(h.starts + h.rows + 1) * 8;
         flux__code_pieces(c, &h.keys);
         flux__emit_index(c, &h, "i");
         flux__emit(&c->s, "    key = (u64)(id < 0 || id >= %lld ? %lld : id) << %d | (u64)i;\n",
                    (long long)h.rows, (long long)h.rows, h.bits);
         if (!flux__code_sort(c, &h.keys)) return false;
+        flux__code_starts(c, &h);
+        if (!flux__emitter_finish(c)) return false;
     }
     flux__code_add(c, t, &h);
     return flux__emitter_finish(c);
@@ -28911,7 +28962,7 @@ static void flux__code_strided_scatter(flux__emitter *c, const flux_tensor *t, i
         }
         flux__emit(&at, "]");
         if (at.failed) s->failed = true;
-        else if (add) flux__emit_add(c, dtype, at.text);
+        else if (add) flux__emit_add(c, dtype, "sum", at.text);
         else {
             flux__emit(s, "sum = ");
             flux__emit_loaded(s, dtype, at.text);
