@@ -57,7 +57,7 @@ done
 # 3. How fast is it? Ours, then PyTorch's, by parts, so that the first ones are whole if time runs out.
 have_torch=$("$python" -c 'import torch; print(torch.__version__, "CUDA" if torch.cuda.is_available() else "CPU")' 2>/dev/null) || have_torch=
 : >"$out/ours"; : >"$out/peer"
-for part in "products add softmax" "convolution attention embedding" steps; do
+for part in "products add softmax" "convolution attention embedding" steps transfers; do
     file=$(echo "$part" | cut -d' ' -f1)
     stage 40 "$part" "ours-$file" $figures $part
     note "$part" "$became"
@@ -88,7 +88,7 @@ for name in "start to first step, cold" "start to first step, warm"; do FLUX_CAC
     echo "| figure | ours, us | rate | PyTorch, us | times as fast | PyTorch's graph, us |"; echo "|---|---|---|---|---|---|"
     awk -F'\t' 'FILENAME ~ /peer$/ { peer[$1] = $2; next }
         NF >= 2 && $2 + 0 > 0 {
-            rate = $3 + 0 == 0 ? "" : sprintf($4 == "B" ? "%.2f TB/s" : "%.1f Tflop/s", $3 / $2 * 1e-6)
+            rate = $3 + 0 == 0 ? "" : $4 != "B" ? sprintf("%.1f Tflop/s", $3 / $2 * 1e-6) : $3 / $2 < 1e5 ? sprintf("%.1f GB/s", $3 / $2 * 1e-3) : sprintf("%.2f TB/s", $3 / $2 * 1e-6)
             p = peer[$1]; g = peer[$1 " graph"]
             printf "| %s | %.1f | %s | %s | %s | %s |\n", $1, $2, rate, p == "" ? "" : sprintf("%.1f", p), p == "" ? "" : sprintf("%.2f", p / $2), g == "" ? "" : sprintf("%.1f", g)
         }' "$out/peer" "$out/ours"

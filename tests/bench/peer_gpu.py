@@ -167,6 +167,14 @@ def steps():
              torch.randint(64, (32, 64)), torch.randint(64, (32, 64)))
 
 
+def transfers():
+    for mb in (1,) if SMALL else (1, 16, 256):
+        x, y = torch.randn(mb << 18), torch.empty(mb << 18)                   # pageable, both
+        there = x.to(DEVICE)
+        figure(f"{mb} MB to the device", lambda: x.to(DEVICE))
+        figure(f"{mb} MB to the host", lambda: y.copy_(there))
+
+
 def start():
     train(*digits())()
     wait()
