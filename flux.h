@@ -25337,9 +25337,10 @@ FLUX__END_LEAN
    for it before it uses that memory again, for whatever purpose (flux__gpu_await
    compares addresses). Pinned memory is a ring of FLUX__SLOTS slots: a busy slot
    belongs to one thread, and a slot's event says when the device has done its
-   copy; no thread waits for a slot while it holds one. An upload returns when its
-   copies are queued, a download when the data have arrived. Memory is freed only
-   after both streams are drained. Indices that were out of range become an error
+   copy; no thread waits for a slot while it holds one. Slots are filled and emptied
+   by the pool's threads together, since one alone is slower than the bus. An upload
+   returns when its copies are queued, a download when the data have arrived. Memory
+   is freed only after both streams are drained. Indices that were out of range become an error
    at a download or wait (flux__gpu_check). */
 
 FLUX__BEGIN_LEAN
@@ -25507,14 +25508,34 @@ static void flux__copy_piece(const void *src, char *to, size_t at, size_t n) {
     memcpy(to, (const char *)src + at, n);
 }
 
+/* A slot's filling or emptying, in pieces of `each` bytes by several threads. */
+typedef struct flux__piecework {
+    flux__filler put;
+    const void *ctx;
+    char *to;
+    size_t at, n, each;
+} flux__piecework;
+static void flux__piece(void *p, int64_t i) {
+    const flux__piecework *w = (const flux__piecework *)p;
+    const size_t from = (size_t)i * w->each, left = w->n - from;
+    w->put(w->ctx, w->to + from, w->at + from, left < w->each ? left : w->each);
+}
+
+/* put(ctx, to, at, n) by several threads, each from a multiple of `unit` bytes on. */
+static void flux__put_together(flux__filler put, const void *ctx, char *to, size_t at, size_t n,
+                               size_t unit) {
+    flux__piecework w = { put, ctx, to, at, n, (FLUX__SLOT_BYTES / 8 + unit - 1) / unit * unit };
+    flux__parallel((int64_t)((n + w.each - 1) / w.each), flux__piece, &w);
+}
+
 /* Uploads n bytes through a slot: `put` writes those from `at` on into pinned memory, without
    the lock. */
 static bool flux__slot_upload(flux__gpu *g, void *dst, flux__filler put, const void *ctx, size_t at,
-                              size_t n, void *stream) {
+                              size_t n, size_t unit, void *stream) {
     int i = flux__slot_take(g, true);
     if (i < 0) return false;
     flux__gpu_unlock(g);
-    put(ctx, (char *)g->slot[i].memory, at, n);
+    flux__put_together(put, ctx, (char *)g->slot[i].memory, at, n, unit);
     flux__gpu_lock(g);
     bool ok = flux__slot_sent(g, i, g->driver->up(dst, g->slot[i].memory, n, stream),
                               "copying to it", stream);
@@ -25534,7 +25555,7 @@ static int flux__gpu_fill(int backend, int id, void *dst, size_t bytes, size_t u
     bool apart = stream == g->copies, ok = apart || flux__gpu_await(g, dst, bytes);
     for (size_t at = 0; at < bytes && ok; at += most)
         ok = flux__slot_upload(g, (char *)dst + at, put, ctx, at,
-                               bytes - at < most ? bytes - at : most, stream);
+                               bytes - at < most ? bytes - at : most, unit, stream);
     if (apart) ok = flux__copies_end(g, dst, bytes) && ok;
     g->counters.uploads++, g->counters.bytes_up += (int64_t)bytes;
     flux__gpu_leave(g, before);
@@ -25564,30 +25585,33 @@ static bool flux__slot_read(flux__gpu *g, int i, void *dst, size_t n) {
     bool ok = flux__gpu_sleep(g, g->slot[i].event, "waiting for its results");
     if (ok) {
         flux__gpu_unlock(g);
-        memcpy(dst, g->slot[i].memory, n);
+        flux__put_together(flux__copy_piece, g->slot[i].memory, (char *)dst, 0, n, 1);
         flux__gpu_lock(g);
     }
     g->slot[i].used = !ok, g->slot[i].busy = false;
     return ok;
 }
 
-/* Downloads: one chunk is under way while the one before is copied out. While it holds a slot
-   it takes a second only if one is free, so two threads cannot wait for each other. */
+/* Downloads: some chunks are under way while the one before is copied out. While it holds a slot
+   it takes another only if one is free, so two threads cannot wait for each other. */
 static bool flux__gpu_read(flux__gpu *g, char *dst, const char *src, size_t bytes) {
-    int last = -1;
+    enum { MOST = FLUX__SLOTS / 2 };
+    int held[MOST];
+    unsigned first = 0, next = 0;         /* chunks copied out; chunks asked for */
     size_t at = 0, taken = 0;
     bool ok = flux__gpu_await(g, src, bytes);
-    while (ok && (at < bytes || last >= 0)) {
-        int i = at < bytes
-                ? flux__slot_download(g, src + at, flux__gpu_chunk(bytes, at), last < 0, &ok) : -1;
-        if (i >= 0) at += FLUX__SLOT_BYTES;
-        if (last >= 0) {
-            ok = flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken)) && ok;
-            taken += FLUX__SLOT_BYTES;
+    while ((ok && at < bytes) || first != next) {
+        while (ok && at < bytes && next - first < MOST) {
+            int i = flux__slot_download(g, src + at, flux__gpu_chunk(bytes, at), first == next,
+                                        &ok);
+            if (i < 0) break;
+            held[next++ % MOST] = i, at += FLUX__SLOT_BYTES;
         }
-        last = i;
+        if (first == next) continue;
+        ok = flux__slot_read(g, held[first++ % MOST], dst + taken, flux__gpu_chunk(bytes, taken)) &&
+             ok;
+        taken += FLUX__SLOT_BYTES;
     }
-    if (last >= 0) flux__slot_read(g, last, dst + taken, flux__gpu_chunk(bytes, taken));
     return ok;
 }
 
@@ -25606,7 +25630,8 @@ static bool flux__gpu_check(flux__gpu *g) {
                status[5] ? "scatter_add" : "gather", (long long)status[1], (long long)status[2],
                (long long)status[3], (long long)status[4]);
     memset(status, 0, sizeof status);
-    flux__slot_upload(g, g->status, flux__copy_piece, status, 0, sizeof status, g->stream);
+    flux__slot_upload(g, g->status, flux__copy_piece, status, 0, sizeof status, 1,
+                      g->stream);
     return false;
 }
 

@@ -1237,6 +1237,33 @@ TEST(a_scatter_over_many_rows) {
             }
 }
 
+/* Memory that is not pinned goes through slots, which several threads fill and empty: sizes about a slot's, more than there are
+   slots, and two threads that copy at once. */
+static int copied_right;
+static void copy_there_and_back(void *of) {
+    static const int64_t sizes[] = { 1, 131072, 131073, 1 << 20, (1 << 20) + 1, (5 << 20) + 77777, 13 << 20 };
+    for (int i = 0; i < 7; i++) FLUX_SCOPE {
+        unsigned char *p = (unsigned char *)malloc((size_t)sizes[i]), *q = (unsigned char *)malloc((size_t)sizes[i]);
+        for (int64_t k = 0; k < sizes[i]; k++) p[k] = (unsigned char)((k + *(int *)of) * 2654435761u >> 13);
+        flux_tensor *x = flux_eval(flux_to(test_device, flux_from(p, sizes[i])));
+        flux_read(x, q, (size_t)sizes[i]);
+        flux__atomic_add32(&copied_right, !memcmp(p, q, (size_t)sizes[i]));
+        free(p), free(q);
+    }
+}
+TEST(copies_by_several_threads) {
+    ON_A_GPU();
+    int of[2] = { 3, 50 };
+    flux__os_thread other;
+    flux_threads(4);
+    copied_right = 0;
+    REQUIRE(flux__thread_start(&other, copy_there_and_back, &of[1]));
+    copy_there_and_back(&of[0]);
+    flux__thread_join(&other);
+    CHECK(copied_right == 14);
+    flux_threads(0);
+}
+
 /* What is picked side by side goes by 16 bytes, or by as many as fit: all dtypes, widths that fit none, some and all, a start
    that does not, a source that is broadcast. The CPU's numbers, to the bit. */
 TEST(picking_by_vectors) {
