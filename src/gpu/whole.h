@@ -187,13 +187,14 @@ static flux__picked_load flux__picked_load_of(const flux__operand *src, int dim,
    that loads are in flight together. */
 static void flux__emit_meant(flux__emitter *c, const flux__scatter *h, const flux__picked_load *w) {
     const flux__operand *index = &c->k->operand[1], *src = &c->k->operand[2];
-    const int loads = h->sorts ? 8 : 1;
+    const int loads = !h->sorts ? 1 : h->n > 4 * h->rows ? 8 : 4;
     flux__listing *s = &c->s;
     if (h->sorts) {
         flux__emit(s, "    const u64 *keys = (const u64 *)p%d + %lld;\n"
                    "    const long long *starts = p%d + %lld, stop = starts[d%d + 1];\n"
-                   "    for (long long at = starts[d%d]; at < stop; at += 8) {\n", h->keys.keys,
-                   (long long)h->keys.sorted, h->keys.keys, (long long)h->starts, h->dim, h->dim);
+                   "    for (long long at = starts[d%d]; at < stop; at += %d) {\n", h->keys.keys,
+                   (long long)h->keys.sorted, h->keys.keys, (long long)h->starts, h->dim, h->dim,
+                   loads);
     } else {
         flux__emit(s, "    for (%s q = 0; q < %lld; q++) {\n    if (p%d[%lld", c->index,
                    (long long)h->n, h->pi, (long long)index->offset);
