@@ -40,12 +40,16 @@ typedef struct flux__factor {             /* an operand, its dims told apart */
 
 /* The sizes of the dims in memory that make up dim `dim` of an operand's matrix, and their steps
    out of `stride`: one dim, or several if the operand is the implicit im2col matrix of a
-   convolution. */
+   convolution. Those that one step goes through are one, which spares divisions. */
 static void flux__factor_axes(const flux__operand *o, const int64_t *stride, int dim,
                               flux__axes *x) {
     x->nd = 0;
     for (int d = 0; d < o->shape.ndim; d++) {
         if ((o->gather ? o->owner[d] : d) != dim) continue;
+        if (x->nd && stride[d] == x->step[x->nd - 1] * x->dim[x->nd - 1]) {
+            x->dim[x->nd - 1] *= o->shape.dim[d];
+            continue;
+        }
         x->dim[x->nd] = o->shape.dim[d];
         x->step[x->nd++] = stride[d];
     }
