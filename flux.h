@@ -11006,6 +11006,18 @@ static flux_tensor *flux__move_channels(flux_tensor *x, int nd, bool back) {
     return x ? flux_permute_with(x, flux__shape(order, x->ndim)) : NULL;
 }
 
+/* x, [space..., channels, batch], with its channels side by side in memory: a view of a copy, if
+   they are not. */
+static flux_tensor *flux__side_channels(flux_tensor *x, int nd) {
+    int64_t offset, have[FLUX_MAX_DIMS];
+    flux_tensor *moved = flux__move_channels(x, nd, false);
+    if (!moved) return NULL;
+    flux_shape s = flux__dims(moved);
+    flux__layout(moved, &offset, have);
+    if (offset || !flux__in_order(&s, have)) moved = flux_copy(moved);
+    return flux__move_channels(moved, nd, true);
+}
+
 /* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
    batch], or the inner dim is channels / groups x window. */
 static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
@@ -11013,7 +11025,7 @@ static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, in
     const int64_t in = x->dim[nd] / groups, samples = x->dim[nd + 1];
     int64_t order[FLUX_MAX_DIMS];
     int n = nd;
-    if (lead) x = flux__move_channels(flux_copy(flux__move_channels(x, nd, false)), nd, true);
+    if (lead) x = flux__side_channels(x, nd);
     flux_tensor *win = x ? flux__windows(flux__pad_window(x, w, 0), w) : NULL;
     if (win && apart) {
         flux_shape s = flux__dims(win);
@@ -11878,12 +11890,22 @@ static int64_t flux__conv_parts(int64_t n, int64_t elements) {
     return parts;
 }
 
+/* The window view of x: that of the forward product, or another one. */
+static flux_tensor *flux__conv_windows(const flux_tensor *product, flux_tensor *x,
+                                       const flux__window *w) {
+    flux_tensor *win = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : NULL;
+    while (win && win->nin &&
+           (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE))
+        win = win->in[0];
+    return win && win->op == FLUX__AS_STRIDED ? win : flux__windows(flux__pad_window(x, w, 0), w);
+}
+
 /* The gradient by the weight as one batched product that also sums over samples, on operands that
    need no copy where their strides allow: windows [taps, positions x samples / parts, groups,
    parts] times g [positions x samples / parts, out, groups, parts], taps being window x channels
    per group; then the parts are summed. For a back end that is not better at long
-   products, as a GPU, and where there would be too many dims, flux__conv_slopes multiplies once
-   for each sample instead. */
+   products, as a GPU, and where there would be too many dims, flux__conv_by_channels or
+   flux__conv_by_sample multiplies instead. */
 static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor *x,
                                          flux_tensor *weight, flux_tensor *g, const flux__window *w,
                                          int64_t groups) {
@@ -11892,12 +11914,7 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
         points = flux__product(w->out, nd);
     int64_t taps = flux__product(w->size, nd) * in,
         parts = flux__conv_parts(samples, taps * out * groups), order[FLUX_MAX_DIMS];
-    flux_tensor *win = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : NULL;
-    while (win && win->nin &&
-           (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE))
-        win = win->in[0];
-    /* else the window view that the forward product used */
-    if (!win || win->op != FLUX__AS_STRIDED) win = flux__windows(flux__pad_window(x, w, 0), w);
+    flux_tensor *win = flux__conv_windows(product, x, w);
     flux_shape s = win ? flux__dims(win) : flux__shape(NULL, 0);
     s.ndim = 2 * nd;
     s.dim[s.ndim++] = in;
@@ -11919,10 +11936,43 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
     return b && parts > 1 ? flux__reduce_node(b, FLUX__RED_SUM, 8, 3) : b;
 }
 
+/* The same where the inner dim has channels before the window (flux__channels_lead) and g's lie side
+   by side: one product [channels x window, positions x samples] times [positions x samples, out],
+   whose inner dim the back end splits. */
+static flux_tensor *flux__conv_by_channels(const flux_tensor *product, flux_tensor *x,
+                                           flux_tensor *weight, flux_tensor *g,
+                                           const flux__window *w) {
+    const int nd = w->nd;
+    const int64_t taps = flux__product(w->size, nd) * weight->dim[nd], out = weight->dim[nd + 1],
+                  terms = flux__times(flux__product(w->out, nd), x->dim[nd + 1]);
+    flux_tensor *a = flux__conv_windows(product, flux__side_channels(x, nd), w), *b;
+    int64_t order[FLUX_MAX_DIMS];
+    order[0] = 2 * nd;
+    for (int i = 0; i < 2 * nd; i++) order[i + 1] = i;
+    order[2 * nd + 1] = 2 * nd + 1;
+    a = a ? flux_permute_with(a, flux__shape(order, 2 * nd + 2)) : NULL;
+    a = a ? flux_reshape(a, taps, terms) : NULL;
+    b = a ? flux__move_channels(g, nd, false) : NULL;
+    b = b ? flux_reshape(b, out, terms) : NULL;
+    return b ? flux_matmul(a, flux_transpose(b)) : NULL;
+}
+
+/* The same for each sample, then summed. */
+static flux_tensor *flux__conv_by_sample(const flux_tensor *product, flux_tensor *x, flux_tensor *g,
+                                         const flux__window *w, int64_t groups) {
+    const int nd = w->nd;
+    flux_tensor *cols = product->op == FLUX__MATMUL && product->nin == 2
+                            ? product->in[0] : flux__conv_columns(x, w, groups);
+    flux_tensor *each = cols ? flux_reshape(g, cols->dim[0], g->dim[nd] / groups, groups,
+                                            x->dim[nd + 1]) : NULL;
+    flux_tensor *d = each ? flux__matmul(flux__swap01(cols), each, true) : NULL;
+    return d && d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d;
+}
+
 /* The gradients of a FLUX__CONV node by x (out[1]) and by the weight (out[2]). stride, dilation
    and padding are unpacked from arg as flux__conv_node has packed them. */
 static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
-    flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base, *cols;
+    flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base;
     int groups = (int)y->arg.i[3];
     bool flip = y->arg.i[4] != 0;
     flux__window w;
@@ -11936,6 +11986,9 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
                   w.lo[i];
         if (w.hi[i] < 0) w.hi[i] = 0;
     }
+    const bool lead = flux__channels_lead(x, &w, groups);
+    const bool alone = lead && groups == 1 && need[2] && flux__channels_lead(g, &w, 1);
+    if (alone) g = flux__side_channels(g, w.nd);
     if (need[1] && (out[1] = flux__conv_back(g, weight, x->dim, &w, groups, flip)) != NULL)
         out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
     if (!need[2]) return;
@@ -11946,16 +11999,11 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
         out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
         return;
     }
-    cols = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0]
-                                                            : flux__conv_columns(x, &w, groups);
-    flux_tensor *each = cols ? flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups,
-                                            x->dim[w.nd + 1]) : NULL;
-    flux_tensor *d = each ? flux__matmul(flux__swap01(cols), each, true) : NULL;
-    const bool lead = flux__channels_lead(x, &w, groups);
     flux_shape s = flux__dims(weight);
     for (int i = 0; lead && i <= w.nd; i++) s.dim[i] = weight->dim[(i + w.nd) % (w.nd + 1)];
-    d = d ? flux_reshape_with(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, s)
-          : NULL;
+    flux_tensor *d = alone ? flux__conv_by_channels(product, x, weight, g, &w)
+                           : flux__conv_by_sample(product, x, g, &w, groups);
+    d = d ? flux_reshape_with(d, s) : NULL;
     if (lead) d = flux__move_channels(d, w.nd, true);
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
 }
@@ -27183,28 +27231,40 @@ static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
     return fit;
 }
 
+enum { FLUX__ENOUGH_BLOCKS = 128, FLUX__MOST_PARTS = 64, FLUX__LEAST_TERMS = 256 };
+
 /* Tiles of m x n in the result, of all batches. */
 static int64_t flux__product_tiles(const flux__kernel *k, int m, int n) {
     return (k->mnk[0] + m - 1) / m * ((k->mnk[1] + n - 1) / n) * flux__batches(k);
+}
+/* Tiles of so many terms, as the parts of a convolution's inner dim (flux__parts) are. */
+static int64_t flux__product_blocks(const flux__kernel *k, int m, int n) {
+    const int64_t parts = k->operand[0].gather ? k->mnk[2] / FLUX__LEAST_TERMS : 1;
+    return flux__product_tiles(k, m, n) * (parts < 1 ? 1 : parts < FLUX__MOST_PARTS
+                                           ? parts : FLUX__MOST_PARTS);
 }
 
 /* How a product's inner dim is split where its tiles would not fill a chip: into parts of
    `each` terms, which have blocks of their own (blockIdx.z). Their sums go to scratch memory,
    [part][element], and a second launch adds them in the order of the parts. Shape alone
    decides, so that a sum is the same on every chip. */
-enum { FLUX__ENOUGH_BLOCKS = 128, FLUX__MOST_PARTS = 64, FLUX__LEAST_TERMS = 256 };
 typedef struct flux__parts {
     int64_t each, points;                 /* terms of a part; elements of the result */
     int parts, scratch;                   /* scratch: the parameter that is the memory's address */
 } flux__parts;
 
-/* The split for tiles of m x n; `unit`: terms of a turn of the kernel's loop. */
+/* The split for tiles of m x n; `unit`: terms of a turn of the kernel's loop. A convolution's
+   gradient by its weight has few tiles and a very long inner dim: of tiles that leave room on a
+   multiprocessor it has more blocks. */
 static flux__parts flux__parts_of(flux__emitter *c, int m, int n, int unit) {
+    const bool image = c->k->operand[0].gather;
+    const int64_t blocks = (image && m * n < 128 * 128 ? 3 : 2) * FLUX__ENOUGH_BLOCKS,
+        most = image ? 2 * FLUX__MOST_PARTS : FLUX__MOST_PARTS;
     int64_t tiles = flux__product_tiles(c->k, m, n), K = c->k->mnk[2],
-        parts = tiles > 0 && tiles < FLUX__ENOUGH_BLOCKS ? 2 * FLUX__ENOUGH_BLOCKS / tiles : 1;
+        parts = tiles > 0 && tiles < FLUX__ENOUGH_BLOCKS ? blocks / tiles : 1;
     flux__parts s;
     if (parts > K / FLUX__LEAST_TERMS) parts = K / FLUX__LEAST_TERMS;
-    if (parts > FLUX__MOST_PARTS) parts = FLUX__MOST_PARTS;
+    if (parts > most) parts = most;
     if (parts < 2) parts = 1;
     s.each = ((K + parts - 1) / parts + unit - 1) / unit * unit;
     s.parts = parts > 1 ? (int)((K + s.each - 1) / s.each) : 1;
@@ -27346,7 +27406,7 @@ static flux__fma_tile flux__choose_fma_tile(const flux__kernel *k) {
                                             { 64, 64, 16, 8, 4, 1 }, { 32, 32, 16, 4, 4, 4 } };
     bool f64 = k->operand[0].dtype == FLUX_F64;
     int i = f64 ? 2 : 0;
-    while (i < 3 && (flux__product_tiles(k, tiles[i].m, tiles[i].n) <
+    while (i < 3 && (flux__product_blocks(k, tiles[i].m, tiles[i].n) <
                          FLUX__ENOUGH_BLOCKS * (i == 1 ? 2 : 1) ||
                      (i < 2 && k->mnk[1] <= tiles[i].n / 2))) i++;
     flux__fma_tile t = tiles[i];
@@ -28205,7 +28265,7 @@ static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux_
         { { 128, 128, 64, 64, 64 }, { 128, 64, 128, 64, 32 }, { 64, 64, 128, 32, 32 } } };
     const flux__warp_tile *t = shapes[f->lanes > 32 ? 1 : f->fours && whole ? 2 : 0];
     for (int i = 0; i < 3; i++, t++)
-        if (flux__product_tiles(k, t->m, t->n) >= FLUX__ENOUGH_BLOCKS * (i == 1 ? 2 : 1) &&
+        if (flux__product_blocks(k, t->m, t->n) >= FLUX__ENOUGH_BLOCKS * (i == 1 ? 2 : 1) &&
             k->mnk[0] > t->m / 2 && k->mnk[1] > t->n / 2)
             return *t;
     return small;

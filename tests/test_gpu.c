@@ -1237,6 +1237,44 @@ TEST(a_scatter_over_many_rows) {
             }
 }
 
+/* The gradient of a convolution by its weight is one product over positions and samples, whose inner dim is split: against sums
+   in doubles. */
+TEST(a_convolution_by_its_weight) {
+    ON_A_GPU();
+    /* side, channels, out, samples, stride, dilation, padding; the second to last has channels that don't lie side by side */
+    static const int cases[][7] = { { 14, 8, 16, 7, 1, 1, 1 }, { 11, 16, 8, 9, 2, 1, 1 }, { 12, 8, 8, 5, 1, 2, 0 }, { 13, 24, 40, 4, 3, 2, 2 }, { 9, 8, 6, 5, 1, 1, 1 }, { 40, 64, 72, 3, 1, 1, 1 } };
+    for (int i = 0; i < 6; i++)
+        for (int half = 0; half < 2; half++) FLUX_SCOPE {
+            const int side = cases[i][0], in = cases[i][1], out = cases[i][2], samples = cases[i][3], s = cases[i][4], d = cases[i][5], pad = cases[i][6];
+            const int wide = (side + 2 * pad - 2 * d - 1) / s + 1;
+            const flux_dtype t = half ? FLUX_BF16 : FLUX_F32;
+            flux_seed((uint64_t)i + 9);
+            flux_tensor *x = flux_eval(flux_to_dtype(flux_randn(side, side, in, samples), t)), *w = flux_eval(flux_to_dtype(flux_randn(3, 3, in, out), t)), *g = flux_eval(flux_to_dtype(flux_randn(wide, wide, out, samples), t));
+            flux_tensor *y = flux_crosscor(x, w, .stride = { 1, { s } }, .pad = { 1, { pad } }, .dilation = { 1, { d } });
+            REQUIRE(y && y->dim[0] == wide);
+            flux_tensor *by = flux_grad(flux_gradient(flux_sum(flux_mul(flux_to_dtype(y, FLUX_F32), flux_to_dtype(g, FLUX_F32))), w), w);
+            const float *got = (const float *)flux_data(flux_cpu(flux_to_dtype(by, FLUX_F32))), *xs = (const float *)flux_data(flux_cpu(flux_to_dtype(x, FLUX_F32))),
+                        *gs = (const float *)flux_data(flux_cpu(flux_to_dtype(g, FLUX_F32)));
+            REQUIRE(got && xs && gs);
+            int bad = 0;
+            for (int o = 0; o < out; o++)
+                for (int e = (o * 7) % 5; e < 9 * in; e += 5) {
+                    const int kx = e % 3, ky = e / 3 % 3, c = e / 9;
+                    double sum = 0, size = 0;
+                    for (int n = 0; n < samples; n++)
+                        for (int v = 0; v < wide; v++)
+                            for (int u = 0; u < wide; u++) {
+                                const int px = u * s + kx * d - pad, py = v * s + ky * d - pad;
+                                if (px < 0 || px >= side || py < 0 || py >= side) continue;
+                                const double a = xs[px + side * (py + side * (c + in * n))], b = gs[u + wide * (v + wide * (o + out * n))];
+                                sum += a * b, size += fabs(a * b);
+                            }
+                    bad += !(fabs(got[e + 9 * in * o] - sum) <= 1e-6 * size + (half ? fabs(sum) / 256 : 0));
+                }
+            if (!CHECK(bad == 0)) fprintf(stderr, "    case %d, %s: %d elements\n", i, half ? "bf16" : "f32", bad);
+        }
+}
+
 /* Memory that is not pinned goes through slots, which several threads fill and empty: sizes about a slot's, more than there are
    slots, and two threads that copy at once. */
 static int copied_right;

@@ -252,28 +252,40 @@ static bool flux__chunks_fit(const flux__factor *f, int64_t inner, int chunk) {
     return fit;
 }
 
+enum { FLUX__ENOUGH_BLOCKS = 128, FLUX__MOST_PARTS = 64, FLUX__LEAST_TERMS = 256 };
+
 /* Tiles of m x n in the result, of all batches. */
 static int64_t flux__product_tiles(const flux__kernel *k, int m, int n) {
     return (k->mnk[0] + m - 1) / m * ((k->mnk[1] + n - 1) / n) * flux__batches(k);
+}
+/* Tiles of so many terms, as the parts of a convolution's inner dim (flux__parts) are. */
+static int64_t flux__product_blocks(const flux__kernel *k, int m, int n) {
+    const int64_t parts = k->operand[0].gather ? k->mnk[2] / FLUX__LEAST_TERMS : 1;
+    return flux__product_tiles(k, m, n) * (parts < 1 ? 1 : parts < FLUX__MOST_PARTS
+                                           ? parts : FLUX__MOST_PARTS);
 }
 
 /* How a product's inner dim is split where its tiles would not fill a chip: into parts of
    `each` terms, which have blocks of their own (blockIdx.z). Their sums go to scratch memory,
    [part][element], and a second launch adds them in the order of the parts. Shape alone
    decides, so that a sum is the same on every chip. */
-enum { FLUX__ENOUGH_BLOCKS = 128, FLUX__MOST_PARTS = 64, FLUX__LEAST_TERMS = 256 };
 typedef struct flux__parts {
     int64_t each, points;                 /* terms of a part; elements of the result */
     int parts, scratch;                   /* scratch: the parameter that is the memory's address */
 } flux__parts;
 
-/* The split for tiles of m x n; `unit`: terms of a turn of the kernel's loop. */
+/* The split for tiles of m x n; `unit`: terms of a turn of the kernel's loop. A convolution's
+   gradient by its weight has few tiles and a very long inner dim: of tiles that leave room on a
+   multiprocessor it has more blocks. */
 static flux__parts flux__parts_of(flux__emitter *c, int m, int n, int unit) {
+    const bool image = c->k->operand[0].gather;
+    const int64_t blocks = (image && m * n < 128 * 128 ? 3 : 2) * FLUX__ENOUGH_BLOCKS,
+        most = image ? 2 * FLUX__MOST_PARTS : FLUX__MOST_PARTS;
     int64_t tiles = flux__product_tiles(c->k, m, n), K = c->k->mnk[2],
-        parts = tiles > 0 && tiles < FLUX__ENOUGH_BLOCKS ? 2 * FLUX__ENOUGH_BLOCKS / tiles : 1;
+        parts = tiles > 0 && tiles < FLUX__ENOUGH_BLOCKS ? blocks / tiles : 1;
     flux__parts s;
     if (parts > K / FLUX__LEAST_TERMS) parts = K / FLUX__LEAST_TERMS;
-    if (parts > FLUX__MOST_PARTS) parts = FLUX__MOST_PARTS;
+    if (parts > most) parts = most;
     if (parts < 2) parts = 1;
     s.each = ((K + parts - 1) / parts + unit - 1) / unit * unit;
     s.parts = parts > 1 ? (int)((K + s.each - 1) / s.each) : 1;

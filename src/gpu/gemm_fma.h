@@ -52,7 +52,7 @@ static flux__fma_tile flux__choose_fma_tile(const flux__kernel *k) {
                                             { 64, 64, 16, 8, 4, 1 }, { 32, 32, 16, 4, 4, 4 } };
     bool f64 = k->operand[0].dtype == FLUX_F64;
     int i = f64 ? 2 : 0;
-    while (i < 3 && (flux__product_tiles(k, tiles[i].m, tiles[i].n) <
+    while (i < 3 && (flux__product_blocks(k, tiles[i].m, tiles[i].n) <
                          FLUX__ENOUGH_BLOCKS * (i == 1 ? 2 : 1) ||
                      (i < 2 && k->mnk[1] <= tiles[i].n / 2))) i++;
     flux__fma_tile t = tiles[i];

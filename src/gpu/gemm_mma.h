@@ -202,7 +202,7 @@ static flux__warp_tile flux__choose_warp_tile(const flux__kernel *k, const flux_
         { { 128, 128, 64, 64, 64 }, { 128, 64, 128, 64, 32 }, { 64, 64, 128, 32, 32 } } };
     const flux__warp_tile *t = shapes[f->lanes > 32 ? 1 : f->fours && whole ? 2 : 0];
     for (int i = 0; i < 3; i++, t++)
-        if (flux__product_tiles(k, t->m, t->n) >= FLUX__ENOUGH_BLOCKS * (i == 1 ? 2 : 1) &&
+        if (flux__product_blocks(k, t->m, t->n) >= FLUX__ENOUGH_BLOCKS * (i == 1 ? 2 : 1) &&
             k->mnk[0] > t->m / 2 && k->mnk[1] > t->n / 2)
             return *t;
     return small;

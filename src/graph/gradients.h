@@ -316,12 +316,22 @@ static int64_t flux__conv_parts(int64_t n, int64_t elements) {
     return parts;
 }
 
+/* The window view of x: that of the forward product, or another one. */
+static flux_tensor *flux__conv_windows(const flux_tensor *product, flux_tensor *x,
+                                       const flux__window *w) {
+    flux_tensor *win = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : NULL;
+    while (win && win->nin &&
+           (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE))
+        win = win->in[0];
+    return win && win->op == FLUX__AS_STRIDED ? win : flux__windows(flux__pad_window(x, w, 0), w);
+}
+
 /* The gradient by the weight as one batched product that also sums over samples, on operands that
    need no copy where their strides allow: windows [taps, positions x samples / parts, groups,
    parts] times g [positions x samples / parts, out, groups, parts], taps being window x channels
    per group; then the parts are summed. For a back end that is not better at long
-   products, as a GPU, and where there would be too many dims, flux__conv_slopes multiplies once
-   for each sample instead. */
+   products, as a GPU, and where there would be too many dims, flux__conv_by_channels or
+   flux__conv_by_sample multiplies instead. */
 static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor *x,
                                          flux_tensor *weight, flux_tensor *g, const flux__window *w,
                                          int64_t groups) {
@@ -330,12 +340,7 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
         points = flux__product(w->out, nd);
     int64_t taps = flux__product(w->size, nd) * in,
         parts = flux__conv_parts(samples, taps * out * groups), order[FLUX_MAX_DIMS];
-    flux_tensor *win = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : NULL;
-    while (win && win->nin &&
-           (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE))
-        win = win->in[0];
-    /* else the window view that the forward product used */
-    if (!win || win->op != FLUX__AS_STRIDED) win = flux__windows(flux__pad_window(x, w, 0), w);
+    flux_tensor *win = flux__conv_windows(product, x, w);
     flux_shape s = win ? flux__dims(win) : flux__shape(NULL, 0);
     s.ndim = 2 * nd;
     s.dim[s.ndim++] = in;
@@ -357,10 +362,43 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
     return b && parts > 1 ? flux__reduce_node(b, FLUX__RED_SUM, 8, 3) : b;
 }
 
+/* The same where the inner dim has channels before the window (flux__channels_lead) and g's lie side
+   by side: one product [channels x window, positions x samples] times [positions x samples, out],
+   whose inner dim the back end splits. */
+static flux_tensor *flux__conv_by_channels(const flux_tensor *product, flux_tensor *x,
+                                           flux_tensor *weight, flux_tensor *g,
+                                           const flux__window *w) {
+    const int nd = w->nd;
+    const int64_t taps = flux__product(w->size, nd) * weight->dim[nd], out = weight->dim[nd + 1],
+                  terms = flux__times(flux__product(w->out, nd), x->dim[nd + 1]);
+    flux_tensor *a = flux__conv_windows(product, flux__side_channels(x, nd), w), *b;
+    int64_t order[FLUX_MAX_DIMS];
+    order[0] = 2 * nd;
+    for (int i = 0; i < 2 * nd; i++) order[i + 1] = i;
+    order[2 * nd + 1] = 2 * nd + 1;
+    a = a ? flux_permute_with(a, flux__shape(order, 2 * nd + 2)) : NULL;
+    a = a ? flux_reshape(a, taps, terms) : NULL;
+    b = a ? flux__move_channels(g, nd, false) : NULL;
+    b = b ? flux_reshape(b, out, terms) : NULL;
+    return b ? flux_matmul(a, flux_transpose(b)) : NULL;
+}
+
+/* The same for each sample, then summed. */
+static flux_tensor *flux__conv_by_sample(const flux_tensor *product, flux_tensor *x, flux_tensor *g,
+                                         const flux__window *w, int64_t groups) {
+    const int nd = w->nd;
+    flux_tensor *cols = product->op == FLUX__MATMUL && product->nin == 2
+                            ? product->in[0] : flux__conv_columns(x, w, groups);
+    flux_tensor *each = cols ? flux_reshape(g, cols->dim[0], g->dim[nd] / groups, groups,
+                                            x->dim[nd + 1]) : NULL;
+    flux_tensor *d = each ? flux__matmul(flux__swap01(cols), each, true) : NULL;
+    return d && d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d;
+}
+
 /* The gradients of a FLUX__CONV node by x (out[1]) and by the weight (out[2]). stride, dilation
    and padding are unpacked from arg as flux__conv_node has packed them. */
 static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, flux_tensor **out) {
-    flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base, *cols;
+    flux_tensor *x = y->in[1], *weight = y->in[2], *product = y->base;
     int groups = (int)y->arg.i[3];
     bool flip = y->arg.i[4] != 0;
     flux__window w;
@@ -374,6 +412,9 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
                   w.lo[i];
         if (w.hi[i] < 0) w.hi[i] = 0;
     }
+    const bool lead = flux__channels_lead(x, &w, groups);
+    const bool alone = lead && groups == 1 && need[2] && flux__channels_lead(g, &w, 1);
+    if (alone) g = flux__side_channels(g, w.nd);
     if (need[1] && (out[1] = flux__conv_back(g, weight, x->dim, &w, groups, flip)) != NULL)
         out[1] = flux_to_dtype(out[1], (flux_dtype)x->dtype);
     if (!need[2]) return;
@@ -384,16 +425,11 @@ static void flux__conv_slopes(flux_tensor *y, flux_tensor *g, const bool *need, 
         out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
         return;
     }
-    cols = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0]
-                                                            : flux__conv_columns(x, &w, groups);
-    flux_tensor *each = cols ? flux_reshape(g, cols->dim[0], y->dim[w.nd] / groups, groups,
-                                            x->dim[w.nd + 1]) : NULL;
-    flux_tensor *d = each ? flux__matmul(flux__swap01(cols), each, true) : NULL;
-    const bool lead = flux__channels_lead(x, &w, groups);
     flux_shape s = flux__dims(weight);
     for (int i = 0; lead && i <= w.nd; i++) s.dim[i] = weight->dim[(i + w.nd) % (w.nd + 1)];
-    d = d ? flux_reshape_with(d->ndim > 3 ? flux__reduce_node(d, FLUX__RED_SUM, 8, 3) : d, s)
-          : NULL;
+    flux_tensor *d = alone ? flux__conv_by_channels(product, x, weight, g, &w)
+                           : flux__conv_by_sample(product, x, g, &w, groups);
+    d = d ? flux_reshape_with(d, s) : NULL;
     if (lead) d = flux__move_channels(d, w.nd, true);
     out[2] = d ? flux_to_dtype(d, (flux_dtype)weight->dtype) : NULL;
 }

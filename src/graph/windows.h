@@ -229,6 +229,18 @@ static flux_tensor *flux__move_channels(flux_tensor *x, int nd, bool back) {
     return x ? flux_permute_with(x, flux__shape(order, x->ndim)) : NULL;
 }
 
+/* x, [space..., channels, batch], with its channels side by side in memory: a view of a copy, if
+   they are not. */
+static flux_tensor *flux__side_channels(flux_tensor *x, int nd) {
+    int64_t offset, have[FLUX_MAX_DIMS];
+    flux_tensor *moved = flux__move_channels(x, nd, false);
+    if (!moved) return NULL;
+    flux_shape s = flux__dims(moved);
+    flux__layout(moved, &offset, have);
+    if (offset || !flux__in_order(&s, have)) moved = flux_copy(moved);
+    return flux__move_channels(moved, nd, true);
+}
+
 /* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
    batch], or the inner dim is channels / groups x window. */
 static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
@@ -236,7 +248,7 @@ static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, in
     const int64_t in = x->dim[nd] / groups, samples = x->dim[nd + 1];
     int64_t order[FLUX_MAX_DIMS];
     int n = nd;
-    if (lead) x = flux__move_channels(flux_copy(flux__move_channels(x, nd, false)), nd, true);
+    if (lead) x = flux__side_channels(x, nd);
     flux_tensor *win = x ? flux__windows(flux__pad_window(x, w, 0), w) : NULL;
     if (win && apart) {
         flux_shape s = flux__dims(win);
