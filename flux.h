@@ -11936,8 +11936,8 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
     return b && parts > 1 ? flux__reduce_node(b, FLUX__RED_SUM, 8, 3) : b;
 }
 
-/* The same where the inner dim has channels before the window (flux__channels_lead) and g's lie side
-   by side: one product [channels x window, positions x samples] times [positions x samples, out],
+/* The same where channels stand before the window (flux__channels_lead) and those of g lie side by
+   side: one product [channels x window, positions x samples] times [positions x samples, out],
    whose inner dim the back end splits. */
 static flux_tensor *flux__conv_by_channels(const flux_tensor *product, flux_tensor *x,
                                            flux_tensor *weight, flux_tensor *g,
