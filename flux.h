@@ -29804,32 +29804,39 @@ static void flux__emit_attend_mma_drop(const flux__attend_pass *p, const char *v
 }
 
 /* The forward pass over a tile: scores, the running maximum and sum of each row, whose lanes
-   join by shuffles, and sum2, which shrinks where the maximum grows. The lanes' parts of a
-   row's sum are joined at the end. */
+   join by shuffles, and sum2, which shrinks as the maximum grows. The lanes' parts of a row's sum
+   are joined at the end. No branch parts the rows, whose chains fill each other's waits. */
 static void flux__emit_attend_mma_forward(const flux__attend_pass *p, bool masked) {
     flux__listing *s = &p->a->c->s;
     const int sums = 256 / p->f->lanes, across = p->f->lanes == 32 ? 1 : 16, n = p->n / 16;
-    flux__emit(s, "    float s[%d][%d][%d] = { 0 };\n    FULLY\n"
-                "    for (int j = 0; j < %d; j++) {\n", n, p->tall, sums, n);
+    const char *const rows = "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
+                             "    for (int h = 0; h < %d; h++) ";
+    flux__emit(s, "    float s[%d][%d][%d] = { 0 }, top[%d][%d], fade[%d][%d];\n    FULLY\n"
+                "    for (int j = 0; j < %d; j++) {\n", n, p->tall, sums, p->tall, p->locals,
+                p->tall, p->locals, n);
     flux__emit_attend_mma_scores(p, "s[j][i]", "x1", true);
     if (masked) flux__emit_attend_mma_seen(p, "s[j][i][e]");
-    flux__emit(s, "    }\n    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
-                "    for (int h = 0; h < %d; h++) {\n    float top = most[i][h];\n", p->tall,
-                p->locals);
-    flux__emit(s, "#define EACH FULLY for (int j = 0; j < %d; j++) FULLY "
-                "for (int e = 0; e < %d; e++) if (%s == h)\n", n, sums, p->local);
-    flux__emit(s, "    EACH top = fmaxf(top, s[j][i][e]);\n"
-                "    top = fmaxf(top, ACROSS(top, %d)), top = fmaxf(top, ACROSS(top, %d));\n",
-                across, across * 2);
-    flux__emit(s, "    const float base = top == -INF ? 0.0f : top * POWER, "
-                "fade = near_exp2(fmaf(most[i][h], POWER, -base));\n"
-                "    most[i][h] = top, all[i][h] *= fade;\n");
-    flux__emit(s, "    EACH s[j][i][e] = near_exp2(fmaf(s[j][i][e], POWER, -base)), "
-                "all[i][h] += s[j][i][e];\n#undef EACH\n    FULLY\n"
-                "    for (int f = 0; f < %d && fade != 1.0f; f++)\n    FULLY\n"
-                "    for (int e = 0; e < %d; e++) if (%s == h) sum2[i][f][e] *= fade;\n    }\n",
-                p->n2 / 16, sums, p->local);
-    flux__emit(s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n", n);
+    flux__emit(s, "    }\n");
+    flux__emit(s, rows, p->tall, p->locals);
+    flux__emit(s, "top[i][h] = most[i][h];\n    FULLY\n    for (int j = 0; j < %d; j++)\n"
+                "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n    for (int e = 0; e < %d; e++) "
+                "top[i][%s] = fmaxf(top[i][%s], s[j][i][e]);\n", n, p->tall, sums, p->local,
+                p->local);
+    for (int turn = 1; turn < 3; turn++) {
+        flux__emit(s, rows, p->tall, p->locals);
+        flux__emit(s, "top[i][h] = fmaxf(top[i][h], ACROSS(top[i][h], %d));\n", across * turn);
+    }
+    flux__emit(s, rows, p->tall, p->locals);
+    flux__emit(s, "{\n    const float v = top[i][h];\n"
+                "    top[i][h] = v == -INF ? 0.0f : v * POWER;\n    fade[i][h] = near_exp2(fmaf(most[i][h], POWER, -top[i][h]));\n"
+                "    most[i][h] = v, all[i][h] *= fade[i][h];\n    }\n");
+    flux__emit(s, "    FULLY\n    for (int f = 0; f < %d; f++)\n    FULLY\n"
+                "    for (int i = 0; i < %d; i++)\n    FULLY\n    for (int e = 0; e < %d; e++) "
+                "sum2[i][f][e] *= fade[i][%s];\n", p->n2 / 16, p->tall, sums, p->local);
+    flux__emit(s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n    FULLY\n"
+                "    for (int i = 0; i < %d; i++)\n    FULLY\n    for (int e = 0; e < %d; e++) "
+                "s[j][i][e] = near_exp2(fmaf(s[j][i][e], POWER, -top[i][%s])), "
+                "all[i][%s] += s[j][i][e];\n", n, p->tall, sums, p->local, p->local);
     flux__emit_attend_mma_drop(p, "s[j][i][e]");
     flux__emit_attend_mma_add(p, "s[j][i]", false);
     flux__emit(s, "    }\n");
