@@ -269,16 +269,17 @@ static void flux__emit_attend_mma_forward(const flux__attend_pass *p, bool maske
     flux__emit(s, "    }\n");
     flux__emit(s, rows, p->tall, p->locals);
     flux__emit(s, "top[i][h] = most[i][h];\n    FULLY\n    for (int j = 0; j < %d; j++)\n"
-                "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n    for (int e = 0; e < %d; e++) "
-                "top[i][%s] = fmaxf(top[i][%s], s[j][i][e]);\n", n, p->tall, sums, p->local,
-                p->local);
+                "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
+                "    for (int e = 0; e < %d; e++) top[i][%s] = fmaxf(top[i][%s], s[j][i][e]);\n",
+                n, p->tall, sums, p->local, p->local);
     for (int turn = 1; turn < 3; turn++) {
         flux__emit(s, rows, p->tall, p->locals);
         flux__emit(s, "top[i][h] = fmaxf(top[i][h], ACROSS(top[i][h], %d));\n", across * turn);
     }
     flux__emit(s, rows, p->tall, p->locals);
     flux__emit(s, "{\n    const float v = top[i][h];\n"
-                "    top[i][h] = v == -INF ? 0.0f : v * POWER;\n    fade[i][h] = near_exp2(fmaf(most[i][h], POWER, -top[i][h]));\n"
+                "    top[i][h] = v == -INF ? 0.0f : v * POWER;\n"
+                "    fade[i][h] = near_exp2(fmaf(most[i][h], POWER, -top[i][h]));\n"
                 "    most[i][h] = v, all[i][h] *= fade[i][h];\n    }\n");
     flux__emit(s, "    FULLY\n    for (int f = 0; f < %d; f++)\n    FULLY\n"
                 "    for (int i = 0; i < %d; i++)\n    FULLY\n    for (int e = 0; e < %d; e++) "
