@@ -18838,8 +18838,8 @@ typedef struct flux__gemm_job {
    b_col]. c: mr x nr, columns contiguous and ldc apart. Meanwhile it prefetches k cache lines
    for tiles to come, from `next` on, next_step bytes apart: prefetched all at once before the
    loop, they would fill the queue that the kernel's own loads go through. add: the sums become
-   C, are added to C, or (tiles one vector high only) continue from the sums that C holds, as if
-   the loop had never stopped. */
+   C, are added to C, or continue from the sums that C holds, as if the loop had never stopped
+   (the packing and the plain kernel cannot). */
 enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON };
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add,
@@ -18923,7 +18923,8 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__K_MUL2(j, q, r) w = b##q[r * b_col] - zero; x##j += u * w; y##j += v * w;
 #  define FLUX__K_ADD1(j, q, r) x##j += at[0]; at = FLUX__K_NEXT(at);
 #  define FLUX__K_ADD2(j, q, r) x##j += at[0]; y##j += at[1]; at = FLUX__K_NEXT(at);
-#  define FLUX__K_GET(j, q, r) x##j = at[0]; at = FLUX__K_NEXT(at);
+#  define FLUX__K_GET1(j, q, r) x##j = at[0]; at = FLUX__K_NEXT(at);
+#  define FLUX__K_GET2(j, q, r) x##j = at[0]; y##j = at[1]; at = FLUX__K_NEXT(at);
 #  define FLUX__K_PUT1(j, q, r) at[0] = x##j; at = FLUX__K_NEXT(at);
 #  define FLUX__K_PUT2(j, q, r) at[0] = x##j; at[1] = y##j; at = FLUX__K_NEXT(at);
 #  define FLUX__K_NEXT(at) (V *)(void *)((T *)(void *)at + ldc)
@@ -18984,7 +18985,7 @@ FLUX__GEMM_TYPES(64)
         V *at, u, v, w, zero = {0} FLUX__COLUMNS##nr(FLUX__K_VAR##mr);                             \
         FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                        \
         at = (V *)c;                                                                               \
-        if (mr == 1 && add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET) }                 \
+        if (add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET##mr) }                        \
         for (; k; k--) {                                                                           \
             u = ((const V *)(const void *)p)[0];                                                   \
             if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                                 \
@@ -19753,6 +19754,7 @@ typedef struct flux__gemm_plan {
     /* layout of the packed b: panels of nr columns, row by row; else column by column */
     bool panels_b;
     bool vector;                          /* b is a vector, and a read as flux__gemm_vector does */
+    bool stream;                          /* a is read as flux__gemm_stream does */
     int64_t m, n, k;  /* C is m x n, a m x k, b k x n, as the plan reads them: */
     const char *a, *b, *a_next;           /* a_next: the next product's a, or NULL */
     int64_t a_row, a_col, b_row, b_col;   /* strides of a and b, in elements */
@@ -19806,6 +19808,7 @@ typedef struct flux__gemm_task {          /* one block of C */
 /* bytes of A that are read in place at a time: as many again are being prefetched into the
    second-level cache */
 #define FLUX__GEMM_BLOCK (1 << 17)
+#define FLUX__GEMM_STREAM 2048  /* bytes of a column of A that flux__gemm_stream reads at a time */
 #define FLUX__GEMM_FEW 64  /* most columns for which inner-product kernels are considered */
 /* elements of C that the epilogue is given at a time, unless one panel of B makes more */
 #define FLUX__GEMM_PIECE 16384
@@ -20002,6 +20005,42 @@ static FLUX__INLINE void flux__gemm_fetch(const char *c, int64_t step, int64_t n
     for (; nr > 0; nr--, c += step) { FLUX__PREFETCH_WRITE(c) FLUX__PREFETCH_WRITE(c + 64) }
 }
 
+/* How many of n remaining columns the next panel of B takes: panels are about equally wide, at
+   most `most`, and of widths that have a kernel. */
+static int64_t flux__gemm_nr(int64_t n, int64_t most) {
+    int64_t panels = 1;
+    if (n <= 4 || (n % 2 && n < 2 * most)) return n < 3 ? n : n == 4 ? 4 : 3;
+    if (n > most) panels = (n + most - 1) / most, n = flux__gemm_up((n + panels - 1) / panels, 2);
+    return n;
+}
+
+/* Multiplies the first `end` rows at hand with all columns of B where A's columns would fall into
+   few sets of a cache: they are read as they lie in memory, some pages at a time, and their sums
+   wait in t->edge. */
+static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
+    const flux__gemm_plan *p = t->plan;
+    const int64_t size = p->size, tall = 2 * p->set->lanes, ld = FLUX__GEMM_STREAM / size + tall;
+    int64_t r, l, j, i, n, nr, some, b_row, b_col;
+    for (r = 0; r < end; r += n) {
+        n = flux__gemm_min(end - r, FLUX__GEMM_STREAM / size);
+        for (l = 0; l < t->kb; l += some) {
+            some = flux__gemm_min(t->kb - l, 32);
+            for (j = 0; j < t->nb; j += nr) {
+                nr = flux__gemm_nr(t->nb - j, p->set->columns);
+                const flux__gemm_kernel kernel = p->set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
+                const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col) + l * b_row * size,
+                           *a = p->a + (t->i0 + t->i + r + (t->k0 + l) * p->a_col) * size;
+                for (i = 0; i < n; i += tall)
+                    kernel(some, a + i * size, p->a_col, b, b_row, b_col,
+                           t->edge + (i + j * ld) * size, ld,
+                           l > 0 ? FLUX__GEMM_GO_ON : FLUX__GEMM_NEW, a, 0);
+            }
+        }
+        flux__gemm_add_tile(size, t->block + (t->i + r) * size, t->ld, t->edge, ld, n, t->nb,
+                            t->k0 > 0);
+    }
+}
+
 /* Multiplies all full panels of A (two vectors high) with the columns j ... j+nr-1 of B;
    their tiles are computed in C or `out` directly. Returns how many rows these panels have. */
 static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
@@ -20024,6 +20063,10 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     char *c = t->block + (t->i + (j - t->out_from) * ld) * size;
     if (p->vector) {
         set->vector(end, kb, a, step, b, b_row, c, add);
+        return end;
+    }
+    if (p->stream) {
+        if (j == 0) flux__gemm_stream(t, end);
         return end;
     }
     for (i = 0; i < end; i += tall, c += mr, a += down, to += lines) {
@@ -20086,15 +20129,6 @@ static void flux__gemm_finish(flux__gemm_task *t, int64_t j, int64_t n) {
     if (job->epilogue) job->epilogue(job->ctx, t->worker, i0, j0, mb, nb, block, ld);
 }
 
-/* How many of n remaining columns the next panel of B takes: panels are about equally wide, at
-   most `most`, and of widths that have a kernel. */
-static int64_t flux__gemm_nr(int64_t n, int64_t most) {
-    int64_t panels = 1;
-    if (n <= 4 || (n % 2 && n < 2 * most)) return n < 3 ? n : n == 4 ? 4 : 3;
-    if (n > most) panels = (n + most - 1) / most, n = flux__gemm_up((n + panels - 1) / panels, 2);
-    return n;
-}
-
 /* Whether the epilogue of a block whose rows are computed in several steps is called once, at
    the end: whole columns are much less work for it than as many parts, and the block is still
    in the second-level cache. */
@@ -20126,7 +20160,7 @@ static void flux__gemm_rows(flux__gemm_task *t) {
         if (j + nr < t->nb && (j + 2 * nr - done) * t->ib <= FLUX__GEMM_PIECE) continue;
         flux__gemm_finish(t, done, j + nr - done);
         done = j + nr;
-        if (t->out && !p->flip && p->chunk >= p->k) t->out_from = done;
+        if (t->out && !p->flip && p->chunk >= p->k && !p->stream) t->out_from = done;
     }
     t->out_from = 0;
 }
@@ -20197,12 +20231,14 @@ static bool flux__gemm_reserve(flux__gemm_task *t) {
     int64_t turn = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : 0,
             edge = part && tall * p->set->columns > turn ? tall * p->set->columns : turn;
     /* columns of `out` are free again once the epilogue has seen them */
-    bool passing = !p->flip && p->chunk >= p->k && !t->epilogue_last;
+    bool passing = !p->flip && p->chunk >= p->k && !t->epilogue_last && !p->stream;
     /* the fewest rows that an epilogue call gets */
     int64_t last = t->mb % p->sub >= lanes || t->mb < p->sub ? t->mb % p->sub : p->sub;
     int64_t kept = passing ? flux__gemm_min(t->nb, FLUX__GEMM_PIECE / last + p->set->columns) :
         t->nb;
     int64_t out = p->flip || !p->job->c ? mr * kept : 0;
+    if (p->stream && edge < t->nb * (FLUX__GEMM_STREAM / p->size + tall))
+        edge = t->nb * (FLUX__GEMM_STREAM / p->size + tall);
     a = flux__gemm_up(a * p->chunk * p->size, 64);
     b = flux__gemm_up(b * p->size, 64);
     edge = flux__gemm_up(edge * p->size, 64);
@@ -20468,9 +20504,11 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
                    b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
     p->vector = p->n == 1 && !p->copy_a && p->set->vector;
+    p->stream = p->n > 1 && p->n <= 8 * p->set->columns && !p->copy_a && a_step % 4096 == 0 &&
+                p->m * p->k * p->size >= 2 << 20;
     /* each part is soon done, so the next one to prefetch must be small */
     if (packs && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
-    if ((packs || !p->copy_a) && !p->vector && p->rows * p->chunk * p->size >
+    if ((packs || !p->copy_a) && !p->vector && !p->stream && p->rows * p->chunk * p->size >
         (p->set->pack_kernel ? 2 : 8) * FLUX__GEMM_BLOCK)
         p->sub = flux__gemm_min(p->sub, flux__gemm_split(
             p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
@@ -20479,7 +20517,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     p->panels_b = p->b_col == 1 && p->b_row > 1 && tiles >= 8 &&
                   p->chunk * p->b_row * p->size > much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
-    if (p->a_rows) p->copy_a = true, p->vector = false;
+    if (p->a_rows) p->copy_a = true, p->vector = p->stream = false;
     if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
 }
 

@@ -317,6 +317,26 @@ TEST(a_vector_is_as_a_column_of_a_matrix) {
             }
 }
 
+/* A large matrix whose columns are some pages apart is read some pages at a time, with the same bits as where they lie otherwise. */
+TEST(a_matrix_is_read_by_pages) {
+    static const int64_t columns[] = { 2, 3, 8, 13, 31, 96 }, inners[] = { 523, 1300 };
+    if (test_device.backend) SKIP("about sums on the CPU");
+    for (int of = 0; of < 24; of++) FLUX_SCOPE {
+        const bool f64 = of & 1, epilogue = of & 2;
+        const int64_t step = f64 ? 512 : 1024, n = columns[of / 4], k = inners[(of / 4 + of / 2) % 2], rows = of % 3 ? step : step - 21;
+        flux_tensor *a = flux_eval(flux_randn_with(FLUX_SHAPE(step, k), f64 ? FLUX_F64 : FLUX_F32));
+        flux_tensor *b = flux_eval(flux_randn_with(FLUX_SHAPE(k, n), f64 ? FLUX_F64 : FLUX_F32));
+        flux_tensor *bias = flux_eval(flux_randn_with(FLUX_SHAPE(rows), f64 ? FLUX_F64 : FLUX_F32));
+        flux_tensor *in[2] = { a, flux_eval(flux_pad(a, 0, 0, 16)) }, *out[2];
+        for (int i = 0; i < 2; i++) {
+            out[i] = flux_matmul(flux_slice(in[i], 0, 0, rows), b);
+            if (epilogue) out[i] = flux_relu(flux_add(out[i], bias));
+        }
+        const void *got = flux_data(out[0]), *want = flux_data(out[1]);
+        CHECK(got && want && !memcmp(got, want, (size_t)(rows * n) * (f64 ? 8 : 4)));
+    }
+}
+
 /* The sum of a large product and a tensor that is read in another order: its dims are the product's, one of them as two. */
 TEST(a_product_whose_dim_is_two_of_its_sum) {
     if (test_device.backend) SKIP("about what the CPU's products take, which is long on a software GPU");

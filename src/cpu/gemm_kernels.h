@@ -59,8 +59,8 @@ typedef struct flux__gemm_job {
    b_col]. c: mr x nr, columns contiguous and ldc apart. Meanwhile it prefetches k cache lines
    for tiles to come, from `next` on, next_step bytes apart: prefetched all at once before the
    loop, they would fill the queue that the kernel's own loads go through. add: the sums become
-   C, are added to C, or (tiles one vector high only) continue from the sums that C holds, as if
-   the loop had never stopped. */
+   C, are added to C, or continue from the sums that C holds, as if the loop had never stopped
+   (the packing and the plain kernel cannot). */
 enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON };
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add,
@@ -144,7 +144,8 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__K_MUL2(j, q, r) w = b##q[r * b_col] - zero; x##j += u * w; y##j += v * w;
 #  define FLUX__K_ADD1(j, q, r) x##j += at[0]; at = FLUX__K_NEXT(at);
 #  define FLUX__K_ADD2(j, q, r) x##j += at[0]; y##j += at[1]; at = FLUX__K_NEXT(at);
-#  define FLUX__K_GET(j, q, r) x##j = at[0]; at = FLUX__K_NEXT(at);
+#  define FLUX__K_GET1(j, q, r) x##j = at[0]; at = FLUX__K_NEXT(at);
+#  define FLUX__K_GET2(j, q, r) x##j = at[0]; y##j = at[1]; at = FLUX__K_NEXT(at);
 #  define FLUX__K_PUT1(j, q, r) at[0] = x##j; at = FLUX__K_NEXT(at);
 #  define FLUX__K_PUT2(j, q, r) at[0] = x##j; at[1] = y##j; at = FLUX__K_NEXT(at);
 #  define FLUX__K_NEXT(at) (V *)(void *)((T *)(void *)at + ldc)
@@ -205,7 +206,7 @@ FLUX__GEMM_TYPES(64)
         V *at, u, v, w, zero = {0} FLUX__COLUMNS##nr(FLUX__K_VAR##mr);                             \
         FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                        \
         at = (V *)c;                                                                               \
-        if (mr == 1 && add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET) }                 \
+        if (add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET##mr) }                        \
         for (; k; k--) {                                                                           \
             u = ((const V *)(const void *)p)[0];                                                   \
             if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                                 \

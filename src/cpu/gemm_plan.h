@@ -228,9 +228,11 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
                    b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
     p->vector = p->n == 1 && !p->copy_a && p->set->vector;
+    p->stream = p->n > 1 && p->n <= 8 * p->set->columns && !p->copy_a && a_step % 4096 == 0 &&
+                p->m * p->k * p->size >= 2 << 20;
     /* each part is soon done, so the next one to prefetch must be small */
     if (packs && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
-    if ((packs || !p->copy_a) && !p->vector && p->rows * p->chunk * p->size >
+    if ((packs || !p->copy_a) && !p->vector && !p->stream && p->rows * p->chunk * p->size >
         (p->set->pack_kernel ? 2 : 8) * FLUX__GEMM_BLOCK)
         p->sub = flux__gemm_min(p->sub, flux__gemm_split(
             p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
@@ -239,7 +241,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     p->panels_b = p->b_col == 1 && p->b_row > 1 && tiles >= 8 &&
                   p->chunk * p->b_row * p->size > much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
-    if (p->a_rows) p->copy_a = true, p->vector = false;
+    if (p->a_rows) p->copy_a = true, p->vector = p->stream = false;
     if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
 }
 

@@ -31,6 +31,7 @@ typedef struct flux__gemm_plan {
     /* layout of the packed b: panels of nr columns, row by row; else column by column */
     bool panels_b;
     bool vector;                          /* b is a vector, and a read as flux__gemm_vector does */
+    bool stream;                          /* a is read as flux__gemm_stream does */
     int64_t m, n, k;  /* C is m x n, a m x k, b k x n, as the plan reads them: */
     const char *a, *b, *a_next;           /* a_next: the next product's a, or NULL */
     int64_t a_row, a_col, b_row, b_col;   /* strides of a and b, in elements */
@@ -84,6 +85,7 @@ typedef struct flux__gemm_task {          /* one block of C */
 /* bytes of A that are read in place at a time: as many again are being prefetched into the
    second-level cache */
 #define FLUX__GEMM_BLOCK (1 << 17)
+#define FLUX__GEMM_STREAM 2048  /* bytes of a column of A that flux__gemm_stream reads at a time */
 #define FLUX__GEMM_FEW 64  /* most columns for which inner-product kernels are considered */
 /* elements of C that the epilogue is given at a time, unless one panel of B makes more */
 #define FLUX__GEMM_PIECE 16384
@@ -280,6 +282,42 @@ static FLUX__INLINE void flux__gemm_fetch(const char *c, int64_t step, int64_t n
     for (; nr > 0; nr--, c += step) { FLUX__PREFETCH_WRITE(c) FLUX__PREFETCH_WRITE(c + 64) }
 }
 
+/* How many of n remaining columns the next panel of B takes: panels are about equally wide, at
+   most `most`, and of widths that have a kernel. */
+static int64_t flux__gemm_nr(int64_t n, int64_t most) {
+    int64_t panels = 1;
+    if (n <= 4 || (n % 2 && n < 2 * most)) return n < 3 ? n : n == 4 ? 4 : 3;
+    if (n > most) panels = (n + most - 1) / most, n = flux__gemm_up((n + panels - 1) / panels, 2);
+    return n;
+}
+
+/* Multiplies the first `end` rows at hand with all columns of B where A's columns would fall into
+   few sets of a cache: they are read as they lie in memory, some pages at a time, and their sums
+   wait in t->edge. */
+static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
+    const flux__gemm_plan *p = t->plan;
+    const int64_t size = p->size, tall = 2 * p->set->lanes, ld = FLUX__GEMM_STREAM / size + tall;
+    int64_t r, l, j, i, n, nr, some, b_row, b_col;
+    for (r = 0; r < end; r += n) {
+        n = flux__gemm_min(end - r, FLUX__GEMM_STREAM / size);
+        for (l = 0; l < t->kb; l += some) {
+            some = flux__gemm_min(t->kb - l, 32);
+            for (j = 0; j < t->nb; j += nr) {
+                nr = flux__gemm_nr(t->nb - j, p->set->columns);
+                const flux__gemm_kernel kernel = p->set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
+                const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col) + l * b_row * size,
+                           *a = p->a + (t->i0 + t->i + r + (t->k0 + l) * p->a_col) * size;
+                for (i = 0; i < n; i += tall)
+                    kernel(some, a + i * size, p->a_col, b, b_row, b_col,
+                           t->edge + (i + j * ld) * size, ld,
+                           l > 0 ? FLUX__GEMM_GO_ON : FLUX__GEMM_NEW, a, 0);
+            }
+        }
+        flux__gemm_add_tile(size, t->block + (t->i + r) * size, t->ld, t->edge, ld, n, t->nb,
+                            t->k0 > 0);
+    }
+}
+
 /* Multiplies all full panels of A (two vectors high) with the columns j ... j+nr-1 of B;
    their tiles are computed in C or `out` directly. Returns how many rows these panels have. */
 static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
@@ -302,6 +340,10 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     char *c = t->block + (t->i + (j - t->out_from) * ld) * size;
     if (p->vector) {
         set->vector(end, kb, a, step, b, b_row, c, add);
+        return end;
+    }
+    if (p->stream) {
+        if (j == 0) flux__gemm_stream(t, end);
         return end;
     }
     for (i = 0; i < end; i += tall, c += mr, a += down, to += lines) {
@@ -364,15 +406,6 @@ static void flux__gemm_finish(flux__gemm_task *t, int64_t j, int64_t n) {
     if (job->epilogue) job->epilogue(job->ctx, t->worker, i0, j0, mb, nb, block, ld);
 }
 
-/* How many of n remaining columns the next panel of B takes: panels are about equally wide, at
-   most `most`, and of widths that have a kernel. */
-static int64_t flux__gemm_nr(int64_t n, int64_t most) {
-    int64_t panels = 1;
-    if (n <= 4 || (n % 2 && n < 2 * most)) return n < 3 ? n : n == 4 ? 4 : 3;
-    if (n > most) panels = (n + most - 1) / most, n = flux__gemm_up((n + panels - 1) / panels, 2);
-    return n;
-}
-
 /* Whether the epilogue of a block whose rows are computed in several steps is called once, at
    the end: whole columns are much less work for it than as many parts, and the block is still
    in the second-level cache. */
@@ -404,7 +437,7 @@ static void flux__gemm_rows(flux__gemm_task *t) {
         if (j + nr < t->nb && (j + 2 * nr - done) * t->ib <= FLUX__GEMM_PIECE) continue;
         flux__gemm_finish(t, done, j + nr - done);
         done = j + nr;
-        if (t->out && !p->flip && p->chunk >= p->k) t->out_from = done;
+        if (t->out && !p->flip && p->chunk >= p->k && !p->stream) t->out_from = done;
     }
     t->out_from = 0;
 }
@@ -475,12 +508,14 @@ static bool flux__gemm_reserve(flux__gemm_task *t) {
     int64_t turn = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : 0,
             edge = part && tall * p->set->columns > turn ? tall * p->set->columns : turn;
     /* columns of `out` are free again once the epilogue has seen them */
-    bool passing = !p->flip && p->chunk >= p->k && !t->epilogue_last;
+    bool passing = !p->flip && p->chunk >= p->k && !t->epilogue_last && !p->stream;
     /* the fewest rows that an epilogue call gets */
     int64_t last = t->mb % p->sub >= lanes || t->mb < p->sub ? t->mb % p->sub : p->sub;
     int64_t kept = passing ? flux__gemm_min(t->nb, FLUX__GEMM_PIECE / last + p->set->columns) :
         t->nb;
     int64_t out = p->flip || !p->job->c ? mr * kept : 0;
+    if (p->stream && edge < t->nb * (FLUX__GEMM_STREAM / p->size + tall))
+        edge = t->nb * (FLUX__GEMM_STREAM / p->size + tall);
     a = flux__gemm_up(a * p->chunk * p->size, 64);
     b = flux__gemm_up(b * p->size, 64);
     edge = flux__gemm_up(edge * p->size, 64);
