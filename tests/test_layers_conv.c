@@ -809,4 +809,24 @@ TEST(wrong_torch_files) {
     CHECK_NEAR(flux_item(flux_sum(flux_abs(flux_sub(before, flux_param(m, "layers.0.weight"))))), 0, 0);
 }
 
+/* The gradient of a max pooling whose windows overlap is added up window after window where nobody keeps it window by window: the
+   same bits as where the record keeps it. */
+TEST(a_pooling_gradient_is_the_same_where_nothing_is_kept) {
+    static const int64_t size[][3] = { { 35, 1, 1 }, { 112, 30, 1 }, { 17, 9, 1 }, { 10, 7, 13 } }, window[] = { 3, 2, 4 }, stride[] = { 2, 1, 3 };
+    for (int of = 0; of < 48; of++) FLUX_SCOPE {
+        const int at = of % 4, nd = at ? at > 2 ? 3 : 2 : 1, k = of / 4 % 3, by = (of / 4 + of / 12) % 3;
+        flux_shape s = FLUX_SHAPE(1), w = s, step = s, pad = s;
+        s.ndim = nd + 2, w.ndim = step.ndim = pad.ndim = nd;
+        for (int d = 0; d < nd; d++)
+            s.dim[d] = size[at][d], w.dim[d] = window[(k + d) % 3], step.dim[d] = stride[by], pad.dim[d] = (of + d) % 2;
+        s.dim[nd] = 3, s.dim[nd + 1] = 2;
+        flux_tensor *x = flux_eval(of % 2 ? flux_randn_with(s, FLUX_F32) : flux_floor(flux_mul(flux_rand_with(s, FLUX_F32), 4)));
+        flux_tensor *y = flux_maxpool(x, w, .stride = step, .pad = pad), *g = flux_randn_with(flux_shape_of(y), FLUX_F32);
+        flux_tensor *loss = flux_sum(flux_mul(y, flux_eval(g))), *kept = flux_grad(flux_gradient(loss, x), x), *dx = NULL;
+        FLUX_NOGRAD dx = flux_eval(flux_grad(flux_gradient(loss, x), x));
+        const void *got = flux_data(flux_cpu(flux_copy(dx))), *want = flux_data(flux_cpu(flux_copy(flux_eval(kept))));
+        CHECK(got && want && !memcmp(got, want, (size_t)flux_length(x) * 4));
+    }
+}
+
 TEST_MAIN()

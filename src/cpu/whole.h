@@ -257,6 +257,23 @@ static void flux__strided_scatter_task(void *ctx, int64_t task) {
     }
 }
 
+/* Cuts the result of the spread t along the last dims of its operand, as long as each slice has its
+   elements alone; *slice: elements of a slice. Returns how many dims are left. */
+static int flux__spread_slices(const flux_tensor *t, const flux_shape *from, int64_t *slice) {
+    int64_t reach = t->rel;
+    int dims = from->ndim;
+    *slice = flux__size(t);
+    for (int d = 0; d < dims; d++) reach += (from->dim[d] - 1) * t->stride[d];
+    for (; dims > 1 && t->stride[dims - 1] > 0 &&
+           t->stride[dims - 1] * from->dim[dims - 1] == *slice; dims--) {
+        const int64_t step = t->stride[dims - 1];
+        reach -= (from->dim[dims - 1] - 1) * step;
+        if (reach >= step || step < 64) break;
+        *slice = step;
+    }
+    return dims;
+}
+
 /* Runs a spread. Elements that go to the same place are added in a float's own format, those of
    f16 and bf16 in f32. The result is cut into slices along the operand's last dims as long as
    each slice has its elements alone, so that threads share the slices. */
@@ -270,14 +287,8 @@ static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
     if (!half) {
         flux__strided_scatter_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1,
                                         false, { 0 } };
-        int64_t reach = t->rel;
-        for (int d = 0; d < o->shape.ndim; d++) reach += (o->shape.dim[d] - 1) * t->stride[d];
-        while (j.part.ndim > 1 && t->stride[j.part.ndim - 1] > 0 &&
-               t->stride[j.part.ndim - 1] * j.part.dim[j.part.ndim - 1] == j.slice) {
-            int64_t slice = t->stride[j.part.ndim - 1], many = j.part.dim[j.part.ndim - 1];
-            if (reach - (many - 1) * slice >= slice || slice < 64) break;
-            reach -= (many - 1) * slice, j.slice = slice, j.units *= many, j.part.ndim--;
-        }
+        j.part.ndim = flux__spread_slices(t, &o->shape, &j.slice);
+        for (int d = j.part.ndim; d < o->shape.ndim; d++) j.units *= o->shape.dim[d];
         j.each = (1 << 15) / j.slice + 1;
         j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim && j.part.dim[0] >= 16 &&
                    flux__rows_ascend(&j.part, t->stride);

@@ -45,6 +45,11 @@ typedef struct flux__windows_job {
     int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];
     int64_t wide;                         /* see flux__windows_wide; 0 of a gradient */
     bool dense;                           /* the gradient's windows lie one behind the other */
+    /* the image to which a gradient is added, or NULL; elements of its slices that have no window
+       in common, how many runs of windows each has, and memory for a slice for each task: a slice
+       of the image may lie where that of x was */
+    float *image, *sum;
+    int64_t slice, slice_rows;
     int64_t slots;                        /* of a sum, see flux__join_order, 1 or 4; 0: a maximum */
     float by;                             /* what a sum is divided by, 1 if by nothing */
     /* the windows' dims, and for each the steps of x and of g; below, those of y: */
@@ -171,6 +176,15 @@ typedef struct flux__float4 { float at[4]; } flux__float4;
     } while (0)
 #endif
 
+/* Four windows' elements: every second of seven, or any. */
+#if FLUX__GEMM_VECTORS
+#  define FLUX__WINDOWS_NEXT(v, from)                                                              \
+    if (sx == 2 && left > 3) FLUX__TWOS(v, from)                                                   \
+    else { const flux__float4 four = FLUX__FOUR(from, b, c, d); v = four; }
+#else
+#  define FLUX__WINDOWS_NEXT(v, from) { const flux__float4 four = FLUX__FOUR(from, b, c, d); v = four; }
+#endif
+
 #if FLUX__GEMM_VECTORS
 /* The same for windows two wide that tile a row (their elements, and those of the gradient, in
    pairs), and for any windows two elements apart. The last four may overlap those before.
@@ -261,14 +275,14 @@ static FLUX__O2 void flux__windows_sums(const flux__windows_job *j, const float 
         const int64_t b = left > 1 ? sx : 0, c = left > 2 ? 2 * sx : b, d = left > 3 ? 3 * sx : c;
         flux__float4 v, s[4];
         int64_t w = 0;
-#  define FLUX__WINDOWS_NEXT                                                                       \
-        const float *from = x + j->from[w++];                                                      \
-        if (sx == 2 && left > 3) FLUX__TWOS(v, from)                                               \
-        else { const flux__float4 four = FLUX__FOUR(from, b, c, d); v = four; }
-        for (int k = 0; k < 4 && k < j->slots; k++) { FLUX__WINDOWS_NEXT s[k] = v; }
+        for (int k = 0; k < 4 && k < j->slots; k++, w++) {
+            FLUX__WINDOWS_NEXT(v, x + j->from[w])
+            s[k] = v;
+        }
         for (int k; w < j->n;)            /* what is left over goes to the last slots */
-            for (k = j->slots == 1 || j->n - w >= 4 ? 0 : 4 - (int)(j->n - w); k < j->slots; k++) {
-                FLUX__WINDOWS_NEXT
+            for (k = j->slots == 1 || j->n - w >= 4 ? 0 : 4 - (int)(j->n - w); k < j->slots;
+                 k++, w++) {
+                FLUX__WINDOWS_NEXT(v, x + j->from[w])
                 s[k] += v;
             }
         if (j->slots == 4) s[0] = (s[0] + s[2]) + (s[1] + s[3]);
@@ -288,7 +302,7 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *
         flux__windows_sums(j, x, y, sx);
         return;
     }
-    if (flux__windows_paired(j, g != NULL, sx, sg, sy)) {
+    if (!j->image && flux__windows_paired(j, g != NULL, sx, sg, sy)) {
         flux__windows_pairs(j, x, g, y);
         return;
     }
@@ -296,19 +310,21 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *
     for (int64_t o = 0; o < j->run_length; o += 4, x += 4 * sx, y += 4 * sy) {
         int64_t left = j->run_length - o, n = left < 4 ? left : 4;
         int64_t b = left > 1 ? sx : 0, c = left > 2 ? 2 * sx : b, d = left > 3 ? 3 * sx : c;
-        const float *from = x + j->from[0];
-        flux__float4 best = FLUX__FOUR(from, b, c, d);
+        flux__float4 best, v;
         flux__mask4 at;
         float most[4];
         int32_t place[4];
         memset(&at, 0, sizeof at);
+        FLUX__WINDOWS_NEXT(best, x + j->from[0])
         for (int32_t w = 1; w < (int32_t)j->n; w++) {
-            from = x + j->from[w];
-            flux__float4 v = FLUX__FOUR(from, b, c, d);
+            FLUX__WINDOWS_NEXT(v, x + j->from[w])
             FLUX__LARGER(v, best, at, w);
         }
         memcpy(most, &best, sizeof most);
         memcpy(place, &at, sizeof place);
+        for (int64_t i = 0; i < n && j->image; i++)
+            y[i * sy + j->to[place[i]]] += g[(o + i) * sg];
+        if (j->image) continue;
         if (g && j->dense) memset(y, 0, (size_t)(n * sy) * sizeof *y);
         for (int64_t i = 0; i < n; i++) {
             float *to = y + i * sy;
@@ -324,6 +340,8 @@ static void flux__windows_task(void *ctx, int64_t part) {
     const flux__windows_job *j = (const flux__windows_job *)ctx;
     int64_t row = part * j->each, end = row + j->each < j->rows ? row + j->each : j->rows,
             at[3] = { 0 }, place[FLUX_MAX_DIMS], rest = row;
+    const size_t bytes = (size_t)j->slice * sizeof *j->y;
+    float *y = j->y;
     int first = 0, d;
     while (first + 1 < FLUX_MAX_DIMS && j->dim[0][first] == 1) first++;
     if (j->piece) {
@@ -341,8 +359,14 @@ static void flux__windows_task(void *ctx, int64_t part) {
             at[2] += place[d] * j->step[d];
     }
     for (; row < end; row++) {
-        flux__windows_run(j, j->x + at[0], j->g ? j->g + at[1] : NULL, j->y + at[2],
+        if (j->image && row % j->slice_rows == 0) {
+            y = j->y + part * j->slice - row / j->slice_rows * j->slice;
+            memset(j->sum + part * j->slice, 0, bytes);
+        }
+        flux__windows_run(j, j->x + at[0], j->g ? j->g + at[1] : NULL, y + at[2],
                           j->dim[1][first], j->dim[2][first], j->step[first]);
+        if (j->image && (row + 1) % j->slice_rows == 0)
+            memcpy(j->image + row / j->slice_rows * j->slice, j->sum + part * j->slice, bytes);
         for (d = first + 1; d < FLUX_MAX_DIMS; place[d++] = 0) {
             at[0] += j->dim[1][d], at[1] += j->dim[2][d], at[2] += j->step[d];
             if (++place[d] < j->dim[0][d]) break;
@@ -362,32 +386,42 @@ static int64_t flux__windows_wide(const flux__windows_job *j) {
     return wide;
 }
 
-/* Runs a max pooling or its gradient window by window. False, and nothing is done: the gradient
-   has other numbers than each element's place in its window, or than 0. */
-static bool flux__run_windows(flux__run *run, flux__kernel *k) {
+/* Runs a max pooling or its gradient window by window; a gradient with `into` adds to that
+   spread. False, and nothing is done: the gradient has other numbers than each element's place in
+   its window, or than 0. */
+static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__kernel *into) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     const flux__pooling *w = &c->pooling;
+    const flux_tensor *t = into ? run->g->node[into->node] : NULL;
     flux__windows_job j;
     int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
-    int first = 0;
+    int first = 0, dims = FLUX_MAX_DIMS;
     if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                       !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
         return false;
     const flux__operand *ox = &k->operand[k->value[w->x].operand],
                         *og = w->g >= 0 ? &k->operand[k->value[w->g].operand] : NULL;
     memset(&j, 0, sizeof j);
-    j.n = c->inner;
+    j.n = c->inner, j.slice_rows = 1;
     j.x = (const float *)run->ptr[ox->src] + ox->offset;
     j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
     j.y = (float *)run->ptr[k->value[w->top].out];
     flux__value_strides(k, &k->value[w->top], contiguous);
+    if (into) {
+        const flux_shape *part = &into->operand[0].shape;
+        memcpy(contiguous, t->stride, (size_t)part->ndim * sizeof *contiguous);
+        j.image = (float *)run->ptr[run->plan->nleaf + into->node];
+        dims = flux__spread_slices(t, part, &j.slice);
+    }
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
         bool in = k->reduced >> d & 1;
         j.dim[0][d] = in ? 1 : k->full[d];
         j.dim[1][d] = ox->stride[d], j.dim[2][d] = og ? og->stride[d] : 0,
             j.step[d] = contiguous[d];
         if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[first = d];
+        else if (d < dims) j.slice_rows *= j.dim[0][d];
     }
+    if (first >= dims) return false;
     for (int64_t i = 0; i < j.n; i++) {
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
             if (k->reduced >> d & 1)
@@ -399,15 +433,53 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     j.wide = j.g || w->sum ? 0 : flux__windows_wide(&j);
     j.slots = w->sum ? c->order.slots : 0;
     j.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
-    j.dense = j.g && contiguous[first] == j.n;
+    j.dense = j.g && !into && contiguous[first] == j.n;
     for (int64_t i = 0; i < j.n && j.dense; i++) j.dense = j.to[i] == i;
     j.rows = c->outer / j.run_length;
     j.each = c->outer * j.n < 32768 ? j.rows : (j.rows + 63) / 64;
-    if (j.rows == 1 && c->outer * j.n >= 32768)
+    if (into) j.each = (j.each + j.slice_rows - 1) / j.slice_rows * j.slice_rows;
+    else if (j.rows == 1 && c->outer * j.n >= 32768)
         j.piece = flux__gemm_up((j.run_length + 63) / 64, 16);
-    flux__parallel(j.piece ? (j.run_length + j.piece - 1) / j.piece :
-                   (j.rows + j.each - 1) / j.each, flux__windows_task, &j);
+    const int64_t tasks = j.piece ? (j.run_length + j.piece - 1) / j.piece :
+        (j.rows + j.each - 1) / j.each;
+    if (into && !(j.sum = (float *)flux__scratch((size_t)(tasks * j.slice) * sizeof *j.sum)))
+        return false;
+    if (into) j.y = j.sum + t->rel;
+    flux__parallel(tasks, flux__windows_task, &j);
+    flux__scratch_done(j.sum);
     return true;
+}
+static bool flux__run_windows(flux__run *run, flux__kernel *k) {
+    return flux__windows_by(run, k, NULL);
+}
+
+/* Runs the gradient of a maximum and the spread that comes next, if that alone reads it, at once:
+   the gradient is added where it belongs, window after window, as flux__add_windows would. */
+static bool flux__run_windows_added(flux__run *run, const flux__kernel *k) {
+    const flux__kernel *into = k + 1;
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    const flux__pooling *w;
+    int64_t step[FLUX_MAX_DIMS];
+    if (k->kind != FLUX__K_FUSED || into->kind != FLUX__K_STRIDED_SCATTER || !c->whole ||
+        c->whole->run_all != flux__run_windows || c->pooling.g < 0) return false;
+    w = &c->pooling;
+    const flux__operand *o = &into->operand[0];
+    const int slot = k->value[w->top].out, nleaf = run->plan->nleaf;
+    const flux__slot_info *own = &run->plan->slot[slot - nleaf];
+    const flux_tensor *t = run->g->node[into->node];
+    const flux__operand *x = &k->operand[k->value[w->x].operand];
+    const void *image = run->ptr[nleaf + into->node];
+    bool same = x->offset == t->rel;      /* the image lies as x does */
+    if (o->src != slot || o->offset || own->keep || &run->plan->kernel[own->last_kernel] != into ||
+        !t->arg.i[1] || image == run->ptr[k->operand[k->value[w->g].operand].src]) return false;
+    flux__contiguous_strides(&o->shape, step);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        const int64_t n = d < o->shape.ndim ? o->shape.dim[d] : 1;
+        if (k->full[d] != n || (n > 1 && o->stride[d] != step[d])) return false;
+        same = same && (n == 1 || x->stride[d] == t->stride[d]);
+    }
+    if (!same && image == run->ptr[x->src]) return false;
+    return flux__windows_by(run, k, into);
 }
 
 /* A copy of 32-bit words in another order, as of a convolution kernel that is flipped: a few
