@@ -93,8 +93,9 @@ static void bench(const struct operation *o, bool gradient, double budget) {
     for (double start = seconds(); from && to && (n < 4 || seconds() - start < budget) && !flux_failed(); n++) {
         now = seconds();
         FLUX_SCOPE {
-            if (gradient) flux_eval(flux_grad(flux_gradient(flux_sum(flux_mul(o->f(x), g)), x), x));
-            else FLUX_NOGRAD flux_eval(o->f(x));
+            flux_tensor *loss = gradient ? flux_sum(flux_mul(o->f(x), g)) : NULL;
+            /* what is itself not to have a gradient, as in a training step, keeps nothing between */
+            FLUX_NOGRAD flux_eval(gradient ? flux_grad(flux_gradient(loss, x), x) : o->f(x));
         }
         if ((t = seconds() - now) < best) best = t;
         now = seconds();
