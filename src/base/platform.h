@@ -169,28 +169,25 @@ extern int madvise(void *at, size_t bytes, int advice);
       "tree-coalesce-vars")))
 #  define FLUX__O1 __attribute__((optimize("O1")))
 #  define FLUX__O2 __attribute__((optimize("O2", "tree-ch", "tree-ccp", "tree-copy-prop")))
-#  define FLUX__MODE(options) _Pragma("GCC push_options") _Pragma(options)
-#  define FLUX__BEGIN_LEAN FLUX__MODE("GCC optimize(\"O1\", \"no-tree-pta\", \
-      \"no-tree-dominator-opts\", \"no-tree-loop-optimize\", \"no-tree-sink\", \
-      \"no-if-conversion\", \"no-if-conversion2\", \"no-forward-propagate\", \"no-dse\", \
-      \"no-dce\", \"no-cprop-registers\", \"no-compare-elim\", \"no-combine-stack-adjustments\", \
-      \"no-shrink-wrap\", \"no-ipa-pure-const\", \"no-move-loop-invariants\", \
-      \"no-guess-branch-probability\", \"no-reorder-blocks\", \"no-tree-builtin-call-dce\", \
-      \"no-ipa-modref\", \"no-ipa-icf\", \"no-split-wide-types\", \"no-printf-return-value\", \
-      \"ira-region=one\", \"no-tree-ch\", \"no-tree-ccp\", \"no-tree-copy-prop\", \
-      \"no-tree-reassoc\")")
-#  define FLUX__BEGIN_HOT FLUX__MODE("GCC optimize(\"O1\", \"inline-small-functions\", \
-      \"inline-functions\", \"align-functions=16\")")
-#  define FLUX__BEGIN_COLD FLUX__MODE("GCC optimize(\"O0\", \"omit-frame-pointer\", \
-      \"tree-ter\", \"tree-coalesce-vars\")")
-#  define FLUX__BEGIN_NUMBERS FLUX__MODE("GCC optimize(\"O1\", \"no-thread-jumps\", \
-      \"align-loops=64\", \"no-fast-math\", \"fp-contract=off\", \"no-tree-pta\", \
-      \"no-tree-dominator-opts\", \"no-tree-sink\", \"no-if-conversion2\", \
-      \"no-cprop-registers\", \"no-compare-elim\", \"no-combine-stack-adjustments\", \
-      \"no-shrink-wrap\", \"no-ipa-pure-const\", \"no-reorder-blocks\", \
-      \"no-tree-builtin-call-dce\", \"no-ipa-modref\", \"no-ipa-icf\", \
-      \"no-printf-return-value\", \"ira-region=one\", \"tree-ch\", \"no-tree-ccp\", \
-      \"no-tree-copy-prop\", \"no-tree-reassoc\")")
+#  define FLUX__PRAGMA(text) _Pragma(#text)
+#  define FLUX__MODE(...) _Pragma("GCC push_options") FLUX__PRAGMA(GCC optimize(__VA_ARGS__))
+/* passes that neither LEAN nor NUMBERS needs */
+#  define FLUX__FEWER "no-tree-pta", "no-tree-dominator-opts", "no-tree-sink", \
+      "no-if-conversion2", "no-cprop-registers", "no-compare-elim", \
+      "no-combine-stack-adjustments", "no-shrink-wrap", "no-ipa-pure-const", \
+      "no-reorder-blocks", "no-tree-builtin-call-dce", "no-ipa-modref", "no-ipa-icf", \
+      "no-printf-return-value", "ira-region=one", "no-tree-ccp", "no-tree-copy-prop", \
+      "no-tree-reassoc"
+#  define FLUX__BEGIN_LEAN FLUX__MODE("O1", FLUX__FEWER, "no-tree-loop-optimize", \
+      "no-if-conversion", "no-forward-propagate", "no-dse", "no-dce", \
+      "no-move-loop-invariants", "no-guess-branch-probability", "no-split-wide-types", \
+      "no-tree-ch")
+#  define FLUX__BEGIN_HOT FLUX__MODE("O1", "inline-small-functions", "inline-functions", \
+      "align-functions=16")
+#  define FLUX__BEGIN_COLD FLUX__MODE("O0", "omit-frame-pointer", "tree-ter", \
+      "tree-coalesce-vars")
+#  define FLUX__BEGIN_NUMBERS FLUX__MODE("O1", FLUX__FEWER, "no-thread-jumps", "align-loops=64", \
+      "no-fast-math", "fp-contract=off", "tree-ch")
 #  define FLUX__END_LEAN _Pragma("GCC pop_options")
 #  define FLUX__END_HOT _Pragma("GCC pop_options")
 #  define FLUX__END_COLD _Pragma("GCC pop_options")
