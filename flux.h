@@ -4573,7 +4573,6 @@ FLUX__UNUSED static void flux__thread_join(flux__os_thread *t) { pthread_join(t-
         return __atomic_compare_exchange_n(p, &was, v, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
     }
 #elif defined(_MSC_VER)
-#  define FLUX__ATOMIC_OP(T, name) (sizeof(T) == 8 ? (T)_Interlocked##name##64 : (T)_Interlocked##name)
 #  define FLUX__ATOMICS(T, add, load, store, cas)                                             \
     static T add(T *p, T v) {                                                                 \
         return (sizeof(T) == 8 ? (T)_InterlockedExchangeAdd64((volatile __int64 *)p, v)       \
@@ -4665,20 +4664,6 @@ static FLUX__INLINE void flux__set_float_mode(unsigned mode) {
 #else
     (void)mode;
 #endif
-}
-
-/* flux__once runs fn in the first call with this flag; calls of other threads wait until fn has
-   returned. A flag starts as FLUX__ONCE_INIT. */
-typedef struct flux__once_flag { flux__mutex lock; int done; } flux__once_flag;
-#define FLUX__ONCE_INIT {FLUX__MUTEX_INIT, 0}
-FLUX__UNUSED static void flux__once(flux__once_flag *o, void (*fn)(void)) {
-    if (flux__atomic_load32(&o->done)) return;
-    flux__mutex_lock(&o->lock);
-    if (!flux__atomic_load32(&o->done)) {
-        fn();
-        flux__atomic_store32(&o->done, 1);
-    }
-    flux__mutex_unlock(&o->lock);
 }
 
 /* ---- a thread-local pointer with a destructor
