@@ -36722,6 +36722,15 @@ static flux_tensor *flux__scaled_sum(flux__step *k, flux_tensor *a, double scale
     return flux__fma(a, flux__constant(k, scale), b);
 }
 
+/* The step eta (m/c1) / (sqrt(v/c2) + eps) of a mean m and a mean square v, which Adam divides by
+   its bias corrections c1 and c2. It is written as scale = eta sqrt(c2)/c1 times
+   d = m / (sqrt(v) + eps sqrt(c2)). */
+static void flux__rooted_ratio(flux__step *k, flux_tensor *m, double c1, flux_tensor *v,
+                               double c2) {
+    k->d = flux_div(m, flux_add(flux_sqrt(v), flux__constant(k, k->o.eps * sqrt(c2))));
+    k->scale = k->o.eta * sqrt(c2) / c1;
+}
+
 /* eta g */
 static void flux__step_descent(flux__step *k) { k->scale *= k->o.eta; }
 
@@ -36744,8 +36753,7 @@ static void flux__step_nesterov(flux__step *k) {
 static void flux__step_rmsprop(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k), *q = flux__blend(k, k->s[0], flux_square(g), k->o.rho);
     k->next[0] = q;
-    k->d = flux_div(g, flux_add(flux_sqrt(q), flux__constant(k, k->o.eps)));
-    k->scale = k->o.eta;
+    flux__rooted_ratio(k, g, 1, q, 1);
 }
 
 /* The same with the variance q' - l'^2 in place of the mean square q', l being the mean of g. */
@@ -36755,8 +36763,7 @@ static void flux__step_rmsprop_centred(flux__step *k) {
                 *spread = flux_max2(flux_sub(q, flux_square(l)), 0.0);
     k->next[0] = q;                       /* max2: q - l^2 of equal gradients can round below 0 */
     k->next[1] = l;
-    k->d = flux_div(g, flux_add(flux_sqrt(spread), flux__constant(k, k->o.eps)));
-    k->scale = k->o.eta;
+    flux__rooted_ratio(k, g, 1, spread, 1);
 }
 
 /* Each element has its own step. It grows by ell[1], to gamma[1] at most, while g keeps its sign.
@@ -36784,16 +36791,9 @@ static flux_tensor *flux__moments(flux__step *k) {
     return g;
 }
 
-/* Adam's step with moments m, v and bias corrections c1, c2: eta (m/c1) / (sqrt(v/c2) + eps),
-   written as scale = eta sqrt(c2)/c1 times d = m / (sqrt(v) + eps sqrt(c2)). */
-static void flux__adam_ratio(flux__step *k, flux_tensor *m, double c1, flux_tensor *v, double c2) {
-    k->d = flux_div(m, flux_add(flux_sqrt(v), flux__constant(k, k->o.eps * sqrt(c2))));
-    k->scale = k->o.eta * sqrt(c2) / c1;
-}
-
 static void flux__step_adam(flux__step *k) {
     flux__moments(k);
-    flux__adam_ratio(k, k->next[0], flux__lack(k, 0), k->next[1], flux__lack(k, 1));
+    flux__rooted_ratio(k, k->next[0], flux__lack(k, 0), k->next[1], flux__lack(k, 1));
 }
 
 /* Adam's step plus lambda p, or plus eta lambda p if coupled */
@@ -36821,7 +36821,7 @@ static void flux__step_radam(flux__step *k) {
     double rho = most - 2 * (double)k->t * b2 / (1 - b2);
     flux__moments(k);
     if (rho > 4) {
-        flux__adam_ratio(k, k->next[0], flux__lack(k, 0), k->next[1], 1 - b2);
+        flux__rooted_ratio(k, k->next[0], flux__lack(k, 0), k->next[1], 1 - b2);
         k->scale *= sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho));
     } else {
         k->d = k->next[0];
@@ -36849,8 +36849,7 @@ static void flux__step_oadam(flux__step *k) {
 static void flux__step_adagrad(flux__step *k) {
     flux_tensor *g = flux__gradient_now(k);
     k->next[0] = flux__fma(g, g, k->s[0]);
-    k->d = flux_div(g, flux_add(flux_sqrt(k->next[0]), flux__constant(k, k->o.eps)));
-    k->scale = k->o.eta;
+    flux__rooted_ratio(k, g, 1, k->next[0], 1);
 }
 
 /* q' = rho q + (1 - rho) g^2; d = g sqrt((delta + eps) / (q' + eps)) is subtracted; delta
@@ -36867,7 +36866,7 @@ static void flux__step_adadelta(flux__step *k) {
 static void flux__step_amsgrad(flux__step *k) {
     flux__moments(k);
     k->next[2] = flux_max2(k->s[2], k->next[1]);
-    flux__adam_ratio(k, k->next[0], 1, k->next[2], 1);
+    flux__rooted_ratio(k, k->next[0], 1, k->next[2], 1);
 }
 
 /* Adam's step with beta1 / (1 - beta1^(t+1)) m' + (1 - beta1) / (1 - beta1^t) g for the corrected
@@ -36877,7 +36876,7 @@ static void flux__step_nadam(flux__step *k) {
     flux_tensor *g = flux__moments(k);
     flux_tensor *m =
         flux__scaled_sum(k, k->next[0], b1 / next, flux_mul(g, (1 - b1) / flux__lack(k, 0)));
-    if (k->o.beta[1] > 0) flux__adam_ratio(k, m, 1, k->next[1], flux__lack(k, 1) / k->o.beta[1]);
+    if (k->o.beta[1] > 0) flux__rooted_ratio(k, m, 1, k->next[1], flux__lack(k, 1) / k->o.beta[1]);
     else k->d = m, k->scale = k->o.eta / k->o.eps;    /* v is weighed by beta[1], which is 0 */
 }
 
@@ -36887,7 +36886,7 @@ static void flux__step_adabelief(flux__step *k) {
     k->next[0] = m;
     flux_tensor *s = flux__blend(k, k->s[1], flux_square(flux_sub(g, m)), k->o.beta[1]);
     k->next[1] = flux_add(s, flux__constant(k, k->o.eps));
-    flux__adam_ratio(k, m, flux__lack(k, 0), k->next[1], flux__lack(k, 1));
+    flux__rooted_ratio(k, m, flux__lack(k, 0), k->next[1], flux__lack(k, 1));
 }
 
 /* g + lambda p */
