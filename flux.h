@@ -44691,6 +44691,12 @@ static void flux__table_free(flux__box *box) {
     flux__quarantine(t);
 }
 
+/* Goes past the separator or the end of a line at p. */
+static FLUX__INLINE void flux__csv_pass(flux__csv *c, const char *p) {
+    if (p + 1 < c->end && *p == '\r' && p[1] == '\n') p++;
+    c->at = p < c->end ? p + 1 : p;
+}
+
 /* Goes past empty lines and comments to the next line; false: there is none. */
 static FLUX__O1 bool flux__table_line(flux__csv *c) {
     while (c->at < c->end) {
@@ -44700,8 +44706,7 @@ static FLUX__O1 bool flux__table_line(flux__csv *c) {
         c->line++;
         if (!empty && *p != '#') return true;
         while (p < c->end && *p != '\n' && *p != '\r') p++;
-        if (p + 1 < c->end && *p == '\r' && p[1] == '\n') p++;
-        c->at = p < c->end ? p + 1 : p;
+        flux__csv_pass(c, p);
     }
     return false;
 }
@@ -44713,8 +44718,7 @@ static FLUX__O1 bool flux__field_end(flux__csv *c, const char *p, flux__field *f
     if (!f->last && *p != c->separator)
         return flux__bad(c->source, "line %lld: something follows a quoted field",
                          (long long)c->line), false;
-    if (p + 1 < c->end && *p == '\r' && p[1] == '\n') p++;
-    c->at = p < c->end ? p + 1 : p;
+    flux__csv_pass(c, p);
     if (!f->quoted) flux__trim(&f->a, &f->b);
     return true;
 }
@@ -44823,10 +44827,6 @@ static FLUX__O1 int flux__label_number(flux__reading *r, flux__series *k, const 
     return k->labels - 1;
 }
 
-static int flux__word_order(const void *a, const void *b) {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Sorts the labels of column i, and its codes with them. */
 static bool flux__labels_sort(flux__reading *r, int i) {
     flux__series *k = &r->t->column[i];
@@ -44835,7 +44835,7 @@ static bool flux__labels_sort(flux__reading *r, int i) {
     float *code = (float *)flux__malloc((n + 1) * sizeof *code);
     if (k->label && code) {
         for (size_t j = 0; j < n; j++) k->label[j] = k->text + k->place[j];
-        if (n) qsort((void *)k->label, n, sizeof *k->label, flux__word_order);
+        if (n) qsort((void *)k->label, n, sizeof *k->label, flux__by_text);
         for (size_t j = 0; j < n; j++) {  /* the place in text gives the number of coming */
             size_t lo = 0, hi = n, at = (size_t)(k->label[j] - k->text);
             while (hi - lo > 1) {
