@@ -36402,17 +36402,22 @@ static void flux__first_tensor(flux_tensor **slot, const char *path, bool traine
     if (!*first) *first = *slot;
 }
 
-/* An input of shape s for a dry run, on the model's device: int64 if the first layer, at any depth,
-   takes indices (FLUX_TAKES_INDICES), else of the dtype of the model's first tensor. */
-static FLUX__COLD flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
-    flux_tensor *first = NULL;
+/* Whether the first layer, at any depth, takes indices. */
+static FLUX__COLD bool flux__takes_indices(flux_layer *m) {
     bool indices = false;
-    flux__fields(m, flux__first_tensor, &first);
     for (int depth = 0; m && depth < FLUX_MAX_LEVELS; m = flux_child(m, 0), depth++)
         indices = indices || (m->type->traits & FLUX_TAKES_INDICES);
-    flux_dtype t = indices ? FLUX_I64
-                   : first ? (flux_dtype)first->dtype
-                           : FLUX_F32;
+    return indices;
+}
+
+/* An input of shape s for a dry run, on the model's device: int64 if the model takes indices, else
+   of the dtype of its first tensor. */
+static FLUX__COLD flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
+    flux_tensor *first = NULL;
+    flux__fields(m, flux__first_tensor, &first);
+    flux_dtype t = flux__takes_indices(m) ? FLUX_I64
+                   : first                ? (flux_dtype)first->dtype
+                                          : FLUX_F32;
     /* FLUX_EAGER evaluates each operation at once, so it needs values: zeros */
     flux_tensor *x = flux__eager() ? flux_full_with(s, 0.0, t) : flux__placeholder(s, t);
     if (x && first && !x->buf) x->device = first->device;
@@ -38539,11 +38544,17 @@ static flux_tensor *flux__prewarm_input(flux_layer *m, flux_shape in, flux_devic
     return x ? flux_eval(x) : NULL;
 }
 
-/* Evaluates a weight: if it were still to be initialised or moved, that would be planned as part of
-   the forward pass. */
-static void flux__prewarm_weight(flux_tensor *x, const char *path, bool trained, void *ok) {
+static void flux__eval_weight(flux_tensor *x, const char *path, bool trained, void *ok) {
     (void)path, (void)trained;
     if (*(bool *)ok) *(bool *)ok = flux_eval(x) != NULL;
+}
+
+/* Evaluates the weights: what were still to be initialised or moved would be planned as part of the
+   forward pass. */
+static bool flux__eval_weights(flux_layer *m) {
+    bool ready = true;
+    flux_visit(m, flux__eval_weight, &ready);
+    return ready;
 }
 
 /* Makes the plan that an evaluation of the n roots would run, which compiles its kernels. cut: the
@@ -38597,9 +38608,7 @@ FLUX_DEF int flux_prewarm_with(flux_layer *m, flux_shape in) {
     flux_device d = flux_device_of_layer(m);
     if (d.backend < 0) return -1;
     if (!flux__has_trait(d, FLUX__COMPILES)) return 0;
-    bool ready = true;
-    flux_visit(m, flux__prewarm_weight, &ready);
-    if (!ready) return -1;
+    if (!flux__eval_weights(m)) return -1;
     uint64_t draws = t->draws;
     int h = flux__hide(), nograd = t->nograd;
     int64_t failures = flux__failures();
@@ -51161,11 +51170,6 @@ static bool flux__net_name(flux__net_export *e, const char *path, const char *gi
     return n > 0 || FLUX__REFUSE("export_c: the path \"%.60s\" gives no name; .name can", path);
 }
 
-static void flux__net_weight(flux_tensor *x, const char *path, bool trained, void *ok) {
-    (void)path, (void)trained;
-    if (*(bool *)ok) *(bool *)ok = flux_eval(x) != NULL;
-}
-
 /* Gives a placeholder memory, so that it can be a leaf of a plan. */
 static bool flux__net_fill(flux_tensor *x) {
     if (!x->buf) x->buf = flux__buffer_new(x->device, (size_t)flux__size(x) *
@@ -51173,25 +51177,16 @@ static bool flux__net_fill(flux_tensor *x) {
     return x->buf != NULL;
 }
 
-/* Whether the first layer, at any depth, takes indices. */
-static bool flux__net_indices(flux_layer *m) {
-    bool indices = false;
-    for (int depth = 0; m && depth < FLUX_MAX_LEVELS; m = flux_child(m, 0), depth++)
-        indices = indices || (m->type->traits & FLUX_TAKES_INDICES);
-    return indices;
-}
-
 /* Calls the model's copy on a placeholder, and notes the results and states. */
 static bool flux__net_record(flux__net_export *e, flux_layer *m, flux_shape in, bool stateless) {
     flux__thread *t = flux__self();
-    bool ready = true;
     FLUX__ZEROED(flux__watch, w);
     flux_layer *there = flux_f32(flux_cpu_layer(m));
     e->model = there ? flux__map_layer(flux__keep_leaf, NULL, there, false) : NULL;
     if (!e->model) return false;
-    flux_visit(e->model, flux__net_weight, &ready);
+    const bool ready = flux__eval_weights(e->model);
     flux_testmode(e->model, true);
-    e->x = ready ? flux__placeholder(in, flux__net_indices(e->model) ? FLUX_I32 : FLUX_F32) : NULL;
+    e->x = ready ? flux__placeholder(in, flux__takes_indices(e->model) ? FLUX_I32 : FLUX_F32) : NULL;
     if (!e->x) return false;
     const uint64_t draws = t->draws;
     const int64_t failures = flux__failures();

@@ -44,11 +44,17 @@ static flux_tensor *flux__prewarm_input(flux_layer *m, flux_shape in, flux_devic
     return x ? flux_eval(x) : NULL;
 }
 
-/* Evaluates a weight: if it were still to be initialised or moved, that would be planned as part of
-   the forward pass. */
-static void flux__prewarm_weight(flux_tensor *x, const char *path, bool trained, void *ok) {
+static void flux__eval_weight(flux_tensor *x, const char *path, bool trained, void *ok) {
     (void)path, (void)trained;
     if (*(bool *)ok) *(bool *)ok = flux_eval(x) != NULL;
+}
+
+/* Evaluates the weights: what were still to be initialised or moved would be planned as part of the
+   forward pass. */
+static bool flux__eval_weights(flux_layer *m) {
+    bool ready = true;
+    flux_visit(m, flux__eval_weight, &ready);
+    return ready;
 }
 
 /* Makes the plan that an evaluation of the n roots would run, which compiles its kernels. cut: the
@@ -102,9 +108,7 @@ FLUX_DEF int flux_prewarm_with(flux_layer *m, flux_shape in) {
     flux_device d = flux_device_of_layer(m);
     if (d.backend < 0) return -1;
     if (!flux__has_trait(d, FLUX__COMPILES)) return 0;
-    bool ready = true;
-    flux_visit(m, flux__prewarm_weight, &ready);
-    if (!ready) return -1;
+    if (!flux__eval_weights(m)) return -1;
     uint64_t draws = t->draws;
     int h = flux__hide(), nograd = t->nograd;
     int64_t failures = flux__failures();

@@ -302,17 +302,22 @@ static void flux__first_tensor(flux_tensor **slot, const char *path, bool traine
     if (!*first) *first = *slot;
 }
 
-/* An input of shape s for a dry run, on the model's device: int64 if the first layer, at any depth,
-   takes indices (FLUX_TAKES_INDICES), else of the dtype of the model's first tensor. */
-static FLUX__COLD flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
-    flux_tensor *first = NULL;
+/* Whether the first layer, at any depth, takes indices. */
+static FLUX__COLD bool flux__takes_indices(flux_layer *m) {
     bool indices = false;
-    flux__fields(m, flux__first_tensor, &first);
     for (int depth = 0; m && depth < FLUX_MAX_LEVELS; m = flux_child(m, 0), depth++)
         indices = indices || (m->type->traits & FLUX_TAKES_INDICES);
-    flux_dtype t = indices ? FLUX_I64
-                   : first ? (flux_dtype)first->dtype
-                           : FLUX_F32;
+    return indices;
+}
+
+/* An input of shape s for a dry run, on the model's device: int64 if the model takes indices, else
+   of the dtype of its first tensor. */
+static FLUX__COLD flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
+    flux_tensor *first = NULL;
+    flux__fields(m, flux__first_tensor, &first);
+    flux_dtype t = flux__takes_indices(m) ? FLUX_I64
+                   : first                ? (flux_dtype)first->dtype
+                                          : FLUX_F32;
     /* FLUX_EAGER evaluates each operation at once, so it needs values: zeros */
     flux_tensor *x = flux__eager() ? flux_full_with(s, 0.0, t) : flux__placeholder(s, t);
     if (x && first && !x->buf) x->device = first->device;

@@ -21,6 +21,7 @@
 #include "../nn/map.h"
 #include "../nn/model.h"
 #include "../nn/moves.h" /* flux_cpu_layer */
+#include "../nn/compile.h"
 #include "../nn/recurrent.h"
 #include "models.h"
 #include "export_words.h"
@@ -98,11 +99,6 @@ static bool flux__net_name(flux__net_export *e, const char *path, const char *gi
     return n > 0 || FLUX__REFUSE("export_c: the path \"%.60s\" gives no name; .name can", path);
 }
 
-static void flux__net_weight(flux_tensor *x, const char *path, bool trained, void *ok) {
-    (void)path, (void)trained;
-    if (*(bool *)ok) *(bool *)ok = flux_eval(x) != NULL;
-}
-
 /* Gives a placeholder memory, so that it can be a leaf of a plan. */
 static bool flux__net_fill(flux_tensor *x) {
     if (!x->buf) x->buf = flux__buffer_new(x->device, (size_t)flux__size(x) *
@@ -110,25 +106,16 @@ static bool flux__net_fill(flux_tensor *x) {
     return x->buf != NULL;
 }
 
-/* Whether the first layer, at any depth, takes indices. */
-static bool flux__net_indices(flux_layer *m) {
-    bool indices = false;
-    for (int depth = 0; m && depth < FLUX_MAX_LEVELS; m = flux_child(m, 0), depth++)
-        indices = indices || (m->type->traits & FLUX_TAKES_INDICES);
-    return indices;
-}
-
 /* Calls the model's copy on a placeholder, and notes the results and states. */
 static bool flux__net_record(flux__net_export *e, flux_layer *m, flux_shape in, bool stateless) {
     flux__thread *t = flux__self();
-    bool ready = true;
     FLUX__ZEROED(flux__watch, w);
     flux_layer *there = flux_f32(flux_cpu_layer(m));
     e->model = there ? flux__map_layer(flux__keep_leaf, NULL, there, false) : NULL;
     if (!e->model) return false;
-    flux_visit(e->model, flux__net_weight, &ready);
+    const bool ready = flux__eval_weights(e->model);
     flux_testmode(e->model, true);
-    e->x = ready ? flux__placeholder(in, flux__net_indices(e->model) ? FLUX_I32 : FLUX_F32) : NULL;
+    e->x = ready ? flux__placeholder(in, flux__takes_indices(e->model) ? FLUX_I32 : FLUX_F32) : NULL;
     if (!e->x) return false;
     const uint64_t draws = t->draws;
     const int64_t failures = flux__failures();
