@@ -42,6 +42,12 @@ static flux_tensor *flux__add_bias(flux_tensor *y, flux_tensor *bias, flux_fn f)
     return flux__activate(f, y && bias ? flux_add(y, bias) : y);
 }
 
+/* Begins the text of a layer: its name and the sizes of its weight, which is out x in. */
+static void flux__put_in_out(flux__sink *s, const flux_layer *m, const flux_tensor *weight) {
+    flux__putf(s, "%s(%lld => %lld", m->type->name, (long long)weight->dim[1],
+               (long long)weight->dim[0]);
+}
+
 /* Ends the text of a layer: its activation, and whether it has no bias. */
 static size_t flux__put_activation(flux__sink *s, flux_fn f, const flux_tensor *bias) {
     if (f) flux__putf(s, ", %s", flux__fn_name(f));
@@ -172,8 +178,7 @@ static flux_tensor *flux__dense_call(flux_layer *self, flux_tensor *x) {
 static size_t flux__dense_text(flux_layer *self, char *out, size_t n) {
     const flux__dense_layer *m = (const flux__dense_layer *)self;
     flux__sink s = flux__sink_to(out, n);
-    flux__putf(&s, "Dense(%lld => %lld", (long long)m->weight->dim[1],
-               (long long)m->weight->dim[0]);
+    flux__put_in_out(&s, self, m->weight);
     return flux__put_activation(&s, m->activation, m->bias);
 }
 FLUX_LAYER_TEXT(flux__dense_layer, "Dense", flux__dense_call, flux__dense_text, FLUX_PARAM(weight),
@@ -325,7 +330,7 @@ static size_t flux__bilinear_text(flux_layer *self, char *out, size_t n) {
     const flux__bilinear *m = (const flux__bilinear *)self;
     const int64_t *d = m->weight->dim;
     flux__sink s = flux__sink_to(out, n);
-    if (d[1] == d[2]) flux__putf(&s, "Bilinear(%lld => %lld", (long long)d[1], (long long)d[0]);
+    if (d[1] == d[2]) flux__put_in_out(&s, self, m->weight);
     else
         flux__putf(&s, "Bilinear((%lld, %lld) => %lld", (long long)d[1], (long long)d[2],
                   (long long)d[0]);
@@ -390,10 +395,9 @@ static flux_tensor *flux__embedding_call(flux_layer *self, flux_tensor *x) {
 static size_t flux__embedding_text(flux_layer *self, char *out, size_t n) {
     const flux__embedding *m = (const flux__embedding *)self;
     flux__sink s = flux__sink_to(out, n);
-    flux__putf(&s, "Embedding(%lld => %lld", (long long)m->weight->dim[1],
-              (long long)m->weight->dim[0]);
+    flux__put_in_out(&s, self, m->weight);
     if (m->padding >= 0) flux__putf(&s, ", padding_idx=%lld", (long long)m->padding);
-    flux__putf(&s, ")");
+    flux__put(&s, ")");
     return flux__sink_end(&s);
 }
 FLUX_LAYER_TRAITS(flux__embedding, "Embedding", flux__embedding_call, flux__embedding_text,
@@ -516,11 +520,8 @@ static flux_tensor *flux__embeddingbag_call(flux_layer *self, flux_tensor *x) {
 static size_t flux__embeddingbag_text(flux_layer *self, char *out, size_t n) {
     const flux__embeddingbag *m = (const flux__embeddingbag *)self;
     flux__sink s = flux__sink_to(out, n);
-    flux__putf(&s, "EmbeddingBag(%lld => %lld%s)", (long long)m->weight->dim[1],
-              (long long)m->weight->dim[0],
-              m->reduction == flux_sum   ? ", sum"
-              : m->reduction == flux_max ? ", max"
-                                         : "");
+    flux__put_in_out(&s, self, m->weight);
+    flux__put(&s, m->reduction == flux_sum ? ", sum)" : m->reduction == flux_max ? ", max)" : ")");
     return flux__sink_end(&s);
 }
 FLUX_LAYER_TRAITS(flux__embeddingbag, "EmbeddingBag", flux__embeddingbag_call,

@@ -126,8 +126,8 @@ static flux_tensor *flux__position_embedding_call(flux_layer *self, flux_tensor 
 static size_t flux__position_embedding_text(flux_layer *self, char *out, size_t n) {
     const flux__position_embedding *m = (const flux__position_embedding *)self;
     flux__sink s = flux__sink_to(out, n);
-    flux__putf(&s, "PositionEmbedding(%lld => %lld)", (long long)m->weight->dim[1],
-               (long long)m->weight->dim[0]);
+    flux__put_in_out(&s, self, m->weight);
+    flux__put(&s, ")");
     return flux__sink_end(&s);
 }
 FLUX_LAYER_TEXT(flux__position_embedding, "PositionEmbedding", flux__position_embedding_call,
