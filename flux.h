@@ -16781,10 +16781,11 @@ static void flux__few_##name(float *acc, const float *x, int64_t n, int64_t rows
     flux__few_##name(four, filled, n, 4);                                                            \
     memcpy(acc, four, (size_t)rows * 4);                                                             \
 }
-#if FLUX__VECTORS
-static const int32_t flux__last_lanes[32] = {
+/* Masks of a last vector, from element 16 - n on: all lanes but the last n are 0. */
+FLUX__UNUSED static const int32_t flux__last_lanes[32] = {
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
     -1, -1, -1, -1 };
+#if FLUX__VECTORS
 FLUX__FEW(hsum, FLUX__SUM_OF, FLUX__SUM_OF, 0)
 FLUX__FEW(hprod, FLUX__PROD_OF, FLUX__PROD_OF, 1)
 FLUX__FEW(hmaxnum, FLUX__MAXNUM_OF, FLUX__MORE_QUAD, -INFINITY)
@@ -19086,15 +19087,13 @@ typedef int64_t flux__vec64l __attribute__((vector_size(64)));
    32 bytes two and those of 64 bytes four, which are added at the end. The last vectors of k
    start earlier so that they end with it, and the elements that were added already are masked
    to 0. */
-static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1,
-                                         -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
 #  define FLUX__D_ALL(p) *(const V *)(const void *)(p)
 #  define FLUX__D_LAST(p) (V)(*(const M *)(const void *)(p) & last)
 #  define FLUX__D_LOOP(type, step, first)                                                          \
             int64_t left = k;                                                                      \
             for (; left >= n; left -= n, p += n, q += n) { step(FLUX__D_ALL) }                     \
             if (left > 0 && k >= n) {                                                              \
-                const M last = *(const M *)(const void *)(flux__gemm_last + 16 - (n - left - first) * (int)(sizeof(type) / sizeof(int))); \
+                const M last = *(const M *)(const void *)(flux__last_lanes + 16 - (n - left - first) * (int)(sizeof(type) / sizeof(int))); \
                 p -= n - left, q -= n - left;                                                      \
                 step(FLUX__D_LAST)                                                                 \
             }
@@ -19152,7 +19151,7 @@ static const int flux__gemm_last[32] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
                 FLUX__D_BOTH(0) FLUX__D_BOTH(1) FLUX__D_BOTH(2) FLUX__D_BOTH(3)                    \
             }                                                                                      \
             if (left > 0 && k >= n) {                                                              \
-                const int *mask = flux__gemm_last + 16 - (n - left) * (int)(sizeof(type) / sizeof(int)); \
+                const int *mask = flux__last_lanes + 16 - (n - left) * (int)(sizeof(type) / sizeof(int)); \
                 const M last = *(const M *)(const void *)mask, high = *(const M *)(const void *)(mask + 8); \
                 p -= n - left, q -= n - left;                                                      \
                 y = FLUX__D_LAST(q), z = (V)(*(const M *)(const void *)(q + n / 2) & high);          \

@@ -331,10 +331,11 @@ static void flux__few_##name(float *acc, const float *x, int64_t n, int64_t rows
     flux__few_##name(four, filled, n, 4);                                                            \
     memcpy(acc, four, (size_t)rows * 4);                                                             \
 }
-#if FLUX__VECTORS
-static const int32_t flux__last_lanes[32] = {
+/* Masks of a last vector, from element 16 - n on: all lanes but the last n are 0. */
+FLUX__UNUSED static const int32_t flux__last_lanes[32] = {
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
     -1, -1, -1, -1 };
+#if FLUX__VECTORS
 FLUX__FEW(hsum, FLUX__SUM_OF, FLUX__SUM_OF, 0)
 FLUX__FEW(hprod, FLUX__PROD_OF, FLUX__PROD_OF, 1)
 FLUX__FEW(hmaxnum, FLUX__MAXNUM_OF, FLUX__MORE_QUAD, -INFINITY)
