@@ -186,40 +186,40 @@ enum { FLUX__BIND_CHOICE = 1, FLUX__BIND_OR, FLUX__BIND_AND, FLUX__BIND_COMPARE,
        FLUX__BIND_PRODUCT, FLUX__BIND_UNARY, FLUX__BIND_JUXTAPOSED, FLUX__BIND_POWER };
 
 /* An operator between two operands: its sign, its binding strength, the operation on each element,
-   and the letter by which flux__expr_fold computes it for two plain numbers. A sign stands before
-   any other sign that is its beginning: "<=" before "<". */
-typedef struct flux__infix { const char *sign; int bind; flux_fn2 each; char fold; } flux__infix;
+   and its row of graph/table.h, which computes it for two plain numbers. A sign stands before any
+   other sign that is its beginning: "<=" before "<". */
+typedef struct flux__infix { const char *sign; int bind; flux_fn2 each; int op; } flux__infix;
 static const flux__infix flux__infixes[] = {
-    { "||", FLUX__BIND_OR, flux_or, '|' }, { "&&", FLUX__BIND_AND, flux_and, '&' },
-    { "==", FLUX__BIND_COMPARE, flux_eq, '=' }, { "!=", FLUX__BIND_COMPARE, flux_ne, '!' },
-    { "<=", FLUX__BIND_COMPARE, flux_le, 'l' }, { ">=", FLUX__BIND_COMPARE, flux_ge, 'g' },
-    { "<", FLUX__BIND_COMPARE, flux_lt, '<' }, { ">", FLUX__BIND_COMPARE, flux_gt, '>' },
-    { "\xE2\x89\xA4", FLUX__BIND_COMPARE, flux_le, 'l' },
-    { "\xE2\x89\xA5", FLUX__BIND_COMPARE, flux_ge, 'g' },
-    { "\xE2\x89\xA0", FLUX__BIND_COMPARE, flux_ne, '!' },
-    { "|", FLUX__BIND_SUM, flux_or, '|' }, { "&", FLUX__BIND_PRODUCT, flux_and, '&' },
-    { "+", FLUX__BIND_SUM, flux_add, '+' }, { "-", FLUX__BIND_SUM, flux_sub, '-' },
-    { "*", FLUX__BIND_PRODUCT, flux_mul, '*' }, { "/", FLUX__BIND_PRODUCT, flux_div, '/' },
-    { "\xE2\x8B\x85", FLUX__BIND_PRODUCT, flux_dot, '.' }, { "^", FLUX__BIND_POWER, flux_pow, '^' }
+    { "||", FLUX__BIND_OR, flux_or, FLUX__OP_OR },
+    { "&&", FLUX__BIND_AND, flux_and, FLUX__OP_AND },
+    { "==", FLUX__BIND_COMPARE, flux_eq, FLUX__OP_EQ },
+    { "!=", FLUX__BIND_COMPARE, flux_ne, FLUX__OP_NE },
+    { "<=", FLUX__BIND_COMPARE, flux_le, FLUX__OP_LE },
+    { ">=", FLUX__BIND_COMPARE, flux_ge, FLUX__OP_GE },
+    { "<", FLUX__BIND_COMPARE, flux_lt, FLUX__OP_LT },
+    { ">", FLUX__BIND_COMPARE, flux_gt, FLUX__OP_GT },
+    { "\xE2\x89\xA4", FLUX__BIND_COMPARE, flux_le, FLUX__OP_LE },
+    { "\xE2\x89\xA5", FLUX__BIND_COMPARE, flux_ge, FLUX__OP_GE },
+    { "\xE2\x89\xA0", FLUX__BIND_COMPARE, flux_ne, FLUX__OP_NE },
+    { "|", FLUX__BIND_SUM, flux_or, FLUX__OP_OR },
+    { "&", FLUX__BIND_PRODUCT, flux_and, FLUX__OP_AND },
+    { "+", FLUX__BIND_SUM, flux_add, FLUX__OP_ADD },
+    { "-", FLUX__BIND_SUM, flux_sub, FLUX__OP_SUB },
+    { "*", FLUX__BIND_PRODUCT, flux_mul, FLUX__OP_MUL },
+    { "/", FLUX__BIND_PRODUCT, flux_div, FLUX__OP_DIV },
+    { "\xE2\x8B\x85", FLUX__BIND_PRODUCT, flux_dot, FLUX__OP_MUL },
+    { "^", FLUX__BIND_POWER, flux_pow, FLUX__OP_POW }
 };
 
+static bool flux__is_logic(const flux__infix *op) {
+    return op->op == FLUX__OP_AND || op->op == FLUX__OP_OR;
+}
+
 /* The result of an operator for two plain numbers; comparisons and logic give 0 or 1. */
-static double flux__expr_fold(char fold, double a, double b) {
-    switch (fold) {
-    case '|': return a != 0 || b != 0;
-    case '&': return a != 0 && b != 0;
-    case '=': return a == b;
-    case '!': return a != b;
-    case 'l': return a <= b;
-    case 'g': return a >= b;
-    case '<': return a < b;
-    case '>': return a > b;
-    case '+': return a + b;
-    case '-': return a - b;
-    case '/': return a / b;
-    case '^': return pow(a, b);
-    default: return a * b;                /* *, and the dot product of two numbers */
-    }
+static double flux__expr_fold(const flux__infix *op, double a, double b) {
+    const bool logic = flux__is_logic(op);
+    const double v[3] = { logic ? a != 0 : a, logic ? b != 0 : b, 0 };
+    return flux__formula_value(op->op, v);
 }
 
 static bool flux__is_scalar(const flux__term *v) { return !v->t || v->t->ndim == 0; }
@@ -266,13 +266,13 @@ static flux_tensor *flux__expr_truth(double num, const flux_tensor *x) {
 /* a op b for each element, or at once for two plain numbers. x^2 is recorded as a square. */
 static flux__term flux__expr_each(flux__expr *p, const char *at, const flux__infix *op,
                                   flux__term a, flux__term b) {
-    if (!a.t && !b.t) return flux__expr_number(flux__expr_fold(op->fold, a.num, b.num));
-    if (op->fold == '&' || op->fold == '|') {
+    if (!a.t && !b.t) return flux__expr_number(flux__expr_fold(op, a.num, b.num));
+    if (flux__is_logic(op)) {
         if (!a.t) a.t = flux__expr_truth(a.num, b.t);
         if (!b.t) b.t = flux__expr_truth(b.num, a.t);
     }
     const flux__term both[2] = { a, b };
-    bool square = op->fold == '^' && !b.t && b.num == 2;
+    bool square = op->op == FLUX__OP_POW && !b.t && b.num == 2;
     flux__expr_enter(p, at);
     flux_tensor *y = square ? flux_square(a.t) : op->each(flux__as_tensor(&a), flux__as_tensor(&b));
     flux__term v = flux__expr_leave(p, y);
@@ -343,13 +343,13 @@ static flux__term flux__expr_infix(flux__expr *p, const char *at, const flux__in
     bool left = flux__is_scalar(&a), right = flux__is_scalar(&b);
     char advice[96];
     if (p->failed || dot || (!a.t && !b.t)) return p->failed ? a : flux__expr_each(p, at, op, a, b);
-    if (op->fold == '*') return flux__expr_times(p, at, a, b);
-    if (op->fold == '.' && !left && !right)
+    if (op->each == flux_mul) return flux__expr_times(p, at, a, b);
+    if (op->each == flux_dot && !left && !right)
         return FLUX__EXPR_AT(p, at, flux_dot(flux__unrow(&a), flux__unrow(&b)));
-    if (op->fold == '^' && !left) return flux__expr_matrix_power(p, at, a, b);
-    bool sum = op->fold == '+' || op->fold == '-';
+    if (op->op == FLUX__OP_POW && !left) return flux__expr_matrix_power(p, at, a, b);
+    bool sum = op->op == FLUX__OP_ADD || op->op == FLUX__OP_SUB;
     bool same = !left && !right && flux__same_dims(a.t, b.t);
-    if ((left && right) || (op->fold == '/' && right) || (sum && same))
+    if ((left && right) || (op->op == FLUX__OP_DIV && right) || (sum && same))
         return flux__expr_each(p, at, op, a, b);
     snprintf(advice, sizeof advice, "%swrite .%s for each element",
              sum && !left && !right ? "the shapes differ; " : "", op->sign);
