@@ -211,6 +211,11 @@ static const flux__infix flux__infixes[] = {
     { "^", FLUX__BIND_POWER, flux_pow, FLUX__OP_POW }
 };
 
+/* The dot product, which has the row of * in the table. */
+static bool flux__is_dot(const flux__infix *op) {
+    const flux_fn2 dot = flux_dot;        /* of the overloads of C++ the one that is meant */
+    return op->each == dot;
+}
 static bool flux__is_logic(const flux__infix *op) {
     return op->op == FLUX__OP_AND || op->op == FLUX__OP_OR;
 }
@@ -343,8 +348,9 @@ static flux__term flux__expr_infix(flux__expr *p, const char *at, const flux__in
     bool left = flux__is_scalar(&a), right = flux__is_scalar(&b);
     char advice[96];
     if (p->failed || dot || (!a.t && !b.t)) return p->failed ? a : flux__expr_each(p, at, op, a, b);
-    if (op->each == flux_mul) return flux__expr_times(p, at, a, b);
-    if (op->each == flux_dot && !left && !right)
+    const bool dots = flux__is_dot(op);
+    if (op->op == FLUX__OP_MUL && !dots) return flux__expr_times(p, at, a, b);
+    if (dots && !left && !right)
         return FLUX__EXPR_AT(p, at, flux_dot(flux__unrow(&a), flux__unrow(&b)));
     if (op->op == FLUX__OP_POW && !left) return flux__expr_matrix_power(p, at, a, b);
     bool sum = op->op == FLUX__OP_ADD || op->op == FLUX__OP_SUB;

@@ -187,7 +187,7 @@ static flux__term flux__c_parse(flux__expr *p, int bind) {
         const flux__infix *op = flux__expr_next(p, &dot, &size);
         const char *at = p->at;
         if (!op || op->bind < bind) break;
-        if (dot || op->op == FLUX__OP_POW || op->each == flux_dot)
+        if (dot || op->op == FLUX__OP_POW || flux__is_dot(op))
             flux__expr_expected(p, "an operator of C");
         const bool compares = op->bind == FLUX__BIND_COMPARE;
         if (compares && compared) flux__expr_fail(p, at, "comparisons do not chain here");
