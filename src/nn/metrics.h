@@ -34,6 +34,7 @@ FLUX__BEGIN_COLD
 
 typedef struct flux__metric_row {
     const char *name;
+    flux_fn2 f;
     flux_tensor *(*sums)(const char *call, flux_tensor *yhat, flux_tensor *y, int k);
     flux_tensor *(*value)(flux_tensor *sums);
 } flux__metric_row;
@@ -225,17 +226,25 @@ static flux_tensor *flux__value_perplexity(flux_tensor *s) {
 
 /* ---------------- functions of one batch */
 
+#define FLUX__METRIC_ROW(name, sums, value) \
+    { #name, flux_##name, flux__sums_##sums, flux__##value },
 static const flux__metric_row flux__metric_rows[] = {
-    { "accuracy", flux__sums_accuracy, flux__mean_of_sums },
-    { "topk_accuracy", flux__sums_topk, flux__mean_of_sums },
-    { "confusion", flux__sums_confusion, flux__value_confusion },
-    { "precision", flux__sums_confusion, flux__value_precision },
-    { "recall", flux__sums_confusion, flux__value_recall },
-    { "f1", flux__sums_confusion, flux__value_f1 },
-    { "r2", flux__sums_r2, flux__value_r2 },
-    { "perplexity", flux__sums_perplexity, flux__value_perplexity },
+    FLUX__METRIC_ROW(accuracy, accuracy, mean_of_sums)
+    FLUX__METRIC_ROW(topk_accuracy, topk, mean_of_sums)
+    FLUX__METRIC_ROW(confusion, confusion, value_confusion)
+    FLUX__METRIC_ROW(precision, confusion, value_precision)
+    FLUX__METRIC_ROW(recall, confusion, value_recall)
+    FLUX__METRIC_ROW(f1, confusion, value_f1)
+    FLUX__METRIC_ROW(r2, r2, value_r2)
+    FLUX__METRIC_ROW(perplexity, perplexity, value_perplexity)
 };
-enum { FLUX__METRIC_TOPK = 1, FLUX__METRIC_ROWS = 8 };
+
+/* The row of a function; NULL: it has none. */
+static const flux__metric_row *flux__metric_row_of(flux_fn2 f) {
+    for (size_t i = 0; i < sizeof flux__metric_rows / sizeof *flux__metric_rows; i++)
+        if (f == flux__metric_rows[i].f) return &flux__metric_rows[i];
+    return NULL;
+}
 
 /* The sums of one batch; `f` stands where there is no row. */
 static flux_tensor *flux__metric_sums(const flux__metric_row *row, flux_fn2 f, flux_tensor *yhat,
@@ -265,30 +274,30 @@ static flux_tensor *flux__metric_of(const flux__metric_row *row, flux_tensor *su
     return flux__reveal(h, !sums ? NULL : row ? row->value(sums) : flux__mean_of_sums(sums));
 }
 
-static flux_tensor *flux__metric_once(int row, flux_tensor *yhat, flux_tensor *y, int k) {
-    const flux__metric_row *r = &flux__metric_rows[row];
+static flux_tensor *flux__metric_once(flux_fn2 f, flux_tensor *yhat, flux_tensor *y, int k) {
+    const flux__metric_row *r = flux__metric_row_of(f);
     int h = flux__hide();
     return flux__reveal(h, flux__metric_of(r, flux__metric_sums(r, NULL, yhat, y, k)));
 }
-#define FLUX__DEFINE_METRIC(name, row)                                                             \
+#define FLUX__DEFINE_METRIC(name)                                                                  \
     FLUX_DEF flux_tensor *flux_##name(flux_tensor *yhat, flux_tensor *y) {                         \
-        return flux__metric_once(row, yhat, y, 0);                                                 \
+        return flux__metric_once(flux_##name, yhat, y, 0);                                         \
     }
-FLUX__DEFINE_METRIC(accuracy, 0)
-FLUX__DEFINE_METRIC(confusion, 2)
-FLUX__DEFINE_METRIC(precision, 3)
-FLUX__DEFINE_METRIC(recall, 4)
-FLUX__DEFINE_METRIC(f1, 5)
-FLUX__DEFINE_METRIC(r2, 6)
-FLUX__DEFINE_METRIC(perplexity, 7)
+FLUX__DEFINE_METRIC(accuracy)
+FLUX__DEFINE_METRIC(confusion)
+FLUX__DEFINE_METRIC(precision)
+FLUX__DEFINE_METRIC(recall)
+FLUX__DEFINE_METRIC(f1)
+FLUX__DEFINE_METRIC(r2)
+FLUX__DEFINE_METRIC(perplexity)
 
 enum { FLUX__TOPK = 5 };                  /* the k that is not given */
 FLUX_DEF flux_tensor *flux_topk_accuracy_with(flux_topk_opts o) {
     const int k = (int)flux__given_int(o.k, o.marked, FLUX__TOPK);
-    return flux__metric_once(FLUX__METRIC_TOPK, o.yhat, o.y, k);
+    return flux__metric_once(flux_topk_accuracy, o.yhat, o.y, k);
 }
 FLUX_DEF flux_tensor *(flux_topk_accuracy)(flux_tensor *yhat, flux_tensor *y) {
-    return flux__metric_once(FLUX__METRIC_TOPK, yhat, y, FLUX__TOPK);
+    return flux__metric_once(flux_topk_accuracy, yhat, y, FLUX__TOPK);
 }
 
 /* ---------------- over many batches */
@@ -303,18 +312,14 @@ typedef struct flux__metric {
 
 /* The name of a function that metrics and losses have, or NULL. */
 static const char *flux__judge_name(flux_fn2 f) {
-    static const flux_fn2 known[] = { flux_accuracy, flux_topk_accuracy, flux_confusion,
-                                      flux_precision, flux_recall, flux_f1, flux_r2,
-                                      flux_perplexity };
+    const flux__metric_row *row = flux__metric_row_of(f);
 #define FLUX__LOSS_NAME(name, per) { flux_##name, #name },
     static const struct { flux_fn2 f; const char *name; } loss[] = {
         FLUX__LOSSES(FLUX__LOSS_NAME) { flux_ctc_loss, "ctc_loss" }
     };
-    for (int i = 0; i < FLUX__METRIC_ROWS; i++)
-        if (f == known[i]) return flux__metric_rows[i].name;
-    for (size_t i = 0; i < sizeof loss / sizeof *loss; i++)
+    for (size_t i = 0; !row && i < sizeof loss / sizeof *loss; i++)
         if (f == loss[i].f) return loss[i].name;
-    return NULL;
+    return row ? row->name : NULL;
 }
 
 /* What a metric is called beside its number. */
@@ -328,7 +333,7 @@ static size_t flux__metric_text(flux_layer *self, char *out, size_t n) {
     const char *name = flux__judge_name(m->f);
     flux__sink s = flux__sink_to(out, n);
     flux__putf(&s, "Metric(%s", name ? name : "function");
-    if (m->row == &flux__metric_rows[FLUX__METRIC_TOPK]) flux__putf(&s, ", k=%d", m->k);
+    if (m->f == flux_topk_accuracy) flux__putf(&s, ", k=%d", m->k);
     flux__put(&s, ")");
     return flux__sink_end(&s);
 }
@@ -346,12 +351,10 @@ FLUX_LAYER_TEXT(flux__metric, "Metric", flux__metric_call, flux__metric_text, FL
 FLUX_DEF flux_layer *flux_metric_with(flux_metric_opts o) {
     FLUX__ZEROED(flux__metric, m);
     if (!o.f) return (flux_layer *)flux__null("metric", "f", NULL);
-    const char *name = flux__judge_name(o.f);
-    for (int i = 0; name && i < FLUX__METRIC_ROWS; i++)
-        if (strcmp(name, flux__metric_rows[i].name) == 0) m.row = &flux__metric_rows[i];
+    m.row = flux__metric_row_of(o.f);
     m.f = o.f;
     m.k = (int)flux__given_int(o.k, o.marked, FLUX__TOPK);
-    if (flux__is_given_int(o.k, o.marked) && m.row != &flux__metric_rows[FLUX__METRIC_TOPK])
+    if (flux__is_given_int(o.k, o.marked) && m.f != flux_topk_accuracy)
         return (flux_layer *)flux__fail("metric: .k goes with flux_topk_accuracy");
     return flux__layer_new(flux__metric_type(), &m);
 }
