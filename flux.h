@@ -16775,17 +16775,20 @@ static void flux__few_##name(float *acc, const float *x, int64_t n, int64_t rows
         FLUX__QUAD_AT(v, acc) a = qop(v, a);                                                         \
         memcpy(acc, &a, sizeof a);                                                                   \
     }                                                                                                \
-    if (rows <= 0) return;                                                                           \
-    float four[4] = { 0 }, filled[4 * 32] = { 0 };                                                   \
-    memcpy(four, acc, (size_t)rows * 4), memcpy(filled, x, (size_t)(rows * n) * 4);                  \
-    flux__few_##name(four, filled, n, 4);                                                            \
-    memcpy(acc, four, (size_t)rows * 4);                                                             \
+    if (rows > 0) flux__few_rest(flux__few_##name, acc, x, n, rows);                                 \
 }
 /* Masks of a last vector, from element 16 - n on: all lanes but the last n are 0. */
 FLUX__UNUSED static const int32_t flux__last_lanes[32] = {
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1,
     -1, -1, -1, -1 };
 #if FLUX__VECTORS
+static void flux__few_rest(void (*few)(float *, const float *, int64_t, int64_t), float *acc,
+                           const float *x, int64_t n, int64_t rows) {
+    float four[4] = { 0 }, filled[4 * 32] = { 0 };
+    memcpy(four, acc, (size_t)rows * 4), memcpy(filled, x, (size_t)(rows * n) * 4);
+    few(four, filled, n, 4);
+    memcpy(acc, four, (size_t)rows * 4);
+}
 FLUX__FEW(hsum, FLUX__SUM_OF, FLUX__SUM_OF, 0)
 FLUX__FEW(hprod, FLUX__PROD_OF, FLUX__PROD_OF, 1)
 FLUX__FEW(hmaxnum, FLUX__MAXNUM_OF, FLUX__MORE_QUAD, -INFINITY)
