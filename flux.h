@@ -11330,6 +11330,11 @@ typedef struct flux__attend {
                                              at least as many keys as queries */
 } flux__attend;
 
+/* The shape of the scores: keys x queries x heads x batch. */
+static flux_shape flux__score_shape(const flux__attend *a) {
+    return FLUX_SHAPE(a->k->dim[1], a->q->dim[1], a->heads, a->q->dim[2]);
+}
+
 /* x, features x steps x N, as (features / heads) x steps x heads x N; flux__unheads is the
    inverse. */
 static flux_tensor *flux__heads(flux_tensor *x, int n) {
@@ -11444,21 +11449,22 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     flux_dtype wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32,
         own_dtype = flux__is_half((int)t) &&
                     flux__has_trait(a.q->device, FLUX__ATTENDS_HALVES) ? t : wide;
-    int64_t full[4] = { a.k->dim[1], a.q->dim[1], a.heads, a.q->dim[2] };
+    const flux_shape full = flux__score_shape(&a);
     flux_tensor **own[] = { &a.q, &a.k, &a.v }, **masks[] = { &a.extra, &a.keep };
     for (int i = 0; i < 3; i++)
         if (!(*own[i] = flux__packed(flux_to_dtype(*own[i], own_dtype)))) return NULL;
     if (a.extra && a.extra->dtype != FLUX_BOOL) a.extra = flux_to_dtype(a.extra, wide);
     for (int i = 0; i < 2; i++)
-        if (*masks[i] && !(*masks[i] = flux_broadcast_to_with(*masks[i], flux__shape(full, 4))))
+        if (*masks[i] && !(*masks[i] = flux_broadcast_to_with(*masks[i], full)))
             return NULL;
-    int64_t columns = full[1] * full[3], size = flux__times(columns, a.v->dim[0] + 2 * a.heads);
+    const int64_t columns = full.dim[1] * full.dim[3],
+                  size = flux__times(columns, a.v->dim[0] + 2 * a.heads);
     flux_tensor *in[6] = { flux__attend_node(&a, NULL, NULL, size), a.q, a.k, a.v };
     if (!in[0]) return NULL;
     int n = 4;
     if (a.extra) in[n++] = a.extra;
     if (a.keep) in[n++] = a.keep;
-    flux__multiply_adds(flux__times(flux__times(columns, full[0]), a.q->dim[0] + a.v->dim[0]));
+    flux__multiply_adds(flux__times(flux__times(columns, full.dim[0]), a.q->dim[0] + a.v->dim[0]));
     flux_tensor *y = flux__attend_view(n, in, 0, a.q, a.v->dim[0], in[0]);
     return y ? flux_to_dtype(y, t) : NULL;
 }
@@ -39616,11 +39622,10 @@ static bool flux__check_attention(const char *call, flux_attention_opts *o, bool
 /* Whether a mask or bias, x (NULL: none), broadcasts to keys x queries x heads x batch. */
 static bool flux__check_fits(const char *call, const char *name, const flux_tensor *x,
                              const flux__attend *a) {
-    int64_t full[4] = { a->k->dim[1], a->q->dim[1], a->heads, a->q->dim[2] };
+    const flux_shape s = flux__score_shape(a);
     bool fits = !x || (x->op != FLUX__TUPLE && x->ndim <= 4);
-    for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == full[i];
+    for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == s.dim[i];
     if (fits) return true;
-    flux_shape s = flux__shape(full, 4);
     return FLUX__REFUSE("%s: %s is %s, the scores (keys x queries x heads x batch) are %s %s", call,
                         name, flux__describe(x).s, flux__shape_text(&s).s,
                         flux__dtypes[a->q->dtype].name);
@@ -39661,9 +39666,8 @@ static flux__dropout *flux__attention_drop(const flux_attention_opts *o) {
 /* Sets a->keep if a Dropout is active on the scores. False: an error was told. */
 static bool flux__attend_drop(const flux_attention_opts *o, flux__attend *a) {
     flux__dropout *m = flux__attention_drop(o);
-    int64_t full[4] = { a->k->dim[1], a->q->dim[1], a->heads, a->q->dim[2] };
     if (!m || !(m->p > 0) || !flux_training(o->drop)) return true;
-    return (a->keep = flux__dropout_mask(m, flux__shape(full, 4), a->q->device)) != NULL;
+    return (a->keep = flux__dropout_mask(m, flux__score_shape(a), a->q->device)) != NULL;
 }
 
 /* The scores after the layer that is applied to them. */
@@ -39732,10 +39736,9 @@ typedef struct flux__mha {
 static flux_tensor *flux__repeat_heads(flux_tensor *x, int kv, int heads) {
     if (!x || kv == heads) return x;
     const int64_t d = x->dim[0] / kv, steps = x->dim[1], batch = flux_dim(x, 2);
-    int64_t full[5] = { d, heads / kv, kv, steps, batch },
-            flat[3] = { flux__times(d, heads), steps, batch };
+    const int64_t flat[3] = { flux__times(d, heads), steps, batch };
     flux_tensor *y = flux_reshape(x, d, 1, kv, steps, batch);
-    y = y ? flux_broadcast_to_with(y, flux__shape(full, 5)) : NULL;
+    y = y ? flux_broadcast_to(y, d, heads / kv, kv, steps, batch) : NULL;
     return y ? flux_reshape_with(y, flux__shape(flat, x->ndim)) : NULL;
 }
 

@@ -58,6 +58,11 @@ typedef struct flux__attend {
                                              at least as many keys as queries */
 } flux__attend;
 
+/* The shape of the scores: keys x queries x heads x batch. */
+static flux_shape flux__score_shape(const flux__attend *a) {
+    return FLUX_SHAPE(a->k->dim[1], a->q->dim[1], a->heads, a->q->dim[2]);
+}
+
 /* x, features x steps x N, as (features / heads) x steps x heads x N; flux__unheads is the
    inverse. */
 static flux_tensor *flux__heads(flux_tensor *x, int n) {
@@ -172,21 +177,22 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     flux_dtype wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32,
         own_dtype = flux__is_half((int)t) &&
                     flux__has_trait(a.q->device, FLUX__ATTENDS_HALVES) ? t : wide;
-    int64_t full[4] = { a.k->dim[1], a.q->dim[1], a.heads, a.q->dim[2] };
+    const flux_shape full = flux__score_shape(&a);
     flux_tensor **own[] = { &a.q, &a.k, &a.v }, **masks[] = { &a.extra, &a.keep };
     for (int i = 0; i < 3; i++)
         if (!(*own[i] = flux__packed(flux_to_dtype(*own[i], own_dtype)))) return NULL;
     if (a.extra && a.extra->dtype != FLUX_BOOL) a.extra = flux_to_dtype(a.extra, wide);
     for (int i = 0; i < 2; i++)
-        if (*masks[i] && !(*masks[i] = flux_broadcast_to_with(*masks[i], flux__shape(full, 4))))
+        if (*masks[i] && !(*masks[i] = flux_broadcast_to_with(*masks[i], full)))
             return NULL;
-    int64_t columns = full[1] * full[3], size = flux__times(columns, a.v->dim[0] + 2 * a.heads);
+    const int64_t columns = full.dim[1] * full.dim[3],
+                  size = flux__times(columns, a.v->dim[0] + 2 * a.heads);
     flux_tensor *in[6] = { flux__attend_node(&a, NULL, NULL, size), a.q, a.k, a.v };
     if (!in[0]) return NULL;
     int n = 4;
     if (a.extra) in[n++] = a.extra;
     if (a.keep) in[n++] = a.keep;
-    flux__multiply_adds(flux__times(flux__times(columns, full[0]), a.q->dim[0] + a.v->dim[0]));
+    flux__multiply_adds(flux__times(flux__times(columns, full.dim[0]), a.q->dim[0] + a.v->dim[0]));
     flux_tensor *y = flux__attend_view(n, in, 0, a.q, a.v->dim[0], in[0]);
     return y ? flux_to_dtype(y, t) : NULL;
 }

@@ -93,11 +93,10 @@ static bool flux__check_attention(const char *call, flux_attention_opts *o, bool
 /* Whether a mask or bias, x (NULL: none), broadcasts to keys x queries x heads x batch. */
 static bool flux__check_fits(const char *call, const char *name, const flux_tensor *x,
                              const flux__attend *a) {
-    int64_t full[4] = { a->k->dim[1], a->q->dim[1], a->heads, a->q->dim[2] };
+    const flux_shape s = flux__score_shape(a);
     bool fits = !x || (x->op != FLUX__TUPLE && x->ndim <= 4);
-    for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == full[i];
+    for (int i = 0; fits && x && i < x->ndim; i++) fits = x->dim[i] == 1 || x->dim[i] == s.dim[i];
     if (fits) return true;
-    flux_shape s = flux__shape(full, 4);
     return FLUX__REFUSE("%s: %s is %s, the scores (keys x queries x heads x batch) are %s %s", call,
                         name, flux__describe(x).s, flux__shape_text(&s).s,
                         flux__dtypes[a->q->dtype].name);
@@ -138,9 +137,8 @@ static flux__dropout *flux__attention_drop(const flux_attention_opts *o) {
 /* Sets a->keep if a Dropout is active on the scores. False: an error was told. */
 static bool flux__attend_drop(const flux_attention_opts *o, flux__attend *a) {
     flux__dropout *m = flux__attention_drop(o);
-    int64_t full[4] = { a->k->dim[1], a->q->dim[1], a->heads, a->q->dim[2] };
     if (!m || !(m->p > 0) || !flux_training(o->drop)) return true;
-    return (a->keep = flux__dropout_mask(m, flux__shape(full, 4), a->q->device)) != NULL;
+    return (a->keep = flux__dropout_mask(m, flux__score_shape(a), a->q->device)) != NULL;
 }
 
 /* The scores after the layer that is applied to them. */
@@ -209,10 +207,9 @@ typedef struct flux__mha {
 static flux_tensor *flux__repeat_heads(flux_tensor *x, int kv, int heads) {
     if (!x || kv == heads) return x;
     const int64_t d = x->dim[0] / kv, steps = x->dim[1], batch = flux_dim(x, 2);
-    int64_t full[5] = { d, heads / kv, kv, steps, batch },
-            flat[3] = { flux__times(d, heads), steps, batch };
+    const int64_t flat[3] = { flux__times(d, heads), steps, batch };
     flux_tensor *y = flux_reshape(x, d, 1, kv, steps, batch);
-    y = y ? flux_broadcast_to_with(y, flux__shape(full, 5)) : NULL;
+    y = y ? flux_broadcast_to(y, d, heads / kv, kv, steps, batch) : NULL;
     return y ? flux_reshape_with(y, flux__shape(flat, x->ndim)) : NULL;
 }
 
