@@ -10125,29 +10125,25 @@ static flux_tensor *flux__shifted_by(flux_tensor *x, int64_t by, double neutral)
 static flux_tensor *flux__scan(flux_tensor *x, bool product) {
     int64_t inner = x->dim[0], n = x->dim[1], rest = x->dim[2], block = FLUX__SCAN_BLOCK;
     double neutral = product ? 1 : 0;
-    int64_t blocks = n / block + (n % block != 0), d3[3] = { inner, n, rest },
-        full = flux__times(blocks, block);
+    const int64_t blocks = n / block + (n % block != 0), full = flux__times(blocks, block);
     if (n > block) {                      /* as inner x block x (blocks rest) of each block */
         flux_shape lo = flux__shape(NULL, 2), hi = lo;
         lo.dim[0] = hi.dim[0] = lo.dim[1] = 0, hi.dim[1] = full - n;
         x = flux_pad_by(x, neutral, lo, hi);
-        d3[1] = block, d3[2] = blocks * rest;
-        x = x ? flux_reshape_with(x, flux__shape(d3, 3)) : NULL;
+        x = x ? flux_reshape(x, inner, block, blocks * rest) : NULL;
     }
     for (int64_t by = 1; x && by < x->dim[1]; by *= 2) {
         flux_tensor *before = flux__shifted_by(x, by, neutral);
         x = product ? flux_mul(x, before) : flux_add(x, before);
     }
     if (!x || n <= block) return x;
-    int64_t by_block[4] = { inner, 1, blocks, rest }, whole[4] = { inner, block, blocks, rest };
-    int64_t totals[3] = { inner, blocks, rest }, padded[3] = { inner, full, rest };
-    flux_tensor *t = flux_reshape_with(flux_slice(x, 1, block - 1, block), flux__shape(totals, 3));
+    flux_tensor *t = flux_reshape(flux_slice(x, 1, block - 1, block), inner, blocks, rest);
     t = t ? flux__scan(t, product) : NULL;
-    t = t ? flux_reshape_with(flux__shifted_by(t, 1, neutral), flux__shape(by_block, 4)) : NULL;
-    x = t ? flux_reshape_with(x, flux__shape(whole, 4)) : NULL;
+    t = t ? flux_reshape(flux__shifted_by(t, 1, neutral), inner, 1, blocks, rest) : NULL;
+    x = t ? flux_reshape(x, inner, block, blocks, rest) : NULL;
     if (!x) return NULL;
     x = product ? flux_mul(x, t) : flux_add(x, t);
-    return flux_slice(flux_reshape_with(x, flux__shape(padded, 3)), 1, 0, n);
+    return flux_slice(flux_reshape(x, inner, full, rest), 1, 0, n);
 }
 
 /* A public scan: along the dim named, or dim 0 of a vector. Sums of integers are int64, and half
@@ -10628,14 +10624,13 @@ static bool flux__einsum_pair(flux__einsum_term *a, const flux__einsum_term *b, 
         snprintf(left, sizeof left, "%s%s%s", only_a, gone, both);
         snprintf(right, sizeof right, "%s%s%s", gone, only_b, both);
         flux_tensor *x = flux__einsum_as(a, left), *z = flux__einsum_as(b, right);
-        int64_t of_a[3] = { i, k, shared }, of_b[3] = { k, j, shared };
         flux_shape s = flux__shape(NULL, (int)strlen(all));
         for (int d = 0; all[d]; d++) {
             const flux__einsum_term *from = strchr(a->letter, all[d]) ? a : b;
             s.dim[d] = from->x->dim[strchr(from->letter, all[d]) - from->letter];
         }
-        x = x ? flux_reshape_with(x, flux__shape(of_a, 3)) : NULL;
-        z = z ? flux_reshape_with(z, flux__shape(of_b, 3)) : NULL;
+        x = x ? flux_reshape(x, i, k, shared) : NULL;
+        z = z ? flux_reshape(z, k, j, shared) : NULL;
         y = x && z ? flux_matmul(x, z) : NULL;
         y = y ? flux_reshape_with(y, s) : NULL;
     }
@@ -35300,10 +35295,9 @@ static FLUX__O1 void flux__orthonormal_panel(double *q, int64_t rows, int64_t co
    orthonormal: panel - q (q' panel). All columns have `rows` numbers. False: an error was told. */
 static bool flux__project_away(const double *q, double *panel, int64_t rows, int64_t before,
                                int64_t n) {
-    int64_t old[2] = { rows, before }, now[2] = { rows, n };
     int h = flux__hide();
-    flux_tensor *a = flux_borrow_with(q, FLUX_F64, flux__shape(old, 2));
-    flux_tensor *b = flux_borrow_with(panel, FLUX_F64, flux__shape(now, 2));
+    flux_tensor *a = flux_borrow_with(q, FLUX_F64, FLUX_SHAPE(rows, before));
+    flux_tensor *b = flux_borrow_with(panel, FLUX_F64, FLUX_SHAPE(rows, n));
     flux_tensor *along = a && b ? flux_matmul(flux_transpose(a), b) : NULL;
     flux_tensor *y = along ? flux_sub(b, flux_matmul(a, along)) : NULL;
     const void *data = y ? flux_data(y) : NULL;
@@ -35334,15 +35328,15 @@ static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o)
     const int64_t cols = s.dim[s.ndim - 1], n = flux__count(&s), rows = n ? n / cols : 0;
     if (!n) return flux_full_with(s, 0.0, FLUX_F32);
     bool wide = rows < cols;              /* if so, the transpose is made orthonormal */
-    int64_t tall[2] = { wide ? cols : rows, wide ? rows : cols };
-    flux_tensor *g = flux_randn_with(flux__shape(tall, 2), FLUX_F32);
+    flux_tensor *g = flux_randn_with(wide ? FLUX_SHAPE(cols, rows) : FLUX_SHAPE(rows, cols),
+                                     FLUX_F32);
     const float *from = g ? (const float *)flux_data(g) : NULL;
     double *q = from ? (double *)flux__malloc((size_t)n * sizeof *q) : NULL;
     float *x = q ? (float *)flux__malloc((size_t)n * sizeof *x) : NULL;
     flux_tensor *y = NULL;
     if (x) {
         for (int64_t i = 0; i < n; i++) q[i] = (double)from[i];
-        const bool good = flux__orthonormalise(q, tall[0], tall[1]);
+        const bool good = flux__orthonormalise(q, wide ? cols : rows, wide ? rows : cols);
         for (int64_t j = 0; j < cols; j++)
             for (int64_t i = 0; i < rows; i++)
                 x[j * rows + i] = (float)(o->gain * (wide ? q[i * cols + j] : q[j * rows + i]));
@@ -35876,13 +35870,10 @@ typedef struct flux__bilinear {
    by the column of x. */
 static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_tensor *y) {
     if (!x || !y) return NULL;
-    int64_t out = w->dim[0], in = w->dim[1], n = x->dim[1];
-    int64_t flat[2] = { flux__times(out, in), w->dim[2] }, three[3] = { out, in, n },
-            column[3] = { in, 1, n }, two[2] = { out, n };
-    flux_tensor *wy = flux_matmul(flux_reshape_with(w, flux__shape(flat, 2)), y);
-    flux_tensor *z = flux_matmul(flux_reshape_with(wy, flux__shape(three, 3)),
-                                 flux_reshape_with(x, flux__shape(column, 3)));
-    return flux_reshape_with(z, flux__shape(two, 2));
+    const int64_t out = w->dim[0], in = w->dim[1], n = x->dim[1];
+    flux_tensor *wy = flux_matmul(flux_reshape(w, flux__times(out, in), w->dim[2]), y);
+    flux_tensor *z = flux_matmul(flux_reshape(wy, out, in, n), flux_reshape(x, in, 1, n));
+    return flux_reshape(z, out, n);
 }
 
 /* Bilinear of a tuple of two inputs, in1 x batch and in2 x batch, or of one input that
@@ -36023,7 +36014,7 @@ typedef struct flux__embeddingbag {
    longest x bags, is false there. NULL, with an error, if an offset is out of order. */
 static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_tensor *offsets,
                                       flux_tensor **real) {
-    int64_t bags = offsets->dim[0], n = data->dim[0], longest = 0, size[2];
+    int64_t bags = offsets->dim[0], n = data->dim[0], longest = 0;
     flux_tensor *starts = flux_to_dtype(offsets, FLUX_I64), *index = NULL;
     const int64_t *at = starts ? (const int64_t *)flux_data(starts) : NULL;
     for (int64_t i = 0; at && i < bags; i++) {
@@ -36038,7 +36029,6 @@ static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_
                 (long long)end);
         if (end - at[i] > longest) longest = end - at[i];
     }
-    size[0] = longest, size[1] = bags;
     int64_t *place = at && longest <= INT64_MAX / 16 / bags
                          ? (int64_t *)flux__malloc((size_t)(longest * bags) * sizeof *place)
                          : NULL;
@@ -36047,7 +36037,8 @@ static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_
         int64_t bag = i / longest, first = at[bag], k = first + i % longest;
         place[i] = k < (bag + 1 < bags ? at[bag + 1] : n) ? k : -1;
     }
-    index = flux_to_tensor(data->device, flux_from_with(place, FLUX_I64, flux__shape(size, 2)));
+    index = flux_to_tensor(data->device,
+                           flux_from_with(place, FLUX_I64, FLUX_SHAPE(longest, bags)));
     flux__free(place);
     *real = index ? flux_unsqueeze(flux_ge(index, 0.0), 0) : NULL;
     return *real ? flux_gather(data, 0, flux_max2(index, 0.0)) : NULL;
@@ -38994,16 +38985,16 @@ static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, 
         return (flux_tensor *)flux__fail(
             "%s takes %s, got %s", flux__line_of(self).s,
             sequence ? "features x steps (x batch)" : "features (x batch)", flux__describe(in).s);
-    int64_t out = m->Wh->dim[1], full[2] = { out, flux_dim(in, batch) };
+    const int64_t out = m->Wh->dim[1], n = flux_dim(in, batch);
     for (int i = 0; i < given; i++) {
         s[i] = flux__input(self, flux_nth(x, i + 1), t);
         if (!s[i]) return NULL;
         if (s[i]->ndim < 1 || s[i]->ndim > 2 || s[i]->dim[0] != out ||
-            (flux_dim(s[i], 1) != full[1] && flux_dim(s[i], 1) != 1))
+            (flux_dim(s[i], 1) != n && flux_dim(s[i], 1) != 1))
             return (flux_tensor *)flux__fail("%s: its state is %lld x %lld for this input, got %s",
-                                             flux__line_of(self).s, (long long)full[0],
-                                             (long long)full[1], flux__describe(s[i]).s);
-        s[i] = flux_broadcast_to_with(s[i], flux__shape(full, 2));
+                                             flux__line_of(self).s, (long long)out, (long long)n,
+                                             flux__describe(s[i]).s);
+        s[i] = flux_broadcast_to(s[i], out, n);
     }
     return in;
 }
@@ -39038,10 +39029,9 @@ typedef struct flux__streams {
 static bool flux__streams_begin(const flux__rnn_cell *m, const flux_tensor *x, int64_t n,
                                 flux_tensor **s) {
     flux__thread *t = flux__self();
-    int64_t full[2] = { m->Wh->dim[1], n };
     if (!x || s[0] || !t || !t->streams) return false;
     for (int i = 0; i < flux__cell_rows[m->kind].states; i++)
-        s[i] = flux__placeholder(flux__shape(full, 2), (flux_dtype)m->Wi->dtype);
+        s[i] = flux__placeholder(FLUX_SHAPE(m->Wh->dim[1], n), (flux_dtype)m->Wi->dtype);
     return true;
 }
 
@@ -39078,19 +39068,16 @@ static const flux_layer_type *flux__cell_type(int kind);
 /* Runs a built-in cell over x, in x T (x N): returns the outputs as out x T x N. s: the states
    before the first step; on return those after the last. */
 static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
-    int64_t in = x->dim[0], steps = x->dim[1], n = flux_dim(x, 2),
-            flat[2] = { in, flux__times(n, steps) };
-    int64_t gates = m->Wi->dim[0], out = m->Wh->dim[1], three[3] = { gates, n, steps },
-            one[2] = { gates, n };
+    const int64_t in = x->dim[0], steps = x->dim[1], n = flux_dim(x, 2), gates = m->Wi->dim[0];
     flux_tensor **y = (flux_tensor **)flux__malloc((size_t)steps * sizeof *y), *all = NULL;
     if (!y) return NULL;
     if (x->ndim == 2) x = flux_unsqueeze(x, 2);
-    x = flux_reshape_with(flux_permute(x, 0, 2, 1), flux__shape(flat, 2));
-    flux_tensor *g = flux_reshape_with(flux__cell_project(m, x), flux__shape(three, 3));
+    x = flux_reshape(flux_permute(x, 0, 2, 1), in, flux__times(n, steps));
+    flux_tensor *g = flux_reshape(flux__cell_project(m, x), gates, n, steps);
     bool ok = g != NULL;
     for (int64_t t = 0; t < steps && ok; t++) {
-        flux__cell_step(m, flux_reshape_with(flux_slice(g, 2, t, t + 1), flux__shape(one, 2)), s);
-        y[t] = flux_reshape(s[0], out, n, 1);
+        flux__cell_step(m, flux_reshape(flux_slice(g, 2, t, t + 1), gates, n), s);
+        y[t] = flux_reshape(s[0], m->Wh->dim[1], n, 1);
         ok = y[t] != NULL;
     }
     if (ok && steps <= INT_MAX) all = flux_permute(flux__cat_many(2, (int)steps, y), 0, 2, 1);
@@ -41724,16 +41711,14 @@ static flux_tensor *flux__log_sum3(flux_tensor *a, flux_tensor *b, flux_tensor *
 /* The class at each place, S x N, for the labels y, labels x N. Places after a target's end
    are blank as well. */
 static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
-    int64_t labels = y->dim[0], n = y->dim[1], one[3] = { 1, labels, n },
-            all[2] = { flux__times(2, labels), n }, last[2] = { 1, n };
-    flux_tensor *real =
-        flux_reshape_with(flux_where(flux_lt(y, 0.0), (double)blank, y), flux__shape(one, 3));
-    flux_tensor *none =
-        flux__move(flux_full_with(flux__shape(one, 3), (double)blank, FLUX_I64), y->device);
-    flux_tensor *end =
-        flux__move(flux_full_with(flux__shape(last, 2), (double)blank, FLUX_I64), y->device);
+    const int64_t labels = y->dim[0], n = y->dim[1];
+    flux_tensor *real = flux_reshape(flux_where(flux_lt(y, 0.0), (double)blank, y), 1, labels, n);
+    flux_tensor *none = flux__move(
+        flux_full_with(FLUX_SHAPE(1, labels, n), (double)blank, FLUX_I64), y->device);
+    flux_tensor *end = flux__move(flux_full_with(FLUX_SHAPE(1, n), (double)blank, FLUX_I64),
+                                  y->device);
     if (!labels) return end;
-    return flux_cat(0, flux_reshape_with(flux_cat(0, none, real), flux__shape(all, 2)), end);
+    return flux_cat(0, flux_reshape(flux_cat(0, none, real), flux__times(2, labels), n), end);
 }
 
 /* The loss of each sample, 1 x N. p: log probabilities, classes x T x N; y: labels x N, int64;
@@ -41810,25 +41795,23 @@ FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     if (!flux__together("ctc_loss", o.lengths ? 3 : 2, all)) return NULL;
     o.yhat = all[0], o.y = all[1], o.lengths = all[2];
     if (!flux__check_ctc(&o)) return NULL;
-    int64_t classes = o.yhat->dim[0], n = flux_dim(o.yhat, 2), two[2] = { o.y->dim[0], n },
-            row[2] = { 1, n };
-    int64_t three[3] = { classes, o.yhat->dim[1], n };
+    const int64_t classes = o.yhat->dim[0], steps = o.yhat->dim[1], n = flux_dim(o.yhat, 2),
+                  labels = o.y->dim[0];
     if (!flux__check_labels("ctc_loss", "label", o.y, INT64_MIN, classes - 1, NULL)) return NULL;
-    if (o.lengths &&
-        !flux__check_labels("ctc_loss", "length", o.lengths, 0, o.yhat->dim[1] + 1, NULL))
+    if (o.lengths && !flux__check_labels("ctc_loss", "length", o.lengths, 0, steps + 1, NULL))
         return NULL;
     int h = flux__hide();
     flux_tensor *p = flux_to_dtype(o.yhat, o.yhat->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32),
                 *e = NULL;
-    flux_tensor *y = flux_reshape_with(flux_to_dtype(o.y, FLUX_I64), flux__shape(two, 2));
+    flux_tensor *y = flux_reshape(flux_to_dtype(o.y, FLUX_I64), labels, n);
     flux_tensor *l = o.lengths ? flux_to_dtype(o.lengths, FLUX_I64) : NULL;
-    l = l ? flux_reshape_with(l, flux__shape(row, 2)) : NULL;
-    p = flux_reshape_with((flux_logsoftmax)(p), flux__shape(three, 3));
+    l = l ? flux_reshape(l, 1, n) : NULL;
+    p = flux_reshape((flux_logsoftmax)(p), classes, steps, n);
     if (p && y && (l || !o.lengths)) e = flux__ctc(p, y, l);
-    if (e && two[0]) e = flux_where(flux_any(flux_ge(y, (double)(classes - 1)), 0), (double)NAN, e);
-    if (e && two[0] > 1) {                /* NaN for a label after the end of its target */
-        flux_tensor *end = flux_lt(flux_slice(y, 0, 0, two[0] - 1), 0.0),
-                    *next = flux_ge(flux_slice(y, 0, 1, two[0]), 0.0);
+    if (e && labels) e = flux_where(flux_any(flux_ge(y, (double)(classes - 1)), 0), (double)NAN, e);
+    if (e && labels > 1) {                /* NaN for a label after the end of its target */
+        flux_tensor *end = flux_lt(flux_slice(y, 0, 0, labels - 1), 0.0),
+                    *next = flux_ge(flux_slice(y, 0, 1, labels), 0.0);
         e = flux_where(flux_any(flux_and(end, next), 0), (double)NAN, e);
     }
     if (e)
@@ -45030,8 +45013,8 @@ static bool flux__table_fill(flux_table *t, flux__source *s, const flux_table_op
     if (t->rows && (uint64_t)t->columns > s->size / (uint64_t)t->rows + 1)
         return flux__bad(s, "its lines have fewer fields than the first one, which has %d",
                          t->columns), false;
-    int64_t size[2] = { t->columns, t->rows };
-    t->values = (flux_tensor *)flux_retain(flux__leaf(flux__shape(size, 2), FLUX_F32, cpu));
+    flux_tensor *values = flux__leaf(FLUX_SHAPE(t->columns, t->rows), FLUX_F32, cpu);
+    t->values = (flux_tensor *)flux_retain(values);
     if (!t->values) return false;
     r.out = (float *)t->values->buf->ptr;
     r.c.plain = flux__csv_last(r.c.at, r.c.end);
@@ -45147,8 +45130,7 @@ FLUX_DEF flux_tensor *flux_columns(const flux_table *t, const char *names) {
     if (!t || FLUX__GONE("columns", t)) return (flux_tensor *)flux__null("columns", "t", t);
     if (!names) return (flux_tensor *)flux__own(flux_retain(t->values));
     const int n = flux__columns_named(t, names, &which);
-    int64_t size[2] = { n, t->rows };
-    flux_tensor *x = n > 0 ? flux__leaf(flux__shape(size, 2), FLUX_F32, cpu) : NULL;
+    flux_tensor *x = n > 0 ? flux__leaf(FLUX_SHAPE(n, t->rows), FLUX_F32, cpu) : NULL;
     const float *from = (const float *)t->values->buf->ptr;
     float *to = x ? (float *)x->buf->ptr : NULL;
     for (int64_t j = 0; to && j < t->rows; j++, from += t->columns)

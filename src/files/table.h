@@ -400,8 +400,8 @@ static bool flux__table_fill(flux_table *t, flux__source *s, const flux_table_op
     if (t->rows && (uint64_t)t->columns > s->size / (uint64_t)t->rows + 1)
         return flux__bad(s, "its lines have fewer fields than the first one, which has %d",
                          t->columns), false;
-    int64_t size[2] = { t->columns, t->rows };
-    t->values = (flux_tensor *)flux_retain(flux__leaf(flux__shape(size, 2), FLUX_F32, cpu));
+    flux_tensor *values = flux__leaf(FLUX_SHAPE(t->columns, t->rows), FLUX_F32, cpu);
+    t->values = (flux_tensor *)flux_retain(values);
     if (!t->values) return false;
     r.out = (float *)t->values->buf->ptr;
     r.c.plain = flux__csv_last(r.c.at, r.c.end);
@@ -517,8 +517,7 @@ FLUX_DEF flux_tensor *flux_columns(const flux_table *t, const char *names) {
     if (!t || FLUX__GONE("columns", t)) return (flux_tensor *)flux__null("columns", "t", t);
     if (!names) return (flux_tensor *)flux__own(flux_retain(t->values));
     const int n = flux__columns_named(t, names, &which);
-    int64_t size[2] = { n, t->rows };
-    flux_tensor *x = n > 0 ? flux__leaf(flux__shape(size, 2), FLUX_F32, cpu) : NULL;
+    flux_tensor *x = n > 0 ? flux__leaf(FLUX_SHAPE(n, t->rows), FLUX_F32, cpu) : NULL;
     const float *from = (const float *)t->values->buf->ptr;
     float *to = x ? (float *)x->buf->ptr : NULL;
     for (int64_t j = 0; to && j < t->rows; j++, from += t->columns)

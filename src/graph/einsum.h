@@ -172,14 +172,13 @@ static bool flux__einsum_pair(flux__einsum_term *a, const flux__einsum_term *b, 
         snprintf(left, sizeof left, "%s%s%s", only_a, gone, both);
         snprintf(right, sizeof right, "%s%s%s", gone, only_b, both);
         flux_tensor *x = flux__einsum_as(a, left), *z = flux__einsum_as(b, right);
-        int64_t of_a[3] = { i, k, shared }, of_b[3] = { k, j, shared };
         flux_shape s = flux__shape(NULL, (int)strlen(all));
         for (int d = 0; all[d]; d++) {
             const flux__einsum_term *from = strchr(a->letter, all[d]) ? a : b;
             s.dim[d] = from->x->dim[strchr(from->letter, all[d]) - from->letter];
         }
-        x = x ? flux_reshape_with(x, flux__shape(of_a, 3)) : NULL;
-        z = z ? flux_reshape_with(z, flux__shape(of_b, 3)) : NULL;
+        x = x ? flux_reshape(x, i, k, shared) : NULL;
+        z = z ? flux_reshape(z, k, j, shared) : NULL;
         y = x && z ? flux_matmul(x, z) : NULL;
         y = y ? flux_reshape_with(y, s) : NULL;
     }

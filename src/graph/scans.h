@@ -41,29 +41,25 @@ static flux_tensor *flux__shifted_by(flux_tensor *x, int64_t by, double neutral)
 static flux_tensor *flux__scan(flux_tensor *x, bool product) {
     int64_t inner = x->dim[0], n = x->dim[1], rest = x->dim[2], block = FLUX__SCAN_BLOCK;
     double neutral = product ? 1 : 0;
-    int64_t blocks = n / block + (n % block != 0), d3[3] = { inner, n, rest },
-        full = flux__times(blocks, block);
+    const int64_t blocks = n / block + (n % block != 0), full = flux__times(blocks, block);
     if (n > block) {                      /* as inner x block x (blocks rest) of each block */
         flux_shape lo = flux__shape(NULL, 2), hi = lo;
         lo.dim[0] = hi.dim[0] = lo.dim[1] = 0, hi.dim[1] = full - n;
         x = flux_pad_by(x, neutral, lo, hi);
-        d3[1] = block, d3[2] = blocks * rest;
-        x = x ? flux_reshape_with(x, flux__shape(d3, 3)) : NULL;
+        x = x ? flux_reshape(x, inner, block, blocks * rest) : NULL;
     }
     for (int64_t by = 1; x && by < x->dim[1]; by *= 2) {
         flux_tensor *before = flux__shifted_by(x, by, neutral);
         x = product ? flux_mul(x, before) : flux_add(x, before);
     }
     if (!x || n <= block) return x;
-    int64_t by_block[4] = { inner, 1, blocks, rest }, whole[4] = { inner, block, blocks, rest };
-    int64_t totals[3] = { inner, blocks, rest }, padded[3] = { inner, full, rest };
-    flux_tensor *t = flux_reshape_with(flux_slice(x, 1, block - 1, block), flux__shape(totals, 3));
+    flux_tensor *t = flux_reshape(flux_slice(x, 1, block - 1, block), inner, blocks, rest);
     t = t ? flux__scan(t, product) : NULL;
-    t = t ? flux_reshape_with(flux__shifted_by(t, 1, neutral), flux__shape(by_block, 4)) : NULL;
-    x = t ? flux_reshape_with(x, flux__shape(whole, 4)) : NULL;
+    t = t ? flux_reshape(flux__shifted_by(t, 1, neutral), inner, 1, blocks, rest) : NULL;
+    x = t ? flux_reshape(x, inner, block, blocks, rest) : NULL;
     if (!x) return NULL;
     x = product ? flux_mul(x, t) : flux_add(x, t);
-    return flux_slice(flux_reshape_with(x, flux__shape(padded, 3)), 1, 0, n);
+    return flux_slice(flux_reshape(x, inner, full, rest), 1, 0, n);
 }
 
 /* A public scan: along the dim named, or dim 0 of a vector. Sums of integers are int64, and half

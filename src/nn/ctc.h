@@ -48,16 +48,14 @@ static flux_tensor *flux__log_sum3(flux_tensor *a, flux_tensor *b, flux_tensor *
 /* The class at each place, S x N, for the labels y, labels x N. Places after a target's end
    are blank as well. */
 static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
-    int64_t labels = y->dim[0], n = y->dim[1], one[3] = { 1, labels, n },
-            all[2] = { flux__times(2, labels), n }, last[2] = { 1, n };
-    flux_tensor *real =
-        flux_reshape_with(flux_where(flux_lt(y, 0.0), (double)blank, y), flux__shape(one, 3));
-    flux_tensor *none =
-        flux__move(flux_full_with(flux__shape(one, 3), (double)blank, FLUX_I64), y->device);
-    flux_tensor *end =
-        flux__move(flux_full_with(flux__shape(last, 2), (double)blank, FLUX_I64), y->device);
+    const int64_t labels = y->dim[0], n = y->dim[1];
+    flux_tensor *real = flux_reshape(flux_where(flux_lt(y, 0.0), (double)blank, y), 1, labels, n);
+    flux_tensor *none = flux__move(
+        flux_full_with(FLUX_SHAPE(1, labels, n), (double)blank, FLUX_I64), y->device);
+    flux_tensor *end = flux__move(flux_full_with(FLUX_SHAPE(1, n), (double)blank, FLUX_I64),
+                                  y->device);
     if (!labels) return end;
-    return flux_cat(0, flux_reshape_with(flux_cat(0, none, real), flux__shape(all, 2)), end);
+    return flux_cat(0, flux_reshape(flux_cat(0, none, real), flux__times(2, labels), n), end);
 }
 
 /* The loss of each sample, 1 x N. p: log probabilities, classes x T x N; y: labels x N, int64;
@@ -134,25 +132,23 @@ FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     if (!flux__together("ctc_loss", o.lengths ? 3 : 2, all)) return NULL;
     o.yhat = all[0], o.y = all[1], o.lengths = all[2];
     if (!flux__check_ctc(&o)) return NULL;
-    int64_t classes = o.yhat->dim[0], n = flux_dim(o.yhat, 2), two[2] = { o.y->dim[0], n },
-            row[2] = { 1, n };
-    int64_t three[3] = { classes, o.yhat->dim[1], n };
+    const int64_t classes = o.yhat->dim[0], steps = o.yhat->dim[1], n = flux_dim(o.yhat, 2),
+                  labels = o.y->dim[0];
     if (!flux__check_labels("ctc_loss", "label", o.y, INT64_MIN, classes - 1, NULL)) return NULL;
-    if (o.lengths &&
-        !flux__check_labels("ctc_loss", "length", o.lengths, 0, o.yhat->dim[1] + 1, NULL))
+    if (o.lengths && !flux__check_labels("ctc_loss", "length", o.lengths, 0, steps + 1, NULL))
         return NULL;
     int h = flux__hide();
     flux_tensor *p = flux_to_dtype(o.yhat, o.yhat->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32),
                 *e = NULL;
-    flux_tensor *y = flux_reshape_with(flux_to_dtype(o.y, FLUX_I64), flux__shape(two, 2));
+    flux_tensor *y = flux_reshape(flux_to_dtype(o.y, FLUX_I64), labels, n);
     flux_tensor *l = o.lengths ? flux_to_dtype(o.lengths, FLUX_I64) : NULL;
-    l = l ? flux_reshape_with(l, flux__shape(row, 2)) : NULL;
-    p = flux_reshape_with((flux_logsoftmax)(p), flux__shape(three, 3));
+    l = l ? flux_reshape(l, 1, n) : NULL;
+    p = flux_reshape((flux_logsoftmax)(p), classes, steps, n);
     if (p && y && (l || !o.lengths)) e = flux__ctc(p, y, l);
-    if (e && two[0]) e = flux_where(flux_any(flux_ge(y, (double)(classes - 1)), 0), (double)NAN, e);
-    if (e && two[0] > 1) {                /* NaN for a label after the end of its target */
-        flux_tensor *end = flux_lt(flux_slice(y, 0, 0, two[0] - 1), 0.0),
-                    *next = flux_ge(flux_slice(y, 0, 1, two[0]), 0.0);
+    if (e && labels) e = flux_where(flux_any(flux_ge(y, (double)(classes - 1)), 0), (double)NAN, e);
+    if (e && labels > 1) {                /* NaN for a label after the end of its target */
+        flux_tensor *end = flux_lt(flux_slice(y, 0, 0, labels - 1), 0.0),
+                    *next = flux_ge(flux_slice(y, 0, 1, labels), 0.0);
         e = flux_where(flux_any(flux_and(end, next), 0), (double)NAN, e);
     }
     if (e)

@@ -165,10 +165,9 @@ static FLUX__O1 void flux__orthonormal_panel(double *q, int64_t rows, int64_t co
    orthonormal: panel - q (q' panel). All columns have `rows` numbers. False: an error was told. */
 static bool flux__project_away(const double *q, double *panel, int64_t rows, int64_t before,
                                int64_t n) {
-    int64_t old[2] = { rows, before }, now[2] = { rows, n };
     int h = flux__hide();
-    flux_tensor *a = flux_borrow_with(q, FLUX_F64, flux__shape(old, 2));
-    flux_tensor *b = flux_borrow_with(panel, FLUX_F64, flux__shape(now, 2));
+    flux_tensor *a = flux_borrow_with(q, FLUX_F64, FLUX_SHAPE(rows, before));
+    flux_tensor *b = flux_borrow_with(panel, FLUX_F64, FLUX_SHAPE(rows, n));
     flux_tensor *along = a && b ? flux_matmul(flux_transpose(a), b) : NULL;
     flux_tensor *y = along ? flux_sub(b, flux_matmul(a, along)) : NULL;
     const void *data = y ? flux_data(y) : NULL;
@@ -199,15 +198,15 @@ static flux_tensor *flux__init_orthogonal(flux_shape s, const flux_init_opts *o)
     const int64_t cols = s.dim[s.ndim - 1], n = flux__count(&s), rows = n ? n / cols : 0;
     if (!n) return flux_full_with(s, 0.0, FLUX_F32);
     bool wide = rows < cols;              /* if so, the transpose is made orthonormal */
-    int64_t tall[2] = { wide ? cols : rows, wide ? rows : cols };
-    flux_tensor *g = flux_randn_with(flux__shape(tall, 2), FLUX_F32);
+    flux_tensor *g = flux_randn_with(wide ? FLUX_SHAPE(cols, rows) : FLUX_SHAPE(rows, cols),
+                                     FLUX_F32);
     const float *from = g ? (const float *)flux_data(g) : NULL;
     double *q = from ? (double *)flux__malloc((size_t)n * sizeof *q) : NULL;
     float *x = q ? (float *)flux__malloc((size_t)n * sizeof *x) : NULL;
     flux_tensor *y = NULL;
     if (x) {
         for (int64_t i = 0; i < n; i++) q[i] = (double)from[i];
-        const bool good = flux__orthonormalise(q, tall[0], tall[1]);
+        const bool good = flux__orthonormalise(q, wide ? cols : rows, wide ? rows : cols);
         for (int64_t j = 0; j < cols; j++)
             for (int64_t i = 0; i < rows; i++)
                 x[j * rows + i] = (float)(o->gain * (wide ? q[i * cols + j] : q[j * rows + i]));

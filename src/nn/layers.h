@@ -294,13 +294,10 @@ typedef struct flux__bilinear {
    by the column of x. */
 static flux_tensor *flux__bilinear_columns(flux_tensor *w, flux_tensor *x, flux_tensor *y) {
     if (!x || !y) return NULL;
-    int64_t out = w->dim[0], in = w->dim[1], n = x->dim[1];
-    int64_t flat[2] = { flux__times(out, in), w->dim[2] }, three[3] = { out, in, n },
-            column[3] = { in, 1, n }, two[2] = { out, n };
-    flux_tensor *wy = flux_matmul(flux_reshape_with(w, flux__shape(flat, 2)), y);
-    flux_tensor *z = flux_matmul(flux_reshape_with(wy, flux__shape(three, 3)),
-                                 flux_reshape_with(x, flux__shape(column, 3)));
-    return flux_reshape_with(z, flux__shape(two, 2));
+    const int64_t out = w->dim[0], in = w->dim[1], n = x->dim[1];
+    flux_tensor *wy = flux_matmul(flux_reshape(w, flux__times(out, in), w->dim[2]), y);
+    flux_tensor *z = flux_matmul(flux_reshape(wy, out, in, n), flux_reshape(x, in, 1, n));
+    return flux_reshape(z, out, n);
 }
 
 /* Bilinear of a tuple of two inputs, in1 x batch and in2 x batch, or of one input that
@@ -441,7 +438,7 @@ typedef struct flux__embeddingbag {
    longest x bags, is false there. NULL, with an error, if an offset is out of order. */
 static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_tensor *offsets,
                                       flux_tensor **real) {
-    int64_t bags = offsets->dim[0], n = data->dim[0], longest = 0, size[2];
+    int64_t bags = offsets->dim[0], n = data->dim[0], longest = 0;
     flux_tensor *starts = flux_to_dtype(offsets, FLUX_I64), *index = NULL;
     const int64_t *at = starts ? (const int64_t *)flux_data(starts) : NULL;
     for (int64_t i = 0; at && i < bags; i++) {
@@ -456,7 +453,6 @@ static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_
                 (long long)end);
         if (end - at[i] > longest) longest = end - at[i];
     }
-    size[0] = longest, size[1] = bags;
     int64_t *place = at && longest <= INT64_MAX / 16 / bags
                          ? (int64_t *)flux__malloc((size_t)(longest * bags) * sizeof *place)
                          : NULL;
@@ -465,7 +461,8 @@ static flux_tensor *flux__bag_columns(const char *line, flux_tensor *data, flux_
         int64_t bag = i / longest, first = at[bag], k = first + i % longest;
         place[i] = k < (bag + 1 < bags ? at[bag + 1] : n) ? k : -1;
     }
-    index = flux_to_tensor(data->device, flux_from_with(place, FLUX_I64, flux__shape(size, 2)));
+    index = flux_to_tensor(data->device,
+                           flux_from_with(place, FLUX_I64, FLUX_SHAPE(longest, bags)));
     flux__free(place);
     *real = index ? flux_unsqueeze(flux_ge(index, 0.0), 0) : NULL;
     return *real ? flux_gather(data, 0, flux_max2(index, 0.0)) : NULL;

@@ -129,16 +129,16 @@ static flux_tensor *flux__cell_input(flux_layer *self, const flux__rnn_cell *m, 
         return (flux_tensor *)flux__fail(
             "%s takes %s, got %s", flux__line_of(self).s,
             sequence ? "features x steps (x batch)" : "features (x batch)", flux__describe(in).s);
-    int64_t out = m->Wh->dim[1], full[2] = { out, flux_dim(in, batch) };
+    const int64_t out = m->Wh->dim[1], n = flux_dim(in, batch);
     for (int i = 0; i < given; i++) {
         s[i] = flux__input(self, flux_nth(x, i + 1), t);
         if (!s[i]) return NULL;
         if (s[i]->ndim < 1 || s[i]->ndim > 2 || s[i]->dim[0] != out ||
-            (flux_dim(s[i], 1) != full[1] && flux_dim(s[i], 1) != 1))
+            (flux_dim(s[i], 1) != n && flux_dim(s[i], 1) != 1))
             return (flux_tensor *)flux__fail("%s: its state is %lld x %lld for this input, got %s",
-                                             flux__line_of(self).s, (long long)full[0],
-                                             (long long)full[1], flux__describe(s[i]).s);
-        s[i] = flux_broadcast_to_with(s[i], flux__shape(full, 2));
+                                             flux__line_of(self).s, (long long)out, (long long)n,
+                                             flux__describe(s[i]).s);
+        s[i] = flux_broadcast_to(s[i], out, n);
     }
     return in;
 }
@@ -173,10 +173,9 @@ typedef struct flux__streams {
 static bool flux__streams_begin(const flux__rnn_cell *m, const flux_tensor *x, int64_t n,
                                 flux_tensor **s) {
     flux__thread *t = flux__self();
-    int64_t full[2] = { m->Wh->dim[1], n };
     if (!x || s[0] || !t || !t->streams) return false;
     for (int i = 0; i < flux__cell_rows[m->kind].states; i++)
-        s[i] = flux__placeholder(flux__shape(full, 2), (flux_dtype)m->Wi->dtype);
+        s[i] = flux__placeholder(FLUX_SHAPE(m->Wh->dim[1], n), (flux_dtype)m->Wi->dtype);
     return true;
 }
 
@@ -213,19 +212,16 @@ static const flux_layer_type *flux__cell_type(int kind);
 /* Runs a built-in cell over x, in x T (x N): returns the outputs as out x T x N. s: the states
    before the first step; on return those after the last. */
 static flux_tensor *flux__cell_sequence(const flux__rnn_cell *m, flux_tensor *x, flux_tensor **s) {
-    int64_t in = x->dim[0], steps = x->dim[1], n = flux_dim(x, 2),
-            flat[2] = { in, flux__times(n, steps) };
-    int64_t gates = m->Wi->dim[0], out = m->Wh->dim[1], three[3] = { gates, n, steps },
-            one[2] = { gates, n };
+    const int64_t in = x->dim[0], steps = x->dim[1], n = flux_dim(x, 2), gates = m->Wi->dim[0];
     flux_tensor **y = (flux_tensor **)flux__malloc((size_t)steps * sizeof *y), *all = NULL;
     if (!y) return NULL;
     if (x->ndim == 2) x = flux_unsqueeze(x, 2);
-    x = flux_reshape_with(flux_permute(x, 0, 2, 1), flux__shape(flat, 2));
-    flux_tensor *g = flux_reshape_with(flux__cell_project(m, x), flux__shape(three, 3));
+    x = flux_reshape(flux_permute(x, 0, 2, 1), in, flux__times(n, steps));
+    flux_tensor *g = flux_reshape(flux__cell_project(m, x), gates, n, steps);
     bool ok = g != NULL;
     for (int64_t t = 0; t < steps && ok; t++) {
-        flux__cell_step(m, flux_reshape_with(flux_slice(g, 2, t, t + 1), flux__shape(one, 2)), s);
-        y[t] = flux_reshape(s[0], out, n, 1);
+        flux__cell_step(m, flux_reshape(flux_slice(g, 2, t, t + 1), gates, n), s);
+        y[t] = flux_reshape(s[0], m->Wh->dim[1], n, 1);
         ok = y[t] != NULL;
     }
     if (ok && steps <= INT_MAX) all = flux_permute(flux__cat_many(2, (int)steps, y), 0, 2, 1);
