@@ -8493,10 +8493,8 @@ static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs
     static const char *const names[] = { "a", "b", "c" };
     const flux_tensor *first = NULL;
     for (int i = 0; i < n; i++) {
-        if (!xs[i]) {
-            flux__null(call, n == 1 ? "x" : i < 3 ? names[i] : "of the list", xs[i]);
-            return false;
-        }
+        if (!xs[i])
+            return flux__null(call, n == 1 ? "x" : i < 3 ? names[i] : "of the list", xs[i]), false;
         if (FLUX__GONE(call, xs[i])) return false;
         if (xs[i]->op == FLUX__TUPLE)
             return FLUX__REFUSE("%s: an operand is a tuple of %d tensors; take one with flux_nth",
@@ -31805,11 +31803,9 @@ static void flux__prefs_say(const char *name, const char *path, bool same) {
 static int flux__prefs_change(const char *path, const char *text, size_t n, const char *name) {
     flux__toml t;
     flux__edit e;
-    if (!flux__toml_read(&t, text, n, "Flux", "gpu_backend")) {
-        flux__fail("gpu_backend_set: %s, line %d: %s; the file is left as it is", path,
-                   flux__toml_line(&t, t.at), t.wrong);
-        return -1;
-    }
+    if (!flux__toml_read(&t, text, n, "Flux", "gpu_backend"))
+        return flux__fail("gpu_backend_set: %s, line %d: %s; the file is left as it is", path,
+                          flux__toml_line(&t, t.at), t.wrong), -1;
     bool same = name ? t.value_end && t.is_string && strcmp(t.text, name) == 0 : !t.value_end;
     if (!same && !flux__prefs_edit(&t, name, &e)) {
         flux__fail("gpu_backend_set: %s, line %d: Flux is no plain table [Flux] there; please "
@@ -31844,10 +31840,7 @@ FLUX_DEF int flux_gpu_backend_set(const char *backend) {
         return flux__fail("gpu_backend_set: FLUX_PREFERENCES is longer than %d bytes",
                           (int)sizeof path - 1), -1;
     char *text = flux__prefs_load(path, &n, &why);
-    if (why) {
-        flux__fail("gpu_backend_set: %s can't be read: %s", path, why);
-        return -1;
-    }
+    if (why) return flux__fail("gpu_backend_set: %s can't be read: %s", path, why), -1;
     int rc = flux__prefs_change(path, text ? text : "", n, b >= 0 ? flux__backends[b].name : NULL);
     flux__free(text);
     return rc;
@@ -34443,10 +34436,7 @@ static bool flux__visit_all(flux__visiting *v, const flux_layer *m) {
 static bool flux__visit(const char *call, const flux_layer *m,
                         void (*visit)(flux_tensor *, const char *, bool, void *), void *user) {
     flux__visiting v;
-    if (!m || !visit) {
-        flux__null(call, m ? "visit" : "model", NULL);
-        return false;
-    }
+    if (!m || !visit) return flux__null(call, m ? "visit" : "model", NULL), false;
     v.visit = visit;
     v.user = user;
     bool done = flux__visit_all(&v, m);
@@ -34526,10 +34516,7 @@ static void flux__match_path(flux_tensor **slot, const char *path, bool trained,
 /* Finds the tensor at a path; false, with an error, if there is none. */
 static bool flux__find_param(const char *call, flux_layer *m, const char *path, flux__sought *w) {
     memset(w, 0, sizeof *w);
-    if (!m || !path) {
-        flux__null(call, m ? "path" : "model", NULL);
-        return false;
-    }
+    if (!m || !path) return flux__null(call, m ? "path" : "model", NULL), false;
     w->path = path;
     w->have = flux__sink_to(w->paths, sizeof w->paths);
     if (!flux__walk_all(m, flux__match_path, NULL, w)) return false;
@@ -34571,11 +34558,10 @@ FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value)
     flux__sought w;
     if (!value) flux__null("set_param", "value", value);
     if (!value || !flux__find_param("set_param", m, path, &w)) return -1;
-    if (value->op == FLUX__TUPLE || !flux__same_dims(w.found, value)) {
-        flux__fail("set_param: %.80s is %s, the value is %s", path, flux__describe(w.found).s,
-                   value->op == FLUX__TUPLE ? "a tuple" : flux__describe(value).s);
-        return -1;
-    }
+    if (value->op == FLUX__TUPLE || !flux__same_dims(w.found, value))
+        return flux__fail("set_param: %.80s is %s, the value is %s", path,
+                          flux__describe(w.found).s,
+                          value->op == FLUX__TUPLE ? "a tuple" : flux__describe(value).s), -1;
     int h = flux__hide();
     /* not flux_to_tensor, which makes float64 float32 on its way to a GPU */
     w.value = flux_to_dtype(value, (flux_dtype)w.found->dtype);
@@ -41083,10 +41069,8 @@ static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flu
     } all[] = { { "eps", o->eps }, { "delta", o->delta },   { "gamma", o->gamma },
                 { "margin", o->margin },   { "smooth", o->smooth }, { "beta", o->beta } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!flux__finite(all[i].value) || all[i].value < 0) {
-            flux__fail("%s: .%s is %g", call, all[i].name, all[i].value);
-            return false;
-        }
+        if (!flux__finite(all[i].value) || all[i].value < 0)
+            return FLUX__REFUSE("%s: .%s is %g", call, all[i].name, all[i].value);
     if (o->beta > 1)
         return FLUX__REFUSE("%s: .beta is %g, which is not within 0 to 1", call, (double)o->beta);
     if ((unsigned)o->agg > FLUX_NONE) return FLUX__REFUSE("%s: .agg is %d", call, (int)o->agg);
@@ -43741,10 +43725,7 @@ static bool flux__source_open(flux__source *s, const char *call, const char *pat
     memset(s, 0, sizeof *s);
     s->call = call;
     s->path = path;
-    if (!path) {
-        flux__null(call, "path", path);
-        return false;
-    }
+    if (!path) return flux__null(call, "path", path), false;
     s->file = flux__fopen(path, "rb");
     if (!s->file)
         flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
@@ -43824,11 +43805,9 @@ static bool flux__file_bytes(const flux__source *s, const flux__element *e, cons
     if (most > SIZE_MAX / 8) most = SIZE_MAX / 8;
     for (int i = 0; i < shape->ndim; i++) {
         uint64_t d = shape->dim[i] > 0 ? (uint64_t)shape->dim[i] : 1;
-        if (d > most / n) {
-            flux__bad(s, "a tensor of that shape is too large (dimension %d is %lld)", i,
-                      (long long)shape->dim[i]);
-            return false;
-        }
+        if (d > most / n)
+            return flux__bad(s, "a tensor of that shape is too large (dimension %d is %lld)", i,
+                             (long long)shape->dim[i]), false;
         n *= d;
     }
     *bytes = flux__count(shape) > 0 ? n * e->size : 0;
@@ -44204,15 +44183,10 @@ FLUX_DEF int flux_save_npy(flux_tensor *x, const char *path) {
     char head[512];
     if (!flux__plain("save_npy", "x", x)) return -1;
     const flux__element *e = &flux__elements[x->dtype];
-    if (!e->letter) {
-        flux__fail("save_npy: NumPy has no %s; convert first: flux_to_dtype(x, FLUX_F32)",
-                   flux__dtypes[x->dtype].name);
-        return -1;
-    }
-    if (!path) {
-        flux__null("save_npy", "path", path);
-        return -1;
-    }
+    if (!e->letter)
+        return flux__fail("save_npy: NumPy has no %s; convert first: flux_to_dtype(x, FLUX_F32)",
+                          flux__dtypes[x->dtype].name), -1;
+    if (!path) return flux__null("save_npy", "path", path), -1;
     int h = flux__hide();
     flux_shape shape = flux__dims(x);
     const void *data = flux__host_data(x);
@@ -44535,10 +44509,7 @@ static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
             have = flux__csv_line(c, &a, &b);
         }
     }
-    if (!have) {
-        flux__bad(c->source, "it has no line of numbers");
-        return false;
-    }
+    if (!have) return flux__bad(c->source, "it has no line of numbers"), false;
     const char *from = a, *to = b;
     flux__trim(&from, &to);
     size_t n = (size_t)(to - from);
@@ -44588,11 +44559,10 @@ static bool flux__csv_fill(flux__csv *c, float *out, int64_t columns) {
         int64_t n = flux__csv_numbers(c, a, b, out, columns);
         if (n < 0) return false;
         if (!first) first = c->line;
-        if (n != columns) {
-            flux__bad(c->source, "line %lld has %lld numbers, but line %lld has %lld",
-                      (long long)c->line, (long long)n, (long long)first, (long long)columns);
-            return false;
-        }
+        if (n != columns)
+            return flux__bad(c->source, "line %lld has %lld numbers, but line %lld has %lld",
+                             (long long)c->line, (long long)n, (long long)first,
+                             (long long)columns), false;
         if (out) out += columns;
     }
     return true;
@@ -46054,10 +46024,7 @@ static int flux__files_items(const char *call, const char *path, const flux__thi
                              bool load) {
     flux__list l = { call, things, n, NULL, 0, 0, "", 0, true, false, NULL };
     bool good = true;
-    if (!path) {
-        flux__null(call, "path", path);
-        return -1;
-    }
+    if (!path) return flux__null(call, "path", path), -1;
     const int h = flux__hide();           /* each thing may fail by itself: one sentence is said */
     for (int i = 0; good && i < n; i++) good = flux__list_visit(&l, &things[i], load);
     good = good && flux__list_finish(&l);

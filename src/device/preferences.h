@@ -490,11 +490,9 @@ static void flux__prefs_say(const char *name, const char *path, bool same) {
 static int flux__prefs_change(const char *path, const char *text, size_t n, const char *name) {
     flux__toml t;
     flux__edit e;
-    if (!flux__toml_read(&t, text, n, "Flux", "gpu_backend")) {
-        flux__fail("gpu_backend_set: %s, line %d: %s; the file is left as it is", path,
-                   flux__toml_line(&t, t.at), t.wrong);
-        return -1;
-    }
+    if (!flux__toml_read(&t, text, n, "Flux", "gpu_backend"))
+        return flux__fail("gpu_backend_set: %s, line %d: %s; the file is left as it is", path,
+                          flux__toml_line(&t, t.at), t.wrong), -1;
     bool same = name ? t.value_end && t.is_string && strcmp(t.text, name) == 0 : !t.value_end;
     if (!same && !flux__prefs_edit(&t, name, &e)) {
         flux__fail("gpu_backend_set: %s, line %d: Flux is no plain table [Flux] there; please "
@@ -529,10 +527,7 @@ FLUX_DEF int flux_gpu_backend_set(const char *backend) {
         return flux__fail("gpu_backend_set: FLUX_PREFERENCES is longer than %d bytes",
                           (int)sizeof path - 1), -1;
     char *text = flux__prefs_load(path, &n, &why);
-    if (why) {
-        flux__fail("gpu_backend_set: %s can't be read: %s", path, why);
-        return -1;
-    }
+    if (why) return flux__fail("gpu_backend_set: %s can't be read: %s", path, why), -1;
     int rc = flux__prefs_change(path, text ? text : "", n, b >= 0 ? flux__backends[b].name : NULL);
     flux__free(text);
     return rc;

@@ -316,10 +316,7 @@ static bool flux__csv_survey(flux__csv *c, int64_t *columns, int64_t *lines) {
             have = flux__csv_line(c, &a, &b);
         }
     }
-    if (!have) {
-        flux__bad(c->source, "it has no line of numbers");
-        return false;
-    }
+    if (!have) return flux__bad(c->source, "it has no line of numbers"), false;
     const char *from = a, *to = b;
     flux__trim(&from, &to);
     size_t n = (size_t)(to - from);
@@ -369,11 +366,10 @@ static bool flux__csv_fill(flux__csv *c, float *out, int64_t columns) {
         int64_t n = flux__csv_numbers(c, a, b, out, columns);
         if (n < 0) return false;
         if (!first) first = c->line;
-        if (n != columns) {
-            flux__bad(c->source, "line %lld has %lld numbers, but line %lld has %lld",
-                      (long long)c->line, (long long)n, (long long)first, (long long)columns);
-            return false;
-        }
+        if (n != columns)
+            return flux__bad(c->source, "line %lld has %lld numbers, but line %lld has %lld",
+                             (long long)c->line, (long long)n, (long long)first,
+                             (long long)columns), false;
         if (out) out += columns;
     }
     return true;

@@ -286,15 +286,10 @@ FLUX_DEF int flux_save_npy(flux_tensor *x, const char *path) {
     char head[512];
     if (!flux__plain("save_npy", "x", x)) return -1;
     const flux__element *e = &flux__elements[x->dtype];
-    if (!e->letter) {
-        flux__fail("save_npy: NumPy has no %s; convert first: flux_to_dtype(x, FLUX_F32)",
-                   flux__dtypes[x->dtype].name);
-        return -1;
-    }
-    if (!path) {
-        flux__null("save_npy", "path", path);
-        return -1;
-    }
+    if (!e->letter)
+        return flux__fail("save_npy: NumPy has no %s; convert first: flux_to_dtype(x, FLUX_F32)",
+                          flux__dtypes[x->dtype].name), -1;
+    if (!path) return flux__null("save_npy", "path", path), -1;
     int h = flux__hide();
     flux_shape shape = flux__dims(x);
     const void *data = flux__host_data(x);

@@ -140,10 +140,7 @@ static bool flux__source_open(flux__source *s, const char *call, const char *pat
     memset(s, 0, sizeof *s);
     s->call = call;
     s->path = path;
-    if (!path) {
-        flux__null(call, "path", path);
-        return false;
-    }
+    if (!path) return flux__null(call, "path", path), false;
     s->file = flux__fopen(path, "rb");
     if (!s->file)
         flux__fail("%s: cannot open %s: %s", call, flux__short_path(path), strerror(errno));
@@ -223,11 +220,9 @@ static bool flux__file_bytes(const flux__source *s, const flux__element *e, cons
     if (most > SIZE_MAX / 8) most = SIZE_MAX / 8;
     for (int i = 0; i < shape->ndim; i++) {
         uint64_t d = shape->dim[i] > 0 ? (uint64_t)shape->dim[i] : 1;
-        if (d > most / n) {
-            flux__bad(s, "a tensor of that shape is too large (dimension %d is %lld)", i,
-                      (long long)shape->dim[i]);
-            return false;
-        }
+        if (d > most / n)
+            return flux__bad(s, "a tensor of that shape is too large (dimension %d is %lld)", i,
+                             (long long)shape->dim[i]), false;
         n *= d;
     }
     *bytes = flux__count(shape) > 0 ? n * e->size : 0;

@@ -545,10 +545,7 @@ static int flux__files_items(const char *call, const char *path, const flux__thi
                              bool load) {
     flux__list l = { call, things, n, NULL, 0, 0, "", 0, true, false, NULL };
     bool good = true;
-    if (!path) {
-        flux__null(call, "path", path);
-        return -1;
-    }
+    if (!path) return flux__null(call, "path", path), -1;
     const int h = flux__hide();           /* each thing may fail by itself: one sentence is said */
     for (int i = 0; good && i < n; i++) good = flux__list_visit(&l, &things[i], load);
     good = good && flux__list_finish(&l);

@@ -270,10 +270,8 @@ static bool flux__check_operands(const char *call, int n, flux_tensor *const *xs
     static const char *const names[] = { "a", "b", "c" };
     const flux_tensor *first = NULL;
     for (int i = 0; i < n; i++) {
-        if (!xs[i]) {
-            flux__null(call, n == 1 ? "x" : i < 3 ? names[i] : "of the list", xs[i]);
-            return false;
-        }
+        if (!xs[i])
+            return flux__null(call, n == 1 ? "x" : i < 3 ? names[i] : "of the list", xs[i]), false;
         if (FLUX__GONE(call, xs[i])) return false;
         if (xs[i]->op == FLUX__TUPLE)
             return FLUX__REFUSE("%s: an operand is a tuple of %d tensors; take one with flux_nth",

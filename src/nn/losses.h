@@ -153,10 +153,8 @@ static bool flux__check_loss_opts(const char *call, const flux_loss_opts *o, flu
     } all[] = { { "eps", o->eps }, { "delta", o->delta },   { "gamma", o->gamma },
                 { "margin", o->margin },   { "smooth", o->smooth }, { "beta", o->beta } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!flux__finite(all[i].value) || all[i].value < 0) {
-            flux__fail("%s: .%s is %g", call, all[i].name, all[i].value);
-            return false;
-        }
+        if (!flux__finite(all[i].value) || all[i].value < 0)
+            return FLUX__REFUSE("%s: .%s is %g", call, all[i].name, all[i].value);
     if (o->beta > 1)
         return FLUX__REFUSE("%s: .beta is %g, which is not within 0 to 1", call, (double)o->beta);
     if ((unsigned)o->agg > FLUX_NONE) return FLUX__REFUSE("%s: .agg is %d", call, (int)o->agg);

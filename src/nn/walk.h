@@ -145,10 +145,7 @@ static bool flux__visit_all(flux__visiting *v, const flux_layer *m) {
 static bool flux__visit(const char *call, const flux_layer *m,
                         void (*visit)(flux_tensor *, const char *, bool, void *), void *user) {
     flux__visiting v;
-    if (!m || !visit) {
-        flux__null(call, m ? "visit" : "model", NULL);
-        return false;
-    }
+    if (!m || !visit) return flux__null(call, m ? "visit" : "model", NULL), false;
     v.visit = visit;
     v.user = user;
     bool done = flux__visit_all(&v, m);
@@ -228,10 +225,7 @@ static void flux__match_path(flux_tensor **slot, const char *path, bool trained,
 /* Finds the tensor at a path; false, with an error, if there is none. */
 static bool flux__find_param(const char *call, flux_layer *m, const char *path, flux__sought *w) {
     memset(w, 0, sizeof *w);
-    if (!m || !path) {
-        flux__null(call, m ? "path" : "model", NULL);
-        return false;
-    }
+    if (!m || !path) return flux__null(call, m ? "path" : "model", NULL), false;
     w->path = path;
     w->have = flux__sink_to(w->paths, sizeof w->paths);
     if (!flux__walk_all(m, flux__match_path, NULL, w)) return false;
@@ -273,11 +267,10 @@ FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value)
     flux__sought w;
     if (!value) flux__null("set_param", "value", value);
     if (!value || !flux__find_param("set_param", m, path, &w)) return -1;
-    if (value->op == FLUX__TUPLE || !flux__same_dims(w.found, value)) {
-        flux__fail("set_param: %.80s is %s, the value is %s", path, flux__describe(w.found).s,
-                   value->op == FLUX__TUPLE ? "a tuple" : flux__describe(value).s);
-        return -1;
-    }
+    if (value->op == FLUX__TUPLE || !flux__same_dims(w.found, value))
+        return flux__fail("set_param: %.80s is %s, the value is %s", path,
+                          flux__describe(w.found).s,
+                          value->op == FLUX__TUPLE ? "a tuple" : flux__describe(value).s), -1;
     int h = flux__hide();
     /* not flux_to_tensor, which makes float64 float32 on its way to a GPU */
     w.value = flux_to_dtype(value, (flux_dtype)w.found->dtype);
