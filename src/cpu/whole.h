@@ -129,6 +129,19 @@ static void flux__add_windows(const int64_t *n, float *dst, const int64_t *ds, c
         }
 }
 
+/* Goes on to the next index `at` along the dims from `first` on, and to its places in two layouts
+   of steps ds and ss. False: that was the last one. */
+static FLUX__INLINE bool flux__next_place(const flux_shape *s, int first, int64_t *at, int64_t *to,
+                                          const int64_t *ds, int64_t *from, const int64_t *ss) {
+    for (int d = first; d < s->ndim; d++) {
+        *to += ds[d], *from += ss[d];
+        if (++at[d] < s->dim[d]) return true;
+        *to -= ds[d] * s->dim[d], *from -= ss[d] * s->dim[d];
+        at[d] = 0;
+    }
+    return false;
+}
+
 /* Copies 32-bit words or adds floats between two layouts of at least two dims, two dims in one
    loop. */
 static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src,
@@ -145,39 +158,24 @@ static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, 
         if (repeats) flux__repeat_words(y, x, s->dim[0], s->dim[1]);
         for (int64_t i = 0; i < s->dim[1] && !windows && !repeats; i++)
             row(y + i * ds[1], ds[0], x + i * ss[1], ss[0], s->dim[0]);
-        int d = windows ? 3 : 2;
-        for (; d < s->ndim; d++) {
-            to += ds[d], from += ss[d];
-            if (++at[d] < s->dim[d]) break;
-            to -= ds[d] * s->dim[d], from -= ss[d] * s->dim[d];
-            at[d] = 0;
-        }
-        if (d >= s->ndim) return;
+        if (!flux__next_place(s, windows ? 3 : 2, at, &to, ds, &from, ss)) return;
     }
 }
 
 /* Runs over all dims but the first, row by row; words of two dims and more go to
    flux__copy_image. */
-static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *dst_step,
-                                const char *src, const int64_t *src_step, bool add) {
-    int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1;
-    ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
+static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *ds,
+                                const char *src, const int64_t *ss, bool add) {
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1, to = 0, from = 0;
+    const ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
     if (flux__count(s) == 0) return;
     if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
-        flux__copy_image(s, dst, dst_step, src, src_step, add);
+        flux__copy_image(s, dst, ds, src, ss, add);
         return;
     }
-    for (;;) {
-        flux__copy_row(t, n, dst, s->ndim ? dst_step[0] : 1, src, s->ndim ? src_step[0] : 1, add);
-        int d = 1;
-        for (; d < s->ndim; d++) {
-            dst += dst_step[d] * size, src += src_step[d] * size;
-            if (++at[d] < s->dim[d]) break;
-            dst -= dst_step[d] * size * s->dim[d], src -= src_step[d] * size * s->dim[d];
-            at[d] = 0;
-        }
-        if (d >= s->ndim) return;
-    }
+    do flux__copy_row(t, n, dst + (ptrdiff_t)to * size, s->ndim ? ds[0] : 1,
+                      src + (ptrdiff_t)from * size, s->ndim ? ss[0] : 1, add);
+    while (flux__next_place(s, 1, at, &to, ds, &from, ss));
 }
 
 /* Stores a number as one element of dtype t. */
@@ -205,18 +203,11 @@ static void flux__copy_padded(const flux_shape *s, char *dst, int64_t rel, const
                               const char *src, const int64_t *ss, size_t size, const char *one,
                               int64_t slice) {
     int64_t at[FLUX_MAX_DIMS] = { 0 }, to = rel, from = 0, done = 0;
-    int d = 0;
-    while (d < s->ndim) {
+    for (bool more = s->ndim > 0; more; more = flux__next_place(s, 1, at, &to, ds, &from, ss)) {
         flux__fill(dst + (size_t)done * size, one, size, (size_t)(to - done));
         memcpy(dst + (size_t)to * size, src + (ptrdiff_t)from * (ptrdiff_t)size,
                (size_t)s->dim[0] * size);
         done = to + s->dim[0];
-        for (d = 1; d < s->ndim; d++) {
-            to += ds[d], from += ss[d];
-            if (++at[d] < s->dim[d]) break;
-            to -= ds[d] * s->dim[d], from -= ss[d] * s->dim[d];
-            at[d] = 0;
-        }
     }
     flux__fill(dst + (size_t)done * size, one, size, (size_t)(slice - done));
 }
