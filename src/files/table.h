@@ -5,7 +5,6 @@
 #include "../base/errors.h"
 #include "../base/text.h"
 #include "../base/options.h"
-#include "../base/dtypes.h"
 #include "../base/memory.h"
 #include "../base/sinks.h"
 #include "../base/listing.h"

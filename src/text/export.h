@@ -17,7 +17,6 @@
 #include "../schedule/order.h"
 #include "../schedule/looking.h"
 #include "../schedule/spelling.h"
-#include "../nn/walk.h"
 #include "../nn/map.h"
 #include "../nn/model.h"
 #include "../nn/moves.h" /* flux_cpu_layer */
