@@ -51142,7 +51142,8 @@ static bool flux__net_record(flux__net_export *e, flux_layer *m, flux_shape in, 
     if (!e->model) return false;
     const bool ready = flux__eval_weights(e->model);
     flux_testmode(e->model, true);
-    e->x = ready ? flux__placeholder(in, flux__takes_indices(e->model) ? FLUX_I32 : FLUX_F32) : NULL;
+    const flux_dtype given = flux__takes_indices(e->model) ? FLUX_I32 : FLUX_F32;
+    e->x = ready ? flux__placeholder(in, given) : NULL;
     if (!e->x) return false;
     const uint64_t draws = t->draws;
     const int64_t failures = flux__failures();
