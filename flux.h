@@ -9435,7 +9435,7 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_
     bool none = true;
     if (lo.ndim < 0 || hi.ndim < 0 || lo.ndim > s.ndim || hi.ndim > s.ndim)
         return (flux_tensor *)flux__fail("pad: %d dims to pad, but x is %s",
-                                         lo.ndim > hi.ndim ? lo.ndim : hi.ndim,
+                                         lo.ndim < 0 || lo.ndim > s.ndim ? lo.ndim : hi.ndim,
                                          flux__describe(x).s);
     for (int i = 0; i < s.ndim; i++) {
         int64_t l = i < lo.ndim ? lo.dim[i] : 0, r = i < hi.ndim ? hi.dim[i] : 0;
@@ -40854,6 +40854,8 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
                                         flux__line_of(o.layer).s, which);
     m.layer = o.layer;
     m.dims = o.dims;
+    if (m.dims.ndim < 0 || m.dims.ndim > FLUX_MAX_DIMS)
+        return (flux_layer *)flux__fail("weightnorm: %d dims", m.dims.ndim);
     if (!m.dims.ndim) m.dims.dim[m.dims.ndim++] = (*slot)->ndim - 1;
     for (int i = 0; i < m.dims.ndim; i++)
         if (m.dims.dim[i] < 0 || m.dims.dim[i] >= (*slot)->ndim)

@@ -351,7 +351,7 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_pad_by(flux_tensor *x, double value, flux_
     bool none = true;
     if (lo.ndim < 0 || hi.ndim < 0 || lo.ndim > s.ndim || hi.ndim > s.ndim)
         return (flux_tensor *)flux__fail("pad: %d dims to pad, but x is %s",
-                                         lo.ndim > hi.ndim ? lo.ndim : hi.ndim,
+                                         lo.ndim < 0 || lo.ndim > s.ndim ? lo.ndim : hi.ndim,
                                          flux__describe(x).s);
     for (int i = 0; i < s.ndim; i++) {
         int64_t l = i < lo.ndim ? lo.dim[i] : 0, r = i < hi.ndim ? hi.dim[i] : 0;

@@ -439,6 +439,8 @@ FLUX_DEF flux_layer *flux_weightnorm_with(flux_weightnorm_opts o) {
                                         flux__line_of(o.layer).s, which);
     m.layer = o.layer;
     m.dims = o.dims;
+    if (m.dims.ndim < 0 || m.dims.ndim > FLUX_MAX_DIMS)
+        return (flux_layer *)flux__fail("weightnorm: %d dims", m.dims.ndim);
     if (!m.dims.ndim) m.dims.dim[m.dims.ndim++] = (*slot)->ndim - 1;
     for (int i = 0; i < m.dims.ndim; i++)
         if (m.dims.dim[i] < 0 || m.dims.dim[i] >= (*slot)->ndim)
