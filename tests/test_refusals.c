@@ -1,0 +1,853 @@
+/* What calls refuse, room by room of src/: each condition of each check is true once while those before it are false, the
+   sentence is the one that it is said in, the call gives what a call gives that failed, and nothing has changed: no weight, no
+   state of an optimiser, no mode, no place in the stream of random numbers or in a loader, no scope and no block left open.
+   Beside a limit stands the last value that is accepted, so that a limit which moves by one is seen from either side.
+   A check that is new gets its rows here. `make coverage MISSED=nn/` lists lines of which some operand never decided. */
+#define FLUX_IMPLEMENTATION
+#include "test.h"
+
+/* ---------------- what no refusal may change */
+
+static flux_tensor *x, *v, *at, *truth, *pair, *none, *one, *cube, *eight, *image, *whole, *nil;
+static flux_layer *model;
+static flux_state *state;
+static flux_loader *loader;
+
+static uint64_t hashed(uint64_t h, const void *p, size_t n) {
+    for (size_t i = 0; i < n; i++) h = (h ^ ((const unsigned char *)p)[i]) * UINT64_C(1099511628211);
+    return h;
+}
+static uint64_t hashed_tensor(uint64_t h, flux_tensor *y) {
+    const void *data = flux_data(y);
+    return data ? hashed(h, data, (size_t)flux_len(y) * flux_dtype_size(flux_dtype_of(y))) : h + 1;
+}
+static uint64_t world(void) {
+    const flux__thread *t = flux__self();
+    const int64_t thread[] = { (int64_t)t->seed, (int64_t)t->draws, t->nograd, t->hidden, t->held, t->nscopes, t->as_one,
+                               (int64_t)(intptr_t)t->training, (int64_t)(intptr_t)t->calling, t->quiet, (int64_t)(intptr_t)t->bar };
+    uint64_t h = hashed(UINT64_C(14695981039346656037), thread, sizeof thread);
+    flux_tensor *param[16], *const given[] = { x, v, at, truth, one, cube, image, whole };
+    char text[4000];
+    const int n = flux_params(model, param, 16);
+    for (int i = 0; i < n; i++) h = hashed_tensor(h, param[i]);
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) h = hashed_tensor(h, given[i]);
+    for (int i = 0; i < state->nleaves * state->nstates; i++) h = hashed_tensor(h, state->s[i]);
+    for (int i = 0; i < state->nleaves * state->nrules; i++) h = hashed(h, &state->t[i], sizeof state->t[i]);
+    h = hashed(h, text, flux_layer_text(model, text, sizeof text));
+    h = hashed(h, text, flux_state_text(state, text, sizeof text));
+    h = hashed(h, text, flux_loader_text(loader, text, sizeof text));
+    return hashed(h, (const bool[]){ flux_training(model) }, sizeof(bool));
+}
+
+/* The tensors and objects that rows are about; a model with a state that has made a step. */
+static void begin(void) {
+    static const int32_t places[] = { 1, 0 };
+    flux_seed(7);
+    x = flux_eval(flux_rand(4, 3)), v = flux_eval(flux_rand(3)), at = flux_from(places, 2);
+    truth = flux_eval(flux_gt(x, 0.5)), pair = flux_tuple(x, v), none = flux_zeros(0, 3), one = flux_eval(flux_scalar(2));
+    cube = flux_eval(flux_rand(2, 3, 4)), eight = flux_ones(1, 1, 1, 1, 1, 1, 1, 1), image = flux_eval(flux_rand(8, 8, 3, 2));
+    whole = flux_eval(flux_to_dtype(flux_mul(x, 9), FLUX_I32));
+    model = flux_chain(flux_dense(4, 3, flux_tanh), flux_batchnorm(3), flux_dense(3, 2));
+    state = flux_setup(flux_adam(0.01), model);
+    flux_update(state, model, flux_gradient(flux_sum(flux_square(flux_call(model, x))), model));
+    loader = flux_dataloader(cube, .batchsize = 2, .shuffle = true);
+}
+#define REFUSED(call, sentence) do {                                                                 \
+        const uint64_t was = world();                                                                \
+        CHECK_ERROR(call, sentence);                                                                 \
+        test_check(world() == was, __FILE__, __LINE__, "nothing changes in " #call);                 \
+    } while (0)
+/* A tensor has a value; anything else is there, and nothing was said. */
+#define GIVES(tensor) CHECK(flux_eval(tensor) != NULL && !flux_failed())
+#define TAKES(true_thing) CHECK((true_thing) && !flux_failed())
+
+static flux_shape dims(int n) {
+    flux_shape s = flux__shape(NULL, 0);
+    s.ndim = n;
+    for (int i = 0; i < n && i < FLUX_MAX_DIMS; i++) s.dim[i] = 1;
+    return s;
+}
+
+static flux_tensor *index_of(int n) { return flux_full_with(dims(n), 0, FLUX_I32); }
+
+/* ---------------- graph/ */
+
+TEST(leaves) {
+    begin();
+    const int64_t most = (int64_t)FLUX__MOST_ELEMENTS;
+    REFUSED(flux_full_with(dims(-1), 1, FLUX_F32), "full: -1 dimensions, but a tensor has at most 8");
+    REFUSED(flux_full_with(dims(9), 1, FLUX_F32), "full: 9 dimensions, but a tensor has at most 8");
+    GIVES(flux_full_with(dims(0), 1, FLUX_F32));
+    GIVES(flux_full_with(dims(8), 1, FLUX_F32));
+    REFUSED(flux_zeros(2, -1), "full: dimension 1 is -1");
+    GIVES(flux_zeros(2, 0));
+    REFUSED(flux_full_with(dims(1), 1, (flux_dtype)-1), "full: -1 is not a dtype");
+    REFUSED(flux_full_with(dims(1), 1, FLUX_NUM_DTYPES), "is not a dtype");
+    GIVES(flux_full_with(dims(1), 1, (flux_dtype)(FLUX_NUM_DTYPES - 1)));
+    REFUSED(flux_zeros(most + 4096), "is too large");
+    TAKES(flux_zeros(most) != NULL);                                     /* nobody looks */
+    REFUSED(flux_rand_with(dims(1), FLUX_I32), "rand: random numbers are floating, not i32");
+    REFUSED(flux_rand_with(dims(9), FLUX_F32), "rand: 9 dimensions");
+    REFUSED(flux_randn_with(dims(1), FLUX_BOOL), "randn: random numbers are floating, not bool");
+    REFUSED(flux_arange(0, 1, 0), "arange: from 0 to 1 by 0 is not a range");
+    REFUSED(flux_arange(0, 1, NAN), "is not a range");
+    REFUSED(flux_arange(0, 1e30, 1), "is not a range");
+    REFUSED(flux_arange(0, NAN, 1), "is not a range");
+    CHECK(flux_len(flux_arange(3, 0, -1)) == 3 && flux_len(flux_arange(0, -1, 1)) == 0 && flux_len(flux_arange(0, 0.5, 1)) == 1);
+    REFUSED(flux_linspace(0, 1, -1), "linspace: -1 numbers from 0 to 1 are not a range");
+    REFUSED(flux_linspace(0, 1, INT64_MAX), "are not a range");
+    REFUSED(flux_linspace(NAN, 1, 3), "are not a range");
+    REFUSED(flux_linspace(-HUGE_VAL, 1, 3), "are not a range");
+    REFUSED(flux_linspace(0, HUGE_VAL, 3), "are not a range");
+    REFUSED(flux_linspace(0, NAN, 3), "are not a range");
+    CHECK(flux_len(flux_linspace(0, 1, 0)) == 0 && flux_item(flux_linspace(3, 9, 1)) == 3);
+    REFUSED(flux_values_with(-1, (const double[]){ 1 }), "values: -1 numbers");
+    REFUSED(flux_values_with(1, NULL), "values: argument values is NULL");
+    CHECK(flux_len(flux_values_with(0, (const double[]){ 1 })) == 0);
+    REFUSED(flux_eye(-1), "eye: -1 rows");
+    CHECK(flux_len(flux_eye(0)) == 0);
+    REFUSED(flux_from_with(NULL, FLUX_F32, dims(1)), "from: argument ptr is NULL");
+    REFUSED(flux_borrow_with(NULL, FLUX_F32, dims(1)), "borrow: argument ptr is NULL");
+    REFUSED(flux_set_random_state(pair), "set_random_state: ");
+    REFUSED(flux_set_random_state(v), "set_random_state: 3-element f32 is not what flux_random_state gives, i64 2");
+    REFUSED(flux_set_random_state(flux_zeros(2)), "set_random_state: ");
+    REFUSED(flux_set_random_state(flux_full_with(FLUX_SHAPE(2, 1), 1, FLUX_I64)), "set_random_state: ");
+    REFUSED(flux_set_random_state(flux_full_with(FLUX_SHAPE(3), 1, FLUX_I64)), "set_random_state: ");
+    REFUSED(flux_set_random_state(NULL), "set_random_state: argument ");
+}
+
+TEST(draws) {
+    begin();
+    const int64_t top = INT64_C(1) << 53;
+    REFUSED(flux_randint(1, 1, 2), "randint: no integers from 1 below 1");
+    REFUSED(flux_randint(-top - 1, 0, 2), "randint: no integers");
+    REFUSED(flux_randint(0, top + 1, 2), "randint: no integers");
+    REFUSED(flux_randint(-1, top, 2), "randint: no integers");
+    CHECK(flux_item(flux_randint(4, 5, 1)) == 4);
+    GIVES(flux_randint(0, top, 2));
+    GIVES(flux_randint(-top, 0, 2));
+    REFUSED(flux_bernoulli(NULL), "bernoulli: argument ");
+    REFUSED(flux_bernoulli(pair), "bernoulli: an operand is a tuple");
+    REFUSED(flux_categorical(pair), "categorical: an operand is a tuple");
+    REFUSED(flux_categorical(one), "categorical: scalar f32 has no classes in dim 0");
+    REFUSED(flux_categorical(none), "categorical: 0x3 f32 has no classes in dim 0");
+    REFUSED(flux_categorical(x, .temperature = -1), "categorical: .temperature is -1");
+    REFUSED(flux_categorical(x, .temperature = NAN), "categorical: .temperature is ");
+    REFUSED(flux_categorical(x, .temperature = HUGE_VAL), "categorical: .temperature is ");
+    REFUSED(flux_categorical(x, .temperature = 3.5e38), "categorical: .temperature is ");
+    REFUSED(flux_categorical(x, .top_k = 0), "categorical: .top_k is 0");
+    REFUSED(flux_categorical(x, .top_p = -0.1), "and .top_p -0.1");
+    REFUSED(flux_categorical(x, .top_p = 1.1), "and .top_p 1.1");
+    REFUSED(flux_categorical(x, .top_p = NAN), "and .top_p ");
+    GIVES(flux_categorical(x, .temperature = 3.4e38));
+    GIVES(flux_categorical(x, .top_p = 1));
+    flux_tensor *likeliest = flux_argmax(x, 0);
+    const flux_tensor *const same[] = { flux_categorical(x, .temperature = 0), flux_categorical(x, .temperature = 0, .top_k = 3),
+        flux_categorical(x, .top_k = 1), flux_categorical(x, .top_p = 0), flux_categorical(x, .top_k = 4, .top_p = 1e-9) };
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        CHECK(flux_item(flux_all(flux_eq((flux_tensor *)(uintptr_t)same[i], flux_reshape(likeliest, 3)))) == 1);
+    REFUSED(flux_randperm(-1), "randperm: -1 numbers");
+    CHECK(flux_len(flux_randperm(0)) == 0 && flux_item(flux_randperm(1)) == 0);
+}
+
+TEST(views) {
+    begin();
+    REFUSED(flux_reshape(x, 5, 3), "reshape: 4x3 f32 has 12 elements, ");
+    REFUSED(flux_reshape(x, -1, 5), "reshape: ");
+    REFUSED(flux_reshape(x, -1, -1), "reshape: ");
+    REFUSED(flux_reshape_with(x, dims(9)), "reshape: 9 dimensions");
+    REFUSED(flux_permute(x, 0), "permute: the order must name each of the 2 dims of 4x3 f32");
+    REFUSED(flux_permute(x, 0, 0), "permute: the order must name");
+    REFUSED(flux_permute(x, 0, 2), "permute: the order must name");
+    REFUSED(flux_permute(x, 0, -1), "permute: the order must name");
+    REFUSED(flux_permute(x, 0, 1, 1), "permute: the order must name");
+    REFUSED(flux_slice(x, -1, 0, 1), "slice: 4x3 f32 has no dim -1");
+    REFUSED(flux_slice(x, 2, 0, 1), "slice: 4x3 f32 has no dim 2");
+    REFUSED(flux_slice(x, 0, -1, 1), "slice: -1 to 1 by 1 is not within dim 0 of 4x3 f32");
+    REFUSED(flux_slice(x, 0, 3, 2), "slice: 3 to 2 by 1");
+    REFUSED(flux_slice(x, 0, 0, 5), "slice: 0 to 5 by 1");
+    REFUSED(flux_slice_step(x, 0, 0, 4, 0), "slice: 0 to 4 by 0");
+    GIVES(flux_slice(x, 0, 0, 4));
+    GIVES(flux_slice(x, 0, 4, 4));
+    REFUSED(flux_take(one, 1), "take: scalar f32 does not have 1 observations");
+    REFUSED(flux_take(x, -1), "take: 4x3 f32 does not have -1 observations");
+    REFUSED(flux_take(x, 4), "take: 4x3 f32 does not have 4 observations");
+    REFUSED(flux_drop(x, -1), "drop: ");
+    REFUSED(flux_drop(x, 4), "drop: ");
+    CHECK(flux_len(flux_take(x, 0)) == 0 && flux_len(flux_take(x, 3)) == 12 && flux_len(flux_drop(x, 3)) == 0);
+    REFUSED(flux_select(x, 0, -1), "select: index -1 is not within dim 0");
+    REFUSED(flux_select(x, 0, 4), "select: index 4 is not within dim 0");
+    REFUSED(flux_select(x, 2, 0), "select: 4x3 f32 has no dim 2");
+    GIVES(flux_select(x, 0, 0));
+    GIVES(flux_select(x, 0, 3));
+    REFUSED(flux_unsqueeze(x, -1), "unsqueeze: no new dim can stand before dim -1");
+    REFUSED(flux_unsqueeze(x, 3), "unsqueeze: no new dim can stand before dim 3");
+    REFUSED(flux_unsqueeze(eight, 0), "unsqueeze: ");
+    CHECK(flux_dim(flux_unsqueeze(x, 0), 0) == 1 && flux_ndim(flux_unsqueeze(x, 2)) == 3);
+    REFUSED(flux_broadcast_to(x, 4, 2), "broadcast_to: 4x3 f32 does not stretch to 4x2");
+    REFUSED(flux_broadcast_to(x, 4), "broadcast_to: 4x3 f32 does not stretch to ");
+    REFUSED(flux_broadcast_to(x, 4, -3), "broadcast_to: dimension 1 is -3");
+    GIVES(flux_broadcast_to(flux_ones(4, 1), 4));
+    REFUSED(flux_flip_with(x, dims(-1)), "flip: -1 dims");
+    REFUSED(flux_flip_with(x, dims(9)), "flip: 9 dims");
+    REFUSED(flux_flip(x, -1), "flip: 4x3 f32 has no dim -1");
+    REFUSED(flux_flip(x, 2), "flip: 4x3 f32 has no dim 2");
+    GIVES(flux_flip(x, 0, 1));
+    REFUSED(flux_pad_by(x, 0, dims(-1), dims(0)), "pad: -1 dims to pad");
+    REFUSED(flux_pad_by(x, 0, dims(0), dims(-1)), "pad: -1 dims to pad");
+    REFUSED(flux_pad_by(x, 0, dims(3), dims(0)), "pad: 3 dims to pad");
+    REFUSED(flux_pad_by(x, 0, dims(0), dims(3)), "pad: 3 dims to pad");
+    GIVES(flux_pad_by(x, 0, dims(2), dims(0)));
+    GIVES(flux_pad_by(x, 0, dims(0), dims(2)));
+    REFUSED(flux_pad(x, 0, -1, 0), "pad: negative padding (-1, 0) of dim 0");
+    REFUSED(flux_pad(x, 0, 0, -1), "pad: negative padding (0, -1) of dim 0");
+    REFUSED(flux_pad(x, 0, 1), "pad: 1 numbers, but each of up to ");
+    REFUSED(flux_pad_with(x, 0, dims(-2)), "pad: -2 numbers");
+    REFUSED(flux_pad_with(x, 0, dims(10)), "pad: 10 numbers");
+    GIVES(flux_pad_with(eight, 0, dims(8)));
+    REFUSED(flux_repeat_with(x, dims(-1)), "repeat: -1 dims, at most 8");
+    REFUSED(flux_repeat_with(x, dims(9)), "repeat: 9 dims, at most 8");
+    REFUSED(flux_repeat(x, 1, -1), "repeat: dim 1 by -1");
+    CHECK(flux_len(flux_repeat(x, 0)) == 0);
+    GIVES(flux_repeat_with(x, dims(8)));
+    flux_tensor *many[256];
+    for (int i = 0; i < 256; i++) many[i] = v;
+    REFUSED(flux_cat_with(0, 0, many), "cat: 0 tensors (1 to 255)");
+    REFUSED(flux_cat_with(0, 256, many), "cat: 256 tensors (1 to 255)");
+    GIVES(flux_cat_with(0, 255, many));
+    REFUSED(flux_cat(-1, v, v), "cat: dim -1");
+    REFUSED(flux_cat(8, v, v), "cat: dim 8");
+    CHECK(flux_ndim(flux_cat(7, v, v)) == 8);
+    REFUSED(flux_cat(1, x, flux_ones(5, 3)), "cat: along dim 1, 4x3 f32 and 5x3 f32 differ in dim 0");
+    REFUSED(flux_cat(0, x, flux_ones(4, 3, 2)), "differ in dim 2");
+    REFUSED(flux_cat(0, x, pair), "cat: an operand is a tuple");
+    REFUSED(flux_stack_with(0, 0, many), "stack: 0 tensors (1 to 255)");
+    REFUSED(flux_stack_with(0, 256, many), "stack: 256 tensors (1 to 255)");
+    GIVES(flux_stack_with(1, 255, many));
+    REFUSED(flux_stack(0, x, v), "stack: shapes differ: 4x3 f32 and 3-element f32");
+    REFUSED(flux_tuple_with(0, many), "tuple: 0 tensors (1 to 255)");
+    REFUSED(flux_tuple_with(256, many), "tuple: 256 tensors (1 to 255)");
+    TAKES(flux_num_items(flux_tuple_with(255, many)) == 255);
+    REFUSED(flux_tuple(x, nil), "tuple: argument of the list is NULL");
+    REFUSED(flux_nth(pair, -1), "nth: no tensor -1 among 2");
+    REFUSED(flux_nth(pair, 2), "nth: no tensor 2 among 2");
+    REFUSED(flux_nth(NULL, 0), "nth: argument tuple is NULL");
+    CHECK(flux_nth(x, 0) == x);
+}
+
+TEST(picking) {
+    begin();
+    REFUSED(flux_gather(x, 2, at), "gather: 4x3 f32 has no dim 2");
+    REFUSED(flux_gather(x, -1, at), "gather: 4x3 f32 has no dim -1");
+    REFUSED(flux_gather(x, 0, v), "gather: indices must be integers, not 3-element f32");
+    REFUSED(flux_gather(x, 0, truth), "gather: indices must be integers, not 4x3 bool");
+    REFUSED(flux_gather(x, 0, nil), "gather: argument ");
+    REFUSED(flux_gather(eight, 0, index_of(2)), "gather: the result would have 9 dims");
+    GIVES(flux_gather(eight, 0, index_of(1)));
+    REFUSED(flux_scatter_add(x, 0, at, flux_ones(2)), "scatter_add: src must be 2x3, is 2-element f32");
+    REFUSED(flux_scatter_add(x, 0, at, flux_ones(2, 4)), "scatter_add: src must be 2x3, is 2x4 f32");
+    REFUSED(flux_scatter_add(x, 2, at, flux_ones(2, 3)), "scatter_add: 4x3 f32 has no dim 2");
+    REFUSED(flux_scatter_add(x, 0, at, pair), "scatter_add: an operand is a tuple");
+    GIVES(flux_scatter_add(x, 0, at, flux_ones(2, 3)));
+    REFUSED(flux_take_along(x, 0, at), "take_along: along dim 0, index 2-element i32 is not within x 4x3 f32");
+    REFUSED(flux_take_along(x, 0, flux_full_with(FLUX_SHAPE(5, 4), 0, FLUX_I32)), "take_along: ");
+    REFUSED(flux_take_along(x, 2, whole), "take_along: 4x3 f32 has no dim 2");
+    REFUSED(flux_take_along(x, 0, x), "take_along: indices must be integers");
+    REFUSED(flux_take_along(x, 0, flux_full_with(FLUX_SHAPE(4, 4), 0, FLUX_I32)), "take_along: along dim 0");
+    GIVES(flux_take_along(x, 0, flux_full_with(FLUX_SHAPE(9, 3), 0, FLUX_I32)));
+    REFUSED(flux_split(x, 2, 1), "split: 4x3 f32 has no dim 2");
+    REFUSED(flux_split_with(x, 0, dims(0)), "split: 0 sizes");
+    REFUSED(flux_split_with(x, 0, dims(9)), "split: 9 sizes");
+    REFUSED(flux_split(x, 0, 0), "split: 1 sizes, 0 in all, do not cut dim 0");
+    REFUSED(flux_split(x, 0, 5, -1), "split: 2 sizes, ");
+    REFUSED(flux_split(x, 0, 1, 2), "split: 2 sizes, 3 in all, do not cut dim 0 of 4x3 f32");
+    REFUSED(flux_split(x, 0, 3, 2), "split: 2 sizes, 5 in all");
+    TAKES(flux_num_items(flux_split(x, 0, 4, 0)) == 2 && flux_num_items(flux_split(x, 0, 3)) == 2 && flux_num_items(flux_split(x, 0, 1)) == 4);
+    REFUSED(flux_chunk(x, 0, 0), "chunk: 0 pieces");
+    REFUSED(flux_chunk(flux_ones(256), 0, 256), "chunk: more than 255 pieces of dim 0 of 256-element f32");
+    REFUSED(flux_split(flux_ones(256), 0, 1), "split: more than 255 pieces");
+    TAKES(flux_num_items(flux_chunk(flux_ones(255), 0, 255)) == 255 && flux_num_items(flux_chunk(none, 0, 3)) == 1);
+    REFUSED(flux_tril(v), "tril: takes a matrix or a batch of them, not 3-element f32");
+    REFUSED(flux_triu(one), "triu: takes a matrix or a batch of them, not scalar f32");
+    REFUSED(flux_diag(cube), "diag: takes a vector or a matrix, not 2x3x4 f32");
+    REFUSED(flux_diag(one), "diag: takes a vector or a matrix, not scalar f32");
+    REFUSED(flux_trace(v), "trace: takes a square matrix, not 3-element f32");
+    REFUSED(flux_trace(x), "trace: takes a square matrix, not 4x3 f32");
+    REFUSED(flux_trace(flux_ones(3, 3, 3)), "trace: takes a square matrix");
+    CHECK(flux_item(flux_trace(flux_zeros(0, 0))) == 0);
+    REFUSED(flux_topk(x, -1, 0), "topk: -1 of dim 0 of 4x3 f32");
+    REFUSED(flux_topk(x, 5, 0), "topk: 5 of dim 0 of 4x3 f32");
+    REFUSED(flux_topk(x, 1, 2), "topk: 4x3 f32 has no dim 2");
+    TAKES(flux_len(flux_nth(flux_topk(x, 0, 0), 0)) == 0 && flux_len(flux_nth(flux_topk(x, 4, 0), 0)) == 12);
+    REFUSED(flux_sort(x, .dim = 2), "sort: 4x3 f32 has no dim 2");
+    REFUSED(flux_argsort(x, .dim = -1), "argsort: 4x3 f32 has no dim -1");
+}
+
+TEST(reductions) {
+    begin();
+    REFUSED(flux_sum(x, -1), "sum: 4x3 f32 has no dim -1");
+    REFUSED(flux_sum(x, 8), "sum: 4x3 f32 has no dim 8");
+    GIVES(flux_sum(x, 7));
+    REFUSED(flux_max(none, 0), "max: nothing to choose from in 0x3 f32");
+    REFUSED(flux_min((none)), "min: nothing to choose from in 0x3 f32");
+    REFUSED(flux_argmax(x, 0, 1), "argmax: over one dim or all, not 2");
+    REFUSED(flux_argmin(none, 0), "argmin: nothing to choose from in 0x3 f32");
+    CHECK(flux_len(flux_max(none, 1)) == 0 && flux_item(flux_sum((none))) == 0);
+    REFUSED(flux_cumsum(x, 0, 1), "cumsum: takes one dim, got 2 for 4x3 f32");
+    REFUSED((flux_cumsum)(x), "cumsum: takes one dim, got 0 for 4x3 f32");
+    REFUSED(flux_cumprod(x, 2), "cumprod: 4x3 f32 has no dim 2");
+    GIVES((flux_cumsum)(v));
+    GIVES((flux_cumsum)(one));
+    REFUSED(flux_and(x, truth), "and: operands must be bool, not 4x3 f32");
+    REFUSED(flux_add(x, flux_ones(4, 2)), "add: shapes do not broadcast: 4x3 f32 with 4x2 f32 differ in dim 1");
+    GIVES(flux_add(x, flux_ones(4, 1)));
+    GIVES(flux_add(flux_ones(4, 1), x));
+    REFUSED(flux_clamp(x, 2, 1), "clamp: the bounds 2 and 1 are not in order");
+    REFUSED(flux_clamp(x, NAN, 1), "clamp: the bounds ");
+    GIVES(flux_clamp(x, 1, 1));
+    REFUSED(flux_to_dtype(x, (flux_dtype)-1), "to_dtype: -1 is not a dtype");
+    REFUSED(flux_to_dtype(x, FLUX_NUM_DTYPES), "is not a dtype");
+    flux_tensor *bytes = flux_to_dtype(whole, FLUX_U8);
+    REFUSED(flux_add(whole, 0.5), "add: the number 0.5 has no place in a tensor of i32");
+    REFUSED(flux_add(whole, -2147483649.0), "has no place in a tensor of i32");
+    REFUSED(flux_add(whole, 2147483648.0), "has no place in a tensor of i32");
+    REFUSED(flux_add(bytes, -1.0), "add: the number -1 has no place in a tensor of u8");
+    REFUSED(flux_add(bytes, 256.0), "add: the number 256 has no place in a tensor of u8");
+    REFUSED(flux_add(whole, NAN), "has no place in a tensor of i32");
+    GIVES(flux_add(whole, -2147483648.0));
+    GIVES(flux_add(whole, 2147483647.0));
+    GIVES(flux_add(bytes, 255.0));
+    GIVES(flux_add(bytes, 0.0));
+    REFUSED(flux_read(x, (float[12]){ 0 }, 47), "read: 4x3 f32 is 48 bytes, 47 were asked for");
+    REFUSED(flux_read(x, NULL, 48), "read: ");
+    TAKES(flux_read(none, NULL, 0) == 0);
+    REFUSED(flux_item(v), "item: 3-element f32 is not one number");
+    REFUSED(flux_at(x, 0), "at: 1 indices into 4x3 f32");
+    REFUSED(flux_at(x, 0, 3), "at: index 3 is not within dim 1 of 4x3 f32");
+    REFUSED(flux_at(x, -1, 0), "at: index -1 is not within dim 0 of 4x3 f32");
+    CHECK(flux_at(x, 3, 2) >= 0);
+}
+
+TEST(products) {
+    begin();
+    REFUSED(flux_matmul(one, x), "matmul: an operand is a scalar");
+    REFUSED(flux_matmul(x, one), "matmul: an operand is a scalar");
+    REFUSED(flux_matmul(x, x), "matmul: inner sizes differ: a is 4x3 f32, b is 4x3 f32");
+    REFUSED(flux_matmul(pair, x), "matmul: an operand is a tuple");
+    REFUSED(flux_matmul(flux_ones(2, 3, 4), flux_ones(3, 2, 5)), "matmul: ");
+    REFUSED(flux_outer(x, v), "outer: takes two vectors");
+    REFUSED(flux_outer(v, x), "outer: takes two vectors");
+    REFUSED(flux_dot(x, v), "dot: takes two vectors");
+    REFUSED(flux_dot(v, x), "dot: takes two vectors");
+    REFUSED(flux_dot(v, flux_ones(2)), "dot: lengths differ: a is 3-element f32, b is 2-element f32");
+    flux_tensor *many[33];
+    for (int i = 0; i < 33; i++) many[i] = v;
+    REFUSED(flux_einsum_with(NULL, 1, many), "einsum: argument formula is NULL");
+    REFUSED(flux_einsum_with("i", 0, many), "einsum: 0 operands (1 to 32)");
+    REFUSED(flux_einsum_with("i", 33, many), "einsum: 33 operands (1 to 32)");
+    GIVES(flux_einsum_with("i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i", 32, many));
+    REFUSED(flux_einsum("i,j", v), "einsum: \"i,j\" is not of 1 operands");
+    REFUSED(flux_einsum("i", v, v), "einsum: \"i\" is not of 2 operands");
+    REFUSED(flux_einsum("i-j", v), "einsum: \"i-j\" has a - that is no ->");
+    REFUSED(flux_einsum("i->i,j", v), "einsum: \"i->i,j\" has more behind its result");
+    REFUSED(flux_einsum("i->j", v), "einsum: j stands in no operand of \"i->j\"");
+    REFUSED(flux_einsum("i->ii", v), "einsum: i stands twice in the result of \"i->ii\"");
+    REFUSED(flux_einsum("ij", v), "einsum: \"ij\" of \"ij\" names 2 dims, operand 1 is 3-element f32");
+    REFUSED(flux_einsum("i,i", v, flux_ones(2)), "einsum: i of \"i,i\" is 3, and in operand 2 it is 2");
+    REFUSED(flux_einsum("...,...", v, flux_ones(2)), "einsum: ... of \"...,...\" is 3, and in operand 2 it is 2");
+    GIVES(flux_einsum("...,...", v, flux_ones(1)));
+    GIVES(flux_einsum("...,...", flux_ones(1), v));
+}
+
+TEST(windows) {
+    begin();
+    flux_tensor *w = flux_ones(3, 3, 3, 2), *turned = flux_ones(3, 3, 2, 3);
+    REFUSED(flux_conv(flux_ones(3, 2), flux_ones(3, 2)), "both need 1 to 3 spatial dims and two more");
+    REFUSED(flux_conv(flux_ones(2, 2, 2, 2, 3, 2), flux_ones(1, 1, 1, 1, 3, 2)), "both need 1 to 3 spatial dims");
+    REFUSED(flux_conv(flux_ones(8, 3, 2), w), "both need 1 to 3 spatial dims");
+    REFUSED(flux_conv(image, flux_ones(3, 0, 3, 2)), "conv: weight is 3x0x3x2 f32, whose windows are empty");
+    REFUSED(flux_conv(image, w, .stride = FLUX_SHAPE(1, 2, 3)), "conv: stride has 3 numbers for 2 dims");
+    REFUSED(flux_conv(image, w, .stride = FLUX_SHAPE(1, 0)), "conv: stride is 0");
+    REFUSED(flux_conv(image, w, .dilation = FLUX_SHAPE(0)), "conv: dilation is 0");
+    REFUSED(flux_conv(image, w, .dilation = FLUX_SHAPE((1 << 30) + 1)), "conv: dilation is 1073741825");
+    REFUSED(flux_conv(image, w, .pad = FLUX_SHAPE(-1)), "conv: pad is -1");
+    REFUSED(flux_conv(image, w, .pad = FLUX_SHAPE(-1, 0, 0, 0)), "conv: negative padding (-1, 0)");
+    REFUSED(flux_conv(image, w, .pad = FLUX_SHAPE(0, 0, 0, -1)), "conv: negative padding (0, -1)");
+    REFUSED(flux_conv(image, w, .pad = FLUX_SHAPE(0, 0, 0)), "conv: pad has 3 numbers for 2 dims");
+    REFUSED(flux_conv(image, flux_ones(9, 3, 3, 2)), "conv: a window that reaches over 9 does not fit into dim 0 of 8x8x3x2 f32");
+    REFUSED(flux_conv(image, w, .dilation = FLUX_SHAPE(1, 4)), "conv: a window that reaches over 9 does not fit into dim 1");
+    GIVES(flux_conv(image, flux_ones(8, 8, 3, 2)));
+    GIVES(flux_conv(image, w, .stride = FLUX_SHAPE(1 << 30)));
+    REFUSED(flux_conv(image, flux_ones(3, 3, 2, 2)), "conv: channels do not fit: x is 8x8x3x2 f32, weight is 3x3x2x2 f32, groups 1");
+    REFUSED(flux_conv(image, w, .groups = 0), "conv: channels do not fit");
+    REFUSED(flux_conv(image, w, .groups = 2), "conv: channels do not fit");
+    REFUSED(flux_conv(image, flux_ones(3, 3, 1, 2), .groups = 3), "conv: channels do not fit");
+    GIVES(flux_conv(image, flux_ones(3, 3, 1, 3), .groups = 3));
+    REFUSED(flux_conv_transpose(image, w), "conv_transpose: channels do not fit");
+    REFUSED(flux_conv_transpose(image, turned, .groups = 2), "conv_transpose: channels do not fit");
+    REFUSED(flux_conv_transpose(image, turned, .pad = FLUX_SHAPE(5)), "conv_transpose: padding leaves nothing of dim 0");
+    GIVES(flux_conv_transpose(image, turned, .pad = FLUX_SHAPE(4)));
+    REFUSED(flux_maxpool(x, FLUX_SHAPE(2)), "maxpool: x is 4x3 f32, window has 1 dims; needs 1 to 3 spatial dims");
+    REFUSED(flux_maxpool(flux_ones(2, 2, 2, 2, 3, 2), FLUX_SHAPE(2)), "maxpool: x is 2x2x2x2x3x2 f32");
+    REFUSED(flux_maxpool(image), "maxpool: x is 8x8x3x2 f32, window has 0 dims");
+    REFUSED(flux_meanpool(image, FLUX_SHAPE(2, 2, 2)), "meanpool: window has 3 numbers for 2 dims");
+    REFUSED(flux_meanpool(image, FLUX_SHAPE(0)), "meanpool: window is 0");
+    REFUSED(flux_meanpool(image, FLUX_SHAPE(9)), "meanpool: a window that reaches over 9 does not fit");
+    REFUSED(flux_maxpool(image, FLUX_SHAPE(2), .stride = FLUX_SHAPE(0)), "maxpool: stride is 0");
+    REFUSED(flux_maxpool(image, FLUX_SHAPE(2), .pad = FLUX_SHAPE(-2)), "maxpool: pad is -2");
+    GIVES(flux_maxpool(image, FLUX_SHAPE(8)));
+    REFUSED(flux_lpnormpool(image, FLUX_SHAPE(2), .p = 0), "lpnormpool: p is 0");
+    REFUSED(flux_lpnormpool(image, FLUX_SHAPE(2), .p = NAN), "lpnormpool: p is ");
+}
+
+/* ---------------- graph/custom.h, text/own_operations.h */
+
+static flux_tensor *same_tensor(int n, flux_tensor *const *xs, void *user) { return (void)n, (void)user, flux_mul(xs[0], 2); }
+static flux_tensor *many_tensors(int n, flux_tensor *const *xs, void *user) {
+    flux_tensor *all[255];
+    const int count = *(const int *)user;
+    (void)n;
+    for (int i = 0; i < count; i++) all[i] = xs[0];
+    return count ? flux_tuple_with(count, all) : flux_tuple(flux_tuple(xs[0], xs[0]), xs[0]);
+}
+static flux_tensor *no_tensor(int n, flux_tensor *const *xs, void *user) { return (void)n, (void)xs, (void)user, (flux_tensor *)NULL; }
+static void back_wrong(int n, flux_tensor *const *xs, flux_tensor *y, flux_tensor *g, flux_tensor **dx, void *user) {
+    (void)n, (void)y;
+    dx[0] = user ? flux_tuple(g, g) : flux_select(xs[0], 0, 0);
+}
+
+TEST(own_operations) {
+    begin();
+    flux_tensor *many[65];
+    int count;
+    for (int i = 0; i < 65; i++) many[i] = x;
+    REFUSED(flux_custom_with(same_tensor, NULL, NULL, 0, many), "custom: 0 operands; 1 to 64 are possible");
+    REFUSED(flux_custom_with(same_tensor, NULL, NULL, 65, many), "custom: 65 operands; 1 to 64 are possible");
+    REFUSED(flux_custom_with(same_tensor, NULL, NULL, 1, NULL), "custom: argument operands is NULL");
+    REFUSED(flux_custom_with(NULL, NULL, NULL, 1, many), "custom: forward is NULL");
+    REFUSED(flux_custom_with(same_tensor, NULL, NULL, 1, &pair), "custom: an operand is a tuple");
+    REFUSED(flux_custom_with(no_tensor, NULL, NULL, 1, many), "custom: forward returned NULL");
+    GIVES(flux_custom_with(same_tensor, NULL, NULL, 64, many));
+    count = 0;
+    REFUSED(flux_custom_with(many_tensors, NULL, &count, 1, many), "custom: forward returned a tuple that begins with a tuple");
+    count = 129;
+    REFUSED(flux_custom_with(many_tensors, NULL, &count, 1, many), "custom: forward returned a tuple that has more than 128 tensors");
+    count = 128;
+    GIVES(flux_custom_with(many_tensors, NULL, &count, 1, many));
+    flux_tensor *y = flux_sum(flux_custom_with(same_tensor, back_wrong, NULL, 1, many));
+    REFUSED(flux_grad(flux_gradient(y, x), x), "custom: backward wrote 3-element f32 as the gradient by operand 0, which is 4x3 f32");
+    y = flux_sum(flux_custom_with(same_tensor, back_wrong, &count, 1, many));
+    REFUSED(flux_grad(flux_gradient(y, x), x), "custom: backward wrote a tuple as the gradient by operand 0");
+    const char *const formula[] = { "x + y + 1", "1", "1", "1" };
+    const flux_operation good = { "own", "x, y", 1, formula }, full = { "own", "x, y", 3, formula },
+                         wrong[] = { { NULL, "x, y", 1, formula }, { "own", NULL, 1, formula }, { "own", "x, y", 1, NULL },
+                                     { "own", "x", 1, formula }, { "own", "x, y", 2, formula }, { "own", "x, y", 4, formula }, { "own", "x, y", 0, formula } };
+    REFUSED(flux_operate(&good, 0, many), "own: 0 operands; 1 to 8 are possible");
+    REFUSED(flux_operate(&good, 9, many), "own: 9 operands; 1 to 8 are possible");
+    REFUSED(flux_operate(NULL, 0, many), "operate: 0 operands");
+    REFUSED(flux_operate(&good, 2, NULL), "own: argument operands is NULL");
+    REFUSED(flux_operate(NULL, 2, many), "operate: the operation, or its name, operands or formulas are NULL");
+    for (int i = 0; i < 7; i++)
+        REFUSED(flux_operate(&wrong[i], 2, many), i < 3 ? "operate: the operation, or its name, operands or formulas are NULL"
+                                                        : "give a formula, and no derivative or one for each operand");
+    GIVES(flux_operate(&good, 2, many));
+    GIVES(flux_operate(&full, 2, many));
+}
+
+/* ---------------- nn/: layers */
+
+static flux_tensor *no_weight(flux_shape s) { return (void)s, (flux_tensor *)NULL; }
+static flux_tensor *flat_weight(flux_shape s) { return flux_ones(s.dim[0]); }
+static flux_tensor *whole_weight(flux_shape s) { return flux_full_with(s, 1, FLUX_I32); }
+static flux_tensor *pair_weight(flux_shape s) { return flux_tuple(flux_full_with(s, 1, FLUX_F32), one); }
+
+TEST(dense_layers) {
+    begin();
+    flux_layer *m = flux_dense(4, 2), *two = flux_bilinear(4, 3, 2);
+    flux_tensor *w = flux_ones(2, 4);
+    REFUSED(flux_dense(0, 2), "dense: size 1 is 0; sizes are at least 1");
+    REFUSED(flux_dense(2, 0), "dense: size 0 is 0; sizes are at least 1");
+    REFUSED(flux_dense(2, 2, flux_softmax), "dense: softmax is no activation");
+    REFUSED(flux_dense(2, 2, flux_logsoftmax), "dense: logsoftmax is no activation");
+    REFUSED(flux_dense(2, 2, .init = no_weight), "dense: .init gave NULL");
+    REFUSED(flux_dense(2, 2, .init = flat_weight), "dense: .init gave 2-element f32 where 2x2 floating numbers were asked for");
+    REFUSED(flux_dense(2, 2, .init = whole_weight), "dense: .init gave 2x2 i32");
+    REFUSED(flux_dense(2, 2, .init = pair_weight), "dense: .init gave ");
+    REFUSED(flux_dense(.weight = pair), "dense: .weight must be a floating matrix, out x in, not ");
+    REFUSED(flux_dense(.weight = v), "dense: .weight must be a floating matrix");
+    REFUSED(flux_dense(.weight = whole), "dense: .weight must be a floating matrix");
+    REFUSED(flux_dense(.weight = w, .in = 3), "dense: .weight must be a floating matrix, out x in as given, not 2x4 f32");
+    REFUSED(flux_dense(.weight = w, .out = 3), "dense: .weight must be a floating matrix, out x in as given");
+    REFUSED(flux_dense(.weight = w, .bias_tensor = pair), "dense: .bias_tensor must be a vector of 2");
+    REFUSED(flux_dense(.weight = w, .bias_tensor = w), "dense: .bias_tensor must be a vector of 2");
+    REFUSED(flux_dense(.weight = w, .bias_tensor = v), "dense: .bias_tensor must be a vector of 2");
+    REFUSED(flux_dense(.weight = w, .bias_tensor = flux_ones(2), .bias = FLUX_OFF), "and .bias not off");
+    TAKES(flux_dense(4, 2, .weight = w, .bias_tensor = flux_ones(2)) && flux_dense(1, 1, flux_identity));
+    REFUSED(flux_call(m, v), "Dense(4 => 2) expects dim 0 of size 4, got 3-element f32");
+    REFUSED(flux_call(m, one), "Dense(4 => 2) expects dim 0 of size 4, got scalar f32");
+    REFUSED(flux_call(m, x, x), "Dense(4 => 2) takes one input, got 2");
+    REFUSED(flux_call_layer(NULL, x), "call: argument ");
+    REFUSED(flux_scale(.init = flux_ones32), "scale: .size is missing");
+    REFUSED(flux_scale(FLUX_SHAPE(0)), "scale: size 0 is 0");
+    REFUSED(flux_bilinear(0, 1, 1), "bilinear: size ");
+    REFUSED(flux_bilinear(1, 0, 1), "bilinear: size ");
+    REFUSED(flux_bilinear(1, 1, 0), "bilinear: size ");
+    REFUSED(flux_call(two, x, v, v), "takes one or two inputs, got 3");
+    REFUSED(flux_call(two, v, v), "expects dim 0 of size 4, got 3-element f32");
+    REFUSED(flux_call(two, x, x), "expects dim 0 of size 3, got 4x3 f32");
+    REFUSED(flux_call(two, x, v), "its inputs 4x3 f32 and 3-element f32 differ in more than dim 0");
+    REFUSED(flux_call(two, x, flux_ones(3, 2)), "its inputs 4x3 f32 and 3x2 f32 differ in more than dim 0");
+    GIVES(flux_call(two, x, flux_ones(3, 3)));
+}
+
+TEST(embeddings) {
+    begin();
+    flux_layer *m = flux_embedding(5, 2), *bag = flux_embeddingbag(5, 2);
+    flux_tensor *hot = flux_onehot(at, 5), *offsets = flux_to_dtype(flux_values(0, 1), FLUX_I32);
+    REFUSED(flux_embedding(0, 2), "embedding: size 1 is 0");
+    REFUSED(flux_embedding(5, 2, .padding_idx = -1), "embedding: .padding_idx is -1, indices are 0 to 4");
+    REFUSED(flux_embedding(5, 2, .padding_idx = 5), "embedding: .padding_idx is 5, indices are 0 to 4");
+    TAKES(flux_embedding(5, 2, .padding_idx = 4) && flux_embedding(5, 2, .padding_idx = 0) && flux_embedding(5, 2, .pad = FLUX_OFF, .padding_idx = 9));
+    REFUSED(flux_call(m, pair), "takes integer indices or bool columns, got a tuple");
+    REFUSED(flux_call(m, v), "takes integer indices or bool columns, got 3-element f32");
+    REFUSED(flux_call(m, truth), "expects dim 0 of size 5, got 4x3 bool");
+    REFUSED(flux_embeddingbag(5, 2, .reduction = flux_min), "embeddingbag: ");
+    TAKES(flux_embeddingbag(5, 2, .reduction = flux_mean) && flux_embeddingbag(5, 2, .reduction = flux_sum) && flux_embeddingbag(5, 2, .reduction = flux_max));
+    REFUSED(flux_call(bag, at, at, at), "takes bags, or indices and offsets, got 3 inputs");
+    REFUSED(flux_call(bag, v), "takes bags of integer indices or bool columns, got 3-element f32");
+    REFUSED(flux_call(bag, flux_select(at, 0, 0)), "takes bags of integer indices or bool columns");
+    REFUSED(flux_call(bag, flux_select(hot, 1, 0)), "takes bags of integer indices or bool columns");
+    REFUSED(flux_call(bag, truth), "expects dim 0 of size 5");
+    REFUSED(flux_call(bag, whole, offsets), "takes a vector of indices and one of offsets");
+    REFUSED(flux_call(bag, at, whole), "takes a vector of indices and one of offsets");
+    REFUSED(flux_call(bag, hot, offsets), "takes a vector of indices and one of offsets");
+    REFUSED(flux_call(bag, at, v), "takes a vector of indices and one of offsets");
+    REFUSED(flux_call(bag, at, flux_gt(v, 0)), "takes a vector of indices and one of offsets");
+    REFUSED(flux_call(bag, at, flux_full_with(FLUX_SHAPE(0), 0, FLUX_I32)), "takes a vector of indices and one of offsets");
+    REFUSED(flux_call(bag, at, at), "the first offset is 1, not 0");
+    REFUSED(flux_call(bag, at, flux_full_with(FLUX_SHAPE(2), 0, FLUX_I32)), "offset 0 is 0, and the next one 0: each bag needs one index at least");
+    REFUSED(flux_call(bag, at, flux_to_dtype(flux_values(0, 2), FLUX_I32)), "offset 1 is 2, and there are 2: each bag needs one index");
+    GIVES(flux_call(bag, at, offsets));
+}
+
+TEST(convolution_layers) {
+    begin();
+    flux_layer *m = flux_conv_layer(FLUX_SHAPE(3, 3), 3, 2), *shuffle = flux_pixelshuffle(2),
+               *line = flux_conv_layer(dims(1), 1, 1), *solid = flux_conv_layer(dims(3), 1, 1);
+    const flux_shape w = FLUX_SHAPE(3, 3);
+    REFUSED(flux_conv_layer_with(FLUX_OPTIONS(flux_conv_layer_opts, .window = dims(0), .in = 1, .out = 1)), "conv_layer: the window has 0 numbers; 1 to 3 are wanted");
+    REFUSED(flux_conv_layer_with(FLUX_OPTIONS(flux_conv_layer_opts, .window = dims(4), .in = 1, .out = 1)), "conv_layer: the window has 4 numbers");
+    TAKES(flux_conv_layer(dims(1), 1, 1) && flux_conv_layer(dims(3), 1, 1));
+    REFUSED(flux_conv_layer(FLUX_SHAPE(3, 0), 1, 1), "conv_layer: the window is 0");
+    REFUSED(flux_conv_layer(w, 0, 1), "conv_layer: size 0 is 0");
+    REFUSED(flux_conv_layer(w, 1, 0), "conv_layer: size 1 is 0");
+    REFUSED(flux_conv_layer(w, 1, 1, flux_softmax), "conv_layer: softmax is no activation");
+    REFUSED(flux_conv_layer(w, 1, 1, .stride = FLUX_SHAPE(0)), "conv_layer: stride is 0");
+    REFUSED(flux_conv_layer(w, 1, 1, .dilation = FLUX_SHAPE(0)), "conv_layer: dilation is 0");
+    REFUSED(flux_conv_layer(w, 1, 1, .pad = FLUX_SHAPE(-1)), "conv_layer: pad is -1");
+    REFUSED(flux_conv_layer(w, 1, 1, .outpad = FLUX_SHAPE(1)), "conv_layer: .outpad is for ConvTranspose only");
+    REFUSED(flux_conv_transpose_layer(w, 1, 1, .outpad = FLUX_SHAPE(-1)), "conv_transpose_layer: outpad is -1");
+    REFUSED(flux_conv_layer(w, 4, 4, .groups = 0), "conv_layer: .groups is 0, which does not divide 4 channels in and 4 out");
+    REFUSED(flux_conv_layer(w, 3, 4, .groups = 2), "conv_layer: .groups is 2, which does not divide 3 channels in");
+    REFUSED(flux_conv_layer(w, 4, 3, .groups = 2), "conv_layer: .groups is 2, which does not divide 4 channels in and 3 out");
+    REFUSED(flux_depthwiseconv(w, 2, 2, .groups = 2), "depthwiseconv: .groups is the number of channels in, 2");
+    REFUSED(flux_depthwiseconv(w, 0, 2), "depthwiseconv: size 0 is 0");
+    REFUSED(flux_call(m, x), "expects 2 spatial dims, channels and batch, got 4x3 f32");
+    REFUSED(flux_call(line, x), "expects 1 spatial dims, channels and batch");
+    REFUSED(flux_call(solid, x), "expects 3 spatial dims, channels and batch");
+    REFUSED(flux_call(flux_globalmaxpool(), x), "expects 1 to 3 spatial dims, channels and batch");
+    REFUSED(flux_call(flux_globalmeanpool(), flux_ones(1, 1, 1, 1, 1, 1)), "expects 1 to 3 spatial dims");
+    GIVES(flux_call(flux_globalmeanpool(), flux_ones(1, 1, 1, 1, 1)));
+    GIVES(flux_call(flux_globalmeanpool(), flux_ones(1, 1, 1)));
+    REFUSED(flux_maxpool_layer(FLUX_SHAPE(2), .stride = FLUX_SHAPE(0)), "maxpool_layer: stride is 0");
+    REFUSED(flux_maxpool_layer(dims(0)), "maxpool_layer: the window has 0 numbers");
+    REFUSED(flux_meanpool_layer(FLUX_SHAPE(2), .pad = FLUX_SHAPE(2)), "meanpool_layer: a padding as wide as the window, 2");
+    REFUSED(flux_meanpool_layer(FLUX_SHAPE(2), .pad = FLUX_SHAPE(2, 1)), "a padding as wide as the window");
+    REFUSED(flux_meanpool_layer(FLUX_SHAPE(2), .pad = FLUX_SHAPE(1, 2)), "a padding as wide as the window");
+    TAKES(flux_meanpool_layer(FLUX_SHAPE(2), .pad = FLUX_SHAPE(1, 1)) != NULL);
+    REFUSED(flux_lpnormpool_layer(FLUX_SHAPE(2), .p = 0), "lpnormpool_layer: .p is 0");
+    REFUSED(flux_lpnormpool_layer(FLUX_SHAPE(2), .p = HUGE_VAL), "lpnormpool_layer: .p is inf");
+    REFUSED(flux_globallpnormpool(0), "globallpnormpool: p is 0");
+    REFUSED(flux_globallpnormpool(HUGE_VAL), "globallpnormpool: p is inf");
+    REFUSED(flux_adaptivemaxpool(dims(4)), "adaptivemaxpool: the window has 4 numbers");
+    REFUSED(flux_call(flux_adaptivemeanpool(FLUX_SHAPE(8, 9)), image), "can't make more than there is of dim 1 of 8x8x3x2 f32");
+    GIVES(flux_call(flux_adaptivemeanpool(FLUX_SHAPE(8, 8)), image));
+    REFUSED(flux_upsample((flux_upsampling)-1, .scale = { 2 }), "upsample: there is no mode -1");
+    REFUSED(flux_upsample((flux_upsampling)(FLUX_TRILINEAR + 1), .scale = { 2 }), "upsample: there is no mode ");
+    REFUSED(flux_upsample(.scale = { -1 }), "upsample: .scale[0] is -1");
+    REFUSED(flux_upsample(.scale = { HUGE_VAL }), "upsample: .scale[0] is inf");
+    REFUSED(flux_upsample(.scale = { NAN }), "upsample: .scale[0] is ");
+    REFUSED(flux_upsample(.scale = { 0, 2 }), "upsample: .scale[1] is 2");
+    REFUSED(flux_upsample(.scale = { 1.5 }), "upsample: .scale[0] is 1.5; nearest takes whole numbers");
+    REFUSED(flux_upsample(FLUX_NEAREST), "upsample: one of .scale and .size is to be given");
+    REFUSED(flux_upsample(.scale = { 2 }, .size = FLUX_SHAPE(4)), "upsample: one of .scale and .size is to be given");
+    REFUSED(flux_upsample(.size = dims(4)), "upsample: .size has 4 numbers for ");
+    REFUSED(flux_upsample(FLUX_BILINEAR, .scale = { 2, 2, 2 }), "upsample: .scale has 3 numbers for ");
+    REFUSED(flux_upsample(.size = FLUX_SHAPE(0)), "upsample: size 0 is 0");
+    TAKES(flux_upsample(FLUX_BILINEAR, .scale = { 1.5, 2 }) && flux_upsample(.size = dims(3)) && flux_upsample(FLUX_TRILINEAR, .scale = { 2, 2, 2 }));
+    REFUSED(flux_call(flux_upsample(.size = FLUX_SHAPE(12)), image), "can't make 12 of dim 0 of 8x8x3x2 f32: nearest makes whole multiples");
+    REFUSED(flux_call(flux_upsample(.size = FLUX_SHAPE(4)), image), "can't make 4 of dim 0");
+    REFUSED(flux_call(flux_upsample(.size = FLUX_SHAPE(4)), flux_ones(0, 1, 1)), "can't make 4 of dim 0");
+    REFUSED(flux_call(flux_upsample(FLUX_LINEAR, .scale = { 0.1 }), flux_ones(4, 1, 1)), "can't make 0 of dim 0");
+    REFUSED(flux_call(flux_upsample(FLUX_LINEAR, .size = FLUX_SHAPE(4)), flux_ones(0, 1, 1)), "can't make 4 of dim 0");
+    GIVES(flux_call(flux_upsample(.size = FLUX_SHAPE(8)), image));
+    GIVES(flux_call(flux_upsample(FLUX_LINEAR, .scale = { 0.25 }), flux_ones(4, 1, 1)));
+    REFUSED(flux_pixelshuffle(0), "pixelshuffle: r is 0");
+    REFUSED(flux_pixelshuffle((1 << 20) + 1), "pixelshuffle: r is 1048577");
+    TAKES(flux_pixelshuffle(1) && flux_pixelshuffle(1 << 20));
+    REFUSED(flux_call(shuffle, image), "takes a multiple of 2 channels for each of 2 dims, got 8x8x3x2 f32");
+    REFUSED(flux_call(shuffle, flux_ones(2, 2, 2, 1)), "takes a multiple of 2 channels for each of 2 dims");
+    GIVES(flux_call(shuffle, flux_ones(2, 2, 4, 1)));
+}
+
+TEST(norms) {
+    begin();
+    flux_layer *m = flux_dense(4, 2), *flat = flux_dense(4, 2, .init = flux_zeros32), *plain = flux_dense(4, 2, .bias = FLUX_OFF);
+    REFUSED(flux_normalise(x, dims(0), 1e-5), "normalise: 0 dims to normalise over");
+    REFUSED(flux_normalise(x, dims(9), 1e-5), "normalise: 9 dims to normalise over");
+    REFUSED(flux_normalise(x, FLUX_SHAPE(-1), 1e-5), "normalise: 4x3 f32 has no dim -1");
+    REFUSED(flux_normalise(x, FLUX_SHAPE(2), 1e-5), "normalise: 4x3 f32 has no dim 2");
+    REFUSED(flux_normalise(x, FLUX_SHAPE(0), -1), "normalise: eps is -1");
+    REFUSED(flux_normalise(x, FLUX_SHAPE(0), HUGE_VAL), "normalise: eps is inf");
+    GIVES(flux_normalise(x, FLUX_SHAPE(1), 0));
+    REFUSED(flux_layernorm(FLUX_SHAPE(4), .eps = -1), "layernorm: .eps is -1");
+    REFUSED(flux_layernorm(FLUX_SHAPE(4), .eps = HUGE_VAL), "layernorm: .eps is inf");
+    REFUSED(flux_layernorm(dims(0)), "layernorm: .size is missing");
+    REFUSED(flux_layernorm(dims(9)), "layernorm: 9 dimensions");
+    REFUSED(flux_layernorm(FLUX_SHAPE(0)), "layernorm: size 0 is 0");
+    REFUSED(flux_rmsnorm(FLUX_SHAPE(4), .eps = NAN), "rmsnorm: .eps is ");
+    REFUSED(flux_rmsnorm(dims(0)), "rmsnorm: .size is missing");
+    REFUSED(flux_call(flux_layernorm(FLUX_SHAPE(3)), x), "expects dim 0 of size 3");
+    REFUSED(flux_batchnorm(0), "batchnorm: size 0 is 0");
+    REFUSED(flux_batchnorm(3, flux_softmax), "batchnorm: softmax is no activation");
+    REFUSED(flux_batchnorm(3, .eps = -1), "batchnorm: .eps is -1");
+    REFUSED(flux_batchnorm(3, .eps = HUGE_VAL), "batchnorm: .eps is inf");
+    REFUSED(flux_batchnorm(3, .momentum = -0.1), "batchnorm: .momentum is -0.1");
+    REFUSED(flux_batchnorm(3, .momentum = 1.1), "batchnorm: .momentum is 1.1");
+    TAKES(flux_batchnorm(3, .eps = 0, .momentum = 0) && flux_batchnorm(3, .momentum = 1));
+    REFUSED(flux_groupnorm(4, 0), "groupnorm: 0 groups do not divide 4 channels");
+    REFUSED(flux_groupnorm(4, 3), "groupnorm: 3 groups do not divide 4 channels");
+    TAKES(flux_groupnorm(4, 4) && flux_groupnorm(4, 1));
+    flux_layer *batch = flux_batchnorm(3);
+    flux_trainmode(batch, true);
+    REFUSED(flux_call(batch, flux_ones(3, 1)), "has no variance to take of 3x1 f32 in train mode");
+    REFUSED(flux_call(batch, x), "expects dim ");
+    GIVES(flux_call(batch, flux_ones(3, 2)));
+    REFUSED(flux_weightnorm(NULL), "weightnorm: argument layer is NULL");
+    REFUSED(flux_weightnorm(m, "scale"), "weightnorm: Dense(4 => 2) has no \"scale\" to normalise");
+    REFUSED(flux_weightnorm(plain, "bias"), "has no \"bias\" to normalise");
+    REFUSED(flux_weightnorm(m, .dims = FLUX_SHAPE(2)), "weightnorm: weight, 2x4 f32, has no dim 2");
+    REFUSED(flux_weightnorm(m, .dims = FLUX_SHAPE(-1)), "weightnorm: weight, 2x4 f32, has no dim -1");
+    REFUSED(flux_weightnorm(m, .dims = dims(9)), "weightnorm: 9 dims");
+    REFUSED(flux_weightnorm(m, .dims = dims(-1)), "weightnorm: -1 dims");
+    REFUSED(flux_weightnorm(flat), "weightnorm: weight of Dense(4 => 2) has no direction");
+    TAKES(flux_weightnorm(m, .dims = FLUX_SHAPE(0, 1)) != NULL);
+    REFUSED(flux_dropout(-0.1), "dropout: p is -0.1, which is not within 0 to 1");
+    REFUSED(flux_dropout(1.1), "dropout: p is 1.1");
+    REFUSED(flux_alphadropout(NAN), "alphadropout: p is ");
+    REFUSED(flux_dropout(0.5, .dims = dims(-1)), "dropout: .dims names a dim that no tensor has");
+    REFUSED(flux_dropout(0.5, .dims = dims(9)), "dropout: .dims names a dim");
+    REFUSED(flux_dropout(0.5, .dims = FLUX_SHAPE(-1)), "dropout: .dims names a dim");
+    REFUSED(flux_dropout(0.5, .dims = FLUX_SHAPE(8)), "dropout: .dims names a dim");
+    TAKES(flux_dropout(0) && flux_dropout(1) && flux_dropout(0.5, .dims = FLUX_SHAPE(0, 7)));
+    flux_layer *drop = flux_dropout(0.5, .dims = FLUX_SHAPE(2));
+    flux_trainmode(drop, true);
+    REFUSED(flux_call(drop, x), "its input is 4x3 and has no dim 2");
+}
+
+static flux_tensor *pair_of(flux_tensor *y) { return flux_tuple(y, y, y); }
+static flux_tensor *same_and_same(flux_tensor *y) { return flux_tuple(flux_nth(y, 0), flux_nth(y, 0)); }
+
+TEST(recurrent_layers) {
+    begin();
+    flux_layer *cell = flux_lstmcell(4, 2), *gru = flux_grucell(4, 2), *rnn = flux_rnn(4, 2), *bad = flux_recurrence(flux_function(pair_of, "pair")), *good = flux_recurrence(flux_function(same_and_same, "same"));
+    flux_tensor *many[10];
+    for (int i = 0; i < 10; i++) many[i] = x;
+    REFUSED(flux_lstm(0, 2), "lstm: size 0 is 0");
+    REFUSED(flux_lstm(2, 0), "lstm: size 1 is 0");
+    REFUSED(flux_rnn(2, 2, flux_softmax), "rnn: softmax is no activation");
+    REFUSED(flux_lstm(2, 2, flux_tanh), "lstm: .activation is for rnn");
+    REFUSED(flux_lstm(2, 2, .hidden_bias = true), "lstm: .hidden_bias is for gru");
+    REFUSED(flux_gru(2, 2, .hidden_bias = true, .bias = FLUX_OFF), "gru: .hidden_bias is for gru, and for one whose .bias is not off");
+    REFUSED(flux_grucell(2, 2, .return_state = true), "grucell: .return_state is for gru; a cell always gives it");
+    TAKES(flux_gru(2, 2, .hidden_bias = true, .return_state = true) && flux_rnncell(1, 1, flux_relu));
+    REFUSED(flux_call(cell, x, v), "takes x, or x and h and c, got 2 inputs");
+    REFUSED(flux_call(gru, x, v, v), "takes x, or x and a state, got 3 inputs");
+    REFUSED(flux_call(cell, v), "expects dim 0 of size 4");
+    REFUSED(flux_call(cell, flux_ones(4, 2, 2)), "takes features (x batch), got 4x2x2 f32");
+    REFUSED(flux_call(cell, flux_ones(4, 0)), "takes features (x batch), got 4x0 f32");
+    REFUSED(flux_call(rnn, flux_ones(4)), "takes features x steps (x batch), got 4-element f32");
+    REFUSED(flux_call(rnn, flux_ones(4, 0)), "takes features x steps (x batch), got 4x0 f32");
+    REFUSED(flux_call(rnn, flux_ones(4, 1, 1, 1)), "takes features x steps (x batch), got 4x1x1x1 f32");
+    REFUSED(flux_call(rnn, x, one), "its state is 2 x 1 for this input, got scalar f32");
+    REFUSED(flux_call(rnn, x, flux_ones(2, 1, 1)), "its state is 2 x 1 for this input, got 2x1x1 f32");
+    REFUSED(flux_call(rnn, x, v), "its state is 2 x 1 for this input, got 3-element f32");
+    REFUSED(flux_call(rnn, flux_ones(4, 2, 3), flux_ones(2, 2)), "its state is 2 x 3 for this input, got 2x2 f32");
+    GIVES(flux_call(rnn, flux_ones(4, 2, 3), flux_ones(2, 1)));
+    REFUSED(flux_call_with(good, 9, many), "takes at most 7 states, got 8");
+    REFUSED(flux_call(good, v), "takes features x steps (x batch), got 3-element f32");
+    REFUSED(flux_call(good, flux_ones(3, 0)), "takes features x steps (x batch), got 3x0 f32");
+    REFUSED(flux_call_with(good, 8, many), "its cell gave 2 tensors; it is to give its output and its state, as many as it takes");
+    REFUSED(flux_call(bad, x, x), "its cell gave 3 tensors");
+    REFUSED(flux_call(flux_recurrence(flux_function(flux_relu, "relu")), x), "its cell gave 1 tensors; it is to give its output and its state");
+    GIVES(flux_call(good, x));
+}
+
+TEST(attention) {
+    begin();
+    flux_tensor *q = flux_ones(4, 3), *k = flux_ones(4, 2), *mask = flux_gt(flux_ones(2, 3), 0), *four = flux_ones(4, 3, 1, 1);
+    REFUSED(flux_make_causal_mask(v), "make_causal_mask: ");
+    REFUSED(flux_dot_product_attention(nil, k, k), "dot_product_attention: argument q is NULL");
+    REFUSED(flux_dot_product_attention(q, nil, k), "argument k is NULL");
+    REFUSED(flux_dot_product_attention(q, k, nil), "argument v is NULL");
+    REFUSED(flux_dot_product_attention(pair, k, k), "q is floating features x steps (x batch), got a tuple");
+    REFUSED(flux_dot_product_attention(q, v, k), "k is floating features x steps (x batch), got 3-element f32");
+    REFUSED(flux_dot_product_attention(q, k, four), "v is floating features x steps (x batch), got 4x3x1x1 f32");
+    REFUSED(flux_dot_product_attention(whole, k, k), "q is floating features x steps (x batch), got 4x3 i32");
+    REFUSED(flux_dot_product_attention(q, k, k, .nheads = 0), "0 heads can't share the features of 4x3 f32 and 4x2 f32 evenly");
+    REFUSED(flux_dot_product_attention(q, k, k, .nheads = 3), "3 heads can't share");
+    REFUSED(flux_dot_product_attention(q, k, flux_ones(3, 2), .nheads = 2), "2 heads can't share");
+    REFUSED(flux_dot_product_attention(q, flux_ones(3, 2), k), "q is 4x3 f32, k is 3x2 f32: their features and batch must be the same");
+    REFUSED(flux_dot_product_attention(q, flux_ones(4, 2, 2), k), "their features and batch must be the same");
+    REFUSED(flux_dot_product_attention(q, k, flux_ones(4, 3)), "k is 4x2 f32, v is 4x3 f32: their steps and batch must be the same");
+    REFUSED(flux_dot_product_attention(q, k, flux_ones(4, 2, 2)), "their steps and batch must be the same");
+    REFUSED(flux_dot_product_attention(q, k, k, .mask = pair), ".mask must be bool");
+    REFUSED(flux_dot_product_attention(q, k, k, .mask = flux_ones(2, 3)), ".mask must be bool");
+    REFUSED(flux_dot_product_attention(q, k, k, .mask = flux_not(flux_gt(flux_ones(3, 2), 0))), "mask is 3x2 bool, the scores (keys x queries x heads x batch) are 2x3x1x1 f32");
+    REFUSED(flux_dot_product_attention(q, k, k, .bias = pair), "bias is ");
+    REFUSED(flux_dot_product_attention(q, k, k, .bias = flux_ones(2, 3, 1, 1, 1)), "bias is 2x3x1x1x1 f32, the scores");
+    GIVES(flux_nth(flux_dot_product_attention(q, k, k, .mask = mask, .bias = flux_ones(1, 3, 1, 1)), 0));
+    REFUSED(flux_dot_product_attention_scores(q, flux_ones(4, 2, 2)), "their features and batch must be the same");
+    REFUSED(flux_multiheadattention(0), "multiheadattention: size 0 is 0");
+    REFUSED(flux_multiheadattention(8, .nheads = 0), "multiheadattention: 0 heads can't share 8 query and 8 value features evenly");
+    REFUSED(flux_multiheadattention(8, .nheads = 3), "multiheadattention: 3 heads can't share");
+    REFUSED(flux_multiheadattention(8, .nheads = 2, .v = 3), "multiheadattention: 2 heads can't share 8 query and 3 value features");
+    REFUSED(flux_multiheadattention(8, .nheads = 4, .kv_heads = 0), "multiheadattention: 0 heads of keys and values for 4 heads of queries");
+    REFUSED(flux_multiheadattention(8, .nheads = 4, .kv_heads = 3), "3 heads of keys and values for 4 heads of queries");
+    REFUSED(flux_multiheadattention(8, .nheads = 2, .rotary = 1), ".rotary is 1, with 4 features a head");
+    REFUSED(flux_multiheadattention(8, .nheads = 2, .rotary = HUGE_VAL), ".rotary is inf");
+    REFUSED(flux_multiheadattention(6, .nheads = 2, .rotary = 100), ".rotary is 100, with 3 features a head");
+    flux_layer *m = flux_multiheadattention(4, .nheads = 2, .causal = true), *open = flux_multiheadattention(4, .nheads = 2);
+    REFUSED(flux_call(m, q, q, q, q, q), "takes x, or q and kv, or q, k, v and perhaps a mask, got 5 inputs");
+    REFUSED(flux_call(m, flux_ones(4)), "takes features x steps (x batch), got 4-element f32");
+    REFUSED(flux_call(m, four), "takes features x steps (x batch), got 4x3x1x1 f32");
+    REFUSED(flux_call(m, q, four), "takes features x steps (x batch), got 4x3x1x1 f32");
+    REFUSED(flux_call(m, q, k), "a causal mask needs at least as many keys as queries");
+    GIVES(flux_nth(flux_call(m, k, q), 0));
+    REFUSED(flux_cache(NULL, 1), "cache: argument model is NULL");
+    REFUSED(flux_cache(m, -1), "cache: -1 steps");
+    REFUSED(flux_cache(m, (int64_t)INT32_MAX + 1), "cache: 2147483648 steps");
+    REFUSED(flux_cache(open, 1), "is not causal");
+    REFUSED(flux_cache(model, 1), "cache: the model has no MultiHeadAttention and no PositionEmbedding");
+    TAKES(flux_cache(model, 0) == 0 && flux_cache(open, 0) == 0 && flux_cache(m, INT32_MAX) == 0);
+    TAKES(flux_cache(m, 3) == 0);
+    REFUSED(flux_call(m, k), "has a cache, and is called under FLUX_INFER or FLUX_NOGRAD only");
+    FLUX_NOGRAD {
+        REFUSED(flux_call(m, flux_ones(4, 4)), "its cache of 3 steps has 0, and 4 more do not fit");
+        GIVES(flux_nth(flux_call(m, k), 0));
+        REFUSED(flux_call(m, k), "its cache of 3 steps has 2, and 2 more do not fit");
+        REFUSED(flux_call(m, flux_ones(4, 1, 2)), "its cache is ");
+        GIVES(flux_nth(flux_call(m, flux_ones(4, 1)), 0));
+        CHECK(flux_cached(m) == 3);
+    }
+    REFUSED(flux_rotary(v), "rotary: x is floating features x steps (x batch), got 3-element f32");
+    REFUSED(flux_rotary(four), "rotary: x is floating features x steps (x batch)");
+    REFUSED(flux_rotary(whole), "rotary: x is floating features x steps (x batch), got 4x3 i32");
+    REFUSED(flux_rotary(q, .nheads = 0), "rotary: 0 heads of an even number of features cannot share those of 4x3 f32");
+    REFUSED(flux_rotary(q, .nheads = 3), "rotary: 3 heads");
+    REFUSED(flux_rotary(q, .nheads = 4), "rotary: 4 heads");
+    REFUSED(flux_rotary(q, .base = 1), "rotary: .base is 1");
+    REFUSED(flux_rotary(q, .base = HUGE_VAL), "rotary: .base is inf");
+    REFUSED(flux_rotary(q, .positions = pair), "rotary: .positions is ");
+    REFUSED(flux_rotary(q, .positions = x), "rotary: .positions is 4x3 f32, x has 3 steps");
+    REFUSED(flux_rotary(q, .positions = at), "rotary: .positions is 2-element i32, x has 3 steps");
+    GIVES(flux_rotary(q, .nheads = 2));
+    REFUSED(flux_positionembedding(0, 3), "positionembedding: size ");
+    flux_layer *places = flux_positionembedding(3, 4);
+    REFUSED(flux_call(places, flux_ones(4)), "takes features x steps (x batch), at most 3 steps; got 4-element f32");
+    REFUSED(flux_call(places, flux_ones(4, 4)), "at most 3 steps; got 4x4 f32");
+    REFUSED(flux_call(places, flux_ones(3, 3)), "expects dim 0 of size 4");
+    GIVES(flux_call(places, q));
+}
+
+TEST(containers) {
+    begin();
+    flux_layer *many[256], *named = flux_named("one", flux_dense(4, 4)), *also = flux_named("one", flux_dense(4, 4)), *no = NULL,
+               *small = flux_dense(1, 1), *norm = flux_batchnorm(2), *plain = flux_dense(2, 2, .bias = FLUX_OFF);
+    for (int i = 0; i < 256; i++) many[i] = flux_function(flux_relu, "relu");
+    REFUSED(flux_chain_with(-1, many, ""), "chain: -1 layers (0 to 255)");
+    REFUSED(flux_chain_with(256, many, ""), "chain: 256 layers (0 to 255)");
+    REFUSED(flux_chain_with(1, NULL, ""), "chain: 1 layers (0 to 255)");
+    TAKES(flux_chain_with(0, NULL, "") && flux_chain_with(255, many, ""));
+    REFUSED(flux_chain(named, no), "chain: layer 1 is NULL");
+    REFUSED(flux_chain(named, flux_relu, also), "chain: layers 0 and 2 are both called \"one\"");
+    TAKES(flux_chain(named, named) != NULL);
+    REFUSED(flux_maxout_with(0, many, ""), "maxout: 0 layers (1 to 255)");
+    TAKES(flux_maxout_with(1, many, "") != NULL);
+    REFUSED(flux_activations(NULL, x), "activations: argument chain is NULL");
+    REFUSED(flux_activations(model, NULL), "activations: argument x is NULL");
+    REFUSED(flux_activations(named, x), "activations: needs a Chain of at least one layer, not Dense(4 => 4)");
+    REFUSED(flux_activations(flux_chain_with(0, NULL, ""), x), "activations: needs a Chain of at least one layer");
+    REFUSED(flux_call(flux_parallel(flux_add, named, flux_relu), x, x, x), "2 layers, but 3 inputs");
+    REFUSED(flux_call(flux_pairwisefusion(flux_add, named, flux_relu), x, x, x), "2 layers, but 3 inputs");
+    REFUSED(flux_call(flux_function2(flux_add, "add"), x), "takes two inputs, got one");
+    REFUSED(flux_named("one", NULL), "named: argument ");
+    REFUSED(flux_named(NULL, named), "named: argument ");
+    REFUSED(flux_named("two", named), "named: ");
+    REFUSED(flux_named("a.b", small), "named: ");
+    REFUSED(flux_named("", small), "named: ");
+    REFUSED(flux_named("a\tb", small), "named: ");
+    TAKES(flux_named("one", named) == named);
+    REFUSED(flux_fmap(NULL, model), "fmap: argument ");
+    REFUSED(flux_param(model, "layers.9.weight"), "param: Chain has no \"layers.9.weight\"");
+    REFUSED(flux_param(model, NULL), "param: argument path is NULL");
+    REFUSED(flux_set_param(model, "layers.0.weight", NULL), "set_param: argument value is NULL");
+    REFUSED(flux_set_param(model, "layers.0.weight", pair), "set_param: layers.0.weight is 3x4 f32, the value is ");
+    REFUSED(flux_set_param(model, "layers.0.weight", x), "set_param: layers.0.weight is 3x4 f32, the value is 4x3 f32");
+    REFUSED(flux_weight(norm), "weight: ");
+    REFUSED(flux_bias(plain), "bias: Dense(2 => 2; bias=false) has none");
+    REFUSED(flux_restructure(model, pair), "restructure: the model has ");
+    REFUSED(flux_restructure(model, x), "restructure: the model has ");
+    REFUSED(flux_restructure(model, v), "restructure: the model has 29 trained numbers, flat is 3-element f32");
+    TAKES(flux_restructure(model, flux_destructure(model)) != NULL);
+    TAKES(flux_outputsize(model, 4, 7).dim[0] == 2);
+    REFUSED(flux_outputsize(model, 5, 7).ndim, "Dense(4 => 3, tanh) expects dim 0 of size 4, got 5x7 f32");
+    REFUSED(flux_outputsize(flux_chain(pair_of), 5, 7).ndim, "outputsize: Chain gives a tuple of 3 tensors");
+    flux_tensor *places[] = { flux_ones(2), flux_ones(2) }, **const list[33] = { &places[0], &places[1] };
+    REFUSED(flux_variables_with(0, list), "variables: 0 variables (1 to 32)");
+    REFUSED(flux_variables_with(33, list), "variables: 33 variables (1 to 32)");
+    REFUSED(flux_variables_with(1, NULL), "variables: 0 variables (1 to 32)");
+    REFUSED(flux_call(flux_variables_with(2, list), x), "is no function of an input");
+}
+
+TEST(initialisers) {
+    begin();
+    const flux_shape s = FLUX_SHAPE(3, 4);
+    REFUSED(flux_init(NULL, s), "init: argument name is NULL");
+    REFUSED(flux_init("ortho", s), "init: there is no initialiser \"ortho\"");
+    REFUSED(flux_init("zeros", dims(9)), "init: 9 dimensions");
+    REFUSED(flux_init("randn", s, .gain = NAN), "init: .gain is ");
+    REFUSED(flux_init("randn", s, .mean = HUGE_VAL), "init: .mean is inf");
+    REFUSED(flux_init("randn", s, .std = -1), "init: .std is -1");
+    REFUSED(flux_init("sparse", s, .sparsity = -1), "init: .sparsity is -1");
+    REFUSED(flux_init("truncated_normal", s, .lo = 1, .hi = 1), "init: the bounds 1 and 1 are not in order");
+    REFUSED(flux_init("truncated_normal", s, .lo = HUGE_VAL), "init: .lo is inf");
+    REFUSED(flux_init("truncated_normal", s, .hi = NAN), "init: .hi is ");
+    REFUSED(flux_init("orthogonal", dims(1)), "init: ");
+    REFUSED(flux_init("sparse", dims(1)), "init: sparse makes matrices, not tensors of 1 dims");
+    REFUSED(flux_init("sparse", dims(3)), "init: sparse makes matrices, not tensors of 3 dims");
+    GIVES(flux_init("randn", s, .std = 0, .mean = -1));
+    GIVES(flux_init("orthogonal", dims(2)));
+    REFUSED(flux_leakyrelu(x, .alpha = NAN), "leakyrelu: .alpha is ");
+    REFUSED(flux_celu(x, .alpha = 0), "celu: .alpha is 0");
+    REFUSED(flux_rrelu(x, .lo = 0.5, .hi = 0.25), "rrelu: .lo is 0.5 and .hi is 0.25");
+    REFUSED(flux_rrelu(x, .lo = NAN), "rrelu: .lo is ");
+    REFUSED(flux_rrelu(x, .hi = HUGE_VAL), "rrelu: .lo is ");
+    GIVES(flux_rrelu(x, .lo = 0.5, .hi = 0.5));
+    REFUSED(flux_glu(x, -1), "glu: dim -1 of 4x3 f32 can't be cut in two halves");
+    REFUSED(flux_glu(x, 2), "glu: dim 2 of 4x3 f32");
+    REFUSED(flux_glu(x, 1), "glu: dim 1 of 4x3 f32");
+    GIVES(flux_glu(x, 0));
+}
+
+TEST_MAIN()
