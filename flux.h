@@ -32497,11 +32497,11 @@ FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
 
 FLUX_DEF flux_tensor *flux_onecold(flux_tensor *y) {
     if (!y) return (flux_tensor *)flux__null("onecold", "y", y);
+    if (y->op == FLUX__TUPLE)
+        return (flux_tensor *)flux__fail("onecold: y is a tuple; take one tensor with flux_nth");
     if (y->ndim < 1 || y->dim[0] < 1)
         return (flux_tensor *)flux__fail("onecold: y has no %s",
                                          y->ndim ? "classes" : "dimension of classes");
-    if (y->op == FLUX__TUPLE)
-        return (flux_tensor *)flux__fail("onecold: y is a tuple; take one tensor with flux_nth");
     flux_shape rest = flux_shape_of(y);
     rest.ndim--;
     memmove(rest.dim, rest.dim + 1, sizeof rest.dim - sizeof rest.dim[0]);
@@ -42490,8 +42490,9 @@ FLUX_DEF flux_rule flux_scheduled(flux_rule rule, flux_schedule s) {
     for (int i = rule.n - 1; i >= at; i--) rule.part[i + s.n] = rule.part[i];
     for (int i = 0; i < s.n; i++) rule.part[at + i] = s.phase[i];
     rule.n += s.n;
+    const int64_t failures = flux__failures();
     rule.part[at + s.n].o.eta = flux_schedule_at(s, 1);
-    return rule;
+    return flux__failed_since(failures) ? flux__bad_rule() : rule;
 }
 
 /* The first rule of a state that has an eta; the number of rules if none has. */
@@ -43292,6 +43293,9 @@ static bool flux__course_open(flux__course *c) {
         FLUX__GONE("train", o->state) || (o->validation && FLUX__GONE("train", o->validation)) ||
         (o->averaged && FLUX__GONE("train", o->averaged)))
         return false;
+    if (o->averaged && o->averaged->type != flux__averaged_type())
+        return FLUX__REFUSE("train: .averaged is a %s, no averaged model; flux_averaged makes one",
+                            o->averaged->type->name);
     c->epochs = (int)flux__given_int(o->epochs, o->marked, 1);
     c->delay = (int)flux__given_int(o->early_stop, o->marked, 0);
     c->min_dist = flux__given(o->min_dist, o->marked, 0);

@@ -273,11 +273,11 @@ FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
 
 FLUX_DEF flux_tensor *flux_onecold(flux_tensor *y) {
     if (!y) return (flux_tensor *)flux__null("onecold", "y", y);
+    if (y->op == FLUX__TUPLE)
+        return (flux_tensor *)flux__fail("onecold: y is a tuple; take one tensor with flux_nth");
     if (y->ndim < 1 || y->dim[0] < 1)
         return (flux_tensor *)flux__fail("onecold: y has no %s",
                                          y->ndim ? "classes" : "dimension of classes");
-    if (y->op == FLUX__TUPLE)
-        return (flux_tensor *)flux__fail("onecold: y is a tuple; take one tensor with flux_nth");
     flux_shape rest = flux_shape_of(y);
     rest.ndim--;
     memmove(rest.dim, rest.dim + 1, sizeof rest.dim - sizeof rest.dim[0]);

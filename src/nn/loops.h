@@ -422,6 +422,9 @@ static bool flux__course_open(flux__course *c) {
         FLUX__GONE("train", o->state) || (o->validation && FLUX__GONE("train", o->validation)) ||
         (o->averaged && FLUX__GONE("train", o->averaged)))
         return false;
+    if (o->averaged && o->averaged->type != flux__averaged_type())
+        return FLUX__REFUSE("train: .averaged is a %s, no averaged model; flux_averaged makes one",
+                            o->averaged->type->name);
     c->epochs = (int)flux__given_int(o->epochs, o->marked, 1);
     c->delay = (int)flux__given_int(o->early_stop, o->marked, 0);
     c->min_dist = flux__given(o->min_dist, o->marked, 0);

@@ -169,8 +169,9 @@ FLUX_DEF flux_rule flux_scheduled(flux_rule rule, flux_schedule s) {
     for (int i = rule.n - 1; i >= at; i--) rule.part[i + s.n] = rule.part[i];
     for (int i = 0; i < s.n; i++) rule.part[at + i] = s.phase[i];
     rule.n += s.n;
+    const int64_t failures = flux__failures();
     rule.part[at + s.n].o.eta = flux_schedule_at(s, 1);
-    return rule;
+    return flux__failed_since(failures) ? flux__bad_rule() : rule;
 }
 
 /* The first rule of a state that has an eta; the number of rules if none has. */
