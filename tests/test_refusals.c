@@ -57,6 +57,8 @@ static void begin(void) {
         CHECK_ERROR(call, sentence);                                                                 \
         test_check(world() == was, __FILE__, __LINE__, "nothing changes in " #call);                 \
     } while (0)
+/* Rules and schedules say of themselves whether they were made. */
+#define MADE(rule) ((rule).made ? 0 : -1)
 /* A tensor has a value; anything else is there, and nothing was said. */
 #define GIVES(tensor) CHECK(flux_eval(tensor) != NULL && !flux_failed())
 #define TAKES(true_thing) CHECK((true_thing) && !flux_failed())
@@ -217,7 +219,7 @@ TEST(views) {
     GIVES(flux_cat_with(0, 255, many));
     REFUSED(flux_cat(-1, v, v), "cat: dim -1");
     REFUSED(flux_cat(8, v, v), "cat: dim 8");
-    CHECK(flux_ndim(flux_cat(7, v, v)) == 8);
+    CHECK(flux_ndim(flux_cat(7, v, v)) == 8 && flux_len(flux_cat(7, v, v)) == 6 && flux_at(flux_cat(1, v, v), 2, 1) == flux_at(v, 2));
     REFUSED(flux_cat(1, x, flux_ones(5, 3)), "cat: along dim 1, 4x3 f32 and 5x3 f32 differ in dim 0");
     REFUSED(flux_cat(0, x, flux_ones(4, 3, 2)), "differ in dim 2");
     REFUSED(flux_cat(0, x, pair), "cat: an operand is a tuple");
@@ -848,6 +850,606 @@ TEST(initialisers) {
     REFUSED(flux_glu(x, 2), "glu: dim 2 of 4x3 f32");
     REFUSED(flux_glu(x, 1), "glu: dim 1 of 4x3 f32");
     GIVES(flux_glu(x, 0));
+}
+
+/* ---------------- nn/: losses and metrics */
+
+static flux_tensor *no_mean(flux_tensor *a, flux_tensor *b) { return (void)a, (void)b, (flux_tensor *)NULL; }
+static flux_tensor *wide_mean(flux_tensor *a, flux_tensor *b) { return flux_sub(a, b); }
+static flux_tensor *pair_mean(flux_tensor *a, flux_tensor *b) { return flux_tuple(a, b); }
+
+TEST(losses) {
+    begin();
+    flux_tensor *labels = flux_to_dtype(flux_values(0, 3, 1), FLUX_I32), *p = flux_softmax(x, 0),
+                *up = flux_eval(flux_add(labels, 1.0)), *down = flux_eval(flux_sub(labels, 1.0));
+    REFUSED(flux_mse(x, v), "mse: yhat is 4x3 f32, y is 3-element f32: their shapes must be the same");
+    REFUSED(flux_mse(pair, x), "mse: ");
+    REFUSED(flux_mse(x, nil), "mse: argument ");
+    REFUSED(flux_huber_loss(x, x, .delta = -1), "huber_loss: .delta is -1");
+    REFUSED(flux_huber_loss(x, x, .delta = HUGE_VAL), "huber_loss: .delta is inf");
+    REFUSED(flux_crossentropy(p, p, .eps = -1), "crossentropy: .eps is -1");
+    REFUSED(flux_crossentropy(p, p, .eps = 1e-39), "crossentropy: .eps is 1e-39, which is 0 in f32");
+    REFUSED(flux_focal_loss(p, p, .gamma = NAN), "focal_loss: .gamma is ");
+    REFUSED(flux_siamese_contrastive_loss(v, v, .margin = -1), "siamese_contrastive_loss: .margin is -1");
+    REFUSED(flux_dice_coeff_loss(x, x, .smooth = -1), "dice_coeff_loss: .smooth is -1");
+    REFUSED(flux_tversky_loss(x, x, .beta = 1.5), "tversky_loss: .beta is 1.5, which is not within 0 to 1");
+    REFUSED(flux_tversky_loss(x, x, .beta = -0.5), "tversky_loss: .beta is -0.5");
+    REFUSED(flux_mse(x, x, .agg = (flux_agg)-1), "mse: .agg is -1");
+    REFUSED(flux_mse(x, x, .agg = (flux_agg)(FLUX_NONE + 1)), "mse: .agg is ");
+    REFUSED(flux_crossentropy(p, p, .dim = -1), "crossentropy: .dim is -1");
+    REFUSED(flux_crossentropy(p, p, .dim = 8), "crossentropy: .dim is 8");
+    REFUSED(flux_crossentropy(p, p, .dim = 2), "crossentropy: yhat is 4x3 f32 and has no dim 2 for the classes");
+    GIVES(flux_mse(x, x, .agg = FLUX_NONE));
+    GIVES(flux_tversky_loss(x, x, .beta = 1));
+    GIVES(flux_crossentropy(flux_to_dtype(p, FLUX_F64), p, .eps = 1e-39));
+    GIVES(flux_crossentropy(p, p, .dim = 1));
+    REFUSED(flux_crossentropy(p, p, .ignore_index = 1), "crossentropy: .ignore_index goes with integer labels, which y is not");
+    REFUSED(flux_mse(x, x, .weights = v), "mse: .weights are of classes, which it has not");
+    REFUSED(flux_mse(x, x, .lengths = at), "mse: .lengths are for ctc_loss");
+    REFUSED(flux_logitcrossentropy(x, labels, .weights = pair), "logitcrossentropy: .weights is a vector of one number a class; it is a tuple, yhat is 4x3 f32");
+    REFUSED(flux_logitcrossentropy(x, labels, .weights = x), "it is 4x3 f32, yhat is 4x3 f32");
+    REFUSED(flux_logitcrossentropy(x, labels, .weights = v), "it is 3-element f32, yhat is 4x3 f32");
+    REFUSED(flux_logitcrossentropy(x, labels, .weights = flux_gt(flux_ones(4), 0)), "it is 4-element bool, yhat is 4x3 f32");
+    REFUSED(flux_logitcrossentropy(one, one, .weights = flux_ones(1)), "it is 1-element f32, yhat is scalar f32");
+    GIVES(flux_logitcrossentropy(x, labels, .weights = flux_ones(4)));
+    REFUSED(flux_logitcrossentropy(x, up), "logitcrossentropy: label 4 at ");
+    REFUSED(flux_logitcrossentropy(x, down), "logitcrossentropy: label -1 at ");
+    REFUSED(flux_logitcrossentropy(x, up, .ignore_index = 5), "logitcrossentropy: label 4 at ");
+    GIVES(flux_logitcrossentropy(x, up, .ignore_index = 4));
+    REFUSED(flux_logitcrossentropy(x, at), "their shapes must be the same");
+    REFUSED(flux_label_smoothing(x, 0, 0), "label_smoothing: alpha is 0, which is not between 0 and 1");
+    REFUSED(flux_label_smoothing(x, 1, 0), "label_smoothing: alpha is 1");
+    REFUSED(flux_label_smoothing(x, 0.1, -2), "label_smoothing: 4x3 f32 has no dim -2");
+    REFUSED(flux_label_smoothing(x, 0.1, 2), "label_smoothing: 4x3 f32 has no dim 2");
+    GIVES(flux_label_smoothing(x, 0.1, -1));
+    GIVES(flux_label_smoothing(x, 0.1, 1));
+    flux_tensor *steps = flux_ones(3, 4, 2), *texts = flux_full_with(FLUX_SHAPE(2, 2), 0, FLUX_I32);
+    REFUSED(flux_ctc_loss(v, at), "ctc_loss: yhat is floating classes x steps (x batch), 2 classes at least, got 3-element f32");
+    REFUSED(flux_ctc_loss(flux_ones(3, 4, 2, 1), texts), "2 classes at least, got 3x4x2x1 f32");
+    REFUSED(flux_ctc_loss(flux_ones(1, 4), at), "2 classes at least, got 1x4 f32");
+    REFUSED(flux_ctc_loss(flux_ones(3, 0), at), "2 classes at least, got 3x0 f32");
+    REFUSED(flux_ctc_loss(whole, at), "2 classes at least, got 4x3 i32");
+    REFUSED(flux_ctc_loss(flux_ones(3, 4), v), "ctc_loss: y is integer labels (x batch) to yhat's 3x4 f32, got 3-element f32");
+    REFUSED(flux_ctc_loss(flux_ones(3, 4), flux_gt(v, 9)), "ctc_loss: y is integer labels (x batch)");
+    REFUSED(flux_ctc_loss(flux_ones(3, 4), flux_select(at, 0, 0)), "ctc_loss: y is integer labels (x batch)");
+    REFUSED(flux_ctc_loss(flux_ones(3, 4), texts), "ctc_loss: y is integer labels (x batch)");
+    REFUSED(flux_ctc_loss(steps, at), "ctc_loss: y is integer labels (x batch) to yhat's 3x4x2 f32");
+    REFUSED(flux_ctc_loss(steps, texts, .lengths = v), "ctc_loss: .lengths is one integer a sample, got 3-element f32 for 3x4x2 f32");
+    REFUSED(flux_ctc_loss(steps, texts, .lengths = pair), "ctc_loss: an operand is a tuple");
+    REFUSED(flux_ctc_loss(steps, texts, .lengths = whole), "ctc_loss: .lengths is one integer a sample, got 4x3 i32");
+    REFUSED(flux_ctc_loss(steps, texts, .agg = (flux_agg)9), "ctc_loss: .agg is 9");
+    GIVES(flux_ctc_loss(flux_ones(2, 1), flux_full_with(FLUX_SHAPE(1), 0, FLUX_I32)));
+}
+
+TEST(metrics) {
+    begin();
+    flux_tensor *labels = flux_to_dtype(flux_values(0, 3, 1), FLUX_I32), *many = flux_zeros(4097, 1), *most = flux_zeros(4096, 1), *up = flux_eval(flux_add(labels, 1.0));
+    flux_layer *m = flux_metric(flux_accuracy), *mean = flux_metric(flux_mse), *none_given = flux_metric(no_mean),
+               *wide = flux_metric(wide_mean), *two = flux_metric(pair_mean), *counts = flux_metric(flux_confusion);
+    REFUSED(flux_accuracy(nil, x), "accuracy: argument yhat is NULL");
+    REFUSED(flux_accuracy(x, nil), "accuracy: argument y is NULL");
+    REFUSED(flux_accuracy(cube, v), "accuracy: yhat is 2x3x4 f32, y is 3-element f32: y must be one-hot");
+    REFUSED(flux_accuracy(flux_ones(1, 3), labels), "accuracy: yhat is 1x3 f32, which has no two classes in dim 0");
+    REFUSED(flux_accuracy(one, one), "accuracy: yhat is scalar f32, which has no two classes in dim 0");
+    REFUSED(flux_accuracy(x, at), "accuracy: yhat is 4x3 f32, y is 2-element i32: y must be one-hot");
+    REFUSED(flux_accuracy(at, labels), "accuracy: yhat is 2-element i32, y is 3-element i32: y must be one-hot");
+    REFUSED(flux_accuracy(x, up), "accuracy: label 4 at ");
+    GIVES(flux_accuracy(labels, labels));
+    GIVES(flux_accuracy(labels, x));
+    REFUSED(flux_topk_accuracy(labels, labels, .k = 1), "topk_accuracy: yhat is 3-element i32, y is ");
+    REFUSED(flux_topk_accuracy(x, labels, .k = 0), "topk_accuracy: k is 0, which is not within 1 to the 4 classes");
+    REFUSED(flux_topk_accuracy(x, labels, .k = 5), "topk_accuracy: k is 5, which is not within 1 to the 4 classes");
+    GIVES(flux_topk_accuracy(x, labels, .k = 4));
+    REFUSED(flux_confusion(labels, labels), "confusion: how many classes there are is not known from labels alone");
+    REFUSED(flux_confusion(many, flux_full_with(FLUX_SHAPE(1), 0, FLUX_I32)), "confusion: 4097 classes; 4096 are possible");
+    TAKES(flux_confusion(most, flux_full_with(FLUX_SHAPE(1), 0, FLUX_I32)) != NULL);
+    CHECK(flux_len(flux_confusion(truth, truth)) == 4);
+    REFUSED(flux_confusion(flux_to_dtype(truth, FLUX_I32), truth), "confusion: how many classes there are is not known");
+    REFUSED(flux_confusion(truth, flux_to_dtype(truth, FLUX_I32)), "confusion: how many classes there are is not known");
+    REFUSED(flux_r2(x, v), "r2: yhat is 4x3 f32, y is 3-element f32: both must have the same shape");
+    REFUSED(flux_r2(one, one), "r2: yhat is scalar f32");
+    REFUSED(flux_metric(NULL), "metric: argument f is NULL");
+    REFUSED(flux_metric(flux_accuracy, .k = 2), "metric: .k goes with flux_topk_accuracy");
+    TAKES(flux_metric(flux_topk_accuracy, .k = 2) != NULL);
+    REFUSED(flux_metric_add(NULL, x, labels), "metric_add: argument metric is NULL");
+    REFUSED(flux_metric_add(model, x, labels), "metric_add: Chain is no metric; flux_metric makes one");
+    REFUSED(flux_metric_value(model), "metric_value: Chain is no metric");
+    REFUSED(flux_metric_value(m), "metric_value: Metric(accuracy) has met no batch");
+    REFUSED(flux_metric_add(none_given, x, x), "metric: the function gave NULL");
+    REFUSED(flux_metric_add(wide, x, x), "metric: the function gave 4x3 f32, not one number");
+    REFUSED(flux_metric_add(two, x, x), "metric: the function gave ");
+    REFUSED(flux_call(m, x), "takes yhat and y");
+    REFUSED(flux_call(m, x, x, x), "takes yhat and y");
+    TAKES(flux_metric_add(counts, x, labels) == 0 && flux_metric_add(mean, one, one) == 0);
+    const double before = flux_item(flux_sum((flux_metric_value(counts))));
+    REFUSED(flux_metric_add(counts, flux_ones(3, 3), at), "confusion: ");
+    REFUSED(flux_metric_add(counts, flux_ones(3, 2), at), "metric_add: this batch has other classes or outputs than those before it");
+    CHECK(flux_item(flux_sum((flux_metric_value(counts)))) == before && before == 3);
+}
+
+/* ---------------- nn/: optimisers, gradients, training */
+
+static double half_rate(int64_t t, void *user) { return (void)user, 0.5 / (double)t; }
+static double no_rate(int64_t t, void *user) { return (void)user, (void)t, (double)NAN; }
+static flux_tensor *sum_loss(flux_layer *m, flux_tensor *a, flux_tensor *b) { return (void)b, flux_sum(flux_square(flux_call(m, a))); }
+static flux_tensor *of_squares(flux_tensor *y, void *user) { return (void)user, flux_sum(flux_square(y)); }
+static flux_tensor *of_nothing(flux_tensor *y, void *user) { return (void)user, (void)y, (flux_tensor *)NULL; }
+
+TEST(rules) {
+    begin();
+    flux_rule many[17], bad = flux_adam(0.1), chain16;
+    bad.made = false;
+    for (int i = 0; i < 17; i++) many[i] = flux_descent(0.1);
+    REFUSED(MADE(flux_rule_with(NULL, FLUX_OPTIONS(flux_rule_opts, .eta = 1))), "rule: argument name is NULL");
+    REFUSED(MADE(flux_rule_with("adam", FLUX_OPTIONS(flux_rule_opts, .eta = 1))), "rule: there is no rule named \"adam\"");
+    REFUSED(MADE(flux_adam(-1)), "adam: eta is -1, but must be ");
+    REFUSED(MADE(flux_adam(NAN)), "adam: eta is ");
+    REFUSED(MADE(flux_adam(0.1, .beta = { 1, 0.9 })), "adam: ");
+    REFUSED(MADE(flux_adam(0.1, .beta = { 0.9, -0.1 })), "adam: ");
+    REFUSED(MADE(flux_adam(0.1, .rho = 0.9)), "adam: Adam has no rho");
+    REFUSED(MADE(flux_adam(0.1, .couple = FLUX_OFF)), "adam: Adam has no couple");
+    REFUSED(MADE(flux_adam(0.1, .centred = FLUX_ON)), "adam: Adam has no centred");
+    REFUSED(MADE(flux_adam(0.1, .global = FLUX_ON)), "adam: Adam has no global");
+    REFUSED(MADE(flux_rprop(0.1, .gamma = { 2, 1 })), "rprop: gamma is (2, 1), not in order");
+    TAKES(flux_rprop(0.1, .gamma = { 1, 1 }).made && flux_adam(0).made);
+    TAKES(flux_rmsprop(0.1, .centred = FLUX_ON).made && flux_rmsprop(0.1, .centred = FLUX_OFF).made);
+    TAKES(flux_adamw(0.1, .couple = FLUX_OFF).made && flux_clipnorm(1, .global = FLUX_ON).made);
+    REFUSED(MADE(flux_optimiser_chain(bad, many[0])), "optimiser_chain: this is not a rule");
+    REFUSED(MADE(flux_optimiser_chain(many[0], bad)), "optimiser_chain: this is not a rule");
+    REFUSED(MADE(flux_optimiser_chain_with(17, many)), "optimiser_chain: a chain has at most 16 rules");
+    chain16 = flux_optimiser_chain_with(16, many);
+    CHECK(chain16.made && chain16.n == 16);
+    REFUSED(MADE(flux_optimiser_chain(chain16, many[0])), "optimiser_chain: a chain has at most 16 rules");
+    REFUSED(MADE(flux_accumgrad(0, many[0])), "accumgrad: n is 0, but must be 1 or more");
+    REFUSED(MADE(flux_accumgrad(2, bad)), "accumgrad: this is not a rule");
+    REFUSED(MADE(flux_mixed_precision(bad)), "mixed_precision: this is not a rule");
+    TAKES(flux_accumgrad(1, many[0]).made);
+    REFUSED(flux_setup(bad, model), "setup: this is not a rule");
+    REFUSED(flux_setup(many[0], NULL), "setup: argument ");
+    flux_schedule s = flux_schedule_constant(0.1), no = s, eight[9], never;
+    no.made = false;
+    for (int i = 0; i < 9; i++) eight[i] = flux_schedule_linear(1, 0, 2);
+    REFUSED(MADE(flux_schedule_constant(-1)), "schedule: start is -1, but must be 0 or more");
+    REFUSED(MADE(flux_schedule_step(1, 0.5, 0)), "schedule: period is 0, but must be from 1 to 1e15");
+    REFUSED(MADE(flux_schedule_linear(1, 0, 0)), "schedule: ");
+    REFUSED(MADE(flux_schedule_cosine(1, -1, 4)), "schedule: finish is -1");
+    REFUSED(MADE(flux_schedule_of(NULL, NULL)), "schedule_of: argument fn is NULL");
+    REFUSED(MADE(flux_schedule_onecycle(1, 1)), "schedule_onecycle: 1 steps, but it takes 2 or more");
+    REFUSED(MADE(flux_schedule_onecycle(4, -1)), "schedule: ");
+    CHECK(flux_schedule_onecycle(2, 1).steps == 2 && flux_schedule_at(flux_schedule_onecycle(8, 1), 3) > flux_schedule_at(flux_schedule_onecycle(8, 1), 4) - 1);
+    REFUSED(MADE(flux_schedule_for(0, s)), "schedule_for: steps is 0, but must be 1 or more");
+    REFUSED(MADE(flux_schedule_sequence_with(0, eight)), "schedule_sequence: of no schedule");
+    REFUSED(MADE(flux_schedule_sequence(s, eight[0])), "schedule_sequence: schedule 0 has no end");
+    REFUSED(MADE(flux_schedule_sequence_with(9, eight)), "schedule_sequence: a sequence has at most 8 phases");
+    never = flux_schedule_sequence_with(8, eight);
+    CHECK(never.made && never.n == 8 && never.steps == 16 && flux_schedule_sequence(eight[0], s).steps == 0);
+    REFUSED(flux_schedule_at(s, 0), "schedule_at: t is 0, but counts from 1");
+    CHECK(flux_schedule_at(s, 1) == 0.1);
+    REFUSED(MADE(flux_scheduled(bad, s)), "scheduled: this is not a rule");
+    REFUSED(MADE(flux_scheduled(flux_scheduled(many[0], s), s)), "scheduled: this rule has a schedule already");
+    REFUSED(MADE(flux_scheduled(flux_optimiser_chain(many[0], many[1]), s)), "scheduled: several rules of this chain have an eta");
+    REFUSED(MADE(flux_scheduled(flux_weightdecay(0.1), s)), "scheduled: no rule of this chain has an eta");
+    flux_rule nine[9], full;
+    for (int i = 0; i < 9; i++) nine[i] = i ? flux_weightdecay(0.1) : flux_descent(0.1);
+    REFUSED(MADE(flux_scheduled(flux_optimiser_chain_with(9, nine), never)), "scheduled: a chain has at most 16 rules and phases");
+    full = flux_scheduled(flux_optimiser_chain_with(8, nine), never);
+    CHECK(full.made && full.n == 16 && !flux_scheduled(many[0], no).made && !flux_failed());
+    flux_state *clip = flux_setup(flux_clipnorm(1), model), *paced = flux_setup(flux_scheduled(flux_adam(1), s), model),
+               *w = flux_setup(flux_adamw(0.1), model);
+    CHECK(flux_setup(flux_scheduled(flux_descent(1), flux_schedule_of(half_rate, NULL)), model) != NULL && !flux_failed());
+    REFUSED(flux_rate(NULL), "rate: argument state is NULL");
+    REFUSED(flux_rate(clip), "rate: no rule of this state has an eta");
+    REFUSED(MADE(flux_scheduled(flux_descent(1), flux_schedule_of(no_rate, NULL))), "schedule: the rate of step 1 is ");
+    REFUSED(flux_adjust(NULL, .eta = 1), "adjust: argument state is NULL");
+    REFUSED(flux_adjust(state, .rho = 0.5), "adjust: there is no rho in ");
+    REFUSED(flux_adjust(state, .eta = -1), "adjust: eta is -1");
+    REFUSED(flux_adjust(paced, .eta = 1), "adjust: eta follows the schedule in ");
+    REFUSED(flux_adjust(state, .couple = FLUX_ON), "adjust: there is no couple in ");
+    REFUSED(flux_adjust(state, .centred = FLUX_ON), "adjust: centred can't be changed");
+    REFUSED(flux_adjust(state, .global = FLUX_ON), "adjust: global can't be changed");
+    TAKES(flux_adjust(w, .couple = FLUX_OFF) == 0 && flux_adjust(paced, .beta = { 0.5, 0.5 }) == 0);
+    flux_layer *other = flux_dense(2, 2);
+    REFUSED(flux_adjust_part_with(NULL, model, FLUX_OPTIONS(flux_rule_opts, .eta = 1)), "adjust_layer: argument state is NULL");
+    REFUSED(flux_adjust_part_with(state, NULL, FLUX_OPTIONS(flux_rule_opts, .eta = 1)), "adjust_layer: argument part is NULL");
+    REFUSED(flux_adjust_part_with(state, model, FLUX_OPTIONS(flux_rule_opts, .rho = 1)), "adjust_layer: there is no rho in ");
+    REFUSED(flux_adjust_part_with(state, other, FLUX_OPTIONS(flux_rule_opts, .eta = 1)), "adjust_layer: no parameter of this Dense belongs to the model of the state");
+}
+
+TEST(gradients) {
+    begin();
+    flux_tensor *loss = flux_sum(flux_square(flux_call(model, x)));
+    flux_grads *g = flux_gradient(loss, model), *more = flux_gradient(loss, model), *used = flux_gradient(loss, model);
+    flux_layer *copy = flux_copy_layer(model), *small = flux_chain(flux_dense(4, 3)), *deep = flux_chain(flux_dense(4, 3, flux_tanh), flux_batchnorm(3), flux_dense(3, 3));
+    const int n = flux_num_grads(g);
+    flux_state *mixed = flux_setup(flux_mixed_precision(flux_descent(0.1)), flux_f16(flux_dense(4, 2)));
+    CHECK(n == 6 && flux_update(flux_setup(flux_descent(0), copy), copy, flux_gradient(flux_sum(flux_call(copy, x)), copy)) == 0);
+    REFUSED(flux_gradient(x, model), "gradient: the loss must be one real number, not 4x3 f32");
+    REFUSED(flux_gradient(flux_sum((whole)), model), "gradient: the loss must be one real number, not scalar i64");
+    REFUSED(flux_grad(NULL, x), "grad: argument g is NULL");
+    REFUSED(flux_grad(g, NULL), "grad: argument x is NULL");
+    REFUSED(flux_grad_param(g, model, "nothing"), "has no \"nothing\"");
+    REFUSED(flux_grad_at(g, -1), "grad_at: there is no gradient -1 among 6");
+    REFUSED(flux_grad_at(g, n), "grad_at: there is no gradient 6 among 6");
+    REFUSED(flux_grad_name(g, n), "grad_name: there is no gradient 6 among 6");
+    CHECK(flux_grad_at(g, 0) && flux_grad_at(g, n - 1));
+    REFUSED(flux_clip_value(g, 0), "clip_value: delta is 0, but must be more than 0");
+    REFUSED(flux_clip_value(g, NAN), "clip_value: delta is ");
+    REFUSED(flux_clip_global(g, 0), "clip_global: omega is 0, but must be more than 0");
+    REFUSED(flux_clip_global(g, -1), "clip_global: omega is -1");
+    REFUSED(flux_grads_add(NULL, g), "grads_add: argument g is NULL");
+    REFUSED(flux_grads_add(g, NULL), "grads_add: argument g is NULL");
+    REFUSED(flux_grads_scale(NULL, 2), "grads_scale: argument g is NULL");
+    flux_state *s = flux_setup(flux_descent(0), model);
+    TAKES(flux_grads_add(g, more) == 0 && flux_update(s, model, used) == 0);
+    REFUSED(flux_update(s, model, used), "update: these gradients were used up by an earlier flux_update");
+    REFUSED(flux_grad(used, x), "grad: these gradients were used up");
+    REFUSED(flux_grad_at(used, 0), "grad_at: these gradients were used up by flux_update");
+    REFUSED(flux_num_grads(used), "num_grads: these gradients were used up");
+    REFUSED(flux_clip_value(used, 1), "clip_value: these gradients were used up");
+    REFUSED(flux_grads_norm(used), "grads_norm: these gradients were used up");
+    REFUSED(flux_clip_global(used, 1), "clip_global: these gradients were used up");
+    REFUSED(flux_grads_add(g, used), "grads_add: these gradients were used up");
+    REFUSED(flux_grads_scale(used, 1), "grads_scale: these gradients were used up");
+    loss = flux_sum(flux_call(model, x));
+    g = flux_gradient(loss, model);
+    REFUSED(flux_update(NULL, model, g), "update: argument ");
+    REFUSED(flux_update(state, NULL, g), "update: argument ");
+    REFUSED(flux_update(state, model, NULL), "update: argument ");
+    REFUSED(flux_update(state, small, g), "update: ");
+    REFUSED(flux_update(state, deep, g), "update: layers.2.weight is 3x3 f32, but was 2x3 f32 at flux_setup");
+    REFUSED(flux_scaled_loss(NULL, loss), "scaled_loss: argument ");
+    REFUSED(flux_scaled_loss(mixed, NULL), "scaled_loss: argument ");
+    REFUSED(flux_loss_scale(NULL), "loss_scale: argument ");
+    REFUSED(flux_skipped(NULL), "skipped: argument ");
+    REFUSED(flux_gradcheck(NULL, NULL, x, 1), "gradcheck: argument fn is NULL");
+    REFUSED(flux_gradcheck(of_squares, NULL, NULL, 1), "gradcheck: argument x is NULL");
+    REFUSED(flux_gradcheck(of_squares, NULL, pair, 1), "gradcheck: x must be a tensor of floating numbers, not a tuple");
+    REFUSED(flux_gradcheck(of_squares, NULL, whole, 1), "gradcheck: x must be a tensor of floating numbers, not i32");
+    REFUSED(flux_gradcheck(of_nothing, NULL, x, 1), "gradcheck: the function gave NULL");
+    CHECK(flux_gradcheck(of_squares, NULL, x, 0) < 1e-2);
+    REFUSED(flux_patience(NULL, true, 1), "patience: argument stopper is NULL");
+    REFUSED(flux_early_stopping(NULL, 1, 1, 0), "early_stopping: argument stopper is NULL");
+    REFUSED(flux_plateau(NULL, 1, 1, 0), "plateau: argument stopper is NULL");
+}
+
+TEST(averages) {
+    begin();
+    flux_layer *m = flux_averaged(model), *small = flux_chain(flux_dense(4, 3)), *shapes = flux_chain(flux_dense(4, 3), flux_batchnorm(3), flux_dense(3, 3)),
+               *kinds = flux_chain(flux_dense(4, 3), flux_dense(3, 3), flux_dense(3, 2)), *loose = flux_chain(flux_dense(3, 3), flux_dense(3, 3)), *tied = flux_copy_layer(loose),
+               *longer = flux_chain(flux_dense(4, 3), flux_batchnorm(3), flux_dense(3, 2), flux_dense(2, 2));
+    flux_set_param(tied, "layers.1.weight", flux_param(tied, "layers.0.weight"));
+    REFUSED(flux_averaged(NULL), "averaged: argument model is NULL");
+    REFUSED(flux_averaged(model, .decay = 0.5, .equal = true), "averaged: .decay and .equal are two kinds of average");
+    REFUSED(flux_averaged(model, .decay = 1), "averaged: .decay is 1, but must be from 0 to below 1");
+    REFUSED(flux_averaged(model, .decay = -0.1), "averaged: .decay is -0.1");
+    REFUSED(flux_averaged(model, .decay = NAN), "averaged: .decay is ");
+    TAKES(flux_averaged(model, .decay = 0) && flux_averaged(model, .equal = true));
+    REFUSED(flux_update_average(model, model), "update_average: Chain is no averaged model; flux_averaged makes one");
+    REFUSED(flux_update_average(m, small), "update_average: the one model has more tensors than the other: ");
+    REFUSED(flux_update_average(m, shapes), "update_average: layers.2.weight is 2x3 f32 in the one model and 3x3 f32 in the other");
+    REFUSED(flux_update_average(m, kinds), "update_average: the one model has ");
+    REFUSED(flux_update_average(m, longer), "update_average: the one model has layers.3.weight, where the other has another field or none");
+    REFUSED(flux_loadmodel(NULL, model), "loadmodel: argument dst is NULL");
+    REFUSED(flux_loadmodel(model, NULL), "loadmodel: argument src is NULL");
+    REFUSED(flux_loadmodel(model, small), "loadmodel: the one model has more tensors than the other: 8 and 2");
+    REFUSED(flux_loadmodel(model, shapes), "loadmodel: layers.2.weight is 2x3 f32 in the one model and 3x3 f32 in the other");
+    REFUSED(flux_loadmodel(tied, loose), "loadmodel: tensors are tied in the one model and not in the other");
+    CHECK(flux_loadmodel(loose, tied) == 0 && flux_loadmodel(tied, tied) == 0 && flux_loadmodel(model, flux_copy_layer(model)) == 0 && !flux_failed());
+    CHECK(flux_item(flux_sum(flux_abs(flux_sub(flux_param(loose, "layers.1.weight"), flux_param(tied, "layers.0.weight"))))) == 0);
+    /* the first update takes all of the model, another in equal shares */
+    flux_layer *equal = flux_averaged(loose, .equal = true);
+    flux_tensor *w = flux_param(loose, "layers.0.weight");
+    for (int i = 0; i < 4; i++) {
+        flux_set_param(loose, "layers.0.weight", flux_eval(flux_full_with(flux_shape_of(w), i, FLUX_F32)));
+        TAKES(flux_update_average(equal, loose) == 0);
+        CHECK_NEAR(flux_item(flux_mean(flux_param(equal, "model.layers.0.weight"))), i / 2.0, 1e-6);
+    }
+}
+
+TEST(training) {
+    begin();
+    flux_loader *data = flux_dataloader(flux_eval(flux_rand(4, 6)), flux_ones(2, 6), .batchsize = 3);
+    flux_layer *acc = flux_metric(flux_mse), *other = flux_metric(flux_mae);
+    REFUSED(flux_train(NULL, model, data, state), "train: argument loss is NULL");
+    REFUSED(flux_train(sum_loss, NULL, data, state), "train: argument model is NULL");
+    REFUSED(flux_train(sum_loss, model, NULL, state), "train: argument data is NULL");
+    REFUSED(flux_train(sum_loss, model, data, NULL), "train: argument state is NULL");
+    REFUSED(flux_train(sum_loss, model, data, state, .epochs = 0), "train: .epochs is 0");
+    REFUSED(flux_train(sum_loss, model, data, state, .early_stop = 0), "train: .early_stop is 0 epochs");
+    REFUSED(flux_train(sum_loss, model, data, state, .min_dist = -1), "train: .min_dist is -1");
+    REFUSED(flux_train(sum_loss, model, data, state, .min_dist = NAN), "train: .min_dist is ");
+    REFUSED(flux_train(sum_loss, model, data, state, .metrics = { acc }), "train: .metrics are of .validation, which is not given");
+    REFUSED(flux_train(sum_loss, model, data, state, .validation = data, .metrics = { model }), "train: Chain is no metric");
+    REFUSED(flux_train(sum_loss, model, data, state, .validation = data, .metrics = { acc }, .monitor = other), "train: .monitor is none of .metrics");
+    REFUSED(flux_train(sum_loss, model, data, state, .monitor = other), "train: .monitor is none of .metrics");
+    REFUSED(flux_train(sum_loss, model, data, state, .resume = true), "train: .resume goes on from .checkpoint");
+    REFUSED(flux_train(sum_loss, model, data, state, .averaged = model), "train: .averaged is a Chain, no averaged model; flux_averaged makes one");
+}
+
+static flux_tensor *nested(flux_tensor *y) { return flux_tuple(flux_tuple(y, y), y); }
+static flux_tensor *drawn(flux_tensor *y) { return flux_add(y, flux_rand(4, 1)); }
+
+/* ---------------- data/ */
+
+static int64_t six(void *user) { return user ? *(int64_t *)user : 6; }
+static int no_get(void *user, int64_t i, int n, flux_tensor **out) { return (void)user, (void)n, out[0] = flux_full(1, 2), i == 1 ? 7 : 0; }
+static int no_array(void *user, int64_t i, int n, flux_tensor **out) { return (void)user, (void)n, out[0] = i ? NULL : flux_full(1, 2), 0; }
+static int uneven(void *user, int64_t i, int n, flux_tensor **out) { return (void)user, (void)n, out[0] = flux_full(1, i + 1), 0; }
+static int unlike(void *user, int64_t i, int n, flux_tensor **out) {
+    return (void)user, (void)n, out[0] = flux_full_with(FLUX_SHAPE(2), 1, i ? FLUX_I32 : FLUX_F32), 0;
+}
+static int deep(void *user, int64_t i, int n, flux_tensor **out) { return (void)user, (void)n, (void)i, out[0] = flux_full_with(dims(8), 1, FLUX_F32), 0; }
+static flux_batch no_batch(flux_batch b, void *user) { return (void)user, b.x = NULL, b; }
+static flux_batch few_items(flux_batch b, void *user) { return (void)user, b.count = 0, b; }
+
+TEST(loaders) {
+    begin();
+    int64_t count = -1;
+    flux_dataset set = { 0 };
+    set.length = six, set.get = no_get, set.arrays = 1;
+    flux_tensor *w4 = flux_ones(4);
+    REFUSED(flux_dataloader(nil), "dataloader: ");
+    REFUSED(flux_dataloader(x, nil, v), "dataloader: array 1 is NULL");
+    REFUSED(flux_dataloader(one), "dataloader: array 0 has no dimension of observations");
+    REFUSED(flux_dataloader(x, one), "dataloader: array 1 has no dimension of observations");
+    REFUSED(flux_dataloader(x, cube), "dataloader: array 0 has 3 observations, array 1 has 4");
+    REFUSED(flux_dataloader(x, .data = &set), "dataloader: both arrays and .data are given");
+    REFUSED(flux_dataloader(x, .batchsize = 0), "dataloader: .batchsize is 0");
+    REFUSED(flux_dataloader(x, .ranks = 0), "dataloader: rank 0 of 0 does not exist");
+    REFUSED(flux_dataloader(x, .ranks = 2, .rank = -1), "dataloader: rank -1 of 2 does not exist");
+    REFUSED(flux_dataloader(x, .ranks = 2, .rank = 2), "dataloader: rank 2 of 2 does not exist");
+    REFUSED(flux_dataloader(x, .ranks = 4), "dataloader: 3 observations can't be shared by 4 ranks");
+    REFUSED(flux_dataloader(x, .even = (flux_even)-1), "dataloader: .even is -1, which is no FLUX_EVEN_...");
+    REFUSED(flux_dataloader(x, .even = (flux_even)(FLUX_EVEN_REPEAT + 1)), "which is no FLUX_EVEN_...");
+    REFUSED(flux_dataloader(x, .workers = -1), "dataloader: -1 workers; 0 to 256 are possible");
+    REFUSED(flux_dataloader(x, .workers = 257), "dataloader: 257 workers; 0 to 256 are possible");
+    TAKES(flux_dataloader(x, .ranks = 3, .rank = 2) && flux_dataloader(x, .workers = 256));
+    REFUSED(flux_dataloader(flux_ones(256), .batchsize = 256, .collate = FLUX_COLLATE_NONE), "a batch that is not collated has 255 observations at most, not 256");
+    TAKES(flux_dataloader(flux_ones(256), .batchsize = 255, .collate = FLUX_COLLATE_NONE) != NULL);
+    REFUSED(flux_dataloader(cube, .weights = pair), "dataloader: .weights is a tuple, not a vector of one number for each of the 4 observations");
+    REFUSED(flux_dataloader(cube, .weights = flux_ones(4, 1)), "dataloader: .weights is 4x1 f32, not a vector");
+    REFUSED(flux_dataloader(cube, .weights = v), "dataloader: .weights is 3-element f32, not a vector");
+    REFUSED(flux_dataloader(cube, .weights = flux_values(1, -1, 1, 1)), "dataloader: the weight of observation 1 is -1");
+    REFUSED(flux_dataloader(cube, .weights = flux_values(1, 1, HUGE_VAL, 1)), "dataloader: the weight of observation 2 is inf");
+    REFUSED(flux_dataloader(cube, .weights = flux_values(1, 1, 1, NAN)), "dataloader: the weight of observation 3 is ");
+    REFUSED(flux_dataloader(cube, .weights = flux_zeros(4)), "dataloader: the sum of .weights is 0");
+    REFUSED(flux_dataloader(cube, .weights = flux_full_with(FLUX_SHAPE(4), 1e308, FLUX_F64)), "dataloader: the sum of .weights is inf");
+    TAKES(flux_dataloader(cube, .weights = w4) != NULL);
+    set.get = NULL;
+    REFUSED(flux_dataloader(.data = &set), "dataloader: the data set has no get function");
+    set.get = no_get, set.length = NULL;
+    REFUSED(flux_dataloader(.data = &set), "dataloader: the data set has no length function");
+    set.length = six, set.arrays = 0;
+    REFUSED(flux_dataloader(.data = &set), "dataloader: the data set's .arrays is 0");
+    set.arrays = 1, set.user = &count;
+    REFUSED(flux_dataloader(.data = &set), "dataloader: the data set's length is -1");
+    count = 6;
+    REFUSED(flux_first(flux_dataloader(.data = &set, .batchsize = 2)).x, "dataloader: the data set's get gave 7 for observation 1");
+    set.get = no_array;
+    REFUSED(flux_first(flux_dataloader(.data = &set, .batchsize = 2)).x, "of observation 1");
+    set.get = uneven;
+    REFUSED(flux_first(flux_dataloader(.data = &set, .batchsize = 2)).x, "dataloader: array 0 of observation 1 of a batch ");
+    set.get = unlike;
+    REFUSED(flux_first(flux_dataloader(.data = &set, .batchsize = 2)).x, "dataloader: array 0 of observation 1 of a batch ");
+    set.get = deep;
+    REFUSED(flux_first(flux_dataloader(.data = &set, .batchsize = 2)).x, "dataloader: ");
+    REFUSED(flux_first(flux_dataloader(x, .transform = no_batch)).x, "dataloader: the transform gave no array for batch 0");
+    REFUSED(flux_first(flux_dataloader(x, .transform = few_items)).x, "dataloader: the transform gave no array for batch 0");
+    REFUSED(flux_first(NULL).x, "first: argument l is NULL");
+    REFUSED(flux_first(flux_dataloader(flux_zeros(3, 0))).x, "first: the loader has no batches");
+    REFUSED(flux_mapobs(NULL, loader), "mapobs: argument ");
+    REFUSED(flux_mapobs(flux_relu, NULL), "mapobs: argument ");
+    REFUSED(flux_onehot(nil, 3), "onehot: argument labels is NULL");
+    REFUSED(flux_onehot(v, 3), "onehot: labels are f32, not integers");
+    REFUSED(flux_onehot(truth, 3), "onehot: labels are bool, not integers");
+    REFUSED(flux_onehot(at, 0), "onehot: 0 classes; 1 to 16777216 are possible");
+    REFUSED(flux_onehot(at, (1 << 24) + 1), "onehot: 16777217 classes; 1 to 16777216 are possible");
+    TAKES(flux_onehot(at, 1 << 24) != NULL);
+    REFUSED(flux_onehot(index_of(8), 3), "onehot: labels have 8 dimensions already");
+    GIVES(flux_onehot(index_of(7), 3));
+    REFUSED(flux_onehot(at, 1), "onehot: label 1 at (0) is not one of 0 to 0");
+    REFUSED(flux_onehot(flux_full_with(FLUX_SHAPE(2), -1, FLUX_I32), 3), "onehot: label -1 at (0) is not one of 0 to 2");
+    GIVES(flux_onehot(flux_to_dtype(flux_values(0, 2), FLUX_U8), 3));
+    GIVES(flux_onehot(flux_to_dtype(flux_values(0, 2), FLUX_I64), 3));
+    REFUSED(flux_onecold(one), "onecold: y has no dimension of classes");
+    REFUSED(flux_onecold(none), "onecold: y has no classes");
+    REFUSED(flux_onecold(pair), "onecold: y is a tuple; take one tensor with flux_nth");
+    GIVES(flux_onecold(flux_ones(1, 3)));
+}
+
+TEST(subsets) {
+    begin();
+    flux_tensor *a = NULL, *b = NULL, *labels = flux_to_dtype(flux_values(0, 1, 1), FLUX_I32);
+    REFUSED(flux_splitobs(0.5, NULL, &a, &b), "splitobs: argument x is NULL");
+    REFUSED(flux_splitobs(0.5, one, &a, &b), "splitobs: x has no dimension of observations");
+    REFUSED(flux_splitobs(0.5, flux_tuple(x, one), &a, &b), "splitobs: an array of the tuple has no dimension of observations");
+    REFUSED(flux_splitobs(0.5, flux_tuple(x, pair), &a, &b), "splitobs: an array of the tuple has no dimension");
+    REFUSED(flux_splitobs(0.5, flux_tuple(x, cube), &a, &b), "splitobs: array 0 has 3 observations, array 1 has 4");
+    REFUSED(flux_splitobs(-0.1, x, &a, &b), "splitobs: the part -0.1 is not between 0 and 1");
+    REFUSED(flux_splitobs(1.1, x, &a, &b), "splitobs: the part 1.1 is not between 0 and 1");
+    REFUSED(flux_splitobs(NAN, x, &a, &b), "splitobs: the part ");
+    CHECK(a == NULL && b == NULL);
+    TAKES(flux_splitobs(0, x, &a, NULL) == 0 && flux_dim(a, 1) == 0 && flux_splitobs(1, pair, NULL, &b) == 0 && flux_dim(flux_nth(b, 0), 1) == 0);
+    a = b = NULL;
+    REFUSED(flux_kfolds(2, 0, x, NULL, &b), "kfolds: argument learn is NULL");
+    REFUSED(flux_kfolds(2, 0, x, &a, NULL), "kfolds: argument held is NULL");
+    REFUSED(flux_kfolds(1, 0, x, &a, &b), "kfolds: 1 folds of 3 observations");
+    REFUSED(flux_kfolds(4, 0, x, &a, &b), "kfolds: 4 folds of 3 observations");
+    REFUSED(flux_kfolds(3, -1, x, &a, &b), "kfolds: there is no fold -1 among 3");
+    REFUSED(flux_kfolds(3, 3, x, &a, &b), "kfolds: there is no fold 3 among 3");
+    CHECK(a == NULL && b == NULL);
+    TAKES(flux_kfolds(3, 2, x, &a, &b) == 0 && flux_dim(a, 1) == 2 && flux_dim(b, 1) == 1);
+    REFUSED(flux_shuffleobs(one, 1), "shuffleobs: x has no dimension of observations");
+    REFUSED(flux_oversample(x, NULL, 1), "oversample: argument labels is NULL");
+    REFUSED(flux_oversample(x, pair, 1), "oversample: labels are a vector of integers, or one-hot, classes x observations; these are a tuple");
+    REFUSED(flux_oversample(x, index_of(3), 1), "oversample: labels are a vector of integers, or one-hot, classes x observations; these are 1x1x1 i32");
+    REFUSED(flux_undersample(x, v, 1), "undersample: labels are a vector of integers, or one-hot, classes x observations; these are 3-element f32");
+    REFUSED(flux_undersample(x, flux_gt(v, 0), 1), "these are 3-element bool");
+    REFUSED(flux_oversample(x, at, 1), "oversample: 2 labels for 3 observations");
+    REFUSED(flux_balanced_weights(v), "balanced_weights: labels are a vector of integers");
+    CHECK(flux_dim(flux_oversample(x, labels, 1), 1) == 4 && flux_dim(flux_undersample(x, labels, 1), 1) == 2);
+}
+
+/* ---------------- files/, device/, text/ */
+
+/* What a test wrote, gone again. */
+static const char *file_of(const char *name) {
+    static char path[400];
+    snprintf(path, sizeof path, "%s/flux_refusals_%s", test_temp(), name);
+    return path;
+}
+
+TEST(saving) {
+    begin();
+    const void *const things[] = { model, x, state };
+    const char *const names[] = { "x", "y" };
+    char text[64];
+    flux_tensor *bf = flux_to_dtype(x, FLUX_BF16);
+    REFUSED(flux_save_npy(NULL, "x.npy"), "save_npy: argument ");
+    REFUSED(flux_save_npy(pair, "x.npy"), "save_npy: x is a tuple of 2 tensors");
+    REFUSED(flux_save_npy(x, NULL), "save_npy: ");
+    REFUSED(flux_save_npy(x, ""), "save_npy: the path is empty");
+    REFUSED(flux_save_npy(bf, "x.npy"), "save_npy: NumPy has no bf16; convert first");
+    REFUSED(flux_load_npy(NULL), "load_npy: argument path is NULL");
+    REFUSED(flux_save_npz_with(NULL, 1, "x", &things[1]), "save_npz: argument path is NULL");
+    REFUSED(flux_save_npz_with("x.npz", 0, "x", &things[1]), "save_npz: 0 things were given");
+    REFUSED(flux_save_npz_with("x.npz", 1, NULL, &things[1]), "save_npz: argument names is NULL");
+    REFUSED(flux_save_npz_with("x.npz", 1, "x", NULL), "save_npz: argument items is NULL");
+    REFUSED(flux_save_npz_with("x.npz", 1, "model", things), "save_npz: model is no tensor");
+    REFUSED(flux_save_npz_with("x.npz", 2, "x", things), "save_npz: \"x\" does not name 2 things");
+    REFUSED(flux_save_npz_with("x.npz", 1, "x, y", &things[1]), "save_npz: \"x, y\" does not name 1 things");
+    REFUSED(flux_save_npz_with("x.npz", 1, "", &things[1]), "save_npz: \"\" does not name 1 things");
+    REFUSED(flux_save_npz("x.npz", nil), "save_npz: argument nil is NULL");
+    REFUSED(flux_save_npz("x.npz", bf), "save_npz: NumPy has no bf16; convert first: flux_to_dtype(bf, FLUX_F32)");
+    REFUSED(flux_save_npz("x.npz", x, x), "save_npz: two arrays have the name x");
+    REFUSED(flux_npz_names("x.npz", NULL, 3), "npz_names: argument out is NULL");
+    char *lengthy = (char *)malloc(60002);
+    memset(lengthy, 'x', 60001), lengthy[60001] = 0;
+    REFUSED(flux_save_npz_with("x.npz", 1, lengthy, &things[1]), "save_npz: a name of 60001 bytes");
+    lengthy[60000] = 0;
+    TAKES(flux_save_npz_with(file_of("long.npz"), 1, lengthy, &things[1]) == 0 && flux_load_npz(file_of("long.npz"), lengthy) != NULL);
+    remove(file_of("long.npz"));
+    free(lengthy);
+    REFUSED(flux_load_npz(NULL, "x"), "load_npz: ");
+    REFUSED(flux_save_all_with("x.flux", 2, "x, x", (const void *const[]){ x, v }), "save_all: two tensors have the name x");
+    REFUSED(flux_save_all_with("x.flux", 2, "model, state", (const void *const[]){ model, names }), "save_all: state is no tensor, layer, loader or optimiser state");
+    REFUSED(flux_load_all_with("x.flux", 1, "x", &things[1]), "load_all: ");
+    REFUSED(flux_load_layer(model, NULL), "load: ");
+    REFUSED(flux_load_layer(NULL, "x.flux"), "load: argument ");
+    REFUSED(flux_save_layer(NULL, "x.flux"), "save: argument ");
+    REFUSED(flux_save_layer(model, NULL), "save: argument path is NULL");
+    REFUSED(flux_load_torch(model, "x.pt", "layers.0"), "load_torch: \"layers.0\" in the map is not of the form ours = theirs");
+    REFUSED(flux_load_torch(model, "x.pt", "layers.0, b = c"), "load_torch: \"layers.0, b = c\" in the map is not of the form ours = theirs");
+    REFUSED(flux_save_torch(model, NULL, NULL), "save_torch: ");
+    REFUSED(flux_save_image(v, "x.pgm"), "save_image: x is 3-element f32; a picture is width x height");
+    REFUSED(flux_save_image(image, "x.pgm"), "save_image: x is 8x8x3x2 f32");
+    REFUSED(flux_save_image(flux_ones(2, 2, 0), "x.pgm"), "save_image: x is 2x2x0 f32");
+    REFUSED(flux_save_image(flux_ones(2, 2, 5), "x.pgm"), "save_image: x is 2x2x5 f32");
+    REFUSED(flux_save_image(none, "x.pgm"), "save_image: x is 0x3 f32");
+    REFUSED(flux_save_image(x, NULL), "save_image: argument path is NULL");
+    REFUSED(flux_save_images(x, "x.pgm", 1), "save_images: x is 4x3 f32; pictures are width x height x n");
+    REFUSED(flux_save_images(flux_ones(2, 2, 1, 1, 1), "x.pgm", 1), "save_images: x is 2x2x1x1x1 f32");
+    REFUSED(flux_save_images(flux_ones(2, 2, 0, 1), "x.pgm", 1), "save_images: x is 2x2x0x1 f32");
+    REFUSED(flux_save_images(flux_ones(2, 2, 5, 1), "x.pgm", 1), "save_images: x is 2x2x5x1 f32");
+    REFUSED(flux_save_images(flux_ones(2, 2, 0), "x.pgm", 1), "save_images: x is 2x2x0 f32");
+    REFUSED(flux_save_images(one, "x.pgm", 1), "save_images: x is scalar f32");
+    REFUSED(flux_save_images(cube, "x.pgm", -1), "save_images: -1 columns");
+    REFUSED(flux_save_images(cube, NULL, 1), "save_images: argument path is NULL");
+    REFUSED(flux_save_image(x, "x.txt"), "save_image: x.txt: the name should end with .pgm (grey) or .ppm");
+    REFUSED(flux_load_image("x.pgm", .width = 0), "load_image: .width is 0; 1 to 65536 are possible");
+    REFUSED(flux_load_image("x.pgm", .height = 65537), "load_image: .height is 65537; 1 to 65536 are possible");
+    REFUSED(flux_load_image("x.pgm", .channels = 5), "load_image: .channels is 5; 1 to 4 are possible");
+    TAKES(flux_save_image(x, file_of("x.pgm")) == 0 && flux_dim(flux_load_image(file_of("x.pgm"), .width = 1, .height = 1, .channels = 4), 2) == 4);
+    remove(file_of("x.pgm"));
+    FILE *f = fopen(file_of("t.csv"), "w");
+    REQUIRE(f != NULL);
+    fprintf(f, "a,b\n1,red\n2,blue\n");
+    fclose(f);
+    flux_table *t = flux_load_table(file_of("t.csv"));
+    REQUIRE(t != NULL);
+    remove(file_of("t.csv"));
+    REFUSED(flux_column_name(t, -1), "column_name: column -1 of a table of 2 columns");
+    REFUSED(flux_column_name(t, 2), "column_name: column 2 of a table of 2 columns");
+    REFUSED(flux_column_name(NULL, 0), "column_name: argument t is NULL");
+    REFUSED(flux_columns(t, "a, c"), "columns: the table has no column \"c\"; it has 2: a, b");
+    REFUSED(flux_column_label(t, "b", -1), "column_label: b has no label -1; it has 2");
+    REFUSED(flux_column_label(t, "b", 2), "column_label: b has no label 2; it has 2");
+    REFUSED(flux_column_label(t, "a", 0), "column_label: a has no label 0; it has 0");
+    CHECK_STR(flux_column_name(t, 1), "b");
+    CHECK_STR(flux_column_label(t, "b", 0), "blue");
+    CHECK_STR(flux_column_label(t, "b", 1), "red");
+    REFUSED(flux_npz_names("there/is/no/such.npz", text, sizeof text), "npz_names: cannot open ");
+}
+
+TEST(sharing) {
+    begin();
+    const flux_device cpu = { 0, 0 }, nowhere = { 99, 0 };
+    double numbers[4] = { 0 };
+    static flux__dl_managed m;                 /* given back at the end of the scope */
+    int64_t size[9] = { 2, 2, 1, 1, 1, 1, 1, 1, 1 }, step[9] = { 2, 1 };
+    REFUSED(flux_pointer(pair), "pointer: an operand is a tuple");
+    REFUSED(flux_pointer(flux_transpose(x)), "pointer: the elements of 3x4 f32, a view, do not follow each other");
+    REFUSED(flux_borrow_on(nowhere, numbers, FLUX_F64, dims(1), NULL, NULL), "borrow_on: device {99, 0} can't be used here");
+    REFUSED(flux_borrow_on(cpu, NULL, FLUX_F64, dims(1), NULL, NULL), "borrow_on: argument ptr is NULL");
+    REFUSED(flux_borrow_on(cpu, (const char *)numbers + 4, FLUX_F64, dims(1), NULL, NULL), "borrow_on: the address of the elements, f64, is no multiple of their 8 bytes");
+    REFUSED(flux_borrow_on(cpu, numbers, FLUX_F64, dims(9), NULL, NULL), "borrow_on: 9 dimensions");
+    GIVES(flux_borrow_on(cpu, NULL, FLUX_F64, FLUX_SHAPE(0), NULL, NULL));
+    REFUSED(flux_stream(nowhere), "stream: device {99, 0} can't be used here");
+    REFUSED(flux_use_stream(nowhere, NULL), "use_stream: device {99, 0} can't be used here");
+    REFUSED(flux_to_dlpack(NULL), "to_dlpack: argument ");
+    REFUSED(flux_from_dlpack(NULL), "from_dlpack: argument t is NULL");
+    REFUSED(flux_from_dlpack_versioned(NULL), "from_dlpack: argument t is NULL");
+#define GIVEN(change) (memset(&m, 0, sizeof m), m.tensor.data = numbers, m.tensor.device_type = 1, m.tensor.ndim = 2, m.tensor.code = 2, \
+                       m.tensor.bits = 64, m.tensor.lanes = 1, m.tensor.shape = size, m.tensor.strides = step, (change),                  \
+                       flux_from_dlpack((struct DLManagedTensor *)&m))
+    REFUSED(GIVEN(m.tensor.ndim = -1), "from_dlpack: it has -1 dimensions, a tensor has 0 to 8");
+    REFUSED(GIVEN(m.tensor.ndim = 9), "from_dlpack: it has 9 dimensions, a tensor has 0 to 8");
+    REFUSED(GIVEN(m.tensor.shape = NULL), "from_dlpack: it has 2 dimensions");
+    REFUSED(GIVEN(m.tensor.device_type = 77), "from_dlpack: memory of DLPack's kind 77 can't be used here");
+    REFUSED(GIVEN(m.tensor.code = 9), "from_dlpack: there is no dtype of DLPack's code 9, 64 bits, 1 lanes");
+    REFUSED(GIVEN(m.tensor.bits = 24), "from_dlpack: there is no dtype of DLPack's code 2, 24 bits, 1 lanes");
+    REFUSED(GIVEN(m.tensor.lanes = 2), "from_dlpack: there is no dtype of DLPack's code 2, 64 bits, 2 lanes");
+    REFUSED(GIVEN(step[0] = (INT64_C(1) << 48) + 1), "from_dlpack: a stride of 281474976710657 elements is too long");
+    REFUSED(GIVEN(step[0] = -(INT64_C(1) << 48) - 1), "from_dlpack: a stride of -281474976710657 elements is too long");
+    REFUSED(GIVEN((step[0] = INT64_C(1) << 48, size[0] = 2)), "from_dlpack: a stride of 281474976710656 elements is too long");
+    step[0] = 2;
+    REFUSED(GIVEN(m.tensor.data = NULL), "from_dlpack: argument ptr is NULL");
+    REFUSED(GIVEN(m.tensor.byte_offset = 4), "from_dlpack: the address of the elements, f64, is no multiple");
+    REFUSED(GIVEN(size[0] = -1), "from_dlpack: dimension 1 is -1");
+    size[0] = 2;
+    flux_tensor *back = GIVEN(m.tensor.ndim = 2);
+    CHECK(back && flux_len(back) == 4 && !flux_failed());
+    REFUSED(flux_mem_limit(cpu, -1), "mem_limit: -1 bytes is not a limit (0 means none)");
+    REFUSED((void)flux_mem_stats(nowhere), "mem_stats: device {99, 0} does not exist");
+    REFUSED(flux_threads(-1), "threads: -1 threads are not possible");
+    REFUSED(flux_functional_with("CPU", "cudnn"), "functional_with: CPU has no component \"cudnn\"");
+    REFUSED(flux_functional("GPU"), "functional: unknown back end \"GPU\"");
+    const flux_device no_device = { 0, FLUX__MAX_IDS };
+    REFUSED((void)flux_mem_stats(no_device), "mem_stats: device {0, 16} does not exist");
+    REFUSED(flux_synchronise_device(nowhere), "synchronise_device: device {99, 0} can't be used here");
+}
+
+TEST(texts) {
+    begin();
+    REFUSED(flux_expr(NULL, x), "expr: argument ");
+    REFUSED(flux_expr("x +", x), "expr: column 4: ");
+    REFUSED(flux_expr_with("x", 2, "x", (flux_tensor *[]){ x, v }), "expr: variable 1 of 2 in \"x\" is not a plain name");
+    REFUSED(flux_expr_with("x", 1, "x, y", (flux_tensor *[]){ x }), "expr: variable 1 of 1 in \"x, y\" is not a plain name");
+    REFUSED(flux_expr_with("x", 1, "x + 1", (flux_tensor *[]){ x }), "expr: variable 1 of 1 in \"x + 1\" is not a plain name");
+    char text[4000];
+    REFUSED((flux_summary_text)(model, FLUX_SHAPE(5, 2), text, sizeof text) == 0 ? NULL : x, "Dense(4 => 3, tanh) expects dim 0 of size 4, got 5x2 f32");
+    TAKES(flux_summary_text(model, FLUX_SHAPE(4, 2), text, sizeof text) > 0 && strstr(text, "total"));
+    REFUSED(flux_profile(NULL, NULL), "profile: the function is NULL");
+    REFUSED(flux_progress("loss", v), "progress: loss has 3 elements, not one");
+    REFUSED(flux_progress(NULL, v), "progress: the value has 3 elements, not one");
+    REFUSED(flux_graph_dot(NULL, "x.dot"), "graph_dot: argument ");
+    REFUSED(flux_graph_dot(x, "no/such/folder/x.dot"), "graph_dot: cannot open no/such/folder/x.dot: ");
+    REFUSED(flux_export_c(model, FLUX_SHAPE(4, 1), "x.c", .name = "a b"), "export_c: .name is no identifier of C: \"a b\"");
+    REFUSED(flux_export_c(model, FLUX_SHAPE(4, 1), "x.c", .name = "1a"), "export_c: .name is no identifier of C: \"1a\"");
+    REFUSED(flux_export_c(model, FLUX_SHAPE(4, 1), ".c"), "export_c: the path \".c\" gives no name; .name can");
+    flux_layer *deep_pair = flux_chain(flux_function(nested, "nested")), *random = flux_chain(flux_function(drawn, "drawn"));
+    REFUSED(flux_export_c(deep_pair, FLUX_SHAPE(4, 1), "x.c"), "export_c: the model gives a tuple within a tuple");
+    REFUSED(flux_export_c(random, FLUX_SHAPE(4, 1), "x.c"), "export_c: the model draws random numbers, also in test mode");
 }
 
 TEST_MAIN()

@@ -559,7 +559,7 @@ TEST(train_refuses) {
     CHECK_ERROR(flux_train(squares, m, data, opt, .validation = data, .metrics = { m }), "train: Dense is no metric");
     CHECK_ERROR(flux_train(squares, m, data, opt, .validation = data, .monitor = acc), "train: .monitor is none of .metrics");
     CHECK_ERROR(flux_train(squares, m, data, opt, .resume = true), "train: .resume goes on from .checkpoint");
-    CHECK_ERROR(flux_train(squares, m, data, opt, .averaged = m), "update_average: Dense is no averaged model");
+    CHECK_ERROR(flux_train(squares, m, data, opt, .averaged = m), "train: .averaged is a Dense, no averaged model");
     CHECK_ERROR(flux_train(squares, m, data, opt, .checkpoint = "/nowhere/at/all", .epochs = 1), "save");
     flux_layer *other = flux_copy_layer(m);
     flux_save_all(junk, m);
