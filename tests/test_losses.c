@@ -211,6 +211,30 @@ TEST(aggregates) {
     CHECK_NEAR(flux_item(flux_dice_coeff_loss(Q(), y, .agg = FLUX_NONE)), *fix_loss_dice, 2e-9);
 }
 
+/* Weights of classes: the sum is that of the weighted terms, and the mean is by the weights of the observations' classes, whether
+   y is labels, one-hot or probabilities; checked by hand, in double. */
+TEST(class_weights) {
+    const double w[3] = { 0.5, 3, 1.25 };
+    const int32_t label[4] = { 2, 0, 1, 1 };
+    flux_tensor *weights = flux_from(w, 3), *labels = flux_from(label, 4), *p = flux_softmax(L(), 0);
+    const double *probability = (const double *)flux_data(p);
+    for (int soft = 0; soft < 2; soft++) {
+        const double *y = soft ? fix_loss_D : hard;
+        double sum = 0, total = 0;
+        for (int i = 0; i < 12; i++) sum -= w[i % 3] * y[i] * log(probability[i]), total += w[i % 3] * y[i];
+        flux_tensor *t = soft ? D() : H();
+        CHECK_NEAR(flux_item(flux_logitcrossentropy(L(), t, .weights = weights, .agg = FLUX_SUM)), sum, 1e-12);
+        CHECK_NEAR(flux_item(flux_logitcrossentropy(L(), t, .weights = weights)), sum / total, 1e-12);
+        CHECK_NEAR(flux_item(flux_crossentropy(p, t, .weights = weights, .eps = 1e-300)), sum / total, 1e-12);
+        CHECK_NEAR(flux_item(flux_logitcrossentropy(flux_transpose(L()), flux_transpose(t), .weights = weights, .dim = 1)), sum / total, 1e-12);
+        if (soft) continue;
+        CHECK_NEAR(flux_item(flux_logitcrossentropy(L(), labels, .weights = weights)), sum / total, 1e-12);
+        CHECK_NEAR(flux_item(flux_logitcrossentropy(L(), labels, .weights = weights, .agg = FLUX_SUM)), sum, 1e-12);
+        sum += w[2] * log(probability[2]), total -= w[2];          /* without the one of class 2 */
+        CHECK_NEAR(flux_item(flux_logitcrossentropy(L(), labels, .weights = weights, .ignore_index = 2)), sum / total, 1e-12);
+    }
+}
+
 TEST(class_dimension) {
     flux_tensor *p = flux_transpose(L()), *y = flux_transpose(D());
     CHECK_NEAR(flux_item(flux_logitcrossentropy(p, y, .dim = 1)), *fix_loss_logitcrossentropy_soft,
