@@ -24,7 +24,8 @@ static uint64_t hashed_tensor(uint64_t h, flux_tensor *y) {
 static uint64_t world(void) {
     const flux__thread *t = flux__self();
     const int64_t thread[] = { (int64_t)t->seed, (int64_t)t->draws, t->nograd, t->hidden, t->held, t->nscopes, t->as_one,
-                               (int64_t)(intptr_t)t->training, (int64_t)(intptr_t)t->calling, t->quiet, (int64_t)(intptr_t)t->bar };
+                               (int64_t)(intptr_t)t->training, (int64_t)(intptr_t)t->calling, t->quiet, (int64_t)(intptr_t)t->bar,
+                               flux__atomic_load32(&flux__pool.wanted), flux__atomic_load32(&flux__home_at) };
     uint64_t h = hashed(UINT64_C(14695981039346656037), thread, sizeof thread);
     flux_tensor *param[16], *const given[] = { x, v, at, truth, one, cube, image, whole };
     char text[4000];
@@ -1450,6 +1451,79 @@ TEST(texts) {
     flux_layer *deep_pair = flux_chain(flux_function(nested, "nested")), *random = flux_chain(flux_function(drawn, "drawn"));
     REFUSED(flux_export_c(deep_pair, FLUX_SHAPE(4, 1), "x.c"), "export_c: the model gives a tuple within a tuple");
     REFUSED(flux_export_c(random, FLUX_SHAPE(4, 1), "x.c"), "export_c: the model draws random numbers, also in test mode");
+}
+
+/* ---------------- memory that runs out in each call */
+
+static void in_each_call(const char *name, flux_tensor *(*call)(void)) {
+    const flux_device cpu = { 0, 0 };
+    double want = NAN, got = NAN;
+    flux_seed(11);
+    FLUX_SCOPE want = flux_item(flux_sum(flux_to_dtype(flux_nth(call(), 0), FLUX_F64)));
+    const flux__thread was = *flux__self();
+    if (!test_check(want == want, __FILE__, __LINE__, name)) return;
+    flux_on_error(test_silent, &test_sentences);
+    for (long n = 0; n < 2000 && got != got; n++) {
+        flux_scope_open();
+        flux_mem_trim(cpu);
+        flux_seed(11);
+        test_sentences = 0;
+        flux__test_memory(n);
+        flux_tensor *y = call(), *first = y ? flux_eval(flux_nth(y, 0)) : NULL;
+        const int refused = flux__test_refused();
+        flux__test_memory(-1);
+        if (first && !flux_failed()) got = flux_item(flux_sum(flux_to_dtype(first, FLUX_F64)));
+        else if (!(refused && test_sentences && strstr(flux_error(), "memory"))) {
+            fprintf(stderr, "    %s, allocation %ld: %d sentences: %s\n", name, n, test_sentences, flux_error());
+            test_check(false, __FILE__, __LINE__, "memory that runs out is said");
+        }
+        flux_clear();
+        flux_scope_close();
+        const flux__thread *t = flux__self();
+        if (t->hidden != was.hidden || t->held != was.held || t->nscopes != was.nscopes || t->nograd != was.nograd || t->as_one != was.as_one || t->quiet != was.quiet)
+            test_check(false, __FILE__, __LINE__, "a scope, or the like, is closed again where memory runs out");
+    }
+    flux_on_error(NULL, NULL);
+    if (!test_check(got == want, __FILE__, __LINE__, "with memory again the result is that of the first time")) fprintf(stderr, "    %s: %.17g, not %.17g\n", name, got, want);
+}
+#define CALL(name, expression) static flux_tensor *memory_##name(void) { return expression; }
+#define CALLS_OF(X)                                                                                  \
+    X(randint, flux_randint(0, 9, 5)) X(bernoulli, flux_bernoulli(x)) X(categorical, flux_categorical(x, .top_k = 2, .top_p = 0.9))          \
+    X(randperm, flux_randperm(9)) X(rand64, flux_rand_with(FLUX_SHAPE(5), FLUX_F64)) X(randn64, flux_randn_with(FLUX_SHAPE(5), FLUX_F64))   \
+    X(arange, flux_arange(0, 5, 1)) X(linspace, flux_linspace(0, 1, 5)) X(eye, flux_eye(3)) X(values, flux_values(1, 2, 3))                 \
+    X(var, flux_var(x, 0)) X(std, flux_std(x)) X(norm, flux_norm(x, 0)) X(logsumexp, flux_logsumexp(x, 0)) X(softmax, flux_softmax(x, 0))   \
+    X(logsoftmax, flux_logsoftmax(x, 0)) X(cumsum, flux_cumsum(x, 0)) X(cumprod, flux_cumprod(x, 1)) X(argmax, flux_argmax(x, 0))           \
+    X(any, flux_any(truth, 0)) X(sort, flux_sort(x, .dim = 1)) X(argsort, flux_argsort(x)) X(topk, flux_topk(x, 2, 0))                      \
+    X(tril, flux_tril(x)) X(diag, flux_diag(v)) X(trace, flux_trace(flux_slice(x, 0, 0, 3))) X(split, flux_split(x, 0, 1, 3))               \
+    X(take_along, flux_take_along(x, 0, flux_slice(flux_abs(flux_mul(whole, 0.0)), 0, 0, 2))) X(gather, flux_gather(x, 0, at))              \
+    X(scatter_add, flux_scatter_add(flux_to_dtype(x, FLUX_F16), 0, at, flux_ones(2, 3))) X(pad, flux_pad(x, 1, 1, 1, 0, 2))                 \
+    X(flip, flux_flip(x, 0, 1)) X(repeat, flux_repeat(x, 2, 1, 2)) X(cat, flux_cat(1, x, whole)) X(stack, flux_stack(1, v, v))              \
+    X(reshape, flux_reshape(flux_transpose(x), 2, 6)) X(where, flux_where(truth, x, 2.0)) X(clamp, flux_clamp(x, 0, 1))                     \
+    X(matmul, flux_matmul(flux_transpose(x), x)) X(outer, flux_outer(v, v)) X(einsum, flux_einsum("ij,kj,j->ik", x, x, v))                  \
+    X(conv, flux_conv(image, flux_ones(3, 3, 3, 2), .pad = FLUX_SAMEPAD)) X(crosscor, flux_crosscor(image, flux_ones(3, 3, 1, 3), .groups = 3)) \
+    X(conv_transpose, flux_conv_transpose(image, flux_ones(3, 3, 2, 3), .stride = FLUX_SHAPE(2))) X(maxpool, flux_maxpool(image, FLUX_SHAPE(2))) \
+    X(meanpool, flux_meanpool(image, FLUX_SHAPE(3), .stride = FLUX_SHAPE(2))) X(lpnormpool, flux_lpnormpool(image, FLUX_SHAPE(2)))           \
+    X(attention, flux_dot_product_attention(x, x, x, .nheads = 2, .mask = flux_make_causal_mask(x))) X(rotary, flux_rotary(x, .nheads = 2))  \
+    X(scores, flux_dot_product_attention_scores(x, x, .bias = flux_ones(3, 3))) X(glu, flux_glu(x, 0)) X(normalise, flux_normalise(x, FLUX_SHAPE(0), 1e-5)) \
+    X(onehot, flux_onehot(at, 3)) X(onecold, flux_onecold(x)) X(expr, flux_expr("exp.(x) .* sum(v) .+ v'", x, v))                     \
+    X(accuracy, flux_accuracy(x, x)) X(topk_accuracy, flux_topk_accuracy(x, x, .k = 2)) X(confusion, flux_confusion(x, x))                  \
+    X(f1, flux_f1(x, x)) X(r2, flux_r2(x, flux_mul(x, 2))) X(perplexity, flux_perplexity(x, flux_onecold(x)))                             \
+    X(crossentropy, flux_logitcrossentropy(x, flux_onecold(x), .weights = flux_ones(4))) X(tversky, flux_tversky_loss(x, x))              \
+    X(focal, flux_focal_loss(flux_softmax(x, 0), x)) X(ctc, flux_ctc_loss(x, at)) X(smoothing, flux_label_smoothing(x, 0.1, 0))             \
+    X(orthogonal, flux_init("orthogonal", FLUX_SHAPE(5, 4))) X(sparse, flux_init("sparse", FLUX_SHAPE(5, 4), .sparsity = 0.5))              \
+    X(truncated, flux_init("truncated_normal", FLUX_SHAPE(5, 4))) X(identity, flux_init("identity", FLUX_SHAPE(3, 3, 2, 2)))                \
+    X(oversample, flux_oversample(cube, flux_from(((const int32_t[]){ 0, 0, 0, 1 }), 4), 3)) X(shuffle, flux_shuffleobs(pair_of_threes, 3)) \
+    X(balanced, flux_balanced_weights(flux_from(((const int32_t[]){ 0, 0, 0, 1 }), 4))) X(destructure, flux_destructure(model))             \
+    X(averaged, flux_destructure(flux_averaged(model))) X(copied, flux_destructure(flux_copy_layer(model))) X(f64, flux_destructure(flux_f64(model))) \
+    X(gradient, flux_grads_norm(flux_gradient(flux_sum(flux_square(flux_call(model, x))), model))) X(batch, flux_first(flux_dataloader(x, .batchsize = 2)).x)
+static flux_tensor *pair_of_threes;
+CALLS_OF(CALL)
+TEST(memory_runs_out_in_each_call) {
+    begin();
+    pair_of_threes = flux_tuple(x, v);
+    flux_testmode(model, true);
+#define RUN(name, expression) in_each_call(#name, memory_##name);
+    CALLS_OF(RUN)
 }
 
 TEST_MAIN()
