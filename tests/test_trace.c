@@ -1,4 +1,7 @@
 /* FLUX_TRACE: one event a kernel, in JSON that tools read. flux_profile: where the time goes, by layer. */
+#ifdef __linux__
+#define _DEFAULT_SOURCE                   /* readlink, setenv */
+#endif
 #include "test.h"
 
 #if defined(_WIN32)
@@ -155,4 +158,49 @@ TEST(what_a_product_does) {
     CHECK_NEAR(rate / moved, 64.0 * 64 * 64 / (3 * 64 * 64 * 4), 0.02 * 6);
     CHECK_NEAR(rate * ms / 1e3 * 1e9, 3 * 64.0 * 64 * 64, 0.2 * 3 * 64 * 64 * 64);
 }
+/* Of more than 40 kinds of kernels the longest are shown, in order, and the others are one row, so that the shares add up; the same
+   table each time. */
+TEST(a_profile_of_many_kernels) {
+    static flux_tensor *(*const f[])(flux_tensor *) = { flux_exp, flux_sin, flux_cos, flux_tan, flux_atan, flux_neg, flux_square };
+    flux_tensor *x = flux_eval(flux_to(test_device, flux_ones(7)));
+    const int kinds = test_left_out(1, 2) ? 7 : 49;
+    char first[20000], rest[60];
+    flux_profile_start();
+    for (int i = 0; i < kinds; i++) flux_eval(f[i / 7](f[i % 7](x)));
+    flux_profile_stop();
+    snprintf(first, sizeof first, "%s", profile_text());
+    adds_up(first);
+    CHECK_STR(profile_text(), first);
+    snprintf(rest, sizeof rest, " %d more rows\n", kinds - 40);
+    CHECK((kinds > 40) == (strstr(first, rest) != NULL) && count(first, "fused: ") == (kinds > 40 ? 40 : kinds));
+    double before = HUGE_VAL, ms;
+    for (const char *line = strstr(first, "kernel\n"); line && strchr(++line, '\n'); line = strchr(line, '\n'))
+        if (strstr(line, "fused: ") && strstr(line, "fused: ") < strchr(line, '\n') && sscanf(line, "%lf", &ms) == 1) CHECK(ms <= before), before = ms;
+}
+
+/* FLUX_PROFILE prints the table when the program ends, and 0 or nothing is no. */
+TEST(a_profile_at_the_end) {
+    ONLY_ON_CPU();
+#ifdef __linux__
+    static const struct { const char *value; bool printed; } cases[] = { { "1", true }, { "0", false }, { "", false } };
+    char self[400], command[1200], text[20000];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    REQUIRE(n > 0);
+    self[n] = 0;
+    for (int i = 0; i < 3; i++) {
+        snprintf(command, sizeof command, "FLUX_PROFILE='%s' '%s' what_a_product >" PATH ".end 2>&1", cases[i].value, self);
+        CHECK(system(command) == 0);
+        FILE *file = fopen(PATH ".end", "r");
+        REQUIRE(file != NULL);
+        text[fread(text, 1, sizeof text - 1, file)] = 0;
+        fclose(file);
+        remove(PATH ".end");
+        CHECK((strstr(text, "profile: ") != NULL) == cases[i].printed && (strstr(text, "beside kernels") != NULL) == cases[i].printed);
+        CHECK((times_of(text, "product") == 3) == cases[i].printed && count(text, " 0 failed") == 1);
+    }
+#else
+    SKIP("starts itself by /proc");
+#endif
+}
+
 TEST_MAIN()
