@@ -1407,4 +1407,21 @@ TEST(unwritable_folder) {
 }
 #endif
 
+/* Pixels of 1 to 4 channels, alpha the last of 2 and 4, as 1 to 4: grey is all colours, colours are their luminance, no alpha is 1. */
+TEST(channels_of_pixels) {
+    unsigned char byte[4] = { 51, 102, 204, 153 };
+    for (int from = 1; from <= 4; from++)
+        for (int to = 1; to <= 4; to++) {
+            const flux__pixels p = { 1, 1, from, byte, false };
+            float out[4];
+            flux__pixels_numbers(&p, out, to);
+            for (int c = 0; c < to; c++) {
+                const bool alpha = to % 2 == 0 && c == to - 1;
+                double want = from < 3 ? 51 : to < 3 ? 0.299 * 51 + 0.587 * 102 + 0.114 * 204 : byte[c];
+                if (alpha) want = from % 2 == 0 ? byte[from - 1] : 255;
+                CHECK_NEAR(out[c], want / 255, 1e-6);
+            }
+        }
+}
+
 TEST_MAIN()
