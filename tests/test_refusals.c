@@ -1432,6 +1432,8 @@ TEST(sharing) {
 
 TEST(texts) {
     begin();
+    REFUSED(flux_prewarm_with(NULL, dims(2)), "prewarm: argument model is NULL");
+    REFUSED(flux_prewarm_with(model, dims(9)), "prewarm: 9 dimensions");
     REFUSED(flux_expr(NULL, x), "expr: argument ");
     REFUSED(flux_expr("x +", x), "expr: column 4: ");
     REFUSED(flux_expr_with("x", 2, "x", (flux_tensor *[]){ x, v }), "expr: variable 1 of 2 in \"x\" is not a plain name");
@@ -1451,6 +1453,100 @@ TEST(texts) {
     flux_layer *deep_pair = flux_chain(flux_function(nested, "nested")), *random = flux_chain(flux_function(drawn, "drawn"));
     REFUSED(flux_export_c(deep_pair, FLUX_SHAPE(4, 1), "x.c"), "export_c: the model gives a tuple within a tuple");
     REFUSED(flux_export_c(random, FLUX_SHAPE(4, 1), "x.c"), "export_c: the model draws random numbers, also in test mode");
+}
+
+/* ---------------- dist/, and what other rooms ask of ranks: a world of one, and one of two whose other rank agrees to all */
+
+static int second_rank(const flux_comm *c) { return (void)c, 1; }
+static int two_ranks(const flux_comm *c) { return (void)c, 2; }
+static bool same_everywhere(flux_comm *c, int n, uint8_t *v) { return (void)c, (void)n, (void)v, true; }
+static bool nobody_agrees(flux_comm *c, int n, uint8_t *v) { return (void)c, (void)n, (void)v, FLUX__REFUSE("agree: no rank came"); }
+static bool failed_elsewhere(flux_comm *c, int n, uint8_t *v) { return (void)c, memset(v, 1, (size_t)n), true; }
+static bool given_seed(flux_comm *c, uint64_t mine, uint64_t *seed) { return (void)c, (void)mine, *seed = 42, true; }
+static bool no_seed(flux_comm *c, uint64_t mine, uint64_t *seed) { return (void)c, (void)mine, (void)seed, FLUX__REFUSE("seed: no rank came"); }
+static double weighed;
+static void weigh(flux_comm *c, double weight) { (void)c, weighed = weight; }
+
+TEST(ranks) {
+    begin();
+    const flux_root_opts root0 = FLUX_OPTIONS(flux_root_opts, .root = 0), root1 = FLUX_OPTIONS(flux_root_opts, .root = 1), below = FLUX_OPTIONS(flux_root_opts, .root = -1);
+    flux_comm *c = flux_distributed(), *ended = flux_distributed();
+    const long kept = 2;                  /* a communicator is never freed */
+    REQUIRE(c && ended && flux_distributed_end(ended) == 0);
+    test_kept += kept;
+    REFUSED(flux_distributed(.timeout = 0), "distributed: .timeout is 0 s");
+    REFUSED(flux_distributed(.timeout = NAN), "distributed: .timeout is ");
+    REFUSED(flux_distributed(.backend = "gloo"), "distributed: there is no backend \"gloo\"; there are MPI, NCCL and RCCL");
+    REFUSED(flux_rank_of(ended), "rank_of: the communicator was ended");
+    REFUSED(flux_distributed_end(ended), "distributed_end: the communicator was ended");
+    REFUSED(flux_barrier(NULL), "barrier: argument comm is NULL");
+    REFUSED(flux_barrier(ended), "barrier: the communicator was ended");
+    REFUSED(flux_allreduce(NULL, x, FLUX_SUM), "allreduce: argument comm is NULL");
+    REFUSED(flux_allreduce(ended, x, FLUX_SUM), "allreduce: the communicator was ended");
+    REFUSED(flux_allreduce(c, nil, FLUX_SUM), "allreduce: argument x is NULL");
+    REFUSED(flux_allreduce(c, x, FLUX_NONE), "allreduce: 2 is none of FLUX_SUM, FLUX_PROD, FLUX_MIN, FLUX_MAX, FLUX_MEAN");
+    REFUSED(flux_allreduce(c, x, (flux_agg)(FLUX_MEAN - 1)), "is none of FLUX_SUM");
+    REFUSED(flux_allreduce(c, x, (flux_agg)(FLUX_MAX + 1)), "is none of FLUX_SUM");
+    REFUSED(flux_reduce(c, x, FLUX_SUM, .root = 1), "reduce: .root is 1; there are ranks 0 to 0");
+    REFUSED(flux_broadcast(c, x, .root = -1), "broadcast: .root is -1; there are ranks 0 to 0");
+    REFUSED(flux_reduce_scatter(c, one, FLUX_SUM), "reduce_scatter: the last dim of scalar f32 can't be cut into 1 parts");
+    REFUSED(flux_reduce_scatter(c, flux_tuple(x, one), FLUX_SUM), "reduce_scatter: the last dim of scalar f32 can't be cut into 1 parts");
+    REFUSED(flux_synchronize_tensor(c, nil, root0), "synchronize: argument x is NULL");
+    REFUSED(flux_synchronize_tensor(c, x, root1), "synchronize: .root is 1; there are ranks 0 to 0");
+    REFUSED(flux_synchronize_layer(c, NULL, root0), "synchronize: argument model is NULL");
+    REFUSED(flux_synchronize_layer(c, model, below), "synchronize: .root is -1");
+    REFUSED(flux_synchronize_state(c, NULL, root0), "synchronize: argument state is NULL");
+    REFUSED(flux_synchronize_state(c, state, root1), "synchronize: .root is 1");
+    REFUSED(flux_distributed_save_tensor(ended, x, "x.flux"), "distributed_save: the communicator was ended");
+    REFUSED(flux_distributed_save_layer(NULL, model, "x.flux"), "distributed_save: argument comm is NULL");
+    REFUSED(flux_distributed_save_state(ended, state, "x.flux"), "distributed_save: the communicator was ended");
+    REFUSED(flux_distributed_save_state(c, NULL, "x.flux"), "save: argument ");
+    REFUSED(flux_distributed_save_tensor(c, x, "no/such/folder/x.flux"), "no/such/folder/x.flux");
+    const flux_rule adam = flux_adam(0.1), full = flux_optimiser_chain(adam, adam, adam, adam, adam, adam, adam, adam, adam, adam, adam, adam, adam, adam),
+                    more = flux_optimiser_chain(full, adam), sharded = flux_distributed_optimiser(c, adam, .shard = true);
+    REFUSED(MADE(flux_distributed_optimiser(NULL, adam)), "distributed_optimiser: argument comm is NULL");
+    REFUSED(MADE(flux_distributed_optimiser(ended, adam)), "distributed_optimiser: the communicator was ended");
+    REFUSED(MADE(flux_distributed_optimiser(c, adam, .bucket = 0)), "distributed_optimiser: .bucket is 0 bytes");
+    REFUSED(MADE(flux_distributed_optimiser(c, more)), "distributed_optimiser: a chain has at most 14 rules");
+    TAKES(flux_distributed_optimiser(c, full, .bucket = 1).made && sharded.made);
+    /* alone, each collective is the tensor itself, by value */
+    flux_tensor *const same[] = { flux_allreduce(c, x, FLUX_SUM), flux_allreduce(c, x, FLUX_MEAN), flux_reduce(c, x, FLUX_MAX, .root = 0), flux_broadcast(c, x, .root = 0),
+                                  flux_allgather(c, x), flux_reduce_scatter(c, x, FLUX_PROD), flux_synchronize_tensor(c, x, root0), flux_nth(flux_allreduce(c, pair, FLUX_MIN), 0) };
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) CHECK(same[i] && flux_item(flux_sum(flux_abs(flux_sub(same[i], x)))) == 0);
+    CHECK(flux_len(flux_allgather(c, one)) == 1 && flux_ndim(flux_allgather(c, one)) == 1 && flux_synchronize_layer(c, model, root0) == model);
+    CHECK(flux_synchronize_state(c, state, root0) == state && flux_barrier(c) == 0 && flux_rank_of(c) == 0 && flux_size_of(c) == 1 && flux_local_rank_of(c) == 0);
+    CHECK_STR(flux_comm_name(c), "alone");
+    TAKES(flux_distributed_save_layer(c, model, file_of("m")) == 0 && flux_distributed_save_state(c, state, file_of("s")) == 0 && flux_distributed_save_tensor(c, x, file_of("t")) == 0);
+    TAKES(flux_load_layer(model, file_of("m")) == 0 && flux_load_state(state, file_of("s")) == 0 && flux_load_tensor(file_of("t"), "tensor") != NULL);
+    remove(file_of("m")), remove(file_of("s")), remove(file_of("t"));
+    /* of two ranks, the second, whose answers are these */
+    const flux__rank_calls *was = flux__ranks;
+    flux__rank_calls calls = { second_rank, two_ranks, same_everywhere, given_seed, weigh, was->distribute, was->join, was->gather, was->whole };
+    flux_tensor *five = flux_eval(flux_arange(0, 5, 1));
+    flux__ranks = &calls;
+    REFUSED(flux_dataloader(five, .comm = c, .rank = 1), "dataloader: .comm says which rank this is: .rank and .ranks can't");
+    REFUSED(flux_dataloader(five, .comm = c, .ranks = 2), "dataloader: .comm says which rank this is");
+    calls.seed = no_seed;
+    REFUSED(flux_dataloader(five, .comm = c, .seed = 3), "seed: no rank came");
+    calls.seed = given_seed;
+    flux_loader *data = flux_dataloader(flux_eval(flux_rand(4, 8)), flux_ones(2, 8), .batchsize = 2, .comm = c), *shared = flux_dataloader(five, .comm = c, .shuffle = true),
+                *plain = flux_dataloader(five, .shuffle = true, .seed = 42, .ranks = 2, .rank = 1);
+    REQUIRE(data && shared && plain && flux_length(data) == 2);
+    CHECK(flux_item(flux_first(shared).x) == flux_item(flux_first(plain).x));              /* by the seed of rank 0 */
+    double weights[3] = { 9, 9, 9 };      /* of three batches it has two, and takes part in the third with one that counts nothing */
+    flux_each (b, shared) weights[b.index % 3] = weighed;
+    CHECK(weights[0] == 1 && weights[1] == 1 && weights[2] == 0 && weighed == 1);
+    REFUSED(flux_train(sum_loss, model, data, state, .best = "x.flux"), "train: ranks agree on .best and .early_stop by .validation only");
+    REFUSED(flux_train(sum_loss, model, data, state, .early_stop = 2), "train: ranks agree on .best and .early_stop by .validation only");
+    REFUSED(flux_train(sum_loss, model, data, state, .validation = data), "train: each rank validates on all data: leave .comm out there");
+    flux_loader *all = flux_dataloader(flux_eval(flux_rand(4, 5)), flux_ones(2, 5), .batchsize = 5);
+    TAKES(flux_train(sum_loss, model, data, state, .validation = all, .early_stop = 2, .best = "no/such/folder/x.flux") == 0);    /* rank 0 writes */
+    calls.agree = failed_elsewhere;
+    CHECK_ERROR(flux_train(sum_loss, model, data, state, .validation = all, .best = "x.flux"), "distributed_save: rank 0 could not write the file");
+    calls.agree = nobody_agrees;
+    CHECK_ERROR(flux_train(sum_loss, model, data, state, .validation = all, .best = "x.flux"), "agree: no rank came");
+    flux__ranks = was;
+    CHECK(flux_distributed_end(c) == 0);
 }
 
 /* ---------------- memory that runs out in each call */
