@@ -1455,6 +1455,49 @@ TEST(texts) {
     REFUSED(flux_export_c(random, FLUX_SHAPE(4, 1), "x.c"), "export_c: the model draws random numbers, also in test mode");
 }
 
+/* A checkpoint in which one number, or one tensor, cannot be this training's. */
+static void resumed_from(flux_tensor *course, flux_tensor *began, flux_tensor *random, flux_tensor *history, flux_loader *data, const char *sentence) {
+    const char *file = file_of("run");
+    CHECK(flux_save_all(file, model, state, data, course, began, random, history) == 0);
+    REFUSED(flux_train(sum_loss, model, data, state, .epochs = 2, .checkpoint = file, .resume = true), sentence);
+}
+TEST(checkpoints) {
+    begin();
+    flux_loader *data = flux_dataloader(flux_eval(flux_rand(4, 6)), flux_ones(2, 6), .batchsize = 3);
+    const char *file = file_of("run");
+    REQUIRE(flux_train(sum_loss, model, data, state, .checkpoint = file) == 0);
+    flux_tensor *course = flux_load_tensor(file, "course"), *began = flux_load_tensor(file, "began"), *random = flux_load_tensor(file, "random"),
+                *history = flux_load_tensor(file, "history"), *three = flux_full_with(FLUX_SHAPE(3), 0, FLUX_I64);
+    REQUIRE(course && began && random && history);
+    double number[8];
+    flux_read(course, number, sizeof number);
+    CHECK(number[0] == 1 && number[1] == -1 && flux_len(history) == 2);
+    static const struct { int at; double value; } wrong[] = { { 0, -1 }, { 0, 0.5 }, { 0, 1e9 }, { 0, NAN }, { 1, -2 }, { 1, 3 }, { 1, 0.5 }, { 1, NAN },
+                                                              { 6, -1 }, { 6, 0.5 }, { 6, 1e9 }, { 6, NAN } };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        double changed[8];
+        memcpy(changed, number, sizeof changed);
+        changed[wrong[i].at] = wrong[i].value;
+        resumed_from(flux_from(changed, 8), began, random, history, data, "is of another training: it stopped in epoch ");
+    }
+    resumed_from(flux_to_dtype(course, FLUX_F32), began, random, history, data, "train: course in ");
+    resumed_from(flux_slice(course, 0, 0, 7), began, random, history, data, "train: course in ");
+    resumed_from(course, three, random, history, data, "train: began in ");
+    resumed_from(course, flux_to_dtype(began, FLUX_F64), random, history, data, "train: began in ");
+    resumed_from(course, began, three, history, data, "train: random in ");
+    resumed_from(course, began, random, flux_cat(1, history, history), data, "train: history in ");
+    resumed_from(course, began, random, flux_to_dtype(history, FLUX_F32), data, "train: history in ");
+    CHECK(flux_save_all(file, model, state, course, began, random, history) == 0);
+    REFUSED(flux_train(sum_loss, model, data, state, .checkpoint = file, .resume = true), "data");
+    CHECK(flux_save_all(file, model, state, data, course, began, random) == 0);
+    REFUSED(flux_train(sum_loss, model, data, state, .checkpoint = file, .resume = true), "history");
+    number[1] = 2, number[6] = 999999999;          /* the last that can be: the epoch's end */
+    course = flux_from(number, 8);
+    CHECK(flux_save_all(file, model, state, data, course, began, random, history) == 0);
+    TAKES(flux_train(sum_loss, model, data, state, .epochs = 2, .checkpoint = file, .resume = true) == 0);
+    remove(file);
+}
+
 /* ---------------- dist/, and what other rooms ask of ranks: a world of one, and one of two whose other rank agrees to all */
 
 static int second_rank(const flux_comm *c) { return (void)c, 1; }
