@@ -85,4 +85,57 @@ TEST(printed) {
     CHECK_ERROR(flux_grads_text(NULL, text, sizeof text), "print");
 }
 
+/* Every gradient has its operand's dtype, shape and device, whatever the other operand's dtype: operations that compute in a wider
+   one, or in another shape, turn back. Against the gradient of the same operands in f64. */
+typedef flux_tensor *(*of_two)(flux_tensor *a, flux_tensor *b);
+#define OF_TWO(X)                                                                                    \
+    X(add, flux_add(a, flux_mul(b, b))) X(mul, flux_mul(a, b)) X(div, flux_div(a, flux_add(b, 2))) X(pow, flux_pow(flux_add(flux_abs(a), 1), b)) X(max2, flux_max2(a, b)) \
+    X(where, flux_where(flux_gt(a, 0), flux_mul(a, a), b)) X(matmul, flux_matmul(flux_transpose(a), b)) X(einsum, flux_einsum("ij,kj->ik", a, b)) \
+    X(outer, flux_outer(flux_reshape(a, -1), flux_reshape(b, -1))) X(dot, flux_dot(flux_reshape(a, -1), flux_reshape(b, -1)))            \
+    X(cat, flux_square(flux_cat(1, a, b))) X(stack, flux_square(flux_stack(0, a, b))) X(broadcast, flux_mul(flux_sum(a, 0), b))           \
+    X(conv, flux_conv(flux_reshape(a, 4, 3, 1, 1), flux_reshape(b, 2, 2, 1, 3)))                                                          \
+    X(conv_groups, flux_conv(flux_reshape(a, 6, 2, 1), flux_reshape(b, 6, 1, 2), .groups = 2, .pad = FLUX_SAMEPAD))                       \
+    X(crosscor, flux_crosscor(flux_reshape(a, 4, 3, 1, 1), flux_reshape(b, 2, 3, 1, 2), .stride = FLUX_SHAPE(2, 1), .pad = FLUX_SHAPE(1)))  \
+    X(conv_transpose, flux_conv_transpose(flux_reshape(a, 4, 3, 1, 1), flux_reshape(b, 2, 2, 3, 1), .stride = FLUX_SHAPE(2)))              \
+    X(attention, flux_nth(flux_dot_product_attention(a, b, b, .nheads = 2), 0)) X(scores, flux_dot_product_attention_scores(a, b))        \
+    X(mse, flux_mse(a, b)) X(huber, flux_huber_loss(a, b, .delta = 0.3)) X(crossentropy, flux_logitcrossentropy(a, flux_softmax(b, 0)))    \
+    X(kl, flux_kldivergence(flux_softmax(a, 0), flux_softmax(b, 0))) X(tversky, flux_tversky_loss(flux_sigmoid(a), flux_sigmoid(b)))      \
+    X(scatter, flux_square(flux_scatter_add(a, 1, flux_from(((const int32_t[]){ 2, 0, 2 }), 3), b))) X(gather, flux_mul(flux_gather(a, 1, flux_from(((const int32_t[]){ 2, 0, 2 }), 3)), b)) \
+    X(sort, flux_mul(flux_sort(a, .dim = 0), b)) X(topk, flux_mul(flux_nth(flux_topk(a, 2, 0), 0), flux_slice(b, 0, 1, 3))) X(cumsum, flux_mul(flux_cumsum(a, 1), b)) \
+    X(cumprod, flux_mul(flux_cumprod(flux_add(a, 2), 0), b)) X(softmax, flux_mul(flux_softmax(a, 0), b)) X(logsoftmax, flux_mul(flux_logsoftmax(a, 1), b)) \
+    X(norm, flux_mul(flux_norm(a, 0), b)) X(var, flux_mul(flux_var(a, 1), b)) X(lse, flux_mul(flux_logsumexp(a, 0), b)) X(prod, flux_mul(flux_prod(flux_add(a, 2), 0), b)) \
+    X(max, flux_mul(flux_max(a, 0), b)) X(pad, flux_square(flux_add(flux_pad(a, 0, 1, 0), flux_pad(b, 1, 0, 1)))) X(flip, flux_mul(flux_flip(a, 0), b)) \
+    X(repeat, flux_mul(flux_repeat(a, 2), flux_cat(0, b, b))) X(maxpool, flux_mul(flux_maxpool(flux_reshape(a, 4, 3, 1, 1), FLUX_SHAPE(2, 1)), flux_reshape(flux_slice(b, 0, 0, 2), 2, 3, 1, 1))) \
+    X(meanpool, flux_mul(flux_meanpool(flux_reshape(a, 4, 3, 1, 1), FLUX_SHAPE(2, 1)), flux_reshape(flux_slice(b, 0, 0, 2), 2, 3, 1, 1))) X(normalise, flux_mul(flux_normalise(a, FLUX_SHAPE(0), 1e-3), b)) \
+    X(gelu, flux_mul(flux_gelu_erf(a), flux_mish(b))) X(glu, flux_mul(flux_glu(a, 0), flux_glu(b, 0))) X(rotary, flux_mul(flux_rotary(a), b))
+#define DEFINE_OF_TWO(name, expression) static flux_tensor *two_##name(flux_tensor *a, flux_tensor *b) { return expression; }
+OF_TWO(DEFINE_OF_TWO)
+#define ROW_OF_TWO(name, expression) { #name, two_##name },
+static const struct { const char *name; of_two f; } two[] = { OF_TWO(ROW_OF_TWO) };
+
+TEST(gradients_are_like_their_operands) {
+    static const flux_dtype dtypes[][2] = { { FLUX_F16, FLUX_F16 }, { FLUX_BF16, FLUX_BF16 }, { FLUX_F16, FLUX_F32 }, { FLUX_F32, FLUX_BF16 }, { FLUX_F32, FLUX_F64 }, { FLUX_F64, FLUX_F16 } };
+    double v[2][12];
+    for (int i = 0; i < 12; i++) v[0][i] = (i * 7 % 12 - 5.5) / 8, v[1][i] = (i * 5 % 12 - 4.5) / 8;      /* which every format holds */
+    for (int i = 0; i < (int)(sizeof two / sizeof *two); i++) {
+        flux_tensor *x[2] = { flux_from(v[0], 4, 3), flux_from(v[1], 4, 3) };
+        flux_grads *g = flux_gradient(flux_sum(flux_to_dtype(two[i].f(x[0], x[1]), FLUX_F64)), x[0], x[1]);
+        for (int d = 0; d < 6 && g; d++) {
+            if (test_left_out(i + d, 12)) continue;
+            flux_tensor *y[2] = { flux_to_dtype(x[0], dtypes[d][0]), flux_to_dtype(x[1], dtypes[d][1]) };
+            flux_grads *h = flux_gradient(flux_sum(flux_to_dtype(two[i].f(y[0], y[1]), FLUX_F32)), y[0], y[1]);
+            for (int k = 0; k < 2; k++) {
+                flux_tensor *got = flux_grad(h, y[k]), *want = flux_grad(g, x[k]);
+                const bool like = got && flux_dtype_of(got) == dtypes[d][k] && flux_ndim(got) == 2 && flux_dim(got, 0) == 4 && flux_dim(got, 1) == 3 &&
+                                  flux_device_equal(flux_device_of_tensor(got), flux_device_of_tensor(y[k]));
+                const double tol = dtypes[d][0] == FLUX_BF16 || dtypes[d][1] == FLUX_BF16 ? 0.04 : dtypes[d][0] == FLUX_F16 || dtypes[d][1] == FLUX_F16 ? 5e-3 : 1e-5;
+                const double off = like ? flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(got, FLUX_F64), want)))) : NAN, most = flux_item(flux_max(flux_abs(want)));
+                if (!CHECK(like && off <= tol * (most > 1 ? most : 1)))
+                    fprintf(stderr, "    %s of %s and %s, by operand %d: %s%g off\n", two[i].name, flux_dtype_name(dtypes[d][0]), flux_dtype_name(dtypes[d][1]), k, like ? "" : "not alike, ", off);
+            }
+        }
+        CHECK(g != NULL);
+    }
+}
+
 TEST_MAIN()
