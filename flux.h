@@ -39609,7 +39609,7 @@ static bool flux__attend_for(const char *call, const flux_attention_opts *o, flu
         return false;
     a->q = flux__three_dims(xs[0]), a->k = flux__three_dims(xs[1]),
     a->v = o->v ? flux__three_dims(xs[2]) : NULL;
-    a->extra = o->bias ? flux_to_dtype(xs[3], (flux_dtype)a->q->dtype) : o->mask ? xs[4] : NULL;
+    a->extra = o->bias ? flux_to_dtype(xs[3], (flux_dtype)xs[0]->dtype) : o->mask ? xs[4] : NULL;
     if (o->bias && o->mask) a->extra = flux_where(xs[4], a->extra, -HUGE_VAL);
     if (a->causal && a->q && a->k && a->k->dim[1] < a->q->dim[1]) {   /* some queries see no key */
         flux_tensor *past = flux__attend_past(a), *extra = a->extra;
