@@ -362,4 +362,27 @@ TEST(options_however_they_are_written) {
     CHECK(flux_length(l) == 2);
 }
 
+/* A struct of zeros, as other languages hand it over, has the defaults of the call's macro. */
+static bool alike(flux_tensor *a, flux_tensor *b) {
+    return a && b && flux_len(a) == flux_len(b) && flux_item(flux_sum((flux_abs(flux_sub(flux_to_dtype(a, FLUX_F64), flux_to_dtype(b, FLUX_F64)))))) == 0;
+}
+TEST(a_struct_of_zeros_is_the_defaults) {
+    flux_tensor *x = flux_eval(flux_randn(4, 6)), *y = flux_eval(flux_softmax(flux_randn(4, 6), 0)), *p = flux_eval(flux_softmax(x, 0));
+    flux_act_opts act = { 0 };
+    flux_categorical_opts draw = { 0 };
+    flux_loss_opts loss = { 0 };
+    flux_topk_opts top = { 0 };
+    flux_rotary_opts turn = { 0 };
+    act.x = draw.x = turn.x = x, loss.yhat = p, loss.y = y, top.yhat = flux_randn(9, 40), top.y = flux_onecold(flux_randn(9, 40));
+    CHECK(alike(flux_leakyrelu_with(act), flux_leakyrelu(x)) && alike(flux_elu_with(act), flux_elu(x)) && alike(flux_celu_with(act), flux_celu(x)));
+    CHECK(alike(flux_softshrink_with(act), flux_softshrink(x)) && alike(flux_trelu_with(act), flux_trelu(x)) && alike(flux_rotary_with(turn), flux_rotary(x)));
+    CHECK(alike(flux_topk_accuracy_with(top), flux_topk_accuracy(top.yhat, top.y)));
+    flux_seed(3);
+    flux_tensor *one = flux_eval(flux_categorical_with(draw));
+    flux_seed(3);
+    CHECK(alike(one, flux_categorical(x)) && !alike(one, flux_argmax(x, 0)));
+#define OF_ZEROS(name, per) CHECK(alike(flux_##name##_with(loss), flux_##name(p, y)));
+    FLUX__LOSSES(OF_ZEROS)
+}
+
 TEST_MAIN()
