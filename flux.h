@@ -48428,15 +48428,14 @@ static void flux__put_watch(flux__sink *s, flux__watch *w) {
     flux__put_watch_end(s, w->row[0].layer);
 }
 
-/* Writes the summary of m for an input of shape `in`; false, with an error, if m refuses it. */
-static bool flux__summary_put(flux__sink *s, const char *call, flux_layer *m, flux_shape in) {
+/* Writes the summary of m for an input of shape `in`; nothing, with an error, if m refuses it. */
+static void flux__summary_put(flux__sink *s, const char *call, flux_layer *m, flux_shape in) {
     FLUX__ZEROED(flux__watch, w);
     int h = flux__hide();
     flux_tensor *y = flux__dry_run(call, m, in, &w);
     if (y) flux__put_watch(s, &w);
     flux__reveal_object(h, NULL);
     flux__free(w.row);
-    return y != NULL;
 }
 
 FLUX_DEF size_t flux_summary_text(flux_layer *m, flux_shape in, char *out, size_t n) {
