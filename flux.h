@@ -27833,14 +27833,15 @@ static void flux__emit_descriptor(flux__emitter *c, const flux__factor *f, const
                "((%s) >> 4);\n", f->name, f->deep ? 1 : FLUX__BOX_BYTES / 16, from);
 }
 
-/* One instruction: adds to the array `sum`, or where `adds` is 0 puts there, 64 x rows x 16
-   products of the tiles `a` and `b` behind the first plane's, at place l * 16 of the inner dim. The
-   dims that are not along the inner one come first in an operand that is not `deep`. */
+/* One instruction for each place l * 16 of a line: adds to the array `sum`, or where `adds` is 0
+   puts there, 64 x rows x 16 products of the tiles of plane `a` and of plane `b`. The dims that are
+   not along the inner one come first in an operand that is not `deep`. */
 static void flux__emit_wgmma(flux__emitter *c, const flux__factor *fa, const flux__factor *fb,
                              int rows, const char *sum, int a, int b, const char *adds) {
     flux__listing *s = &c->s;
     const char *type = fa->o->dtype == FLUX_F16 ? "f16" : "bf16";
     const int sums = rows / 2;
+    flux__emit(s, "    FULLY\n    for (int l = 0; l < %d; l++)\n", FLUX__LINE / 16);
     flux__emit(s, "    asm volatile(\"{\\n.reg .pred %%%%p;\\nsetp.ne.b32 %%%%p, %%%d, 0;\\n"
                "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", sums + 2, rows, type, type);
     for (int e = 0; e < sums; e++) flux__emit(s, "%s%%%d", e ? "," : "", e);
@@ -27852,18 +27853,18 @@ static void flux__emit_wgmma(flux__emitter *c, const flux__factor *fa, const flu
                fa->deep ? 2 : 128, adds);
 }
 
-/* The products of a turn, into the array `sum`: of planes those of the pairs that matter, the
-   smallest first. */
+/* The products of a turn, into the array `sum`: of planes those of the pairs that matter, those of
+   the smallest pair first. The order matters: the chip cuts each sum off (to 24 bits and toward
+   zero, as measured), so few of them may be of the size of the result. */
 static void flux__emit_turn_products(flux__emitter *c, const flux__ring *r, const flux__factor *fa,
                                      const flux__factor *fb, const char *sum) {
-    flux__emit(&c->s, "    products_begin();\n    FULLY\n    for (int l = 0; l < %d; l++) {\n",
-               FLUX__LINE / 16);
+    flux__emit(&c->s, "    products_begin();\n");
     for (int both = r->planes - 1; both >= 0; both--)
         for (int a = 0; a <= both; a++)
             flux__emit_wgmma(c, fa, fb, r->rows, sum, a, both - a,
                              r->planes > 1 && both == r->planes - 1 && a == 0 ? "(int)(l > 0)"
                                                                               : "1");
-    flux__emit(&c->s, "    }\n    products_end();\n");
+    flux__emit(&c->s, "    products_end();\n");
 }
 
 /* What the eight warps do that multiply. Turn n waits for its stage and multiplies. The stage is
