@@ -476,6 +476,7 @@ static void attentions(void) {
 int main(int argc, char **argv) {
     folder = argc > 1 ? argv[1] : ".";
     int ids[2] = { 0, 0 };
+    flux__planes_least = INFINITY;        /* plain products, which sm_80 has, too; those by planes were measured, tests/bench/README.md */
     printf("# Estimates by tests/gpu_report.c, which says how; nothing here was measured on a card.\n"
            "#arch   shape                           grid  block regs spill shared blocks  waves share  bytes    instr estimate\n");
     for (int i = 0; i < CHIPS; i++) {

@@ -253,25 +253,45 @@ static void flux__emit_attend_mma_drop(const flux__attend_pass *p, const char *v
     flux__emit(s, ") %s = 0;\n    }\n", v);
 }
 
-/* The forward pass over a tile: scores, the running maximum and sum of each row, whose lanes
-   join by shuffles, and sum2, which shrinks as the maximum grows. The lanes' parts of a row's sum
-   are joined at the end. No branch parts the rows, whose chains fill each other's waits. */
-static void flux__emit_attend_mma_forward(const flux__attend_pass *p, bool masked) {
+/* Of the forward pass over a tile: the running maximum `most` and sum `all` of each row, whose lanes
+   join by shuffles; scores become their exponentials, and sum2 shrinks as the maximum grows. Row
+   after row, for AMD: its compiler makes a third more instructions of the text below. */
+static void flux__emit_attend_mma_by_rows(const flux__attend_pass *p, int sums, int across) {
     flux__listing *s = &p->a->c->s;
-    const int sums = 256 / p->f->lanes, across = p->f->lanes == 32 ? 1 : 16, n = p->n / 16;
+    flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
+                "    for (int h = 0; h < %d; h++) {\n    float top = most[i][h];\n", p->tall,
+                p->locals);
+    flux__emit(s, "#define EACH FULLY for (int j = 0; j < %d; j++) FULLY "
+                "for (int e = 0; e < %d; e++) if (%s == h)\n", p->n / 16, sums, p->local);
+    flux__emit(s, "    EACH top = fmaxf(top, s[j][i][e]);\n"
+                "    top = fmaxf(top, ACROSS(top, %d)), top = fmaxf(top, ACROSS(top, %d));\n",
+                across, across * 2);
+    flux__emit(s, "    const float base = top == -INF ? 0.0f : top * POWER, "
+                "fade = near_exp2(fmaf(most[i][h], POWER, -base));\n"
+                "    most[i][h] = top, all[i][h] *= fade;\n");
+    flux__emit(s, "    EACH s[j][i][e] = near_exp2(fmaf(s[j][i][e], POWER, -base)), "
+                "all[i][h] += s[j][i][e];\n#undef EACH\n    FULLY\n"
+                "    for (int f = 0; f < %d && fade != 1.0f; f++)\n    FULLY\n"
+                "    for (int e = 0; e < %d; e++) if (%s == h) sum2[i][f][e] *= fade;\n    }\n",
+                p->n2 / 16, sums, p->local);
+    flux__emit(s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n", p->n / 16);
+}
+
+/* The same for all rows at once, for NVIDIA, where a branch would part their chains, which fill each
+   other's waits; exponentials come 16 columns at a time, with the products that take them. */
+static void flux__emit_attend_mma_at_once(const flux__attend_pass *p, int sums, int across) {
+    flux__listing *s = &p->a->c->s;
+    const int n = p->n / 16;
     const char *const rows = "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                              "    for (int h = 0; h < %d; h++) ";
-    flux__emit(s, "    float s[%d][%d][%d] = { 0 }, top[%d][%d], fade[%d][%d];\n    FULLY\n"
-                "    for (int j = 0; j < %d; j++) {\n", n, p->tall, sums, p->tall, p->locals,
-                p->tall, p->locals, n);
-    flux__emit_attend_mma_scores(p, "s[j][i]", "x1", true);
-    if (masked) flux__emit_attend_mma_seen(p, "s[j][i][e]");
-    flux__emit(s, "    }\n");
+    flux__emit(s, "    float top[%d][%d], fade[%d][%d];\n", p->tall, p->locals, p->tall,
+                p->locals);
     flux__emit(s, rows, p->tall, p->locals);
     flux__emit(s, "top[i][h] = most[i][h];\n    FULLY\n    for (int j = 0; j < %d; j++)\n"
                 "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
-                "    for (int e = 0; e < %d; e++) top[i][%s] = fmaxf(top[i][%s], s[j][i][e]);\n",
-                n, p->tall, sums, p->local, p->local);
+                "    for (int e = 0; e < %d; e++) "
+                "top[i][%s] = fmaxf(top[i][%s], s[j][i][e]);\n", n, p->tall, sums, p->local,
+                p->local);
     for (int turn = 1; turn < 3; turn++) {
         flux__emit(s, rows, p->tall, p->locals);
         flux__emit(s, "top[i][h] = fmaxf(top[i][h], ACROSS(top[i][h], %d));\n", across * turn);
@@ -288,6 +308,20 @@ static void flux__emit_attend_mma_forward(const flux__attend_pass *p, bool maske
                 "    for (int i = 0; i < %d; i++)\n    FULLY\n    for (int e = 0; e < %d; e++) "
                 "s[j][i][e] = near_exp2(fmaf(s[j][i][e], POWER, -top[i][%s])), "
                 "all[i][%s] += s[j][i][e];\n", n, p->tall, sums, p->local, p->local);
+}
+
+/* The forward pass over a tile: scores, their exponentials, and what these add to sum2. The lanes'
+   parts of a row's sum are joined at the end. */
+static void flux__emit_attend_mma_forward(const flux__attend_pass *p, bool masked) {
+    flux__listing *s = &p->a->c->s;
+    const int sums = 256 / p->f->lanes, n = p->n / 16;
+    flux__emit(s, "    float s[%d][%d][%d] = { 0 };\n    FULLY\n"
+                "    for (int j = 0; j < %d; j++) {\n", n, p->tall, sums, n);
+    flux__emit_attend_mma_scores(p, "s[j][i]", "x1", true);
+    if (masked) flux__emit_attend_mma_seen(p, "s[j][i][e]");
+    flux__emit(s, "    }\n");
+    if (p->f->lanes == 32) flux__emit_attend_mma_at_once(p, sums, 1);
+    else flux__emit_attend_mma_by_rows(p, sums, 16);
     flux__emit_attend_mma_drop(p, "s[j][i][e]");
     flux__emit_attend_mma_add(p, "s[j][i]", false);
     flux__emit(s, "    }\n");
