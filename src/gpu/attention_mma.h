@@ -253,9 +253,9 @@ static void flux__emit_attend_mma_drop(const flux__attend_pass *p, const char *v
     flux__emit(s, ") %s = 0;\n    }\n", v);
 }
 
-/* Of the forward pass over a tile: the running maximum `most` and sum `all` of each row, whose lanes
-   join by shuffles; scores become their exponentials, and sum2 shrinks as the maximum grows. Row
-   after row, for AMD: its compiler makes a third more instructions of the text below. */
+/* Of the forward pass over a tile: the running maximum `most` and sum `all` of each row, whose
+   lanes join by shuffles; scores become their exponentials, and sum2 shrinks as the maximum grows.
+   Row after row, for AMD: its compiler makes a third more instructions of the text below. */
 static void flux__emit_attend_mma_by_rows(const flux__attend_pass *p, int sums, int across) {
     flux__listing *s = &p->a->c->s;
     flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
@@ -277,8 +277,8 @@ static void flux__emit_attend_mma_by_rows(const flux__attend_pass *p, int sums, 
     flux__emit(s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n", p->n / 16);
 }
 
-/* The same for all rows at once, for NVIDIA, where a branch would part their chains, which fill each
-   other's waits; exponentials come 16 columns at a time, with the products that take them. */
+/* The same for all rows at once, for NVIDIA, where a branch would part their chains, which fill
+   each other's waits; exponentials come 16 columns at a time, with the products that take them. */
 static void flux__emit_attend_mma_at_once(const flux__attend_pass *p, int sums, int across) {
     flux__listing *s = &p->a->c->s;
     const int n = p->n / 16;
