@@ -33,7 +33,8 @@ FLUX__BEGIN_LEAN
 /* The fewest products, of numbers, that are worth the planes and three more launches. Tests set
    it. */
 static double flux__planes_least = 1 << 30;
-enum { FLUX__PLANES_SIDE = 256, FLUX__PLANES_MOST = 1 << 30 };   /* rows; bytes of scratch memory */
+enum { FLUX__PLANES_SIDE = 256 };         /* the fewest rows and columns */
+#define FLUX__PLANES_MOST ((int64_t)1 << 32)   /* bytes of scratch memory: of 16,384 squared 3 GB */
 
 typedef struct flux__planes {
     int n, rows, scratch;                 /* planes; rows of a tile; the parameter of scratch
