@@ -27335,11 +27335,12 @@ enum { FLUX__ENOUGH_BLOCKS = 128, FLUX__MOST_PARTS = 64, FLUX__LEAST_TERMS = 256
 static int64_t flux__product_tiles(const flux__kernel *k, int m, int n) {
     return (k->mnk[0] + m - 1) / m * ((k->mnk[1] + n - 1) / n) * flux__batches(k);
 }
-/* Tiles of so many terms, as the parts of a convolution's inner dim (flux__parts) are. */
+/* Blocks that these tiles may have: of a convolution as many for each as its inner dim has parts
+   (flux__parts). */
 static int64_t flux__product_blocks(const flux__kernel *k, int m, int n) {
-    const int64_t parts = k->operand[0].gather ? k->mnk[2] / FLUX__LEAST_TERMS : 1;
-    return flux__product_tiles(k, m, n) * (parts < 1 ? 1 : parts < FLUX__MOST_PARTS
-                                           ? parts : FLUX__MOST_PARTS);
+    int64_t parts = k->operand[0].gather ? k->mnk[2] / FLUX__LEAST_TERMS : 1;
+    if (parts > FLUX__MOST_PARTS) parts = FLUX__MOST_PARTS;
+    return flux__product_tiles(k, m, n) * (parts < 1 ? 1 : parts);
 }
 
 /* How a product's inner dim is split where its tiles would not fill a chip: into parts of
