@@ -27856,7 +27856,7 @@ static void flux__emit_wgmma(flux__emitter *c, const flux__factor *fa, const flu
 
 /* The products of a turn, into the array `sum`: of planes those of the pairs that matter, those of
    the smallest pair first. The order matters: the chip cuts each sum off (to 24 bits and toward
-   zero, as measured), so few of them may be of the size of the result. */
+   zero, as its errors suggest), so few of them may be of the size of the result. */
 static void flux__emit_turn_products(flux__emitter *c, const flux__ring *r, const flux__factor *fa,
                                      const flux__factor *fb, const char *sum) {
     flux__emit(&c->s, "    products_begin();\n");
