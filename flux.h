@@ -16500,7 +16500,7 @@ typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
                                 float *out, int kind);
 /* An Adam step for n elements. in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon,
-   scale. */
+   scale, and what g is multiplied by first. */
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in,
                               const float *by);
 /* `count` rows of n >= 4 numbers, contiguous and one after the other. For each row: first: its
@@ -17582,6 +17582,7 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
     const float *pg = in[0], *pm = in[1], *pv = in[2], *pw = in[3];                                  \
     for (int64_t i = 0; i < n; i += FLUX__LANES) {                                                   \
         FLUX__V g = FLUX__F(at)(pg + i), m = FLUX__F(at)(pm + i), v = FLUX__F(at)(pv + i), w;        \
+        if (by[4] != 1) g = g * by[4];                                                               \
         m = m + by[0] * (g - m), v = v + by[1] * (g * g - v), w = m / (FLUX__SQRT(v) + by[2]);       \
         if (pw) {                                                                                    \
             w = w * by[3] + FLUX__F(at)(pw + i);                                                     \
@@ -20790,8 +20791,8 @@ typedef struct flux__phase { int *line, n, *per_row, nper_row; } flux__phase;
 
 /* The lines of an Adam step, which run as one at the place of line `last`: new_m, new_v and
    last are results, g, m, v, w operands, by numbers. All are value numbers; w is -1 if there is
-   none. */
-typedef struct flux__adam { int g, m, v, w, by[4], new_m, new_v, last; } flux__adam;
+   none, and so is by[4], the number that g is multiplied by first. */
+typedef struct flux__adam { int g, m, v, w, by[5], new_m, new_v, last; } flux__adam;
 
 /* The lines of softmax-like rows, which run as one at the place of line `first` (see
    flux__rows_run). All are value numbers; y is -1 if there is none. keep_d, keep_e: other lines
@@ -22099,6 +22100,17 @@ static void flux__do_count(flux__block_run *b, int i) {
 
 /* ---------------- Adam's step */
 
+/* If only an Adam step needs its gradient, and that is an operand times a number, as the sum of
+   all ranks' gradients is: lets the step multiply. */
+static bool flux__adam_scale(const flux__kernel *k, flux__adam *a) {
+    const flux__value *x = k->value, *g = &x[a->g];
+    const int by = flux__is_const(k, g->b) ? g->b : g->a, from = by == g->b ? g->a : g->b;
+    if (flux__is_kept(k, a->g, a->new_m, x[a->new_v].b) || !flux__is_const(k, by) ||
+        !flux__is_walk(k, from) || x[from].phase != g->phase) return false;
+    a->by[4] = by, a->g = from;
+    return true;
+}
+
 /* Whether the division `div` is that of an Adam step, m' / (sqrt(v') + epsilon) with m' =
    lerp(m, g) and v' = lerp(v, square(g)), perhaps followed by fma(div, scale, w); if so, fills
    in *a. */
@@ -22106,7 +22118,7 @@ static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
     const flux__value *x = k->value;
     int sum, root, square, fma;
     if (!flux__is_f32(k, div, FLUX__OP_DIV)) return false;
-    a->new_m = x[div].a, sum = x[div].b, a->last = div, a->w = -1;
+    a->new_m = x[div].a, sum = x[div].b, a->last = div, a->w = a->by[4] = -1;
     if (!flux__is_f32(k, a->new_m, FLUX__OP_LERP) || !flux__passes(k, sum, FLUX__OP_ADD, div))
         return false;
     root = x[sum].a, a->by[2] = a->by[3] = x[sum].b;
@@ -22133,7 +22145,13 @@ static bool flux__match_adam(flux__kernel *k, flux__cpu *c, int line) {
     flux__adam a;
     if (c->adam.last >= 0 || !flux__adam_at(k, div, &a) || a.last != line ||
         (x[div].phase > 0 && !c->resident)) return false;
+    const int g = a.g;
+    if (flux__is_f32(k, g, FLUX__OP_MUL)) c->made[g] = flux__adam_scale(k, &a);
     c->adam = a;
+    if (k->kind == FLUX__K_FUSED && !k->reduced) {      /* it reads and writes in place mostly */
+        c->tile = 8 * FLUX__TILE;
+        flux__choose_blocks(k, c);
+    }
     c->made[div] = true;
     c->made[a.new_m] = c->made[a.new_v] = c->made[x[a.new_v].b] = c->made[x[div].b] =
         c->made[x[x[div].b].a] = true;
@@ -22151,12 +22169,13 @@ static void flux__do_adam(flux__block_run *b, int line) {
     const flux__adam *a = &b->c->adam;
     const int made[3] = { a->new_m, a->new_v, a->last };
     const float *in[4];
-    float by[4], *out[3];
+    float by[5] = { 0, 0, 0, 0, 1 }, *out[3];
     (void)line;
     in[0] = (const float *)b->at[a->g], in[1] = (const float *)b->at[a->m],
         in[2] = (const float *)b->at[a->v];
     in[3] = a->w < 0 ? NULL : (const float *)b->at[a->w];
-    for (int i = 0; i < 4; i++) by[i] = *(const float *)b->at[a->by[i]];
+    for (int i = 0; i < 5; i++)
+        if (a->by[i] >= 0) by[i] = *(const float *)b->at[a->by[i]];
     for (int i = 0; i < 3; i++) {
         b->at[made[i]] = out[i] = (float *)flux__result_at(b, made[i]);
         b->walk[made[i]] = 1;
@@ -22235,6 +22254,7 @@ static int flux__in_registers(const flux__kernel *k) {
 /* How many times the usual size a register is. Larger blocks cost less per point where few
    registers are needed or rows are short, and transpose longer runs where loads transpose. */
 static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool large) {
+    if (!k->reduced) return flux__in_registers(k) < 2 ? 4 : 1;
     if (c->across) return c->inner_first ? 16 : 4;
     if (c->inner_first) return !large && flux__in_registers(k) == 0 ? 4 : 1;
     if (large) return c->outer < 256 || c->resident ? 2 : 1;
@@ -22245,7 +22265,7 @@ static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool larg
 static void flux__usual_blocks(const flux__kernel *k, flux__cpu *c) {
     c->tile = FLUX__TILE;
     flux__choose_blocks(k, c);
-    const int times = !k->reduced ? 1 : flux__tile_times(k, c, c->outer * c->inner >= FLUX__LARGE);
+    const int times = flux__tile_times(k, c, c->outer * c->inner >= FLUX__LARGE);
     if (times == 1) return;
     c->tile = times * FLUX__TILE;
     flux__choose_blocks(k, c);

@@ -485,6 +485,7 @@ static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, cons
     const float *pg = in[0], *pm = in[1], *pv = in[2], *pw = in[3];                                  \
     for (int64_t i = 0; i < n; i += FLUX__LANES) {                                                   \
         FLUX__V g = FLUX__F(at)(pg + i), m = FLUX__F(at)(pm + i), v = FLUX__F(at)(pv + i), w;        \
+        if (by[4] != 1) g = g * by[4];                                                               \
         m = m + by[0] * (g - m), v = v + by[1] * (g * g - v), w = m / (FLUX__SQRT(v) + by[2]);       \
         if (pw) {                                                                                    \
             w = w * by[3] + FLUX__F(at)(pw + i);                                                     \

@@ -51,7 +51,7 @@ typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
                                 float *out, int kind);
 /* An Adam step for n elements. in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon,
-   scale. */
+   scale, and what g is multiplied by first. */
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in,
                               const float *by);
 /* `count` rows of n >= 4 numbers, contiguous and one after the other. For each row: first: its

@@ -117,6 +117,17 @@ static void flux__do_count(flux__block_run *b, int i) {
 
 /* ---------------- Adam's step */
 
+/* If only an Adam step needs its gradient, and that is an operand times a number, as the sum of
+   all ranks' gradients is: lets the step multiply. */
+static bool flux__adam_scale(const flux__kernel *k, flux__adam *a) {
+    const flux__value *x = k->value, *g = &x[a->g];
+    const int by = flux__is_const(k, g->b) ? g->b : g->a, from = by == g->b ? g->a : g->b;
+    if (flux__is_kept(k, a->g, a->new_m, x[a->new_v].b) || !flux__is_const(k, by) ||
+        !flux__is_walk(k, from) || x[from].phase != g->phase) return false;
+    a->by[4] = by, a->g = from;
+    return true;
+}
+
 /* Whether the division `div` is that of an Adam step, m' / (sqrt(v') + epsilon) with m' =
    lerp(m, g) and v' = lerp(v, square(g)), perhaps followed by fma(div, scale, w); if so, fills
    in *a. */
@@ -124,7 +135,7 @@ static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
     const flux__value *x = k->value;
     int sum, root, square, fma;
     if (!flux__is_f32(k, div, FLUX__OP_DIV)) return false;
-    a->new_m = x[div].a, sum = x[div].b, a->last = div, a->w = -1;
+    a->new_m = x[div].a, sum = x[div].b, a->last = div, a->w = a->by[4] = -1;
     if (!flux__is_f32(k, a->new_m, FLUX__OP_LERP) || !flux__passes(k, sum, FLUX__OP_ADD, div))
         return false;
     root = x[sum].a, a->by[2] = a->by[3] = x[sum].b;
@@ -151,7 +162,13 @@ static bool flux__match_adam(flux__kernel *k, flux__cpu *c, int line) {
     flux__adam a;
     if (c->adam.last >= 0 || !flux__adam_at(k, div, &a) || a.last != line ||
         (x[div].phase > 0 && !c->resident)) return false;
+    const int g = a.g;
+    if (flux__is_f32(k, g, FLUX__OP_MUL)) c->made[g] = flux__adam_scale(k, &a);
     c->adam = a;
+    if (k->kind == FLUX__K_FUSED && !k->reduced) {      /* it reads and writes in place mostly */
+        c->tile = 8 * FLUX__TILE;
+        flux__choose_blocks(k, c);
+    }
     c->made[div] = true;
     c->made[a.new_m] = c->made[a.new_v] = c->made[x[a.new_v].b] = c->made[x[div].b] =
         c->made[x[x[div].b].a] = true;
@@ -169,12 +186,13 @@ static void flux__do_adam(flux__block_run *b, int line) {
     const flux__adam *a = &b->c->adam;
     const int made[3] = { a->new_m, a->new_v, a->last };
     const float *in[4];
-    float by[4], *out[3];
+    float by[5] = { 0, 0, 0, 0, 1 }, *out[3];
     (void)line;
     in[0] = (const float *)b->at[a->g], in[1] = (const float *)b->at[a->m],
         in[2] = (const float *)b->at[a->v];
     in[3] = a->w < 0 ? NULL : (const float *)b->at[a->w];
-    for (int i = 0; i < 4; i++) by[i] = *(const float *)b->at[a->by[i]];
+    for (int i = 0; i < 5; i++)
+        if (a->by[i] >= 0) by[i] = *(const float *)b->at[a->by[i]];
     for (int i = 0; i < 3; i++) {
         b->at[made[i]] = out[i] = (float *)flux__result_at(b, made[i]);
         b->walk[made[i]] = 1;
@@ -253,6 +271,7 @@ static int flux__in_registers(const flux__kernel *k) {
 /* How many times the usual size a register is. Larger blocks cost less per point where few
    registers are needed or rows are short, and transpose longer runs where loads transpose. */
 static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool large) {
+    if (!k->reduced) return flux__in_registers(k) < 2 ? 4 : 1;
     if (c->across) return c->inner_first ? 16 : 4;
     if (c->inner_first) return !large && flux__in_registers(k) == 0 ? 4 : 1;
     if (large) return c->outer < 256 || c->resident ? 2 : 1;
@@ -263,7 +282,7 @@ static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool larg
 static void flux__usual_blocks(const flux__kernel *k, flux__cpu *c) {
     c->tile = FLUX__TILE;
     flux__choose_blocks(k, c);
-    const int times = !k->reduced ? 1 : flux__tile_times(k, c, c->outer * c->inner >= FLUX__LARGE);
+    const int times = flux__tile_times(k, c, c->outer * c->inner >= FLUX__LARGE);
     if (times == 1) return;
     c->tile = times * FLUX__TILE;
     flux__choose_blocks(k, c);
