@@ -5,8 +5,9 @@
 
    Kernels that differ in nothing but numbers are one, unless it is the launch's bounds or a shared array that differs.
    `all` compiles each for every architecture; `each` one of each kind (tiles of a size, operands of a type) for every one, and
-   each of the others for one of a maker's, which its text chooses; `some` leaves out those whose lines, but for numbers, are all found
-   in SEEN longer ones that the same maker's compiler gets: operations in another order, which long kernels have most of. A kernel of
+   each of the others for one of a maker's, which its text chooses; `some` that of each kind for one of neighbours (sm_80 to 89), which
+   the kind chooses, and leaves out those of the others whose lines, but for numbers, are all found in SEEN longer ones that the same
+   maker's compiler gets: operations in another order, which long kernels have most of. A kernel of
    tensor or matrix cores, or of asynchronous copies, is for chips that have the same cores as the chip for which it was made. Many are compiled in
    one program, because a compiler's start costs more than a kernel; each architecture in a process of its own, because a compiler may
    end the process over one that it does not know.
@@ -21,7 +22,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { CUDA, AMD, TOGETHER = 150, SEEN = 3, MOST_CHIPS = 32, MOST_ARCHS = 64 };     /* TOGETHER: kernels of a program */
+enum { CUDA, AMD, TOGETHER = 150, SEEN = 1, MOST_CHIPS = 32, MOST_ARCHS = 64 };     /* TOGETHER: kernels of a program */
 enum { SOME, EACH, ALL };
 
 typedef struct block {                    /* a function of an operation, or a kernel */
@@ -270,15 +271,29 @@ static void find_telling(int vendor) {
     FLUX_FREE(longest);
 }
 
-/* Whether it is this architecture's turn, among its maker's that the kernel is for. */
-static bool has_turn(const block *b, const target *arch) {
+/* Neighbours are named alike but for the last letter: sm_80, 86, 87, 88 and 89; gfx900, 906 and 90a. */
+static bool are_neighbours(const target *a, const target *b) {
+    size_t n = strlen(a->name);
+    return strlen(b->name) == n && strncmp(a->name, b->name, n - 1) == 0;
+}
+
+/* Whether it is this architecture's turn, among its maker's or its neighbours that the kernel is for. */
+static bool has_turn(const block *b, const target *arch, bool neighbours) {
     int mine = 0, all = 0;
     for (int i = 0; i < narchs; i++) {
         if (archs[i].vendor != arch->vendor || !is_for(b, &archs[i])) continue;
+        if (neighbours && !are_neighbours(&archs[i], arch)) continue;
         if (&archs[i] == arch) mine = all;
         all++;
     }
     return (int)(b->structure % (uint64_t)all) == mine;
+}
+
+/* Whether no kernel of its kind comes before it for this architecture */
+static bool is_first(int i, const target *arch) {
+    for (int k = 0; k < i; k++)
+        if (blocks[k].kind == blocks[i].kind && blocks[k].kernel && is_for(&blocks[k], arch)) return false;
+    return blocks[i].kind != 0;
 }
 
 static int choose(const target *arch, int mode) {
@@ -288,9 +303,8 @@ static int choose(const target *arch, int mode) {
         if (!b->kernel || b->name == b->text || !is_for(b, arch)) continue;
         if (last >= 0 && blocks[last].structure == b->structure) continue;
         last = i;
-        bool first = b->kind != 0;
-        for (int k = 0; k < i && first && mode != ALL; k++) first = !(blocks[k].wanted && blocks[k].kind == b->kind);
-        b->wanted = mode == ALL || first || ((mode == EACH || b->telling[arch->vendor]) && has_turn(b, arch));
+        b->wanted = mode == ALL || (is_first(i, arch) && (mode == EACH || has_turn(b, arch, true))) ||
+                    ((mode == EACH || b->telling[arch->vendor]) && has_turn(b, arch, false));
         kernels++, wanted += b->wanted;
     }
     printf("%s: %d of %d kernels\n", drivers[arch->vendor]->version(), wanted, kernels);
