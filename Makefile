@@ -13,7 +13,7 @@
 #   make flux.h       joins the header from its rooms in src/, where it is changed (src/README.md)
 #   make docs         build/docs.html: the manual, and every call with an example; python3
 # config=release, debug or sanitize; CC, CXX, CFLAGS, LDLIBS, DEFS (-DFLUX_CUDA ...). tests/impl.c
-# is linked to all programs but those that `#define FLUX_IMPLEMENTATION`.
+# is linked to all programs but those that `#define FLUX_IMPLEMENTATION`; to examples, too.
 config ?= release
 BUILD := build/$(config)
 CFLAGS_release := -O2
