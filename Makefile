@@ -64,8 +64,6 @@ start: flux.h ; @: >$(BUILD)/progress
 flux.h: src/join.sh src/api/macros.h $(wildcard src/*.h src/*/*.h)
 	sh src/join.sh src/flux.h >$@.new && mv $@.new $@
 src/api/macros.h: src/macros.sh src/graph/table.h src/api/operations.h src/api/losses.h ; sh $< >$@
-$(BUILD)/impl.o $(BUILD)/gpu/impl.o: tests/impl.c $(HEADERS)
-	$(COMPILE) -c $< -o $@
 $(OWN:%.c=$(BUILD)/%): $(BUILD)/%: %.c $(HEADERS)
 	$(COMPILE) -I. $< -o $@ $(LDLIBS)
 $(patsubst tests/%.c,$(BUILD)/gpu/%,$(filter tests/%,$(OWN))): $(BUILD)/gpu/%: tests/%.c $(HEADERS)
