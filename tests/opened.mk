@@ -11,6 +11,11 @@ OWN := $(filter-out $(LINKED),$(OWN))
 $(LINKED:%.c=$(BUILD)/%): private DEFS += -Itests/linked
 # Those that have no implementation are compiled once, and linked to one with GPUs and one without.
 USERS := $(filter-out $(OWN) $(OPENED),$(TESTS))
+# Their own code is not optimised, but for test_products' loops. That of the others is, lest all be made
+# that they do not call.
+PLAIN := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/test_products.c,$(USERS)))
+$(PLAIN): private CFLAGS_release := -O0
+$(PLAIN): private CFLAGS_sanitize := $(CFLAGS_sanitize:-O1=-O0)
 OPEN := $(HEADERS) build/opened/declared.h
 
 build/opened/%.h: flux.h tests/opened.awk
