@@ -2,7 +2,6 @@
 # g++ and for a Cortex-M, and what each computes is what flux_call does, to 1e-5.
 . tests/check.sh
 cat >"$tmp/write.c" <<'END'
-#define FLUX_IMPLEMENTATION
 #include "flux.h"
 static void numbers(FILE *f, const char *name, flux_tensor *x) {
     const float *v = flux_floats(x);
@@ -64,7 +63,8 @@ int main(void) {
     return bad != 0;
 }
 END
-check "the program that writes them" $CC -std=c11 -O1 -I. "$tmp/write.c" -o "$tmp/write" -lm || finish
+implementation || finish
+check "the program that writes them" $CC -std=c11 -O1 -I. "$tmp/write.c" "$impl" -o "$tmp/write" -lm || finish
 check "writing them" "$tmp/write" "$tmp" || finish
 warn='-Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wdouble-promotion -Werror'
 # compiles NAME COMMAND...: both files and their use, then runs it
