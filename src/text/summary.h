@@ -30,9 +30,9 @@
 FLUX__BEGIN_COLD
 
 /* The table is at most 80 characters wide. Each column is as wide as its widest cell. If the sum
-   is too wide, names are cut first, to no less than 20 characters, then outputs, to no less than 8,
-   then names again. Numbers from 10^12 on are shortened: 1.24e+12. */
-enum { FLUX__TABLE = 80, FLUX__TABLE_NAME = 20, FLUX__TABLE_OUT = 8 };
+   is too wide, names are cut first, to no less than 20 characters, then outputs. Numbers from 10^12
+   on are shortened, 1.24e+12, so that 10 characters at least are left to outputs. */
+enum { FLUX__TABLE = 80, FLUX__TABLE_NAME = 20 };
 
 typedef struct flux__table {              /* widths of the columns, in characters */
     int64_t name, out, numbers, products, bytes;
@@ -112,11 +112,8 @@ static flux__table flux__table_of(const flux__watch *w, const flux__watch_row *t
         flux__widen_column(&t.bytes, (int64_t)strlen(text));
     }
     int64_t space = FLUX__TABLE - (t.numbers + t.products + t.bytes + 8);   /* for name and out */
-    if (t.name + t.out > space && t.out > FLUX__TABLE_OUT) {
-        int64_t least = t.name < FLUX__TABLE_NAME ? t.name : (int64_t)FLUX__TABLE_NAME;
-        if (t.out > space - least) t.out = space - least;
-        if (t.out < FLUX__TABLE_OUT) t.out = FLUX__TABLE_OUT;
-    }
+    const int64_t least = t.name < FLUX__TABLE_NAME ? t.name : (int64_t)FLUX__TABLE_NAME;
+    if (t.out > space - least) t.out = space - least;
     if (t.name > space - t.out) t.name = space - t.out;
     return t;
 }
