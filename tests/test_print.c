@@ -307,6 +307,126 @@ TEST(dtypes) {
     CHECK_STR(text_of(flux_to_dtype(flux_abs(t), FLUX_U8)), "2\xC3\x97" "2 CPU u8:\n 0    3\n 2  100");
 }
 
+/* ------------------------------------------------------------------ the layout of any tensor, found anew */
+
+/* Numbers alone are taken as they are; where they stand, and which are left out, is found from the limits. */
+typedef struct { char text[40]; int left, right; } cell;
+static cell cell_of(double v, flux_dtype t, bool dots, bool matrix, bool ascii) {
+    cell c;
+    if (flux__dtypes[t].real) flux__real_text(v, t, matrix ? 6 : 17, c.text);
+    else snprintf(c.text, sizeof c.text, "%.0f", v);
+    c.left = (int)strcspn(c.text, "."), c.right = (int)strlen(c.text) - c.left;
+    if (dots && v == 0) strcpy(c.text, ascii ? "." : "\xE2\x8B\x85");
+    return c;
+}
+
+static void put_blanks(char **to, int n) { while (n-- > 0) *(*to)++ = ' '; }
+static void put_text(char **to, const char *text) { while (*text) *(*to)++ = *text++; }
+
+/* Of n things, at most `most` are shown, the first `head` and the last `tail` of more: their numbers, and how many. */
+static int numbers_shown(int n, int most, int head, int tail, int *which) {
+    int k = 0;
+    for (int i = 0; i < n; i++)
+        if (n <= most || i < head || i >= n - tail) which[k++] = i;
+    return k;
+}
+
+/* One page of rows x columns numbers, `rows_most` of them and a line of at most `wide`. */
+static void put_page_of(char **to, const double *v, int rows, int columns, flux_dtype t, bool flat, int rows_most, int wide, bool ascii) {
+    static cell cells[64][64];
+    int row[64], first = 0, last = 0, left[64] = { 0 }, right[64] = { 0 }, all = 1, used = 1;
+    const int nrows = numbers_shown(rows, rows_most, rows_most < 3 ? 1 : rows_most / 2, rows_most < 3 ? 0 : (rows_most - 1) / 2, row);
+    const char *const gap = ascii ? "..." : "\xE2\x80\xA6", *const below = ascii ? ":" : "\xE2\x8B\xAE";
+    for (int j = 0; j < columns; j++) {
+        for (int i = 0; i < nrows; i++) {
+            const cell c = cells[i][j] = cell_of(v[row[i] + rows * j], t, t == FLUX_BOOL && !flat, columns > 1, ascii);
+            left[j] = left[j] > c.left ? left[j] : c.left, right[j] = right[j] > c.right ? right[j] : c.right;
+        }
+        all += left[j] + right[j] + 2 * (j > 0);
+    }
+    while (first + last < columns && all > wide) {
+        const int j = first > last ? columns - 1 - last : first;
+        used += left[j] + right[j] + 2;
+        if (first && used + (ascii ? 3 : 1) > wide) break;
+        *(first > last ? &last : &first) += 1;
+    }
+    if (all <= wide) first = columns;
+    for (int i = 0; i < nrows; i++) {
+        const bool jumps = i && row[i] != row[i - 1] + 1, signs = i % 5 == 0;
+        if (jumps) put_text(to, "\n"), put_blanks(to, left[0]), put_text(to, below);
+        put_text(to, "\n");
+        int late = 0;                     /* blanks that come before what else comes */
+        for (int j = 0; j < columns; j++) {
+            if (j >= first && j < columns - last) {
+                if (j > first || (!last && !signs)) continue;
+                put_blanks(to, late + 2), put_text(to, signs ? gap : ascii ? "   " : " ");
+                late = 0;
+            } else {
+                put_blanks(to, late + (j ? 2 : 1) + left[j] - cells[i][j].left);
+                put_text(to, cells[i][j].text);
+                late = right[j] - cells[i][j].right;
+            }
+        }
+    }
+    if (nrows < rows && row[nrows - 1] < rows - 1) put_text(to, "\n"), put_blanks(to, left[0]), put_text(to, below);
+}
+
+static const char *wanted_text(flux_tensor *x, int rows_most, int wide, bool ascii) {
+    static char wanted[1 << 18];
+    char *to = wanted;
+    const flux_shape s = flux_shape_of(x);
+    const int rows = s.ndim ? (int)s.dim[0] : 1, columns = s.ndim > 1 ? (int)s.dim[1] : 1;
+    int page[64], pages = flux_len(x) ? (int)flux_len(x) / rows / columns : 0;
+    const flux_dtype t = flux_dtype_of(x);
+    const double *v = (const double *)flux_data(flux_cpu(flux_to_dtype(x, FLUX_F64)));
+    if (!s.ndim) return snprintf(wanted, sizeof wanted, "%s CPU %s", cell_of(v[0], t, false, false, ascii).text, flux_dtype_name(t)), wanted;
+    for (int d = 0; d < s.ndim; d++) to += sprintf(to, "%s%d", !d ? "" : ascii ? "x" : "\xC3\x97", (int)s.dim[d]);
+    to += sprintf(to, "%s CPU %s%s", s.ndim == 1 ? "-element" : "", flux_dtype_name(t), pages ? ":" : "");
+    const int npages = numbers_shown(pages, 10, 3, 3, page);
+    for (int k = 0; k < npages; k++) {
+        if (k) put_text(&to, "\n");
+        if (k && page[k] != page[k - 1] + 1) put_text(&to, ascii ? "\n:\n" : "\n\xE2\x8B\xAE\n");
+        for (int d = 2, left = page[k]; d < s.ndim; left /= (int)s.dim[d++]) to += sprintf(to, d == 2 ? "\n[:, :, %d" : ", %d", left % (int)s.dim[d]);
+        if (s.ndim > 2) put_text(&to, "] =");
+        put_page_of(&to, v + (size_t)rows * (size_t)columns * (size_t)page[k], rows, columns, t, s.ndim == 1, rows_most, wide, ascii);
+    }
+    *to = 0;
+    return wanted;
+}
+
+static uint64_t print_state;
+static int dice(int n) {
+    print_state = print_state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((print_state >> 33) % (uint64_t)n);
+}
+
+/* Of every dtype, size, rank, number of digits and limit: the text is the one found anew, whole. */
+TEST(layout_of_any_tensor) {
+    static double numbers[40 * 60 * 14];
+    for (int i = 0; i < (test_device.backend ? 60 : 3000); i++) FLUX_SCOPE {
+        print_state = (uint64_t)i;
+        const int ndim = dice(20) < 12 ? 2 : dice(5), rows_most = dice(4) ? 1 + dice(9) : 20, wide = dice(3) ? 1 + dice(60) : 80;
+        const bool ascii = dice(3) == 0;
+        flux_shape s = { ndim, { 0 } };
+        int64_t n = 1;
+        for (int d = 0; d < ndim; d++) n *= s.dim[d] = d < 2 ? dice(8) ? 1 + dice(dice(2) ? 9 : 40) : dice(2) : dice(30) ? 1 + dice(4 - ndim ? 13 : 3) : 0;
+        const flux_dtype t = (flux_dtype)dice(FLUX_NUM_DTYPES);
+        for (int64_t k = 0; k < n; k++) {
+            static const double scales[] = { 1, 100, 1e5, 1e-6, 0.5 };
+            numbers[k] = dice(10) ? (dice(2001) - 1000) / (dice(2) ? 1 : 1000.0) * scales[dice(5)] : 0;
+            if (t == FLUX_U8 || t == FLUX_BOOL) numbers[k] = t == FLUX_U8 ? dice(256) : dice(3) == 0;
+            else if (!flux__dtypes[t].real) numbers[k] = floor(numbers[k]);
+        }
+        flux_tensor *x = flux_to_dtype(flux_from_with(numbers, FLUX_F64, s), t);
+        flux_print_limits(rows_most, wide);
+        flux_print_ascii(ascii);
+        const char *got = text_of(x), *want = wanted_text(x, rows_most, wide, ascii);
+        if (strcmp(got, want)) fprintf(stderr, "tensor %d:\n%s\n---- wanted:\n%s\n", i, got, want);
+        CHECK(!strcmp(got, want));
+    }
+    defaults();
+}
+
 /* On a device: played by one whose memory is the host's. It is told apart, and printing moves nothing. */
 static bool fake_yes(char *why, size_t n) { return (void)why, (void)n, true; }
 static int fake_count(void) { return 2; }
@@ -635,6 +755,109 @@ TEST(printed) {
     flux_tensor_text(x, shown, sizeof shown);
     strcat(shown, "Dense(2 => 3)       # 9 parameters");
     CHECK_STR(got, shown);
+}
+
+/* ------------------------------------------------------------------ summaries */
+
+typedef struct { flux_layer base; flux_layer *inner, *unused; flux_tensor *gain; } gate;
+static flux_tensor *gate_call(flux_layer *self, flux_tensor *x) { return flux_mul(flux_call(((gate *)self)->inner, x), ((gate *)self)->gain); }
+FLUX_LAYER(gate, "Gate", gate_call, FLUX_CHILD(inner), FLUX_CHILD(unused), FLUX_PARAM(gain))
+
+static const char *summary_of(flux_layer *m, flux_shape in) {
+    const size_t n = flux_summary_text(m, in, shown, sizeof shown);
+    return n == strlen(shown) ? shown : "the length is wrong";
+}
+static flux_layer *nested(flux_layer *m, int deep) {
+    while (deep-- > 0) m = flux_chain(m);
+    return m;
+}
+
+/* Whole tables, counted by hand: what is tied counts once, what is frozen has a star, what is not called a row. */
+TEST(summaries) {
+    flux_layer *tied = flux_dense(8, 8), *one = flux_dense(1, 1, .bias = FLUX_OFF);
+    flux_layer *g = flux_new(gate, .inner = flux_dense(8, 8), .unused = flux_dense(8, 9), .gain = flux_ones(8));
+    flux_freeze(tied), flux_freeze(one);
+    CHECK_STR(summary_of(flux_chain(tied, g, flux_named("head", tied), flux_relu), FLUX_SHAPE(8, 2)),
+              "layer                   output  parameters  mul-adds      bytes\n"
+              "Chain                   8x2\n"
+              "  head = Dense(8 => 8)  8x2             72*      128   64 bytes\n"
+              "  Gate                  8x2              8\n"
+              "    Dense(8 => 8)       8x2             72       128   64 bytes\n"
+              "  head = Dense(8 => 8)  8x2              0*      128   64 bytes\n"
+              "  relu                  8x2              0         0   64 bytes\n"
+              "not called                              81\n"
+              "total                                  233       384  256 bytes\n"
+              "* frozen: flux_update leaves 72 parameters as they are\n"
+              "its parameters take 932 bytes\n");
+    CHECK_STR(summary_of(one, FLUX_SHAPE(1, 3)),
+              "layer                      output  parameters  mul-adds     bytes\n"
+              "Dense(1 => 1; bias=false)  1x3              1*        3  12 bytes\n"
+              "total                                       1         3  12 bytes\n"
+              "* frozen: flux_update leaves 1 parameter as it is\n"
+              "its parameters take 4 bytes\n");
+    CHECK_STR(summary_of(nested(flux_dense(8, 8), 8), FLUX_SHAPE(8, 7, 100)),     /* two blanks a level, */
+              "layer                          output   parameters  mul-adds       bytes\n"
+              "Chain                          8x7x100\n"
+              "  Chain                        8x7x100\n"
+              "    Chain                      8x7x100\n"
+              "      Chain                    8x7x100\n"
+              "        Chain                  8x7x100\n"
+              "          Chain                8x7x100\n"
+              "            Chain              8x7x100\n"
+              "              Chain            8x7x100\n"
+              "                Dense(8 => 8)  8x7x100          72    44_800  21.875 KiB\n"
+              "total                                           72    44_800  21.875 KiB\n"
+              "its parameters take 288 bytes\n");
+    CHECK_STR(summary_of(nested(flux_dense(8, 8), 12), FLUX_SHAPE(8, 7, 100)),    /* or where some are deeper one, up to ten */
+              "layer                    output   parameters  mul-adds       bytes\n"
+              "Chain                    8x7x100\n"
+              " Chain                   8x7x100\n"
+              "  Chain                  8x7x100\n"
+              "   Chain                 8x7x100\n"
+              "    Chain                8x7x100\n"
+              "     Chain               8x7x100\n"
+              "      Chain              8x7x100\n"
+              "       Chain             8x7x100\n"
+              "        Chain            8x7x100\n"
+              "         Chain           8x7x100\n"
+              "          Chain          8x7x100\n"
+              "          Chain          8x7x100\n"
+              "          Dense(8 => 8)  8x7x100          72    44_800  21.875 KiB\n"
+              "total                                     72    44_800  21.875 KiB\n"
+              "its parameters take 288 bytes\n");
+}
+
+/* A name is cut before an output is, and large numbers are shortened. */
+TEST(summaries_of_eighty_columns) {
+    if (getenv("FLUX_EAGER")) SKIP("all is computed here");
+    flux_layer *m = flux_named("a name that is long, \xc3\xa9 is one character, and so it goes on", flux_dense(8, 8)), *tall = flux_dense(1, 10000);
+    CHECK_STR(summary_of(nested(m, 9), FLUX_SHAPE(8, 7, 100000000000)),
+              "layer                         output            parameters  mul-adds       bytes\n"
+              "Chain                         8x7x100000000000\n"
+              " Chain                        8x7x100000000000\n"
+              "  Chain                       8x7x100000000000\n"
+              "   Chain                      8x7x100000000000\n"
+              "    Chain                     8x7x100000000000\n"
+              "     Chain                    8x7x100000000000\n"
+              "      Chain                   8x7x100000000000\n"
+              "       Chain                  8x7x100000000000\n"
+              "        Chain                 8x7x100000000000\n"
+              "         a name that is lon\xe2\x80\xa6  8x7x100000000000          72  4.48e+13  20.373 TiB\n"
+              "total                                                   72  4.48e+13  20.373 TiB\n"
+              "its parameters take 288 bytes\n");
+    flux_print_ascii(true);
+    CHECK_STR(summary_of(flux_chain(m), FLUX_SHAPE(8, 1000, 1000, 1000, 10, 10, 1, 1)),
+              "layer                 output                     parameters  mul-adds      bytes\n"
+              "Chain                 8x1000x1000x1000x10x10...\n"
+              "  a name that is ...  8x1000x1000x1000x10x10...          72   6.4e+12  2.910 TiB\n"
+              "total                                                    72   6.4e+12  2.910 TiB\n"
+              "its parameters take 288 bytes\n");
+    CHECK_STR(summary_of(tall, FLUX_SHAPE(1, 1000, 1000, 1, 1, 1, 1, 1)),
+              "layer              output                 parameters        mul-adds       bytes\n"
+              "Dense(1 => 10000)  10000x1000x1000x1x...      20_000  10_000_000_000  37.253 GiB\n"
+              "total                                         20_000  10_000_000_000  37.253 GiB\n"
+              "its parameters take 78.125 KiB\n");
+    defaults();
 }
 
 #ifndef _WIN32
