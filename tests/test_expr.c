@@ -273,6 +273,153 @@ TEST(every_function_of_one) {
 #undef CHECK_LOSS
 }
 
+/* Any elementwise function before any reduction, and what is none. */
+TEST(a_function_before_a_reduction) {
+    static const char *const functions[] = { "abs", "abs2", "exp", "\xCF\x83", "relu", "tanh", "swish" };
+    static const char *const reductions[] = { "sum", "mean", "maximum", "minimum", "prod", "var", "norm", "logsumexp" };
+    static const char *const dims[] = { "", ", dims=0", "; dims = (0, 1)" };
+    flux_tensor *A = flux_eval(flux_mul(flux_randn(3, 4), 2)), *abs = A, *pair[] = { abs, A };
+    char text[100], plain[100];
+    for (int i = 0; i < 7 * 8 * 3; i++) FLUX_SCOPE {
+        const char *f = functions[i % 7], *r = reductions[i / 7 % 8], *d = dims[i / 56];
+        snprintf(text, sizeof text, "%s(%s%s,%sA%s)", r, f, i % 2 ? "" : "  ", i % 3 ? "" : " ", d);
+        snprintf(plain, sizeof plain, "%s(%s.(A)%s)", r, f, d);
+        CHECK(same(flux_expr(text, A), flux_expr(plain, A)));
+    }
+    CHECK(number("sum(abs, -3)") == 3 && number("mean(abs2, -3)") == 9);
+    CHECK(same(flux_expr("sum(dims=0, abs, A)", A), flux_sum(flux_abs(A), 0)));
+    CHECK(same(flux_expr("sum(abs)", abs), flux_sum(A)) && same(flux_expr("sum(abs, dims=0)", abs), flux_sum(A, 0)));
+    CHECK_ERROR(flux_expr_with("mean(abs , A)", 2, "abs, A", pair), "expr: column 1: mean takes 1 operand, not 2");
+    CHECK_ERROR(flux_expr("sum(abs)", A), "expr: column 5: 'abs' is a function: write abs(...)");
+    CHECK_ERROR(flux_expr("sum(abs; A)", A), "expr: column 5: 'abs' is a function");
+    CHECK_ERROR(flux_expr("sum(abs, )", A), "expr: column 10: expected a number, a name or (, found ')'");
+    CHECK_ERROR(flux_expr("sum(abs, dims=0)", A), "expr: column 16: expected a number, a name or (, found ')'");
+    CHECK_ERROR(flux_expr("sum(A, abs)", A), "expr: column 8: 'abs' is a function");
+    CHECK_ERROR(flux_expr("sum(A, abs, A)", A), "expr: column 8: 'abs' is a function");
+    CHECK_ERROR(flux_expr("sum(abs, abs, A)", A), "expr: column 10: 'abs' is a function");
+    CHECK_ERROR(flux_expr("sum(sum, A)", A), "expr: column 5: 'sum' is a function");
+    CHECK_ERROR(flux_expr("sum(length, A)", A), "expr: column 5: 'length' is a function");
+    CHECK_ERROR(flux_expr("sum(max, A)", A), "expr: column 5: 'max' is a function");
+    CHECK_ERROR(flux_expr("sum('a', abs, A)", A), "expr: column 10: 'abs' is a function");
+    CHECK_ERROR(flux_expr("sum(abs, 'a')", A), "expr: column 10: expected a number, a name or (, found '''");
+    CHECK_ERROR(flux_expr("length(abs, A)", A), "expr: column 1: length takes no function as an operand");
+    CHECK_ERROR(flux_expr("exp(abs, A)", A), "expr: column 1: exp takes no function as an operand");
+    CHECK_ERROR(flux_expr("sum('a', A)", A), "expr: column 1: sum takes no text");
+}
+
+/* ------------------------------------------------------------------ random formulas, computed beside */
+
+/* A formula, how tightly its outermost operation binds, and its values: of a plain number, or of five elements. */
+enum { CHOICE, OR, AND, COMPARED, SUMS, PRODUCTS, SIGNED, POWERS, ATOM };
+typedef struct { char text[400]; int level; bool array, truth; double v[5]; } formula_part;
+static uint32_t draw(uint32_t n);
+static const double leaf_values[5] = { -1.5, 2, 0.25, 3, -1 };
+
+static void put_operand(char *to, const formula_part *p, int least) {
+    if (p->level >= least && draw(8)) strcat(to, p->text);
+    else strcat(to, "("), strcat(to, p->text), strcat(to, ")");
+}
+static void put_operator(char *to, const char *name, bool dot) {
+    const char *space = draw(2) || dot ? " " : "";        /* 2.+3 is another thing than 2 .+ 3 to read, and tested above */
+    strcat(to, space), strcat(to, dot ? "." : ""), strcat(to, name), strcat(to, space);
+}
+static formula_part formula_leaf(void) {
+    static const struct { const char *text; double v; } numbers[] = { { "2", 2 }, { "0.5", 0.5 }, { ".25", 0.25 }, { "3", 3 }, { "1e0", 1 }, { "15e-1", 1.5 }, { "1_0", 10 } };
+    formula_part p = { "", ATOM, draw(2) != 0, false, { 0 } };
+    const uint32_t k = draw(7);
+    strcpy(p.text, p.array ? "x" : numbers[k].text);
+    for (int i = 0; i < 5; i++) p.v[i] = p.array ? leaf_values[i] : numbers[k].v;
+    return p;
+}
+static double binary_value(int op, double a, double b) {
+    switch (op) {
+    case 0: return a + b;
+    case 1: return a - b;
+    case 2: return a * b;
+    case 3: return a / b;
+    case 4: return pow(a, b);
+    case 5: return a < b;
+    case 6: return a <= b;
+    case 7: return a > b;
+    case 8: return a >= b;
+    case 9: return a == b;
+    case 10: return a != b;
+    case 11: return a && b;
+    default: return a || b;
+    }
+}
+static formula_part formula_of(int deep, bool truth);
+static formula_part binary_formula(int deep, int op) {
+    static const char *const names[] = { "+", "-", "*", "/", "^", "<", "<=", ">", ">=", "==", "!=", "&&", "||" };
+    static const int levels[] = { SUMS, SUMS, PRODUCTS, PRODUCTS, POWERS, COMPARED, COMPARED, COMPARED, COMPARED, COMPARED, COMPARED, AND, OR };
+    const int level = levels[op];
+    formula_part a = formula_of(deep - 1, op > 10), b = formula_of(deep - 1, op > 10), p = { "", level, a.array || b.array, op > 4, { 0 } };
+    if (op == 4) {                        /* a small whole power */
+        b = formula_leaf(), b.array = false, p.array = a.array;
+        const uint32_t n = draw(4);
+        snprintf(b.text, sizeof b.text, "%u", n);
+        for (int i = 0; i < 5; i++) b.v[i] = n;
+    }
+    put_operand(p.text, &a, level == POWERS ? ATOM : level == COMPARED ? SUMS : level);
+    put_operator(p.text, names[op], p.array);
+    put_operand(p.text, &b, level == POWERS ? SIGNED : level + 1);
+    for (int i = 0; i < 5; i++) p.v[i] = binary_value(op, a.v[i], b.v[i]);
+    return p;
+}
+static formula_part formula_of(int deep, bool truth) {
+    formula_part p = { "", ATOM, false, truth, { 0 } };
+    const uint32_t kind = draw(10);
+    if (truth && (deep <= 0 || kind < 4)) p = binary_formula(deep < 1 ? 1 : deep, (int)(5 + draw(6)));
+    else if (truth && kind < 8) p = binary_formula(deep, (int)(11 + draw(2)));
+    else if (truth) {
+        const formula_part a = formula_of(deep - 1, true);
+        p.array = a.array, p.level = SIGNED;
+        strcat(p.text, a.array ? ".!" : "!");
+        put_operand(p.text, &a, SIGNED);
+        for (int i = 0; i < 5; i++) p.v[i] = a.v[i] == 0;
+    } else if (deep <= 0) p = formula_leaf();
+    else if (kind < 6) p = binary_formula(deep, (int)draw(5));
+    else if (kind < 8) {
+        static const char *const names[] = { "-", "abs", "floor", "max", "clamp" };
+        const uint32_t f = draw(5);
+        const formula_part a = formula_of(deep - 1, false), b = formula_of(deep - 1, false);
+        p.array = a.array || (f == 3 && b.array), p.level = f ? ATOM : SIGNED;
+        strcpy(p.text, f || !p.array ? names[f] : ".-");
+        if (f) strcat(p.text, p.array ? ".(" : "(");
+        put_operand(p.text, &a, f ? CHOICE : SIGNED);
+        if (f == 3) strcat(p.text, draw(2) ? "," : " , "), put_operand(p.text, &b, CHOICE);
+        if (f) strcat(p.text, f == 4 ? ", -1, 2)" : ")");
+        for (int i = 0; i < 5; i++) {
+            const double x = a.v[i], y = b.v[i];
+            p.v[i] = f == 0 ? -x : f == 1 ? fabs(x) : f == 2 ? floor(x) : f == 3 ? (x > y ? x : y) : x < -1 ? -1 : x > 2 ? 2 : x;
+        }
+    } else {
+        const formula_part c = formula_of(deep - 1, true), a = formula_of(deep - 1, false), b = formula_of(deep - 1, false);
+        p.array = c.array || a.array || b.array, p.level = c.array ? ATOM : CHOICE;
+        if (c.array) snprintf(p.text, sizeof p.text, "ifelse.(%.120s, %.120s, %.120s)", c.text, a.text, b.text);
+        else put_operand(p.text, &c, OR), put_operator(p.text, "?", false), put_operand(p.text, &a, OR), put_operator(p.text, ":", false), put_operand(p.text, &b, CHOICE);
+        for (int i = 0; i < 5; i++) p.v[i] = c.v[i] != 0 ? a.v[i] : b.v[i];
+        if (!c.array) p.array = c.v[0] != 0 ? a.array : b.array;
+    }
+    if (strlen(p.text) > 110) return truth ? binary_formula(1, 5) : formula_leaf();
+    for (int i = 0; i < 5; i++)
+        if (!(fabs(p.v[i]) < 1e6)) return formula_leaf();
+    return p;
+}
+TEST(random_formulas) {
+    flux_tensor *x = flux_eval(flux_values_with(5, leaf_values));
+    for (int k = 0; k < 3000; k++) FLUX_SCOPE {
+        const formula_part p = formula_of(1 + (int)draw(4), draw(4) == 0);
+        flux_tensor *y = flux_expr_with(p.text, 1, "x", &x);
+        const double *got = y ? (const double *)flux_data(flux_to_dtype(y, FLUX_F64)) : NULL;
+        bool good = got && flux_len(y) == (p.array ? 5 : 1);
+        for (int i = 0; i < 5 && good; i++) good = test_close(got[p.array ? i : 0], p.v[i], 2e-5);
+        if (!good) fprintf(stderr, "\"%s\": \"%s\"\n", p.text, flux_error());
+        CHECK(good);
+        flux_clear();
+    }
+}
+
 /* Names are the C variables' own; a bound one goes before a constant, and beside a function of its name. */
 TEST(names) {
     float one = 1, two = 2;
