@@ -198,6 +198,157 @@ TEST(training_is_the_same_to_the_last_bit) {
     }
 }
 
+/* ------------------------------------------------------------------ Adam's step, in any company */
+
+/* Its lines run as one (flux__match_adam), whatever its operands are, whoever else needs what it makes, and whatever looks
+   like it and is another step: computed line by line it has the same bits. */
+static flux_tensor *adam_operand(int64_t n, int64_t m, flux_tensor *other) {
+    flux_tensor *a = flux_eval(flux_randn(n, m)), *b = flux_eval(flux_randn(n, 1));
+    switch (dice(10)) {
+    case 0: return flux_transpose(flux_eval(flux_randn(m, n)));
+    case 1: return flux_slice(flux_eval(flux_randn(n, m + 2)), 1, 1, m + 1);
+    case 2: return flux_eval(flux_to_dtype(a, dice(2) ? FLUX_F16 : FLUX_BF16));
+    case 3: return flux_tanh(flux_mul(a, b));
+    case 4: return b;
+    case 5: return flux_matmul(flux_eval(flux_randn(n, 5)), flux_eval(flux_randn(5, m)));
+    case 6: return other ? other : a;
+    case 7: return a;
+    default: return other ? a : flux_matmul(flux_eval(flux_randn(n, 5)), flux_eval(flux_randn(5, m)));
+    }
+}
+static flux_tensor *adam_number(double v, int64_t n) { return dice(12) ? flux__number(v) : dice(2) ? flux_eval(flux_full(v, n, 1)) : flux_eval(flux_full(v, 1)); }
+/* The tensor, looked at now with this likelihood, which takes nothing from the dice of the others. */
+static flux_tensor *adam_looked(flux_tensor *y, int look, uint64_t *state) {
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    return (int)(*state >> 33) % 100 < look ? flux_eval(y) : y;
+}
+/* The tensors that are wanted; look: how likely a step is looked at as soon as it is there. */
+static int adam_step(uint64_t seed, int look, flux_tensor **want) {
+    dice_state = seed, flux_seed(seed);
+    const int64_t n = dice(2) ? 1 + dice(40) : 41 + dice(260), m = n > 40 ? 1 + dice(100) : dice(4) ? 1 + dice(60) : 400;
+    uint64_t looks = seed;
+#define STEP(y) adam_looked(y, look, &looks)
+    flux_tensor *g = STEP(adam_operand(n, m, NULL)), *old_m = STEP(adam_operand(n, m, g)), *old_v = STEP(flux_abs(adam_operand(n, m, old_m)));
+    flux_tensor *w = STEP(adam_operand(n, m, old_m)), *b1 = adam_number(0.1, n), *b2 = adam_number(0.01, n);
+    if (dice(2)) old_v = STEP(flux_eval(flux_rand(n, m)));
+    flux_tensor *squared = STEP(dice(15) ? flux_square(g) : flux_mul(g, old_m));
+    flux_tensor *new_m = STEP(dice(20) ? flux__lerp(old_m, g, b1) : flux_add(old_m, g)), *new_v = STEP(flux__lerp(old_v, squared, b2));
+    flux_tensor *root = STEP(flux_sqrt(flux_abs(new_v))), *plain = STEP(flux_sqrt(new_v));
+    if (dice(10)) root = plain;
+    flux_tensor *sum = STEP(flux_add(root, adam_number(1e-3, n))), *d = STEP(dice(15) ? flux_div(new_m, sum) : flux_div(g, sum));
+    flux_tensor *to = STEP(dice(10) ? flux__fma(d, adam_number(-0.05, n), w) : flux_sub(w, d));
+    flux_tensor *const all[] = { to, d, new_m, new_v, sum, root, squared, g };
+    int k = 0;
+    for (int i = 0; i < 8; i++)
+        if (dice(10) < (i == 0 ? 8 : i < 4 ? 5 : 1)) {
+            flux_tensor *y = all[i];
+            if (dice(4) == 0) want[k++] = y;
+            switch (dice(8)) {
+            case 0: y = STEP(flux_to_dtype(y, dice(2) ? FLUX_F16 : FLUX_BF16)); break;
+            case 1: y = STEP(flux_tanh(y)); break;
+            case 2: y = STEP(flux_sum(y, dice(2))); break;
+            case 3: y = STEP(flux_mul(y, all[dice(8)])); break;
+            default: break;
+            }
+            want[k++] = y;
+        }
+    if (!k) want[k++] = to;
+    return k;
+#undef STEP
+}
+TEST(adams_step_in_any_company) {
+    static char was[20][4 * 300 * 100];
+    for (uint64_t seed = 1; seed <= (test_device.backend ? 20 : 1500); seed++) FLUX_SCOPE {
+        flux_tensor *want[20], *again[20];
+        const int n = adam_step(seed, 100, want), looks[] = { 0, 0, 30 };
+        for (int i = 0; i < n; i++) CHECK(flux_read(want[i], was[i], (size_t)flux_len(want[i]) * flux_dtype_size(flux_dtype_of(want[i]))) == 0);
+        for (int way = 0; way < 3; way++) {
+            CHECK(adam_step(seed, looks[way], again) == n);
+            if (way) flux_eval_all(n, again);
+            for (int i = 0; i < n; i++) {
+                const flux_dtype t = flux_dtype_of(want[i]);
+                const size_t bytes = (size_t)flux_len(want[i]) * flux_dtype_size(t);
+                const char *now = flux_len(again[i]) == flux_len(want[i]) && flux_dtype_of(again[i]) == t ? (const char *)flux_data(flux_cpu(again[i])) : NULL;
+                const int64_t other = now ? first_other(was[i], now, bytes, t) : 0;
+                if (other >= 0) fprintf(stderr, "step %d, way %d: tensor %d of %d differs at %d\n", (int)seed, way, i, n, (int)other);
+                CHECK(other < 0);
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ updates in the memory of what they replace */
+
+/* Some steps from three matrices, of which the last are to take the first one's memory: by whom that is read, and when, is
+   as it comes. Nobody but `kept` keeps what lies between. */
+enum { REPLACED = 3, STEPS = 12 };
+static void replacing(uint64_t seed, int look, flux_tensor **old, flux_tensor **fresh, flux_tensor **kept) {
+    flux_tensor *x[REPLACED + STEPS];
+    dice_state = seed, flux_seed(seed);
+    const int64_t n = dice(3) ? 1 + dice(40) : 64, m = dice(3) ? n : 1 + dice(40);
+    const int steps = 1 + dice(STEPS), kinds = dice(2) ? 5 : 15;
+    FLUX_SCOPE {
+        for (int i = 0; i < REPLACED; i++) old[i] = x[i] = (flux_tensor *)flux_retain(flux_eval(dice(3) ? flux_randn(n, m) : flux_transpose(flux_eval(flux_randn(m, n)))));
+        for (int i = REPLACED; i < REPLACED + steps; i++) {
+            flux_tensor *a = x[dice(4) ? i - 1 - dice(i < 4 ? i : 4) : dice(i)], *b = x[dice(i)], *c = x[dice(3)], *y;
+            switch (dice(kinds)) {
+            case 0: y = flux_tanh(a); break;
+            case 1: y = flux_mul(a, b); break;
+            case 2: y = flux_add(flux_mul(a, 0.5), b); break;
+            case 3: y = flux__fma(a, flux__number(0.5), c); break;
+            case 4: y = dice(2) ? flux__lerp(a, b, c) : dice(3) ? flux_add(flux_mul(a, b), c) : flux_copy(b); break;
+            case 5: y = n == m ? flux_add(flux_transpose(a), b) : flux_sub(a, b); break;
+            case 6: y = flux_add(a, flux_sum(b, dice(2))); break;
+            case 7: y = flux_mul(a, flux_softmax(b, dice(2))); break;
+            case 8: y = flux_mul(flux_matmul(a, flux_matmul(flux_transpose(b), a)), 0.01); break;
+            case 9: y = flux_add(flux_flip(a, dice(2)), b); break;
+            case 10: y = n > 1 ? flux_cat(0, flux_slice(a, 0, 1, n), flux_slice(b, 0, 0, 1)) : flux_neg(a); break;
+            case 11: y = flux_sub(a, flux_slice(b, 0, n - 1, n)); break;
+            case 12: y = flux_to_dtype(flux_to_dtype(a, FLUX_F16), FLUX_F32); break;
+            case 13: y = flux_add(flux_max(flux_abs(a)), b); break;
+            default: y = flux_add(flux_mul(a, b), x[dice(i)]); break;
+            }
+            x[i] = look ? flux_eval(y) : y;
+        }
+        for (int i = 0; i < REPLACED; i++) {
+            const int at = REPLACED + steps - 1 - i;
+            fresh[i] = (flux_tensor *)flux_retain(at >= REPLACED ? x[at] : flux_exp(x[at]));
+        }
+        *kept = dice(2) ? (flux_tensor *)flux_retain(x[REPLACED + dice(steps)]) : NULL;
+    }
+}
+/* A buffer says of whom it is, for messages about memory. */
+static bool is_labelled(const flux_tensor *x) {
+    return FLUX__IS_VIEW(x) || flux__buffer_labelled(x->buf, x, (size_t)(flux__size(x) * (int64_t)flux__dtypes[x->dtype].size));
+}
+TEST(updates_in_place) {
+    int taken = 0;
+    for (uint64_t seed = 1; seed <= (test_device.backend ? 20 : 2000); seed++) {
+        flux_tensor *old[REPLACED], *fresh[REPLACED], *old2[REPLACED], *fresh2[REPLACED], *kept, *kept2;
+        int owners[REPLACED] = { 1, 1, 1 }, n = 1 + (int)seed % REPLACED;
+        replacing(seed, 1, old, fresh, &kept), flux_eval(fresh[REPLACED - 1]);
+        replacing(seed, 0, old2, fresh2, &kept2);
+        if (seed % 5 == 0) n = REPLACED, owners[seed / 5 % REPLACED] = 0;      /* whoever it is keeps it */
+        CHECK(flux__update_eval(NULL, n, old2, fresh2, owners, 0, NULL) == 0);
+        for (int i = 0; i <= n; i++) {
+            flux_tensor *a = i < n ? fresh[i] : kept, *b = i < n ? fresh2[i] : kept2;
+            if (!a) continue;
+            const size_t bytes = (size_t)flux_len(a) * 4;
+            const bool same = flux_data(flux_cpu(b)) && first_other((const char *)flux_data(flux_cpu(a)), (const char *)flux_data(flux_cpu(b)), bytes, FLUX_F32) < 0;
+            if (!same) fprintf(stderr, "seed %d: tensor %d of %d\n", (int)seed, i, n);
+            CHECK(same && is_labelled(b));
+        }
+        for (int i = 0; i < REPLACED; i++) {
+            const bool gone = (old2[i]->flags & FLUX__CONSUMED) && !FLUX__IS_VIEW(old2[i]), whole = !gone && first_other((const char *)flux_data(flux_cpu(old[i])), (const char *)flux_data(flux_cpu(old2[i])), (size_t)flux_len(old[i]) * 4, FLUX_F32) < 0;
+            taken += gone;
+            CHECK(gone ? i < n && owners[i] && !old2[i]->buf : whole);
+        }
+        for (int i = 0; i < REPLACED; i++) flux_release(old[i]), flux_release(old2[i]), flux_release(fresh[i]), flux_release(fresh2[i]);
+        flux_release(kept), flux_release(kept2);
+    }
+    CHECK(flux__eager() || taken > (test_device.backend ? 2 : 200));
+}
+
 /* Processors with AVX2 and those with AVX-512 give the same bits. */
 TEST(instruction_sets_agree) {
     static const way ways[] = { { "as it is", 0, false, 2, 2, 0 }, { "with AVX2", 0, false, 2, 1, 0 } };
