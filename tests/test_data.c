@@ -392,6 +392,24 @@ TEST(ranks_share_the_batches_of_one) {
     flux_silence(NULL);
 }
 
+/* That ranks can't share evenly is said once, by the first. */
+static int notes_heard;
+static char note_heard[300];
+static void hear_note(flux_level level, const char *id, const char *message, void *user) {
+    (void)user, (void)id;
+    notes_heard += level == FLUX_LOG_WARN;
+    snprintf(note_heard, sizeof note_heard, "%s", message);
+}
+TEST(uneven_shares_are_said_by_the_first_rank) {
+    flux_on_log(hear_note, NULL);
+    CHECK(flux_dataloader(numbers(9), .rank = 0, .ranks = 3, .even = FLUX_EVEN_DROP) && flux_dataloader(numbers(10), .rank = 0, .ranks = 3) && notes_heard == 0);
+    CHECK(flux_dataloader(numbers(10), .rank = 1, .ranks = 3, .even = FLUX_EVEN_DROP) && notes_heard == 0);
+    CHECK(flux_dataloader(numbers(10), .rank = 0, .ranks = 3, .even = FLUX_EVEN_DROP) && notes_heard == 1);
+    CHECK_STR(note_heard, "dataloader: 3 ranks can't share 10 observations evenly: left out in each epoch: 1");
+    CHECK(flux_dataloader(numbers(10), .rank = 0, .ranks = 3, .even = FLUX_EVEN_REPEAT) && notes_heard == 1);
+    flux_on_log(NULL, NULL);
+}
+
 /* With .even every rank has as many observations in each batch; what is dropped or comes twice is less than a rank's worth. */
 TEST(even_shares) {
     flux_silence("data.batchsize");

@@ -416,6 +416,22 @@ TEST(preference_is_made_read_and_forgotten) {
     done();
 }
 
+/* What the environment says comes first, and hides neither the file nor where it is from who writes it. */
+TEST(a_preference_is_written_beside_the_environments) {
+    fresh();
+    setenv("FLUX_GPU_BACKEND", "Metal", 1);
+    setenv("FLUX_PREFERENCES", "other.toml", 1);
+    CHECK(flux_gpu_backend_set("AMDGPU") == 0);
+    CHECK_STR(flux_gpu_backend(), "Metal");
+    CHECK_STR(get("other.toml"), "[Flux]\ngpu_backend = \"AMDGPU\"\n");
+    CHECK_STR(get("LocalPreferences.toml"), "(no file)");
+    unsetenv("FLUX_GPU_BACKEND");
+    CHECK_STR(flux_gpu_backend(), "AMDGPU");
+    remove("other.toml");
+    unsetenv("FLUX_PREFERENCES");
+    done();
+}
+
 TEST(nothing_to_forget_makes_no_file) {
     fresh();
     CHECK(flux_gpu_backend_set(NULL) == 0);

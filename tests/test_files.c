@@ -589,6 +589,10 @@ TEST(safetensors_malformed) {
         { "{\"a\\ud800\":" T4 "}", 4, "half a character" },
         { "{\"a\\ud800\\u0041\":" T4 "}", 4, "half a character" },
         { "{\"a\\udc00\":" T4 "}", 4, "that escape is not one" },
+        { "{\"a\\udfff\":" T4 "}", 4, "that escape is not one" },
+        { "{\"a\\udbff\":" T4 "}", 4, "half a character" },
+        { "{\"a\\ud800\\udbff\":" T4 "}", 4, "half a character" },
+        { "{\"a\\ud800\\ue000\":" T4 "}", 4, "half a character" },
         { "{\"a\xff\":" T4 "}", 4, "that string is not UTF-8" },
         { "{\"a\xc0\x80\":" T4 "}", 4, "that string is not UTF-8" },
         { "{\"a\xe0\x80\x80\":" T4 "}", 4, "that string is not UTF-8" },
@@ -634,6 +638,18 @@ TEST(safetensors_malformed) {
         CHECK_ERROR(flux_load_tensor(put_heading(bad[i].heading, bad[i].data), "a"), bad[i].error);
     CHECK_ERROR(flux_load_tensor(put_heading("{\"a\" 1}", 0), NULL), "build/test_files.heading: its heading is broken at byte 13: ':' should");
     CHECK(flux_load_tensor(put_heading("{ \"a\" : { \"data_offsets\" : [ 0 , 4 ] ,\n\t\"shape\" : [ 1 ] , \"dtype\" : \"F32\" } }\r\n  ", 4), "a") != NULL);
+    static const struct { const char *escape, *utf8; } escapes[] = {      /* the first and the last of so many bytes, and beside halves */
+        { "\\u0001", "\x01" }, { "\\u007f", "\x7f" }, { "\\u0080", "\xc2\x80" }, { "\\u07ff", "\xdf\xbf" }, { "\\u0800", "\xe0\xa0\x80" },
+        { "\\ud7ff", "\xed\x9f\xbf" }, { "\\uE000", "\xee\x80\x80" }, { "\\uffff", "\xef\xbf\xbf" }, { "\\ud800\\udc00", "\xf0\x90\x80\x80" },
+        { "\\ud800\\udfff", "\xf0\x90\x8f\xbf" }, { "\\uDBFF\\uDC00", "\xf4\x8f\xb0\x80" }, { "\\udbff\\udfff", "\xf4\x8f\xbf\xbf" },
+        { "\\\"\\\\\\/\\b\\f\\n\\r\\t", "\"\\/\b\f\n\r\t" }
+    };
+    for (size_t i = 0; i < sizeof escapes / sizeof *escapes; i++) {
+        char heading[200], name[40];
+        snprintf(heading, sizeof heading, "{\"<%s>\":" T4 "}", escapes[i].escape);
+        snprintf(name, sizeof name, "<%s>", escapes[i].utf8);
+        CHECK(flux_load_tensor(put_heading(heading, 4), name) != NULL);
+    }
     CHECK(flux_load_tensor(put_heading("{\"\\u0061\\/\\ud83d\\ude00\\t\":" T4 "}", 4), "a/\xf0\x9f\x98\x80\t") != NULL);
     CHECK(flux_load_tensor(put_heading("{\"\":" T4 "}", 4), "") != NULL);
     CHECK_ERROR(flux_load_tensor(BYTES("\2\0\0\0\0\0\0"), NULL), "it is too short for a safetensors file");

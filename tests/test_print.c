@@ -919,6 +919,67 @@ TEST(what_is_printed_is_the_text) {
 }
 #endif
 
+#ifndef _WIN32
+/* ---- the line of a bar, found anew */
+
+extern int setenv(const char *name, const char *value, int over);
+extern int unsetenv(const char *name);
+/* At most `most` characters of an ASCII text, of which the last stands for what is cut. */
+static void cut_to(char *out, const char *text, int most) {
+    if ((int)strlen(text) <= most) strcpy(out, text);
+    else sprintf(out, "%.*s%s", most > 1 ? most - 1 : 0, text, most > 0 ? "\xE2\x80\xA6" : "");
+}
+static void wanted_bar(char *out, const char *label, int done, bool last, int columns) {
+    char tail[300], name[100], bar[40];
+    const int eta = done ? (int)(2.0 / done * (10 - done) + 0.5) : 0, have = (int)strlen(label), room = columns - 1 - 7, least = have < 12 ? have : 12;
+    sprintf(tail, " %d/10  %d samples/s  %s 0:%02d  loss 37.5  rate 0.25", done, 2 * done, last ? "time" : "eta", last ? 2 : eta);
+    if ((int)strlen(tail) > room - least) sprintf(tail, " %d/10  loss 37.5  rate 0.25", done);
+    int wide = room - (int)strlen(tail), space, full;
+    wide = wide > have ? have : wide;
+    if (wide <= 3) wide = 0;
+    space = room - wide - (int)strlen(tail);
+    space = space < 0 ? 0 : space > 30 ? 30 : space;
+    full = space * done / 10;
+    for (int i = 0; i < space; i++) bar[i] = i < full ? '#' : '.';
+    bar[space] = 0;
+    cut_to(name, label, wide);
+    out += sprintf(out, "\r%s %3d%% %s", name, 10 * done, bar);
+    cut_to(out, tail, room > wide ? room - wide : 0);
+}
+TEST(bars_of_any_width) {
+    static const char *const labels[] = { "", "e", "epoch", "of twelve ch", "of thirteen c", "the second part of the training of the larger model" };
+    const char *was = getenv("COLUMNS");
+    char width[20], want[400], got[400];
+    for (int columns = 1; columns < 110; columns++)
+        for (int k = 0; k < 6 * 8; k++) {
+            const int done = (int[]){ 0, 3, 9, 10 }[k / 2 % 4];
+            flux__progress bar;
+            memset(&bar, 0, sizeof bar);
+            strcpy(bar.label, labels[k / 8]), strcpy(bar.value[0].label, "loss"), strcpy(bar.value[1].label, "rate");
+            bar.value[0].number = 37.5, bar.value[1].number = 0.25, bar.values = 2;
+            bar.total = 10, bar.done = done, bar.samples = 4 * done;
+            FILE *file = tmpfile();
+            REQUIRE(file != NULL);
+            snprintf(width, sizeof width, "%d", columns);
+            setenv("COLUMNS", width, 1);
+            fflush(stderr);
+            const int real = dup(2);
+            dup2(fileno(file), 2);
+            bar.start = flux__now() - 2.001;
+            flux__bar_draw(&bar, k % 2);
+            const bool slow = flux__now() - bar.start > 2.05;
+            dup2(real, 2), close(real);
+            rewind(file);
+            got[fread(got, 1, sizeof got - 1, file)] = 0;
+            fclose(file);
+            wanted_bar(want, labels[k / 8], done, k % 2, columns);
+            if (!slow) CHECK_STR(got, want);
+        }
+    if (was) setenv("COLUMNS", was, 1);
+    else unsetenv("COLUMNS");
+}
+#endif
+
 /* With room for 0, 1, 2, ... allocations: an error or the text, and nothing lost or overrun. */
 static size_t formula_text(void *x, char *out, size_t n) {
     flux_tensor *t = (flux_tensor *)x;

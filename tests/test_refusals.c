@@ -90,8 +90,8 @@ static bool left_open(void) {
 
 static flux_shape dims(int n) {
     flux_shape s = flux__shape(NULL, 0);
-    s.ndim = n;
-    for (int i = 0; i < n && i < FLUX_MAX_DIMS; i++) s.dim[i] = 1;
+    s.ndim = n;                           /* what stands behind the last dim is nobody's business */
+    for (int i = 0; i < FLUX_MAX_DIMS; i++) s.dim[i] = i < n ? 1 : -77;
     return s;
 }
 

@@ -143,6 +143,17 @@ TEST(a_profile_by_layer) {
     CHECK_ERROR(flux_profile(NULL, NULL), "profile: the function is NULL");
 }
 
+/* What several uses of a parameter come to is no layer's. */
+TEST(a_profile_of_a_tied_layer) {
+    flux_layer *tied = flux_dense(8, 8, flux_tanh), *m = flux_to(test_device, flux_chain(tied, flux_dense(8, 8), tied));
+    flux_tensor *x = flux_eval(flux_to(test_device, flux_randn(8, 5)));
+    flux_profile_start();
+    flux_grads *g = flux_gradient(flux_sum(flux_square(flux_call(m, x))), m);
+    flux_eval(flux_grad_param(g, m, "layers.0.bias"));
+    flux_profile_stop();
+    CHECK(times_of(profile_text(), "B  backward: fused: sum") == 1 || times_of(profile_text(), "s  backward: fused: sum") == 1);
+}
+
 /* Multiply-adds and bytes are those of the sizes: 64 x 64 x 64 products, 3 of 16 KiB each. */
 TEST(what_a_product_does) {
     flux_tensor *a = flux_eval(flux_to(test_device, flux_ones(64, 64)));
