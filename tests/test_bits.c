@@ -286,9 +286,13 @@ static void replacing(uint64_t seed, int look, flux_tensor **old, flux_tensor **
     flux_tensor *x[REPLACED + STEPS];
     dice_state = seed, flux_seed(seed);
     const int64_t n = dice(3) ? 1 + dice(40) : 64, m = dice(3) ? n : 1 + dice(40);
-    const int steps = 1 + dice(STEPS), kinds = dice(2) ? 5 : 16;
+    const int steps = 1 + dice(STEPS), kinds = dice(2) ? 5 : 17;
     FLUX_SCOPE {
-        for (int i = 0; i < REPLACED; i++) old[i] = x[i] = (flux_tensor *)flux_retain(flux_eval(dice(3) ? flux_randn(n, m) : flux_transpose(flux_eval(flux_randn(m, n)))));
+        for (int i = 0; i < REPLACED; i++) {                     /* a weight is a leaf, or was computed */
+            flux_tensor *y = flux_eval(dice(3) ? flux_randn(n, m) : flux_transpose(flux_eval(flux_randn(m, n))));
+            if (dice(3)) y = flux_to(test_device, flux_from_with(flux_data(flux_cpu(y)), FLUX_F32, FLUX_SHAPE(n, m)));
+            old[i] = x[i] = (flux_tensor *)flux_retain(y);
+        }
         for (int i = REPLACED; i < REPLACED + steps; i++) {
             flux_tensor *a = x[dice(4) ? i - 1 - dice(i < 4 ? i : 4) : dice(i)], *b = x[dice(i)], *c = x[dice(3)], *y;
             switch (dice(kinds)) {
@@ -306,7 +310,7 @@ static void replacing(uint64_t seed, int look, flux_tensor **old, flux_tensor **
             case 11: y = flux_sub(a, flux_slice(b, 0, n - 1, n)); break;
             case 12: y = flux_to_dtype(flux_to_dtype(a, FLUX_F16), FLUX_F32); break;
             case 13: y = flux_add(flux_max(flux_abs(a)), b); break;
-            case 14: y = n == m ? flux_transpose(a) : flux_flip(a, 0); break;
+            case 14: case 15: y = n == m ? flux_transpose(dice(2) ? a : c) : flux_flip(a, 0); break;
             default: y = flux_add(flux_mul(a, b), x[dice(i)]); break;
             }
             x[i] = look ? flux_eval(y) : y;
