@@ -171,7 +171,9 @@ TEST(folders) {
     CHECK_ERROR(flux_image_folder(TMP("folder/a")), "has no images in folders, one for each class");
     CHECK_ERROR(flux_image_folder(TMP("folder"), .height = -1), "image_folder: .height is -1");
     CHECK_ERROR(flux_folder_class(f, 2), "folder_class: class 2 of 2");
+    CHECK_ERROR(flux_folder_class(f, -1), "folder_class: class -1 of 2");
     CHECK_ERROR(flux_folder_path(f, -1), "folder_path: image -1 of 3");
+    CHECK_ERROR(flux_folder_path(f, 3), "folder_path: image 3 of 3");
     CHECK_ERROR(flux_folder_data(NULL), "folder_data: argument f is NULL");
     PUT(TMP("folder/b/1.ppm"), "P6 broken");
     flux_loader *l = flux_dataloader(.data = flux_folder_data(f), .batchsize = 3);

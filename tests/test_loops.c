@@ -315,6 +315,33 @@ TEST(an_element_does_not_depend_on_its_place) {
         }
 }
 
+/* Elements of any dtype, read and written in any class of loops: many are as each alone, at any distance, and no byte beside
+   them is touched. */
+TEST(casts_of_any_number) {
+    static const int64_t counts[] = { 0, 1, 5, 15, 16, 17, 100, 255, 256, 257, 300, 511, 512, 513, 700 };
+    static char from[3 * 700 * 8 + 64], many[3 * 700 * 8 + 64], each[3 * 700 * 8 + 64];
+    for (int dtype = 0; dtype < FLUX_NUM_DTYPES; dtype++)
+        for (int cls = 0; cls < 4; cls++)
+            for (int k = 0; k < 15 * 3 * 2; k++) {
+                const int64_t n = counts[k % 15], stride = k / 15 % 3 + 1, size = (int64_t)flux_dtype_size((flux_dtype)dtype), width = flux__class_size[cls];
+                const bool load = k >= 45;
+                double x[700];
+                for (int i = 0; i < 700; i++) x[i] = dtype == FLUX_BOOL ? (double)(roll() % 2) : floor((double)mild() * 4 + 40) / (cls < 2 && dtype <= FLUX_BF16 ? 4 : 1);
+                for (int64_t i = 0; i < n; i++) {             /* `from` holds what is read */
+                    flux__convert(cls, from + (load ? 3 * 700 * 8 + 32 : i * width), FLUX__F64C, &x[i], 1);
+                    if (load) flux__store(dtype, from + i * stride * size, 1, cls, from + 3 * 700 * 8 + 32, 1);
+                }
+                memset(many, 0x5a, sizeof many), memset(each, 0x5a, sizeof each);
+                if (load) flux__load(cls, many + 32, dtype, from, stride, n);
+                else flux__store(dtype, many + 32, stride, cls, from, n);
+                for (int64_t i = 0; i < n; i++)
+                    if (load) flux__load(cls, each + 32 + i * width, dtype, from + i * stride * size, 1, 1);
+                    else flux__store(dtype, each + 32 + i * stride * size, 1, cls, from + i * width, 1);
+                if (!CHECK(!memcmp(many, each, sizeof many))) fprintf(stderr, "    %s, class %d, %d by %d, %s\n", flux_dtype_name((flux_dtype)dtype), cls, (int)n, (int)stride, load ? "read" : "written");
+            }
+}
+
+
 TEST(strides_of_nothing_and_results_in_place) {
     static const int sizes[] = { 1, 5, 16, 64, 100 };
     double a[100], b[100], c[100], y[100], z[100], fill[100];

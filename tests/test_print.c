@@ -73,6 +73,19 @@ TEST(bytes) {
         CHECK(flux_format_bytes(cases[i].n, out, sizeof out) == strlen(cases[i].text));
         CHECK_STR(out, cases[i].text);
     }
+    /* around each unit: three decimals, and what rounds to 1024.000 is 1.000 of the next */
+    static const char *const units[] = { "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
+    static const double parts[] = { 1, 1.5, 2.0004, 2.0006, 999.9994, 1000, 1023.998, 1023.9994, 1023.9996 };
+    double unit = 1024;
+    for (int u = 0; u < 6; u++, unit *= 1024)
+        for (size_t i = 0; i < sizeof parts / sizeof *parts && parts[i] * unit < 9.2e18; i++) {
+            char want[32];
+            const double n = floor(parts[i] * unit + 0.5), whole = n / unit;
+            if (whole < 1023.9995) snprintf(want, sizeof want, "%.3f %s", whole, units[u]);
+            else snprintf(want, sizeof want, "1.000 %s", units[u + 1]);
+            flux_format_bytes((int64_t)n, out, sizeof out);
+            CHECK_STR(out, want);
+        }
     memset(out, '#', sizeof out);
     CHECK(flux_format_bytes(3076, out, 4) == 9);
     CHECK_STR(out, "3.0");
