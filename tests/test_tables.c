@@ -138,6 +138,7 @@ TEST(table_errors) {
     CHECK_ERROR(flux_columns(t, ""), "the table has no column \"\"");
     CHECK_ERROR(flux_column_label(t, "sex", 2), "column_label: sex has no label 2; it has 2");
     CHECK_ERROR(flux_column_label(t, "sex", -1), "column_label: sex has no label -1");
+    CHECK_ERROR(flux_column_name(t, -1), "column_name: column -1 of a table of 4 columns");
     CHECK_ERROR(flux_column_name(t, 4), "column_name: column 4 of a table of 4 columns");
     CHECK_ERROR(flux_column_name(NULL, 0), "column_name: argument t is NULL");
     CHECK_ERROR(flux_table_rows(NULL) == -1, "table_rows: argument t is NULL");
