@@ -1637,6 +1637,92 @@ TEST(ranks) {
 
 /* ---------------- memory that runs out in each call */
 
+/* ---------------- what calls say that go on */
+
+static char noted[700];
+static int notes, noted_level;
+static void hear(flux_level level, const char *id, const char *message, void *user) {
+    (void)id, (void)user;
+    notes++, noted_level = (int)level;
+    snprintf(noted, sizeof noted, "%s", message);
+}
+/* A message of this level and text, once though the call comes twice; or none. */
+static void said(const char *text, int level, int times, const char *file, int line, const char *call) {
+    char what[1200];
+    snprintf(what, sizeof what, "%.200s says %d messages, the last \"%.400s\", not %d, \"%.400s\"", call, notes, noted, times, text ? text : "");
+    test_check(notes == times && (!text || (strcmp(noted, text) == 0 && noted_level == level)) && !flux_failed(), file, line, what);
+    notes = 0, noted[0] = 0;
+    flux_silence(NULL);
+}
+#define SAYS_ONCE(call, level, text) ((void)(call), (void)(call), said(text, level, 1, __FILE__, __LINE__, #call))
+#define SAYS(call, level, text) ((void)(call), said(text, level, 1, __FILE__, __LINE__, #call))
+#define SAYS_NOTHING(call) ((void)(call), said(NULL, 0, 0, __FILE__, __LINE__, #call))
+
+typedef struct { flux_layer base; int none; } bare_layer;
+static flux_tensor *bare_call(flux_layer *m, flux_tensor *y) { return (void)m, y; }
+static const flux_field bare_fields[] = { { NULL, FLUX__END, 0, 0 } };
+static const flux_layer_type bare_type = { "Bare", bare_call, sizeof(bare_layer), bare_fields, NULL, 0 };
+static void errors_and_clear(int n) {
+    flux_on_error(test_silent, NULL);
+    for (int i = 0; i < n; i++) (void)flux_add(x, flux_ones(7));
+    flux_clear();
+    flux_on_error(NULL, NULL);
+}
+static int scaled_update(flux_state *s, flux_layer *m, double by) {
+    return flux_update(s, m, flux_gradient(flux_scaled_loss(s, flux_mul(flux_sum(flux_square(flux_call(m, flux_to_dtype(x, FLUX_F16)))), by)), m));
+}
+
+TEST(messages) {
+    begin();
+    flux_on_log(hear, NULL);
+    flux_log_level(FLUX_LOG_DEBUG);
+    flux_silence(NULL);
+    notes = 0;
+    const flux_layer *half = flux_bf16(flux_dense(4, 2)), *dense = flux_dense(4, 2), *frozen = flux_dense(4, 2);
+    flux_layer *const narrow = (flux_layer *)(uintptr_t)half, *const plain = (flux_layer *)(uintptr_t)dense, *const still = (flux_layer *)(uintptr_t)frozen;
+    SAYS_ONCE(flux_call(narrow, x), FLUX_LOG_WARN, "Dense(4 => 2) turns its f32 input into bf16, which its weights are; this is said once");
+    SAYS_ONCE(flux_call(plain, flux_to_dtype(x, FLUX_F64)), FLUX_LOG_WARN, "Dense(4 => 2) turns its f64 input into f32, which its weights are; this is said once");
+    SAYS_NOTHING(flux_call(plain, x));
+    SAYS_NOTHING(flux_call(plain, flux_to_dtype(x, FLUX_F16)));
+    SAYS_NOTHING(flux_call(plain, whole));
+    SAYS_ONCE(flux_init("truncated_normal", FLUX_SHAPE(5), .mean = 5.5, .std = 1, .lo = -2, .hi = 3), FLUX_LOG_WARN,
+              "truncated_normal: the mean 5.5 is more than two std outside -2 to 3");
+    SAYS_ONCE(flux_init("truncated_normal", FLUX_SHAPE(5), .mean = -4.5, .std = 1, .lo = -2, .hi = 3), FLUX_LOG_WARN,
+              "truncated_normal: the mean -4.5 is more than two std outside -2 to 3");
+    SAYS_NOTHING(flux_init("truncated_normal", FLUX_SHAPE(5), .mean = 5, .std = 1, .lo = -2, .hi = 3));
+    SAYS_NOTHING(flux_init("truncated_normal", FLUX_SHAPE(5), .mean = -4, .std = 1, .lo = -2, .hi = 3));
+    SAYS_ONCE(flux_dataloader(x, .batchsize = 4), FLUX_LOG_WARN, "dataloader: there are only 3 observations: batchsize 4 becomes 3");
+    SAYS_ONCE(flux_dataloader(image, .batchsize = 2, .ranks = 2, .rank = 1), FLUX_LOG_WARN, "dataloader: there are only 1 observations: batchsize 2 becomes 1");
+    SAYS_NOTHING(flux_dataloader(x, .batchsize = 3));
+    SAYS_NOTHING(flux_dataloader(flux_zeros(2, 0), .batchsize = 4));
+    SAYS(flux_setup(flux_adam(), flux_new_with(&bare_type, &(bare_layer){ .none = 0 })), FLUX_LOG_WARN, "setup: this Bare has no trainable parameters");
+    SAYS_NOTHING(flux_setup(flux_adam(), plain));
+    SAYS_NOTHING(errors_and_clear(1));
+    SAYS(errors_and_clear(3), FLUX_LOG_DEBUG, "2 more calls failed for reasons that had been said");
+    flux_state *other = flux_setup(flux_descent(), plain);
+    SAYS_ONCE(flux_update(other, plain, flux_gradient(flux_sum(flux_square(flux_call(model, x))), plain)), FLUX_LOG_WARN, "update: the loss depends on no parameter of this Dense");
+    flux_freeze(still);
+    flux_state *asleep = flux_setup(flux_descent(), still);
+    SAYS_NOTHING(flux_update(asleep, still, flux_gradient(flux_sum(flux_square(flux_call(model, x))), still)));
+    flux_layer *small = flux_f16(flux_dense(4, 2));
+    flux_state *scaled = flux_setup(flux_mixed_precision(flux_descent(0.001)), small);
+    SAYS_NOTHING(scaled_update(scaled, small, 1e-4));
+    SAYS(scaled_update(scaled, small, 100), FLUX_LOG_DEBUG, "update: a gradient is not finite at the loss scale 32768: no step");
+    /* of a level that is not asked for nothing is said */
+    flux_log_level(FLUX_LOG_WARN);
+    SAYS_NOTHING(errors_and_clear(3));
+    SAYS(flux_dataloader(x, .batchsize = 4), FLUX_LOG_WARN, "dataloader: there are only 3 observations: batchsize 4 becomes 3");
+    flux_log_level(FLUX_LOG_ERROR);
+    SAYS_NOTHING(flux_dataloader(x, .batchsize = 4));
+    flux_log_level(FLUX_LOG_WARN);
+    flux_silence("data.batchsize");
+    notes = 0;
+    (void)flux_dataloader(x, .batchsize = 4);
+    CHECK(notes == 0);
+    flux_on_log(NULL, NULL);
+    flux_silence(NULL);
+}
+
 static void in_each_call(const char *name, flux_tensor *(*call)(void)) {
     const flux_device cpu = { 0, 0 };
     double want = NAN, got = NAN;
