@@ -296,6 +296,20 @@ TEST(embedding_padding_starts_zero) {
     CHECK(flux_item(flux_norm(flux_slice(flux_weight(flux_embedding(6, 4)), 1, 0, 1))) > 0.05);
 }
 
+/* Whichever column is the padding's, its outputs are 0 and it learns nothing, whatever it holds; all others do. */
+TEST(embedding_of_any_padding) {
+    flux_tensor *every = flux_to_dtype(flux_arange(0, 5, 1), FLUX_I32);
+    for (int k = -2; k < 5; k++) {
+        flux_layer *fresh = k < -1 ? flux_embedding(5, 3) : k == -1 ? flux_embedding(5, 3, .pad = FLUX_ON) : flux_embedding(5, 3, .padding_idx = k);
+        flux_layer *m = flux_restructure(fresh, flux_ones(15));
+        flux_tensor *y = flux_call(m, every), *g = flux_grad_param(flux_gradient(flux_sum(y), m), m, "weight");
+        for (int i = 0; i < 5; i++) {
+            const int padding = k == -1 ? 0 : k;
+            CHECK(flux_at(y, 0, i) == (i != padding) && flux_at(y, 2, i) == (i != padding) && flux_at(g, 1, i) == (i != padding));
+        }
+    }
+}
+
 TEST(embedding_text_and_errors) {
     CHECK_STR(text_of(flux_embedding(26, 4)), "Embedding(26 => 4)");
     CHECK_STR(text_of(flux_embedding(26, 4, .padding_idx = 1)),

@@ -101,6 +101,7 @@ TEST(conv_samepad_keeps_sizes) {
     CHECK(SHAPE_IS(flux_outputsize(flux_conv_layer(S(3, 3), 1, 2, .pad = FLUX_SAMEPAD, .stride = S(2)), 28, 27, 1, 3), 14, 14, 2, 3));
     CHECK(SHAPE_IS(flux_outputsize(flux_conv_layer(S(3), 1, 2, .pad = FLUX_SAMEPAD, .dilation = S(3)), 20, 1, 3), 20, 2, 3));
     CHECK(SHAPE_IS(flux_outputsize(flux_conv_transpose_layer(S(4, 5), 1, 2, .pad = FLUX_SAMEPAD, .stride = S(2, 3)), 7, 5, 1, 3), 14, 15, 2, 3));
+    CHECK(SHAPE_IS(flux_outputsize(flux_conv_transpose_layer(S(2), 1, 2, .pad = FLUX_SAMEPAD, .stride = S(4)), 7, 1, 3), 26, 2, 3));  /* nothing to take away */
     CHECK(SHAPE_IS(flux_outputsize(flux_maxpool_layer(S(3, 3), .pad = FLUX_SAMEPAD, .stride = S(1)), 8, 9, 2, 1), 8, 9, 2, 1));
     CHECK(SHAPE_IS(flux_outputsize(flux_meanpool_layer(S(2, 2)), 9, 8, 2, 1), 4, 4, 2, 1));
     CHECK(SHAPE_IS(flux_shape_of(flux_conv(flux_ones(9, 9, 1, 1), flux_ones(3, 3, 1, 1), .pad = FLUX_SAMEPAD)), 9, 9, 1, 1));
