@@ -1040,6 +1040,83 @@ TEST(patterns) {
     }
 }
 
+#ifndef _WIN32
+#include <unistd.h>
+extern int dup(int fd), dup2(int from, int to), fileno(FILE *f);
+/* What FLUX_LOG=schedule prints of a plan: its kernels in order, each with its kind, size, operations and what it stores. */
+static flux_tensor *planned_x, *planned_w, *planned_i;
+static flux_tensor *plan_of(int k) {
+    flux_tensor *x = planned_x, *w = planned_w;
+    switch (k) {
+    case 0: return flux_add(flux_mul(x, 2), 1);
+    case 1: return flux_relu(flux_add(flux_matmul(w, x), flux_eval(flux_ones(5))));
+    case 2: return flux_sum(flux_exp(x), 0);
+    case 3: return flux_prod(x);
+    case 4: return flux_max(x, 1);
+    case 5: return flux_min(x, 0);
+    case 6: return flux_argmax(x, 0);
+    case 7: return flux_gather(x, 0, planned_i);
+    case 8: return flux_cat(0, x, x);
+    case 9: return flux_rand(7);
+    case 10: return flux_softmax(x);
+    case 11: return flux_pad(flux_exp(x), 0, 1, 1);
+    case 12: return flux_copy(flux_transpose(x));
+    case 13: return flux_div(flux_exp(x), flux_sum(flux_matmul(w, x)));
+    default: return flux_neg(flux_to_dtype(flux_tanh(x), FLUX_F16));
+    }
+}
+TEST(a_schedule_is_printed) {
+    ONLY_ON_CPU();
+    if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
+    static const char *const plans[] = {
+        "2 operations in 1 kernels\n   1. fused 4x3: mul add->[4x3 f32]\n",
+        "3 operations in 1 kernels\n   1. product 5x3 inner 4: add relu->[5x3 f32]\n",
+        "2 operations in 1 kernels\n   1. fused 4x3, reduced dims 0x1: exp sum->[1x3 f32]\n",
+        "1 operations in 1 kernels\n   1. fused 4x3, reduced dims 0x3: prod->[scalar f32]\n",
+        "1 operations in 1 kernels\n   1. fused 4x3, reduced dims 0x2: max->[4x1 f32]\n",
+        "1 operations in 1 kernels\n   1. fused 4x3, reduced dims 0x1: min->[1x3 f32]\n",
+        "1 operations in 1 kernels\n   1. fused 4x3, reduced dims 0x1: arg->[1x3 i64]\n",
+        "2 operations in 2 kernels\n   1. fused 2-element:->[2-element i64]\n   2. gather 2x3:\n",
+        "1 operations in 1 kernels\n   1. cat 8x3:\n",
+        "1 operations in 1 kernels\n   1. fused 7-element: random->[7-element f32]\n",
+        "5 operations in 1 kernels\n   1. fused 4x3, reduced dims 0x1: max submax exp sum div->[4x3 f32]\n",
+        "2 operations in 2 kernels\n   1. fused 4x3: exp->[4x3 f32]\n   2. spread 6x3:\n",
+        "1 operations in 1 kernels\n   1. fused 3x4:->[3x4 f32]\n",
+        "4 operations in 3 kernels\n   1. product 5x3 inner 4:->[5x3 f32]\n   2. fused 5x3, reduced dims 0x3: sum->[scalar f32]\n   3. fused 4x3: exp div->[4x3 f32]\n",
+        "3 operations in 1 kernels\n   1. fused 4x3: tanh neg->[4x3 f16]\n",
+        "2 operations in 1 kernels\n   1. fused 4x3: exp->[4x3 f32] neg->[4x3 f32]\n",        /* two are wanted */
+        "1 operations in 1 kernels\n   1. fused 4x3: tanh->[4x3 f32, in place]\n"                /* an update */
+    };
+    const int n = (int)(sizeof plans / sizeof *plans);
+    planned_x = flux_eval(flux_rand(4, 3)), planned_w = flux_eval(flux_rand(5, 4)), planned_i = flux_eval(flux_to_dtype(flux_values(2, 0), FLUX_I32));
+    for (int k = 0; k < n; k++) FLUX_SCOPE {
+        char want[400], got[1000];
+        flux_tensor *both[2] = { flux_exp(planned_x), NULL }, *old = flux_eval(flux_rand(4, 3)), *fresh = flux_tanh(old);
+        both[1] = flux_neg(both[0]);
+        int owners = 1;
+        flux_tensor *y = k < n - 2 ? plan_of(k) : NULL;
+        FILE *file = tmpfile();
+        REQUIRE(file != NULL);
+        forget_plans();
+        fflush(stderr);
+        const int real = dup(2);
+        dup2(fileno(file), 2);
+        flux__set.schedules = 1;
+        if (k < n - 2) flux_eval(y);
+        else if (k == n - 2) flux_eval_all(2, both);
+        else flux__update_eval(NULL, 1, &old, &fresh, &owners, 0, NULL);
+        flux__set.schedules = 0;
+        fflush(stderr);
+        dup2(real, 2), close(real);
+        rewind(file);
+        got[fread(got, 1, sizeof got - 1, file)] = 0;
+        fclose(file);
+        snprintf(want, sizeof want, "flux: schedule of %s", plans[k]);
+        CHECK_STR(got, want);
+    }
+}
+#endif
+
 /* What looks like the gradient of a pooling, but has NaN where that has zeros. */
 TEST(a_pattern_asks_for_its_numbers) {
     FLUX_SCOPE {
