@@ -919,6 +919,36 @@ TEST(a_picture_has_an_arrow_for_each_tensor) {
     remove(path);
 }
 
+/* A whole picture: the kernels in order, what each reads, and whose that is. */
+TEST(a_picture_word_for_word) {
+    ONLY_ON_CPU();
+    if (flux__eager()) SKIP("with FLUX_EAGER all is computed already");
+    char path[400], text[2000] = "";
+    snprintf(path, sizeof path, "%s/flux_words.dot", test_temp());
+    flux_tensor *x = flux_eval(flux_rand(4, 3)), *w = flux_eval(flux_rand(5, 4));
+    REQUIRE(flux_graph_dot(flux_div(flux_exp(x), flux_sum(flux_matmul(w, x))), path) == 0);
+    FILE *f = fopen(path, "r");
+    REQUIRE(f != NULL);
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    CHECK_STR(text, "digraph schedule {\n"
+                    "  node [shape=box fontname=monospace fontsize=10];\n"
+                    "  edge [fontname=monospace fontsize=9];\n"
+                    "  k0 [label=\"1. product 5x3 inner 4:\"];\n"
+                    "  l1 [label=\"5x4 f32\" shape=ellipse];\n"
+                    "  l1 -> k0;\n"
+                    "  l0 [label=\"4x3 f32\" shape=ellipse];\n"
+                    "  l0 -> k0;\n"
+                    "  k1 [label=\"2. fused 5x3: sum\"];\n"
+                    "  k0 -> k1 [label=\"5x3 f32\"];\n"
+                    "  k2 [label=\"3. fused 4x3: exp div\"];\n"
+                    "  l0 [label=\"4x3 f32\" shape=ellipse];\n"
+                    "  l0 -> k2;\n"
+                    "  k1 -> k2 [label=\"scalar f32\"];\n"
+                    "}\n");
+    remove(path);
+}
+
 /* A schedule that cannot be made leaves the file as it was. */
 TEST(a_file_is_kept_where_no_schedule_can_be_drawn) {
     flux_device cpu = { 0, 0 };
