@@ -548,6 +548,56 @@ TEST(malformed_files_are_left_alone) {
     }
 }
 
+/* What a text of TOML is, or what is wrong with it and where. */
+TEST(what_toml_says) {
+    static const struct { const char *value, *text; } strings[] = {
+        { "\"C\\u0050\\U00000055\"", "CPU" }, { "\"\\u007e\\u007F\\u0080\\u00e9\\u1234\"", "~\x7f???" }, { "\"\\u00aF\\U0010FFFf\"", "??" },
+        { "\"\\b\\t\\n\\f\\r\\e\\\"\\\\\"", "\b\t\n\f\r\033\"\\" }, { "'\\u0041'", "\\u0041" }, { "'a\"b'", "a\"b" }, { "\"a'b\"", "a'b" }, { "''", "" }, { "\"\"", "" },
+        { "'''\nA'B''C'''", "A'B''C" }, { "\"\"\"\r\nA\"\"\"", "A" }, { "\"\"\"\n\nA\n\"\"\"", "\nA\n" }, { "\"\"\"\"A\"\"\"\"", "\"A\"" }, { "\"\"\"\"\"A\"\"\"\"\"", "\"\"A\"\"" },
+        { "\"\"\"A\\\n \t\r\n  B\"\"\"", "AB" }, { "\"\"\"A\\  \n\"\"\"", "A" }, { "'''A\\\nB'''", "A\\\nB" },
+        { "\"123456789012345678901234567890123456789012345678901234567890123\"", "123456789012345678901234567890123456789012345678901234567890123" },
+        { "\"1234567890123456789012345678901234567890123456789012345678901234\"", "123456789012345678901234567890123456789012345678901234567890123" },
+    };
+    static const char *const values[] = { "1", "+1", "-1.5", "1e-5", "0xfF", "1_000", "true", "false", "inf", "+inf", "-nan", "1979-05-27", "07:32:00", "1979-05-27 07:32:00.5", "1979-05-27T07:32:00+01:00",
+        "[]", "[ ]", "[1]", "[1,]", "[ 1 , 2 ]", "[1, # one\n 2\n]", "[[1], ['a', \"b\"]]", "{}", "{ }", "{a = 1}", "{ a = 1, b.c = 'x' }", "[{a = [1]}, {}]", "1 # one", "1 \t" };
+    static const struct { const char *text; int at; const char *wrong; } bad[] = {
+        { "x = yes\n", 4, "a value that is a word should stand in quotes" }, { "x = tru\n", 4, "a value that is a word should stand in quotes" }, { "x = truer\n", 4, "a value that is a word should stand in quotes" },
+        { "x = -x\n", 4, "a value that is a word should stand in quotes" }, { "x = \n", 4, "a value is missing" }, { "x = +\n", 4, "a value is missing" }, { "x = ,\n", 4, "a value is missing" },
+        { "x = 1 x\n", 6, "more text where the line should end" }, { "[a] x\n", 4, "more text where the line should end" }, { "x = 'a' 'b'\n", 8, "more text where the line should end" },
+        { "x = 1\r2\n", 5, "more text where the line should end" }, { "x 1\n", 2, "= is missing after a key" }, { "x.y\n", 3, "= is missing after a key" }, { "x = {a}\n", 6, "= is missing after a key" },
+        { "= 1\n", 0, "a key or [table] should stand there" }, { "x. = 1\n", 3, "a key or [table] should stand there" }, { ".x = 1\n", 0, "a key or [table] should stand there" }, { "[]\n", 1, "a key or [table] should stand there" },
+        { "[a.]\n", 3, "a key or [table] should stand there" }, { "x = {,}\n", 5, "a key or [table] should stand there" }, { "x = {\na = 1}\n", 5, "a key or [table] should stand there" },
+        { "x = ['a' 2]\n", 9, "a list should go on with , or end with ]" }, { "x = [1\n", 7, "a list should go on with , or end with ]" },
+        { "x = {a = 'b' c = 1}\n", 13, "a table in braces should go on with , or end with }" }, { "x = {a = 1\n}\n", 10, "a table in braces should go on with , or end with }" },
+        { "x = \"\\q\"\n", 6, "an unknown escape in a string" }, { "x = \"\\u12g4\"\n", 9, "an unknown escape in a string" }, { "x = \"\\U0000004\"\n", 14, "an unknown escape in a string" },
+        { "x = 'a\n", 4, "a string without its closing quote" }, { "x = \"a\n\"\n", 4, "a string without its closing quote" }, { "y = 1\nx = '''a''\n", 10, "a string without its closing quote" }, { "'x = 1\n", 0, "a string without its closing quote" },
+        { "[a\n", 2, "] is missing after a table's name" }, { "[[a]\n", 3, "] is missing after a table's name" }, { "[a b]\n", 3, "] is missing after a table's name" },
+        { "[T]\nk = 1\nk = 2\n", 14, "the same key for the second time" }, { "T.k = 1\nT.k = 2\n", 14, "the same key for the second time" }, { "[T]\n[U]\n[T]\n", 8, "the same table for the second time" },
+        { "T.a = 1\n[T]\n", 8, "the same table for the second time" }, { "a = 1\x01\n", 5, "a control character" }, { "\x1f", 0, "a control character" },
+    };
+    flux__toml t;
+    char text[300];
+    for (size_t i = 0; i < sizeof strings / sizeof *strings; i++) {
+        snprintf(text, sizeof text, "[T]\nk = %s # and so on\nz = 1\n", strings[i].value);
+        CHECK(flux__toml_read(&t, text, strlen(text), "T", "k") && t.is_string && t.value == 8 && t.value_end == 8 + strlen(strings[i].value));
+        CHECK_STR(t.text, strings[i].text);
+    }
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        snprintf(text, sizeof text, "x = %s\n[T]\nk = 'found'", values[i]);
+        if (!CHECK(flux__toml_read(&t, text, strlen(text), "T", "k"))) fprintf(stderr, "    %s: %s\n", values[i], t.wrong);
+        CHECK_STR(t.text, "found");
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        CHECK(!flux__toml_read(&t, bad[i].text, strlen(bad[i].text), "T", "k"));
+        CHECK_STR(t.wrong, bad[i].wrong);
+        if (!CHECK((int)t.at == bad[i].at)) fprintf(stderr, "    %s at %d, not %d\n", bad[i].text, (int)t.at, bad[i].at);
+    }
+    for (int deep = FLUX__TOML_DEPTH - 1; deep <= FLUX__TOML_DEPTH + 2; deep++) {
+        memset(text, '[', sizeof text), memcpy(text, "x = ", 4), memset(text + 4 + deep, ']', (size_t)deep);
+        CHECK(flux__toml_read(&t, text, 4 + 2 * (size_t)deep, "T", "k") == (deep <= FLUX__TOML_DEPTH + 1));
+    }
+}
+
 TEST(preference_of_another_type) {
     fresh();
     put("LocalPreferences.toml", "[Flux]\ngpu_backend = [\"CPU\"]\n");
