@@ -770,6 +770,56 @@ TEST(printed) {
     CHECK_STR(got, shown);
 }
 
+/* The line of every kind of layer: each option shows where it is not what it is by itself. */
+static flux_layer *in_mode(flux_layer *m, bool training) { return training ? flux_trainmode(m, true) : flux_testmode(m, true), m; }
+TEST(lines_of_layers) {
+#define S FLUX_SHAPE
+    const struct { flux_layer *m; const char *line; } lines[] = {
+        { flux_dense(3, 2, flux_relu), "Dense(3 => 2, relu)" }, { flux_dense(3, 2, flux_identity, .bias = FLUX_OFF), "Dense(3 => 2; bias=false)" },
+        { flux_scale(S(3)), "Scale(3)" }, { flux_scale(S(3, 2), flux_tanh), "Scale(3, 2, tanh)" }, { flux_scale(S(3), .bias = FLUX_OFF), "Scale(3; bias=false)" },
+        { flux_bilinear(3, 3, 2), "Bilinear(3 => 2)" }, { flux_bilinear(3, 4, 2, flux_tanh, .bias = FLUX_OFF), "Bilinear((3, 4) => 2, tanh; bias=false)" },
+        { flux_embedding(5, 2), "Embedding(5 => 2)" }, { flux_embedding(5, 2, .padding_idx = 0), "Embedding(5 => 2, padding_idx=0)" }, { flux_embedding(5, 2, .pad = FLUX_ON), "Embedding(5 => 2, padding_idx=0)" },
+        { flux_embeddingbag(5, 2), "EmbeddingBag(5 => 2)" }, { flux_embeddingbag(5, 2, flux_mean), "EmbeddingBag(5 => 2)" }, { flux_embeddingbag(5, 2, flux_sum), "EmbeddingBag(5 => 2, sum)" },
+        { flux_embeddingbag(5, 2, flux_max), "EmbeddingBag(5 => 2, max)" },
+        { flux_positionembedding(7, 4), "PositionEmbedding(7 => 4)" },
+        { flux_swiglu(4, 6), "SwiGLU(4 => 6 => 4)" }, { flux_swiglu(4, 6, 5, .bias = true), "SwiGLU(4 => 6 => 5; bias=true)" },
+        { flux_rnn(3, 2), "RNN(3 => 2, tanh)" }, { flux_rnn(3, 2, flux_relu, .bias = FLUX_OFF), "RNN(3 => 2, relu; bias=false)" }, { flux_rnn(3, 2, flux_identity), "RNN(3 => 2, identity)" },
+        { flux_lstm(3, 2), "LSTM(3 => 2)" }, { flux_lstm(3, 2, .bias = FLUX_OFF), "LSTM(3 => 2; bias=false)" }, { flux_gru(3, 2, .hidden_bias = true), "GRU(3 => 2; hidden_bias=true)" },
+        { flux_gru(3, 2), "GRU(3 => 2)" }, { flux_gruv3(3, 2), "GRUv3(3 => 2)" }, { flux_rnncell(3, 2), "RNNCell(3 => 2, tanh)" }, { flux_lstmcell(3, 2), "LSTMCell(3 => 2)" },
+        { flux_grucell(3, 2, .hidden_bias = true), "GRUCell(3 => 2; hidden_bias=true)" }, { flux_gruv3cell(3, 2), "GRUv3Cell(3 => 2)" },
+        { flux_layernorm(S(3)), "LayerNorm(3)" }, { flux_layernorm(S(3, 2), flux_relu), "LayerNorm(3, 2, relu)" }, { flux_layernorm(S(3), .affine = FLUX_OFF), "LayerNorm(3, affine=false)" },
+        { flux_rmsnorm(S(3, 2)), "RMSNorm(3, 2)" }, { flux_rmsnorm(S(3), .affine = FLUX_OFF), "RMSNorm(3, affine=false)" },
+        { flux_batchnorm(3), "BatchNorm(3)" }, { flux_batchnorm(3, flux_relu, .affine = FLUX_OFF), "BatchNorm(3, relu, affine=false)" }, { flux_instancenorm(3), "InstanceNorm(3, affine=false)" },
+        { flux_instancenorm(3, .affine = FLUX_ON), "InstanceNorm(3)" }, { flux_groupnorm(4, 2), "GroupNorm(4, 2)" }, { flux_groupnorm(4, 2, flux_relu, .affine = FLUX_OFF), "GroupNorm(4, 2, relu, affine=false)" },
+        { in_mode(flux_batchnorm(3), true), "BatchNorm(3, active=true)" }, { in_mode(flux_batchnorm(3), false), "BatchNorm(3, active=false)" },
+        { flux_dropout(0.25), "Dropout(0.25)" }, { flux_dropout(0.5, S(1)), "Dropout(0.5, dims=1)" }, { flux_dropout(0.5, S(0, 2)), "Dropout(0.5, dims=(0, 2))" }, { flux_alphadropout(0.1), "AlphaDropout(0.1)" },
+        { in_mode(flux_dropout(0.25, S(1)), true), "Dropout(0.25, dims=1, active=true)" },
+        { flux_conv_layer(S(3), 1, 2), "Conv((3,), 1 => 2)" }, { flux_conv_layer(S(3, 2), 1, 2, flux_relu, .bias = FLUX_OFF), "Conv((3, 2), 1 => 2, relu, bias=false)" },
+        { flux_conv_layer(S(3, 3), 4, 2, .stride = S(2), .pad = S(1), .dilation = S(2, 1), .groups = 2), "Conv((3, 3), 4 => 2, pad=1, stride=2, dilation=(2, 1), groups=2)" },
+        { flux_conv_layer(S(3, 3), 1, 2, .stride = S(2, 1), .pad = S(1, 0, 2, 2)), "Conv((3, 3), 1 => 2, pad=(1, 0, 2, 2), stride=(2, 1))" }, { flux_conv_layer(S(3, 3), 1, 2, .pad = S(1, 2)), "Conv((3, 3), 1 => 2, pad=(1, 2))" },
+        { flux_conv_transpose_layer(S(3, 3), 4, 2, .stride = S(2), .outpad = S(1)), "ConvTranspose((3, 3), 4 => 2, stride=2, outpad=1)" },
+        { flux_conv_transpose_layer(S(3, 3), 4, 2, .stride = S(3), .outpad = S(1, 2), .groups = 2), "ConvTranspose((3, 3), 4 => 2, stride=3, outpad=(1, 2), groups=2)" },
+        { flux_crosscor_layer(S(3, 3), 1, 2), "CrossCor((3, 3), 1 => 2)" }, { flux_depthwiseconv(S(3, 3), 2, 4), "Conv((3, 3), 2 => 4, groups=2)" },
+        { flux_maxpool_layer(S(2, 2)), "MaxPool((2, 2))" }, { flux_maxpool_layer(S(3), .stride = S(1), .pad = S(1)), "MaxPool((3,), pad=1, stride=1)" },
+        { flux_meanpool_layer(S(3, 2), .stride = S(2, 1), .pad = S(1, 0)), "MeanPool((3, 2), pad=(1, 0), stride=(2, 1))" }, { flux_lpnormpool_layer(S(2, 2), .p = 3), "LPNormPool((2, 2), p=3)" },
+        { flux_maxpool_layer(S(2, 3), .stride = S(2, 3)), "MaxPool((2, 3))" },
+        { flux_adaptivemaxpool(S(4, 3)), "AdaptiveMaxPool((4, 3))" }, { flux_adaptivemeanpool(S(4)), "AdaptiveMeanPool((4,))" }, { flux_globalmaxpool(), "GlobalMaxPool()" }, { flux_globalmeanpool(), "GlobalMeanPool()" },
+        { flux_globallpnormpool(1.5), "GlobalLPNormPool(p=1.5)" },
+        { flux_upsample(.scale = { 2 }), "Upsample(:nearest, scale = 2)" }, { flux_upsample(FLUX_BILINEAR, .scale = { 2, 1.5 }), "Upsample(:bilinear, scale = (2, 1.5))" },
+        { flux_upsample(FLUX_TRILINEAR, .scale = { 2, 3, 4 }), "Upsample(:trilinear, scale = (2, 3, 4))" }, { flux_upsample(FLUX_LINEAR, .size = S(9)), "Upsample(:linear, size = 9)" },
+        { flux_upsample(.size = S(9, 6)), "Upsample(:nearest, size = (9, 6))" }, { flux_pixelshuffle(3), "PixelShuffle(3)" },
+        { flux_weightnorm(flux_dense(3, 2)), "WeightNorm(Dense(3 => 2), :weight)" }, { flux_weightnorm(flux_dense(.weight = flux_ones(2, 3), .bias_tensor = flux_ones(2)), "bias"), "WeightNorm(Dense(3 => 2), :bias)" },
+        { flux_weightnorm(flux_dense(3, 2), .dims = S(0)), "WeightNorm(Dense(3 => 2), :weight, dims=0)" }, { flux_weightnorm(flux_dense(3, 2), .dims = S(0, 1)), "WeightNorm(Dense(3 => 2), :weight, dims=(0, 1))" },
+        { flux_multiheadattention(8, 2), "MultiHeadAttention(8; nheads=2)" }, { flux_multiheadattention(8, 4, .kv_heads = 2, .rotary = 10000, .causal = true), "MultiHeadAttention(8; nheads=4, kv_heads=2, rotary=10000, causal=true)" },
+        { flux_multiheadattention(8, 2, .bias = true, .dropout = 0.1), "MultiHeadAttention(8; nheads=2, bias=true, dropout_prob=0.1)" },
+        { flux_multiheadattention(8, 2, .k_in = 6), "MultiHeadAttention((8, 6, 8) => 8 => 8; nheads=2)" }, { flux_multiheadattention(8, 2, .v_in = 6), "MultiHeadAttention((8, 8, 6) => 8 => 8; nheads=2)" },
+        { flux_multiheadattention(8, 2, .qk = 4), "MultiHeadAttention(8 => 4 => 8; nheads=2)" }, { flux_multiheadattention(8, 2, .v = 4), "MultiHeadAttention(8 => (8, 4) => 8; nheads=2)" },
+        { flux_multiheadattention(8, 2, .out = 5), "MultiHeadAttention(8 => 8 => 5; nheads=2)" }, { flux_multiheadattention(8, 4, .v = 16, .kv_heads = 2), "MultiHeadAttention(8 => (8, 16) => 8; nheads=4, kv_heads=2)" },
+    };
+#undef S
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) CHECK_STR(lines[i].m ? flux__line_of(lines[i].m).s : flux_error(), lines[i].line);
+}
+
 /* ------------------------------------------------------------------ summaries */
 
 typedef struct { flux_layer base; flux_layer *inner, *unused; flux_tensor *gain; } gate;
