@@ -320,6 +320,37 @@ TEST(a_repeated_step_is_found_again) {
     CHECK(flux__self()->plans->count == plans);
 }
 
+/* Of 512 plans and more those go that were not used for 256 look-ups, and the cache knows how many it has. */
+TEST(old_plans_are_dropped) {
+    ONLY_ON_CPU();
+    static float data[1000];
+    static uint32_t used[1000];           /* by size: the clock at its plan's last use, 0: there is none */
+    flux_tensor *x = flux_from(data, 1000);
+    flux_eval(flux_neg(x));               /* the cache is there */
+    flux__plans *plans = flux__self()->plans;
+    flux__plans_forget(plans, 0);
+    memset(used, 0, sizeof used);
+    dice_state = 7;
+    int count = 0;
+    for (int i = 0; i < 3000; i++) FLUX_SCOPE {
+        const int n = 1 + (i < 700 ? i : dice(i % 3 ? 40 : 999));
+        const uint32_t before = plans->clock;
+        flux_tensor *leaf = flux_from(data, n);
+        flux_eval(flux_neg(leaf));
+        REQUIRE(plans->clock == before + 1);
+        if (!used[n] && count >= 512)
+            for (int k = 0; k < 1000; k++)
+                if (used[k] && plans->clock - used[k] >= 256) used[k] = 0, count--;
+        count += !used[n];
+        used[n] = plans->clock;
+        int have = 0;
+        int64_t bytes = 0;
+        for (int b = 0; b < FLUX__BUCKETS && i % 50 == 0; b++)
+            for (const flux__plan *p = plans->bucket[b]; p; p = p->next) have++, bytes += p->bytes;
+        CHECK(plans->count == count && (i % 50 || (have == count && bytes == plans->bytes)));
+    }
+}
+
 TEST(no_growth_over_1000_steps) {
     step s = make_step(flux_adam(1e-3));
     flux_device cpu = { 0, 0 };
