@@ -675,4 +675,49 @@ TEST(numbers_given_are_kept_however_small) {
     CHECK_NEAR(flux_item(flux_full_with(one, 1e-310, FLUX_F64)), 1e-310, 0);
 }
 
+/* ---- eight dims */
+
+/* Along the last of eight dims, of which six are 1, all is as along the last of two: results, and gradients. */
+static flux_tensor *along(int k, flux_tensor *x, int dim, flux_tensor *at) {
+    switch (k) {
+    case 0: return flux_slice(x, dim, 1, 4);
+    case 1: return flux_slice_step(x, dim, 0, 5, 2);
+    case 2: return flux_flip(x, dim);
+    case 3: return flux_select(x, dim, 3);
+    case 4: return flux_sum(x, dim);
+    case 5: return flux_max(x, dim);
+    case 6: return flux_softmax(x, dim);
+    case 7: return flux_cumsum(x, dim);
+    case 8: return flux_cat(dim, x, flux_mul(x, 2));
+    case 9: return flux_sort(x, .dim = dim);
+    case 10: return flux_var(x, dim);
+    case 11: return flux_take_along(x, dim, at);
+    case 12: return flux_pad_by(x, 7, dim == 7 ? FLUX_SHAPE(0, 0, 0, 0, 0, 0, 0, 2) : FLUX_SHAPE(0, 2), dim == 7 ? FLUX_SHAPE(0, 0, 0, 0, 0, 0, 0, 1) : FLUX_SHAPE(0, 1));
+    case 13: return flux_repeat_with(x, dim == 7 ? FLUX_SHAPE(1, 1, 1, 1, 1, 1, 1, 3) : FLUX_SHAPE(1, 3));
+    case 14: return flux_mul(x, flux_mean(x, dim));
+    case 15: return flux_to_dtype(flux_argmax(x, dim), FLUX_F32);
+    case 16: return flux_permute_with(x, dim == 7 ? FLUX_SHAPE(7, 1, 2, 3, 4, 5, 6, 0) : FLUX_SHAPE(1, 0));
+    case 17: return flux_nth(flux_split(x, dim, 2, 3), 1);
+    case 18: return flux_scatter_add(x, dim, flux_to_dtype(flux_values(4, 1), FLUX_I32), flux_slice(x, dim, 0, 2));
+    case 19: return flux_gather(x, dim, flux_to_dtype(flux_values(4, 1, 1), FLUX_I32));
+    default: return NULL;
+    }
+}
+TEST(eight_dims_are_as_two) {
+    flux_tensor *two = flux_eval(flux_randn(3, 5)), *eight = flux_eval(flux_reshape(two, 3, 1, 1, 1, 1, 1, 1, 5));
+    flux_tensor *at = flux_eval(flux_to_dtype(flux_mul(flux_rand(3, 2), 4.99), FLUX_I32));
+    for (int k = 0; k < 20; k++) FLUX_SCOPE {
+        flux_tensor *a = along(k, two, 1, at), *b = along(k, eight, 7, flux_reshape(at, 3, 1, 1, 1, 1, 1, 1, 2));
+        const int64_t n = flux_len(a);
+        flux_tensor *r = flux_eval(flux_randn(n)), *flat[2] = { flux_reshape(a, n), flux_reshape(b, flux_len(b)) }, *d[2];
+        const flux_shape s = flux_shape_of(b);
+        CHECK(flux_len(b) == n && (s.ndim < 8 || s.dim[7] == flux_dim(a, 1)) && s.dim[1] == 1);
+        if (flux_len(b) != n) continue;
+        d[0] = flux_grad(flux_gradient(flux_sum(flux_mul(flat[0], r)), two), two), d[1] = flux_grad(flux_gradient(flux_sum(flux_mul(flat[1], r)), eight), eight);
+        if (!CHECK(flux_item(flux_max(flux_abs(flux_sub(flat[0], flat[1])))) == 0)) fprintf(stderr, "    case %d\n", k);
+        if (k == 15) { flux_clear(); continue; }
+        if (!CHECK(d[0] && d[1] && flux_ndim(d[1]) == 8 && flux_item(flux_max(flux_abs(flux_sub(flux_reshape(d[0], 15), flux_reshape(d[1], 15))))) < 1e-6)) fprintf(stderr, "    gradient, case %d\n", k);
+    }
+}
+
 TEST_MAIN()
