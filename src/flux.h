@@ -306,12 +306,12 @@
      base/      platform threads system object errors backend dtypes text memory sinks listing
                 scopes ending workers options ranks
      graph/     table nodes elementwise leaves views reductions picking scans sorting draws
-                products einsum windows attention custom gradients backward
+                products einsum windows interpolation attention custom gradients backward
      schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
-                half_products attention sorting calls
+                half_products attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma program cache compile
                 backend
@@ -388,6 +388,7 @@
 #include "graph/products.h"
 #include "graph/einsum.h"
 #include "graph/windows.h"
+#include "graph/interpolation.h"
 #include "graph/attention.h"
 #include "graph/custom.h"
 #include "graph/gradients.h"
@@ -429,6 +430,7 @@
 #include "cpu/half_products.h"
 #include "cpu/attention.h"
 #include "cpu/sorting.h"
+#include "cpu/interpolation.h"
 #include "cpu/calls.h"
 #if defined(FLUX_CUDA) || defined(FLUX_HIP)
 #include "gpu/kernels.h"

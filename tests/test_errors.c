@@ -170,6 +170,7 @@ TEST(huge_windows_and_layers) {
     CHECK_ERROR(flux_call(flux_upsample(.size = FLUX_SHAPE(huge, 2 * huge)), x), "upsample: a tensor of");
     CHECK_ERROR(flux_call(flux_upsample(.scale = { 1e300 }), x), "can't make");
     CHECK(flux_call(flux_upsample(.mode = FLUX_LINEAR, .size = FLUX_SHAPE(huge)), flux_rand(4, 1, 1)) != NULL);   /* nobody looks */
+    CHECK_ERROR(flux_call(flux_upsample(.mode = FLUX_LINEAR, .size = FLUX_SHAPE(2 * huge)), flux_zeros(huge, 1, 1)), "is beyond int64");
     CHECK_ERROR(flux_lstm(4, top / 4), "lstm: a tensor of 3.69e+19 elements is too large");
     CHECK_ERROR(flux_gru(top, top), "gru: a tensor of");
     CHECK_ERROR(flux_dense(top, top), "dense: a tensor of");

@@ -441,6 +441,105 @@ TEST(upsample_golden) {
     CHECK(SHAPE_IS(flux_outputsize(flux_upsample(FLUX_BILINEAR, .scale = { 1.5 }), 5, 4, 2, 1), 7, 6, 2, 1));
 }
 
+/* Interpolation in double, element by element: the weight of element i of n for element k of m, and all its dims' together. */
+static double weight_of(int64_t n, int64_t m, int64_t k, int64_t i) {
+    const double last = m > 1 ? (double)(m - 1) : 1, w = 1 - fabs((double)k * (double)(n - 1) - (double)i * last) / last;
+    return w > 0 ? w : 0;
+}
+static void interpolate(double *y, const double *x, int nd, const int64_t *n, const int64_t *m, int64_t rest, bool back) {
+    int64_t in = 1, out = 1;
+    for (int d = 0; d < nd; d++) in *= n[d], out *= m[d];
+    memset(y, 0, (size_t)((back ? in : out) * rest) * sizeof *y);
+    for (int64_t k = 0; k < out; k++)
+        for (int64_t i = 0; i < in; i++) {
+            double w = 1;
+            for (int64_t d = 0, a = k, b = i; d < nd && w > 0; a /= m[d], b /= n[d], d++) w *= weight_of(n[d], m[d], a % m[d], b % n[d]);
+            for (int64_t r = 0; r < rest && w > 0; r++) *(back ? &y[r * in + i] : &y[r * out + k]) += w * (back ? x[r * out + k] : x[r * in + i]);
+        }
+}
+
+/* Values, gradients and the gradient's gradient: up, down, to and from one element, one to three dims, few and many channels,
+   a row longer than what is transposed at a time. Whether threads, order of looking or layout differ, the bits are the same. */
+TEST(interpolation_and_its_reverse) {
+    static const struct { int nd; int64_t n[3], m[3], channels, batch; } cases[] = {
+        { 1, { 7 }, { 23 }, 3, 5 }, { 1, { 23 }, { 7 }, 1, 1 }, { 1, { 1 }, { 9 }, 70, 2 }, { 1, { 9 }, { 1 }, 70, 2 }, { 1, { 300 }, { 1301 }, 3, 1 },
+        { 1, { 2000 }, { 9001 }, 2, 3 }, { 2, { 13, 10 }, { 26, 20 }, 3, 2 }, { 2, { 56, 3 }, { 112, 9 }, 9, 2 }, { 2, { 5, 33 }, { 5, 71 }, 2, 2 },
+        { 2, { 33, 5 }, { 70, 5 }, 2, 2 }, { 2, { 1, 6 }, { 4, 13 }, 2, 1 }, { 2, { 24, 17 }, { 9, 31 }, 4, 1 }, { 3, { 3, 4, 5 }, { 7, 9, 8 }, 2, 2 },
+        { 3, { 6, 1, 5 }, { 3, 4, 1 }, 3, 1 },
+    };
+    static const flux_upsampling modes[] = { FLUX_LINEAR, FLUX_BILINEAR, FLUX_TRILINEAR };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int t = 0; t < 2; t++) FLUX_SCOPE {
+            const int nd = cases[i].nd;
+            const int64_t *n = cases[i].n, *m = cases[i].m, rest = cases[i].channels * cases[i].batch;
+            const double near = t ? 1e-13 : 2e-6;
+            flux_shape from = { .ndim = nd + 2 }, size = { .ndim = nd };
+            memcpy(from.dim, n, (size_t)nd * sizeof *n), memcpy(size.dim, m, (size_t)nd * sizeof *m);
+            from.dim[nd] = cases[i].channels, from.dim[nd + 1] = cases[i].batch;
+            flux_layer *up = flux_upsample(modes[nd - 1], .size = size);
+            flux_tensor *x = flux_eval(flux_randn_with(from, t ? FLUX_F64 : FLUX_F32)), *y = flux_call(up, x);
+            REQUIRE(y && flux_ndim(y) == nd + 2);
+            flux_tensor *g = flux_eval(flux_to_dtype(flux_randn_with(flux_shape_of(y), FLUX_F32), flux_dtype_of(x)));
+            flux_tensor *dx = flux_grad(flux_gradient(flux_sum(flux_mul(y, g)), x), x);
+            double *wide = (double *)malloc((size_t)(flux_len(y) + flux_len(x) + 1) * sizeof *wide);
+            REQUIRE(wide && dx);
+            const double *fx = (const double *)flux_data(flux_to_dtype(x, FLUX_F64)), *fg = (const double *)flux_data(flux_to_dtype(g, FLUX_F64));
+            interpolate(wide, fx, nd, n, m, rest, false);
+            test_data(y, wide, flux_len(y), near, __FILE__, __LINE__, "y");
+            double most = 1;             /* weights that come together in an element of the gradient */
+            for (int d = 0; d < nd; d++) most *= 1 + (double)m[d] / (double)n[d];
+            interpolate(wide, fg, nd, n, m, rest, true);
+            test_data(dx, wide, flux_len(x), near * most, __FILE__, __LINE__, "dx");
+            /* <v, dx> is linear in g: its gradient by g is v interpolated, with the same bits */
+            flux_tensor *v = flux_eval(flux_randn_with(from, FLUX_F32)), *gg = flux_eval(flux_copy(g));
+            if (!t) {
+                flux_tensor *again = flux_grad(flux_gradient(flux_sum(flux_mul(flux_grad(flux_gradient(flux_sum(flux_mul(flux_call(up, x), gg)), x), x), v)), gg), gg);
+                CHECK(again && !memcmp(flux_floats(again), flux_floats(flux_call(up, v)), (size_t)flux_len(y) * 4));
+            }
+            free(wide);
+        }
+}
+
+/* What is read is not contiguous: permuted, sliced, broadcast; of half formats; of nothing. A weight of 0 reads nothing. */
+TEST(interpolation_of_views_halves_and_nothing) {
+    flux_layer *up = flux_upsample(FLUX_BILINEAR, .size = S(9, 21));
+    flux_tensor *x = flux_eval(flux_randn(7, 12, 6, 5)), *turned = flux_permute(x, 1, 0, 3, 2), *part = flux_slice(flux_slice(x, 0, 2, 6), 3, 1, 4),
+                *wide = flux_broadcast_to(flux_slice(x, 2, 0, 1), 7, 12, 4, 5), *all[] = { turned, part, wide };
+    for (int i = 0; i < 3; i++) {
+        flux_tensor *a = flux_call(up, all[i]), *b = flux_call(up, flux_eval(flux_copy(all[i])));
+        REQUIRE(a && b);
+        CHECK(!memcmp(flux_floats(a), flux_floats(b), (size_t)flux_len(a) * 4));
+    }
+    flux_tensor *y = flux_call(up, x), *ones = flux_full_with(flux_shape_of(y), 1, FLUX_F32);
+    CHECK(!memcmp(flux_floats(flux_grad(flux_gradient(flux_sum(y), x), x)),
+                  flux_floats(flux_grad(flux_gradient(flux_sum(flux_mul(y, flux_eval(ones))), x), x)), (size_t)flux_len(x) * 4));
+    for (int h = 0; h < 2; h++) {
+        const flux_dtype t = h ? FLUX_BF16 : FLUX_F16;
+        flux_tensor *half = flux_eval(flux_to_dtype(x, t)), *z = flux_call(up, half), *exact = flux_call(up, flux_to_dtype(half, FLUX_F32));
+        CHECK(flux_dtype_of(z) == t && !memcmp(flux_floats(flux_to_dtype(z, FLUX_F32)), flux_floats(flux_to_dtype(flux_to_dtype(exact, t), FLUX_F32)), (size_t)flux_len(z) * 4));
+    }
+    CHECK(SHAPE_IS(flux_shape_of(flux_eval(flux_call(up, flux_zeros(7, 12, 6, 0)))), 9, 21, 6, 0));
+    flux_tensor *none = flux_zeros(7, 12, 0, 2);
+    CHECK(flux_data(flux_grad(flux_gradient(flux_sum(flux_call(up, none)), none), none)) != NULL || flux_len(none) == 0);
+    float row[] = { 1, INFINITY, 3, 4, 5 };                    /* 5 to 9: every second element stays */
+    const float *line = flux_floats(flux_call(flux_upsample(FLUX_LINEAR, .size = S(9)), flux_from(row, 5, 1, 1)));
+    CHECK(line[0] == 1 && line[1] > 1e38f && line[2] > 1e38f && line[3] > 1e38f && line[4] == 3 && line[8] == 5);
+}
+
+/* Images are shared by threads, and looked at in any order: the same bits. */
+TEST(interpolation_by_several_threads) {
+    flux_layer *up = flux_upsample(FLUX_BILINEAR, .scale = { 2 });
+    flux_tensor *x = flux_eval(flux_randn(30, 41, 16, 4)), *g = flux_eval(flux_randn(60, 82, 16, 4));
+    flux_tensor *y[2], *d[2];
+    for (int i = 0; i < 2; i++) {
+        flux_threads(i ? 4 : 1);
+        y[i] = flux_eval(flux_call(up, x)), d[i] = flux_eval(flux_grad(flux_gradient(flux_sum(flux_mul(flux_call(up, x), g)), x), x));
+        REQUIRE(y[i] && d[i]);
+    }
+    flux_threads(0);
+    CHECK(!memcmp(flux_floats(y[0]), flux_floats(y[1]), (size_t)flux_len(y[0]) * 4) && !memcmp(flux_floats(d[0]), flux_floats(d[1]), (size_t)flux_len(x) * 4));
+}
+
 TEST(pool_and_upsample_text) {
     CHECK_STR(text_of(flux_maxpool_layer(S(2, 2))), "MaxPool((2, 2))");
     CHECK_STR(text_of(flux_maxpool_layer(S(3, 3), .pad = S(1), .stride = S(2))), "MaxPool((3, 3), pad=1, stride=2)");

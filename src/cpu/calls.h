@@ -16,6 +16,7 @@
 #include "half_products.h"
 #include "attention.h"
 #include "sorting.h"
+#include "interpolation.h"
 
 /* ---------------------------------------------------------------------- cpu/calls.h
    The CPU's row of the table of back ends, FLUX__CPU_ROW: memory, aligned to 64
@@ -109,6 +110,7 @@ static size_t flux__cpu_scratch(const flux__kernel *k, const flux__graph *g) {
         return flux__widened_bytes(&k->operand[0]) + flux__widened_bytes(&k->operand[1]);
     if (k->kind == FLUX__K_STRIDED_SCATTER && flux__is_half(k->operand[0].dtype))
         return flux__widened_bytes(&k->operand[0]) + (size_t)flux__size(g->node[k->node]) * 4;
+    if (k->kind == FLUX__K_INTERPOLATE) return flux__lerps_bytes(g->node[k->node]);
     if (k->kind == FLUX__K_SORT) return (size_t)flux__size(g->node[k->node]) * sizeof(int64_t);
     return 0;
 }
@@ -139,7 +141,8 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     /* by kind; moves and calls never get here */
     static int (*const run[])(flux__run *r, flux__kernel *k) = {
         flux__run_fused, flux__run_product, flux__run_index, flux__run_index,
-        flux__run_strided_scatter, flux__run_cat, flux__run_attend, flux__run_sort };
+        flux__run_strided_scatter, flux__run_cat, flux__run_interpolation, flux__run_attend,
+        flux__run_sort };
     const unsigned mode = flux__float_mode(),
                    ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
     int done = 0;

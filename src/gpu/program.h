@@ -126,6 +126,7 @@ static bool flux__code_kernel(flux__emitter *c, flux__plan *plan, flux__graph *g
         return flux__code_attention(c, k, g, t, out, graph->tf32);
     if (k->kind == FLUX__K_SORT) return flux__code_argsort(c, k, t, out);
     if (k->kind == FLUX__K_CAT) flux__code_cat(c, t, out);
+    else if (k->kind == FLUX__K_INTERPOLATE) flux__code_interpolation(c, t, out);
     else if (k->kind == FLUX__K_STRIDED_SCATTER) flux__code_strided_scatter(c, t, out);
     else if (k->kind == FLUX__K_SCATTER) return flux__code_scatter(c, k, t, out);
     else flux__code_gather(c, t, out);

@@ -2,6 +2,7 @@
 #define FLUX__GPU_WHOLE_H
 #include "../base/platform.h"
 #include "../base/dtypes.h"
+#include "../graph/interpolation.h"
 #include "../schedule/kernel.h"
 #include "../schedule/program.h"
 #include "../schedule/spelling.h"
@@ -10,7 +11,7 @@
 
 /* ---------------------------------------------------------------------- gpu/whole.h
    The text of whole-tensor kernels, one thread an element of the result, or
-   several that lie side by side: gather, scatter_add, concatenation, and spread
+   several that lie side by side: gather, scatter_add, concatenation, interpolation, and spread
    (as_strided_scatter), the reverse of a strided view.
 
    Invariant: no atomic additions: the thread of an element of the result finds
@@ -321,6 +322,34 @@ static void flux__code_cat(flux__emitter *c, const flux_tensor *t, int out) {
         at += n;
     }
     flux__emit(&c->s, "    }\n");
+}
+
+/* Interpolation, or its reverse: the sum over all dims of what an element is made of. */
+static void flux__code_interpolation(flux__emitter *c, const flux_tensor *t, int out) {
+    const flux__operand *x = &c->k->operand[0];
+    const flux_shape whole = flux__dims(t);
+    flux__listing *s = &c->s;
+    char text[512];
+    int px = flux__emitter_slot(c, x->src, t->dtype), po = flux__emitter_slot(c, out, t->dtype);
+    flux__emit_each(c, flux__count(&whole), 1);
+    flux__emit_coordinates(c, &whole);
+    flux__emit_zero(c, t->dtype);
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        if (t->dim[d] == x->shape.dim[d]) continue;
+        flux__lerps_text(text, sizeof text, t, d, flux__class_types[flux__class_of(t->dtype)]);
+        flux__emit(s, "%s", text);
+    }
+    flux__emit(s, "    sum += p%d[%lld", px, (long long)x->offset);
+    for (int d = 0; d < t->ndim; d++)
+        flux__emit(s, " + (%s)%c%d * %lld", c->index, t->dim[d] == x->shape.dim[d] ? 'd' : 'i', d,
+                   (long long)x->stride[d]);
+    flux__emit(s, "]");
+    for (int d = 0; d < t->ndim; d++)
+        if (t->dim[d] != x->shape.dim[d]) flux__emit(s, " * w%d", d);
+    flux__emit(s, ";\n");
+    for (int d = 0; d < t->ndim; d++)
+        if (t->dim[d] != x->shape.dim[d]) flux__emit(s, "    }\n");
+    flux__emit_result(c, po, t->dtype);
 }
 
 /* The reverse of a strided view (as_strided_scatter): element o of the result gets the elements

@@ -14,6 +14,7 @@
 #include "reductions.h"
 #include "products.h"
 #include "windows.h"
+#include "interpolation.h"
 #include "attention.h"
 #include "custom.h"
 
@@ -586,6 +587,9 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
     case FLUX__SCATTER: flux__index_gradient(y, g, need, out); break;
     case FLUX__AS_STRIDED_SCATTER: out[0] = flux__as_strided_scatter_gradient(y, g); break;
     case FLUX__CAT: flux__cat_gradient(y, g, need, out); break;
+    case FLUX__INTERPOLATE:
+        out[0] = flux__interpolated(g, flux__dims(y->in[0]), !y->arg.i[0]);
+        break;
     case FLUX__CONV: flux__conv_gradient(y, g, need, out); break;
     case FLUX__ATTENTION: flux__attention_gradient(y, g, need, out); break;
     case FLUX__CUSTOM: flux__custom_gradient(y, g, need, out); break;

@@ -65,6 +65,7 @@ enum flux__op {
                                              flux__as_strided_scatter */
     FLUX__CAT,                            /* arg.i: dim */
     FLUX__MOVE,                           /* to another device */
+    FLUX__INTERPOLATE,                    /* arg.i: 1 for its reverse: see flux__interpolated */
     FLUX__ATTEND,                         /* arg.i: heads, causal, flags: FLUX__ATTEND_BACK ... */
     FLUX__SORT,                           /* argsort of a matrix's columns; arg.i: 1 descending */
     FLUX__CALL,                           /* arg.i: the address of its flux__plan_call, how many
@@ -77,8 +78,8 @@ static const char *const flux__op_names[] = {
     FLUX__ELEMENTWISE(FLUX__OP_NAME)
     "leaf", "number", "cast", "copy", "iota", "random", "reduce", "argreduce",
     "reshape", "permute", "slice", "broadcast", "detach", "conv", "attention", "custom",
-    "matmul", "gather", "scatter_add", "spread", "cat", "move", "attend", "sort", "call",
-    "tuple"
+    "matmul", "gather", "scatter_add", "spread", "cat", "move", "interpolate", "attend",
+    "sort", "call", "tuple"
 };
 static const unsigned char flux__arity[] = {
 #define FLUX__OP_ARITY(NAME, name, n, ...) n,

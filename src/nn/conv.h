@@ -8,9 +8,9 @@
 #include "../base/text.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
-#include "../graph/leaves.h"
 #include "../graph/views.h"
 #include "../graph/windows.h"
+#include "../graph/interpolation.h"
 #include "fields.h"
 #include "functions.h"
 #include "initialisers.h"
@@ -380,24 +380,6 @@ static flux_tensor *flux__repeat_each(flux_tensor *x, int nd, flux_shape s) {
     return flux_reshape_with(flux_broadcast_to_with(flux_reshape_with(x, pairs), wide), s);
 }
 
-/* Linear interpolation along dim i, from `in` to `out` samples: sample k lies at k (in-1)/(out-1)
-   between its neighbours, so the first and last samples stay. */
-static flux_tensor *flux__interpolate(flux_tensor *x, int i, int64_t out) {
-    flux_shape by = flux__shape(NULL, i + 1);
-    for (int d = 0; d < i; d++) by.dim[d] = 1;
-    by.dim[i] = out;
-    const double last = (double)(x->dim[i] - 1);
-    flux_tensor *k = flux_to_dtype(flux__iota_on(x->device, out, 0), FLUX_F64);
-    flux_tensor *place = out > 1 ? flux_div(flux_mul(k, last), (double)(out - 1)) : k,
-                *below = flux_min2(flux_floor(place), last);
-    flux_tensor *w = flux_to_dtype(flux_reshape_with(flux_sub(place, below), by),
-                                   x->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32);
-    flux_tensor *low = flux__widened(flux_gather(x, i, flux_to_dtype(below, FLUX_I64)));
-    flux_tensor *high = flux__widened(
-        flux_gather(x, i, flux_to_dtype(flux_min2(flux_add(below, 1.0), last), FLUX_I64)));
-    return flux_add(low, flux_mul(flux_sub(high, low), w));
-}
-
 /* Upsamples x, spatial dims x channels x batch. nd: how many spatial dims the
    options need; 0: any. */
 static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
@@ -416,9 +398,11 @@ static flux_tensor *flux__upsample_call(flux_layer *self, flux_tensor *x) {
     for (int i = 0; i < nd; i++)
         if ((s.dim[i] = flux__upsampled(m, x, i)) < 0) return NULL;
     if (!flux__check_shape("upsample", &s)) return NULL;
-    if (nearest) y = flux__repeat_each(y, nd, s);
-    for (int i = 0; i < nd && y && !nearest; i++)
-        if (s.dim[i] != x->dim[i]) y = flux__interpolate(y, i, s.dim[i]);
+    for (int i = 0; i < nd && !nearest; i++)
+        if (flux__times(s.dim[i], x->dim[i]) == INT64_MAX)
+            return (flux_tensor *)flux__fail("%s: dim %d of %s times its new size is beyond int64",
+                                             flux__line_of(&m->base).s, i, flux__describe(x).s);
+    y = nearest ? flux__repeat_each(y, nd, s) : flux__interpolated(flux__widened(y), s, false);
     return flux__narrow(y, x->dtype);
 }
 

@@ -365,6 +365,7 @@ static int flux__own_kind(const flux_tensor *t) {
     case FLUX__AS_STRIDED_SCATTER: return FLUX__K_STRIDED_SCATTER;
     case FLUX__CAT: return FLUX__K_CAT;
     case FLUX__MOVE: return FLUX__K_MOVE;
+    case FLUX__INTERPOLATE: return FLUX__K_INTERPOLATE;
     case FLUX__ATTEND: return FLUX__K_ATTEND;
     case FLUX__CALL: return FLUX__K_CALL;
     case FLUX__SORT: return FLUX__K_SORT;

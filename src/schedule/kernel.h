@@ -28,7 +28,7 @@ FLUX__BEGIN_LEAN
    are done as a whole. */
 enum {
     FLUX__K_FUSED, FLUX__K_MATMUL, FLUX__K_GATHER, FLUX__K_SCATTER,
-    FLUX__K_STRIDED_SCATTER, FLUX__K_CAT, FLUX__K_ATTEND, FLUX__K_SORT,
+    FLUX__K_STRIDED_SCATTER, FLUX__K_CAT, FLUX__K_INTERPOLATE, FLUX__K_ATTEND, FLUX__K_SORT,
     FLUX__K_MOVE, FLUX__K_CALL            /* run by schedule/dispatch.h, not by a back end */
 };
 

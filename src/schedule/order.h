@@ -331,8 +331,8 @@ static flux__plan *flux__make_plan(flux__graph *g) {
 }
 
 static const char *const flux__kernel_kinds[] = {
-    "fused", "product", "gather", "scatter_add", "spread", "cat", "attention", "sort", "move",
-    "call"
+    "fused", "product", "gather", "scatter_add", "spread", "cat", "interpolation", "attention",
+    "sort", "move", "call"
 };
 
 static int64_t flux__out_bytes(const flux_tensor *t) {

@@ -381,6 +381,7 @@ static void flux__net_body(flux__net_kernel *c) {
     else if (c->k->kind == FLUX__K_MATMUL) flux__net_product(c);
     else if (c->k->kind == FLUX__K_CAT) flux__net_cat(c, t);
     else if (c->k->kind == FLUX__K_STRIDED_SCATTER) flux__net_spread(c, t);
+    else if (c->k->kind == FLUX__K_INTERPOLATE) flux__net_interpolation(c, t);
     else if (c->k->kind == FLUX__K_ATTEND) flux__net_attend(c, t);
     else flux__net_index(c, t);
 }

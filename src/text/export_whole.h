@@ -4,6 +4,7 @@
 #include "../base/text.h"
 #include "../base/dtypes.h"
 #include "../graph/nodes.h"
+#include "../graph/interpolation.h"
 #include "../schedule/kernel.h"
 #include "../schedule/program.h"
 #include "export_words.h"
@@ -11,7 +12,7 @@
 
 /* ---------------------------------------------------------------------- text/export_whole.h
    Kernels that run no lines as C functions: concatenation, spread (the reverse of
-   a strided view), gather and scatter_add, attention.
+   a strided view), gather and scatter_add, interpolation, attention.
 
    Invariant: an index out of range, which is an error elsewhere, is brought into
    the range, so that nothing beyond the tensor is read or written. Attention goes
@@ -132,6 +133,38 @@ static void flux__net_index(flux__net_kernel *c, const flux_tensor *t) {
         flux__net_copy(c, &slice, "y0", big_at, big_step, "a2", small_at, small_step, true);
     else flux__net_copy(c, &slice, "y0", small_at, small_step, "a0", big_at, big_step, false);
     flux__put(&c->s, "}\n");
+}
+
+static void flux__net_interpolation(flux__net_kernel *c, const flux_tensor *t) {
+    const flux__operand *x = &c->k->operand[0];
+    char text[512];
+    int64_t step = 1;
+    flux__net_result(c, t);
+    flux__net_operand(c, 0);
+    for (int d = t->ndim - 1; d >= 0; d--)
+        flux__putf(&c->s, "for (int d%d = 0; d%d < %lld; d%d++) {\n", d, d, (long long)t->dim[d],
+                   d);
+    flux__put(&c->s, "float sum = 0.0f;\n");
+    for (int d = t->ndim - 1; d >= 0; d--) {
+        if (t->dim[d] == x->shape.dim[d]) continue;
+        flux__lerps_text(text, sizeof text, t, d, "float");
+        flux__put(&c->s, text);
+    }
+    flux__put(&c->s, "sum += a0[0");
+    for (int d = 0; d < t->ndim; d++)
+        flux__putf(&c->s, " + %c%d * (%lld)", t->dim[d] == x->shape.dim[d] ? 'd' : 'i', d,
+                   (long long)x->stride[d]);
+    flux__put(&c->s, "]");
+    for (int d = 0; d < t->ndim; d++)
+        if (t->dim[d] != x->shape.dim[d]) flux__putf(&c->s, " * w%d", d);
+    flux__put(&c->s, ";\n");
+    for (int d = 0; d < t->ndim; d++)
+        if (t->dim[d] != x->shape.dim[d]) flux__net_close(c, 1);
+    flux__put(&c->s, "y0[0");
+    for (int d = 0; d < t->ndim; step *= t->dim[d++])
+        flux__putf(&c->s, " + d%d * %lld", d, (long long)step);
+    flux__put(&c->s, "] = sum;\n");
+    flux__net_close(c, t->ndim);
 }
 
 /* Attention's result: for each query the scores of its keys, their softmax, and the values'
