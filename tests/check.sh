@@ -38,6 +38,15 @@ implementation() {
     impl=${BUILD:-build/release}/impl.o
     check "the implementation" env MAKEFLAGS= make -s CC="$CC" BUILD="${BUILD:-build/release}" "$impl"
 }
+# opened WHAT COMPILER...: one that any test can be linked to, $tmp/opened.o; a test that looks inside (tests/opened.mk) is
+# compiled as `looks TEST` says
+opened() {
+    what=$1; shift
+    mkdir -p "$tmp/opened"
+    for text in defined declared; do awk -v what=$text -f tests/opened.awk flux.h >"$tmp/opened/$text.h"; done
+    check "$what" "$@" -DTEST_OPENED -I"$tmp" -I. -c tests/impl.c -o "$tmp/opened.o"
+}
+looks() { ! grep -q '^ *# *define FLUX_IMPLEMENTATION' "$1" || echo "-DTEST_OPENED -I$tmp"; }
 # add WHAT FILE: the counts with which a program's output ends; one failure if there are none
 add() {
     what=$1

@@ -30,17 +30,16 @@ GEMM(cblas_sgemm, float)
 GEMM(cblas_dgemm, double)
 END
 
-# with NAME LIBRARY: the tests, linked to it; some bring an implementation of their own
+# with NAME LIBRARY: the tests, linked to it
 with() {
-    check "$1: implementation" $CC $flags -c tests/impl.c -o "$tmp/impl.o" || return
     for t in $tests; do
-        grep -q '^ *# *define FLUX_IMPLEMENTATION' tests/test_$t.c && impl= || impl=$tmp/impl.o
-        check "$1: test_$t builds" $CC $flags tests/test_$t.c $impl -o "$tmp/test" $2 -lm || continue
+        check "$1: test_$t builds" $CC $flags $(looks tests/test_$t.c) tests/test_$t.c "$tmp/opened.o" -o "$tmp/test" $2 -lm || continue
         [ $t = platform ] && only=products_of || only=
         check "$1: test_$t" "$tmp/test" $only || continue
         [ "$1" != "plain CBLAS" ] || grep -q 'plain CBLAS: [1-9][0-9]* calls' "$tmp/log" || fail "$1: test_$t did not call it"
     done
 }
+opened "the implementation" $CC $flags || finish
 check "plain CBLAS builds" $CC -O1 -c "$tmp/plain.c" -o "$tmp/plain.o" && with "plain CBLAS" "$tmp/plain.o"
 
 blas=$(pkg-config --cflags --libs openblas 2>/dev/null) || blas=-lopenblas
