@@ -17,12 +17,10 @@ need $mingw-g++ "C++ for Windows" && compiles C++ $mingw-g++ -std=c++11 -O0 -x c
 need wine "tests on Windows" || finish
 export WINEPREFIX=$PWD/$tmp/wine WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= FLUX_NUM_THREADS=2
 case $tmp in /*) WINEPREFIX=$tmp/wine ;; esac
-check "the implementation for Windows" $mingw-gcc -std=c11 -O1 -c tests/impl.c -o "$tmp/impl.o"
+opened "the implementation for Windows" $mingw-gcc -std=c11 -O1 || finish
 for t in bits errors files platform tensors threads trace; do
-    impl=$tmp/impl.o
-    ! grep -q '^ *# *define FLUX_IMPLEMENTATION' tests/test_$t.c || impl=
-    check "test_$t for Windows" $mingw-gcc -std=c11 -O1 -Wall -Wextra -Werror -I. tests/test_$t.c \
-        $impl -static -o "$tmp/test_$t.exe" -lm || continue
+    check "test_$t for Windows" $mingw-gcc -std=c11 -O1 -Wall -Wextra -Werror $(looks tests/test_$t.c) -I. \
+        tests/test_$t.c "$tmp/opened.o" -static -o "$tmp/test_$t.exe" -lm || continue
     check "test_$t on Windows" timeout 300 wine "$tmp/test_$t.exe"
 done
 wineserver -k >"$tmp/log" 2>&1
