@@ -3,21 +3,15 @@
 # that NEON's instructions are those meant.
 . tests/check.sh
 ladder='-std=c11 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wundef'
-# Tests that look inside flux.h share one implementation, as in tests/opened.mk.
-mkdir -p "$tmp/opened"
-for what in defined declared; do awk -v what=$what -f tests/opened.awk flux.h >"$tmp/opened/$what.h"; done
-inside="-DTEST_OPENED -I$tmp -I."
 
 # tests_on TRIPLE QEMU TEST[:PART]...: the tests hold there, or those whose name has PART in it
 tests_on() {
     triple=$1 emulator=$2; shift 2
-    check "$triple: implementation" $triple-gcc $ladder -Werror -O2 -I. -c tests/impl.c -o "$tmp/impl.o" || return
-    check "$triple: opened" $triple-gcc -std=c11 -O1 $inside -c tests/impl.c -o "$tmp/opened.o" || return
+    opened "$triple: implementation" $triple-gcc $ladder -Werror -O2 || return
     for t in "$@"; do
         part=${t#*:} t=${t%:*}
         [ "$part" != "$t" ] || part=
-        grep -q '^ *# *define FLUX_IMPLEMENTATION' tests/test_$t.c && with="$inside $tmp/opened.o" || with="-I. $tmp/impl.o"
-        check "$triple: test_$t builds" $triple-gcc -std=c11 -O1 tests/test_$t.c $with -o "$tmp/test" -lm || continue
+        check "$triple: test_$t builds" $triple-gcc -std=c11 -O1 $(looks tests/test_$t.c) -I. tests/test_$t.c "$tmp/opened.o" -o "$tmp/test" -lm || continue
         check "$triple: test_$t" env FLUX_NUM_THREADS=2 EMULATED=1 SHORT=1 $emulator -L /usr/$triple "$tmp/test" $part || continue
         grep -q '[1-9][0-9]* passed, 0 failed' "$tmp/log" || fail "$triple: test_$t passed nothing"
     done
@@ -29,7 +23,7 @@ ready() {
     $1-gcc "$tmp/runs.c" -o "$tmp/runs" >"$tmp/log" 2>&1 && $2 -L /usr/$1 "$tmp/runs" >"$tmp/log" 2>&1 || { skip "$1: its C library is not here; package: libc6-dev-ARCHITECTURE-cross"; return 1; }
 }
 # instructions FUNCTION: as text
-instructions() { aarch64-linux-gnu-objdump -d --no-show-raw-insn --disassemble="$1" "$tmp/impl.o"; }
+instructions() { aarch64-linux-gnu-objdump -d --no-show-raw-insn --disassemble="$1" "$tmp/opened.o"; }
 # uses FUNCTION COUNT PATTERN: that many, to the instruction; or some
 uses() {
     n=$(instructions "$1" | grep -cE "$3")
@@ -46,9 +40,9 @@ int main(void) {
     return !(FLUX__NEON && flux__section_now() == &flux__section_x4 && flux__gemm_kernels(false, false)->columns == 12 && flux__gemm_kernels(true, false)->columns == 12);
 }
 END
-    check "NEON: a program for its set builds" aarch64-linux-gnu-gcc -O1 -I. "$tmp/set.c" -o "$tmp/set" -lm &&
+    check "NEON: a program for its set builds" aarch64-linux-gnu-gcc -O0 -I. "$tmp/set.c" -o "$tmp/set" -lm &&
         check "NEON: its set is in use" qemu-aarch64 -L /usr/aarch64-linux-gnu "$tmp/set"
-    if need aarch64-linux-gnu-objdump "NEON: its instructions" && [ -e "$tmp/impl.o" ]; then
+    if need aarch64-linux-gnu-objdump "NEON: its instructions" && [ -e "$tmp/opened.o" ]; then
         # a step of k: two vectors of A, twelve elements of B, 24 products, and nothing kept in memory
         uses flux__gemm_f32_base_2x12 24 'fmla.*\.4s, v[0-9]+\.s\[0\]'
         uses flux__gemm_f64_base_2x12 24 'fmla.*\.2d, v[0-9]+\.d\[0\]'
@@ -62,10 +56,10 @@ END
     fi
     if need clang; then
         clang='clang --target=aarch64-linux-gnu -isystem /usr/aarch64-linux-gnu/include'
-        check "NEON: clang's implementation" $clang $ladder -Werror -O1 $inside -c tests/impl.c -o "$tmp/opened.o" || finish
+        opened "NEON: clang's implementation" $clang $ladder -Werror -O1 || finish
         for t in loops: platform:products_of; do
             name=test_${t%:*}
-            check "NEON: $name by clang builds" $clang $ladder -Werror -O1 $inside -c tests/$name.c -o "$tmp/clang.o" &&
+            check "NEON: $name by clang builds" $clang $ladder -Werror -O1 $(looks tests/$name.c) -I. -c tests/$name.c -o "$tmp/clang.o" &&
                 check "NEON: $name by clang is linked" aarch64-linux-gnu-gcc "$tmp/clang.o" "$tmp/opened.o" -o "$tmp/test" -lm &&
                 check "NEON: $name by clang" qemu-aarch64 -L /usr/aarch64-linux-gnu "$tmp/test" ${t#*:}
         done
