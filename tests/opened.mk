@@ -4,15 +4,15 @@ SETS := FLUX_MALLOC|FLUX__|STB_$(if $(findstring -DFLUX_DEBUG,$(CFLAGS)),,|FLUX_
 OPENED := $(if $(findstring tcc,$(CC)),,$(if $(filter tests/test_%,$(OWN)),$(shell \
   grep -LE '^ *\# *define ($(SETS))' $(filter tests/test_%,$(OWN)))))
 OWN := $(filter-out $(OPENED),$(OWN))
-# Examples, which have all of flux.h, are linked to one implementation, too; but for the first, which
-# stands for how users compile them, and is what `make run` runs.
+# Examples, which have all of flux.h, are linked to one implementation, too; but for digits.c, which
+# is compiled as users do, and is what `make run` runs.
 LINKED := $(filter-out examples/digits.c,$(EXAMPLES))
 OWN := $(filter-out $(LINKED),$(OWN))
 $(LINKED:%.c=$(BUILD)/%): private DEFS += -Itests/linked
 # Those that have no implementation are compiled once, and linked to one with GPUs and one without.
 USERS := $(filter-out $(OWN) $(OPENED),$(TESTS))
-# Their own code is not optimised, but for test_products' loops. That of the others is, lest all be made
-# that they do not call.
+# Their own code is not optimised, but for test_products' loops. That of the others is, lest all be
+# made that they do not call.
 PLAIN := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/test_products.c,$(USERS)))
 $(PLAIN): private CFLAGS_release := -O0
 $(PLAIN): private CFLAGS_sanitize := $(CFLAGS_sanitize:-O1=-O0)
