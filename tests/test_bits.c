@@ -334,6 +334,7 @@ TEST(updates_in_place) {
         replacing(seed, 1, old, fresh, &kept), flux_eval(fresh[REPLACED - 1]);
         replacing(seed, 0, old2, fresh2, &kept2);
         if (seed % 5 == 0) n = REPLACED, owners[seed / 5 % REPLACED] = 0;      /* whoever it is keeps it */
+        const flux__buffer *const memory[REPLACED] = { old2[0]->buf, old2[1]->buf, old2[2]->buf };
         CHECK(flux__update_eval(NULL, n, old2, fresh2, owners, 0, NULL) == 0);
         for (int i = 0; i <= n; i++) {
             flux_tensor *a = i < n ? fresh[i] : kept, *b = i < n ? fresh2[i] : kept2;
@@ -346,7 +347,7 @@ TEST(updates_in_place) {
         for (int i = 0; i < REPLACED; i++) {
             const bool gone = !old2[i]->buf && !FLUX__IS_VIEW(old2[i]), whole = !gone && first_other((const char *)flux_data(flux_cpu(old[i])), (const char *)flux_data(flux_cpu(old2[i])), (size_t)flux_len(old[i]) * 4, FLUX_F32) < 0;
             taken += gone;
-            CHECK(gone ? i < n && owners[i] && (old2[i]->flags & FLUX__CONSUMED) : whole);
+            CHECK(gone ? i < n && owners[i] && (old2[i]->flags & FLUX__CONSUMED) && fresh2[i]->buf == memory[i] : whole);
         }
         for (int i = 0; i < REPLACED; i++) flux_release(old[i]), flux_release(old2[i]), flux_release(fresh[i]), flux_release(fresh2[i]);
         flux_release(kept), flux_release(kept2);
