@@ -11334,8 +11334,8 @@ static void flux__lerps_text(char *out, size_t size, const flux_tensor *t, int d
     snprintf(out, size, "for (%s i%d = %s; i%d < %lld && %s < %lld; i%d++) {\n"
              "const %s q%d = %s;\n"
              "const %s w%d = (%s)(%lld - (q%d < 0 ? -q%d : q%d)) / (%s)%lld;\n",
-             whole, d, first, d, (long long)t->in[0]->dim[d], apart, den, d, whole, d, apart, real, d,
-             real, den, d, d, d, real, den);
+             whole, d, first, d, (long long)t->in[0]->dim[d], apart, den, d, whole, d, apart, real,
+             d, real, den, d, d, d, real, den);
 }
 
 /* x with the shape s, interpolated, or summed backwards, along each dim whose size differs. Sizes
@@ -24640,6 +24640,8 @@ static size_t flux__lerps_bytes(const flux_tensor *t) {
     return bytes;
 }
 
+/* Runs an interpolation or its reverse: finds the passes and their weights, and what an image is,
+   and shares the images out to the threads. Returns 0, or -1 with an error recorded. */
 static int flux__run_interpolation(flux__run *run, flux__kernel *k) {
     const flux_tensor *t = run->g->node[k->node], *x = t->in[0];
     const bool back = t->arg.i[0] != 0;
@@ -51238,6 +51240,7 @@ static void flux__net_index(flux__net_kernel *c, const flux_tensor *t) {
     flux__put(&c->s, "}\n");
 }
 
+/* Interpolation, or its reverse: element by element, the sum over all dims of what it is made of. */
 static void flux__net_interpolation(flux__net_kernel *c, const flux_tensor *t) {
     const flux__operand *x = &c->k->operand[0];
     char text[512];

@@ -193,6 +193,8 @@ static size_t flux__lerps_bytes(const flux_tensor *t) {
     return bytes;
 }
 
+/* Runs an interpolation or its reverse: finds the passes and their weights, and what an image is,
+   and shares the images out to the threads. Returns 0, or -1 with an error recorded. */
 static int flux__run_interpolation(flux__run *run, flux__kernel *k) {
     const flux_tensor *t = run->g->node[k->node], *x = t->in[0];
     const bool back = t->arg.i[0] != 0;

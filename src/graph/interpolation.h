@@ -63,8 +63,8 @@ static void flux__lerps_text(char *out, size_t size, const flux_tensor *t, int d
     snprintf(out, size, "for (%s i%d = %s; i%d < %lld && %s < %lld; i%d++) {\n"
              "const %s q%d = %s;\n"
              "const %s w%d = (%s)(%lld - (q%d < 0 ? -q%d : q%d)) / (%s)%lld;\n",
-             whole, d, first, d, (long long)t->in[0]->dim[d], apart, den, d, whole, d, apart, real, d,
-             real, den, d, d, d, real, den);
+             whole, d, first, d, (long long)t->in[0]->dim[d], apart, den, d, whole, d, apart, real,
+             d, real, den, d, d, d, real, den);
 }
 
 /* x with the shape s, interpolated, or summed backwards, along each dim whose size differs. Sizes
