@@ -1,6 +1,7 @@
 #ifndef FLUX__GPU_ATTENTION_H
 #define FLUX__GPU_ATTENTION_H
 #include "../base/platform.h"
+#include "../base/dtypes.h"
 #include "../graph/attention.h"
 #include "../schedule/kernel.h"
 #include "../schedule/program.h"
@@ -9,10 +10,21 @@
 #include "gemm.h"
 
 /* ---------------------------------------------------------------------- gpu/attention.h
-   The text of attention's kernels. A block computes scores in tiles of 32 rows by
-   32 columns, eight threads a row. Its rows are what its results belong to: the
-   queries or, in the gradients of k and v, the keys; a loop goes over the columns,
-   which are the other of the two.
+   The text of attention's kernels without matrix instructions: of f64, of f32 at
+   its own accuracy, and of chips that have none. A block of 128 or 256 threads has a
+   tile of scores whose rows are what its results belong to: the queries or, in the
+   gradients of k and v, the keys; a loop goes over the columns, which are the other
+   of the two. The passes and their operands are those of gpu/attention_mma.h:
+
+       pass      x1   c1   x2   c2    s = x1 c1'   g = x2 c2'
+       y         q    k    -    v     sum2 += p c2
+       dq        q    k    dy   v     sum1 += w c1
+       dk, dv    k    q    v    dy    sum1 += w c1, sum2 += p c2
+
+   p: the softmax's weights; w = p (g - dot(dy, y)). A thread has a piece of the tile
+   in registers, so that packs of 16 bytes from shared memory serve several products
+   each. What is multiplied lies there by the inner dim first, whose lines are
+   swizzled (AT) so that neither side meets in a bank.
 
    Layout: q, k, v and the result's gradient are [features * heads, positions,
    batch], features contiguous, with strides of their own for position and sample.
@@ -22,17 +34,15 @@
    Invariant: scores are not stored in device memory. The forward kernel keeps
    each query's running maximum and sum (online softmax), and writes the maximum
    and the sum's reciprocal behind its result; the gradients read them and compute
-   each tile's weights again. Each result has its own blocks (blockIdx.z in the
-   gradients), so no two blocks add to one element and sums have one order. A
-   query whose keys are all masked has the result 0, and its scores get no
-   gradient. Tiles that a causal mask hides altogether are skipped,
-   unless there is another mask. */
+   each tile's weights again. dq has a launch of its own, so no two blocks add to one
+   element and sums have one order. A query whose keys are all masked has the result
+   0, and its scores get no gradient. Tiles that a causal mask hides altogether are
+   skipped, unless there is another mask. */
 
 FLUX__BEGIN_LEAN
 
-/* What a block computes: the result y, or the gradient of q, k or v. */
-enum { FLUX__ATTEND_Y, FLUX__ATTEND_DQ, FLUX__ATTEND_DK, FLUX__ATTEND_DV };
-enum { FLUX__ATTEND_FEATURES = 64 };      /* of a result that a block computes */
+enum { FLUX__ATTEND_FEATURES = 64,        /* of a result that a block computes */
+       FLUX__ATTEND_PAD = 128 };          /* queries of a unit in scratch memory: a multiple */
 
 typedef struct flux__attend_text {
     flux__emitter *c;
@@ -41,7 +51,7 @@ typedef struct flux__attend_text {
     const flux__operand *o[FLUX__ATTEND_OPERANDS];
     int p[FLUX__ATTEND_OPERANDS], out;    /* parameters of these, and of what is computed */
     int64_t heads, d, dv, queries, keys, batch;   /* d: features of a head in q and k; dv: in v */
-    bool causal;
+    bool causal, roomy;                   /* roomy: registers hold pieces of 8 rows, else of 4 */
 } flux__attend_text;
 
 /* Writes to `out` the expression "p2[...]", of half formats "f16_float(p2[...])": feature f of the
@@ -57,54 +67,6 @@ static const char *flux__attend_element(const flux__attend_text *a, int i, const
     return out;
 }
 
-/* Adds to to[0 ... 3] the dot products, over the features, of operand i at the thread's row
-   with operand k at its four columns. Both come through shared memory, 16 features at a time:
-   a_tile[feature][row], b_tile[feature][column], rows padded to 33. */
-static void flux__emit_attend_product(const flux__attend_text *a, const char *to, int i, int k) {
-    const flux__operand *o = a->o[i];
-    long long depth = (long long)(o->shape.dim[0] / a->heads), rows = (long long)o->shape.dim[1],
-        columns = (long long)a->o[k]->shape.dim[1];
-    char x[200], y[200];
-    flux__emit(&a->c->s, "    for (int l0 = 0; l0 < %lld; l0 += 16) {\n"
-                "    for (int e = t; e < 512; e += 256) {\n", depth);
-    flux__emit(&a->c->s, "    const int f = l0 + e %% 16, i = e / 16;\n"
-                "    a_tile[e %% 16][i] = f < %lld && r0 + i < %lld ? %s : 0;\n", depth, rows,
-                flux__attend_element(a, i, "r0 + i", "f", x, sizeof x));
-    flux__emit(&a->c->s, "    b_tile[e %% 16][i] = f < %lld && c0 + i < %lld ? %s : 0;\n    }\n"
-                "    __syncthreads();\n", depth, columns,
-                flux__attend_element(a, k, "c0 + i", "f", y, sizeof y));
-    flux__emit(&a->c->s, "#pragma unroll 4\n    for (int l = 0; l < 16; l++) {\n"
-                "    const %s y = a_tile[l][r];\n", a->T);
-    flux__emit(&a->c->s,
-                "    for (int j = 0; j < 4; j++) %s[j] = fma%s(y, b_tile[l][c + j * 8], %s[j]);\n"
-                "    }\n    __syncthreads();\n    }\n", to, a->T[0] == 'f' ? "f" : "", to);
-}
-
-/* Loads what the forward kernel wrote for the query i = from + t: most[t] (maximum) and sum[t]
-   (reciprocal of the sum). With `less` also fade[t], the dot product of y and its gradient,
-   which the softmax's gradient subtracts. That loop is unrolled by 8: loads of all features at
-   once would need more registers than three blocks of a multiprocessor have. */
-static void flux__emit_attend_stats(const flux__attend_text *a, const char *from, bool less) {
-    flux__listing *s = &a->c->s;
-    long long y = (long long)(a->dv * a->heads * a->queries * a->batch),
-        queries = (long long)a->queries;
-    char g[200];
-    flux__emit(s, "    if (t < 32) {\n"
-                "    const %s i = %s + t, at = %lld + (unit * %lld + i) * 2;\n    %s dot = 0;\n",
-                a->c->index, from, y, queries, a->T);
-    flux__emit(s, "    most[t] = i < %lld ? p%d[at] : 0, sum[t] = i < %lld ? p%d[at + 1] : 0;\n",
-                queries, a->p[FLUX__ATTEND_MADE], queries, a->p[FLUX__ATTEND_MADE]);
-    if (less)
-        flux__emit(s, "#pragma unroll 8\n"
-                    "    for (int f = 0; f < %lld && i < %lld; "
-                    "f++) dot += %s * p%d[((sample * %lld + i) * %lld + head) * %lld + f];\n"
-                    "    fade[t] = dot;\n", (long long)a->dv, queries,
-                    flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g),
-                    a->p[FLUX__ATTEND_MADE], queries,
-                    (long long)a->heads, (long long)a->dv);
-    flux__emit(s, "    }\n    __syncthreads();\n");
-}
-
 /* Writes "p5[...]": the element of a mask, FLUX__ATTEND_MASK or FLUX__ATTEND_KEEP, for `key` and
    the index `query`. */
 static void flux__emit_attend_mask(const flux__attend_text *a, int which, const char *query) {
@@ -114,152 +76,13 @@ static void flux__emit_attend_mask(const flux__attend_text *a, int which, const 
                (long long)o->stride[1], (long long)o->stride[2], (long long)o->stride[3]);
 }
 
-/* The forward kernel's sums of its tile's weights, by the first 32 threads. */
-static void flux__emit_attend_sums(const flux__attend_text *a) {
-    flux__emit(&a->c->s, "    if (t < 32) {\n    sum[t] *= fade[t];\n"
-                "    for (int i = 0; i < 32; i++) sum[t] += w[t][i];\n    }\n");
-}
-
-/* Makes the tile w[row][column] from the dot products x of q and k (and g of v and y's
-   gradient): the scores are scaled and masked. The forward kernel stores exp(score - running
-   maximum), and in fade[] the factor by which older sums shrink when the maximum grows. The
-   gradient of v needs the softmax's weights p, those of q and k p (g - fade). What dropout drops
-   is 0 in w, after the sums, and in g. */
-static void flux__emit_attend_weights(const flux__attend_text *a, int what) {
-    flux__listing *s = &a->c->s;
-    const flux__operand *o = a->o[FLUX__ATTEND_MASK];
-    const bool drops = a->o[FLUX__ATTEND_KEEP] != NULL;
-    bool transposed = what >= FLUX__ATTEND_DK;
-    long long rows = (long long)(transposed ? a->keys : a->queries),
-        columns = (long long)(transposed ? a->queries : a->keys);
-    if (drops && what == FLUX__ATTEND_Y) flux__emit(s, "    int keep[4];\n");
-    flux__emit(s, "    for (int j = 0; j < 4; j++) {\n"
-                "    const %s row = r0 + r, col = c0 + c + j * 8, key = %s, query = %s;\n",
-                a->c->index, transposed ? "row" : "col", transposed ? "col" : "row");
-    flux__emit(s, "    const int live = row < %lld && col < %lld;\n    %s v = x[j] * (%s)%.17g;\n",
-                rows, columns, a->T, a->T, 1 / sqrt((double)a->d));
-    if (o) {
-        flux__emit(s, "    if (live) v = ");
-        flux__emit(s, o->dtype == FLUX_BOOL ? "" : "v + ");
-        flux__emit_attend_mask(a, FLUX__ATTEND_MASK, "query");
-        flux__emit(s, o->dtype == FLUX_BOOL ? " ? v : -INF;\n" : ";\n");
-    }
-    if (a->causal)
-        flux__emit(s, "    if (key > query + %lld) v = -INF;\n", (long long)(a->keys - a->queries));
-    if (drops) {
-        flux__emit(s, "    %skeep%s = live && ", what == FLUX__ATTEND_Y ? "" : "const int ",
-                   what == FLUX__ATTEND_Y ? "[j]" : "");
-        flux__emit_attend_mask(a, FLUX__ATTEND_KEEP, "query");
-        flux__emit(s, ";\n");
-    }
-    if (what == FLUX__ATTEND_Y) {
-        flux__emit(s, "    w[r][c + j * 8] = v;\n    }\n    __syncthreads();\n"
-                    "    const int n = c0 + 32 <= %lld ? 32 : (int)(%lld - c0);\n", columns,
-                    columns);
-        flux__emit(s, "    if (t < 32) {\n    %s m = most[t];\n"
-                    "    for (int i = 0; i < n; i++) m = fmax_%s(m, w[t][i]);\n", a->T, a->X);
-        flux__emit(s, "    fade[t] = exp_%s(most[t] == m ? 0 : most[t] - m), most[t] = m;\n    }\n"
-                    "    __syncthreads();\n    for (int j = 0; j < 4; j++) {\n", a->X);
-        flux__emit(s, "    const %s v = w[r][c + j * 8];\n"
-                    "    w[r][c + j * 8] = c + j * 8 < n ? exp_%s(v == most[r] ? 0 : v - most[r]) "
-                    ": 0;\n    }\n", a->T, a->X);
-        if (!drops) return;
-        flux__emit(s, "    __syncthreads();\n");
-        flux__emit_attend_sums(a);
-        flux__emit(s, "    __syncthreads();\n"
-                    "    for (int j = 0; j < 4; j++) if (!keep[j]) w[r][c + j * 8] = 0;\n");
-        return;
-    }
-    flux__emit(s, "    const int q = %s;\n"
-                "    %s p = live ? exp_%s(v == most[q] ? 0 : v - most[q]) * sum[q] : 0;\n",
-                transposed ? "c + j * 8" : "r", a->T, a->X);
-    flux__emit(s, "    w[r][c + j * 8] = ");
-    if (what == FLUX__ATTEND_DV) flux__emit(s, drops ? "keep ? p : 0;\n    }\n" : "p;\n    }\n");
-    else flux__emit(s, "most[q] == -INF ? 0 : p * (%s - fade[q]);\n    }\n",
-                    drops ? "(keep ? g[j] : 0)" : "g[j]");
-}
-
-/* Blocks along x for a result: tiles of 32 rows times chunks of features. */
-static int64_t flux__attend_blocks(int64_t rows, int64_t features) {
-    return (rows + 31) / 32 * ((features + FLUX__ATTEND_FEATURES - 1) / FLUX__ATTEND_FEATURES);
-}
-
-/* The text of one result, which begins at element `at` of the kernel's output. For each tile of
-   columns it makes w and loads z[column][feature] (of v, k, q or y's gradient, see `with`), and
-   a thread adds w z to acc[], 8 of the 64 features of its row, 8 apart. */
-static void flux__emit_attend(const flux__attend_text *a, int what, int64_t at) {
-    enum { Q = FLUX__ATTEND_Q, K = FLUX__ATTEND_K, V = FLUX__ATTEND_V, G = FLUX__ATTEND_G };
-    static const int row_of[] = { Q, Q, K, K }, column_of[] = { K, K, Q, Q },
-        with[] = { V, K, Q, G };
-    flux__listing *s = &a->c->s;
-    bool forward = what == FLUX__ATTEND_Y, transposed = what >= FLUX__ATTEND_DK,
-         skip = a->causal && !a->o[FLUX__ATTEND_MASK];
-    int z = with[what];
-    long long features = (long long)(a->o[z]->shape.dim[0] / a->heads),
-        rows = (long long)a->o[row_of[what]]->shape.dim[1];
-    long long columns = (long long)a->o[column_of[what]]->shape.dim[1], tiles = (rows + 31) / 32,
-        tasks = (long long)(a->heads * a->batch);
-    char from[200];
-    snprintf(from, sizeof from, "if (blockIdx.x < %lldu) ",
-             (long long)flux__attend_blocks(rows, features));
-    flux__emit_unit(a->c, "unit", tasks, from);
-    flux__emit(s, "    const %s r0 = (%s)(blockIdx.x %% %lldu) * 32, "
-                "e0 = (%s)(blockIdx.x / %lldu) * %d, head = unit %% %lld, sample = unit / %lld;\n",
-                a->c->index, a->c->index, tiles, a->c->index, tiles, FLUX__ATTEND_FEATURES,
-                (long long)a->heads, (long long)a->heads);
-    flux__emit(s, "    %s acc[%d];\n    for (int j = 0; j < %d; j++) acc[j] = 0;\n", a->T,
-                FLUX__ATTEND_FEATURES / 8, FLUX__ATTEND_FEATURES / 8);
-    if (forward) flux__emit(s, "    if (t < 32) most[t] = -INF, sum[t] = 0;\n");
-    if (what == FLUX__ATTEND_DQ) flux__emit_attend_stats(a, "r0", true);
-    /* causal: of the tiles of keys those that a query of r0 ... r0 + 31 sees; of the tiles of
-       queries those from the first that sees key r0 */
-    char first[96] = "0", last[96] = "";
-    const long long later = (long long)(a->keys - a->queries);
-    if (skip && transposed)
-        snprintf(first, sizeof first, "r0 > %lld ? (r0 - %lld) / 32 * 32 : 0", later, later);
-    if (skip && !transposed) snprintf(last, sizeof last, " && c0 < r0 + %lld", later + 32);
-    flux__emit(s, "    for (%s c0 = %s; c0 < %lld%s; c0 += 32) {\n    %s x[4] = { 0 };\n",
-                a->c->index, first, columns, last, a->T);
-    if (transposed) flux__emit_attend_stats(a, "c0", what == FLUX__ATTEND_DK);
-    flux__emit_attend_product(a, "x", row_of[what], column_of[what]);
-    if (!forward && what != FLUX__ATTEND_DV) {
-        flux__emit(s, "    %s g[4] = { 0 };\n", a->T);
-        flux__emit_attend_product(a, "g", transposed ? V : G, transposed ? G : V);
-    }
-    flux__emit_attend_weights(a, what);
-    flux__emit(s, "    for (int e = t; e < 32 * %d; e += 256) {\n"
-                "    const int f = e %% %d, i = e / %d;\n", FLUX__ATTEND_FEATURES,
-                FLUX__ATTEND_FEATURES, FLUX__ATTEND_FEATURES);
-    flux__emit(s, "    z[i][f] = e0 + f < %lld && c0 + i < %lld ? %s : 0;\n    }\n"
-                "    __syncthreads();\n", features, columns,
-                flux__attend_element(a, z, "c0 + i", "e0 + f", from, sizeof from));
-    if (forward) {
-        if (!a->o[FLUX__ATTEND_KEEP]) flux__emit_attend_sums(a);
-        flux__emit(s, "    for (int j = 0; j < %d; j++) acc[j] *= fade[r];\n",
-                    FLUX__ATTEND_FEATURES / 8);
-    }
-    flux__emit(s, "#pragma unroll 4\n    for (int i = 0; i < 32; i++)\n"
-                "    for (int j = 0; j < %d; j++) acc[j] = fma%s(w[r][i], z[i][c + j * 8], "
-                "acc[j]);\n    __syncthreads();\n    }\n",
-                FLUX__ATTEND_FEATURES / 8, a->T[0] == 'f' ? "f" : "");
-    /* a query whose keys are all masked has the result 0 */
-    if (forward)
-        flux__emit(s, "    if (t < 32 && most[t] == -INF) sum[t] = INF;\n    __syncthreads();\n");
-    flux__emit(s, "    for (int j = 0; j < %d; j++) {\n    const %s f = e0 + c + j * 8;\n",
-                FLUX__ATTEND_FEATURES / 8, a->c->index);
-    flux__emit(s, "    if (r0 + r < %lld && f < %lld) p%d[%lld + ((sample * %lld + r0 + r) * %lld "
-                "+ head) * %lld + f] = acc[j]", rows, features, a->out, (long long)at, rows,
-                (long long)a->heads, features);
-    if (forward) flux__emit(s, " / sum[r];\n    }\n");
-    else if (what == FLUX__ATTEND_DV) flux__emit(s, ";\n    }\n");
-    else flux__emit(s, " * (%s)%.17g;\n    }\n", a->T, 1 / sqrt((double)a->d));
-    if (forward) {
-        flux__emit(s, "    if (e0 == 0 && t < 32 && r0 + t < %lld) {\n"
-                    "    const %s q = %lld + (unit * %lld + r0 + t) * 2;\n", rows, a->c->index,
-                    (long long)(a->dv * a->heads * a->queries * a->batch), rows);
-        flux__emit(s, "    p%d[q] = most[t], p%d[q + 1] = 1 / sum[t];\n    }\n", a->out, a->out);
-    }
-    flux__emit(s, "    __syncthreads();\n    }\n");
+/* Whether rows of operand i are whole, aligned chunks of 16 bytes. */
+static bool flux__attend_whole(const flux__attend_text *a, int i, int size) {
+    const flux__operand *o = a->o[i];
+    const int64_t n[] = { o->shape.dim[0] / a->heads, o->offset, o->stride[1], o->stride[2] };
+    for (int j = 0; j < 4; j++)
+        if (n[j] * size % 16 != 0 && (j < 2 || o->shape.dim[j - 1] > 1)) return false;
+    return true;
 }
 
 /* What the texts of attention's node t need to know of it. */
@@ -281,32 +104,404 @@ static flux__attend_text flux__attend_of(flux__emitter *c, const flux_tensor *t,
     return a;
 }
 
-/* The kernel of an attention, forward or gradients (back): shared memory, then the text of each
-   result for its blockIdx.z. The output holds y and two numbers a query, or the gradients of q,
-   k and v, one behind the other. */
-static bool flux__code_attend(const flux__attend_text *text, bool back) {
-    flux__attend_text a = *text;
-    flux__emitter *c = a.c;
-    int64_t q = a.d * a.heads * a.queries * a.batch, most = 0, n, tasks = a.heads * a.batch;
-    flux__emit(&c->s,
-                "    __shared__ %s a_tile[16][33], b_tile[16][33], w[32][33], z[32][%d], most[32], "
-                "sum[32], fade[32];\n", a.T, FLUX__ATTEND_FEATURES + 1);
-    flux__emit(&c->s, "    const int t = (int)threadIdx.x, r = t / 8, c = t %% 8;\n");
-    for (int what = back ? FLUX__ATTEND_DQ : FLUX__ATTEND_Y;
-         what <= (back ? FLUX__ATTEND_DV : FLUX__ATTEND_Y); what++) {
-        if (back) flux__emit(&c->s, "    if (blockIdx.z == %du) {\n", what - FLUX__ATTEND_DQ);
-        flux__emit_attend(&a, what, what == FLUX__ATTEND_DK ? q
-                           : what == FLUX__ATTEND_DV ? q + a.d * a.heads * a.keys * a.batch : 0);
-        if (back) flux__emit(&c->s, "    }\n");
-        n = flux__attend_blocks(what >= FLUX__ATTEND_DK ? a.keys : a.queries,
-                                what == FLUX__ATTEND_Y || what == FLUX__ATTEND_DV ? a.dv : a.d);
-        if (n > most) most = n;
-    }
-    c->gk->next.threads = 256, c->gk->next.blocks = 3;
-    c->gk->next.grid[0] = (unsigned)most,
-        c->gk->next.grid[1] = (unsigned)(tasks < 65535 ? tasks : 65535),
-        c->gk->next.grid[2] = back ? 3 : 1;
+/* The launch before the gradients. Of each query, with `plain`: its maximum, or 0 if it sees no
+   key, the reciprocal of its sum, and dot(dy, y), of 4 numbers; else the logarithm, to base 2, of
+   its softmax's sum, infinite if it sees no key, and dot(dy, y). 16 threads have a query. */
+static bool flux__code_attend_dots(const flux__attend_text *a, int scratch, bool plain) {
+    flux__emitter *c = a->c;
+    flux__listing *s = &c->s;
+    const int64_t units = a->heads * a->batch, queries = (a->queries + FLUX__ATTEND_PAD - 1) /
+                                                          FLUX__ATTEND_PAD * FLUX__ATTEND_PAD;
+    const int made = a->p[FLUX__ATTEND_MADE];
+    char g[200];
+    flux__emit(s, "    const int t = (int)threadIdx.x, f0 = t %% 16;\n");
+    flux__emit_unit(c, "unit", units, "");
+    flux__emit(s, "    const %s head = unit %% %lld, sample = unit / %lld, "
+                "i = (%s)blockIdx.x * 16 + t / 16;\n    %s dot = 0, most = %s, rest = 0;\n",
+                c->index, (long long)a->heads, (long long)a->heads, c->index, a->T,
+                plain ? "0" : "INF");
+    flux__emit(s, "    if (i < %lld) {\n    for (int f = f0; f < %lld; f += 16) dot = fma%s(%s, "
+                "p%d[((sample * %lld + i) * %lld + head) * %lld + f], dot);\n",
+                (long long)a->queries, (long long)a->dv, a->T[0] == 'f' ? "f" : "",
+                flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g), made,
+                (long long)a->queries, (long long)a->heads, (long long)a->dv);
+    flux__emit(s, "    const %s *const stat = p%d + (%lld + (unit * %lld + i) * 2);\n"
+                "    rest = stat[1];\n    if (rest != 0) most = %s;\n    }\n", a->T, made,
+                (long long)(a->dv * a->heads * a->queries * a->batch), (long long)a->queries,
+                plain ? "stat[0]" : "fmaf(stat[0], 1.44269504f, -log2f(rest))");
+    flux__emit(s, "    for (int w = 8; w; w /= 2) dot += ACROSS(dot, w);\n"
+                "    %s *const to = (%s *)p%d + (unit * %lldLL + i) * %d;\n"
+                "    if (f0 == 0) to[0] = most, %s = dot;\n    }\n", a->T, a->T, scratch,
+                (long long)queries, plain ? 4 : 2, plain ? "to[1] = rest, to[2]" : "to[1]");
+    c->gk->next.threads = 256, c->gk->next.blocks = 2;
+    c->gk->next.grid[0] = (unsigned)(queries / 16);
+    c->gk->next.grid[1] = (unsigned)(units < 65535 ? units : 65535);
     return flux__emitter_finish(c);
+}
+
+/* A pass, and how a block's threads share it: `side / tall` x 16 of them have `tall` x `pack`
+   scores each of `side` x `side`, and of sums as many rows and 4 features. */
+typedef struct flux__attend_tile {
+    const flux__attend_text *a;
+    bool forward, by_keys;                /* rows are keys */
+    int x1, c1, x2, c2;                   /* operands by their number in flux__attend_text */
+    int side, tall, pack, threads;        /* pack: elements of 16 bytes */
+    int64_t limit, columns, at1, at2;     /* rows and columns of a unit; where results begin */
+    int scratch;                          /* the parameter of scratch memory */
+} flux__attend_tile;
+
+static flux__attend_tile flux__attend_tile_of(const flux__attend_text *a, bool forward,
+                                              bool by_keys) {
+    flux__attend_tile p;
+    memset(&p, 0, sizeof p);
+    p.a = a, p.forward = forward, p.by_keys = by_keys;
+    p.x1 = by_keys ? FLUX__ATTEND_K : FLUX__ATTEND_Q;
+    p.c1 = by_keys ? FLUX__ATTEND_Q : FLUX__ATTEND_K;
+    p.x2 = by_keys ? FLUX__ATTEND_V : FLUX__ATTEND_G;
+    p.c2 = by_keys ? FLUX__ATTEND_G : FLUX__ATTEND_V;
+    p.pack = a->T[0] == 'f' ? 4 : 2;
+    p.side = 16 * p.pack, p.tall = a->roomy ? 2 * p.pack : p.pack;
+    p.threads = 16 * p.side / p.tall;
+    p.limit = by_keys ? a->keys : a->queries, p.columns = by_keys ? a->queries : a->keys;
+    return p;
+}
+
+/* How many features of operand i are multiplied at a time. */
+static int flux__attend_depth(const flux__attend_tile *p, int i) {
+    const int64_t d = (p->a->o[i]->shape.dim[0] / p->a->heads + 15) / 16 * 16;
+    return d < p->side ? (int)d : p->side;
+}
+
+/* Loads `side` positions of operand i, from position `from` on, to `to` in shared memory: `turned`,
+   features from l0 on come first, else as they lie and from e0 on. Eight lanes' positions and four
+   lanes' features reach all banks; the others have more positions or, behind the last, features.
+   Beyond the operand are zeros. */
+static void flux__emit_attend_fetch(const flux__attend_tile *p, int i, const char *from,
+                                    const char *to, bool turned) {
+    const flux__attend_text *a = p->a;
+    const flux__operand *o = a->o[i];
+    flux__listing *s = &a->c->s;
+    const bool whole = !flux__is_half(o->dtype) && flux__attend_whole(a, i, 16 / p->pack);
+    const int chunk = whole ? p->pack : 1,
+        span = p->threads / 4 < p->side ? p->threads / 4 : p->side, rows = p->side / span,
+        wide = turned ? flux__attend_depth(p, i) : FLUX__ATTEND_FEATURES, per = wide / chunk,
+        turns = p->side * per / p->threads;
+    const long long all = (long long)(o->shape.dim[0] / a->heads),
+        positions = (long long)o->shape.dim[1];
+    const char *const first = turned ? "l0" : "e0";
+    char step[40], x[200], f[40];
+    if (turned) flux__emit(s, "    {\n    const int i0 = t %% 8 + t / 32 %% %d * 8, "
+                            "n0 = (t / 8 %% 4 + t / %d * 4) * %d;\n", span / 8, 4 * span, chunk);
+    else flux__emit(s, "    {\n    const int i0 = t / %d, n0 = t %% %d * %d;\n", per, per, chunk);
+    snprintf(step, sizeof step, "%s + i0", from);
+    snprintf(f, sizeof f, "%s + n0", first);
+    flux__attend_element(a, i, step, f, x, sizeof x);
+    flux__emit(s, "    const %s *const at = &%s;\n", flux__dtype_types[o->dtype], strchr(x, '('));
+    flux__emit(s, "#pragma unroll %d\n    for (int u = 0; u < %d; u++) {\n",
+                p->by_keys ? 2 : 4, turns);
+    if (turned) flux__emit(s, "    const int i = u %% %d * %d, n = u / %d * %d;\n", rows, span,
+                            rows, p->threads / span * chunk);
+    else flux__emit(s, "    const int i = u * %d, n = 0;\n", p->threads / per);
+    flux__emit(s, "    const int live = 1");
+    if (positions % p->side != 0) flux__emit(s, " && %s + i < %lld", step, positions);
+    if (all % wide != 0) flux__emit(s, " && %s + n < %lld", f, all);
+    snprintf(x, sizeof x, "at[i * %lld + n]", (long long)o->stride[1]);
+    flux__emit(s, ";\n    %s *const into = %s + ", a->T, to);
+    if (turned) flux__emit(s, "(AT(n0 + n, i0 / %d) + i0 %% %d + i);\n", p->pack, p->pack);
+    else flux__emit(s, "((i0 + i) * %d + n0);\n", FLUX__ATTEND_FEATURES);
+    if (whole) flux__emit(s, "    %s_pack v;\n    if (live) v = *(const %s_pack *)&%s;\n"
+                           "    else FULLY for (int q = 0; q < %d; q++) v.x[q] = 0;\n", a->T, a->T,
+                           x, chunk);
+    else {
+        flux__emit(s, "    *into = live ? ");
+        flux__emit_loaded(s, o->dtype, x);
+        flux__emit(s, " : 0;\n");
+    }
+    if (whole && turned) flux__emit(s, "    FULLY\n    for (int q = 0; q < %d; q++) "
+                                     "into[q * %d] = v.x[q];\n", chunk, p->side);
+    else if (whole) flux__emit(s, "    *(%s_pack *)into = v;\n", a->T);
+    flux__emit(s, "    }\n    }\n");
+}
+
+/* Adds to `sum` the product, over `inner` terms, of the tile `rows`, turned, and what is in
+   c_tile, turned or, of `features`, as it lies. */
+static void flux__emit_attend_multiply(const flux__attend_tile *p, const char *sum,
+                                       const char *rows, bool features, int inner) {
+    flux__listing *s = &p->a->c->s;
+    const char *T = p->a->T;
+    const int wide = features ? 4 : p->pack, V = p->pack, tall = p->tall / V;
+    /* Of 16 steps a turn needs most registers; a loop of one turn would be none, so that compilers
+       move its loads, and what follows, to where there are none left. */
+    const int step = inner > 16 && (features || !p->by_keys) ? 16 : 8;
+    const char *const turn = step == 16 ? "u / 4" : "(l1 + u) / 4 % 4";
+    flux__emit(s, "#pragma unroll 1\n    for (int l1 = 0; l1 < %d; l1 += %d)\n    FULLY\n"
+                "    for (int u = 0; u < %d; u++) {\n    const int l = l1 + u;\n"
+                "    %s_pack x[%d], y[%d];\n    FULLY\n    for (int i = 0; i < %d; i++) "
+                "x[i] = *(const %s_pack *)(%s + l * %d + ((ty ^ %s * %d) * %d + i) * %d);\n", inner,
+                step, step, T, tall, wide / V, tall, T, rows, p->side, turn, 2 / tall, tall, V);
+    if (features) flux__emit(s, "    FULLY\n    for (int j = 0; j < %d; j++) y[j] = "
+                              "*(const %s_pack *)(c_tile + l * %d + (j * 16 + tx) * %d);\n",
+                              wide / V, T, FLUX__ATTEND_FEATURES, V);
+    else flux__emit(s, "    y[0] = *(const %s_pack *)(c_tile + l * %d + (tx ^ %s * 2) * %d);\n",
+                     T, p->side, turn, V);
+    flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
+                "    for (int j = 0; j < %d; j++) %s[i][j] = fma%s(x[i / %d].x[i %% %d], "
+                "y[j / %d].x[j %% %d], %s[i][j]);\n    }\n", p->tall, wide, sum,
+                T[0] == 'f' ? "f" : "", V, V, V, V, sum);
+}
+
+/* Declares `sum`: dot products, over the features, of operand i at the rows with operand k at the
+   columns. `kept`: the rows are in x_tile already. */
+static void flux__emit_attend_product(const flux__attend_tile *p, const char *sum, int i, int k,
+                                      bool kept) {
+    flux__listing *s = &p->a->c->s;
+    const long long all = (long long)(p->a->o[i]->shape.dim[0] / p->a->heads);
+    const int depth = flux__attend_depth(p, i);
+    flux__emit(s, "    %s %s[%d][%d] = { 0 };\n", p->a->T, sum, p->tall, p->pack);
+    if (all > depth) flux__emit(s, "#pragma unroll 1\n"
+                                 "    for (int l0 = 0; l0 < %lld; l0 += %d) {\n", all, depth);
+    else flux__emit(s, "    {\n    const int l0 = 0;\n");
+    flux__emit(s, "    __syncthreads();\n");
+    if (!kept) flux__emit_attend_fetch(p, i, "r0", "x_tile", true);
+    flux__emit_attend_fetch(p, k, "c0", "c_tile", true);
+    flux__emit(s, "    __syncthreads();\n");
+    flux__emit_attend_multiply(p, sum, "x_tile", false, depth);
+    flux__emit(s, "    }\n");
+}
+
+/* Adds to `sum` the product of the weights `w` and operand k at the columns. */
+static void flux__emit_attend_add(const flux__attend_tile *p, const char *sum, const char *w,
+                                  int k) {
+    flux__listing *s = &p->a->c->s;
+    flux__emit(s, "    __syncthreads();\n    FULLY\n    for (int j = 0; j < %d; j++)\n    FULLY\n"
+                "    for (int i = 0; i < %d; i++) {\n    %s_pack v;\n    FULLY\n"
+                "    for (int q = 0; q < %d; q++) v.x[q] = %s[i * %d + q][j];\n", p->pack,
+                p->tall / p->pack, p->a->T, p->pack, w, p->pack);
+    flux__emit(s, "    *(%s_pack *)(w_tile + AT(tx * %d + j, ty * %d + i)) = v;\n    }\n", p->a->T,
+                p->pack, p->tall / p->pack);
+    flux__emit_attend_fetch(p, k, "c0", "c_tile", false);
+    flux__emit(s, "    __syncthreads();\n");
+    flux__emit_attend_multiply(p, sum, "w_tile", true, p->side);
+}
+
+/* Begins loops over a thread's scores [i][j], each with its key and query. */
+static void flux__emit_attend_scores(const flux__attend_tile *p) {
+    flux__emit(&p->a->c->s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
+                "    for (int j = 0; j < %d; j++) {\n    const %s row = r0 + ty * %d + i, "
+                "col = c0 + tx * %d + j, key = %s, query = %s;\n", p->tall, p->pack, p->a->c->index,
+                p->tall, p->pack, p->by_keys ? "row" : "col", p->by_keys ? "col" : "row");
+}
+
+/* Scales the scores s and masks them, in tiles that have something to mask. */
+static void flux__emit_attend_seen(const flux__attend_tile *p) {
+    const flux__attend_text *a = p->a;
+    const flux__operand *o = a->o[FLUX__ATTEND_MASK];
+    flux__listing *s = &a->c->s;
+    const long long later = (long long)(a->keys - a->queries), side = p->side,
+        columns = (long long)p->columns;
+    const bool tail = !p->by_keys && columns % side != 0;
+    flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
+                "    for (int j = 0; j < %d; j++) s[i][j] *= (%s)%.17g;\n", p->tall, p->pack, a->T,
+                1 / sqrt((double)a->d));
+    if (!o && !tail && !a->causal) return;
+    if (!o && !a->causal) flux__emit(s, "    if (c0 + %lld > %lld) {\n", side, columns);
+    else if (!o) flux__emit(s, "    if (%s + %lld > %s + %lld || (%d && c0 + %lld > %lld)) {\n",
+                             p->by_keys ? "r0" : "c0", side - 1, p->by_keys ? "c0" : "r0", later,
+                             tail, side, columns);
+    else flux__emit(s, "    {\n");
+    flux__emit_attend_scores(p);
+    if (o) {
+        flux__emit(s, "    if (row < %lld && col < %lld) s[i][j] = ", (long long)p->limit, columns);
+        flux__emit(s, o->dtype == FLUX_BOOL ? "" : "s[i][j] + ");
+        flux__emit_attend_mask(a, FLUX__ATTEND_MASK, "query");
+        flux__emit(s, o->dtype == FLUX_BOOL ? " ? s[i][j] : -INF;\n" : ";\n");
+    }
+    if (a->causal) flux__emit(s, "    if (key > query + %lld) s[i][j] = -INF;\n", later);
+    if (tail) flux__emit(s, "    if (col >= %lld) s[i][j] = -INF;\n", columns);
+    flux__emit(s, "    }\n    }\n");
+}
+
+/* Makes 0 of the numbers `v` that dropout drops. */
+static void flux__emit_attend_drop(const flux__attend_tile *p, const char *v) {
+    flux__listing *s = &p->a->c->s;
+    if (!p->a->o[FLUX__ATTEND_KEEP]) return;
+    flux__emit_attend_scores(p);
+    flux__emit(s, "    if (row < %lld && col < %lld && !", (long long)p->limit,
+                (long long)p->columns);
+    flux__emit_attend_mask(p->a, FLUX__ATTEND_KEEP, "query");
+    flux__emit(s, ") %s[i][j] = 0;\n    }\n", v);
+}
+
+/* The forward pass over a tile: the running maximum and sum of each row, whose maximum 16 lanes
+   join by shuffles, and sum2, which shrinks where the maximum grows. */
+static void flux__emit_attend_forward(const flux__attend_tile *p) {
+    flux__listing *s = &p->a->c->s;
+    const char *f = p->a->T[0] == 'f' ? "f" : "";
+    flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++) {\n    %s top = most[i];\n"
+                "    FULLY\n    for (int j = 0; j < %d; j++) top = fmax%s(top, s[i][j]);\n"
+                "    FULLY\n    for (int q = 1; q < 16; q *= 2) "
+                "top = fmax%s(top, ACROSS(top, q));\n", p->tall, p->a->T, p->pack, f, f);
+    flux__emit(s, "    const %s base = top == -INF ? 0 : top, fade = EXP(most[i] - base);\n"
+                "    most[i] = top, all[i] *= fade;\n    FULLY\n    for (int j = 0; j < %d; j++) "
+                "s[i][j] = EXP(s[i][j] - base), all[i] += s[i][j];\n    FULLY\n"
+                "    for (int j = 0; j < 4; j++) sum2[i][j] *= fade;\n    }\n", p->a->T, p->pack);
+    flux__emit_attend_drop(p, "s");
+    flux__emit_attend_add(p, "sum2", "s", p->c2);
+}
+
+/* A backward pass over a tile: p in s, and w in g. */
+static void flux__emit_attend_backward(const flux__attend_tile *p) {
+    flux__listing *s = &p->a->c->s;
+    const char outer = p->by_keys ? 'j' : 'i', inner = p->by_keys ? 'i' : 'j';
+    const int count = p->by_keys ? p->pack : p->tall;
+    const char *const none = p->a->o[FLUX__ATTEND_MASK] ? "stat[1] == 0 ? 0 : " : "";
+    flux__emit_attend_drop(p, "g");
+    flux__emit(s, "    FULLY\n    for (int %c = 0; %c < %d; %c++) {\n"
+                "    const %s *const stat = query_at + (%s * %d + %c) * 4;\n", outer, outer, count,
+                outer, p->a->T, p->by_keys ? "c0 + tx" : "r0 + ty", count, outer);
+    flux__emit(s, "    FULLY\n    for (int %c = 0; %c < %d; %c++) {\n"
+                "    s[i][j] = EXP(s[i][j] - stat[0]) * stat[1];\n"
+                "    g[i][j] = %ss[i][j] * (g[i][j] - stat[2]);\n    }\n    }\n", inner, inner,
+                p->by_keys ? p->tall : p->pack, inner, none);
+    if (p->by_keys) {
+        flux__emit_attend_drop(p, "s");
+        flux__emit_attend_add(p, "sum2", "s", p->c2);
+    }
+    flux__emit_attend_add(p, "sum1", "g", p->c1);
+}
+
+/* Stores sum1 or sum2, times `by`, to the result that begins at `at` of the output. */
+static void flux__emit_attend_store(const flux__attend_tile *p, bool one, const char *by,
+                                    int64_t at) {
+    const flux__attend_text *a = p->a;
+    flux__listing *s = &a->c->s;
+    const long long features = (long long)(one ? a->d : a->dv);
+    const int V = features % p->pack == 0 && at % p->pack == 0 ? p->pack : 1;
+    const char name = one ? '1' : '2';
+    flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
+                "    for (int j = 0; j < 4; j += %d) {\n    const %s row = r0 + ty * %d + i, "
+                "f = e0 + (j / %d * 16 + tx) * %d + j %% %d;\n", p->tall, V, a->c->index, p->tall,
+                p->pack, p->pack, p->pack);
+    flux__emit(s, "    if (row >= %lld || f >= %lld) continue;\n    %s *const to = p%d + (%lld + "
+                "((sample * %lld + row) * %lld + head) * %lld + f);\n", (long long)p->limit,
+                features, a->T, a->out, (long long)at, (long long)p->limit, (long long)a->heads,
+                features);
+    if (V == 1) flux__emit(s, "    *to = sum%c[i][j] * %s;\n    }\n", name, by);
+    else flux__emit(s, "    %s_pack v;\n    FULLY\n    for (int q = 0; q < %d; q++) v.x[q] = "
+                     "sum%c[i][j + q] * %s;\n    *(%s_pack *)to = v;\n    }\n", a->T, V, name, by,
+                     a->T);
+}
+
+/* The end of the forward pass: y, and behind it each query's maximum and the reciprocal of its
+   sum, which is 0 if it sees no key. */
+static void flux__emit_attend_result(const flux__attend_tile *p) {
+    const flux__attend_text *a = p->a;
+    flux__listing *s = &a->c->s;
+    flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++) {\n    FULLY\n"
+                "    for (int q = 1; q < 16; q *= 2) all[i] += ACROSS(all[i], q);\n"
+                "    all[i] = all[i] == 0 ? 0 : 1 / all[i];\n", p->tall);
+    flux__emit(s, "    const %s row = r0 + ty * %d + i;\n    if (e0 > 0 || tx > 0 || row >= %lld) "
+                "continue;\n    %s *const to = p%d + (%lld + (unit * %lld + row) * 2);\n"
+                "    to[0] = most[i], to[1] = all[i];\n    }\n", a->c->index, p->tall,
+                (long long)a->queries, a->T, a->out,
+                (long long)(a->dv * a->heads * a->queries * a->batch), (long long)a->queries);
+    flux__emit_attend_store(p, false, "all[i]", 0);
+}
+
+/* What a pass begins with: its place and sums of 0. Blocks along x are tiles of rows, of a causal
+   pass those with most columns first, times chunks of features. */
+static void flux__emit_attend_begin(const flux__attend_tile *p, bool kept) {
+    const flux__attend_text *a = p->a;
+    flux__emitter *c = a->c;
+    flux__listing *s = &c->s;
+    const long long tiles = (long long)((p->limit + p->side - 1) / p->side);
+    const char *const last = a->causal && !p->by_keys ? "last - " : "";
+    flux__emit(s, "    __shared__ ALIGN16 %s x_tile[%d], c_tile[%d]", a->T, p->side * p->side,
+                p->side * FLUX__ATTEND_FEATURES);
+    if (kept) flux__emit(s, ", w_tile[%d];\n", p->side * p->side);
+    else flux__emit(s, ";\n    %s *const w_tile = x_tile;\n", a->T);
+    flux__emit(s, "#define AT(i, pack) ((i) * %d + ((pack) ^ (i) / 4 %% 4 * 2) * %d)\n"
+                "#define EXP(x) %s\n    const int t = (int)threadIdx.x, tx = t %% 16, "
+                "ty = t / 16;\n", p->side, p->pack,
+                a->T[0] == 'f' ? "near_exp2((x) * 1.44269504f)" : "exp(x)");
+    flux__emit_unit(c, "unit", a->heads * a->batch, "");
+    flux__emit(s, "    const %s last = %lld, r0 = (%s(%s)(blockIdx.x %% %lldu)) * %d, "
+                "e0 = (%s)(blockIdx.x / %lldu) * %d, head = unit %% %lld, sample = unit / %lld;\n",
+                c->index, tiles - 1, last, c->index, tiles, p->side, c->index, tiles,
+                FLUX__ATTEND_FEATURES, (long long)a->heads, (long long)a->heads);
+    if (!p->forward)
+        flux__emit(s, "    const %s *const query_at = (const %s *)p%d + unit * %lldLL;\n"
+                    "    %s sum1[%d][4] = { 0 };\n", a->T, a->T, p->scratch,
+                    (long long)((a->queries + FLUX__ATTEND_PAD - 1) / FLUX__ATTEND_PAD *
+                                FLUX__ATTEND_PAD * 4), a->T, p->tall);
+    if (p->forward || p->by_keys) flux__emit(s, "    %s sum2[%d][4] = { 0 };\n", a->T, p->tall);
+    if (p->forward)
+        flux__emit(s, "    %s most[%d], all[%d] = { 0 };\n    FULLY\n"
+                    "    for (int i = 0; i < %d; i++) most[i] = -INF;\n", a->T, p->tall, p->tall,
+                    p->tall);
+    if (!kept) return;
+    flux__emit(s, "    {\n    const int l0 = 0;\n");
+    flux__emit_attend_fetch(p, p->x1, "r0", "x_tile", true);
+    flux__emit(s, "    }\n");
+}
+
+/* The text of a pass. */
+static bool flux__code_attend_tile(const flux__attend_tile *p) {
+    const flux__attend_text *a = p->a;
+    flux__emitter *c = a->c;
+    flux__listing *s = &c->s;
+    const bool mask = a->o[FLUX__ATTEND_MASK] != NULL, skip = a->causal && !mask,
+        kept = p->forward && a->d <= p->side;
+    const long long later = (long long)(a->keys - a->queries);
+    const int64_t tiles = (p->limit + p->side - 1) / p->side, units = a->heads * a->batch,
+        most = p->forward || (p->by_keys && a->dv > a->d) ? a->dv : a->d;
+    flux__emit_attend_begin(p, kept);
+    /* causal: of the tiles of keys those that a query of the rows sees; of the tiles of queries
+       those from the first that sees key r0 */
+    char first[96] = "0", end[96] = "";
+    if (skip && p->by_keys)
+        snprintf(first, sizeof first, "r0 > %lld ? (r0 - %lld) / %d * %d : 0", later, later,
+                 p->side, p->side);
+    if (skip && !p->by_keys) snprintf(end, sizeof end, " && c0 < r0 + %lld", later + p->side);
+    flux__emit(s, "#pragma unroll 1\n    for (%s c0 = %s; c0 < %lld%s; c0 += %d) {\n", c->index,
+                first, (long long)p->columns, end, p->side);
+    flux__emit_attend_product(p, "s", p->x1, p->c1, kept);
+    if (!p->forward) flux__emit_attend_product(p, "g", p->x2, p->c2, false);
+    flux__emit_attend_seen(p);
+    if (p->forward) flux__emit_attend_forward(p);
+    else flux__emit_attend_backward(p);
+    flux__emit(s, "    }\n");
+    char scale[40];
+    snprintf(scale, sizeof scale, "(%s)%.17g", a->T, 1 / sqrt((double)a->d));
+    if (p->forward) flux__emit_attend_result(p);
+    else flux__emit_attend_store(p, true, scale, p->at1);
+    if (p->by_keys) flux__emit_attend_store(p, false, "1", p->at2);
+    flux__emit(s, "    __syncthreads();\n    }\n#undef AT\n#undef EXP\n");
+    /* of the features of one turn there are few products, of several a loop takes registers */
+    const bool narrow = a->d <= 32 || a->d > p->side;
+    c->gk->next.threads = (unsigned)p->threads;
+    c->gk->next.blocks = !a->roomy || (narrow && !p->forward) ? 2 : !narrow && p->forward ? 4 : 3;
+    c->gk->next.grid[0] = (unsigned)(tiles * ((most + FLUX__ATTEND_FEATURES - 1) /
+                                              FLUX__ATTEND_FEATURES));
+    c->gk->next.grid[1] = (unsigned)(units < 65535 ? units : 65535);
+    return flux__emitter_finish(c);
+}
+
+/* The kernels of an attention, forward or gradients (back). The output holds y and two numbers a
+   query, or the gradients of q, k and v, one behind the other. */
+static bool flux__code_attend(const flux__attend_text *a, flux__kernel *k, bool back) {
+    flux__attend_tile p = flux__attend_tile_of(a, !back, false);
+    if (!back) return flux__code_attend_tile(&p);
+    k->scratch = (size_t)(a->heads * a->batch * ((a->queries + FLUX__ATTEND_PAD - 1) /
+                                                 FLUX__ATTEND_PAD * FLUX__ATTEND_PAD)) * 64 /
+                 (size_t)p.pack;
+    p.scratch = flux__emitter_param(a->c, 's', 0, "long long *");
+    flux__attend_tile by_keys = flux__attend_tile_of(a, false, true);
+    by_keys.scratch = p.scratch;
+    by_keys.at1 = a->d * a->heads * a->queries * a->batch;
+    by_keys.at2 = by_keys.at1 + a->d * a->heads * a->keys * a->batch;
+    return flux__code_attend_dots(a, p.scratch, true) && flux__code_attend_tile(&p) &&
+           flux__code_attend_tile(&by_keys);
 }
 
 FLUX__END_LEAN

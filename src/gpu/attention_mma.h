@@ -34,8 +34,7 @@
 
 FLUX__BEGIN_LEAN
 
-enum { FLUX__ATTEND_MMA_MOST = 128,       /* features of a head, at most */
-       FLUX__ATTEND_PAD = 128 };          /* queries of a unit in scratch memory: a multiple */
+enum { FLUX__ATTEND_MMA_MOST = 128 };     /* features of a head, at most */
 
 typedef struct flux__attend_pass {
     const flux__attend_text *a;
@@ -52,15 +51,6 @@ typedef struct flux__attend_pass {
                                              of its sum e, and the column of that */
     int locals;                           /* rows of a lane in a piece */
 } flux__attend_pass;
-
-/* Whether rows of operand i are whole, aligned chunks of 16 bytes. */
-static bool flux__attend_whole(const flux__attend_text *a, int i, int size) {
-    const flux__operand *o = a->o[i];
-    const int64_t n[] = { o->shape.dim[0] / a->heads, o->offset, o->stride[1], o->stride[2] };
-    for (int j = 0; j < 4; j++)
-        if (n[j] * size % 16 != 0 && (j < 2 || o->shape.dim[j - 1] > 1)) return false;
-    return true;
-}
 
 /* What of a pass follows from shapes: how many rows and columns a block has, so that registers
    and 48 KiB of shared memory suffice. */
@@ -176,8 +166,8 @@ static void flux__emit_attend_rows(const flux__attend_pass *p, const char *x, in
 }
 
 /* Adds to `sum` a product of the rows' fragments, `x`, and 16 columns, `c`. */
-static void flux__emit_attend_scores(const flux__attend_pass *p, const char *sum, const char *x,
-                                     bool one) {
+static void flux__emit_attend_mma_scores(const flux__attend_pass *p, const char *sum,
+                                         const char *x, bool one) {
     const bool turned = p->f->lanes > 32;
     char left[40];
     snprintf(left, sizeof left, "%s[i][l]", x);
@@ -192,7 +182,7 @@ static void flux__emit_attend_scores(const flux__attend_pass *p, const char *sum
 /* Adds to sum1 or sum2 the product of the weights `w`, which are sums of lanes, and c1 or c2. As
    fragments of f32 the sums have an order of their own along the inner dim, which c1's and c2's
    follow. */
-static void flux__emit_attend_add(const flux__attend_pass *p, const char *w, bool one) {
+static void flux__emit_attend_mma_add(const flux__attend_pass *p, const char *w, bool one) {
     flux__listing *s = &p->a->c->s;
     const flux__fragment *f = p->f;
     const bool turned = f->lanes > 32;
@@ -232,7 +222,7 @@ static void flux__emit_attend_places(const flux__attend_pass *p) {
 }
 
 /* Masks the sums `v` of a piece of 16 columns, j; a bias makes of them exponents of 2. */
-static void flux__emit_attend_seen(const flux__attend_pass *p, const char *v) {
+static void flux__emit_attend_mma_seen(const flux__attend_pass *p, const char *v) {
     const flux__attend_text *a = p->a;
     const flux__operand *o = a->o[FLUX__ATTEND_MASK];
     flux__listing *s = &a->c->s;
@@ -253,7 +243,7 @@ static void flux__emit_attend_seen(const flux__attend_pass *p, const char *v) {
 }
 
 /* Makes 0 of the sums `v` of a piece of 16 columns, j, that dropout drops. */
-static void flux__emit_attend_drop(const flux__attend_pass *p, const char *v) {
+static void flux__emit_attend_mma_drop(const flux__attend_pass *p, const char *v) {
     flux__listing *s = &p->a->c->s;
     if (!p->a->o[FLUX__ATTEND_KEEP]) return;
     flux__emit_attend_places(p);
@@ -266,7 +256,7 @@ static void flux__emit_attend_drop(const flux__attend_pass *p, const char *v) {
 /* Of the forward pass over a tile: the running maximum `most` and sum `all` of each row, whose
    lanes join by shuffles; scores become their exponentials, and sum2 shrinks as the maximum grows.
    Row after row, for AMD: its compiler makes a third more instructions of the text below. */
-static void flux__emit_attend_by_rows(const flux__attend_pass *p, int sums, int across) {
+static void flux__emit_attend_mma_by_rows(const flux__attend_pass *p, int sums, int across) {
     flux__listing *s = &p->a->c->s;
     flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                 "    for (int h = 0; h < %d; h++) {\n    float top = most[i][h];\n", p->tall,
@@ -289,7 +279,7 @@ static void flux__emit_attend_by_rows(const flux__attend_pass *p, int sums, int 
 
 /* The same for all rows at once, for NVIDIA, where a branch would part their chains, which fill
    each other's waits; exponentials come 16 columns at a time, with the products that take them. */
-static void flux__emit_attend_at_once(const flux__attend_pass *p, int sums, int across) {
+static void flux__emit_attend_mma_at_once(const flux__attend_pass *p, int sums, int across) {
     flux__listing *s = &p->a->c->s;
     const int n = p->n / 16;
     const char *const rows = "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
@@ -322,32 +312,32 @@ static void flux__emit_attend_at_once(const flux__attend_pass *p, int sums, int 
 
 /* The forward pass over a tile: scores, their exponentials, and what these add to sum2. The lanes'
    parts of a row's sum are joined at the end. */
-static void flux__emit_attend_forward(const flux__attend_pass *p, bool masked) {
+static void flux__emit_attend_mma_forward(const flux__attend_pass *p, bool masked) {
     flux__listing *s = &p->a->c->s;
     const int sums = 256 / p->f->lanes, n = p->n / 16;
     flux__emit(s, "    float s[%d][%d][%d] = { 0 };\n    FULLY\n"
                 "    for (int j = 0; j < %d; j++) {\n", n, p->tall, sums, n);
-    flux__emit_attend_scores(p, "s[j][i]", "x1", true);
-    if (masked) flux__emit_attend_seen(p, "s[j][i][e]");
+    flux__emit_attend_mma_scores(p, "s[j][i]", "x1", true);
+    if (masked) flux__emit_attend_mma_seen(p, "s[j][i][e]");
     flux__emit(s, "    }\n");
-    if (p->f->lanes == 32) flux__emit_attend_at_once(p, sums, 1);
-    else flux__emit_attend_by_rows(p, sums, 16);
-    flux__emit_attend_drop(p, "s[j][i][e]");
-    flux__emit_attend_add(p, "s[j][i]", false);
+    if (p->f->lanes == 32) flux__emit_attend_mma_at_once(p, sums, 1);
+    else flux__emit_attend_mma_by_rows(p, sums, 16);
+    flux__emit_attend_mma_drop(p, "s[j][i][e]");
+    flux__emit_attend_mma_add(p, "s[j][i]", false);
     flux__emit(s, "    }\n");
 }
 
 /* A backward pass over a tile, 16 columns at a time. */
-static void flux__emit_attend_backward(const flux__attend_pass *p, bool masked) {
+static void flux__emit_attend_mma_backward(const flux__attend_pass *p, bool masked) {
     flux__listing *s = &p->a->c->s;
     const int sums = 256 / p->f->lanes;
     flux__emit(s, "#pragma unroll 1\n    for (int j = 0; j < %d; j++) {\n"
                 "    float s[%d][%d] = { 0 }", p->n / 16, p->tall, sums);
     flux__emit(s, p->first ? ", g[%d][%d] = { 0 };\n" : ";\n", p->tall, sums);
-    flux__emit_attend_scores(p, "s[i]", "x1", true);
-    if (p->first) flux__emit_attend_scores(p, "g[i]", "x2", false);
-    if (p->first) flux__emit_attend_drop(p, "g[i][e]");
-    if (masked) flux__emit_attend_seen(p, "s[i][e]");
+    flux__emit_attend_mma_scores(p, "s[i]", "x1", true);
+    if (p->first) flux__emit_attend_mma_scores(p, "g[i]", "x2", false);
+    if (p->first) flux__emit_attend_mma_drop(p, "g[i][e]");
+    if (masked) flux__emit_attend_mma_seen(p, "s[i][e]");
     flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                 "    for (int e = 0; e < %d; e++) {\n", p->tall, sums);
     if (p->by_keys)
@@ -358,14 +348,14 @@ static void flux__emit_attend_backward(const flux__attend_pass *p, bool masked) 
     flux__emit(s, "    s[i][e] = near_exp2(fmaf(s[i][e], POWER, -lse));\n");
     flux__emit(s, p->first ? "    g[i][e] = s[i][e] * (g[i][e] - less);\n    }\n"
                            : "    (void)less;\n    }\n");
-    if (p->second) flux__emit_attend_drop(p, "s[i][e]");
-    if (p->second) flux__emit_attend_add(p, "s[i]", false);
-    if (p->first) flux__emit_attend_add(p, "g[i]", true);
+    if (p->second) flux__emit_attend_mma_drop(p, "s[i][e]");
+    if (p->second) flux__emit_attend_mma_add(p, "s[i]", false);
+    if (p->first) flux__emit_attend_mma_add(p, "g[i]", true);
     flux__emit(s, "    }\n");
 }
 
 /* Stores sum1 or sum2, times `by`, to the result that begins at `at` of the output. */
-static void flux__emit_attend_store(const flux__attend_pass *p, bool one, const char *by,
+static void flux__emit_attend_mma_store(const flux__attend_pass *p, bool one, const char *by,
                                     int64_t at) {
     const flux__attend_text *a = p->a;
     flux__listing *s = &a->c->s;
@@ -390,7 +380,7 @@ static void flux__emit_attend_store(const flux__attend_pass *p, bool one, const 
 
 /* The end of the forward pass: y, and behind it each query's maximum and the reciprocal of its
    sum. */
-static void flux__emit_attend_result(const flux__attend_pass *p) {
+static void flux__emit_attend_mma_result(const flux__attend_pass *p) {
     const flux__attend_text *a = p->a;
     flux__listing *s = &a->c->s;
     const int across = p->f->lanes == 32 ? 1 : 16;
@@ -406,11 +396,11 @@ static void flux__emit_attend_result(const flux__attend_pass *p) {
                 "    to[0] = v == 0.0f ? -INF : most[i][h] * POWER * 0.693147181f, "
                 "to[1] = all[i][h];\n    }\n", a->out,
                 (long long)(a->dv * a->heads * a->queries * a->batch), (long long)a->queries);
-    flux__emit_attend_store(p, false, "all[i][h]", 0);
+    flux__emit_attend_mma_store(p, false, "all[i][h]", 0);
 }
 
 /* What a pass begins with: where operands start, the rows' fragments and numbers, sums of 0. */
-static void flux__emit_attend_begin(const flux__attend_pass *p) {
+static void flux__emit_attend_mma_begin(const flux__attend_pass *p) {
     const flux__attend_text *a = p->a;
     flux__listing *s = &a->c->s;
     const int sums = 256 / p->f->lanes;
@@ -453,8 +443,8 @@ static void flux__emit_attend_loop(const flux__attend_pass *p, const char *end, 
     flux__emit(s, "%s    const %s *const c1 = (%s *)(shared + %s * %d), *const c2 = c1 + %d;\n",
                 ahead ? "" : "    __syncthreads();\n", p->type, p->type, ahead ? "stage" : "0",
                 p->tile, p->n * p->pitch1);
-    if (p->forward) flux__emit_attend_forward(p, masked);
-    else flux__emit_attend_backward(p, masked);
+    if (p->forward) flux__emit_attend_mma_forward(p, masked);
+    else flux__emit_attend_mma_backward(p, masked);
     flux__emit(s, "%s    }\n", ahead ? "    stage = 1 - stage;\n" : "");
 }
 
@@ -511,7 +501,7 @@ static bool flux__code_attend_pass(const flux__attend_pass *p) {
         snprintf(block, sizeof block, "(%lldu - blockIdx.x)", (long long)(blocks - 1));
     flux__emit(s, "    const %s head = unit %% %lld, sample = unit / %lld, r0 = (%s)%s * %d;\n",
                 c->index, (long long)a->heads, (long long)a->heads, c->index, block, p->rows);
-    flux__emit_attend_begin(p);
+    flux__emit_attend_mma_begin(p);
     flux__emit(s, "    const %s first = ", c->index);
     if (skip && p->by_keys)
         flux__emit(s, "r0 > %lld ? (r0 - %lld) / %d * %d : 0", later, later, p->n, p->n);
@@ -524,45 +514,12 @@ static bool flux__code_attend_pass(const flux__attend_pass *p) {
     flux__emit_attend_loops(p);
     char scale[40];
     snprintf(scale, sizeof scale, "%.9gf", 1 / sqrt((double)a->d));
-    if (p->forward) flux__emit_attend_result(p);
-    if (p->first) flux__emit_attend_store(p, true, scale, p->at1);
-    if (p->second && !p->forward) flux__emit_attend_store(p, false, "1.0f", p->at2);
+    if (p->forward) flux__emit_attend_mma_result(p);
+    if (p->first) flux__emit_attend_mma_store(p, true, scale, p->at1);
+    if (p->second && !p->forward) flux__emit_attend_mma_store(p, false, "1.0f", p->at2);
     flux__emit(s, "    __syncthreads();\n    }\n#undef SCALE\n#undef POWER\n#undef STATS\n");
     c->gk->next.threads = (unsigned)threads, c->gk->next.blocks = 2;
     c->gk->next.grid[0] = (unsigned)blocks;
-    c->gk->next.grid[1] = (unsigned)(units < 65535 ? units : 65535);
-    return flux__emitter_finish(c);
-}
-
-/* The launch before the gradients: of each query the logarithm, to base 2, of its softmax's sum,
-   infinite if it sees no key, and dot(dy, y). 16 threads have a query. */
-static bool flux__code_attend_dots(const flux__attend_text *a, int scratch) {
-    flux__emitter *c = a->c;
-    flux__listing *s = &c->s;
-    const int64_t units = a->heads * a->batch, queries = (a->queries + FLUX__ATTEND_PAD - 1) /
-                                                          FLUX__ATTEND_PAD * FLUX__ATTEND_PAD;
-    char g[200];
-    flux__emit(s, "    const int t = (int)threadIdx.x, f0 = t %% 16;\n");
-    flux__emit_unit(c, "unit", units, "");
-    flux__emit(s, "    const %s head = unit %% %lld, sample = unit / %lld, "
-                "i = (%s)blockIdx.x * 16 + t / 16;\n    float dot = 0, lse = INF;\n", c->index,
-                (long long)a->heads, (long long)a->heads, c->index);
-    flux__emit(s, "    if (i < %lld) {\n    for (int f = f0; f < %lld; f += 16) dot = fmaf(%s, "
-                "p%d[((sample * %lld + i) * %lld + head) * %lld + f], dot);\n",
-                (long long)a->queries, (long long)a->dv,
-                flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g),
-                a->p[FLUX__ATTEND_MADE], (long long)a->queries,
-                (long long)a->heads, (long long)a->dv);
-    flux__emit(s, "    const float *const stat = p%d + (%lld + (unit * %lld + i) * 2);\n"
-                "    if (stat[1] != 0) lse = fmaf(stat[0], 1.44269504f, -log2f(stat[1]));\n    }\n",
-                a->p[FLUX__ATTEND_MADE], (long long)(a->dv * a->heads * a->queries * a->batch),
-                (long long)a->queries);
-    flux__emit(s, "    for (int w = 8; w; w /= 2) dot += ACROSS(dot, w);\n"
-                "    float *const to = (float *)p%d + (unit * %lldLL + i) * 2;\n"
-                "    if (f0 == 0) to[0] = lse, to[1] = dot;\n    }\n", scratch,
-                (long long)queries);
-    c->gk->next.threads = 256, c->gk->next.blocks = 2;
-    c->gk->next.grid[0] = (unsigned)(queries / 16);
     c->gk->next.grid[1] = (unsigned)(units < 65535 ? units : 65535);
     return flux__emitter_finish(c);
 }
@@ -576,7 +533,10 @@ static bool flux__code_attention(flux__emitter *c, flux__kernel *k, const flux__
     const flux__fragment *f = g->driver->fragment(g->info.arch, a.o[FLUX__ATTEND_Q]->dtype, tf32);
     const bool half = flux__is_half(a.o[FLUX__ATTEND_Q]->dtype);
     const int64_t most = back && !half ? FLUX__ATTEND_MMA_MOST / 2 : FLUX__ATTEND_MMA_MOST;
-    if (!f || a.d > most || a.dv > most) return flux__code_attend(&a, back);
+    /* Masks' places and doubles take registers, and AMD's compiler takes all for loads ahead. */
+    a.roomy = strncmp(g->info.arch, "sm_", 3) == 0 && a.T[0] == 'f' && !a.o[FLUX__ATTEND_MASK] &&
+              !a.o[FLUX__ATTEND_KEEP];
+    if (!f || a.d > most || a.dv > most) return flux__code_attend(&a, k, back);
     flux__attend_pass p = flux__attend_pass_of(&a, f, !back, false);
     if (!back) return flux__code_attend_pass(&p);
     k->scratch = (size_t)(a.heads * a.batch * ((a.queries + FLUX__ATTEND_PAD - 1) /
@@ -586,7 +546,7 @@ static bool flux__code_attention(flux__emitter *c, flux__kernel *k, const flux__
     by_keys.scratch = p.scratch;
     by_keys.at1 = a.d * a.heads * a.queries * a.batch;
     by_keys.at2 = by_keys.at1 + a.d * a.heads * a.keys * a.batch;
-    if (!flux__code_attend_dots(&a, p.scratch) || !flux__code_attend_pass(&p)) return false;
+    if (!flux__code_attend_dots(&a, p.scratch, false) || !flux__code_attend_pass(&p)) return false;
     /* With a mask's places or the next tile the registers would not suffice for both. */
     const bool places = a.o[FLUX__ATTEND_MASK] || a.o[FLUX__ATTEND_KEEP];
     if (f->lanes == 32 && by_keys.n1 + by_keys.n2 >= 192 && (places || by_keys.stages == 1)) {
