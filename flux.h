@@ -51394,7 +51394,7 @@ static void flux__net_index(flux__net_kernel *c, const flux_tensor *t) {
     flux__put(&c->s, "}\n");
 }
 
-/* Interpolation, or its reverse: element by element, the sum over all dims of what it is made of. */
+/* Interpolation, or its reverse: for each element the sum over all dims of what it is made of. */
 static void flux__net_interpolation(flux__net_kernel *c, const flux_tensor *t) {
     const flux__operand *x = &c->k->operand[0];
     char text[512];
