@@ -290,7 +290,7 @@ static void replacing(uint64_t seed, int look, flux_tensor **old, flux_tensor **
     FLUX_SCOPE {
         for (int i = 0; i < REPLACED; i++) {                     /* a weight is a leaf, or was computed */
             flux_tensor *y = flux_eval(dice(3) ? flux_randn(n, m) : flux_transpose(flux_eval(flux_randn(m, n))));
-            if (dice(3)) y = flux_to(test_device, flux_from_with(flux_data(flux_cpu(y)), FLUX_F32, FLUX_SHAPE(n, m)));
+            if (dice(3)) y = flux_eval(flux_to(test_device, flux_from_with(flux_data(flux_cpu(y)), FLUX_F32, FLUX_SHAPE(n, m))));
             old[i] = x[i] = (flux_tensor *)flux_retain(y);
         }
         for (int i = REPLACED; i < REPLACED + steps; i++) {
