@@ -29989,10 +29989,12 @@ static bool flux__code_attend_tile(const flux__attend_tile *p) {
     else flux__emit_attend_store(p, true, scale, p->at1);
     if (p->by_keys) flux__emit_attend_store(p, false, "1", p->at2);
     flux__emit(s, "    __syncthreads();\n    }\n#undef AT\n#undef EXP\n");
-    /* of the features of one turn there are few products, of several a loop takes registers */
-    const bool narrow = a->d <= 32 || a->d > p->side;
+    /* of the features of one turn there are few products, of several a loop takes registers; the
+       pass of keys has two sums */
+    const bool narrow = a->d <= 32 || a->d > p->side,
+               few = !a->roomy || p->by_keys || (narrow && !p->forward);
     c->gk->next.threads = (unsigned)p->threads;
-    c->gk->next.blocks = !a->roomy || (narrow && !p->forward) ? 2 : !narrow && p->forward ? 4 : 3;
+    c->gk->next.blocks = few ? 2 : !narrow && p->forward ? 4 : 3;
     c->gk->next.grid[0] = (unsigned)(tiles * ((most + FLUX__ATTEND_FEATURES - 1) /
                                               FLUX__ATTEND_FEATURES));
     c->gk->next.grid[1] = (unsigned)(units < 65535 ? units : 65535);
