@@ -1,11 +1,13 @@
-/* Memory that is counted, so that a test program can say at its end that none is held, and that runs
-   out when a test wants it: to be included before the implementation. tests/impl.c has it for all
-   programs that it is linked to. */
+/* Memory that is counted, so that a test program can say at its end that none is held, that runs out
+   when a test wants it, and whose blocks are fenced: to be included before the implementation.
+   tests/impl.c has it for all programs that it is linked to. Limits that a test makes small are here,
+   too. */
 #ifndef FLUX_COUNTED_H
 #define FLUX_COUNTED_H
 #include "inside.h"
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 static long memory_live, memory_asked;    /* allocations that were not freed; those asked for */
 static long memory_fails = -1;            /* the number of the first that fails; -1: none does */
@@ -13,6 +15,8 @@ static int memory_once, memory_refused;   /* whether it alone fails; how many ha
 static size_t memory_large = SIZE_MAX;    /* of so many bytes and more all fail */
 static unsigned inflate_piece = 1u << 30; /* as src/files/gzip.h has it */
 #define FLUX__INFLATE_PIECE inflate_piece
+static int gpu_blocks = 1 << 20;          /* of a launch: more are done in turns */
+#define FLUX__GPU_BLOCKS gpu_blocks
 #if defined(__GNUC__) && !defined(__TINYC__)
 #  define COUNTED(what, n) __atomic_fetch_add(&(what), n, __ATOMIC_RELAXED)
 #else
@@ -24,14 +28,67 @@ static inline bool counted_refuses(void) {
     if (refused) (void)COUNTED(memory_refused, 1);
     return refused;
 }
+
+/* A block has FENCE bytes before it, the size and then NaNs of any dtype, and FENCE bytes of NaNs behind it.
+   They are compared when it is freed. What is new, and what is freed, begins with such NaNs as well, so
+   that whoever reads it does not find what it hoped for. The address sanitizer does that itself. */
+#if defined(__SANITIZE_ADDRESS__)
+#  define COUNTED_PLAIN
+#elif defined(__has_feature)
+#  if __has_feature(address_sanitizer)
+#    define COUNTED_PLAIN
+#  endif
+#endif
+static long memory_spoilt;                /* blocks whose fences were written to */
+#ifdef COUNTED_PLAIN
+INSIDE bool flux__test_fenced(void) { return false; }
+static inline void *guarded_realloc(void *p, size_t n) { return realloc(p, n); }
+static inline void guarded_free(void *p) { free(p); }
+#else
+INSIDE bool flux__test_fenced(void) { return true; }
+enum { FENCE = 16, FRESH = 256 };
+static inline unsigned char fence_byte(size_t i) { return i % 2 ? 0xff : 0xfd; }
+static inline void fence_off(unsigned char *at, size_t n) {
+    for (size_t i = 0; i < n; i++) at[i] = fence_byte(i);
+}
+static inline bool fence_holds(const unsigned char *at, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (at[i] != fence_byte(i)) return false;
+    return true;
+}
+static inline size_t guarded_size(const unsigned char *block) {
+    size_t n;
+    memcpy(&n, block, sizeof n);
+    if (!fence_holds(block + 8, FENCE - 8) || !fence_holds(block + FENCE + n, FENCE))
+        (void)COUNTED(memory_spoilt, 1);
+    return n;
+}
+static inline size_t guarded_head(size_t n) { return n < FRESH ? n : FRESH; }
+static inline void *guarded_realloc(void *p, size_t n) {
+    unsigned char *old = p ? (unsigned char *)p - FENCE : NULL;
+    const size_t had = p ? guarded_size(old) : 0;
+    unsigned char *block = n < SIZE_MAX - 2 * FENCE ? (unsigned char *)realloc(old, n + 2 * FENCE) : NULL;
+    if (!block) return NULL;
+    memcpy(block, &n, sizeof n);
+    fence_off(block + 8, FENCE - 8);
+    if (n > had) fence_off(block + FENCE + had, guarded_head(n - had));
+    fence_off(block + FENCE + n, FENCE);
+    return block + FENCE;
+}
+static inline void guarded_free(void *p) {
+    unsigned char *block = p ? (unsigned char *)p - FENCE : NULL;
+    if (p) fence_off(block + FENCE, guarded_head(guarded_size(block)));
+    free(block);
+}
+#endif
 static inline void *counted_realloc(void *p, size_t n) {
-    void *q = counted_refuses() || n >= memory_large ? NULL : realloc(p, n);
+    void *q = counted_refuses() || n >= memory_large ? NULL : guarded_realloc(p, n);
     if (q && !p) (void)COUNTED(memory_live, 1);
     return q;
 }
 static inline void counted_free(void *p) {
     if (p) (void)COUNTED(memory_live, -1);
-    free(p);
+    guarded_free(p);
 }
 #ifndef FLUX_MALLOC
 #  define FLUX_MALLOC(n) counted_realloc(NULL, n)
@@ -40,6 +97,11 @@ static inline void counted_free(void *p) {
 #endif
 
 /* tests/inside.h's questions about memory */
+INSIDE long flux__test_spoilt(void) {
+    const long n = COUNTED(memory_spoilt, 0);
+    (void)COUNTED(memory_spoilt, -n);
+    return n;
+}
 INSIDE long flux__test_live(void) { return COUNTED(memory_live, 0); }
 INSIDE long flux__test_asked(void) { return COUNTED(memory_asked, 0); }
 INSIDE int flux__test_refused(void) { return COUNTED(memory_refused, 0); }
@@ -52,6 +114,8 @@ static inline void counted_fail(long left, int once) {
 INSIDE void flux__test_memory(long left) { counted_fail(left, 0); }
 INSIDE void flux__test_memory_once(long left) { counted_fail(left, 1); }
 INSIDE void flux__test_free(void *p) { counted_free(p); }
+INSIDE void *flux__test_realloc(void *p, size_t n) { return counted_realloc(p, n); }
 INSIDE void flux__test_memory_large(size_t bytes) { memory_large = bytes; }
 INSIDE void flux__test_inflate_piece(unsigned bytes) { inflate_piece = bytes; }
+INSIDE void flux__test_gpu_blocks(int n) { gpu_blocks = n; }
 #endif

@@ -15,12 +15,16 @@
 #  define INSIDE
 #endif
 INSIDE long flux__test_live(void);                /* blocks of memory that were not freed */
+INSIDE bool flux__test_fenced(void);              /* whether blocks have fences */
+INSIDE long flux__test_spoilt(void);              /* blocks written past since it was asked (tests/counted.h) */
 INSIDE long flux__test_asked(void);               /* allocations so far */
 INSIDE void flux__test_memory(long left);         /* all fail after so many; -1: none does */
 INSIDE void flux__test_memory_once(long left);    /* the one after so many fails, and no other */
 INSIDE void flux__test_free(void *p);             /* what the implementation has allocated */
+INSIDE void *flux__test_realloc(void *p, size_t bytes);        /* what it frees */
 INSIDE void flux__test_memory_large(size_t bytes);     /* those of so many bytes and more fail */
 INSIDE void flux__test_inflate_piece(unsigned bytes);  /* what zlib gets at a time */
+INSIDE void flux__test_gpu_blocks(int n);         /* the most of a launch along x */
 INSIDE int flux__test_refused(void);              /* how many have failed since either was called */
 
 #if !defined(FLUX_IMPLEMENTATION) || defined(FLUX_IMPL_C) || defined(TEST_OPENED)

@@ -1,51 +1,7 @@
 /* Models when memory runs out: each allocation in turn fails, in each of these scenarios.
    Nothing may crash; a call that could not be done has said so; and (under config=sanitize)
    nothing leaks. */
-#include <stddef.h>
-static void *scarce_malloc(size_t bytes);
-static void *scarce_realloc(void *p, size_t bytes);
-static void scarce_free(void *p);
-#define FLUX_MALLOC(bytes) scarce_malloc(bytes)
-#define FLUX_REALLOC(p, bytes) scarce_realloc(p, bytes)
-#define FLUX_FREE(p) scarce_free(p)
-#ifndef NDEBUG
-#define NDEBUG                             /* blocks are counted, so what is freed is to go at once at -O0 too */
-#endif
-#define FLUX_IMPLEMENTATION
 #include "test.h"
-
-/* Allocations until one fails (-1: none does), those not freed, and those that were written past:
-   behind each block there are bytes that nobody may touch, and before it its size. */
-static long left = -1, live, spoilt;
-enum { HEAD = 16, FENCE = 16 };
-static bool refuse(void) { return left >= 0 && left-- == 0; }
-static void check_fence(const unsigned char *block) {
-    size_t bytes;
-    memcpy(&bytes, block, sizeof bytes);
-    for (int i = 0; i < FENCE; i++)
-        if (block[HEAD + bytes + (size_t)i] != 0xa5) {
-            spoilt++;
-            return;
-        }
-}
-static void *scarce_realloc(void *p, size_t bytes) {
-    if (refuse()) return NULL;
-    if (p) check_fence((unsigned char *)p - HEAD);
-    void *old = p ? (unsigned char *)p - HEAD : NULL;
-    unsigned char *block = (unsigned char *)realloc(old, HEAD + bytes + FENCE);
-    if (!block) return NULL;
-    live += !p;
-    memcpy(block, &bytes, sizeof bytes);
-    memset(block + HEAD + bytes, 0xa5, FENCE);
-    return block + HEAD;
-}
-static void *scarce_malloc(size_t bytes) { return scarce_realloc(NULL, bytes); }
-static void scarce_free(void *p) {
-    if (!p) return;
-    live--;
-    check_fence((unsigned char *)p - HEAD);
-    free((unsigned char *)p - HEAD);
-}
 
 static flux_tensor *plus_one(flux_tensor *x) { return flux_add(x, 1); }
 static flux_layer *model(void) {
@@ -99,25 +55,25 @@ static void each_fails_in_turn(bool (*scenario)(void), const char *name) {
     flux_on_error(test_silent, NULL);
     for (; !done && tries < 5000; tries++) {
         flux_mem_trim(cpu);
-        left = tries;
+        flux__test_memory_once(tries);
         FLUX_SCOPE {
             bool good = scenario();
-            done = left >= 0;              /* no allocation was refused */
+            done = !flux__test_refused();
             if (!CHECK(good != flux_failed()))
                 fprintf(stderr, "    %s, allocation %ld: %s, error \"%s\"\n", name, tries,
                         good ? "done" : "not done", flux_error());
-            left = -1;
+            flux__test_memory(-1);
         }
         flux_clear();
     }
     flux_on_error(NULL, NULL);
-    CHECK(done && tries > 3 && spoilt == 0);
+    CHECK(done && tries > 3);
     flux_mem_trim(cpu);
-    long before = live;
+    long before = flux__test_live();
     FLUX_SCOPE { scenario(); }
     flux_mem_trim(cpu);
-    if (!CHECK(live - before <= 40))       /* plans may be kept */
-        fprintf(stderr, "    %s: %ld blocks more\n", name, live - before);
+    if (!CHECK(flux__test_live() - before <= 40))       /* plans may be kept */
+        fprintf(stderr, "    %s: %ld blocks more\n", name, flux__test_live() - before);
 }
 
 TEST(making_a_model) { each_fails_in_turn(make, "make"); }
@@ -153,13 +109,13 @@ TEST(training_leaves_nothing) {
     snprintf(path, sizeof path, "%.900s/flux_models_memory_%p", test_temp(), (void *)&bytes);
     for (int i = 0; i < 12; i++) {        /* the first make plans, which are kept */
         flux_mem_trim(cpu);
-        if (i == 2) blocks = live, bytes = flux_mem_stats(cpu).live;
+        if (i == 2) blocks = flux__test_live(), bytes = flux_mem_stats(cpu).live;
         FLUX_SCOPE { trained_and_saved(path); }
     }
     flux_mem_trim(cpu);
     remove(path);
-    if (!CHECK(live - blocks < 8 && flux_mem_stats(cpu).live == bytes))    /* of ten turns */
-        fprintf(stderr, "    %ld blocks and %ld bytes more\n", live - blocks,
+    if (!CHECK(flux__test_live() - blocks < 8 && flux_mem_stats(cpu).live == bytes))    /* of ten turns */
+        fprintf(stderr, "    %ld blocks and %ld bytes more\n", flux__test_live() - blocks,
                 (long)(flux_mem_stats(cpu).live - bytes));
 }
 
@@ -184,12 +140,11 @@ TEST(computing_leaves_nothing) {
     long blocks = 0;
     for (int i = 0; i < 24; i++) {
         flux_mem_trim(cpu);
-        if (i == 4) blocks = live;
+        if (i == 4) blocks = flux__test_live();
         FLUX_SCOPE { computed(); }
     }
     flux_mem_trim(cpu);
-    if (!CHECK(live - blocks < 16)) fprintf(stderr, "    %ld blocks more\n", live - blocks);
-    CHECK(spoilt == 0);
+    if (!CHECK(flux__test_live() - blocks < 16)) fprintf(stderr, "    %ld blocks more\n", flux__test_live() - blocks);
 }
 
 /* A layer's own text is as long as it says, and is given room for that. */
@@ -210,7 +165,7 @@ TEST(a_text_has_room_for_what_it_said) {
     memset(&t, 0, sizeof t);
     t.x = flux_ones(1);
     flux_layer *m = flux_new_with(&type, &t);
-    CHECK(flux_layer_text(flux_chain(m, m), text, sizeof text) > 600 && spoilt == 0);
+    CHECK(flux_layer_text(flux_chain(m, m), text, sizeof text) > 600);
 }
 
 /* Paths are as long as their parts, and their memory grows with them. */
@@ -230,6 +185,5 @@ TEST(paths_of_every_length) {
         flux_visit(flux_chain(b ? flux_named(name, inner) : inner), count_paths, &all);
         CHECK(all == strlen("layers..layers..layers.0.weight") + (b ? b : 1) + a);
     }
-    CHECK(spoilt == 0);
 }
 TEST_MAIN()

@@ -5,6 +5,23 @@
 #define FLUX_IMPLEMENTATION
 #include "test.h"
 
+/* ---- tests/counted.h's own fences: a byte before or behind a block is noticed; what is new is no number */
+
+TEST(blocks_are_fenced) {
+    if (!flux__test_fenced()) SKIP("the address sanitizer guards blocks itself");
+    for (int n = 1; n < 600; n += 13)
+        for (int side = 0; side < 3; side++) {
+            unsigned char *p = (unsigned char *)flux__malloc((size_t)n);
+            float first, last;
+            REQUIRE(p);
+            memcpy(&first, p - 4, 4), memcpy(&last, p + n, 4);
+            CHECK(first != first && last != last && p[0] == 0xfd);
+            if (side) p[side == 1 ? -1 : n] ^= 1;
+            flux__test_free(p);
+            CHECK(flux__test_spoilt() == (side != 0));
+        }
+}
+
 /* ---- files */
 
 static bool holds(const char *path, const char *text) {
