@@ -4,6 +4,7 @@
 #define FLUX_IMPLEMENTATION
 #include "counted.h"
 #ifdef TEST_OPENED
+#  include "with_stb.h"
 #  include "opened/defined.h"
 #else
 #  include "../flux.h"

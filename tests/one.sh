@@ -21,10 +21,7 @@ case $run in
     case $run in
     short/*) set -- env SHORT=1 sh tests/on_device.sh "$device" "$program" ;;
     long/*) set -- sh tests/on_device.sh "$device" "$program" ;;
-    *) case $program in
-        */gpu/*) set -- env FLUX_CUDA_LIBRARY=none FLUX_HIP_LIBRARY=none "$program" ;;
-        *) set -- "$program" ;;
-        esac ;;
+    *) set -- env FLUX_CUDA_LIBRARY=none FLUX_HIP_LIBRARY=none "$program" ;;     # some are built with GPUs
     esac
     set -- sh -c '"$MAKE" --no-print-directory -s "$0" && exec "$@"' "$program" "$@" ;;
 esac

@@ -1,6 +1,6 @@
 # opened.awk - flux.h as tests see it that look inside.
 #     awk -v what=defined -f tests/opened.awk flux.h
-# prints it with its own functions and variables no longer static, for tests/impl.c; what=declared,
+# (or flux_cuda.h, flux_hip.h) prints it with its own functions and variables no longer static, for tests/impl.c; what=declared,
 # without the bodies of these functions and the values of these variables, for the tests that this
 # is linked to. So the implementation is compiled once for all of them. Inline functions, constants
 # and what macros define stay static in both: they hold nothing that changes, so two are as one.
@@ -23,8 +23,9 @@ BEGIN { bare = what == "declared"; ARGV[ARGC++] = ARGV[1] }                # it 
 # inline functions, which a prototype that does not say so may precede
 NR == FNR { if (/^static .*(inline|INLINE)/) within[name_of($0)]; next }
 # messages and gcov name flux.h and its lines
-function line_of(n) { print "#line " n " \"flux.h\"" }
-FNR == 1 { if (bare) print "#pragma GCC system_header"; line_of(1) }
+function line_of(n) { print "#line " n " \"" FILENAME "\"" }
+FNR == 1 { if (bare) print "#pragma GCC system_header"; line_of(1); inside = FILENAME != "flux.h" }
+/^# *include "flux_(cuda|hip)\.h"/ { sub(/"/, "\"" what "/") }           # made of those by this, too
 /^#if defined\(FLUX_IMPLEMENTATION\)/ { inside = 1 }
 !inside { print; next }
 # public functions that macros define: nothing is made of such a definition

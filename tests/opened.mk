@@ -1,6 +1,6 @@
 # opened.mk - tests that say `#define FLUX_IMPLEMENTATION` and set nothing of it are linked to one
 # implementation that all of them may look into (tests/inside.h). tcc does not know such functions.
-SETS := FLUX_MALLOC|FLUX__|STB_$(if $(findstring -DFLUX_DEBUG,$(CFLAGS)),,|FLUX_DEBUG)
+SETS := FLUX_MALLOC|FLUX__$(if $(findstring -DFLUX_DEBUG,$(CFLAGS)),,|FLUX_DEBUG)
 OPENED := $(if $(findstring tcc,$(CC)),,$(if $(filter tests/test_%,$(OWN)),$(shell \
   grep -LE '^ *\# *define ($(SETS))' $(filter tests/test_%,$(OWN)))))
 OWN := $(filter-out $(OPENED),$(OWN))
@@ -18,17 +18,22 @@ $(PLAIN): private CFLAGS_release := -O0
 $(PLAIN): private CFLAGS_sanitize := $(CFLAGS_sanitize:-O1=-O0)
 OPEN := $(HEADERS) build/opened/declared.h
 
-build/opened/%.h: flux.h tests/opened.awk
-	@mkdir -p $(@D) && awk -v what=$* -f tests/opened.awk flux.h >$@.new && mv $@.new $@
-$(BUILD)/opened.o $(BUILD)/gpu/opened.o: tests/impl.c build/opened/defined.h $(HEADERS)
-	$(COMPILE) -DTEST_OPENED -Ibuild -I. -c $< -o $@
-# With sanitizers that takes half a minute: one does for all.
+build/opened/%.h: flux.h flux_cuda.h flux_hip.h tests/opened.awk
+	@mkdir -p $(@D)/$* && for h in cuda hip; do \
+	  awk -v what=$* -f tests/opened.awk flux_$$h.h >$(@D)/$*/flux_$$h.h || exit 1; done && \
+	  awk -v what=$* -f tests/opened.awk flux.h >$@.new && mv $@.new $@
+# With sanitizers that takes a minute: one, with GPUs, does for all.
 ifeq ($(findstring -fsanitize,$(CFLAGS)),)
+OPENED_O := $(BUILD)/opened.o $(BUILD)/gpu/opened.o
 $(BUILD)/impl.o $(BUILD)/gpu/impl.o: tests/impl.c $(HEADERS)
 	$(COMPILE) -c $< -o $@
 else
-$(BUILD)/impl.o $(BUILD)/gpu/impl.o: %impl.o: %opened.o ; ln -f $< $@
+OPENED_O := $(BUILD)/gpu/opened.o
+GPUS := -DFLUX_CUDA -DFLUX_HIP
+$(BUILD)/impl.o $(BUILD)/gpu/impl.o $(BUILD)/opened.o: $(OPENED_O) ; ln -f $< $@
 endif
+$(OPENED_O): tests/impl.c build/opened/defined.h $(HEADERS)
+	$(COMPILE) -DTEST_OPENED -Ibuild -I. -c $< -o $@
 $(OPENED:%.c=$(BUILD)/%): $(BUILD)/%: %.c $(BUILD)/opened.o $(OPEN)
 	$(COMPILE) -DTEST_OPENED -Ibuild -I. $< $(BUILD)/opened.o -o $@ $(LDLIBS)
 $(OPENED:tests/%.c=$(BUILD)/gpu/%): $(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/opened.o $(OPEN)
