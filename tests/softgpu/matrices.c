@@ -2,8 +2,8 @@
    so that no kernel brings it. The prelude declares what is called here.
 
    Each lane shows its words, all meet, and the first lane to come from the meeting reads the operands' numbers out of all
-   lanes' words, by the layouts that PTX's and AMD's manuals give. Then each computes the sums that are its own. Two boards in
-   turn: who is ahead shows new words while others still read. The products of half floats are exact in double. */
+   lanes' words, by the layouts that PTX's and AMD's manuals give, and computes all sums, of which each takes its own. Two
+   boards in turn: who is ahead shows new words while others still read. The products of two floats are exact in double. */
 #include "device.h"
 #include <math.h>
 #include <string.h>
@@ -11,7 +11,11 @@
 #define THREADS 1024
 static unsigned board[2][THREADS][16];
 static unsigned turns[THREADS], read_at[THREADS];       /* of a thread; of a warp, by its first thread */
-static double left[16][16], right[16][16];
+
+/* Operands and sums of the instruction at hand, two neighbours of a row at once. */
+typedef double pair __attribute__((vector_size(16)));
+static double left[16][16];
+static union { double at[16][16]; pair of[16][8]; } right, sums;
 
 /* Copies to shared memory that are done when their thread waits for them, and not before. */
 enum { COPIES = 96 };
@@ -31,14 +35,14 @@ static int this_thread(void) {
     const unsigned *at = soft_now->thread, *size = soft_now->block_size;
     return (int)(at[0] + size[0] * (at[1] + size[1] * at[2]));
 }
-static int this_lane(void) { return this_thread() % soft_now->warp; }
+static int this_lane(void) { return this_thread() & (soft_now->warp - 1); }
 
 static unsigned (*show(const unsigned *word, int n))[16] {
-    int thread = this_thread(), turn = (int)(++turns[thread] & 1);
+    const int thread = this_thread(), turn = (int)(++turns[thread] & 1), warp = soft_now->warp;
     used = 1;
-    for (int i = 0; i < n; i++) board[turn][thread][i] = word[i];
-    soft_shuffle(SOFT_SYNC_WARP, soft_now->warp == 32 ? 0xffffffffu : ~0ull, 0, 0, soft_now->warp);
-    return &board[turn][thread - this_lane()];
+    memcpy(board[turn][thread], word, (size_t)n * sizeof *word);
+    soft_shuffle(SOFT_SYNC_WARP, warp == 32 ? 0xffffffffu : ~0ull, 0, 0, warp);
+    return &board[turn][thread & -warp];
 }
 static int is_first_here(void) {
     int thread = this_thread(), first = thread - this_lane();
@@ -60,9 +64,9 @@ static unsigned bits_of(float x) {
     return bits;
 }
 static float half(unsigned h) {
-    unsigned e = h >> 10 & 31, m = h & 1023;
-    float x = e == 31 ? float_of(m ? 0x7fffe000 : 0x7f800000) : e ? (float)(1024 + m) * float_of((e + 102) << 23) : (float)m * 5.9604644775390625e-8f;
-    return h >> 15 & 1 ? -x : x;
+    const unsigned size = (h & 0x7fff) << 13, sign = h << 16 & 0x80000000u;
+    if (size >= 0x0f800000) return float_of(sign | (size & 0x7fe000 ? 0x7fffe000 : 0x7f800000));
+    return float_of(sign | size) * 0x1p112f;           /* from the exponents of one to those of the other */
 }
 static unsigned short half_of(float x) {
     unsigned u = bits_of(x), sign = u >> 16 & 0x8000;
@@ -84,33 +88,48 @@ float soft_half(unsigned h, int brain) { return (float)number(brain ? BF16 : F16
 
 /* ---------------- PTX ISA, "Matrix fragments for mma.m16n8k8, .m16n8k16" and "ldmatrix". A group is four lanes. */
 
-static float sum_of(int k, int i, int j, float c) {
-    double sum = (double)c;
-    for (int l = 0; l < k; l++) sum += left[i][l] * right[l][j];
-    return (float)sum;
-}
-static void mma(int kind, int k, float **d, float **c, const unsigned *word) {
-    int na = k == 16 || kind == TF32 ? 4 : 2, nb = na / 2, row = this_lane() / 4, in = this_lane() % 4;
-    unsigned (*all)[16] = show(word, na + nb);
-    for (int lane = 0, mine = is_first_here(); mine && lane < 32; lane++)
-        for (int i = 0; i < (kind == TF32 ? 4 : na * 2); i++) {
-            int g = lane / 4, t = lane % 4;
-            if (kind == TF32) {
-                left[i == 1 || i == 3 ? g + 8 : g][i < 2 ? t : t + 4] = number(TF32, all[lane][i], 0);
-                if (i < 2) right[i == 0 ? t : t + 4][g] = number(TF32, all[lane][na + i], 0);
-                continue;
+/* The sums, of so many pairs in a row and k products each, are added to what is there, one product after the other. */
+static void add_products(int pairs, int k) {
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < pairs; j += 4) {
+            pair s0 = sums.of[i][j], s1 = sums.of[i][j + 1], s2 = sums.of[i][j + 2], s3 = sums.of[i][j + 3];
+            for (int l = 0; l < k; l++) {
+                const pair x = { left[i][l], left[i][l] }, *y = &right.of[l][j];
+                s0 += x * y[0], s1 += x * y[1], s2 += x * y[2], s3 += x * y[3];
             }
-            left[i < 2 || (i >= 4 && i < 6) ? g : g + 8][t * 2 + (i & 1) + (i >= 4 ? 8 : 0)] = number(kind, all[lane][i / 2], i & 1);
-            if (i < nb * 2) right[t * 2 + (i & 1) + (i >= 2 ? 8 : 0)][g] = number(kind, all[lane][na + i / 2], i & 1);
+            sums.of[i][j] = s0, sums.of[i][j + 1] = s1, sums.of[i][j + 2] = s2, sums.of[i][j + 3] = s3;
         }
-    for (int i = 0; i < 4; i++) *d[i] = sum_of(k, i < 2 ? row : row + 8, in * 2 + (i & 1), *c[i]);
+}
+static void read_mma(int kind, int na, int nb, unsigned (*all)[16]) {
+    for (int lane = 0; lane < 32; lane++) {
+        const unsigned *word = all[lane];
+        const int g = lane / 4, t = lane % 4;
+        for (int i = 0; i < 4; i++) sums.at[i < 2 ? g : g + 8][t * 2 + (i & 1)] = (double)float_of(word[na + nb + i]);
+        for (int i = 0; i < na && kind == TF32; i++) left[i & 1 ? g + 8 : g][i < 2 ? t : t + 4] = number(TF32, word[i], 0);
+        for (int i = 0; i < nb && kind == TF32; i++) right.at[i ? t + 4 : t][g] = number(TF32, word[na + i], 0);
+        for (int i = 0; i < na && kind != TF32; i++) {
+            double *to = &left[i & 1 ? g + 8 : g][t * 2 + (i < 2 ? 0 : 8)];
+            to[0] = number(kind, word[i], 0), to[1] = number(kind, word[i], 1);
+        }
+        for (int i = 0; i < nb && kind != TF32; i++) {
+            const int row = t * 2 + (i ? 8 : 0);
+            right.at[row][g] = number(kind, word[na + i], 0), right.at[row + 1][g] = number(kind, word[na + i], 1);
+        }
+    }
+}
+static void mma(int kind, int k, float **d, float **c, unsigned *word) {
+    const int na = k == 16 || kind == TF32 ? 4 : 2, nb = na / 2, row = this_lane() / 4, in = this_lane() % 4;
+    for (int i = 0; i < 4; i++) word[na + nb + i] = bits_of(*c[i]);
+    unsigned (*all)[16] = show(word, na + nb + 4);
+    if (is_first_here()) read_mma(kind, na, nb, all), add_products(4, k);
+    for (int i = 0; i < 4; i++) *d[i] = (float)sums.at[i < 2 ? row : row + 8][in * 2 + (i & 1)];
 }
 #define MMA_6(name, kind, k)                                                                                                   \
     void softptx_mma_sync_aligned_##name(float *d0, float *d1, float *d2, float *d3, unsigned a0, unsigned a1, unsigned a2,     \
                                          unsigned a3, unsigned b0, unsigned b1, float *c0, float *c1, float *c2, float *c3);    \
     void softptx_mma_sync_aligned_##name(float *d0, float *d1, float *d2, float *d3, unsigned a0, unsigned a1, unsigned a2,     \
                                          unsigned a3, unsigned b0, unsigned b1, float *c0, float *c1, float *c2, float *c3) {   \
-        unsigned word[6] = { a0, a1, a2, a3, b0, b1 };                                                                         \
+        unsigned word[10] = { a0, a1, a2, a3, b0, b1 };                                                                        \
         float *d[4] = { d0, d1, d2, d3 }, *c[4] = { c0, c1, c2, c3 };                                                          \
         mma(kind, k, d, c, word);                                                                                              \
     }
@@ -121,7 +140,7 @@ MMA_6(m16n8k8_row_col_f32_tf32_tf32_f32, TF32, 8)
 #define KERNEL_CALLS(type, name, parameters) type name parameters; type name parameters
 KERNEL_CALLS(void, softptx_mma_sync_aligned_m16n8k8_row_col_f32_f16_f16_f32,
              (float *d0, float *d1, float *d2, float *d3, unsigned a0, unsigned a1, unsigned b0, float *c0, float *c1, float *c2, float *c3)) {
-    unsigned word[3] = { a0, a1, b0 };
+    unsigned word[7] = { a0, a1, b0 };
     float *d[4] = { d0, d1, d2, d3 }, *c[4] = { c0, c1, c2, c3 };
     mma(F16, 8, d, c, word);
 }
@@ -214,20 +233,24 @@ KERNEL_CALLS(void, softptx_cp_async_wait_group, (int waiting)) {
 /* ---------------- the layouts of AMD's matrix instruction calculator
 
    for v_mfma_f32_16x16x16f16, 16x16x16bf16_1k, 16x16x8bf16 and 16x16x4f32. each: of the inner dim in a lane */
-KERNEL_CALLS(void, softgpu_mfma, (int kind, int each, const void *a, const void *b, void *sums)) {
-    int words = kind == F32 ? 1 : each / 2, lane = this_lane();
-    unsigned word[4];
+static void read_mfma(int kind, int each, int words, unsigned (*all)[16]) {
+    for (int lane = 0; lane < 64; lane++)
+        for (int r = 0; r < 4; r++) sums.at[4 * (lane / 16) + r][lane % 16] = (double)float_of(all[lane][2 * words + r]);
+    for (int k = 0; k < each * 4; k++)
+        for (int i = 0; i < 16; i++) {
+            const unsigned *from = all[16 * (k / each) + i];
+            const int at = k % each;
+            left[i][k] = number(kind, from[at / 2], at % 2);
+            right.at[k][i] = number(kind, from[words + at / 2], at % 2);
+        }
+}
+KERNEL_CALLS(void, softgpu_mfma, (int kind, int each, const void *a, const void *b, void *sums_of_lane)) {
+    const int words = kind == F32 ? 1 : each / 2, lane = this_lane();
+    unsigned word[8];
     float d[4];
-    memcpy(word, a, (size_t)words * 4), memcpy(word + words, b, (size_t)words * 4), memcpy(d, sums, sizeof d);
-    unsigned (*all)[16] = show(word, 2 * words);
-    if (is_first_here())
-        for (int k = 0; k < each * 4; k++)
-            for (int i = 0; i < 16; i++) {
-                const unsigned *from = all[16 * (k / each) + i];
-                int at = k % each;
-                left[i][k] = number(kind, from[at / 2], at % 2);
-                right[k][i] = number(kind, from[words + at / 2], at % 2);
-            }
-    for (int r = 0; r < 4; r++) d[r] = sum_of(each * 4, 4 * (lane / 16) + r, lane % 16, d[r]);
-    memcpy(sums, d, sizeof d);
+    memcpy(word, a, (size_t)words * 4), memcpy(word + words, b, (size_t)words * 4), memcpy(word + 2 * words, sums_of_lane, sizeof d);
+    unsigned (*all)[16] = show(word, 2 * words + 4);
+    if (is_first_here()) read_mfma(kind, each, words, all), add_products(8, each * 4);
+    for (int r = 0; r < 4; r++) d[r] = (float)sums.at[4 * (lane / 16) + r][lane % 16];
+    memcpy(sums_of_lane, d, sizeof d);
 }
