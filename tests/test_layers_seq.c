@@ -398,6 +398,7 @@ static const attend_case attend_cases[] = {
     { 3, 3, 3, 100, 90, 1, 0, true, true, 0 },  { 8, 8, 2, 1, 70, 2, 0, false, true, 0 },   { 5, 5, 1, 37, 130, 2, 0, false, true, 0 },
     { 4, 4, 2, 70, 20, 1, 2, false, true, 0 },  { 4, 4, 2, 50, 33, 2, 0, false, true, 0 },
     { 6, 4, 2, 33, 40, 1, 0, false, true, 0.3 }, { 4, 6, 2, 34, 35, 3, 2, false, false, 0.5 }, { 3, 3, 3, 100, 90, 1, 0, true, true, 0.1 } };
+enum { ATTEND_CASES = sizeof attend_cases / sizeof *attend_cases };
 
 static flux_tensor *mask_of(const attend_case *c) {        /* 1: keys x queries, of which one sees nothing; 2: of every score; 3: of keys and samples */
     flux_shape s = c->mask == 1 ? FLUX_SHAPE(c->keys, c->queries) : c->mask == 2 ? FLUX_SHAPE(c->keys, c->queries, c->heads, c->batch) : FLUX_SHAPE(c->keys, 1, 1, c->batch);
@@ -428,9 +429,9 @@ static void attend_as_plain(const attend_case *c, flux_dtype t, double tol) {
 }
 
 TEST(attention_as_in_plain_operations) {
-    for (size_t i = 0; i < sizeof attend_cases / sizeof *attend_cases; i++) {
-        FLUX_SCOPE attend_as_plain(&attend_cases[i], FLUX_F64, 2e-14);
-        FLUX_SCOPE attend_as_plain(&attend_cases[i], FLUX_F32, 5e-6);
+    for (int i = 0; i < ATTEND_CASES; i++) {
+        if (!test_left_out(i, 2)) FLUX_SCOPE attend_as_plain(&attend_cases[i], FLUX_F64, 2e-14);
+        if (!test_left_out(i + 1, 2)) FLUX_SCOPE attend_as_plain(&attend_cases[i], FLUX_F32, 5e-6);
     }
     FLUX_SCOPE attend_as_plain(&attend_cases[2], FLUX_F16, 4e-3);
     FLUX_SCOPE attend_as_plain(&attend_cases[2], FLUX_BF16, 3e-2);
@@ -443,15 +444,15 @@ TEST(attention_of_half_formats_as_in_plain_operations) {
         { 64, 32, 1, 40, 130, 2, 0, true, false, 0 },   { 72, 104, 1, 33, 90, 1, 1, true, true, 0 },    { 32, 32, 65, 130, 70, 1, 3, false, false, 0 },
         { 48, 16, 1, 1, 200, 2, 0, false, true, 0 },    { 64, 64, 2, 150, 150, 1, 0, false, true, 0.2 }, { 72, 104, 1, 33, 90, 1, 1, true, true, 0.6 },
         { 32, 32, 2, 70, 130, 2, 0, false, false, 0.2 } };
-    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
-        FLUX_SCOPE attend_as_plain(&wide[i], FLUX_F16, 4e-3);
-        FLUX_SCOPE attend_as_plain(&wide[i], FLUX_BF16, 3e-2);
+    for (int i = 0; i < (int)(sizeof wide / sizeof *wide); i++) {
+        if (!test_left_out(i, 3)) FLUX_SCOPE attend_as_plain(&wide[i], FLUX_F16, 4e-3);
+        if (!test_left_out(i + 1, 3)) FLUX_SCOPE attend_as_plain(&wide[i], FLUX_BF16, 3e-2);
         flux_allow_tf32(true);
-        FLUX_SCOPE attend_as_plain(&wide[i], FLUX_F32, 4e-3);
+        if (!test_left_out(i + 2, 3)) FLUX_SCOPE attend_as_plain(&wide[i], FLUX_F32, 4e-3);
         flux_allow_tf32(false);
     }
-    for (size_t i = 0; i < sizeof attend_cases / sizeof *attend_cases; i++)
-        FLUX_SCOPE attend_as_plain(&attend_cases[i], i % 2 ? FLUX_BF16 : FLUX_F16, i % 2 ? 3e-2 : 4e-3);
+    for (int i = 0; i < ATTEND_CASES; i++)
+        if (!test_left_out(i / 2, 2)) FLUX_SCOPE attend_as_plain(&attend_cases[i], i % 2 ? FLUX_BF16 : FLUX_F16, i % 2 ? 3e-2 : 4e-3);
 }
 
 TEST(attention_of_views) {                                 /* one projection for all, steps in the wrong order, a sum's gradient */

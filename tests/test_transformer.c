@@ -190,11 +190,13 @@ TEST(writing_on_step_by_step) {
 }
 
 TEST(the_cache_grows_no_memory) {
+    /* Memory goes out by 64 bytes at least, so fewer steps tell, where attention over all the room takes long. */
+    const int steps = test_device.backend ? 100 : 400;
     flux_layer *m = writer(true, 2, false);
     flux_tensor *x = letters(1, 1);
     flux_mem before = { 0 };
-    CHECK(flux_cache(m, 400) == 0);
-    flux_times (i, 400) FLUX_INFER {
+    CHECK(flux_cache(m, steps) == 0);
+    flux_times (i, steps) FLUX_INFER {
         if (i == 20) before = flux_mem_stats(test_device);
         flux_item(flux_sum(flux_call(m, x)));
     }
@@ -240,6 +242,7 @@ TEST(what_a_cache_cannot_do) {
 
 /* Training is as without: each call is a text of its own. */
 TEST(a_writer_learns) {
+    if (test_left_out(1, 2)) SKIP("the long form runs it: it takes 60 steps");
     flux_seed(5);
     flux_layer *m = writer(true, 2, false);
     flux_state *opt = flux_setup(flux_adam(0.01), m);
