@@ -8448,8 +8448,8 @@ static bool flux__eager(void);
 /* Computes x at once under FLUX_EAGER, unless an operation of several steps is being recorded
    (flux__as_one). */
 static flux_tensor *flux__if_eager(flux_tensor *x) {
-    return x && flux__eager() && !flux__self()->as_one && x->op != FLUX__TUPLE &&
-           !(x->flags & FLUX__WEAK) ? flux_eval(x) : x;
+    const flux__thread *t = x && flux__eager() ? flux__self() : NULL;
+    return t && !t->as_one && x->op != FLUX__TUPLE && !(x->flags & FLUX__WEAK) ? flux_eval(x) : x;
 }
 
 /* Hands a node whose fields are all set to the innermost scope, and computes it under
@@ -39478,11 +39478,14 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
         return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s",
                                          flux__line_of(self).s, flux__describe(in).s);
     for (int i = 0; i < given; i++) s[i + 1] = flux_nth(x, i + 1);
-    flux_tensor **y = (flux_tensor **)flux__malloc((size_t)in->dim[1] * sizeof *y);
-    flux__streams *streams = flux__self()->streams;
+    flux__thread *here = flux__self();
+    flux_tensor **y =
+        here ? (flux_tensor **)flux__malloc((size_t)in->dim[1] * sizeof *y) : NULL;
+    if (!y) return NULL;
+    flux__streams *streams = here->streams;
     /* a built-in cell within the user's is given its state in every step but the first */
-    flux__self()->streams = NULL;
-    bool ok = y != NULL;
+    here->streams = NULL;
+    bool ok = true;
     for (int64_t t = 0; t < in->dim[1] && ok; t++) {
         s[0] = flux_select(in, 1, t);
         flux_tensor *r = s[0] ? flux_call_with(cell, given + 1, s) : NULL;
@@ -39496,7 +39499,7 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
         y[t] = r ? flux_unsqueeze(s[0], 1) : NULL;
         ok = y[t] != NULL;
     }
-    flux__self()->streams = streams;
+    here->streams = streams;
     if (ok) all = flux__cat_many(1, (int)in->dim[1], y);
     flux__free(y);
     *nstates = given;
@@ -40062,11 +40065,12 @@ static flux_tensor *flux__attention_pair(const char *call, const flux_attention_
     if (!flux__attend_for(call, o, &a) || !flux__attend_drop(o, &a)) return NULL;
     bool plain = (o->drop && !flux__attention_drop(o)) || !flux__size(a.q) || !flux__size(a.k) ||
                  !flux__size(a.v);
-    int64_t products = flux__self()->products;
+    flux__thread *t = flux__self();
+    const int64_t products = t ? t->products : 0;
     flux_tensor *p = plain || scores ? flux__attention_scores(o, &a) : NULL;
     if (scores) *scores = p;
     if (plain) return p ? flux__unheads(flux_matmul(flux__heads(a.v, a.heads), p)) : NULL;
-    flux__self()->products = products;    /* flux__attention counts these multiply-adds */
+    if (t) t->products = products;        /* flux__attention counts these multiply-adds */
     flux_tensor *y = flux__attention(&a);
     return a.keep ? flux__dropout_scaled(y, flux__attention_drop(o)->p) : y;
 }

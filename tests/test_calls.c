@@ -51,6 +51,7 @@ static bool one_in(int n) { return below(n) == 0; }
 #define words (told->words)               /* its arguments */
 static bool null_in, pending;             /* a handle was NULL; an error was pending before */
 static bool scarce, short_of_memory;      /* memory runs out now and then; it may during this call */
+static bool stateless;                    /* each call is made by a thread that has no memory for its state */
 static bool vast;                         /* most tensors are empty, of a dim of 2^36 to 2^40 */
 static int sentences;
 static char sentence[2][400];
@@ -1364,7 +1365,7 @@ static void fill_pool(void) {
     flux_layer *model = flux_chain(flux_dense(4, 5, flux_tanh), flux_dense(5, 2));
     flux_layer *fine[] = { model, flux_dense(4, 3), flux_conv_layer(FLUX_SHAPE(3, 3), 2, 3, flux_relu, .pad = FLUX_SAMEPAD), flux_lstm(5, 3), flux_batchnorm(2), flux_dropout(0.5),
         flux_multiheadattention(5, 1), flux_embedding(4, 3), flux_maxpool_layer(FLUX_SHAPE(2, 2)), flux_layernorm(FLUX_SHAPE(4)), flux_bilinear(4, 4, 2), flux_upsample(.scale = { 2 }),
-        flux_parallel(flux_vcat, flux_dense(4, 2), flux_dense(4, 3)), flux_gru(5, 2) };
+        flux_parallel(flux_vcat, flux_dense(4, 2), flux_dense(4, 3)), flux_gru(5, 2), flux_recurrence(flux_lstmcell(5, 3)) };
     for (size_t i = 0; i < sizeof fine / sizeof *fine; i++) put_at(layers, &m, fine[i]);
     put_at(states, &s, flux_setup(flux_adam(0.01), model)), put_at(states, &s, flux_setup(flux_mixed_precision(flux_momentum()), fine[1]));
     put_at(loaders, &l, flux_dataloader(x, y, .batchsize = 2)), put_at(loaders, &l, flux_dataloader(image, .shuffle = true));
@@ -1388,6 +1389,22 @@ static void call_may_take(int seconds) {
     alarm(seconds ? 300 : 0);
 }
 
+/* The first call of a thread, for whose state there is no memory: it has no place for an error's words. */
+static void call_without_a_state(void *which) {
+    flux__test_eager(one_in(2));
+    flux__test_memory(0);
+    pending = short_of_memory = true;
+    call(*(int *)which);
+    flux__test_memory(-1);
+    flux__test_eager(false);
+}
+static void call_by_a_thread(int which) {
+    void *thread = flux__test_thread(call_without_a_state, &which);
+    if (thread) flux__test_join(thread);
+    else complain("had no thread to be made by");
+    depth = 0;                            /* such a thread opens no scope */
+}
+
 static void one_call(uint64_t seed, int64_t round, int i) {
     struct rusage use;
     state = seed * 0x9E3779B97F4A7C15u + (uint64_t)round * 0xD1342543DE82EF95u + (uint64_t)i;
@@ -1397,7 +1414,8 @@ static void one_call(uint64_t seed, int64_t round, int i) {
     short_of_memory = scarce && one_in(2);
     call_may_take(vast ? 10 : 300);
     if (short_of_memory) flux__test_memory(below(one_in(4) ? 200 : 20));
-    call(below(CALLS_THERE_ARE));
+    if (stateless) call_by_a_thread(below(CALLS_THERE_ARE));
+    else call(below(CALLS_THERE_ARE));
     if (short_of_memory) flux__test_memory(-1);
     call_may_take(0);
     flux_default_device((flux_device){ 0, 0 });
@@ -1505,6 +1523,13 @@ TEST(random_calls_without_memory) {
     scarce = true;
     run_calls(4);
     scarce = false;
+}
+
+/* The same by threads for whose state there is no memory. */
+TEST(random_calls_by_threads_without_a_state) {
+    stateless = true;
+    run_calls(4);
+    stateless = false;
 }
 
 /* The same of tensors that are empty though their dims are large: a call that ends late has gone over one of them. */

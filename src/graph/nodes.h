@@ -225,8 +225,8 @@ static bool flux__eager(void);
 /* Computes x at once under FLUX_EAGER, unless an operation of several steps is being recorded
    (flux__as_one). */
 static flux_tensor *flux__if_eager(flux_tensor *x) {
-    return x && flux__eager() && !flux__self()->as_one && x->op != FLUX__TUPLE &&
-           !(x->flags & FLUX__WEAK) ? flux_eval(x) : x;
+    const flux__thread *t = x && flux__eager() ? flux__self() : NULL;
+    return t && !t->as_one && x->op != FLUX__TUPLE && !(x->flags & FLUX__WEAK) ? flux_eval(x) : x;
 }
 
 /* Hands a node whose fields are all set to the innermost scope, and computes it under

@@ -167,11 +167,12 @@ static flux_tensor *flux__attention_pair(const char *call, const flux_attention_
     if (!flux__attend_for(call, o, &a) || !flux__attend_drop(o, &a)) return NULL;
     bool plain = (o->drop && !flux__attention_drop(o)) || !flux__size(a.q) || !flux__size(a.k) ||
                  !flux__size(a.v);
-    int64_t products = flux__self()->products;
+    flux__thread *t = flux__self();
+    const int64_t products = t ? t->products : 0;
     flux_tensor *p = plain || scores ? flux__attention_scores(o, &a) : NULL;
     if (scores) *scores = p;
     if (plain) return p ? flux__unheads(flux_matmul(flux__heads(a.v, a.heads), p)) : NULL;
-    flux__self()->products = products;    /* flux__attention counts these multiply-adds */
+    if (t) t->products = products;        /* flux__attention counts these multiply-adds */
     flux_tensor *y = flux__attention(&a);
     return a.keep ? flux__dropout_scaled(y, flux__attention_drop(o)->p) : y;
 }

@@ -243,11 +243,14 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
         return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s",
                                          flux__line_of(self).s, flux__describe(in).s);
     for (int i = 0; i < given; i++) s[i + 1] = flux_nth(x, i + 1);
-    flux_tensor **y = (flux_tensor **)flux__malloc((size_t)in->dim[1] * sizeof *y);
-    flux__streams *streams = flux__self()->streams;
+    flux__thread *here = flux__self();
+    flux_tensor **y =
+        here ? (flux_tensor **)flux__malloc((size_t)in->dim[1] * sizeof *y) : NULL;
+    if (!y) return NULL;
+    flux__streams *streams = here->streams;
     /* a built-in cell within the user's is given its state in every step but the first */
-    flux__self()->streams = NULL;
-    bool ok = y != NULL;
+    here->streams = NULL;
+    bool ok = true;
     for (int64_t t = 0; t < in->dim[1] && ok; t++) {
         s[0] = flux_select(in, 1, t);
         flux_tensor *r = s[0] ? flux_call_with(cell, given + 1, s) : NULL;
@@ -261,7 +264,7 @@ static flux_tensor *flux__recur(flux_layer *self, flux_layer *cell, flux_tensor 
         y[t] = r ? flux_unsqueeze(s[0], 1) : NULL;
         ok = y[t] != NULL;
     }
-    flux__self()->streams = streams;
+    here->streams = streams;
     if (ok) all = flux__cat_many(1, (int)in->dim[1], y);
     flux__free(y);
     *nstates = given;
