@@ -91,10 +91,10 @@ static void flux__scopes_look(void);
    flux__scopes_look checks the scopes. */
 static void *flux__own(void *object) {
     flux__thread *t = flux__self();
-    if (!object || !t) return object;
-    if (t->nowned == t->capacity) {
-        void **owned = (void **)flux__grow_more(t->owned, &t->capacity, t->nowned + 1,
-                                                sizeof *owned);
+    if (!object) return NULL;
+    if (!t || t->nowned == t->capacity) {
+        void **owned = t ? (void **)flux__grow_more(t->owned, &t->capacity, t->nowned + 1,
+                                                    sizeof *owned) : NULL;
         if (!owned) {
             flux_release(object);
             return NULL;
