@@ -5436,8 +5436,8 @@ static FLUX__COLD void flux__say_error(const char *text) {
     if (mode && strcmp(mode, "abort") == 0) abort();
 }
 
-/* Counts the failure whose sentence is in e->now, and makes it pending. Returns whether the
-   sentence is new since flux_clear; unless quiet, it counts as reported from then on. */
+/* Counts the failure whose sentence is in e->now, and makes it pending. Returns whether it is to be
+   said: not if quiet, nor if it was said since flux_clear. */
 static bool flux__pend(flux__pending *e, bool quiet) {
     uint64_t hash = 14695981039346656037u;
     for (const char *p = e->now; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;
@@ -5446,7 +5446,7 @@ static bool flux__pend(flux__pending *e, bool quiet) {
     e->set = true;
     for (int i = 0; i < e->nsaid && i < 32; i++)
         if (e->said[i] == hash) return e->repeated++, false;
-    if (quiet) return true;
+    if (quiet) return false;
     e->said[e->nsaid % 32] = hash;
     e->nsaid = e->nsaid < 63 ? e->nsaid + 1 : 32;
     return true;
@@ -5473,7 +5473,7 @@ static FLUX__COLD void *flux__fail(const char *format, ...) {
     int n = t->where ? t->where(t->place, text, sizeof t->error.text) : 0;
     vsnprintf(text + n, sizeof t->error.text - (size_t)n, format, args);
     va_end(args);
-    if (!flux__pend(&t->error, t->quiet) || t->quiet) return NULL;
+    if (!flux__pend(&t->error, t->quiet)) return NULL;
     t->error.unsaid = t->held > 0;
     if (!t->held) flux__say_error(text);
     return NULL;
@@ -11747,7 +11747,7 @@ static void flux__row_gradient(int op, flux_tensor *y, flux_tensor *g, flux_tens
     switch (op) {
 #define FLUX__GRADIENT_CASE(NAME, name, n, dt, call, shown, formula, ga, gb, gc) \
     case FLUX__OP_##NAME:                                                        \
-        if (need & 1) out[0] = ga;                                               \
+        if (n == 1 || need & 1) out[0] = ga;                                     \
         if (n > 1 && need & 2) out[1] = gb;                                      \
         if (n > 2 && need & 4) out[2] = gc;                                      \
         break;

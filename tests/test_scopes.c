@@ -94,6 +94,66 @@ TEST(models_states_and_gradients_after_their_scope) {
     flux_clear();
 }
 
+/* Every other call that takes a handle of its own says so of one that is gone, by its own name. */
+static flux_tensor *loss_of(flux_layer *m, flux_tensor *a, flux_tensor *b) { return flux_mse(flux_call(m, a), b); }
+static flux_tensor *given(int n, flux_tensor *const *x, void *at) { return (void)n, (void)x, *(flux_tensor **)at; }
+static flux_tensor *doubled(int n, flux_tensor *const *x, void *at) { return (void)n, (void)at, flux_mul(x[0], 2); }
+static void hands_back(int n, flux_tensor *const *x, flux_tensor *y, flux_tensor *g, flux_tensor **dx, void *at) {
+    (void)n, (void)x, (void)y, (void)g, dx[0] = *(flux_tensor **)at;
+}
+#define GONE(call, name, what) CHECK_ERROR(call, name ": " what " used after the scope that had it, opened at")
+TEST(calls_name_themselves_and_what_is_gone) {
+    if (FLUX__ASAN) SKIP("the address sanitizer tells of it: see check_misuse.sh");
+    flux_layer *m = NULL, *kept = flux_dense(2, 1), *metric = NULL;
+    flux_tensor *x = NULL, *one = flux_eval(flux_ones(2)), *parts[2], *back = flux_ones(2);
+    flux_state *opt = NULL, *state = flux_setup(flux_adam(), kept);
+    flux_grads *g = NULL, *grads = flux_gradient(flux_sum(flux_call(kept, one)), kept);
+    flux_loader *l = NULL, *loader = flux_dataloader(flux_ones(2, 3), flux_ones(1, 3));
+    flux_table *t = NULL;
+    FILE *f = fopen("build/test_scopes.csv", "w");
+    CHECK(f && fputs("a,b\n1,2\n", f) >= 0);
+    if (f) fclose(f);
+    FLUX_SCOPE {
+        m = flux_dense(2, 1), x = flux_eval(flux_zeros(3)), metric = flux_metric(flux_accuracy), t = flux_load_table("build/test_scopes.csv");
+        opt = flux_setup(flux_adam(), m), g = flux_gradient(flux_sum(flux_call(m, one)), m);
+        l = flux_dataloader(flux_ones(2, 3), flux_ones(1, 3));
+    }
+    remove("build/test_scopes.csv");
+    char text[100];
+    GONE(flux_custom_with(given, NULL, &x, 1, &one), "custom", "a tensor is");
+    back = flux_sum(flux_custom_with(doubled, hands_back, &x, 1, &one));
+    GONE(flux_gradient(back, one), "custom", "a tensor is");
+    GONE(flux_splitobs(0.5, x, &parts[0], &parts[1]), "splitobs", "a tensor is");
+    GONE(flux_oversample(one, x, 1), "oversample", "a tensor is");
+    GONE(flux_parallel(flux_add, kept, m), "parallel", "a layer is");
+    GONE(flux_call(kept, x), "call", "a tensor is");
+    GONE(flux_grad(grads, x), "grad", "a tensor is");
+    GONE(flux_num_grads(g), "num_grads", "gradients are");
+    GONE(flux_cache(m, 3), "cache", "a layer is");
+    GONE((int)flux_cached(m) - 1, "cached", "a layer is");
+    GONE(flux_metric_value(metric), "metric_value", "a layer is");
+    GONE(flux_update(state, m, grads), "update", "a layer is");
+    GONE(flux_update(state, kept, g), "update", "gradients are");
+    GONE(flux_loadmodel(m, kept), "loadmodel", "a layer is");
+    GONE(flux_loadmodel(kept, m), "loadmodel", "a layer is");
+    GONE(flux_averaged(m), "averaged", "a layer is");
+    GONE(flux_update_average(m, kept), "update_average", "a layer is");
+    GONE(flux_update_average(kept, m), "update_average", "a layer is");
+    GONE(flux_train(loss_of, m, loader, state), "train", "a layer is");
+    GONE(flux_train(loss_of, kept, l, state), "train", "a loader is");
+    GONE(flux_train(loss_of, kept, loader, opt), "train", "a state is");
+    GONE(flux_train(loss_of, kept, loader, state, .validation = l), "train", "a loader is");
+    GONE(flux_train(loss_of, kept, loader, state, .averaged = m), "train", "a layer is");
+    GONE((int)flux_table_rows(t), "table_rows", "a table or folder is");
+    GONE(flux_table_columns(t), "table_columns", "a table or folder is");
+    GONE(flux_column_name(t, 0), "column_name", "a table or folder is");
+    GONE(flux_column_labels(t, "a"), "column_labels", "a table or folder is");
+    GONE(flux_columns(t, "a"), "columns", "a table or folder is");
+    GONE(flux_tensor_text(x, text, sizeof text) == 0, "print", "a tensor is");
+    GONE(flux_print(m), "print", "a layer is");
+    CHECK(flux_item(flux_sum(one)) == 2 && flux_num_grads(grads) == 2);      /* what is not gone is as it was */
+}
+
 TEST(what_was_freed_is_freed_in_the_end) {
     flux_tensor *x = flux_eval(flux_ones(2));
     flux_times (i, 4 * FLUX__QUARANTINE) flux_add(x, 1);

@@ -122,8 +122,8 @@ static FLUX__COLD void flux__say_error(const char *text) {
     if (mode && strcmp(mode, "abort") == 0) abort();
 }
 
-/* Counts the failure whose sentence is in e->now, and makes it pending. Returns whether the
-   sentence is new since flux_clear; unless quiet, it counts as reported from then on. */
+/* Counts the failure whose sentence is in e->now, and makes it pending. Returns whether it is to be
+   said: not if quiet, nor if it was said since flux_clear. */
 static bool flux__pend(flux__pending *e, bool quiet) {
     uint64_t hash = 14695981039346656037u;
     for (const char *p = e->now; *p; p++) hash = (hash ^ (unsigned char)*p) * 1099511628211u;
@@ -132,7 +132,7 @@ static bool flux__pend(flux__pending *e, bool quiet) {
     e->set = true;
     for (int i = 0; i < e->nsaid && i < 32; i++)
         if (e->said[i] == hash) return e->repeated++, false;
-    if (quiet) return true;
+    if (quiet) return false;
     e->said[e->nsaid % 32] = hash;
     e->nsaid = e->nsaid < 63 ? e->nsaid + 1 : 32;
     return true;
@@ -159,7 +159,7 @@ static FLUX__COLD void *flux__fail(const char *format, ...) {
     int n = t->where ? t->where(t->place, text, sizeof t->error.text) : 0;
     vsnprintf(text + n, sizeof t->error.text - (size_t)n, format, args);
     va_end(args);
-    if (!flux__pend(&t->error, t->quiet) || t->quiet) return NULL;
+    if (!flux__pend(&t->error, t->quiet)) return NULL;
     t->error.unsaid = t->held > 0;
     if (!t->held) flux__say_error(text);
     return NULL;

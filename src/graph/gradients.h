@@ -115,7 +115,7 @@ static void flux__row_gradient(int op, flux_tensor *y, flux_tensor *g, flux_tens
     switch (op) {
 #define FLUX__GRADIENT_CASE(NAME, name, n, dt, call, shown, formula, ga, gb, gc) \
     case FLUX__OP_##NAME:                                                        \
-        if (need & 1) out[0] = ga;                                               \
+        if (n == 1 || need & 1) out[0] = ga;                                     \
         if (n > 1 && need & 2) out[1] = gb;                                      \
         if (n > 2 && need & 4) out[2] = gc;                                      \
         break;
