@@ -50229,7 +50229,6 @@ static bool flux__own_value(const flux_operation *op, int which, const flux__own
     flux__expr p = { op->formulas[which], op->formulas[which], op->operands, o->wide, o->n, 0,
                      false, NULL, op->name, flux__is_half(o->dtype) ? FLUX_F32 : o->dtype };
     *v = flux__c_parse(&p, FLUX__BIND_CHOICE);
-    flux__expr_space(&p);
     if (!p.failed && *p.at) flux__expr_expected(&p, "an operator or the end");
     return !p.failed;
 }

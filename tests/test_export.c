@@ -37,6 +37,25 @@ static flux_tensor *several_call(flux_layer *self, flux_tensor *x) {
 }
 typedef plain several;
 FLUX_LAYER(several, "Several", several_call)
+/* Integers of each size: what is computed in them, reduced, counted, turned into bytes and back. */
+static flux_tensor *integers_call(flux_layer *self, flux_tensor *x) {
+    (void)self;
+    flux_tensor *i = flux_to_dtype(flux_floor(flux_mul(x, 10)), FLUX_I32), *j = flux_to_dtype(i, FLUX_I64);
+    flux_tensor *bytes = flux_to_dtype(flux_clamp(flux_abs(i), 0, 200), FLUX_U8), *odd = flux_eq(flux_mod(i, 2), 1);
+    return flux_tuple(flux_max(i, 0), flux_min(j, 1), flux_prod(flux_add(flux_mod(j, 3), 1), 0), flux_add(flux_mul(bytes, 2), 1),
+                      flux_sum(flux_where(odd, flux_neg(j), flux_mul(j, j)), 0), flux_add(i, flux_to_dtype(flux_arange(0, 5, 1), FLUX_I32)),
+                      flux_mul(flux_to_dtype(bytes, FLUX_F32), 0.5), flux_any(flux_gt(j, flux_to_dtype(bytes, FLUX_I64)), 0));
+}
+static flux_tensor *integers_too_call(flux_layer *self, flux_tensor *x) {
+    (void)self;
+    flux_tensor *i = flux_to_dtype(flux_floor(flux_mul(x, 10)), FLUX_I32), *bytes = flux_to_dtype(flux_abs(i), FLUX_U8);
+    return flux_tuple(flux_argmin(i, 1), flux_argmax(flux_to_dtype(bytes, FLUX_I64), 0), flux_cat(0, bytes, bytes), flux_permute(flux_to_dtype(i, FLUX_I64), 1, 0),
+                      flux_gather(i, 0, flux_argmax(x, 1)), flux_tril(i), flux_flip(flux_max(bytes, 1), 0), flux_cumsum(i, 0));
+}
+typedef plain integers;
+FLUX_LAYER(integers, "Integers", integers_call)
+typedef plain integers_too;
+FLUX_LAYER(integers_too, "IntegersToo", integers_too_call)
 static flux_tensor *draws_call(flux_layer *self, flux_tensor *x) { (void)self; return flux_add(x, flux_rand(2)); }
 typedef plain draws;
 FLUX_LAYER(draws, "Draws", draws_call)
@@ -114,7 +133,10 @@ static flux_layer *block(int64_t width) {
     X(transformer, flux_chain(flux_embedding(7, 16), block(16), block(16), flux_dense(16, 7)), S(9, 2), 1)            \
     X(residual, flux_new(residual, .body = flux_dense(6, 6), .gain = flux_full(0.3, 6, 1)), S(6, 4), 0)               \
     X(plain, flux_new(plain), S(6, 5), 0)                                                                             \
-    X(several, flux_new(several), S(6, 5), 0)
+    X(several, flux_new(several), S(6, 5), 0)                                                                         \
+    X(integers, flux_new(integers), S(5, 6), 0)                                                                       \
+    X(integers_too, flux_new(integers_too), S(5, 6), 0)                                                               \
+    X(recurrence_of_a_chain, flux_recurrence(flux_chain(flux_lstmcell(5, 8))), S(5, 4, 3), 0)
 
 #define MAKE(name, layer, shape, indices)                                                                             \
     static flux_layer *make_##name(void) { return layer; }                                                            \
@@ -280,6 +302,16 @@ TEST(states_go_on) {
     if (rc == 1) end();
     if (rc == 1) SKIP("no C compiler here (CC)");
     CHECK(rc == 0 && run());
+    end();
+}
+
+/* A recurrence over a cell of the user's begins anew in each call, whatever cells that one is made of. */
+TEST(a_cell_of_ones_own_begins_anew) {
+    char path[400];
+    REQUIRE(begin());
+    path_of(path, sizeof path, "own.c");
+    CHECK(flux_export_c(flux_recurrence(flux_chain(flux_grucell(3, 2))), S(3, 4, 1), path) == 0 && !has(path, "_reset"));
+    CHECK(flux_export_c(flux_recurrence(flux_grucell(3, 2)), S(3, 4, 1), path) == 0 && has(path, "own_reset"));
     end();
 }
 

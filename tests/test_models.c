@@ -102,6 +102,18 @@ TEST(new_refuses) {
     CHECK_ERROR(flux_new(actor_critic, .actor = (flux_layer *)(void *)flux_ones(1)),
                 "new: the field actor of ActorCritic is not a layer");
     CHECK_ERROR(flux_new_with(NULL, none), "new: argument type is NULL");
+    const flux_layer_type *whole = ((flux_layer *)flux_dense(1, 1))->type;
+    CHECK_ERROR(flux_new_with(whole, NULL), "new: argument fields is NULL");
+    for (int i = 0; i < 4; i++) {
+        flux_layer_type lacks = *whole;
+        if (i == 0) lacks.call = NULL;
+        if (i == 1) lacks.fields = NULL;
+        if (i == 2) lacks.name = NULL;
+        if (i == 3) lacks.size = sizeof(flux_layer) - 1;
+        CHECK_ERROR(flux_new_with(&lacks, flux_dense(1, 1)), "new: the description of the layer lacks its name, call function, fields or size");
+    }
+    flux_layer *no_layer[1] = { (flux_layer *)(void *)flux_ones(1) };
+    CHECK_ERROR(flux_new(stack_layer, .parts = no_layer, .count = 1), "new: parts[0] of Stack is not a layer");
     CHECK(flux_new(actor_critic, .visits = 1) != NULL);     /* fields may be left out */
 }
 

@@ -179,7 +179,8 @@ TEST(what_a_formula_cannot_contain) {
         { "0x10 * x", "numbers are decimal" }, { "010 * x", "numbers are decimal" }, { "x +", "expected a number" },
         { "", "expected a number" }, { "x.*x", "an operator of C" }, { "x % 2", "expected an operator or the end" },
         { "exp + x", "unknown name exp" }, { "round(x)", "unknown name round" }, { "float(x)", "unknown name float" },
-        { "expff(x)", "unknown name expff" }, { "fabsxf(x)", "unknown name fabsxf" }, { "powxf(x, x)", "unknown name powxf" }
+        { "expff(x)", "unknown name expff" }, { "fabsxf(x)", "unknown name fabsxf" }, { "powxf(x, x)", "unknown name powxf" },
+        { "x ? 1 : ", "expected a number" }, { "pow(x, x", "expected )" }, { "x + ) ", "column 5: expected a number" }, { " x \n)", "expected an operator or the end" }
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) CHECK_ERROR(operate("x", bad[i][0]), bad[i][1]);
     char deep[1200];
@@ -189,6 +190,9 @@ TEST(what_a_formula_cannot_contain) {
     deep[1199] = 0;
     CHECK_ERROR(operate("x", deep), "nested more than");
     CHECK_DATA(operate("x", "0.5f * x + 007.5 * 0 + 1.e0f + 2.*x"), ((double[]){ 3.5, 3.5 }), 0);
+    CHECK_DATA(operate("x", " \t+x \r\n+ 1\n "), ((double[]){ 2, 2 }), 0);                  /* blanks on each side */
+    CHECK_DATA(operate("x", "x > 0 ? -(3) : !x ? 1 : 2 "), ((double[]){ -3, -3 }), 0);
+    CHECK_DATA(operate("x", "x < 0 ? x : x < 1 || 0 ? 1 : 2 + pow(2, 3) * x"), ((double[]){ 10, 10 }), 0);
     const char *const two[] = { "x", "1" };
     const flux_operation op = { "mine", "x, y", 2, two }, none = { "mine", "x", 1, NULL };
     flux_tensor *const of[] = { flux_ones(2), flux_ones(3) };

@@ -1041,6 +1041,44 @@ TEST(bars_of_any_width) {
     if (was) setenv("COLUMNS", was, 1);
     else unsetenv("COLUMNS");
 }
+
+/* What an epoch of training says of its validation: the weight stays 1, as the rate is next to nothing. */
+static flux_tensor *loss_of_epoch(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_mse(flux_call(m, x), y); }
+static void said_by_training(char *got, size_t n, flux_train_opts o) {
+    FILE *file = tmpfile();
+    if (!CHECK(file != NULL)) return;
+    fflush(stderr);
+    const int real = dup(2);
+    dup2(fileno(file), 2);
+    CHECK(flux_train_with(o) == 0);
+    fflush(stderr);
+    dup2(real, 2), close(real);
+    rewind(file);
+    got[fread(got, 1, n - 1, file)] = 0;
+    fclose(file);
+}
+TEST(what_training_says_of_its_validation) {
+    char got[4000];
+    flux_layer *m = flux_dense(1, 1, .init = flux_ones32), *mae = flux_named("off", flux_metric(flux_mae)), *mse = flux_metric(flux_mse);
+    flux_tensor *x = flux_full(2, 1, 4), *y = flux_zeros(1, 4);
+    flux_train_opts o = FLUX_OPTIONS(flux_train_opts, .loss = loss_of_epoch, .model = m, .epochs = 2, .progress = "fit");
+    o.data = flux_dataloader(x, y, .batchsize = 2), o.validation = flux_dataloader(flux_full(3, 1, 2), flux_zeros(1, 2), .batchsize = 2);
+    o.state = flux_setup(flux_descent(1e-20), m), o.metrics[0] = mae, o.metrics[1] = mse;
+    said_by_training(got, sizeof got, o);
+    CHECK(strstr(got, "fit 1/2: validation loss 9, off 3, mse 9, the best\n") && strstr(got, "fit 2/2: validation loss 9, off 3, mse 9\n"));
+    CHECK(strstr(got, "loss 4") != NULL && strstr(got, "rate 1e-20") != NULL);
+    o.monitor = mae;                      /* 3 is as good as 3, and no metric's name where there is none */
+    o.metrics[1] = NULL;
+    o.progress = "again";
+    said_by_training(got, sizeof got, o);
+    CHECK(strstr(got, "again 1/2: validation loss 9, off 3, the best\n") && strstr(got, "again 2/2: validation loss 9, off 3\n"));
+    o.validation = NULL, o.monitor = NULL, o.metrics[0] = NULL;
+    said_by_training(got, sizeof got, o);
+    CHECK(strstr(got, "loss 4") && !strstr(got, "validation") && !strstr(got, "best"));
+    o.progress = NULL;
+    said_by_training(got, sizeof got, o);
+    CHECK_STR(got, "");
+}
 #endif
 
 /* With room for 0, 1, 2, ... allocations: an error or the text, and nothing lost or overrun. */
