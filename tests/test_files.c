@@ -691,6 +691,48 @@ TEST(truncated) {
     }
 }
 
+/* Headings that end at each of their bytes, behind which the rest of the text lies as if it were data, and headings that lack each
+   one of them: refused, or what is read is what the whole one says (where a blank is gone, or a comma that may be). */
+static const float six[6] = { 1, 2, 3, 4, 5, 6 };
+static const char *put_cut(bool npy, const char *text, size_t length) {
+    static unsigned char room[2000];
+    const size_t n = strlen(text), start = npy ? 10 : 8;
+    memcpy(room, npy ? "\x93NUMPY\1\0" : "\0\0\0\0\0\0\0\0", 8);
+    room[npy ? 8 : 0] = (unsigned char)(length & 255), room[npy ? 9 : 1] = (unsigned char)(length >> 8);
+    memcpy(room + start, text, n), memcpy(room + start + n, six, sizeof six);
+    return put(npy ? TMP("npy") : TMP("heading"), room, start + n + sizeof six);
+}
+static bool is_six(flux_tensor *x) {
+    return x && flux_ndim(x) == 2 && flux_dim(x, 0) * 10 + flux_dim(x, 1) == 32 && flux_dtype_of(x) == FLUX_F32 && !memcmp(flux_data(x), six, sizeof six);
+}
+TEST(headings_that_end_or_lack_a_byte) {
+    static const struct { bool npy; const char *text; } all[] = {
+        { true, "{'descr': '<f4', 'fortran_order': True, 'shape': (3, 2), }  \n" }, { true, "{\"shape\":(3L ,2L),\"fortran_order\":True,\"descr\":\"=f4\"}" },
+        { true, "{ 'shape' : ( 3 , 2 , ) , 'descr' : '<f4' , 'fortran_order' : True }" },
+        { false, "{\"__metadata__\":{\"a\\u00e9\\ud83d\\ude00\":\"\\\"\\\\\\n\"},\"x\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}  " },
+        { false, "{ \"x\" : { \"shape\" : [ 2 , 3 ] , \"data_offsets\" : [ 0 , 24 ] , \"dtype\" : \"F32\" } }" }
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char text[400];
+        const bool npy = all[i].npy;
+        const size_t n = strlen(all[i].text);
+        size_t end = n;
+        while (all[i].text[end - 1] != '}') end--;
+#define READ(path) (npy ? flux_load_npy(path) : flux_load_tensor(path, NULL))
+        CHECK(is_six(READ(put_cut(npy, all[i].text, n))));
+        flux_on_error(test_silent, NULL);
+        for (size_t k = 0; k < end; k++) FLUX_SCOPE {
+            CHECK(READ(put_cut(npy, all[i].text, k)) == NULL && strstr(flux_error(), "load_"));
+            flux_clear();
+            snprintf(text, sizeof text, "%.*s%s", (int)k, all[i].text, all[i].text + k + 1);
+            flux_tensor *x = READ(put_cut(npy, text, n - 1));
+            if (!CHECK((x && is_six(x) && !flux_failed()) || (!x && flux_failed()))) fprintf(stderr, "    %s\n", text);
+            flux_clear();
+        }
+        flux_on_error(NULL, NULL);
+    }
+}
+
 /* ------------------------------------------------------------------ models */
 
 static flux_layer *model(void) { return flux_chain(flux_dense(3, 4, flux_tanh), flux_named("head", flux_dense(4, 2, .bias = FLUX_OFF))); }
