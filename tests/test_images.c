@@ -73,7 +73,13 @@ TEST(pixmaps_that_are_not) {
     CHECK_ERROR(flux_load_image(PUT(TMP("ppm"), "P6\n2 0\n255\n123456")), "its heading is broken");
     CHECK_ERROR(flux_load_image(PUT(TMP("ppm"), "P6\n2 1\n65536\n123456")), "its heading is broken");
     CHECK_ERROR(flux_load_image(PUT(TMP("ppm"), "P6\n99999999999 99999999999\n255\n123456")), "it ends before its pixels do");
-    CHECK_ERROR(flux_load_image(PUT(TMP("ppm"), "P6")), "its heading is broken");
+    CHECK_ERROR(flux_load_image(PUT(TMP("ppm"), "P6\n0 1\n255\n123456")), "its heading is broken");
+    CHECK_ERROR(flux_load_image(PUT(TMP("ppm"), "P6\n2 1\n0\n123456")), "its heading is broken");
+    CHECK_ERROR(flux_load_image(PUT(TMP("ppm"), "P6\n2 1\n-5\n123456")), "its heading is broken");
+    static const char whole[] = "P5 #a\n12 # b\n#c\n1#d\n255\nabcdefghijkl";     /* cut at each byte */
+    CHECK(flux_at(flux_load_image(put(TMP("pgm"), whole, sizeof whole - 1)), 11, 0, 0) == (double)('l' / 255.0f));
+    for (size_t k = 2; k < sizeof whole - 1; k++)
+        CHECK_ERROR(flux_load_image(put(TMP("pgm"), whole, k)), k <= sizeof whole - 1 - 13 ? "its heading is broken" : "it ends before its pixels do: ");
     CHECK_ERROR(flux_load_image(IMAGE("rgb.ppm"), .width = 0), "load_image: .width is 0; 1 to 65536 are possible");
     CHECK_ERROR(flux_load_image(IMAGE("rgb.ppm"), .channels = 5), "load_image: .channels is 5; 1 to 4 are possible");
 #ifdef HAVE_STB
