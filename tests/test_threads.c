@@ -255,6 +255,50 @@ TEST(a_thread_that_ends_leaves_nothing) {
     CHECK(flux_mem_stats(cpu).live == before.live);
 }
 
+#ifndef _WIN32
+/* A thread for whose state there is no memory: what needs none is done, all else gives nothing and says so on stderr, as there is
+   no place for an error's words; with memory again the thread tells what had failed, once. */
+typedef struct bare { flux_tensor *x, *state; flux_layer *m; char said[100], later[100]; int blocks; bool kept, none, again; } bare;
+static void without_a_state(void *arg) {
+    bare *b = (bare *)arg;
+    flux__test_memory(0);
+    snprintf(b->said, sizeof b->said, "%s", flux_error());
+    flux_clear(), flux_seed(3), flux_scope_open(), flux_scope_close();
+    FLUX_SCOPE b->blocks++;
+    FLUX_NOGRAD b->blocks++;
+    b->kept = flux_failed() && flux_keep_object(b->x) == b->x && flux_carry_object(NULL, b->x) == b->x && flux_data(b->x) && flux_at(b->x, 1) == 2;
+    b->none = !flux_rand(2) && !flux_random_state() && flux_set_random_state(b->state) == -1 && !flux_nth(b->x, 9) && !flux_training(b->m) &&
+              !flux_call(b->m, b->x) && !flux_gradient(b->x, b->x) && !flux_dataloader(b->x) && flux_save_layer(b->m, "/dev/null") == -1;
+    flux__test_memory(-1);
+    b->again = flux_failed();
+    snprintf(b->later, sizeof b->later, "%s", flux_error());
+    flux_clear();
+    b->again = b->again && !flux_failed() && flux_item(flux_sum(flux_add(b->x, 1))) == 5;
+}
+extern int fileno(FILE *f);
+TEST(a_thread_without_memory_for_its_state) {
+    ONLY_ON_CPU();
+    bare b = { flux_eval(flux_from(((float[]){ 1, 2 }), 2)), flux_random_state(), flux_dense(2, 1), "", "", 0, false, false, false };
+    flux_trainmode(b.m, true);
+    FILE *file = tmpfile();
+    char heard[2000] = "";
+    REQUIRE(file != NULL);
+    fflush(stderr);
+    const int real = dup(2);
+    dup2(fileno(file), 2);
+    void *thread = flux__test_thread(without_a_state, &b);
+    if (thread) flux__test_join(thread);
+    dup2(real, 2), close(real);
+    rewind(file);
+    heard[fread(heard, 1, sizeof heard - 1, file)] = 0;
+    fclose(file);
+    CHECK(thread && b.kept && b.none && b.again && b.blocks == 2);
+    CHECK_STR(b.said, "out of memory");
+    CHECK(!strncmp(heard, "flux: out of memory\nflux: out of memory\n", 40));
+    CHECK(!strncmp(b.later, "out of memory: ", 15) && strstr(b.later, " bytes for a thread's state"));
+}
+#endif
+
 #if !defined(_WIN32) && !defined(__SANITIZE_THREAD__)      /* that one forbids a forked child to start threads */
 /* A forked child has one thread, whatever the others were at, and computes. It ends by exit, which hung too. */
 static int child_end(pid_t pid) {
