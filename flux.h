@@ -10154,10 +10154,10 @@ static flux_tensor *flux__scan_call(const char *call, bool product, int n, flux_
         return (flux_tensor *)flux__fail("%s: takes one dim, got %d for %s", call, n,
                                          flux__describe(x).s);
     int dim = n ? o->d0 : 0, given = x->dtype;
-    if (x->ndim == 0 && dim == 0) return x;
-    if (!flux__check_dim(call, x, dim)) return NULL;
+    const bool scalar = x->ndim == 0 && dim == 0;
+    if (!scalar && !flux__check_dim(call, x, dim)) return NULL;
     flux_shape s = flux__dims(x);
-    int64_t d3[3] = { 1, s.dim[dim], 1 };
+    int64_t d3[3] = { 1, scalar ? 1 : s.dim[dim], 1 };
     for (int d = 0; d < s.ndim; d++)
         if (d != dim) d3[d < dim ? 0 : 2] *= s.dim[d];
     int h = flux__hide();

@@ -720,4 +720,47 @@ TEST(eight_dims_are_as_two) {
     }
 }
 
+/* A scalar is treated as a vector of one element is: its result has the same dtype and bits, and its gradient as well. */
+static flux_tensor *sorted(flux_tensor *x) { return flux_sort(x); }
+static flux_tensor *order_of(flux_tensor *x) { return flux_argsort(x, .descending = true); }
+static flux_tensor *first_alone(flux_tensor *x) { return flux_sum(x, 0); }
+static flux_tensor *sums_along_first(flux_tensor *x) { return flux_cumsum(x, 0); }
+static flux_tensor *stacked(flux_tensor *x) { return flux_sum(flux_stack(0, x, x, x)); }
+static flux_tensor *in_a_row(flux_tensor *x) { return flux_sum(flux_cat(0, x, x)); }
+static flux_tensor *stretched(flux_tensor *x) { return flux_mean(flux_mul(flux_broadcast_to(x, 3, 2), 2)); }
+static flux_tensor *chosen(flux_tensor *x) { return flux_where(flux_gt(x, 0), x, flux_neg(x)); }
+static flux_tensor *bounded(flux_tensor *x) { return flux_clamp(x, 0, 1); }
+TEST(a_scalar_is_a_vector_of_one) {
+    static const struct { const char *name; flux_fn f; } all[] = {
+        { "cumsum", (flux_cumsum) }, { "cumprod", (flux_cumprod) }, { "cumsum of dim 0", sums_along_first }, { "sum", (flux_sum) }, { "mean", (flux_mean) }, { "prod", (flux_prod) },
+        { "max", (flux_max) }, { "min", (flux_min) }, { "any", (flux_any) }, { "all", (flux_all) }, { "norm", (flux_norm) }, { "var", (flux_var) }, { "std", (flux_std) },
+        { "logsumexp", (flux_logsumexp) }, { "argmax", (flux_argmax) }, { "argmin", (flux_argmin) }, { "softmax", (flux_softmax) }, { "logsoftmax", (flux_logsoftmax) },
+        { "sort", sorted }, { "argsort", order_of }, { "sum of dim 0", first_alone }, { "stack", stacked }, { "cat", in_a_row }, { "broadcast", stretched },
+        { "where", chosen }, { "clamp", bounded }, { "flatten", flux_flatten }, { "transpose", flux_transpose }, { "copy", flux_copy }, { "abs", flux_abs },
+        { "sign", flux_sign }, { "square", flux_square }, { "floor", flux_floor }, { "exp", flux_exp }, { "relu", flux_relu }, { "gelu", (flux_gelu) }, { "isnan", flux_isnan },
+        { "isfinite", flux_isfinite }, { "hardswish", (flux_hardswish) }, { "mish", (flux_mish) }, { "neg", flux_neg }
+    };
+    static const double values[] = { 1, 0, -2.5, 3 };
+    for (int i = 0; i < (int)(sizeof all / sizeof *all); i++)
+        for (int k = 0; k < FLUX_NUM_DTYPES * 4; k++) FLUX_SCOPE {
+            const flux_dtype t = (flux_dtype)(k / 4);
+            if (test_left_out(i * 3 + k, 16) || (t == FLUX_U8 && values[k % 4] < 0)) continue;
+            flux_tensor *x = flux_eval(flux_to_dtype(flux_full(values[k % 4], 1), t)), *s = flux_eval(flux_reshape(x));
+            flux_on_error(test_silent, NULL);
+            flux_tensor *a = all[i].f(s), *b = all[i].f(x);
+            const bool neither = !a && !b;
+            if (neither) flux_clear();
+            flux_on_error(NULL, NULL);
+            if (neither) continue;                /* -true is refused of both */
+            bool good = a && b && flux_dtype_of(a) == flux_dtype_of(b) && flux_len(a) == 1 && flux_len(b) == 1;
+            const size_t n = flux_dtype_size(flux_dtype_of(b));
+            good = good && !memcmp(flux_data(flux_cpu(a)), flux_data(flux_cpu(b)), n);
+            if (good && t < FLUX_I32 && flux_dtype_of(a) == t) {
+                flux_tensor *ga = flux_grad(flux_gradient(flux_sum(a), s), s), *gb = flux_grad(flux_gradient(flux_sum(b), x), x);
+                good = (!ga && !gb) || (ga && gb && flux_ndim(ga) == 0 && flux_dtype_of(ga) == t && !memcmp(flux_data(flux_cpu(ga)), flux_data(flux_cpu(gb)), n));
+            }
+            if (!CHECK(good)) fprintf(stderr, "    %s of %g in %s\n", all[i].name, values[k % 4], flux_dtype_name(t));
+        }
+}
+
 TEST_MAIN()
