@@ -16975,6 +16975,81 @@ static void FLUX__F(add_wide)(double *sum, const float *x, int64_t n) {         
     for (; n > 0; n--) *sum++ += (double)*x++;                                                       \
 }
 
+/* Windows side by side, no fewer than 16, element w of window i at x[w][i]: their maxima y, or with
+   slots their sums divided by `by`, in the order of flux__join_order. With g, y is the places of
+   the maxima, the first of equals or the first NaN, and g[i] goes there, 0 elsewhere, or with add
+   nothing: to line l, d[l][i + at[w]], for the elements w = which[first[l]] ... . The lines are as
+   long as said, and up to 15 are written behind their ends; g is 0 and y is there up to 16 before
+   the first window and 32 behind the last. */
+#define FLUX__WINDOW 64                   /* elements of a window, at most */
+typedef struct flux__pooled {
+    int64_t windows, length[FLUX__WINDOW], at[FLUX__WINDOW];
+    int n, slots, lines, first[FLUX__WINDOW + 1], which[FLUX__WINDOW];
+    bool add;
+    float by, *y, *d[FLUX__WINDOW];
+    const float *x[FLUX__WINDOW], *g;
+} flux__pooled;
+#define FLUX__VECTOR_POOL                                                                            \
+FLUX__FN(pool_sum)(const flux__pooled *p, int64_t i) {                                                 \
+    FLUX__V s[4];                                                                                    \
+    int w = 0, n = p->n;                                                                             \
+    for (int k = 0; k < 4; k++) s[k] = FLUX__F(at)(p->x[k < n ? k : 0] + i);                         \
+    if (p->slots == 1) {                                                                             \
+        for (w = 1; w < n; w++) s[0] = s[0] + FLUX__F(at)(p->x[w] + i);                              \
+        return s[0];                                                                                 \
+    }                                                                                                \
+    for (w = 4; n - w >= 4; w += 4) {                                                                \
+        const float *const *x = p->x + w;                                                            \
+        s[0] = s[0] + FLUX__F(at)(x[0] + i), s[1] = s[1] + FLUX__F(at)(x[1] + i);                    \
+        s[2] = s[2] + FLUX__F(at)(x[2] + i), s[3] = s[3] + FLUX__F(at)(x[3] + i);                    \
+    }                                                                                                \
+    /* what is left over goes to the last slots */                                                   \
+    if (n - w == 3) s[1] = s[1] + FLUX__F(at)(p->x[w++] + i);                                        \
+    if (n - w == 2) s[2] = s[2] + FLUX__F(at)(p->x[w++] + i);                                        \
+    if (n - w == 1) s[3] = s[3] + FLUX__F(at)(p->x[w] + i);                                          \
+    return (s[0] + s[2]) + (s[1] + s[3]);                                                            \
+}                                                                                                    \
+/* the maximum and, in *place, its w; a sum is NaN if an element is */                               \
+FLUX__FN(pool_max)(const flux__pooled *p, int64_t i, FLUX__V *place) {                                 \
+    FLUX__V best = FLUX__F(at)(p->x[0] + i), at = FLUX__K(0), v, sum = best;                         \
+    for (int w = 1; w < p->n && !place; w++)                                                         \
+        v = FLUX__F(at)(p->x[w] + i), sum = sum + v, best = FLUX__MAX(v, best);                      \
+    if (!place && FLUX__ALL(sum == sum)) return best;                                                \
+    best = FLUX__F(at)(p->x[0] + i);                                                                 \
+    for (int w = 1; w < p->n; w++) {                                                                 \
+        v = FLUX__F(at)(p->x[w] + i);                                                                \
+        at = FLUX__IF((v > best) | ((v != v) & (best == best)), FLUX__K(w), at);                     \
+        best = FLUX__IF((v > best) | ((v != v) & (best == best)), v, best);                          \
+    }                                                                                                \
+    if (place) *place = at;                                                                          \
+    return best;                                                                                     \
+}                                                                                                    \
+static void FLUX__F(pool_back)(const flux__pooled *p) {                                               \
+    FLUX__V v, g;                                                                                    \
+    for (int l = p->lines - 1; l >= 0; l--)                                                          \
+        for (int64_t i = 0; i < p->length[l]; i += FLUX__LANES) {                                    \
+            v = p->add ? FLUX__F(at)(p->d[l] + i) : FLUX__K(0);                                      \
+            for (int k = p->first[l]; k < p->first[l + 1]; k++) {                                    \
+                const int w = p->which[k];                                                           \
+                const int64_t from = i - p->at[w];                                                   \
+                g = FLUX__IF(FLUX__F(at)(p->y + from) == FLUX__K(w), FLUX__F(at)(p->g + from), FLUX__K(0)); \
+                v = p->add ? v + g : g;                                                              \
+            }                                                                                        \
+            memcpy(p->d[l] + i, &v, sizeof v);                                                       \
+        }                                                                                            \
+}                                                                                                    \
+static void FLUX__F(pool)(const flux__pooled *p) {                                                   \
+    FLUX__V v, none = FLUX__K(0);                                                                    \
+    for (int64_t i = 0; i < p->windows; i += FLUX__LANES) {                                          \
+        if (i + FLUX__LANES > p->windows) i = p->windows - FLUX__LANES;                              \
+        if (p->slots) v = (FLUX__F(pool_sum)(p, i) + none) / FLUX__K(p->by);                         \
+        else if (p->g) FLUX__F(pool_max)(p, i, &v);                                                  \
+        else v = FLUX__F(pool_max)(p, i, NULL) + none;                                               \
+        memcpy(p->y + i, &v, sizeof v);                                                              \
+    }                                                                                                \
+    if (p->g) FLUX__F(pool_back)(p);                                                                 \
+}
+
 /* For attention; n is a multiple of 16. attend_exp: s = exp(s - *most), where *most, the
    maximum, is first found if `find`; returns the sum. attend_back: given p before the division
    by its sum, whose reciprocal is `by`, and dp, makes p = p by and the gradient before the
@@ -17034,6 +17109,7 @@ typedef struct flux__section {
     flux__hreduce_fn hmaxnum;             /* the maximum of rows without NaN */
     void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
     void (*add_wide)(double *sum, const float *x, int64_t n);
+    void (*pool)(const flux__pooled *p);
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
     void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
 } flux__section;
@@ -17716,11 +17792,12 @@ FLUX__VECTOR_ADAM                                                               
 FLUX__LOOPS                                                                                          \
 FLUX__VECTOR_HREDUCES                                                                                \
 FLUX__VECTOR_WIDE                                                                                    \
+FLUX__VECTOR_POOL                                                                                    \
 FLUX__VECTOR_ROWS                                                                                    \
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
 static const flux__section FLUX__F(section) = {                                                      \
     FLUX__F(loops), FLUX__F(run), FLUX__F(hreduces), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(hmaxnum), \
-    FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(attend_exp), FLUX__F(attend_back) };
+    FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(pool), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 FLUX__END_NUMBERS
 
@@ -22448,8 +22525,34 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
         for (; n >= 8; n -= 8, dst += 8, src += 8) memcpy(dst, src, 32);
         if (n >= 4) memcpy(dst, src, 16), n -= 4, dst += 4, src += 4;
         for (; n > 0; n--) memcpy(dst++, src++, 4);
-    } else
-        for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
+        return;
+    }
+    for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
+}
+/* Copies n words of each of two rows in turn, or back. */
+static FLUX__O2 void flux__weave_words(float *dst, const float *a, const float *b, int64_t n) {
+#if FLUX__GEMM_VECTORS
+    for (flux__vec16f v, w, x, *at; n >= 4; n -= 4, dst += 8, a += 4, b += 4) {
+        v = *(const flux__vec16f *)(const void *)a, w = *(const flux__vec16f *)(const void *)b;
+        at = (flux__vec16f *)(void *)dst;
+        FLUX__SHUFFLE(x, v, w, flux__vec16i, 0, 4, 1, 5)
+        FLUX__SHUFFLE(v, v, w, flux__vec16i, 2, 6, 3, 7)
+        at[0] = x, at[1] = v;
+    }
+#endif
+    for (; n > 0; n--) memcpy(dst++, a++, 4), memcpy(dst++, b++, 4);
+}
+static FLUX__O2 void flux__unweave_words(float *a, float *b, const float *src, int64_t n) {
+#if FLUX__GEMM_VECTORS
+    for (flux__vec16f v, w, x; n >= 4; n -= 4, src += 8, a += 4, b += 4) {
+        const flux__vec16f *at = (const flux__vec16f *)(const void *)src;
+        v = at[0], w = at[1];
+        FLUX__SHUFFLE(x, v, w, flux__vec16i, 0, 2, 4, 6)
+        FLUX__SHUFFLE(v, v, w, flux__vec16i, 1, 3, 5, 7)
+        *(flux__vec16f *)(void *)a = x, *(flux__vec16f *)(void *)b = v;
+    }
+#endif
+    for (; n > 0; n--) memcpy(a++, src++, 4), memcpy(b++, src++, 4);
 }
 
 /* Repeats each of n words as many times as said. */
@@ -22882,38 +22985,44 @@ FLUX__END_LEAN
    with numbers that are each element's own place in its window; or one load
    and one store. Results are those of the plain program: the first of equals
    wins, NaN wins, a maximum of zeros is +0, and sums go in the order of
-   flux__join_order. Four windows are taken side by side without branches on
-   their numbers. Little work is done on the calling thread. */
+   flux__join_order. A vector has windows side by side, without branches on their
+   numbers. Elements that are not neighbours in x are gathered in lines first:
+   then any stride is a stride of 1. Little work is done on the calling thread. */
 
-/* Windows of at most so many elements. */
-#define FLUX__WINDOW 64
+/* Floats of the lines of a task, and windows' rows that it takes together, if they are short. */
+#define FLUX__LINES 3072
+#define FLUX__TOGETHER 64
 
 FLUX__BEGIN_LEAN
 
+/* How elements that are `step` apart from window to window lie in n lines: element w of window i is
+   at i + at[w] of line[w]. Where lines start, how much longer than a row of windows each is, and
+   the longest; the elements in the order of their places. */
+typedef struct flux__lines {
+    int n, line[FLUX__WINDOW], order[FLUX__WINDOW];
+    int64_t step, at[FLUX__WINDOW], start[FLUX__WINDOW], more[FLUX__WINDOW], most;
+} flux__lines;
+
 /* A pooling (g NULL) or the gradient of a maximum, window by window. */
 typedef struct flux__windows_job {
-    flux__run *run;
-    const flux__kernel *k;
     const float *x, *g;
     float *y;
-    /* elements in a window, and their offsets from the window's start in x, and in the gradient
-       y: */
-    int64_t n;
-    int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];
-    int64_t wide;                         /* see flux__windows_wide; 0 of a gradient */
-    bool dense;                           /* the gradient's windows lie one behind the other */
-    /* the image to which a gradient is added, or NULL; elements of its slices that have no window
-       in common, how many runs of windows each has, and memory for a slice for each task: a slice
-       of the image may lie where that of x was */
+    flux__lines in, out;                  /* of x, and in a gradient of y or the image */
+    flux__pooled pooled;                  /* what all rows have in common */
+    /* from one line to the next; windows that fit; rows that are taken together; flat > 0: their
+       windows are so far apart, and those between are computed for nothing */
+    int64_t ld, part, together, flat;
+    /* the image to which a gradient is added, or NULL, and where the first window is in it;
+       elements of its slices that have no window in common, how many runs of windows each has, and
+       memory for a slice for each task, in which every step-th element is one phase, of so many
+       floats: a slice of the image may lie where that of x was */
     float *image, *sum;
-    int64_t slice, slice_rows;
-    int64_t slots;                        /* of a sum, see flux__join_order, 1 or 4; 0: a maximum */
-    float by;                             /* what a sum is divided by, 1 if by nothing */
-    /* the windows' dims, and for each the steps of x and of g; below, those of y: */
-    int64_t dim[3][FLUX_MAX_DIMS];
-    int64_t step[FLUX_MAX_DIMS];
-    int64_t rows, run_length;             /* number of runs, and of windows side by side in a run */
-    /* runs in a task; piece > 0: there is one run only, and a task has so many windows of it */
+    int64_t rel, slice, slice_rows, phase;
+    /* the windows' dims, and for each the steps of x, of g and of y */
+    int64_t dim[FLUX_MAX_DIMS], step[3][FLUX_MAX_DIMS];
+    int first;                            /* the dim along which a row runs */
+    int64_t rows, run_length;             /* number of rows, and of windows side by side in a row */
+    /* rows in a task; piece > 0: there is one row only, and a task has so many windows of it */
     int64_t each;
     int64_t piece;
 } flux__windows_job;
@@ -22972,8 +23081,7 @@ static bool flux__windows_add(const flux__kernel *k, const flux__cpu *c) {
     const int64_t *step = k->operand[k->value[c->pooling.x].operand].stride;
     int d = 0;
     while (d < FLUX_MAX_DIMS - 1 && (k->full[d] == 1 || (k->reduced >> d & 1))) d++;
-    return FLUX__GEMM_VECTORS && !c->inner_first && step[d] > 1 && k->full[d] >= 8 &&
-           c->inner <= c->order.chunk &&
+    return !c->inner_first && step[d] > 0 && k->full[d] >= 8 && c->inner <= c->order.chunk &&
            c->order.slots == (c->order.rows && c->inner >= 4 ? 4 : 1);
 }
 
@@ -23005,242 +23113,170 @@ static bool flux__windows_counted(const flux__run *run, const flux__kernel *k,
     return true;
 }
 
-/* Four windows are taken side by side (at the end of a run the last one several times), without
-   a branch on their elements, which are as good as random, and without an array of four: to
-   load four elements at once that were stored one by one takes long. */
-#if FLUX__GEMM_VECTORS
-typedef int32_t flux__mask4 __attribute__((vector_size(16), aligned(4), may_alias));
-typedef flux__vec16f flux__float4;
-#  define FLUX__FOUR(x, a, b, c) { (x)[0], (x)[a], (x)[b], (x)[c] }
-/* best becomes the larger of v and best, a NaN before a number; `more` says where that is v. */
-#  define FLUX__LARGEST(v, best, more) do {                                                            \
-        more = ~((v) <= (best)) & ((best) == (best));                                                  \
-        best = (flux__float4)(((flux__mask4)(v) & more) | ((flux__mask4)(best) & ~more));              \
-    } while (0)
-#  define FLUX__LARGER(v, best, at, w) do {                                                            \
-        flux__mask4 more, here = { w, w, w, w };                                                       \
-        FLUX__LARGEST(v, best, more);                                                                  \
-        at = (here & more) | (at & ~more);                                                             \
-    } while (0)
-#else
-typedef struct flux__mask4 { int32_t at[4]; } flux__mask4;
-typedef struct flux__float4 { float at[4]; } flux__float4;
-#  define FLUX__FOUR(x, a, b, c) { { (x)[0], (x)[a], (x)[b], (x)[c] } }
-#  define FLUX__LARGER(v, best, at_, w) do {                                                           \
-        for (int l = 0; l < 4; l++)                                                                    \
-            if ((v).at[l] > (best).at[l] || ((v).at[l] != (v).at[l] && (best).at[l] == (best).at[l]))  \
-                (best).at[l] = (v).at[l], (at_).at[l] = w;                                             \
-    } while (0)
-#endif
-
-/* Four windows' elements: every second of seven, or any. */
-#if FLUX__GEMM_VECTORS
-#  define FLUX__WINDOWS_NEXT(v, from)                                                              \
-    if (sx == 2 && left > 3) FLUX__TWOS(v, from)                                                   \
-    else { const flux__float4 four = FLUX__FOUR(from, b, c, d); v = four; }
-#else
-#  define FLUX__WINDOWS_NEXT(v, from) { const flux__float4 four = FLUX__FOUR(from, b, c, d); v = four; }
-#endif
-
-#if FLUX__GEMM_VECTORS
-/* The same for windows two wide that tile a row (their elements, and those of the gradient, in
-   pairs), and for any windows two elements apart. The last four may overlap those before.
-   FLUX__TWOS takes every second of seven elements. */
-#  define FLUX__TWOS(v, from) {                                                                       \
-        flux__float4 head = *(const flux__float4 *)(const void *)(from), tail = *(const flux__float4 *)(const void *)((from) + 3); \
-        FLUX__SHUFFLE(v, head, tail, flux__vec16i, 0, 2, 5, 7)                                        \
-    }
-/* Whether the job's windows are of that kind; sx, sg, sy: steps from window to window in x, g
-   and y. */
-static bool flux__windows_paired(const flux__windows_job *j, bool gradient, int64_t sx, int64_t sg,
-                                 int64_t sy) {
-    if (j->run_length < 4 || sx != 2 || sy != (gradient ? 2 : 1) ||
-        (gradient && (sg != 1 || j->n % 2))) return false;
-    for (int64_t w = 0; w < j->n && gradient; w += 2)
-        if (j->to[w + 1] != j->to[w] + 1) return false;
-    return true;
-}
-/* The maxima y of a run of such windows: that of each column first, which overlapping windows
-   share, then those of as many columns as a window has. */
-static FLUX__O2 void flux__windows_columns(const flux__windows_job *j, const float *x, float *y) {
-    const int64_t wide = j->wide;
-    enum { PART = 128 };                  /* so many windows a time */
-    float column[2 * PART + FLUX__WINDOW];
-    flux__float4 v, best;
-    flux__mask4 more;
-    for (int64_t o = 0, i, n; o < j->run_length; o += n, x += 2 * n, y += n) {
-        n = j->run_length - o;
-        if (n >= 2 * PART - 4) n = PART;
-        else if (n > PART) n /= 2;        /* no part is shorter than four windows */
-        const int64_t columns = 2 * (n - 1) + wide;
-        for (int64_t c = 0; c < columns; c += 4) {
-            i = c + 4 > columns ? columns - 4 : c;
-            best = *(const flux__float4 *)(const void *)(x + j->from[0] + i);
-            for (int64_t w = wide; w < j->n; w += wide) {
-                v = *(const flux__float4 *)(const void *)(x + j->from[w] + i);
-                FLUX__LARGEST(v, best, more);
-            }
-            *(flux__float4 *)(void *)(column + i) = best;
+/* Finds the lines of n elements that are at `from` in the first window, at most `most` longer than
+   a row; if that is 0, each has one. */
+static void flux__find_lines(flux__lines *s, const int64_t *from, int n, int64_t step,
+                             int64_t most) {
+    s->step = step;
+    for (int w = 0, i; w < n; s->order[i] = w++)
+        for (i = w; i > 0 && from[s->order[i - 1]] > from[w]; i--) s->order[i] = s->order[i - 1];
+    for (int i = 0; i < n; i++) {
+        const int w = s->order[i];
+        int64_t d = 0;
+        int l = most ? 0 : s->n;
+        for (; l < s->n; l++) {
+            d = from[w] - s->start[l];
+            if (d == 0 || (step && d % step == 0 && d / step > 0 && d / step <= most)) break;
         }
-        for (int64_t c = 0; c < n; c += 4) {
-            i = c + 4 > n ? n - 4 : c;
-            FLUX__TWOS(best, column + 2 * i)
-            for (int64_t w = 1; w < wide; w++) {
-                FLUX__TWOS(v, column + 2 * i + w)
-                FLUX__LARGEST(v, best, more);
-            }
-            *(flux__float4 *)(void *)(y + i) = best + 0.0f;   /* see flux__settle_zeros */
-        }
+        if (l == s->n) d = 0, s->start[s->n++] = from[w];
+        s->line[w] = l, s->at[w] = d ? d / step : 0;
+        if (s->at[w] > s->more[l]) s->more[l] = s->at[w];
+        if (s->at[w] > s->most) s->most = s->at[w];
     }
 }
-/* One run of such windows: the maximum y, or the gradient y, which gets g at the place of the
-   maximum and 0 elsewhere. */
-static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float *x, const float *g,
-                                         float *y) {
-    if (j->wide) {
-        flux__windows_columns(j, x, y);
+
+/* Copies to lines, or with `back` from them, so many elements each and what they have more; lines
+   lie j->ld apart. What is behind a line, up to its place for the next row, becomes 0. */
+static FLUX__O2 void flux__copy_lines(const flux__windows_job *j, float *line, float *x,
+                                      int64_t n, bool back) {
+    const flux__lines *s = back ? &j->out : &j->in;
+    for (int l = 0; l < s->n; l++, line += j->ld) {
+        float *at = x + s->start[l], *next = line + j->ld;
+        int64_t m = n + s->more[l], both = 0;
+        if (s->step == 2 && l + 1 < s->n && s->start[l + 1] == s->start[l] + 1) {
+            both = n + flux__gemm_min(s->more[l], s->more[l + 1]);
+            if (back) flux__weave_words(at, line, next, both);
+            else flux__unweave_words(line, next, at, both);
+        }
+        for (int k = 0; k < 1 + (both > 0); k++, m = n + s->more[l + 1], at++) {
+            float *to = line + k * j->ld;
+            if (back) flux__copy_words(at + 2 * both, s->step, to + both, 1, m - both);
+            else flux__copy_words(to + both, 1, at + both * s->step, s->step, m - both);
+            for (int64_t i = m; i < n + s->most && !back; i++) to[i] = 0;
+        }
+        if (both) l++, line = next;
+    }
+}
+
+/* Runs n windows, the first one number o, of each of some rows that begin at the places at[...] in
+   x, g and y; of an image, base more in the sum of a slice. memory: four times FLUX__LINES. */
+static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled *p, float *memory,
+                                       int64_t (*at)[3], int rows, int64_t o, int64_t n,
+                                       float *sum, int64_t base) {
+    const flux__lines *in = &j->in, *to = &j->out;
+    const int64_t pitch = j->flat ? j->flat : n + in->most, all = (rows - 1) * pitch + n,
+                  sg = j->step[1][j->first], margin = to->most + 16;
+    const bool here = in->step == 1 && (j->flat || rows == 1) && all >= 16;
+    float *line = memory, *out = line + FLUX__LINES, *g = out + FLUX__LINES + margin,
+          *place = g + FLUX__LINES, *x = (float *)(uintptr_t)j->x + o * in->step,
+          *y = j->y + o * j->step[2][j->first];
+    p->windows = all < 16 ? 16 : all;
+    for (int r = 0; r < (j->flat ? 1 : rows) && !here; r++)
+        flux__copy_lines(j, line + r * pitch, x + at[r][0], j->flat ? all : n, false);
+    for (int l = 0; l < in->n && all < 16; l++)
+        memset(line + l * j->ld + all + in->most, 0, 16 * sizeof *line);
+    for (int w = 0; w < p->n; w++)
+        p->x[w] = here ? x + at[0][0] + in->start[in->line[w]] + in->at[w] :
+            line + in->line[w] * j->ld + in->at[w];
+    if (!j->g) {
+        p->y = rows == 1 && n >= 16 ? y + at[0][2] : out;
+        flux__section_now()->pool(p);
+        for (int r = 0; r < rows && p->y == out; r++)
+            flux__copy_words(y + at[r][2], 1, out + r * pitch, 1, n);
         return;
     }
-    for (int64_t i = 0, o = 0; o < j->run_length; o += 4) {
-        flux__float4 v, best, low, high;
-        flux__mask4 at;
-        i = o + 4 > j->run_length ? j->run_length - 4 : o;
-        memset(&at, 0, sizeof at);
-        FLUX__TWOS(best, x + 2 * i + j->from[0])
-        for (int32_t w = 1; w < (int32_t)j->n; w++) {
-            FLUX__TWOS(v, x + 2 * i + j->from[w])
-            FLUX__LARGER(v, best, at, w);
-        }
-        if (!g) *(flux__float4 *)(void *)(y + i) = best + 0.0f;   /* see flux__settle_zeros */
-        for (int32_t w = 0; w < (int32_t)j->n && g; w += 2) {
-            const flux__mask4 own = *(const flux__mask4 *)(const void *)(g + i),
-                              one = { w, w, w, w }, two = one + 1;
-            float *to = y + 2 * i + j->to[w];
-            low = (flux__float4)(own & (at == one)), high = (flux__float4)(own & (at == two));
-            FLUX__SHUFFLE(v, low, high, flux__vec16i, 0, 4, 1, 5)
-            *(flux__float4 *)(void *)to = v;
-            FLUX__SHUFFLE(v, low, high, flux__vec16i, 2, 6, 3, 7)
-            *(flux__float4 *)(void *)(to + 4) = v;
-        }
+    p->g = g, p->y = place;
+    memset(g - margin, 0, (size_t)(p->windows + 2 * margin + 16) * sizeof *g);
+    memset(place - margin, 0, (size_t)margin * sizeof *g);
+    memset(place + p->windows, 0, (size_t)(margin + 16) * sizeof *g);
+    for (int r = 0; r < rows; r++)
+        flux__copy_words(g + r * pitch, 1, j->g + o * sg + at[r][1], sg, n);
+    for (int l = 0; l < to->n; l++) {
+        const int64_t first = base + at[0][2] + o * to->step + to->start[l];
+        p->d[l] = sum ? sum + first % to->step * j->phase + first / to->step : out + l * j->ld;
+        p->length[l] = all + to->more[l];
     }
-}
-/* The sums of a run of windows that begin sx elements apart, divided by j->by. */
-static FLUX__O2 void flux__windows_sums(const flux__windows_job *j, const float *x, float *y,
-                                        int64_t sx) {
-    const flux__float4 by = { j->by, j->by, j->by, j->by };
-    for (int64_t left = j->run_length; left > 0; left -= 4, x += 4 * sx, y += 4) {
-        const int64_t b = left > 1 ? sx : 0, c = left > 2 ? 2 * sx : b, d = left > 3 ? 3 * sx : c;
-        flux__float4 v, s[4];
-        int64_t w = 0;
-        for (int k = 0; k < 4 && k < j->slots; k++, w++) {
-            FLUX__WINDOWS_NEXT(v, x + j->from[w])
-            s[k] = v;
-        }
-        for (int k; w < j->n;)            /* what is left over goes to the last slots */
-            for (k = j->slots == 1 || j->n - w >= 4 ? 0 : 4 - (int)(j->n - w); k < j->slots;
-                 k++, w++) {
-                FLUX__WINDOWS_NEXT(v, x + j->from[w])
-                s[k] += v;
-            }
-        if (j->slots == 4) s[0] = (s[0] + s[2]) + (s[1] + s[3]);
-        s[0] = (s[0] + 0.0f) / by;        /* a reduction starts from +0 */
-        if (left > 3) *(flux__float4 *)(void *)y = s[0];
-        else memcpy(y, s, (size_t)left * sizeof *y);
-    }
-}
-#endif
-
-/* One run of windows of any kind: x, g and y begin at its first window, and step by sx, sg and
-   sy from window to window. */
-static FLUX__O2 void flux__windows_run(const flux__windows_job *j, const float *x, const float *g,
-                                       float *y, int64_t sx, int64_t sg, int64_t sy) {
-#if FLUX__GEMM_VECTORS
-    if (j->slots) {
-        flux__windows_sums(j, x, y, sx);
-        return;
-    }
-    if (!j->image && flux__windows_paired(j, g != NULL, sx, sg, sy)) {
-        flux__windows_pairs(j, x, g, y);
-        return;
-    }
-#endif
-    for (int64_t o = 0; o < j->run_length; o += 4, x += 4 * sx, y += 4 * sy) {
-        int64_t left = j->run_length - o, n = left < 4 ? left : 4;
-        int64_t b = left > 1 ? sx : 0, c = left > 2 ? 2 * sx : b, d = left > 3 ? 3 * sx : c;
-        flux__float4 best, v;
-        flux__mask4 at;
-        float most[4];
-        int32_t place[4];
-        memset(&at, 0, sizeof at);
-        FLUX__WINDOWS_NEXT(best, x + j->from[0])
-        for (int32_t w = 1; w < (int32_t)j->n; w++) {
-            FLUX__WINDOWS_NEXT(v, x + j->from[w])
-            FLUX__LARGER(v, best, at, w);
-        }
-        memcpy(most, &best, sizeof most);
-        memcpy(place, &at, sizeof place);
-        for (int64_t i = 0; i < n && j->image; i++)
-            y[i * sy + j->to[place[i]]] += g[(o + i) * sg];
-        if (j->image) continue;
-        if (g && j->dense) memset(y, 0, (size_t)(n * sy) * sizeof *y);
-        for (int64_t i = 0; i < n; i++) {
-            float *to = y + i * sy;
-            for (int64_t w = 0; w < j->n && g && !j->dense; w++) to[j->to[w]] = 0;
-            if (g) to[j->to[place[i]]] = g[(o + i) * sg];
-            else *to = most[i] + 0.0f;
-        }
-    }
+    flux__section_now()->pool(p);
+    for (int r = 0; r < rows && !sum; r++)
+        flux__copy_lines(j, out + r * pitch, y + at[r][2], n, true);
 }
 
-/* Runs one task: some runs of windows, or a piece of the only one. */
-static void flux__windows_task(void *ctx, int64_t part) {
+/* Copies the sum of a slice, phase by phase, to its place in the image. */
+static void flux__join_phases(const flux__windows_job *j, float *image, const float *sum) {
+    const int64_t step = j->out.step, even = step == 2 ? j->slice / 2 : 0;
+    flux__weave_words(image, sum, sum + j->phase, even);
+    for (int64_t p = 0; p < step && p + even * 2 < j->slice; p++)
+        flux__copy_words(image + even * 2 + p, step, sum + p * j->phase + even, 1,
+                         (j->slice - even * 2 - p + step - 1) / step);
+}
+
+/* Runs one task: some rows of windows, or a piece of the only one. */
+static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
     const flux__windows_job *j = (const flux__windows_job *)ctx;
-    int64_t row = part * j->each, end = row + j->each < j->rows ? row + j->each : j->rows,
-            at[3] = { 0 }, place[FLUX_MAX_DIMS], rest = row;
-    const size_t bytes = (size_t)j->slice * sizeof *j->y;
-    float *y = j->y;
-    int first = 0, d;
-    while (first + 1 < FLUX_MAX_DIMS && j->dim[0][first] == 1) first++;
-    if (j->piece) {
-        flux__windows_job some = *j;
-        const int64_t from = part * j->piece, sx = j->dim[1][first], sg = j->dim[2][first],
-                      sy = j->step[first];
-        some.run_length = flux__gemm_min(j->piece, j->run_length - from);
-        flux__windows_run(&some, j->x + from * sx, j->g ? j->g + from * sg : NULL, j->y + from * sy,
-                          sx, sg, sy);
-        return;
-    }
-    for (d = first + 1; d < FLUX_MAX_DIMS; rest /= j->dim[0][d++]) {
-        place[d] = rest % j->dim[0][d];
-        at[0] += place[d] * j->dim[1][d], at[1] += place[d] * j->dim[2][d],
-            at[2] += place[d] * j->step[d];
+    int64_t row = part * j->each, end = row + j->each < j->rows ? row + j->each : j->rows, rest,
+            at[FLUX__TOGETHER][3], now[3] = { 0 }, place[FLUX_MAX_DIMS], o = 0,
+            last = j->run_length;
+    float memory[4 * FLUX__LINES];
+    flux__pooled p = j->pooled;
+    const int64_t bytes = j->out.step * j->phase * 4;
+    float *sum = j->image ? j->sum + part * bytes / 4 : NULL;
+    int some = 0, i, d;
+    if (j->piece) row = 0, end = 1, o = part * j->piece, last = flux__gemm_min(last, o + j->piece);
+    for (d = j->first + 1, rest = row; d < FLUX_MAX_DIMS; rest /= j->dim[d++]) {
+        place[d] = rest % j->dim[d];
+        for (i = 0; i < 3; i++) now[i] += place[d] * j->step[i][d];
     }
     for (; row < end; row++) {
-        if (j->image && row % j->slice_rows == 0) {
-            y = j->y + part * j->slice - row / j->slice_rows * j->slice;
-            memset(j->sum + part * j->slice, 0, bytes);
+        const int64_t slice = row / j->slice_rows;
+        const bool ends = row + 1 == end || (sum && (row + 1) % j->slice_rows == 0);
+        int64_t *was = at[some++];
+        if (sum && row % j->slice_rows == 0) memset(sum, 0, (size_t)bytes);
+        memcpy(was, now, sizeof now);
+        for (d = j->first + 1; d < FLUX_MAX_DIMS; place[d++] = 0) {
+            for (i = 0; i < 3; i++) now[i] += j->step[i][d];
+            if (++place[d] < j->dim[d]) break;
+            for (i = 0; i < 3; i++) now[i] -= j->dim[d] * j->step[i][d];
         }
-        flux__windows_run(j, j->x + at[0], j->g ? j->g + at[1] : NULL, y + at[2],
-                          j->dim[1][first], j->dim[2][first], j->step[first]);
-        if (j->image && (row + 1) % j->slice_rows == 0)
-            memcpy(j->image + row / j->slice_rows * j->slice, j->sum + part * j->slice, bytes);
-        for (d = first + 1; d < FLUX_MAX_DIMS; place[d++] = 0) {
-            at[0] += j->dim[1][d], at[1] += j->dim[2][d], at[2] += j->step[d];
-            if (++place[d] < j->dim[0][d]) break;
-            at[0] -= j->dim[0][d] * j->dim[1][d], at[1] -= j->dim[0][d] * j->dim[2][d],
-                at[2] -= j->dim[0][d] * j->step[d];
+        if (!ends && some < j->together &&
+            !(j->flat && now[0] - was[0] != j->flat * j->in.step) &&
+            !(sum && now[2] - was[2] != j->flat * j->in.step)) continue;
+        for (int64_t m, to = j->rel - slice * j->slice; o < last; o += m) {
+            m = flux__gemm_min(last - o, j->part);
+            flux__windows_run(j, &p, memory, at, some, o, m, sum, to);
         }
+        some = 0, o = 0;
+        if (sum && (row + 1) % j->slice_rows == 0)
+            flux__join_phases(j, j->image + slice * j->slice, sum);
     }
 }
 
-/* How many elements wide the rows of a window are, if its elements are rows of as many
-   neighbours in x; else 0. */
-static int64_t flux__windows_wide(const flux__windows_job *j) {
-    int64_t wide = 1;
-    while (wide < j->n && j->from[wide] == j->from[0] + wide) wide++;
-    for (int64_t w = 0; w < j->n; w++)
-        if (j->n % wide || j->from[w] != j->from[w - w % wide] + w % wide) return 0;
-    return wide;
+/* Finds the lines of elements at these places in the first window, and how many rows and windows
+   are taken together. */
+static void flux__plan_lines(flux__windows_job *j, const int64_t *from, const int64_t *to) {
+    flux__pooled *p = &j->pooled;
+    const int next = j->first + 1 < FLUX_MAX_DIMS ? j->first + 1 : j->first, n = p->n;
+    const int64_t sx = j->step[0][j->first], sy = j->step[2][j->first], row = j->run_length,
+                  far = sx > 0 && j->step[0][next] % sx == 0 ? j->step[0][next] / sx : 0;
+    const bool alone = j->g && !j->image;
+    if (j->dim[next] > 1 && far >= row && far <= 512 && sx <= 2 && far <= row * sx + row / 4 + 8 &&
+        (!j->image || (sx == sy && j->step[0][next] == j->step[2][next]))) j->flat = far;
+    for (;; j->flat = 0) {
+        memset(&j->in, 0, sizeof j->in), memset(&j->out, 0, sizeof j->out);
+        flux__find_lines(&j->in, from, n, sx, j->flat && sx > 1 ? 512 : 15);
+        if (j->g) flux__find_lines(&j->out, to, n, sy, alone ? 0 : j->flat ? 512 : 15);
+        j->ld = FLUX__LINES / (alone ? n : j->in.n) / 16 * 16;
+        j->part = (j->flat && sx == 1 && !alone ? FLUX__LINES : j->ld) - j->in.most - 16;
+        if (j->g) j->part = flux__gemm_min(j->part, FLUX__LINES - 2 * j->out.most - 64);
+        j->together = j->image && !j->flat ? 1 : j->part / (j->flat ? j->flat : row + j->in.most);
+        j->together = j->together < 1 ? 1 : flux__gemm_min(j->together, FLUX__TOGETHER);
+        if (!j->flat || j->together > 1) break;
+    }
+    p->lines = j->out.n;
+    for (int l = 0, i = 0; l < p->lines; l++, p->first[l] = i)
+        for (int k = n - 1; k >= 0; k--) {    /* windows that overlap are added in their order */
+            const int w = j->out.order[k];
+            if (j->out.line[w] == l) p->which[i++] = w, p->at[w] = j->out.at[w];
+        }
 }
 
 /* Runs a max pooling or its gradient window by window; a gradient with `into` adds to that
@@ -23251,15 +23287,16 @@ static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__
     const flux__pooling *w = &c->pooling;
     const flux_tensor *t = into ? run->g->node[into->node] : NULL;
     flux__windows_job j;
-    int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
-    int first = 0, dims = FLUX_MAX_DIMS;
+    int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 }, from[FLUX__WINDOW] = { 0 },
+            to[FLUX__WINDOW] = { 0 };
+    int dims = FLUX_MAX_DIMS;
     if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                       !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
         return false;
     const flux__operand *ox = &k->operand[k->value[w->x].operand],
                         *og = w->g >= 0 ? &k->operand[k->value[w->g].operand] : NULL;
     memset(&j, 0, sizeof j);
-    j.n = c->inner, j.slice_rows = 1;
+    j.slice_rows = 1, j.pooled.n = (int)c->inner;
     j.x = (const float *)run->ptr[ox->src] + ox->offset;
     j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
     j.y = (float *)run->ptr[k->value[w->top].out];
@@ -23267,41 +23304,39 @@ static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__
     if (into) {
         const flux_shape *part = &into->operand[0].shape;
         memcpy(contiguous, t->stride, (size_t)part->ndim * sizeof *contiguous);
-        j.image = (float *)run->ptr[run->plan->nleaf + into->node];
+        j.image = (float *)run->ptr[run->plan->nleaf + into->node], j.rel = t->rel;
         dims = flux__spread_slices(t, part, &j.slice);
     }
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
         bool in = k->reduced >> d & 1;
-        j.dim[0][d] = in ? 1 : k->full[d];
-        j.dim[1][d] = ox->stride[d], j.dim[2][d] = og ? og->stride[d] : 0,
-            j.step[d] = contiguous[d];
-        if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[first = d];
-        else if (d < dims) j.slice_rows *= j.dim[0][d];
+        j.dim[d] = in ? 1 : k->full[d];
+        j.step[0][d] = ox->stride[d], j.step[1][d] = og ? og->stride[d] : 0,
+            j.step[2][d] = contiguous[d];
+        if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[j.first = d];
+        else if (d < dims) j.slice_rows *= j.dim[d];
     }
-    if (first >= dims) return false;
-    for (int64_t i = 0; i < j.n; i++) {
+    if (j.first >= dims || (into && contiguous[j.first] < 1)) return false;
+    for (int64_t i = 0; i < c->inner; i++) {
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
             if (k->reduced >> d & 1)
-                j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * contiguous[d];
+                from[i] += at[d] * ox->stride[d], to[i] += at[d] * contiguous[d];
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
             if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
             else at[d] = 0;
     }
-    j.wide = j.g || w->sum ? 0 : flux__windows_wide(&j);
-    j.slots = w->sum ? c->order.slots : 0;
-    j.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
-    j.dense = j.g && !into && contiguous[first] == j.n;
-    for (int64_t i = 0; i < j.n && j.dense; i++) j.dense = j.to[i] == i;
+    j.pooled.slots = w->sum ? (int)c->order.slots : 0, j.pooled.add = into != NULL;
+    j.pooled.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
+    flux__plan_lines(&j, from, to);
     j.rows = c->outer / j.run_length;
-    j.each = c->outer * j.n < 32768 ? j.rows : (j.rows + 63) / 64;
+    j.each = c->outer * c->inner < 32768 ? j.rows : (j.rows + 63) / 64;
     if (into) j.each = (j.each + j.slice_rows - 1) / j.slice_rows * j.slice_rows;
-    else if (j.rows == 1 && c->outer * j.n >= 32768)
+    else if (j.rows == 1 && c->outer * c->inner >= 32768)
         j.piece = flux__gemm_up((j.run_length + 63) / 64, 16);
     const int64_t tasks = j.piece ? (j.run_length + j.piece - 1) / j.piece :
         (j.rows + j.each - 1) / j.each;
-    if (into && !(j.sum = (float *)flux__scratch((size_t)(tasks * j.slice) * sizeof *j.sum)))
-        return false;
-    if (into) j.y = j.sum + t->rel;
+    if (into) j.phase = j.slice / j.out.step + 64;
+    const size_t bytes = (size_t)(tasks * j.out.step * j.phase) * sizeof *j.sum;
+    if (into && !(j.sum = (float *)flux__scratch(bytes))) return false;
     flux__parallel(tasks, flux__windows_task, &j);
     flux__scratch_done(j.sum);
     return true;

@@ -306,6 +306,76 @@ TEST(maxpool_ignores_padding_and_takes_the_first) {
     CHECK_DATA(z, ((double[]){ -1, -1 }), 0);
 }
 
+/* A pooling by its definition, in double: y of x, and dx, to which the gradient g of y goes. */
+static void pool_plainly(bool max, const flux_pool_opts *o, const flux_shape *in, const flux_shape *out, const float *x, const float *g,
+                         double *y, double *dx) {
+    int64_t p[FLUX_MAX_DIMS] = { 0 }, volume = 1;
+    for (int d = 0; d < o->window.ndim; d++) volume *= o->window.dim[d];
+    for (int64_t at = 0; p[out->ndim - 1] < out->dim[out->ndim - 1]; at++) {
+        int64_t best = -1;
+        y[at] = 0;
+        for (int64_t i = 0; i < volume; i++) {
+            int64_t from = 0, step = 1, rest = i;
+            bool inside = true;
+            for (int d = 0; d < in->ndim; step *= in->dim[d++]) {
+                int64_t place = p[d];
+                if (d < o->window.ndim) {
+                    place = p[d] * o->stride.dim[d] + rest % o->window.dim[d] - o->pad.dim[2 * d];
+                    rest /= o->window.dim[d];
+                }
+                inside = inside && place >= 0 && place < in->dim[d], from += place * step;
+            }
+            if (!inside) continue;
+            if (!max) y[at] += (double)x[from] / (double)volume, dx[from] += (double)g[at] / (double)volume;
+            else if (best < 0 || x[from] > x[best] || (isnan(x[from]) && !isnan(x[best]))) best = from;
+        }
+        if (max) y[at] = (double)x[best], dx[best] += (double)g[at];
+        for (int d = 0; ++p[d] == out->dim[d] && d + 1 < out->ndim; d++) p[d] = 0;
+    }
+}
+static int differs(const float *x, const double *want, int64_t n) {
+    int bad = 0;
+    for (int64_t i = 0; i < n; i++) bad += isnan(want[i]) ? !isnan(x[i]) : !(fabs((double)x[i] - want[i]) <= 2e-6);
+    return bad;
+}
+/* Pools at random: 1 to 3 dims, windows, strides, paddings, an image that is transposed, equal elements and NaN. */
+TEST(pools_of_random_shapes) {
+    uint32_t seed = 7;
+#define UP_TO(n) ((int64_t)((seed = seed * 1664525u + 1013904223u) >> 8) % (n))
+    for (int i = 0; i < 400; i++) FLUX_SCOPE {
+        const int nd = 1 + (int)UP_TO(3);
+        const bool max = UP_TO(2), turned = UP_TO(3) == 0;
+        flux_shape s = S(0);
+        flux_pool_opts o;
+        memset(&o, 0, sizeof o);
+        o.window.ndim = o.stride.ndim = nd, o.pad.ndim = 2 * nd, s.ndim = nd + 2;
+        for (int d = 0; d < nd; d++) {
+            const int64_t w = o.window.dim[d] = 1 + UP_TO(nd == 3 ? 3 : 5);
+            o.stride.dim[d] = UP_TO(3) ? 1 + UP_TO(4) : w, o.pad.dim[2 * d] = UP_TO(w / 2 + 1), o.pad.dim[2 * d + 1] = UP_TO(w / 2 + 1);
+            s.dim[d] = w + UP_TO(nd == 1 ? 200 : nd == 2 ? 40 : 8);
+        }
+        s.dim[nd] = 1 + UP_TO(4), s.dim[nd + 1] = 1 + UP_TO(3);
+        flux_shape order = s;             /* the first two dims stand the other way round in memory */
+        for (int d = 0; d < nd + 2; d++) order.dim[d] = nd > 1 && d < 2 ? 1 - d : d;
+        flux_shape there = s;
+        if (turned && nd > 1) there.dim[0] = s.dim[1], there.dim[1] = s.dim[0];
+        flux_tensor *x = flux_floor(flux_mul(flux_rand_with(there, FLUX_F32), 9.0));
+        if (max && i % 2) x = flux_where(flux_lt(flux_rand_with(there, FLUX_F32), 0.05), (double)NAN, x);
+        o.x = x = flux_eval(turned ? flux_permute_with(flux_eval(x), order) : x);
+        flux_tensor *y = max ? flux_maxpool_with(o) : flux_meanpool_with(o), *dx = NULL, *g, *loss;
+        g = flux_eval(flux_randn_with(flux_shape_of(y), FLUX_F32)), loss = flux_sum(flux_mul(y, g));
+        FLUX_NOGRAD dx = flux_eval(flux_grad(flux_gradient(loss, x), x));
+        const float *fx = flux_floats(flux_copy(x)), *fg = flux_floats(g), *fy = flux_floats(y), *fdx = flux_floats(flux_copy(dx));
+        const flux_shape out = flux_shape_of(y);
+        double *to = (double *)calloc((size_t)(flux_length(x) + flux_length(y)), sizeof *to), *back = to + flux_length(y);
+        REQUIRE(fx && fg && fy && fdx && to);
+        pool_plainly(max, &o, &s, &out, fx, fg, to, back);
+        CHECK_NEAR(differs(fy, to, flux_length(y)) + differs(fdx, back, flux_length(x)), 0, 0);
+        free(to);
+    }
+#undef UP_TO
+}
+
 /* Of the first of the largest in each window, or of the first NaN, and its gradient. */
 TEST(maxpool_of_many_shapes) {
     static const int cases[][7] = {       /* image, window, stride, channels */

@@ -444,6 +444,81 @@ static void FLUX__F(add_wide)(double *sum, const float *x, int64_t n) {         
     for (; n > 0; n--) *sum++ += (double)*x++;                                                       \
 }
 
+/* Windows side by side, no fewer than 16, element w of window i at x[w][i]: their maxima y, or with
+   slots their sums divided by `by`, in the order of flux__join_order. With g, y is the places of
+   the maxima, the first of equals or the first NaN, and g[i] goes there, 0 elsewhere, or with add
+   nothing: to line l, d[l][i + at[w]], for the elements w = which[first[l]] ... . The lines are as
+   long as said, and up to 15 are written behind their ends; g is 0 and y is there up to 16 before
+   the first window and 32 behind the last. */
+#define FLUX__WINDOW 64                   /* elements of a window, at most */
+typedef struct flux__pooled {
+    int64_t windows, length[FLUX__WINDOW], at[FLUX__WINDOW];
+    int n, slots, lines, first[FLUX__WINDOW + 1], which[FLUX__WINDOW];
+    bool add;
+    float by, *y, *d[FLUX__WINDOW];
+    const float *x[FLUX__WINDOW], *g;
+} flux__pooled;
+#define FLUX__VECTOR_POOL                                                                            \
+FLUX__FN(pool_sum)(const flux__pooled *p, int64_t i) {                                                 \
+    FLUX__V s[4];                                                                                    \
+    int w = 0, n = p->n;                                                                             \
+    for (int k = 0; k < 4; k++) s[k] = FLUX__F(at)(p->x[k < n ? k : 0] + i);                         \
+    if (p->slots == 1) {                                                                             \
+        for (w = 1; w < n; w++) s[0] = s[0] + FLUX__F(at)(p->x[w] + i);                              \
+        return s[0];                                                                                 \
+    }                                                                                                \
+    for (w = 4; n - w >= 4; w += 4) {                                                                \
+        const float *const *x = p->x + w;                                                            \
+        s[0] = s[0] + FLUX__F(at)(x[0] + i), s[1] = s[1] + FLUX__F(at)(x[1] + i);                    \
+        s[2] = s[2] + FLUX__F(at)(x[2] + i), s[3] = s[3] + FLUX__F(at)(x[3] + i);                    \
+    }                                                                                                \
+    /* what is left over goes to the last slots */                                                   \
+    if (n - w == 3) s[1] = s[1] + FLUX__F(at)(p->x[w++] + i);                                        \
+    if (n - w == 2) s[2] = s[2] + FLUX__F(at)(p->x[w++] + i);                                        \
+    if (n - w == 1) s[3] = s[3] + FLUX__F(at)(p->x[w] + i);                                          \
+    return (s[0] + s[2]) + (s[1] + s[3]);                                                            \
+}                                                                                                    \
+/* the maximum and, in *place, its w; a sum is NaN if an element is */                               \
+FLUX__FN(pool_max)(const flux__pooled *p, int64_t i, FLUX__V *place) {                                 \
+    FLUX__V best = FLUX__F(at)(p->x[0] + i), at = FLUX__K(0), v, sum = best;                         \
+    for (int w = 1; w < p->n && !place; w++)                                                         \
+        v = FLUX__F(at)(p->x[w] + i), sum = sum + v, best = FLUX__MAX(v, best);                      \
+    if (!place && FLUX__ALL(sum == sum)) return best;                                                \
+    best = FLUX__F(at)(p->x[0] + i);                                                                 \
+    for (int w = 1; w < p->n; w++) {                                                                 \
+        v = FLUX__F(at)(p->x[w] + i);                                                                \
+        at = FLUX__IF((v > best) | ((v != v) & (best == best)), FLUX__K(w), at);                     \
+        best = FLUX__IF((v > best) | ((v != v) & (best == best)), v, best);                          \
+    }                                                                                                \
+    if (place) *place = at;                                                                          \
+    return best;                                                                                     \
+}                                                                                                    \
+static void FLUX__F(pool_back)(const flux__pooled *p) {                                               \
+    FLUX__V v, g;                                                                                    \
+    for (int l = p->lines - 1; l >= 0; l--)                                                          \
+        for (int64_t i = 0; i < p->length[l]; i += FLUX__LANES) {                                    \
+            v = p->add ? FLUX__F(at)(p->d[l] + i) : FLUX__K(0);                                      \
+            for (int k = p->first[l]; k < p->first[l + 1]; k++) {                                    \
+                const int w = p->which[k];                                                           \
+                const int64_t from = i - p->at[w];                                                   \
+                g = FLUX__IF(FLUX__F(at)(p->y + from) == FLUX__K(w), FLUX__F(at)(p->g + from), FLUX__K(0)); \
+                v = p->add ? v + g : g;                                                              \
+            }                                                                                        \
+            memcpy(p->d[l] + i, &v, sizeof v);                                                       \
+        }                                                                                            \
+}                                                                                                    \
+static void FLUX__F(pool)(const flux__pooled *p) {                                                   \
+    FLUX__V v, none = FLUX__K(0);                                                                    \
+    for (int64_t i = 0; i < p->windows; i += FLUX__LANES) {                                          \
+        if (i + FLUX__LANES > p->windows) i = p->windows - FLUX__LANES;                              \
+        if (p->slots) v = (FLUX__F(pool_sum)(p, i) + none) / FLUX__K(p->by);                         \
+        else if (p->g) FLUX__F(pool_max)(p, i, &v);                                                  \
+        else v = FLUX__F(pool_max)(p, i, NULL) + none;                                               \
+        memcpy(p->y + i, &v, sizeof v);                                                              \
+    }                                                                                                \
+    if (p->g) FLUX__F(pool_back)(p);                                                                 \
+}
+
 /* For attention; n is a multiple of 16. attend_exp: s = exp(s - *most), where *most, the
    maximum, is first found if `find`; returns the sum. attend_back: given p before the division
    by its sum, whose reciprocal is `by`, and dp, makes p = p by and the gradient before the
@@ -503,6 +578,7 @@ typedef struct flux__section {
     flux__hreduce_fn hmaxnum;             /* the maximum of rows without NaN */
     void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
     void (*add_wide)(double *sum, const float *x, int64_t n);
+    void (*pool)(const flux__pooled *p);
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
     void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
 } flux__section;
