@@ -66,5 +66,5 @@ END
     fi
 fi
 if ready arm-linux-gnueabihf qemu-arm; then tests_on arm-linux-gnueabihf qemu-arm loops products ops optim; fi
-if ready riscv64-linux-gnu qemu-riscv64; then tests_on riscv64-linux-gnu qemu-riscv64 loops products; fi
+if ready riscv64-linux-gnu qemu-riscv64; then tests_on riscv64-linux-gnu qemu-riscv64 loops platform:products_of; fi
 finish

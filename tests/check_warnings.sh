@@ -22,10 +22,10 @@ for cc in gcc clang; do
     need $cc "warnings of $cc" || continue
     c11="$cc -std=c11 $ladder $c_only -I." read_only="$cc -std=c11 -fsyntax-only $ladder $c_only -I."
     for std in c11 gnu17; do
-        [ $std = c11 ] && how=$(whole $cc -O2) || how=-fsyntax-only
+        [ $std = c11 ] && how=$(whole $cc -O2) user=$(whole $cc -O1) || how=-fsyntax-only user=-fsyntax-only
         quiet "$cc $std: implementation" $cc -std=$std $how $ladder $c_only -I. "$tmp/impl.c"
         for p in "$tmp"/user_*.c; do
-            quiet "$cc $std: $(basename "$p")" $cc -std=$std $(whole $cc -O1) $ladder -Wstrict-prototypes -I. "$p"
+            quiet "$cc $std: $(basename "$p")" $cc -std=$std $user $ladder -Wstrict-prototypes -I. "$p"
         done
     done
     quiet "$cc FLUX_STATIC" $c11 $(whole $cc -O0) -DFLUX_STATIC -DFLUX_IMPLEMENTATION "$tmp/static.c"

@@ -1,7 +1,7 @@
 # What including flux.h costs in the compiler's processor time: the declarations in each file, the implementation in
 # one. Run it in the project's root: sh tests/bench/compile_time.sh. The unit is what the same compiler takes at -O2
 # for the software GPU's files, some 3,000 lines that know nothing of flux.h: units can be compared between machines,
-# seconds between runs on one. tests/check_size.sh bounds what does not depend on the machine.
+# seconds between runs on one. tests/check_compilers.sh bounds what does not depend on the machine.
 tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT || exit 1
 printf '#include "flux.h"\nint main(void) { return 0; }\n' >"$tmp/user.c"
 printf '#define FLUX_IMPLEMENTATION\n#include "flux.h"\n' >"$tmp/impl.c"
