@@ -328,8 +328,20 @@ static int is_same_meeting(const thread *a, const thread *b) {
     return b->state == AT_WARP && a->kind == b->kind && (!soft_now->masks || a->mask == b->mask);
 }
 
+/* What exchange() does, where all lanes are in one meeting, as mostly; false if they are not. */
+static int exchange_all(thread *warp, int n) {
+    const unsigned long long all = n < 64 ? (1ull << n) - 1 : ~0ull;
+    if (soft_now->masks && all & ~warp->mask) return 0;
+    for (int i = 0; i < n; i++)
+        if (!is_same_meeting(warp, &warp[i])) return 0;
+    for (int i = 0; i < n && warp->kind != SOFT_SYNC_WARP; i++) warp[i].result = result_of(warp, n, i, all);
+    for (int i = 0; i < n; i++) warp[i].state = READY;
+    return 1;
+}
+
 /* One exchange of the lanes of a warp that wait for one; false if none may go on. */
 static int exchange(thread *warp, int n) {
+    if (exchange_all(warp, n)) return 1;
     unsigned long long alive = 0, waiting = 0, go = 0, here = 0;
     const thread *last = NULL;                 /* whose companions `here` are; mostly all are in one meeting */
     for (int i = 0; i < n; i++) {
