@@ -1,6 +1,7 @@
 #ifndef FLUX__NN_ATTENTION_H
 #define FLUX__NN_ATTENTION_H
 #include "../base/platform.h"
+#include "../base/object.h"
 #include "../base/errors.h"
 #include "../base/dtypes.h"
 #include "../base/scopes.h"
