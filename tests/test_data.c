@@ -970,4 +970,16 @@ TEST(progress_errors) {
 }
 #endif
 
+/* Weights count in a share of a rank's own, too: without a seed that all ranks have, each draws for itself. */
+TEST(weights_in_a_share_without_a_seed) {
+    float v[32], w[32];
+    for (int i = 0; i < 32; i++) v[i] = (float)i, w[i] = i % 2 ? 0 : 1;
+    for (int rank = 0; rank < 2; rank++) {
+        flux_loader *l = flux_dataloader(flux_from(v, 32), .batchsize = 4, .shuffle = true, .weights = flux_from(w, 32), .rank = rank, .ranks = 2);
+        double seen = 0, odd = 0;
+        flux_each (b, l) seen += (double)flux_len(b.x), odd += flux_item(flux_sum(flux_mod(b.x, 2)));
+        CHECK(seen == 16 && odd == 0);
+    }
+}
+
 TEST_MAIN()

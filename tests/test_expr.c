@@ -179,6 +179,7 @@ TEST(against_calls) {
     SAME(flux_mean(flux_abs(A), 0), "mean(abs, A, dims=0)", A);
     SAME(flux_mean(A), "mean(A)", A);
     SAME(flux_mean(A), "sum(A)/length(A)", A);
+    SAME(flux_sum(A), "einsum('', sum(A)) + 0*einsum('->', sum(A))", A);
     SAME(flux_div(flux_sum(A), 3), "sum(A)/size(A, 0)", A);
     SAME(flux_var(A, 1), "var(A, dims=1)", A);
     SAME(flux_prod(A), "prod(A)", A);
