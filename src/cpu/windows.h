@@ -10,6 +10,7 @@
 #include "../schedule/dispatch.h"
 #include "loops.h"
 #include "vectors.h"
+#include "gemm_kernels.h"
 #include "gemm_pack.h"
 #include "backend.h"
 #include "whole.h"
@@ -52,6 +53,10 @@ typedef struct flux__windows_job {
     /* from one line to the next; windows that fit; rows that are taken together; flat > 0: their
        windows are so far apart, and those between are computed for nothing */
     int64_t ld, part, together, flat;
+    /* places of a window's elements in x and y, and whether they come in pairs, as where windows
+       two wide tile an image */
+    int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];
+    bool paired;
     /* the image to which a gradient is added, or NULL, and where the first window is in it;
        elements of its slices that have no window in common, how many runs of windows each has, and
        memory for a slice for each task, in which every step-th element is one phase, of so many
@@ -198,6 +203,40 @@ static FLUX__O2 void flux__copy_lines(const flux__windows_job *j, float *line, f
     }
 }
 
+/* The gradient y of n windows in pairs, in registers: these are often all that a pooling has, and
+   then lines would double what is read and written. The last four windows may overlap those
+   before. */
+static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float *x, const float *g,
+                                         float *y, int64_t n) {
+#if FLUX__GEMM_VECTORS
+    for (int64_t i = 0, o = 0; o < n; o += 4) {
+        flux__vec16f v, best, tail, low, high;
+        flux__vec16i more, at = { 0, 0, 0, 0 };
+        i = o + 4 > n ? n - 4 : o;
+        for (int32_t w = 0; w < j->pooled.n; w++) {
+            const flux__vec16i here = { w, w, w, w };
+            v = *(const flux__vec16f *)(const void *)(x + 2 * i + j->from[w]);
+            tail = *(const flux__vec16f *)(const void *)(x + 2 * i + j->from[w] + 3);
+            FLUX__SHUFFLE(v, v, tail, flux__vec16i, 0, 2, 5, 7)
+            if (w == 0) best = v;
+            more = ~(v <= best) & (best == best), at = (here & more) | (at & ~more);
+            best = (flux__vec16f)(((flux__vec16i)v & more) | ((flux__vec16i)best & ~more));
+        }
+        for (int32_t w = 0; w < j->pooled.n; w += 2) {
+            const flux__vec16i own = (flux__vec16i)*(const flux__vec16f *)(const void *)(g + i),
+                               one = { w, w, w, w }, two = one + 1;
+            float *to = y + 2 * i + j->to[w];
+            low = (flux__vec16f)(own & (at == one)), high = (flux__vec16f)(own & (at == two));
+            FLUX__SHUFFLE(v, low, high, flux__vec16i, 0, 4, 1, 5)
+            *(flux__vec16f *)(void *)to = v;
+            FLUX__SHUFFLE(v, low, high, flux__vec16i, 2, 6, 3, 7)
+            *(flux__vec16f *)(void *)(to + 4) = v;
+        }
+    }
+#endif
+    (void)j, (void)x, (void)g, (void)y, (void)n;
+}
+
 /* Runs n windows, the first one number o, of each of some rows that begin at the places at[...] in
    x, g and y; of an image, base more in the sum of a slice. memory: four times FLUX__LINES. */
 static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled *p, float *memory,
@@ -210,6 +249,10 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled 
     float *line = memory, *out = line + FLUX__LINES, *g = out + FLUX__LINES + margin,
           *place = g + FLUX__LINES, *x = (float *)(uintptr_t)j->x + o * in->step,
           *y = j->y + o * j->step[2][j->first];
+    if (j->paired && n >= 4) {
+        flux__windows_pairs(j, x + at[0][0], j->g + at[0][1], y + at[0][2], n);
+        return;
+    }
     p->windows = all < 16 ? 16 : all;
     for (int r = 0; r < (j->flat ? 1 : rows) && !here; r++)
         flux__copy_lines(j, line + r * pitch, x + at[r][0], j->flat ? all : n, false);
@@ -290,9 +333,8 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
     }
 }
 
-/* Finds the lines of elements at these places in the first window, and how many rows and windows
-   are taken together. */
-static void flux__plan_lines(flux__windows_job *j, const int64_t *from, const int64_t *to) {
+/* Finds the lines of the windows' elements, and how many rows and windows are taken together. */
+static void flux__plan_lines(flux__windows_job *j) {
     flux__pooled *p = &j->pooled;
     const int next = j->first + 1 < FLUX_MAX_DIMS ? j->first + 1 : j->first, n = p->n;
     const int64_t sx = j->step[0][j->first], sy = j->step[2][j->first], row = j->run_length,
@@ -302,8 +344,8 @@ static void flux__plan_lines(flux__windows_job *j, const int64_t *from, const in
         (!j->image || (sx == sy && j->step[0][next] == j->step[2][next]))) j->flat = far;
     for (;; j->flat = 0) {
         memset(&j->in, 0, sizeof j->in), memset(&j->out, 0, sizeof j->out);
-        flux__find_lines(&j->in, from, n, sx, j->flat && sx > 1 ? 512 : 15);
-        if (j->g) flux__find_lines(&j->out, to, n, sy, alone ? 0 : j->flat ? 512 : 15);
+        flux__find_lines(&j->in, j->from, n, sx, j->flat && sx > 1 ? 512 : 15);
+        if (j->g) flux__find_lines(&j->out, j->to, n, sy, alone ? 0 : j->flat ? 512 : 15);
         j->ld = FLUX__LINES / (alone ? n : j->in.n) / 16 * 16;
         j->part = (j->flat && sx == 1 && !alone ? FLUX__LINES : j->ld) - j->in.most - 16;
         if (j->g) j->part = flux__gemm_min(j->part, FLUX__LINES - 2 * j->out.most - 64);
@@ -311,6 +353,10 @@ static void flux__plan_lines(flux__windows_job *j, const int64_t *from, const in
         j->together = j->together < 1 ? 1 : flux__gemm_min(j->together, FLUX__TOGETHER);
         if (!j->flat || j->together > 1) break;
     }
+    j->paired = FLUX__GEMM_VECTORS && alone && row >= 4 && sx == 2 && sy == 2 && n % 2 == 0 &&
+                j->step[1][j->first] == 1;
+    for (int w = 0; w < n; w += 2) j->paired = j->paired && j->to[w + 1] == j->to[w] + 1;
+    if (j->paired) j->together = 1, j->part = row;
     p->lines = j->out.n;
     for (int l = 0, i = 0; l < p->lines; l++, p->first[l] = i)
         for (int k = n - 1; k >= 0; k--) {    /* windows that overlap are added in their order */
@@ -327,8 +373,7 @@ static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__
     const flux__pooling *w = &c->pooling;
     const flux_tensor *t = into ? run->g->node[into->node] : NULL;
     flux__windows_job j;
-    int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 }, from[FLUX__WINDOW] = { 0 },
-            to[FLUX__WINDOW] = { 0 };
+    int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
     int dims = FLUX_MAX_DIMS;
     if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                       !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
@@ -359,14 +404,14 @@ static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__
     for (int64_t i = 0; i < c->inner; i++) {
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
             if (k->reduced >> d & 1)
-                from[i] += at[d] * ox->stride[d], to[i] += at[d] * contiguous[d];
+                j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * contiguous[d];
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
             if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
             else at[d] = 0;
     }
     j.pooled.slots = w->sum ? (int)c->order.slots : 0, j.pooled.add = into != NULL;
     j.pooled.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
-    flux__plan_lines(&j, from, to);
+    flux__plan_lines(&j);
     j.rows = c->outer / j.run_length;
     j.each = c->outer * c->inner < 32768 ? j.rows : (j.rows + 63) / 64;
     if (into) j.each = (j.each + j.slice_rows - 1) / j.slice_rows * j.slice_rows;
