@@ -305,8 +305,8 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__GEMM_LIST6(n) n##1, n##2, n##3, n##4, n##6
 #  define FLUX__GEMM_LIST8(n) FLUX__GEMM_LIST6(n), n##8
 #  define FLUX__GEMM_LIST12(n) FLUX__GEMM_LIST8(n), n##10, n##12
-#  if !defined(__clang__)
 typedef int flux__vec16i __attribute__((vector_size(16)));
+#  if !defined(__clang__)
 typedef int64_t flux__vec16l __attribute__((vector_size(16)));
 typedef int flux__vec32i __attribute__((vector_size(32)));
 typedef int64_t flux__vec32l __attribute__((vector_size(32)));
