@@ -744,7 +744,7 @@ TEST(a_scalar_is_a_vector_of_one) {
     for (int i = 0; i < (int)(sizeof all / sizeof *all); i++)
         for (int k = 0; k < FLUX_NUM_DTYPES * 4; k++) FLUX_SCOPE {
             const flux_dtype t = (flux_dtype)(k / 4);
-            if (test_left_out(i * 3 + k, 61) || (t == FLUX_U8 && values[k % 4] < 0)) continue;
+            if (test_left_out(i * 3 + k, 61) || (test_device.backend && (i * 3 + k) % 5) || (t == FLUX_U8 && values[k % 4] < 0)) continue;
             flux_tensor *x = flux_eval(flux_to_dtype(flux_full(values[k % 4], 1), t)), *s = flux_eval(flux_select(x, 0, 0));
             flux_on_error(test_silent, NULL);
             flux_tensor *a = all[i].f(s), *b = all[i].f(x);
@@ -803,7 +803,7 @@ TEST(a_view_is_treated_as_its_copy) {
     flux_tensor *numbers = flux_eval(flux_sub(flux_floor(flux_mul(flux_rand(9, 7, 5), 7)), 3));      /* whole ones: sums and products are exact */
     for (int i = 0; i < (int)(sizeof all / sizeof *all); i++)
         for (int k = 0; k < 60; k++) FLUX_SCOPE {
-            if (test_left_out(i * 7 + k, 97)) continue;
+            if (test_left_out(i * 7 + k, 97) || (test_device.backend && (i * 7 + k) % 11)) continue;      /* each has kernels of its own */
             flux_tensor *x = flux_eval(flux_to_dtype(numbers, dtypes[k / 10])), *v = view_number(k % 10, x), *w = flux_eval(flux_copy(v));
             flux_tensor *a = flux_eval(all[i].f(v)), *b = flux_eval(all[i].f(w));
             bool good = a && b && flux_dtype_of(a) == flux_dtype_of(b) && flux_ndim(a) == flux_ndim(b) && flux_len(a) == flux_len(b);
