@@ -187,14 +187,15 @@ static FLUX__O2 void flux__copy_lines(const flux__windows_job *j, float *line, f
     const flux__lines *s = back ? &j->out : &j->in;
     for (int l = 0; l < s->n; l++, line += j->ld) {
         float *at = x + s->start[l], *next = line + j->ld;
-        int64_t m = n + s->more[l], both = 0;
+        int64_t both = 0;
         if (s->step == 2 && l + 1 < s->n && s->start[l + 1] == s->start[l] + 1) {
             both = n + flux__gemm_min(s->more[l], s->more[l + 1]);
             if (back) flux__weave_words(at, line, next, both);
             else flux__unweave_words(line, next, at, both);
         }
-        for (int k = 0; k < 1 + (both > 0); k++, m = n + s->more[l + 1], at++) {
+        for (int k = 0; k < 1 + (both > 0); k++, at++) {
             float *to = line + k * j->ld;
+            const int64_t m = n + s->more[l + k];
             if (back) flux__copy_words(at + 2 * both, s->step, to + both, 1, m - both);
             else flux__copy_words(to + both, 1, at + both * s->step, s->step, m - both);
             for (int64_t i = m; i < n + s->most && !back; i++) to[i] = 0;
