@@ -29,12 +29,13 @@ for program in collectives training faults; do
 done
 DIST_MEET=$(cd "$tmp" && pwd)/meet
 
-# on LAUNCHER N PROGRAM... : what the ranks say, sorted
+# on LAUNCHER N PROGRAM... : what the ranks say, sorted. Open MPI's launchers that start at once and share a folder for
+# their files can fail, so each has its own.
 on() {
     launcher=$1 n=$2; shift 2
     rm -rf "$DIST_MEET" && mkdir "$DIST_MEET"
     case $launcher in *openmpi) set -- --oversubscribe -np "$n" "$@" ;; *) set -- -n "$n" "$@" ;; esac
-    timeout 120 "$launcher" "$@" 2>"$tmp/said" | sort
+    TMPDIR=$DIST_MEET timeout 120 "$launcher" "$@" 2>"$tmp/said" | sort
 }
 # each NAME: fails unless every one of the n ranks says ok; what the ranks say is in $tmp/out
 each() {
@@ -119,7 +120,7 @@ for launcher in mpiexec.mpich mpirun.openmpi; do
     wait
     for call in $calls; do
         out=$tmp/$launcher/$call/out
-        [ "$(grep -ac '^rank [0-9] of [0-9]: ok' "$out")" = 2 ] && pass || { fail "$launcher: MPI_$call fails"; head -n 5 "$out"; }
+        [ "$(grep -ac '^rank [0-9] of [0-9]: ok' "$out")" = 2 ] && pass || { fail "$launcher: MPI_$call fails"; head -n 8 "$out" "${out%out}said"; }
     done
 done
 
@@ -194,7 +195,7 @@ if machines; then
     ip netns exec flux-2 tc qdisc add dev eth0 root netem delay 2ms 2>/dev/null
     n=3
     rm -rf "$DIST_MEET" && mkdir "$DIST_MEET"
-    timeout 120 sh "$tmp/ssh" 10.77.0.1 exec mpirun.openmpi --mca plm_rsh_agent "'sh $(cd "$tmp" && pwd)/ssh'" --mca pml ob1 \
+    TMPDIR=$DIST_MEET timeout 120 sh "$tmp/ssh" 10.77.0.1 exec mpirun.openmpi --mca plm_rsh_agent "'sh $(cd "$tmp" && pwd)/ssh'" --mca pml ob1 \
         --mca btl tcp,self -H 10.77.0.1,10.77.0.2,10.77.0.3 "$(cd "$tmp" && pwd)/training" 2>"$tmp/said" | sort >"$tmp/out"
     each "three machines: training"
     cmp -s "$tmp/out" "$tmp/first" && pass || fail "three machines end with other parameters than one"

@@ -39,7 +39,7 @@ on() {
     rm -rf "$DIST_MEET" && mkdir "$DIST_MEET"
     case $devices in *hip*) export FLUX_GPU_BACKEND=AMDGPU ;; *) export FLUX_GPU_BACKEND=CUDA ;; esac
     case $launcher in *openmpi) set -- --oversubscribe -np "$n" "$@" ;; *) set -- -n "$n" "$@" ;; esac
-    timeout 200 sh tests/on_device.sh "$devices" "$launcher" "$@" 2>"$tmp/said" | grep -a '^rank' | sort
+    TMPDIR=$DIST_MEET timeout 200 sh tests/on_device.sh "$devices" "$launcher" "$@" 2>"$tmp/said" | grep -a '^rank' | sort
 }
 # each NAME: fails unless every one of the n ranks says ok
 each() {
