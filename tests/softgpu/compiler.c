@@ -607,17 +607,25 @@ typedef struct command { char *words, *arg[300]; int n; bool full; } command;   
 static void add(command *c, const char *arg) { c->arg[c->n++] = (char *)(uintptr_t)arg; }
 
 static void begin_command(command *c, const char *fallback) {
-    static const char *const plain[] = { "-shared", "-Wimplicit-function-declaration", NULL };
-    static const char *const more[] = { "-std=gnu11", "-fgnu89-inline", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-strict-aliasing",
-                                        "-fno-math-errno", "-fno-asynchronous-unwind-tables", "-pipe", "-nostdlib", NULL };
     const char *asked = getenv("SOFTGPU_CC"), *races = getenv("SOFTGPU_RACES");
     if (races && *races) fallback = "cc -O1 -fsanitize=thread";
+    const char *compiler = fallback ? fallback : asked && *asked ? asked : on_path("tcc") ? "tcc" : "cc -O0";
+    const bool tcc = memmem(compiler, strcspn(compiler, " "), "tcc", 3) != NULL;
     c->n = 0;
-    c->words = copy_of(fallback ? fallback : asked && *asked ? asked : on_path("tcc") ? "tcc" : "cc -O0");
-    for (char *p = strtok(c->words, " "); p && c->n < 20; p = strtok(NULL, " ")) add(c, p);
-    for (int i = 0; plain[i]; i++) add(c, plain[i]);
-    if (c->n && strstr(c->arg[0], "tcc")) return;
-    for (int i = 0; more[i]; i++) add(c, more[i]);
+    if (asprintf(&c->words, "%s -shared -Wimplicit-function-declaration %s", compiler, tcc ? "" : SOFT_CC_FLAGS) < 0) abort();
+    for (char *p = strtok(c->words, " "); p && c->n < 40; p = strtok(NULL, " ")) add(c, p);
+}
+
+/* Whether the device process may compile it again: nobody has said by what, and it has no variables of its own, whose
+   values would be lost. */
+static bool may_improve(const program *p, const options *o) {
+    const char *asked = getenv("SOFTGPU_CC"), *races = getenv("SOFTGPU_RACES");
+    if ((asked && *asked) || (races && *races) || o->n || p->nheaders || strstr(p->source, "\n.global ")) return false;
+    char *words = blanked(p->source), *params;
+    bool variables = find_word(words, "__constant__") || find_word(words, "__managed__");
+    for (char *at = words; !variables && (at = find_word(at, "__device__")) != NULL; at += 10) variables = !kernel_name(at + 10, &params);
+    free(words);
+    return !variables;
 }
 
 /* Runs it; what it says goes to the file `log`. */
@@ -823,16 +831,20 @@ static bool compile_to(const program *p, const options *o, command *c, const cha
     return good;
 }
 
-static soft_image *make_image(const char *arch, const char *library, size_t n) {
-    soft_image *image = (soft_image *)calloc(1, sizeof *image + n);
+/* library: n bytes; its C follows, which is empty if the library is to stay as it is */
+static soft_image *make_image(const char *arch, const char *library, size_t n, const char *source) {
+    const size_t text = strlen(source);
+    soft_image *image = (soft_image *)calloc(1, sizeof *image + n + text);
     if (!image) abort();
     memcpy(image->magic, SOFT_MAGIC, 8);
     snprintf(image->arch, sizeof image->arch, "%s", arch);
-    image->bytes = n;
+    image->bytes = n + text;
+    image->text = text;
     int major, minor;
     if (version_of(&major, &minor)) image->version = major * 1000 + minor * 10;
-    image->hash = soft_hash(14695981039346656037u, library, n);
     memcpy(image + 1, library, n);
+    memcpy((char *)(image + 1) + n, source, text);
+    image->hash = soft_hash(14695981039346656037u, image + 1, image->bytes);
     return image;
 }
 
@@ -908,9 +920,9 @@ static int compile(program *p, options *o, int given, const char *const *list, t
         if (compile_to(p, o, &c, source, path, log)) library = read_file(path, &n);
     }
     free(c.words);
+    if (library) p->image = make_image(o->arch, library, n, may_improve(p, o) ? source : "");
     free(source);
     if (!library) return COMPILATION;
-    p->image = make_image(o->arch, library, n);
     free(library);
     p->ptx = hex_of(p->image);
     p->is_virtual = o->is_virtual;

@@ -8,9 +8,11 @@
 #include "device.h"
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +20,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #if !defined __x86_64__ || defined SOFT_UCONTEXT
@@ -30,6 +33,7 @@
 /* Kernels find the mathematics in this program, so that it must not be left out of it. */
 double (*volatile soft_mathematics)(double) = lgamma;
 
+extern char **environ;
 static uint64_t base;
 static int device;
 static unsigned char spoilt;                   /* what is in memory that nobody has written */
@@ -125,24 +129,38 @@ static long long clock_of_kernels(void) { return (long long)now(); }
 
 /* ---------------- modules: loaded once for each content, and kept */
 
-typedef struct loaded { soft_module *module; uint64_t hash; char *names; size_t bytes; } loaded;
+typedef struct loaded {
+    soft_module *module;
+    uint64_t hash;
+    char *names;
+    size_t bytes;
+    char *text;                                /* its C, of text_bytes, until it is compiled again; or NULL */
+    size_t text_bytes;
+    uint64_t spent;                            /* nanoseconds in its kernels */
+} loaded;
 static loaded *modules;
 static unsigned nmodules;
 
 static void barrier(void);
 
-static void *open_library(const void *data, size_t n) {
+static void take_path(char *path, size_t n, const char *end) {
     static unsigned count;
     const char *folder = getenv("TMPDIR");
-    char path[4096];
-    void *library = NULL;
-    snprintf(path, sizeof path, "%s/softgpu-%ld-%d-%u.so", folder && *folder ? folder : "/tmp", (long)getpid(), device, count++);
+    snprintf(path, n, "%s/softgpu-%ld-%d-%u.%s", folder && *folder ? folder : "/tmp", (long)getpid(), device, count++, end);
+}
+
+static int write_file(const char *path, const void *data, size_t n) {
     FILE *f = fopen(path, "wb");
-    if (f && fwrite(data, 1, n, f) == n && !fflush(f)) library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library) snprintf(answer.fault, sizeof answer.fault, "module: %.200s", f ? dlerror() : path);
-    if (f) fclose(f);
+    const int good = f && fwrite(data, 1, n, f) == n;
+    return f && !fclose(f) && good;
+}
+
+/* The module of the shared library at `path`, which is removed; or NULL. */
+static soft_module *open_library(const char *path) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) snprintf(answer.fault, sizeof answer.fault, "module: %.200s", dlerror());
     unlink(path);
-    return library;
+    return library ? (soft_module *)dlsym(library, "softgpu_module") : NULL;
 }
 
 /* The kernels' names and the sizes of their parameters, a line each; first the module's number and shared memory. */
@@ -164,22 +182,63 @@ static void unseal(const soft_module *m) {
     if (m->sealed && mprotect((void *)start, end - start, PROT_READ | PROT_WRITE | PROT_EXEC)) perror("softgpu: mprotect");
 }
 
+static void take_module(loaded *l, soft_module *m) {
+    m->barrier = barrier, m->shuffle = soft_shuffle, m->clock = clock_of_kernels;
+    unseal(m);
+    l->module = m;
+}
+
 static loaded *load(const soft_command *c) {
+    char path[4096];
     for (unsigned i = 0; i < nmodules; i++)
         if (modules[i].hash == c->to) return &modules[i];
-    void *library = open_library(c + 1, c->bytes);
-    soft_module *m = library ? (soft_module *)dlsym(library, "softgpu_module") : NULL;
+    take_path(path, sizeof path, "so");
+    soft_module *m = write_file(path, c + 1, c->bytes - c->from) ? open_library(path) : NULL;
     if (!m) return NULL;
     loaded *grown = (loaded *)realloc(modules, (nmodules + 1) * sizeof *modules);
     if (!grown) exit(3);
     modules = grown;
     loaded *l = &modules[nmodules++];
     memset(l, 0, sizeof *l);
-    l->module = m, l->hash = c->to;
-    m->barrier = barrier, m->shuffle = soft_shuffle, m->clock = clock_of_kernels;
-    unseal(m);
+    l->hash = c->to;
+    if (c->from && (l->text = (char *)malloc(c->from)) != NULL)
+        memcpy(l->text, (const char *)(c + 1) + c->bytes - c->from, l->text_bytes = c->from);
+    take_module(l, m);
     describe(l);
     return l;
+}
+
+/* Compiles the file of C to the file `to` so that it runs fast; 0: that cannot be done. */
+static int compile_fast(const char *from, const char *to) {
+    char words[] = "cc -O1 -w -shared -x c " SOFT_CC_FLAGS, *arg[40];
+    posix_spawn_file_actions_t a;
+    pid_t pid;
+    int status = 0, n = 0;
+    for (char *p = strtok(words, " "); p; p = strtok(NULL, " ")) arg[n++] = p;
+    arg[n++] = (char *)(uintptr_t)from, arg[n++] = (char *)(uintptr_t)"-o", arg[n++] = (char *)(uintptr_t)to, arg[n] = NULL;
+    posix_spawn_file_actions_init(&a);
+    posix_spawn_file_actions_addopen(&a, 0, "/dev/null", O_RDWR, 0);
+    posix_spawn_file_actions_adddup2(&a, 0, 1), posix_spawn_file_actions_adddup2(&a, 0, 2);
+    const int failed = posix_spawnp(&pid, arg[0], &a, NULL, arg, environ);
+    posix_spawn_file_actions_destroy(&a);
+    while (!failed && waitpid(pid, &status, 0) < 0 && errno == EINTR) {}
+    return !failed && WIFEXITED(status) && !WEXITSTATUS(status);
+}
+
+/* A module whose kernels have run for about as long as an optimising compiler takes is compiled by one, and goes on by
+   that; the one before stays loaded. */
+#define MICROSECONDS_A_CHARACTER 25
+static void improve(loaded *l) {
+    char from[4096], to[4096];
+    if (!l->text || l->spent < MICROSECONDS_A_CHARACTER * 1000 * l->text_bytes) return;
+    take_path(from, sizeof from, "c"), take_path(to, sizeof to, "so");
+    soft_module *m = write_file(from, l->text, l->text_bytes) && compile_fast(from, to) ? open_library(to) : NULL;
+    unlink(from), unlink(to);
+    answer.fault[0] = 0;
+    if (m) take_module(l, m);
+    free(l->text);
+    l->text = NULL;
+    seconds = 0;
 }
 
 /* ---------------- threads of a block that meet */
@@ -449,9 +508,10 @@ static void spoil_shared(const soft_module *m, unsigned dynamic) {
 }
 
 static void check_shared(const soft_module *m, unsigned dynamic) {
-    for (unsigned i = 0; i < m->dynamics; i++)
-        for (size_t k = 0; k < PAGE; k++)
-            if ((unsigned char)m->dynamic[i][dynamic + k] != spoilt) fail_launch("writes past the end of its dynamic shared memory");
+    for (unsigned i = 0; i < m->dynamics; i++) {
+        const char *end = m->dynamic[i] + dynamic;
+        if ((unsigned char)*end != spoilt || memcmp(end, end + 1, PAGE - 1)) fail_launch("writes past the end of its dynamic shared memory");
+    }
 }
 
 static void run_block(uint64_t block, const soft_command *c, unsigned backwards) {
@@ -473,7 +533,10 @@ static void launch(soft_command *c) {
     static unsigned count;                     /* so that no order can be relied on */
     void *args[1024];
     char *p = (char *)(c + 1);
-    soft_now = modules[c->module].module;
+    loaded *l = &modules[c->module];
+    improve(l);
+    const uint64_t start = now();
+    soft_now = l->module;
     kernel_now = &soft_now->kernel[c->kernel];
     running = kernel_now->name;
     for (unsigned i = 0; i < kernel_now->count && i < 1024; i++) args[i] = p, p += soft_round(kernel_now->size[i], 16);
@@ -486,6 +549,7 @@ static void launch(soft_command *c) {
     uint64_t blocks = (uint64_t)c->grid[0] * c->grid[1] * c->grid[2];
     unsigned order = count++;
     for (uint64_t b = 0; b < blocks; b++) run_block(order & 1 ? blocks - 1 - b : b, c, order / 2 + (unsigned)b);
+    l->spent += now() - start;
     running = "";
 }
 

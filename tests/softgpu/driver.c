@@ -1443,6 +1443,7 @@ static int content_of(soft_device *d, const soft_image *image, content **out) {
     c->head = (uint32_t)(sizeof *c + payload);
     c->to = image->hash;
     c->bytes = image->bytes;
+    c->from = image->text;
     memcpy(c + 1, image + 1, image->bytes);
     finish(NULL);
     send_command(d, c);

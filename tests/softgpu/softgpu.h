@@ -21,7 +21,8 @@
      SOFTGPU_FAIL=               function:nth=code,... as softgpu_fail() below
      SOFTGPU_TIMEOUT=120         seconds after which a batch of work is given up, error 702; 0: never
      SOFTGPU_QUIET=              if set, nothing is said on stderr when a device is lost
-     SOFTGPU_CC=                 compiles kernels: tcc if there is one, or cc -O0, which stays for many (server.c)
+     SOFTGPU_CC=                 compiles kernels; unset: tcc if there is one, or cc -O0, which stays for many (server.c), and
+                                 cc -O1 once more what has run for long (device.c)
      SOFTGPU_RACES=              if set, compiles them so that races fail the launch, as do reads of shared memory that
                                  nobody wrote and accesses that are not aligned (race.c)
      SOFTGPU_CACHE=              folder of compiled kernels: $TMPDIR/softgpu-<user>, or in /tmp; may be removed at any time
@@ -78,8 +79,12 @@ typedef struct soft_image {
     char magic[8];
     char arch[56];                             /* "90", "90a" or "gfx90a" */
     int64_t version;                           /* of the compiler: 12090 */
-    uint64_t bytes, hash;                      /* of the shared library that follows */
+    uint64_t bytes, hash;                      /* of what follows: a shared library, and its text */
+    uint64_t text;                             /* bytes of the text in C, by which it may be compiled again; 0: there is none */
 } soft_image;
+/* How the host's compiler makes a shared library of a kernel's text; tcc knows none of these. */
+#define SOFT_CC_FLAGS "-std=gnu11 -fgnu89-inline -fPIC -fvisibility=hidden -ffp-contract=off -fno-strict-aliasing " \
+                      "-fno-math-errno -fno-asynchronous-unwind-tables -pipe -nostdlib"
 
 #define SOFT_PTX "//\n// Generated for a software GPU\n//\n.target sm_"      /* then the arch, newline, the image in hex */
 
@@ -130,7 +135,7 @@ typedef struct soft_command {
     uint32_t kind;
     uint32_t head;                             /* with what follows `data` here, a multiple of 16 */
     uint64_t bytes;                            /* that follow, or that are copied or set */
-    uint64_t to, from;                         /* addresses; ACCESS, PEER: from is 0 or 1; LOAD: to is the hash */
+    uint64_t to, from;                         /* addresses; ACCESS, PEER: from is 0 or 1; LOAD: to is the hash, from the text's bytes */
     uint32_t module, kernel;
     uint32_t grid[3], block[3], shared, value;
 } soft_command;                                /* LAUNCH: then each argument at a multiple of 16; WRITE, LOAD: then the bytes */
