@@ -1851,7 +1851,7 @@ static int batches(void) {
         bool good = l != NULL;
         if (good)
             flux_each(b, l) {
-                flux_tensor *mean = flux_mean(b.x, 0);
+                flux_tensor *some = flux_slice(flux_reshape(b.x, 100, F / 100, 5), 0, 0, 1), *mean = flux_mean(flux_reshape(some, F / 100, 5), 0);
                 for (int i = 0; i < 5 && !flux_failed(); i++) {
                     double v = flux_at(mean, 0, i);
                     CHECK(flux_failed() || fabs(v - (double)(n + i)) < 1e-3);
