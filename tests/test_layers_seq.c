@@ -362,27 +362,30 @@ TEST(wrong_attention_calls) {
 
 /* ---- attention as one operation, beside the same in plain ones */
 
-/* The same by products and a softmax in float64, of what lies anywhere in any precision. keep: the weights that dropout leaves. */
+/* The same by products and a softmax in float64 on the processor, of what lies anywhere in any precision. keep: the weights that
+   dropout leaves. */
 static flux_tensor *plain_attention(flux_tensor *q, flux_tensor *k, flux_tensor *v, int heads, flux_tensor *mask, flux_tensor *bias, bool causal,
                                     flux_tensor *keep, double dropped) {
     flux_tensor *x[3] = { q, k, v };
     for (int i = 0; i < 3; i++) {
-        x[i] = flux_to_dtype(x[i], FLUX_F64);
+        x[i] = flux_to_dtype(flux_cpu(x[i]), FLUX_F64);
         x[i] = flux_permute(flux_reshape(x[i], flux_dim(x[i], 0) / heads, heads, flux_dim(x[i], 1), flux_dim(x[i], 2)), 0, 2, 1, 3);
     }
     flux_tensor *l = flux_div(flux_matmul(flux_transpose(x[1]), x[0]), sqrt((double)flux_dim(x[0], 0)));
     flux_tensor *key = flux_reshape(flux_arange(0, (double)flux_dim(k, 1), 1), flux_dim(k, 1), 1), *query = flux_reshape(flux_arange(0, (double)flux_dim(q, 1), 1), 1, flux_dim(q, 1));
-    if (bias) l = flux_add(l, bias);
-    if (mask) l = flux_where(mask, l, -HUGE_VAL);
-    if (causal) l = flux_where(flux_le(key, flux_add(query, (double)(flux_dim(k, 1) - flux_dim(q, 1)))), l, -HUGE_VAL);
+    if (bias) l = flux_add(l, flux_cpu(bias));
+    if (mask) l = flux_where(flux_cpu(mask), l, -HUGE_VAL);
+    if (causal) l = flux_where(flux_cpu(flux_le(key, flux_add(query, (double)(flux_dim(k, 1) - flux_dim(q, 1))))), l, -HUGE_VAL);
     flux_tensor *p = flux_softmax(l);
     if (mask || causal) p = flux_where(flux_gt(l, -HUGE_VAL), p, 0.0);               /* a query that sees nothing */
-    if (keep) p = flux_where(keep, flux_div(p, 1 - dropped), 0.0);
+    if (keep) p = flux_where(flux_cpu(keep), flux_div(p, 1 - dropped), 0.0);
     flux_tensor *y = flux_permute(flux_matmul(x[2], p), 0, 2, 1, 3);
     return flux_reshape(y, flux_dim(v, 0), flux_dim(q, 1), flux_dim(q, 2));
 }
 
-static double furthest(flux_tensor *a, flux_tensor *b) { return flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(a, FLUX_F64), flux_to_dtype(b, FLUX_F64))))); }
+static double furthest(flux_tensor *a, flux_tensor *b) {
+    return flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(flux_cpu(a), FLUX_F64), flux_to_dtype(flux_cpu(b), FLUX_F64)))));
+}
 
 static flux_layer *dropping(double p) {
     flux_layer *m = flux_dropout(p);
@@ -419,7 +422,7 @@ static void attend_as_plain(const attend_case *c, flux_dtype t, double tol) {
     CHECK(flux_dtype_of(y) == t);
     CHECK_NEAR(furthest(y, want), 0, tol);
     flux_grads *g = bias ? flux_gradient(flux_sum(flux_mul(flux_to_dtype(y, FLUX_F64), w)), q, k, v, bias) : flux_gradient(flux_sum(flux_mul(flux_to_dtype(y, FLUX_F64), w)), q, k, v);
-    flux_grads *f = bias ? flux_gradient(flux_sum(flux_mul(want, w)), q, k, v, bias) : flux_gradient(flux_sum(flux_mul(want, w)), q, k, v);
+    flux_grads *f = bias ? flux_gradient(flux_sum(flux_mul(want, flux_cpu(w))), q, k, v, bias) : flux_gradient(flux_sum(flux_mul(want, flux_cpu(w))), q, k, v);
     CHECK_NEAR(furthest(flux_grad(g, q), flux_grad(f, q)), 0, 5 * tol);
     CHECK_NEAR(furthest(flux_grad(g, k), flux_grad(f, k)), 0, 5 * tol);
     CHECK_NEAR(furthest(flux_grad(g, v), flux_grad(f, v)), 0, 5 * tol);
