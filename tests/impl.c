@@ -9,6 +9,7 @@
 #else
 #  include "../flux.h"
 #endif
+#include "open.h"
 
 INSIDE void flux__test_eager(bool eager) {
     flux__atomic_store32(&flux__eager_known, eager ? 2 : 1);

@@ -26,6 +26,8 @@ INSIDE void flux__test_memory_large(size_t bytes);     /* those of so many bytes
 INSIDE void flux__test_inflate_piece(unsigned bytes);  /* what zlib gets at a time */
 INSIDE void flux__test_gpu_blocks(int n);         /* the most of a launch along x */
 INSIDE int flux__test_refused(void);              /* how many have failed since either was called */
+INSIDE const char *flux__test_open(int scopes);   /* what this thread has begun and not ended, NULL: nothing but
+                                                     so many scopes, of which the first is its own */
 
 #if !defined(FLUX_IMPLEMENTATION) || defined(FLUX_IMPL_C) || defined(TEST_OPENED)
 INSIDE void flux__test_eager(bool eager);         /* what FLUX_EAGER says */

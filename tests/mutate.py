@@ -44,7 +44,8 @@ STRICT = ["-Werror=int-conversion", "-Werror=incompatible-pointer-types",
           "-Werror=discarded-qualifiers"]
 NOBODY = 65534
 LONG = 1.0         # seconds of a program from which on its tests are taken one by one
-LEFT_OUT = {"test_softgpu", "test_gpu"}   # about the software GPU, and long
+# about the software GPU, and long; and what test_images_stb has, but that images are not decoded
+LEFT_OUT = {"test_softgpu", "test_gpu", "test_images"}
 
 # What every program is linked with: which defect is awake, and a byte for each that is come to.
 RUNTIME = r'''
@@ -404,7 +405,7 @@ def object_of(lines, name, m=None):
     """What the compiler makes of the implementation with this defect alone, or without any."""
     one, text = os.path.join(WORK, "alone-%s" % name), list(lines)
     os.makedirs(os.path.join(one, "tests"))
-    for file in HEADERS + ("tests/impl.c", "tests/counted.h", "tests/inside.h"):
+    for file in HEADERS + ("tests/impl.c", "tests/counted.h", "tests/inside.h", "tests/open.h"):
         shutil.copy(os.path.join(ROOT, file), os.path.join(one, file))
     if m:
         text[m.line] = m.alone

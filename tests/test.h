@@ -12,8 +12,9 @@
        TEST_MAIN()
 
    Tests run in the order they stand in, each in a scope of its own; an error still pending at a test's end is a
-   failure, and so is a test that checked nothing. `test_x part` runs those with `part` in their name. The last line is
-   "N passed, N failed, N skipped", the exit status 1 if any failed.
+   failure, so is what a call has begun and not ended (open.h), and so is a test that checked nothing. `test_x part`
+   runs those with `part` in their name. The last line is "N passed, N failed, N skipped", the exit status 1 if any
+   failed.
 
    Registration is by numbered variables: C lets a file declare `static x;` again later with its value, so that 200
    are declared here and TEST gives the next one its value. C++ has constructors for that. (gcc's attribute of that
@@ -33,6 +34,9 @@
 #  include "opened/declared.h"
 #else
 #  include "../flux.h"
+#endif
+#if defined(FLUX_IMPLEMENTATION) && !defined(TEST_OPENED)
+#  include "open.h"
 #endif
 #include <math.h>
 #include <stdarg.h>
@@ -192,6 +196,14 @@ static inline bool test_left(const char *what, long n) {
     return n > 0;
 }
 
+/* What a call begins it ends: nothing but the test's own scope is open. */
+static inline void test_ended(int scopes) {
+    char what[100];
+    const char *open = flux__test_open(scopes);
+    snprintf(what, sizeof what, "this has not ended: %s", open ? open : "");
+    if (open) test_fail(__FILE__, __LINE__, what);
+}
+
 static inline int test_run_all(const test_case *const *cases, int n, const char *part) {
     int passed = 0, failed = 0, skipped = 0;
     const long files = test_open_files();
@@ -204,6 +216,7 @@ static inline int test_run_all(const test_case *const *cases, int n, const char 
         cases[i]->run();
         if (flux_failed()) test_fail(__FILE__, __LINE__, flux_error());
         flux_clear();
+        test_ended(2);
         flux_scope_close();
         if (!test_bad && !test_why && !test_checks) test_fail(__FILE__, __LINE__, "the test checked nothing");
         if (test_bad) printf("FAILED  %s: %d of %d checks\n", cases[i]->name, test_bad, test_checks);

@@ -1,0 +1,13 @@
+/* What calls of the library change for a while in the state of the thread, and put back: to be included behind the
+   implementation. test.h asks at the end of each test, since what stays changed seldom shows in a result. */
+#ifndef FLUX_OPEN_H
+#define FLUX_OPEN_H
+INSIDE const char *flux__test_open(int scopes) {
+    const flux__thread *t = flux__self();
+    return !t ? NULL : t->nscopes != scopes ? "scopes" : t->hidden ? "the hiding of temporaries" :
+        t->nograd ? "FLUX_NOGRAD" : t->as_one ? "steps taken as one" : t->held ? "the holding back of messages" :
+        t->quiet ? "the silence about errors" : t->where ? "the place of errors" : t->watch ? "a summary" :
+        t->streams ? "an export" : t->training ? "training" : t->calling || t->origin ? "the layer called" :
+        t->ahead ? "a batch ahead" : t->between ? "messages between kernels" : NULL;
+}
+#endif
