@@ -498,12 +498,15 @@ TEST(spread_of_initialisers) {
     SPREAD(flux_sub(flux_rand32(s), 0.5), sqrt(1 / 12.0));
     SPREAD(flux_init("glorot_normal", s, .gain = 3), 3 * sqrt(2 / 500.0));
     SPREAD(flux_init("kaiming_uniform", s, .gain = 1), sqrt(1 / 300.0));
+    SPREAD(flux_init("glorot_uniform", s, .gain = 3), 3 * sqrt(2 / 500.0));
+    SPREAD(flux_init("kaiming_normal", s, .gain = 3), 3 * sqrt(1 / 300.0));
+    SPREAD(flux_init("lecun_normal", s, .gain = 3), 3 * sqrt(1 / 300.0));
 }
 
 static void check_bound(flux_tensor *w, double bound, int line) {
-    double most = flux_item(flux_max(flux_abs(w)));
-    if (!CHECK(most <= bound && most > 0.95 * bound))
-        fprintf(stderr, "    line %d: %g, not just under %g\n", line, most, bound);
+    double least = flux_item(flux_min(w)), most = flux_item(flux_max(w));
+    if (!CHECK(most <= bound && most > 0.95 * bound && -least <= bound && -least > 0.95 * bound))
+        fprintf(stderr, "    line %d: %g to %g, not just within %g\n", line, least, most, bound);
 }
 #define BOUND(w, b) check_bound(w, b, __LINE__)
 
@@ -513,9 +516,10 @@ TEST(bounds_of_initialisers) {
     BOUND(flux_glorot_uniform(FLUX_SHAPE(10, 100)), 0.2335497);
     BOUND(flux_kaiming_uniform(FLUX_SHAPE(100, 10)), 0.7745968);
     BOUND(flux_truncated_normal(FLUX_SHAPE(100, 100)), 2);
-    BOUND(
-        flux_init("truncated_normal", FLUX_SHAPE(1000), .mean = 1, .std = 2, .lo = -0.5, .hi = 1.5),
-        1.5);
+    BOUND(flux_lecun_normal(FLUX_SHAPE(10000, 1)), 2);      /* of standard deviation 1 before it is cut */
+    BOUND(flux_sub(flux_init("truncated_normal", FLUX_SHAPE(1000), .mean = 1, .std = 2, .lo = -0.5, .hi = 1.5), 0.5), 1);
+    CHECK(flux_item(flux_max(flux_init("truncated_normal", FLUX_SHAPE(1000), .mean = 1, .std = 2,
+                                       .lo = -0.5, .hi = 1.5))) <= 1.5);
     CHECK(flux_item(flux_min(flux_init("truncated_normal", FLUX_SHAPE(1000), .mean = 1, .std = 2,
                                        .lo = -0.5, .hi = 1.5))) >= -0.5);
 }
