@@ -50,7 +50,7 @@ static flux_tensor *integers_too_call(flux_layer *self, flux_tensor *x) {
     (void)self;
     flux_tensor *i = flux_to_dtype(flux_floor(flux_mul(x, 10)), FLUX_I32), *bytes = flux_to_dtype(flux_abs(i), FLUX_U8);
     return flux_tuple(flux_argmin(i, 1), flux_argmax(flux_to_dtype(bytes, FLUX_I64), 0), flux_cat(0, bytes, bytes), flux_permute(flux_to_dtype(i, FLUX_I64), 1, 0),
-                      flux_gather(i, 0, flux_argmax(x, 1)), flux_tril(i), flux_flip(flux_max(bytes, 1), 0), flux_cumsum(i, 0));
+                      flux_gather(i, 0, flux_argmax(x, 0)), flux_tril(i), flux_flip(flux_max(bytes, 1), 0), flux_cumsum(i, 0));
 }
 typedef plain integers;
 FLUX_LAYER(integers, "Integers", integers_call)
@@ -132,6 +132,7 @@ static flux_layer *block(int64_t width) {
     X(attention_scores, flux_multiheadattention(16, .nheads = 4), S(16, 9, 2), 0)                                     \
     X(transformer, flux_chain(flux_embedding(7, 16), block(16), block(16), flux_dense(16, 7)), S(9, 2), 1)            \
     X(residual, flux_new(residual, .body = flux_dense(6, 6), .gain = flux_full(0.3, 6, 1)), S(6, 4), 0)               \
+    X(nothing, flux_chain(flux_dropout(0.5)), S(6, 4), 0)                                                             \
     X(plain, flux_new(plain), S(6, 5), 0)                                                                             \
     X(several, flux_new(several), S(6, 5), 0)                                                                         \
     X(integers, flux_new(integers), S(5, 6), 0)                                                                       \
@@ -312,6 +313,8 @@ TEST(a_cell_of_ones_own_begins_anew) {
     path_of(path, sizeof path, "own.c");
     CHECK(flux_export_c(flux_recurrence(flux_chain(flux_grucell(3, 2))), S(3, 4, 1), path) == 0 && !has(path, "_reset"));
     CHECK(flux_export_c(flux_recurrence(flux_grucell(3, 2)), S(3, 4, 1), path) == 0 && has(path, "own_reset"));
+    flux_layer *both = flux_chain(flux_recurrence(flux_chain(flux_grucell(3, 2))), flux_gru(2, 2));   /* the second goes on */
+    CHECK(flux_export_c(both, S(3, 4, 1), path) == 0 && has(path, "own_reset"));
     end();
 }
 
