@@ -565,6 +565,29 @@ TEST(memory_limit) {
     CHECK_ERROR(flux_mem_trim((flux_device){ 0, -1 }), "does not exist");
 }
 
+/* An error about memory names the three largest sizes in use, and how often each is. */
+TEST(what_takes_the_memory) {
+    ONLY_ON_CPU();
+    flux_mem_trim(test_device);
+    flux_tensor *held[] = { flux_eval(flux_full_with(FLUX_SHAPE(512, 512), 2, FLUX_F64)), flux_eval(flux_rand(700, 1100)),
+                            flux_eval(flux_full_with(FLUX_SHAPE(3), 1, FLUX_F64)), flux_eval(flux_ones(1024, 512)),
+                            flux_eval(flux_full_with(FLUX_SHAPE(100000), 1, FLUX_U8)) };
+    const flux_mem now = flux_mem_stats(test_device);
+    char want[300];
+    snprintf(want, sizeof want, "out of memory on CPU: 4000000 bytes asked for (3.81 MiB), %.2f MiB in use, %.2f MiB held, under the "
+             "limit of flux_mem_limit, 7.75 MiB; the largest: f32 700x1100 (2.94 MiB), 2 x f32 1024x512 (2.00 MiB), u8 100000 (97.66 KiB)",
+             (double)now.live / 1048576, (double)now.reserved / 1048576);
+    flux_mem_limit(test_device, 31 << 18);
+    test_before_error(__FILE__, __LINE__);
+    flux_tensor *none = flux_eval(flux_rand(1000000));
+    char said[700];
+    snprintf(said, sizeof said, "%s", flux_error());
+    test_error(want, __FILE__, __LINE__, "flux_rand");
+    CHECK(!none && held[4]);
+    CHECK_STR(said, want);
+    flux_mem_limit(test_device, 0);
+}
+
 TEST(a_memory_limit_can_be_reached) {
     ONLY_ON_CPU();
     int64_t most = 0;
