@@ -52,6 +52,7 @@ static bool one_in(int n) { return below(n) == 0; }
 static bool null_in, pending;             /* a handle was NULL; an error was pending before */
 static bool scarce, short_of_memory;      /* memory runs out now and then; it may during this call */
 static bool stateless;                    /* each call is made by a thread that has no memory for its state */
+static bool empty_handed;                 /* half of the handles are NULL */
 static bool vast;                         /* most tensors are empty, of a dim of 2^36 to 2^40 */
 static int sentences;
 static char sentence[2][400];
@@ -94,7 +95,7 @@ static int depth;
 
 static void *pick(slot *pool, int n, const char *name) {
     int i = below(n);
-    if (one_in(25) || !pool[i].object) {
+    if (one_in(empty_handed ? 2 : 25) || !pool[i].object) {
         note("%sNULL", *words ? ", " : "");
         return null_in = true, (void *)NULL;
     }
@@ -1530,6 +1531,13 @@ TEST(random_calls_by_threads_without_a_state) {
     stateless = true;
     run_calls(4);
     stateless = false;
+}
+
+/* The same of nothing: each call that there is gets a NULL for each of its handles. */
+TEST(random_calls_of_nothing) {
+    empty_handed = true;
+    run_calls(2);
+    empty_handed = false;
 }
 
 /* The same of tensors that are empty though their dims are large: a call that ends late has gone over one of them. */
