@@ -78,9 +78,11 @@ static void complain(const char *what) {
     told->failed = true;
 }
 
-/* A call that failed has said why, unless a NULL came in or the reason had been said; one that did not is silent. */
+/* A call that failed has said why, unless the reason had been said, or what it says of NULL is its result; one that did
+   not fail is silent. */
 static void judge(bool failed, bool may_be_silent) {
-    if (failed && !sentences && !null_in && !pending && !may_be_silent) complain("failed without a word");
+    const bool asks = null_in && strstr("flux__layer_of_layer flux__same flux_shape_of", now_called);
+    if (failed && !sentences && !asks && !pending && !may_be_silent) complain("failed without a word");
     if (short_of_memory) return;          /* its arguments may have failed before it */
     if (!failed && sentences) complain("succeeded, but said");
     if (sentences > 1) complain("said two sentences");
