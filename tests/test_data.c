@@ -731,6 +731,27 @@ TEST(no_batch_follows_an_error) {
     test_error("add", __FILE__, __LINE__, "an error in the loop");
 }
 
+/* Whichever allocation fails in an epoch that a worker makes, or all from that one on: all batches come, or an error says
+   why they don't. The first ones of the worker are those of its own state. */
+TEST(a_worker_when_memory_runs_out) {
+    ONLY_ON_CPU();
+    flux_loader *l = flux_dataloader(numbers(8), .batchsize = 2, .workers = 1);
+    int spoilt = 0;
+    flux_on_error(test_silent, NULL);
+    for (long k = 0; k < 100; k++) {
+        int n = 0;
+        if (k % 2) flux__test_memory_once(k / 2);
+        else flux__test_memory(k / 2);
+        flux_each (b, l) n += b.x && flux_len(b.x) == 2;
+        flux__test_memory(-1);
+        CHECK(flux_failed() ? n < 4 && *flux_error() : n == 4);
+        spoilt += n < 4;
+        flux_clear();
+    }
+    CHECK(spoilt > 0);
+    flux_on_error(NULL, NULL);
+}
+
 TEST(a_loader_outlives_the_scope_of_its_arrays) {
     flux_loader *l = NULL;
     FLUX_SCOPE l = flux_keep(flux_dataloader(flux_mul(pairs(6), 2), .batchsize = 4, .shuffle = true, .workers = 2));
