@@ -65,6 +65,12 @@ FLUX_LAYER(sorts, "Sorts", sorts_call)
 static flux_tensor *doubles_call(flux_layer *self, flux_tensor *x) { (void)self; return flux_exp(flux_to_dtype(x, FLUX_F64)); }
 typedef plain doubles;
 FLUX_LAYER(doubles, "Doubles", doubles_call)
+static flux_tensor *within_call(flux_layer *self, flux_tensor *x) { return flux_to_dtype(doubles_call(self, x), FLUX_F32); }
+typedef plain within;
+FLUX_LAYER(within, "Within", within_call)
+static flux_tensor *halved_call(flux_layer *self, flux_tensor *x) { (void)self; return flux_exp(flux_to_dtype(flux_to_dtype(flux_square(x), FLUX_BF16), FLUX_F32)); }
+typedef plain halved;
+FLUX_LAYER(halved, "Halved", halved_call)
 static flux_tensor *looks_call(flux_layer *self, flux_tensor *x) { (void)self; return flux_mul(x, flux_item(flux_sum(x))); }
 typedef plain looks;
 FLUX_LAYER(looks, "Looks", looks_call)
@@ -332,6 +338,8 @@ TEST(refused) {
     if (here) CHECK_ERROR(flux_export_c(flux_new(draws), S(2), path) == 0 ? m : NULL, "random numbers");
     CHECK_ERROR(flux_export_c(flux_new(sorts), S(2), path) == 0 ? m : NULL, "sort");
     CHECK_ERROR(flux_export_c(flux_new(doubles), S(2), path) == 0 ? m : NULL, "other floats than float32");
+    CHECK_ERROR(flux_export_c(flux_new(within), S(2), path) == 0 ? m : NULL, "other floats than float32");      /* though what is stored is float32 */
+    CHECK_ERROR(flux_export_c(flux_new(halved), S(2), path) == 0 ? m : NULL, "other floats than float32");
     CHECK_ERROR(flux_export_c(flux_new(looks), S(2), path) == 0 ? m : NULL, "Looks() looks at a value");
     CHECK_ERROR(flux_export_c(m, S(3), path) == 0 ? m : NULL, "Dense");
     CHECK_ERROR(flux_export_c(NULL, S(3), path) == 0 ? m : NULL, "model");
