@@ -112,6 +112,7 @@ TEST(leaves) {
     REFUSED(flux_full_with(dims(1), 1, FLUX_NUM_DTYPES), "is not a dtype");
     GIVES(flux_full_with(dims(1), 1, (flux_dtype)(FLUX_NUM_DTYPES - 1)));
     REFUSED(flux_zeros(most + 4096), "is too large");
+    REFUSED(flux_zeros(0, most + 4096), "is too large");                 /* empty, but for what is made of it */
     TAKES(flux_zeros(most) != NULL);                                     /* nobody looks */
     REFUSED(flux_rand_with(dims(1), FLUX_I32), "rand: random numbers are floating, not i32");
     REFUSED(flux_rand_with(dims(9), FLUX_F32), "rand: 9 dimensions");
