@@ -1482,4 +1482,39 @@ TEST(channels_of_pixels) {
         }
 }
 
+/* The rules that a file names are read back to the bit, by a state of these rules alone; a text that ends before or goes on
+   behind is none. */
+TEST(rules_are_read_by_those_that_wrote_them) {
+    const flux_rule rules[] = {
+        flux_descent(0.1 + 1e-17), flux_adam(1.0 / 3, .beta = { 0.7, 1 - 1e-9 }), flux_nadam(), flux_adamw(.lambda = 0.01), flux_momentum(1e-30),
+        flux_rmsprop(), flux_rmsprop(.centred = true), flux_rprop(), flux_clipnorm(), flux_clipnorm(1, .global = true), flux_mixed_precision(flux_descent()),
+        flux_optimiser_chain(flux_clipgrad(), flux_descent()), flux_optimiser_chain(flux_clipgrad(), flux_descent(), flux_descent()),
+        flux_mixed_precision(flux_optimiser_chain(flux_clipgrad(), flux_descent())), flux_adamw(.couple = FLUX_OFF), };
+    enum { N = (int)(sizeof rules / sizeof *rules) };
+    char text[N][400], back[400];
+    flux_state *of[N];
+    flux_layer *m = flux_dense(1, 1);
+    flux_rule_opts o[FLUX_MAX_RULES];
+    for (int i = 0; i < N; i++) {
+        of[i] = flux_setup(rules[i], m);
+        REQUIRE(of[i] && flux__rules_text(of[i], NULL, text[i], sizeof text[i]) < sizeof text[i]);
+    }
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < N; j++) {
+            const bool same = i == j || (of[i]->nrules == 1 && of[j]->nrules == 1 && of[i]->mixed == of[j]->mixed && !strncmp(text[i], "AdamW", 5) && !strncmp(text[j], "AdamW", 5));
+            bool took = flux__read_rules(text[i], of[j], o);
+            if (took) flux__rules_text(of[j], o, back, sizeof back);
+            if (!CHECK(took == same && (!same || !strcmp(back, text[i])))) fprintf(stderr, "    %s by %s\n", text[i], text[j]);
+        }
+    for (int i = 0; i < N; i++) {
+        const size_t n = strlen(text[i]);
+        for (size_t k = 0; k < n; k++) {
+            snprintf(back, sizeof back, "%.*s", (int)k, text[i]);
+            if (!CHECK(!flux__read_rules(back, of[i], o))) fprintf(stderr, "    %s\n", back);
+        }
+        snprintf(back, sizeof back, "%.390s)", text[i]);
+        CHECK(!flux__read_rules(back, of[i], o));
+    }
+}
+
 TEST_MAIN()
