@@ -8,6 +8,6 @@ INSIDE const char *flux__test_open(int scopes) {
         t->nograd ? "FLUX_NOGRAD" : t->as_one ? "steps taken as one" : t->held ? "the holding back of messages" :
         t->quiet ? "the silence about errors" : t->where ? "the place of errors" : t->watch ? "a summary" :
         t->streams ? "an export" : t->training ? "training" : t->calling || t->origin ? "the layer called" :
-        t->ahead ? "a batch ahead" : t->between ? "messages between kernels" : NULL;
+        t->ahead ? "a batch ahead" : NULL;
 }
 #endif
