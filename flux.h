@@ -16975,56 +16975,59 @@ static void FLUX__F(add_wide)(double *sum, const float *x, int64_t n) {         
     for (; n > 0; n--) *sum++ += (double)*x++;                                                       \
 }
 
-/* Windows side by side, no fewer than 16, element w of window i at x[w][i]: their maxima y, or with
-   slots their sums divided by `by`, in the order of flux__join_order. With g, y is the places of
-   the maxima, the first of equals or the first NaN, and g[i] goes there, 0 elsewhere, or with add
-   nothing: to line l, d[l][i + at[w]], for the elements w = which[first[l]] ... . The lines are as
-   long as said, and up to 15 are written behind their ends; g is 0 and y is there up to 16 before
-   the first window and 32 behind the last. */
+/* Rows of windows side by side, at least a vector of them, element w of window i at x[w][i * step],
+   step 1 or 2: their maxima y, or with slots their sums divided by `by`, in the order of
+   flux__join_order. With g, the places of the maxima are found, the first of equals or the first
+   NaN, and g[i] goes there, 0 elsewhere, or with add nothing: of paired windows, elements w and
+   w + 1 to d[w][i * 2]; of others, a single row, to line l, d[l][i + at[w]], for the elements w =
+   which[first[l]] ... . The lines are as long as said, and up to 15 are written behind their ends;
+   g is 0 and y, which gets the places, is there up to 16 before the first window and 32 behind the
+   last. next: from row to row in x, g, and y or d. */
 #define FLUX__WINDOW 64                   /* elements of a window, at most */
 typedef struct flux__pooled {
-    int64_t windows, length[FLUX__WINDOW], at[FLUX__WINDOW];
-    int n, slots, lines, first[FLUX__WINDOW + 1], which[FLUX__WINDOW];
-    bool add;
+    int64_t windows, rows, next[3], length[FLUX__WINDOW], at[FLUX__WINDOW];
+    int n, step, slots, lines, first[FLUX__WINDOW + 1], which[FLUX__WINDOW];
+    bool add, paired;
     float by, *y, *d[FLUX__WINDOW];
     const float *x[FLUX__WINDOW], *g;
 } flux__pooled;
 #define FLUX__VECTOR_POOL                                                                            \
-FLUX__FN(pool_sum)(const flux__pooled *p, int64_t i) {                                                 \
+FLUX__FN(pool_at)(const float *x, int step) { return step == 2 ? FLUX__F(seconds)(x) : FLUX__F(at)(x); } \
+FLUX__FN(pool_sum)(const flux__pooled *p, int64_t i, int step) {                                     \
     FLUX__V s[4];                                                                                    \
     int w = 0, n = p->n;                                                                             \
-    for (int k = 0; k < 4; k++) s[k] = FLUX__F(at)(p->x[k < n ? k : 0] + i);                         \
+    for (int k = 0; k < 4; k++) s[k] = FLUX__F(pool_at)(p->x[k < n ? k : 0] + i, step);              \
     if (p->slots == 1) {                                                                             \
-        for (w = 1; w < n; w++) s[0] = s[0] + FLUX__F(at)(p->x[w] + i);                              \
+        for (w = 1; w < n; w++) s[0] = s[0] + FLUX__F(pool_at)(p->x[w] + i, step);                   \
         return s[0];                                                                                 \
     }                                                                                                \
     for (w = 4; n - w >= 4; w += 4) {                                                                \
         const float *const *x = p->x + w;                                                            \
-        s[0] = s[0] + FLUX__F(at)(x[0] + i), s[1] = s[1] + FLUX__F(at)(x[1] + i);                    \
-        s[2] = s[2] + FLUX__F(at)(x[2] + i), s[3] = s[3] + FLUX__F(at)(x[3] + i);                    \
+        s[0] = s[0] + FLUX__F(pool_at)(x[0] + i, step), s[1] = s[1] + FLUX__F(pool_at)(x[1] + i, step); \
+        s[2] = s[2] + FLUX__F(pool_at)(x[2] + i, step), s[3] = s[3] + FLUX__F(pool_at)(x[3] + i, step); \
     }                                                                                                \
     /* what is left over goes to the last slots */                                                   \
-    if (n - w == 3) s[1] = s[1] + FLUX__F(at)(p->x[w++] + i);                                        \
-    if (n - w == 2) s[2] = s[2] + FLUX__F(at)(p->x[w++] + i);                                        \
-    if (n - w == 1) s[3] = s[3] + FLUX__F(at)(p->x[w] + i);                                          \
+    if (n - w == 3) s[1] = s[1] + FLUX__F(pool_at)(p->x[w++] + i, step);                             \
+    if (n - w == 2) s[2] = s[2] + FLUX__F(pool_at)(p->x[w++] + i, step);                             \
+    if (n - w == 1) s[3] = s[3] + FLUX__F(pool_at)(p->x[w] + i, step);                               \
     return (s[0] + s[2]) + (s[1] + s[3]);                                                            \
 }                                                                                                    \
 /* the maximum and, in *place, its w; a sum is NaN if an element is */                               \
-FLUX__FN(pool_max)(const flux__pooled *p, int64_t i, FLUX__V *place) {                                 \
-    FLUX__V best = FLUX__F(at)(p->x[0] + i), at = FLUX__K(0), v, sum = best;                         \
+FLUX__FN(pool_max)(const flux__pooled *p, int64_t i, int step, FLUX__V *place) {                     \
+    FLUX__V best = FLUX__F(pool_at)(p->x[0] + i, step), at = FLUX__K(0), v, sum = best;              \
     for (int w = 1; w < p->n && !place; w++)                                                         \
-        v = FLUX__F(at)(p->x[w] + i), sum = sum + v, best = FLUX__MAX(v, best);                      \
+        v = FLUX__F(pool_at)(p->x[w] + i, step), sum = sum + v, best = FLUX__MAX(v, best);           \
     if (!place && FLUX__ALL(sum == sum)) return best;                                                \
-    best = FLUX__F(at)(p->x[0] + i);                                                                 \
+    best = FLUX__F(pool_at)(p->x[0] + i, step);                                                      \
     for (int w = 1; w < p->n; w++) {                                                                 \
-        v = FLUX__F(at)(p->x[w] + i);                                                                \
+        v = FLUX__F(pool_at)(p->x[w] + i, step);                                                     \
         at = FLUX__IF((v > best) | ((v != v) & (best == best)), FLUX__K(w), at);                     \
         best = FLUX__IF((v > best) | ((v != v) & (best == best)), v, best);                          \
     }                                                                                                \
     if (place) *place = at;                                                                          \
     return best;                                                                                     \
 }                                                                                                    \
-static void FLUX__F(pool_back)(const flux__pooled *p) {                                               \
+static void FLUX__F(pool_back)(const flux__pooled *p) {                                              \
     FLUX__V v, g;                                                                                    \
     for (int l = p->lines - 1; l >= 0; l--)                                                          \
         for (int64_t i = 0; i < p->length[l]; i += FLUX__LANES) {                                    \
@@ -17038,16 +17041,27 @@ static void FLUX__F(pool_back)(const flux__pooled *p) {                         
             memcpy(p->d[l] + i, &v, sizeof v);                                                       \
         }                                                                                            \
 }                                                                                                    \
-static void FLUX__F(pool)(const flux__pooled *p) {                                                   \
-    FLUX__V v, none = FLUX__K(0);                                                                    \
-    for (int64_t i = 0; i < p->windows; i += FLUX__LANES) {                                          \
+static FLUX__INLINE void FLUX__F(pool_row)(const flux__pooled *p, int64_t r, int step) {             \
+    FLUX__V v, low, none = FLUX__K(0);                                                               \
+    for (int64_t i = 0, x; i < p->windows; i += FLUX__LANES) {                                       \
         if (i + FLUX__LANES > p->windows) i = p->windows - FLUX__LANES;                              \
-        if (p->slots) v = (FLUX__F(pool_sum)(p, i) + none) / FLUX__K(p->by);                         \
-        else if (p->g) FLUX__F(pool_max)(p, i, &v);                                                  \
-        else v = FLUX__F(pool_max)(p, i, NULL) + none;                                               \
-        memcpy(p->y + i, &v, sizeof v);                                                              \
+        x = r * p->next[0] + i * step;                                                               \
+        if (p->slots) v = (FLUX__F(pool_sum)(p, x, step) + none) / FLUX__K(p->by);                   \
+        else if (p->g) FLUX__F(pool_max)(p, x, step, &v);                                            \
+        else v = FLUX__F(pool_max)(p, x, step, NULL) + none;                                         \
+        if (!p->paired) memcpy(p->y + r * p->next[2] + i, &v, sizeof v);                             \
+        for (int w = 0; w < p->n && p->paired; w += 2) {                                             \
+            const FLUX__V g = FLUX__F(at)(p->g + r * p->next[1] + i);                                \
+            low = FLUX__IF(v == FLUX__K(w), g, none);                                                \
+            FLUX__F(weave)(p->d[w] + r * p->next[2] + i * 2, low, FLUX__IF(v == FLUX__K(w + 1), g, none)); \
+        }                                                                                            \
     }                                                                                                \
-    if (p->g) FLUX__F(pool_back)(p);                                                                 \
+}                                                                                                    \
+static void FLUX__F(pool)(const flux__pooled *p) {                                                   \
+    for (int64_t r = 0; r < p->rows; r++)                                                            \
+        if (p->step == 2) FLUX__F(pool_row)(p, r, 2);                                                \
+        else FLUX__F(pool_row)(p, r, 1);                                                             \
+    if (p->g && !p->paired) FLUX__F(pool_back)(p);                                                   \
 }
 
 /* For attention; n is a multiple of 16. attend_exp: s = exp(s - *most), where *most, the
@@ -17866,6 +17880,8 @@ static FLUX__INLINE float flux__narrow_x1(const double *x) { return (float)*x; }
 #  define FLUX__ALL_x1(mask) (mask)
 #  define FLUX__HELD_x1(x) (x)
 #  define FLUX__MUL32_x1(x, m) (((x) & 0xffffffff) * (m))
+static FLUX__INLINE float flux__seconds_x1(const float *x) { return *x; }
+static FLUX__INLINE void flux__weave_x1(float *to, float a, float b) { to[0] = a, to[1] = b; }
 #  define FLUX__KIND x1
 FLUX__VECTOR_SECTION
 
@@ -17905,6 +17921,19 @@ static FLUX__INLINE void FLUX__F(widen)(FLUX__V x, FLUX__VD *halves) {          
     halves[0] = FLUX__P(LOW)(x), halves[1] = FLUX__P(HIGH)(x);                                       \
 }                                                                                                    \
 FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }                            \
+/* every second of the numbers from x on, but nothing behind the last; the numbers of a and b in turn */ \
+FLUX__FN(seconds)(const float *x) {                                                                  \
+    FLUX__V a, b;                                                                                    \
+    memcpy(&a, x, sizeof a), memcpy(&b, x + FLUX__LANES - 1, sizeof b);                              \
+    FLUX__SHUFFLE(a, a, b, FLUX__VI, FLUX__P(SECONDS))                                               \
+    return a;                                                                                        \
+}                                                                                                    \
+static FLUX__INLINE void FLUX__F(weave)(float *to, FLUX__V a, FLUX__V b) {                           \
+    FLUX__V low, high;                                                                               \
+    FLUX__SHUFFLE(low, a, b, FLUX__VI, FLUX__P(WEAVE_LOW))                                           \
+    FLUX__SHUFFLE(high, a, b, FLUX__VI, FLUX__P(WEAVE_HIGH))                                         \
+    memcpy(to, &low, sizeof low), memcpy(to + FLUX__LANES, &high, sizeof high);                      \
+}                                                                                                    \
 FLUX__VECTOR_RUN
 
 /* Instructions for which the vector types have no operator, as assembler text: the compilers'
@@ -17983,6 +18012,9 @@ static FLUX__INLINE FLUX__F(halves) FLUX__F(bf16_of)(FLUX__V v, FLUX__VU below, 
    64-bit ARM. */
 #  define FLUX__FLOATING_x4(yes, no) yes
 #  define FLUX__LANES_x4 4
+#  define FLUX__SECONDS_x4 0, 2, 5, 7
+#  define FLUX__WEAVE_LOW_x4 0, 4, 1, 5
+#  define FLUX__WEAVE_HIGH_x4 2, 6, 3, 7
 #  define FLUX__HELD_x4(x) (x)
 #  define FLUX__MIN_QUAD_x4(a, b) FLUX__MIN_x4(a, b)
 #  define FLUX__MAX_QUAD_x4(a, b) FLUX__MAX_x4(a, b)
@@ -17994,7 +18026,7 @@ static FLUX__INLINE FLUX__F(halves) FLUX__F(bf16_of)(FLUX__V v, FLUX__VU below, 
 #    define FLUX__LOW_x4(x) flux__low_x4(x)
 #    define FLUX__HIGH_x4(x) flux__low_x4(flux__upper_x4(x))
 #    define FLUX__JOIN_x4(x, y) flux__vjoin_x4(flux__thin_x4(x), flux__thin_x4(y))
-#    define FLUX__ALL_x4(mask) FLUX__ALL_OF(mask)
+#    define FLUX__ALL_x4(mask) (flux__signs_x4(mask) == 15)
 #    define FLUX__MUL32_x4(x, m) flux__vmul32_x4(x, m)
 #    define FLUX__MIN_x4(a, b) flux__vmin_x4(a, b)
 #    define FLUX__MAX_x4(a, b) flux__vmax_x4(a, b)
@@ -18045,6 +18077,7 @@ FLUX__INSTRUCTION(FLUX__V, upper, (FLUX__V x), "movhlps {%0, %0|%0, %0}", "x", "
 FLUX__INSTRUCTION(FLUX__V, thin, (FLUX__VD x), "cvtpd2ps {%1, %0|%0, %1}", "x", "x"(x))
 FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b), "movlhps {%2, %0|%0, %2}", "x", "0"(a), "x"(b))
 FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b), "pmuludq {%2, %0|%0, %2}", "x", "0"(a), "x"(b))
+FLUX__INSTRUCTION(int, signs, (FLUX__VI mask), "movmskps {%1, %0|%0, %1}", "r", "x"(mask))
 #  elif FLUX__NEON
 FLUX__FUSED_STEP(FLUX__V, vfma, "fmla %0.4s, %1.4s, %2.4s", "w", "w"(a), "w"(b), "0"(c))
 FLUX__FUSED_STEP(FLUX__VD, vfmad, "fmla %0.2d, %1.2d, %2.2d", "w", "w"(a), "w"(b), "0"(c))
@@ -18096,6 +18129,9 @@ FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                       
 /* Eight lanes: AVX2 with FMA and F16C. */
 #    define FLUX__FLOATING_x8(yes, no) yes
 #    define FLUX__LANES_x8 8
+#    define FLUX__SECONDS_x8 0, 2, 4, 6, 9, 11, 13, 15
+#    define FLUX__WEAVE_LOW_x8 0, 8, 1, 9, 2, 10, 3, 11
+#    define FLUX__WEAVE_HIGH_x8 4, 12, 5, 13, 6, 14, 7, 15
 #    define FLUX__SQRT_x8(x) flux__vsqrt_x8(x)
 #    define FLUX__FMA_x8(a, b, c) flux__vfma_x8(a, b, c)
 #    define FLUX__FMAD_x8(a, b, c) flux__vfmad_x8(a, b, c)
@@ -18148,6 +18184,9 @@ FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 /* Sixteen lanes: AVX-512F, with what AVX2 has. */
 #    define FLUX__FLOATING_x16(yes, no) yes
 #    define FLUX__LANES_x16 16
+#    define FLUX__SECONDS_x16 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31
+#    define FLUX__WEAVE_LOW_x16 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#    define FLUX__WEAVE_HIGH_x16 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #    define FLUX__SQRT_x16(x) flux__vsqrt_x16(x)
 #    define FLUX__FMA_x16(a, b, c) flux__vfma_x16(a, b, c)
 #    define FLUX__FMAD_x16(a, b, c) flux__vfmad_x16(a, b, c)
@@ -18200,6 +18239,15 @@ static const flux__section *flux__section_now(void) {
     return flux__sections[flux__simd()];
 #else
     return &FLUX__F(section);
+#endif
+}
+/* The same, or that of as wide vectors as n numbers, at least 4, fill. */
+static const flux__section *flux__section_for(int64_t n) {
+#if FLUX__VECTORS && FLUX__X86
+    const int level = flux__simd();
+    return flux__sections[n >= 16 || level == 0 ? level : n >= 8];
+#else
+    return (void)n, flux__section_now();
 #endif
 }
 
@@ -23012,10 +23060,10 @@ typedef struct flux__windows_job {
     /* from one line to the next; windows that fit; rows that are taken together; flat > 0: their
        windows are so far apart, and those between are computed for nothing */
     int64_t ld, part, together, flat;
-    /* places of a window's elements in x and y, and whether they come in pairs, as where windows
-       two wide tile an image */
-    int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];
-    bool paired;
+    int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];    /* places of a window's elements in x and y */
+    /* windows two apart are taken from where they lie, and a gradient written in pairs, as where
+       windows two wide tile an image: lines would double what is read and written */
+    bool direct;
     /* the image to which a gradient is added, or NULL, and where the first window is in it;
        elements of its slices that have no window in common, how many runs of windows each has, and
        memory for a slice for each task, in which every step-th element is one phase, of so many
@@ -23024,7 +23072,7 @@ typedef struct flux__windows_job {
     int64_t rel, slice, slice_rows, phase;
     /* the windows' dims, and for each the steps of x, of g and of y */
     int64_t dim[FLUX_MAX_DIMS], step[3][FLUX_MAX_DIMS];
-    int first;                            /* the dim along which a row runs */
+    int first, next;                      /* the dim along which a row runs, and the rows' own */
     int64_t rows, run_length;             /* number of rows, and of windows side by side in a row */
     /* rows in a task; piece > 0: there is one row only, and a task has so many windows of it */
     int64_t each;
@@ -23085,7 +23133,7 @@ static bool flux__windows_add(const flux__kernel *k, const flux__cpu *c) {
     const int64_t *step = k->operand[k->value[c->pooling.x].operand].stride;
     int d = 0;
     while (d < FLUX_MAX_DIMS - 1 && (k->full[d] == 1 || (k->reduced >> d & 1))) d++;
-    return !c->inner_first && step[d] > 0 && k->full[d] >= 8 && c->inner <= c->order.chunk &&
+    return !c->inner_first && step[d] > 0 && k->full[d] >= 4 && c->inner <= c->order.chunk &&
            c->order.slots == (c->order.rows && c->inner >= 4 ? 4 : 1);
 }
 
@@ -23163,44 +23211,10 @@ static FLUX__O2 void flux__copy_lines(const flux__windows_job *j, float *line, f
     }
 }
 
-/* The gradient y of n windows in pairs, in registers: these are often all that a pooling has, and
-   then lines would double what is read and written. The last four windows may overlap those
-   before. */
-static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float *x, const float *g,
-                                         float *y, int64_t n) {
-#if FLUX__GEMM_VECTORS
-    for (int64_t i = 0, o = 0; o < n; o += 4) {
-        flux__vec16f v, best, tail, low, high;
-        flux__vec16i more, at = { 0, 0, 0, 0 };
-        i = o + 4 > n ? n - 4 : o;
-        for (int32_t w = 0; w < j->pooled.n; w++) {
-            const flux__vec16i here = { w, w, w, w };
-            v = *(const flux__vec16f *)(const void *)(x + 2 * i + j->from[w]);
-            tail = *(const flux__vec16f *)(const void *)(x + 2 * i + j->from[w] + 3);
-            FLUX__SHUFFLE(v, v, tail, flux__vec16i, 0, 2, 5, 7)
-            if (w == 0) best = v;
-            more = ~(v <= best) & (best == best), at = (here & more) | (at & ~more);
-            best = (flux__vec16f)(((flux__vec16i)v & more) | ((flux__vec16i)best & ~more));
-        }
-        for (int32_t w = 0; w < j->pooled.n; w += 2) {
-            const flux__vec16i own = (flux__vec16i)*(const flux__vec16f *)(const void *)(g + i),
-                               one = { w, w, w, w }, two = one + 1;
-            float *to = y + 2 * i + j->to[w];
-            low = (flux__vec16f)(own & (at == one)), high = (flux__vec16f)(own & (at == two));
-            FLUX__SHUFFLE(v, low, high, flux__vec16i, 0, 4, 1, 5)
-            *(flux__vec16f *)(void *)to = v;
-            FLUX__SHUFFLE(v, low, high, flux__vec16i, 2, 6, 3, 7)
-            *(flux__vec16f *)(void *)(to + 4) = v;
-        }
-    }
-#endif
-    (void)j, (void)x, (void)g, (void)y, (void)n;
-}
-
 /* Runs n windows, the first one number o, of each of some rows that begin at the places at[...] in
    x, g and y; of an image, base more in the sum of a slice. memory: four times FLUX__LINES. */
 static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled *p, float *memory,
-                                       int64_t (*at)[3], int rows, int64_t o, int64_t n,
+                                       int64_t (*at)[3], int64_t rows, int64_t o, int64_t n,
                                        float *sum, int64_t base) {
     const flux__lines *in = &j->in, *to = &j->out;
     const int64_t pitch = j->flat ? j->flat : n + in->most, all = (rows - 1) * pitch + n,
@@ -23209,11 +23223,16 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled 
     float *line = memory, *out = line + FLUX__LINES, *g = out + FLUX__LINES + margin,
           *place = g + FLUX__LINES, *x = (float *)(uintptr_t)j->x + o * in->step,
           *y = j->y + o * j->step[2][j->first];
-    if (j->paired && n >= 4) {
-        flux__windows_pairs(j, x + at[0][0], j->g + at[0][1], y + at[0][2], n);
+    if (j->direct && n >= 4) {
+        p->windows = n, p->rows = rows, p->step = 2, p->paired = j->g != NULL;
+        for (int i = 0; i < 3; i++) p->next[i] = j->step[i][j->next];
+        for (int w = 0; w < p->n; w++)
+            p->x[w] = x + at[0][0] + j->from[w], p->d[w] = y + at[0][2] + j->to[w];
+        p->y = y + at[0][2], p->g = j->g ? j->g + o + at[0][1] : NULL;
+        flux__section_for(n)->pool(p);
         return;
     }
-    p->windows = all < 16 ? 16 : all;
+    p->windows = all < 16 ? 16 : all, p->rows = p->step = 1, p->paired = false;
     for (int r = 0; r < (j->flat ? 1 : rows) && !here; r++)
         flux__copy_lines(j, line + r * pitch, x + at[r][0], j->flat ? all : n, false);
     for (int l = 0; l < in->n && all < 16; l++)
@@ -23257,7 +23276,7 @@ static void flux__join_phases(const flux__windows_job *j, float *image, const fl
 static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
     const flux__windows_job *j = (const flux__windows_job *)ctx;
     int64_t row = part * j->each, end = row + j->each < j->rows ? row + j->each : j->rows, rest,
-            at[FLUX__TOGETHER][3], now[3] = { 0 }, place[FLUX_MAX_DIMS], o = 0,
+            at[FLUX__TOGETHER][3], now[3] = { 0 }, place[FLUX_MAX_DIMS] = { 0 }, o = 0,
             last = j->run_length;
     float memory[4 * FLUX__LINES];
     flux__pooled p = j->pooled;
@@ -23269,15 +23288,16 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
         place[d] = rest % j->dim[d];
         for (i = 0; i < 3; i++) now[i] += place[d] * j->step[i][d];
     }
-    for (; row < end; row++) {
-        const int64_t slice = row / j->slice_rows;
-        const bool ends = row + 1 == end || (sum && (row + 1) % j->slice_rows == 0);
-        int64_t *was = at[some++];
+    for (int64_t many; row < end; row += many) {
+        many = j->direct ? flux__gemm_min(end - row, j->dim[j->next] - place[j->next]) : 1;
+        const int64_t slice = sum ? row / j->slice_rows : 0;
+        const bool ends = row + many == end || (sum && (row + 1) % j->slice_rows == 0);
+        int64_t *was = at[some++], by = many;
         if (sum && row % j->slice_rows == 0) memset(sum, 0, (size_t)bytes);
         memcpy(was, now, sizeof now);
-        for (d = j->first + 1; d < FLUX_MAX_DIMS; place[d++] = 0) {
-            for (i = 0; i < 3; i++) now[i] += j->step[i][d];
-            if (++place[d] < j->dim[d]) break;
+        for (d = j->next; d < FLUX_MAX_DIMS; place[d++] = 0, by = 1) {
+            for (i = 0; i < 3; i++) now[i] += by * j->step[i][d];
+            if ((place[d] += by) < j->dim[d]) break;
             for (i = 0; i < 3; i++) now[i] -= j->dim[d] * j->step[i][d];
         }
         if (!ends && some < j->together &&
@@ -23285,7 +23305,7 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
             !(sum && now[2] - was[2] != j->flat * j->in.step)) continue;
         for (int64_t m, to = j->rel - slice * j->slice; o < last; o += m) {
             m = flux__gemm_min(last - o, j->part);
-            flux__windows_run(j, &p, memory, at, some, o, m, sum, to);
+            flux__windows_run(j, &p, memory, at, j->direct ? many : some, o, m, sum, to);
         }
         some = 0, o = 0;
         if (sum && (row + 1) % j->slice_rows == 0)
@@ -23296,7 +23316,7 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
 /* Finds the lines of the windows' elements, and how many rows and windows are taken together. */
 static void flux__plan_lines(flux__windows_job *j) {
     flux__pooled *p = &j->pooled;
-    const int next = j->first + 1 < FLUX_MAX_DIMS ? j->first + 1 : j->first, n = p->n;
+    const int next = j->next, n = p->n;
     const int64_t sx = j->step[0][j->first], sy = j->step[2][j->first], row = j->run_length,
                   far = sx > 0 && j->step[0][next] % sx == 0 ? j->step[0][next] / sx : 0;
     const bool alone = j->g && !j->image;
@@ -23313,10 +23333,10 @@ static void flux__plan_lines(flux__windows_job *j) {
         j->together = j->together < 1 ? 1 : flux__gemm_min(j->together, FLUX__TOGETHER);
         if (!j->flat || j->together > 1) break;
     }
-    j->paired = FLUX__GEMM_VECTORS && alone && row >= 4 && sx == 2 && sy == 2 && n % 2 == 0 &&
-                j->step[1][j->first] == 1;
-    for (int w = 0; w < n; w += 2) j->paired = j->paired && j->to[w + 1] == j->to[w] + 1;
-    if (j->paired) j->together = 1, j->part = row;
+    j->direct = row >= 4 && sx == 2 &&
+                (!j->g || (alone && sy == 2 && n % 2 == 0 && j->step[1][j->first] == 1));
+    for (int w = 0; w < n && j->g; w += 2) j->direct = j->direct && j->to[w + 1] == j->to[w] + 1;
+    if (j->direct) j->together = 1, j->part = row;
     p->lines = j->out.n;
     for (int l = 0, i = 0; l < p->lines; l++, p->first[l] = i)
         for (int k = n - 1; k >= 0; k--) {    /* windows that overlap are added in their order */
@@ -23361,6 +23381,7 @@ static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__
         else if (d < dims) j.slice_rows *= j.dim[d];
     }
     if (j.first >= dims || (into && contiguous[j.first] < 1)) return false;
+    for (j.next = j.first; j.next < FLUX_MAX_DIMS - 1 && j.dim[++j.next] == 1;) {}
     for (int64_t i = 0; i < c->inner; i++) {
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
             if (k->reduced >> d & 1)

@@ -444,56 +444,59 @@ static void FLUX__F(add_wide)(double *sum, const float *x, int64_t n) {         
     for (; n > 0; n--) *sum++ += (double)*x++;                                                       \
 }
 
-/* Windows side by side, no fewer than 16, element w of window i at x[w][i]: their maxima y, or with
-   slots their sums divided by `by`, in the order of flux__join_order. With g, y is the places of
-   the maxima, the first of equals or the first NaN, and g[i] goes there, 0 elsewhere, or with add
-   nothing: to line l, d[l][i + at[w]], for the elements w = which[first[l]] ... . The lines are as
-   long as said, and up to 15 are written behind their ends; g is 0 and y is there up to 16 before
-   the first window and 32 behind the last. */
+/* Rows of windows side by side, at least a vector of them, element w of window i at x[w][i * step],
+   step 1 or 2: their maxima y, or with slots their sums divided by `by`, in the order of
+   flux__join_order. With g, the places of the maxima are found, the first of equals or the first
+   NaN, and g[i] goes there, 0 elsewhere, or with add nothing: of paired windows, elements w and
+   w + 1 to d[w][i * 2]; of others, a single row, to line l, d[l][i + at[w]], for the elements w =
+   which[first[l]] ... . The lines are as long as said, and up to 15 are written behind their ends;
+   g is 0 and y, which gets the places, is there up to 16 before the first window and 32 behind the
+   last. next: from row to row in x, g, and y or d. */
 #define FLUX__WINDOW 64                   /* elements of a window, at most */
 typedef struct flux__pooled {
-    int64_t windows, length[FLUX__WINDOW], at[FLUX__WINDOW];
-    int n, slots, lines, first[FLUX__WINDOW + 1], which[FLUX__WINDOW];
-    bool add;
+    int64_t windows, rows, next[3], length[FLUX__WINDOW], at[FLUX__WINDOW];
+    int n, step, slots, lines, first[FLUX__WINDOW + 1], which[FLUX__WINDOW];
+    bool add, paired;
     float by, *y, *d[FLUX__WINDOW];
     const float *x[FLUX__WINDOW], *g;
 } flux__pooled;
 #define FLUX__VECTOR_POOL                                                                            \
-FLUX__FN(pool_sum)(const flux__pooled *p, int64_t i) {                                                 \
+FLUX__FN(pool_at)(const float *x, int step) { return step == 2 ? FLUX__F(seconds)(x) : FLUX__F(at)(x); } \
+FLUX__FN(pool_sum)(const flux__pooled *p, int64_t i, int step) {                                     \
     FLUX__V s[4];                                                                                    \
     int w = 0, n = p->n;                                                                             \
-    for (int k = 0; k < 4; k++) s[k] = FLUX__F(at)(p->x[k < n ? k : 0] + i);                         \
+    for (int k = 0; k < 4; k++) s[k] = FLUX__F(pool_at)(p->x[k < n ? k : 0] + i, step);              \
     if (p->slots == 1) {                                                                             \
-        for (w = 1; w < n; w++) s[0] = s[0] + FLUX__F(at)(p->x[w] + i);                              \
+        for (w = 1; w < n; w++) s[0] = s[0] + FLUX__F(pool_at)(p->x[w] + i, step);                   \
         return s[0];                                                                                 \
     }                                                                                                \
     for (w = 4; n - w >= 4; w += 4) {                                                                \
         const float *const *x = p->x + w;                                                            \
-        s[0] = s[0] + FLUX__F(at)(x[0] + i), s[1] = s[1] + FLUX__F(at)(x[1] + i);                    \
-        s[2] = s[2] + FLUX__F(at)(x[2] + i), s[3] = s[3] + FLUX__F(at)(x[3] + i);                    \
+        s[0] = s[0] + FLUX__F(pool_at)(x[0] + i, step), s[1] = s[1] + FLUX__F(pool_at)(x[1] + i, step); \
+        s[2] = s[2] + FLUX__F(pool_at)(x[2] + i, step), s[3] = s[3] + FLUX__F(pool_at)(x[3] + i, step); \
     }                                                                                                \
     /* what is left over goes to the last slots */                                                   \
-    if (n - w == 3) s[1] = s[1] + FLUX__F(at)(p->x[w++] + i);                                        \
-    if (n - w == 2) s[2] = s[2] + FLUX__F(at)(p->x[w++] + i);                                        \
-    if (n - w == 1) s[3] = s[3] + FLUX__F(at)(p->x[w] + i);                                          \
+    if (n - w == 3) s[1] = s[1] + FLUX__F(pool_at)(p->x[w++] + i, step);                             \
+    if (n - w == 2) s[2] = s[2] + FLUX__F(pool_at)(p->x[w++] + i, step);                             \
+    if (n - w == 1) s[3] = s[3] + FLUX__F(pool_at)(p->x[w] + i, step);                               \
     return (s[0] + s[2]) + (s[1] + s[3]);                                                            \
 }                                                                                                    \
 /* the maximum and, in *place, its w; a sum is NaN if an element is */                               \
-FLUX__FN(pool_max)(const flux__pooled *p, int64_t i, FLUX__V *place) {                                 \
-    FLUX__V best = FLUX__F(at)(p->x[0] + i), at = FLUX__K(0), v, sum = best;                         \
+FLUX__FN(pool_max)(const flux__pooled *p, int64_t i, int step, FLUX__V *place) {                     \
+    FLUX__V best = FLUX__F(pool_at)(p->x[0] + i, step), at = FLUX__K(0), v, sum = best;              \
     for (int w = 1; w < p->n && !place; w++)                                                         \
-        v = FLUX__F(at)(p->x[w] + i), sum = sum + v, best = FLUX__MAX(v, best);                      \
+        v = FLUX__F(pool_at)(p->x[w] + i, step), sum = sum + v, best = FLUX__MAX(v, best);           \
     if (!place && FLUX__ALL(sum == sum)) return best;                                                \
-    best = FLUX__F(at)(p->x[0] + i);                                                                 \
+    best = FLUX__F(pool_at)(p->x[0] + i, step);                                                      \
     for (int w = 1; w < p->n; w++) {                                                                 \
-        v = FLUX__F(at)(p->x[w] + i);                                                                \
+        v = FLUX__F(pool_at)(p->x[w] + i, step);                                                     \
         at = FLUX__IF((v > best) | ((v != v) & (best == best)), FLUX__K(w), at);                     \
         best = FLUX__IF((v > best) | ((v != v) & (best == best)), v, best);                          \
     }                                                                                                \
     if (place) *place = at;                                                                          \
     return best;                                                                                     \
 }                                                                                                    \
-static void FLUX__F(pool_back)(const flux__pooled *p) {                                               \
+static void FLUX__F(pool_back)(const flux__pooled *p) {                                              \
     FLUX__V v, g;                                                                                    \
     for (int l = p->lines - 1; l >= 0; l--)                                                          \
         for (int64_t i = 0; i < p->length[l]; i += FLUX__LANES) {                                    \
@@ -507,16 +510,27 @@ static void FLUX__F(pool_back)(const flux__pooled *p) {                         
             memcpy(p->d[l] + i, &v, sizeof v);                                                       \
         }                                                                                            \
 }                                                                                                    \
-static void FLUX__F(pool)(const flux__pooled *p) {                                                   \
-    FLUX__V v, none = FLUX__K(0);                                                                    \
-    for (int64_t i = 0; i < p->windows; i += FLUX__LANES) {                                          \
+static FLUX__INLINE void FLUX__F(pool_row)(const flux__pooled *p, int64_t r, int step) {             \
+    FLUX__V v, low, none = FLUX__K(0);                                                               \
+    for (int64_t i = 0, x; i < p->windows; i += FLUX__LANES) {                                       \
         if (i + FLUX__LANES > p->windows) i = p->windows - FLUX__LANES;                              \
-        if (p->slots) v = (FLUX__F(pool_sum)(p, i) + none) / FLUX__K(p->by);                         \
-        else if (p->g) FLUX__F(pool_max)(p, i, &v);                                                  \
-        else v = FLUX__F(pool_max)(p, i, NULL) + none;                                               \
-        memcpy(p->y + i, &v, sizeof v);                                                              \
+        x = r * p->next[0] + i * step;                                                               \
+        if (p->slots) v = (FLUX__F(pool_sum)(p, x, step) + none) / FLUX__K(p->by);                   \
+        else if (p->g) FLUX__F(pool_max)(p, x, step, &v);                                            \
+        else v = FLUX__F(pool_max)(p, x, step, NULL) + none;                                         \
+        if (!p->paired) memcpy(p->y + r * p->next[2] + i, &v, sizeof v);                             \
+        for (int w = 0; w < p->n && p->paired; w += 2) {                                             \
+            const FLUX__V g = FLUX__F(at)(p->g + r * p->next[1] + i);                                \
+            low = FLUX__IF(v == FLUX__K(w), g, none);                                                \
+            FLUX__F(weave)(p->d[w] + r * p->next[2] + i * 2, low, FLUX__IF(v == FLUX__K(w + 1), g, none)); \
+        }                                                                                            \
     }                                                                                                \
-    if (p->g) FLUX__F(pool_back)(p);                                                                 \
+}                                                                                                    \
+static void FLUX__F(pool)(const flux__pooled *p) {                                                   \
+    for (int64_t r = 0; r < p->rows; r++)                                                            \
+        if (p->step == 2) FLUX__F(pool_row)(p, r, 2);                                                \
+        else FLUX__F(pool_row)(p, r, 1);                                                             \
+    if (p->g && !p->paired) FLUX__F(pool_back)(p);                                                   \
 }
 
 /* For attention; n is a multiple of 16. attend_exp: s = exp(s - *most), where *most, the

@@ -74,6 +74,8 @@ static FLUX__INLINE float flux__narrow_x1(const double *x) { return (float)*x; }
 #  define FLUX__ALL_x1(mask) (mask)
 #  define FLUX__HELD_x1(x) (x)
 #  define FLUX__MUL32_x1(x, m) (((x) & 0xffffffff) * (m))
+static FLUX__INLINE float flux__seconds_x1(const float *x) { return *x; }
+static FLUX__INLINE void flux__weave_x1(float *to, float a, float b) { to[0] = a, to[1] = b; }
 #  define FLUX__KIND x1
 FLUX__VECTOR_SECTION
 
@@ -113,6 +115,19 @@ static FLUX__INLINE void FLUX__F(widen)(FLUX__V x, FLUX__VD *halves) {          
     halves[0] = FLUX__P(LOW)(x), halves[1] = FLUX__P(HIGH)(x);                                       \
 }                                                                                                    \
 FLUX__FN(narrow)(const FLUX__VD *x) { return FLUX__P(JOIN)(x[0], x[1]); }                            \
+/* every second of the numbers from x on, but nothing behind the last; the numbers of a and b in turn */ \
+FLUX__FN(seconds)(const float *x) {                                                                  \
+    FLUX__V a, b;                                                                                    \
+    memcpy(&a, x, sizeof a), memcpy(&b, x + FLUX__LANES - 1, sizeof b);                              \
+    FLUX__SHUFFLE(a, a, b, FLUX__VI, FLUX__P(SECONDS))                                               \
+    return a;                                                                                        \
+}                                                                                                    \
+static FLUX__INLINE void FLUX__F(weave)(float *to, FLUX__V a, FLUX__V b) {                           \
+    FLUX__V low, high;                                                                               \
+    FLUX__SHUFFLE(low, a, b, FLUX__VI, FLUX__P(WEAVE_LOW))                                           \
+    FLUX__SHUFFLE(high, a, b, FLUX__VI, FLUX__P(WEAVE_HIGH))                                         \
+    memcpy(to, &low, sizeof low), memcpy(to + FLUX__LANES, &high, sizeof high);                      \
+}                                                                                                    \
 FLUX__VECTOR_RUN
 
 /* Instructions for which the vector types have no operator, as assembler text: the compilers'
@@ -191,6 +206,9 @@ static FLUX__INLINE FLUX__F(halves) FLUX__F(bf16_of)(FLUX__V v, FLUX__VU below, 
    64-bit ARM. */
 #  define FLUX__FLOATING_x4(yes, no) yes
 #  define FLUX__LANES_x4 4
+#  define FLUX__SECONDS_x4 0, 2, 5, 7
+#  define FLUX__WEAVE_LOW_x4 0, 4, 1, 5
+#  define FLUX__WEAVE_HIGH_x4 2, 6, 3, 7
 #  define FLUX__HELD_x4(x) (x)
 #  define FLUX__MIN_QUAD_x4(a, b) FLUX__MIN_x4(a, b)
 #  define FLUX__MAX_QUAD_x4(a, b) FLUX__MAX_x4(a, b)
@@ -202,7 +220,7 @@ static FLUX__INLINE FLUX__F(halves) FLUX__F(bf16_of)(FLUX__V v, FLUX__VU below, 
 #    define FLUX__LOW_x4(x) flux__low_x4(x)
 #    define FLUX__HIGH_x4(x) flux__low_x4(flux__upper_x4(x))
 #    define FLUX__JOIN_x4(x, y) flux__vjoin_x4(flux__thin_x4(x), flux__thin_x4(y))
-#    define FLUX__ALL_x4(mask) FLUX__ALL_OF(mask)
+#    define FLUX__ALL_x4(mask) (flux__signs_x4(mask) == 15)
 #    define FLUX__MUL32_x4(x, m) flux__vmul32_x4(x, m)
 #    define FLUX__MIN_x4(a, b) flux__vmin_x4(a, b)
 #    define FLUX__MAX_x4(a, b) flux__vmax_x4(a, b)
@@ -253,6 +271,7 @@ FLUX__INSTRUCTION(FLUX__V, upper, (FLUX__V x), "movhlps {%0, %0|%0, %0}", "x", "
 FLUX__INSTRUCTION(FLUX__V, thin, (FLUX__VD x), "cvtpd2ps {%1, %0|%0, %1}", "x", "x"(x))
 FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b), "movlhps {%2, %0|%0, %2}", "x", "0"(a), "x"(b))
 FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b), "pmuludq {%2, %0|%0, %2}", "x", "0"(a), "x"(b))
+FLUX__INSTRUCTION(int, signs, (FLUX__VI mask), "movmskps {%1, %0|%0, %1}", "r", "x"(mask))
 #  elif FLUX__NEON
 FLUX__FUSED_STEP(FLUX__V, vfma, "fmla %0.4s, %1.4s, %2.4s", "w", "w"(a), "w"(b), "0"(c))
 FLUX__FUSED_STEP(FLUX__VD, vfmad, "fmla %0.2d, %1.2d, %2.2d", "w", "w"(a), "w"(b), "0"(c))
@@ -304,6 +323,9 @@ FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                       
 /* Eight lanes: AVX2 with FMA and F16C. */
 #    define FLUX__FLOATING_x8(yes, no) yes
 #    define FLUX__LANES_x8 8
+#    define FLUX__SECONDS_x8 0, 2, 4, 6, 9, 11, 13, 15
+#    define FLUX__WEAVE_LOW_x8 0, 8, 1, 9, 2, 10, 3, 11
+#    define FLUX__WEAVE_HIGH_x8 4, 12, 5, 13, 6, 14, 7, 15
 #    define FLUX__SQRT_x8(x) flux__vsqrt_x8(x)
 #    define FLUX__FMA_x8(a, b, c) flux__vfma_x8(a, b, c)
 #    define FLUX__FMAD_x8(a, b, c) flux__vfmad_x8(a, b, c)
@@ -356,6 +378,9 @@ FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 /* Sixteen lanes: AVX-512F, with what AVX2 has. */
 #    define FLUX__FLOATING_x16(yes, no) yes
 #    define FLUX__LANES_x16 16
+#    define FLUX__SECONDS_x16 0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31
+#    define FLUX__WEAVE_LOW_x16 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#    define FLUX__WEAVE_HIGH_x16 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
 #    define FLUX__SQRT_x16(x) flux__vsqrt_x16(x)
 #    define FLUX__FMA_x16(a, b, c) flux__vfma_x16(a, b, c)
 #    define FLUX__FMAD_x16(a, b, c) flux__vfmad_x16(a, b, c)
@@ -408,6 +433,15 @@ static const flux__section *flux__section_now(void) {
     return flux__sections[flux__simd()];
 #else
     return &FLUX__F(section);
+#endif
+}
+/* The same, or that of as wide vectors as n numbers, at least 4, fill. */
+static const flux__section *flux__section_for(int64_t n) {
+#if FLUX__VECTORS && FLUX__X86
+    const int level = flux__simd();
+    return flux__sections[n >= 16 || level == 0 ? level : n >= 8];
+#else
+    return (void)n, flux__section_now();
 #endif
 }
 

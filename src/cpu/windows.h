@@ -10,7 +10,6 @@
 #include "../schedule/dispatch.h"
 #include "loops.h"
 #include "vectors.h"
-#include "gemm_kernels.h"
 #include "gemm_pack.h"
 #include "backend.h"
 #include "whole.h"
@@ -53,10 +52,10 @@ typedef struct flux__windows_job {
     /* from one line to the next; windows that fit; rows that are taken together; flat > 0: their
        windows are so far apart, and those between are computed for nothing */
     int64_t ld, part, together, flat;
-    /* places of a window's elements in x and y, and whether they come in pairs, as where windows
-       two wide tile an image */
-    int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];
-    bool paired;
+    int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];    /* places of a window's elements in x and y */
+    /* windows two apart are taken from where they lie, and a gradient written in pairs, as where
+       windows two wide tile an image: lines would double what is read and written */
+    bool direct;
     /* the image to which a gradient is added, or NULL, and where the first window is in it;
        elements of its slices that have no window in common, how many runs of windows each has, and
        memory for a slice for each task, in which every step-th element is one phase, of so many
@@ -65,7 +64,7 @@ typedef struct flux__windows_job {
     int64_t rel, slice, slice_rows, phase;
     /* the windows' dims, and for each the steps of x, of g and of y */
     int64_t dim[FLUX_MAX_DIMS], step[3][FLUX_MAX_DIMS];
-    int first;                            /* the dim along which a row runs */
+    int first, next;                      /* the dim along which a row runs, and the rows' own */
     int64_t rows, run_length;             /* number of rows, and of windows side by side in a row */
     /* rows in a task; piece > 0: there is one row only, and a task has so many windows of it */
     int64_t each;
@@ -126,7 +125,7 @@ static bool flux__windows_add(const flux__kernel *k, const flux__cpu *c) {
     const int64_t *step = k->operand[k->value[c->pooling.x].operand].stride;
     int d = 0;
     while (d < FLUX_MAX_DIMS - 1 && (k->full[d] == 1 || (k->reduced >> d & 1))) d++;
-    return !c->inner_first && step[d] > 0 && k->full[d] >= 8 && c->inner <= c->order.chunk &&
+    return !c->inner_first && step[d] > 0 && k->full[d] >= 4 && c->inner <= c->order.chunk &&
            c->order.slots == (c->order.rows && c->inner >= 4 ? 4 : 1);
 }
 
@@ -204,44 +203,10 @@ static FLUX__O2 void flux__copy_lines(const flux__windows_job *j, float *line, f
     }
 }
 
-/* The gradient y of n windows in pairs, in registers: these are often all that a pooling has, and
-   then lines would double what is read and written. The last four windows may overlap those
-   before. */
-static FLUX__O2 void flux__windows_pairs(const flux__windows_job *j, const float *x, const float *g,
-                                         float *y, int64_t n) {
-#if FLUX__GEMM_VECTORS
-    for (int64_t i = 0, o = 0; o < n; o += 4) {
-        flux__vec16f v, best, tail, low, high;
-        flux__vec16i more, at = { 0, 0, 0, 0 };
-        i = o + 4 > n ? n - 4 : o;
-        for (int32_t w = 0; w < j->pooled.n; w++) {
-            const flux__vec16i here = { w, w, w, w };
-            v = *(const flux__vec16f *)(const void *)(x + 2 * i + j->from[w]);
-            tail = *(const flux__vec16f *)(const void *)(x + 2 * i + j->from[w] + 3);
-            FLUX__SHUFFLE(v, v, tail, flux__vec16i, 0, 2, 5, 7)
-            if (w == 0) best = v;
-            more = ~(v <= best) & (best == best), at = (here & more) | (at & ~more);
-            best = (flux__vec16f)(((flux__vec16i)v & more) | ((flux__vec16i)best & ~more));
-        }
-        for (int32_t w = 0; w < j->pooled.n; w += 2) {
-            const flux__vec16i own = (flux__vec16i)*(const flux__vec16f *)(const void *)(g + i),
-                               one = { w, w, w, w }, two = one + 1;
-            float *to = y + 2 * i + j->to[w];
-            low = (flux__vec16f)(own & (at == one)), high = (flux__vec16f)(own & (at == two));
-            FLUX__SHUFFLE(v, low, high, flux__vec16i, 0, 4, 1, 5)
-            *(flux__vec16f *)(void *)to = v;
-            FLUX__SHUFFLE(v, low, high, flux__vec16i, 2, 6, 3, 7)
-            *(flux__vec16f *)(void *)(to + 4) = v;
-        }
-    }
-#endif
-    (void)j, (void)x, (void)g, (void)y, (void)n;
-}
-
 /* Runs n windows, the first one number o, of each of some rows that begin at the places at[...] in
    x, g and y; of an image, base more in the sum of a slice. memory: four times FLUX__LINES. */
 static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled *p, float *memory,
-                                       int64_t (*at)[3], int rows, int64_t o, int64_t n,
+                                       int64_t (*at)[3], int64_t rows, int64_t o, int64_t n,
                                        float *sum, int64_t base) {
     const flux__lines *in = &j->in, *to = &j->out;
     const int64_t pitch = j->flat ? j->flat : n + in->most, all = (rows - 1) * pitch + n,
@@ -250,11 +215,16 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled 
     float *line = memory, *out = line + FLUX__LINES, *g = out + FLUX__LINES + margin,
           *place = g + FLUX__LINES, *x = (float *)(uintptr_t)j->x + o * in->step,
           *y = j->y + o * j->step[2][j->first];
-    if (j->paired && n >= 4) {
-        flux__windows_pairs(j, x + at[0][0], j->g + at[0][1], y + at[0][2], n);
+    if (j->direct && n >= 4) {
+        p->windows = n, p->rows = rows, p->step = 2, p->paired = j->g != NULL;
+        for (int i = 0; i < 3; i++) p->next[i] = j->step[i][j->next];
+        for (int w = 0; w < p->n; w++)
+            p->x[w] = x + at[0][0] + j->from[w], p->d[w] = y + at[0][2] + j->to[w];
+        p->y = y + at[0][2], p->g = j->g ? j->g + o + at[0][1] : NULL;
+        flux__section_for(n)->pool(p);
         return;
     }
-    p->windows = all < 16 ? 16 : all;
+    p->windows = all < 16 ? 16 : all, p->rows = p->step = 1, p->paired = false;
     for (int r = 0; r < (j->flat ? 1 : rows) && !here; r++)
         flux__copy_lines(j, line + r * pitch, x + at[r][0], j->flat ? all : n, false);
     for (int l = 0; l < in->n && all < 16; l++)
@@ -298,7 +268,7 @@ static void flux__join_phases(const flux__windows_job *j, float *image, const fl
 static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
     const flux__windows_job *j = (const flux__windows_job *)ctx;
     int64_t row = part * j->each, end = row + j->each < j->rows ? row + j->each : j->rows, rest,
-            at[FLUX__TOGETHER][3], now[3] = { 0 }, place[FLUX_MAX_DIMS], o = 0,
+            at[FLUX__TOGETHER][3], now[3] = { 0 }, place[FLUX_MAX_DIMS] = { 0 }, o = 0,
             last = j->run_length;
     float memory[4 * FLUX__LINES];
     flux__pooled p = j->pooled;
@@ -310,15 +280,16 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
         place[d] = rest % j->dim[d];
         for (i = 0; i < 3; i++) now[i] += place[d] * j->step[i][d];
     }
-    for (; row < end; row++) {
-        const int64_t slice = row / j->slice_rows;
-        const bool ends = row + 1 == end || (sum && (row + 1) % j->slice_rows == 0);
-        int64_t *was = at[some++];
+    for (int64_t many; row < end; row += many) {
+        many = j->direct ? flux__gemm_min(end - row, j->dim[j->next] - place[j->next]) : 1;
+        const int64_t slice = sum ? row / j->slice_rows : 0;
+        const bool ends = row + many == end || (sum && (row + 1) % j->slice_rows == 0);
+        int64_t *was = at[some++], by = many;
         if (sum && row % j->slice_rows == 0) memset(sum, 0, (size_t)bytes);
         memcpy(was, now, sizeof now);
-        for (d = j->first + 1; d < FLUX_MAX_DIMS; place[d++] = 0) {
-            for (i = 0; i < 3; i++) now[i] += j->step[i][d];
-            if (++place[d] < j->dim[d]) break;
+        for (d = j->next; d < FLUX_MAX_DIMS; place[d++] = 0, by = 1) {
+            for (i = 0; i < 3; i++) now[i] += by * j->step[i][d];
+            if ((place[d] += by) < j->dim[d]) break;
             for (i = 0; i < 3; i++) now[i] -= j->dim[d] * j->step[i][d];
         }
         if (!ends && some < j->together &&
@@ -326,7 +297,7 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
             !(sum && now[2] - was[2] != j->flat * j->in.step)) continue;
         for (int64_t m, to = j->rel - slice * j->slice; o < last; o += m) {
             m = flux__gemm_min(last - o, j->part);
-            flux__windows_run(j, &p, memory, at, some, o, m, sum, to);
+            flux__windows_run(j, &p, memory, at, j->direct ? many : some, o, m, sum, to);
         }
         some = 0, o = 0;
         if (sum && (row + 1) % j->slice_rows == 0)
@@ -337,7 +308,7 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
 /* Finds the lines of the windows' elements, and how many rows and windows are taken together. */
 static void flux__plan_lines(flux__windows_job *j) {
     flux__pooled *p = &j->pooled;
-    const int next = j->first + 1 < FLUX_MAX_DIMS ? j->first + 1 : j->first, n = p->n;
+    const int next = j->next, n = p->n;
     const int64_t sx = j->step[0][j->first], sy = j->step[2][j->first], row = j->run_length,
                   far = sx > 0 && j->step[0][next] % sx == 0 ? j->step[0][next] / sx : 0;
     const bool alone = j->g && !j->image;
@@ -354,10 +325,10 @@ static void flux__plan_lines(flux__windows_job *j) {
         j->together = j->together < 1 ? 1 : flux__gemm_min(j->together, FLUX__TOGETHER);
         if (!j->flat || j->together > 1) break;
     }
-    j->paired = FLUX__GEMM_VECTORS && alone && row >= 4 && sx == 2 && sy == 2 && n % 2 == 0 &&
-                j->step[1][j->first] == 1;
-    for (int w = 0; w < n; w += 2) j->paired = j->paired && j->to[w + 1] == j->to[w] + 1;
-    if (j->paired) j->together = 1, j->part = row;
+    j->direct = row >= 4 && sx == 2 &&
+                (!j->g || (alone && sy == 2 && n % 2 == 0 && j->step[1][j->first] == 1));
+    for (int w = 0; w < n && j->g; w += 2) j->direct = j->direct && j->to[w + 1] == j->to[w] + 1;
+    if (j->direct) j->together = 1, j->part = row;
     p->lines = j->out.n;
     for (int l = 0, i = 0; l < p->lines; l++, p->first[l] = i)
         for (int k = n - 1; k >= 0; k--) {    /* windows that overlap are added in their order */
@@ -402,6 +373,7 @@ static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__
         else if (d < dims) j.slice_rows *= j.dim[d];
     }
     if (j.first >= dims || (into && contiguous[j.first] < 1)) return false;
+    for (j.next = j.first; j.next < FLUX_MAX_DIMS - 1 && j.dim[++j.next] == 1;) {}
     for (int64_t i = 0; i < c->inner; i++) {
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
             if (k->reduced >> d & 1)
