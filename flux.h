@@ -23232,13 +23232,15 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled 
         flux__section_for(n)->pool(p);
         return;
     }
-    p->windows = all < 16 ? 16 : all, p->rows = p->step = 1, p->paired = false;
-    for (int r = 0; r < (j->flat ? 1 : rows) && !here; r++)
+    const bool two = j->image && in->step == 2 && n >= 16;    /* x is taken from where it lies */
+    p->windows = two ? n : all < 16 ? 16 : all, p->rows = two ? rows : 1, p->step = two ? 2 : 1;
+    p->next[0] = rows > 1 ? at[1][0] - at[0][0] : 0, p->next[2] = pitch, p->paired = false;
+    for (int r = 0; r < (j->flat ? 1 : rows) && !here && !two; r++)
         flux__copy_lines(j, line + r * pitch, x + at[r][0], j->flat ? all : n, false);
-    for (int l = 0; l < in->n && all < 16; l++)
+    for (int l = 0; l < in->n && all < 16 && !two; l++)
         memset(line + l * j->ld + all + in->most, 0, 16 * sizeof *line);
     for (int w = 0; w < p->n; w++)
-        p->x[w] = here ? x + at[0][0] + in->start[in->line[w]] + in->at[w] :
+        p->x[w] = here || two ? x + at[0][0] + j->from[w] :
             line + in->line[w] * j->ld + in->at[w];
     if (!j->g) {
         p->y = rows == 1 && n >= 16 ? y + at[0][2] : out;
@@ -23248,9 +23250,9 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled 
         return;
     }
     p->g = g, p->y = place;
-    memset(g - margin, 0, (size_t)(p->windows + 2 * margin + 16) * sizeof *g);
+    memset(g - margin, 0, (size_t)(all + 2 * margin + 32) * sizeof *g);
     memset(place - margin, 0, (size_t)margin * sizeof *g);
-    memset(place + p->windows, 0, (size_t)(margin + 16) * sizeof *g);
+    memset(place + all, 0, (size_t)(margin + 32) * sizeof *g);
     for (int r = 0; r < rows; r++)
         flux__copy_words(g + r * pitch, 1, j->g + o * sg + at[r][1], sg, n);
     for (int l = 0; l < to->n; l++) {
