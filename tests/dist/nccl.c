@@ -77,7 +77,7 @@ static void of_others(void) {
     EXPECT(gpu_of(here).backend == 0 && flux_at(here, 2) == size * (size - 1) / 2.0);
     EXPECT(flux_len(flux_allreduce(comm, flux_gpu(flux_zeros(0)), FLUX_SUM)) == 0);
     EXPECT(flux_item(flux_allreduce(comm, flux_gpu(flux_scalar(rank)), FLUX_SUM)) == size * (size - 1) / 2.0);
-    flux_tensor *nan = flux_gpu(flux_full(rank == size - 1 ? NAN : 1.0, 2));             /* NCCL itself drops it */
+    flux_tensor *nan = flux_gpu(flux_full(rank == size - 1 ? (double)NAN : 1, 2));             /* NCCL itself drops it */
     EXPECT(isnan(flux_at(flux_allreduce(comm, nan, FLUX_MAX), 0)) && isnan(flux_at(flux_allreduce(comm, nan, FLUX_SUM), 1)));
     flux_tensor *both = flux_allreduce(comm, flux_tuple(flux_gpu(flux_ones(2)), flux_gpu(flux_full(rank, 3)), flux_ones(4)), FLUX_SUM);
     flux_tensor *joined = flux_add(flux_sum(flux_nth(both, 0)), flux_sum(flux_nth(both, 1)));     /* two of a group */
@@ -231,11 +231,11 @@ static void spoil(const char *call) {
 }
 
 static void tell(const char *mode) {
-    char told[600], path[64];
+    char told[600], path[100];
     snprintf(told, sizeof told, "%s", flux_error());
     flux_clear();
     flux_layer *m = flux_gpu(flux_dense(2, 2));
-    snprintf(path, sizeof path, "nccl.%s.%d.safetensors", mode, rank);
+    snprintf(path, sizeof path, "nccl.%s%s.%d.safetensors", mode, spoilt, rank);
     const bool saved = flux_save(m, path) == 0 && flux_item(flux_sum(flux_gpu(flux_ones(3)))) == 3;
     remove(path);
     if (comm && *told) {
@@ -256,7 +256,7 @@ static int faults(const char *mode, const char *call) {
     }
     rank = rank_by_launcher();
     if (call) spoil(call);
-    comm = flux_distributed(.backend = "NCCL", .timeout = 1);
+    comm = flux_distributed(.backend = "NCCL", .timeout = !strcmp(mode, "hangs") || !strcmp(mode, "late") ? 1 : 5);
     rank = rank_by_launcher(), size = comm ? flux_size_of(comm) : 0;
     if (comm && call) {
         flux_tensor *x = flux_gpu(flux_ones(6 * size));
