@@ -543,6 +543,7 @@ TEST(interpolation_and_its_reverse) {
     static const flux_upsampling modes[] = { FLUX_LINEAR, FLUX_BILINEAR, FLUX_TRILINEAR };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int t = 0; t < 2; t++) FLUX_SCOPE {
+            if (test_left_out((int)i + t, 3)) continue;
             const int nd = cases[i].nd;
             const int64_t *n = cases[i].n, *m = cases[i].m, rest = cases[i].channels * cases[i].batch;
             const double near = t ? 1e-13 : 2e-6;
