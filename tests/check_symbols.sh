@@ -1,4 +1,5 @@
-# What the header puts into a program is called flux_, flux__ or FLUX: symbols of the object, and macros.
+# What the header puts into a program is called flux_, flux__ or FLUX: symbols of the object, and macros. With FLUX_STATIC it
+# puts none there, and compiles without a warning of functions that are not used.
 . tests/check.sh
 printf '#define FLUX_IMPLEMENTATION\n#include "flux.h"\n' >"$tmp/impl.c"       # for its macros
 printf '#define FLUX_STATIC\n#define FLUX_IMPLEMENTATION\n#include "flux.h"\nint main(void) { return 0; }\n' >"$tmp/static.c"
@@ -19,7 +20,7 @@ if need nm && implementation; then
     sort -u "$tmp/global" >"$tmp/defined"
     comm -23 "$tmp/declared" "$tmp/defined" >"$tmp/undefined"
     none "declared in the interface, defined nowhere" "$tmp/undefined"
-    if check "compiles with FLUX_STATIC" $CC -I. -c "$tmp/static.c" -o "$tmp/static.o"; then
+    if check "compiles with FLUX_STATIC" $CC -std=c11 -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wdouble-promotion -Wundef -Werror -I. -c "$tmp/static.c" -o "$tmp/static.o"; then
         nm -g --defined-only "$tmp/static.o" | awk '$NF != "main" { print $NF }' >"$tmp/foreign"
         none "global symbols with FLUX_STATIC" "$tmp/foreign"
     fi

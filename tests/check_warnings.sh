@@ -15,12 +15,13 @@ cp "$tmp/impl.c" "$tmp/impl.cpp"
 printf '#include "flux.h"\nint main(void);\nint main(void) { return flux_failed(); }\n' >"$tmp/static.c"
 for p in tests/programs/*.c tests/programs/*.cpp; do sed '/define FLUX_IMPLEMENTATION/d' "$p" >"$tmp/user_$(basename "$p")"; done
 
-# What clang and g++ warn of they find as they read. gcc needs to see the whole for functions that are
-# not used, and its optimiser's eye for numbers that are not set.
+# What clang and g++ warn of they find as they read. gcc needs to see the whole for functions that are not
+# used, and its optimiser's eye for numbers that are not set: once here; with GPUs and MPI where
+# check_nccl.sh compiles that, with FLUX_STATIC in check_symbols.sh.
 whole() { case $1 in gcc | g++) echo "$2 -c -o $tmp/o" ;; *) echo -fsyntax-only ;; esac; }
 for cc in gcc clang; do
     need $cc "warnings of $cc" || continue
-    c11="$cc -std=c11 $ladder $c_only -I." read_only="$cc -std=c11 -fsyntax-only $ladder $c_only -I."
+    read_only="$cc -std=c11 -fsyntax-only $ladder $c_only -I."
     for std in c11 gnu17; do
         [ $std = c11 ] && how=$(whole $cc -O2) user=$(whole $cc -O1) || how=-fsyntax-only user=-fsyntax-only
         quiet "$cc $std: implementation" $cc -std=$std $how $ladder $c_only -I. "$tmp/impl.c"
@@ -28,8 +29,8 @@ for cc in gcc clang; do
             quiet "$cc $std: $(basename "$p")" $cc -std=$std $user $ladder -Wstrict-prototypes -I. "$p"
         done
     done
-    quiet "$cc FLUX_STATIC" $c11 $(whole $cc -O0) -DFLUX_STATIC -DFLUX_IMPLEMENTATION "$tmp/static.c"
-    quiet "$cc FLUX_CUDA, FLUX_HIP and FLUX_MPI" $c11 $(whole $cc -O1) -DFLUX_CUDA -DFLUX_HIP -DFLUX_MPI "$tmp/impl.c"
+    quiet "$cc FLUX_STATIC" $read_only -DFLUX_STATIC -DFLUX_IMPLEMENTATION "$tmp/static.c"
+    quiet "$cc FLUX_CUDA, FLUX_HIP and FLUX_MPI" $read_only -DFLUX_CUDA -DFLUX_HIP -DFLUX_MPI "$tmp/impl.c"
     for one in FLUX_CUDA FLUX_HIP FLUX_MPI FLUX_NO_THREADS; do quiet "$cc $one" $read_only -D$one "$tmp/impl.c"; done
     for posix in 199309L 200809L; do
         quiet "$cc, POSIX $posix alone" $read_only -D_POSIX_C_SOURCE=$posix -DFLUX_CUDA "$tmp/impl.c"
