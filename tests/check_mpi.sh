@@ -1,5 +1,7 @@
 # Several processes: the programs of tests/dist under each MPI whose launcher is here (Debian's openmpi-bin and mpich, side by
-# side), on 1, 2, 3, 4 and 7 ranks, by one and the same binary; our declarations against the mpi.h of each.
+# side), on 1, 2 and 3 ranks, and on 4 and 7, by one and the same binary; our declarations against the mpi.h of each. MPICH's
+# ranks spin while they wait, and more of them than there are processors take a hundred times as long as Open MPI's: so 4 and 7,
+# which our side counts alike with both, and what else is long on 3 are Open MPI's, unless only MPICH is here.
 . tests/check.sh
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 FLUX_NUM_THREADS=1
 
@@ -74,15 +76,17 @@ done
 hash=$(sed 's/.*ok, //' "$tmp/out")
 for launcher in mpirun.openmpi mpiexec.mpich; do
     have $launcher || { skip "no $launcher on this machine; package: $([ $launcher = mpirun.openmpi ] && echo openmpi-bin || echo mpich)"; continue; }
-    for n in 1 2 3 4 7; do
+    case $launcher in *mpich) have mpirun.openmpi && more= || more='4 7' ;; *) more='4 7' ;; esac
+    for n in 1 2 3 $more; do
         FLUX_TRACE=$tmp/trace on $launcher $n "$tmp/collectives" >"$tmp/out"; each "$launcher: collectives"
         [ $n != 2 ] || meanwhile "$tmp/trace" || fail "$launcher: no collective's data come while kernels run"
         on $launcher $n "$tmp/training" >"$tmp/out"; each "$launcher: training"
         # one result on all ranks; on one, that of no communicator; again, the same
         [ "$(sed -n 's/.*ok, //p' "$tmp/out" | sort -u | wc -l)" = 1 ] && pass || fail "$launcher: $n ranks end with different parameters"
         [ $n != 1 ] || { [ "$(sed 's/.*ok, //' "$tmp/out")" = "$hash" ] && pass || fail "$launcher: one rank differs from no launcher"; }
-        [ $n != 3 ] || { cp "$tmp/out" "$tmp/first"; on $launcher 3 "$tmp/training" >"$tmp/out"
-                         cmp -s "$tmp/out" "$tmp/first" && pass || fail "$launcher: two runs on 3 ranks differ"; }
+        [ $n != 3 ] || cp "$tmp/out" "$tmp/first"
+        [ $n != 3 ] || [ -z "$more" ] || { on $launcher 3 "$tmp/training" >"$tmp/out"        # MPICH's is told from the run apart below
+                                           cmp -s "$tmp/out" "$tmp/first" && pass || fail "$launcher: two runs on 3 ranks differ"; }
     done
     n=3                                  # as if on machines of their own: data travel while kernels run
     DIST_APART=1 FLUX_TRACE=$tmp/trace on $launcher 3 "$tmp/training" >"$tmp/out"; each "$launcher: training, apart"
@@ -135,16 +139,16 @@ done
 
 # The standard interface of MPI 5, by a library that stands before the real one and knows no other numbers: opened by its name,
 # and found in a program that has it already.
-n=3
+n=2
 for mpi in openmpi mpich; do
     launcher=mpirun.$mpi library=$(cd "$tmp" && pwd)/$mpi/libmpi_abi.so.1
     have mpicc.$mpi && have $launcher || { skip "MPI 5: no mpicc.$mpi or no $launcher; packages: lib$mpi-dev, $mpi"; continue; }
     mkdir "$tmp/$mpi"
     check "mpi_abi.c with mpicc.$mpi" mpicc.$mpi -std=c11 -O1 -shared -fPIC tests/dist/mpi_abi.c -o "$library" || continue
     for program in collectives training; do
-        FLUX_MPI_LIBRARY=$library on $launcher 3 "$tmp/$program" >"$tmp/out"; each "$launcher: $program by MPI 5"
+        FLUX_MPI_LIBRARY=$library on $launcher 2 "$tmp/$program" >"$tmp/out"; each "$launcher: $program by MPI 5"
     done
-    on $launcher 3 env LD_PRELOAD="$library" "$tmp/collectives" >"$tmp/out"; each "$launcher: collectives by MPI 5, loaded before"
+    on $launcher 2 env LD_PRELOAD="$library" "$tmp/collectives" >"$tmp/out"; each "$launcher: collectives by MPI 5, loaded before"
 done
 
 # Under the thread sanitizer, with two threads a rank. UCX, MPICH's transport, is kept from calling into threads that the sanitizer
