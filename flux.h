@@ -40290,15 +40290,17 @@ static flux_tensor *flux__mha_call(flux_layer *self, flux_tensor *x) {
             "%s takes x, or q and kv, or q, k, v and perhaps a mask, got %d inputs",
             flux__line_of(self).s, n);
     flux_tensor *in[3] = { flux_nth(x, 0), flux_nth(x, n > 1 ? 1 : 0),
-                           flux_nth(x, n > 2 ? 2 : n - 1) };
+                           flux_nth(x, n > 2 ? 2 : n - 1) },
+                *more = n > 3 ? flux_nth(x, 3) : NULL;
+    if (!in[0] || !in[1] || !in[2] || (n > 3 && !more)) return NULL;
     for (int i = 0; i < 3; i++)
         if (in[i]->ndim < 2 || in[i]->ndim > 3)
             return (flux_tensor *)flux__fail("%s takes features x steps (x batch), got %s",
                                              flux__line_of(self).s, flux__describe(in[i]).s);
     if (!(o.q = flux_call_layer(m->q_proj, in[0])) || !(o.k = flux_call_layer(m->k_proj, in[1])) ||
         !(o.v = flux_call_layer(m->v_proj, in[2]))) return NULL;
-    if (n > 3 && flux_nth(x, 3)->dtype != FLUX_BOOL) o.bias = flux_nth(x, 3);
-    else if (n > 3) o.mask = flux_nth(x, 3);
+    if (n > 3 && more->dtype != FLUX_BOOL) o.bias = more;
+    else if (n > 3) o.mask = more;
     if (m->causal && o.q->dim[1] > o.k->dim[1])
         return (flux_tensor *)flux__fail(
             "%s: a causal mask needs at least as many keys as queries, got %s and %s",
