@@ -15,6 +15,10 @@ sed 's/\[[^][]*\]//g; s/\[[^][]*\]//g' "$tmp/inside" | grep -nE '\.dim *([*+]=|=
 grep -nE 'int64_t [^;]*\[[0-9]\] = \{[^}]* \* [^}]*\}' "$tmp/inside" | grep -v flux__times >>"$tmp/raw"
 if [ -s "$tmp/raw" ]; then fail "sizes that are multiplied or added as they are"; cat "$tmp/raw"; else pass; fi
 
+# Threads call all of it, the software GPU's compilers too: nothing is called that keeps something between its calls.
+grep -nE '\b(strtok|s?rand|localtime|gmtime|ctime|asctime|setlocale|strsignal|tmpnam|getpwuid|getpwnam|gethostbyname) *\(' src/*/*.h flux_*.h tests/softgpu/*.c >"$tmp/keeps"
+if [ -s "$tmp/keeps" ]; then fail "functions of libc that keep something between calls"; cat "$tmp/keeps"; else pass; fi
+
 # A function of 20 lines or more says what it is for; a public one does where it is declared.
 awk 'FNR == 1 { said = 0 }
      /^(static|FLUX__[A-Z]+ static).*[(]/ && !/;$/ { first = FNR; known = said; name = $0; body = /\{$/ && !/=/ }

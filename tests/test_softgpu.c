@@ -1590,18 +1590,48 @@ static void two_at_once(void) {
         if (!(pid[i] = fork())) compile_many(), exit(test_bad != 0);
     for (int i = 0; i < 2; i++) CHECK(waitpid(pid[i], &status[i], 0) == pid[i] && status[i] == 0);
 }
-TEST(cache_shared_by_processes) {
+/* The runner's counts are for one thread: a job has its own. */
+static void *one_compiles(void *arg) {
+    static const char *const option = "--gpu-architecture=sm_90";
+    job *j = (job *)arg;
+    char source[200];
+    for (int i = 0; i < j->n; i++) {
+        program p = NULL;
+        snprintf(source, sizeof source, "extern \"C\" __global__ void f(int *p) { p[0] = %d; }", i % 20);
+        j->bad += nvrtcCreateProgram(&p, source, "test.cu", 0, NULL, NULL) || nvrtcCompileProgram(p, 1, &option);
+        j->bad += nvrtcDestroyProgram(&p) != 0;
+    }
+    return NULL;
+}
+static void threads_compile(void) {
+    job jobs[4];
+    char words[200] = "cc -O0";
+    while (strlen(words) < 120) strcat(words, " -w");                           /* many, for threads to meet in them */
+    setenv("SOFTGPU_CC", words, 1);
+    load_cuda();
+    for (int i = 0; i < 4; i++) {
+        jobs[i].n = 3000, jobs[i].bad = 0;
+        pthread_create(&jobs[i].thread, NULL, one_compiles, &jobs[i]);
+    }
+    for (int i = 0; i < 4; i++) pthread_join(jobs[i].thread, NULL);
+    for (int i = 0; i < 4; i++) CHECK(jobs[i].bad == 0);
+}
+
+/* Twenty programs are compiled, by all of them together; nothing but these is left in the cache. */
+static void share_cache(void (*body)(void)) {
     char settings[200], command[200];
     if (absent()) SKIP("the software GPU is not built");
     snprintf(cache, sizeof cache, "%s/softgpu-test-XXXXXX", test_temp());
     REQUIRE(mkdtemp(cache) != NULL);
     snprintf(settings, sizeof settings, "SOFTGPU_CACHE=%s", cache);
-    RUN(two_at_once, settings);
-    snprintf(command, sizeof command, "test $(ls %s | wc -l) = 20", cache);    /* and nothing else is left there */
+    RUN(body, settings);
+    snprintf(command, sizeof command, "test $(ls %s | wc -l) = 20", cache);
     CHECK(system(command) == 0);
     snprintf(command, sizeof command, "rm -r %s", cache);
     CHECK(system(command) == 0);
 }
+TEST(cache_shared_by_processes) { share_cache(two_at_once); }
+TEST(cache_shared_by_threads) { share_cache(threads_compile); }
 
 /* How often this thread has slept so far. */
 static long sleeps(void) {

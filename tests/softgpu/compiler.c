@@ -613,7 +613,7 @@ static void begin_command(command *c, const char *fallback) {
     const bool tcc = memmem(compiler, strcspn(compiler, " "), "tcc", 3) != NULL;
     c->n = 0;
     if (asprintf(&c->words, "%s -shared -Wimplicit-function-declaration %s", compiler, tcc ? "" : SOFT_CC_FLAGS) < 0) abort();
-    for (char *p = strtok(c->words, " "); p && c->n < 40; p = strtok(NULL, " ")) add(c, p);
+    for (char *rest, *p = strtok_r(c->words, " ", &rest); p && c->n < 40; p = strtok_r(NULL, " ", &rest)) add(c, p);
 }
 
 /* Whether the device process may compile it again: nobody has said by what, and it has no variables of its own, whose

@@ -214,7 +214,7 @@ static int compile_fast(const char *from, const char *to) {
     posix_spawn_file_actions_t a;
     pid_t pid;
     int status = 0, n = 0;
-    for (char *p = strtok(words, " "); p; p = strtok(NULL, " ")) arg[n++] = p;
+    for (char *rest, *p = strtok_r(words, " ", &rest); p; p = strtok_r(NULL, " ", &rest)) arg[n++] = p;
     arg[n++] = (char *)(uintptr_t)from, arg[n++] = (char *)(uintptr_t)"-o", arg[n++] = (char *)(uintptr_t)to, arg[n] = NULL;
     posix_spawn_file_actions_init(&a);
     posix_spawn_file_actions_addopen(&a, 0, "/dev/null", O_RDWR, 0);
