@@ -118,15 +118,17 @@ static bool flux__is_of_rows(const flux__kernel *k, const flux__cpu *c) {
     return d == FLUX_MAX_DIMS || step[d] >= row;
 }
 
-/* Whether sums of windows are faster one by one than in blocks, which take windows side by side
-   for their rows: those begin several elements apart. Their order must be one of two: element
-   after element, or four slots of which the last have what is left over. */
-static bool flux__windows_add(const flux__kernel *k, const flux__cpu *c) {
+/* The slots in which sums of windows are joined, or 0 if they are not faster one by one than in
+   blocks, which take windows side by side for their rows: those begin several elements apart.
+   Their order must be one of two: element after element, or that of short rows (FLUX__FEW), four
+   slots of which the last have what is left over. */
+static int flux__windows_slots(const flux__kernel *k, const flux__cpu *c) {
     const int64_t *step = k->operand[k->value[c->pooling.x].operand].stride;
+    const bool rows = FLUX__VECTORS && c->order.rows && c->inner >= 4 && c->inner < 32;
     int d = 0;
     while (d < FLUX_MAX_DIMS - 1 && (k->full[d] == 1 || (k->reduced >> d & 1))) d++;
-    return !c->inner_first && step[d] > 0 && k->full[d] >= 4 && c->inner <= c->order.chunk &&
-           c->order.slots == (c->order.rows && c->inner >= 4 ? 4 : 1);
+    if (step[d] <= 0 || k->full[d] < 2 || flux__is_of_rows(k, c)) return 0;
+    return rows ? 4 : !c->inner_first && c->inner <= c->order.chunk && c->order.slots == 1;
 }
 
 /* Whether a pooling or a maximum's gradient ends in this line, and its windows are small ones. */
@@ -134,7 +136,7 @@ static bool flux__match_windows(flux__kernel *k, flux__cpu *c, int line) {
     c->pooling.top = line;
     return k->kind == FLUX__K_FUSED && line == k->nvalue - 1 && c->inner > 1 &&
            c->inner <= FLUX__WINDOW && c->outer > 1 && flux__is_windows(k, &c->pooling) &&
-           (c->pooling.g >= 0 || (c->pooling.sum ? flux__windows_add(k, c) :
+           (c->pooling.g >= 0 || (c->pooling.sum ? flux__windows_slots(k, c) > 0 :
                                   !flux__is_of_rows(k, c)));
 }
 
@@ -384,7 +386,7 @@ static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__
             if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
             else at[d] = 0;
     }
-    j.pooled.slots = w->sum ? (int)c->order.slots : 0, j.pooled.add = into != NULL;
+    j.pooled.slots = w->sum ? flux__windows_slots(k, c) : 0, j.pooled.add = into != NULL;
     j.pooled.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
     flux__plan_lines(&j);
     j.rows = c->outer / j.run_length;
