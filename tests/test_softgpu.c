@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -511,6 +512,62 @@ static void barriers(void) {
 TEST(barriers) {
     RUN(barriers, "A=1");
     RUN(barriers, "SOFTGPU_CC=gcc");
+}
+
+/* Who comes when: 4 blocks of 6 threads that do not meet, and a block of 3 warps. */
+static int *came;                              /* [2][2][96], shared by processes; the order of orders() below */
+static int orders_at;
+static void orders(void) {
+    begin();
+    ptr p = device_memory(97 * 4);
+    for (int kind = 0; kind < 2; kind++) {
+        const int n = kind ? 96 : 24;
+        function f = kernel(kind ? "extern \"C\" __global__ void f(int *p, int n) {\n"
+                                   "    __syncthreads();\n    p[1 + atomicAdd(p, 1)] = threadIdx.x + n; }"
+                                 : "extern \"C\" __global__ void f(int *p, int n) {\n"
+                                   "    p[1 + atomicAdd(p, 1)] = blockIdx.x * blockDim.x + threadIdx.x + n; }");
+        for (int turn = 0; turn < 2; turn++) {
+            int *list = came + 96 * (2 * (2 * orders_at + kind) + turn);
+            IS(cuMemsetD8Async(p, 0, 4, s0), 0);
+            IS(launch(f, kind ? 1 : 4, kind ? 96 : 6, 0, s0, p, 0), 0);
+            IS(cuStreamSynchronize(s0), 0);
+            IS(cuMemcpyDtoH_v2(list, p + 4, (size_t)n * 4), 0);
+            for (int t = 0, found; t < n; t++) {
+                found = 0;
+                for (int i = 0; i < n; i++) found += list[i] == t;
+                CHECK(found == 1);             /* each comes once */
+            }
+        }
+    }
+}
+/* Thread 1 needs one of its neighbours to have come: forwards and backwards it is so, though there is no barrier. */
+static void neighbours(void) {
+    int wrong = 0;
+    begin();
+    ptr p = device_memory(16);
+    function f = kernel("extern \"C\" __global__ void f(int *p, int n) {\n"
+                        "    const int t = (int)threadIdx.x;\n"
+                        "    p[t] = t == 1 ? p[0] | p[2] : n;\n    __syncthreads(); }");
+    for (int i = 0; i < 50; i++) {
+        IS(cuMemsetD8Async(p, 0, 12, s0), 0);
+        IS(launch(f, 1, 3, 0, s0, p, 1), 0);
+        IS(cuStreamSynchronize(s0), 0);
+        wrong += !at(p, 1);
+    }
+    CHECK(wrong > 5 && wrong < 30);            /* of 50, a third */
+}
+TEST(orders_of_threads) {
+    static const char *const seeds[] = { "SOFTGPU_ORDER=5", "SOFTGPU_ORDER=5", "SOFTGPU_ORDER=6" };
+    const size_t one = 2 * 2 * 96 * sizeof *came;
+    if (absent()) SKIP("the software GPU is not built");
+    came = (int *)mmap(NULL, 3 * one, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(came != MAP_FAILED);
+    for (orders_at = 0; orders_at < 3; orders_at++) RUN(orders, seeds[orders_at]);
+    CHECK(!memcmp(came, came + 384, one));     /* a seed is an order of everything */
+    CHECK(memcmp(came, came + 768, 96 * 4) != 0 && memcmp(came + 192, came + 960, 96 * 4) != 0);
+    CHECK(memcmp(came, came + 96, 24 * 4) != 0 && memcmp(came + 192, came + 288, 96 * 4) != 0);   /* the second launch's is another */
+    munmap(came, 3 * one);
+    RUN(neighbours, "A=1");
 }
 
 static void bad_barrier(void) {

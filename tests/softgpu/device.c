@@ -253,6 +253,30 @@ typedef struct thread {
 
 static thread threads[1024];
 static thread *current;
+
+/* The turns that threads, warps or blocks have: at, at + step, ... modulo n, so that each has one. Another order is taken
+   each time, so that none can be relied on. */
+typedef struct order { uint64_t n, step, at, left; } order;
+static uint64_t orders;                        /* what the next is made of: begins with SOFTGPU_ORDER */
+
+static int has_common_divisor(uint64_t a, uint64_t b) {
+    while (b) { const uint64_t c = a % b; a = b, b = c; }
+    return a > 1;
+}
+static order take_order(uint64_t n) {
+    uint64_t z = orders += 0x9e3779b97f4a7c15u;                                 /* splitmix64, of Steele, Lea and Flood */
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    order o = { n, 1, (z ^ z >> 31) % n, n };
+    if (n > 2) o.step = (z >> 32) % n | 1;
+    while (has_common_divisor(n, o.step)) o.step += 2;
+    o.step %= n;
+    return o;
+}
+static void next_turn(order *o) {
+    o->left--, o->at += o->step;
+    if (o->at >= o->n) o->at -= o->n;
+}
 static unsigned nthreads;
 static void *stacks[1024];
 static unsigned nstacks;
@@ -426,13 +450,12 @@ static int exchange(thread *warp, int n) {
 
 /* Runs the threads of a warp until each has ended or waits for more than the warp, so that no other warp has moved when
    it does: only a barrier makes one wait for another. */
-static void run_warp(thread *warp, unsigned n, unsigned backwards) {
+static void run_warp(thread *warp, unsigned n) {
     do {
-        for (unsigned k = 0; k < n; k++) {
-            thread *t = &warp[backwards & 1 ? n - 1 - k : k];
+        for (order o = take_order(n); o.left; next_turn(&o)) {
+            thread *t = &warp[o.at];
             if (t->state == FRESH || t->state == READY) run_thread(t);
         }
-        backwards++;
     } while (exchange(warp, (int)n));
 }
 
@@ -479,23 +502,22 @@ static void number_threads(const unsigned n[3]) {
             for (unsigned x = 0; x < n[0]; x++, i++) threads[i].at[0] = x, threads[i].at[1] = y, threads[i].at[2] = z;
 }
 
-static void run_meeting_block(unsigned backwards) {
+static void run_meeting_block(void) {
     unsigned size = (unsigned)soft_now->warp, warps = (nthreads + size - 1) / size;
     for (unsigned i = 0; i < nthreads; i++) threads[i].state = FRESH;
     do {
-        for (unsigned k = 0; k < warps; k++) {
-            unsigned first = (backwards & 1 ? warps - 1 - k : k) * size;
-            run_warp(threads + first, nthreads - first < size ? nthreads - first : size, backwards);
+        for (order o = take_order(warps); o.left; next_turn(&o)) {
+            const unsigned first = (unsigned)o.at * size;
+            run_warp(threads + first, nthreads - first < size ? nthreads - first : size);
         }
-        backwards++;
     } while (meet());
     current = NULL;
 }
 
 /* The threads do not meet, so that each runs to its end on the process's own stack. */
-static void run_plain_block(unsigned backwards) {
-    for (unsigned k = 0; k < nthreads; k++) {
-        memcpy(soft_now->thread, threads[backwards & 1 ? nthreads - 1 - k : k].at, sizeof threads->at);
+static void run_plain_block(void) {
+    for (order o = take_order(nthreads); o.left; next_turn(&o)) {
+        memcpy(soft_now->thread, threads[o.at].at, sizeof threads->at);
         kernel_now->run(args_now);
     }
 }
@@ -514,7 +536,7 @@ static void check_shared(const soft_module *m, unsigned dynamic) {
     }
 }
 
-static void run_block(uint64_t block, const soft_command *c, unsigned backwards) {
+static void run_block(uint64_t block, const soft_command *c) {
     soft_module *m = soft_now;
     m->block[0] = (unsigned)(block % c->grid[0]);
     m->block[1] = (unsigned)(block / c->grid[0] % c->grid[1]);
@@ -523,14 +545,13 @@ static void run_block(uint64_t block, const soft_command *c, unsigned backwards)
     soft_matrices_start();
     soft_async_start();
     soft_race_block();
-    if (m->meets) run_meeting_block(backwards);
-    else run_plain_block(backwards);
+    if (m->meets) run_meeting_block();
+    else run_plain_block();
     soft_async_end();
     check_shared(m, c->shared);
 }
 
 static void launch(soft_command *c) {
-    static unsigned count;                     /* so that no order can be relied on */
     void *args[1024];
     char *p = (char *)(c + 1);
     loaded *l = &modules[c->module];
@@ -546,9 +567,7 @@ static void launch(soft_command *c) {
     memcpy(soft_now->grid_size, c->grid, sizeof c->grid);
     number_threads(c->block);
     soft_race_launch();
-    uint64_t blocks = (uint64_t)c->grid[0] * c->grid[1] * c->grid[2];
-    unsigned order = count++;
-    for (uint64_t b = 0; b < blocks; b++) run_block(order & 1 ? blocks - 1 - b : b, c, order / 2 + (unsigned)b);
+    for (order o = take_order((uint64_t)c->grid[0] * c->grid[1] * c->grid[2]); o.left; next_turn(&o)) run_block(o.at, c);
     l->spent += now() - start;
     running = "";
 }
@@ -643,6 +662,7 @@ int main(int argc, char **argv) {
     map(SOFT_FD_MEMORY + device, device, PROT_NONE);
     map(SOFT_FD_PINNED, SOFT_MAX_DEVICES, PROT_READ | PROT_WRITE);
     spoilt = soft_spoilt();
+    orders = strtoull(getenv("SOFTGPU_ORDER") ? getenv("SOFTGPU_ORDER") : "0", NULL, 10);
     setvbuf(stdout, NULL, _IOLBF, 0);          /* what kernels print */
     catch_faults();
     sigset_t none;

@@ -23,6 +23,7 @@
      SOFTGPU_QUIET=              if set, nothing is said on stderr when a device is lost
      SOFTGPU_CC=                 compiles kernels; unset: tcc if there is one, or cc -O0, which stays for many (server.c), and
                                  cc -O1 once more what has run for long (device.c)
+     SOFTGPU_ORDER=0             a number for each order in which threads, warps and blocks may take turns
      SOFTGPU_RACES=              if set, compiles them so that races fail the launch, as do reads of shared memory that
                                  nobody wrote and accesses that are not aligned (race.c)
      SOFTGPU_CACHE=              folder of compiled kernels: $TMPDIR/softgpu-<user>, or in /tmp; may be removed at any time
