@@ -19,6 +19,10 @@ if [ -s "$tmp/raw" ]; then fail "sizes that are multiplied or added as they are"
 grep -nE '\b(strtok|s?rand|localtime|gmtime|ctime|asctime|setlocale|strsignal|tmpnam|getpwuid|getpwnam|gethostbyname) *\(' src/*/*.h flux_*.h tests/softgpu/*.c >"$tmp/keeps"
 if [ -s "$tmp/keeps" ]; then fail "functions of libc that keep something between calls"; cat "$tmp/keeps"; else pass; fi
 
+# Kernels have no atomic operations: results would depend on the order of blocks, in which the software GPU does not mix them.
+grep -nE '\batomic[A-Z]|\b(atom|red)\.' src/gpu/*.h >"$tmp/atomic"
+if [ -s "$tmp/atomic" ]; then fail "atomic operations in kernels"; cat "$tmp/atomic"; else pass; fi
+
 # A function of 20 lines or more says what it is for; a public one does where it is declared.
 awk 'FNR == 1 { said = 0 }
      /^(static|FLUX__[A-Z]+ static).*[(]/ && !/;$/ { first = FNR; known = said; name = $0; body = /\{$/ && !/=/ }
