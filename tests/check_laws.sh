@@ -19,8 +19,9 @@ if [ -s "$tmp/raw" ]; then fail "sizes that are multiplied or added as they are"
 grep -nE '\b(strtok|s?rand|localtime|gmtime|ctime|asctime|setlocale|strsignal|tmpnam|getpwuid|getpwnam|gethostbyname) *\(' src/*/*.h flux_*.h tests/softgpu/*.c >"$tmp/keeps"
 if [ -s "$tmp/keeps" ]; then fail "functions of libc that keep something between calls"; cat "$tmp/keeps"; else pass; fi
 
-# Kernels have no atomic operations: results would depend on the order of blocks, in which the software GPU does not mix them.
-grep -nE '\batomic[A-Z]|\b(atom|red)\.' src/gpu/*.h >"$tmp/atomic"
+# Kernels have no atomic operations, but for the report of a bad index: results would depend on the order of blocks, in which the
+# software GPU does not mix them.
+grep -nE '\batomic[A-Z]|\b(atom|red)\.' src/gpu/*.h | grep -v 'if (atomicCAS((u64 \*)p%d, 0ull, 1ull) == 0) p%d\[3\]' >"$tmp/atomic"
 if [ -s "$tmp/atomic" ]; then fail "atomic operations in kernels"; cat "$tmp/atomic"; else pass; fi
 
 # A function of 20 lines or more says what it is for; a public one does where it is declared.

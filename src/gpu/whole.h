@@ -14,14 +14,15 @@
    several that lie side by side: gather, scatter_add, concatenation, interpolation, and spread
    (as_strided_scatter), the reverse of a strided view.
 
-   Invariant: no atomic additions: the thread of an element of the result finds
+   Invariant: results know no atomic operations: the thread of an element of the result finds
    all that is added to it and adds it in the order of the operand, so sums are
    the same in every run; half formats are summed in f32. In scatter_add a thread
    compares all indices with its coordinate or, where these are too many, reads its
    part of the keys that earlier launches have sorted (gpu/sorting.h).
-   A key holds an index and its number, so equal indices keep their order. A
-   kernel that meets an index out of range writes it to the device's status
-   words, and it becomes an error at the next download or wait. Spread goes over
+   A key holds an index and its number, so equal indices keep their order. The first
+   thread that meets an index out of range takes the device's status words by a
+   compare-and-swap and fills them, so that no two threads' are mixed; the index
+   becomes an error at the next download or wait. Spread goes over
    the dims by falling stride. Where each stride exceeds the reach of the dims
    behind, as in padding and a slice's gradient, an element has one index in each,
    by division; else it loops over the indices alone from which the dims behind
@@ -96,6 +97,13 @@ static int flux__picked_width(const flux__operand *x, int dim) {
     return width * size < 4 ? 1 : width;
 }
 
+/* A statement's beginning: the thread that takes the status words (parameter pe) says
+   that an index into dim of so many rows is out of range, in which operation, and goes on. */
+static void flux__emit_take_status(flux__listing *s, int pe, int dim, int64_t rows, int adds) {
+    flux__emit(s, "    if (atomicCAS((u64 *)p%d, 0ull, 1ull) == 0) p%d[3] = %d, p%d[4] = %lld, "
+               "p%d[5] = %d, ", pe, pe, dim, pe, (long long)rows, pe, adds);
+}
+
 /* Gather along arg.i[0]: the coordinates of element o of the result give the position of its
    index, and the index gives the position in the operand. An index out of range is reported,
    and 0 is used. */
@@ -114,14 +122,14 @@ static void flux__code_gather(flux__emitter *c, const flux_tensor *t, int out) {
     flux__emit(s, "    long long id = p%d[%lld", pi, (long long)index->offset);
     for (int d = 0; d < ni; d++)
         flux__emit(s, " + d%d * %lld", dim + d, (long long)index->stride[d]);
-    flux__emit(s, "];\n    if (id < 0 || id >= %lld) {\n    p%d[1] = id, p%d[2] = 0",
-                (long long)rows, pe, pe);
+    flux__emit(s, "];\n    if (id < 0 || id >= %lld) {\n", (long long)rows);
+    flux__emit_take_status(s, pe, dim, rows, 0);
+    flux__emit(s, "p%d[1] = id, p%d[2] = 0", pe, pe);
     for (int d = 0; d < ni; d++) {
         flux__emit(s, " + d%d * %lld", dim + d, (long long)before);
         before *= index->shape.dim[d];
     }
-    flux__emit(s, ", p%d[3] = %d, p%d[4] = %lld, p%d[5] = 0, p%d[0] = 1;\n    id = 0;\n    }\n",
-                pe, dim, pe, (long long)rows, pe, pe);
+    flux__emit(s, ";\n    id = 0;\n    }\n");
     flux__emit(s, "    const %s from = %lld + (%s)id * %lld", c->index, (long long)x->offset,
                c->index, (long long)x->stride[dim]);
     for (int d = 0; d < nd; d++)
@@ -151,9 +159,9 @@ static void flux__emit_index(flux__emitter *c, const flux__scatter *h, const cha
     flux__emit(&c->s, "    const long long id = p%d[%lld", h->pi, (long long)index->offset);
     flux__emit_number_at(&c->s, &index->shape, index->stride, var);
     flux__emit(&c->s, "];\n"
-                "    if (id < 0 || id >= %lld) p%d[1] = id, p%d[2] = %s, p%d[3] = %d, "
-                "p%d[4] = %lld, p%d[5] = 1, p%d[0] = 1;\n", (long long)h->rows, h->pe, h->pe, var,
-                h->pe, h->dim, h->pe, (long long)h->rows, h->pe, h->pe);
+                "    if (id < 0 || id >= %lld)\n", (long long)h->rows);
+    flux__emit_take_status(&c->s, h->pe, h->dim, h->rows, 1);
+    flux__emit(&c->s, "p%d[1] = id, p%d[2] = %s;\n", h->pe, h->pe, var);
 }
 
 /* The launch that finds where each index's keys start, and after the last one's where they end. */

@@ -404,6 +404,18 @@ static bool load_or_store(translator *t, const instruction *i) {
     return fprintf(t->out, " }"), true;
 }
 
+/* atom.global.cas.b64 d, [p], a, b: of threads that take turns at known places */
+static bool compare_and_swap(translator *t, const instruction *i) {
+    char d[4 * WORD], a[4 * WORD], b[4 * WORD], at[6 * WORD];
+    if (!has(i, "cas") || (strcmp(i->type, "b32") && strcmp(i->type, "b64"))) return false;
+    const char *space = which(i, "global shared local param const");
+    fprintf(t->out, "{ volatile TYPE_%s *softreg_p = (volatile TYPE_%s *)%s; softreg old = *softreg_p; ", i->type, i->type,
+            pointer(at, i->operand[1], space, bytes_of(i->type)));
+    fprintf(t->out, "if (old == IN_%s(%s)) *softreg_p = IN_%s(%s); %s = old; }", i->type, value(a, i->operand[2]), i->type,
+            value(b, i->operand[3]), value(d, i->operand[0]));
+    return true;
+}
+
 /* cvt.rounding.to.from d, a */
 static bool cvt(translator *t, const instruction *i) {
     char d[4 * WORD], a[4 * WORD], b[4 * WORD];
@@ -600,7 +612,7 @@ static bool cvta(translator *t, const instruction *i) {
 
 static const struct { const char *op; bool (*translate)(translator *t, const instruction *i); bool meets; } special[] = {
     { "mul", wide, false }, { "mad", wide, false }, { "setp", setp, false }, { "mov", mov, false }, { "ld", load_or_store, false },
-    { "st", load_or_store, false }, { "cvt", cvt, false }, { "cvta", cvta, false }, { "shfl", shfl, true }, { "vote", vote, true },
+    { "st", load_or_store, false }, { "atom", compare_and_swap, false }, { "cvt", cvt, false }, { "cvta", cvta, false }, { "shfl", shfl, true }, { "vote", vote, true },
     { "dp2a", dot, false }, { "dp4a", dot, false }, { "mma", matrix, true }, { "ldmatrix", matrix, true }, { "cp", box, true }, { "cp", matrix, true }, { "mbarrier", mbarrier, true },
     { "wgmma", warpgroup, true }, { "setmaxnreg", registers_of_warps, true }, { "elect", elect, true }, { "call", call, false }, { "bra", branch, false },
     { "ret", leave, false }, { "exit", leave, false }, { "bar", barrier, true }, { "barrier", barrier, true }, { "membar", fence, false },
