@@ -14,7 +14,7 @@ archs=
 have "$NVDISASM" && archs="sm_80 sm_90" || skip "report of CUDA's kernels: no nvdisasm; pip install nvidia-cuda-nvdisasm"
 have "$OBJDUMP" && archs="$archs gfx90a" || skip "report of AMD's kernels: no llvm-objdump; package: llvm"
 unset FLUX_CUDA_LIBRARY FLUX_NVRTC FLUX_HIP_LIBRARY FLUX_HIPRTC
-export FLUX_CACHE_DIR="$PWD/$tmp/cache" FLUX_CUDA_LIBRARY=none
+export FLUX_CACHE_DIR="$(realpath "$tmp")/cache" FLUX_CUDA_LIBRARY=none
 mkdir -m 700 "$tmp/cache"
 [ -z "$archs" ] || check "tests/gpu_report.c compiles" $CC -std=c11 -O0 -w tests/gpu_report.c -o "$tmp/gpu_report" -lm || archs=
 for arch in $archs; do

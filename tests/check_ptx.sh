@@ -7,7 +7,7 @@ unset FLUX_CUDA_LIBRARY FLUX_NVRTC
 check "tests/rtc.c compiles" "$CC" -std=c11 -O0 -w tests/rtc.c -o "$tmp/rtc" -lm || finish
 SOFTGPU_PTX=$("$tmp/rtc" where 2>"$tmp/log") || {
     skip "kernels by NVRTC's PTX: no NVRTC here; package: nvidia-cuda-toolkit, or PyPI's nvidia-cuda-nvrtc with FLUX_NVRTC"; finish; }
-export SOFTGPU_PTX FLUX_CACHE_DIR="$PWD/$tmp/cache" SOFTGPU_SOURCES="$PWD/$tmp/sources" SHORT=1
+export SOFTGPU_PTX FLUX_CACHE_DIR="$(realpath "$tmp")/cache" SOFTGPU_SOURCES="$(realpath "$tmp")/sources" SHORT=1
 mkdir -p "$SOFTGPU_SOURCES"
 for name in ${PTX:-products planes activations losses transformer}; do
     mkdir -m 700 "$FLUX_CACHE_DIR"

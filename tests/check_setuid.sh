@@ -10,7 +10,7 @@ int main(int argc, char **argv) {         /* 0: the variables are read, 1: they 
 }
 END
 check "setuid: builds" "$CC" -std=c11 -O0 -I. "$tmp/setuid.c" -o "$tmp/setuid" -lm || finish
-export FLUX_CACHE_DIR="$PWD/$tmp/cache" FLUX_GPU_BACKEND=CPU
+export FLUX_CACHE_DIR="$(realpath "$tmp")/cache" FLUX_GPU_BACKEND=CPU
 check "its own user's variables are read" "$tmp/setuid"
 # in a folder that the other user may reach
 place=$(mktemp -d) && chmod 755 "$place" && cp "$tmp/setuid" "$place/p" && chmod 4755 "$place/p"

@@ -13,7 +13,7 @@ done
 opened "C for Windows" $mingw-gcc -std=c11 -O1 $warnings || finish
 # what it runs has folders of its own: nothing of the user's is read or made
 need wine "tests on Windows" || finish
-export WINEPREFIX=$PWD/$tmp/wine WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= FLUX_NUM_THREADS=2
+export WINEPREFIX=$(realpath "$tmp")/wine WINEDEBUG=-all WINEDLLOVERRIDES=mscoree,mshtml= FLUX_NUM_THREADS=2
 case $tmp in /*) WINEPREFIX=$tmp/wine ;; esac
 for t in bits errors files platform tensors threads trace; do
     check "test_$t for Windows" $mingw-gcc -std=c11 -O1 -Wall -Wextra -Werror $(looks tests/test_$t.c) -I. \

@@ -943,6 +943,12 @@ TEST(races) {
     race(KERNEL("*(long long *)(p + 1 + b * 256 + t * 2) = n; s[t] = 0;"), 719);    /* not aligned */
     race(KERNEL("*(long long *)(p + b * 256 + t * 2) = n; s[t] = 0;"), 0);
 }
+TEST(undefined_behaviour) {
+    race(KERNEL("s[t] = n; p[b * 64 + t] = 2147483646 + n;"), 0);
+    race(KERNEL("s[t] = n; p[b * 64 + t] = 2147483647 + n;"), 715);
+    race(KERNEL("s[t] = n; p[b * 64 + t] = 1 << (31 + n);"), 715);
+    race(KERNEL("s[t] = n; if (!t) s[65 * n] = 0;"), 715);
+}
 
 /* Each thread copies 16 bytes in two groups; then comes what is between, and a thread reads its neighbour's. */
 #define COPY(to, from) "asm volatile(\"cp.async.cg.shared.global [%0], [%1], 16, %2;\" : : \"r\"((unsigned)__cvta_generic_to_shared(" to ")), " \

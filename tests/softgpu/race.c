@@ -1,7 +1,7 @@
 /* race.c - the device process: who wrote and read each byte, for kernels that tell.
 
    A kernel that is compiled with -fsanitize=thread, without that sanitizer's library, calls the functions below before
-   each access to memory: SOFTGPU_CC="gcc -O1 -fsanitize=thread -nostdlib". For each byte of shared memory and of the
+   each access to memory (SOFTGPU_RACES). For each byte of shared memory and of the
    devices stand the last writer and the last two readers: thread, block, and phase, which counts the barriers. The launch
    fails where two threads of a block meet at a byte in one phase, two blocks of a launch at all, and one of both writes;
    where a byte of shared memory is read that no thread of the block has written; and where an access is no multiple
@@ -69,6 +69,15 @@ static void touch(trace *g, int shared, int how, uint16_t t, uint32_t block) {
     g->block = block, g->writer = how == SOFT_BEGINS ? t | UNDER_WAY : t, g->written = phase;
 }
 
+/* Makes room for traces of the shared memory of a module, whose kernels have theirs side by side. */
+static void watch_shared(size_t bytes) {
+    static size_t watched_bytes;
+    trace **list = &traces[SOFT_MAX_DEVICES];
+    if (bytes <= watched_bytes) return;
+    if (*list) munmap(*list, watched_bytes * sizeof **list);
+    *list = room(watched_bytes = 2 * bytes);
+}
+
 void soft_race(const void *p, size_t n, int how) {
     if (!watched) return;
     const uint64_t a = (uint64_t)(uintptr_t)p, base = soft_base();
@@ -79,7 +88,8 @@ void soft_race(const void *p, size_t n, int how) {
         if (a < base || a >= SOFT_ADDRESS(base, SOFT_MAX_DEVICES)) return;
         which = (a - base) / SOFT_SPAN, offset = (a - base) % SOFT_SPAN;
     }
-    if (!traces[which]) traces[which] = room(shared ? SOFT_MOST_SHARED + 4096 : SOFT_SPAN);
+    if (shared) watch_shared((size_t)(m->shared_end - m->shared));
+    else if (!traces[which]) traces[which] = room(SOFT_SPAN);
     const unsigned *t = m->thread, *b = m->block, *in = m->block_size, *of = m->grid_size;
     const uint16_t thread = (uint16_t)(1 + t[0] + in[0] * (t[1] + in[1] * t[2]));
     const uint32_t block = 1 + b[0] + of[0] * (b[1] + of[1] * b[2]);

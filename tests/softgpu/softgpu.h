@@ -25,7 +25,7 @@
                                  cc -O1 once more what has run for long (device.c)
      SOFTGPU_ORDER=0             a number for each order in which threads, warps and blocks may take turns
      SOFTGPU_RACES=              if set, compiles them so that races fail the launch, as do reads of shared memory that
-                                 nobody wrote and accesses that are not aligned (race.c)
+                                 nobody wrote, accesses that are not aligned (race.c) and undefined behaviour (error 715)
      SOFTGPU_CACHE=              folder of compiled kernels: $TMPDIR/softgpu-<user>, or in /tmp; may be removed at any time
      SOFTGPU_PTX=                a real NVRTC's library: kernels are the PTX that it makes, become C (ptx.c); "source": the
                                  sources are PTX themselves
