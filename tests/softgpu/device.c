@@ -127,6 +127,12 @@ static uint64_t now(void) {
 }
 static long long clock_of_kernels(void) { return (long long)now(); }
 
+static uint64_t processor_time(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* ---------------- modules: loaded once for each content, and kept */
 
 typedef struct loaded {
@@ -136,7 +142,7 @@ typedef struct loaded {
     size_t bytes;
     char *text;                                /* its C, of text_bytes, until it is compiled again; or NULL */
     size_t text_bytes;
-    uint64_t spent;                            /* nanoseconds in its kernels */
+    uint64_t spent;                            /* nanoseconds of the processor in its kernels */
 } loaded;
 static loaded *modules;
 static unsigned nmodules;
@@ -225,12 +231,12 @@ static int compile_fast(const char *from, const char *to) {
     return !failed && WIFEXITED(status) && !WEXITSTATUS(status);
 }
 
-/* A module whose kernels have run for about as long as an optimising compiler takes is compiled by one, and goes on by
-   that; the one before stays loaded. */
-#define MICROSECONDS_A_CHARACTER 25
-static void improve(loaded *l) {
+/* A module whose kernels have run, or will in this launch, for about twice as long as an optimising compiler takes is
+   compiled by one, and goes on by that; the one before stays loaded. */
+#define MICROSECONDS_A_CHARACTER 8
+static void improve(loaded *l, uint64_t to_come) {
     char from[4096], to[4096];
-    if (!l->text || l->spent < MICROSECONDS_A_CHARACTER * 1000 * l->text_bytes) return;
+    if (!l->text || l->spent + to_come < MICROSECONDS_A_CHARACTER * 1000 * l->text_bytes) return;
     take_path(from, sizeof from, "c"), take_path(to, sizeof to, "so");
     soft_module *m = write_file(from, l->text, l->text_bytes) && compile_fast(from, to) ? open_library(to) : NULL;
     unlink(from), unlink(to);
@@ -551,24 +557,41 @@ static void run_block(uint64_t block, const soft_command *c) {
     check_shared(m, c->shared);
 }
 
+/* What the module is now has the launch's kernel, and is told of its blocks. */
+static void take_kernel(const loaded *l, const soft_command *c) {
+    soft_now = l->module;
+    kernel_now = &soft_now->kernel[c->kernel];
+    running = kernel_now->name;
+    memcpy(soft_now->block_size, c->block, sizeof c->block);
+    memcpy(soft_now->grid_size, c->grid, sizeof c->grid);
+}
+
+/* After the first block, the second, the fourth, ...: whether the others had better be run by faster code. */
+static void look_ahead(loaded *l, const soft_command *c, uint64_t done, uint64_t blocks, uint64_t start) {
+    if (!l->text || done & (done - 1)) return;
+    const uint64_t spent = processor_time() - start;
+    const soft_module *was = l->module;
+    improve(l, spent + (uint64_t)((double)spent / (double)done * (double)(blocks - done)));
+    if (l->module != was) take_kernel(l, c);
+}
+
 static void launch(soft_command *c) {
     void *args[1024];
     char *p = (char *)(c + 1);
     loaded *l = &modules[c->module];
-    improve(l);
-    const uint64_t start = now();
-    soft_now = l->module;
-    kernel_now = &soft_now->kernel[c->kernel];
-    running = kernel_now->name;
+    const uint64_t start = processor_time();
+    take_kernel(l, c);
     for (unsigned i = 0; i < kernel_now->count && i < 1024; i++) args[i] = p, p += soft_round(kernel_now->size[i], 16);
     args_now = args;
     nthreads = c->block[0] * c->block[1] * c->block[2];
-    memcpy(soft_now->block_size, c->block, sizeof c->block);
-    memcpy(soft_now->grid_size, c->grid, sizeof c->grid);
     number_threads(c->block);
     soft_race_launch();
-    for (order o = take_order((uint64_t)c->grid[0] * c->grid[1] * c->grid[2]); o.left; next_turn(&o)) run_block(o.at, c);
-    l->spent += now() - start;
+    const uint64_t blocks = (uint64_t)c->grid[0] * c->grid[1] * c->grid[2];
+    for (order o = take_order(blocks); o.left; next_turn(&o)) {
+        run_block(o.at, c);
+        look_ahead(l, c, blocks + 1 - o.left, blocks, start);
+    }
+    l->spent += processor_time() - start;
     running = "";
 }
 
