@@ -8,6 +8,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#if defined(__unix__) || defined(__APPLE__)
+#  include <pthread.h>
+#endif
 
 static long memory_live, memory_asked;    /* allocations that were not freed; those asked for */
 static long memory_fails = -1;            /* the number of the first that fails; -1: none does */
@@ -95,6 +98,18 @@ static inline void counted_free(void *p) {
 #  define FLUX_REALLOC(p, n) counted_realloc(p, n)
 #  define FLUX_FREE(p) counted_free(p)
 #endif
+
+/* A lock is held by whoever gives it up: one that is forgotten seldom shows where threads meet by
+   chance. (A lock that is not given up shows: the next who wants it waits for ever.) */
+static long locks_free;                   /* locks given up that nobody held */
+#if defined(__unix__) || defined(__APPLE__)
+static inline int counted_unlock(pthread_mutex_t *m) {
+    if (pthread_mutex_trylock(m) == 0) (void)COUNTED(locks_free, 1);
+    return pthread_mutex_unlock(m);
+}
+#  define pthread_mutex_unlock counted_unlock
+#endif
+INSIDE long flux__test_locks_free(void) { return COUNTED(locks_free, 0); }
 
 /* tests/inside.h's questions about memory */
 INSIDE long flux__test_spoilt(void) {

@@ -17,6 +17,7 @@
 INSIDE long flux__test_live(void);                /* blocks of memory that were not freed */
 INSIDE bool flux__test_fenced(void);              /* whether blocks have fences */
 INSIDE long flux__test_spoilt(void);              /* blocks written past since it was asked (tests/counted.h) */
+INSIDE long flux__test_locks_free(void);          /* locks that were given up and nobody held */
 INSIDE long flux__test_asked(void);               /* allocations so far */
 INSIDE void flux__test_memory(long left);         /* all fail after so many; -1: none does */
 INSIDE void flux__test_memory_once(long left);    /* the one after so many fails, and no other */

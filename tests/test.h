@@ -231,6 +231,8 @@ static inline int test_run_all(const test_case *const *cases, int n, const char 
     if (!test_device.backend && (test_left("blocks of memory are", flux__test_live() - test_kept) || test_left("files more or fewer are", labs(test_open_files() - files)))) failed++;
     const long spoilt = flux__test_spoilt();
     if (spoilt) printf("FAILED  all: %ld blocks of memory were written past\n", spoilt), failed++;
+    const long unlocked = flux__test_locks_free();
+    if (unlocked) printf("FAILED  all: %ld locks were given up that nobody held\n", unlocked), failed++;
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed > 0;
 }
