@@ -537,6 +537,59 @@ TEST(no_validation_is_no_number) {
     CHECK(calls == 6);
 }
 
+/* Each number that a callback is told, at each of its calls, against what is known beforehand: a batch's loss is the mean of its
+   targets, and an epoch's on .validation is 6 times a factor that this epoch has. */
+typedef struct telling {
+    flux_layer *model;
+    flux_state *state;
+    int calls, steps, epoch;
+    double metric[4];
+} telling;
+static telling told;
+static const double told_factor[4] = { 3, 2, 2, 1 };
+static flux_tensor *known_loss(flux_layer *m, flux_tensor *x, flux_tensor *y) {
+    flux_tensor *of_targets = flux_mul(flux_mean(y), flux_training(m) ? 1 : told_factor[told.epoch]);
+    return flux_add(of_targets, flux_mul(flux_sum(flux_call(m, x)), 1e-30));
+}
+static bool all_that_is_told(const flux_train_info *at, void *user) {
+    telling *t = (telling *)user;
+    static const double mean[4] = { 2, 3.5, 4.5, 4.5 };        /* of 1 2 3, 4 5 6, 7 8 */
+    const int turn = t->calls++ % 4;
+    CHECK(at->model == t->model && at->state == t->state && at->epochs == 4 && at->batches == 3);
+    CHECK(at->epoch == t->epoch && at->batch == (turn < 3 ? turn + 1 : 3) && at->epoch_end == (turn == 3));
+    CHECK_NEAR(at->mean, mean[turn], 1e-6);
+    if (turn < 3) t->steps++;
+    CHECK_NEAR(at->rate, 0.5 * pow(0.75, t->steps), 1e-6);
+    if (turn < 3) {
+        CHECK_NEAR(at->loss, turn < 2 ? 2 + 3 * turn : 7.5, 1e-6);
+        CHECK(isnan(at->validation) && at->metrics == 0 && !at->metric && !at->best);
+        return false;
+    }
+    CHECK(isnan(at->loss) && at->metrics == 2 && at->best == (t->epoch != 2));
+    CHECK_NEAR(at->validation, 6 * told_factor[t->epoch], 1e-6);
+    CHECK(isfinite(at->metric[0]) && isnan(at->metric[1]));
+    t->metric[t->epoch++] = at->metric[0];
+    return false;
+}
+static flux_tensor *no_number(flux_tensor *yhat, flux_tensor *y) { return flux_mul(flux_r2(yhat, y), NAN); }
+TEST(a_callback_is_told_all) {
+    flux_tensor *x = flux_rand(2, 8), *history = NULL;
+    telling *t = &told;
+    memset(t, 0, sizeof *t);
+    t->model = flux_dense(2, 1);
+    t->state = flux_setup(flux_scheduled(flux_descent(0.1), flux_schedule_exp(0.5, 0.75)), t->model);
+    flux_loader *data = flux_dataloader(x, flux_reshape(flux_arange(1, 9, 1), 1, 8), .batchsize = 3),
+                *held = flux_dataloader(flux_rand(2, 2), flux_reshape(flux_arange(4, 12, 4), 1, 2), .batchsize = 2);
+    CHECK(flux_train(known_loss, t->model, data, t->state, .epochs = 4, .validation = held, .metrics = { flux_metric(flux_r2), flux_metric(no_number) },
+                     .history = &history, .callback = all_that_is_told, .user = t) == 0);
+    CHECK(t->calls == 16 && flux_dim(history, 0) == 4 && flux_dim(history, 1) == 4);
+    for (int i = 0; i < 4; i++) {
+        CHECK_NEAR(flux_at(history, 0, i), 4.5, 1e-6);
+        CHECK_NEAR(flux_at(history, 1, i), 6 * told_factor[i], 1e-6);
+        CHECK(flux_at(history, 2, i) == t->metric[i] && isnan(flux_at(history, 3, i)));
+    }
+}
+
 TEST(validation_by_nothing) {
     flux_tensor *x = flux_randn(3, 8), *y = flux_eval(flux_rand(2, 8)), *history = NULL;
     flux_layer *m = flux_dense(3, 2), *acc = flux_metric(flux_accuracy);
