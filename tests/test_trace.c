@@ -98,6 +98,40 @@ static void train(void *steps) {
     flux_times (i, *(int *)steps) flux_update(opt, m, flux_gradient(flux_sum(flux_square(flux_call(m, x))), m));
 }
 
+/* What a call needs together it has computed together: a value that is looked at alone on the way costs no result, but time. */
+static flux_tensor *loss_at(flux_layer *m, flux_tensor *x, flux_tensor *y) { return flux_mse(flux_call(m, x), y); }
+static int evaluations_of(int what) {
+    int n = -1;
+    double ms;
+    FLUX_SCOPE {
+        flux_layer *m = flux_dense(3, 2, flux_tanh), *half = flux_f16(m);
+        flux_tensor *x = flux_eval(flux_randn(3, 4)), *y = flux_eval(flux_rand(2, 4)), *all[3] = { flux_exp(x), flux_sum(y), flux_mul(x, 2) };
+        flux_state *opt = flux_setup(flux_optimiser_chain(flux_clipnorm(1), flux_adam(0.01)), m), *mixed = flux_setup(flux_mixed_precision(flux_adam(0.01)), half);
+        flux_loader *data = flux_dataloader(x, y, .batchsize = 2);
+        flux_grads *g = what == 2 ? flux_gradient(loss_at(m, x, y), m) : what == 3 ? flux_gradient(flux_scaled_loss(mixed, loss_at(half, x, y)), half) : NULL;
+        flux_profile_start();
+        CHECK((what == 0   ? flux_data(all[0]) != NULL && flux_data(all[0]) != NULL
+               : what == 1 ? flux_eval_all(3, all) == 0 && flux_item(all[1]) > 0
+               : what == 2 ? flux_update(opt, m, g) == 0
+               : what == 3 ? flux_update(mixed, half, g) == 0
+               : what == 4 ? flux_train(loss_at, m, data, opt) == 0
+                           : flux_train(loss_at, m, data, opt, .validation = data, .metrics = { flux_metric(flux_r2) }) == 0));
+        flux_profile_stop();
+        if (sscanf(profile_text(), "profile: %lf ms in %d evaluations", &ms, &n) != 2) n = -1;
+    }
+    return n;
+}
+TEST(calls_compute_together) {
+    ONLY_ON_CPU();                        /* from a device a number has to come */
+    const char *eager = getenv("FLUX_EAGER");
+    if (eager && *eager == '1') SKIP("each operation is an evaluation with FLUX_EAGER");
+    static const int most[] = { 1, 1, 2, 2, 6, 11 };
+    for (int i = 0; i < 6; i++) {
+        const int n = evaluations_of(i);
+        if (!CHECK(n > 0 && n <= most[i])) fprintf(stderr, "    row %d: %d evaluations\n", i, n);
+    }
+}
+
 /* The times of the rows, with that beside kernels, are the whole, and so are their shares and counts. */
 static void adds_up(const char *text) {
     double all = 0, ms, share, sum = 0, shares = 0;
