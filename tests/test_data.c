@@ -717,6 +717,17 @@ TEST(values_of_an_iteration_go_with_it_unless_kept) {
     flux_release(held);
 }
 
+/* All observations in their order are the array itself, where a copy of a large one would take as much again. */
+TEST(a_batch_of_all_is_the_array) {
+    ONLY_ON_CPU();
+    flux_tensor *x = flux_eval(flux_rand(3, 30));
+    const void *const whole = flux_data(x);
+    const flux_batch all = flux_first(flux_dataloader(x, .batchsize = 30)), most = flux_first(flux_dataloader(x, .batchsize = 29)),
+                     mixed = flux_first(flux_dataloader(flux_tuple(x, flux_rand(2, 30)), .batchsize = 64));
+    CHECK(flux_data(all.x) == whole && flux_data(mixed.x) == whole && flux_data(most.x) != whole);
+    flux_each (b, flux_dataloader(x, .batchsize = 30, .shuffle = true)) CHECK(flux_data(b.x) != whole);
+}
+
 TEST(no_batch_follows_an_error) {
     flux_loader *l = flux_dataloader(numbers(30), .batchsize = 5, .workers = 1);
     int n = 0;
