@@ -16,6 +16,7 @@ USERS := $(filter-out $(OWN) $(OPENED),$(TESTS))
 PLAIN := $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/test_products.c,$(USERS)))
 $(PLAIN): private CFLAGS_release := -O0
 $(PLAIN): private CFLAGS_sanitize := $(CFLAGS_sanitize:-O1=-O0)
+$(BUILD)/tests/test_use_faults.o: tests/test_uses.c
 OPEN := $(HEADERS) build/opened/declared.h
 
 build/opened/%.h: flux.h flux_cuda.h flux_hip.h tests/opened.awk

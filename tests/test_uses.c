@@ -595,7 +595,7 @@ TEST(optimisers) {
 }
 
 TEST(data) {
-    flux_tensor *X = flux_randn(3, 10), *Y = flux_randn(1, 10), *labels = flux_randint(0, 2, 10), *a, *b;
+    flux_tensor *X = flux_randn(3, 10), *Y = flux_randn(1, 10), *labels = flux_randint(0, 2, 10);
     flux_loader *data = flux_dataloader(X, Y, .batchsize = 4);
     USE(flux_dataloader) { flux_loader *l = flux_dataloader(X, Y, .batchsize = 4, .shuffle = true); IS(flux_length(l), 3); }
     USE(flux_dataset) { flux_dataset mine = { .length = hundred, .get = number_i, .arrays = 1 }; flux_loader *l = flux_dataloader(.data = &mine, .batchsize = 10); IS(flux_length(l), 10); }
@@ -603,9 +603,9 @@ TEST(data) {
     USE(flux_first) { flux_batch first = flux_first(data); SHAPE(first.x, 3, 4); }
     USE(flux_cuiterator) { flux_loader *there = flux_functional("CUDA") ? flux_cuiterator(data) : data; }
     USE(flux_mapobs) { flux_loader *doubled = flux_mapobs(twice, data); }
-    USE(flux_splitobs) { IS(flux_splitobs(0.8, flux_tuple(X, Y), &a, &b), 0); SHAPE(flux_nth(a, 0), 3, 8); }
+    USE(flux_splitobs) { flux_tensor *a = NULL, *b = NULL; IS(flux_splitobs(0.8, flux_tuple(X, Y), &a, &b), 0); SHAPE(flux_nth(a, 0), 3, 8); }
     USE(flux_shuffleobs) { flux_tensor *s = flux_shuffleobs(flux_tuple(X, Y), 1); SHAPE(flux_nth(s, 0), 3, 10); }
-    USE(flux_kfolds) { for (int i = 0; i < 5; i++) flux_kfolds(5, i, X, &a, &b); SHAPE(b, 3, 2); }
+    USE(flux_kfolds) { flux_tensor *a = NULL, *b = NULL; for (int i = 0; i < 5; i++) flux_kfolds(5, i, X, &a, &b); SHAPE(b, 3, 2); }
     USE(flux_oversample) { flux_tensor *more = flux_oversample(X, labels, 1); }
     USE(flux_undersample) { flux_tensor *less = flux_undersample(X, labels, 1); }
     USE(flux_balanced_weights) { flux_tensor *w = flux_balanced_weights(labels); IS(flux_item(flux_mean(w)), 1); }
