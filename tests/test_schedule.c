@@ -148,6 +148,15 @@ static int kernels_of(int kind) {
     return n;
 }
 
+/* Widening and narrowing count towards a kernel's most nodes, if not among those that compute: 300 of them are two kernels. */
+TEST(a_kernel_has_so_many_nodes) {
+    ONLY_ON_CPU();
+    if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
+    flux_tensor *x = flux_eval(flux_full(1.0 / 3, 5)), *y = x;
+    for (int i = 0; i < 300; i++) y = flux_to_dtype(y, i % 2 ? FLUX_F32 : FLUX_F16);
+    CHECK(flux_at(y, 3) == 0.333251953125 && kernels_of(-1) == 2);
+}
+
 /* A large product takes what is done with it, also where a dim of it has become two: one kernel. */
 TEST(a_product_takes_a_map_of_more_dims) {
     ONLY_ON_CPU();
