@@ -196,6 +196,9 @@ static void all_convolutions(void) {
         { { 20, 16 }, 5, 7, 3, { 1, 1 }, 1, 0, 1, 1 }, { { 43, 12 }, 3, 4, 2, { 3, 3 }, 2, 1, 1, 1 },    /* weights turned once; two apart */
         { { 9, 7 }, 8, 6, 2, { 3, 3 }, 1, 1, 1, 1 }, { { 13, 11 }, 16, 6, 2, { 3, 2 }, 2, 1, 2, 2 },        /* channels of 16 bytes */
         { { 21, 7 }, 24, 40, 1, { 2, 3 }, 1, 2, 1, 1 }, { { 9, 8 }, 8, 33, 256, { 2, 2 }, 1, 1, 1, 1 },      /* across tiles; many narrow ones */
+        /* windows read where they lie, since rows of the result are whole tiles */
+        { { 32, 9 }, 16, 13, 2, { 3, 3 }, 1, 1, 1, 1 }, { { 34, 6 }, 8, 33, 1, { 3, 2 }, 1, 0, 1, 1 }, { { 64, 5 }, 4, 1, 2, { 5, 5 }, 1, 2, 1, 1 },
+        { { 32, 8 }, 12, 10, 3, { 3, 3 }, 1, 2, 2, 2 }, { { 96, 3 }, 17, 64, 1, { 1, 3 }, 1, 1, 1, 1 },
     };
     for (int f = 0; f < FORMATS; f++) {
         if (as_gfx90a(&formats[f]) || as_f32(&formats[f])) continue;

@@ -32,6 +32,7 @@ typedef struct flux__gemm_plan {
     bool panels_b;
     bool vector;                          /* b is a vector, and a read as flux__gemm_vector does */
     bool stream;                          /* a is read as flux__gemm_stream does */
+    bool direct;                          /* a is read as flux__gemm_direct does */
     int64_t m, n, k;  /* C is m x n, a m x k, b k x n, as the plan reads them: */
     const char *a, *b, *a_next;           /* a_next: the next product's a, or NULL */
     int64_t a_row, a_col, b_row, b_col;   /* strides of a and b, in elements */
@@ -86,6 +87,7 @@ typedef struct flux__gemm_task {          /* one block of C */
    second-level cache */
 #define FLUX__GEMM_BLOCK (1 << 17)
 #define FLUX__GEMM_STREAM 2048  /* bytes of a column of A that flux__gemm_stream reads at a time */
+#define FLUX__GEMM_PLACES_MOST 64         /* most places of flux__gemm_direct */
 #define FLUX__GEMM_FEW 64  /* most columns for which inner-product kernels are considered */
 /* elements of C that the epilogue is given at a time, unless one panel of B makes more */
 #define FLUX__GEMM_PIECE 16384
@@ -318,6 +320,29 @@ static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
     }
 }
 
+/* Multiplies the rows at hand of a mapped A, whole tiles of neighbours in memory, with the columns
+   j ... j+nr-1 of B. A is read where it lies, place by place: the points of k that are alike in all
+   dims but the last, as the channels of one place in a window. */
+static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
+    const flux__gemm_plan *p = t->plan;
+    const flux__axes *x = p->a_cols;
+    const int64_t size = p->size, tall = 2 * p->set->lanes, some = x->dim[x->nd - 1];
+    const flux__gemm_kernel kernel = p->set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
+    int64_t b_row, b_col, place[FLUX_MAX_DIMS] = { 0 }, at[FLUX__GEMM_PLACES_MOST];
+    const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
+    const flux__gemm_places places = { p->k / some, b_row, at };
+    const bool far = !t->out && flux__gemm_far(p);
+    char *c = t->block + (t->i + (j - t->out_from) * t->ld) * size;
+    at[0] = 0;
+    for (int64_t l = 1; l < places.n; l++) at[l] = at[l - 1] + flux__axes_next(x, 0, place);
+    for (int64_t i = 0; i < t->ib; i += tall, c += tall * size) {
+        if (far) flux__gemm_fetch(c, t->ld * size, nr);
+        kernel(some, p->a + flux__axes_point(p->a_rows, t->i0 + t->i + i, place) * size,
+               x->step[x->nd - 1], b, places.n * b_row, b_col, c, t->ld, FLUX__GEMM_PLACES, &places,
+               0);
+    }
+}
+
 /* Multiplies all full panels of A (two vectors high) with the columns j ... j+nr-1 of B;
    their tiles are computed in C or `out` directly. Returns how many rows these panels have. */
 static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
@@ -344,6 +369,10 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     }
     if (p->stream) {
         if (j == 0) flux__gemm_stream(t, end);
+        return end;
+    }
+    if (p->direct) {
+        flux__gemm_direct(t, j, nr);
         return end;
     }
     for (i = 0; i < end; i += tall, c += mr, a += down, to += lines) {
@@ -420,8 +449,8 @@ static bool flux__gemm_epilogue_last(const flux__gemm_task *t) {
 static void flux__gemm_rows(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t i, j, c, n, start, mr, done = 0, nr;
-    if (p->a_rows) flux__gemm_pack_mapped(t);
-    else flux__gemm_pack_a(t);
+    if (p->a_rows && !p->direct) flux__gemm_pack_mapped(t);
+    else if (!p->direct) flux__gemm_pack_a(t);
     flux__gemm_ahead(t);
     for (j = 0; j < t->nb; j += nr) {
         nr = flux__gemm_nr(t->nb - j, p->set->columns);
