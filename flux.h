@@ -20261,6 +20261,7 @@ static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_places places = { p->k / some, b_row, at };
     const bool far = !t->out && flux__gemm_far(p);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * size;
+    FLUX__ASSERT(t->ib % tall == 0 && t->kb == p->k);   /* blocks of a product of whole tiles are such */
     at[0] = 0;
     for (int64_t l = 1; l < places.n; l++) at[l] = at[l - 1] + flux__axes_next(x, 0, place);
     for (int64_t i = 0; i < t->ib; i += tall, c += tall * size) {

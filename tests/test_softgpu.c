@@ -942,6 +942,8 @@ TEST(races) {
     race(KERNEL("p[b * 64 + t] += n; if (t > 64) __syncthreads(); s[t] = 0;"), 0);
     race(KERNEL("*(long long *)(p + 1 + b * 256 + t * 2) = n; s[t] = 0;"), 719);    /* not aligned */
     race(KERNEL("*(long long *)(p + b * 256 + t * 2) = n; s[t] = 0;"), 0);
+    race(KERNEL("atomicAdd(p, n); if (t > 64) __syncthreads(); s[t] = 0;"), 0);     /* of both blocks */
+    race(KERNEL("if (atomicCAS(p, -1, n) == -1) p[1] = t; s[t] = 0;"), 0);          /* one of them */
 }
 TEST(undefined_behaviour) {
     race(KERNEL("s[t] = n; p[b * 64 + t] = 2147483646 + n;"), 0);
