@@ -21,7 +21,7 @@ if [ -s "$tmp/keeps" ]; then fail "functions of libc that keep something between
 
 # Kernels have no atomic operations, but for the report of a bad index: results would depend on the order of blocks, in which the
 # software GPU does not mix them.
-grep -nE '\batomic[A-Z]|\b(atom|red)\.' src/gpu/*.h | grep -v 'if (atomicCAS((u64 \*)p%d, 0ull, 1ull) == 0) p%d\[3\]' >"$tmp/atomic"
+grep -nE '\batomic[A-Z]|\b(atom|red)\.' src/gpu/*.h | grep -v 'if (atomicCAS((u32 \*)p%d, 0u, 1u) == 0) p%d\[3\]' >"$tmp/atomic"
 if [ -s "$tmp/atomic" ]; then fail "atomic operations in kernels"; cat "$tmp/atomic"; else pass; fi
 
 # A function of 20 lines or more says what it is for; a public one does where it is declared.

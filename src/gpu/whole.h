@@ -97,10 +97,11 @@ static int flux__picked_width(const flux__operand *x, int dim) {
     return width * size < 4 ? 1 : width;
 }
 
-/* A statement's beginning: the thread that takes the status words (parameter pe) says
-   that an index into dim of so many rows is out of range, in which operation, and goes on. */
+/* The beginning of a statement: the thread that takes the status words (parameter pe) says that an
+   index into dim of so many rows is out of range, in scatter_add or not. The swap is of 32 bits,
+   for one of 64 makes ptxas spill registers in the sort of keys (sm_90). */
 static void flux__emit_take_status(flux__listing *s, int pe, int dim, int64_t rows, int adds) {
-    flux__emit(s, "    if (atomicCAS((u64 *)p%d, 0ull, 1ull) == 0) p%d[3] = %d, p%d[4] = %lld, "
+    flux__emit(s, "    if (atomicCAS((u32 *)p%d, 0u, 1u) == 0) p%d[3] = %d, p%d[4] = %lld, "
                "p%d[5] = %d, ", pe, pe, dim, pe, (long long)rows, pe, adds);
 }
 
