@@ -4133,6 +4133,14 @@ FLUX__NUMBERS(flux_ge)
 #if defined(FLUX_IMPLEMENTATION) && !defined(FLUX__IMPLEMENTED)
 #define FLUX__IMPLEMENTED
 
+/* gcc before 15 loses its place in a C file of this length whenever -Wmisleading-indentation, which
+   -Wall asks for, looks at an `if` or a loop without braces, and reads the file again from near its
+   beginning: half of a compilation. That warning is not given after a #line, in this file or in
+   the one that includes it. The number is the line's own, which src/join.sh writes. */
+#if defined(__GNUC__) && __GNUC__ < 15 && !defined(__clang__) && !defined(__cplusplus)
+#line 4142
+#endif
+
 /* ---------------------------------------------------------------------- base/platform.h
    The platform's compile-time side: system headers, compiler attributes,
    optimisation modes, and which vector instructions the compiler can emit

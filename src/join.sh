@@ -1,7 +1,7 @@
 # join.sh - joins the rooms to one header: sh src/join.sh src/flux.h >flux.h
 # A file's `#include "room.h"` becomes that room's text where the room is first included, and nothing where it is included
 # again. A room's guard, which has the room's name, and its blank first and last lines go. A file that is not there, such as
-# flux_cuda.h, stays an #include.
+# flux_cuda.h, stays an #include. `#line __LINE__` becomes the number that the next line has anyway.
 awk '
 function folder(path) { return match(path, /.*\//) ? substr(path, 1, RLENGTH) : "" }
 
@@ -24,6 +24,8 @@ function there(path,    line, got) {
     return got > 0
 }
 
+function say(line) { said++; print line }
+
 function join_file(path,    line, part, target, guard) {
     joined[path] = 1
     guard = guard_of(path)
@@ -39,10 +41,10 @@ function join_file(path,    line, part, target, guard) {
             }
         } else if (line == "") blank = 1
         else {
-            if (blank && begun) print ""
+            if (blank && begun) say("")
             blank = 0
             begun = 1
-            print line
+            say(line == "#line __LINE__" ? "#line " said + 2 : line)
         }
     }
     close(path)
