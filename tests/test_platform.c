@@ -631,12 +631,9 @@ typedef struct product {                  /* a random one; elements as double, t
 static double element(const product *p, const char *x, int64_t i) {
     return p->f64 ? ((const double *)(const void *)x)[i] : (double)((const float *)(const void *)x)[i];
 }
-/* The product of two elements: of pairs, the sum of both. */
-static double times(const product *p, int64_t i, int64_t j) {
-    if (!p->pairs) return element(p, p->a, i) * element(p, p->b, j);
-    const uint16_t *a = (const uint16_t *)(const void *)p->a + 2 * i, *b = (const uint16_t *)(const void *)p->b + 2 * j;
-    return (double)flux__from_bits((uint32_t)a[0] << 16) * (double)flux__from_bits((uint32_t)b[0] << 16) +
-           (double)flux__from_bits((uint32_t)a[1] << 16) * (double)flux__from_bits((uint32_t)b[1] << 16);
+/* An element of A or B: of a pair, one of the two. */
+static double part(const product *p, const char *x, int64_t i, int half) {
+    return p->pairs ? (double)flux__from_bits((uint32_t)((const uint16_t *)(const void *)x)[2 * i + half] << 16) : element(p, x, i);
 }
 static char *numbers(const product *p, int64_t n) {    /* exactly n of them, so that a sanitizer sees a step too far */
     size_t size = p->f64 ? 8 : 4;
@@ -659,6 +656,21 @@ static void see(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64
 static int64_t extent(int64_t n, int64_t step, int64_t m, int64_t other) {
     return n > 0 && m > 0 ? (n - 1) * step + (m - 1) * other + 1 : 0;
 }
+/* want = A B, m x n, column by column of A; the halves of pairs are two steps of k. */
+static void multiply(product *p, int64_t m, int64_t n, int64_t k) {
+    const flux__gemm_job *g = &p->job;
+    double *column = (double *)malloc((size_t)m * sizeof *column + 1);
+    REQUIRE(column && p->want);
+    for (int64_t q = 0; q < k; q++)
+        for (int half = 0; half <= p->pairs; half++) {
+            for (int64_t i = 0; i < m; i++) column[i] = part(p, p->a, i * g->a_row + q * g->a_col, half);
+            for (int64_t j = 0; j < n; j++) {
+                double b = part(p, p->b, q * g->b_row + j * g->b_col, half), *to = p->want + j * m;
+                for (int64_t i = 0; i < m; i++) to[i] += column[i] * b;
+            }
+        }
+    free(column);
+}
 static void make(product *p, int64_t m, int64_t n, int64_t k, int how_a, int how_b) {
     flux__gemm_job *g = &p->job;
     int64_t gap = below(2) * below(9), ra[] = { 1, k + gap, 2 }, ca[] = { m + gap, 1, 2 * m + 3 };
@@ -671,10 +683,7 @@ static void make(product *p, int64_t m, int64_t n, int64_t k, int how_a, int how
     g->a = p->a = numbers(p, p->na), g->b = p->b = numbers(p, p->nb), p->c = numbers(p, p->nc);
     g->c = p->c, g->ctx = p, g->pairs = p->pairs;
     p->want = (double *)calloc((size_t)(m * n) + 1, 8), p->seen = (double *)calloc((size_t)(m * n) + 1, 8);
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t q = 0; q < k; q++)
-            for (int64_t i = 0; i < m; i++)
-                p->want[i + j * m] += times(p, i * g->a_row + q * g->a_col, q * g->b_row + j * g->b_col);
+    multiply(p, m, n, k);
 }
 static void drop(product *p) {
     free(p->a), free(p->b), free(p->c), free(p->want), free(p->seen);
