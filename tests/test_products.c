@@ -82,8 +82,10 @@ static void product(const format *f, const int64_t *m, int64_t batch, int order,
     for (int64_t at = 0; at < n; at++) {
         int64_t i = at % M, j = at / M % N, q = at / M / N;
         double sum = 0, all = 0;
+        const double *row = a + q * M * K + (order & 1 ? i * K : i), *column = b + q * N * K + (order & 2 ? j : j * K);
+        const int64_t next_a = order & 1 ? 1 : M, next_b = order & 2 ? N : 1;
         for (int64_t l = 0; l < K; l++) {
-            double p = a[(order & 1 ? l + i * K : i + l * M) + q * M * K] * b[(order & 2 ? j + l * N : l + j * K) + q * N * K];
+            const double p = row[l * next_a] * column[l * next_b];
             sum += p, all += fabs(p);
         }
         size[at] = all, want[at] = sum;
@@ -149,19 +151,22 @@ typedef struct convolution { int64_t size[2], in, out, batch, window[2], stride,
 
 /* Adds up over all that meet: y += x w, and of y's gradient g: dx += g w, dw += g x. As crosscor, the kernel not flipped. */
 static void convolve(const convolution *c, const int64_t *outs, const double *x, const double *w, const double *g, double **to, double **size) {
-    int64_t each = c->in / c->groups, per = c->out / c->groups;
+    int64_t each = c->in / c->groups, per = c->out / c->groups, area = c->window[0] * c->window[1];
     for (int64_t n = 0; n < c->batch; n++)
         for (int64_t o = 0; o < c->out; o++)
-            for (int64_t p = 0; p < outs[0] * outs[1]; p++)
-                for (int64_t q = 0; q < each * c->window[0] * c->window[1]; q++) {
-                    int64_t kx = q % c->window[0], ky = q / c->window[0] % c->window[1], ch = q / c->window[0] / c->window[1];
-                    int64_t ix = p % outs[0] * c->stride + kx * c->dilation - c->pad, iy = p / outs[0] * c->stride + ky * c->dilation - c->pad;
-                    if (ix < 0 || iy < 0 || ix >= c->size[0] || iy >= c->size[1]) continue;
-                    int64_t ax = ix + c->size[0] * (iy + c->size[1] * (ch + o / per * each + c->in * n));
-                    int64_t aw = q + o * each * c->window[0] * c->window[1], ay = p + outs[0] * outs[1] * (o + c->out * n);
-                    to[0][ay] += x[ax] * w[aw], to[1][ax] += g[ay] * w[aw], to[2][aw] += g[ay] * x[ax];
-                    size[0][ay] += fabs(x[ax] * w[aw]), size[1][ax] += fabs(g[ay] * w[aw]), size[2][aw] += fabs(g[ay] * x[ax]);
+            for (int64_t q = 0; q < each * area; q++) {
+                int64_t kx = q % c->window[0] * c->dilation - c->pad, ky = q / c->window[0] % c->window[1] * c->dilation - c->pad;
+                int64_t plane = c->size[1] * (q / area + o / per * each + c->in * n), aw = q + o * each * area;
+                for (int64_t oy = 0; oy < outs[1]; oy++) {
+                    int64_t iy = oy * c->stride + ky, at_x = c->size[0] * (iy + plane), at_y = outs[0] * (oy + outs[1] * (o + c->out * n));
+                    for (int64_t ox = 0, ix = kx; ox < outs[0] && iy >= 0 && iy < c->size[1]; ox++, ix += c->stride) {
+                        if (ix < 0 || ix >= c->size[0]) continue;
+                        const double vx = x[at_x + ix], vw = w[aw], vg = g[at_y + ox];
+                        to[0][at_y + ox] += vx * vw, to[1][at_x + ix] += vg * vw, to[2][aw] += vg * vx;
+                        size[0][at_y + ox] += fabs(vx * vw), size[1][at_x + ix] += fabs(vg * vw), size[2][aw] += fabs(vg * vx);
+                    }
                 }
+            }
 }
 
 static void convolution_of(const format *f, const convolution *c) {
