@@ -32,7 +32,7 @@ both=$(without "$false_ones" $(among "$on_devices" $own))
 # it waits, have ended, since make comes back to what had to wait only after all others,
 slow='check_ptx check_processors check_mpi check_nccl check_kernels check_compilers check_rtc
       check_windows check_warnings check_gpu_report check_uninitialised check_fuzz_files check_blas
-      check_late check_python'
+      check_late check_python check_rooms_alone'
 # what HIP does as CUDA does, what three devices do as one does, and the long form of tests.
 hip='test_data test_gpu test_trace'
 several='test_data test_files test_tensors test_trace'
