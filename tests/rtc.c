@@ -11,7 +11,8 @@
    tensor or matrix cores, or of asynchronous copies, is for chips that have the same cores as the chip for which it was made. Many are compiled in
    one program, because a compiler's start costs more than a kernel; each architecture in a process of its own, because a compiler may
    end the process over one that it does not know.
-   Registers that do not fit (spills) are a failure, and so is a product that was meant for tensor cores and has none. */
+   Chips that hiprtc 5 does not know are clang 19's, with rtc_clang.h before each program.
+   Registers that do not fit (spills) are a failure, and so is a product that was meant for tensor or matrix cores and has none. */
 #define _GNU_SOURCE
 #define FLUX_IMPLEMENTATION
 #define FLUX_CUDA
@@ -19,6 +20,7 @@
 #include "../flux.h"
 #include <dirent.h>
 #include <dlfcn.h>
+#include <glob.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,7 +39,11 @@ static int nblocks, blocks_room, nslots;
 static int *slots;                        /* number of a block + 1, by its hash */
 static char *common[2];                   /* dialect and prelude */
 
-typedef struct target { char name[16]; int vendor; const flux__fragment *cores; } target;      /* a chip or an architecture */
+typedef struct target {                   /* a chip or an architecture */
+    char name[16];
+    int vendor, clang;                    /* clang: what it compiles for by the name that device libraries have for it, else 0 */
+    const flux__fragment *cores;
+} target;
 static target chips[MOST_CHIPS], archs[MOST_ARCHS];
 static int nchips, narchs;
 static const flux__driver *const drivers[] = { &flux__cuda_driver, &flux__hip_driver };
@@ -45,6 +51,7 @@ static const flux__driver *const drivers[] = { &flux__cuda_driver, &flux__hip_dr
 static target target_of(const char *name) {
     target t;
     snprintf(t.name, sizeof t.name, "%s", name);
+    t.clang = 0;
     t.vendor = strncmp(name, "gfx", 3) == 0 ? AMD : CUDA;
     t.cores = drivers[t.vendor]->fragment(name, FLUX_F16, true);
     return t;
@@ -271,9 +278,10 @@ static void find_telling(int vendor) {
     FLUX_FREE(longest);
 }
 
-/* Neighbours are named alike but for the last letter: sm_80, 86, 87, 88 and 89; gfx900, 906 and 90a. */
+/* Neighbours are named alike but for the last letter: sm_80, 86, 87, 88 and 89; gfx900, 906 and 90a. Of clang's, gfx1100 and 1151. */
 static bool are_neighbours(const target *a, const target *b) {
     size_t n = strlen(a->name);
+    if (a->clang || b->clang) return a->clang / 1000 == b->clang / 1000;
     return strlen(b->name) == n && strncmp(a->name, b->name, n - 1) == 0;
 }
 
@@ -307,7 +315,7 @@ static int choose(const target *arch, int mode) {
                     ((mode == EACH || b->telling[arch->vendor]) && has_turn(b, arch, false));
         kernels++, wanted += b->wanted;
     }
-    printf("%s: %d of %d kernels\n", drivers[arch->vendor]->version(), wanted, kernels);
+    printf("%s: %d of %d kernels\n", arch->clang ? "clang 19" : drivers[arch->vendor]->version(), wanted, kernels);
     return wanted;
 }
 
@@ -344,19 +352,24 @@ static bool nothing_spilt(const char *log, const char *arch) {
     return good;
 }
 
-/* Whether products that are meant for tensor cores are products of those. */
-static bool has_tensor_cores(const char *source, const char *ptx) {
+/* Whether products that are meant for tensor or matrix cores are products of those: `entry` begins a kernel of the code, and the
+   name of one of `instructions` stands in it. */
+static bool has_cores(const char *source, const char *code, const char *begin, const char *const *instructions) {
     bool good = true;
-    char entry[64];
+    char entry[80];
     for (const char *p = source; (p = strstr(p, ") k")) != NULL; p++) {
         const char *next = strstr(p, "extern \"C\"");
         size_t n = next ? (size_t)(next - p) : strlen(p);
         const char *mma = strstr(p, "(sum[i][j], x[i], y[j])");
         if (strspn(p + 3, "0123456789abcdef") != 32 || !mma || mma > p + n) continue;
-        snprintf(entry, sizeof entry, ".entry %.33s", p + 2);
-        const char *at = strstr(ptx, entry), *end = at ? strstr(at + 1, ".entry ") : NULL, *has = at ? strstr(at, "mma.sync.aligned.m16n8k") : NULL;
-        if (has && (!end || has < end)) continue;
-        printf("no mma in the PTX of %.33s\n", p + 2);
+        snprintf(entry, sizeof entry, "%s%.33s", begin, p + 2);
+        const char *at = strstr(code, entry), *end = at ? strstr(at + 1, begin) : NULL, *has = NULL;
+        for (int i = 0; at && !has && instructions[i]; i++) {
+            has = strstr(at, instructions[i]);
+            if (has && end && has > end) has = NULL;
+        }
+        if (has) continue;
+        printf("no %s in the code of %.33s\n", instructions[0], p + 2);
         good = false;
     }
     return good;
@@ -364,7 +377,7 @@ static bool has_tensor_cores(const char *source, const char *ptx) {
 
 static bool compile_cuda(const char *source, const char *arch) {
     char option[60];
-    const char *options[] = { option, "--fmad=false", "--std=c++17", "--ptxas-options=-v", "-w" };
+    const char *options[] = { option, "--fmad=false", "--std=c++17", "--ptxas-options=-v", "-w" }, *const mma[] = { "mma.sync.aligned.m16n8k", NULL };
     void *program = NULL;
     size_t n = 0;
     snprintf(option, sizeof option, "--gpu-architecture=%s", arch);
@@ -377,7 +390,7 @@ static bool compile_cuda(const char *source, const char *arch) {
         good = nothing_spilt(log, arch);
         flux__nvrtc.GetPTXSize(program, &n);
         ptx = (char *)flux__zalloc(n + 1);
-        good = flux__nvrtc.GetPTX(program, ptx) == 0 && has_tensor_cores(source, ptx) && good;
+        good = flux__nvrtc.GetPTX(program, ptx) == 0 && has_cores(source, ptx, ".entry ", mma) && good;
         FLUX_FREE(ptx);
     }
     FLUX_FREE(log);
@@ -414,21 +427,107 @@ static bool compile_hip(const char *source, const char *arch) {
     return good;
 }
 
+/* ---------------- clang */
+
+static const char *const clang_options =
+    "-x hip --cuda-device-only -nogpuinc -nogpulib -O3 -ffp-contract=off -std=c++17 -w -include tests/rtc_clang.h -S -o -";
+
+/* The folder of the device libraries; `path` has room for 400 bytes. */
+static bool find_device_libraries(char *path, char *why, size_t n) {
+    glob_t found;
+    bool there = system("clang-19 --version >/dev/null 2>&1") == 0;
+    *path = 0;
+    if (!there) return snprintf(why, n, "no clang-19 on this machine; package: clang-19"), false;
+    if (glob("/usr/lib/*/amdgcn/bitcode", 0, NULL, &found) == 0) {
+        snprintf(path, 400, "%s", found.gl_pathv[0]);
+        globfree(&found);
+    }
+    if (!*path) snprintf(why, n, "no libraries of AMD's devices; package: rocm-device-libs");
+    return *path != 0;
+}
+
+/* What the assembly's notes say of the kernel whose note holds `at`, or -1. Their lines go by the alphabet, .name in the middle. */
+static int noted(const char *code, const char *at, const char *what) {
+    const char *start = at, *p;
+    while (start > code && !flux__starts(start, "\n  - .")) start--;
+    p = strstr(start, what);
+    return p ? atoi(p + strlen(what)) : -1;
+}
+
+/* No kernel uses memory of its own for registers. Scalar ones may lie in lanes of a vector register where hundreds of addresses are
+   the kernel's parameters, but not in one that has tiles. */
+static bool nothing_spilt_clang(const char *code, const char *arch) {
+    static const char name[] = "\n    .name:           k";
+    bool good = true, any = false;
+    for (const char *p = strstr(code, ".amdgpu_metadata"); p && (p = strstr(p, name)) != NULL; p++, any = true) {
+        const int memory = noted(code, p, ".private_segment_fixed_size:"), vector = noted(code, p, ".vgpr_spill_count:"),
+                  scalar = noted(code, p, ".group_segment_fixed_size:") == 0 ? 0 : noted(code, p, ".sgpr_spill_count:");
+        if (memory == 0 && vector == 0 && scalar == 0) continue;
+        printf("%s: %d bytes of memory, %d vector and %d scalar registers spilt by %.33s\n", arch, memory, vector, scalar, p + sizeof name - 2);
+        good = false;
+    }
+    if (!any) printf("%s: the code does not say what it spills\n", arch);
+    return good && any;
+}
+
+static char *read_all(FILE *f) {
+    size_t n = 0, room = 1 << 20;
+    char *text = (char *)malloc(room);
+    for (size_t got = 1; text && got; n += got) {
+        if (n + 1 >= room) text = (char *)realloc(text, room *= 2);
+        got = text ? fread(text + n, 1, room - n - 1, f) : 0;
+    }
+    if (!text) exit(2);
+    text[n] = 0;
+    return text;
+}
+
+static bool compile_clang(const char *source, const target *arch) {
+    static const char *const libraries[] = { "ocml", "ockl", "oclc_daz_opt_off", "oclc_unsafe_math_off", "oclc_finite_only_off",
+                                             "oclc_correctly_rounded_sqrt_on", "oclc_wavefrontsize64_o", "oclc_abi_version_500" };
+    static const char *const cores[2][3] = { { "v_mfma_", "v_smfmac_", NULL }, { "v_wmma_", NULL, NULL } };
+    char command[6000], folder[400], file[] = "/tmp/flux_rtc_XXXXXX", why[200];
+    const bool wide = flux__starts(arch->name, "gfx9");
+    int f = mkstemp(file);
+    if (f < 0 || !find_device_libraries(folder, why, sizeof why)) return false;
+    bool good = write(f, source, strlen(source)) == (ssize_t)strlen(source);
+    size_t n = (size_t)snprintf(command, sizeof command, "clang-19 %s --offload-arch=%s -DISA_VERSION=%d", clang_options, arch->name, arch->clang);
+    for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++)
+        n += (size_t)snprintf(command + n, sizeof command - n, " -Xclang -mlink-builtin-bitcode -Xclang %s/%s%s.bc", folder, libraries[i],
+                              strstr(libraries[i], "64_o") ? wide ? "n" : "ff" : "");
+    snprintf(command + n, sizeof command - n, " %s", file);
+    FILE *out = good ? popen(command, "r") : NULL;
+    char *code = out ? read_all(out) : NULL;
+    if (!out || pclose(out) != 0) printf("%s: clang did not compile it\n", arch->name), good = false;
+    good = good && nothing_spilt_clang(code, arch->name);
+    good = good && has_cores(source, code, "\t.globl\t", cores[wide ? 0 : 1]);
+    free(code);
+    close(f), remove(file);
+    return good;
+}
+
 /* ---------------- an architecture, a process */
+
+static bool has_compiler(const target *arch, char *why, size_t n) {
+    char path[400];
+    if (arch->clang) return find_device_libraries(path, why, n);
+    flux__roc_open(why, n);               /* only for the library: there need be no device */
+    return drivers[arch->vendor]->compiler(why, n);
+}
 
 static int compile_for(const target *arch, int mode) {
     double start = flux__now();
     bool good = true;
     char why[400] = "";
-    flux__roc_open(why, sizeof why);      /* only for the library: there need be no device */
-    if (!drivers[arch->vendor]->compiler(why, sizeof why)) {
+    if (!has_compiler(arch, why, sizeof why)) {
         printf("skipped  kernels for %s: %s\n", arch->name, why);
         return 2;
     }
     int wanted = common[arch->vendor] ? choose(arch, mode) : 0;
     for (int at = 0; at < nblocks && wanted;) {
         char *source = join(arch, &at);
-        if (source) good = (arch->vendor == AMD ? compile_hip : compile_cuda)(source, arch->name) && good;
+        if (source && arch->clang) good = compile_clang(source, arch) && good;
+        else if (source) good = (arch->vendor == AMD ? compile_hip : compile_cuda)(source, arch->name) && good;
         if (source) FLUX_FREE(source);
     }
     if (!wanted) printf("no kernels for %s\n", arch->name);
@@ -455,14 +554,19 @@ static void show(FILE *log) {
     fclose(log);
 }
 
-/* All of NVRTC's architectures, and of AMD's those that hiprtc knows since version 5. */
+/* All of NVRTC's architectures, and of AMD's those that hiprtc knows since version 5, and clang's. */
 static void list_archs(void) {
     static const char *const gfx[] = { "gfx90a", "gfx803", "gfx900", "gfx906", "gfx1010", "gfx1030" };
-    int n = 0, sm[MOST_ARCHS - 6];
+    static const struct { const char *name; int version; } newer[] = { { "gfx942", 9402 }, { "gfx1100", 11000 }, { "gfx1151", 11501 }, { "gfx1201", 12001 } };
+    int n = 0, sm[MOST_ARCHS - 10];
     char why[400] = "", name[16];
     flux__cu_version = 99000;             /* no driver has to load what is compiled here: any NVRTC will do */
-    bool there = flux__nvrtc_open(why, sizeof why) && flux__nvrtc.GetNumSupportedArchs(&n) == 0 && n <= MOST_ARCHS - 6 && flux__nvrtc.GetSupportedArchs(sm) == 0;
+    bool there = flux__nvrtc_open(why, sizeof why) && flux__nvrtc.GetNumSupportedArchs(&n) == 0 && n <= MOST_ARCHS - 10 && flux__nvrtc.GetSupportedArchs(sm) == 0;
     for (int i = 0; i < 6; i++) archs[narchs++] = target_of(gfx[i]);
+    for (int i = 0; i < 4; i++) {
+        archs[narchs] = target_of(newer[i].name);
+        archs[narchs++].clang = newer[i].version;
+    }
     for (int i = 0; i < n && there; i++) {
         snprintf(name, sizeof name, "sm_%d", sm[i]);
         archs[narchs++] = target_of(name);
