@@ -36,6 +36,11 @@ HERE unsigned __float_as_uint(float x) { return rtc_bits<unsigned>(x); }
 HERE double __longlong_as_double(long long u) { return rtc_bits<double>(u); }
 HERE long long __double_as_longlong(double x) { return rtc_bits<long long>(x); }
 
+HERE unsigned atomicCAS(unsigned *at, unsigned from, unsigned to) {
+    __hip_atomic_compare_exchange_strong(at, &from, to, __ATOMIC_RELAXED, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+    return from;
+}
+
 /* A lane asks the one whose number it computes, by four bytes at a time. */
 template <class T> HERE T __shfl_xor(T v, int with) {
     const int lane = (int)__builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u)), asked = lane ^ with,
