@@ -520,9 +520,10 @@ static bool flux__cuda_has(const char *name) {
 /* The tensor cores' instruction for a dtype, by the PTX that the architecture has. A compute
    capability below 7.5 has none here. */
 static const flux__fragment *flux__cu_fragment(const char *arch, int dtype, bool tf32) {
-    static const flux__fragment f16 = { "f16", 16, 32, 4, true, true },
-        bf16 = { "bf16", 16, 32, 4, true, true }, f32 = { "tf32", 8, 32, 4, true, false };
-    static const flux__fragment turing = { "f16", 16, 32, 4, false, true };
+    static const flux__fragment f16 = { "f16", 16, 32, 4, true, true, false },
+        bf16 = { "bf16", 16, 32, 4, true, true, false },
+        f32 = { "tf32", 8, 32, 4, true, false, false };
+    static const flux__fragment turing = { "f16", 16, 32, 4, false, true, false };
     int sm = atoi(arch + 3);
     if (dtype == FLUX_F16) return sm >= 80 ? &f16 : sm >= 75 ? &turing : NULL;
     if (dtype == FLUX_BF16 && sm >= 80) return &bf16;
@@ -542,7 +543,7 @@ static const flux__fragment *flux__cu_fragment(const char *arch, int dtype, bool
 static const char flux__cuda_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
     "#define ALIGN16 __align__(16)\n#define ALIGN8 __align__(8)\n#define BLOCKS(n) , n\n"
-    "#define FULLY _Pragma(\"unroll\")\n"
+    "#define FULLY _Pragma(\"unroll\")\n#define APART\n"
     "#define ACROSS(v, w) __shfl_xor_sync(0xffffffffu, v, w)\n"
     "#define INF FLOAT_OF(0x7f800000u)\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"

@@ -407,25 +407,38 @@ static bool flux__hip_has(const char *name) {
     return false;
 }
 
-/* The matrix cores' instruction for a dtype, on the chips made for computing; they also
-   multiply f32 in full precision. */
+/* The matrix cores' instruction for a dtype: mfma on the chips made for computing, which also
+   multiply f32 in full precision, wmma on RDNA 3 and 4. */
 static const flux__fragment *flux__roc_fragment(const char *arch, int dtype, bool tf32) {
     static const char *const archs[] = { "gfx908", "gfx90a", "gfx940", "gfx941", "gfx942", "gfx950",
                                          NULL };
-    static const flux__fragment f16 = { "f16", 16, 64, 2, false, false },
-        bf16 = { "bf16", 16, 64, 2, false, false }, f32 = { "f32", 4, 64, 1, false, false };
+    static const flux__fragment f16[] = { { "f16", 16, 64, 2, false, false, true },
+                                          { "f16", 16, 32, 8, false, false, true },
+                                          { "f16", 16, 32, 4, false, false, true } },
+        bf16[] = { { "bf16", 16, 64, 2, false, false, true },
+                   { "bf16", 16, 32, 8, false, false, true },
+                   { "bf16", 16, 32, 4, false, false, true } },
+        f32 = { "f32", 4, 64, 1, false, false, true };
+    const int kind = flux__in_list(arch, archs) ? 0
+                   : strncmp(arch, "gfx110", 6) == 0 || strncmp(arch, "gfx115", 6) == 0 ? 1
+                   : strncmp(arch, "gfx120", 6) == 0 ? 2 : -1;
     (void)tf32;
-    if (!flux__in_list(arch, archs)) return NULL;
-    return dtype == FLUX_F16 ? &f16 : dtype == FLUX_BF16 ? &bf16 : dtype == FLUX_F32 ? &f32 : NULL;
+    if (kind < 0) return NULL;
+    return dtype == FLUX_F16 ? &f16[kind] : dtype == FLUX_BF16 ? &bf16[kind]
+         : dtype == FLUX_F32 && kind == 0 ? &f32 : NULL;
 }
 
-/* The text of a function for one mfma instruction: d += x y. T is the type of a lane's part of
-   x and y. */
-#define FLUX__ROC_MFMA(name, T, builtin)                                                                                         \
+/* The text of a function for one instruction, `call`: d += x y. T is the type of a lane's part of
+   x and y, S of its sums. */
+#define FLUX__ROC_MMA(name, T, S, call)                                                                                         \
     "DEVICE void mma_" name "(float *d, const unsigned *a, const unsigned *b) {\n"                                               \
-    "    " T " x, y; float_x4 z;\n"                                                                                              \
-    "    __builtin_memcpy(&x, a, sizeof x), __builtin_memcpy(&y, b, sizeof y), __builtin_memcpy(&z, d, 16);\n"                   \
-    "    z = __builtin_amdgcn_mfma_f32_" builtin "(x, y, z, 0, 0, 0);\n    __builtin_memcpy(d, &z, 16);\n}\n"
+    "    " T " x, y; " S " z;\n"                                                                                              \
+    "    __builtin_memcpy(&x, a, sizeof x), __builtin_memcpy(&y, b, sizeof y), __builtin_memcpy(&z, d, sizeof z);\n"                   \
+    "    z = __builtin_amdgcn_" call ";\n    __builtin_memcpy(d, &z, sizeof z);\n}\n"
+#define FLUX__ROC_MFMA(name, T, type)                                                                                            \
+    FLUX__ROC_MMA(name, T, "float_x4", "mfma_f32_16x16x" type "(x, y, z, 0, 0, 0)")
+#define FLUX__ROC_WMMA(name, T, type)                                                                                            \
+    FLUX__ROC_MMA(name, T, "float_x8", "wmma_f32_16x16x16_" type "(x, y, z)")
 
 static const char flux__hip_dialect[] =
     "#define DEVICE static __device__ __forceinline__\n"
@@ -433,6 +446,9 @@ static const char flux__hip_dialect[] =
     "#define ALIGN16 __attribute__((aligned(16)))\n#define ALIGN8 __attribute__((aligned(8)))\n"
     "#define BLOCKS(n)\n#define FULLY _Pragma(\"unroll\")\n#define ACROSS(v, w) __shfl_xor(v, w)\n"
     "#define INF FLOAT_OF(0x7f800000u)\n"
+    /* where the compiler may not load ahead: on RDNA it would spill what it loads */
+    "#if defined(__HIP_DEVICE_COMPILE__) && (defined(__GFX11__) || defined(__GFX12__))\n"
+    "#define APART __builtin_amdgcn_sched_barrier(0)\n#else\n#define APART\n#endif\n"
     "#define FLOAT_OF(u) __uint_as_float(u)\n#define BITS_OF(x) __float_as_uint(x)\n"
     "#if defined(__HIP_DEVICE_COMPILE__)\n"
     "DEVICE float f16_float(unsigned short h) { _Float16 x; __builtin_memcpy(&x, &h, 2); "
@@ -450,14 +466,18 @@ static const char flux__hip_dialect[] =
 static const char flux__hip_matrices[] =
     "#if defined(__HIP_DEVICE_COMPILE__)\n"
     "#define VECTOR(T, n, name) typedef T name __attribute__((ext_vector_type(n)));\n"
-    "VECTOR(_Float16, 4, half_x4)\n"
+    "VECTOR(_Float16, 4, half_x4)\nVECTOR(_Float16, 8, half_x8)\nVECTOR(_Float16, 16, half_x16)\n"
     "#else\n"
     "#define VECTOR(T, n, name) typedef struct { T x[n]; } name;\n"
-    "VECTOR(unsigned short, 4, half_x4)\n"
+    "VECTOR(unsigned short, 4, half_x4)\nVECTOR(unsigned short, 8, half_x8)\n"
+    "VECTOR(unsigned short, 16, half_x16)\n"
     "#endif\n"
-    "VECTOR(float, 4, float_x4)\nVECTOR(short, 4, short_x4)\nVECTOR(short, 2, short_x2)\n"
-    "DEVICE int mma_row(int e) { return (int)threadIdx.x % 64 / 16 * 4 + e; }\n"
+    "VECTOR(float, 4, float_x4)\nVECTOR(float, 8, float_x8)\nVECTOR(short, 2, short_x2)\n"
+    "VECTOR(short, 4, short_x4)\nVECTOR(short, 8, short_x8)\nVECTOR(short, 16, short_x16)\n"
     "DEVICE int mma_col(int e) { return (int)threadIdx.x % 16; }\n"
+    "#if !defined(__GFX11__) && !defined(__GFX12__)\n"
+    "DEVICE int mma_row(int e) { return (int)threadIdx.x % 64 / 16 * 4 + e; }\n"
+    "#endif\n"
     "#if defined(__gfx908__) || defined(__gfx90a__) || defined(__gfx940__) || defined(__gfx941__) "
     "|| defined(__gfx942__) || defined(__gfx950__)\n"
     "DEVICE void mma_a_f16(unsigned *r, const unsigned short *t, int row, int in) {\n"
@@ -468,20 +488,48 @@ static const char flux__hip_matrices[] =
     "    r[0] = BITS_OF(t[(int)threadIdx.x % 16 * row + (int)threadIdx.x % 64 / 16 * in]);\n}\n"
     "#define mma_b_f16 mma_a_f16\n#define mma_a_bf16 mma_a_f16\n#define mma_b_bf16 mma_a_f16\n"
     "#define mma_b_f32 mma_a_f32\n"
-    FLUX__ROC_MFMA("f16", "half_x4", "16x16x16f16") FLUX__ROC_MFMA("f32", "float", "16x16x4f32")
+    FLUX__ROC_MFMA("f16", "half_x4", "16f16") FLUX__ROC_MFMA("f32", "float", "4f32")
     /* gfx908's instruction takes half of the inner dim: two are issued, and their order in the
        inner dim is free */
     "#if defined(__gfx908__)\n"
-    FLUX__ROC_MFMA("bf16_8", "short_x2", "16x16x8bf16")
+    FLUX__ROC_MFMA("bf16_8", "short_x2", "8bf16")
     "DEVICE void mma_bf16(float *d, const unsigned *a, const unsigned *b) { mma_bf16_8(d, a, b), "
     "mma_bf16_8(d, a + 1, b + 1); }\n"
-    "#else\n" FLUX__ROC_MFMA("bf16", "short_x4", "16x16x16bf16_1k") "#endif\n"
+    "#else\n" FLUX__ROC_MFMA("bf16", "short_x4", "16bf16_1k") "#endif\n"
+    "#endif\n";
+
+/* In a wmma instruction a lane has eight neighbours of the inner dim or, on gfx11, all sixteen,
+   as lane + 16 has them. Its sums are of rows 2 e + lane / 16 there: rows of a are exchanged, so
+   that they are neighbours, as on gfx12. */
+static const char flux__hip_wave_matrices[] =
+    "#if defined(__GFX11__) || defined(__GFX12__)\n"
+    "DEVICE int mma_row(int e) { return (int)threadIdx.x % 32 / 16 * 8 + e; }\n"
+    "DEVICE void mma_load(unsigned *r, const unsigned short *p, int in) {\n"
+    "#if defined(__GFX11__)\n    enum { WORDS = 8 };\n"
+    "#else\n    enum { WORDS = 4 };\n    p += (int)threadIdx.x % 32 / 16 * 8 * in;\n#endif\n"
+    "    FULLY\n    for (int i = 0; i < WORDS; i++) "
+    "r[i] = p[2 * i * in] | (unsigned)p[(2 * i + 1) * in] << 16;\n}\n"
+    "DEVICE void mma_b_f16(unsigned *r, const unsigned short *t, int col, int in) {\n"
+    "    mma_load(r, t + (int)threadIdx.x % 16 * col, in);\n}\n"
+    "#if defined(__GFX11__)\n"
+    "DEVICE void mma_a_f16(unsigned *r, const unsigned short *t, int row, int in) {\n"
+    "    mma_load(r, t + ((int)threadIdx.x % 2 * 8 + (int)threadIdx.x % 16 / 2) * row, in);\n}\n"
+    /* of eight rows of each half of a warp, in four words, all sixteen */
+    "DEVICE void mma_share(unsigned *r) {\n"
+    "    const int second = (int)threadIdx.x % 32 / 16;\n    FULLY\n"
+    "    for (int i = 0; i < 4; i++) {\n    const unsigned other = ACROSS(r[i], 16);\n"
+    "    r[i + 4] = second ? r[i] : other, r[i] = second ? other : r[i];\n    }\n}\n"
+    FLUX__ROC_WMMA("f16", "half_x16", "f16_w32") FLUX__ROC_WMMA("bf16", "short_x16", "bf16_w32")
+    "#else\n#define mma_a_f16 mma_b_f16\n"
+    FLUX__ROC_WMMA("f16", "half_x8", "f16_w32_gfx12")
+    FLUX__ROC_WMMA("bf16", "short_x8", "bf16_w32_gfx12")
+    "#endif\n#define mma_a_bf16 mma_a_f16\n#define mma_b_bf16 mma_b_f16\n"
     "#endif\n";
 
 static const flux__driver flux__hip_driver = {
-    "AMDGPU", flux__hip_dialect, flux__hip_matrices, "", flux__roc_fragment, flux__roc_open,
-    flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave, flux__roc_close,
-    flux__roc_stream, flux__roc_stream_wait, flux__roc_stream_free,
+    "AMDGPU", flux__hip_dialect, flux__hip_matrices, flux__hip_wave_matrices, flux__roc_fragment,
+    flux__roc_open, flux__roc_count, flux__roc_device, flux__roc_enter, flux__roc_leave,
+    flux__roc_close, flux__roc_stream, flux__roc_stream_wait, flux__roc_stream_free,
     flux__roc_event, flux__roc_event_record, flux__roc_event_wait, flux__roc_event_query,
     flux__roc_event_before, flux__roc_event_free,
     flux__roc_alloc, flux__roc_release, flux__roc_pinned, flux__roc_unpin, flux__roc_up,

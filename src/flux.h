@@ -245,8 +245,8 @@
    that memory, and what workers, transforms or a data set made is copied there.
    Products and convolutions of float16 and bfloat16 use tensor cores (NVIDIA: float16 from sm_75,
    bfloat16 from sm_80 on; sm_90 by warpgroups, with a compiler and a driver of CUDA 12, unless
-   FLUX_WGMMA=0) or matrix cores (AMD: gfx908, gfx90a, gfx94x, gfx950, also for float32)
-   and sum in float32. So do large products of float32 by warpgroups, each number as the sum of
+   FLUX_WGMMA=0) or matrix cores (AMD: gfx908, gfx90a, gfx94x, gfx950, also for float32; RDNA 3 and
+   4: gfx110x, gfx115x, gfx120x) and sum in float32. So do large products of float32 by warpgroups, each number as the sum of
    three bfloat16, with errors no larger than those of plain arithmetic units; what these can't
    hold, infinities, NaN and numbers beyond 2^127 or below 2^-108, is multiplied plainly. They take
    memory of 1.5 times their operands meanwhile. flux_allow_tf32(true) lets NVIDIA's multiply

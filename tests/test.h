@@ -171,6 +171,15 @@ static inline bool test_left_out(int i, int one_in) {
     return getenv("SHORT") != NULL && (test_device.backend || getenv("EMULATED") != NULL) && i % one_in != 0;
 }
 
+/* Runs this program again, with these words, as on another chip of the software GPU: what the devices are is told to a process when
+   it starts. True: all is well there. */
+static const char *test_program = "";
+static inline bool test_as_chip(const char *chip, const char *words) {
+    char command[5000];
+    snprintf(command, sizeof command, "SOFTGPU_ARCH=%s '%s' %s", chip, test_program, words);
+    return system(command) == 0;
+}
+
 #define ONLY_ON_CPU() do { if (test_device.backend) SKIP("about memory that the host can reach"); } while (0)
 
 /* FLUX_TEST_DEVICE=CUDA or =AMDGPU: tensors are made there, so the same tests are of that back end. */
@@ -250,7 +259,7 @@ struct test_entry {
     static void test_of_##name(void);                                                                   \
     static test_entry test_entry_##name(#name, test_of_##name);                                         \
     static void test_of_##name(void)
-#define TEST_MAIN() int main(int argc, char **argv) { return test_run_all(test_cases, test_count, argc > 1 ? argv[1] : NULL); }
+#define TEST_MAIN() int main(int argc, char **argv) { test_program = argv[0]; return test_run_all(test_cases, test_count, argc > 1 ? argv[1] : NULL); }
 #else
 #define TEST(name)                                                                                   \
     static void test_of_##name(void);                                                                   \
@@ -268,6 +277,7 @@ TEST_ALL(TEST_SLOT)
     typedef char test_too_many[__COUNTER__ <= 200 ? 1 : -1];                                         \
     int main(int argc, char **argv) {                                                                \
         static const test_case *const cases[] = { TEST_ALL(TEST_ADDRESS) NULL };                     \
+        test_program = argv[0];                                                                      \
         return test_run_all(cases, (int)(sizeof(test_too_many) * 200), argc > 1 ? argv[1] : NULL);   \
     }
 #endif

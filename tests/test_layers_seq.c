@@ -459,6 +459,20 @@ TEST(attention_of_half_formats_as_in_plain_operations) {
         if (!test_left_out(i / 2, 2)) FLUX_SCOPE attend_as_plain(&attend_cases[i], i % 2 ? FLUX_BF16 : FLUX_F16, i % 2 ? 3e-2 : 4e-3);
 }
 
+/* The same on AMD's chips whose instructions are wmma, in a process each, which runs this test as one of them. */
+TEST(attention_with_other_matrix_cores) {
+    static const char *const chips[] = { "gfx1100", "gfx1201" };
+    static const attend_case some[] = { { 128, 128, 1, 40, 70, 1, 0, false, true, 0 }, { 40, 32, 1, 33, 90, 2, 1, true, true, 0.3 } };
+    const char *backend = getenv("FLUX_TEST_DEVICE");
+    if (!getenv("SOFTGPU") || !backend || strcmp(backend, "AMDGPU")) SKIP("about AMD's software GPU");
+    for (int i = 0; i < 2 && getenv("SOFTGPU_ARCH"); i++) {
+        FLUX_SCOPE attend_as_plain(&some[i], FLUX_F16, 4e-3);
+        FLUX_SCOPE attend_as_plain(&some[i], FLUX_BF16, 3e-2);
+    }
+    for (int i = 0; i < 2 && !getenv("SOFTGPU_ARCH"); i++)
+        if (!test_left_out(i, 2)) CHECK(test_as_chip(chips[i], "attention_with_other_matrix_cores"));
+}
+
 TEST(attention_of_views) {                                 /* one projection for all, steps in the wrong order, a sum's gradient */
     flux_tensor *x = flux_eval(flux_randn(5, 24, 2)), *all = flux_permute(x, 1, 0, 2);
     flux_tensor *q = flux_slice(all, 0, 0, 8), *k = flux_slice(all, 0, 8, 16), *v = flux_slice(all, 0, 16, 24);

@@ -1539,6 +1539,60 @@ static void hip_work(void) {
 }
 TEST(hip_work) { RUN(hip_work, "SOFTGPU_DEVICES=2 SOFTGPU_QUIET=1"); }
 
+/* Numbers whose products and sums are exact, in the places of the examples of AMD's GPUOpen, for RDNA 3 and for 4. */
+static int number_at(int i, int j) { return (i * 3 + j * 5 + i * j) % 5; }
+static int half_of_number(bool brain, int n) {
+    static const int half[] = { 0, 0x3c00, 0x4000, 0x4200, 0x4400 }, brains[] = { 0, 0x3f80, 0x4000, 0x4040, 0x4080 };
+    return (brain ? brains : half)[n];
+}
+static function wave_product(const char *arch, bool third, bool brain) {
+    char source[2000];
+    module m = NULL;
+    function f = NULL;
+    snprintf(source, sizeof source,
+             "typedef struct { unsigned short x[%d]; } part; typedef struct { float x[8]; } sums;\n"
+             "extern \"C\" __global__ void f(int *p, int n) {\n"
+             "    part a, b; sums c; const int t = threadIdx.x, first = %d * (t / 16);\n"
+             "    const int numbers[5] = { %d, %d, %d, %d, %d };\n"
+             "    for (int k = 0; k < %d; k++) {\n"
+             "        a.x[k] = (unsigned short)numbers[(t %% 16 * 3 + (first + k) * 5 + t %% 16 * (first + k)) %% 5];\n"
+             "        b.x[k] = (unsigned short)numbers[((first + k) * 3 + t %% 16 * 5 + (first + k) * (t %% 16)) %% 5];\n    }\n"
+             "    if (t == n) a.x[3] ^= 1;\n    __syncthreads();\n"
+             "    for (int r = 0; r < 8; r++) c.x[r] = (float)(100 * t + r);\n"
+             "    c = __builtin_amdgcn_wmma_f32_16x16x16_%s_w32%s(a, b, c);\n"
+             "    for (int r = 0; r < 8; r++) p[t * 8 + r] = (int)c.x[r];\n}\n", third ? 16 : 8, third ? 0 : 8,
+             half_of_number(brain, 0), half_of_number(brain, 1), half_of_number(brain, 2), half_of_number(brain, 3),
+             half_of_number(brain, 4), third ? 16 : 8, brain ? "bf16" : "f16", third ? "" : "_gfx12");
+    IS(load_for(source, arch, &m), 0);
+    IS(hipModuleGetFunction(&f, m, "f"), 0);
+    return f;
+}
+static void wave_products(void) {
+    const char *arch = getenv("SOFTGPU_ARCH");
+    const bool third = !strcmp(arch, "gfx1100");
+    int data[256];
+    void *p = NULL;
+    load_hip();
+    IS(hipMalloc(&p, sizeof data), 0);
+    for (int brain = 0; brain < 2; brain++) {
+        IS(hip_launch(wave_product(arch, third, brain), 32, NULL, p, -1), 0);
+        IS(hipMemcpyDtoH(data, p, sizeof data), 0);
+        for (int t = 0; t < 32; t++)
+            for (int r = 0; r < 8; r++) {
+                const int i = third ? 2 * r + t / 16 : r + 8 * (t / 16), j = t % 16;
+                int sum = 100 * t + r;
+                for (int k = 0; k < 16; k++) sum += number_at(i, k) * number_at(k, j);
+                CHECK(data[t * 8 + r] == sum);
+            }
+    }
+    IS(hip_launch(wave_product(arch, third, false), 32, NULL, p, 21), 0);      /* what lane 5 has not */
+    IS(hipMemcpyDtoH(data, p, sizeof data), third ? 700 : 0);
+}
+TEST(wave_products) {
+    RUN(wave_products, "SOFTGPU_ARCH=gfx1100 SOFTGPU_QUIET=1");
+    RUN(wave_products, "SOFTGPU_ARCH=gfx1201 SOFTGPU_QUIET=1");
+}
+
 static void both(void) {
     void *p = NULL;
     int v = 0;

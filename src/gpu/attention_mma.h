@@ -49,7 +49,8 @@ typedef struct flux__attend_pass {
     int64_t limit, columns, at1, at2;     /* rows and columns of a unit; where results begin */
     const char *type, *row, *local, *col; /* of an element in shared memory; a lane's rows by h and
                                              of its sum e, and the column of that */
-    int locals;                           /* rows of a lane in a piece */
+    int locals, near, far;                /* rows of a lane in a piece; by what the lanes of a row
+                                             differ: near, twice that ... below far */
 } flux__attend_pass;
 
 /* What of a pass follows from shapes: how many rows and columns a block has, so that registers
@@ -71,7 +72,7 @@ static flux__attend_pass flux__attend_pass_of(const flux__attend_text *a, const 
     p.limit = by_keys ? a->keys : a->queries, p.columns = by_keys ? a->queries : a->keys;
     const int wide = p.n1 > p.n2 ? p.n1 : p.n2;
     const int64_t units = a->heads * a->batch, pieces = (p.limit + 15) / 16;
-    p.tall = f->lanes == 32 && p.size == 2 && wide <= 64 && !by_keys &&
+    p.tall = !f->turned && p.size == 2 && wide <= 64 && !by_keys &&
              (pieces + 7) / 8 * units >= FLUX__ENOUGH_BLOCKS ? 2 : 1;
     p.warps = pieces / p.tall < 4 ? (int)((pieces + p.tall - 1) / p.tall) : 4;
     p.rows = 16 * p.tall * p.warps;
@@ -80,13 +81,16 @@ static flux__attend_pass flux__attend_pass_of(const flux__attend_text *a, const 
         if (i < 3 || (i == 4 && !forward)) p.stages = p.stages && flux__attend_whole(a, i, p.size);
     p.stages++;
     p.n = 64;
+    /* 256 registers do not hold 64 columns' places in a mask, which AMD's compiler keeps. */
+    if (f->turned && f->lanes == 32)
+        p.n = 64 >> (a->o[FLUX__ATTEND_MASK] != NULL) >> (a->o[FLUX__ATTEND_KEEP] != NULL);
     const int column = p.stages * ((p.pitch1 + p.pitch2) * p.size + 8);
     while (p.n > 16 && (p.n / 2 >= p.columns || p.n * column > 40960)) p.n /= 2;
     p.tile = p.n * ((p.pitch1 + p.pitch2) * p.size + (by_keys ? 8 : 0)) / 4;
-    p.locals = f->lanes == 32 ? 2 : 1;
-    p.row = f->lanes == 32 ? "t % 32 / 4 + h * 8" : "t % 16";
-    p.local = f->lanes == 32 ? "e / 2 % 2" : "0";
-    p.col = f->lanes == 32 ? "mma_col(e)" : "mma_row(e)";
+    p.locals = f->turned ? 1 : 2, p.near = f->turned ? 16 : 1, p.far = f->turned ? f->lanes : 4;
+    p.row = f->turned ? "t % 16" : "t % 32 / 4 + h * 8";
+    p.local = f->turned ? "0" : "e / 2 % 2";
+    p.col = f->turned ? "mma_row(e)" : "mma_col(e)";
     return p;
 }
 
@@ -139,7 +143,9 @@ static void flux__emit_attend_columns(const flux__attend_pass *p, const char *fr
     char second[40];
     snprintf(second, sizeof second, "tile + %d", p->n * p->pitch1);
     flux__emit_attend_tile(p, p->c1, from, p->n, "tile");
+    flux__emit(s, "    APART;\n");
     flux__emit_attend_tile(p, p->c2, from, p->n, second);
+    flux__emit(s, "    APART;\n");
     if (p->by_keys && p->stages > 1)
         flux__emit(s, "    if (t < %d) copy_16((float *)(tile + STATS) + t * 4, query + (%s) * 2 + "
                     "t * 4, 16);\n", p->n / 2, from);
@@ -160,21 +166,24 @@ static void flux__emit_attend_rows(const flux__attend_pass *p, const char *x, in
     flux__emit_attend_tile(p, i, "r0", p->rows, place);
     if (p->stages > 1) flux__emit(s, "    copies_end();\n    copies_left(0);\n");
     flux__emit(s, "    __syncthreads();\n    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
-                "    for (int l = 0; l < %d; l++) mma_a_%s(%s[i][l], %s + (w0 + i * 16) * %d + "
-                "l * %d, %d, 1);\n", p->tall, n / k, p->f->name, x, place, pitch, k, pitch);
+                "    for (int l = 0; l < %d; l++) mma_%c_%s(%s[i][l], %s + (w0 + i * 16) * %d + "
+                "l * %d, %d, 1);\n", p->tall, n / k, p->f->turned ? 'b' : 'a', p->f->name, x,
+                place, pitch, k, pitch);
     flux__emit(s, "    __syncthreads();\n");
 }
 
 /* Adds to `sum` a product of the rows' fragments, `x`, and 16 columns, `c`. */
 static void flux__emit_attend_mma_scores(const flux__attend_pass *p, const char *sum,
                                          const char *x, bool one) {
-    const bool turned = p->f->lanes > 32;
+    const bool turned = p->f->turned;
     char left[40];
     snprintf(left, sizeof left, "%s[i][l]", x);
-    flux__emit(&p->a->c->s, "    FULLY\n    for (int l = 0; l < %d; l++) {\n    u32 y[%d];\n"
-                "    mma_b_%s(y, c%c + j * %d + l * %d, %d, 1);\n", (one ? p->n1 : p->n2) / p->f->k,
-                p->f->words, p->f->name, one ? '1' : '2', 16 * (one ? p->pitch1 : p->pitch2),
-                p->f->k, one ? p->pitch1 : p->pitch2);
+    flux__emit(&p->a->c->s, "    FULLY\n    for (int l = 0; l < %d; l++) {\n"
+                "    APART;\n    u32 y[%d];\n"
+                "    mma_%c_%s(y, c%c + j * %d + l * %d, %d, 1);\n",
+                (one ? p->n1 : p->n2) / p->f->k, p->f->words, turned ? 'a' : 'b', p->f->name,
+                one ? '1' : '2', 16 * (one ? p->pitch1 : p->pitch2), p->f->k,
+                one ? p->pitch1 : p->pitch2);
     flux__emit(&p->a->c->s, "    FULLY\n    for (int i = 0; i < %d; i++) mma_%s(%s, %s, %s);\n"
                 "    }\n", p->tall, p->f->name, sum, turned ? "y" : left, turned ? left : "y");
 }
@@ -185,21 +194,24 @@ static void flux__emit_attend_mma_scores(const flux__attend_pass *p, const char 
 static void flux__emit_attend_mma_add(const flux__attend_pass *p, const char *w, bool one) {
     flux__listing *s = &p->a->c->s;
     const flux__fragment *f = p->f;
-    const bool turned = f->lanes > 32;
-    const int pitch = one ? p->pitch1 : p->pitch2, n = one ? p->n1 : p->n2;
+    const bool turned = f->turned;
+    const int own = 128 / f->lanes, pitch = one ? p->pitch1 : p->pitch2, n = one ? p->n1 : p->n2;
     char sum[40];
     snprintf(sum, sizeof sum, "sum%c[i][f]", one ? '1' : '2');
     flux__emit(s, "    FULLY\n    for (int h = 0; h < %d; h++) {\n    u32 x[%d][%d];\n    FULLY\n"
                 "    for (int i = 0; i < %d; i++) {\n", 16 / f->k, p->tall, f->words, p->tall);
-    for (int i = 0; i < f->words; i++)
+    for (int i = 0; i < f->words && (p->size == 4 || i < own); i++)
         if (p->size == 2) flux__emit(s, "    x[i][%d] = pair_%s(%s[%d], %s[%d]);\n", i, f->name, w,
                                       2 * i, w, 2 * i + 1);
         else flux__emit(s, "    x[i][%d] = %s(%s[h * %d + %d]);\n", i, turned ? "BITS_OF" : "tf32",
                          w, f->words, f->words == 4 ? i % 2 * 2 + i / 2 : i);
-    flux__emit(s, "    }\n    FULLY\n    for (int f = 0; f < %d; f++) {\n    u32 y[%d];\n"
+    if (p->size == 2 && f->words > own) flux__emit(s, "    mma_share(x[i]);\n");
+    flux__emit(s, "    }\n    FULLY\n    for (int f = 0; f < %d; f++) {\n"
+                "    APART;\n    u32 y[%d];\n"
                 "    const %s *const from = c%c + j * %d + f * 16;\n", n / 16, f->words, p->type,
                 one ? '1' : '2', 16 * pitch);
-    if (p->size == 2) flux__emit(s, "    mma_b_%s(y, from, 1, %d);\n", f->name, pitch);
+    if (p->size == 2)
+        flux__emit(s, "    mma_%c_%s(y, from, 1, %d);\n", turned ? 'a' : 'b', f->name, pitch);
     else if (turned)
         flux__emit(s, "    y[0] = BITS_OF(from[t %% 16 + (t %% 64 / 16 * 4 + h) * %d]);\n", pitch);
     else flux__emit(s, "    FULLY\n    for (int q = 0; q < 4; q++) y[q] = tf32(from[t %% 32 / 4 + "
@@ -256,16 +268,16 @@ static void flux__emit_attend_mma_drop(const flux__attend_pass *p, const char *v
 /* Of the forward pass over a tile: the running maximum `most` and sum `all` of each row, whose
    lanes join by shuffles; scores become their exponentials, and sum2 shrinks as the maximum grows.
    Row after row, for AMD: its compiler makes a third more instructions of the text below. */
-static void flux__emit_attend_mma_by_rows(const flux__attend_pass *p, int sums, int across) {
+static void flux__emit_attend_mma_by_rows(const flux__attend_pass *p, int sums) {
     flux__listing *s = &p->a->c->s;
     flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                 "    for (int h = 0; h < %d; h++) {\n    float top = most[i][h];\n", p->tall,
                 p->locals);
     flux__emit(s, "#define EACH FULLY for (int j = 0; j < %d; j++) FULLY "
                 "for (int e = 0; e < %d; e++) if (%s == h)\n", p->n / 16, sums, p->local);
-    flux__emit(s, "    EACH top = fmaxf(top, s[j][i][e]);\n"
-                "    top = fmaxf(top, ACROSS(top, %d)), top = fmaxf(top, ACROSS(top, %d));\n",
-                across, across * 2);
+    flux__emit(s, "    EACH top = fmaxf(top, s[j][i][e]);\n");
+    for (int w = p->near; w < p->far; w *= 2)
+        flux__emit(s, "    top = fmaxf(top, ACROSS(top, %d));\n", w);
     flux__emit(s, "    const float base = top == -INF ? 0.0f : top * POWER, "
                 "fade = near_exp2(fmaf(most[i][h], POWER, -base));\n"
                 "    most[i][h] = top, all[i][h] *= fade;\n");
@@ -279,7 +291,7 @@ static void flux__emit_attend_mma_by_rows(const flux__attend_pass *p, int sums, 
 
 /* The same for all rows at once, for NVIDIA, where a branch would part their chains, which fill
    each other's waits; exponentials come 16 columns at a time, with the products that take them. */
-static void flux__emit_attend_mma_at_once(const flux__attend_pass *p, int sums, int across) {
+static void flux__emit_attend_mma_at_once(const flux__attend_pass *p, int sums) {
     flux__listing *s = &p->a->c->s;
     const int n = p->n / 16;
     const char *const rows = "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
@@ -292,9 +304,9 @@ static void flux__emit_attend_mma_at_once(const flux__attend_pass *p, int sums, 
                 "    for (int e = 0; e < %d; e++) "
                 "top[i][%s] = fmaxf(top[i][%s], s[j][i][e]);\n", n, p->tall, sums, p->local,
                 p->local);
-    for (int turn = 1; turn < 3; turn++) {
+    for (int w = p->near; w < p->far; w *= 2) {
         flux__emit(s, rows, p->tall, p->locals);
-        flux__emit(s, "top[i][h] = fmaxf(top[i][h], ACROSS(top[i][h], %d));\n", across * turn);
+        flux__emit(s, "top[i][h] = fmaxf(top[i][h], ACROSS(top[i][h], %d));\n", w);
     }
     flux__emit(s, rows, p->tall, p->locals);
     flux__emit(s, "{\n    const float v = top[i][h];\n"
@@ -320,8 +332,8 @@ static void flux__emit_attend_mma_forward(const flux__attend_pass *p, bool maske
     flux__emit_attend_mma_scores(p, "s[j][i]", "x1", true);
     if (masked) flux__emit_attend_mma_seen(p, "s[j][i][e]");
     flux__emit(s, "    }\n");
-    if (p->f->lanes == 32) flux__emit_attend_mma_at_once(p, sums, 1);
-    else flux__emit_attend_mma_by_rows(p, sums, 16);
+    if (p->f->turned) flux__emit_attend_mma_by_rows(p, sums);
+    else flux__emit_attend_mma_at_once(p, sums);
     flux__emit_attend_mma_drop(p, "s[j][i][e]");
     flux__emit_attend_mma_add(p, "s[j][i]", false);
     flux__emit(s, "    }\n");
@@ -359,7 +371,7 @@ static void flux__emit_attend_mma_store(const flux__attend_pass *p, bool one, co
                                     int64_t at) {
     const flux__attend_text *a = p->a;
     flux__listing *s = &a->c->s;
-    const int step = p->f->lanes == 32 ? 2 : 4, sums = 256 / p->f->lanes;
+    const int step = p->f->turned ? 4 : 2, sums = 256 / p->f->lanes;
     const long long features = (long long)(one ? a->d : a->dv);
     const bool whole = features % step == 0 && at % step == 0;
     flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
@@ -383,11 +395,10 @@ static void flux__emit_attend_mma_store(const flux__attend_pass *p, bool one, co
 static void flux__emit_attend_mma_result(const flux__attend_pass *p) {
     const flux__attend_text *a = p->a;
     flux__listing *s = &a->c->s;
-    const int across = p->f->lanes == 32 ? 1 : 16;
     flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
-                "    for (int h = 0; h < %d; h++) {\n    float v = all[i][h];\n"
-                "    v += ACROSS(v, %d), v += ACROSS(v, %d);\n", p->tall, p->locals, across,
-                across * 2);
+                "    for (int h = 0; h < %d; h++) {\n    float v = all[i][h];\n", p->tall,
+                p->locals);
+    for (int w = p->near; w < p->far; w *= 2) flux__emit(s, "    v += ACROSS(v, %d);\n", w);
     flux__emit(s, "    all[i][h] = v == 0.0f ? 0.0f : 1.0f / v;\n    const int e = 0;\n"
                 "    const %s row = r0 + w0 + i * 16 + %s;\n"
                 "    if (%s > 0 || row >= %lld) continue;\n", a->c->index, p->row, p->col,

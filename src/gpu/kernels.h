@@ -50,6 +50,8 @@ typedef struct flux__fragment {
                                              copy_16, copies_end, copies_left */
     bool fours;                           /* it loads four matrices of 8 x 8 half floats at once,
                                              by lines of 16 bytes: four, four_turned */
+    bool turned;                          /* a lane's sums are of one column and, in fours,
+                                             neighbouring rows, else pairs of two rows */
 } flux__fragment;
 
 /* How a tile of an operand is copied to shared memory (gpu/gemm_wgmma.h): its dims in elements of
@@ -87,7 +89,7 @@ typedef struct flux__driver {
     const char *name;
     const char *dialect;                  /* text before the prelude: what C lacks */
     const char *matrices;                 /* text of the functions that flux__fragment names */
-    const char *boxes;                    /* text of those of gpu/gemm_wgmma.h */
+    const char *boxes;                    /* text of those of gpu/gemm_wgmma.h; or more of these */
     /* the matrix instruction for operands of a dtype; NULL: none */
     const flux__fragment *(*fragment)(const char *arch, int dtype, bool tf32);
     bool (*open)(char *why, size_t n);    /* finds the library and its calls, starts the driver */

@@ -331,7 +331,8 @@ static bool defines(char *words, const char *name) {
 
 static void write_prelude(FILE *f, const options *o, int warp) {
 #if defined SOFT_HIP
-    fprintf(f, "#define __AMDGCN_WAVEFRONT_SIZE__ %d\n#define __%.*s__ 1\n%s", warp, (int)strcspn(o->arch, ":"), o->arch, soft_prelude_hip);
+    const int name = (int)strcspn(o->arch, ":");
+    fprintf(f, "#define __AMDGCN_WAVEFRONT_SIZE__ %d\n#define __%.*s__ 1\n#define __GFX%.*s__ 1\n%s", warp, name, o->arch, name - 5, o->arch + 3, soft_prelude_hip);
 #else
     (void)warp;
     fprintf(f, "#define __CUDA_ARCH__ %d\n%s", atoi(o->arch) * 10, soft_prelude_cuda);

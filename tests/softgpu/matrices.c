@@ -9,7 +9,8 @@
 #include <string.h>
 
 #define THREADS 1024
-static unsigned board[2][THREADS][16];
+#define WORDS 24                                        /* of a lane, at most */
+static unsigned board[2][THREADS][WORDS];
 static unsigned turns[THREADS], read_at[THREADS];       /* of a thread; of a warp, by its first thread */
 
 /* Operands and sums of the instruction at hand, two neighbours of a row at once. */
@@ -37,7 +38,7 @@ static int this_thread(void) {
 }
 static int this_lane(void) { return this_thread() & (soft_now->warp - 1); }
 
-static unsigned (*show(const unsigned *word, int n))[16] {
+static unsigned (*show(const unsigned *word, int n))[WORDS] {
     const int thread = this_thread(), turn = (int)(++turns[thread] & 1), warp = soft_now->warp;
     used = 1;
     memcpy(board[turn][thread], word, (size_t)n * sizeof *word);
@@ -100,7 +101,7 @@ static void add_products(int pairs, int k) {
             sums.of[i][j] = s0, sums.of[i][j + 1] = s1, sums.of[i][j + 2] = s2, sums.of[i][j + 3] = s3;
         }
 }
-static void read_mma(int kind, int na, int nb, unsigned (*all)[16]) {
+static void read_mma(int kind, int na, int nb, unsigned (*all)[WORDS]) {
     for (int lane = 0; lane < 32; lane++) {
         const unsigned *word = all[lane];
         const int g = lane / 4, t = lane % 4;
@@ -120,7 +121,7 @@ static void read_mma(int kind, int na, int nb, unsigned (*all)[16]) {
 static void mma(int kind, int k, float **d, float **c, unsigned *word) {
     const int na = k == 16 || kind == TF32 ? 4 : 2, nb = na / 2, row = this_lane() / 4, in = this_lane() % 4;
     for (int i = 0; i < 4; i++) word[na + nb + i] = bits_of(*c[i]);
-    unsigned (*all)[16] = show(word, na + nb + 4);
+    unsigned (*all)[WORDS] = show(word, na + nb + 4);
     if (is_first_here()) read_mma(kind, na, nb, all), add_products(4, k);
     for (int i = 0; i < 4; i++) *d[i] = (float)sums.at[i < 2 ? row : row + 8][in * 2 + (i & 1)];
 }
@@ -188,7 +189,7 @@ static char *shared_at(unsigned address) {
 }
 static void ldmatrix(unsigned **r, unsigned address, int turned) {
     soft_race(shared_at(address), 16, SOFT_READS);
-    unsigned (*all)[16] = show(&address, 1);
+    unsigned (*all)[WORDS] = show(&address, 1);
     int lane = this_lane();
     for (int m = 0; m < 4; m++) {
         unsigned pair[2];
@@ -233,7 +234,7 @@ KERNEL_CALLS(void, softptx_cp_async_wait_group, (int waiting)) {
 /* ---------------- the layouts of AMD's matrix instruction calculator
 
    for v_mfma_f32_16x16x16f16, 16x16x16bf16_1k, 16x16x8bf16 and 16x16x4f32. each: of the inner dim in a lane */
-static void read_mfma(int kind, int each, int words, unsigned (*all)[16]) {
+static void read_mfma(int kind, int each, int words, unsigned (*all)[WORDS]) {
     for (int lane = 0; lane < 64; lane++)
         for (int r = 0; r < 4; r++) sums.at[4 * (lane / 16) + r][lane % 16] = (double)float_of(all[lane][2 * words + r]);
     for (int k = 0; k < each * 4; k++)
@@ -249,8 +250,38 @@ KERNEL_CALLS(void, softgpu_mfma, (int kind, int each, const void *a, const void 
     unsigned word[8];
     float d[4];
     memcpy(word, a, (size_t)words * 4), memcpy(word + words, b, (size_t)words * 4), memcpy(word + 2 * words, sums_of_lane, sizeof d);
-    unsigned (*all)[16] = show(word, 2 * words + 4);
+    unsigned (*all)[WORDS] = show(word, 2 * words + 4);
     if (is_first_here()) read_mfma(kind, each, words, all), add_products(8, each * 4);
     for (int r = 0; r < 4; r++) d[r] = (float)sums.at[4 * (lane / 16) + r][lane % 16];
+    memcpy(sums_of_lane, d, sizeof d);
+}
+
+/* ---------------- the layouts of AMD's matrix instruction calculator, RDNA 3 and 4
+
+   for v_wmma_f32_16x16x16_f16 and _bf16 of 32 lanes. On RDNA 3 a lane has all of a row (of A) or column (of B), and lane + 16 the
+   same, without which sums are anything; on RDNA 4 one of them has what the other lacks, four neighbours in turn. Their sums: */
+static int wmma_row(int generation, int lane, int word) { return generation == 11 ? 2 * word + lane / 16 : 8 * (lane / 16) + word; }
+
+static void read_wmma(int kind, int generation, int words, unsigned (*all)[WORDS]) {
+    for (int lane = 0; lane < 32; lane++)
+        for (int r = 0; r < 8; r++) sums.at[wmma_row(generation, lane, r)][lane % 16] = (double)float_of(all[lane][2 * words + r]);
+    for (int i = 0; i < 16; i++) {
+        if (generation == 11 && memcmp(all[i], all[i + 16], (size_t)words * 8)) fault();
+        for (int k = 0; k < 16; k++) {
+            const unsigned *from = all[generation == 11 ? i : i + k / 4 % 2 * 16];
+            const int at = generation == 11 ? k : k / 8 * 4 + k % 4;
+            left[i][k] = number(kind, from[at / 2], at % 2);
+            right.at[k][i] = number(kind, from[words + at / 2], at % 2);
+        }
+    }
+}
+KERNEL_CALLS(void, softgpu_wmma, (int kind, int generation, const void *a, const void *b, void *sums_of_lane)) {
+    const int words = generation == 11 ? 8 : 4, lane = this_lane();
+    unsigned word[WORDS];
+    float d[8];
+    memcpy(word, a, (size_t)words * 4), memcpy(word + words, b, (size_t)words * 4), memcpy(word + 2 * words, sums_of_lane, sizeof d);
+    unsigned (*all)[WORDS] = show(word, 2 * words + 8);
+    if (is_first_here()) read_wmma(kind, generation, words, all), add_products(8, 16);
+    for (int r = 0; r < 8; r++) d[r] = (float)sums.at[wmma_row(generation, lane, r)][lane % 16];
     memcpy(sums_of_lane, d, sizeof d);
 }

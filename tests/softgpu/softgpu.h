@@ -48,7 +48,7 @@
    in which the nodes were added.
    Limits: a kernel source is C99 with the words of prelude.c, each kernel written `extern "C" __global__ void name(type
    name, ...) {`, no `extern "C" {`. Of PTX within asm() it knows conversions of half floats, mma, ldmatrix and cp.async,
-   one instruction a statement, as the architecture has them; of AMD's builtins mfma on 16 x 16 sums. Their layouts are the
+   one instruction a statement, as the architecture has them; of AMD's builtins mfma and wmma on 16 x 16 sums. Their layouts are the
    manuals', and what cp.async copies is there when a thread has waited for it, not before. Tensor maps, of three dims,
    are only for kernels that are PTX (SOFTGPU_PTX), which has mbarriers, boxes, wgmma, setmaxnreg (async.c). Globals of a module keep their values as long as the device process lives. Static
    shared memory is summed over a module's kernels. An integer division by zero faults. In a program started without
