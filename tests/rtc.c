@@ -5,7 +5,7 @@
 
    Kernels that differ in nothing but numbers are one, unless it is the launch's bounds or a shared array that differs.
    `all` compiles each for every architecture; `each` one of each kind (tiles of a size, operands of a type) for every one, and
-   each of the others for one of a maker's, which its text chooses; `some` that of each kind for one of neighbours (sm_80 to 89), which
+   each of the others for one of a maker's, which its text chooses; `some` that of each kind for one of neighbours (sm_80 to 89; sm_100 to 121), which
    the kind chooses, and leaves out those of the others whose lines, but for numbers, are all found in SEEN longer ones that the same
    maker's compiler gets: operations in another order, which long kernels have most of. A kernel of
    tensor or matrix cores, or of asynchronous copies, is for chips that have the same cores as the chip for which it was made. Many are compiled in
@@ -278,11 +278,11 @@ static void find_telling(int vendor) {
     FLUX_FREE(longest);
 }
 
-/* Neighbours are named alike but for the last letter: sm_80, 86, 87, 88 and 89; gfx900, 906 and 90a. Of clang's, gfx1100 and 1151. */
+/* Neighbours are of one generation, whose names differ in their last two letters at most: sm_80, 86, 87, 88 and 89; sm_100 to 121;
+   gfx900, 906, 90a and 942; gfx1010 and 1030; gfx1100 and 1151. */
 static bool are_neighbours(const target *a, const target *b) {
     size_t n = strlen(a->name);
-    if (a->clang || b->clang) return a->clang / 1000 == b->clang / 1000;
-    return strlen(b->name) == n && strncmp(a->name, b->name, n - 1) == 0;
+    return strlen(b->name) == n && strncmp(a->name, b->name, n > 6 ? n - 2 : 4) == 0;
 }
 
 /* Whether it is this architecture's turn, among its maker's or its neighbours that the kernel is for. */
