@@ -60,7 +60,7 @@ $(GOALS): ; @sh tests/verdict.sh $^
 endif
 $(BUILD)/%.result: FORCE
 	@MAKE='$(MAKE)' BUILD='$(BUILD)' TOTAL='$(words $(RESULTS))' CC='$(CC)' CXX='$(CXX)' \
-	  TIMEOUT='$(TIMEOUT)' sh tests/one.sh $* $(PROGRAM)
+	  TIMEOUT='$(TIMEOUT)' AFTER='$(AFTER)' sh tests/one.sh $* $(PROGRAM)
 start: flux.h ; @: >$(BUILD)/progress
 flux.h: src/join.sh src/api/macros.h $(wildcard src/*.h src/*/*.h)
 	sh src/join.sh src/flux.h >$@.new && mv $@.new $@

@@ -1,9 +1,16 @@
 # one.sh RUN PROGRAM - one run of plan.sh's: builds the program, and has run.sh run it where the run's
-# name says. From the Makefile: MAKE, BUILD, TOTAL, CC, CXX, TIMEOUT.
+# name says. From the Makefile: MAKE, BUILD, TOTAL, CC, CXX, TIMEOUT, AFTER.
+. tests/verdict.sh
 run=$1 program=$2 name=${1##*/} device=
 shown=$run
 case $run in
 short/* | long/*) device=${run#*/} device=${device%/*} shown="tests/$name on $device" ;;
+esac
+
+# After `make test` a long form is what its short one, if that passed, has left out.
+rest= short=$BUILD/short/$device/$name.result
+case $AFTER,$run,$(counted 2>/dev/null <"$short") in
+test,long/*,*\ 0\ *) rest=" $(echo $(sed -n 's/^short  *//p' "$short")) " ;;
 esac
 
 # A device's kernels are kept for check_rtc, one device of each kind. So that all of them are seen,
@@ -11,7 +18,8 @@ esac
 kernels=$(cd "$BUILD" && pwd)/gpu/kernels/$name-$device
 case $device in
 soft-cuda1 | soft-hip2)
-    rm -rf "$kernels" && mkdir -p "$kernels"
+    [ -n "$rest" ] || rm -rf "$kernels"
+    mkdir -p "$kernels"
     export FLUX_CACHE_DIR="$kernels.cache" SOFTGPU_SOURCES="$kernels" ;;
 esac
 
@@ -20,7 +28,7 @@ case $run in
 *)
     case $run in
     short/*) set -- env SHORT=1 sh tests/on_device.sh "$device" "$program" ;;
-    long/*) set -- sh tests/on_device.sh "$device" "$program" ;;
+    long/*) set -- env REST="$rest" sh tests/on_device.sh "$device" "$program" ;;
     *) set -- env FLUX_CUDA_LIBRARY=none FLUX_HIP_LIBRARY=none "$program" ;;     # some are built with GPUs
     esac
     set -- sh -c '"$MAKE" --no-print-directory -s "$0" && exec "$@"' "$program" "$@" ;;

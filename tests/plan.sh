@@ -4,7 +4,8 @@
 #     build/release/tests/test_ops.result: build/release/gpu/impl.o | start
 # A run is named by the file that gets what it says: in $BUILD, tests/test_ops.result and
 # tests/check_laws.result are on the processor, short/soft-cuda1/test_ops.result is on a device with
-# SHORT=1 in its environment, and long/soft-cuda1/test_ops.result is without. The first line says
+# SHORT=1 in its environment, and long/soft-cuda1/test_ops.result is without; with AFTER=test it is
+# what the short one has left out, where there was one (one.sh). The first line says
 # what it executes; the second what is built beforehand, lest two runs build it at once, and after
 # the bar the runs that must have ended.
 # From the Makefile: BUILD; TESTS, CHECKS and ON_DEVICES, files; OWN, those that bring their own

@@ -166,17 +166,32 @@ static inline void test_nothing(const char *file, int line, const char *text, in
     } while (0)
 #define SKIP(why) do { test_why = (why); return; } while (0)
 /* With SHORT=1 one in so many cases is run on a device, whose compiler needs minutes for all of them, and on a processor
-   that is emulated (EMULATED=1), which takes 50 times as long as a real one. */
+   that is emulated (EMULATED=1), which takes 50 times as long as a real one; a line says "short NAME" of each
+   test of which not all was run. REST=" NAME NAME ..." runs what that left out: of these tests the other cases. */
+static bool test_shortened;               /* the test that runs now */
+static inline const char *test_rest(void) {
+    const char *names = getenv("REST");
+    return names && *names ? names : NULL;
+}
+static inline bool test_is_rest(const char *name) {
+    const char *at = test_rest();
+    const size_t n = strlen(name);
+    for (; at && (at = strstr(at, name)) != NULL; at += n)
+        if (at[-1] == ' ' && at[n] == ' ') return true;
+    return false;
+}
 static inline bool test_left_out(int i, int one_in) {
-    return getenv("SHORT") != NULL && (test_device.backend || getenv("EMULATED") != NULL) && i % one_in != 0;
+    if (test_rest()) return i % one_in == 0;
+    if (!getenv("SHORT") || !(test_device.backend || getenv("EMULATED")) || i % one_in == 0) return false;
+    return test_shortened = true;
 }
 
 /* Runs this program again, with these words, as on another chip of the software GPU: what the devices are is told to a process when
-   it starts. True: all is well there. */
+   it starts. `whole`: all of it, though the rest is asked for, since a short run leaves this chip out. True: all is well there. */
 static const char *test_program = "";
-static inline bool test_as_chip(const char *chip, const char *words) {
+static inline bool test_as_chip(const char *chip, const char *words, bool whole) {
     char command[5000];
-    snprintf(command, sizeof command, "SOFTGPU_ARCH=%s '%s' %s", chip, test_program, words);
+    snprintf(command, sizeof command, "%sSOFTGPU_ARCH=%s '%s' %s", whole ? "REST= " : "", chip, test_program, words);
     return system(command) == 0;
 }
 
@@ -220,7 +235,9 @@ static inline int test_run_all(const test_case *const *cases, int n, const char 
     if (!test_go_to_device()) n = 0, skipped = 1;
     for (int i = 0; i < n; i++) {
         if (!cases[i]->run || (part && !strstr(cases[i]->name, part))) continue;
+        if (test_rest() && !test_is_rest(cases[i]->name)) continue;
         test_bad = test_checks = 0;
+        test_shortened = false;
         test_why = NULL;
         flux_scope_open();
         cases[i]->run();
@@ -231,6 +248,7 @@ static inline int test_run_all(const test_case *const *cases, int n, const char 
         if (!test_bad && !test_why && !test_checks) test_fail(__FILE__, __LINE__, "the test checked nothing");
         if (test_bad) printf("FAILED  %s: %d of %d checks\n", cases[i]->name, test_bad, test_checks);
         else if (test_why) printf("skipped %s: %s\n", cases[i]->name, test_why);
+        if (test_shortened) printf("short   %s\n", cases[i]->name);
         if (test_bad) failed++;
         else if (test_why) skipped++;
         else passed++;

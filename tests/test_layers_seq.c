@@ -470,7 +470,7 @@ TEST(attention_with_other_matrix_cores) {
         FLUX_SCOPE attend_as_plain(&some[i], FLUX_BF16, 3e-2);
     }
     for (int i = 0; i < 2 && !getenv("SOFTGPU_ARCH"); i++)
-        if (!test_left_out(i, 2)) CHECK(test_as_chip(chips[i], "attention_with_other_matrix_cores"));
+        if (!test_left_out(i, 2)) CHECK(test_as_chip(chips[i], "attention_with_other_matrix_cores", true));
 }
 
 TEST(attention_of_views) {                                 /* one projection for all, steps in the wrong order, a sum's gradient */
