@@ -301,6 +301,7 @@ __asm__(".text\n.globl soft_switch\n.type soft_switch,@function\nsoft_switch:\n"
 static void *scheduler;
 static void to_scheduler(thread *t) { soft_switch(&t->sp, scheduler); }
 static void to_thread(thread *t) { soft_switch(&scheduler, t->sp); }
+static void to_next(thread *t, thread *next) { soft_switch(&t->sp, next->sp); }
 static void prepare(thread *t, void (*entry)(void)) {
     void **top = (void **)t->stack;
     *--top = NULL;                             /* where entry would return to; keeps the alignment that calls leave */
@@ -312,6 +313,7 @@ static void prepare(thread *t, void (*entry)(void)) {
 static ucontext_t scheduler, contexts[1024];
 static void to_scheduler(thread *t) { swapcontext(&contexts[t - threads], &scheduler); }
 static void to_thread(thread *t) { swapcontext(&scheduler, &contexts[t - threads]); }
+static void to_next(thread *t, thread *next) { swapcontext(&contexts[t - threads], &contexts[next - threads]); }
 static void prepare(thread *t, void (*entry)(void)) {
     ucontext_t *c = &contexts[t - threads];
     getcontext(c);
@@ -339,46 +341,59 @@ static void *take_stack(void) {
     return p + PAGE + STACK - count++ % 31 * 128;
 }
 
-static void run_thread(thread *t) {
-    if (t->state == FRESH) {
-        t->stack = take_stack();
-        prepare(t, thread_entry);
+/* The warp whose threads have their turns, and those to come. */
+static thread *warp_now;
+static order turn;
+
+/* The thread that has the next turn, ready to be switched to; NULL: all had theirs. */
+static thread *next_thread(void) {
+    while (turn.left) {
+        thread *t = &warp_now[turn.at];
+        next_turn(&turn);
+        if (t->state != FRESH && t->state != READY) continue;
+        if (t->state == FRESH) {
+            t->stack = take_stack();
+            prepare(t, thread_entry);
+        }
+        t->state = READY;
+        memcpy(soft_now->thread, t->at, sizeof t->at);
+        return current = t;
     }
-    t->state = READY;
-    current = t;
-    memcpy(soft_now->thread, t->at, sizeof t->at);
-    to_thread(t);
-    if (t->state != ENDED) return;
-    stacks[nstacks++] = t->stack;
-    t->stack = NULL;
+    return NULL;
+}
+
+/* The thread has come to where it waits: the next goes on, without a way by the scheduler. */
+static void wait_as(thread *t, int state) {
+    t->state = state;
+    thread *next = next_thread();
+    if (next) to_next(t, next);
+    else to_scheduler(t);
 }
 
 static void barrier(void) {
     if (!current) fail_launch("a barrier in a kernel whose source seems to have none");
-    current->state = AT_BARRIER;
-    to_scheduler(current);
+    wait_as(current, AT_BARRIER);
 }
 
 unsigned long long soft_shuffle(int kind, unsigned long long mask, unsigned long long value, int lane, int width) {
     thread *t = current;
     if (!t) fail_launch("a shuffle in a kernel whose source seems to have none");
-    t->state = AT_WARP, t->kind = kind, t->mask = mask, t->value = value, t->lane = lane, t->width = width;
-    to_scheduler(t);
+    t->kind = kind, t->mask = mask, t->value = value, t->lane = lane, t->width = width;
+    wait_as(t, AT_WARP);
     return t->result;
 }
 
 void soft_yield(void) {
     if (!current) fail_launch("a wait in a kernel whose source seems to have none");
-    current->state = WAITS;
-    to_scheduler(current);
+    wait_as(current, WAITS);
 }
 
 /* bar.sync of a number and so many threads */
 void softptx_named_barrier(int number, int count);
 void softptx_named_barrier(int number, int count) {
     if (number < 1 || number > 15 || count < 32 || count % 32) fail_launch("a barrier that can't be");
-    current->state = AT_NAMED, current->lane = number, current->width = count;
-    to_scheduler(current);
+    current->lane = number, current->width = count;
+    wait_as(current, AT_NAMED);
 }
 
 /* The lane that `lane` takes its value from. Beyond its segment's ends that is itself. */
@@ -458,9 +473,12 @@ static int exchange(thread *warp, int n) {
    it does: only a barrier makes one wait for another. */
 static void run_warp(thread *warp, unsigned n) {
     do {
-        for (order o = take_order(n); o.left; next_turn(&o)) {
-            thread *t = &warp[o.at];
-            if (t->state == FRESH || t->state == READY) run_thread(t);
+        warp_now = warp, turn = take_order(n);
+        while (next_thread()) {
+            to_thread(current);
+            if (current->state != ENDED) continue;
+            stacks[nstacks++] = current->stack;
+            current->stack = NULL;
         }
     } while (exchange(warp, (int)n));
 }

@@ -75,6 +75,8 @@ typedef struct content {                       /* what a device process has load
     kernel_info *kernel;
 } content;
 
+enum { CONTENTS = 1024 };
+
 typedef struct capture {
     struct capture *next;
     soft_stream *origin;
@@ -96,7 +98,7 @@ struct soft_device {
     size_t control_bytes, control_room;
     uint32_t control_count;
     soft_stream *null_stream, *streams;
-    content *contents;
+    content *contents[CONTENTS];               /* by their hashes */
 };
 
 struct soft_stream {
@@ -1435,7 +1437,7 @@ static content *read_content(char *text, uint64_t hash) {
 
 static int content_of(soft_device *d, const soft_image *image, content **out) {
     char *text = NULL;
-    for (content *c = d->contents; c; c = c->next)
+    for (content *c = d->contents[image->hash % CONTENTS]; c; c = c->next)
         if (c->hash == image->hash) return *out = c, SOFT_OK;
     size_t payload = soft_round(image->bytes, 16);
     soft_command *c = (soft_command *)allocate(sizeof *c + payload);
@@ -1451,8 +1453,9 @@ static int content_of(soft_device *d, const soft_image *image, content **out) {
     int code = finish(&text);
     if (!code && text) {
         *out = read_content(text, image->hash);
-        (*out)->next = d->contents;
-        d->contents = *out;
+        content **first = &d->contents[image->hash % CONTENTS];
+        (*out)->next = *first;
+        *first = *out;
     }
     free(text);
     return code ? code : *out ? SOFT_OK : SOFT_INVALID_IMAGE;
