@@ -6205,8 +6205,11 @@ static void *flux__handle_new(size_t bytes, int kind) {
     return h;
 }
 
+#ifndef FLUX__GROWN                       /* tests have arrays grow by one element (counted.h) */
+#  define FLUX__GROWN(capacity) ((capacity) < 32 ? 64 : (capacity) * 2)
+#endif
 static void *flux__grow_more(void *array, int *capacity, int want, size_t size) {
-    int more = *capacity < 32 ? 64 : *capacity * 2;
+    int more = FLUX__GROWN(*capacity);
     if (more < want) more = want;
     void *p = FLUX_REALLOC(array, (size_t)more * size);
     if (!p) return flux__fail("out of memory: %zu bytes", (size_t)more * size);
@@ -14321,7 +14324,7 @@ static bool flux__find_uses(flux__planner *p) {
         }
     }
     for (int i = 0; i < p->n; i++) count[i + 1] += count[i];
-    p->use = (int *)flux__malloc((size_t)(total + 1) * sizeof *p->use);
+    p->use = (int *)flux__malloc((size_t)total * sizeof *p->use);
     for (int u = 0; u < total && p->use; u++) p->use[count[all[u].to]++] = all[u].next;
     for (int i = p->n; i > 0; i--) count[i] = count[i - 1];
     count[0] = 0;
@@ -14632,13 +14635,15 @@ static int flux__append_node(flux__builder *b, int node) {
 
 /* Takes memory that lasts as long as the plan. A plan may have a million kernels, so what they take
    comes from chunks, whose size grows with the plan. */
+#ifndef FLUX__PLAN_CHUNK                  /* tests have a chunk for each piece (counted.h) */
+#  define FLUX__PLAN_CHUNK(all)                                                                    \
+       ((all) < 4096 ? 2048u : (all) > 1 << 26 ? 1u << 25 : (size_t)(all) / 2)
+#endif
 static void *flux__plan_take(flux__plan *plan, size_t bytes) {
     flux__chunk *chunk = plan->chunk;
     const size_t head = (sizeof *chunk + 15) & ~(size_t)15, n = (bytes + 15) & ~(size_t)15;
     if (!chunk || chunk->capacity - chunk->used < n) {
-        size_t capacity = plan->bytes < 4096      ? 2048
-                      : plan->bytes > 1 << 26 ? (size_t)1 << 25
-                                              : (size_t)plan->bytes / 2;
+        size_t capacity = FLUX__PLAN_CHUNK(plan->bytes);
         if (capacity < n) capacity = n;
         chunk = (flux__chunk *)flux__malloc(head + capacity);
         if (!chunk) return NULL;
@@ -15073,7 +15078,7 @@ static bool flux__may_overwrite(const flux__plan *plan, int at, int slot, int le
    flux__may_overwrite does. */
 static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
     /* by leaf: number of the kernel that reads it last */
-    int *last = (int *)flux__zalloc(((size_t)plan->nleaf + 1) * sizeof *last);
+    int *last = (int *)flux__zalloc((size_t)plan->nleaf * sizeof *last);
     if (!last) return false;
     for (int k = 0; k < plan->nkernel; k++) {
         flux__kernel *kernel = &plan->kernel[k];
@@ -15195,8 +15200,8 @@ static void flux__log_plan(const flux__plan *plan, flux__graph *g);
 /* Orders the groups and builds a kernel of each, finds the lives of buffers, and has the kernels
    made ready by their back ends. */
 static bool flux__plan_kernels(flux__planner *p, flux__plan *plan, int *order) {
-    plan->kernel = (flux__kernel *)flux__zalloc((size_t)(p->ngroup + 1) * sizeof *plan->kernel);
-    plan->slot = (flux__slot_info *)flux__zalloc((size_t)(p->n + 1) * sizeof *plan->slot);
+    plan->kernel = (flux__kernel *)flux__zalloc((size_t)p->ngroup * sizeof *plan->kernel);
+    plan->slot = (flux__slot_info *)flux__zalloc((size_t)p->n * sizeof *plan->slot);
     if (!plan->kernel || !plan->slot || !flux__order_groups(p, order)) return false;
     for (int i = 0; i < p->ngroup; i++) {
         plan->nkernel = i + 1;
@@ -16408,7 +16413,7 @@ static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tens
         if (!flux__walk_collect(&h->walk, news[i])) return false;
     for (int i = 0; i < beside; i++)
         if (!flux__walk_collect(&h->walk, also[i])) return false;
-    h->old = (bool *)flux__zalloc((size_t)h->walk.n + 1);
+    h->old = (bool *)flux__zalloc((size_t)h->walk.n);
     if (!h->old) return false;
     for (int i = 0; i < h->walk.n; i++)
         if (h->walk.node[i]->base) flux__history_count(h, h->walk.node[i]->base, 1);
@@ -23656,7 +23661,7 @@ static bool flux__is_hoisted(const flux__kernel *k, const flux__cpu *c, int i) {
 
 /* Gives values their registers, by last use. In a block of whole rows a value lives from its
    own line to its last use in any phase; otherwise it lives within a phase. Outer values keep
-   theirs. last, taken: scratch arrays, for values and registers. */
+   theirs. last: scratch, for values; taken: for registers, all false. */
 static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, bool *taken) {
     int clock = 0, use[8];
     memset(last, -1, (size_t)k->nvalue * sizeof(int));
@@ -23673,7 +23678,7 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
             if (c->expand[i]) c->expand_reg[i] = c->nreg++;
         } else if ((c->hoisted[i] = flux__is_hoisted(k, c, i))) c->reg[i] = c->nreg++;
     int fixed = c->nreg, top = c->nreg;
-    memset(taken, 0, (size_t)k->nvalue * 3 + 3);
+    memset(taken, 0, (size_t)k->nvalue * 3);
     clock = 0;
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++) {
@@ -23779,14 +23784,14 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
 static bool flux__prepare(flux__plan *plan, flux__kernel *k) {
     if (k->kind > FLUX__K_MATMUL) return true;
     flux__cpu *c = flux__cpu_new(plan, k);
-    size_t n = (size_t)k->nvalue + 1;
+    size_t n = (size_t)k->nvalue;
     if (!c) return false;
     k->ready = c;
     c->width = 4;
     flux__usual_blocks(k, c);
     flux__find_patterns(k, c);
-    int *last = (int *)flux__zalloc(n * sizeof(int));
-    bool *taken = (bool *)flux__zalloc(n * 3 + 8);
+    int *last = (int *)flux__malloc(n * sizeof(int));
+    bool *taken = (bool *)flux__zalloc(n * 3);
     bool ok = last && taken && flux__split_phases(plan, k, c);
     if (ok) {
         flux__bind_loops(k, c);
@@ -31343,7 +31348,7 @@ static bool flux__gpu_load_all(flux__gpu *g, const flux__fresh *fresh, int n,
                                 const char *preface) {
     int count = n < 2 * FLUX__PROGRAM_KERNELS ? n > 0
                 : (n + FLUX__PROGRAM_KERNELS - 1) / FLUX__PROGRAM_KERNELS;
-    flux__program *p = (flux__program *)flux__zalloc((size_t)(count + 1) * sizeof *p);
+    flux__program *p = (flux__program *)flux__zalloc((size_t)count * sizeof *p);
     bool ok = p != NULL;
     for (int i = 0; i < count && ok; i++) {
         int from = (int)((int64_t)n * i / count), to = (int)((int64_t)n * (i + 1) / count);
@@ -31432,14 +31437,14 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
 
 /* Allocates the arguments of a kernel's launches: nparam addresses, then 8 bytes each. */
 static bool flux__gpu_reserve_args(flux__gpu_kernel *gk) {
-    gk->args = (void **)flux__zalloc((size_t)(gk->nparam + 1) * (sizeof(void *) + 8));
+    gk->args = (void **)flux__zalloc((size_t)gk->nparam * (sizeof(void *) + 8));
     return gk->args != NULL;
 }
 
 /* Emits the text of a plan's kernels on one device, then finds or compiles them. */
 static bool flux__gpu_make(flux__gpu *g, flux_device d, flux__plan *plan, flux__graph *graph) {
     flux__gpu_kernel **list =
-        (flux__gpu_kernel **)flux__zalloc((size_t)(plan->nkernel + 1) * sizeof *list);
+        (flux__gpu_kernel **)flux__zalloc((size_t)plan->nkernel * sizeof *list);
     uint8_t ops[FLUX__ELEMENTWISE_COUNT] = { 0 };
     bool ok = list != NULL;
     int n = 0;
@@ -33166,8 +33171,8 @@ static void flux__loader_free(flux_loader *l) {
 /* Retains n arrays and computes them, once and here, so that a batch costs a copy only. False: out
    of memory, or an array has no value. */
 static bool flux__loader_hold(flux_loader *l, int n, flux_tensor *const *xs) {
-    l->array = (flux_tensor **)flux__zalloc((size_t)(n ? n : 1) * sizeof *l->array);
-    l->host = (const char **)flux__zalloc((size_t)(n ? n : 1) * sizeof *l->host);
+    l->array = (flux_tensor **)flux__zalloc((size_t)n * sizeof *l->array);
+    l->host = (const char **)flux__zalloc((size_t)n * sizeof *l->host);
     if (!l->array || !l->host) return false;
     for (int i = 0; i < n; i++) l->array[l->arrays++] = (flux_tensor *)flux_retain(xs[i]);
     for (int i = 0; i < n; i++) {
@@ -33302,7 +33307,7 @@ static bool flux__loader_weights(flux_loader *l, flux_tensor *w) {
                             (long long)l->total);
     const size_t bytes = (size_t)l->total * sizeof *l->until;
     double sum = 0;
-    if (!(l->until = (double *)flux__malloc(bytes + 1))) return false;
+    if (!(l->until = (double *)flux__malloc(bytes))) return false;
     int h = flux__hide();
     const bool read = flux_read(flux_to_dtype(flux_detach(w), FLUX_F64), l->until, bytes) == 0;
     flux__reveal_object(h, NULL);
@@ -34579,7 +34584,7 @@ static flux__classed *flux__by_class(const char *call, flux_tensor *labels, int6
     const int64_t *label = one ? (const int64_t *)flux_data(one) : NULL;
     *n = one ? flux_len(one) : 0;
     flux__classed *all = label || (one && *n == 0)
-        ? (flux__classed *)flux__malloc((size_t)flux__plus(*n, 1) * sizeof *all) : NULL;
+        ? (flux__classed *)flux__malloc((size_t)*n * sizeof *all) : NULL;
     for (int64_t i = 0; all && i < *n; i++) all[i].label = label[i], all[i].at = i;
     if (all) qsort(all, (size_t)*n, sizeof *all, flux__by_label);
     flux__reveal_object(h, NULL);
@@ -35457,7 +35462,7 @@ static bool flux__flat_make(flux__flat *f, flux_layer *m) {
     if (!flux__tally_all("destructure", m, &t)) return false;
     f->count = t.count;
     f->ties = t.ties;
-    f->part = (flux_tensor **)flux__malloc(((size_t)f->count + 1) * sizeof *f->part);
+    f->part = (flux_tensor **)flux__malloc((size_t)f->count * sizeof *f->part);
     if (!f->part || flux_params(m, f->part, f->count) != f->count) return false;
     for (int i = 0; i < f->count; i++) {
         bool fresh;
@@ -35931,8 +35936,8 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
                 *w = flux_mul(flux_randn_with(s, FLUX_F32), o->std);
     const float *pick = u ? (const float *)flux_data(u) : NULL,
                 *from = pick ? (const float *)flux_data(w) : NULL;
-    float *x = from ? (float *)flux__malloc((size_t)(flux__count(&s) + 1) * sizeof *x) : NULL;
-    int64_t *order = x ? (int64_t *)flux__malloc((size_t)(rows + 1) * sizeof *order) : NULL;
+    float *x = from ? (float *)flux__malloc((size_t)flux__count(&s) * sizeof *x) : NULL;
+    int64_t *order = x ? (int64_t *)flux__malloc((size_t)rows * sizeof *order) : NULL;
     flux_tensor *y = NULL;
     if (order) {
         for (int64_t i = 0; i < rows * s.dim[1]; i++) x[i] = from[i];
@@ -37110,7 +37115,7 @@ FLUX_DEF flux_grads *flux_gradient_with(flux_tensor *loss, int n, const void *co
     if (!g) return NULL;
     g->loss = (flux_tensor *)flux_retain(loss);
     flux__wanted w;
-    g->asked = (void **)flux__zalloc((size_t)(n > 0 ? n : 1) * sizeof *g->asked);
+    g->asked = (void **)flux__zalloc((size_t)(n > 0 ? n : 0) * sizeof *g->asked);
     w.g = g, w.capacity = 0, w.ok = g->asked != NULL;
     for (int i = 0; i < n && w.ok; i++) {
         flux__head *h = (flux__head *)(intptr_t)what[i];
@@ -37121,7 +37126,7 @@ FLUX_DEF flux_grads *flux_gradient_with(flux_tensor *loss, int n, const void *co
         else flux__fail("gradient: by models and tensors only"), w.ok = false;
         if (w.ok) g->asked[g->nasked++] = flux_retain(h);
     }
-    g->grad = (flux_tensor **)flux__zalloc((size_t)(g->n + 1) * sizeof *g->grad);
+    g->grad = (flux_tensor **)flux__zalloc((size_t)g->n * sizeof *g->grad);
     int depth = flux__hide();
     bool ok = w.ok && g->grad && flux__backward(g);
     flux__thread *t = flux__self();
@@ -37953,7 +37958,7 @@ static bool flux__find_leaves(flux_state *s) {
     bool fresh = false, ok = true;
     for (int i = 0; i < s->nrefs && ok; i++)
         ok = flux__hashmap_at(&there, *s->ref[i].slot, &fresh) != NULL;
-    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(s->nrefs + 1) * sizeof *s->leaf);
+    s->leaf = (flux__trained_param *)flux__zalloc((size_t)s->nrefs * sizeof *s->leaf);
     ok = ok && s->leaf;
     for (int i = 0; i < s->nrefs && ok; i++) {
         flux_tensor *x = *s->ref[i].slot;
@@ -38064,8 +38069,7 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
 /* Allocates the arrays of a state whose leaves and rules are known. olds, news and owners have room
    for a leaf's states, parameter and master. */
 static bool flux__state_arrays(flux_state *s) {
-    size_t leaves = (size_t)s->nleaves + 1, rules = (size_t)s->nrules + 1,
-           states = (size_t)s->nstates + 1;
+    size_t leaves = (size_t)s->nleaves, rules = (size_t)s->nrules, states = (size_t)s->nstates;
     s->o = (flux_rule_opts *)flux__zalloc(leaves * rules * sizeof *s->o);
     s->t = (int64_t *)flux__zalloc(leaves * rules * sizeof *s->t);
     s->t_next = (int64_t *)flux__zalloc(leaves * rules * sizeof *s->t);
@@ -38075,7 +38079,7 @@ static bool flux__state_arrays(flux_state *s) {
     s->olds = (flux_tensor **)flux__zalloc(leaves * (states + 2) * sizeof *s->olds);
     s->news = (flux_tensor **)flux__zalloc(leaves * (states + 2) * sizeof *s->news);
     s->owners = (int *)flux__zalloc(leaves * (states + 2) * sizeof *s->owners);
-    s->path = (char *)flux__malloc(s->path_room + 1);
+    s->path = (char *)flux__malloc(s->path_room);
     return s->o && s->t && s->t_next && s->s && s->next && s->step && s->olds && s->news &&
            s->owners && s->path;
 }
@@ -38099,7 +38103,7 @@ static bool flux__start_values(flux_state *s) {
 /* Copies the rules into the state and counts their states. */
 static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
     if (!flux__is_rule("setup", rule)) return false;
-    s->rule = (flux_rule_part *)flux__zalloc((size_t)(rule->n + 1) * sizeof *s->rule);
+    s->rule = (flux_rule_part *)flux__zalloc((size_t)rule->n * sizeof *s->rule);
     if (!s->rule) return false;
     s->mixed = rule->mixed;
     s->nrules = s->cut = rule->n;
@@ -38511,8 +38515,8 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
 
 /* Copies places and leaves of `from`, which share its tensors but not its paths. */
 static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
-    s->ref = (flux__param_ref *)flux__zalloc((size_t)(from->nrefs + 1) * sizeof *s->ref);
-    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(from->nrefs + 1) * sizeof *s->leaf);
+    s->ref = (flux__param_ref *)flux__zalloc((size_t)from->nrefs * sizeof *s->ref);
+    s->leaf = (flux__trained_param *)flux__zalloc((size_t)from->nrefs * sizeof *s->leaf);
     if (!s->ref || !s->leaf) return false;
     for (int i = 0; i < from->nrefs; i++) {
         s->ref[i] = from->ref[i];
@@ -38544,7 +38548,7 @@ static flux_state *flux__state_copy(const flux_state *from) {
     s->scale = from->scale, s->good = from->good, s->skipped = from->skipped;
     s->scaling = (flux_tensor *)flux_retain(from->scaling);
     s->path_room = from->path_room;
-    s->rule = (flux_rule_part *)flux__malloc((size_t)(s->nrules + 1) * sizeof *s->rule);
+    s->rule = (flux_rule_part *)flux__malloc((size_t)s->nrules * sizeof *s->rule);
     if (!s->rule || !flux__copy_leaves(s, from) || !flux__state_arrays(s)) {
         flux__state_free(s);
         return NULL;
@@ -38614,7 +38618,7 @@ static void flux__name_grad(flux_tensor *x, const char *path, bool trained, void
 static bool flux__name_grads(flux_grads *g) {
     flux__naming w = { g, 0, true };
     if (g->name) return true;
-    g->name = (char **)flux__zalloc((size_t)(g->n + 1) * sizeof *g->name);
+    g->name = (char **)flux__zalloc((size_t)g->n * sizeof *g->name);
     if (!g->name) return false;
     g->nnames = g->n;
     for (; w.of < g->nasked; w.of++)
@@ -38652,7 +38656,7 @@ static flux_tensor *flux__changed(const flux_grads *g, int i, const flux__change
 
 /* Replaces all gradients of g by what the change makes of them; if one fails, none. */
 static bool flux__change_grads(flux_grads *g, const flux__change *c) {
-    flux_tensor **fresh = (flux_tensor **)flux__zalloc((size_t)(g->n + 1) * sizeof *fresh);
+    flux_tensor **fresh = (flux_tensor **)flux__zalloc((size_t)g->n * sizeof *fresh);
     if (!fresh) return false;
     int64_t failures = flux__failures();
     int h = flux__hide();
@@ -38743,7 +38747,7 @@ static void flux__put_grad(flux__sink *out, const char *name, bool none, double 
 /* The norm and the largest magnitude of each gradient into v, two numbers for each; those of a
    gradient that is not there stay 0. */
 static bool flux__measure_grads(const flux_grads *g, double *v) {
-    flux_tensor **x = (flux_tensor **)flux__zalloc((size_t)(2 * g->n + 1) * sizeof *x);
+    flux_tensor **x = (flux_tensor **)flux__zalloc((size_t)g->n * 2 * sizeof *x);
     int n = 0, h = flux__hide();
     int64_t failures = flux__failures();
     for (int i = 0; x && i < g->n; i++) {
@@ -38765,7 +38769,7 @@ static bool flux__measure_grads(const flux_grads *g, double *v) {
 FLUX_DEF size_t flux_grads_text(flux_grads *g, char *out, size_t n) {
     flux__sink sink = flux__sink_to(out, n);
     double *v = flux__open_grads("print", g) && flux__name_grads(g)
-                    ? (double *)flux__zalloc((size_t)(2 * g->n + 2) * sizeof *v) : NULL;
+                    ? (double *)flux__zalloc((size_t)g->n * 2 * sizeof *v) : NULL;
     if (!v || !flux__measure_grads(g, v)) return flux__free(v), flux__sink_end(&sink);
     double sum = 0;
     for (int i = 0; i < g->n; i++) sum += v[2 * i] * v[2 * i];
@@ -42655,7 +42659,7 @@ static FLUX__COLD bool flux__clip_norms(flux_state *s, int r) {
 static FLUX__COLD bool flux__clip_global(flux_state *s, int r) {
     int n = 0;
     if (!flux__measure(s, r)) return false;
-    double *sizes = (double *)flux__malloc((size_t)(s->nleaves + 1) * sizeof *sizes);
+    double *sizes = (double *)flux__malloc((size_t)s->nleaves * sizeof *sizes);
     if (!sizes) return false;
     for (int i = 0; i < s->nleaves; i++)
         if (s->step[i].norm) sizes[n++] = s->step[i].size;
@@ -45384,8 +45388,8 @@ static FLUX__O1 int flux__label_number(flux__reading *r, flux__series *k, const 
 static bool flux__labels_sort(flux__reading *r, int i) {
     flux__series *k = &r->t->column[i];
     const size_t n = (size_t)k->labels;
-    k->label = (const char **)flux__malloc((n + 1) * sizeof *k->label);
-    float *code = (float *)flux__malloc((n + 1) * sizeof *code);
+    k->label = (const char **)flux__malloc(n * sizeof *k->label);
+    float *code = (float *)flux__malloc(n * sizeof *code);
     if (k->label && code) {
         for (size_t j = 0; j < n; j++) k->label[j] = k->text + k->place[j];
         if (n) qsort((void *)k->label, n, sizeof *k->label, flux__by_text);
@@ -46746,7 +46750,7 @@ static bool flux__zip_end(flux__source *s, uint64_t size, uint64_t *at, uint64_t
                           uint64_t *count) {
     unsigned char far[56];
     size_t n = size < 22 + 65535 ? (size_t)size : 22 + 65535, i = n;
-    unsigned char *tail = (unsigned char *)flux__malloc(n + 1), *p = NULL;
+    unsigned char *tail = (unsigned char *)flux__malloc(n), *p = NULL;
     bool good = tail && flux__peek(s, size - n, tail, n);
     while (good && !p && i-- >= 22)
         if (memcmp(tail + i - 21, "PK\5\6", 4) == 0 && flux__little(tail + i - 1, 2) == n - i - 1)
@@ -46840,7 +46844,7 @@ static bool flux__zip_read(flux__zip *z, uint64_t size) {
     int64_t failures = flux__failures();
     size_t used = 0, n;
     if (!flux__zip_end(s, size, &at, &bytes, &count)) return false;
-    z->directory = (unsigned char *)flux__malloc((size_t)bytes + 1);
+    z->directory = (unsigned char *)flux__malloc((size_t)bytes);
     if (!z->directory) return false;
     bool good = flux__peek(s, at, z->directory, (size_t)bytes);
     for (; good && i < count; i++, used += n) {
@@ -46891,7 +46895,7 @@ static unsigned char *flux__zipped_bytes(flux__source *s, const flux__zipped *m)
     good = good && m->packed < SIZE_MAX - at && flux__reaches(s, at + m->packed) &&
            (m->method == 8 || m->packed == m->size) && m->size <= FLUX__INFLATED_MAX;
     if (!good) return (unsigned char *)flux__bad(s, "its place in the archive is broken");
-    unsigned char *p = (unsigned char *)flux__malloc(size + 1), *out = p;
+    unsigned char *p = (unsigned char *)flux__malloc(size), *out = p;
     if (p && !flux__peek(s, at, p, size)) {
         flux__free(p);
         return (unsigned char *)flux__bad(s, "cannot read it: the archive is shorter now");
@@ -51150,7 +51154,7 @@ static void flux__net_fused(flux__net_kernel *c) {
     const flux__kernel *k = c->k;
     flux__net_loops all;
     int phases = 1;
-    bool *need = (bool *)flux__zalloc((size_t)k->nvalue + 1);
+    bool *need = (bool *)flux__zalloc((size_t)k->nvalue);
     if (!need) {
         c->ok = false;
         return;
@@ -51838,8 +51842,8 @@ static bool flux__net_given(const flux__net_export *e, const flux_tensor *x) {
 static int flux__net_constants(flux__net_export *e, flux_tensor **fixed) {
     flux__graph *g = &e->g;
     int n = 0;
-    int64_t *weight = (int64_t *)flux__malloc(((size_t)g->nnode + 1) * sizeof *weight);
-    uint8_t *used = (uint8_t *)flux__zalloc((size_t)g->nnode + 1);
+    int64_t *weight = (int64_t *)flux__malloc((size_t)g->nnode * sizeof *weight);
+    uint8_t *used = (uint8_t *)flux__zalloc((size_t)g->nnode);
     for (int i = 0; weight && used && i < g->nnode; i++) {       /* -1: it depends on the input */
         flux_tensor *t = g->node[i];
         weight[i] = t->op == FLUX__RANDOM || t->op == FLUX__CALL ? -1 : 256;
@@ -51867,7 +51871,7 @@ static int flux__net_constants(flux__net_export *e, flux_tensor **fixed) {
 /* Computes what depends on weights alone. */
 static bool flux__net_fold(flux__net_export *e) {
     bool ok = flux__net_collect(e);
-    flux_tensor **fixed = (flux_tensor **)flux__malloc(((size_t)e->g.nnode + 1) * sizeof *fixed);
+    flux_tensor **fixed = (flux_tensor **)flux__malloc((size_t)e->g.nnode * sizeof *fixed);
     int n = ok && fixed ? flux__net_constants(e, fixed) : -1;
     for (int i = 0; i < n; i++) flux_retain(fixed[i]);
     flux__graph_free(&e->g);
@@ -54462,7 +54466,7 @@ static flux__replay *flux__replay_of(flux__run *r) {
         if (k->ready) w->launches += ((const flux__gpu_kernel *)k->ready)->launches;
         if (k->call) addresses += 1 + (size_t)k->noperand;
     }
-    w->node = (void **)flux__zalloc(((size_t)w->launches + 1) * sizeof *w->node);
+    w->node = (void **)flux__zalloc((size_t)w->launches * sizeof *w->node);
     w->address = (const void **)flux__zalloc(addresses * sizeof *w->address);
     w->buffer = (flux__buffer **)flux__zalloc((size_t)plan->nkernel * sizeof *w->buffer);
     w->naddress = (int)addresses;
@@ -55269,7 +55273,7 @@ static bool flux__accumulating(const flux_state *s, int r) {
 /* Agrees with the other ranks on the leaves that have a gradient somewhere, and gives those that
    have none here zeros. */
 static bool flux__complete_gradients(flux_comm *c, flux_state *s) {
-    uint8_t *has = (uint8_t *)flux__zalloc((size_t)s->nleaves + 1);
+    uint8_t *has = (uint8_t *)flux__zalloc((size_t)s->nleaves);
     bool ok = has != NULL;
     for (int i = 0; i < s->nleaves && ok; i++) has[i] = s->step[i].d != NULL;
     ok = ok && flux__comm_agree(c, s->nleaves, has);

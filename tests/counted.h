@@ -18,6 +18,10 @@ static int memory_once, memory_refused;   /* whether it alone fails; how many ha
 static size_t memory_large = SIZE_MAX;    /* of so many bytes and more all fail */
 static unsigned inflate_piece = 1u << 30; /* as src/files/gzip.h has it */
 #define FLUX__INFLATE_PIECE inflate_piece
+/* An array that grows is as long as what it holds, and what a plan has is in a block of its own, so that
+   whoever reads past it finds the fence. */
+#define FLUX__GROWN(capacity) ((capacity) < 1000 ? 0 : (capacity) * 2)
+#define FLUX__PLAN_CHUNK(all) ((all) < 1 << 20 ? 0u : (size_t)(all) / 2)
 static int gpu_blocks = 1 << 20;          /* of a launch: more are done in turns */
 #define FLUX__GPU_BLOCKS gpu_blocks
 #if defined(__GNUC__) && !defined(__TINYC__)
@@ -32,9 +36,10 @@ static inline bool counted_refuses(void) {
     return refused;
 }
 
-/* A block has FENCE bytes before it, the size and then NaNs of any dtype, and FENCE bytes of NaNs behind it.
+/* A block has FENCE bytes before it, the size and then NaNs of any dtype, and BEHIND bytes of NaNs behind it.
    They are compared when it is freed. What is new, and what is freed, begins with such NaNs as well, so
-   that whoever reads it does not find what it hoped for. The address sanitizer does that itself. */
+   that whoever reads it does not find what it hoped for: as integers they are large, as addresses none.
+   The address sanitizer does that itself. */
 #if defined(__SANITIZE_ADDRESS__)
 #  define COUNTED_PLAIN
 #elif defined(__has_feature)
@@ -49,8 +54,8 @@ static inline void *guarded_realloc(void *p, size_t n) { return realloc(p, n); }
 static inline void guarded_free(void *p) { free(p); }
 #else
 INSIDE bool flux__test_fenced(void) { return true; }
-enum { FENCE = 16, FRESH = 256 };
-static inline unsigned char fence_byte(size_t i) { return i % 2 ? 0xff : 0xfd; }
+enum { FENCE = 16, BEHIND = 128, FRESH = 256 };
+static inline unsigned char fence_byte(size_t i) { return i % 2 ? 0x7f : 0xfd; }
 static inline void fence_off(unsigned char *at, size_t n) {
     for (size_t i = 0; i < n; i++) at[i] = fence_byte(i);
 }
@@ -62,7 +67,7 @@ static inline bool fence_holds(const unsigned char *at, size_t n) {
 static inline size_t guarded_size(const unsigned char *block) {
     size_t n;
     memcpy(&n, block, sizeof n);
-    if (!fence_holds(block + 8, FENCE - 8) || !fence_holds(block + FENCE + n, FENCE))
+    if (!fence_holds(block + 8, FENCE - 8) || !fence_holds(block + FENCE + n, BEHIND))
         (void)COUNTED(memory_spoilt, 1);
     return n;
 }
@@ -70,12 +75,17 @@ static inline size_t guarded_head(size_t n) { return n < FRESH ? n : FRESH; }
 static inline void *guarded_realloc(void *p, size_t n) {
     unsigned char *old = p ? (unsigned char *)p - FENCE : NULL;
     const size_t had = p ? guarded_size(old) : 0;
-    unsigned char *block = n < SIZE_MAX - 2 * FENCE ? (unsigned char *)realloc(old, n + 2 * FENCE) : NULL;
+    unsigned char *block = n < SIZE_MAX - FENCE - BEHIND ? (unsigned char *)malloc(n + FENCE + BEHIND) : NULL;
     if (!block) return NULL;
+    if (p) {                              /* it moves, so that an address of before finds NaNs */
+        memcpy(block + FENCE, p, had < n ? had : n);
+        fence_off((unsigned char *)p, guarded_head(had));
+        free(old);
+    }
     memcpy(block, &n, sizeof n);
     fence_off(block + 8, FENCE - 8);
     if (n > had) fence_off(block + FENCE + had, guarded_head(n - had));
-    fence_off(block + FENCE + n, FENCE);
+    fence_off(block + FENCE + n, BEHIND);
     return block + FENCE;
 }
 static inline void guarded_free(void *p) {

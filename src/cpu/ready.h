@@ -87,7 +87,7 @@ static bool flux__is_hoisted(const flux__kernel *k, const flux__cpu *c, int i) {
 
 /* Gives values their registers, by last use. In a block of whole rows a value lives from its
    own line to its last use in any phase; otherwise it lives within a phase. Outer values keep
-   theirs. last, taken: scratch arrays, for values and registers. */
+   theirs. last: scratch, for values; taken: for registers, all false. */
 static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, bool *taken) {
     int clock = 0, use[8];
     memset(last, -1, (size_t)k->nvalue * sizeof(int));
@@ -104,7 +104,7 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
             if (c->expand[i]) c->expand_reg[i] = c->nreg++;
         } else if ((c->hoisted[i] = flux__is_hoisted(k, c, i))) c->reg[i] = c->nreg++;
     int fixed = c->nreg, top = c->nreg;
-    memset(taken, 0, (size_t)k->nvalue * 3 + 3);
+    memset(taken, 0, (size_t)k->nvalue * 3);
     clock = 0;
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++) {
@@ -210,14 +210,14 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
 static bool flux__prepare(flux__plan *plan, flux__kernel *k) {
     if (k->kind > FLUX__K_MATMUL) return true;
     flux__cpu *c = flux__cpu_new(plan, k);
-    size_t n = (size_t)k->nvalue + 1;
+    size_t n = (size_t)k->nvalue;
     if (!c) return false;
     k->ready = c;
     c->width = 4;
     flux__usual_blocks(k, c);
     flux__find_patterns(k, c);
-    int *last = (int *)flux__zalloc(n * sizeof(int));
-    bool *taken = (bool *)flux__zalloc(n * 3 + 8);
+    int *last = (int *)flux__malloc(n * sizeof(int));
+    bool *taken = (bool *)flux__zalloc(n * 3);
     bool ok = last && taken && flux__split_phases(plan, k, c);
     if (ok) {
         flux__bind_loops(k, c);

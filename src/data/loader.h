@@ -63,8 +63,8 @@ static void flux__loader_free(flux_loader *l) {
 /* Retains n arrays and computes them, once and here, so that a batch costs a copy only. False: out
    of memory, or an array has no value. */
 static bool flux__loader_hold(flux_loader *l, int n, flux_tensor *const *xs) {
-    l->array = (flux_tensor **)flux__zalloc((size_t)(n ? n : 1) * sizeof *l->array);
-    l->host = (const char **)flux__zalloc((size_t)(n ? n : 1) * sizeof *l->host);
+    l->array = (flux_tensor **)flux__zalloc((size_t)n * sizeof *l->array);
+    l->host = (const char **)flux__zalloc((size_t)n * sizeof *l->host);
     if (!l->array || !l->host) return false;
     for (int i = 0; i < n; i++) l->array[l->arrays++] = (flux_tensor *)flux_retain(xs[i]);
     for (int i = 0; i < n; i++) {
@@ -199,7 +199,7 @@ static bool flux__loader_weights(flux_loader *l, flux_tensor *w) {
                             (long long)l->total);
     const size_t bytes = (size_t)l->total * sizeof *l->until;
     double sum = 0;
-    if (!(l->until = (double *)flux__malloc(bytes + 1))) return false;
+    if (!(l->until = (double *)flux__malloc(bytes))) return false;
     int h = flux__hide();
     const bool read = flux_read(flux_to_dtype(flux_detach(w), FLUX_F64), l->until, bytes) == 0;
     flux__reveal_object(h, NULL);

@@ -165,7 +165,7 @@ static flux__classed *flux__by_class(const char *call, flux_tensor *labels, int6
     const int64_t *label = one ? (const int64_t *)flux_data(one) : NULL;
     *n = one ? flux_len(one) : 0;
     flux__classed *all = label || (one && *n == 0)
-        ? (flux__classed *)flux__malloc((size_t)flux__plus(*n, 1) * sizeof *all) : NULL;
+        ? (flux__classed *)flux__malloc((size_t)*n * sizeof *all) : NULL;
     for (int64_t i = 0; all && i < *n; i++) all[i].label = label[i], all[i].at = i;
     if (all) qsort(all, (size_t)*n, sizeof *all, flux__by_label);
     flux__reveal_object(h, NULL);

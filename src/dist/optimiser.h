@@ -91,7 +91,7 @@ static bool flux__accumulating(const flux_state *s, int r) {
 /* Agrees with the other ranks on the leaves that have a gradient somewhere, and gives those that
    have none here zeros. */
 static bool flux__complete_gradients(flux_comm *c, flux_state *s) {
-    uint8_t *has = (uint8_t *)flux__zalloc((size_t)s->nleaves + 1);
+    uint8_t *has = (uint8_t *)flux__zalloc((size_t)s->nleaves);
     bool ok = has != NULL;
     for (int i = 0; i < s->nleaves && ok; i++) has[i] = s->step[i].d != NULL;
     ok = ok && flux__comm_agree(c, s->nleaves, has);

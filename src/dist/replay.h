@@ -145,7 +145,7 @@ static flux__replay *flux__replay_of(flux__run *r) {
         if (k->ready) w->launches += ((const flux__gpu_kernel *)k->ready)->launches;
         if (k->call) addresses += 1 + (size_t)k->noperand;
     }
-    w->node = (void **)flux__zalloc(((size_t)w->launches + 1) * sizeof *w->node);
+    w->node = (void **)flux__zalloc((size_t)w->launches * sizeof *w->node);
     w->address = (const void **)flux__zalloc(addresses * sizeof *w->address);
     w->buffer = (flux__buffer **)flux__zalloc((size_t)plan->nkernel * sizeof *w->buffer);
     w->naddress = (int)addresses;

@@ -76,7 +76,7 @@ static bool flux__zip_end(flux__source *s, uint64_t size, uint64_t *at, uint64_t
                           uint64_t *count) {
     unsigned char far[56];
     size_t n = size < 22 + 65535 ? (size_t)size : 22 + 65535, i = n;
-    unsigned char *tail = (unsigned char *)flux__malloc(n + 1), *p = NULL;
+    unsigned char *tail = (unsigned char *)flux__malloc(n), *p = NULL;
     bool good = tail && flux__peek(s, size - n, tail, n);
     while (good && !p && i-- >= 22)
         if (memcmp(tail + i - 21, "PK\5\6", 4) == 0 && flux__little(tail + i - 1, 2) == n - i - 1)
@@ -170,7 +170,7 @@ static bool flux__zip_read(flux__zip *z, uint64_t size) {
     int64_t failures = flux__failures();
     size_t used = 0, n;
     if (!flux__zip_end(s, size, &at, &bytes, &count)) return false;
-    z->directory = (unsigned char *)flux__malloc((size_t)bytes + 1);
+    z->directory = (unsigned char *)flux__malloc((size_t)bytes);
     if (!z->directory) return false;
     bool good = flux__peek(s, at, z->directory, (size_t)bytes);
     for (; good && i < count; i++, used += n) {
@@ -221,7 +221,7 @@ static unsigned char *flux__zipped_bytes(flux__source *s, const flux__zipped *m)
     good = good && m->packed < SIZE_MAX - at && flux__reaches(s, at + m->packed) &&
            (m->method == 8 || m->packed == m->size) && m->size <= FLUX__INFLATED_MAX;
     if (!good) return (unsigned char *)flux__bad(s, "its place in the archive is broken");
-    unsigned char *p = (unsigned char *)flux__malloc(size + 1), *out = p;
+    unsigned char *p = (unsigned char *)flux__malloc(size), *out = p;
     if (p && !flux__peek(s, at, p, size)) {
         flux__free(p);
         return (unsigned char *)flux__bad(s, "cannot read it: the archive is shorter now");

@@ -218,8 +218,8 @@ static FLUX__O1 int flux__label_number(flux__reading *r, flux__series *k, const 
 static bool flux__labels_sort(flux__reading *r, int i) {
     flux__series *k = &r->t->column[i];
     const size_t n = (size_t)k->labels;
-    k->label = (const char **)flux__malloc((n + 1) * sizeof *k->label);
-    float *code = (float *)flux__malloc((n + 1) * sizeof *code);
+    k->label = (const char **)flux__malloc(n * sizeof *k->label);
+    float *code = (float *)flux__malloc(n * sizeof *code);
     if (k->label && code) {
         for (size_t j = 0; j < n; j++) k->label[j] = k->text + k->place[j];
         if (n) qsort((void *)k->label, n, sizeof *k->label, flux__by_text);

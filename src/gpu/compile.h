@@ -256,7 +256,7 @@ static bool flux__gpu_load_all(flux__gpu *g, const flux__fresh *fresh, int n,
                                 const char *preface) {
     int count = n < 2 * FLUX__PROGRAM_KERNELS ? n > 0
                 : (n + FLUX__PROGRAM_KERNELS - 1) / FLUX__PROGRAM_KERNELS;
-    flux__program *p = (flux__program *)flux__zalloc((size_t)(count + 1) * sizeof *p);
+    flux__program *p = (flux__program *)flux__zalloc((size_t)count * sizeof *p);
     bool ok = p != NULL;
     for (int i = 0; i < count && ok; i++) {
         int from = (int)((int64_t)n * i / count), to = (int)((int64_t)n * (i + 1) / count);
@@ -345,14 +345,14 @@ static bool flux__gpu_compile(flux__gpu *g, flux__gpu_kernel **list, int n, cons
 
 /* Allocates the arguments of a kernel's launches: nparam addresses, then 8 bytes each. */
 static bool flux__gpu_reserve_args(flux__gpu_kernel *gk) {
-    gk->args = (void **)flux__zalloc((size_t)(gk->nparam + 1) * (sizeof(void *) + 8));
+    gk->args = (void **)flux__zalloc((size_t)gk->nparam * (sizeof(void *) + 8));
     return gk->args != NULL;
 }
 
 /* Emits the text of a plan's kernels on one device, then finds or compiles them. */
 static bool flux__gpu_make(flux__gpu *g, flux_device d, flux__plan *plan, flux__graph *graph) {
     flux__gpu_kernel **list =
-        (flux__gpu_kernel **)flux__zalloc((size_t)(plan->nkernel + 1) * sizeof *list);
+        (flux__gpu_kernel **)flux__zalloc((size_t)plan->nkernel * sizeof *list);
     uint8_t ops[FLUX__ELEMENTWISE_COUNT] = { 0 };
     bool ok = list != NULL;
     int n = 0;

@@ -382,8 +382,8 @@ static void flux__state_fields(flux_state *s, flux__field_fn f, void *user) {
 
 /* Copies places and leaves of `from`, which share its tensors but not its paths. */
 static bool flux__copy_leaves(flux_state *s, const flux_state *from) {
-    s->ref = (flux__param_ref *)flux__zalloc((size_t)(from->nrefs + 1) * sizeof *s->ref);
-    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(from->nrefs + 1) * sizeof *s->leaf);
+    s->ref = (flux__param_ref *)flux__zalloc((size_t)from->nrefs * sizeof *s->ref);
+    s->leaf = (flux__trained_param *)flux__zalloc((size_t)from->nrefs * sizeof *s->leaf);
     if (!s->ref || !s->leaf) return false;
     for (int i = 0; i < from->nrefs; i++) {
         s->ref[i] = from->ref[i];
@@ -415,7 +415,7 @@ static flux_state *flux__state_copy(const flux_state *from) {
     s->scale = from->scale, s->good = from->good, s->skipped = from->skipped;
     s->scaling = (flux_tensor *)flux_retain(from->scaling);
     s->path_room = from->path_room;
-    s->rule = (flux_rule_part *)flux__malloc((size_t)(s->nrules + 1) * sizeof *s->rule);
+    s->rule = (flux_rule_part *)flux__malloc((size_t)s->nrules * sizeof *s->rule);
     if (!s->rule || !flux__copy_leaves(s, from) || !flux__state_arrays(s)) {
         flux__state_free(s);
         return NULL;

@@ -82,7 +82,7 @@ FLUX_DEF flux_grads *flux_gradient_with(flux_tensor *loss, int n, const void *co
     if (!g) return NULL;
     g->loss = (flux_tensor *)flux_retain(loss);
     flux__wanted w;
-    g->asked = (void **)flux__zalloc((size_t)(n > 0 ? n : 1) * sizeof *g->asked);
+    g->asked = (void **)flux__zalloc((size_t)(n > 0 ? n : 0) * sizeof *g->asked);
     w.g = g, w.capacity = 0, w.ok = g->asked != NULL;
     for (int i = 0; i < n && w.ok; i++) {
         flux__head *h = (flux__head *)(intptr_t)what[i];
@@ -93,7 +93,7 @@ FLUX_DEF flux_grads *flux_gradient_with(flux_tensor *loss, int n, const void *co
         else flux__fail("gradient: by models and tensors only"), w.ok = false;
         if (w.ok) g->asked[g->nasked++] = flux_retain(h);
     }
-    g->grad = (flux_tensor **)flux__zalloc((size_t)(g->n + 1) * sizeof *g->grad);
+    g->grad = (flux_tensor **)flux__zalloc((size_t)g->n * sizeof *g->grad);
     int depth = flux__hide();
     bool ok = w.ok && g->grad && flux__backward(g);
     flux__thread *t = flux__self();

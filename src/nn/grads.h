@@ -67,7 +67,7 @@ static void flux__name_grad(flux_tensor *x, const char *path, bool trained, void
 static bool flux__name_grads(flux_grads *g) {
     flux__naming w = { g, 0, true };
     if (g->name) return true;
-    g->name = (char **)flux__zalloc((size_t)(g->n + 1) * sizeof *g->name);
+    g->name = (char **)flux__zalloc((size_t)g->n * sizeof *g->name);
     if (!g->name) return false;
     g->nnames = g->n;
     for (; w.of < g->nasked; w.of++)
@@ -105,7 +105,7 @@ static flux_tensor *flux__changed(const flux_grads *g, int i, const flux__change
 
 /* Replaces all gradients of g by what the change makes of them; if one fails, none. */
 static bool flux__change_grads(flux_grads *g, const flux__change *c) {
-    flux_tensor **fresh = (flux_tensor **)flux__zalloc((size_t)(g->n + 1) * sizeof *fresh);
+    flux_tensor **fresh = (flux_tensor **)flux__zalloc((size_t)g->n * sizeof *fresh);
     if (!fresh) return false;
     int64_t failures = flux__failures();
     int h = flux__hide();
@@ -196,7 +196,7 @@ static void flux__put_grad(flux__sink *out, const char *name, bool none, double 
 /* The norm and the largest magnitude of each gradient into v, two numbers for each; those of a
    gradient that is not there stay 0. */
 static bool flux__measure_grads(const flux_grads *g, double *v) {
-    flux_tensor **x = (flux_tensor **)flux__zalloc((size_t)(2 * g->n + 1) * sizeof *x);
+    flux_tensor **x = (flux_tensor **)flux__zalloc((size_t)g->n * 2 * sizeof *x);
     int n = 0, h = flux__hide();
     int64_t failures = flux__failures();
     for (int i = 0; x && i < g->n; i++) {
@@ -218,7 +218,7 @@ static bool flux__measure_grads(const flux_grads *g, double *v) {
 FLUX_DEF size_t flux_grads_text(flux_grads *g, char *out, size_t n) {
     flux__sink sink = flux__sink_to(out, n);
     double *v = flux__open_grads("print", g) && flux__name_grads(g)
-                    ? (double *)flux__zalloc((size_t)(2 * g->n + 2) * sizeof *v) : NULL;
+                    ? (double *)flux__zalloc((size_t)g->n * 2 * sizeof *v) : NULL;
     if (!v || !flux__measure_grads(g, v)) return flux__free(v), flux__sink_end(&sink);
     double sum = 0;
     for (int i = 0; i < g->n; i++) sum += v[2 * i] * v[2 * i];

@@ -229,8 +229,8 @@ static flux_tensor *flux__init_sparse(flux_shape s, const flux_init_opts *o) {
                 *w = flux_mul(flux_randn_with(s, FLUX_F32), o->std);
     const float *pick = u ? (const float *)flux_data(u) : NULL,
                 *from = pick ? (const float *)flux_data(w) : NULL;
-    float *x = from ? (float *)flux__malloc((size_t)(flux__count(&s) + 1) * sizeof *x) : NULL;
-    int64_t *order = x ? (int64_t *)flux__malloc((size_t)(rows + 1) * sizeof *order) : NULL;
+    float *x = from ? (float *)flux__malloc((size_t)flux__count(&s) * sizeof *x) : NULL;
+    int64_t *order = x ? (int64_t *)flux__malloc((size_t)rows * sizeof *order) : NULL;
     flux_tensor *y = NULL;
     if (order) {
         for (int64_t i = 0; i < rows * s.dim[1]; i++) x[i] = from[i];

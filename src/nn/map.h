@@ -263,7 +263,7 @@ static bool flux__flat_make(flux__flat *f, flux_layer *m) {
     if (!flux__tally_all("destructure", m, &t)) return false;
     f->count = t.count;
     f->ties = t.ties;
-    f->part = (flux_tensor **)flux__malloc(((size_t)f->count + 1) * sizeof *f->part);
+    f->part = (flux_tensor **)flux__malloc((size_t)f->count * sizeof *f->part);
     if (!f->part || flux_params(m, f->part, f->count) != f->count) return false;
     for (int i = 0; i < f->count; i++) {
         bool fresh;

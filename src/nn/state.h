@@ -148,7 +148,7 @@ static bool flux__find_leaves(flux_state *s) {
     bool fresh = false, ok = true;
     for (int i = 0; i < s->nrefs && ok; i++)
         ok = flux__hashmap_at(&there, *s->ref[i].slot, &fresh) != NULL;
-    s->leaf = (flux__trained_param *)flux__zalloc((size_t)(s->nrefs + 1) * sizeof *s->leaf);
+    s->leaf = (flux__trained_param *)flux__zalloc((size_t)s->nrefs * sizeof *s->leaf);
     ok = ok && s->leaf;
     for (int i = 0; i < s->nrefs && ok; i++) {
         flux_tensor *x = *s->ref[i].slot;
@@ -259,8 +259,7 @@ static bool flux__start_leaf(flux_state *s, int leaf) {
 /* Allocates the arrays of a state whose leaves and rules are known. olds, news and owners have room
    for a leaf's states, parameter and master. */
 static bool flux__state_arrays(flux_state *s) {
-    size_t leaves = (size_t)s->nleaves + 1, rules = (size_t)s->nrules + 1,
-           states = (size_t)s->nstates + 1;
+    size_t leaves = (size_t)s->nleaves, rules = (size_t)s->nrules, states = (size_t)s->nstates;
     s->o = (flux_rule_opts *)flux__zalloc(leaves * rules * sizeof *s->o);
     s->t = (int64_t *)flux__zalloc(leaves * rules * sizeof *s->t);
     s->t_next = (int64_t *)flux__zalloc(leaves * rules * sizeof *s->t);
@@ -270,7 +269,7 @@ static bool flux__state_arrays(flux_state *s) {
     s->olds = (flux_tensor **)flux__zalloc(leaves * (states + 2) * sizeof *s->olds);
     s->news = (flux_tensor **)flux__zalloc(leaves * (states + 2) * sizeof *s->news);
     s->owners = (int *)flux__zalloc(leaves * (states + 2) * sizeof *s->owners);
-    s->path = (char *)flux__malloc(s->path_room + 1);
+    s->path = (char *)flux__malloc(s->path_room);
     return s->o && s->t && s->t_next && s->s && s->next && s->step && s->olds && s->news &&
            s->owners && s->path;
 }
@@ -294,7 +293,7 @@ static bool flux__start_values(flux_state *s) {
 /* Copies the rules into the state and counts their states. */
 static bool flux__take_rules(flux_state *s, const flux_rule *rule) {
     if (!flux__is_rule("setup", rule)) return false;
-    s->rule = (flux_rule_part *)flux__zalloc((size_t)(rule->n + 1) * sizeof *s->rule);
+    s->rule = (flux_rule_part *)flux__zalloc((size_t)rule->n * sizeof *s->rule);
     if (!s->rule) return false;
     s->mixed = rule->mixed;
     s->nrules = s->cut = rule->n;

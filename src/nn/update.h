@@ -284,7 +284,7 @@ static FLUX__COLD bool flux__clip_norms(flux_state *s, int r) {
 static FLUX__COLD bool flux__clip_global(flux_state *s, int r) {
     int n = 0;
     if (!flux__measure(s, r)) return false;
-    double *sizes = (double *)flux__malloc((size_t)(s->nleaves + 1) * sizeof *sizes);
+    double *sizes = (double *)flux__malloc((size_t)s->nleaves * sizeof *sizes);
     if (!sizes) return false;
     for (int i = 0; i < s->nleaves; i++)
         if (s->step[i].norm) sizes[n++] = s->step[i].size;

@@ -760,7 +760,7 @@ static bool flux__find_uses(flux__planner *p) {
         }
     }
     for (int i = 0; i < p->n; i++) count[i + 1] += count[i];
-    p->use = (int *)flux__malloc((size_t)(total + 1) * sizeof *p->use);
+    p->use = (int *)flux__malloc((size_t)total * sizeof *p->use);
     for (int u = 0; u < total && p->use; u++) p->use[count[all[u].to]++] = all[u].next;
     for (int i = p->n; i > 0; i--) count[i] = count[i - 1];
     count[0] = 0;

@@ -135,7 +135,7 @@ static bool flux__may_overwrite(const flux__plan *plan, int at, int slot, int le
    flux__may_overwrite does. */
 static bool flux__find_lives(flux__plan *plan, flux__graph *g) {
     /* by leaf: number of the kernel that reads it last */
-    int *last = (int *)flux__zalloc(((size_t)plan->nleaf + 1) * sizeof *last);
+    int *last = (int *)flux__zalloc((size_t)plan->nleaf * sizeof *last);
     if (!last) return false;
     for (int k = 0; k < plan->nkernel; k++) {
         flux__kernel *kernel = &plan->kernel[k];
@@ -257,8 +257,8 @@ static void flux__log_plan(const flux__plan *plan, flux__graph *g);
 /* Orders the groups and builds a kernel of each, finds the lives of buffers, and has the kernels
    made ready by their back ends. */
 static bool flux__plan_kernels(flux__planner *p, flux__plan *plan, int *order) {
-    plan->kernel = (flux__kernel *)flux__zalloc((size_t)(p->ngroup + 1) * sizeof *plan->kernel);
-    plan->slot = (flux__slot_info *)flux__zalloc((size_t)(p->n + 1) * sizeof *plan->slot);
+    plan->kernel = (flux__kernel *)flux__zalloc((size_t)p->ngroup * sizeof *plan->kernel);
+    plan->slot = (flux__slot_info *)flux__zalloc((size_t)p->n * sizeof *plan->slot);
     if (!plan->kernel || !plan->slot || !flux__order_groups(p, order)) return false;
     for (int i = 0; i < p->ngroup; i++) {
         plan->nkernel = i + 1;

@@ -62,7 +62,7 @@ static bool flux__history_find(flux__history *h, flux_grads *g, int n, flux_tens
         if (!flux__walk_collect(&h->walk, news[i])) return false;
     for (int i = 0; i < beside; i++)
         if (!flux__walk_collect(&h->walk, also[i])) return false;
-    h->old = (bool *)flux__zalloc((size_t)h->walk.n + 1);
+    h->old = (bool *)flux__zalloc((size_t)h->walk.n);
     if (!h->old) return false;
     for (int i = 0; i < h->walk.n; i++)
         if (h->walk.node[i]->base) flux__history_count(h, h->walk.node[i]->base, 1);

@@ -191,8 +191,8 @@ static bool flux__net_given(const flux__net_export *e, const flux_tensor *x) {
 static int flux__net_constants(flux__net_export *e, flux_tensor **fixed) {
     flux__graph *g = &e->g;
     int n = 0;
-    int64_t *weight = (int64_t *)flux__malloc(((size_t)g->nnode + 1) * sizeof *weight);
-    uint8_t *used = (uint8_t *)flux__zalloc((size_t)g->nnode + 1);
+    int64_t *weight = (int64_t *)flux__malloc((size_t)g->nnode * sizeof *weight);
+    uint8_t *used = (uint8_t *)flux__zalloc((size_t)g->nnode);
     for (int i = 0; weight && used && i < g->nnode; i++) {       /* -1: it depends on the input */
         flux_tensor *t = g->node[i];
         weight[i] = t->op == FLUX__RANDOM || t->op == FLUX__CALL ? -1 : 256;
@@ -220,7 +220,7 @@ static int flux__net_constants(flux__net_export *e, flux_tensor **fixed) {
 /* Computes what depends on weights alone. */
 static bool flux__net_fold(flux__net_export *e) {
     bool ok = flux__net_collect(e);
-    flux_tensor **fixed = (flux_tensor **)flux__malloc(((size_t)e->g.nnode + 1) * sizeof *fixed);
+    flux_tensor **fixed = (flux_tensor **)flux__malloc((size_t)e->g.nnode * sizeof *fixed);
     int n = ok && fixed ? flux__net_constants(e, fixed) : -1;
     for (int i = 0; i < n; i++) flux_retain(fixed[i]);
     flux__graph_free(&e->g);

@@ -314,7 +314,7 @@ static void flux__net_fused(flux__net_kernel *c) {
     const flux__kernel *k = c->k;
     flux__net_loops all;
     int phases = 1;
-    bool *need = (bool *)flux__zalloc((size_t)k->nvalue + 1);
+    bool *need = (bool *)flux__zalloc((size_t)k->nvalue);
     if (!need) {
         c->ok = false;
         return;
