@@ -15949,7 +15949,6 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     void *few[256], **memory = few;       /* the arrays r.buffer and r.ptr of a small plan */
     size_t n = (size_t)(plan->nnode * 2 + plan->nkernel),
            all = n + (size_t)(plan->nleaf + plan->nnode);
-    memset(&r, 0, sizeof r);
     r.plan = plan, r.g = g;
     if (all > sizeof few / sizeof *few) memory = (void **)flux__zalloc(all * sizeof *memory);
     else memset(few, 0, all * sizeof *few);
@@ -23678,7 +23677,6 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
             if (c->expand[i]) c->expand_reg[i] = c->nreg++;
         } else if ((c->hoisted[i] = flux__is_hoisted(k, c, i))) c->reg[i] = c->nreg++;
     int fixed = c->nreg, top = c->nreg;
-    memset(taken, 0, (size_t)k->nvalue * 3);
     clock = 0;
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++) {
@@ -51133,7 +51131,6 @@ static void flux__net_pass(flux__net_kernel *c, const flux__net_loops *all, int 
         const flux__value *v = &k->value[i];
         char to[24], from[40];
         if (!flux__net_reduces(k, i, phase)) continue;
-        snprintf(to, sizeof to, "s%d[0]", i);
         if (lanes)
             for (int width = FLUX__NET_LANES / 2; width; width /= 2) {
                 flux__putf(&c->s, "for (int q = 0; q < %d; q++) ", width);

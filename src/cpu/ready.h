@@ -104,7 +104,6 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
             if (c->expand[i]) c->expand_reg[i] = c->nreg++;
         } else if ((c->hoisted[i] = flux__is_hoisted(k, c, i))) c->reg[i] = c->nreg++;
     int fixed = c->nreg, top = c->nreg;
-    memset(taken, 0, (size_t)k->nvalue * 3);
     clock = 0;
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++) {

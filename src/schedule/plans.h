@@ -335,7 +335,6 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     void *few[256], **memory = few;       /* the arrays r.buffer and r.ptr of a small plan */
     size_t n = (size_t)(plan->nnode * 2 + plan->nkernel),
            all = n + (size_t)(plan->nleaf + plan->nnode);
-    memset(&r, 0, sizeof r);
     r.plan = plan, r.g = g;
     if (all > sizeof few / sizeof *few) memory = (void **)flux__zalloc(all * sizeof *memory);
     else memset(few, 0, all * sizeof *few);

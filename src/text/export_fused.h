@@ -293,7 +293,6 @@ static void flux__net_pass(flux__net_kernel *c, const flux__net_loops *all, int 
         const flux__value *v = &k->value[i];
         char to[24], from[40];
         if (!flux__net_reduces(k, i, phase)) continue;
-        snprintf(to, sizeof to, "s%d[0]", i);
         if (lanes)
             for (int width = FLUX__NET_LANES / 2; width; width /= 2) {
                 flux__putf(&c->s, "for (int q = 0; q < %d; q++) ", width);
