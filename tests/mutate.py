@@ -41,7 +41,7 @@ ASLEEP = CC + ["-O1", "-include", "switch.h", "-I."]
 OPENED = ["-DTEST_OPENED"]                # one implementation for all, as in tests/opened.mk
 OWN = re.compile(r'^ *# *define (FLUX_MALLOC|FLUX_DEBUG|FLUX__|STB_)', re.M)   # but for these
 STRICT = ["-Werror=int-conversion", "-Werror=incompatible-pointer-types",
-          "-Werror=discarded-qualifiers"]
+          "-Werror=discarded-qualifiers", "-Werror=format"]
 NOBODY = 65534
 LONG = 1.0         # seconds of a program from which on its tests are taken one by one
 # about the software GPU, and long; and what test_images_stb has, but that images are not decoded
