@@ -446,4 +446,68 @@ TEST(windows_in_place_and_copied_have_the_same_sums) {
             }
 }
 
+/* ------------------------------------------------------------------ seeds */
+
+/* A sum that each element's value and place show in. */
+static double digest(flux_tensor *x) {
+    double v = 0;
+    flux_tensor *d = flux_cpu(flux_to_dtype(x, FLUX_F64));
+    const double *p = (const double *)flux_data(d);
+    for (int64_t i = 0; p && i < flux_len(d); i++) v += p[i] * cos(1 + (double)i);
+    return p ? v : (double)NAN;
+}
+static flux_tensor *first_epoch(flux_loader *l) {
+    flux_tensor *all = NULL;
+    flux_each (b, l) {
+        flux_tensor *x = flux_to_dtype(b.x, FLUX_F64);
+        if (b.index == 0) all = flux_keep(x);
+        else all = flux_keep(flux_vcat(all, x));
+    }
+    return all;
+}
+static flux_tensor *dropped(flux_layer *m) {
+    flux_trainmode(m, true);
+    return flux_call(m, flux_ones(40));
+}
+
+/* A seed's numbers are those of the last version: an experiment is repeated after an update. Where this fails by intention,
+   the release says so. */
+TEST(a_seed_gives_the_numbers_it_gave) {
+    flux_tensor *numbers = flux_arange(0, 40, 1), *labels = flux_to_dtype(flux_floor(flux_sqrt(numbers)), FLUX_I64),
+                *weights = flux_div(flux_add(numbers, 1), 40);
+#define GIVES(value, ...) do {                                                                       \
+        flux_seed(17);                                                                               \
+        CHECK_NEAR(digest(__VA_ARGS__), value, 2e-5);                                                \
+    } while (0)
+    GIVES(-1.23759093, flux_rand(41));
+    GIVES(-1.23759084, flux_rand_with(FLUX_SHAPE(41), FLUX_F64));
+    GIVES(-1.23980047, flux_rand_with(FLUX_SHAPE(41), FLUX_BF16));
+    GIVES(5.07637933, flux_randn(41));
+    GIVES(-3.42231045, flux_randn_with(FLUX_SHAPE(41), FLUX_F64));
+    GIVES(-1238.19349, flux_randint(-3, 1000, 41));
+    GIVES(-1.83842777, flux_randperm(41));
+    GIVES(1.65143953, flux_bernoulli(weights));
+    GIVES(-8.23887527, flux_categorical(flux_reshape(numbers, 8, 5)));
+    GIVES(0.528178803, flux_rrelu(flux_neg(numbers)));
+    GIVES(-0.941750674, dropped(flux_dropout(0.4)));
+    GIVES(-1.2074256, dropped(flux_alphadropout(0.4)));
+    GIVES(-1.00883984, flux_glorot_uniform(FLUX_SHAPE(6, 7)));
+    GIVES(2.08837609, flux_glorot_normal(FLUX_SHAPE(6, 7)));
+    GIVES(-1.37481685, flux_kaiming_uniform(FLUX_SHAPE(6, 7)));
+    GIVES(2.8459769, flux_kaiming_normal(FLUX_SHAPE(6, 7)));
+    GIVES(-0.375516165, flux_lecun_normal(FLUX_SHAPE(6, 7)));
+    GIVES(-1.20440855, flux_truncated_normal(FLUX_SHAPE(6, 7)));
+    GIVES(0.176016261, flux_orthogonal(FLUX_SHAPE(6, 7)));
+    GIVES(0.0831541683, flux_orthogonal(FLUX_SHAPE(6, 6)));
+    GIVES(1.7118553, flux_orthogonal(FLUX_SHAPE(7, 6)));
+    GIVES(-0.00473665981, flux_init("sparse", FLUX_SHAPE(6, 7), .sparsity = 0.4));
+    GIVES(-32.8251469, flux_shuffleobs(numbers, 5));
+    GIVES(78.1946201, flux_oversample(numbers, labels, 5));
+    GIVES(36.8865424, flux_undersample(numbers, labels, 5));
+    GIVES(-15.0142434, first_epoch(flux_dataloader(numbers, .batchsize = 3, .shuffle = true)));
+    GIVES(30.1780452, first_epoch(flux_dataloader(numbers, .batchsize = 3, .weights = weights)));
+    GIVES(31.8174334, first_epoch(flux_dataloader(numbers, .batchsize = 3, .shuffle = true, .rank = 1, .ranks = 2)));
+#undef GIVES
+}
+
 TEST_MAIN()
