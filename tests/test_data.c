@@ -816,6 +816,42 @@ TEST(shuffleobs) {
     CHECK_ERROR(flux_shuffleobs(NULL, 1), "shuffleobs: argument x is NULL");
 }
 
+/* How often each observation is in a part, whose labels are the second member, and have stayed with them. */
+static void count_picked(flux_tensor *both, const int *label, int *times, int *of_class) {
+    flux_tensor *x = flux_nth(both, 0), *y = flux_nth(both, 1);
+    memset(times, 0, 30 * sizeof *times);
+    memset(of_class, 0, 5 * sizeof *of_class);
+    CHECK(flux_dim(x, 1) == flux_len(y));
+    for (int64_t i = 0; i < flux_len(y); i++) {
+        const int k = (int)flux_at(x, 0, i) / 10;
+        REQUIRE(k >= 0 && k < 30 && at(y, i) == label[k]);
+        times[k]++, of_class[label[k]]++;
+    }
+}
+
+/* Classes of 11, 1, 0, 13 and 5 observations, in any order. */
+TEST(as_many_of_each_class) {
+    int label[30], times[30], of_class[5];
+    const int size[5] = { 11, 1, 0, 13, 5 };
+    for (int i = 0, c = 0, k = 0; i < 30; i++, k++) {
+        while (k == size[c]) c++, k = 0;
+        label[i * 7 % 30] = c;
+    }
+    flux_tensor *y = flux_from(label, 30), *both = flux_tuple(pairs(30), y), *hot = flux_onehot(y, 5);
+    int orders = 0;
+    for (uint64_t seed = 1; seed < 6; seed++) FLUX_SCOPE {
+        flux_tensor *over = flux_oversample(both, y, seed), *under = flux_undersample(both, y, seed);
+        count_picked(over, label, times, of_class);
+        for (int c = 0; c < 5; c++) CHECK(of_class[c] == (size[c] ? 13 : 0));
+        for (int i = 0; i < 30; i++) CHECK(times[i] == 13 / size[label[i]] || times[i] == (13 + size[label[i]] - 1) / size[label[i]]);
+        count_picked(under, label, times, of_class);
+        for (int c = 0; c < 5; c++) CHECK(of_class[c] == (size[c] ? 1 : 0));
+        orders += at(flux_nth(under, 1), 0) != label[0];
+        CHECK(flux_item(flux_sum(flux_ne(flux_nth(over, 0), flux_nth(flux_oversample(both, hot, seed), 0)))) == 0);
+    }
+    CHECK(orders > 0);
+}
+
 TEST(text) {
     ONLY_ON_CPU();
     char text[300];
