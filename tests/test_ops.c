@@ -2,7 +2,7 @@
    finite differences; and the same for the operations that move, choose, sum and multiply. The rows are walked, so that
    none can be added without a reference here. */
 #define FLUX_IMPLEMENTATION
-#include "test.h"
+#include "scarce.h"
 #include <float.h>
 #define CHECK_VALUES(x, want, n, tol) test_data(x, want, n, tol, __FILE__, __LINE__, #x)
 
@@ -368,6 +368,24 @@ TEST(gradients_of_structure) {
         flux_tensor *x = flux_add(flux_rand_with(FLUX_SHAPE(3, 4, 2), FLUX_F64), 0.1);
         double first = flux_gradcheck(structural_loss, &i, x, 0), second = flux_gradcheck(structural_slope, &i, x, 0);
         if (!CHECK(first < 1e-6) || !CHECK(second < 2e-5)) fprintf(stderr, "    %s: first %g, second %g\n", structurals[i].name, first, second);
+    }
+}
+
+/* Each of them, its gradient too, while memory runs out. */
+static flux_tensor *fixed_x;
+static flux_tensor *structural_both(void *user) {
+    flux_tensor *d = structural_slope(fixed_x, user), *y = structural_loss(fixed_x, user);
+    return d && y ? flux_add(d, y) : NULL;
+}
+TEST(memory_runs_out_in_gradients_of_structure) {
+    ONLY_ON_CPU();
+    flux_seed(11);
+    fixed_x = flux_eval(flux_add(flux_rand_with(FLUX_SHAPE(3, 4, 2), FLUX_F64), 0.1));
+    for (int i = 0; i < (int)(sizeof structurals / sizeof structurals[0]); i++) {
+        double want = NAN;
+        flux_tensor *y = flux_eval(structural_loss(fixed_x, &i)), *d = flux_eval(structural_slope(fixed_x, &i));
+        want = scarce_sum(flux_add(y, d));
+        scarce_value(structurals[i].name, structural_both, &i, want, 8);
     }
 }
 
