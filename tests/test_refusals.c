@@ -1768,7 +1768,9 @@ static void in_each_call(const char *name, flux_tensor *(*call)(void)) {
     X(scatter_add, flux_scatter_add(flux_to_dtype(x, FLUX_F16), 0, at, flux_ones(2, 3))) X(pad, flux_pad(x, 1, 1, 1, 0, 2))                 \
     X(flip, flux_flip(x, 0, 1)) X(repeat, flux_repeat(x, 2, 1, 2)) X(cat, flux_cat(1, x, whole)) X(stack, flux_stack(1, v, v))              \
     X(reshape, flux_reshape(flux_transpose(x), 2, 6)) X(where, flux_where(truth, x, 2.0)) X(clamp, flux_clamp(x, 0, 1))                     \
-    X(matmul, flux_matmul(flux_transpose(x), x)) X(outer, flux_outer(v, v)) X(einsum, flux_einsum("ij,kj,j->ik", x, x, v))                  \
+    X(matmul, flux_matmul(flux_transpose(x), x)) X(outer, flux_outer(v, v)) X(einsum, flux_einsum("ij,kj,j->ik", x, x, v))  \
+    X(einsum_each, flux_einsum("ij,ij->i", x, x)) X(einsum_one, flux_einsum("ii->i", flux_slice(x, 0, 0, 3))) X(einsum_rest, flux_einsum("...j,...j->...", x, x)) \
+    X(einsum_apart, flux_einsum("ij,kl->kj", x, x)) X(einsum_sums, flux_einsum("ij,kl->", x, x))                                                             \
     X(conv, flux_conv(image, flux_ones(3, 3, 3, 2), .pad = FLUX_SAMEPAD)) X(crosscor, flux_crosscor(image, flux_ones(3, 3, 1, 3), .groups = 3)) \
     X(conv_transpose, flux_conv_transpose(image, flux_ones(3, 3, 2, 3), .stride = FLUX_SHAPE(2))) X(maxpool, flux_maxpool(image, FLUX_SHAPE(2))) \
     X(meanpool, flux_meanpool(image, FLUX_SHAPE(3), .stride = FLUX_SHAPE(2))) X(lpnormpool, flux_lpnormpool(image, FLUX_SHAPE(2)))           \
