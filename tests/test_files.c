@@ -490,6 +490,25 @@ TEST(csv_without_end) {
     }
     remove(TMP("pipe"));
 }
+
+/* Readers that go to and fro in a file refuse what has no places. */
+TEST(pipes_have_no_places) {
+    remove(TMP("pipe"));
+    REQUIRE(mkfifo(TMP("pipe"), 0600) == 0);
+    for (int reader = 0; reader < 4; reader++) {
+        pid_t writer = fork();
+        if (writer == 0) {
+            FILE *f = fopen(TMP("pipe"), "wb");
+            if (f) fwrite("\x93NUMPY", 1, 6, f), fclose(f);
+            _exit(0);
+        }
+        const char *const path = TMP("pipe");
+        CHECK_ERROR(reader == 0 ? flux_load_npy(path) : reader == 1 ? flux_load_idx(path) : reader == 2 ? flux_load_tensor(path, NULL) : flux_load_npz(path, NULL),
+                    "cannot seek in it: Illegal seek");
+        waitpid(writer, NULL, 0);
+    }
+    remove(TMP("pipe"));
+}
 #endif
 
 TEST(csv_numbers) {

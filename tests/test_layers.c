@@ -668,4 +668,18 @@ TEST(gradients_against_finite_differences) {
         if (!CHECK(gap < 1e-6)) fprintf(stderr, "    %s: %g\n", text_of(ms[i]), gap);
     }
 }
+/* The last test, since names are for good. */
+TEST(names_end) {
+    char name[20];
+    for (int i = 0; i < 199; i++) {                 /* beside one of above */
+        snprintf(name, sizeof name, "f%d", i);
+        flux_name_function((flux_fn)(uintptr_t)(4096 + 16 * i), name);
+    }
+    CHECK(!flux_failed());
+    CHECK_STR(text_of(flux_dense(2, 2, (flux_fn)(uintptr_t)(4096 + 16 * 198))), "Dense(2 => 2, f198)");
+    CHECK_ERROR(flux_name_function(other_act, "one more"), "name_function: 200 functions have names already, no room for \"one more\"");
+    flux_name_function(my_act, "again");            /* it has one */
+    CHECK_STR(text_of(flux_dense(2, 2, my_act)), "Dense(2 => 2, again)");
+}
+
 TEST_MAIN()
