@@ -22,11 +22,15 @@ static unsigned inflate_piece = 1u << 30; /* as src/files/gzip.h has it */
    whoever reads past it finds the fence. */
 #define FLUX__GROWN(capacity) ((capacity) < 1000 ? 0 : (capacity) * 2)
 #define FLUX__PLAN_CHUNK(all) ((all) < 1 << 20 ? 0u : (size_t)(all) / 2)
+/* While allocations fail, those of nodes fail as they would in a fresh process. */
+#define FLUX__SPARE_NODES (COUNTED_NOW(memory_fails) < 0 ? 4096 : 0)
 static int gpu_blocks = 1 << 20;          /* of a launch: more are done in turns */
 #define FLUX__GPU_BLOCKS gpu_blocks
 #if defined(__GNUC__) && !defined(__TINYC__)
 #  define COUNTED(what, n) __atomic_fetch_add(&(what), n, __ATOMIC_RELAXED)
+#  define COUNTED_NOW(what) __atomic_load_n(&(what), __ATOMIC_RELAXED)
 #else
+#  define COUNTED_NOW(what) (what)
 #  define COUNTED(what, n) ((what) += (n), (what) - (n))       /* from several threads about right */
 #endif
 static inline bool counted_refuses(void) {
