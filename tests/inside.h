@@ -29,6 +29,7 @@ INSIDE void flux__test_gpu_blocks(int n);         /* the most of a launch along 
 INSIDE int flux__test_refused(void);              /* how many have failed since either was called */
 INSIDE const char *flux__test_open(int scopes);   /* what this thread has begun and not ended, NULL: nothing but
                                                      so many scopes, of which the first is its own */
+INSIDE const char *flux__test_at_work(void);      /* what the library counts as under way, NULL: nothing */
 
 #if !defined(FLUX_IMPLEMENTATION) || defined(FLUX_IMPL_C) || defined(TEST_OPENED)
 INSIDE void flux__test_eager(bool eager);         /* what FLUX_EAGER says */
