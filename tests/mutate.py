@@ -38,7 +38,9 @@ TREE = os.path.join(WORK, "tree")
 HEADERS = ("flux_cuda.h", "flux_hip.h")
 CC = os.environ.get("CC", "cc").split() + ["-std=c11"]
 ASLEEP = CC + ["-O1", "-include", "switch.h", "-I."]
-OPENED = ["-DTEST_OPENED"]                # one implementation for all, as in tests/opened.mk
+PATTERN = "-ftrivial-auto-var-init=pattern"
+OPENED = ["-DTEST_OPENED"] + [PATTERN for _ in "1" if subprocess.run(   # as in tests/opened.mk
+    CC + [PATTERN, "-fsyntax-only", "-x", "c", os.devnull], stderr=subprocess.DEVNULL).returncode == 0]
 OWN = re.compile(r'^ *# *define (FLUX_MALLOC|FLUX_DEBUG|FLUX__|STB_)', re.M)   # but for these
 STRICT = ["-Werror=int-conversion", "-Werror=incompatible-pointer-types",
           "-Werror=discarded-qualifiers", "-Werror=format"]

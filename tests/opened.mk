@@ -26,6 +26,9 @@ build/opened/%.h: flux.h flux_cuda.h flux_hip.h tests/opened.awk
 # With sanitizers that takes a minute: one, with GPUs, does for all.
 ifeq ($(findstring -fsanitize,$(CFLAGS)),)
 OPENED_O := $(BUILD)/opened.o $(BUILD)/gpu/opened.o
+# A function's variable that it does not set holds a pattern, not a zero that was left there.
+PATTERN = $(shell $(CC) -ftrivial-auto-var-init=pattern -fsyntax-only -x c /dev/null 2>/dev/null && \
+  echo -ftrivial-auto-var-init=pattern)
 $(BUILD)/impl.o $(BUILD)/gpu/impl.o: tests/impl.c $(HEADERS)
 	$(COMPILE) -c $< -o $@
 else
@@ -34,7 +37,7 @@ GPUS := -DFLUX_CUDA -DFLUX_HIP
 $(BUILD)/impl.o $(BUILD)/gpu/impl.o $(BUILD)/opened.o: $(OPENED_O) ; ln -f $< $@
 endif
 $(OPENED_O): tests/impl.c build/opened/defined.h $(HEADERS)
-	$(COMPILE) -DTEST_OPENED -Ibuild -I. -c $< -o $@
+	$(COMPILE) $(PATTERN) -DTEST_OPENED -Ibuild -I. -c $< -o $@
 $(OPENED:%.c=$(BUILD)/%): $(BUILD)/%: %.c $(BUILD)/opened.o $(OPEN)
 	$(COMPILE) -DTEST_OPENED -Ibuild -I. $< $(BUILD)/opened.o -o $@ $(LDLIBS)
 $(OPENED:tests/%.c=$(BUILD)/gpu/%): $(BUILD)/gpu/%: tests/%.c $(BUILD)/gpu/opened.o $(OPEN)

@@ -337,9 +337,9 @@ TEST(refused) {
     const bool here = !test_device.backend;       /* its layers draw where tensors are made; a file is made on the CPU */
     if (here) CHECK_ERROR(flux_export_c(flux_new(draws), S(2), path) == 0 ? m : NULL, "random numbers");
     CHECK_ERROR(flux_export_c(flux_new(sorts), S(2), path) == 0 ? m : NULL, "sort");
-    CHECK_ERROR(flux_export_c(flux_new(doubles), S(2), path) == 0 ? m : NULL, "other floats than float32");
-    CHECK_ERROR(flux_export_c(flux_new(within), S(2), path) == 0 ? m : NULL, "other floats than float32");      /* though what is stored is float32 */
-    CHECK_ERROR(flux_export_c(flux_new(halved), S(2), path) == 0 ? m : NULL, "other floats than float32");
+    CHECK_ERROR(flux_export_c(flux_new(doubles), S(2), path) == 0 ? m : NULL, "export_c: the model computes values (fused) in other floats than float32");
+    CHECK_ERROR(flux_export_c(flux_new(within), S(2), path) == 0 ? m : NULL, "export_c: the model computes values (fused) in other floats than float32");      /* though what is stored is float32 */
+    CHECK_ERROR(flux_export_c(flux_new(halved), S(2), path) == 0 ? m : NULL, "export_c: the model computes square (fused) in other floats than float32");
     CHECK_ERROR(flux_export_c(flux_new(looks), S(2), path) == 0 ? m : NULL, "Looks() looks at a value");
     CHECK_ERROR(flux_export_c(m, S(3), path) == 0 ? m : NULL, "Dense");
     CHECK_ERROR(flux_export_c(NULL, S(3), path) == 0 ? m : NULL, "model");
