@@ -868,4 +868,19 @@ TEST(version) {
     CHECK(flux_version() == FLUX_VERSION && FLUX_VERSION >= 100);
 }
 
+/* The inner dimension is cut into as few chunks of 2 KiB as it needs, all about as long; what is not longer than 3200 bytes is one. */
+TEST(chunks_of_an_inner_dimension) {
+    for (int f64 = 0; f64 < 2; f64++)
+        for (int64_t k = 1; k < 5000; k++) {
+            const int64_t size = f64 ? 8 : 4, need = k * size <= 3200 ? 1 : (k * size + 2047) / 2048, even = (k + need - 1) / need;
+            flux__gemm_job g;
+            flux__gemm_plan p;
+            memset(&g, 0, sizeof g);
+            memset(&p, 0, sizeof p);
+            g.m = 100, g.n = 100, g.k = k, g.a_row = 1, g.a_col = 100, g.b_row = 1, g.b_col = k, g.ldc = 100;
+            flux__gemm_plan_for(&p, f64 != 0, &g);
+            if (!CHECK(p.chunk == (need == 1 ? k : (even + 7) / 8 * 8))) return;
+        }
+}
+
 TEST_MAIN()
