@@ -59,15 +59,11 @@ static inline void guarded_free(void *p) { free(p); }
 #else
 INSIDE bool flux__test_fenced(void) { return true; }
 enum { FENCE = 16, BEHIND = 128, FRESH = 256 };
-static inline unsigned char fence_byte(size_t i) { return i % 2 ? 0x7f : 0xfd; }
-static inline void fence_off(unsigned char *at, size_t n) {
-    for (size_t i = 0; i < n; i++) at[i] = fence_byte(i);
-}
-static inline bool fence_holds(const unsigned char *at, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (at[i] != fence_byte(i)) return false;
-    return true;
-}
+#define FENCE_8 0xfd, 0x7f, 0xfd, 0x7f, 0xfd, 0x7f, 0xfd, 0x7f
+#define FENCE_64 FENCE_8, FENCE_8, FENCE_8, FENCE_8, FENCE_8, FENCE_8, FENCE_8, FENCE_8
+static const unsigned char fence[FRESH] = { FENCE_64, FENCE_64, FENCE_64, FENCE_64 };
+static inline void fence_off(unsigned char *at, size_t n) { memcpy(at, fence, n); }
+static inline bool fence_holds(const unsigned char *at, size_t n) { return memcmp(at, fence, n) == 0; }
 static inline size_t guarded_size(const unsigned char *block) {
     size_t n;
     memcpy(&n, block, sizeof n);
