@@ -65,16 +65,17 @@ static bool flux__cache_open(flux__private *folder) {
     return false;
 }
 
-/* Makes and locks a temporary file for `name`, whose own name it writes to aside; -1, with errno,
-   if that fails. Another process may sweep the file away before it is locked: then the next one is
-   made. */
-static int flux__cache_aside(const flux__private *folder, const char *name, char *aside, size_t n) {
+/* Makes and locks a temporary file, whose name it writes to aside; -1, with errno, if that fails.
+   Another process may sweep the file away before it is locked: then the next one is made. The
+   files of processes that were killed are swept at one entry of 64, for which the whole folder is
+   read. */
+static int flux__cache_aside(const flux__private *folder, char *aside, size_t n) {
+    static const char start[] = ".flux-kernel-";
     static int count;
-    char start[220];
-    snprintf(start, sizeof start, ".%s.", name);
-    flux__folder_sweep(folder->path, folder->fd, start);     /* of processes that were killed */
     for (int tries = 0; tries < 1000; tries++) {
-        snprintf(aside, n, "%s%d-%d.tmp", start, flux__process_id(), flux__atomic_add32(&count, 1));
+        const int number = flux__atomic_add32(&count, 1);
+        if (number % 64 == 1) flux__folder_sweep(folder->path, folder->fd, start);
+        snprintf(aside, n, "%s%d-%d.tmp", start, flux__process_id(), number);
         const int fd = flux__private_file(folder, aside, true);
         if (fd < 0 || flux__file_lock(fd)) return fd;
         flux__file_close(fd);
@@ -87,8 +88,8 @@ static int flux__cache_aside(const flux__private *folder, const char *name, char
    of what failed. */
 static int flux__cache_put(const flux__private *folder, const char *name, const void *head,
                            size_t n, const void *image, size_t bytes) {
-    char aside[280];
-    int fd = flux__cache_aside(folder, name, aside, sizeof aside), why = fd < 0 ? errno : 0;
+    char aside[60];
+    int fd = flux__cache_aside(folder, aside, sizeof aside), why = fd < 0 ? errno : 0;
     bool ok = fd >= 0 && flux__file_put(fd, head, n) == (int64_t)n;
     for (size_t at = 0; ok && at < bytes;) {
         int64_t done = flux__file_put(fd, (const char *)image + at, bytes - at);
