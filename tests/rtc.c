@@ -278,12 +278,9 @@ static void find_telling(int vendor) {
     FLUX_FREE(longest);
 }
 
-/* Neighbours are of one generation, whose names differ in their last two letters at most: sm_80, 86, 87, 88 and 89; sm_100 to 121;
-   gfx900, 906, 90a and 942; gfx1010 and 1030; gfx1100 and 1151. */
-static bool are_neighbours(const target *a, const target *b) {
-    size_t n = strlen(a->name);
-    return strlen(b->name) == n && strncmp(a->name, b->name, n > 6 ? n - 2 : 4) == 0;
-}
+/* Neighbours are named alike in the first letters, those of a generation or two: sm_80, 86, 87, 88 and 89; sm_100 to 121; gfx900, 906,
+   90a and 942; gfx1010 to 1201. */
+static bool are_neighbours(const target *a, const target *b) { return strncmp(a->name, b->name, 4) == 0; }
 
 /* Whether it is this architecture's turn, among its maker's or its neighbours that the kernel is for. */
 static bool has_turn(const block *b, const target *arch, bool neighbours) {
