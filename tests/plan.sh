@@ -34,8 +34,10 @@ both=$(without "$false_ones" $(among "$on_devices" $own))
 slow='check_ptx check_processors check_mpi check_nccl check_kernels check_compilers check_rtc
       check_windows check_warnings check_gpu_report check_uninitialised check_fuzz_files check_blas
       check_late check_python check_rooms_alone'
-# what HIP does as CUDA does, what three devices do as one does, and the long form of tests.
+# what HIP does as CUDA does, what three devices do as one does, and the long form of tests. Of random
+# graphs HIP does not do more there than CUDA does here.
 hip='test_data test_gpu test_trace'
+random='test_bits test_schedule'
 several='test_data test_files test_tensors test_trace'
 in_short() {
     case $1 in
@@ -46,14 +48,19 @@ in_short() {
 }
 in_all() {
     all=$on_devices
-    [ "$1" != soft-cuda3 ] || all=$(among "$several test_gpu" $on_devices)
+    case $1 in
+    soft-cuda3) all=$(among "$several test_gpu" $on_devices) ;;
+    soft-hip*) all=$(without "$random" $on_devices) ;;
+    esac
     { among "$shortened" $all; without "$(in_short "$1")" $all; } | sort -u
 }
+# what `make test-all` runs in its short form alone
+short_in_all() { case $1 in soft-hip*) among "$random" $on_devices ;; esac; }
 # long_first: the runs of the test that takes longest come before the others, one a line
 long_first() { awk '/\/test_gpu$/ { print; next } { rest = rest $0 "\n" } END { printf "%s", rest }'; }
 on() { prefix=$1; shift; for w; do echo "$prefix/$w"; done; }
 short=$(for d in $DEVICES; do on "short/$d" $(in_short "$d"); done | long_first)
-long=$(for d in $DEVICES; do on "long/$d" $(in_all "$d"); done | long_first)
+long=$(for d in $DEVICES; do on "long/$d" $(in_all "$d"); on "short/$d" $(short_in_all "$d"); done | long_first)
 # test_gpu has nothing to do on the processor
 processor=$(without "test_softgpu test_softnccl ${DEVICES:+$(among test_gpu $on_devices)}" $tests)
 quick=$(on tests $processor $(without "$slow" $checks) $(among "test_softgpu test_softnccl" $tests); echo "$short")
