@@ -6205,12 +6205,12 @@ static void *flux__handle_new(size_t bytes, int kind) {
     return h;
 }
 
-#ifndef FLUX__GROWN                       /* tests have arrays grow by one element (counted.h) */
-#  define FLUX__GROWN(capacity) ((capacity) < 32 ? 64 : (capacity) * 2)
+#ifndef FLUX__EXACT_BLOCKS                /* tests have blocks as long as what they hold (counted.h) */
+#  define FLUX__EXACT_BLOCKS false
 #endif
 static void *flux__grow_more(void *array, int *capacity, int want, size_t size) {
-    int more = FLUX__GROWN(*capacity);
-    if (more < want) more = want;
+    int more = *capacity < 32 ? 64 : *capacity * 2;
+    if (more < want || (FLUX__EXACT_BLOCKS && want < 1000)) more = want;
     void *p = FLUX_REALLOC(array, (size_t)more * size);
     if (!p) return flux__fail("out of memory: %zu bytes", (size_t)more * size);
     *capacity = more;
@@ -14638,16 +14638,13 @@ static int flux__append_node(flux__builder *b, int node) {
 
 /* Takes memory that lasts as long as the plan. A plan may have a million kernels, so what they take
    comes from chunks, whose size grows with the plan. */
-#ifndef FLUX__PLAN_CHUNK                  /* tests have a chunk for each piece (counted.h) */
-#  define FLUX__PLAN_CHUNK(all)                                                                    \
-       ((all) < 4096 ? 2048u : (all) > 1 << 26 ? 1u << 25 : (size_t)(all) / 2)
-#endif
 static void *flux__plan_take(flux__plan *plan, size_t bytes) {
     flux__chunk *chunk = plan->chunk;
     const size_t head = (sizeof *chunk + 15) & ~(size_t)15, n = (bytes + 15) & ~(size_t)15;
     if (!chunk || chunk->capacity - chunk->used < n) {
-        size_t capacity = FLUX__PLAN_CHUNK(plan->bytes);
-        if (capacity < n) capacity = n;
+        const int64_t all = plan->bytes;
+        size_t capacity = all < 4096 ? 2048u : all > 1 << 26 ? 1u << 25 : (size_t)all / 2;
+        if (capacity < n || (FLUX__EXACT_BLOCKS && all < 1 << 20)) capacity = n;
         chunk = (flux__chunk *)flux__malloc(head + capacity);
         if (!chunk) return NULL;
         chunk->next = plan->chunk, chunk->used = 0, chunk->capacity = capacity;

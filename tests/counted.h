@@ -18,10 +18,9 @@ static int memory_once, memory_refused;   /* whether it alone fails; how many ha
 static size_t memory_large = SIZE_MAX;    /* of so many bytes and more all fail */
 static unsigned inflate_piece = 1u << 30; /* as src/files/gzip.h has it */
 #define FLUX__INFLATE_PIECE inflate_piece
-/* An array that grows is as long as what it holds, and what a plan has is in a block of its own, so that
-   whoever reads past it finds the fence. */
-#define FLUX__GROWN(capacity) ((capacity) < 1000 ? 0 : (capacity) * 2)
-#define FLUX__PLAN_CHUNK(all) ((all) < 1 << 20 ? 0u : (size_t)(all) / 2)
+/* An array that grows is as long as what it holds, and what a plan has is in a block of its own, so that whoever reads
+   past it finds the fence; not while allocations fail, as there would be several times as many that can. */
+#define FLUX__EXACT_BLOCKS (COUNTED_NOW(memory_fails) < 0)
 /* While allocations fail, those of nodes fail as they would in a fresh process. */
 #define FLUX__SPARE_NODES (COUNTED_NOW(memory_fails) < 0 ? 4096 : 0)
 static int gpu_blocks = 1 << 20;          /* of a launch: more are done in turns */

@@ -498,8 +498,8 @@ static void one_process(const program *p, struct run *r, const char *path) {
     alarm(60);
     flux_on_error(silent, NULL);
     if (r->k >= 0 && !freopen("/dev/null", "w", stderr)) _exit(1);    /* where there is no memory for a thread's state */
-    if (r->k >= 0 && r->on) flux__test_memory(r->k);
-    else if (r->k >= 0) flux__test_memory_once(r->k);
+    if (r->k >= 0 && !r->on) flux__test_memory_once(r->k);
+    else flux__test_memory(r->k >= 0 ? r->k : 1L << 30);       /* so many that none fails: blocks are then those of the others */
     double got = life_of(p, path);
     bool said = flux_failed();
     if (r->k < 0) shared->allocations = flux__test_asked(), shared->result = got;

@@ -78,12 +78,12 @@ static void *flux__handle_new(size_t bytes, int kind) {
     return h;
 }
 
-#ifndef FLUX__GROWN                       /* tests have arrays grow by one element (counted.h) */
-#  define FLUX__GROWN(capacity) ((capacity) < 32 ? 64 : (capacity) * 2)
+#ifndef FLUX__EXACT_BLOCKS                /* tests have blocks as long as what they hold (counted.h) */
+#  define FLUX__EXACT_BLOCKS false
 #endif
 static void *flux__grow_more(void *array, int *capacity, int want, size_t size) {
-    int more = FLUX__GROWN(*capacity);
-    if (more < want) more = want;
+    int more = *capacity < 32 ? 64 : *capacity * 2;
+    if (more < want || (FLUX__EXACT_BLOCKS && want < 1000)) more = want;
     void *p = FLUX_REALLOC(array, (size_t)more * size);
     if (!p) return flux__fail("out of memory: %zu bytes", (size_t)more * size);
     *capacity = more;

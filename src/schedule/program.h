@@ -312,16 +312,13 @@ static int flux__append_node(flux__builder *b, int node) {
 
 /* Takes memory that lasts as long as the plan. A plan may have a million kernels, so what they take
    comes from chunks, whose size grows with the plan. */
-#ifndef FLUX__PLAN_CHUNK                  /* tests have a chunk for each piece (counted.h) */
-#  define FLUX__PLAN_CHUNK(all)                                                                    \
-       ((all) < 4096 ? 2048u : (all) > 1 << 26 ? 1u << 25 : (size_t)(all) / 2)
-#endif
 static void *flux__plan_take(flux__plan *plan, size_t bytes) {
     flux__chunk *chunk = plan->chunk;
     const size_t head = (sizeof *chunk + 15) & ~(size_t)15, n = (bytes + 15) & ~(size_t)15;
     if (!chunk || chunk->capacity - chunk->used < n) {
-        size_t capacity = FLUX__PLAN_CHUNK(plan->bytes);
-        if (capacity < n) capacity = n;
+        const int64_t all = plan->bytes;
+        size_t capacity = all < 4096 ? 2048u : all > 1 << 26 ? 1u << 25 : (size_t)all / 2;
+        if (capacity < n || (FLUX__EXACT_BLOCKS && all < 1 << 20)) capacity = n;
         chunk = (flux__chunk *)flux__malloc(head + capacity);
         if (!chunk) return NULL;
         chunk->next = plan->chunk, chunk->used = 0, chunk->capacity = capacity;
