@@ -11793,6 +11793,10 @@ static bool flux__value_again(int op) {
     return op == FLUX__OP_DIV || op == FLUX__OP_POW || op == FLUX__OP_SQRT || op == FLUX__OP_RSQRT;
 }
 
+/* How many operands of t a gradient may look at: none if FLUX_NOGRAD recorded t, whether t has
+   been computed or not, since another thread that computes t releases them. */
+static int flux__behind(const flux_tensor *t) { return t->flags & FLUX__FIXED ? 0 : t->nin; }
+
 /* An operand x as a gradient takes it: in float32 if wide and x is of a half format. An x that a
    formula widened is widened anew: kernels of the gradient then read the half format itself, else
    the forward pass would store for them what it has only widened. */
@@ -11804,7 +11808,7 @@ static flux_tensor *flux__operand_again(flux_tensor *x, bool wide) {
         if (one) one->flags |= FLUX__SEED;
         return one ? flux__done(one) : NULL;
     }
-    const bool pending = !flux__see_buffer(&x->buf) && x->nin;
+    const bool pending = !flux__see_buffer(&x->buf) && flux__behind(x);
     return x->flags & FLUX__WIDENED && pending ? flux__widened(x->in[0]) : x;
 }
 
@@ -11967,7 +11971,7 @@ static int64_t flux__conv_parts(int64_t n, int64_t elements) {
 static flux_tensor *flux__conv_windows(const flux_tensor *product, flux_tensor *x,
                                        const flux__window *w) {
     flux_tensor *win = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : NULL;
-    while (win && win->nin &&
+    while (win && flux__behind(win) &&
            (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE))
         win = win->in[0];
     return win && win->op == FLUX__AS_STRIDED ? win : flux__windows(flux__pad_window(x, w, 0), w);
@@ -12408,10 +12412,6 @@ static FLUX__INLINE bool flux__walk_number(flux__walk *w, flux_tensor *t, bool s
     return true;
 }
 
-/* How many operands the gradient of t passes on to: none if FLUX_NOGRAD recorded t, whether t has
-   been computed or not. */
-static int flux__behind(const flux_tensor *t) { return t->flags & FLUX__FIXED ? 0 : t->nin; }
-
 /* Numbers all nodes that the loss depends on, operands first, in depth-first order without
    recursion. Only edges that a gradient passes are followed, unless the walk is a whole one.
    False: an error was told. */
@@ -12426,7 +12426,7 @@ static FLUX__O2 bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
         for (k = 0; frame->next < n && k >= 0;) {
             x = t->in[frame->next++];
             k = flux__walk_get(w, x);
-            if (k < 0 && x->nin == 0) {
+            if (k < 0 && (w->whole ? x->nin : flux__behind(x)) == 0) {
                 if (!flux__walk_number(w, x, k == -2, 1)) return false;
                 k = 0;
             } else if (k >= 0 && w->whole) w->refs[k]++;
@@ -12520,19 +12520,20 @@ static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
 
 /* The transpose of a matrix; if x is itself recorded as a transpose, that is x's operand. */
 static flux_tensor *flux__transposed(flux_tensor *x) {
-    return x->op == FLUX__PERMUTE && x->nin && x->arg.i[0] == 1 ? x->in[0] : flux_transpose(x);
+    return x->op == FLUX__PERMUTE && flux__behind(x) && x->arg.i[0] == 1 ? x->in[0]
+                                                                          : flux_transpose(x);
 }
 
 /* The tensor that x is a reshape of. */
 static const flux_tensor *flux__unshaped(const flux_tensor *x) {
-    while (x->op == FLUX__RESHAPE && x->nin) x = x->in[0];
+    while (x->op == FLUX__RESHAPE && flux__behind(x)) x = x->in[0];
     return x;
 }
 
 /* The index i at which c, a concatenation along its last dim, has xs[0] to xs[n-1] as its
    operands i to i+n-1, reshapes ignored; -1 if nowhere. */
 static int flux__cat_run(const flux_tensor *c, int n, flux_tensor **xs) {
-    if (!c || c->op != FLUX__CAT || c->arg.i[0] != c->ndim - 1 || c->nin < n ||
+    if (!c || c->op != FLUX__CAT || c->arg.i[0] != c->ndim - 1 || flux__behind(c) < n ||
         c->dtype != xs[0]->dtype) return -1;
     for (int i = 0, k; i + n <= c->nin; i++) {
         for (k = 0; k < n && flux__unshaped(c->in[i + k]) == flux__unshaped(xs[k]); k++) {}
@@ -12688,7 +12689,7 @@ static bool flux__backward(flux_grads *g) {
         flux__mark_wanted(&w, g);
         w.grad[w.n - 1] = flux__seed(g->loss);
         for (int k = w.n - 1; k >= 0 && ok; k--) {
-            if (!w.grad[k] || !w.wanted[k] || !w.node[k]->nin) continue;
+            if (!w.grad[k] || !w.wanted[k] || !flux__behind(w.node[k])) continue;
             self->origin = w.node[k]->origin | FLUX__BACKWARD;
             ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
         }

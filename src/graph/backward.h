@@ -171,10 +171,6 @@ static FLUX__INLINE bool flux__walk_number(flux__walk *w, flux_tensor *t, bool s
     return true;
 }
 
-/* How many operands the gradient of t passes on to: none if FLUX_NOGRAD recorded t, whether t has
-   been computed or not. */
-static int flux__behind(const flux_tensor *t) { return t->flags & FLUX__FIXED ? 0 : t->nin; }
-
 /* Numbers all nodes that the loss depends on, operands first, in depth-first order without
    recursion. Only edges that a gradient passes are followed, unless the walk is a whole one.
    False: an error was told. */
@@ -189,7 +185,7 @@ static FLUX__O2 bool flux__walk_collect(flux__walk *w, flux_tensor *loss) {
         for (k = 0; frame->next < n && k >= 0;) {
             x = t->in[frame->next++];
             k = flux__walk_get(w, x);
-            if (k < 0 && x->nin == 0) {
+            if (k < 0 && (w->whole ? x->nin : flux__behind(x)) == 0) {
                 if (!flux__walk_number(w, x, k == -2, 1)) return false;
                 k = 0;
             } else if (k >= 0 && w->whole) w->refs[k]++;
@@ -283,19 +279,20 @@ static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
 
 /* The transpose of a matrix; if x is itself recorded as a transpose, that is x's operand. */
 static flux_tensor *flux__transposed(flux_tensor *x) {
-    return x->op == FLUX__PERMUTE && x->nin && x->arg.i[0] == 1 ? x->in[0] : flux_transpose(x);
+    return x->op == FLUX__PERMUTE && flux__behind(x) && x->arg.i[0] == 1 ? x->in[0]
+                                                                          : flux_transpose(x);
 }
 
 /* The tensor that x is a reshape of. */
 static const flux_tensor *flux__unshaped(const flux_tensor *x) {
-    while (x->op == FLUX__RESHAPE && x->nin) x = x->in[0];
+    while (x->op == FLUX__RESHAPE && flux__behind(x)) x = x->in[0];
     return x;
 }
 
 /* The index i at which c, a concatenation along its last dim, has xs[0] to xs[n-1] as its
    operands i to i+n-1, reshapes ignored; -1 if nowhere. */
 static int flux__cat_run(const flux_tensor *c, int n, flux_tensor **xs) {
-    if (!c || c->op != FLUX__CAT || c->arg.i[0] != c->ndim - 1 || c->nin < n ||
+    if (!c || c->op != FLUX__CAT || c->arg.i[0] != c->ndim - 1 || flux__behind(c) < n ||
         c->dtype != xs[0]->dtype) return -1;
     for (int i = 0, k; i + n <= c->nin; i++) {
         for (k = 0; k < n && flux__unshaped(c->in[i + k]) == flux__unshaped(xs[k]); k++) {}
@@ -451,7 +448,7 @@ static bool flux__backward(flux_grads *g) {
         flux__mark_wanted(&w, g);
         w.grad[w.n - 1] = flux__seed(g->loss);
         for (int k = w.n - 1; k >= 0 && ok; k--) {
-            if (!w.grad[k] || !w.wanted[k] || !w.node[k]->nin) continue;
+            if (!w.grad[k] || !w.wanted[k] || !flux__behind(w.node[k])) continue;
             self->origin = w.node[k]->origin | FLUX__BACKWARD;
             ok = flux__sum_up(&w, k) && flux__walk_back(&w, k);
         }

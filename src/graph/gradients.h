@@ -147,6 +147,10 @@ static bool flux__value_again(int op) {
     return op == FLUX__OP_DIV || op == FLUX__OP_POW || op == FLUX__OP_SQRT || op == FLUX__OP_RSQRT;
 }
 
+/* How many operands of t a gradient may look at: none if FLUX_NOGRAD recorded t, whether t has
+   been computed or not, since another thread that computes t releases them. */
+static int flux__behind(const flux_tensor *t) { return t->flags & FLUX__FIXED ? 0 : t->nin; }
+
 /* An operand x as a gradient takes it: in float32 if wide and x is of a half format. An x that a
    formula widened is widened anew: kernels of the gradient then read the half format itself, else
    the forward pass would store for them what it has only widened. */
@@ -158,7 +162,7 @@ static flux_tensor *flux__operand_again(flux_tensor *x, bool wide) {
         if (one) one->flags |= FLUX__SEED;
         return one ? flux__done(one) : NULL;
     }
-    const bool pending = !flux__see_buffer(&x->buf) && x->nin;
+    const bool pending = !flux__see_buffer(&x->buf) && flux__behind(x);
     return x->flags & FLUX__WIDENED && pending ? flux__widened(x->in[0]) : x;
 }
 
@@ -321,7 +325,7 @@ static int64_t flux__conv_parts(int64_t n, int64_t elements) {
 static flux_tensor *flux__conv_windows(const flux_tensor *product, flux_tensor *x,
                                        const flux__window *w) {
     flux_tensor *win = product->op == FLUX__MATMUL && product->nin == 2 ? product->in[0] : NULL;
-    while (win && win->nin &&
+    while (win && flux__behind(win) &&
            (win->op == FLUX__RESHAPE || win->op == FLUX__COPY || win->op == FLUX__PERMUTE))
         win = win->in[0];
     return win && win->op == FLUX__AS_STRIDED ? win : flux__windows(flux__pad_window(x, w, 0), w);
