@@ -483,10 +483,13 @@ static bool compile_clang(const char *source, const target *arch) {
     static const char *const libraries[] = { "ocml", "ockl", "oclc_daz_opt_off", "oclc_unsafe_math_off", "oclc_finite_only_off",
                                              "oclc_correctly_rounded_sqrt_on", "oclc_wavefrontsize64_o", "oclc_abi_version_500" };
     static const char *const cores[2][3] = { { "v_mfma_", "v_smfmac_", NULL }, { "v_wmma_", NULL, NULL } };
-    char command[6000], folder[400], file[] = "/tmp/flux_rtc_XXXXXX", why[200];
     const bool wide = flux__starts(arch->name, "gfx9");
+    const char *temporary = getenv("TMPDIR");
+    char command[6000], folder[400], file[600], why[200];
+    if (!find_device_libraries(folder, why, sizeof why)) return false;
+    snprintf(file, sizeof file, "%.500s/flux_rtc_XXXXXX", temporary && *temporary ? temporary : P_tmpdir);
     int f = mkstemp(file);
-    if (f < 0 || !find_device_libraries(folder, why, sizeof why)) return false;
+    if (f < 0) return false;
     bool good = write(f, source, strlen(source)) == (ssize_t)strlen(source);
     size_t n = (size_t)snprintf(command, sizeof command, "clang-19 %s --offload-arch=%s -DISA_VERSION=%d", clang_options, arch->name, arch->clang);
     for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++)
