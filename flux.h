@@ -11376,13 +11376,14 @@ FLUX__END_LEAN
    Invariant: q, k and v are features x steps x batch, contiguous along features
    (flux__packed), and float32 or float64; in half formats, too, where the back
    end reads them (FLUX__ATTENDS_HALVES). Other dtypes are converted before. The
-   vector is float32 or float64, and its parts are converted after. Behind the
-   result y it holds each query's maximum and the reciprocal of its sum. A mask
-   broadcasts to keys x queries x heads x batch: bool says what may be seen, any
-   other dtype is added to the scores. Dropout's mask broadcasts likewise, and is
-   applied after the softmax, whose sum is of all weights. The plain formula
-   (flux__attend_weights) is recorded beside the gradient and computed only if
-   somebody asks for the gradient's gradient.
+   vector has the dtype of q, k and v. Behind the result y it holds each query's
+   maximum and the reciprocal of its sum, of half formats as float32, each in the
+   place of two elements (flux__attend_behind). A mask broadcasts to keys x queries
+   x heads x batch: bool says what may be seen, any other dtype is added to the
+   scores. Dropout's mask broadcasts likewise, and is applied after the softmax,
+   whose sum is of all weights. The plain formula (flux__attend_weights) is recorded
+   beside the gradient and computed only if somebody asks for the gradient's
+   gradient.
 
    Rejected: drawing dropout's random numbers inside the kernels, where the forward
    and both backward passes would draw them again. A byte for each score is stored
@@ -11481,6 +11482,16 @@ static flux_tensor *flux__packed(flux_tensor *x) {
     return x->dim[0] > 1 && stride[0] != 1 ? flux_copy(x) : x;
 }
 
+/* Where the queries' maxima and sums begin behind n results in a forward vector, in elements. */
+static int64_t flux__attend_behind(int64_t n, int dtype) {
+    return flux__is_half(dtype) ? flux__plus(n, 1) / 2 * 2 : n;
+}
+
+/* The dtype in which the results of attention on q are computed. */
+static flux_dtype flux__attend_wide(const flux_tensor *q) {
+    return q->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+}
+
 /* The kernel's node: a vector of `size` elements. made: the forward vector, of the gradients'
    kernel, whose y has the gradient g; both NULL for the forward kernel. */
 static flux_tensor *flux__attend_node(const flux__attend *a, flux_tensor *made, flux_tensor *g,
@@ -11492,8 +11503,7 @@ static flux_tensor *flux__attend_node(const flux__attend *a, flux_tensor *made, 
     for (int i = 0; i < FLUX__ATTEND_OPERANDS; i++)
         if (all[i]) in[n++] = all[i];
     flux_shape s = flux__shape(&size, 1);
-    flux_dtype wide = a->q->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
-    flux_tensor *y = flux__node_raw(FLUX__ATTEND, wide, &s, a->q->device, n);
+    flux_tensor *y = flux__node_raw(FLUX__ATTEND, (flux_dtype)a->q->dtype, &s, a->q->device, n);
     for (int i = 0; y && i < n; i++) flux__edge(&y->in[i], in[i]);
     if (y)
         y->arg.i[0] = a->heads, y->arg.i[1] = a->causal,
@@ -11524,26 +11534,28 @@ static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset,
 }
 
 /* Attention: (v's features) x queries x batch, in the dtype at which q, k and v meet. The kernel
-   works in float32 or float64; behind the result its vector has each query's maximum and the
-   reciprocal of its sum. A query that sees nothing has the maximum -inf; the reciprocal is 0
-   then, and so is all of its result. */
+   computes in float32 or float64. A query that sees nothing has the maximum -inf; the reciprocal
+   of its sum is 0 then, and so is all of its result. */
 static flux_tensor *flux__attention(const flux__attend *what) {
     flux__attend a = *what;
     flux_dtype t = flux__promote(flux__promote((flux_dtype)a.q->dtype, (flux_dtype)a.k->dtype),
                                  (flux_dtype)a.v->dtype);
-    flux_dtype wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32,
-        own_dtype = flux__is_half((int)t) &&
-                    flux__has_trait(a.q->device, FLUX__ATTENDS_HALVES) ? t : wide;
+    const flux_dtype own_dtype =
+        t == FLUX_F64 || (flux__is_half((int)t) &&
+                          flux__has_trait(a.q->device, FLUX__ATTENDS_HALVES)) ? t : FLUX_F32;
     const flux_shape full = flux__score_shape(&a);
     flux_tensor **own[] = { &a.q, &a.k, &a.v }, **masks[] = { &a.extra, &a.keep };
     for (int i = 0; i < 3; i++)
         if (!(*own[i] = flux__packed(flux_to_dtype(*own[i], own_dtype)))) return NULL;
-    if (a.extra && a.extra->dtype != FLUX_BOOL) a.extra = flux_to_dtype(a.extra, wide);
+    if (a.extra && a.extra->dtype != FLUX_BOOL)
+        a.extra = flux_to_dtype(a.extra, flux__attend_wide(a.q));
     for (int i = 0; i < 2; i++)
         if (*masks[i] && !(*masks[i] = flux_broadcast_to_with(*masks[i], full)))
             return NULL;
     const int64_t columns = full.dim[1] * full.dim[3],
-                  size = flux__times(columns, a.v->dim[0] + 2 * a.heads);
+                  stats = flux__attend_behind(flux__times(columns, a.v->dim[0]), own_dtype),
+                  wide = flux__is_half((int)own_dtype) ? 4 : 2,
+                  size = flux__plus(stats, flux__times(columns, wide * a.heads));
     flux_tensor *in[6] = { flux__attend_node(&a, NULL, NULL, size), a.q, a.k, a.v };
     if (!in[0]) return NULL;
     int n = 4;
@@ -12119,26 +12131,26 @@ static FLUX__COLD void flux__attention_gradient(flux_tensor *y, flux_tensor *g, 
     flux_tensor *d[4], *pair[2];
     /* y is itself a gradient of attention: in[1] is its formula */
     if (y->nin == 2) {
-        out[1] = g;
+        out[1] = flux_to_dtype(g, (flux_dtype)y->in[1]->dtype);
         return;
     }
-    flux_dtype t = (flux_dtype)y->in[1]->dtype, wide = (flux_dtype)y->dtype;
+    const flux_dtype wide = flux__attend_wide(y);
     const bool masked = (y->arg.i[2] & FLUX__ATTEND_MASKED) != 0;
     flux__attend a = { y->in[1], y->in[2], y->in[3], masked ? y->in[4] : NULL,
                        y->arg.i[2] & FLUX__ATTEND_DROPS ? y->in[masked ? 5 : 4] : NULL,
                        (int)y->arg.i[0], y->arg.i[1] != 0 }, f = a;
     f.q = flux_to_dtype(a.q, wide), f.k = flux_to_dtype(a.k, wide), f.v = flux_to_dtype(a.v, wide);
-    if (!f.q || !f.k || !f.v || !flux__attend_formula(&f, g, d) ||
-        !(g = flux__packed(flux_to_dtype(g, t))))
+    flux_tensor *slope = flux_to_dtype(g, wide);
+    if (!f.q || !f.k || !f.v || !slope || !flux__attend_formula(&f, slope, d) ||
+        !(g = flux__packed(g)))
         return;
     int64_t size[3], at = 0;
     for (int i = 0; i < 3; i++) size[i] = flux__size(y->in[i + 1]);
     pair[0] = flux__attend_node(&a, y->in[0], g, size[0] + size[1] + size[2]);
     for (int i = 0; i < 3 && pair[0]; at += size[i++]) {
         pair[1] = d[i];
-        flux_tensor *view = need[i + 1]
-            ? flux__attend_view(2, pair, at, y->in[i + 1], y->in[i + 1]->dim[0], NULL) : NULL;
-        if (view) out[i + 1] = flux_to_dtype(view, t);
+        if (need[i + 1])
+            out[i + 1] = flux__attend_view(2, pair, at, y->in[i + 1], y->in[i + 1]->dim[0], NULL);
     }
     if (masked && need[4]) out[4] = d[3];
 }
@@ -29726,7 +29738,7 @@ FLUX__END_LEAN
 
    Layout: q, k, v and the result's gradient are [features * heads, positions,
    batch], features contiguous, with strides of their own for position and sample.
-   Results are contiguous in the same order. A mask is [key, query, head, sample]
+   Results are contiguous in the same order, and of the same dtype. A mask is [key, query, head, sample]
    by any strides. A unit is one head of one sample.
 
    Invariant: scores are not stored in device memory. The forward kernel keeps
@@ -29748,6 +29760,7 @@ typedef struct flux__attend_text {
     /* operands, by FLUX__ATTEND_Q ...; NULL: the kernel has none */
     const flux__operand *o[FLUX__ATTEND_OPERANDS];
     int p[FLUX__ATTEND_OPERANDS], out;    /* parameters of these, and of what is computed */
+    flux_dtype dtype;                     /* of q, k, v and what is stored */
     int64_t heads, d, dv, queries, keys, batch;   /* d: features of a head in q and k; dv: in v */
     bool causal, roomy;                   /* roomy: registers hold pieces of 8 rows, else of 4 */
 } flux__attend_text;
@@ -29763,6 +29776,36 @@ static const char *flux__attend_element(const flux__attend_text *a, int i, const
              a->p[i], (long long)o->offset, (long long)(o->shape.dim[0] / a->heads), step,
              (long long)o->stride[1], (long long)o->stride[2], f);
     return out;
+}
+
+/* The type of what is stored. */
+static const char *flux__attend_stored(const flux__attend_text *a) {
+    return flux__dtype_types[a->dtype];
+}
+
+/* Where the forward vector's maxima and sums begin, in numbers of the type T. */
+static long long flux__attend_stats_at(const flux__attend_text *a) {
+    const int64_t n = a->dv * a->heads * a->queries * a->batch;
+    return (long long)(flux__attend_behind(n, a->dtype) / (flux__is_half(a->dtype) ? 2 : 1));
+}
+
+/* Emits a store to `to` of n neighbours, v[0] ...: 1, or so many that they are at most 16 bytes and
+   aligned. */
+static void flux__emit_attend_put(const flux__attend_text *a, int n) {
+    flux__listing *s = &a->c->s;
+    const char *half = a->dtype == FLUX_F16 ? "f16" : a->dtype == FLUX_BF16 ? "bf16" : NULL;
+    if (n == 1) {
+        flux__emit(s, half ? "    *to = float_%s(v[0]);\n" : "    *to = v[0];\n", half);
+        return;
+    }
+    const bool wide = a->T[0] != 'f';
+    const int words = half ? n / 2 : n;
+    char type[16];
+    snprintf(type, sizeof type, wide ? "double_pack" : "words%d", words);
+    flux__emit(s, "    %s w;\n    FULLY\n    for (int q = 0; q < %d; q++) w.x[q] = ", type, words);
+    if (half) flux__emit(s, "pair_%s(v[2 * q], v[2 * q + 1])", half);
+    else flux__emit(s, wide ? "v[q]" : "BITS_OF(v[q])");
+    flux__emit(s, ";\n    *(%s *)to = w;\n", type);
 }
 
 /* Writes "p5[...]": the element of a mask, FLUX__ATTEND_MASK or FLUX__ATTEND_KEEP, for `key` and
@@ -29788,7 +29831,9 @@ static flux__attend_text flux__attend_of(flux__emitter *c, const flux_tensor *t,
     const flux__kernel *k = c->k;
     flux__attend_text a;
     memset(&a, 0, sizeof a);
-    a.c = c, a.T = flux__dtype_types[t->dtype], a.X = flux__class_names[flux__class_of(t->dtype)];
+    const int wide = flux__attend_wide(t);
+    a.c = c, a.T = flux__dtype_types[wide], a.X = flux__class_names[flux__class_of(wide)];
+    a.dtype = (flux_dtype)t->dtype;
     for (int i = 0; i < k->noperand; i++) {
         int at = flux__attend_operand(t->arg.i[2], i);
         a.o[at] = &k->operand[i];
@@ -29810,22 +29855,24 @@ static bool flux__code_attend_dots(const flux__attend_text *a, int scratch, bool
     flux__listing *s = &c->s;
     const int64_t units = a->heads * a->batch, queries = (a->queries + FLUX__ATTEND_PAD - 1) /
                                                           FLUX__ATTEND_PAD * FLUX__ATTEND_PAD;
-    const int made = a->p[FLUX__ATTEND_MADE];
-    char g[200];
+    char g[200], y[200];
     flux__emit(s, "    const int t = (int)threadIdx.x, f0 = t %% 16;\n");
     flux__emit_unit(c, "unit", units, "");
     flux__emit(s, "    const %s head = unit %% %lld, sample = unit / %lld, "
                 "i = (%s)blockIdx.x * 16 + t / 16;\n    %s dot = 0, most = %s, rest = 0;\n",
                 c->index, (long long)a->heads, (long long)a->heads, c->index, a->T,
                 plain ? "0" : "INF");
-    flux__emit(s, "    if (i < %lld) {\n    for (int f = f0; f < %lld; f += 16) dot = fma%s(%s, "
-                "p%d[((sample * %lld + i) * %lld + head) * %lld + f], dot);\n",
+    snprintf(y, sizeof y, "p%d[((sample * %lld + i) * %lld + head) * %lld + f]",
+             a->p[FLUX__ATTEND_MADE], (long long)a->queries, (long long)a->heads,
+             (long long)a->dv);
+    flux__emit(s, "    if (i < %lld) {\n    for (int f = f0; f < %lld; f += 16) dot = fma%s(%s, ",
                 (long long)a->queries, (long long)a->dv, a->T[0] == 'f' ? "f" : "",
-                flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g), made,
-                (long long)a->queries, (long long)a->heads, (long long)a->dv);
-    flux__emit(s, "    const %s *const stat = p%d + (%lld + (unit * %lld + i) * 2);\n"
-                "    rest = stat[1];\n    if (rest != 0) most = %s;\n    }\n", a->T, made,
-                (long long)(a->dv * a->heads * a->queries * a->batch), (long long)a->queries,
+                flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g));
+    flux__emit_loaded(s, a->dtype, y);
+    flux__emit(s, ", dot);\n    const %s *const stat = (const %s *)p%d + "
+                "(%lld + (unit * %lld + i) * 2);\n"
+                "    rest = stat[1];\n    if (rest != 0) most = %s;\n    }\n", a->T, a->T,
+                a->p[FLUX__ATTEND_MADE], flux__attend_stats_at(a), (long long)a->queries,
                 plain ? "stat[0]" : "fmaf(stat[0], 1.44269504f, -log2f(rest))");
     flux__emit(s, "    for (int w = 8; w; w /= 2) dot += ACROSS(dot, w);\n"
                 "    %s *const to = (%s *)p%d + (unit * %lldLL + i) * %d;\n"
@@ -30082,12 +30129,12 @@ static void flux__emit_attend_store(const flux__attend_tile *p, bool one, const 
                 p->pack, p->pack, p->pack);
     flux__emit(s, "    if (row >= %lld || f >= %lld) continue;\n    %s *const to = p%d + (%lld + "
                 "((sample * %lld + row) * %lld + head) * %lld + f);\n", (long long)p->limit,
-                features, a->T, a->out, (long long)at, (long long)p->limit, (long long)a->heads,
-                features);
-    if (V == 1) flux__emit(s, "    *to = sum%c[i][j] * %s;\n    }\n", name, by);
-    else flux__emit(s, "    %s_pack v;\n    FULLY\n    for (int q = 0; q < %d; q++) v.x[q] = "
-                     "sum%c[i][j + q] * %s;\n    *(%s_pack *)to = v;\n    }\n", a->T, V, name, by,
-                     a->T);
+                features, flux__attend_stored(a), a->out, (long long)at, (long long)p->limit,
+                (long long)a->heads, features);
+    flux__emit(s, "    %s v[%d];\n    FULLY\n    for (int q = 0; q < %d; q++) "
+                "v[q] = sum%c[i][j + q] * %s;\n", a->T, V, V, name, by);
+    flux__emit_attend_put(a, V);
+    flux__emit(s, "    }\n");
 }
 
 /* The end of the forward pass: y, and behind it each query's maximum and the reciprocal of its
@@ -30099,10 +30146,10 @@ static void flux__emit_attend_result(const flux__attend_tile *p) {
                 "    for (int q = 1; q < 16; q *= 2) all[i] += ACROSS(all[i], q);\n"
                 "    all[i] = all[i] == 0 ? 0 : 1 / all[i];\n", p->tall);
     flux__emit(s, "    const %s row = r0 + ty * %d + i;\n    if (e0 > 0 || tx > 0 || row >= %lld) "
-                "continue;\n    %s *const to = p%d + (%lld + (unit * %lld + row) * 2);\n"
+                "continue;\n    %s *const to = (%s *)p%d + (%lld + (unit * %lld + row) * 2);\n"
                 "    to[0] = most[i], to[1] = all[i];\n    }\n", a->c->index, p->tall,
-                (long long)a->queries, a->T, a->out,
-                (long long)(a->dv * a->heads * a->queries * a->batch), (long long)a->queries);
+                (long long)a->queries, a->T, a->T, a->out, flux__attend_stats_at(a),
+                (long long)a->queries);
     flux__emit_attend_store(p, false, "all[i]", 0);
 }
 
@@ -30579,13 +30626,14 @@ static void flux__emit_attend_mma_store(const flux__attend_pass *p, bool one, co
     flux__emit(s, "    const %s row = r0 + w0 + i * 16 + %s, col = f * 16 + %s;\n", a->c->index,
                 p->row, p->col);
     flux__emit(s, "    if (row >= %lld || col >= %lld) continue;\n", (long long)p->limit, features);
-    flux__emit(s, "    float *const to = p%d + (%lld + ((sample * %lld + row) * %lld + head) * "
-                "%lld + col);\n", a->out, (long long)at, (long long)p->limit, (long long)a->heads,
-                features);
-    if (!whole) flux__emit(s, "    *to = sum%c[i][f][e] * %s;\n    }\n", one ? '1' : '2', by);
-    else flux__emit(s, "    words%d w;\n    FULLY\n    for (int q = 0; q < %d; q++) w.x[q] = "
-                     "BITS_OF(sum%c[i][f][e + q] * %s);\n    *(words%d *)to = w;\n    }\n", step,
-                     step, one ? '1' : '2', by, step);
+    flux__emit(s, "    %s *const to = p%d + (%lld + ((sample * %lld + row) * %lld + head) * "
+                "%lld + col);\n", flux__attend_stored(a), a->out, (long long)at,
+                (long long)p->limit, (long long)a->heads, features);
+    flux__emit(s, "    float v[%d];\n    FULLY\n    for (int q = 0; q < %d; q++) "
+                "v[q] = sum%c[i][f][e + q] * %s;\n", whole ? step : 1, whole ? step : 1,
+                one ? '1' : '2', by);
+    flux__emit_attend_put(a, whole ? step : 1);
+    flux__emit(s, "    }\n");
 }
 
 /* The end of the forward pass: y, and behind it each query's maximum and the reciprocal of its
@@ -30601,10 +30649,10 @@ static void flux__emit_attend_mma_result(const flux__attend_pass *p) {
                 "    const %s row = r0 + w0 + i * 16 + %s;\n"
                 "    if (%s > 0 || row >= %lld) continue;\n", a->c->index, p->row, p->col,
                 (long long)a->queries);
-    flux__emit(s, "    float *const to = p%d + (%lld + (unit * %lld + row) * 2);\n"
+    flux__emit(s, "    float *const to = (float *)p%d + (%lld + (unit * %lld + row) * 2);\n"
                 "    to[0] = v == 0.0f ? -INF : most[i][h] * POWER * 0.693147181f, "
-                "to[1] = all[i][h];\n    }\n", a->out,
-                (long long)(a->dv * a->heads * a->queries * a->batch), (long long)a->queries);
+                "to[1] = all[i][h];\n    }\n", a->out, flux__attend_stats_at(a),
+                (long long)a->queries);
     flux__emit_attend_mma_store(p, false, "all[i][h]", 0);
 }
 

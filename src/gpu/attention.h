@@ -28,7 +28,7 @@
 
    Layout: q, k, v and the result's gradient are [features * heads, positions,
    batch], features contiguous, with strides of their own for position and sample.
-   Results are contiguous in the same order. A mask is [key, query, head, sample]
+   Results are contiguous in the same order, and of the same dtype. A mask is [key, query, head, sample]
    by any strides. A unit is one head of one sample.
 
    Invariant: scores are not stored in device memory. The forward kernel keeps
@@ -50,6 +50,7 @@ typedef struct flux__attend_text {
     /* operands, by FLUX__ATTEND_Q ...; NULL: the kernel has none */
     const flux__operand *o[FLUX__ATTEND_OPERANDS];
     int p[FLUX__ATTEND_OPERANDS], out;    /* parameters of these, and of what is computed */
+    flux_dtype dtype;                     /* of q, k, v and what is stored */
     int64_t heads, d, dv, queries, keys, batch;   /* d: features of a head in q and k; dv: in v */
     bool causal, roomy;                   /* roomy: registers hold pieces of 8 rows, else of 4 */
 } flux__attend_text;
@@ -65,6 +66,36 @@ static const char *flux__attend_element(const flux__attend_text *a, int i, const
              a->p[i], (long long)o->offset, (long long)(o->shape.dim[0] / a->heads), step,
              (long long)o->stride[1], (long long)o->stride[2], f);
     return out;
+}
+
+/* The type of what is stored. */
+static const char *flux__attend_stored(const flux__attend_text *a) {
+    return flux__dtype_types[a->dtype];
+}
+
+/* Where the forward vector's maxima and sums begin, in numbers of the type T. */
+static long long flux__attend_stats_at(const flux__attend_text *a) {
+    const int64_t n = a->dv * a->heads * a->queries * a->batch;
+    return (long long)(flux__attend_behind(n, a->dtype) / (flux__is_half(a->dtype) ? 2 : 1));
+}
+
+/* Emits a store to `to` of n neighbours, v[0] ...: 1, or so many that they are at most 16 bytes and
+   aligned. */
+static void flux__emit_attend_put(const flux__attend_text *a, int n) {
+    flux__listing *s = &a->c->s;
+    const char *half = a->dtype == FLUX_F16 ? "f16" : a->dtype == FLUX_BF16 ? "bf16" : NULL;
+    if (n == 1) {
+        flux__emit(s, half ? "    *to = float_%s(v[0]);\n" : "    *to = v[0];\n", half);
+        return;
+    }
+    const bool wide = a->T[0] != 'f';
+    const int words = half ? n / 2 : n;
+    char type[16];
+    snprintf(type, sizeof type, wide ? "double_pack" : "words%d", words);
+    flux__emit(s, "    %s w;\n    FULLY\n    for (int q = 0; q < %d; q++) w.x[q] = ", type, words);
+    if (half) flux__emit(s, "pair_%s(v[2 * q], v[2 * q + 1])", half);
+    else flux__emit(s, wide ? "v[q]" : "BITS_OF(v[q])");
+    flux__emit(s, ";\n    *(%s *)to = w;\n", type);
 }
 
 /* Writes "p5[...]": the element of a mask, FLUX__ATTEND_MASK or FLUX__ATTEND_KEEP, for `key` and
@@ -90,7 +121,9 @@ static flux__attend_text flux__attend_of(flux__emitter *c, const flux_tensor *t,
     const flux__kernel *k = c->k;
     flux__attend_text a;
     memset(&a, 0, sizeof a);
-    a.c = c, a.T = flux__dtype_types[t->dtype], a.X = flux__class_names[flux__class_of(t->dtype)];
+    const int wide = flux__attend_wide(t);
+    a.c = c, a.T = flux__dtype_types[wide], a.X = flux__class_names[flux__class_of(wide)];
+    a.dtype = (flux_dtype)t->dtype;
     for (int i = 0; i < k->noperand; i++) {
         int at = flux__attend_operand(t->arg.i[2], i);
         a.o[at] = &k->operand[i];
@@ -112,22 +145,24 @@ static bool flux__code_attend_dots(const flux__attend_text *a, int scratch, bool
     flux__listing *s = &c->s;
     const int64_t units = a->heads * a->batch, queries = (a->queries + FLUX__ATTEND_PAD - 1) /
                                                           FLUX__ATTEND_PAD * FLUX__ATTEND_PAD;
-    const int made = a->p[FLUX__ATTEND_MADE];
-    char g[200];
+    char g[200], y[200];
     flux__emit(s, "    const int t = (int)threadIdx.x, f0 = t %% 16;\n");
     flux__emit_unit(c, "unit", units, "");
     flux__emit(s, "    const %s head = unit %% %lld, sample = unit / %lld, "
                 "i = (%s)blockIdx.x * 16 + t / 16;\n    %s dot = 0, most = %s, rest = 0;\n",
                 c->index, (long long)a->heads, (long long)a->heads, c->index, a->T,
                 plain ? "0" : "INF");
-    flux__emit(s, "    if (i < %lld) {\n    for (int f = f0; f < %lld; f += 16) dot = fma%s(%s, "
-                "p%d[((sample * %lld + i) * %lld + head) * %lld + f], dot);\n",
+    snprintf(y, sizeof y, "p%d[((sample * %lld + i) * %lld + head) * %lld + f]",
+             a->p[FLUX__ATTEND_MADE], (long long)a->queries, (long long)a->heads,
+             (long long)a->dv);
+    flux__emit(s, "    if (i < %lld) {\n    for (int f = f0; f < %lld; f += 16) dot = fma%s(%s, ",
                 (long long)a->queries, (long long)a->dv, a->T[0] == 'f' ? "f" : "",
-                flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g), made,
-                (long long)a->queries, (long long)a->heads, (long long)a->dv);
-    flux__emit(s, "    const %s *const stat = p%d + (%lld + (unit * %lld + i) * 2);\n"
-                "    rest = stat[1];\n    if (rest != 0) most = %s;\n    }\n", a->T, made,
-                (long long)(a->dv * a->heads * a->queries * a->batch), (long long)a->queries,
+                flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g));
+    flux__emit_loaded(s, a->dtype, y);
+    flux__emit(s, ", dot);\n    const %s *const stat = (const %s *)p%d + "
+                "(%lld + (unit * %lld + i) * 2);\n"
+                "    rest = stat[1];\n    if (rest != 0) most = %s;\n    }\n", a->T, a->T,
+                a->p[FLUX__ATTEND_MADE], flux__attend_stats_at(a), (long long)a->queries,
                 plain ? "stat[0]" : "fmaf(stat[0], 1.44269504f, -log2f(rest))");
     flux__emit(s, "    for (int w = 8; w; w /= 2) dot += ACROSS(dot, w);\n"
                 "    %s *const to = (%s *)p%d + (unit * %lldLL + i) * %d;\n"
@@ -384,12 +419,12 @@ static void flux__emit_attend_store(const flux__attend_tile *p, bool one, const 
                 p->pack, p->pack, p->pack);
     flux__emit(s, "    if (row >= %lld || f >= %lld) continue;\n    %s *const to = p%d + (%lld + "
                 "((sample * %lld + row) * %lld + head) * %lld + f);\n", (long long)p->limit,
-                features, a->T, a->out, (long long)at, (long long)p->limit, (long long)a->heads,
-                features);
-    if (V == 1) flux__emit(s, "    *to = sum%c[i][j] * %s;\n    }\n", name, by);
-    else flux__emit(s, "    %s_pack v;\n    FULLY\n    for (int q = 0; q < %d; q++) v.x[q] = "
-                     "sum%c[i][j + q] * %s;\n    *(%s_pack *)to = v;\n    }\n", a->T, V, name, by,
-                     a->T);
+                features, flux__attend_stored(a), a->out, (long long)at, (long long)p->limit,
+                (long long)a->heads, features);
+    flux__emit(s, "    %s v[%d];\n    FULLY\n    for (int q = 0; q < %d; q++) "
+                "v[q] = sum%c[i][j + q] * %s;\n", a->T, V, V, name, by);
+    flux__emit_attend_put(a, V);
+    flux__emit(s, "    }\n");
 }
 
 /* The end of the forward pass: y, and behind it each query's maximum and the reciprocal of its
@@ -401,10 +436,10 @@ static void flux__emit_attend_result(const flux__attend_tile *p) {
                 "    for (int q = 1; q < 16; q *= 2) all[i] += ACROSS(all[i], q);\n"
                 "    all[i] = all[i] == 0 ? 0 : 1 / all[i];\n", p->tall);
     flux__emit(s, "    const %s row = r0 + ty * %d + i;\n    if (e0 > 0 || tx > 0 || row >= %lld) "
-                "continue;\n    %s *const to = p%d + (%lld + (unit * %lld + row) * 2);\n"
+                "continue;\n    %s *const to = (%s *)p%d + (%lld + (unit * %lld + row) * 2);\n"
                 "    to[0] = most[i], to[1] = all[i];\n    }\n", a->c->index, p->tall,
-                (long long)a->queries, a->T, a->out,
-                (long long)(a->dv * a->heads * a->queries * a->batch), (long long)a->queries);
+                (long long)a->queries, a->T, a->T, a->out, flux__attend_stats_at(a),
+                (long long)a->queries);
     flux__emit_attend_store(p, false, "all[i]", 0);
 }
 

@@ -381,13 +381,14 @@ static void flux__emit_attend_mma_store(const flux__attend_pass *p, bool one, co
     flux__emit(s, "    const %s row = r0 + w0 + i * 16 + %s, col = f * 16 + %s;\n", a->c->index,
                 p->row, p->col);
     flux__emit(s, "    if (row >= %lld || col >= %lld) continue;\n", (long long)p->limit, features);
-    flux__emit(s, "    float *const to = p%d + (%lld + ((sample * %lld + row) * %lld + head) * "
-                "%lld + col);\n", a->out, (long long)at, (long long)p->limit, (long long)a->heads,
-                features);
-    if (!whole) flux__emit(s, "    *to = sum%c[i][f][e] * %s;\n    }\n", one ? '1' : '2', by);
-    else flux__emit(s, "    words%d w;\n    FULLY\n    for (int q = 0; q < %d; q++) w.x[q] = "
-                     "BITS_OF(sum%c[i][f][e + q] * %s);\n    *(words%d *)to = w;\n    }\n", step,
-                     step, one ? '1' : '2', by, step);
+    flux__emit(s, "    %s *const to = p%d + (%lld + ((sample * %lld + row) * %lld + head) * "
+                "%lld + col);\n", flux__attend_stored(a), a->out, (long long)at,
+                (long long)p->limit, (long long)a->heads, features);
+    flux__emit(s, "    float v[%d];\n    FULLY\n    for (int q = 0; q < %d; q++) "
+                "v[q] = sum%c[i][f][e + q] * %s;\n", whole ? step : 1, whole ? step : 1,
+                one ? '1' : '2', by);
+    flux__emit_attend_put(a, whole ? step : 1);
+    flux__emit(s, "    }\n");
 }
 
 /* The end of the forward pass: y, and behind it each query's maximum and the reciprocal of its
@@ -403,10 +404,10 @@ static void flux__emit_attend_mma_result(const flux__attend_pass *p) {
                 "    const %s row = r0 + w0 + i * 16 + %s;\n"
                 "    if (%s > 0 || row >= %lld) continue;\n", a->c->index, p->row, p->col,
                 (long long)a->queries);
-    flux__emit(s, "    float *const to = p%d + (%lld + (unit * %lld + row) * 2);\n"
+    flux__emit(s, "    float *const to = (float *)p%d + (%lld + (unit * %lld + row) * 2);\n"
                 "    to[0] = v == 0.0f ? -INF : most[i][h] * POWER * 0.693147181f, "
-                "to[1] = all[i][h];\n    }\n", a->out,
-                (long long)(a->dv * a->heads * a->queries * a->batch), (long long)a->queries);
+                "to[1] = all[i][h];\n    }\n", a->out, flux__attend_stats_at(a),
+                (long long)a->queries);
     flux__emit_attend_mma_store(p, false, "all[i][h]", 0);
 }
 

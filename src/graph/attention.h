@@ -19,13 +19,14 @@
    Invariant: q, k and v are features x steps x batch, contiguous along features
    (flux__packed), and float32 or float64; in half formats, too, where the back
    end reads them (FLUX__ATTENDS_HALVES). Other dtypes are converted before. The
-   vector is float32 or float64, and its parts are converted after. Behind the
-   result y it holds each query's maximum and the reciprocal of its sum. A mask
-   broadcasts to keys x queries x heads x batch: bool says what may be seen, any
-   other dtype is added to the scores. Dropout's mask broadcasts likewise, and is
-   applied after the softmax, whose sum is of all weights. The plain formula
-   (flux__attend_weights) is recorded beside the gradient and computed only if
-   somebody asks for the gradient's gradient.
+   vector has the dtype of q, k and v. Behind the result y it holds each query's
+   maximum and the reciprocal of its sum, of half formats as float32, each in the
+   place of two elements (flux__attend_behind). A mask broadcasts to keys x queries
+   x heads x batch: bool says what may be seen, any other dtype is added to the
+   scores. Dropout's mask broadcasts likewise, and is applied after the softmax,
+   whose sum is of all weights. The plain formula (flux__attend_weights) is recorded
+   beside the gradient and computed only if somebody asks for the gradient's
+   gradient.
 
    Rejected: drawing dropout's random numbers inside the kernels, where the forward
    and both backward passes would draw them again. A byte for each score is stored
@@ -124,6 +125,16 @@ static flux_tensor *flux__packed(flux_tensor *x) {
     return x->dim[0] > 1 && stride[0] != 1 ? flux_copy(x) : x;
 }
 
+/* Where the queries' maxima and sums begin behind n results in a forward vector, in elements. */
+static int64_t flux__attend_behind(int64_t n, int dtype) {
+    return flux__is_half(dtype) ? flux__plus(n, 1) / 2 * 2 : n;
+}
+
+/* The dtype in which the results of attention on q are computed. */
+static flux_dtype flux__attend_wide(const flux_tensor *q) {
+    return q->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
+}
+
 /* The kernel's node: a vector of `size` elements. made: the forward vector, of the gradients'
    kernel, whose y has the gradient g; both NULL for the forward kernel. */
 static flux_tensor *flux__attend_node(const flux__attend *a, flux_tensor *made, flux_tensor *g,
@@ -135,8 +146,7 @@ static flux_tensor *flux__attend_node(const flux__attend *a, flux_tensor *made, 
     for (int i = 0; i < FLUX__ATTEND_OPERANDS; i++)
         if (all[i]) in[n++] = all[i];
     flux_shape s = flux__shape(&size, 1);
-    flux_dtype wide = a->q->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32;
-    flux_tensor *y = flux__node_raw(FLUX__ATTEND, wide, &s, a->q->device, n);
+    flux_tensor *y = flux__node_raw(FLUX__ATTEND, (flux_dtype)a->q->dtype, &s, a->q->device, n);
     for (int i = 0; y && i < n; i++) flux__edge(&y->in[i], in[i]);
     if (y)
         y->arg.i[0] = a->heads, y->arg.i[1] = a->causal,
@@ -167,26 +177,28 @@ static flux_tensor *flux__attend_view(int n, flux_tensor **in, int64_t offset,
 }
 
 /* Attention: (v's features) x queries x batch, in the dtype at which q, k and v meet. The kernel
-   works in float32 or float64; behind the result its vector has each query's maximum and the
-   reciprocal of its sum. A query that sees nothing has the maximum -inf; the reciprocal is 0
-   then, and so is all of its result. */
+   computes in float32 or float64. A query that sees nothing has the maximum -inf; the reciprocal
+   of its sum is 0 then, and so is all of its result. */
 static flux_tensor *flux__attention(const flux__attend *what) {
     flux__attend a = *what;
     flux_dtype t = flux__promote(flux__promote((flux_dtype)a.q->dtype, (flux_dtype)a.k->dtype),
                                  (flux_dtype)a.v->dtype);
-    flux_dtype wide = t == FLUX_F64 ? FLUX_F64 : FLUX_F32,
-        own_dtype = flux__is_half((int)t) &&
-                    flux__has_trait(a.q->device, FLUX__ATTENDS_HALVES) ? t : wide;
+    const flux_dtype own_dtype =
+        t == FLUX_F64 || (flux__is_half((int)t) &&
+                          flux__has_trait(a.q->device, FLUX__ATTENDS_HALVES)) ? t : FLUX_F32;
     const flux_shape full = flux__score_shape(&a);
     flux_tensor **own[] = { &a.q, &a.k, &a.v }, **masks[] = { &a.extra, &a.keep };
     for (int i = 0; i < 3; i++)
         if (!(*own[i] = flux__packed(flux_to_dtype(*own[i], own_dtype)))) return NULL;
-    if (a.extra && a.extra->dtype != FLUX_BOOL) a.extra = flux_to_dtype(a.extra, wide);
+    if (a.extra && a.extra->dtype != FLUX_BOOL)
+        a.extra = flux_to_dtype(a.extra, flux__attend_wide(a.q));
     for (int i = 0; i < 2; i++)
         if (*masks[i] && !(*masks[i] = flux_broadcast_to_with(*masks[i], full)))
             return NULL;
     const int64_t columns = full.dim[1] * full.dim[3],
-                  size = flux__times(columns, a.v->dim[0] + 2 * a.heads);
+                  stats = flux__attend_behind(flux__times(columns, a.v->dim[0]), own_dtype),
+                  wide = flux__is_half((int)own_dtype) ? 4 : 2,
+                  size = flux__plus(stats, flux__times(columns, wide * a.heads));
     flux_tensor *in[6] = { flux__attend_node(&a, NULL, NULL, size), a.q, a.k, a.v };
     if (!in[0]) return NULL;
     int n = 4;

@@ -473,26 +473,26 @@ static FLUX__COLD void flux__attention_gradient(flux_tensor *y, flux_tensor *g, 
     flux_tensor *d[4], *pair[2];
     /* y is itself a gradient of attention: in[1] is its formula */
     if (y->nin == 2) {
-        out[1] = g;
+        out[1] = flux_to_dtype(g, (flux_dtype)y->in[1]->dtype);
         return;
     }
-    flux_dtype t = (flux_dtype)y->in[1]->dtype, wide = (flux_dtype)y->dtype;
+    const flux_dtype wide = flux__attend_wide(y);
     const bool masked = (y->arg.i[2] & FLUX__ATTEND_MASKED) != 0;
     flux__attend a = { y->in[1], y->in[2], y->in[3], masked ? y->in[4] : NULL,
                        y->arg.i[2] & FLUX__ATTEND_DROPS ? y->in[masked ? 5 : 4] : NULL,
                        (int)y->arg.i[0], y->arg.i[1] != 0 }, f = a;
     f.q = flux_to_dtype(a.q, wide), f.k = flux_to_dtype(a.k, wide), f.v = flux_to_dtype(a.v, wide);
-    if (!f.q || !f.k || !f.v || !flux__attend_formula(&f, g, d) ||
-        !(g = flux__packed(flux_to_dtype(g, t))))
+    flux_tensor *slope = flux_to_dtype(g, wide);
+    if (!f.q || !f.k || !f.v || !slope || !flux__attend_formula(&f, slope, d) ||
+        !(g = flux__packed(g)))
         return;
     int64_t size[3], at = 0;
     for (int i = 0; i < 3; i++) size[i] = flux__size(y->in[i + 1]);
     pair[0] = flux__attend_node(&a, y->in[0], g, size[0] + size[1] + size[2]);
     for (int i = 0; i < 3 && pair[0]; at += size[i++]) {
         pair[1] = d[i];
-        flux_tensor *view = need[i + 1]
-            ? flux__attend_view(2, pair, at, y->in[i + 1], y->in[i + 1]->dim[0], NULL) : NULL;
-        if (view) out[i + 1] = flux_to_dtype(view, t);
+        if (need[i + 1])
+            out[i + 1] = flux__attend_view(2, pair, at, y->in[i + 1], y->in[i + 1]->dim[0], NULL);
     }
     if (masked && need[4]) out[4] = d[3];
 }
