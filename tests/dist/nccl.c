@@ -8,6 +8,7 @@
      differ      rank 1's tensor is on the host               shape   rank 1's has fewer elements
      hangs       rank 1's NCCL does nothing from a collective on (SOFTNCCL_HANG)
      late        the same, of a collective in a graph           launch  the graph's launch fails on rank 1
+     one         NCCL of a single rank, which needs no launcher and no MPI: for a machine with one card
    Run by tests/check_nccl.sh on software GPUs. */
 #define _POSIX_C_SOURCE 200809L
 #define FLUX_IMPLEMENTATION
@@ -89,6 +90,48 @@ static void of_others(void) {
     flux_layer *root = flux_chain(flux_dense(3, 4, flux_relu), flux_batchnorm(4), flux_dense(4, 2));
     EXPECT(flux_item(flux_max(flux_abs(flux_sub(flux_cpu(flux_destructure(m)), flux_destructure(root))))) == 0);
     EXPECT(flux_barrier(comm) == 0);
+}
+
+/* ---------------- one: flux.h does not call NCCL in a world of one, so what it would call is called here */
+
+static bool alike(flux_tensor *x, flux_tensor *y) { return flux_item(flux_all(flux_eq(flux_cpu(x), flux_cpu(y)))) == 1; }
+
+static void one_group(flux_dtype t, flux_agg op, int64_t n) {
+    static const int kinds[] = { FLUX__ALLREDUCE, FLUX__REDUCE_TO, FLUX__BROADCAST_FROM, FLUX__ALLGATHER, FLUX__REDUCE_SCATTER };
+    flux__nccl_task task[5];
+    flux__header header[5];
+    flux_tensor *x = flux_eval(numbers(t, 0, n)), *y[5];
+    for (int i = 0; i < 5; i++) {
+        y[i] = flux_eval(numbers(t, 1 + i % 2, n));
+        memset(&header[i], 0, sizeof header[i]);
+        header[i].kind = kinds[i], header[i].op = (int)op, header[i].dtype = (int)t, header[i].count = n;
+        task[i].header = &header[i], task[i].in = flux_pointer(x), task[i].out = (void *)(uintptr_t)flux_pointer(y[i]);
+        task[i].packed = flux__nccl_packed(comm->nccl);
+        EXPECT(task[i].packed >= 0);
+    }
+    EXPECT(flux__nccl_run(comm, task, 5));
+    for (int i = 0; i < 5; i++) EXPECT(alike(x, y[i]));
+}
+
+static void one(void) {
+    char why[400] = "";
+    flux__nccl_id id;
+    const int backend = strcmp(getenv("FLUX_TEST_DEVICE"), "CUDA") ? FLUX__AMDGPU_BACKEND : FLUX__CUDA_BACKEND;
+    const flux__nccl_library *l = flux__nccl_open(backend, why, sizeof why);
+    flux_eval(flux_gpu(flux_ones(1)));                      /* the device is open */
+    memset((void *)&id, 0, sizeof id);
+    EXPECT(l && l->call.GetUniqueId(&id) == 0);
+    if (l) comm->nccl = flux__nccl_new(comm, backend, id, why, sizeof why);
+    EXPECT(comm->nccl);
+    if (!comm->nccl) {
+        printf("%s\n", why);
+        return;
+    }
+    static const flux_agg ops[] = { FLUX_SUM, FLUX_PROD, FLUX_MIN, FLUX_MAX };
+    for (int t = 0; t < FLUX_NUM_DTYPES; t++)
+        for (int k = 0; k < 4; k++) FLUX_SCOPE one_group((flux_dtype)t, ops[k], 1 + 999 * (k % 2));
+    for (int i = 0; i < 20; i++) FLUX_SCOPE one_group(FLUX_F32, FLUX_SUM, 4000);     /* turns are taken again */
+    flux__nccl_end(comm, true);
 }
 
 /* ---------------- overlap */
@@ -286,13 +329,14 @@ static int faults(const char *mode, const char *call) {
 
 int main(int argc, char **argv) {
     const char *mode = argc > 1 ? argv[1] : "works";
-    if (strcmp(mode, "works") && strcmp(mode, "overlap") && strcmp(mode, "replay")) return faults(mode, !strcmp(mode, "fails") ? argv[2] : NULL);
+    if (strcmp(mode, "works") && strcmp(mode, "overlap") && strcmp(mode, "replay") && strcmp(mode, "one")) return faults(mode, !strcmp(mode, "fails") ? argv[2] : NULL);
     comm = flux_distributed();
     if (!comm) return 1;
     rank = flux_rank_of(comm), size = flux_size_of(comm);
     EXPECT(size == 1 || !strcmp(flux_comm_name(comm), strcmp(getenv("FLUX_TEST_DEVICE"), "CUDA") ? "RCCL" : "NCCL"));
     if (!strcmp(mode, "overlap")) overlap();
     else if (!strcmp(mode, "replay")) replay();
+    else if (!strcmp(mode, "one")) one();
     else for (int t = 0; t < FLUX_NUM_DTYPES; t++) FLUX_SCOPE of_dtype((flux_dtype)t);
     FLUX_SCOPE of_others();
     EXPECT(flux_distributed_end(comm) == 0 && !flux_failed());
