@@ -313,8 +313,8 @@
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
-                gemm_planes gemm_mma sorting whole attention attention_mma program cache compile
-                backend
+                gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
+                program cache compile backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
      nn/        fields walk map functions initialisers activations layers model gradient rules
@@ -11553,7 +11553,8 @@ static flux_tensor *flux__attention(const flux__attend *what) {
         if (*masks[i] && !(*masks[i] = flux_broadcast_to_with(*masks[i], full)))
             return NULL;
     const int64_t columns = full.dim[1] * full.dim[3],
-                  stats = flux__attend_behind(flux__times(columns, a.v->dim[0]), own_dtype),
+                  stats = flux__attend_behind(flux__times(columns, a.v->dim[0]),
+                                              (int)own_dtype),
                   wide = flux__is_half((int)own_dtype) ? 4 : 2,
                   size = flux__plus(stats, flux__times(columns, wide * a.heads));
     flux_tensor *in[6] = { flux__attend_node(&a, NULL, NULL, size), a.q, a.k, a.v };
@@ -28347,27 +28348,57 @@ static void flux__emit_descriptor(flux__emitter *c, const flux__factor *f, const
                "((%s) >> 4);\n", f->name, f->deep ? 1 : FLUX__BOX_BYTES / 16, from);
 }
 
-/* One instruction for each place l * 16 of a line: adds to the array `sum`, or where `adds` is 0
-   puts there, 64 x rows x 16 products of the tiles of plane `a` and of plane `b`. The dims that are
-   not along the inner one come first in an operand that is not `deep`. */
-static void flux__emit_wgmma(flux__emitter *c, const flux__factor *fa, const flux__factor *fb,
-                             int rows, const char *sum, int a, int b, const char *adds) {
-    flux__listing *s = &c->s;
-    const char *type = fa->o->dtype == FLUX_F16 ? "f16" : "bf16";
-    const int sums = rows / 2;
-    flux__emit(s, "    FULLY\n    for (int l = 0; l < %d; l++)\n", FLUX__LINE / 16);
+/* One wgmma instruction, d += a b or d = a b, where a is 64 x 16 and b 16 x n half floats. The
+   strings are expressions. */
+typedef struct flux__wgmma {
+    const char *type;                     /* "f16" or "bf16" */
+    int n;
+    const char *sums;                     /* a lane's sum e of n / 2: a format of e / 8 and e % 8 */
+    const char *a, *b;                    /* descriptors */
+    bool loaded;                          /* a is an array of a lane's 4 words instead */
+    bool turned_a, turned_b;              /* the dims not along the inner one come first */
+    const char *adds;                     /* 0: d = a b */
+} flux__wgmma;
+
+/* Emits the instruction: its operands are the sums, a, b and whether it adds, in this order. */
+static void flux__emit_wgmma(flux__listing *s, const flux__wgmma *w) {
+    const int sums = w->n / 2, words = w->loaded ? 4 : 1;
     flux__emit(s, "    asm volatile(\"{\\n.reg .pred %%%%p;\\nsetp.ne.b32 %%%%p, %%%d, 0;\\n"
-               "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", sums + 2, rows, type, type);
+               "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", sums + words + 1, w->n,
+               w->type, w->type);
     for (int e = 0; e < sums; e++) flux__emit(s, "%s%%%d", e ? "," : "", e);
-    flux__emit(s, "}, %%%d, %%%d, %%%%p, 1, 1, %d, %d;\\n}\\n\"\n        : ", sums, sums + 1,
-               !fb->deep, !fa->deep);
-    for (int e = 0; e < sums; e++) flux__emit(s, "%s\"+f\"(%s[%d])", e ? ", " : "", sum, e);
-    flux__emit(s, "\n        : \"l\"(b_now + %d + l * %d), \"l\"(a_now + %d + l * %d), "
-               "\"r\"(%s));\n", b * FLUX__WGMMA_COLUMNS * 8, fb->deep ? 2 : 128, a * rows * 8,
-               fa->deep ? 2 : 128, adds);
+    flux__emit(s, w->loaded ? "}, {" : "}, ");
+    for (int e = 0; e < words; e++) flux__emit(s, "%s%%%d", e ? "," : "", sums + e);
+    flux__emit(s, w->loaded ? "}, %%%d, %%%%p, 1, 1, " : ", %%%d, %%%%p, 1, 1, ", sums + words);
+    if (!w->loaded) flux__emit(s, "%d, ", w->turned_a);
+    flux__emit(s, "%d;\\n}\\n\"\n        : ", w->turned_b);
+    for (int e = 0; e < sums; e++) {
+        flux__emit(s, e ? ", \"+f\"(" : "\"+f\"(");
+        flux__emit(s, w->sums, e / 8, e % 8);
+        flux__emit(s, ")");
+    }
+    flux__emit(s, "\n        : ");
+    for (int e = 0; e < words && w->loaded; e++) flux__emit(s, "\"r\"(%s[%d]), ", w->a, e);
+    if (!w->loaded) flux__emit(s, "\"l\"(%s), ", w->a);
+    flux__emit(s, "\"l\"(%s), \"r\"(%s));\n", w->b, w->adds);
 }
 
-/* The products of a turn, into the array `sum`: of planes those of the pairs that matter, those of
+/* One instruction for each place l * 16 of a line: adds to `sum`, or where `adds` is 0
+   puts there, 64 x rows x 16 products of the tiles of plane `a` and of plane `b`. */
+static void flux__emit_line_products(flux__emitter *c, const flux__factor *fa,
+                                     const flux__factor *fb, int rows, const char *sum, int a,
+                                     int b, const char *adds) {
+    char left[60], right[60];
+    snprintf(left, sizeof left, "b_now + %d + l * %d", b * FLUX__WGMMA_COLUMNS * 8,
+             fb->deep ? 2 : 128);
+    snprintf(right, sizeof right, "a_now + %d + l * %d", a * rows * 8, fa->deep ? 2 : 128);
+    const flux__wgmma w = { fa->o->dtype == FLUX_F16 ? "f16" : "bf16", rows, sum, left, right,
+                            false, !fb->deep, !fa->deep, adds };
+    flux__emit(&c->s, "    FULLY\n    for (int l = 0; l < %d; l++)\n", FLUX__LINE / 16);
+    flux__emit_wgmma(&c->s, &w);
+}
+
+/* The products of a turn, into `sum`: of planes those of the pairs that matter, those of
    the smallest pair first. The order matters: the chip cuts each sum off (to 24 bits and toward
    zero, as its errors suggest), so few of them may be of the size of the result. */
 static void flux__emit_turn_products(flux__emitter *c, const flux__ring *r, const flux__factor *fa,
@@ -28375,7 +28406,7 @@ static void flux__emit_turn_products(flux__emitter *c, const flux__ring *r, cons
     flux__emit(&c->s, "    products_begin();\n");
     for (int both = r->planes - 1; both >= 0; both--)
         for (int a = 0; a <= both; a++)
-            flux__emit_wgmma(c, fa, fb, r->rows, sum, a, both - a,
+            flux__emit_line_products(c, fa, fb, r->rows, sum, a, both - a,
                              r->planes > 1 && both == r->planes - 1 && a == 0 ? "(int)(l > 0)"
                                                                               : "1");
     flux__emit(&c->s, "    products_end();\n");
@@ -28402,13 +28433,13 @@ static void flux__emit_consumers(flux__emitter *c, const flux__ring *r, const fl
                r->turns, r->stage / 16, r->stage / 16);
     if (r->planes > 1) {
         flux__emit(s, "    float part[%d];\n", sums);
-        flux__emit_turn_products(c, r, fa, fb, "part");
+        flux__emit_turn_products(c, r, fa, fb, "part[%d * 8 + %d]");
         flux__emit(s, "    products_left(0);\n    if (t %% 32 == 0) phase_arrive(empty + q * 8);\n"
                    "    FULLY\n    for (int e = 0; e < %d; e++) {\n    SETTLED(part[e]);\n"
                    "    sum[e] += part[e];\n    }\n    }\n", sums);
         return;
     }
-    flux__emit_turn_products(c, r, fa, fb, "sum");
+    flux__emit_turn_products(c, r, fa, fb, "sum[%d * 8 + %d]");
     flux__emit(s, "    products_left(1);\n"
                "    if (n > 0 && t %% 32 == 0) phase_arrive(empty + (n - 1) %% %d * 8);\n"
                "    }\n    products_left(0);\n    FULLY\n"
@@ -28474,11 +28505,11 @@ static void flux__code_wgmma_product(flux__emitter *c, const flux__factor *fa,
     c->gk->next.shared = (unsigned)(r->turns * r->stage + 1024);
 }
 
-/* Gives the kernel its operands' maps. False: no memory. */
-static bool flux__keep_maps(flux__emitter *c, const flux__tensor_map *maps) {
-    c->gk->maps = (flux__tensor_map *)flux__zalloc(2 * sizeof *maps);
+/* Gives the kernel its n operands' maps. False: no memory. */
+static bool flux__keep_maps(flux__emitter *c, const flux__tensor_map *maps, int n) {
+    c->gk->maps = (flux__tensor_map *)flux__zalloc((size_t)n * sizeof *maps);
     if (!c->gk->maps) return c->failed = true, false;
-    memcpy(c->gk->maps, maps, 2 * sizeof *maps);
+    memcpy(c->gk->maps, maps, (size_t)n * sizeof *maps);
     return true;
 }
 
@@ -28492,7 +28523,7 @@ static int flux__wgmma_tile(flux__emitter *c, const flux__factor *fa, const flux
     if (!rows || !flux__map_of(c->k, fa, rows, &maps[0]) ||
         !flux__map_of(c->k, fb, FLUX__WGMMA_COLUMNS, &maps[1]))
         return 0;
-    return flux__keep_maps(c, maps) ? rows : 0;
+    return flux__keep_maps(c, maps, 2) ? rows : 0;
 }
 
 FLUX__END_LEAN
@@ -28674,7 +28705,7 @@ static bool flux__code_plane_product(flux__emitter *c, flux__kernel *k, flux__pl
                                      const flux__factor *fa, const flux__factor *fb, bool copies) {
     p->scratch = flux__emitter_param(c, 's', 0, "long long *");
     k->scratch = (size_t)(p->maps[1].offset + p->maps[1].step[1] * p->maps[1].dim[2]);
-    if (!flux__keep_maps(c, p->maps)) return false;
+    if (!flux__keep_maps(c, p->maps, 2)) return false;
     for (int which = 0; which < 4; which++) flux__code_plane_launch(c, p, fa, fb, copies, which);
     c->s.n = 0;
     for (int which = 0; which < 4; which++) {
@@ -29738,8 +29769,8 @@ FLUX__END_LEAN
 
    Layout: q, k, v and the result's gradient are [features * heads, positions,
    batch], features contiguous, with strides of their own for position and sample.
-   Results are contiguous in the same order, and of the same dtype. A mask is [key, query, head, sample]
-   by any strides. A unit is one head of one sample.
+   Results are contiguous in the same order, and of the same dtype. A mask is [key,
+   query, head, sample] by any strides. A unit is one head of one sample.
 
    Invariant: scores are not stored in device memory. The forward kernel keeps
    each query's running maximum and sum (online softmax), and writes the maximum
@@ -29760,7 +29791,7 @@ typedef struct flux__attend_text {
     /* operands, by FLUX__ATTEND_Q ...; NULL: the kernel has none */
     const flux__operand *o[FLUX__ATTEND_OPERANDS];
     int p[FLUX__ATTEND_OPERANDS], out;    /* parameters of these, and of what is computed */
-    flux_dtype dtype;                     /* of q, k, v and what is stored */
+    int dtype;                            /* of q, k, v and what is stored */
     int64_t heads, d, dv, queries, keys, batch;   /* d: features of a head in q and k; dv: in v */
     bool causal, roomy;                   /* roomy: registers hold pieces of 8 rows, else of 4 */
 } flux__attend_text;
@@ -29831,9 +29862,9 @@ static flux__attend_text flux__attend_of(flux__emitter *c, const flux_tensor *t,
     const flux__kernel *k = c->k;
     flux__attend_text a;
     memset(&a, 0, sizeof a);
-    const int wide = flux__attend_wide(t);
+    const int wide = (int)flux__attend_wide(t);
     a.c = c, a.T = flux__dtype_types[wide], a.X = flux__class_names[flux__class_of(wide)];
-    a.dtype = (flux_dtype)t->dtype;
+    a.dtype = t->dtype;
     for (int i = 0; i < k->noperand; i++) {
         int at = flux__attend_operand(t->arg.i[2], i);
         a.o[at] = &k->operand[i];
@@ -29847,6 +29878,33 @@ static flux__attend_text flux__attend_of(flux__emitter *c, const flux_tensor *t,
     return a;
 }
 
+/* Adds to `dot` a lane's part of dot(dy, y): of half formats four neighbours at a time, where they
+   are whole chunks. */
+static void flux__emit_attend_dot(const flux__attend_text *a) {
+    flux__listing *s = &a->c->s;
+    const char *half = a->dtype == FLUX_F16 ? "f16" : "bf16";
+    const bool fours = flux__is_half(a->dtype) && a->dv % 4 == 0 &&
+                       flux__attend_whole(a, FLUX__ATTEND_G, 2);
+    char g[200], y[200];
+    flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g);
+    snprintf(y, sizeof y, "p%d[((sample * %lld + i) * %lld + head) * %lld + f]",
+             a->p[FLUX__ATTEND_MADE], (long long)a->queries, (long long)a->heads,
+             (long long)a->dv);
+    if (fours)
+        flux__emit(s, "    for (int f = f0 * 4; f < %lld; f += 64) {\n"
+                   "    const words2 g = *(const words2 *)&%s, y = *(const words2 *)&%s;\n"
+                   "    FULLY\n    for (int q = 0; q < 4; q++) dot = fmaf("
+                   "%s_float((unsigned short)(g.x[q / 2] >> q %% 2 * 16)), "
+                   "%s_float((unsigned short)(y.x[q / 2] >> q %% 2 * 16)), dot);\n    }\n",
+                   (long long)a->dv, strchr(g, '('), y, half, half);
+    else {
+        flux__emit(s, "    for (int f = f0; f < %lld; f += 16) dot = fma%s(%s, ",
+                   (long long)a->dv, a->T[0] == 'f' ? "f" : "", g);
+        flux__emit_loaded(s, a->dtype, y);
+        flux__emit(s, ", dot);\n");
+    }
+}
+
 /* The launch before the gradients. Of each query, with `plain`: its maximum, or 0 if it sees no
    key, the reciprocal of its sum, and dot(dy, y), of 4 numbers; else the logarithm, to base 2, of
    its softmax's sum, infinite if it sees no key, and dot(dy, y). 16 threads have a query. */
@@ -29855,21 +29913,15 @@ static bool flux__code_attend_dots(const flux__attend_text *a, int scratch, bool
     flux__listing *s = &c->s;
     const int64_t units = a->heads * a->batch, queries = (a->queries + FLUX__ATTEND_PAD - 1) /
                                                           FLUX__ATTEND_PAD * FLUX__ATTEND_PAD;
-    char g[200], y[200];
     flux__emit(s, "    const int t = (int)threadIdx.x, f0 = t %% 16;\n");
     flux__emit_unit(c, "unit", units, "");
     flux__emit(s, "    const %s head = unit %% %lld, sample = unit / %lld, "
                 "i = (%s)blockIdx.x * 16 + t / 16;\n    %s dot = 0, most = %s, rest = 0;\n",
                 c->index, (long long)a->heads, (long long)a->heads, c->index, a->T,
                 plain ? "0" : "INF");
-    snprintf(y, sizeof y, "p%d[((sample * %lld + i) * %lld + head) * %lld + f]",
-             a->p[FLUX__ATTEND_MADE], (long long)a->queries, (long long)a->heads,
-             (long long)a->dv);
-    flux__emit(s, "    if (i < %lld) {\n    for (int f = f0; f < %lld; f += 16) dot = fma%s(%s, ",
-                (long long)a->queries, (long long)a->dv, a->T[0] == 'f' ? "f" : "",
-                flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g));
-    flux__emit_loaded(s, a->dtype, y);
-    flux__emit(s, ", dot);\n    const %s *const stat = (const %s *)p%d + "
+    flux__emit(s, "    if (i < %lld) {\n", (long long)a->queries);
+    flux__emit_attend_dot(a);
+    flux__emit(s, "    const %s *const stat = (const %s *)p%d + "
                 "(%lld + (unit * %lld + i) * 2);\n"
                 "    rest = stat[1];\n    if (rest != 0) most = %s;\n    }\n", a->T, a->T,
                 a->p[FLUX__ATTEND_MADE], flux__attend_stats_at(a), (long long)a->queries,
@@ -30255,8 +30307,7 @@ FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- gpu/attention_mma.h
    Attention with a chip's instruction on small matrices (flux__fragment), in the
-   order of FlashAttention-2 (Dao, 2023), and flux__code_attention, which chooses
-   between this text and that of gpu/attention.h.
+   order of FlashAttention-2 (Dao, 2023).
 
    A warp has 16 or 32 rows (the queries or, for the gradients of k and v, the
    keys), whose operands' fragments and sums stay in registers; tiles of columns
@@ -30392,10 +30443,10 @@ static void flux__emit_attend_columns(const flux__attend_pass *p, const char *fr
     flux__emit_attend_tile(p, p->c2, from, p->n, second);
     flux__emit(s, "    APART;\n");
     if (p->by_keys && p->stages > 1)
-        flux__emit(s, "    if (t < %d) copy_16((float *)(tile + STATS) + t * 4, query + (%s) * 2 + "
-                    "t * 4, 16);\n", p->n / 2, from);
+        flux__emit(s, "    if (t < %d) copy_16((float *)(tile + behind) + t * 4, "
+                    "query + (%s) * 2 + t * 4, 16);\n", p->n / 2, from);
     else if (p->by_keys)
-        flux__emit(s, "    for (int e = t; e < %d; e += %d) ((float *)(tile + STATS))[e] = "
+        flux__emit(s, "    for (int e = t; e < %d; e += %d) ((float *)(tile + behind))[e] = "
                     "query[(%s) * 2 + e];\n", p->n * 2, p->warps * p->f->lanes, from);
     if (p->stages > 1) flux__emit(s, "    copies_end();\n");
     flux__emit(s, "    }\n");
@@ -30535,10 +30586,10 @@ static void flux__emit_attend_mma_by_rows(const flux__attend_pass *p, int sums) 
 }
 
 /* The same for all rows at once, for NVIDIA, where a branch would part their chains, which fill
-   each other's waits; exponentials come 16 columns at a time, with the products that take them. */
-static void flux__emit_attend_mma_at_once(const flux__attend_pass *p, int sums) {
+   each other's waits. First the maximum, as the subtrahend `top`, and what sums shrink by,
+   `fade`. */
+static void flux__emit_attend_mma_top(const flux__attend_pass *p, int sums) {
     flux__listing *s = &p->a->c->s;
-    const int n = p->n / 16;
     const char *const rows = "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                              "    for (int h = 0; h < %d; h++) ";
     flux__emit(s, "    float top[%d][%d], fade[%d][%d];\n", p->tall, p->locals, p->tall,
@@ -30547,8 +30598,8 @@ static void flux__emit_attend_mma_at_once(const flux__attend_pass *p, int sums) 
     flux__emit(s, "top[i][h] = most[i][h];\n    FULLY\n    for (int j = 0; j < %d; j++)\n"
                 "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                 "    for (int e = 0; e < %d; e++) "
-                "top[i][%s] = fmaxf(top[i][%s], s[j][i][e]);\n", n, p->tall, sums, p->local,
-                p->local);
+                "top[i][%s] = fmaxf(top[i][%s], s[j][i][e]);\n", p->n / 16, p->tall, sums,
+                p->local, p->local);
     for (int w = p->near; w < p->far; w *= 2) {
         flux__emit(s, rows, p->tall, p->locals);
         flux__emit(s, "top[i][h] = fmaxf(top[i][h], ACROSS(top[i][h], %d));\n", w);
@@ -30558,13 +30609,20 @@ static void flux__emit_attend_mma_at_once(const flux__attend_pass *p, int sums) 
                 "    top[i][h] = v == -INF ? 0.0f : v * POWER;\n"
                 "    fade[i][h] = near_exp2(fmaf(most[i][h], POWER, -top[i][h]));\n"
                 "    most[i][h] = v, all[i][h] *= fade[i][h];\n    }\n");
-    flux__emit(s, "    FULLY\n    for (int f = 0; f < %d; f++)\n    FULLY\n"
+}
+
+static void flux__emit_attend_mma_fade(const flux__attend_pass *p, int sums) {
+    flux__emit(&p->a->c->s, "    FULLY\n    for (int f = 0; f < %d; f++)\n    FULLY\n"
                 "    for (int i = 0; i < %d; i++)\n    FULLY\n    for (int e = 0; e < %d; e++) "
                 "sum2[i][f][e] *= fade[i][%s];\n", p->n2 / 16, p->tall, sums, p->local);
-    flux__emit(s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n    FULLY\n"
+}
+
+/* Begins a loop over pieces of 16 columns, j, whose exponentials come with what takes them. */
+static void flux__emit_attend_mma_powers(const flux__attend_pass *p, int sums) {
+    flux__emit(&p->a->c->s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n    FULLY\n"
                 "    for (int i = 0; i < %d; i++)\n    FULLY\n    for (int e = 0; e < %d; e++) "
                 "s[j][i][e] = near_exp2(fmaf(s[j][i][e], POWER, -top[i][%s])), "
-                "all[i][%s] += s[j][i][e];\n", n, p->tall, sums, p->local, p->local);
+                "all[i][%s] += s[j][i][e];\n", p->n / 16, p->tall, sums, p->local, p->local);
 }
 
 /* The forward pass over a tile: scores, their exponentials, and what these add to sum2. The lanes'
@@ -30578,7 +30636,11 @@ static void flux__emit_attend_mma_forward(const flux__attend_pass *p, bool maske
     if (masked) flux__emit_attend_mma_seen(p, "s[j][i][e]");
     flux__emit(s, "    }\n");
     if (p->f->turned) flux__emit_attend_mma_by_rows(p, sums);
-    else flux__emit_attend_mma_at_once(p, sums);
+    else {
+        flux__emit_attend_mma_top(p, sums);
+        flux__emit_attend_mma_fade(p, sums);
+        flux__emit_attend_mma_powers(p, sums);
+    }
     flux__emit_attend_mma_drop(p, "s[j][i][e]");
     flux__emit_attend_mma_add(p, "s[j][i]", false);
     flux__emit(s, "    }\n");
@@ -30598,7 +30660,7 @@ static void flux__emit_attend_mma_backward(const flux__attend_pass *p, bool mask
     flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                 "    for (int e = 0; e < %d; e++) {\n", p->tall, sums);
     if (p->by_keys)
-        flux__emit(s, "    const float *const stat = (float *)(c1 + STATS) + (j * 16 + %s) * 2;\n"
+        flux__emit(s, "    const float *const stat = (float *)(c1 + behind) + (j * 16 + %s) * 2;\n"
                     "    const float lse = stat[0], less = stat[1];\n", p->col);
     else flux__emit(s, "    const float lse = most[i][%s], less = all[i][%s];\n", p->local,
                      p->local);
@@ -30656,6 +30718,19 @@ static void flux__emit_attend_mma_result(const flux__attend_pass *p) {
     flux__emit_attend_mma_store(p, false, "all[i][h]", 0);
 }
 
+/* The numbers of a lane's queries, where these are the rows: the running maximum and sum or, going
+   backward, the logarithm of the softmax's sum, and dot(dy, y). */
+static void flux__emit_attend_mma_stats(const flux__attend_pass *p) {
+    flux__listing *s = &p->a->c->s;
+    flux__emit(s, "    float most[%d][%d], all[%d][%d];\n    FULLY\n"
+                "    for (int i = 0; i < %d; i++)\n    FULLY\n"
+                "    for (int h = 0; h < %d; h++) {\n", p->tall, p->locals, p->tall, p->locals,
+                p->tall, p->locals);
+    if (p->forward) flux__emit(s, "    most[i][h] = -INF, all[i][h] = 0;\n    }\n");
+    else flux__emit(s, "    const int at = ((int)r0 + w0 + i * 16 + %s) * 2;\n"
+                     "    most[i][h] = query[at], all[i][h] = query[at + 1];\n    }\n", p->row);
+}
+
 /* What a pass begins with: where operands start, the rows' fragments and numbers, sums of 0. */
 static void flux__emit_attend_mma_begin(const flux__attend_pass *p) {
     const flux__attend_text *a = p->a;
@@ -30677,14 +30752,7 @@ static void flux__emit_attend_mma_begin(const flux__attend_pass *p) {
     if (p->first) flux__emit(s, "    float sum1[%d][%d][%d] = { 0 };\n", p->tall, p->n1 / 16, sums);
     if (p->second)
         flux__emit(s, "    float sum2[%d][%d][%d] = { 0 };\n", p->tall, p->n2 / 16, sums);
-    if (p->by_keys) return;
-    flux__emit(s, "    float most[%d][%d], all[%d][%d];\n    FULLY\n"
-                "    for (int i = 0; i < %d; i++)\n    FULLY\n"
-                "    for (int h = 0; h < %d; h++) {\n", p->tall, p->locals, p->tall, p->locals,
-                p->tall, p->locals);
-    if (p->forward) flux__emit(s, "    most[i][h] = -INF, all[i][h] = 0;\n    }\n");
-    else flux__emit(s, "    const int at = ((int)r0 + w0 + i * 16 + %s) * 2;\n"
-                     "    most[i][h] = query[at], all[i][h] = query[at + 1];\n    }\n", p->row);
+    if (!p->by_keys) flux__emit_attend_mma_stats(p);
 }
 
 /* The loop over tiles as long as c0 < `end`, which begins with the tile at c0 in shared memory or
@@ -30732,34 +30800,27 @@ static void flux__emit_attend_loops(const flux__attend_pass *p) {
     flux__emit_attend_loop(p, "last", !p->by_keys);
 }
 
-/* The text of a pass. Of a causal pass without another mask the blocks with most columns come
+/* A block's place: unit, head, sample, its rows from r0 on, and the columns from `first` to `last`
+   that it goes through. Of a causal pass without another mask the blocks with most columns come
    first, and tiles without a visible score are left out. */
-static bool flux__code_attend_pass(const flux__attend_pass *p) {
+static void flux__emit_attend_mma_place(const flux__attend_pass *p) {
     const flux__attend_text *a = p->a;
     flux__emitter *c = a->c;
     flux__listing *s = &c->s;
-    const int64_t blocks = (p->limit + p->rows - 1) / p->rows, units = a->heads * a->batch;
-    const int threads = p->warps * p->f->lanes, across = p->rows *
-        (p->pitch1 > p->pitch2 ? p->pitch1 : p->pitch2) * p->size / 4;
+    const int64_t blocks = (p->limit + p->rows - 1) / p->rows;
     const flux__operand *mask = a->o[FLUX__ATTEND_MASK];
     const bool skip = a->causal && !mask;
     const long long later = (long long)(a->keys - a->queries);
-    flux__emit(s, "    __shared__ ALIGN16 u32 shared[%d];\n"
-                "    const int t = (int)threadIdx.x, w0 = t / %d * %d;\n",
-                p->stages * p->tile > across ? p->stages * p->tile : across, p->f->lanes,
-                16 * p->tall);
-    flux__emit(s, "#define SCALE %.9gf\n#define POWER %s\n#define STATS %d\n",
+    flux__emit(s, "#define SCALE %.9gf\n#define POWER %s\n",
                 1.4426950408889634 / sqrt((double)a->d),
-                mask && mask->dtype != FLUX_BOOL ? "1.0f" : "SCALE",
-                p->n * (p->pitch1 + p->pitch2));
-    flux__emit_unit(c, "unit", units, "");
+                mask && mask->dtype != FLUX_BOOL ? "1.0f" : "SCALE");
+    flux__emit_unit(c, "unit", a->heads * a->batch, "");
     char block[48] = "blockIdx.x";
     if (skip && !p->by_keys)
         snprintf(block, sizeof block, "(%lldu - blockIdx.x)", (long long)(blocks - 1));
-    flux__emit(s, "    const %s head = unit %% %lld, sample = unit / %lld, r0 = (%s)%s * %d;\n",
-                c->index, (long long)a->heads, (long long)a->heads, c->index, block, p->rows);
-    flux__emit_attend_mma_begin(p);
-    flux__emit(s, "    const %s first = ", c->index);
+    flux__emit(s, "    const %s head = unit %% %lld, sample = unit / %lld, r0 = (%s)%s * %d, "
+                "first = ", c->index, (long long)a->heads, (long long)a->heads, c->index, block,
+                p->rows);
     if (skip && p->by_keys)
         flux__emit(s, "r0 > %lld ? (r0 - %lld) / %d * %d : 0", later, later, p->n, p->n);
     else flux__emit(s, "0");
@@ -30768,21 +30829,355 @@ static bool flux__code_attend_pass(const flux__attend_pass *p) {
         flux__emit(s, " < r0 + %lld ? %lld : r0 + %lld", later + p->rows, (long long)p->columns,
                     later + p->rows);
     flux__emit(s, ";\n");
-    flux__emit_attend_loops(p);
+}
+
+/* The end of a pass, whose launch has so many threads a block and blocks a multiprocessor. */
+static bool flux__attend_mma_end(const flux__attend_pass *p, unsigned threads, unsigned each) {
+    const flux__attend_text *a = p->a;
+    flux__gpu_step *next = &a->c->gk->next;
+    const int64_t units = a->heads * a->batch;
     char scale[40];
     snprintf(scale, sizeof scale, "%.9gf", 1 / sqrt((double)a->d));
     if (p->forward) flux__emit_attend_mma_result(p);
     if (p->first) flux__emit_attend_mma_store(p, true, scale, p->at1);
     if (p->second && !p->forward) flux__emit_attend_mma_store(p, false, "1.0f", p->at2);
-    flux__emit(s, "    __syncthreads();\n    }\n#undef SCALE\n#undef POWER\n#undef STATS\n");
-    c->gk->next.threads = (unsigned)threads, c->gk->next.blocks = 2;
-    c->gk->next.grid[0] = (unsigned)blocks;
-    c->gk->next.grid[1] = (unsigned)(units < 65535 ? units : 65535);
-    return flux__emitter_finish(c);
+    flux__emit(&a->c->s, "    __syncthreads();\n    }\n#undef SCALE\n#undef POWER\n");
+    next->threads = threads, next->blocks = each;
+    next->grid[0] = (unsigned)((p->limit + p->rows - 1) / p->rows);
+    next->grid[1] = (unsigned)(units < 65535 ? units : 65535);
+    return flux__emitter_finish(a->c);
 }
 
-/* The texts of attention's node t: with matrix instructions if the chip has one for the operands'
-   dtype and a lane's registers hold the features of a head. */
+/* The text of a pass. */
+static bool flux__code_attend_pass(const flux__attend_pass *p) {
+    flux__listing *s = &p->a->c->s;
+    const int threads = p->warps * p->f->lanes, across = p->rows *
+        (p->pitch1 > p->pitch2 ? p->pitch1 : p->pitch2) * p->size / 4;
+    flux__emit(s, "    __shared__ ALIGN16 u32 shared[%d];\n"
+                "    const int t = (int)threadIdx.x, w0 = t / %d * %d;\n",
+                p->stages * p->tile > across ? p->stages * p->tile : across, p->f->lanes,
+                16 * p->tall);
+    if (p->by_keys) flux__emit(s, "    const int behind = %d;\n", p->n * (p->pitch1 + p->pitch2));
+    flux__emit_attend_mma_place(p);
+    flux__emit_attend_mma_begin(p);
+    flux__emit_attend_loops(p);
+    return flux__attend_mma_end(p, (unsigned)threads, 2);
+}
+
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- gpu/attention_wgmma.h
+   Attention in half formats on sm_90 by warpgroups (wgmma) and boxes (TMA), and
+   flux__code_attention, which chooses between this text and those of
+   gpu/attention_mma.h and gpu/attention.h.
+
+   The passes, and what they compute, are those of gpu/attention_mma.h. A warpgroup
+   has 64 rows, of which warp w has 16, so that a lane's sums lie as those of mma
+   do, and are in pairs the left operand of the next product. The rows stay in
+   shared memory; tiles of columns come to a ring of `stages`, for which thread 0
+   asks ahead of their turn. Both are in boxes of 64 features and 64 positions,
+   8 KiB; a line of 128 bytes is a position.
+
+   Invariant: shapes and strides alone choose this text. A warpgroup waits for its
+   products before it gives a stage back, so nothing that is read is overwritten.
+   Heads have 64 or 128 features; a mask or dropout is left to attention_mma.h, as
+   its places would not fit in registers. */
+
+FLUX__BEGIN_LEAN
+
+/* How a pass is shared out: warpgroups of a block, blocks of a multiprocessor, stages. */
+typedef struct flux__attend_ring {
+    int groups, blocks, stages, rows, stage;   /* rows, stage: their bytes */
+    bool lean;                                 /* see flux__emit_attend_wgmma_backward */
+    int map[5];                                /* parameters of operands' maps */
+} flux__attend_ring;
+
+static const char *flux__attend_half(const flux__attend_pass *p) {
+    return p->a->dtype == FLUX_F16 ? "f16" : "bf16";
+}
+
+/* What of a pass follows from shapes, by measurement on an H200: as many warpgroups as registers
+   allow, so that some multiply while others take exponentials, in small blocks, which begin and
+   end apart. (Rejected, as no faster or slower there: a warpgroup's next scores under way while it
+   takes exponentials, which leaves registers for fewer warpgroups. Rows that stay in registers:
+   NVRTC 13.0's assembler lets others overwrite these before the loop's next turn.) */
+static flux__attend_ring flux__attend_ring_of(flux__attend_pass *p, const int *maps) {
+    flux__attend_ring r;
+    memset(&r, 0, sizeof r);
+    memcpy(r.map, maps, sizeof r.map);
+    const bool wide = p->n1 + p->n2 > 128;     /* sums of 128 features take half of the registers */
+    r.groups = wide && p->second ? 2 : 1;
+    r.blocks = !wide ? p->by_keys ? 3 : 4 : p->second ? 1 : 2;
+    r.stages = p->second && (wide || p->by_keys) ? 3 : 2;
+    r.lean = p->by_keys && !wide;
+    p->tall = 1, p->warps = 4 * r.groups, p->rows = 64 * r.groups;
+    p->n = wide && p->forward ? 128 : 64;
+    r.rows = (p->n1 + (p->first ? p->n2 : 0)) * p->rows * 2;
+    r.stage = (p->n1 + p->n2) * p->n * 2;
+    return r;
+}
+
+/* Asks for `count` positions of operand i from position `from` on, to `to` in shared memory. */
+static void flux__emit_attend_boxes(const flux__attend_pass *p, const flux__attend_ring *r, int i,
+                                    const char *to, const char *from, int count,
+                                    const char *phase) {
+    const long long d = (long long)(i < 2 ? p->a->d : p->a->dv);
+    for (int f = 0, at = 0; f < d; f += FLUX__LINE)
+        for (int b = 0; b < count; b += FLUX__LINE, at += FLUX__BOX_BYTES)
+            flux__emit(&p->a->c->s, "    box_load(%s + %d, &p%d, (int)head * %lld + %d, "
+                       "(int)%s + %d, (int)sample, %s);\n", to, at, r->map[i], d, f, from, b,
+                       phase);
+}
+
+/* Asks for tile number `which` of columns. */
+static void flux__emit_attend_request(const flux__attend_pass *p, const flux__attend_ring *r,
+                                      const char *which) {
+    flux__listing *s = &p->a->c->s;
+    char second[24];
+    snprintf(second, sizeof second, "to + %d", p->n1 * p->n * 2);
+    flux__emit(s, "    const int stage = %s %% %d, from = (int)first + %s * %d;\n"
+               "    const u32 to = tiles + stage * %d, phase = full + stage * 8;\n"
+               "    phase_expects(phase, %d);\n", which, r->stages, which, p->n, r->stage,
+               r->stage);
+    flux__emit_attend_boxes(p, r, p->c1, "to", "from", p->n, "phase");
+    flux__emit_attend_boxes(p, r, p->c2, second, "from", p->n, "phase");
+}
+
+/* Products of the rows and the columns, one: x1 c1', else x2 c2', into `sums`. */
+static void flux__emit_attend_wgmma_scores(const flux__attend_pass *p, const char *sums,
+                                           bool one) {
+    char x[60], c[60];
+    const char n = one ? '1' : '2';
+    snprintf(x, sizeof x, "LINES(x%c_lines + l %% 4 * 2 + l / 4 * %d)", n, p->rows * 8);
+    snprintf(c, sizeof c, "LINES(c%c_lines + l %% 4 * 2 + l / 4 * %d)", n, p->n * 8);
+    const flux__wgmma w = { flux__attend_half(p), p->n, sums, x, c, false, false, false,
+                            "(int)(l > 0)" };
+    flux__emit(&p->a->c->s, "    FULLY\n    for (int l = 0; l < %d; l++)\n",
+               (one ? p->n1 : p->n2) / 16);
+    flux__emit_wgmma(&p->a->c->s, &w);
+    flux__emit(&p->a->c->s, "    products_end();\n");
+}
+
+/* Begins to add the products of the weights, fragments x[j], and c1 or c2 to sum1 or sum2. */
+static void flux__emit_attend_wgmma_add(const flux__attend_pass *p, const char *x, bool one) {
+    char left[16], right[40];
+    snprintf(left, sizeof left, "%s[j]", x);
+    snprintf(right, sizeof right, "LINES(c%c_turned + j * 128)", one ? '1' : '2');
+    const flux__wgmma w = { flux__attend_half(p), one ? p->n1 : p->n2,
+                            one ? "sum1[0][%d][%d]" : "sum2[0][%d][%d]", left, right, true, false,
+                            true, "1" };
+    flux__emit(&p->a->c->s, "    products_begin();\n    FULLY\n    for (int j = 0; j < %d; j++)\n",
+               p->n / 16);
+    flux__emit_wgmma(&p->a->c->s, &w);
+    flux__emit(&p->a->c->s, "    products_end();\n");
+}
+
+/* Waits until at most `left` groups of products are under way, and looks at sums n / 2. */
+static void flux__emit_attend_settled(const flux__attend_pass *p, int left, const char *sums,
+                                      int n) {
+    flux__emit(&p->a->c->s, "    products_left(%d);\n    FULLY\n"
+               "    for (int j = 0; j < %d; j++) FULLY for (int e = 0; e < 8; e++) SETTLED(%s);\n",
+               left, n / 16, sums);
+}
+
+/* Masks the scores of a tile at the diagonal or behind the last key. */
+static void flux__emit_attend_wgmma_seen(const flux__attend_pass *p) {
+    const flux__attend_text *a = p->a;
+    flux__listing *s = &a->c->s;
+    const long long later = (long long)(a->keys - a->queries);
+    const bool tail = !p->by_keys && p->columns % p->n != 0;
+    if (!a->causal && !tail) return;
+    flux__emit(s, "    if (");
+    if (a->causal && p->by_keys) flux__emit(s, "r0 + w0 + 15 > c0 + %lld", later);
+    else if (a->causal) flux__emit(s, "c0 + %d > r0 + w0 + %lld", p->n - 1, later);
+    if (tail) flux__emit(s, "%sc0 + %d > %lld", a->causal ? " || " : "", p->n,
+                         (long long)p->columns);
+    flux__emit(s, ") {\n    FULLY\n    for (int j = 0; j < %d; j++) {\n", p->n / 16);
+    flux__emit_attend_mma_seen(p, "s[j][i][e]");
+    flux__emit(s, "    }\n    }\n");
+}
+
+/* Emits x[j]: of the tile's numbers `v`, the words that the next product multiplies. */
+static void flux__emit_attend_words(const flux__attend_pass *p, const char *x, const char *v) {
+    flux__emit(&p->a->c->s, "    FULLY\n    for (int j = 0; j < %d; j++) FULLY "
+               "for (int e = 0; e < 4; e++) "
+               "%s[j][e] = pair_%s(%s[j][0][2 * e], %s[j][0][2 * e + 1]);\n", p->n / 16, x,
+               flux__attend_half(p), v, v);
+}
+
+/* The forward pass over a tile. */
+static void flux__emit_attend_wgmma_forward(const flux__attend_pass *p) {
+    flux__listing *s = &p->a->c->s;
+    flux__emit(s, "    float s[%d][1][8];\n    u32 x[%d][4];\n    products_begin();\n", p->n / 16,
+               p->n / 16);
+    flux__emit_attend_wgmma_scores(p, "s[%d][0][%d]", true);
+    flux__emit_attend_settled(p, 0, "s[j][0][e]", p->n);
+    flux__emit_attend_wgmma_seen(p);
+    flux__emit_attend_mma_top(p, 8);
+    flux__emit_attend_mma_fade(p, 8);
+    flux__emit_attend_mma_powers(p, 8);
+    flux__emit(s, "    }\n");
+    flux__emit_attend_words(p, "x", "s");
+    flux__emit_attend_wgmma_add(p, "x", false);
+    flux__emit_attend_settled(p, 0, "sum2[0][j][e]", p->n2);
+}
+
+/* A backward pass over a tile. `lean`: dy v' is multiplied when sum2 is done, which takes fewer
+   registers; else it is under way while the weights are computed. */
+static void flux__emit_attend_wgmma_backward(const flux__attend_pass *p,
+                                             const flux__attend_ring *r) {
+    flux__listing *s = &p->a->c->s;
+    const int n = p->n / 16;
+    const char *const each = "    FULLY\n    for (int j = 0; j < %d; j++) FULLY "
+                             "for (int e = 0; e < 8; e++) ";
+    char lse[48], less[48];
+    snprintf(lse, sizeof lse, p->by_keys ? "stats[j * 8 + e / 4 * 4].x[e %% 2 * 2]"
+                                         : "most[0][%s]", p->local);
+    snprintf(less, sizeof less, p->by_keys ? "stats[j * 8 + e / 4 * 4].x[e %% 2 * 2 + 1]"
+                                           : "all[0][%s]", p->local);
+    if (p->by_keys) flux__emit(s, "    const float_pack *const stats = (const float_pack *)query + "
+                               "(c0 + t %% 4 * 2) / 2;\n");
+    flux__emit(s, "    float s[%d][1][8], g[%d][1][8];\n    u32 x[%d][4], y[%d][4];\n"
+               "    products_begin();\n", n, n, n, n);
+    flux__emit_attend_wgmma_scores(p, "s[%d][0][%d]", true);
+    if (!r->lean) flux__emit_attend_wgmma_scores(p, "g[%d][0][%d]", false);
+    flux__emit_attend_settled(p, !r->lean, "s[j][0][e]", p->n);
+    flux__emit_attend_wgmma_seen(p);
+    flux__emit(s, each, n);
+    flux__emit(s, "s[j][0][e] = near_exp2(fmaf(s[j][0][e], POWER, -%s));\n", lse);
+    if (p->second) {
+        flux__emit_attend_words(p, "x", "s");
+        flux__emit_attend_wgmma_add(p, "x", false);
+    } else flux__emit(s, "    (void)x;\n");
+    if (r->lean) {
+        flux__emit_attend_settled(p, 0, "sum2[0][j][e]", p->n2);
+        flux__emit(s, "    products_begin();\n");
+        flux__emit_attend_wgmma_scores(p, "g[%d][0][%d]", false);
+    }
+    flux__emit_attend_settled(p, p->second && !r->lean, "g[j][0][e]", p->n);
+    flux__emit(s, each, n);
+    flux__emit(s, "g[j][0][e] = s[j][0][e] * (g[j][0][e] - %s);\n", less);
+    flux__emit_attend_words(p, "y", "g");
+    flux__emit_attend_wgmma_add(p, "y", true);
+    flux__emit_attend_settled(p, 0, "sum1[0][j][e]", p->n1);
+    if (p->second) flux__emit_attend_settled(p, 0, "sum2[0][j][e]", p->n2);
+}
+
+/* The loop over tiles. Of a causal pass a warpgroup does nothing for tiles of which it sees
+   nothing. */
+static void flux__emit_attend_wgmma_loop(const flux__attend_pass *p, const flux__attend_ring *r) {
+    const flux__attend_text *a = p->a;
+    flux__listing *s = &a->c->s;
+    const int second = p->n1 * p->n / 8, turned = (p->n * 8 - 1) * 65536;
+    flux__emit(s, "#pragma unroll 1\n    for (int k = 0; k < count; k++) {\n"
+               "    if (t == 0 && k + AHEAD < count) {\n    const int next = k + AHEAD;\n"
+               "    phase_wait(empty + next %% %d * 8, ~(next / %d) & 1);\n", r->stages,
+               r->stages);
+    flux__emit_attend_request(p, r, "next");
+    flux__emit(s, "    }\n    __syncwarp();\n    const int q = k %% %d;\n"
+               "    const %s c0 = first + k * %d;\n    phase_wait(full + q * 8, k / %d & 1);\n"
+               "    const u32 c1_lines = 65536 + ((tiles + q * %d) >> 4), c2_turned = c1_lines + "
+               "%d;\n", r->stages, a->c->index, p->n, r->stages, r->stage, second + turned);
+    if (p->first) flux__emit(s, "    const u32 c2_lines = c1_lines + %d, "
+                             "c1_turned = c1_lines + %d;\n", second, turned);
+    if (r->groups > 1 && a->causal)
+        flux__emit(s, p->by_keys ? "    if (r0 + t / 128 * 64 <= c0 + %lld) {\n"
+                                 : "    if (c0 <= r0 + t / 128 * 64 + %lld) {\n",
+                   (long long)(a->keys - a->queries) + (p->by_keys ? p->n : 64) - 1);
+    else flux__emit(s, "    {\n");
+    if (p->forward) flux__emit_attend_wgmma_forward(p);
+    else flux__emit_attend_wgmma_backward(p, r);
+    flux__emit(s, "    }\n    if (t %% 32 == 0) phase_arrive(empty + q * 8);\n    }\n");
+}
+
+/* What a pass begins with: phases, the rows, the first tiles, sums of 0. */
+static void flux__emit_attend_wgmma_begin(const flux__attend_pass *p, const flux__attend_ring *r) {
+    const flux__attend_text *a = p->a;
+    flux__listing *s = &a->c->s;
+    char second[24];
+    snprintf(second, sizeof second, "rows + %d", p->n1 * p->rows * 2);
+    flux__emit(s, "    const int count = (int)((last - first + %d) / %d);\n"
+               "    if (t == 0) {\n    phase_start(ready, 1);\n"
+               "    for (int q = 0; q < %d; q++) phase_start(full + q * 8, 1), "
+               "phase_start(empty + q * 8, %d);\n    phases_started();\n"
+               "    phase_expects(ready, %d);\n", p->n - 1, p->n, r->stages, p->warps, r->rows);
+    flux__emit_attend_boxes(p, r, p->x1, "rows", "r0", p->rows, "ready");
+    if (p->first) flux__emit_attend_boxes(p, r, p->x2, second, "r0", p->rows, "ready");
+    flux__emit(s, "    for (int k = 0; k < AHEAD && k < count; k++) {\n");
+    flux__emit_attend_request(p, r, "k");
+    flux__emit(s, "    }\n    }\n    __syncthreads();\n");
+    for (int i = 1; i < 3; i++) {
+        const bool there = i == 1 ? p->first : p->second;
+        const int n = i == 1 ? p->n1 : p->n2;
+        if (there)
+            flux__emit(s, "    float sum%d[1][%d][8];\n    FULLY\n    for (int j = 0; j < %d; j++) "
+                       "FULLY for (int e = 0; e < 8; e++) {\n    sum%d[0][j][e] = 0;\n"
+                       "    SETTLED(sum%d[0][j][e]);\n    }\n", i, n / 16, n / 16, i, i);
+    }
+    if (!p->forward)
+        flux__emit(s, "    const float *const query = (const float *)p%d + unit * %lldLL;\n",
+                   p->scratch, (long long)((a->queries + FLUX__ATTEND_PAD - 1) /
+                                           FLUX__ATTEND_PAD * FLUX__ATTEND_PAD * 2));
+    if (!p->by_keys) flux__emit_attend_mma_stats(p);
+    flux__emit(s, "    phase_wait(ready, 0);\n");
+    flux__emit(s, "    const u32 x1_lines = 65536 + (rows >> 4) + t / 128 * %d;\n",
+               FLUX__BOX_BYTES / 16);
+    if (p->first) flux__emit(s, "    const u32 x2_lines = x1_lines + %d;\n", p->n1 * p->rows / 8);
+}
+
+/* The text of a pass. */
+static bool flux__code_attend_wgmma_pass(flux__attend_pass *p, const int *maps) {
+    const flux__attend_ring r = flux__attend_ring_of(p, maps);
+    flux__listing *s = &p->a->c->s;
+    flux__emit(s, "    extern __shared__ ALIGN16 char dynamic[];\n    __shared__ u64 phases[%d];\n"
+               "    const u32 full = shared_at(phases), empty = full + %d, ready = full + %d, "
+               "rows = (shared_at(dynamic) + 1023) / 1024 * 1024, tiles = rows + %d;\n"
+               "    const int t = (int)threadIdx.x, w0 = t / 32 * 16;\n#define AHEAD %d\n"
+               "#define LINES(low) ((u64)0x40000040 << 32 | (low))\n",
+               2 * r.stages + 1, 8 * r.stages, 16 * r.stages, r.rows,
+               r.stages - r.groups);
+    flux__emit_attend_mma_place(p);
+    flux__emit_attend_wgmma_begin(p, &r);
+    flux__emit_attend_wgmma_loop(p, &r);
+    flux__emit(s, "#undef AHEAD\n#undef LINES\n");
+    p->a->c->gk->next.shared = (unsigned)(r.rows + r.stages * r.stage + 1024);
+    return flux__attend_mma_end(p, 128u * (unsigned)r.groups, (unsigned)r.blocks);
+}
+
+/* Fills in the map of operand i. False: TMA can't read it, or it is shorter than a box. */
+static bool flux__attend_map(const flux__attend_text *a, int i, flux__tensor_map *m) {
+    const flux__operand *o = a->o[i];
+    memset(m, 0, sizeof *m);
+    m->slot = o->src, m->offset = o->offset * 2, m->brain = o->dtype == FLUX_BF16;
+    for (int d = 0; d < 3; d++) m->dim[d] = o->shape.dim[d], m->box[d] = d < 2 ? FLUX__LINE : 1;
+    m->step[0] = o->stride[1] * 2;
+    m->step[1] = m->dim[2] > 1 ? o->stride[2] * 2 : m->step[0] * m->dim[1];
+    return flux__attend_whole(a, i, 2) && m->dim[1] >= FLUX__LINE && m->step[0] > 0 &&
+           m->step[1] > 0 && m->step[1] % m->step[0] == 0 && m->dim[0] < INT32_MAX &&
+           m->dim[1] < INT32_MAX && m->dim[2] < INT32_MAX && m->step[1] < (int64_t)1 << 40;
+}
+
+/* Gives the kernel its operands' maps, whose parameters go to `maps`. False: this text does not
+   suit the device or the shapes. */
+static bool flux__attend_maps(const flux__attend_text *a, const flux__gpu *g, bool back,
+                              int *maps) {
+    flux__tensor_map all[5];
+    if (!g->tiled || !flux__is_half(a->dtype) || a->d % FLUX__LINE || a->dv % FLUX__LINE ||
+        a->heads * a->batch > 65535 || a->o[FLUX__ATTEND_MASK] || a->o[FLUX__ATTEND_KEEP])
+        return false;
+    memset(all, 0, sizeof all);
+    for (int i = 0; i < 5; i++)
+        if (i != FLUX__ATTEND_MADE && (i < 3 || back) && !flux__attend_map(a, i, &all[i]))
+            return false;
+    if (!flux__keep_maps(a->c, all, 5)) return false;
+    for (int i = 0; i < 5; i++)
+        maps[i] = i != FLUX__ATTEND_MADE && (i < 3 || back)
+            ? flux__emitter_param(a->c, 'm', i, "const __grid_constant__ tensor_map") : -1;
+    return true;
+}
+
+/* The texts of attention's node t: by warpgroups, else with matrix instructions if the chip has one
+   for the operands' dtype, where registers hold the features of a head. */
 static bool flux__code_attention(flux__emitter *c, flux__kernel *k, const flux__gpu *g,
                                  const flux_tensor *t, int out, bool tf32) {
     flux__attend_text a = flux__attend_of(c, t, out);
@@ -30795,7 +31190,11 @@ static bool flux__code_attention(flux__emitter *c, flux__kernel *k, const flux__
               !a.o[FLUX__ATTEND_KEEP];
     if (!f || a.d > most || a.dv > most) return flux__code_attend(&a, k, back);
     flux__attend_pass p = flux__attend_pass_of(&a, f, !back, false);
-    if (!back) return flux__code_attend_pass(&p);
+    int maps[5];
+    const bool tiled = flux__attend_maps(&a, g, back, maps);
+    if (c->failed) return false;
+    if (!back)
+        return tiled ? flux__code_attend_wgmma_pass(&p, maps) : flux__code_attend_pass(&p);
     k->scratch = (size_t)(a.heads * a.batch * ((a.queries + FLUX__ATTEND_PAD - 1) /
                                                FLUX__ATTEND_PAD * FLUX__ATTEND_PAD)) * 8;
     p.scratch = flux__emitter_param(c, 's', 0, "long long *");
@@ -30803,7 +31202,11 @@ static bool flux__code_attention(flux__emitter *c, flux__kernel *k, const flux__
     by_keys.scratch = p.scratch;
     by_keys.at1 = a.d * a.heads * a.queries * a.batch;
     by_keys.at2 = by_keys.at1 + a.d * a.heads * a.keys * a.batch;
-    if (!flux__code_attend_dots(&a, p.scratch, false) || !flux__code_attend_pass(&p)) return false;
+    if (!flux__code_attend_dots(&a, p.scratch, false)) return false;
+    if (tiled)
+        return flux__code_attend_wgmma_pass(&p, maps) &&
+               flux__code_attend_wgmma_pass(&by_keys, maps);
+    if (!flux__code_attend_pass(&p)) return false;
     /* With a mask's places or the next tile the registers would not suffice for both. */
     const bool places = a.o[FLUX__ATTEND_MASK] || a.o[FLUX__ATTEND_KEEP];
     if (f->lanes == 32 && by_keys.n1 + by_keys.n2 >= 192 && (places || by_keys.stages == 1)) {

@@ -313,8 +313,8 @@
                 gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
                 half_products attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
-                gemm_planes gemm_mma sorting whole attention attention_mma program cache compile
-                backend
+                gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
+                program cache compile backend
      device/    registry preferences choosing sharing
      data/      orders loader batch loader_text progress epoch subsets
      nn/        fields walk map functions initialisers activations layers model gradient rules
@@ -457,6 +457,7 @@
 #include "gpu/whole.h"
 #include "gpu/attention.h"
 #include "gpu/attention_mma.h"
+#include "gpu/attention_wgmma.h"
 #include "gpu/program.h"
 #include "gpu/cache.h"
 #include "gpu/compile.h"

@@ -459,6 +459,26 @@ TEST(attention_of_half_formats_as_in_plain_operations) {
         if (!test_left_out(i / 2, 2)) FLUX_SCOPE attend_as_plain(&attend_cases[i], i % 2 ? FLUX_BF16 : FLUX_F16, i % 2 ? 3e-2 : 4e-3);
 }
 
+/* Heads to which sm_90 attends by warpgroups, where a real compiler's PTX is run or on a card: whole and cut tiles, one and several of
+   them, operands that are slices of one tensor. A software GPU that has source takes another text, and one case of these. */
+TEST(attention_of_warpgroups) {
+    static const attend_case all[] = {
+        { 64, 64, 2, 150, 200, 2, 0, false, true, 0 },  { 128, 128, 1, 150, 150, 1, 0, false, true, 0 }, { 64, 128, 1, 70, 130, 2, 0, false, false, 0 },
+        { 128, 64, 2, 64, 64, 1, 0, false, false, 0 },  { 64, 64, 1, 64, 300, 1, 0, false, false, 0 },   { 128, 128, 1, 64, 200, 1, 0, false, true, 0 } };
+    if (!test_device.backend) SKIP("about GPUs");
+    const bool source = getenv("SOFTGPU") && !getenv("SOFTGPU_PTX");
+    for (int i = 0; i < (source ? 1 : (int)(sizeof all / sizeof *all)); i++) {
+        if (!test_left_out(i, 2)) FLUX_SCOPE attend_as_plain(&all[i], FLUX_F16, 4e-3);
+        if (!test_left_out(i + 1, 2)) FLUX_SCOPE attend_as_plain(&all[i], FLUX_BF16, 3e-2);
+    }
+    flux_tensor *x = flux_eval(flux_to_dtype(flux_randn(3 * 128, 70, 2), FLUX_F16)), *part[3];
+    for (int i = 0; i < 3; i++) part[i] = flux_slice(x, 0, 128 * i, 128 * (i + 1));
+    flux_tensor *y = flux_nth(flux_dot_product_attention(part[0], part[1], part[2], .nheads = 2), 0);
+    flux_tensor *want = plain_attention(part[0], part[1], part[2], 2, NULL, NULL, false, NULL, 0);
+    CHECK_NEAR(furthest(y, want), 0, 4e-3);
+    CHECK_NEAR(furthest(flux_grad(flux_gradient(flux_sum(flux_to_dtype(y, FLUX_F32)), x), x), flux_grad(flux_gradient(flux_sum(want), x), x)), 0, 2e-2);
+}
+
 /* The same on AMD's chips whose instructions are wmma, in a process each, which runs this test as one of them. */
 TEST(attention_with_other_matrix_cores) {
     static const char *const chips[] = { "gfx1100", "gfx1201" };

@@ -28,8 +28,8 @@
 
    Layout: q, k, v and the result's gradient are [features * heads, positions,
    batch], features contiguous, with strides of their own for position and sample.
-   Results are contiguous in the same order, and of the same dtype. A mask is [key, query, head, sample]
-   by any strides. A unit is one head of one sample.
+   Results are contiguous in the same order, and of the same dtype. A mask is [key,
+   query, head, sample] by any strides. A unit is one head of one sample.
 
    Invariant: scores are not stored in device memory. The forward kernel keeps
    each query's running maximum and sum (online softmax), and writes the maximum
@@ -50,7 +50,7 @@ typedef struct flux__attend_text {
     /* operands, by FLUX__ATTEND_Q ...; NULL: the kernel has none */
     const flux__operand *o[FLUX__ATTEND_OPERANDS];
     int p[FLUX__ATTEND_OPERANDS], out;    /* parameters of these, and of what is computed */
-    flux_dtype dtype;                     /* of q, k, v and what is stored */
+    int dtype;                            /* of q, k, v and what is stored */
     int64_t heads, d, dv, queries, keys, batch;   /* d: features of a head in q and k; dv: in v */
     bool causal, roomy;                   /* roomy: registers hold pieces of 8 rows, else of 4 */
 } flux__attend_text;
@@ -121,9 +121,9 @@ static flux__attend_text flux__attend_of(flux__emitter *c, const flux_tensor *t,
     const flux__kernel *k = c->k;
     flux__attend_text a;
     memset(&a, 0, sizeof a);
-    const int wide = flux__attend_wide(t);
+    const int wide = (int)flux__attend_wide(t);
     a.c = c, a.T = flux__dtype_types[wide], a.X = flux__class_names[flux__class_of(wide)];
-    a.dtype = (flux_dtype)t->dtype;
+    a.dtype = t->dtype;
     for (int i = 0; i < k->noperand; i++) {
         int at = flux__attend_operand(t->arg.i[2], i);
         a.o[at] = &k->operand[i];
@@ -137,6 +137,33 @@ static flux__attend_text flux__attend_of(flux__emitter *c, const flux_tensor *t,
     return a;
 }
 
+/* Adds to `dot` a lane's part of dot(dy, y): of half formats four neighbours at a time, where they
+   are whole chunks. */
+static void flux__emit_attend_dot(const flux__attend_text *a) {
+    flux__listing *s = &a->c->s;
+    const char *half = a->dtype == FLUX_F16 ? "f16" : "bf16";
+    const bool fours = flux__is_half(a->dtype) && a->dv % 4 == 0 &&
+                       flux__attend_whole(a, FLUX__ATTEND_G, 2);
+    char g[200], y[200];
+    flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g);
+    snprintf(y, sizeof y, "p%d[((sample * %lld + i) * %lld + head) * %lld + f]",
+             a->p[FLUX__ATTEND_MADE], (long long)a->queries, (long long)a->heads,
+             (long long)a->dv);
+    if (fours)
+        flux__emit(s, "    for (int f = f0 * 4; f < %lld; f += 64) {\n"
+                   "    const words2 g = *(const words2 *)&%s, y = *(const words2 *)&%s;\n"
+                   "    FULLY\n    for (int q = 0; q < 4; q++) dot = fmaf("
+                   "%s_float((unsigned short)(g.x[q / 2] >> q %% 2 * 16)), "
+                   "%s_float((unsigned short)(y.x[q / 2] >> q %% 2 * 16)), dot);\n    }\n",
+                   (long long)a->dv, strchr(g, '('), y, half, half);
+    else {
+        flux__emit(s, "    for (int f = f0; f < %lld; f += 16) dot = fma%s(%s, ",
+                   (long long)a->dv, a->T[0] == 'f' ? "f" : "", g);
+        flux__emit_loaded(s, a->dtype, y);
+        flux__emit(s, ", dot);\n");
+    }
+}
+
 /* The launch before the gradients. Of each query, with `plain`: its maximum, or 0 if it sees no
    key, the reciprocal of its sum, and dot(dy, y), of 4 numbers; else the logarithm, to base 2, of
    its softmax's sum, infinite if it sees no key, and dot(dy, y). 16 threads have a query. */
@@ -145,21 +172,15 @@ static bool flux__code_attend_dots(const flux__attend_text *a, int scratch, bool
     flux__listing *s = &c->s;
     const int64_t units = a->heads * a->batch, queries = (a->queries + FLUX__ATTEND_PAD - 1) /
                                                           FLUX__ATTEND_PAD * FLUX__ATTEND_PAD;
-    char g[200], y[200];
     flux__emit(s, "    const int t = (int)threadIdx.x, f0 = t %% 16;\n");
     flux__emit_unit(c, "unit", units, "");
     flux__emit(s, "    const %s head = unit %% %lld, sample = unit / %lld, "
                 "i = (%s)blockIdx.x * 16 + t / 16;\n    %s dot = 0, most = %s, rest = 0;\n",
                 c->index, (long long)a->heads, (long long)a->heads, c->index, a->T,
                 plain ? "0" : "INF");
-    snprintf(y, sizeof y, "p%d[((sample * %lld + i) * %lld + head) * %lld + f]",
-             a->p[FLUX__ATTEND_MADE], (long long)a->queries, (long long)a->heads,
-             (long long)a->dv);
-    flux__emit(s, "    if (i < %lld) {\n    for (int f = f0; f < %lld; f += 16) dot = fma%s(%s, ",
-                (long long)a->queries, (long long)a->dv, a->T[0] == 'f' ? "f" : "",
-                flux__attend_element(a, FLUX__ATTEND_G, "i", "f", g, sizeof g));
-    flux__emit_loaded(s, a->dtype, y);
-    flux__emit(s, ", dot);\n    const %s *const stat = (const %s *)p%d + "
+    flux__emit(s, "    if (i < %lld) {\n", (long long)a->queries);
+    flux__emit_attend_dot(a);
+    flux__emit(s, "    const %s *const stat = (const %s *)p%d + "
                 "(%lld + (unit * %lld + i) * 2);\n"
                 "    rest = stat[1];\n    if (rest != 0) most = %s;\n    }\n", a->T, a->T,
                 a->p[FLUX__ATTEND_MADE], flux__attend_stats_at(a), (long long)a->queries,

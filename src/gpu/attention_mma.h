@@ -10,8 +10,7 @@
 
 /* ---------------------------------------------------------------------- gpu/attention_mma.h
    Attention with a chip's instruction on small matrices (flux__fragment), in the
-   order of FlashAttention-2 (Dao, 2023), and flux__code_attention, which chooses
-   between this text and that of gpu/attention.h.
+   order of FlashAttention-2 (Dao, 2023).
 
    A warp has 16 or 32 rows (the queries or, for the gradients of k and v, the
    keys), whose operands' fragments and sums stay in registers; tiles of columns
@@ -147,10 +146,10 @@ static void flux__emit_attend_columns(const flux__attend_pass *p, const char *fr
     flux__emit_attend_tile(p, p->c2, from, p->n, second);
     flux__emit(s, "    APART;\n");
     if (p->by_keys && p->stages > 1)
-        flux__emit(s, "    if (t < %d) copy_16((float *)(tile + STATS) + t * 4, query + (%s) * 2 + "
-                    "t * 4, 16);\n", p->n / 2, from);
+        flux__emit(s, "    if (t < %d) copy_16((float *)(tile + behind) + t * 4, "
+                    "query + (%s) * 2 + t * 4, 16);\n", p->n / 2, from);
     else if (p->by_keys)
-        flux__emit(s, "    for (int e = t; e < %d; e += %d) ((float *)(tile + STATS))[e] = "
+        flux__emit(s, "    for (int e = t; e < %d; e += %d) ((float *)(tile + behind))[e] = "
                     "query[(%s) * 2 + e];\n", p->n * 2, p->warps * p->f->lanes, from);
     if (p->stages > 1) flux__emit(s, "    copies_end();\n");
     flux__emit(s, "    }\n");
@@ -290,10 +289,10 @@ static void flux__emit_attend_mma_by_rows(const flux__attend_pass *p, int sums) 
 }
 
 /* The same for all rows at once, for NVIDIA, where a branch would part their chains, which fill
-   each other's waits; exponentials come 16 columns at a time, with the products that take them. */
-static void flux__emit_attend_mma_at_once(const flux__attend_pass *p, int sums) {
+   each other's waits. First the maximum, as the subtrahend `top`, and what sums shrink by,
+   `fade`. */
+static void flux__emit_attend_mma_top(const flux__attend_pass *p, int sums) {
     flux__listing *s = &p->a->c->s;
-    const int n = p->n / 16;
     const char *const rows = "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                              "    for (int h = 0; h < %d; h++) ";
     flux__emit(s, "    float top[%d][%d], fade[%d][%d];\n", p->tall, p->locals, p->tall,
@@ -302,8 +301,8 @@ static void flux__emit_attend_mma_at_once(const flux__attend_pass *p, int sums) 
     flux__emit(s, "top[i][h] = most[i][h];\n    FULLY\n    for (int j = 0; j < %d; j++)\n"
                 "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                 "    for (int e = 0; e < %d; e++) "
-                "top[i][%s] = fmaxf(top[i][%s], s[j][i][e]);\n", n, p->tall, sums, p->local,
-                p->local);
+                "top[i][%s] = fmaxf(top[i][%s], s[j][i][e]);\n", p->n / 16, p->tall, sums,
+                p->local, p->local);
     for (int w = p->near; w < p->far; w *= 2) {
         flux__emit(s, rows, p->tall, p->locals);
         flux__emit(s, "top[i][h] = fmaxf(top[i][h], ACROSS(top[i][h], %d));\n", w);
@@ -313,13 +312,20 @@ static void flux__emit_attend_mma_at_once(const flux__attend_pass *p, int sums) 
                 "    top[i][h] = v == -INF ? 0.0f : v * POWER;\n"
                 "    fade[i][h] = near_exp2(fmaf(most[i][h], POWER, -top[i][h]));\n"
                 "    most[i][h] = v, all[i][h] *= fade[i][h];\n    }\n");
-    flux__emit(s, "    FULLY\n    for (int f = 0; f < %d; f++)\n    FULLY\n"
+}
+
+static void flux__emit_attend_mma_fade(const flux__attend_pass *p, int sums) {
+    flux__emit(&p->a->c->s, "    FULLY\n    for (int f = 0; f < %d; f++)\n    FULLY\n"
                 "    for (int i = 0; i < %d; i++)\n    FULLY\n    for (int e = 0; e < %d; e++) "
                 "sum2[i][f][e] *= fade[i][%s];\n", p->n2 / 16, p->tall, sums, p->local);
-    flux__emit(s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n    FULLY\n"
+}
+
+/* Begins a loop over pieces of 16 columns, j, whose exponentials come with what takes them. */
+static void flux__emit_attend_mma_powers(const flux__attend_pass *p, int sums) {
+    flux__emit(&p->a->c->s, "    FULLY\n    for (int j = 0; j < %d; j++) {\n    FULLY\n"
                 "    for (int i = 0; i < %d; i++)\n    FULLY\n    for (int e = 0; e < %d; e++) "
                 "s[j][i][e] = near_exp2(fmaf(s[j][i][e], POWER, -top[i][%s])), "
-                "all[i][%s] += s[j][i][e];\n", n, p->tall, sums, p->local, p->local);
+                "all[i][%s] += s[j][i][e];\n", p->n / 16, p->tall, sums, p->local, p->local);
 }
 
 /* The forward pass over a tile: scores, their exponentials, and what these add to sum2. The lanes'
@@ -333,7 +339,11 @@ static void flux__emit_attend_mma_forward(const flux__attend_pass *p, bool maske
     if (masked) flux__emit_attend_mma_seen(p, "s[j][i][e]");
     flux__emit(s, "    }\n");
     if (p->f->turned) flux__emit_attend_mma_by_rows(p, sums);
-    else flux__emit_attend_mma_at_once(p, sums);
+    else {
+        flux__emit_attend_mma_top(p, sums);
+        flux__emit_attend_mma_fade(p, sums);
+        flux__emit_attend_mma_powers(p, sums);
+    }
     flux__emit_attend_mma_drop(p, "s[j][i][e]");
     flux__emit_attend_mma_add(p, "s[j][i]", false);
     flux__emit(s, "    }\n");
@@ -353,7 +363,7 @@ static void flux__emit_attend_mma_backward(const flux__attend_pass *p, bool mask
     flux__emit(s, "    FULLY\n    for (int i = 0; i < %d; i++)\n    FULLY\n"
                 "    for (int e = 0; e < %d; e++) {\n", p->tall, sums);
     if (p->by_keys)
-        flux__emit(s, "    const float *const stat = (float *)(c1 + STATS) + (j * 16 + %s) * 2;\n"
+        flux__emit(s, "    const float *const stat = (float *)(c1 + behind) + (j * 16 + %s) * 2;\n"
                     "    const float lse = stat[0], less = stat[1];\n", p->col);
     else flux__emit(s, "    const float lse = most[i][%s], less = all[i][%s];\n", p->local,
                      p->local);
@@ -411,6 +421,19 @@ static void flux__emit_attend_mma_result(const flux__attend_pass *p) {
     flux__emit_attend_mma_store(p, false, "all[i][h]", 0);
 }
 
+/* The numbers of a lane's queries, where these are the rows: the running maximum and sum or, going
+   backward, the logarithm of the softmax's sum, and dot(dy, y). */
+static void flux__emit_attend_mma_stats(const flux__attend_pass *p) {
+    flux__listing *s = &p->a->c->s;
+    flux__emit(s, "    float most[%d][%d], all[%d][%d];\n    FULLY\n"
+                "    for (int i = 0; i < %d; i++)\n    FULLY\n"
+                "    for (int h = 0; h < %d; h++) {\n", p->tall, p->locals, p->tall, p->locals,
+                p->tall, p->locals);
+    if (p->forward) flux__emit(s, "    most[i][h] = -INF, all[i][h] = 0;\n    }\n");
+    else flux__emit(s, "    const int at = ((int)r0 + w0 + i * 16 + %s) * 2;\n"
+                     "    most[i][h] = query[at], all[i][h] = query[at + 1];\n    }\n", p->row);
+}
+
 /* What a pass begins with: where operands start, the rows' fragments and numbers, sums of 0. */
 static void flux__emit_attend_mma_begin(const flux__attend_pass *p) {
     const flux__attend_text *a = p->a;
@@ -432,14 +455,7 @@ static void flux__emit_attend_mma_begin(const flux__attend_pass *p) {
     if (p->first) flux__emit(s, "    float sum1[%d][%d][%d] = { 0 };\n", p->tall, p->n1 / 16, sums);
     if (p->second)
         flux__emit(s, "    float sum2[%d][%d][%d] = { 0 };\n", p->tall, p->n2 / 16, sums);
-    if (p->by_keys) return;
-    flux__emit(s, "    float most[%d][%d], all[%d][%d];\n    FULLY\n"
-                "    for (int i = 0; i < %d; i++)\n    FULLY\n"
-                "    for (int h = 0; h < %d; h++) {\n", p->tall, p->locals, p->tall, p->locals,
-                p->tall, p->locals);
-    if (p->forward) flux__emit(s, "    most[i][h] = -INF, all[i][h] = 0;\n    }\n");
-    else flux__emit(s, "    const int at = ((int)r0 + w0 + i * 16 + %s) * 2;\n"
-                     "    most[i][h] = query[at], all[i][h] = query[at + 1];\n    }\n", p->row);
+    if (!p->by_keys) flux__emit_attend_mma_stats(p);
 }
 
 /* The loop over tiles as long as c0 < `end`, which begins with the tile at c0 in shared memory or
@@ -487,34 +503,27 @@ static void flux__emit_attend_loops(const flux__attend_pass *p) {
     flux__emit_attend_loop(p, "last", !p->by_keys);
 }
 
-/* The text of a pass. Of a causal pass without another mask the blocks with most columns come
+/* A block's place: unit, head, sample, its rows from r0 on, and the columns from `first` to `last`
+   that it goes through. Of a causal pass without another mask the blocks with most columns come
    first, and tiles without a visible score are left out. */
-static bool flux__code_attend_pass(const flux__attend_pass *p) {
+static void flux__emit_attend_mma_place(const flux__attend_pass *p) {
     const flux__attend_text *a = p->a;
     flux__emitter *c = a->c;
     flux__listing *s = &c->s;
-    const int64_t blocks = (p->limit + p->rows - 1) / p->rows, units = a->heads * a->batch;
-    const int threads = p->warps * p->f->lanes, across = p->rows *
-        (p->pitch1 > p->pitch2 ? p->pitch1 : p->pitch2) * p->size / 4;
+    const int64_t blocks = (p->limit + p->rows - 1) / p->rows;
     const flux__operand *mask = a->o[FLUX__ATTEND_MASK];
     const bool skip = a->causal && !mask;
     const long long later = (long long)(a->keys - a->queries);
-    flux__emit(s, "    __shared__ ALIGN16 u32 shared[%d];\n"
-                "    const int t = (int)threadIdx.x, w0 = t / %d * %d;\n",
-                p->stages * p->tile > across ? p->stages * p->tile : across, p->f->lanes,
-                16 * p->tall);
-    flux__emit(s, "#define SCALE %.9gf\n#define POWER %s\n#define STATS %d\n",
+    flux__emit(s, "#define SCALE %.9gf\n#define POWER %s\n",
                 1.4426950408889634 / sqrt((double)a->d),
-                mask && mask->dtype != FLUX_BOOL ? "1.0f" : "SCALE",
-                p->n * (p->pitch1 + p->pitch2));
-    flux__emit_unit(c, "unit", units, "");
+                mask && mask->dtype != FLUX_BOOL ? "1.0f" : "SCALE");
+    flux__emit_unit(c, "unit", a->heads * a->batch, "");
     char block[48] = "blockIdx.x";
     if (skip && !p->by_keys)
         snprintf(block, sizeof block, "(%lldu - blockIdx.x)", (long long)(blocks - 1));
-    flux__emit(s, "    const %s head = unit %% %lld, sample = unit / %lld, r0 = (%s)%s * %d;\n",
-                c->index, (long long)a->heads, (long long)a->heads, c->index, block, p->rows);
-    flux__emit_attend_mma_begin(p);
-    flux__emit(s, "    const %s first = ", c->index);
+    flux__emit(s, "    const %s head = unit %% %lld, sample = unit / %lld, r0 = (%s)%s * %d, "
+                "first = ", c->index, (long long)a->heads, (long long)a->heads, c->index, block,
+                p->rows);
     if (skip && p->by_keys)
         flux__emit(s, "r0 > %lld ? (r0 - %lld) / %d * %d : 0", later, later, p->n, p->n);
     else flux__emit(s, "0");
@@ -523,50 +532,39 @@ static bool flux__code_attend_pass(const flux__attend_pass *p) {
         flux__emit(s, " < r0 + %lld ? %lld : r0 + %lld", later + p->rows, (long long)p->columns,
                     later + p->rows);
     flux__emit(s, ";\n");
-    flux__emit_attend_loops(p);
+}
+
+/* The end of a pass, whose launch has so many threads a block and blocks a multiprocessor. */
+static bool flux__attend_mma_end(const flux__attend_pass *p, unsigned threads, unsigned each) {
+    const flux__attend_text *a = p->a;
+    flux__gpu_step *next = &a->c->gk->next;
+    const int64_t units = a->heads * a->batch;
     char scale[40];
     snprintf(scale, sizeof scale, "%.9gf", 1 / sqrt((double)a->d));
     if (p->forward) flux__emit_attend_mma_result(p);
     if (p->first) flux__emit_attend_mma_store(p, true, scale, p->at1);
     if (p->second && !p->forward) flux__emit_attend_mma_store(p, false, "1.0f", p->at2);
-    flux__emit(s, "    __syncthreads();\n    }\n#undef SCALE\n#undef POWER\n#undef STATS\n");
-    c->gk->next.threads = (unsigned)threads, c->gk->next.blocks = 2;
-    c->gk->next.grid[0] = (unsigned)blocks;
-    c->gk->next.grid[1] = (unsigned)(units < 65535 ? units : 65535);
-    return flux__emitter_finish(c);
+    flux__emit(&a->c->s, "    __syncthreads();\n    }\n#undef SCALE\n#undef POWER\n");
+    next->threads = threads, next->blocks = each;
+    next->grid[0] = (unsigned)((p->limit + p->rows - 1) / p->rows);
+    next->grid[1] = (unsigned)(units < 65535 ? units : 65535);
+    return flux__emitter_finish(a->c);
 }
 
-/* The texts of attention's node t: with matrix instructions if the chip has one for the operands'
-   dtype and a lane's registers hold the features of a head. */
-static bool flux__code_attention(flux__emitter *c, flux__kernel *k, const flux__gpu *g,
-                                 const flux_tensor *t, int out, bool tf32) {
-    flux__attend_text a = flux__attend_of(c, t, out);
-    const bool back = (t->arg.i[2] & FLUX__ATTEND_BACK) != 0;
-    const flux__fragment *f = g->driver->fragment(g->info.arch, a.o[FLUX__ATTEND_Q]->dtype, tf32);
-    const bool half = flux__is_half(a.o[FLUX__ATTEND_Q]->dtype);
-    const int64_t most = back && !half ? FLUX__ATTEND_MMA_MOST / 2 : FLUX__ATTEND_MMA_MOST;
-    /* Masks' places and doubles take registers, and AMD's compiler takes all for loads ahead. */
-    a.roomy = strncmp(g->info.arch, "sm_", 3) == 0 && a.T[0] == 'f' && !a.o[FLUX__ATTEND_MASK] &&
-              !a.o[FLUX__ATTEND_KEEP];
-    if (!f || a.d > most || a.dv > most) return flux__code_attend(&a, k, back);
-    flux__attend_pass p = flux__attend_pass_of(&a, f, !back, false);
-    if (!back) return flux__code_attend_pass(&p);
-    k->scratch = (size_t)(a.heads * a.batch * ((a.queries + FLUX__ATTEND_PAD - 1) /
-                                               FLUX__ATTEND_PAD * FLUX__ATTEND_PAD)) * 8;
-    p.scratch = flux__emitter_param(c, 's', 0, "long long *");
-    flux__attend_pass by_keys = flux__attend_pass_of(&a, f, false, true);
-    by_keys.scratch = p.scratch;
-    by_keys.at1 = a.d * a.heads * a.queries * a.batch;
-    by_keys.at2 = by_keys.at1 + a.d * a.heads * a.keys * a.batch;
-    if (!flux__code_attend_dots(&a, p.scratch, false) || !flux__code_attend_pass(&p)) return false;
-    /* With a mask's places or the next tile the registers would not suffice for both. */
-    const bool places = a.o[FLUX__ATTEND_MASK] || a.o[FLUX__ATTEND_KEEP];
-    if (f->lanes == 32 && by_keys.n1 + by_keys.n2 >= 192 && (places || by_keys.stages == 1)) {
-        by_keys.second = false;
-        if (!flux__code_attend_pass(&by_keys)) return false;
-        by_keys.first = false, by_keys.second = true;
-    }
-    return flux__code_attend_pass(&by_keys);
+/* The text of a pass. */
+static bool flux__code_attend_pass(const flux__attend_pass *p) {
+    flux__listing *s = &p->a->c->s;
+    const int threads = p->warps * p->f->lanes, across = p->rows *
+        (p->pitch1 > p->pitch2 ? p->pitch1 : p->pitch2) * p->size / 4;
+    flux__emit(s, "    __shared__ ALIGN16 u32 shared[%d];\n"
+                "    const int t = (int)threadIdx.x, w0 = t / %d * %d;\n",
+                p->stages * p->tile > across ? p->stages * p->tile : across, p->f->lanes,
+                16 * p->tall);
+    if (p->by_keys) flux__emit(s, "    const int behind = %d;\n", p->n * (p->pitch1 + p->pitch2));
+    flux__emit_attend_mma_place(p);
+    flux__emit_attend_mma_begin(p);
+    flux__emit_attend_loops(p);
+    return flux__attend_mma_end(p, (unsigned)threads, 2);
 }
 
 FLUX__END_LEAN

@@ -185,7 +185,7 @@ static bool flux__code_plane_product(flux__emitter *c, flux__kernel *k, flux__pl
                                      const flux__factor *fa, const flux__factor *fb, bool copies) {
     p->scratch = flux__emitter_param(c, 's', 0, "long long *");
     k->scratch = (size_t)(p->maps[1].offset + p->maps[1].step[1] * p->maps[1].dim[2]);
-    if (!flux__keep_maps(c, p->maps)) return false;
+    if (!flux__keep_maps(c, p->maps, 2)) return false;
     for (int which = 0; which < 4; which++) flux__code_plane_launch(c, p, fa, fb, copies, which);
     c->s.n = 0;
     for (int which = 0; which < 4; which++) {

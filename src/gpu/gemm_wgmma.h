@@ -125,27 +125,57 @@ static void flux__emit_descriptor(flux__emitter *c, const flux__factor *f, const
                "((%s) >> 4);\n", f->name, f->deep ? 1 : FLUX__BOX_BYTES / 16, from);
 }
 
-/* One instruction for each place l * 16 of a line: adds to the array `sum`, or where `adds` is 0
-   puts there, 64 x rows x 16 products of the tiles of plane `a` and of plane `b`. The dims that are
-   not along the inner one come first in an operand that is not `deep`. */
-static void flux__emit_wgmma(flux__emitter *c, const flux__factor *fa, const flux__factor *fb,
-                             int rows, const char *sum, int a, int b, const char *adds) {
-    flux__listing *s = &c->s;
-    const char *type = fa->o->dtype == FLUX_F16 ? "f16" : "bf16";
-    const int sums = rows / 2;
-    flux__emit(s, "    FULLY\n    for (int l = 0; l < %d; l++)\n", FLUX__LINE / 16);
+/* One wgmma instruction, d += a b or d = a b, where a is 64 x 16 and b 16 x n half floats. The
+   strings are expressions. */
+typedef struct flux__wgmma {
+    const char *type;                     /* "f16" or "bf16" */
+    int n;
+    const char *sums;                     /* a lane's sum e of n / 2: a format of e / 8 and e % 8 */
+    const char *a, *b;                    /* descriptors */
+    bool loaded;                          /* a is an array of a lane's 4 words instead */
+    bool turned_a, turned_b;              /* the dims not along the inner one come first */
+    const char *adds;                     /* 0: d = a b */
+} flux__wgmma;
+
+/* Emits the instruction: its operands are the sums, a, b and whether it adds, in this order. */
+static void flux__emit_wgmma(flux__listing *s, const flux__wgmma *w) {
+    const int sums = w->n / 2, words = w->loaded ? 4 : 1;
     flux__emit(s, "    asm volatile(\"{\\n.reg .pred %%%%p;\\nsetp.ne.b32 %%%%p, %%%d, 0;\\n"
-               "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", sums + 2, rows, type, type);
+               "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {", sums + words + 1, w->n,
+               w->type, w->type);
     for (int e = 0; e < sums; e++) flux__emit(s, "%s%%%d", e ? "," : "", e);
-    flux__emit(s, "}, %%%d, %%%d, %%%%p, 1, 1, %d, %d;\\n}\\n\"\n        : ", sums, sums + 1,
-               !fb->deep, !fa->deep);
-    for (int e = 0; e < sums; e++) flux__emit(s, "%s\"+f\"(%s[%d])", e ? ", " : "", sum, e);
-    flux__emit(s, "\n        : \"l\"(b_now + %d + l * %d), \"l\"(a_now + %d + l * %d), "
-               "\"r\"(%s));\n", b * FLUX__WGMMA_COLUMNS * 8, fb->deep ? 2 : 128, a * rows * 8,
-               fa->deep ? 2 : 128, adds);
+    flux__emit(s, w->loaded ? "}, {" : "}, ");
+    for (int e = 0; e < words; e++) flux__emit(s, "%s%%%d", e ? "," : "", sums + e);
+    flux__emit(s, w->loaded ? "}, %%%d, %%%%p, 1, 1, " : ", %%%d, %%%%p, 1, 1, ", sums + words);
+    if (!w->loaded) flux__emit(s, "%d, ", w->turned_a);
+    flux__emit(s, "%d;\\n}\\n\"\n        : ", w->turned_b);
+    for (int e = 0; e < sums; e++) {
+        flux__emit(s, e ? ", \"+f\"(" : "\"+f\"(");
+        flux__emit(s, w->sums, e / 8, e % 8);
+        flux__emit(s, ")");
+    }
+    flux__emit(s, "\n        : ");
+    for (int e = 0; e < words && w->loaded; e++) flux__emit(s, "\"r\"(%s[%d]), ", w->a, e);
+    if (!w->loaded) flux__emit(s, "\"l\"(%s), ", w->a);
+    flux__emit(s, "\"l\"(%s), \"r\"(%s));\n", w->b, w->adds);
 }
 
-/* The products of a turn, into the array `sum`: of planes those of the pairs that matter, those of
+/* One instruction for each place l * 16 of a line: adds to `sum`, or where `adds` is 0
+   puts there, 64 x rows x 16 products of the tiles of plane `a` and of plane `b`. */
+static void flux__emit_line_products(flux__emitter *c, const flux__factor *fa,
+                                     const flux__factor *fb, int rows, const char *sum, int a,
+                                     int b, const char *adds) {
+    char left[60], right[60];
+    snprintf(left, sizeof left, "b_now + %d + l * %d", b * FLUX__WGMMA_COLUMNS * 8,
+             fb->deep ? 2 : 128);
+    snprintf(right, sizeof right, "a_now + %d + l * %d", a * rows * 8, fa->deep ? 2 : 128);
+    const flux__wgmma w = { fa->o->dtype == FLUX_F16 ? "f16" : "bf16", rows, sum, left, right,
+                            false, !fb->deep, !fa->deep, adds };
+    flux__emit(&c->s, "    FULLY\n    for (int l = 0; l < %d; l++)\n", FLUX__LINE / 16);
+    flux__emit_wgmma(&c->s, &w);
+}
+
+/* The products of a turn, into `sum`: of planes those of the pairs that matter, those of
    the smallest pair first. The order matters: the chip cuts each sum off (to 24 bits and toward
    zero, as its errors suggest), so few of them may be of the size of the result. */
 static void flux__emit_turn_products(flux__emitter *c, const flux__ring *r, const flux__factor *fa,
@@ -153,7 +183,7 @@ static void flux__emit_turn_products(flux__emitter *c, const flux__ring *r, cons
     flux__emit(&c->s, "    products_begin();\n");
     for (int both = r->planes - 1; both >= 0; both--)
         for (int a = 0; a <= both; a++)
-            flux__emit_wgmma(c, fa, fb, r->rows, sum, a, both - a,
+            flux__emit_line_products(c, fa, fb, r->rows, sum, a, both - a,
                              r->planes > 1 && both == r->planes - 1 && a == 0 ? "(int)(l > 0)"
                                                                               : "1");
     flux__emit(&c->s, "    products_end();\n");
@@ -180,13 +210,13 @@ static void flux__emit_consumers(flux__emitter *c, const flux__ring *r, const fl
                r->turns, r->stage / 16, r->stage / 16);
     if (r->planes > 1) {
         flux__emit(s, "    float part[%d];\n", sums);
-        flux__emit_turn_products(c, r, fa, fb, "part");
+        flux__emit_turn_products(c, r, fa, fb, "part[%d * 8 + %d]");
         flux__emit(s, "    products_left(0);\n    if (t %% 32 == 0) phase_arrive(empty + q * 8);\n"
                    "    FULLY\n    for (int e = 0; e < %d; e++) {\n    SETTLED(part[e]);\n"
                    "    sum[e] += part[e];\n    }\n    }\n", sums);
         return;
     }
-    flux__emit_turn_products(c, r, fa, fb, "sum");
+    flux__emit_turn_products(c, r, fa, fb, "sum[%d * 8 + %d]");
     flux__emit(s, "    products_left(1);\n"
                "    if (n > 0 && t %% 32 == 0) phase_arrive(empty + (n - 1) %% %d * 8);\n"
                "    }\n    products_left(0);\n    FULLY\n"
@@ -252,11 +282,11 @@ static void flux__code_wgmma_product(flux__emitter *c, const flux__factor *fa,
     c->gk->next.shared = (unsigned)(r->turns * r->stage + 1024);
 }
 
-/* Gives the kernel its operands' maps. False: no memory. */
-static bool flux__keep_maps(flux__emitter *c, const flux__tensor_map *maps) {
-    c->gk->maps = (flux__tensor_map *)flux__zalloc(2 * sizeof *maps);
+/* Gives the kernel its n operands' maps. False: no memory. */
+static bool flux__keep_maps(flux__emitter *c, const flux__tensor_map *maps, int n) {
+    c->gk->maps = (flux__tensor_map *)flux__zalloc((size_t)n * sizeof *maps);
     if (!c->gk->maps) return c->failed = true, false;
-    memcpy(c->gk->maps, maps, 2 * sizeof *maps);
+    memcpy(c->gk->maps, maps, (size_t)n * sizeof *maps);
     return true;
 }
 
@@ -270,7 +300,7 @@ static int flux__wgmma_tile(flux__emitter *c, const flux__factor *fa, const flux
     if (!rows || !flux__map_of(c->k, fa, rows, &maps[0]) ||
         !flux__map_of(c->k, fb, FLUX__WGMMA_COLUMNS, &maps[1]))
         return 0;
-    return flux__keep_maps(c, maps) ? rows : 0;
+    return flux__keep_maps(c, maps, 2) ? rows : 0;
 }
 
 FLUX__END_LEAN

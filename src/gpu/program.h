@@ -13,7 +13,7 @@
 #include "gemm_mma.h"
 #include "sorting.h"
 #include "whole.h"
-#include "attention_mma.h"
+#include "attention_wgmma.h"
 
 /* ---------------------------------------------------------------------- gpu/program.h
    From a kernel to text: flux__code_kernel chooses the emitter of its kind, and

@@ -196,7 +196,8 @@ static flux_tensor *flux__attention(const flux__attend *what) {
         if (*masks[i] && !(*masks[i] = flux_broadcast_to_with(*masks[i], full)))
             return NULL;
     const int64_t columns = full.dim[1] * full.dim[3],
-                  stats = flux__attend_behind(flux__times(columns, a.v->dim[0]), own_dtype),
+                  stats = flux__attend_behind(flux__times(columns, a.v->dim[0]),
+                                              (int)own_dtype),
                   wide = flux__is_half((int)own_dtype) ? 4 : 2,
                   size = flux__plus(stats, flux__times(columns, wide * a.heads));
     flux_tensor *in[6] = { flux__attend_node(&a, NULL, NULL, size), a.q, a.k, a.v };

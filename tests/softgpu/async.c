@@ -31,7 +31,7 @@ static int used;
 unsigned soft_progress;                        /* changes whenever a thread that waits for others may find it done */
 
 /* A warpgroup's products: operands as numbers, and what they were read from. */
-typedef struct product { unsigned number; uint64_t a, b; int n, turned_a, turned_b; unsigned changes; float left[64][16], right[256][16]; } product;
+typedef struct product { unsigned number; uint64_t a, b; int n, turned_a, turned_b, loaded; unsigned changes; float left[64][16], right[256][16]; } product;
 typedef struct sums { uint64_t *first; uint64_t *at[128]; int n, last; float value[128]; } sums;         /* of a thread, until they are waited for */
 typedef struct member {                        /* a thread as one of a warpgroup */
     unsigned number;                           /* products so far */
@@ -81,7 +81,7 @@ KERNEL_CALLS(char *, softgpu_dynamic_shared, (unsigned long long at, int bytes))
         fail("an address outside shared memory", (unsigned)at);
     return soft_now->dynamic[0] + (at - start);
 }
-static char *pointer(unsigned at, int bytes) {
+char *soft_shared_memory(unsigned at, int bytes) {
     char *p = soft_now->shared + at - 16;
     return at >= 16 && p + bytes <= soft_now->shared_end ? p : softgpu_dynamic_shared(at, bytes);
 }
@@ -111,7 +111,7 @@ KERNEL_CALLS(void, softptx_mbarrier_init, (unsigned at, unsigned all)) {
     for (int i = 0; i < nphases; i++)
         if (phases[i].at == at) fail("an mbarrier that is initialised twice", at);
     if (at % 8 || !all || all > 0xfffff || nphases == PHASES) fail("an mbarrier that can't be", at);
-    memset(pointer(at, 8), 0xa5, 8);
+    memset(soft_shared_memory(at, 8), 0xa5, 8);
     memset(&phases[nphases], 0, sizeof *phases);
     phases[nphases].at = at, phases[nphases].all = phases[nphases].left = all, phases[nphases++].by = (unsigned)this_thread();
 }
@@ -154,6 +154,7 @@ KERNEL_CALLS(void, softptx_reads, (const void *p, int bytes)) {
     const unsigned at = (unsigned)softgpu_shared_address(p);
     for (unsigned a = at & ~15u; a < at + (unsigned)bytes; a += 16) check_read(a, 0);
 }
+void soft_async_reads(unsigned at) { check_read(at, 0); }
 KERNEL_CALLS(void, softptx_writes, (const void *p, int bytes)) {
     const unsigned at = (unsigned)softgpu_shared_address(p), t = (unsigned)this_thread();
     used = 1;
@@ -184,7 +185,7 @@ KERNEL_CALLS(void, softptx_box, (unsigned to, const void *map, int x, int y, int
         if (c->state == UNDER_WAY) fail("two copies to the same place", a);
         if (c->state == BY_THREAD && fences[c->writer] == c->fences) fail("a copy to what a thread wrote without fence.proxy.async", a);
         c->state = UNDER_WAY, c->changes++;
-        memset(pointer(a, 16), 0xff, 16);
+        memset(soft_shared_memory(a, 16), 0xff, 16);
     }
     ncopies++, used = 1;
 }
@@ -200,7 +201,7 @@ static void land(int which) {
                 const unsigned to = b.map.swizzle ? swizzled(b.to + o) : b.to + o;
                 int in = 1;
                 for (int d = 0; d < 3; d++) in = in && at[d] >= 0 && (uint64_t)at[d] < b.map.dim[d];
-                char *put = pointer(to, b.map.bytes);
+                char *put = soft_shared_memory(to, b.map.bytes);
                 if (in) memcpy(put, (const char *)(uintptr_t)(b.map.at + (uint64_t)at[0] * b.map.bytes + (uint64_t)at[1] * b.map.step[0] + (uint64_t)at[2] * b.map.step[1]), b.map.bytes);
                 else memset(put, 0, b.map.bytes);
             }
@@ -224,7 +225,7 @@ int soft_async_step(void) {
 
 static float number_at(unsigned at, int kind) {
     unsigned short h;
-    memcpy(&h, pointer(at, 2), 2);
+    memcpy(&h, soft_shared_memory(at, 2), 2);
     return soft_half(h, kind);
 }
 /* Where element (i of the M or N side, l of the inner dim) lies, by the descriptor: in lines of 128 bytes, eight to 1024. K-major:
@@ -247,7 +248,7 @@ static unsigned changes_of(uint64_t d, int n, int turned, int first) {
     return sum;
 }
 static unsigned changes_of_product(const product *p, int first) {
-    return changes_of(p->a, 64, p->turned_a, first) + changes_of(p->b, p->n, p->turned_b, first);
+    return (p->loaded ? 0 : changes_of(p->a, 64, p->turned_a, first)) + changes_of(p->b, p->n, p->turned_b, first);
 }
 static sums *set_of(member *m, uint64_t **at, int n) {
     for (int i = 0; i < m->nsets; i++)
@@ -267,34 +268,46 @@ static float cut_off(double x) {
     const float y = (float)x;
     return fabs((double)y) > fabs(x) && isfinite(y) ? nextafterf(y, 0) : y;
 }
-KERNEL_CALLS(void, softptx_wgmma, (int n, int kind, unsigned long long a, unsigned long long b, int adds, int turned_a, int turned_b, unsigned long long **d)) {
-    const int t = this_thread(), group = t / 128, lane = t % 32;
+/* A thread's part of a product; `words`: its four of the left operand, which is in registers, or NULL: it is at a. Of that a warp
+   multiplies only what its own threads have. */
+static void multiply(int n, int kind, uint64_t a, const unsigned *words, uint64_t b, int adds, int turned_a, int turned_b, uint64_t **d) {
+    const int t = this_thread(), group = t / 128, lane = t % 32, first = t % 128 / 32 * 16 + lane / 4;
     member *m = &members_of_block[t];
     product *p = &products[group][++m->number % RING];
     used = 1;
     warp_meets();
     if (soft_now->block_size[0] % 128 || group >= GROUPS) fail("a warpgroup of fewer than four warps", 0);
     if (p->number != m->number) {              /* the warpgroup's first thread to come reads the operands */
-        p->number = m->number, p->a = a, p->b = b, p->n = n, p->turned_a = turned_a, p->turned_b = turned_b;
+        p->number = m->number, p->a = a, p->b = b, p->n = n, p->turned_a = turned_a, p->turned_b = turned_b, p->loaded = words != NULL;
         p->changes = changes_of_product(p, 0);
         for (int l = 0; l < 16; l++) {
-            for (int i = 0; i < 64; i++) p->left[i][l] = number_at(element_at(a, i, l, turned_a), kind);
+            for (int i = 0; i < 64 && !words; i++) p->left[i][l] = number_at(element_at(a, i, l, turned_a), kind);
             for (int i = 0; i < n; i++) p->right[i][l] = number_at(element_at(b, i, l, turned_b), kind);
         }
     }
-    if (p->a != a || p->b != b || p->n != n) fail("the threads of a warpgroup multiply different tiles", (unsigned)(a & 0x3fff) << 4);
+    for (int i = 0; i < 8 && words; i++)
+        p->left[first + i / 2 % 2 * 8][lane % 4 * 2 + i % 2 + i / 4 * 8] = soft_half((unsigned short)(words[i / 2] >> i % 2 * 16), kind);
+    if (words) warp_meets();
+    if (p->number != m->number) fail("warps of a warpgroup are too far apart for this emulation", 0);
+    if (p->a != a || p->b != b || p->n != n || p->loaded != (words != NULL)) fail("the threads of a warpgroup multiply different tiles", (unsigned)(a & 0x3fff) << 4);
     if (lane == 0) changes_of_product(p, 1);
     if (m->nunder_way == RING) fail("wgmma: too many products before wgmma.wait_group", 0);
     m->under_way[m->nunder_way].number = m->number, m->under_way[m->nunder_way++].group = m->committed;
-    sums *s = set_of(m, (uint64_t **)d, n / 2);
+    sums *s = set_of(m, d, n / 2);
     for (int e = 0; e < n / 2; e++) {
-        const int row = t % 128 / 32 * 16 + lane / 4 + e / 2 % 2 * 8, column = e / 4 * 8 + lane % 4 * 2 + e % 2;
+        const int row = first + e / 2 % 2 * 8, column = e / 4 * 8 + lane % 4 * 2 + e % 2;
         double sum = adds ? (double)s->value[e] : 0;
         for (int l = 0; l < 16; l++) sum += (double)p->left[row][l] * (double)p->right[column][l];
         s->value[e] = cut_off(sum);
         *d[e] = 0x7fc0dead;                    /* nobody may look */
     }
     s->last = m->committed, m->open = 1;
+}
+KERNEL_CALLS(void, softptx_wgmma, (int n, int kind, unsigned long long a, unsigned long long b, int adds, int turned_a, int turned_b, unsigned long long **d)) {
+    multiply(n, kind, a, NULL, b, adds, turned_a, turned_b, (uint64_t **)d);
+}
+KERNEL_CALLS(void, softptx_wgmma_loaded, (int n, int kind, const unsigned *words, unsigned long long b, int adds, int turned_b, unsigned long long **d)) {
+    multiply(n, kind, 0, words, b, adds, 0, turned_b, (uint64_t **)d);
 }
 KERNEL_CALLS(void, softptx_wgmma_fence, (void)) { warp_meets(), members_of_block[this_thread()].fenced = 1, used = 1; }
 KERNEL_CALLS(void, softptx_wgmma_commit, (void)) { warp_meets(), members_of_block[this_thread()].committed++, members_of_block[this_thread()].open = 0; }

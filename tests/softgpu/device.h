@@ -17,6 +17,8 @@ void soft_async_end(void);
 int soft_async_step(void);
 extern unsigned soft_progress;
 size_t soft_dynamic_address(const char *p);
+char *soft_shared_memory(unsigned at, int bytes);   /* by its own address, dynamic shared memory too */
+void soft_async_reads(unsigned at);            /* 16 bytes there are read: no copy may be under way to them */
 uint64_t soft_base(void);                      /* of the devices' memory */
 _Noreturn void soft_fault(const char *why);    /* the launch fails */
 

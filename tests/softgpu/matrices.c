@@ -183,12 +183,12 @@ KERNEL_CALLS(size_t, softgpu_shared_address, (const void *p)) {
     return (size_t)(at - soft_now->shared) + 16;
 }
 static char *shared_at(unsigned address) {
-    char *p = soft_now->shared + address - 16;
-    if (p < soft_now->shared || p + 16 > soft_now->shared_end || (uintptr_t)p % 16) fault();
-    return p;
+    if (address % 16) fault();
+    return soft_shared_memory(address, 16);
 }
 static void ldmatrix(unsigned **r, unsigned address, int turned) {
     soft_race(shared_at(address), 16, SOFT_READS);
+    soft_async_reads(address);
     unsigned (*all)[WORDS] = show(&address, 1);
     int lane = this_lane();
     for (int m = 0; m < 4; m++) {

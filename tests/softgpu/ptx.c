@@ -50,6 +50,7 @@ static const char registers_of_c[] =
 "void softptx_reads(const void *p, int bytes), softptx_writes(const void *p, int bytes);\n"
 "void softptx_box(unsigned to, const void *map, int x, int y, int z, unsigned at), softptx_setmaxnreg(int more, int n);\n"
 "void softptx_wgmma(int n, int brain, softreg a, softreg b, int adds, int turned_a, int turned_b, softreg **d);\n"
+"void softptx_wgmma_loaded(int n, int brain, const unsigned *words, softreg b, int adds, int turned_b, softreg **d);\n"
 "void softptx_wgmma_fence(void), softptx_wgmma_commit(void), softptx_wgmma_wait(int left);\n"
 "typedef bool TYPE_pred; typedef unsigned char TYPE_b8, TYPE_u8; typedef unsigned short TYPE_b16, TYPE_u16; typedef unsigned TYPE_b32, TYPE_u32;\n"
 "typedef softreg TYPE_b64, TYPE_u64; typedef signed char TYPE_s8; typedef short TYPE_s16; typedef int TYPE_s32; typedef long long TYPE_s64;\n"
@@ -570,19 +571,29 @@ static bool box(translator *t, const instruction *i) {
             address(to, i->operand[0]), address(map, i->operand[1]), at[0], at[1], at[2], address(p, i->operand[2]));
     return true;
 }
-/* wgmma.fence, .commit_group, .wait_group n, and .mma_async {sums}, a, b, adds, 1, 1, turned a, turned b, of half floats */
+/* wgmma.fence, .commit_group, .wait_group n, and .mma_async {sums}, a, b, adds, 1, 1, turned a, turned b, of half floats; a may be
+   four registers, and is not turned then */
 static bool warpgroup(translator *t, const instruction *i) {
-    static char part[128][WORD];
+    static char part[128][WORD], left[4][WORD];
     char a[4 * WORD], b[4 * WORD], p[4 * WORD];
+    const bool loaded = *i->operand[1] == '{';
     int n = 0;
     if (has(i, "fence")) return fprintf(t->out, "softptx_wgmma_fence();"), true;
     if (has(i, "commit_group")) return fprintf(t->out, "softptx_wgmma_commit();"), true;
     if (has(i, "wait_group")) return fprintf(t->out, "softptx_wgmma_wait(%d);", atoi(i->operand[0])), true;
     if (i->parts != 8 || sscanf(i->part[4], "m64n%dk16", &n) != 1 || n % 8 || n < 8 || n > 256 || strcmp(i->part[5], "f32")) return false;
-    if (strcmp(i->part[6], i->part[7]) || !is_one_of(i->part[6], "f16 bf16") || i->operands != 8) return false;
+    if (strcmp(i->part[6], i->part[7]) || !is_one_of(i->part[6], "f16 bf16") || i->operands != 8 - loaded) return false;
     if (strcmp(i->operand[4], "1") || strcmp(i->operand[5], "1") || members(part, 128, i->operand[0]) != n / 2) return false;
+    if (loaded && members(left, 4, i->operand[1]) != 4) return false;
     fprintf(t->out, "{ softreg *d[%d] = { ", n / 2);
     for (int k = 0; k < n / 2; k++) fprintf(t->out, "&%s, ", plain(p, part[k]));
+    if (loaded) {
+        fprintf(t->out, "}; unsigned a[4] = { ");
+        for (int k = 0; k < 4; k++) fprintf(t->out, "IN_u32(%s), ", value(a, left[k]));
+        fprintf(t->out, "}; softptx_wgmma_loaded(%d, %d, a, %s, IN_pred(%s), %s, d); }", n, *i->part[6] == 'b', value(b, i->operand[2]),
+                value(p, i->operand[3]), i->operand[6]);
+        return true;
+    }
     fprintf(t->out, "}; softptx_wgmma(%d, %d, %s, %s, IN_pred(%s), %s, %s, d); }", n, *i->part[6] == 'b', value(a, i->operand[1]),
             value(b, i->operand[2]), value(p, i->operand[3]), i->operand[6], i->operand[7]);
     return true;
