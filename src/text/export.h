@@ -585,16 +585,14 @@ static bool flux__net_save(const flux__net_export *e, const char *path, const fl
     size_t i = 0;
     for (; e->name[i]; i++) capitals[i] = (char)toupper((unsigned char)e->name[i]);
     capitals[i] = 0;
-    bool ok = out && flux__out_write(out, heading->out, heading->len);
-    for (const char *p = text->out; ok && *p;) {
+    flux__out_write(out, heading->out, heading->len);
+    for (const char *p = text->out; *p;) {    /* after one that fails, writes do nothing */
         const size_t n = strcspn(p, "$@");
-        ok = flux__out_write(out, p, n);
-        if (ok && p[n]) ok = flux__out_write(out, p[n] == '$' ? e->name : capitals, i);
+        flux__out_write(out, p, n);
+        if (p[n]) flux__out_write(out, p[n] == '$' ? e->name : capitals, i);
         p += n + (p[n] != 0);
     }
-    if (ok) return flux__out_commit(out);
-    flux__out_abort(out);
-    return false;
+    return flux__out_commit(out);
 }
 
 /* Plans the recorded graph and writes it; the graph is collected. */
