@@ -183,6 +183,30 @@ TEST(numbers_are_double) {
     CHECK_NEAR(flux_item(flux_lt(2, 3)), 1, 0);
 }
 
+/* Each row on numbers and tensors, in each choice of which operands are which. Rows that want bools take no number. */
+TEST(each_row_of_numbers) {
+    for (int op = 0; op < FLUX__ELEMENTWISE_COUNT; op++)
+        for (int which = 0; which < 1 << flux__arity[op]; which++) FLUX_SCOPE {
+            const reference *r = ref_of(op);
+            flux_tensor *xs[3] = { NULL, NULL, NULL };
+            double v[3] = { 0, 0, 0 };
+            for (int k = 0; k < flux__arity[op]; k++) {
+                v[k] = r->lo + (r->hi - r->lo) * (0.3 + 0.15 * k);
+                if (flux__rules[op] == 'B' || (flux__rules[op] == 'S' && k == 0)) v[k] = (which + op) % 3 == 0;
+                xs[k] = which >> k & 1 ? flux__number(v[k]) : flux_full_with(flux__shape(NULL, 0), v[k], FLUX_F64);
+                if (flux__rules[op] == 'B' && !(which >> k & 1)) xs[k] = flux_gt(xs[k], 0);
+            }
+            if (flux__rules[op] == 'B' && which) {
+                CHECK_ERROR(apply(op, xs), "operands must be bool");
+                continue;
+            }
+            char what[100];
+            snprintf(what, sizeof what, "%s, numbers %d", r->name, which);
+            flux_tensor *y = flux_add(apply(op, xs), flux_full_with(flux__shape(NULL, 0), 0, FLUX_F64));
+            test_near(flux_item(y), r->f(v[0], v[1], v[2]), flux__rules[op] == 'S' ? 1e-7 : 1e-13, __FILE__, __LINE__, what);
+        }
+}
+
 /* At 0 what has a slope has that, and a number, not 0 times infinity: powers whose exponent is a number, and is a tensor. */
 TEST(gradients_at_zero) {
     static const double slopes[5] = { 0, 1, 0, 0, 0 }, seconds[5] = { 0, 0, 2, 0, 0 };
