@@ -586,6 +586,12 @@ TEST(a_data_set_of_ones_own) {
         }
         CHECK(next == 23 && d.elsewhere == (workers == 1 ? 23 : 0));
     }
+    for (d.n = 0; d.n <= 1; d.n++) {                           /* none is a number of them, too */
+        int64_t batches = 0;
+        flux_each (b, flux_dataloader(.data = &set)) batches++;
+        CHECK(batches == d.n && !flux_failed());
+    }
+    d.n = 23;
     flux_batch one = flux_first(flux_dataloader(.data = &set, .batchsize = -1));
     CHECK(flux_ndim(one.x) == 1);
     one = flux_first(flux_dataloader(.data = &set, .batchsize = 4, .collate = FLUX_COLLATE_NONE));
