@@ -244,6 +244,11 @@ TEST(wrong_arguments) {
 }
 
 /* A list that is full is an error; an id that was only shown gives its place up. */
+static int shown;
+static void count_shown(flux_level level, const char *id, const char *message, void *user) {
+    (void)level, (void)message, (void)user;
+    shown += !strcmp(id, "data.batchsize");
+}
 TEST(many_silenced_ids) {
     char id[20];
     flux_silence(NULL);
@@ -252,8 +257,18 @@ TEST(many_silenced_ids) {
     CHECK(!flux_failed());
     CHECK_ERROR(flux_silence("one.more"), "silence: \"one.more\" is one too many: 64 ids can be silenced");
     flux_silence(NULL);
+    shown = 0;
+    flux_on_log(count_shown, NULL);
+    flux_dataloader(flux_ones(3), .batchsize = 4);         /* says data.batchsize, once */
+    for (int i = 1; i < 64; i++) snprintf(id, sizeof id, "some.id.%d", i), flux_silence(id);
+    flux_dataloader(flux_ones(3), .batchsize = 4);
+    CHECK(shown == 1);
     flux_silence("one.more");
     CHECK(!flux_failed());
+    flux_dataloader(flux_ones(3), .batchsize = 4);         /* it is not known any more that it was */
+    CHECK(shown == 2);
+    CHECK_ERROR(flux_silence("two.more"), "silence: \"two.more\" is one too many");
+    flux_on_log(NULL, NULL);
     flux_silence(NULL);
 }
 
