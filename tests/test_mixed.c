@@ -148,6 +148,22 @@ TEST(a_step_with_an_overflow_is_skipped) {
     CHECK(apart(now, flux_weight(m)) == 0 && flux_skipped(opt) == steps);
 }
 
+TEST(no_gradient_has_not_overflown) {                  /* none at all, or none but those of nothing */
+    flux_tensor *x = flux_full_with(FLUX_SHAPE(2, 1), 1, FLUX_F16), *none = flux_full_with(FLUX_SHAPE(0), 1, FLUX_F16);
+    flux_layer *m = flux_f16(flux_dense(2, 1, .bias = FLUX_OFF)), *nothing = flux_variables(&none);
+    flux_silence("update.nothing");
+    for (int k = 0; k < 3; k++) {
+        flux_layer *each = k == 2 ? nothing : m;
+        flux_state *opt = flux_setup(flux_mixed_precision(flux_adam(0.01)), each);
+        if (k == 1) flux_freeze(m);
+        flux_tensor *loss = flux_sum(k == 0 ? x : k == 1 ? flux_call(m, x) : none);
+        const double scale = flux_loss_scale(opt);
+        CHECK(flux_update(opt, each, flux_gradient(flux_scaled_loss(opt, loss), each)) == 0);
+        CHECK(scale == 32768 && flux_loss_scale(opt) == scale && flux_skipped(opt) == 0);
+    }
+    flux_silence(NULL);
+}
+
 TEST(the_scale_grows_again) {
     flux_layer *m = flux_f16(flux_dense(1, 1, .bias = FLUX_OFF));
     flux_state *opt = flux_setup(flux_mixed_precision(flux_descent(1e-4)), m);
