@@ -30,6 +30,7 @@ INSIDE int flux__test_refused(void);              /* how many have failed since 
 INSIDE const char *flux__test_open(int scopes);   /* what this thread has begun and not ended, NULL: nothing but
                                                      so many scopes, of which the first is its own */
 INSIDE const char *flux__test_at_work(void);      /* what the library counts as under way, NULL: nothing */
+INSIDE bool flux__test_workers_rest(void);        /* whether it counts no worker and no job */
 
 #if !defined(FLUX_IMPLEMENTATION) || defined(FLUX_IMPL_C) || defined(TEST_OPENED)
 INSIDE void flux__test_eager(bool eager);         /* what FLUX_EAGER says */

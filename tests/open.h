@@ -10,12 +10,15 @@ INSIDE const char *flux__test_open(int scopes) {
         t->streams ? "an export" : t->training ? "training" : t->calling || t->origin ? "the layer called" :
         t->ahead ? "a batch ahead" : NULL;
 }
+INSIDE bool flux__test_workers_rest(void) {
+    return !flux__pool.busy && !flux__pool.nworkers && !flux__pool.sleepers && flux__pool.gate == FLUX__GATE_SHUT;
+}
 /* What is under way, by the library's own account, after flux_shutdown. */
 INSIDE const char *flux__test_at_work(void) {
     const flux_device cpu = { 0, 0 };
     const flux_mem m = flux_mem_stats(cpu);
     return flux__claims.first || flux__claims.locked || flux__claims.waiting ? "an evaluation" :
-        flux__pool.busy || flux__pool.nworkers || flux__pool.sleepers || flux__pool.gate != FLUX__GATE_SHUT ? "a thread" :
+        !flux__test_workers_rest() ? "a thread" :
         m.live ? "a tensor's memory" : m.reserved ? "memory that was given back" : NULL;
 }
 #endif

@@ -317,12 +317,6 @@ static int child_end(pid_t pid) {
 #else
 #  define FORKS_AMID_ALLOCATIONS() ((void)0)
 #endif
-static pid_t fork_timed(void) {           /* a child that hangs is ended by its alarm */
-    fflush(stdout), fflush(stderr);
-    pid_t pid = fork();
-    if (pid == 0) alarm(60);
-    return pid;
-}
 static void child_exit(void) {
 #ifdef __SANITIZE_ADDRESS__
     flux_shutdown();
@@ -332,6 +326,13 @@ static void child_exit(void) {
 #endif
 }
 #define IN_CHILD(condition) do { if (!(condition)) fprintf(stderr, "%s:%d: in the child: %s\n", __FILE__, __LINE__, #condition), _exit(1); } while (0)
+static pid_t fork_timed(void) {           /* a child that hangs is ended by its alarm; it has no worker and no job */
+    fflush(stdout), fflush(stderr);
+    pid_t pid = fork();
+    if (pid == 0) alarm(60);
+    if (pid == 0) IN_CHILD(flux__test_workers_rest());
+    return pid;
+}
 
 static flux_tensor *product(void) {
     flux_seed(3);
