@@ -1,6 +1,6 @@
 /* Optimisers when memory runs out: every allocation that flux_setup, flux_update, flux_adjust, printing and copying a state
    make fails once. Each time there must be an error, and after a failed update model and state must be as they were.
-   (With config=sanitize: nor may anything leak.) */
+   (With config=sanitize: nor may anything leak.) And texts of rules, with each piece cut out. */
 #define FLUX_IMPLEMENTATION               /* the state, number by number */
 #include "test.h"
 
@@ -42,9 +42,23 @@ static void steps(flux_state *s, flux_layer *m, flux_tensor *x) {
     }
 }
 
+/* A weight and itself transposed: places that hold views of it get views of the new one. */
+typedef struct { flux_layer base; flux_tensor *p, *q; } tied;
+static flux_tensor *tied_call(flux_layer *self, flux_tensor *x) {
+    tied *m = (tied *)self;
+    return flux_matmul(m->q, flux_tanh(flux_matmul(m->p, x)));
+}
+FLUX_LAYER(tied, "Tied", tied_call, FLUX_PARAM(p), FLUX_PARAM(q))
+static flux_layer *ties(void) {
+    flux_tensor *w = flux_randn(3, 4);
+    return flux_new(tied, .p = flux_transpose(w), .q = w);
+}
+static flux_layer *two_layers(void) { return flux_chain(flux_dense(3, 4, flux_tanh), flux_dense(4, 2)); }
+static flux_layer *(*model)(void) = two_layers;
+
 static void whole_life(flux_rule (*make)(void), flux_dtype dtype) {
     FLUX_SCOPE {
-        flux_layer *m = flux_chain(flux_dense(3, 4, flux_tanh), flux_dense(4, 2));
+        flux_layer *m = model();
         flux_tensor *x = flux_eval(flux_to_dtype(flux_ones(3, 5), dtype));
         char text[100];
         if (dtype == FLUX_F16) m = flux_f16(m);
@@ -166,15 +180,53 @@ static void each_allocation_of_a_file(flux_rule (*make)(void), flux_dtype dtype)
 }
 
 static flux_rule adam(void) { return flux_adam(); }
+static flux_rule descent(void) { return flux_descent(); }
 static flux_rule chain(void) { return flux_accumgrad(2, flux_optimiser_chain(flux_clipnorm(1), flux_momentum(), flux_adam())); }
 static flux_rule mixed(void) { return flux_mixed_precision(flux_oadam()); }
 
 TEST(adam) { each_allocation(adam, FLUX_F32); }
 TEST(accumulated_chain) { each_allocation(chain, FLUX_F32); }
 TEST(mixed_precision) { each_allocation(mixed, FLUX_F16); }
+TEST(views) {
+    model = ties;
+    each_allocation(descent, FLUX_F32);
+    model = two_layers;
+}
 TEST(files) {
     each_allocation_of_a_file(adam, FLUX_F32);
     each_allocation_of_a_file(chain, FLUX_F32);
     each_allocation_of_a_file(mixed, FLUX_F16);
+}
+
+/* Of the text of rules each piece is cut out: what is left is refused, or is what is written for other numbers. */
+static void without_numbers(char *text) {
+    char *to = text;
+    for (; *text; text++) if (!strchr("0123456789.+-e", *text)) *to++ = *text;
+    *to = 0;
+}
+static void check_text(const flux_state *s, char *text) {
+    flux_rule_opts o[4];
+    char got[300];
+    if (!flux__read_rules(text, s, o)) return;
+    flux__rules_text(s, o, got, sizeof got);
+    without_numbers(got), without_numbers(text);
+    if (!CHECK(!strcmp(got, text))) fprintf(stderr, "    %s\n", text);
+}
+TEST(rules_of_spoilt_text) {
+    const flux_rule rules[5] = { flux_mixed_precision(flux_optimiser_chain(flux_clipgrad(), flux_descent())), flux_mixed_precision(flux_adam()),
+        flux_clipnorm(1, .global = true), flux_rmsprop(.centred = true), flux_adamw(.couple = FLUX_OFF) };
+    for (int k = 0; k < 5; k++) {
+        flux_state *s = flux_setup(rules[k], flux_dense(1, 1));
+        char whole[300], part[300];
+        const int n = (int)flux__rules_text(s, NULL, whole, sizeof whole);
+        REQUIRE(s->nrules <= 4 && n > 5 && n < 300);
+        flux_rule_opts o[4];
+        CHECK(flux__read_rules(whole, s, o));
+        for (int i = 0; i < n; i++)
+            for (int j = i + 1; j <= n; j++) {
+                snprintf(part, sizeof part, "%.*s%s", i, whole, whole + j);
+                check_text(s, part);
+            }
+    }
 }
 TEST_MAIN()
