@@ -45499,7 +45499,7 @@ static FLUX__O1 int64_t flux__csv_numbers(const flux__csv *c, const char *p, con
         if (!kind && memchr(a, ',', (size_t)(b - a)))
             return flux__csv_bad(c, n + 1, a, b, "is not a number: a point is needed");
         if (!kind) return flux__csv_bad(c, n + 1, a, b, "is not a number");
-        if (kind == 1 && (v > FLT_MAX || v < -FLT_MAX))
+        if (kind == 1 && v - v != 0)
             return flux__csv_bad(c, n + 1, a, b, "is too large for float32");
         if (n < most) out[n] = v;
     }
@@ -45868,7 +45868,7 @@ static bool flux__labels_sort(flux__reading *r, int i) {
 static FLUX__O1 bool flux__take_number(flux__reading *r, int i, const flux__field *f, float *v) {
     flux__series *k = &r->t->column[i];
     const int kind = flux__number_of(f->a, f->b, v);
-    if (kind == 1 && (*v > FLT_MAX || *v < -FLT_MAX))
+    if (kind == 1 && *v - *v != 0)
         return flux__csv_bad(&r->c, i + 1, f->a, f->b, "is too large for float32"), false;
     if (kind && *v == *v) return true;
     if (flux__is_missing(f)) k->missing++;

@@ -131,6 +131,9 @@ TEST(table_errors) {
     CHECK_ERROR(table("a,b\n\"x\"y,2\n"), "line 2: something follows a quoted field");
     CHECK_ERROR(table("a,b\n1,\"x\n\n"), "line 2: a quoted field does not end");
     CHECK_ERROR(table("a,b\n1,1e39\n"), "line 2, column 2: \"1e39\" is too large for float32");
+    const double most[2] = { 3.4028234663852886e38, -3.4028234663852886e38 };
+    CHECK_DATA(flux_columns(table("a\n3.4028235e38\n-3.4028235e38\n"), "a"), most, 0);
+    CHECK_ERROR(table("a\n1\n-3.4028236e38\n"), "line 3, column 1: \"-3.4028236e38\" is too large for float32");
     CHECK_ERROR(flux_load_table(put("\xff\xfe" "a", 3)), "it is UTF-16 text: save it as UTF-8");
     flux_table *t = table(passengers);
     CHECK_ERROR(flux_columns(t, "age, height"), "columns: the table has no column \"height\"; it has 4: name, sex, age, fare");

@@ -269,7 +269,7 @@ static FLUX__O1 int64_t flux__csv_numbers(const flux__csv *c, const char *p, con
         if (!kind && memchr(a, ',', (size_t)(b - a)))
             return flux__csv_bad(c, n + 1, a, b, "is not a number: a point is needed");
         if (!kind) return flux__csv_bad(c, n + 1, a, b, "is not a number");
-        if (kind == 1 && (v > FLT_MAX || v < -FLT_MAX))
+        if (kind == 1 && v - v != 0)
             return flux__csv_bad(c, n + 1, a, b, "is too large for float32");
         if (n < most) out[n] = v;
     }

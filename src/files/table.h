@@ -247,7 +247,7 @@ static bool flux__labels_sort(flux__reading *r, int i) {
 static FLUX__O1 bool flux__take_number(flux__reading *r, int i, const flux__field *f, float *v) {
     flux__series *k = &r->t->column[i];
     const int kind = flux__number_of(f->a, f->b, v);
-    if (kind == 1 && (*v > FLT_MAX || *v < -FLT_MAX))
+    if (kind == 1 && *v - *v != 0)
         return flux__csv_bad(&r->c, i + 1, f->a, f->b, "is too large for float32"), false;
     if (kind && *v == *v) return true;
     if (flux__is_missing(f)) k->missing++;
