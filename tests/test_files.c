@@ -417,7 +417,7 @@ TEST(csv_forms) {
     const double want[6] = { 1, 2.5, -3, 4, 5e-3, 600 };
     static const char *const same[] = {
         "1,2.5,-3\n4,5e-3,6E+2\n", "1,2.5,-3\r\n4,.005,600.\r\n", "1;2.5;-3\n4;5e-3;600", "1\t2.5\t-3\n4\t5e-3\t600\n",
-        "1 2.5 -3\n4 5e-3 600\n", "  1   2.5  -3 \n\t4  5e-3  600  \n", " 1 , 2.5 ,\t-3\n\n4,5e-3,+600 # the end\n# really\n",
+        "1 2.5 -3\n4 5e-3 600\n", "\t1 2.5 -3\t\n4 5e-3 600\n", "  1   2.5  -3 \n\t4  5e-3  600  \n", " 1 , 2.5 ,\t-3\n\n4,5e-3,+600 # the end\n# really\n",
         "a,b,c\n1,2.5,-3\n4,5e-3,600\n", "\"first, of all\";\"b\";c d\n1;2.5;-3\n4;5e-3;600\n", "# made by hand\n\nx y z\n1 2.5 -3\n4 5e-3 600\n",
         "\xef\xbb\xbf" "1,2.5,-3\n4,5e-3,600\n", "1,2.5,-3\r4,5e-3,600\r", "1,2.5,-3\n4,0.0005e1,0.6e3"
     };
@@ -535,6 +535,22 @@ TEST(csv_numbers) {
         flux_scope_open();
     }
     CHECK(bad == 0);
+    for (int n = 1, many = 5; n <= 4; n++, many *= 5)      /* each text of so many of these: a number to both readers, or to none */
+        for (int i = 0, k = 0, left = i; i < many; i++, k = 0) {
+            for (left = i; k < n; left /= 5) text[k++] = "-+.e1"[left % 5];
+            text[n] = 0;
+            char *end;
+            const float want = strtof(text, &end);
+            snprintf(line, sizeof line, "15,16\n%s,17\n18,%s\n12345678,19\n12345678,19\n", text, text);     /* with enough behind it */
+            flux_scope_open();
+            flux_on_error(test_silent, NULL);
+            flux_tensor *read = csv(line);
+            const bool good = *end ? !read && flux_failed() : read && flux_floats(read)[2] == want && flux_floats(read)[5] == want;
+            flux_clear();
+            flux_on_error(NULL, NULL);
+            if (!CHECK(good)) fprintf(stderr, "    %s\n", text);
+            flux_scope_close();
+        }
     static char longest[3000];             /* more digits than are kept, and the one that matters is past them */
     memset(longest, '0', sizeof longest - 1);
     memcpy(longest, "16777217.", 9);       /* half way between two float32: just above rounds up */
@@ -681,6 +697,45 @@ TEST(safetensors_malformed) {
     CHECK_ERROR(flux_load_tensor(TMP("nothing here"), NULL), "load_tensor: cannot open build/test_files.nothing here: ");
     CHECK_ERROR(flux_load_tensor("build", NULL), "Is a directory");
     CHECK_ERROR(flux_load_tensor(NULL, NULL), "load_tensor: argument path is NULL");
+}
+
+/* With a byte that is another one, or is not there, a file is read, or is refused in one sentence. */
+static flux_tensor *load_any(const char *name, const char *path) {
+    return strstr(name, ".idx") ? flux_load_idx(path) : strstr(name, ".npy") ? flux_load_npy(path) :
+        strstr(name, ".npz") ? flux_load_npz(path, NULL) : strstr(name, ".csv") ? flux_load_csv(path) : flux_load_tensor(path, NULL);
+}
+TEST(a_byte_that_is_another_one) {
+    static const char *const files[] = {
+        FIXTURE("one.safetensors"), FIXTURE("foreign.safetensors"), FIXTURE("version2.npy"), FIXTURE("u8.idx"), FIXTURE("archive.npz"), ".csv"
+    };
+    static const unsigned char other[] = { ',', '}', ']', '"', '0', '\n', 255 };
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+        unsigned char room[400];
+        size_t n, refused = 0;
+        const unsigned char *p = get(f < 5 ? files[f] : put_text(TMP("changed"), "1,2,3\n-4.5e1,.6,+7\n\n8,nan,9 # so\n"), &n);
+        REQUIRE(n > 0 && n < sizeof room);
+        memcpy(room, p, n);
+        for (size_t i = 0; i < n; i++)
+            for (size_t k = 0; k <= sizeof other; k++) {
+                const unsigned char was = room[i];
+                if (k < sizeof other) room[i] = other[k];
+                else memmove(room + i, room + i + 1, n - 1 - i);
+                put(TMP("changed"), room, n - (k == sizeof other));
+                flux_scope_open();
+                flux_on_error(test_silent, &test_sentences);
+                test_sentences = 0;
+                const bool good = load_any(files[f], TMP("changed")) != NULL;
+                refused += !good;
+                if (!CHECK(flux_failed() == !good && test_sentences == !good))
+                    fprintf(stderr, "    %s, byte %d, change %d: %d sentences, the last: %s\n", files[f], (int)i, (int)k, test_sentences, flux_error());
+                flux_clear();
+                flux_on_error(NULL, NULL);
+                flux_scope_close();
+                if (k == sizeof other) memmove(room + i + 1, room + i, n - 1 - i);
+                room[i] = was;
+            }
+        CHECK(refused > n / 8);
+    }
 }
 
 /* Nothing that was cut off, and nothing with a byte too many, is taken for whole. */
