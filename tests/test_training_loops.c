@@ -590,6 +590,43 @@ TEST(a_callback_is_told_all) {
     }
 }
 
+/* The best epoch is the one of the lowest loss, on .validation where that is given, or of the highest metric that is monitored. */
+static const double courses[4][6] = {      /* .validation's loss, two metrics, the loss */
+    { 6, 5, 7, 5, 4, 9 }, { 0.5, 0.25, 0.75, 0.75, 0.625, 1 }, { 3, 4, 5, 2, 6, 6 }, { 1, 2, 0.5, 0.25, 0.5, 0.125 }
+};
+static int courses_at;
+static flux_tensor *loss_of_course(flux_layer *m, flux_tensor *x, flux_tensor *y) {
+    (void)y;
+    return flux_add(flux_mul(flux_sum(flux_call(m, x)), 1e-30), courses[flux_training(m) ? 3 : 0][courses_at]);
+}
+static flux_tensor *first_course(flux_tensor *yhat, flux_tensor *y) { return (void)yhat, (void)y, flux_scalar(courses[1][courses_at]); }
+static flux_tensor *second_course(flux_tensor *yhat, flux_tensor *y) { return (void)yhat, (void)y, flux_scalar(courses[2][courses_at]); }
+static bool count_best(const flux_train_info *at, void *best) {
+    if (at->epoch_end) *(unsigned *)best |= (unsigned)at->best << courses_at++;
+    return false;
+}
+TEST(the_best_epoch_by_each_measure) {
+    flux_tensor *x = flux_rand(2, 4), *y = flux_rand(1, 4);
+    flux_loader *data = flux_dataloader(x, y, .batchsize = 4);
+    flux_layer *one = flux_metric(first_course), *two = flux_metric(second_course);
+    for (int way = 0; way < 4; way++) {
+        const double *course = courses[way];
+        double most = HUGE_VAL;
+        unsigned best = 0, want = 0;
+        for (int i = 0; i < 6; i++) {
+            const double cost = way == 1 || way == 2 ? -course[i] : course[i];
+            want |= (unsigned)(cost < most) << i;
+            most = fmin(most, cost);
+        }
+        flux_layer *m = flux_dense(2, 1), *monitor = way == 1 ? one : way == 2 ? two : NULL;
+        courses_at = 0;
+        if (way < 3) CHECK(flux_train(loss_of_course, m, data, flux_setup(flux_descent(0.1), m), .epochs = 6, .validation = data,
+                                      .metrics = { one, two }, .monitor = monitor, .callback = count_best, .user = &best) == 0);
+        else CHECK(flux_train(loss_of_course, m, data, flux_setup(flux_descent(0.1), m), .epochs = 6, .callback = count_best, .user = &best) == 0);
+        CHECK(courses_at == 6 && best == want);
+    }
+}
+
 TEST(validation_by_nothing) {
     flux_tensor *x = flux_randn(3, 8), *y = flux_eval(flux_rand(2, 8)), *history = NULL;
     flux_layer *m = flux_dense(3, 2), *acc = flux_metric(flux_accuracy);
