@@ -534,4 +534,20 @@ TEST(a_seed_gives_the_numbers_it_gave) {
 #undef GIVES
 }
 
+/* So are the orders in which numbers are summed, which its last bits depend on: by shape and dims, and by nothing else. */
+TEST(sums_are_in_the_order_they_were) {
+    static const int64_t sizes[] = { 1, 2, 3, 4, 5, 9, 16, 33, 250, 1500, 100000 };
+    enum { SIZES = sizeof sizes / sizeof *sizes };
+    uint64_t hash = 0;
+    for (int i = 0; i < SIZES * SIZES * SIZES; i++)
+        for (unsigned reduced = 1; reduced < 8; reduced++) {
+            const int64_t full[FLUX_MAX_DIMS] = { sizes[i % SIZES], sizes[i / SIZES % SIZES], sizes[i / SIZES / SIZES], 1, 1, 1, 1, 1 };
+            const flux__join_order o = flux__order_of(full, reduced);
+            const int64_t of[] = { o.outer, o.inner, o.chunk, o.slots, o.rows, o.parts };
+            for (int k = 0; k < 6; k++) hash = (hash ^ (uint64_t)of[k]) * UINT64_C(0x100000001b3);
+        }
+    char what[40];
+    snprintf(what, sizeof what, "%016llx", (unsigned long long)hash);
+    CHECK_STR(what, "e03acebfb089859c");
+}
 TEST_MAIN()
