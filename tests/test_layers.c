@@ -132,6 +132,8 @@ TEST(dense_refuses) {
                 "dense: .weight must be a floating matrix, out x in, not 3-element f32");
     CHECK_ERROR(flux_dense(4, 3, .weight = flux_ones(3, 5)),
                 "dense: .weight must be a floating matrix, out x in as given, not 3x5 f32");
+    CHECK_ERROR(flux_dense(.weight = flux_ones(3, 0)), "dense: size 1 is 0");      /* sizes of one's own are sizes, too */
+    CHECK_ERROR(flux_dense(.weight = flux_ones(0, 5)), "dense: size 0 is 0");
     CHECK_ERROR(flux_dense(.weight = flux_ones(3, 5), .bias_tensor = flux_ones(5)),
                 "dense: .bias_tensor must be a vector of 3");
     CHECK_ERROR(flux_dense(5, 3, .b = flux_ones(3), .bias = FLUX_OFF), ".bias not off");
