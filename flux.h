@@ -15831,10 +15831,10 @@ static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const f
     return NULL;
 }
 
-/* Finds a buffer for a node, unless it has one: a spare one, if `share`, or a new one. */
-static bool flux__allocate_node(flux__run *r, flux__spares *spare, int node, bool share) {
+/* Finds a buffer for a node, unless it has one: a spare one or a new one. */
+static bool flux__allocate_node(flux__run *r, flux__spares *spare, int node) {
     const flux__slot_info *s = &r->plan->slot[node];
-    if (!r->buffer[node] && share) r->buffer[node] = flux__spare_take(r, spare, s);
+    if (!r->buffer[node]) r->buffer[node] = flux__spare_take(r, spare, s);
     if (!r->buffer[node])
         r->buffer[node] = flux__buffer_new(s->device, (size_t)s->bytes, r->g->node[node]);
     return r->buffer[node] != NULL;
@@ -15846,7 +15846,6 @@ static bool flux__allocate_node(flux__run *r, flux__spares *spare, int node, boo
 static bool flux__allocate(flux__run *r) {
     flux__plan *plan = r->plan;
     flux__spares spare;
-    const bool share = plan->nkernel > 1;
     bool ok = true;
     memset(spare.some, 0, sizeof spare.some);
     spare.next = (int *)(void *)(r->buffer + plan->nnode);
@@ -15861,16 +15860,16 @@ static bool flux__allocate(flux__run *r) {
                              r->buffer[i]->capacity >= (size_t)s->bytes);
                 flux__atomic_add(&r->buffer[i]->refs, 1);
             } else if (s->inside >= 0) {
-                ok = flux__allocate_node(r, &spare, s->inside, share);
+                ok = flux__allocate_node(r, &spare, s->inside);
                 if (ok) r->ptr[plan->nleaf + i] = (char *)r->buffer[s->inside]->ptr + s->at;
                 continue;
-            } else if (!flux__allocate_node(r, &spare, i, share)) {
+            } else if (!flux__allocate_node(r, &spare, i)) {
                 ok = false;
                 continue;
             }
             r->ptr[plan->nleaf + i] = r->buffer[i]->ptr;
         }
-        for (int j = 0; j < plan->kernel[k].nfrees && ok && share; j++) {
+        for (int j = 0; j < plan->kernel[k].nfrees && ok; j++) {
             int i = plan->kernel[k].frees[j];
             if (plan->slot[i].donated < 0 && plan->slot[i].inside < 0)
                 flux__spare_give(&spare, i, r->buffer[i]->size_class);
@@ -22224,9 +22223,8 @@ static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o,
     int64_t at = o->offset;
     int first = k->mnk[0] < 0 ? 0 : 2;
     for (int d = first; d < FLUX_MAX_DIMS && batch > 0; d++) {
-        int64_t n = k->full[d], i = n > 0 ? batch % n : 0;
-        if (n > 0) batch /= n;
-        if (d < o->shape.ndim && o->shape.dim[d] > 1) at += i * o->stride[d];
+        if (d < o->shape.ndim && o->shape.dim[d] > 1) at += batch % k->full[d] * o->stride[d];
+        batch /= k->full[d];
     }
     return at;
 }
@@ -23219,7 +23217,7 @@ static int flux__windows_slots(const flux__kernel *k, const flux__cpu *c) {
     const bool rows = FLUX__VECTORS && c->order.rows && c->inner >= 4 && c->inner < 32;
     int d = 0;
     while (d < FLUX_MAX_DIMS - 1 && (k->full[d] == 1 || (k->reduced >> d & 1))) d++;
-    if (step[d] <= 0 || k->full[d] < 2 || flux__is_of_rows(k, c)) return 0;
+    if (step[d] <= 0 || flux__is_of_rows(k, c)) return 0;
     return rows ? 4 : !c->inner_first && c->inner <= c->order.chunk && c->order.slots == 1;
 }
 
@@ -33232,10 +33230,9 @@ static bool flux__dl_strides(const flux__dl_tensor *t, const flux_shape *s, int6
     for (int i = 0; *span && i < s->ndim; i++) {
         if (t->strides) stride[i] = t->strides[s->ndim - 1 - i];
         if (s->dim[i] == 1) stride[i] = 0;
-        const int64_t most = INT64_C(1) << 48;
-        const bool far = stride[i] > most || stride[i] < -most;
-        const int64_t step = far ? 0 : stride[i] < 0 ? -stride[i] : stride[i];
-        if (far || (step && s->dim[i] > most / step) || *span > most)
+        const int64_t most = INT64_C(1) << 48,
+                      step = stride[i] >= 0 ? stride[i] : stride[i] < -most ? most + 1 : -stride[i];
+        if ((step && s->dim[i] > most / step) || *span > most)
             return FLUX__REFUSE("from_dlpack: a stride of %lld elements is too long",
                                 (long long)stride[i]);
         *span += step * (s->dim[i] - 1);
@@ -38677,7 +38674,7 @@ FLUX_DEF int flux_adjust_with(flux_state *s, flux_rule_opts o) {
 typedef struct flux__adjusting {
     flux_state *s;
     const flux_rule_opts *o;
-    int found;
+    bool found;
 } flux__adjusting;
 
 /* Walk callback of flux_adjust_part_with: adjusts the leaf that belongs to a field of the part,
@@ -38690,7 +38687,7 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
         const flux__param_ref *ref = &w->s->ref[i];
         if (ref->slot != slot && w->s->leaf[ref->leaf].p != *slot) continue;
         flux__adjust_leaf(w->s, ref->leaf, w->o);
-        w->found++;
+        w->found = true;
         return;
     }
 }
@@ -38698,7 +38695,7 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
 FLUX_DEF int flux_adjust_part_with(flux_state *s, flux_layer *part, flux_rule_opts o) {
     if (!s || !part) return flux__null("adjust_layer", s ? "part" : "state", NULL), -1;
     if (!flux__check_adjust(s, "adjust_layer", &o)) return -1;
-    flux__adjusting w = { s, &o, 0 };
+    flux__adjusting w = { s, &o, false };
     if (!flux__walk_all(part, flux__adjust_slot, NULL, &w)) return -1;
     if (!w.found)
         flux__fail("adjust_layer: no parameter of this %s belongs to the model of the state",
@@ -45926,8 +45923,7 @@ static bool flux__table_count(flux__csv c, int64_t *rows) {
             while (!f.last);
         } else {
             while (p < c.end && *p != '\n' && *p != '\r') p++;
-            if (p + 1 < c.end && *p == '\r' && p[1] == '\n') p++;
-            c.at = p < c.end ? p + 1 : p;
+            flux__csv_pass(&c, p);
         }
     }
     return true;
@@ -50290,7 +50286,7 @@ static void flux__expr_arguments(flux__expr *p, flux__call *c) {
                                 FLUX__ARGUMENTS);
                 return;
             }
-            c->arg[c->n] = flux__expr_parse(p, 0);
+            c->arg[c->n] = flux__expr_parse(p, FLUX__BIND_CHOICE);
             c->n++;
         } else if (c->first && !c->n) continue;
         if (p->failed || flux__expr_take(p, ")")) return;
@@ -50541,7 +50537,7 @@ static flux__term flux__expr_operand(flux__expr *p) {
         }
     } else if (*start == '(') {
         p->at++;
-        v = flux__expr_parse(p, 0);
+        v = flux__expr_parse(p, FLUX__BIND_CHOICE);
         if (!p->failed && !flux__expr_take(p, ")")) flux__expr_expected(p, ") or an operator");
     } else if (flux__name_size(start)) v = flux__expr_name(p);
     else flux__expr_expected(p, "a number, a name or (");
@@ -50595,9 +50591,9 @@ static flux__term flux__expr_choice(flux__expr *p, flux__term c) {
     return FLUX__EXPR_AT(p, at, (flux_where)(c.t, flux__as_tensor(&a), flux__as_tensor(&b)));
 }
 
-/* Parses an expression, as far as its operators bind at least as tightly as `bind` (0: all), and
-   returns its value. Operators of equal strength are applied from left to right, ^ from right to
-   left. */
+/* Parses an expression, as far as its operators bind at least as tightly as `bind` (all do as
+   FLUX__BIND_CHOICE), and returns its value. Operators of equal strength are applied from left to
+   right, ^ from right to left. */
 static flux__term flux__expr_parse(flux__expr *p, int bind) {
     flux__term v = flux__expr_number(0);
     bool dot, compared = false;
@@ -50649,7 +50645,7 @@ FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *nam
     if (!formula) return (flux_tensor *)flux__null("expr", "formula", formula);
     if (!flux__expr_check(&p)) return NULL;
     int h = flux__hide();
-    flux__term v = flux__expr_parse(&p, 0);
+    flux__term v = flux__expr_parse(&p, FLUX__BIND_CHOICE);
     flux__expr_space(&p);
     if (!p.failed && *p.at == '[')
         flux__expr_fail(&p, p.at, "no indexing in formulas: flux_slice and flux_select do that");

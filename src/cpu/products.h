@@ -90,9 +90,8 @@ static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o,
     int64_t at = o->offset;
     int first = k->mnk[0] < 0 ? 0 : 2;
     for (int d = first; d < FLUX_MAX_DIMS && batch > 0; d++) {
-        int64_t n = k->full[d], i = n > 0 ? batch % n : 0;
-        if (n > 0) batch /= n;
-        if (d < o->shape.ndim && o->shape.dim[d] > 1) at += i * o->stride[d];
+        if (d < o->shape.ndim && o->shape.dim[d] > 1) at += batch % k->full[d] * o->stride[d];
+        batch /= k->full[d];
     }
     return at;
 }

@@ -127,7 +127,7 @@ static int flux__windows_slots(const flux__kernel *k, const flux__cpu *c) {
     const bool rows = FLUX__VECTORS && c->order.rows && c->inner >= 4 && c->inner < 32;
     int d = 0;
     while (d < FLUX_MAX_DIMS - 1 && (k->full[d] == 1 || (k->reduced >> d & 1))) d++;
-    if (step[d] <= 0 || k->full[d] < 2 || flux__is_of_rows(k, c)) return 0;
+    if (step[d] <= 0 || flux__is_of_rows(k, c)) return 0;
     return rows ? 4 : !c->inner_first && c->inner <= c->order.chunk && c->order.slots == 1;
 }
 

@@ -231,10 +231,9 @@ static bool flux__dl_strides(const flux__dl_tensor *t, const flux_shape *s, int6
     for (int i = 0; *span && i < s->ndim; i++) {
         if (t->strides) stride[i] = t->strides[s->ndim - 1 - i];
         if (s->dim[i] == 1) stride[i] = 0;
-        const int64_t most = INT64_C(1) << 48;
-        const bool far = stride[i] > most || stride[i] < -most;
-        const int64_t step = far ? 0 : stride[i] < 0 ? -stride[i] : stride[i];
-        if (far || (step && s->dim[i] > most / step) || *span > most)
+        const int64_t most = INT64_C(1) << 48,
+                      step = stride[i] >= 0 ? stride[i] : stride[i] < -most ? most + 1 : -stride[i];
+        if ((step && s->dim[i] > most / step) || *span > most)
             return FLUX__REFUSE("from_dlpack: a stride of %lld elements is too long",
                                 (long long)stride[i]);
         *span += step * (s->dim[i] - 1);

@@ -305,8 +305,7 @@ static bool flux__table_count(flux__csv c, int64_t *rows) {
             while (!f.last);
         } else {
             while (p < c.end && *p != '\n' && *p != '\r') p++;
-            if (p + 1 < c.end && *p == '\r' && p[1] == '\n') p++;
-            c.at = p < c.end ? p + 1 : p;
+            flux__csv_pass(&c, p);
         }
     }
     return true;

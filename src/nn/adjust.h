@@ -93,7 +93,7 @@ FLUX_DEF int flux_adjust_with(flux_state *s, flux_rule_opts o) {
 typedef struct flux__adjusting {
     flux_state *s;
     const flux_rule_opts *o;
-    int found;
+    bool found;
 } flux__adjusting;
 
 /* Walk callback of flux_adjust_part_with: adjusts the leaf that belongs to a field of the part,
@@ -106,7 +106,7 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
         const flux__param_ref *ref = &w->s->ref[i];
         if (ref->slot != slot && w->s->leaf[ref->leaf].p != *slot) continue;
         flux__adjust_leaf(w->s, ref->leaf, w->o);
-        w->found++;
+        w->found = true;
         return;
     }
 }
@@ -114,7 +114,7 @@ static void flux__adjust_slot(flux_tensor **slot, const char *path, bool trained
 FLUX_DEF int flux_adjust_part_with(flux_state *s, flux_layer *part, flux_rule_opts o) {
     if (!s || !part) return flux__null("adjust_layer", s ? "part" : "state", NULL), -1;
     if (!flux__check_adjust(s, "adjust_layer", &o)) return -1;
-    flux__adjusting w = { s, &o, 0 };
+    flux__adjusting w = { s, &o, false };
     if (!flux__walk_all(part, flux__adjust_slot, NULL, &w)) return -1;
     if (!w.found)
         flux__fail("adjust_layer: no parameter of this %s belongs to the model of the state",

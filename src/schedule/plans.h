@@ -203,10 +203,10 @@ static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const f
     return NULL;
 }
 
-/* Finds a buffer for a node, unless it has one: a spare one, if `share`, or a new one. */
-static bool flux__allocate_node(flux__run *r, flux__spares *spare, int node, bool share) {
+/* Finds a buffer for a node, unless it has one: a spare one or a new one. */
+static bool flux__allocate_node(flux__run *r, flux__spares *spare, int node) {
     const flux__slot_info *s = &r->plan->slot[node];
-    if (!r->buffer[node] && share) r->buffer[node] = flux__spare_take(r, spare, s);
+    if (!r->buffer[node]) r->buffer[node] = flux__spare_take(r, spare, s);
     if (!r->buffer[node])
         r->buffer[node] = flux__buffer_new(s->device, (size_t)s->bytes, r->g->node[node]);
     return r->buffer[node] != NULL;
@@ -218,7 +218,6 @@ static bool flux__allocate_node(flux__run *r, flux__spares *spare, int node, boo
 static bool flux__allocate(flux__run *r) {
     flux__plan *plan = r->plan;
     flux__spares spare;
-    const bool share = plan->nkernel > 1;
     bool ok = true;
     memset(spare.some, 0, sizeof spare.some);
     spare.next = (int *)(void *)(r->buffer + plan->nnode);
@@ -233,16 +232,16 @@ static bool flux__allocate(flux__run *r) {
                              r->buffer[i]->capacity >= (size_t)s->bytes);
                 flux__atomic_add(&r->buffer[i]->refs, 1);
             } else if (s->inside >= 0) {
-                ok = flux__allocate_node(r, &spare, s->inside, share);
+                ok = flux__allocate_node(r, &spare, s->inside);
                 if (ok) r->ptr[plan->nleaf + i] = (char *)r->buffer[s->inside]->ptr + s->at;
                 continue;
-            } else if (!flux__allocate_node(r, &spare, i, share)) {
+            } else if (!flux__allocate_node(r, &spare, i)) {
                 ok = false;
                 continue;
             }
             r->ptr[plan->nleaf + i] = r->buffer[i]->ptr;
         }
-        for (int j = 0; j < plan->kernel[k].nfrees && ok && share; j++) {
+        for (int j = 0; j < plan->kernel[k].nfrees && ok; j++) {
             int i = plan->kernel[k].frees[j];
             if (plan->slot[i].donated < 0 && plan->slot[i].inside < 0)
                 flux__spare_give(&spare, i, r->buffer[i]->size_class);

@@ -317,7 +317,7 @@ static void flux__expr_arguments(flux__expr *p, flux__call *c) {
                                 FLUX__ARGUMENTS);
                 return;
             }
-            c->arg[c->n] = flux__expr_parse(p, 0);
+            c->arg[c->n] = flux__expr_parse(p, FLUX__BIND_CHOICE);
             c->n++;
         } else if (c->first && !c->n) continue;
         if (p->failed || flux__expr_take(p, ")")) return;
@@ -568,7 +568,7 @@ static flux__term flux__expr_operand(flux__expr *p) {
         }
     } else if (*start == '(') {
         p->at++;
-        v = flux__expr_parse(p, 0);
+        v = flux__expr_parse(p, FLUX__BIND_CHOICE);
         if (!p->failed && !flux__expr_take(p, ")")) flux__expr_expected(p, ") or an operator");
     } else if (flux__name_size(start)) v = flux__expr_name(p);
     else flux__expr_expected(p, "a number, a name or (");
@@ -622,9 +622,9 @@ static flux__term flux__expr_choice(flux__expr *p, flux__term c) {
     return FLUX__EXPR_AT(p, at, (flux_where)(c.t, flux__as_tensor(&a), flux__as_tensor(&b)));
 }
 
-/* Parses an expression, as far as its operators bind at least as tightly as `bind` (0: all), and
-   returns its value. Operators of equal strength are applied from left to right, ^ from right to
-   left. */
+/* Parses an expression, as far as its operators bind at least as tightly as `bind` (all do as
+   FLUX__BIND_CHOICE), and returns its value. Operators of equal strength are applied from left to
+   right, ^ from right to left. */
 static flux__term flux__expr_parse(flux__expr *p, int bind) {
     flux__term v = flux__expr_number(0);
     bool dot, compared = false;
@@ -676,7 +676,7 @@ FLUX_DEF flux_tensor *flux_expr_with(const char *formula, int n, const char *nam
     if (!formula) return (flux_tensor *)flux__null("expr", "formula", formula);
     if (!flux__expr_check(&p)) return NULL;
     int h = flux__hide();
-    flux__term v = flux__expr_parse(&p, 0);
+    flux__term v = flux__expr_parse(&p, FLUX__BIND_CHOICE);
     flux__expr_space(&p);
     if (!p.failed && *p.at == '[')
         flux__expr_fail(&p, p.at, "no indexing in formulas: flux_slice and flux_select do that");
