@@ -24477,10 +24477,7 @@ static void flux__attend_column(const flux__attend_part *p, int64_t i, const cha
     const char *y = j->x[FLUX__ATTEND_MADE] +
                     (p->head * j->dv + (p->sample * j->queries + p->q0 + i) * j->dv * j->heads) *
                     size;
-    flux__attend_exp(p, i, most, false, &n);
-    flux__identity(j->ctype, FLUX__RED_MAX, sum);
-    /* it sees no key: its scores have no gradient */
-    bool blind = memcmp(most, sum, (size_t)size) == 0;
+    flux__attend_exp(p, i, most, false, &n);   /* 0 if it sees no key: no gradient */
     flux__attend_op(j, FLUX__OP_MUL, j->dv, p->column, g, y, 1);
     flux__identity(j->ctype, FLUX__RED_SUM, sum);
     flux__reduce(j->ctype, FLUX__RED_SUM, sum, p->column, j->dv);
@@ -24488,7 +24485,7 @@ static void flux__attend_column(const flux__attend_part *p, int64_t i, const cha
     (j->ctype == FLUX__F64C ? flux__attend_back_f64 : flux__section_now()->attend_back)(
         n, s, ds, flux__attend_number(j, most + size), flux__attend_number(j, sum));
     if (drops) flux__attend_dropout(p, i, s, p->keys);
-    memset(ds + (blind ? 0 : n * size), 0, (size_t)((p->ld - (blind ? 0 : n)) * size));
+    memset(ds + n * size, 0, (size_t)((p->ld - n) * size));
 }
 
 /* The gradient of the part's queries: dq (d x n), and what they add to dk (d x keys) and dv (dv
