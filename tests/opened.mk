@@ -23,19 +23,21 @@ build/opened/%.h: flux.h flux_cuda.h flux_hip.h tests/opened.awk
 	@mkdir -p $(@D)/$* && for h in cuda hip; do \
 	  awk -v what=$* -f tests/opened.awk flux_$$h.h >$(@D)/$*/flux_$$h.h || exit 1; done && \
 	  awk -v what=$* -f tests/opened.awk flux.h >$@.new && mv $@.new $@
-# With sanitizers that takes a minute: one, with GPUs, does for all.
+# With sanitizers that takes a minute: one, with GPUs, does for all; else for all with GPUs.
 ifeq ($(findstring -fsanitize,$(CFLAGS)),)
 OPENED_O := $(BUILD)/opened.o $(BUILD)/gpu/opened.o
+ALIKE := $(BUILD)/gpu/impl.o
 # A function's variable that it does not set holds a pattern, not a zero that was left there.
 PATTERN = $(shell $(CC) -ftrivial-auto-var-init=pattern -fsyntax-only -x c /dev/null 2>/dev/null && \
   echo -ftrivial-auto-var-init=pattern)
-$(BUILD)/impl.o $(BUILD)/gpu/impl.o: tests/impl.c $(HEADERS)
+$(BUILD)/impl.o: tests/impl.c $(HEADERS)
 	$(COMPILE) -c $< -o $@
 else
 OPENED_O := $(BUILD)/gpu/opened.o
+ALIKE := $(BUILD)/impl.o $(BUILD)/gpu/impl.o $(BUILD)/opened.o
 GPUS := -DFLUX_CUDA -DFLUX_HIP
-$(BUILD)/impl.o $(BUILD)/gpu/impl.o $(BUILD)/opened.o: $(OPENED_O) ; ln -f $< $@
 endif
+$(ALIKE): $(BUILD)/gpu/opened.o ; ln -f $< $@
 $(OPENED_O): tests/impl.c build/opened/defined.h $(HEADERS)
 	$(COMPILE) $(PATTERN) -DTEST_OPENED -Ibuild -I. -c $< -o $@
 $(OPENED:%.c=$(BUILD)/%): $(BUILD)/%: %.c $(BUILD)/opened.o $(OPEN)

@@ -4,6 +4,7 @@
    products, a convolution and attention, forward and backward, with the CPU's, once, as a sanitizer wants it.
    The device is the one that FLUX_TEST_DEVICE names, else the best. SMALL=1: sizes for a software GPU, whose times say nothing.
    TURNS=N: what a figure times is run N times and not timed, for a profiler of kernels. */
+#define FLUX_IMPLEMENTATION               /* as users compile it: that of tests is not */
 #include "../../flux.h"
 #include <math.h>
 #include <stdio.h>
