@@ -38,6 +38,11 @@ implementation() {
     impl=${BUILD:-build/release}/impl.o
     check "the implementation" env MAKEFLAGS= make -s CC="$CC" BUILD="${BUILD:-build/release}" "$impl"
 }
+# inside [gpu]: in $impl the one that tests link which look inside, or look inside what has GPUs; their programs are compiled with $looks
+inside() {
+    impl=${BUILD:-build/release}/${1:+gpu/}opened.o looks="-DTEST_OPENED -Ibuild -I.${1:+ -DFLUX_CUDA -DFLUX_HIP}"
+    check "the implementation" env MAKEFLAGS= make -s CC="$CC" BUILD="${BUILD:-build/release}" "$impl" build/opened/declared.h
+}
 # opened WHAT COMPILER...: one that any test can be linked to, $tmp/opened.o; a test that looks inside (tests/opened.mk) is
 # compiled as `looks TEST` says
 opened() {

@@ -16,7 +16,8 @@ have "$OBJDUMP" && archs="$archs gfx90a" || skip "report of AMD's kernels: no ll
 unset FLUX_CUDA_LIBRARY FLUX_NVRTC FLUX_HIP_LIBRARY FLUX_HIPRTC
 export FLUX_CACHE_DIR="$(realpath "$tmp")/cache" FLUX_CUDA_LIBRARY=none
 mkdir -m 700 "$tmp/cache"
-[ -z "$archs" ] || check "tests/gpu_report.c compiles" $CC -std=c11 -O0 -w tests/gpu_report.c -o "$tmp/gpu_report" -lm || archs=
+inside gpu || finish
+[ -z "$archs" ] || check "tests/gpu_report.c compiles" $CC -std=c11 -O0 -w $looks tests/gpu_report.c "$impl" -o "$tmp/gpu_report" -lm || archs=
 for arch in $archs; do
     mkdir "$tmp/$arch"
     "$tmp/gpu_report" "$tmp/$arch" "$arch" >"$tmp/$arch.txt" 2>"$tmp/$arch.log"

@@ -4,7 +4,8 @@
 . tests/check.sh
 check "software GPU" env MAKEFLAGS= make -s CC="$CC" softgpu || finish
 unset FLUX_CUDA_LIBRARY FLUX_NVRTC
-check "tests/rtc.c compiles" "$CC" -std=c11 -O0 -w tests/rtc.c -o "$tmp/rtc" -lm || finish
+inside gpu || finish
+check "tests/rtc.c compiles" "$CC" -std=c11 -O0 -w $looks tests/rtc.c "$impl" -o "$tmp/rtc" -lm || finish
 SOFTGPU_PTX=$("$tmp/rtc" where 2>"$tmp/log") || {
     skip "kernels by NVRTC's PTX: no NVRTC here; package: nvidia-cuda-toolkit, or PyPI's nvidia-cuda-nvrtc with FLUX_NVRTC"; finish; }
 export SOFTGPU_PTX FLUX_CACHE_DIR="$(realpath "$tmp")/cache" SOFTGPU_SOURCES="$(realpath "$tmp")/sources" SHORT=1

@@ -6,7 +6,8 @@ need python3 || finish
 for module in numpy safetensors.numpy; do
     python3 -c "import $module" 2>/dev/null || { skip "check_python.sh: python3 has no ${module%.*}; pip install ${module%.*}"; finish; }
 done
-$CC -std=c11 -O0 tests/python_files.c -o "$tmp/python_files" -lm || { fail "tests/python_files.c does not compile"; finish; }
+implementation || finish
+$CC -std=c11 -O0 tests/python_files.c "$impl" -o "$tmp/python_files" -lm || { fail "tests/python_files.c does not compile"; finish; }
 python3 tests/check_python.py "$tmp/python_files" "$tmp" >"$tmp/result" 2>&1
 sed '$d' "$tmp/result"
 add check_python.py "$tmp/result"

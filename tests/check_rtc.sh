@@ -7,7 +7,8 @@
 kernels=$BUILD/gpu/kernels
 [ -d "$kernels" ] || { skip "real compilers: there are no kernels: the tests on soft-cuda1 and soft-hip2 leave them"; finish; }
 unset FLUX_CUDA_LIBRARY FLUX_NVRTC FLUX_HIP_LIBRARY FLUX_HIPRTC
-if $CC -std=c11 -O1 -w tests/rtc.c -o "$tmp/rtc" -lm; then
+inside gpu || finish
+if $CC -std=c11 -O1 -w $looks tests/rtc.c "$impl" -o "$tmp/rtc" -lm; then
     "$tmp/rtc" "$kernels" "${RTC:-some}" $RTC_ARCHS 2>&1 | tee "$tmp/log" | sed '$d'
     add rtc "$tmp/log"
 else fail "tests/rtc.c does not compile"

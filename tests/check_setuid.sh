@@ -2,14 +2,18 @@
 . tests/check.sh
 [ "$(id -u)" = 0 ] && have setpriv || { skip "setuid: takes root and setpriv; package: util-linux"; finish; }
 cat >"$tmp/setuid.c" <<'END'
-#define FLUX_IMPLEMENTATION
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 #include "flux.h"
+const char *flux__env(const char *name);
 int main(int argc, char **argv) {         /* 0: the variables are read, 1: they are not, 2: nobody's rights were given */
     if (argc > 1 && geteuid() == getuid()) return (void)argv, 2;
     return !(flux__env("FLUX_CACHE_DIR") && flux__env("HOME") && strcmp(flux_gpu_backend(), "CPU") == 0);
 }
 END
-check "setuid: builds" "$CC" -std=c11 -O0 -I. "$tmp/setuid.c" -o "$tmp/setuid" -lm || finish
+inside || finish
+check "setuid: builds" "$CC" -std=c11 -D_DEFAULT_SOURCE -I. "$tmp/setuid.c" "$impl" -o "$tmp/setuid" -lm || finish
 export FLUX_CACHE_DIR="$(realpath "$tmp")/cache" FLUX_GPU_BACKEND=CPU
 check "its own user's variables are read" "$tmp/setuid"
 # in a folder that the other user may reach

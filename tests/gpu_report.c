@@ -25,9 +25,7 @@
    bandwidth of shared memory, and what the instructions of a fused epilogue cost. A loop's turns follow from what it multiplies, or from the bytes that it loads. */
 #define _DEFAULT_SOURCE
 #define FLUX_IMPLEMENTATION
-#define FLUX_CUDA
-#define FLUX_HIP
-#include "../flux.h"
+#include "library.h"
 
 static const double LATENCY = 700e-9, BOUNDARY = 1.3e-6;
 

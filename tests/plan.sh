@@ -98,7 +98,10 @@ program() {
 needs() {
     name=${1##*/}
     case $1 in
-    */check_*) ! grep -qE '^(.*&& )?implementation( |;|$)' "tests/$name.sh" || echo "$BUILD/impl.o" ;;
+    */check_*)
+        ! grep -qE '^(.*&& )?implementation( |;|$)' "tests/$name.sh" || echo "$BUILD/impl.o"
+        ! grep -qE '^inside( \|\||$)' "tests/$name.sh" || echo "$BUILD/opened.o" build/opened/declared.h
+        ! grep -qE '^inside gpu' "tests/$name.sh" || echo "$BUILD/gpu/opened.o" build/opened/declared.h ;;
     *)
         in=$(dirname "$(program "$1" | sed 's|/tests/|/|')")
         if [ -n "$(among "$opened" "$name")" ]; then echo "$in/opened.o" build/opened/declared.h

@@ -5,7 +5,6 @@
        python_files npz IN NAME OUT          reads one array of an archive, writes it as x beside another
        python_files elements FILE [NAME]     "i j k value" for each element: .npy, or a tensor of a safetensors file
        python_files torch FOLDER             models as PyTorch's state_dicts, NAME.safetensors, and NAME.io: input x, output y */
-#define FLUX_IMPLEMENTATION
 #include "../flux.h"
 #include <stdio.h>
 #include <stdlib.h>

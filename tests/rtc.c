@@ -15,9 +15,7 @@
    Registers that do not fit (spills) are a failure, and so is a product that was meant for tensor or matrix cores and has none. */
 #define _GNU_SOURCE
 #define FLUX_IMPLEMENTATION
-#define FLUX_CUDA
-#define FLUX_HIP
-#include "../flux.h"
+#include "library.h"
 #include <dirent.h>
 #include <dlfcn.h>
 #include <glob.h>

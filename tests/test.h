@@ -21,20 +21,7 @@
    name would leave out tcc and MSVC; a list in TEST_MAIN is one to forget.) */
 #ifndef FLUX_TEST_H
 #define FLUX_TEST_H
-#if defined(FLUX_IMPLEMENTATION) && !defined(TEST_OPENED)
-#  include "counted.h"
-#else
-#  include "inside.h"
-#endif
-#if defined(FLUX_IMPLEMENTATION) && defined(TEST_OPENED)
-/* for the implementation's inline functions, of which a test has copies */
-#  define FLUX_MALLOC(n) flux__test_realloc(NULL, n)
-#  define FLUX_REALLOC(p, n) flux__test_realloc(p, n)
-#  define FLUX_FREE(p) flux__test_free(p)
-#  include "opened/declared.h"
-#else
-#  include "../flux.h"
-#endif
+#include "library.h"
 #if defined(FLUX_IMPLEMENTATION) && !defined(TEST_OPENED)
 #  include "open.h"
 #endif
