@@ -33,13 +33,14 @@ END
 # with NAME LIBRARY: the tests, linked to it
 with() {
     for t in $tests; do
-        check "$1: test_$t builds" $CC $flags $(looks tests/test_$t.c) tests/test_$t.c "$tmp/opened.o" -o "$tmp/test" $2 -lm || continue
+        check "$1: test_$t is linked" $CC "$tmp/test_$t.o" "$tmp/opened.o" -o "$tmp/test" $2 -lm || continue
         [ $t = platform ] && only=products_of || only=
         check "$1: test_$t" "$tmp/test" $only || continue
         [ "$1" != "plain CBLAS" ] || grep -q 'plain CBLAS: [1-9][0-9]* calls' "$tmp/log" || fail "$1: test_$t did not call it"
     done
 }
 opened "the implementation" $CC $flags || finish
+for t in $tests; do check "test_$t builds" $CC $flags $(looks tests/test_$t.c) -c tests/test_$t.c -o "$tmp/test_$t.o"; done
 check "plain CBLAS builds" $CC -O1 -c "$tmp/plain.c" -o "$tmp/plain.o" && with "plain CBLAS" "$tmp/plain.o"
 
 blas=$(pkg-config --cflags --libs openblas 2>/dev/null) || blas=-lopenblas
