@@ -33,14 +33,8 @@ uses() {
 if ready aarch64-linux-gnu qemu-aarch64; then
     tests_on aarch64-linux-gnu qemu-aarch64 loops products platform:products_of ops activations layers layers_conv layers_seq losses optim \
         mixed models tensors expr schedule:reductions threads:users data
-    cat >"$tmp/set.c" <<'END'
-#define FLUX_IMPLEMENTATION
-#include "flux.h"
-int main(void) {
-    return !(FLUX__NEON && flux__section_now() == &flux__section_x4 && flux__gemm_kernels(false, false)->columns == 12 && flux__gemm_kernels(true, false)->columns == 12);
-}
-END
-    check "NEON: a program for its set builds" aarch64-linux-gnu-gcc -O0 -I. "$tmp/set.c" -o "$tmp/set" -lm &&
+    printf '#include "tests/inside.h"\nint main(void) { return !flux__test_neon(); }\n' >"$tmp/set.c"
+    check "NEON: a program for its set builds" aarch64-linux-gnu-gcc -I. "$tmp/set.c" "$tmp/opened.o" -o "$tmp/set" -lm &&
         check "NEON: its set is in use" qemu-aarch64 -L /usr/aarch64-linux-gnu "$tmp/set"
     if need aarch64-linux-gnu-objdump "NEON: its instructions" && [ -e "$tmp/opened.o" ]; then
         # a step of k: two vectors of A, twelve elements of B, 24 products, and nothing kept in memory

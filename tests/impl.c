@@ -22,6 +22,14 @@ INSIDE void flux__test_planes(double least) {
     (void)least;
 #endif
 }
+INSIDE bool flux__test_neon(void) {
+#if FLUX__NEON
+    return flux__section_now() == &flux__section_x4 && flux__gemm_kernels(false, false)->columns == 12 &&
+           flux__gemm_kernels(true, false)->columns == 12;
+#else
+    return false;
+#endif
+}
 INSIDE void *flux__test_thread(void (*run)(void *), void *arg) {
     flux__os_thread *thread = (flux__os_thread *)malloc(sizeof *thread);
     if (thread && flux__thread_start(thread, run, arg)) return thread;

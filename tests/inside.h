@@ -36,6 +36,7 @@ INSIDE bool flux__test_workers_rest(void);        /* whether it counts no worker
 INSIDE void flux__test_eager(bool eager);         /* what FLUX_EAGER says */
 INSIDE void flux__test_part_nodes(int n);         /* a graph is planned in parts of so many nodes */
 INSIDE void flux__test_planes(double least);      /* float32 goes by planes from so many products on, with GPUs */
+INSIDE bool flux__test_neon(void);                /* whether loops and products are NEON's, whose tables each file has for itself */
 INSIDE void *flux__test_thread(void (*run)(void *), void *arg);        /* starts one; NULL: it can't */
 INSIDE void flux__test_join(void *thread);        /* waits for its end */
 #endif
