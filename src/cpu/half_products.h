@@ -426,8 +426,9 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
         return flux__job_ok(&p.job) ? 0 : -1;
     }
     flux__matrix_operand(run, &k->operand[0], 0, p.g.pairs, k->scratch_at, &p.a);
-    flux__matrix_operand(run, &k->operand[1], 1, p.g.pairs,
-                         (char *)k->scratch_at + flux__widened_bytes(&k->operand[0]), &p.b);
+    char *scratch = (char *)k->scratch_at;           /* NULL: neither needs any */
+    if (scratch) scratch += flux__widened_bytes(&k->operand[0]);
+    flux__matrix_operand(run, &k->operand[1], 1, p.g.pairs, scratch, &p.b);
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
     if (p.a.o.gather) p.g.a_map = p.a.map;
     if (p.b.o.gather) p.g.b_map = p.b.map;
