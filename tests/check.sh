@@ -38,6 +38,14 @@ implementation() {
     impl=${BUILD:-build/release}/impl.o
     check "the implementation" env MAKEFLAGS= make -s CC="$CC" BUILD="${BUILD:-build/release}" "$impl"
 }
+# sanitizing KINDS: in $sanitizer a compiler whose sanitizers of these kinds work here; clang takes a third of gcc's time for them
+sanitizing() {
+    echo 'int main(void) { return 0; }' >"$tmp/empty.c"
+    for sanitizer in clang "$CC"; do
+        "$sanitizer" -fsanitize=$1 "$tmp/empty.c" -o "$tmp/empty" >/dev/null 2>&1 && "$tmp/empty" && return
+    done
+    return 1
+}
 # inside [gpu]: in $impl the one that tests link which look inside, or look inside what has GPUs; their programs are compiled with $looks
 inside() {
     impl=${BUILD:-build/release}/${1:+gpu/}opened.o looks="-DTEST_OPENED -Ibuild -I.${1:+ -DFLUX_CUDA -DFLUX_HIP}"

@@ -1,13 +1,12 @@
 #!/bin/sh
-# Runs fuzz_files.c, under the address and undefined-behaviour sanitizers where the compiler has
+# Runs fuzz_files.c, under the address and undefined-behaviour sanitizers where a compiler has
 # them: thousands of broken variants of the fixtures, each of which must give a tensor or an error;
 # and the corpus that `make fuzz` has found worth keeping, as it is and changed, with the reader
 # that its folder is named after. ROUNDS=n sets how many a fixture.
 . tests/check.sh
-checks="-g -O0 -fsanitize=address,undefined -fno-sanitize-recover=all"
-echo 'int main(void) { return 0; }' >"$tmp/empty.c"
-$CC $checks "$tmp/empty.c" -o "$tmp/empty" >/dev/null 2>&1 && "$tmp/empty" || checks=-g
-check "fuzz_files.c compiles" $CC -std=c11 $checks tests/fuzz_files.c -o "$tmp/fuzz" -lm
+checks=
+! sanitizing address,undefined || checks="-fsanitize=address,undefined -fno-sanitize-recover=all"
+check "fuzz_files.c compiles" $sanitizer -std=c11 -g1 -O0 $checks tests/fuzz_files.c -o "$tmp/fuzz" -lm
 [ "$failed" = 0 ] || finish
 check "the readers stand ${ROUNDS:-2000} changes of each fixture" "$tmp/fuzz" "${ROUNDS:-2000}"
 for reader in tests/fixtures/fuzz/*; do

@@ -154,12 +154,11 @@ done
 # Under the thread sanitizer, with two threads a rank. UCX, MPICH's transport, is kept from calling into threads that the sanitizer
 # has ended; Open MPI's TCP takes two locks of its own in either order.
 n=2
-echo 'int main(void) { return 0; }' >"$tmp/none.c"
-if ! "$CC" -fsanitize=thread "$tmp/none.c" -o "$tmp/none" 2>/dev/null || ! "$tmp/none"; then skip "ranks under the thread sanitizer: it does not work here"
-elif check "failing, thread sanitizer" "$CC" -std=c11 -O0 -g1 -w -fsanitize=thread -DFLUX_MPI -Dmain=failing -I. -c tests/dist/failing.c -o "$tmp/tsan.o"; then
+if ! sanitizing thread; then skip "ranks under the thread sanitizer: it does not work here"
+elif check "failing, thread sanitizer" $sanitizer -std=c11 -O0 -g1 -w -fsanitize=thread -DFLUX_MPI -Dmain=failing -I. -c tests/dist/failing.c -o "$tmp/tsan.o"; then
     echo deadlock:mca_btl_tcp >"$tmp/suppressions"
     for program in collectives training; do
-        check "$program, thread sanitizer" "$CC" -std=c11 -O0 -fsanitize=thread -I. "tests/dist/$program.c" "$tmp/tsan.o" -o "$tmp/tsan" -lm || continue
+        check "$program, thread sanitizer" $sanitizer -std=c11 -O0 -fsanitize=thread -I. "tests/dist/$program.c" "$tmp/tsan.o" -o "$tmp/tsan" -lm || continue
         for launcher in mpirun.openmpi mpiexec.mpich; do
             have $launcher || continue
             UCX_MEM_EVENTS=no FLUX_NUM_THREADS=2 TSAN_OPTIONS="suppressions=$tmp/suppressions" on $launcher 2 "$tmp/tsan" >"$tmp/out"

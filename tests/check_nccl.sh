@@ -131,9 +131,8 @@ if have $launcher; then
 fi
 
 # Under the thread sanitizer, with two threads a rank; see check_mpi.sh for what is let pass.
-echo 'int main(void) { return 0; }' >"$tmp/none.c"
-if ! "$CC" -fsanitize=thread "$tmp/none.c" -o "$tmp/none" 2>/dev/null || ! "$tmp/none"; then skip "NCCL under the thread sanitizer: it does not work here"
-elif have $launcher && check "nccl, thread sanitizer" "$CC" -std=c11 -O0 -g1 -w -fsanitize=thread -DFLUX_MPI -DFLUX_CUDA -I. \
+if ! sanitizing thread; then skip "NCCL under the thread sanitizer: it does not work here"
+elif have $launcher && check "nccl, thread sanitizer" $sanitizer -std=c11 -O0 -g1 -w -fsanitize=thread -DFLUX_MPI -DFLUX_CUDA -I. \
         tests/dist/nccl.c -o "$tmp/tsan" -lm; then
     echo deadlock:mca_btl_tcp >"$tmp/suppressions"
     for mode in overlap replay; do
