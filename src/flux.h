@@ -310,8 +310,8 @@
      schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_plan depthwise backend blocks run products rows whole windows ready
-                half_products attention sorting interpolation calls
+                gemm_tasks gemm_plan depthwise backend blocks run products winograd rows whole windows
+                ready half_products attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
@@ -431,6 +431,7 @@
 #include "cpu/blocks.h"
 #include "cpu/run.h"
 #include "cpu/products.h"
+#include "cpu/winograd.h"
 #include "cpu/rows.h"
 #include "cpu/whole.h"
 #include "cpu/windows.h"

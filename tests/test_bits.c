@@ -198,6 +198,74 @@ TEST(training_is_the_same_to_the_last_bit) {
     }
 }
 
+/* ------------------------------------------------------------------ convolutions with fewer multiplications */
+
+/* A convolution of 3 x 3 that cpu/winograd.h takes, and its gradient by the image, behind them another operation; the image and the
+   kernel are as they come, or views of the same numbers in another order, and what is between may be looked at. */
+typedef struct small_conv { int64_t wide, high, in, out, batch, pad; bool flip; } small_conv;
+static flux_tensor *turned(flux_tensor *x) { return flux_permute(flux_eval(flux_copy(flux_permute(x, 2, 0, 3, 1))), 1, 3, 0, 2); }
+static flux_tensor *swapped(flux_tensor *x) { return flux_permute(flux_eval(flux_copy(flux_permute(x, 0, 2, 1, 3))), 0, 2, 1, 3); }
+static int64_t conv_bits(const small_conv *c, bool views, float *to) {
+    flux_seed(5);
+    flux_tensor *x = flux_eval(flux_randn(c->wide, c->high, c->in, c->batch)), *w = flux_eval(flux_randn(3, 3, c->in, c->out));
+    if (views) x = turned(x), w = c->flip ? swapped(w) : turned(w);
+    flux_tensor *y = c->flip ? flux_conv(x, w, .pad = FLUX_SHAPE(c->pad)) : flux_crosscor(x, w, .pad = FLUX_SHAPE(c->pad));
+    flux_tensor *g = flux_grad(flux_gradient(flux_sum(flux_square(y)), x), x);
+    y = flux_add(y, 1);
+    int64_t n = flux_len(y), m = flux_len(g);
+    CHECK(flux_read(y, to, (size_t)n * 4) == 0 && flux_read(g, to + n, (size_t)m * 4) == 0);
+    return n + m;
+}
+TEST(a_convolution_is_the_same_to_the_last_bit) {
+    static const way ways[] = { { "lazily", 0, false, 1, -1, 0 }, { "at once", 0, true, 1, -1, 0 }, { "2 threads", 0, false, 2, -1, 0 },
+        { "5 threads", 0, false, 5, -1, 0 }, { "in parts", 0, false, 2, -1, 1 }, { "AVX2", 0, false, 3, 1, 0 } };
+    static const small_conv all[] = { { 30, 17, 18, 70, 1, 1, true }, { 13, 10, 20, 16, 3, 1, false }, { 27, 9, 16, 33, 2, 0, true },
+        { 20, 8, 300, 16, 2, 1, false } };
+    static float was[60000 + 60000], now[60000 + 60000];
+    const int simd = flux__simd();
+    for (int i = 0; i < (int)(sizeof all / sizeof *all); i++)
+        for (int w = 0; w < (simd >= 2 ? 6 : 5); w++)
+            for (int views = 0; views < 2; views++) FLUX_SCOPE {
+                int64_t n;
+                set_way(&ways[w], simd);
+                n = conv_bits(&all[i], views, w || views ? now : was);
+                if ((w || views) && !CHECK(first_other((char *)was, (char *)now, (size_t)n * 4, FLUX_F32) < 0))
+                    fprintf(stderr, "    convolution %d, %s%s\n", i, ways[w].name, views ? ", views" : "");
+            }
+    const way last = { "", 0, false, 0, simd, 0 };
+    set_way(&last, simd);
+}
+
+/* Its errors beside the plain product's, which computes images that are too narrow for it. */
+TEST(a_convolution_with_fewer_multiplications_is_as_exact) {
+    static const int64_t channels[] = { 16, 64, 128, 256, 512 };
+    for (int i = 0; i < 5; i++) FLUX_SCOPE {
+        flux_seed(9);
+        flux_tensor *x = flux_eval(flux_relu(flux_randn(22, 18, channels[i], 1))), *w = flux_eval(flux_randn(3, 3, channels[i], 16)), *part[4];
+        flux_tensor *exact = flux_conv(flux_to_dtype(x, FLUX_F64), flux_to_dtype(w, FLUX_F64)), *y = flux_conv(x, w);
+        for (int64_t k = 0; k < 4; k++) part[k] = flux_conv(flux_slice(x, 0, 5 * k, 5 * k + 7), w);
+        flux_tensor *plain = flux_cat(0, part[0], part[1], part[2], part[3]);
+        double error = flux_item(flux_mean(flux_square(flux_sub(flux_to_dtype(y, FLUX_F64), exact)))), other = flux_item(flux_mean(flux_square(flux_sub(flux_to_dtype(plain, FLUX_F64), exact))));
+        CHECK(error > 0 && error < 4 * other);
+        error = flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(y, FLUX_F64), exact)))), other = flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(plain, FLUX_F64), exact))));
+        CHECK(error < 2 * other);
+    }
+}
+
+/* What is not finite comes out as such, and only where a window has it. */
+TEST(a_convolution_spreads_what_is_not_finite_to_its_windows_alone) {
+    static float v[18 * 16 * 16], got[18 * 16 * 16];
+    for (int i = 0; i < 18 * 16 * 16; i++) v[i] = (float)(i % 7);
+    v[5 * 18 + 7] = INFINITY, v[18 * 16 + 15 * 18 + 17] = NAN;
+    flux_tensor *y = flux_conv(flux_from(v, 18, 16, 16, 1), flux_ones(3, 3, 16, 16), .pad = FLUX_SHAPE(1));
+    REQUIRE(flux_read(y, got, sizeof got) == 0);
+    for (int i = 0; i < 18 * 16 * 16; i++) {
+        const int px = i % 18, py = i / 18 % 16;
+        const bool meets = (abs(px - 7) <= 1 && abs(py - 5) <= 1) || (px >= 16 && py >= 14);
+        CHECK(!isfinite(got[i]) == meets);
+    }
+}
+
 /* ------------------------------------------------------------------ Adam's step, in any company */
 
 /* Its lines run as one (flux__match_adam), whatever its operands are, whoever else needs what it makes, and whatever looks

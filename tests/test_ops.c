@@ -413,6 +413,22 @@ TEST(memory_runs_out_in_gradients_of_structure) {
     }
 }
 
+#if FLUX__WINOGRAD
+/* Its scratch memory is larger than what any test before has taken, and than what it reads and makes. */
+TEST(a_convolution_without_scratch_memory_is_an_error) {
+    ONLY_ON_CPU();
+    if (flux__simd() < 1) return;
+    flux_tensor *x = flux_eval(flux_ones(18, 18, 128, 1)), *w = flux_eval(flux_ones(3, 3, 128, 128));
+    flux_on_error(test_silent, NULL);
+    flux__test_memory_large(900000);
+    CHECK(!flux_eval(flux_conv(x, w)) && strstr(flux_error(), "out of memory"));
+    flux__test_memory_large(SIZE_MAX);
+    flux_clear();
+    flux_on_error(NULL, NULL);
+    CHECK(flux_item(flux_sum(flux_conv(x, w))) == 16 * 16 * 128 * 9 * 128);
+}
+#endif
+
 /* ---------------- convolution and pooling: values by a plain loop, gradients by differences */
 
 typedef struct conv_case { int kind; flux_conv_opts o; flux_pool_opts p; flux_tensor *fixed; bool by_weight; } conv_case;

@@ -200,6 +200,9 @@ static void all_convolutions(void) {
         /* windows read where they lie, since rows of the result are whole tiles */
         { { 32, 9 }, 16, 13, 2, { 3, 3 }, 1, 1, 1, 1 }, { { 34, 6 }, 8, 33, 1, { 3, 2 }, 1, 0, 1, 1 }, { { 64, 5 }, 4, 1, 2, { 5, 5 }, 1, 2, 1, 1 },
         { { 32, 8 }, 12, 10, 3, { 3, 3 }, 1, 2, 2, 2 }, { { 96, 3 }, 17, 64, 1, { 1, 3 }, 1, 1, 1, 1 },
+        /* with fewer multiplications: one image, several, sizes that no tile divides, channels in chunks */
+        { { 20, 16 }, 16, 24, 1, { 3, 3 }, 1, 1, 1, 1 }, { { 13, 11 }, 19, 17, 2, { 3, 3 }, 1, 1, 1, 1 }, { { 41, 7 }, 18, 16, 1, { 3, 3 }, 1, 0, 1, 1 },
+        { { 17, 16 }, 270, 16, 1, { 3, 3 }, 1, 1, 1, 1 },
     };
     for (int f = 0; f < FORMATS; f++) {
         if (as_before(&formats[f]) || as_f32(&formats[f])) continue;

@@ -17,6 +17,7 @@
 #include "depthwise.h"
 #include "run.h"
 #include "products.h"
+#include "winograd.h"
 
 /* ---------------------------------------------------------------------- cpu/half_products.h
    The run of a matrix product's kernel (flux__run_product): operands made
@@ -405,6 +406,51 @@ static bool flux__run_depthwise(flux__products *p) {
 #  define flux__run_depthwise(p) false
 #endif
 
+#if FLUX__WINOGRAD
+/* The steps of a convolution's kernel, from tap to tap, channel to channel and column to column.
+   Other orders of its elements are put in order in a copy, which is returned. */
+static void *flux__winograd_kernel(const flux__products *p, flux__winograd *w) {
+    const flux__axes *map = p->b.o.gather ? p->b.map : NULL;
+    const void *at = flux__matrix_at(p->job.k, &p->b, 0);
+    w->k = (const float *)at;
+    w->k_tap = p->g.b_row, w->k_channel = 9 * w->k_tap, w->k_column = p->g.b_col;
+    if (!map) return NULL;
+    w->k_tap = map[0].step[0], w->k_channel = map[0].step[1], w->k_column = map[1].step[0];
+    if (map[0].nd == 2 && map[0].dim[0] == 9 && map[1].nd == 1) return NULL;
+    w->failed = !flux__gather_now(&at, &map, false, p->g.n, p->g.k, &w->k_column, &w->k_tap, 1);
+    w->k = (const float *)at, w->k_channel = 9;
+    return w->failed ? NULL : (void *)(uintptr_t)at;
+}
+
+/* Runs the product of a convolution that flux__mark_windows has marked, see winograd.h. False, and
+   nothing is done: it is another product, or better left as one. */
+static bool flux__run_winograd(flux__products *p) {
+    const flux__kernel *k = p->job.k;
+    const int64_t mark = p->job.run->g->node[k->node]->arg.i[3];
+    flux__winograd w;
+    if (!mark || k->operand[0].dtype != FLUX_F32 || k->operand[1].dtype != FLUX_F32) return false;
+    memset(&w, 0, sizeof w);
+    w.job = &p->job, w.flip = (mark & 2) != 0, w.wide = mark >> 2;
+    w.high = p->g.m / w.wide, w.channels = p->g.k / 9, w.columns = p->g.n, w.samples = p->batches;
+    if (!flux__winograd_fits(&w)) return false;
+    const flux__axes plain[2] = { { 1, { p->g.m }, { p->a.row } },
+                                  { 1, { p->g.k }, { p->a.col } } },
+                     *map = p->a.o.gather ? p->a.map : plain;
+    w.x = (const float *)flux__matrix_at(k, &p->a, 0);
+    if (w.samples > 1) w.sample = (const float *)flux__matrix_at(k, &p->a, 1) - w.x;
+    w.along = flux__axes_at(&map[0], 1), w.down = flux__axes_at(&map[0], w.wide);
+    w.tap = flux__axes_at(&map[1], 1), w.tap_down = flux__axes_at(&map[1], 3);
+    w.channel = flux__axes_at(&map[1], 9);
+    void *copy = flux__winograd_kernel(p, &w);
+    if (!w.failed) flux__winograd_run(&w);
+    flux__scratch_done(copy);
+    p->job.failed = w.failed;
+    return true;
+}
+#else
+#  define flux__run_winograd(p) false
+#endif
+
 /* Runs a product's kernel: many batches are shared out to threads whole, few ones in blocks.
    Returns 0, or -1 with an error recorded. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
@@ -432,6 +478,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
     if (p.a.o.gather) p.g.a_map = p.a.map;
     if (p.b.o.gather) p.g.b_map = p.b.map;
+    if (flux__run_winograd(&p)) return flux__job_ok(&p.job) ? 0 : -1;
     bool joined = flux__samples_join(&p);
     p.g.batches = p.batches;
     if (joined) p.g.inner_kernel = 1;

@@ -12,7 +12,8 @@
 
 /* ---------------------------------------------------------------------- graph/products.h
    Matrix products: flux_matmul, with batch dims that broadcast, flux_outer and
-   flux_dot. FLUX__MATMUL is the one node; arg.i holds m, n and k.
+   flux_dot. FLUX__MATMUL is the one node; arg.i holds m, n and k, and of a
+   convolution's windows what flux__mark_windows says.
 
    Invariant: a is m x k, b is k x n, both column-major, dims from 2 on are
    batch dims; a vector is a column, on the left a row, and the dim that it

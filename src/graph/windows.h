@@ -292,6 +292,15 @@ static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, con
     return flux__done(node);
 }
 
+/* Marks the product of 3 x 3 windows that lie a step apart, which a back end may compute in another
+   way: how many windows are in a row, and whether they are read from their end. */
+static void flux__mark_windows(flux_tensor *y, const flux__window *w) {
+    bool fits = y->op == FLUX__MATMUL;
+    for (int i = 0; i < 2; i++)
+        fits = fits && w->size[i] == 3 && w->stride[i] == 1 && w->dilation[i] == 1;
+    if (fits) y->arg.i[3] = w->out[0] << 2 | (int64_t)w->flipped << 1 | 1;
+}
+
 /* A convolution (flip) or cross-correlation as a product: im2col [positions, window x channels /
    groups, groups, batch] times weight [window x channels / groups, out / groups, groups], or both
    with channels before the window (flux__channels_lead). */
@@ -307,6 +316,7 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     if (weight && flux__channels_lead(o.x, &w, g)) weight = flux__move_channels(weight, nd, false);
     weight = weight ? flux_reshape(weight, cols->dim[1], out / g, g) : NULL;
     flux_tensor *y = weight ? flux_matmul(cols, weight) : NULL;
+    if (y && nd == 2 && g == 1) flux__mark_windows(y, &w);
     memcpy(shape, w.out, sizeof w.out);
     shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
     y = y ? flux_reshape_with(y, flux__shape(shape, nd + 2)) : NULL;

@@ -269,6 +269,7 @@ static int64_t flux__device_word(flux_device d) {
 /* Appends the parameters of an operation, besides its operands, to the key. */
 static int64_t *flux__key_arg(flux__graph *g, int64_t *key, const flux_tensor *t) {
     if (t->op == FLUX__COPY) g->copies = true;
+    if (t->op == FLUX__MATMUL) return flux__key_dims(key, t->arg.i + 3, 1);
     if (t->op == FLUX__REDUCE || t->op == FLUX__ARGREDUCE) return flux__key_dims(key, t->arg.i, 2);
     if (t->op == FLUX__GATHER || t->op == FLUX__SCATTER || t->op == FLUX__CAT ||
         t->op == FLUX__SORT || t->op == FLUX__INTERPOLATE)
