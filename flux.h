@@ -280,7 +280,7 @@
        FLUX_PREFERENCES      path of that file, in place of LocalPreferences.toml in the working
                              directory or above it
        FLUX_REPLAY=0         launches a GPU's kernels one by one, never as a graph
-       FLUX_WGMMA=0          multiplies on sm_90 as on sm_80
+       FLUX_WGMMA=0          multiplies and attends on sm_90 as on sm_80
        FLUX_CACHE_DIR        where kernels compiled for GPUs are kept; else flux in XDG_CACHE_HOME,
                              .cache/flux in HOME, or flux in LOCALAPPDATA. Paths begin at the root;
                              a relative one is passed over, and so is a folder that others may write
@@ -26265,8 +26265,8 @@ static void flux__gpu_undo(flux__gpu *g) {
     memset(g, 0, sizeof *g);
 }
 
-/* Whether products may use gpu/gemm_wgmma.h: the chip has it, and the driver describes an operand,
-   which takes a current context. FLUX_WGMMA=0 forbids it. */
+/* Whether products and attention may use warpgroups (gpu/gemm_wgmma.h): the chip has them, and the
+   driver describes an operand, which takes a current context. FLUX_WGMMA=0 forbids it. */
 static bool flux__gpu_has_tiles(const flux__gpu *g) {
     flux__tensor_map m;
     const char *set = flux__env("FLUX_WGMMA");
@@ -31265,6 +31265,7 @@ typedef struct flux__attend_ring {
     int map[5];                                /* parameters of operands' maps */
 } flux__attend_ring;
 
+/* The operands' type as wgmma and the prelude's pair_ functions name it. */
 static const char *flux__attend_half(const flux__attend_pass *p) {
     return p->a->dtype == FLUX_F16 ? "f16" : "bf16";
 }
@@ -31437,7 +31438,9 @@ static void flux__emit_attend_wgmma_backward(const flux__attend_pass *p,
 }
 
 /* The loop over tiles. Of a causal pass a warpgroup does nothing for tiles of which it sees
-   nothing. */
+   nothing. Lines are the lower half of descriptors: where they begin, in units of 16 bytes, and
+   from bit 16 on how far boxes of 64 features are apart, which matters where lines are the inner
+   dim (turned). */
 static void flux__emit_attend_wgmma_loop(const flux__attend_pass *p, const flux__attend_ring *r) {
     const flux__attend_text *a = p->a;
     flux__listing *s = &a->c->s;
@@ -31492,8 +31495,8 @@ static void flux__emit_attend_wgmma_begin(const flux__attend_pass *p, const flux
                    p->scratch, (long long)((a->queries + FLUX__ATTEND_PAD - 1) /
                                            FLUX__ATTEND_PAD * FLUX__ATTEND_PAD * 2));
     if (!p->by_keys) flux__emit_attend_mma_stats(p);
-    flux__emit(s, "    phase_wait(ready, 0);\n");
-    flux__emit(s, "    const u32 x1_lines = 65536 + (rows >> 4) + t / 128 * %d;\n",
+    flux__emit(s, "    phase_wait(ready, 0);\n"
+               "    const u32 x1_lines = 65536 + (rows >> 4) + t / 128 * %d;\n",
                FLUX__BOX_BYTES / 16);
     if (p->first) flux__emit(s, "    const u32 x2_lines = x1_lines + %d;\n", p->n1 * p->rows / 8);
 }

@@ -280,7 +280,7 @@
        FLUX_PREFERENCES      path of that file, in place of LocalPreferences.toml in the working
                              directory or above it
        FLUX_REPLAY=0         launches a GPU's kernels one by one, never as a graph
-       FLUX_WGMMA=0          multiplies on sm_90 as on sm_80
+       FLUX_WGMMA=0          multiplies and attends on sm_90 as on sm_80
        FLUX_CACHE_DIR        where kernels compiled for GPUs are kept; else flux in XDG_CACHE_HOME,
                              .cache/flux in HOME, or flux in LOCALAPPDATA. Paths begin at the root;
                              a relative one is passed over, and so is a folder that others may write

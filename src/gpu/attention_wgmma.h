@@ -35,6 +35,7 @@ typedef struct flux__attend_ring {
     int map[5];                                /* parameters of operands' maps */
 } flux__attend_ring;
 
+/* The operands' type as wgmma and the prelude's pair_ functions name it. */
 static const char *flux__attend_half(const flux__attend_pass *p) {
     return p->a->dtype == FLUX_F16 ? "f16" : "bf16";
 }
@@ -207,7 +208,9 @@ static void flux__emit_attend_wgmma_backward(const flux__attend_pass *p,
 }
 
 /* The loop over tiles. Of a causal pass a warpgroup does nothing for tiles of which it sees
-   nothing. */
+   nothing. Lines are the lower half of descriptors: where they begin, in units of 16 bytes, and
+   from bit 16 on how far boxes of 64 features are apart, which matters where lines are the inner
+   dim (turned). */
 static void flux__emit_attend_wgmma_loop(const flux__attend_pass *p, const flux__attend_ring *r) {
     const flux__attend_text *a = p->a;
     flux__listing *s = &a->c->s;
@@ -262,8 +265,8 @@ static void flux__emit_attend_wgmma_begin(const flux__attend_pass *p, const flux
                    p->scratch, (long long)((a->queries + FLUX__ATTEND_PAD - 1) /
                                            FLUX__ATTEND_PAD * FLUX__ATTEND_PAD * 2));
     if (!p->by_keys) flux__emit_attend_mma_stats(p);
-    flux__emit(s, "    phase_wait(ready, 0);\n");
-    flux__emit(s, "    const u32 x1_lines = 65536 + (rows >> 4) + t / 128 * %d;\n",
+    flux__emit(s, "    phase_wait(ready, 0);\n"
+               "    const u32 x1_lines = 65536 + (rows >> 4) + t / 128 * %d;\n",
                FLUX__BOX_BYTES / 16);
     if (p->first) flux__emit(s, "    const u32 x2_lines = x1_lines + %d;\n", p->n1 * p->rows / 8);
 }

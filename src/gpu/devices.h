@@ -170,8 +170,8 @@ static void flux__gpu_undo(flux__gpu *g) {
     memset(g, 0, sizeof *g);
 }
 
-/* Whether products may use gpu/gemm_wgmma.h: the chip has it, and the driver describes an operand,
-   which takes a current context. FLUX_WGMMA=0 forbids it. */
+/* Whether products and attention may use warpgroups (gpu/gemm_wgmma.h): the chip has them, and the
+   driver describes an operand, which takes a current context. FLUX_WGMMA=0 forbids it. */
 static bool flux__gpu_has_tiles(const flux__gpu *g) {
     flux__tensor_map m;
     const char *set = flux__env("FLUX_WGMMA");
