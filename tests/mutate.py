@@ -242,6 +242,10 @@ RELATIONS = {"<": ["<=", ">="], "<=": ["<", ">"], ">": [">=", "<="], ">=": [">",
 SIGNS = {"+": "-", "-": "+", "+=": "-=", "-=": "+=", "++": "--", "--": "++"}
 
 
+# Exchanging what these are given changes no result (but strcmp's, where it sorts).
+COMMUTE = {"strcmp", "memcmp", "fmin", "fmax", "fminf", "fmaxf", "flux__plus", "flux__times"}
+
+
 def shifted(number, by):
     if not number.isdigit():
         return "(%s %d)" % (number + (" +" if by > 0 else " -"), 1)
@@ -252,7 +256,7 @@ def swaps(ts):
     """Of calls, neighbouring arguments: the ranges of both's tokens."""
     for i in range(1, len(ts)):
         name = ts[i - 1][0]
-        if ts[i][0] != "(" or not re.match(r'[A-Za-z_]\w*$', name) or name in KEYWORDS:
+        if ts[i][0] != "(" or not re.match(r'[A-Za-z_]\w*$', name) or name in KEYWORDS | COMMUTE:
             continue
         shut = closing(ts, i)
         if shut is None:
