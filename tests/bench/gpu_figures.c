@@ -302,6 +302,11 @@ static void checks(void) {
         check(name, convolve, of_conv(formats[f], 13, 5, 9, 3), 2, tolerance[f]);
         snprintf(name, sizeof name, "attention %s", flux_dtype_name(formats[f]));
         check(name, attend, of_attention(formats[f], 48, 37, 2, 3), 3, tolerance[f] * 2);
+        /* heads of 64 and 128 features, whole tiles and cut ones: what an assembler makes of loops no emulation of PTX shows */
+        for (int heads = 4; heads >= 2 && !small; heads /= 2) {
+            snprintf(name, sizeof name, "attention %s, %d features", flux_dtype_name(formats[f]), 256 / heads);
+            check(name, attend, of_attention(formats[f], 256, 330, 2, heads), 3, tolerance[f] * 2);
+        }
         for (int way = 0; way < 4; way++) large_products(formats[f], way, tolerance[f]);
     }
 }
