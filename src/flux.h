@@ -115,6 +115,9 @@
      matter which operation computes it, an update or a formula; other processors and GPUs keep it.
      Numbers that the program itself supplies, as data or as constants, are kept everywhere.
    A sum of float32 has an error of at most 1e-6 of the sum of magnitudes, whatever its length.
+   Convolutions of 3 x 3 in float32 with many channels multiply sums and differences of pixels on
+   processors with AVX2 (Winograd's way): with up to twice the error of other convolutions, and
+   results may be NaN that hold an infinite pixel in their window.
 
    OPTIONS OF A CALL
    A call takes what it needs as plain arguments and what may be left out as named options:
