@@ -11395,7 +11395,7 @@ FLUX__END_LEAN
    place of two elements (flux__attend_behind). A mask broadcasts to keys x queries
    x heads x batch: bool says what may be seen, any other dtype is added to the
    scores. Dropout's mask broadcasts likewise, and is applied after the softmax,
-   whose sum is of all weights. The plain formula (flux__attend_weights) is recorded
+   whose sum is of all weights. The plain formula (flux__attend_formula) is recorded
    beside the gradient and computed only if somebody asks for the gradient's
    gradient.
 
