@@ -313,8 +313,8 @@
      schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_plan depthwise backend blocks run products winograd rows whole windows
-                ready half_products attention sorting interpolation calls
+                gemm_tasks gemm_panels gemm_plan depthwise backend blocks run products winograd rows
+                whole windows ready half_products shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
@@ -19059,6 +19059,10 @@ typedef struct flux__gemm_job {
     bool pairs;
     /* 0, or what flux__gemm_by_inner chose for the whole product of which this is a part */
     int inner_kernel;
+    /* NULL, or memory for the panels of A that this product and others read (cpu/gemm_panels.h);
+       fill: this one packs them first */
+    void *panels;
+    bool fill;
     /* NULL, or called once for each finished piece of C, from any thread, while the piece is in
        the cache: rows i0 ... i0+mb-1, columns j0 ... j0+nb-1, element (i, j) of the piece at
        block[i + j * ld]. */
@@ -20560,6 +20564,105 @@ static void flux__gemm_task_run(void *ctx, int worker, int64_t number) {
 
 FLUX__END_LEAN
 
+/* ---------------------------------------------------------------------- cpu/gemm_panels.h
+   Products with few columns whose A is packed as a whole, once for all products
+   of a plan that share it (cpu/shared_operands.h), as the steps of an LSTM share
+   its weight. Where A lies, a tile's columns are pages apart, which neither the
+   processor's prefetcher nor its TLB likes: 2048 x 512 by 512 x 8 in f32 takes
+   107 us, from panels 64; the same A transposed, which would be packed for each
+   product, 197 us.
+
+   Invariant: a panel is two vectors of rows by all of k, its columns contiguous;
+   panels follow each other, and rows past the last are zeros. Sums are those of
+   cpu/gemm_tasks.h, bit for bit: the same kernels add the same chunks of k in
+   the same order. */
+
+FLUX__BEGIN_LEAN
+
+enum {
+    FLUX__PANELS_UNIT = 32,               /* whole panels of any instruction set */
+    FLUX__PANELS_COLUMNS = 32             /* most columns of B: with more, A is packed by the way */
+};
+
+/* Bytes of the panels of an m x k matrix. */
+static int64_t flux__panels_bytes(int64_t m, int64_t k, int64_t size) {
+    return flux__gemm_up(flux__gemm_up(m, FLUX__PANELS_UNIT) * k * size, 64);
+}
+
+/* Packs one piece of A: FLUX__PANELS_UNIT rows, which are one panel or several. */
+static void flux__panels_fill(void *ctx, int64_t piece) {
+    const flux__gemm_plan *p = (const flux__gemm_plan *)ctx;
+    const int64_t tall = 2 * p->set->lanes, size = p->size, first = piece * FLUX__PANELS_UNIT,
+                  end = flux__gemm_min(first + FLUX__PANELS_UNIT, p->m);
+    char *to = (char *)p->job->panels + first * p->k * size;
+    const char *from = p->a + first * p->a_row * size;
+    const int64_t whole = p->a_row == 1 ? (end - first) / tall : 0;
+    if (whole) flux__gemm_panels(from, p->a_col * size, to, tall * size, whole, p->k);
+    for (int64_t i = first + whole * tall; i < end; i += tall) {
+        const int64_t rows = flux__gemm_min(end - i, tall);
+        char *panel = to + (i - first) * p->k * size;
+        if (rows < tall) memset(panel, 0, (size_t)(tall * p->k * size));
+        flux__gemm_copy(size, p->a + i * p->a_row * size, p->a_row, p->a_col, panel, tall, rows,
+                        p->k);
+    }
+}
+
+/* Computes p->rows rows of C, or what is left, in C itself where all its panels are full, else in
+   scratch memory, and calls the epilogue. */
+static void flux__panels_task(void *ctx, int worker, int64_t number) {
+    flux__gemm_plan *p = (flux__gemm_plan *)ctx;
+    const flux__gemm_job *job = p->job;
+    const int64_t tall = 2 * p->set->lanes, size = p->size, i0 = number * p->rows,
+                  rows = flux__gemm_min(p->m - i0, p->rows), padded = flux__gemm_up(rows, tall);
+    char *apart = job->c && padded == rows ? NULL : (char *)flux__scratch(
+        (size_t)(padded * p->n * size));
+    char *block = apart ? apart : (char *)job->c + i0 * size;
+    const int64_t ld = apart ? padded : job->ldc;
+    if (!apart && !(job->c && padded == rows)) {
+        flux__atomic_store32(&p->failed, 1);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i += tall)
+        for (int64_t k = 0, some; k < p->k; k += some) {
+            const char *a = (const char *)job->panels + ((i0 + i) * p->k + k * tall) * size;
+            some = flux__gemm_min(p->k - k, p->chunk);
+            for (int64_t j = 0, nr; j < p->n; j += nr) {
+                nr = flux__gemm_nr(p->n - j, p->set->columns);
+                p->set->two[nr <= 4 ? nr - 1 : nr / 2 + 1](
+                    some, a, tall, p->b + (k * p->b_row + j * p->b_col) * size, p->b_row, p->b_col,
+                    block + (i + j * ld) * size, ld, k > 0, a, 0);
+            }
+        }
+    if (apart && job->c)
+        flux__gemm_copy_rows(apart, padded * size, (char *)job->c + i0 * size, job->ldc * size,
+                             p->n, rows * size);
+    if (job->epilogue) job->epilogue(job->ctx, worker, i0, 0, rows, p->n, block, ld);
+    flux__scratch_done(apart);
+}
+
+/* Computes the product of a plan that is not transposed (flip), from job->panels, which it packs
+   first if job->fill says so. False: out of memory. */
+static bool flux__panels_run(flux__gemm_plan *p, int64_t threads) {
+    const int64_t tall = 2 * p->set->lanes, size = p->size,
+                  step = (flux__gemm_up(p->k * size, 64) | 64) / size;
+    void *columns = NULL;
+    if (p->job->fill)
+        flux__parallel((p->m + FLUX__PANELS_UNIT - 1) / FLUX__PANELS_UNIT, flux__panels_fill, p);
+    /* not where B's columns fall into one set of the cache, or are not contiguous */
+    if (p->b_row != 1 || (p->n > 1 && p->b_col * size % 4096 == 0)) {
+        if (!(columns = flux__scratch((size_t)(step * p->n * size)))) return false;
+        flux__gemm_copy(size, p->b, p->b_row, p->b_col, columns, step, p->k, p->n);
+        p->b = (const char *)columns, p->b_row = 1, p->b_col = step;
+    }
+    p->rows = flux__gemm_min(flux__gemm_split(p->m, threads > 1 ? 2 * threads : 1, tall),
+                             flux__gemm_up(FLUX__GEMM_PIECE / p->n, tall));
+    flux__parallel_workers((p->m + p->rows - 1) / p->rows, flux__panels_task, p);
+    flux__scratch_done(columns);
+    return true;
+}
+
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- cpu/gemm_plan.h
    The plan of a matrix product, products by inner products, and the entry,
    flux__gemm; cpu/gemm_tasks.h computes blocks of C. The plan chooses whether C
@@ -20950,7 +21053,10 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 #endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if ((inner_kernel = flux__gemm_by_inner(&p, job)) > 1)
+    if (job->panels) {
+        flux__gemm_orient(&p, job, false);
+        p.failed = !flux__panels_run(&p, threads);
+    } else if ((inner_kernel = flux__gemm_by_inner(&p, job)) > 1)
         p.failed = !flux__gemm_inner_all(&p, inner_kernel > 2, threads);
     else {
         tasks = flux__gemm_blocks(&p, threads);
@@ -21163,6 +21269,9 @@ typedef struct flux__cpu {
     flux__adam adam;                      /* last is -1: the kernel has no Adam step */
     flux__rows rows;                      /* first is -1: the kernel has no such rows */
     flux__pooling pooling;
+    /* of a product that shares its A: its panels lie from byte `at` of the kernel's scratch memory
+       on, and this kernel packs them if `fill` (cpu/shared_operands.h) */
+    struct { bool used, fill; size_t at; } panels;
     bool *made;  /* by value: computed by a pattern's line, not by its own */
     bool *truth;  /* by value: a reduction that counts true elements, or bools that only it reads */
     int tile;                             /* elements of a register */
@@ -24614,6 +24723,9 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
     if (p.a.o.gather) p.g.a_map = p.a.map;
     if (p.b.o.gather) p.g.b_map = p.b.map;
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    if (c->panels.used) p.g.panels = (char *)k->scratch_at + c->panels.at;
+    p.g.fill = c->panels.fill;
     if (flux__run_winograd(&p)) return flux__job_ok(&p.job) ? 0 : -1;
     bool joined = flux__samples_join(&p);
     p.g.batches = p.batches;
@@ -24632,6 +24744,133 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
 }
 
 FLUX__END_HOT
+
+/* ---------------------------------------------------------------------- cpu/shared_operands.h
+   Finds the products of a plan that share their left operand, as the steps of a
+   recurrence share its weight, and has it packed once for all of them
+   (cpu/gemm_panels.h): the first of them packs it, all read it.
+
+   Invariant: the panels lie in the scratch memory that the CPU's kernels share
+   (schedule/plans.h), so products share them only while no kernel between them
+   uses that memory. A slot of a plan has one value throughout, so its panels
+   stay true. Whether a product takes inner products instead, which give other
+   sums, is asked first (flux__gemm_by_inner): a product has the same bits alone
+   and among others. */
+
+FLUX__BEGIN_COLD
+
+enum {
+    FLUX__SHARED_USES = 16,               /* fewest products for which packing pays */
+    FLUX__SHARED_MOST = 8                 /* most operands that are packed at a time */
+};
+#define FLUX__SHARED_BYTES ((int64_t)32 << 20)      /* most bytes of panels in a plan's memory */
+#ifdef FLUX_BLAS
+#  define FLUX__SHARES false              /* the program's CBLAS multiplies, from where A lies */
+#else
+#  define FLUX__SHARES true
+#endif
+
+/* Fewest bytes of an operand: smaller ones are as fast where they lie, in the second-level cache;
+   tests make it small. */
+static int64_t flux__shared_least = 1 << 20;
+
+/* An operand that products share: A of kernel `first` and of n - 1 later ones. */
+typedef struct flux__shared { int first, n; size_t at, bytes; } flux__shared;
+
+/* Whether a kernel's product could read its A from panels. A vector's does as well where A lies, if
+   A's columns are contiguous (flux__gemm_vector). */
+static bool flux__takes_panels(const flux__kernel *k) {
+    if (k->kind != FLUX__K_MATMUL) return false;
+    const flux__operand *a = &k->operand[0], *b = &k->operand[1];
+    const int64_t bytes = k->mnk[0] * k->mnk[2] * (int64_t)flux__dtypes[a->dtype].size;
+    if (a->dtype > FLUX_F64 || b->dtype != a->dtype || a->gather || b->gather ||
+        a->shape.ndim != 2 || k->scratch || k->mnk[0] < 64 || k->mnk[1] < 1 ||
+        (k->mnk[1] == 1 && a->stride[0] == 1) || k->mnk[1] > FLUX__PANELS_COLUMNS ||
+        bytes < flux__shared_least || bytes > FLUX__SHARED_BYTES) return false;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++)
+        if (k->full[d] != 1) return false;
+    flux__gemm_plan plan;
+    FLUX__ZEROED(flux__gemm_job, g);
+    g.m = k->mnk[0], g.n = k->mnk[1], g.k = k->mnk[2];
+    g.a_row = a->stride[0], g.a_col = a->stride[1];
+    g.b_row = b->stride[0], g.b_col = b->shape.ndim > 1 ? b->stride[1] : 0;
+    flux__gemm_plan_for(&plan, a->dtype == FLUX_F64, &g);
+    return flux__gemm_by_inner(&plan, &g) == 1;
+}
+
+/* Whether two products have the same A. */
+static bool flux__same_a(const flux__kernel *k, const flux__kernel *l) {
+    const flux__operand *a = &k->operand[0], *b = &l->operand[0];
+    return a->src == b->src && a->dtype == b->dtype && a->offset == b->offset &&
+           memcmp(a->shape.dim, b->shape.dim, 2 * sizeof *a->shape.dim) == 0 &&
+           memcmp(a->stride, b->stride, 2 * sizeof *a->stride) == 0;
+}
+
+/* The entry of a kernel's A among n; NULL: it has none. */
+static flux__shared *flux__shared_of(const flux__plan *plan, const flux__kernel *k,
+                                     flux__shared *shared, int n) {
+    for (int i = 0; i < n; i++)
+        if (flux__same_a(k, &plan->kernel[shared[i].first])) return &shared[i];
+    return NULL;
+}
+
+/* Has the products among the kernels from ... end-1 that share an A read it from panels. uses: by
+   kernel, how many products of the plan read their A from its slot, 0 of other kernels. */
+static void flux__share_between(const flux__plan *plan, const int *uses, int from, int end) {
+    flux__shared shared[FLUX__SHARED_MOST], *s;
+    size_t total = 0;
+    int n = 0;
+    for (int i = from; i < end; i++) {
+        if (uses[i] < FLUX__SHARED_USES) continue;
+        if ((s = flux__shared_of(plan, &plan->kernel[i], shared, n))) s->n++;
+        else if (n < FLUX__SHARED_MOST) shared[n].first = i, shared[n++].n = 1;
+    }
+    for (int i = 0; i < n; i++) {
+        const flux__kernel *k = &plan->kernel[shared[i].first];
+        shared[i].at = total;
+        shared[i].bytes = shared[i].n < FLUX__SHARED_USES ? 0 : (size_t)flux__panels_bytes(
+            k->mnk[0], k->mnk[2], (int64_t)flux__dtypes[k->operand[0].dtype].size);
+        if (total + shared[i].bytes > (size_t)FLUX__SHARED_BYTES) shared[i].bytes = 0;
+        total += shared[i].bytes;
+    }
+    for (int i = from; i < end; i++) {
+        flux__kernel *k = &plan->kernel[i];
+        s = uses[i] < FLUX__SHARED_USES ? NULL : flux__shared_of(plan, k, shared, n);
+        if (!s || !s->bytes) continue;
+        flux__cpu *c = (flux__cpu *)k->ready;
+        c->panels.used = true, c->panels.fill = i == s->first, c->panels.at = s->at;
+        k->scratch = total;
+    }
+}
+
+/* Notes in the products of a plan on device d which of them share their A, and who packs it. False:
+   an error is recorded. */
+static bool flux__find_shared(flux_device d, flux__plan *plan) {
+    int products = 0;
+    for (int i = 0; i < plan->nkernel; i++)
+        products += flux__runs_on(&plan->kernel[i], d) && plan->kernel[i].kind == FLUX__K_MATMUL;
+    if (!FLUX__SHARES || products < FLUX__SHARED_USES) return true;
+    int *uses = (int *)flux__zalloc((size_t)(plan->nkernel + plan->nleaf + plan->nnode) *
+                                    sizeof *uses), *by_slot = uses + plan->nkernel;
+    if (!uses) return false;
+    for (int i = 0; i < plan->nkernel; i++) {
+        const flux__kernel *k = &plan->kernel[i];
+        uses[i] = flux__runs_on(k, d) && flux__takes_panels(k);
+        if (uses[i]) by_slot[k->operand[0].src]++;
+    }
+    for (int i = 0; i < plan->nkernel; i++)
+        if (uses[i]) uses[i] = by_slot[plan->kernel[i].operand[0].src];
+    for (int i = 0, from = 0; i <= plan->nkernel; i++) {
+        const flux__kernel *k = &plan->kernel[i];
+        if (i < plan->nkernel && !(flux__runs_on(k, d) && k->scratch)) continue;
+        flux__share_between(plan, uses, from, i);
+        from = i + 1;
+    }
+    flux__free(uses);
+    return true;
+}
+
+FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- cpu/attention.h
    Attention on the CPU: some queries at a time with all their scores, which
@@ -25355,7 +25594,7 @@ static bool flux__cpu_ready(flux_device d, flux__plan *plan, flux__graph *g) {
         bytes = k->ready ? flux__memory_bytes(k, (const flux__cpu *)k->ready) : 0;
         if (bytes > most) most = bytes;
     }
-    return most == 0 || flux__kernel_memory(most) != NULL;
+    return flux__find_shared(d, plan) && (most == 0 || flux__kernel_memory(most) != NULL);
 }
 
 /* What flux__cpu_ready made lies in the plan's memory and goes with it. */

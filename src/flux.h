@@ -313,8 +313,8 @@
      schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_plan depthwise backend blocks run products winograd rows whole windows
-                ready half_products attention sorting interpolation calls
+                gemm_tasks gemm_panels gemm_plan depthwise backend blocks run products winograd rows
+                whole windows ready half_products shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
@@ -428,6 +428,7 @@
 #include "cpu/gemm_kernels.h"
 #include "cpu/gemm_pack.h"
 #include "cpu/gemm_tasks.h"
+#include "cpu/gemm_panels.h"
 #include "cpu/gemm_plan.h"
 #include "cpu/depthwise.h"
 #include "cpu/backend.h"
@@ -440,6 +441,7 @@
 #include "cpu/windows.h"
 #include "cpu/ready.h"
 #include "cpu/half_products.h"
+#include "cpu/shared_operands.h"
 #include "cpu/attention.h"
 #include "cpu/sorting.h"
 #include "cpu/interpolation.h"

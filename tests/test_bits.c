@@ -431,6 +431,105 @@ TEST(instruction_sets_agree) {
     compare_ways(ways, 2, 100000, 200);
 }
 
+/* ------------------------------------------------------------------ products that share a matrix */
+
+/* m x k matrices, the second one alternating with the first if `two`, by k x n ones; uses: products of each. turned: stored transposed;
+   view: both begin within one tensor, and B is transposed; bare: nothing is computed of the products; sort: in the middle a kernel
+   uses the memory in which the packed matrix lies. packed: how many products read it packed, which of too few or too large ones is 0. */
+typedef struct sharing {
+    const char *what;
+    int64_t m, k, n;
+    int uses;
+    flux_dtype dtype;
+    bool two, turned, view, bare, sort;
+    int packed;
+} sharing;
+static const sharing sharings[] = {
+    { "plain", 160, 128, 8, 16, FLUX_F32, false, false, false, false, false, 16 }, { "once less", 160, 128, 8, 15, FLUX_F32, false, false, false, false, false, 0 },
+    { "bare", 160, 128, 8, 16, FLUX_F32, false, false, false, true, false, 16 },   { "odd rows", 171, 128, 5, 16, FLUX_F32, false, false, false, false, false, 16 },
+    { "odd rows, bare", 171, 128, 5, 17, FLUX_F32, false, false, false, true, false, 17 },
+    { "turned", 267, 600, 20, 16, FLUX_F32, false, true, false, false, false, 16 }, { "turned, f64", 90, 1100, 7, 16, FLUX_F64, false, true, false, true, false, 16 },
+    { "two", 128, 128, 2, 16, FLUX_F32, true, false, false, false, false, 32 },    { "views", 131, 140, 13, 16, FLUX_F32, true, false, true, false, false, 32 },
+    { "columns a page apart", 96, 1024, 12, 16, FLUX_F32, false, false, false, false, false, 16 },
+    { "f64", 70, 520, 32, 16, FLUX_F64, false, false, false, false, false, 16 },   { "many columns", 160, 128, 33, 16, FLUX_F32, false, false, false, false, false, 0 },
+    { "a vector", 160, 128, 1, 16, FLUX_F32, false, false, false, false, false, 0 },
+    { "sorted", 160, 128, 8, 34, FLUX_F32, false, false, false, false, true, 34 }, { "sorted early", 160, 128, 8, 24, FLUX_F32, false, false, false, false, true, 0 },
+    { "inner products", 171, 600, 3, 16, FLUX_F32, false, true, false, false, false, 0 },
+    { "halves", 160, 128, 8, 16, FLUX_F16, false, false, false, false, false, 0 },
+};
+
+/* How many products of this thread's plans read a packed matrix; the plans are dropped. */
+static int packed_products(void) {
+    flux__thread *self = flux__self();
+    int n = 0;
+    for (int i = 0; self->plans && i < FLUX__BUCKETS; i++)
+        for (const flux__plan *p = self->plans->bucket[i]; p; p = p->next)
+            for (int k = 0; k < p->nkernel; k++)
+                n += p->kernel[k].kind == FLUX__K_MATMUL && p->kernel[k].ready && ((const flux__cpu *)p->kernel[k].ready)->panels.used;
+    if (self->plans) flux__plans_free(self->plans), self->plans = NULL;
+    return n;
+}
+/* Both matrices; as views they lie in one tensor, one row apart. */
+static void shared_matrices(const sharing *s, flux_tensor **a) {
+    for (int i = 0; i < 2; i++) {
+        flux_tensor *x = flux_randn_with(s->turned ? FLUX_SHAPE(s->k, s->m) : FLUX_SHAPE(s->m + s->view, s->k), FLUX_F32);
+        x = flux_eval(flux_to_dtype(x, s->dtype));
+        a[i] = s->turned ? flux_transpose(x) : x;
+    }
+    for (int i = 1; s->view && i >= 0; i--) a[i] = flux_slice(a[0], 0, 1 - i, s->m + 1 - i);
+}
+
+/* Makes the products, the first ones of each matrix in turn, and copies their numbers behind each other; `alone`: each by itself. */
+static int64_t share(const sharing *s, bool alone, char *to) {
+    flux_tensor *y[70], *a[2];
+    const int64_t bytes = s->m * s->n * (int64_t)flux_dtype_size(s->dtype);
+    int n = 0;
+    flux_seed(7);
+    shared_matrices(s, a);
+    flux_tensor *x = flux_randn_with(s->view ? FLUX_SHAPE(s->n * s->uses, s->k) : FLUX_SHAPE(s->k, s->n * s->uses), FLUX_F32);
+    x = flux_eval(flux_to_dtype(x, s->dtype));
+    if (s->view) x = flux_transpose(x);
+    for (int i = 0; i < s->uses * (1 + s->two); i++, n++) {
+        const int64_t at = i / (1 + s->two) * s->n;
+        flux_tensor *b = flux_slice(x, 1, at, at + s->n);
+        if (s->sort && i == s->uses / 2) b = flux_reshape_with(flux_sort(flux_reshape(b, -1)), flux_shape_of(b));
+        y[n] = flux_matmul(a[i % (1 + s->two)], b);
+        if (!s->bare) y[n] = flux_add(flux_tanh(y[n]), 1.0);
+        if (alone) flux_eval(y[n]);
+    }
+    CHECK(flux_eval_all(n, y) == 0);
+    for (int i = 0; i < n; i++) CHECK(flux_read(y[i], to + i * bytes, (size_t)bytes) == 0);
+    return bytes * n;
+}
+
+/* A matrix that many products read is packed once for all of them: each has the bits that it has alone. */
+TEST(products_that_share_a_matrix_are_what_each_is_alone) {
+    static const way ways[] = { { "one thread", 0, false, 1, 2, 0 }, { "two, AVX2", 0, false, 2, 1, 0 }, { "three, plain", 0, false, 3, 0, 0 } };
+    ONLY_ON_CPU();
+    const int simd = flux__simd();
+    const int64_t least = flux__shared_least;
+    flux__shared_least = 64 << 10;
+    char *got = (char *)malloc(1 << 21), *want = (char *)malloc(1 << 21);
+    for (size_t i = 0; i < sizeof sharings / sizeof *sharings; i++)
+        for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) FLUX_SCOPE {
+            const sharing *s = &sharings[i];
+            char what[120];
+            set_way(&ways[w], simd);
+            const int64_t bytes = share(s, true, want);
+            packed_products();
+            CHECK(share(s, false, got) == bytes && bytes <= 1 << 21);
+            const int packed = packed_products();
+            const bool same = !memcmp(got, want, (size_t)bytes);
+            snprintf(what, sizeof what, "%s, %s: %s, %d packed", s->what, ways[w].name, same ? "the same" : "others", packed);
+            CHECK_STR(strrchr(what, ':') + 2, same && packed == (flux__eager() ? 0 : s->packed) ? strrchr(what, ':') + 2 : what);
+        }
+    const way last = { "", 0, false, 0, simd, 0 };
+    set_way(&last, simd);
+    flux__shared_least = least;
+    free(got);
+    free(want);
+}
+
 /* ------------------------------------------------------------------ long sums */
 
 /* n numbers in all, in a tensor of n / rows rows that has memory for one: long sums without much memory. */

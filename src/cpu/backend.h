@@ -105,6 +105,9 @@ typedef struct flux__cpu {
     flux__adam adam;                      /* last is -1: the kernel has no Adam step */
     flux__rows rows;                      /* first is -1: the kernel has no such rows */
     flux__pooling pooling;
+    /* of a product that shares its A: its panels lie from byte `at` of the kernel's scratch memory
+       on, and this kernel packs them if `fill` (cpu/shared_operands.h) */
+    struct { bool used, fill; size_t at; } panels;
     bool *made;  /* by value: computed by a pattern's line, not by its own */
     bool *truth;  /* by value: a reduction that counts true elements, or bools that only it reads */
     int tile;                             /* elements of a register */

@@ -14,6 +14,7 @@
 #include "ready.h"
 #include "windows.h"
 #include "half_products.h"
+#include "shared_operands.h"
 #include "attention.h"
 #include "sorting.h"
 #include "interpolation.h"
@@ -128,7 +129,7 @@ static bool flux__cpu_ready(flux_device d, flux__plan *plan, flux__graph *g) {
         bytes = k->ready ? flux__memory_bytes(k, (const flux__cpu *)k->ready) : 0;
         if (bytes > most) most = bytes;
     }
-    return most == 0 || flux__kernel_memory(most) != NULL;
+    return flux__find_shared(d, plan) && (most == 0 || flux__kernel_memory(most) != NULL);
 }
 
 /* What flux__cpu_ready made lies in the plan's memory and goes with it. */

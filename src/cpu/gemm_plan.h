@@ -8,6 +8,7 @@
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
 #include "gemm_tasks.h"
+#include "gemm_panels.h"
 
 /* ---------------------------------------------------------------------- cpu/gemm_plan.h
    The plan of a matrix product, products by inner products, and the entry,
@@ -399,7 +400,10 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
 #endif
     flux__gemm_plan_for(&p, f64, job);
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if ((inner_kernel = flux__gemm_by_inner(&p, job)) > 1)
+    if (job->panels) {
+        flux__gemm_orient(&p, job, false);
+        p.failed = !flux__panels_run(&p, threads);
+    } else if ((inner_kernel = flux__gemm_by_inner(&p, job)) > 1)
         p.failed = !flux__gemm_inner_all(&p, inner_kernel > 2, threads);
     else {
         tasks = flux__gemm_blocks(&p, threads);

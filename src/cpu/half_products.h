@@ -10,6 +10,7 @@
 #include "../schedule/analysis.h"
 #include "../schedule/dispatch.h"
 #include "loops.h"
+#include "backend.h"
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
 #include "gemm_tasks.h"
@@ -478,6 +479,9 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
     if (p.a.o.gather) p.g.a_map = p.a.map;
     if (p.b.o.gather) p.g.b_map = p.b.map;
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    if (c->panels.used) p.g.panels = (char *)k->scratch_at + c->panels.at;
+    p.g.fill = c->panels.fill;
     if (flux__run_winograd(&p)) return flux__job_ok(&p.job) ? 0 : -1;
     bool joined = flux__samples_join(&p);
     p.g.batches = p.batches;

@@ -1,0 +1,141 @@
+#ifndef FLUX__CPU_SHARED_OPERANDS_H
+#define FLUX__CPU_SHARED_OPERANDS_H
+#include "../base/platform.h"
+#include "../base/dtypes.h"
+#include "../base/memory.h"
+#include "../schedule/kernel.h"
+#include "../schedule/dispatch.h"
+#include "gemm_kernels.h"
+#include "gemm_tasks.h"
+#include "gemm_panels.h"
+#include "gemm_plan.h"
+#include "backend.h"
+
+/* ---------------------------------------------------------------------- cpu/shared_operands.h
+   Finds the products of a plan that share their left operand, as the steps of a
+   recurrence share its weight, and has it packed once for all of them
+   (cpu/gemm_panels.h): the first of them packs it, all read it.
+
+   Invariant: the panels lie in the scratch memory that the CPU's kernels share
+   (schedule/plans.h), so products share them only while no kernel between them
+   uses that memory. A slot of a plan has one value throughout, so its panels
+   stay true. Whether a product takes inner products instead, which give other
+   sums, is asked first (flux__gemm_by_inner): a product has the same bits alone
+   and among others. */
+
+FLUX__BEGIN_COLD
+
+enum {
+    FLUX__SHARED_USES = 16,               /* fewest products for which packing pays */
+    FLUX__SHARED_MOST = 8                 /* most operands that are packed at a time */
+};
+#define FLUX__SHARED_BYTES ((int64_t)32 << 20)      /* most bytes of panels in a plan's memory */
+#ifdef FLUX_BLAS
+#  define FLUX__SHARES false              /* the program's CBLAS multiplies, from where A lies */
+#else
+#  define FLUX__SHARES true
+#endif
+
+/* Fewest bytes of an operand: smaller ones are as fast where they lie, in the second-level cache;
+   tests make it small. */
+static int64_t flux__shared_least = 1 << 20;
+
+/* An operand that products share: A of kernel `first` and of n - 1 later ones. */
+typedef struct flux__shared { int first, n; size_t at, bytes; } flux__shared;
+
+/* Whether a kernel's product could read its A from panels. A vector's does as well where A lies, if
+   A's columns are contiguous (flux__gemm_vector). */
+static bool flux__takes_panels(const flux__kernel *k) {
+    if (k->kind != FLUX__K_MATMUL) return false;
+    const flux__operand *a = &k->operand[0], *b = &k->operand[1];
+    const int64_t bytes = k->mnk[0] * k->mnk[2] * (int64_t)flux__dtypes[a->dtype].size;
+    if (a->dtype > FLUX_F64 || b->dtype != a->dtype || a->gather || b->gather ||
+        a->shape.ndim != 2 || k->scratch || k->mnk[0] < 64 || k->mnk[1] < 1 ||
+        (k->mnk[1] == 1 && a->stride[0] == 1) || k->mnk[1] > FLUX__PANELS_COLUMNS ||
+        bytes < flux__shared_least || bytes > FLUX__SHARED_BYTES) return false;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++)
+        if (k->full[d] != 1) return false;
+    flux__gemm_plan plan;
+    FLUX__ZEROED(flux__gemm_job, g);
+    g.m = k->mnk[0], g.n = k->mnk[1], g.k = k->mnk[2];
+    g.a_row = a->stride[0], g.a_col = a->stride[1];
+    g.b_row = b->stride[0], g.b_col = b->shape.ndim > 1 ? b->stride[1] : 0;
+    flux__gemm_plan_for(&plan, a->dtype == FLUX_F64, &g);
+    return flux__gemm_by_inner(&plan, &g) == 1;
+}
+
+/* Whether two products have the same A. */
+static bool flux__same_a(const flux__kernel *k, const flux__kernel *l) {
+    const flux__operand *a = &k->operand[0], *b = &l->operand[0];
+    return a->src == b->src && a->dtype == b->dtype && a->offset == b->offset &&
+           memcmp(a->shape.dim, b->shape.dim, 2 * sizeof *a->shape.dim) == 0 &&
+           memcmp(a->stride, b->stride, 2 * sizeof *a->stride) == 0;
+}
+
+/* The entry of a kernel's A among n; NULL: it has none. */
+static flux__shared *flux__shared_of(const flux__plan *plan, const flux__kernel *k,
+                                     flux__shared *shared, int n) {
+    for (int i = 0; i < n; i++)
+        if (flux__same_a(k, &plan->kernel[shared[i].first])) return &shared[i];
+    return NULL;
+}
+
+/* Has the products among the kernels from ... end-1 that share an A read it from panels. uses: by
+   kernel, how many products of the plan read their A from its slot, 0 of other kernels. */
+static void flux__share_between(const flux__plan *plan, const int *uses, int from, int end) {
+    flux__shared shared[FLUX__SHARED_MOST], *s;
+    size_t total = 0;
+    int n = 0;
+    for (int i = from; i < end; i++) {
+        if (uses[i] < FLUX__SHARED_USES) continue;
+        if ((s = flux__shared_of(plan, &plan->kernel[i], shared, n))) s->n++;
+        else if (n < FLUX__SHARED_MOST) shared[n].first = i, shared[n++].n = 1;
+    }
+    for (int i = 0; i < n; i++) {
+        const flux__kernel *k = &plan->kernel[shared[i].first];
+        shared[i].at = total;
+        shared[i].bytes = shared[i].n < FLUX__SHARED_USES ? 0 : (size_t)flux__panels_bytes(
+            k->mnk[0], k->mnk[2], (int64_t)flux__dtypes[k->operand[0].dtype].size);
+        if (total + shared[i].bytes > (size_t)FLUX__SHARED_BYTES) shared[i].bytes = 0;
+        total += shared[i].bytes;
+    }
+    for (int i = from; i < end; i++) {
+        flux__kernel *k = &plan->kernel[i];
+        s = uses[i] < FLUX__SHARED_USES ? NULL : flux__shared_of(plan, k, shared, n);
+        if (!s || !s->bytes) continue;
+        flux__cpu *c = (flux__cpu *)k->ready;
+        c->panels.used = true, c->panels.fill = i == s->first, c->panels.at = s->at;
+        k->scratch = total;
+    }
+}
+
+/* Notes in the products of a plan on device d which of them share their A, and who packs it. False:
+   an error is recorded. */
+static bool flux__find_shared(flux_device d, flux__plan *plan) {
+    int products = 0;
+    for (int i = 0; i < plan->nkernel; i++)
+        products += flux__runs_on(&plan->kernel[i], d) && plan->kernel[i].kind == FLUX__K_MATMUL;
+    if (!FLUX__SHARES || products < FLUX__SHARED_USES) return true;
+    int *uses = (int *)flux__zalloc((size_t)(plan->nkernel + plan->nleaf + plan->nnode) *
+                                    sizeof *uses), *by_slot = uses + plan->nkernel;
+    if (!uses) return false;
+    for (int i = 0; i < plan->nkernel; i++) {
+        const flux__kernel *k = &plan->kernel[i];
+        uses[i] = flux__runs_on(k, d) && flux__takes_panels(k);
+        if (uses[i]) by_slot[k->operand[0].src]++;
+    }
+    for (int i = 0; i < plan->nkernel; i++)
+        if (uses[i]) uses[i] = by_slot[plan->kernel[i].operand[0].src];
+    for (int i = 0, from = 0; i <= plan->nkernel; i++) {
+        const flux__kernel *k = &plan->kernel[i];
+        if (i < plan->nkernel && !(flux__runs_on(k, d) && k->scratch)) continue;
+        flux__share_between(plan, uses, from, i);
+        from = i + 1;
+    }
+    flux__free(uses);
+    return true;
+}
+
+FLUX__END_COLD
+
+#endif /* FLUX__CPU_SHARED_OPERANDS_H */
