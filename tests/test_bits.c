@@ -452,7 +452,7 @@ static const sharing sharings[] = {
     { "two", 128, 128, 2, 16, FLUX_F32, true, false, false, false, false, 32 },    { "views", 131, 140, 13, 16, FLUX_F32, true, false, true, false, false, 32 },
     { "columns a page apart", 96, 1024, 12, 16, FLUX_F32, false, false, false, false, false, 16 },
     { "f64", 70, 520, 32, 16, FLUX_F64, false, false, false, false, false, 16 },   { "many columns", 160, 128, 33, 16, FLUX_F32, false, false, false, false, false, 0 },
-    { "a vector", 160, 128, 1, 16, FLUX_F32, false, false, false, false, false, 0 },
+    { "a vector", 160, 128, 1, 16, FLUX_F32, false, false, false, false, false, 16 },
     { "sorted", 160, 128, 8, 34, FLUX_F32, false, false, false, false, true, 34 }, { "sorted early", 160, 128, 8, 24, FLUX_F32, false, false, false, false, true, 0 },
     { "inner products", 171, 600, 3, 16, FLUX_F32, false, true, false, false, false, 0 },
     { "halves", 160, 128, 8, 16, FLUX_F16, false, false, false, false, false, 0 },

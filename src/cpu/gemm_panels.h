@@ -91,8 +91,8 @@ static bool flux__panels_run(flux__gemm_plan *p, int64_t threads) {
     void *columns = NULL;
     if (p->job->fill)
         flux__parallel((p->m + FLUX__PANELS_UNIT - 1) / FLUX__PANELS_UNIT, flux__panels_fill, p);
-    /* not where B's columns fall into one set of the cache, or are not contiguous */
-    if (p->b_row != 1 || (p->n > 1 && p->b_col * size % 4096 == 0)) {
+    /* not where more of B's columns than the cache has ways fall into one set, or are apart */
+    if (p->b_row != 1 || (p->n > 8 && p->b_col * size % 4096 == 0)) {
         if (!(columns = flux__scratch((size_t)(step * p->n * size)))) return false;
         flux__gemm_copy(size, p->b, p->b_row, p->b_col, columns, step, p->k, p->n);
         p->b = (const char *)columns, p->b_row = 1, p->b_col = step;

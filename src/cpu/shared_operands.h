@@ -43,16 +43,15 @@ static int64_t flux__shared_least = 1 << 20;
 /* An operand that products share: A of kernel `first` and of n - 1 later ones. */
 typedef struct flux__shared { int first, n; size_t at, bytes; } flux__shared;
 
-/* Whether a kernel's product could read its A from panels. A vector's does as well where A lies, if
-   A's columns are contiguous (flux__gemm_vector). */
+/* Whether a kernel's product could read its A from panels. */
 static bool flux__takes_panels(const flux__kernel *k) {
     if (k->kind != FLUX__K_MATMUL) return false;
     const flux__operand *a = &k->operand[0], *b = &k->operand[1];
     const int64_t bytes = k->mnk[0] * k->mnk[2] * (int64_t)flux__dtypes[a->dtype].size;
     if (a->dtype > FLUX_F64 || b->dtype != a->dtype || a->gather || b->gather ||
         a->shape.ndim != 2 || k->scratch || k->mnk[0] < 64 || k->mnk[1] < 1 ||
-        (k->mnk[1] == 1 && a->stride[0] == 1) || k->mnk[1] > FLUX__PANELS_COLUMNS ||
-        bytes < flux__shared_least || bytes > FLUX__SHARED_BYTES) return false;
+        k->mnk[1] > FLUX__PANELS_COLUMNS || bytes < flux__shared_least ||
+        bytes > FLUX__SHARED_BYTES) return false;
     for (int d = 2; d < FLUX_MAX_DIMS; d++)
         if (k->full[d] != 1) return false;
     flux__gemm_plan plan;
