@@ -609,7 +609,7 @@ static void add(command *c, const char *arg) { c->arg[c->n++] = (char *)(uintptr
 
 static void begin_command(command *c, const char *fallback) {
     const char *asked = getenv("SOFTGPU_CC"), *races = getenv("SOFTGPU_RACES");
-    if (races && *races) fallback = "cc -O1 -fsanitize=thread,undefined -fno-sanitize=alignment -fsanitize-undefined-trap-on-error";
+    if (races && *races) fallback = "cc -O0 -fsanitize=thread,undefined -fno-sanitize=alignment -fsanitize-undefined-trap-on-error";
     const char *compiler = fallback ? fallback : asked && *asked ? asked : on_path("tcc") ? "tcc" : "cc -O0";
     const bool tcc = memmem(compiler, strcspn(compiler, " "), "tcc", 3) != NULL;
     c->n = 0;
