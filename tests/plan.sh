@@ -35,9 +35,9 @@ slow='check_ptx check_processors check_mpi check_nccl check_kernels check_compil
       check_windows check_warnings check_gpu_report check_uninitialised check_fuzz_files check_blas
       check_late check_python check_rooms_alone'
 # what HIP does as CUDA does, what three devices do as one does, and the long form of tests. Of random
-# graphs HIP does not do more there than CUDA does here.
+# graphs and shapes HIP does not do more there than CUDA does here.
 hip='test_data test_gpu test_trace'
-random='test_bits test_schedule'
+random='test_bits test_picking test_schedule'
 several='test_data test_files test_tensors test_trace'
 in_short() {
     case $1 in
