@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -629,16 +630,32 @@ static bool may_improve(const program *p, const options *o) {
     return !variables;
 }
 
-/* Runs it; what it says goes to the file `log`. */
-static bool run(command *c, const char *log) {
+/* A file that has no name, and this text. */
+static int file_of(const char *text) {
+    const int fd = memfd_create("softgpu", MFD_CLOEXEC);
+    size_t n = strlen(text);
+    for (ssize_t k; n > 0; text += k, n -= (size_t)k)
+        if ((k = write(fd, text, n)) <= 0) abort();
+    lseek(fd, 0, SEEK_SET);
+    return fd;
+}
+static char *text_of(int fd, size_t *n) {
+    const off_t end = lseek(fd, 0, SEEK_END);
+    char *text = (char *)calloc(1, (size_t)end + 1);
+    if (!text || pread(fd, text, (size_t)end, 0) != end) abort();
+    *n = (size_t)end;
+    return text;
+}
+
+/* Runs it; it reads the file `from`, and what it says goes to the file `log`. */
+static bool run(command *c, int from, int log) {
     posix_spawn_file_actions_t a;
     pid_t pid;
     int status = -1;
     c->arg[c->n] = NULL;
     posix_spawn_file_actions_init(&a);
-    posix_spawn_file_actions_addopen(&a, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&a, 1, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    posix_spawn_file_actions_adddup2(&a, 1, 2);
+    posix_spawn_file_actions_adddup2(&a, from, 0);
+    posix_spawn_file_actions_adddup2(&a, log, 1), posix_spawn_file_actions_adddup2(&a, log, 2);
     int failed = posix_spawnp(&pid, c->arg[0], &a, NULL, c->arg, environ);
     posix_spawn_file_actions_destroy(&a);
     if (failed) return false;
@@ -782,53 +799,56 @@ static bool ask_server(server *s, const command *like, const char *text, size_t 
     return answered && !bad;
 }
 
-static bool run_tool(const char *first, const char *second, const char *from, const char *to, const char *log) {
+static bool run_tool(const char *first, const char *second, const char *from, const char *to) {
+    const int none = open("/dev/null", O_RDWR | O_CLOEXEC);
     command c = { .n = 0 };
     add(&c, first);
     if (second) add(&c, second);
     add(&c, from), add(&c, "-o"), add(&c, to);
-    return run(&c, log);
+    const bool good = run(&c, none, none);
+    close(none);
+    return good;
 }
 
 /* Compiles to the file at `to`, which appears whole or not at all. What it can't do, compile_to() can, or says why not. */
 static bool compile_by_server(const command *like, const char *text, size_t head, const char *to) {
-    char stem[4200], path[5][4210];
-    static const char *const ends[5] = { "c", "s", "o", "new", "log" };
+    char stem[4200], path[4][4210];
+    static const char *const ends[4] = { "c", "s", "o", "new" };
     size_t k = 0;
     take_stem(stem, sizeof stem, to);
-    for (int i = 0; i < 5; i++) snprintf(path[i], sizeof path[i], "%s.%s", stem, ends[i]);
+    for (int i = 0; i < 4; i++) snprintf(path[i], sizeof path[i], "%s.%s", stem, ends[i]);
     while (k < sizeof servers / sizeof *servers && pthread_mutex_trylock(&servers[k].lock)) k++;
     if (k == sizeof servers / sizeof *servers) return false;
     bool good = ask_server(&servers[k], like, text, head, to, path[0], path[1]);
     pthread_mutex_unlock(&servers[k].lock);
-    good = good && run_tool("as", NULL, path[1], path[2], path[4]) && run_tool("ld", "-shared", path[2], path[3], path[4]) &&
+    good = good && run_tool("as", NULL, path[1], path[2]) && run_tool("ld", "-shared", path[2], path[3]) &&
            !rename(path[3], to);
-    for (int i = 0; i < 5; i++) remove(path[i]);
+    for (int i = 0; i < 4; i++) remove(path[i]);
     return good;
 }
 
 /* Compiles `source` to the file at `to`, which appears whole or not at all; otherwise the log is filled. */
 static bool compile_to(const program *p, const options *o, command *c, const char *source, const char *to, text *log) {
-    char stem[4200], text_path[4210], out[4210], said[4210], headers[4210], flag[4220];
+    char stem[4200], out[4210], headers[4210], flag[4220];
+    const int from = file_of(source), said = file_of("");
     take_stem(stem, sizeof stem, to);
-    snprintf(text_path, sizeof text_path, "%s.c", stem);
     snprintf(out, sizeof out, "%s.new", stem);
-    snprintf(said, sizeof said, "%s.log", stem);
     snprintf(headers, sizeof headers, "%s.h", stem);
     snprintf(flag, sizeof flag, "-I%s", headers);
     if (p->nheaders) write_headers(p, headers), add(c, flag);
     for (int i = 0; i < o->n; i++) add(c, o->passed[i]);
-    add(c, text_path), add(c, "-o"), add(c, out);
-    bool good = write_file(text_path, source) && run(c, said);
-    size_t n = 0;
-    char *words = read_file(said, &n);
-    if (good && words && strstr(words, "implicit declaration of function")) good = false;   /* C++ has no such thing */
+    add(c, "-xc"), add(c, "-"), add(c, "-o"), add(c, out);
+    bool good = run(c, from, said);
+    size_t n;
+    char *words = text_of(said, &n);
+    if (good && strstr(words, "implicit declaration of function")) good = false;   /* C++ has no such thing */
     if (good) good = !rename(out, to);
-    c->full = !good && words && strstr(words, "memory full") != NULL;
+    c->full = !good && strstr(words, "memory full") != NULL;
     if (!good && !c->full) fprintf(log->f, "%s", n ? words : "error: the host's compiler could not be run (SOFTGPU_CC)\n");
     free(words);
     remove_headers(p, headers);
-    remove(text_path), remove(out), remove(said);
+    remove(out);
+    close(from), close(said);
     return good;
 }
 
