@@ -1,6 +1,7 @@
 # flux.h needs no build: this file runs its examples, tests and benchmarks. Any -j will do.
 #   make run          the digits example; make clean: rm build
-#   make test         all tests and the quick checks; ends with "N passed, N failed, N skipped"
+#   make test         all tests and the quick checks; ends with "N passed, N failed, N skipped".
+#                     Without tcc, a part of those on GPUs of software; `make test-all` has the rest
 #   make test-losses  one test, tests/test_losses.c; DEVICES="soft-cuda1 cuda": on those GPUs, too
 #   make check-rooms  one check, tests/check_rooms.sh
 #   make test-all     every case, device, compiler and language; AFTER=test: what `test` left out

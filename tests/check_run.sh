@@ -43,6 +43,19 @@ check "test-all on a processor" diff "$tmp/files" "$tmp/runs"
 on_device=$(DEVICES=soft-cuda1 plan test-all | sed -n 's/^RESULTS := //p' | tr ' ' '\n' | grep -c soft-cuda1)
 [ "$on_device" = "$(ls tests/test_[a-f]*.c | wc -l)" ] && pass || fail "test-all on a device: $on_device tests"
 
+# Without tcc `make test` leaves out a part of a test, or all of it; `make test-all` then runs it.
+part_of() { SOFTGPU_CC=no_such_tcc DEVICES=soft-cuda1 plan "$@" | sed -n 's|^b/short/soft-cuda1/test_bits.result: private PROGRAM := b/gpu/test_bits *||p'; }
+[ "$(part_of test)" = - ] && [ -z "$(part_of test test-all)" ] && pass || fail "what is left out without tcc"
+partly() { sh tests/partly.sh "a test" "$@" >"$tmp/said" 2>&1; }
+left='^skipped a test: without tcc .*; package: tcc$'
+partly - false && grep -q "$left" "$tmp/said" && [ "$(tail -n 1 "$tmp/said")" = "0 passed, 0 failed, 1 skipped" ] && pass || fail "a test that is left out"
+partly this sh -c 'echo "$1 1"; echo "2 passed, 0 failed, 1 skipped"' - && [ "$(head -n 1 "$tmp/said")" = "this 1" ] &&
+    [ "$(tail -n 1 "$tmp/said")" = "2 passed, 0 failed, 2 skipped" ] && pass || fail "a part of a test"
+partly this sh -c 'echo "1 passed, 2 failed, 0 skipped"; exit 1' && fail "a part that fails passes"
+[ "$(tail -n 1 "$tmp/said")" = "1 passed, 2 failed, 1 skipped" ] && pass || fail "a part that fails"
+partly this sh -c 'echo "0 passed, 0 failed, 0 skipped"' && fail "no test has this part, and it passes" || pass
+partly this sh -c 'exit 3'; [ $? = 3 ] && pass || fail "a part that crashes"
+
 # One by its name, in a build folder of its own.
 MAKEFLAGS='' make -s BUILD="$tmp/build" check-calls >"$tmp/said" 2>&1 && pass || fail "make check-calls"
 grep -q '^== tests/check_calls (1 of 1, ' "$tmp/said" && pass || { fail "one check"; cat "$tmp/said"; }

@@ -1,15 +1,16 @@
-# one.sh RUN PROGRAM - one run of plan.sh's: builds the program, and has run.sh run it where the run's
-# name says. From the Makefile: MAKE, BUILD, TOTAL, CC, CXX, TIMEOUT, AFTER.
+# one.sh RUN PROGRAM [PART] - one run of plan.sh's: builds the program, and has run.sh run it, or a
+# part of it (partly.sh), where the run's name says. From the Makefile: MAKE, BUILD, TOTAL, CC, CXX,
+# TIMEOUT, AFTER.
 . tests/verdict.sh
-run=$1 program=$2 name=${1##*/} device=
+run=$1 program=$2 part=$3 name=${1##*/} device=
 shown=$run
 case $run in
 short/* | long/*) device=${run#*/} device=${device%/*} shown="tests/$name on $device" ;;
 esac
 
-# After `make test` a long form is what its short one, if that passed, has left out.
+# After `make test` a long form is what its short one, if that was run and passed, has left out.
 rest= short=$BUILD/short/$device/$name.result
-case $AFTER,$run,$(counted 2>/dev/null <"$short") in
+case $AFTER,$run,$(grep -qs '; package: tcc$' "$short" || counted 2>/dev/null <"$short") in
 test,long/*,*\ 0\ *) rest=" $(echo $(sed -n 's/^short  *//p' "$short")) " ;;
 esac
 
@@ -27,11 +28,13 @@ case $run in
 */check_*) set -- env CC="$CC" CXX="$CXX" BUILD="$BUILD" sh "$program" ;;
 *)
     case $run in
-    short/*) set -- env SHORT=1 sh tests/on_device.sh "$device" "$program" ;;
+    short/*)
+        set -- sh tests/on_device.sh "$device" "$program"
+        set -- env SHORT=1 ${part:+sh tests/partly.sh "$shown" "$part"} "$@" ;;
     long/*) set -- env REST="$rest" sh tests/on_device.sh "$device" "$program" ;;
     *) set -- env FLUX_CUDA_LIBRARY=none FLUX_HIP_LIBRARY=none "$program" ;;     # some are built with GPUs
     esac
-    set -- sh -c '"$MAKE" --no-print-directory -s "$0" && exec "$@"' "$program" "$@" ;;
+    [ "$part" = - ] || set -- sh -c '"$MAKE" --no-print-directory -s "$0" && exec "$@"' "$program" "$@" ;;
 esac
 export MAKE
 sh tests/run.sh "$BUILD/progress" "$TOTAL" "$shown" "$BUILD/$run.result" "$@"

@@ -8,6 +8,7 @@
 # what the short one has left out, where there was one (one.sh). The first line says
 # what it executes; the second what is built beforehand, lest two runs build it at once, and after
 # the bar the runs that must have ended.
+# PROGRAM := PROGRAM PART is a run of which only a part is run, or nothing where the part is "-".
 # From the Makefile: BUILD; TESTS, CHECKS and ON_DEVICES, files; OWN, those that bring their own
 # implementation, and OPENED, those that look into a shared one; DEVICES; ASKED, devices that were named
 # by the user; AFTER.
@@ -61,6 +62,28 @@ long_first() { awk '/\/test_gpu$/ { print; next } { rest = rest $0 "\n" } END { 
 on() { prefix=$1; shift; for w; do echo "$prefix/$w"; done; }
 short=$(for d in $DEVICES; do on "short/$d" $(in_short "$d"); done | long_first)
 long=$(for d in $DEVICES; do on "long/$d" $(in_all "$d"); on "short/$d" $(short_in_all "$d"); done | long_first)
+# Without tcc it is cc that compiles the kernels of software GPUs, 20 ms of processor time each, and
+# there are more than ten thousand. Then `make test` leaves to `make test-all` the tests that have
+# most of them, but for a part (partly.sh), and what only repeats on HIP and three devices. It still
+# runs kernels of every kind: products, convolutions, attention, reductions, sorts, elementwise ones,
+# optimisers, and steps that are replayed as graphs.
+costly='bits:- data:- expr:- graphs:- layers_conv:conv_gradients layers_seq:attention_gradients
+        mixed:half_products_of_special ops:gradients_of_rows picking:sorting print:-
+        products:products_of_views schedule:reductions_of_every'
+partly= compiler=${SOFTGPU_CC:-tcc}
+case " $* " in
+*' test-all '*) ;;
+*' test '*) command -v "${compiler%% *}" | grep -q tcc || partly=yes ;;
+esac
+# part_of RUN: what is run of it alone, if anything is left out
+part_of() {
+    case $partly,$1 in
+    yes,short/soft-cuda1/*)
+        for c in $costly; do [ "test_${c%:*}" != "${1##*/}" ] || echo "${c#*:}"; done ;;
+    yes,short/soft-*/test_trace) ;;
+    yes,short/soft-*) echo - ;;
+    esac
+}
 # test_gpu has nothing to do on the processor
 processor=$(without "test_softgpu test_softnccl ${DEVICES:+$(among test_gpu $on_devices)}" $tests)
 quick=$(on tests $processor $(without "$slow" $checks) $(among "test_softgpu test_softnccl" $tests); echo "$short")
@@ -76,7 +99,9 @@ runs_of() {
     test) echo "$quick" ;;
     gpu-tests) echo "$short" ;;
     test-all)          # what a long form says, a short one need not; AFTER=test: `make test` has run
-        [ "$AFTER" = test ] || without "$(echo "$long" | sed 's/^long/short/')" $quick
+        if [ "$AFTER" = test ]; then skipped_before
+        else without "$(echo "$long" | sed 's/^long/short/')" $quick
+        fi
         echo "$long"
         on tests $(among "$checks" $slow) ;;
     check-*) on tests $(one "$1" tests sh check_) ;;
@@ -111,6 +136,12 @@ needs() {
     case $1 in */test_softgpu | */test_softnccl | */soft-*) echo softgpu ;; esac
 }
 
+# skipped_before: the short runs that `make test` has left out, of those that have no long form
+skipped_before() {
+    for r in $(without "$(echo "$long" | sed 's/^long/short/')" $short); do
+        ! grep -q '^skipped .*; package: tcc$' "$BUILD/$r.result" 2>/dev/null || echo "$r"
+    done
+}
 exec 3>&1
 runs=
 for goal; do
@@ -130,6 +161,6 @@ for r in $runs; do
     [ "$name" != check_rtc ] || wait='start $(FIRST) $(filter $(BUILD)/short/% $(BUILD)/long/%,$(RESULTS))'
     last=$(for b in $before; do case $b in */"$name") echo "$b" ;; esac; done | tail -n 1)
     before="$before $r"
-    echo "$BUILD/$r.result: private PROGRAM := $(program "$r")"
+    echo "$BUILD/$r.result: private PROGRAM := $(program "$r") $(part_of "$r")"
     echo "$BUILD/$r.result:" $(needs "$r") "| $wait" ${last:+"$BUILD/$last.result"}
 done
