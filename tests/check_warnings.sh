@@ -17,7 +17,7 @@ for p in tests/programs/*.c tests/programs/*.cpp; do sed '/define FLUX_IMPLEMENT
 
 # What clang and g++ warn of they find as they read. gcc needs to see the whole for functions that are not
 # used, and its optimiser's eye for numbers that are not set: once here; with GPUs and MPI where
-# check_nccl.sh compiles that, with FLUX_STATIC in check_symbols.sh.
+# check_nccl.sh compiles that, with FLUX_STATIC in check_symbols.sh, in C++ in check_compilers.sh.
 whole() { case $1 in gcc | g++) echo "$2 -c -o $tmp/o" ;; *) echo -fsyntax-only ;; esac; }
 for cc in gcc clang; do
     need $cc "warnings of $cc" || continue
@@ -39,8 +39,7 @@ done
 for cc in g++ clang++; do
     need $cc "warnings of $cc" || continue
     for std in c++11 gnu++17 c++20; do
-        [ $std = c++11 ] && how=$(whole $cc -O0) || how=-fsyntax-only
-        quiet "$cc $std: implementation" $cc -std=$std $how $ladder -I. "$tmp/impl.cpp"
+        quiet "$cc $std: implementation" $cc -std=$std -fsyntax-only $ladder -I. "$tmp/impl.cpp"
         quiet "$cc $std: implementation with GPUs and MPI" $cc -std=$std -fsyntax-only $ladder -DFLUX_CUDA -DFLUX_HIP -DFLUX_MPI -I. "$tmp/impl.cpp"
         quiet "$cc $std: user's file" $cc -std=$std $(whole $cc -O1) $ladder -I. "$tmp/user_plusplus.cpp"
     done
