@@ -9514,15 +9514,15 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_repeat_with(flux_tensor *x, flux_shape tim
     return flux__reveal(h, y ? flux_reshape_with(y, out) : NULL);
 }
 
-/* Concatenates 1 to 255 tensors along dim, at the dtype at which they meet. All other dims must
-   be equal; a dim past a tensor's last counts as size 1. */
-FLUX_DEF flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs) {
-    if (n < 1 || n > 255) return (flux_tensor *)flux__fail("cat: %d tensors (1 to 255)", n);
-    if (!flux__check_operands("cat", n, xs)) return NULL;
+/* Concatenates 1 to 255 tensors along dim, at the dtype at which they meet; `call` is named in
+   messages. All other dims must be equal; a dim past a tensor's last counts as size 1. */
+static flux_tensor *flux__cat(const char *call, int dim, int n, flux_tensor *const *xs) {
+    if (n < 1 || n > 255) return (flux_tensor *)flux__fail("%s: %d tensors (1 to 255)", call, n);
+    if (!flux__check_operands(call, n, xs)) return NULL;
     flux_shape s = flux__dims(xs[0]);
-    int t = flux__meet("cat", n, xs);
+    int t = flux__meet(call, n, xs);
     if (t < 0) return NULL;
-    if (dim < 0 || dim >= FLUX_MAX_DIMS) return (flux_tensor *)flux__fail("cat: dim %d", dim);
+    if (dim < 0 || dim >= FLUX_MAX_DIMS) return (flux_tensor *)flux__fail("%s: dim %d", call, dim);
     for (; s.ndim <= dim; s.ndim++) s.dim[s.ndim] = 1;
     int64_t total = 0;
     for (int k = 0; k < n; k++) {
@@ -9530,13 +9530,13 @@ FLUX_DEF flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs) {
             int64_t a = d < s.ndim ? s.dim[d] : 1, b = d < xs[k]->ndim ? xs[k]->dim[d] : 1;
             if (d == dim) total += b;
             else if (a != b)
-                return (flux_tensor *)flux__fail("cat: along dim %d, %s and %s differ in dim %d",
-                                                 dim, flux__describe(xs[0]).s,
+                return (flux_tensor *)flux__fail("%s: along dim %d, %s and %s differ in dim %d",
+                                                 call, dim, flux__describe(xs[0]).s,
                                                  flux__describe(xs[k]).s, d);
         }
     }
     s.dim[dim] = total;
-    if (!flux__check_shape("cat", &s)) return NULL;
+    if (!flux__check_shape(call, &s)) return NULL;
     int h = flux__hide();
     flux_device place = flux__place(n, xs);
     flux_tensor *y = flux__node_raw(FLUX__CAT, (flux_dtype)t, &s, place, n);
@@ -9550,6 +9550,10 @@ FLUX_DEF flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs) {
     }
     if (y) y->arg.i[0] = dim;
     return flux__reveal(h, y ? flux__done(y) : NULL);
+}
+
+FLUX_DEF flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs) {
+    return flux__cat("cat", dim, n, xs);
 }
 
 /* Concatenates any number of tensors along dim, 128 at a time, since kernels' compilers have
@@ -9726,8 +9730,11 @@ static bool flux__mask(const char *call, int n, const flux_reduce_opts *o, unsig
         d[6] = o->d6, d[7] = o->d7;
     flux_tensor *x = o->x;
     if (!flux__check_operands(call, 1, &x)) return false;
+    if (n < 0 || n > FLUX_MAX_DIMS)
+        return FLUX__REFUSE("%s: over %d dims, but a tensor has at most %d", call, n,
+                            FLUX_MAX_DIMS);
     *mask = n > 0 ? 0 : (1u << x->ndim) - 1;
-    for (int i = 0; i < n && i < 8; i++) {
+    for (int i = 0; i < n; i++) {
         if (d[i] < 0 || d[i] >= FLUX_MAX_DIMS) return flux__check_dim(call, x, d[i]);
         /* a dim past the last has size 1: reducing it changes nothing */
         if (d[i] < x->ndim) *mask |= 1u << d[i];
@@ -36783,7 +36790,7 @@ FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2];
     both[0] = a;
     both[1] = b;
-    return flux_cat_with(0, 2, both);
+    return flux__cat("vcat", 0, 2, both);
 }
 
 FLUX__END_COLD
@@ -50642,7 +50649,7 @@ static flux_tensor *flux__expr_argsort(int n, flux_reduce_opts o) {
 }
 static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2] = { a, b };
-    return flux_cat_with(1, 2, both);
+    return flux__cat("hcat", 1, 2, both);
 }
 static flux_tensor *flux__expr_masked_fill(flux_tensor *x, flux_tensor *mask, flux_tensor *value) {
     return (flux_where)(mask, value, x);

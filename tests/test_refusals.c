@@ -249,6 +249,10 @@ TEST(views) {
     REFUSED(flux_cat(1, x, flux_ones(5, 3)), "cat: along dim 1, 4x3 f32 and 5x3 f32 differ in dim 0");
     REFUSED(flux_cat(0, x, flux_ones(4, 3, 2)), "differ in dim 2");
     REFUSED(flux_cat(0, x, pair), "cat: an operand is a tuple");
+    REFUSED(flux_vcat(x, flux_ones(4, 2)), "vcat: along dim 0, 4x3 f32 and 4x2 f32 differ in dim 1");
+    REFUSED(flux_vcat(x, nil), "vcat: argument ");
+    REFUSED(flux_vcat(x, pair), "vcat: an operand is a tuple");
+    REFUSED(flux_expr("hcat(x, v)", x, v), "hcat: along dim 1, 4x3 f32 and 3-element f32 differ in dim 0");
     REFUSED(flux_stack_with(0, 0, many), "stack: 0 tensors (1 to 255)");
     REFUSED(flux_stack_with(0, 256, many), "stack: 256 tensors (1 to 255)");
     GIVES(flux_stack_with(1, 255, many));
@@ -315,6 +319,13 @@ TEST(reductions) {
     begin();
     REFUSED(flux_sum(x, -1), "sum: 4x3 f32 has no dim -1");
     REFUSED(flux_sum(x, 8), "sum: 4x3 f32 has no dim 8");
+    flux_tensor *(*const over[])(int, flux_reduce_opts) = { flux_sum_with, flux_mean_with, flux_var_with, flux_std_with, flux_prod_with, flux_max_with, flux_min_with,
+        flux_any_with, flux_all_with, flux_norm_with, flux_logsumexp_with, flux_softmax_with, flux_logsoftmax_with, flux_argmax_with, flux_argmin_with };
+    for (size_t i = 0; i < sizeof over / sizeof *over; i++) {
+        REFUSED(over[i](9, FLUX_OPTIONS(flux_reduce_opts, x)), ": over 9 dims, but a tensor has at most 8");
+        REFUSED(over[i](-1, FLUX_OPTIONS(flux_reduce_opts, x)), ": over -1 dims, but a tensor has at most 8");
+        if (i < 13) TAKES(flux_len(over[i](8, FLUX_OPTIONS(flux_reduce_opts, x, 0, 1, 2, 3, 4, 5, 6, 7))) > 0);
+    }
     GIVES(flux_sum(x, 7));
     REFUSED(flux_max(none, 0), "max: nothing to choose from in 0x3 f32");
     REFUSED(flux_min((none)), "min: nothing to choose from in 0x3 f32");

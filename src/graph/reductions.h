@@ -35,8 +35,11 @@ static bool flux__mask(const char *call, int n, const flux_reduce_opts *o, unsig
         d[6] = o->d6, d[7] = o->d7;
     flux_tensor *x = o->x;
     if (!flux__check_operands(call, 1, &x)) return false;
+    if (n < 0 || n > FLUX_MAX_DIMS)
+        return FLUX__REFUSE("%s: over %d dims, but a tensor has at most %d", call, n,
+                            FLUX_MAX_DIMS);
     *mask = n > 0 ? 0 : (1u << x->ndim) - 1;
-    for (int i = 0; i < n && i < 8; i++) {
+    for (int i = 0; i < n; i++) {
         if (d[i] < 0 || d[i] >= FLUX_MAX_DIMS) return flux__check_dim(call, x, d[i]);
         /* a dim past the last has size 1: reducing it changes nothing */
         if (d[i] < x->ndim) *mask |= 1u << d[i];

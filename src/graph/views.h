@@ -412,15 +412,15 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_repeat_with(flux_tensor *x, flux_shape tim
     return flux__reveal(h, y ? flux_reshape_with(y, out) : NULL);
 }
 
-/* Concatenates 1 to 255 tensors along dim, at the dtype at which they meet. All other dims must
-   be equal; a dim past a tensor's last counts as size 1. */
-FLUX_DEF flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs) {
-    if (n < 1 || n > 255) return (flux_tensor *)flux__fail("cat: %d tensors (1 to 255)", n);
-    if (!flux__check_operands("cat", n, xs)) return NULL;
+/* Concatenates 1 to 255 tensors along dim, at the dtype at which they meet; `call` is named in
+   messages. All other dims must be equal; a dim past a tensor's last counts as size 1. */
+static flux_tensor *flux__cat(const char *call, int dim, int n, flux_tensor *const *xs) {
+    if (n < 1 || n > 255) return (flux_tensor *)flux__fail("%s: %d tensors (1 to 255)", call, n);
+    if (!flux__check_operands(call, n, xs)) return NULL;
     flux_shape s = flux__dims(xs[0]);
-    int t = flux__meet("cat", n, xs);
+    int t = flux__meet(call, n, xs);
     if (t < 0) return NULL;
-    if (dim < 0 || dim >= FLUX_MAX_DIMS) return (flux_tensor *)flux__fail("cat: dim %d", dim);
+    if (dim < 0 || dim >= FLUX_MAX_DIMS) return (flux_tensor *)flux__fail("%s: dim %d", call, dim);
     for (; s.ndim <= dim; s.ndim++) s.dim[s.ndim] = 1;
     int64_t total = 0;
     for (int k = 0; k < n; k++) {
@@ -428,13 +428,13 @@ FLUX_DEF flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs) {
             int64_t a = d < s.ndim ? s.dim[d] : 1, b = d < xs[k]->ndim ? xs[k]->dim[d] : 1;
             if (d == dim) total += b;
             else if (a != b)
-                return (flux_tensor *)flux__fail("cat: along dim %d, %s and %s differ in dim %d",
-                                                 dim, flux__describe(xs[0]).s,
+                return (flux_tensor *)flux__fail("%s: along dim %d, %s and %s differ in dim %d",
+                                                 call, dim, flux__describe(xs[0]).s,
                                                  flux__describe(xs[k]).s, d);
         }
     }
     s.dim[dim] = total;
-    if (!flux__check_shape("cat", &s)) return NULL;
+    if (!flux__check_shape(call, &s)) return NULL;
     int h = flux__hide();
     flux_device place = flux__place(n, xs);
     flux_tensor *y = flux__node_raw(FLUX__CAT, (flux_dtype)t, &s, place, n);
@@ -448,6 +448,10 @@ FLUX_DEF flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs) {
     }
     if (y) y->arg.i[0] = dim;
     return flux__reveal(h, y ? flux__done(y) : NULL);
+}
+
+FLUX_DEF flux_tensor *flux_cat_with(int dim, int n, flux_tensor *const *xs) {
+    return flux__cat("cat", dim, n, xs);
 }
 
 /* Concatenates any number of tensors along dim, 128 at a time, since kernels' compilers have

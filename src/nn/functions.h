@@ -189,7 +189,7 @@ FLUX_DEF flux_tensor *flux_vcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2];
     both[0] = a;
     both[1] = b;
-    return flux_cat_with(0, 2, both);
+    return flux__cat("vcat", 0, 2, both);
 }
 
 FLUX__END_COLD

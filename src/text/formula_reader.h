@@ -53,7 +53,7 @@ static flux_tensor *flux__expr_argsort(int n, flux_reduce_opts o) {
 }
 static flux_tensor *flux__expr_hcat(flux_tensor *a, flux_tensor *b) {
     flux_tensor *both[2] = { a, b };
-    return flux_cat_with(1, 2, both);
+    return flux__cat("hcat", 1, 2, both);
 }
 static flux_tensor *flux__expr_masked_fill(flux_tensor *x, flux_tensor *mask, flux_tensor *value) {
     return (flux_where)(mask, value, x);
