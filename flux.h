@@ -45789,7 +45789,9 @@ static flux_tensor *flux__parse_npy(flux__source *s) {
     char *text = (char *)flux__malloc(n + 1);
     if (!text) return NULL;
     flux__cursor c = { s, text, text, text + n, start };
-    bool good = flux__peek(s, start, text, n) && flux__npy_heading(&c, &npy);
+    bool good = flux__peek(s, start, text, n);
+    if (!good) flux__bad(s, "cannot read its heading");
+    good = good && flux__npy_heading(&c, &npy);
     flux__free(text);
     return good ? flux__npy_tensor(s, start + n, &npy) : NULL;
 }
@@ -49199,9 +49201,10 @@ static bool flux__dot_save(const char *path, const flux__plan *plan, const flux_
     FILE *f = path ? flux__fopen(path, "wb") : stdout;
     if (!f) return FLUX__REFUSE("graph_dot: cannot open %s: %s", path, strerror(errno));
     flux__dot_write(f, plan, g, maker);
-    if ((path ? fclose(f) : fflush(f)) == 0) return true;
-    return FLUX__REFUSE("graph_dot: cannot write %s: %s", path ? path : "to stdout",
-                        strerror(errno));
+    bool good = !ferror(f);               /* what a write lost is not written again */
+    good = (path ? fclose(f) : fflush(f)) == 0 && good;
+    return good || FLUX__REFUSE("graph_dot: cannot write %s: %s", path ? path : "to stdout",
+                                strerror(errno));
 }
 
 /* The file is opened when there is a plan, so that an error before leaves it as it was. */

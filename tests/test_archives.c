@@ -139,6 +139,22 @@ TEST(no_zlib) {
 #endif
 }
 
+/* A zlib that does not begin, for want of memory or for another reason. */
+static int start_code;
+static int start_not(flux__z_stream *z, int bits, const char *version, int size) { return (void)z, (void)bits, (void)version, (void)size, start_code; }
+TEST(a_zlib_that_does_not_begin) {
+    ZLIB();
+    int (*const start)(flux__z_stream *, int, const char *, int) = flux__zlib.start;
+    flux__zlib.start = start_not;
+    start_code = -6;                                                /* Z_VERSION_ERROR */
+    CHECK_ERROR(flux_load_idx(FIXTURE("u8.idx.gz")), "it is compressed by gzip, and can't be inflated: zlib refuses to begin");
+    CHECK_ERROR(flux_load_npz(FIXTURE("deflated.npz"), "x"), "it can't be inflated: zlib refuses to begin");
+    start_code = -4;
+    CHECK_ERROR(flux_load_idx(FIXTURE("u8.idx.gz")), "can't be inflated: out of memory to inflate it");
+    flux__zlib.start = start;
+    CHECK(flux_load_idx(FIXTURE("u8.idx.gz")) != NULL);
+}
+
 TEST(numpy_archives) {
     static const char *const files[] = { FIXTURE("stored.npz"), FIXTURE("deflated.npz") };
     char names[100];

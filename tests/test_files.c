@@ -1,6 +1,9 @@
 /* Files: what is written reads back bit for bit; what NumPy and Python's safetensors wrote (tests/fixtures/files, made
    by make_files.py) reads as its values; what is broken is refused with its reason; and whatever fails changes nothing,
    in memory or on the disk. Values come from formulas or from the bytes of the formats' own descriptions. */
+#ifdef __linux__
+#  define _GNU_SOURCE                     /* fopencookie */
+#endif
 #ifndef _WIN32
 #  define _POSIX_C_SOURCE 200809L
 #  define _XOPEN_SOURCE 700
@@ -1177,6 +1180,103 @@ TEST(sources) {
     CHECK(flux__reaches(&s, 10) && !flux__reaches(&s, 11) && !flux__reaches(&s, (uint64_t)1 << 40));
     flux__source_close(&s);
 }
+
+/* Each reader of a file whose reads fail from the k-th on, or the k-th alone, for each k: an error that says so once, or, where
+   nothing was lost by it, what the file holds. */
+#ifdef __linux__
+typedef struct disk { const unsigned char *bytes; size_t n, at; int reads, bad_from, bad_to; } disk;
+static ssize_t disk_read(void *cookie, char *out, size_t n) {
+    disk *d = (disk *)cookie;
+    const int k = d->reads++;
+    if (k >= d->bad_from && k < d->bad_to) return errno = EIO, -1;
+    if (d->at > d->n) return 0;
+    if (n > d->n - d->at) n = d->n - d->at;
+    memcpy(out, d->bytes + d->at, n);
+    d->at += n;
+    return (ssize_t)n;
+}
+static int disk_seek(void *cookie, off64_t *to, int from) {
+    disk *d = (disk *)cookie;
+    *to += from == SEEK_SET ? 0 : (off64_t)(from == SEEK_CUR ? d->at : d->n);
+    d->at = (size_t)*to;
+    return 0;
+}
+static flux_tensor *parse_safetensors(flux__source *s) {
+    flux__archive z;
+    if (!flux__archive_open(&z, "call", NULL, s)) return s->file = NULL, NULL;
+    flux_tensor *t = flux__entry_read(&z, &z.entry[z.entries - 1]);
+    flux__archive_close(&z);
+    s->file = NULL;
+    return t;
+}
+static uint64_t read_from(flux_tensor *(*parse)(flux__source *), const char *path, disk *d, int from, int to) {
+    uint64_t sum = 0;
+    flux__source s = { "call", path, NULL, NULL, 0, NULL };
+    d->at = 0, d->reads = 0, d->bad_from = from, d->bad_to = to;
+    s.file = fopencookie(d, "rb", (cookie_io_functions_t){ .read = disk_read, .seek = disk_seek });
+    setvbuf(s.file, NULL, _IONBF, 0);
+    const int h = flux__hide();
+    flux_tensor *t = parse(&s);
+    const size_t bytes = t ? (size_t)flux_len(t) * (size_t)flux__dtypes[t->dtype].size : 0;
+    for (size_t i = 0; i < bytes; i++) sum = (sum + ((const unsigned char *)flux_data(t))[i] + 1) * 1099511628211u;
+    flux__reveal(h, NULL);
+    flux__source_close(&s);
+    return sum;
+}
+/* A drawing to stdout of which one write fails. */
+static ssize_t disk_write(void *cookie, const char *from, size_t n) {
+    disk *d = (disk *)cookie;
+    const int k = d->reads++;
+    (void)from;
+    if (k >= d->bad_from && k < d->bad_to) return errno = EIO, 0;
+    return (ssize_t)n;
+}
+TEST(a_write_error_at_every_write) {
+    flux_tensor *x = flux_exp(flux_matmul(flux_ones(3, 3), flux_ones(3, 2)));
+    FILE *const was = stdout;
+    disk d;
+    memset(&d, 0, sizeof d);
+    for (int k = -1, writes = 0; k < writes; k++) {
+        d.reads = 0, d.bad_from = k, d.bad_to = k + 1;
+        FILE *f = fopencookie(&d, "wb", (cookie_io_functions_t){ .write = disk_write });
+        REQUIRE(f != NULL);
+        setvbuf(f, NULL, _IONBF, 0);
+        fflush(stdout);
+        stdout = f;
+        flux_on_error(test_silent, NULL);
+        const int code = flux_graph_dot(x, NULL);
+        const bool told = strstr(flux_error(), "graph_dot: cannot write to stdout: ") != NULL;
+        flux_clear();
+        flux_on_error(NULL, NULL);
+        stdout = was;
+        fclose(f);
+        if (k < 0) writes = d.reads;
+        if (!CHECK(k < 0 ? code == 0 && writes > 3 : code != 0 && told)) fprintf(stderr, "    write %d of %d\n", k, writes);
+    }
+}
+TEST(a_read_error_at_every_read) {
+    static const struct { flux_tensor *(*parse)(flux__source *); const char *path; } reader[] = {
+        { flux__parse_npy, FIXTURE("f4.npy") }, { flux__parse_npy, FIXTURE("version3.npy") }, { flux__parse_npy, FIXTURE("c_order.npy") },
+        { flux__parse_idx, FIXTURE("f32.idx") }, { parse_safetensors, FIXTURE("all.safetensors") }, { parse_safetensors, FIXTURE("one.safetensors") },
+    };
+    for (size_t i = 0; i < sizeof reader / sizeof *reader; i++) {
+        disk d;
+        d.bytes = get(reader[i].path, &d.n);
+        const uint64_t whole = read_from(reader[i].parse, reader[i].path, &d, -1, -1);
+        const int reads = d.reads;
+        CHECK(whole && reads > 3 && !flux_failed());
+        for (int k = 0; k < 2 * reads; k++) {
+            flux_on_error(test_silent, &test_sentences);
+            test_sentences = 0;
+            const uint64_t sum = read_from(reader[i].parse, reader[i].path, &d, k / 2, k % 2 ? k / 2 + 1 : INT_MAX);
+            const bool told = test_sentences == 1 && flux_failed(), silent = !test_sentences && !flux_failed();
+            flux_clear();
+            flux_on_error(NULL, NULL);
+            if (!CHECK(sum ? k % 2 && sum == whole && silent : told)) fprintf(stderr, "    %s, read %d of %d%s\n", reader[i].path, k / 2, reads, k % 2 ? " alone" : "");
+        }
+    }
+}
+#endif
 
 #ifdef _WIN32
 TEST(a_file_that_shrinks) { SKIP("no truncate on this system"); }

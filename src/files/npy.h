@@ -231,7 +231,9 @@ static flux_tensor *flux__parse_npy(flux__source *s) {
     char *text = (char *)flux__malloc(n + 1);
     if (!text) return NULL;
     flux__cursor c = { s, text, text, text + n, start };
-    bool good = flux__peek(s, start, text, n) && flux__npy_heading(&c, &npy);
+    bool good = flux__peek(s, start, text, n);
+    if (!good) flux__bad(s, "cannot read its heading");
+    good = good && flux__npy_heading(&c, &npy);
     flux__free(text);
     return good ? flux__npy_tensor(s, start + n, &npy) : NULL;
 }

@@ -67,9 +67,10 @@ static bool flux__dot_save(const char *path, const flux__plan *plan, const flux_
     FILE *f = path ? flux__fopen(path, "wb") : stdout;
     if (!f) return FLUX__REFUSE("graph_dot: cannot open %s: %s", path, strerror(errno));
     flux__dot_write(f, plan, g, maker);
-    if ((path ? fclose(f) : fflush(f)) == 0) return true;
-    return FLUX__REFUSE("graph_dot: cannot write %s: %s", path ? path : "to stdout",
-                        strerror(errno));
+    bool good = !ferror(f);               /* what a write lost is not written again */
+    good = (path ? fclose(f) : fflush(f)) == 0 && good;
+    return good || FLUX__REFUSE("graph_dot: cannot write %s: %s", path ? path : "to stdout",
+                                strerror(errno));
 }
 
 /* The file is opened when there is a plan, so that an error before leaves it as it was. */
