@@ -423,6 +423,67 @@ TEST(updates_in_place) {
     CHECK(flux__eager() || taken > (test_device.backend ? 2 : 200));
 }
 
+/* The same of steps by the gradients of a loss, which some of the matrices may have no part in; lazily, with `look` at once. */
+static flux_grads *by_gradients(uint64_t seed, int look, flux_tensor **old, flux_tensor **fresh, flux_tensor **kept) {
+    flux_tensor *last[REPLACED], *loss = NULL;
+    replacing(seed, look, old, last, kept);
+    const int parts = 1 + (int)seed % REPLACED;
+    for (int i = 0; i < parts; i++) {
+        flux_tensor *y = flux_sum(flux_sin(last[i]));
+        loss = loss ? flux_add(loss, y) : y;
+    }
+    flux_grads *g = flux_gradient(loss, flux_variables(&old[2], &old[0], &old[1]));       /* the variables hold them, too */
+    for (int i = 0; i < REPLACED; i++) {
+        flux_tensor *d = flux_grad(g, old[i]), *y = d ? flux_sub(old[i], flux_mul(d, 0.5)) : flux_mul(old[i], 0.5);
+        fresh[i] = (flux_tensor *)flux_retain(look ? flux_eval(y) : y);
+        flux_release(last[i]);
+    }
+    return (flux_grads *)flux_retain(g);
+}
+/* The walk behind an update finds each reference but those that the program holds: to the loss, the new tensors, and the matrix
+   that is kept. */
+static void check_history(flux_grads *g, flux_tensor **old, flux_tensor **fresh, const int *owners) {
+    flux__history h;
+    REQUIRE(flux__history_find(&h, g, REPLACED, old, fresh, owners, 0, NULL));
+    for (int k = 0; k < h.walk.n; k++) {
+        const flux_tensor *x = h.walk.node[k];
+        int held = x == g->loss;
+        for (int i = 0; i < REPLACED; i++) held += (x == fresh[i]) + (x == old[i] && owners[i] < 2);
+        if (!CHECK(FLUX__REFS(x->head.refs) == h.walk.refs[k] + held))
+            fprintf(stderr, "node %d of %d: %d references, %d found, %d held\n", k, h.walk.n, (int)FLUX__REFS(x->head.refs), h.walk.refs[k], held);
+    }
+    flux__history_free(&h);
+}
+TEST(updates_by_gradients_in_place) {
+    int taken = 0, left = 0;
+    for (uint64_t seed = 1; seed <= (test_device.backend ? 12 : 600); seed++) {
+        flux_tensor *old[REPLACED], *fresh[REPLACED], *old2[REPLACED], *fresh2[REPLACED], *kept, *kept2;
+        int owners[REPLACED] = { 2, 2, 2 };
+        flux_grads *g = NULL, *g2 = NULL;
+        FLUX_SCOPE g = by_gradients(seed, 1, old, fresh, &kept);
+        FLUX_SCOPE g2 = by_gradients(seed, 0, old2, fresh2, &kept2);
+        if (seed % 2) owners[seed / 2 % REPLACED] = 1;                         /* whoever it is keeps it */
+        const flux__buffer *const memory[REPLACED] = { old2[0]->buf, old2[1]->buf, old2[2]->buf };
+        if (!kept2) check_history(g2, old2, fresh2, owners);
+        CHECK(flux__update_eval(g2, REPLACED, old2, fresh2, owners, 0, NULL) == 0);
+        for (int i = 0; i <= REPLACED; i++) {
+            flux_tensor *a = i < REPLACED ? fresh[i] : kept, *b = i < REPLACED ? fresh2[i] : kept2;
+            if (a && !CHECK(flux_data(flux_cpu(b)) && first_other((const char *)flux_data(flux_cpu(a)), (const char *)flux_data(flux_cpu(b)), (size_t)flux_len(a) * 4, FLUX_F32) < 0))
+                fprintf(stderr, "seed %d: tensor %d\n", (int)seed, i);
+        }
+        for (int i = 0; i < REPLACED; i++) {
+            const bool gone = !old2[i]->buf && !FLUX__IS_VIEW(old2[i]);
+            taken += gone, left += !gone;
+            CHECK(gone ? owners[i] == 2 && fresh2[i]->buf == memory[i]
+                       : first_other((const char *)flux_data(flux_cpu(old[i])), (const char *)flux_data(flux_cpu(old2[i])), (size_t)flux_len(old[i]) * 4, FLUX_F32) < 0);
+        }
+        flux_release(g), flux_release(g2);
+        for (int i = 0; i < REPLACED; i++) flux_release(old[i]), flux_release(old2[i]), flux_release(fresh[i]), flux_release(fresh2[i]);
+        flux_release(kept), flux_release(kept2);
+    }
+    CHECK(flux__eager() || (taken > (test_device.backend ? 2 : 100) && left > taken / 10));
+}
+
 /* Processors with AVX2 and those with AVX-512 give the same bits. */
 TEST(instruction_sets_agree) {
     static const way ways[] = { { "as it is", 0, false, 2, 2, 0 }, { "with AVX2", 0, false, 2, 1, 0 } };
