@@ -11499,6 +11499,7 @@ static flux_tensor *flux__attend_dropped(const flux__attend *a, flux_tensor *x) 
 /* x, or a copy of it whose features (dim 0) are contiguous. */
 static flux_tensor *flux__packed(flux_tensor *x) {
     int64_t offset, stride[FLUX_MAX_DIMS];
+    if (!x) return NULL;
     flux__layout(x, &offset, stride);
     return x->dim[0] > 1 && stride[0] != 1 ? flux_copy(x) : x;
 }
@@ -11568,8 +11569,8 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     flux_tensor **own[] = { &a.q, &a.k, &a.v }, **masks[] = { &a.extra, &a.keep };
     for (int i = 0; i < 3; i++)
         if (!(*own[i] = flux__packed(flux_to_dtype(*own[i], own_dtype)))) return NULL;
-    if (a.extra && a.extra->dtype != FLUX_BOOL)
-        a.extra = flux_to_dtype(a.extra, flux__attend_wide(a.q));
+    if (a.extra && a.extra->dtype != FLUX_BOOL &&
+        !(a.extra = flux_to_dtype(a.extra, flux__attend_wide(a.q)))) return NULL;
     for (int i = 0; i < 2; i++)
         if (*masks[i] && !(*masks[i] = flux_broadcast_to_with(*masks[i], full)))
             return NULL;
@@ -51029,8 +51030,8 @@ static flux__term flux__expr_apply(flux__expr *p, const flux__call *c) {
     if (f->kind >= FLUX__FN_LENGTH) return flux__expr_count(p, c, f);
     for (int i = 0; i < c->n; i++)
         if (c->arg[i].t) plain = false;
-    for (int i = 0; i < c->n; i++) t[i] = flux__expr_operand_of(&c->arg[i], f, plain);
     flux__expr_enter(p, c->name);
+    for (int i = 0; i < c->n; i++) t[i] = flux__expr_operand_of(&c->arg[i], f, plain);
     if (f->one) y = f->one(t[0]);
     else if (f->two) y = f->two(t[0], t[1]);
     else y = f->three ? f->three(t[0], t[1], t[2]) : flux__expr_reduce(c, f, t[0]);

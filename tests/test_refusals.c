@@ -1786,7 +1786,7 @@ static void in_each_call(const char *name, flux_tensor *(*call)(void)) {
     X(conv_transpose, flux_conv_transpose(image, flux_ones(3, 3, 2, 3), .stride = FLUX_SHAPE(2))) X(maxpool, flux_maxpool(image, FLUX_SHAPE(2))) \
     X(meanpool, flux_meanpool(image, FLUX_SHAPE(3), .stride = FLUX_SHAPE(2))) X(lpnormpool, flux_lpnormpool(image, FLUX_SHAPE(2)))           \
     X(attention, flux_dot_product_attention(x, x, x, .nheads = 2, .mask = flux_make_causal_mask(x))) X(rotary, flux_rotary(x, .nheads = 2))  \
-    X(scores, flux_dot_product_attention_scores(x, x, .bias = flux_ones(3, 3))) X(glu, flux_glu(x, 0)) X(normalise, flux_normalise(x, FLUX_SHAPE(0), 1e-5)) \
+    X(scores, flux_dot_product_attention_scores(x, x, .bias = flux_ones(3, 3))) X(biased, flux_dot_product_attention(x, x, x, .bias = flux_ones(3, 3))) X(glu, flux_glu(x, 0)) X(normalise, flux_normalise(x, FLUX_SHAPE(0), 1e-5)) \
     X(onehot, flux_onehot(at, 3)) X(onecold, flux_onecold(x)) X(expr, flux_expr("exp.(x) .* sum(v) .+ v'", x, v))                     \
     X(accuracy, flux_accuracy(x, x)) X(topk_accuracy, flux_topk_accuracy(x, x, .k = 2)) X(confusion, flux_confusion(x, x))                  \
     X(f1, flux_f1(x, x)) X(r2, flux_r2(x, flux_mul(x, 2))) X(perplexity, flux_perplexity(x, flux_onecold(x)))                             \
@@ -1806,6 +1806,39 @@ TEST(memory_runs_out_in_each_call) {
     flux_testmode(model, true);
 #define RUN(name, expression) in_each_call(#name, memory_##name);
     CALLS_OF(RUN)
+    x = flux_eval(flux_to_dtype(x, FLUX_F16)), v = flux_eval(flux_to_dtype(v, FLUX_F16));     /* computed as f32, and rounded */
+    image = flux_eval(flux_to_dtype(image, FLUX_F16)), cube = flux_eval(flux_to_dtype(cube, FLUX_F16)), pair_of_threes = flux_tuple(x, v);
+    CALLS_OF(RUN)
+}
+
+/* In a formula, an error of an operation names its column, wherever in the operation memory runs out. */
+static flux_tensor *square;
+static flux_tensor *in_formula(const char *formula) { return flux_expr(formula, square); }
+TEST(memory_runs_out_in_a_formula) {
+    static const struct { const char *formula; int column; } cases[] = {
+        { " square ^ 3", 9 }, { " square * square", 9 }, { " square .* 2.5", 9 }, { " square + square", 9 }, { " square .< 2.5", 9 }, { "  -square", 3 }, { " square'", 8 },
+        { " exp.(square)", 2 }, { " sum(square; dims = 1)", 2 }, { " cat(1, square, square)", 2 }, { " clamp.(square, 0, 1)", 2 }, { " softmax(square)", 2 },
+        { " 1.5 * square", 6 }, { " square / 3.5", 9 }, { " max.(square, square)", 2 }, { " reshape(square, 16)", 2 }, { " matmul(square, square)", 2 },
+    };
+    square = flux_eval(flux_rand(4, 4));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char want[40];
+        int named = 0, failures = 0;
+        bool done = false;
+        snprintf(want, sizeof want, "expr: column %d: out of memory", cases[i].column);
+        flux_on_error(test_silent, NULL);
+        for (long n = 0; n < 200 && !done; n++) {
+            flux_scope_open();
+            flux__test_memory(n);
+            done = in_formula(cases[i].formula) != NULL;
+            flux__test_memory(-1);
+            if (!done) failures++, named += strncmp(flux_error(), want, strlen(want)) == 0;
+            flux_clear();
+            flux_scope_close();
+        }
+        flux_on_error(NULL, NULL);
+        if (!CHECK(done && failures > 0 && named == failures)) fprintf(stderr, "    \"%s\": %d of %d name column %d\n", cases[i].formula, named, failures, cases[i].column);
+    }
 }
 
 TEST_MAIN()

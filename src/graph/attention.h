@@ -121,6 +121,7 @@ static flux_tensor *flux__attend_dropped(const flux__attend *a, flux_tensor *x) 
 /* x, or a copy of it whose features (dim 0) are contiguous. */
 static flux_tensor *flux__packed(flux_tensor *x) {
     int64_t offset, stride[FLUX_MAX_DIMS];
+    if (!x) return NULL;
     flux__layout(x, &offset, stride);
     return x->dim[0] > 1 && stride[0] != 1 ? flux_copy(x) : x;
 }
@@ -190,8 +191,8 @@ static flux_tensor *flux__attention(const flux__attend *what) {
     flux_tensor **own[] = { &a.q, &a.k, &a.v }, **masks[] = { &a.extra, &a.keep };
     for (int i = 0; i < 3; i++)
         if (!(*own[i] = flux__packed(flux_to_dtype(*own[i], own_dtype)))) return NULL;
-    if (a.extra && a.extra->dtype != FLUX_BOOL)
-        a.extra = flux_to_dtype(a.extra, flux__attend_wide(a.q));
+    if (a.extra && a.extra->dtype != FLUX_BOOL &&
+        !(a.extra = flux_to_dtype(a.extra, flux__attend_wide(a.q)))) return NULL;
     for (int i = 0; i < 2; i++)
         if (*masks[i] && !(*masks[i] = flux_broadcast_to_with(*masks[i], full)))
             return NULL;

@@ -430,8 +430,8 @@ static flux__term flux__expr_apply(flux__expr *p, const flux__call *c) {
     if (f->kind >= FLUX__FN_LENGTH) return flux__expr_count(p, c, f);
     for (int i = 0; i < c->n; i++)
         if (c->arg[i].t) plain = false;
-    for (int i = 0; i < c->n; i++) t[i] = flux__expr_operand_of(&c->arg[i], f, plain);
     flux__expr_enter(p, c->name);
+    for (int i = 0; i < c->n; i++) t[i] = flux__expr_operand_of(&c->arg[i], f, plain);
     if (f->one) y = f->one(t[0]);
     else if (f->two) y = f->two(t[0], t[1]);
     else y = f->three ? f->three(t[0], t[1], t[2]) : flux__expr_reduce(c, f, t[0]);
