@@ -37,6 +37,13 @@ static flux_tensor *several_call(flux_layer *self, flux_tensor *x) {
 }
 typedef plain several;
 FLUX_LAYER(several, "Several", several_call)
+/* What it makes of its weight is larger than that. */
+static flux_tensor *spread_call(flux_layer *self, flux_tensor *x) {
+    flux_tensor *w = ((turned *)self)->weight;
+    return flux_add(flux_matmul(w, flux_transpose(w)), x);
+}
+typedef turned spread;
+FLUX_LAYER(spread, "Spread", spread_call, FLUX_PARAM(weight))
 /* Integers of each size: what is computed in them, reduced, counted, turned into bytes and back. */
 static flux_tensor *integers_call(flux_layer *self, flux_tensor *x) {
     (void)self;
@@ -139,6 +146,7 @@ static flux_layer *block(int64_t width) {
     X(transformer, flux_chain(flux_embedding(7, 16), block(16), block(16), flux_dense(16, 7)), S(9, 2), 1)            \
     X(residual, flux_new(residual, .body = flux_dense(6, 6), .gain = flux_full(0.3, 6, 1)), S(6, 4), 0)               \
     X(nothing, flux_chain(flux_dropout(0.5)), S(6, 4), 0)                                                             \
+    X(spread, flux_new(spread, .weight = flux_randn(100, 1)), S(100, 1), 0)                                             \
     X(plain, flux_new(plain), S(6, 5), 0)                                                                             \
     X(several, flux_new(several), S(6, 5), 0)                                                                         \
     X(integers, flux_new(integers), S(5, 6), 0)                                                                       \
@@ -236,6 +244,33 @@ static bool has(const char *path, const char *text) {
     return found;
 }
 
+static long length_of(const char *path) {
+    FILE *f = fopen(path, "rb");
+    long n = f && fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
+    if (f) fclose(f);
+    return n;
+}
+/* Whether all lines are indented by the braces that are open, but for those that go on, comments and the preprocessor's. */
+static bool indented(const char *path) {
+    static char line[1 << 16];
+    FILE *f = fopen(path, "r");
+    int depth = 0, bad = 0;
+    bool goes_on = false, comment = false;
+    while (f && fgets(line, sizeof line, f)) {
+        const int want = 4 * (depth - (line[strspn(line, " ")] == '}')), have = (int)strspn(line, " ");
+        const size_t n = strlen(line);
+        const char last = n > 1 ? line[n - 2] : ';';
+        comment = comment || !strncmp(line, "/*", 2);
+        if (!strncmp(line, "#if defined(__cplusplus", 23)) while (fgets(line, sizeof line, f) && *line != '#');
+        if (!comment && !goes_on && *line != '#' && n > 1 && have != want && bad++ < 3) fprintf(stderr, "    %s: %d spaces, not %d: %.60s\n", path, have, want, line);
+        if (!comment) for (const char *s = line; *s; s++) depth += (*s == '{') - (*s == '}');
+        goes_on = n > 1 && *line != '#' && !strchr(";{}", last);
+        if (strstr(line, "*/")) comment = goes_on = false;
+    }
+    if (f) fclose(f);
+    return f && !bad && depth == 0;
+}
+
 TEST(every_family) {
     char path[400];
     REQUIRE(begin());
@@ -257,6 +292,9 @@ TEST(every_family) {
         snprintf(file, sizeof file, "%s.c", models[i].name);
         path_of(path, sizeof path, file);
         if (!CHECK(flux_export_c(m, s, path) == 0)) test_fail(__FILE__, __LINE__, models[i].name);
+        CHECK(indented(path));
+        /* a number takes up to 20 bytes, and what was computed of weights is written only where it is few */
+        if (!CHECK(length_of(path) < 30000 + 25 * flux_num_params(m))) fprintf(stderr, "    %s.c: %ld bytes, %ld parameters\n", models[i].name, length_of(path), (long)flux_num_params(m));
         flux_tensor *y = flux_call(m, x);
         if (y) write_call(f, models[i].name, has(path, "_reset("), x, y);
     }
