@@ -883,4 +883,27 @@ TEST(chunks_of_an_inner_dimension) {
         }
 }
 
+/* A product whose mapped A is read where it lies is not turned, though to turn it may be estimated to take less. */
+TEST(a_direct_product_is_not_turned) {
+    int direct = 0, turned = 0;
+    for (int64_t m = 32; m <= 4096; m *= 2)
+        for (int i = 0; i < 24; i++)      /* windows of 1 to 64 elements by 4 to 24 channels */
+            for (int64_t n = 1; n <= 68; n += n < 8 ? 1 : 8) {
+                const int64_t wide = (int64_t)1 << i % 4 * 2, channels = 4 + i / 4 * 4, k = wide * channels;
+                const flux__axes map[2] = { { 2, { 32, m / 32 }, { 1, 40 } }, { 2, { wide, channels }, { 1, 2000 } } };
+                flux__gemm_job g;
+                flux__gemm_plan p;
+                memset(&g, 0, sizeof g);
+                memset(&p, 0, sizeof p);
+                g.m = m, g.n = n, g.k = k, g.a_map = map, g.a_row = 1, g.a_col = m, g.b_row = 1, g.b_col = k, g.ldc = m;
+                flux__gemm_plan_for(&p, false, &g);
+                direct += p.direct;
+                if (!p.direct) continue;
+                CHECK(!p.flip && p.a_rows == map && !p.b_rows);
+                flux__gemm_orient_best(&p);
+                turned += p.flip;
+            }
+    CHECK(direct > 1000 && turned > 10);
+}
+
 TEST_MAIN()
