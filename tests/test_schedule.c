@@ -329,6 +329,27 @@ TEST(a_repeated_step_is_found_again) {
     CHECK(flux__self()->plans->count == plans);
 }
 
+/* Nor does a step of any rule need another plan where its gradients are large, are clipped, or are not. */
+TEST(a_step_of_large_gradients_is_that_of_small_ones) {
+    const int rows = (int)(sizeof flux__rule_rows / sizeof *flux__rule_rows);
+    for (int i = 1; i < 3 * rows; i++) FLUX_SCOPE {
+        const flux__rule_row *row = &flux__rule_rows[i % rows];
+        if (!row->step || !*row->name || !strcmp(row->name, "Function")) continue;
+        flux_rule rule = FLUX__RULE(row->name), clip = i < 2 * rows ? flux_clipnorm(.omega = 1) : flux_clipnorm(.omega = 1, .global = true);
+        if (i >= rows) rule = flux_optimiser_chain(clip, rule, flux_descent(1e-3));
+        flux_layer *m = flux_dense(4, 3);
+        flux_state *opt = flux_setup(rule, m);
+        flux_tensor *x = flux_eval(flux_rand(4, 5));
+        int plans = 0;
+        for (int k = 0; k < 10; k++) FLUX_SCOPE {
+            flux_tensor *size = flux_eval(flux_full(k < 5 ? 0.001 : 100, 1));
+            if (k == 5) plans = flux__self()->plans->count;
+            CHECK(flux_update(opt, m, flux_gradient(flux_sum(flux_mul(flux_square(flux_call(m, x)), size)), m)) == 0);
+        }
+        if (!CHECK(flux__self()->plans->count == plans)) fprintf(stderr, "    %s%s\n", i < rows ? "" : i < 2 * rows ? "clipped, " : "clipped together, ", row->name);
+    }
+}
+
 /* Of 512 plans and more those go that were not used for 256 look-ups, and the cache knows how many it has. */
 TEST(old_plans_are_dropped) {
     ONLY_ON_CPU();
