@@ -12,9 +12,10 @@ The header takes long to compile, so all N defects are compiled at once, asleep:
 which one wakes. A first run of every test program without any says which defects' lines it comes
 to; these programs then run with the defect, those first that have seen most for their time, until
 one fails. What no program comes to (other processors' code, other systems') is listed, not judged.
-A defect that survives is made once more by itself, and is called equivalent if the object that the
-compiler makes of it is the original's, byte for byte. Whether another survivor changes a result is
-for a reader to judge.
+What survives is compiled and run once more with what config=sanitize has, as CI does it, unless the
+compiler has no sanitizers. A defect that survives that, too, is made once more by itself, and is
+called equivalent if the object that the compiler makes of it is the original's, byte for byte.
+Whether another survivor changes a result is for a reader to judge.
 
 Everything happens in build/mutate; the tree is not touched. Started by root, the programs run as
 nobody, who must be able to reach that folder."""
@@ -44,6 +45,8 @@ OPENED = ["-DTEST_OPENED"] + [PATTERN for _ in "1" if subprocess.run(   # as in 
 OWN = re.compile(r'^ *# *define (FLUX_MALLOC|FLUX_DEBUG|FLUX__|STB_)', re.M)   # but for these
 STRICT = ["-Werror=int-conversion", "-Werror=incompatible-pointer-types",
           "-Werror=discarded-qualifiers", "-Werror=format"]
+SANITIZE = ["-DFLUX_DEBUG", "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+            "-fno-omit-frame-pointer"]                       # as in the Makefile
 NOBODY = 65534
 LONG = 1.0         # seconds of a program from which on its tests are taken one by one
 # about the software GPU, and long; and what test_images_stb has, but that images are not decoded
@@ -375,9 +378,9 @@ def write_opened(what):
         f.write(text)
 
 
-def compile_all(lines, mutants):
-    """Compiles the implementation with those defects that compile; says which."""
-    alive = set(range(len(mutants)))
+def compile_all(lines, mutants, alive, checks):
+    """Compiles the implementation with those defects of `alive` that compile; says which. checks:
+    the sanitizers' options, or none."""
     while True:
         text = list(lines)
         for k in alive:
@@ -385,7 +388,7 @@ def compile_all(lines, mutants):
         with open(os.path.join(TREE, "flux.h"), "w") as f:
             f.writelines(text)
         write_opened("defined")
-        r = call(ASLEEP + STRICT + OPENED + ["-c", "tests/impl.c", "-o", "impl.o"], TREE)
+        r = call(ASLEEP + STRICT + OPENED + checks + ["-c", "tests/impl.c", "-o", "impl.o"], TREE)
         if r.returncode == 0:
             return alive
         bad = blamed(r.stdout, mutants, alive)
@@ -394,12 +397,12 @@ def compile_all(lines, mutants):
         alive -= bad
 
 
-def build(name):
+def build(name, checks):
     with open(os.path.join(TREE, "tests", name + ".c")) as f:
         own = OWN.search(f.read())
     objects = ["runtime.o"] if own else ["runtime.o", "impl.o"]
     shared = [] if own else OPENED + ["-O0"]     # a test's own code need not be fast
-    command = ASLEEP + shared + ["tests/%s.c" % name] + objects + ["-o", "bin/" + name, "-lm"]
+    command = ASLEEP + shared + checks + ["tests/%s.c" % name] + objects + ["-o", "bin/" + name, "-lm"]
     r = call(command, TREE)
     if r.returncode == 0:
         return name
@@ -425,11 +428,14 @@ def object_of(lines, name, m=None):
 
 # ---------------- running
 
+addresses = 12 << 30                      # what a program may take; with sanitizers: no bound
+
+
 def limits(seconds):
     """What a program with a defect may take. It may do anything, so it does not do it as root, who
     could replace /dev/null or end other programs."""
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    resource.setrlimit(resource.RLIMIT_AS, (12 << 30, 12 << 30))
+    resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, 1 << 30))
     os.setsid()
@@ -570,12 +576,43 @@ def prepare(lines, mutants):
     for name, text in (("switch.h", SWITCH), ("runtime.c", runtime)):
         with open(os.path.join(TREE, name), "w") as f:
             f.write(text)
-    alive = compile_all(lines, mutants)
+    alive = compile_all(lines, mutants, set(range(len(mutants))), [])
     write_opened("declared")
     command = CC + ["-O1", "-D_DEFAULT_SOURCE", "-c", "runtime.c", "-o", "runtime.o"]
     if call(command, TREE).returncode:
         sys.exit("mutate: runtime.c does not compile")
     return alive
+
+
+def judge_all(pool, places, known, mutants, chosen):
+    """Runs the programs with each of the chosen defects; the numbers of those that survive."""
+    times = {u: took for u, (took, _) in known.items()}
+    seen, survivors = collections.Counter(), []
+    runs = [pool.submit(judge, k, [u for u, (_, met) in known.items() if met[k]], times, seen,
+                        places) for k in sorted(chosen)]
+    for k, by in (f.result() for f in concurrent.futures.as_completed(runs)):
+        show(k, mutants[k], "killed by " + by if by else "survived so far")
+        survivors += [] if by else [k]
+    return survivors
+
+
+def sanitize(pool, places, lines, mutants, survivors, known):
+    """What survives sanitizers, too."""
+    global addresses
+    programs = sorted({u[0] for u, (_, met) in known.items() if any(met[k] for k in survivors)})
+    with open(os.path.join(TREE, "empty.c"), "w") as f:
+        f.write("int main(void) { return 0; }\n")
+    test = call(CC + SANITIZE + ["empty.c", "-o", "empty"], TREE)
+    if test.returncode or call(["./empty"], TREE).returncode:
+        print("no sanitizers here")
+        return survivors
+    addresses = resource.RLIM_INFINITY
+    print("with sanitizers: %d defects, %d programs" % (len(survivors), len(programs)), flush=True)
+    compile_all(lines, mutants, set(survivors), SANITIZE)
+    write_opened("declared")
+    programs = [t for t in pool.map(lambda t: build(t, SANITIZE), programs) if t]
+    known = first_runs(programs, len(mutants), pool, places)
+    return judge_all(pool, places, known, mutants, survivors)
 
 
 def main():
@@ -592,28 +629,25 @@ def main():
     print("%d defects, seed %d, of %d lines; compiling" % (len(mutants), seed, of), flush=True)
     alive = prepare(lines, mutants)
     names = sorted(os.path.basename(f)[:-2] for f in glob.glob("tests/test_*.c"))
-    places, total, survivors = queue.Queue(), collections.Counter(), []
+    places, total = queue.Queue(), collections.Counter()
     for i in range(jobs):
         places.put(make_place(i))
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        tests = [t for t in pool.map(build, [t for t in names if t not in LEFT_OUT]) if t]
+        names = [t for t in names if t not in LEFT_OUT]
+        tests = [t for t in pool.map(lambda t: build(t, []), names) if t]
         known = first_runs(tests, len(mutants), pool, places)
-        times = {u: took for u, (took, _) in known.items()}
         print("%d test programs, in %d units, take %.0f s" %
-              (len(tests), len(known), sum(times.values())), flush=True)
-        coming = {k: [u for u, (_, met) in known.items() if met[k]] for k in alive}
+              (len(tests), len(known), sum(took for took, _ in known.values())), flush=True)
+        come_to = {k for k in alive if any(met[k] for _, met in known.values())}
         for k, m in enumerate(mutants):
-            if not coming.get(k):
+            if k not in come_to:
                 verdict = "not reached" if k in alive else "does not compile"
                 show(k, m, verdict)
                 total[verdict] += 1
-        seen = collections.Counter()
-        runs = [pool.submit(judge, k, coming[k], times, seen, places)
-                for k in sorted(alive) if coming[k]]
-        for k, by in (f.result() for f in concurrent.futures.as_completed(runs)):
-            show(k, mutants[k], "killed by " + by if by else "survived so far")
-            total["killed"] += by is not None
-            survivors += [] if by else [k]
+        survivors = judge_all(pool, places, known, mutants, come_to)
+        if survivors:
+            survivors = sanitize(pool, places, lines, mutants, survivors, known)
+        total["killed"] = len(come_to) - len(survivors)
         original = object_of(lines, "original") if survivors else None
         alone = pool.map(lambda k: object_of(lines, k, mutants[k]), sorted(survivors))
         for k, made in zip(sorted(survivors), alone):
