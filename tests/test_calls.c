@@ -653,7 +653,10 @@ static void got_M(flux_layer *m) { judge(!m, true), put_layer(m); }
 static void got_S(flux_state *s) { judge(!s, false), put(states, OTHERS, s); }
 static void got_D(flux_loader *l) { judge(!l, false), put(loaders, OTHERS, l); }
 static void got_G(flux_grads *g) { judge(!g, false), put(gradients, OTHERS, g); }
-static void got_I(int code) { judge(code != 0, false); }          /* 0: done */
+static void got_I(int code) {             /* 0: done, -1: failed */
+    judge(code != 0, false);
+    if (code != 0 && code != -1) complain("gave a code that is neither 0 nor -1");
+}
 static void got_N(int64_t n) { judge(n < 0, true); }              /* a number, negative for NULL */
 static void got_Y(int64_t n) { (void)n, judge(sentences > 0, true); }     /* says nothing about failing */
 static void got_F(double v) { judge(v != v, true); }
