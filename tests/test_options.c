@@ -241,6 +241,35 @@ TEST(initialisers_with_zero) {
 
 /* ------------------------------------------------------------------ layers */
 
+/* What a layer's .init and the like makes is in each parameter that it says it is for, and in no other. */
+static flux_tensor *quarters(flux_shape s) { return flux_full_with(s, 0.25, FLUX_F32); }
+static flux_tensor *eighths(flux_shape s) { return flux_full_with(s, 0.125, FLUX_F32); }
+static int filled_with(flux_layer *m, double number) {
+    flux_tensor *param[40];
+    int n = flux_params(m, param, 40), filled = 0;
+    for (int i = 0; i < n; i++) filled += flux_item(flux_min(param[i])) == number && flux_item(flux_max(param[i])) == number;
+    return filled;
+}
+TEST(each_layer_takes_its_initialisers) {
+    const flux_shape two = FLUX_SHAPE(2, 2);
+    const struct { flux_layer *layer; int quarters, eighths; } cases[] = {
+        { flux_dense(3, 4, .init = quarters), 1, 0 }, { flux_scale(FLUX_SHAPE(3), .init = quarters), 1, 0 }, { flux_bilinear(3, 4, 2, .init = quarters), 1, 0 },
+        { flux_embedding(3, 4, .init = quarters), 1, 0 }, { flux_embeddingbag(3, 4, .init = quarters), 1, 0 }, { flux_positionembedding(3, 4, .init = quarters), 1, 0 },
+        { flux_rnn(3, 4, .init = quarters, .init_recurrent = eighths), 1, 1 }, { flux_lstm(3, 4, .init = quarters, .init_recurrent = eighths), 1, 1 },
+        { flux_gru(3, 4, .init = quarters, .init_recurrent = eighths), 1, 1 }, { flux_gruv3(3, 4, .init = quarters, .init_recurrent = eighths), 1, 2 },
+        { flux_rnncell(3, 4, .init = quarters, .init_recurrent = eighths), 1, 1 }, { flux_lstmcell(3, 4, .init = quarters, .init_recurrent = eighths), 1, 1 },
+        { flux_grucell(3, 4, .init = quarters, .init_recurrent = eighths), 1, 1 }, { flux_gruv3cell(3, 4, .init = quarters, .init_recurrent = eighths), 1, 2 },
+        { flux_multiheadattention(4, .nheads = 2, .init = quarters), 4, 0 }, { flux_swiglu(3, 4, .init = quarters), 3, 0 },
+        { flux_conv_layer(two, 3, 4, .init = quarters), 1, 0 }, { flux_crosscor_layer(two, 3, 4, .init = quarters), 1, 0 },
+        { flux_conv_transpose_layer(two, 3, 4, .init = quarters), 1, 0 }, { flux_depthwiseconv(two, 3, 6, .init = quarters), 1, 0 },
+        { flux_batchnorm(3, .init_beta = quarters, .init_gamma = eighths), 1, 1 },
+        { flux_instancenorm(3, .affine = FLUX_ON, .init_beta = quarters, .init_gamma = eighths), 1, 1 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (!CHECK(cases[i].layer && filled_with(cases[i].layer, 0.25) == cases[i].quarters && filled_with(cases[i].layer, 0.125) == cases[i].eighths))
+            fprintf(stderr, "    %s: %d and %d\n", layer_of(cases[i].layer), filled_with(cases[i].layer, 0.25), filled_with(cases[i].layer, 0.125));
+}
+
 TEST(layers_with_zero) {
     flux_tensor *w = flux_ones(2, 3);
     CHECK_ERROR(flux_dense(.weight = w, .in = 0), "as given");
