@@ -883,6 +883,37 @@ TEST(chunks_of_an_inner_dimension) {
         }
 }
 
+/* All strides of a reshape are given, and by them each element is found where it was, wherever dims of size 1 stand. */
+TEST(strides_of_a_reshape) {
+    static const int64_t dims[][3] = { { 12, 1, 1 }, { 3, 4, 1 }, { 2, 3, 2 }, { 6, 2, 1 }, { 2, 2, 3 } };
+    int shown = 0;
+    for (int i = 0; i < 5 * 5 * 64; i++) {
+        flux_shape s[2];                  /* those dims with a 1 before, between or behind some of them */
+        int64_t have[FLUX_MAX_DIMS], want[2][FLUX_MAX_DIMS], step = 1 + i % 2;
+        for (int k = 0, ones = i % 64, row = i / 64; k < 2; k++, ones /= 8, row /= 5) {
+            s[k] = flux__shape(NULL, 0);
+            for (int d = 0; d < 3; d++) {
+                if (ones >> d & 1) s[k].dim[s[k].ndim++] = 1;
+                if (dims[row % 5][d] > 1) s[k].dim[s[k].ndim++] = dims[row % 5][d];
+            }
+        }
+        for (int d = 0; d < s[0].ndim; d++) have[d] = step, step = (step + (i % 3 == 1)) * s[0].dim[d];      /* with gaps, or not */
+        memset(want[0], 0x11, sizeof want[0]), memset(want[1], 0x77, sizeof want[1]);
+        const bool can = flux__reshape_strides(&s[0], have, &s[1], want[0]), again = flux__reshape_strides(&s[0], have, &s[1], want[1]);
+        CHECK(can == again && (can || i % 3 == 1));
+        if (!can) continue;
+        shown++;
+        for (int d = 0; d < s[1].ndim; d++) CHECK(want[0][d] == want[1][d]);
+        for (int64_t n = 0; n < 12; n++) {
+            int64_t at[2] = { 0, 0 }, left[2] = { n, n };
+            for (int d = 0; d < s[0].ndim; d++) at[0] += left[0] % s[0].dim[d] * have[d], left[0] /= s[0].dim[d];
+            for (int d = 0; d < s[1].ndim; d++) at[1] += left[1] % s[1].dim[d] * want[0][d], left[1] /= s[1].dim[d];
+            CHECK(at[0] == at[1]);
+        }
+    }
+    CHECK(shown > 1000);
+}
+
 /* A product whose mapped A is read where it lies is not turned, though to turn it may be estimated to take less. */
 TEST(a_direct_product_is_not_turned) {
     int direct = 0, turned = 0;
