@@ -435,6 +435,27 @@ TEST(names) {
     CHECK(same_tensor == pi);
 }
 
+/* A name may begin with any character outside ASCII: here with the first and last of each first byte that UTF-8 has. */
+TEST(names_in_every_script) {
+    flux_tensor *x = flux_scalar(2);
+    for (int lead = 0xC2; lead <= 0xF4; lead++)
+        for (int last = 0; last < 2; last++) {
+            const int n = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+            char name[8] = "", formula[40], second = (char)(last ? 0xBF : 0x80);
+            for (int i = 1; i < n; i++) name[i] = second;
+            name[0] = (char)lead;
+            if (lead == 0xE0 || lead == 0xF0) name[1] = (char)(last ? 0xBF : lead == 0xE0 ? 0xA0 : 0x90);      /* shorter forms are none */
+            if (lead == 0xED || lead == 0xF4) name[1] = (char)(last ? lead == 0xED ? 0x9F : 0x8F : 0x80);      /* surrogates, and the end */
+            if (lead == 0xC3 && last) name[1] = (char)0xB8;      /* its last is a letter like others, but U+00D7 is a sign */
+            snprintf(formula, sizeof formula, "%sa * %sa + 1", name, name);
+            strcat(name, "a");
+            flux_tensor *y = flux_expr_with(formula, 1, name, &x);
+            if (!CHECK(y && flux_item(y) == 5)) fprintf(stderr, "    %02x %02x\n", lead, (unsigned char)name[1]);
+        }
+    CHECK_ERROR(flux_expr_with("\xE0\x80\x80 + 1", 1, "x", &x), "expr: column 1");
+    CHECK_ERROR(flux_expr_with("\xF5\x80\x80\x80 + 1", 1, "x", &x), "expr: column 1");
+}
+
 TEST(keeps_nothing) {
     flux_device cpu = { 0, 0 };
     FLUX_SCOPE {
