@@ -329,6 +329,31 @@ TEST(a_repeated_step_is_found_again) {
     CHECK(flux__self()->plans->count == plans);
 }
 
+/* So many kernels and operations have a step's plans by each rule, in float32, and in f16 with a master copy: a rule that does
+   more than it needs, or does apart what was done together, has more. */
+static int operations_of(const flux__plan *p) {
+    int n = 0;
+    for (int i = 0; i < p->nkernel; i++) n += p->kernel[i].nvalue;
+    return n;
+}
+TEST(a_step_of_each_rule_is_what_it_was) {
+    ONLY_ON_CPU();
+    if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
+    const struct { const char *name; flux_rule rule; int kernels, operations; } steps[] = {
+        { "descent", flux_descent(1e-3), 11, 70 }, { "momentum", flux_momentum(1e-3), 11, 90 }, { "adam", flux_adam(1e-3), 11, 114 }, { "adamw", flux_adamw(1e-3), 11, 114 },
+        { "clipped", flux_optimiser_chain(flux_clipnorm(), flux_adam(1e-3)), 6, 93 }, { "accumulated", flux_accumgrad(2, flux_adam(1e-3)), 11, 130 },
+        { "mixed", flux_mixed_precision(flux_adam(1e-3)), 11, 131 },
+    };
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        step s = make_step(steps[i].rule);
+        if (!strcmp(steps[i].name, "mixed")) s.x = flux_eval(flux_to_dtype(s.x, FLUX_F16)), s.m = flux_f16(s.m), s.opt = flux_setup(steps[i].rule, s.m);
+        for (int k = 0; k < 6; k++) do_step(&s);
+        const flux__plan *p = newest_plan();
+        if (!CHECK(p->nkernel == steps[i].kernels && operations_of(p) == steps[i].operations))
+            fprintf(stderr, "    %s: %d kernels of %d operations\n", steps[i].name, p->nkernel, operations_of(p));
+    }
+}
+
 /* Nor does a step of any rule need another plan where its gradients are large, are clipped, or are not. */
 TEST(a_step_of_large_gradients_is_that_of_small_ones) {
     const int rows = (int)(sizeof flux__rule_rows / sizeof *flux__rule_rows);
