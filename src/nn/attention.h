@@ -258,11 +258,7 @@ static bool flux__mha_cached(flux__mha *m, flux_attention_opts *o, flux_tensor *
     o->mask = flux_le(flux__iota_on(d, m->at.capacity, 0), query);
     o->causal = false;
     m->at.count += n;
-    if (o->q->ndim == 2) {
-        o->k = flux_reshape(o->k, o->k->dim[0], o->k->dim[1]);
-        o->v = flux_reshape(o->v, o->v->dim[0], o->v->dim[1]);
-    }
-    return o->mask && o->k && o->v;
+    return o->mask != NULL;
 }
 
 /* Turns queries and keys by their positions. Where there are more keys than causal queries, the
