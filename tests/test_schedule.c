@@ -354,6 +354,42 @@ TEST(a_step_of_each_rule_is_what_it_was) {
     }
 }
 
+/* So do the steps of models of each family of layers. */
+#define IMAGES 9, 8, 4, 2
+#define WINDOW FLUX_SHAPE(3, 3)
+TEST(a_step_of_each_layer_is_what_it_was) {
+    ONLY_ON_CPU();
+    if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
+    const struct { const char *name; flux_layer *m; flux_tensor *x; int kernels, operations; } steps[] = {
+        { "dense", flux_chain(flux_dense(6, 5, flux_tanh), flux_dense(5, 4)), flux_rand(6, 7), 9, 43 },
+        { "conv", flux_chain(flux_conv_layer(WINDOW, 4, 5, flux_relu, .pad = FLUX_SAMEPAD), flux_conv_layer(WINDOW, 5, 6)), flux_rand(IMAGES), 17, 48 },
+        { "conv, stride 2", flux_chain(flux_conv_layer(WINDOW, 4, 5, flux_relu), flux_conv_layer(WINDOW, 5, 6, .stride = FLUX_SHAPE(2, 2))), flux_rand(IMAGES), 17, 50 },
+        { "conv, dilated", flux_chain(flux_conv_layer(WINDOW, 4, 5), flux_conv_layer(WINDOW, 5, 6, .dilation = FLUX_SHAPE(2, 2))), flux_rand(IMAGES), 16, 45 },
+        { "conv, of one", flux_chain(flux_conv_layer(WINDOW, 4, 5), flux_conv_layer(FLUX_SHAPE(1, 1), 5, 6)), flux_rand(IMAGES), 15, 45 },
+        { "depthwise", flux_chain(flux_depthwiseconv(WINDOW, 4, 4), flux_depthwiseconv(WINDOW, 4, 8)), flux_rand(IMAGES), 17, 47 },
+        { "conv_transpose", flux_chain(flux_conv_transpose_layer(WINDOW, 4, 5), flux_conv_transpose_layer(WINDOW, 5, 6, .stride = FLUX_SHAPE(2, 2))), flux_rand(IMAGES), 20, 48 },
+        { "pools", flux_chain(flux_conv_layer(WINDOW, 4, 5), flux_maxpool_layer(FLUX_SHAPE(2, 2)), flux_meanpool_layer(FLUX_SHAPE(2, 2), .stride = FLUX_SHAPE(1, 1))), flux_rand(IMAGES), 16, 52 },
+        { "upsample", flux_chain(flux_conv_layer(WINDOW, 4, 5), flux_upsample(FLUX_BILINEAR, .scale = { 2 })), flux_rand(IMAGES), 10, 28 },
+        { "batchnorm", flux_chain(flux_conv_layer(WINDOW, 4, 5), flux_batchnorm(5, flux_relu)), flux_rand(IMAGES), 17, 115 },
+        { "groupnorm", flux_chain(flux_conv_layer(WINDOW, 4, 6), flux_groupnorm(6, 2)), flux_rand(IMAGES), 14, 94 },
+        { "layernorm", flux_chain(flux_dense(6, 5), flux_layernorm(FLUX_SHAPE(5))), flux_rand(6, 7), 9, 79 },
+        { "embedding", flux_chain(flux_embedding(6, 5), flux_dense(5, 4)), flux_to_dtype(flux_mul(flux_rand(3, 2), 6), FLUX_I32), 11, 32 },
+        { "attention", flux_multiheadattention(6, .nheads = 2, .scores = FLUX_OFF, .causal = true), flux_rand(6, 4, 2), 13, 33 },
+        { "swiglu", flux_swiglu(6, 5), flux_rand(6, 7), 10, 46 }, { "bilinear", flux_bilinear(6, 6, 5), flux_rand(6, 7), 8, 27 },
+    };
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        flux_state *opt = flux_setup(flux_descent(1e-3), steps[i].m);
+        flux_tensor *x = flux_eval(steps[i].x);
+        for (int k = 0; k < 4; k++) FLUX_SCOPE {
+            flux_tensor *loss = flux_mean(flux_square(flux_call(steps[i].m, x)));
+            CHECK(flux_update(opt, steps[i].m, flux_gradient(loss, steps[i].m)) == 0);
+        }
+        const flux__plan *p = newest_plan();
+        if (!CHECK(p->nkernel == steps[i].kernels && operations_of(p) == steps[i].operations))
+            fprintf(stderr, "    %s: %d kernels of %d operations\n", steps[i].name, p->nkernel, operations_of(p));
+    }
+}
+
 /* Nor does a step of any rule need another plan where its gradients are large, are clipped, or are not. */
 TEST(a_step_of_large_gradients_is_that_of_small_ones) {
     const int rows = (int)(sizeof flux__rule_rows / sizeof *flux__rule_rows);
