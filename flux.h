@@ -52330,9 +52330,11 @@ static void flux__net_matrix(flux__net_kernel *c, int which) {
     flux__put(&c->s, ";\n");
 }
 
-/* Puts the position of value v at row i and column j of the batch. */
+/* Puts the position of value v at row i and column j of the batch. A vector times a matrix is a
+   vector, whose one dim is the column. */
 static void flux__net_point(flux__sink *s, const flux__kernel *k, const flux__value *v) {
-    static const char *const names[] = { "i", "j", "b2", "b3", "b4", "b5", "b6", "b7" };
+    static const char *const all[] = { "i", "j", "b2", "b3", "b4", "b5", "b6", "b7" };
+    const char *const *names = all + (k->mnk[0] == 1 && k->full[0] > 1);
     int64_t step[FLUX_MAX_DIMS];
     bool any = false;
     flux__value_strides(k, v, step);

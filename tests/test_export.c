@@ -44,6 +44,21 @@ static flux_tensor *spread_call(flux_layer *self, flux_tensor *x) {
 }
 typedef turned spread;
 FLUX_LAYER(spread, "Spread", spread_call, FLUX_PARAM(weight))
+/* Products of every kind: of vectors, of matrices turned and cut, in batches. x is 6 x 5 x 3, the weight 6 x 4. */
+static flux_tensor *multiplies_call(flux_layer *self, flux_tensor *x) {
+    flux_tensor *w = ((turned *)self)->weight, *m = flux_select(x, 2, 1), *v = flux_select(m, 1, 2), *u = flux_select(w, 1, 3), *row = flux_select(m, 0, 4);
+    return flux_tuple(flux_dot(u, v), flux_outer(v, u), flux_outer(row, flux_select(w, 0, 1)), flux_matmul(flux_transpose(w), m), flux_matmul(flux_transpose(m), w),
+                      flux_matmul(flux_transpose(flux_slice(w, 1, 1, 3)), flux_slice(m, 1, 0, 4)), flux_matmul(flux_transpose(w), v), flux_matmul(m, flux_transpose(m)));
+}
+typedef turned multiplies;
+FLUX_LAYER(multiplies, "Multiplies", multiplies_call, FLUX_PARAM(weight))
+static flux_tensor *contracts_call(flux_layer *self, flux_tensor *x) {
+    flux_tensor *w = ((turned *)self)->weight, *m = flux_select(x, 2, 1), *v = flux_select(m, 1, 2);
+    return flux_tuple(flux_einsum("ijk,il->jkl", x, w), flux_einsum("ijk,ilk->jlk", x, x), flux_einsum("i,ij->j", v, w), flux_einsum("ij,ij->", m, m),
+                      flux_matmul(v, w), flux_matmul(v, flux_select(w, 1, 0)), flux_matmul(flux_select(m, 0, 2), flux_transpose(m)));
+}
+typedef turned contracts;
+FLUX_LAYER(contracts, "Contracts", contracts_call, FLUX_PARAM(weight))
 /* Integers of each size: what is computed in them, reduced, counted, turned into bytes and back. */
 static flux_tensor *integers_call(flux_layer *self, flux_tensor *x) {
     (void)self;
@@ -147,6 +162,8 @@ static flux_layer *block(int64_t width) {
     X(residual, flux_new(residual, .body = flux_dense(6, 6), .gain = flux_full(0.3, 6, 1)), S(6, 4), 0)               \
     X(nothing, flux_chain(flux_dropout(0.5)), S(6, 4), 0)                                                             \
     X(spread, flux_new(spread, .weight = flux_randn(100, 1)), S(100, 1), 0)                                             \
+    X(multiplies, flux_new(multiplies, .weight = flux_randn(6, 4)), S(6, 5, 3), 0)                                      \
+    X(contracts, flux_new(contracts, .weight = flux_randn(6, 4)), S(6, 5, 3), 0)                                        \
     X(plain, flux_new(plain), S(6, 5), 0)                                                                             \
     X(several, flux_new(several), S(6, 5), 0)                                                                         \
     X(integers, flux_new(integers), S(5, 6), 0)                                                                       \
