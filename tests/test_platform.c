@@ -868,6 +868,25 @@ TEST(version) {
     CHECK(flux_version() == FLUX_VERSION && FLUX_VERSION >= 100);
 }
 
+#ifdef __linux__
+/* What /sys/fs/cgroup/cpu.max may hold: "quota period" or "max period". */
+TEST(numbers_of_a_file) {
+    static const struct { const char *text; int n; long a, b; } cases[] = { { "300000 100000\n", 2, 300000, 100000 }, { "-1\n", 1, -1, 7 }, { "max 100000\n", 0, 7, 7 }, { "", 0, 7, 7 } };
+    char path[300];
+    snprintf(path, sizeof path, "%s/flux_numbers_%ld", test_temp(), (long)clock());
+    for (int i = 0; i < 4; i++) {
+        long a = 7, b = 7;
+        FILE *f = fopen(path, "w");
+        REQUIRE(f && fputs(cases[i].text, f) >= 0 && fclose(f) == 0);
+        const int n = flux__file_numbers(path, &a, &b);
+        CHECK((n == cases[i].n || (n < 0 && !cases[i].n)) && a == cases[i].a && b == cases[i].b);
+    }
+    remove(path);
+    long a = 7, b = 7;
+    CHECK(flux__file_numbers(path, &a, &b) == 0 && a == 7 && b == 7);
+}
+#endif
+
 /* The inner dimension is cut into as few chunks of 2 KiB as it needs, all about as long; what is not longer than 3200 bytes is one. */
 TEST(chunks_of_an_inner_dimension) {
     for (int f64 = 0; f64 < 2; f64++)
