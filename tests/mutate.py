@@ -402,7 +402,8 @@ def build(name, checks):
         own = OWN.search(f.read())
     objects = ["runtime.o"] if own else ["runtime.o", "impl.o"]
     shared = [] if own else OPENED + ["-O0"]     # a test's own code need not be fast
-    command = ASLEEP + shared + checks + ["tests/%s.c" % name] + objects + ["-o", "bin/" + name, "-lm"]
+    command = ASLEEP + shared + checks + ["tests/%s.c" % name] + objects
+    command += ["-o", "bin/" + name, "-lm"]
     r = call(command, TREE)
     if r.returncode == 0:
         return name
@@ -597,7 +598,8 @@ def judge_all(pool, places, known, mutants, chosen):
 
 
 def sanitize(pool, places, lines, mutants, survivors, known):
-    """What survives sanitizers, too."""
+    """Compiles the defects that survived with sanitizers, and runs the programs that come to them:
+    the numbers of those that survive that, too."""
     global addresses
     programs = sorted({u[0] for u, (_, met) in known.items() if any(met[k] for k in survivors)})
     with open(os.path.join(TREE, "empty.c"), "w") as f:

@@ -468,7 +468,9 @@ TEST(updates_by_gradients_in_place) {
         CHECK(flux__update_eval(g2, REPLACED, old2, fresh2, owners, 0, NULL) == 0);
         for (int i = 0; i <= REPLACED; i++) {
             flux_tensor *a = i < REPLACED ? fresh[i] : kept, *b = i < REPLACED ? fresh2[i] : kept2;
-            if (a && !CHECK(flux_data(flux_cpu(b)) && first_other((const char *)flux_data(flux_cpu(a)), (const char *)flux_data(flux_cpu(b)), (size_t)flux_len(a) * 4, FLUX_F32) < 0))
+            if (!a) continue;
+            const char *p = (const char *)flux_data(flux_cpu(a)), *q = (const char *)flux_data(flux_cpu(b));
+            if (!CHECK(p && q && first_other(p, q, (size_t)flux_len(a) * 4, FLUX_F32) < 0))
                 fprintf(stderr, "seed %d: tensor %d\n", (int)seed, i);
         }
         for (int i = 0; i < REPLACED; i++) {

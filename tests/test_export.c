@@ -311,7 +311,8 @@ TEST(every_family) {
         if (!CHECK(flux_export_c(m, s, path) == 0)) test_fail(__FILE__, __LINE__, models[i].name);
         CHECK(indented(path));
         /* a number takes up to 20 bytes, and what was computed of weights is written only where it is few */
-        if (!CHECK(length_of(path) < 30000 + 25 * flux_num_params(m))) fprintf(stderr, "    %s.c: %ld bytes, %ld parameters\n", models[i].name, length_of(path), (long)flux_num_params(m));
+        if (!CHECK(length_of(path) < 30000 + 25 * flux_num_params(m)))
+            fprintf(stderr, "    %s.c: %ld bytes, %ld parameters\n", models[i].name, length_of(path), (long)flux_num_params(m));
         flux_tensor *y = flux_call(m, x);
         if (y) write_call(f, models[i].name, has(path, "_reset("), x, y);
     }

@@ -871,7 +871,9 @@ TEST(version) {
 #ifdef __linux__
 /* What /sys/fs/cgroup/cpu.max may hold: "quota period" or "max period". */
 TEST(numbers_of_a_file) {
-    static const struct { const char *text; int n; long a, b; } cases[] = { { "300000 100000\n", 2, 300000, 100000 }, { "-1\n", 1, -1, 7 }, { "max 100000\n", 0, 7, 7 }, { "", 0, 7, 7 } };
+    static const struct { const char *text; int n; long a, b; } cases[] = {
+        { "300000 100000\n", 2, 300000, 100000 }, { "-1\n", 1, -1, 7 }, { "max 100000\n", 0, 7, 7 }, { "", 0, 7, 7 },
+    };
     char path[300];
     snprintf(path, sizeof path, "%s/flux_numbers_%ld", test_temp(), (long)clock());
     for (int i = 0; i < 4; i++) {

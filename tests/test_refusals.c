@@ -1837,7 +1837,8 @@ TEST(memory_runs_out_in_a_formula) {
             flux_scope_close();
         }
         flux_on_error(NULL, NULL);
-        if (!CHECK(done && failures > 0 && named == failures)) fprintf(stderr, "    \"%s\": %d of %d name column %d\n", cases[i].formula, named, failures, cases[i].column);
+        if (!CHECK(done && failures > 0 && named == failures))
+            fprintf(stderr, "    \"%s\": %d of %d name column %d\n", cases[i].formula, named, failures, cases[i].column);
     }
 }
 
