@@ -4394,7 +4394,8 @@ extern int madvise(void *at, size_t bytes, int advice);
 #endif
 
 /* FLUX__ASAN: the address sanitizer is on. Then freed handles go back to the allocator at once,
-   so that it reports their use (see flux__quarantine), and the CPU's spare buffers are poisoned. */
+   so that it reports their use (see flux__quarantine). Of the CPU's buffers and of scratch memory,
+   what nobody asked for is poisoned: what is spare, and what a block has more than it needs. */
 #if defined(__has_feature)
 #  if __has_feature(address_sanitizer)
 #    define FLUX__ASAN 1
@@ -6488,6 +6489,7 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
     flux__tell();
     if (!b) return flux__no_room(d, bytes, now, largest);
     if (look && flux__self()) flux__self()->look = true;
+    if (!d.backend) FLUX__POISON((char *)b->ptr + bytes, capacity - bytes);
     b->refs = 1;
     b->device = d;
     b->borrowed = false;
@@ -7790,6 +7792,11 @@ static int flux__num_threads(void) {
    Any thread may give back a block that another took. A thread preferably gets a block that it used
    before, since another's might be in another processor's cache. */
 
+static void flux__scratch_free(flux__memory *m) {
+    FLUX__UNPOISON(m->start, m->bytes + sizeof *m + 64);
+    flux__free(m->start);
+}
+
 /* At least so many bytes, at a multiple of 64: the smallest sufficient block that this thread
    used last, else the smallest of all, else new memory, for which one kept block is freed. NULL:
    out of memory, which is not recorded as an error. flux__scratch_done gives it back. */
@@ -7808,8 +7815,11 @@ static void *flux__scratch(size_t bytes) {
     m = best ? *best : NULL;
     if (m) *best = m->next, m->user = self;
     flux__mutex_unlock(&flux__pool.memory_lock);
-    if (m && m->bytes >= bytes) return m + 1;
-    if (m) flux__free(m->start);
+    if (m && m->bytes >= bytes) {
+        FLUX__UNPOISON(m + 1, bytes);
+        return m + 1;
+    }
+    if (m) flux__scratch_free(m);
     start = bytes < SIZE_MAX / 2 ? (char *)FLUX_MALLOC(bytes + sizeof *m + 64) : NULL;
     if (!start) return NULL;
     m = (flux__memory *)(void *)(start + sizeof *m +
@@ -7817,6 +7827,7 @@ static void *flux__scratch(size_t bytes) {
     m->start = start;
     m->bytes = bytes;
     m->user = self;
+    FLUX__POISON((char *)(m + 1) + bytes, (size_t)(start + sizeof *m + 64 - (char *)(m + 1)));
     return m + 1;
 }
 
@@ -7824,6 +7835,7 @@ static void flux__scratch_done(void *data) {       /* gives it back; NULL is fin
     flux__memory *m;
     if (!data) return;
     m = (flux__memory *)data - 1;
+    FLUX__POISON(data, m->bytes);
     flux__mutex_lock(&flux__pool.memory_lock);
     m->next = flux__pool.memory;
     flux__pool.memory = m;
@@ -8025,7 +8037,7 @@ FLUX__UNUSED static void flux__threads_stop(void) {
     flux__mutex_lock(&flux__pool.memory_lock);
     while ((m = flux__pool.memory) != NULL) {
         flux__pool.memory = m->next;
-        flux__free(m->start);
+        flux__scratch_free(m);
     }
     flux__mutex_unlock(&flux__pool.memory_lock);
     flux__atomic_store32(&flux__pool.busy, 0);
@@ -15849,6 +15861,7 @@ static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const f
                 continue;
             *at = spare->next[*at - 1];
             flux__atomic_add(&b->refs, 1);
+            if (!b->device.backend) FLUX__UNPOISON(b->ptr, (size_t)s->bytes);
             return b;
         }
     return NULL;

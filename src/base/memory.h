@@ -358,6 +358,7 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
     flux__tell();
     if (!b) return flux__no_room(d, bytes, now, largest);
     if (look && flux__self()) flux__self()->look = true;
+    if (!d.backend) FLUX__POISON((char *)b->ptr + bytes, capacity - bytes);
     b->refs = 1;
     b->device = d;
     b->borrowed = false;

@@ -252,7 +252,8 @@ extern int madvise(void *at, size_t bytes, int advice);
 #endif
 
 /* FLUX__ASAN: the address sanitizer is on. Then freed handles go back to the allocator at once,
-   so that it reports their use (see flux__quarantine), and the CPU's spare buffers are poisoned. */
+   so that it reports their use (see flux__quarantine). Of the CPU's buffers and of scratch memory,
+   what nobody asked for is poisoned: what is spare, and what a block has more than it needs. */
 #if defined(__has_feature)
 #  if __has_feature(address_sanitizer)
 #    define FLUX__ASAN 1

@@ -92,6 +92,11 @@ static int flux__num_threads(void) {
    Any thread may give back a block that another took. A thread preferably gets a block that it used
    before, since another's might be in another processor's cache. */
 
+static void flux__scratch_free(flux__memory *m) {
+    FLUX__UNPOISON(m->start, m->bytes + sizeof *m + 64);
+    flux__free(m->start);
+}
+
 /* At least so many bytes, at a multiple of 64: the smallest sufficient block that this thread
    used last, else the smallest of all, else new memory, for which one kept block is freed. NULL:
    out of memory, which is not recorded as an error. flux__scratch_done gives it back. */
@@ -110,8 +115,11 @@ static void *flux__scratch(size_t bytes) {
     m = best ? *best : NULL;
     if (m) *best = m->next, m->user = self;
     flux__mutex_unlock(&flux__pool.memory_lock);
-    if (m && m->bytes >= bytes) return m + 1;
-    if (m) flux__free(m->start);
+    if (m && m->bytes >= bytes) {
+        FLUX__UNPOISON(m + 1, bytes);
+        return m + 1;
+    }
+    if (m) flux__scratch_free(m);
     start = bytes < SIZE_MAX / 2 ? (char *)FLUX_MALLOC(bytes + sizeof *m + 64) : NULL;
     if (!start) return NULL;
     m = (flux__memory *)(void *)(start + sizeof *m +
@@ -119,6 +127,7 @@ static void *flux__scratch(size_t bytes) {
     m->start = start;
     m->bytes = bytes;
     m->user = self;
+    FLUX__POISON((char *)(m + 1) + bytes, (size_t)(start + sizeof *m + 64 - (char *)(m + 1)));
     return m + 1;
 }
 
@@ -126,6 +135,7 @@ static void flux__scratch_done(void *data) {       /* gives it back; NULL is fin
     flux__memory *m;
     if (!data) return;
     m = (flux__memory *)data - 1;
+    FLUX__POISON(data, m->bytes);
     flux__mutex_lock(&flux__pool.memory_lock);
     m->next = flux__pool.memory;
     flux__pool.memory = m;
@@ -327,7 +337,7 @@ FLUX__UNUSED static void flux__threads_stop(void) {
     flux__mutex_lock(&flux__pool.memory_lock);
     while ((m = flux__pool.memory) != NULL) {
         flux__pool.memory = m->next;
-        flux__free(m->start);
+        flux__scratch_free(m);
     }
     flux__mutex_unlock(&flux__pool.memory_lock);
     flux__atomic_store32(&flux__pool.busy, 0);

@@ -198,6 +198,7 @@ static flux__buffer *flux__spare_take(flux__run *r, flux__spares *spare, const f
                 continue;
             *at = spare->next[*at - 1];
             flux__atomic_add(&b->refs, 1);
+            if (!b->device.backend) FLUX__UNPOISON(b->ptr, (size_t)s->bytes);
             return b;
         }
     return NULL;
