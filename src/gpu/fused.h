@@ -377,23 +377,27 @@ static void flux__emit_shuffles(flux__emitter *c, int i, int group) {
     flux__emit(&c->s, "    }\n");
 }
 
-/* Joins the groups' results of value i, which stand in shared memory from number `at` on and
-   `step` apart, in order. */
-static void flux__emit_groups(flux__emitter *c, int i, const char *at, int step, int groups) {
+/* Joins the groups' results of value i, which stand in shared memory behind `base` doubles, from
+   number `at` on and `step` apart, in order. */
+static void flux__emit_groups(flux__emitter *c, int i, int base, const char *at, int step,
+                              int groups) {
     const char *type = flux__class_types[flux__reduced_class(c, i)];
     const bool arg = c->k->value[i].kind == FLUX__V_ARGREDUCE;
-    flux__emit(&c->s, "    a%d = ((%s *)shared)[%s];\n", i, type, at);
-    if (arg) flux__emit(&c->s, "    x%d = places[%s];\n", i, at);
+    flux__emit(&c->s, "    a%d = ((%s *)(shared + %d))[%s];\n", i, type, base, at);
+    if (arg) flux__emit(&c->s, "    x%d = places[%d + %s];\n", i, base, at);
     if (groups < 2) return;
     flux__emit(&c->s, "    for (int g = 1; g < %d; g++) {\n"
-               "    const %s b = ((%s *)shared)[%s + g * %d];\n", groups, type, type, at, step);
-    if (arg) flux__emit(&c->s, "    const long long y = places[%s + g * %d];\n", at, step);
+               "    const %s b = ((%s *)(shared + %d))[%s + g * %d];\n",
+               groups, type, type, base, at, step);
+    if (arg)
+        flux__emit(&c->s, "    const long long y = places[%d + %s + g * %d];\n", base, at, step);
     flux__emit_join(c, i, "b", "y");
     flux__emit(&c->s, "    }\n");
 }
 
 /* Joins the lanes' accumulators of phase p where lanes are neighbouring threads: groups by
-   shuffles, then the groups in shared memory, where each reduction has its own place. */
+   shuffles, then the groups in shared memory, where each reduction has its own place, of a double
+   for each group whatever it needs: a float's index counts from there. */
 static void flux__emit_tree_near(flux__emitter *c, int p, const flux__lanes *h) {
     const int groups = h->lanes / FLUX__GROUP, all = h->threads / FLUX__GROUP;
     for (int i = 0; i < c->k->nvalue; i++) {
@@ -401,7 +405,7 @@ static void flux__emit_tree_near(flux__emitter *c, int p, const flux__lanes *h) 
         flux__emit_shuffles(c, i, h->lanes < FLUX__GROUP ? h->lanes : FLUX__GROUP);
         if (groups < 2) continue;
         const int at = flux__reductions(c->k, i) * all;
-        flux__emit(&c->s, "    if (lane %% 32 == 0) ((%s *)shared)[%d + tid / 32] = a%d;\n",
+        flux__emit(&c->s, "    if (lane %% 32 == 0) ((%s *)(shared + %d))[tid / 32] = a%d;\n",
                    flux__class_types[flux__reduced_class(c, i)], at, i);
         if (c->k->value[i].kind == FLUX__V_ARGREDUCE)
             flux__emit(&c->s, "    if (lane %% 32 == 0) places[%d + tid / 32] = x%d;\n", at, i);
@@ -410,8 +414,9 @@ static void flux__emit_tree_near(flux__emitter *c, int p, const flux__lanes *h) 
     flux__emit(&c->s, "    __syncthreads();\n");
     for (int i = 0; i < c->k->nvalue; i++) {
         char at[40];
-        snprintf(at, sizeof at, "%d + row * %d", flux__reductions(c->k, i) * all, groups);
-        if (flux__reduces_in(c->k, i, p)) flux__emit_groups(c, i, at, 1, groups);
+        snprintf(at, sizeof at, "row * %d", groups);
+        if (flux__reduces_in(c->k, i, p))
+            flux__emit_groups(c, i, flux__reductions(c->k, i) * all, at, 1, groups);
     }
     if (h->parts > 1 && !h->split) flux__emit(&c->s, "    __syncthreads();\n");
 }
@@ -440,7 +445,7 @@ static void flux__emit_tree(flux__emitter *c, int p, const flux__lanes *h) {
         flux__emit(&c->s, "    ((%s *)shared)[tid] = a%d;\n", type, i);
         if (arg) flux__emit(&c->s, "    places[tid] = x%d;\n", i);
         flux__emit(&c->s, "    }\n    __syncthreads();\n    }\n");
-        flux__emit_groups(c, i, "row", h->rows * group, h->lanes / group);
+        flux__emit_groups(c, i, 0, "row", h->rows * group, h->lanes / group);
         flux__emit(&c->s, "    __syncthreads();\n");
     }
 }
