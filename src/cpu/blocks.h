@@ -107,7 +107,7 @@ static void flux__each_run_of(flux__block_run *b, int i, flux__run_fn fn, void *
     const flux__value *v = &b->k->value[i];
     const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]],
                      *in = &b->c->inner_axes[b->c->axes_at[i]];
-    int64_t base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0, at = 0;
+    int64_t base = flux__value_offset(b->k, v), at = 0;
     for (int64_t s = 0; s < b->segments; s++) {
         int64_t o0 = b->o0 + s * b->segment_step;
         if (v->outer) {
@@ -139,7 +139,7 @@ static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, in
          !(v->kind == FLUX__V_LOAD && b->c->truth[i] && b->c->inner_first)) || !o_run || !r_run)
         return NULL;
     int64_t outer = b->w * b->segments,
-            base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
+            base = flux__value_offset(b->k, v);
     if (b->segments > 1 && b->segment_step != b->w) return NULL;
     bool o_ok = outer == 1, r_ok = v->outer || b->rt == 1;
     if (b->c->inner_first) {
@@ -219,7 +219,7 @@ static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
                      *in = &b->c->inner_axes[b->c->axes_at[i]];
     const flux__axes *along = first ? in : out, *down = first ? out : in;
     const int64_t n = first ? b->rt : b->w, rows = first ? b->w : b->rt,
-                  base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0;
+                  base = flux__value_offset(b->k, v);
     if (v->outer || b->segments > 1 || rows == 1) return false;
     if (down->nd == 1 && down->step[0] == 0) {
         flux__each_run(along, base, first ? b->r0 : b->o0, n, 0, flux__load_run, &t);
@@ -252,7 +252,7 @@ static bool flux__load_transposed(flux__block_run *b, int i, const flux__transfe
     const flux__axes *out = &b->c->outer_axes[b->c->axes_at[i]],
                      *in = &b->c->inner_axes[b->c->axes_at[i]];
     const flux__axes *along = b->c->inner_first ? in : out, *across = b->c->inner_first ? out : in;
-    const int64_t base = flux__is_source(v) ? b->k->operand[v->operand].offset : 0,
+    const int64_t base = flux__value_offset(b->k, v),
                   rows = b->c->inner_first ? b->rt : b->w;
     if (v->outer || b->segments > 1 || t->narrow != t->wide || across->step[0] != 1 || rows == 1 ||
         b->w * b->rt == rows) return false;
@@ -271,7 +271,7 @@ static bool flux__load_numbers(flux__block_run *b, int i, flux__transfer t) {
     const flux__value *v = &b->k->value[i];
     flux__axes up = b->c->outer_axes[b->c->axes_at[i]];
     const int64_t n = up.dim[0], w = b->w,
-                  base = b->k->operand[v->operand].offset;
+                  base = flux__value_offset(b->k, v);
     if (b->k->reduced || b->c->hoisted[i] || b->segments > 1 || up.nd == 1 || up.step[0] ||
         v->kind != FLUX__V_LOAD || flux__own_dtype[v->ctype] != t.dtype) return false;
     if (b->o0 % n + w <= n && b->c->adam.last < 0) {

@@ -561,7 +561,7 @@ static void flux__emit_axes(flux__listing *s, const flux__axes *x, const char *v
 static void flux__emit_place(const flux__emitter *c, flux__listing *s, int i) {
     const flux__value *v = &c->k->value[i];
     int64_t step[FLUX_MAX_DIMS];
-    flux__emit(s, "%lld", (long long)(flux__is_source(v) ? c->k->operand[v->operand].offset : 0));
+    flux__emit(s, "%lld", (long long)flux__value_offset(c->k, v));
     if (c->tiling.nd) {
         flux__value_strides(c->k, v, step);
         for (int d = 0; d < c->tiling.nd; d++)

@@ -41,7 +41,7 @@ static bool flux__steps_in(const flux__axes *x, int first, int64_t n) {
 static int flux__way(const flux__emitter *c, int i, bool inner, int width) {
     const flux__value *v = &c->k->value[i];
     const flux__axes *fast = &c->fast[i];
-    const int64_t offset = flux__is_source(v) ? c->k->operand[v->operand].offset : 0;
+    const int64_t offset = flux__value_offset(c->k, v);
     if (fast->nd > 1 && fast->dim[0] % width != 0) return FLUX__ANYHOW;
     const bool side = fast->step[0] == 1 && offset % width == 0 && flux__steps_in(fast, 1, width) &&
                       (!inner || flux__steps_in(&c->outer_axes[i], 0, width));

@@ -121,6 +121,12 @@ static FLUX__INLINE bool flux__is_source(const flux__value *v) {
     return v->kind == FLUX__V_LOAD || v->kind == FLUX__V_IOTA || v->kind == FLUX__V_RANDOM;
 }
 
+/* Where such a value begins in its operand, in elements; 0 of one that is stored, which has no
+   operand. */
+static FLUX__INLINE int64_t flux__value_offset(const flux__kernel *k, const flux__value *v) {
+    return flux__is_source(v) ? k->operand[v->operand].offset : 0;
+}
+
 /* The strides of a value that is loaded or stored, by dims of the kernel's index space; 0 where
    it does not vary. */
 static void flux__value_strides(const flux__kernel *k, const flux__value *v, int64_t *step) {
