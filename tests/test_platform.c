@@ -958,4 +958,49 @@ TEST(a_direct_product_is_not_turned) {
     CHECK(direct > 1000 && turned > 10);
 }
 
+/* Each rule and each number that it does not have, beside its first one. */
+TEST(a_rule_refuses_each_number_that_it_has_not) {
+    int refused = 0;
+    for (int kind = 1; kind < FLUX__RULE_ROWS; kind++)
+        for (int h = FLUX__ETA; h < FLUX__HYPERS; h++) {
+            const flux__rule_row *row = &flux__rule_rows[kind];
+            flux_rule_part part = flux_adam().part[0];
+            if (flux__row_has(row, h) || !row->has[0].hyper) continue;
+            part.kind = kind, part.o.n = FLUX__NO_INT;
+            for (int i = FLUX__ETA; i < FLUX__HYPERS; i++)
+                if (i != FLUX__EVERY) flux__hyper_set(&part.o, i, FLUX__NO_NUMBER);
+            flux__hyper_set(&part.o, row->has[0].hyper, 1);
+            flux__hyper_set(&part.o, h, 1);
+            CHECK_ERROR((void)flux__resolve(&part), "has no");
+            refused++;
+        }
+    CHECK(refused > 300);
+}
+
+#ifndef FLUX_NO_THREADS
+/* As many as are asked for; 0: one for each processor. */
+TEST(threads_are_as_many_as_are_asked_for) {
+    for (int n = 3; n > 0; n--) {
+        flux_threads(n);
+        CHECK(flux__num_threads() == n);
+    }
+    flux_threads(0);
+    CHECK(flux__num_threads() == flux__processors());
+}
+#endif
+
+TEST(what_is_no_dtype_has_no_bytes) { CHECK(flux_dtype_size((flux_dtype)FLUX_NUM_DTYPES) == 0); }
+
+/* Each kind of image, by its name. */
+TEST(names_of_images) {
+    static const char *const kinds[] = { "png", "jpg", "jpeg", "bmp", "tga", "gif", "psd", "pgm", "ppm", "pnm" };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char name[20];
+        snprintf(name, sizeof name, "a.%s", kinds[i]);
+        CHECK(flux__image_name(name));
+        snprintf(name, sizeof name, "a.%sx", kinds[i]);
+        CHECK(!flux__image_name(name));
+    }
+}
+
 TEST_MAIN()
