@@ -19146,6 +19146,9 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
     flux__gemm_vector vector;             /* or NULL */
 } flux__gemm_set;
 
+/* The place of the microkernel for nr columns in `one` and `two`. */
+static FLUX__INLINE int64_t flux__gemm_width(int64_t nr) { return nr <= 4 ? nr - 1 : nr / 2 + 1; }
+
 /* Column j of B is read through pointer j / 3, at 0, 1 or 2 column strides from it: that is
    what an address of an instruction can hold. X(column, pointer, strides). */
 #define FLUX__COLUMNS1(X) X(0, 0, 0)
@@ -20305,7 +20308,7 @@ static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
             some = flux__gemm_min(t->kb - l, 32);
             for (j = 0; j < t->nb; j += nr) {
                 nr = flux__gemm_nr(t->nb - j, p->set->columns);
-                const flux__gemm_kernel kernel = p->set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
+                const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
                 const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col) + l * b_row * size,
                            *a = p->a + (t->i0 + t->i + r + (t->k0 + l) * p->a_col) * size;
                 for (i = 0; i < n; i += tall)
@@ -20326,7 +20329,7 @@ static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     const flux__axes *x = p->a_cols;
     const int64_t size = p->size, tall = 2 * p->set->lanes, some = x->dim[x->nd - 1];
-    const flux__gemm_kernel kernel = p->set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
+    const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
     int64_t b_row, b_col, place[FLUX_MAX_DIMS] = { 0 }, at[FLUX__GEMM_PLACES_MOST];
     const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
     const flux__gemm_places places = { p->k / some, b_row, at };
@@ -20356,7 +20359,7 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
                   down = copied && !p->a_rows ? mr * kb : mr;
     const int64_t line = packs ? mr : 0, lines = packs ? mr * kb : down;
     int64_t i, b_row, b_col;
-    const flux__gemm_kernel two = set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
+    const flux__gemm_kernel two = set->two[flux__gemm_width(nr)];
     const flux__gemm_kernel kernel = packs ? set->pack_kernel :
         set->plain && nr == set->columns ? set->plain : two;
     const char *a = copied ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * size,
@@ -20404,7 +20407,7 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_
     bool edge = start < 0 ? (!t->out && !whole) || (parted && add) : skip > 0 && add;
     const flux__gemm_set *set = mr < lanes ? p->set->narrow : p->set;
     flux__gemm_kernel kernel =
-        (mr > lanes ? set->two : set->one)[nr <= 4 ? nr - 1 : nr / 2 + 1];
+        (mr > lanes ? set->two : set->one)[flux__gemm_width(nr)];
     const char *a = p->a + (t->i0 + t->i + i - skip + t->k0 * p->a_col) * size;
     int64_t b_row, b_col, ld = edge ? mr : t->ld, n = t->there;
     const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
@@ -20655,7 +20658,7 @@ static void flux__panels_task(void *ctx, int worker, int64_t number) {
             some = flux__gemm_min(p->k - k, p->chunk);
             for (int64_t j = 0, nr; j < p->n; j += nr) {
                 nr = flux__gemm_nr(p->n - j, p->set->columns);
-                p->set->two[nr <= 4 ? nr - 1 : nr / 2 + 1](
+                p->set->two[flux__gemm_width(nr)](
                     some, a, tall, p->b + (k * p->b_row + j * p->b_col) * size, p->b_row, p->b_col,
                     block + (i + j * ld) * size, ld, k > 0, a, 0);
             }
@@ -20668,8 +20671,8 @@ static void flux__panels_task(void *ctx, int worker, int64_t number) {
 }
 
 /* Computes the product of a plan that is not transposed (flip), from job->panels, which it packs
-   first if job->fill says so. False: out of memory. */
-static bool flux__panels_run(flux__gemm_plan *p, int64_t threads) {
+   first if job->fill says so. Sets p->failed where memory runs out. */
+static void flux__panels_run(flux__gemm_plan *p, int64_t threads) {
     const int64_t tall = 2 * p->set->lanes, size = p->size,
                   step = (flux__gemm_up(p->k * size, 64) | 64) / size;
     void *columns = NULL;
@@ -20677,7 +20680,10 @@ static bool flux__panels_run(flux__gemm_plan *p, int64_t threads) {
         flux__parallel((p->m + FLUX__PANELS_UNIT - 1) / FLUX__PANELS_UNIT, flux__panels_fill, p);
     /* not where more of B's columns than the cache has ways fall into one set, or are apart */
     if (p->b_row != 1 || (p->n > 8 && p->b_col * size % 4096 == 0)) {
-        if (!(columns = flux__scratch((size_t)(step * p->n * size)))) return false;
+        if (!(columns = flux__scratch((size_t)(step * p->n * size)))) {
+            p->failed = 1;
+            return;
+        }
         flux__gemm_copy(size, p->b, p->b_row, p->b_col, columns, step, p->k, p->n);
         p->b = (const char *)columns, p->b_row = 1, p->b_col = step;
     }
@@ -20685,7 +20691,6 @@ static bool flux__panels_run(flux__gemm_plan *p, int64_t threads) {
                              flux__gemm_up(FLUX__GEMM_PIECE / p->n, tall));
     flux__parallel_workers((p->m + p->rows - 1) / p->rows, flux__panels_task, p);
     flux__scratch_done(columns);
-    return true;
 }
 
 FLUX__END_LEAN
@@ -21082,7 +21087,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
     threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
     if (job->panels) {
         flux__gemm_orient(&p, job, false);
-        p.failed = !flux__panels_run(&p, threads);
+        flux__panels_run(&p, threads);
     } else if ((inner_kernel = flux__gemm_by_inner(&p, job)) > 1)
         p.failed = !flux__gemm_inner_all(&p, inner_kernel > 2, threads);
     else {
@@ -22623,7 +22628,7 @@ static void flux__winograd_multiply(const flux__winograd *w, const float *v, int
                                     int64_t m_apart) {
     const int64_t tall = 2 * w->set->lanes, chunk = flux__gemm_split(w->channels,
         (w->channels + FLUX__WINOGRAD_CHUNK - 1) / FLUX__WINOGRAD_CHUNK, 8);
-    const int which = (int)(nr <= 4 ? nr - 1 : nr / 2 + 1);
+    const int which = (int)flux__gemm_width(nr);
     for (int p = 0; p < 16; p++, v += apart, u += nr * w->deep, m += m_apart)
         for (int64_t k = 0, n; k < w->channels; k += n) {
             n = flux__gemm_min(w->channels - k, chunk);

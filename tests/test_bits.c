@@ -565,6 +565,46 @@ static int64_t share(const sharing *s, bool alone, char *to) {
     return bytes * n;
 }
 
+/* Where memory runs out, at whichever allocation, it is told, or the numbers are those that they are. */
+TEST(memory_runs_out_for_a_shared_matrix) {
+    ONLY_ON_CPU();
+    const int64_t least = flux__shared_least;
+    const sharing *s = &sharings[4];      /* odd rows, bare: a scratch block in each product */
+    flux_tensor *y[16], *a[2], *x;
+    flux__shared_least = 64 << 10;
+    shared_matrices(s, a);
+    x = flux_eval(flux_randn(s->k, s->n * 16));
+    char *want = (char *)malloc(1 << 20), *got = (char *)malloc(1 << 20);
+    const int64_t bytes = s->m * s->n * 4;
+    bool done = false;
+    int failures = 0;
+    for (int i = 0; i < 16; i++) CHECK(flux_read(flux_matmul(a[0], flux_slice(x, 1, i * s->n, (i + 1) * s->n)), want + i * bytes, (size_t)bytes) == 0);
+    flux_on_error(test_silent, NULL);
+    for (long n = 0; n < 2000 && !done; n++) {
+        flux_scope_open();
+        packed_products();
+        flux_mem_trim(test_device);
+        flux__threads_stop();             /* nor is there any memory kept from before */
+        bool made = true;
+        for (int i = 0; i < 16; i++) made = made && (y[i] = flux_matmul(a[0], flux_slice(x, 1, i * s->n, (i + 1) * s->n)));
+        flux__test_memory(n);
+        done = made && flux_eval_all(16, y) == 0;
+        flux__test_memory(-1);
+        failures += !done;
+        CHECK(made && done == !flux_failed());
+        for (int i = 0; i < 16 && done; i++) CHECK(flux_read(y[i], got + i * bytes, (size_t)bytes) == 0);
+        CHECK(!done || !memcmp(got, want, (size_t)(16 * bytes)));
+        flux_clear();
+        flux_scope_close();
+    }
+    flux_on_error(NULL, NULL);
+    CHECK(done && failures > 20);
+    CHECK(flux__eager() || !FLUX__SHARES || packed_products() == 16);
+    flux__shared_least = least;
+    free(want);
+    free(got);
+}
+
 /* A matrix that many products read is packed once for all of them: each has the bits that it has alone. */
 TEST(products_that_share_a_matrix_are_what_each_is_alone) {
     static const way ways[] = { { "one thread", 0, false, 1, 2, 0 }, { "two, AVX2", 0, false, 2, 1, 0 }, { "three, plain", 0, false, 3, 0, 0 } };

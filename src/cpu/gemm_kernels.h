@@ -107,6 +107,9 @@ typedef struct flux__gemm_set {           /* the kernels for one element type an
     flux__gemm_vector vector;             /* or NULL */
 } flux__gemm_set;
 
+/* The place of the microkernel for nr columns in `one` and `two`. */
+static FLUX__INLINE int64_t flux__gemm_width(int64_t nr) { return nr <= 4 ? nr - 1 : nr / 2 + 1; }
+
 /* Column j of B is read through pointer j / 3, at 0, 1 or 2 column strides from it: that is
    what an address of an instruction can hold. X(column, pointer, strides). */
 #define FLUX__COLUMNS1(X) X(0, 0, 0)

@@ -71,7 +71,7 @@ static void flux__panels_task(void *ctx, int worker, int64_t number) {
             some = flux__gemm_min(p->k - k, p->chunk);
             for (int64_t j = 0, nr; j < p->n; j += nr) {
                 nr = flux__gemm_nr(p->n - j, p->set->columns);
-                p->set->two[nr <= 4 ? nr - 1 : nr / 2 + 1](
+                p->set->two[flux__gemm_width(nr)](
                     some, a, tall, p->b + (k * p->b_row + j * p->b_col) * size, p->b_row, p->b_col,
                     block + (i + j * ld) * size, ld, k > 0, a, 0);
             }
@@ -84,8 +84,8 @@ static void flux__panels_task(void *ctx, int worker, int64_t number) {
 }
 
 /* Computes the product of a plan that is not transposed (flip), from job->panels, which it packs
-   first if job->fill says so. False: out of memory. */
-static bool flux__panels_run(flux__gemm_plan *p, int64_t threads) {
+   first if job->fill says so. Sets p->failed where memory runs out. */
+static void flux__panels_run(flux__gemm_plan *p, int64_t threads) {
     const int64_t tall = 2 * p->set->lanes, size = p->size,
                   step = (flux__gemm_up(p->k * size, 64) | 64) / size;
     void *columns = NULL;
@@ -93,7 +93,10 @@ static bool flux__panels_run(flux__gemm_plan *p, int64_t threads) {
         flux__parallel((p->m + FLUX__PANELS_UNIT - 1) / FLUX__PANELS_UNIT, flux__panels_fill, p);
     /* not where more of B's columns than the cache has ways fall into one set, or are apart */
     if (p->b_row != 1 || (p->n > 8 && p->b_col * size % 4096 == 0)) {
-        if (!(columns = flux__scratch((size_t)(step * p->n * size)))) return false;
+        if (!(columns = flux__scratch((size_t)(step * p->n * size)))) {
+            p->failed = 1;
+            return;
+        }
         flux__gemm_copy(size, p->b, p->b_row, p->b_col, columns, step, p->k, p->n);
         p->b = (const char *)columns, p->b_row = 1, p->b_col = step;
     }
@@ -101,7 +104,6 @@ static bool flux__panels_run(flux__gemm_plan *p, int64_t threads) {
                              flux__gemm_up(FLUX__GEMM_PIECE / p->n, tall));
     flux__parallel_workers((p->m + p->rows - 1) / p->rows, flux__panels_task, p);
     flux__scratch_done(columns);
-    return true;
 }
 
 FLUX__END_LEAN

@@ -306,7 +306,7 @@ static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
             some = flux__gemm_min(t->kb - l, 32);
             for (j = 0; j < t->nb; j += nr) {
                 nr = flux__gemm_nr(t->nb - j, p->set->columns);
-                const flux__gemm_kernel kernel = p->set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
+                const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
                 const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col) + l * b_row * size,
                            *a = p->a + (t->i0 + t->i + r + (t->k0 + l) * p->a_col) * size;
                 for (i = 0; i < n; i += tall)
@@ -327,7 +327,7 @@ static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     const flux__axes *x = p->a_cols;
     const int64_t size = p->size, tall = 2 * p->set->lanes, some = x->dim[x->nd - 1];
-    const flux__gemm_kernel kernel = p->set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
+    const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
     int64_t b_row, b_col, place[FLUX_MAX_DIMS] = { 0 }, at[FLUX__GEMM_PLACES_MOST];
     const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
     const flux__gemm_places places = { p->k / some, b_row, at };
@@ -357,7 +357,7 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
                   down = copied && !p->a_rows ? mr * kb : mr;
     const int64_t line = packs ? mr : 0, lines = packs ? mr * kb : down;
     int64_t i, b_row, b_col;
-    const flux__gemm_kernel two = set->two[nr <= 4 ? nr - 1 : nr / 2 + 1];
+    const flux__gemm_kernel two = set->two[flux__gemm_width(nr)];
     const flux__gemm_kernel kernel = packs ? set->pack_kernel :
         set->plain && nr == set->columns ? set->plain : two;
     const char *a = copied ? t->a : p->a + (t->i0 + t->i + t->k0 * p->a_col) * size,
@@ -405,7 +405,7 @@ static void flux__gemm_tile(flux__gemm_task *t, int64_t i, int64_t start, int64_
     bool edge = start < 0 ? (!t->out && !whole) || (parted && add) : skip > 0 && add;
     const flux__gemm_set *set = mr < lanes ? p->set->narrow : p->set;
     flux__gemm_kernel kernel =
-        (mr > lanes ? set->two : set->one)[nr <= 4 ? nr - 1 : nr / 2 + 1];
+        (mr > lanes ? set->two : set->one)[flux__gemm_width(nr)];
     const char *a = p->a + (t->i0 + t->i + i - skip + t->k0 * p->a_col) * size;
     int64_t b_row, b_col, ld = edge ? mr : t->ld, n = t->there;
     const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col);

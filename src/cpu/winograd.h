@@ -199,7 +199,7 @@ static void flux__winograd_multiply(const flux__winograd *w, const float *v, int
                                     int64_t m_apart) {
     const int64_t tall = 2 * w->set->lanes, chunk = flux__gemm_split(w->channels,
         (w->channels + FLUX__WINOGRAD_CHUNK - 1) / FLUX__WINOGRAD_CHUNK, 8);
-    const int which = (int)(nr <= 4 ? nr - 1 : nr / 2 + 1);
+    const int which = (int)flux__gemm_width(nr);
     for (int p = 0; p < 16; p++, v += apart, u += nr * w->deep, m += m_apart)
         for (int64_t k = 0, n; k < w->channels; k += n) {
             n = flux__gemm_min(w->channels - k, chunk);
