@@ -53472,7 +53472,8 @@ typedef union flux__mpi_handle { void *p; int i; } flux__mpi_handle;
     X(H, Reduce, (const void *in, void *out, int n, H type, H op, int root, H comm))               \
     X(H, Bcast, (void *data, int n, H type, int root, H comm))                                     \
     X(H, Allgather, (const void *in, int n, H type, void *out, int m, H out_type, H comm))         \
-    X(H, Reduce_scatter_block, (const void *in, void *out, int n, H type, H op, H comm))           \
+    X(H, Alltoall, (const void *in, int n, H type, void *out, int m, H out_type, H comm))          \
+    X(H, Reduce_local, (const void *in, void *inout, int n, H type, H op))                         \
     X(H, Iallreduce, (const void *in, void *out, int n, H type, H op, H comm, H *request))         \
     X(H, Ireduce, (const void *in, void *out, int n, H type, H op, int root, H comm, H *request))  \
     X(H, Ibcast, (void *data, int n, H type, int root, H comm, H *request))                        \
@@ -53933,24 +53934,40 @@ static bool flux__mpi_allgather(flux__mpi_handle c, void *data, size_t bytes,
 
 /* data: `count` elements for each rank, in the order of ranks, which are destroyed; out: those of
    this rank, reduced. Blocks that are too long for one call are reduced to one rank after the
-   other. */
+   other. Without a request as much memory lies behind data, where the blocks for this rank come
+   together, and are reduced in the order of ranks: MPI's own reduce_scatter asks the system for
+   memory at every call, and takes Open MPI 4 up to ten times as long. */
 static bool flux__mpi_reduce_scatter(flux__mpi_handle c, void *data, void *out, int64_t count,
                                      flux_dtype t, flux_agg agg, flux__mpi_handle *request,
                                      char *why, size_t n) {
     const flux__mpi_handle type = flux__mpi_type(t);
     const size_t bytes = (size_t)count * flux__dtypes[t].size;
+    const int ranks = flux__mpi_size(c), some = (int)count;
     flux__mpi_handle op;
     if (!flux__mpi_op(t, agg, &op, why, n)) return false;
+    bool ok = true;
     if (count > flux__mpi_most) {
-        bool reduced = true;
-        for (int r = 0, size = flux__mpi_size(c); r < size && reduced; r++)
-            reduced = flux__mpi_reduce(c, (char *)data + (size_t)r * bytes, out, count, t, agg, r,
-                                       NULL, why, n);
-        return reduced;
+        for (int r = 0; r < ranks && ok; r++)
+            ok = flux__mpi_reduce(c, (char *)data + (size_t)r * bytes, out, count, t, agg, r, NULL,
+                                  why, n);
+        return ok;
     }
-#define FLUX__MPI_LIST(h) data, out, (int)count, type.h, op.h, c.h
-    return FLUX__MPI_EITHER(Reduce_scatter_block, Ireduce_scatter_block);
-#undef FLUX__MPI_LIST
+#define FLUX__ARGS(h) (data, out, some, type.h, op.h, c.h, &request->h)
+    if (request) return flux__mpi_ok(FLUX__MPI_CALL(Ireduce_scatter_block, FLUX__ARGS),
+                                     "Ireduce_scatter_block", why, n);
+#undef FLUX__ARGS
+    char *block = (char *)data + (size_t)ranks * bytes;
+#define FLUX__ARGS(h) (data, some, type.h, block, some, type.h, c.h)
+    ok = flux__mpi_ok(FLUX__MPI_CALL(Alltoall, FLUX__ARGS), "Alltoall", why, n);
+#undef FLUX__ARGS
+    if (ok) memcpy(out, block, bytes);
+#define FLUX__ARGS(h) (block, out, some, type.h, op.h)
+    for (int r = 1; r < ranks && ok; r++) {
+        block += bytes;
+        ok = flux__mpi_ok(FLUX__MPI_CALL(Reduce_local, FLUX__ARGS), "Reduce_local", why, n);
+    }
+#undef FLUX__ARGS
+    return ok;
 }
 
 /* ---------------- small messages */
@@ -54383,8 +54400,8 @@ typedef struct flux__exchange {
     flux__mpi_handle request;             /* of the handshake, then of a piece of the data */
     /* data: the elements of this rank's operands, in memory that MPI reaches, which become the
        result; of an allgather the place for all ranks' elements, this rank's being where they
-       belong. NULL: MPI is not to send any. out: where the result of a reduction to one rank
-       (reduce, reduce_scatter) goes. */
+       belong; of a reduce_scatter on one machine twice as much memory. NULL: MPI is not to send
+       any. out: where the result of a reduction to one rank (reduce, reduce_scatter) goes. */
     void *data, *out;
     int64_t at;                           /* elements whose exchange has begun */
     double begun, arrived;                /* by flux__now */
@@ -55207,37 +55224,35 @@ struct flux__message {
     void *out;                            /* the node's buffer */
     size_t bytes;                         /* size of the node's buffer */
     flux_device device;                   /* where that lies */
-    bool own;                             /* data is memory of the message itself */
     bool on_gpu;                          /* NCCL does it: data and host are of the device */
     int packed;                           /* see flux__nccl_packed */
-    flux__buffer *buffer;                 /* of data, where that is on the device and not `out` */
+    flux__buffer *buffer;                 /* of data, where that is not `out` */
     double waited;                        /* flux_comm.waited when it was started */
     bool done, ok;
 };
 
 static void flux__message_free(flux__message *m) {
-    if (m->own) flux__free(m->data);
     if (m->buffer) flux__buffer_release(m->buffer);
     flux__free(m);
 }
 
 /* Finds the memory of the operands and that of the result (m->host). They are one, the node's
-   buffer, or on a device a copy in host memory; but a reduction to one rank needs two. */
-static bool flux__message_place(flux__message *m, const flux__header *h, int ranks) {
-    const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)ranks : 1),
+   buffer, or on a device a copy in host memory; but a reduction to one rank needs two. That of a
+   reduce_scatter on one machine needs twice the operands', see flux__mpi_reduce_scatter. */
+static bool flux__message_place(flux__message *m, const flux__header *h, const flux_comm *c) {
+    const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)c->size : 1),
                  bytes = elements * flux__dtypes[h->dtype].size;
-    const bool two = h->kind == FLUX__REDUCE_SCATTER || h->kind == FLUX__REDUCE_TO,
+    const bool scatters = h->kind == FLUX__REDUCE_SCATTER,
+               two = scatters || h->kind == FLUX__REDUCE_TO,
                there = m->device.backend != FLUX__CPU_BACKEND;
-    if (m->on_gpu) {
-        m->data = m->host = (char *)m->out;
-        if (h->kind != FLUX__REDUCE_SCATTER) return true;
-        m->buffer = flux__buffer_new(m->device, bytes, NULL);
-        m->data = m->buffer ? (char *)m->buffer->ptr : NULL;
-        return m->data != NULL;
-    }
-    m->own = there || two;
-    m->data = m->own ? (char *)flux__malloc(bytes + (there && two ? m->bytes : 0)) : (char *)m->out;
-    m->host = !there ? (char *)m->out : two && m->data ? m->data + bytes : m->data;
+    const flux_device cpu = { FLUX__CPU_BACKEND, 0 };
+    m->data = m->host = (char *)m->out;
+    if (m->on_gpu ? !scatters : !there && !two) return true;
+    const size_t operands = bytes << (scatters && !m->on_gpu && c->one_host),
+                 all = operands + (there && two && !m->on_gpu ? m->bytes : 0);
+    m->buffer = flux__buffer_new(m->on_gpu ? m->device : cpu, all, NULL);
+    m->data = m->buffer ? (char *)m->buffer->ptr : NULL;
+    if (there && !m->on_gpu) m->host = two && m->data ? m->data + operands : m->data;
     return m->data != NULL;
 }
 
@@ -55340,7 +55355,7 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
 #endif
     m->bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
     const size_t mine = h.kind == FLUX__ALLGATHER ? (size_t)c->rank * (size_t)h.count : 0;
-    if (!flux__message_place(m, &h, c->size) ||
+    if (!flux__message_place(m, &h, c) ||
         !flux__message_pack(run, k, m->data + mine * flux__dtypes[t->dtype].size,
                             flux__message_copy, m) ||
         !flux__message_packed(c, m)) {

@@ -47,8 +47,8 @@ typedef struct flux__exchange {
     flux__mpi_handle request;             /* of the handshake, then of a piece of the data */
     /* data: the elements of this rank's operands, in memory that MPI reaches, which become the
        result; of an allgather the place for all ranks' elements, this rank's being where they
-       belong. NULL: MPI is not to send any. out: where the result of a reduction to one rank
-       (reduce, reduce_scatter) goes. */
+       belong; of a reduce_scatter on one machine twice as much memory. NULL: MPI is not to send
+       any. out: where the result of a reduction to one rank (reduce, reduce_scatter) goes. */
     void *data, *out;
     int64_t at;                           /* elements whose exchange has begun */
     double begun, arrived;                /* by flux__now */

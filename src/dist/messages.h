@@ -67,37 +67,35 @@ struct flux__message {
     void *out;                            /* the node's buffer */
     size_t bytes;                         /* size of the node's buffer */
     flux_device device;                   /* where that lies */
-    bool own;                             /* data is memory of the message itself */
     bool on_gpu;                          /* NCCL does it: data and host are of the device */
     int packed;                           /* see flux__nccl_packed */
-    flux__buffer *buffer;                 /* of data, where that is on the device and not `out` */
+    flux__buffer *buffer;                 /* of data, where that is not `out` */
     double waited;                        /* flux_comm.waited when it was started */
     bool done, ok;
 };
 
 static void flux__message_free(flux__message *m) {
-    if (m->own) flux__free(m->data);
     if (m->buffer) flux__buffer_release(m->buffer);
     flux__free(m);
 }
 
 /* Finds the memory of the operands and that of the result (m->host). They are one, the node's
-   buffer, or on a device a copy in host memory; but a reduction to one rank needs two. */
-static bool flux__message_place(flux__message *m, const flux__header *h, int ranks) {
-    const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)ranks : 1),
+   buffer, or on a device a copy in host memory; but a reduction to one rank needs two. That of a
+   reduce_scatter on one machine needs twice the operands', see flux__mpi_reduce_scatter. */
+static bool flux__message_place(flux__message *m, const flux__header *h, const flux_comm *c) {
+    const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)c->size : 1),
                  bytes = elements * flux__dtypes[h->dtype].size;
-    const bool two = h->kind == FLUX__REDUCE_SCATTER || h->kind == FLUX__REDUCE_TO,
+    const bool scatters = h->kind == FLUX__REDUCE_SCATTER,
+               two = scatters || h->kind == FLUX__REDUCE_TO,
                there = m->device.backend != FLUX__CPU_BACKEND;
-    if (m->on_gpu) {
-        m->data = m->host = (char *)m->out;
-        if (h->kind != FLUX__REDUCE_SCATTER) return true;
-        m->buffer = flux__buffer_new(m->device, bytes, NULL);
-        m->data = m->buffer ? (char *)m->buffer->ptr : NULL;
-        return m->data != NULL;
-    }
-    m->own = there || two;
-    m->data = m->own ? (char *)flux__malloc(bytes + (there && two ? m->bytes : 0)) : (char *)m->out;
-    m->host = !there ? (char *)m->out : two && m->data ? m->data + bytes : m->data;
+    const flux_device cpu = { FLUX__CPU_BACKEND, 0 };
+    m->data = m->host = (char *)m->out;
+    if (m->on_gpu ? !scatters : !there && !two) return true;
+    const size_t operands = bytes << (scatters && !m->on_gpu && c->one_host),
+                 all = operands + (there && two && !m->on_gpu ? m->bytes : 0);
+    m->buffer = flux__buffer_new(m->on_gpu ? m->device : cpu, all, NULL);
+    m->data = m->buffer ? (char *)m->buffer->ptr : NULL;
+    if (there && !m->on_gpu) m->host = two && m->data ? m->data + operands : m->data;
     return m->data != NULL;
 }
 
@@ -200,7 +198,7 @@ static int flux__message_start(flux__run *run, flux__kernel *k) {
 #endif
     m->bytes = (size_t)flux__size(t) * flux__dtypes[t->dtype].size;
     const size_t mine = h.kind == FLUX__ALLGATHER ? (size_t)c->rank * (size_t)h.count : 0;
-    if (!flux__message_place(m, &h, c->size) ||
+    if (!flux__message_place(m, &h, c) ||
         !flux__message_pack(run, k, m->data + mine * flux__dtypes[t->dtype].size,
                             flux__message_copy, m) ||
         !flux__message_packed(c, m)) {

@@ -56,7 +56,7 @@ static void collective(const char *name, int n, int64_t each) {
 
 /* ---- a training step */
 
-typedef struct training { flux_layer *m; flux_state *s[2]; flux_tensor *x, *y; int which; } training;
+typedef struct training { flux_layer *m; flux_state *s[3]; flux_tensor *x, *y; } training;
 static void step(training *t, int which) {
     FLUX_SCOPE {
         flux_tensor *loss = flux_logitcrossentropy(flux_call(t->m, t->x), t->y);
@@ -66,6 +66,7 @@ static void step(training *t, int which) {
 }
 static void together(void *data) { step((training *)data, 0); }
 static void apart(void *data) { step((training *)data, 1); }
+static void sharded(void *data) { step((training *)data, 2); }
 
 static double training_step(int64_t batch) {
     training t;
@@ -74,11 +75,14 @@ static double training_step(int64_t batch) {
     t.m = flux_chain(flux_dense(784, 1024, flux_relu), flux_dense(1024, 1024, flux_relu), flux_dense(1024, 10));
     t.s[0] = flux_setup(flux_distributed_optimiser(comm, flux_adam(1e-3)), t.m);
     t.s[1] = flux_setup(flux_adam(1e-3), t.m);
+    t.s[2] = flux_setup(flux_distributed_optimiser(comm, flux_adam(1e-3), .shard = true), t.m);
     t.x = flux_eval(flux_rand(784, batch));
     t.y = flux_eval(flux_onehot(flux_eval(flux_to_dtype(flux_mul(flux_rand(batch), 10), FLUX_I32)), 10));
     in_turns(40, together, apart, &t, best);
     if (!rank) printf("step 784-1024-1024-10, batch %lld a rank: %.2f ms together, %.2f ms apart: %.2f of its speed\n", (long long)batch,
                       1e3 * best[0], 1e3 * best[1], best[1] / best[0]);
+    in_turns(40, sharded, apart, &t, best);
+    if (!rank) printf("  with shares of the optimiser's state: %.2f ms, %.2f of its speed\n", 1e3 * best[0], best[1] / best[0]);
     return best[1];
 }
 

@@ -122,8 +122,11 @@ ABI(Bcast, (void *p, int n, void *t, int root, void *c)) { return PMPI_Bcast(p, 
 ABI(Allgather, (const void *in, int n, void *t, void *out, int m, void *u, void *c)) {
     return PMPI_Allgather(data(in), n, type(t), out, m, type(u), comm(c));
 }
-ABI(Reduce_scatter_block, (const void *in, void *out, int n, void *t, void *o, void *c)) {
-    return PMPI_Reduce_scatter_block(data(in), out, n, type(t), op(o), comm(c));
+ABI(Alltoall, (const void *in, int n, void *t, void *out, int m, void *u, void *c)) {
+    return PMPI_Alltoall(data(in), n, type(t), out, m, type(u), comm(c));
+}
+ABI(Reduce_local, (const void *in, void *inout, int n, void *t, void *o)) {
+    return PMPI_Reduce_local(data(in), inout, n, type(t), op(o));
 }
 ABI(Ireduce, (const void *in, void *out, int n, void *t, void *o, int root, void *c, void **request)) {
     MPI_Request r;
