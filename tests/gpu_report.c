@@ -391,16 +391,31 @@ static flux_tensor *of(flux_dtype t, int nd, int64_t a, int64_t b, int64_t c, in
 }
 static double size_of(flux_dtype t) { return t == FLUX_F64 ? 8 : t == FLUX_F32 ? 4 : 2; }
 
-/* The product m x k by k x n; order: NN, NT or TN. */
-static void product(const char *name, flux_dtype t, int64_t m, int64_t n, int64_t k, const char *order) {
+/* The product m x k by k x n; order: NN, NT or TN. times: the products of planes that it is made of, or 1. */
+static void product_of(const char *name, flux_dtype t, int64_t m, int64_t n, int64_t k, const char *order, int times) {
     char title[64];
-    bool tf32 = strcmp(name, "tf32") == 0, ta = order[0] == 'T', tb = order[1] == 'T';
-    work w = { (double)m * (double)n * (double)k, (double)(m * k + k * n + m * n) * size_of(t), size_of(t), t, tf32 };
+    bool tf32 = strstr(name, "tf32") != NULL, ta = order[0] == 'T', tb = order[1] == 'T';
+    work w = { (double)m * (double)n * (double)k, (double)(m * k + k * n + m * n) * size_of(t), size_of(t), t, tf32, 0 };
+    w.again = (times - 1) * w.madds;
     flux_tensor *a = of(t, 2, ta ? k : m, ta ? m : k, 1, 1), *b = of(t, 2, tb ? n : k, tb ? k : n, 1, 1);
     snprintf(title, sizeof title, "%s_%dx%dx%d_%s", name, (int)m, (int)n, (int)k, order);
     flux_allow_tf32(tf32);
     shape_is(title, flux_matmul(ta ? flux_transpose(a) : a, tb ? flux_transpose(b) : b), w);
     flux_allow_tf32(false);
+}
+static void product(const char *name, flux_dtype t, int64_t m, int64_t n, int64_t k, const char *order) {
+    product_of(name, t, m, n, k, order, 1);
+}
+/* f32 by six products of bf16 planes, TF32 by three, where the chip has wgmma; the estimates are of the rates that f32 and TF32
+   have without. Other shapes than those of `products`, whose plans are kept. */
+static void planes(double least_worth) {
+    if (strcmp(at->arch, "sm_90") != 0) return;
+    flux__planes_least = least_worth;
+    FLUX_SCOPE product_of("planes_f32", FLUX_F32, 4096, 4096, 8192, "NN", 6);
+    FLUX_SCOPE product_of("planes_f32", FLUX_F32, 4096, 4096, 8192, "NT", 6);
+    FLUX_SCOPE product_of("planes_tf32", FLUX_F32, 4096, 4096, 8192, "NN", 3);
+    FLUX_SCOPE product_of("planes_f32", FLUX_F32, 1024, 1024, 4096, "NN", 6);
+    flux__planes_least = INFINITY;
 }
 static void products(void) {
     static const char *const orders[] = { "NN", "NT", "TN" };
@@ -474,7 +489,8 @@ static void attentions(void) {
 int main(int argc, char **argv) {
     folder = argc > 1 ? argv[1] : ".";
     int ids[2] = { 0, 0 };
-    flux__planes_least = INFINITY;        /* plain products, which sm_80 has, too; those by planes were measured, tests/bench/README.md */
+    const double least_worth = flux__planes_least;
+    flux__planes_least = INFINITY;        /* plain products, which sm_80 has, too */
     printf("# Estimates by tests/gpu_report.c, which says how; nothing here was measured on a card.\n"
            "#arch   shape                           grid  block regs spill shared blocks  waves share  bytes    instr estimate\n");
     for (int i = 0; i < CHIPS; i++) {
@@ -490,6 +506,7 @@ int main(int argc, char **argv) {
         }
         flux_default_device((flux_device){ backend, id });
         FLUX_SCOPE products();
+        FLUX_SCOPE planes(least_worth);
         FLUX_SCOPE rest();
         FLUX_SCOPE attentions();
     }
