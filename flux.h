@@ -5310,6 +5310,8 @@ typedef struct flux__thread {             /* a thread's own state */
     int64_t held_at;                      /* error.failures when the outermost flux__hold began */
     int hidden;                           /* 0, or 1 + the scopes around the outermost flux__hide */
     int64_t hidden_at;                    /* error.failures when it began */
+    const char *hiding;                   /* the call that began it, where errors are to name that
+                                             (flux__hide_in); else NULL */
     bool quiet;                           /* errors are recorded only: the caller withdraws them,
                                              and reports them where they matter */
     flux__unsaid later;                   /* the message that waits while held */
@@ -5467,6 +5469,17 @@ static bool flux__pend(flux__pending *e, bool quiet) {
 /* The memory for the next error's sentence: text for the first since flux_clear, else more. */
 static char *flux__sentence(flux__pending *e) { return e->now = e->set ? e->more : e->text; }
 
+/* Puts "call: " before a sentence in `size` bytes, unless that begins with it; its end may be cut
+   off. */
+static void flux__name_caller(char *sentence, size_t size, const char *call) {
+    const size_t n = strlen(call), length = strlen(sentence);
+    if (n + 2 >= size || (strncmp(sentence, call, n) == 0 && sentence[n] == ':')) return;
+    memmove(sentence + n + 2, sentence, length + n + 2 < size ? length + 1 : size - n - 2);
+    memcpy(sentence, call, n);
+    memcpy(sentence + n, ": ", 2);
+    sentence[size - 1] = 0;
+}
+
 /* Makes this sentence the thread's error, unless it follows from one of the same call, and says it,
    unless it was said before; a lock that is held delays that. NULL, which a call can return. */
 static FLUX__COLD void *flux__fail(const char *format, ...) {
@@ -5485,6 +5498,8 @@ static FLUX__COLD void *flux__fail(const char *format, ...) {
     int n = t->where ? t->where(t->place, text, sizeof t->error.text) : 0;
     vsnprintf(text + n, sizeof t->error.text - (size_t)n, format, args);
     va_end(args);
+    if (t->hidden && t->hiding)
+        flux__name_caller(text + n, sizeof t->error.text - (size_t)n, t->hiding);
     if (!flux__pend(&t->error, t->quiet)) return NULL;
     t->error.unsaid = t->held > 0;
     if (!t->held) flux__say_error(text);
@@ -7414,7 +7429,7 @@ FLUX_DEF void flux_scope_open(void) {
 
 /* Closes all scopes from number `depth` on, newest object first. Scope 0 never closes. */
 static void flux__scope_close_to(flux__thread *t, int depth) {
-    if (t->hidden > depth) t->hidden = 0;
+    if (t->hidden > depth) t->hidden = 0, t->hiding = NULL;
     if (depth < 1 || t->nscopes <= depth) return;
     const flux__scope outer = t->closing, closing = t->scope[depth];
     FLUX__ASSERT(closing.start <= t->nowned);
@@ -7566,6 +7581,15 @@ static int flux__hide(void) {
     int depth = t ? t->nscopes : 0;
     if (t && !t->hidden) t->hidden = depth + 1, t->hidden_at = t->error.failures;
     flux_scope_open();
+    return depth;
+}
+
+/* flux__hide for a call that others than its own checks may refuse: their errors begin with its
+   name, too. */
+static int flux__hide_in(const char *call) {
+    flux__thread *t = flux__self();
+    const int depth = flux__hide();
+    if (t && t->hidden == depth + 1) t->hiding = call;
     return depth;
 }
 
@@ -8858,7 +8882,7 @@ FLUX_DEF flux_tensor *flux_clamp(flux_tensor *x, double lo, double hi) {
     if (!flux__check_operands("clamp", 1, &x)) return NULL;
     if (!(lo <= hi))
         return (flux_tensor *)flux__fail("clamp: the bounds %g and %g are not in order", lo, hi);
-    int h = flux__hide();
+    int h = flux__hide_in("clamp");
     return flux__reveal(h, flux_min2(flux_max2(x, lo), hi));
 }
 
@@ -9509,7 +9533,7 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_repeat_with(flux_tensor *x, flux_shape tim
         out.dim[d] = flux__times(d < x->ndim ? x->dim[d] : 1, by);
     }
     if (!flux__check_shape("repeat", &out)) return NULL;
-    int h = flux__hide();
+    int h = flux__hide_in("repeat");
     flux_tensor *y = x;
     for (int d = 0; d < nd && y; d++) {
         int64_t have = d < x->ndim ? x->dim[d] : 1, by = d < times.ndim ? times.dim[d] : 1,
@@ -9585,7 +9609,7 @@ FLUX_DEF flux_tensor *flux_stack_with(int dim, int n, flux_tensor *const *xs) {
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("stack: %d tensors (1 to 255)", n);
     if (!flux__check_operands("stack", n, xs)) return NULL;
     flux_tensor *rows[255];
-    int h = flux__hide();
+    int h = flux__hide_in("stack");
     for (int i = 0; i < n; i++) {
         if (!flux__same_dims(xs[i], xs[0])) {
             flux__fail("stack: shapes differ: %s and %s", flux__describe(xs[0]).s,
@@ -9990,7 +10014,7 @@ FLUX_DEF flux_tensor *flux_isfinite(flux_tensor *x) {
 FLUX_DEF flux_tensor *flux_masked_fill(flux_tensor *x, flux_tensor *mask, double value) {
     flux_tensor *xs[2] = { x, mask };
     if (!flux__check_operands("masked_fill", 2, xs)) return NULL;
-    int h = flux__hide();
+    int h = flux__hide_in("masked_fill");
     return flux__reveal(h, (flux_where)(mask, flux__number(value), x));
 }
 
@@ -10283,7 +10307,7 @@ FLUX_DEF flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim) {
 /* The numbers below n in random order. */
 FLUX_DEF flux_tensor *flux_randperm(int64_t n) {
     if (n < 0) return (flux_tensor *)flux__fail("randperm: %lld numbers", (long long)n);
-    int h = flux__hide();
+    int h = flux__hide_in("randperm");
     flux_tensor *u = flux_rand_with(flux__shape(&n, 1), FLUX_F64);
     return flux__reveal(h, u ? flux__sorted_order(u, 0, false) : NULL);
 }
@@ -10308,7 +10332,7 @@ FLUX_DEF flux_tensor *flux_randint_with(int64_t lo, int64_t hi, flux_shape s) {
     if (lo >= hi || lo < -most || hi > most || hi - lo > most)
         return (flux_tensor *)flux__fail("randint: no integers from %lld below %lld within 2^53",
                                          (long long)lo, (long long)hi);
-    int h = flux__hide();
+    int h = flux__hide_in("randint");
     flux_tensor *u = flux_rand_with(s, FLUX_F64);
     u = u ? flux_to_dtype(flux_floor(flux_mul(u, (double)(hi - lo))), FLUX_I64) : NULL;
     return flux__reveal(h, u ? flux_add(u, (double)lo) : NULL);
@@ -11098,7 +11122,7 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     flux__window w;
     if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) ||
         !flux__window_out(call, o.x, &w)) return NULL;
-    int h = flux__hide(), nd = w.nd;
+    int h = flux__hide_in(call), nd = w.nd;
     flux__as_one(1);
     w.flipped = flip;
     int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
@@ -11240,7 +11264,7 @@ FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
         lo[i] = inside ? 0 : w.lo[i];
         if (!inside) size[i] += w.lo[i] + w.hi[i], w.lo[i] = 0;
     }
-    int h = flux__hide();
+    int h = flux__hide_in("conv_transpose");
     flux_tensor *y = flux__conv_back(o.x, o.weight, size, &w, o.groups, true);
     for (int i = 0; i < w.nd && y && !inside; i++) y = flux_slice(y, i, lo[i], size[i] - w.hi[i]);
     return flux__reveal(h, y);
@@ -11293,7 +11317,7 @@ static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, doubl
     flux__window w;
     flux_shape at;
     unsigned mask = 0;
-    int h = flux__hide();
+    int h = flux__hide_in(call);
     /* integers lack the -infinity that the padding needs */
     if (o->x && o->x->op != FLUX__TUPLE) o->x = flux__floating(o->x);
     flux_tensor *win = flux__pool_windows(call, o, pad, &w, &mask, &at);
@@ -16364,7 +16388,7 @@ FLUX_DEF const void *flux_data(flux_tensor *x) {
 }
 
 FLUX_DEF int flux_read(flux_tensor *x, void *out, size_t bytes) {
-    const void *p = flux_data(x);
+    const void *p = flux__check_operands("read", 1, &x) ? flux_data(x) : NULL;
     if (!p) return -1;
     size_t have = (size_t)flux__size(x) * flux__dtypes[x->dtype].size;
     if (bytes != have || (!out && bytes)) {
@@ -34194,7 +34218,7 @@ FLUX_DEF flux_tensor *flux_onehot(flux_tensor *labels, int64_t classes) {
     memmove(row.dim + 1, row.dim, sizeof row.dim - sizeof row.dim[0]);
     row.dim[0] = 1;
     row.ndim++;
-    int s = flux__hide();
+    int s = flux__hide_in("onehot");
     flux_tensor *column = flux_to_dtype(flux_arange(0, (double)classes, 1), FLUX_I32);
     column = flux_to_tensor(labels->device, column);
     return flux__reveal(s, (flux_eq)(column, flux_reshape_with(labels, row)));
@@ -35674,7 +35698,7 @@ static int flux__by_label(const void *a, const void *b) {
 static flux__classed *flux__by_class(const char *call, flux_tensor *labels, int64_t *n) {
     if (!labels || FLUX__GONE(call, labels))
         return (flux__classed *)flux__null(call, "labels", labels);
-    int h = flux__hide();
+    int h = flux__hide_in(call);
     flux_tensor *one = labels->op != FLUX__TUPLE && labels->ndim == 2 ? flux_onecold(labels)
                                                                       : labels;
     if (one && (one->op == FLUX__TUPLE || one->ndim != 1 || flux__dtypes[one->dtype].real ||
@@ -36358,8 +36382,11 @@ static flux_tensor *flux__map_apply(flux__mapping *p, flux_tensor *x, bool train
     if (!fresh) return (flux_tensor *)seen->value;
     int64_t failures = flux__failures();
     flux_tensor *y = p->f(x, p->path.s, trained, owner, p->user);
-    if (!y && !flux__failed_since(failures))
-        flux__fail("fmap: the function gave NULL for %s of %s", p->path.s, owner->type->name);
+    const bool tuple = y && y->op == FLUX__TUPLE;
+    if (tuple || (!y && !flux__failed_since(failures)))
+        flux__fail("fmap: the function gave %s for %s of %s", tuple ? "a tuple" : "NULL", p->path.s,
+                   owner->type->name);
+    if (tuple) y = NULL;
     if (y != x) p->changed = true;
     seen = flux__hashmap_at(&p->tensors, x, &fresh);
     if (seen) seen->value = y;
@@ -41124,7 +41151,7 @@ FLUX_DEF flux_tensor *flux_rotary_with(flux_rotary_opts o) {
     if (at && (at->op == FLUX__TUPLE || at->ndim != 1 || at->dim[0] != x->dim[1]))
         return (flux_tensor *)flux__fail("rotary: .positions is %s, x has %lld steps",
                                          flux__describe(at).s, (long long)x->dim[1]);
-    int h = flux__hide();
+    int h = flux__hide_in("rotary");
     if (!at) at = flux__iota_on(x->device, x->dim[1], 0);
     return flux__reveal(h, at ? flux__rotary(x, heads, at, base) : NULL);
 }
@@ -41246,7 +41273,7 @@ FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
     if (x->ndim < 2)
         return (flux_tensor *)flux__fail(
             "make_causal_mask: x is features x steps (x batch), got %s", flux__describe(x).s);
-    int h = flux__hide();
+    int h = flux__hide_in("make_causal_mask");
     flux_tensor *key = flux__iota_on(x->device, x->dim[1], 0),
                 *query = flux__iota_on(x->device, x->dim[1], 1);
     return flux__reveal(h, flux_le(key, query));
@@ -41353,7 +41380,7 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts
     flux__attend a;
     o.nheads = (int)flux__given_int(o.nheads, o.marked, 1);
     if (!flux__check_attention(call, &o, true)) return NULL;
-    int h = flux__hide();
+    int h = flux__hide_in(call);
     return flux__reveal(h, flux__attend_for(call, &o, &a) && flux__attend_drop(&o, &a)
                                ? flux__attention_scores(&o, &a) : NULL);
 }
@@ -41387,7 +41414,7 @@ static flux_tensor *flux__attention_of(const char *call, flux_attention_opts o,
 
 FLUX_DEF flux_tensor *flux_dot_product_attention_with(flux_attention_opts o) {
     flux_tensor *both[2] = { NULL, NULL };
-    int h = flux__hide();
+    int h = flux__hide_in("dot_product_attention");
     both[0] = flux__attention_of("dot_product_attention", o, &both[1]);
     return flux__reveal(h, both[0] ? flux_tuple_with(2, both) : NULL);
 }
@@ -42444,7 +42471,7 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
     if (!(m.momentum >= 0 && m.momentum <= 1))
         return (flux_layer *)flux__fail("%s: .momentum is %g", call, m.momentum);
     flux_shape s = flux__shape(&m.channels, 1);
-    int h = flux__hide();
+    int h = flux__hide_in(call);
     if (affine) {
         m.beta = flux__make_weight(call, o->init_beta ? o->init_beta : flux_zeros32, s);
         m.gamma =
@@ -43215,7 +43242,7 @@ static flux_tensor *flux__metric_of(const flux__metric_row *row, flux_tensor *su
 
 static flux_tensor *flux__metric_once(flux_fn2 f, flux_tensor *yhat, flux_tensor *y, int k) {
     const flux__metric_row *r = flux__metric_row_of(f);
-    int h = flux__hide();
+    int h = flux__hide_in(r->name);
     return flux__reveal(h, flux__metric_of(r, flux__metric_sums(r, NULL, yhat, y, k)));
 }
 #define FLUX__DEFINE_METRIC(name)                                                                  \
@@ -43376,10 +43403,11 @@ static flux_tensor *flux__log_sum3(flux_tensor *a, flux_tensor *b, flux_tensor *
 }
 
 /* The class at each place, S x N, for the labels y, labels x N. Places after a target's end
-   are blank as well. */
+   are blank as well, and so are labels that are no class, whose sample becomes NaN in the end. */
 static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
     const int64_t labels = y->dim[0], n = y->dim[1];
-    flux_tensor *real = flux_reshape(flux_where(flux_lt(y, 0.0), (double)blank, y), 1, labels, n);
+    flux_tensor *real = flux_where(flux_lt(y, 0.0), (double)blank, flux_min2(y, (double)blank));
+    real = flux_reshape(real, 1, labels, n);
     flux_tensor *none = flux__move(
         flux_full_with(FLUX_SHAPE(1, labels, n), (double)blank, FLUX_I64), y->device);
     flux_tensor *end = flux__move(flux_full_with(FLUX_SHAPE(1, n), (double)blank, FLUX_I64),
@@ -43467,7 +43495,7 @@ FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     if (!flux__check_labels("ctc_loss", "label", o.y, INT64_MIN, classes - 1, NULL)) return NULL;
     if (o.lengths && !flux__check_labels("ctc_loss", "length", o.lengths, 0, steps + 1, NULL))
         return NULL;
-    int h = flux__hide();
+    int h = flux__hide_in("ctc_loss");
     flux_tensor *p = flux_to_dtype(o.yhat, o.yhat->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32),
                 *e = NULL;
     flux_tensor *y = flux_reshape(flux_to_dtype(o.y, FLUX_I64), labels, n);

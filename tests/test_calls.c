@@ -80,9 +80,34 @@ static void complain(const char *what) {
 
 /* A call that failed has said why, unless the reason had been said, or what it says of NULL is its result; one that did
    not fail is silent. */
+/* Whether an error's first word is the name of the call, or a longer or shorter form of it (print of print_state, conv_layer of
+   conv), or one that stands for it here: calls that run models, functions and files of the program's, whose errors name those;
+   and what other calls made an argument of. */
+static bool names_the_call(const char *said) {
+    static const char *const runs[] = { "call", "call_layer", "withgradient", "fmap", "mapleaves", "custom", "train", "summary", "summary_text", "outputsize", "export_c",
+        "metric_add", "first", "_each_start", "_each_next", "_each_leave", "loader_text", "print_loader", "setup_named", "rule", "operate", "profile", "swiglu", "multiheadattention" };
+    static const char *const others[][2] = { { "grads_text", "print" }, { "state_text", "print" }, { "adjust_part", "adjust_layer" }, { "_layer_of_fn", "function" },
+        { "_layer_of_fn2", "function" }, { "plateau", "patience" }, { "early_stopping", "patience" }, { "from_dlpack", "to_dlpack" }, { "from_dlpack_versioned", "to_dlpack" },
+        { "topk_accuracy", "onecold" }, { "gradient", "square" } };
+    char word[64], called[64];
+    const size_t n = strspn(said, "abcdefghijklmnopqrstuvwxyz0123456789_");
+    if (n == 0 || n >= sizeof word || said[n] != ':') return true;       /* "Dense(4 => 2) expects", "out of memory" */
+    if (strstr(said, " is not within dim ")) return true;        /* an index, seen when a value is computed that was recorded before */
+    snprintf(word, sizeof word, "%.*s", (int)n, said);
+    snprintf(called, sizeof called, "%s", now_called + strlen("flux_"));
+    if (strlen(called) > 5 && strcmp(called + strlen(called) - 5, "_with") == 0) called[strlen(called) - 5] = 0;
+    if (strstr(called, word) || strstr(word, called) || strcmp(word, "init") == 0) return true;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
+        if (strcmp(called, runs[i]) == 0) return true;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(called, others[i][0]) == 0 && strcmp(word, others[i][1]) == 0) return true;
+    return false;
+}
+
 static void judge(bool failed, bool may_be_silent) {
     const bool asks = null_in && strstr("flux__layer_of_layer flux__same flux_shape_of", now_called);
     if (failed && !sentences && !asks && !pending && !may_be_silent) complain("failed without a word");
+    if (sentences && !names_the_call(sentence[0])) complain("has an error of another call's name");
     if (short_of_memory) return;          /* its arguments may have failed before it */
     if (!failed && sentences) complain("succeeded, but said");
     if (sentences > 1) complain("said two sentences");

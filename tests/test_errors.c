@@ -34,6 +34,7 @@ static flux_tensor *loss_of(flux_layer *m, flux_tensor *x, flux_tensor *y) { ret
 static flux_tensor *no_loss(flux_layer *m, flux_tensor *x, flux_tensor *y) { return (void)m, (void)x, (void)y, (flux_tensor *)NULL; }
 static flux_tensor *square(flux_tensor *x, void *user) { return (void)user, flux_sum(flux_square(x)); }
 static flux_tensor *nothing(flux_tensor *x) { return (void)x, (flux_tensor *)NULL; }
+static flux_tensor *pair(flux_tensor *x) { return flux_tuple(x, x); }
 static flux_tensor *twice(flux_tensor *x) { return flux_mul(x, 2.0); }
 static int64_t three(void *user) { return (void)user, 3; }
 static int ones(void *user, int64_t i, int n, flux_tensor **out) {
@@ -61,6 +62,23 @@ TEST(operations_after_a_handled_error) {
     forgotten();
 }
 
+/* Of calls that are made of others: what another refuses begins with the name of the call that was made. */
+TEST(errors_name_the_call_that_was_made) {
+    flux_tensor *x = flux_rand(3, 4), *whole = flux_to_dtype(flux_mul(x, 5), FLUX_I64);
+    CHECK_ERROR(flux_masked_fill(x, flux_gt(flux_rand(5, 4), 0.5), 0), "masked_fill: where: ");
+    CHECK_ERROR(flux_masked_fill(whole, flux_gt(x, 0.5), 0.1), "masked_fill: where: the number 0.1 has no place in a tensor of i64");
+    CHECK_ERROR(flux_clamp(whole, 0.5, 2), "clamp: max2: the number 0.5 has no place");
+    CHECK_ERROR(flux_stack(5, x, x), "stack: unsqueeze: no new dim can stand before dim 5");
+    CHECK_ERROR(flux_randperm((int64_t)1 << 62), "randperm: rand: a tensor of 4.61e+18 elements is too large");
+    CHECK_ERROR(flux_randint_with(0, 5, flux__shape(NULL, 9)), "randint: rand: 9 dimensions");
+    CHECK_ERROR(flux_balanced_weights(flux_zeros(0, 3)), "balanced_weights: onecold: y has no classes");
+    CHECK_ERROR(flux_perplexity(x, flux_rand(3, 5)), "perplexity: ");
+    CHECK_ERROR(flux_batchnorm((int64_t)1 << 62), "batchnorm: a tensor of");
+    CHECK_ERROR(flux_read(flux_tuple(x, x), NULL, 0), "read: an operand is a tuple");
+    CHECK(flux_clamp(x, 0.2, 0.5) != NULL);                    /* and that ends with the call */
+    CHECK_ERROR(flux_add(x, flux_rand(5, 4)), "add: ");
+}
+
 TEST(models_after_a_handled_error) {
     flux_layer *m = flux_chain(flux_dense(2, 3, flux_tanh), flux_dense(3, 1));
     flux_tensor *x = flux_rand(2, 8), *y = flux_rand(1, 8);
@@ -81,6 +99,7 @@ TEST(models_after_a_handled_error) {
     set.length = three, set.get = ones, set.arrays = 2;
     VALID(flux_first(flux_dataloader(.data = &set, .batchsize = 2)).size == 2);
     FAILS(!flux_fmap(nothing, m), "fmap: the function gave NULL for layers.0.weight");
+    FAILS(!flux_fmap(pair, m), "fmap: the function gave a tuple for layers.0.weight of Dense");
     FAILS(flux_train(no_loss, m, l, s) != 0, "train: the loss function gave NULL at batch 0");
     FAILS(flux_adjust(s, .rho = 0.5) != 0, "adjust: there is no rho in");
     forgotten();

@@ -815,6 +815,19 @@ TEST(ctc_as_pytorch) {
     CHECK_NEAR(flux_item(flux_ctc_loss(flux_to_dtype(x, FLUX_F32), y, .lengths = n, .agg = FLUX_SUM)), seq_ctc[0] + seq_ctc[1] + seq_ctc[2], 1e-5);
 }
 
+/* Labels that are yet to be computed: one that is no class makes its sample NaN, and leaves the others. */
+TEST(ctc_of_labels_that_are_no_classes) {
+    flux_tensor *x = FILL(0.9, 1.5, 5, 7, 3), *y = flux_from(ctc_labels, 3, 3);
+    for (int64_t wrong = 4; wrong < 1000; wrong += 100) {      /* 4 is the blank */
+        flux_tensor *late = flux_where(flux_and(flux_eq(y, 3.0), flux_lt(flux_rand(3, 3), 2.0)), (double)wrong, y);
+        flux_tensor *loss = flux_ctc_loss(x, late, .agg = FLUX_NONE);
+        CHECK_NEAR(flux_item(flux_select(loss, 0, 0)), seq_ctc[0], 2e-9);
+        CHECK(isnan(flux_item(flux_select(loss, 0, 1))));
+        CHECK(!isnan(flux_item(flux_select(loss, 0, 2))));
+    }
+    CHECK(!flux_failed());
+}
+
 static flux_tensor *ctc_of(flux_tensor *x, void *user) { return flux_ctc_loss(x, (flux_tensor *)user); }
 static flux_tensor *ctc_slope(flux_tensor *x, void *user) { return squares(flux_grad(flux_gradient(ctc_of(x, user), x), x)); }
 

@@ -141,6 +141,17 @@ static bool flux__pend(flux__pending *e, bool quiet) {
 /* The memory for the next error's sentence: text for the first since flux_clear, else more. */
 static char *flux__sentence(flux__pending *e) { return e->now = e->set ? e->more : e->text; }
 
+/* Puts "call: " before a sentence in `size` bytes, unless that begins with it; its end may be cut
+   off. */
+static void flux__name_caller(char *sentence, size_t size, const char *call) {
+    const size_t n = strlen(call), length = strlen(sentence);
+    if (n + 2 >= size || (strncmp(sentence, call, n) == 0 && sentence[n] == ':')) return;
+    memmove(sentence + n + 2, sentence, length + n + 2 < size ? length + 1 : size - n - 2);
+    memcpy(sentence, call, n);
+    memcpy(sentence + n, ": ", 2);
+    sentence[size - 1] = 0;
+}
+
 /* Makes this sentence the thread's error, unless it follows from one of the same call, and says it,
    unless it was said before; a lock that is held delays that. NULL, which a call can return. */
 static FLUX__COLD void *flux__fail(const char *format, ...) {
@@ -159,6 +170,8 @@ static FLUX__COLD void *flux__fail(const char *format, ...) {
     int n = t->where ? t->where(t->place, text, sizeof t->error.text) : 0;
     vsnprintf(text + n, sizeof t->error.text - (size_t)n, format, args);
     va_end(args);
+    if (t->hidden && t->hiding)
+        flux__name_caller(text + n, sizeof t->error.text - (size_t)n, t->hiding);
     if (!flux__pend(&t->error, t->quiet)) return NULL;
     t->error.unsaid = t->held > 0;
     if (!t->held) flux__say_error(text);

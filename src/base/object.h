@@ -150,6 +150,8 @@ typedef struct flux__thread {             /* a thread's own state */
     int64_t held_at;                      /* error.failures when the outermost flux__hold began */
     int hidden;                           /* 0, or 1 + the scopes around the outermost flux__hide */
     int64_t hidden_at;                    /* error.failures when it began */
+    const char *hiding;                   /* the call that began it, where errors are to name that
+                                             (flux__hide_in); else NULL */
     bool quiet;                           /* errors are recorded only: the caller withdraws them,
                                              and reports them where they matter */
     flux__unsaid later;                   /* the message that waits while held */

@@ -127,7 +127,7 @@ FLUX_DEF void flux_scope_open(void) {
 
 /* Closes all scopes from number `depth` on, newest object first. Scope 0 never closes. */
 static void flux__scope_close_to(flux__thread *t, int depth) {
-    if (t->hidden > depth) t->hidden = 0;
+    if (t->hidden > depth) t->hidden = 0, t->hiding = NULL;
     if (depth < 1 || t->nscopes <= depth) return;
     const flux__scope outer = t->closing, closing = t->scope[depth];
     FLUX__ASSERT(closing.start <= t->nowned);
@@ -279,6 +279,15 @@ static int flux__hide(void) {
     int depth = t ? t->nscopes : 0;
     if (t && !t->hidden) t->hidden = depth + 1, t->hidden_at = t->error.failures;
     flux_scope_open();
+    return depth;
+}
+
+/* flux__hide for a call that others than its own checks may refuse: their errors begin with its
+   name, too. */
+static int flux__hide_in(const char *call) {
+    flux__thread *t = flux__self();
+    const int depth = flux__hide();
+    if (t && t->hidden == depth + 1) t->hiding = call;
     return depth;
 }
 

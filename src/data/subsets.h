@@ -150,7 +150,7 @@ static int flux__by_label(const void *a, const void *b) {
 static flux__classed *flux__by_class(const char *call, flux_tensor *labels, int64_t *n) {
     if (!labels || FLUX__GONE(call, labels))
         return (flux__classed *)flux__null(call, "labels", labels);
-    int h = flux__hide();
+    int h = flux__hide_in(call);
     flux_tensor *one = labels->op != FLUX__TUPLE && labels->ndim == 2 ? flux_onecold(labels)
                                                                       : labels;
     if (one && (one->op == FLUX__TUPLE || one->ndim != 1 || flux__dtypes[one->dtype].real ||

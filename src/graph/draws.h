@@ -31,7 +31,7 @@ FLUX_DEF flux_tensor *flux_randint_with(int64_t lo, int64_t hi, flux_shape s) {
     if (lo >= hi || lo < -most || hi > most || hi - lo > most)
         return (flux_tensor *)flux__fail("randint: no integers from %lld below %lld within 2^53",
                                          (long long)lo, (long long)hi);
-    int h = flux__hide();
+    int h = flux__hide_in("randint");
     flux_tensor *u = flux_rand_with(s, FLUX_F64);
     u = u ? flux_to_dtype(flux_floor(flux_mul(u, (double)(hi - lo))), FLUX_I64) : NULL;
     return flux__reveal(h, u ? flux_add(u, (double)lo) : NULL);

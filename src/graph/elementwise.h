@@ -255,7 +255,7 @@ FLUX_DEF flux_tensor *flux_clamp(flux_tensor *x, double lo, double hi) {
     if (!flux__check_operands("clamp", 1, &x)) return NULL;
     if (!(lo <= hi))
         return (flux_tensor *)flux__fail("clamp: the bounds %g and %g are not in order", lo, hi);
-    int h = flux__hide();
+    int h = flux__hide_in("clamp");
     return flux__reveal(h, flux_min2(flux_max2(x, lo), hi));
 }
 

@@ -37,7 +37,7 @@ FLUX_DEF flux_tensor *flux_isfinite(flux_tensor *x) {
 FLUX_DEF flux_tensor *flux_masked_fill(flux_tensor *x, flux_tensor *mask, double value) {
     flux_tensor *xs[2] = { x, mask };
     if (!flux__check_operands("masked_fill", 2, xs)) return NULL;
-    int h = flux__hide();
+    int h = flux__hide_in("masked_fill");
     return flux__reveal(h, (flux_where)(mask, flux__number(value), x));
 }
 

@@ -77,7 +77,7 @@ FLUX_DEF flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim) {
 /* The numbers below n in random order. */
 FLUX_DEF flux_tensor *flux_randperm(int64_t n) {
     if (n < 0) return (flux_tensor *)flux__fail("randperm: %lld numbers", (long long)n);
-    int h = flux__hide();
+    int h = flux__hide_in("randperm");
     flux_tensor *u = flux_rand_with(flux__shape(&n, 1), FLUX_F64);
     return flux__reveal(h, u ? flux__sorted_order(u, 0, false) : NULL);
 }

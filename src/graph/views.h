@@ -395,7 +395,7 @@ FLUX_DEF FLUX__COLD flux_tensor *flux_repeat_with(flux_tensor *x, flux_shape tim
         out.dim[d] = flux__times(d < x->ndim ? x->dim[d] : 1, by);
     }
     if (!flux__check_shape("repeat", &out)) return NULL;
-    int h = flux__hide();
+    int h = flux__hide_in("repeat");
     flux_tensor *y = x;
     for (int d = 0; d < nd && y; d++) {
         int64_t have = d < x->ndim ? x->dim[d] : 1, by = d < times.ndim ? times.dim[d] : 1,
@@ -471,7 +471,7 @@ FLUX_DEF flux_tensor *flux_stack_with(int dim, int n, flux_tensor *const *xs) {
     if (n < 1 || n > 255) return (flux_tensor *)flux__fail("stack: %d tensors (1 to 255)", n);
     if (!flux__check_operands("stack", n, xs)) return NULL;
     flux_tensor *rows[255];
-    int h = flux__hide();
+    int h = flux__hide_in("stack");
     for (int i = 0; i < n; i++) {
         if (!flux__same_dims(xs[i], xs[0])) {
             flux__fail("stack: shapes differ: %s and %s", flux__describe(xs[0]).s,

@@ -308,7 +308,7 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     flux__window w;
     if (!flux__conv_window(call, &o, &w, false) || !flux__check_channels(call, &o, w.nd, false) ||
         !flux__window_out(call, o.x, &w)) return NULL;
-    int h = flux__hide(), nd = w.nd;
+    int h = flux__hide_in(call), nd = w.nd;
     flux__as_one(1);
     w.flipped = flip;
     int64_t g = o.groups, out = o.weight->dim[nd + 1], shape[5];
@@ -450,7 +450,7 @@ FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
         lo[i] = inside ? 0 : w.lo[i];
         if (!inside) size[i] += w.lo[i] + w.hi[i], w.lo[i] = 0;
     }
-    int h = flux__hide();
+    int h = flux__hide_in("conv_transpose");
     flux_tensor *y = flux__conv_back(o.x, o.weight, size, &w, o.groups, true);
     for (int i = 0; i < w.nd && y && !inside; i++) y = flux_slice(y, i, lo[i], size[i] - w.hi[i]);
     return flux__reveal(h, y);
@@ -503,7 +503,7 @@ static flux_tensor *flux__pool_reduce(const char *call, flux_pool_opts *o, doubl
     flux__window w;
     flux_shape at;
     unsigned mask = 0;
-    int h = flux__hide();
+    int h = flux__hide_in(call);
     /* integers lack the -infinity that the padding needs */
     if (o->x && o->x->op != FLUX__TUPLE) o->x = flux__floating(o->x);
     flux_tensor *win = flux__pool_windows(call, o, pad, &w, &mask, &at);

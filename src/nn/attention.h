@@ -47,7 +47,7 @@ FLUX_DEF flux_tensor *flux_make_causal_mask(flux_tensor *x) {
     if (x->ndim < 2)
         return (flux_tensor *)flux__fail(
             "make_causal_mask: x is features x steps (x batch), got %s", flux__describe(x).s);
-    int h = flux__hide();
+    int h = flux__hide_in("make_causal_mask");
     flux_tensor *key = flux__iota_on(x->device, x->dim[1], 0),
                 *query = flux__iota_on(x->device, x->dim[1], 1);
     return flux__reveal(h, flux_le(key, query));
@@ -154,7 +154,7 @@ FLUX_DEF flux_tensor *flux_dot_product_attention_scores_with(flux_attention_opts
     flux__attend a;
     o.nheads = (int)flux__given_int(o.nheads, o.marked, 1);
     if (!flux__check_attention(call, &o, true)) return NULL;
-    int h = flux__hide();
+    int h = flux__hide_in(call);
     return flux__reveal(h, flux__attend_for(call, &o, &a) && flux__attend_drop(&o, &a)
                                ? flux__attention_scores(&o, &a) : NULL);
 }
@@ -188,7 +188,7 @@ static flux_tensor *flux__attention_of(const char *call, flux_attention_opts o,
 
 FLUX_DEF flux_tensor *flux_dot_product_attention_with(flux_attention_opts o) {
     flux_tensor *both[2] = { NULL, NULL };
-    int h = flux__hide();
+    int h = flux__hide_in("dot_product_attention");
     both[0] = flux__attention_of("dot_product_attention", o, &both[1]);
     return flux__reveal(h, both[0] ? flux_tuple_with(2, both) : NULL);
 }

@@ -46,10 +46,11 @@ static flux_tensor *flux__log_sum3(flux_tensor *a, flux_tensor *b, flux_tensor *
 }
 
 /* The class at each place, S x N, for the labels y, labels x N. Places after a target's end
-   are blank as well. */
+   are blank as well, and so are labels that are no class, whose sample becomes NaN in the end. */
 static flux_tensor *flux__ctc_places(flux_tensor *y, int64_t blank) {
     const int64_t labels = y->dim[0], n = y->dim[1];
-    flux_tensor *real = flux_reshape(flux_where(flux_lt(y, 0.0), (double)blank, y), 1, labels, n);
+    flux_tensor *real = flux_where(flux_lt(y, 0.0), (double)blank, flux_min2(y, (double)blank));
+    real = flux_reshape(real, 1, labels, n);
     flux_tensor *none = flux__move(
         flux_full_with(FLUX_SHAPE(1, labels, n), (double)blank, FLUX_I64), y->device);
     flux_tensor *end = flux__move(flux_full_with(FLUX_SHAPE(1, n), (double)blank, FLUX_I64),
@@ -137,7 +138,7 @@ FLUX_DEF flux_tensor *flux_ctc_loss_with(flux_loss_opts o) {
     if (!flux__check_labels("ctc_loss", "label", o.y, INT64_MIN, classes - 1, NULL)) return NULL;
     if (o.lengths && !flux__check_labels("ctc_loss", "length", o.lengths, 0, steps + 1, NULL))
         return NULL;
-    int h = flux__hide();
+    int h = flux__hide_in("ctc_loss");
     flux_tensor *p = flux_to_dtype(o.yhat, o.yhat->dtype == FLUX_F64 ? FLUX_F64 : FLUX_F32),
                 *e = NULL;
     flux_tensor *y = flux_reshape(flux_to_dtype(o.y, FLUX_I64), labels, n);

@@ -54,8 +54,11 @@ static flux_tensor *flux__map_apply(flux__mapping *p, flux_tensor *x, bool train
     if (!fresh) return (flux_tensor *)seen->value;
     int64_t failures = flux__failures();
     flux_tensor *y = p->f(x, p->path.s, trained, owner, p->user);
-    if (!y && !flux__failed_since(failures))
-        flux__fail("fmap: the function gave NULL for %s of %s", p->path.s, owner->type->name);
+    const bool tuple = y && y->op == FLUX__TUPLE;
+    if (tuple || (!y && !flux__failed_since(failures)))
+        flux__fail("fmap: the function gave %s for %s of %s", tuple ? "a tuple" : "NULL", p->path.s,
+                   owner->type->name);
+    if (tuple) y = NULL;
     if (y != x) p->changed = true;
     seen = flux__hashmap_at(&p->tensors, x, &fresh);
     if (seen) seen->value = y;

@@ -276,7 +276,7 @@ static flux_tensor *flux__metric_of(const flux__metric_row *row, flux_tensor *su
 
 static flux_tensor *flux__metric_once(flux_fn2 f, flux_tensor *yhat, flux_tensor *y, int k) {
     const flux__metric_row *r = flux__metric_row_of(f);
-    int h = flux__hide();
+    int h = flux__hide_in(r->name);
     return flux__reveal(h, flux__metric_of(r, flux__metric_sums(r, NULL, yhat, y, k)));
 }
 #define FLUX__DEFINE_METRIC(name)                                                                  \

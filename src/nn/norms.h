@@ -339,7 +339,7 @@ static flux_layer *flux__norm_new(const char *call, const flux_layer_type *type,
     if (!(m.momentum >= 0 && m.momentum <= 1))
         return (flux_layer *)flux__fail("%s: .momentum is %g", call, m.momentum);
     flux_shape s = flux__shape(&m.channels, 1);
-    int h = flux__hide();
+    int h = flux__hide_in(call);
     if (affine) {
         m.beta = flux__make_weight(call, o->init_beta ? o->init_beta : flux_zeros32, s);
         m.gamma =

@@ -91,7 +91,7 @@ FLUX_DEF flux_tensor *flux_rotary_with(flux_rotary_opts o) {
     if (at && (at->op == FLUX__TUPLE || at->ndim != 1 || at->dim[0] != x->dim[1]))
         return (flux_tensor *)flux__fail("rotary: .positions is %s, x has %lld steps",
                                          flux__describe(at).s, (long long)x->dim[1]);
-    int h = flux__hide();
+    int h = flux__hide_in("rotary");
     if (!at) at = flux__iota_on(x->device, x->dim[1], 0);
     return flux__reveal(h, at ? flux__rotary(x, heads, at, base) : NULL);
 }

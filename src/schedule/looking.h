@@ -355,7 +355,7 @@ FLUX_DEF const void *flux_data(flux_tensor *x) {
 }
 
 FLUX_DEF int flux_read(flux_tensor *x, void *out, size_t bytes) {
-    const void *p = flux_data(x);
+    const void *p = flux__check_operands("read", 1, &x) ? flux_data(x) : NULL;
     if (!p) return -1;
     size_t have = (size_t)flux__size(x) * flux__dtypes[x->dtype].size;
     if (bytes != have || (!out && bytes)) {
