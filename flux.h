@@ -11689,7 +11689,7 @@ FLUX_DEF flux_tensor *flux_custom_with(flux_forward forward, flux_backward backw
                                          FLUX__CUSTOM_OPERANDS);
     if (!operands) return (flux_tensor *)flux__null("custom", "operands", operands);
     if (!self || !flux__check_operands("custom", n, operands)) return NULL;
-    if (!forward) return (flux_tensor *)flux__fail("custom: forward is NULL");
+    if (!forward) return (flux_tensor *)flux__null("custom", "forward", NULL);
     const int depth = self->nscopes;
     flux_scope_open();
     const int graph = flux__nograd_enter();
@@ -42929,7 +42929,7 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
         return (flux_tensor *)flux__fail("%s: .weights are of classes, which it has not",
                                          row->name);
     if (o.lengths) return (flux_tensor *)flux__fail("%s: .lengths are for ctc_loss", row->name);
-    int h = flux__hide();
+    int h = flux__hide_in(row->name);
     flux_tensor *p = flux__widened(o.yhat);
     flux_tensor *y = labels || !p ? NULL : flux_to_dtype(o.y, (flux_dtype)p->dtype), *total = NULL,
                 *e;
@@ -42972,7 +42972,7 @@ FLUX_DEF flux_tensor *flux_label_smoothing(flux_tensor *y, double alpha, int dim
         flux__text t = flux__describe(y);
         return (flux_tensor *)flux__fail("label_smoothing: %s has no dim %d", t.s, dim);
     }
-    int h = flux__hide();
+    int h = flux__hide_in("label_smoothing");
     double share = alpha / (dim < 0 ? 2.0 : (double)(y->dim[dim] > 0 ? y->dim[dim] : 1));
     flux_tensor *x = flux__act_input("label_smoothing", y);
     return flux__reveal(h,

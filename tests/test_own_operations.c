@@ -308,7 +308,7 @@ TEST(custom_errors) {
     for (int i = 0; i < 65; i++) of[i] = x;
     CHECK_ERROR(flux_custom(give_null, clip_back, x), "custom: forward returned NULL");
     CHECK_ERROR(flux_custom(give_tuples, clip_back, x), "begins with a tuple");
-    CHECK_ERROR(flux_custom(NULL, clip_back, x), "custom: forward is NULL");
+    CHECK_ERROR(flux_custom(NULL, clip_back, x), "custom: argument forward is NULL");
     CHECK_ERROR(flux_custom_with(same, clip_back, NULL, 65, of), "custom: 65 operands");
     CHECK_ERROR(flux_custom_with(same, clip_back, NULL, 1, NULL), "custom");
     CHECK_ERROR(flux_custom(same, clip_back, (flux_tensor *)NULL), "custom");

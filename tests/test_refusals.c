@@ -480,7 +480,7 @@ TEST(own_operations) {
     REFUSED(flux_custom_with(same_tensor, NULL, NULL, 0, many), "custom: 0 operands; 1 to 64 are possible");
     REFUSED(flux_custom_with(same_tensor, NULL, NULL, 65, many), "custom: 65 operands; 1 to 64 are possible");
     REFUSED(flux_custom_with(same_tensor, NULL, NULL, 1, NULL), "custom: argument operands is NULL");
-    REFUSED(flux_custom_with(NULL, NULL, NULL, 1, many), "custom: forward is NULL");
+    REFUSED(flux_custom_with(NULL, NULL, NULL, 1, many), "custom: argument forward is NULL");
     REFUSED(flux_custom_with(same_tensor, NULL, NULL, 1, &pair), "custom: an operand is a tuple");
     REFUSED(flux_custom_with(no_tensor, NULL, NULL, 1, many), "custom: forward returned NULL");
     GIVES(flux_custom_with(same_tensor, NULL, NULL, 64, many));

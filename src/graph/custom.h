@@ -71,7 +71,7 @@ FLUX_DEF flux_tensor *flux_custom_with(flux_forward forward, flux_backward backw
                                          FLUX__CUSTOM_OPERANDS);
     if (!operands) return (flux_tensor *)flux__null("custom", "operands", operands);
     if (!self || !flux__check_operands("custom", n, operands)) return NULL;
-    if (!forward) return (flux_tensor *)flux__fail("custom: forward is NULL");
+    if (!forward) return (flux_tensor *)flux__null("custom", "forward", NULL);
     const int depth = self->nscopes;
     flux_scope_open();
     const int graph = flux__nograd_enter();
