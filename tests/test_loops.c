@@ -1131,6 +1131,88 @@ TEST(depthwise_in_every_instruction_set) {
     CHECK(!flux__is_depthwise(&apart, 3) && !flux__is_depthwise(&over, 3) && !flux__is_depthwise(&deep, 3) && !flux__is_depthwise(&far, 3));
     CHECK(!flux__is_depthwise(&good, FLUX__DEPTHWISE_TAPS + 1) && flux__is_depthwise(&good, FLUX__DEPTHWISE_TAPS));
 }
+/* The gradients by the taps of channels, a whole vector of them and less: with strides, taps that
+   lie before a position, several bands of an image, images of their own and chunks of k, and
+   gradients that lie apart. The bits are those of the plain product. */
+TEST(depthwise_gradients_are_plain_products) {
+    static const struct {
+        int64_t n, rows, images, along, step, kw, kh, spread, channels;
+    } cases[] = {{1, 1, 1, 1, 1, 1, 1, 1, 1}, {7, 7, 2, 1, 9, 3, 3, 1, 16},
+        {14, 14, 1, 1, 16, 3, 3, 1, 19}, {28, 28, 1, 2, 116, 3, 3, 1, 20},
+        {30, 1, 3, 1, 40, 10, 1, 1, 5}, {40, 41, 2, 1, 44, 5, 5, 1, 17},
+        {112, 60, 1, 1, 114, 3, 3, -1, 8}, {9, 5, 4, 3, 50, 4, 2, 2, 33}};
+    const int was = flux__simd_known, best = levels();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int64_t n = cases[i].n, rows = cases[i].rows, step = cases[i].step, kw = cases[i].kw,
+                      kh = cases[i].kh, d = cases[i].spread, k = kw * kh,
+                      points = n * rows * cases[i].images, all = cases[i].channels,
+                      size = (rows - 1) * step + (n - 1) * cases[i].along + 1 +
+                             ((kw - 1) + (kh - 1) * step) * llabs(d);
+        const flux__axes positions = {3, {n, rows, cases[i].images},
+                             {cases[i].along, step, size * all}},
+                         taps = {2, {kw, kh}, {d, step * d}},
+                         g_map = {2, {n * rows, cases[i].images}, {1, n * rows * (all + 1)}},
+                         one = {1, {1}, {0}};
+        const bool apart = cases[i].images > 1;
+        float *x = (float *)malloc((size_t)(size * all * cases[i].images) * sizeof *x),
+              *g = (float *)malloc((size_t)(points * (all + 1)) * sizeof *g),
+              *y[3] = {NULL, NULL, NULL};
+        REQUIRE(x && g);
+        for (int64_t j = 0; j < size * all * cases[i].images; j++) x[j] = mild();
+        for (int64_t j = 0; j < points * (all + 1); j++) g[j] = mild();
+        for (int level = 0; level < best; level++) {
+            flux__depthwise_gradient run;
+            FLUX__ZEROED(flux__gemm_job, plain);
+            flux__gemm_plan plan;
+            flux__simd_known = level + 1;
+            run.taps = k, run.points = points, run.x_step = size, run.g_step = n * rows;
+            REQUIRE(flux__depthwise_plan(&run, &positions, &taps, apart ? &g_map : NULL));
+            const int64_t room = (run.band + run.rows * n) * run.lanes;
+            float *memory = (float *)malloc((size_t)(room + 1) * sizeof *memory), c[64];
+            y[level] = (float *)malloc((size_t)(k * all + 1) * sizeof **y);
+            REQUIRE(memory && y[level]);
+            memory[room] = y[level][k * all] = 77;
+            const flux__axes a_map[2] = {taps, positions}, b_map[2] = {g_map, one};
+            const float *from =
+                x + (d < 0 ? size - 1 - (rows - 1) * step - (n - 1) * cases[i].along : 0);
+            plain.m = k, plain.n = 1, plain.k = points, plain.a_map = a_map,
+            plain.b_map = apart ? b_map : NULL, plain.b_row = 1, plain.b_col = points;
+            plain.c = c, plain.ldc = k, plain.inner_kernel = 1;
+            flux__gemm_plan_for(&plan, false, &plain);
+            run.chunk = plan.chunk;
+            for (int64_t first = 0; first < all; first += run.lanes)
+                flux__depthwise_sums(&run, all - first < run.lanes ? all - first : run.lanes,
+                    from + first * size, g + first * n * rows, y[level] + first * k, memory);
+            int wrong = memory[room] != 77 || y[level][k * all] != 77;
+            for (int64_t channel = 0; channel < all; channel++) {
+                plain.a = from + channel * size, plain.b = g + channel * n * rows;
+                REQUIRE(flux__gemm(false, &plain) == 0);
+                wrong += memcmp(c, y[level] + channel * k, (size_t)k * sizeof *c) != 0;
+            }
+            if (!CHECK(!wrong))
+                fprintf(stderr, "    level %d, case %d: %d channels\n", level, (int)i, wrong);
+            free(memory);
+        }
+        if (best > 2)
+            CHECK(!memcmp(y[1], y[2], (size_t)(k * all) * sizeof **y));
+        free(x), free(g), free(y[0]), free(y[1]), free(y[2]);
+    }
+    flux__simd_known = was;
+    flux__depthwise_gradient run;
+    const flux__axes good = {2, {4, 3}, {1, 6}}, back = {1, {4}, {-1}},
+                     wide = {1, {FLUX__DEPTHWISE_BAND}, {1}}, two = {1, {2}, {1}},
+                     far = {1, {2}, {FLUX__DEPTHWISE_BAND}}, odd = {1, {12}, {2}},
+                     cut = {2, {6, 2}, {1, 9}};
+    run.taps = 2;
+    CHECK(flux__depthwise_plan(&run, &good, &two, NULL) &&
+          !flux__depthwise_plan(&run, &back, &two, NULL) &&
+          !flux__depthwise_plan(&run, &wide, &two, NULL));
+    CHECK(!flux__depthwise_plan(&run, &good, &far, NULL) &&
+          !flux__depthwise_plan(&run, &good, &two, &odd) &&
+          !flux__depthwise_plan(&run, &good, &two, &cut));
+    run.taps = FLUX__DEPTHWISE_TAPS + 1;
+    CHECK(!flux__depthwise_plan(&run, &good, &two, NULL));
+}
 #endif
 
 TEST_MAIN()

@@ -13,9 +13,14 @@
    rows the positions between two rows are computed too, and left out when rows
    are put in place.
 
-   Invariant: a position's taps are added in their order, from 0 on, and fused
-   where tiles fuse: the bits are those of flux__gemm. Nothing is read but what
-   windows hold and what lies between two of them.
+   The gradient by the taps is a sum over positions for each tap, one product
+   after another, so a vector has channels side by side: some rows of as many
+   channels are transposed first, the image and the gradient of the result.
+
+   Invariant: a position's taps are added in their order, from 0 on, a tap's
+   positions in theirs, in chunks of k, and fused where tiles fuse: the bits are
+   those of flux__gemm. Nothing is read but what windows hold and what lies
+   between two of them.
 
    Rejected: rows one by one if they are short, which fill half a vector. */
 
@@ -24,6 +29,9 @@ FLUX__BEGIN_LEAN
 /* Most taps, and positions that are computed together. */
 #define FLUX__DEPTHWISE_TAPS 64
 #define FLUX__DEPTHWISE_PART 2048
+/* Taps whose gradients are summed together; elements of a channel that are transposed at a time. */
+#define FLUX__DEPTHWISE_SUMS 9
+#define FLUX__DEPTHWISE_BAND 4096
 
 #if FLUX__GEMM_VECTORS
 /* y[i] = w[0] x[i + at[0]] + w[w_step] x[i + at[1]] ... for n positions */
@@ -104,6 +112,103 @@ static void flux__depthwise(const flux__axes *positions, const flux__axes *taps,
         run(k, w, w_step, at, x + r * step, part, (many - 1) * step + n);
         flux__gemm_copy_rows((const char *)part, step * 4, (char *)y, n * 4, many, n * 4);
     }
+}
+
+/* s[t] += the sum of x[at[t]] g over n positions, each a vector of channels; x's are `step` floats
+   apart */
+typedef void (*flux__depthwise_sums_fn)(int64_t n, const float *x, int64_t step, const int64_t *at,
+                                        const float *g, float *sum);
+#  define FLUX__DEPTHWISE_EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
+#  define FLUX__DEPTHWISE_FROM(t) V s##t = s[t]; const float *const x##t = x + at[t];
+#  define FLUX__DEPTHWISE_ADD(t) s##t += FLUX__DEPTHWISE_GET(V, x##t + i) * u;
+#  define FLUX__DEPTHWISE_TO(t) s[t] = s##t;
+#  define FLUX__DEPTHWISE_GRADIENT(name, vec, target)                                              \
+    FLUX__GEMM_FN(target) void name(int64_t n, const float *x, int64_t step, const int64_t *at,    \
+                                    const float *g, float *sum) {                                  \
+        FLUX__GEMM_FUSE                                                                            \
+        typedef vec V;                                                                             \
+        V *s = (V *)(void *)sum;                                                                   \
+        FLUX__DEPTHWISE_EACH(FLUX__DEPTHWISE_FROM)                                                 \
+        for (int64_t i = 0; n > 0; n--, i += step, g += (int)(sizeof(V) / sizeof *g)) {            \
+            const V u = FLUX__DEPTHWISE_GET(V, g);                                                 \
+            FLUX__DEPTHWISE_EACH(FLUX__DEPTHWISE_ADD)                                              \
+        }                                                                                          \
+        FLUX__DEPTHWISE_EACH(FLUX__DEPTHWISE_TO)                                                   \
+    }
+FLUX__DEPTHWISE_GRADIENT(flux__depthwise_sums_base, flux__vec16f, )
+#  if FLUX__X86
+FLUX__DEPTHWISE_GRADIENT(flux__depthwise_sums_avx2, flux__vec32f, FLUX__AVX2)
+FLUX__DEPTHWISE_GRADIENT(flux__depthwise_sums_avx512, flux__vec64f, FLUX__AVX512)
+#  endif
+
+/* The gradient by the taps of channels that lie x_step and g_step elements apart. */
+typedef struct flux__depthwise_gradient {
+    flux__depthwise_sums_fn run;
+    /* g_map: where g is at each position, or NULL: contiguous */
+    const flux__axes *positions, *g_map;
+    int64_t lanes, taps, points, chunk, x_step, g_step;
+    /* rows of positions in a band, of one image, and elements of the image that these hold; the
+       first element that a window holds, from its position on, and where taps are, in vectors */
+    int64_t rows, band, first, at[FLUX__DEPTHWISE_TAPS + FLUX__DEPTHWISE_SUMS];
+} flux__depthwise_gradient;
+
+/* Plans such a gradient; false: it is another product, or its windows are too large. */
+static bool flux__depthwise_plan(flux__depthwise_gradient *d, const flux__axes *positions,
+                                 const flux__axes *taps, const flux__axes *g_map) {
+    const int64_t n = positions->dim[0], most = positions->nd > 1 ? positions->dim[1] : 1,
+                  step = most > 1 ? positions->step[1] : 1,
+                  along = (n - 1) * positions->step[0] + 1;
+    int64_t place[FLUX_MAX_DIMS], last = 0;
+    d->run = flux__depthwise_sums_base, d->lanes = 4;
+#  if FLUX__X86
+    if (flux__simd() > 0) d->run = flux__depthwise_sums_avx2, d->lanes = 8;
+    if (flux__simd() > 1) d->run = flux__depthwise_sums_avx512, d->lanes = 16;
+#  endif
+    d->positions = positions, d->g_map = g_map, d->first = 0;
+    if (d->taps > FLUX__DEPTHWISE_TAPS || positions->step[0] < 1 || step < 1 ||
+        (g_map && (g_map->step[0] != 1 || g_map->dim[0] % (n * most)))) return false;
+    for (int64_t t = 0; t < d->taps; t++) {
+        d->at[t] = flux__axes_point(taps, t, place);
+        if (d->at[t] < d->first) d->first = d->at[t];
+        if (d->at[t] > last) last = d->at[t];
+    }
+    for (int64_t t = 0; t < d->taps; t++) d->at[t] = (d->at[t] - d->first) * d->lanes;
+    for (int64_t t = 0; t < FLUX__DEPTHWISE_SUMS; t++) d->at[d->taps + t] = 0;
+    last -= d->first;
+    if (last >= FLUX__DEPTHWISE_BAND || along > FLUX__DEPTHWISE_BAND - last) return false;
+    d->rows = flux__gemm_min(most, (FLUX__DEPTHWISE_BAND - last - along) / step + 1);
+    d->band = (d->rows - 1) * step + along + last;
+    return true;
+}
+
+/* Computes the gradients by the taps of some channels, at most d->lanes: y, d->taps of each.
+   memory: (d->band + d->rows n) d->lanes floats. */
+static void flux__depthwise_sums(const flux__depthwise_gradient *d, int64_t channels,
+                                 const float *x, const float *g, float *y, float *memory) {
+    const flux__axes *axes = d->positions;
+    const int64_t n = axes->dim[0], lanes = d->lanes, most = axes->nd > 1 ? axes->dim[1] : 1,
+                  step = most > 1 ? axes->step[1] : 1;
+    float sum[2][(FLUX__DEPTHWISE_TAPS + FLUX__DEPTHWISE_SUMS) * 16] = { { 0 } },
+          *columns = memory + d->band * lanes;
+    for (int64_t f = 0, i, rows, some; f < d->points; f += rows * n) {
+        rows = flux__gemm_min(most - f / n % most, d->rows);
+        flux__gemm_copy(4, x + d->first + flux__axes_at(axes, f), d->x_step, 1, memory, lanes,
+                        channels, d->band - (d->rows - rows) * step);
+        flux__gemm_copy(4, g + (d->g_map ? flux__axes_at(d->g_map, f) : f), d->g_step, 1, columns,
+                        lanes, channels, rows * n);
+        for (i = 0; i < rows * n; i += some) {
+            const int64_t left = d->chunk - (f + i) % d->chunk;
+            some = flux__gemm_min(n - i % n, left);
+            for (int64_t t = 0; t < d->taps; t += FLUX__DEPTHWISE_SUMS)
+                d->run(some, memory + (i / n * step + i % n * axes->step[0]) * lanes,
+                       axes->step[0] * lanes, d->at + t, columns + i * lanes, sum[0] + t * lanes);
+            if (some < left && f + i + some < d->points) continue;
+            for (int64_t s = 0; s < d->taps * lanes; s++)
+                sum[1][s] = f + i < d->chunk ? sum[0][s] : sum[0][s] + sum[1][s], sum[0][s] = 0;
+        }
+    }
+    for (int64_t c = 0; c < channels; c++)
+        for (int64_t t = 0; t < d->taps; t++) *y++ = sum[1][t * lanes + c];
 }
 #endif
 

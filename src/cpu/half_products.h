@@ -190,6 +190,9 @@ typedef struct flux__products {
     int64_t batches, each;                /* each: batches of a task of flux__run_depthwise */
     bool f64, bare;
     int failed;
+#if FLUX__GEMM_VECTORS
+    flux__depthwise_gradient depthwise;
+#endif
 } flux__products;
 
 /* The stride along `side` that a contiguous copy of a gathered operand would have. */
@@ -392,13 +395,59 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
                         y + batch * p->g.m);
 }
 
-/* Runs a product whose batches are channels of a depthwise convolution. False, and nothing is
-   done: they are not. */
-static bool flux__run_depthwise(flux__products *p) {
-    if (p->g.n != 1 || p->f64 || !p->bare || !p->a.o.gather || p->b.o.gather ||
-        p->a.o.dtype != FLUX_F32 || p->b.o.dtype != FLUX_F32 || p->g.inner_kernel > 1 ||
-        !flux__is_depthwise(&p->a.map[0], p->g.k))
+/* Computes the gradients by their taps of one task's groups of channels. */
+static void flux__depthwise_gradient_task(void *ctx, int64_t task) {
+    flux__products *p = (flux__products *)ctx;
+    const flux__depthwise_gradient *d = &p->depthwise;
+    const flux__kernel *k = p->job.k;
+    const int64_t all = k->full[2], groups = (all + d->lanes - 1) / d->lanes,
+                  last = p->batches / all * groups;
+    float *y = (float *)p->job.run->ptr[k->value[0].out],
+          *memory = (float *)flux__scratch(
+              (size_t)((d->band + d->rows * d->positions->dim[0]) * d->lanes) * sizeof *y);
+    if (!memory) flux__atomic_store32(&p->failed, 1);
+    for (int64_t i = task * p->each; i < (task + 1) * p->each && i < last && memory; i++) {
+        const int64_t c = i % groups * d->lanes, batch = i / groups * all + c;
+        flux__depthwise_sums(d, flux__gemm_min(all - c, d->lanes),
+                             (const float *)flux__matrix_at(k, &p->a, batch),
+                             (const float *)flux__matrix_at(k, &p->b, batch), y + batch * d->taps,
+                             memory);
+    }
+    flux__scratch_done(memory);
+}
+
+/* Runs a product whose batches are gradients of a depthwise convolution's channels by their taps.
+   False, and nothing is done: they are not. */
+static bool flux__run_depthwise_gradient(flux__products *p) {
+    flux__depthwise_gradient *d = &p->depthwise;
+    const flux__kernel *k = p->job.k;
+    flux__gemm_plan plan;
+    d->taps = p->g.m, d->points = p->g.k;
+    if (d->points < 1 || (!p->b.o.gather && p->g.b_row != 1) ||
+        !flux__depthwise_plan(d, &p->a.map[1], &p->a.map[0], p->b.o.gather ? p->b.map : NULL))
         return false;
+    flux__gemm_plan_for(&plan, false, &p->g);
+    if (plan.direct) return false;        /* that adds in another order */
+    d->chunk = plan.chunk, d->x_step = d->g_step = 0;
+    if (k->full[2] > 1) {
+        d->x_step = (const float *)flux__matrix_at(k, &p->a, 1) -
+                    (const float *)flux__matrix_at(k, &p->a, 0);
+        d->g_step = (const float *)flux__matrix_at(k, &p->b, 1) -
+                    (const float *)flux__matrix_at(k, &p->b, 0);
+    }
+    const int64_t groups = p->batches / k->full[2] * ((k->full[2] + d->lanes - 1) / d->lanes);
+    p->each = 32768 / (d->taps * d->points * d->lanes) + 1;
+    flux__parallel((groups + p->each - 1) / p->each, flux__depthwise_gradient_task, p);
+    return true;
+}
+
+/* Runs a product whose batches are channels of a depthwise convolution, or gradients of such.
+   False, and nothing is done: they are not. */
+static bool flux__run_depthwise(flux__products *p) {
+    if (p->g.n != 1 || p->f64 || !p->bare || !p->a.o.gather || p->a.o.dtype != FLUX_F32 ||
+        p->b.o.dtype != FLUX_F32 || p->g.inner_kernel > 1) return false;
+    if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], p->g.k))
+        return flux__run_depthwise_gradient(p);
     p->each = 32768 / (p->g.m * p->g.k) + 1;
     flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);
     return true;
@@ -488,7 +537,10 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (joined) p.g.inner_kernel = 1;
     else if (p.batches > 1 || p.g.a_map || p.g.b_map)
         p.g.inner_kernel = flux__products_by_inner(&p);
-    if (!joined && flux__run_depthwise(&p)) return 0;
+    if (!joined && flux__run_depthwise(&p)) {
+        p.job.failed = p.failed;
+        return flux__job_ok(&p.job) ? 0 : -1;
+    }
     void *transposed = p.batches > 1 ? flux__transpose_shared(&p) : NULL;
     if (joined) flux__product_task(&p, 0);
     else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
