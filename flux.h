@@ -21130,9 +21130,10 @@ FLUX__END_HOT
 /* ---------------------------------------------------------------------- cpu/depthwise.h
    One channel of a depthwise convolution: a product of the windows of an image,
    which lie side by side, and a vector of few taps. It is too thin for tiles, so
-   the image is read where it is, a vector of positions for each tap. Of short
-   rows the positions between two rows are computed too, and left out when rows
-   are put in place.
+   the image is read where it is, a vector of positions for each tap; of windows
+   two apart, from a copy that has even and odd elements apart. Of short rows the
+   positions between two rows are computed too, and left out when rows are put in
+   place.
 
    The gradient by the taps is a sum over positions for each tap, one product
    after another, so a vector has channels side by side: some rows of as many
@@ -21207,23 +21208,44 @@ static flux__depthwise_fn flux__depthwise_now(void) {
     return flux__depthwise_base;
 }
 
-/* Whether a channel with these positions and k taps is computed here: its rows of positions lie
-   side by side. */
-static bool flux__is_depthwise(const flux__axes *positions, int64_t k) {
-    const int64_t step = positions->nd > 1 ? positions->step[1] : 0;
-    return positions->step[0] == 1 && positions->nd <= 2 && k <= FLUX__DEPTHWISE_TAPS &&
-           (positions->nd == 1 || (step >= positions->dim[0] && step <= FLUX__DEPTHWISE_PART));
+/* Finds where k taps are, counted from the first in memory, and *last, where the last one is.
+   Returns where the first is. */
+static int64_t flux__depthwise_places(const flux__axes *taps, int64_t k, int64_t *at,
+                                      int64_t *last) {
+    int64_t place[FLUX_MAX_DIMS], first = INT64_MAX;
+    *last = 0;
+    for (int64_t t = 0; t < k; t++) {
+        at[t] = flux__axes_point(taps, t, place);
+        if (at[t] < first) first = at[t];
+    }
+    for (int64_t t = 0; t < k; t++)
+        if ((at[t] -= first) > *last) *last = at[t];
+    return first;
 }
 
-/* Computes one channel: y at all positions, from taps w, w_step apart. */
-static void flux__depthwise(const flux__axes *positions, const flux__axes *taps, int64_t k,
-                            const float *x, const float *w, int64_t w_step, float *y) {
+/* Whether a channel with these positions and k taps is computed here: its rows of positions lie
+   side by side, or every second element of an image's rows is one. */
+static bool flux__is_depthwise(const flux__axes *positions, const flux__axes *taps, int64_t k) {
+    const int64_t along = positions->step[0], n = positions->dim[0],
+                  step = positions->nd > 1 ? positions->step[1] : 0;
+    if (along < 1 || along > 2 || positions->nd > 2 || k > FLUX__DEPTHWISE_TAPS || step % along ||
+        (positions->nd > 1 && (step < along * n || step > along * FLUX__DEPTHWISE_PART)))
+        return false;
+    int64_t at[FLUX__DEPTHWISE_TAPS], last;
+    flux__depthwise_places(taps, k, at, &last);
+    return along == 1 ||
+           (n < FLUX__DEPTHWISE_PART && last < FLUX__DEPTHWISE_BAND &&
+            last + 2 * n <= FLUX__DEPTHWISE_BAND);
+}
+
+/* Computes one channel's rows of n positions, `step` apart: y, from taps that are at[...] elements
+   from a position. w: their weights, w_step apart. */
+static void flux__depthwise_rows(int64_t n, int64_t rows, int64_t step, int64_t k,
+                                 const int64_t *at, const float *x, const float *w, int64_t w_step,
+                                 float *y) {
     const flux__depthwise_fn run = flux__depthwise_now();
-    const int64_t n = positions->dim[0], rows = positions->nd > 1 ? positions->dim[1] : 1,
-                  step = positions->nd > 1 ? positions->step[1] : n;
-    int64_t at[FLUX__DEPTHWISE_TAPS], place[FLUX_MAX_DIMS], many;
     float part[FLUX__DEPTHWISE_PART];
-    for (int64_t t = 0; t < k; t++) at[t] = flux__axes_point(taps, t, place);
+    int64_t many;
     if (rows == 1 || n >= 96) {
         for (int64_t r = 0; r < rows; r++) run(k, w, w_step, at, x + r * step, y + r * n, n);
         return;
@@ -21232,6 +21254,33 @@ static void flux__depthwise(const flux__axes *positions, const flux__axes *taps,
         many = flux__gemm_min(rows - r, FLUX__DEPTHWISE_PART / step);
         run(k, w, w_step, at, x + r * step, part, (many - 1) * step + n);
         flux__gemm_copy_rows((const char *)part, step * 4, (char *)y, n * 4, many, n * 4);
+    }
+}
+
+/* Computes one channel: y at all positions, from taps w, w_step apart. Of positions two
+   apart, some rows are divided into even and odd elements first. */
+static void flux__depthwise(const flux__axes *positions, const flux__axes *taps, int64_t k,
+                            const float *x, const float *w, int64_t w_step, float *y) {
+    const int64_t n = positions->dim[0], rows = positions->nd > 1 ? positions->dim[1] : 1,
+                  step = positions->nd > 1 ? positions->step[1] : 2 * n,
+                  half = FLUX__DEPTHWISE_BAND / 2;
+    const flux__axes once = { 1, { 1 }, { 0 } };
+    int64_t at[FLUX__DEPTHWISE_TAPS], many, last;
+    float part[FLUX__DEPTHWISE_BAND];
+    x += flux__depthwise_places(taps, k, at, &last);
+    if (positions->step[0] == 1) {
+        flux__depthwise_rows(n, rows, step, k, at, x, w, w_step, y);
+        return;
+    }
+    for (int64_t t = 0; t < k; t++) at[t] = at[t] % 2 * half + at[t] / 2;
+    const int64_t one = last + 2 * n - 1;
+    for (int64_t r = 0; r < rows; r += many, x += many * step) {
+        many = flux__gemm_min(rows - r, (FLUX__DEPTHWISE_BAND - one) / step + 1);
+        for (int64_t odd = 0; odd < 2; odd++) {
+            const flux__gemm_run all = { 0, 0, ((many - 1) * step + one + 1 - odd) / 2 };
+            flux__gemm_im2col_now()(1, x + odd, &once, 0, 1, &all, 1, 2, part + odd * half, 0);
+        }
+        flux__depthwise_rows(n, many, step / 2, k, at, part, w, w_step, y + r * n);
     }
 }
 
@@ -21279,23 +21328,18 @@ static bool flux__depthwise_plan(flux__depthwise_gradient *d, const flux__axes *
     const int64_t n = positions->dim[0], most = positions->nd > 1 ? positions->dim[1] : 1,
                   step = most > 1 ? positions->step[1] : 1,
                   along = (n - 1) * positions->step[0] + 1;
-    int64_t place[FLUX_MAX_DIMS], last = 0;
+    int64_t last;
     d->run = flux__depthwise_sums_base, d->lanes = 4;
 #  if FLUX__X86
     if (flux__simd() > 0) d->run = flux__depthwise_sums_avx2, d->lanes = 8;
     if (flux__simd() > 1) d->run = flux__depthwise_sums_avx512, d->lanes = 16;
 #  endif
-    d->positions = positions, d->g_map = g_map, d->first = 0;
+    d->positions = positions, d->g_map = g_map;
     if (d->taps > FLUX__DEPTHWISE_TAPS || positions->step[0] < 1 || step < 1 ||
         (g_map && (g_map->step[0] != 1 || g_map->dim[0] % (n * most)))) return false;
-    for (int64_t t = 0; t < d->taps; t++) {
-        d->at[t] = flux__axes_point(taps, t, place);
-        if (d->at[t] < d->first) d->first = d->at[t];
-        if (d->at[t] > last) last = d->at[t];
-    }
-    for (int64_t t = 0; t < d->taps; t++) d->at[t] = (d->at[t] - d->first) * d->lanes;
+    d->first = flux__depthwise_places(taps, d->taps, d->at, &last);
+    for (int64_t t = 0; t < d->taps; t++) d->at[t] *= d->lanes;
     for (int64_t t = 0; t < FLUX__DEPTHWISE_SUMS; t++) d->at[d->taps + t] = 0;
-    last -= d->first;
     if (last >= FLUX__DEPTHWISE_BAND || along > FLUX__DEPTHWISE_BAND - last) return false;
     d->rows = flux__gemm_min(most, (FLUX__DEPTHWISE_BAND - last - along) / step + 1);
     d->band = (d->rows - 1) * step + along + last;
@@ -24851,7 +24895,7 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
 static bool flux__run_depthwise(flux__products *p) {
     if (p->g.n != 1 || p->f64 || !p->bare || !p->a.o.gather || p->a.o.dtype != FLUX_F32 ||
         p->b.o.dtype != FLUX_F32 || p->g.inner_kernel > 1) return false;
-    if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], p->g.k))
+    if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
         return flux__run_depthwise_gradient(p);
     p->each = 32768 / (p->g.m * p->g.k) + 1;
     flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);

@@ -1093,17 +1093,24 @@ TEST(rows_in_every_instruction_set) {
 /* The windows of one channel: short rows, of which several are computed together, rows of 96 and more, and one row; of each number of
    taps, strides of taps, and remainders of vectors; against sums in double, and alike from AVX2 on, where products fuse. */
 TEST(depthwise_in_every_instruction_set) {
-    static const struct { int64_t n, rows, step, kw, kh, spread, w_step; } cases[] = {
-        { 1, 1, 1, 1, 1, 1, 1 }, { 3, 1, 5, 3, 1, 1, 1 }, { 5, 7, 7, 3, 3, 1, 1 }, { 8, 4, 10, 3, 3, 1, 2 }, { 16, 9, 18, 3, 2, 1, 3 }, { 31, 5, 40, 5, 5, 2, 1 },
-        { 56, 56, 58, 3, 3, 1, 1 }, { 95, 50, 99, 2, 3, 1, 1 }, { 96, 3, 98, 3, 3, 1, 1 }, { 200, 3, 1025, 2, 2, 4, 1 }, { 95, 2, 2048, 3, 1, 1, 1 },
-        { 131, 1, 131, 8, 8, 1, 1 }, { 64, 1, 64, 64, 1, 1, 1 }, { 67, 2, 67, 1, 1, 1, 1 } };
+    static const struct { int64_t n, rows, step, kw, kh, spread, w_step, along; } cases[] = {
+        { 1, 1, 1, 1, 1, 1, 1, 1 }, { 3, 1, 5, 3, 1, 1, 1, 1 }, { 5, 7, 7, 3, 3, 1, 1, 1 },
+        { 8, 4, 10, 3, 3, 1, 2, 1 }, { 16, 9, 18, 3, 2, 1, 3, 1 }, { 31, 5, 40, 5, 5, 2, 1, 1 },
+        { 56, 56, 58, 3, 3, 1, 1, 1 }, { 95, 50, 99, 2, 3, 1, 1, 1 }, { 96, 3, 98, 3, 3, 1, 1, 1 },
+        { 200, 3, 1025, 2, 2, 4, 1, 1 }, { 95, 2, 2048, 3, 1, 1, 1, 1 },
+        { 131, 1, 131, 8, 8, 1, 1, 1 }, { 64, 1, 64, 64, 1, 1, 1, 1 }, { 67, 2, 67, 1, 1, 1, 1, 1 },
+        { 1, 1, 4, 3, 2, 1, 1, 2 }, { 7, 7, 32, 3, 3, 1, 1, 2 }, { 56, 56, 228, 3, 3, 1, 2, 2 },
+        { 100, 23, 402, 4, 5, 2, 1, 2 }, { 2000, 1, 4000, 5, 1, 3, 1, 2 },
+        { 14, 14, 60, 3, 3, -1, 1, 2 } };
     const int was = flux__simd_known, best = levels();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const int64_t n = cases[i].n, rows = cases[i].rows, step = cases[i].step, kw = cases[i].kw, kh = cases[i].kh, k = kw * kh, d = cases[i].spread, ws = cases[i].w_step;
-        const int64_t size = (rows - 1) * step + n + ((kw - 1) + (kh - 1) * step) * d;
-        const flux__axes positions = { rows > 1 ? 2 : 1, { n, rows }, { 1, step } }, taps = { 2, { kw, kh }, { d, step * d } };
+        const int64_t n = cases[i].n, rows = cases[i].rows, step = cases[i].step, kw = cases[i].kw, kh = cases[i].kh, k = kw * kh, d = cases[i].spread, ws = cases[i].w_step,
+                      s = cases[i].along;
+        const int64_t size = (rows - 1) * step + (n - 1) * s + 1 + ((kw - 1) + (kh - 1) * step) * llabs(d),
+                      start = d < 0 ? size - 1 - (rows - 1) * step - (n - 1) * s : 0;
+        const flux__axes positions = { rows > 1 ? 2 : 1, { n, rows }, { s, step } }, taps = { 2, { kw, kh }, { d, step * d } };
         float *x = (float *)malloc((size_t)size * sizeof *x), *w = (float *)malloc((size_t)(k * ws) * sizeof *w), *y[3] = { NULL, NULL, NULL };
-        REQUIRE(x && w && flux__is_depthwise(&positions, k));
+        REQUIRE(x && w && flux__is_depthwise(&positions, &taps, k));
         for (int64_t j = 0; j < size; j++) x[j] = mild();
         for (int64_t j = 0; j < k * ws; j++) w[j] = mild();
         for (int level = 0; level < best; level++) {
@@ -1111,11 +1118,11 @@ TEST(depthwise_in_every_instruction_set) {
             REQUIRE((y[level] = (float *)malloc((size_t)(n * rows + 1) * sizeof **y)) != NULL);
             y[level][n * rows] = 77;
             flux__simd_known = level + 1;
-            flux__depthwise(&positions, &taps, k, x, w, ws, y[level]);
+            flux__depthwise(&positions, &taps, k, x + start, w, ws, y[level]);
             for (int64_t j = 0; j < n * rows; j++) {
                 double sum = 0, most = 1e-30;
                 for (int64_t t = 0; t < k; t++) {
-                    const double part = (double)x[j % n + j / n * step + (t % kw + t / kw * step) * d] * w[t * ws];
+                    const double part = (double)x[start + j % n * s + j / n * step + (t % kw + t / kw * step) * d] * w[t * ws];
                     sum += part, most += fabs(part);
                 }
                 worst = fmax(worst, fabs(y[level][j] - sum) / most);
@@ -1126,11 +1133,20 @@ TEST(depthwise_in_every_instruction_set) {
         free(x), free(w), free(y[0]), free(y[1]), free(y[2]);
     }
     flux__simd_known = was;
-    const flux__axes apart = { 1, { 4 }, { 2 } }, over = { 2, { 4, 2 }, { 1, 3 } }, deep = { 3, { 4, 2, 2 }, { 1, 4, 8 } }, far = { 2, { 4, 2 }, { 1, FLUX__DEPTHWISE_PART + 1 } },
-                     good = { 1, { 4 }, { 1 } };
-    CHECK(!flux__is_depthwise(&apart, 3) && !flux__is_depthwise(&over, 3) && !flux__is_depthwise(&deep, 3) && !flux__is_depthwise(&far, 3));
-    CHECK(!flux__is_depthwise(&good, FLUX__DEPTHWISE_TAPS + 1) && flux__is_depthwise(&good, FLUX__DEPTHWISE_TAPS));
+    const flux__axes apart = { 1, { 4 }, { 3 } }, over = { 2, { 4, 2 }, { 1, 3 } },
+                     deep = { 3, { 4, 2, 2 }, { 1, 4, 8 } },
+                     far = { 2, { 4, 2 }, { 1, FLUX__DEPTHWISE_PART + 1 } },
+                     good = { 1, { 4 }, { 1 } }, odd = { 2, { 4, 2 }, { 2, 9 } },
+                     two = { 2, { 4, 2 }, { 2, 8 } }, near = { 1, { 64 }, { 1 } },
+                     back = { 1, { 3 }, { -1 } }, wide = { 1, { 3 }, { FLUX__DEPTHWISE_BAND } };
+    CHECK(!flux__is_depthwise(&apart, &near, 3) && !flux__is_depthwise(&over, &near, 3) &&
+          !flux__is_depthwise(&deep, &near, 3) && !flux__is_depthwise(&far, &near, 3));
+    CHECK(!flux__is_depthwise(&good, &near, FLUX__DEPTHWISE_TAPS + 1) &&
+          flux__is_depthwise(&good, &near, FLUX__DEPTHWISE_TAPS));
+    CHECK(flux__is_depthwise(&two, &near, 3) && !flux__is_depthwise(&odd, &near, 3) &&
+          flux__is_depthwise(&two, &back, 3) && !flux__is_depthwise(&two, &wide, 3));
 }
+
 /* The gradients by the taps of channels, a whole vector of them and less: with strides, taps that
    lie before a position, several bands of an image, images of their own and chunks of k, and
    gradients that lie apart. The bits are those of the plain product. */

@@ -446,7 +446,7 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
 static bool flux__run_depthwise(flux__products *p) {
     if (p->g.n != 1 || p->f64 || !p->bare || !p->a.o.gather || p->a.o.dtype != FLUX_F32 ||
         p->b.o.dtype != FLUX_F32 || p->g.inner_kernel > 1) return false;
-    if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], p->g.k))
+    if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
         return flux__run_depthwise_gradient(p);
     p->each = 32768 / (p->g.m * p->g.k) + 1;
     flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);
