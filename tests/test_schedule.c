@@ -1156,6 +1156,40 @@ static void forget_plans(void) {
     flux__plans_forget(flux__self()->plans, 0);
 }
 
+/* Whether a kernel of this thread's plans goes over rows of n points several times, and has them
+   whole in its blocks (1) or not (0); -1: there is none. */
+static int have_whole_rows(int64_t n) {
+    const flux__plans *plans = flux__self()->plans;
+    for (int i = 0; i < FLUX__BUCKETS; i++)
+        for (const flux__plan *p = plans->bucket[i]; p; p = p->next)
+            for (int k = 0; k < p->nkernel; k++) {
+                const flux__cpu *c = (const flux__cpu *)p->kernel[k].ready;
+                if (p->kernel[k].kind == FLUX__K_FUSED && c && c->nphase > 1 && c->inner == n)
+                    return c->resident;
+            }
+    return -1;
+}
+/* Rows longer than a block are whole in a kernel that needs them again, so that it computes nothing
+   twice: not where they are very long, or few, so that threads share them. The bits are those of
+   one operation after another. */
+TEST(long_rows_are_whole_where_they_are_needed_again) {
+    ONLY_ON_CPU();
+    static const struct { int64_t n, rows; int whole; } cases[] = {
+        { 3000, 9, 1 }, { 30001, 8, 1 }, { 30001, 7, 0 }, { FLUX__LONG_ROW + 16, 8, 0 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) FLUX_SCOPE {
+        const int64_t n = cases[i].n, rows = cases[i].rows;
+        forget_plans();
+        flux_tensor *x = flux_eval(flux_randn(n, rows)), *a = flux_relu(flux_add(flux_mul(x, 1.5), 0.25));
+        flux_tensor *y = flux_eval(flux_sub(a, flux_mul(flux_mean(a, 0), x)));
+        CHECK(have_whole_rows(n) == cases[i].whole);
+        a = flux_eval(flux_relu(flux_eval(flux_add(flux_eval(flux_mul(x, 1.5)), 0.25))));
+        flux_tensor *z = flux_eval(flux_mul(flux_eval(flux_mean(a, 0)), x));
+        z = flux_eval(flux_sub(a, z));
+        REQUIRE(flux_floats(y) && flux_floats(z));
+        CHECK(!memcmp(flux_floats(y), flux_floats(z), (size_t)(n * rows) * sizeof(float)));
+    }
+}
+
 static flux_tensor *pattern_x(void) { return flux_reshape(flux_sin(flux_arange(0, 6 * 6 * 4 * 5, 1)), 6, 6, 4, 5); }
 static void use_count(void) { flux_eval(flux_sum(flux_gt(flux_eval(pattern_x()), 0.5), 0)); }
 static void use_rows(void) { flux_eval(flux_softmax(flux_eval(flux_reshape(pattern_x(), 24, 30)))); }

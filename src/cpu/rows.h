@@ -283,9 +283,12 @@ static void flux__usual_blocks(const flux__kernel *k, flux__cpu *c) {
     c->tile = FLUX__TILE;
     flux__choose_blocks(k, c);
     const int times = flux__tile_times(k, c, c->outer * c->inner >= FLUX__LARGE);
-    if (times == 1) return;
     c->tile = times * FLUX__TILE;
-    flux__choose_blocks(k, c);
+    /* a kernel that goes over long rows several times computes nothing twice if they are whole, as
+       in a norm's gradient: for that its registers may leave the first-level cache */
+    if (c->inner_first && !c->across && c->order.parts == 1 && !flux__one_pass(k) &&
+        c->inner > c->tile && c->inner <= FLUX__LONG_ROW) c->tile = (int)(c->inner + 15) / 16 * 16;
+    if (c->tile > FLUX__TILE) flux__choose_blocks(k, c);
 }
 
 /* Whether softmax-like rows have this line as their first reduction. Blocks are chosen for them:
