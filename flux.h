@@ -17134,7 +17134,11 @@ static void FLUX__F(pool_back)(const flux__pooled *p) {                         
 }                                                                                                    \
 static FLUX__INLINE void FLUX__F(pool_row)(const flux__pooled *p, int64_t r, int step) {             \
     FLUX__V v, low, none = FLUX__K(0);                                                               \
+    /* floats of x that a window goes on by, over all its rows: they are prefetched */               \
+    const int64_t far = step == 1 ? 0 : p->next[0] < 8 * p->windows ? p->next[0] / p->windows : 4;   \
+    const float *ahead = p->x[p->n - 1] + (r + 8) * p->next[0];                                      \
     for (int64_t i = 0, x; i < p->windows; i += FLUX__LANES) {                                       \
+        for (int64_t w = 0; w < far * FLUX__LANES; w += 16) FLUX__PREFETCH_LATER(ahead + i * far + w) \
         if (i + FLUX__LANES > p->windows) i = p->windows - FLUX__LANES;                              \
         x = r * p->next[0] + i * step;                                                               \
         if (p->slots) v = (FLUX__F(pool_sum)(p, x, step) + none) / FLUX__K(p->by);                   \
