@@ -23193,11 +23193,13 @@ static int flux__in_registers(const flux__kernel *k) {
 }
 
 /* How many times the usual size a register is. Larger blocks cost less per point where few
-   registers are needed or rows are short, and transpose longer runs where loads transpose. */
+   registers are needed, rows are short or each has numbers of its own to make, as between two
+   passes over it, and transpose longer runs where loads transpose. */
 static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool large) {
     if (!k->reduced) return flux__in_registers(k) < 2 ? 4 : 1;
     if (c->across) return c->inner_first ? 16 : 4;
-    if (c->inner_first) return !large && flux__in_registers(k) == 0 ? 4 : 1;
+    if (c->inner_first)
+        return !large && (flux__in_registers(k) == 0 || !flux__one_pass(k)) ? 4 : 1;
     if (large) return c->outer < 256 || c->resident ? 2 : 1;
     return c->resident || flux__in_registers(k) < 2 ? 4 : 1;
 }
