@@ -274,8 +274,8 @@ static int flux__in_registers(const flux__kernel *k) {
 static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool large) {
     if (!k->reduced) return flux__in_registers(k) < 2 ? 4 : 1;
     if (c->across) return c->inner_first ? 16 : 4;
-    if (c->inner_first)
-        return !large && (flux__in_registers(k) == 0 || !flux__one_pass(k)) ? 4 : 1;
+    if (c->inner_first && flux__in_registers(k) == 0) return !large || c->inner <= 256 ? 4 : 1;
+    if (c->inner_first) return !large && !flux__one_pass(k) ? 4 : 1;
     if (large) return c->outer < 256 || c->resident ? 2 : 1;
     return c->resident || flux__in_registers(k) < 2 ? 4 : 1;
 }
