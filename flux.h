@@ -7680,13 +7680,11 @@ static void flux__thread_free(void *state) {
     t->nscopes = 0;
     while (t->nowned > 0) flux_release(t->owned[--t->nowned]);
     if (t->plans) flux__plans_free(t->plans);
-    t->plans = NULL;
     while (t->spare) {
         flux_tensor *node = t->spare;
         t->spare = node->base;
         flux__free(node);
     }
-    t->nspare = 0;
     for (int i = 0; t->freed && i < FLUX__QUARANTINE; i++)
         flux__free(t->freed[i].object);
     flux__free(t->freed);
@@ -22468,7 +22466,6 @@ static int flux__run_fused(flux__run *run, flux__kernel *k) {
     /* too little work for a second thread is done on the calling one */
     int64_t tasks = work / 131072 + 1;
     if (tasks > 256) tasks = 256;
-    if (tasks > blocks) tasks = blocks;
     job.per_task = (blocks + tasks - 1) / tasks;
     job.tasks = (blocks + job.per_task - 1) / job.per_task;
     flux__parallel(job.tasks, flux__block_task, &job);

@@ -34,13 +34,11 @@ static void flux__thread_free(void *state) {
     t->nscopes = 0;
     while (t->nowned > 0) flux_release(t->owned[--t->nowned]);
     if (t->plans) flux__plans_free(t->plans);
-    t->plans = NULL;
     while (t->spare) {
         flux_tensor *node = t->spare;
         t->spare = node->base;
         flux__free(node);
     }
-    t->nspare = 0;
     for (int i = 0; t->freed && i < FLUX__QUARANTINE; i++)
         flux__free(t->freed[i].object);
     flux__free(t->freed);

@@ -232,7 +232,6 @@ static int flux__run_fused(flux__run *run, flux__kernel *k) {
     /* too little work for a second thread is done on the calling one */
     int64_t tasks = work / 131072 + 1;
     if (tasks > 256) tasks = 256;
-    if (tasks > blocks) tasks = blocks;
     job.per_task = (blocks + tasks - 1) / tasks;
     job.tasks = (blocks + job.per_task - 1) / job.per_task;
     flux__parallel(job.tasks, flux__block_task, &job);
