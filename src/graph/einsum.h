@@ -306,8 +306,6 @@ FLUX_DEF flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *
         if (t[i].x) flux__einsum_single(&t[i], own);
         if (!t[i].x || (i && !flux__einsum_pair(&t[0], &t[i], needed, formula)))
             return flux__reveal(h, NULL);
-        if (i) flux__einsum_single(&t[0], needed);
-        if (!t[0].x) return flux__reveal(h, NULL);
     }
     flux_tensor *y = flux__einsum_as(&t[0], out.letter);
     return flux__reveal(h, y ? flux__narrow(y, given) : NULL);
