@@ -9,7 +9,7 @@
 
 /* A bit of everything that the CPU shares out between threads: products in all orders, sums along each side and over
    all, softmax, a convolution, gradients and an update. out: the bytes of what comes out. */
-enum { BYTES = 1 << 21 };
+enum { BYTES = 1 << 22 };
 typedef struct outcome { unsigned char bytes[BYTES]; size_t n; bool failed; } outcome;
 
 static void keep(outcome *o, flux_tensor *x) {
@@ -106,7 +106,8 @@ TEST(same_numbers_for_any_number_of_threads) {
    odd lengths and from odd places on. What is on the other side of a part's edge would show. */
 static void half_products(outcome *o, flux_dtype type) {
     static const int64_t mnk[][3] = { { 196, 64, 64 }, { 64, 200, 128 }, { 72, 16, 3001 }, { 12, 900, 48 }, { 1300, 24, 18 }, { 131, 257, 77 },
-                                     { 2000, 5, 100 }, { 2000, 5, 100 }, { 65, 20, 352 } };   /* parts alone would be made otherwise than the whole */
+                                     { 2000, 5, 100 }, { 2000, 5, 100 }, { 65, 20, 352 },     /* parts alone would be made otherwise than the whole */
+                                     { 33000, 2, 4 }, { 33000, 2, 4 } };                      /* lines longer than a thread's part */
     o->n = 0, o->failed = false;
     flux_seed(7);
     for (size_t i = 0; i < sizeof mnk / sizeof *mnk; i++)
