@@ -238,6 +238,9 @@ TEST(views) {
     REFUSED(flux_repeat(x, 1, -1), "repeat: dim 1 by -1");
     CHECK(flux_len(flux_repeat(x, 0)) == 0);
     GIVES(flux_repeat_with(x, dims(8)));
+    flux_tensor *const unchanged[] = { flux_repeat_with(x, dims(0)), flux_flip_with(x, dims(0)),
+                                       flux_pad_with(x, 0, dims(0)) };
+    for (int i = 0; i < 3; i++) CHECK(flux_item(flux_all(flux_eq(unchanged[i], x))) == 1);
     flux_tensor *many[256];
     for (int i = 0; i < 256; i++) many[i] = v;
     REFUSED(flux_cat_with(0, 0, many), "cat: 0 tensors (1 to 255)");
