@@ -246,7 +246,8 @@ SIGNS = {"+": "-", "-": "+", "+=": "-=", "-=": "+=", "++": "--", "--": "++"}
 
 
 # Exchanging what these are given changes no result (but strcmp's, where it sorts).
-COMMUTE = {"strcmp", "memcmp", "fmin", "fmax", "fminf", "fmaxf", "flux__plus", "flux__times"}
+COMMUTE = {"strcmp", "strncmp", "memcmp", "fmin", "fmax", "fminf", "fmaxf", "flux__plus",
+           "flux__times", "flux__gemm_min", "flux__same_dims", "flux__same_device", "flux__same8"}
 
 
 def shifted(number, by):
