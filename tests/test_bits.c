@@ -252,6 +252,77 @@ TEST(a_convolution_with_fewer_multiplications_is_as_exact) {
     }
 }
 
+/* Windows that are not 3 x 3, a step apart and dense are none of those: of channels and images large
+   enough that they would be, beside a product of float64. */
+TEST(a_convolution_of_other_windows_is_as_exact) {
+    flux_seed(4);
+    flux_tensor *x = flux_eval(flux_randn(16, 14, 18, 2)), *wide = flux_to_dtype(x, FLUX_F64);
+    for (int i = 0; i < 40; i++) FLUX_SCOPE {
+        const int a = i < 32 ? 3 : 1 + i % 2 * 4, b = i < 32 ? 3 : 1 + i / 2 % 4;
+        const int stride[2] = { 1 + (i & 1), 1 + (i >> 1 & 1) }, dense[2] = { 1 + (i >> 2 & 1), 1 + (i >> 3 & 1) };
+        flux_tensor *w = flux_eval(flux_randn(a, b, 18, 16)), *y, *want;
+#define OPTIONS .stride = FLUX_SHAPE(stride[0], stride[1]), .dilation = FLUX_SHAPE(dense[0], dense[1])
+        if (i & 16) y = flux_crosscor(x, w, OPTIONS), want = flux_crosscor(wide, flux_to_dtype(w, FLUX_F64), OPTIONS);
+        else y = flux_conv(x, w, OPTIONS), want = flux_conv(wide, flux_to_dtype(w, FLUX_F64), OPTIONS);
+#undef OPTIONS
+        CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(y, FLUX_F64), want)))) < 1e-3);
+    }
+}
+
+/* Images, channels and batches at random, so that what is computed at once ends anywhere in a sample. */
+TEST(a_convolution_of_any_size_is_as_exact) {
+    flux_seed(6);
+    dice_state = 6;
+    for (int i = 0; i < 40; i++) FLUX_SCOPE {
+        const int64_t wide = 6 + dice(30), high = 5 + dice(16), batch = 1 + dice(6);
+        const int64_t in = 16 + dice(20), out = 16 + dice(30), pad = 1 + dice(2);
+        flux_tensor *x = flux_eval(flux_randn(wide, high, in, batch)), *w = flux_eval(flux_randn(3, 3, in, out));
+        flux_tensor *y = flux_conv(x, w, .pad = FLUX_SHAPE(pad));
+        flux_tensor *want = flux_conv(flux_to_dtype(x, FLUX_F64), flux_to_dtype(w, FLUX_F64), .pad = FLUX_SHAPE(pad));
+        CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(y, FLUX_F64), want)))) < 1e-3);
+    }
+}
+
+/* The gradient of the largest of 2 x 2 numbers, and what is almost that: other numbers than each
+   element's place to compare with, or than 0 elsewhere, another winner, elements of g for each number.
+   Lazily it is what it is step by step. */
+static flux_tensor *largest_of_four(int kind, flux_tensor *x, flux_tensor *g, bool stepwise) {
+    flux_tensor *place = flux_to_dtype(flux__iota_over(x, 5), FLUX_I64);
+    flux_tensor *win = flux__argreduce_node(x, kind != 1, 5, x->ndim);
+    flux_tensor *any = flux_to_dtype(flux_mul(flux_rand_with(flux_shape_of(x), FLUX_F32), 4), FLUX_I64);
+    if (kind == 2) place = flux_sub(3, place);
+    if (kind == 3) place = flux_add(place, flux_eq(place, 3));
+    if (kind == 4) place = flux_broadcast_to_with(flux_slice(any, 0, 0, 1), flux_shape_of(x));
+    if (kind == 5) place = flux_slice(any, 1, 0, 1);
+    if (kind == 6) place = any;
+    if (kind == 7) place = flux_reshape(flux_slice(any, 4, 0, 1), 2, 9, 2, 7, 1);
+    if (kind == 8) g = flux_broadcast_to_with(flux_slice(g, 0, 0, 1), flux_shape_of(x));
+    if (kind == 8) g = flux_eval(flux_add(g, any));
+    if (kind == 12) place = flux_add(place, flux_gt(flux__iota_on(x->device, 9, 1), 0));
+    place = flux_eval(place);
+    if (stepwise) win = flux_eval(win);
+    flux_tensor *same = kind == 9 ? flux_eq(win, place) : flux_eq(place, win);
+    if (stepwise) same = flux_eval(same);
+    flux_tensor *y = flux_where(same, g, kind == 10 ? 5.0 : kind == 11 ? (double)NAN : 0.0);
+    return kind == 13 ? flux_add(y, same) : y;
+}
+TEST(what_is_almost_the_gradient_of_a_maximum) {
+    static float was[2 * 9 * 2 * 7 * 3], now[2 * 9 * 2 * 7 * 3];
+    for (int kind = 0; kind < 14; kind++)
+        for (int flat = 0; flat < 2; flat++) FLUX_SCOPE {
+            flux_seed(3);
+            flux_tensor *x = flux_eval(flux_randn(2, 9, 2, 7, 3));
+            flux_tensor *g = flux_eval(flux_randn(1, flat ? 1 : 9, 1, 7, 3)), *y[2];
+            for (int k = 0; k < 2; k++) {
+                flux_seed(8);
+                y[k] = largest_of_four(kind, x, g, k == 1);
+            }
+            REQUIRE(flux_read(y[0], now, sizeof now) == 0 && flux_read(y[1], was, sizeof was) == 0);
+            if (!CHECK(first_other((char *)was, (char *)now, sizeof was, FLUX_F32) < 0))
+                fprintf(stderr, "    kind %d, %d\n", kind, flat);
+        }
+}
+
 /* What is not finite comes out as such, and only where a window has it. */
 TEST(a_convolution_spreads_what_is_not_finite_to_its_windows_alone) {
     static float v[18 * 16 * 16], got[18 * 16 * 16];
