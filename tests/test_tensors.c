@@ -520,6 +520,27 @@ TEST(carried_out_of_what_lies_in_a_turn) {
     CHECK(flux_mem_stats(test_device).live == live);
 }
 
+/* What a loop within a loop takes along is gone when the outer turn ends; each turn has one at a time,
+   also where it is the first object that there is. */
+TEST(carried_in_a_loop_within_a_loop) {
+    const int64_t before = flux_mem_stats(test_device).live;
+    flux_times (i, 3) {
+        flux_tensor *h = NULL;
+        flux_times (k, 20) {
+            h = flux_carry(h, flux_eval(h ? flux_add(h, 1) : flux_zeros(1000)));
+            CHECK(flux_mem_stats(test_device).live <= before + 2 * 4096);
+        }
+        CHECK(flux_at(h, 999) == 19);
+    }
+    CHECK(flux_mem_stats(test_device).live == before);
+    flux_tensor *h = NULL;
+    flux_times (k, 20) {
+        h = flux_carry(h, flux_eval(h ? flux_add(h, 1) : flux_zeros(1000)));
+        CHECK(flux_mem_stats(test_device).live <= before + 2 * 4096);
+    }
+    CHECK(flux_at(h, 999) == 19);
+}
+
 TEST(a_model_is_carried) {
     flux_layer *m = flux_dense(30, 30), *target = m;
     double w = flux_at(flux_weight(m), 2, 1);
