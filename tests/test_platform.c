@@ -500,6 +500,37 @@ TEST(threads_atomics) {
     CHECK(!flux__atomic_cas32(&x, 4, 6) && x == 5);
     CHECK(flux__atomic_cas32(&x, 5, 6) && x == 6);
 }
+
+#ifndef _WIN32
+/* A thread that still runs when the library is unloaded keeps its state: the code that would free it
+   may be gone when the thread ends. */
+static int has_state, may_end;
+static void outlive(void *arg) {
+    (void)arg;
+    flux_seed(1);
+    flux__atomic_store32(&has_state, 1);
+    while (!flux__atomic_load32(&may_end)) flux__thread_yield();
+}
+TEST(threads_that_outlive_the_library) {
+    int status = -1;
+    flux__threads_stop();                 /* with other threads a child of fork may start none */
+    fflush(stdout);
+    const pid_t child = fork();
+    if (child == 0) {
+        flux__os_thread t;
+        flux__self();
+        ended = 0, flux__tls_end = at_end;
+        if (!flux__thread_start(&t, outlive, NULL)) _exit(2);
+        while (!flux__atomic_load32(&has_state)) flux__thread_yield();
+        flux__at_exit();
+        flux__atomic_store32(&may_end, 1);
+        flux__thread_join(&t);
+        _exit(ended != 0);
+    }
+    REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+}
+#endif
 #endif
 
 static int hits[3000], crooked;           /* crooked: scratch memory off its line, or missing; CHECK is for one thread */
@@ -869,6 +900,26 @@ TEST(version) {
 }
 
 #ifdef __linux__
+/* Those online, in the affinity mask and in the container's share, whichever is smallest. */
+TEST(processors_that_may_be_used) {
+    unsigned char mask[1024] = { 0 }, one[1024] = { 0 };
+    int (*get)(int pid, size_t bytes, void *mask), (*set)(int pid, size_t bytes, const void *mask);
+    void *library = flux__library_open(NULL);
+    int want = (int)sysconf(_SC_NPROCESSORS_ONLN), share = flux__cgroup_processors(), n = 0;
+    if (!flux__library_symbol(library, "sched_getaffinity", &get, sizeof get) ||
+        !flux__library_symbol(library, "sched_setaffinity", &set, sizeof set) ||
+        get(0, sizeof mask, mask) != 0) SKIP("no affinity mask here");
+    for (int i = 0; i < 8 * 1024; i++) {
+        if (!(mask[i / 8] >> i % 8 & 1)) continue;
+        if (!n++) one[i / 8] = (unsigned char)(1 << i % 8);
+    }
+    CHECK(flux__allowed_processors() == n);
+    want = n < want ? n : want;
+    CHECK(flux__processors() == (share > 0 && share < want ? share : want));
+    if (set(0, sizeof one, one) == 0) CHECK(flux__processors() == 1);
+    CHECK(set(0, sizeof mask, mask) == 0);
+}
+
 /* What /sys/fs/cgroup/cpu.max may hold: "quota period" or "max period". */
 TEST(numbers_of_a_file) {
     static const struct { const char *text; int n; long a, b; } cases[] = {
