@@ -291,4 +291,26 @@ TEST(many_silenced_ids) {
     flux_silence(NULL);
 }
 
+/* An error that a call had to keep while it held a lock is said when that is given up, and not again
+   by the next call that holds one. */
+TEST(an_error_is_said_once) {
+    const flux_device cpu = { 0, 0 };
+    int failures = 0;
+    flux_on_error(count, NULL);
+    for (long k = 0; k < 30; k++) FLUX_SCOPE {
+        flux_mem_trim(cpu);
+        sentences = 0;
+        flux__test_memory_once(k);
+        flux_item(flux_sum(flux_exp(flux_ones(3 + k))));
+        flux__test_memory(-1);
+        const int said = sentences;
+        failures += said;
+        for (int again = 0; again < 2; again++) flux_mem_trim(cpu);
+        CHECK(sentences == said && (said == 1) == flux_failed());
+        flux_clear();
+    }
+    flux_on_error(NULL, NULL);
+    CHECK(failures > 5);
+}
+
 TEST_MAIN()

@@ -245,6 +245,84 @@ TEST(keys_tell_numbers_leaves_and_nodes_apart) {
         }
 }
 
+/* Graphs that are alike but for one word of their keys, v: each is computed as itself, whichever came
+   first. x, y: 4 x 4. i: indices. */
+#define ALIKE(X)                                                                                     \
+    X(operation, v ? flux_sin(x) : flux_cos(x)) X(order, v ? flux_sub(x, y) : flux_sub(y, x))        \
+    X(twice, flux_mul(x, v ? x : y)) X(number, flux_add(x, v ? 2.0 : 3.0))                           \
+    X(dtype, flux_to_dtype(flux_to_dtype(x, v ? FLUX_F16 : FLUX_BF16), FLUX_F32))                    \
+    X(leaf, flux_exp(flux_to_dtype(v ? half : brain, FLUX_F32)))                                     \
+    X(result, flux_to_dtype(flux_exp(x), v ? FLUX_I32 : FLUX_F64))                                   \
+    X(shape, flux_exp(v ? flux_reshape(x, 2, 8) : flux_reshape(x, 8, 2)))                            \
+    X(dims, flux_exp(v ? flux_reshape(x, 16) : flux_reshape(x, 16, 1)))                              \
+    X(rows, flux_exp(v ? flux_slice(x, 0, 0, 2) : flux_slice(x, 1, 0, 2)))                           \
+    X(offset, flux_exp(flux_slice(x, 0, v, v + 2))) X(strides, flux_exp(v ? x : flux_transpose(x)))  \
+    X(step, flux_exp(flux_slice_step(x, 0, 0, 3, 1 + v)))                                            \
+    X(view, flux_add(flux_exp(x), v ? x : flux_transpose(x)))                                        \
+    X(node, flux_square(v ? flux_exp(x) : flux_transpose(flux_exp(x))))                              \
+    X(reduction, v ? flux_sum(x, 0) : flux_max(x, 0)) X(mask, v ? flux_sum(x, 0) : flux_sum(x, 1))   \
+    X(winner, v ? flux_argmax(x, 0) : flux_argmin(x, 0))                                             \
+    X(rivals, v ? flux_argmax(x, 0) : flux_argmax(x, 1)) X(gather, flux_gather(x, v, i))             \
+    X(scatter, flux_scatter_add(x, v, i, y)) X(cat, flux_cat(v, x, y))                               \
+    X(sort, flux_argsort(x, .dim = 0, .descending = v != 0)) X(order_dim, flux_argsort(x, .dim = v)) \
+    X(draw, v ? flux_rand(4, 4) : flux_randn(4, 4)) X(fill, flux_pad(x, v ? 5.0 : 7.0, 1, 1))        \
+    X(place, flux_pad(x, 0, v, 1 - v)) X(diagonal, flux_diag(flux_slice(x, 0, 0, 1), v ? 1 : -1))    \
+    X(meet, v ? flux_grad(flux_gradient(flux_sum(flux_square(flux_maxpool(image, FLUX_SHAPE(2),     \
+      .stride = FLUX_SHAPE(1)))), image), image) : flux_grad(flux_gradient(flux_sum(flux_square(    \
+      flux_maxpool(image, FLUX_SHAPE(2), .stride = FLUX_SHAPE(2)))), image), image))                 \
+    X(back, flux__interpolated(x, FLUX_SHAPE(7, 4), v != 0))                                         \
+    X(causal, flux_nth(flux_dot_product_attention(x, y, x, .causal = v != 0), 0))                    \
+    X(heads, flux_nth(flux_dot_product_attention(x, y, x, .nheads = v ? 2 : 4), 0))                  \
+    X(scan, v ? flux_cumsum(x, 0) : flux_cumprod(x, 0))                                              \
+    X(flip, v ? flux_conv(large, kernel) : flux_crosscor(large, kernel))                             \
+    X(product, v ? flux_matmul(x, y) : flux_matmul(y, x))
+enum {
+#define X(name, graph) ALIKE_##name,
+    ALIKE(X)
+#undef X
+    ALIKE_COUNT
+};
+static flux_tensor *alike(int which, int v) {
+    flux_seed(3);
+    flux_tensor *x = flux_eval(flux_randn(4, 4)), *y = flux_eval(flux_randn(4, 4));
+    flux_tensor *half = flux_eval(flux_to_dtype(x, FLUX_F16)), *brain = flux_eval(flux_to_dtype(x, FLUX_BF16));
+    flux_tensor *i = flux_eval(flux_randint(0, 4, 4)), *image = flux_eval(flux_randn(4, 4, 1, 1));
+    flux_tensor *large = flux_eval(flux_randn(9, 9, 16, 2)), *kernel = flux_eval(flux_randn(3, 3, 16, 16));
+    switch (which) {
+#define X(name, graph) case ALIKE_##name: return graph;
+    ALIKE(X)
+#undef X
+    }
+    return NULL;
+}
+TEST(a_plan_is_of_one_graph_alone) {
+#define X(name, graph) #name,
+    static const char *const names[] = { ALIKE(X) };
+#undef X
+    static double got[2][2][4000];
+    for (int which = 0; which < ALIKE_COUNT; which++) FLUX_SCOPE {
+        int64_t n[2][2] = { { 0 } };
+        for (int turn = 0; turn < 2; turn++) {
+            flux__thread *self = flux__self();
+            if (self->plans) flux__plans_free(self->plans);
+            self->plans = NULL;
+            for (int k = 0; k < 2; k++) {
+                const int v = k ^ turn;
+                flux_tensor *y = flux_to_dtype(flux_eval(alike(which, v)), FLUX_F64);
+                n[turn][v] = flux_len(y);
+                CHECK(flux_read(y, got[turn][v], (size_t)(n[turn][v] * 8)) == 0);
+            }
+        }
+        bool same = true, other = n[0][0] != n[0][1];
+        for (int v = 0; v < 2; v++) {
+            same = same && n[0][v] == n[1][v] && !memcmp(got[0][v], got[1][v], (size_t)(n[0][v] * 8));
+            other = other || memcmp(got[0][0], got[0][1], (size_t)(n[0][0] * 8));
+        }
+        if (!CHECK(same)) fprintf(stderr, "    %s\n", names[which]);
+        if (!CHECK(other || which == ALIKE_shape || which == ALIKE_dims)) fprintf(stderr, "    %s\n", names[which]);
+    }
+}
+
 /* What flux_allow_tf32 says is in the key: a plan made before it was called is not taken after. */
 TEST(a_plan_is_of_the_precision_that_was_allowed) {
     flux_tensor *a = flux_eval(flux_randn(7, 5)), *b = flux_eval(flux_randn(5, 3));
