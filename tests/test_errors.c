@@ -263,21 +263,20 @@ TEST(wrong_arguments) {
 }
 
 /* A list that is full is an error; an id that was only shown gives its place up. */
-static int shown;
 static void count_shown(flux_level level, const char *id, const char *message, void *user) {
-    (void)level, (void)message, (void)user;
-    shown += !strcmp(id, "data.batchsize");
+    (void)level, (void)message;
+    *(int *)user += !strcmp(id, "data.batchsize");
 }
 TEST(many_silenced_ids) {
     char id[20];
+    int shown = 0;
     flux_silence(NULL);
     for (int i = 0; i < 64; i++) snprintf(id, sizeof id, "some.id.%d", i), flux_silence(id);
     flux_silence("some.id.63");
     CHECK(!flux_failed());
     CHECK_ERROR(flux_silence("one.more"), "silence: \"one.more\" is one too many: 64 ids can be silenced");
     flux_silence(NULL);
-    shown = 0;
-    flux_on_log(count_shown, NULL);
+    flux_on_log(count_shown, &shown);
     flux_dataloader(flux_ones(3), .batchsize = 4);         /* says data.batchsize, once */
     for (int i = 1; i < 64; i++) snprintf(id, sizeof id, "some.id.%d", i), flux_silence(id);
     flux_dataloader(flux_ones(3), .batchsize = 4);

@@ -323,6 +323,33 @@ TEST(a_plan_is_of_one_graph_alone) {
     }
 }
 
+/* Kernels of one plan share scratch memory, as much as the one that needs most, wherever it stands. */
+TEST(kernels_share_scratch_memory) {
+    static const int64_t sizes[] = { 37, 9001, 500 };
+    flux_tensor *x[3], *y[3], *apart[3];
+    for (int first = 0; first < 3; first++) FLUX_SCOPE {
+        for (int i = 0; i < 3; i++) {
+            x[i] = flux_eval(flux_randn(sizes[(first + i) % 3]));
+            apart[i] = flux_eval(flux_argsort(x[i]));
+            y[i] = flux_argsort(x[i]);
+        }
+        CHECK(flux_eval_all(3, y) == 0);
+        for (int i = 0; i < 3; i++) CHECK(flux_item(flux_all(flux_eq(y[i], apart[i]))) == 1);
+    }
+}
+
+/* Memory without a tensor, as a kernel's own, is in a message with the bytes it was asked for. */
+TEST(memory_without_a_tensor_in_a_message) {
+    ONLY_ON_CPU();
+    flux_mem_trim(test_device);
+    flux__buffer_release(flux__buffer_new(test_device, 4900000, NULL));
+    flux__buffer *own = flux__buffer_new(test_device, 5000000, NULL);
+    flux_mem_limit(test_device, 6 << 20);
+    CHECK_ERROR(flux_eval(flux_rand(1000000)), "; the largest: (4.77 MiB)");
+    flux_mem_limit(test_device, 0);
+    flux__buffer_release(own);
+}
+
 /* What flux_allow_tf32 says is in the key: a plan made before it was called is not taken after. */
 TEST(a_plan_is_of_the_precision_that_was_allowed) {
     flux_tensor *a = flux_eval(flux_randn(7, 5)), *b = flux_eval(flux_randn(5, 3));
