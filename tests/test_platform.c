@@ -90,6 +90,7 @@ TEST(link_stays_a_link) {
 #else
 #include <dirent.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -452,6 +453,40 @@ TEST(clock_and_machine) {
     if (f) CHECK(!flux__is_terminal(f));
     if (f) fclose(f);
 }
+
+#if !defined(_WIN32) && defined(TIOCSWINSZ)
+/* A terminal of so many columns in place of a stream, and what stood there before. */
+typedef struct terminal { int master, stream, before; } terminal;
+static bool terminal_open(terminal *t, int stream, int columns) {
+    struct winsize size = { 24, (unsigned short)columns, 0, 0 };
+    t->master = posix_openpt(O_RDWR | O_NOCTTY);
+    const char *name = t->master >= 0 && !grantpt(t->master) && !unlockpt(t->master) ? ptsname(t->master) : NULL;
+    const int slave = name ? open(name, O_RDWR | O_NOCTTY) : -1;
+    t->stream = stream, t->before = slave < 0 ? -1 : dup(stream);
+    bool there = slave >= 0 && ioctl(slave, TIOCSWINSZ, &size) == 0 && dup2(slave, stream) == stream;
+    if (slave >= 0) close(slave);
+    return there;
+}
+static void terminal_close(terminal *t) {
+    if (t->before >= 0) dup2(t->before, t->stream), close(t->before);
+    if (t->master >= 0) close(t->master);
+}
+TEST(terminals_are_known_by_their_stream) {
+    terminal out, errors;
+    int wide[2] = { 0 };
+    bool is[4] = { 0 };
+    fflush(stdout), fflush(stderr);
+    bool there = terminal_open(&out, 1, 33) & terminal_open(&errors, 2, 44);
+    if (there) wide[0] = flux__terminal_width(stdout), wide[1] = flux__terminal_width(stderr);
+    is[0] = flux__is_terminal(stdout), is[1] = flux__is_terminal(stderr), is[2] = flux__is_terminal(stdin);
+    terminal_close(&errors);
+    is[3] = flux__is_terminal(stdout);
+    terminal_close(&out);
+    if (!there) SKIP("no terminals of one's own here");
+    CHECK(wide[0] == 33 && wide[1] == 44);
+    CHECK(is[0] && is[1] && !is[2] && is[3]);
+}
+#endif
 
 TEST(libraries) {
     size_t (*length)(const char *);
