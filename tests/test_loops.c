@@ -1231,4 +1231,110 @@ TEST(depthwise_gradients_are_plain_products) {
 }
 #endif
 
+/* ---------------- layouts of whole tensors */
+
+static int any_of(int n) { return (int)((roll() >> 20) % (uint64_t)n); }
+
+/* Steps from element to element of a shape, in memory of dtype t that holds the places from lo to hi
+   alone, so that a sanitizer sees a step too far. */
+typedef struct layout { int64_t step[FLUX_MAX_DIMS], lo, hi; int t; char *memory; } layout;
+static char *layout_at(const layout *l, int64_t i) {
+    return l->memory + (i - l->lo) * (int64_t)flux__dtypes[l->t].size;
+}
+static double layout_number(const layout *l, int64_t i) {
+    double v;
+    flux__load(FLUX__F64C, &v, l->t, layout_at(l, i), 1, 1);
+    return v;
+}
+/* Dims in any order and direction, with gaps or none; some of step 0 if `again`; or, if `meet`,
+   elements that have places in common. */
+static void layout_draw(layout *l, const flux_shape *s, int t, bool again, bool meet) {
+    const int first = s->ndim ? any_of(s->ndim) : 0, way = any_of(2) ? 1 : s->ndim - 1;
+    int64_t run = 1 + (any_of(4) == 0);
+    l->lo = l->hi = 0, l->t = t;
+    for (int i = 0; i < s->ndim; i++) {
+        const int d = (first + i * way) % s->ndim;
+        l->step[d] = any_of(4) ? run : -run;
+        run *= s->dim[d] + (any_of(3) == 0);
+        if (again && any_of(3) == 0) l->step[d] = 0;
+        if (meet) l->step[d] = 1 + any_of(3);
+    }
+    for (int d = 0; d < s->ndim; d++)
+        *(l->step[d] < 0 ? &l->lo : &l->hi) += l->step[d] * (s->dim[d] - 1);
+    l->memory = (char *)malloc((size_t)(l->hi - l->lo + 1) * flux__dtypes[t].size);
+    for (int64_t i = l->lo; i <= l->hi; i++) flux__store_number(t, layout_at(l, i), any_of(4));
+}
+/* Where element number i is. */
+static int64_t layout_place(const layout *l, const flux_shape *s, int64_t i) {
+    int64_t at = 0;
+    for (int d = 0; d < s->ndim; i /= s->dim[d++]) at += i % s->dim[d] * l->step[d];
+    return at;
+}
+
+/* Up to five dims, of which the first may be a long row; all elements are small whole numbers. */
+static flux_shape layout_shape(void) {
+    flux_shape s = flux__shape(NULL, any_of(5));
+    for (int d = 0; d < s.ndim; d++) s.dim[d] = 1 + any_of(d || any_of(3) ? 9 : 600 / s.ndim / s.ndim);
+    return s;
+}
+
+TEST(copies_and_sums_between_any_two_layouts) {
+    static const int dtypes[] = { FLUX_F32, FLUX_F32, FLUX_F64, FLUX_F16, FLUX_BF16, FLUX_I32, FLUX_I64, FLUX_U8 };
+    for (int turn = 0; turn < 800; turn++) {
+        const flux_shape s = layout_shape();
+        const int t = dtypes[any_of(8)];
+        const bool add = any_of(2);
+        layout from, to;
+        layout_draw(&from, &s, t, any_of(2), false);
+        layout_draw(&to, &s, t, false, add && any_of(2));
+        const int64_t room = to.hi - to.lo + 1, n = flux__count(&s);
+        double *want = (double *)malloc((size_t)room * sizeof *want);
+        for (int64_t i = 0; i < room; i++) want[i] = layout_number(&to, to.lo + i);
+        for (int64_t i = 0; i < n; i++) {
+            double *at = &want[layout_place(&to, &s, i) - to.lo];
+            *at = (add ? *at : 0) + layout_number(&from, layout_place(&from, &s, i));
+        }
+        flux__copy_elements(t, &s, layout_at(&to, 0), to.step, layout_at(&from, 0), from.step, add);
+        int64_t same = 0;
+        const double most = t == FLUX_BF16 ? 256 : t == FLUX_U8 ? 255 : 2048;
+        while (same < room && (want[same] > most || layout_number(&to, to.lo + same) == want[same])) same++;
+        if (!CHECK(same == room)) fprintf(stderr, "    turn %d: place %d\n", turn, (int)same);
+        free(want), free(from.memory), free(to.memory);
+    }
+}
+
+/* Rows with other elements before, between and behind them; and which layouts are such rows. */
+TEST(rows_that_ascend_are_written_with_what_is_between) {
+    int ascending = 0;
+    for (int turn = 0; turn < 800; turn++) {
+        const flux_shape s = layout_shape();
+        const int t = any_of(2) ? FLUX_F32 : FLUX_F16, before = any_of(3), behind = any_of(3);
+        layout from, to;
+        layout_draw(&from, &s, t, false, false);
+        layout_draw(&to, &s, t, false, false);
+        bool ascends = s.ndim > 0 && to.step[0] == 1;
+        for (int64_t i = 0, end = 0, n = flux__count(&s); i < n && ascends; i += s.dim[0]) {
+            ascends = i == 0 || layout_place(&to, &s, i) >= end;
+            end = layout_place(&to, &s, i) + s.dim[0];
+        }
+        CHECK(flux__rows_ascend(&s, to.step) == ascends);
+        if (ascends && from.step[0] == 1) {
+            const int64_t slice = before + to.hi + 1 + behind;
+            layout out = { { 0 }, 0, slice - 1, t, (char *)malloc((size_t)slice * flux__dtypes[t].size) };
+            char one[8];
+            flux__store_number(t, one, 9);
+            flux__copy_padded(&s, out.memory, before, to.step, layout_at(&from, 0), from.step, flux__dtypes[t].size, one, slice);
+            int64_t nines = 0, right = 0, n = flux__count(&s);
+            for (int64_t i = 0; i < slice; i++) nines += layout_number(&out, i) == 9;
+            for (int64_t i = 0; i < n; i++)
+                right += layout_number(&out, before + layout_place(&to, &s, i)) == layout_number(&from, layout_place(&from, &s, i));
+            CHECK(right == n && nines == slice - n);
+            ascending++;
+            free(out.memory);
+        }
+        free(from.memory), free(to.memory);
+    }
+    CHECK(ascending > 50);
+}
+
 TEST_MAIN()
