@@ -102,6 +102,32 @@ TEST(same_numbers_for_any_number_of_threads) {
     flux_threads(0);
 }
 
+#define SAME(a, b) CHECK(flux_item(flux_all(flux_eq(a, b))) == 1)
+/* Of what is larger than a thread's part, one is a part: rows that are gathered, added, padded and
+   copied in another order, images that are convolved channel by channel and interpolated. */
+TEST(what_is_larger_than_a_part) {
+    flux_threads(2);
+    for (int64_t n = 20000; n < 50000; n += 20000) FLUX_SCOPE {
+        const int64_t wide = n / 100;
+        flux_tensor *x = flux_eval(flux_floor(flux_mul(flux_rand(n, 3), 9))), *z = flux_zeros(n, 3);
+        flux_tensor *i = flux_from(((int32_t[]){ 2, 0, 2 }), 3), *a[3];
+        for (int k = 0; k < 3; k++) a[k] = flux_slice(x, 1, k, k + 1);
+        SAME(flux_gather(x, 1, i), flux_cat(1, a[2], a[0], a[2]));
+        SAME(flux_scatter_add(z, 1, i, x), flux_cat(1, a[1], flux_zeros(n, 1), flux_add(a[0], a[2])));
+        SAME(flux_slice(flux_pad(x, 7, 1, 2, 1, 0), 0, 0, 1), flux_full(7, 1, 4));
+        SAME(flux_slice(flux_slice(flux_pad(x, 7, 1, 2, 1, 0), 0, 1, n + 1), 1, 1, 4), x);
+        flux_tensor *turned = flux_copy(flux_permute(flux_reshape(x, 2, n / 2, 3), 1, 0, 2));
+        SAME(flux_permute(turned, 1, 0, 2), flux_reshape(x, 2, n / 2, 3));
+        flux_tensor *image = flux_reshape(x, wide, 100, 3, 1), *w = flux_eval(flux_randint(0, 5, 3, 3, 1, 3));
+        w = flux_eval(flux_to_dtype(w, FLUX_F32));
+        SAME(flux_conv(image, w, .groups = 3), flux_to_dtype(flux_conv(flux_to_dtype(image, FLUX_F64),
+             flux_to_dtype(w, FLUX_F64), .groups = 3), FLUX_F32));
+        flux_tensor *larger = flux_call(flux_upsample(FLUX_BILINEAR, .size = FLUX_SHAPE(2 * wide - 1, 199)), image);
+        SAME(flux_slice_step(flux_slice_step(larger, 0, 0, 2 * wide - 1, 2), 1, 0, 199, 2), image);
+    }
+    flux_threads(0);
+}
+
 /* Half formats: each thread makes its own f32, or words, of what its part reads; as sums of products and as tiles, in all orders, of
    odd lengths and from odd places on. What is on the other side of a part's edge would show. */
 static void half_products(outcome *o, flux_dtype type) {
