@@ -138,4 +138,34 @@ TEST(gradients_are_like_their_operands) {
     }
 }
 
+/* The gradient that arrives is a view where what comes next is one: the other way round, behind other
+   elements, from its end. What it gives is that of the same numbers side by side. */
+static flux_tensor *seen_as(int way, flux_tensor *y, flux_tensor *other) {
+    flux_shape s = flux_shape_of(y), order = s;
+    for (int d = 0; d < s.ndim; d++) order.dim[d] = s.ndim - 1 - d;
+    return way == 0 ? y : way == 1 ? flux_permute_with(y, order) : way == 2 ? flux_flip(y, 0) : flux_cat(s.ndim - 1, other, y);
+}
+TEST(gradients_that_arrive_as_views) {
+    double v[2][12];
+    for (int i = 0; i < 12; i++) v[0][i] = (i * 7 % 12 - 5.5) / 8, v[1][i] = (i * 5 % 12 - 4.5) / 8;
+    for (int i = 0; i < (int)(sizeof two / sizeof *two); i++) FLUX_SCOPE {
+        flux_tensor *x[2] = { flux_from(v[0], 4, 3), flux_from(v[1], 4, 3) }, *weight = NULL, *other = NULL, *want[2] = { NULL };
+        for (int way = 0; way < 4; way++) {
+            if (test_left_out(i + way, 12)) continue;
+            flux_tensor *y = two[i].f(x[0], x[1]);
+            if (flux_ndim(y) == 0) break;
+            if (!weight) weight = flux_eval(flux_randn_with(flux_shape_of(y), FLUX_F64)), other = flux_eval(flux_neg(weight));
+            for (int views = want[0] != NULL; views < 2; views++) {
+                flux_tensor *w = flux_eval(flux_copy(seen_as(views ? way : 0, weight, other)));
+                flux_grads *g = flux_gradient(flux_sum(flux_mul(seen_as(views ? way : 0, y, other), w)), x[0], x[1]);
+                for (int k = 0; k < 2 && CHECK(flux_grad(g, x[k]) != NULL); k++) {
+                    if (!views) want[k] = flux_eval(flux_grad(g, x[k]));
+                    else if (!CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_grad(g, x[k]), want[k])))) < 1e-12))
+                        fprintf(stderr, "    %s, by operand %d, way %d\n", two[i].name, k, way);
+                }
+            }
+        }
+    }
+}
+
 TEST_MAIN()

@@ -165,6 +165,10 @@ TEST(einsteins_sums) {
     VALUES(flux_einsum("ij,j,i->i", x, v, flux_values(1, 2)), 0, 1 + 6 + 15, 2 * (2 + 8 + 18));
     VALUES(flux_einsum("ij,jk,kl->il", x, y, x), 0, 11 + 14, 14 + 16, 33 + 28, 42 + 32, 55 + 42, 70 + 48);
     CHECK(flux_dtype_of(flux_einsum("i,i", flux_to_dtype(v, FLUX_F16), flux_to_dtype(v, FLUX_F16))) == FLUX_F16);
+    flux_tensor *counts = flux_to_dtype(x, FLUX_I32), *products = flux_einsum("ij,kj->ik", counts, counts);
+    CHECK(flux_dtype_of(products) == FLUX_F32 && flux_dtype_of(flux_einsum("ij->ji", counts)) == FLUX_F32);
+    CHECK(flux_dtype_of(flux_einsum("ij->i", counts)) == FLUX_F32);
+    VALUES(products, 0, 35, 44, 44, 56);
     CHECK_ERROR(flux_einsum("ij,jk->ik", x, x), "j of \"ij,jk->ik\" is 3, and in operand 2 it is 2");
     CHECK_ERROR(flux_einsum("ijk->ij", x), "names 3 dims");
     CHECK_ERROR(flux_einsum("ij->k", x), "k stands in no operand");
