@@ -429,6 +429,27 @@ TEST(a_convolution_without_scratch_memory_is_an_error) {
 }
 #endif
 
+/* Numbers on either side of a tensor, those among them that make no node. */
+TEST(numbers_on_either_side) {
+    static const double numbers[] = { 0, 1, -1, 2, -0.5 };
+    const double v[] = { 1.5, -2, 0.25, 3 };
+    for (int type = 0; type < 2; type++)
+        for (int i = 0; i < 5; i++) FLUX_SCOPE {
+            const double c = numbers[i];
+            flux_tensor *x = flux_to_dtype(flux_from(v, 4), type ? FLUX_F64 : FLUX_F32);
+            flux_tensor *y[] = { flux_add(x, c), flux_add(c, x), flux_sub(x, c), flux_sub(c, x), flux_mul(x, c), flux_mul(c, x),
+                                 flux_div(x, c), flux_div(c, x), flux_max2(x, c), flux_max2(c, x), flux_min2(x, c), flux_min2(c, x),
+                                 flux_pow(flux_abs(x), c), flux_pow(2.0, x), flux_gt(x, c), flux_gt(c, x), flux_eq(x, c), flux_eq(c, x) };
+            for (int op = 0; op < (int)(sizeof y / sizeof *y); op++)
+                for (int k = 0; k < 4; k++) {
+                    const double a = v[k];
+                    const double want[] = { a + c, c + a, a - c, c - a, a * c, c * a, a / c, c / a, fmax(a, c), fmax(c, a), fmin(a, c), fmin(c, a),
+                                            pow(fabs(a), c), pow(2, a), a > c, c > a, a == c, c == a };
+                    CHECK_NEAR(flux_at(y[op], k), want[op], 1e-6);
+                }
+        }
+}
+
 /* ---------------- convolution and pooling: values by a plain loop, gradients by differences */
 
 typedef struct conv_case { int kind; flux_conv_opts o; flux_pool_opts p; flux_tensor *fixed; bool by_weight; } conv_case;
