@@ -255,6 +255,7 @@ TEST(a_convolution_with_fewer_multiplications_is_as_exact) {
 /* Windows that are not 3 x 3, a step apart and dense are none of those: of channels and images large
    enough that they would be, beside a product of float64. */
 TEST(a_convolution_of_other_windows_is_as_exact) {
+    ONLY_ON_CPU();
     flux_seed(4);
     flux_tensor *x = flux_eval(flux_randn(16, 14, 18, 2)), *wide = flux_to_dtype(x, FLUX_F64);
     for (int i = 0; i < 40; i++) FLUX_SCOPE {
@@ -271,6 +272,7 @@ TEST(a_convolution_of_other_windows_is_as_exact) {
 
 /* Images, channels and batches at random, so that what is computed at once ends anywhere in a sample. */
 TEST(a_convolution_of_any_size_is_as_exact) {
+    ONLY_ON_CPU();
     flux_seed(6);
     dice_state = 6;
     for (int i = 0; i < 40; i++) FLUX_SCOPE {
@@ -307,6 +309,7 @@ static flux_tensor *largest_of_four(int kind, flux_tensor *x, flux_tensor *g, bo
     return kind == 13 ? flux_add(y, same) : y;
 }
 TEST(what_is_almost_the_gradient_of_a_maximum) {
+    ONLY_ON_CPU();
     static float was[2 * 9 * 2 * 7 * 3], now[2 * 9 * 2 * 7 * 3];
     for (int kind = 0; kind < 14; kind++)
         for (int flat = 0; flat < 2; flat++) FLUX_SCOPE {

@@ -435,6 +435,7 @@ TEST(numbers_on_either_side) {
     const double v[] = { 1.5, -2, 0.25, 3 };
     for (int type = 0; type < 2; type++)
         for (int i = 0; i < 5; i++) FLUX_SCOPE {
+            if (test_left_out(i, 5)) continue;
             const double c = numbers[i];
             flux_tensor *x = flux_to_dtype(flux_from(v, 4), type ? FLUX_F64 : FLUX_F32);
             flux_tensor *y[] = { flux_add(x, c), flux_add(c, x), flux_sub(x, c), flux_sub(c, x), flux_mul(x, c), flux_mul(c, x),

@@ -106,6 +106,7 @@ TEST(same_numbers_for_any_number_of_threads) {
 /* Of what is larger than a thread's part, one is a part: rows that are gathered, added, padded and
    copied in another order, images that are convolved channel by channel and interpolated. */
 TEST(what_is_larger_than_a_part) {
+    if (test_device.backend) SKIP("about the CPU's threads");
     flux_threads(2);
     for (int64_t n = 20000; n < 50000; n += 20000) FLUX_SCOPE {
         const int64_t wide = n / 100;
