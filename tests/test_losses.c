@@ -197,6 +197,85 @@ TEST(golden_siamese) {
         -33.8, 1e-9);
 }
 
+/* ---- every formula, written out once more, with its options at their defaults, given, and given as 0 */
+
+static double y_log(double y, double q) { return y == 0 && q <= 0 ? 0 : y * log(q); }
+static double above0(double x) { return x > 0 ? x : 0; }
+/* What element i adds to loss k of FLUX__LOSSES; `soft` has the softmax of p along its classes. */
+static double element(int k, double p, double y, double soft, const flux_loss_opts *o) {
+    const double e = fabs(p - y), q = p + o->eps, right = y * p + (1 - y) * (1 - p) + o->eps;
+    switch (k) {
+    case 0: return e;
+    case 1: return e * e;
+    case 2: return pow(log(q / (y + o->eps)), 2);
+    case 3: return e < o->delta ? e * e / 2 : o->delta * (e - o->delta / 2);
+    case 4: return -y_log(y, q);
+    case 5: return -y * log(soft);
+    case 6: return -y_log(y, q) - y_log(1 - y, 1 - p + o->eps);
+    case 7: return (1 - y) * p + log1p(exp(-p));
+    case 8: return y_log(y, y) - y_log(y, q);
+    case 9: return p - y_log(y, p);
+    case 10: return above0(1 - p * y);
+    case 11: return pow(above0(1 - p * y), 2);
+    case 14: return -pow(above0(1 - q), o->gamma) * y_log(y, q);
+    case 15: return -pow(above0(1 - right), o->gamma) * log(right);
+    default: return (1 - y) * p * p + y * pow(above0(o->margin - p), 2);
+    }
+}
+static double whole(bool dice, const double *p, const double *y, const flux_loss_opts *o) {
+    double both = 0, squares = 0, wrong = 0;
+    for (int i = 0; i < 12; i++) {
+        both += p[i] * y[i], squares += p[i] * p[i] + y[i] * y[i];
+        wrong += o->beta * (1 - y[i]) * p[i] + (1 - o->beta) * y[i] * (1 - p[i]);
+    }
+    return dice ? 1 - (2 * both + o->smooth) / (squares + o->smooth) : 1 - (both + 1) / (both + wrong + 1);
+}
+TEST(every_formula_with_every_option) {
+    static flux_tensor *(*const loss[])(flux_loss_opts) = {
+#define WITH(name, per) flux_##name##_with,
+        FLUX__LOSSES(WITH)
+    };
+    static const char per[] = "EEEESSEESEEEBBSEE";             /* element, sample, batch */
+    static const double p[12] = { 0, 0.3, 1, 0.6, 0.25, 0.9, 0.125, 1, 0, 0.75, 0.5, 0.01 },
+                        y[12] = { 0, 0.25, 1, 0.8, 0.1, 0.5, 1, 1, 0, 0, 0.4, 0 };
+    flux_tensor *tp = flux_from(p, 3, 4), *ty = flux_from(y, 3, 4);
+    double total[4] = { 0 };
+    for (int i = 0; i < 12; i++) total[i / 3] += exp(p[i]);
+    const flux_loss_opts sets[3] = {
+        { .eps = 2.220446049250313e-16, .delta = 1, .gamma = 2, .margin = 1, .smooth = 1, .beta = 0.7 },
+        { .eps = 0.125, .delta = 0.2, .gamma = 1.5, .margin = 0.6, .smooth = 0.25, .beta = 0.4 },
+        { .eps = 0, .delta = 0, .gamma = 0, .margin = 0, .smooth = 0, .beta = 0 } };
+    for (int k = 0; k < 17; k++)
+        for (int set = 0; set < 3; set++) FLUX_SCOPE {
+            const flux_loss_opts *v = &sets[set];
+            flux_loss_opts o = FLUX_OPTIONS(flux_loss_opts, .eps = v->eps, .delta = v->delta, .gamma = v->gamma,
+                                            .margin = v->margin, .smooth = v->smooth, .beta = v->beta), none = { .yhat = tp, .y = ty };
+            o.yhat = tp, o.y = ty;
+            double want = per[k] == 'B' ? whole(k == 12, p, y, v) : 0;
+            for (int i = 0; i < 12 && per[k] != 'B'; i++)
+                want += element(k, p[i], y[i], exp(p[i]) / total[i / 3], v) / (per[k] == 'S' ? 4 : 12);
+            const double got = flux_item(loss[k](set ? o : none));
+            if (!CHECK(test_close(got, want, 1e-12) || (isnan(got) && isnan(want)))) fprintf(stderr, "    loss %d, options %d: %.17g, not %.17g\n", k, set, got, want);
+        }
+}
+/* A label is the one-hot column of its class, in each loss that takes labels, however they are summed up. */
+TEST(labels_are_columns) {
+    static flux_tensor *(*const loss[])(flux_loss_opts) = { flux_crossentropy_with, flux_logitcrossentropy_with, flux_kldivergence_with, flux_focal_loss_with };
+    static const int32_t label[4] = { 2, 0, 1, 1 };
+    static const double w[3] = { 0.5, 3, 1.25 };
+    for (int k = 0; k < 4; k++)
+        for (int agg = FLUX_MEAN; agg <= FLUX_NONE; agg++)
+            for (int way = 0; way < 4; way++) FLUX_SCOPE {
+                flux_loss_opts o = { .yhat = P(), .agg = (flux_agg)agg, .eps = 0.125, .gamma = 1.5 };
+                if (way % 2) o.weights = flux_from(w, 3);
+                o.y = flux_to_dtype(flux_from(label, 4), way < 2 ? FLUX_I32 : FLUX_U8);
+                flux_tensor *a = loss[k](o);
+                o.y = H();
+                flux_tensor *b = loss[k](o);
+                CHECK(a && b && flux_ndim(a) == flux_ndim(b) && flux_item(flux_max(flux_abs(flux_sub(a, b)))) < 1e-14);
+            }
+}
+
 /* ---- options */
 
 TEST(aggregates) {

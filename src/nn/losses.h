@@ -44,6 +44,7 @@ typedef enum flux__loss_kind {
 
 typedef struct flux__loss_row {
     const char *name;
+    /* y: times the weights of the classes, if any; o->y: without them */
     flux_tensor *(*formula)(flux_tensor *p, flux_tensor *y, const flux_loss_opts *o);
     flux__loss_kind kind;
 } flux__loss_row;
@@ -70,7 +71,7 @@ FLUX__FORMULA(msle,
 FLUX__FORMULA(crossentropy, flux_neg(flux__ylog(y, flux_add(p, o->eps))))
 FLUX__FORMULA(logitbinarycrossentropy,
               flux_add(flux_mul(flux__one_minus(y), p), flux_softplus(flux_neg(p))))
-FLUX__FORMULA(kldivergence, flux_sub(flux__ylog(y, y), flux__ylog(y, flux_add(p, o->eps))))
+FLUX__FORMULA(kldivergence, flux_sub(flux__ylog(y, o->y), flux__ylog(y, flux_add(p, o->eps))))
 FLUX__FORMULA(poisson_loss, flux_sub(p, flux__ylog(y, p)))
 FLUX__FORMULA(hinge_loss, flux_relu(flux__one_minus(flux_mul(p, y))))
 FLUX__FORMULA(squared_hinge_loss, flux_square(flux_relu(flux__one_minus(flux_mul(p, y)))))
@@ -263,7 +264,9 @@ static flux_tensor *flux__label_loss(const flux__loss_row *row, flux_tensor *p,
                  : NULL;
         if (w) e = flux_mul(e, flux__sum_dim(flux_where(l.wide, w, 0.0), o->dim));
     } else {
-        e = row->formula(p, flux__move(flux_full_with(flux__shape(NULL, 0), 1, t), p->device), o);
+        flux_loss_opts one = *o;
+        one.y = flux__move(flux_full_with(flux__shape(NULL, 0), 1, t), p->device);
+        e = row->formula(p, one.y, &one);
         if (w) e = flux_mul(e, w);
         e = flux__sum_dim(flux_where(l.wide, e, 0.0), o->dim);
     }
@@ -307,6 +310,7 @@ static flux_tensor *flux__loss(const flux__loss_row *row, flux_loss_opts o) {
     flux_tensor *p = flux__widened(o.yhat);
     flux_tensor *y = labels || !p ? NULL : flux_to_dtype(o.y, (flux_dtype)p->dtype), *total = NULL,
                 *e;
+    if (y) o.y = y;
     if (o.weights && y)
         y = flux_mul(y, flux__class_weights(row->name, p, &o, (flux_dtype)p->dtype));
     if (o.weights && y) total = (flux_sum)(y);
