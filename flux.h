@@ -47347,7 +47347,6 @@ static void flux__archive_close(flux__archive *z) {
     flux__free(z->heading);
     flux__free(z->entry);
     flux__free(z->pair);
-    memset(z, 0, sizeof *z);
 }
 
 /* Opens the file at `path`, or if `memory` is given that source instead. False: an error, and
@@ -47497,8 +47496,8 @@ static void flux__list_add(flux__list *l, const char *path, flux_tensor **field,
     it->owner = owner;
     it->x = x;
     it->ties = l->ties;
-    it->leaf = l->state && field ? flux__shared_leaf(l->state, field) : -1;
-    it->of = it->leaf < 0 ? NULL : l->state;
+    if (l->state) it->leaf = flux__shared_leaf(l->state, field);
+    if (it->leaf >= 0) it->of = l->state;
     it->number = it->first = l->items++;
 }
 
@@ -48199,7 +48198,6 @@ static void flux__zip_close(flux__zip *z) {
     flux__source_close(&z->source);
     flux__free(z->directory);
     flux__free(z->member);
-    memset(z, 0, sizeof *z);
 }
 
 /* Opens the archive at `path`, or in memory if that is given. False: an error, nothing to close. */
@@ -48820,7 +48818,7 @@ static char *flux__path_join(const char *folder, const char *name) {
     return path;
 }
 
-/* Whether a file's name is that of an image, or of one that is compressed by gzip. */
+/* Whether a file's name is that of an image. */
 static bool flux__image_name(const char *name) {
     static const char *const kinds[] = { "png", "jpg", "jpeg", "bmp", "tga", "gif", "psd", "pgm",
                                          "ppm", "pnm" };

@@ -55,7 +55,7 @@ static char *flux__path_join(const char *folder, const char *name) {
     return path;
 }
 
-/* Whether a file's name is that of an image, or of one that is compressed by gzip. */
+/* Whether a file's name is that of an image. */
 static bool flux__image_name(const char *name) {
     static const char *const kinds[] = { "png", "jpg", "jpeg", "bmp", "tga", "gif", "psd", "pgm",
                                          "ppm", "pnm" };

@@ -186,7 +186,6 @@ static void flux__zip_close(flux__zip *z) {
     flux__source_close(&z->source);
     flux__free(z->directory);
     flux__free(z->member);
-    memset(z, 0, sizeof *z);
 }
 
 /* Opens the archive at `path`, or in memory if that is given. False: an error, nothing to close. */

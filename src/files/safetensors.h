@@ -318,7 +318,6 @@ static void flux__archive_close(flux__archive *z) {
     flux__free(z->heading);
     flux__free(z->entry);
     flux__free(z->pair);
-    memset(z, 0, sizeof *z);
 }
 
 /* Opens the file at `path`, or if `memory` is given that source instead. False: an error, and

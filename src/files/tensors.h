@@ -93,8 +93,8 @@ static void flux__list_add(flux__list *l, const char *path, flux_tensor **field,
     it->owner = owner;
     it->x = x;
     it->ties = l->ties;
-    it->leaf = l->state && field ? flux__shared_leaf(l->state, field) : -1;
-    it->of = it->leaf < 0 ? NULL : l->state;
+    if (l->state) it->leaf = flux__shared_leaf(l->state, field);
+    if (it->leaf >= 0) it->of = l->state;
     it->number = it->first = l->items++;
 }
 
