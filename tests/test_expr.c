@@ -103,6 +103,21 @@ TEST(against_calls) {
     SAME(flux_mul(A, 2), "2A", A);
     SAME(flux_mul(A, 2), "A*2", A);
     SAME(flux_mul(A, s), "A*s", A, s);
+    /* what is computed of numbers alone is a number, and no row */
+    SAME(flux_transpose(flux_mul(x, 3)), "((s + s)*x)'", s, x);
+    SAME(flux_transpose(flux_mul(x, exp(1.5))), "(exp(s)*x)'", s, x);
+    SAME(flux_transpose(flux_mul(x, 2)), "(x*max(s, 2))'", s, x);
+    SAME(flux_transpose(flux_mul(x, -1.5)), "(-s*x)'", s, x);
+    SAME(flux_mul(x, 3), "(s + s)*x", s, x);
+    SAME(flux_mul(x, 3), "x*(s + s)", s, x);
+    SAME(flux_mul(A, 3), "(s + 1.5)*A", s, A);
+    SAME(flux_mul(x, -3), "-(2s)'*x", s, x);
+    SAME(flux_mul(x, exp(1.5)), "exp(s)*x", s, x);
+    SAME(flux_mul(x, 2), "max(s, 2)*x", s, x);
+    SAME(flux_mul(flux_transpose(x), 3), "(s + s)*x'", s, x);
+    SAME(flux_mul(flux_dot(x, x), 3), "(s + s)*x'*x", s, x);
+    SAME(flux_add(s, s), "(s + s)'", s);
+    SAME(flux_add(x, 3), "(s + s)' .+ x", s, x);
     SAME(flux_div(A, 2), "A/2", A);
     SAME(flux_div(A, s), "A/s", A, s);
     SAME(flux_div(1, p), "1 ./ p", p);

@@ -186,6 +186,23 @@ TEST(folders) {
     CHECK_ERROR(flux_first(l), "folder/b/1.ppm: its heading is broken");
 }
 
+/* What is counted as an image is so by its name, in letters of either case; none is opened before it is asked for. */
+TEST(names_of_images) {
+    static const char *const names[] = { "0.png", "1.JPG", "2.jpeg", "3.Bmp", "4.tga", "5.gif", "6.psd", "7.pgm", "8.ppm", "9.pnm",
+                                         ".png", "png", "apng", "a.pngs", "a.png.txt", "a.jp", "a.p" };
+    char path[300];
+    make_folder("build"), make_folder(TMP("kinds")), make_folder(TMP("kinds/all"));
+    for (int i = 0; i < 17; i++) {
+        snprintf(path, sizeof path, "%s/%s", TMP("kinds/all"), names[i]);
+        PUT(path, "x");
+    }
+    flux_folder *f = flux_image_folder(TMP("kinds"));
+    REQUIRE(flux_folder_length(f) == 10);
+    for (int i = 0; i < 10; i++) CHECK(strstr(flux_folder_path(f, i), names[i]) != NULL);
+    flux_tensor *t = flux_load_image(IMAGE("rgb.ppm"));
+    CHECK(flux_save_image(t, TMP("pnm")) == 0 && is_fixture(flux_load_image(TMP("pnm"))));
+}
+
 /* Memory may run out at any allocation but stb's own. */
 static bool scarce_call(int which) {
     flux_tensor *x = which == 1 ? flux_ones(4, 3, 2) : NULL;

@@ -716,6 +716,19 @@ TEST(batchnorm_statistics_follow_training) {
     CHECK_NEAR(flux_item(flux_sum(flux_abs(flux_sub(flux_take(a, 3), b)))), 0, 1e-6);     /* NOGRAD: test mode */
 }
 
+/* Statistics that cannot be computed: the call that waits for them has failed, and keeps them as they were. */
+TEST(batchnorm_with_statistics_that_fail) {
+    const int32_t beyond[2] = { 1, 2 };
+    for (int i = 0; i < 2; i++) FLUX_SCOPE {
+        flux_layer *m = flux_batchnorm(2);
+        flux_tensor *bad = flux_gather(flux_ones(2), 0, flux_add(flux_to(test_device, flux_from(beyond, 2)), 1));
+        flux_trainmode(m, true);
+        REQUIRE(flux_set_param(m, i ? "var" : "mean", bad) == 0);
+        CHECK_ERROR(flux_call(m, flux_to(test_device, flux_ones(2, 3))), "gather");
+        CHECK(flux_param(m, i ? "var" : "mean") == bad);
+    }
+}
+
 TEST(batchnorm_frozen_and_first_in_the_model) {
     flux_layer *m = flux_chain(flux_batchnorm(2), flux_dense(2, 1));
     flux_state *opt = flux_setup(flux_adam(), m);

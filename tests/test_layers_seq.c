@@ -1051,6 +1051,48 @@ TEST(picture_of_a_schedule) {
     CHECK_ERROR(flux_graph_dot(y, "build/no/such/folder.dot"), "graph_dot: cannot open build/no/such/folder.dot");
 }
 
+/* A layer without a bias is the one whose bias is 0, which it is at the start. */
+static flux_layer *biased(int i, bool on) {
+    const flux_switch bias = on ? FLUX_ON : FLUX_OFF;
+    switch (i) {
+    case 0: return flux_dense(3, 4, flux_tanh, .bias = bias);
+    case 1: return flux_scale(FLUX_SHAPE(3), flux_tanh, .bias = bias);
+    case 2: return flux_bilinear(3, 3, 4, flux_tanh, .bias = bias);
+    case 3: return flux_rnncell(3, 4, .bias = bias);
+    case 4: return flux_lstmcell(3, 4, .bias = bias);
+    case 5: return flux_grucell(3, 4, .bias = bias);
+    case 6: return flux_gruv3cell(3, 4, .bias = bias);
+    case 7: return flux_rnn(3, 4, .bias = bias);
+    case 8: return flux_lstm(3, 4, .bias = bias);
+    case 9: return flux_gru(3, 4, .bias = bias);
+    case 10: return flux_gruv3(3, 4, .bias = bias);
+    case 11: return flux_multiheadattention(3, .nheads = 1, .bias = on);
+    case 12: return flux_swiglu(3, 4, .bias = on);
+    case 13: return flux_conv_layer(FLUX_SHAPE(2), 5, 4, flux_tanh, .bias = bias);
+    case 14: return flux_crosscor_layer(FLUX_SHAPE(2), 5, 4, .bias = bias);
+    case 15: return flux_depthwiseconv(FLUX_SHAPE(2), 5, 5, .bias = bias);
+    default: return flux_conv_transpose_layer(FLUX_SHAPE(2), 5, 4, .bias = bias);
+    }
+}
+TEST(no_bias_is_a_bias_of_0) {
+    for (int i = 0; i <= 16; i++) FLUX_SCOPE {
+        flux_tensor *x = flux_reshape(flux_sin(flux_arange(0, 15, 1)), 3, 5), *y[2], *g[2];
+        if (i > 12) x = flux_reshape(x, 3, 5, 1);
+        int64_t numbers[2];
+        for (int on = 0; on < 2; on++) {
+            flux_seed(3);
+            flux_layer *m = flux_to(test_device, biased(i, on));
+            numbers[on] = flux_num_params(m);
+            y[on] = flux_nth(flux_call(m, flux_to(test_device, x)), 0);
+            flux_tensor *at = flux_to(test_device, flux_copy(x));
+            g[on] = flux_grad(flux_gradient(flux_sum(flux_square(flux_nth(flux_call(m, at), 0))), at), at);
+        }
+        const bool same = y[0] && y[1] && g[0] && g[1] && flux_item(flux_max(flux_abs(flux_sub(y[0], y[1])))) == 0 &&
+                          flux_item(flux_max(flux_abs(flux_sub(g[0], g[1])))) <= 1e-6;
+        if (!CHECK(same && numbers[1] > numbers[0])) fprintf(stderr, "    layer %d\n", i);
+    }
+}
+
 TEST(scaled_loss_needs_its_arguments) {
     CHECK_ERROR(flux_scaled_loss(NULL, flux_ones(1)), "scaled_loss: argument state is NULL");
     CHECK_ERROR(flux_loss_scale(NULL), "loss_scale: argument state is NULL");

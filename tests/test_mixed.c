@@ -129,6 +129,18 @@ TEST(the_scale_changes_no_step) {                          /* but for rounding: 
     CHECK_NEAR(apart(flux_weight(a), flux_weight(b)), 0, 2e-3);
 }
 
+TEST(each_loss_is_scaled_for_itself) {                     /* after one that was, one that is not */
+    flux_layer *a = flux_f16(flux_dense(3, 2)), *b = flux_copy_layer(a);
+    flux_state *both = flux_setup(flux_mixed_precision(flux_descent(0.125)), a), *none = flux_setup(flux_mixed_precision(flux_descent(0.125)), b);
+    flux_tensor *x = flux_to_dtype(flux_ones(3, 1), FLUX_F16);
+    for (int i = 0; i < 4; i++) {                          /* all numbers are sums of few powers of two */
+        flux_tensor *loss = flux_sum(flux_call(a, x));
+        CHECK(flux_update(both, a, flux_gradient(i % 2 ? loss : flux_scaled_loss(both, loss), a)) == 0);
+        CHECK(flux_update(none, b, flux_gradient(flux_sum(flux_call(b, x)), b)) == 0);
+        CHECK(apart(flux_weight(a), flux_weight(b)) == 0);
+    }
+}
+
 TEST(a_step_with_an_overflow_is_skipped) {
     flux_layer *m = flux_f16(flux_dense(2, 1));
     flux_state *opt = flux_setup(flux_mixed_precision(flux_adam(0.01)), m);

@@ -995,6 +995,15 @@ TEST(metrics) {
     REFUSED(flux_accuracy(x, up), "accuracy: label 4 at ");
     GIVES(flux_accuracy(labels, labels));
     GIVES(flux_accuracy(labels, x));
+    const struct { const char *name; flux_fn2 f; } guessing[] = {
+        { "topk_accuracy", flux_topk_accuracy }, { "f1", flux_f1 }, { "precision", flux_precision }, { "recall", flux_recall } };
+    for (int i = 0; i < 4; i++) {
+        char sentence[100];
+        snprintf(sentence, sizeof sentence, "%s: yhat is 4x3 f32, y is 2-element i32: y must be one-hot", guessing[i].name);
+        REFUSED(i ? guessing[i].f(x, at) : flux_topk_accuracy(x, at, .k = 2), sentence);
+        snprintf(sentence, sizeof sentence, "%s: label 4 at ", guessing[i].name);
+        REFUSED(i ? guessing[i].f(x, up) : flux_topk_accuracy(x, up, .k = 2), sentence);
+    }
     REFUSED(flux_topk_accuracy(labels, labels, .k = 1), "topk_accuracy: yhat is 3-element i32, y is ");
     REFUSED(flux_topk_accuracy(x, labels, .k = 0), "topk_accuracy: k is 0, which is not within 1 to the 4 classes");
     REFUSED(flux_topk_accuracy(x, labels, .k = 5), "topk_accuracy: k is 5, which is not within 1 to the 4 classes");
@@ -1033,6 +1042,46 @@ static double no_rate(int64_t t, void *user) { return (void)user, (void)t, (doub
 static flux_tensor *sum_loss(flux_layer *m, flux_tensor *a, flux_tensor *b) { return (void)b, flux_sum(flux_square(flux_call(m, a))); }
 static flux_tensor *of_squares(flux_tensor *y, void *user) { return (void)user, flux_sum(flux_square(y)); }
 static flux_tensor *of_nothing(flux_tensor *y, void *user) { return (void)user, (void)y, (flux_tensor *)NULL; }
+
+/* Every rule with every hyper-parameter: it has its default or what it is given, at both ends of the range and not beyond; one
+   that the rule has not is refused, also where the first is given by its name. */
+static void rule_with(const flux__rule_row *row, const flux_rule_opts *none, int h, double v, bool good) {
+    flux_rule_opts o = *none;
+    char sentence[100];
+    const int first = row->has[0].hyper;
+    const bool has = flux__row_has(row, h);
+    flux__hyper_set(&o, first, row->has[0].value > 0 ? row->has[0].value : 1);
+    flux__hyper_set(&o, h, v);
+    flux_rule r;
+    if (has && good) {
+        r = flux_rule_with(row->name, o);
+        TAKES(r.made && flux__hyper(&r.part[0].o, h) == v);
+        for (int i = 1; r.made && i < FLUX__HYPERS; i++)
+            CHECK(flux__row_has(row, i) || flux__hyper(&r.part[0].o, i) == 0);
+    } else {
+        snprintf(sentence, sizeof sentence, has ? "%s: %s%s is " : "%s: %s has no %s", flux__call_name(row).s, has ? "" : row->name,
+                 flux__hypers[h].name);
+        REFUSED(MADE(flux_rule_with(row->name, o)), sentence);
+    }
+}
+TEST(hyper_parameters) {
+    begin();
+    flux_rule_opts none = FLUX_OPTIONS(flux_rule_opts, .eta = 1);
+    none.eta = FLUX__NO_NUMBER;
+    for (int k = 1; k < FLUX__RULE_ROWS; k++) {
+        const flux__rule_row *row = &flux__rule_rows[k];
+        if (!row->has[0].hyper || (k > 1 && !strcmp(row->name, row[-1].name))) continue;
+        for (int h = 1; h < FLUX__HYPERS; h++) {
+            const flux__hyper_row *of = &flux__hypers[h];
+            if (h == FLUX__GAMMA1 || h == FLUX__GAMMA2) continue;      /* which go together */
+            rule_with(row, &none, h, of->least, true);
+            rule_with(row, &none, h, h == FLUX__EVERY ? 0 : nextafter(of->least, -1), false);
+            rule_with(row, &none, h, of->most, true);
+            if (h != FLUX__EVERY && of->most < HUGE_VAL) rule_with(row, &none, h, nextafter(of->most, HUGE_VAL), false);
+            if (h != FLUX__EVERY) rule_with(row, &none, h, NAN, false);
+        }
+    }
+}
 
 TEST(rules) {
     begin();

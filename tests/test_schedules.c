@@ -117,6 +117,23 @@ TEST(functions) {
     CHECK_ERROR(flux_schedule_of(NULL, NULL), "schedule_of");
 }
 
+/* A phase that is over is not asked again, and one that follows not before. */
+static double noted(int64_t t, void *user) { return *(int64_t *)user = t, 1 / (double)t; }
+TEST(functions_in_their_turn) {
+    int64_t first = 0, second = 0;
+    flux_schedule s = flux_schedule_sequence(flux_schedule_for(2, flux_schedule_of(noted, &first)),
+        flux_schedule_for(3, flux_schedule_of(noted, &second)), flux_schedule_constant(2));
+    flux_layer *m = one();
+    flux_state *opt = flux_setup(flux_scheduled(flux_descent(), s), m);
+    const double moved[] = { 1, 0.5, 1, 0.5, 1 / 3.0, 2, 2 };
+    double p = 0;
+    for (int t = 0; t < 7; t++) {
+        CHECK(step(opt, m) == 0);
+        CHECK_NEAR(at(m), p -= moved[t], 1e-15);
+        CHECK(first == (t < 2 ? t + 1 : 2) && second == (t < 2 ? 0 : t < 5 ? t - 1 : 3));
+    }
+}
+
 TEST(saved_and_printed) {
     char text[300], back[300];
     const char *file = "build/test_schedules.safetensors";

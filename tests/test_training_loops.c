@@ -501,6 +501,14 @@ TEST(early_stopping_and_the_best_model) {
     int before = epochs_seen;
     CHECK(flux_train(worse, m, data, opt, .epochs = 50, .validation = data, .early_stop = 3, .best = best, .checkpoint = cut, .resume = true) == 0);
     CHECK(epochs_seen == before);                              /* it had stopped */
+    for (int epochs = 1; epochs < 4; epochs++) {               /* what it counts goes on where it was left */
+        remove(cut);
+        CHECK(flux_load(m, best) == 0);
+        CHECK(flux_train(worse, m, data, opt, .epochs = epochs, .validation = data, .early_stop = 3, .checkpoint = cut) == 0);
+        CHECK(flux_train(worse, m, data, opt, .epochs = 50, .validation = data, .early_stop = 3, .checkpoint = cut, .resume = true,
+                         .history = &history) == 0);
+        CHECK(flux_dim(history, 1) == 4);
+    }
     remove(best), remove(cut);
 }
 
