@@ -112,6 +112,8 @@ TEST(gzip_broken) {
     CHECK_ERROR(flux_load_npy(put(TMP("gz"), q, n + 3)), "something follows its compressed data");
     memcpy(q, p, n), memset(q + n - 4, 255, 4);                     /* a length that is not believed */
     CHECK_ERROR(flux_load_npy(put(TMP("gz"), q, n)), "incorrect length check");
+    static const unsigned char twice[] = "\x1f\x8b\x08\0\0\0\0\0\x02\x03\x93\xefVH\xccKQ(\xceW\xc8\xcf\x03\0\xdaO\xfd" "E\x0c\0\0";
+    CHECK_ERROR(flux_load_csv(put(TMP("gz"), twice, sizeof twice)), "it is compressed by gzip, and within that once more");
     CHECK_ERROR(flux_load_csv(put(TMP("gz"), "\x1f\x8b", 2)), "it ends within its compressed data");
     CHECK_ERROR(flux_load_tensor(FIXTURE("two.csv.gz"), NULL), "two.csv.gz: it is no safetensors file");
 }

@@ -426,4 +426,140 @@ TEST(text_of_the_file) {
     end();
 }
 
+/* What a file says of itself, and its calls with the words that stand before each. */
+TEST(a_file_in_words) {
+    static const char *const want[] = {
+        "/* told.c: a model, written by flux.h's flux_export_c\n"
+        "\n"
+        "   Chain(\n"
+        "     Dense(3 => 4, tanh),                  # 16 parameters\n"
+        "     Dense(4 => 2),                        # 10 parameters\n"
+        "     softmax,\n"
+        "   )                   # Total: 4 arrays, 26 parameters, 104 bytes.\n"
+        "\n"
+        "   In and out, the last index running fastest; they may not overlap:\n"
+        "   float in[2][3], a tensor of 3 x 2\n"
+        "   float out[2][2], a tensor of 2 x 2\n"
+        "\n"
+        "   Working memory, static: 48 bytes and 32 more (128 with SSE or NEON, 256 with AVX, 512 with AVX-512).\n"
+        "   Weights, constant, so that they stay in flash: 104 bytes.\n"
+        "   Not for several threads at once.\n"
+        "\n"
+        "   Compile: cc -O3 -march=native -c told.c (and link with -lm), but without -ffast-math.\n"
+        "   To declare it elsewhere: #define told_DECLARE and #include this file.\n"
+        "*/\n"
+        "\n"
+        "void told(const float *in, float *out) {\n"
+        "    /* product: add tanh */\n"
+        "    told_k0(told_w1, in, told_w3, told_floats + 0);\n"
+        "    /* product: */\n"
+        "    told_k1(told_w0, told_floats + 0, told_floats + 8);\n"
+        "    /* fused: add max submax exp sum div */\n"
+        "    told_k2(told_floats + 8, told_w4, out);\n"
+        "    (void)in;\n"
+        "}\n"
+        "#endif\n",
+        "/* told.c: a model, written by flux.h's flux_export_c\n"
+        "\n"
+        "   Chain(\n"
+        "     Recurrence(\n"
+        "       LSTMCell(3 => 4),                   # 128 parameters\n"
+        "     ),\n"
+        "     Dense(4 => 2),                        # 10 parameters\n"
+        "   )                   # Total: 5 arrays, 138 parameters, 552 bytes.\n"
+        "\n"
+        "   In and out, the last index running fastest; they may not overlap:\n"
+        "   float in[1][1][3], a tensor of 3 x 1 x 1\n"
+        "   float out[1][1][2], a tensor of 2 x 1 x 1\n"
+        "\n"
+        "   Working memory, static: 128 bytes.\n"
+        "   Weights, constant, so that they stay in flash: 552 bytes.\n"
+        "   Not for several threads at once.\n"
+        "\n"
+        "   Compile: cc -O3 -march=native -c told.c (and link with -lm), but without -ffast-math.\n"
+        "   To declare it elsewhere: #define told_DECLARE and #include this file.\n"
+        "   told_reset begins a new sequence; told goes on from call to call.\n"
+        "*/\n"
+        "\n"
+        "void told(told_state *state, const float *in, float *out) {\n"
+        "    /* product: */\n"
+        "    told_k0(told_w1, state->s0, told_floats + 0);\n"
+        "    /* product: add add */\n"
+        "    told_k1(told_w3, in, told_w5, told_floats + 0, told_floats + 16);\n"
+        "    /* fused: sigmoid sigmoid sigmoid tanh mul fma tanh mul */\n"
+        "    told_k2(told_floats + 16 + 12, told_floats + 16 + 4, told_floats + 16, told_floats + 16 + 8, state->s1, told_floats + 0, told_floats + 4, told_floats + 8);\n"
+        "    /* product: add */\n"
+        "    told_k3(told_w0, told_floats + 4, told_w7, out);\n"
+        "    /* fused: */\n"
+        "    told_k4(told_floats + 0, told_floats + 4);\n"
+        "    memcpy(state->s0, told_floats + 8, sizeof state->s0);\n"
+        "    memcpy(state->s1, told_floats + 4, sizeof state->s1);\n"
+        "    (void)in;\n"
+        "}\n"
+        "#endif\n",
+        "/* told.c: a model, written by flux.h's flux_export_c\n"
+        "\n"
+        "   Chain(\n"
+        "     Embedding(5 => 3),                    # 15 parameters\n"
+        "     GRU(3 => 4),                          # 96 parameters\n"
+        "   )                   # Total: 4 arrays, 111 parameters, 444 bytes.\n"
+        "\n"
+        "   In and out, the last index running fastest; they may not overlap:\n"
+        "   int in[2], a tensor of 2\n"
+        "   float out[2][4], a tensor of 4 x 2\n"
+        "   float out1[4], a tensor of 4\n"
+        "\n"
+        "   Working memory, static: 208 bytes and 24 more (96 with SSE or NEON, 192 with AVX, 384 with AVX-512).\n"
+        "   Weights, constant, so that they stay in flash: 444 bytes.\n"
+        "   Not for several threads at once.\n"
+        "\n"
+        "   Compile: cc -O3 -march=native -c told.c (and link with -lm), but without -ffast-math.\n"
+        "   To declare it elsewhere: #define told_DECLARE and #include this file.\n"
+        "   told_reset begins a new sequence; told goes on from call to call.\n"
+        "*/\n"
+        "\n"
+        "void told(told_state *state, const int *in, float *out, float *out1) {\n"
+        "    /* fused: */\n"
+        "    told_k0(in, told_longs + 0);\n"
+        "    /* gather: */\n"
+        "    told_k1(told_floats + 24, told_w1, told_longs + 0);\n"
+        "    /* product: add */\n"
+        "    told_k2(told_w0, told_floats + 24, told_w3, told_floats + 0);\n"
+        "    /* product: */\n"
+        "    told_k3(told_w4, state->s0, told_floats + 24);\n"
+        "    /* fused: add sigmoid fma tanh add sigmoid lerp */\n"
+        "    told_k4(told_floats + 0, told_floats + 24, told_floats + 24 + 8, told_floats + 0 + 8, told_floats + 0 + 4, told_floats + 24 + 4, state->s0, told_floats + 36);\n"
+        "    /* product: */\n"
+        "    told_k3(told_w4, told_floats + 36, told_floats + 24);\n"
+        "    /* fused: add sigmoid fma tanh add sigmoid lerp */\n"
+        "    told_k5(told_floats + 0 + 12, told_floats + 24, told_floats + 24 + 8, told_floats + 0 + 20, told_floats + 0 + 16, told_floats + 24 + 4, told_floats + 36, out1, told_floats + 40);\n"
+        "    /* cat: */\n"
+        "    told_k6(out, told_floats + 36, out1);\n"
+        "    memcpy(state->s0, told_floats + 40, sizeof state->s0);\n"
+        "    (void)in;\n"
+        "}\n"
+        "#endif\n"
+    };
+    char path[400];
+    REQUIRE(begin());
+    path_of(path, sizeof path, "told.c");
+    for (int i = 0; i < 3; i++) {
+        static char text[1 << 16];
+        flux_layer *m = i == 0 ? flux_chain(flux_dense(3, 4, flux_tanh), flux_dense(4, 2), flux_softmax)
+                      : i == 1 ? flux_chain(flux_recurrence(flux_lstmcell(3, 4)), flux_dense(4, 2))
+                               : flux_chain(flux_embedding(5, 3), flux_gru(3, 4, .return_state = true));
+        REQUIRE(flux_export_c(m, i == 0 ? S(3, 2) : i == 1 ? S(3, 1, 1) : S(2), path) == 0);
+        FILE *f = fopen(path, "rb");
+        const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+        if (f) fclose(f);
+        text[n] = 0;
+        char *end = strstr(text, "*/\n"), *last = end;
+        for (char *s = text; (s = strstr(s, "\nvoid told(")) != NULL; s++) last = s;
+        REQUIRE(end && last > end);
+        memmove(end + 3, last, strlen(last) + 1);
+        CHECK_STR(text, want[i]);
+    }
+    end();
+}
+
 TEST_MAIN()

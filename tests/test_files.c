@@ -350,6 +350,28 @@ TEST(idx) {
 }
 
 #define BYTES(text) put(TMP("bytes"), text, sizeof(text) - 1)
+/* A file of a kind that has a reader of its own, or none, is called by its name, whoever reads it. */
+static flux_tensor *table_of(const char *path) { flux_table *t = flux_load_table(path); return t ? flux_columns(t, "0") : NULL; }
+static flux_tensor *tensor_of(const char *path) { return flux_load_tensor(path, NULL); }
+static flux_tensor *idx_of(const char *path) { return flux_load_idx(path); }
+static flux_tensor *npy_of(const char *path) { return flux_load_npy(path); }
+static flux_tensor *csv_of(const char *path) { return flux_load_csv(path); }
+TEST(files_of_other_kinds) {
+    static flux_tensor *(*const readers[])(const char *) = { idx_of, npy_of, csv_of, table_of, tensor_of };
+    static const struct { const char *bytes; int n; const char *kind; } kinds[] = {
+        { "PK\3\4", 4, "it is a zip archive, as .npz files are: flux_load_npz reads those" },
+        { "\xff\xfe", 2, "it is UTF-16 text: save it as UTF-8" }, { "\x89HDF", 4, "it is an HDF5 file, which is not read here" },
+        { "\x80\2", 2, "it is a Python pickle, which is not read here: save as safetensors" } };
+    unsigned char bytes[64];
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 4; k++)
+            for (int more = 0; more < 2; more++) {             /* with and without anything behind */
+                memset(bytes, 'x', sizeof bytes);
+                memcpy(bytes, kinds[k].bytes, (size_t)kinds[k].n);
+                CHECK_ERROR(readers[i](put(TMP("bytes"), bytes, more ? sizeof bytes : (size_t)kinds[k].n)), kinds[k].kind);
+            }
+}
+
 TEST(idx_malformed) {
     CHECK_ERROR(flux_load_idx(TMP("nothing here")), "load_idx: cannot open build/test_files.nothing here: ");
     CHECK_ERROR(flux_load_idx("build"), "load_idx: ");
@@ -366,6 +388,60 @@ TEST(idx_malformed) {
     CHECK_ERROR(flux_load_idx(BYTES("\0\0\10\3\377\377\377\377\377\377\377\377\377\377\377\377x")), "a tensor of that shape is too large");
     CHECK_ERROR(flux_load_idx(BYTES("\0\0\10\1\377\377\377\377x")), "it ends before its data do: 4294967295-element needs 4294967303 bytes");
     CHECK_ERROR(flux_load_idx(BYTES("\0\0\10\3\377\377\377\377\377\377\377\377\0\0\0\0")), "too large");    /* even with nothing in it */
+}
+
+/* Blanks of every kind may stand before each word of a heading, and nothing may be missing at its end. */
+TEST(npy_words) {
+    static const char *const words[] = { "{", "'descr'", ":", "'<f4'", ",", "'fortran_order'", ":", "False", ",", "'shape'", ":", "(", "2",
+                                         ",", "1", ",", ")", ",", "}" };
+    char text[400];
+    for (int where = -1; where <= 19; where++) {               /* -1: before each */
+        text[0] = 0;
+        for (int i = 0; i < 19; i++) strcat(strcat(text, where < 0 || where == i ? " \t\n\r " : ""), words[i]);
+        if (where == 19) strcat(text, "\t\r\n ");
+        flux_tensor *x = flux_load_npy(put_npy(text, 8));
+        CHECK(has_shape(x, FLUX_SHAPE(2, 1)));
+    }
+    text[0] = 0;
+    for (int i = 0; i < 18; i++) {
+        strcat(text, words[i]);
+        CHECK_ERROR(flux_load_npy(put_npy(text, 8)), "should stand there");
+    }
+}
+
+/* Every dtype in either byte order: 1 and 2, and what their bytes are the other way round. */
+TEST(npy_dtypes) {
+    static const struct { const char *name; flux_dtype dtype; unsigned char one[8], two[8]; int size; } kinds[] = {
+        { "f2", FLUX_F16, { 0x3c, 0 }, { 0x40, 0 }, 2 }, { "f4", FLUX_F32, { 0x3f, 0x80 }, { 0x40, 0 }, 4 },
+        { "f8", FLUX_F64, { 0x3f, 0xf0 }, { 0x40, 0 }, 8 }, { "i1", FLUX_I32, { 1 }, { 2 }, 1 }, { "i2", FLUX_I32, { 0, 1 }, { 0, 2 }, 2 },
+        { "i4", FLUX_I32, { 0, 0, 0, 1 }, { 0, 0, 0, 2 }, 4 }, { "i8", FLUX_I64, { 0, 0, 0, 0, 0, 0, 0, 1 }, { 0, 0, 0, 0, 0, 0, 0, 2 }, 8 },
+        { "u1", FLUX_U8, { 1 }, { 2 }, 1 }, { "u2", FLUX_I32, { 0, 1 }, { 0, 2 }, 2 }, { "u4", FLUX_I64, { 0, 0, 0, 1 }, { 0, 0, 0, 2 }, 4 } };
+    const union { uint16_t word; unsigned char first; } native = { 1 };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        for (const char *order = "<>=|x"; *order; order++) {   /* x: none is said, which is = */
+            unsigned char file[200] = "\x93NUMPY\1";
+            char text[100];
+            const int size = kinds[i].size, n = snprintf(text, sizeof text, "{'descr': '%.*s%s', 'fortran_order': False, 'shape': (2,)}",
+                                                         *order != 'x', order, kinds[i].name);
+            const bool little = *order == '<' || (*order != '>' && native.first);
+            file[8] = (unsigned char)n;
+            memcpy(file + 10, text, (size_t)n);
+            for (int k = 0; k < size; k++) {
+                file[10 + n + (little ? size - 1 - k : k)] = kinds[i].one[k];
+                file[10 + n + size + (little ? size - 1 - k : k)] = kinds[i].two[k];
+            }
+            put(TMP("npy"), file, (size_t)(10 + n + 2 * size));
+            if (*order == '|' && size > 1) {
+                CHECK_ERROR(flux_load_npy(TMP("npy")), "its dtype is '|");
+                continue;
+            }
+            flux_tensor *x = flux_load_npy(TMP("npy"));
+            const double want[2] = { 1, 2 };
+            CHECK(flux_dtype_of(x) == kinds[i].dtype);
+            CHECK_DATA(x, want, 0);
+        }
+    CHECK_ERROR(flux_load_npy(put_npy("{'descr': '<f1', 'fortran_order': False, 'shape': (2,)}", 8)), "its dtype is '<f1'; f2 f4 f8 i1 i2 i4 i8");
+    CHECK_ERROR(flux_load_npy(put_npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}", 8)), "its dtype is a record of several fields");
 }
 
 TEST(npy_malformed) {
