@@ -365,10 +365,11 @@ TEST(files_of_other_kinds) {
     unsigned char bytes[64];
     for (int i = 0; i < 5; i++)
         for (int k = 0; k < 4; k++)
-            for (int more = 0; more < 2; more++) {             /* with and without anything behind */
-                memset(bytes, 'x', sizeof bytes);
-                memcpy(bytes, kinds[k].bytes, (size_t)kinds[k].n);
-                CHECK_ERROR(readers[i](put(TMP("bytes"), bytes, more ? sizeof bytes : (size_t)kinds[k].n)), kinds[k].kind);
+            for (int more = 0; more < 2; more++) {             /* with and without lines of numbers behind */
+                const size_t n = (size_t)kinds[k].n;
+                memcpy(bytes, kinds[k].bytes, n);
+                memcpy(bytes + n, "\n1,2\n3,4\n", 9);
+                CHECK_ERROR(readers[i](put(TMP("bytes"), bytes, more ? n + 9 : n)), kinds[k].kind);
             }
 }
 
