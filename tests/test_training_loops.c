@@ -41,6 +41,13 @@ TEST(metrics_as_in_scikit_learn) {
     CHECK_NEAR(flux_item(flux_r2(outputs(metrics_yhat, 1), outputs(metrics_y, 1))), metrics_r2[0], 1e-12);
     CHECK_NEAR(flux_item(flux_r2(outputs(metrics_yhat, 2), outputs(metrics_y, 2))), metrics_r2[1], 1e-12);
     CHECK_NEAR(flux_item(flux_r2(outputs(metrics_yhat, 3), outputs(metrics_y, 3))), metrics_r2[2], 1e-12);
+    flux_tensor *four = flux_values(1, 2, 4, 7), *true4 = flux_values(1, 2, 3, 8);      /* 1 - 2 / 29, whatever the shape and dtype */
+    for (int i = 0; i < 3; i++) {
+        const flux_dtype kind[] = { FLUX_F32, FLUX_F16, FLUX_I32 };
+        flux_tensor *a = flux_to_dtype(four, kind[i]), *b = flux_to_dtype(true4, kind[i]);
+        CHECK_NEAR(flux_item(flux_r2(a, b)), 1 - 2.0 / 29, 1e-12);
+        CHECK_NEAR(flux_item(flux_r2(flux_reshape(a, 1, 1, 4), flux_reshape(b, 1, 1, 4))), 1 - 2.0 / 29, 1e-12);
+    }
     CHECK_NEAR(flux_item(flux_r2(flux_full(2, 5), flux_full(2, 5))), 1, 0);  /* constant, and met */
 }
 
@@ -126,6 +133,37 @@ static const int32_t *ints(flux_tensor *x) { return (const int32_t *)flux_data(f
 static bool in_step(flux_tensor *both) {                       /* of (numbers, pairs) */
     flux_tensor *a = flux_nth(both, 0), *b = flux_nth(both, 1);
     return flux_item(flux_sum(flux_ne(flux_select(b, 0, 0), a))) == 0 && flux_item(flux_sum(flux_ne(flux_select(b, 0, 1), flux_mul(a, 10)))) == 0;
+}
+
+/* An order belongs to its seed for good: what was begun under one version of the library goes on under the next. */
+static bool order_is(flux_loader *l, flux_tensor *x, const int32_t *want, int n) {
+    int seen = 0;
+    bool good = true;
+    if (!l) return flux_len(x) == n && memcmp(ints(x), want, (size_t)n * sizeof *want) == 0;
+    flux_each (b, l) for (int64_t i = 0; i < b.size; i++, seen++) good = good && seen < n && ints(b.x)[i] == want[seen];
+    return good && seen == n;
+}
+TEST(orders_belong_to_seeds) {
+    static const float weight[12] = { 1, 0, 3, 1, 1, 0.5f, 2, 1, 4, 1, 0, 1 };
+    static const int32_t kind[12] = { 0, 1, 0, 2, 0, 1, 0, 0, 2, 0, 1, 0 };
+    flux_tensor *x = numbers(12);
+    flux_loader *l = flux_dataloader(x, .batchsize = 5, .shuffle = true, .seed = 5);
+#define IS(l, x, ...) CHECK(order_is(l, x, (const int32_t[]){ __VA_ARGS__ }, (int)(sizeof (int32_t[]){ __VA_ARGS__ } / 4)))
+    IS(l, NULL, 5, 2, 7, 9, 4, 10, 8, 11, 1, 6, 3, 0);
+    IS(l, NULL, 2, 6, 0, 9, 5, 3, 1, 4, 7, 8, 10, 11);     /* its second epoch */
+    flux_seed(3);
+    l = flux_dataloader(x, .batchsize = 5, .shuffle = true);
+    IS(l, NULL, 7, 6, 10, 1, 8, 0, 3, 5, 9, 4, 2, 11);
+    IS(l, NULL, 7, 4, 0, 3, 11, 1, 9, 2, 6, 5, 8, 10);
+    l = flux_dataloader(x, .batchsize = 5, .weights = flux_from(weight, 12), .seed = 4);
+    IS(l, NULL, 9, 9, 6, 3, 5, 6, 7, 7, 3, 3, 6, 7);
+    IS(l, NULL, 4, 6, 5, 6, 2, 7, 8, 0, 4, 2, 7, 8);
+    IS(flux_dataloader(x, .batchsize = 2, .shuffle = true, .seed = 5, .rank = 0, .ranks = 2), NULL, 5, 2, 4, 10, 1, 6);
+    IS(flux_dataloader(x, .batchsize = 2, .shuffle = true, .seed = 5, .rank = 1, .ranks = 2), NULL, 7, 9, 8, 11, 3, 0);
+    IS(NULL, flux_shuffleobs(x, 7), 3, 4, 10, 7, 6, 2, 5, 0, 9, 11, 1, 8);
+    IS(NULL, flux_oversample(x, flux_from(kind, 12), 7), 8, 5, 10, 3, 1, 5, 10, 0, 7, 3, 9, 3, 4, 1, 11, 5, 2, 8, 3, 6, 8);
+    IS(NULL, flux_undersample(x, flux_from(kind, 12), 7), 2, 8, 1, 5, 7, 3);
+#undef IS
 }
 
 TEST(several_arrays_stay_together) {
