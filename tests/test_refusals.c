@@ -1801,7 +1801,9 @@ static void in_each_call(const char *name, flux_tensor *(*call)(void)) {
         flux_seed(11);
         test_sentences = 0;
         flux__test_memory(n);
-        flux_tensor *y = call(), *first = y ? flux_eval(flux_nth(y, 0)) : NULL;
+        flux_tensor *y = call();
+        test_check(!y || !flux_failed(), __FILE__, __LINE__, "a call that failed gives nothing");
+        flux_tensor *first = y ? flux_eval(flux_nth(y, 0)) : NULL;
         const int refused = flux__test_refused();
         flux__test_memory(-1);
         if (first && !flux_failed()) got = flux_item(flux_sum(flux_to_dtype(first, FLUX_F64)));
@@ -1817,6 +1819,47 @@ static void in_each_call(const char *name, flux_tensor *(*call)(void)) {
     }
     flux_on_error(NULL, NULL);
     if (!test_check(got == want, __FILE__, __LINE__, "with memory again the result is that of the first time")) fprintf(stderr, "    %s: %.17g, not %.17g\n", name, got, want);
+}
+/* Handles on the way to a tensor: each is there, or its call has failed. */
+static flux_tensor *first_of(flux_loader *l) {
+    test_check(!l || !flux_failed(), __FILE__, __LINE__, "a loader whose call failed is none");
+    return l ? flux_first(l).x : NULL;
+}
+static flux_tensor *numbers_of(flux_layer *m) {
+    test_check(!m || !flux_failed(), __FILE__, __LINE__, "a layer whose call failed is none");
+    return m ? flux_destructure(m) : NULL;
+}
+static flux_tensor *fold_of(flux_tensor *t) {
+    flux_tensor *learn = NULL, *held = NULL;
+    const bool good = flux_kfolds(3, 1, t, &learn, &held) == 0;
+    test_check(good == !flux_failed() && good == (learn && held), __FILE__, __LINE__, "both parts, or an error");
+    return learn;
+}
+static flux_tensor *part_of(flux_tensor *t) {
+    flux_tensor *first = NULL, *second = NULL;
+    const bool good = flux_splitobs(0.5, t, &first, &second) == 0;
+    test_check(good == !flux_failed() && good == (first && second), __FILE__, __LINE__, "both parts, or an error");
+    return second;
+}
+static flux_tensor *measured(flux_fn2 f) {
+    flux_layer *m = flux_metric(f);
+    bool good = m != NULL;
+    for (int i = 0; i < 2 && good; i++) good = flux_metric_add(m, x, x) == 0;
+    test_check(good == !flux_failed(), __FILE__, __LINE__, "a metric, or an error");
+    return good ? flux_metric_value(m) : NULL;
+}
+static flux_tensor *stepped(flux_rule rule, int steps) {
+    flux_layer *m = flux_copy_layer(model);
+    flux_state *s = m ? flux_setup(rule, m) : NULL;
+    test_check(!s || !flux_failed(), __FILE__, __LINE__, "a state whose call failed is none");
+    bool good = s != NULL;
+    for (int i = 0; i < steps && good; i++) {
+        flux_tensor *loss = flux_sum(flux_square(flux_call(m, x)));
+        flux_grads *g = loss ? flux_gradient(loss, m) : NULL;
+        good = g && flux_update(s, m, g) == 0;
+        test_check(good == !flux_failed(), __FILE__, __LINE__, "a step, or an error");
+    }
+    return good ? flux_destructure(m) : NULL;
 }
 #define CALL(name, expression) static flux_tensor *memory_##name(void) { return expression; }
 #define CALLS_OF(X)                                                                                  \
@@ -1849,7 +1892,18 @@ static void in_each_call(const char *name, flux_tensor *(*call)(void)) {
     X(oversample, flux_oversample(cube, flux_from(((const int32_t[]){ 0, 0, 0, 1 }), 4), 3)) X(shuffle, flux_shuffleobs(pair_of_threes, 3)) \
     X(balanced, flux_balanced_weights(flux_from(((const int32_t[]){ 0, 0, 0, 1 }), 4))) X(destructure, flux_destructure(model))             \
     X(averaged, flux_destructure(flux_averaged(model))) X(copied, flux_destructure(flux_copy_layer(model))) X(f64, flux_destructure(flux_f64(model))) \
-    X(gradient, flux_grads_norm(flux_gradient(flux_sum(flux_square(flux_call(model, x))), model))) X(batch, flux_first(flux_dataloader(x, .batchsize = 2)).x)
+    X(gradient, flux_grads_norm(flux_gradient(flux_sum(flux_square(flux_call(model, x))), model))) X(batch, first_of(flux_dataloader(x, .batchsize = 2))) \
+    X(weighted, first_of(flux_dataloader(x, v, .batchsize = 2, .weights = flux_ones(3), .seed = 1)))                                       \
+    X(mapped, first_of(flux_mapobs(flux_square, flux_dataloader(x, .batchsize = 2, .shuffle = true, .seed = 1))))                          \
+    X(shared, first_of(flux_dataloader(x, .batchsize = 1, .rank = 1, .ranks = 2, .shuffle = true, .seed = 1)))                              \
+    X(undersample, flux_undersample(cube, flux_from(((const int32_t[]){ 0, 0, 0, 1 }), 4), 3)) X(fold, fold_of(x)) X(part, part_of(x))      \
+    X(measured, measured(flux_accuracy)) X(measured_f1, measured(flux_f1)) X(measured_mse, measured(flux_mse))                              \
+    X(fmapped, numbers_of(flux_fmap(flux_neg, model))) X(weightnorm, numbers_of(flux_weightnorm(flux_dense(3, 2))))                         \
+    X(unnormed, numbers_of(flux_remove_weightnorms(flux_weightnorm(flux_dense(3, 2))))) X(recurrent, numbers_of(flux_chain(flux_lstm(2, 3)))) \
+    X(attending, numbers_of(flux_multiheadattention(4, .nheads = 2, .bias = true))) X(normed, numbers_of(flux_chain(flux_batchnorm(3))))   \
+    X(stepped, stepped(flux_adam(0.1), 2)) X(accumulated, stepped(flux_accumgrad(2, flux_momentum(0.1)), 2))                                \
+    X(scheduled, stepped(flux_scheduled(flux_descent(), flux_schedule_exp(0.1, 0.5)), 2))                                                   \
+    X(clipped, stepped(flux_optimiser_chain(flux_clipnorm(1, .global = true), flux_rmsprop(0.1, .centred = true)), 2))
 static flux_tensor *pair_of_threes;
 CALLS_OF(CALL)
 TEST(memory_runs_out_in_each_call) {

@@ -397,15 +397,15 @@ static flux_tensor *flux__weight_length(flux_tensor *v, const flux_shape *dims) 
 /* A clone of m's layer with g v / |v| in place of v; the caller owns the reference. */
 static flux_layer *flux__weightnorm_fold(flux__weightnorm_layer *m) {
     flux_layer *y = flux__layer_clone(m->layer->type, m->layer);
-    if (!y || !flux__copy_base(y, m->layer)) {
-        flux_release(y);
-        return NULL;
+    if (y && flux__copy_base(y, m->layer)) {
+        flux_tensor **slot = flux__tensor_named(y, m->which, NULL);
+        flux_tensor *w =
+            flux_div(flux_mul(flux__widened(*slot), m->g), flux__weight_length(*slot, &m->dims));
+        w = flux__narrow(w, (*slot)->dtype);
+        if (w) return flux_assign(slot, w), y;
     }
-    flux_tensor **slot = flux__tensor_named(y, m->which, NULL);
-    flux_tensor *w =
-        flux_div(flux_mul(flux__widened(*slot), m->g), flux__weight_length(*slot, &m->dims));
-    if (w) flux_assign(slot, flux__narrow(w, (*slot)->dtype));
-    return y;
+    flux_release(y);
+    return NULL;
 }
 
 static flux_tensor *flux__weightnorm_call(flux_layer *self, flux_tensor *x) {
