@@ -51,6 +51,36 @@ TEST(names_texts_and_what_is_missing) {
     CHECK_DATA(flux_reshape(flux_columns(t, "age"), 4), ages, 0);
 }
 
+/* Fields of texts and of numbers that are missing, in each column and line: NaN or what is given, and counted. */
+TEST(missing_anywhere) {
+    enum { ROWS = 7, COLUMNS = 5 };
+    for (int gap = 2; gap <= 5; gap++)
+        for (int given = 0; given < 2; given++) {
+            char text[600] = "a,b,c,d,e\n", field[20];
+            int missing[COLUMNS] = { 0 }, labels[COLUMNS] = { 0 };
+            double want[ROWS][COLUMNS];
+            for (int r = 0; r < ROWS; r++)
+                for (int c = 0; c < COLUMNS; c++) {
+                    const bool none = (r * COLUMNS + c) % gap == 0, word = c % 2 == 0;
+                    snprintf(field, sizeof field, none ? "" : word ? "t%d" : "%d", r);
+                    strcat(strcat(text, field), c < COLUMNS - 1 ? "," : "\n");
+                    want[r][c] = none ? -7 : word ? labels[c]++ : r;
+                    missing[c] += none;
+                }
+            flux_table *t = given ? flux_load_table(csv(text), .missing = -7) : table(text);
+            REQUIRE(flux_table_rows(t) == ROWS && flux_table_columns(t) == COLUMNS);
+            flux_tensor *x = flux_columns(t, NULL);
+            for (int c = 0; c < COLUMNS; c++) {
+                const char name[2] = { (char)('a' + c), 0 };
+                CHECK(flux_column_missing(t, name) == missing[c] && flux_column_labels(t, name) == labels[c]);
+                for (int r = 0; r < ROWS; r++) {
+                    const double v = flux_at(x, c, r);
+                    CHECK(v == want[r][c] || (!given && want[r][c] == -7 && isnan(v)));
+                }
+            }
+        }
+}
+
 /* A column of which one field is a text, wherever that stands, is one of texts: numbers in it have codes as well. */
 TEST(numbers_among_texts) {
     enum { ROWS = 60 };

@@ -575,6 +575,22 @@ static bool no_validation(const flux_train_info *at, void *calls) {
     CHECK(at->validation != at->validation && at->metrics == 0);
     return ++*(int *)calls, false;
 }
+/* Epochs of no batch: each is told, by its number. */
+static bool epoch_of_nothing(const flux_train_info *at, void *epochs) {
+    CHECK(at->epoch_end && at->epoch == *(int *)epochs && at->epochs == 3 && at->batch == 0 && at->batches == 0);
+    CHECK(at->loss != at->loss && at->metrics == 0);
+    return ++*(int *)epochs, false;
+}
+TEST(training_by_nothing) {
+    flux_layer *m = flux_dense(2, 1);
+    flux_tensor *history = NULL, *before = flux_eval(flux_copy(flux_weight(m)));
+    flux_state *opt = flux_setup(flux_descent(0.1), m);
+    flux_loader *none = flux_dataloader(flux_zeros(2, 0), flux_zeros(1, 0), .batchsize = 4);
+    int epochs = 0;
+    CHECK(flux_train(squares, m, none, opt, .epochs = 3, .callback = epoch_of_nothing, .user = &epochs, .history = &history) == 0);
+    CHECK(epochs == 3 && flux_dim(history, 1) == 3 && flux_at(history, 0, 2) != flux_at(history, 0, 2));
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_weight(m), before)))) == 0);
+}
 TEST(no_validation_is_no_number) {
     flux_layer *m = flux_dense(2, 1);
     int calls = 0;
