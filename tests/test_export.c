@@ -1,7 +1,7 @@
 /* Models as files of C: one of every family of layers is written, all files are compiled into one program by the C
    compiler that is here (CC, else cc), and what it computes is compared with flux_call. States go on from call to
    call; what can't be written is an error; the locale changes nothing. */
-#include "test.h"
+#include "scarce.h"
 #include <locale.h>
 #include <time.h>
 
@@ -407,6 +407,26 @@ TEST(refused) {
     CHECK(has(path, "Dense(2 => 2)"));
     path_of(path, sizeof path, "2 nets-a.x.c");
     CHECK(flux_export_c(m, S(2, 1), path) == 0 && has(path, "void _2_nets_a(const float *in, float *out)"));
+    end();
+}
+
+/* Wherever memory runs out: there is a file, or the one that was there and an error. */
+static bool exported(flux_layer *m, flux_shape s, const char *path) {
+    const bool good = flux_export_c(m, s, path) == 0;
+    CHECK(good == !flux_failed() && has(path, good ? "Dense(4 => 2)" : "no more than this"));
+    return good;
+}
+TEST(memory_runs_out) {
+    char path[400];
+    REQUIRE(begin());
+    path_of(path, sizeof path, "scarce.c");
+    flux_layer *const models[] = { flux_chain(flux_dense(3, 4, flux_tanh), flux_dense(4, 2)),
+                                   flux_chain(flux_weightnorm(flux_dense(3, 4)), flux_recurrence(flux_grucell(4, 4)), flux_dense(4, 2)) };
+    for (int i = 0; i < 2; i++) {
+        FILE *f = fopen(path, "w");
+        REQUIRE(f && fputs("no more than this\n", f) >= 0 && fclose(f) == 0);
+        SCARCE(exported(models[i], i ? S(3, 1, 1) : S(3, 2), path), 50, 1);
+    }
     end();
 }
 
