@@ -423,6 +423,7 @@ TEST(memory_runs_out) {
     flux_layer *const models[] = { flux_chain(flux_dense(3, 4, flux_tanh), flux_dense(4, 2)),
                                    flux_chain(flux_weightnorm(flux_dense(3, 4)), flux_recurrence(flux_grucell(4, 4)), flux_dense(4, 2)) };
     for (int i = 0; i < 2; i++) {
+        REQUIRE(flux_export_c(models[i], i ? S(3, 1, 1) : S(3, 2), path) == 0);    /* what is kept between calls is there */
         FILE *f = fopen(path, "w");
         REQUIRE(f && fputs("no more than this\n", f) >= 0 && fclose(f) == 0);
         SCARCE(exported(models[i], i ? S(3, 1, 1) : S(3, 2), path), 50, 1);
