@@ -3632,7 +3632,10 @@ inline flux_reduce_opts flux__reduce_opts(flux_tensor *x, flux_tensor *, T...) {
     return flux__reduce_opts(x);
 }
 #define FLUX__REDUCE_OPTS(...) flux__reduce_opts(__VA_ARGS__)
-template <class T, size_t N> struct flux__array { T at[N]; operator const T *() const { return at; } };
+template <class T, size_t N> struct flux__array {
+    T at[N];
+    operator const T *() const { return at; }
+};
 #define FLUX__ARRAY(T, ...) \
     (flux__array<typename flux__bare<T>::type, FLUX__NARG(__VA_ARGS__)>{ { __VA_ARGS__ } })
 template <class T> struct flux__bare { typedef T type; };
@@ -4141,7 +4144,7 @@ FLUX__NUMBERS(flux_ge)
    beginning: half of a compilation. That warning is not given after a #line, in this file or in
    the one that includes it. The number is the line's own, which src/join.sh writes. */
 #if defined(__GNUC__) && __GNUC__ < 15 && !defined(__clang__) && !defined(__cplusplus)
-#line 4145
+#line 4148
 #endif
 
 /* ---------------------------------------------------------------------- base/platform.h

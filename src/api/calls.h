@@ -314,7 +314,10 @@ inline flux_reduce_opts flux__reduce_opts(flux_tensor *x, flux_tensor *, T...) {
     return flux__reduce_opts(x);
 }
 #define FLUX__REDUCE_OPTS(...) flux__reduce_opts(__VA_ARGS__)
-template <class T, size_t N> struct flux__array { T at[N]; operator const T *() const { return at; } };
+template <class T, size_t N> struct flux__array {
+    T at[N];
+    operator const T *() const { return at; }
+};
 #define FLUX__ARRAY(T, ...) \
     (flux__array<typename flux__bare<T>::type, FLUX__NARG(__VA_ARGS__)>{ { __VA_ARGS__ } })
 template <class T> struct flux__bare { typedef T type; };
