@@ -84,15 +84,16 @@ static void complain(const char *what) {
    conv), or one that stands for it here: calls that run models, functions and files of the program's, whose errors name those;
    and what other calls made an argument of. */
 static bool names_the_call(const char *said) {
-    static const char *const runs[] = { "call", "call_layer", "withgradient", "fmap", "mapleaves", "custom", "train", "summary", "summary_text", "outputsize", "export_c",
+    static const char *const runs[] = { "call", "call_layer", "activations", "gradient", "withgradient", "fmap", "mapleaves", "custom", "train", "summary", "summary_text", "outputsize", "export_c",
         "metric_add", "first", "_each_start", "_each_next", "_each_leave", "loader_text", "print_loader", "setup_named", "rule", "operate", "profile", "swiglu", "multiheadattention" };
     static const char *const others[][2] = { { "grads_text", "print" }, { "state_text", "print" }, { "adjust_part", "adjust_layer" }, { "_layer_of_fn", "function" },
         { "_layer_of_fn2", "function" }, { "plateau", "patience" }, { "early_stopping", "patience" }, { "from_dlpack", "to_dlpack" }, { "from_dlpack_versioned", "to_dlpack" },
-        { "topk_accuracy", "onecold" }, { "gradient", "square" } };
+        { "topk_accuracy", "onecold" } };
     char word[64], called[64];
     const size_t n = strspn(said, "abcdefghijklmnopqrstuvwxyz0123456789_");
     if (n == 0 || n >= sizeof word || said[n] != ':') return true;       /* "Dense(4 => 2) expects", "out of memory" */
-    if (strstr(said, " is not within dim ")) return true;        /* an index, seen when a value is computed that was recorded before */
+    /* seen when a value is computed that was recorded before */
+    if (strstr(said, " is not within dim ") || strstr(said, "out of memory")) return true;
     snprintf(word, sizeof word, "%.*s", (int)n, said);
     snprintf(called, sizeof called, "%s", now_called + strlen("flux_"));
     if (strlen(called) > 5 && strcmp(called + strlen(called) - 5, "_with") == 0) called[strlen(called) - 5] = 0;

@@ -476,7 +476,7 @@ TEST(terminals_are_known_by_their_stream) {
     int wide[2] = { 0 };
     bool is[4] = { 0 };
     fflush(stdout), fflush(stderr);
-    bool there = terminal_open(&out, 1, 33) & terminal_open(&errors, 2, 44);
+    const bool first = terminal_open(&out, 1, 33), there = terminal_open(&errors, 2, 44) && first;
     if (there) wide[0] = flux__terminal_width(stdout), wide[1] = flux__terminal_width(stderr);
     is[0] = flux__is_terminal(stdout), is[1] = flux__is_terminal(stderr), is[2] = flux__is_terminal(stdin);
     terminal_close(&errors);

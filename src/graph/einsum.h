@@ -294,7 +294,7 @@ FLUX_DEF flux_tensor *flux_einsum_with(const char *formula, int n, flux_tensor *
     if (!flux__check_operands("einsum", n, xs)) return NULL;
     for (int i = 0; i < n; i++) t[i].x = xs[i];
     if (!flux__einsum_parse(formula, n, t, &out) || !flux__einsum_sizes(t, n, formula)) return NULL;
-    int given = flux__meet("einsum", n, xs), h = flux__hide();
+    int given = flux__meet("einsum", n, xs), h = flux__hide_in("einsum");
     if (given < 0) return flux__reveal(h, NULL);
     if (!flux__dtypes[given].real) given = FLUX_F32;
     for (int i = 0; i < n; i++) {
