@@ -53710,7 +53710,8 @@ typedef union flux__mpi_handle { void *p; int i; } flux__mpi_handle;
     X(H, Reduce, (const void *in, void *out, int n, H type, H op, int root, H comm))               \
     X(H, Bcast, (void *data, int n, H type, int root, H comm))                                     \
     X(H, Allgather, (const void *in, int n, H type, void *out, int m, H out_type, H comm))         \
-    X(H, Alltoall, (const void *in, int n, H type, void *out, int m, H out_type, H comm))          \
+    X(H, Sendrecv, (const void *in, int n, H type, int to, int tag, void *out, int m, H out_type,  \
+                    int from, int out_tag, H comm, void *status))                                  \
     X(H, Reduce_local, (const void *in, void *inout, int n, H type, H op))                         \
     X(H, Iallreduce, (const void *in, void *out, int n, H type, H op, H comm, H *request))         \
     X(H, Ireduce, (const void *in, void *out, int n, H type, H op, int root, H comm, H *request))  \
@@ -53897,6 +53898,8 @@ FLUX__BEGIN_LEAN
     (flux__mpi.family == FLUX__MPI_MPICH ? flux__mpi.i.name ARGS(i) : flux__mpi.p.name ARGS(p))
 
 static int64_t flux__mpi_most = 1 << 28;   /* most elements of a call; tests make it small */
+/* Bytes from which an allreduce on one machine goes by blocks; tests make it small. */
+static size_t flux__mpi_blocks_from = 1 << 20;
 
 /* Whether a call of MPI returned success; if not, writes its sentence to why. */
 static bool flux__mpi_ok(int rc, const char *call, char *why, size_t n) {
@@ -53954,8 +53957,9 @@ static flux__mpi_handle flux__mpi_given(const void *comm) {
     return c;
 }
 
+/* This rank's number, or -1. */
 static int flux__mpi_rank(flux__mpi_handle c) {
-    int rank = 0;
+    int rank = -1;
 #define FLUX__ARGS(h) (c.h, &rank)
     FLUX__MPI_CALL(Comm_rank, FLUX__ARGS);
 #undef FLUX__ARGS
@@ -54170,41 +54174,123 @@ static bool flux__mpi_allgather(flux__mpi_handle c, void *data, size_t bytes,
 #undef FLUX__MPI_LIST
 }
 
+/* ---------------- collectives of ranks on one machine
+
+   The data are cut into a block for each rank. Pairs of ranks exchange blocks, which are reduced in
+   the order of ranks. Rejected: MPI's own reduce_scatter, which asks the system for memory at every
+   call, and takes Open MPI 4 up to ten times as long; alltoall, which copies a rank's own block,
+   too. */
+
+typedef struct flux__mpi_blocks {
+    flux__mpi_handle comm, type, op;
+    char *data, *spare;                   /* spare: memory of a block of each other rank */
+    int64_t count, share;                 /* elements of data; of each block but the last ones */
+    size_t size;                          /* of an element */
+    int rank, ranks;
+} flux__mpi_blocks;
+
+/* The block of a rank, and how many elements it has. */
+static char *flux__mpi_block(const flux__mpi_blocks *b, int rank, int *n) {
+    const int64_t begin = b->share * rank < b->count ? b->share * rank : b->count,
+                  end = b->count - begin < b->share ? b->count : begin + b->share;
+    *n = (int)(end - begin);
+    return b->data + (size_t)begin * b->size;
+}
+
+/* Where this rank keeps its block of another rank's data, until it is reduced. */
+static char *flux__mpi_spare(const flux__mpi_blocks *b, int rank) {
+    return b->spare + (size_t)b->share * b->size * (size_t)(rank < b->rank ? rank : rank - 1);
+}
+
+/* Sends one block to rank `to`, while another comes from rank `from`. */
+static bool flux__mpi_swap(const flux__mpi_blocks *b, const void *block, int n, int to, void *other,
+                           int m, int from, char *why, size_t most) {
+    int64_t status[8];
+#define FLUX__ARGS(h)                                                                              \
+    (block, n, b->type.h, to, 0, other, m, b->type.h, from, 0, b->comm.h, status)
+    return flux__mpi_ok(FLUX__MPI_CALL(Sendrecv, FLUX__ARGS), "Sendrecv", why, most);
+#undef FLUX__ARGS
+}
+
+/* Reduces this rank's block over all ranks, in data: what comes before it in the order of ranks is
+   reduced where the first of them lies, the others where it lies itself. */
+static bool flux__mpi_reduce_block(const flux__mpi_blocks *b, char *why, size_t most) {
+    int n, m;
+    char *mine = flux__mpi_block(b, b->rank, &n);
+    bool ok = true;
+    for (int s = 1; s < b->ranks && ok; s++) {
+        const int to = (b->rank + s) % b->ranks, from = (b->rank + b->ranks - s) % b->ranks;
+        const char *theirs = flux__mpi_block(b, to, &m);
+        ok = flux__mpi_swap(b, theirs, m, to, flux__mpi_spare(b, from), n, from, why, most);
+    }
+    char *in, *sum = b->rank ? flux__mpi_spare(b, 0) : mine;
+#define FLUX__ARGS(h) (in, sum, n, b->type.h, b->op.h)
+    for (int r = 1; r < b->ranks && ok; r++) {
+        in = r == b->rank ? sum : flux__mpi_spare(b, r);
+        if (r == b->rank) sum = mine;
+        ok = flux__mpi_ok(FLUX__MPI_CALL(Reduce_local, FLUX__ARGS), "Reduce_local", why, most);
+    }
+#undef FLUX__ARGS
+    return ok;
+}
+
+/* Gives every rank the blocks of all. */
+static bool flux__mpi_gather_blocks(const flux__mpi_blocks *b, char *why, size_t most) {
+    int n, m;
+    const char *mine = flux__mpi_block(b, b->rank, &n);
+    bool ok = true;
+    for (int s = 1; s < b->ranks && ok; s++) {
+        const int to = (b->rank + s) % b->ranks, from = (b->rank + b->ranks - s) % b->ranks;
+        char *theirs = flux__mpi_block(b, from, &m);
+        ok = flux__mpi_swap(b, mine, n, to, theirs, m, from, why, most);
+    }
+    return ok;
+}
+
+/* The blocks of `count` elements; false: MPI has no such operation, and why is told. */
+static bool flux__mpi_cut(flux__mpi_blocks *b, flux__mpi_handle c, int rank, void *data,
+                          void *spare, int64_t count, flux_dtype t, flux_agg agg, char *why,
+                          size_t n) {
+    b->comm = c, b->type = flux__mpi_type(t);
+    b->data = (char *)data, b->spare = (char *)spare;
+    b->rank = rank, b->ranks = flux__mpi_size(c);
+    b->count = count, b->share = (count + b->ranks - 1) / b->ranks;
+    b->size = flux__dtypes[t].size;
+    return flux__mpi_op(t, agg, &b->op, why, n);
+}
+
+/* An allreduce on one machine; spare: see flux__mpi_blocks. */
+static bool flux__mpi_allreduce_here(flux__mpi_handle c, int rank, void *data, void *spare,
+                                     int64_t count, flux_dtype t, flux_agg agg, char *why,
+                                     size_t n) {
+    flux__mpi_blocks b;
+    return flux__mpi_cut(&b, c, rank, data, spare, count, t, agg, why, n) &&
+           flux__mpi_reduce_block(&b, why, n) && flux__mpi_gather_blocks(&b, why, n);
+}
+
 /* data: `count` elements for each rank, in the order of ranks, which are destroyed; out: those of
-   this rank, reduced. Blocks that are too long for one call are reduced to one rank after the
-   other. Without a request as much memory lies behind data, where the blocks for this rank come
-   together, and are reduced in the order of ranks: MPI's own reduce_scatter asks the system for
-   memory at every call, and takes Open MPI 4 up to ten times as long. */
-static bool flux__mpi_reduce_scatter(flux__mpi_handle c, void *data, void *out, int64_t count,
-                                     flux_dtype t, flux_agg agg, flux__mpi_handle *request,
-                                     char *why, size_t n) {
-    const flux__mpi_handle type = flux__mpi_type(t);
+   this rank, reduced. spare: see flux__mpi_blocks, where there is no request. Blocks that are too
+   long for one call are reduced to one rank after the other. */
+static bool flux__mpi_reduce_scatter(flux__mpi_handle c, int rank, void *data, void *spare,
+                                     void *out, int64_t count, flux_dtype t, flux_agg agg,
+                                     flux__mpi_handle *request, char *why, size_t n) {
+    flux__mpi_blocks b;
     const size_t bytes = (size_t)count * flux__dtypes[t].size;
     const int ranks = flux__mpi_size(c), some = (int)count;
-    flux__mpi_handle op;
-    if (!flux__mpi_op(t, agg, &op, why, n)) return false;
+    if (!flux__mpi_cut(&b, c, rank, data, spare, count * ranks, t, agg, why, n)) return false;
     bool ok = true;
     if (count > flux__mpi_most) {
         for (int r = 0; r < ranks && ok; r++)
-            ok = flux__mpi_reduce(c, (char *)data + (size_t)r * bytes, out, count, t, agg, r, NULL,
-                                  why, n);
+            ok = flux__mpi_reduce(c, b.data + (size_t)r * bytes, out, count, t, agg, r, NULL, why,
+                                  n);
         return ok;
     }
-#define FLUX__ARGS(h) (data, out, some, type.h, op.h, c.h, &request->h)
+#define FLUX__ARGS(h) (data, out, some, b.type.h, b.op.h, c.h, &request->h)
     if (request) return flux__mpi_ok(FLUX__MPI_CALL(Ireduce_scatter_block, FLUX__ARGS),
                                      "Ireduce_scatter_block", why, n);
 #undef FLUX__ARGS
-    char *block = (char *)data + (size_t)ranks * bytes;
-#define FLUX__ARGS(h) (data, some, type.h, block, some, type.h, c.h)
-    ok = flux__mpi_ok(FLUX__MPI_CALL(Alltoall, FLUX__ARGS), "Alltoall", why, n);
-#undef FLUX__ARGS
-    if (ok) memcpy(out, block, bytes);
-#define FLUX__ARGS(h) (block, out, some, type.h, op.h)
-    for (int r = 1; r < ranks && ok; r++) {
-        block += bytes;
-        ok = flux__mpi_ok(FLUX__MPI_CALL(Reduce_local, FLUX__ARGS), "Reduce_local", why, n);
-    }
-#undef FLUX__ARGS
+    ok = flux__mpi_reduce_block(&b, why, n);
+    if (ok) memcpy(out, b.data + (size_t)b.rank * bytes, bytes);
     return ok;
 }
 
@@ -54638,9 +54724,10 @@ typedef struct flux__exchange {
     flux__mpi_handle request;             /* of the handshake, then of a piece of the data */
     /* data: the elements of this rank's operands, in memory that MPI reaches, which become the
        result; of an allgather the place for all ranks' elements, this rank's being where they
-       belong; of a reduce_scatter on one machine twice as much memory. NULL: MPI is not to send
-       any. out: where the result of a reduction to one rank (reduce, reduce_scatter) goes. */
-    void *data, *out;
+       belong. NULL: MPI is not to send any. out: where the result of a reduction to one rank
+       (reduce, reduce_scatter) goes. spare: of flux__mpi_blocks where pairs of ranks exchange
+       blocks, else NULL. */
+    void *data, *out, *spare;
     int64_t at;                           /* elements whose exchange has begun */
     double begun, arrived;                /* by flux__now */
 } flux__exchange;
@@ -54692,7 +54779,7 @@ static bool flux__comm_break(flux_comm *c, const char *why) {
     return false;
 }
 
-/* Begins the handshake of the collective h, whose number this sets. x is zeroed but for data, out
+/* Begins the handshake of the collective h, whose number this sets. x is zeroed but for data, out,
    and offer. */
 static bool flux__exchange_start(flux_comm *c, flux__exchange *x, const flux__header *h) {
     char why[300];
@@ -54852,6 +54939,9 @@ static bool flux__exchange_call(const flux_comm *c, const flux__exchange *x, int
     char *data = (char *)x->data + offset;
     switch (h->kind) {
     case FLUX__ALLREDUCE:
+        if (x->spare && count / c->size < flux__mpi_most)
+            return flux__mpi_allreduce_here(c->data, c->rank, data, x->spare, count, t, op, why,
+                                            n);
         return flux__mpi_allreduce(c->data, data, count, t, op, request, why, n);
     case FLUX__REDUCE_TO:
         return flux__mpi_reduce(c->data, data, (char *)x->out + offset, count, t, op, h->root,
@@ -54861,8 +54951,8 @@ static bool flux__exchange_call(const flux_comm *c, const flux__exchange *x, int
     case FLUX__ALLGATHER:
         return flux__mpi_allgather(c->data, data, (size_t)count * size, request, why, n);
     default:
-        return flux__mpi_reduce_scatter(c->data, data, x->out, count / c->size, t, op, request,
-                                        why, n);
+        return flux__mpi_reduce_scatter(c->data, c->rank, data, x->spare, x->out, count / c->size,
+                                        t, op, request, why, n);
     }
 }
 
@@ -55474,24 +55564,35 @@ static void flux__message_free(flux__message *m) {
     flux__free(m);
 }
 
+/* Bytes of the spare memory with which ranks on one machine exchange blocks; 0: they do not. */
+static size_t flux__message_spare(const flux__header *h, const flux_comm *c, size_t bytes) {
+    const bool blocks = h->kind == FLUX__REDUCE_SCATTER ||
+                        (h->kind == FLUX__ALLREDUCE && bytes >= flux__mpi_blocks_from);
+    return blocks && c->one_host && bytes
+        ? (bytes / (size_t)c->size + flux__dtypes[h->dtype].size) * (size_t)(c->size - 1) : 0;
+}
+
 /* Finds the memory of the operands and that of the result (m->host). They are one, the node's
-   buffer, or on a device a copy in host memory; but a reduction to one rank needs two. That of a
-   reduce_scatter on one machine needs twice the operands', see flux__mpi_reduce_scatter. */
+   buffer, or on a device a copy in host memory; but a reduction to one rank needs two. */
 static bool flux__message_place(flux__message *m, const flux__header *h, const flux_comm *c) {
     const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)c->size : 1),
-                 bytes = elements * flux__dtypes[h->dtype].size;
+                 bytes = elements * flux__dtypes[h->dtype].size,
+                 spare = m->on_gpu ? 0 : flux__message_spare(h, c, bytes);
     const bool scatters = h->kind == FLUX__REDUCE_SCATTER,
-               two = scatters || h->kind == FLUX__REDUCE_TO,
-               there = m->device.backend != FLUX__CPU_BACKEND;
+               there = m->device.backend != FLUX__CPU_BACKEND && !m->on_gpu,
+               two = m->on_gpu ? scatters : scatters || h->kind == FLUX__REDUCE_TO;
     const flux_device cpu = { FLUX__CPU_BACKEND, 0 };
+    const size_t operands = there || two ? (bytes + 63) / 64 * 64 : 0,
+                 result = there && two ? (m->bytes + 63) / 64 * 64 : 0;
     m->data = m->host = (char *)m->out;
-    if (m->on_gpu ? !scatters : !there && !two) return true;
-    const size_t operands = bytes << (scatters && !m->on_gpu && c->one_host),
-                 all = operands + (there && two && !m->on_gpu ? m->bytes : 0);
-    m->buffer = flux__buffer_new(m->on_gpu ? m->device : cpu, all, NULL);
-    m->data = m->buffer ? (char *)m->buffer->ptr : NULL;
-    if (there && !m->on_gpu) m->host = two && m->data ? m->data + operands : m->data;
-    return m->data != NULL;
+    if (operands + result + spare == 0) return true;
+    m->buffer = flux__buffer_new(m->on_gpu ? m->device : cpu, operands + result + spare, NULL);
+    if (!m->buffer) return false;
+    char *p = (char *)m->buffer->ptr;
+    if (there || two) m->data = p;
+    if (there) m->host = two ? p + operands : p;
+    m->exchange.spare = spare ? p + operands + result : NULL;
+    return true;
 }
 
 /* Copies bytes of an operand to where they are packed. */

@@ -47,9 +47,10 @@ typedef struct flux__exchange {
     flux__mpi_handle request;             /* of the handshake, then of a piece of the data */
     /* data: the elements of this rank's operands, in memory that MPI reaches, which become the
        result; of an allgather the place for all ranks' elements, this rank's being where they
-       belong; of a reduce_scatter on one machine twice as much memory. NULL: MPI is not to send
-       any. out: where the result of a reduction to one rank (reduce, reduce_scatter) goes. */
-    void *data, *out;
+       belong. NULL: MPI is not to send any. out: where the result of a reduction to one rank
+       (reduce, reduce_scatter) goes. spare: of flux__mpi_blocks where pairs of ranks exchange
+       blocks, else NULL. */
+    void *data, *out, *spare;
     int64_t at;                           /* elements whose exchange has begun */
     double begun, arrived;                /* by flux__now */
 } flux__exchange;
@@ -101,7 +102,7 @@ static bool flux__comm_break(flux_comm *c, const char *why) {
     return false;
 }
 
-/* Begins the handshake of the collective h, whose number this sets. x is zeroed but for data, out
+/* Begins the handshake of the collective h, whose number this sets. x is zeroed but for data, out,
    and offer. */
 static bool flux__exchange_start(flux_comm *c, flux__exchange *x, const flux__header *h) {
     char why[300];
@@ -261,6 +262,9 @@ static bool flux__exchange_call(const flux_comm *c, const flux__exchange *x, int
     char *data = (char *)x->data + offset;
     switch (h->kind) {
     case FLUX__ALLREDUCE:
+        if (x->spare && count / c->size < flux__mpi_most)
+            return flux__mpi_allreduce_here(c->data, c->rank, data, x->spare, count, t, op, why,
+                                            n);
         return flux__mpi_allreduce(c->data, data, count, t, op, request, why, n);
     case FLUX__REDUCE_TO:
         return flux__mpi_reduce(c->data, data, (char *)x->out + offset, count, t, op, h->root,
@@ -270,8 +274,8 @@ static bool flux__exchange_call(const flux_comm *c, const flux__exchange *x, int
     case FLUX__ALLGATHER:
         return flux__mpi_allgather(c->data, data, (size_t)count * size, request, why, n);
     default:
-        return flux__mpi_reduce_scatter(c->data, data, x->out, count / c->size, t, op, request,
-                                        why, n);
+        return flux__mpi_reduce_scatter(c->data, c->rank, data, x->spare, x->out, count / c->size,
+                                        t, op, request, why, n);
     }
 }
 

@@ -72,7 +72,8 @@ typedef union flux__mpi_handle { void *p; int i; } flux__mpi_handle;
     X(H, Reduce, (const void *in, void *out, int n, H type, H op, int root, H comm))               \
     X(H, Bcast, (void *data, int n, H type, int root, H comm))                                     \
     X(H, Allgather, (const void *in, int n, H type, void *out, int m, H out_type, H comm))         \
-    X(H, Alltoall, (const void *in, int n, H type, void *out, int m, H out_type, H comm))          \
+    X(H, Sendrecv, (const void *in, int n, H type, int to, int tag, void *out, int m, H out_type,  \
+                    int from, int out_tag, H comm, void *status))                                  \
     X(H, Reduce_local, (const void *in, void *inout, int n, H type, H op))                         \
     X(H, Iallreduce, (const void *in, void *out, int n, H type, H op, H comm, H *request))         \
     X(H, Ireduce, (const void *in, void *out, int n, H type, H op, int root, H comm, H *request))  \

@@ -97,8 +97,10 @@ static void of_views(flux_comm *comm) {
         }
 }
 
-/* Of failing.c: the most elements that one call takes; has the data travel as if each rank were on a machine of its own. */
+/* Of failing.c: the most elements that one call takes; from how many bytes ranks on one machine reduce by blocks; has the data travel
+   as if each rank were on a machine of its own. */
 void take_pieces(int64_t most);
+void take_blocks(size_t from);
 void take_apart(flux_comm *comm, bool apart);
 
 /* More elements than one call takes. */
@@ -107,6 +109,16 @@ static void in_pieces(flux_comm *comm) {
     of_dtype(comm, FLUX_F32);
     of_dtype(comm, FLUX_BF16);
     take_pieces(1 << 28);
+}
+
+/* Reductions of few elements by blocks, of which some are shorter than others, or empty. */
+static void in_blocks(flux_comm *comm) {
+    take_blocks(0);
+    for (int t = 0; t < FLUX_NUM_DTYPES; t++) FLUX_SCOPE of_dtype(comm, (flux_dtype)t);
+    FLUX_SCOPE in_order(comm);
+    FLUX_SCOPE of_views(comm);
+    FLUX_SCOPE in_pieces(comm);
+    take_blocks(1 << 20);
 }
 
 /* A collective that kernels run beside, longer than it takes: its data come meanwhile, as check_mpi.sh sees in the trace. */
@@ -184,6 +196,7 @@ int main(int argc, char **argv) {
         FLUX_SCOPE in_order(comm);
         FLUX_SCOPE of_views(comm);
         FLUX_SCOPE in_pieces(comm);
+        FLUX_SCOPE in_blocks(comm);
     }
     FLUX_SCOPE beside_kernels(comm);
     FLUX_SCOPE synchronized(comm);

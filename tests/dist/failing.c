@@ -9,6 +9,8 @@
 /* for the programs that are linked with this */
 void take_pieces(int64_t most);
 void take_pieces(int64_t most) { flux__mpi_most = most; }
+void take_blocks(size_t from);
+void take_blocks(size_t from) { flux__mpi_blocks_from = from; }
 void take_apart(flux_comm *comm, bool apart);
 void take_apart(flux_comm *comm, bool apart) { comm->one_host = !apart; }
 

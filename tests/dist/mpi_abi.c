@@ -122,8 +122,11 @@ ABI(Bcast, (void *p, int n, void *t, int root, void *c)) { return PMPI_Bcast(p, 
 ABI(Allgather, (const void *in, int n, void *t, void *out, int m, void *u, void *c)) {
     return PMPI_Allgather(data(in), n, type(t), out, m, type(u), comm(c));
 }
-ABI(Alltoall, (const void *in, int n, void *t, void *out, int m, void *u, void *c)) {
-    return PMPI_Alltoall(data(in), n, type(t), out, m, type(u), comm(c));
+ABI(Sendrecv, (const void *in, int n, void *t, int to, int tag, void *out, int m, void *u, int from, int other, void *c, void *status)) {
+    MPI_Status s;
+    const int rc = PMPI_Sendrecv(in, n, type(t), to, tag, out, m, type(u), source(from), other, comm(c), &s);
+    give(&s, (int *)status);
+    return rc;
 }
 ABI(Reduce_local, (const void *in, void *inout, int n, void *t, void *o)) {
     return PMPI_Reduce_local(data(in), inout, n, type(t), op(o));
