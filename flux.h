@@ -55573,7 +55573,8 @@ static size_t flux__message_spare(const flux__header *h, const flux_comm *c, siz
 }
 
 /* Finds the memory of the operands and that of the result (m->host). They are one, the node's
-   buffer, or on a device a copy in host memory; but a reduction to one rank needs two. */
+   buffer, or on a device a copy in host memory; but a reduction to one rank needs two. What lies
+   elsewhere is one block of the pool's: operands, result, spare memory. */
 static bool flux__message_place(flux__message *m, const flux__header *h, const flux_comm *c) {
     const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)c->size : 1),
                  bytes = elements * flux__dtypes[h->dtype].size,
