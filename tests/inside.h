@@ -31,6 +31,7 @@ INSIDE const char *flux__test_open(int scopes);   /* what this thread has begun 
                                                      so many scopes, of which the first is its own */
 INSIDE const char *flux__test_at_work(void);      /* what the library counts as under way, NULL: nothing */
 INSIDE bool flux__test_workers_rest(void);        /* whether it counts no worker and no job */
+INSIDE bool flux__test_workers_asleep(void);      /* whether all its workers have started and wait for a job */
 
 #if !defined(FLUX_IMPLEMENTATION) || defined(FLUX_IMPL_C) || defined(TEST_OPENED)
 INSIDE void flux__test_eager(bool eager);         /* what FLUX_EAGER says */

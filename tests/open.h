@@ -13,6 +13,9 @@ INSIDE const char *flux__test_open(int scopes) {
 INSIDE bool flux__test_workers_rest(void) {
     return !flux__pool.busy && !flux__pool.nworkers && !flux__pool.sleepers && flux__pool.gate == FLUX__GATE_SHUT;
 }
+INSIDE bool flux__test_workers_asleep(void) {
+    return flux__atomic_load32(&flux__pool.sleepers) == flux__pool.nworkers;
+}
 /* What is under way, by the library's own account, after flux_shutdown. */
 INSIDE const char *flux__test_at_work(void) {
     const flux_device cpu = { 0, 0 };

@@ -355,6 +355,9 @@ static void child_exit(void) {
 }
 #define IN_CHILD(condition) do { if (!(condition)) fprintf(stderr, "%s:%d: in the child: %s\n", __FILE__, __LINE__, #condition), _exit(1); } while (0)
 static pid_t fork_timed(void) {           /* a child that hangs is ended by its alarm; it has no worker and no job */
+#ifdef __SANITIZE_ADDRESS__               /* a thread that is being started has locks of the sanitizer's */
+    while (!flux__test_workers_asleep()) sched_yield();
+#endif
     fflush(stdout), fflush(stderr);
     pid_t pid = fork();
     if (pid == 0) alarm(60);
