@@ -107,8 +107,8 @@
    - x86 without AVX2 (FLUX_SIMD=base), other processors, and compilers without vectors differ in
      the last bits: they have no fused multiply-add, or they join sums and products in other lanes.
      Random numbers are the same everywhere;
-   - products of bf16 differ where the processor has its own instructions for them (AVX512_BF16),
-     and all products differ under FLUX_BLAS;
+   - products of bf16 differ where the processor has its own instructions for them (AVX512_BF16,
+     AMX), and all products differ under FLUX_BLAS;
    - functions of float64 (exp, sin, ...), and normal random numbers of float64, are those of the C
      library or of the GPU's compiler;
    - numbers below the smallest normal one (1.2e-38 in float32): on x86 such a result becomes 0, no
@@ -277,8 +277,9 @@
                              processes rank 3 writes file.json.3. A collective is an event, too,
                              which says how long it took and how much of that kernels hid
        FLUX_PROFILE=1        prints at the end where the time went, by layer, see flux_profile
-       FLUX_SIMD=name        uses no better instruction set than base, avx2 or avx512, to compare or
-                             debug; avx512 leaves out a processor's own products of bf16
+       FLUX_SIMD=name        uses no better instruction set than base, avx2, avx512 or avx512_bf16, to
+                             compare or debug; avx512 leaves out a processor's own products of bf16,
+                             avx512_bf16 those of AMX's tiles
        FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides the preferences file
        FLUX_PREFERENCES      path of that file, in place of LocalPreferences.toml in the working
                              directory or above it
@@ -313,8 +314,8 @@
      schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_panels gemm_plan depthwise backend blocks run products winograd rows
-                whole windows ready half_products shared_operands attention sorting interpolation calls
+                gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
+                winograd rows whole windows ready half_products shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
@@ -1291,7 +1292,7 @@ FLUX_API int flux_num_items(const flux_tensor *tuple);
 
 /* ------------------------------------------------------------------ linear algebra and convolution
    Products of f16 and bf16 are summed in f32. On a CPU that has its own instructions for products
-   of bf16 (AVX512_BF16; FLUX_SIMD=avx512 leaves them out), a number or a sum nearer to 0 than
+   of bf16 (AMX, AVX512_BF16; FLUX_SIMD=avx512 leaves them out), a number or a sum nearer to 0 than
    1.2e-38 counts as 0, so that its product with infinity is NaN. */
 
 /* The product of m x k (x batch...) and k x n (x batch...), which is m x n (x batch...). Batch
@@ -4144,7 +4145,7 @@ FLUX__NUMBERS(flux_ge)
    beginning: half of a compilation. That warning is not given after a #line, in this file or in
    the one that includes it. The number is the line's own, which src/join.sh writes. */
 #if defined(__GNUC__) && __GNUC__ < 15 && !defined(__clang__) && !defined(__cplusplus)
-#line 4148
+#line 4149
 #endif
 
 /* ---------------------------------------------------------------------- base/platform.h
@@ -4390,6 +4391,19 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__AVX512_BF16 FLUX__AVX512   /* it is inline assembler, which needs no option */
 #else
 #  define FLUX__BF16 0
+#endif
+/* And those of AMX's tiles, for which Linux must be asked. */
+#if FLUX__BF16 && defined(__linux__) && defined(__LP64__) && \
+    (defined(__clang__) || __GNUC__ >= 11)
+#  define FLUX__AMX 1
+#  if defined(FLUX__AMX_FN)              /* a test has tiles of its own, see cpu/gemm_amx.h */
+#  elif defined(__clang__)
+#    define FLUX__AMX_FN __attribute__((target("amx-tile,amx-bf16,avx512bw,avx512f,avx2,fma,f16c")))
+#  else
+#    define FLUX__AMX_FN __attribute__((target("avx512bw,avx512f,avx2,fma,f16c")))
+#  endif
+#else
+#  define FLUX__AMX 0
 #endif
 
 #if FLUX__X86 && !(defined(_MSC_VER) && !defined(__clang__))
@@ -4824,8 +4838,8 @@ FLUX__END_LEAN
    calls get them as UTF-16 (flux__wide). flux__processors is how many processors
    this process may use: those online, those in its affinity mask, or its
    container's quota, whichever is smallest. flux__simd is 0 base, 1 AVX2 with
-   FMA, 2 AVX-512 (F, BW, DQ, VL), 3 AVX-512 with BF16; it is detected once, and
-   FLUX_SIMD can lower it.
+   FMA, 2 AVX-512 (F, BW, DQ, VL), 3 AVX-512 with BF16, 4 these and AMX with
+   BF16; it is detected once, and FLUX_SIMD can lower it.
 
    Rejected: the compilers' own test for processor features: it needs a library
    that some systems' linkers do not find. */
@@ -5115,7 +5129,23 @@ static int flux__simd_of(const unsigned *one, unsigned saved, const unsigned *se
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;     /* F, DQ, BW, VL */
     if ((one[2] & basic) != basic || (saved & 6) != 6 || !(seven[1] & 1u << 5)) return 0;
     if ((saved & 0xe6) != 0xe6 || (seven[1] & avx512) != avx512) return 1;
-    return seven[0] > 0 && more[0] & 1u << 5 ? 3 : 2;
+    if (seven[0] == 0 || !(more[0] & 1u << 5)) return 2;
+    const unsigned amx = 1u << 22 | 1u << 24, tiles = 3u << 17;     /* BF16, TILE; their state */
+    return (seven[3] & amx) == amx && (saved & tiles) == tiles ? 4 : 3;
+}
+
+/* Whether this process may use AMX's tiles, 8 KB of state a thread, which Linux gives whoever asks
+   for it; its threads and children may, too. */
+static bool flux__tiles_granted(void) {
+#if FLUX__AMX
+    enum { ARCH_PRCTL = 158, ASK = 0x1023, TILE_DATA = 18 };
+    long rc = ARCH_PRCTL;
+    __asm__ volatile("syscall" : "+a"(rc) : "D"((long)ASK), "S"((long)TILE_DATA)
+                     : "rcx", "r11", "memory");
+    return rc == 0;
+#else
+    return false;
+#endif
 }
 
 /* The same of this machine. It asks CPUID itself, since the compilers' own test needs a library
@@ -5125,18 +5155,20 @@ static int flux__simd_detect(void) {
     flux__cpuid(1, 0, one);
     flux__cpuid(7, 0, seven);
     flux__cpuid(7, 1, more);
-    return flux__simd_of(one, one[2] & 1u << 27 ? flux__xcr0() : 0, seven, more);
+    const int level = flux__simd_of(one, one[2] & 1u << 27 ? flux__xcr0() : 0, seven, more);
+    return level > 3 && !flux__tiles_granted() ? 3 : level;
 }
 
 static int flux__simd_known;              /* atomic: level + 1, or 0 before it was detected */
 
-/* The instruction set in use: 0 base, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL), 3 AVX-512 with
-   BF16. The environment variable FLUX_SIMD (base, avx2, avx512) lowers it. */
+/* The instruction set in use, see above. The environment variable FLUX_SIMD (base, avx2, avx512,
+   avx512_bf16) lowers it. */
 FLUX__UNUSED static int flux__simd(void) {
     int level = flux__atomic_load32(&flux__simd_known) - 1;
     if (level < 0) {
         const char *cap = flux__env("FLUX_SIMD");
         level = flux__simd_detect();
+        if (cap && !strcmp(cap, "avx512_bf16") && level > 3) level = 3;
         if (cap && !strcmp(cap, "avx512") && level > 2) level = 2;
         if (cap && !strcmp(cap, "avx2") && level > 1) level = 1;
         if (cap && !strcmp(cap, "base")) level = 0;
@@ -18323,7 +18355,8 @@ FLUX__STORE16(flux__bf16_store_x16, h = flux__bf16_of_x16(v, below, odd, quiet))
 #      pragma GCC pop_options
 #    endif
 static const flux__section *const flux__sections[] = {
-    &flux__section_x4, &flux__section_x8, &flux__section_x16, &flux__section_x16 };
+    &flux__section_x4, &flux__section_x8, &flux__section_x16, &flux__section_x16,
+    &flux__section_x16 };                 /* by flux__simd() */
 #  endif
 #endif
 
@@ -19111,6 +19144,9 @@ typedef struct flux__gemm_job {
     /* bf16: an element of A or B is a 32-bit word of two neighbours along k (vnni pairs); an
        element of C is an f32 */
     bool pairs;
+    /* bf16: A and B are read as they lie, an element is 2 bytes, and AMX's tiles multiply
+       (cpu/gemm_amx.h); an element of C is an f32 */
+    bool tiles;
     /* 0, or what flux__gemm_by_inner chose for the whole product of which this is a part */
     int inner_kernel;
     /* NULL, or memory for the panels of A that this product and others read (cpu/gemm_panels.h);
@@ -20722,6 +20758,324 @@ static void flux__panels_run(flux__gemm_plan *p, int64_t threads) {
 
 FLUX__END_LEAN
 
+/* ---------------------------------------------------------------------- cpu/gemm_amx.h
+   Products of bf16 by AMX, the matrix unit of Intel's processors: eight tiles of
+   16 rows by 64 bytes. An instruction adds to a tile of f32 the product of a
+   tile whose rows are 16 words along k and of one whose columns are, a word
+   being two neighbours along k. C's columns are the rows of its tiles, so that
+   these are stored as C lies. Four tiles hold 32 x 32 elements of C while A and
+   B go through the other four.
+
+   A task computes FLUX__AMX_ROWS x FLUX__AMX_COLUMNS of C at most. It packs its
+   rows of A in panels of 32, FLUX__AMX_STEPS steps of k at a time: line l of a
+   panel is word l of each row. B is read where it lies if its columns are
+   contiguous along k, but for what fills no tile; else it is copied once for all
+   tasks.
+
+   Invariant: an element's sum goes over whole tiles of k from its beginning on,
+   the last one padded with zeros; it is the same for any number of threads and
+   any block. Instructions are macros (FLUX__AMX_LOAD ...), for which a test may
+   put functions that do as the processor's manual says. Tiles are released at
+   the end of a task, so that nothing of them is saved when threads change. */
+
+FLUX__BEGIN_HOT
+
+#if FLUX__AMX
+
+enum {
+    FLUX__AMX_STEPS = 16,                 /* most steps of k in a panel, which are 16 words each */
+    FLUX__AMX_ROWS = 256, FLUX__AMX_COLUMNS = 512
+};
+
+/* What LDTILECFG reads: the rows of each tile, and the bytes of a row. */
+typedef struct flux__amx_tiles {
+    uint8_t palette, start, unused[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+} flux__amx_tiles;
+
+/* A tile's rows are `step` bytes apart in memory. FLUX__AMX_HERE: whether there are tiles. */
+#ifndef FLUX__AMX_LOAD
+#  define FLUX__AMX_HERE() (flux__simd() > 3)
+#  define FLUX__AMX_SET(tiles) __asm__ volatile("ldtilecfg %0" : : "m"(*(tiles)));
+#  define FLUX__AMX_RELEASE() __asm__ volatile("tilerelease");
+#  define FLUX__AMX_ZERO(t) __asm__ volatile("tilezero {%%tmm" #t "|tmm" #t "}" : :);
+#  define FLUX__AMX_LOAD(t, from, step)                                                            \
+    __asm__ volatile("tileloadd {(%0,%1,1), %%tmm" #t "|tmm" #t ", [%0+%1*1]}"                     \
+                     : : "r"(from), "r"((int64_t)(step)) : "memory");
+#  define FLUX__AMX_STORE(t, to, step)                                                             \
+    __asm__ volatile("tilestored {%%tmm" #t ", (%0,%1,1)|[%0+%1*1], tmm" #t "}"                    \
+                     : : "r"(to), "r"((int64_t)(step)) : "memory");
+#  define FLUX__AMX_DOT(c, a, b)                                                                   \
+    __asm__ volatile("tdpbf16ps {%%tmm" #b ", %%tmm" #a ", %%tmm" #c "|tmm" #c ", tmm" #a          \
+                     ", tmm" #b "}" : :);
+#endif
+
+typedef struct flux__amx_product {
+    const flux__gemm_job *job;
+    int64_t steps;                        /* of k: 16 words each, the last one padded with zeros */
+    const char *b;                        /* columns of words along k, */
+    int64_t b_step;                       /* so many bytes apart */
+    char *copy;                           /* NULL, or scratch memory of all of B, or its `rest` */
+    const char *rest;                     /* NULL, or of each column the last step, 64 bytes, of
+                                             which b has a part alone */
+    int64_t rows, columns, down;          /* of C in a task; tasks down C */
+    int failed;
+} flux__amx_product;
+
+/* The shapes of tiles for mb x nb elements of C, at most 32 x 32. Tiles 0 and 1 hold the first 16
+   columns of C, 2 and 3 the others; 4 and 5 B's columns; 6 and 7 A's rows. */
+static void flux__amx_shape(int64_t mb, int64_t nb) {
+    FLUX__ZEROED(flux__amx_tiles, t);
+    t.palette = 1;
+    for (int i = 0; i < 8; i++) {
+        const bool right = i < 4 ? i > 1 : i == 5, low = i < 4 ? i % 2 : i == 7;
+        const int64_t columns = right ? nb - 16 : flux__gemm_min(nb, 16),
+                      rows = low ? mb - 16 : flux__gemm_min(mb, 16);
+        t.rows[i] = (uint8_t)(i > 5 ? 16 : columns > 0 ? columns : 1);
+        t.bytes[i] = (uint16_t)(i == 4 || i == 5 ? 64 : rows > 0 ? 4 * rows : 4);
+    }
+    FLUX__AMX_SET(&t)
+}
+
+/* Adds to the tiles of C the products of 16 words: a: 16 lines of a panel, 128 bytes each; b: B's
+   columns, b_step bytes apart. tall, wide: C has more than 16 rows, columns. */
+#define FLUX__AMX_STEP(a, b, b_step) {                                                             \
+        FLUX__AMX_LOAD(4, b, b_step)                                                               \
+        FLUX__AMX_LOAD(6, a, 128)                                                                  \
+        FLUX__AMX_DOT(0, 4, 6)                                                                     \
+        if (tall) { FLUX__AMX_LOAD(7, (a) + 64, 128) FLUX__AMX_DOT(1, 4, 7) }                      \
+        if (wide) { FLUX__AMX_LOAD(5, (b) + 16 * (b_step), b_step) FLUX__AMX_DOT(2, 5, 6) }        \
+        if (wide && tall) { FLUX__AMX_DOT(3, 5, 7) }                                               \
+    }
+/* Does `what` with each tile of C and where it is stored. */
+#define FLUX__AMX_EACH(what)                                                                       \
+    what(0, c, ld)                                                                                 \
+    if (tall) { what(1, c + 64, ld) }                                                              \
+    if (wide) { what(2, c + 16 * ld, ld) }                                                         \
+    if (wide && tall) { what(3, c + 16 * ld + 64, ld) }
+#define FLUX__AMX_CLEAR(t, c, ld) FLUX__AMX_ZERO(t)
+
+/* Computes as many elements of C as flux__amx_shape was told, or goes on with their sums. a: a
+   panel; b: `steps` times 16 words of each column; rest: NULL, or 16 words behind these,
+   64 bytes a column; c: columns ld bytes apart. */
+static FLUX__AMX_FN void flux__amx_block(bool tall, bool wide, int64_t steps, const char *a,
+                                         const char *b, int64_t b_step, const char *rest, char *c,
+                                         int64_t ld, bool go_on) {
+    if (go_on) { FLUX__AMX_EACH(FLUX__AMX_LOAD) }
+    else { FLUX__AMX_EACH(FLUX__AMX_CLEAR) }
+    for (; steps > 0; steps--, a += 16 * 128, b += 64) FLUX__AMX_STEP(a, b, b_step)
+    if (rest) FLUX__AMX_STEP(a, rest, 64)
+    FLUX__AMX_EACH(FLUX__AMX_STORE)
+}
+
+/* ---- packing */
+
+typedef uint16_t flux__amx_halves __attribute__((vector_size(64)));
+typedef uint32_t flux__amx_words __attribute__((vector_size(64)));
+
+/* Packs a panel whose columns are contiguous: 32 rows of k columns, `col` elements apart. An odd
+   last column is paired with zeros. */
+static FLUX__AMX_FN void flux__amx_pair(const uint16_t *x, int64_t col, int64_t k, char *to) {
+    flux__amx_halves a, b, low, high;
+    for (; k > 0; k -= 2, x += 2 * col, to += 128) {
+        memcpy(&a, x, 64);
+        if (k > 1) memcpy(&b, x + col, 64);
+        else memset(&b, 0, 64);
+        FLUX__PREFETCH((const char *)x + 16 * col)
+        FLUX__PREFETCH((const char *)x + 18 * col)
+        FLUX__SHUFFLE(low, a, b, flux__amx_halves, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38,
+                      7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47)
+        FLUX__SHUFFLE(high, a, b, flux__amx_halves, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53,
+                      22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31,
+                      63)
+        memcpy(to, &low, 64), memcpy(to + 64, &high, 64);
+    }
+}
+
+/* Transposes 16 x 16 words: rows of x, x_step bytes apart, become columns of `to`, whose rows are
+   to_step bytes apart. Only so many rows are read, the others being zeros, and only so many
+   columns are written as rows. Zipping rows i and i + 8 rotates the bits of an element's row and
+   column by one; four times exchanges them. */
+static FLUX__AMX_FN void flux__amx_turn(const char *x, int64_t x_step, int64_t rows, char *to,
+                                        int64_t to_step, int64_t columns) {
+    flux__amx_words r[2][16];
+    memset(r[0], 0, sizeof r[0]);
+    for (int64_t i = 0; i < rows; i++) {
+        memcpy(&r[0][i], x + i * x_step, 64);
+        FLUX__PREFETCH(x + i * x_step + 256)
+    }
+    for (int n = 0; n < 4; n++)
+        for (int i = 0; i < 8; i++) {
+            const flux__amx_words a = r[n % 2][i], b = r[n % 2][i + 8];
+            FLUX__SHUFFLE(r[1 - n % 2][2 * i], a, b, flux__amx_words, 0, 16, 1, 17, 2, 18, 3, 19, 4,
+                          20, 5, 21, 6, 22, 7, 23)
+            FLUX__SHUFFLE(r[1 - n % 2][2 * i + 1], a, b, flux__amx_words, 8, 24, 9, 25, 10, 26, 11,
+                          27, 12, 28, 13, 29, 14, 30, 15, 31)
+        }
+    for (int64_t i = 0; i < columns; i++) memcpy(to + i * to_step, &r[0][i], 64);
+}
+
+/* Packs a panel: `rows` rows of k elements, at most 32, with any strides, and zeros behind them, so
+   that there are 32 rows and whole steps of k. */
+static void flux__amx_pack(const uint16_t *x, int64_t row, int64_t col, int64_t rows, int64_t k,
+                           char *to) {
+    const int64_t words = (k + 1) / 2, whole = col == 1 ? k / 32 : 0;
+    if (rows == 32 && row == 1) {
+        flux__amx_pair(x, col, k, to);
+        memset(to + words * 128, 0, (size_t)(flux__gemm_up(words, 16) - words) * 128);
+        return;
+    }
+    for (int64_t s = 0; s < whole; s++, x += 32, to += 16 * 128)
+        for (int64_t i = 0; i < 32; i += 16)
+            flux__amx_turn((const char *)(x + i * row), 2 * row,
+                           rows < i ? 0 : flux__gemm_min(rows - i, 16), to + 4 * i, 128, 16);
+    memset(to, 0, (size_t)(flux__gemm_up(words, 16) - whole * 16) * 128);
+    for (k -= whole * 32; k > 0; k -= 2, x += 2 * col, to += 128)
+        for (int64_t r = 0; r < rows; r++) {
+            memcpy(to + 4 * r, x + r * row, 2);
+            if (k > 1) memcpy(to + 4 * r + 2, x + r * row + col, 2);
+        }
+}
+
+/* Copies 32 columns of B, of which `part` counts, contiguously along k. */
+static void flux__amx_copy_b(void *ctx, int64_t part) {
+    const flux__amx_product *p = (const flux__amx_product *)ctx;
+    const flux__gemm_job *j = p->job;
+    const int64_t first = part * 32, n = flux__gemm_min(j->n - first, 32);
+    const uint16_t *x = (const uint16_t *)j->b + first * j->b_col;
+    char panel[16 * 128], *to = p->copy + first * p->b_step;
+    for (int64_t k = 0; k < j->k; k += 32, x += 32 * j->b_row, to += 64) {
+        flux__amx_pack(x, j->b_col, j->b_row, n, flux__gemm_min(j->k - k, 32), panel);
+        for (int64_t i = 0; i < n; i += 16)
+            flux__amx_turn(panel + 4 * i, 128, 16, to + i * p->b_step, p->b_step,
+                           flux__gemm_min(n - i, 16));
+    }
+}
+
+/* Finds B for the tiles: where it lies, with copies of what fills no tile, or as a copy. False: out
+   of memory. */
+static bool flux__amx_find_b(flux__amx_product *p) {
+    const flux__gemm_job *j = p->job;
+    const uint16_t *x = (const uint16_t *)j->b;
+    const int64_t whole = j->k / 32 * 32;
+    p->steps = (j->k + 31) / 32;
+    p->b = (const char *)j->b, p->b_step = 2 * j->b_col;
+    if (j->b_row == 1 && whole == j->k) return true;
+    if (j->b_row == 1) {
+        if (!(p->copy = (char *)flux__scratch((size_t)j->n * 64))) return false;
+        memset(p->copy, 0, (size_t)j->n * 64);
+        for (int64_t i = 0; i < j->n; i++)
+            memcpy(p->copy + i * 64, x + i * j->b_col + whole, (size_t)(j->k - whole) * 2);
+        p->rest = p->copy;
+        return true;
+    }
+    p->b_step = p->steps * 64 | 64;       /* an odd number of cache lines */
+    p->copy = (char *)flux__scratch((size_t)(p->b_step * j->n));
+    if (p->copy) flux__parallel((j->n + 31) / 32, flux__amx_copy_b, p);
+    p->b = p->copy;
+    return p->copy != NULL;
+}
+
+/* ---- tasks */
+
+/* Bytes of a panel of so many steps. */
+#define FLUX__AMX_PANEL(steps) ((steps) * 16 * 128)
+
+/* Packs the panels of rows i0 ... i0+mb-1 of A, `some` steps of k from `step` on. */
+static void flux__amx_panels(const flux__amx_product *p, int64_t i0, int64_t mb, int64_t step,
+                             int64_t some, char *to) {
+    const flux__gemm_job *j = p->job;
+    const uint16_t *a = (const uint16_t *)j->a + step * 32 * j->a_col;
+    for (int64_t i = 0; i < mb; i += 32, to += FLUX__AMX_PANEL(some))
+        flux__amx_pack(a + (i0 + i) * j->a_row, j->a_row, j->a_col, flux__gemm_min(mb - i, 32),
+                       flux__gemm_min(some * 32, j->k - step * 32), to);
+}
+
+/* Adds to mb x nb elements of C the products of these panels and the columns of B from j0 on.
+   c: columns are ld bytes apart. */
+static void flux__amx_multiply(const flux__amx_product *p, const char *panels, int64_t mb,
+                               int64_t j0, int64_t nb, int64_t step, int64_t some, char *c,
+                               int64_t ld) {
+    const bool last = p->rest && step + some == p->steps;
+    int64_t m = 0, n = 0;                 /* of the present shape */
+    for (int64_t j = 0; j < nb; j += 32) {
+        const char *b = p->b + (j0 + j) * p->b_step + step * 64,
+                   *rest = last ? p->rest + (j0 + j) * 64 : NULL;
+        for (int64_t i = 0; i < mb; i += 32) {
+            const int64_t rows = flux__gemm_min(mb - i, 32), columns = flux__gemm_min(nb - j, 32);
+            if (rows != m || columns != n) flux__amx_shape(m = rows, n = columns);
+            flux__amx_block(m > 16, n > 16, some - last, panels + FLUX__AMX_PANEL(i / 32 * some), b,
+                            p->b_step, rest, c + i * 4 + j * ld, ld, step > 0);
+        }
+    }
+}
+
+/* Computes one block of C, in C itself or in scratch memory, and calls the epilogue: for few
+   columns at a time if all of k is in the panels. */
+static void flux__amx_task(void *ctx, int worker, int64_t number) {
+    flux__amx_product *p = (flux__amx_product *)ctx;
+    const flux__gemm_job *job = p->job;
+    const bool once = p->steps <= FLUX__AMX_STEPS;
+    const int64_t i0 = number % p->down * p->rows, j0 = number / p->down * p->columns,
+                  mb = flux__gemm_min(job->m - i0, p->rows),
+                  end = flux__gemm_min(job->n, j0 + p->columns),
+                  piece = once ? FLUX__GEMM_PIECE / p->rows / 32 * 32 : end - j0,
+                  ld = job->c ? job->ldc : flux__gemm_up(mb, 16),
+                  steps = flux__gemm_min(p->steps, FLUX__AMX_STEPS),
+                  most = FLUX__AMX_PANEL((mb + 31) / 32 * steps);
+    char *panels = (char *)flux__scratch((size_t)(most + (job->c ? 0 : ld * piece * 4)));
+    if (!panels) {
+        flux__atomic_store32(&p->failed, 1);
+        return;
+    }
+    for (int64_t j = j0, nb; j < end; j += nb) {
+        nb = flux__gemm_min(end - j, piece);
+        char *c = job->c ? (char *)job->c + (i0 + j * ld) * 4 : panels + most;
+        for (int64_t step = 0, some; step < p->steps; step += some) {
+            some = flux__gemm_min(p->steps - step, FLUX__AMX_STEPS);
+            if (!once || j == j0) flux__amx_panels(p, i0, mb, step, some, panels);
+            flux__amx_multiply(p, panels, mb, j, nb, step, some, c, ld * 4);
+        }
+        if (job->epilogue) job->epilogue(job->ctx, worker, i0, j, mb, nb, c, ld);
+    }
+    FLUX__AMX_RELEASE()
+    flux__scratch_done(panels);
+}
+
+/* Whether a product of two bf16 matrices is computed by tiles: with fewer elements vectors are as
+   fast (measured). */
+static bool flux__amx_wants(int64_t m, int64_t n, int64_t k) {
+    return FLUX__AMX_HERE() && m >= 8 && m * n >= 256 && k >= 32;
+}
+
+/* Computes a product whose job says `tiles`. False: out of memory. */
+static bool flux__amx_run(const flux__gemm_job *job, int64_t threads) {
+    FLUX__ZEROED(flux__amx_product, p);
+    p.job = job;
+    FLUX__ASSERT(job->k > 0);
+    if (!flux__amx_find_b(&p)) return false;
+    p.rows = flux__gemm_min(flux__gemm_up(job->m, 32), FLUX__AMX_ROWS);
+    p.columns = flux__gemm_min(flux__gemm_up(job->n, 32), FLUX__AMX_COLUMNS);
+    for (;;) {
+        const int64_t across = (job->n + p.columns - 1) / p.columns;
+        p.down = (job->m + p.rows - 1) / p.rows;
+        if (threads == 1 || p.down * across >= 2 * threads) break;
+        if (p.rows > 32) p.rows = flux__gemm_up(p.rows / 2, 32);
+        else if (p.columns > 64) p.columns = flux__gemm_up(p.columns / 2, 32);
+        else break;
+    }
+    flux__parallel_workers(p.down * ((job->n + p.columns - 1) / p.columns), flux__amx_task, &p);
+    flux__scratch_done(p.copy);
+    return !flux__atomic_load32(&p.failed);
+}
+#else
+#  define flux__amx_wants(m, n, k) ((void)(m), (void)(n), (void)(k), false)
+#  define flux__amx_run(job, threads) ((void)(threads), false)
+#endif
+
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- cpu/gemm_plan.h
    The plan of a matrix product, products by inner products, and the entry,
    flux__gemm; cpu/gemm_tasks.h computes blocks of C. The plan chooses whether C
@@ -21108,11 +21462,12 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
     int inner_kernel;
     if (job->m <= 0 || job->n <= 0) return 0;
 #ifdef FLUX_BLAS
-    if (!job->pairs && flux__blas(f64, job)) return 0;
+    if (!job->pairs && !job->tiles && flux__blas(f64, job)) return 0;
 #endif
-    flux__gemm_plan_for(&p, f64, job);
-    threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if (job->panels) {
+    threads = (double)job->m * (double)job->n * (double)job->k > 4e5 ? flux__num_threads() : 1;
+    if (!job->tiles) flux__gemm_plan_for(&p, f64, job);
+    if (job->tiles) p.failed = !flux__amx_run(job, threads);
+    else if (job->panels) {
         flux__gemm_orient(&p, job, false);
         flux__panels_run(&p, threads);
     } else if ((inner_kernel = flux__gemm_by_inner(&p, job)) > 1)
@@ -24481,8 +24836,8 @@ FLUX__END_COLD
    ready, batches shared out to threads, and the ways to save work: samples of
    small images joined into one product, a shared operand transposed once, half
    formats converted by the thread that reads them. Products of bf16 use the
-   processor's own instruction where there is one (AVX512_BF16), on vnni pairs,
-   that is words of two neighbours along k.
+   processor's own instructions where there are any: AMX (cpu/gemm_amx.h), or
+   AVX512_BF16 on vnni pairs, that is words of two neighbours along k.
 
    Invariant: many products are shared out whole, few ones in blocks. Whether
    inner products are used is decided for the whole kernel, as if gathered
@@ -24496,14 +24851,24 @@ FLUX__END_COLD
 
 FLUX__BEGIN_HOT
 
-#if FLUX__BF16
-/* Whether a product of two bf16 matrices is computed with the instruction for vnni pairs. */
-static bool flux__multiplies_vnni(const flux__kernel *k) {
+/* Whether a product is one of two bf16 matrices. */
+static bool flux__both_bf16(const flux__kernel *k) {
     const flux__operand *o = k->operand;
-    return flux__simd() > 2 && o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && !o[0].gather &&
-           !o[1].gather && k->mnk[0] > 1 && k->mnk[1] > 1 && k->mnk[2] > 1;
+    return o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && !o[0].gather && !o[1].gather &&
+           k->mnk[0] > 1 && k->mnk[1] > 1 && k->mnk[2] > 1;
 }
 
+/* Whether AMX's tiles compute a product. */
+static bool flux__by_tiles(const flux__kernel *k) {
+    return flux__both_bf16(k) && flux__amx_wants(k->mnk[0], k->mnk[1], k->mnk[2]);
+}
+/* Bytes that a product's operands need where they are converted. */
+static size_t flux__product_scratch(const flux__kernel *k) {
+    return flux__by_tiles(k) ? 0
+        : flux__widened_bytes(&k->operand[0]) + flux__widened_bytes(&k->operand[1]);
+}
+
+#if FLUX__BF16
 /* Makes vnni pairs. x: n x k, with strides row and col; to: n x (k + 1) / 2 words, contiguous,
    word (i, l) of x's columns 2l and 2l + 1. The last column of an odd k is paired with zeros. */
 FLUX__GEMM_FN() void flux__pair_columns(const uint16_t *x, int64_t row, int64_t col, int64_t k,
@@ -24586,7 +24951,6 @@ static const char *flux__pair_up(flux__operand *o, const char *src, void *memory
     return (const char *)memory;
 }
 #else
-#  define flux__multiplies_vnni(k) ((void)(k), false)
 #  define flux__paired(o, src, k) ((void)(src), false)
 #  define flux__pair_up(o, src, memory, k) (src)
 #endif
@@ -24597,6 +24961,7 @@ typedef struct flux__matrix {
     const char *at;
     int64_t row, col;
     flux__operand o;
+    int64_t size;       /* bytes of an element, or of a word */
     flux__axes map[2];  /* of a gathered operand: maps of its rows and its columns */
 } flux__matrix;
 
@@ -24611,11 +24976,12 @@ static void flux__matrix_map(flux__matrix *m, int side, int more) {
     flux__merge_axes(&m->map[side], dim, step, 0, false);
 }
 
-/* Prepares operand i (0: A, 1: B) of a product; `memory` receives the f32 or the words that
-   half formats become. */
-static void flux__matrix_operand(const flux__run *run, const flux__operand *o, int i, bool pairs,
-                                 void *memory, flux__matrix *m) {
+/* Prepares operand i (0: A, 1: B) of product g; `memory` receives the f32 or the words that half
+   formats become, where they are not read as they lie. */
+static void flux__matrix_operand(const flux__run *run, const flux__operand *o, int i,
+                                 const flux__gemm_job *g, void *memory, flux__matrix *m) {
     m->o = *o;
+    m->size = o->dtype == FLUX_F64 ? 8 : g->tiles ? 2 : 4;
     m->at = (const char *)run->ptr[m->o.src];
     if (m->o.gather) {
         flux__matrix_map(m, 0, -1);
@@ -24623,8 +24989,8 @@ static void flux__matrix_operand(const flux__run *run, const flux__operand *o, i
         m->row = m->col = 0;
         return;
     }
-    if (pairs) m->at = flux__pair_up(&m->o, m->at, memory, !i);
-    else if (flux__is_half(m->o.dtype)) {
+    if (g->pairs) m->at = flux__pair_up(&m->o, m->at, memory, !i);
+    else if (flux__is_half(m->o.dtype) && !g->tiles) {
         if (flux__side_by_side(&m->o)) m->at = flux__widen_all(&m->o, m->at, memory);
         else {
             m->at = (const char *)flux__widen(&m->o, m->at, memory);
@@ -24690,8 +25056,8 @@ static bool flux__gather_now(const void **x, const flux__axes **map, bool f64, i
 
 /* The address of a batch's matrix. */
 static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch) {
-    int64_t size = m->o.dtype == FLUX_F64 ? 8 : 4, at = m->o.offset;
-    if (!m->o.gather) return m->at + flux__batch_offset(k, &m->o, batch) * size;
+    int64_t at = m->o.offset;
+    if (!m->o.gather) return m->at + flux__batch_offset(k, &m->o, batch) * m->size;
     for (int p = 2; p < FLUX_MAX_DIMS; p++) {
         int64_t i = batch % k->full[p];
         batch /= k->full[p];
@@ -24701,7 +25067,7 @@ static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m,
             i /= m->o.shape.dim[d];
         }
     }
-    return m->at + at * size;
+    return m->at + at * m->size;
 }
 
 /* Computes the product of one batch. */
@@ -24748,7 +25114,7 @@ static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0
 static bool flux__samples_join(flux__products *p) {
     const int64_t *full = p->job.k->full;
     const flux__operand *b = &p->b.o;
-    if (p->g.m > 128 || full[3] < 2 || p->a.o.shape.ndim < 2) return false;
+    if (p->g.tiles || p->g.m > 128 || full[3] < 2 || p->a.o.shape.ndim < 2) return false;
     for (int d = 2; d < FLUX_MAX_DIMS; d++)
         if (d != 3 && full[d] != 1) return false;
     for (int d = 0; d < b->shape.ndim; d++)
@@ -24769,8 +25135,8 @@ static bool flux__samples_join(flux__products *p) {
 static void *flux__transpose_shared(flux__products *p) {
     const flux__operand *b = &p->b.o;
     int64_t size = p->f64 ? 8 : 4, step = (flux__gemm_up(p->g.k * size, 64) | 64) / size;
-    bool shared = !b->gather && p->g.a_row == 1 && p->g.b_col == 1 && p->g.b_row > 1 &&
-                  p->g.m >= 64 * flux__num_threads();
+    bool shared = !b->gather && !p->g.tiles && p->g.a_row == 1 && p->g.b_col == 1 &&
+                  p->g.b_row > 1 && p->g.m >= 64 * flux__num_threads();
     for (int d = 2; d < b->shape.ndim; d++) shared = shared && b->shape.dim[d] == 1;
     void *transposed = shared ? flux__scratch((size_t)(step * p->g.n * size)) : NULL;
     if (!transposed) return NULL;
@@ -24800,8 +25166,8 @@ static void flux__half_part(void *ctx, int64_t part) {
         all = first + flux__count(&o[1].shape) * 4;
     char *memory = (char *)flux__scratch((size_t)all);
     if (memory) {
-        flux__matrix_operand(p.job.run, &o[0], 0, p.g.pairs, memory, &p.a);
-        flux__matrix_operand(p.job.run, &o[1], 1, p.g.pairs, memory + first, &p.b);
+        flux__matrix_operand(p.job.run, &o[0], 0, &p.g, memory, &p.a);
+        flux__matrix_operand(p.job.run, &o[1], 1, &p.g, memory + first, &p.b);
         *(h->side ? &p.g.n : &p.g.m) = n;
         p.job.first = h->side ? at * p.g.ldc : at;
         p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
@@ -24820,8 +25186,8 @@ static bool flux__halves_apart(flux__products *p) {
     flux__halves h = { p, p->g.m < p->g.n, 0, p->g.m < p->g.n ? p->g.n : p->g.m };
     int64_t k = p->job.k->mnk[2], parts = flux__gemm_min(flux__num_threads(), h.n / 32),
             a[FLUX_MAX_DIMS], b[FLUX_MAX_DIMS];
-    if (parts < 2 || p->batches > 1 || !flux__is_half(o[0].dtype) || !flux__is_half(o[1].dtype) ||
-        o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
+    if (parts < 2 || p->batches > 1 || p->g.tiles || !flux__is_half(o[0].dtype) ||
+        !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
         return false;
     if (o[0].gather || o[1].gather || (double)p->g.m * (double)p->g.n * (double)k < 4e5 ||
         flux__gemm_min(p->g.m, p->g.n) * k > 1 << 18) return false;
@@ -24969,7 +25335,8 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.failed = 0, p.batches = batches;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
-    p.g.pairs = flux__multiplies_vnni(k);
+    p.g.tiles = flux__by_tiles(k);
+    p.g.pairs = FLUX__BF16 && !p.g.tiles && flux__simd() > 2 && flux__both_bf16(k);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
         p.g.ldc = p.g.m;
     if (!p.bare) p.g.epilogue = flux__epilogue;
@@ -24977,10 +25344,10 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
         p.job.failed = p.failed;
         return flux__job_ok(&p.job) ? 0 : -1;
     }
-    flux__matrix_operand(run, &k->operand[0], 0, p.g.pairs, k->scratch_at, &p.a);
+    flux__matrix_operand(run, &k->operand[0], 0, &p.g, k->scratch_at, &p.a);
     char *scratch = (char *)k->scratch_at;           /* NULL: neither needs any */
     if (scratch) scratch += flux__widened_bytes(&k->operand[0]);
-    flux__matrix_operand(run, &k->operand[1], 1, p.g.pairs, scratch, &p.b);
+    flux__matrix_operand(run, &k->operand[1], 1, &p.g, scratch, &p.b);
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
     if (p.a.o.gather) p.g.a_map = p.a.map;
     if (p.b.o.gather) p.g.b_map = p.b.map;
@@ -24991,7 +25358,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     bool joined = flux__samples_join(&p);
     p.g.batches = p.batches;
     if (joined) p.g.inner_kernel = 1;
-    else if (p.batches > 1 || p.g.a_map || p.g.b_map)
+    else if (!p.g.tiles && (p.batches > 1 || p.g.a_map || p.g.b_map))
         p.g.inner_kernel = flux__products_by_inner(&p);
     if (!joined && flux__run_depthwise(&p)) {
         p.job.failed = p.failed;
@@ -25836,8 +26203,7 @@ static size_t flux__cpu_scratch(const flux__kernel *k, const flux__graph *g) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     if (k->kind == FLUX__K_FUSED && c->splits > 1)
         return (size_t)((c->splits + 1) * (int64_t)c->nreduce * 2 * c->outer * 8);
-    if (k->kind == FLUX__K_MATMUL)
-        return flux__widened_bytes(&k->operand[0]) + flux__widened_bytes(&k->operand[1]);
+    if (k->kind == FLUX__K_MATMUL) return flux__product_scratch(k);
     if (k->kind == FLUX__K_STRIDED_SCATTER && flux__is_half(k->operand[0].dtype))
         return flux__widened_bytes(&k->operand[0]) + (size_t)flux__size(g->node[k->node]) * 4;
     if (k->kind == FLUX__K_INTERPOLATE) return flux__lerps_bytes(g->node[k->node]);

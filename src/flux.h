@@ -107,8 +107,8 @@
    - x86 without AVX2 (FLUX_SIMD=base), other processors, and compilers without vectors differ in
      the last bits: they have no fused multiply-add, or they join sums and products in other lanes.
      Random numbers are the same everywhere;
-   - products of bf16 differ where the processor has its own instructions for them (AVX512_BF16),
-     and all products differ under FLUX_BLAS;
+   - products of bf16 differ where the processor has its own instructions for them (AVX512_BF16,
+     AMX), and all products differ under FLUX_BLAS;
    - functions of float64 (exp, sin, ...), and normal random numbers of float64, are those of the C
      library or of the GPU's compiler;
    - numbers below the smallest normal one (1.2e-38 in float32): on x86 such a result becomes 0, no
@@ -277,8 +277,9 @@
                              processes rank 3 writes file.json.3. A collective is an event, too,
                              which says how long it took and how much of that kernels hid
        FLUX_PROFILE=1        prints at the end where the time went, by layer, see flux_profile
-       FLUX_SIMD=name        uses no better instruction set than base, avx2 or avx512, to compare or
-                             debug; avx512 leaves out a processor's own products of bf16
+       FLUX_SIMD=name        uses no better instruction set than base, avx2, avx512 or avx512_bf16, to
+                             compare or debug; avx512 leaves out a processor's own products of bf16,
+                             avx512_bf16 those of AMX's tiles
        FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides the preferences file
        FLUX_PREFERENCES      path of that file, in place of LocalPreferences.toml in the working
                              directory or above it
@@ -313,8 +314,8 @@
      schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_panels gemm_plan depthwise backend blocks run products winograd rows
-                whole windows ready half_products shared_operands attention sorting interpolation calls
+                gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
+                winograd rows whole windows ready half_products shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
@@ -429,6 +430,7 @@
 #include "cpu/gemm_pack.h"
 #include "cpu/gemm_tasks.h"
 #include "cpu/gemm_panels.h"
+#include "cpu/gemm_amx.h"
 #include "cpu/gemm_plan.h"
 #include "cpu/depthwise.h"
 #include "cpu/backend.h"

@@ -347,10 +347,10 @@ TEST(files_that_cannot_be_read) {
 
 TEST(environment_caps_the_instruction_set) {
     int best = flux__simd_detect(), was = flux__simd_known;
-    const char *names[] = { "base", "avx2", "avx512", "nonsense", "" };
-    int want[] = { 0, best < 1 ? best : 1, best < 2 ? best : 2, best, best };
-    CHECK(best >= 0 && best <= 3);
-    for (int i = 0; i < 5; i++) {
+    const char *names[] = { "base", "avx2", "avx512", "avx512_bf16", "nonsense", "" };
+    int want[] = { 0, best < 1 ? best : 1, best < 2 ? best : 2, best < 3 ? best : 3, best, best };
+    CHECK(best >= 0 && best <= 4);
+    for (int i = 0; i < 6; i++) {
         setenv("FLUX_SIMD", names[i], 1);
         flux__simd_known = 0;
         CHECK(flux__simd() == want[i]);
@@ -367,21 +367,22 @@ TEST(instruction_set_of_any_processor) {
         { 1, 1, 0 }, { 1, 2, 0 }, { 1, 5, 1 }, { 1, 6, 1 }, { 1, 7, 1 },     /* XCR0: SSE, AVX; opmask, upper halves, ZMM16 and on */
         { 2, 5, 0 }, { 2, 16, 1 }, { 2, 17, 1 }, { 2, 30, 1 }, { 2, 31, 1 },     /* leaf 7, ebx: AVX2; AVX512 F, DQ, BW, VL */
         { 3, 5, 2 },                                            /* leaf 7, part 1, eax: AVX512_BF16 */
+        { 4, 22, 3 }, { 4, 24, 3 }, { 1, 17, 3 }, { 1, 18, 3 },  /* leaf 7, edx: AMX BF16, TILE; XCR0: their state */
     };
     enum { NEEDED = sizeof needed / sizeof *needed };
-    for (int word = 0; word < 4; word++)
+    for (int word = 0; word < 5; word++)
         for (int bit = 0; bit < 32; bit++) {
             unsigned one[4] = { ~0u, ~0u, ~0u, ~0u }, saved = ~0u, seven[4] = { 1, ~0u, ~0u, ~0u }, more[4] = { ~0u, ~0u, ~0u, ~0u };
-            unsigned *const in[] = { &one[2], &saved, &seven[1], &more[0] };
-            int want = 3;
+            unsigned *const in[] = { &one[2], &saved, &seven[1], &more[0], &seven[3] };
+            int want = 4;
             *in[word] &= ~(1u << bit);
             for (int i = 0; i < NEEDED; i++)
                 if (needed[i].word == word && needed[i].bit == bit) want = needed[i].left;
             CHECK(flux__simd_of(one, saved, seven, more) == want);
             unsigned none[4] = { 0, 0, 0, 0 };
-            for (int i = 0; i < 4; i++) *in[i] = 0;
+            for (int i = 0; i < 5; i++) *in[i] = 0;
             for (int i = 0; i < NEEDED; i++) *in[needed[i].word] |= 1u << needed[i].bit;
-            CHECK(flux__simd_of(one, saved, seven, more) == 3);
+            CHECK(flux__simd_of(one, saved, seven, more) == 4);
             seven[0] = 0;                 /* there is no part 1 */
             CHECK(flux__simd_of(one, saved, seven, more) == 2);
             CHECK(flux__simd_of(none, 0, none, none) == 0);
@@ -390,7 +391,7 @@ TEST(instruction_set_of_any_processor) {
 
 #if defined __linux__ && FLUX__X86
 TEST(instruction_set_is_what_the_system_says) {
-    static const char *const flag[] = { " avx2 ", " avx512dq ", " avx512_bf16 " };
+    static const char *const flag[] = { " avx2 ", " avx512dq ", " avx512_bf16 ", " amx_bf16 " };
     char line[8192] = "";
     FILE *f = fopen("/proc/cpuinfo", "r");
     while (f && fgets(line, sizeof line, f) && strncmp(line, "flags", 5)) {}
@@ -398,7 +399,8 @@ TEST(instruction_set_is_what_the_system_says) {
     if (strncmp(line, "flags", 5)) SKIP("the system does not say");
     line[strcspn(line, "\n")] = ' ';
     int level = 0;
-    while (level < 3 && strstr(line, flag[level])) level++;
+    while (level < 4 && strstr(line, flag[level])) level++;
+    if (level == 4 && !flux__tiles_granted()) level = 3;
     CHECK(flux__simd_detect() == level);
 }
 #endif

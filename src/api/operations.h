@@ -383,7 +383,7 @@ FLUX_API int flux_num_items(const flux_tensor *tuple);
 
 /* ------------------------------------------------------------------ linear algebra and convolution
    Products of f16 and bf16 are summed in f32. On a CPU that has its own instructions for products
-   of bf16 (AVX512_BF16; FLUX_SIMD=avx512 leaves them out), a number or a sum nearer to 0 than
+   of bf16 (AMX, AVX512_BF16; FLUX_SIMD=avx512 leaves them out), a number or a sum nearer to 0 than
    1.2e-38 counts as 0, so that its product with infinity is NaN. */
 
 /* The product of m x k (x batch...) and k x n (x batch...), which is m x n (x batch...). Batch

@@ -246,6 +246,19 @@ extern int madvise(void *at, size_t bytes, int advice);
 #else
 #  define FLUX__BF16 0
 #endif
+/* And those of AMX's tiles, for which Linux must be asked. */
+#if FLUX__BF16 && defined(__linux__) && defined(__LP64__) && \
+    (defined(__clang__) || __GNUC__ >= 11)
+#  define FLUX__AMX 1
+#  if defined(FLUX__AMX_FN)              /* a test has tiles of its own, see cpu/gemm_amx.h */
+#  elif defined(__clang__)
+#    define FLUX__AMX_FN __attribute__((target("amx-tile,amx-bf16,avx512bw,avx512f,avx2,fma,f16c")))
+#  else
+#    define FLUX__AMX_FN __attribute__((target("avx512bw,avx512f,avx2,fma,f16c")))
+#  endif
+#else
+#  define FLUX__AMX 0
+#endif
 
 #if FLUX__X86 && !(defined(_MSC_VER) && !defined(__clang__))
 #  include <cpuid.h>

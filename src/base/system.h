@@ -16,8 +16,8 @@
    calls get them as UTF-16 (flux__wide). flux__processors is how many processors
    this process may use: those online, those in its affinity mask, or its
    container's quota, whichever is smallest. flux__simd is 0 base, 1 AVX2 with
-   FMA, 2 AVX-512 (F, BW, DQ, VL), 3 AVX-512 with BF16; it is detected once, and
-   FLUX_SIMD can lower it.
+   FMA, 2 AVX-512 (F, BW, DQ, VL), 3 AVX-512 with BF16, 4 these and AMX with
+   BF16; it is detected once, and FLUX_SIMD can lower it.
 
    Rejected: the compilers' own test for processor features: it needs a library
    that some systems' linkers do not find. */
@@ -307,7 +307,23 @@ static int flux__simd_of(const unsigned *one, unsigned saved, const unsigned *se
     const unsigned avx512 = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;     /* F, DQ, BW, VL */
     if ((one[2] & basic) != basic || (saved & 6) != 6 || !(seven[1] & 1u << 5)) return 0;
     if ((saved & 0xe6) != 0xe6 || (seven[1] & avx512) != avx512) return 1;
-    return seven[0] > 0 && more[0] & 1u << 5 ? 3 : 2;
+    if (seven[0] == 0 || !(more[0] & 1u << 5)) return 2;
+    const unsigned amx = 1u << 22 | 1u << 24, tiles = 3u << 17;     /* BF16, TILE; their state */
+    return (seven[3] & amx) == amx && (saved & tiles) == tiles ? 4 : 3;
+}
+
+/* Whether this process may use AMX's tiles, 8 KB of state a thread, which Linux gives whoever asks
+   for it; its threads and children may, too. */
+static bool flux__tiles_granted(void) {
+#if FLUX__AMX
+    enum { ARCH_PRCTL = 158, ASK = 0x1023, TILE_DATA = 18 };
+    long rc = ARCH_PRCTL;
+    __asm__ volatile("syscall" : "+a"(rc) : "D"((long)ASK), "S"((long)TILE_DATA)
+                     : "rcx", "r11", "memory");
+    return rc == 0;
+#else
+    return false;
+#endif
 }
 
 /* The same of this machine. It asks CPUID itself, since the compilers' own test needs a library
@@ -317,18 +333,20 @@ static int flux__simd_detect(void) {
     flux__cpuid(1, 0, one);
     flux__cpuid(7, 0, seven);
     flux__cpuid(7, 1, more);
-    return flux__simd_of(one, one[2] & 1u << 27 ? flux__xcr0() : 0, seven, more);
+    const int level = flux__simd_of(one, one[2] & 1u << 27 ? flux__xcr0() : 0, seven, more);
+    return level > 3 && !flux__tiles_granted() ? 3 : level;
 }
 
 static int flux__simd_known;              /* atomic: level + 1, or 0 before it was detected */
 
-/* The instruction set in use: 0 base, 1 AVX2 with FMA, 2 AVX-512 (F, BW, DQ, VL), 3 AVX-512 with
-   BF16. The environment variable FLUX_SIMD (base, avx2, avx512) lowers it. */
+/* The instruction set in use, see above. The environment variable FLUX_SIMD (base, avx2, avx512,
+   avx512_bf16) lowers it. */
 FLUX__UNUSED static int flux__simd(void) {
     int level = flux__atomic_load32(&flux__simd_known) - 1;
     if (level < 0) {
         const char *cap = flux__env("FLUX_SIMD");
         level = flux__simd_detect();
+        if (cap && !strcmp(cap, "avx512_bf16") && level > 3) level = 3;
         if (cap && !strcmp(cap, "avx512") && level > 2) level = 2;
         if (cap && !strcmp(cap, "avx2") && level > 1) level = 1;
         if (cap && !strcmp(cap, "base")) level = 0;

@@ -108,8 +108,7 @@ static size_t flux__cpu_scratch(const flux__kernel *k, const flux__graph *g) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     if (k->kind == FLUX__K_FUSED && c->splits > 1)
         return (size_t)((c->splits + 1) * (int64_t)c->nreduce * 2 * c->outer * 8);
-    if (k->kind == FLUX__K_MATMUL)
-        return flux__widened_bytes(&k->operand[0]) + flux__widened_bytes(&k->operand[1]);
+    if (k->kind == FLUX__K_MATMUL) return flux__product_scratch(k);
     if (k->kind == FLUX__K_STRIDED_SCATTER && flux__is_half(k->operand[0].dtype))
         return flux__widened_bytes(&k->operand[0]) + (size_t)flux__size(g->node[k->node]) * 4;
     if (k->kind == FLUX__K_INTERPOLATE) return flux__lerps_bytes(g->node[k->node]);

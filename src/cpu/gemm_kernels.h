@@ -45,6 +45,9 @@ typedef struct flux__gemm_job {
     /* bf16: an element of A or B is a 32-bit word of two neighbours along k (vnni pairs); an
        element of C is an f32 */
     bool pairs;
+    /* bf16: A and B are read as they lie, an element is 2 bytes, and AMX's tiles multiply
+       (cpu/gemm_amx.h); an element of C is an f32 */
+    bool tiles;
     /* 0, or what flux__gemm_by_inner chose for the whole product of which this is a part */
     int inner_kernel;
     /* NULL, or memory for the panels of A that this product and others read (cpu/gemm_panels.h);

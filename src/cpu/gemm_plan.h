@@ -9,6 +9,7 @@
 #include "gemm_pack.h"
 #include "gemm_tasks.h"
 #include "gemm_panels.h"
+#include "gemm_amx.h"
 
 /* ---------------------------------------------------------------------- cpu/gemm_plan.h
    The plan of a matrix product, products by inner products, and the entry,
@@ -396,11 +397,12 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
     int inner_kernel;
     if (job->m <= 0 || job->n <= 0) return 0;
 #ifdef FLUX_BLAS
-    if (!job->pairs && flux__blas(f64, job)) return 0;
+    if (!job->pairs && !job->tiles && flux__blas(f64, job)) return 0;
 #endif
-    flux__gemm_plan_for(&p, f64, job);
-    threads = (double)p.m * (double)p.n * (double)p.k > 4e5 ? flux__num_threads() : 1;
-    if (job->panels) {
+    threads = (double)job->m * (double)job->n * (double)job->k > 4e5 ? flux__num_threads() : 1;
+    if (!job->tiles) flux__gemm_plan_for(&p, f64, job);
+    if (job->tiles) p.failed = !flux__amx_run(job, threads);
+    else if (job->panels) {
         flux__gemm_orient(&p, job, false);
         flux__panels_run(&p, threads);
     } else if ((inner_kernel = flux__gemm_by_inner(&p, job)) > 1)

@@ -14,6 +14,7 @@
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
 #include "gemm_tasks.h"
+#include "gemm_amx.h"
 #include "gemm_plan.h"
 #include "depthwise.h"
 #include "run.h"
@@ -25,8 +26,8 @@
    ready, batches shared out to threads, and the ways to save work: samples of
    small images joined into one product, a shared operand transposed once, half
    formats converted by the thread that reads them. Products of bf16 use the
-   processor's own instruction where there is one (AVX512_BF16), on vnni pairs,
-   that is words of two neighbours along k.
+   processor's own instructions where there are any: AMX (cpu/gemm_amx.h), or
+   AVX512_BF16 on vnni pairs, that is words of two neighbours along k.
 
    Invariant: many products are shared out whole, few ones in blocks. Whether
    inner products are used is decided for the whole kernel, as if gathered
@@ -40,14 +41,24 @@
 
 FLUX__BEGIN_HOT
 
-#if FLUX__BF16
-/* Whether a product of two bf16 matrices is computed with the instruction for vnni pairs. */
-static bool flux__multiplies_vnni(const flux__kernel *k) {
+/* Whether a product is one of two bf16 matrices. */
+static bool flux__both_bf16(const flux__kernel *k) {
     const flux__operand *o = k->operand;
-    return flux__simd() > 2 && o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && !o[0].gather &&
-           !o[1].gather && k->mnk[0] > 1 && k->mnk[1] > 1 && k->mnk[2] > 1;
+    return o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && !o[0].gather && !o[1].gather &&
+           k->mnk[0] > 1 && k->mnk[1] > 1 && k->mnk[2] > 1;
 }
 
+/* Whether AMX's tiles compute a product. */
+static bool flux__by_tiles(const flux__kernel *k) {
+    return flux__both_bf16(k) && flux__amx_wants(k->mnk[0], k->mnk[1], k->mnk[2]);
+}
+/* Bytes that a product's operands need where they are converted. */
+static size_t flux__product_scratch(const flux__kernel *k) {
+    return flux__by_tiles(k) ? 0
+        : flux__widened_bytes(&k->operand[0]) + flux__widened_bytes(&k->operand[1]);
+}
+
+#if FLUX__BF16
 /* Makes vnni pairs. x: n x k, with strides row and col; to: n x (k + 1) / 2 words, contiguous,
    word (i, l) of x's columns 2l and 2l + 1. The last column of an odd k is paired with zeros. */
 FLUX__GEMM_FN() void flux__pair_columns(const uint16_t *x, int64_t row, int64_t col, int64_t k,
@@ -130,7 +141,6 @@ static const char *flux__pair_up(flux__operand *o, const char *src, void *memory
     return (const char *)memory;
 }
 #else
-#  define flux__multiplies_vnni(k) ((void)(k), false)
 #  define flux__paired(o, src, k) ((void)(src), false)
 #  define flux__pair_up(o, src, memory, k) (src)
 #endif
@@ -141,6 +151,7 @@ typedef struct flux__matrix {
     const char *at;
     int64_t row, col;
     flux__operand o;
+    int64_t size;       /* bytes of an element, or of a word */
     flux__axes map[2];  /* of a gathered operand: maps of its rows and its columns */
 } flux__matrix;
 
@@ -155,11 +166,12 @@ static void flux__matrix_map(flux__matrix *m, int side, int more) {
     flux__merge_axes(&m->map[side], dim, step, 0, false);
 }
 
-/* Prepares operand i (0: A, 1: B) of a product; `memory` receives the f32 or the words that
-   half formats become. */
-static void flux__matrix_operand(const flux__run *run, const flux__operand *o, int i, bool pairs,
-                                 void *memory, flux__matrix *m) {
+/* Prepares operand i (0: A, 1: B) of product g; `memory` receives the f32 or the words that half
+   formats become, where they are not read as they lie. */
+static void flux__matrix_operand(const flux__run *run, const flux__operand *o, int i,
+                                 const flux__gemm_job *g, void *memory, flux__matrix *m) {
     m->o = *o;
+    m->size = o->dtype == FLUX_F64 ? 8 : g->tiles ? 2 : 4;
     m->at = (const char *)run->ptr[m->o.src];
     if (m->o.gather) {
         flux__matrix_map(m, 0, -1);
@@ -167,8 +179,8 @@ static void flux__matrix_operand(const flux__run *run, const flux__operand *o, i
         m->row = m->col = 0;
         return;
     }
-    if (pairs) m->at = flux__pair_up(&m->o, m->at, memory, !i);
-    else if (flux__is_half(m->o.dtype)) {
+    if (g->pairs) m->at = flux__pair_up(&m->o, m->at, memory, !i);
+    else if (flux__is_half(m->o.dtype) && !g->tiles) {
         if (flux__side_by_side(&m->o)) m->at = flux__widen_all(&m->o, m->at, memory);
         else {
             m->at = (const char *)flux__widen(&m->o, m->at, memory);
@@ -234,8 +246,8 @@ static bool flux__gather_now(const void **x, const flux__axes **map, bool f64, i
 
 /* The address of a batch's matrix. */
 static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch) {
-    int64_t size = m->o.dtype == FLUX_F64 ? 8 : 4, at = m->o.offset;
-    if (!m->o.gather) return m->at + flux__batch_offset(k, &m->o, batch) * size;
+    int64_t at = m->o.offset;
+    if (!m->o.gather) return m->at + flux__batch_offset(k, &m->o, batch) * m->size;
     for (int p = 2; p < FLUX_MAX_DIMS; p++) {
         int64_t i = batch % k->full[p];
         batch /= k->full[p];
@@ -245,7 +257,7 @@ static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m,
             i /= m->o.shape.dim[d];
         }
     }
-    return m->at + at * size;
+    return m->at + at * m->size;
 }
 
 /* Computes the product of one batch. */
@@ -292,7 +304,7 @@ static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0
 static bool flux__samples_join(flux__products *p) {
     const int64_t *full = p->job.k->full;
     const flux__operand *b = &p->b.o;
-    if (p->g.m > 128 || full[3] < 2 || p->a.o.shape.ndim < 2) return false;
+    if (p->g.tiles || p->g.m > 128 || full[3] < 2 || p->a.o.shape.ndim < 2) return false;
     for (int d = 2; d < FLUX_MAX_DIMS; d++)
         if (d != 3 && full[d] != 1) return false;
     for (int d = 0; d < b->shape.ndim; d++)
@@ -313,8 +325,8 @@ static bool flux__samples_join(flux__products *p) {
 static void *flux__transpose_shared(flux__products *p) {
     const flux__operand *b = &p->b.o;
     int64_t size = p->f64 ? 8 : 4, step = (flux__gemm_up(p->g.k * size, 64) | 64) / size;
-    bool shared = !b->gather && p->g.a_row == 1 && p->g.b_col == 1 && p->g.b_row > 1 &&
-                  p->g.m >= 64 * flux__num_threads();
+    bool shared = !b->gather && !p->g.tiles && p->g.a_row == 1 && p->g.b_col == 1 &&
+                  p->g.b_row > 1 && p->g.m >= 64 * flux__num_threads();
     for (int d = 2; d < b->shape.ndim; d++) shared = shared && b->shape.dim[d] == 1;
     void *transposed = shared ? flux__scratch((size_t)(step * p->g.n * size)) : NULL;
     if (!transposed) return NULL;
@@ -344,8 +356,8 @@ static void flux__half_part(void *ctx, int64_t part) {
         all = first + flux__count(&o[1].shape) * 4;
     char *memory = (char *)flux__scratch((size_t)all);
     if (memory) {
-        flux__matrix_operand(p.job.run, &o[0], 0, p.g.pairs, memory, &p.a);
-        flux__matrix_operand(p.job.run, &o[1], 1, p.g.pairs, memory + first, &p.b);
+        flux__matrix_operand(p.job.run, &o[0], 0, &p.g, memory, &p.a);
+        flux__matrix_operand(p.job.run, &o[1], 1, &p.g, memory + first, &p.b);
         *(h->side ? &p.g.n : &p.g.m) = n;
         p.job.first = h->side ? at * p.g.ldc : at;
         p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
@@ -364,8 +376,8 @@ static bool flux__halves_apart(flux__products *p) {
     flux__halves h = { p, p->g.m < p->g.n, 0, p->g.m < p->g.n ? p->g.n : p->g.m };
     int64_t k = p->job.k->mnk[2], parts = flux__gemm_min(flux__num_threads(), h.n / 32),
             a[FLUX_MAX_DIMS], b[FLUX_MAX_DIMS];
-    if (parts < 2 || p->batches > 1 || !flux__is_half(o[0].dtype) || !flux__is_half(o[1].dtype) ||
-        o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
+    if (parts < 2 || p->batches > 1 || p->g.tiles || !flux__is_half(o[0].dtype) ||
+        !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
         return false;
     if (o[0].gather || o[1].gather || (double)p->g.m * (double)p->g.n * (double)k < 4e5 ||
         flux__gemm_min(p->g.m, p->g.n) * k > 1 << 18) return false;
@@ -513,7 +525,8 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.failed = 0, p.batches = batches;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
-    p.g.pairs = flux__multiplies_vnni(k);
+    p.g.tiles = flux__by_tiles(k);
+    p.g.pairs = FLUX__BF16 && !p.g.tiles && flux__simd() > 2 && flux__both_bf16(k);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
         p.g.ldc = p.g.m;
     if (!p.bare) p.g.epilogue = flux__epilogue;
@@ -521,10 +534,10 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
         p.job.failed = p.failed;
         return flux__job_ok(&p.job) ? 0 : -1;
     }
-    flux__matrix_operand(run, &k->operand[0], 0, p.g.pairs, k->scratch_at, &p.a);
+    flux__matrix_operand(run, &k->operand[0], 0, &p.g, k->scratch_at, &p.a);
     char *scratch = (char *)k->scratch_at;           /* NULL: neither needs any */
     if (scratch) scratch += flux__widened_bytes(&k->operand[0]);
-    flux__matrix_operand(run, &k->operand[1], 1, p.g.pairs, scratch, &p.b);
+    flux__matrix_operand(run, &k->operand[1], 1, &p.g, scratch, &p.b);
     p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
     if (p.a.o.gather) p.g.a_map = p.a.map;
     if (p.b.o.gather) p.g.b_map = p.b.map;
@@ -535,7 +548,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     bool joined = flux__samples_join(&p);
     p.g.batches = p.batches;
     if (joined) p.g.inner_kernel = 1;
-    else if (p.batches > 1 || p.g.a_map || p.g.b_map)
+    else if (!p.g.tiles && (p.batches > 1 || p.g.a_map || p.g.b_map))
         p.g.inner_kernel = flux__products_by_inner(&p);
     if (!joined && flux__run_depthwise(&p)) {
         p.job.failed = p.failed;

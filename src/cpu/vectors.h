@@ -423,7 +423,8 @@ FLUX__STORE16(flux__bf16_store_x16, h = flux__bf16_of_x16(v, below, odd, quiet))
 #      pragma GCC pop_options
 #    endif
 static const flux__section *const flux__sections[] = {
-    &flux__section_x4, &flux__section_x8, &flux__section_x16, &flux__section_x16 };
+    &flux__section_x4, &flux__section_x8, &flux__section_x16, &flux__section_x16,
+    &flux__section_x16 };                 /* by flux__simd() */
 #  endif
 #endif
 

@@ -1,0 +1,330 @@
+#ifndef FLUX__CPU_GEMM_AMX_H
+#define FLUX__CPU_GEMM_AMX_H
+#include "../base/platform.h"
+#include "../base/threads.h" /* flux__atomic_store32 */
+#include "../base/system.h"
+#include "../base/workers.h"
+#include "loops.h"
+#include "gemm_kernels.h"
+#include "gemm_pack.h"
+#include "gemm_tasks.h"
+
+/* ---------------------------------------------------------------------- cpu/gemm_amx.h
+   Products of bf16 by AMX, the matrix unit of Intel's processors: eight tiles of
+   16 rows by 64 bytes. An instruction adds to a tile of f32 the product of a
+   tile whose rows are 16 words along k and of one whose columns are, a word
+   being two neighbours along k. C's columns are the rows of its tiles, so that
+   these are stored as C lies. Four tiles hold 32 x 32 elements of C while A and
+   B go through the other four.
+
+   A task computes FLUX__AMX_ROWS x FLUX__AMX_COLUMNS of C at most. It packs its
+   rows of A in panels of 32, FLUX__AMX_STEPS steps of k at a time: line l of a
+   panel is word l of each row. B is read where it lies if its columns are
+   contiguous along k, but for what fills no tile; else it is copied once for all
+   tasks.
+
+   Invariant: an element's sum goes over whole tiles of k from its beginning on,
+   the last one padded with zeros; it is the same for any number of threads and
+   any block. Instructions are macros (FLUX__AMX_LOAD ...), for which a test may
+   put functions that do as the processor's manual says. Tiles are released at
+   the end of a task, so that nothing of them is saved when threads change. */
+
+FLUX__BEGIN_HOT
+
+#if FLUX__AMX
+
+enum {
+    FLUX__AMX_STEPS = 16,                 /* most steps of k in a panel, which are 16 words each */
+    FLUX__AMX_ROWS = 256, FLUX__AMX_COLUMNS = 512
+};
+
+/* What LDTILECFG reads: the rows of each tile, and the bytes of a row. */
+typedef struct flux__amx_tiles {
+    uint8_t palette, start, unused[14];
+    uint16_t bytes[16];
+    uint8_t rows[16];
+} flux__amx_tiles;
+
+/* A tile's rows are `step` bytes apart in memory. FLUX__AMX_HERE: whether there are tiles. */
+#ifndef FLUX__AMX_LOAD
+#  define FLUX__AMX_HERE() (flux__simd() > 3)
+#  define FLUX__AMX_SET(tiles) __asm__ volatile("ldtilecfg %0" : : "m"(*(tiles)));
+#  define FLUX__AMX_RELEASE() __asm__ volatile("tilerelease");
+#  define FLUX__AMX_ZERO(t) __asm__ volatile("tilezero {%%tmm" #t "|tmm" #t "}" : :);
+#  define FLUX__AMX_LOAD(t, from, step)                                                            \
+    __asm__ volatile("tileloadd {(%0,%1,1), %%tmm" #t "|tmm" #t ", [%0+%1*1]}"                     \
+                     : : "r"(from), "r"((int64_t)(step)) : "memory");
+#  define FLUX__AMX_STORE(t, to, step)                                                             \
+    __asm__ volatile("tilestored {%%tmm" #t ", (%0,%1,1)|[%0+%1*1], tmm" #t "}"                    \
+                     : : "r"(to), "r"((int64_t)(step)) : "memory");
+#  define FLUX__AMX_DOT(c, a, b)                                                                   \
+    __asm__ volatile("tdpbf16ps {%%tmm" #b ", %%tmm" #a ", %%tmm" #c "|tmm" #c ", tmm" #a          \
+                     ", tmm" #b "}" : :);
+#endif
+
+typedef struct flux__amx_product {
+    const flux__gemm_job *job;
+    int64_t steps;                        /* of k: 16 words each, the last one padded with zeros */
+    const char *b;                        /* columns of words along k, */
+    int64_t b_step;                       /* so many bytes apart */
+    char *copy;                           /* NULL, or scratch memory of all of B, or its `rest` */
+    const char *rest;                     /* NULL, or of each column the last step, 64 bytes, of
+                                             which b has a part alone */
+    int64_t rows, columns, down;          /* of C in a task; tasks down C */
+    int failed;
+} flux__amx_product;
+
+/* The shapes of tiles for mb x nb elements of C, at most 32 x 32. Tiles 0 and 1 hold the first 16
+   columns of C, 2 and 3 the others; 4 and 5 B's columns; 6 and 7 A's rows. */
+static void flux__amx_shape(int64_t mb, int64_t nb) {
+    FLUX__ZEROED(flux__amx_tiles, t);
+    t.palette = 1;
+    for (int i = 0; i < 8; i++) {
+        const bool right = i < 4 ? i > 1 : i == 5, low = i < 4 ? i % 2 : i == 7;
+        const int64_t columns = right ? nb - 16 : flux__gemm_min(nb, 16),
+                      rows = low ? mb - 16 : flux__gemm_min(mb, 16);
+        t.rows[i] = (uint8_t)(i > 5 ? 16 : columns > 0 ? columns : 1);
+        t.bytes[i] = (uint16_t)(i == 4 || i == 5 ? 64 : rows > 0 ? 4 * rows : 4);
+    }
+    FLUX__AMX_SET(&t)
+}
+
+/* Adds to the tiles of C the products of 16 words: a: 16 lines of a panel, 128 bytes each; b: B's
+   columns, b_step bytes apart. tall, wide: C has more than 16 rows, columns. */
+#define FLUX__AMX_STEP(a, b, b_step) {                                                             \
+        FLUX__AMX_LOAD(4, b, b_step)                                                               \
+        FLUX__AMX_LOAD(6, a, 128)                                                                  \
+        FLUX__AMX_DOT(0, 4, 6)                                                                     \
+        if (tall) { FLUX__AMX_LOAD(7, (a) + 64, 128) FLUX__AMX_DOT(1, 4, 7) }                      \
+        if (wide) { FLUX__AMX_LOAD(5, (b) + 16 * (b_step), b_step) FLUX__AMX_DOT(2, 5, 6) }        \
+        if (wide && tall) { FLUX__AMX_DOT(3, 5, 7) }                                               \
+    }
+/* Does `what` with each tile of C and where it is stored. */
+#define FLUX__AMX_EACH(what)                                                                       \
+    what(0, c, ld)                                                                                 \
+    if (tall) { what(1, c + 64, ld) }                                                              \
+    if (wide) { what(2, c + 16 * ld, ld) }                                                         \
+    if (wide && tall) { what(3, c + 16 * ld + 64, ld) }
+#define FLUX__AMX_CLEAR(t, c, ld) FLUX__AMX_ZERO(t)
+
+/* Computes as many elements of C as flux__amx_shape was told, or goes on with their sums. a: a
+   panel; b: `steps` times 16 words of each column; rest: NULL, or 16 words behind these,
+   64 bytes a column; c: columns ld bytes apart. */
+static FLUX__AMX_FN void flux__amx_block(bool tall, bool wide, int64_t steps, const char *a,
+                                         const char *b, int64_t b_step, const char *rest, char *c,
+                                         int64_t ld, bool go_on) {
+    if (go_on) { FLUX__AMX_EACH(FLUX__AMX_LOAD) }
+    else { FLUX__AMX_EACH(FLUX__AMX_CLEAR) }
+    for (; steps > 0; steps--, a += 16 * 128, b += 64) FLUX__AMX_STEP(a, b, b_step)
+    if (rest) FLUX__AMX_STEP(a, rest, 64)
+    FLUX__AMX_EACH(FLUX__AMX_STORE)
+}
+
+/* ---- packing */
+
+typedef uint16_t flux__amx_halves __attribute__((vector_size(64)));
+typedef uint32_t flux__amx_words __attribute__((vector_size(64)));
+
+/* Packs a panel whose columns are contiguous: 32 rows of k columns, `col` elements apart. An odd
+   last column is paired with zeros. */
+static FLUX__AMX_FN void flux__amx_pair(const uint16_t *x, int64_t col, int64_t k, char *to) {
+    flux__amx_halves a, b, low, high;
+    for (; k > 0; k -= 2, x += 2 * col, to += 128) {
+        memcpy(&a, x, 64);
+        if (k > 1) memcpy(&b, x + col, 64);
+        else memset(&b, 0, 64);
+        FLUX__PREFETCH((const char *)x + 16 * col)
+        FLUX__PREFETCH((const char *)x + 18 * col)
+        FLUX__SHUFFLE(low, a, b, flux__amx_halves, 0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38,
+                      7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47)
+        FLUX__SHUFFLE(high, a, b, flux__amx_halves, 16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53,
+                      22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31,
+                      63)
+        memcpy(to, &low, 64), memcpy(to + 64, &high, 64);
+    }
+}
+
+/* Transposes 16 x 16 words: rows of x, x_step bytes apart, become columns of `to`, whose rows are
+   to_step bytes apart. Only so many rows are read, the others being zeros, and only so many
+   columns are written as rows. Zipping rows i and i + 8 rotates the bits of an element's row and
+   column by one; four times exchanges them. */
+static FLUX__AMX_FN void flux__amx_turn(const char *x, int64_t x_step, int64_t rows, char *to,
+                                        int64_t to_step, int64_t columns) {
+    flux__amx_words r[2][16];
+    memset(r[0], 0, sizeof r[0]);
+    for (int64_t i = 0; i < rows; i++) {
+        memcpy(&r[0][i], x + i * x_step, 64);
+        FLUX__PREFETCH(x + i * x_step + 256)
+    }
+    for (int n = 0; n < 4; n++)
+        for (int i = 0; i < 8; i++) {
+            const flux__amx_words a = r[n % 2][i], b = r[n % 2][i + 8];
+            FLUX__SHUFFLE(r[1 - n % 2][2 * i], a, b, flux__amx_words, 0, 16, 1, 17, 2, 18, 3, 19, 4,
+                          20, 5, 21, 6, 22, 7, 23)
+            FLUX__SHUFFLE(r[1 - n % 2][2 * i + 1], a, b, flux__amx_words, 8, 24, 9, 25, 10, 26, 11,
+                          27, 12, 28, 13, 29, 14, 30, 15, 31)
+        }
+    for (int64_t i = 0; i < columns; i++) memcpy(to + i * to_step, &r[0][i], 64);
+}
+
+/* Packs a panel: `rows` rows of k elements, at most 32, with any strides, and zeros behind them, so
+   that there are 32 rows and whole steps of k. */
+static void flux__amx_pack(const uint16_t *x, int64_t row, int64_t col, int64_t rows, int64_t k,
+                           char *to) {
+    const int64_t words = (k + 1) / 2, whole = col == 1 ? k / 32 : 0;
+    if (rows == 32 && row == 1) {
+        flux__amx_pair(x, col, k, to);
+        memset(to + words * 128, 0, (size_t)(flux__gemm_up(words, 16) - words) * 128);
+        return;
+    }
+    for (int64_t s = 0; s < whole; s++, x += 32, to += 16 * 128)
+        for (int64_t i = 0; i < 32; i += 16)
+            flux__amx_turn((const char *)(x + i * row), 2 * row,
+                           rows < i ? 0 : flux__gemm_min(rows - i, 16), to + 4 * i, 128, 16);
+    memset(to, 0, (size_t)(flux__gemm_up(words, 16) - whole * 16) * 128);
+    for (k -= whole * 32; k > 0; k -= 2, x += 2 * col, to += 128)
+        for (int64_t r = 0; r < rows; r++) {
+            memcpy(to + 4 * r, x + r * row, 2);
+            if (k > 1) memcpy(to + 4 * r + 2, x + r * row + col, 2);
+        }
+}
+
+/* Copies 32 columns of B, of which `part` counts, contiguously along k. */
+static void flux__amx_copy_b(void *ctx, int64_t part) {
+    const flux__amx_product *p = (const flux__amx_product *)ctx;
+    const flux__gemm_job *j = p->job;
+    const int64_t first = part * 32, n = flux__gemm_min(j->n - first, 32);
+    const uint16_t *x = (const uint16_t *)j->b + first * j->b_col;
+    char panel[16 * 128], *to = p->copy + first * p->b_step;
+    for (int64_t k = 0; k < j->k; k += 32, x += 32 * j->b_row, to += 64) {
+        flux__amx_pack(x, j->b_col, j->b_row, n, flux__gemm_min(j->k - k, 32), panel);
+        for (int64_t i = 0; i < n; i += 16)
+            flux__amx_turn(panel + 4 * i, 128, 16, to + i * p->b_step, p->b_step,
+                           flux__gemm_min(n - i, 16));
+    }
+}
+
+/* Finds B for the tiles: where it lies, with copies of what fills no tile, or as a copy. False: out
+   of memory. */
+static bool flux__amx_find_b(flux__amx_product *p) {
+    const flux__gemm_job *j = p->job;
+    const uint16_t *x = (const uint16_t *)j->b;
+    const int64_t whole = j->k / 32 * 32;
+    p->steps = (j->k + 31) / 32;
+    p->b = (const char *)j->b, p->b_step = 2 * j->b_col;
+    if (j->b_row == 1 && whole == j->k) return true;
+    if (j->b_row == 1) {
+        if (!(p->copy = (char *)flux__scratch((size_t)j->n * 64))) return false;
+        memset(p->copy, 0, (size_t)j->n * 64);
+        for (int64_t i = 0; i < j->n; i++)
+            memcpy(p->copy + i * 64, x + i * j->b_col + whole, (size_t)(j->k - whole) * 2);
+        p->rest = p->copy;
+        return true;
+    }
+    p->b_step = p->steps * 64 | 64;       /* an odd number of cache lines */
+    p->copy = (char *)flux__scratch((size_t)(p->b_step * j->n));
+    if (p->copy) flux__parallel((j->n + 31) / 32, flux__amx_copy_b, p);
+    p->b = p->copy;
+    return p->copy != NULL;
+}
+
+/* ---- tasks */
+
+/* Bytes of a panel of so many steps. */
+#define FLUX__AMX_PANEL(steps) ((steps) * 16 * 128)
+
+/* Packs the panels of rows i0 ... i0+mb-1 of A, `some` steps of k from `step` on. */
+static void flux__amx_panels(const flux__amx_product *p, int64_t i0, int64_t mb, int64_t step,
+                             int64_t some, char *to) {
+    const flux__gemm_job *j = p->job;
+    const uint16_t *a = (const uint16_t *)j->a + step * 32 * j->a_col;
+    for (int64_t i = 0; i < mb; i += 32, to += FLUX__AMX_PANEL(some))
+        flux__amx_pack(a + (i0 + i) * j->a_row, j->a_row, j->a_col, flux__gemm_min(mb - i, 32),
+                       flux__gemm_min(some * 32, j->k - step * 32), to);
+}
+
+/* Adds to mb x nb elements of C the products of these panels and the columns of B from j0 on.
+   c: columns are ld bytes apart. */
+static void flux__amx_multiply(const flux__amx_product *p, const char *panels, int64_t mb,
+                               int64_t j0, int64_t nb, int64_t step, int64_t some, char *c,
+                               int64_t ld) {
+    const bool last = p->rest && step + some == p->steps;
+    int64_t m = 0, n = 0;                 /* of the present shape */
+    for (int64_t j = 0; j < nb; j += 32) {
+        const char *b = p->b + (j0 + j) * p->b_step + step * 64,
+                   *rest = last ? p->rest + (j0 + j) * 64 : NULL;
+        for (int64_t i = 0; i < mb; i += 32) {
+            const int64_t rows = flux__gemm_min(mb - i, 32), columns = flux__gemm_min(nb - j, 32);
+            if (rows != m || columns != n) flux__amx_shape(m = rows, n = columns);
+            flux__amx_block(m > 16, n > 16, some - last, panels + FLUX__AMX_PANEL(i / 32 * some), b,
+                            p->b_step, rest, c + i * 4 + j * ld, ld, step > 0);
+        }
+    }
+}
+
+/* Computes one block of C, in C itself or in scratch memory, and calls the epilogue: for few
+   columns at a time if all of k is in the panels. */
+static void flux__amx_task(void *ctx, int worker, int64_t number) {
+    flux__amx_product *p = (flux__amx_product *)ctx;
+    const flux__gemm_job *job = p->job;
+    const bool once = p->steps <= FLUX__AMX_STEPS;
+    const int64_t i0 = number % p->down * p->rows, j0 = number / p->down * p->columns,
+                  mb = flux__gemm_min(job->m - i0, p->rows),
+                  end = flux__gemm_min(job->n, j0 + p->columns),
+                  piece = once ? FLUX__GEMM_PIECE / p->rows / 32 * 32 : end - j0,
+                  ld = job->c ? job->ldc : flux__gemm_up(mb, 16),
+                  steps = flux__gemm_min(p->steps, FLUX__AMX_STEPS),
+                  most = FLUX__AMX_PANEL((mb + 31) / 32 * steps);
+    char *panels = (char *)flux__scratch((size_t)(most + (job->c ? 0 : ld * piece * 4)));
+    if (!panels) {
+        flux__atomic_store32(&p->failed, 1);
+        return;
+    }
+    for (int64_t j = j0, nb; j < end; j += nb) {
+        nb = flux__gemm_min(end - j, piece);
+        char *c = job->c ? (char *)job->c + (i0 + j * ld) * 4 : panels + most;
+        for (int64_t step = 0, some; step < p->steps; step += some) {
+            some = flux__gemm_min(p->steps - step, FLUX__AMX_STEPS);
+            if (!once || j == j0) flux__amx_panels(p, i0, mb, step, some, panels);
+            flux__amx_multiply(p, panels, mb, j, nb, step, some, c, ld * 4);
+        }
+        if (job->epilogue) job->epilogue(job->ctx, worker, i0, j, mb, nb, c, ld);
+    }
+    FLUX__AMX_RELEASE()
+    flux__scratch_done(panels);
+}
+
+/* Whether a product of two bf16 matrices is computed by tiles: with fewer elements vectors are as
+   fast (measured). */
+static bool flux__amx_wants(int64_t m, int64_t n, int64_t k) {
+    return FLUX__AMX_HERE() && m >= 8 && m * n >= 256 && k >= 32;
+}
+
+/* Computes a product whose job says `tiles`. False: out of memory. */
+static bool flux__amx_run(const flux__gemm_job *job, int64_t threads) {
+    FLUX__ZEROED(flux__amx_product, p);
+    p.job = job;
+    FLUX__ASSERT(job->k > 0);
+    if (!flux__amx_find_b(&p)) return false;
+    p.rows = flux__gemm_min(flux__gemm_up(job->m, 32), FLUX__AMX_ROWS);
+    p.columns = flux__gemm_min(flux__gemm_up(job->n, 32), FLUX__AMX_COLUMNS);
+    for (;;) {
+        const int64_t across = (job->n + p.columns - 1) / p.columns;
+        p.down = (job->m + p.rows - 1) / p.rows;
+        if (threads == 1 || p.down * across >= 2 * threads) break;
+        if (p.rows > 32) p.rows = flux__gemm_up(p.rows / 2, 32);
+        else if (p.columns > 64) p.columns = flux__gemm_up(p.columns / 2, 32);
+        else break;
+    }
+    flux__parallel_workers(p.down * ((job->n + p.columns - 1) / p.columns), flux__amx_task, &p);
+    flux__scratch_done(p.copy);
+    return !flux__atomic_load32(&p.failed);
+}
+#else
+#  define flux__amx_wants(m, n, k) ((void)(m), (void)(n), (void)(k), false)
+#  define flux__amx_run(job, threads) ((void)(threads), false)
+#endif
+
+FLUX__END_HOT
+
+#endif /* FLUX__CPU_GEMM_AMX_H */

@@ -1,0 +1,181 @@
+/* Products of bf16 by AMX's tiles, which here are memory: each instruction does as Intel's Software Developer's Manual, volume 2,
+   says, so the test needs no such processor. Where there is one, its instructions are compared with these. */
+#define _GNU_SOURCE
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <math.h>
+
+enum { TILES = 8 };
+typedef struct tile { int rows, bytes; unsigned char at[16][64]; } tile;
+static __thread tile tiles[TILES];
+static __thread int configured;
+static int tiles_used;
+
+static float flushed(float x) { return isnormal(x) || x == 0 || !isfinite(x) ? x : copysignf(0, x); }
+static float of_bf16(const unsigned char *at) {
+    uint16_t half;
+    memcpy(&half, at, 2);
+    const uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return flushed(x);
+}
+static void tile_set(const void *config) {
+    const unsigned char *p = (const unsigned char *)config;
+    configured = p[0] == 1 && p[1] == 0;
+    for (int i = 0; i < TILES; i++) {
+        uint16_t bytes;
+        memcpy(&bytes, p + 16 + 2 * i, 2);
+        memset(&tiles[i], 0, sizeof tiles[i]);
+        tiles[i].bytes = bytes, tiles[i].rows = p[48 + i];
+        if (bytes > 64 || tiles[i].rows > 16 || !bytes != !tiles[i].rows) abort();
+    }
+}
+static void tile_release(void) { configured = 0; }
+static tile *tile_of(int t) {
+    if (!configured || !tiles[t].rows) abort();
+    return &tiles[t];
+}
+static void tile_zero(int t) { memset(tile_of(t)->at, 0, sizeof tiles[t].at); }
+static void tile_load(int t, const void *from, int64_t step) {
+    tile_zero(t);
+    for (int r = 0; r < tiles[t].rows; r++) memcpy(tiles[t].at[r], (const char *)from + r * step, (size_t)tiles[t].bytes);
+}
+static void tile_store(int t, void *to, int64_t step) {
+    for (int r = 0; r < tile_of(t)->rows; r++) memcpy((char *)to + r * step, tiles[t].at[r], (size_t)tiles[t].bytes);
+}
+/* TDPBF16PS: sums of even and of odd places by themselves, fused, to nearest, without subnormal numbers. */
+static void tile_dot(int c, int a, int b) {
+    const tile *x = tile_of(a), *y = tile_of(b);
+    tile *z = tile_of(c);
+    if (z->rows != x->rows || x->bytes != 4 * y->rows || z->bytes != y->bytes) abort();
+    for (int m = 0; m < z->rows; m++)
+        for (int n = 0; n < z->bytes / 4; n++) {
+            float even = 0, odd = 0, was;
+            for (int k = 0; k < x->bytes / 4; k++) {
+                even = flushed(fmaf(of_bf16(x->at[m] + 4 * k), of_bf16(y->at[k] + 4 * n), even));
+                odd = flushed(fmaf(of_bf16(x->at[m] + 4 * k + 2), of_bf16(y->at[k] + 4 * n + 2), odd));
+            }
+            memcpy(&was, z->at[m] + 4 * n, 4);
+            was = flushed(flushed(was) + flushed(even + odd));
+            memcpy(z->at[m] + 4 * n, &was, 4);
+        }
+    tiles_used = 1;
+}
+#define FLUX__AMX_FN
+#define FLUX__AMX_HERE() true
+#define FLUX__AMX_SET(tiles) tile_set(tiles);
+#define FLUX__AMX_RELEASE() tile_release();
+#define FLUX__AMX_ZERO(t) tile_zero(t);
+#define FLUX__AMX_LOAD(t, from, step) tile_load(t, from, step);
+#define FLUX__AMX_STORE(t, to, step) tile_store(t, to, step);
+#define FLUX__AMX_DOT(c, a, b) tile_dot(c, a, b);
+#define FLUX_IMPLEMENTATION
+#include "test.h"
+
+#if !FLUX__AMX
+TEST(there_are_no_tiles) { SKIP("they need Linux on x86-64, and gcc 11 or clang 12 (Debian: gcc)"); }
+#else
+
+enum { PLAIN, TURNED, STEPPED, FLIPPED, ODD, LAYOUTS };
+/* m x n random numbers as bf16 in some layout: rows contiguous; columns; every second row; columns backwards; a part of an odd number
+   of rows. */
+static flux_tensor *laid_out(int64_t m, int64_t n, int layout) {
+    if (layout == TURNED) return flux_transpose(flux_eval(flux_to_dtype(flux_randn(n, m), FLUX_BF16)));
+    if (layout == STEPPED) return flux_slice_step(flux_eval(flux_to_dtype(flux_randn(2 * m, n), FLUX_BF16)), 0, 0, 2 * m, 2);
+    if (layout == FLIPPED) return flux_flip(flux_eval(flux_to_dtype(flux_randn(m, n), FLUX_BF16)), 1);
+    if (layout == ODD) return flux_slice(flux_eval(flux_to_dtype(flux_randn(m + 3 - m % 2, n), FLUX_BF16)), 0, 1, m + 1);
+    return flux_eval(flux_to_dtype(flux_randn(m, n), FLUX_BF16));
+}
+/* The greatest error of a product y = a b of m x k by k x n in units of what rounding may do: a sum of k products in f32, and one
+   rounding to y's dtype. */
+static double worst(flux_tensor *a, flux_tensor *b, flux_tensor *y) {
+    flux_tensor *x = flux_to_dtype(a, FLUX_F64), *z = flux_to_dtype(b, FLUX_F64), *want = flux_matmul(x, z),
+                *size = flux_matmul(flux_abs(x), flux_abs(z));
+    const double most = flux_dtype_of(y) == FLUX_BF16 ? 1 / 256.0 : 0;
+    flux_tensor *error = flux_abs(flux_sub(flux_to_dtype(y, FLUX_F64), want));
+    return flux_item(flux_max(flux_div(error, flux_add(flux_add(flux_mul(size, 1e-6), flux_mul(flux_abs(want), most)), 1e-30))));
+}
+static bool same(flux_tensor *a, flux_tensor *b) { return flux_item(flux_all(flux_eq(a, b))) != 0; }
+
+TEST(products_of_any_shape) {
+    static const int64_t sides[] = { 8, 16, 17, 31, 32, 33, 48, 63, 65, 100, 300 }, ks[] = { 32, 33, 34, 63, 64, 65, 97, 544, 1100 };
+    flux_seed(1);
+    for (int i = 0; i < 60; i++) FLUX_SCOPE {
+        const int64_t m = sides[i * 7 % 11], k = ks[i % 9], side = sides[(i + i / 11) % 11],
+                      n = m * side < 256 ? 256 / m : side;
+        flux_tensor *a = laid_out(m, k, i % LAYOUTS), *b = laid_out(k, n, i / LAYOUTS % LAYOUTS), *y[2];
+        tiles_used = 0;
+        for (int t = 0; t < 2; t++) {
+            flux_threads(t ? 3 : 1);
+            y[t] = flux_eval(flux_matmul(a, b));
+        }
+        CHECK(tiles_used == 1);
+        CHECK(same(y[0], y[1]));
+        CHECK(worst(a, b, y[0]) <= 1);
+        CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(y[0], flux_matmul(flux_copy(a), flux_copy(b)))))), 0, 0);
+    }
+    flux_threads(0);
+}
+
+/* With an epilogue, over batches of which one side may be shared, and where the sum itself is wanted in f32. */
+TEST(products_with_more_about_them) {
+    flux_seed(2);
+    flux_tensor *w = laid_out(70, 90, PLAIN), *x = laid_out(90, 41, PLAIN), *bias = flux_eval(flux_to_dtype(flux_randn(70), FLUX_BF16));
+    flux_tensor *y = flux_eval(flux_relu(flux_add(flux_matmul(w, x), bias))), *plain = flux_eval(flux_matmul(w, x));
+    CHECK(worst(w, x, plain) <= 1);
+    flux_tensor *want = flux_relu(flux_add(flux_matmul(flux_to_dtype(w, FLUX_F32), flux_to_dtype(x, FLUX_F32)), bias));
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(y, FLUX_F32), want)))) < 0.3);
+    CHECK(flux_item(flux_mean(flux_abs(flux_sub(flux_to_dtype(y, FLUX_F32), want)))) < 0.03);
+    flux_tensor *many = flux_eval(flux_to_dtype(flux_randn(90, 20, 5), FLUX_BF16)), *all = flux_eval(flux_matmul(w, many));
+    for (int i = 0; i < 5; i++) {
+        flux_tensor *one = flux_reshape(flux_slice(many, 2, i, i + 1), 90, 20);
+        CHECK(same(flux_reshape(flux_slice(all, 2, i, i + 1), 70, 20), flux_eval(flux_matmul(w, one))));
+        CHECK(worst(w, one, flux_matmul(w, one)) <= 1);
+    }
+    CHECK(worst(w, x, flux_to_dtype(flux_zeros(70, 41), FLUX_BF16)) > 1);     /* the measure sees an error */
+}
+
+/* Gradients by both sides, whose products have other layouts. */
+TEST(gradients_go_by_tiles) {
+    flux_seed(3);
+    flux_tensor *w = laid_out(48, 64, PLAIN), *x = laid_out(64, 40, PLAIN), *g = laid_out(48, 40, PLAIN);
+    flux_grads *d = flux_gradient(flux_sum(flux_mul(flux_matmul(w, x), g)), w, x);
+    CHECK(worst(g, flux_transpose(x), flux_grad(d, w)) <= 1);
+    CHECK(worst(flux_transpose(w), g, flux_grad(d, x)) <= 1);
+}
+
+#if FLUX__X86
+/* What the processor's tiles give, if it has any, the tiles above give. */
+TEST(tiles_of_memory_are_the_processors) {
+    if (flux__simd() < 4) SKIP("this processor has no AMX with BF16, or the system does not allow it");
+    static const struct { uint8_t head[16]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {
+        { 1 }, { 48, 64, 48 }, { 13, 13, 16 } };
+    uint16_t x[13][32], y[16][24];
+    float z[13][12], mine[13][12];
+    flux_seed(4);
+    for (int round = 0; round < 40; round++) FLUX_SCOPE {
+        const double *random = (const double *)flux_data(flux_eval(flux_to_dtype(flux_rand(1000), FLUX_F64)));
+        for (int i = 0; i < 13 * 32; i++) x[i / 32][i % 32] = (uint16_t)(random[i] * (round % 2 ? 65536 : 256) + (round % 2 ? 0 : 0x3f80));
+        for (int i = 0; i < 16 * 24; i++) y[i / 24][i % 24] = (uint16_t)(random[500 + i] * 65536);
+        for (int i = 0; i < 13 * 12; i++) z[i / 12][i % 12] = (float)(random[i] - 0.5);
+        memcpy(mine, z, sizeof z);
+        tile_set(&shape);
+        tile_load(0, mine, 48), tile_load(1, x, 64), tile_load(2, y, 48);
+        tile_dot(0, 1, 2);
+        tile_store(0, mine, 48);
+        tile_release();
+        __asm__ volatile("ldtilecfg %0\n\ttileloadd (%1,%4,1), %%tmm0\n\ttileloadd (%2,%5,1), %%tmm1\n\t"
+                         "tileloadd (%3,%4,1), %%tmm2\n\ttdpbf16ps %%tmm2, %%tmm1, %%tmm0\n\ttilestored %%tmm0, (%1,%4,1)\n\ttilerelease"
+                         : : "m"(shape), "r"(z), "r"(x), "r"(y), "r"((int64_t)48), "r"((int64_t)64) : "memory");
+        for (int i = 0; i < 13 * 12; i++) {
+            const float a = z[i / 12][i % 12], b = mine[i / 12][i % 12];
+            CHECK(isnan(a) ? isnan(b) : memcmp(&a, &b, 4) == 0);
+        }
+    }
+}
+#endif
+#endif
+TEST_MAIN()
