@@ -5271,7 +5271,9 @@ enum {                                    /* flags of a tensor */
     FLUX__WEAK = 1, FLUX__SEED = 2,       /* a bare number; the 1 that a gradient starts from */
     FLUX__CONSUMED = 4,                   /* flux_update used up its graph or took its memory */
     FLUX__FIXED = 8,                      /* recorded under FLUX_NOGRAD: its graph is not kept */
-    FLUX__WIDENED = 16                    /* half format computed as float32, see flux__widened */
+    FLUX__WIDENED = 16,                   /* half format computed as float32, see flux__widened */
+    FLUX__LASTING = 32                    /* stored by the first look that computes it: others need
+                                             it, which would read all of its operand again */
 };
 
 typedef struct flux__pending {            /* the errors of a thread since flux_clear */
@@ -13348,7 +13350,7 @@ static void flux__key_node(flux__graph *g, int i) {
     flux_tensor *t = g->node[i];
     const int n = flux__reads(t);
     if (!flux__key_reserve(g, t->nin)) return;
-    int flag = g->flag[i];
+    int flag = g->flag[i] | (t->flags & FLUX__LASTING ? FLUX__ROOT : 0);
     if (flux__stays(g, t, flag)) flag |= FLUX__KEEP, g->flag[i] = (uint8_t)flag;
     g->flags |= t->flags;
     int64_t *key = g->key + g->nkey;
@@ -42930,7 +42932,8 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
 }
 
 /* Records mean, variance and x - mean over `dims`; returns how many numbers each mean is of. If x
-   is NULL, the results are NULL and 0. The mean that is subtracted is a constant to the gradient,
+   is NULL, the results are NULL and 0. A look at the result stores the first two as well, for the
+   running statistics and the gradient. The mean that is subtracted is a constant to the gradient,
    and *left, the mean less that constant, is 0: whatever the constant, var = mean(centred^2) -
    left^2 and x - mean = centred - left, so gradients of any order are right. The mean's own then
    comes from a few numbers a channel, not from a sum over x that waits for the variance's. */
@@ -42945,6 +42948,7 @@ static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tens
     *centred = flux_sub(x, c), *left = flux_sub(*mean, c);
     *var = *centred ? flux_mean_with(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
     *var = flux_sub(*var, flux_square(*left));
+    if (*var) flux__base(*mean)->flags |= FLUX__LASTING, flux__base(*var)->flags |= FLUX__LASTING;
     return n;
 }
 

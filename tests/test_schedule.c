@@ -699,6 +699,29 @@ TEST(what_follows_from_a_stored_value_is_not_stored) {
     }
 }
 
+static int phases_of(const flux__kernel *k) {
+    int n = 0;
+    for (int i = 0; i < k->nvalue; i++) n = k->value[i].phase >= n ? k->value[i].phase + 1 : n;
+    return n;
+}
+
+/* A look at a norm's result in train mode stores mean and variance too: the running statistics, and the gradient, need no sum over
+   the input for them again. */
+TEST(a_look_at_a_norm_stores_its_statistics) {
+    if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
+    flux_layer *norm = flux_batchnorm(4);
+    flux_trainmode(norm, true);
+    flux_tensor *x = flux_eval(flux_randn(6, 6, 4, 5)), *y = flux_eval(flux_call(norm, x)), *var = ((flux__norm_layer *)norm)->var;
+    CHECK(flux__finished(x) && !flux__finished(var));
+    flux_eval(var);
+    const flux__plan *p = newest_of(1);
+    for (int k = 0; k < p->nkernel; k++) CHECK(!p->kernel[k].reduced);
+    flux_eval(flux_grad(flux_gradient(flux_sum(flux_mul(y, x)), x), x));
+    p = newest_of(1);
+    for (int k = 0; k < p->nkernel; k++)                    /* sums of the gradient, and then the gradient itself */
+        CHECK(p->kernel[k].kind != FLUX__K_FUSED || !p->kernel[k].reduced || phases_of(&p->kernel[k]) <= 2);
+}
+
 TEST(looking_early_changes_nothing) {
     step a = make_step(flux_adam(1e-2)), b = make_step(flux_adam(1e-2));
     for (int i = 0; i < 5; i++) {

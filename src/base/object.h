@@ -76,7 +76,9 @@ enum {                                    /* flags of a tensor */
     FLUX__WEAK = 1, FLUX__SEED = 2,       /* a bare number; the 1 that a gradient starts from */
     FLUX__CONSUMED = 4,                   /* flux_update used up its graph or took its memory */
     FLUX__FIXED = 8,                      /* recorded under FLUX_NOGRAD: its graph is not kept */
-    FLUX__WIDENED = 16                    /* half format computed as float32, see flux__widened */
+    FLUX__WIDENED = 16,                   /* half format computed as float32, see flux__widened */
+    FLUX__LASTING = 32                    /* stored by the first look that computes it: others need
+                                             it, which would read all of its operand again */
 };
 
 typedef struct flux__pending {            /* the errors of a thread since flux_clear */

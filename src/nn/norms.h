@@ -224,7 +224,8 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
 }
 
 /* Records mean, variance and x - mean over `dims`; returns how many numbers each mean is of. If x
-   is NULL, the results are NULL and 0. The mean that is subtracted is a constant to the gradient,
+   is NULL, the results are NULL and 0. A look at the result stores the first two as well, for the
+   running statistics and the gradient. The mean that is subtracted is a constant to the gradient,
    and *left, the mean less that constant, is 0: whatever the constant, var = mean(centred^2) -
    left^2 and x - mean = centred - left, so gradients of any order are right. The mean's own then
    comes from a few numbers a channel, not from a sum over x that waits for the variance's. */
@@ -239,6 +240,7 @@ static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tens
     *centred = flux_sub(x, c), *left = flux_sub(*mean, c);
     *var = *centred ? flux_mean_with(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
     *var = flux_sub(*var, flux_square(*left));
+    if (*var) flux__base(*mean)->flags |= FLUX__LASTING, flux__base(*var)->flags |= FLUX__LASTING;
     return n;
 }
 

@@ -297,7 +297,7 @@ static void flux__key_node(flux__graph *g, int i) {
     flux_tensor *t = g->node[i];
     const int n = flux__reads(t);
     if (!flux__key_reserve(g, t->nin)) return;
-    int flag = g->flag[i];
+    int flag = g->flag[i] | (t->flags & FLUX__LASTING ? FLUX__ROOT : 0);
     if (flux__stays(g, t, flag)) flag |= FLUX__KEEP, g->flag[i] = (uint8_t)flag;
     g->flags |= t->flags;
     int64_t *key = g->key + g->nkey;
