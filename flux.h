@@ -14017,6 +14017,16 @@ static bool flux__awaits_product(const flux__planner *p, flux__group *G, int nod
     return false;
 }
 
+/* Whether a large group only repeats the elements of t, each a few times side by side, as a mean
+   pooling's gradient does: a kernel of its own, which is a plain copy, is faster at that than one
+   that has the points of t. */
+static bool flux__only_repeats(const flux__planner *p, const flux__group *G, const flux_tensor *t) {
+    int d = 0;
+    while (d < t->ndim && G->full[d] == 1) d++;
+    return G->members == 1 && p->g->node[G->last]->op == FLUX__COPY && d < t->ndim &&
+           t->dim[d] == 1 && G->full[d] < 16 && flux__count8(G->full) >= 1 << 16;
+}
+
 static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
     flux_tensor *t = p->g->node[node];
     flux__group *group = &p->group[G];
@@ -14025,6 +14035,7 @@ static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
     if (flux__is_map(t)) {
         int64_t s[FLUX_MAX_DIMS];
         flux__dims8(t, s);
+        if (flux__only_repeats(p, group, t)) return false;
         if (group->kind == FLUX__K_MATMUL
                 ? group->members > 24 || (group->joined & ~flux__whole_dims(t))
                 : !group->reduced && !flux__same8(s, group->full) &&
@@ -18672,6 +18683,19 @@ static FLUX__O2 void flux__copy_twos(int64_t n, float *y, const float *x) {
     for (; n > 0; n--, x += 2) memcpy(y++, x, sizeof *y);
 }
 #endif
+/* Repeats each of n words as many times as said. */
+static FLUX__O2 void flux__repeat_words(float *y, const float *x, int64_t times, int64_t n) {
+#if FLUX__VECTORS
+    for (flux__quad v, w; times == 2 && n >= 4; n -= 4, y += 8, x += 4) {
+        memcpy(&v, x, sizeof v);
+        FLUX__SHUFFLE(w, v, v, flux__quad_bits, 2, 2, 3, 3)
+        FLUX__SHUFFLE(v, v, v, flux__quad_bits, 0, 0, 1, 1)
+        memcpy(y, &v, sizeof v), memcpy(y + 4, &w, sizeof w);
+    }
+#endif
+    for (; n > 0; n--, x++)
+        for (int64_t i = 0; i < times; i++) memcpy(y++, x, 4);
+}
 /* Copies n elements of `size` bytes, `from` elements apart (0: one element, repeated), to
    places `to` elements apart. */
 static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const void *src,
@@ -22127,7 +22151,9 @@ static void flux__each_times(char *out, const char *in, size_t size, int64_t n, 
        more
        outputs, are left to the plain loop */
     int64_t quick = size == 4 && n >= 4 && n < 16 && numbers > 4 ? numbers - 4 : 0;
-    flux__strided_scatter_rows((float *)(void *)out, (const float *)(const void *)in, n, quick);
+    const float *from = (const float *)(const void *)in;
+    if (size == 4 && n < 4) flux__repeat_words((float *)(void *)out, from, n, quick = numbers);
+    else flux__strided_scatter_rows((float *)(void *)out, from, n, quick);
     for (int64_t i = quick; i < numbers; i++)
         flux__fill(out + (size_t)(i * n) * size, in + (size_t)i * size, size, (size_t)n);
 }
@@ -23695,20 +23721,6 @@ static FLUX__O2 void flux__unweave_words(float *a, float *b, const float *src, i
     }
 #endif
     for (; n > 0; n--) memcpy(a++, src++, 4), memcpy(b++, src++, 4);
-}
-
-/* Repeats each of n words as many times as said. */
-static FLUX__O2 void flux__repeat_words(float *dst, const float *src, int64_t times, int64_t n) {
-#if FLUX__GEMM_VECTORS
-    for (flux__vec16f v, w, *at; times == 2 && n >= 4; n -= 4, dst += 8, src += 4) {
-        v = *(const flux__vec16f *)(const void *)src, at = (flux__vec16f *)(void *)dst;
-        FLUX__SHUFFLE(w, v, v, flux__vec16i, 2, 2, 3, 3)
-        FLUX__SHUFFLE(v, v, v, flux__vec16i, 0, 0, 1, 1)
-        at[0] = v, at[1] = w;
-    }
-#endif
-    for (; n > 0; n--, src++)
-        for (int64_t i = 0; i < times; i++) memcpy(dst++, src, 4);
 }
 
 /* Adds n floats, ss apart, to those at dst, ds apart. */

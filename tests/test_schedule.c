@@ -157,6 +157,17 @@ TEST(a_kernel_has_so_many_nodes) {
     CHECK(flux_at(y, 3) == 0.333251953125 && kernels_of(-1) == 2);
 }
 
+/* A mean pooling's gradient divides first and then repeats, by a plain copy. */
+TEST(a_gradient_of_means_is_a_copy) {
+    ONLY_ON_CPU();
+    if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
+    flux_tensor *x = flux_eval(flux_ones(64, 64, 4, 4)), *g = flux_eval(flux_reshape(flux_arange(0, 32 * 32 * 16, 1), 32, 32, 4, 4));
+    flux_tensor *y = flux_grad(flux_gradient(flux_sum(flux_mul(flux_meanpool(x, FLUX_SHAPE(2, 2)), g)), x), x);
+    CHECK(flux_at(y, 5, 7, 1, 2) == flux_at(g, 2, 3, 1, 2) / 4 && kernels_of(-1) == 2);
+    const flux__kernel *k = &newest_plan()->kernel[1];
+    CHECK(((const flux__cpu *)k->ready)->whole && !k->reduced);
+}
+
 /* A large product takes what is done with it, also where a dim of it has become two: one kernel. */
 TEST(a_product_takes_a_map_of_more_dims) {
     ONLY_ON_CPU();

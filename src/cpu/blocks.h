@@ -200,7 +200,9 @@ static void flux__each_times(char *out, const char *in, size_t size, int64_t n, 
        more
        outputs, are left to the plain loop */
     int64_t quick = size == 4 && n >= 4 && n < 16 && numbers > 4 ? numbers - 4 : 0;
-    flux__strided_scatter_rows((float *)(void *)out, (const float *)(const void *)in, n, quick);
+    const float *from = (const float *)(const void *)in;
+    if (size == 4 && n < 4) flux__repeat_words((float *)(void *)out, from, n, quick = numbers);
+    else flux__strided_scatter_rows((float *)(void *)out, from, n, quick);
     for (int64_t i = quick; i < numbers; i++)
         flux__fill(out + (size_t)(i * n) * size, in + (size_t)i * size, size, (size_t)n);
 }

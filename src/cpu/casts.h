@@ -133,6 +133,19 @@ static FLUX__O2 void flux__copy_twos(int64_t n, float *y, const float *x) {
     for (; n > 0; n--, x += 2) memcpy(y++, x, sizeof *y);
 }
 #endif
+/* Repeats each of n words as many times as said. */
+static FLUX__O2 void flux__repeat_words(float *y, const float *x, int64_t times, int64_t n) {
+#if FLUX__VECTORS
+    for (flux__quad v, w; times == 2 && n >= 4; n -= 4, y += 8, x += 4) {
+        memcpy(&v, x, sizeof v);
+        FLUX__SHUFFLE(w, v, v, flux__quad_bits, 2, 2, 3, 3)
+        FLUX__SHUFFLE(v, v, v, flux__quad_bits, 0, 0, 1, 1)
+        memcpy(y, &v, sizeof v), memcpy(y + 4, &w, sizeof w);
+    }
+#endif
+    for (; n > 0; n--, x++)
+        for (int64_t i = 0; i < times; i++) memcpy(y++, x, 4);
+}
 /* Copies n elements of `size` bytes, `from` elements apart (0: one element, repeated), to
    places `to` elements apart. */
 static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const void *src,

@@ -73,20 +73,6 @@ static FLUX__O2 void flux__unweave_words(float *a, float *b, const float *src, i
     for (; n > 0; n--) memcpy(a++, src++, 4), memcpy(b++, src++, 4);
 }
 
-/* Repeats each of n words as many times as said. */
-static FLUX__O2 void flux__repeat_words(float *dst, const float *src, int64_t times, int64_t n) {
-#if FLUX__GEMM_VECTORS
-    for (flux__vec16f v, w, *at; times == 2 && n >= 4; n -= 4, dst += 8, src += 4) {
-        v = *(const flux__vec16f *)(const void *)src, at = (flux__vec16f *)(void *)dst;
-        FLUX__SHUFFLE(w, v, v, flux__vec16i, 2, 2, 3, 3)
-        FLUX__SHUFFLE(v, v, v, flux__vec16i, 0, 0, 1, 1)
-        at[0] = v, at[1] = w;
-    }
-#endif
-    for (; n > 0; n--, src++)
-        for (int64_t i = 0; i < times; i++) memcpy(dst++, src, 4);
-}
-
 /* Adds n floats, ss apart, to those at dst, ds apart. */
 static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
                                      int64_t n) {

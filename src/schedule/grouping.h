@@ -338,6 +338,16 @@ static bool flux__awaits_product(const flux__planner *p, flux__group *G, int nod
     return false;
 }
 
+/* Whether a large group only repeats the elements of t, each a few times side by side, as a mean
+   pooling's gradient does: a kernel of its own, which is a plain copy, is faster at that than one
+   that has the points of t. */
+static bool flux__only_repeats(const flux__planner *p, const flux__group *G, const flux_tensor *t) {
+    int d = 0;
+    while (d < t->ndim && G->full[d] == 1) d++;
+    return G->members == 1 && p->g->node[G->last]->op == FLUX__COPY && d < t->ndim &&
+           t->dim[d] == 1 && G->full[d] < 16 && flux__count8(G->full) >= 1 << 16;
+}
+
 static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
     flux_tensor *t = p->g->node[node];
     flux__group *group = &p->group[G];
@@ -346,6 +356,7 @@ static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
     if (flux__is_map(t)) {
         int64_t s[FLUX_MAX_DIMS];
         flux__dims8(t, s);
+        if (flux__only_repeats(p, group, t)) return false;
         if (group->kind == FLUX__K_MATMUL
                 ? group->members > 24 || (group->joined & ~flux__whole_dims(t))
                 : !group->reduced && !flux__same8(s, group->full) &&
