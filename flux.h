@@ -22105,23 +22105,52 @@ static FLUX__O2 char *flux__in_place(flux__block_run *b, int i, char *memory, in
     return memory + (size_t)at * flux__dtypes[dtype].size;
 }
 
+/* plain: contiguous elements are copied as they are; ahead: how many bytes behind a run the one
+   lies that is prefetched while it is copied, or 0 */
 typedef struct flux__transfer {
     const char *src;
     char *dst;
     int ctype, dtype;
     size_t wide, narrow;
+    bool plain;
+    ptrdiff_t ahead;
 } flux__transfer;
 
 static void flux__load_run(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
-    flux__transfer *t = (flux__transfer *)ctx;
-    flux__load(t->ctype, t->dst + (size_t)at * t->wide, t->dtype,
-               t->src + (ptrdiff_t)offset * (ptrdiff_t)t->narrow, step, n);
+    const flux__transfer *t = (const flux__transfer *)ctx;
+    const char *src = t->src + (ptrdiff_t)offset * (ptrdiff_t)t->narrow;
+    char *dst = t->dst + (size_t)at * t->wide;
+    const int64_t bytes = n * (int64_t)t->wide;
+    for (int64_t i = 0; t->ahead && i < bytes; i += 64) FLUX__PREFETCH_LATER(src + t->ahead + i)
+    if (t->plain && step == 1) memcpy(dst, src, (size_t)bytes);
+    else flux__load(t->ctype, dst, t->dtype, src, step, n);
 }
 
 static void flux__store_run(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
-    flux__transfer *t = (flux__transfer *)ctx;
-    flux__store(t->dtype, t->dst + (ptrdiff_t)offset * (ptrdiff_t)t->narrow, step, t->ctype,
-                t->src + (size_t)at * t->wide, n);
+    const flux__transfer *t = (const flux__transfer *)ctx;
+    char *dst = t->dst + (ptrdiff_t)offset * (ptrdiff_t)t->narrow;
+    const char *src = t->src + (size_t)at * t->wide;
+    const int64_t bytes = n * (int64_t)t->wide;
+    for (int64_t i = 0; t->ahead && i < bytes; i += 64) FLUX__PREFETCH_WRITE(dst + t->ahead + i)
+    if (t->plain && step == 1) memcpy(dst, src, (size_t)bytes);
+    else flux__store(t->dtype, dst, step, t->ctype, src, n);
+}
+
+/* How the runs of value i are loaded or stored. Where a large value that is read for the first
+   time, or stored, lies in many short runs, as a channel does in small images, the processor does
+   not foresee where the next ones are: they are prefetched some 4 KB before it is their turn. */
+static flux__transfer flux__transfer_of(const flux__block_run *b, int i, const char *src, char *dst,
+                                        int dtype) {
+    const flux__value *v = &b->k->value[i];
+    const flux__axes *in = &b->c->inner_axes[b->c->axes_at[i]];
+    const bool load = v->kind == FLUX__V_LOAD;
+    flux__transfer t = { src, dst, v->ctype, dtype, flux__class_size[v->ctype],
+                         flux__dtypes[dtype].size, flux__own_dtype[v->ctype] == dtype, 0 };
+    if (b->k->reduced && b->c->inner_first && !v->outer && t.plain && in->nd > 1 &&
+        in->step[0] == 1 && in->dim[0] >= 16 && in->dim[0] < FLUX__TILE &&
+        b->c->outer * b->c->inner >= FLUX__LARGE && (b->phase == 0 || !load))
+        t.ahead = (ptrdiff_t)((FLUX__TILE / in->dim[0] + 1) * in->step[1] * (int64_t)t.wide);
+    return t;
 }
 
 static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
@@ -22257,8 +22286,7 @@ static void flux__do_load(flux__block_run *b, int i) {
         return;
     }
     if (flux__hoisted_is_loaded(b, i)) return;
-    flux__transfer t = { src, (char *)b->at[i], v->ctype, dtype, flux__class_size[v->ctype],
-                         flux__dtypes[dtype].size };
+    flux__transfer t = flux__transfer_of(b, i, src, (char *)b->at[i], dtype);
     if (!flux__load_numbers(b, i, t) && !flux__load_transposed(b, i, &t) &&
         !flux__load_repeated(b, i, t))
         flux__each_run_of(b, i, flux__load_run, &t);
@@ -22281,8 +22309,7 @@ static void flux__do_store(flux__block_run *b, int i) {
         flux__load(v->ctype, fill, flux__own_dtype[v->ctype], src, 0, n);
         src = fill;
     }
-    flux__transfer t = { src, dst, v->ctype, v->dtype, flux__class_size[v->ctype],
-                         flux__dtypes[v->dtype].size };
+    flux__transfer t = flux__transfer_of(b, i, src, dst, v->dtype);
     flux__each_run_of(b, i, flux__store_run, &t);
 }
 
@@ -22493,12 +22520,43 @@ static void *flux__result_at(flux__block_run *b, int i) {
     return there ? (void *)there : (void *)flux__reg(b, b->c->reg[i]);
 }
 
+/* An operation's line in a block: its loop, result, and operands, which are an element a point if
+   they walk, else one number for all. */
+typedef struct flux__operation {
+    flux__loop loop;
+    char *out;
+    const char *in[3];
+    int ctype, walk[3];
+} flux__operation;
+
+/* Finds the operands of line i and the place of its result. */
+static FLUX__INLINE flux__operation flux__operation_at(flux__block_run *b, int i) {
+    const flux__value *v = &b->k->value[i];
+    flux__operation o;
+    o.loop = b->c->loop[i], o.ctype = v->ctype;
+    o.in[0] = (const char *)flux__operand_at(b, v, v->a, &o.walk[0]);
+    /* an operand that the operation lacks is given as the first again, since a loop may read all
+       three: it fills up the end of each */
+    o.in[1] = o.in[2] = o.in[0], o.walk[1] = o.walk[2] = o.walk[0];
+    if (v->b >= 0) o.in[1] = (const char *)flux__operand_at(b, v, v->b, &o.walk[1]);
+    if (v->c >= 0) o.in[2] = (const char *)flux__operand_at(b, v, v->c, &o.walk[2]);
+    b->at[i] = o.out = (char *)flux__result_at(b, i);
+    b->walk[i] = 1;
+    return o;
+}
+/* Runs it for n points from `at` on. */
+static FLUX__INLINE void flux__run_operation(const flux__operation *o, int64_t at, int64_t n) {
+    const int64_t from = at * (int64_t)flux__class_size[o->ctype];
+    flux__loop_run(o->ctype, o->loop, n, o->out + from, o->in[0] + from * o->walk[0],
+                   o->in[1] + from * o->walk[1], o->in[2] + from * o->walk[2], o->walk[0],
+                   o->walk[1], o->walk[2]);
+}
+
 /* Runs line i for the present block: computes value i from its operands and stores it if it
    belongs to a tensor. */
 static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     const flux__value *v = &b->k->value[i];
     int64_t n = flux__block_count(b, v);
-    int sa, sb, sc;
     /* a block without points: nothing is read or made */
     if (n == 0 && v->kind != FLUX__V_NUMBER && !flux__reducing(v)) {
         b->at[i] = flux__reg(b, b->c->reg[i]);
@@ -22534,36 +22592,53 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
                         rows, columns);
         break;
     }
+    case FLUX__V_OP: {
+        const flux__operation o = flux__operation_at(b, i);
+        flux__run_operation(&o, 0, n);
+    } break;
     default: {
-        const void *a = flux__operand_at(b, v, v->a, &sa);
-        /* an operand that the operation lacks is given as a again, since a loop may read all
-           three: it fills up the end of each */
-        const void *x = a, *y = a;
-        sb = sc = sa;
-        if (v->b >= 0) x = flux__operand_at(b, v, v->b, &sb);
-        if (v->c >= 0) y = flux__operand_at(b, v, v->c, &sc);
+        const int from = b->k->value[v->a].ctype;
+        int walk;
+        const void *a = flux__operand_at(b, v, v->a, &walk);
+        b->walk[i] = (uint8_t)walk;
         if (b->c->store_rounds[i]) {
             b->at[i] = (void *)(intptr_t)a;
-            b->walk[i] = (uint8_t)sa;
             break;
         }
-        void *out = flux__result_at(b, i);
+        void *out = walk ? flux__result_at(b, i) : flux__reg(b, b->c->reg[i]);
+        if (!walk) n = 1;
         b->at[i] = out;
-        b->walk[i] = 1;
-        if (v->kind == FLUX__V_OP)
-            flux__loop_run(v->ctype, b->c->loop[i], n, out, a, x, y, sa, sb, sc);
-        else {
-            int from = b->k->value[v->a].ctype;
-            if (!sa) n = 1, b->walk[i] = 0, b->at[i] = out = flux__reg(b, b->c->reg[i]);
-            if (v->kind == FLUX__V_CONVERT && from != v->ctype)
-                flux__convert(v->ctype, out, from, a, n);
-            else if (out != a) memcpy(out, a, (size_t)n * flux__class_size[v->ctype]);
-            if (v->kind == FLUX__V_ROUND) flux__round_half(v->op, (float *)out, n);
-            if (v->kind == FLUX__V_WRAP) flux__wrap(v->op, v->ctype, out, n);
-        }
+        if (v->kind == FLUX__V_CONVERT && from != v->ctype)
+            flux__convert(v->ctype, out, from, a, n);
+        else if (out != a) memcpy(out, a, (size_t)n * flux__class_size[v->ctype]);
+        if (v->kind == FLUX__V_ROUND) flux__round_half(v->op, (float *)out, n);
+        if (v->kind == FLUX__V_WRAP) flux__wrap(v->op, v->ctype, out, n);
     }
     }
     if (v->out >= 0 && !(b->part && v->outer)) flux__do_store(b, i);
+}
+
+/* Runs the first of n lines for a block of long rows, or as many of them as are operations in f32:
+   these strip by strip, so that what a line makes is in the first-level cache for the next. Returns
+   how many were run. */
+static int flux__do_lines(flux__block_run *b, const int *line, int n) {
+    flux__operation o[8];
+    const int64_t all = b->w * b->segments * b->rt;
+    int some = 0;
+    for (; some < n && some < 8; some++) {
+        const int i = line[some];
+        const flux__value *v = &b->k->value[i];
+        if (v->kind != FLUX__V_OP || v->outer || v->ctype != FLUX__F32C || b->c->pattern[i] ||
+            flux__read_again(v, b->phase)) break;
+        o[some] = flux__operation_at(b, i);
+    }
+    for (int64_t at = 0; at < all && some; at += FLUX__TILE)
+        for (int j = 0; j < some; j++)
+            flux__run_operation(&o[j], at, flux__gemm_min(all - at, FLUX__TILE));
+    for (int j = 0; j < some; j++)
+        if (b->k->value[line[j]].out >= 0) flux__do_store(b, line[j]);
+    if (!some) flux__do_line(b, line[some++]);
+    return some;
 }
 
 /* Sets the kernel's numbers, before the first block. */
@@ -22610,7 +22685,10 @@ static void flux__do_phase(flux__block_run *b, int p, int64_t r_from, int64_t r_
         if (b->rt < 0) b->rt = 0;
         if (b->rt != expanded) flux__expand_all(b, p);
         expanded = b->rt;
-        for (int j = 0; j < ph->n; j++) flux__do_line(b, ph->line[j]);
+        const bool large = b->w * b->segments * b->rt > 4 * FLUX__TILE;
+        for (int j = 0; j < ph->n;)
+            if (large) j += flux__do_lines(b, ph->line + j, ph->n - j);
+            else flux__do_line(b, ph->line[j++]);
         b->fresh = false;
     }
 }
@@ -22959,7 +23037,7 @@ static float *flux__widen(const flux__operand *o, const void *src, void *memory)
         dim[d] = d < o->shape.ndim ? o->shape.dim[d] : 1,
             step[d] = d < o->shape.ndim ? o->stride[d] : 0;
     flux__merge_axes(&x, dim, step, 0, false);
-    flux__transfer t = { (const char *)src, (char *)out, FLUX__F32C, o->dtype, 4, 2 };
+    flux__transfer t = { (const char *)src, (char *)out, FLUX__F32C, o->dtype, 4, 2, false, 0 };
     flux__each_run(&x, o->offset, 0, n, 0, flux__load_run, &t);
     return out;
 }
@@ -22985,7 +23063,7 @@ static void flux__widen_part(void *ctx, int64_t part) {
 }
 static const char *flux__widen_all(const flux__operand *o, const char *src, void *memory) {
     flux__transfer t = { src + o->offset * 2, (char *)memory, FLUX__F32C, o->dtype,
-                         (size_t)flux__count(&o->shape), 2 };
+                         (size_t)flux__count(&o->shape), 2, false, 0 };
     flux__parallel(((int64_t)t.wide + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__widen_part, &t);
     return t.dst;
 }

@@ -112,7 +112,7 @@ static float *flux__widen(const flux__operand *o, const void *src, void *memory)
         dim[d] = d < o->shape.ndim ? o->shape.dim[d] : 1,
             step[d] = d < o->shape.ndim ? o->stride[d] : 0;
     flux__merge_axes(&x, dim, step, 0, false);
-    flux__transfer t = { (const char *)src, (char *)out, FLUX__F32C, o->dtype, 4, 2 };
+    flux__transfer t = { (const char *)src, (char *)out, FLUX__F32C, o->dtype, 4, 2, false, 0 };
     flux__each_run(&x, o->offset, 0, n, 0, flux__load_run, &t);
     return out;
 }
@@ -138,7 +138,7 @@ static void flux__widen_part(void *ctx, int64_t part) {
 }
 static const char *flux__widen_all(const flux__operand *o, const char *src, void *memory) {
     flux__transfer t = { src + o->offset * 2, (char *)memory, FLUX__F32C, o->dtype,
-                         (size_t)flux__count(&o->shape), 2 };
+                         (size_t)flux__count(&o->shape), 2, false, 0 };
     flux__parallel(((int64_t)t.wide + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__widen_part, &t);
     return t.dst;
 }
