@@ -23966,26 +23966,28 @@ typedef struct flux__strided_scatter_job {
     char one[8];
 } flux__strided_scatter_job;
 
-/* Fills the slices of one task and writes the operand's elements into them; the operand's last
+/* Fills slice u, which goes to dst, and writes the operand's elements into it; the operand's last
    dims, which `part` lacks, count the slices. */
+static void flux__scatter_slice(const flux__strided_scatter_job *j, int64_t u, char *dst) {
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    int64_t from = 0, rest = u;
+    for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++])
+        from += rest % j->o.shape.dim[d] * j->o.stride[d];
+    if (j->padded) {
+        flux__copy_padded(&j->part, dst, j->t->rel, j->t->stride, j->src + (ptrdiff_t)from * size,
+                          j->o.stride, (size_t)size, j->one, j->slice);
+        return;
+    }
+    flux__fill(dst, j->one, (size_t)size, (size_t)j->slice);
+    flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
+                        j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
+}
+/* Makes the slices of one task. */
 static void flux__strided_scatter_task(void *ctx, int64_t task) {
     const flux__strided_scatter_job *j = (const flux__strided_scatter_job *)ctx;
-    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
-    for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++) {
-        int64_t from = 0, rest = u;
-        for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++])
-            from += rest % j->o.shape.dim[d] * j->o.stride[d];
-        char *dst = j->dst + (ptrdiff_t)(u * j->slice) * size;
-        if (j->padded) {
-            flux__copy_padded(&j->part, dst, j->t->rel, j->t->stride,
-                              j->src + (ptrdiff_t)from * size, j->o.stride, (size_t)size, j->one,
-                              j->slice);
-            continue;
-        }
-        flux__fill(dst, j->one, (size_t)size, (size_t)j->slice);
-        flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
-                            j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
-    }
+    const int64_t bytes = j->slice * (int64_t)flux__dtypes[j->t->dtype].size;
+    for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++)
+        flux__scatter_slice(j, u, j->dst + u * bytes);
 }
 
 /* Cuts the result of the spread t along the last dims of its operand, as long as each slice has its
@@ -24005,9 +24007,24 @@ static int flux__spread_slices(const flux_tensor *t, const flux_shape *from, int
     return dims;
 }
 
+/* The job of a spread. The result is cut into slices along the operand's last dims as long as each
+   slice has its elements alone, so that threads share the slices. */
+static flux__strided_scatter_job flux__scatter_job(flux__run *run, const flux__kernel *k) {
+    const flux_tensor *t = run->g->node[k->node];
+    const flux__operand *o = &k->operand[0];
+    flux__strided_scatter_job j = { t, o->shape, *o, (char *)run->ptr[run->plan->nleaf + k->node],
+                                    flux__operand_ptr(run, o), 1, 1, 1, false, { 0 } };
+    j.part.ndim = flux__spread_slices(t, &o->shape, &j.slice);
+    for (int d = j.part.ndim; d < o->shape.ndim; d++) j.units *= o->shape.dim[d];
+    j.each = (1 << 15) / j.slice + 1;
+    j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim && j.part.dim[0] >= 16 &&
+               flux__rows_ascend(&j.part, t->stride);
+    flux__store_number(t->dtype, j.one, t->arg.i[1] ? 0 : t->arg.num);
+    return j;
+}
+
 /* Runs a spread. Elements that go to the same place are added in a float's own format, those of
-   f16 and bf16 in f32. The result is cut into slices along the operand's last dims as long as
-   each slice has its elements alone, so that threads share the slices. */
+   f16 and bf16 in f32. */
 static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
     const flux__operand *o = &k->operand[0];
@@ -24016,14 +24033,7 @@ static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
     int64_t n = flux__size(t);
     if (n == 0) return 0;
     if (!half) {
-        flux__strided_scatter_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1,
-                                        false, { 0 } };
-        j.part.ndim = flux__spread_slices(t, &o->shape, &j.slice);
-        for (int d = j.part.ndim; d < o->shape.ndim; d++) j.units *= o->shape.dim[d];
-        j.each = (1 << 15) / j.slice + 1;
-        j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim && j.part.dim[0] >= 16 &&
-                   flux__rows_ascend(&j.part, t->stride);
-        flux__store_number(t->dtype, j.one, t->arg.i[1] ? 0 : t->arg.num);
+        flux__strided_scatter_job j = flux__scatter_job(run, k);
         flux__parallel((j.units + j.each - 1) / j.each, flux__strided_scatter_task, &j);
         return 0;
     }
@@ -24224,6 +24234,8 @@ FLUX__END_LEAN
 /* Floats of the lines of a task, and windows' rows that it takes together, if they are short. */
 #define FLUX__LINES 3072
 #define FLUX__TOGETHER 64
+/* floats of a padded slice of an image, at most: they stay in the second-level cache */
+#define FLUX__PADDED (1 << 16)
 
 FLUX__BEGIN_LEAN
 
@@ -24254,6 +24266,9 @@ typedef struct flux__windows_job {
        floats: a slice of the image may lie where that of x was */
     float *image, *sum;
     int64_t rel, slice, slice_rows, phase;
+    /* what pads x, or NULL; a task does that slice by slice, in memory of its own, which then is
+       x, without steps from slice to slice */
+    const flux__strided_scatter_job *pad;
     /* the windows' dims, and for each the steps of x, of g and of y */
     int64_t dim[FLUX_MAX_DIMS], step[3][FLUX_MAX_DIMS];
     int first, next;                      /* the dim along which a row runs, and the rows' own */
@@ -24470,7 +24485,9 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
     flux__pooled p = j->pooled;
     const int64_t bytes = j->out.step * j->phase * 4;
     float *sum = j->image ? j->sum + part * bytes / 4 : NULL;
+    flux__windows_job own;
     int some = 0, i, d;
+    if (j->pad) own = *j, own.x += part * j->pad->slice, j = &own;
     if (j->piece) row = 0, end = 1, o = part * j->piece, last = flux__gemm_min(last, o + j->piece);
     for (d = j->first + 1, rest = row; d < FLUX_MAX_DIMS; rest /= j->dim[d++]) {
         place[d] = rest % j->dim[d];
@@ -24479,9 +24496,12 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
     for (int64_t many; row < end; row += many) {
         many = j->direct ? flux__gemm_min(end - row, j->dim[j->next] - place[j->next]) : 1;
         const int64_t slice = sum ? row / j->slice_rows : 0;
-        const bool ends = row + many == end || (sum && (row + 1) % j->slice_rows == 0);
+        const bool sliced = sum || j->pad,
+                   ends = row + many == end || (sliced && (row + many) % j->slice_rows == 0);
         int64_t *was = at[some++], by = many;
         if (sum && row % j->slice_rows == 0) memset(sum, 0, (size_t)bytes);
+        if (j->pad && row % j->slice_rows == 0)
+            flux__scatter_slice(j->pad, row / j->slice_rows, (char *)(uintptr_t)j->x);
         memcpy(was, now, sizeof now);
         for (d = j->next; d < FLUX_MAX_DIMS; place[d++] = 0, by = 1) {
             for (i = 0; i < 3; i++) now[i] += by * j->step[i][d];
@@ -24533,14 +24553,33 @@ static void flux__plan_lines(flux__windows_job *j) {
         }
 }
 
-/* Runs a max pooling or its gradient window by window; a gradient with `into` adds to that
-   spread. False, and nothing is done: the gradient has other numbers than each element's place in
-   its window, or than 0. */
-static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__kernel *into) {
+/* Whether the windows of kernel k are read from slices of what *pad makes, each by runs of its own;
+   if so, *dims is the first dim that counts slices. */
+static bool flux__pads_slices(const flux__strided_scatter_job *pad, const flux__kernel *k,
+                              const flux__operand *x, int *dims) {
+    int64_t next = pad->slice, reach = x->offset, runs = 0;
+    int d = 0;
+    for (; d < FLUX_MAX_DIMS && x->stride[d] != pad->slice; d++) {
+        reach += (k->full[d] - 1) * x->stride[d];
+        runs += k->full[d] > 1 && !(k->reduced >> d & 1);
+        if (k->full[d] > 1 && x->stride[d] < 1) return false;
+    }
+    for (*dims = d; d < FLUX_MAX_DIMS; next *= k->full[d++])
+        if (k->full[d] > 1 && (x->stride[d] != next || k->reduced >> d & 1)) return false;
+    return pad->padded && !x->offset && reach < pad->slice && runs > 1 &&
+           next == pad->slice * pad->units && pad->slice <= FLUX__PADDED;
+}
+
+/* Runs a max pooling or its gradient window by window; a gradient with `into` adds to that spread,
+   and `pad` is a spread that only pads x. False, and nothing is done: the gradient has other
+   numbers than each element's place in its window, or than 0, or slices do not fit. */
+static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__kernel *into,
+                             const flux__kernel *pad) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     const flux__pooling *w = &c->pooling;
     const flux_tensor *t = into ? run->g->node[into->node] : NULL;
     flux__windows_job j;
+    flux__strided_scatter_job padding;
     int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
     int dims = FLUX_MAX_DIMS;
     if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
@@ -24560,10 +24599,17 @@ static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__
         j.image = (float *)run->ptr[run->plan->nleaf + into->node], j.rel = t->rel;
         dims = flux__spread_slices(t, part, &j.slice);
     }
+    if (pad) {
+        int slices;
+        padding = flux__scatter_job(run, pad), j.pad = &padding;
+        if (!flux__pads_slices(j.pad, k, ox, &slices) || (into && slices != dims) ||
+            padding.src == (const char *)(into ? j.image : j.y)) return false;
+        dims = slices;
+    }
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
         bool in = k->reduced >> d & 1;
         j.dim[d] = in ? 1 : k->full[d];
-        j.step[0][d] = ox->stride[d], j.step[1][d] = og ? og->stride[d] : 0,
+        j.step[0][d] = pad && d >= dims ? 0 : ox->stride[d], j.step[1][d] = og ? og->stride[d] : 0,
             j.step[2][d] = contiguous[d];
         if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[j.first = d];
         else if (d < dims) j.slice_rows *= j.dim[d];
@@ -24583,31 +24629,51 @@ static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__
     flux__plan_lines(&j);
     j.rows = c->outer / j.run_length;
     j.each = c->outer * c->inner < 32768 ? j.rows : (j.rows + 63) / 64;
-    if (into) j.each = (j.each + j.slice_rows - 1) / j.slice_rows * j.slice_rows;
+    if (into || pad) j.each = (j.each + j.slice_rows - 1) / j.slice_rows * j.slice_rows;
     else if (j.rows == 1 && c->outer * c->inner >= 32768)
         j.piece = flux__gemm_up((j.run_length + 63) / 64, 16);
     const int64_t tasks = j.piece ? (j.run_length + j.piece - 1) / j.piece :
         (j.rows + j.each - 1) / j.each;
     if (into) j.phase = j.slice / j.out.step + 64;
-    const size_t bytes = (size_t)(tasks * j.out.step * j.phase) * sizeof *j.sum;
-    if (into && !(j.sum = (float *)flux__scratch(bytes))) return false;
+    const int64_t sums = into ? tasks * j.out.step * j.phase : 0, pads = pad ? padding.slice : 0;
+    if ((into || pad) &&
+        !(j.sum = (float *)flux__scratch((size_t)(sums + tasks * pads) * sizeof *j.sum)))
+        return false;
+    if (pad) j.x = j.sum + sums;
     flux__parallel(tasks, flux__windows_task, &j);
     flux__scratch_done(j.sum);
     return true;
 }
 static bool flux__run_windows(flux__run *run, flux__kernel *k) {
-    return flux__windows_by(run, k, NULL);
+    return flux__windows_by(run, k, NULL, NULL);
 }
 
-/* Runs the gradient of a maximum and the spread that comes next, if that alone reads it, at once:
-   the gradient is added where it belongs, window after window, as flux__add_windows would. */
-static bool flux__run_windows_added(flux__run *run, const flux__kernel *k) {
+/* Whether kernel k is a pooling of windows. */
+static bool flux__pools(const flux__kernel *k) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    return k->kind == FLUX__K_FUSED && c->whole && c->whole->run_all == flux__run_windows;
+}
+
+/* Whether kernel k only pads what the windows of the next one alone are read from. */
+static bool flux__pads_windows(const flux__run *run, const flux__kernel *k) {
+    if (k->kind != FLUX__K_STRIDED_SCATTER || !flux__pools(k + 1) ||
+        run->g->node[k->node]->dtype != FLUX_F32) return false;
+    const flux__pooling *w = &((const flux__cpu *)k[1].ready)->pooling;
+    const flux__slot_info *own = &run->plan->slot[k->node];
+    const int slot = run->plan->nleaf + k->node;
+    return k[1].operand[k[1].value[w->x].operand].src == slot && !own->keep &&
+           &run->plan->kernel[own->last_kernel] == k + 1 &&
+           (w->g < 0 || k[1].operand[k[1].value[w->g].operand].src != slot);
+}
+
+/* Whether kernel k is the gradient of a maximum, and the spread that comes next alone reads it:
+   then it is added where it belongs, window after window, as flux__add_windows would. */
+static bool flux__adds_next(const flux__run *run, const flux__kernel *k, bool padded) {
     const flux__kernel *into = k + 1;
     const flux__cpu *c = (const flux__cpu *)k->ready;
     const flux__pooling *w;
     int64_t step[FLUX_MAX_DIMS];
-    if (k->kind != FLUX__K_FUSED || into->kind != FLUX__K_STRIDED_SCATTER || !c->whole ||
-        c->whole->run_all != flux__run_windows || c->pooling.g < 0) return false;
+    if (into->kind != FLUX__K_STRIDED_SCATTER || !flux__pools(k) || c->pooling.g < 0) return false;
     w = &c->pooling;
     const flux__operand *o = &into->operand[0];
     const int slot = k->value[w->top].out, nleaf = run->plan->nleaf;
@@ -24624,8 +24690,17 @@ static bool flux__run_windows_added(flux__run *run, const flux__kernel *k) {
         if (k->full[d] != n || (n > 1 && o->stride[d] != step[d])) return false;
         same = same && (n == 1 || x->stride[d] == t->stride[d]);
     }
-    if (!same && image == run->ptr[x->src]) return false;
-    return flux__windows_by(run, k, into);
+    return same || padded || image != run->ptr[x->src];
+}
+
+/* Runs a pooling or its gradient at once with the kernel before it, if that pads, and the one
+   after, if that adds it up; k: the first of n kernels. Returns how many it ran, or 0. */
+static int flux__run_windows_joined(flux__run *run, const flux__kernel *k, int n) {
+    const flux__kernel *pad = n > 1 && flux__pads_windows(run, k) ? k : NULL;
+    if (pad) k++, n--;
+    const flux__kernel *into = n > 1 && flux__adds_next(run, k, pad != NULL) ? k + 1 : NULL;
+    if (!(pad || into) || !flux__windows_by(run, k, into, pad)) return 0;
+    return 1 + (pad != NULL) + (into != NULL);
 }
 
 /* A copy of 32-bit words in another order, as of a convolution kernel that is flipped: a few
@@ -26333,10 +26408,10 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
         flux__run_sort };
     const unsigned mode = flux__float_mode(),
                    ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
-    int done = 0;
+    int done = 0, joined;
     if (mode != ours) flux__set_float_mode(ours);
     while (done < n)
-        if (done + 1 < n && flux__run_windows_added(r, &k[done])) done += 2;
+        if ((joined = flux__run_windows_joined(r, &k[done], n - done)) > 0) done += joined;
         else if (run[k[done].kind](r, &k[done]) == 0) done++;
         else break;
     if (mode != ours) flux__set_float_mode(mode);

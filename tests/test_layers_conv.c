@@ -1000,6 +1000,32 @@ TEST(wrong_torch_files) {
     CHECK_NEAR(flux_item(flux_sum(flux_abs(flux_sub(before, flux_param(m, "layers.0.weight"))))), 0, 0);
 }
 
+/* Windows of a padded image, which a processor pads slice by slice on the way, are those of the image padded before: values and
+   gradients, bit by bit. 300 x 300 is more than is padded on the way. */
+TEST(pooling_pads_on_the_way) {
+    static const struct { int64_t w, h, channels, batch, window, stride, pad; } cases[] = {
+        { 20, 17, 3, 2, 3, 2, 1 }, { 31, 16, 5, 3, 3, 1, 1 }, { 18, 40, 70, 2, 5, 2, 2 }, { 16, 24, 2, 1, 3, 3, 1 },
+        { 56, 56, 8, 4, 3, 2, 1 }, { 300, 300, 2, 1, 3, 2, 1 }, { 40, 1, 6, 2, 3, 2, 1 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int mean = 0; mean < 2; mean++) FLUX_SCOPE {
+            const int64_t p = cases[i].pad;
+            const flux_shape window = FLUX_SHAPE(cases[i].window, cases[i].window), stride = FLUX_SHAPE(cases[i].stride);
+            flux_tensor *x = flux_eval(flux_randn(cases[i].w, cases[i].h, cases[i].channels, cases[i].batch));
+            flux_tensor *y = mean ? flux_meanpool(x, window, .stride = stride, .pad = FLUX_SHAPE(p))
+                                  : flux_maxpool(x, window, .stride = stride, .pad = FLUX_SHAPE(p));
+            flux_tensor *g = flux_eval(flux_rand_with(flux_shape_of(y), FLUX_F32));
+            flux_tensor *dx = flux_eval(flux_grad(flux_gradient(flux_sum(flux_mul(y, g)), x), x));
+            FLUX_NOGRAD y = flux_eval(mean ? flux_meanpool(x, window, .stride = stride, .pad = FLUX_SHAPE(p))
+                                           : flux_maxpool(x, window, .stride = stride, .pad = FLUX_SHAPE(p)));
+            flux_tensor *wide = flux_eval(flux_pad(x, mean ? 0 : -1e30, p, p, p, p));
+            flux_tensor *z = flux_eval(mean ? flux_meanpool(wide, window, .stride = stride) : flux_maxpool(wide, window, .stride = stride));
+            flux_tensor *dw = flux_eval(flux_grad(flux_gradient(flux_sum(flux_mul(z, g)), wide), wide));
+            dw = flux_slice(flux_slice(dw, 0, p, p + cases[i].w), 1, p, p + cases[i].h);
+            CHECK(flux_item(flux_sum(flux_ne(y, z))) == 0);
+            CHECK(flux_item(flux_sum(flux_ne(dx, dw))) == 0);
+        }
+}
+
 /* The gradient of a max pooling whose windows overlap is added up window after window where nobody keeps it window by window: the
    same bits as where the record keeps it. */
 TEST(a_pooling_gradient_is_the_same_where_nothing_is_kept) {

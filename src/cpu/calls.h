@@ -146,10 +146,10 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
         flux__run_sort };
     const unsigned mode = flux__float_mode(),
                    ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
-    int done = 0;
+    int done = 0, joined;
     if (mode != ours) flux__set_float_mode(ours);
     while (done < n)
-        if (done + 1 < n && flux__run_windows_added(r, &k[done])) done += 2;
+        if ((joined = flux__run_windows_joined(r, &k[done], n - done)) > 0) done += joined;
         else if (run[k[done].kind](r, &k[done]) == 0) done++;
         else break;
     if (mode != ours) flux__set_float_mode(mode);

@@ -238,26 +238,28 @@ typedef struct flux__strided_scatter_job {
     char one[8];
 } flux__strided_scatter_job;
 
-/* Fills the slices of one task and writes the operand's elements into them; the operand's last
+/* Fills slice u, which goes to dst, and writes the operand's elements into it; the operand's last
    dims, which `part` lacks, count the slices. */
+static void flux__scatter_slice(const flux__strided_scatter_job *j, int64_t u, char *dst) {
+    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
+    int64_t from = 0, rest = u;
+    for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++])
+        from += rest % j->o.shape.dim[d] * j->o.stride[d];
+    if (j->padded) {
+        flux__copy_padded(&j->part, dst, j->t->rel, j->t->stride, j->src + (ptrdiff_t)from * size,
+                          j->o.stride, (size_t)size, j->one, j->slice);
+        return;
+    }
+    flux__fill(dst, j->one, (size_t)size, (size_t)j->slice);
+    flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
+                        j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
+}
+/* Makes the slices of one task. */
 static void flux__strided_scatter_task(void *ctx, int64_t task) {
     const flux__strided_scatter_job *j = (const flux__strided_scatter_job *)ctx;
-    ptrdiff_t size = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
-    for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++) {
-        int64_t from = 0, rest = u;
-        for (int d = j->part.ndim; d < j->o.shape.ndim; rest /= j->o.shape.dim[d++])
-            from += rest % j->o.shape.dim[d] * j->o.stride[d];
-        char *dst = j->dst + (ptrdiff_t)(u * j->slice) * size;
-        if (j->padded) {
-            flux__copy_padded(&j->part, dst, j->t->rel, j->t->stride,
-                              j->src + (ptrdiff_t)from * size, j->o.stride, (size_t)size, j->one,
-                              j->slice);
-            continue;
-        }
-        flux__fill(dst, j->one, (size_t)size, (size_t)j->slice);
-        flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
-                            j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
-    }
+    const int64_t bytes = j->slice * (int64_t)flux__dtypes[j->t->dtype].size;
+    for (int64_t u = task * j->each; u < j->units && u < (task + 1) * j->each; u++)
+        flux__scatter_slice(j, u, j->dst + u * bytes);
 }
 
 /* Cuts the result of the spread t along the last dims of its operand, as long as each slice has its
@@ -277,9 +279,24 @@ static int flux__spread_slices(const flux_tensor *t, const flux_shape *from, int
     return dims;
 }
 
+/* The job of a spread. The result is cut into slices along the operand's last dims as long as each
+   slice has its elements alone, so that threads share the slices. */
+static flux__strided_scatter_job flux__scatter_job(flux__run *run, const flux__kernel *k) {
+    const flux_tensor *t = run->g->node[k->node];
+    const flux__operand *o = &k->operand[0];
+    flux__strided_scatter_job j = { t, o->shape, *o, (char *)run->ptr[run->plan->nleaf + k->node],
+                                    flux__operand_ptr(run, o), 1, 1, 1, false, { 0 } };
+    j.part.ndim = flux__spread_slices(t, &o->shape, &j.slice);
+    for (int d = j.part.ndim; d < o->shape.ndim; d++) j.units *= o->shape.dim[d];
+    j.each = (1 << 15) / j.slice + 1;
+    j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim && j.part.dim[0] >= 16 &&
+               flux__rows_ascend(&j.part, t->stride);
+    flux__store_number(t->dtype, j.one, t->arg.i[1] ? 0 : t->arg.num);
+    return j;
+}
+
 /* Runs a spread. Elements that go to the same place are added in a float's own format, those of
-   f16 and bf16 in f32. The result is cut into slices along the operand's last dims as long as
-   each slice has its elements alone, so that threads share the slices. */
+   f16 and bf16 in f32. */
 static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
     flux_tensor *t = run->g->node[k->node];
     const flux__operand *o = &k->operand[0];
@@ -288,14 +305,7 @@ static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
     int64_t n = flux__size(t);
     if (n == 0) return 0;
     if (!half) {
-        flux__strided_scatter_job j = { t, o->shape, *o, dst, flux__operand_ptr(run, o), n, 1, 1,
-                                        false, { 0 } };
-        j.part.ndim = flux__spread_slices(t, &o->shape, &j.slice);
-        for (int d = j.part.ndim; d < o->shape.ndim; d++) j.units *= o->shape.dim[d];
-        j.each = (1 << 15) / j.slice + 1;
-        j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim && j.part.dim[0] >= 16 &&
-                   flux__rows_ascend(&j.part, t->stride);
-        flux__store_number(t->dtype, j.one, t->arg.i[1] ? 0 : t->arg.num);
+        flux__strided_scatter_job j = flux__scatter_job(run, k);
         flux__parallel((j.units + j.each - 1) / j.each, flux__strided_scatter_task, &j);
         return 0;
     }
