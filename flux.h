@@ -22618,25 +22618,41 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     if (v->out >= 0 && !(b->part && v->outer)) flux__do_store(b, i);
 }
 
+/* Whether operation b, over so many bytes, overwrites what a reads, other than in its own place:
+   a value whose last reader a is leaves its memory to others. */
+static bool flux__overwrites(const flux__operation *b, const flux__operation *a, int64_t bytes) {
+    const uintptr_t out = (uintptr_t)b->out;
+    for (int i = 0; i < 3; i++) {
+        const uintptr_t from = (uintptr_t)a->in[i];
+        if (a->walk[i] && from == out) continue;
+        if (from < out + (uintptr_t)bytes && out < from + (uintptr_t)(a->walk[i] ? bytes : 4))
+            return true;
+    }
+    return false;
+}
+
 /* Runs the first of n lines for a block of long rows, or as many of them as are operations in f32:
-   these strip by strip, so that what a line makes is in the first-level cache for the next. Returns
-   how many were run. */
+   these strip by strip, so that what a line makes is in the first-level cache for the next. A line
+   whose result is stored is the last of them, as the next may take its memory. Returns how many
+   were run. */
 static int flux__do_lines(flux__block_run *b, const int *line, int n) {
     flux__operation o[8];
     const int64_t all = b->w * b->segments * b->rt;
     int some = 0;
-    for (; some < n && some < 8; some++) {
+    for (bool last = false; some < n && some < 8 && !last; some++) {
         const int i = line[some];
         const flux__value *v = &b->k->value[i];
         if (v->kind != FLUX__V_OP || v->outer || v->ctype != FLUX__F32C || b->c->pattern[i] ||
             flux__read_again(v, b->phase)) break;
         o[some] = flux__operation_at(b, i);
+        for (int j = 0; j < some; j++) last = last || flux__overwrites(&o[some], &o[j], 4 * all);
+        if (last) break;
+        last = v->out >= 0;
     }
     for (int64_t at = 0; at < all && some; at += FLUX__TILE)
         for (int j = 0; j < some; j++)
             flux__run_operation(&o[j], at, flux__gemm_min(all - at, FLUX__TILE));
-    for (int j = 0; j < some; j++)
-        if (b->k->value[line[j]].out >= 0) flux__do_store(b, line[j]);
+    if (some && b->k->value[line[some - 1]].out >= 0) flux__do_store(b, line[some - 1]);
     if (!some) flux__do_line(b, line[some++]);
     return some;
 }
@@ -43097,13 +43113,15 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
 }
 
 /* Records mean, variance and x - mean over `dims`; returns how many numbers each mean is of. If x
-   is NULL, the results are NULL and 0. A look at the result stores the first two as well, for the
-   running statistics and the gradient. The mean that is subtracted is a constant to the gradient,
-   and *left, the mean less that constant, is 0: whatever the constant, var = mean(centred^2) -
-   left^2 and x - mean = centred - left, so gradients of any order are right. The mean's own then
-   comes from a few numbers a channel, not from a sum over x that waits for the variance's. */
-static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean,
-                               flux_tensor **var, flux_tensor **centred, flux_tensor **left) {
+   is NULL, the results are NULL and 0. With `lasting` a look at the result stores the first two as
+   well, for running statistics and gradients. The mean that is subtracted is a constant to the
+   gradient, and *left, the mean less that constant, is 0: whatever the constant, var =
+   mean(centred^2) - left^2 and x - mean = centred - left, so gradients of any order are right. The
+   mean's own then comes from a few numbers a channel, not from a sum over x that waits for the
+   variance's. */
+static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, bool lasting,
+                               flux_tensor **mean, flux_tensor **var, flux_tensor **centred,
+                               flux_tensor **left) {
     double n = 1;
     *mean = *var = *centred = *left = NULL;
     if (!x) return 0;
@@ -43113,7 +43131,8 @@ static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tens
     *centred = flux_sub(x, c), *left = flux_sub(*mean, c);
     *var = *centred ? flux_mean_with(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
     *var = flux_sub(*var, flux_square(*left));
-    if (*var) flux__base(*mean)->flags |= FLUX__LASTING, flux__base(*var)->flags |= FLUX__LASTING;
+    if (*var && lasting)
+        flux__base(*mean)->flags |= FLUX__LASTING, flux__base(*var)->flags |= FLUX__LASTING;
     return n;
 }
 
@@ -43156,7 +43175,8 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
             split.ndim++;
         }
         if (batch) dims.dim[dims.ndim++] = nd + 1;
-        double n = flux__norm_stats(flux_reshape_with(in, split), &dims, &mean, &var, &y, &left);
+        double n = flux__norm_stats(flux_reshape_with(in, split), &dims, training, &mean, &var, &y,
+                                    &left);
         if (var && training && !flux__norm_enough(self, x, n)) return NULL;
         if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
         if (each > 1) {

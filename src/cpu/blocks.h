@@ -667,25 +667,41 @@ static FLUX__O2 void flux__do_line(flux__block_run *b, int i) {
     if (v->out >= 0 && !(b->part && v->outer)) flux__do_store(b, i);
 }
 
+/* Whether operation b, over so many bytes, overwrites what a reads, other than in its own place:
+   a value whose last reader a is leaves its memory to others. */
+static bool flux__overwrites(const flux__operation *b, const flux__operation *a, int64_t bytes) {
+    const uintptr_t out = (uintptr_t)b->out;
+    for (int i = 0; i < 3; i++) {
+        const uintptr_t from = (uintptr_t)a->in[i];
+        if (a->walk[i] && from == out) continue;
+        if (from < out + (uintptr_t)bytes && out < from + (uintptr_t)(a->walk[i] ? bytes : 4))
+            return true;
+    }
+    return false;
+}
+
 /* Runs the first of n lines for a block of long rows, or as many of them as are operations in f32:
-   these strip by strip, so that what a line makes is in the first-level cache for the next. Returns
-   how many were run. */
+   these strip by strip, so that what a line makes is in the first-level cache for the next. A line
+   whose result is stored is the last of them, as the next may take its memory. Returns how many
+   were run. */
 static int flux__do_lines(flux__block_run *b, const int *line, int n) {
     flux__operation o[8];
     const int64_t all = b->w * b->segments * b->rt;
     int some = 0;
-    for (; some < n && some < 8; some++) {
+    for (bool last = false; some < n && some < 8 && !last; some++) {
         const int i = line[some];
         const flux__value *v = &b->k->value[i];
         if (v->kind != FLUX__V_OP || v->outer || v->ctype != FLUX__F32C || b->c->pattern[i] ||
             flux__read_again(v, b->phase)) break;
         o[some] = flux__operation_at(b, i);
+        for (int j = 0; j < some; j++) last = last || flux__overwrites(&o[some], &o[j], 4 * all);
+        if (last) break;
+        last = v->out >= 0;
     }
     for (int64_t at = 0; at < all && some; at += FLUX__TILE)
         for (int j = 0; j < some; j++)
             flux__run_operation(&o[j], at, flux__gemm_min(all - at, FLUX__TILE));
-    for (int j = 0; j < some; j++)
-        if (b->k->value[line[j]].out >= 0) flux__do_store(b, line[j]);
+    if (some && b->k->value[line[some - 1]].out >= 0) flux__do_store(b, line[some - 1]);
     if (!some) flux__do_line(b, line[some++]);
     return some;
 }

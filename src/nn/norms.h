@@ -224,13 +224,15 @@ static bool flux__norm_track(flux__norm_layer *m, flux_tensor *mean, flux_tensor
 }
 
 /* Records mean, variance and x - mean over `dims`; returns how many numbers each mean is of. If x
-   is NULL, the results are NULL and 0. A look at the result stores the first two as well, for the
-   running statistics and the gradient. The mean that is subtracted is a constant to the gradient,
-   and *left, the mean less that constant, is 0: whatever the constant, var = mean(centred^2) -
-   left^2 and x - mean = centred - left, so gradients of any order are right. The mean's own then
-   comes from a few numbers a channel, not from a sum over x that waits for the variance's. */
-static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tensor **mean,
-                               flux_tensor **var, flux_tensor **centred, flux_tensor **left) {
+   is NULL, the results are NULL and 0. With `lasting` a look at the result stores the first two as
+   well, for running statistics and gradients. The mean that is subtracted is a constant to the
+   gradient, and *left, the mean less that constant, is 0: whatever the constant, var =
+   mean(centred^2) - left^2 and x - mean = centred - left, so gradients of any order are right. The
+   mean's own then comes from a few numbers a channel, not from a sum over x that waits for the
+   variance's. */
+static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, bool lasting,
+                               flux_tensor **mean, flux_tensor **var, flux_tensor **centred,
+                               flux_tensor **left) {
     double n = 1;
     *mean = *var = *centred = *left = NULL;
     if (!x) return 0;
@@ -240,7 +242,8 @@ static double flux__norm_stats(flux_tensor *x, const flux_shape *dims, flux_tens
     *centred = flux_sub(x, c), *left = flux_sub(*mean, c);
     *var = *centred ? flux_mean_with(dims->ndim, flux__over(flux_square(*centred), dims)) : NULL;
     *var = flux_sub(*var, flux_square(*left));
-    if (*var) flux__base(*mean)->flags |= FLUX__LASTING, flux__base(*var)->flags |= FLUX__LASTING;
+    if (*var && lasting)
+        flux__base(*mean)->flags |= FLUX__LASTING, flux__base(*var)->flags |= FLUX__LASTING;
     return n;
 }
 
@@ -283,7 +286,8 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
             split.ndim++;
         }
         if (batch) dims.dim[dims.ndim++] = nd + 1;
-        double n = flux__norm_stats(flux_reshape_with(in, split), &dims, &mean, &var, &y, &left);
+        double n = flux__norm_stats(flux_reshape_with(in, split), &dims, training, &mean, &var, &y,
+                                    &left);
         if (var && training && !flux__norm_enough(self, x, n)) return NULL;
         if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
         if (each > 1) {
