@@ -410,6 +410,16 @@ TEST(refused) {
     end();
 }
 
+/* What a file holds, up to its end. */
+static char *text_of(const char *path, int i) {
+    static char text[2][1 << 16];
+    FILE *f = fopen(path, "rb");
+    const size_t n = f ? fread(text[i], 1, sizeof text[i] - 1, f) : 0;
+    if (f) fclose(f);
+    text[i][n] = 0;
+    return text[i];
+}
+
 /* Wherever memory runs out: there is a file, or the one that was there and an error. */
 static bool exported(flux_layer *m, flux_shape s, const char *path) {
     const bool good = flux_export_c(m, s, path) == 0;
@@ -428,6 +438,48 @@ TEST(memory_runs_out) {
         REQUIRE(f && fputs("no more than this\n", f) >= 0 && fclose(f) == 0);
         SCARCE(exported(models[i], i ? S(3, 1, 1) : S(3, 2), path), 50, 1);
     }
+    end();
+}
+/* Where one allocation alone fails, there is the whole file, without a word, or an error. */
+TEST(memory_fails_once) {
+    char path[400];
+    REQUIRE(begin());
+    path_of(path, sizeof path, "scarce.c");
+    flux_layer *const m = flux_chain(flux_weightnorm(flux_dense(3, 4)), flux_recurrence(flux_grucell(4, 4)), flux_dense(4, 2));
+    REQUIRE(flux_export_c(m, S(3, 1, 1), path) == 0);
+    const char *want = text_of(path, 0);
+    bool refused = true;
+    flux_on_error(test_silent, NULL);
+    for (long k = 0; refused && k < 4000; k++) {
+        const flux_device cpu = { 0, 0 };
+        flux_scope_open();
+        flux_mem_trim(cpu);
+        flux__test_memory_once(k);
+        const bool good = flux_export_c(m, S(3, 1, 1), path) == 0;
+        refused = flux__test_refused() > 0;
+        flux__test_memory(-1);
+        CHECK(good == !flux_failed());
+        if (good) CHECK_STR(text_of(path, 1), want);
+        flux_clear();
+        flux_scope_close();
+    }
+    flux_on_error(NULL, NULL);
+    CHECK(!refused);
+    end();
+}
+
+/* A model is written in test mode, whatever mode it is in, which it is in afterwards. */
+TEST(modes) {
+    char path[400];
+    REQUIRE(begin());
+    path_of(path, sizeof path, "modes.c");
+    flux_layer *const m = flux_chain(flux_batchnorm(3), flux_dense(3, 4), flux_dropout(0.5), flux_alphadropout(0.5));
+    REQUIRE(flux_export_c(m, S(3, 2), path) == 0);
+    const char *want = strstr(text_of(path, 0), "*/\n");         /* behind the model's words */
+    flux_trainmode(m, true);
+    CHECK(flux_export_c(m, S(3, 2), path) == 0);
+    CHECK_STR(strstr(text_of(path, 1), "*/\n"), want);
+    CHECK(m->mode == FLUX_MODE_TRAIN);
     end();
 }
 
@@ -565,15 +617,11 @@ TEST(a_file_in_words) {
     REQUIRE(begin());
     path_of(path, sizeof path, "told.c");
     for (int i = 0; i < 3; i++) {
-        static char text[1 << 16];
         flux_layer *m = i == 0 ? flux_chain(flux_dense(3, 4, flux_tanh), flux_dense(4, 2), flux_softmax)
                       : i == 1 ? flux_chain(flux_recurrence(flux_lstmcell(3, 4)), flux_dense(4, 2))
                                : flux_chain(flux_embedding(5, 3), flux_gru(3, 4, .return_state = true));
         REQUIRE(flux_export_c(m, i == 0 ? S(3, 2) : i == 1 ? S(3, 1, 1) : S(2), path) == 0);
-        FILE *f = fopen(path, "rb");
-        const size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-        if (f) fclose(f);
-        text[n] = 0;
+        char *const text = text_of(path, 0);
         char *end = strstr(text, "*/\n"), *last = end;
         for (char *s = text; (s = strstr(s, "\nvoid told(")) != NULL; s++) last = s;
         REQUIRE(end && last > end);

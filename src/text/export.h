@@ -71,6 +71,7 @@ typedef struct flux__net_export {
     uint8_t ops[FLUX__ELEMENTWISE_COUNT];
     flux__sink functions, calls, *function;   /* function: the text of each, by number */
     int nfunction, function_room;
+    int64_t failures;                     /* before all */
     char name[64];
 } flux__net_export;
 
@@ -118,7 +119,6 @@ static bool flux__net_record(flux__net_export *e, flux_layer *m, flux_shape in, 
     e->x = ready ? flux__placeholder(in, given) : NULL;
     if (!e->x) return false;
     const uint64_t draws = t->draws;
-    const int64_t failures = flux__failures();
     flux__watch *around = t->watch;
     flux__streams *outer = t->streams;
     e->states.ok = true;
@@ -128,7 +128,7 @@ static bool flux__net_record(flux__net_export *e, flux_layer *m, flux_shape in, 
     flux__as_one(-1);
     t->watch = around, t->streams = outer, t->draws = draws;
     flux__free(w.row);
-    if (!y || !e->states.ok || flux__failed_since(failures)) return false;
+    if (!y || !e->states.ok || flux__failed_since(e->failures)) return false;
     e->nout = flux_num_items(y);
     if (e->nout > FLUX__NET_OUTS)
         return FLUX__REFUSE("export_c: the model gives %d tensors, a file of C at most %d", e->nout,
@@ -170,7 +170,6 @@ static bool flux__net_roots(flux__net_export *e) {
 static bool flux__net_collect(flux__net_export *e) {
     do {
         flux__graph_start(&e->g);
-        e->g.cut = true;
         for (int i = 0; i < e->nout && e->g.ok; i++) flux__graph_want(&e->g, e->root[i]);
         for (int i = 0; i < e->states.n && e->g.ok; i++)
             flux__graph_want(&e->g, e->states.after[i]);
@@ -187,7 +186,7 @@ static bool flux__net_given(const flux__net_export *e, const flux_tensor *x) {
 }
 
 /* Writes to `fixed` (room for all nodes) the largest nodes that depend on weights alone, if they
-   are no larger than what they are made of or 256 elements; gives their number, -1 on an error. */
+   are no larger than what they are made of or 256 elements; gives their number, 0 on an error. */
 static int flux__net_constants(flux__net_export *e, flux_tensor **fixed) {
     flux__graph *g = &e->g;
     int n = 0;
@@ -211,7 +210,6 @@ static int flux__net_constants(flux__net_export *e, flux_tensor **fixed) {
     }
     for (int i = 0; weight && used && i < g->nnode; i++)
         if (used[i] && g->node[i]->op != FLUX__NUMBER) fixed[n++] = g->node[i];
-    if (!weight || !used) n = -1;
     flux__free(weight);
     flux__free(used);
     return n;
@@ -466,6 +464,7 @@ static void flux__net_heading(flux__sink *s, const flux__net_export *e, flux_lay
     flux__put_whole_model(&model, m);
     flux__sink_end(&model);
     if (!model.failed && model.out) flux__net_comment(s, model.out);
+    else s->failed = true;
     flux__free(model.out);
     flux__put(s, "\n   In and out, the last index running fastest; they may not overlap:\n");
     flux__net_array_text(s, "in", e->x);
@@ -595,7 +594,8 @@ static bool flux__net_save(const flux__net_export *e, const char *path, const fl
     return flux__out_commit(out);
 }
 
-/* Plans the recorded graph and writes it; the graph is collected. */
+/* Plans the recorded graph and writes it; the graph is collected. Walks and the model's words leave
+   out what memory is lacking for, and record an error: then there is no file. */
 static bool flux__net_write(flux__net_export *e, flux_layer *m, const char *path) {
     flux__sink heading = flux__sink_growing(), text = flux__sink_growing();
     flux__graph_key(&e->g);
@@ -613,7 +613,8 @@ static bool flux__net_write(flux__net_export *e, flux_layer *m, const char *path
     ok = ok && flux__net_program(e, &text);
     if (ok) flux__net_heading(&heading, e, m);
     flux__sink_end(&heading);
-    ok = ok && !heading.failed && flux__net_save(e, path, &heading, &text);
+    ok = ok && !heading.failed && !flux__failed_since(e->failures) &&
+         flux__net_save(e, path, &heading, &text);
     flux__free(heading.out), flux__free(text.out);
     flux__free(e->functions.out), flux__free(e->calls.out);
     for (int i = 0; i < e->nfunction; i++) flux__free(e->function[i].out);
@@ -629,7 +630,7 @@ FLUX_DEF int flux_export_c_with(flux_export_opts o) {
         return flux__null("export_c", o.model ? "path" : "model", NULL), -1;
     if (!flux__check_shape("export_c", &o.shape) || !flux__net_name(&e, o.path, o.name)) return -1;
     int h = flux__hide();
-    const int64_t failures = flux__failures();
+    e.failures = flux__failures();
     const int b = flux__nograd_enter();
     bool ok = flux__net_record(&e, o.model, o.shape, o.stateless) && flux__net_roots(&e) &&
               flux__net_fold(&e);
@@ -641,7 +642,7 @@ FLUX_DEF int flux_export_c_with(flux_export_opts o) {
     for (int i = 0; i < e.states.n; i++)
         flux_release(e.states.before[i]), flux_release(e.states.after[i]);
     flux__free(e.states.before), flux__free(e.states.after);
-    if (!ok && !flux__failed_since(failures)) flux__fail("export_c: out of memory");
+    if (!ok && !flux__failed_since(e.failures)) flux__fail("export_c: out of memory");
     flux__reveal_object(h, NULL);
     return ok ? 0 : -1;
 }
