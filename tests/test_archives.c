@@ -278,6 +278,21 @@ TEST(zip_malformed) {
     CHECK_ERROR(flux_load_npz(put(TMP("bad"), p, n), "scalar"), "its directory is broken: 4 members in");
 }
 
+/* A directory of so many members has at least 46 bytes for each, lies before its end, and is no longer than 100 MB. */
+TEST(zip_directories_that_cannot_be) {
+    static unsigned char p[2116 + 22];
+    static const struct { int count, bytes, at; const char *error; } ends[] = {
+        { 47, 2116, 0, "its directory is broken: 47 members in 2116 bytes at byte 0" }, { 46, 2116, 0, "its directory is broken at member 1" },
+        { 46, 2116, 1, "its directory is broken: 46 members in 2116 bytes at byte 1" }, { 1, 0, 2117, "its directory is broken: 1 members in 0 bytes" },
+        { 45, 2115, 1, "its directory is broken at member 1" }, { 1, 45, 0, "its directory is broken: 1 members in 45" } };
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        memcpy(p + 2116, "PK\5\6", 4);
+        flux__put_little(p + 2126, (uint64_t)ends[i].count, 2), flux__put_little(p + 2128, (uint64_t)ends[i].bytes, 4);
+        flux__put_little(p + 2132, (uint64_t)ends[i].at, 4);
+        CHECK_ERROR(flux_load_npz(put(TMP("bad"), p, sizeof p), "v"), ends[i].error);
+    }
+}
+
 /* CRC-32's check value, and a sum that is taken in parts. */
 TEST(sums) {
     const unsigned char *text = (const unsigned char *)"123456789";

@@ -651,6 +651,30 @@ TEST(lazy_observations_when_memory_runs_out) {
     }
 }
 
+/* An array without elements is computed, too: where one allocation fails, there is a loader, or an error. */
+TEST(lazy_arrays_of_nothing_when_memory_runs_out) {
+    ONLY_ON_CPU();
+    const flux_device cpu = { 0, 0 };
+    bool refused = true;
+    int failed = 0;
+    flux_on_error(test_silent, NULL);
+    for (long k = 0; refused && k < 1000; k++) {
+        flux_scope_open();
+        flux_tensor *x = flux_exp(flux_zeros(0, 5));
+        flux_mem_trim(cpu);
+        flux__test_memory_once(k);
+        flux_loader *l = flux_dataloader(x);
+        refused = flux__test_refused() > 0;
+        flux__test_memory(-1);
+        CHECK((l != NULL) == !flux_failed());
+        failed += !l;
+        flux_clear();
+        flux_scope_close();
+    }
+    flux_on_error(NULL, NULL);
+    CHECK(!refused && failed > 5);
+}
+
 /* ---- the loop */
 
 TEST(loops_can_be_left) {

@@ -817,6 +817,11 @@ TEST(weightnorm_as_pytorch) {
     CHECK(flux_param(tied, "layers.0.weight") == flux_param(tied, "layers.1.layers.0.weight"));
     flux_tensor *before = flux_call(flux_chain(twice, twice), flux_ones(3)), *after = flux_call(flux_chain(flux_child(tied, 0), flux_child(tied, 0)), flux_ones(3));
     CHECK_NEAR(flux_item(flux_max(flux_abs(flux_sub(before, after)))), 0, 1e-6);
+    for (int i = 0; i < 4; i++) {         /* the plain layer has its own name, else the WeightNorm's */
+        flux_layer *in = flux_dense(2, 3), *out = flux_weightnorm(i & 1 ? flux_named("in", in) : in);
+        const char *name = flux_remove_weightnorms(i & 2 ? flux_named("out", out) : out)->name;
+        CHECK_STR(name ? name : "", i & 1 ? "in" : i & 2 ? "out" : "");
+    }
     flux_layer *d = flux_weightnorm(flux_dense(2, 3));
     CHECK(flux_num_params(d) == 12 && flux_dim(flux_param(d, "g"), 0) == 3 && flux_dim(flux_param(d, "g"), 1) == 1);
 }
