@@ -487,6 +487,8 @@ TEST(npy_malformed) {
     CHECK_ERROR(flux_load_npy(BYTES("\x93NUMPY\1\0\xff\0{")), "it ends within its heading of 255 bytes");
     CHECK_ERROR(flux_load_npy(BYTES("\x93NUMPY\2\0\xff\0\0")), "it ends within its heading");
     CHECK_ERROR(flux_load_npy(BYTES("\x93NUMPY\2\0\xff\xff\xff\xff{")), "its heading has 4294967295 bytes: too many");
+    CHECK_ERROR(flux_load_npy(BYTES("\x93NUMPY\2\0\1\0\x10\0{")), "its heading has 1048577 bytes: too many");
+    CHECK_ERROR(flux_load_npy(BYTES("\x93NUMPY\2\0\0\0\x10\0{")), "it ends within its heading of 1048576 bytes");
 }
 
 /* ------------------------------------------------------------------ CSV */
@@ -1821,6 +1823,47 @@ TEST(rules_are_read_by_those_that_wrote_them) {
         snprintf(back, sizeof back, "%.390s)", text[i]);
         CHECK(!flux__read_rules(back, of[i], o));
     }
+}
+
+/* What a message says there is: names with commas, each up to `cut` bytes, until these are `most`; then three dots, or nothing. */
+enum { LISTED = 9 };
+static bool lists(const char name[LISTED][64], const char *before, const char *after, int cut, size_t most, bool dots) {
+    char want[1200] = "";
+    int i = 0;
+    for (; i < LISTED && strlen(want) < most; i++) {
+        char one[200];
+        snprintf(one, sizeof one, "%s%s%s", before, name[i], after);
+        snprintf(want + strlen(want), sizeof want - strlen(want), "%s%.*s", i ? ", " : "", cut, one);
+    }
+    if (i < LISTED && dots) strcat(want, ", ...");
+    const char *at = strstr(flux_error(), want);
+    const bool good = at && at > flux_error() && at[-1] == ' ' && !at[strlen(want)];
+    if (!good) fprintf(stderr, "    \"%s\" does not end with \"%s\"\n", flux_error(), want);
+    flux_clear();
+    return good;
+}
+TEST(names_in_messages) {
+    flux_layer *layers[LISTED];
+    const void *things[LISTED];
+    for (int i = 0; i < LISTED; i++) things[i] = flux_ones(1);
+    flux_on_error(test_silent, NULL);
+    for (int n = 1; n < 63; n++) {
+        static char name[LISTED][64], all[1000], table[1000];
+        *all = *table = 0;
+        for (int i = 0; i < LISTED; i++) {
+            snprintf(name[i], sizeof name[i], "%c%.*s", 'a' + i, i ? 20 : n - 1, "bcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz");
+            layers[i] = flux_named(name[i], flux_dense(1, 1, .bias = false));
+            snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", name[i]);
+            snprintf(table + strlen(table), sizeof table - strlen(table), "%s%s", i ? "," : "", name[i]);
+        }
+        strcat(table, "\n1,2,3,4,5,6,7,8,9\n");
+        CHECK(!flux_param(flux_chain_with(LISTED, layers, NULL), "none") && lists((const char (*)[64])name, "layers.", ".weight", 80, 300, true));
+        CHECK(flux_save_all_with(TMP("named"), LISTED, all, things) == 0);
+        CHECK(!flux_load_tensor(TMP("named"), "none") && lists((const char (*)[64])name, "", "", 60, 120, true));
+        CHECK(!flux_load_tensor(TMP("named"), NULL) && lists((const char (*)[64])name, "", "", 60, 120, true));
+        CHECK(!flux_columns(flux_load_table(put(TMP("named.csv"), table, strlen(table))), "none") && lists((const char (*)[64])name, "", "", 40, 150, false));
+    }
+    flux_on_error(NULL, NULL);
 }
 
 TEST_MAIN()

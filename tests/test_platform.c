@@ -1091,4 +1091,16 @@ TEST(names_of_images) {
     }
 }
 
+/* Times as a bar shows them: to the nearest second, hours from 3600 on, and 0 for what is none. */
+TEST(times_of_a_bar) {
+    static const struct { double s; const char *text; } rows[] = {
+        { 0, "0:00" }, { 0.49, "0:00" }, { 0.5, "0:01" }, { 59.4, "0:59" }, { 59.5, "1:00" }, { 600, "10:00" }, { 3599.4, "59:59" }, { 3599.5, "1:00:00" },
+        { 3661, "1:01:01" }, { 86399, "23:59:59" }, { 99999999, "27777:46:39" }, { 1e8, "0:00" }, { -1, "0:00" }, { -1e9, "0:00" }, { INFINITY, "0:00" }, { NAN, "0:00" } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[40];
+        flux__time_text(rows[i].s, text, sizeof text);
+        CHECK_STR(text, rows[i].text);
+    }
+}
+
 TEST_MAIN()
