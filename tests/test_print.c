@@ -688,9 +688,31 @@ TEST(deep) {
     flux_layer *m = flux_dense(1, 1);
     for (int i = 0; i < 300; i++) m = flux_chain(m, flux_relu);
     model_text(m);
-    CHECK(lines_in(shown) > 500);
+    CHECK(lines_in(shown) == 3 * 201 + 1);        /* of 201 levels, and what the last of them holds in one line */
     CHECK(strncmp(shown, "Chain(\n  Chain(\n    Chain(\n", 27) == 0);
     CHECK_STR(shown + strlen(shown) - 10, "  relu,\n) ");
+}
+
+/* A layer's own text of any length below 64 KiB is whole; of one that is longer its type is shown. */
+typedef struct wordy { flux_layer base; } wordy;
+static size_t words;
+static flux_tensor *wordy_call(flux_layer *self, flux_tensor *x) { return (void)self, x; }
+static size_t wordy_text(flux_layer *self, char *out, size_t n) {
+    (void)self;
+    for (size_t i = 0; i < n; i++) out[i] = i < words && i + 1 < n ? (char)('a' + i % 26) : 0;
+    return words;
+}
+FLUX_LAYER_TEXT(wordy, "Wordy", wordy_call, wordy_text)
+TEST(long_texts_of_layers) {
+    static const size_t lengths[] = { 0, 1, 254, 255, 256, 257, 65534, 65535, 65536, 65537 };
+    static char want[70000];
+    flux_layer *m = flux_new(wordy);
+    for (int i = 0; i < 10; i++) {
+        words = lengths[i];
+        for (size_t k = 0; k < words; k++) want[k] = (char)('a' + k % 26);
+        want[words] = 0;
+        CHECK_STR(model_text(m), words < 65536 ? want : "Wordy");
+    }
 }
 
 TEST(ascii) {
