@@ -722,4 +722,36 @@ TEST(mutated_formulas) {
     CHECK(fine == 6);
 }
 
+/* A name that is found where none is expected is shown up to 40 bytes, and no character in parts. */
+TEST(long_names_in_messages) {
+    flux_tensor *x = flux_ones(2);
+    for (int n = 1; n < 60; n++) {
+        char formula[100], name[60], want[100];
+        for (int k = 0; k < n; k++) name[k] = (char)('a' + k % 26);
+        for (int k = n % 5; k + 1 < n && n % 2; k += 2) memcpy(name + k, "\xC3\xA9", 2);      /* e with an accent, at even or odd places */
+        name[n] = 0;
+        snprintf(formula, sizeof formula, "x %s", name);
+        const int cut = n > 40 && ((unsigned char)name[40] & 0xC0) == 0x80 ? 39 : 40;
+        snprintf(want, sizeof want, "found '%.*s'", cut, name);
+        CHECK_ERROR(flux_expr(formula, x), want);
+    }
+}
+
+/* Numbers of one to 60 digits, with the point at each place and exponents, are the nearest ones, as strtod has them. */
+TEST(numbers_of_many_digits) {
+    static const char digits[] = "314159265358979323846264338327950288419716939937510582097494459";
+    static const char *const exponents[] = { "", "e0", "e-7", "e+12", "e-250", "E200" };
+    flux_tensor *x = flux_full_with(FLUX_SHAPE(1), 1, FLUX_F64);
+    int wrong = 0;
+    for (int n = 1; n <= 60; n += n < 45 ? 1 : 5)
+        for (int point = 0; point <= n; point += 1 + n / 8) {
+            char text[100], formula[120];
+            snprintf(text, sizeof text, "%.*s%s%.*s%s", point, digits, point < n ? "." : "", n - point, digits + point, exponents[(n + point) % 6]);
+            snprintf(formula, sizeof formula, "x * %s", text);
+            const double got = flux_item(flux_expr(formula, x)), want = strtod(text, NULL);
+            if (got != want) fprintf(stderr, "    %s is %.17g, not %.17g\n", text, got, want), wrong++;
+        }
+    CHECK(wrong == 0);
+}
+
 TEST_MAIN()
