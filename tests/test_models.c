@@ -826,4 +826,16 @@ TEST(tuples_within_tuples_are_bounded) {
     CHECK_DATA(flux_nth(flux_nth(three, 0), 0), ((double[]){ 4, 4 }), 0);
     CHECK_DATA(flux_nth(three, 1), ((double[]){ 6, 6 }), 0);
 }
+
+/* On the CPU there is nothing to compile: the model is not called, nor are its weights made. */
+static int calls;
+static flux_tensor *counted(flux_tensor *x) { return calls++, x; }
+TEST(prewarming_the_cpu_does_nothing) {
+    ONLY_ON_CPU();
+    flux_layer *m = flux_chain(flux_dense(3, 2), counted);
+    const int64_t live = flux_mem_stats(test_device).live;
+    CHECK(flux_prewarm(m, 3, 4) == 0 && flux_prewarm(m, 5) == 0 && calls == 0);
+    CHECK(flux_mem_stats(test_device).live == live);
+    CHECK(flux_eval(flux_call(m, flux_ones(3))) != NULL && calls == 1);
+}
 TEST_MAIN()

@@ -135,6 +135,9 @@ TEST(a_step_is_few_kernels) {
     for (int i = 0; i < p->nkernel; i++) products += p->kernel[i].kind == FLUX__K_MATMUL;
     CHECK(p->nkernel <= 14);
     CHECK(products == 5);
+    int kept = 0;
+    for (int i = 0; i < p->nnode; i++) kept += p->slot[i].stored && p->slot[i].keep;
+    CHECK(kept == 12 + 2);                      /* no more than those stay when it has run, and what has a handle: the loss and the logits */
     CHECK(donors_of(p) == 12);                  /* four parameters, two moments each: all where they lay */
     for (int i = 0; i < p->nkernel; i++)  /* bias and activation stand in the first product's epilogue */
         if (p->kernel[i].kind == FLUX__K_MATMUL && p->kernel[i].mnk[2] == 20) CHECK(p->kernel[i].nvalue > 3);
@@ -146,6 +149,21 @@ static int kernels_of(int kind) {
     int n = 0;
     for (int i = 0; i < last->nkernel; i++) n += kind < 0 || last->kernel[i].kind == kind;
     return n;
+}
+
+/* A map joins one of its users though another must then wait for what that one needs in its turn: of a chain of so many sorts. */
+TEST(a_map_joins_a_user_that_needs_others) {
+    ONLY_ON_CPU();
+    if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
+    flux_tensor *x = flux_eval(flux_rand(64)), *w = flux_eval(flux_ones(64, 3));
+    for (int n = 1; n < 40; n++) {
+        flux_tensor *sorted = x, *y = flux_exp(x);
+        for (int i = 0; i < n; i++) sorted = flux_sort(sorted, 0, i % 2 ? true : false);
+        flux_tensor *both[2] = { flux_add(y, sorted), flux_matmul(y, w) };
+        CHECK(flux_eval_all(2, both) == 0);
+        const int all = kernels_of(-1);
+        CHECK(flux_eval(flux_sort(sorted, 0)) != NULL && all == n * kernels_of(-1) + 2);
+    }
 }
 
 /* Widening and narrowing count towards a kernel's most nodes, if not among those that compute: 300 of them are two kernels. */
