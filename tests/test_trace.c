@@ -139,6 +139,7 @@ static void adds_up(const char *text) {
     CHECK(sscanf(text, "profile: %lf ms in %d evaluations of %d kernels", &all, &evaluations, &kernels) == 3);
     for (const char *line = strstr(text, "kernel\n"); line && *++line; line = strchr(line, '\n')) {
         if (sscanf(line, "%lf %lf %%", &ms, &share) != 2) continue;
+        CHECK(!signbit(ms) && !signbit(share));
         if (sscanf(line, "%lf %lf %% %d", &ms, &share, &n) == 3) count += strstr(line, " more rows\n") ? 0 : n;
         sum += ms, shares += share, rows++;
     }
