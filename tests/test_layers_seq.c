@@ -843,6 +843,7 @@ TEST(ctc_by_hand) {
     CHECK_NEAR(flux_item(flux_ctc_loss(even, flux_from(one, 1))), -log(3.0 / 9), 1e-6);     /* a a, a -, - a */
     CHECK_NEAR(flux_item(flux_ctc_loss(even, flux_from(none, 1))), -log(1.0 / 9), 1e-6);    /* - - */
     CHECK(flux_item(flux_ctc_loss(even, flux_from(two, 2))) == HUGE_VAL);                   /* a - a needs 3 steps */
+    CHECK_NEAR(flux_item(flux_ctc_loss(even, flux_slice(flux_from(one, 1), 0, 0, 0))), -log(1.0 / 9), 1e-6);      /* no label: - - */
     flux_tensor *(*const plain)(flux_tensor *, flux_tensor *) = flux_ctc_loss;              /* as a loss without options */
     CHECK_NEAR(flux_item(plain(even, flux_from(one, 1))), -log(3.0 / 9), 1e-6);
 }
