@@ -684,4 +684,51 @@ TEST(names_end) {
     CHECK_STR(text_of(flux_dense(2, 2, my_act)), "Dense(2 => 2, again)");
 }
 
+/* Each layer over a batch of no observations: the shape of one of two, but for the batch, and gradients that are zeros; or an error
+   where nothing can be said of none. */
+static flux_tensor *first_item(flux_tensor *x) { return flux_nth(x, 0); }
+static void batch_of_none(const char *name, flux_layer *m, flux_shape s, bool indices, const char *refused, const char *refused_in_training) {
+    flux_shape none = s;
+    none.dim[s.ndim - 1] = 0;
+    test_check(m != NULL, __FILE__, __LINE__, name);
+    for (int train = 0; m && train < 2; train++) {
+        const char *error = train && refused_in_training ? refused_in_training : refused;
+        flux_tensor *two = flux_full_with(s, 1, indices ? FLUX_I32 : FLUX_F32), *x = flux_full_with(none, 1, indices ? FLUX_I32 : FLUX_F32);
+        flux_testmode(m, !train);
+        if (error) CHECK_ERROR(flux_call(m, x), error);
+        if (error) continue;
+        flux_tensor *y = flux_eval(flux_call(m, x)), *want = flux_call(m, two);
+        bool good = y && want && flux_ndim(y) == flux_ndim(want);
+        for (int d = 0; good && d < flux_ndim(y); d++) good = flux_dim(y, d) == (d + 1 < flux_ndim(y) ? flux_dim(want, d) : 0);
+        flux_grads *g = good && train && !indices ? flux_gradient(flux_sum(flux_square(flux_call(m, x))), m, x) : NULL;
+        good = good && (!train || indices || (g && flux_len(flux_grad(g, x)) == 0));
+        for (int i = 0; g && i < flux_num_grads(g); i++) {
+            flux_tensor *d = flux_grad_at(g, i);
+            good = good && (flux_len(d) == 0 || flux_item(flux_max(flux_abs(d))) == 0);
+        }
+        test_check(good, __FILE__, __LINE__, name);
+    }
+}
+#define NONE(layer, ...) batch_of_none(#layer, layer, FLUX_SHAPE(__VA_ARGS__), false, NULL, NULL)
+TEST(batches_of_no_observations) {
+    NONE(flux_dense(6, 3, flux_tanh), 6, 2), NONE(flux_scale(FLUX_SHAPE(6)), 6, 2), NONE(flux_bilinear(6, 6, 3), 6, 2);
+    NONE(flux_maxout(flux_dense(6, 5), flux_dense(6, 5)), 6, 2), NONE(flux_weightnorm(flux_dense(6, 3)), 6, 2);
+    NONE(flux_skipconnection(flux_dense(6, 6), flux_add), 6, 2), NONE(flux_parallel(flux_add, flux_dense(6, 3), flux_dense(6, 3)), 6, 2);
+    NONE(flux_chain(flux_dense(6, 5), flux_softmax), 6, 2), NONE(flux_chain(flux_dense(6, 5), flux_logsoftmax), 6, 2);
+    NONE(flux_chain(flux_flatten, flux_dense(24, 5)), 6, 4, 2), NONE(flux_dropout(0.5), 6, 2), NONE(flux_alphadropout(0.5), 6, 2);
+    NONE(flux_layernorm(FLUX_SHAPE(6)), 6, 2), NONE(flux_instancenorm(4), 6, 5, 4, 2), NONE(flux_groupnorm(4, 2), 6, 5, 4, 2);
+    NONE(flux_multiheadattention(6, .nheads = 2, .scores = FLUX_OFF), 6, 5, 2), NONE(flux_multiheadattention(6, .nheads = 3, .scores = FLUX_OFF, .causal = true), 6, 5, 2);
+    NONE(flux_conv_layer(FLUX_SHAPE(3, 3), 4, 2), 6, 5, 4, 2), NONE(flux_conv_layer(FLUX_SHAPE(3, 3), 4, 4, .groups = 2, .pad = FLUX_SAMEPAD), 6, 5, 4, 2);
+    NONE(flux_depthwiseconv(FLUX_SHAPE(3, 3), 4, 8), 6, 5, 4, 2), NONE(flux_conv_transpose_layer(FLUX_SHAPE(3, 3), 4, 2), 6, 5, 4, 2);
+    NONE(flux_conv_layer(FLUX_SHAPE(3), 4, 2, .stride = FLUX_SHAPE(2)), 6, 4, 2), NONE(flux_crosscor_layer(FLUX_SHAPE(3, 1, 2), 2, 3), 4, 3, 5, 2, 2);
+    NONE(flux_maxpool(FLUX_SHAPE(2, 2)), 6, 5, 4, 2), NONE(flux_meanpool(FLUX_SHAPE(2, 2)), 6, 5, 4, 2);
+    NONE(flux_adaptivemaxpool(FLUX_SHAPE(2, 2)), 6, 5, 4, 2), NONE(flux_adaptivemeanpool(FLUX_SHAPE(2, 2)), 6, 5, 4, 2), NONE(flux_globalmeanpool(), 6, 5, 4, 2);
+    NONE(flux_upsample(.scale = { 2, 2 }), 6, 5, 4, 2), NONE(flux_upsample(FLUX_BILINEAR, .size = FLUX_SHAPE(9, 4)), 6, 5, 4, 2), NONE(flux_pixelshuffle(2), 6, 5, 4, 2);
+    batch_of_none("Embedding", flux_embedding(6, 3), FLUX_SHAPE(4, 2), true, NULL, NULL);
+    batch_of_none("EmbeddingBag", flux_embeddingbag(6, 3), FLUX_SHAPE(4, 2), true, NULL, NULL);
+    batch_of_none("BatchNorm", flux_batchnorm(6), FLUX_SHAPE(6, 2), false, NULL, "BatchNorm(6) has no variance to take of 6x0 f32 in train mode: one value a channel");
+    batch_of_none("LSTM", flux_lstm(6, 3), FLUX_SHAPE(6, 5, 2), false, "LSTM(6 => 3) takes features x steps (x batch), got 6x5x0 f32", NULL);
+    batch_of_none("GRUCell", flux_chain(flux_grucell(6, 3), first_item), FLUX_SHAPE(6, 2), false, "GRUCell(6 => 3) takes features (x batch), got 6x0 f32", NULL);
+}
+
 TEST_MAIN()
