@@ -1866,4 +1866,36 @@ TEST(names_in_messages) {
     flux_on_error(NULL, NULL);
 }
 
+/* A folder is no file, to whatever reads or writes one. */
+TEST(folders_in_place_of_files) {
+#ifdef _WIN32
+    SKIP("a folder cannot be opened");
+#else
+    static const char path[] = "build/test_files.folder";
+    flux_layer *m = flux_dense(2, 2);
+    flux_tensor *x = flux_ones(2, 2);
+    mkdir(path, 0777);
+#define FOLDER(call, text) CHECK_ERROR((call) ? x : NULL, text)
+    FOLDER(flux_load_npy(path), "load_npy: build/test_files.folder: cannot read it: ");
+    FOLDER(flux_load_idx(path), "load_idx: build/test_files.folder: cannot read it: ");
+    FOLDER(flux_load_npz(path, NULL), "load_npz: build/test_files.folder: cannot read it: ");
+    FOLDER(flux_npz_names(path, NULL, 0) >= 0, "npz_names: build/test_files.folder: cannot read it: ");
+    FOLDER(flux_load_tensor(path, NULL), "load_tensor: build/test_files.folder: cannot read it: ");
+    FOLDER(flux_load(m, path) == 0, "load: build/test_files.folder: cannot read it: ");
+    FOLDER(flux_load_torch(m, path, NULL) == 0, "load_torch: build/test_files.folder: cannot read it: ");
+    FOLDER(flux_load_csv(path), "load_csv: cannot read build/test_files.folder: ");
+    FOLDER(flux_load_table(path), "load_table: cannot read build/test_files.folder: ");
+    FOLDER(flux_load_image(path), "load_image: cannot read build/test_files.folder: ");
+    FOLDER(flux_save(m, path) == 0, "save: cannot write build/test_files.folder: ");
+    FOLDER(flux_save(x, path) == 0, "save: cannot write build/test_files.folder: ");
+    FOLDER(flux_save_npy(x, path) == 0, "save_npy: cannot write build/test_files.folder: ");
+    FOLDER(flux_save_npz(path, x) == 0, "save_npz: cannot write build/test_files.folder: ");
+    FOLDER(flux_save_all(path, x) == 0, "save_all: cannot write build/test_files.folder: ");
+    FOLDER(flux_export_c(m, FLUX_SHAPE(2), path) == 0, "export_c: cannot write build/test_files.folder: ");
+    FOLDER(flux_graph_dot(x, path) == 0, "graph_dot: cannot open build/test_files.folder: ");
+#undef FOLDER
+    CHECK(rmdir(path) == 0);              /* and nothing was put into it */
+#endif
+}
+
 TEST_MAIN()

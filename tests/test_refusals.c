@@ -387,6 +387,8 @@ TEST(products) {
     REFUSED(flux_einsum_with(NULL, 1, many), "einsum: argument formula is NULL");
     REFUSED(flux_einsum_with("i", 0, many), "einsum: 0 operands (1 to 32)");
     REFUSED(flux_einsum_with("i", 33, many), "einsum: 33 operands (1 to 32)");
+    REFUSED(flux_einsum_with("1->", 1, many), "einsum: '1' in \"1->\" is no letter");
+    REFUSED(flux_einsum_with("i->?", 1, many), "einsum: '?' in \"i->?\" is no letter");
     GIVES(flux_einsum_with("i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i,i", 32, many));
     REFUSED(flux_einsum("i,j", v), "einsum: \"i,j\" is not of 1 operands");
     REFUSED(flux_einsum("i", v, v), "einsum: \"i\" is not of 2 operands");
