@@ -739,6 +739,7 @@ TEST(long_names_in_messages) {
 
 /* Numbers of one to 60 digits, with the point at each place and exponents, are the nearest ones, as strtod has them. */
 TEST(numbers_of_many_digits) {
+    ONLY_ON_CPU();
     static const char digits[] = "314159265358979323846264338327950288419716939937510582097494459";
     static const char *const exponents[] = { "", "e0", "e-7", "e+12", "e-250", "E200" };
     flux_tensor *x = flux_full_with(FLUX_SHAPE(1), 1, FLUX_F64);

@@ -711,6 +711,7 @@ static void batch_of_none(const char *name, flux_layer *m, flux_shape s, bool in
 }
 #define NONE(layer, ...) batch_of_none(#layer, layer, FLUX_SHAPE(__VA_ARGS__), false, NULL, NULL)
 TEST(batches_of_no_observations) {
+    ONLY_ON_CPU();
     NONE(flux_dense(6, 3, flux_tanh), 6, 2), NONE(flux_scale(FLUX_SHAPE(6)), 6, 2), NONE(flux_bilinear(6, 6, 3), 6, 2);
     NONE(flux_maxout(flux_dense(6, 5), flux_dense(6, 5)), 6, 2), NONE(flux_weightnorm(flux_dense(6, 3)), 6, 2);
     NONE(flux_skipconnection(flux_dense(6, 6), flux_add), 6, 2), NONE(flux_parallel(flux_add, flux_dense(6, 3), flux_dense(6, 3)), 6, 2);

@@ -726,6 +726,24 @@ TEST(train_refuses) {
     CHECK_ERROR(flux_train(squares, m, data, opt, .checkpoint = within, .resume = true), "cannot be read");
 #endif
     CHECK_ERROR(flux_train(squares, m, data, opt, .checkpoint = junk, .resume = true), "is of another training: it stopped in epoch 1 at batch 77");
+    static const struct { int at; double number; bool fits; } numbers[] = {        /* each alone: the epoch, the batch, how far early stopping had counted */
+        { 0, -1, false }, { 0, 0, true }, { 0, 0.5, false }, { 0, 1e9, false }, { 1, -2, false }, { 1, -1, true }, { 1, 0.5, false }, { 1, 2, true }, { 1, 3, false },
+        { 6, -1, false }, { 6, 0.5, false }, { 6, 3, true }, { 6, 999999999, true }, { 6, 1e9, false } };
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        double all[8] = { 0 };
+        all[numbers[i].at] = numbers[i].number;
+        course = flux_from(all, 8);
+        flux_save_all(junk, m, course, began, random);
+        CHECK_ERROR(flux_train(squares, m, data, opt, .checkpoint = junk, .resume = true), numbers[i].fits ? "load_all: " : "is of another training: it stopped in epoch ");
+    }
+    course = flux_from(numbers_of_another, 7), flux_save_all(junk, m, course, began, random);
+    CHECK_ERROR(flux_train(squares, m, data, opt, .checkpoint = junk, .resume = true), "is 7-element f64, not what this training saves there");
+    course = flux_to_dtype(flux_from(numbers_of_another, 8), FLUX_F32), flux_save_all(junk, m, course, began, random);
+    CHECK_ERROR(flux_train(squares, m, data, opt, .checkpoint = junk, .resume = true), "is 8-element f32, not what this training saves there");
+    course = flux_from(numbers_of_another, 8), random = flux_from(((int64_t[]){ 1, 2, 3 }), 3), flux_save_all(junk, m, course, began, random);
+    CHECK_ERROR(flux_train(squares, m, data, opt, .checkpoint = junk, .resume = true), "train: random in ");
+    random = began, began = flux_ones(2), flux_save_all(junk, m, course, began, random);
+    CHECK_ERROR(flux_train(squares, m, data, opt, .checkpoint = junk, .resume = true), "train: began in ");
     (void)other;
     remove(junk);
 }
