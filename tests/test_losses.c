@@ -423,4 +423,21 @@ TEST(null_and_tuples) {
     flux_fn2 plain = flux_mse;            /* the function, without options */
     CHECK_NEAR(flux_item(plain(p, flux_zeros(2, 2))), 1, 0);
 }
+/* Of no observations: nothing for each, the sum 0, and no mean; Dice and Tversky, which are of the batch as a whole, miss nothing. */
+#define OF_NONE(name, per) do {                                                                      \
+        flux_tensor *p = flux_rand(3, 0), *y = flux_rand(3, 0), *each = flux_##name(p, y, .agg = FLUX_NONE); \
+        const char kind = #per[0];                                                                   \
+        REQUIRE(each != NULL);                                                                       \
+        if (kind == 'B') CHECK(flux_ndim(each) == 0 && flux_item(each) == 0);                        \
+        else CHECK(flux_ndim(each) == 2 && flux_dim(each, 0) == (kind == 'E' ? 3 : 1) && flux_dim(each, 1) == 0); \
+        CHECK_NEAR(flux_item(flux_##name(p, y, .agg = FLUX_SUM)), 0, 0);                             \
+        const double mean = flux_item(flux_##name(p, y));                                            \
+        CHECK(kind == 'B' ? mean == 0 : isnan(mean));                                                \
+        CHECK(flux_len(flux_grad(flux_gradient(flux_##name(p, y), p), p)) == 0);                     \
+    } while (0);
+TEST(losses_of_no_observations) {
+    ONLY_ON_CPU();
+    FLUX__LOSSES(OF_NONE)
+}
+
 TEST_MAIN()
