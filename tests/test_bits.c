@@ -1,8 +1,13 @@
 /* A value's bits do not depend on when it is computed or by whom: lazily, with anything looked at before, at once
    (FLUX_EAGER), on any number of threads, and on processors with AVX2 or AVX-512. Random graphs say so, each built from a
    number that a failure names: FLUX_BITS_SEED=number FLUX_BITS_GRAPHS=1 builds it again, FLUX_BITS_SHOW=1 prints it. */
+#define _DEFAULT_SOURCE
 #define FLUX_IMPLEMENTATION
 #include "graphs.h"
+#if defined(__unix__) || defined(__APPLE__)
+#  include <sys/mman.h>
+#  include <unistd.h>
+#endif
 
 /* ------------------------------------------------------------------ random graphs */
 
@@ -894,4 +899,138 @@ TEST(sums_are_in_the_order_they_were) {
     snprintf(what, sizeof what, "%016llx", (unsigned long long)hash);
     CHECK_STR(what, "e03acebfb089859c");
 }
+
+/* ------------------------------------------------------------------ memory with an edge */
+
+#if (defined(__unix__) || defined(__APPLE__)) && defined(MAP_ANONYMOUS)
+/* Memory that ends, or begins, where nothing may be read: who reads past it ends the program. */
+enum { EDGES = 8 };
+static struct { char *map; size_t size; } edge[EDGES];
+static int edges;
+static flux_tensor *at_edge(flux_tensor *x, int where) {           /* 0: x itself, 1: at the end, 2: at the beginning */
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (size_t)flux_len(x) * flux_dtype_size(flux_dtype_of(x)), size = (bytes + page - 1) / page * page;
+    if (where == 0 || edges == EDGES) return x;
+    char *map = (char *)mmap(NULL, size + 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == (char *)MAP_FAILED || mprotect(map, page, PROT_NONE) || mprotect(map + page + size, page, PROT_NONE)) return NULL;
+    edge[edges].map = map, edge[edges++].size = size + 2 * page;
+    char *p = map + page + (where == 1 ? size - bytes : 0);
+    return flux_read(x, p, bytes) == 0 ? flux_borrow_with(p, flux_dtype_of(x), flux_shape_of(x)) : NULL;
+}
+static void forget_edges(void) {
+    while (edges > 0) edges--, munmap(edge[edges].map, edge[edges].size);
+}
+
+/* Operation number `op` of a (m x k), t (k x m), b (k x n), u (n x k) and w (3 x 2 x 1 x 2), or NULL: there are no more. */
+enum { EDGE_OPS = 38 };
+static flux_tensor *edge_op(int op, flux_tensor *const *x) {
+    flux_tensor *a = x[0], *t = x[1], *b = x[2], *u = x[3], *w = x[4], *image = flux_reshape(a, flux_dim(a, 0), flux_dim(a, 1), 1, 1);
+    const bool windows = flux_dim(a, 0) >= 3 && flux_dim(a, 1) >= 2;
+    switch (op) {
+    case 0: return flux_matmul(a, b);
+    case 1: return flux_matmul(flux_transpose(t), b);
+    case 2: return flux_matmul(a, flux_transpose(u));
+    case 3: return flux_matmul(flux_transpose(t), flux_transpose(u));
+    case 4: return flux_relu(flux_add(flux_matmul(a, b), flux_slice(a, 1, 0, 1)));
+    case 5: return flux_matmul(flux_select(t, 1, 0), b);
+    case 6: return flux_sum(a, 0);
+    case 7: return flux_sum(a, 1);
+    case 8: return flux_sum(a);
+    case 9: return flux_max(a, 0);
+    case 10: return flux_min(a, 1);
+    case 11: return flux_argmax(a, 0);
+    case 12: return flux_argmin(a, 1);
+    case 13: return flux_var(a, 0);
+    case 14: return flux_exp(a);
+    case 15: return flux_tanh(flux_mul(a, flux_transpose(t)));
+    case 16: return flux_to_dtype(a, FLUX_F32);
+    case 17: return flux_to_dtype(a, FLUX_F64);
+    case 18: return flux_to_dtype(a, FLUX_F16);
+    case 19: return flux_to_dtype(a, FLUX_BF16);
+    case 20: return flux_to_dtype(flux_abs(a), FLUX_U8);
+    case 21: return (flux_softmax)(a);
+    case 22: return flux_cumsum(a, 0);
+    case 23: return flux_cumsum(a, 1);
+    case 24: return flux_sort(a, 0);
+    case 25: return flux_sort(a, 1);
+    case 26: return flux_copy(flux_transpose(a));
+    case 27: return flux_flip(a, 0);
+    case 28: return flux_copy(flux_slice_step(a, 0, 0, flux_dim(a, 0), 2));
+    case 29: return flux_tril(a);
+    case 30: return flux_cat(0, a, a);
+    case 31: return flux_cat(1, a, flux_transpose(t));
+    case 32: return flux_gather(a, 1, flux_argmax(a, 1));
+    case 33: return flux_nth(flux_dot_product_attention(a, a, a), 0);
+    case 34: return windows ? flux_conv(image, w) : a;
+    case 35: return windows ? flux_maxpool(image, FLUX_SHAPE(2, 2)) : a;
+    case 36: return windows ? flux_meanpool(image, FLUX_SHAPE(3, 2), .stride = FLUX_SHAPE(1)) : a;
+    case 37: return flux_call(flux_upsample(FLUX_BILINEAR, .size = FLUX_SHAPE(7, 5)), image);
+    }
+    return NULL;
+}
+static void go_to(int level) {
+    const way w = { "", 0, false, 0, level, 0 };
+    set_way(&w, 9);
+}
+/* Of values of this dtype, each operation beside an edge has the bits that it has elsewhere. */
+static void beside_edges(flux_dtype t, int64_t m, int64_t k, int64_t n) {
+    char *want = (char *)malloc(1 << 20), *got = (char *)malloc(1 << 20);
+    const flux_shape shapes[5] = { FLUX_SHAPE(m, k), FLUX_SHAPE(k, m), FLUX_SHAPE(k, n), FLUX_SHAPE(n, k), FLUX_SHAPE(3, 2, 1, 2) };
+    flux_tensor *plain[5], *x[5];
+    for (int i = 0; i < 5; i++) plain[i] = flux_eval(flux_to_dtype(flux_randn_with(shapes[i], FLUX_F32), t));
+    for (int op = 0; op < EDGE_OPS; op++) {
+        size_t size = 0;
+        for (int where = 0; where < 3; where++) FLUX_SCOPE {
+            for (int i = 0; i < 5; i++) x[i] = at_edge(plain[i], where);
+            flux_tensor *y = edge_op(op, x);
+            const size_t bytes = y ? (size_t)flux_len(y) * flux_dtype_size(flux_dtype_of(y)) : 0;
+            if (!CHECK(y && bytes < 1 << 20 && flux_read(y, where ? got : want, bytes) == 0)) fprintf(stderr, "    operation %d\n", op);
+            if (where && !CHECK(bytes == size && !memcmp(got, want, bytes))) fprintf(stderr, "    operation %d of %d x %d x %d in %s\n", op, (int)m, (int)k, (int)n, flux_dtype_name(t));
+            size = bytes;
+        }
+        forget_edges();
+    }
+    free(want), free(got);
+}
+TEST(nothing_is_read_beside_what_is_there) {
+    ONLY_ON_CPU();
+    static const int64_t sizes[][3] = { { 1, 1, 1 }, { 3, 2, 1 }, { 7, 5, 3 }, { 8, 8, 8 }, { 17, 16, 5 }, { 15, 31, 9 }, { 33, 3, 17 }, { 40, 65, 1 }, { 67, 9, 34 }, { 130, 70, 2 } };
+    const int simd = flux__simd();
+    for (int level = simd; level >= 0; level--)
+        for (int i = 0; i < 10; i++)
+            for (int t = FLUX_F32; t <= FLUX_BF16; t++) {
+                go_to(level);
+                flux_seed((uint64_t)i + 1);
+                FLUX_SCOPE beside_edges((flux_dtype)t, sizes[i][0], sizes[i][1], sizes[i][2]);
+            }
+    go_to(simd);
+}
+/* Nor by products that share a matrix, which is packed as a whole. */
+TEST(nothing_is_read_beside_a_shared_matrix) {
+    ONLY_ON_CPU();
+    const int64_t least = flux__shared_least;
+    const int simd = flux__simd();
+    enum { N = 20 };
+    static char want[16 * 280 * N * 8], got[sizeof want];
+    flux__shared_least = 64 << 10;
+    for (int way = 0; way < 16; way++) {
+        const bool turned = way % 2;
+        const int64_t m = 257 + way, k = turned ? 600 : 70, size = way & 2 ? 8 : 4;
+        go_to(way / 4 < simd ? way / 4 : simd);
+        flux_tensor *a = flux_eval(flux_randn_with(turned ? FLUX_SHAPE(k, m) : FLUX_SHAPE(m, k), way & 2 ? FLUX_F64 : FLUX_F32));
+        flux_tensor *x = flux_eval(flux_randn_with(FLUX_SHAPE(k, 16 * N), way & 2 ? FLUX_F64 : FLUX_F32)), *y[16];
+        for (int where = 0; where < 3; where++) FLUX_SCOPE {
+            flux_tensor *b = at_edge(a, where), *v = at_edge(x, where);
+            for (int i = 0; i < 16; i++) y[i] = flux_matmul(turned ? flux_transpose(b) : b, flux_slice(v, 1, N * i, N * i + N));
+            packed_products();
+            CHECK(flux_eval_all(16, y) == 0 && (!FLUX__SHARES || packed_products() == 16));
+            for (int i = 0; i < 16; i++) CHECK(flux_read(y[i], (where ? got : want) + N * i * m * size, (size_t)(N * m * size)) == 0);
+            CHECK(!where || !memcmp(got, want, (size_t)(16 * N * m * size)));
+        }
+        forget_edges();
+    }
+    flux__shared_least = least;
+    go_to(simd);
+}
+#endif
+
 TEST_MAIN()
