@@ -188,6 +188,21 @@ static void end_small(void) {
     flux_silence(NULL);
 }
 
+/* What is counted is found from node to node, whatever number of operands these have. */
+TEST(a_scope_of_nodes_of_many_operands) {
+    ONLY_ON_CPU();
+    flux_tensor *x = flux_eval(flux_ones(100, 30)), *many[9];
+    for (int i = 0; i < 9; i++) many[i] = x;
+    for (int n = 1; n <= 9; n++) {
+        begin_small();
+        FLUX_SCOPE {
+            for (int i = 0; i < 900 / n; i++) flux_eval(n == 3 ? flux_where(flux_gt(x, 0), flux_mul(x, i), x) : flux_cat_with(1, n, many));
+            for (int i = 0; i < 900; i++) flux_eval(flux_mul(x, i));
+        }
+        CHECK(notes == 1);
+        end_small();
+    }
+}
 TEST(a_scope_that_grows_says_so_once) {
     flux_tensor *x = flux_eval(flux_ones(100, 300)), *h = x;
     begin_small();
