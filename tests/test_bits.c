@@ -967,24 +967,40 @@ static flux_tensor *edge_op(int op, flux_tensor *const *x) {
     }
     return NULL;
 }
+/* Of an image x (w x h x 4 x 2), weights for each channel (3 x 3 x 1 x 4) and for all (3 x 2 x 4 x 5), and y (6 x 7 x 2): gradient number
+   op by the first and last of them. */
+enum { EDGE_GRADIENTS = 14 };
+static flux_tensor *edge_gradient(int op, flux_tensor *const *x) {
+    flux_tensor *y = NULL, *by = x[op % 2 ? op / 2 == 1 || op / 2 == 2 ? 2 : 1 : 0];
+    switch (op / 2) {
+    case 0: y = flux_conv(x[0], x[1], .groups = 4); break;
+    case 1: y = flux_conv(x[0], x[2]); break;
+    case 2: y = flux_conv(x[0], x[2], .stride = FLUX_SHAPE(2), .pad = FLUX_SHAPE(1)); break;
+    case 3: y = flux_crosscor(x[0], x[1], .groups = 4, .pad = FLUX_SHAPE(1)); break;
+    case 4: y = op % 2 ? flux_maxpool(x[0], FLUX_SHAPE(2, 2)) : flux_meanpool(x[0], FLUX_SHAPE(3, 2)), by = x[0]; break;
+    case 5: y = op % 2 ? flux_call(flux_upsample(FLUX_BILINEAR, .size = FLUX_SHAPE(13, 5)), x[0]) : flux_cumsum(x[0], 1), by = x[0]; break;
+    case 6: y = op % 2 ? flux_nth(flux_dot_product_attention(x[3], x[3], x[3], .nheads = 2), 0) : (flux_softmax)(flux_matmul(x[3], flux_permute(x[3], 1, 0, 2))), by = x[3]; break;
+    default: return NULL;
+    }
+    return y ? flux_grad(flux_gradient(flux_sum(flux_mul(y, flux_sin(y))), by), by) : NULL;
+}
 static void go_to(int level) {
     const way w = { "", 0, false, 0, level, 0 };
     set_way(&w, 9);
 }
 /* Of values of this dtype, each operation beside an edge has the bits that it has elsewhere. */
-static void beside_edges(flux_dtype t, int64_t m, int64_t k, int64_t n) {
+static void beside_edges(flux_dtype t, const flux_shape *shapes, int inputs, flux_tensor *(*f)(int op, flux_tensor *const *x), int ops) {
     char *want = (char *)malloc(1 << 20), *got = (char *)malloc(1 << 20);
-    const flux_shape shapes[5] = { FLUX_SHAPE(m, k), FLUX_SHAPE(k, m), FLUX_SHAPE(k, n), FLUX_SHAPE(n, k), FLUX_SHAPE(3, 2, 1, 2) };
     flux_tensor *plain[5], *x[5];
-    for (int i = 0; i < 5; i++) plain[i] = flux_eval(flux_to_dtype(flux_randn_with(shapes[i], FLUX_F32), t));
-    for (int op = 0; op < EDGE_OPS; op++) {
+    for (int i = 0; i < inputs; i++) plain[i] = flux_eval(flux_to_dtype(flux_randn_with(shapes[i], FLUX_F32), t));
+    for (int op = 0; op < ops; op++) {
         size_t size = 0;
         for (int where = 0; where < 3; where++) FLUX_SCOPE {
-            for (int i = 0; i < 5; i++) x[i] = at_edge(plain[i], where);
-            flux_tensor *y = edge_op(op, x);
+            for (int i = 0; i < inputs; i++) x[i] = at_edge(plain[i], where);
+            flux_tensor *y = f(op, x);
             const size_t bytes = y ? (size_t)flux_len(y) * flux_dtype_size(flux_dtype_of(y)) : 0;
             if (!CHECK(y && bytes < 1 << 20 && flux_read(y, where ? got : want, bytes) == 0)) fprintf(stderr, "    operation %d\n", op);
-            if (where && !CHECK(bytes == size && !memcmp(got, want, bytes))) fprintf(stderr, "    operation %d of %d x %d x %d in %s\n", op, (int)m, (int)k, (int)n, flux_dtype_name(t));
+            if (where && !CHECK(bytes == size && !memcmp(got, want, bytes))) fprintf(stderr, "    operation %d of %s from %lld x %lld\n", op, flux_dtype_name(t), (long long)shapes->dim[0], (long long)shapes->dim[1]);
             size = bytes;
         }
         forget_edges();
@@ -1000,7 +1016,11 @@ TEST(nothing_is_read_beside_what_is_there) {
             for (int t = FLUX_F32; t <= FLUX_BF16; t++) {
                 go_to(level);
                 flux_seed((uint64_t)i + 1);
-                FLUX_SCOPE beside_edges((flux_dtype)t, sizes[i][0], sizes[i][1], sizes[i][2]);
+                const int64_t m = sizes[i][0], k = sizes[i][1], n = sizes[i][2];
+                const flux_shape shapes[] = { FLUX_SHAPE(m, k), FLUX_SHAPE(k, m), FLUX_SHAPE(k, n), FLUX_SHAPE(n, k), FLUX_SHAPE(3, 2, 1, 2) };
+                const flux_shape images[] = { FLUX_SHAPE(5 + i, 9 - i % 4, 4, 2), FLUX_SHAPE(3, 3, 1, 4), FLUX_SHAPE(3, 2, 4, 5), FLUX_SHAPE(6, 7, 2) };
+                FLUX_SCOPE beside_edges((flux_dtype)t, shapes, 5, edge_op, EDGE_OPS);
+                if (i < 6) FLUX_SCOPE beside_edges((flux_dtype)t, images, 4, edge_gradient, EDGE_GRADIENTS);
             }
     go_to(simd);
 }
