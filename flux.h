@@ -23978,8 +23978,9 @@ typedef struct flux__strided_scatter_job {
     char *dst;
     const char *src;
     int64_t slice, units, each;
-    bool padded;                          /* see flux__copy_padded; one: the element to fill with */
-    char one[8];
+    char one[8];                          /* the element to fill with, stored as one of its dtype:
+                                             aligned here, behind an int64_t */
+    bool padded;                          /* see flux__copy_padded */
 } flux__strided_scatter_job;
 
 /* Fills slice u, which goes to dst, and writes the operand's elements into it; the operand's last
@@ -24029,7 +24030,7 @@ static flux__strided_scatter_job flux__scatter_job(flux__run *run, const flux__k
     const flux_tensor *t = run->g->node[k->node];
     const flux__operand *o = &k->operand[0];
     flux__strided_scatter_job j = { t, o->shape, *o, (char *)run->ptr[run->plan->nleaf + k->node],
-                                    flux__operand_ptr(run, o), 1, 1, 1, false, { 0 } };
+                                    flux__operand_ptr(run, o), 1, 1, 1, { 0 }, false };
     j.part.ndim = flux__spread_slices(t, &o->shape, &j.slice);
     for (int d = j.part.ndim; d < o->shape.ndim; d++) j.units *= o->shape.dim[d];
     j.each = (1 << 15) / j.slice + 1;
