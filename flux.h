@@ -327,8 +327,8 @@
      files/     gzip sources idx npy csv table safetensors tensors npz images folders torch
      text/      dot tensors models summary profile formulas formula_reader own_operations export_words
                 export_fused export_products export_whole export
-     dist/      mpi_library mpi nccl_library comm handshakes nccl messages replay collectives model
-                optimiser
+     dist/      mpi_library mpi window nccl_library comm handshakes nccl messages replay collectives
+                model optimiser
 */
 #ifndef FLUX_H
 #define FLUX_H
@@ -4197,6 +4197,7 @@ FLUX__NUMBERS(flux_ge)
 #    include <sys/mman.h>
 #  endif
 #  include <sys/stat.h>
+#  include <sys/statvfs.h>
 #  include <sys/types.h>
 #  include <time.h>
 #  include <unistd.h>
@@ -5026,6 +5027,18 @@ FLUX__UNUSED static bool flux__library_file(const void *fn, char *file, size_t n
     if (!flux__library_symbol(flux__library_open(NULL), "dladdr", &dladdr_, sizeof dladdr_) ||
         !dladdr_(at, &found) || !found.file) return false;
     return strlen(found.file) < n && snprintf(file, n, "%s", found.file) > 0;
+#endif
+}
+
+/* ---- shared memory */
+
+/* Whether so many bytes can be had as memory that processes share, as far as that is known. */
+FLUX__UNUSED static bool flux__shared_memory_has(uint64_t bytes) {
+#if defined(__linux__)
+    struct statvfs s;
+    return statvfs("/dev/shm", &s) != 0 || (uint64_t)s.f_bavail * s.f_frsize >= bytes;
+#else
+    return bytes > 0;
 #endif
 }
 
@@ -54267,8 +54280,6 @@ typedef union flux__mpi_handle { void *p; int i; } flux__mpi_handle;
     X(H, Reduce, (const void *in, void *out, int n, H type, H op, int root, H comm))               \
     X(H, Bcast, (void *data, int n, H type, int root, H comm))                                     \
     X(H, Allgather, (const void *in, int n, H type, void *out, int m, H out_type, H comm))         \
-    X(H, Sendrecv, (const void *in, int n, H type, int to, int tag, void *out, int m, H out_type,  \
-                    int from, int out_tag, H comm, void *status))                                  \
     X(H, Reduce_local, (const void *in, void *inout, int n, H type, H op))                         \
     X(H, Iallreduce, (const void *in, void *out, int n, H type, H op, H comm, H *request))         \
     X(H, Ireduce, (const void *in, void *out, int n, H type, H op, int root, H comm, H *request))  \
@@ -54280,7 +54291,12 @@ typedef union flux__mpi_handle { void *p; int i; } flux__mpi_handle;
     X(H, Test, (H *request, int *done, void *status))                                              \
     X(H, Isend, (const void *data, int n, H type, int to, int tag, H comm, H *request))            \
     X(H, Recv, (void *data, int n, H type, int from, int tag, H comm, void *status))               \
-    X(H, Iprobe, (int from, int tag, H comm, int *flag, void *status))
+    X(H, Iprobe, (int from, int tag, H comm, int *flag, void *status))                             \
+    X(H, Win_allocate_shared,                                                                      \
+      (intptr_t bytes, int unit, H info, H comm, void *at, H *window))                             \
+    X(H, Win_set_errhandler, (H window, H handler))                                                \
+    X(H, Win_shared_query, (H window, int rank, intptr_t *bytes, int *unit, void *at))             \
+    X(H, Win_fence, (int promises, H window)) X(H, Win_free, (H *window))
 
 /* A reduction of one's own: inout[i] = in[i] op inout[i]. */
 typedef void flux__mpi_fold(void *in, void *inout, int *n, void *type);
@@ -54455,8 +54471,6 @@ FLUX__BEGIN_LEAN
     (flux__mpi.family == FLUX__MPI_MPICH ? flux__mpi.i.name ARGS(i) : flux__mpi.p.name ARGS(p))
 
 static int64_t flux__mpi_most = 1 << 28;   /* most elements of a call; tests make it small */
-/* Bytes from which an allreduce on one machine goes by blocks; tests make it small. */
-static size_t flux__mpi_blocks_from = 1 << 20;
 
 /* Whether a call of MPI returned success; if not, writes its sentence to why. */
 static bool flux__mpi_ok(int rc, const char *call, char *why, size_t n) {
@@ -54731,123 +54745,24 @@ static bool flux__mpi_allgather(flux__mpi_handle c, void *data, size_t bytes,
 #undef FLUX__MPI_LIST
 }
 
-/* ---------------- collectives of ranks on one machine
-
-   The data are cut into a block for each rank. Pairs of ranks exchange blocks, which are reduced in
-   the order of ranks. Rejected: MPI's own reduce_scatter, which asks the system for memory at every
-   call, and takes Open MPI 4 up to ten times as long; alltoall, which copies a rank's own block,
-   too. */
-
-typedef struct flux__mpi_blocks {
-    flux__mpi_handle comm, type, op;
-    char *data, *spare;                   /* spare: memory of a block of each other rank */
-    int64_t count, share;                 /* elements of data; of each block but the last ones */
-    size_t size;                          /* of an element */
-    int rank, ranks;
-} flux__mpi_blocks;
-
-/* The block of a rank, and how many elements it has. */
-static char *flux__mpi_block(const flux__mpi_blocks *b, int rank, int *n) {
-    const int64_t begin = b->share * rank < b->count ? b->share * rank : b->count,
-                  end = b->count - begin < b->share ? b->count : begin + b->share;
-    *n = (int)(end - begin);
-    return b->data + (size_t)begin * b->size;
-}
-
-/* Where this rank keeps its block of another rank's data, until it is reduced. */
-static char *flux__mpi_spare(const flux__mpi_blocks *b, int rank) {
-    return b->spare + (size_t)b->share * b->size * (size_t)(rank < b->rank ? rank : rank - 1);
-}
-
-/* Sends one block to rank `to`, while another comes from rank `from`. */
-static bool flux__mpi_swap(const flux__mpi_blocks *b, const void *block, int n, int to, void *other,
-                           int m, int from, char *why, size_t most) {
-    int64_t status[8];
-#define FLUX__ARGS(h)                                                                              \
-    (block, n, b->type.h, to, 0, other, m, b->type.h, from, 0, b->comm.h, status)
-    return flux__mpi_ok(FLUX__MPI_CALL(Sendrecv, FLUX__ARGS), "Sendrecv", why, most);
-#undef FLUX__ARGS
-}
-
-/* Reduces this rank's block over all ranks, in data: what comes before it in the order of ranks is
-   reduced where the first of them lies, the others where it lies itself. */
-static bool flux__mpi_reduce_block(const flux__mpi_blocks *b, char *why, size_t most) {
-    int n, m;
-    char *mine = flux__mpi_block(b, b->rank, &n);
-    bool ok = true;
-    for (int s = 1; s < b->ranks && ok; s++) {
-        const int to = (b->rank + s) % b->ranks, from = (b->rank + b->ranks - s) % b->ranks;
-        const char *theirs = flux__mpi_block(b, to, &m);
-        ok = flux__mpi_swap(b, theirs, m, to, flux__mpi_spare(b, from), n, from, why, most);
-    }
-    char *in, *sum = b->rank ? flux__mpi_spare(b, 0) : mine;
-#define FLUX__ARGS(h) (in, sum, n, b->type.h, b->op.h)
-    for (int r = 1; r < b->ranks && ok; r++) {
-        in = r == b->rank ? sum : flux__mpi_spare(b, r);
-        if (r == b->rank) sum = mine;
-        ok = flux__mpi_ok(FLUX__MPI_CALL(Reduce_local, FLUX__ARGS), "Reduce_local", why, most);
-    }
-#undef FLUX__ARGS
-    return ok;
-}
-
-/* Gives every rank the blocks of all. */
-static bool flux__mpi_gather_blocks(const flux__mpi_blocks *b, char *why, size_t most) {
-    int n, m;
-    const char *mine = flux__mpi_block(b, b->rank, &n);
-    bool ok = true;
-    for (int s = 1; s < b->ranks && ok; s++) {
-        const int to = (b->rank + s) % b->ranks, from = (b->rank + b->ranks - s) % b->ranks;
-        char *theirs = flux__mpi_block(b, from, &m);
-        ok = flux__mpi_swap(b, mine, n, to, theirs, m, from, why, most);
-    }
-    return ok;
-}
-
-/* The blocks of `count` elements; false: MPI has no such operation, and why is told. */
-static bool flux__mpi_cut(flux__mpi_blocks *b, flux__mpi_handle c, int rank, void *data,
-                          void *spare, int64_t count, flux_dtype t, flux_agg agg, char *why,
-                          size_t n) {
-    b->comm = c, b->type = flux__mpi_type(t);
-    b->data = (char *)data, b->spare = (char *)spare;
-    b->rank = rank, b->ranks = flux__mpi_size(c);
-    b->count = count, b->share = (count + b->ranks - 1) / b->ranks;
-    b->size = flux__dtypes[t].size;
-    return flux__mpi_op(t, agg, &b->op, why, n);
-}
-
-/* An allreduce on one machine; spare: see flux__mpi_blocks. */
-static bool flux__mpi_allreduce_here(flux__mpi_handle c, int rank, void *data, void *spare,
-                                     int64_t count, flux_dtype t, flux_agg agg, char *why,
-                                     size_t n) {
-    flux__mpi_blocks b;
-    return flux__mpi_cut(&b, c, rank, data, spare, count, t, agg, why, n) &&
-           flux__mpi_reduce_block(&b, why, n) && flux__mpi_gather_blocks(&b, why, n);
-}
-
 /* data: `count` elements for each rank, in the order of ranks, which are destroyed; out: those of
-   this rank, reduced. spare: see flux__mpi_blocks, where there is no request. Blocks that are too
-   long for one call are reduced to one rank after the other. */
-static bool flux__mpi_reduce_scatter(flux__mpi_handle c, int rank, void *data, void *spare,
-                                     void *out, int64_t count, flux_dtype t, flux_agg agg,
-                                     flux__mpi_handle *request, char *why, size_t n) {
-    flux__mpi_blocks b;
+   this rank, reduced. Without a request they are reduced to one rank after the other: what is too
+   long for one call. */
+static bool flux__mpi_reduce_scatter(flux__mpi_handle c, void *data, void *out, int64_t count,
+                                     flux_dtype t, flux_agg agg, flux__mpi_handle *request,
+                                     char *why, size_t n) {
+    const flux__mpi_handle type = flux__mpi_type(t);
     const size_t bytes = (size_t)count * flux__dtypes[t].size;
     const int ranks = flux__mpi_size(c), some = (int)count;
-    if (!flux__mpi_cut(&b, c, rank, data, spare, count * ranks, t, agg, why, n)) return false;
-    bool ok = true;
-    if (count > flux__mpi_most) {
-        for (int r = 0; r < ranks && ok; r++)
-            ok = flux__mpi_reduce(c, b.data + (size_t)r * bytes, out, count, t, agg, r, NULL, why,
-                                  n);
-        return ok;
-    }
-#define FLUX__ARGS(h) (data, out, some, b.type.h, b.op.h, c.h, &request->h)
-    if (request) return flux__mpi_ok(FLUX__MPI_CALL(Ireduce_scatter_block, FLUX__ARGS),
-                                     "Ireduce_scatter_block", why, n);
+    flux__mpi_handle op;
+    bool ok = flux__mpi_op(t, agg, &op, why, n);
+#define FLUX__ARGS(h) (data, out, some, type.h, op.h, c.h, &request->h)
+    if (request) return ok && flux__mpi_ok(FLUX__MPI_CALL(Ireduce_scatter_block, FLUX__ARGS),
+                                           "Ireduce_scatter_block", why, n);
 #undef FLUX__ARGS
-    ok = flux__mpi_reduce_block(&b, why, n);
-    if (ok) memcpy(out, b.data + (size_t)b.rank * bytes, bytes);
+    for (int r = 0; r < ranks && ok; r++)
+        ok = flux__mpi_reduce(c, (char *)data + (size_t)r * bytes, out, count, t, agg, r, NULL, why,
+                              n);
     return ok;
 }
 
@@ -54881,6 +54796,200 @@ static bool flux__mpi_receive(flux__mpi_handle c, void *data, size_t bytes, int 
 }
 
 FLUX__END_LEAN
+#endif /* FLUX_MPI */
+
+#ifdef FLUX_MPI
+/* ---------------------------------------------------------------------- dist/window.h
+   Reductions of ranks on one machine, through a window: memory of MPI's that all
+   of them can read. The data are cut into a block for each rank, and blocks into
+   pieces. A rank copies a piece of each other rank's block into the window, reads
+   the others' pieces of its own there, reduces them in the order of ranks, and
+   puts the result into the window for the others.
+
+   Invariant: a rank writes to its own part of the window alone, and between a
+   write and a read by another there is a fence, at which all ranks meet and see
+   what was written. The part has two halves, of even and odd pieces: while one
+   piece is given, the one before it is reduced, and the result of the one before
+   that is taken, so there is one fence a piece.
+
+   Rejected: MPI's own allreduce and reduce_scatter, and blocks that pairs of ranks
+   send to each other, by which the data are copied more often; a window of all
+   the data (a container's shared memory may have 64 MB). */
+
+FLUX__BEGIN_COLD
+
+enum { FLUX__WINDOW_HALF = 1 << 17 };     /* bytes of half a rank's part: the second cache has it */
+static size_t flux__mpi_window_used = FLUX__WINDOW_HALF;     /* of a half; tests use less */
+/* Bytes from which an allreduce goes through the window; tests make it small. */
+static size_t flux__mpi_window_from = 1 << 18;
+
+typedef struct flux__mpi_window {
+    flux__mpi_handle made;
+    char **part;                          /* by rank; NULL: there is no window */
+    int rank, ranks;
+} flux__mpi_window;
+
+/* ---------------- making one */
+
+/* All ranks wait for each other, and see what any of them has written. */
+static bool flux__mpi_window_fence(const flux__mpi_window *w, char *why, size_t n) {
+#define FLUX__ARGS(h) (0, w->made.h)
+    return flux__mpi_ok(FLUX__MPI_CALL(Win_fence, FLUX__ARGS), "Win_fence", why, n);
+#undef FLUX__ARGS
+}
+
+/* Has MPI make the window, and finds all ranks' parts of it. */
+static bool flux__mpi_window_make(flux__mpi_window *w, flux__mpi_handle c, char *why, size_t n) {
+    const flux__mpi_handle info = flux__mpi.constant[FLUX__MPI_NO_INFO],
+        handler = flux__mpi.constant[FLUX__MPI_RETURNS];
+    void *mine;
+    intptr_t bytes;
+    int unit;
+#define FLUX__ARGS(h) (2 * FLUX__WINDOW_HALF, 1, info.h, c.h, &mine, &w->made.h)
+    bool ok = flux__mpi_ok(FLUX__MPI_CALL(Win_allocate_shared, FLUX__ARGS), "Win_allocate_shared",
+                           why, n);
+#undef FLUX__ARGS
+#define FLUX__ARGS(h) (w->made.h, handler.h)
+    ok = ok && flux__mpi_ok(FLUX__MPI_CALL(Win_set_errhandler, FLUX__ARGS), "Win_set_errhandler",
+                            why, n);
+#undef FLUX__ARGS
+#define FLUX__ARGS(h) (w->made.h, r, &bytes, &unit, &w->part[r])
+    for (int r = 0; r < w->ranks && ok; r++)
+        ok = flux__mpi_ok(FLUX__MPI_CALL(Win_shared_query, FLUX__ARGS), "Win_shared_query", why, n);
+#undef FLUX__ARGS
+    return ok;
+}
+
+static void flux__mpi_window_free(flux__mpi_window *w, bool well) {
+#define FLUX__ARGS(h) (&w->made.h)
+    if (w->part && well) FLUX__MPI_CALL(Win_free, FLUX__ARGS);       /* all ranks must come */
+#undef FLUX__ARGS
+    flux__free(w->part);
+    w->part = NULL;
+}
+
+/* Whether all ranks of c say yes. False: MPI has failed, and why is told. */
+static bool flux__mpi_window_agree(flux__mpi_handle c, bool *yes, char *why, size_t n) {
+    int64_t all = *yes;
+    const bool ok = flux__mpi_allreduce(c, &all, 1, FLUX_I64, FLUX_MIN, NULL, why, n);
+    *yes = ok && all;
+    return ok;
+}
+
+/* Makes the window of the ranks of c, which are on one machine; there is none if MPI can't make it
+   on some of them. That its memory suffices is asked before: if rank 0 can't make it, Open MPI 4
+   has the others wait for ever. */
+static bool flux__mpi_window_start(flux__mpi_window *w, flux__mpi_handle c, int rank, char *why,
+                                   size_t n) {
+    char text[300] = "there is too little shared memory";
+    w->rank = rank, w->ranks = flux__mpi_size(c);
+    w->part = (char **)flux__zalloc((size_t)w->ranks * sizeof *w->part);
+    bool made = w->part && w->ranks <= FLUX__WINDOW_HALF / 64 &&
+                flux__shared_memory_has((size_t)w->ranks * 4 * FLUX__WINDOW_HALF);
+    if (!flux__mpi_window_agree(c, &made, why, n)) return false;
+    made = made && flux__mpi_window_make(w, c, text, sizeof text);
+    if (!flux__mpi_window_agree(c, &made, why, n)) return false;
+    if (made) return true;
+    flux__note(FLUX_LOG_DEBUG, "distributed.window", false,
+               "distributed: the ranks of this machine have no window: %s", text);
+    flux__mpi_window_free(w, false);
+    return true;
+}
+
+/* ---------------- reducing */
+
+typedef struct flux__reduction {
+    const flux__mpi_window *w;
+    flux__mpi_handle type, op;
+    char *data, *out;                     /* out: where this rank's block goes; NULL: all go to
+                                             data, on all ranks */
+    int64_t count, share, part;           /* elements: of data, a block, a piece of a block */
+    size_t size, slot;                    /* bytes: of an element, and for a piece in the window */
+} flux__reduction;
+
+/* Piece k of a rank's block, and how many elements it has: the last ones have fewer, or none. */
+static char *flux__piece_at(const flux__reduction *f, int rank, int64_t k, int *n) {
+    const int64_t last = f->share * (rank + 1) < f->count ? f->share * (rank + 1) : f->count,
+                  at = f->share * rank + f->part * k, begin = at < last ? at : last;
+    *n = (int)(last - begin < f->part ? last - begin : f->part);
+    return f->data + (size_t)begin * f->size;
+}
+
+/* Where in the window rank `by` has piece k of rank `of`'s block: of its own, the result. */
+static char *flux__piece_slot(const flux__reduction *f, int by, int of, int64_t k) {
+    return f->w->part[by] + (k % 2) * FLUX__WINDOW_HALF + (size_t)of * f->slot;
+}
+
+/* Gives piece k of the other ranks' blocks to them. */
+static void flux__piece_give(const flux__reduction *f, int64_t k) {
+    const int rank = f->w->rank, ranks = f->w->ranks;
+    int n;
+    for (int s = 1; s < ranks; s++) {
+        const int to = (rank + s) % ranks;
+        const char *piece = flux__piece_at(f, to, k, &n);
+        memcpy(flux__piece_slot(f, rank, to, k), piece, (size_t)n * f->size);
+    }
+}
+
+/* Takes piece k of the other ranks' blocks, reduced. */
+static void flux__piece_take(const flux__reduction *f, int64_t k) {
+    const int rank = f->w->rank, ranks = f->w->ranks;
+    int n;
+    for (int s = 1; s < ranks; s++) {
+        const int of = (rank + s) % ranks;
+        char *piece = flux__piece_at(f, of, k, &n);
+        memcpy(piece, flux__piece_slot(f, of, of, k), (size_t)n * f->size);
+    }
+}
+
+/* inout = in op inout, of n elements. */
+static bool flux__piece_fold(const flux__reduction *f, const char *in, char *inout, int n,
+                             char *why, size_t most) {
+#define FLUX__ARGS(h) (in, inout, n, f->type.h, f->op.h)
+    return flux__mpi_ok(FLUX__MPI_CALL(Reduce_local, FLUX__ARGS), "Reduce_local", why, most);
+#undef FLUX__ARGS
+}
+
+/* Reduces piece k of this rank's block where it lies: what comes before it in the order of ranks is
+   reduced in the window, unless it is one rank's. */
+static bool flux__piece_reduce(const flux__reduction *f, int64_t k, char *why, size_t most) {
+    const int rank = f->w->rank;
+    int n;
+    char *mine = flux__piece_at(f, rank, k, &n), *own = flux__piece_slot(f, rank, rank, k);
+    const char *before = rank > 1 ? own : flux__piece_slot(f, 0, rank, k);
+    bool ok = true;
+    if (rank > 1) memcpy(own, flux__piece_slot(f, 0, rank, k), (size_t)n * f->size);
+    for (int r = 1; r < rank && ok; r++)
+        ok = flux__piece_fold(f, flux__piece_slot(f, r, rank, k), own, n, why, most);
+    if (rank > 0) ok = ok && flux__piece_fold(f, before, mine, n, why, most);
+    for (int r = rank + 1; r < f->w->ranks && ok; r++)
+        ok = flux__piece_fold(f, flux__piece_slot(f, r, rank, k), mine, n, why, most);
+    memcpy(f->out ? f->out + (size_t)(f->part * k) * f->size : own, mine, (size_t)n * f->size);
+    return ok;
+}
+
+/* Reduces `count` elements of data over all ranks, in the order of ranks. out NULL: data become the
+   result; else out gets this rank's block of it, and data are destroyed. */
+static bool flux__mpi_window_reduce(const flux__mpi_window *w, void *data, void *out, int64_t count,
+                                flux_dtype t, flux_agg agg, char *why, size_t n) {
+    FLUX__ZEROED(flux__reduction, f);
+    f.w = w, f.type = flux__mpi_type(t);
+    f.data = (char *)data, f.out = (char *)out;
+    f.size = flux__dtypes[t].size, f.slot = flux__mpi_window_used / (size_t)w->ranks / 64 * 64;
+    f.count = count, f.share = (count + w->ranks - 1) / w->ranks;
+    f.part = (int64_t)(f.slot / f.size);
+    const int64_t pieces = (f.share + f.part - 1) / f.part, steps = pieces + (out ? 1 : 2);
+    bool ok = flux__mpi_op(t, agg, &f.op, why, n);
+    for (int64_t k = 0; k < steps && ok; k++) {
+        if (k > 1 && !out) flux__piece_take(&f, k - 2);
+        if (k > 0 && k <= pieces) ok = flux__piece_reduce(&f, k - 1, why, n);
+        if (k < pieces) flux__piece_give(&f, k);
+        if (k <= pieces) ok = ok && flux__mpi_window_fence(w, why, n);
+    }
+    return ok;
+}
+
+FLUX__END_COLD
 #endif /* FLUX_MPI */
 
 #if defined(FLUX_MPI) && (defined(FLUX_CUDA) || defined(FLUX_HIP))
@@ -55070,7 +55179,8 @@ struct flux_comm {
     bool shaken;                          /* the next collective's handshake is done, see
                                              dist/replay.h */
     bool joined;                          /* the three are made */
-    bool one_host;                        /* all ranks are on this machine */
+    flux__mpi_window window;                  /* of `data`, where one_host */
+    bool one_host;                        /* all ranks are on this machine, and have a window */
     char (*hosts)[64];                    /* by rank: its machine's name */
 #endif
 };
@@ -55133,7 +55243,7 @@ static flux_comm *flux__comm_new(double timeout) {
 
 #ifdef FLUX_MPI
 /* Finds the ranks' machines: their names, this rank's number on its own, and whether there is one
-   only. Then makes the communicators. */
+   only, where they get a window. Makes the communicators. */
 static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, size_t n) {
     flux__mpi_handle local;
     c->rank = flux__mpi_rank(world), c->size = flux__mpi_size(world);
@@ -55149,8 +55259,10 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
     flux__trace_rank(c->rank);
     flux__rank_key = (uint64_t)c->rank * UINT64_C(0x9e3779b97f4a7c15);
     c->local_rank = flux__gpu_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
-    c->one_host = c->local_size == c->size;
     flux__mpi_free(&local);
+    if (c->local_size == c->size && !flux__mpi_window_start(&c->window, c->data, c->rank, why, n))
+        return false;
+    c->one_host = c->window.part != NULL;
     flux__mpi_host(c->hosts[c->rank], sizeof c->hosts[0]);
     c->joined = flux__mpi_allgather(c->data, c->hosts, sizeof c->hosts[0], NULL, why, n);
     return c->joined;
@@ -55163,6 +55275,7 @@ static void flux__comm_end(flux_comm *c) {
 #ifdef FLUX__WITH_NCCL
     flux__nccl_end(c, !c->broken && c->joined);
 #endif
+    flux__mpi_window_free(&c->window, !c->broken && c->joined);
     if (!c->broken && c->joined) {        /* to free one, all ranks must come */
         flux__mpi_free(&c->shake);
         flux__mpi_free(&c->data);
@@ -55282,9 +55395,8 @@ typedef struct flux__exchange {
     /* data: the elements of this rank's operands, in memory that MPI reaches, which become the
        result; of an allgather the place for all ranks' elements, this rank's being where they
        belong. NULL: MPI is not to send any. out: where the result of a reduction to one rank
-       (reduce, reduce_scatter) goes. spare: of flux__mpi_blocks where pairs of ranks exchange
-       blocks, else NULL. */
-    void *data, *out, *spare;
+       (reduce, reduce_scatter) goes. */
+    void *data, *out;
     int64_t at;                           /* elements whose exchange has begun */
     double begun, arrived;                /* by flux__now */
 } flux__exchange;
@@ -55496,9 +55608,8 @@ static bool flux__exchange_call(const flux_comm *c, const flux__exchange *x, int
     char *data = (char *)x->data + offset;
     switch (h->kind) {
     case FLUX__ALLREDUCE:
-        if (x->spare && count / c->size < flux__mpi_most)
-            return flux__mpi_allreduce_here(c->data, c->rank, data, x->spare, count, t, op, why,
-                                            n);
+        if (c->one_host && (size_t)count * size >= flux__mpi_window_from)
+            return flux__mpi_window_reduce(&c->window, data, NULL, count, t, op, why, n);
         return flux__mpi_allreduce(c->data, data, count, t, op, request, why, n);
     case FLUX__REDUCE_TO:
         return flux__mpi_reduce(c->data, data, (char *)x->out + offset, count, t, op, h->root,
@@ -55508,8 +55619,10 @@ static bool flux__exchange_call(const flux_comm *c, const flux__exchange *x, int
     case FLUX__ALLGATHER:
         return flux__mpi_allgather(c->data, data, (size_t)count * size, request, why, n);
     default:
-        return flux__mpi_reduce_scatter(c->data, c->rank, data, x->spare, x->out, count / c->size,
-                                        t, op, request, why, n);
+        if (c->one_host)
+            return flux__mpi_window_reduce(&c->window, data, x->out, count, t, op, why, n);
+        return flux__mpi_reduce_scatter(c->data, data, x->out, count / c->size, t, op, request, why,
+                                        n);
     }
 }
 
@@ -56121,21 +56234,12 @@ static void flux__message_free(flux__message *m) {
     flux__free(m);
 }
 
-/* Bytes of the spare memory with which ranks on one machine exchange blocks; 0: they do not. */
-static size_t flux__message_spare(const flux__header *h, const flux_comm *c, size_t bytes) {
-    const bool blocks = h->kind == FLUX__REDUCE_SCATTER ||
-                        (h->kind == FLUX__ALLREDUCE && bytes >= flux__mpi_blocks_from);
-    return blocks && c->one_host && bytes
-        ? (bytes / (size_t)c->size + flux__dtypes[h->dtype].size) * (size_t)(c->size - 1) : 0;
-}
-
 /* Finds the memory of the operands and that of the result (m->host). They are one, the node's
    buffer, or on a device a copy in host memory; but a reduction to one rank needs two. What lies
-   elsewhere is one block of the pool's: operands, result, spare memory. */
+   elsewhere is one block of the pool's: operands, result. */
 static bool flux__message_place(flux__message *m, const flux__header *h, const flux_comm *c) {
     const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)c->size : 1),
-                 bytes = elements * flux__dtypes[h->dtype].size,
-                 spare = m->on_gpu ? 0 : flux__message_spare(h, c, bytes);
+                 bytes = elements * flux__dtypes[h->dtype].size;
     const bool scatters = h->kind == FLUX__REDUCE_SCATTER,
                there = m->device.backend != FLUX__CPU_BACKEND && !m->on_gpu,
                two = m->on_gpu ? scatters : scatters || h->kind == FLUX__REDUCE_TO;
@@ -56143,13 +56247,12 @@ static bool flux__message_place(flux__message *m, const flux__header *h, const f
     const size_t operands = there || two ? (bytes + 63) / 64 * 64 : 0,
                  result = there && two ? (m->bytes + 63) / 64 * 64 : 0;
     m->data = m->host = (char *)m->out;
-    if (operands + result + spare == 0) return true;
-    m->buffer = flux__buffer_new(m->on_gpu ? m->device : cpu, operands + result + spare, NULL);
+    if (operands + result == 0) return true;
+    m->buffer = flux__buffer_new(m->on_gpu ? m->device : cpu, operands + result, NULL);
     if (!m->buffer) return false;
     char *p = (char *)m->buffer->ptr;
     if (there || two) m->data = p;
     if (there) m->host = two ? p + operands : p;
-    m->exchange.spare = spare ? p + operands + result : NULL;
     return true;
 }
 

@@ -327,8 +327,8 @@
      files/     gzip sources idx npy csv table safetensors tensors npz images folders torch
      text/      dot tensors models summary profile formulas formula_reader own_operations export_words
                 export_fused export_products export_whole export
-     dist/      mpi_library mpi nccl_library comm handshakes nccl messages replay collectives model
-                optimiser
+     dist/      mpi_library mpi window nccl_library comm handshakes nccl messages replay collectives
+                model optimiser
 */
 #ifndef FLUX_H
 #define FLUX_H
@@ -540,6 +540,7 @@
 #include "text/export.h"
 #include "dist/mpi_library.h"
 #include "dist/mpi.h"
+#include "dist/window.h"
 #include "dist/nccl_library.h"
 #include "dist/comm.h"
 #include "dist/handshakes.h"

@@ -51,6 +51,7 @@
 #    include <sys/mman.h>
 #  endif
 #  include <sys/stat.h>
+#  include <sys/statvfs.h>
 #  include <sys/types.h>
 #  include <time.h>
 #  include <unistd.h>

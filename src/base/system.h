@@ -207,6 +207,18 @@ FLUX__UNUSED static bool flux__library_file(const void *fn, char *file, size_t n
 #endif
 }
 
+/* ---- shared memory */
+
+/* Whether so many bytes can be had as memory that processes share, as far as that is known. */
+FLUX__UNUSED static bool flux__shared_memory_has(uint64_t bytes) {
+#if defined(__linux__)
+    struct statvfs s;
+    return statvfs("/dev/shm", &s) != 0 || (uint64_t)s.f_bavail * s.f_frsize >= bytes;
+#else
+    return bytes > 0;
+#endif
+}
+
 /* ---- processors */
 
 #if defined(__linux__)

@@ -10,6 +10,7 @@
 #include "../schedule/trace.h"
 #include "mpi_library.h"
 #include "mpi.h"
+#include "window.h"
 #include "nccl_library.h"
 #include "../device/choosing.h"
 
@@ -83,7 +84,8 @@ struct flux_comm {
     bool shaken;                          /* the next collective's handshake is done, see
                                              dist/replay.h */
     bool joined;                          /* the three are made */
-    bool one_host;                        /* all ranks are on this machine */
+    flux__mpi_window window;                  /* of `data`, where one_host */
+    bool one_host;                        /* all ranks are on this machine, and have a window */
     char (*hosts)[64];                    /* by rank: its machine's name */
 #endif
 };
@@ -146,7 +148,7 @@ static flux_comm *flux__comm_new(double timeout) {
 
 #ifdef FLUX_MPI
 /* Finds the ranks' machines: their names, this rank's number on its own, and whether there is one
-   only. Then makes the communicators. */
+   only, where they get a window. Makes the communicators. */
 static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, size_t n) {
     flux__mpi_handle local;
     c->rank = flux__mpi_rank(world), c->size = flux__mpi_size(world);
@@ -162,8 +164,10 @@ static bool flux__comm_hosts(flux_comm *c, flux__mpi_handle world, char *why, si
     flux__trace_rank(c->rank);
     flux__rank_key = (uint64_t)c->rank * UINT64_C(0x9e3779b97f4a7c15);
     c->local_rank = flux__gpu_rank = flux__mpi_rank(local), c->local_size = flux__mpi_size(local);
-    c->one_host = c->local_size == c->size;
     flux__mpi_free(&local);
+    if (c->local_size == c->size && !flux__mpi_window_start(&c->window, c->data, c->rank, why, n))
+        return false;
+    c->one_host = c->window.part != NULL;
     flux__mpi_host(c->hosts[c->rank], sizeof c->hosts[0]);
     c->joined = flux__mpi_allgather(c->data, c->hosts, sizeof c->hosts[0], NULL, why, n);
     return c->joined;
@@ -176,6 +180,7 @@ static void flux__comm_end(flux_comm *c) {
 #ifdef FLUX__WITH_NCCL
     flux__nccl_end(c, !c->broken && c->joined);
 #endif
+    flux__mpi_window_free(&c->window, !c->broken && c->joined);
     if (!c->broken && c->joined) {        /* to free one, all ranks must come */
         flux__mpi_free(&c->shake);
         flux__mpi_free(&c->data);

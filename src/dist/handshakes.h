@@ -10,6 +10,7 @@
 #include "mpi_library.h"
 #include "nccl_library.h"
 #include "mpi.h"
+#include "window.h"
 #include "comm.h"
 
 #ifdef FLUX_MPI
@@ -48,9 +49,8 @@ typedef struct flux__exchange {
     /* data: the elements of this rank's operands, in memory that MPI reaches, which become the
        result; of an allgather the place for all ranks' elements, this rank's being where they
        belong. NULL: MPI is not to send any. out: where the result of a reduction to one rank
-       (reduce, reduce_scatter) goes. spare: of flux__mpi_blocks where pairs of ranks exchange
-       blocks, else NULL. */
-    void *data, *out, *spare;
+       (reduce, reduce_scatter) goes. */
+    void *data, *out;
     int64_t at;                           /* elements whose exchange has begun */
     double begun, arrived;                /* by flux__now */
 } flux__exchange;
@@ -262,9 +262,8 @@ static bool flux__exchange_call(const flux_comm *c, const flux__exchange *x, int
     char *data = (char *)x->data + offset;
     switch (h->kind) {
     case FLUX__ALLREDUCE:
-        if (x->spare && count / c->size < flux__mpi_most)
-            return flux__mpi_allreduce_here(c->data, c->rank, data, x->spare, count, t, op, why,
-                                            n);
+        if (c->one_host && (size_t)count * size >= flux__mpi_window_from)
+            return flux__mpi_window_reduce(&c->window, data, NULL, count, t, op, why, n);
         return flux__mpi_allreduce(c->data, data, count, t, op, request, why, n);
     case FLUX__REDUCE_TO:
         return flux__mpi_reduce(c->data, data, (char *)x->out + offset, count, t, op, h->root,
@@ -274,8 +273,10 @@ static bool flux__exchange_call(const flux_comm *c, const flux__exchange *x, int
     case FLUX__ALLGATHER:
         return flux__mpi_allgather(c->data, data, (size_t)count * size, request, why, n);
     default:
-        return flux__mpi_reduce_scatter(c->data, c->rank, data, x->spare, x->out, count / c->size,
-                                        t, op, request, why, n);
+        if (c->one_host)
+            return flux__mpi_window_reduce(&c->window, data, x->out, count, t, op, why, n);
+        return flux__mpi_reduce_scatter(c->data, data, x->out, count / c->size, t, op, request, why,
+                                        n);
     }
 }
 

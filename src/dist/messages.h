@@ -16,7 +16,6 @@
 #include "nccl_library.h"
 #include "comm.h"
 #include "handshakes.h"
-#include "mpi.h"
 #include "nccl.h"
 
 /* ---------------------------------------------------------------------- dist/messages.h
@@ -80,21 +79,12 @@ static void flux__message_free(flux__message *m) {
     flux__free(m);
 }
 
-/* Bytes of the spare memory with which ranks on one machine exchange blocks; 0: they do not. */
-static size_t flux__message_spare(const flux__header *h, const flux_comm *c, size_t bytes) {
-    const bool blocks = h->kind == FLUX__REDUCE_SCATTER ||
-                        (h->kind == FLUX__ALLREDUCE && bytes >= flux__mpi_blocks_from);
-    return blocks && c->one_host && bytes
-        ? (bytes / (size_t)c->size + flux__dtypes[h->dtype].size) * (size_t)(c->size - 1) : 0;
-}
-
 /* Finds the memory of the operands and that of the result (m->host). They are one, the node's
    buffer, or on a device a copy in host memory; but a reduction to one rank needs two. What lies
-   elsewhere is one block of the pool's: operands, result, spare memory. */
+   elsewhere is one block of the pool's: operands, result. */
 static bool flux__message_place(flux__message *m, const flux__header *h, const flux_comm *c) {
     const size_t elements = (size_t)h->count * (h->kind == FLUX__ALLGATHER ? (size_t)c->size : 1),
-                 bytes = elements * flux__dtypes[h->dtype].size,
-                 spare = m->on_gpu ? 0 : flux__message_spare(h, c, bytes);
+                 bytes = elements * flux__dtypes[h->dtype].size;
     const bool scatters = h->kind == FLUX__REDUCE_SCATTER,
                there = m->device.backend != FLUX__CPU_BACKEND && !m->on_gpu,
                two = m->on_gpu ? scatters : scatters || h->kind == FLUX__REDUCE_TO;
@@ -102,13 +92,12 @@ static bool flux__message_place(flux__message *m, const flux__header *h, const f
     const size_t operands = there || two ? (bytes + 63) / 64 * 64 : 0,
                  result = there && two ? (m->bytes + 63) / 64 * 64 : 0;
     m->data = m->host = (char *)m->out;
-    if (operands + result + spare == 0) return true;
-    m->buffer = flux__buffer_new(m->on_gpu ? m->device : cpu, operands + result + spare, NULL);
+    if (operands + result == 0) return true;
+    m->buffer = flux__buffer_new(m->on_gpu ? m->device : cpu, operands + result, NULL);
     if (!m->buffer) return false;
     char *p = (char *)m->buffer->ptr;
     if (there || two) m->data = p;
     if (there) m->host = two ? p + operands : p;
-    m->exchange.spare = spare ? p + operands + result : NULL;
     return true;
 }
 

@@ -26,8 +26,6 @@ FLUX__BEGIN_LEAN
     (flux__mpi.family == FLUX__MPI_MPICH ? flux__mpi.i.name ARGS(i) : flux__mpi.p.name ARGS(p))
 
 static int64_t flux__mpi_most = 1 << 28;   /* most elements of a call; tests make it small */
-/* Bytes from which an allreduce on one machine goes by blocks; tests make it small. */
-static size_t flux__mpi_blocks_from = 1 << 20;
 
 /* Whether a call of MPI returned success; if not, writes its sentence to why. */
 static bool flux__mpi_ok(int rc, const char *call, char *why, size_t n) {
@@ -302,123 +300,24 @@ static bool flux__mpi_allgather(flux__mpi_handle c, void *data, size_t bytes,
 #undef FLUX__MPI_LIST
 }
 
-/* ---------------- collectives of ranks on one machine
-
-   The data are cut into a block for each rank. Pairs of ranks exchange blocks, which are reduced in
-   the order of ranks. Rejected: MPI's own reduce_scatter, which asks the system for memory at every
-   call, and takes Open MPI 4 up to ten times as long; alltoall, which copies a rank's own block,
-   too. */
-
-typedef struct flux__mpi_blocks {
-    flux__mpi_handle comm, type, op;
-    char *data, *spare;                   /* spare: memory of a block of each other rank */
-    int64_t count, share;                 /* elements of data; of each block but the last ones */
-    size_t size;                          /* of an element */
-    int rank, ranks;
-} flux__mpi_blocks;
-
-/* The block of a rank, and how many elements it has. */
-static char *flux__mpi_block(const flux__mpi_blocks *b, int rank, int *n) {
-    const int64_t begin = b->share * rank < b->count ? b->share * rank : b->count,
-                  end = b->count - begin < b->share ? b->count : begin + b->share;
-    *n = (int)(end - begin);
-    return b->data + (size_t)begin * b->size;
-}
-
-/* Where this rank keeps its block of another rank's data, until it is reduced. */
-static char *flux__mpi_spare(const flux__mpi_blocks *b, int rank) {
-    return b->spare + (size_t)b->share * b->size * (size_t)(rank < b->rank ? rank : rank - 1);
-}
-
-/* Sends one block to rank `to`, while another comes from rank `from`. */
-static bool flux__mpi_swap(const flux__mpi_blocks *b, const void *block, int n, int to, void *other,
-                           int m, int from, char *why, size_t most) {
-    int64_t status[8];
-#define FLUX__ARGS(h)                                                                              \
-    (block, n, b->type.h, to, 0, other, m, b->type.h, from, 0, b->comm.h, status)
-    return flux__mpi_ok(FLUX__MPI_CALL(Sendrecv, FLUX__ARGS), "Sendrecv", why, most);
-#undef FLUX__ARGS
-}
-
-/* Reduces this rank's block over all ranks, in data: what comes before it in the order of ranks is
-   reduced where the first of them lies, the others where it lies itself. */
-static bool flux__mpi_reduce_block(const flux__mpi_blocks *b, char *why, size_t most) {
-    int n, m;
-    char *mine = flux__mpi_block(b, b->rank, &n);
-    bool ok = true;
-    for (int s = 1; s < b->ranks && ok; s++) {
-        const int to = (b->rank + s) % b->ranks, from = (b->rank + b->ranks - s) % b->ranks;
-        const char *theirs = flux__mpi_block(b, to, &m);
-        ok = flux__mpi_swap(b, theirs, m, to, flux__mpi_spare(b, from), n, from, why, most);
-    }
-    char *in, *sum = b->rank ? flux__mpi_spare(b, 0) : mine;
-#define FLUX__ARGS(h) (in, sum, n, b->type.h, b->op.h)
-    for (int r = 1; r < b->ranks && ok; r++) {
-        in = r == b->rank ? sum : flux__mpi_spare(b, r);
-        if (r == b->rank) sum = mine;
-        ok = flux__mpi_ok(FLUX__MPI_CALL(Reduce_local, FLUX__ARGS), "Reduce_local", why, most);
-    }
-#undef FLUX__ARGS
-    return ok;
-}
-
-/* Gives every rank the blocks of all. */
-static bool flux__mpi_gather_blocks(const flux__mpi_blocks *b, char *why, size_t most) {
-    int n, m;
-    const char *mine = flux__mpi_block(b, b->rank, &n);
-    bool ok = true;
-    for (int s = 1; s < b->ranks && ok; s++) {
-        const int to = (b->rank + s) % b->ranks, from = (b->rank + b->ranks - s) % b->ranks;
-        char *theirs = flux__mpi_block(b, from, &m);
-        ok = flux__mpi_swap(b, mine, n, to, theirs, m, from, why, most);
-    }
-    return ok;
-}
-
-/* The blocks of `count` elements; false: MPI has no such operation, and why is told. */
-static bool flux__mpi_cut(flux__mpi_blocks *b, flux__mpi_handle c, int rank, void *data,
-                          void *spare, int64_t count, flux_dtype t, flux_agg agg, char *why,
-                          size_t n) {
-    b->comm = c, b->type = flux__mpi_type(t);
-    b->data = (char *)data, b->spare = (char *)spare;
-    b->rank = rank, b->ranks = flux__mpi_size(c);
-    b->count = count, b->share = (count + b->ranks - 1) / b->ranks;
-    b->size = flux__dtypes[t].size;
-    return flux__mpi_op(t, agg, &b->op, why, n);
-}
-
-/* An allreduce on one machine; spare: see flux__mpi_blocks. */
-static bool flux__mpi_allreduce_here(flux__mpi_handle c, int rank, void *data, void *spare,
-                                     int64_t count, flux_dtype t, flux_agg agg, char *why,
-                                     size_t n) {
-    flux__mpi_blocks b;
-    return flux__mpi_cut(&b, c, rank, data, spare, count, t, agg, why, n) &&
-           flux__mpi_reduce_block(&b, why, n) && flux__mpi_gather_blocks(&b, why, n);
-}
-
 /* data: `count` elements for each rank, in the order of ranks, which are destroyed; out: those of
-   this rank, reduced. spare: see flux__mpi_blocks, where there is no request. Blocks that are too
-   long for one call are reduced to one rank after the other. */
-static bool flux__mpi_reduce_scatter(flux__mpi_handle c, int rank, void *data, void *spare,
-                                     void *out, int64_t count, flux_dtype t, flux_agg agg,
-                                     flux__mpi_handle *request, char *why, size_t n) {
-    flux__mpi_blocks b;
+   this rank, reduced. Without a request they are reduced to one rank after the other: what is too
+   long for one call. */
+static bool flux__mpi_reduce_scatter(flux__mpi_handle c, void *data, void *out, int64_t count,
+                                     flux_dtype t, flux_agg agg, flux__mpi_handle *request,
+                                     char *why, size_t n) {
+    const flux__mpi_handle type = flux__mpi_type(t);
     const size_t bytes = (size_t)count * flux__dtypes[t].size;
     const int ranks = flux__mpi_size(c), some = (int)count;
-    if (!flux__mpi_cut(&b, c, rank, data, spare, count * ranks, t, agg, why, n)) return false;
-    bool ok = true;
-    if (count > flux__mpi_most) {
-        for (int r = 0; r < ranks && ok; r++)
-            ok = flux__mpi_reduce(c, b.data + (size_t)r * bytes, out, count, t, agg, r, NULL, why,
-                                  n);
-        return ok;
-    }
-#define FLUX__ARGS(h) (data, out, some, b.type.h, b.op.h, c.h, &request->h)
-    if (request) return flux__mpi_ok(FLUX__MPI_CALL(Ireduce_scatter_block, FLUX__ARGS),
-                                     "Ireduce_scatter_block", why, n);
+    flux__mpi_handle op;
+    bool ok = flux__mpi_op(t, agg, &op, why, n);
+#define FLUX__ARGS(h) (data, out, some, type.h, op.h, c.h, &request->h)
+    if (request) return ok && flux__mpi_ok(FLUX__MPI_CALL(Ireduce_scatter_block, FLUX__ARGS),
+                                           "Ireduce_scatter_block", why, n);
 #undef FLUX__ARGS
-    ok = flux__mpi_reduce_block(&b, why, n);
-    if (ok) memcpy(out, b.data + (size_t)b.rank * bytes, bytes);
+    for (int r = 0; r < ranks && ok; r++)
+        ok = flux__mpi_reduce(c, (char *)data + (size_t)r * bytes, out, count, t, agg, r, NULL, why,
+                              n);
     return ok;
 }
 

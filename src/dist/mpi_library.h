@@ -72,8 +72,6 @@ typedef union flux__mpi_handle { void *p; int i; } flux__mpi_handle;
     X(H, Reduce, (const void *in, void *out, int n, H type, H op, int root, H comm))               \
     X(H, Bcast, (void *data, int n, H type, int root, H comm))                                     \
     X(H, Allgather, (const void *in, int n, H type, void *out, int m, H out_type, H comm))         \
-    X(H, Sendrecv, (const void *in, int n, H type, int to, int tag, void *out, int m, H out_type,  \
-                    int from, int out_tag, H comm, void *status))                                  \
     X(H, Reduce_local, (const void *in, void *inout, int n, H type, H op))                         \
     X(H, Iallreduce, (const void *in, void *out, int n, H type, H op, H comm, H *request))         \
     X(H, Ireduce, (const void *in, void *out, int n, H type, H op, int root, H comm, H *request))  \
@@ -85,7 +83,12 @@ typedef union flux__mpi_handle { void *p; int i; } flux__mpi_handle;
     X(H, Test, (H *request, int *done, void *status))                                              \
     X(H, Isend, (const void *data, int n, H type, int to, int tag, H comm, H *request))            \
     X(H, Recv, (void *data, int n, H type, int from, int tag, H comm, void *status))               \
-    X(H, Iprobe, (int from, int tag, H comm, int *flag, void *status))
+    X(H, Iprobe, (int from, int tag, H comm, int *flag, void *status))                             \
+    X(H, Win_allocate_shared,                                                                      \
+      (intptr_t bytes, int unit, H info, H comm, void *at, H *window))                             \
+    X(H, Win_set_errhandler, (H window, H handler))                                                \
+    X(H, Win_shared_query, (H window, int rank, intptr_t *bytes, int *unit, void *at))             \
+    X(H, Win_fence, (int promises, H window)) X(H, Win_free, (H *window))
 
 /* A reduction of one's own: inout[i] = in[i] op inout[i]. */
 typedef void flux__mpi_fold(void *in, void *inout, int *n, void *type);

@@ -97,10 +97,10 @@ static void of_views(flux_comm *comm) {
         }
 }
 
-/* Of failing.c: the most elements that one call takes; from how many bytes ranks on one machine reduce by blocks; has the data travel
-   as if each rank were on a machine of its own. */
+/* Of failing.c: the most elements that one call takes; from how many bytes ranks on one machine use the window, and how much of a half
+   of it; has the data travel as if each rank were on a machine of its own. */
 void take_pieces(int64_t most);
-void take_blocks(size_t from);
+void take_window(size_t from, size_t half);
 void take_apart(flux_comm *comm, bool apart);
 
 /* More elements than one call takes. */
@@ -111,14 +111,59 @@ static void in_pieces(flux_comm *comm) {
     take_pieces(1 << 28);
 }
 
-/* Reductions of few elements by blocks, of which some are shorter than others, or empty. */
-static void in_blocks(flux_comm *comm) {
-    take_blocks(0);
+/* Numbers of rank r whose sums and products are rounded. */
+static flux_tensor *uneven(flux_dtype t, int r, int64_t n) {
+    float *v = (float *)malloc((size_t)n * sizeof *v);
+    if (!v) return NULL;
+    for (int64_t i = 0; i < n; i++) v[i] = 0.5f + (float)(((uint32_t)i * 2654435761u + (uint32_t)r * 40503u * 65537u) >> 12) / 350000;
+    flux_tensor *x = flux_eval(flux_to_dtype(flux_from(v, n), t));
+    free(v);
+    return x;
+}
+
+/* x op y of dtype t on one rank; any and all of a bool. */
+static flux_tensor *folded_two(flux_dtype t, flux_agg op, flux_tensor *x, flux_tensor *y) {
+    const bool truth = t == FLUX_BOOL;
+    if (op == FLUX_MAX || (truth && op == FLUX_SUM)) return flux_max2(x, y);
+    if (op == FLUX_MIN || truth) return flux_min2(x, y);
+    return op == FLUX_SUM ? flux_add(x, y) : flux_mul(x, y);
+}
+
+/* An allreduce of n numbers and a reduce_scatter of n from each rank have the bits of operations on one rank, in the order of ranks. */
+static void same_bits(flux_comm *comm, flux_dtype t, flux_agg op, int64_t n) {
+    flux_tensor *all = uneven(t, 0, n), *parts = uneven(t, 0, n * size);
+    for (int r = 1; r < size; r++) {
+        all = folded_two(t, op, all, uneven(t, r, n));
+        parts = folded_two(t, op, parts, uneven(t, r, n * size));
+    }
+    flux_tensor *x = flux_allreduce(comm, uneven(t, rank, n), op), *y = flux_reduce_scatter(comm, uneven(t, rank, n * size), op);
+    EXPECT(flux_item(flux_any(flux_ne(x, all))) == 0);
+    EXPECT(flux_item(flux_any(flux_ne(y, flux_slice(parts, 0, rank * n, (rank + 1) * n)))) == 0);
+}
+
+/* Reductions of few elements through the window, in small pieces, of which some are shorter than others, or empty. */
+static void in_window(flux_comm *comm) {
+    take_window(0, 64 * (size_t)size);
     for (int t = 0; t < FLUX_NUM_DTYPES; t++) FLUX_SCOPE of_dtype(comm, (flux_dtype)t);
     FLUX_SCOPE in_order(comm);
     FLUX_SCOPE of_views(comm);
     FLUX_SCOPE in_pieces(comm);
-    take_blocks(1 << 20);
+    take_window(1 << 18, 1 << 17);
+}
+
+/* The window's reductions are in the order of ranks, around the ends of pieces: small ones, and those that are in use. */
+static void of_window(flux_comm *comm) {
+    static const flux_agg ops[] = { FLUX_SUM, FLUX_PROD, FLUX_MIN, FLUX_MAX };
+    take_window(0, 64 * (size_t)size);
+    for (int t = 0; t < FLUX_NUM_DTYPES; t++)
+        for (int k = 0; k < 4; k++) {
+            const int64_t piece = 64 / (int64_t)flux_dtype_size((flux_dtype)t);
+            FLUX_SCOPE same_bits(comm, (flux_dtype)t, ops[k], 1);
+            for (int64_t n = 1; n < 4; n++) FLUX_SCOPE same_bits(comm, (flux_dtype)t, ops[k], n * piece * (n == 2 ? size : 1) + n - 2);
+        }
+    take_window(1 << 18, 1 << 17);
+    FLUX_SCOPE same_bits(comm, FLUX_F32, FLUX_SUM, 131073);
+    FLUX_SCOPE same_bits(comm, FLUX_F16, FLUX_PROD, 131073);
 }
 
 /* A collective that kernels run beside, longer than it takes: its data come meanwhile, as check_mpi.sh sees in the trace. */
@@ -196,8 +241,11 @@ int main(int argc, char **argv) {
         FLUX_SCOPE in_order(comm);
         FLUX_SCOPE of_views(comm);
         FLUX_SCOPE in_pieces(comm);
-        FLUX_SCOPE in_blocks(comm);
+        FLUX_SCOPE in_window(comm);
     }
+    take_apart(comm, false);
+    FLUX_SCOPE of_window(comm);
+    take_apart(comm, true);
     FLUX_SCOPE beside_kernels(comm);
     FLUX_SCOPE synchronized(comm);
     FLUX_SCOPE let_go(comm);

@@ -22,7 +22,7 @@ enum { family = FLUX__MPI_MPICH };
 template <class T> struct Plain { typedef T type; };
 #define HANDLE(T) template <> struct Plain<T> { typedef handle type; }; template <> struct Plain<T *> { typedef handle *type; };
 #ifdef OPEN_MPI
-HANDLE(MPI_Comm) HANDLE(MPI_Datatype) HANDLE(MPI_Op) HANDLE(MPI_Request) HANDLE(MPI_Info) HANDLE(MPI_Errhandler)
+HANDLE(MPI_Comm) HANDLE(MPI_Datatype) HANDLE(MPI_Op) HANDLE(MPI_Request) HANDLE(MPI_Info) HANDLE(MPI_Errhandler) HANDLE(MPI_Win)
 #endif
 template <> struct Plain<MPI_Status *> { typedef void *type; };
 template <> struct Plain<MPI_User_function *> { typedef flux__mpi_fold *type; };

@@ -30,6 +30,7 @@ static void stranger(const char *what, long long h) {
 PLACES(MPI_Comm, comm)
 PLACES(MPI_Op, op)
 PLACES(MPI_Request, request)
+PLACES(MPI_Win, window)
 static void drop(void **h, intptr_t null) { *(int *)*h = 0, *h = (void *)null; }
 
 static MPI_Comm comm(void *h) { return (intptr_t)h == 0x101 ? MPI_COMM_WORLD : *made_comm(h); }
@@ -122,12 +123,6 @@ ABI(Bcast, (void *p, int n, void *t, int root, void *c)) { return PMPI_Bcast(p, 
 ABI(Allgather, (const void *in, int n, void *t, void *out, int m, void *u, void *c)) {
     return PMPI_Allgather(data(in), n, type(t), out, m, type(u), comm(c));
 }
-ABI(Sendrecv, (const void *in, int n, void *t, int to, int tag, void *out, int m, void *u, int from, int other, void *c, void *status)) {
-    MPI_Status s;
-    const int rc = PMPI_Sendrecv(in, n, type(t), to, tag, out, m, type(u), source(from), other, comm(c), &s);
-    give(&s, (int *)status);
-    return rc;
-}
 ABI(Reduce_local, (const void *in, void *inout, int n, void *t, void *o)) {
     return PMPI_Reduce_local(data(in), inout, n, type(t), op(o));
 }
@@ -177,5 +172,31 @@ ABI(Iprobe, (int from, int tag, void *c, int *flag, void *status)) {
     MPI_Status s;
     const int rc = PMPI_Iprobe(source(from), tag, comm(c), flag, &s);
     if (*flag) give(&s, (int *)status);
+    return rc;
+}
+ABI(Win_allocate_shared, (intptr_t bytes, int unit, void *info, void *c, void *at, void **w)) {
+    MPI_Win made;
+    if ((intptr_t)info != 0x130) stranger("info", (intptr_t)info);
+    const int rc = PMPI_Win_allocate_shared((MPI_Aint)bytes, unit, MPI_INFO_NULL, comm(c), at, &made);
+    *w = new_window(made);
+    return rc;
+}
+ABI(Win_set_errhandler, (void *w, void *handler)) {
+    if ((intptr_t)handler != 0x143) stranger("handler of errors", (intptr_t)handler);
+    return PMPI_Win_set_errhandler(*made_window(w), MPI_ERRORS_RETURN);
+}
+ABI(Win_shared_query, (void *w, int rank, intptr_t *bytes, int *unit, void *at)) {
+    MPI_Aint n;
+    const int rc = PMPI_Win_shared_query(*made_window(w), rank, &n, unit, at);
+    *bytes = (intptr_t)n;
+    return rc;
+}
+ABI(Win_fence, (int promises, void *w)) {
+    if (promises != 0) stranger("promise to a fence", promises);
+    return PMPI_Win_fence(0, *made_window(w));
+}
+ABI(Win_free, (void **w)) {
+    const int rc = PMPI_Win_free(made_window(*w));
+    drop(w, 0x110);
     return rc;
 }
