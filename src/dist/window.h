@@ -5,6 +5,7 @@
 #include "../base/errors.h"
 #include "../base/dtypes.h"
 #include "../base/memory.h"
+#include "../cpu/vectors.h"
 #include "mpi_library.h"
 #include "mpi.h"
 
@@ -115,6 +116,7 @@ typedef struct flux__reduction {
                                              data, on all ranks */
     int64_t count, share, part;           /* elements: of data, a block, a piece of a block */
     size_t size, slot;                    /* bytes: of an element, and for a piece in the window */
+    bool adds;                            /* it is a sum of f32 */
 } flux__reduction;
 
 /* Piece k of a rank's block, and how many elements it has: the last ones have fewer, or none. */
@@ -152,9 +154,15 @@ static void flux__piece_take(const flux__reduction *f, int64_t k) {
     }
 }
 
-/* inout = in op inout, of n elements. */
+/* inout = in op inout, of n elements. Sums of f32, the most frequent, are by our own loop: by MPICH's
+   the whole exchange takes up to a quarter longer. */
 static bool flux__piece_fold(const flux__reduction *f, const char *in, char *inout, int n,
                              char *why, size_t most) {
+    if (f->adds) {
+        flux__section_now()->add_rows((float *)(void *)inout, (const float *)(const void *)in, n,
+                                      1);
+        return true;
+    }
 #define FLUX__ARGS(h) (in, inout, n, f->type.h, f->op.h)
     return flux__mpi_ok(FLUX__MPI_CALL(Reduce_local, FLUX__ARGS), "Reduce_local", why, most);
 #undef FLUX__ARGS
@@ -184,7 +192,7 @@ static bool flux__mpi_window_reduce(const flux__mpi_window *w, void *data, void 
                                 flux_dtype t, flux_agg agg, char *why, size_t n) {
     FLUX__ZEROED(flux__reduction, f);
     f.w = w, f.type = flux__mpi_type(t);
-    f.data = (char *)data, f.out = (char *)out;
+    f.data = (char *)data, f.out = (char *)out, f.adds = t == FLUX_F32 && agg == FLUX_SUM;
     f.size = flux__dtypes[t].size, f.slot = flux__mpi_window_used / (size_t)w->ranks / 64 * 64;
     f.count = count, f.share = (count + w->ranks - 1) / w->ranks;
     f.part = (int64_t)(f.slot / f.size);
