@@ -154,8 +154,8 @@ static void flux__piece_take(const flux__reduction *f, int64_t k) {
     }
 }
 
-/* inout = in op inout, of n elements. Sums of f32, the most frequent, are by our own loop: by MPICH's
-   the whole exchange takes up to a quarter longer. */
+/* inout = in op inout, of n elements. Sums of f32, the most frequent, are by our own loop: by
+   MPICH's the whole exchange takes up to a quarter longer. */
 static bool flux__piece_fold(const flux__reduction *f, const char *in, char *inout, int n,
                              char *why, size_t most) {
     if (f->adds) {
