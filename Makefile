@@ -37,8 +37,8 @@ BENCHES := $(sort $(wildcard tests/bench/bench_*.c))
 PROGRAMS := $(TESTS) $(EXAMPLES) $(BENCHES)
 OWN := $(if $(PROGRAMS),$(shell grep -l '^ *\# *define FLUX_IMPLEMENTATION' $(PROGRAMS)))
 # All but these run again on devices: of software (soft-cuda3 is three of them) and real ones.
-ON_DEVICES := $(filter-out $(patsubst %,tests/test_%.c,archives calls data_device devices errors \
-  cheat_sheet export faults images% loops options platform refusals soft% tables uses \
+ON_DEVICES := $(filter-out $(patsubst %,tests/test_%.c,amx archives calls data_device devices \
+  errors cheat_sheet export faults images% loops options platform refusals soft% tables uses \
   use_faults),$(TESTS))
 ASKED := $(DEVICES)
 DEVICES ?= soft-cuda1 soft-cuda3 soft-hip2 $(if $(wildcard /dev/nvidia0),cuda) \

@@ -101,7 +101,6 @@ static double worst(flux_tensor *a, flux_tensor *b, flux_tensor *y) {
 static bool same(flux_tensor *a, flux_tensor *b) { return flux_item(flux_all(flux_eq(a, b))) != 0; }
 
 TEST(products_of_any_shape) {
-    ONLY_ON_CPU();
     static const int64_t sides[] = { 8, 16, 17, 31, 32, 33, 48, 63, 65, 100, 300 }, ks[] = { 32, 33, 34, 63, 64, 65, 97, 544, 1100 };
     flux_seed(1);
     for (int i = 0; i < 60; i++) FLUX_SCOPE {
@@ -123,7 +122,6 @@ TEST(products_of_any_shape) {
 
 /* With an epilogue, over batches of which one side may be shared, and where the sum itself is wanted in f32. */
 TEST(products_with_more_about_them) {
-    ONLY_ON_CPU();
     flux_seed(2);
     flux_tensor *w = laid_out(70, 90, PLAIN), *x = laid_out(90, 41, PLAIN), *bias = flux_eval(flux_to_dtype(flux_randn(70), FLUX_BF16));
     flux_tensor *y = flux_eval(flux_relu(flux_add(flux_matmul(w, x), bias))), *plain = flux_eval(flux_matmul(w, x));
@@ -142,7 +140,6 @@ TEST(products_with_more_about_them) {
 
 /* Gradients by both sides, whose products have other layouts. */
 TEST(gradients_go_by_tiles) {
-    ONLY_ON_CPU();
     flux_seed(3);
     flux_tensor *w = laid_out(48, 64, PLAIN), *x = laid_out(64, 40, PLAIN), *g = laid_out(48, 40, PLAIN);
     flux_grads *d = flux_gradient(flux_sum(flux_mul(flux_matmul(w, x), g)), w, x);
@@ -153,7 +150,6 @@ TEST(gradients_go_by_tiles) {
 #if FLUX__X86
 /* What the processor's tiles give, if it has any, the tiles above give. */
 TEST(tiles_of_memory_are_the_processors) {
-    ONLY_ON_CPU();
     if (flux__simd() < 4) SKIP("this processor has no AMX with BF16, or the system does not allow it");
     static const struct { uint8_t head[16]; uint16_t bytes[16]; uint8_t rows[16]; } shape = {
         { 1 }, { 48, 64, 48 }, { 13, 13, 16 } };
