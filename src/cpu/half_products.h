@@ -529,7 +529,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.g.pairs = FLUX__BF16 && !p.g.tiles && flux__simd() > 2 && flux__both_bf16(k);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
         p.g.ldc = p.g.m;
-    if (!p.bare) p.g.epilogue = flux__epilogue;
+    if (!p.bare) p.g.epilogue = flux__stores_half(k) ? flux__epilogue_half : flux__epilogue;
     if (flux__halves_apart(&p)) {
         p.job.failed = p.failed;
         return flux__job_ok(&p.job) ? 0 : -1;

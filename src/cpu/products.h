@@ -7,6 +7,7 @@
 #include "../graph/nodes.h"
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
+#include "casts.h"
 #include "backend.h"
 #include "blocks.h"
 #include "run.h"
@@ -76,6 +77,25 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
                 for (int l = 0; l < b.c->phase[p].n; l++) flux__do_line(&b, b.c->phase[p].line[l]);
             }
         }
+}
+
+/* Whether the program does nothing but store the product in a half format, and the same epilogue
+   for that: columns are stored one by one. */
+static bool flux__stores_half(const flux__kernel *k) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    return k->nvalue == 2 && k->value[0].kind == FLUX__V_PRODUCT && k->value[0].out < 0 &&
+           k->value[1].kind == FLUX__V_ROUND && k->value[1].a == 0 && k->value[1].out >= 0 &&
+           c->store_rounds[1];
+}
+static void flux__epilogue_half(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb,
+                                int64_t nb, void *block, int64_t ld) {
+    const flux__job *job = (const flux__job *)ctx;
+    const flux__value *v = &job->k->value[1];
+    const int64_t m = job->k->mnk[0], n = job->k->mnk[1];
+    char *to = (char *)job->run->ptr[v->out] + 2 * (job->first + job->batch * m * n + j0 * m + i0);
+    (void)worker;
+    for (int64_t j = 0; j < nb; j++)
+        flux__store(v->dtype, to + 2 * j * m, 1, FLUX__F32C, (const float *)block + j * ld, mb);
 }
 
 /* Whether the program does nothing but store the product as f32 or f64: then the product is
