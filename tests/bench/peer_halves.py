@@ -1,0 +1,29 @@
+#!/usr/bin/env python3
+"""PyTorch's products in half formats, as bench_halves.c has ours: GFLOP/s. Usage: peer_halves.py [threads]"""
+import sys
+import time
+
+import torch
+
+SHAPES = ((128, 1024, 1024), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048),
+          (128, 10, 1024), (256, 1024, 784), (1024, 784, 128), (3136, 64, 576))
+
+
+def fastest(f, rounds=15):
+    best = 1e9
+    for _ in range(rounds):
+        start = time.perf_counter()
+        f()
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+torch.set_num_threads(int(sys.argv[1]) if len(sys.argv) > 1 else 1)
+for name, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16), ("f32", torch.float32)):
+    for n, m, k in SHAPES:
+        a, b = torch.randn(n, k).to(dtype), torch.randn(k, m).to(dtype)
+        b_turned, a_turned = torch.randn(m, k).to(dtype).t(), torch.randn(k, n).to(dtype).t()
+        with torch.inference_mode():
+            rates = [2 * n * m * k / fastest(lambda: x @ y) / 1e9
+                     for x, y in ((a, b), (a, b_turned), (a_turned, b))]
+        print(f"{name:<4} {n:4d} x {m:4d} x {k:4d}", *(f"{r:6.0f}" for r in rates), flush=True)
