@@ -277,9 +277,9 @@
                              processes rank 3 writes file.json.3. A collective is an event, too,
                              which says how long it took and how much of that kernels hid
        FLUX_PROFILE=1        prints at the end where the time went, by layer, see flux_profile
-       FLUX_SIMD=name        uses no better instruction set than base, avx2, avx512 or avx512_bf16, to
-                             compare or debug; avx512 leaves out a processor's own products of bf16,
-                             avx512_bf16 those of AMX's tiles
+       FLUX_SIMD=name        uses no better instruction set than base, avx2, avx512 or avx512_bf16,
+                             to compare or debug; avx512 leaves out a processor's own products of
+                             bf16, avx512_bf16 those of AMX's tiles
        FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides the preferences file
        FLUX_PREFERENCES      path of that file, in place of LocalPreferences.toml in the working
                              directory or above it
@@ -315,7 +315,8 @@
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
-                winograd rows whole windows ready half_products shared_operands attention sorting interpolation calls
+                winograd rows whole windows ready half_products shared_operands attention sorting
+                interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
@@ -4145,7 +4146,7 @@ FLUX__NUMBERS(flux_ge)
    beginning: half of a compilation. That warning is not given after a #line, in this file or in
    the one that includes it. The number is the line's own, which src/join.sh writes. */
 #if defined(__GNUC__) && __GNUC__ < 15 && !defined(__clang__) && !defined(__cplusplus)
-#line 4149
+#line 4150
 #endif
 
 /* ---------------------------------------------------------------------- base/platform.h
@@ -20815,7 +20816,10 @@ FLUX__END_LEAN
    the last one padded with zeros; it is the same for any number of threads and
    any block. Instructions are macros (FLUX__AMX_LOAD ...), for which a test may
    put functions that do as the processor's manual says. Tiles are released at
-   the end of a task, so that nothing of them is saved when threads change. */
+   the end of a task, so that nothing of them is saved when threads change.
+
+   Rejected: prefetching panels, and a copy of B where its columns crowd into a
+   few sets of the cache: neither was faster. */
 
 FLUX__BEGIN_HOT
 
@@ -55205,7 +55209,7 @@ struct flux_comm {
     bool shaken;                          /* the next collective's handshake is done, see
                                              dist/replay.h */
     bool joined;                          /* the three are made */
-    flux__mpi_window window;                  /* of `data`, where one_host */
+    flux__mpi_window window;              /* of `data`, where one_host */
     bool one_host;                        /* all ranks are on this machine, and have a window */
     char (*hosts)[64];                    /* by rank: its machine's name */
 #endif

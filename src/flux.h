@@ -277,9 +277,9 @@
                              processes rank 3 writes file.json.3. A collective is an event, too,
                              which says how long it took and how much of that kernels hid
        FLUX_PROFILE=1        prints at the end where the time went, by layer, see flux_profile
-       FLUX_SIMD=name        uses no better instruction set than base, avx2, avx512 or avx512_bf16, to
-                             compare or debug; avx512 leaves out a processor's own products of bf16,
-                             avx512_bf16 those of AMX's tiles
+       FLUX_SIMD=name        uses no better instruction set than base, avx2, avx512 or avx512_bf16,
+                             to compare or debug; avx512 leaves out a processor's own products of
+                             bf16, avx512_bf16 those of AMX's tiles
        FLUX_GPU_BACKEND      CUDA, AMDGPU, Metal or CPU: overrides the preferences file
        FLUX_PREFERENCES      path of that file, in place of LocalPreferences.toml in the working
                              directory or above it
@@ -315,7 +315,8 @@
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
-                winograd rows whole windows ready half_products shared_operands attention sorting interpolation calls
+                winograd rows whole windows ready half_products shared_operands attention sorting
+                interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend

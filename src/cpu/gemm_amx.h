@@ -27,7 +27,10 @@
    the last one padded with zeros; it is the same for any number of threads and
    any block. Instructions are macros (FLUX__AMX_LOAD ...), for which a test may
    put functions that do as the processor's manual says. Tiles are released at
-   the end of a task, so that nothing of them is saved when threads change. */
+   the end of a task, so that nothing of them is saved when threads change.
+
+   Rejected: prefetching panels, and a copy of B where its columns crowd into a
+   few sets of the cache: neither was faster. */
 
 FLUX__BEGIN_HOT
 

@@ -84,7 +84,7 @@ struct flux_comm {
     bool shaken;                          /* the next collective's handshake is done, see
                                              dist/replay.h */
     bool joined;                          /* the three are made */
-    flux__mpi_window window;                  /* of `data`, where one_host */
+    flux__mpi_window window;              /* of `data`, where one_host */
     bool one_host;                        /* all ranks are on this machine, and have a window */
     char (*hosts)[64];                    /* by rank: its machine's name */
 #endif
