@@ -1,7 +1,7 @@
 /* What communication costs: run it by `mpirun -np 2 build/release/tests/bench/bench_distributed`, or on more ranks, with one
    thread each (FLUX_NUM_THREADS=1). A collective is compared with the same MPI's bare MPI_Allreduce of as many bytes in the
    same run, whose result, as ours, does not overwrite its operand; the training step with the same step of as many processes that do not talk. From the latency and the bandwidth so
-   measured it reckons what more ranks would give. Fastest of many, taken in turns. */
+   measured it reckons what more ranks would give. Times are the fastest of many, ratios medians of pairs. */
 #define FLUX_MPI
 #define FLUX_IMPLEMENTATION
 #include "../../flux.h"
@@ -9,19 +9,38 @@
 static flux_comm *comm;
 static int rank, ranks;
 
-/* The fastest of both ways, measured in turn, in seconds; before each all ranks meet. */
+/* What two ways took, measured in turn: the fastest of each, in seconds, and the median over the rounds of b's time by a's.
+   A round's two times are neighbours and are the slowest rank's, so the median is right where the machine's pace changes and
+   where one core is slower than another; the fastest of each may be of different paces. */
+typedef struct turns { double a, b, ratio; } turns;
+
+enum { MOST_ROUNDS = 2000 };
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Measures both ways, each time from a barrier on. */
 typedef void way(void *data);
-static void in_turns(int rounds, way *a, way *b, void *data, double *best) {
-    best[0] = best[1] = 1e9;
+static turns in_turns(int rounds, way *a, way *b, void *data) {
+    static double took[2 * MOST_ROUNDS], ratio[MOST_ROUNDS];
+    turns t = { 1e9, 1e9, 0 };
     for (int i = 0; i < 2 * rounds; i++) {
         flux_barrier(comm);
         const double start = flux__now();
         (i % 2 ? b : a)(data);
-        const double took = flux__now() - start;
-        if (took < best[i % 2]) best[i % 2] = took;
+        took[i] = flux__now() - start;
     }
-    for (int i = 0; i < 2; i++)                          /* of the slowest rank */
-        best[i] = flux_item(flux_allreduce(comm, flux_to_dtype(flux_full(best[i], 1), FLUX_F64), FLUX_MAX));
+    flux_tensor *slowest = flux_allreduce(comm, flux_from(took, 2, rounds), FLUX_MAX);
+    const double *s = (const double *)flux_data(slowest);
+    for (int i = 0; i < rounds; i++) {
+        if (s[2 * i] < t.a) t.a = s[2 * i];
+        if (s[2 * i + 1] < t.b) t.b = s[2 * i + 1];
+        ratio[i] = s[2 * i + 1] / s[2 * i];
+    }
+    qsort(ratio, (size_t)rounds, sizeof *ratio, ascending);
+    t.ratio = ratio[rounds / 2];
+    return t;
 }
 
 /* ---- collectives */
@@ -44,12 +63,11 @@ static void by_mpi(void *data) {
 
 static void collective(const char *name, int n, int64_t each) {
     tensors t = { n, { NULL }, NULL, NULL, n * each };
-    double best[2];
     t.bare = (float *)calloc((size_t)t.count, 4), t.sum = (float *)calloc((size_t)t.count, 4);
     for (int i = 0; i < n; i++) t.x[i] = flux_eval(flux_rand(each));
-    in_turns(t.count > 100000 ? 60 : 2000, by_flux, by_mpi, &t, best);
-    if (!rank) printf("allreduce of %-24s %9.1f us, bare MPI_Allreduce %9.1f us: %.2f of it\n", name, 1e6 * best[0], 1e6 * best[1],
-                      best[0] / best[1]);
+    const turns took = in_turns(t.count > 100000 ? 100 : MOST_ROUNDS, by_flux, by_mpi, &t);
+    if (!rank) printf("allreduce of %-24s %9.1f us, bare MPI_Allreduce %9.1f us: %.2f of its time\n", name, 1e6 * took.a,
+                      1e6 * took.b, 1 / took.ratio);
     free(t.bare);
     free(t.sum);
 }
@@ -70,7 +88,6 @@ static void sharded(void *data) { step((training *)data, 2); }
 
 static double training_step(int64_t batch) {
     training t;
-    double best[2];
     flux_seed(1);
     t.m = flux_chain(flux_dense(784, 1024, flux_relu), flux_dense(1024, 1024, flux_relu), flux_dense(1024, 10));
     t.s[0] = flux_setup(flux_distributed_optimiser(comm, flux_adam(1e-3)), t.m);
@@ -78,23 +95,22 @@ static double training_step(int64_t batch) {
     t.s[2] = flux_setup(flux_distributed_optimiser(comm, flux_adam(1e-3), .shard = true), t.m);
     t.x = flux_eval(flux_rand(784, batch));
     t.y = flux_eval(flux_onehot(flux_eval(flux_to_dtype(flux_mul(flux_rand(batch), 10), FLUX_I32)), 10));
-    in_turns(40, together, apart, &t, best);
+    turns took = in_turns(100, together, apart, &t);
     if (!rank) printf("step 784-1024-1024-10, batch %lld a rank: %.2f ms together, %.2f ms apart: %.2f of its speed\n", (long long)batch,
-                      1e3 * best[0], 1e3 * best[1], best[1] / best[0]);
-    in_turns(40, sharded, apart, &t, best);
-    if (!rank) printf("  with shares of the optimiser's state: %.2f ms, %.2f of its speed\n", 1e3 * best[0], best[1] / best[0]);
-    return best[1];
+                      1e3 * took.a, 1e3 * took.b, took.ratio);
+    took = in_turns(100, sharded, apart, &t);
+    if (!rank) printf("  with shares of the optimiser's state: %.2f ms, %.2f of its speed\n", 1e3 * took.a, took.ratio);
+    return took.b;
 }
 
 /* ---- many ranks, reckoned */
 
 static double bare(int64_t count) {
     tensors t = { 1, { NULL }, (float *)calloc((size_t)count, 4), (float *)calloc((size_t)count, 4), count };
-    double best[2];
-    in_turns(200, by_mpi, by_mpi, &t, best);
+    const turns took = in_turns(200, by_mpi, by_mpi, &t);
     free(t.bare);
     free(t.sum);
-    return best[0] < best[1] ? best[0] : best[1];
+    return took.a < took.b ? took.a : took.b;
 }
 
 /* Of n ranks, m floats: a ring passes 2 (n - 1) pieces of 1 / n; a tree 2 log2(n) times all of it; two levels are rings within
