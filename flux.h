@@ -20810,7 +20810,8 @@ FLUX__END_LEAN
    rows of A in panels of 32, FLUX__AMX_STEPS steps of k at a time: line l of a
    panel is word l of each row. B is read where it lies if its columns are
    contiguous along k, but for what fills no tile; else it is copied once for all
-   tasks.
+   tasks. Of an operand with a map (the windows of an image) a part at a time is
+   collected first, and packed as a matrix.
 
    Invariant: an element's sum goes over whole tiles of k from its beginning on,
    the last one padded with zeros; it is the same for any number of threads and
@@ -20827,7 +20828,7 @@ FLUX__BEGIN_HOT
 
 enum {
     FLUX__AMX_STEPS = 16,                 /* most steps of k in a panel, which are 16 words each */
-    FLUX__AMX_ROWS = 256, FLUX__AMX_COLUMNS = 512
+    FLUX__AMX_ROWS = 512, FLUX__AMX_COLUMNS = 512
 };
 
 /* What LDTILECFG reads: the rows of each tile, and the bytes of a row. */
@@ -20981,15 +20982,88 @@ static void flux__amx_pack(const uint16_t *x, int64_t row, int64_t col, int64_t 
         }
 }
 
+/* ---- operands with a map */
+
+/* Copies a run of n halves, `step` apart, once for each of `count` points, whose places are
+   at[...]: if contiguous in whole vectors, of which the last overlaps the one before. Copies are
+   to_step halves apart. */
+static FLUX__AMX_FN void flux__amx_copy_run(const uint16_t *x, int64_t step, const int64_t *at,
+                                            int64_t count, int64_t n, uint16_t *to,
+                                            int64_t to_step) {
+#define FLUX__AMX_COPY(size)                                                                       \
+    for (; c < count; c++, to += to_step) {                                                        \
+        const uint16_t *from = x + at[c];                                                          \
+        for (int64_t i = 0; i + size < n; i += size) memcpy(to + i, from + i, 2 * size);           \
+        memcpy(to + n - size, from + n - size, 2 * size);                                          \
+    }
+    int64_t c = 0;
+    if (step != 1)
+        for (; c < count; c++, to += to_step)
+            for (int64_t i = 0; i < n; i++) to[i] = x[at[c] + i * step];
+    else if (n >= 32) FLUX__AMX_COPY(32)
+    else if (n >= 16) FLUX__AMX_COPY(16)
+    else if (n >= 8) FLUX__AMX_COPY(8)
+    else if (n >= 4) FLUX__AMX_COPY(4)
+    else if (n >= 2) FLUX__AMX_COPY(2)
+    else FLUX__AMX_COPY(1)
+}
+
+/* Copies the points start ... start+count-1 of `across`, to_step halves apart in `to`; of each, the
+   elements first ... first+n-1 of `along`, contiguously. from: element (0, 0). */
+static void flux__amx_im2col(const uint16_t *from, const flux__axes *along, int64_t first,
+                             int64_t n, const flux__axes *across, int64_t start, int64_t count,
+                             uint16_t *to, int64_t to_step) {
+    flux__gemm_run run[64];
+    int64_t place[FLUX_MAX_DIMS], at[64], next = flux__axes_point(across, start, place), some;
+    for (; count > 0; count -= some, to += some * to_step) {
+        some = flux__gemm_min(count, 64);
+        for (int64_t c = 0; c < some; c++) at[c] = next, next += flux__axes_next(across, 0, place);
+        for (int64_t i = 0, m; i < n; i += m) {
+            m = n - i;
+            const int64_t runs = flux__gemm_runs(along, 1, first + i, &m, run);
+            for (int64_t r = 0; r < runs; r++)
+                flux__amx_copy_run(from + run[r].from, along->step[0], at, some, run[r].n,
+                                   to + i + run[r].to, to_step);
+        }
+    }
+}
+
+/* An operand, or a part of it: where it is, and its strides along its 32 lines (A's rows or B's
+   columns) and along k. */
+typedef struct flux__amx_part { const uint16_t *x; int64_t line, k; } flux__amx_part;
+/* most halves of a part, whose lines along k are an odd number of cache lines apart */
+enum { FLUX__AMX_COLLECTED = 32 * (32 * FLUX__AMX_STEPS + 32) };
+
+/* Finds lines first ... first+n-1 of an operand, at most 32, and k of them from k0 on. map: NULL,
+   or its maps of lines and of k, by which the part is copied to `memory`. */
+static void flux__amx_find(flux__amx_part *part, const void *x, const flux__axes *lines,
+                           const flux__axes *ks, int64_t first, int64_t n, int64_t k0, int64_t k,
+                           uint16_t *memory) {
+    if (!lines) {
+        part->x = (const uint16_t *)x + first * part->line + k0 * part->k;
+        return;
+    }
+    const bool along = ks->step[0] == 1 && (lines->step[0] != 1 || lines->dim[0] < ks->dim[0]);
+    part->x = memory, part->k = along ? 1 : 32;
+    part->line = along ? flux__gemm_up(k, 64) | 32 : 1;
+    if (along)
+        flux__amx_im2col((const uint16_t *)x, ks, k0, k, lines, first, n, memory, part->line);
+    else flux__amx_im2col((const uint16_t *)x, lines, first, n, ks, k0, k, memory, 32);
+}
+
 /* Copies 32 columns of B, of which `part` counts, contiguously along k. */
 static void flux__amx_copy_b(void *ctx, int64_t part) {
     const flux__amx_product *p = (const flux__amx_product *)ctx;
     const flux__gemm_job *j = p->job;
     const int64_t first = part * 32, n = flux__gemm_min(j->n - first, 32);
-    const uint16_t *x = (const uint16_t *)j->b + first * j->b_col;
+    const flux__axes *ks = j->b_map, *lines = ks ? ks + 1 : NULL;
+    uint16_t memory[32 * 96];
     char panel[16 * 128], *to = p->copy + first * p->b_step;
-    for (int64_t k = 0; k < j->k; k += 32, x += 32 * j->b_row, to += 64) {
-        flux__amx_pack(x, j->b_col, j->b_row, n, flux__gemm_min(j->k - k, 32), panel);
+    for (int64_t k = 0, some; k < j->k; k += some, to += 64) {
+        flux__amx_part b = { NULL, j->b_col, j->b_row };
+        some = flux__gemm_min(j->k - k, 32);
+        flux__amx_find(&b, j->b, lines, ks, first, n, k, some, memory);
+        flux__amx_pack(b.x, b.line, b.k, n, some, panel);
         for (int64_t i = 0; i < n; i += 16)
             flux__amx_turn(panel + 4 * i, 128, 16, to + i * p->b_step, p->b_step,
                            flux__gemm_min(n - i, 16));
@@ -21004,8 +21078,8 @@ static bool flux__amx_find_b(flux__amx_product *p) {
     const int64_t whole = j->k / 32 * 32;
     p->steps = (j->k + 31) / 32;
     p->b = (const char *)j->b, p->b_step = 2 * j->b_col;
-    if (j->b_row == 1 && whole == j->k) return true;
-    if (j->b_row == 1) {
+    if (j->b_row == 1 && !j->b_map && whole == j->k) return true;
+    if (j->b_row == 1 && !j->b_map) {
         if (!(p->copy = (char *)flux__scratch((size_t)j->n * 64))) return false;
         memset(p->copy, 0, (size_t)j->n * 64);
         for (int64_t i = 0; i < j->n; i++)
@@ -21025,14 +21099,19 @@ static bool flux__amx_find_b(flux__amx_product *p) {
 /* Bytes of a panel of so many steps. */
 #define FLUX__AMX_PANEL(steps) ((steps) * 16 * 128)
 
-/* Packs the panels of rows i0 ... i0+mb-1 of A, `some` steps of k from `step` on. */
+/* Packs the panels of rows i0 ... i0+mb-1 of A, `some` steps of k from `step` on. memory: for a
+   part of an A with a map. */
 static void flux__amx_panels(const flux__amx_product *p, int64_t i0, int64_t mb, int64_t step,
-                             int64_t some, char *to) {
+                             int64_t some, uint16_t *memory, char *to) {
     const flux__gemm_job *j = p->job;
-    const uint16_t *a = (const uint16_t *)j->a + step * 32 * j->a_col;
-    for (int64_t i = 0; i < mb; i += 32, to += FLUX__AMX_PANEL(some))
-        flux__amx_pack(a + (i0 + i) * j->a_row, j->a_row, j->a_col, flux__gemm_min(mb - i, 32),
-                       flux__gemm_min(some * 32, j->k - step * 32), to);
+    const flux__axes *lines = j->a_map, *ks = lines ? lines + 1 : NULL;
+    const int64_t k = flux__gemm_min(some * 32, j->k - step * 32);
+    for (int64_t i = 0; i < mb; i += 32, to += FLUX__AMX_PANEL(some)) {
+        flux__amx_part a = { NULL, j->a_row, j->a_col };
+        const int64_t n = flux__gemm_min(mb - i, 32);
+        flux__amx_find(&a, j->a, lines, ks, i0 + i, n, step * 32, k, memory);
+        flux__amx_pack(a.x, a.line, a.k, n, k, to);
+    }
 }
 
 /* Adds to mb x nb elements of C the products of these panels and the columns of B from j0 on.
@@ -21067,8 +21146,10 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
                   ld = job->c ? job->ldc : flux__gemm_up(mb, 16),
                   steps = flux__gemm_min(p->steps, FLUX__AMX_STEPS),
                   most = FLUX__AMX_PANEL((mb + 31) / 32 * steps);
-    char *panels = (char *)flux__scratch((size_t)(most + (job->c ? 0 : ld * piece * 4)));
-    if (!panels) {
+    const int64_t part = job->a_map ? 2 * FLUX__AMX_COLLECTED : 0;
+    char *memory = (char *)flux__scratch((size_t)(part + most + (job->c ? 0 : ld * piece * 4))),
+         *panels = memory + part;
+    if (!memory) {
         flux__atomic_store32(&p->failed, 1);
         return;
     }
@@ -21077,13 +21158,14 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
         char *c = job->c ? (char *)job->c + (i0 + j * ld) * 4 : panels + most;
         for (int64_t step = 0, some; step < p->steps; step += some) {
             some = flux__gemm_min(p->steps - step, FLUX__AMX_STEPS);
-            if (!once || j == j0) flux__amx_panels(p, i0, mb, step, some, panels);
+            if (!once || j == j0) flux__amx_panels(p, i0, mb, step, some,
+                                                      (uint16_t *)(void *)memory, panels);
             flux__amx_multiply(p, panels, mb, j, nb, step, some, c, ld * 4);
         }
         if (job->epilogue) job->epilogue(job->ctx, worker, i0, j, mb, nb, c, ld);
     }
     FLUX__AMX_RELEASE()
-    flux__scratch_done(panels);
+    flux__scratch_done(memory);
 }
 
 /* Whether a product of two bf16 matrices is computed by tiles: with fewer elements vectors are as
@@ -23073,10 +23155,23 @@ static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o,
     return at;
 }
 
-/* Bytes of an operand of a half format as f32, to a multiple of 64. Other operands need none. */
+/* The elements between an operand's first and last in memory, these two included; *first: how far
+   the first is from the element of index 0. */
+static int64_t flux__operand_span(const flux__operand *o, int64_t *first) {
+    int64_t least = 0, most = 0;
+    for (int d = 0; d < o->shape.ndim; d++)
+        *(o->stride[d] < 0 ? &least : &most) += (o->shape.dim[d] - 1) * o->stride[d];
+    *first = least;
+    return most - least + 1;
+}
+
+/* Bytes of an operand of a half format as f32, to a multiple of 64: of windows those of the image.
+   Other operands need none. */
 static size_t flux__widened_bytes(const flux__operand *o) {
+    int64_t first;
     if (!flux__is_half(o->dtype)) return 0;
-    return ((size_t)flux__count(&o->shape) * 4 + 63) / 64 * 64;
+    const int64_t n = o->gather ? flux__operand_span(o, &first) : flux__count(&o->shape);
+    return ((size_t)n * 4 + 63) / 64 * 64;
 }
 
 /* Converts an operand of a half format to f32, contiguous in the order of its dims. */
@@ -23104,8 +23199,7 @@ static bool flux__side_by_side(const flux__operand *o) {
     return at == n;
 }
 
-/* Converts such an operand to f32 in the order in which it lies, in parts of FLUX__WIDEN
-   elements. */
+/* Converts n contiguous elements to f32, in parts of FLUX__WIDEN elements. */
 #define FLUX__WIDEN ((int64_t)1 << 16)
 static void flux__widen_part(void *ctx, int64_t part) {
     const flux__transfer *t = (const flux__transfer *)ctx;
@@ -23113,9 +23207,8 @@ static void flux__widen_part(void *ctx, int64_t part) {
     flux__load(FLUX__F32C, t->dst + at * 4, t->dtype, t->src + at * 2, 1,
                left < FLUX__WIDEN ? left : FLUX__WIDEN);
 }
-static const char *flux__widen_all(const flux__operand *o, const char *src, void *memory) {
-    flux__transfer t = { src + o->offset * 2, (char *)memory, FLUX__F32C, o->dtype,
-                         (size_t)flux__count(&o->shape), 2, false, 0 };
+static const char *flux__widen_all(int dtype, const char *src, int64_t n, void *memory) {
+    flux__transfer t = { src, (char *)memory, FLUX__F32C, dtype, (size_t)n, 2, false, 0 };
     flux__parallel(((int64_t)t.wide + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__widen_part, &t);
     return t.dst;
 }
@@ -25074,13 +25167,19 @@ FLUX__BEGIN_HOT
 /* Whether a product is one of two bf16 matrices. */
 static bool flux__both_bf16(const flux__kernel *k) {
     const flux__operand *o = k->operand;
-    return o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && !o[0].gather && !o[1].gather &&
-           k->mnk[0] > 1 && k->mnk[1] > 1 && k->mnk[2] > 1;
+    return o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && k->mnk[0] > 1 && k->mnk[1] > 1 &&
+           k->mnk[2] > 1;
 }
 
-/* Whether AMX's tiles compute a product. */
+/* Whether AMX's tiles compute a product, */
 static bool flux__by_tiles(const flux__kernel *k) {
     return flux__both_bf16(k) && flux__amx_wants(k->mnk[0], k->mnk[1], k->mnk[2]);
+}
+/* or vnni pairs. Those of a convolution that flux__mark_windows has marked are converted: as f32 it
+   may take fewer multiplications (cpu/winograd.h). */
+static bool flux__by_pairs(const flux__kernel *k, const flux_tensor *node) {
+    return FLUX__BF16 && flux__simd() > 2 && flux__both_bf16(k) && !flux__by_tiles(k) &&
+           !node->arg.i[3];
 }
 /* Bytes that a product's operands need where they are converted. */
 static size_t flux__product_scratch(const flux__kernel *k) {
@@ -25183,6 +25282,7 @@ typedef struct flux__matrix {
     flux__operand o;
     int64_t size;       /* bytes of an element, or of a word */
     flux__axes map[2];  /* of a gathered operand: maps of its rows and its columns */
+    void *words;        /* NULL, or scratch memory for a gathered operand's pairs */
 } flux__matrix;
 
 /* Makes the map of the operand's rows (side 0) or columns (side 1) from its dims that belong to
@@ -25196,22 +25296,73 @@ static void flux__matrix_map(flux__matrix *m, int side, int more) {
     flux__merge_axes(&m->map[side], dim, step, 0, false);
 }
 
+/* The stride along `side` that a contiguous copy of a gathered operand would have. */
+static int64_t flux__copied_stride(const flux__matrix *m, int side) {
+    int64_t step = 1;
+    int d = 0;
+    while (d < m->o.shape.ndim && (m->o.owner[d] != side || m->o.shape.dim[d] == 1))
+        step *= m->o.shape.dim[d++];
+    return d < m->o.shape.ndim ? step : 1;
+}
+
+/* The elements of a gathered operand of a half format, and where they are copied to. */
+typedef struct flux__halves_copy { const uint16_t *from; uint16_t *to; } flux__halves_copy;
+static void flux__copy_halves(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
+    const flux__halves_copy *c = (const flux__halves_copy *)ctx;
+    for (int64_t i = 0; i < n; i++) c->to[at + i] = c->from[offset + i * step];
+}
+
+/* Makes the vnni pairs of a gathered operand, from a copy that is as it would be if it were stored:
+   so whether it is shows in no result. False: out of memory. */
+static bool flux__gather_pairs(flux__matrix *m, int i) {
+    const flux__operand was = m->o;
+    const int64_t n = flux__count(&was.shape), all = n + flux__gemm_up(n, 32);
+    flux__axes x;
+    int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS] = { 0 };
+    char *copy = (char *)flux__scratch((size_t)(all * 4));
+    if (!(m->words = copy)) return false;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = 1;
+    memcpy(dim, was.shape.dim, (size_t)was.shape.ndim * sizeof *dim);
+    memcpy(step, was.stride, (size_t)was.shape.ndim * sizeof *step);
+    flux__merge_axes(&x, dim, step, 0, false);
+    flux__halves_copy t = { (const uint16_t *)(const void *)m->at, (uint16_t *)(void *)copy };
+    flux__each_run(&x, was.offset, 0, n, 0, flux__copy_halves, &t);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = 1, step[d] = flux__copied_stride(m, d);
+    for (int d = 0; d < was.shape.ndim; d++) dim[was.owner[d]] *= was.shape.dim[d];
+    memcpy(m->o.shape.dim, dim, sizeof dim);
+    memcpy(m->o.stride, step, sizeof step);
+    m->o.shape.ndim = FLUX_MAX_DIMS, m->o.gather = false, m->o.offset = 0;
+    m->at = flux__pair_up(&m->o, copy, copy + (all - n) * 2, !i);
+    return true;
+}
+
 /* Prepares operand i (0: A, 1: B) of product g; `memory` receives the f32 or the words that half
-   formats become, where they are not read as they lie. */
-static void flux__matrix_operand(const flux__run *run, const flux__operand *o, int i,
+   formats become, where they are not read as they lie. False: out of memory. */
+static bool flux__matrix_operand(const flux__run *run, const flux__operand *o, int i,
                                  const flux__gemm_job *g, void *memory, flux__matrix *m) {
+    const bool widens = flux__is_half(o->dtype) && !g->tiles && !g->pairs;
+    int64_t first = 0, n = 0;
     m->o = *o;
+    m->words = NULL;
     m->size = o->dtype == FLUX_F64 ? 8 : g->tiles ? 2 : 4;
     m->at = (const char *)run->ptr[m->o.src];
-    if (m->o.gather) {
+    if (m->o.gather && g->pairs) {
+        if (!flux__gather_pairs(m, i)) return false;
+    } else if (m->o.gather) {
+        if (widens) {                     /* of windows, the image */
+            n = flux__operand_span(o, &first);
+            m->at = flux__widen_all(o->dtype, m->at + (o->offset + first) * 2, n, memory);
+            m->o.offset = -first;
+        }
         flux__matrix_map(m, 0, -1);
         flux__matrix_map(m, 1, -1);
         m->row = m->col = 0;
-        return;
-    }
-    if (g->pairs) m->at = flux__pair_up(&m->o, m->at, memory, !i);
-    else if (flux__is_half(m->o.dtype) && !g->tiles) {
-        if (flux__side_by_side(&m->o)) m->at = flux__widen_all(&m->o, m->at, memory);
+        return true;
+    } else if (g->pairs) m->at = flux__pair_up(&m->o, m->at, memory, !i);
+    else if (widens) {
+        if (flux__side_by_side(&m->o))
+            m->at = flux__widen_all(o->dtype, m->at + o->offset * 2, flux__count(&o->shape),
+                                    memory);
         else {
             m->at = (const char *)flux__widen(&m->o, m->at, memory);
             flux__contiguous_strides(&m->o.shape, m->o.stride);
@@ -25221,6 +25372,7 @@ static void flux__matrix_operand(const flux__run *run, const flux__operand *o, i
     bool vector = m->o.shape.ndim == 1;
     m->row = vector && i == 0 ? 0 : m->o.stride[0];
     m->col = vector ? (i == 0 ? m->o.stride[0] : 0) : m->o.stride[1];
+    return true;
 }
 
 /* One kernel's products: the job that all share, the operands, and the number of batches; bare:
@@ -25237,14 +25389,6 @@ typedef struct flux__products {
 #endif
 } flux__products;
 
-/* The stride along `side` that a contiguous copy of a gathered operand would have. */
-static int64_t flux__copied_stride(const flux__matrix *m, int side) {
-    int64_t step = 1;
-    int d = 0;
-    while (d < m->o.shape.ndim && (m->o.owner[d] != side || m->o.shape.dim[d] == 1))
-        step *= m->o.shape.dim[d++];
-    return d < m->o.shape.ndim ? step : 1;
-}
 /* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered
    operands were copies. */
 static int flux__products_by_inner(const flux__products *p) {
@@ -25324,17 +25468,20 @@ static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0
     for (i = 0; i < mb; i += n) {
         job.batch = (i0 + i) / m;
         n = flux__gemm_min(mb - i, m - (i0 + i) % m);
-        flux__epilogue(&job, worker, (i0 + i) % m, j0, n, nb, (char *)block + i * size, ld);
+        (flux__stores_half(job.k) ? flux__epilogue_half : flux__epilogue)(
+            &job, worker, (i0 + i) % m, j0, n, nb, (char *)block + i * size, ld);
     }
     if (job.failed) flux__atomic_store32(&((flux__job *)ctx)->failed, 1);
 }
 
 /* Joins the samples to one product of many rows where small matrices are all multiplied by the
-   same one, as small images by a weight. False: they are not of this kind. */
+   same one, as small images by a weight; by tiles all windows of images, for then the weight is
+   packed once. False: they are not of this kind. */
 static bool flux__samples_join(flux__products *p) {
     const int64_t *full = p->job.k->full;
     const flux__operand *b = &p->b.o;
-    if (p->g.tiles || p->g.m > 128 || full[3] < 2 || p->a.o.shape.ndim < 2) return false;
+    if (p->g.tiles ? !p->a.o.gather : p->g.m > 128) return false;
+    if (full[3] < 2 || p->a.o.shape.ndim < 2) return false;
     for (int d = 2; d < FLUX_MAX_DIMS; d++)
         if (d != 3 && full[d] != 1) return false;
     for (int d = 0; d < b->shape.ndim; d++)
@@ -25385,15 +25532,14 @@ static void flux__half_part(void *ctx, int64_t part) {
     first = flux__gemm_up(flux__count(&o[0].shape) * 4, 64),
         all = first + flux__count(&o[1].shape) * 4;
     char *memory = (char *)flux__scratch((size_t)all);
-    if (memory) {
-        flux__matrix_operand(p.job.run, &o[0], 0, &p.g, memory, &p.a);
-        flux__matrix_operand(p.job.run, &o[1], 1, &p.g, memory + first, &p.b);
+    if (memory && flux__matrix_operand(p.job.run, &o[0], 0, &p.g, memory, &p.a) &&
+        flux__matrix_operand(p.job.run, &o[1], 1, &p.g, memory + first, &p.b)) {
         *(h->side ? &p.g.n : &p.g.m) = n;
         p.job.first = h->side ? at * p.g.ldc : at;
         p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
         flux__product_task(&p, 0);
-        flux__scratch_done(memory);
     }
+    flux__scratch_done(memory);
     if (!memory || p.failed) flux__atomic_store32(&h->all->failed, 1);
 }
 
@@ -25520,7 +25666,7 @@ static bool flux__run_winograd(flux__products *p) {
     const flux__kernel *k = p->job.k;
     const int64_t mark = p->job.run->g->node[k->node]->arg.i[3];
     flux__winograd w;
-    if (!mark || k->operand[0].dtype != FLUX_F32 || k->operand[1].dtype != FLUX_F32) return false;
+    if (!mark || p->f64 || p->g.tiles) return false;
     memset(&w, 0, sizeof w);
     w.job = &p->job, w.flip = (mark & 2) != 0, w.wide = mark >> 2;
     w.high = p->g.m / w.wide, w.channels = p->g.k / 9, w.columns = p->g.n, w.samples = p->batches;
@@ -25543,54 +25689,61 @@ static bool flux__run_winograd(flux__products *p) {
 #  define flux__run_winograd(p) false
 #endif
 
-/* Runs a product's kernel: many batches are shared out to threads whole, few ones in blocks.
-   Returns 0, or -1 with an error recorded. */
+/* Multiplies, once the operands are ready: many batches are shared out to threads whole, few ones
+   in blocks. */
+static void flux__products_multiply(flux__products *p) {
+    const bool joined = flux__samples_join(p);
+    const int64_t batches = p->batches;
+    p->g.batches = batches;
+    if (joined) p->g.inner_kernel = 1;
+    else if (!p->g.tiles && (batches > 1 || p->g.a_map || p->g.b_map))
+        p->g.inner_kernel = flux__products_by_inner(p);
+    if (!joined && flux__run_depthwise(p)) return;
+    void *transposed = batches > 1 ? flux__transpose_shared(p) : NULL;
+    if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, p);
+    else for (int64_t i = 0; i < batches; i++) flux__product_task(p, i);
+    flux__scratch_done(transposed);
+}
+
+/* Makes the operands of a product's kernel ready. False: out of memory. */
+static bool flux__products_operands(flux__products *p) {
+    const flux__kernel *k = p->job.k;
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    char *scratch = (char *)k->scratch_at;           /* NULL: neither needs any */
+    bool ok = flux__matrix_operand(p->job.run, &k->operand[0], 0, &p->g, scratch, &p->a);
+    if (scratch) scratch += flux__widened_bytes(&k->operand[0]);
+    p->b.words = NULL;
+    ok = ok && flux__matrix_operand(p->job.run, &k->operand[1], 1, &p->g, scratch, &p->b);
+    p->g.a_row = p->a.row, p->g.a_col = p->a.col, p->g.b_row = p->b.row, p->g.b_col = p->b.col;
+    if (p->a.o.gather) p->g.a_map = p->a.map;
+    if (p->b.o.gather) p->g.b_map = p->b.map;
+    if (c->panels.used) p->g.panels = (char *)k->scratch_at + c->panels.at;
+    p->g.fill = c->panels.fill;
+    return ok;
+}
+
+/* Runs a product's kernel. Returns 0, or -1 with an error recorded. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products p;
-    int64_t batches = 1;
-    for (int d = 2; d < FLUX_MAX_DIMS; d++) batches *= k->full[d];
-    if (k->mnk[0] * k->mnk[1] * batches == 0) return 0;
+    p.batches = 1;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) p.batches *= k->full[d];
+    if (k->mnk[0] * k->mnk[1] * p.batches == 0) return 0;
     memset(&p.job, 0, sizeof p.job);
     memset(&p.g, 0, sizeof p.g);
-    p.failed = 0, p.batches = batches;
+    p.failed = 0;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
-    p.g.tiles = flux__by_tiles(k);
-    p.g.pairs = FLUX__BF16 && !p.g.tiles && flux__simd() > 2 && flux__both_bf16(k);
+    p.g.tiles = flux__by_tiles(k), p.g.pairs = flux__by_pairs(k, run->g->node[k->node]);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
         p.g.ldc = p.g.m;
     if (!p.bare) p.g.epilogue = flux__stores_half(k) ? flux__epilogue_half : flux__epilogue;
-    if (flux__halves_apart(&p)) {
-        p.job.failed = p.failed;
-        return flux__job_ok(&p.job) ? 0 : -1;
+    if (!flux__halves_apart(&p)) {
+        if (!flux__products_operands(&p)) p.failed = 1;
+        else if (!flux__run_winograd(&p)) flux__products_multiply(&p);
+        flux__scratch_done(p.a.words);
+        flux__scratch_done(p.b.words);
     }
-    flux__matrix_operand(run, &k->operand[0], 0, &p.g, k->scratch_at, &p.a);
-    char *scratch = (char *)k->scratch_at;           /* NULL: neither needs any */
-    if (scratch) scratch += flux__widened_bytes(&k->operand[0]);
-    flux__matrix_operand(run, &k->operand[1], 1, &p.g, scratch, &p.b);
-    p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
-    if (p.a.o.gather) p.g.a_map = p.a.map;
-    if (p.b.o.gather) p.g.b_map = p.b.map;
-    const flux__cpu *c = (const flux__cpu *)k->ready;
-    if (c->panels.used) p.g.panels = (char *)k->scratch_at + c->panels.at;
-    p.g.fill = c->panels.fill;
-    if (flux__run_winograd(&p)) return flux__job_ok(&p.job) ? 0 : -1;
-    bool joined = flux__samples_join(&p);
-    p.g.batches = p.batches;
-    if (joined) p.g.inner_kernel = 1;
-    else if (!p.g.tiles && (p.batches > 1 || p.g.a_map || p.g.b_map))
-        p.g.inner_kernel = flux__products_by_inner(&p);
-    if (!joined && flux__run_depthwise(&p)) {
-        p.job.failed = p.failed;
-        return flux__job_ok(&p.job) ? 0 : -1;
-    }
-    void *transposed = p.batches > 1 ? flux__transpose_shared(&p) : NULL;
-    if (joined) flux__product_task(&p, 0);
-    else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
-    else
-        for (int64_t i = 0; i < batches; i++) flux__product_task(&p, i);
-    flux__scratch_done(transposed);
-    p.job.failed = p.failed;
+    if (p.failed) p.job.failed = 1;
     return flux__job_ok(&p.job) ? 0 : -1;
 }
 
@@ -26473,7 +26626,8 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
 
 /* The CPU's row. */
 #define FLUX__CPU_ROW                                                                              \
-    { "CPU", FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS,                        \
+    { "CPU",                                                                                       \
+      FLUX__GATHERS_HALVES | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS,        \
       flux__cpu_works, flux__cpu_works, flux__cpu_count, flux__cpu_name, flux__cpu_component,      \
       flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,             \
       flux__cpu_wait, NULL, flux__cpu_ready, flux__cpu_run, flux__cpu_drop, NULL, NULL }

@@ -74,6 +74,7 @@ static void tile_dot(int c, int a, int b) {
 #define FLUX__AMX_DOT(c, a, b) tile_dot(c, a, b);
 #define FLUX_IMPLEMENTATION
 #include "test.h"
+#include "half_convs.h"
 
 #if !FLUX__AMX
 TEST(there_are_no_tiles) { SKIP("they need Linux on x86-64, and gcc 11 or clang 12 (Debian: gcc)"); }
@@ -145,6 +146,20 @@ TEST(gradients_go_by_tiles) {
     flux_grads *d = flux_gradient(flux_sum(flux_mul(flux_matmul(w, x), g)), w, x);
     CHECK(worst(g, flux_transpose(x), flux_grad(d, w)) <= 1);
     CHECK(worst(flux_transpose(w), g, flux_grad(d, x)) <= 1);
+}
+
+/* Of a convolution the windows are collected part by part. */
+TEST(convolutions_go_by_tiles) {
+    int by_tiles = 0;
+    flux_seed(5);
+    for (int i = 0; i < 40; i++) FLUX_SCOPE {
+        half_conv c = half_convs_any(FLUX_BF16);
+        tiles_used = 0;
+        if (!half_convs_agree(&c)) fprintf(stderr, "    convolution %d\n", i);
+        by_tiles += tiles_used;
+    }
+    CHECK(by_tiles >= 10);
+    flux_threads(0);
 }
 
 #if FLUX__X86

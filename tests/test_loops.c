@@ -2,6 +2,7 @@
    instruction set that this machine has, against libm in double; casts; reductions; random numbers. */
 #define FLUX_IMPLEMENTATION
 #include "test.h"
+#include "half_convs.h"
 #include <float.h>
 
 #if FLUX__VECTORS && FLUX__X86
@@ -1340,6 +1341,23 @@ TEST(rows_that_ascend_are_written_with_what_is_between) {
         free(from.memory), free(to.memory);
     }
     CHECK(ascending > 50);
+}
+
+/* Convolutions with each instruction set, whose products of half formats differ. */
+TEST(half_convolutions_of_any_shape) {
+    ONLY_ON_CPU();
+    const int was = flux__simd_known, best = flux__simd_detect();
+    flux_seed(6);
+    for (int level = 0; level <= best; level++)
+        for (int i = 0; i < 24; i++) FLUX_SCOPE {
+            flux__thread *self = flux__self();       /* what is planned is so for an instruction set */
+            if (self->plans) flux__plans_free(self->plans), self->plans = NULL;
+            flux__atomic_store32(&flux__simd_known, level + 1);
+            half_conv c = half_convs_any(i % 3 ? FLUX_BF16 : FLUX_F16);
+            if (!half_convs_agree(&c)) fprintf(stderr, "    level %d, convolution %d\n", level, i);
+        }
+    flux__atomic_store32(&flux__simd_known, was);
+    flux_threads(0);
 }
 
 TEST_MAIN()

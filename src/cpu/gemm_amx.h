@@ -4,6 +4,7 @@
 #include "../base/threads.h" /* flux__atomic_store32 */
 #include "../base/system.h"
 #include "../base/workers.h"
+#include "../schedule/analysis.h"
 #include "loops.h"
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
@@ -21,7 +22,8 @@
    rows of A in panels of 32, FLUX__AMX_STEPS steps of k at a time: line l of a
    panel is word l of each row. B is read where it lies if its columns are
    contiguous along k, but for what fills no tile; else it is copied once for all
-   tasks.
+   tasks. Of an operand with a map (the windows of an image) a part at a time is
+   collected first, and packed as a matrix.
 
    Invariant: an element's sum goes over whole tiles of k from its beginning on,
    the last one padded with zeros; it is the same for any number of threads and
@@ -38,7 +40,7 @@ FLUX__BEGIN_HOT
 
 enum {
     FLUX__AMX_STEPS = 16,                 /* most steps of k in a panel, which are 16 words each */
-    FLUX__AMX_ROWS = 256, FLUX__AMX_COLUMNS = 512
+    FLUX__AMX_ROWS = 512, FLUX__AMX_COLUMNS = 512
 };
 
 /* What LDTILECFG reads: the rows of each tile, and the bytes of a row. */
@@ -192,15 +194,88 @@ static void flux__amx_pack(const uint16_t *x, int64_t row, int64_t col, int64_t 
         }
 }
 
+/* ---- operands with a map */
+
+/* Copies a run of n halves, `step` apart, once for each of `count` points, whose places are
+   at[...]: if contiguous in whole vectors, of which the last overlaps the one before. Copies are
+   to_step halves apart. */
+static FLUX__AMX_FN void flux__amx_copy_run(const uint16_t *x, int64_t step, const int64_t *at,
+                                            int64_t count, int64_t n, uint16_t *to,
+                                            int64_t to_step) {
+#define FLUX__AMX_COPY(size)                                                                       \
+    for (; c < count; c++, to += to_step) {                                                        \
+        const uint16_t *from = x + at[c];                                                          \
+        for (int64_t i = 0; i + size < n; i += size) memcpy(to + i, from + i, 2 * size);           \
+        memcpy(to + n - size, from + n - size, 2 * size);                                          \
+    }
+    int64_t c = 0;
+    if (step != 1)
+        for (; c < count; c++, to += to_step)
+            for (int64_t i = 0; i < n; i++) to[i] = x[at[c] + i * step];
+    else if (n >= 32) FLUX__AMX_COPY(32)
+    else if (n >= 16) FLUX__AMX_COPY(16)
+    else if (n >= 8) FLUX__AMX_COPY(8)
+    else if (n >= 4) FLUX__AMX_COPY(4)
+    else if (n >= 2) FLUX__AMX_COPY(2)
+    else FLUX__AMX_COPY(1)
+}
+
+/* Copies the points start ... start+count-1 of `across`, to_step halves apart in `to`; of each, the
+   elements first ... first+n-1 of `along`, contiguously. from: element (0, 0). */
+static void flux__amx_im2col(const uint16_t *from, const flux__axes *along, int64_t first,
+                             int64_t n, const flux__axes *across, int64_t start, int64_t count,
+                             uint16_t *to, int64_t to_step) {
+    flux__gemm_run run[64];
+    int64_t place[FLUX_MAX_DIMS], at[64], next = flux__axes_point(across, start, place), some;
+    for (; count > 0; count -= some, to += some * to_step) {
+        some = flux__gemm_min(count, 64);
+        for (int64_t c = 0; c < some; c++) at[c] = next, next += flux__axes_next(across, 0, place);
+        for (int64_t i = 0, m; i < n; i += m) {
+            m = n - i;
+            const int64_t runs = flux__gemm_runs(along, 1, first + i, &m, run);
+            for (int64_t r = 0; r < runs; r++)
+                flux__amx_copy_run(from + run[r].from, along->step[0], at, some, run[r].n,
+                                   to + i + run[r].to, to_step);
+        }
+    }
+}
+
+/* An operand, or a part of it: where it is, and its strides along its 32 lines (A's rows or B's
+   columns) and along k. */
+typedef struct flux__amx_part { const uint16_t *x; int64_t line, k; } flux__amx_part;
+/* most halves of a part, whose lines along k are an odd number of cache lines apart */
+enum { FLUX__AMX_COLLECTED = 32 * (32 * FLUX__AMX_STEPS + 32) };
+
+/* Finds lines first ... first+n-1 of an operand, at most 32, and k of them from k0 on. map: NULL,
+   or its maps of lines and of k, by which the part is copied to `memory`. */
+static void flux__amx_find(flux__amx_part *part, const void *x, const flux__axes *lines,
+                           const flux__axes *ks, int64_t first, int64_t n, int64_t k0, int64_t k,
+                           uint16_t *memory) {
+    if (!lines) {
+        part->x = (const uint16_t *)x + first * part->line + k0 * part->k;
+        return;
+    }
+    const bool along = ks->step[0] == 1 && (lines->step[0] != 1 || lines->dim[0] < ks->dim[0]);
+    part->x = memory, part->k = along ? 1 : 32;
+    part->line = along ? flux__gemm_up(k, 64) | 32 : 1;
+    if (along)
+        flux__amx_im2col((const uint16_t *)x, ks, k0, k, lines, first, n, memory, part->line);
+    else flux__amx_im2col((const uint16_t *)x, lines, first, n, ks, k0, k, memory, 32);
+}
+
 /* Copies 32 columns of B, of which `part` counts, contiguously along k. */
 static void flux__amx_copy_b(void *ctx, int64_t part) {
     const flux__amx_product *p = (const flux__amx_product *)ctx;
     const flux__gemm_job *j = p->job;
     const int64_t first = part * 32, n = flux__gemm_min(j->n - first, 32);
-    const uint16_t *x = (const uint16_t *)j->b + first * j->b_col;
+    const flux__axes *ks = j->b_map, *lines = ks ? ks + 1 : NULL;
+    uint16_t memory[32 * 96];
     char panel[16 * 128], *to = p->copy + first * p->b_step;
-    for (int64_t k = 0; k < j->k; k += 32, x += 32 * j->b_row, to += 64) {
-        flux__amx_pack(x, j->b_col, j->b_row, n, flux__gemm_min(j->k - k, 32), panel);
+    for (int64_t k = 0, some; k < j->k; k += some, to += 64) {
+        flux__amx_part b = { NULL, j->b_col, j->b_row };
+        some = flux__gemm_min(j->k - k, 32);
+        flux__amx_find(&b, j->b, lines, ks, first, n, k, some, memory);
+        flux__amx_pack(b.x, b.line, b.k, n, some, panel);
         for (int64_t i = 0; i < n; i += 16)
             flux__amx_turn(panel + 4 * i, 128, 16, to + i * p->b_step, p->b_step,
                            flux__gemm_min(n - i, 16));
@@ -215,8 +290,8 @@ static bool flux__amx_find_b(flux__amx_product *p) {
     const int64_t whole = j->k / 32 * 32;
     p->steps = (j->k + 31) / 32;
     p->b = (const char *)j->b, p->b_step = 2 * j->b_col;
-    if (j->b_row == 1 && whole == j->k) return true;
-    if (j->b_row == 1) {
+    if (j->b_row == 1 && !j->b_map && whole == j->k) return true;
+    if (j->b_row == 1 && !j->b_map) {
         if (!(p->copy = (char *)flux__scratch((size_t)j->n * 64))) return false;
         memset(p->copy, 0, (size_t)j->n * 64);
         for (int64_t i = 0; i < j->n; i++)
@@ -236,14 +311,19 @@ static bool flux__amx_find_b(flux__amx_product *p) {
 /* Bytes of a panel of so many steps. */
 #define FLUX__AMX_PANEL(steps) ((steps) * 16 * 128)
 
-/* Packs the panels of rows i0 ... i0+mb-1 of A, `some` steps of k from `step` on. */
+/* Packs the panels of rows i0 ... i0+mb-1 of A, `some` steps of k from `step` on. memory: for a
+   part of an A with a map. */
 static void flux__amx_panels(const flux__amx_product *p, int64_t i0, int64_t mb, int64_t step,
-                             int64_t some, char *to) {
+                             int64_t some, uint16_t *memory, char *to) {
     const flux__gemm_job *j = p->job;
-    const uint16_t *a = (const uint16_t *)j->a + step * 32 * j->a_col;
-    for (int64_t i = 0; i < mb; i += 32, to += FLUX__AMX_PANEL(some))
-        flux__amx_pack(a + (i0 + i) * j->a_row, j->a_row, j->a_col, flux__gemm_min(mb - i, 32),
-                       flux__gemm_min(some * 32, j->k - step * 32), to);
+    const flux__axes *lines = j->a_map, *ks = lines ? lines + 1 : NULL;
+    const int64_t k = flux__gemm_min(some * 32, j->k - step * 32);
+    for (int64_t i = 0; i < mb; i += 32, to += FLUX__AMX_PANEL(some)) {
+        flux__amx_part a = { NULL, j->a_row, j->a_col };
+        const int64_t n = flux__gemm_min(mb - i, 32);
+        flux__amx_find(&a, j->a, lines, ks, i0 + i, n, step * 32, k, memory);
+        flux__amx_pack(a.x, a.line, a.k, n, k, to);
+    }
 }
 
 /* Adds to mb x nb elements of C the products of these panels and the columns of B from j0 on.
@@ -278,8 +358,10 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
                   ld = job->c ? job->ldc : flux__gemm_up(mb, 16),
                   steps = flux__gemm_min(p->steps, FLUX__AMX_STEPS),
                   most = FLUX__AMX_PANEL((mb + 31) / 32 * steps);
-    char *panels = (char *)flux__scratch((size_t)(most + (job->c ? 0 : ld * piece * 4)));
-    if (!panels) {
+    const int64_t part = job->a_map ? 2 * FLUX__AMX_COLLECTED : 0;
+    char *memory = (char *)flux__scratch((size_t)(part + most + (job->c ? 0 : ld * piece * 4))),
+         *panels = memory + part;
+    if (!memory) {
         flux__atomic_store32(&p->failed, 1);
         return;
     }
@@ -288,13 +370,14 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
         char *c = job->c ? (char *)job->c + (i0 + j * ld) * 4 : panels + most;
         for (int64_t step = 0, some; step < p->steps; step += some) {
             some = flux__gemm_min(p->steps - step, FLUX__AMX_STEPS);
-            if (!once || j == j0) flux__amx_panels(p, i0, mb, step, some, panels);
+            if (!once || j == j0) flux__amx_panels(p, i0, mb, step, some,
+                                                      (uint16_t *)(void *)memory, panels);
             flux__amx_multiply(p, panels, mb, j, nb, step, some, c, ld * 4);
         }
         if (job->epilogue) job->epilogue(job->ctx, worker, i0, j, mb, nb, c, ld);
     }
     FLUX__AMX_RELEASE()
-    flux__scratch_done(panels);
+    flux__scratch_done(memory);
 }
 
 /* Whether a product of two bf16 matrices is computed by tiles: with fewer elements vectors are as

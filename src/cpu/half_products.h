@@ -10,6 +10,7 @@
 #include "../schedule/analysis.h"
 #include "../schedule/dispatch.h"
 #include "loops.h"
+#include "blocks.h"
 #include "backend.h"
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
@@ -44,13 +45,19 @@ FLUX__BEGIN_HOT
 /* Whether a product is one of two bf16 matrices. */
 static bool flux__both_bf16(const flux__kernel *k) {
     const flux__operand *o = k->operand;
-    return o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && !o[0].gather && !o[1].gather &&
-           k->mnk[0] > 1 && k->mnk[1] > 1 && k->mnk[2] > 1;
+    return o[0].dtype == FLUX_BF16 && o[1].dtype == FLUX_BF16 && k->mnk[0] > 1 && k->mnk[1] > 1 &&
+           k->mnk[2] > 1;
 }
 
-/* Whether AMX's tiles compute a product. */
+/* Whether AMX's tiles compute a product, */
 static bool flux__by_tiles(const flux__kernel *k) {
     return flux__both_bf16(k) && flux__amx_wants(k->mnk[0], k->mnk[1], k->mnk[2]);
+}
+/* or vnni pairs. Those of a convolution that flux__mark_windows has marked are converted: as f32 it
+   may take fewer multiplications (cpu/winograd.h). */
+static bool flux__by_pairs(const flux__kernel *k, const flux_tensor *node) {
+    return FLUX__BF16 && flux__simd() > 2 && flux__both_bf16(k) && !flux__by_tiles(k) &&
+           !node->arg.i[3];
 }
 /* Bytes that a product's operands need where they are converted. */
 static size_t flux__product_scratch(const flux__kernel *k) {
@@ -153,6 +160,7 @@ typedef struct flux__matrix {
     flux__operand o;
     int64_t size;       /* bytes of an element, or of a word */
     flux__axes map[2];  /* of a gathered operand: maps of its rows and its columns */
+    void *words;        /* NULL, or scratch memory for a gathered operand's pairs */
 } flux__matrix;
 
 /* Makes the map of the operand's rows (side 0) or columns (side 1) from its dims that belong to
@@ -166,22 +174,73 @@ static void flux__matrix_map(flux__matrix *m, int side, int more) {
     flux__merge_axes(&m->map[side], dim, step, 0, false);
 }
 
+/* The stride along `side` that a contiguous copy of a gathered operand would have. */
+static int64_t flux__copied_stride(const flux__matrix *m, int side) {
+    int64_t step = 1;
+    int d = 0;
+    while (d < m->o.shape.ndim && (m->o.owner[d] != side || m->o.shape.dim[d] == 1))
+        step *= m->o.shape.dim[d++];
+    return d < m->o.shape.ndim ? step : 1;
+}
+
+/* The elements of a gathered operand of a half format, and where they are copied to. */
+typedef struct flux__halves_copy { const uint16_t *from; uint16_t *to; } flux__halves_copy;
+static void flux__copy_halves(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
+    const flux__halves_copy *c = (const flux__halves_copy *)ctx;
+    for (int64_t i = 0; i < n; i++) c->to[at + i] = c->from[offset + i * step];
+}
+
+/* Makes the vnni pairs of a gathered operand, from a copy that is as it would be if it were stored:
+   so whether it is shows in no result. False: out of memory. */
+static bool flux__gather_pairs(flux__matrix *m, int i) {
+    const flux__operand was = m->o;
+    const int64_t n = flux__count(&was.shape), all = n + flux__gemm_up(n, 32);
+    flux__axes x;
+    int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS] = { 0 };
+    char *copy = (char *)flux__scratch((size_t)(all * 4));
+    if (!(m->words = copy)) return false;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = 1;
+    memcpy(dim, was.shape.dim, (size_t)was.shape.ndim * sizeof *dim);
+    memcpy(step, was.stride, (size_t)was.shape.ndim * sizeof *step);
+    flux__merge_axes(&x, dim, step, 0, false);
+    flux__halves_copy t = { (const uint16_t *)(const void *)m->at, (uint16_t *)(void *)copy };
+    flux__each_run(&x, was.offset, 0, n, 0, flux__copy_halves, &t);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = 1, step[d] = flux__copied_stride(m, d);
+    for (int d = 0; d < was.shape.ndim; d++) dim[was.owner[d]] *= was.shape.dim[d];
+    memcpy(m->o.shape.dim, dim, sizeof dim);
+    memcpy(m->o.stride, step, sizeof step);
+    m->o.shape.ndim = FLUX_MAX_DIMS, m->o.gather = false, m->o.offset = 0;
+    m->at = flux__pair_up(&m->o, copy, copy + (all - n) * 2, !i);
+    return true;
+}
+
 /* Prepares operand i (0: A, 1: B) of product g; `memory` receives the f32 or the words that half
-   formats become, where they are not read as they lie. */
-static void flux__matrix_operand(const flux__run *run, const flux__operand *o, int i,
+   formats become, where they are not read as they lie. False: out of memory. */
+static bool flux__matrix_operand(const flux__run *run, const flux__operand *o, int i,
                                  const flux__gemm_job *g, void *memory, flux__matrix *m) {
+    const bool widens = flux__is_half(o->dtype) && !g->tiles && !g->pairs;
+    int64_t first = 0, n = 0;
     m->o = *o;
+    m->words = NULL;
     m->size = o->dtype == FLUX_F64 ? 8 : g->tiles ? 2 : 4;
     m->at = (const char *)run->ptr[m->o.src];
-    if (m->o.gather) {
+    if (m->o.gather && g->pairs) {
+        if (!flux__gather_pairs(m, i)) return false;
+    } else if (m->o.gather) {
+        if (widens) {                     /* of windows, the image */
+            n = flux__operand_span(o, &first);
+            m->at = flux__widen_all(o->dtype, m->at + (o->offset + first) * 2, n, memory);
+            m->o.offset = -first;
+        }
         flux__matrix_map(m, 0, -1);
         flux__matrix_map(m, 1, -1);
         m->row = m->col = 0;
-        return;
-    }
-    if (g->pairs) m->at = flux__pair_up(&m->o, m->at, memory, !i);
-    else if (flux__is_half(m->o.dtype) && !g->tiles) {
-        if (flux__side_by_side(&m->o)) m->at = flux__widen_all(&m->o, m->at, memory);
+        return true;
+    } else if (g->pairs) m->at = flux__pair_up(&m->o, m->at, memory, !i);
+    else if (widens) {
+        if (flux__side_by_side(&m->o))
+            m->at = flux__widen_all(o->dtype, m->at + o->offset * 2, flux__count(&o->shape),
+                                    memory);
         else {
             m->at = (const char *)flux__widen(&m->o, m->at, memory);
             flux__contiguous_strides(&m->o.shape, m->o.stride);
@@ -191,6 +250,7 @@ static void flux__matrix_operand(const flux__run *run, const flux__operand *o, i
     bool vector = m->o.shape.ndim == 1;
     m->row = vector && i == 0 ? 0 : m->o.stride[0];
     m->col = vector ? (i == 0 ? m->o.stride[0] : 0) : m->o.stride[1];
+    return true;
 }
 
 /* One kernel's products: the job that all share, the operands, and the number of batches; bare:
@@ -207,14 +267,6 @@ typedef struct flux__products {
 #endif
 } flux__products;
 
-/* The stride along `side` that a contiguous copy of a gathered operand would have. */
-static int64_t flux__copied_stride(const flux__matrix *m, int side) {
-    int64_t step = 1;
-    int d = 0;
-    while (d < m->o.shape.ndim && (m->o.owner[d] != side || m->o.shape.dim[d] == 1))
-        step *= m->o.shape.dim[d++];
-    return d < m->o.shape.ndim ? step : 1;
-}
 /* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered
    operands were copies. */
 static int flux__products_by_inner(const flux__products *p) {
@@ -294,17 +346,20 @@ static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0
     for (i = 0; i < mb; i += n) {
         job.batch = (i0 + i) / m;
         n = flux__gemm_min(mb - i, m - (i0 + i) % m);
-        flux__epilogue(&job, worker, (i0 + i) % m, j0, n, nb, (char *)block + i * size, ld);
+        (flux__stores_half(job.k) ? flux__epilogue_half : flux__epilogue)(
+            &job, worker, (i0 + i) % m, j0, n, nb, (char *)block + i * size, ld);
     }
     if (job.failed) flux__atomic_store32(&((flux__job *)ctx)->failed, 1);
 }
 
 /* Joins the samples to one product of many rows where small matrices are all multiplied by the
-   same one, as small images by a weight. False: they are not of this kind. */
+   same one, as small images by a weight; by tiles all windows of images, for then the weight is
+   packed once. False: they are not of this kind. */
 static bool flux__samples_join(flux__products *p) {
     const int64_t *full = p->job.k->full;
     const flux__operand *b = &p->b.o;
-    if (p->g.tiles || p->g.m > 128 || full[3] < 2 || p->a.o.shape.ndim < 2) return false;
+    if (p->g.tiles ? !p->a.o.gather : p->g.m > 128) return false;
+    if (full[3] < 2 || p->a.o.shape.ndim < 2) return false;
     for (int d = 2; d < FLUX_MAX_DIMS; d++)
         if (d != 3 && full[d] != 1) return false;
     for (int d = 0; d < b->shape.ndim; d++)
@@ -355,15 +410,14 @@ static void flux__half_part(void *ctx, int64_t part) {
     first = flux__gemm_up(flux__count(&o[0].shape) * 4, 64),
         all = first + flux__count(&o[1].shape) * 4;
     char *memory = (char *)flux__scratch((size_t)all);
-    if (memory) {
-        flux__matrix_operand(p.job.run, &o[0], 0, &p.g, memory, &p.a);
-        flux__matrix_operand(p.job.run, &o[1], 1, &p.g, memory + first, &p.b);
+    if (memory && flux__matrix_operand(p.job.run, &o[0], 0, &p.g, memory, &p.a) &&
+        flux__matrix_operand(p.job.run, &o[1], 1, &p.g, memory + first, &p.b)) {
         *(h->side ? &p.g.n : &p.g.m) = n;
         p.job.first = h->side ? at * p.g.ldc : at;
         p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
         flux__product_task(&p, 0);
-        flux__scratch_done(memory);
     }
+    flux__scratch_done(memory);
     if (!memory || p.failed) flux__atomic_store32(&h->all->failed, 1);
 }
 
@@ -490,7 +544,7 @@ static bool flux__run_winograd(flux__products *p) {
     const flux__kernel *k = p->job.k;
     const int64_t mark = p->job.run->g->node[k->node]->arg.i[3];
     flux__winograd w;
-    if (!mark || k->operand[0].dtype != FLUX_F32 || k->operand[1].dtype != FLUX_F32) return false;
+    if (!mark || p->f64 || p->g.tiles) return false;
     memset(&w, 0, sizeof w);
     w.job = &p->job, w.flip = (mark & 2) != 0, w.wide = mark >> 2;
     w.high = p->g.m / w.wide, w.channels = p->g.k / 9, w.columns = p->g.n, w.samples = p->batches;
@@ -513,54 +567,61 @@ static bool flux__run_winograd(flux__products *p) {
 #  define flux__run_winograd(p) false
 #endif
 
-/* Runs a product's kernel: many batches are shared out to threads whole, few ones in blocks.
-   Returns 0, or -1 with an error recorded. */
+/* Multiplies, once the operands are ready: many batches are shared out to threads whole, few ones
+   in blocks. */
+static void flux__products_multiply(flux__products *p) {
+    const bool joined = flux__samples_join(p);
+    const int64_t batches = p->batches;
+    p->g.batches = batches;
+    if (joined) p->g.inner_kernel = 1;
+    else if (!p->g.tiles && (batches > 1 || p->g.a_map || p->g.b_map))
+        p->g.inner_kernel = flux__products_by_inner(p);
+    if (!joined && flux__run_depthwise(p)) return;
+    void *transposed = batches > 1 ? flux__transpose_shared(p) : NULL;
+    if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, p);
+    else for (int64_t i = 0; i < batches; i++) flux__product_task(p, i);
+    flux__scratch_done(transposed);
+}
+
+/* Makes the operands of a product's kernel ready. False: out of memory. */
+static bool flux__products_operands(flux__products *p) {
+    const flux__kernel *k = p->job.k;
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    char *scratch = (char *)k->scratch_at;           /* NULL: neither needs any */
+    bool ok = flux__matrix_operand(p->job.run, &k->operand[0], 0, &p->g, scratch, &p->a);
+    if (scratch) scratch += flux__widened_bytes(&k->operand[0]);
+    p->b.words = NULL;
+    ok = ok && flux__matrix_operand(p->job.run, &k->operand[1], 1, &p->g, scratch, &p->b);
+    p->g.a_row = p->a.row, p->g.a_col = p->a.col, p->g.b_row = p->b.row, p->g.b_col = p->b.col;
+    if (p->a.o.gather) p->g.a_map = p->a.map;
+    if (p->b.o.gather) p->g.b_map = p->b.map;
+    if (c->panels.used) p->g.panels = (char *)k->scratch_at + c->panels.at;
+    p->g.fill = c->panels.fill;
+    return ok;
+}
+
+/* Runs a product's kernel. Returns 0, or -1 with an error recorded. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products p;
-    int64_t batches = 1;
-    for (int d = 2; d < FLUX_MAX_DIMS; d++) batches *= k->full[d];
-    if (k->mnk[0] * k->mnk[1] * batches == 0) return 0;
+    p.batches = 1;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) p.batches *= k->full[d];
+    if (k->mnk[0] * k->mnk[1] * p.batches == 0) return 0;
     memset(&p.job, 0, sizeof p.job);
     memset(&p.g, 0, sizeof p.g);
-    p.failed = 0, p.batches = batches;
+    p.failed = 0;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
-    p.g.tiles = flux__by_tiles(k);
-    p.g.pairs = FLUX__BF16 && !p.g.tiles && flux__simd() > 2 && flux__both_bf16(k);
+    p.g.tiles = flux__by_tiles(k), p.g.pairs = flux__by_pairs(k, run->g->node[k->node]);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
         p.g.ldc = p.g.m;
     if (!p.bare) p.g.epilogue = flux__stores_half(k) ? flux__epilogue_half : flux__epilogue;
-    if (flux__halves_apart(&p)) {
-        p.job.failed = p.failed;
-        return flux__job_ok(&p.job) ? 0 : -1;
+    if (!flux__halves_apart(&p)) {
+        if (!flux__products_operands(&p)) p.failed = 1;
+        else if (!flux__run_winograd(&p)) flux__products_multiply(&p);
+        flux__scratch_done(p.a.words);
+        flux__scratch_done(p.b.words);
     }
-    flux__matrix_operand(run, &k->operand[0], 0, &p.g, k->scratch_at, &p.a);
-    char *scratch = (char *)k->scratch_at;           /* NULL: neither needs any */
-    if (scratch) scratch += flux__widened_bytes(&k->operand[0]);
-    flux__matrix_operand(run, &k->operand[1], 1, &p.g, scratch, &p.b);
-    p.g.a_row = p.a.row, p.g.a_col = p.a.col, p.g.b_row = p.b.row, p.g.b_col = p.b.col;
-    if (p.a.o.gather) p.g.a_map = p.a.map;
-    if (p.b.o.gather) p.g.b_map = p.b.map;
-    const flux__cpu *c = (const flux__cpu *)k->ready;
-    if (c->panels.used) p.g.panels = (char *)k->scratch_at + c->panels.at;
-    p.g.fill = c->panels.fill;
-    if (flux__run_winograd(&p)) return flux__job_ok(&p.job) ? 0 : -1;
-    bool joined = flux__samples_join(&p);
-    p.g.batches = p.batches;
-    if (joined) p.g.inner_kernel = 1;
-    else if (!p.g.tiles && (p.batches > 1 || p.g.a_map || p.g.b_map))
-        p.g.inner_kernel = flux__products_by_inner(&p);
-    if (!joined && flux__run_depthwise(&p)) {
-        p.job.failed = p.failed;
-        return flux__job_ok(&p.job) ? 0 : -1;
-    }
-    void *transposed = p.batches > 1 ? flux__transpose_shared(&p) : NULL;
-    if (joined) flux__product_task(&p, 0);
-    else if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, &p);
-    else
-        for (int64_t i = 0; i < batches; i++) flux__product_task(&p, i);
-    flux__scratch_done(transposed);
-    p.job.failed = p.failed;
+    if (p.failed) p.job.failed = 1;
     return flux__job_ok(&p.job) ? 0 : -1;
 }
 

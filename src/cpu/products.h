@@ -116,10 +116,23 @@ static int64_t flux__batch_offset(const flux__kernel *k, const flux__operand *o,
     return at;
 }
 
-/* Bytes of an operand of a half format as f32, to a multiple of 64. Other operands need none. */
+/* The elements between an operand's first and last in memory, these two included; *first: how far
+   the first is from the element of index 0. */
+static int64_t flux__operand_span(const flux__operand *o, int64_t *first) {
+    int64_t least = 0, most = 0;
+    for (int d = 0; d < o->shape.ndim; d++)
+        *(o->stride[d] < 0 ? &least : &most) += (o->shape.dim[d] - 1) * o->stride[d];
+    *first = least;
+    return most - least + 1;
+}
+
+/* Bytes of an operand of a half format as f32, to a multiple of 64: of windows those of the image.
+   Other operands need none. */
 static size_t flux__widened_bytes(const flux__operand *o) {
+    int64_t first;
     if (!flux__is_half(o->dtype)) return 0;
-    return ((size_t)flux__count(&o->shape) * 4 + 63) / 64 * 64;
+    const int64_t n = o->gather ? flux__operand_span(o, &first) : flux__count(&o->shape);
+    return ((size_t)n * 4 + 63) / 64 * 64;
 }
 
 /* Converts an operand of a half format to f32, contiguous in the order of its dims. */
@@ -147,8 +160,7 @@ static bool flux__side_by_side(const flux__operand *o) {
     return at == n;
 }
 
-/* Converts such an operand to f32 in the order in which it lies, in parts of FLUX__WIDEN
-   elements. */
+/* Converts n contiguous elements to f32, in parts of FLUX__WIDEN elements. */
 #define FLUX__WIDEN ((int64_t)1 << 16)
 static void flux__widen_part(void *ctx, int64_t part) {
     const flux__transfer *t = (const flux__transfer *)ctx;
@@ -156,9 +168,8 @@ static void flux__widen_part(void *ctx, int64_t part) {
     flux__load(FLUX__F32C, t->dst + at * 4, t->dtype, t->src + at * 2, 1,
                left < FLUX__WIDEN ? left : FLUX__WIDEN);
 }
-static const char *flux__widen_all(const flux__operand *o, const char *src, void *memory) {
-    flux__transfer t = { src + o->offset * 2, (char *)memory, FLUX__F32C, o->dtype,
-                         (size_t)flux__count(&o->shape), 2, false, 0 };
+static const char *flux__widen_all(int dtype, const char *src, int64_t n, void *memory) {
+    flux__transfer t = { src, (char *)memory, FLUX__F32C, dtype, (size_t)n, 2, false, 0 };
     flux__parallel(((int64_t)t.wide + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__widen_part, &t);
     return t.dst;
 }

@@ -1,5 +1,6 @@
 /* Products in half formats and, beside them, in f32: GFLOP/s, fastest of fifteen, of an n x k by a k x m matrix as PyTorch counts them
-   (rows contiguous), both so; the second one transposed; the first one transposed. `peer_halves.py` prints the same for PyTorch.
+   (rows contiguous), both so; the second one transposed; the first one transposed. Then convolutions of eight images with padding:
+   milliseconds of the convolution, and of it and its gradients by the images and the weight. `peer_halves.py` prints the same for PyTorch.
    FLUX_SIMD=avx512_bf16 leaves out AMX's tiles, FLUX_SIMD=avx512 the processor's own products of bf16. Usage: bench_halves [threads] */
 #define FLUX_IMPLEMENTATION
 #include "../../flux.h"
@@ -9,17 +10,38 @@ static flux_tensor *matrix(int64_t m, int64_t n, bool turned, flux_dtype t) {
     return turned ? flux_transpose(x) : x;
 }
 
+enum { FORMATS = 3 };
+static const struct { flux_dtype t; const char *name; } formats[FORMATS] = { { FLUX_BF16, "bf16" }, { FLUX_F16, "f16" }, { FLUX_F32, "f32" } };
+
+/* Milliseconds of a convolution, and with `gradients` of these, too. */
+static double convolution(flux_tensor *x, flux_tensor *w, int64_t pad, bool gradients) {
+    double best = 1e9;
+    flux_tensor *g = flux_eval(flux_to_dtype(flux_ones(flux_dim(x, 0), flux_dim(x, 1), flux_dim(w, 3), flux_dim(x, 3)), flux_dtype_of(x)));
+    for (int i = 0; i < 15; i++) FLUX_SCOPE {
+        const double start = flux__now();
+        flux_tensor *y = flux_conv(x, w, .pad = FLUX_SHAPE(pad, pad));
+        if (gradients) {
+            flux_grads *d = flux_gradient(flux_sum(flux_mul(y, g)), x, w);
+            flux_eval(flux_tuple(flux_grad(d, x), flux_grad(d, w)));
+        } else flux_eval(y);
+        const double took = flux__now() - start;
+        if (took < best) best = took;
+    }
+    return 1e3 * best;
+}
+
 int main(int argc, char **argv) {
     static const int64_t shape[][3] = { { 128, 1024, 1024 }, { 512, 512, 512 }, { 1024, 1024, 1024 }, { 2048, 2048, 2048 },
                                         { 128, 10, 1024 }, { 256, 1024, 784 }, { 1024, 784, 128 }, { 3136, 64, 576 } };
-    static const struct { flux_dtype t; const char *name; } types[] = { { FLUX_BF16, "bf16" }, { FLUX_F16, "f16" }, { FLUX_F32, "f32" } };
+    static const int64_t image[][4] = { { 56, 64, 64, 3 }, { 28, 128, 128, 3 }, { 14, 256, 256, 3 }, { 7, 512, 512, 3 }, { 56, 64, 256, 1 },
+                                        { 28, 128, 128, 5 } };
     flux_threads(argc > 1 ? atoi(argv[1]) : 1);
-    for (int t = 0; t < 3; t++)
+    for (int t = 0; t < FORMATS; t++)
         for (int s = 0; s < 8; s++) {
             const int64_t n = shape[s][0], m = shape[s][1], k = shape[s][2];
-            printf("%-4s %4d x %4d x %4d", types[t].name, (int)n, (int)m, (int)k);
+            printf("%-4s %4d x %4d x %4d", formats[t].name, (int)n, (int)m, (int)k);
             for (int turned = 0; turned < 3; turned++) FLUX_SCOPE {
-                flux_tensor *a = matrix(m, k, turned == 1, types[t].t), *b = matrix(k, n, turned == 2, types[t].t);
+                flux_tensor *a = matrix(m, k, turned == 1, formats[t].t), *b = matrix(k, n, turned == 2, formats[t].t);
                 double best = 1e9;
                 for (int i = 0; i < 15; i++) FLUX_SCOPE FLUX_INFER {
                     const double start = flux__now();
@@ -30,6 +52,14 @@ int main(int argc, char **argv) {
                 printf(" %6.0f", 2.0 * (double)(m * n * k) / best / 1e9);
             }
             printf("\n");
+        }
+    for (int t = 0; t < FORMATS; t++)
+        for (int s = 0; s < 6; s++) FLUX_SCOPE {
+            const int64_t size = image[s][0], in = image[s][1], out = image[s][2], window = image[s][3];
+            flux_tensor *x = flux_eval(flux_to_dtype(flux_randn(size, size, in, 8), formats[t].t)),
+                        *w = flux_eval(flux_to_dtype(flux_randn(window, window, in, out), formats[t].t));
+            printf("%-4s %2d x %2d, %3d to %3d channels, %d x %d: %7.2f %7.2f\n", formats[t].name, (int)size, (int)size, (int)in, (int)out,
+                   (int)window, (int)window, convolution(x, w, window / 2, false), convolution(x, w, window / 2, true));
         }
     return flux_failed();
 }

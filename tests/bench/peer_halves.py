@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""PyTorch's products in half formats, as bench_halves.c has ours: GFLOP/s. Usage: peer_halves.py [threads]"""
+"""PyTorch's products and convolutions in half formats, as bench_halves.c has ours: GFLOP/s, milliseconds (channels last).
+Usage: peer_halves.py [threads]"""
 import sys
 import time
 
@@ -7,6 +8,7 @@ import torch
 
 SHAPES = ((128, 1024, 1024), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048),
           (128, 10, 1024), (256, 1024, 784), (1024, 784, 128), (3136, 64, 576))
+IMAGES = ((56, 64, 64, 3), (28, 128, 128, 3), (14, 256, 256, 3), (7, 512, 512, 3), (56, 64, 256, 1), (28, 128, 128, 5))
 
 
 def fastest(f, rounds=15):
@@ -27,3 +29,14 @@ for name, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16), ("f32", to
             rates = [2 * n * m * k / fastest(lambda: x @ y) / 1e9
                      for x, y in ((a, b), (a, b_turned), (a_turned, b))]
         print(f"{name:<4} {n:4d} x {m:4d} x {k:4d}", *(f"{r:6.0f}" for r in rates), flush=True)
+for name, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16), ("f32", torch.float32)):
+    for size, into, out, window in IMAGES:
+        last = dict(dtype=dtype, memory_format=torch.channels_last)
+        conv = torch.nn.Conv2d(into, out, window, padding=window // 2, bias=False).to(**last)
+        x = torch.randn(8, into, size, size).to(**last).requires_grad_()
+        g = torch.ones(8, out, size, size).to(**last)
+        with torch.inference_mode():
+            forward = fastest(lambda: conv(x))
+        both = fastest(lambda: torch.autograd.grad(conv(x), (x, conv.weight), g))
+        print(f"{name:<4} {size:2d} x {size:2d}, {into:3d} to {out:3d} channels, {window} x {window}:",
+              f"{1e3 * forward:7.2f} {1e3 * both:7.2f}", flush=True)
