@@ -315,8 +315,8 @@
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
-                winograd rows whole windows ready half_products shared_operands attention sorting
-                interpolation calls
+                winograd conv_amx rows whole windows ready half_products shared_operands attention
+                sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
@@ -20863,6 +20863,7 @@ typedef struct flux__amx_product {
     char *copy;                           /* NULL, or scratch memory of all of B, or its `rest` */
     const char *rest;                     /* NULL, or of each column the last step, 64 bytes, of
                                              which b has a part alone */
+    int64_t at[FLUX__AMX_STEPS];          /* in a panel, where each step begins */
     int64_t rows, columns, down;          /* of C in a task; tasks down C */
     int failed;
 } flux__amx_product;
@@ -20882,13 +20883,13 @@ static void flux__amx_shape(int64_t mb, int64_t nb) {
     FLUX__AMX_SET(&t)
 }
 
-/* Adds to the tiles of C the products of 16 words: a: 16 lines of a panel, 128 bytes each; b: B's
+/* Adds to the tiles of C the products of 16 words: a: 16 lines of A, `line` bytes apart; b: B's
    columns, b_step bytes apart. tall, wide: C has more than 16 rows, columns. */
-#define FLUX__AMX_STEP(a, b, b_step) {                                                             \
+#define FLUX__AMX_STEP(a, line, b, b_step) {                                                       \
         FLUX__AMX_LOAD(4, b, b_step)                                                               \
-        FLUX__AMX_LOAD(6, a, 128)                                                                  \
+        FLUX__AMX_LOAD(6, a, line)                                                                 \
         FLUX__AMX_DOT(0, 4, 6)                                                                     \
-        if (tall) { FLUX__AMX_LOAD(7, (a) + 64, 128) FLUX__AMX_DOT(1, 4, 7) }                      \
+        if (tall) { FLUX__AMX_LOAD(7, (a) + 64, line) FLUX__AMX_DOT(1, 4, 7) }                     \
         if (wide) { FLUX__AMX_LOAD(5, (b) + 16 * (b_step), b_step) FLUX__AMX_DOT(2, 5, 6) }        \
         if (wide && tall) { FLUX__AMX_DOT(3, 5, 7) }                                               \
     }
@@ -20900,17 +20901,43 @@ static void flux__amx_shape(int64_t mb, int64_t nb) {
     if (wide && tall) { what(3, c + 16 * ld + 64, ld) }
 #define FLUX__AMX_CLEAR(t, c, ld) FLUX__AMX_ZERO(t)
 
-/* Computes as many elements of C as flux__amx_shape was told, or goes on with their sums. a: a
-   panel; b: `steps` times 16 words of each column; rest: NULL, or 16 words behind these,
+/* Lines of words of A, for steps of k: a line is `line` bytes behind the one before, a step begins
+   at[...] bytes behind the first, and 32 rows are `next` bytes behind those before. */
+typedef struct flux__amx_rows {
+    const char *x;
+    int64_t next, line;
+    const int64_t *at;
+} flux__amx_rows;
+
+/* Computes as many elements of C as flux__amx_shape was told, or goes on with their sums. a: A's
+   lines; b: `steps` times 16 words of each column; rest: NULL, or 16 words behind these,
    64 bytes a column; c: columns ld bytes apart. */
-static FLUX__AMX_FN void flux__amx_block(bool tall, bool wide, int64_t steps, const char *a,
-                                         const char *b, int64_t b_step, const char *rest, char *c,
-                                         int64_t ld, bool go_on) {
+static FLUX__AMX_FN void flux__amx_block(bool tall, bool wide, int64_t steps, const char *x,
+                                         int64_t line, const int64_t *at, const char *b,
+                                         int64_t b_step, const char *rest, char *c, int64_t ld,
+                                         bool go_on) {
     if (go_on) { FLUX__AMX_EACH(FLUX__AMX_LOAD) }
     else { FLUX__AMX_EACH(FLUX__AMX_CLEAR) }
-    for (; steps > 0; steps--, a += 16 * 128, b += 64) FLUX__AMX_STEP(a, b, b_step)
-    if (rest) FLUX__AMX_STEP(a, rest, 64)
+    for (; steps > 0; steps--, at++, b += 64) FLUX__AMX_STEP(x + *at, line, b, b_step)
+    if (rest) FLUX__AMX_STEP(x + *at, line, rest, 64)
     FLUX__AMX_EACH(FLUX__AMX_STORE)
+}
+
+/* Adds to mb x nb elements of C the products of these rows of A and columns of B, or with go_on
+   goes on with the sums there. rest: NULL, or the last step of B's columns. c: columns are ld bytes
+   apart. */
+static void flux__amx_multiply(const flux__amx_rows *a, int64_t mb, const char *b, int64_t b_step,
+                               int64_t nb, int64_t steps, const char *rest, char *c, int64_t ld,
+                               bool go_on) {
+    int64_t m = 0, n = 0;                 /* of the present shape */
+    for (int64_t j = 0; j < nb; j += 32)
+        for (int64_t i = 0; i < mb; i += 32) {
+            const int64_t rows = flux__gemm_min(mb - i, 32), columns = flux__gemm_min(nb - j, 32);
+            if (rows != m || columns != n) flux__amx_shape(m = rows, n = columns);
+            flux__amx_block(m > 16, n > 16, steps - (rest != NULL), a->x + i / 32 * a->next,
+                            a->line, a->at, b + j * b_step, b_step, rest ? rest + j * 64 : NULL,
+                            c + i * 4 + j * ld, ld, go_on);
+        }
 }
 
 /* ---- packing */
@@ -21114,25 +21141,6 @@ static void flux__amx_panels(const flux__amx_product *p, int64_t i0, int64_t mb,
     }
 }
 
-/* Adds to mb x nb elements of C the products of these panels and the columns of B from j0 on.
-   c: columns are ld bytes apart. */
-static void flux__amx_multiply(const flux__amx_product *p, const char *panels, int64_t mb,
-                               int64_t j0, int64_t nb, int64_t step, int64_t some, char *c,
-                               int64_t ld) {
-    const bool last = p->rest && step + some == p->steps;
-    int64_t m = 0, n = 0;                 /* of the present shape */
-    for (int64_t j = 0; j < nb; j += 32) {
-        const char *b = p->b + (j0 + j) * p->b_step + step * 64,
-                   *rest = last ? p->rest + (j0 + j) * 64 : NULL;
-        for (int64_t i = 0; i < mb; i += 32) {
-            const int64_t rows = flux__gemm_min(mb - i, 32), columns = flux__gemm_min(nb - j, 32);
-            if (rows != m || columns != n) flux__amx_shape(m = rows, n = columns);
-            flux__amx_block(m > 16, n > 16, some - last, panels + FLUX__AMX_PANEL(i / 32 * some), b,
-                            p->b_step, rest, c + i * 4 + j * ld, ld, step > 0);
-        }
-    }
-}
-
 /* Computes one block of C, in C itself or in scratch memory, and calls the epilogue: for few
    columns at a time if all of k is in the panels. */
 static void flux__amx_task(void *ctx, int worker, int64_t number) {
@@ -21160,7 +21168,10 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
             some = flux__gemm_min(p->steps - step, FLUX__AMX_STEPS);
             if (!once || j == j0) flux__amx_panels(p, i0, mb, step, some,
                                                       (uint16_t *)(void *)memory, panels);
-            flux__amx_multiply(p, panels, mb, j, nb, step, some, c, ld * 4);
+            const flux__amx_rows a = { panels, FLUX__AMX_PANEL(some), 128, p->at };
+            flux__amx_multiply(&a, mb, p->b + j * p->b_step + step * 64, p->b_step, nb, some,
+                               p->rest && step + some == p->steps ? p->rest + j * 64 : NULL, c,
+                               ld * 4, step > 0);
         }
         if (job->epilogue) job->epilogue(job->ctx, worker, i0, j, mb, nb, c, ld);
     }
@@ -21180,6 +21191,7 @@ static bool flux__amx_run(const flux__gemm_job *job, int64_t threads) {
     p.job = job;
     FLUX__ASSERT(job->k > 0);
     if (!flux__amx_find_b(&p)) return false;
+    for (int i = 0; i < FLUX__AMX_STEPS; i++) p.at[i] = FLUX__AMX_PANEL(i);
     p.rows = flux__gemm_min(flux__gemm_up(job->m, 32), FLUX__AMX_ROWS);
     p.columns = flux__gemm_min(flux__gemm_up(job->n, 32), FLUX__AMX_COLUMNS);
     for (;;) {
@@ -23540,6 +23552,167 @@ static void flux__winograd_run(flux__winograd *w) {
 
 FLUX__END_HOT
 
+/* ---------------------------------------------------------------------- cpu/conv_amx.h
+   Convolutions of bf16 by 3 x 3 windows a step apart, by AMX's tiles, without
+   collecting windows. Two channels of an image are interleaved to one plane of
+   words; then the words of a tap are a plane from some place on, and a tile
+   loads 16 positions of 16 planes, a plane being as far from the next as a
+   tile's rows may be. Positions go over the ends of the image's rows: what
+   is computed there is left out when a block is finished.
+
+   Invariant: the sum of an element goes tap by tap, over the channels of each.
+   The product of such windows goes in this order whether they are read so,
+   collected or stored, by its shape alone (flux__conv_by_taps): so all of these
+   give the same bits.
+
+   Rejected: rows of positions by themselves, of which the last tile would be
+   filled by half (56 are 32 and 24), and interleaving all samples first, which
+   leaves the second-level cache. */
+
+FLUX__BEGIN_HOT
+
+#if FLUX__AMX
+
+typedef struct flux__conv_amx {
+    const flux__job *job;
+    const uint16_t *x;                    /* the image's element of position 0 and the first tap,
+                                             and steps in elements: */
+    int64_t tap, tap_down, down, channel, sample;
+    int64_t wide, high, channels, columns, samples;
+    const char *weight;                   /* columns of 9 * channels elements, tap by tap */
+    int64_t plane, used;                  /* words of a plane, and those that are the image's */
+    int64_t rows;                         /* rows of positions in a task */
+    int failed;
+} flux__conv_amx;
+
+/* One sample's words, and where each step of k begins in them, in bytes. */
+typedef struct flux__conv_image {
+    const flux__conv_amx *all;
+    int64_t sample;
+    uint32_t *words;
+    int64_t *at;
+} flux__conv_image;
+
+/* Whether a product of windows that flux__mark_windows has marked goes tap by tap: steps of k are
+   whole channels, and rows are not much shorter than with their windows' ends. */
+static bool flux__conv_by_taps(int64_t mark, int64_t k) {
+    return mark && k % (9 * 32) == 0 && mark >> 2 >= 12;
+}
+
+/* ---- the weight */
+
+/* Puts `some` columns of a weight, number `first` on, in order: tap by tap, of each the channels.
+   ks, lines: maps of the product's k and columns. */
+typedef struct flux__conv_weight {
+    const uint16_t *x;
+    const flux__axes *ks, *lines;
+    int64_t k, columns;
+    uint16_t *to;
+    int failed;
+} flux__conv_weight;
+static void flux__conv_weight_part(void *ctx, int64_t part) {
+    flux__conv_weight *w = (flux__conv_weight *)ctx;
+    const int64_t first = part * 32, n = flux__gemm_min(w->columns - first, 32), c = w->k / 9;
+    uint16_t *line = (uint16_t *)flux__scratch((size_t)w->k * 2), *to = w->to + first * w->k;
+    if (!line) flux__atomic_store32(&w->failed, 1);
+    for (int64_t j = 0; j < n && line; j++, to += w->k) {
+        flux__amx_im2col(w->x, w->ks, 0, w->k, w->lines, first + j, 1, line, w->k);
+        for (int64_t t = 0; t < 9; t++)
+            for (int64_t i = 0; i < c; i++) to[t * c + i] = line[i * 9 + t];
+    }
+    flux__scratch_done(line);
+}
+
+/* ---- the image */
+
+/* Interleaves two channels of a sample. */
+static void flux__conv_plane(void *ctx, int64_t pair) {
+    const flux__conv_image *m = (const flux__conv_image *)ctx;
+    const flux__conv_amx *w = m->all;
+    const int64_t low = flux__gemm_min(w->tap, 0) * 2 + flux__gemm_min(w->tap_down, 0) * 2;
+    const uint16_t *x = w->x + m->sample * w->sample + 2 * pair * w->channel + low;
+    uint32_t *to = m->words + pair * w->plane;
+    int64_t i = 0;
+    for (; i + 32 <= w->used; i += 32)
+        flux__amx_pair(x + i, w->channel, 2, (char *)(to + i));
+    for (; i < w->used; i++) to[i] = x[i] | (uint32_t)x[i + w->channel] << 16;
+}
+
+/* Computes some rows of positions of a sample, of all columns. */
+static void flux__conv_rows(void *ctx, int worker, int64_t number) {
+    const flux__conv_image *m = (const flux__conv_image *)ctx;
+    const flux__conv_amx *w = m->all;
+    const int64_t y0 = number * w->rows, rows = flux__gemm_min(w->rows, w->high - y0),
+        mb = (rows - 1) * w->down + w->wide, ld = flux__gemm_up(mb, 32),
+        steps = 9 * w->channels / 32,
+        most = flux__gemm_min(flux__gemm_up(FLUX__GEMM_PIECE / ld + 1, 32), w->columns);
+    float *c = (float *)flux__scratch((size_t)(ld * flux__gemm_up(most, 32)) * sizeof *c);
+    flux__job job = *w->job;
+    job.batch = m->sample;
+    for (int64_t j = 0, nb; j < w->columns && c; j += nb) {
+        const char *weight = w->weight + j * steps * 64;
+        nb = flux__gemm_min(most, w->columns - j);
+        const flux__amx_rows a = { (const char *)(m->words + y0 * w->down), 128, w->plane * 4,
+                                   m->at };
+        flux__amx_multiply(&a, mb, weight, steps * 64, nb, steps, NULL, (char *)c, ld * 4, false);
+        for (int64_t l = 0; l < nb && w->down > w->wide; l++)
+            for (int64_t r = 1; r < rows; r++)
+                memmove(c + l * ld + r * w->wide, c + l * ld + r * w->down,
+                        (size_t)w->wide * sizeof *c);
+        (flux__stores_half(job.k) ? flux__epilogue_half : flux__epilogue)(
+            &job, worker, y0 * w->wide, j, rows * w->wide, nb, c, ld);
+    }
+    FLUX__AMX_RELEASE()
+    flux__scratch_done(c);
+    if (!c || flux__atomic_load32(&job.failed))
+        flux__atomic_store32((int *)(uintptr_t)&w->failed, 1);
+}
+
+/* Computes one sample. */
+static void flux__conv_sample(void *ctx, int64_t sample) {
+    flux__conv_amx *w = (flux__conv_amx *)ctx;
+    const int64_t low = flux__gemm_min(w->tap, 0) * 2 + flux__gemm_min(w->tap_down, 0) * 2,
+        steps = 9 * w->channels / 32, pairs = w->channels / 2, words = pairs * w->plane;
+    flux__conv_image m = { w, sample, NULL, NULL };
+    m.at = (int64_t *)flux__scratch((size_t)steps * sizeof *m.at + (size_t)words * 4 + 64);
+    if (!m.at) {
+        flux__atomic_store32(&w->failed, 1);
+        return;
+    }
+    m.words = (uint32_t *)(void *)((char *)m.at + flux__gemm_up(steps * 8, 64));
+    for (int64_t t = 0, s = 0; t < 9; t++)
+        for (int64_t i = 0; i < w->channels / 32; i++)
+            m.at[s++] = 4 * (t % 3 * w->tap + t / 3 * w->tap_down - low + 16 * i * w->plane);
+    flux__parallel(pairs, flux__conv_plane, &m);
+    flux__parallel_workers((w->high + w->rows - 1) / w->rows, flux__conv_rows, &m);
+    flux__scratch_done(m.at);
+}
+
+/* Computes a convolution that goes by taps, whose places and steps are given: false, and nothing is
+   done, if a row's positions or a row's taps do not lie side by side. The weight is given, too. */
+static bool flux__conv_amx_run(flux__conv_amx *w) {
+    const int64_t sideways = w->tap < 0 ? -w->tap : w->tap,
+                  downward = w->tap_down < 0 ? -w->tap_down : w->tap_down,
+                  threads = flux__num_threads();
+    if (sideways != 1 || downward != w->down || w->down < w->wide + 2 || w->down > 2 * w->wide)
+        return false;
+    w->used = (w->high + 1) * w->down + w->wide + 2;
+    w->plane = flux__gemm_up(w->used, 32) | 16;            /* an odd number of cache lines */
+    w->rows = flux__gemm_min(FLUX__AMX_ROWS / w->down + 1, w->high);
+    if (w->samples >= 2 * threads) flux__parallel(w->samples, flux__conv_sample, w);
+    else {
+        while (w->rows > 1 && (w->high + w->rows - 1) / w->rows < 2 * threads && threads > 1)
+            w->rows = (w->rows + 1) / 2;
+        for (int64_t i = 0; i < w->samples; i++) flux__conv_sample(w, i);
+    }
+    return true;
+}
+#else
+#  define flux__conv_by_taps(mark, k) ((void)(mark), (void)(k), false)
+#endif
+
+FLUX__END_HOT
+
 /* ---------------------------------------------------------------------- cpu/rows.h
    Lines of a kernel's program that run as one: reductions of bools, which are
    counted; Adam's step; and rows of softmax, log-softmax or normalisation. Each
@@ -25487,7 +25660,7 @@ static bool flux__samples_join(flux__products *p) {
     for (int d = 0; d < b->shape.ndim; d++)
         if ((b->gather ? b->owner[d] : d) == 3 && b->shape.dim[d] > 1) return false;
     flux__matrix_map(&p->a, 0, 3);
-    flux__matrix_map(&p->a, 1, -1);
+    if (!p->g.a_map) flux__matrix_map(&p->a, 1, -1);
     p->g.m *= full[3];
     p->g.a_row = p->g.a_col = 0;
     p->g.a_map = p->a.map;
@@ -25722,6 +25895,67 @@ static bool flux__products_operands(flux__products *p) {
     return ok;
 }
 
+#if FLUX__AMX
+/* Describes a convolution that goes by taps: the product's operands, and `taps`, its map of k in
+   that order. */
+static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes *taps) {
+    const int64_t mark = p->job.run->g->node[p->job.k->node]->arg.i[3];
+    const flux__axes plain = { 1, { p->g.k }, { p->a.col } },
+                     *k = p->a.o.gather ? &p->a.map[1] : &plain;
+    memset(w, 0, sizeof *w);
+    w->job = &p->job;
+    w->tap = flux__axes_at(k, 1), w->tap_down = flux__axes_at(k, 3);
+    w->channel = flux__axes_at(k, 9);
+    w->wide = mark >> 2, w->high = p->g.m / w->wide, w->channels = p->g.k / 9;
+    w->columns = p->g.n, w->samples = p->batches;
+    w->x = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 0);
+    if (w->samples > 1) w->sample = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 1) - w->x;
+    if (p->a.o.gather && flux__axes_at(&p->a.map[0], 1) == 1)
+        w->down = flux__axes_at(&p->a.map[0], w->wide);
+    const flux__axes order = { 3, { w->channels, 3, 3 }, { w->channel, w->tap, w->tap_down } };
+    *taps = order;
+}
+
+/* The weight of a convolution, tap by tap, in scratch memory; NULL: out of memory. */
+static uint16_t *flux__conv_weight_of(const flux__products *p) {
+    const flux__axes k = { 1, { p->g.k }, { p->b.row } }, columns = { 1, { p->g.n }, { p->b.col } };
+    const bool gathered = p->b.o.gather;
+    flux__conv_weight w = { (const uint16_t *)flux__matrix_at(p->job.k, &p->b, 0),
+                            gathered ? &p->b.map[0] : &k, gathered ? &p->b.map[1] : &columns,
+                            p->g.k, p->g.n, NULL, 0 };
+    w.to = (uint16_t *)flux__scratch((size_t)(w.k * w.columns) * 2);
+    if (w.to) flux__parallel((w.columns + 31) / 32, flux__conv_weight_part, &w);
+    if (!flux__atomic_load32(&w.failed)) return w.to;
+    flux__scratch_done(w.to);
+    return NULL;
+}
+
+/* Computes a product of windows that goes by taps: from the image, if its rows lie side by side.
+   False: it is left to be multiplied, and its operands are in that order now. *weight: what they
+   read, to be given back. */
+static bool flux__products_by_taps(flux__products *p, void **weight) {
+    flux__axes taps;
+    flux__conv_amx w;
+    if (!p->g.tiles || !flux__conv_by_taps(p->job.run->g->node[p->job.k->node]->arg.i[3], p->g.k))
+        return false;
+    flux__conv_of(p, &w, &taps);
+    if (!(*weight = flux__conv_weight_of(p))) return p->failed = 1, true;
+    w.weight = (const char *)*weight;
+    if (!p->bare && flux__conv_amx_run(&w)) {
+        p->failed |= flux__atomic_load32(&w.failed);
+        return true;
+    }
+    const flux__axes rows = { 1, { p->g.m }, { p->a.row } };
+    if (!p->a.o.gather) p->a.map[0] = rows;
+    p->a.map[1] = taps, p->g.a_map = p->a.map, p->g.a_row = p->g.a_col = 0;
+    p->b.at = (const char *)*weight, p->b.o.offset = 0, p->b.o.gather = false;
+    p->g.b_map = NULL, p->g.b_row = 1, p->g.b_col = p->g.k;
+    return false;
+}
+#else
+#  define flux__products_by_taps(p, weight) ((void)(weight), false)
+#endif
+
 /* Runs a product's kernel. Returns 0, or -1 with an error recorded. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products p;
@@ -25738,8 +25972,11 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
         p.g.ldc = p.g.m;
     if (!p.bare) p.g.epilogue = flux__stores_half(k) ? flux__epilogue_half : flux__epilogue;
     if (!flux__halves_apart(&p)) {
+        void *weight = NULL;
         if (!flux__products_operands(&p)) p.failed = 1;
-        else if (!flux__run_winograd(&p)) flux__products_multiply(&p);
+        else if (!flux__products_by_taps(&p, &weight) && !flux__run_winograd(&p))
+            flux__products_multiply(&p);
+        flux__scratch_done(weight);
         flux__scratch_done(p.a.words);
         flux__scratch_done(p.b.words);
     }

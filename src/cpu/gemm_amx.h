@@ -75,6 +75,7 @@ typedef struct flux__amx_product {
     char *copy;                           /* NULL, or scratch memory of all of B, or its `rest` */
     const char *rest;                     /* NULL, or of each column the last step, 64 bytes, of
                                              which b has a part alone */
+    int64_t at[FLUX__AMX_STEPS];          /* in a panel, where each step begins */
     int64_t rows, columns, down;          /* of C in a task; tasks down C */
     int failed;
 } flux__amx_product;
@@ -94,13 +95,13 @@ static void flux__amx_shape(int64_t mb, int64_t nb) {
     FLUX__AMX_SET(&t)
 }
 
-/* Adds to the tiles of C the products of 16 words: a: 16 lines of a panel, 128 bytes each; b: B's
+/* Adds to the tiles of C the products of 16 words: a: 16 lines of A, `line` bytes apart; b: B's
    columns, b_step bytes apart. tall, wide: C has more than 16 rows, columns. */
-#define FLUX__AMX_STEP(a, b, b_step) {                                                             \
+#define FLUX__AMX_STEP(a, line, b, b_step) {                                                       \
         FLUX__AMX_LOAD(4, b, b_step)                                                               \
-        FLUX__AMX_LOAD(6, a, 128)                                                                  \
+        FLUX__AMX_LOAD(6, a, line)                                                                 \
         FLUX__AMX_DOT(0, 4, 6)                                                                     \
-        if (tall) { FLUX__AMX_LOAD(7, (a) + 64, 128) FLUX__AMX_DOT(1, 4, 7) }                      \
+        if (tall) { FLUX__AMX_LOAD(7, (a) + 64, line) FLUX__AMX_DOT(1, 4, 7) }                     \
         if (wide) { FLUX__AMX_LOAD(5, (b) + 16 * (b_step), b_step) FLUX__AMX_DOT(2, 5, 6) }        \
         if (wide && tall) { FLUX__AMX_DOT(3, 5, 7) }                                               \
     }
@@ -112,17 +113,43 @@ static void flux__amx_shape(int64_t mb, int64_t nb) {
     if (wide && tall) { what(3, c + 16 * ld + 64, ld) }
 #define FLUX__AMX_CLEAR(t, c, ld) FLUX__AMX_ZERO(t)
 
-/* Computes as many elements of C as flux__amx_shape was told, or goes on with their sums. a: a
-   panel; b: `steps` times 16 words of each column; rest: NULL, or 16 words behind these,
+/* Lines of words of A, for steps of k: a line is `line` bytes behind the one before, a step begins
+   at[...] bytes behind the first, and 32 rows are `next` bytes behind those before. */
+typedef struct flux__amx_rows {
+    const char *x;
+    int64_t next, line;
+    const int64_t *at;
+} flux__amx_rows;
+
+/* Computes as many elements of C as flux__amx_shape was told, or goes on with their sums. a: A's
+   lines; b: `steps` times 16 words of each column; rest: NULL, or 16 words behind these,
    64 bytes a column; c: columns ld bytes apart. */
-static FLUX__AMX_FN void flux__amx_block(bool tall, bool wide, int64_t steps, const char *a,
-                                         const char *b, int64_t b_step, const char *rest, char *c,
-                                         int64_t ld, bool go_on) {
+static FLUX__AMX_FN void flux__amx_block(bool tall, bool wide, int64_t steps, const char *x,
+                                         int64_t line, const int64_t *at, const char *b,
+                                         int64_t b_step, const char *rest, char *c, int64_t ld,
+                                         bool go_on) {
     if (go_on) { FLUX__AMX_EACH(FLUX__AMX_LOAD) }
     else { FLUX__AMX_EACH(FLUX__AMX_CLEAR) }
-    for (; steps > 0; steps--, a += 16 * 128, b += 64) FLUX__AMX_STEP(a, b, b_step)
-    if (rest) FLUX__AMX_STEP(a, rest, 64)
+    for (; steps > 0; steps--, at++, b += 64) FLUX__AMX_STEP(x + *at, line, b, b_step)
+    if (rest) FLUX__AMX_STEP(x + *at, line, rest, 64)
     FLUX__AMX_EACH(FLUX__AMX_STORE)
+}
+
+/* Adds to mb x nb elements of C the products of these rows of A and columns of B, or with go_on
+   goes on with the sums there. rest: NULL, or the last step of B's columns. c: columns are ld bytes
+   apart. */
+static void flux__amx_multiply(const flux__amx_rows *a, int64_t mb, const char *b, int64_t b_step,
+                               int64_t nb, int64_t steps, const char *rest, char *c, int64_t ld,
+                               bool go_on) {
+    int64_t m = 0, n = 0;                 /* of the present shape */
+    for (int64_t j = 0; j < nb; j += 32)
+        for (int64_t i = 0; i < mb; i += 32) {
+            const int64_t rows = flux__gemm_min(mb - i, 32), columns = flux__gemm_min(nb - j, 32);
+            if (rows != m || columns != n) flux__amx_shape(m = rows, n = columns);
+            flux__amx_block(m > 16, n > 16, steps - (rest != NULL), a->x + i / 32 * a->next,
+                            a->line, a->at, b + j * b_step, b_step, rest ? rest + j * 64 : NULL,
+                            c + i * 4 + j * ld, ld, go_on);
+        }
 }
 
 /* ---- packing */
@@ -326,25 +353,6 @@ static void flux__amx_panels(const flux__amx_product *p, int64_t i0, int64_t mb,
     }
 }
 
-/* Adds to mb x nb elements of C the products of these panels and the columns of B from j0 on.
-   c: columns are ld bytes apart. */
-static void flux__amx_multiply(const flux__amx_product *p, const char *panels, int64_t mb,
-                               int64_t j0, int64_t nb, int64_t step, int64_t some, char *c,
-                               int64_t ld) {
-    const bool last = p->rest && step + some == p->steps;
-    int64_t m = 0, n = 0;                 /* of the present shape */
-    for (int64_t j = 0; j < nb; j += 32) {
-        const char *b = p->b + (j0 + j) * p->b_step + step * 64,
-                   *rest = last ? p->rest + (j0 + j) * 64 : NULL;
-        for (int64_t i = 0; i < mb; i += 32) {
-            const int64_t rows = flux__gemm_min(mb - i, 32), columns = flux__gemm_min(nb - j, 32);
-            if (rows != m || columns != n) flux__amx_shape(m = rows, n = columns);
-            flux__amx_block(m > 16, n > 16, some - last, panels + FLUX__AMX_PANEL(i / 32 * some), b,
-                            p->b_step, rest, c + i * 4 + j * ld, ld, step > 0);
-        }
-    }
-}
-
 /* Computes one block of C, in C itself or in scratch memory, and calls the epilogue: for few
    columns at a time if all of k is in the panels. */
 static void flux__amx_task(void *ctx, int worker, int64_t number) {
@@ -372,7 +380,10 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
             some = flux__gemm_min(p->steps - step, FLUX__AMX_STEPS);
             if (!once || j == j0) flux__amx_panels(p, i0, mb, step, some,
                                                       (uint16_t *)(void *)memory, panels);
-            flux__amx_multiply(p, panels, mb, j, nb, step, some, c, ld * 4);
+            const flux__amx_rows a = { panels, FLUX__AMX_PANEL(some), 128, p->at };
+            flux__amx_multiply(&a, mb, p->b + j * p->b_step + step * 64, p->b_step, nb, some,
+                               p->rest && step + some == p->steps ? p->rest + j * 64 : NULL, c,
+                               ld * 4, step > 0);
         }
         if (job->epilogue) job->epilogue(job->ctx, worker, i0, j, mb, nb, c, ld);
     }
@@ -392,6 +403,7 @@ static bool flux__amx_run(const flux__gemm_job *job, int64_t threads) {
     p.job = job;
     FLUX__ASSERT(job->k > 0);
     if (!flux__amx_find_b(&p)) return false;
+    for (int i = 0; i < FLUX__AMX_STEPS; i++) p.at[i] = FLUX__AMX_PANEL(i);
     p.rows = flux__gemm_min(flux__gemm_up(job->m, 32), FLUX__AMX_ROWS);
     p.columns = flux__gemm_min(flux__gemm_up(job->n, 32), FLUX__AMX_COLUMNS);
     for (;;) {

@@ -16,6 +16,7 @@
 #include "gemm_pack.h"
 #include "gemm_tasks.h"
 #include "gemm_amx.h"
+#include "conv_amx.h"
 #include "gemm_plan.h"
 #include "depthwise.h"
 #include "run.h"
@@ -365,7 +366,7 @@ static bool flux__samples_join(flux__products *p) {
     for (int d = 0; d < b->shape.ndim; d++)
         if ((b->gather ? b->owner[d] : d) == 3 && b->shape.dim[d] > 1) return false;
     flux__matrix_map(&p->a, 0, 3);
-    flux__matrix_map(&p->a, 1, -1);
+    if (!p->g.a_map) flux__matrix_map(&p->a, 1, -1);
     p->g.m *= full[3];
     p->g.a_row = p->g.a_col = 0;
     p->g.a_map = p->a.map;
@@ -600,6 +601,67 @@ static bool flux__products_operands(flux__products *p) {
     return ok;
 }
 
+#if FLUX__AMX
+/* Describes a convolution that goes by taps: the product's operands, and `taps`, its map of k in
+   that order. */
+static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes *taps) {
+    const int64_t mark = p->job.run->g->node[p->job.k->node]->arg.i[3];
+    const flux__axes plain = { 1, { p->g.k }, { p->a.col } },
+                     *k = p->a.o.gather ? &p->a.map[1] : &plain;
+    memset(w, 0, sizeof *w);
+    w->job = &p->job;
+    w->tap = flux__axes_at(k, 1), w->tap_down = flux__axes_at(k, 3);
+    w->channel = flux__axes_at(k, 9);
+    w->wide = mark >> 2, w->high = p->g.m / w->wide, w->channels = p->g.k / 9;
+    w->columns = p->g.n, w->samples = p->batches;
+    w->x = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 0);
+    if (w->samples > 1) w->sample = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 1) - w->x;
+    if (p->a.o.gather && flux__axes_at(&p->a.map[0], 1) == 1)
+        w->down = flux__axes_at(&p->a.map[0], w->wide);
+    const flux__axes order = { 3, { w->channels, 3, 3 }, { w->channel, w->tap, w->tap_down } };
+    *taps = order;
+}
+
+/* The weight of a convolution, tap by tap, in scratch memory; NULL: out of memory. */
+static uint16_t *flux__conv_weight_of(const flux__products *p) {
+    const flux__axes k = { 1, { p->g.k }, { p->b.row } }, columns = { 1, { p->g.n }, { p->b.col } };
+    const bool gathered = p->b.o.gather;
+    flux__conv_weight w = { (const uint16_t *)flux__matrix_at(p->job.k, &p->b, 0),
+                            gathered ? &p->b.map[0] : &k, gathered ? &p->b.map[1] : &columns,
+                            p->g.k, p->g.n, NULL, 0 };
+    w.to = (uint16_t *)flux__scratch((size_t)(w.k * w.columns) * 2);
+    if (w.to) flux__parallel((w.columns + 31) / 32, flux__conv_weight_part, &w);
+    if (!flux__atomic_load32(&w.failed)) return w.to;
+    flux__scratch_done(w.to);
+    return NULL;
+}
+
+/* Computes a product of windows that goes by taps: from the image, if its rows lie side by side.
+   False: it is left to be multiplied, and its operands are in that order now. *weight: what they
+   read, to be given back. */
+static bool flux__products_by_taps(flux__products *p, void **weight) {
+    flux__axes taps;
+    flux__conv_amx w;
+    if (!p->g.tiles || !flux__conv_by_taps(p->job.run->g->node[p->job.k->node]->arg.i[3], p->g.k))
+        return false;
+    flux__conv_of(p, &w, &taps);
+    if (!(*weight = flux__conv_weight_of(p))) return p->failed = 1, true;
+    w.weight = (const char *)*weight;
+    if (!p->bare && flux__conv_amx_run(&w)) {
+        p->failed |= flux__atomic_load32(&w.failed);
+        return true;
+    }
+    const flux__axes rows = { 1, { p->g.m }, { p->a.row } };
+    if (!p->a.o.gather) p->a.map[0] = rows;
+    p->a.map[1] = taps, p->g.a_map = p->a.map, p->g.a_row = p->g.a_col = 0;
+    p->b.at = (const char *)*weight, p->b.o.offset = 0, p->b.o.gather = false;
+    p->g.b_map = NULL, p->g.b_row = 1, p->g.b_col = p->g.k;
+    return false;
+}
+#else
+#  define flux__products_by_taps(p, weight) ((void)(weight), false)
+#endif
+
 /* Runs a product's kernel. Returns 0, or -1 with an error recorded. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products p;
@@ -616,8 +678,11 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
         p.g.ldc = p.g.m;
     if (!p.bare) p.g.epilogue = flux__stores_half(k) ? flux__epilogue_half : flux__epilogue;
     if (!flux__halves_apart(&p)) {
+        void *weight = NULL;
         if (!flux__products_operands(&p)) p.failed = 1;
-        else if (!flux__run_winograd(&p)) flux__products_multiply(&p);
+        else if (!flux__products_by_taps(&p, &weight) && !flux__run_winograd(&p))
+            flux__products_multiply(&p);
+        flux__scratch_done(weight);
         flux__scratch_done(p.a.words);
         flux__scratch_done(p.b.words);
     }

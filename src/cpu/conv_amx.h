@@ -1,0 +1,174 @@
+#ifndef FLUX__CPU_CONV_AMX_H
+#define FLUX__CPU_CONV_AMX_H
+#include "../base/platform.h"
+#include "../base/threads.h" /* flux__atomic_store32 */
+#include "../base/workers.h"
+#include "../schedule/analysis.h"
+#include "gemm_pack.h"
+#include "gemm_tasks.h"
+#include "gemm_amx.h"
+#include "run.h"
+#include "products.h"
+
+/* ---------------------------------------------------------------------- cpu/conv_amx.h
+   Convolutions of bf16 by 3 x 3 windows a step apart, by AMX's tiles, without
+   collecting windows. Two channels of an image are interleaved to one plane of
+   words; then the words of a tap are a plane from some place on, and a tile
+   loads 16 positions of 16 planes, a plane being as far from the next as a
+   tile's rows may be. Positions go over the ends of the image's rows: what
+   is computed there is left out when a block is finished.
+
+   Invariant: the sum of an element goes tap by tap, over the channels of each.
+   The product of such windows goes in this order whether they are read so,
+   collected or stored, by its shape alone (flux__conv_by_taps): so all of these
+   give the same bits.
+
+   Rejected: rows of positions by themselves, of which the last tile would be
+   filled by half (56 are 32 and 24), and interleaving all samples first, which
+   leaves the second-level cache. */
+
+FLUX__BEGIN_HOT
+
+#if FLUX__AMX
+
+typedef struct flux__conv_amx {
+    const flux__job *job;
+    const uint16_t *x;                    /* the image's element of position 0 and the first tap,
+                                             and steps in elements: */
+    int64_t tap, tap_down, down, channel, sample;
+    int64_t wide, high, channels, columns, samples;
+    const char *weight;                   /* columns of 9 * channels elements, tap by tap */
+    int64_t plane, used;                  /* words of a plane, and those that are the image's */
+    int64_t rows;                         /* rows of positions in a task */
+    int failed;
+} flux__conv_amx;
+
+/* One sample's words, and where each step of k begins in them, in bytes. */
+typedef struct flux__conv_image {
+    const flux__conv_amx *all;
+    int64_t sample;
+    uint32_t *words;
+    int64_t *at;
+} flux__conv_image;
+
+/* Whether a product of windows that flux__mark_windows has marked goes tap by tap: steps of k are
+   whole channels, and rows are not much shorter than with their windows' ends. */
+static bool flux__conv_by_taps(int64_t mark, int64_t k) {
+    return mark && k % (9 * 32) == 0 && mark >> 2 >= 12;
+}
+
+/* ---- the weight */
+
+/* Puts `some` columns of a weight, number `first` on, in order: tap by tap, of each the channels.
+   ks, lines: maps of the product's k and columns. */
+typedef struct flux__conv_weight {
+    const uint16_t *x;
+    const flux__axes *ks, *lines;
+    int64_t k, columns;
+    uint16_t *to;
+    int failed;
+} flux__conv_weight;
+static void flux__conv_weight_part(void *ctx, int64_t part) {
+    flux__conv_weight *w = (flux__conv_weight *)ctx;
+    const int64_t first = part * 32, n = flux__gemm_min(w->columns - first, 32), c = w->k / 9;
+    uint16_t *line = (uint16_t *)flux__scratch((size_t)w->k * 2), *to = w->to + first * w->k;
+    if (!line) flux__atomic_store32(&w->failed, 1);
+    for (int64_t j = 0; j < n && line; j++, to += w->k) {
+        flux__amx_im2col(w->x, w->ks, 0, w->k, w->lines, first + j, 1, line, w->k);
+        for (int64_t t = 0; t < 9; t++)
+            for (int64_t i = 0; i < c; i++) to[t * c + i] = line[i * 9 + t];
+    }
+    flux__scratch_done(line);
+}
+
+/* ---- the image */
+
+/* Interleaves two channels of a sample. */
+static void flux__conv_plane(void *ctx, int64_t pair) {
+    const flux__conv_image *m = (const flux__conv_image *)ctx;
+    const flux__conv_amx *w = m->all;
+    const int64_t low = flux__gemm_min(w->tap, 0) * 2 + flux__gemm_min(w->tap_down, 0) * 2;
+    const uint16_t *x = w->x + m->sample * w->sample + 2 * pair * w->channel + low;
+    uint32_t *to = m->words + pair * w->plane;
+    int64_t i = 0;
+    for (; i + 32 <= w->used; i += 32)
+        flux__amx_pair(x + i, w->channel, 2, (char *)(to + i));
+    for (; i < w->used; i++) to[i] = x[i] | (uint32_t)x[i + w->channel] << 16;
+}
+
+/* Computes some rows of positions of a sample, of all columns. */
+static void flux__conv_rows(void *ctx, int worker, int64_t number) {
+    const flux__conv_image *m = (const flux__conv_image *)ctx;
+    const flux__conv_amx *w = m->all;
+    const int64_t y0 = number * w->rows, rows = flux__gemm_min(w->rows, w->high - y0),
+        mb = (rows - 1) * w->down + w->wide, ld = flux__gemm_up(mb, 32),
+        steps = 9 * w->channels / 32,
+        most = flux__gemm_min(flux__gemm_up(FLUX__GEMM_PIECE / ld + 1, 32), w->columns);
+    float *c = (float *)flux__scratch((size_t)(ld * flux__gemm_up(most, 32)) * sizeof *c);
+    flux__job job = *w->job;
+    job.batch = m->sample;
+    for (int64_t j = 0, nb; j < w->columns && c; j += nb) {
+        const char *weight = w->weight + j * steps * 64;
+        nb = flux__gemm_min(most, w->columns - j);
+        const flux__amx_rows a = { (const char *)(m->words + y0 * w->down), 128, w->plane * 4,
+                                   m->at };
+        flux__amx_multiply(&a, mb, weight, steps * 64, nb, steps, NULL, (char *)c, ld * 4, false);
+        for (int64_t l = 0; l < nb && w->down > w->wide; l++)
+            for (int64_t r = 1; r < rows; r++)
+                memmove(c + l * ld + r * w->wide, c + l * ld + r * w->down,
+                        (size_t)w->wide * sizeof *c);
+        (flux__stores_half(job.k) ? flux__epilogue_half : flux__epilogue)(
+            &job, worker, y0 * w->wide, j, rows * w->wide, nb, c, ld);
+    }
+    FLUX__AMX_RELEASE()
+    flux__scratch_done(c);
+    if (!c || flux__atomic_load32(&job.failed))
+        flux__atomic_store32((int *)(uintptr_t)&w->failed, 1);
+}
+
+/* Computes one sample. */
+static void flux__conv_sample(void *ctx, int64_t sample) {
+    flux__conv_amx *w = (flux__conv_amx *)ctx;
+    const int64_t low = flux__gemm_min(w->tap, 0) * 2 + flux__gemm_min(w->tap_down, 0) * 2,
+        steps = 9 * w->channels / 32, pairs = w->channels / 2, words = pairs * w->plane;
+    flux__conv_image m = { w, sample, NULL, NULL };
+    m.at = (int64_t *)flux__scratch((size_t)steps * sizeof *m.at + (size_t)words * 4 + 64);
+    if (!m.at) {
+        flux__atomic_store32(&w->failed, 1);
+        return;
+    }
+    m.words = (uint32_t *)(void *)((char *)m.at + flux__gemm_up(steps * 8, 64));
+    for (int64_t t = 0, s = 0; t < 9; t++)
+        for (int64_t i = 0; i < w->channels / 32; i++)
+            m.at[s++] = 4 * (t % 3 * w->tap + t / 3 * w->tap_down - low + 16 * i * w->plane);
+    flux__parallel(pairs, flux__conv_plane, &m);
+    flux__parallel_workers((w->high + w->rows - 1) / w->rows, flux__conv_rows, &m);
+    flux__scratch_done(m.at);
+}
+
+/* Computes a convolution that goes by taps, whose places and steps are given: false, and nothing is
+   done, if a row's positions or a row's taps do not lie side by side. The weight is given, too. */
+static bool flux__conv_amx_run(flux__conv_amx *w) {
+    const int64_t sideways = w->tap < 0 ? -w->tap : w->tap,
+                  downward = w->tap_down < 0 ? -w->tap_down : w->tap_down,
+                  threads = flux__num_threads();
+    if (sideways != 1 || downward != w->down || w->down < w->wide + 2 || w->down > 2 * w->wide)
+        return false;
+    w->used = (w->high + 1) * w->down + w->wide + 2;
+    w->plane = flux__gemm_up(w->used, 32) | 16;            /* an odd number of cache lines */
+    w->rows = flux__gemm_min(FLUX__AMX_ROWS / w->down + 1, w->high);
+    if (w->samples >= 2 * threads) flux__parallel(w->samples, flux__conv_sample, w);
+    else {
+        while (w->rows > 1 && (w->high + w->rows - 1) / w->rows < 2 * threads && threads > 1)
+            w->rows = (w->rows + 1) / 2;
+        for (int64_t i = 0; i < w->samples; i++) flux__conv_sample(w, i);
+    }
+    return true;
+}
+#else
+#  define flux__conv_by_taps(mark, k) ((void)(mark), (void)(k), false)
+#endif
+
+FLUX__END_HOT
+
+#endif /* FLUX__CPU_CONV_AMX_H */
