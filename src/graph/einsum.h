@@ -127,7 +127,7 @@ static flux_tensor *flux__einsum_as(const flux__einsum_term *t, const char *lett
 static int64_t flux__einsum_kind(const flux__einsum_term *a, const flux__einsum_term *b, bool in_b,
                                  const char *needed, bool need, char *out) {
     int64_t size = 1;
-    size_t n = strlen(out);
+    int n = 0;
     for (int d = 0; a->letter[d]; d++) {
         if ((strchr(b->letter, a->letter[d]) != NULL) != in_b) continue;
         if (in_b && (strchr(needed, a->letter[d]) != NULL) != need) continue;
@@ -154,8 +154,7 @@ static flux_tensor *flux__einsum_times(const flux__einsum_term *a, const flux__e
 /* *a becomes the product of a and b, with their letters that are needed. */
 static bool flux__einsum_pair(flux__einsum_term *a, const flux__einsum_term *b, const char *needed,
                               const char *formula) {
-    char only_a[20] = "", only_b[20] = "", both[20] = "", gone[20] = "", all[80], left[80],
-         right[80];
+    char only_a[20], only_b[20], both[20], gone[20], all[80], left[80], right[80];
     int64_t i = flux__einsum_kind(a, b, false, needed, true, only_a);
     int64_t j = flux__einsum_kind(b, a, false, needed, true, only_b);
     int64_t k = flux__einsum_kind(a, b, true, needed, false, gone);
