@@ -5758,8 +5758,8 @@ enum { FLUX__PIECE = 1 << 20 };           /* bytes that are copied to a device a
 /* Writes bytes at ... at + n - 1 of some data to `to`; at and n are multiples of fill's unit. */
 typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);
 
-/* What a back end is good at: flux__backend.traits, data by which kernels are chosen. No code asks
-   which back end it has before it. */
+/* What a back end is good at, and does: flux__backend.traits, data by which kernels are chosen and
+   run. No code asks which back end it has before it. */
 enum {
     FLUX__COMPILES = 1,                   /* ready calls a compiler, which flux_prewarm does ahead */
     /* operands that a product reads in place of a copy (flux__find_gathers): windows of half
@@ -5774,7 +5774,8 @@ enum {
     FLUX__ATTENDS_HALVES = 32,            /* attention reads half formats, and sums in f32 */
     /* a product reads a convolution's windows of the image itself, without its padding
        (flux__find_gathers) and by 16 bytes of channels (flux__channels_lead) */
-    FLUX__READS_IMAGES = 64
+    FLUX__READS_IMAGES = 64,
+    FLUX__STOPS_MIDWAY = 128              /* a kernel that fails may have written part of a result */
 };
 
 /* available and functional write to `why` why not; component gives in *known whether the back end
@@ -16042,6 +16043,15 @@ static const flux__plan_call *flux__plan_caller(const flux__plan *plan) {
     return NULL;
 }
 
+/* Whether one of the kernels number k to `end` - 1, of which the last may have failed, has written
+   into the memory of old weights. */
+static bool flux__changes(const flux__plan *plan, int k, int end) {
+    for (; k < end; k++)
+        for (int o = 0; o < plan->kernel[k].nouts; o++)
+            if (plan->slot[plan->kernel[k].outs[o]].donated >= 0) return true;
+    return false;
+}
+
 /* Runs all kernels in order. A device may fail in the middle of an update; what has been written
    into the memory of old weights by then can't be taken back, since copies for that case would cost
    every step. The error then says that the update is half done. */
@@ -16062,9 +16072,9 @@ static bool flux__run_kernels(flux__run *r, bool timed) {
         int done = timed ? flux__kernel_timed(r, &plan->kernel[k])
                          : flux__kernels_run(r, &plan->kernel[k], n);
         ok = done == n;
-        for (int i = k; i < k + done; i++)
-            for (int o = 0; o < plan->kernel[i].nouts; o++)
-                changed = changed || plan->slot[plan->kernel[i].outs[o]].donated >= 0;
+        const flux__backend *by = plan->kernel[k].by;
+        if (!ok && by && by->traits & FLUX__STOPS_MIDWAY) done++;
+        changed = changed || flux__changes(plan, k, k + done);
     }
     if (plan->ncall) ok = flux__calls_await(r, plan->nkernel, trace) && ok;
     if (call && call->replay && whole == 0) ok = call->ran(r, ok);
@@ -26728,7 +26738,8 @@ FLUX__END_LEAN
    bytes, and the calls that make kernels ready, run and drop them.
 
    Invariant: a call that fails is safe to leave: all memory that kernels need is
-   found when they are made ready, or by the plan (kernel->scratch). Kernels
+   found when they are made ready, or by the plan (kernel->scratch), but for that
+   of a product's blocks, which may fail midway (FLUX__STOPS_MIDWAY). Kernels
    round to nearest and flush denormal results to 0, and the caller's
    floating-point mode is restored after each row (flux__set_float_mode). */
 
@@ -26863,7 +26874,8 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
 /* The CPU's row. */
 #define FLUX__CPU_ROW                                                                              \
     { "CPU",                                                                                       \
-      FLUX__GATHERS_HALVES | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS,        \
+      FLUX__GATHERS_HALVES | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS |       \
+      FLUX__STOPS_MIDWAY,                                                                          \
       flux__cpu_works, flux__cpu_works, flux__cpu_count, flux__cpu_name, flux__cpu_component,      \
       flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,             \
       flux__cpu_wait, NULL, flux__cpu_ready, flux__cpu_run, flux__cpu_drop, NULL, NULL }

@@ -30,8 +30,8 @@ enum { FLUX__PIECE = 1 << 20 };           /* bytes that are copied to a device a
 /* Writes bytes at ... at + n - 1 of some data to `to`; at and n are multiples of fill's unit. */
 typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);
 
-/* What a back end is good at: flux__backend.traits, data by which kernels are chosen. No code asks
-   which back end it has before it. */
+/* What a back end is good at, and does: flux__backend.traits, data by which kernels are chosen and
+   run. No code asks which back end it has before it. */
 enum {
     FLUX__COMPILES = 1,                   /* ready calls a compiler, which flux_prewarm does ahead */
     /* operands that a product reads in place of a copy (flux__find_gathers): windows of half
@@ -46,7 +46,8 @@ enum {
     FLUX__ATTENDS_HALVES = 32,            /* attention reads half formats, and sums in f32 */
     /* a product reads a convolution's windows of the image itself, without its padding
        (flux__find_gathers) and by 16 bytes of channels (flux__channels_lead) */
-    FLUX__READS_IMAGES = 64
+    FLUX__READS_IMAGES = 64,
+    FLUX__STOPS_MIDWAY = 128              /* a kernel that fails may have written part of a result */
 };
 
 /* available and functional write to `why` why not; component gives in *known whether the back end

@@ -24,7 +24,8 @@
    bytes, and the calls that make kernels ready, run and drop them.
 
    Invariant: a call that fails is safe to leave: all memory that kernels need is
-   found when they are made ready, or by the plan (kernel->scratch). Kernels
+   found when they are made ready, or by the plan (kernel->scratch), but for that
+   of a product's blocks, which may fail midway (FLUX__STOPS_MIDWAY). Kernels
    round to nearest and flush denormal results to 0, and the caller's
    floating-point mode is restored after each row (flux__set_float_mode). */
 
@@ -159,7 +160,8 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
 /* The CPU's row. */
 #define FLUX__CPU_ROW                                                                              \
     { "CPU",                                                                                       \
-      FLUX__GATHERS_HALVES | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS,        \
+      FLUX__GATHERS_HALVES | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS |       \
+      FLUX__STOPS_MIDWAY,                                                                          \
       flux__cpu_works, flux__cpu_works, flux__cpu_count, flux__cpu_name, flux__cpu_component,      \
       flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,             \
       flux__cpu_wait, NULL, flux__cpu_ready, flux__cpu_run, flux__cpu_drop, NULL, NULL }

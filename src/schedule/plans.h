@@ -292,6 +292,15 @@ static const flux__plan_call *flux__plan_caller(const flux__plan *plan) {
     return NULL;
 }
 
+/* Whether one of the kernels number k to `end` - 1, of which the last may have failed, has written
+   into the memory of old weights. */
+static bool flux__changes(const flux__plan *plan, int k, int end) {
+    for (; k < end; k++)
+        for (int o = 0; o < plan->kernel[k].nouts; o++)
+            if (plan->slot[plan->kernel[k].outs[o]].donated >= 0) return true;
+    return false;
+}
+
 /* Runs all kernels in order. A device may fail in the middle of an update; what has been written
    into the memory of old weights by then can't be taken back, since copies for that case would cost
    every step. The error then says that the update is half done. */
@@ -312,9 +321,9 @@ static bool flux__run_kernels(flux__run *r, bool timed) {
         int done = timed ? flux__kernel_timed(r, &plan->kernel[k])
                          : flux__kernels_run(r, &plan->kernel[k], n);
         ok = done == n;
-        for (int i = k; i < k + done; i++)
-            for (int o = 0; o < plan->kernel[i].nouts; o++)
-                changed = changed || plan->slot[plan->kernel[i].outs[o]].donated >= 0;
+        const flux__backend *by = plan->kernel[k].by;
+        if (!ok && by && by->traits & FLUX__STOPS_MIDWAY) done++;
+        changed = changed || flux__changes(plan, k, k + done);
     }
     if (plan->ncall) ok = flux__calls_await(r, plan->nkernel, trace) && ok;
     if (call && call->replay && whole == 0) ok = call->ran(r, ok);
