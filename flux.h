@@ -11815,6 +11815,13 @@ struct flux_grads {
 };
 enum { FLUX__FEW_ASKED = 16 };            /* up to so many tensors are searched one by one */
 
+/* Frees the names that flux_grad_name has made. */
+static void flux__forget_names(flux_grads *g) {
+    for (int i = 0; i < g->nnames; i++) flux__free(g->name[i]);
+    flux__free(g->name);
+    g->name = NULL, g->nnames = 0;
+}
+
 static void flux__grads_free(flux_grads *g) {
     for (int i = 0; i < g->n; i++) {
         flux_release(g->of[i]);
@@ -11825,9 +11832,8 @@ static void flux__grads_free(flux_grads *g) {
     flux__free(g->grad);
     flux__hashmap_free(&g->number);
     for (int i = 0; i < g->nasked; i++) flux_release(g->asked[i]);
-    for (int i = 0; i < g->nnames; i++) flux__free(g->name[i]);
     flux__free(g->asked);
-    flux__free(g->name);
+    flux__forget_names(g);
     flux__quarantine(g);
 }
 
@@ -12806,6 +12812,7 @@ static bool flux__backward(flux_grads *g) {
         const uint32_t origin = self->origin;
         flux__mark_wanted(&w, g);
         w.grad[w.n - 1] = flux__seed(g->loss);
+        ok = w.grad[w.n - 1] != NULL;
         for (int k = w.n - 1; k >= 0 && ok; k--) {
             if (!w.grad[k] || !w.wanted[k] || !flux__behind(w.node[k])) continue;
             self->origin = w.node[k]->origin | FLUX__BACKWARD;
@@ -37318,9 +37325,9 @@ static bool flux__walk_all(const flux_layer *m, flux__field_fn field,
     return done;
 }
 
-/* Calls f for each field of the model that holds a tensor, in order. */
-static void flux__fields(flux_layer *m, flux__field_fn f, void *user) {
-    flux__walk_all(m, f, NULL, user);
+/* Calls f for each field of the model that holds a tensor, in order. False: as flux__walk_all. */
+static bool flux__fields(flux_layer *m, flux__field_fn f, void *user) {
+    return flux__walk_all(m, f, NULL, user);
 }
 
 typedef struct flux__visiting {
@@ -37478,6 +37485,7 @@ FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value)
         return flux__fail("set_param: %.80s is %s, the value is %s", path,
                           flux__describe(w.found).s,
                           value->op == FLUX__TUPLE ? "a tuple" : flux__describe(value).s), -1;
+    const int64_t failures = flux__failures();
     int h = flux__hide();
     /* not flux_to_tensor, which makes float64 float32 on its way to a GPU */
     w.value = flux_to_dtype(value, (flux_dtype)w.found->dtype);
@@ -37486,7 +37494,7 @@ FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value)
     if (w.value) flux__fields(m, flux__replace, &w);
     flux_release(w.found);
     flux__reveal_object(h, NULL);
-    return w.value ? 0 : -1;
+    return w.value && !flux__failed_since(failures) ? 0 : -1;
 }
 
 /* The tensor field of m called `which`, or NULL; *name is its name in the layer's type. */
@@ -39319,7 +39327,7 @@ static FLUX__COLD bool flux__takes_indices(flux_layer *m) {
    of the dtype of its first tensor. */
 static FLUX__COLD flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
     flux_tensor *first = NULL;
-    flux__fields(m, flux__first_tensor, &first);
+    if (!flux__fields(m, flux__first_tensor, &first)) return NULL;
     flux_dtype t = flux__takes_indices(m) ? FLUX_I64
                    : first                ? (flux_dtype)first->dtype
                                           : FLUX_F32;
@@ -39359,6 +39367,7 @@ static FLUX__COLD flux_tensor *flux__dry_run(const char *call, flux_layer *m, fl
 /* The shape of m's result for an input of shape `in`, by a dry run; ndim is -1 on an error. */
 FLUX_DEF FLUX__COLD flux_shape flux_outputsize_with(flux_layer *m, flux_shape in) {
     flux_shape none = flux__shape(NULL, -1);
+    const int64_t failures = flux__failures();
     int h = flux__hide();
     FLUX__ZEROED(flux__watch, w);
     flux_tensor *y = flux__dry_run("outputsize", m, in, &w);
@@ -39366,7 +39375,7 @@ FLUX_DEF FLUX__COLD flux_shape flux_outputsize_with(flux_layer *m, flux_shape in
     if (y && y->op == FLUX__TUPLE)
         y = (flux_tensor *)flux__fail("outputsize: %s gives a tuple of %d tensors", m->type->name,
                                       y->nin);
-    if (y) none = flux__dims(y);
+    if (y && !flux__failed_since(failures)) none = flux__dims(y);
     flux__reveal_object(h, NULL);
     return none;
 }
@@ -39450,7 +39459,8 @@ FLUX_DEF flux_grads *flux_gradient_with(flux_tensor *loss, int n, const void *co
         if (!h) flux__null("gradient", "of the list", h), w.ok = false;
         else if (h->kind == FLUX__FREED) flux__gone("gradient", h), w.ok = false;
         else if (h->kind == FLUX__TENSOR) flux__want(&w, (flux_tensor *)h);
-        else if (h->kind == FLUX__LAYER) flux_visit((flux_layer *)h, flux__want_visit, &w);
+        else if (h->kind == FLUX__LAYER)
+            w.ok = flux__visit("gradient", (flux_layer *)h, flux__want_visit, &w) && w.ok;
         else flux__fail("gradient: by models and tensors only"), w.ok = false;
         if (w.ok) g->asked[g->nasked++] = flux_retain(h);
     }
@@ -40949,10 +40959,12 @@ static bool flux__name_grads(flux_grads *g) {
     g->name = (char **)flux__zalloc((size_t)g->n * sizeof *g->name);
     if (!g->name) return false;
     g->nnames = g->n;
-    for (; w.of < g->nasked; w.of++)
-        if (((flux__head *)g->asked[w.of])->kind == FLUX__LAYER)
-            flux_visit((flux_layer *)g->asked[w.of], flux__name_grad, &w);
-        else flux__name_grad((flux_tensor *)g->asked[w.of], "", true, &w);
+    for (; w.of < g->nasked; w.of++) {
+        flux__head *h = (flux__head *)g->asked[w.of];
+        if (h->kind != FLUX__LAYER) flux__name_grad((flux_tensor *)h, "", true, &w);
+        else if (!flux__visit("grad_name", (flux_layer *)h, flux__name_grad, &w)) w.ok = false;
+    }
+    if (!w.ok) flux__forget_names(g);     /* of which some are missing */
     return w.ok;
 }
 
@@ -41339,10 +41351,10 @@ FLUX__DEFINE_MOVES(flux_state, _state, _state, flux__travel_state)
 /* ---- where something is */
 
 /* The device of several tensors: that of the first, whose path is kept for the message if another
-   tensor is elsewhere (mixed). */
+   tensor is elsewhere. failed: one is, or not all were met. */
 typedef struct flux__placement {
     flux_device at;
-    bool met, mixed;
+    bool met, failed;
     char path[160];
 } flux__placement;
 
@@ -41352,8 +41364,8 @@ static void flux__placement_meet(flux__placement *p, flux_device at, const char 
         p->at = at;
         p->met = true;
         snprintf(p->path, sizeof p->path, "%s", path);
-    } else if (!p->mixed && !flux__same_device(p->at, at)) {
-        p->mixed = true;
+    } else if (!p->failed && !flux__same_device(p->at, at)) {
+        p->failed = true;
         flux__fail("device_of: on several devices: %s is on %s, %.150s on %s", p->path,
                    flux_device_name(p->at), path, flux_device_name(at));
     }
@@ -41361,7 +41373,7 @@ static void flux__placement_meet(flux__placement *p, flux_device at, const char 
 
 static flux_device flux__placement_of(const flux__placement *p) {
     flux_device none = { -1, 0 };
-    return p->mixed ? none : p->at;       /* {0, 0}, the CPU, if there is no tensor */
+    return p->failed ? none : p->at;      /* {0, 0}, the CPU, if there is no tensor */
 }
 
 static void flux__placement_visit(flux_tensor *x, const char *path, bool trained, void *user) {
@@ -41393,7 +41405,7 @@ FLUX_DEF flux_device flux_device_of_tensor(const flux_tensor *x) {
 FLUX_DEF flux_device flux_device_of_layer(const flux_layer *m) {
     FLUX__ZEROED(flux__placement, p);
     if (!m) return flux__nowhere(m);
-    flux_visit(m, flux__placement_visit, &p);
+    if (!flux__visit("device_of", m, flux__placement_visit, &p)) p.failed = true;
     return flux__placement_of(&p);
 }
 
@@ -41457,8 +41469,7 @@ static void flux__eval_weight(flux_tensor *x, const char *path, bool trained, vo
    forward pass. */
 static bool flux__eval_weights(flux_layer *m) {
     bool ready = true;
-    flux_visit(m, flux__eval_weight, &ready);
-    return ready;
+    return flux__visit("prewarm", m, flux__eval_weight, &ready) && ready;
 }
 
 /* Makes the plan that an evaluation of the n roots would run, which compiles its kernels. cut: the
@@ -42642,6 +42653,7 @@ static flux_tensor *flux__repeat_heads(flux_tensor *x, int kv, int heads) {
    place, so that each step finds the same plan. */
 static flux_tensor *flux__steps_keep(flux_layer *m, flux_tensor **kept, flux_tensor *x,
                                     const flux__steps *at, flux_tensor *start) {
+    if (!x) return NULL;                  /* memory ran out */
     int64_t dims[3] = { x->dim[0], at->capacity, x->dim[2] };
     const int64_t n = x->dim[1], end = at->count + n;
     flux_tensor *old = *kept, *y;
@@ -45516,18 +45528,18 @@ static void flux__two_meet(flux_tensor **slot, const char *path, bool trained,
     w->bad = true;
 }
 
-/* What a field gets that holds the tensor of an earlier one, or a view of another's: the same, or
-   the same view of the new one. NULL: it holds a tensor of its own. *bad: an error. */
+/* What field number i gets, which holds the tensor of an earlier one, or a view of another's: the
+   same, or the same view of the new one. NULL: there is none, as yet. *bad: an error. */
 static flux_tensor *flux__two_tied(flux__two_models *w, flux__hashmap *first, int i, bool *bad) {
     flux_tensor *x = *w->at[i].slot;
     const int k = (int)(intptr_t)flux__hashmap_get(first, x) - 1;
-    if (k >= 0 && k < i) {
+    if (k < i) {
         *bad = w->at[k].from != w->at[i].from && !flux__is_tie(w->at[i].from);
         if (*bad) flux__fail("%s: tensors are tied in the one model and not in the other", w->call);
         return w->at[k].fresh;
     }
-    const int b = flux__is_tie(x) ? (int)(intptr_t)flux__hashmap_get(first, x->base) - 1 : -1;
-    return b >= 0 && w->at[b].fresh ? flux__view_like(x, w->at[b].fresh) : NULL;
+    flux_tensor *base = w->at[(int)(intptr_t)flux__hashmap_get(first, x->base) - 1].fresh;
+    return base ? flux__view_like(x, base) : NULL;
 }
 
 /* Records all new tensors: those of their own first, then those that are tied to one. */
@@ -45647,7 +45659,8 @@ FLUX_DEF flux_layer *flux_averaged_with(flux_averaged_opts o) {
     p.f = flux__average_leaf;
     m.model = flux__map_model(&p, o.model, false);
     const flux_device d = flux_device_of_layer(o.model);
-    m.count = m.model ? flux__move(flux_full_with(flux__shape(NULL, 0), 0, FLUX_F64), d) : NULL;
+    const bool placed = m.model && d.backend >= 0;
+    m.count = placed ? flux__move(flux_full_with(flux__shape(NULL, 0), 0, FLUX_F64), d) : NULL;
     m.count = m.count ? flux_eval(flux_copy(m.count)) : NULL;
     flux_layer *y = m.count ? flux__layer_new(flux__averaged_type(), &m) : NULL;
     flux__nograd_leave(b);

@@ -7,8 +7,8 @@ static flux_tensor *plus_one(flux_tensor *x) { return flux_add(x, 1); }
 static flux_layer *model(void) {
     flux_layer *tied = flux_named("tied", flux_dense(3, 3, flux_tanh));
     return flux_chain(tied, plus_one, tied,
-                      flux_parallel(flux_add, flux_dense(3, 2), flux_scale(FLUX_SHAPE(1))),
-                      flux_layernorm(FLUX_SHAPE(1)));
+                      flux_parallel(flux_add, flux_dense(3, 3), flux_scale(FLUX_SHAPE(1))),
+                      flux_layernorm(FLUX_SHAPE(3)));
 }
 
 static bool make(void) { return model() != NULL; }
@@ -35,6 +35,16 @@ static bool call(void) {
     flux_tensor *y = flux_call(m, flux_ones(3, 2));
     return y && flux_data(y) && flux_outputsize(m, 3, 5).ndim == 2;
 }
+/* Attention with all that it can have, over a whole sequence and step by step. */
+static bool attend(void) {
+    flux_layer *m = flux_multiheadattention(8, .nheads = 2, .kv_heads = 1, .rotary = 10000, .causal = true,
+                                            .bias = true, .scores = FLUX_OFF);
+    flux_tensor *x = flux_ones(8, 3);
+    if (!m || !x || !flux_data(flux_call(m, x)) || flux_cache(m, 4) != 0) return false;
+    bool good = false;
+    FLUX_INFER good = flux_data(flux_call(m, x)) && flux_data(flux_call(m, flux_ones(8, 1)));
+    return good;
+}
 static bool train(void) {
     flux_layer *m = flux_chain(flux_dense(2, 3, flux_tanh), flux_dense(3, 2));
     flux_tensor *loss = flux_logitcrossentropy(flux_call(m, flux_ones(2, 4)), flux_full(0.5, 2, 4));
@@ -46,6 +56,45 @@ static bool visit(void) {
     return m && flux_num_params(m) > 0 &&
            flux_set_param(m, "layers.tied.bias", flux_ones(3)) == 0 &&
            flux_param(m, "layers.tied.weight") && !flux_failed();
+}
+/* A training that tells all it has: what it returns is there. */
+static flux_tensor *loss_of(flux_layer *m, flux_tensor *x, flux_tensor *y) {
+    return flux_mse(flux_call(m, x), y);
+}
+static bool courses(void) {
+    char path[1000];
+    snprintf(path, sizeof path, "%.900s/flux_models_memory_%p", test_temp(), (void *)&path);
+    flux_layer *m = flux_dense(2, 2), *r2 = flux_metric(flux_r2), *ema = flux_averaged(m);
+    flux_loader *data = flux_dataloader(flux_ones(2, 2), flux_full(0.5, 2, 2), .batchsize = 2);
+    flux_state *opt = flux_setup(flux_descent(0.1), m);
+    flux_tensor *history = NULL;
+    bool good = r2 && ema && opt && flux_train(loss_of, m, data, opt,
+        .validation = data, .metrics = { r2 },
+        .monitor = r2, .averaged = ema, .early_stop = 2, .checkpoint = path,
+        .history = &history) == 0;
+    remove(path);
+    return good && flux_data(history);
+}
+
+/* Calls that go over a model: where they can't go on, they have not been done. */
+enum { WALKS = 7 };
+static int walked;
+static bool walk(void) {
+    flux_layer *m = model();
+    flux_tensor *x = flux_ones(3, 5);
+    if (!m || !x) return false;
+    if (walked < 2) {
+        flux_grads *g = flux_gradient(flux_sum(flux_call(m, x)), m);
+        CHECK(!g || flux_num_grads(g) == 8);
+        if (!g || walked == 0 || flux_grad_name(g, 7)) return g != NULL;
+        for (int i = 0; i < 8; i++) CHECK(*flux_grad_name(g, i) != 0);   /* there is memory now */
+        return false;
+    }
+    if (walked == 2) return flux_set_param(m, "layers.tied.weight", flux_ones(3, 3)) == 0;
+    if (walked == 3) return flux_device_of(m).backend == 0;
+    if (walked == 4) return flux_outputsize(m, 3, 5).ndim == 2;
+    if (walked == 5) return flux_prewarm(m, 3, 5) == 0;
+    return flux_averaged(m) != NULL;
 }
 
 static void each_fails_in_turn(bool (*scenario)(void), const char *name) {
@@ -60,8 +109,8 @@ static void each_fails_in_turn(bool (*scenario)(void), const char *name) {
             bool good = scenario();
             done = !flux__test_refused();
             if (!CHECK(good != flux_failed()))
-                fprintf(stderr, "    %s, allocation %ld: %s, error \"%s\"\n", name, tries,
-                        good ? "done" : "not done", flux_error());
+                fprintf(stderr, "    %s %d, allocation %ld: %s, error \"%s\"\n", name, walked,
+                        tries, good ? "done" : "not done", flux_error());
             flux__test_memory(-1);
         }
         flux_clear();
@@ -81,8 +130,13 @@ TEST(making_other_layers) { each_fails_in_turn(make_others, "make_others"); }
 TEST(mapping) { each_fails_in_turn(map, "map"); }
 TEST(flattening) { each_fails_in_turn(flatten, "flatten"); }
 TEST(calling) { each_fails_in_turn(call, "call"); }
+TEST(attention) { each_fails_in_turn(attend, "attend"); }
 TEST(gradients) { each_fails_in_turn(train, "train"); }
+TEST(training) { each_fails_in_turn(courses, "courses"); }
 TEST(visiting) { each_fails_in_turn(visit, "visit"); }
+TEST(walking) {
+    for (walked = 0; walked < WALKS; walked++) each_fails_in_turn(walk, "walk");
+}
 static bool count(void) {
     flux_layer *m = model();
     return m && flux_params(m, NULL, 0) >= 0 && flux_num_params(m) >= 0;

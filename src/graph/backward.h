@@ -447,6 +447,7 @@ static bool flux__backward(flux_grads *g) {
         const uint32_t origin = self->origin;
         flux__mark_wanted(&w, g);
         w.grad[w.n - 1] = flux__seed(g->loss);
+        ok = w.grad[w.n - 1] != NULL;
         for (int k = w.n - 1; k >= 0 && ok; k--) {
             if (!w.grad[k] || !w.wanted[k] || !flux__behind(w.node[k])) continue;
             self->origin = w.node[k]->origin | FLUX__BACKWARD;

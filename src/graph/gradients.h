@@ -51,6 +51,13 @@ struct flux_grads {
 };
 enum { FLUX__FEW_ASKED = 16 };            /* up to so many tensors are searched one by one */
 
+/* Frees the names that flux_grad_name has made. */
+static void flux__forget_names(flux_grads *g) {
+    for (int i = 0; i < g->nnames; i++) flux__free(g->name[i]);
+    flux__free(g->name);
+    g->name = NULL, g->nnames = 0;
+}
+
 static void flux__grads_free(flux_grads *g) {
     for (int i = 0; i < g->n; i++) {
         flux_release(g->of[i]);
@@ -61,9 +68,8 @@ static void flux__grads_free(flux_grads *g) {
     flux__free(g->grad);
     flux__hashmap_free(&g->number);
     for (int i = 0; i < g->nasked; i++) flux_release(g->asked[i]);
-    for (int i = 0; i < g->nnames; i++) flux__free(g->name[i]);
     flux__free(g->asked);
-    flux__free(g->name);
+    flux__forget_names(g);
     flux__quarantine(g);
 }
 

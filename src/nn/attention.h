@@ -220,6 +220,7 @@ static flux_tensor *flux__repeat_heads(flux_tensor *x, int kv, int heads) {
    place, so that each step finds the same plan. */
 static flux_tensor *flux__steps_keep(flux_layer *m, flux_tensor **kept, flux_tensor *x,
                                     const flux__steps *at, flux_tensor *start) {
+    if (!x) return NULL;                  /* memory ran out */
     int64_t dims[3] = { x->dim[0], at->capacity, x->dim[2] };
     const int64_t n = x->dim[1], end = at->count + n;
     flux_tensor *old = *kept, *y;

@@ -92,18 +92,18 @@ static void flux__two_meet(flux_tensor **slot, const char *path, bool trained,
     w->bad = true;
 }
 
-/* What a field gets that holds the tensor of an earlier one, or a view of another's: the same, or
-   the same view of the new one. NULL: it holds a tensor of its own. *bad: an error. */
+/* What field number i gets, which holds the tensor of an earlier one, or a view of another's: the
+   same, or the same view of the new one. NULL: there is none, as yet. *bad: an error. */
 static flux_tensor *flux__two_tied(flux__two_models *w, flux__hashmap *first, int i, bool *bad) {
     flux_tensor *x = *w->at[i].slot;
     const int k = (int)(intptr_t)flux__hashmap_get(first, x) - 1;
-    if (k >= 0 && k < i) {
+    if (k < i) {
         *bad = w->at[k].from != w->at[i].from && !flux__is_tie(w->at[i].from);
         if (*bad) flux__fail("%s: tensors are tied in the one model and not in the other", w->call);
         return w->at[k].fresh;
     }
-    const int b = flux__is_tie(x) ? (int)(intptr_t)flux__hashmap_get(first, x->base) - 1 : -1;
-    return b >= 0 && w->at[b].fresh ? flux__view_like(x, w->at[b].fresh) : NULL;
+    flux_tensor *base = w->at[(int)(intptr_t)flux__hashmap_get(first, x->base) - 1].fresh;
+    return base ? flux__view_like(x, base) : NULL;
 }
 
 /* Records all new tensors: those of their own first, then those that are tied to one. */
@@ -223,7 +223,8 @@ FLUX_DEF flux_layer *flux_averaged_with(flux_averaged_opts o) {
     p.f = flux__average_leaf;
     m.model = flux__map_model(&p, o.model, false);
     const flux_device d = flux_device_of_layer(o.model);
-    m.count = m.model ? flux__move(flux_full_with(flux__shape(NULL, 0), 0, FLUX_F64), d) : NULL;
+    const bool placed = m.model && d.backend >= 0;
+    m.count = placed ? flux__move(flux_full_with(flux__shape(NULL, 0), 0, FLUX_F64), d) : NULL;
     m.count = m.count ? flux_eval(flux_copy(m.count)) : NULL;
     flux_layer *y = m.count ? flux__layer_new(flux__averaged_type(), &m) : NULL;
     flux__nograd_leave(b);

@@ -53,8 +53,7 @@ static void flux__eval_weight(flux_tensor *x, const char *path, bool trained, vo
    forward pass. */
 static bool flux__eval_weights(flux_layer *m) {
     bool ready = true;
-    flux_visit(m, flux__eval_weight, &ready);
-    return ready;
+    return flux__visit("prewarm", m, flux__eval_weight, &ready) && ready;
 }
 
 /* Makes the plan that an evaluation of the n roots would run, which compiles its kernels. cut: the

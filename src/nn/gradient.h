@@ -89,7 +89,8 @@ FLUX_DEF flux_grads *flux_gradient_with(flux_tensor *loss, int n, const void *co
         if (!h) flux__null("gradient", "of the list", h), w.ok = false;
         else if (h->kind == FLUX__FREED) flux__gone("gradient", h), w.ok = false;
         else if (h->kind == FLUX__TENSOR) flux__want(&w, (flux_tensor *)h);
-        else if (h->kind == FLUX__LAYER) flux_visit((flux_layer *)h, flux__want_visit, &w);
+        else if (h->kind == FLUX__LAYER)
+            w.ok = flux__visit("gradient", (flux_layer *)h, flux__want_visit, &w) && w.ok;
         else flux__fail("gradient: by models and tensors only"), w.ok = false;
         if (w.ok) g->asked[g->nasked++] = flux_retain(h);
     }

@@ -8,6 +8,7 @@
 #include "../base/text.h"
 #include "../graph/nodes.h"
 #include "../graph/elementwise.h"
+#include "../graph/gradients.h"
 #include "../schedule/looking.h"
 #include "walk.h"
 #include "adjust.h"
@@ -70,10 +71,12 @@ static bool flux__name_grads(flux_grads *g) {
     g->name = (char **)flux__zalloc((size_t)g->n * sizeof *g->name);
     if (!g->name) return false;
     g->nnames = g->n;
-    for (; w.of < g->nasked; w.of++)
-        if (((flux__head *)g->asked[w.of])->kind == FLUX__LAYER)
-            flux_visit((flux_layer *)g->asked[w.of], flux__name_grad, &w);
-        else flux__name_grad((flux_tensor *)g->asked[w.of], "", true, &w);
+    for (; w.of < g->nasked; w.of++) {
+        flux__head *h = (flux__head *)g->asked[w.of];
+        if (h->kind != FLUX__LAYER) flux__name_grad((flux_tensor *)h, "", true, &w);
+        else if (!flux__visit("grad_name", (flux_layer *)h, flux__name_grad, &w)) w.ok = false;
+    }
+    if (!w.ok) flux__forget_names(g);     /* of which some are missing */
     return w.ok;
 }
 

@@ -314,7 +314,7 @@ static FLUX__COLD bool flux__takes_indices(flux_layer *m) {
    of the dtype of its first tensor. */
 static FLUX__COLD flux_tensor *flux__sample(flux_layer *m, flux_shape s) {
     flux_tensor *first = NULL;
-    flux__fields(m, flux__first_tensor, &first);
+    if (!flux__fields(m, flux__first_tensor, &first)) return NULL;
     flux_dtype t = flux__takes_indices(m) ? FLUX_I64
                    : first                ? (flux_dtype)first->dtype
                                           : FLUX_F32;
@@ -354,6 +354,7 @@ static FLUX__COLD flux_tensor *flux__dry_run(const char *call, flux_layer *m, fl
 /* The shape of m's result for an input of shape `in`, by a dry run; ndim is -1 on an error. */
 FLUX_DEF FLUX__COLD flux_shape flux_outputsize_with(flux_layer *m, flux_shape in) {
     flux_shape none = flux__shape(NULL, -1);
+    const int64_t failures = flux__failures();
     int h = flux__hide();
     FLUX__ZEROED(flux__watch, w);
     flux_tensor *y = flux__dry_run("outputsize", m, in, &w);
@@ -361,7 +362,7 @@ FLUX_DEF FLUX__COLD flux_shape flux_outputsize_with(flux_layer *m, flux_shape in
     if (y && y->op == FLUX__TUPLE)
         y = (flux_tensor *)flux__fail("outputsize: %s gives a tuple of %d tensors", m->type->name,
                                       y->nin);
-    if (y) none = flux__dims(y);
+    if (y && !flux__failed_since(failures)) none = flux__dims(y);
     flux__reveal_object(h, NULL);
     return none;
 }

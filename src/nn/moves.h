@@ -245,10 +245,10 @@ FLUX__DEFINE_MOVES(flux_state, _state, _state, flux__travel_state)
 /* ---- where something is */
 
 /* The device of several tensors: that of the first, whose path is kept for the message if another
-   tensor is elsewhere (mixed). */
+   tensor is elsewhere. failed: one is, or not all were met. */
 typedef struct flux__placement {
     flux_device at;
-    bool met, mixed;
+    bool met, failed;
     char path[160];
 } flux__placement;
 
@@ -258,8 +258,8 @@ static void flux__placement_meet(flux__placement *p, flux_device at, const char 
         p->at = at;
         p->met = true;
         snprintf(p->path, sizeof p->path, "%s", path);
-    } else if (!p->mixed && !flux__same_device(p->at, at)) {
-        p->mixed = true;
+    } else if (!p->failed && !flux__same_device(p->at, at)) {
+        p->failed = true;
         flux__fail("device_of: on several devices: %s is on %s, %.150s on %s", p->path,
                    flux_device_name(p->at), path, flux_device_name(at));
     }
@@ -267,7 +267,7 @@ static void flux__placement_meet(flux__placement *p, flux_device at, const char 
 
 static flux_device flux__placement_of(const flux__placement *p) {
     flux_device none = { -1, 0 };
-    return p->mixed ? none : p->at;       /* {0, 0}, the CPU, if there is no tensor */
+    return p->failed ? none : p->at;      /* {0, 0}, the CPU, if there is no tensor */
 }
 
 static void flux__placement_visit(flux_tensor *x, const char *path, bool trained, void *user) {
@@ -299,7 +299,7 @@ FLUX_DEF flux_device flux_device_of_tensor(const flux_tensor *x) {
 FLUX_DEF flux_device flux_device_of_layer(const flux_layer *m) {
     FLUX__ZEROED(flux__placement, p);
     if (!m) return flux__nowhere(m);
-    flux_visit(m, flux__placement_visit, &p);
+    if (!flux__visit("device_of", m, flux__placement_visit, &p)) p.failed = true;
     return flux__placement_of(&p);
 }
 

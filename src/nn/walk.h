@@ -111,9 +111,9 @@ static bool flux__walk_all(const flux_layer *m, flux__field_fn field,
     return done;
 }
 
-/* Calls f for each field of the model that holds a tensor, in order. */
-static void flux__fields(flux_layer *m, flux__field_fn f, void *user) {
-    flux__walk_all(m, f, NULL, user);
+/* Calls f for each field of the model that holds a tensor, in order. False: as flux__walk_all. */
+static bool flux__fields(flux_layer *m, flux__field_fn f, void *user) {
+    return flux__walk_all(m, f, NULL, user);
 }
 
 typedef struct flux__visiting {
@@ -271,6 +271,7 @@ FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value)
         return flux__fail("set_param: %.80s is %s, the value is %s", path,
                           flux__describe(w.found).s,
                           value->op == FLUX__TUPLE ? "a tuple" : flux__describe(value).s), -1;
+    const int64_t failures = flux__failures();
     int h = flux__hide();
     /* not flux_to_tensor, which makes float64 float32 on its way to a GPU */
     w.value = flux_to_dtype(value, (flux_dtype)w.found->dtype);
@@ -279,7 +280,7 @@ FLUX_DEF int flux_set_param(flux_layer *m, const char *path, flux_tensor *value)
     if (w.value) flux__fields(m, flux__replace, &w);
     flux_release(w.found);
     flux__reveal_object(h, NULL);
-    return w.value ? 0 : -1;
+    return w.value && !flux__failed_since(failures) ? 0 : -1;
 }
 
 /* The tensor field of m called `which`, or NULL; *name is its name in the layer's type. */
