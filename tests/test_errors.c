@@ -126,6 +126,70 @@ TEST(a_function_of_the_user_may_fail_and_go_on) {
     forgotten();
 }
 
+/* A function of the user, called from within a call of the library, handles one error and ends with another: that is the
+   call's, however deep in the call it was. */
+static int met;
+static flux_tensor *ends_badly(flux_tensor *x) {
+    met++;
+    flux_load_npy("there/is/no/such.npy");
+    flux_clear();
+    return flux_clamp(x, 2, 1);
+}
+static flux_tensor *joins_badly(flux_tensor *x, flux_tensor *y) { return (void)y, ends_badly(x); }
+static flux_tensor *is_shaped_badly(flux_shape s) { return ends_badly(flux_full_with(s, 0, FLUX_F32)); }
+static flux_tensor *loses_badly(flux_layer *m, flux_tensor *x, flux_tensor *y) { return (void)m, (void)y, ends_badly(x); }
+static flux_tensor *loses_once(flux_layer *m, void *user) { return ends_badly(flux_call(m, (flux_tensor *)user)); }
+static flux_tensor *squares_badly(flux_tensor *x, void *user) { return (void)user, ends_badly(x); }
+static flux_tensor *custom_badly(int n, flux_tensor *const *x, void *user) { return (void)n, (void)user, ends_badly(x[0]); }
+static flux_tensor *custom_well(int n, flux_tensor *const *x, void *user) { return (void)n, (void)user, flux_exp(x[0]); }
+static void back_badly(int n, flux_tensor *const *x, flux_tensor *y, flux_tensor *g, flux_tensor **dx, void *user) {
+    (void)n, (void)x, (void)y, (void)user;
+    dx[0] = ends_badly(g);
+}
+static int gets_badly(void *user, int64_t i, int n, flux_tensor **out) {
+    (void)user, (void)n, (void)i;
+    return (out[0] = ends_badly(flux_ones(2))) ? 0 : 1;
+}
+enum { ENDS = 19 };
+static bool ends(int way, flux_tensor *x) {
+    static const flux_dataset set = { NULL, three, gets_badly, 1 };
+    flux_layer *m = flux_dense(2, 2);
+    flux_state *s = flux_setup(flux_descent(), m);
+    flux_grads *g = NULL;
+    char text[200];
+    switch (way) {
+    case 0: return flux_call(flux_chain(m, ends_badly), x);
+    case 1: return flux_call(flux_parallel(joins_badly, m, m), x);
+    case 2: return flux_call(flux_skipconnection(m, joins_badly), x);
+    case 3: return flux_call(flux_pairwisefusion(joins_badly, m, m), x);
+    case 4: return flux_call(flux_maxout(m, ends_badly), x);
+    case 5: return flux_call(flux_dense(2, 2, ends_badly), x);
+    case 6: return flux_dense(2, 2, .init = is_shaped_badly);
+    case 7: return flux_call(flux_weightnorm(flux_dense(2, 2, ends_badly)), x);
+    case 8: return flux_call(flux_batchnorm(2, ends_badly), x);
+    case 9: return flux_fmap(ends_badly, m);
+    case 10: return flux_outputsize(flux_chain(m, ends_badly), 2, 3).ndim >= 0;
+    case 11: return flux_withgradient(loses_once, x, m, &g);
+    case 12: return flux_train(loses_badly, m, flux_dataloader(x, x), s) == 0;
+    case 13: return flux_first(flux_mapobs(ends_badly, flux_dataloader(x))).x;
+    case 14: return flux_first(flux_dataloader(.data = &set, .batchsize = 2)).x;
+    case 15: return flux_gradcheck(squares_badly, NULL, x, 4) < 1;
+    case 16: return flux_custom(custom_badly, NULL, x);
+    case 17: return flux_gradient(flux_sum(flux_custom(custom_well, back_badly, x)), x);
+    default: return flux_summary_text(flux_chain(m, ends_badly), FLUX_SHAPE(2, 3), text, sizeof text) > 0;
+    }
+}
+TEST(a_function_of_the_user_may_handle_an_error_and_fail) {
+    flux_on_error(count, NULL);
+    for (int way = 0; way < ENDS; way++) FLUX_SCOPE {
+        met = sentences = 0;
+        if (!CHECK(!ends(way, flux_rand(2, 2)) && met > 0 && strstr(flux_error(), "clamp: ") && sentences > 1))
+            fprintf(stderr, "    way %d: %s\n", way, flux_error());
+        flux_clear();
+    }
+    flux_on_error(NULL, NULL);
+}
+
 TEST(null_needs_no_words_after_an_error) {
     flux_on_error(test_silent, NULL);
     CHECK(!flux_clamp(flux_load_npy("no/such/file"), 2, 1));
