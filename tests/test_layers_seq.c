@@ -875,6 +875,46 @@ TEST(ctc_lengths) {
     else CHECK(flux_at(e, 0) == flux_at(e, 0) && flux_at(e, 1) != flux_at(e, 1));
 }
 
+/* Of a sample's log probabilities at its first `length` steps: the sum over all paths, written out, that give the labels y,
+   of which -1 is none, when repetitions and then blanks are left out. */
+static double ctc_by_paths(const double *p, int classes, int length, const int32_t *y, int labels) {
+    double sum = 0;
+    int n = 0, paths = 1;
+    for (int t = 0; t < length; t++) paths *= classes;
+    while (n < labels && y[n] >= 0) n++;
+    for (int path = 0; path < paths; path++) {
+        double log_of = 0;
+        bool same = true;
+        int met = 0, last = classes - 1, rest = path;
+        for (int t = 0; t < length; t++, rest /= classes) {
+            const int now = rest % classes;
+            if (now != last && now < classes - 1) same = same && met < n && y[met] == now, met++;
+            log_of += p[t * classes + now], last = now;
+        }
+        if (same && met == n) sum += exp(log_of);
+    }
+    return -log(sum);
+}
+TEST(ctc_is_a_sum_over_paths) {
+    enum { N = 7 };
+    for (int classes = 2, k = 0; classes < 4; classes++) for (int steps = 1; steps < 5; steps++) for (int labels = 0; labels < 4; labels++, k++) FLUX_SCOPE {
+        if (test_left_out(k, 8)) continue;
+        int32_t y[N * 4], lengths[N];
+        for (int s = 0; s < N; s++) {
+            lengths[s] = (s + k) % (steps + 1);
+            for (int i = 0; i < labels; i++) y[s * labels + i] = i < (s / 2 + k) % (labels + 1) ? (s + i * (s + k)) % (classes - 1) : -1;
+        }
+        flux_tensor *x = flux_logsoftmax(FILL(0.3 * k, 1.5, classes, steps, N)), *at = flux_from(y, labels, N), *n = flux_from(lengths, N);
+        const double *p = (const double *)flux_data(x);
+        flux_tensor *e = flux_ctc_loss(x, at, .lengths = n, .agg = FLUX_NONE), *all = flux_ctc_loss(x, at, .agg = FLUX_NONE);
+        for (int s = 0; s < N && p; s++) {
+            const double want = ctc_by_paths(p + s * steps * classes, classes, lengths[s], y + s * labels, labels);
+            CHECK_NEAR(flux_at(e, s), want, 1e-12);
+            CHECK_NEAR(flux_at(all, s), ctc_by_paths(p + s * steps * classes, classes, steps, y + s * labels, labels), 1e-12);
+        }
+    }
+}
+
 TEST(wrong_losses) {
     flux_tensor *x = flux_ones(4, 3), *y = flux_from(ce_labels, 3);
     const int32_t bad[] = { 1, 4, 0 }, blank[] = { 1, 3, 0 };
