@@ -11317,9 +11317,9 @@ FLUX_DEF flux_tensor *flux_conv_transpose_with(flux_conv_opts o) {
     return flux__reveal(h, y);
 }
 
-/* The window view of a pooling's input, padded with value. *mask is the window's dims in it, *at
-   the result's shape. Where windows tile the image, they are the image itself with each dim
-   divided in two; the gradient of that reshape needs no scatter. */
+/* The window view of a pooling's input, padded with value. *mask, 0 so far, becomes the window's
+   dims in it, *at the result's shape. Where windows tile the image, they are the image itself with
+   each dim divided in two; the gradient of that reshape needs no scatter. */
 static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, double value,
                                        flux__window *w, unsigned *mask, flux_shape *at) {
     flux_tensor *x = o->x;
@@ -11340,7 +11340,6 @@ static flux_tensor *flux__pool_windows(const char *call, flux_pool_opts *o, doub
         !flux__per_dim(call, "dilation", &none, w->nd, 1, 1, w->dilation) ||
         !flux__paddings(call, &o->pad, w, false) || !flux__window_out(call, x, w)) return NULL;
     *at = none;
-    *mask = 0;
     for (int i = 0; i < w->nd; i++) {
         tiles = tiles && w->size[i] == w->stride[i];
         *mask |= 1u << 2 * i;

@@ -414,4 +414,71 @@ TEST(a_struct_of_zeros_is_the_defaults) {
     FLUX__LOSSES(OF_ZEROS)
 }
 
+/* Two layers, made alike and called alike: with the same text, and the same results in train mode. */
+static flux_tensor *trained_call(flux_layer *m, flux_tensor *x) {
+    flux_trainmode(m, true);
+    flux_seed(4);
+    return flux_eval(flux_nth(flux_call(m, x), 0));
+}
+#define LAYER_OF_ZEROS(with, type, x, macro, ...) do {                                               \
+        char text[300];                                                                              \
+        flux_seed(3);                                                                                \
+        flux_layer *a = with((type){ __VA_ARGS__ });                                                 \
+        flux_seed(3);                                                                                \
+        flux_layer *b = macro;                                                                       \
+        snprintf(text, sizeof text, "%s", layer_of(a));                                              \
+        CHECK_STR(text, layer_of(b));                                                                \
+        CHECK(a && b && alike(trained_call(a, x), trained_call(b, x)));                              \
+    } while (0)
+TEST(a_layer_of_a_struct_of_zeros_has_the_defaults) {
+    if (test_device.backend) SKIP("options are the same on each device");
+    static const int32_t places[] = { 0, 2, 1 };
+    const flux_shape two = FLUX_SHAPE(2);
+    flux_tensor *x = flux_eval(flux_randn(4, 5, 3)), *image = flux_eval(flux_randn(6, 4, 3)), *wide = flux_eval(flux_randn(8, 5, 3));
+    LAYER_OF_ZEROS(flux_dense_with, flux_dense_opts, x, flux_dense(4, 2), .in = 4, .out = 2);
+    LAYER_OF_ZEROS(flux_scale_with, flux_scale_opts, x, flux_scale(FLUX_SHAPE(4)), .size = FLUX_SHAPE(4));
+    LAYER_OF_ZEROS(flux_bilinear_with, flux_bilinear_opts, flux_tuple(x, x), flux_bilinear(4, 4, 2), .in1 = 4, .in2 = 4, .out = 2);
+    LAYER_OF_ZEROS(flux_embedding_with, flux_embedding_opts, flux_from(places, 3), flux_embedding(4, 2), .in = 4, .out = 2);
+    LAYER_OF_ZEROS(flux_embeddingbag_with, flux_embeddingbag_opts, flux_from(places, 3, 1), flux_embeddingbag(4, 2), .in = 4, .out = 2);
+    LAYER_OF_ZEROS(flux_rnn_with, flux_recurrent_opts, x, flux_rnn(4, 2), .in = 4, .out = 2);
+    LAYER_OF_ZEROS(flux_lstm_with, flux_recurrent_opts, x, flux_lstm(4, 2), .in = 4, .out = 2);
+    LAYER_OF_ZEROS(flux_gru_with, flux_recurrent_opts, x, flux_gru(4, 2), .in = 4, .out = 2);
+    LAYER_OF_ZEROS(flux_gruv3_with, flux_recurrent_opts, x, flux_gruv3(4, 2), .in = 4, .out = 2);
+    LAYER_OF_ZEROS(flux_multiheadattention_with, flux_multiheadattention_opts, wide, flux_multiheadattention(8), .in = 8);
+    LAYER_OF_ZEROS(flux_positionembedding_with, flux_positionembedding_opts, x, flux_positionembedding(6, 4), .steps = 6, .features = 4);
+    LAYER_OF_ZEROS(flux_swiglu_with, flux_swiglu_opts, x, flux_swiglu(4, 6), .in = 4, .hidden = 6);
+    LAYER_OF_ZEROS(flux_rmsnorm_with, flux_rmsnorm_opts, x, flux_rmsnorm(FLUX_SHAPE(4)), .size = FLUX_SHAPE(4));
+    LAYER_OF_ZEROS(flux_layernorm_with, flux_layernorm_opts, x, flux_layernorm(FLUX_SHAPE(4)), .size = FLUX_SHAPE(4));
+    LAYER_OF_ZEROS(flux_dropout_with, flux_dropout_opts, x, flux_dropout(0.5), .p = 0.5);
+    LAYER_OF_ZEROS(flux_conv_layer_with, flux_conv_layer_opts, image, flux_conv_layer(two, 4, 2), .window = two, .in = 4, .out = 2);
+    LAYER_OF_ZEROS(flux_crosscor_layer_with, flux_conv_layer_opts, image, flux_crosscor_layer(two, 4, 2), .window = two, .in = 4, .out = 2);
+    LAYER_OF_ZEROS(flux_conv_transpose_layer_with, flux_conv_layer_opts, image, flux_conv_transpose_layer(two, 4, 2), .window = two, .in = 4, .out = 2);
+    LAYER_OF_ZEROS(flux_depthwiseconv_with, flux_conv_layer_opts, image, flux_depthwiseconv(two, 4, 8), .window = two, .in = 4, .out = 8);
+    LAYER_OF_ZEROS(flux_maxpool_layer_with, flux_pool_layer_opts, image, flux_maxpool_layer(two), .window = two);
+    LAYER_OF_ZEROS(flux_meanpool_layer_with, flux_pool_layer_opts, image, flux_meanpool_layer(two), .window = two);
+    LAYER_OF_ZEROS(flux_lpnormpool_layer_with, flux_pool_layer_opts, image, flux_lpnormpool_layer(two), .window = two);
+    LAYER_OF_ZEROS(flux_batchnorm_with, flux_norm_opts, image, flux_batchnorm(4), .channels = 4);
+    LAYER_OF_ZEROS(flux_instancenorm_with, flux_norm_opts, image, flux_instancenorm(4), .channels = 4);
+    LAYER_OF_ZEROS(flux_groupnorm_with, flux_groupnorm_opts, image, flux_groupnorm(4, 2), .channels = 4, .groups = 2);
+    LAYER_OF_ZEROS(flux_averaged_with, flux_averaged_opts, x, flux_averaged(flux_dense(4, 2)), .model = flux_dense(4, 2));
+}
+
+/* The same of operations. */
+#define OPERATION_OF_ZEROS(with, type, macro, ...) CHECK(alike(flux_nth(with((type){ __VA_ARGS__ }), 0), flux_nth(macro, 0)))
+TEST(an_operation_of_a_struct_of_zeros_has_the_defaults) {
+    if (test_device.backend) SKIP("options are the same on each device");
+    const flux_shape two = FLUX_SHAPE(2);
+    flux_tensor *x = flux_eval(flux_randn(4, 5, 3)), *image = flux_eval(flux_randn(6, 4, 3)), *w = flux_eval(flux_randn(2, 4, 2)), *back = flux_eval(flux_randn(2, 2, 4));
+    OPERATION_OF_ZEROS(flux_dot_product_attention_with, flux_attention_opts, flux_dot_product_attention(x, x, x), .q = x, .k = x, .v = x);
+    OPERATION_OF_ZEROS(flux_dot_product_attention_scores_with, flux_attention_opts, flux_dot_product_attention_scores(x, x), .q = x, .k = x);
+    OPERATION_OF_ZEROS(flux_sort_with, flux_sort_opts, flux_sort(x, 0), .x = x);
+    OPERATION_OF_ZEROS(flux_argsort_with, flux_sort_opts, flux_argsort(x, 0), .x = x);
+    OPERATION_OF_ZEROS(flux_conv_with, flux_conv_opts, flux_conv(image, w), .x = image, .weight = w);
+    OPERATION_OF_ZEROS(flux_crosscor_with, flux_conv_opts, flux_crosscor(image, w), .x = image, .weight = w);
+    OPERATION_OF_ZEROS(flux_conv_transpose_with, flux_conv_opts, flux_conv_transpose(image, back), .x = image, .weight = back);
+    OPERATION_OF_ZEROS(flux_maxpool_with, flux_pool_opts, flux_maxpool(image, two), .x = image, .window = two);
+    OPERATION_OF_ZEROS(flux_meanpool_with, flux_pool_opts, flux_meanpool(image, two), .x = image, .window = two);
+    OPERATION_OF_ZEROS(flux_lpnormpool_with, flux_pool_opts, flux_lpnormpool(image, two), .x = image, .window = two);
+}
+
 TEST_MAIN()
