@@ -23580,9 +23580,9 @@ FLUX__END_HOT
    collected or stored, by its shape alone (flux__conv_by_taps): so all of these
    give the same bits.
 
-   Rejected: rows of positions by themselves, of which the last tile would be
-   filled by half (56 are 32 and 24), and interleaving all samples first, which
-   leaves the second-level cache. */
+   Rejected, unmeasured: rows of positions by themselves, whose last tile would
+   not be filled (56 are 32 and 24), and interleaving all samples at first, which
+   would leave the second-level cache. */
 
 FLUX__BEGIN_HOT
 
@@ -23595,7 +23595,9 @@ typedef struct flux__conv_amx {
     int64_t tap, tap_down, down, channel, sample;
     int64_t wide, high, channels, columns, samples;
     const char *weight;                   /* columns of 9 * channels elements, tap by tap */
+    int64_t low;                          /* from the first tap to the one that lies first */
     int64_t plane, used;                  /* words of a plane, and those that are the image's */
+    int64_t steps;                        /* of k: 16 words each */
     int64_t rows;                         /* rows of positions in a task */
     int failed;
 } flux__conv_amx;
@@ -23616,8 +23618,8 @@ static bool flux__conv_by_taps(int64_t mark, int64_t k) {
 
 /* ---- the weight */
 
-/* Puts `some` columns of a weight, number `first` on, in order: tap by tap, of each the channels.
-   ks, lines: maps of the product's k and columns. */
+/* A weight whose columns are copied tap by tap, of each tap the channels. ks, lines: maps of the
+   product's k and of its columns. */
 typedef struct flux__conv_weight {
     const uint16_t *x;
     const flux__axes *ks, *lines;
@@ -23625,6 +23627,7 @@ typedef struct flux__conv_weight {
     uint16_t *to;
     int failed;
 } flux__conv_weight;
+/* Copies 32 columns. */
 static void flux__conv_weight_part(void *ctx, int64_t part) {
     flux__conv_weight *w = (flux__conv_weight *)ctx;
     const int64_t first = part * 32, n = flux__gemm_min(w->columns - first, 32), c = w->k / 9;
@@ -23644,8 +23647,7 @@ static void flux__conv_weight_part(void *ctx, int64_t part) {
 static void flux__conv_plane(void *ctx, int64_t pair) {
     const flux__conv_image *m = (const flux__conv_image *)ctx;
     const flux__conv_amx *w = m->all;
-    const int64_t low = flux__gemm_min(w->tap, 0) * 2 + flux__gemm_min(w->tap_down, 0) * 2;
-    const uint16_t *x = w->x + m->sample * w->sample + 2 * pair * w->channel + low;
+    const uint16_t *x = w->x + m->sample * w->sample + 2 * pair * w->channel + w->low;
     uint32_t *to = m->words + pair * w->plane;
     int64_t i = 0;
     for (; i + 32 <= w->used; i += 32)
@@ -23658,18 +23660,17 @@ static void flux__conv_rows(void *ctx, int worker, int64_t number) {
     const flux__conv_image *m = (const flux__conv_image *)ctx;
     const flux__conv_amx *w = m->all;
     const int64_t y0 = number * w->rows, rows = flux__gemm_min(w->rows, w->high - y0),
-        mb = (rows - 1) * w->down + w->wide, ld = flux__gemm_up(mb, 32),
-        steps = 9 * w->channels / 32,
+        mb = (rows - 1) * w->down + w->wide, ld = flux__gemm_up(mb, 32), bytes = w->steps * 64,
         most = flux__gemm_min(flux__gemm_up(FLUX__GEMM_PIECE / ld + 1, 32), w->columns);
     float *c = (float *)flux__scratch((size_t)(ld * flux__gemm_up(most, 32)) * sizeof *c);
     flux__job job = *w->job;
     job.batch = m->sample;
     for (int64_t j = 0, nb; j < w->columns && c; j += nb) {
-        const char *weight = w->weight + j * steps * 64;
+        const char *weight = w->weight + j * bytes;
         nb = flux__gemm_min(most, w->columns - j);
         const flux__amx_rows a = { (const char *)(m->words + y0 * w->down), 128, w->plane * 4,
                                    m->at };
-        flux__amx_multiply(&a, mb, weight, steps * 64, nb, steps, NULL, (char *)c, ld * 4, false);
+        flux__amx_multiply(&a, mb, weight, bytes, nb, w->steps, NULL, (char *)c, ld * 4, false);
         for (int64_t l = 0; l < nb && w->down > w->wide; l++)
             for (int64_t r = 1; r < rows; r++)
                 memmove(c + l * ld + r * w->wide, c + l * ld + r * w->down,
@@ -23686,18 +23687,17 @@ static void flux__conv_rows(void *ctx, int worker, int64_t number) {
 /* Computes one sample. */
 static void flux__conv_sample(void *ctx, int64_t sample) {
     flux__conv_amx *w = (flux__conv_amx *)ctx;
-    const int64_t low = flux__gemm_min(w->tap, 0) * 2 + flux__gemm_min(w->tap_down, 0) * 2,
-        steps = 9 * w->channels / 32, pairs = w->channels / 2, words = pairs * w->plane;
+    const int64_t pairs = w->channels / 2;
     flux__conv_image m = { w, sample, NULL, NULL };
-    m.at = (int64_t *)flux__scratch((size_t)steps * sizeof *m.at + (size_t)words * 4 + 64);
+    m.at = (int64_t *)flux__scratch((size_t)(w->steps * 8 + 64 + pairs * w->plane * 4));
     if (!m.at) {
         flux__atomic_store32(&w->failed, 1);
         return;
     }
-    m.words = (uint32_t *)(void *)((char *)m.at + flux__gemm_up(steps * 8, 64));
+    m.words = (uint32_t *)(void *)((char *)m.at + flux__gemm_up(w->steps * 8, 64));
     for (int64_t t = 0, s = 0; t < 9; t++)
         for (int64_t i = 0; i < w->channels / 32; i++)
-            m.at[s++] = 4 * (t % 3 * w->tap + t / 3 * w->tap_down - low + 16 * i * w->plane);
+            m.at[s++] = 4 * (t % 3 * w->tap + t / 3 * w->tap_down - w->low + 16 * i * w->plane);
     flux__parallel(pairs, flux__conv_plane, &m);
     flux__parallel_workers((w->high + w->rows - 1) / w->rows, flux__conv_rows, &m);
     flux__scratch_done(m.at);
@@ -23711,6 +23711,8 @@ static bool flux__conv_amx_run(flux__conv_amx *w) {
                   threads = flux__num_threads();
     if (sideways != 1 || downward != w->down || w->down < w->wide + 2 || w->down > 2 * w->wide)
         return false;
+    w->low = 2 * (flux__gemm_min(w->tap, 0) + flux__gemm_min(w->tap_down, 0));
+    w->steps = 9 * w->channels / 32;
     w->used = (w->high + 1) * w->down + w->wide + 2;
     w->plane = flux__gemm_up(w->used, 32) | 16;            /* an odd number of cache lines */
     w->rows = flux__gemm_min(FLUX__AMX_ROWS / w->down + 1, w->high);
