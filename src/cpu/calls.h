@@ -13,6 +13,7 @@
 #include "whole.h"
 #include "ready.h"
 #include "windows.h"
+#include "product_operands.h"
 #include "half_products.h"
 #include "shared_operands.h"
 #include "attention.h"
