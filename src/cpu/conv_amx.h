@@ -167,8 +167,6 @@ static bool flux__conv_amx_run(flux__conv_amx *w) {
     }
     return true;
 }
-#else
-#  define flux__conv_by_taps(mark, k) ((void)(mark), (void)(k), false)
 #endif
 
 FLUX__END_HOT
