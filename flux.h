@@ -25771,17 +25771,33 @@ static bool flux__halves_apart(flux__products *p) {
 }
 
 #if FLUX__GEMM_VECTORS
+/* Where a depthwise task computes a part of the result, from element `at` on: there, or, if it is
+   stored in a half format, in `memory`, from which flux__depthwise_store puts it there. */
+static float *flux__depthwise_place(const flux__products *p, int64_t at, float *memory) {
+    return p->bare ? (float *)p->job.run->ptr[p->job.k->value[0].out] + at : memory;
+}
+static void flux__depthwise_store(const flux__products *p, int64_t at, const float *y, int64_t n) {
+    const flux__value *v = &p->job.k->value[1];
+    if (!p->bare)
+        flux__store(v->dtype, (char *)p->job.run->ptr[v->out] + 2 * at, 1, FLUX__F32C, y, n);
+}
+
 /* Computes the channels of one task of a depthwise convolution. */
 static void flux__depthwise_task(void *ctx, int64_t task) {
-    const flux__products *p = (const flux__products *)ctx;
+    flux__products *p = (flux__products *)ctx;
     const flux__kernel *k = p->job.k;
-    int64_t batch = task * p->each, end = flux__gemm_min(batch + p->each, p->batches);
-    float *y = (float *)p->job.run->ptr[k->value[0].out];
-    for (; batch < end; batch++)
+    const int64_t m = p->g.m, end = flux__gemm_min((task + 1) * p->each, p->batches);
+    float *memory = p->bare ? NULL : (float *)flux__scratch((size_t)m * sizeof *memory);
+    const bool ok = p->bare || memory;
+    if (!ok) flux__atomic_store32(&p->failed, 1);
+    for (int64_t batch = task * p->each; batch < end && ok; batch++) {
+        float *y = flux__depthwise_place(p, batch * m, memory);
         flux__depthwise(&p->a.map[0], &p->a.map[1], p->g.k,
                         (const float *)flux__matrix_at(k, &p->a, batch),
-                        (const float *)flux__matrix_at(k, &p->b, batch), p->g.b_row,
-                        y + batch * p->g.m);
+                        (const float *)flux__matrix_at(k, &p->b, batch), p->g.b_row, y);
+        flux__depthwise_store(p, batch * m, y, m);
+    }
+    flux__scratch_done(memory);
 }
 
 /* Computes the gradients by their taps of one task's groups of channels. */
@@ -25790,17 +25806,17 @@ static void flux__depthwise_gradient_task(void *ctx, int64_t task) {
     const flux__depthwise_gradient *d = &p->depthwise;
     const flux__kernel *k = p->job.k;
     const int64_t all = k->full[2], groups = (all + d->lanes - 1) / d->lanes,
-                  last = p->batches / all * groups;
-    float *y = (float *)p->job.run->ptr[k->value[0].out],
-          *memory = (float *)flux__scratch(
-              (size_t)((d->band + d->rows * d->positions->dim[0]) * d->lanes) * sizeof *y);
+                  last = p->batches / all * groups,
+                  band = (d->band + d->rows * d->positions->dim[0]) * d->lanes;
+    float *memory = (float *)flux__scratch((size_t)(band + d->lanes * d->taps) * sizeof *memory);
     if (!memory) flux__atomic_store32(&p->failed, 1);
     for (int64_t i = task * p->each; i < (task + 1) * p->each && i < last && memory; i++) {
-        const int64_t c = i % groups * d->lanes, batch = i / groups * all + c;
-        flux__depthwise_sums(d, flux__gemm_min(all - c, d->lanes),
-                             (const float *)flux__matrix_at(k, &p->a, batch),
-                             (const float *)flux__matrix_at(k, &p->b, batch), y + batch * d->taps,
-                             memory);
+        const int64_t c = i % groups * d->lanes, batch = i / groups * all + c,
+                      channels = flux__gemm_min(all - c, d->lanes);
+        float *y = flux__depthwise_place(p, batch * d->taps, memory + band);
+        flux__depthwise_sums(d, channels, (const float *)flux__matrix_at(k, &p->a, batch),
+                             (const float *)flux__matrix_at(k, &p->b, batch), y, memory);
+        flux__depthwise_store(p, batch * d->taps, y, channels * d->taps);
     }
     flux__scratch_done(memory);
 }
@@ -25833,8 +25849,8 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
 /* Runs a product whose batches are channels of a depthwise convolution, or gradients of such.
    False, and nothing is done: they are not. */
 static bool flux__run_depthwise(flux__products *p) {
-    if (p->g.n != 1 || p->f64 || !p->bare || !p->a.o.gather || p->a.o.dtype != FLUX_F32 ||
-        p->b.o.dtype != FLUX_F32 || p->g.inner_kernel > 1) return false;
+    if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1 ||
+        !(p->bare || flux__stores_half(p->job.k))) return false;
     if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
         return flux__run_depthwise_gradient(p);
     p->each = 32768 / (p->g.m * p->g.k) + 1;

@@ -11,9 +11,12 @@ static int64_t half_convs_dice(int64_t n) {
 /* A convolution over one or two dims, whose images and weights may be views of larger ones, or permuted. */
 static half_conv half_convs_any(flux_dtype dtype) {
     static const int64_t many[] = { 1, 3, 8, 16, 17, 32, 40 }, sizes[] = { 1, 3, 3, 2, 5 };
-    const bool plain = half_convs_dice(2), deep = plain && half_convs_dice(2);       /* 3 x 3, as most are; of many channels */
-    const int64_t nd = 1 + (deep || half_convs_dice(4) > 0), groups = deep || half_convs_dice(5) ? 1 : 2,
-                  in = deep ? 32 + 32 * half_convs_dice(2) : groups * many[half_convs_dice(7)], out = groups * many[half_convs_dice(7)];
+    /* 3 x 3, as most are; of many channels; of each channel by itself */
+    const bool plain = half_convs_dice(2), deep = plain && half_convs_dice(2), depthwise = !deep && !half_convs_dice(3);
+    const int64_t nd = 1 + (deep || half_convs_dice(4) > 0), channels = many[half_convs_dice(7)],
+                  groups = depthwise ? channels : deep || half_convs_dice(5) ? 1 : 2,
+                  in = deep ? 32 + 32 * half_convs_dice(2) : depthwise ? groups : groups * channels,
+                  out = depthwise ? groups : groups * many[half_convs_dice(7)];
     half_conv c;
     memset((void *)&c, 0, sizeof c);
     flux_shape x = { 0, { 0 } }, w = { 0, { 0 } }, step = { 0, { 0 } }, pad = { 0, { 0 } }, apart = { 0, { 0 } };
