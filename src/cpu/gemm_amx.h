@@ -223,20 +223,42 @@ static void flux__amx_pack(const uint16_t *x, int64_t row, int64_t col, int64_t 
 
 /* ---- operands with a map */
 
-/* Copies a run of n halves, `step` apart, once for each of `count` points, whose places are
-   at[...]: if contiguous in whole vectors, of which the last overlaps the one before. Copies are
-   to_step halves apart. */
-static FLUX__AMX_FN void flux__amx_copy_run(const uint16_t *x, int64_t step, const int64_t *at,
-                                            int64_t count, int64_t n, uint16_t *to,
-                                            int64_t to_step) {
+typedef uint16_t flux__amx_halves16 __attribute__((vector_size(32)));
+typedef uint32_t flux__amx_words8 __attribute__((vector_size(32)));
+typedef uint16_t flux__amx_halves8 __attribute__((vector_size(16)));
+
+/* Copies n halves, or more than `size` that are every second one, in whole vectors, of which the
+   last overlaps the one before. Words have two halves; the last ones begin one half earlier, so
+   that nothing beyond the run is read. */
 #define FLUX__AMX_COPY(size)                                                                       \
     for (; c < count; c++, to += to_step) {                                                        \
         const uint16_t *from = x + at[c];                                                          \
         for (int64_t i = 0; i + size < n; i += size) memcpy(to + i, from + i, 2 * size);           \
         memcpy(to + n - size, from + n - size, 2 * size);                                          \
     }
+#define FLUX__AMX_EVENS(size, words, halves)                                                       \
+    for (; c < count; c++, to += to_step) {                                                        \
+        const uint16_t *from = x + at[c];                                                          \
+        words w;                                                                                   \
+        halves h;                                                                                  \
+        for (int64_t i = 0; i + size < n; i += size) {                                             \
+            memcpy(&w, from + 2 * i, sizeof w);                                                    \
+            h = __builtin_convertvector(w, halves);                                                \
+            memcpy(to + i, &h, sizeof h);                                                          \
+        }                                                                                          \
+        memcpy(&w, from + 2 * (n - size) - 1, sizeof w);                                           \
+        h = __builtin_convertvector(w >> 16, halves);                                              \
+        memcpy(to + n - size, &h, sizeof h);                                                       \
+    }
+/* Copies a run of n halves, `step` apart, once for each of `count` points, whose places are
+   at[...]. Copies are to_step halves apart. */
+static FLUX__AMX_FN void flux__amx_copy_run(const uint16_t *x, int64_t step, const int64_t *at,
+                                            int64_t count, int64_t n, uint16_t *to,
+                                            int64_t to_step) {
     int64_t c = 0;
-    if (step != 1)
+    if (step == 2 && n > 16) FLUX__AMX_EVENS(16, flux__amx_words, flux__amx_halves16)
+    else if (step == 2 && n > 8) FLUX__AMX_EVENS(8, flux__amx_words8, flux__amx_halves8)
+    else if (step != 1)
         for (; c < count; c++, to += to_step)
             for (int64_t i = 0; i < n; i++) to[i] = x[at[c] + i * step];
     else if (n >= 32) FLUX__AMX_COPY(32)
