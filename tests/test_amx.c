@@ -152,13 +152,13 @@ TEST(gradients_go_by_tiles) {
 TEST(convolutions_go_by_tiles) {
     int by_tiles = 0;
     flux_seed(5);
-    for (int i = 0; i < 40; i++) FLUX_SCOPE {
+    for (int i = 0; i < 16; i++) FLUX_SCOPE {
         half_conv c = half_convs_any(FLUX_BF16);
         tiles_used = 0;
         if (!half_convs_agree(&c)) fprintf(stderr, "    convolution %d\n", i);
         by_tiles += tiles_used;
     }
-    CHECK(by_tiles >= 10);
+    CHECK(by_tiles >= 5);
     flux_threads(0);
 }
 
