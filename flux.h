@@ -23903,6 +23903,7 @@ static int64_t flux__copied_stride(const flux__matrix *m, int side) {
     return d < m->o.shape.ndim ? step : 1;
 }
 
+#if FLUX__BF16
 /* The elements of a gathered operand of a half format, and where they are copied to. */
 typedef struct flux__halves_copy { const uint16_t *from; uint16_t *to; } flux__halves_copy;
 static void flux__copy_halves(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
@@ -23933,6 +23934,9 @@ static bool flux__gather_pairs(flux__matrix *m, int i) {
     m->at = flux__pair_up(&m->o, copy, copy + (all - n) * 2, !i);
     return true;
 }
+#else
+#  define flux__gather_pairs(m, i) ((void)(m), false)
+#endif
 
 /* Prepares operand i (0: A, 1: B) of product g; `memory` receives the f32 or the words that half
    formats become, where they are not read as they lie. False: out of memory. */

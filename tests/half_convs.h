@@ -33,7 +33,7 @@ static half_conv half_convs_any(flux_dtype dtype) {
     if (!half_convs_dice(4)) c.o.x = flux_slice_step(c.o.x, 0, 0, x.dim[0], 1 + half_convs_dice(2));
     if (!half_convs_dice(4)) c.o.x = flux_flip(c.o.x, (int)nd);
     if (!half_convs_dice(4)) c.o.weight = flux_flip(c.o.weight, 0);
-    c.o.stride = step, c.o.pad = pad, c.o.dilation = apart, c.o.groups = groups;
+    c.o.stride = step, c.o.pad = pad, c.o.dilation = apart, c.o.groups = (int)groups;
     c.flip = half_convs_dice(2), c.dtype = dtype;
     return c;
 }
