@@ -23773,11 +23773,15 @@ static bool flux__both_bf16(const flux__kernel *k) {
 static bool flux__by_tiles(const flux__kernel *k) {
     return flux__both_bf16(k) && flux__amx_wants(k->mnk[0], k->mnk[1], k->mnk[2]);
 }
-/* or vnni pairs. Those of a convolution that flux__mark_windows has marked are converted: as f32 it
-   may take fewer multiplications (cpu/winograd.h). */
-static bool flux__by_pairs(const flux__kernel *k, const flux_tensor *node) {
+/* What flux__mark_windows has told of a product; 0: nothing. */
+static int64_t flux__product_mark(const flux__run *run, const flux__kernel *k) {
+    return run->g->node[k->node]->arg.i[3];
+}
+/* or vnni pairs. Those of a convolution that is marked are converted: as f32 it may take fewer
+   multiplications (cpu/winograd.h). */
+static bool flux__by_pairs(const flux__run *run, const flux__kernel *k) {
     return FLUX__BF16 && flux__simd() > 2 && flux__both_bf16(k) && !flux__by_tiles(k) &&
-           !node->arg.i[3];
+           !flux__product_mark(run, k);
 }
 /* Bytes that a product's operands need where they are converted. */
 static size_t flux__product_scratch(const flux__kernel *k) {
@@ -23904,11 +23908,23 @@ static int64_t flux__copied_stride(const flux__matrix *m, int side) {
 }
 
 #if FLUX__BF16
-/* The elements of a gathered operand of a half format, and where they are copied to. */
-typedef struct flux__halves_copy { const uint16_t *from; uint16_t *to; } flux__halves_copy;
+/* A gathered operand of a half format, of n elements, that is copied in parts of FLUX__WIDEN. */
+typedef struct flux__halves_copy {
+    const uint16_t *from;
+    uint16_t *to;
+    flux__axes x;
+    int64_t offset, n;
+} flux__halves_copy;
 static void flux__copy_halves(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
     const flux__halves_copy *c = (const flux__halves_copy *)ctx;
-    for (int64_t i = 0; i < n; i++) c->to[at + i] = c->from[offset + i * step];
+    if (step == 1) memcpy(c->to + at, c->from + offset, (size_t)n * 2);
+    else for (int64_t i = 0; i < n; i++) c->to[at + i] = c->from[offset + i * step];
+}
+static void flux__copy_halves_part(void *ctx, int64_t part) {
+    const flux__halves_copy *c = (const flux__halves_copy *)ctx;
+    const int64_t at = part * FLUX__WIDEN;
+    flux__each_run(&c->x, c->offset, at, flux__gemm_min(c->n - at, FLUX__WIDEN), at,
+                   flux__copy_halves, ctx);
 }
 
 /* Makes the vnni pairs of a gathered operand, from a copy that is as it would be if it were stored:
@@ -23916,16 +23932,16 @@ static void flux__copy_halves(void *ctx, int64_t offset, int64_t step, int64_t a
 static bool flux__gather_pairs(flux__matrix *m, int i) {
     const flux__operand was = m->o;
     const int64_t n = flux__count(&was.shape), all = n + flux__gemm_up(n, 32);
-    flux__axes x;
     int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS] = { 0 };
     char *copy = (char *)flux__scratch((size_t)(all * 4));
     if (!(m->words = copy)) return false;
     for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = 1;
     memcpy(dim, was.shape.dim, (size_t)was.shape.ndim * sizeof *dim);
     memcpy(step, was.stride, (size_t)was.shape.ndim * sizeof *step);
-    flux__merge_axes(&x, dim, step, 0, false);
-    flux__halves_copy t = { (const uint16_t *)(const void *)m->at, (uint16_t *)(void *)copy };
-    flux__each_run(&x, was.offset, 0, n, 0, flux__copy_halves, &t);
+    flux__halves_copy t = { (const uint16_t *)(const void *)m->at, (uint16_t *)(void *)copy,
+                            { 0, { 0 }, { 0 } }, was.offset, n };
+    flux__merge_axes(&t.x, dim, step, 0, false);
+    flux__parallel((n + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__copy_halves_part, &t);
     for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = 1, step[d] = flux__copied_stride(m, d);
     for (int d = 0; d < was.shape.ndim; d++) dim[was.owner[d]] *= was.shape.dim[d];
     memcpy(m->o.shape.dim, dim, sizeof dim);
@@ -25782,6 +25798,8 @@ static bool flux__halves_apart(flux__products *p) {
     if (parts < 2 || p->batches > 1 || p->g.tiles || !flux__is_half(o[0].dtype) ||
         !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
         return false;
+    /* a marked product may go by cpu/winograd.h, which gives other sums */
+    if (flux__product_mark(p->job.run, p->job.k)) return false;
     if (o[0].gather || o[1].gather || (double)p->g.m * (double)p->g.n * (double)k < 4e5 ||
         flux__gemm_min(p->g.m, p->g.n) * k > 1 << 18) return false;
     if (p->g.pairs && flux__paired(&o[0], (const char *)p->job.run->ptr[o[0].src], 1) &&
@@ -25907,7 +25925,7 @@ static void *flux__winograd_kernel(const flux__products *p, flux__winograd *w) {
    nothing is done: it is another product, or better left as one. */
 static bool flux__run_winograd(flux__products *p) {
     const flux__kernel *k = p->job.k;
-    const int64_t mark = p->job.run->g->node[k->node]->arg.i[3];
+    const int64_t mark = flux__product_mark(p->job.run, k);
     flux__winograd w;
     if (!mark || p->f64 || p->g.tiles) return false;
     memset(&w, 0, sizeof w);
@@ -25969,7 +25987,7 @@ static bool flux__products_operands(flux__products *p) {
 /* Describes a convolution that goes by taps: the product's operands, and `taps`, its map of k in
    that order. */
 static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes *taps) {
-    const int64_t mark = p->job.run->g->node[p->job.k->node]->arg.i[3];
+    const int64_t mark = flux__product_mark(p->job.run, p->job.k);
     const flux__axes plain = { 1, { p->g.k }, { p->a.col } },
                      *k = p->a.o.gather ? &p->a.map[1] : &plain;
     memset(w, 0, sizeof *w);
@@ -26006,7 +26024,7 @@ static uint16_t *flux__conv_weight_of(const flux__products *p) {
 static bool flux__products_by_taps(flux__products *p, void **weight) {
     flux__axes taps;
     flux__conv_amx w;
-    if (!p->g.tiles || !flux__conv_by_taps(p->job.run->g->node[p->job.k->node]->arg.i[3], p->g.k))
+    if (!p->g.tiles || !flux__conv_by_taps(flux__product_mark(p->job.run, p->job.k), p->g.k))
         return false;
     flux__conv_of(p, &w, &taps);
     if (!(*weight = flux__conv_weight_of(p))) return p->failed = 1, true;
@@ -26037,7 +26055,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.failed = 0;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
-    p.g.tiles = flux__by_tiles(k), p.g.pairs = flux__by_pairs(k, run->g->node[k->node]);
+    p.g.tiles = flux__by_tiles(k), p.g.pairs = flux__by_pairs(run, k);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
         p.g.ldc = p.g.m;
     if (!p.bare) p.g.epilogue = flux__stores_half(k) ? flux__epilogue_half : flux__epilogue;

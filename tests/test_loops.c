@@ -1360,4 +1360,21 @@ TEST(half_convolutions_of_any_shape) {
     flux_threads(0);
 }
 
+/* Columns of an image that is a small part of a strided one are stored: the same bits on any number of threads. */
+TEST(half_convolutions_of_a_part_by_threads) {
+    ONLY_ON_CPU();
+    flux_seed(7);
+    for (int t = 0; t < 2; t++) FLUX_SCOPE {
+        const flux_dtype half = t ? FLUX_BF16 : FLUX_F16;
+        flux_tensor *all = flux_eval(flux_to_dtype(flux_randn(40, 20, 16, 20), half)), *y[2],
+                    *w = flux_eval(flux_to_dtype(flux_randn(3, 3, 16, 16), half));
+        for (int i = 0; i < 2; i++) {
+            flux_threads(i ? 3 : 1);
+            y[i] = flux_eval(flux_conv(flux_slice(flux_slice_step(all, 0, 0, 40, 2), 3, 4, 5), w));
+        }
+        CHECK(half_convs_same(y[0], y[1]));
+    }
+    flux_threads(0);
+}
+
 TEST_MAIN()

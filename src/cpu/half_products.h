@@ -220,6 +220,8 @@ static bool flux__halves_apart(flux__products *p) {
     if (parts < 2 || p->batches > 1 || p->g.tiles || !flux__is_half(o[0].dtype) ||
         !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
         return false;
+    /* a marked product may go by cpu/winograd.h, which gives other sums */
+    if (flux__product_mark(p->job.run, p->job.k)) return false;
     if (o[0].gather || o[1].gather || (double)p->g.m * (double)p->g.n * (double)k < 4e5 ||
         flux__gemm_min(p->g.m, p->g.n) * k > 1 << 18) return false;
     if (p->g.pairs && flux__paired(&o[0], (const char *)p->job.run->ptr[o[0].src], 1) &&
@@ -345,7 +347,7 @@ static void *flux__winograd_kernel(const flux__products *p, flux__winograd *w) {
    nothing is done: it is another product, or better left as one. */
 static bool flux__run_winograd(flux__products *p) {
     const flux__kernel *k = p->job.k;
-    const int64_t mark = p->job.run->g->node[k->node]->arg.i[3];
+    const int64_t mark = flux__product_mark(p->job.run, k);
     flux__winograd w;
     if (!mark || p->f64 || p->g.tiles) return false;
     memset(&w, 0, sizeof w);
@@ -407,7 +409,7 @@ static bool flux__products_operands(flux__products *p) {
 /* Describes a convolution that goes by taps: the product's operands, and `taps`, its map of k in
    that order. */
 static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes *taps) {
-    const int64_t mark = p->job.run->g->node[p->job.k->node]->arg.i[3];
+    const int64_t mark = flux__product_mark(p->job.run, p->job.k);
     const flux__axes plain = { 1, { p->g.k }, { p->a.col } },
                      *k = p->a.o.gather ? &p->a.map[1] : &plain;
     memset(w, 0, sizeof *w);
@@ -444,7 +446,7 @@ static uint16_t *flux__conv_weight_of(const flux__products *p) {
 static bool flux__products_by_taps(flux__products *p, void **weight) {
     flux__axes taps;
     flux__conv_amx w;
-    if (!p->g.tiles || !flux__conv_by_taps(p->job.run->g->node[p->job.k->node]->arg.i[3], p->g.k))
+    if (!p->g.tiles || !flux__conv_by_taps(flux__product_mark(p->job.run, p->job.k), p->g.k))
         return false;
     flux__conv_of(p, &w, &taps);
     if (!(*weight = flux__conv_weight_of(p))) return p->failed = 1, true;
@@ -475,7 +477,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.failed = 0;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
-    p.g.tiles = flux__by_tiles(k), p.g.pairs = flux__by_pairs(k, run->g->node[k->node]);
+    p.g.tiles = flux__by_tiles(k), p.g.pairs = flux__by_pairs(run, k);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
         p.g.ldc = p.g.m;
     if (!p.bare) p.g.epilogue = flux__stores_half(k) ? flux__epilogue_half : flux__epilogue;

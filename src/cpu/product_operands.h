@@ -38,11 +38,15 @@ static bool flux__both_bf16(const flux__kernel *k) {
 static bool flux__by_tiles(const flux__kernel *k) {
     return flux__both_bf16(k) && flux__amx_wants(k->mnk[0], k->mnk[1], k->mnk[2]);
 }
-/* or vnni pairs. Those of a convolution that flux__mark_windows has marked are converted: as f32 it
-   may take fewer multiplications (cpu/winograd.h). */
-static bool flux__by_pairs(const flux__kernel *k, const flux_tensor *node) {
+/* What flux__mark_windows has told of a product; 0: nothing. */
+static int64_t flux__product_mark(const flux__run *run, const flux__kernel *k) {
+    return run->g->node[k->node]->arg.i[3];
+}
+/* or vnni pairs. Those of a convolution that is marked are converted: as f32 it may take fewer
+   multiplications (cpu/winograd.h). */
+static bool flux__by_pairs(const flux__run *run, const flux__kernel *k) {
     return FLUX__BF16 && flux__simd() > 2 && flux__both_bf16(k) && !flux__by_tiles(k) &&
-           !node->arg.i[3];
+           !flux__product_mark(run, k);
 }
 /* Bytes that a product's operands need where they are converted. */
 static size_t flux__product_scratch(const flux__kernel *k) {
@@ -169,11 +173,23 @@ static int64_t flux__copied_stride(const flux__matrix *m, int side) {
 }
 
 #if FLUX__BF16
-/* The elements of a gathered operand of a half format, and where they are copied to. */
-typedef struct flux__halves_copy { const uint16_t *from; uint16_t *to; } flux__halves_copy;
+/* A gathered operand of a half format, of n elements, that is copied in parts of FLUX__WIDEN. */
+typedef struct flux__halves_copy {
+    const uint16_t *from;
+    uint16_t *to;
+    flux__axes x;
+    int64_t offset, n;
+} flux__halves_copy;
 static void flux__copy_halves(void *ctx, int64_t offset, int64_t step, int64_t at, int64_t n) {
     const flux__halves_copy *c = (const flux__halves_copy *)ctx;
-    for (int64_t i = 0; i < n; i++) c->to[at + i] = c->from[offset + i * step];
+    if (step == 1) memcpy(c->to + at, c->from + offset, (size_t)n * 2);
+    else for (int64_t i = 0; i < n; i++) c->to[at + i] = c->from[offset + i * step];
+}
+static void flux__copy_halves_part(void *ctx, int64_t part) {
+    const flux__halves_copy *c = (const flux__halves_copy *)ctx;
+    const int64_t at = part * FLUX__WIDEN;
+    flux__each_run(&c->x, c->offset, at, flux__gemm_min(c->n - at, FLUX__WIDEN), at,
+                   flux__copy_halves, ctx);
 }
 
 /* Makes the vnni pairs of a gathered operand, from a copy that is as it would be if it were stored:
@@ -181,16 +197,16 @@ static void flux__copy_halves(void *ctx, int64_t offset, int64_t step, int64_t a
 static bool flux__gather_pairs(flux__matrix *m, int i) {
     const flux__operand was = m->o;
     const int64_t n = flux__count(&was.shape), all = n + flux__gemm_up(n, 32);
-    flux__axes x;
     int64_t dim[FLUX_MAX_DIMS], step[FLUX_MAX_DIMS] = { 0 };
     char *copy = (char *)flux__scratch((size_t)(all * 4));
     if (!(m->words = copy)) return false;
     for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = 1;
     memcpy(dim, was.shape.dim, (size_t)was.shape.ndim * sizeof *dim);
     memcpy(step, was.stride, (size_t)was.shape.ndim * sizeof *step);
-    flux__merge_axes(&x, dim, step, 0, false);
-    flux__halves_copy t = { (const uint16_t *)(const void *)m->at, (uint16_t *)(void *)copy };
-    flux__each_run(&x, was.offset, 0, n, 0, flux__copy_halves, &t);
+    flux__halves_copy t = { (const uint16_t *)(const void *)m->at, (uint16_t *)(void *)copy,
+                            { 0, { 0 }, { 0 } }, was.offset, n };
+    flux__merge_axes(&t.x, dim, step, 0, false);
+    flux__parallel((n + FLUX__WIDEN - 1) / FLUX__WIDEN, flux__copy_halves_part, &t);
     for (int d = 0; d < FLUX_MAX_DIMS; d++) dim[d] = 1, step[d] = flux__copied_stride(m, d);
     for (int d = 0; d < was.shape.ndim; d++) dim[was.owner[d]] *= was.shape.dim[d];
     memcpy(m->o.shape.dim, dim, sizeof dim);
