@@ -5762,9 +5762,9 @@ typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);
    run. No code asks which back end it has before it. */
 enum {
     FLUX__COMPILES = 1,                   /* ready calls a compiler, which flux_prewarm does ahead */
-    /* operands that a product reads in place of a copy (flux__find_gathers): windows of half
-       formats, too; rows in another order, which it packs as fast as it would pack the copy */
-    FLUX__GATHERS_HALVES = 2,
+    FLUX__STOPS_MIDWAY = 2,               /* a kernel that fails may have written part of a result */
+    /* a product packs rows in another order as fast as it would pack a copy in which they were put
+       in order (flux__find_gathers) */
     FLUX__GATHERS_ROWS = 4,
     /* of the gradients of a convolution: windows that are added up take less time than a
        convolution with zeros between (flux__conv_adds); one product over all samples less than a
@@ -5774,8 +5774,7 @@ enum {
     FLUX__ATTENDS_HALVES = 32,            /* attention reads half formats, and sums in f32 */
     /* a product reads a convolution's windows of the image itself, without its padding
        (flux__find_gathers) and by 16 bytes of channels (flux__channels_lead) */
-    FLUX__READS_IMAGES = 64,
-    FLUX__STOPS_MIDWAY = 128              /* a kernel that fails may have written part of a result */
+    FLUX__READS_IMAGES = 64
 };
 
 /* available and functional write to `why` why not; component gives in *known whether the back end
@@ -14424,10 +14423,8 @@ static void flux__find_gathers(flux__planner *p) {
     for (int i = 0; i < p->n && p->g->copies; i++) {
         const flux_tensor *t = p->g->node[i], *x = t->nin ? t->in[0] : NULL;
         if (t->op != FLUX__COPY || !FLUX__IS_VIEW(x) || (p->g->flag[i] & FLUX__ROOT)) continue;
-        bool reads = t->dtype == FLUX_F32 || t->dtype == FLUX_F64 ||
-                     flux__has_trait(t->device, FLUX__GATHERS_HALVES),
-             plain;
-        plain = x->dtype == t->dtype && reads && x->base->op != FLUX__NUMBER;
+        const bool plain = x->dtype == t->dtype && flux__dtypes[t->dtype].real &&
+                           x->base->op != FLUX__NUMBER;
         bool chained = flux__is_gather(p, x->base);
         /* rows are contiguous: packing reads them as fast as it would read a copy */
         bool along = x->stride[0] == 1 && flux__has_trait(t->device, FLUX__GATHERS_ROWS);
@@ -26953,8 +26950,7 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
 /* The CPU's row. */
 #define FLUX__CPU_ROW                                                                              \
     { "CPU",                                                                                       \
-      FLUX__GATHERS_HALVES | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS |       \
-      FLUX__STOPS_MIDWAY,                                                                          \
+      FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS | FLUX__STOPS_MIDWAY,          \
       flux__cpu_works, flux__cpu_works, flux__cpu_count, flux__cpu_name, flux__cpu_component,      \
       flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,             \
       flux__cpu_wait, NULL, flux__cpu_ready, flux__cpu_run, flux__cpu_drop, NULL, NULL }
@@ -34007,7 +34003,7 @@ static int flux__##x##_fill(int id, void *dst, size_t n, size_t unit, flux__fill
     return flux__gpu_fill(B, id, dst, n, unit, put, ctx);                                                                        \
 }                                                                                                                                \
 static int flux__##x##_stream(int id, void **stream, bool set) { return flux__gpu_stream(B, id, stream, set); }
-#define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__GATHERS_HALVES | FLUX__ATTENDS_HALVES | FLUX__READS_IMAGES,                             \
+#define FLUX__GPU_ROW(x, name) { name, FLUX__COMPILES | FLUX__ATTENDS_HALVES | FLUX__READS_IMAGES,                             \
     flux__##x##_available, flux__##x##_functional, flux__##x##_count, flux__##x##_name,                                          \
     flux__##x##_component, flux__##x##_alloc, flux__##x##_free, flux__##x##_upload, flux__##x##_download, flux__##x##_copy,      \
     flux__##x##_wait, flux__##x##_memory, flux__gpu_ready, flux__gpu_run, flux__gpu_kernel_drop, flux__##x##_fill, flux__##x##_stream }

@@ -34,9 +34,9 @@ typedef void (*flux__filler)(const void *ctx, char *to, size_t at, size_t n);
    run. No code asks which back end it has before it. */
 enum {
     FLUX__COMPILES = 1,                   /* ready calls a compiler, which flux_prewarm does ahead */
-    /* operands that a product reads in place of a copy (flux__find_gathers): windows of half
-       formats, too; rows in another order, which it packs as fast as it would pack the copy */
-    FLUX__GATHERS_HALVES = 2,
+    FLUX__STOPS_MIDWAY = 2,               /* a kernel that fails may have written part of a result */
+    /* a product packs rows in another order as fast as it would pack a copy in which they were put
+       in order (flux__find_gathers) */
     FLUX__GATHERS_ROWS = 4,
     /* of the gradients of a convolution: windows that are added up take less time than a
        convolution with zeros between (flux__conv_adds); one product over all samples less than a
@@ -46,8 +46,7 @@ enum {
     FLUX__ATTENDS_HALVES = 32,            /* attention reads half formats, and sums in f32 */
     /* a product reads a convolution's windows of the image itself, without its padding
        (flux__find_gathers) and by 16 bytes of channels (flux__channels_lead) */
-    FLUX__READS_IMAGES = 64,
-    FLUX__STOPS_MIDWAY = 128              /* a kernel that fails may have written part of a result */
+    FLUX__READS_IMAGES = 64
 };
 
 /* available and functional write to `why` why not; component gives in *known whether the back end

@@ -161,8 +161,7 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
 /* The CPU's row. */
 #define FLUX__CPU_ROW                                                                              \
     { "CPU",                                                                                       \
-      FLUX__GATHERS_HALVES | FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS |       \
-      FLUX__STOPS_MIDWAY,                                                                          \
+      FLUX__GATHERS_ROWS | FLUX__ADDS_WINDOWS | FLUX__LONG_PRODUCTS | FLUX__STOPS_MIDWAY,          \
       flux__cpu_works, flux__cpu_works, flux__cpu_count, flux__cpu_name, flux__cpu_component,      \
       flux__cpu_alloc, flux__cpu_free, flux__cpu_move, flux__cpu_move, flux__cpu_copy,             \
       flux__cpu_wait, NULL, flux__cpu_ready, flux__cpu_run, flux__cpu_drop, NULL, NULL }

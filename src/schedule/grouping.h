@@ -725,10 +725,8 @@ static void flux__find_gathers(flux__planner *p) {
     for (int i = 0; i < p->n && p->g->copies; i++) {
         const flux_tensor *t = p->g->node[i], *x = t->nin ? t->in[0] : NULL;
         if (t->op != FLUX__COPY || !FLUX__IS_VIEW(x) || (p->g->flag[i] & FLUX__ROOT)) continue;
-        bool reads = t->dtype == FLUX_F32 || t->dtype == FLUX_F64 ||
-                     flux__has_trait(t->device, FLUX__GATHERS_HALVES),
-             plain;
-        plain = x->dtype == t->dtype && reads && x->base->op != FLUX__NUMBER;
+        const bool plain = x->dtype == t->dtype && flux__dtypes[t->dtype].real &&
+                           x->base->op != FLUX__NUMBER;
         bool chained = flux__is_gather(p, x->base);
         /* rows are contiguous: packing reads them as fast as it would read a copy */
         bool along = x->stride[0] == 1 && flux__has_trait(t->device, FLUX__GATHERS_ROWS);
