@@ -83,6 +83,7 @@ static void complain(const char *what) {
 /* Whether an error's first word is the name of the call, or a longer or shorter form of it (print of print_state, conv_layer of
    conv), or one that stands for it here: calls that run models, functions and files of the program's, whose errors name those;
    and what other calls made an argument of. */
+static bool is_a_call(const char *word);
 static bool names_the_call(const char *said) {
     static const char *const runs[] = { "call", "call_layer", "activations", "gradient", "withgradient", "fmap", "mapleaves", "custom", "train", "summary", "summary_text", "outputsize", "export_c",
         "metric_add", "first", "_each_start", "_each_next", "_each_leave", "loader_text", "print_loader", "setup_named", "rule", "operate", "profile", "swiglu", "multiheadattention" };
@@ -99,7 +100,7 @@ static bool names_the_call(const char *said) {
     if (strlen(called) > 5 && strcmp(called + strlen(called) - 5, "_with") == 0) called[strlen(called) - 5] = 0;
     if (strstr(called, word) || strstr(word, called) || strcmp(word, "init") == 0) return true;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
-        if (strcmp(called, runs[i]) == 0) return true;
+        if (strcmp(called, runs[i]) == 0) return is_a_call(word);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcmp(called, others[i][0]) == 0 && strcmp(word, others[i][1]) == 0) return true;
     return false;
@@ -1369,6 +1370,16 @@ static flux_layer *joined(flux_layer *(*f)(flux_layer *, int, flux_layer *const 
     }
 enum { CALLS_THERE_ARE = 0 CALLS(NUMBER) };
 static void call(int which) { CALLS(TRY) }
+/* Whether errors may begin with this word: it names a call, an operation of one's own ("own", "stated"), or a rule, which only a macro names. */
+static bool is_a_call(const char *word) {
+#define COMPARE(kind, f, expr)                                                                       \
+    if (strncmp(#f, "flux_", 5) == 0 && strncmp(#f + 5, word, n) == 0 && (!#f[5 + n] || !strcmp(#f + 5 + n, "_with"))) return true;
+#define COMPARE_ROW(NAME, name, n, dt, call, ...) ROW(COMPARE, n, call, flux_##name)
+#define COMPARE_LOSS(name, per) LOSS(COMPARE, flux_##name)
+    const size_t n = strlen(word);
+    CALLS(COMPARE)
+    return strcmp(word, "own") == 0 || strcmp(word, "stated") == 0 || strstr("flux_rule_with flux_setup_named", now_called);
+}
 
 /* ---------------- a round: the pool filled with good ones, then random calls */
 

@@ -793,6 +793,20 @@ TEST(a_worker_when_memory_runs_out) {
     flux_on_error(NULL, NULL);
 }
 
+/* A loader that is made of another one begins its epochs anew, however many of the other's have passed. */
+TEST(a_loader_made_of_another_counts_its_own_epochs) {
+    int first[64], second[64], of_fresh[64], of_used[64];
+    flux_loader *l = flux_dataloader(numbers(64), .shuffle = true, .seed = 5);
+    flux_loader *early = flux_mapobs(flux_identity, l);
+    REQUIRE(epoch_of(l, first, 64) == 64 && epoch_of(l, second, 64) == 64 && memcmp(first, second, sizeof first) != 0);
+    flux_loader *late = flux_mapobs(flux_identity, l);
+    REQUIRE(epoch_of(early, of_fresh, 64) == 64 && epoch_of(late, of_used, 64) == 64);
+    CHECK(memcmp(first, of_fresh, sizeof first) == 0);
+    CHECK(memcmp(first, of_used, sizeof first) == 0);
+    REQUIRE(epoch_of(late, of_used, 64) == 64);
+    CHECK(memcmp(second, of_used, sizeof second) == 0);
+}
+
 TEST(a_loader_outlives_the_scope_of_its_arrays) {
     flux_loader *l = NULL;
     FLUX_SCOPE l = flux_keep(flux_dataloader(flux_mul(pairs(6), 2), .batchsize = 4, .shuffle = true, .workers = 2));
@@ -903,12 +917,14 @@ TEST(text) {
     flux_silence("data.even");
     flux_loader_text(flux_dataloader(numbers(9), .ranks = 2, .even = FLUX_EVEN_DROP), text, sizeof text);
     CHECK_STR(text, "4-element DataLoader(9 i32, batchsize=1, rank=0, ranks=2, even=drop)\n  with first element:\n  1 i32");
+    flux_loader_text(flux_dataloader(numbers(9), .ranks = 2, .even = FLUX_EVEN_REPEAT), text, sizeof text);
+    CHECK_STR(text, "5-element DataLoader(9 i32, batchsize=1, rank=0, ranks=2, even=repeat)\n  with first element:\n  1 i32");
     flux_loader_text(flux_dataloader(numbers(10), .batchsize = -1), text, sizeof text);
     CHECK_STR(text, "10-element DataLoader(10 i32, batchsize=-1)\n  with first element:\n  scalar i32");
     d.bad = 0, d.how = 1;
     flux_print_ascii(false);
     CHECK_ERROR(flux_loader_text(flux_dataloader(.data = &set), text, sizeof text), "gave 7 for observation 0");
-    CHECK_ERROR(flux_loader_text(NULL, text, sizeof text), "is NULL");
+    CHECK_ERROR(flux_loader_text(NULL, text, sizeof text), "loader_text: argument l is NULL");
 }
 
 /* ---- progress */
