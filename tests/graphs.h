@@ -1256,12 +1256,11 @@ static void random_loss(graph_maker *m) {
     g->loss = g->targets ? loss : -1;
     g->second = g->second && dice(2);
 }
-/* The graph of a seed. checked: only what the interpreter finds worth comparing; its leaves are
-   small then, and some are empty. */
-static inline void graph_random(graph *g, uint64_t seed, bool checked) {
+/* A graph of four leaves and `steps` more steps, or several for each of them. square: the dims of
+   the first leaves have one size, so that an operation along another dim gives the same shape. */
+static inline void graph_of_steps(graph *g, uint64_t seed, bool checked, bool square, int steps) {
     num *values[GRAPH_MOST] = { NULL };
     graph_maker m = { g, checked ? values : NULL, 400000 };
-    const int steps = 3 + (int)(seed % 12);
     memset(g, 0, sizeof *g);
     dice_state = seed * UINT64_C(0x2545F4914F6CDD1D) + 99;
     g->seed = seed, g->loss = -1;
@@ -1269,6 +1268,11 @@ static inline void graph_random(graph *g, uint64_t seed, bool checked) {
     m.most = checked ? 2 * room : 400000;
     flux_shape s = random_shape(room, checked || dice(4) == 0 ? 8 : 4);
     if (checked && dice(15) == 0) s.dim[dice(s.ndim)] = 0;
+    if (square) {
+        const int64_t n = 2 + dice(2);
+        s = FLUX_SHAPE(n, n, n);
+        s.ndim = 2 + dice(2);
+    }
     for (int i = 0; i < 4; i++) {
         flux_shape part = s;
         for (int d = 0; i && d < part.ndim; d++)
@@ -1283,6 +1287,99 @@ static inline void graph_random(graph *g, uint64_t seed, bool checked) {
     g->want[g->n - 1] = true;
     g->together = dice(2) != 0;
     graph_forget(g->n, values);
+}
+/* The graph of a seed. checked: only what the interpreter finds worth comparing; its leaves are
+   small then, and some are empty. */
+static inline void graph_random(graph *g, uint64_t seed, bool checked) {
+    graph_of_steps(g, seed, checked, false, 3 + (int)(seed % 12));
+}
+
+/* ------------------------------------------------------------------ one that is almost the same */
+
+/* Another operation that takes and gives what step k's does; G_OPS if there is none. */
+static graph_op other_operation(const graph_step *k) {
+    static const graph_op reductions[] = { G_sum, G_mean, G_max, G_min, G_var, G_norm, G_logsumexp },
+        twos[] = { G_add, G_sub, G_mul, G_max2, G_min2 };
+    static const graph_op pairs[][2] = { { G_softmax, G_logsoftmax }, { G_gt, G_le },
+        { G_maxpool, G_meanpool }, { G_add_number, G_mul_number } };
+    for (int i = 0; i < 4; i++)
+        for (int side = 0; side < 2; side++)
+            if (k->op == pairs[i][side]) return pairs[i][!side];
+    for (int i = 0; i < 7; i++)
+        if (k->op == reductions[i]) return reductions[dice(7)];
+    for (int i = 0; i < 5; i++)
+        if (k->op == twos[i]) return twos[dice(5)];
+    return k->op < G_UNARIES ? (graph_op)dice(G_UNARIES) : G_OPS;
+}
+/* Changes one element of the step's lists of numbers, or lets two change places. */
+static bool alter_list(graph_step *k) {
+    flux_shape *s = &k->s;
+    if (k->op == G_leaf || k->op == G_full || k->op == G_reshape || s->ndim == 0) return false;
+    const int d = dice(s->ndim), e = dice(s->ndim);
+    const int64_t at = s->dim[d];
+    if (k->op == G_pad) s->dim[d] = k->t.dim[d], k->t.dim[d] = at;
+    else if (k->op == G_permute) s->dim[d] = s->dim[e], s->dim[e] = at;
+    else if (k->op == G_slice) s->dim[0] += dice(2) ? 1 : -1, s->dim[1] -= dice(2);
+    else if (k->op > G_before_reductions && k->op < G_REDUCTIONS) {
+        for (int i = 0; i < s->ndim; i++)
+            if (s->dim[i] == at + 1) return false;
+        s->dim[d]++;
+    } else if (k->t.ndim == s->ndim && dice(2)) k->t.dim[d] += dice(2) ? 1 : -1;
+    else s->dim[d] += dice(2) ? 1 : -1;
+    return s->dim[0] >= 0 && (k->op != G_conv || k->t.dim[d] >= 0)
+        && ((k->op != G_maxpool && k->op != G_meanpool) || (s->dim[d] > 0 && k->t.dim[d] > 0))
+        && (k->op != G_conv || s->dim[d] > 0);
+}
+/* Gives the step another input of the same shape and dtype. */
+static bool alter_input(const graph *g, graph_step *k) {
+    if (k->nin == 0) return false;
+    int *in = &k->in[dice(k->nin)];
+    const int to = dice((int)(k - g->step));
+    const graph_step *a = &g->step[*in], *b = &g->step[to];
+    if (to == *in || a->type != b->type || a->shape.ndim != b->shape.ndim || a->fill != b->fill
+        || memcmp(a->shape.dim, b->shape.dim, sizeof a->shape.dim[0] * (size_t)a->shape.ndim))
+        return false;
+    *in = to;
+    return true;
+}
+static bool alter_step(const graph *g, graph_step *k) {
+    static const flux_dtype pairs[] = { FLUX_F64, FLUX_F32, FLUX_BF16, FLUX_F16, FLUX_I64,
+        FLUX_I32 };
+    const int first = k->in[0];
+    switch (dice(7)) {
+    case 0: return k->op = other_operation(k), k->op != G_OPS;
+    case 1: return k->op != G_leaf && k->op != G_gather && (k->a += dice(2) ? 1 : -1, true);
+    case 2: return k->op != G_leaf && k->op != G_conv && (k->dim += dice(2) ? 1 : -1, k->dim >= 0);
+    case 3: return alter_list(k);
+    case 4: return alter_input(g, k);
+    case 5:
+        if (k->op == G_conv) return k->flip = !k->flip, true;
+        if (k->nin < 2) return false;
+        return k->in[0] = k->in[1], k->in[1] = first, true;
+    default:
+        if ((k->op != G_cast && k->op != G_full && k->op != G_leaf) || k->type >= FLUX_U8)
+            return false;
+        return k->type = pairs[k->type], true;
+    }
+}
+/* A graph that differs from g in one thing of one step: its operation, a number, an axis, the order
+   of its inputs. Its plan must not be g's. False: what was drawn is no graph, or none that the
+   interpreter finds worth comparing. */
+static inline bool graph_neighbour(graph *near, const graph *g) {
+    num *v[GRAPH_MOST] = { NULL };
+    *near = *g;
+    if (!alter_step(near, &near->step[dice(g->n)]) || !graph_infer_all(near)) return false;
+    if (g->loss >= 0 && near->step[g->loss].shape.ndim != 0) return false;
+    for (int i = 0; i < g->n; i++)
+        if (shape_len(near->step[i].shape) > 2000) return false;
+    bool good = true;
+    for (int i = 0; i < g->n && good; i++) {
+        v[i] = graph_step_values(near, i, v, NULL);
+        good = values_are_good(&near->step[i], v[i]);
+        if (near->second) good = good && !type_half(near->step[i].type);
+    }
+    graph_forget(g->n, v);
+    return good;
 }
 
 /* ------------------------------------------------------------------ making one smaller */
