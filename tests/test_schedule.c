@@ -85,6 +85,46 @@ TEST(fused_is_one_by_one) {
     }
 }
 
+static float noise[4][6000 * 3];
+
+/* Maps between two reductions of the same rows, longer than a strip (FLUX__TILE): a result takes the memory of
+   a value that no later one reads, and no strip before may be read again. */
+static flux_tensor *maps_of_rows(uint32_t seed, bool one_by_one) {
+    flux_tensor *pool[20], *y = NULL;
+    dice_state = seed;
+    FLUX_INFER {                          /* without a gradient and a handle, what is on the way is not stored */
+        int n = 0;
+        for (; n < 4; n++) pool[n] = flux_eval(flux_from_with(noise[n], FLUX_F32, FLUX_SHAPE(6000, 3)));
+        pool[n++] = flux_sub(pool[0], flux_mean(pool[0], 0));
+        for (; n < 19; n++) {
+            flux_tensor *a = pool[n - 1 - dice(n < 6 ? n : 6)], *b = pool[n - 1 - dice(n)];
+            const int op = dice(5);
+            pool[n] = op == 0 ? flux_mul(a, b) : op == 1 ? flux_sub(a, b) : op == 2 ? flux_max2(a, b) : op == 3 ? flux_tanh(a) : flux_add(a, b);
+            if (one_by_one) flux_eval(pool[n]);
+        }
+        y = flux_max2(pool[n - 1], flux_max2(pool[n - 2], pool[n - 3]));
+        if (one_by_one) flux_eval(y);
+        y = (flux_tensor *)flux_retain(flux_add(y, flux_max(y, 0)));
+    }
+    return y;
+}
+
+TEST(maps_of_rows_are_one_by_one) {
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 6000 * 3; j++) noise[i][j] = (float)((j * 7919 + i * 104729) % 1009) / 1009.0f - 0.5f;
+    for (uint32_t seed = 1; seed <= 200; seed++) FLUX_SCOPE {
+        if (test_left_out((int)seed, 40)) continue;
+        static float a[6000 * 3], b[6000 * 3];
+        flux_tensor *x = maps_of_rows(seed, false), *y = maps_of_rows(seed, true);
+        const bool good = flux_read(x, a, sizeof a) == 0 && flux_read(y, b, sizeof b) == 0 && memcmp(a, b, sizeof a) == 0;
+        flux_release(x), flux_release(y);
+        if (!CHECK(good)) {
+            fprintf(stderr, "    seed %u\n", seed);
+            return;
+        }
+    }
+}
+
 /* ---------------- a training step */
 
 typedef struct step { flux_layer *m; flux_state *opt; flux_tensor *x, *y; } step;
