@@ -15493,11 +15493,17 @@ static flux__mutex flux__trace_lock = FLUX__MUTEX_INIT;
 static struct { FILE *file; bool known, started; int rank; } flux__trace;
 static int flux__trace_no;                /* 1: it is known that FLUX_TRACE asks for nothing */
 
+static void flux__trace_warn(const char *what) {
+    const char *path = flux__env("FLUX_TRACE");
+    flux__note(FLUX_LOG_WARN, "trace", true, "FLUX_TRACE=%s %s", path ? path : "", what);
+}
+
 /* Opens the file; that of a rank other than 0 has its number behind the name. */
 static void flux__trace_open(const char *path) {
     char own[1024];
-    if (flux__trace.rank) snprintf(own, sizeof own, "%s.%d", path, flux__trace.rank);
-    flux__trace.file = flux__fopen(flux__trace.rank ? own : path, "wb");
+    const int n = flux__trace.rank
+        ? snprintf(own, sizeof own, "%s.%d", path, flux__trace.rank) : 0;
+    flux__trace.file = n < (int)sizeof own ? flux__fopen(n ? own : path, "wb") : NULL;
     flux__trace.started = false;
     if (flux__trace.file) fputs("[", flux__trace.file);
 }
@@ -15511,9 +15517,7 @@ static bool flux__tracing(void) {
     bool on = flux__trace.file != NULL, failed = path && *path && !on;
     flux__atomic_store32(&flux__trace_no, !on);
     flux__mutex_unlock(&flux__trace_lock);
-    if (failed)
-        flux__note(FLUX_LOG_WARN, "trace", true,
-                   "FLUX_TRACE=%s cannot be written: nothing is traced", path);
+    if (failed) flux__trace_warn("cannot be written: nothing is traced");
     return on;
 }
 
@@ -15521,18 +15525,28 @@ static bool flux__tracing(void) {
 FLUX__UNUSED static void flux__trace_rank(int rank) {
     flux__mutex_lock(&flux__trace_lock);
     flux__trace.rank = rank;
-    if (flux__trace.file && rank) {       /* it was opened before ranks were known: rank 0's now */
+    const bool anew = flux__trace.file && rank;
+    if (anew) {                           /* it was opened before ranks were known: rank 0's now */
         fclose(flux__trace.file);
         flux__trace_open(flux__env("FLUX_TRACE"));
     }
+    const bool failed = anew && !flux__trace.file;
     flux__mutex_unlock(&flux__trace_lock);
+    if (failed) flux__trace_warn("cannot be written: nothing is traced");
 }
 
+/* Ends the file. A full disk is seen here, if not before. */
 static void flux__trace_close(void) {
+    bool good = true;
     flux__mutex_lock(&flux__trace_lock);
-    if (flux__trace.file) fputs("\n]\n", flux__trace.file), fclose(flux__trace.file);
+    if (flux__trace.file) {
+        fputs("\n]\n", flux__trace.file);
+        good = !ferror(flux__trace.file);
+        good = fclose(flux__trace.file) == 0 && good;
+    }
     flux__trace.file = NULL;
     flux__mutex_unlock(&flux__trace_lock);
+    if (!good) flux__trace_warn("could not be written to its end");
 }
 
 #if !defined(FLUX_NO_THREADS) && !defined(_WIN32)

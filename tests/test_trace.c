@@ -44,6 +44,38 @@ TEST(a_program_that_just_ends) {
 #endif
 }
 
+static char told[400];
+static void listen(flux_level level, const char *id, const char *message, void *user) {
+    (void)level, (void)user;
+    if (strcmp(id, "trace") == 0) snprintf(told + strlen(told), sizeof told - strlen(told), "%s\n", message);
+}
+/* A full disk and a folder that is not there are told of once, and the program goes on. */
+TEST(a_trace_that_cannot_be_written) {
+    ONLY_ON_CPU();
+#ifdef __linux__
+    static const struct { const char *path, *want; } cases[] = {
+        { "/dev/full", "FLUX_TRACE=/dev/full could not be written to its end\n" },
+        { "/nowhere/at/all", "FLUX_TRACE=/nowhere/at/all cannot be written: nothing is traced\n" } };
+    if (access("/dev/full", W_OK)) SKIP("no /dev/full here");
+    for (int i = 0; i < 2; i++) {
+        int status = -1;
+        fflush(stdout);
+        const pid_t child = fork();
+        if (child == 0) {
+            SET("FLUX_TRACE", cases[i].path);
+            flux_on_log(listen, NULL);
+            const bool good = flux_item(flux_sum(flux_exp(flux_eval(flux_zeros(8))))) == 8;
+            flux_shutdown();
+            _exit(!good || strcmp(told, cases[i].want) != 0);
+        }
+        REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
+        if (!CHECK(status == 0)) fprintf(stderr, "    %s\n", cases[i].path);
+    }
+#else
+    SKIP("needs /dev/full");
+#endif
+}
+
 TEST(a_trace_is_one_json_array) {
     static char text[20000];
     SET("FLUX_TRACE", PATH);                               /* read when the first kernel runs */
