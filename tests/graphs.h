@@ -1326,9 +1326,9 @@ static bool alter_list(graph_step *k) {
         s->dim[d]++;
     } else if (k->t.ndim == s->ndim && dice(2)) k->t.dim[d] += dice(2) ? 1 : -1;
     else s->dim[d] += dice(2) ? 1 : -1;
-    return s->dim[0] >= 0 && (k->op != G_conv || k->t.dim[d] >= 0)
-        && ((k->op != G_maxpool && k->op != G_meanpool) || (s->dim[d] > 0 && k->t.dim[d] > 0))
-        && (k->op != G_conv || s->dim[d] > 0);
+    if (k->op == G_conv) return s->dim[d] > 0 && k->t.dim[d] >= 0;
+    if (k->op == G_maxpool || k->op == G_meanpool) return s->dim[d] > 0 && k->t.dim[d] > 0;
+    return s->dim[0] >= 0;
 }
 /* Gives the step another input of the same shape and dtype. */
 static bool alter_input(const graph *g, graph_step *k) {
