@@ -17187,20 +17187,19 @@ FLUX__FN(pool_sum)(const flux__pooled *p, int64_t i, int step) {                
     if (n - w == 1) s[3] = s[3] + FLUX__F(pool_at)(p->x[w] + i, step);                               \
     return (s[0] + s[2]) + (s[1] + s[3]);                                                            \
 }                                                                                                    \
-/* the maximum and, in *place, its w; a sum is NaN if an element is */                               \
-FLUX__FN(pool_max)(const flux__pooled *p, int64_t i, int step, FLUX__V *place) {                     \
+/* the maximum or, with g, its w; a sum is NaN if an element is */                                   \
+FLUX__FN(pool_max)(const flux__pooled *p, int64_t i, int step) {                                     \
     FLUX__V best = FLUX__F(pool_at)(p->x[0] + i, step), at = FLUX__K(0), v, sum = best;              \
-    for (int w = 1; w < p->n && !place; w++)                                                         \
+    for (int w = 1; w < p->n && !p->g; w++)                                                          \
         v = FLUX__F(pool_at)(p->x[w] + i, step), sum = sum + v, best = FLUX__MAX(v, best);           \
-    if (!place && FLUX__ALL(sum == sum)) return best;                                                \
+    if (!p->g && FLUX__ALL(sum == sum)) return best;                                                 \
     best = FLUX__F(pool_at)(p->x[0] + i, step);                                                      \
     for (int w = 1; w < p->n; w++) {                                                                 \
         v = FLUX__F(pool_at)(p->x[w] + i, step);                                                     \
         at = FLUX__IF((v > best) | ((v != v) & (best == best)), FLUX__K(w), at);                     \
         best = FLUX__IF((v > best) | ((v != v) & (best == best)), v, best);                          \
     }                                                                                                \
-    if (place) *place = at;                                                                          \
-    return best;                                                                                     \
+    return p->g ? at : best;                                                                         \
 }                                                                                                    \
 static void FLUX__F(pool_back)(const flux__pooled *p) {                                              \
     FLUX__V v, g;                                                                                    \
@@ -17226,8 +17225,7 @@ static FLUX__INLINE void FLUX__F(pool_row)(const flux__pooled *p, int64_t r, int
         if (i + FLUX__LANES > p->windows) i = p->windows - FLUX__LANES;                              \
         x = r * p->next[0] + i * step;                                                               \
         if (p->slots) v = (FLUX__F(pool_sum)(p, x, step) + none) / FLUX__K(p->by);                   \
-        else if (p->g) FLUX__F(pool_max)(p, x, step, &v);                                            \
-        else v = FLUX__F(pool_max)(p, x, step, NULL) + none;                                         \
+        else v = FLUX__F(pool_max)(p, x, step) + none;                                               \
         if (!p->paired) memcpy(p->y + r * p->next[2] + i, &v, sizeof v);                             \
         for (int w = 0; w < p->n && p->paired; w += 2) {                                             \
             const FLUX__V g = FLUX__F(at)(p->g + r * p->next[1] + i);                                \
