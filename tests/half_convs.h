@@ -8,6 +8,13 @@ static int64_t half_convs_dice(int64_t n) {
     return (int64_t)((half_convs_state >> 33) % (uint64_t)n);
 }
 
+/* The same elements as a view of others that have two neighbouring dims exchanged. */
+static flux_tensor *half_convs_turned(flux_tensor *x, int dim) {
+    flux_shape order = { flux_ndim(x), { 0 } };
+    for (int i = 0; i < order.ndim; i++) order.dim[i] = i == dim ? dim + 1 : i == dim + 1 ? dim : i;
+    return flux_permute_with(flux_eval(flux_copy(flux_permute_with(x, order))), order);
+}
+
 /* A convolution over one or two dims, whose images and weights may be views of larger ones, or permuted. */
 static half_conv half_convs_any(flux_dtype dtype) {
     static const int64_t many[] = { 1, 3, 8, 16, 17, 32, 40 }, sizes[] = { 1, 3, 3, 2, 5 };
@@ -33,6 +40,9 @@ static half_conv half_convs_any(flux_dtype dtype) {
     if (!half_convs_dice(4)) c.o.x = flux_slice_step(c.o.x, 0, 0, x.dim[0], 1 + half_convs_dice(2));
     if (!half_convs_dice(4)) c.o.x = flux_flip(c.o.x, (int)nd);
     if (!half_convs_dice(4)) c.o.weight = flux_flip(c.o.weight, 0);
+    /* rows that do not lie side by side; channels in and out exchanged, as a gradient has them */
+    if (nd == 2 && !half_convs_dice(3)) c.o.x = half_convs_turned(c.o.x, 0);
+    if (!half_convs_dice(3)) c.o.weight = half_convs_turned(c.o.weight, (int)nd);
     c.o.stride = step, c.o.pad = pad, c.o.dilation = apart, c.o.groups = (int)groups;
     c.flip = half_convs_dice(2), c.dtype = dtype;
     return c;

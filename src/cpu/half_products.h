@@ -459,6 +459,7 @@ static bool flux__products_by_taps(flux__products *p, void **weight) {
     if (!p->a.o.gather) p->a.map[0] = rows;
     p->a.map[1] = taps, p->g.a_map = p->a.map, p->g.a_row = p->g.a_col = 0;
     p->b.at = (const char *)*weight, p->b.o.offset = 0, p->b.o.gather = false;
+    p->b.o.shape.ndim = 2;                /* all samples have this matrix */
     p->g.b_map = NULL, p->g.b_row = 1, p->g.b_col = p->g.k;
     return false;
 }
