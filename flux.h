@@ -19177,12 +19177,11 @@ FLUX__END_NUMBERS
    One macro makes the kernels of every instruction set, for several nr, so that
    little work goes into padding.
 
-   Invariant: k is cut into chunks by its own length alone (and by the maps of
-   its operands, flux__gemm_direct) and chunks are added in order: an element's
-   sum is the same for any number of threads, any block and tile, with AVX2 and
-   AVX-512, and whether an operand is packed or read where it lies. a is
-   m x k with steps a_row, a_col; b k x n with b_row, b_col; c has columns ldc
-   apart. The epilogue sees each finished piece of C once.
+   Invariant: k is cut into chunks by its own length alone and chunks are added
+   in order: an element's sum is the same for any number of threads, any block
+   and tile, with AVX2 and AVX-512, and whether an operand is packed or read
+   where it lies. a is m x k with steps a_row, a_col; b k x n with b_row, b_col;
+   c has columns ldc apart. The epilogue sees each finished piece of C once.
 
    Rejected: intrinsics (immintrin.h alone takes half as long to compile as all
    of this), and packing all of A and B (twice the memory, and slower for the
@@ -19232,10 +19231,10 @@ typedef struct flux__gemm_job {
    loop, they would fill the queue that the kernel's own loads go through. add: the sums become
    C, are added to C, or continue from the sums that C holds, as if the loop had never stopped
    (the packing and the plain kernel cannot, nor can they do the following). With FLUX__GEMM_PLACES
-   they become C, and `next` says that the k columns of a and rows of b are taken n times, each time
-   from another place: a's at[...] elements from the first, b's b_step further. */
-enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON, FLUX__GEMM_PLACES };
-typedef struct flux__gemm_places { int64_t n, b_step; const int64_t *at; } flux__gemm_places;
+   too, which is added to one of the first two, `next` says that n times k columns of a and rows of
+   b follow each other, but a's are k by k in other places: at[...] elements from the first. */
+enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON, FLUX__GEMM_PLACES = 4 };
+typedef struct flux__gemm_places { int64_t n; const int64_t *at; } flux__gemm_places;
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add,
                                   const void *next, int64_t next_step);
@@ -19385,7 +19384,7 @@ FLUX__GEMM_TYPES(64)
         FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                        \
         at = (V *)c;                                                                               \
         if (add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET##mr) }                        \
-        for (int64_t l, done = 0;; b0 += l, b1 += l, b2 += l, b3 += l) {                           \
+        for (int64_t l, done = 0;;) {                                                              \
             for (l = k; l; l--) {                                                                  \
                 u = ((const V *)(const void *)p)[0];                                               \
                 if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                             \
@@ -19393,11 +19392,11 @@ FLUX__GEMM_TYPES(64)
                 if (mr == 2) { beside fetch += next_step; }                                        \
                 p += a_step, b0 += b_row, b1 += b_row, b2 += b_row, b3 += b_row;                   \
             }                                                                                      \
-            if (add != FLUX__GEMM_PLACES || ++done == places->n) break;                            \
-            p = (const T *)a + places->at[done], l = places->b_step - k * b_row;                   \
+            if (!(add & FLUX__GEMM_PLACES) || ++done == places->n) break;                          \
+            p = (const T *)a + places->at[done];                                                   \
         }                                                                                          \
         at = (V *)c;                                                                               \
-        if (add == FLUX__GEMM_ADD) { FLUX__COLUMNS##nr(FLUX__K_ADD##mr) }                          \
+        if (add & FLUX__GEMM_ADD) { FLUX__COLUMNS##nr(FLUX__K_ADD##mr) }                           \
         at = (V *)c;                                                                               \
         FLUX__COLUMNS##nr(FLUX__K_PUT##mr)                                                         \
         (void)v, (void)w, (void)b3, (void)fetch;                                                   \
@@ -19758,15 +19757,15 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__vec64f, 64, FLUX__K_MULB, 8, FLUX__
         int64_t i, j;                                                                              \
         for (j = 0; add == FLUX__GEMM_GO_ON && j < nr; j++)                                      \
             for (i = 0; i < 4 * mr; i++) x[j][i] = to[j * ldc + i];                              \
-        for (int64_t l, done = 0;; g += places->b_step - k * b_row) {                              \
+        for (int64_t l, done = 0;;) {                                                              \
             for (l = 0; l < k; l++, f += a_step, g += b_row)                                       \
                 for (j = 0; j < nr; j++)                                                           \
                     for (i = 0, w = g[j * b_col]; i < 4 * mr; i++) x[j][i] += f[i] * w;            \
-            if (add != FLUX__GEMM_PLACES || ++done == places->n) break;                            \
+            if (!(add & FLUX__GEMM_PLACES) || ++done == places->n) break;                          \
             f = (const type *)a + places->at[done];                                                \
         }                                                                                          \
         for (j = 0; j < nr; j++, to += ldc)                                                      \
-            for (i = 0; i < 4 * mr; i++) to[i] = x[j][i] + (add == FLUX__GEMM_ADD ? to[i] : 0);                    \
+            for (i = 0; i < 4 * mr; i++) to[i] = x[j][i] + (add & FLUX__GEMM_ADD ? to[i] : 0);                    \
         (void)next_step;                                                                           \
     }
 #  define FLUX__GEMM_MR(name, type, mr)                                                        \
@@ -20216,7 +20215,7 @@ typedef struct flux__gemm_task {          /* one block of C */
    second-level cache */
 #define FLUX__GEMM_BLOCK (1 << 17)
 #define FLUX__GEMM_STREAM 2048  /* bytes of a column of A that flux__gemm_stream reads at a time */
-#define FLUX__GEMM_PLACES_MOST 64         /* most places of flux__gemm_direct */
+#define FLUX__GEMM_PLACES_MOST 800        /* most places of flux__gemm_direct: a chunk's points */
 #define FLUX__GEMM_FEW 64  /* most columns for which inner-product kernels are considered */
 /* elements of C that the epilogue is given at a time, unless one panel of B makes more */
 #define FLUX__GEMM_PIECE 16384
@@ -20450,26 +20449,31 @@ static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
 }
 
 /* Multiplies the rows at hand of a mapped A, whole tiles of neighbours in memory, with the columns
-   j ... j+nr-1 of B. A is read where it lies, place by place: the points of k that are alike in all
-   dims but the last, as the channels of one place in a window. */
+   j ... j+nr-1 of B. A is read where it lies, run by run of evenly spaced points of k, as the taps
+   of a window's row. */
 static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     const flux__axes *x = p->a_cols;
-    const int64_t size = p->size, tall = 2 * p->set->lanes, some = x->dim[x->nd - 1];
+    const int64_t size = p->size, tall = 2 * p->set->lanes, in_run = t->k0 % x->dim[0],
+                  some = in_run + t->kb <= x->dim[0] ? t->kb :
+                      in_run || t->kb % x->dim[0] ? 1 : x->dim[0];
     const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
-    int64_t b_row, b_col, place[FLUX_MAX_DIMS] = { 0 }, at[FLUX__GEMM_PLACES_MOST];
-    const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
-    const flux__gemm_places places = { p->k / some, b_row, at };
+    int64_t b_row, b_col, place[FLUX_MAX_DIMS], row[FLUX_MAX_DIMS], at[FLUX__GEMM_PLACES_MOST];
+    const char *a = p->a + flux__axes_point(x, t->k0, place) * size,
+               *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
+    const flux__gemm_places places = { t->kb / some, at };
     const bool far = !t->out && flux__gemm_far(p);
+    const int add = FLUX__GEMM_PLACES + (t->k0 > 0 ? FLUX__GEMM_ADD : FLUX__GEMM_NEW);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * size;
-    FLUX__ASSERT(t->ib % tall == 0 && t->kb == p->k);   /* blocks of a product of whole tiles are such */
+    FLUX__ASSERT(t->ib % tall == 0);      /* blocks of a product of whole tiles are such */
+    FLUX__ASSERT(places.n <= FLUX__GEMM_PLACES_MOST);
     at[0] = 0;
-    for (int64_t l = 1; l < places.n; l++) at[l] = at[l - 1] + flux__axes_next(x, 0, place);
+    for (int64_t l = 1; l < places.n; l++)
+        at[l] = at[l - 1] + flux__axes_next(x, some > 1, place);
     for (int64_t i = 0; i < t->ib; i += tall, c += tall * size) {
         if (far) flux__gemm_fetch(c, t->ld * size, nr);
-        kernel(some, p->a + flux__axes_point(p->a_rows, t->i0 + t->i + i, place) * size,
-               x->step[x->nd - 1], b, places.n * b_row, b_col, c, t->ld, FLUX__GEMM_PLACES, &places,
-               0);
+        kernel(some, a + flux__axes_point(p->a_rows, t->i0 + t->i + i, row) * size, x->step[0], b,
+               b_row, b_col, c, t->ld, add, &places, 0);
     }
 }
 
@@ -21268,10 +21272,10 @@ FLUX__END_HOT
    constants beside each choice are measured. With FLUX_BLAS products go to the
    program's CBLAS.
 
-   Invariant: what changes sums (chunks, the order of k in flux__gemm_direct, inner
-   products or tiles) depends on the shape and strides of the whole product alone,
-   judged by AVX-512's measures also on AVX2, never on threads, blocks or packing.
-   Running out of memory is an error and leaves C incomplete. */
+   Invariant: what changes sums (chunks, inner products or tiles) depends on the
+   shape and strides of the whole product alone, judged by AVX-512's measures also
+   on AVX2, never on threads, blocks or packing, nor on whether a gathered operand
+   was stored. Running out of memory is an error and leaves C incomplete. */
 
 FLUX__BEGIN_HOT
 
@@ -21528,14 +21532,11 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
 
 /* Whether a mapped A is read where it lies (flux__gemm_direct): its rows are neighbours in whole
    tiles of any instruction set, and B has too few columns to make up for a copy of A (measured: of
-   16, 32, 64 columns, 1.5, 1.3, 1.2 times as fast). All of k is one chunk, so a panel of B must not
-   be too long for the first-level cache. */
+   16, 32, 64 columns, 1.5, 1.3, 1.2 times as fast). */
 static bool flux__gemm_is_direct(const flux__gemm_job *j, int64_t size) {
     if (!j->a_map || j->pairs || j->n > 64 || j->k < 1 || j->k * size > 4608) return false;
-    const flux__axes *rows = &j->a_map[0], *columns = &j->a_map[1];
-    const int64_t some = columns->dim[columns->nd - 1];
-    return rows->step[0] == 1 && rows->dim[0] % 32 == 0 && some >= 4 &&
-           j->k / some <= FLUX__GEMM_PLACES_MOST;
+    const flux__axes *rows = &j->a_map[0];
+    return rows->step[0] == 1 && rows->dim[0] % 32 == 0;
 }
 
 /* Plans a product: kernels for the instruction set, orientation, and chunks of k. */
@@ -21551,7 +21552,7 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     p->direct = flux__gemm_is_direct(job, p->size);
     if (p->direct) flux__gemm_orient(p, job, false);
     chunks = (p->k * p->size + FLUX__GEMM_CHUNK - 1) / FLUX__GEMM_CHUNK;
-    if (p->k * p->size <= 3200 || p->direct) chunks = 1;    /* 784 elements of f32 are one chunk */
+    if (p->k * p->size <= 3200) chunks = 1;                 /* 784 elements of f32 are one chunk */
     p->chunk = chunks > 1 ? flux__gemm_split(p->k, chunks, 8) : p->k > 0 ? p->k : 1;
 }
 
@@ -25885,7 +25886,6 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
         !flux__depthwise_plan(d, &p->a.map[1], &p->a.map[0], p->b.o.gather ? p->b.map : NULL))
         return false;
     flux__gemm_plan_for(&plan, false, &p->g);
-    if (plan.direct) return false;        /* that adds in another order */
     d->chunk = plan.chunk, d->x_step = d->g_step = 0;
     if (k->full[2] > 1) {
         d->x_step = (const float *)flux__matrix_at(k, &p->a, 1) -

@@ -795,6 +795,31 @@ TEST(windows_in_place_and_copied_have_the_same_sums) {
             }
 }
 
+static bool same_elements(flux_tensor *a, flux_tensor *b) {
+    const size_t bytes = (size_t)flux_len(a) * flux_dtype_size(flux_dtype_of(a));
+    return flux_len(a) == flux_len(b) && flux_data(a) && flux_data(b) && !memcmp(flux_data(a), flux_data(b), bytes);
+}
+/* A product reads the elements of a copy where they came from, unless it was looked at: rows of 32 neighbours without packing
+   them. The same of a convolution's windows, which are stored where a graph is computed in parts. */
+TEST(a_product_is_the_same_of_a_copy_that_is_stored) {
+    static const int shapes[][3] = { { 2, 4, 18 }, { 5, 16, 3 }, { 9, 88, 1 }, { 3, 100, 60 }, { 11, 90, 12 }, { 25, 40, 33 } };
+    for (int i = 0; i < 12; i++) FLUX_SCOPE {
+        const int *k = shapes[i / 2], wide = i / 2 % 2 ? 64 : 32;
+        const flux_dtype t = i % 2 ? FLUX_F64 : FLUX_F32;
+        flux_tensor *x = flux_eval(flux_randn_with(FLUX_SHAPE(wide, k[1], k[0]), t)), *w = flux_eval(flux_randn_with(FLUX_SHAPE(k[0] * k[1], k[2]), t));
+        flux_tensor *read = flux_eval(flux_matmul(flux_reshape(flux_permute(x, 0, 2, 1), wide, k[0] * k[1]), w));
+        flux_tensor *stored = flux_eval(flux_reshape(flux_permute(x, 0, 2, 1), wide, k[0] * k[1]));
+        CHECK(same_elements(read, flux_matmul(stored, w)));
+        flux_tensor *image = flux_eval(flux_randn_with(FLUX_SHAPE(wide, 6, k[1], 3), t));
+        flux_tensor *weight = flux_eval(flux_randn_with(FLUX_SHAPE(5, 2, k[1], k[2] % 16), t));
+        flux_tensor *whole = flux_eval(flux_conv(image, weight, .pad = FLUX_SHAPE(2, 0)));
+        flux__part_nodes = 1;
+        flux_tensor *parts = flux_eval(flux_conv(image, weight, .pad = FLUX_SHAPE(2, 0)));
+        flux__part_nodes = 4096;
+        CHECK(same_elements(whole, parts));
+    }
+}
+
 /* ------------------------------------------------------------------ plans */
 
 /* What random graphs are planned as is what it was, by count: a fusion that is lost shows in no value. Where a change of the

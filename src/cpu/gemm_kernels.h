@@ -14,12 +14,11 @@
    One macro makes the kernels of every instruction set, for several nr, so that
    little work goes into padding.
 
-   Invariant: k is cut into chunks by its own length alone (and by the maps of
-   its operands, flux__gemm_direct) and chunks are added in order: an element's
-   sum is the same for any number of threads, any block and tile, with AVX2 and
-   AVX-512, and whether an operand is packed or read where it lies. a is
-   m x k with steps a_row, a_col; b k x n with b_row, b_col; c has columns ldc
-   apart. The epilogue sees each finished piece of C once.
+   Invariant: k is cut into chunks by its own length alone and chunks are added
+   in order: an element's sum is the same for any number of threads, any block
+   and tile, with AVX2 and AVX-512, and whether an operand is packed or read
+   where it lies. a is m x k with steps a_row, a_col; b k x n with b_row, b_col;
+   c has columns ldc apart. The epilogue sees each finished piece of C once.
 
    Rejected: intrinsics (immintrin.h alone takes half as long to compile as all
    of this), and packing all of A and B (twice the memory, and slower for the
@@ -69,10 +68,10 @@ typedef struct flux__gemm_job {
    loop, they would fill the queue that the kernel's own loads go through. add: the sums become
    C, are added to C, or continue from the sums that C holds, as if the loop had never stopped
    (the packing and the plain kernel cannot, nor can they do the following). With FLUX__GEMM_PLACES
-   they become C, and `next` says that the k columns of a and rows of b are taken n times, each time
-   from another place: a's at[...] elements from the first, b's b_step further. */
-enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON, FLUX__GEMM_PLACES };
-typedef struct flux__gemm_places { int64_t n, b_step; const int64_t *at; } flux__gemm_places;
+   too, which is added to one of the first two, `next` says that n times k columns of a and rows of
+   b follow each other, but a's are k by k in other places: at[...] elements from the first. */
+enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON, FLUX__GEMM_PLACES = 4 };
+typedef struct flux__gemm_places { int64_t n; const int64_t *at; } flux__gemm_places;
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add,
                                   const void *next, int64_t next_step);
@@ -222,7 +221,7 @@ FLUX__GEMM_TYPES(64)
         FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                        \
         at = (V *)c;                                                                               \
         if (add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET##mr) }                        \
-        for (int64_t l, done = 0;; b0 += l, b1 += l, b2 += l, b3 += l) {                           \
+        for (int64_t l, done = 0;;) {                                                              \
             for (l = k; l; l--) {                                                                  \
                 u = ((const V *)(const void *)p)[0];                                               \
                 if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                             \
@@ -230,11 +229,11 @@ FLUX__GEMM_TYPES(64)
                 if (mr == 2) { beside fetch += next_step; }                                        \
                 p += a_step, b0 += b_row, b1 += b_row, b2 += b_row, b3 += b_row;                   \
             }                                                                                      \
-            if (add != FLUX__GEMM_PLACES || ++done == places->n) break;                            \
-            p = (const T *)a + places->at[done], l = places->b_step - k * b_row;                   \
+            if (!(add & FLUX__GEMM_PLACES) || ++done == places->n) break;                          \
+            p = (const T *)a + places->at[done];                                                   \
         }                                                                                          \
         at = (V *)c;                                                                               \
-        if (add == FLUX__GEMM_ADD) { FLUX__COLUMNS##nr(FLUX__K_ADD##mr) }                          \
+        if (add & FLUX__GEMM_ADD) { FLUX__COLUMNS##nr(FLUX__K_ADD##mr) }                           \
         at = (V *)c;                                                                               \
         FLUX__COLUMNS##nr(FLUX__K_PUT##mr)                                                         \
         (void)v, (void)w, (void)b3, (void)fetch;                                                   \
@@ -595,15 +594,15 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__vec64f, 64, FLUX__K_MULB, 8, FLUX__
         int64_t i, j;                                                                              \
         for (j = 0; add == FLUX__GEMM_GO_ON && j < nr; j++)                                      \
             for (i = 0; i < 4 * mr; i++) x[j][i] = to[j * ldc + i];                              \
-        for (int64_t l, done = 0;; g += places->b_step - k * b_row) {                              \
+        for (int64_t l, done = 0;;) {                                                              \
             for (l = 0; l < k; l++, f += a_step, g += b_row)                                       \
                 for (j = 0; j < nr; j++)                                                           \
                     for (i = 0, w = g[j * b_col]; i < 4 * mr; i++) x[j][i] += f[i] * w;            \
-            if (add != FLUX__GEMM_PLACES || ++done == places->n) break;                            \
+            if (!(add & FLUX__GEMM_PLACES) || ++done == places->n) break;                          \
             f = (const type *)a + places->at[done];                                                \
         }                                                                                          \
         for (j = 0; j < nr; j++, to += ldc)                                                      \
-            for (i = 0; i < 4 * mr; i++) to[i] = x[j][i] + (add == FLUX__GEMM_ADD ? to[i] : 0);                    \
+            for (i = 0; i < 4 * mr; i++) to[i] = x[j][i] + (add & FLUX__GEMM_ADD ? to[i] : 0);                    \
         (void)next_step;                                                                           \
     }
 #  define FLUX__GEMM_MR(name, type, mr)                                                        \

@@ -20,10 +20,10 @@
    constants beside each choice are measured. With FLUX_BLAS products go to the
    program's CBLAS.
 
-   Invariant: what changes sums (chunks, the order of k in flux__gemm_direct, inner
-   products or tiles) depends on the shape and strides of the whole product alone,
-   judged by AVX-512's measures also on AVX2, never on threads, blocks or packing.
-   Running out of memory is an error and leaves C incomplete. */
+   Invariant: what changes sums (chunks, inner products or tiles) depends on the
+   shape and strides of the whole product alone, judged by AVX-512's measures also
+   on AVX2, never on threads, blocks or packing, nor on whether a gathered operand
+   was stored. Running out of memory is an error and leaves C incomplete. */
 
 FLUX__BEGIN_HOT
 
@@ -280,14 +280,11 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
 
 /* Whether a mapped A is read where it lies (flux__gemm_direct): its rows are neighbours in whole
    tiles of any instruction set, and B has too few columns to make up for a copy of A (measured: of
-   16, 32, 64 columns, 1.5, 1.3, 1.2 times as fast). All of k is one chunk, so a panel of B must not
-   be too long for the first-level cache. */
+   16, 32, 64 columns, 1.5, 1.3, 1.2 times as fast). */
 static bool flux__gemm_is_direct(const flux__gemm_job *j, int64_t size) {
     if (!j->a_map || j->pairs || j->n > 64 || j->k < 1 || j->k * size > 4608) return false;
-    const flux__axes *rows = &j->a_map[0], *columns = &j->a_map[1];
-    const int64_t some = columns->dim[columns->nd - 1];
-    return rows->step[0] == 1 && rows->dim[0] % 32 == 0 && some >= 4 &&
-           j->k / some <= FLUX__GEMM_PLACES_MOST;
+    const flux__axes *rows = &j->a_map[0];
+    return rows->step[0] == 1 && rows->dim[0] % 32 == 0;
 }
 
 /* Plans a product: kernels for the instruction set, orientation, and chunks of k. */
@@ -303,7 +300,7 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     p->direct = flux__gemm_is_direct(job, p->size);
     if (p->direct) flux__gemm_orient(p, job, false);
     chunks = (p->k * p->size + FLUX__GEMM_CHUNK - 1) / FLUX__GEMM_CHUNK;
-    if (p->k * p->size <= 3200 || p->direct) chunks = 1;    /* 784 elements of f32 are one chunk */
+    if (p->k * p->size <= 3200) chunks = 1;                 /* 784 elements of f32 are one chunk */
     p->chunk = chunks > 1 ? flux__gemm_split(p->k, chunks, 8) : p->k > 0 ? p->k : 1;
 }
 

@@ -87,7 +87,7 @@ typedef struct flux__gemm_task {          /* one block of C */
    second-level cache */
 #define FLUX__GEMM_BLOCK (1 << 17)
 #define FLUX__GEMM_STREAM 2048  /* bytes of a column of A that flux__gemm_stream reads at a time */
-#define FLUX__GEMM_PLACES_MOST 64         /* most places of flux__gemm_direct */
+#define FLUX__GEMM_PLACES_MOST 800        /* most places of flux__gemm_direct: a chunk's points */
 #define FLUX__GEMM_FEW 64  /* most columns for which inner-product kernels are considered */
 /* elements of C that the epilogue is given at a time, unless one panel of B makes more */
 #define FLUX__GEMM_PIECE 16384
@@ -321,26 +321,31 @@ static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
 }
 
 /* Multiplies the rows at hand of a mapped A, whole tiles of neighbours in memory, with the columns
-   j ... j+nr-1 of B. A is read where it lies, place by place: the points of k that are alike in all
-   dims but the last, as the channels of one place in a window. */
+   j ... j+nr-1 of B. A is read where it lies, run by run of evenly spaced points of k, as the taps
+   of a window's row. */
 static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     const flux__axes *x = p->a_cols;
-    const int64_t size = p->size, tall = 2 * p->set->lanes, some = x->dim[x->nd - 1];
+    const int64_t size = p->size, tall = 2 * p->set->lanes, in_run = t->k0 % x->dim[0],
+                  some = in_run + t->kb <= x->dim[0] ? t->kb :
+                      in_run || t->kb % x->dim[0] ? 1 : x->dim[0];
     const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
-    int64_t b_row, b_col, place[FLUX_MAX_DIMS] = { 0 }, at[FLUX__GEMM_PLACES_MOST];
-    const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
-    const flux__gemm_places places = { p->k / some, b_row, at };
+    int64_t b_row, b_col, place[FLUX_MAX_DIMS], row[FLUX_MAX_DIMS], at[FLUX__GEMM_PLACES_MOST];
+    const char *a = p->a + flux__axes_point(x, t->k0, place) * size,
+               *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
+    const flux__gemm_places places = { t->kb / some, at };
     const bool far = !t->out && flux__gemm_far(p);
+    const int add = FLUX__GEMM_PLACES + (t->k0 > 0 ? FLUX__GEMM_ADD : FLUX__GEMM_NEW);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * size;
-    FLUX__ASSERT(t->ib % tall == 0 && t->kb == p->k);   /* blocks of a product of whole tiles are such */
+    FLUX__ASSERT(t->ib % tall == 0);      /* blocks of a product of whole tiles are such */
+    FLUX__ASSERT(places.n <= FLUX__GEMM_PLACES_MOST);
     at[0] = 0;
-    for (int64_t l = 1; l < places.n; l++) at[l] = at[l - 1] + flux__axes_next(x, 0, place);
+    for (int64_t l = 1; l < places.n; l++)
+        at[l] = at[l - 1] + flux__axes_next(x, some > 1, place);
     for (int64_t i = 0; i < t->ib; i += tall, c += tall * size) {
         if (far) flux__gemm_fetch(c, t->ld * size, nr);
-        kernel(some, p->a + flux__axes_point(p->a_rows, t->i0 + t->i + i, place) * size,
-               x->step[x->nd - 1], b, places.n * b_row, b_col, c, t->ld, FLUX__GEMM_PLACES, &places,
-               0);
+        kernel(some, a + flux__axes_point(p->a_rows, t->i0 + t->i + i, row) * size, x->step[0], b,
+               b_row, b_col, c, t->ld, add, &places, 0);
     }
 }
 

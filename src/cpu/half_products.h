@@ -298,7 +298,6 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
         !flux__depthwise_plan(d, &p->a.map[1], &p->a.map[0], p->b.o.gather ? p->b.map : NULL))
         return false;
     flux__gemm_plan_for(&plan, false, &p->g);
-    if (plan.direct) return false;        /* that adds in another order */
     d->chunk = plan.chunk, d->x_step = d->g_step = 0;
     if (k->full[2] > 1) {
         d->x_step = (const float *)flux__matrix_at(k, &p->a, 1) -
