@@ -19231,10 +19231,11 @@ typedef struct flux__gemm_job {
    loop, they would fill the queue that the kernel's own loads go through. add: the sums become
    C, are added to C, or continue from the sums that C holds, as if the loop had never stopped
    (the packing and the plain kernel cannot, nor can they do the following). With FLUX__GEMM_PLACES
-   too, which is added to one of the first two, `next` says that n times k columns of a and rows of
-   b follow each other, but a's are k by k in other places: at[...] elements from the first. */
+   too, which is added to one of the first two, `next` says that n runs of columns of a and rows of
+   b follow each other: k of them, then `each`, and in the last one `last`; but a's runs are in
+   other places, at[...] elements from the first. */
 enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON, FLUX__GEMM_PLACES = 4 };
-typedef struct flux__gemm_places { int64_t n; const int64_t *at; } flux__gemm_places;
+typedef struct flux__gemm_places { int64_t n, each, last; const int64_t *at; } flux__gemm_places;
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add,
                                   const void *next, int64_t next_step);
@@ -19384,8 +19385,8 @@ FLUX__GEMM_TYPES(64)
         FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                        \
         at = (V *)c;                                                                               \
         if (add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET##mr) }                        \
-        for (int64_t l, done = 0;;) {                                                              \
-            for (l = k; l; l--) {                                                                  \
+        for (int64_t l = k, done = 0;;) {                                                          \
+            for (; l; l--) {                                                                       \
                 u = ((const V *)(const void *)p)[0];                                               \
                 if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                             \
                 FLUX__COLUMNS##nr(mul)                                                             \
@@ -19394,6 +19395,7 @@ FLUX__GEMM_TYPES(64)
             }                                                                                      \
             if (!(add & FLUX__GEMM_PLACES) || ++done == places->n) break;                          \
             p = (const T *)a + places->at[done];                                                   \
+            l = done + 1 < places->n ? places->each : places->last;                                \
         }                                                                                          \
         at = (V *)c;                                                                               \
         if (add & FLUX__GEMM_ADD) { FLUX__COLUMNS##nr(FLUX__K_ADD##mr) }                           \
@@ -19757,12 +19759,13 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__vec64f, 64, FLUX__K_MULB, 8, FLUX__
         int64_t i, j;                                                                              \
         for (j = 0; add == FLUX__GEMM_GO_ON && j < nr; j++)                                      \
             for (i = 0; i < 4 * mr; i++) x[j][i] = to[j * ldc + i];                              \
-        for (int64_t l, done = 0;;) {                                                              \
-            for (l = 0; l < k; l++, f += a_step, g += b_row)                                       \
+        for (int64_t l = k, done = 0;;) {                                                          \
+            for (; l; l--, f += a_step, g += b_row)                                                \
                 for (j = 0; j < nr; j++)                                                           \
                     for (i = 0, w = g[j * b_col]; i < 4 * mr; i++) x[j][i] += f[i] * w;            \
             if (!(add & FLUX__GEMM_PLACES) || ++done == places->n) break;                          \
             f = (const type *)a + places->at[done];                                                \
+            l = done + 1 < places->n ? places->each : places->last;                                \
         }                                                                                          \
         for (j = 0; j < nr; j++, to += ldc)                                                      \
             for (i = 0; i < 4 * mr; i++) to[i] = x[j][i] + (add & FLUX__GEMM_ADD ? to[i] : 0);                    \
@@ -20450,18 +20453,18 @@ static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
 
 /* Multiplies the rows at hand of a mapped A, whole tiles of neighbours in memory, with the columns
    j ... j+nr-1 of B. A is read where it lies, run by run of evenly spaced points of k, as the taps
-   of a window's row. */
+   of a window's row; a chunk may begin and end within a run. */
 static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     const flux__axes *x = p->a_cols;
-    const int64_t size = p->size, tall = 2 * p->set->lanes, in_run = t->k0 % x->dim[0],
-                  some = in_run + t->kb <= x->dim[0] ? t->kb :
-                      in_run || t->kb % x->dim[0] ? 1 : x->dim[0];
+    const int64_t size = p->size, tall = 2 * p->set->lanes, run = x->dim[0], in_run = t->k0 % run,
+                  first = flux__gemm_min(run - in_run, t->kb), left = t->kb - first;
     const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
     int64_t b_row, b_col, place[FLUX_MAX_DIMS], row[FLUX_MAX_DIMS], at[FLUX__GEMM_PLACES_MOST];
     const char *a = p->a + flux__axes_point(x, t->k0, place) * size,
                *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
-    const flux__gemm_places places = { t->kb / some, at };
+    const flux__gemm_places places = { 1 + (left + run - 1) / run, run,
+                                       left - (left - 1) / run * run, at };
     const bool far = !t->out && flux__gemm_far(p);
     const int add = FLUX__GEMM_PLACES + (t->k0 > 0 ? FLUX__GEMM_ADD : FLUX__GEMM_NEW);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * size;
@@ -20469,10 +20472,10 @@ static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     FLUX__ASSERT(places.n <= FLUX__GEMM_PLACES_MOST);
     at[0] = 0;
     for (int64_t l = 1; l < places.n; l++)
-        at[l] = at[l - 1] + flux__axes_next(x, some > 1, place);
+        at[l] = at[l - 1] + flux__axes_next(x, 1, place) - (l > 1 ? 0 : in_run * x->step[0]);
     for (int64_t i = 0; i < t->ib; i += tall, c += tall * size) {
         if (far) flux__gemm_fetch(c, t->ld * size, nr);
-        kernel(some, a + flux__axes_point(p->a_rows, t->i0 + t->i + i, row) * size, x->step[0], b,
+        kernel(first, a + flux__axes_point(p->a_rows, t->i0 + t->i + i, row) * size, x->step[0], b,
                b_row, b_col, c, t->ld, add, &places, 0);
     }
 }

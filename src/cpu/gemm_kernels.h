@@ -68,10 +68,11 @@ typedef struct flux__gemm_job {
    loop, they would fill the queue that the kernel's own loads go through. add: the sums become
    C, are added to C, or continue from the sums that C holds, as if the loop had never stopped
    (the packing and the plain kernel cannot, nor can they do the following). With FLUX__GEMM_PLACES
-   too, which is added to one of the first two, `next` says that n times k columns of a and rows of
-   b follow each other, but a's are k by k in other places: at[...] elements from the first. */
+   too, which is added to one of the first two, `next` says that n runs of columns of a and rows of
+   b follow each other: k of them, then `each`, and in the last one `last`; but a's runs are in
+   other places, at[...] elements from the first. */
 enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON, FLUX__GEMM_PLACES = 4 };
-typedef struct flux__gemm_places { int64_t n; const int64_t *at; } flux__gemm_places;
+typedef struct flux__gemm_places { int64_t n, each, last; const int64_t *at; } flux__gemm_places;
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add,
                                   const void *next, int64_t next_step);
@@ -221,8 +222,8 @@ FLUX__GEMM_TYPES(64)
         FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                        \
         at = (V *)c;                                                                               \
         if (add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET##mr) }                        \
-        for (int64_t l, done = 0;;) {                                                              \
-            for (l = k; l; l--) {                                                                  \
+        for (int64_t l = k, done = 0;;) {                                                          \
+            for (; l; l--) {                                                                       \
                 u = ((const V *)(const void *)p)[0];                                               \
                 if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                             \
                 FLUX__COLUMNS##nr(mul)                                                             \
@@ -231,6 +232,7 @@ FLUX__GEMM_TYPES(64)
             }                                                                                      \
             if (!(add & FLUX__GEMM_PLACES) || ++done == places->n) break;                          \
             p = (const T *)a + places->at[done];                                                   \
+            l = done + 1 < places->n ? places->each : places->last;                                \
         }                                                                                          \
         at = (V *)c;                                                                               \
         if (add & FLUX__GEMM_ADD) { FLUX__COLUMNS##nr(FLUX__K_ADD##mr) }                           \
@@ -594,12 +596,13 @@ FLUX__GEMM_SET(flux__gemm_bf16, float, flux__vec64f, 64, FLUX__K_MULB, 8, FLUX__
         int64_t i, j;                                                                              \
         for (j = 0; add == FLUX__GEMM_GO_ON && j < nr; j++)                                      \
             for (i = 0; i < 4 * mr; i++) x[j][i] = to[j * ldc + i];                              \
-        for (int64_t l, done = 0;;) {                                                              \
-            for (l = 0; l < k; l++, f += a_step, g += b_row)                                       \
+        for (int64_t l = k, done = 0;;) {                                                          \
+            for (; l; l--, f += a_step, g += b_row)                                                \
                 for (j = 0; j < nr; j++)                                                           \
                     for (i = 0, w = g[j * b_col]; i < 4 * mr; i++) x[j][i] += f[i] * w;            \
             if (!(add & FLUX__GEMM_PLACES) || ++done == places->n) break;                          \
             f = (const type *)a + places->at[done];                                                \
+            l = done + 1 < places->n ? places->each : places->last;                                \
         }                                                                                          \
         for (j = 0; j < nr; j++, to += ldc)                                                      \
             for (i = 0; i < 4 * mr; i++) to[i] = x[j][i] + (add & FLUX__GEMM_ADD ? to[i] : 0);                    \

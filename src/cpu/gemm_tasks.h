@@ -322,18 +322,18 @@ static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
 
 /* Multiplies the rows at hand of a mapped A, whole tiles of neighbours in memory, with the columns
    j ... j+nr-1 of B. A is read where it lies, run by run of evenly spaced points of k, as the taps
-   of a window's row. */
+   of a window's row; a chunk may begin and end within a run. */
 static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     const flux__axes *x = p->a_cols;
-    const int64_t size = p->size, tall = 2 * p->set->lanes, in_run = t->k0 % x->dim[0],
-                  some = in_run + t->kb <= x->dim[0] ? t->kb :
-                      in_run || t->kb % x->dim[0] ? 1 : x->dim[0];
+    const int64_t size = p->size, tall = 2 * p->set->lanes, run = x->dim[0], in_run = t->k0 % run,
+                  first = flux__gemm_min(run - in_run, t->kb), left = t->kb - first;
     const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
     int64_t b_row, b_col, place[FLUX_MAX_DIMS], row[FLUX_MAX_DIMS], at[FLUX__GEMM_PLACES_MOST];
     const char *a = p->a + flux__axes_point(x, t->k0, place) * size,
                *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
-    const flux__gemm_places places = { t->kb / some, at };
+    const flux__gemm_places places = { 1 + (left + run - 1) / run, run,
+                                       left - (left - 1) / run * run, at };
     const bool far = !t->out && flux__gemm_far(p);
     const int add = FLUX__GEMM_PLACES + (t->k0 > 0 ? FLUX__GEMM_ADD : FLUX__GEMM_NEW);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * size;
@@ -341,10 +341,10 @@ static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     FLUX__ASSERT(places.n <= FLUX__GEMM_PLACES_MOST);
     at[0] = 0;
     for (int64_t l = 1; l < places.n; l++)
-        at[l] = at[l - 1] + flux__axes_next(x, some > 1, place);
+        at[l] = at[l - 1] + flux__axes_next(x, 1, place) - (l > 1 ? 0 : in_run * x->step[0]);
     for (int64_t i = 0; i < t->ib; i += tall, c += tall * size) {
         if (far) flux__gemm_fetch(c, t->ld * size, nr);
-        kernel(some, a + flux__axes_point(p->a_rows, t->i0 + t->i + i, row) * size, x->step[0], b,
+        kernel(first, a + flux__axes_point(p->a_rows, t->i0 + t->i + i, row) * size, x->step[0], b,
                b_row, b_col, c, t->ld, add, &places, 0);
     }
 }
