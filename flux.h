@@ -35381,11 +35381,11 @@ static int64_t *flux__new_places(int64_t n) {
 }
 
 /* The integers from 0 to n - 1, in the order that belongs to the key (Fisher and Yates). NULL: out
-   of memory, or n is 2^32 or more. */
-static int64_t *flux__new_order(int64_t n, uint64_t key) {
+   of memory, or n is 2^32 or more, of which the message names `call`. */
+static int64_t *flux__new_order(const char *call, int64_t n, uint64_t key) {
     if (n >= (int64_t)1 << 32)
-        return (int64_t *)flux__fail("shuffle: %lld observations; 4294967295 are possible",
-                                     (long long)n);
+        return (int64_t *)flux__fail("%s: %lld observations to shuffle; 4294967295 are possible",
+                                     call, (long long)n);
     int64_t *order = flux__new_places(n);
     if (!order) return NULL;
     for (int64_t i = 0; i < n; i++) order[i] = i;
@@ -35419,7 +35419,7 @@ static int64_t *flux__new_draws(const flux_loader *l, int64_t n, uint64_t key) {
 
 /* n observations in the order of an epoch: of weighted sampling they are drawn. */
 static int64_t *flux__epoch_order(const flux_loader *l, int64_t n, uint64_t key) {
-    return l->until ? flux__new_draws(l, n, key) : flux__new_order(n, key);
+    return l->until ? flux__new_draws(l, n, key) : flux__new_order("dataloader", n, key);
 }
 
 /* Where observation i of this rank's share stands among all of them. Each rank takes its part of
@@ -36940,7 +36940,7 @@ FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flu
 
 FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
     const int64_t n = flux__observations("shuffleobs", x);
-    int64_t *order = n < 0 ? NULL : flux__new_order(n, flux__scramble(seed));
+    int64_t *order = n < 0 ? NULL : flux__new_order("shuffleobs", n, flux__scramble(seed));
     flux_tensor *y = order ? flux__picked(x, order, n) : NULL;
     flux__free(order);
     return y;
@@ -37048,7 +37048,7 @@ static flux_tensor *flux__resampled(const char *call, flux_tensor *x, flux_tenso
     uint64_t key = flux__scramble(seed);
     int64_t *picked = (int64_t *)flux__malloc((size_t)flux__times(flux__plus(count, 1),
                                                                   (int64_t)sizeof *picked)),
-            *order = picked ? flux__new_order(count, key) : NULL, *at = picked;
+            *order = picked ? flux__new_order(call, count, key) : NULL, *at = picked;
     key = flux__scramble(key);
     for (int64_t i = 0, end; order && i < n; i = end, at += size) {
         end = flux__class_end(by, n, i);

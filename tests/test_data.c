@@ -591,6 +591,13 @@ TEST(a_data_set_of_ones_own) {
         flux_each (b, flux_dataloader(.data = &set)) batches++;
         CHECK(batches == d.n && !flux_failed());
     }
+    d.n = (int64_t)1 << 32;
+    flux_loader *long_one = flux_dataloader(.data = &set, .batchsize = 5, .shuffle = true);
+    int turns = 0;
+    flux_each (b, long_one) turns++;
+    CHECK(turns == 0);
+    CHECK_STR(flux_error(), "dataloader: 4294967296 observations to shuffle; 4294967295 are possible");
+    flux_clear();
     d.n = 23;
     flux_batch one = flux_first(flux_dataloader(.data = &set, .batchsize = -1));
     CHECK(flux_ndim(one.x) == 1);

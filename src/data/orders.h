@@ -140,11 +140,11 @@ static int64_t *flux__new_places(int64_t n) {
 }
 
 /* The integers from 0 to n - 1, in the order that belongs to the key (Fisher and Yates). NULL: out
-   of memory, or n is 2^32 or more. */
-static int64_t *flux__new_order(int64_t n, uint64_t key) {
+   of memory, or n is 2^32 or more, of which the message names `call`. */
+static int64_t *flux__new_order(const char *call, int64_t n, uint64_t key) {
     if (n >= (int64_t)1 << 32)
-        return (int64_t *)flux__fail("shuffle: %lld observations; 4294967295 are possible",
-                                     (long long)n);
+        return (int64_t *)flux__fail("%s: %lld observations to shuffle; 4294967295 are possible",
+                                     call, (long long)n);
     int64_t *order = flux__new_places(n);
     if (!order) return NULL;
     for (int64_t i = 0; i < n; i++) order[i] = i;
@@ -178,7 +178,7 @@ static int64_t *flux__new_draws(const flux_loader *l, int64_t n, uint64_t key) {
 
 /* n observations in the order of an epoch: of weighted sampling they are drawn. */
 static int64_t *flux__epoch_order(const flux_loader *l, int64_t n, uint64_t key) {
-    return l->until ? flux__new_draws(l, n, key) : flux__new_order(n, key);
+    return l->until ? flux__new_draws(l, n, key) : flux__new_order("dataloader", n, key);
 }
 
 /* Where observation i of this rank's share stands among all of them. Each rank takes its part of

@@ -104,7 +104,7 @@ FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flu
 
 FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
     const int64_t n = flux__observations("shuffleobs", x);
-    int64_t *order = n < 0 ? NULL : flux__new_order(n, flux__scramble(seed));
+    int64_t *order = n < 0 ? NULL : flux__new_order("shuffleobs", n, flux__scramble(seed));
     flux_tensor *y = order ? flux__picked(x, order, n) : NULL;
     flux__free(order);
     return y;
@@ -212,7 +212,7 @@ static flux_tensor *flux__resampled(const char *call, flux_tensor *x, flux_tenso
     uint64_t key = flux__scramble(seed);
     int64_t *picked = (int64_t *)flux__malloc((size_t)flux__times(flux__plus(count, 1),
                                                                   (int64_t)sizeof *picked)),
-            *order = picked ? flux__new_order(count, key) : NULL, *at = picked;
+            *order = picked ? flux__new_order(call, count, key) : NULL, *at = picked;
     key = flux__scramble(key);
     for (int64_t i = 0, end; order && i < n; i = end, at += size) {
         end = flux__class_end(by, n, i);
