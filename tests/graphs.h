@@ -1346,10 +1346,14 @@ static bool alter_step(const graph *g, graph_step *k) {
     static const flux_dtype pairs[] = { FLUX_F64, FLUX_F32, FLUX_BF16, FLUX_F16, FLUX_I64,
         FLUX_I32 };
     const int first = k->in[0];
+    const bool numbered = k->op == G_full || k->op == G_pad
+        || (k->op >= G_add_number && k->op <= G_clamp);
+    const bool along = k->op == G_slice || k->op == G_flip || k->op == G_unsqueeze
+        || k->op == G_cat || k->op == G_gather || k->op == G_glu;
     switch (dice(7)) {
     case 0: return k->op = other_operation(k), k->op != G_OPS;
-    case 1: return k->op != G_leaf && k->op != G_gather && (k->a += dice(2) ? 1 : -1, true);
-    case 2: return k->op != G_leaf && k->op != G_conv && (k->dim += dice(2) ? 1 : -1, k->dim >= 0);
+    case 1: return numbered && (k->a += dice(2) ? 1 : -1, true);
+    case 2: return along && (k->dim += dice(2) ? 1 : -1, k->dim >= 0);
     case 3: return alter_list(k);
     case 4: return alter_input(g, k);
     case 5:
