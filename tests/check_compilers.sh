@@ -36,6 +36,7 @@ need size || finish
 implementation && within "tests' implementation, $CC" "$(code "$impl")" 1440000
 need gcc "programs with gcc" && declarations gcc 78000 && built gcc -O0 1450000
 need clang "programs with clang" && declarations clang 87000 && built clang -O2 1690000 && whole clang
+need clang-19 "programs with a newer clang" && built clang-19 -O2 1690000
 need tcc "size by tcc" && declarations tcc 75000 && bytes tcc -O2 1620000
 ext=cpp
 # clang++'s optimiser is clang's, and takes a minute. Here g++ is asked for its warnings of the whole (check_warnings.sh has

@@ -300,8 +300,14 @@ FLUX__STORE16(flux__f32_f16, __asm__("fcvtn %0.4h, %1.4s" : "=w"(h) : "w"(v)))
 #  if FLUX__X86
 /* Operands stand in both orders, for -masm=intel. `in` says which registers an operand may be
    in (AVX2's own instructions cannot name those that AVX-512 adds), `half` is the letter that
-   names the lower half of a register. */
-#define FLUX__VECTOR_INSTRUCTIONS(in, half, extract, insert)                                         \
+   names the lower half of a register, and `halved` says which registers may be named so: clang 19
+   prints the halves of those that AVX-512 adds as masks (%k0). */
+#  if defined(__clang__)
+#    define FLUX__HALVED "x"
+#  else
+#    define FLUX__HALVED "v"
+#  endif
+#define FLUX__VECTOR_INSTRUCTIONS(in, half, halved, extract, insert)                                 \
 FLUX__INSTRUCTION(FLUX__V, vsqrt, (FLUX__V x), "vsqrtps {%1, %0|%0, %1}", in, in(x))                 \
 FLUX__INSTRUCTION(FLUX__V, vmin, (FLUX__V a, FLUX__V b), "vminps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
 FLUX__INSTRUCTION(FLUX__V, vmax, (FLUX__V a, FLUX__V b), "vmaxps {%2, %1, %0|%0, %1, %2}", in, in(a), in(b)) \
@@ -313,12 +319,12 @@ FLUX__INSTRUCTION(FLUX__VUL, vmul32, (FLUX__VUL a, FLUX__VUL b),                
                   "vpmuludq {%2, %1, %0|%0, %1, %2}", in, in(a), in(b))                              \
 FLUX__INSTRUCTION(FLUX__VUL, held, (FLUX__VUL x), "", in, "0"(x))                                    \
 FLUX__INSTRUCTION(FLUX__V, look, (FLUX__V x, FLUX__VU i), "vpermps {%1, %2, %0|%0, %2, %1}", in, in "m"(x), in(i)) \
-FLUX__INSTRUCTION(FLUX__VD, low, (FLUX__V x), "vcvtps2pd {%" half "1, %0|%0, %" half "1}", in, in(x)) \
+FLUX__INSTRUCTION(FLUX__VD, low, (FLUX__V x), "vcvtps2pd {%" half "1, %0|%0, %" half "1}", in, halved(x)) \
 FLUX__INSTRUCTION(FLUX__VD, high, (FLUX__V x), extract " {$1, %1, %" half "0|%" half "0, %1, 1}\n\t" \
-                  "vcvtps2pd {%" half "0, %0|%0, %" half "0}", in, in(x))                            \
-FLUX__INSTRUCTION(FLUX__V, thin, (FLUX__VD x), "vcvtpd2ps {%1, %" half "0|%" half "0, %1}", in, in(x)) \
+                  "vcvtps2pd {%" half "0, %0|%0, %" half "0}", halved, in(x))                        \
+FLUX__INSTRUCTION(FLUX__V, thin, (FLUX__VD x), "vcvtpd2ps {%1, %" half "0|%" half "0, %1}", halved, in(x)) \
 FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                                            \
-                  insert " {$1, %" half "2, %1, %0|%0, %1, %" half "2, 1}", in, in(a), in(b))
+                  insert " {$1, %" half "2, %1, %0|%0, %1, %" half "2, 1}", in, in(a), halved(b))
 
 /* Eight lanes: AVX2 with FMA and F16C. */
 #    define FLUX__FLOATING_x8(yes, no) yes
@@ -354,7 +360,7 @@ FLUX__INSTRUCTION(FLUX__V, vjoin, (FLUX__V a, FLUX__V b),                       
 #      pragma GCC optimize("expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-tree-ccp")
 #    endif
 FLUX__VECTOR_TYPES
-FLUX__VECTOR_INSTRUCTIONS("x", "x", "vextractf128", "vinsertf128")
+FLUX__VECTOR_INSTRUCTIONS("x", "x", "x", "vextractf128", "vinsertf128")
 FLUX__INSTRUCTION(FLUX__V, either, (FLUX__V a, FLUX__V b, FLUX__VU sign), "vblendvps {%3, %2, %1, %0|%0, %1, %2, %3}", "x", "x"(a), "x"(b), "x"(sign))
 FLUX__VECTOR_WIDTHS
 static FLUX__INLINE int flux__signs_x8(FLUX__VI mask) {
@@ -406,7 +412,7 @@ FLUX__STORE16(flux__bf16_store_x8, h = flux__bf16_of_x8(v, below, odd, quiet))
 #      pragma GCC optimize("expensive-optimizations" /* or no vzeroupper */, "ira-region=mixed", "no-tree-ccp")
 #    endif
 FLUX__VECTOR_TYPES
-FLUX__VECTOR_INSTRUCTIONS("v", "t", "vextractf32x8", "vinsertf32x8")
+FLUX__VECTOR_INSTRUCTIONS("v", "t", FLUX__HALVED, "vextractf32x8", "vinsertf32x8")
 FLUX__VECTOR_WIDTHS
 FLUX__INSTRUCTION(FLUX__V, vscale, (FLUX__V x, FLUX__V n), "vscalefps {%2, %1, %0|%0, %1, %2}", "v", "v"(x), "v"(n))
 static FLUX__INLINE uint16_t flux__signs_x16(FLUX__VI mask) {
@@ -415,7 +421,7 @@ static FLUX__INLINE uint16_t flux__signs_x16(FLUX__VI mask) {
     return y;
 }
 FLUX__VECTOR_SECTION
-FLUX__BF16_OF("vpmovdw {%0, %t0|%t0, %0}", "+v")
+FLUX__BF16_OF("vpmovdw {%0, %t0|%t0, %0}", "+" FLUX__HALVED)
 FLUX__STORE16(flux__bf16_store_x16, h = flux__bf16_of_x16(v, below, odd, quiet))
 #    if defined(__clang__)
 #      pragma clang attribute pop
