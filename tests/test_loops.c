@@ -575,6 +575,24 @@ TEST(rounding_to_half_precision) {
     for (int i = 0; i < 4; i++) CHECK((nan[i] & 0x7e00) == 0x7e00);
 }
 
+/* In runs, where vectors are converted in pairs and those with a NaN or a denormal number in another way: all numbers of each
+   upper half, side by side and mixed. */
+TEST(bf16_is_stored_with_and_without_vectors) {
+    static const uint32_t low[] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };
+    static uint16_t y[65536], z[65536];
+    static float x[65536];
+    int wrong = 0;
+    for (int l = 0; l < 6; l++)
+        for (unsigned mixed = 0; mixed < 2; mixed++) {
+            const int64_t n = 65536 - 7 * l;                 /* with all kinds of rests */
+            for (unsigned i = 0; i < 65536; i++) x[i] = of_bits((mixed ? i * 40503 & 0xffff : i) << 16 | low[l]);
+            flux__store(FLUX_BF16, y, 1, FLUX__F32C, x, n);
+            flux__f32_bf16(n, z, x);
+            for (int64_t i = 0; i < n; i++) wrong += y[i] != z[i];
+        }
+    CHECK(wrong == 0);
+}
+
 TEST(bf16_is_read_with_and_without_vectors) {
     static uint16_t h[65536];
     static float x[65536], y[65536];

@@ -5,7 +5,7 @@
 #include "../base/dtypes.h"
 #include "../graph/nodes.h"
 #include "loops.h"
-#include "vectors.h" /* flux__bf16_load_x8, flux__bf16_store_x16, flux__bf16_store_x8 */
+#include "vectors.h" /* flux__bf16_load_x8, flux__bf16_store_pairs, flux__bf16_store_x8 */
 
 /* ---------------------------------------------------------------------- cpu/casts.h
    Conversion between a tensor's elements, of any dtype and stride, and a tile
@@ -202,7 +202,8 @@ static flux__cast_fn flux__writer(int dtype, int *ctype) {
 #if FLUX__VECTORS && FLUX__X86
     if (dtype == FLUX_F16 && flux__simd() > 0) return flux__half_store_x8;
     if (dtype == FLUX_BF16 && flux__simd() > 0)
-        return flux__simd() > 1 ? flux__bf16_store_x16 : flux__bf16_store_x8;
+        return flux__simd() > 2 ? flux__bf16_store_pairs :
+               flux__simd() > 1 ? flux__bf16_store_x16 : flux__bf16_store_x8;
 #endif
     switch (dtype) {
     case FLUX_F16: return flux__f32_f16;

@@ -423,6 +423,25 @@ static FLUX__INLINE uint16_t flux__signs_x16(FLUX__VI mask) {
 FLUX__VECTOR_SECTION
 FLUX__BF16_OF("vpmovdw {%0, %t0|%t0, %0}", "+" FLUX__HALVED)
 FLUX__STORE16(flux__bf16_store_x16, h = flux__bf16_of_x16(v, below, odd, quiet))
+/* The same for processors with avx512_bf16, whose instruction converts two vectors. It takes what
+   is denormal for zero and leaves a NaN its bits: pairs that have one go the other way. */
+static void flux__bf16_store_pairs(int64_t n, void *y, const void *x) {
+    const float *in = (const float *)x;
+    uint16_t *out = (uint16_t *)y, low, high;
+    uint8_t special;
+    for (FLUX__V a, b; n >= 32; n -= 32, in += 32, out += 32) {
+        FLUX__VU both;
+        memcpy(&a, in, sizeof a), memcpy(&b, in + 16, sizeof b);
+        __asm__("vcvtne2ps2bf16 {%4, %5, %0|%0, %5, %4}\n\t"
+                "vfpclassps {$0xa1, %4, %1|%1, %4, 0xa1}\n\t"     /* NaN or denormal */
+                "vfpclassps {$0xa1, %5, %2|%2, %5, 0xa1}\n\t"
+                "kortestw {%1, %2|%2, %1}\n\tsetne %3"
+                : "=&v"(both), "=&Yk"(low), "=&Yk"(high), "=q"(special) : "v"(a), "v"(b) : "cc");
+        if (special) flux__bf16_store_x16(32, out, in);
+        else memcpy(out, &both, sizeof both);
+    }
+    flux__bf16_store_x16(n, out, in);
+}
 #    if defined(__clang__)
 #      pragma clang attribute pop
 #    else
