@@ -18,9 +18,10 @@
    these are stored as C lies. Four tiles hold 32 x 32 elements of C while A and
    B go through the other four.
 
-   A task computes FLUX__AMX_ROWS x FLUX__AMX_COLUMNS of C at most. It packs its
-   rows of A in panels of 32, FLUX__AMX_STEPS steps of k at a time: line l of a
-   panel is word l of each row. B is read where it lies if its columns are
+   A task computes FLUX__AMX_ROWS x FLUX__AMX_COLUMNS of C at most, half as many
+   rows of a long k. It packs its rows of A in panels of 32, FLUX__AMX_STEPS steps
+   of k at a time: line l of a panel is word l of each row. So panels have 512 KB
+   at most, a quarter of the second-level cache. B is read where it lies if its columns are
    contiguous along k, but for what fills no tile; else it is copied once for all
    tasks. Of an operand with a map (the windows of an image) a part at a time is
    collected first, and packed as a matrix.
@@ -39,8 +40,8 @@ FLUX__BEGIN_HOT
 #if FLUX__AMX
 
 enum {
-    FLUX__AMX_STEPS = 16,                 /* most steps of k in a panel, which are 16 words each */
-    FLUX__AMX_ROWS = 512, FLUX__AMX_COLUMNS = 512
+    FLUX__AMX_STEPS = 32,                 /* most steps of k in a panel, which are 16 words each */
+    FLUX__AMX_ROWS = 512, FLUX__AMX_COLUMNS = 1024
 };
 
 /* What LDTILECFG reads: the rows of each tile, and the bytes of a row. */
@@ -100,8 +101,9 @@ static void flux__amx_shape(int64_t mb, int64_t nb) {
 #define FLUX__AMX_STEP(a, line, b, b_step) {                                                       \
         FLUX__AMX_LOAD(4, b, b_step)                                                               \
         FLUX__AMX_LOAD(6, a, line)                                                                 \
+        if (tall) { FLUX__AMX_LOAD(7, (a) + 64, line) }                                            \
         FLUX__AMX_DOT(0, 4, 6)                                                                     \
-        if (tall) { FLUX__AMX_LOAD(7, (a) + 64, line) FLUX__AMX_DOT(1, 4, 7) }                     \
+        if (tall) { FLUX__AMX_DOT(1, 4, 7) }                                                       \
         if (wide) { FLUX__AMX_LOAD(5, (b) + 16 * (b_step), b_step) FLUX__AMX_DOT(2, 5, 6) }        \
         if (wide && tall) { FLUX__AMX_DOT(3, 5, 7) }                                               \
     }
@@ -180,23 +182,28 @@ static FLUX__AMX_FN void flux__amx_pair(const uint16_t *x, int64_t col, int64_t 
    to_step bytes apart. Only so many rows are read, the others being zeros, and only so many
    columns are written as rows. Zipping rows i and i + 8 rotates the bits of an element's row and
    column by one; four times exchanges them. */
+#define FLUX__AMX_ZIP(to, from, i)                                                                 \
+    FLUX__SHUFFLE(to[2 * i], from[i], from[i + 8], flux__amx_words,                                \
+                  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)                          \
+    FLUX__SHUFFLE(to[2 * i + 1], from[i], from[i + 8], flux__amx_words,                            \
+                  8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#define FLUX__AMX_ZIPS(to, from)                                                                   \
+    FLUX__AMX_ZIP(to, from, 0) FLUX__AMX_ZIP(to, from, 1) FLUX__AMX_ZIP(to, from, 2)               \
+    FLUX__AMX_ZIP(to, from, 3) FLUX__AMX_ZIP(to, from, 4) FLUX__AMX_ZIP(to, from, 5)               \
+    FLUX__AMX_ZIP(to, from, 6) FLUX__AMX_ZIP(to, from, 7)
 static FLUX__AMX_FN void flux__amx_turn(const char *x, int64_t x_step, int64_t rows, char *to,
                                         int64_t to_step, int64_t columns) {
-    flux__amx_words r[2][16];
-    memset(r[0], 0, sizeof r[0]);
+    flux__amx_words a[16], b[16];
+    if (rows < 16) memset(a, 0, sizeof a);
     for (int64_t i = 0; i < rows; i++) {
-        memcpy(&r[0][i], x + i * x_step, 64);
+        memcpy(&a[i], x + i * x_step, 64);
         FLUX__PREFETCH(x + i * x_step + 256)
     }
-    for (int n = 0; n < 4; n++)
-        for (int i = 0; i < 8; i++) {
-            const flux__amx_words a = r[n % 2][i], b = r[n % 2][i + 8];
-            FLUX__SHUFFLE(r[1 - n % 2][2 * i], a, b, flux__amx_words, 0, 16, 1, 17, 2, 18, 3, 19, 4,
-                          20, 5, 21, 6, 22, 7, 23)
-            FLUX__SHUFFLE(r[1 - n % 2][2 * i + 1], a, b, flux__amx_words, 8, 24, 9, 25, 10, 26, 11,
-                          27, 12, 28, 13, 29, 14, 30, 15, 31)
-        }
-    for (int64_t i = 0; i < columns; i++) memcpy(to + i * to_step, &r[0][i], 64);
+    FLUX__AMX_ZIPS(b, a)
+    FLUX__AMX_ZIPS(a, b)
+    FLUX__AMX_ZIPS(b, a)
+    FLUX__AMX_ZIPS(a, b)
+    for (int64_t i = 0; i < columns; i++) memcpy(to + i * to_step, &a[i], 64);
 }
 
 /* Packs a panel: `rows` rows of k elements, at most 32, with any strides, and zeros behind them, so
@@ -427,6 +434,7 @@ static bool flux__amx_run(const flux__gemm_job *job, int64_t threads) {
     if (!flux__amx_find_b(&p)) return false;
     for (int i = 0; i < FLUX__AMX_STEPS; i++) p.at[i] = FLUX__AMX_PANEL(i);
     p.rows = flux__gemm_min(flux__gemm_up(job->m, 32), FLUX__AMX_ROWS);
+    if (p.steps > 16) p.rows = flux__gemm_min(p.rows, FLUX__AMX_ROWS / 2);
     p.columns = flux__gemm_min(flux__gemm_up(job->n, 32), FLUX__AMX_COLUMNS);
     for (;;) {
         const int64_t across = (job->n + p.columns - 1) / p.columns;
