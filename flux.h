@@ -18423,7 +18423,7 @@ static void flux__bf16_store_pairs(int64_t n, void *y, const void *x) {
         if (special) flux__bf16_store_x16(32, out, in);
         else memcpy(out, &both, sizeof both);
     }
-    flux__bf16_store_x16(n, out, in);
+    if (n > 0) flux__bf16_store_x16(n, out, in);
 }
 #    if defined(__clang__)
 #      pragma clang attribute pop
@@ -18862,6 +18862,10 @@ static void flux__store(int dtype, void *dst, int64_t stride, int ctype, const v
     double a[FLUX__CAST_TILE], b[FLUX__CAST_TILE];
     if (!write && needs == ctype) {
         flux__copies((size_t)size, n, dst, stride, src, 1);
+        return;
+    }
+    if (write && needs == ctype && stride == 1) {
+        write(n, dst, src);
         return;
     }
     for (int64_t i = 0; i < n; i += FLUX__CAST_TILE) {

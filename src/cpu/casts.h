@@ -251,6 +251,10 @@ static void flux__store(int dtype, void *dst, int64_t stride, int ctype, const v
         flux__copies((size_t)size, n, dst, stride, src, 1);
         return;
     }
+    if (write && needs == ctype && stride == 1) {
+        write(n, dst, src);
+        return;
+    }
     for (int64_t i = 0; i < n; i += FLUX__CAST_TILE) {
         const int64_t m = n - i < FLUX__CAST_TILE ? n - i : FLUX__CAST_TILE;
         const void *x = (const char *)src + i * width;

@@ -440,7 +440,7 @@ static void flux__bf16_store_pairs(int64_t n, void *y, const void *x) {
         if (special) flux__bf16_store_x16(32, out, in);
         else memcpy(out, &both, sizeof both);
     }
-    flux__bf16_store_x16(n, out, in);
+    if (n > 0) flux__bf16_store_x16(n, out, in);
 }
 #    if defined(__clang__)
 #      pragma clang attribute pop
