@@ -11152,13 +11152,15 @@ static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, con
     return flux__done(node);
 }
 
-/* Marks the product of 3 x 3 windows that lie a step apart, which a back end may compute in another
-   way: how many windows are in a row, and whether they are read from their end. */
+/* Marks the product of square windows, of 3 x 3 to 15 x 15, that lie a step apart, which a back end
+   may compute in another way: how many windows are in a row, their size, and whether they are read
+   from their end. */
 static void flux__mark_windows(flux_tensor *y, const flux__window *w) {
-    bool fits = y->op == FLUX__MATMUL;
+    const int64_t size = w->size[0];
+    bool fits = y->op == FLUX__MATMUL && size >= 3 && size < 16;
     for (int i = 0; i < 2; i++)
-        fits = fits && w->size[i] == 3 && w->stride[i] == 1 && w->dilation[i] == 1;
-    if (fits) y->arg.i[3] = w->out[0] << 2 | (int64_t)w->flipped << 1 | 1;
+        fits = fits && w->size[i] == size && w->stride[i] == 1 && w->dilation[i] == 1;
+    if (fits) y->arg.i[3] = w->out[0] << 6 | size << 2 | (int64_t)w->flipped << 1 | 1;
 }
 
 /* A convolution (flip) or cross-correlation as a product: im2col [positions, window x channels /
@@ -23642,7 +23644,7 @@ static void flux__winograd_run(flux__winograd *w) {
 FLUX__END_HOT
 
 /* ---------------------------------------------------------------------- cpu/conv_amx.h
-   Convolutions of bf16 by 3 x 3 windows a step apart, by AMX's tiles, without
+   Convolutions of bf16 by square windows a step apart, by AMX's tiles, without
    collecting windows. Two channels of an image are interleaved to one plane of
    words; then the words of a tap are a plane from some place on, and a tile
    loads 16 positions of 16 planes, a plane being as far from the next as a
@@ -23667,8 +23669,9 @@ typedef struct flux__conv_amx {
     const uint16_t *x;                    /* the image's element of position 0 and the first tap,
                                              and steps in elements: */
     int64_t tap, tap_down, down, channel, sample;
+    int64_t size;                         /* taps of a window's row, and of its column */
     int64_t wide, high, channels, columns, samples;
-    const char *weight;                   /* columns of 9 * channels elements, tap by tap */
+    const char *weight;                   /* columns of k elements, tap by tap */
     int64_t low;                          /* from the first tap to the one that lies first */
     int64_t plane, used;                  /* words of a plane, and those that are the image's */
     int64_t steps;                        /* of k: 16 words each */
@@ -23684,10 +23687,11 @@ typedef struct flux__conv_image {
     int64_t *at;
 } flux__conv_image;
 
-/* Whether a product of windows that flux__mark_windows has marked goes tap by tap: steps of k are
-   whole channels, and rows are not much shorter than with their windows' ends. */
-static bool flux__conv_by_taps(int64_t mark, int64_t k) {
-    return mark && k % (9 * 32) == 0 && mark >> 2 >= 12;
+/* Whether a product of windows that flux__mark_windows has marked, of `size` taps a row and `wide`
+   windows a row, goes tap by tap: steps of k are whole channels, and rows are not much shorter than
+   with their windows' ends. */
+static bool flux__conv_by_taps(int64_t size, int64_t wide, int64_t k) {
+    return size && k % (size * size * 32) == 0 && wide >= 4 * size;
 }
 
 /* ---- the weight */
@@ -23697,20 +23701,20 @@ static bool flux__conv_by_taps(int64_t mark, int64_t k) {
 typedef struct flux__conv_weight {
     const uint16_t *x;
     const flux__axes *ks, *lines;
-    int64_t k, columns;
+    int64_t taps, k, columns;
     uint16_t *to;
     int failed;
 } flux__conv_weight;
 /* Copies 32 columns. */
 static void flux__conv_weight_part(void *ctx, int64_t part) {
     flux__conv_weight *w = (flux__conv_weight *)ctx;
-    const int64_t first = part * 32, n = flux__gemm_min(w->columns - first, 32), c = w->k / 9;
+    const int64_t first = part * 32, n = flux__gemm_min(w->columns - first, 32), c = w->k / w->taps;
     uint16_t *line = (uint16_t *)flux__scratch((size_t)w->k * 2), *to = w->to + first * w->k;
     if (!line) flux__atomic_store32(&w->failed, 1);
     for (int64_t j = 0; j < n && line; j++, to += w->k) {
         flux__amx_im2col(w->x, w->ks, 0, w->k, w->lines, first + j, 1, line, w->k);
-        for (int64_t t = 0; t < 9; t++)
-            for (int64_t i = 0; i < c; i++) to[t * c + i] = line[i * 9 + t];
+        for (int64_t t = 0; t < w->taps; t++)
+            for (int64_t i = 0; i < c; i++) to[t * c + i] = line[i * w->taps + t];
     }
     flux__scratch_done(line);
 }
@@ -23769,9 +23773,10 @@ static void flux__conv_sample(void *ctx, int64_t sample) {
         return;
     }
     m.words = (uint32_t *)(void *)((char *)m.at + flux__gemm_up(w->steps * 8, 64));
-    for (int64_t t = 0, s = 0; t < 9; t++)
+    for (int64_t t = 0, s = 0; t < w->size * w->size; t++)
         for (int64_t i = 0; i < w->channels / 32; i++)
-            m.at[s++] = 4 * (t % 3 * w->tap + t / 3 * w->tap_down - w->low + 16 * i * w->plane);
+            m.at[s++] = 4 * (t % w->size * w->tap + t / w->size * w->tap_down - w->low +
+                             16 * i * w->plane);
     flux__parallel(pairs, flux__conv_plane, &m);
     flux__parallel_workers((w->high + w->rows - 1) / w->rows, flux__conv_rows, &m);
     flux__scratch_done(m.at);
@@ -23781,13 +23786,13 @@ static void flux__conv_sample(void *ctx, int64_t sample) {
    done, if a row's positions or a row's taps do not lie side by side. The weight is given, too. */
 static bool flux__conv_amx_run(flux__conv_amx *w) {
     const int64_t sideways = w->tap < 0 ? -w->tap : w->tap,
-                  downward = w->tap_down < 0 ? -w->tap_down : w->tap_down,
+                  downward = w->tap_down < 0 ? -w->tap_down : w->tap_down, ends = w->size - 1,
                   threads = flux__num_threads();
-    if (sideways != 1 || downward != w->down || w->down < w->wide + 2 || w->down > 2 * w->wide)
+    if (sideways != 1 || downward != w->down || w->down < w->wide + ends || w->down > 2 * w->wide)
         return false;
-    w->low = 2 * (flux__gemm_min(w->tap, 0) + flux__gemm_min(w->tap_down, 0));
-    w->steps = 9 * w->channels / 32;
-    w->used = (w->high + 1) * w->down + w->wide + 2;
+    w->low = ends * (flux__gemm_min(w->tap, 0) + flux__gemm_min(w->tap_down, 0));
+    w->steps = w->size * w->size * w->channels / 32;
+    w->used = (w->high + ends - 1) * w->down + w->wide + ends;
     w->plane = flux__gemm_up(w->used, 32) | 16;            /* an odd number of cache lines */
     w->rows = flux__gemm_min(FLUX__AMX_ROWS / w->down + 1, w->high);
     if (w->samples >= 2 * threads) flux__parallel(w->samples, flux__conv_sample, w);
@@ -23825,15 +23830,18 @@ static bool flux__both_bf16(const flux__kernel *k) {
 static bool flux__by_tiles(const flux__kernel *k) {
     return flux__both_bf16(k) && flux__amx_wants(k->mnk[0], k->mnk[1], k->mnk[2]);
 }
-/* What flux__mark_windows has told of a product; 0: nothing. */
-static int64_t flux__product_mark(const flux__run *run, const flux__kernel *k) {
-    return run->g->node[k->node]->arg.i[3];
+/* What flux__mark_windows has told of a product; size 0: nothing. */
+typedef struct flux__square_windows { int64_t size, wide; bool flipped; } flux__square_windows;
+static flux__square_windows flux__product_mark(const flux__run *run, const flux__kernel *k) {
+    const int64_t mark = run->g->node[k->node]->arg.i[3];
+    const flux__square_windows m = { mark >> 2 & 15, mark >> 6, (mark & 2) != 0 };
+    return m;
 }
-/* or vnni pairs. Those of a convolution that is marked are converted: as f32 it may take fewer
+/* or vnni pairs. Those of a convolution by 3 x 3 windows are converted: as f32 it may take fewer
    multiplications (cpu/winograd.h). */
 static bool flux__by_pairs(const flux__run *run, const flux__kernel *k) {
     return FLUX__BF16 && flux__simd() > 2 && flux__both_bf16(k) && !flux__by_tiles(k) &&
-           !flux__product_mark(run, k);
+           flux__product_mark(run, k).size != 3;
 }
 /* Bytes that a product's operands need where they are converted. */
 static size_t flux__product_scratch(const flux__kernel *k) {
@@ -25850,8 +25858,8 @@ static bool flux__halves_apart(flux__products *p) {
     if (parts < 2 || p->batches > 1 || p->g.tiles || !flux__is_half(o[0].dtype) ||
         !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
         return false;
-    /* a marked product may go by cpu/winograd.h, which gives other sums */
-    if (flux__product_mark(p->job.run, p->job.k)) return false;
+    /* a product of 3 x 3 windows may go by cpu/winograd.h, which gives other sums */
+    if (flux__product_mark(p->job.run, p->job.k).size == 3) return false;
     if (o[0].gather || o[1].gather || (double)p->g.m * (double)p->g.n * (double)k < 4e5 ||
         flux__gemm_min(p->g.m, p->g.n) * k > 1 << 18) return false;
     if (p->g.pairs && flux__paired(&o[0], (const char *)p->job.run->ptr[o[0].src], 1) &&
@@ -25976,11 +25984,11 @@ static void *flux__winograd_kernel(const flux__products *p, flux__winograd *w) {
    nothing is done: it is another product, or better left as one. */
 static bool flux__run_winograd(flux__products *p) {
     const flux__kernel *k = p->job.k;
-    const int64_t mark = flux__product_mark(p->job.run, k);
+    const flux__square_windows mark = flux__product_mark(p->job.run, k);
     flux__winograd w;
-    if (!mark || p->f64 || p->g.tiles) return false;
+    if (mark.size != 3 || p->f64 || p->g.tiles) return false;
     memset(&w, 0, sizeof w);
-    w.job = &p->job, w.flip = (mark & 2) != 0, w.wide = mark >> 2;
+    w.job = &p->job, w.flip = mark.flipped, w.wide = mark.wide;
     w.high = p->g.m / w.wide, w.channels = p->g.k / 9, w.columns = p->g.n, w.samples = p->batches;
     if (!flux__winograd_fits(&w)) return false;
     const flux__axes plain[2] = { { 1, { p->g.m }, { p->a.row } },
@@ -26038,30 +26046,31 @@ static bool flux__products_operands(flux__products *p) {
 /* Describes a convolution that goes by taps: the product's operands, and `taps`, its map of k in
    that order. */
 static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes *taps) {
-    const int64_t mark = flux__product_mark(p->job.run, p->job.k);
+    const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
     const flux__axes plain = { 1, { p->g.k }, { p->a.col } },
                      *k = p->a.o.gather ? &p->a.map[1] : &plain;
     memset(w, 0, sizeof *w);
-    w->job = &p->job;
-    w->tap = flux__axes_at(k, 1), w->tap_down = flux__axes_at(k, 3);
-    w->channel = flux__axes_at(k, 9);
-    w->wide = mark >> 2, w->high = p->g.m / w->wide, w->channels = p->g.k / 9;
+    w->job = &p->job, w->size = mark.size;
+    w->tap = flux__axes_at(k, 1), w->tap_down = flux__axes_at(k, w->size);
+    w->channel = flux__axes_at(k, w->size * w->size);
+    w->wide = mark.wide, w->high = p->g.m / w->wide, w->channels = p->g.k / (w->size * w->size);
     w->columns = p->g.n, w->samples = p->batches;
     w->x = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 0);
     if (w->samples > 1) w->sample = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 1) - w->x;
     if (p->a.o.gather && flux__axes_at(&p->a.map[0], 1) == 1)
         w->down = flux__axes_at(&p->a.map[0], w->wide);
-    const flux__axes order = { 3, { w->channels, 3, 3 }, { w->channel, w->tap, w->tap_down } };
+    const flux__axes order = { 3, { w->channels, w->size, w->size },
+                               { w->channel, w->tap, w->tap_down } };
     *taps = order;
 }
 
 /* The weight of a convolution, tap by tap, in scratch memory; NULL: out of memory. */
-static uint16_t *flux__conv_weight_of(const flux__products *p) {
+static uint16_t *flux__conv_weight_of(const flux__products *p, int64_t taps) {
     const flux__axes k = { 1, { p->g.k }, { p->b.row } }, columns = { 1, { p->g.n }, { p->b.col } };
     const bool gathered = p->b.o.gather;
     flux__conv_weight w = { (const uint16_t *)flux__matrix_at(p->job.k, &p->b, 0),
                             gathered ? &p->b.map[0] : &k, gathered ? &p->b.map[1] : &columns,
-                            p->g.k, p->g.n, NULL, 0 };
+                            taps, p->g.k, p->g.n, NULL, 0 };
     w.to = (uint16_t *)flux__scratch((size_t)(w.k * w.columns) * 2);
     if (w.to) flux__parallel((w.columns + 31) / 32, flux__conv_weight_part, &w);
     if (!flux__atomic_load32(&w.failed)) return w.to;
@@ -26075,10 +26084,10 @@ static uint16_t *flux__conv_weight_of(const flux__products *p) {
 static bool flux__products_by_taps(flux__products *p, void **weight) {
     flux__axes taps;
     flux__conv_amx w;
-    if (!p->g.tiles || !flux__conv_by_taps(flux__product_mark(p->job.run, p->job.k), p->g.k))
-        return false;
+    const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
+    if (!p->g.tiles || !flux__conv_by_taps(mark.size, mark.wide, p->g.k)) return false;
     flux__conv_of(p, &w, &taps);
-    if (!(*weight = flux__conv_weight_of(p))) return p->failed = 1, true;
+    if (!(*weight = flux__conv_weight_of(p, w.size * w.size))) return p->failed = 1, true;
     w.weight = (const char *)*weight;
     if (!p->bare && flux__conv_amx_run(&w)) {
         p->failed |= flux__atomic_load32(&w.failed);

@@ -165,12 +165,13 @@ TEST(convolutions_go_by_tiles) {
 /* Whether their images and weights lie as they are or are views, whose elements are put in order first. */
 TEST(convolutions_by_taps_read_views) {
     flux_seed(6);
-    for (int i = 0; i < 8; i++) FLUX_SCOPE {
+    for (int i = 0; i < 12; i++) FLUX_SCOPE {
+        const int64_t size = i < 8 ? 3 : 5, wide = 5 * size - 1 - (i & 1);         /* 4 * size positions, or one less: the other way */
         half_conv c;
         memset((void *)&c, 0, sizeof c);
-        c.dtype = FLUX_BF16, c.flip = i / 4;
-        c.o.x = flux_eval(flux_to_dtype(flux_randn(15, 14, 32, 3), FLUX_BF16));
-        c.o.weight = flux_eval(flux_to_dtype(flux_randn(3, 3, 32, 32), FLUX_BF16));
+        c.dtype = FLUX_BF16, c.flip = i < 8 ? i / 4 : i & 1;
+        c.o.x = flux_eval(flux_to_dtype(flux_randn(wide, size + 5, 32, 2), FLUX_BF16));
+        c.o.weight = flux_eval(flux_to_dtype(flux_randn(size, size, 32, 32), FLUX_BF16));
         if (i & 1) c.o.x = half_convs_turned(c.o.x, 0);
         if (i & 2) c.o.weight = half_convs_turned(c.o.weight, 2);
         if (!half_convs_agree(&c)) fprintf(stderr, "    convolution %d\n", i);

@@ -11,7 +11,7 @@
 #include "products.h"
 
 /* ---------------------------------------------------------------------- cpu/conv_amx.h
-   Convolutions of bf16 by 3 x 3 windows a step apart, by AMX's tiles, without
+   Convolutions of bf16 by square windows a step apart, by AMX's tiles, without
    collecting windows. Two channels of an image are interleaved to one plane of
    words; then the words of a tap are a plane from some place on, and a tile
    loads 16 positions of 16 planes, a plane being as far from the next as a
@@ -36,8 +36,9 @@ typedef struct flux__conv_amx {
     const uint16_t *x;                    /* the image's element of position 0 and the first tap,
                                              and steps in elements: */
     int64_t tap, tap_down, down, channel, sample;
+    int64_t size;                         /* taps of a window's row, and of its column */
     int64_t wide, high, channels, columns, samples;
-    const char *weight;                   /* columns of 9 * channels elements, tap by tap */
+    const char *weight;                   /* columns of k elements, tap by tap */
     int64_t low;                          /* from the first tap to the one that lies first */
     int64_t plane, used;                  /* words of a plane, and those that are the image's */
     int64_t steps;                        /* of k: 16 words each */
@@ -53,10 +54,11 @@ typedef struct flux__conv_image {
     int64_t *at;
 } flux__conv_image;
 
-/* Whether a product of windows that flux__mark_windows has marked goes tap by tap: steps of k are
-   whole channels, and rows are not much shorter than with their windows' ends. */
-static bool flux__conv_by_taps(int64_t mark, int64_t k) {
-    return mark && k % (9 * 32) == 0 && mark >> 2 >= 12;
+/* Whether a product of windows that flux__mark_windows has marked, of `size` taps a row and `wide`
+   windows a row, goes tap by tap: steps of k are whole channels, and rows are not much shorter than
+   with their windows' ends. */
+static bool flux__conv_by_taps(int64_t size, int64_t wide, int64_t k) {
+    return size && k % (size * size * 32) == 0 && wide >= 4 * size;
 }
 
 /* ---- the weight */
@@ -66,20 +68,20 @@ static bool flux__conv_by_taps(int64_t mark, int64_t k) {
 typedef struct flux__conv_weight {
     const uint16_t *x;
     const flux__axes *ks, *lines;
-    int64_t k, columns;
+    int64_t taps, k, columns;
     uint16_t *to;
     int failed;
 } flux__conv_weight;
 /* Copies 32 columns. */
 static void flux__conv_weight_part(void *ctx, int64_t part) {
     flux__conv_weight *w = (flux__conv_weight *)ctx;
-    const int64_t first = part * 32, n = flux__gemm_min(w->columns - first, 32), c = w->k / 9;
+    const int64_t first = part * 32, n = flux__gemm_min(w->columns - first, 32), c = w->k / w->taps;
     uint16_t *line = (uint16_t *)flux__scratch((size_t)w->k * 2), *to = w->to + first * w->k;
     if (!line) flux__atomic_store32(&w->failed, 1);
     for (int64_t j = 0; j < n && line; j++, to += w->k) {
         flux__amx_im2col(w->x, w->ks, 0, w->k, w->lines, first + j, 1, line, w->k);
-        for (int64_t t = 0; t < 9; t++)
-            for (int64_t i = 0; i < c; i++) to[t * c + i] = line[i * 9 + t];
+        for (int64_t t = 0; t < w->taps; t++)
+            for (int64_t i = 0; i < c; i++) to[t * c + i] = line[i * w->taps + t];
     }
     flux__scratch_done(line);
 }
@@ -138,9 +140,10 @@ static void flux__conv_sample(void *ctx, int64_t sample) {
         return;
     }
     m.words = (uint32_t *)(void *)((char *)m.at + flux__gemm_up(w->steps * 8, 64));
-    for (int64_t t = 0, s = 0; t < 9; t++)
+    for (int64_t t = 0, s = 0; t < w->size * w->size; t++)
         for (int64_t i = 0; i < w->channels / 32; i++)
-            m.at[s++] = 4 * (t % 3 * w->tap + t / 3 * w->tap_down - w->low + 16 * i * w->plane);
+            m.at[s++] = 4 * (t % w->size * w->tap + t / w->size * w->tap_down - w->low +
+                             16 * i * w->plane);
     flux__parallel(pairs, flux__conv_plane, &m);
     flux__parallel_workers((w->high + w->rows - 1) / w->rows, flux__conv_rows, &m);
     flux__scratch_done(m.at);
@@ -150,13 +153,13 @@ static void flux__conv_sample(void *ctx, int64_t sample) {
    done, if a row's positions or a row's taps do not lie side by side. The weight is given, too. */
 static bool flux__conv_amx_run(flux__conv_amx *w) {
     const int64_t sideways = w->tap < 0 ? -w->tap : w->tap,
-                  downward = w->tap_down < 0 ? -w->tap_down : w->tap_down,
+                  downward = w->tap_down < 0 ? -w->tap_down : w->tap_down, ends = w->size - 1,
                   threads = flux__num_threads();
-    if (sideways != 1 || downward != w->down || w->down < w->wide + 2 || w->down > 2 * w->wide)
+    if (sideways != 1 || downward != w->down || w->down < w->wide + ends || w->down > 2 * w->wide)
         return false;
-    w->low = 2 * (flux__gemm_min(w->tap, 0) + flux__gemm_min(w->tap_down, 0));
-    w->steps = 9 * w->channels / 32;
-    w->used = (w->high + 1) * w->down + w->wide + 2;
+    w->low = ends * (flux__gemm_min(w->tap, 0) + flux__gemm_min(w->tap_down, 0));
+    w->steps = w->size * w->size * w->channels / 32;
+    w->used = (w->high + ends - 1) * w->down + w->wide + ends;
     w->plane = flux__gemm_up(w->used, 32) | 16;            /* an odd number of cache lines */
     w->rows = flux__gemm_min(FLUX__AMX_ROWS / w->down + 1, w->high);
     if (w->samples >= 2 * threads) flux__parallel(w->samples, flux__conv_sample, w);

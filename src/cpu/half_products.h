@@ -220,8 +220,8 @@ static bool flux__halves_apart(flux__products *p) {
     if (parts < 2 || p->batches > 1 || p->g.tiles || !flux__is_half(o[0].dtype) ||
         !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
         return false;
-    /* a marked product may go by cpu/winograd.h, which gives other sums */
-    if (flux__product_mark(p->job.run, p->job.k)) return false;
+    /* a product of 3 x 3 windows may go by cpu/winograd.h, which gives other sums */
+    if (flux__product_mark(p->job.run, p->job.k).size == 3) return false;
     if (o[0].gather || o[1].gather || (double)p->g.m * (double)p->g.n * (double)k < 4e5 ||
         flux__gemm_min(p->g.m, p->g.n) * k > 1 << 18) return false;
     if (p->g.pairs && flux__paired(&o[0], (const char *)p->job.run->ptr[o[0].src], 1) &&
@@ -346,11 +346,11 @@ static void *flux__winograd_kernel(const flux__products *p, flux__winograd *w) {
    nothing is done: it is another product, or better left as one. */
 static bool flux__run_winograd(flux__products *p) {
     const flux__kernel *k = p->job.k;
-    const int64_t mark = flux__product_mark(p->job.run, k);
+    const flux__square_windows mark = flux__product_mark(p->job.run, k);
     flux__winograd w;
-    if (!mark || p->f64 || p->g.tiles) return false;
+    if (mark.size != 3 || p->f64 || p->g.tiles) return false;
     memset(&w, 0, sizeof w);
-    w.job = &p->job, w.flip = (mark & 2) != 0, w.wide = mark >> 2;
+    w.job = &p->job, w.flip = mark.flipped, w.wide = mark.wide;
     w.high = p->g.m / w.wide, w.channels = p->g.k / 9, w.columns = p->g.n, w.samples = p->batches;
     if (!flux__winograd_fits(&w)) return false;
     const flux__axes plain[2] = { { 1, { p->g.m }, { p->a.row } },
@@ -408,30 +408,31 @@ static bool flux__products_operands(flux__products *p) {
 /* Describes a convolution that goes by taps: the product's operands, and `taps`, its map of k in
    that order. */
 static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes *taps) {
-    const int64_t mark = flux__product_mark(p->job.run, p->job.k);
+    const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
     const flux__axes plain = { 1, { p->g.k }, { p->a.col } },
                      *k = p->a.o.gather ? &p->a.map[1] : &plain;
     memset(w, 0, sizeof *w);
-    w->job = &p->job;
-    w->tap = flux__axes_at(k, 1), w->tap_down = flux__axes_at(k, 3);
-    w->channel = flux__axes_at(k, 9);
-    w->wide = mark >> 2, w->high = p->g.m / w->wide, w->channels = p->g.k / 9;
+    w->job = &p->job, w->size = mark.size;
+    w->tap = flux__axes_at(k, 1), w->tap_down = flux__axes_at(k, w->size);
+    w->channel = flux__axes_at(k, w->size * w->size);
+    w->wide = mark.wide, w->high = p->g.m / w->wide, w->channels = p->g.k / (w->size * w->size);
     w->columns = p->g.n, w->samples = p->batches;
     w->x = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 0);
     if (w->samples > 1) w->sample = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, 1) - w->x;
     if (p->a.o.gather && flux__axes_at(&p->a.map[0], 1) == 1)
         w->down = flux__axes_at(&p->a.map[0], w->wide);
-    const flux__axes order = { 3, { w->channels, 3, 3 }, { w->channel, w->tap, w->tap_down } };
+    const flux__axes order = { 3, { w->channels, w->size, w->size },
+                               { w->channel, w->tap, w->tap_down } };
     *taps = order;
 }
 
 /* The weight of a convolution, tap by tap, in scratch memory; NULL: out of memory. */
-static uint16_t *flux__conv_weight_of(const flux__products *p) {
+static uint16_t *flux__conv_weight_of(const flux__products *p, int64_t taps) {
     const flux__axes k = { 1, { p->g.k }, { p->b.row } }, columns = { 1, { p->g.n }, { p->b.col } };
     const bool gathered = p->b.o.gather;
     flux__conv_weight w = { (const uint16_t *)flux__matrix_at(p->job.k, &p->b, 0),
                             gathered ? &p->b.map[0] : &k, gathered ? &p->b.map[1] : &columns,
-                            p->g.k, p->g.n, NULL, 0 };
+                            taps, p->g.k, p->g.n, NULL, 0 };
     w.to = (uint16_t *)flux__scratch((size_t)(w.k * w.columns) * 2);
     if (w.to) flux__parallel((w.columns + 31) / 32, flux__conv_weight_part, &w);
     if (!flux__atomic_load32(&w.failed)) return w.to;
@@ -445,10 +446,10 @@ static uint16_t *flux__conv_weight_of(const flux__products *p) {
 static bool flux__products_by_taps(flux__products *p, void **weight) {
     flux__axes taps;
     flux__conv_amx w;
-    if (!p->g.tiles || !flux__conv_by_taps(flux__product_mark(p->job.run, p->job.k), p->g.k))
-        return false;
+    const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
+    if (!p->g.tiles || !flux__conv_by_taps(mark.size, mark.wide, p->g.k)) return false;
     flux__conv_of(p, &w, &taps);
-    if (!(*weight = flux__conv_weight_of(p))) return p->failed = 1, true;
+    if (!(*weight = flux__conv_weight_of(p, w.size * w.size))) return p->failed = 1, true;
     w.weight = (const char *)*weight;
     if (!p->bare && flux__conv_amx_run(&w)) {
         p->failed |= flux__atomic_load32(&w.failed);

@@ -38,15 +38,18 @@ static bool flux__both_bf16(const flux__kernel *k) {
 static bool flux__by_tiles(const flux__kernel *k) {
     return flux__both_bf16(k) && flux__amx_wants(k->mnk[0], k->mnk[1], k->mnk[2]);
 }
-/* What flux__mark_windows has told of a product; 0: nothing. */
-static int64_t flux__product_mark(const flux__run *run, const flux__kernel *k) {
-    return run->g->node[k->node]->arg.i[3];
+/* What flux__mark_windows has told of a product; size 0: nothing. */
+typedef struct flux__square_windows { int64_t size, wide; bool flipped; } flux__square_windows;
+static flux__square_windows flux__product_mark(const flux__run *run, const flux__kernel *k) {
+    const int64_t mark = run->g->node[k->node]->arg.i[3];
+    const flux__square_windows m = { mark >> 2 & 15, mark >> 6, (mark & 2) != 0 };
+    return m;
 }
-/* or vnni pairs. Those of a convolution that is marked are converted: as f32 it may take fewer
+/* or vnni pairs. Those of a convolution by 3 x 3 windows are converted: as f32 it may take fewer
    multiplications (cpu/winograd.h). */
 static bool flux__by_pairs(const flux__run *run, const flux__kernel *k) {
     return FLUX__BF16 && flux__simd() > 2 && flux__both_bf16(k) && !flux__by_tiles(k) &&
-           !flux__product_mark(run, k);
+           flux__product_mark(run, k).size != 3;
 }
 /* Bytes that a product's operands need where they are converted. */
 static size_t flux__product_scratch(const flux__kernel *k) {

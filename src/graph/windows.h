@@ -292,13 +292,15 @@ static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, con
     return flux__done(node);
 }
 
-/* Marks the product of 3 x 3 windows that lie a step apart, which a back end may compute in another
-   way: how many windows are in a row, and whether they are read from their end. */
+/* Marks the product of square windows, of 3 x 3 to 15 x 15, that lie a step apart, which a back end
+   may compute in another way: how many windows are in a row, their size, and whether they are read
+   from their end. */
 static void flux__mark_windows(flux_tensor *y, const flux__window *w) {
-    bool fits = y->op == FLUX__MATMUL;
+    const int64_t size = w->size[0];
+    bool fits = y->op == FLUX__MATMUL && size >= 3 && size < 16;
     for (int i = 0; i < 2; i++)
-        fits = fits && w->size[i] == 3 && w->stride[i] == 1 && w->dilation[i] == 1;
-    if (fits) y->arg.i[3] = w->out[0] << 2 | (int64_t)w->flipped << 1 | 1;
+        fits = fits && w->size[i] == size && w->stride[i] == 1 && w->dilation[i] == 1;
+    if (fits) y->arg.i[3] = w->out[0] << 6 | size << 2 | (int64_t)w->flipped << 1 | 1;
 }
 
 /* A convolution (flip) or cross-correlation as a product: im2col [positions, window x channels /
