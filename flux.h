@@ -4229,6 +4229,7 @@ FLUX__NUMBERS(flux_ge)
 extern int clock_gettime(int clock, struct timespec *t);
 extern int fsync(int fd);
 extern int fchmod(int fd, mode_t mode);
+extern int renameat(int folder, const char *from, int folder2, const char *to);
 extern char *realpath(const char *path, char *out);
 #elif defined(__linux__) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE) && \
       (!defined(_XOPEN_SOURCE) || _XOPEN_SOURCE + 0 < 500)
@@ -4240,6 +4241,11 @@ extern int openat(int folder, const char *name, int flags, ...);
 extern int fstatat(int folder, const char *name, struct stat *out, int flags);
 extern int renameat(int folder, const char *from, int folder2, const char *to);
 extern int unlinkat(int folder, const char *name, int flags);
+#endif
+#if defined(__APPLE__)                    /* an enumerator elsewhere; hidden here in strict POSIX */
+#  define FLUX__SC_PROCESSORS 58
+#else
+#  define FLUX__SC_PROCESSORS _SC_NPROCESSORS_ONLN
 #endif
 #if defined(MADV_HUGEPAGE)
 #  define FLUX__HUGE_PAGES MADV_HUGEPAGE
@@ -5089,7 +5095,7 @@ static int flux__processors(void) {
     GetSystemInfo(&info);
     n = (int)info.dwNumberOfProcessors;
 #else
-    n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    n = (int)sysconf(FLUX__SC_PROCESSORS);
 #endif
 #if defined(__linux__)
     {
@@ -6707,7 +6713,10 @@ static void flux__folder_sweep(const char *folder, int at_fd, const char *start)
     char *pattern = (char *)FLUX_MALLOC(n + strlen(start) + 8);
     wchar_t *w = NULL;
     WIN32_FIND_DATAW found;
-    if (pattern) sprintf(pattern, "%s%s*.tmp", folder, start), w = flux__wide(pattern);
+    if (pattern) {
+        snprintf(pattern, n + strlen(start) + 8, "%s%s*.tmp", folder, start);
+        w = flux__wide(pattern);
+    }
     HANDLE all = w ? FindFirstFileW(w, &found) : INVALID_HANDLE_VALUE;
     for (bool more = all != INVALID_HANDLE_VALUE; more; more = FindNextFileW(all, &found)) {
         size_t bytes = flux__from_wide(found.cFileName, NULL, 0);
@@ -7129,6 +7138,7 @@ FLUX__UNUSED static void *flux__read_file(const char *path, size_t *size, const 
     return data;
 }
 
+enum { FLUX__TEMPORARY = 78 };            /* bytes of a temporary file's name at most */
 /* A file that is being written; it appears whole or not at all (see the head of this room). */
 typedef struct flux__out {
     int fd;                               /* the temporary file, or the device or pipe */
@@ -7157,12 +7167,12 @@ static bool flux__out_name(flux__out *o, int mode) {
     uint64_t hash = UINT64_C(0xcbf29ce484222325);      /* FNV-1a */
     for (const char *p = o->path + o->folder; *p; p++)
         hash = (hash ^ (unsigned char)*p) * UINT64_C(0x100000001b3);
-    sprintf(o->start, ".flux-%016llx-", (unsigned long long)hash);
+    snprintf(o->start, sizeof o->start, ".flux-%016llx-", (unsigned long long)hash);
     o->temporary[o->folder] = 0;
     flux__folder_sweep(o->temporary, -1, o->start);
     for (int tries = 0; tries < 1000; tries++) {
-        sprintf(o->temporary + o->folder, "%s%d-%lld.tmp", o->start, flux__process_id(),
-                (long long)flux__atomic_add(&serial, 1));
+        snprintf(o->temporary + o->folder, FLUX__TEMPORARY, "%s%d-%lld.tmp", o->start,
+                 flux__process_id(), (long long)flux__atomic_add(&serial, 1));
         o->fd = flux__file_create(o->temporary, true, mode & 0777);
         if (o->fd < 0 && errno != EEXIST) break;
         if (o->fd >= 0 && flux__file_lock(o->fd)) break;
@@ -7183,7 +7193,7 @@ FLUX__UNUSED static flux__out *flux__out_open(const char *path, const char *call
         return (flux__out *)flux__fail("%s: cannot write %s: %s", call, flux__short_path(path),
                                        strerror(errno));
     size_t n = strlen(target);
-    flux__out *o = (flux__out *)flux__malloc(sizeof *o + 2 * n + 80);
+    flux__out *o = (flux__out *)flux__malloc(sizeof *o + 2 * n + 2 + FLUX__TEMPORARY);
     int kind, mode;
     if (!o) {
         flux__free(target);

@@ -15,7 +15,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 # package TOOL: which one of Debian's has it
 package() {
     case $1 in
-    nm | size) echo binutils ;; ldd) echo libc-bin ;; c++) echo g++ ;; clang++) echo clang ;; qemu-*) echo qemu-user ;;
+    nm | size) echo binutils ;; ldd) echo libc-bin ;; c++) echo g++ ;; clang++) echo clang ;; musl-gcc) echo musl-tools ;; qemu-*) echo qemu-user ;;
     arm-none-eabi-*) echo gcc-arm-none-eabi ;; *-w64-mingw32-gcc) echo gcc-mingw-w64-x86-64 ;; *-w64-mingw32-g++) echo g++-mingw-w64-x86-64 ;;
     *-linux-gnu*-gcc) echo "gcc-${1%-gcc}" ;; *-linux-gnu*-objdump) echo "binutils-${1%-objdump}" ;; *) echo "${1##*/}" ;;
     esac

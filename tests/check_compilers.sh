@@ -1,5 +1,5 @@
 # Every program under tests/programs beside an implementation by the same compiler, in the ways that check_programs.sh leaves out:
-# gcc without optimisation, clang with it, and C++ throughout; one program is built as it stands by clang, with its own (by tcc it
+# gcc without optimisation, clang with it, musl, and C++ throughout; one program is built as it stands by clang, with its own (by tcc it
 # is there, by gcc tests are).
 # And what including flux.h costs, in counts that are the same on any machine: bytes of declarations that each file reads,
 # system headers included; bytes of code and constants of these implementations and of the tests'. A bound is a fifth above what is
@@ -37,6 +37,7 @@ implementation && within "tests' implementation, $CC" "$(code "$impl")" 1440000
 need gcc "programs with gcc" && declarations gcc 78000 && built gcc -O0 1450000
 need clang "programs with clang" && declarations clang 87000 && built clang -O2 1690000 && whole clang
 need clang-19 "programs with a newer clang" && built clang-19 -O2 1690000
+need musl-gcc "programs with musl, another C library" && built musl-gcc "-O0 -Werror" 1450000
 need tcc "size by tcc" && declarations tcc 75000 && bytes tcc -O2 1620000
 ext=cpp
 # clang++'s optimiser is clang's, and takes a minute. Here g++ is asked for its warnings of the whole (check_warnings.sh has

@@ -82,6 +82,7 @@
 extern int clock_gettime(int clock, struct timespec *t);
 extern int fsync(int fd);
 extern int fchmod(int fd, mode_t mode);
+extern int renameat(int folder, const char *from, int folder2, const char *to);
 extern char *realpath(const char *path, char *out);
 #elif defined(__linux__) && !defined(_DEFAULT_SOURCE) && !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE) && \
       (!defined(_XOPEN_SOURCE) || _XOPEN_SOURCE + 0 < 500)
@@ -93,6 +94,11 @@ extern int openat(int folder, const char *name, int flags, ...);
 extern int fstatat(int folder, const char *name, struct stat *out, int flags);
 extern int renameat(int folder, const char *from, int folder2, const char *to);
 extern int unlinkat(int folder, const char *name, int flags);
+#endif
+#if defined(__APPLE__)                    /* an enumerator elsewhere; hidden here in strict POSIX */
+#  define FLUX__SC_PROCESSORS 58
+#else
+#  define FLUX__SC_PROCESSORS _SC_NPROCESSORS_ONLN
 #endif
 #if defined(MADV_HUGEPAGE)
 #  define FLUX__HUGE_PAGES MADV_HUGEPAGE

@@ -265,7 +265,7 @@ static int flux__processors(void) {
     GetSystemInfo(&info);
     n = (int)info.dwNumberOfProcessors;
 #else
-    n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    n = (int)sysconf(FLUX__SC_PROCESSORS);
 #endif
 #if defined(__linux__)
     {
