@@ -165,11 +165,11 @@ TEST(convolutions_go_by_tiles) {
 /* Whether their images and weights lie as they are or are views, whose elements are put in order first. */
 TEST(convolutions_by_taps_read_views) {
     flux_seed(6);
-    for (int i = 0; i < 12; i++) FLUX_SCOPE {
-        const int64_t size = i < 8 ? 3 : 5, wide = 5 * size - 1 - (i & 1);         /* 4 * size positions, or one less: the other way */
+    for (int i = 0; i < 14; i++) FLUX_SCOPE {                  /* rows of 4 * size windows; two of one less go the other way */
+        const int64_t size = i < 8 || i == 12 ? 3 : 5, wide = 5 * size - 1 - (i >= 12);
         half_conv c;
         memset((void *)&c, 0, sizeof c);
-        c.dtype = FLUX_BF16, c.flip = i < 8 ? i / 4 : i & 1;
+        c.dtype = FLUX_BF16, c.flip = i < 8 ? i / 4 : (i ^ i / 2) & 1;
         c.o.x = flux_eval(flux_to_dtype(flux_randn(wide, size + 5, 32, 2), FLUX_BF16));
         c.o.weight = flux_eval(flux_to_dtype(flux_randn(size, size, 32, 32), FLUX_BF16));
         if (i & 1) c.o.x = half_convs_turned(c.o.x, 0);

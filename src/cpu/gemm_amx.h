@@ -21,10 +21,10 @@
    A task computes FLUX__AMX_ROWS x FLUX__AMX_COLUMNS of C at most, half as many
    rows of a long k. It packs its rows of A in panels of 32, FLUX__AMX_STEPS steps
    of k at a time: line l of a panel is word l of each row. So panels have 512 KB
-   at most, a quarter of the second-level cache. B is read where it lies if its columns are
-   contiguous along k, but for what fills no tile; else it is copied once for all
-   tasks. Of an operand with a map (the windows of an image) a part at a time is
-   collected first, and packed as a matrix.
+   at most, a quarter of the second-level cache. B is read where it lies if its
+   columns are contiguous along k, but for what fills no tile; else it is copied
+   once for all tasks. Of an operand with a map (the windows of an image) a part at
+   a time is collected first, and packed as a matrix.
 
    Invariant: an element's sum goes over whole tiles of k from its beginning on,
    the last one padded with zeros; it is the same for any number of threads and
