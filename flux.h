@@ -315,7 +315,7 @@
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
-                winograd conv_amx product_operands rows whole windows ready half_products
+                winograd conv_amx product_operands rows chains whole windows ready half_products
                 shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
@@ -16749,6 +16749,7 @@ FLUX__END_LEAN
 /* hook: FLUX__TOFLOAT, cpu/vectors.h */
 /* hook: FLUX__KD, cpu/vectors.h */
 /* hook: FLUX__DBITS, cpu/vectors.h */
+/* hook: FLUX__CHAIN_CASE, cpu/float32.h */
 
 FLUX__BEGIN_NUMBERS
 
@@ -16790,6 +16791,28 @@ typedef struct flux__rows_run {
 /* Computes d and e of the rows of r, or y of the rows of `last`, or both, of as many rows: then
    r has no d, and y is e / second. */
 typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *last);
+
+/* A chain of operations over a matrix x, whose columns are contiguous and x_next elements apart, to
+   y: the first has x as an operand, each other one the result of the one before. The other operand
+   of a step, if it has one, has an element a row (along) or a number a column, `next` elements
+   behind that of the column before, and stands first if `first`. A result may lie where an operand
+   does that goes along its columns. */
+enum { FLUX__CHAIN_STEPS = 8 };           /* most steps of a chain */
+typedef struct flux__chain_step {
+    int op;
+    bool first, along;
+    const float *at;
+    int64_t next;
+} flux__chain_step;
+typedef struct flux__chain_run {
+    int64_t rows, columns;                /* as many rows as a vector has lanes, or more */
+    const float *x;
+    float *y;
+    int64_t x_next, y_next;
+    int steps;
+    flux__chain_step step[FLUX__CHAIN_STEPS];
+} flux__chain_run;
+typedef void (*flux__chain_fn)(const flux__chain_run *r);
 
 #ifndef FLUX__VECTORS                     /* whether the compiler has vector types */
 #  if !defined(_MSC_VER) && !defined(__TINYC__) && \
@@ -16902,6 +16925,27 @@ static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void 
         p += sa, q += sb, r += sc;                                                                   \
     }                                                                                                \
 }
+
+/* The operations that a chain may have: their formulas are a few instructions long. */
+#define FLUX__CHAINED_ADD 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_SUB 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_MUL 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_DIV 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_MAX2 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_MIN2 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_RELU 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_RELU_BACKWARD 0, FLUX__CHAIN_CASE, true
+/* A row's case in a chain's loop, or nothing, and whether it has one: the name of an operation that
+   is not in the list is no macro. */
+#define FLUX__CHAIN_SECOND(a, b, ...) b
+#define FLUX__CHAIN_THIRD(a, b, c, ...) c
+#define FLUX__CHAIN_CHOICE(...) FLUX__CHAIN_SECOND(__VA_ARGS__)
+#define FLUX__CHAIN_HAS(...) FLUX__CHAIN_THIRD(__VA_ARGS__)
+#define FLUX__CHAIN_ROW(NAME, name, count, dt, call, shown, formula, ...)                            \
+    FLUX__CHAIN_CHOICE(FLUX__CHAINED_##NAME, FLUX__NO_CASE, false, 0)(NAME, formula)
+#define FLUX__CHAIN_FLAG(NAME, ...) FLUX__CHAIN_HAS(FLUX__CHAINED_##NAME, FLUX__NO_CASE, false, 0),
+static const bool flux__chained[] = { FLUX__ELEMENTWISE(FLUX__CHAIN_FLAG) };
+#define FLUX__NO_CASE(NAME, formula)
 
 /* The loops of a compute type, by the rows of the table; F rows (floating point) have none for
    integers. */
@@ -17309,6 +17353,7 @@ typedef struct flux__section {
     flux__random_fn random;
     flux__adam_fn adam;
     flux__rows_fn rows;
+    flux__chain_fn chain;
     flux__hreduce_fn hmaxnum;             /* the maximum of rows without NaN */
     void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
     void (*add_wide)(double *sum, const float *x, int64_t n);
@@ -17984,6 +18029,50 @@ static void FLUX__F(rows)(const flux__rows_run *r, const flux__rows_run *last) {
     else FLUX__ROW_LAST((v - less) * by)                                                             \
 }
 
+/* Chains of operations (flux__chain_run), four vectors of a column at a time, which stay in
+   registers from the first step to the last. The last vector of a column begins earlier, and
+   overlaps the one before, with which it is loaded before either is stored; if less than four are
+   left, the last one is computed more often. */
+#define FLUX__CHAIN_AHEAD 256             /* so many elements ahead is prefetched */
+#define FLUX__CHAIN_EACH(what) what(0) what(1) what(2) what(3)
+#define FLUX__CHAIN_BEGIN(k)                                                                         \
+    const int64_t i##k = i + (k < some ? k : some - 1) * FLUX__LANES, o##k = i##k < last ? i##k : last; \
+    FLUX__V v##k = FLUX__F(at)(x + o##k);                                                            \
+    FLUX__PREFETCH_WRITE(y + o##k + FLUX__CHAIN_AHEAD)
+#define FLUX__CHAIN_OTHER(k)                                                                         \
+    w##k = FLUX__F(at)(p + o##k);                                                                    \
+    FLUX__PREFETCH(p + o##k + FLUX__CHAIN_AHEAD)
+#define FLUX__CHAIN_SWAP(k) { const FLUX__V a = v##k; v##k = w##k, w##k = a; }
+#define FLUX__CHAIN_END(k) memcpy(y + o##k, &v##k, sizeof v##k);
+#define FLUX__CHAIN_ONE(formula, v, w) { const FLUX__V a = v, b = w; v = formula; (void)b; }
+#define FLUX__CHAIN_CASE(NAME, formula)                                                              \
+    case FLUX__OP_##NAME:                                                                            \
+        FLUX__CHAIN_ONE(formula, v0, w0) FLUX__CHAIN_ONE(formula, v1, w1)                            \
+        FLUX__CHAIN_ONE(formula, v2, w2) FLUX__CHAIN_ONE(formula, v3, w3)                            \
+        break;
+#define FLUX__VECTOR_CHAIN                                                                           \
+static void FLUX__F(chain)(const flux__chain_run *r) {                                               \
+    const int64_t last = r->rows - FLUX__LANES;                                                      \
+    for (int64_t j = 0; j < r->columns; j++) {                                                       \
+        const float *x = r->x + j * r->x_next;                                                       \
+        float *y = r->y + j * r->y_next;                                                             \
+        int64_t left = (r->rows + FLUX__LANES - 1) / FLUX__LANES;                                    \
+        for (int64_t i = 0, some; left > 0; left -= some, i += some * FLUX__LANES) {                 \
+            some = left == 5 ? 3 : left < 4 ? left : 4;                                              \
+            FLUX__CHAIN_EACH(FLUX__CHAIN_BEGIN)                                                      \
+            for (const flux__chain_step *s = r->step; s < r->step + r->steps; s++) {                 \
+                const float *p = s->at + j * s->next;                                                \
+                FLUX__V w0, w1, w2, w3;                                                              \
+                if (s->along) { FLUX__CHAIN_EACH(FLUX__CHAIN_OTHER) }                                \
+                else w0 = w1 = w2 = w3 = FLUX__K(*p);                                                \
+                if (s->first) { FLUX__CHAIN_EACH(FLUX__CHAIN_SWAP) }                                 \
+                switch (s->op) { FLUX__ELEMENTWISE(FLUX__CHAIN_ROW) }                                \
+            }                                                                                        \
+            FLUX__CHAIN_EACH(FLUX__CHAIN_END)                                                        \
+        }                                                                                            \
+    }                                                                                                \
+}
+
 #define FLUX__VECTOR_SECTION                                                                         \
 FLUX__VECTOR_BASICS                                                                                  \
 FLUX__VECTOR_EXP                                                                                     \
@@ -17997,9 +18086,10 @@ FLUX__VECTOR_HREDUCES                                                           
 FLUX__VECTOR_WIDE                                                                                    \
 FLUX__VECTOR_POOL                                                                                    \
 FLUX__VECTOR_ROWS                                                                                    \
+FLUX__VECTOR_CHAIN                                                                                   \
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
 static const flux__section FLUX__F(section) = {                                                      \
-    FLUX__F(loops), FLUX__F(run), FLUX__F(hreduces), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(hmaxnum), \
+    FLUX__F(loops), FLUX__F(run), FLUX__F(hreduces), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(chain), FLUX__F(hmaxnum), \
     FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(pool), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 FLUX__END_NUMBERS
@@ -21539,7 +21629,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
                 p->m * p->k * p->size >= 2 << 20;
     /* each part is soon done, so the next one to prefetch must be small */
     if (packs && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
-    if ((packs || !p->copy_a) && !p->vector && !p->stream && p->rows * p->chunk * p->size >
+    if ((packs || !p->copy_a) && !p->vector && !p->stream && p->m * p->chunk * p->size >
         (p->set->pack_kernel ? 2 : 8) * FLUX__GEMM_BLOCK)
         p->sub = flux__gemm_min(p->sub, flux__gemm_split(
             p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
@@ -22020,6 +22110,14 @@ typedef struct flux__rows {
    number that a sum is divided by, or -1. */
 typedef struct flux__pooling { int top, x, g, places, zero, by; bool sum; } flux__pooling;
 
+/* A product's lines that are one chain of operations (flux__chain_run): its last line, or -1: they
+   are none; by step the operation, the value that is its other operand, or -1, and whether that
+   stands first. */
+typedef struct flux__chain {
+    int last, steps;
+    struct { int op, other; bool first; } step[FLUX__CHAIN_STEPS];
+} flux__chain;
+
 struct flux__cpu;
 struct flux__block_run;
 
@@ -22070,6 +22168,7 @@ typedef struct flux__cpu {
     flux__adam adam;                      /* last is -1: the kernel has no Adam step */
     flux__rows rows;                      /* first is -1: the kernel has no such rows */
     flux__pooling pooling;
+    flux__chain chain;
     /* of a product that shares its A: its panels lie from byte `at` of the kernel's scratch memory
        on, and this kernel packs them if `fill` (cpu/shared_operands.h) */
     struct { bool used, fill; size_t at; } panels;
@@ -23203,11 +23302,12 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
     int64_t m = job->k->mnk[0], n = job->k->mnk[1];
     size_t size = job->k->operand[0].dtype == FLUX_F64 ? 8 : 4;
     const flux__cpu *c = (const flux__cpu *)job->k->ready;
-    int64_t rows = mb < c->tile ? mb : c->tile, cols = c->tile / rows;
+    const bool chain = c->chain.last >= 0;         /* runs the block as it is */
+    int64_t rows = mb < c->tile || chain ? mb : c->tile, cols = chain ? nb : c->tile / rows;
     /* parts of columns that are long are read and written where they are, one by one */
-    if (mb < m && rows >= 256) cols = 1;
+    if (mb < m && rows >= 256 && !chain) cols = 1;
     /* whole vectors, where several columns together make such */
-    for (int64_t even = 16; even > 1 && cols % 16; even /= 2)
+    for (int64_t even = 16; even > 1 && cols % 16 && !chain; even /= 2)
         if (cols >= even && rows * even % 16 == 0) {
             cols -= cols % even;
             break;
@@ -23223,7 +23323,7 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
             b.r0 = 0, b.rt = 1;
             b.product = (const char *)block + (size_t)(i + j * ld) * size;
             b.product_ld = ld;
-            flux__fetch_result(&b);
+            if (!chain) flux__fetch_result(&b);
             for (int p = 0; p < b.c->nphase; p++) {
                 flux__do_per_row(&b, p);
                 for (int l = 0; l < b.c->phase[p].n; l++) flux__do_line(&b, b.c->phase[p].line[l]);
@@ -23231,23 +23331,10 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
         }
 }
 
-/* Whether the program does nothing but store the product in a half format, and the same epilogue
-   for that: columns are stored one by one. */
+/* Whether the program does nothing but store the product in a half format. */
 static bool flux__stores_half(const flux__kernel *k) {
-    const flux__cpu *c = (const flux__cpu *)k->ready;
-    return k->nvalue == 2 && k->value[0].kind == FLUX__V_PRODUCT && k->value[0].out < 0 &&
-           k->value[1].kind == FLUX__V_ROUND && k->value[1].a == 0 && k->value[1].out >= 0 &&
-           c->store_rounds[1];
-}
-static void flux__epilogue_half(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb,
-                                int64_t nb, void *block, int64_t ld) {
-    const flux__job *job = (const flux__job *)ctx;
-    const flux__value *v = &job->k->value[1];
-    const int64_t m = job->k->mnk[0], n = job->k->mnk[1];
-    char *to = (char *)job->run->ptr[v->out] + 2 * (job->first + job->batch * m * n + j0 * m + i0);
-    (void)worker;
-    for (int64_t j = 0; j < nb; j++)
-        flux__store(v->dtype, to + 2 * j * m, 1, FLUX__F32C, (const float *)block + j * ld, mb);
+    const flux__chain *c = &((const flux__cpu *)k->ready)->chain;
+    return c->last >= 0 && c->steps == 0;
 }
 
 /* Whether the program does nothing but store the product as f32 or f64: then the product is
@@ -23763,8 +23850,7 @@ static void flux__conv_rows(void *ctx, int worker, int64_t number) {
             for (int64_t r = 1; r < rows; r++)
                 memmove(c + l * ld + r * w->wide, c + l * ld + r * w->down,
                         (size_t)w->wide * sizeof *c);
-        (flux__stores_half(job.k) ? flux__epilogue_half : flux__epilogue)(
-            &job, worker, y0 * w->wide, j, rows * w->wide, nb, c, ld);
+        flux__epilogue(&job, worker, y0 * w->wide, j, rows * w->wide, nb, c, ld);
     }
     FLUX__AMX_RELEASE()
     flux__scratch_done(c);
@@ -24413,6 +24499,162 @@ static void flux__do_rows(flux__block_run *b, int line) {
 }
 
 FLUX__END_COLD
+
+/* ---------------------------------------------------------------------- cpu/chains.h
+   The lines behind a product, if they are one chain of simple operations, as a
+   norm in test mode with a residual addition and relu: each result goes to the
+   next line alone, and the other operand is a tensor or a number. They run
+   column by column in vector registers, from a finished block of the product to
+   the tensor. A chain without a step stores a product in a half format.
+
+   Invariant: an element's result is that of the lines alone, bit by bit. Rows of
+   a column are taken as far as each operand goes on evenly, and columns as far
+   as they follow each other so.
+
+   Rejected: line by line over pieces in the first-level cache, as other kernels
+   run (a norm behind a 1 x 1 convolution took a third as long as its product). */
+
+FLUX__BEGIN_LEAN
+
+/* Whether value v is a chain's other operand: a number, or a tensor of f32 that has, down a column
+   of the product, neighbours or one number. */
+static bool flux__chain_takes(const flux__kernel *k, int v) {
+    const flux__value *x = &k->value[v];
+    flux__axes axes;
+    if (x->kind == FLUX__V_NUMBER) return x->ctype == FLUX__F32C;
+    if (x->kind != FLUX__V_LOAD || x->ctype != FLUX__F32C || x->out >= 0 ||
+        k->operand[x->operand].dtype != FLUX_F32) return false;
+    flux__merge_axes(&axes, k->full, k->operand[x->operand].stride, 0, false);
+    return axes.step[0] == 0 || axes.step[0] == 1;
+}
+
+/* Whether line i may be a chain's next step, value `top` being its result so far; if so, adds
+   it. */
+static bool flux__chain_add(const flux__kernel *k, flux__chain *c, int i, int top) {
+    const flux__value *v = &k->value[i];
+    const bool two = v->b >= 0, first = two && v->a != top;
+    const int other = !two ? -1 : first ? v->a : v->b;
+    if (!flux__is_f32(k, i, v->op) || !flux__chained[v->op] || v->c >= 0 ||
+        c->steps == FLUX__CHAIN_STEPS || (first ? v->b : v->a) != top || other == top ||
+        (two && !flux__chain_takes(k, other))) return false;
+    c->step[c->steps].op = v->op, c->step[c->steps].other = other;
+    c->step[c->steps++].first = first;
+    return true;
+}
+
+/* Whether all lines of a product are a chain that ends in this one, which alone is stored. Columns
+   of few rows are run together instead, as whole vectors. */
+static bool flux__match_chain(flux__kernel *k, flux__cpu *c, int line) {
+    const flux__value *x = k->value, *end = &x[line];
+    const bool rounds = end->kind == FLUX__V_ROUND && end->op == end->dtype;
+    flux__chain chain = { line, 0, { { 0, 0, false } } };
+    int top = 0;
+    if (k->kind != FLUX__K_MATMUL || line == 0 || line != k->nvalue - 1 || end->out < 0 ||
+        x[0].kind != FLUX__V_PRODUCT || x[0].ctype != FLUX__F32C || x[0].out >= 0) return false;
+    for (int i = 1; i < line + !rounds; i++) {
+        if (x[i].kind == FLUX__V_LOAD || x[i].kind == FLUX__V_NUMBER) continue;
+        if (!flux__chain_add(k, &chain, i, top) || (i < line && x[i].out >= 0)) return false;
+        top = i;
+    }
+    if ((rounds && end->a != top) || (!rounds && top != line) ||
+        (chain.steps && k->mnk[0] < 48)) return false;
+    for (int i = 0; i < line; i++) c->made[i] = true;
+    c->chain = chain;
+    return true;
+}
+
+/* ---- the run */
+
+/* Finds the other operand of a step from a point on, where columns are m points apart, and lowers
+   the run's rows and columns to those for which it goes on evenly. */
+static void flux__chain_place(const flux__block_run *b, int step, int64_t point, int64_t m,
+                              flux__chain_run *r) {
+    flux__chain_step *s = &r->step[step];
+    const int i = b->c->chain.step[step].other;
+    const flux__value *v = &b->k->value[i < 0 ? 0 : i];
+    s->op = b->c->chain.step[step].op, s->first = b->c->chain.step[step].first;
+    s->at = i < 0 ? r->x : (const float *)b->at[i], s->along = false, s->next = 0;
+    if (i < 0 || v->kind == FLUX__V_NUMBER) return;
+    const flux__axes *x = &b->c->outer_axes[b->c->axes_at[i]];
+    const int64_t run = x->dim[0], left = run - point % run;
+    s->at = (const float *)b->run->ptr[b->k->operand[v->operand].src] +
+            flux__value_offset(b->k, v) + flux__axes_at(x, point);
+    s->along = x->step[0] == 1;
+    s->next = x->nd > 1 && run == m ? x->step[1] : m * x->step[0];
+    if (x->nd == 1) return;
+    r->rows = flux__gemm_min(r->rows, left);
+    if (run != m) r->columns = flux__gemm_min(r->columns, run % m ? 1 : (left + m - 1) / m);
+    else if (x->nd > 2)
+        r->columns = flux__gemm_min(r->columns, x->dim[1] - point / run % x->dim[1]);
+}
+
+/* Runs the steps for less rows than a vector of four has, by way of copies. */
+static void flux__chain_few(flux__chain_run *r) {
+    float pad[FLUX__CHAIN_STEPS + 2][4] = { { 0 } }, *y = r->y;
+    const int64_t n = r->rows;
+    FLUX__ASSERT(r->columns == 1 && n < 4);
+    memcpy(pad[0], r->x, (size_t)n * 4);
+    for (int s = 0; s < r->steps; s++)
+        if (r->step[s].along)
+            memcpy(pad[s + 1], r->step[s].at, (size_t)n * 4), r->step[s].at = pad[s + 1];
+    r->x = pad[0], r->y = pad[FLUX__CHAIN_STEPS + 1], r->rows = 4;
+    flux__section_for(4)->chain(r);
+    memcpy(y, r->y, (size_t)n * 4);
+}
+
+/* Runs the steps for rows and columns in which all operands go on evenly. */
+static void flux__chain_even(flux__chain_run *r) {
+    flux__chain_run one = *r;
+    if (r->rows >= 4) {
+        flux__section_for(r->rows)->chain(r);
+        return;
+    }
+    for (int64_t j = 0; j < r->columns; j++) {
+        one = *r, one.columns = 1, one.x += j * r->x_next, one.y += j * r->y_next;
+        for (int s = 0; s < r->steps; s++) one.step[s].at += j * r->step[s].next;
+        flux__chain_few(&one);
+    }
+}
+
+/* Stores rows of some columns in a half format: the chain's results, which go by way of `part`, or
+   without a step the product. to: the tensor's element of the first. */
+static void flux__chain_halves(flux__chain_run *r, int dtype, char *to, int64_t next) {
+    float part[512];
+    const int64_t columns = r->columns;
+    for (int64_t j = 0; j < columns; j++, to += 2 * next)
+        for (int64_t i = 0, n; i < r->rows; i += n) {
+            flux__chain_run some = *r;
+            n = flux__gemm_min(r->rows - i, r->steps ? 512 : r->rows);
+            some.rows = n, some.columns = 1, some.x += j * r->x_next + i, some.y = part;
+            for (int s = 0; s < r->steps; s++)
+                some.step[s].at += j * r->step[s].next + (r->step[s].along ? i : 0);
+            if (r->steps) flux__chain_even(&some);
+            flux__store(dtype, to + 2 * i, 1, FLUX__F32C, r->steps ? part : some.x, n);
+        }
+}
+
+/* Runs a product's chain for the present block. */
+static void flux__do_chain(flux__block_run *b, int line) {
+    const flux__value *v = &b->k->value[line];
+    const int64_t rows = b->product_rows, all = b->w * b->segments / rows,
+                  m = b->segments > 1 ? b->segment_step : rows;
+    char *out = (char *)b->run->ptr[v->out];
+    flux__chain_run r;
+    r.steps = b->c->chain.steps, r.x_next = b->product_ld, r.y_next = m;
+    for (int64_t j = 0; j < all; j += r.columns)
+        for (int64_t i = 0; i < rows; i += r.rows) {
+            const int64_t point = b->o0 + j * m + i;
+            r.x = (const float *)(const void *)b->product + j * b->product_ld + i;
+            r.y = (float *)(void *)out + point;
+            r.rows = rows - i, r.columns = i ? 1 : all - j;
+            for (int s = 0; s < r.steps; s++) flux__chain_place(b, s, point, m, &r);
+            if (r.rows < rows) r.columns = 1;
+            if (v->kind == FLUX__V_ROUND) flux__chain_halves(&r, v->dtype, out + 2 * point, m);
+            else flux__chain_even(&r);
+        }
+}
+
+FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- cpu/whole.h
    Kernels that are no elementwise program: spread (the reverse of a strided
@@ -25465,13 +25707,14 @@ static const flux__pattern flux__patterns[] = {
     { "count",   flux__match_count,    NULL,            flux__do_count, NULL },
     { "rows",    flux__match_rows,     flux__rows_uses, flux__do_rows,  NULL },
     { "adam",    flux__match_adam,     flux__adam_uses, flux__do_adam,  NULL },
+    { "chain",   flux__match_chain,    NULL,            flux__do_chain, NULL },
     { "windows", flux__match_windows,  NULL,            NULL,           flux__run_windows },
     { "copy",    flux__match_copy,     NULL,            NULL,           flux__run_copy }
 };
 
 /* Looks for each pattern at each line, and notes where it runs. */
 static void flux__find_patterns(flux__kernel *k, flux__cpu *c) {
-    c->rows.first = c->adam.last = -1;
+    c->rows.first = c->adam.last = c->chain.last = -1;
     for (size_t p = 0; p < sizeof flux__patterns / sizeof *flux__patterns; p++)
         for (int i = 0; i < k->nvalue; i++) {
             if (!flux__patterns[p].matches(k, c, i)) continue;
@@ -25511,7 +25754,7 @@ static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX_
    short columns, or what all rows have in common. */
 static bool flux__is_hoisted(const flux__kernel *k, const flux__cpu *c, int i) {
     const flux__axes *out = &c->outer_axes[c->axes_at[i]];
-    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer ||
+    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer || c->made[i] ||
         (c->inner > 1 && !(c->inner_first && c->resident))) return false;
     return c->inner_axes[c->axes_at[i]].nd == 1 &&
            (out->nd == 1 ? out->step[0] == 0 :
@@ -25781,8 +26024,7 @@ static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0
     for (i = 0; i < mb; i += n) {
         job.batch = (i0 + i) / m;
         n = flux__gemm_min(mb - i, m - (i0 + i) % m);
-        (flux__stores_half(job.k) ? flux__epilogue_half : flux__epilogue)(
-            &job, worker, (i0 + i) % m, j0, n, nb, (char *)block + i * size, ld);
+        flux__epilogue(&job, worker, (i0 + i) % m, j0, n, nb, (char *)block + i * size, ld);
     }
     if (job.failed) flux__atomic_store32(&((flux__job *)ctx)->failed, 1);
 }
@@ -26129,7 +26371,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.g.tiles = flux__by_tiles(k), p.g.pairs = flux__by_pairs(run, k);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
         p.g.ldc = p.g.m;
-    if (!p.bare) p.g.epilogue = flux__stores_half(k) ? flux__epilogue_half : flux__epilogue;
+    if (!p.bare) p.g.epilogue = flux__epilogue;
     if (!flux__halves_apart(&p)) {
         void *weight = NULL;
         if (!flux__products_operands(&p)) p.failed = 1;

@@ -1402,14 +1402,15 @@ static void use_gradient(void) {
     flux_tensor *y = flux_matmul(flux_ones(7, 36), flux_reshape(flux_maxpool(x, FLUX_SHAPE(2, 2)), 36, 5));
     flux_eval(flux_grad(flux_gradient(flux_sum(y), x), x));      /* which needs no maximum, but its place */
 }
+static void use_chain(void) { flux_eval(flux_relu(flux_add(flux_matmul(flux_ones(60, 7), flux_ones(7, 5)), 1))); }
 static void use_copy(void) { flux_eval(flux_copy(flux_permute(flux_eval(pattern_x()), 1, 0, 2, 3))); }
 
 TEST(patterns) {
     ONLY_ON_CPU();
     if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
     static const struct { const char *name; void (*use)(void); } patterns[] = {
-        { "count", use_count }, { "rows", use_rows }, { "adam", use_adam }, { "windows", use_windows },
-        { "windows", use_gradient }, { "copy", use_copy }
+        { "count", use_count }, { "rows", use_rows }, { "adam", use_adam }, { "chain", use_chain },
+        { "windows", use_windows }, { "windows", use_gradient }, { "copy", use_copy }
     };
     CHECK(sizeof patterns / sizeof *patterns == sizeof flux__patterns / sizeof *flux__patterns + 1);
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
@@ -1422,6 +1423,96 @@ TEST(patterns) {
         FLUX_SCOPE { patterns[i].use(); }                /* the same plan, whose kernels the pattern does */
         if (!CHECK(whole_done > 0 && whole_left == 0)) fprintf(stderr, "  \"%s\" does %d kernels and leaves %d\n", patterns[i].name, whole_done, whole_left);
     }
+}
+
+/* ---------------- random chains of operations behind a product (cpu/chains.h) */
+
+static uint64_t chain_state = 1;
+static int64_t chain_dice(int64_t n) {
+    chain_state = chain_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (int64_t)((chain_state >> 33) % (uint64_t)n);
+}
+typedef struct chain_step { int op; bool first; flux_tensor *other; } chain_step;
+typedef struct chain { int product, steps; flux_tensor *a, *b; flux_dtype dtype; chain_step step[10]; } chain;
+
+static flux_tensor *chain_product(const chain *c) {
+    if (c->product < 2) return flux_matmul(c->a, c->b);
+    return flux_conv(c->a, c->b, .pad = FLUX_SHAPE(c->b->dim[0] / 2, c->b->dim[0] / 2), .groups = (int)(c->a->dim[2] / c->b->dim[2]));
+}
+/* The operands of a product: of two matrices, of batches of such, of a 1 x 1 or 3 x 3 convolution, of a depthwise one. */
+static void chain_operands(chain *c) {
+    static const int64_t rows[] = { 40, 48, 49, 65, 100, 196, 784, 1001 }, columns[] = { 1, 2, 3, 12, 13, 64, 100 }, wide[] = { 7, 9, 14, 28 };
+    const int64_t m = rows[chain_dice(8)], n = columns[chain_dice(7)], k = 1 + chain_dice(40), w = wide[chain_dice(4)], batch = 1 + chain_dice(3);
+    c->product = (int)chain_dice(5);
+    const int64_t size = c->product == 3 || c->product == 4 ? 3 : 1, groups = c->product == 4 ? n : 1;
+    const flux_shape a[] = { { 2, { m, k } }, { 3, { m, k, batch } }, { 4, { w, w + 1, groups == 1 ? k : n, batch } } },
+                     b[] = { { 2, { k, n } }, { 3, { k, n, batch } }, { 4, { size, size, groups == 1 ? k : 1, n } } };
+    const int kind = c->product < 2 ? c->product : 2;
+    c->a = flux_eval(flux_randn_with(a[kind], FLUX_F32)), c->b = flux_eval(flux_randn_with(b[kind], FLUX_F32));
+    if (kind < 2 && !chain_dice(3)) c->a = flux_eval(flux_to_dtype(c->a, FLUX_BF16)), c->b = flux_eval(flux_to_dtype(c->b, FLUX_BF16));
+}
+/* A number, or a tensor that has each of these dims or 1; now and then with NaN and Inf, a view of a larger one, or permuted. */
+static flux_tensor *chain_other(flux_shape s) {
+    if (!chain_dice(5)) return flux_scalar(0.5 + (double)chain_dice(5));
+    flux_shape some = s, order = { s.ndim, { 0 } };
+    const int64_t kind = chain_dice(4);
+    for (int d = 0; d < s.ndim; d++)
+        if (kind == 0 ? d > 0 : kind == 1 ? d == 0 : kind == 2 && chain_dice(2)) some.dim[d] = 1;
+    for (int d = 0; d < s.ndim; d++) order.dim[d] = s.ndim - 1 - d;
+    flux_tensor *x = flux_randn_with(some, FLUX_F32);
+    if (!chain_dice(4)) x = flux_log(x);
+    if (!chain_dice(4)) x = flux_permute_with(flux_eval(flux_copy(flux_permute_with(x, order))), order);
+    if (!chain_dice(4)) x = flux_slice(flux_eval(flux_cat((int)chain_dice(s.ndim), x, x)), 0, 0, some.dim[0]);
+    for (int d = 1; d < s.ndim; d++)
+        if (x->dim[d] != some.dim[d]) x = flux_slice(x, d, 0, some.dim[d]);
+    return flux_eval(x);
+}
+static flux_tensor *chain_apply(flux_tensor *y, const chain_step *s) {
+    flux_tensor *a = s->first ? s->other : y, *b = s->first ? y : s->other;
+    return flux__arity[s->op] == 1 ? flux__elementwise(s->op, y, NULL, NULL) : flux__elementwise(s->op, a, b, NULL);
+}
+/* The whole chain at once, or each of its operations by itself. */
+static flux_tensor *chain_run(const chain *c, bool alone) {
+    flux_tensor *y = chain_product(c);
+    if (alone) y = flux_eval(y);
+    if (flux_dtype_of(y) != FLUX_F32) y = flux_to_dtype(y, FLUX_F32);
+    for (int i = 0; i < c->steps; i++) y = alone ? flux_eval(chain_apply(flux_eval(y), &c->step[i])) : chain_apply(y, &c->step[i]);
+    return flux_eval(flux_to_dtype(y, c->dtype));
+}
+static bool chain_same(flux_tensor *x, flux_tensor *y) {
+    const double *a = (const double *)flux_data(flux_to_dtype(x, FLUX_F64)), *b = (const double *)flux_data(flux_to_dtype(y, FLUX_F64));
+    for (int64_t i = 0; i < flux_len(x) && a && b; i++)
+        if (memcmp(&a[i], &b[i], 8) && (a[i] == a[i] || b[i] == b[i])) return false;
+    return a && b && flux_len(x) == flux_len(y);
+}
+TEST(chains_have_the_bits_of_their_operations) {
+    ONLY_ON_CPU();
+    static const int ops[] = { FLUX__OP_ADD, FLUX__OP_SUB, FLUX__OP_MUL, FLUX__OP_DIV, FLUX__OP_MAX2, FLUX__OP_MIN2, FLUX__OP_RELU,
+                               FLUX__OP_RELU_BACKWARD, FLUX__OP_ADD, FLUX__OP_SUB, FLUX__OP_MUL, FLUX__OP_RELU, FLUX__OP_SQUARE };
+    int chains = 0;
+    const int all = 300;
+    for (int n = 0; n < all; n++) FLUX_SCOPE {
+        chain c;
+        memset((void *)&c, 0, sizeof c);
+        chain_operands(&c);
+        const flux_shape s = flux_shape_of(chain_product(&c));
+        c.dtype = chain_dice(4) ? FLUX_F32 : chain_dice(2) ? FLUX_BF16 : FLUX_F16;
+        c.steps = (int)chain_dice(6) + (chain_dice(10) ? 0 : 4);
+        for (int i = 0; i < c.steps; i++) {
+            c.step[i].op = ops[chain_dice(chain_dice(4) ? 12 : 13)], c.step[i].first = chain_dice(2);
+            if (flux__arity[c.step[i].op] == 2) c.step[i].other = chain_other(s);
+        }
+        forget_plans();
+        flux_tensor *y = chain_run(&c, false);
+        chains += have_pattern("chain");
+        flux_tensor *want = chain_run(&c, true);
+        flux_threads(3);
+        flux_tensor *shared = chain_run(&c, false);
+        flux_threads(1);
+        if (!CHECK(chain_same(y, want) && chain_same(shared, want)))
+            fprintf(stderr, "  chain %d: product %d, %d operations, to %s\n", n, c.product, c.steps, flux_dtype_name(c.dtype));
+    }
+    CHECK(chains > all / 10);              /* small products are followed by a kernel of their own */
 }
 
 #ifndef _WIN32

@@ -55,6 +55,14 @@ typedef struct flux__rows {
    number that a sum is divided by, or -1. */
 typedef struct flux__pooling { int top, x, g, places, zero, by; bool sum; } flux__pooling;
 
+/* A product's lines that are one chain of operations (flux__chain_run): its last line, or -1: they
+   are none; by step the operation, the value that is its other operand, or -1, and whether that
+   stands first. */
+typedef struct flux__chain {
+    int last, steps;
+    struct { int op, other; bool first; } step[FLUX__CHAIN_STEPS];
+} flux__chain;
+
 struct flux__cpu;
 struct flux__block_run;
 
@@ -105,6 +113,7 @@ typedef struct flux__cpu {
     flux__adam adam;                      /* last is -1: the kernel has no Adam step */
     flux__rows rows;                      /* first is -1: the kernel has no such rows */
     flux__pooling pooling;
+    flux__chain chain;
     /* of a product that shares its A: its panels lie from byte `at` of the kernel's scratch memory
        on, and this kernel packs them if `fill` (cpu/shared_operands.h) */
     struct { bool used, fill; size_t at; } panels;

@@ -120,8 +120,7 @@ static void flux__conv_rows(void *ctx, int worker, int64_t number) {
             for (int64_t r = 1; r < rows; r++)
                 memmove(c + l * ld + r * w->wide, c + l * ld + r * w->down,
                         (size_t)w->wide * sizeof *c);
-        (flux__stores_half(job.k) ? flux__epilogue_half : flux__epilogue)(
-            &job, worker, y0 * w->wide, j, rows * w->wide, nb, c, ld);
+        flux__epilogue(&job, worker, y0 * w->wide, j, rows * w->wide, nb, c, ld);
     }
     FLUX__AMX_RELEASE()
     flux__scratch_done(c);

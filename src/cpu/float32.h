@@ -526,6 +526,50 @@ static void FLUX__F(rows)(const flux__rows_run *r, const flux__rows_run *last) {
     else FLUX__ROW_LAST((v - less) * by)                                                             \
 }
 
+/* Chains of operations (flux__chain_run), four vectors of a column at a time, which stay in
+   registers from the first step to the last. The last vector of a column begins earlier, and
+   overlaps the one before, with which it is loaded before either is stored; if less than four are
+   left, the last one is computed more often. */
+#define FLUX__CHAIN_AHEAD 256             /* so many elements ahead is prefetched */
+#define FLUX__CHAIN_EACH(what) what(0) what(1) what(2) what(3)
+#define FLUX__CHAIN_BEGIN(k)                                                                         \
+    const int64_t i##k = i + (k < some ? k : some - 1) * FLUX__LANES, o##k = i##k < last ? i##k : last; \
+    FLUX__V v##k = FLUX__F(at)(x + o##k);                                                            \
+    FLUX__PREFETCH_WRITE(y + o##k + FLUX__CHAIN_AHEAD)
+#define FLUX__CHAIN_OTHER(k)                                                                         \
+    w##k = FLUX__F(at)(p + o##k);                                                                    \
+    FLUX__PREFETCH(p + o##k + FLUX__CHAIN_AHEAD)
+#define FLUX__CHAIN_SWAP(k) { const FLUX__V a = v##k; v##k = w##k, w##k = a; }
+#define FLUX__CHAIN_END(k) memcpy(y + o##k, &v##k, sizeof v##k);
+#define FLUX__CHAIN_ONE(formula, v, w) { const FLUX__V a = v, b = w; v = formula; (void)b; }
+#define FLUX__CHAIN_CASE(NAME, formula)                                                              \
+    case FLUX__OP_##NAME:                                                                            \
+        FLUX__CHAIN_ONE(formula, v0, w0) FLUX__CHAIN_ONE(formula, v1, w1)                            \
+        FLUX__CHAIN_ONE(formula, v2, w2) FLUX__CHAIN_ONE(formula, v3, w3)                            \
+        break;
+#define FLUX__VECTOR_CHAIN                                                                           \
+static void FLUX__F(chain)(const flux__chain_run *r) {                                               \
+    const int64_t last = r->rows - FLUX__LANES;                                                      \
+    for (int64_t j = 0; j < r->columns; j++) {                                                       \
+        const float *x = r->x + j * r->x_next;                                                       \
+        float *y = r->y + j * r->y_next;                                                             \
+        int64_t left = (r->rows + FLUX__LANES - 1) / FLUX__LANES;                                    \
+        for (int64_t i = 0, some; left > 0; left -= some, i += some * FLUX__LANES) {                 \
+            some = left == 5 ? 3 : left < 4 ? left : 4;                                              \
+            FLUX__CHAIN_EACH(FLUX__CHAIN_BEGIN)                                                      \
+            for (const flux__chain_step *s = r->step; s < r->step + r->steps; s++) {                 \
+                const float *p = s->at + j * s->next;                                                \
+                FLUX__V w0, w1, w2, w3;                                                              \
+                if (s->along) { FLUX__CHAIN_EACH(FLUX__CHAIN_OTHER) }                                \
+                else w0 = w1 = w2 = w3 = FLUX__K(*p);                                                \
+                if (s->first) { FLUX__CHAIN_EACH(FLUX__CHAIN_SWAP) }                                 \
+                switch (s->op) { FLUX__ELEMENTWISE(FLUX__CHAIN_ROW) }                                \
+            }                                                                                        \
+            FLUX__CHAIN_EACH(FLUX__CHAIN_END)                                                        \
+        }                                                                                            \
+    }                                                                                                \
+}
+
 #define FLUX__VECTOR_SECTION                                                                         \
 FLUX__VECTOR_BASICS                                                                                  \
 FLUX__VECTOR_EXP                                                                                     \
@@ -539,9 +583,10 @@ FLUX__VECTOR_HREDUCES                                                           
 FLUX__VECTOR_WIDE                                                                                    \
 FLUX__VECTOR_POOL                                                                                    \
 FLUX__VECTOR_ROWS                                                                                    \
+FLUX__VECTOR_CHAIN                                                                                   \
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
 static const flux__section FLUX__F(section) = {                                                      \
-    FLUX__F(loops), FLUX__F(run), FLUX__F(hreduces), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(hmaxnum), \
+    FLUX__F(loops), FLUX__F(run), FLUX__F(hreduces), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(chain), FLUX__F(hmaxnum), \
     FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(pool), FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 FLUX__END_NUMBERS

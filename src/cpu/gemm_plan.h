@@ -234,7 +234,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
                 p->m * p->k * p->size >= 2 << 20;
     /* each part is soon done, so the next one to prefetch must be small */
     if (packs && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
-    if ((packs || !p->copy_a) && !p->vector && !p->stream && p->rows * p->chunk * p->size >
+    if ((packs || !p->copy_a) && !p->vector && !p->stream && p->m * p->chunk * p->size >
         (p->set->pack_kernel ? 2 : 8) * FLUX__GEMM_BLOCK)
         p->sub = flux__gemm_min(p->sub, flux__gemm_split(
             p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));

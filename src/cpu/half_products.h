@@ -133,8 +133,7 @@ static void flux__epilogue_samples(void *ctx, int worker, int64_t i0, int64_t j0
     for (i = 0; i < mb; i += n) {
         job.batch = (i0 + i) / m;
         n = flux__gemm_min(mb - i, m - (i0 + i) % m);
-        (flux__stores_half(job.k) ? flux__epilogue_half : flux__epilogue)(
-            &job, worker, (i0 + i) % m, j0, n, nb, (char *)block + i * size, ld);
+        flux__epilogue(&job, worker, (i0 + i) % m, j0, n, nb, (char *)block + i * size, ld);
     }
     if (job.failed) flux__atomic_store32(&((flux__job *)ctx)->failed, 1);
 }
@@ -481,7 +480,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.g.tiles = flux__by_tiles(k), p.g.pairs = flux__by_pairs(run, k);
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
         p.g.ldc = p.g.m;
-    if (!p.bare) p.g.epilogue = flux__stores_half(k) ? flux__epilogue_half : flux__epilogue;
+    if (!p.bare) p.g.epilogue = flux__epilogue;
     if (!flux__halves_apart(&p)) {
         void *weight = NULL;
         if (!flux__products_operands(&p)) p.failed = 1;

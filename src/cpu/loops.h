@@ -31,6 +31,7 @@
 /* hook: FLUX__TOFLOAT, cpu/vectors.h */
 /* hook: FLUX__KD, cpu/vectors.h */
 /* hook: FLUX__DBITS, cpu/vectors.h */
+/* hook: FLUX__CHAIN_CASE, cpu/float32.h */
 
 FLUX__BEGIN_NUMBERS
 
@@ -72,6 +73,28 @@ typedef struct flux__rows_run {
 /* Computes d and e of the rows of r, or y of the rows of `last`, or both, of as many rows: then
    r has no d, and y is e / second. */
 typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *last);
+
+/* A chain of operations over a matrix x, whose columns are contiguous and x_next elements apart, to
+   y: the first has x as an operand, each other one the result of the one before. The other operand
+   of a step, if it has one, has an element a row (along) or a number a column, `next` elements
+   behind that of the column before, and stands first if `first`. A result may lie where an operand
+   does that goes along its columns. */
+enum { FLUX__CHAIN_STEPS = 8 };           /* most steps of a chain */
+typedef struct flux__chain_step {
+    int op;
+    bool first, along;
+    const float *at;
+    int64_t next;
+} flux__chain_step;
+typedef struct flux__chain_run {
+    int64_t rows, columns;                /* as many rows as a vector has lanes, or more */
+    const float *x;
+    float *y;
+    int64_t x_next, y_next;
+    int steps;
+    flux__chain_step step[FLUX__CHAIN_STEPS];
+} flux__chain_run;
+typedef void (*flux__chain_fn)(const flux__chain_run *r);
 
 #ifndef FLUX__VECTORS                     /* whether the compiler has vector types */
 #  if !defined(_MSC_VER) && !defined(__TINYC__) && \
@@ -184,6 +207,27 @@ static void FLUX__F(loop_##NAME)(int64_t n, void *y, const void *pa, const void 
         p += sa, q += sb, r += sc;                                                                   \
     }                                                                                                \
 }
+
+/* The operations that a chain may have: their formulas are a few instructions long. */
+#define FLUX__CHAINED_ADD 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_SUB 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_MUL 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_DIV 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_MAX2 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_MIN2 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_RELU 0, FLUX__CHAIN_CASE, true
+#define FLUX__CHAINED_RELU_BACKWARD 0, FLUX__CHAIN_CASE, true
+/* A row's case in a chain's loop, or nothing, and whether it has one: the name of an operation that
+   is not in the list is no macro. */
+#define FLUX__CHAIN_SECOND(a, b, ...) b
+#define FLUX__CHAIN_THIRD(a, b, c, ...) c
+#define FLUX__CHAIN_CHOICE(...) FLUX__CHAIN_SECOND(__VA_ARGS__)
+#define FLUX__CHAIN_HAS(...) FLUX__CHAIN_THIRD(__VA_ARGS__)
+#define FLUX__CHAIN_ROW(NAME, name, count, dt, call, shown, formula, ...)                            \
+    FLUX__CHAIN_CHOICE(FLUX__CHAINED_##NAME, FLUX__NO_CASE, false, 0)(NAME, formula)
+#define FLUX__CHAIN_FLAG(NAME, ...) FLUX__CHAIN_HAS(FLUX__CHAINED_##NAME, FLUX__NO_CASE, false, 0),
+static const bool flux__chained[] = { FLUX__ELEMENTWISE(FLUX__CHAIN_FLAG) };
+#define FLUX__NO_CASE(NAME, formula)
 
 /* The loops of a compute type, by the rows of the table; F rows (floating point) have none for
    integers. */
@@ -591,6 +635,7 @@ typedef struct flux__section {
     flux__random_fn random;
     flux__adam_fn adam;
     flux__rows_fn rows;
+    flux__chain_fn chain;
     flux__hreduce_fn hmaxnum;             /* the maximum of rows without NaN */
     void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
     void (*add_wide)(double *sum, const float *x, int64_t n);

@@ -51,11 +51,12 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
     int64_t m = job->k->mnk[0], n = job->k->mnk[1];
     size_t size = job->k->operand[0].dtype == FLUX_F64 ? 8 : 4;
     const flux__cpu *c = (const flux__cpu *)job->k->ready;
-    int64_t rows = mb < c->tile ? mb : c->tile, cols = c->tile / rows;
+    const bool chain = c->chain.last >= 0;         /* runs the block as it is */
+    int64_t rows = mb < c->tile || chain ? mb : c->tile, cols = chain ? nb : c->tile / rows;
     /* parts of columns that are long are read and written where they are, one by one */
-    if (mb < m && rows >= 256) cols = 1;
+    if (mb < m && rows >= 256 && !chain) cols = 1;
     /* whole vectors, where several columns together make such */
-    for (int64_t even = 16; even > 1 && cols % 16; even /= 2)
+    for (int64_t even = 16; even > 1 && cols % 16 && !chain; even /= 2)
         if (cols >= even && rows * even % 16 == 0) {
             cols -= cols % even;
             break;
@@ -71,7 +72,7 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
             b.r0 = 0, b.rt = 1;
             b.product = (const char *)block + (size_t)(i + j * ld) * size;
             b.product_ld = ld;
-            flux__fetch_result(&b);
+            if (!chain) flux__fetch_result(&b);
             for (int p = 0; p < b.c->nphase; p++) {
                 flux__do_per_row(&b, p);
                 for (int l = 0; l < b.c->phase[p].n; l++) flux__do_line(&b, b.c->phase[p].line[l]);
@@ -79,23 +80,10 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
         }
 }
 
-/* Whether the program does nothing but store the product in a half format, and the same epilogue
-   for that: columns are stored one by one. */
+/* Whether the program does nothing but store the product in a half format. */
 static bool flux__stores_half(const flux__kernel *k) {
-    const flux__cpu *c = (const flux__cpu *)k->ready;
-    return k->nvalue == 2 && k->value[0].kind == FLUX__V_PRODUCT && k->value[0].out < 0 &&
-           k->value[1].kind == FLUX__V_ROUND && k->value[1].a == 0 && k->value[1].out >= 0 &&
-           c->store_rounds[1];
-}
-static void flux__epilogue_half(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb,
-                                int64_t nb, void *block, int64_t ld) {
-    const flux__job *job = (const flux__job *)ctx;
-    const flux__value *v = &job->k->value[1];
-    const int64_t m = job->k->mnk[0], n = job->k->mnk[1];
-    char *to = (char *)job->run->ptr[v->out] + 2 * (job->first + job->batch * m * n + j0 * m + i0);
-    (void)worker;
-    for (int64_t j = 0; j < nb; j++)
-        flux__store(v->dtype, to + 2 * j * m, 1, FLUX__F32C, (const float *)block + j * ld, mb);
+    const flux__chain *c = &((const flux__cpu *)k->ready)->chain;
+    return c->last >= 0 && c->steps == 0;
 }
 
 /* Whether the program does nothing but store the product as f32 or f64: then the product is

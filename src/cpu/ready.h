@@ -11,6 +11,7 @@
 #include "gemm_tasks.h"
 #include "backend.h"
 #include "rows.h"
+#include "chains.h"
 #include "windows.h"
 
 /* ---------------------------------------------------------------------- cpu/ready.h
@@ -32,13 +33,14 @@ static const flux__pattern flux__patterns[] = {
     { "count",   flux__match_count,    NULL,            flux__do_count, NULL },
     { "rows",    flux__match_rows,     flux__rows_uses, flux__do_rows,  NULL },
     { "adam",    flux__match_adam,     flux__adam_uses, flux__do_adam,  NULL },
+    { "chain",   flux__match_chain,    NULL,            flux__do_chain, NULL },
     { "windows", flux__match_windows,  NULL,            NULL,           flux__run_windows },
     { "copy",    flux__match_copy,     NULL,            NULL,           flux__run_copy }
 };
 
 /* Looks for each pattern at each line, and notes where it runs. */
 static void flux__find_patterns(flux__kernel *k, flux__cpu *c) {
-    c->rows.first = c->adam.last = -1;
+    c->rows.first = c->adam.last = c->chain.last = -1;
     for (size_t p = 0; p < sizeof flux__patterns / sizeof *flux__patterns; p++)
         for (int i = 0; i < k->nvalue; i++) {
             if (!flux__patterns[p].matches(k, c, i)) continue;
@@ -78,7 +80,7 @@ static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX_
    short columns, or what all rows have in common. */
 static bool flux__is_hoisted(const flux__kernel *k, const flux__cpu *c, int i) {
     const flux__axes *out = &c->outer_axes[c->axes_at[i]];
-    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer ||
+    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer || c->made[i] ||
         (c->inner > 1 && !(c->inner_first && c->resident))) return false;
     return c->inner_axes[c->axes_at[i]].nd == 1 &&
            (out->nd == 1 ? out->step[0] == 0 :
