@@ -1361,6 +1361,29 @@ TEST(rows_that_ascend_are_written_with_what_is_between) {
     CHECK(ascending > 50);
 }
 
+/* A chain's result may lie where an operand does: columns of any length, at each instruction set, with the operand of a
+   step first and second. */
+TEST(chains_may_lie_where_an_operand_does) {
+    const int was = flux__simd_known, best = levels();
+    for (int level = 0; level < best; level++) {
+        flux__atomic_store32(&flux__simd_known, level + 1);
+        for (int64_t rows = 4; rows < 200; rows++) {
+            static float x[200], other[200], y[200 + 16];
+            bool same = true;
+            for (int64_t i = 0; i < rows; i++) x[i] = (float)(i * i % 97), y[i] = other[i] = (float)(i * 7 % 31) + 0.5f;
+            const float by = 3;
+            const flux__chain_run r = { rows, 1, x, y, 0, 0, 3, { { FLUX__OP_SUB, true, true, y, 0 }, { FLUX__OP_MUL, false, false, &by, 0 },
+                                                                  { FLUX__OP_SUB, false, true, y, 0 } } };
+            for (int64_t i = rows; i < rows + 16; i++) y[i] = -7;
+            flux__section_for(rows)->chain(&r);
+            for (int64_t i = 0; i < rows; i++) same = same && y[i] == (other[i] - x[i]) * 3 - other[i];
+            for (int64_t i = rows; i < rows + 16; i++) same = same && y[i] == -7;
+            if (!CHECK(same)) fprintf(stderr, "  level %d, %lld rows\n", level, (long long)rows);
+        }
+    }
+    flux__atomic_store32(&flux__simd_known, was);
+}
+
 /* Convolutions with each instruction set, whose products of half formats differ. */
 TEST(half_convolutions_of_any_shape) {
     ONLY_ON_CPU();

@@ -27,18 +27,36 @@
 
 FLUX__BEGIN_HOT
 
-/* Prefetches the part of a result that a block of the epilogue will write, which is in no cache. */
+/* Prefetches the part of a result that a block of the epilogue will write, which is in no cache. A
+   chain prefetches as it goes. */
 static FLUX__INLINE void flux__fetch_result(const flux__block_run *b) {
     const flux__value *v = &b->k->value[b->k->nvalue - 1];
-    if (v->out < 0 || b->segments > 1) return;
+    if (v->out < 0 || b->segments > 1 || b->c->chain.last >= 0) return;
     const int64_t size = (int64_t)flux__dtypes[v->dtype].size;
     const char *to = (const char *)b->run->ptr[v->out] + b->o0 * size;
     for (int64_t i = 0; i < b->w * size; i += 64) { FLUX__PREFETCH_WRITE(to + i) }
 }
 
+/* Chooses the pieces of a block of mb x nb that the epilogue runs: all of it for a chain, which
+   needs no register; else as many rows of as many columns as fit one. */
+static void flux__epilogue_pieces(const flux__cpu *c, int64_t m, int64_t mb, int64_t nb,
+                                  int64_t *rows, int64_t *cols) {
+    *rows = mb, *cols = nb;
+    if (c->chain.last >= 0) return;
+    *rows = mb < c->tile ? mb : c->tile, *cols = c->tile / *rows;
+    /* parts of columns that are long are read and written where they are, one by one */
+    if (mb < m && *rows >= 256) *cols = 1;
+    /* whole vectors, where several columns together make such */
+    for (int64_t even = 16; even > 1 && *cols % 16; even /= 2)
+        if (*cols >= even && *rows * even % 16 == 0) {
+            *cols -= *cols % even;
+            break;
+        }
+}
+
 /* The epilogue of a product: runs the kernel's program over a finished block of C while it is
-   in the cache, in pieces that fit a register. block: mb x nb, rows from i0, columns from j0,
-   columns contiguous and ld apart. */
+   in the cache, in pieces. block: mb x nb, rows from i0, columns from j0, columns contiguous and ld
+   apart. */
 static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_t mb, int64_t nb,
                            void *block, int64_t ld) {
     flux__job *job = (flux__job *)ctx;
@@ -48,19 +66,9 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
         flux__atomic_store32(&job->failed, 1);
         return;
     }
-    int64_t m = job->k->mnk[0], n = job->k->mnk[1];
+    int64_t m = job->k->mnk[0], n = job->k->mnk[1], rows, cols;
     size_t size = job->k->operand[0].dtype == FLUX_F64 ? 8 : 4;
-    const flux__cpu *c = (const flux__cpu *)job->k->ready;
-    const bool chain = c->chain.last >= 0;         /* runs the block as it is */
-    int64_t rows = mb < c->tile || chain ? mb : c->tile, cols = chain ? nb : c->tile / rows;
-    /* parts of columns that are long are read and written where they are, one by one */
-    if (mb < m && rows >= 256 && !chain) cols = 1;
-    /* whole vectors, where several columns together make such */
-    for (int64_t even = 16; even > 1 && cols % 16 && !chain; even /= 2)
-        if (cols >= even && rows * even % 16 == 0) {
-            cols -= cols % even;
-            break;
-        }
+    flux__epilogue_pieces(b.c, m, mb, nb, &rows, &cols);
     for (int64_t j = 0; j < nb; j += cols)
         for (int64_t i = 0; i < mb; i += rows) {
             int64_t high = mb - i < rows ? mb - i : rows, wide = nb - j < cols ? nb - j : cols;
@@ -72,7 +80,7 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
             b.r0 = 0, b.rt = 1;
             b.product = (const char *)block + (size_t)(i + j * ld) * size;
             b.product_ld = ld;
-            if (!chain) flux__fetch_result(&b);
+            flux__fetch_result(&b);
             for (int p = 0; p < b.c->nphase; p++) {
                 flux__do_per_row(&b, p);
                 for (int l = 0; l < b.c->phase[p].n; l++) flux__do_line(&b, b.c->phase[p].line[l]);
