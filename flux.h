@@ -24515,9 +24515,7 @@ FLUX__END_COLD
    column by column in vector registers, from a finished block of the product to
    the tensor. A chain without a step stores a product in a half format.
 
-   Invariant: an element's result is that of the lines alone, bit by bit. Rows of
-   a column are taken as far as each operand goes on evenly, and columns as far
-   as they follow each other so.
+   Invariant: an element's result is that of the lines alone, bit by bit.
 
    Rejected: line by line over pieces in the first-level cache, as other kernels
    run (a norm behind a 1 x 1 convolution took a third as long as its product). */
@@ -24577,27 +24575,25 @@ static bool flux__match_chain(flux__kernel *k, flux__cpu *c, int line) {
 
 /* ---- the run */
 
-/* Finds the other operand of a step from a point on, where columns are m points apart, and lowers
-   the run's rows and columns to those for which it goes on evenly. */
-static void flux__chain_place(const flux__block_run *b, int step, int64_t point, int64_t m,
-                              flux__chain_run *r) {
-    flux__chain_step *s = &r->step[step];
+/* A step for the present block. Its other operand has an even step down a column and one from each
+   column of a matrix to the next, because of dims that are joined to columns each continues the one
+   before in it (flux__product_fits). */
+static flux__chain_step flux__chain_place(const flux__block_run *b, int step) {
     const int i = b->c->chain.step[step].other;
+    const int64_t *mn = b->k->mnk;
     const flux__value *v = &b->k->value[i < 0 ? 0 : i];
-    s->op = b->c->chain.step[step].op, s->first = b->c->chain.step[step].first;
-    s->at = i < 0 ? r->x : (const float *)b->at[i], s->along = false, s->next = 0;
-    if (i < 0 || v->kind == FLUX__V_NUMBER) return;
+    const void *at = i < 0 ? (const void *)b->product : b->at[i];
+    flux__chain_step s = { b->c->chain.step[step].op, b->c->chain.step[step].first, false,
+                           (const float *)at, 0 };
+    if (i < 0 || v->kind == FLUX__V_NUMBER) return s;
     const flux__axes *x = &b->c->outer_axes[b->c->axes_at[i]];
-    const int64_t run = x->dim[0], left = run - point % run;
-    s->at = (const float *)b->run->ptr[b->k->operand[v->operand].src] +
-            flux__value_offset(b->k, v) + flux__axes_at(x, point);
-    s->along = x->step[0] == 1;
-    s->next = x->nd > 1 && run == m ? x->step[1] : m * x->step[0];
-    if (x->nd == 1) return;
-    r->rows = flux__gemm_min(r->rows, left);
-    if (run != m) r->columns = flux__gemm_min(r->columns, run % m ? 1 : (left + m - 1) / m);
-    else if (x->nd > 2)
-        r->columns = flux__gemm_min(r->columns, x->dim[1] - point / run % x->dim[1]);
+    FLUX__ASSERT(x->nd == 1 || x->dim[0] % (mn[0] * mn[1]) == 0 ||
+                 (x->dim[0] == mn[0] && x->dim[1] % mn[1] == 0));
+    s.at = (const float *)b->run->ptr[b->k->operand[v->operand].src] + flux__value_offset(b->k, v) +
+           flux__axes_at(x, b->o0);
+    s.along = x->step[0] == 1;
+    s.next = x->nd > 1 && x->dim[0] == mn[0] ? x->step[1] : mn[0] * x->step[0];
+    return s;
 }
 
 /* Runs the steps for less rows than a vector of four has, by way of copies. */
@@ -24614,8 +24610,8 @@ static void flux__chain_few(flux__chain_run *r) {
     memcpy(y, r->y, (size_t)n * 4);
 }
 
-/* Runs the steps for rows and columns in which all operands go on evenly. */
-static void flux__chain_even(flux__chain_run *r) {
+/* Runs the steps for some rows of some columns. */
+static void flux__chain_rows(flux__chain_run *r) {
     flux__chain_run one = *r;
     if (r->rows >= 4) {
         flux__section_for(r->rows)->chain(r);
@@ -24639,7 +24635,7 @@ static void flux__chain_halves(flux__chain_run *r, int dtype, char *to, int64_t 
             some.rows = n, some.columns = 1, some.x += j * r->x_next + i, some.y = part;
             for (int s = 0; s < r->steps; s++)
                 some.step[s].at += j * r->step[s].next + (r->step[s].along ? i : 0);
-            if (r->steps) flux__chain_even(&some);
+            if (r->steps) flux__chain_rows(&some);
             flux__store(dtype, to + 2 * i, 1, FLUX__F32C, r->steps ? part : some.x, n);
         }
 }
@@ -24647,22 +24643,16 @@ static void flux__chain_halves(flux__chain_run *r, int dtype, char *to, int64_t 
 /* Runs a product's chain for the present block. */
 static void flux__do_chain(flux__block_run *b, int line) {
     const flux__value *v = &b->k->value[line];
-    const int64_t rows = b->product_rows, all = b->w * b->segments / rows,
-                  m = b->segments > 1 ? b->segment_step : rows;
+    const int64_t m = b->k->mnk[0];
     char *out = (char *)b->run->ptr[v->out];
     flux__chain_run r;
-    r.steps = b->c->chain.steps, r.x_next = b->product_ld, r.y_next = m;
-    for (int64_t j = 0; j < all; j += r.columns)
-        for (int64_t i = 0; i < rows; i += r.rows) {
-            const int64_t point = b->o0 + j * m + i;
-            r.x = (const float *)(const void *)b->product + j * b->product_ld + i;
-            r.y = (float *)(void *)out + point;
-            r.rows = rows - i, r.columns = i ? 1 : all - j;
-            for (int s = 0; s < r.steps; s++) flux__chain_place(b, s, point, m, &r);
-            if (r.rows < rows) r.columns = 1;
-            if (v->kind == FLUX__V_ROUND) flux__chain_halves(&r, v->dtype, out + 2 * point, m);
-            else flux__chain_even(&r);
-        }
+    r.x = (const float *)(const void *)b->product, r.x_next = b->product_ld;
+    r.y = (float *)(void *)out + b->o0, r.y_next = m;
+    r.rows = b->product_rows, r.columns = b->w * b->segments / r.rows;
+    r.steps = b->c->chain.steps;
+    for (int s = 0; s < r.steps; s++) r.step[s] = flux__chain_place(b, s);
+    if (v->kind == FLUX__V_ROUND) flux__chain_halves(&r, v->dtype, out + 2 * b->o0, m);
+    else flux__chain_rows(&r);
 }
 
 FLUX__END_LEAN

@@ -1433,7 +1433,7 @@ static int64_t chain_dice(int64_t n) {
     return (int64_t)((chain_state >> 33) % (uint64_t)n);
 }
 typedef struct chain_step { int op; bool first; flux_tensor *other; } chain_step;
-typedef struct chain { int product, steps; flux_tensor *a, *b; flux_dtype dtype; chain_step step[10]; } chain;
+typedef struct chain { int product, steps, kept; flux_tensor *a, *b; flux_dtype dtype; chain_step step[10]; } chain;
 
 static flux_tensor *chain_product(const chain *c) {
     if (c->product < 2) return flux_matmul(c->a, c->b);
@@ -1473,13 +1473,19 @@ static flux_tensor *chain_apply(flux_tensor *y, const chain_step *s) {
     flux_tensor *a = s->first ? s->other : y, *b = s->first ? y : s->other;
     return flux__arity[s->op] == 1 ? flux__elementwise(s->op, y, NULL, NULL) : flux__elementwise(s->op, a, b, NULL);
 }
-/* The whole chain at once, or each of its operations by itself. */
-static flux_tensor *chain_run(const chain *c, bool alone) {
+/* The whole chain at once, or each of its operations by itself; with the value before step `kept`, if there is such a step. */
+static flux_tensor *chain_run(const chain *c, bool alone, flux_tensor **kept) {
     flux_tensor *y = chain_product(c);
+    *kept = NULL;
     if (alone) y = flux_eval(y);
     if (flux_dtype_of(y) != FLUX_F32) y = flux_to_dtype(y, FLUX_F32);
-    for (int i = 0; i < c->steps; i++) y = alone ? flux_eval(chain_apply(flux_eval(y), &c->step[i])) : chain_apply(y, &c->step[i]);
-    return flux_eval(flux_to_dtype(y, c->dtype));
+    for (int i = 0; i < c->steps; i++) {
+        if (i == c->kept) *kept = y;
+        y = alone ? flux_eval(chain_apply(flux_eval(y), &c->step[i])) : chain_apply(y, &c->step[i]);
+    }
+    y = flux_to_dtype(y, c->dtype);
+    flux_tensor *both[] = { y, *kept };
+    return flux_eval_all(*kept ? 2 : 1, both) == 0 ? y : NULL;
 }
 static bool chain_same(flux_tensor *x, flux_tensor *y) {
     const double *a = (const double *)flux_data(flux_to_dtype(x, FLUX_F64)), *b = (const double *)flux_data(flux_to_dtype(y, FLUX_F64));
@@ -1499,20 +1505,21 @@ TEST(chains_have_the_bits_of_their_operations) {
         chain_operands(&c);
         const flux_shape s = flux_shape_of(chain_product(&c));
         c.dtype = chain_dice(4) ? FLUX_F32 : chain_dice(2) ? FLUX_BF16 : FLUX_F16;
-        c.steps = (int)chain_dice(6) + (chain_dice(10) ? 0 : 4);
+        c.steps = (int)chain_dice(6) + (chain_dice(10) ? 0 : 4), c.kept = chain_dice(3) ? -1 : (int)chain_dice(4);
         for (int i = 0; i < c.steps; i++) {
             c.step[i].op = ops[chain_dice(chain_dice(4) ? 12 : 13)], c.step[i].first = chain_dice(2);
             if (flux__arity[c.step[i].op] == 2) c.step[i].other = chain_other(s);
         }
         forget_plans();
         flux__atomic_store32(&flux__simd_known, n % (best + 1) + 1);
-        flux_tensor *y = chain_run(&c, false);
+        flux_tensor *kept, *want_kept, *shared_kept, *y = chain_run(&c, false, &kept);
         chains += have_pattern("chain");
-        flux_tensor *want = chain_run(&c, true);
+        flux_tensor *want = chain_run(&c, true, &want_kept);
         flux_threads(3);
-        flux_tensor *shared = chain_run(&c, false);
+        flux_tensor *shared = chain_run(&c, false, &shared_kept);
         flux_threads(1);
-        if (!CHECK(chain_same(y, want) && chain_same(shared, want)))
+        if (!CHECK(chain_same(y, want) && chain_same(shared, want)) ||
+            (kept && !CHECK(chain_same(kept, want_kept) && chain_same(shared_kept, want_kept))))
             fprintf(stderr, "  chain %d: product %d, %d operations, to %s\n", n, c.product, c.steps, flux_dtype_name(c.dtype));
     }
     flux__atomic_store32(&flux__simd_known, was);
