@@ -24546,7 +24546,7 @@ static bool flux__chain_add(const flux__kernel *k, flux__chain *c, int i, int to
     const bool two = v->b >= 0, first = two && v->a != top;
     const int other = !two ? -1 : first ? v->a : v->b;
     if (!flux__is_f32(k, i, v->op) || !flux__chained[v->op] || v->c >= 0 ||
-        c->steps == FLUX__CHAIN_STEPS || (first ? v->b : v->a) != top || other == top ||
+        c->steps == FLUX__CHAIN_STEPS || (first ? v->b : v->a) != top ||
         (two && !flux__chain_takes(k, other))) return false;
     c->step[c->steps].op = v->op, c->step[c->steps].other = other;
     c->step[c->steps++].first = first;

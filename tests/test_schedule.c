@@ -1439,18 +1439,27 @@ static flux_tensor *chain_product(const chain *c) {
     if (c->product < 2) return flux_matmul(c->a, c->b);
     return flux_conv(c->a, c->b, .pad = FLUX_SHAPE(c->b->dim[0] / 2, c->b->dim[0] / 2));
 }
+/* Random numbers of this shape, of which each matrix lies transposed in memory as often as not, if `transposes`. */
+static flux_tensor *chain_matrix(flux_shape s, bool transposes) {
+    flux_shape stored = s;
+    if (!transposes || chain_dice(2)) return flux_eval(flux_randn_with(s, FLUX_F32));
+    stored.dim[0] = s.dim[1], stored.dim[1] = s.dim[0];
+    flux_tensor *x = flux_eval(flux_randn_with(stored, FLUX_F32));
+    return s.ndim == 2 ? flux_permute(x, 1, 0) : flux_permute(x, 1, 0, 2);
+}
 /* The operands of a product: of two matrices, of batches of such, of a 1 x 1 or 3 x 3 convolution, which is large enough that what
-   stands behind it belongs to its kernel. */
+   stands behind it belongs to its kernel. A large k and few columns make inner products, whose last rows may be less than a vector. */
 static void chain_operands(chain *c) {
-    static const int64_t rows[] = { 40, 48, 49, 65, 100, 196, 784, 1001 }, columns[] = { 1, 2, 3, 12, 13, 64, 100 };
+    static const int64_t columns[] = { 1, 2, 3, 12, 13, 64, 100 };
     static const int products[] = { 0, 0, 0, 1, 1, 1, 2, 3 };
-    const int64_t m = rows[chain_dice(8)], k = 1 + chain_dice(40), w = 29 + chain_dice(9), batch = 1 + chain_dice(3);
+    const int64_t m = 40 + chain_dice(chain_dice(3) ? 40 : 1000), w = 29 + chain_dice(9), batch = 1 + chain_dice(3);
     c->product = products[chain_dice(8)];
     const int kind = c->product < 2 ? c->product : 2;
-    const int64_t size = c->product == 3 ? 3 : 1, n = kind < 2 ? columns[chain_dice(7)] : 262144 / (w * (w + 1) * batch) + 1;
-    const flux_shape a[] = { { 2, { m, k } }, { 3, { m, k, batch } }, { 4, { w, w + 1, k / 4 + 1, batch } } },
-                     b[] = { { 2, { k, n } }, { 3, { k, n, batch } }, { 4, { size, size, k / 4 + 1, n } } };
-    c->a = flux_eval(flux_randn_with(a[kind], FLUX_F32)), c->b = flux_eval(flux_randn_with(b[kind], FLUX_F32));
+    const int64_t size = c->product == 3 ? 3 : 1, n = kind < 2 ? columns[chain_dice(7)] : 262144 / (w * (w + 1) * batch) + 1,
+                  k = 1 + chain_dice(n < 4 ? 400 : 40);
+    const flux_shape a[] = { { 2, { m, k } }, { 3, { m, k, batch } }, { 4, { w, w + 1, k % 11 + 1, batch } } },
+                     b[] = { { 2, { k, n } }, { 3, { k, n, batch } }, { 4, { size, size, k % 11 + 1, n } } };
+    c->a = chain_matrix(a[kind], kind < 2), c->b = chain_matrix(b[kind], kind < 2);
     if (kind < 2 && !chain_dice(3)) c->a = flux_eval(flux_to_dtype(c->a, FLUX_BF16)), c->b = flux_eval(flux_to_dtype(c->b, FLUX_BF16));
 }
 /* A number, or a tensor that has each of these dims or 1; now and then with NaN and Inf, a view of a larger one, or permuted. */
@@ -1498,7 +1507,7 @@ TEST(chains_have_the_bits_of_their_operations) {
     static const int ops[] = { FLUX__OP_ADD, FLUX__OP_SUB, FLUX__OP_MUL, FLUX__OP_DIV, FLUX__OP_MAX2, FLUX__OP_MIN2, FLUX__OP_RELU,
                                FLUX__OP_RELU_BACKWARD, FLUX__OP_ADD, FLUX__OP_SUB, FLUX__OP_MUL, FLUX__OP_RELU, FLUX__OP_SQUARE };
     int chains = 0;
-    const int all = 300, was = flux__simd_known, best = flux__simd_detect();
+    const int all = 900, was = flux__simd_known, best = flux__simd_detect();
     for (int n = 0; n < all; n++) FLUX_SCOPE {
         chain c;
         memset((void *)&c, 0, sizeof c);
