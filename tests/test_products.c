@@ -333,24 +333,30 @@ TEST(a_vector_is_as_a_column_of_a_matrix) {
             }
 }
 
-/* A large matrix whose columns are some pages apart is read some pages at a time, with the same bits as where they lie otherwise. */
-TEST(a_matrix_is_read_by_pages) {
-    static const int64_t columns[] = { 2, 3, 8, 13, 31, 96 }, inners[] = { 523, 1300 };
+/* A large matrix that is multiplied by few columns is read in its own order (flux__gemm_stream), with the same bits as where so many
+   columns are multiplied that it is not: on any number of threads, with rows that are no whole tiles or vectors, as a part of a larger
+   matrix, with an epilogue. */
+TEST(a_large_matrix_is_read_in_its_own_order) {
+    static const int64_t columns[] = { 2, 3, 8, 13, 31, 96, 150, 287 }, sizes[] = { 1024, 1003, 256, 300, 768, 517 };
     if (test_device.backend) SKIP("about sums on the CPU");
-    for (int of = 0; of < 24; of++) FLUX_SCOPE {
+    for (int of = 0; of < 48; of++) FLUX_SCOPE {
         if (test_left_out(of, 7)) continue;
-        const bool f64 = of & 1, epilogue = of & 2;
-        const int64_t step = f64 ? 512 : 1024, n = columns[of / 4], k = inners[(of / 4 + of / 2) % 2], rows = of % 3 ? step : step - 21;
-        flux_tensor *a = flux_eval(flux_randn_with(FLUX_SHAPE(step, k), f64 ? FLUX_F64 : FLUX_F32));
-        flux_tensor *b = flux_eval(flux_randn_with(FLUX_SHAPE(k, n), f64 ? FLUX_F64 : FLUX_F32));
-        flux_tensor *bias = flux_eval(flux_randn_with(FLUX_SHAPE(rows), f64 ? FLUX_F64 : FLUX_F32));
-        flux_tensor *in[2] = { a, flux_eval(flux_pad(a, 0, 0, 16)) }, *out[2];
-        for (int i = 0; i < 2; i++) {
-            out[i] = flux_matmul(flux_slice(in[i], 0, 0, rows), b);
+        const bool f64 = of % 3 == 1, epilogue = of & 2;
+        const flux_dtype dtype = f64 ? FLUX_F64 : FLUX_F32;
+        const int64_t rows = sizes[of % 6], n = columns[of / 6], k = (1 << 20) / (rows * (f64 ? 8 : 4)) + 1 + of % 5 * 300;
+        const size_t bytes = (size_t)(rows * n) * (f64 ? 8 : 4);
+        flux_tensor *a = flux_slice(flux_eval(flux_randn_with(FLUX_SHAPE(rows + of % 4 * 7, k), dtype)), 0, 0, rows);
+        flux_tensor *b = flux_eval(flux_randn_with(FLUX_SHAPE(k, 400), dtype)), *bias = flux_eval(flux_randn_with(FLUX_SHAPE(rows), dtype));
+        flux_tensor *few = flux_eval(flux_copy(flux_slice(b, 1, 0, n))), *out[3];
+        for (int i = 0; i < 3; i++) {
+            flux_threads(i == 2 ? 3 : 1);
+            out[i] = flux_matmul(a, i ? few : b);
             if (epilogue) out[i] = flux_relu(flux_add(out[i], bias));
+            flux_eval(out[i]);
         }
-        const void *got = flux_data(out[0]), *want = flux_data(out[1]);
-        CHECK(got && want && !memcmp(got, want, (size_t)(rows * n) * (f64 ? 8 : 4)));
+        flux_threads(1);
+        const void *want = flux_data(flux_slice(out[0], 1, 0, n)), *got = flux_data(out[1]), *shared = flux_data(out[2]);
+        CHECK(want && got && shared && !memcmp(got, want, bytes) && !memcmp(shared, want, bytes));
     }
 }
 

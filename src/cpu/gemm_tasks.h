@@ -86,7 +86,9 @@ typedef struct flux__gemm_task {          /* one block of C */
 /* bytes of A that are read in place at a time: as many again are being prefetched into the
    second-level cache */
 #define FLUX__GEMM_BLOCK (1 << 17)
-#define FLUX__GEMM_STREAM 2048  /* bytes of a column of A that flux__gemm_stream reads at a time */
+/* flux__gemm_stream reads so many bytes of A at a time, and so many of a column at most */
+#define FLUX__GEMM_PART (64 << 10)
+#define FLUX__GEMM_STREAM 2048
 #define FLUX__GEMM_PLACES_MOST 800        /* most places of flux__gemm_direct: a chunk's points */
 #define FLUX__GEMM_FEW 64  /* most columns for which inner-product kernels are considered */
 /* elements of C that the epilogue is given at a time, unless one panel of B makes more */
@@ -293,26 +295,66 @@ static int64_t flux__gemm_nr(int64_t n, int64_t most) {
     return n;
 }
 
-/* Multiplies the first `end` rows at hand with all columns of B where A's columns would fall into
-   few sets of a cache: they are read as they lie in memory, some pages at a time, and their sums
-   wait in t->edge. */
+/* What flux__gemm_stream prefetches beside the kernels' products: some columns of A, `run` bytes of
+   each, `step` bytes apart. Each call of a kernel prefetches `share` bytes, from byte `at` of
+   `column` on, so that memory is asked for evenly. share 0: nothing. */
+typedef struct flux__gemm_ahead_of {
+    const char *column;
+    int64_t at, run, step, share;
+} flux__gemm_ahead_of;
+
+/* What comes after the columns of a chunk before column l and n rows from row r on, whose product
+   is made by `calls` calls of a kernel: the next columns, else the next rows, else what
+   flux__gemm_ahead found. Where B has few columns a call would have to prefetch more than it
+   multiplies, and the processor's own prefetcher is fast enough. */
+static flux__gemm_ahead_of flux__gemm_stream_ahead(const flux__gemm_task *t, int64_t r, int64_t n,
+                                                   int64_t l, int64_t end, int64_t calls) {
+    const flux__gemm_plan *p = t->plan;
+    const int64_t size = p->size, later = r + n;
+    flux__gemm_ahead_of x = { t->next, 0, flux__gemm_min(t->lines * 64, FLUX__GEMM_STREAM),
+                              p->a_col * size, 0 };
+    if (l < t->kb || later < end) {
+        const bool down = l >= t->kb;
+        const int64_t row = t->i0 + t->i + (down ? later : r), column = t->k0 + (down ? 0 : l);
+        x.column = p->a + (row + column * p->a_col) * size;
+        x.run = down ? flux__gemm_min(n, end - later) * size : n * size;
+    }
+    const int64_t left = l < t->kb ? t->kb - l : t->kb;
+    if (t->nb > p->set->columns && x.column && x.run > 0)
+        x.share = x.run * flux__gemm_min(left, FLUX__GEMM_PART / x.run) / calls + 1;
+    return x;
+}
+
+/* Multiplies the first `end` rows at hand with all columns of B where A is large and B has few
+   columns: A is read in the order in which it lies in memory, some pages at a time, while what
+   comes next is prefetched, and sums wait in t->edge. Without a second panel of B A is read once,
+   by as many streams as a processor's prefetcher follows. */
 static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
     const flux__gemm_plan *p = t->plan;
-    const int64_t size = p->size, tall = 2 * p->set->lanes, ld = FLUX__GEMM_STREAM / size + tall;
+    const int64_t size = p->size, tall = 2 * p->set->lanes, ld = FLUX__GEMM_STREAM / size + tall,
+                  panels = (t->nb + p->set->columns - 1) / p->set->columns,
+                  pieces = (end * size + FLUX__GEMM_STREAM - 1) / FLUX__GEMM_STREAM,
+                  piece = flux__gemm_split(end, pieces, tall);
     int64_t r, l, j, i, n, nr, some, b_row, b_col;
     for (r = 0; r < end; r += n) {
-        n = flux__gemm_min(end - r, FLUX__GEMM_STREAM / size);
+        n = flux__gemm_min(end - r, piece);
         for (l = 0; l < t->kb; l += some) {
-            some = flux__gemm_min(t->kb - l, 32);
+            some = flux__gemm_min(t->kb - l, panels > 1 ? FLUX__GEMM_PART / (n * size) : 32);
+            flux__gemm_ahead_of x =
+                flux__gemm_stream_ahead(t, r, n, l + some, end, n / tall * panels);
             for (j = 0; j < t->nb; j += nr) {
                 nr = flux__gemm_nr(t->nb - j, p->set->columns);
                 const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
                 const char *b = flux__gemm_b(t, j, nr, &b_row, &b_col) + l * b_row * size,
                            *a = p->a + (t->i0 + t->i + r + (t->k0 + l) * p->a_col) * size;
-                for (i = 0; i < n; i += tall)
+                for (i = 0; i < n; i += tall) {
                     kernel(some, a + i * size, p->a_col, b, b_row, b_col,
                            t->edge + (i + j * ld) * size, ld,
-                           l > 0 ? FLUX__GEMM_GO_ON : FLUX__GEMM_NEW, a, 0);
+                           l > 0 ? FLUX__GEMM_GO_ON : FLUX__GEMM_NEW,
+                           x.share ? x.column + x.at : a, (x.share + some - 1) / some);
+                    x.at += x.share;
+                    for (; x.share && x.at >= x.run; x.at -= x.run) x.column += x.step;
+                }
             }
         }
         flux__gemm_add_tile(size, t->block + (t->i + r) * size, t->ld, t->edge, ld, n, t->nb,
@@ -374,7 +416,7 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
         return end;
     }
     if (p->stream) {
-        if (j == 0) flux__gemm_stream(t, end);
+        if (j == 0 && end > 0) flux__gemm_stream(t, end);
         return end;
     }
     if (p->direct) {
