@@ -5115,12 +5115,12 @@ static void flux__cpuid(unsigned leaf, unsigned part, unsigned *r) {
     r[0] = r[1] = r[2] = r[3] = 0;
 #if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
     int v[4];
-    __cpuidex(v, 0, 0);
+    __cpuidex(v, (int)(leaf & 0x80000000u), 0);
     if ((unsigned)v[0] < leaf) return;
     __cpuidex(v, (int)leaf, (int)part);
     memcpy(r, v, sizeof v);
 #elif FLUX__X86
-    if ((unsigned)__get_cpuid_max(0, NULL) >= leaf)
+    if ((unsigned)__get_cpuid_max(leaf & 0x80000000u, NULL) >= leaf)
         __cpuid_count(leaf, part, r[0], r[1], r[2], r[3]);
 #else
     (void)leaf, (void)part;
@@ -5195,6 +5195,26 @@ FLUX__UNUSED static int flux__simd(void) {
         flux__atomic_store32(&flux__simd_known, level + 1);
     }
     return level;
+}
+
+/* The ways of the first-level data cache, by CPUID's description of it: how many lines with the same
+   lower address bits it keeps. 4 if this describes another cache or none. */
+FLUX__UNUSED static int flux__ways_of(const unsigned *leaf) {
+    return (leaf[0] & 31) == 1 && (leaf[0] >> 5 & 7) == 1 ? (int)(leaf[1] >> 22) + 1 : 4;
+}
+
+static int flux__l1_known;                /* atomic: flux__l1_ways, or 0 before it was asked */
+
+/* The same of this machine. */
+FLUX__UNUSED static int flux__l1_ways(void) {
+    int ways = flux__atomic_load32(&flux__l1_known);
+    if (ways) return ways;
+    unsigned leaf[4];
+    flux__cpuid(4, 0, leaf);                                    /* Intel's; AMD's is zeros */
+    if (!(leaf[0] & 31)) flux__cpuid(0x8000001du, 0, leaf);     /* AMD's, of the same form */
+    ways = flux__ways_of(leaf);
+    flux__atomic_store32(&flux__l1_known, ways);
+    return ways;
 }
 
 /* ---------------- signals */
@@ -21648,14 +21668,15 @@ static bool flux__gemm_inner_all(flux__gemm_plan *p, bool flip, int64_t threads)
     return true;
 }
 
-/* Decides whether to pack A and B. Measured: B is fine in place until its columns (or its rows,
-   if these are contiguous) fall into one set of the cache. A is fine in place until it is
-   larger than the second-level cache or each of its columns is on a page of its own, and it is
-   read very often; or often, if its columns fall into one set or kernels pack it. In place A is
-   read some tiles at a time: all columns of B are multiplied by these, while the next ones are
-   prefetched. A large one that is read less often comes from memory, which gives it fastest in its
-   own order (flux__gemm_stream: 768 x 768 by 64 columns 1.3 times as fast, 512 x 2048 by 49 twice),
-   unless a thread's part of a column is short. */
+/* Decides whether to pack A and B. Measured: B is fine in place until its columns (or its rows, if
+   these are contiguous) fall into one set of the cache; columns even then, if the set has a way for
+   each of a tile's and A has few rows (64 x 2048 by 512 columns took 1.3 times as long with a copy
+   of B, 256 rows 1.05 to 1.1). A is fine in place until it is larger than the second-level cache or
+   each of its columns is on a page of its own, and it is read very often; or often, if its columns
+   fall into one set or kernels pack it. In place A is read some tiles at a time: all columns of B
+   are multiplied by these, while the next ones are prefetched. A large one that is read less often
+   comes from memory, which gives it fastest in its own order (flux__gemm_stream: 768 x 768 by 64
+   columns 1.3 times as fast, 512 x 2048 by 49 twice), unless a thread has few rows of it. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
     /* narrow tiles read A twice as often, and use less of a cache line of B's rows */
@@ -21665,7 +21686,10 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
                  (often && p->m * p->k * p->size >= 32 << 10);
     bool many = p->columns > (packs || a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
-    bool crowded = p->rows > 2 * p->set->lanes &&
+    /* the rows of A that make up for a copy of B */
+    const bool fits = p->b_row == 1 && flux__l1_ways() >= p->set->columns;
+    int64_t repays = (fits ? 16 : 2) * p->set->lanes;
+    bool crowded = p->rows > repays &&
                    b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
     p->vector = p->n == 1 && !p->copy_a && p->set->vector;

@@ -389,6 +389,32 @@ TEST(instruction_set_of_any_processor) {
         }
 }
 
+/* Leaf 4 of an Intel Sapphire Rapids, leaf 0x8000001D of an AMD Zen 4 (48 KB of 12 ways, 32 KB of 8), an instruction cache, no cache. */
+TEST(ways_of_the_first_level_cache) {
+    static const unsigned leaves[4][4] = { { 0xfc004121u, 0x02c0003fu, 63, 0 }, { 0x00004121u, 0x01c0003fu, 63, 0 },
+                                           { 0xfc004122u, 0x01c0003fu, 63, 0 }, { 0, 0, 0, 0 } };
+    static const int ways[4] = { 12, 8, 4, 4 };
+    for (int i = 0; i < 4; i++) CHECK(flux__ways_of(leaves[i]) == ways[i]);
+    CHECK(flux__l1_ways() >= 1 && flux__l1_ways() == flux__l1_ways());
+}
+/* A product has the same bits whether its right operand, whose columns fall into one set of a cache, is copied or not. */
+TEST(products_do_not_depend_on_the_ways_of_a_cache) {
+    ONLY_ON_CPU();
+    static const int64_t rows[] = { 33, 49, 64, 200, 300 };
+    const int was = flux__l1_ways();
+    for (int i = 0; i < 10; i++) FLUX_SCOPE {
+        const flux_dtype dtype = i < 5 ? FLUX_F32 : FLUX_F64;
+        const int64_t m = rows[i % 5], k = i < 5 ? 1024 : 512, n = 70;
+        flux_tensor *a = flux_eval(flux_randn_with(FLUX_SHAPE(m, k), dtype)), *b = flux_eval(flux_randn_with(FLUX_SHAPE(k, n), dtype));
+        flux__atomic_store32(&flux__l1_known, 4);
+        flux_tensor *copied = flux_eval(flux_matmul(a, b));
+        flux__atomic_store32(&flux__l1_known, 16);
+        flux_tensor *there = flux_eval(flux_matmul(a, b));
+        CHECK(copied && there && !memcmp(flux_data(copied), flux_data(there), (size_t)(m * n) * flux_dtype_size(dtype)));
+    }
+    flux__atomic_store32(&flux__l1_known, was);
+}
+
 #if defined __linux__ && FLUX__X86
 TEST(instruction_set_is_what_the_system_says) {
     static const char *const flag[] = { " avx2 ", " avx512dq ", " avx512_bf16 ", " amx_bf16 " };

@@ -285,12 +285,12 @@ static void flux__cpuid(unsigned leaf, unsigned part, unsigned *r) {
     r[0] = r[1] = r[2] = r[3] = 0;
 #if FLUX__X86 && defined(_MSC_VER) && !defined(__clang__)
     int v[4];
-    __cpuidex(v, 0, 0);
+    __cpuidex(v, (int)(leaf & 0x80000000u), 0);
     if ((unsigned)v[0] < leaf) return;
     __cpuidex(v, (int)leaf, (int)part);
     memcpy(r, v, sizeof v);
 #elif FLUX__X86
-    if ((unsigned)__get_cpuid_max(0, NULL) >= leaf)
+    if ((unsigned)__get_cpuid_max(leaf & 0x80000000u, NULL) >= leaf)
         __cpuid_count(leaf, part, r[0], r[1], r[2], r[3]);
 #else
     (void)leaf, (void)part;
@@ -365,6 +365,26 @@ FLUX__UNUSED static int flux__simd(void) {
         flux__atomic_store32(&flux__simd_known, level + 1);
     }
     return level;
+}
+
+/* The ways of the first-level data cache, by CPUID's description of it: how many lines with the same
+   lower address bits it keeps. 4 if this describes another cache or none. */
+FLUX__UNUSED static int flux__ways_of(const unsigned *leaf) {
+    return (leaf[0] & 31) == 1 && (leaf[0] >> 5 & 7) == 1 ? (int)(leaf[1] >> 22) + 1 : 4;
+}
+
+static int flux__l1_known;                /* atomic: flux__l1_ways, or 0 before it was asked */
+
+/* The same of this machine. */
+FLUX__UNUSED static int flux__l1_ways(void) {
+    int ways = flux__atomic_load32(&flux__l1_known);
+    if (ways) return ways;
+    unsigned leaf[4];
+    flux__cpuid(4, 0, leaf);                                    /* Intel's; AMD's is zeros */
+    if (!(leaf[0] & 31)) flux__cpuid(0x8000001du, 0, leaf);     /* AMD's, of the same form */
+    ways = flux__ways_of(leaf);
+    flux__atomic_store32(&flux__l1_known, ways);
+    return ways;
 }
 
 /* ---------------- signals */

@@ -2,6 +2,7 @@
 #define FLUX__CPU_GEMM_PLAN_H
 #include "../base/platform.h"
 #include "../base/threads.h" /* flux__atomic_load32, flux__atomic_store32 */
+#include "../base/system.h"
 #include "../base/errors.h"
 #include "../base/workers.h"
 #include "../schedule/analysis.h"
@@ -211,14 +212,15 @@ static bool flux__gemm_inner_all(flux__gemm_plan *p, bool flip, int64_t threads)
     return true;
 }
 
-/* Decides whether to pack A and B. Measured: B is fine in place until its columns (or its rows,
-   if these are contiguous) fall into one set of the cache. A is fine in place until it is
-   larger than the second-level cache or each of its columns is on a page of its own, and it is
-   read very often; or often, if its columns fall into one set or kernels pack it. In place A is
-   read some tiles at a time: all columns of B are multiplied by these, while the next ones are
-   prefetched. A large one that is read less often comes from memory, which gives it fastest in its
-   own order (flux__gemm_stream: 768 x 768 by 64 columns 1.3 times as fast, 512 x 2048 by 49 twice),
-   unless a thread's part of a column is short. */
+/* Decides whether to pack A and B. Measured: B is fine in place until its columns (or its rows, if
+   these are contiguous) fall into one set of the cache; columns even then, if the set has a way for
+   each of a tile's and A has few rows (64 x 2048 by 512 columns took 1.3 times as long with a copy
+   of B, 256 rows 1.05 to 1.1). A is fine in place until it is larger than the second-level cache or
+   each of its columns is on a page of its own, and it is read very often; or often, if its columns
+   fall into one set or kernels pack it. In place A is read some tiles at a time: all columns of B
+   are multiplied by these, while the next ones are prefetched. A large one that is read less often
+   comes from memory, which gives it fastest in its own order (flux__gemm_stream: 768 x 768 by 64
+   columns 1.3 times as fast, 512 x 2048 by 49 twice), unless a thread has few rows of it. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
     /* narrow tiles read A twice as often, and use less of a cache line of B's rows */
@@ -228,7 +230,10 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
                  (often && p->m * p->k * p->size >= 32 << 10);
     bool many = p->columns > (packs || a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
-    bool crowded = p->rows > 2 * p->set->lanes &&
+    /* the rows of A that make up for a copy of B */
+    const bool fits = p->b_row == 1 && flux__l1_ways() >= p->set->columns;
+    int64_t repays = (fits ? 16 : 2) * p->set->lanes;
+    bool crowded = p->rows > repays &&
                    b_step % (p->b_row == 1 ? 4096 : 256 * p->set->lanes) == 0;
     p->copy_a = p->a_row != 1 || (apart && many);
     p->vector = p->n == 1 && !p->copy_a && p->set->vector;
