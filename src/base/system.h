@@ -367,8 +367,8 @@ FLUX__UNUSED static int flux__simd(void) {
     return level;
 }
 
-/* The ways of the first-level data cache, by CPUID's description of it: how many lines with the same
-   lower address bits it keeps. 4 if this describes another cache or none. */
+/* The ways of the first-level data cache, by CPUID's description of it: how many lines with the
+   same lower address bits it keeps. 4 if this describes another cache or none. */
 FLUX__UNUSED static int flux__ways_of(const unsigned *leaf) {
     return (leaf[0] & 31) == 1 && (leaf[0] >> 5 & 7) == 1 ? (int)(leaf[1] >> 22) + 1 : 4;
 }
