@@ -21686,7 +21686,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     bool packs = flux__gemm_packs_a(p, p->columns);
     bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64) ||
                  (often && p->m * p->k * p->size >= 32 << 10);
-    bool many = p->columns > (packs || a_step % 2048 == 0 ? 8 : often ? 24 : 48) * p->set->columns;
+    bool many = p->columns > (packs || a_step % 2048 == 0 ? 8 : 24) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     /* the rows of A that make up for a copy of B */
     const bool fits = p->b_row == 1 && flux__l1_ways() >= p->set->columns;
