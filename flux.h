@@ -20581,20 +20581,20 @@ static int64_t flux__gemm_nr(int64_t n, int64_t most) {
 /* What flux__gemm_stream prefetches beside the kernels' products: some columns of A, `run` bytes of
    each, `step` bytes apart. Each call of a kernel prefetches `share` bytes, from byte `at` of
    `column` on, so that memory is asked for evenly. share 0: nothing. */
-typedef struct flux__gemm_ahead_of {
+typedef struct flux__gemm_prefetch {
     const char *column;
     int64_t at, run, step, share;
-} flux__gemm_ahead_of;
+} flux__gemm_prefetch;
 
 /* What comes after the columns of a chunk before column l and n rows from row r on, whose product
    is made by `calls` calls of a kernel: the next columns, else the next rows, else what
    flux__gemm_ahead found. Where B has few columns a call would have to prefetch more than it
    multiplies, and the processor's own prefetcher is fast enough. */
-static flux__gemm_ahead_of flux__gemm_stream_ahead(const flux__gemm_task *t, int64_t r, int64_t n,
-                                                   int64_t l, int64_t end, int64_t calls) {
+static flux__gemm_prefetch flux__gemm_stream_next(const flux__gemm_task *t, int64_t r, int64_t n,
+                                                  int64_t l, int64_t end, int64_t calls) {
     const flux__gemm_plan *p = t->plan;
     const int64_t size = p->size, later = r + n;
-    flux__gemm_ahead_of x = { t->next, 0, flux__gemm_min(t->lines * 64, FLUX__GEMM_STREAM),
+    flux__gemm_prefetch x = { t->next, 0, flux__gemm_min(t->lines * 64, FLUX__GEMM_STREAM),
                               p->a_col * size, 0 };
     if (l < t->kb || later < end) {
         const bool down = l >= t->kb;
@@ -20603,7 +20603,7 @@ static flux__gemm_ahead_of flux__gemm_stream_ahead(const flux__gemm_task *t, int
         x.run = down ? flux__gemm_min(n, end - later) * size : n * size;
     }
     const int64_t left = l < t->kb ? t->kb - l : t->kb;
-    if (t->nb > p->set->columns && x.column && x.run > 0)
+    if (calls > n / (2 * p->set->lanes) && x.column && x.run > 0)
         x.share = x.run * flux__gemm_min(left, FLUX__GEMM_PART / x.run) / calls + 1;
     return x;
 }
@@ -20615,16 +20615,16 @@ static flux__gemm_ahead_of flux__gemm_stream_ahead(const flux__gemm_task *t, int
 static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
     const flux__gemm_plan *p = t->plan;
     const int64_t size = p->size, tall = 2 * p->set->lanes, ld = FLUX__GEMM_STREAM / size + tall,
-                  panels = (t->nb + p->set->columns - 1) / p->set->columns,
                   pieces = (end * size + FLUX__GEMM_STREAM - 1) / FLUX__GEMM_STREAM,
                   piece = flux__gemm_split(end, pieces, tall);
-    int64_t r, l, j, i, n, nr, some, b_row, b_col;
+    int64_t r, l, j, i, n, nr, some, b_row, b_col, panels = 0;
+    for (j = 0; j < t->nb; j += flux__gemm_nr(t->nb - j, p->set->columns)) panels++;
     for (r = 0; r < end; r += n) {
         n = flux__gemm_min(end - r, piece);
         for (l = 0; l < t->kb; l += some) {
             some = flux__gemm_min(t->kb - l, panels > 1 ? FLUX__GEMM_PART / (n * size) : 32);
-            flux__gemm_ahead_of x =
-                flux__gemm_stream_ahead(t, r, n, l + some, end, n / tall * panels);
+            flux__gemm_prefetch x =
+                flux__gemm_stream_next(t, r, n, l + some, end, n / tall * panels);
             for (j = 0; j < t->nb; j += nr) {
                 nr = flux__gemm_nr(t->nb - j, p->set->columns);
                 const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
