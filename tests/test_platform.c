@@ -389,12 +389,12 @@ TEST(instruction_set_of_any_processor) {
         }
 }
 
-/* Leaf 4 of an Intel Sapphire Rapids, leaf 0x8000001D of an AMD Zen 4 (48 KB of 12 ways, 32 KB of 8), an instruction cache, no cache. */
+/* Leaf 4 of an Intel Sapphire Rapids, leaf 0x8000001D of an AMD Zen 4 (48 KB of 12 ways, 32 KB of 8), an instruction cache, a second level, none. */
 TEST(ways_of_the_first_level_cache) {
-    static const unsigned leaves[4][4] = { { 0xfc004121u, 0x02c0003fu, 63, 0 }, { 0x00004121u, 0x01c0003fu, 63, 0 },
-                                           { 0xfc004122u, 0x01c0003fu, 63, 0 }, { 0, 0, 0, 0 } };
-    static const int ways[4] = { 12, 8, 4, 4 };
-    for (int i = 0; i < 4; i++) CHECK(flux__ways_of(leaves[i]) == ways[i]);
+    static const unsigned leaves[5][4] = { { 0xfc004121u, 0x02c0003fu, 63, 0 }, { 0x00004121u, 0x01c0003fu, 63, 0 },
+                                           { 0xfc004122u, 0x01c0003fu, 63, 0 }, { 0xfc004141u, 0x01c0003fu, 63, 0 }, { 0, 0, 0, 0 } };
+    static const int ways[5] = { 12, 8, 4, 4, 4 };
+    for (int i = 0; i < 5; i++) CHECK(flux__ways_of(leaves[i]) == ways[i]);
     CHECK(flux__l1_ways() >= 1 && flux__l1_ways() == flux__l1_ways());
 }
 /* A product has the same bits whether its right operand, whose columns fall into one set of a cache, is copied or not. */
