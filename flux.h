@@ -315,7 +315,7 @@
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
-                winograd conv_amx product_operands rows chains whole windows ready half_products
+                winograd conv_amx product_operands rows chains whole windows pooling ready half_products
                 shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
@@ -17231,9 +17231,10 @@ static void FLUX__F(add_wide)(double *sum, const float *x, int64_t n) {         
    flux__join_order. With g, the places of the maxima are found, the first of equals or the first
    NaN, and g[i] goes there, 0 elsewhere, or with add nothing: of paired windows, elements w and
    w + 1 to d[w][i * 2]; of others, a single row, to line l, d[l][i + at[w]], for the elements w =
-   which[first[l]] ... . The lines are as long as said, and up to 15 are written behind their ends;
-   g is 0 and y, which gets the places, is there up to 16 before the first window and 32 behind the
-   last. next: from row to row in x, g, and y or d. */
+   which[first[l]] ... . The lines are as long as said, and up to 31 are written behind their ends;
+   g is 0 and y, which gets the places, is there up to 16 before the first window and 48 behind the
+   last. Without rows and y, g[i] goes to all elements of a window. next: from row to row in x, g,
+   and y or d. */
 #define FLUX__WINDOW 64                   /* elements of a window, at most */
 typedef struct flux__pooled {
     int64_t windows, rows, next[3], length[FLUX__WINDOW], at[FLUX__WINDOW];
@@ -17263,52 +17264,118 @@ FLUX__FN(pool_sum)(const flux__pooled *p, int64_t i, int step) {                
     if (n - w == 1) s[3] = s[3] + FLUX__F(pool_at)(p->x[w] + i, step);                               \
     return (s[0] + s[2]) + (s[1] + s[3]);                                                            \
 }                                                                                                    \
-/* the maximum or, with g, its w; a sum is NaN if an element is */                                   \
-FLUX__FN(pool_max)(const flux__pooled *p, int64_t i, int step) {                                     \
-    FLUX__V best = FLUX__F(pool_at)(p->x[0] + i, step), at = FLUX__K(0), v, sum = best;              \
-    for (int w = 1; w < p->n && !p->g; w++)                                                          \
-        v = FLUX__F(pool_at)(p->x[w] + i, step), sum = sum + v, best = FLUX__MAX(v, best);           \
-    if (!p->g && FLUX__ALL(sum == sum)) return best;                                                 \
-    best = FLUX__F(pool_at)(p->x[0] + i, step);                                                      \
-    for (int w = 1; w < p->n; w++) {                                                                 \
-        v = FLUX__F(pool_at)(p->x[w] + i, step);                                                     \
+/* the place of the maximum, or with `value` the maximum itself, of any numbers */                   \
+FLUX__FN(pool_find)(const flux__pooled *p, int64_t i, int step, bool value) {                        \
+    FLUX__V best = FLUX__F(pool_at)(p->x[0] + i, step), at = FLUX__K(0), v;                          \
+    const float *const *x = p->x;                                                                    \
+    for (int w = 1, n = p->n; w < n; w++) {                                                          \
+        v = FLUX__F(pool_at)(x[w] + i, step);                                                        \
         at = FLUX__IF((v > best) | ((v != v) & (best == best)), FLUX__K(w), at);                     \
         best = FLUX__IF((v > best) | ((v != v) & (best == best)), v, best);                          \
     }                                                                                                \
-    return p->g ? at : best;                                                                         \
+    return value ? best : at;                                                                        \
 }                                                                                                    \
+/* The maxima of two vectors of windows, from i and from k on, or with g their places, the first of  \
+   equals. A sum is NaN if an element is, or if there are both infinities. */                        \
+static FLUX__INLINE void FLUX__F(pool_max)(const flux__pooled *p, int64_t i, int64_t k, int step,    \
+                                           FLUX__V *y) {                                             \
+    const float *const *x = p->x, *const *end = x + p->n;                                            \
+    const bool find = p->g != NULL;                                                                  \
+    FLUX__V a = FLUX__F(pool_at)(*x + i, step), b = FLUX__F(pool_at)(*x + k, step), v, w,            \
+            s = a, t = b, at;                                                                        \
+    while (++x < end) {                                                                              \
+        v = FLUX__F(pool_at)(*x + i, step), w = FLUX__F(pool_at)(*x + k, step);                      \
+        s = s + v, t = t + w, a = FLUX__MAX(v, a), b = FLUX__MAX(w, b);                              \
+    }                                                                                                \
+    s = s + t, y[0] = a, y[1] = b;                                                                   \
+    if (!FLUX__ALL(s == s)) {                                                                        \
+        y[0] = FLUX__F(pool_find)(p, i, step, !find), y[1] = FLUX__F(pool_find)(p, k, step, !find);  \
+        return;                                                                                      \
+    }                                                                                                \
+    if (!find) return;                                                                               \
+    for (at = y[0] = y[1] = FLUX__K(p->n - 1); --x > p->x;) {                                        \
+        at = at - FLUX__K(1);                                                                        \
+        y[0] = FLUX__IF(FLUX__F(pool_at)(x[-1] + i, step) == a, at, y[0]);                           \
+        y[1] = FLUX__IF(FLUX__F(pool_at)(x[-1] + k, step) == b, at, y[1]);                           \
+    }                                                                                                \
+}                                                                                                    \
+/* what windows from i on give, and those from k on: both are sums, maxima or the maxima's places */ \
+static FLUX__INLINE void FLUX__F(pool_two)(const flux__pooled *p, int64_t i, int64_t k, int step,    \
+                                           FLUX__V *v) {                                             \
+    const FLUX__V none = FLUX__K(0), by = FLUX__K(p->by);                                            \
+    if (!p->slots) {                                                                                 \
+        FLUX__F(pool_max)(p, i, k, step, v);                                                         \
+        v[0] = v[0] + none, v[1] = v[1] + none;                                                      \
+    } else {                                                                                         \
+        v[0] = (FLUX__F(pool_sum)(p, i, step) + none) / by;                                          \
+        v[1] = (FLUX__F(pool_sum)(p, k, step) + none) / by;                                          \
+    }                                                                                                \
+}                                                                                                    \
+/* Adds what windows give to the image's lines, two vectors at a time. */                            \
 static void FLUX__F(pool_back)(const flux__pooled *p) {                                              \
-    FLUX__V v, g;                                                                                    \
+    FLUX__V v, w, g, h, place;                                                                       \
     for (int l = p->lines - 1; l >= 0; l--)                                                          \
-        for (int64_t i = 0; i < p->length[l]; i += FLUX__LANES) {                                    \
-            v = p->add ? FLUX__F(at)(p->d[l] + i) : FLUX__K(0);                                      \
-            for (int k = p->first[l]; k < p->first[l + 1]; k++) {                                    \
-                const int w = p->which[k];                                                           \
-                const int64_t from = i - p->at[w];                                                   \
-                g = FLUX__IF(FLUX__F(at)(p->y + from) == FLUX__K(w), FLUX__F(at)(p->g + from), FLUX__K(0)); \
-                v = p->add ? v + g : g;                                                              \
+        for (int64_t i = 0, n = p->length[l]; i < n; i += 2 * FLUX__LANES) {                         \
+            const int *k = p->which + p->first[l], *end = p->which + p->first[l + 1];                \
+            float *d = p->d[l] + i;                                                                  \
+            v = w = FLUX__K(0);                                                                      \
+            if (p->add) v = FLUX__F(at)(d), w = FLUX__F(at)(d + FLUX__LANES);                        \
+            for (; k < end; k++) {                                                                   \
+                const int64_t at = i - p->at[*k], next = at + FLUX__LANES;                           \
+                g = FLUX__F(at)(p->g + at), h = FLUX__F(at)(p->g + next);                            \
+                if (p->y) {                                                                          \
+                    place = FLUX__K(*k);                                                             \
+                    g = FLUX__IF(FLUX__F(at)(p->y + at) == place, g, FLUX__K(0));                    \
+                    h = FLUX__IF(FLUX__F(at)(p->y + next) == place, h, FLUX__K(0));                  \
+                }                                                                                    \
+                if (p->add) v = v + g, w = w + h;                                                    \
+                else v = g, w = h;                                                                   \
             }                                                                                        \
-            memcpy(p->d[l] + i, &v, sizeof v);                                                       \
+            memcpy(d, &v, sizeof v), memcpy(d + FLUX__LANES, &w, sizeof w);                          \
         }                                                                                            \
 }                                                                                                    \
+/* writes g to those elements of paired windows, from i on, that `at` names, and 0 to the others */  \
+static FLUX__INLINE void FLUX__F(pool_pairs)(const flux__pooled *p, int64_t r, int64_t i,            \
+                                             FLUX__V at) {                                           \
+    const FLUX__V g = FLUX__F(at)(p->g + r * p->next[1] + i), none = FLUX__K(0);                     \
+    float *const *d = p->d;                                                                          \
+    const int64_t to = r * p->next[2] + i * 2;                                                       \
+    for (int w = 0; w < p->n; w += 2)                                                                \
+        FLUX__F(weave)(d[w] + to, FLUX__IF(at == FLUX__K(w), g, none),                               \
+                       FLUX__IF(at == FLUX__K(w + 1), g, none));                                     \
+}                                                                                                    \
 static FLUX__INLINE void FLUX__F(pool_row)(const flux__pooled *p, int64_t r, int step) {             \
-    FLUX__V v, low, none = FLUX__K(0);                                                               \
+    FLUX__V v[2];                                                                                    \
     /* floats of x that a window goes on by, over all its rows: they are prefetched */               \
     const int64_t far = step == 1 ? 0 : p->next[0] < 8 * p->windows ? p->next[0] / p->windows : 4;   \
     const float *ahead = p->x[p->n - 1] + (r + 8) * p->next[0];                                      \
-    for (int64_t i = 0, x; i < p->windows; i += FLUX__LANES) {                                       \
-        for (int64_t w = 0; w < far * FLUX__LANES; w += 16) FLUX__PREFETCH_LATER(ahead + i * far + w) \
-        if (i + FLUX__LANES > p->windows) i = p->windows - FLUX__LANES;                              \
-        x = r * p->next[0] + i * step;                                                               \
-        if (p->slots) v = (FLUX__F(pool_sum)(p, x, step) + none) / FLUX__K(p->by);                   \
-        else v = FLUX__F(pool_max)(p, x, step) + none;                                               \
-        if (!p->paired) memcpy(p->y + r * p->next[2] + i, &v, sizeof v);                             \
-        for (int w = 0; w < p->n && p->paired; w += 2) {                                             \
-            const FLUX__V g = FLUX__F(at)(p->g + r * p->next[1] + i);                                \
-            low = FLUX__IF(v == FLUX__K(w), g, none);                                                \
-            FLUX__F(weave)(p->d[w] + r * p->next[2] + i * 2, low, FLUX__IF(v == FLUX__K(w + 1), g, none)); \
-        }                                                                                            \
+    const int64_t from = r * p->next[0], last = p->windows - FLUX__LANES, both = 2 * FLUX__LANES;    \
+    float *y = p->y + r * p->next[2];                                                                \
+    for (int64_t i = 0, k; i < p->windows; i += both) {                                              \
+        for (int64_t w = 0; w < far * both; w += 16) FLUX__PREFETCH_LATER(ahead + i * far + w)       \
+        if (i > last) i = last;                                                                      \
+        k = i + FLUX__LANES < last ? i + FLUX__LANES : last;                                         \
+        FLUX__F(pool_two)(p, from + i * step, from + k * step, step, v);                             \
+        if (p->paired) FLUX__F(pool_pairs)(p, r, i, v[0]), FLUX__F(pool_pairs)(p, r, k, v[1]);       \
+        else memcpy(y + i, &v[0], sizeof v[0]), memcpy(y + k, &v[1], sizeof v[1]);                   \
     }                                                                                                \
+}                                                                                                    \
+/* copies n pairs of x to a and b, or back to x */                                                   \
+static void FLUX__F(unweave)(float *a, float *b, const float *x, int64_t n) {                        \
+    FLUX__V v, w;                                                                                    \
+    for (int64_t i = 0; i < n && n >= FLUX__LANES; i += FLUX__LANES) {                               \
+        if (i + FLUX__LANES > n) i = n - FLUX__LANES;                                                \
+        v = FLUX__F(seconds)(x + 2 * i), w = FLUX__F(seconds)(x + 2 * i + 1);                        \
+        memcpy(a + i, &v, sizeof v), memcpy(b + i, &w, sizeof w);                                    \
+    }                                                                                                \
+    for (; n < FLUX__LANES && n > 0; n--) *a++ = *x++, *b++ = *x++;                                  \
+}                                                                                                    \
+static void FLUX__F(weaves)(float *x, const float *a, const float *b, int64_t n) {                   \
+    for (int64_t i = 0; i < n && n >= FLUX__LANES; i += FLUX__LANES) {                               \
+        if (i + FLUX__LANES > n) i = n - FLUX__LANES;                                                \
+        FLUX__F(weave)(x + 2 * i, FLUX__F(at)(a + i), FLUX__F(at)(b + i));                           \
+    }                                                                                                \
+    for (; n < FLUX__LANES && n > 0; n--) *x++ = *a++, *x++ = *b++;                                  \
 }                                                                                                    \
 static void FLUX__F(pool)(const flux__pooled *p) {                                                   \
     for (int64_t r = 0; r < p->rows; r++)                                                            \
@@ -17378,6 +17445,8 @@ typedef struct flux__section {
     void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
     void (*add_wide)(double *sum, const float *x, int64_t n);
     void (*pool)(const flux__pooled *p);
+    void (*unweave)(float *a, float *b, const float *x, int64_t n);
+    void (*weave)(float *x, const float *a, const float *b, int64_t n);
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
     void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
 } flux__section;
@@ -18110,7 +18179,8 @@ FLUX__VECTOR_CHAIN                                                              
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
 static const flux__section FLUX__F(section) = {                                                      \
     FLUX__F(loops), FLUX__F(run), FLUX__F(hreduces), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(chain), FLUX__F(hmaxnum), \
-    FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(pool), FLUX__F(attend_exp), FLUX__F(attend_back) };
+    FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(pool), FLUX__F(unweave), FLUX__F(weaves),          \
+    FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 FLUX__END_NUMBERS
 
@@ -24759,34 +24829,12 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
         for (; n > 0; n--) memcpy(dst++, src++, 4);
         return;
     }
+    for (; n >= 4; n -= 4, dst += 4 * ds, src += 4 * ss) {
+        memcpy(dst, src, 4), memcpy(dst + ds, src + ss, 4);
+        memcpy(dst + 2 * ds, src + 2 * ss, 4), memcpy(dst + 3 * ds, src + 3 * ss, 4);
+    }
     for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
 }
-/* Copies n words of each of two rows in turn, or back. */
-static FLUX__O2 void flux__weave_words(float *dst, const float *a, const float *b, int64_t n) {
-#if FLUX__GEMM_VECTORS
-    for (flux__vec16f v, w, x, *at; n >= 4; n -= 4, dst += 8, a += 4, b += 4) {
-        v = *(const flux__vec16f *)(const void *)a, w = *(const flux__vec16f *)(const void *)b;
-        at = (flux__vec16f *)(void *)dst;
-        FLUX__SHUFFLE(x, v, w, flux__vec16i, 0, 4, 1, 5)
-        FLUX__SHUFFLE(v, v, w, flux__vec16i, 2, 6, 3, 7)
-        at[0] = x, at[1] = v;
-    }
-#endif
-    for (; n > 0; n--) memcpy(dst++, a++, 4), memcpy(dst++, b++, 4);
-}
-static FLUX__O2 void flux__unweave_words(float *a, float *b, const float *src, int64_t n) {
-#if FLUX__GEMM_VECTORS
-    for (flux__vec16f v, w, x; n >= 4; n -= 4, src += 8, a += 4, b += 4) {
-        const flux__vec16f *at = (const flux__vec16f *)(const void *)src;
-        v = at[0], w = at[1];
-        FLUX__SHUFFLE(x, v, w, flux__vec16i, 0, 2, 4, 6)
-        FLUX__SHUFFLE(v, v, w, flux__vec16i, 1, 3, 5, 7)
-        *(flux__vec16f *)(void *)a = x, *(flux__vec16f *)(void *)b = v;
-    }
-#endif
-    for (; n > 0; n--) memcpy(a++, src++, 4), memcpy(b++, src++, 4);
-}
-
 /* Adds n floats, ss apart, to those at dst, ds apart. */
 static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
                                      int64_t n) {
@@ -25207,7 +25255,7 @@ FLUX__END_LEAN
    Patterns of whole kernels that run without blocks: the maximum or mean of
    small windows (pooling), the gradient of the maximum, window by window, and
    copies of 32-bit words in another order, as of a flipped kernel. cpu/ready.h has the table of
-   patterns.
+   patterns; cpu/pooling.h runs such windows together with the kernels before and behind them.
 
    Invariant: a kernel is one of these only if its program is exactly that: max
    alone; a sum, perhaps divided by a number; where(number == argmax, g, 0),
@@ -25221,8 +25269,6 @@ FLUX__END_LEAN
 /* Floats of the lines of a task, and windows' rows that it takes together, if they are short. */
 #define FLUX__LINES 3072
 #define FLUX__TOGETHER 64
-/* floats of a padded slice of an image, at most: they stay in the second-level cache */
-#define FLUX__PADDED (1 << 16)
 
 FLUX__BEGIN_LEAN
 
@@ -25238,24 +25284,14 @@ typedef struct flux__lines {
 typedef struct flux__windows_job {
     const float *x, *g;
     float *y;
-    flux__lines in, out;                  /* of x, and in a gradient of y or the image */
+    flux__lines in, out;                  /* of x, and in a gradient of y */
     flux__pooled pooled;                  /* what all rows have in common */
-    /* from one line to the next; windows that fit; rows that are taken together; flat > 0: their
-       windows are so far apart, and those between are computed for nothing */
-    int64_t ld, part, together, flat;
+    /* from one line to the next; windows that fit; rows that are taken together */
+    int64_t ld, part, together;
     int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];    /* places of a window's elements in x and y */
     /* windows two apart are taken from where they lie, and a gradient written in pairs, as where
        windows two wide tile an image: lines would double what is read and written */
     bool direct;
-    /* the image to which a gradient is added, or NULL, and where the first window is in it;
-       elements of its slices that have no window in common, how many runs of windows each has, and
-       memory for a slice for each task, in which every step-th element is one phase, of so many
-       floats: a slice of the image may lie where that of x was */
-    float *image, *sum;
-    int64_t rel, slice, slice_rows, phase;
-    /* what pads x, or NULL; a task does that slice by slice, in memory of its own, which then is
-       x, without steps from slice to slice */
-    const flux__strided_scatter_job *pad;
     /* the windows' dims, and for each the steps of x, of g and of y */
     int64_t dim[FLUX_MAX_DIMS], step[3][FLUX_MAX_DIMS];
     int first, next;                      /* the dim along which a row runs, and the rows' own */
@@ -25385,8 +25421,8 @@ static FLUX__O2 void flux__copy_lines(const flux__windows_job *j, float *line, f
         int64_t both = 0;
         if (s->step == 2 && l + 1 < s->n && s->start[l + 1] == s->start[l] + 1) {
             both = n + flux__gemm_min(s->more[l], s->more[l + 1]);
-            if (back) flux__weave_words(at, line, next, both);
-            else flux__unweave_words(line, next, at, both);
+            if (back) flux__section_now()->weave(at, line, next, both);
+            else flux__section_now()->unweave(line, next, at, both);
         }
         for (int k = 0; k < 1 + (both > 0); k++, at++) {
             float *to = line + k * j->ld;
@@ -25400,14 +25436,13 @@ static FLUX__O2 void flux__copy_lines(const flux__windows_job *j, float *line, f
 }
 
 /* Runs n windows, the first one number o, of each of some rows that begin at the places at[...] in
-   x, g and y; of an image, base more in the sum of a slice. memory: four times FLUX__LINES. */
+   x, g and y. memory: four times FLUX__LINES. */
 static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled *p, float *memory,
-                                       int64_t (*at)[3], int64_t rows, int64_t o, int64_t n,
-                                       float *sum, int64_t base) {
+                                       int64_t (*at)[3], int64_t rows, int64_t o, int64_t n) {
     const flux__lines *in = &j->in, *to = &j->out;
-    const int64_t pitch = j->flat ? j->flat : n + in->most, all = (rows - 1) * pitch + n,
-                  sg = j->step[1][j->first], margin = to->most + 16;
-    const bool here = in->step == 1 && (j->flat || rows == 1) && all >= 16;
+    const int64_t pitch = n + in->most, all = (rows - 1) * pitch + n, sg = j->step[1][j->first],
+                  margin = to->most + 16;
+    const bool here = in->step == 1 && rows == 1 && all >= 16;
     float *line = memory, *out = line + FLUX__LINES, *g = out + FLUX__LINES + margin,
           *place = g + FLUX__LINES, *x = (float *)(uintptr_t)j->x + o * in->step,
           *y = j->y + o * j->step[2][j->first];
@@ -25420,16 +25455,13 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled 
         flux__section_for(n)->pool(p);
         return;
     }
-    const bool two = j->image && in->step == 2 && n >= 16;    /* x is taken from where it lies */
-    p->windows = two ? n : all < 16 ? 16 : all, p->rows = two ? rows : 1, p->step = two ? 2 : 1;
-    p->next[0] = rows > 1 ? at[1][0] - at[0][0] : 0, p->next[2] = pitch, p->paired = false;
-    for (int r = 0; r < (j->flat ? 1 : rows) && !here && !two; r++)
-        flux__copy_lines(j, line + r * pitch, x + at[r][0], j->flat ? all : n, false);
-    for (int l = 0; l < in->n && all < 16 && !two; l++)
+    p->windows = all < 16 ? 16 : all, p->rows = 1, p->step = 1, p->paired = false;
+    for (int r = 0; r < rows && !here; r++)
+        flux__copy_lines(j, line + r * pitch, x + at[r][0], n, false);
+    for (int l = 0; l < in->n && all < 16; l++)
         memset(line + l * j->ld + all + in->most, 0, 16 * sizeof *line);
     for (int w = 0; w < p->n; w++)
-        p->x[w] = here || two ? x + at[0][0] + j->from[w] :
-            line + in->line[w] * j->ld + in->at[w];
+        p->x[w] = here ? x + at[0][0] + j->from[w] : line + in->line[w] * j->ld + in->at[w];
     if (!j->g) {
         p->y = rows == 1 && n >= 16 ? y + at[0][2] : out;
         flux__section_now()->pool(p);
@@ -25438,28 +25470,16 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled 
         return;
     }
     p->g = g, p->y = place;
-    memset(g - margin, 0, (size_t)(all + 2 * margin + 32) * sizeof *g);
+    memset(g - margin, 0, (size_t)(all + 2 * margin + 48) * sizeof *g);
     memset(place - margin, 0, (size_t)margin * sizeof *g);
-    memset(place + all, 0, (size_t)(margin + 32) * sizeof *g);
+    memset(place + all, 0, (size_t)(margin + 48) * sizeof *g);
     for (int r = 0; r < rows; r++)
         flux__copy_words(g + r * pitch, 1, j->g + o * sg + at[r][1], sg, n);
-    for (int l = 0; l < to->n; l++) {
-        const int64_t first = base + at[0][2] + o * to->step + to->start[l];
-        p->d[l] = sum ? sum + first % to->step * j->phase + first / to->step : out + l * j->ld;
-        p->length[l] = all + to->more[l];
-    }
+    for (int l = 0; l < to->n; l++)
+        p->d[l] = out + l * j->ld, p->length[l] = all + to->more[l];
     flux__section_now()->pool(p);
-    for (int r = 0; r < rows && !sum; r++)
+    for (int r = 0; r < rows; r++)
         flux__copy_lines(j, out + r * pitch, y + at[r][2], n, true);
-}
-
-/* Copies the sum of a slice, phase by phase, to its place in the image. */
-static void flux__join_phases(const flux__windows_job *j, float *image, const float *sum) {
-    const int64_t step = j->out.step, even = step == 2 ? j->slice / 2 : 0;
-    flux__weave_words(image, sum, sum + j->phase, even);
-    for (int64_t p = 0; p < step && p + even * 2 < j->slice; p++)
-        flux__copy_words(image + even * 2 + p, step, sum + p * j->phase + even, 1,
-                         (j->slice - even * 2 - p + step - 1) / step);
 }
 
 /* Runs one task: some rows of windows, or a piece of the only one. */
@@ -25470,11 +25490,7 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
             last = j->run_length;
     float memory[4 * FLUX__LINES];
     flux__pooled p = j->pooled;
-    const int64_t bytes = j->out.step * j->phase * 4;
-    float *sum = j->image ? j->sum + part * bytes / 4 : NULL;
-    flux__windows_job own;
     int some = 0, i, d;
-    if (j->pad) own = *j, own.x += part * j->pad->slice, j = &own;
     if (j->piece) row = 0, end = 1, o = part * j->piece, last = flux__gemm_min(last, o + j->piece);
     for (d = j->first + 1, rest = row; d < FLUX_MAX_DIMS; rest /= j->dim[d++]) {
         place[d] = rest % j->dim[d];
@@ -25482,54 +25498,34 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
     }
     for (int64_t many; row < end; row += many) {
         many = j->direct ? flux__gemm_min(end - row, j->dim[j->next] - place[j->next]) : 1;
-        const int64_t slice = sum ? row / j->slice_rows : 0;
-        const bool sliced = sum || j->pad,
-                   ends = row + many == end || (sliced && (row + many) % j->slice_rows == 0);
-        int64_t *was = at[some++], by = many;
-        if (sum && row % j->slice_rows == 0) memset(sum, 0, (size_t)bytes);
-        if (j->pad && row % j->slice_rows == 0)
-            flux__scatter_slice(j->pad, row / j->slice_rows, (char *)(uintptr_t)j->x);
-        memcpy(was, now, sizeof now);
-        for (d = j->next; d < FLUX_MAX_DIMS; place[d++] = 0, by = 1) {
-            for (i = 0; i < 3; i++) now[i] += by * j->step[i][d];
-            if ((place[d] += by) < j->dim[d]) break;
+        memcpy(at[some++], now, sizeof now);
+        for (d = j->next, rest = many; d < FLUX_MAX_DIMS; place[d++] = 0, rest = 1) {
+            for (i = 0; i < 3; i++) now[i] += rest * j->step[i][d];
+            if ((place[d] += rest) < j->dim[d]) break;
             for (i = 0; i < 3; i++) now[i] -= j->dim[d] * j->step[i][d];
         }
-        if (!ends && some < j->together &&
-            !(j->flat && now[0] - was[0] != j->flat * j->in.step) &&
-            !(sum && now[2] - was[2] != j->flat * j->in.step)) continue;
-        for (int64_t m, to = j->rel - slice * j->slice; o < last; o += m) {
+        if (row + many < end && some < j->together) continue;
+        for (int64_t m; o < last; o += m) {
             m = flux__gemm_min(last - o, j->part);
-            flux__windows_run(j, &p, memory, at, j->direct ? many : some, o, m, sum, to);
+            flux__windows_run(j, &p, memory, at, j->direct ? many : some, o, m);
         }
         some = 0, o = 0;
-        if (sum && (row + 1) % j->slice_rows == 0)
-            flux__join_phases(j, j->image + slice * j->slice, sum);
     }
 }
 
 /* Finds the lines of the windows' elements, and how many rows and windows are taken together. */
 static void flux__plan_lines(flux__windows_job *j) {
     flux__pooled *p = &j->pooled;
-    const int next = j->next, n = p->n;
-    const int64_t sx = j->step[0][j->first], sy = j->step[2][j->first], row = j->run_length,
-                  far = sx > 0 && j->step[0][next] % sx == 0 ? j->step[0][next] / sx : 0;
-    const bool alone = j->g && !j->image;
-    if (j->dim[next] > 1 && far >= row && far <= 512 && sx <= 2 && far <= row * sx + row / 4 + 8 &&
-        (!j->image || (sx == sy && j->step[0][next] == j->step[2][next]))) j->flat = far;
-    for (;; j->flat = 0) {
-        memset(&j->in, 0, sizeof j->in), memset(&j->out, 0, sizeof j->out);
-        flux__find_lines(&j->in, j->from, n, sx, j->flat && sx > 1 ? 512 : 15);
-        if (j->g) flux__find_lines(&j->out, j->to, n, sy, alone ? 0 : j->flat ? 512 : 15);
-        j->ld = FLUX__LINES / (alone ? n : j->in.n) / 16 * 16;
-        j->part = (j->flat && sx == 1 && !alone ? FLUX__LINES : j->ld) - j->in.most - 16;
-        if (j->g) j->part = flux__gemm_min(j->part, FLUX__LINES - 2 * j->out.most - 64);
-        j->together = j->image && !j->flat ? 1 : j->part / (j->flat ? j->flat : row + j->in.most);
-        j->together = j->together < 1 ? 1 : flux__gemm_min(j->together, FLUX__TOGETHER);
-        if (!j->flat || j->together > 1) break;
-    }
+    const int n = p->n;
+    const int64_t sx = j->step[0][j->first], sy = j->step[2][j->first], row = j->run_length;
+    flux__find_lines(&j->in, j->from, n, sx, 15);
+    if (j->g) flux__find_lines(&j->out, j->to, n, sy, 0);
+    j->ld = FLUX__LINES / (j->g ? n : j->in.n) / 16 * 16, j->part = j->ld - j->in.most - 32;
+    if (j->g) j->part = flux__gemm_min(j->part, FLUX__LINES - 2 * j->out.most - 96);
+    j->together = flux__gemm_min(j->part / (row + j->in.most), FLUX__TOGETHER);
+    if (j->together < 1) j->together = 1;
     j->direct = row >= 4 && sx == 2 &&
-                (!j->g || (alone && sy == 2 && n % 2 == 0 && j->step[1][j->first] == 1));
+                (!j->g || (sy == 2 && n % 2 == 0 && j->step[1][j->first] == 1));
     for (int w = 0; w < n && j->g; w += 2) j->direct = j->direct && j->to[w + 1] == j->to[w] + 1;
     if (j->direct) j->together = 1, j->part = row;
     p->lines = j->out.n;
@@ -25540,68 +25536,31 @@ static void flux__plan_lines(flux__windows_job *j) {
         }
 }
 
-/* Whether the windows of kernel k are read from slices of what *pad makes, each by runs of its own;
-   if so, *dims is the first dim that counts slices. */
-static bool flux__pads_slices(const flux__strided_scatter_job *pad, const flux__kernel *k,
-                              const flux__operand *x, int *dims) {
-    int64_t next = pad->slice, reach = x->offset, runs = 0;
-    int d = 0;
-    for (; d < FLUX_MAX_DIMS && x->stride[d] != pad->slice; d++) {
-        reach += (k->full[d] - 1) * x->stride[d];
-        runs += k->full[d] > 1 && !(k->reduced >> d & 1);
-        if (k->full[d] > 1 && x->stride[d] < 1) return false;
-    }
-    for (*dims = d; d < FLUX_MAX_DIMS; next *= k->full[d++])
-        if (k->full[d] > 1 && (x->stride[d] != next || k->reduced >> d & 1)) return false;
-    return pad->padded && !x->offset && reach < pad->slice && runs > 1 &&
-           next == pad->slice * pad->units && pad->slice <= FLUX__PADDED;
-}
-
-/* Runs a max pooling or its gradient window by window; a gradient with `into` adds to that spread,
-   and `pad` is a spread that only pads x. False, and nothing is done: the gradient has other
-   numbers than each element's place in its window, or than 0, or slices do not fit. */
-static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__kernel *into,
-                             const flux__kernel *pad) {
+/* Runs a max pooling or its gradient window by window. False, and nothing is done: the gradient
+   has other numbers than each element's place in its window, or than 0. */
+static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     const flux__pooling *w = &c->pooling;
-    const flux_tensor *t = into ? run->g->node[into->node] : NULL;
     flux__windows_job j;
-    flux__strided_scatter_job padding;
     int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
-    int dims = FLUX_MAX_DIMS;
     if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                       !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
         return false;
     const flux__operand *ox = &k->operand[k->value[w->x].operand],
                         *og = w->g >= 0 ? &k->operand[k->value[w->g].operand] : NULL;
     memset(&j, 0, sizeof j);
-    j.slice_rows = 1, j.pooled.n = (int)c->inner;
+    j.pooled.n = (int)c->inner;
     j.x = (const float *)run->ptr[ox->src] + ox->offset;
     j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
     j.y = (float *)run->ptr[k->value[w->top].out];
     flux__value_strides(k, &k->value[w->top], contiguous);
-    if (into) {
-        const flux_shape *part = &into->operand[0].shape;
-        memcpy(contiguous, t->stride, (size_t)part->ndim * sizeof *contiguous);
-        j.image = (float *)run->ptr[run->plan->nleaf + into->node], j.rel = t->rel;
-        dims = flux__spread_slices(t, part, &j.slice);
-    }
-    if (pad) {
-        int slices;
-        padding = flux__scatter_job(run, pad), j.pad = &padding;
-        if (!flux__pads_slices(j.pad, k, ox, &slices) || (into && slices != dims) ||
-            padding.src == (const char *)(into ? j.image : j.y)) return false;
-        dims = slices;
-    }
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
         bool in = k->reduced >> d & 1;
         j.dim[d] = in ? 1 : k->full[d];
-        j.step[0][d] = pad && d >= dims ? 0 : ox->stride[d], j.step[1][d] = og ? og->stride[d] : 0,
+        j.step[0][d] = ox->stride[d], j.step[1][d] = og ? og->stride[d] : 0,
             j.step[2][d] = contiguous[d];
         if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[j.first = d];
-        else if (d < dims) j.slice_rows *= j.dim[d];
     }
-    if (j.first >= dims || (into && contiguous[j.first] < 1)) return false;
     for (j.next = j.first; j.next < FLUX_MAX_DIMS - 1 && j.dim[++j.next] == 1;) {}
     for (int64_t i = 0; i < c->inner; i++) {
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
@@ -25611,83 +25570,16 @@ static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__
             if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
             else at[d] = 0;
     }
-    j.pooled.slots = w->sum ? flux__windows_slots(k, c) : 0, j.pooled.add = into != NULL;
+    j.pooled.slots = w->sum ? flux__windows_slots(k, c) : 0;
     j.pooled.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
     flux__plan_lines(&j);
     j.rows = c->outer / j.run_length;
     j.each = c->outer * c->inner < 32768 ? j.rows : (j.rows + 63) / 64;
-    if (into || pad) j.each = (j.each + j.slice_rows - 1) / j.slice_rows * j.slice_rows;
-    else if (j.rows == 1 && c->outer * c->inner >= 32768)
+    if (j.rows == 1 && c->outer * c->inner >= 32768)
         j.piece = flux__gemm_up((j.run_length + 63) / 64, 16);
-    const int64_t tasks = j.piece ? (j.run_length + j.piece - 1) / j.piece :
-        (j.rows + j.each - 1) / j.each;
-    if (into) j.phase = j.slice / j.out.step + 64;
-    const int64_t sums = into ? tasks * j.out.step * j.phase : 0, pads = pad ? padding.slice : 0;
-    if ((into || pad) &&
-        !(j.sum = (float *)flux__scratch((size_t)(sums + tasks * pads) * sizeof *j.sum)))
-        return false;
-    if (pad) j.x = j.sum + sums;
-    flux__parallel(tasks, flux__windows_task, &j);
-    flux__scratch_done(j.sum);
+    flux__parallel(j.piece ? (j.run_length + j.piece - 1) / j.piece :
+                   (j.rows + j.each - 1) / j.each, flux__windows_task, &j);
     return true;
-}
-static bool flux__run_windows(flux__run *run, flux__kernel *k) {
-    return flux__windows_by(run, k, NULL, NULL);
-}
-
-/* Whether kernel k is a pooling of windows. */
-static bool flux__pools(const flux__kernel *k) {
-    const flux__cpu *c = (const flux__cpu *)k->ready;
-    return k->kind == FLUX__K_FUSED && c->whole && c->whole->run_all == flux__run_windows;
-}
-
-/* Whether kernel k only pads what the windows of the next one alone are read from. */
-static bool flux__pads_windows(const flux__run *run, const flux__kernel *k) {
-    if (k->kind != FLUX__K_STRIDED_SCATTER || !flux__pools(k + 1) ||
-        run->g->node[k->node]->dtype != FLUX_F32) return false;
-    const flux__pooling *w = &((const flux__cpu *)k[1].ready)->pooling;
-    const flux__slot_info *own = &run->plan->slot[k->node];
-    const int slot = run->plan->nleaf + k->node;
-    return k[1].operand[k[1].value[w->x].operand].src == slot && !own->keep &&
-           &run->plan->kernel[own->last_kernel] == k + 1 &&
-           (w->g < 0 || k[1].operand[k[1].value[w->g].operand].src != slot);
-}
-
-/* Whether kernel k is the gradient of a maximum, and the spread that comes next alone reads it:
-   then it is added where it belongs, window after window, as flux__add_windows would. */
-static bool flux__adds_next(const flux__run *run, const flux__kernel *k, bool padded) {
-    const flux__kernel *into = k + 1;
-    const flux__cpu *c = (const flux__cpu *)k->ready;
-    const flux__pooling *w;
-    int64_t step[FLUX_MAX_DIMS];
-    if (into->kind != FLUX__K_STRIDED_SCATTER || !flux__pools(k) || c->pooling.g < 0) return false;
-    w = &c->pooling;
-    const flux__operand *o = &into->operand[0];
-    const int slot = k->value[w->top].out, nleaf = run->plan->nleaf;
-    const flux__slot_info *own = &run->plan->slot[slot - nleaf];
-    const flux_tensor *t = run->g->node[into->node];
-    const flux__operand *x = &k->operand[k->value[w->x].operand];
-    const void *image = run->ptr[nleaf + into->node];
-    bool same = x->offset == t->rel;      /* the image lies as x does */
-    if (o->src != slot || o->offset || own->keep || &run->plan->kernel[own->last_kernel] != into ||
-        !t->arg.i[1] || image == run->ptr[k->operand[k->value[w->g].operand].src]) return false;
-    flux__contiguous_strides(&o->shape, step);
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-        const int64_t n = d < o->shape.ndim ? o->shape.dim[d] : 1;
-        if (k->full[d] != n || (n > 1 && o->stride[d] != step[d])) return false;
-        same = same && (n == 1 || x->stride[d] == t->stride[d]);
-    }
-    return same || padded || image != run->ptr[x->src];
-}
-
-/* Runs a pooling or its gradient at once with the kernel before it, if that pads, and the one
-   after, if that adds it up; k: the first of n kernels. Returns how many it ran, or 0. */
-static int flux__run_windows_joined(flux__run *run, const flux__kernel *k, int n) {
-    const flux__kernel *pad = n > 1 && flux__pads_windows(run, k) ? k : NULL;
-    if (pad) k++, n--;
-    const flux__kernel *into = n > 1 && flux__adds_next(run, k, pad != NULL) ? k + 1 : NULL;
-    if (!(pad || into) || !flux__windows_by(run, k, into, pad)) return 0;
-    return 1 + (pad != NULL) + (into != NULL);
 }
 
 /* A copy of 32-bit words in another order, as of a convolution kernel that is flipped: a few
@@ -25758,6 +25650,547 @@ static bool flux__run_copy(flux__run *run, flux__kernel *k) {
     j.dst = (char *)run->ptr[k->value[1].out];
     flux__parallel((j.part.dim[j.part.ndim - 1] + j.each - 1) / j.each, flux__copy_task, &j);
     return true;
+}
+
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- cpu/pooling.h
+   Pooling whose windows overlap, image by image: a maximum or mean runs at once with the kernel
+   that pads its image, and a gradient with the one that adds its windows up, which the gradient
+   of a mean is alone.
+
+   Windows start `across` columns and `down` rows apart. An image's rows are copied, a strip of
+   windows' rows at a time, to across x down phases: element (row, column) is in phase (row % down,
+   column % across), at (row / down, column / across). There windows that are neighbours have
+   neighbours for elements, and the rows of a phase lie one behind the other: a strip is one run of
+   vectors (flux__pooled), of which the windows between two rows are computed for nothing. The image
+   of a gradient is added up in such phases, too, and a row that no later window reaches leaves
+   them. So strips stay in the first-level cache, and memory is read and written once. A volume is
+   an image whose slabs lie one below the other; its windows' rows have gaps from slab to slab.
+
+   Invariant: results are those of the kernels one by one: windows that overlap are added in their
+   order. Rows of an image are written when all that is read of them has been, so that a gradient
+   may lie where its x was.
+
+   Rejected: padding a whole image before its windows are taken, which reads and writes the
+   second-level cache twice more; reading windows two apart from where they lie, which takes two
+   loads and a shuffle for each vector of elements. */
+
+FLUX__BEGIN_LEAN
+
+/* windows' distance, at most, and the floats of a strip of one phase, about */
+#define FLUX__POOL_APART 8
+#define FLUX__POOL_STRIP 768
+/* floats of all phases, at most */
+#define FLUX__POOL_FLOATS (1 << 17)
+/* floats behind each line that a vector may read or write */
+#define FLUX__POOL_MARGIN 64
+
+typedef struct flux__pooling_job {
+    flux__pooled pooled;                  /* what all strips have in common */
+    /* An image: rows of `width` elements, those of a slab, and those up to where the next one
+       begins, a multiple of `down`; all rows of all slabs. Windows in a row, and how far apart
+       both are; their rows in a slab, those to where the next slab's begin, and all. How far, from
+       the first window on, elements lie. */
+    int64_t width, slab, slab_to, height, columns, across, down, rows, period, all_rows,
+            reach_rows, reach_columns;
+    /* a phase: floats from row to row and from phase to phase; rows of windows in a strip; how far
+       an element reaches back */
+    int64_t pitch, plane, strip, back;
+    bool direct;                          /* x is read where it lies */
+    const flux__section *section, *mover;    /* for strips; for rows */
+    /* What is read: slabs of `high` rows of `wide` elements, and steps between them, that are at
+       (front, top, left) in an image which has `fill` everywhere else; g and y: steps from column
+       to column, row to row and slab to slab of windows. */
+    const float *x, *g;
+    float *y, fill;
+    int64_t front, top, left, slabs, high, wide, row_step, slab_step, g_step[3], y_step[3];
+    /* images, and the dims along which those of x are counted, and those of g and y; steps of x, g
+       and y, which may be images, too */
+    int64_t images, dim[2][FLUX_MAX_DIMS], step[3][FLUX_MAX_DIMS];
+    int64_t from[FLUX__WINDOW];           /* places of a window's elements in x or its phases */
+    /* where columns from 0 on, and from `left` on, begin in a row's phases */
+    int64_t begin_at[FLUX__POOL_APART], left_at[FLUX__POOL_APART];
+    int64_t each, memory;                 /* images in a task; floats of memory it has */
+    float *scratch;
+} flux__pooling_job;
+
+/* Where phase (row, column) of the place (row, column) of an image begins, and that place in it. */
+static int64_t flux__phase_of(const flux__pooling_job *j, int64_t row, int64_t column) {
+    return (row % j->down * j->across + column % j->across) * j->plane;
+}
+static int64_t flux__place_in_phase(const flux__pooling_job *j, int64_t row, int64_t column) {
+    return row / j->down * j->pitch + column / j->across;
+}
+
+/* Copies n elements of a row that begin at the places at[...] of its phases out of x, or with
+   `back` to x. */
+static void flux__copy_phases(const flux__pooling_job *j, float *phases, const int64_t *at,
+                              float *x, int64_t n, bool back) {
+    const int64_t across = j->across;
+    if (across == 2) {
+        float *a = phases + at[0], *b = phases + at[1];
+        if (back) j->mover->weave(x, a, b, n / 2);
+        else j->mover->unweave(a, b, x, n / 2);
+        if (n % 2 && back) x[n - 1] = a[n / 2];
+        else if (n % 2) a[n / 2] = x[n - 1];
+        return;
+    }
+    for (int64_t c = 0; c < across && c < n; c++) {
+        const int64_t m = (n - c + across - 1) / across;
+        if (back) flux__copy_words(x + c, across, phases + at[c], 1, m);
+        else flux__copy_words(phases + at[c], 1, x + c, across, m);
+    }
+}
+
+/* Where the phases of the row behind one that is at `row` are, the number *down of which is
+   counted. */
+static FLUX__INLINE float *flux__next_phases(const flux__pooling_job *j, float *row,
+                                             int64_t *down) {
+    const int64_t all = j->across * j->plane;
+    if (++*down < j->down) return row + all;
+    *down = 0;
+    return row + j->pitch - (j->down - 1) * all;
+}
+
+/* Brings n rows of the image from row `first` on, a multiple of j->down, to the phases, in which
+   there is j->fill beside them. */
+static FLUX__O2 void flux__load_phases(const flux__pooling_job *j, float *phases, const float *x,
+                                       int64_t first, int64_t n) {
+    int64_t slab = first / j->slab_to - j->front, row = first % j->slab_to - j->top, down = 0;
+    for (; n > 0; n--, phases = flux__next_phases(j, phases, &down)) {
+        if (slab >= 0 && slab < j->slabs && row >= 0 && row < j->high) {
+            float *from = (float *)(uintptr_t)x + slab * j->slab_step + row * j->row_step;
+            for (int64_t i = 0; i < j->wide; i += 16)
+                FLUX__PREFETCH_LATER(from + 8 * j->row_step + i)
+            flux__copy_phases(j, phases, j->left_at, from, j->wide, false);
+        } else {
+            for (int64_t c = 0; c < j->across; c++)
+                for (int64_t i = 0; i < j->pitch; i++) phases[c * j->plane + i] = j->fill;
+        }
+        if (++row == j->slab_to - j->top) row = -j->top, slab++;
+    }
+}
+
+/* Writes the rows of the image from `first` to `end` out of the phases in which it is added up, and
+   moves what is in later rows to where the next strip, m rows of windows later, has it. */
+static FLUX__O2 void flux__store_phases(const flux__pooling_job *j, float *image, float *phases,
+                                        int64_t first, int64_t end, int64_t m) {
+    const int64_t kept = end == j->height ? 0 : j->plane - m * j->pitch,    /* 0: no later strip */
+                  slab = first / j->slab_to;
+    float *at = phases, *to = image + (slab * j->slab + first % j->slab_to) * j->width;
+    int64_t down = 0, row = first % j->slab_to;
+    for (int64_t r = first; r < end; r++, at = flux__next_phases(j, at, &down)) {
+        if (row >= j->slab) {}                         /* a row between two slabs */
+        else if (r < j->reach_rows) flux__copy_phases(j, at, j->begin_at, to, j->width, true);
+        else memset(to, 0, (size_t)j->width * sizeof *to);
+        if (row < j->slab) to += j->width;
+        if (++row == j->slab_to) row = 0;
+    }
+    if (!kept) memset(phases, 0, (size_t)(j->across * j->down * j->plane) * sizeof *phases);
+    for (int64_t l = 0; l < j->across * j->down && kept; l++, phases += j->plane) {
+        memmove(phases, phases + m * j->pitch, (size_t)kept * sizeof *phases);
+        memset(phases + kept, 0, (size_t)(m * j->pitch) * sizeof *phases);
+    }
+}
+
+/* The memory of a task: phases of x; a line of results, or of the maxima's places; a line of g; and
+   phases of the image. Before both lines are zeros, for elements that reach back. */
+typedef struct flux__pooling_memory { float *x, *out, *g, *image; } flux__pooling_memory;
+
+/* Runs the m rows of windows from row a on of an image: x, g and y (or the image) as in *j. */
+static FLUX__O2 void flux__pool_strip(const flux__pooling_job *j, flux__pooled *p,
+                                      const flux__pooling_memory *memory, const float *x,
+                                      const float *g, float *y, int64_t a, int64_t m) {
+    const int64_t all = (m - 1) * j->pitch + j->columns, slab = a / j->period, row = a % j->period;
+    const bool by_rows = !g && j->columns >= 32;      /* results go where they belong */
+    float *to = y + row * j->y_step[1] + slab * j->y_step[2];
+    for (int w = 0; w < p->n && x; w++)
+        p->x[w] = (j->direct ? x + a * j->width : memory->x) + j->from[w];
+    if (x && !j->direct) flux__load_phases(j, memory->x, x, a * j->down, (m - 1) * j->down +
+                                           j->reach_rows - (j->all_rows - 1) * j->down);
+    p->windows = by_rows ? j->columns : all < 16 ? 16 : all;
+    p->rows = by_rows ? m : x != NULL, p->next[0] = j->pitch, p->next[2] = j->y_step[1];
+    p->y = by_rows ? to : x ? memory->out : NULL;
+    if (g) g += row * j->g_step[1] + slab * j->g_step[2];
+    for (int64_t r = 0; r < m && g; r++, g += j->g_step[1])
+        flux__copy_words(memory->g + r * j->pitch, 1, g, j->g_step[0], j->columns);
+    if (g && m < j->strip)                             /* a longer strip was there before */
+        memset(memory->g + all, 0, (size_t)(j->strip * j->pitch - all) * sizeof *g);
+    for (int l = 0; l < p->lines; l++) p->length[l] = all + p->at[p->which[p->first[l]]];
+    j->section->pool(p);
+    for (int64_t r = 0; r < m && !g && !by_rows; r++, to += j->y_step[1])
+        flux__copy_words(to, 1, memory->out + r * j->pitch, 1, j->columns);
+}
+
+/* Runs an image, strip by strip; there are strips without windows between two slabs. */
+static void flux__pool_image(const flux__pooling_job *j, flux__pooled *p,
+                             const flux__pooling_memory *memory, const float *x, const float *g,
+                             float *y) {
+    for (int64_t a = 0, m; a < j->all_rows; a += m) {
+        const int64_t row = a % j->period;
+        m = flux__gemm_min(j->strip, (row < j->rows ? j->rows : j->period) - row);
+        if (row < j->rows) flux__pool_strip(j, p, memory, x, g, y, a, m);
+        if (g) flux__store_phases(j, y, memory->image, a * j->down,
+                                  a + m == j->all_rows ? j->height : (a + m) * j->down, m);
+    }
+}
+
+/* Where image u of x (which: 0), g (1) or y (2) begins. */
+static int64_t flux__image_at(const flux__pooling_job *j, int64_t u, int which) {
+    const int64_t *dim = j->dim[which > 0];
+    int64_t at = 0;
+    for (int d = 0; d < FLUX_MAX_DIMS; u /= dim[d++]) at += u % dim[d] * j->step[which][d];
+    return at;
+}
+
+/* Runs one task: some images. */
+static FLUX__O2 void flux__pooling_task(void *ctx, int64_t task) {
+    const flux__pooling_job *j = (const flux__pooling_job *)ctx;
+    flux__pooled p = j->pooled;
+    float *at = j->scratch + task * j->memory;
+    const int64_t phases = j->x && !j->direct ? j->across * j->down * j->plane : 0;
+    flux__pooling_memory memory;
+    memory.x = at, memory.out = at + phases + j->back,
+        memory.g = memory.out + j->plane + j->back, memory.image = memory.g + j->plane;
+    memset(at + phases, 0, (size_t)(j->memory - phases) * sizeof *at);
+    for (int64_t i = 0; i < phases; i++) memory.x[i] = j->fill;
+    p.g = j->g ? memory.g : NULL;
+    for (int l = 0; l < p.lines; l++) {
+        const int w = p.which[p.first[l]];
+        p.d[l] = memory.image + j->from[w] - p.at[w];
+    }
+    for (int64_t u = task * j->each; u < j->images && u < (task + 1) * j->each; u++) {
+        const float *x = j->x ? j->x + flux__image_at(j, u, 0) : NULL,
+                    *g = j->g ? j->g + flux__image_at(j, u, 1) : NULL;
+        float *y = j->y + flux__image_at(j, u, 2);
+        flux__pool_image(j, &p, &memory, x, g, y);
+    }
+}
+
+/* The dims of an image's windows: those of elements in a window and of windows in an image, along
+   columns, rows and slabs; numbers and steps in the image, and which of the kernel's dims the
+   windows' are, or -1. */
+typedef struct flux__pooling_dims {
+    int64_t inside[3], inside_step[3], windows[3], windows_step[3];
+    int which[3];
+} flux__pooling_dims;
+
+/* Finds them among the first so many dims, of which `kernel` are a window's. width: of the image's
+   rows, or 0 if that is not known. False: there are more than three of each. */
+static bool flux__find_pooling_dims(flux__pooling_dims *o, const int64_t *dim, const int64_t *step,
+                                    unsigned kernel, int dims, int64_t width) {
+    const flux__pooling_dims none =
+        { { 1, 1, 1 }, { 0 }, { 1, 1, 1 }, { 1, 0, 0 }, { -1, -1, -1 } };
+    int inside = 0, windows = 0;
+    *o = none;
+    for (int d = 0; d < dims; d++) {
+        const bool in = kernel >> d & 1;
+        if (dim[d] == 1) continue;
+        if (step[d] < 1 || (in ? inside : windows) == 3) return false;
+        if (!in && width && !windows && step[d] >= width) windows = 1;    /* only one column */
+        if (in) o->inside[inside] = dim[d], o->inside_step[inside++] = step[d];
+        else o->windows[windows] = dim[d], o->windows_step[windows] = step[d],
+            o->which[windows++] = d;
+    }
+    return windows > 0;
+}
+
+static int64_t flux__gcd(int64_t a, int64_t b) {
+    for (int64_t rest; b; a = b, b = rest) rest = a % b;
+    return a;
+}
+
+/* What the rows (level 1) or slabs (level 2) of an image have elements if that is not known: the
+   greatest number by which windows are apart, and elements that are further apart than windows of
+   the level below reach. */
+static int64_t flux__pooling_size(const flux__pooling_dims *o, int level) {
+    const int64_t below = (o->windows[level - 1] - 1) * o->windows_step[level - 1];
+    int64_t size = o->windows_step[level];
+    for (int i = 0; i < 3; i++)
+        if (o->inside_step[i] > below) size = flux__gcd(size, o->inside_step[i]);
+    return size;
+}
+
+/* Sets the image and phases of a job whose windows have these dims, the first of them at `rel` in
+   an image of so many elements. width and slab: elements of its rows and slabs; 0: that is not
+   known. False: windows lie otherwise, or are too far apart. */
+static bool flux__set_image(flux__pooling_job *j, const flux__pooling_dims *o, int64_t rel,
+                            int64_t elements, int64_t width, int64_t slab) {
+    int64_t row[FLUX__WINDOW], column[FLUX__WINDOW], far[2] = { 0, 0 }, n = 1;
+    flux__pooled *p = &j->pooled;
+    if (!slab) slab = o->which[2] < 0 ? elements : flux__pooling_size(o, 2);
+    if (!width) width = o->which[1] < 0 ? slab : flux__pooling_size(o, 1);
+    for (int i = 0; i < 3; i++) n *= o->inside[i];
+    if (width < 1 || rel < 0 || n > FLUX__WINDOW || slab % width || (slab && elements % slab) ||
+        o->windows_step[1] % width || (slab && o->windows_step[2] % slab)) return false;
+    j->width = width, j->columns = o->windows[0], j->across = o->windows_step[0];
+    j->rows = o->windows[1], j->down = o->which[1] < 0 ? 1 : o->windows_step[1] / width;
+    if (j->down < 1 || j->across > FLUX__POOL_APART || j->down > FLUX__POOL_APART) return false;
+    j->slab = slab / width, j->slab_to = (j->slab + j->down - 1) / j->down * j->down;
+    j->period = o->which[2] < 0 ? j->rows : o->windows_step[2] / slab * (j->slab_to / j->down);
+    j->all_rows = (o->windows[2] - 1) * j->period + j->rows;
+    p->n = (int)n, p->step = 1, p->add = true;
+    for (int w = 0; w < p->n; w++) {
+        int64_t place = rel, rest = w;
+        for (int i = 0; i < 3; rest /= o->inside[i++])
+            place += rest % o->inside[i] * o->inside_step[i];
+        row[w] = place / width, column[w] = place % width;
+        if (slab) row[w] = place / slab * j->slab_to + row[w] % j->slab;
+        if (row[w] > far[0]) far[0] = row[w];
+        if (column[w] > far[1]) far[1] = column[w];
+    }
+    j->reach_rows = (j->all_rows - 1) * j->down + far[0] + 1;
+    j->reach_columns = (j->columns - 1) * j->across + far[1] + 1;
+    j->height = elements ? elements / slab * j->slab_to : j->reach_rows;
+    if (!slab) j->slab = j->slab_to = j->height;
+    j->pitch = (width + j->across - 1) / j->across;
+    j->strip = flux__gemm_min(FLUX__POOL_STRIP / j->pitch + 1, j->rows);
+    j->plane = (j->strip + far[0] / j->down + 1) * j->pitch + FLUX__POOL_MARGIN;
+    j->back = far[0] / j->down * j->pitch + far[1] / j->across + 16;
+    for (int w = 0; w < p->n; w++) {
+        p->at[w] = flux__place_in_phase(j, row[w], column[w]);
+        j->from[w] = flux__phase_of(j, row[w], column[w]) + p->at[w];
+    }
+    return j->reach_columns <= width && j->reach_rows <= j->height && j->rows <= j->period &&
+           j->plane * j->across * j->down <= FLUX__POOL_FLOATS;
+}
+
+/* Sets the lines of the image to which windows are added: a phase each, its elements from the last
+   to the first, so that windows that overlap are added in their order. */
+static void flux__set_phase_lines(flux__pooling_job *j) {
+    flux__pooled *p = &j->pooled;
+    int i = 0, from, k;
+    for (int64_t phase = 0; phase < j->across * j->down; phase++) {
+        from = i;
+        for (int w = 0; w < p->n; w++) {
+            if (j->from[w] - p->at[w] != phase * j->plane) continue;
+            for (k = i++; k > from && p->at[p->which[k - 1]] < p->at[w]; k--)
+                p->which[k] = p->which[k - 1];
+            p->which[k] = w;
+        }
+        if (i > from) p->first[p->lines++] = from;
+    }
+    p->first[p->lines] = i;
+}
+
+/* Counts images along the dims from `first` on of a shape of so many dims: those of x (which: 0),
+   or of g or y (1, 2). */
+static void flux__count_images(flux__pooling_job *j, int which, const int64_t *dim,
+                               const int64_t *step, int first, int dims) {
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        const bool counts = d >= first && d < dims;
+        j->dim[which > 0][d] = counts ? dim[d] : 1, j->step[which][d] = counts ? step[d] : 0;
+    }
+}
+
+/* Sets the steps of g (which: 1), a tensor of such dims, and the lines to which it is added; or
+   the steps of y (which: 2). */
+static void flux__set_steps(flux__pooling_job *j, const flux__pooling_dims *at, int which,
+                            const int64_t *dim, const int64_t *step, int first, int dims) {
+    for (int i = 0; i < 3; i++)
+        (which == 1 ? j->g_step : j->y_step)[i] = at->which[i] < 0 ? 0 : step[at->which[i]];
+    flux__count_images(j, which, dim, step, first, dims);
+    if (which == 1) flux__set_phase_lines(j);
+}
+
+/* Whether x, which nothing pads, is read where it lies: windows are neighbours there, and a strip
+   has a whole vector of them. */
+static bool flux__reads_directly(const flux__pooling_job *j) {
+    const int64_t last = j->rows % j->strip ? j->rows % j->strip : j->strip;
+    return j->across == 1 && j->down == 1 && (last - 1) * j->pitch + j->columns >= 16;
+}
+
+/* Runs a job, all of which is set but for its tasks, of so many numbers. False: there is no
+   memory. A task has memory of its own, so that many tasks would not leave it in a cache. */
+static bool flux__run_pooling(flux__pooling_job *j, int64_t numbers) {
+    const int64_t phases = j->across * j->down * j->plane;
+    for (int64_t c = 0; c < j->across; c++) {
+        j->begin_at[c] = c * j->plane;
+        j->left_at[c] = flux__phase_of(j, 0, j->left + c) + flux__place_in_phase(j, 0, j->left + c);
+    }
+    j->section = flux__section_now(), j->mover = flux__section_for(j->width / 2);
+    j->memory = (j->x && !j->direct ? phases : 0) + j->back + j->plane +
+                (j->g ? j->back + j->plane + phases : 0);
+    j->images = 1;
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) j->images *= j->dim[1][d];
+    const int64_t many = numbers < 32768 ? 1 : j->memory < (1 << 12) ? 64 : 16;
+    j->each = (j->images + many - 1) / many;
+    const int64_t tasks = (j->images + j->each - 1) / j->each;
+    j->scratch = (float *)flux__scratch((size_t)(tasks * j->memory) * sizeof *j->scratch);
+    if (!j->scratch) return false;
+    flux__parallel(tasks, flux__pooling_task, j);
+    flux__scratch_done(j->scratch);
+    return true;
+}
+
+/* ---------------- kernels */
+
+/* Whether kernel k is a pooling of windows. */
+static bool flux__pools(const flux__kernel *k) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    return k->kind == FLUX__K_FUSED && c->whole && c->whole->run_all == flux__run_windows;
+}
+
+/* Whether kernel k only pads what the windows of the next one alone are read from. */
+static bool flux__pads_windows(const flux__run *run, const flux__kernel *k) {
+    if (k->kind != FLUX__K_STRIDED_SCATTER || !flux__pools(k + 1)) return false;
+    const flux_tensor *t = run->g->node[k->node];
+    const flux__pooling *w = &((const flux__cpu *)k[1].ready)->pooling;
+    const flux__slot_info *own = &run->plan->slot[k->node];
+    const int slot = run->plan->nleaf + k->node;
+    return t->dtype == FLUX_F32 && !t->arg.i[1] && !own->keep &&
+           &run->plan->kernel[own->last_kernel] == k + 1 &&
+           k[1].operand[k[1].value[w->x].operand].src == slot &&
+           (w->g < 0 || k[1].operand[k[1].value[w->g].operand].src != slot);
+}
+
+/* Whether kernel k is the gradient of a maximum, and the spread that comes next alone reads it and
+   adds its windows up where x has them. */
+static bool flux__adds_next(const flux__run *run, const flux__kernel *k) {
+    const flux__kernel *into = k + 1;
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    int64_t step[FLUX_MAX_DIMS];
+    if (into->kind != FLUX__K_STRIDED_SCATTER || !flux__pools(k) || c->pooling.g < 0) return false;
+    const flux__operand *o = &into->operand[0],
+                        *x = &k->operand[k->value[c->pooling.x].operand],
+                        *g = &k->operand[k->value[c->pooling.g].operand];
+    const int slot = k->value[c->pooling.top].out, nleaf = run->plan->nleaf;
+    const flux__slot_info *own = &run->plan->slot[slot - nleaf];
+    const flux_tensor *t = run->g->node[into->node];
+    if (o->src != slot || o->offset || own->keep || &run->plan->kernel[own->last_kernel] != into ||
+        !t->arg.i[1] || run->ptr[nleaf + into->node] == run->ptr[g->src] || x->offset != t->rel)
+        return false;
+    flux__contiguous_strides(&o->shape, step);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        const int64_t n = d < o->shape.ndim ? o->shape.dim[d] : 1;
+        if (k->full[d] != n || (n > 1 && (o->stride[d] != step[d] || x->stride[d] != t->stride[d])))
+            return false;
+    }
+    return true;
+}
+
+/* Whether the windows of kernel k are read from slices of what *pad makes; if so, *dims is the
+   first dim that counts slices. */
+static bool flux__pads_slices(const flux__strided_scatter_job *pad, const flux__kernel *k,
+                              const flux__operand *x, int *dims) {
+    int64_t next = pad->slice;
+    int d = 0;
+    while (d < FLUX_MAX_DIMS && (k->full[d] == 1 || x->stride[d] != pad->slice)) d++;
+    for (*dims = d; d < FLUX_MAX_DIMS; next *= k->full[d++])
+        if (k->full[d] > 1 && (x->stride[d] != next || k->reduced >> d & 1)) return false;
+    return !x->offset && next == pad->slice * pad->units;
+}
+
+/* Sets what is read, to be padded by *pad. False: that puts it elsewhere than in an image's
+   rows. */
+static bool flux__set_padding(flux__pooling_job *j, const flux__strided_scatter_job *pad) {
+    const int64_t *step = pad->t->stride, rel = pad->t->rel;
+    const int dims = pad->part.ndim;
+    const int64_t row = rel / j->width;
+    j->front = row / j->slab, j->top = row % j->slab, j->left = rel % j->width;
+    j->x = (const float *)(const void *)pad->src, memcpy(&j->fill, pad->one, sizeof j->fill);
+    j->high = dims > 1 ? pad->part.dim[1] : 1, j->row_step = dims > 1 ? pad->o.stride[1] : 0;
+    j->slabs = dims > 2 ? pad->part.dim[2] : 1, j->slab_step = dims > 2 ? pad->o.stride[2] : 0;
+    j->wide = flux__gemm_min(pad->part.dim[0], j->reach_columns - j->left);
+    if (j->wide < 0) j->wide = 0;
+    flux__count_images(j, 0, pad->o.shape.dim, pad->o.stride, dims, pad->o.shape.ndim);
+    return dims <= 3 && step[0] == 1 && pad->o.stride[0] == 1 && rel >= 0 &&
+           (j->high == 1 || step[1] == j->width) && j->left + pad->part.dim[0] <= j->width &&
+           (j->slabs == 1 || step[2] == j->width * j->slab) && j->top + j->high <= j->slab;
+}
+
+/* How many dims of a kernel are those of an image that is pooled: up to its second of windows. */
+static int flux__pooled_dims(const flux__kernel *k) {
+    int d = 0;
+    for (int windows = 0; d < FLUX_MAX_DIMS && windows < 2; d++)
+        windows += k->full[d] > 1 && !(k->reduced >> d & 1);
+    return d;
+}
+
+/* Runs the pooling k, or a maximum's gradient, with the kernel `pad` before it, which pads its
+   images, and the kernel `into` behind it, which adds windows up; NULL: there is none. False, and
+   nothing is done: windows lie otherwise, or the gradient has other numbers than each element's
+   place in its window, or than 0, or there is neither kernel and x can't be read where it lies. */
+static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux__kernel *into,
+                              const flux__kernel *pad) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    const flux__pooling *w = &c->pooling;
+    const flux__operand *ox = &k->operand[k->value[w->x].operand],
+                        *og = w->g >= 0 ? &k->operand[k->value[w->g].operand] : NULL;
+    const flux_tensor *t = into ? run->g->node[into->node] : NULL;
+    int64_t step[FLUX_MAX_DIMS], elements = 0, width = 0, slab = 0;
+    int dims = flux__pooled_dims(k), slices;
+    flux__pooling_job j;
+    flux__pooling_dims at;
+    flux__strided_scatter_job padding;
+    if (og && (!into || !(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
+               !flux__windows_counted(run, k, &k->operand[w->places], c->inner))) return false;
+    memset(&j, 0, sizeof j);
+    j.y = (float *)run->ptr[into ? run->plan->nleaf + into->node : k->value[w->top].out];
+    j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
+    if (into) dims = flux__spread_slices(t, &into->operand[0].shape, &elements);
+    if (pad) {
+        padding = flux__scatter_job(run, pad);
+        if (!flux__pads_slices(&padding, k, ox, &slices) || padding.src == (const char *)j.y ||
+            (into && (slices != dims || elements != padding.slice))) return false;
+        dims = slices, elements = padding.slice;
+        if (padding.part.ndim > 1) width = padding.t->stride[1];
+        if (padding.part.ndim > 2) slab = padding.t->stride[2];
+    }
+    for (int d = dims; d < FLUX_MAX_DIMS; d++)         /* dims that count images are no window's */
+        if ((k->reduced >> d & 1) && k->full[d] > 1) return false;
+    if (!flux__find_pooling_dims(&at, k->full, ox->stride, k->reduced, dims, width) ||
+        !flux__set_image(&j, &at, pad || into ? ox->offset : 0, elements, width, slab))
+        return false;
+    j.direct = !pad && flux__reads_directly(&j);
+    if (!(pad || into || j.direct)) return false;
+    j.x = (const float *)run->ptr[ox->src] + (pad || into ? 0 : ox->offset);
+    j.slabs = j.height / j.slab_to, j.high = j.slab, j.wide = j.reach_columns;
+    j.row_step = j.width, j.slab_step = j.width * j.slab;
+    if (!pad) flux__count_images(&j, 0, k->full, ox->stride, dims, FLUX_MAX_DIMS);
+    else if (!flux__set_padding(&j, &padding)) return false;
+    j.pooled.slots = w->sum ? flux__windows_slots(k, c) : 0;
+    j.pooled.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
+    flux__value_strides(k, &k->value[w->top], step);
+    if (og) flux__set_steps(&j, &at, 1, k->full, og->stride, dims, FLUX_MAX_DIMS);
+    if (into) flux__count_images(&j, 2, k->full, t->stride, dims, FLUX_MAX_DIMS);
+    else flux__set_steps(&j, &at, 2, k->full, step, dims, FLUX_MAX_DIMS);
+    return flux__run_pooling(&j, c->outer * c->inner);
+}
+
+/* Runs a spread that adds the same numbers to all elements of a window, as the gradient of a mean
+   does. False: it is none, or windows lie otherwise. */
+static bool flux__spread_windows(flux__run *run, const flux__kernel *k) {
+    const flux_tensor *t = run->g->node[k->node];
+    const flux__operand *o = &k->operand[0];
+    flux__pooling_job j;
+    flux__pooling_dims at;
+    int64_t elements;
+    unsigned kernel = 0;
+    if (t->dtype != FLUX_F32 || !t->arg.i[1]) return false;
+    const int dims = flux__spread_slices(t, &o->shape, &elements);
+    for (int d = 0; d < dims; d++) kernel |= (unsigned)(o->shape.dim[d] > 1 && !o->stride[d]) << d;
+    memset(&j, 0, sizeof j);
+    if (!kernel || !flux__find_pooling_dims(&at, o->shape.dim, t->stride, kernel, dims, 0) ||
+        !flux__set_image(&j, &at, t->rel, elements, 0, 0)) return false;
+    j.g = (const float *)(const void *)flux__operand_ptr(run, o);
+    j.y = (float *)run->ptr[run->plan->nleaf + k->node];
+    flux__set_steps(&j, &at, 1, o->shape.dim, o->stride, dims, o->shape.ndim);
+    flux__count_images(&j, 2, o->shape.dim, t->stride, dims, o->shape.ndim);
+    return flux__run_pooling(&j, flux__count(&o->shape));
+}
+
+/* Runs a pooling or its gradient at once with the kernel before it, if that pads, and the one
+   after, if that adds it up, or the gradient of a mean, which is such a one alone; k: the first of
+   n kernels. Returns how many it ran, or 0. */
+static int flux__run_pooling_joined(flux__run *run, const flux__kernel *k, int n) {
+    if (k->kind == FLUX__K_STRIDED_SCATTER && flux__spread_windows(run, k)) return 1;
+    const flux__kernel *pad = n > 1 && flux__pads_windows(run, k) ? k : NULL;
+    if (pad) k++, n--;
+    const flux__kernel *into = n > 1 && flux__adds_next(run, k) ? k + 1 : NULL;
+    if (!flux__pools(k) || !flux__pool_images(run, k, into, pad)) return 0;
+    return 1 + (pad != NULL) + (into != NULL);
 }
 
 FLUX__END_LEAN
@@ -27330,7 +27763,7 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     int done = 0, joined;
     if (mode != ours) flux__set_float_mode(ours);
     while (done < n)
-        if ((joined = flux__run_windows_joined(r, &k[done], n - done)) > 0) done += joined;
+        if ((joined = flux__run_pooling_joined(r, &k[done], n - done)) > 0) done += joined;
         else if (run[k[done].kind](r, &k[done]) == 0) done++;
         else break;
     if (mode != ours) flux__set_float_mode(mode);

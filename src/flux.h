@@ -315,7 +315,7 @@
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
-                winograd conv_amx product_operands rows chains whole windows ready half_products
+                winograd conv_amx product_operands rows chains whole windows pooling ready half_products
                 shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
@@ -445,6 +445,7 @@
 #include "cpu/chains.h"
 #include "cpu/whole.h"
 #include "cpu/windows.h"
+#include "cpu/pooling.h"
 #include "cpu/ready.h"
 #include "cpu/half_products.h"
 #include "cpu/shared_operands.h"

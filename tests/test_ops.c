@@ -745,6 +745,101 @@ static void dice_images(both *b, flux_dtype t) {
     }
 }
 
+/* Windows of any size, distance and padding over 1 to 3 dims, by plain loops. Numbers are few, so that maxima tie; NaN is the largest.
+   Gradients are whole numbers, also divided by a window's elements: sums of them have no rounding. */
+typedef struct windows { int nd, n; bool mean; flux_shape x, window, stride, pad; float *data, *g, *y, *dx; } windows;
+
+/* Goes on to the next index of a shape; false: that was the last one */
+static bool next_index(int nd, const int64_t *dim, int64_t *at) {
+    for (int d = 0; d < nd; at[d++] = 0)
+        if (++at[d] < dim[d]) return true;
+    return false;
+}
+
+/* Adds to *best or *sum what a window has, and where its maximum is; with by, adds that much to each element's gradient, or to the
+   maximum's. at: the window's place. */
+static void window_of(const windows *w, const int64_t *at, int64_t image, float by) {
+    int64_t e[3] = { 0 }, most = -1, step[3] = { 1, w->x.dim[0], w->x.dim[0] * (w->nd > 1 ? w->x.dim[1] : 1) };
+    double sum = 0, n = 1;
+    float best = -INFINITY;
+    for (int d = 0; d < w->nd; d++) n *= (double)w->window.dim[d];
+    do {
+        int64_t place = image;
+        bool inside = true;
+        for (int d = 0; d < w->nd; d++) {
+            const int64_t i = at[d] * w->stride.dim[d] + e[d] - w->pad.dim[2 * d];
+            inside = inside && i >= 0 && i < w->x.dim[d], place += i * step[d];
+        }
+        if (!inside) continue;
+        const float v = w->data[place];
+        sum += v;
+        if (w->mean && w->dx) w->dx[place] += by / (float)n;
+        if (v > best || (v != v && best == best)) best = v, most = place;
+    } while (next_index(w->nd, w->window.dim, e));
+    if (!w->dx) *w->y = w->mean ? (float)(sum / n) : best;
+    else if (!w->mean && most >= 0) w->dx[most] += by;
+}
+
+static void pool_as_loops(windows *w) {
+    flux_tensor *x = flux_from_with(w->data, FLUX_F32, w->x), *y = NULL, *dx = NULL, *g, *loss;
+    flux_pool_opts o = { 0 };
+    o.x = x, o.window = w->window, o.stride = w->stride, o.pad = w->pad;
+    FLUX_NOGRAD y = w->mean ? flux_meanpool_with(o) : flux_maxpool_with(o);
+    if (!CHECK(y != NULL)) return;
+    const flux_shape s = flux_shape_of(y);
+    const int64_t n = flux_len(y), all = flux_len(x);
+    float *want = (float *)calloc((size_t)(n + all), sizeof *want);
+    const float *have = (const float *)flux_data(y);
+    bool good = have && want;
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, size = 1, i = 0;
+    for (int d = 0; d < w->nd; d++) size *= w->x.dim[d];
+    g = flux_eval(flux_mul(flux_floor(flux_mul(flux_rand_with(s, FLUX_F32), 8)), w->n));
+    y = w->mean ? flux_meanpool_with(o) : flux_maxpool_with(o);
+    loss = flux_sum(flux_mul(y, g));
+    FLUX_NOGRAD dx = flux_eval(flux_grad(flux_gradient(loss, x), x));
+    const float *up = (const float *)flux_data(g), *got = (const float *)flux_data(dx);
+    good = good && up && got;
+    if (CHECK(good)) do {
+        const int64_t image = (at[w->nd] + at[w->nd + 1] * w->x.dim[w->nd]) * size;
+        w->y = want + i, w->dx = NULL, window_of(w, at, image, 0);
+        good = good && (w->mean ? fabs(have[i] - want[i]) < 2e-6 * 9 || have[i] == want[i] : have[i] == want[i] || (have[i] != have[i] && want[i] != want[i]));
+        w->dx = want + n, window_of(w, at, image, up[i++]);
+    } while (next_index(s.ndim, s.dim, at));
+    for (i = 0; i < all && good; i++) good = got[i] == want[n + i];
+    if (!CHECK(good)) {
+        fprintf(stderr, "    %s of %lld x %lld x %lld, %d dims, window %lld x %lld, stride %lld x %lld, pad %lld x %lld\n", w->mean ? "mean" : "maximum", (long long)w->x.dim[0],
+                (long long)w->x.dim[1], (long long)w->x.dim[2], w->nd, (long long)w->window.dim[0], (long long)w->window.dim[1], (long long)w->stride.dim[0], (long long)w->stride.dim[1],
+                (long long)w->pad.dim[0], (long long)w->pad.dim[2]);
+    }
+    free(want);
+}
+
+TEST(pools_of_any_windows) {
+    dice_state = 5;
+    for (int i = 0; i < 600; i++) FLUX_SCOPE {
+        windows w = { 1 + dice(8) % 3, 1, i % 2 == 1, flux__shape(NULL, 0), flux__shape(NULL, 0), flux__shape(NULL, 0), flux__shape(NULL, 0), NULL, NULL, NULL, NULL };
+        if (w.nd != 2 && dice(2)) w.nd = 2;
+        w.x.ndim = w.nd + 2, w.window.ndim = w.stride.ndim = w.nd, w.pad.ndim = 2 * w.nd;
+        for (int d = 0; d < w.nd; d++) {
+            const int size = 1 + dice(dice(8) ? 4 : w.nd == 2 ? 8 : 12), lo = dice(3) ? dice(size) : 0, hi = dice(3) ? dice(size) : 0;
+            w.window.dim[d] = size, w.pad.dim[2 * d] = lo, w.pad.dim[2 * d + 1] = hi, w.n *= size;
+            w.stride.dim[d] = 1 + dice(dice(8) ? 3 : 11);
+            w.x.dim[d] = 1 + (lo + hi < size - 1 ? size - 1 - lo - hi : 0) + dice(dice(8) ? 20 : w.nd == 1 ? 2000 : w.nd == 2 ? 130 : 30);
+        }
+        w.x.dim[w.nd] = 1 + dice(3), w.x.dim[w.nd + 1] = 1 + dice(3);
+        if (test_left_out(i, 40) || w.n > 64 * 64) continue;
+        const int64_t all = flux__product(w.x.dim, w.x.ndim);
+        const bool special = !w.mean && dice(2);
+        REQUIRE((w.data = (float *)malloc((size_t)all * sizeof *w.data)) != NULL);
+        for (int64_t k = 0; k < all; k++) {
+            const int r = dice(special ? 40 : 20);
+            w.data[k] = r == 39 ? NAN : r == 38 ? INFINITY : (float)(r - 10) / 4;
+        }
+        pool_as_loops(&w);
+        free(w.data);
+    }
+}
+
 /* Elements side by side are computed several at a time: from any place on, and to any place. */
 TEST(slices_of_any_length_and_start) {
     static const flux_dtype dtypes[] = { FLUX_F32, FLUX_F64, FLUX_F16, FLUX_BF16, FLUX_I32, FLUX_I64, FLUX_U8 };

@@ -12,7 +12,7 @@
 #include "products.h"
 #include "whole.h"
 #include "ready.h"
-#include "windows.h"
+#include "pooling.h"
 #include "product_operands.h"
 #include "half_products.h"
 #include "shared_operands.h"
@@ -151,7 +151,7 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     int done = 0, joined;
     if (mode != ours) flux__set_float_mode(ours);
     while (done < n)
-        if ((joined = flux__run_windows_joined(r, &k[done], n - done)) > 0) done += joined;
+        if ((joined = flux__run_pooling_joined(r, &k[done], n - done)) > 0) done += joined;
         else if (run[k[done].kind](r, &k[done]) == 0) done++;
         else break;
     if (mode != ours) flux__set_float_mode(mode);

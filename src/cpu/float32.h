@@ -587,7 +587,8 @@ FLUX__VECTOR_CHAIN                                                              
 FLUX__ATTEND_ROWS(float, FLUX__JOIN_QUADS)                                                           \
 static const flux__section FLUX__F(section) = {                                                      \
     FLUX__F(loops), FLUX__F(run), FLUX__F(hreduces), FLUX__F(random), FLUX__F(adam), FLUX__F(rows), FLUX__F(chain), FLUX__F(hmaxnum), \
-    FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(pool), FLUX__F(attend_exp), FLUX__F(attend_back) };
+    FLUX__F(add_rows), FLUX__F(add_wide), FLUX__F(pool), FLUX__F(unweave), FLUX__F(weaves),          \
+    FLUX__F(attend_exp), FLUX__F(attend_back) };
 
 FLUX__END_NUMBERS
 

@@ -493,9 +493,10 @@ static void FLUX__F(add_wide)(double *sum, const float *x, int64_t n) {         
    flux__join_order. With g, the places of the maxima are found, the first of equals or the first
    NaN, and g[i] goes there, 0 elsewhere, or with add nothing: of paired windows, elements w and
    w + 1 to d[w][i * 2]; of others, a single row, to line l, d[l][i + at[w]], for the elements w =
-   which[first[l]] ... . The lines are as long as said, and up to 15 are written behind their ends;
-   g is 0 and y, which gets the places, is there up to 16 before the first window and 32 behind the
-   last. next: from row to row in x, g, and y or d. */
+   which[first[l]] ... . The lines are as long as said, and up to 31 are written behind their ends;
+   g is 0 and y, which gets the places, is there up to 16 before the first window and 48 behind the
+   last. Without rows and y, g[i] goes to all elements of a window. next: from row to row in x, g,
+   and y or d. */
 #define FLUX__WINDOW 64                   /* elements of a window, at most */
 typedef struct flux__pooled {
     int64_t windows, rows, next[3], length[FLUX__WINDOW], at[FLUX__WINDOW];
@@ -525,52 +526,118 @@ FLUX__FN(pool_sum)(const flux__pooled *p, int64_t i, int step) {                
     if (n - w == 1) s[3] = s[3] + FLUX__F(pool_at)(p->x[w] + i, step);                               \
     return (s[0] + s[2]) + (s[1] + s[3]);                                                            \
 }                                                                                                    \
-/* the maximum or, with g, its w; a sum is NaN if an element is */                                   \
-FLUX__FN(pool_max)(const flux__pooled *p, int64_t i, int step) {                                     \
-    FLUX__V best = FLUX__F(pool_at)(p->x[0] + i, step), at = FLUX__K(0), v, sum = best;              \
-    for (int w = 1; w < p->n && !p->g; w++)                                                          \
-        v = FLUX__F(pool_at)(p->x[w] + i, step), sum = sum + v, best = FLUX__MAX(v, best);           \
-    if (!p->g && FLUX__ALL(sum == sum)) return best;                                                 \
-    best = FLUX__F(pool_at)(p->x[0] + i, step);                                                      \
-    for (int w = 1; w < p->n; w++) {                                                                 \
-        v = FLUX__F(pool_at)(p->x[w] + i, step);                                                     \
+/* the place of the maximum, or with `value` the maximum itself, of any numbers */                   \
+FLUX__FN(pool_find)(const flux__pooled *p, int64_t i, int step, bool value) {                        \
+    FLUX__V best = FLUX__F(pool_at)(p->x[0] + i, step), at = FLUX__K(0), v;                          \
+    const float *const *x = p->x;                                                                    \
+    for (int w = 1, n = p->n; w < n; w++) {                                                          \
+        v = FLUX__F(pool_at)(x[w] + i, step);                                                        \
         at = FLUX__IF((v > best) | ((v != v) & (best == best)), FLUX__K(w), at);                     \
         best = FLUX__IF((v > best) | ((v != v) & (best == best)), v, best);                          \
     }                                                                                                \
-    return p->g ? at : best;                                                                         \
+    return value ? best : at;                                                                        \
 }                                                                                                    \
+/* The maxima of two vectors of windows, from i and from k on, or with g their places, the first of  \
+   equals. A sum is NaN if an element is, or if there are both infinities. */                        \
+static FLUX__INLINE void FLUX__F(pool_max)(const flux__pooled *p, int64_t i, int64_t k, int step,    \
+                                           FLUX__V *y) {                                             \
+    const float *const *x = p->x, *const *end = x + p->n;                                            \
+    const bool find = p->g != NULL;                                                                  \
+    FLUX__V a = FLUX__F(pool_at)(*x + i, step), b = FLUX__F(pool_at)(*x + k, step), v, w,            \
+            s = a, t = b, at;                                                                        \
+    while (++x < end) {                                                                              \
+        v = FLUX__F(pool_at)(*x + i, step), w = FLUX__F(pool_at)(*x + k, step);                      \
+        s = s + v, t = t + w, a = FLUX__MAX(v, a), b = FLUX__MAX(w, b);                              \
+    }                                                                                                \
+    s = s + t, y[0] = a, y[1] = b;                                                                   \
+    if (!FLUX__ALL(s == s)) {                                                                        \
+        y[0] = FLUX__F(pool_find)(p, i, step, !find), y[1] = FLUX__F(pool_find)(p, k, step, !find);  \
+        return;                                                                                      \
+    }                                                                                                \
+    if (!find) return;                                                                               \
+    for (at = y[0] = y[1] = FLUX__K(p->n - 1); --x > p->x;) {                                        \
+        at = at - FLUX__K(1);                                                                        \
+        y[0] = FLUX__IF(FLUX__F(pool_at)(x[-1] + i, step) == a, at, y[0]);                           \
+        y[1] = FLUX__IF(FLUX__F(pool_at)(x[-1] + k, step) == b, at, y[1]);                           \
+    }                                                                                                \
+}                                                                                                    \
+/* what windows from i on give, and those from k on: both are sums, maxima or the maxima's places */ \
+static FLUX__INLINE void FLUX__F(pool_two)(const flux__pooled *p, int64_t i, int64_t k, int step,    \
+                                           FLUX__V *v) {                                             \
+    const FLUX__V none = FLUX__K(0), by = FLUX__K(p->by);                                            \
+    if (!p->slots) {                                                                                 \
+        FLUX__F(pool_max)(p, i, k, step, v);                                                         \
+        v[0] = v[0] + none, v[1] = v[1] + none;                                                      \
+    } else {                                                                                         \
+        v[0] = (FLUX__F(pool_sum)(p, i, step) + none) / by;                                          \
+        v[1] = (FLUX__F(pool_sum)(p, k, step) + none) / by;                                          \
+    }                                                                                                \
+}                                                                                                    \
+/* Adds what windows give to the image's lines, two vectors at a time. */                            \
 static void FLUX__F(pool_back)(const flux__pooled *p) {                                              \
-    FLUX__V v, g;                                                                                    \
+    FLUX__V v, w, g, h, place;                                                                       \
     for (int l = p->lines - 1; l >= 0; l--)                                                          \
-        for (int64_t i = 0; i < p->length[l]; i += FLUX__LANES) {                                    \
-            v = p->add ? FLUX__F(at)(p->d[l] + i) : FLUX__K(0);                                      \
-            for (int k = p->first[l]; k < p->first[l + 1]; k++) {                                    \
-                const int w = p->which[k];                                                           \
-                const int64_t from = i - p->at[w];                                                   \
-                g = FLUX__IF(FLUX__F(at)(p->y + from) == FLUX__K(w), FLUX__F(at)(p->g + from), FLUX__K(0)); \
-                v = p->add ? v + g : g;                                                              \
+        for (int64_t i = 0, n = p->length[l]; i < n; i += 2 * FLUX__LANES) {                         \
+            const int *k = p->which + p->first[l], *end = p->which + p->first[l + 1];                \
+            float *d = p->d[l] + i;                                                                  \
+            v = w = FLUX__K(0);                                                                      \
+            if (p->add) v = FLUX__F(at)(d), w = FLUX__F(at)(d + FLUX__LANES);                        \
+            for (; k < end; k++) {                                                                   \
+                const int64_t at = i - p->at[*k], next = at + FLUX__LANES;                           \
+                g = FLUX__F(at)(p->g + at), h = FLUX__F(at)(p->g + next);                            \
+                if (p->y) {                                                                          \
+                    place = FLUX__K(*k);                                                             \
+                    g = FLUX__IF(FLUX__F(at)(p->y + at) == place, g, FLUX__K(0));                    \
+                    h = FLUX__IF(FLUX__F(at)(p->y + next) == place, h, FLUX__K(0));                  \
+                }                                                                                    \
+                if (p->add) v = v + g, w = w + h;                                                    \
+                else v = g, w = h;                                                                   \
             }                                                                                        \
-            memcpy(p->d[l] + i, &v, sizeof v);                                                       \
+            memcpy(d, &v, sizeof v), memcpy(d + FLUX__LANES, &w, sizeof w);                          \
         }                                                                                            \
 }                                                                                                    \
+/* writes g to those elements of paired windows, from i on, that `at` names, and 0 to the others */  \
+static FLUX__INLINE void FLUX__F(pool_pairs)(const flux__pooled *p, int64_t r, int64_t i,            \
+                                             FLUX__V at) {                                           \
+    const FLUX__V g = FLUX__F(at)(p->g + r * p->next[1] + i), none = FLUX__K(0);                     \
+    float *const *d = p->d;                                                                          \
+    const int64_t to = r * p->next[2] + i * 2;                                                       \
+    for (int w = 0; w < p->n; w += 2)                                                                \
+        FLUX__F(weave)(d[w] + to, FLUX__IF(at == FLUX__K(w), g, none),                               \
+                       FLUX__IF(at == FLUX__K(w + 1), g, none));                                     \
+}                                                                                                    \
 static FLUX__INLINE void FLUX__F(pool_row)(const flux__pooled *p, int64_t r, int step) {             \
-    FLUX__V v, low, none = FLUX__K(0);                                                               \
+    FLUX__V v[2];                                                                                    \
     /* floats of x that a window goes on by, over all its rows: they are prefetched */               \
     const int64_t far = step == 1 ? 0 : p->next[0] < 8 * p->windows ? p->next[0] / p->windows : 4;   \
     const float *ahead = p->x[p->n - 1] + (r + 8) * p->next[0];                                      \
-    for (int64_t i = 0, x; i < p->windows; i += FLUX__LANES) {                                       \
-        for (int64_t w = 0; w < far * FLUX__LANES; w += 16) FLUX__PREFETCH_LATER(ahead + i * far + w) \
-        if (i + FLUX__LANES > p->windows) i = p->windows - FLUX__LANES;                              \
-        x = r * p->next[0] + i * step;                                                               \
-        if (p->slots) v = (FLUX__F(pool_sum)(p, x, step) + none) / FLUX__K(p->by);                   \
-        else v = FLUX__F(pool_max)(p, x, step) + none;                                               \
-        if (!p->paired) memcpy(p->y + r * p->next[2] + i, &v, sizeof v);                             \
-        for (int w = 0; w < p->n && p->paired; w += 2) {                                             \
-            const FLUX__V g = FLUX__F(at)(p->g + r * p->next[1] + i);                                \
-            low = FLUX__IF(v == FLUX__K(w), g, none);                                                \
-            FLUX__F(weave)(p->d[w] + r * p->next[2] + i * 2, low, FLUX__IF(v == FLUX__K(w + 1), g, none)); \
-        }                                                                                            \
+    const int64_t from = r * p->next[0], last = p->windows - FLUX__LANES, both = 2 * FLUX__LANES;    \
+    float *y = p->y + r * p->next[2];                                                                \
+    for (int64_t i = 0, k; i < p->windows; i += both) {                                              \
+        for (int64_t w = 0; w < far * both; w += 16) FLUX__PREFETCH_LATER(ahead + i * far + w)       \
+        if (i > last) i = last;                                                                      \
+        k = i + FLUX__LANES < last ? i + FLUX__LANES : last;                                         \
+        FLUX__F(pool_two)(p, from + i * step, from + k * step, step, v);                             \
+        if (p->paired) FLUX__F(pool_pairs)(p, r, i, v[0]), FLUX__F(pool_pairs)(p, r, k, v[1]);       \
+        else memcpy(y + i, &v[0], sizeof v[0]), memcpy(y + k, &v[1], sizeof v[1]);                   \
     }                                                                                                \
+}                                                                                                    \
+/* copies n pairs of x to a and b, or back to x */                                                   \
+static void FLUX__F(unweave)(float *a, float *b, const float *x, int64_t n) {                        \
+    FLUX__V v, w;                                                                                    \
+    for (int64_t i = 0; i < n && n >= FLUX__LANES; i += FLUX__LANES) {                               \
+        if (i + FLUX__LANES > n) i = n - FLUX__LANES;                                                \
+        v = FLUX__F(seconds)(x + 2 * i), w = FLUX__F(seconds)(x + 2 * i + 1);                        \
+        memcpy(a + i, &v, sizeof v), memcpy(b + i, &w, sizeof w);                                    \
+    }                                                                                                \
+    for (; n < FLUX__LANES && n > 0; n--) *a++ = *x++, *b++ = *x++;                                  \
+}                                                                                                    \
+static void FLUX__F(weaves)(float *x, const float *a, const float *b, int64_t n) {                   \
+    for (int64_t i = 0; i < n && n >= FLUX__LANES; i += FLUX__LANES) {                               \
+        if (i + FLUX__LANES > n) i = n - FLUX__LANES;                                                \
+        FLUX__F(weave)(x + 2 * i, FLUX__F(at)(a + i), FLUX__F(at)(b + i));                           \
+    }                                                                                                \
+    for (; n < FLUX__LANES && n > 0; n--) *x++ = *a++, *x++ = *b++;                                  \
 }                                                                                                    \
 static void FLUX__F(pool)(const flux__pooled *p) {                                                   \
     for (int64_t r = 0; r < p->rows; r++)                                                            \
@@ -640,6 +707,8 @@ typedef struct flux__section {
     void (*add_rows)(float *sum, const float *x, int64_t n, int64_t rows);
     void (*add_wide)(double *sum, const float *x, int64_t n);
     void (*pool)(const flux__pooled *p);
+    void (*unweave)(float *a, float *b, const float *x, int64_t n);
+    void (*weave)(float *x, const float *a, const float *b, int64_t n);
     double (*attend_exp)(int64_t n, void *row, void *most, bool find);
     void (*attend_back)(int64_t n, void *row, void *grad, double by, double less);
 } flux__section;

@@ -45,34 +45,12 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
         for (; n > 0; n--) memcpy(dst++, src++, 4);
         return;
     }
+    for (; n >= 4; n -= 4, dst += 4 * ds, src += 4 * ss) {
+        memcpy(dst, src, 4), memcpy(dst + ds, src + ss, 4);
+        memcpy(dst + 2 * ds, src + 2 * ss, 4), memcpy(dst + 3 * ds, src + 3 * ss, 4);
+    }
     for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
 }
-/* Copies n words of each of two rows in turn, or back. */
-static FLUX__O2 void flux__weave_words(float *dst, const float *a, const float *b, int64_t n) {
-#if FLUX__GEMM_VECTORS
-    for (flux__vec16f v, w, x, *at; n >= 4; n -= 4, dst += 8, a += 4, b += 4) {
-        v = *(const flux__vec16f *)(const void *)a, w = *(const flux__vec16f *)(const void *)b;
-        at = (flux__vec16f *)(void *)dst;
-        FLUX__SHUFFLE(x, v, w, flux__vec16i, 0, 4, 1, 5)
-        FLUX__SHUFFLE(v, v, w, flux__vec16i, 2, 6, 3, 7)
-        at[0] = x, at[1] = v;
-    }
-#endif
-    for (; n > 0; n--) memcpy(dst++, a++, 4), memcpy(dst++, b++, 4);
-}
-static FLUX__O2 void flux__unweave_words(float *a, float *b, const float *src, int64_t n) {
-#if FLUX__GEMM_VECTORS
-    for (flux__vec16f v, w, x; n >= 4; n -= 4, src += 8, a += 4, b += 4) {
-        const flux__vec16f *at = (const flux__vec16f *)(const void *)src;
-        v = at[0], w = at[1];
-        FLUX__SHUFFLE(x, v, w, flux__vec16i, 0, 2, 4, 6)
-        FLUX__SHUFFLE(v, v, w, flux__vec16i, 1, 3, 5, 7)
-        *(flux__vec16f *)(void *)a = x, *(flux__vec16f *)(void *)b = v;
-    }
-#endif
-    for (; n > 0; n--) memcpy(a++, src++, 4), memcpy(b++, src++, 4);
-}
-
 /* Adds n floats, ss apart, to those at dst, ds apart. */
 static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
                                      int64_t n) {

@@ -18,7 +18,7 @@
    Patterns of whole kernels that run without blocks: the maximum or mean of
    small windows (pooling), the gradient of the maximum, window by window, and
    copies of 32-bit words in another order, as of a flipped kernel. cpu/ready.h has the table of
-   patterns.
+   patterns; cpu/pooling.h runs such windows together with the kernels before and behind them.
 
    Invariant: a kernel is one of these only if its program is exactly that: max
    alone; a sum, perhaps divided by a number; where(number == argmax, g, 0),
@@ -32,8 +32,6 @@
 /* Floats of the lines of a task, and windows' rows that it takes together, if they are short. */
 #define FLUX__LINES 3072
 #define FLUX__TOGETHER 64
-/* floats of a padded slice of an image, at most: they stay in the second-level cache */
-#define FLUX__PADDED (1 << 16)
 
 FLUX__BEGIN_LEAN
 
@@ -49,24 +47,14 @@ typedef struct flux__lines {
 typedef struct flux__windows_job {
     const float *x, *g;
     float *y;
-    flux__lines in, out;                  /* of x, and in a gradient of y or the image */
+    flux__lines in, out;                  /* of x, and in a gradient of y */
     flux__pooled pooled;                  /* what all rows have in common */
-    /* from one line to the next; windows that fit; rows that are taken together; flat > 0: their
-       windows are so far apart, and those between are computed for nothing */
-    int64_t ld, part, together, flat;
+    /* from one line to the next; windows that fit; rows that are taken together */
+    int64_t ld, part, together;
     int64_t from[FLUX__WINDOW], to[FLUX__WINDOW];    /* places of a window's elements in x and y */
     /* windows two apart are taken from where they lie, and a gradient written in pairs, as where
        windows two wide tile an image: lines would double what is read and written */
     bool direct;
-    /* the image to which a gradient is added, or NULL, and where the first window is in it;
-       elements of its slices that have no window in common, how many runs of windows each has, and
-       memory for a slice for each task, in which every step-th element is one phase, of so many
-       floats: a slice of the image may lie where that of x was */
-    float *image, *sum;
-    int64_t rel, slice, slice_rows, phase;
-    /* what pads x, or NULL; a task does that slice by slice, in memory of its own, which then is
-       x, without steps from slice to slice */
-    const flux__strided_scatter_job *pad;
     /* the windows' dims, and for each the steps of x, of g and of y */
     int64_t dim[FLUX_MAX_DIMS], step[3][FLUX_MAX_DIMS];
     int first, next;                      /* the dim along which a row runs, and the rows' own */
@@ -196,8 +184,8 @@ static FLUX__O2 void flux__copy_lines(const flux__windows_job *j, float *line, f
         int64_t both = 0;
         if (s->step == 2 && l + 1 < s->n && s->start[l + 1] == s->start[l] + 1) {
             both = n + flux__gemm_min(s->more[l], s->more[l + 1]);
-            if (back) flux__weave_words(at, line, next, both);
-            else flux__unweave_words(line, next, at, both);
+            if (back) flux__section_now()->weave(at, line, next, both);
+            else flux__section_now()->unweave(line, next, at, both);
         }
         for (int k = 0; k < 1 + (both > 0); k++, at++) {
             float *to = line + k * j->ld;
@@ -211,14 +199,13 @@ static FLUX__O2 void flux__copy_lines(const flux__windows_job *j, float *line, f
 }
 
 /* Runs n windows, the first one number o, of each of some rows that begin at the places at[...] in
-   x, g and y; of an image, base more in the sum of a slice. memory: four times FLUX__LINES. */
+   x, g and y. memory: four times FLUX__LINES. */
 static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled *p, float *memory,
-                                       int64_t (*at)[3], int64_t rows, int64_t o, int64_t n,
-                                       float *sum, int64_t base) {
+                                       int64_t (*at)[3], int64_t rows, int64_t o, int64_t n) {
     const flux__lines *in = &j->in, *to = &j->out;
-    const int64_t pitch = j->flat ? j->flat : n + in->most, all = (rows - 1) * pitch + n,
-                  sg = j->step[1][j->first], margin = to->most + 16;
-    const bool here = in->step == 1 && (j->flat || rows == 1) && all >= 16;
+    const int64_t pitch = n + in->most, all = (rows - 1) * pitch + n, sg = j->step[1][j->first],
+                  margin = to->most + 16;
+    const bool here = in->step == 1 && rows == 1 && all >= 16;
     float *line = memory, *out = line + FLUX__LINES, *g = out + FLUX__LINES + margin,
           *place = g + FLUX__LINES, *x = (float *)(uintptr_t)j->x + o * in->step,
           *y = j->y + o * j->step[2][j->first];
@@ -231,16 +218,13 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled 
         flux__section_for(n)->pool(p);
         return;
     }
-    const bool two = j->image && in->step == 2 && n >= 16;    /* x is taken from where it lies */
-    p->windows = two ? n : all < 16 ? 16 : all, p->rows = two ? rows : 1, p->step = two ? 2 : 1;
-    p->next[0] = rows > 1 ? at[1][0] - at[0][0] : 0, p->next[2] = pitch, p->paired = false;
-    for (int r = 0; r < (j->flat ? 1 : rows) && !here && !two; r++)
-        flux__copy_lines(j, line + r * pitch, x + at[r][0], j->flat ? all : n, false);
-    for (int l = 0; l < in->n && all < 16 && !two; l++)
+    p->windows = all < 16 ? 16 : all, p->rows = 1, p->step = 1, p->paired = false;
+    for (int r = 0; r < rows && !here; r++)
+        flux__copy_lines(j, line + r * pitch, x + at[r][0], n, false);
+    for (int l = 0; l < in->n && all < 16; l++)
         memset(line + l * j->ld + all + in->most, 0, 16 * sizeof *line);
     for (int w = 0; w < p->n; w++)
-        p->x[w] = here || two ? x + at[0][0] + j->from[w] :
-            line + in->line[w] * j->ld + in->at[w];
+        p->x[w] = here ? x + at[0][0] + j->from[w] : line + in->line[w] * j->ld + in->at[w];
     if (!j->g) {
         p->y = rows == 1 && n >= 16 ? y + at[0][2] : out;
         flux__section_now()->pool(p);
@@ -249,28 +233,16 @@ static FLUX__O2 void flux__windows_run(const flux__windows_job *j, flux__pooled 
         return;
     }
     p->g = g, p->y = place;
-    memset(g - margin, 0, (size_t)(all + 2 * margin + 32) * sizeof *g);
+    memset(g - margin, 0, (size_t)(all + 2 * margin + 48) * sizeof *g);
     memset(place - margin, 0, (size_t)margin * sizeof *g);
-    memset(place + all, 0, (size_t)(margin + 32) * sizeof *g);
+    memset(place + all, 0, (size_t)(margin + 48) * sizeof *g);
     for (int r = 0; r < rows; r++)
         flux__copy_words(g + r * pitch, 1, j->g + o * sg + at[r][1], sg, n);
-    for (int l = 0; l < to->n; l++) {
-        const int64_t first = base + at[0][2] + o * to->step + to->start[l];
-        p->d[l] = sum ? sum + first % to->step * j->phase + first / to->step : out + l * j->ld;
-        p->length[l] = all + to->more[l];
-    }
+    for (int l = 0; l < to->n; l++)
+        p->d[l] = out + l * j->ld, p->length[l] = all + to->more[l];
     flux__section_now()->pool(p);
-    for (int r = 0; r < rows && !sum; r++)
+    for (int r = 0; r < rows; r++)
         flux__copy_lines(j, out + r * pitch, y + at[r][2], n, true);
-}
-
-/* Copies the sum of a slice, phase by phase, to its place in the image. */
-static void flux__join_phases(const flux__windows_job *j, float *image, const float *sum) {
-    const int64_t step = j->out.step, even = step == 2 ? j->slice / 2 : 0;
-    flux__weave_words(image, sum, sum + j->phase, even);
-    for (int64_t p = 0; p < step && p + even * 2 < j->slice; p++)
-        flux__copy_words(image + even * 2 + p, step, sum + p * j->phase + even, 1,
-                         (j->slice - even * 2 - p + step - 1) / step);
 }
 
 /* Runs one task: some rows of windows, or a piece of the only one. */
@@ -281,11 +253,7 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
             last = j->run_length;
     float memory[4 * FLUX__LINES];
     flux__pooled p = j->pooled;
-    const int64_t bytes = j->out.step * j->phase * 4;
-    float *sum = j->image ? j->sum + part * bytes / 4 : NULL;
-    flux__windows_job own;
     int some = 0, i, d;
-    if (j->pad) own = *j, own.x += part * j->pad->slice, j = &own;
     if (j->piece) row = 0, end = 1, o = part * j->piece, last = flux__gemm_min(last, o + j->piece);
     for (d = j->first + 1, rest = row; d < FLUX_MAX_DIMS; rest /= j->dim[d++]) {
         place[d] = rest % j->dim[d];
@@ -293,54 +261,34 @@ static FLUX__O2 void flux__windows_task(void *ctx, int64_t part) {
     }
     for (int64_t many; row < end; row += many) {
         many = j->direct ? flux__gemm_min(end - row, j->dim[j->next] - place[j->next]) : 1;
-        const int64_t slice = sum ? row / j->slice_rows : 0;
-        const bool sliced = sum || j->pad,
-                   ends = row + many == end || (sliced && (row + many) % j->slice_rows == 0);
-        int64_t *was = at[some++], by = many;
-        if (sum && row % j->slice_rows == 0) memset(sum, 0, (size_t)bytes);
-        if (j->pad && row % j->slice_rows == 0)
-            flux__scatter_slice(j->pad, row / j->slice_rows, (char *)(uintptr_t)j->x);
-        memcpy(was, now, sizeof now);
-        for (d = j->next; d < FLUX_MAX_DIMS; place[d++] = 0, by = 1) {
-            for (i = 0; i < 3; i++) now[i] += by * j->step[i][d];
-            if ((place[d] += by) < j->dim[d]) break;
+        memcpy(at[some++], now, sizeof now);
+        for (d = j->next, rest = many; d < FLUX_MAX_DIMS; place[d++] = 0, rest = 1) {
+            for (i = 0; i < 3; i++) now[i] += rest * j->step[i][d];
+            if ((place[d] += rest) < j->dim[d]) break;
             for (i = 0; i < 3; i++) now[i] -= j->dim[d] * j->step[i][d];
         }
-        if (!ends && some < j->together &&
-            !(j->flat && now[0] - was[0] != j->flat * j->in.step) &&
-            !(sum && now[2] - was[2] != j->flat * j->in.step)) continue;
-        for (int64_t m, to = j->rel - slice * j->slice; o < last; o += m) {
+        if (row + many < end && some < j->together) continue;
+        for (int64_t m; o < last; o += m) {
             m = flux__gemm_min(last - o, j->part);
-            flux__windows_run(j, &p, memory, at, j->direct ? many : some, o, m, sum, to);
+            flux__windows_run(j, &p, memory, at, j->direct ? many : some, o, m);
         }
         some = 0, o = 0;
-        if (sum && (row + 1) % j->slice_rows == 0)
-            flux__join_phases(j, j->image + slice * j->slice, sum);
     }
 }
 
 /* Finds the lines of the windows' elements, and how many rows and windows are taken together. */
 static void flux__plan_lines(flux__windows_job *j) {
     flux__pooled *p = &j->pooled;
-    const int next = j->next, n = p->n;
-    const int64_t sx = j->step[0][j->first], sy = j->step[2][j->first], row = j->run_length,
-                  far = sx > 0 && j->step[0][next] % sx == 0 ? j->step[0][next] / sx : 0;
-    const bool alone = j->g && !j->image;
-    if (j->dim[next] > 1 && far >= row && far <= 512 && sx <= 2 && far <= row * sx + row / 4 + 8 &&
-        (!j->image || (sx == sy && j->step[0][next] == j->step[2][next]))) j->flat = far;
-    for (;; j->flat = 0) {
-        memset(&j->in, 0, sizeof j->in), memset(&j->out, 0, sizeof j->out);
-        flux__find_lines(&j->in, j->from, n, sx, j->flat && sx > 1 ? 512 : 15);
-        if (j->g) flux__find_lines(&j->out, j->to, n, sy, alone ? 0 : j->flat ? 512 : 15);
-        j->ld = FLUX__LINES / (alone ? n : j->in.n) / 16 * 16;
-        j->part = (j->flat && sx == 1 && !alone ? FLUX__LINES : j->ld) - j->in.most - 16;
-        if (j->g) j->part = flux__gemm_min(j->part, FLUX__LINES - 2 * j->out.most - 64);
-        j->together = j->image && !j->flat ? 1 : j->part / (j->flat ? j->flat : row + j->in.most);
-        j->together = j->together < 1 ? 1 : flux__gemm_min(j->together, FLUX__TOGETHER);
-        if (!j->flat || j->together > 1) break;
-    }
+    const int n = p->n;
+    const int64_t sx = j->step[0][j->first], sy = j->step[2][j->first], row = j->run_length;
+    flux__find_lines(&j->in, j->from, n, sx, 15);
+    if (j->g) flux__find_lines(&j->out, j->to, n, sy, 0);
+    j->ld = FLUX__LINES / (j->g ? n : j->in.n) / 16 * 16, j->part = j->ld - j->in.most - 32;
+    if (j->g) j->part = flux__gemm_min(j->part, FLUX__LINES - 2 * j->out.most - 96);
+    j->together = flux__gemm_min(j->part / (row + j->in.most), FLUX__TOGETHER);
+    if (j->together < 1) j->together = 1;
     j->direct = row >= 4 && sx == 2 &&
-                (!j->g || (alone && sy == 2 && n % 2 == 0 && j->step[1][j->first] == 1));
+                (!j->g || (sy == 2 && n % 2 == 0 && j->step[1][j->first] == 1));
     for (int w = 0; w < n && j->g; w += 2) j->direct = j->direct && j->to[w + 1] == j->to[w] + 1;
     if (j->direct) j->together = 1, j->part = row;
     p->lines = j->out.n;
@@ -351,68 +299,31 @@ static void flux__plan_lines(flux__windows_job *j) {
         }
 }
 
-/* Whether the windows of kernel k are read from slices of what *pad makes, each by runs of its own;
-   if so, *dims is the first dim that counts slices. */
-static bool flux__pads_slices(const flux__strided_scatter_job *pad, const flux__kernel *k,
-                              const flux__operand *x, int *dims) {
-    int64_t next = pad->slice, reach = x->offset, runs = 0;
-    int d = 0;
-    for (; d < FLUX_MAX_DIMS && x->stride[d] != pad->slice; d++) {
-        reach += (k->full[d] - 1) * x->stride[d];
-        runs += k->full[d] > 1 && !(k->reduced >> d & 1);
-        if (k->full[d] > 1 && x->stride[d] < 1) return false;
-    }
-    for (*dims = d; d < FLUX_MAX_DIMS; next *= k->full[d++])
-        if (k->full[d] > 1 && (x->stride[d] != next || k->reduced >> d & 1)) return false;
-    return pad->padded && !x->offset && reach < pad->slice && runs > 1 &&
-           next == pad->slice * pad->units && pad->slice <= FLUX__PADDED;
-}
-
-/* Runs a max pooling or its gradient window by window; a gradient with `into` adds to that spread,
-   and `pad` is a spread that only pads x. False, and nothing is done: the gradient has other
-   numbers than each element's place in its window, or than 0, or slices do not fit. */
-static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__kernel *into,
-                             const flux__kernel *pad) {
+/* Runs a max pooling or its gradient window by window. False, and nothing is done: the gradient
+   has other numbers than each element's place in its window, or than 0. */
+static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     const flux__pooling *w = &c->pooling;
-    const flux_tensor *t = into ? run->g->node[into->node] : NULL;
     flux__windows_job j;
-    flux__strided_scatter_job padding;
     int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
-    int dims = FLUX_MAX_DIMS;
     if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                       !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
         return false;
     const flux__operand *ox = &k->operand[k->value[w->x].operand],
                         *og = w->g >= 0 ? &k->operand[k->value[w->g].operand] : NULL;
     memset(&j, 0, sizeof j);
-    j.slice_rows = 1, j.pooled.n = (int)c->inner;
+    j.pooled.n = (int)c->inner;
     j.x = (const float *)run->ptr[ox->src] + ox->offset;
     j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
     j.y = (float *)run->ptr[k->value[w->top].out];
     flux__value_strides(k, &k->value[w->top], contiguous);
-    if (into) {
-        const flux_shape *part = &into->operand[0].shape;
-        memcpy(contiguous, t->stride, (size_t)part->ndim * sizeof *contiguous);
-        j.image = (float *)run->ptr[run->plan->nleaf + into->node], j.rel = t->rel;
-        dims = flux__spread_slices(t, part, &j.slice);
-    }
-    if (pad) {
-        int slices;
-        padding = flux__scatter_job(run, pad), j.pad = &padding;
-        if (!flux__pads_slices(j.pad, k, ox, &slices) || (into && slices != dims) ||
-            padding.src == (const char *)(into ? j.image : j.y)) return false;
-        dims = slices;
-    }
     for (int d = 0; d < FLUX_MAX_DIMS; d++) {
         bool in = k->reduced >> d & 1;
         j.dim[d] = in ? 1 : k->full[d];
-        j.step[0][d] = pad && d >= dims ? 0 : ox->stride[d], j.step[1][d] = og ? og->stride[d] : 0,
+        j.step[0][d] = ox->stride[d], j.step[1][d] = og ? og->stride[d] : 0,
             j.step[2][d] = contiguous[d];
         if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[j.first = d];
-        else if (d < dims) j.slice_rows *= j.dim[d];
     }
-    if (j.first >= dims || (into && contiguous[j.first] < 1)) return false;
     for (j.next = j.first; j.next < FLUX_MAX_DIMS - 1 && j.dim[++j.next] == 1;) {}
     for (int64_t i = 0; i < c->inner; i++) {
         for (int d = 0; d < FLUX_MAX_DIMS; d++)
@@ -422,83 +333,16 @@ static bool flux__windows_by(flux__run *run, const flux__kernel *k, const flux__
             if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
             else at[d] = 0;
     }
-    j.pooled.slots = w->sum ? flux__windows_slots(k, c) : 0, j.pooled.add = into != NULL;
+    j.pooled.slots = w->sum ? flux__windows_slots(k, c) : 0;
     j.pooled.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
     flux__plan_lines(&j);
     j.rows = c->outer / j.run_length;
     j.each = c->outer * c->inner < 32768 ? j.rows : (j.rows + 63) / 64;
-    if (into || pad) j.each = (j.each + j.slice_rows - 1) / j.slice_rows * j.slice_rows;
-    else if (j.rows == 1 && c->outer * c->inner >= 32768)
+    if (j.rows == 1 && c->outer * c->inner >= 32768)
         j.piece = flux__gemm_up((j.run_length + 63) / 64, 16);
-    const int64_t tasks = j.piece ? (j.run_length + j.piece - 1) / j.piece :
-        (j.rows + j.each - 1) / j.each;
-    if (into) j.phase = j.slice / j.out.step + 64;
-    const int64_t sums = into ? tasks * j.out.step * j.phase : 0, pads = pad ? padding.slice : 0;
-    if ((into || pad) &&
-        !(j.sum = (float *)flux__scratch((size_t)(sums + tasks * pads) * sizeof *j.sum)))
-        return false;
-    if (pad) j.x = j.sum + sums;
-    flux__parallel(tasks, flux__windows_task, &j);
-    flux__scratch_done(j.sum);
+    flux__parallel(j.piece ? (j.run_length + j.piece - 1) / j.piece :
+                   (j.rows + j.each - 1) / j.each, flux__windows_task, &j);
     return true;
-}
-static bool flux__run_windows(flux__run *run, flux__kernel *k) {
-    return flux__windows_by(run, k, NULL, NULL);
-}
-
-/* Whether kernel k is a pooling of windows. */
-static bool flux__pools(const flux__kernel *k) {
-    const flux__cpu *c = (const flux__cpu *)k->ready;
-    return k->kind == FLUX__K_FUSED && c->whole && c->whole->run_all == flux__run_windows;
-}
-
-/* Whether kernel k only pads what the windows of the next one alone are read from. */
-static bool flux__pads_windows(const flux__run *run, const flux__kernel *k) {
-    if (k->kind != FLUX__K_STRIDED_SCATTER || !flux__pools(k + 1) ||
-        run->g->node[k->node]->dtype != FLUX_F32) return false;
-    const flux__pooling *w = &((const flux__cpu *)k[1].ready)->pooling;
-    const flux__slot_info *own = &run->plan->slot[k->node];
-    const int slot = run->plan->nleaf + k->node;
-    return k[1].operand[k[1].value[w->x].operand].src == slot && !own->keep &&
-           &run->plan->kernel[own->last_kernel] == k + 1 &&
-           (w->g < 0 || k[1].operand[k[1].value[w->g].operand].src != slot);
-}
-
-/* Whether kernel k is the gradient of a maximum, and the spread that comes next alone reads it:
-   then it is added where it belongs, window after window, as flux__add_windows would. */
-static bool flux__adds_next(const flux__run *run, const flux__kernel *k, bool padded) {
-    const flux__kernel *into = k + 1;
-    const flux__cpu *c = (const flux__cpu *)k->ready;
-    const flux__pooling *w;
-    int64_t step[FLUX_MAX_DIMS];
-    if (into->kind != FLUX__K_STRIDED_SCATTER || !flux__pools(k) || c->pooling.g < 0) return false;
-    w = &c->pooling;
-    const flux__operand *o = &into->operand[0];
-    const int slot = k->value[w->top].out, nleaf = run->plan->nleaf;
-    const flux__slot_info *own = &run->plan->slot[slot - nleaf];
-    const flux_tensor *t = run->g->node[into->node];
-    const flux__operand *x = &k->operand[k->value[w->x].operand];
-    const void *image = run->ptr[nleaf + into->node];
-    bool same = x->offset == t->rel;      /* the image lies as x does */
-    if (o->src != slot || o->offset || own->keep || &run->plan->kernel[own->last_kernel] != into ||
-        !t->arg.i[1] || image == run->ptr[k->operand[k->value[w->g].operand].src]) return false;
-    flux__contiguous_strides(&o->shape, step);
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-        const int64_t n = d < o->shape.ndim ? o->shape.dim[d] : 1;
-        if (k->full[d] != n || (n > 1 && o->stride[d] != step[d])) return false;
-        same = same && (n == 1 || x->stride[d] == t->stride[d]);
-    }
-    return same || padded || image != run->ptr[x->src];
-}
-
-/* Runs a pooling or its gradient at once with the kernel before it, if that pads, and the one
-   after, if that adds it up; k: the first of n kernels. Returns how many it ran, or 0. */
-static int flux__run_windows_joined(flux__run *run, const flux__kernel *k, int n) {
-    const flux__kernel *pad = n > 1 && flux__pads_windows(run, k) ? k : NULL;
-    if (pad) k++, n--;
-    const flux__kernel *into = n > 1 && flux__adds_next(run, k, pad != NULL) ? k + 1 : NULL;
-    if (!(pad || into) || !flux__windows_by(run, k, into, pad)) return 0;
-    return 1 + (pad != NULL) + (into != NULL);
 }
 
 /* A copy of 32-bit words in another order, as of a convolution kernel that is flipped: a few
