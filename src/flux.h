@@ -315,8 +315,8 @@
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
-                winograd conv_amx product_operands rows chains whole windows pooling ready half_products
-                shared_operands attention sorting interpolation calls
+                winograd conv_amx product_operands rows chains whole windows pooling ready
+                half_products shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
