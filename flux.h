@@ -21741,14 +21741,16 @@ static bool flux__gemm_inner_all(flux__gemm_plan *p, bool flip, int64_t threads)
 /* Decides whether to pack A and B. Measured: B is fine in place until its columns (or its rows, if
    these are contiguous) fall into one set of the cache; columns even then, if the set has a way for
    each of a tile's and A has few rows (64 x 2048 by 512 columns took 1.3 times as long with a copy
-   of B, 256 rows 1.05 to 1.1). A is fine in place until it is larger than the second-level cache or
-   each of its columns is on a page of its own, and it is read very often; or often, if its columns
-   fall into one set or kernels pack it, or do not begin at cache lines (500 cubed took 1.2 to 1.6
-   times as long in place, 196 x 256 x 2304 1.15). In place A is read some tiles at a time: all
-   columns of B are multiplied by these, while the next ones are prefetched. A large one that is
-   read less often comes from memory, which gives it fastest in its own order (flux__gemm_stream:
-   768 x 768 by 64 columns 1.3 times as fast, 512 x 2048 by 49 twice), unless a thread has few rows
-   of it. */
+   of B, 256 rows 1.05 to 1.1). Rows of B that are far apart and long go to panels even for one tile
+   of A's rows, unless k is short (192 x 1576 by 768 columns, a gradient of a layer's weights, took
+   1.5 times as long in place; 64 x 256 by 2048 0.92). A is fine in place until it is larger than
+   the second-level cache or each of its columns is on a page of its own, and it is read very often;
+   or often, if its columns fall into one set or kernels pack it, or do not begin at cache lines
+   (500 cubed took 1.2 to 1.6 times as long in place, 196 x 256 x 2304 1.15). In place A is read
+   some tiles at a time: all columns of B are multiplied by these, while the next ones are
+   prefetched. A large one that is read less often comes from memory, which gives it fastest in its
+   own order (flux__gemm_stream: 768 x 768 by 64 columns 1.3 times as fast, 512 x 2048 by 49 twice),
+   unless a thread has few rows of it. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
     int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
     /* narrow tiles read A twice as often, and use less of a cache line of B's rows */
@@ -21778,7 +21780,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
             p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
     int64_t tiles = p->rows / (2 * p->set->lanes),
             much = often && tiles >= 32 ? 32 << 10 : 256 << 10;
-    p->panels_b = p->b_col == 1 && p->b_row > 1 && tiles >= 8 &&
+    p->panels_b = p->b_col == 1 && p->b_row > 1 && (tiles >= 8 || (tiles >= 1 && p->k >= 512)) &&
                   p->chunk * p->b_row * p->size > much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = !p->direct, p->vector = p->stream = false;
