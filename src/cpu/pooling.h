@@ -200,7 +200,8 @@ static void flux__pool_image(const flux__pooling_job *j, flux__pooled *p,
 static int64_t flux__image_at(const flux__pooling_job *j, int64_t u, int which) {
     const int64_t *dim = j->dim[which > 0];
     int64_t at = 0;
-    for (int d = 0; d < FLUX_MAX_DIMS; u /= dim[d++]) at += u % dim[d] * j->step[which][d];
+    for (int d = 0; d < FLUX_MAX_DIMS; d++)
+        if (dim[d] > 1) at += u % dim[d] * j->step[which][d], u /= dim[d];
     return at;
 }
 
