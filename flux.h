@@ -16790,9 +16790,10 @@ typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
                                 float *out, int kind);
 /* An Adam step for n elements. in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon,
-   scale, and what g is multiplied by first. */
+   scale, what g is multiplied by first, and if it decays, as AdamW's does, what its result is
+   multiplied by, and how much of w is added to that. */
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in,
-                              const float *by);
+                              const float *by, bool decays);
 /* `count` rows of n >= 4 numbers, contiguous and one after the other. For each row: first: its
    maximum, or (squares) its sum; d = x - maximum and e = exp(d), or (squares) d = x - sum /
    by[0] and e = d^2; second: the sum of e; and y, by the operation `last`: DIV: e / second,
@@ -18067,20 +18068,22 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
     }                                                                                                \
 }
 
-/* Adam's step has seven lines for an element and moves 28 bytes: to pass over them line by line
-   takes three times as long. The sums and products are those of the lines, so the bits are the
-   same. What comes next is prefetched while square roots are computed. */
+/* Adam's step has seven lines for an element and moves 28 bytes, AdamW's nine: to pass over them
+   line by line takes three times as long. The sums and products are those of the lines, so the
+   bits are the same. What comes next is prefetched while square roots are computed. */
 #define FLUX__ADAM_AHEAD 1024
 #define FLUX__VECTOR_ADAM                                                                            \
 static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, const float *const *in,  \
-                          const float *by) {                                                         \
+                          const float *by, bool decays) {                                            \
     const float *pg = in[0], *pm = in[1], *pv = in[2], *pw = in[3];                                  \
     for (int64_t i = 0; i < n; i += FLUX__LANES) {                                                   \
         FLUX__V g = FLUX__F(at)(pg + i), m = FLUX__F(at)(pm + i), v = FLUX__F(at)(pv + i), w;        \
         if (by[4] != 1) g = g * by[4];                                                               \
         m = m + by[0] * (g - m), v = v + by[1] * (g * g - v), w = m / (FLUX__SQRT(v) + by[2]);       \
         if (pw) {                                                                                    \
-            w = w * by[3] + FLUX__F(at)(pw + i);                                                     \
+            const FLUX__V x = FLUX__F(at)(pw + i);                                                   \
+            if (decays) w = x * by[6] + w * by[5];                                                   \
+            w = w * by[3] + x;                                                                       \
             FLUX__PREFETCH_LATER(pw + i + FLUX__ADAM_AHEAD)                                          \
         }                                                                                            \
         FLUX__PREFETCH_LATER(pm + i + FLUX__ADAM_AHEAD) FLUX__PREFETCH_LATER(pv + i + FLUX__ADAM_AHEAD) \
@@ -18795,17 +18798,17 @@ static FLUX__INLINE void flux__loop_run(int ctype, flux__loop f, int64_t n, void
 /* Runs an Adam step for n elements: whole vectors, then the rest, filled up to 16. m, v, w:
    results; in, by: see flux__adam_fn. */
 static void flux__adam_run(int64_t n, float *m, float *v, float *w, const float *const *in,
-                           const float *by) {
+                           const float *by, bool decays) {
     const flux__adam_fn adam = flux__section_now()->adam;
     const int64_t whole = n - n % 16;
     const size_t left = (size_t)(n - whole);
     float pad[4][16] = { { 0 } }, out[3][16];
     const float *last[4];
-    adam(whole, m, v, w, in, by);
+    adam(whole, m, v, w, in, by, decays);
     if (!left) return;
     for (int i = 0; i < 4; i++)
         last[i] = in[i] ? (const float *)memcpy(pad[i], in[i] + whole, 4 * left) : NULL;
-    adam(16, out[0], out[1], out[2], last, by);
+    adam(16, out[0], out[1], out[2], last, by, decays);
     memcpy(m + whole, out[0], 4 * left), memcpy(v + whole, out[1], 4 * left),
         memcpy(w + whole, out[2], 4 * left);
 }
@@ -22238,8 +22241,12 @@ typedef struct flux__phase { int *line, n, *per_row, nper_row; } flux__phase;
 
 /* The lines of an Adam step, which run as one at the place of line `last`: new_m, new_v and
    last are results, g, m, v, w operands, by numbers. All are value numbers; w is -1 if there is
-   none, and so is by[4], the number that g is multiplied by first. */
-typedef struct flux__adam { int g, m, v, w, by[5], new_m, new_v, last; } flux__adam;
+   none, and so are by[4], the number that g is multiplied by first, and the two of AdamW: by[5],
+   that the step is multiplied by before by[6] w is added to it. */
+enum { FLUX__ADAM_NUMBERS = 7 };
+typedef struct flux__adam {
+    int g, m, v, w, by[FLUX__ADAM_NUMBERS], new_m, new_v, last;
+} flux__adam;
 
 /* The lines of softmax-like rows, which run as one at the place of line `first` (see
    flux__rows_run). All are value numbers; y is -1 if there is none. keep_d, keep_e: other lines
@@ -24420,14 +24427,33 @@ static bool flux__adam_scale(const flux__kernel *k, flux__adam *a) {
     return true;
 }
 
+/* If the result d of an Adam step is used by fma(d, scale, w) alone, or by AdamW's fma(fma(w,
+   lambda, d eta), scale, w), these lines are part of the step. */
+static void flux__adam_ends(const flux__kernel *k, int div, flux__adam *a) {
+    const flux__value *x = k->value;
+    int d = div, fma = flux__only_user(k, div), by = -1, decay = -1;
+    if (fma >= 0 && x[div].out < 0 && flux__is_f32(k, fma, FLUX__OP_MUL) && x[fma].out < 0) {
+        by = x[fma].a == div ? x[fma].b : x[fma].a, decay = flux__only_user(k, fma);
+        if (decay < 0 || x[decay].out >= 0 || !flux__is_f32(k, decay, FLUX__OP_FMA) ||
+            x[decay].c != fma || !flux__is_const(k, by) || !flux__is_const(k, x[decay].b)) return;
+        d = decay, fma = flux__only_user(k, decay);
+    }
+    if (fma < 0 || x[d].out >= 0 || !flux__is_f32(k, fma, FLUX__OP_FMA) || x[fma].a != d ||
+        !flux__is_const(k, x[fma].b) || !flux__is_walk(k, x[fma].c) ||
+        x[fma].phase != x[div].phase || (decay >= 0 && x[decay].a != x[fma].c)) return;
+    a->w = x[fma].c, a->by[3] = x[fma].b, a->last = fma;
+    if (decay >= 0) a->by[5] = by, a->by[6] = x[decay].b;
+}
+
 /* Whether the division `div` is that of an Adam step, m' / (sqrt(v') + epsilon) with m' =
-   lerp(m, g) and v' = lerp(v, square(g)), perhaps followed by fma(div, scale, w); if so, fills
+   lerp(m, g) and v' = lerp(v, square(g)), perhaps followed by the weight's update; if so, fills
    in *a. */
 static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
     const flux__value *x = k->value;
-    int sum, root, square, fma;
+    int sum, root, square;
     if (!flux__is_f32(k, div, FLUX__OP_DIV)) return false;
-    a->new_m = x[div].a, sum = x[div].b, a->last = div, a->w = a->by[4] = -1;
+    a->new_m = x[div].a, sum = x[div].b, a->last = div;
+    a->w = a->by[4] = a->by[5] = a->by[6] = -1;
     if (!flux__is_f32(k, a->new_m, FLUX__OP_LERP) || !flux__passes(k, sum, FLUX__OP_ADD, div))
         return false;
     root = x[sum].a, a->by[2] = a->by[3] = x[sum].b;
@@ -24438,19 +24464,26 @@ static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
     a->by[0] = x[a->new_m].c, a->by[1] = x[a->new_v].c;
     if (!flux__passes(k, square, FLUX__OP_SQUARE, a->new_v) || x[square].a != a->g) return false;
     if (flux__only_user(k, a->new_m) != div || flux__only_user(k, a->new_v) != root) return false;
-    fma = flux__only_user(k, div);
-    if (fma >= 0 && x[div].out < 0 && flux__is_f32(k, fma, FLUX__OP_FMA) && x[fma].a == div &&
-        flux__is_const(k, x[fma].b) && flux__is_walk(k, x[fma].c) && x[fma].phase == x[div].phase)
-        a->w = x[fma].c, a->by[3] = x[fma].b, a->last = fma;
+    flux__adam_ends(k, div, a);
     return flux__is_const(k, a->by[0]) && flux__is_const(k, a->by[1]) && flux__is_walk(k, a->g) &&
            flux__is_walk(k, a->m) && flux__is_walk(k, a->v) && x[a->m].phase == x[div].phase &&
            x[a->v].phase == x[div].phase && x[square].phase == x[div].phase;
 }
 
+/* The division of the Adam step that may end in this line. */
+static int flux__adam_division(const flux__kernel *k, int line) {
+    const flux__value *x = k->value;
+    if (flux__is_f32(k, line, FLUX__OP_FMA)) line = x[line].a;
+    if (!flux__is_f32(k, line, FLUX__OP_FMA)) return line;
+    line = x[line].c;                             /* of AdamW */
+    if (!flux__is_f32(k, line, FLUX__OP_MUL)) return line;
+    return flux__is_const(k, x[line].a) ? x[line].b : x[line].a;
+}
+
 /* Whether a step of Adam ends in this line. A kernel has one at most. */
 static bool flux__match_adam(flux__kernel *k, flux__cpu *c, int line) {
     const flux__value *x = k->value;
-    const int div = flux__is_f32(k, line, FLUX__OP_FMA) ? x[line].a : line;
+    const int div = flux__adam_division(k, line);
     flux__adam a;
     if (c->adam.last >= 0 || !flux__adam_at(k, div, &a) || a.last != line ||
         (x[div].phase > 0 && !c->resident)) return false;
@@ -24462,6 +24495,7 @@ static bool flux__match_adam(flux__kernel *k, flux__cpu *c, int line) {
         flux__choose_blocks(k, c);
     }
     c->made[div] = true;
+    if (a.by[6] >= 0) c->made[x[a.last].a] = c->made[x[x[a.last].a].c] = true;
     c->made[a.new_m] = c->made[a.new_v] = c->made[x[a.new_v].b] = c->made[x[div].b] =
         c->made[x[x[div].b].a] = true;
     c->made[a.last] = false;
@@ -24478,18 +24512,19 @@ static void flux__do_adam(flux__block_run *b, int line) {
     const flux__adam *a = &b->c->adam;
     const int made[3] = { a->new_m, a->new_v, a->last };
     const float *in[4];
-    float by[5] = { 0, 0, 0, 0, 1 }, *out[3];
+    float by[FLUX__ADAM_NUMBERS] = { 0, 0, 0, 0, 1, 0, 0 }, *out[3];
     (void)line;
     in[0] = (const float *)b->at[a->g], in[1] = (const float *)b->at[a->m],
         in[2] = (const float *)b->at[a->v];
     in[3] = a->w < 0 ? NULL : (const float *)b->at[a->w];
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < FLUX__ADAM_NUMBERS; i++)
         if (a->by[i] >= 0) by[i] = *(const float *)b->at[a->by[i]];
     for (int i = 0; i < 3; i++) {
         b->at[made[i]] = out[i] = (float *)flux__result_at(b, made[i]);
         b->walk[made[i]] = 1;
     }
-    flux__adam_run(flux__block_count(b, &b->k->value[a->last]), out[0], out[1], out[2], in, by);
+    flux__adam_run(flux__block_count(b, &b->k->value[a->last]), out[0], out[1], out[2], in, by,
+                   a->by[6] >= 0);
     for (int i = 0; i < 3; i++)  /* a result that lies in a register still has to be stored */
         if (b->k->value[made[i]].out >= 0 && (char *)out[i] == flux__reg(b, b->c->reg[made[i]]))
             flux__do_store(b, made[i]);

@@ -38,8 +38,12 @@ typedef struct flux__phase { int *line, n, *per_row, nper_row; } flux__phase;
 
 /* The lines of an Adam step, which run as one at the place of line `last`: new_m, new_v and
    last are results, g, m, v, w operands, by numbers. All are value numbers; w is -1 if there is
-   none, and so is by[4], the number that g is multiplied by first. */
-typedef struct flux__adam { int g, m, v, w, by[5], new_m, new_v, last; } flux__adam;
+   none, and so are by[4], the number that g is multiplied by first, and the two of AdamW: by[5],
+   that the step is multiplied by before by[6] w is added to it. */
+enum { FLUX__ADAM_NUMBERS = 7 };
+typedef struct flux__adam {
+    int g, m, v, w, by[FLUX__ADAM_NUMBERS], new_m, new_v, last;
+} flux__adam;
 
 /* The lines of softmax-like rows, which run as one at the place of line `first` (see
    flux__rows_run). All are value numbers; y is -1 if there is none. keep_d, keep_e: other lines

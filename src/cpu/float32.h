@@ -475,20 +475,22 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
     }                                                                                                \
 }
 
-/* Adam's step has seven lines for an element and moves 28 bytes: to pass over them line by line
-   takes three times as long. The sums and products are those of the lines, so the bits are the
-   same. What comes next is prefetched while square roots are computed. */
+/* Adam's step has seven lines for an element and moves 28 bytes, AdamW's nine: to pass over them
+   line by line takes three times as long. The sums and products are those of the lines, so the
+   bits are the same. What comes next is prefetched while square roots are computed. */
 #define FLUX__ADAM_AHEAD 1024
 #define FLUX__VECTOR_ADAM                                                                            \
 static void FLUX__F(adam)(int64_t n, float *to_m, float *to_v, float *to_w, const float *const *in,  \
-                          const float *by) {                                                         \
+                          const float *by, bool decays) {                                            \
     const float *pg = in[0], *pm = in[1], *pv = in[2], *pw = in[3];                                  \
     for (int64_t i = 0; i < n; i += FLUX__LANES) {                                                   \
         FLUX__V g = FLUX__F(at)(pg + i), m = FLUX__F(at)(pm + i), v = FLUX__F(at)(pv + i), w;        \
         if (by[4] != 1) g = g * by[4];                                                               \
         m = m + by[0] * (g - m), v = v + by[1] * (g * g - v), w = m / (FLUX__SQRT(v) + by[2]);       \
         if (pw) {                                                                                    \
-            w = w * by[3] + FLUX__F(at)(pw + i);                                                     \
+            const FLUX__V x = FLUX__F(at)(pw + i);                                                   \
+            if (decays) w = x * by[6] + w * by[5];                                                   \
+            w = w * by[3] + x;                                                                       \
             FLUX__PREFETCH_LATER(pw + i + FLUX__ADAM_AHEAD)                                          \
         }                                                                                            \
         FLUX__PREFETCH_LATER(pm + i + FLUX__ADAM_AHEAD) FLUX__PREFETCH_LATER(pv + i + FLUX__ADAM_AHEAD) \

@@ -52,9 +52,10 @@ typedef void (*flux__cast_fn)(int64_t n, void *y, const void *x);
 typedef void (*flux__random_fn)(uint64_t key, uint64_t stream, uint64_t counter, int64_t blocks,
                                 float *out, int kind);
 /* An Adam step for n elements. in: g, m, v, w (NULL: none); by: 1 - beta1, 1 - beta2, epsilon,
-   scale, and what g is multiplied by first. */
+   scale, what g is multiplied by first, and if it decays, as AdamW's does, what its result is
+   multiplied by, and how much of w is added to that. */
 typedef void (*flux__adam_fn)(int64_t n, float *m, float *v, float *w, const float *const *in,
-                              const float *by);
+                              const float *by, bool decays);
 /* `count` rows of n >= 4 numbers, contiguous and one after the other. For each row: first: its
    maximum, or (squares) its sum; d = x - maximum and e = exp(d), or (squares) d = x - sum /
    by[0] and e = d^2; second: the sum of e; and y, by the operation `last`: DIV: e / second,

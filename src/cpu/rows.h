@@ -128,14 +128,33 @@ static bool flux__adam_scale(const flux__kernel *k, flux__adam *a) {
     return true;
 }
 
+/* If the result d of an Adam step is used by fma(d, scale, w) alone, or by AdamW's fma(fma(w,
+   lambda, d eta), scale, w), these lines are part of the step. */
+static void flux__adam_ends(const flux__kernel *k, int div, flux__adam *a) {
+    const flux__value *x = k->value;
+    int d = div, fma = flux__only_user(k, div), by = -1, decay = -1;
+    if (fma >= 0 && x[div].out < 0 && flux__is_f32(k, fma, FLUX__OP_MUL) && x[fma].out < 0) {
+        by = x[fma].a == div ? x[fma].b : x[fma].a, decay = flux__only_user(k, fma);
+        if (decay < 0 || x[decay].out >= 0 || !flux__is_f32(k, decay, FLUX__OP_FMA) ||
+            x[decay].c != fma || !flux__is_const(k, by) || !flux__is_const(k, x[decay].b)) return;
+        d = decay, fma = flux__only_user(k, decay);
+    }
+    if (fma < 0 || x[d].out >= 0 || !flux__is_f32(k, fma, FLUX__OP_FMA) || x[fma].a != d ||
+        !flux__is_const(k, x[fma].b) || !flux__is_walk(k, x[fma].c) ||
+        x[fma].phase != x[div].phase || (decay >= 0 && x[decay].a != x[fma].c)) return;
+    a->w = x[fma].c, a->by[3] = x[fma].b, a->last = fma;
+    if (decay >= 0) a->by[5] = by, a->by[6] = x[decay].b;
+}
+
 /* Whether the division `div` is that of an Adam step, m' / (sqrt(v') + epsilon) with m' =
-   lerp(m, g) and v' = lerp(v, square(g)), perhaps followed by fma(div, scale, w); if so, fills
+   lerp(m, g) and v' = lerp(v, square(g)), perhaps followed by the weight's update; if so, fills
    in *a. */
 static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
     const flux__value *x = k->value;
-    int sum, root, square, fma;
+    int sum, root, square;
     if (!flux__is_f32(k, div, FLUX__OP_DIV)) return false;
-    a->new_m = x[div].a, sum = x[div].b, a->last = div, a->w = a->by[4] = -1;
+    a->new_m = x[div].a, sum = x[div].b, a->last = div;
+    a->w = a->by[4] = a->by[5] = a->by[6] = -1;
     if (!flux__is_f32(k, a->new_m, FLUX__OP_LERP) || !flux__passes(k, sum, FLUX__OP_ADD, div))
         return false;
     root = x[sum].a, a->by[2] = a->by[3] = x[sum].b;
@@ -146,19 +165,26 @@ static bool flux__adam_at(const flux__kernel *k, int div, flux__adam *a) {
     a->by[0] = x[a->new_m].c, a->by[1] = x[a->new_v].c;
     if (!flux__passes(k, square, FLUX__OP_SQUARE, a->new_v) || x[square].a != a->g) return false;
     if (flux__only_user(k, a->new_m) != div || flux__only_user(k, a->new_v) != root) return false;
-    fma = flux__only_user(k, div);
-    if (fma >= 0 && x[div].out < 0 && flux__is_f32(k, fma, FLUX__OP_FMA) && x[fma].a == div &&
-        flux__is_const(k, x[fma].b) && flux__is_walk(k, x[fma].c) && x[fma].phase == x[div].phase)
-        a->w = x[fma].c, a->by[3] = x[fma].b, a->last = fma;
+    flux__adam_ends(k, div, a);
     return flux__is_const(k, a->by[0]) && flux__is_const(k, a->by[1]) && flux__is_walk(k, a->g) &&
            flux__is_walk(k, a->m) && flux__is_walk(k, a->v) && x[a->m].phase == x[div].phase &&
            x[a->v].phase == x[div].phase && x[square].phase == x[div].phase;
 }
 
+/* The division of the Adam step that may end in this line. */
+static int flux__adam_division(const flux__kernel *k, int line) {
+    const flux__value *x = k->value;
+    if (flux__is_f32(k, line, FLUX__OP_FMA)) line = x[line].a;
+    if (!flux__is_f32(k, line, FLUX__OP_FMA)) return line;
+    line = x[line].c;                             /* of AdamW */
+    if (!flux__is_f32(k, line, FLUX__OP_MUL)) return line;
+    return flux__is_const(k, x[line].a) ? x[line].b : x[line].a;
+}
+
 /* Whether a step of Adam ends in this line. A kernel has one at most. */
 static bool flux__match_adam(flux__kernel *k, flux__cpu *c, int line) {
     const flux__value *x = k->value;
-    const int div = flux__is_f32(k, line, FLUX__OP_FMA) ? x[line].a : line;
+    const int div = flux__adam_division(k, line);
     flux__adam a;
     if (c->adam.last >= 0 || !flux__adam_at(k, div, &a) || a.last != line ||
         (x[div].phase > 0 && !c->resident)) return false;
@@ -170,6 +196,7 @@ static bool flux__match_adam(flux__kernel *k, flux__cpu *c, int line) {
         flux__choose_blocks(k, c);
     }
     c->made[div] = true;
+    if (a.by[6] >= 0) c->made[x[a.last].a] = c->made[x[x[a.last].a].c] = true;
     c->made[a.new_m] = c->made[a.new_v] = c->made[x[a.new_v].b] = c->made[x[div].b] =
         c->made[x[x[div].b].a] = true;
     c->made[a.last] = false;
@@ -186,18 +213,19 @@ static void flux__do_adam(flux__block_run *b, int line) {
     const flux__adam *a = &b->c->adam;
     const int made[3] = { a->new_m, a->new_v, a->last };
     const float *in[4];
-    float by[5] = { 0, 0, 0, 0, 1 }, *out[3];
+    float by[FLUX__ADAM_NUMBERS] = { 0, 0, 0, 0, 1, 0, 0 }, *out[3];
     (void)line;
     in[0] = (const float *)b->at[a->g], in[1] = (const float *)b->at[a->m],
         in[2] = (const float *)b->at[a->v];
     in[3] = a->w < 0 ? NULL : (const float *)b->at[a->w];
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < FLUX__ADAM_NUMBERS; i++)
         if (a->by[i] >= 0) by[i] = *(const float *)b->at[a->by[i]];
     for (int i = 0; i < 3; i++) {
         b->at[made[i]] = out[i] = (float *)flux__result_at(b, made[i]);
         b->walk[made[i]] = 1;
     }
-    flux__adam_run(flux__block_count(b, &b->k->value[a->last]), out[0], out[1], out[2], in, by);
+    flux__adam_run(flux__block_count(b, &b->k->value[a->last]), out[0], out[1], out[2], in, by,
+                   a->by[6] >= 0);
     for (int i = 0; i < 3; i++)  /* a result that lies in a register still has to be stored */
         if (b->k->value[made[i]].out >= 0 && (char *)out[i] == flux__reg(b, b->c->reg[made[i]]))
             flux__do_store(b, made[i]);

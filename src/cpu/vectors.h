@@ -620,17 +620,17 @@ static FLUX__INLINE void flux__loop_run(int ctype, flux__loop f, int64_t n, void
 /* Runs an Adam step for n elements: whole vectors, then the rest, filled up to 16. m, v, w:
    results; in, by: see flux__adam_fn. */
 static void flux__adam_run(int64_t n, float *m, float *v, float *w, const float *const *in,
-                           const float *by) {
+                           const float *by, bool decays) {
     const flux__adam_fn adam = flux__section_now()->adam;
     const int64_t whole = n - n % 16;
     const size_t left = (size_t)(n - whole);
     float pad[4][16] = { { 0 } }, out[3][16];
     const float *last[4];
-    adam(whole, m, v, w, in, by);
+    adam(whole, m, v, w, in, by, decays);
     if (!left) return;
     for (int i = 0; i < 4; i++)
         last[i] = in[i] ? (const float *)memcpy(pad[i], in[i] + whole, 4 * left) : NULL;
-    adam(16, out[0], out[1], out[2], last, by);
+    adam(16, out[0], out[1], out[2], last, by, decays);
     memcpy(m + whole, out[0], 4 * left), memcpy(v + whole, out[1], 4 * left),
         memcpy(w + whole, out[2], 4 * left);
 }
