@@ -1425,6 +1425,76 @@ TEST(patterns) {
     }
 }
 
+/* ---------------- Adam's step, whose lines run as one */
+
+enum { PLAIN_STEP, DECAYED, SCALED, OTHER_WEIGHT, KEPT_STEP, STEP_KINDS };
+typedef struct adam_step { flux_tensor *g, *m, *v, *w, *other; int kind; bool swapped; } adam_step;
+
+static flux_tensor *adam_line(flux_tensor *x, bool at_once) { return at_once ? x : flux_eval(x); }
+
+/* m', v', w' and a line between of a step, whose lines are computed all at once or each by itself. AdamW's decays w; the step is
+   multiplied, but not decayed; another tensor than w decays; or the line between is kept: these do not end with w'. */
+static void adam_lines(const adam_step *s, bool at_once, flux_tensor **y) {
+    flux_tensor *d, *scale = flux__number(0.7);
+    y[0] = adam_line(flux__lerp(s->m, s->g, flux__number(0.1)), at_once);
+    y[1] = adam_line(flux__lerp(s->v, adam_line(flux_square(s->g), at_once), flux__number(0.01)), at_once);
+    d = adam_line(flux_add(adam_line(flux_sqrt(y[1]), at_once), flux__number(1e-3)), at_once);
+    y[3] = d = adam_line(flux_div(y[0], d), at_once);
+    if (s->kind != PLAIN_STEP) d = adam_line(s->swapped ? flux_mul(scale, d) : flux_mul(d, scale), at_once);
+    if (s->kind == KEPT_STEP) y[3] = d;
+    if (s->kind != PLAIN_STEP && s->kind != SCALED) d = adam_line(flux__fma(s->kind == OTHER_WEIGHT ? s->other : s->w, flux__number(0.05), d), at_once);
+    y[2] = adam_line(flux__fma(d, flux__number(-0.3), s->w), at_once);
+}
+
+/* Whether the last plan's kernel runs a step up to w', with its decay. */
+static bool adam_decays(bool *up_to_w) {
+    const flux__plans *plans = flux__self()->plans;
+    for (int i = 0; i < FLUX__BUCKETS; i++)
+        for (const flux__plan *p = plans->bucket[i]; p; p = p->next)
+            for (int k = 0; k < p->nkernel; k++) {
+                const flux__cpu *c = (const flux__cpu *)p->kernel[k].ready;
+                if (p->kernel[k].kind > FLUX__K_MATMUL || !c || c->adam.last < 0) continue;
+                *up_to_w = c->adam.w >= 0;
+                return c->adam.by[6] >= 0;
+            }
+    return *up_to_w = false;
+}
+
+TEST(steps_of_adam_have_the_bits_of_their_lines) {
+    ONLY_ON_CPU();
+    if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
+    static const int64_t sizes[] = { 1, 15, 16, 37, 5000 };
+    for (int i = 0; i < 5 * STEP_KINDS * 2; i++) FLUX_SCOPE FLUX_NOGRAD {
+        const int64_t n = sizes[i % 5];
+        adam_step s = { NULL, NULL, NULL, NULL, NULL, i / 5 % STEP_KINDS, i / 5 / STEP_KINDS == 1 };
+        s.g = flux_eval(flux_randn(n)), s.m = flux_eval(flux_randn(n)), s.v = flux_eval(flux_rand(n));
+        s.w = flux_eval(flux_randn(n)), s.other = flux_eval(flux_randn(n));
+        flux_tensor *one[4], *all[4];
+        adam_lines(&s, false, one);
+        forget_plans();
+        adam_lines(&s, true, all);
+        flux_eval_all(s.kind == KEPT_STEP ? 4 : 3, all);
+        bool up_to_w, decays = adam_decays(&up_to_w);
+        CHECK(decays == (s.kind == DECAYED) && up_to_w == (s.kind <= DECAYED));
+        for (int k = 0; k < 3; k++)
+            if (!CHECK(!memcmp(flux_floats(one[k]), flux_floats(all[k]), (size_t)n * sizeof(float)))) fprintf(stderr, "    kind %d, %d elements, result %d\n", s.kind, (int)n, k);
+    }
+}
+
+/* The gradient of a transposed weight is a product in the weight's own order, not the transpose of one, also where others are added. */
+TEST(gradients_of_transposed_weights_are_not_transposed) {
+    flux_tensor *e = flux_eval(flux_randn(5, 7)), *h = flux_eval(flux_randn(5, 3)), *up = flux_eval(flux_randn(7, 3));
+    flux_tensor *y = flux_matmul(flux_transpose(e), h), *loss = flux_sum(flux_mul(y, up)), *d;
+    d = flux_grad(flux_gradient(loss, e), e);
+    if (!flux__eager()) CHECK(d->op == FLUX__MATMUL);
+    CHECK(flux_dim(d, 0) == 5 && flux_item(flux_max(flux_abs(flux_sub(d, flux_matmul(h, flux_transpose(up)))))) < 1e-5);
+    loss = flux_add(loss, flux_sum(flux_square(flux_gather(e, 1, flux_to_dtype(flux_arange(0, 3, 1), FLUX_I64)))));
+    d = flux_grad(flux_gradient(loss, e), e);
+    flux_tensor *first = flux_mul(flux_slice(e, 1, 0, 3), 2), *product = flux_matmul(h, flux_transpose(up));
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_slice(d, 1, 0, 3), flux_add(first, flux_slice(product, 1, 0, 3)))))) < 1e-5);
+    CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_slice(d, 1, 3, 7), flux_slice(product, 1, 3, 7))))) < 1e-5);
+}
+
 /* ---------------- random chains of operations behind a product (cpu/chains.h) */
 
 static uint64_t chain_state = 1;
