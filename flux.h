@@ -21805,6 +21805,8 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
     int64_t flat = bytes * 4 <= FLUX__GEMM_CHUNK ? 4 : bytes * 2 <= FLUX__GEMM_CHUNK ? 2 : 1;
     /* with so short a k, more rows: columns of C stay whole and contiguous */
     int64_t height = flat * FLUX__GEMM_TILES * tall;
+    /* a chunk that is longer than most has fewer rows in the second-level cache */
+    if (bytes > FLUX__GEMM_CHUNK) height = height * FLUX__GEMM_CHUNK / bytes / tall * tall;
     /* blocks that take scratch memory for C stay small */
     int64_t limit = p->flip || !p->job->c ? 1 : 4;
     int64_t rows = limit * height, columns = limit * FLUX__GEMM_COLUMNS;
