@@ -277,12 +277,6 @@ static flux_tensor *flux__join_slices(flux__walk *w, int n, flux_tensor **xs) {
     return y;
 }
 
-/* The transpose of a matrix; if x is itself recorded as a transpose, that is x's operand. */
-static flux_tensor *flux__transposed(flux_tensor *x) {
-    return x->op == FLUX__PERMUTE && flux__behind(x) && x->arg.i[0] == 1 ? x->in[0]
-                                                                          : flux_transpose(x);
-}
-
 /* The tensor that x is a reshape of. */
 static const flux_tensor *flux__unshaped(const flux_tensor *x) {
     while (x->op == FLUX__RESHAPE && flux__behind(x)) x = x->in[0];
@@ -342,7 +336,8 @@ static flux_tensor *flux__join_products(flux__walk *w, int n, flux_tensor **xs) 
     /* the last contribution came first: here in the order of recording */
     for (int i = 0; i < n; i++) part[i] = xs[n - 1 - i]->in[0];
     flux_tensor *a = flux__cat_columns(w, n, part);
-    for (int i = 0; i < n; i++) part[i] = flux__transposed(xs[n - 1 - i]->in[1]);
+    for (int i = 0; i < n && a; i++)
+        if (!(part[i] = flux__transposed(xs[n - 1 - i]->in[1]))) a = NULL;
     flux_tensor *b = a ? flux__cat_columns(w, n, part) : NULL;
     flux__free(part);
     return b ? flux_matmul(a, flux_transpose(b)) : NULL;

@@ -517,14 +517,20 @@ static void flux__cat_gradient(flux_tensor *y, flux_tensor *g, const bool *need,
     }
 }
 
+/* The transpose of a matrix; if x is itself recorded as a transpose, that is x's operand. */
+static flux_tensor *flux__transposed(flux_tensor *x) {
+    return x->op == FLUX__PERMUTE && flux__behind(x) && x->arg.i[0] == 1 ? x->in[0]
+                                                                          : flux_transpose(x);
+}
+
 /* The gradient of a permutation: g in the inverse order. A product that is to be transposed, as
    where a layer shares the transpose of another one's weight, is one of the transposes: what comes
    next, and Adam's step with it, then takes its columns as they are made. */
 static flux_tensor *flux__unpermute(flux_tensor *y, flux_tensor *g) {
     int64_t order[FLUX_MAX_DIMS];
-    if (y->ndim == 2 && y->arg.i[0] == 1 && g->op == FLUX__MATMUL && flux__behind(g) == 2 &&
+    if (y->ndim == 2 && y->arg.i[0] == 1 && g && g->op == FLUX__MATMUL && flux__behind(g) == 2 &&
         g->ndim == 2 && g->in[0]->ndim == 2 && g->in[1]->ndim == 2)
-        return flux_matmul(flux_transpose(g->in[1]), flux_transpose(g->in[0]));
+        return flux_matmul(flux__transposed(g->in[1]), flux__transposed(g->in[0]));
     for (int i = 0; i < y->ndim; i++) order[y->arg.i[i]] = i;
     return flux_permute_with(g, flux__shape(order, y->ndim));
 }
