@@ -24442,8 +24442,8 @@ static void flux__adam_ends(const flux__kernel *k, int div, flux__adam *a) {
     int d = div, fma = flux__only_user(k, div), by = -1, decay = -1;
     if (fma >= 0 && x[div].out < 0 && flux__is_f32(k, fma, FLUX__OP_MUL) && x[fma].out < 0) {
         by = x[fma].a == div ? x[fma].b : x[fma].a, decay = flux__only_user(k, fma);
-        if (decay < 0 || x[decay].out >= 0 || !flux__is_f32(k, decay, FLUX__OP_FMA) ||
-            x[decay].c != fma || !flux__is_const(k, by) || !flux__is_const(k, x[decay].b)) return;
+        if (decay < 0 || !flux__is_f32(k, decay, FLUX__OP_FMA) || x[decay].c != fma ||
+            !flux__is_const(k, by) || !flux__is_const(k, x[decay].b)) return;
         d = decay, fma = flux__only_user(k, decay);
     }
     if (fma < 0 || x[d].out >= 0 || !flux__is_f32(k, fma, FLUX__OP_FMA) || x[fma].a != d ||

@@ -1427,7 +1427,7 @@ TEST(patterns) {
 
 /* ---------------- Adam's step, whose lines run as one */
 
-enum { PLAIN_STEP, DECAYED, SCALED, OTHER_WEIGHT, KEPT_STEP, STEP_KINDS };
+enum { PLAIN_STEP, DECAYED, SCALED, OTHER_WEIGHT, KEPT_STEP, KEPT_DECAY, STEP_KINDS };
 typedef struct adam_step { flux_tensor *g, *m, *v, *w, *other; int kind; bool swapped; } adam_step;
 
 static flux_tensor *adam_line(flux_tensor *x, bool at_once) { return at_once ? x : flux_eval(x); }
@@ -1443,6 +1443,7 @@ static void adam_lines(const adam_step *s, bool at_once, flux_tensor **y) {
     if (s->kind != PLAIN_STEP) d = adam_line(s->swapped ? flux_mul(scale, d) : flux_mul(d, scale), at_once);
     if (s->kind == KEPT_STEP) y[3] = d;
     if (s->kind != PLAIN_STEP && s->kind != SCALED) d = adam_line(flux__fma(s->kind == OTHER_WEIGHT ? s->other : s->w, flux__number(0.05), d), at_once);
+    if (s->kind == KEPT_DECAY) y[3] = d;
     y[2] = adam_line(flux__fma(d, flux__number(-0.3), s->w), at_once);
 }
 
@@ -1473,7 +1474,7 @@ TEST(steps_of_adam_have_the_bits_of_their_lines) {
         adam_lines(&s, false, one);
         forget_plans();
         adam_lines(&s, true, all);
-        flux_eval_all(s.kind == KEPT_STEP ? 4 : 3, all);
+        flux_eval_all(s.kind >= KEPT_STEP ? 4 : 3, all);
         bool up_to_w, decays = adam_decays(&up_to_w);
         CHECK(decays == (s.kind == DECAYED) && up_to_w == (s.kind <= DECAYED));
         for (int k = 0; k < 3; k++)
