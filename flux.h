@@ -18074,8 +18074,8 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
     }                                                                                                \
 }
 
-/* Adam's step has seven lines for an element and moves 28 bytes, AdamW's nine: to pass over them
-   line by line takes three times as long. The sums and products are those of the lines, so the
+/* Adam's step has seven lines for an element, AdamW's nine, and either moves 28 bytes: to pass over
+   them line by line takes three times as long. The sums and products are those of the lines, so the
    bits are the same. What comes next is prefetched while square roots are computed. */
 #define FLUX__ADAM_AHEAD 1024
 #define FLUX__VECTOR_ADAM                                                                            \
@@ -24880,6 +24880,7 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
     }
     for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
 }
+
 /* Adds n floats, ss apart, to those at dst, ds apart. */
 static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
                                      int64_t n) {
@@ -25701,8 +25702,8 @@ FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- cpu/pooling.h
    Pooling whose windows overlap, image by image: a maximum or mean runs at once with the kernel
-   that pads its image, and a gradient with the one that adds its windows up, which the gradient
-   of a mean is alone.
+   that pads its image; the gradient of a maximum with the kernel that adds its windows up; the
+   gradient of a mean is that kernel alone.
 
    Windows start `across` columns and `down` rows apart. An image's rows are copied, a strip of
    windows' rows at a time, to across x down phases: element (row, column) is in phase (row % down,
@@ -25947,9 +25948,9 @@ static int64_t flux__gcd(int64_t a, int64_t b) {
     return a;
 }
 
-/* What the rows (level 1) or slabs (level 2) of an image have elements if that is not known: the
-   greatest number by which windows are apart, and elements that are further apart than windows of
-   the level below reach. */
+/* The elements of a row (level 1) or a slab (level 2) of an image, if they are not known: the
+   greatest number that divides how far apart windows are, and elements of a window that are further
+   apart than windows of the level below reach. */
 static int64_t flux__pooling_size(const flux__pooling_dims *o, int level) {
     const int64_t below = (o->windows[level - 1] - 1) * o->windows_step[level - 1];
     int64_t size = o->windows_step[level];

@@ -756,8 +756,8 @@ static bool next_index(int nd, const int64_t *dim, int64_t *at) {
     return false;
 }
 
-/* Adds to *best or *sum what a window has, and where its maximum is; with by, adds that much to each element's gradient, or to the
-   maximum's. at: the window's place. */
+/* Writes the maximum or mean of the window at the place at[...] of an image to *w->y; or, where there is w->dx, adds `by` to the
+   gradient of the maximum, or a part of it to that of each element. */
 static void window_of(const windows *w, const int64_t *at, int64_t image, float by) {
     int64_t e[3] = { 0 }, most = -1, step[3] = { 1, w->x.dim[0], w->x.dim[0] * (w->nd > 1 ? w->x.dim[1] : 1) };
     double sum = 0, n = 1;

@@ -475,8 +475,8 @@ static void FLUX__F(random)(uint64_t key, uint64_t stream, uint64_t counter, int
     }                                                                                                \
 }
 
-/* Adam's step has seven lines for an element and moves 28 bytes, AdamW's nine: to pass over them
-   line by line takes three times as long. The sums and products are those of the lines, so the
+/* Adam's step has seven lines for an element, AdamW's nine, and either moves 28 bytes: to pass over
+   them line by line takes three times as long. The sums and products are those of the lines, so the
    bits are the same. What comes next is prefetched while square roots are computed. */
 #define FLUX__ADAM_AHEAD 1024
 #define FLUX__VECTOR_ADAM                                                                            \

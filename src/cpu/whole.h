@@ -51,6 +51,7 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
     }
     for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
 }
+
 /* Adds n floats, ss apart, to those at dst, ds apart. */
 static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
                                      int64_t n) {
