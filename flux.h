@@ -20753,6 +20753,31 @@ static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     }
 }
 
+/* What the kernel of tile number i prefetches beside its products with the columns j ... j+nr-1 of
+   a B that is read where it lies: its part of the nr columns behind these, which the first `tiles`
+   tiles share, a line *step bytes further with each point of k. Without that the first tile of the
+   next columns waits for memory at each of their cache lines (192 x 192 by 1576 columns took 1.25
+   times as long, 64 x 256 by 2048 1.5). NULL: nothing; with a short k that costs more than it
+   gains. */
+static const char *flux__gemm_next_b(const flux__gemm_task *t, int64_t j, int64_t nr, int64_t i,
+                                     int64_t tiles, int64_t *step) {
+    const flux__gemm_plan *p = t->plan;
+    int64_t row, col, size = p->size;
+    if (p->copy_b || j + nr >= t->nb || i >= tiles || t->kb < 32) return NULL;
+    const char *next = flux__gemm_b(t, j + nr, nr, &row, &col);
+    if (col == 1) {                       /* rows of nr elements, on one or two cache lines each */
+        *step = row * size;
+        return i > 1 ? NULL : next + i * (nr - 1) * size;
+    }
+    if (row == 1 && col == t->kb) {       /* all are contiguous: a share for each tile */
+        const int64_t share = nr * t->kb * size / tiles;
+        *step = (share + t->kb - 1) / t->kb;
+        return next + i * share;
+    }
+    *step = size;                         /* a column for each of the first tiles */
+    return row == 1 && tiles >= nr && i < nr ? next + i * col * size : NULL;
+}
+
 /* Multiplies all full panels of A (two vectors high) with the columns j ... j+nr-1 of B;
    their tiles are computed in C or `out` directly. Returns how many rows these panels have. */
 static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
@@ -20786,8 +20811,13 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
         return end;
     }
     for (i = 0; i < end; i += tall, c += mr, a += down, to += lines) {
+        int64_t ahead = 0;
+        const char *next = packs || t->lines > 0 ? NULL :
+            flux__gemm_next_b(t, j, nr, i / tall, kernel == two ? end / tall : 1, &ahead);
         if (far) flux__gemm_fetch(c, ld * size, nr);
-        if (packs || t->lines <= 0) kernel(kb, a, step, b, b_row, b_col, c, ld, add, to, line);
+        if (next) two(kb, a, step, b, b_row, b_col, c, ld, add, next, ahead);
+        else if (packs || t->lines <= 0)
+            kernel(kb, a, step, b, b_row, b_col, c, ld, add, to, line);
         else {
             two(kb, a, step, b, b_row, b_col, c, ld, add, t->next, p->a_col * size);
             t->next += 64, t->lines--;
@@ -21761,12 +21791,13 @@ static bool flux__gemm_inner_all(flux__gemm_plan *p, bool flip, int64_t threads)
    own order (flux__gemm_stream: 768 x 768 by 64 columns 1.3 times as fast, 512 x 2048 by 49 twice),
    unless a thread has few rows of it. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
-    int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
+    int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size,
+            bytes_a = p->m * p->k * p->size;
     /* narrow tiles read A twice as often, and use less of a cache line of B's rows */
     bool often = p->set->columns <= 6;
     bool packs = flux__gemm_packs_a(p, p->columns);
-    bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64) ||
-                 (often && p->m * p->k * p->size >= 32 << 10);
+    bool apart = flux__gemm_large(p) || (a_step >= 2000 && (p->k > 64 || bytes_a >= 192 << 10)) ||
+                 (often && bytes_a >= 32 << 10);
     bool many = p->columns > (packs || a_step % 2048 == 0 ? 8 : 24) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     /* the rows of A that make up for a copy of B */
@@ -21779,7 +21810,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     p->copy_a = p->a_row != 1 || (apart && many) || uneven;
     p->vector = p->n == 1 && !p->copy_a && p->set->vector;
     p->stream = p->n > 1 && p->n <= 24 * p->set->columns && !p->copy_a &&
-                p->m * p->k * p->size >= 1 << 20 &&
+                bytes_a >= 1 << 20 &&
                 (p->rows * p->size >= FLUX__GEMM_STREAM / 2 || a_step % 2048 == 0);
     /* each part is soon done, so the next one to prefetch must be small */
     if (packs && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
@@ -21788,9 +21819,10 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
         p->sub = flux__gemm_min(p->sub, flux__gemm_split(
             p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
     int64_t tiles = p->rows / (2 * p->set->lanes),
-            much = often && tiles >= 32 ? 32 << 10 : 256 << 10;
+            many_tiles = often ? 32 : 16,
+            much = tiles < many_tiles ? 256 << 10 : often ? 32 << 10 : 64 << 10;
     p->panels_b = p->b_col == 1 && p->b_row > 1 && (tiles >= 8 || (tiles >= 1 && p->k >= 512)) &&
-                  p->chunk * p->b_row * p->size > much;
+                  p->chunk * p->b_row * p->size >= much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = !p->direct, p->vector = p->stream = false;
     if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);

@@ -226,12 +226,13 @@ static bool flux__gemm_inner_all(flux__gemm_plan *p, bool flip, int64_t threads)
    own order (flux__gemm_stream: 768 x 768 by 64 columns 1.3 times as fast, 512 x 2048 by 49 twice),
    unless a thread has few rows of it. */
 static void flux__gemm_copies(flux__gemm_plan *p) {
-    int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size;
+    int64_t a_step = p->a_col * p->size, b_step = (p->b_row == 1 ? p->b_col : p->b_row) * p->size,
+            bytes_a = p->m * p->k * p->size;
     /* narrow tiles read A twice as often, and use less of a cache line of B's rows */
     bool often = p->set->columns <= 6;
     bool packs = flux__gemm_packs_a(p, p->columns);
-    bool apart = flux__gemm_large(p) || (a_step >= 2000 && p->k > 64) ||
-                 (often && p->m * p->k * p->size >= 32 << 10);
+    bool apart = flux__gemm_large(p) || (a_step >= 2000 && (p->k > 64 || bytes_a >= 192 << 10)) ||
+                 (often && bytes_a >= 32 << 10);
     bool many = p->columns > (packs || a_step % 2048 == 0 ? 8 : 24) * p->set->columns;
     int64_t most = flux__gemm_up(FLUX__GEMM_BLOCK / (p->chunk * p->size), 8 * p->set->lanes);
     /* the rows of A that make up for a copy of B */
@@ -244,7 +245,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     p->copy_a = p->a_row != 1 || (apart && many) || uneven;
     p->vector = p->n == 1 && !p->copy_a && p->set->vector;
     p->stream = p->n > 1 && p->n <= 24 * p->set->columns && !p->copy_a &&
-                p->m * p->k * p->size >= 1 << 20 &&
+                bytes_a >= 1 << 20 &&
                 (p->rows * p->size >= FLUX__GEMM_STREAM / 2 || a_step % 2048 == 0);
     /* each part is soon done, so the next one to prefetch must be small */
     if (packs && p->copy_a && p->columns < 32 * p->set->columns) most /= 2;
@@ -253,9 +254,10 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
         p->sub = flux__gemm_min(p->sub, flux__gemm_split(
             p->rows, (p->rows + most - 1) / most, 2 * p->set->lanes));
     int64_t tiles = p->rows / (2 * p->set->lanes),
-            much = often && tiles >= 32 ? 32 << 10 : 256 << 10;
+            many_tiles = often ? 32 : 16,
+            much = tiles < many_tiles ? 256 << 10 : often ? 32 << 10 : 64 << 10;
     p->panels_b = p->b_col == 1 && p->b_row > 1 && (tiles >= 8 || (tiles >= 1 && p->k >= 512)) &&
-                  p->chunk * p->b_row * p->size > much;
+                  p->chunk * p->b_row * p->size >= much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = !p->direct, p->vector = p->stream = false;
     if (p->b_rows) p->copy_b = true, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
