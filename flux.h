@@ -22307,8 +22307,6 @@ FLUX__END_LEAN
    prefer, and the order in which numbers are joined (flux__join_order) does not
    follow the blocks. */
 
-/* scores that attention holds at a time, or a few more: they stay in the second-level cache */
-#define FLUX__ATTEND_TILE 32768
 #define FLUX__LARGE (1 << 19)             /* more than a second-level cache holds */
 /* rows up to this length are run as one, however large blocks are otherwise */
 #define FLUX__LONG_ROW (1 << 18)
@@ -27140,7 +27138,7 @@ static bool flux__find_shared(flux_device d, flux__plan *plan) {
 FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- cpu/attention.h
-   Attention on the CPU: some queries at a time with all their scores, which
+   Attention on the CPU: a tile of queries at a time with all their scores, which
    stay in the second-level cache; products by flux__gemm, softmax by the loops
    of the instruction set.
 
@@ -27151,6 +27149,13 @@ FLUX__END_COLD
    no gradient by its scores. */
 
 FLUX__BEGIN_LEAN
+
+/* The most scores that a task holds at a time, unless a tile of 32 queries has more: in the
+   gradient as many again are their gradients. The most queries of a tile, which are about equal:
+   where causality hides some of a tile's scores, more queries compute more of what is hidden.
+   Measured with 64 features: of 1024 keys 32 queries took 1.4 times as long as 128, and 256 0.95;
+   of 4096 16 queries 1.7 times as long as 64. */
+enum { FLUX__ATTEND_SCORES = 1 << 18, FLUX__ATTEND_TILE = 128, FLUX__ATTEND_CAUSAL_TILE = 96 };
 
 typedef struct flux__attend_job {
     const flux__kernel *k;
@@ -27457,8 +27462,10 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     j.later = j.keys - j.queries;
     FLUX__ASSERT(!j.causal || j.later >= 0);
     j.scale = 1 / sqrt((double)j.d);
-    j.tile = FLUX__ATTEND_TILE / j.keys < 16 ? 16 :
-             FLUX__ATTEND_TILE / j.keys > 64 ? 64 : FLUX__ATTEND_TILE / j.keys;
+    j.tile = flux__gemm_min(FLUX__ATTEND_SCORES / j.keys,
+                            j.causal ? FLUX__ATTEND_CAUSAL_TILE : FLUX__ATTEND_TILE);
+    if (j.tile < 32) j.tile = 32;
+    j.tile = flux__gemm_split(j.queries, (j.queries + j.tile - 1) / j.tile, 4);
     if (back)
         memset(j.out + t->in[0]->dim[0] * j.queries * j.batch * j.size, 0,
                (size_t)((j.d + j.dv) * j.heads * j.keys * j.batch * j.size));

@@ -16,11 +16,11 @@
 #include "reductions.h"
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
+#include "gemm_tasks.h" /* flux__gemm_split */
 #include "gemm_plan.h"
-#include "backend.h"
 
 /* ---------------------------------------------------------------------- cpu/attention.h
-   Attention on the CPU: some queries at a time with all their scores, which
+   Attention on the CPU: a tile of queries at a time with all their scores, which
    stay in the second-level cache; products by flux__gemm, softmax by the loops
    of the instruction set.
 
@@ -31,6 +31,13 @@
    no gradient by its scores. */
 
 FLUX__BEGIN_LEAN
+
+/* The most scores that a task holds at a time, unless a tile of 32 queries has more: in the
+   gradient as many again are their gradients. The most queries of a tile, which are about equal:
+   where causality hides some of a tile's scores, more queries compute more of what is hidden.
+   Measured with 64 features: of 1024 keys 32 queries took 1.4 times as long as 128, and 256 0.95;
+   of 4096 16 queries 1.7 times as long as 64. */
+enum { FLUX__ATTEND_SCORES = 1 << 18, FLUX__ATTEND_TILE = 128, FLUX__ATTEND_CAUSAL_TILE = 96 };
 
 typedef struct flux__attend_job {
     const flux__kernel *k;
@@ -337,8 +344,10 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     j.later = j.keys - j.queries;
     FLUX__ASSERT(!j.causal || j.later >= 0);
     j.scale = 1 / sqrt((double)j.d);
-    j.tile = FLUX__ATTEND_TILE / j.keys < 16 ? 16 :
-             FLUX__ATTEND_TILE / j.keys > 64 ? 64 : FLUX__ATTEND_TILE / j.keys;
+    j.tile = flux__gemm_min(FLUX__ATTEND_SCORES / j.keys,
+                            j.causal ? FLUX__ATTEND_CAUSAL_TILE : FLUX__ATTEND_TILE);
+    if (j.tile < 32) j.tile = 32;
+    j.tile = flux__gemm_split(j.queries, (j.queries + j.tile - 1) / j.tile, 4);
     if (back)
         memset(j.out + t->in[0]->dim[0] * j.queries * j.batch * j.size, 0,
                (size_t)((j.d + j.dv) * j.heads * j.keys * j.batch * j.size));

@@ -24,8 +24,6 @@
    prefer, and the order in which numbers are joined (flux__join_order) does not
    follow the blocks. */
 
-/* scores that attention holds at a time, or a few more: they stay in the second-level cache */
-#define FLUX__ATTEND_TILE 32768
 #define FLUX__LARGE (1 << 19)             /* more than a second-level cache holds */
 /* rows up to this length are run as one, however large blocks are otherwise */
 #define FLUX__LONG_ROW (1 << 18)
