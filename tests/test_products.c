@@ -360,6 +360,51 @@ TEST(a_large_matrix_is_read_in_its_own_order) {
     }
 }
 
+/* The gradient of a convolution's weights beside plain loops in double: of windows with three taps a row, or six, the CPU reads the
+   images where they lie (flux__gemm_group_places), of others copies. The same bits on any number of threads, whatever the stride,
+   dilation and padding. Of a large gradient a chunk of the sum ends within a row and spans images. */
+TEST(gradients_of_weights_read_images_in_place) {
+    static const int64_t taps[][2] = { { 3, 3 }, { 3, 1 }, { 3, 2 }, { 6, 2 }, { 4, 3 } };
+    if (test_device.backend) SKIP("about how the CPU reads images");
+    flux_seed(27);
+    for (int of = 0; of < 40; of++) FLUX_SCOPE {
+        if (test_left_out(of, 4)) continue;
+        const int64_t *kernel = taps[of % 5], images = of % 4 ? 1 : of % 8 + 4, in = images == 4 ? 24 : 4 + of % 3 * 4,
+                      out = images == 4 ? 256 : 32 + of % 5 / 4 * 32, step = 1 + of % 7 / 5,
+                      apart = 1 + of % 5 / 3, pad = of % 3 / 2, high = (images > 1 ? 16 : 30) + of % 23,
+                      wide = (images > 1 ? 13 : 21) * step + of % 11 + (kernel[0] - 1) * apart;
+        const flux_dtype dtype = of % 6 == 5 ? FLUX_F64 : FLUX_F32;
+        flux_tensor *x = flux_eval(flux_randn_with(FLUX_SHAPE(wide, high, in, images), dtype)), *d[3];
+        flux_tensor *w = flux_eval(flux_randn_with(FLUX_SHAPE(kernel[0], kernel[1], in, out), dtype));
+        flux_tensor *y = flux_crosscor(x, w, .stride = FLUX_SHAPE(step), .pad = FLUX_SHAPE(pad), .dilation = FLUX_SHAPE(apart));
+        const int64_t across = flux_dim(y, 0), down = flux_dim(y, 1);
+        flux_tensor *g = flux_eval(flux_randn_with(FLUX_SHAPE(across, down, out, images), dtype));
+        for (int i = 0; i < 3; i++) {
+            flux_threads(i == 0 ? 1 : i == 1 ? 2 : 5);
+            d[i] = flux_eval(flux_grad(flux_gradient(flux_sum(flux_mul(y, g)), w), w));
+        }
+        flux_threads(0);
+        const size_t bytes = (size_t)(kernel[0] * kernel[1] * in * out) * (dtype == FLUX_F64 ? 8 : 4);
+        CHECK(flux_data(d[0]) && !memcmp(flux_data(d[0]), flux_data(d[1]), bytes) && !memcmp(flux_data(d[0]), flux_data(d[2]), bytes));
+        const double *gy = doubles(g), *image = doubles(x), *got = doubles(d[0]);
+        double worst = 0;
+        for (int64_t at = of % 3; at < kernel[0] * kernel[1] * in * out; at += images == 4 ? 37 : 3) {
+            const int64_t kx = at % kernel[0], ky = at / kernel[0] % kernel[1], from = at / (kernel[0] * kernel[1]) % in,
+                          to = at / (kernel[0] * kernel[1] * in);
+            double sum = 0, size = 0;
+            for (int64_t p = 0; p < across * down * images; p++) {
+                const int64_t ox = p % across, oy = p / across % down, n = p / (across * down), ix = ox * step + kx * apart - pad,
+                              iy = oy * step + ky * apart - pad;
+                if (ix < 0 || ix >= wide || iy < 0 || iy >= high) continue;
+                const double part = gy[ox + across * (oy + down * (to + out * n))] * image[ix + wide * (iy + high * (from + in * n))];
+                sum += part, size += fabs(part);
+            }
+            worst = fmax(worst, fabs(got[at] - sum) / (size + 1e-9));
+        }
+        CHECK(worst < (dtype == FLUX_F64 ? 1e-14 : 2e-6));
+    }
+}
+
 /* The sum of a large product and a tensor that is read in another order: its dims are the product's, one of them as two. */
 TEST(a_product_whose_dim_is_two_of_its_sum) {
     if (test_device.backend) SKIP("about what the CPU's products take, which is long on a software GPU");

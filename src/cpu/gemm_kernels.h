@@ -68,11 +68,18 @@ typedef struct flux__gemm_job {
    loop, they would fill the queue that the kernel's own loads go through. add: the sums become
    C, are added to C, or continue from the sums that C holds, as if the loop had never stopped
    (the packing and the plain kernel cannot, nor can they do the following). With FLUX__GEMM_PLACES
-   too, which is added to one of the first two, `next` says that n runs of columns of a and rows of
-   b follow each other: k of them, then `each`, and in the last one `last`; but a's runs are in
-   other places, at[...] elements from the first. */
+   too, which is added to one of the first two, `next` is a flux__gemm_places. */
 enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON, FLUX__GEMM_PLACES = 4 };
-typedef struct flux__gemm_places { int64_t n, each, last; const int64_t *at; } flux__gemm_places;
+/* Columns of a and rows of b in n runs: k of them, then `each`, and in the last one `last`. jump
+   NULL: b's runs follow each other, a's are in other places, at[...] elements from the first. Else
+   a's runs follow each other, and before run i of b jump[i] elements are skipped; b's columns stand
+   in groups of three, b_col apart within a group, and groups 1 to 3 group[...] elements from the
+   first one. */
+typedef struct flux__gemm_places {
+    int64_t n, each, last;
+    const int64_t *at, *jump;
+    int64_t group[3];
+} flux__gemm_places;
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add,
                                   const void *next, int64_t next_step);
@@ -222,7 +229,9 @@ FLUX__GEMM_TYPES(64)
         FLUX__COLUMNS##nr(FLUX__K_ZERO##mr)                                                        \
         at = (V *)c;                                                                               \
         if (add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET##mr) }                        \
-        for (int64_t l = k, done = 0;;) {                                                          \
+        if (add & FLUX__GEMM_PLACES && places->jump)                                               \
+            b1 = b0 + places->group[0], b2 = b0 + places->group[1], b3 = b0 + places->group[2];    \
+        for (int64_t l = k, done = 0, d;;) {                                                       \
             for (; l; l--) {                                                                       \
                 u = ((const V *)(const void *)p)[0];                                               \
                 if (mr == 2) v = ((const V *)(const void *)p)[mr - 1];                             \
@@ -231,7 +240,8 @@ FLUX__GEMM_TYPES(64)
                 p += a_step, b0 += b_row, b1 += b_row, b2 += b_row, b3 += b_row;                   \
             }                                                                                      \
             if (!(add & FLUX__GEMM_PLACES) || ++done == places->n) break;                          \
-            p = (const T *)a + places->at[done];                                                   \
+            if (places->jump) d = places->jump[done], b0 += d, b1 += d, b2 += d, b3 += d;          \
+            else p = (const T *)a + places->at[done];                                              \
             l = done + 1 < places->n ? places->each : places->last;                                \
         }                                                                                          \
         at = (V *)c;                                                                               \

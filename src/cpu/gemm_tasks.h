@@ -9,8 +9,9 @@
 
 /* ---------------------------------------------------------------------- cpu/gemm_tasks.h
    One thread's share of a matrix product: a task computes a block of C. It
-   packs its part of A and B if the plan says so, multiplies chunk of k after
-   chunk, some rows at a time, and calls the epilogue. cpu/gemm_plan.h makes the
+   packs its part of A and B if the plan says so (images of which the taps of
+   rows of three are columns of B are read where they lie), multiplies chunk of k
+   after chunk, some rows at a time, and calls the epilogue. cpu/gemm_plan.h makes the
    plan (flux__gemm_plan) that all tasks share.
 
    Invariant: chunks of k are the plan's and are added in order; blocks, tiles
@@ -33,6 +34,7 @@ typedef struct flux__gemm_plan {
     bool vector;                          /* b is a vector, and a read as flux__gemm_vector does */
     bool stream;                          /* a is read as flux__gemm_stream does */
     bool direct;                          /* a is read as flux__gemm_direct does */
+    bool groups;                          /* b is read as flux__gemm_group_places says */
     int64_t m, n, k;  /* C is m x n, a m x k, b k x n, as the plan reads them: */
     const char *a, *b, *a_next;           /* a_next: the next product's a, or NULL */
     int64_t a_row, a_col, b_row, b_col;   /* strides of a and b, in elements */
@@ -48,6 +50,8 @@ typedef struct flux__gemm_plan {
     double cost;                          /* estimated cycles of the whole product */
     int failed;                           /* set to 1 by a task that finds no scratch memory */
 } flux__gemm_plan;
+
+#define FLUX__GEMM_PLACES_MOST 800        /* most runs of a chunk: its points */
 
 /* What kernels prefetch for later beside their products: one call of a kernel in `every` does,
    `calls` times, from `at` on, a line `step` bytes further with each point of k; the next one
@@ -74,6 +78,10 @@ typedef struct flux__gemm_task {          /* one block of C */
     /* number of A's columns that are read in place; the columns after them are read from the
        copy */
     int64_t there;
+    /* of a B that is read in groups: the runs of the chunk's points, the length of the first one,
+       and what is skipped before each of the others */
+    flux__gemm_places runs;
+    int64_t first_run, jump[FLUX__GEMM_PLACES_MOST];
     char *a, *b;                          /* scratch memory: the packed A and B, */
     /* a tile of which only some rows are stored, and the block of C if it cannot be computed in
        C itself */
@@ -91,13 +99,14 @@ typedef struct flux__gemm_task {          /* one block of C */
 /* tiles in a block's height: at most 1 MB of A, in the second-level cache */
 #define FLUX__GEMM_TILES 16
 #define FLUX__GEMM_COLUMNS 512            /* columns in a block's width */
+/* the same where B is read in groups: A is packed for each block, B not at all */
+#define FLUX__GEMM_GROUPED 2304
 /* bytes of A that are read in place at a time: as many again are being prefetched into the
    second-level cache */
 #define FLUX__GEMM_BLOCK (1 << 17)
 /* flux__gemm_stream reads so many bytes of A at a time, and so many of a column at most */
 #define FLUX__GEMM_PART (64 << 10)
 #define FLUX__GEMM_STREAM 2048
-#define FLUX__GEMM_PLACES_MOST 800        /* most places of flux__gemm_direct: a chunk's points */
 #define FLUX__GEMM_FEW 64  /* most columns for which inner-product kernels are considered */
 /* most bytes of a chunk of B that are prefetched while the one before is multiplied */
 #define FLUX__GEMM_LATER (5 << 18)
@@ -414,7 +423,7 @@ static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     const char *a = p->a + flux__axes_point(x, t->k0, place) * size,
                *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
     const flux__gemm_places places = { 1 + (left + run - 1) / run, run,
-                                       left - (left - 1) / run * run, at };
+                                       left - (left - 1) / run * run, at, NULL, { 0 } };
     const bool far = !t->out && flux__gemm_far(p);
     const int add = FLUX__GEMM_PLACES + (t->k0 > 0 ? FLUX__GEMM_ADD : FLUX__GEMM_NEW);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * size;
@@ -428,6 +437,35 @@ static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
         kernel(first, a + flux__axes_point(p->a_rows, t->i0 + t->i + i, row) * size, x->step[0], b,
                b_row, b_col, c, t->ld, add, &places, 0);
     }
+}
+
+/* Finds the runs of the chunk's points in a mapped B that is read where it lies, as rows of an
+   image. */
+static void flux__gemm_find_runs(flux__gemm_task *t) {
+    const flux__axes *x = t->plan->b_rows;
+    int64_t place[FLUX_MAX_DIMS], run = x->dim[0], in_run = t->k0 % run,
+            left = t->kb - flux__gemm_min(run - in_run, t->kb);
+    const flux__gemm_places runs = { 1 + (left + run - 1) / run, run,
+                                     left - (left - 1) / run * run, NULL, t->jump, { 0 } };
+    FLUX__ASSERT(runs.n <= FLUX__GEMM_PLACES_MOST);
+    flux__axes_point(x, t->k0, place);
+    t->runs = runs, t->first_run = t->kb - left;
+    for (int64_t i = 1; i < runs.n; i++)
+        t->jump[i] = flux__axes_next(x, 1, place) - run * x->step[0];
+}
+
+/* The places of the columns j ... j+nr-1 of a mapped B that is read where it lies: in groups of
+   three neighbours, as the taps of a window's row. *b: the address of the first. */
+static flux__gemm_places flux__gemm_group_places(const flux__gemm_task *t, int64_t j, int64_t nr,
+                                                 const char **b) {
+    const flux__gemm_plan *p = t->plan;
+    flux__gemm_places places = t->runs;
+    int64_t place[FLUX_MAX_DIMS], first = flux__axes_point(p->b_cols, t->j0 + j, place);
+    FLUX__ASSERT(nr % 3 == 0);
+    for (int64_t i = 3; i < nr; i += 3)
+        places.group[i / 3 - 1] = flux__axes_point(p->b_cols, t->j0 + j + i, place) - first;
+    *b = p->b + (first + flux__axes_point(p->b_rows, t->k0, place)) * p->size;
+    return places;
 }
 
 /* What the kernel of tile number i prefetches beside its products with the columns j ... j+nr-1:
@@ -491,6 +529,13 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     }
     if (p->direct) {
         flux__gemm_direct(t, j, nr);
+        return end;
+    }
+    if (p->groups) {
+        const flux__gemm_places places = flux__gemm_group_places(t, j, nr, &b);
+        for (i = 0; i < end; i += tall, c += mr, a += down)
+            two(t->first_run, a, step, b, p->b_rows->step[0], p->b_cols->step[0], c, ld,
+                FLUX__GEMM_PLACES + (add ? FLUX__GEMM_ADD : FLUX__GEMM_NEW), &places, 0);
         return end;
     }
     for (i = 0; i < end; i += tall, c += mr, a += down, to += lines) {
@@ -626,7 +671,8 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t j;
     const char *b = p->b + (t->k0 * p->b_row + t->j0 * p->b_col) * p->size;
-    if (p->b_rows && !p->panels_b)
+    if (p->groups) flux__gemm_find_runs(t);
+    else if (p->b_rows && !p->panels_b)
         flux__gemm_im2col(p, p->b, p->b_rows, t->k0, t->kb, p->b_cols, t->j0, t->nb, t->b,
                            t->b_step);
     else if (p->copy_b && !p->panels_b)
