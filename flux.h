@@ -21978,11 +21978,11 @@ static bool flux__gemm_is_direct(const flux__gemm_job *j, int64_t size) {
    taps of 3 x 3 windows and whose rows are the pixels of an image. C must be whole tiles of any
    instruction set. With more rows of C, or shorter rows of an image, copies of the columns are as
    fast or faster (64 rows, of 56 x 56 images, took 1.15 times as long by copies, 512 of 14 x 14
-   0.8). */
+   0.8); and with a short k for an epilogue, as C may be computed transposed. */
 static bool flux__gemm_is_grouped(const flux__gemm_plan *p) {
     return p->b_rows && !p->job->pairs && p->set->columns % 3 == 0 && p->m % 32 == 0 &&
            p->m <= 256 && p->n % 12 == 0 && p->b_cols->dim[0] % 3 == 0 &&
-           p->b_rows->dim[0] >= 12 && p->k >= 256;
+           p->b_rows->dim[0] >= 12 && p->k >= (p->job->epilogue ? 1024 : 256);
 }
 
 /* Plans a product: kernels for the instruction set, orientation, and chunks of k. */
