@@ -299,7 +299,11 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
         bool whole = p->job->epilogue && (p->flip ? p->rows : p->columns) >= 256;
         /* A is small enough for every thread to read */
         bool light = p->m * p->k * p->size <= 128 << 10 && p->columns >= 32;
-        if (p->rows > tall && (whole ? p->flip : p->rows >= 2 * p->columns && !light))
+        /* each block packs its part of A, whose rows are rather divided than its packing repeated
+           for parts of the columns (768 x 3072 by 512 columns on two threads 1.2 times as fast);
+           but where B lies in rows that is packed, too */
+        bool tiled = p->rows >= 384 && (p->b_row == 1 || p->m >= p->n);
+        if (p->rows > tall && (whole ? p->flip : (tiled || p->rows >= 2 * p->columns) && !light))
             p->rows = flux__gemm_split(p->rows, 2, tall);
         else if (p->columns >= 2 * p->set->columns) p->columns = (p->columns + 1) / 2;
         else break;
