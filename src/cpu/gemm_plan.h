@@ -215,7 +215,7 @@ static bool flux__gemm_inner_all(flux__gemm_plan *p, bool flip, int64_t threads)
 /* Whether A, if it is not copied, may be read in its own order (flux__gemm_stream). */
 static bool flux__gemm_may_stream(const flux__gemm_plan *p) {
     return p->n > 1 && p->n <= 24 * p->set->columns && p->a_row == 1 && !p->a_rows &&
-           p->m * p->k * p->size >= 1 << 20;
+           !p->groups && p->m * p->k * p->size >= 1 << 20;
 }
 
 /* Decides whether to pack A and B. Measured: B is fine in place until its columns (or its rows, if

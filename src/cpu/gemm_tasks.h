@@ -652,16 +652,17 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
 }
 
 /* Whether A is packed by the kernels that read it first, for the tiles that follow: beside
-   their products the copy costs nothing. Not if there are many columns: then a copy made
-   beforehand costs little in proportion, and leaves the second-level cache to larger blocks.
-   Nor if the block has whole columns of C for an epilogue and its part of A is large: packed
-   beforehand, A need not be divided by rows, and the epilogue, which is given whole columns,
-   reads its other operands in place (Adam's part of a step on two threads took 1.5 times as
-   long by parts of columns). */
+   their products the copy costs nothing. Not beside a B in groups, which that kernel cannot read.
+   Not if there are many columns: then a copy made beforehand costs little in proportion, and
+   leaves the second-level cache to larger blocks. Nor if the block has whole columns of C for an
+   epilogue and its part of A is large: packed beforehand, A need not be divided by rows, and the
+   epilogue, which is given whole columns, reads its other operands in place (Adam's part of a
+   step on two threads took 1.5 times as long by parts of columns). */
 static bool flux__gemm_packs_a(const flux__gemm_plan *p, int64_t columns) {
     if (p->job->epilogue && p->rows >= p->m && p->rows * p->chunk * p->size > 2 * FLUX__GEMM_BLOCK)
         return false;
-    return p->set->pack_kernel && p->a_row == 1 && !p->a_rows && columns < 64 * p->set->columns &&
+    return p->set->pack_kernel && p->a_row == 1 && !p->a_rows && !p->groups &&
+           columns < 64 * p->set->columns &&
            flux__gemm_nr(columns, p->set->columns) == p->set->columns;
 }
 
