@@ -20905,6 +20905,7 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     }
     if (p->groups) {
         const flux__gemm_places places = flux__gemm_group_places(t, j, nr, &b);
+        FLUX__ASSERT(end == t->ib);       /* blocks of a product of whole tiles are such */
         for (i = 0; i < end; i += tall, c += mr, a += down)
             two(t->first_run, a, step, b, p->b_rows->step[0], p->b_cols->step[0], c, ld,
                 FLUX__GEMM_PLACES + (add ? FLUX__GEMM_ADD : FLUX__GEMM_NEW), &places, 0);
@@ -21071,7 +21072,7 @@ static bool flux__gemm_reserve(flux__gemm_task *t) {
     int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, mr) + (p->a_rows ? lanes : 0) :
         t->mb < lanes ? lanes : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
-    int64_t turn = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : 0,
+    int64_t turn = p->flip && !p->job->c ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : 0,
             edge = part && tall * p->set->columns > turn ? tall * p->set->columns : turn;
     /* columns of `out` are free again once the epilogue has seen them */
     bool passing = !p->flip && p->chunk >= p->k && !t->epilogue_last && !p->stream;
@@ -21990,10 +21991,11 @@ static bool flux__gemm_is_direct(const flux__gemm_job *j, int64_t size) {
 
 /* Whether a mapped B is read where it lies, in groups of three columns
    (flux__gemm_group_places): as in the gradient of a convolution's weights, whose columns are the
-   taps of 3 x 3 windows and whose rows are the pixels of an image. C must be whole tiles of any
-   instruction set. With more rows of C, or shorter rows of an image, copies of the columns are as
-   fast or faster (64 rows, of 56 x 56 images, took 1.15 times as long by copies, 512 of 14 x 14
-   0.8); and with a short k for an epilogue, as C may be computed transposed. */
+   taps of 3 x 3 windows and whose rows are the pixels of an image; a 1 x 1 convolution of several
+   small images may have such a B, too. C must be whole tiles of any instruction set. With more
+   rows of C, or shorter rows of an image, copies of the columns are as fast or faster (64 rows, of
+   56 x 56 images, took 1.15 times as long by copies, 512 of 14 x 14 0.8); and with a short k for
+   an epilogue, as C may be computed transposed. */
 static bool flux__gemm_is_grouped(const flux__gemm_plan *p) {
     return p->b_rows && !p->job->pairs && p->set->columns % 3 == 0 && p->m % 32 == 0 &&
            p->m <= 256 && p->n % 12 == 0 && p->b_cols->dim[0] % 3 == 0 &&
@@ -27555,7 +27557,7 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     j.d = q->dim[0] / j.heads, j.dv = v->dim[0] / j.heads;
     j.queries = q->dim[1], j.keys = v->dim[1], j.batch = q->dim[2];
     j.later = j.keys - j.queries;
-    FLUX__ASSERT(!j.causal || j.later >= 0);
+    FLUX__ASSERT(j.queries > 0 && j.keys > 0 && (!j.causal || j.later >= 0));
     j.scale = 1 / sqrt((double)j.d);
     j.tile = flux__gemm_min(FLUX__ATTEND_SCORES / j.keys,
                             j.causal ? FLUX__ATTEND_CAUSAL_TILE : FLUX__ATTEND_TILE);

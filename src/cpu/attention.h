@@ -342,7 +342,7 @@ static int flux__run_attend(flux__run *run, flux__kernel *k) {
     j.d = q->dim[0] / j.heads, j.dv = v->dim[0] / j.heads;
     j.queries = q->dim[1], j.keys = v->dim[1], j.batch = q->dim[2];
     j.later = j.keys - j.queries;
-    FLUX__ASSERT(!j.causal || j.later >= 0);
+    FLUX__ASSERT(j.queries > 0 && j.keys > 0 && (!j.causal || j.later >= 0));
     j.scale = 1 / sqrt((double)j.d);
     j.tile = flux__gemm_min(FLUX__ATTEND_SCORES / j.keys,
                             j.causal ? FLUX__ATTEND_CAUSAL_TILE : FLUX__ATTEND_TILE);

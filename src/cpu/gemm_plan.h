@@ -328,10 +328,11 @@ static bool flux__gemm_is_direct(const flux__gemm_job *j, int64_t size) {
 
 /* Whether a mapped B is read where it lies, in groups of three columns
    (flux__gemm_group_places): as in the gradient of a convolution's weights, whose columns are the
-   taps of 3 x 3 windows and whose rows are the pixels of an image. C must be whole tiles of any
-   instruction set. With more rows of C, or shorter rows of an image, copies of the columns are as
-   fast or faster (64 rows, of 56 x 56 images, took 1.15 times as long by copies, 512 of 14 x 14
-   0.8); and with a short k for an epilogue, as C may be computed transposed. */
+   taps of 3 x 3 windows and whose rows are the pixels of an image; a 1 x 1 convolution of several
+   small images may have such a B, too. C must be whole tiles of any instruction set. With more
+   rows of C, or shorter rows of an image, copies of the columns are as fast or faster (64 rows, of
+   56 x 56 images, took 1.15 times as long by copies, 512 of 14 x 14 0.8); and with a short k for
+   an epilogue, as C may be computed transposed. */
 static bool flux__gemm_is_grouped(const flux__gemm_plan *p) {
     return p->b_rows && !p->job->pairs && p->set->columns % 3 == 0 && p->m % 32 == 0 &&
            p->m <= 256 && p->n % 12 == 0 && p->b_cols->dim[0] % 3 == 0 &&

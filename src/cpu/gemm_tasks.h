@@ -533,6 +533,7 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
     }
     if (p->groups) {
         const flux__gemm_places places = flux__gemm_group_places(t, j, nr, &b);
+        FLUX__ASSERT(end == t->ib);       /* blocks of a product of whole tiles are such */
         for (i = 0; i < end; i += tall, c += mr, a += down)
             two(t->first_run, a, step, b, p->b_rows->step[0], p->b_cols->step[0], c, ld,
                 FLUX__GEMM_PLACES + (add ? FLUX__GEMM_ADD : FLUX__GEMM_NEW), &places, 0);
@@ -699,7 +700,7 @@ static bool flux__gemm_reserve(flux__gemm_task *t) {
     int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, mr) + (p->a_rows ? lanes : 0) :
         t->mb < lanes ? lanes : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
-    int64_t turn = p->flip ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : 0,
+    int64_t turn = p->flip && !p->job->c ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : 0,
             edge = part && tall * p->set->columns > turn ? tall * p->set->columns : turn;
     /* columns of `out` are free again once the epilogue has seen them */
     bool passing = !p->flip && p->chunk >= p->k && !t->epilogue_last && !p->stream;
