@@ -19467,12 +19467,11 @@ enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON, FLUX__GEMM_PLACES = 4 }
 /* Columns of a and rows of b in n runs: k of them, then `each`, and in the last one `last`. jump
    NULL: b's runs follow each other, a's are in other places, at[...] elements from the first. Else
    a's runs follow each other, and before run i of b jump[i] elements are skipped; b's columns stand
-   in groups of three, b_col apart within a group, and groups 1 to 3 group[...] elements from the
-   first one. */
+   in triples, b_col apart within one, and triples 1 to 3 triple[...] elements from the first. */
 typedef struct flux__gemm_places {
     int64_t n, each, last;
     const int64_t *at, *jump;
-    int64_t group[3];
+    int64_t triple[3];
 } flux__gemm_places;
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add,
@@ -19624,7 +19623,7 @@ FLUX__GEMM_TYPES(64)
         at = (V *)c;                                                                               \
         if (add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET##mr) }                        \
         if (add & FLUX__GEMM_PLACES && places->jump)                                               \
-            b1 = b0 + places->group[0], b2 = b0 + places->group[1], b3 = b0 + places->group[2];    \
+            b1 = b0 + places->triple[0], b2 = b0 + places->triple[1], b3 = b0 + places->triple[2];    \
         for (int64_t l = k, done = 0, d;;) {                                                       \
             for (; l; l--) {                                                                       \
                 u = ((const V *)(const void *)p)[0];                                               \
@@ -20406,7 +20405,7 @@ typedef struct flux__gemm_plan {
     bool vector;                          /* b is a vector, and a read as flux__gemm_vector does */
     bool stream;                          /* a is read as flux__gemm_stream does */
     bool direct;                          /* a is read as flux__gemm_direct does */
-    bool groups;                          /* b is read as flux__gemm_group_places says */
+    bool triples;                         /* b is read as flux__gemm_triple_places says */
     int64_t m, n, k;  /* C is m x n, a m x k, b k x n, as the plan reads them: */
     const char *a, *b, *a_next;           /* a_next: the next product's a, or NULL */
     int64_t a_row, a_col, b_row, b_col;   /* strides of a and b, in elements */
@@ -20450,7 +20449,7 @@ typedef struct flux__gemm_task {          /* one block of C */
     /* number of A's columns that are read in place; the columns after them are read from the
        copy */
     int64_t there;
-    /* of a B that is read in groups: the runs of the chunk's points, the length of the first one,
+    /* of a B that is read in triples: the runs of the chunk's points, the length of the first one,
        and what is skipped before each of the others */
     flux__gemm_places runs;
     int64_t first_run, jump[FLUX__GEMM_PLACES_MOST];
@@ -20471,8 +20470,8 @@ typedef struct flux__gemm_task {          /* one block of C */
 /* tiles in a block's height: at most 1 MB of A, in the second-level cache */
 #define FLUX__GEMM_TILES 16
 #define FLUX__GEMM_COLUMNS 512            /* columns in a block's width */
-/* the same where B is read in groups: A is packed for each block, B not at all */
-#define FLUX__GEMM_GROUPED 2304
+/* the same where B is read in triples: A is packed for each block, B not at all */
+#define FLUX__GEMM_TRIPLE_COLUMNS 2304
 /* bytes of A that are read in place at a time: as many again are being prefetched into the
    second-level cache */
 #define FLUX__GEMM_BLOCK (1 << 17)
@@ -20782,26 +20781,36 @@ static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
     }
 }
 
+/* The runs of evenly spaced points of the chunk along a map x of k, as rows of an image; *first:
+   the length of the first one. A chunk may begin and end within a run. */
+static flux__gemm_places flux__gemm_runs_of(const flux__gemm_task *t, const flux__axes *x,
+                                            int64_t *first) {
+    const int64_t run = x->dim[0], left = t->kb - flux__gemm_min(run - t->k0 % run, t->kb);
+    const flux__gemm_places runs = { 1 + (left + run - 1) / run, run,
+                                     left - (left - 1) / run * run, NULL, NULL, { 0 } };
+    FLUX__ASSERT(runs.n <= FLUX__GEMM_PLACES_MOST);
+    *first = t->kb - left;
+    return runs;
+}
+
 /* Multiplies the rows at hand of a mapped A, whole tiles of neighbours in memory, with the columns
    j ... j+nr-1 of B. A is read where it lies, run by run of evenly spaced points of k, as the taps
    of a window's row; a chunk may begin and end within a run. */
 static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     const flux__axes *x = p->a_cols;
-    const int64_t size = p->size, tall = 2 * p->set->lanes, run = x->dim[0], in_run = t->k0 % run,
-                  first = flux__gemm_min(run - in_run, t->kb), left = t->kb - first;
+    const int64_t size = p->size, tall = 2 * p->set->lanes, in_run = t->k0 % x->dim[0];
     const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
-    int64_t b_row, b_col, place[FLUX_MAX_DIMS], row[FLUX_MAX_DIMS], at[FLUX__GEMM_PLACES_MOST];
+    int64_t first, b_row, b_col, place[FLUX_MAX_DIMS], row[FLUX_MAX_DIMS],
+            at[FLUX__GEMM_PLACES_MOST];
     const char *a = p->a + flux__axes_point(x, t->k0, place) * size,
                *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
-    const flux__gemm_places places = { 1 + (left + run - 1) / run, run,
-                                       left - (left - 1) / run * run, at, NULL, { 0 } };
+    flux__gemm_places places = flux__gemm_runs_of(t, x, &first);
     const bool far = !t->out && flux__gemm_far(p);
     const int add = FLUX__GEMM_PLACES + (t->k0 > 0 ? FLUX__GEMM_ADD : FLUX__GEMM_NEW);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * size;
     FLUX__ASSERT(t->ib % tall == 0);      /* blocks of a product of whole tiles are such */
-    FLUX__ASSERT(places.n <= FLUX__GEMM_PLACES_MOST);
-    at[0] = 0;
+    places.at = at, at[0] = 0;
     for (int64_t l = 1; l < places.n; l++)
         at[l] = at[l - 1] + flux__axes_next(x, 1, place) - (l > 1 ? 0 : in_run * x->step[0]);
     for (int64_t i = 0; i < t->ib; i += tall, c += tall * size) {
@@ -20811,31 +20820,27 @@ static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     }
 }
 
-/* Finds the runs of the chunk's points in a mapped B that is read where it lies, as rows of an
-   image. */
+/* Finds the runs of the chunk's points in a mapped B that is read where it lies. */
 static void flux__gemm_find_runs(flux__gemm_task *t) {
     const flux__axes *x = t->plan->b_rows;
-    int64_t place[FLUX_MAX_DIMS], run = x->dim[0], in_run = t->k0 % run,
-            left = t->kb - flux__gemm_min(run - in_run, t->kb);
-    const flux__gemm_places runs = { 1 + (left + run - 1) / run, run,
-                                     left - (left - 1) / run * run, NULL, t->jump, { 0 } };
-    FLUX__ASSERT(runs.n <= FLUX__GEMM_PLACES_MOST);
+    int64_t place[FLUX_MAX_DIMS];
     flux__axes_point(x, t->k0, place);
-    t->runs = runs, t->first_run = t->kb - left;
-    for (int64_t i = 1; i < runs.n; i++)
-        t->jump[i] = flux__axes_next(x, 1, place) - run * x->step[0];
+    t->runs = flux__gemm_runs_of(t, x, &t->first_run);
+    t->runs.jump = t->jump;
+    for (int64_t i = 1; i < t->runs.n; i++)
+        t->jump[i] = flux__axes_next(x, 1, place) - x->dim[0] * x->step[0];
 }
 
-/* The places of the columns j ... j+nr-1 of a mapped B that is read where it lies: in groups of
-   three neighbours, as the taps of a window's row. *b: the address of the first. */
-static flux__gemm_places flux__gemm_group_places(const flux__gemm_task *t, int64_t j, int64_t nr,
+/* The places of the columns j ... j+nr-1 of a mapped B that is read where it lies: in triples
+   of neighbours, as the taps of a window's row. *b: the address of the first. */
+static flux__gemm_places flux__gemm_triple_places(const flux__gemm_task *t, int64_t j, int64_t nr,
                                                  const char **b) {
     const flux__gemm_plan *p = t->plan;
     flux__gemm_places places = t->runs;
     int64_t place[FLUX_MAX_DIMS], first = flux__axes_point(p->b_cols, t->j0 + j, place);
     FLUX__ASSERT(nr % 3 == 0);
     for (int64_t i = 3; i < nr; i += 3)
-        places.group[i / 3 - 1] = flux__axes_point(p->b_cols, t->j0 + j + i, place) - first;
+        places.triple[i / 3 - 1] = flux__axes_point(p->b_cols, t->j0 + j + i, place) - first;
     *b = p->b + (first + flux__axes_point(p->b_rows, t->k0, place)) * p->size;
     return places;
 }
@@ -20903,8 +20908,8 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
         flux__gemm_direct(t, j, nr);
         return end;
     }
-    if (p->groups) {
-        const flux__gemm_places places = flux__gemm_group_places(t, j, nr, &b);
+    if (p->triples) {
+        const flux__gemm_places places = flux__gemm_triple_places(t, j, nr, &b);
         FLUX__ASSERT(end == t->ib);       /* blocks of a product of whole tiles are such */
         for (i = 0; i < end; i += tall, c += mr, a += down)
             two(t->first_run, a, step, b, p->b_rows->step[0], p->b_cols->step[0], c, ld,
@@ -21025,7 +21030,7 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
 }
 
 /* Whether A is packed by the kernels that read it first, for the tiles that follow: beside
-   their products the copy costs nothing. Not beside a B in groups, which that kernel cannot read.
+   their products the copy costs nothing. Not beside a B in triples, which that kernel cannot read.
    Not if there are many columns: then a copy made beforehand costs little in proportion, and
    leaves the second-level cache to larger blocks. Nor if the block has whole columns of C for an
    epilogue and its part of A is large: packed beforehand, A need not be divided by rows, and the
@@ -21034,7 +21039,7 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
 static bool flux__gemm_packs_a(const flux__gemm_plan *p, int64_t columns) {
     if (p->job->epilogue && p->rows >= p->m && p->rows * p->chunk * p->size > 2 * FLUX__GEMM_BLOCK)
         return false;
-    return p->set->pack_kernel && p->a_row == 1 && !p->a_rows && !p->groups &&
+    return p->set->pack_kernel && p->a_row == 1 && !p->a_rows && !p->triples &&
            columns < 64 * p->set->columns &&
            flux__gemm_nr(columns, p->set->columns) == p->set->columns;
 }
@@ -21045,7 +21050,7 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t j;
     const char *b = p->b + (t->k0 * p->b_row + t->j0 * p->b_col) * p->size;
-    if (p->groups) flux__gemm_find_runs(t);
+    if (p->triples) flux__gemm_find_runs(t);
     else if (p->b_rows && !p->panels_b)
         flux__gemm_im2col(p, p->b, p->b_rows, t->k0, t->kb, p->b_cols, t->j0, t->nb, t->b,
                            t->b_step);
@@ -21878,7 +21883,7 @@ static bool flux__gemm_inner_all(flux__gemm_plan *p, bool flip, int64_t threads)
 /* Whether A, if it is not copied, may be read in its own order (flux__gemm_stream). */
 static bool flux__gemm_may_stream(const flux__gemm_plan *p) {
     return p->n > 1 && p->n <= 24 * p->set->columns && p->a_row == 1 && !p->a_rows &&
-           !p->groups && p->m * p->k * p->size >= 1 << 20;
+           !p->triples && p->m * p->k * p->size >= 1 << 20;
 }
 
 /* Decides whether to pack A and B. Measured: B is fine in place until its columns (or its rows, if
@@ -21886,7 +21891,8 @@ static bool flux__gemm_may_stream(const flux__gemm_plan *p) {
    each of a tile's and A has few rows (64 x 2048 by 512 columns took 1.3 times as long with a copy
    of B, 256 rows 1.05 to 1.1). Rows of B that are far apart and long go to panels even for one tile
    of A's rows, unless k is short (192 x 1576 by 768 columns, a gradient of a layer's weights, took
-   1.5 times as long in place; 64 x 256 by 2048 0.92). A is fine in place until it is larger than
+   1.5 times as long in place; 64 x 256 by 2048 0.92); for many tiles with a short k, too (3072 x 64
+   by 768 took 1.17 times as long). A is fine in place until it is larger than
    the second-level cache or each of its columns is on a page of its own, and it is read very often;
    or often, if its columns fall into one set or kernels pack it, or do not begin at cache lines
    (500 cubed took 1.2 to 1.6 times as long in place, 196 x 256 x 2304 1.15). In place A is read
@@ -21928,7 +21934,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
                   p->chunk * p->b_row * p->size >= much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = !p->direct, p->vector = p->stream = false;
-    if (p->b_rows) p->copy_b = !p->groups, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
+    if (p->b_rows) p->copy_b = !p->triples, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
     p->panels_b = p->panels_b && p->copy_b;
 }
 
@@ -21949,7 +21955,7 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
     /* blocks that take scratch memory for C stay small */
     int64_t limit = p->flip || !p->job->c ? 1 : 4;
     int64_t rows = limit * height,
-            columns = p->groups ? FLUX__GEMM_GROUPED : limit * FLUX__GEMM_COLUMNS;
+            columns = p->triples ? FLUX__GEMM_TRIPLE_COLUMNS : limit * FLUX__GEMM_COLUMNS;
     p->rows = flux__gemm_split(p->m, (p->m + rows - 1) / rows, tall);
     p->columns = flux__gemm_split(p->n, (p->n + columns - 1) / columns, 1);
     for (;;) {  /* rows at the end that are less than a vector go to the block above */
@@ -21971,7 +21977,7 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
         else if (p->columns >= 2 * p->set->columns) p->columns = (p->columns + 1) / 2;
         else break;
     }
-    if (p->groups) {
+    if (p->triples) {
         p->columns = (p->columns + 11) / 12 * 12;
         tasks = p->down * ((p->n + p->columns - 1) / p->columns);
     }
@@ -21989,14 +21995,14 @@ static bool flux__gemm_is_direct(const flux__gemm_job *j, int64_t size) {
     return rows->step[0] == 1 && rows->dim[0] % 32 == 0;
 }
 
-/* Whether a mapped B is read where it lies, in groups of three columns
-   (flux__gemm_group_places): as in the gradient of a convolution's weights, whose columns are the
+/* Whether a mapped B is read where it lies, in triples of columns
+   (flux__gemm_triple_places): as in the gradient of a convolution's weights, whose columns are the
    taps of 3 x 3 windows and whose rows are the pixels of an image; a 1 x 1 convolution of several
    small images may have such a B, too. C must be whole tiles of any instruction set. With more
    rows of C, or shorter rows of an image, copies of the columns are as fast or faster (64 rows, of
    56 x 56 images, took 1.15 times as long by copies, 512 of 14 x 14 0.8); and with a short k for
    an epilogue, as C may be computed transposed. */
-static bool flux__gemm_is_grouped(const flux__gemm_plan *p) {
+static bool flux__gemm_has_triples(const flux__gemm_plan *p) {
     return p->b_rows && !p->job->pairs && p->set->columns % 3 == 0 && p->m % 32 == 0 &&
            p->m <= 256 && p->n % 12 == 0 && p->b_cols->dim[0] % 3 == 0 &&
            p->b_rows->dim[0] >= 12 && p->k >= (p->job->epilogue ? 1024 : 256);
@@ -22014,11 +22020,11 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     p->cost = flux__gemm_orient_best(p);
     p->direct = flux__gemm_is_direct(job, p->size);
     if (p->direct) flux__gemm_orient(p, job, false);
-    p->groups = false;
-    for (int flip = 1; flip >= 0 && !p->direct && !p->groups; flip--) {
+    p->triples = false;
+    for (int flip = 1; flip >= 0 && !p->direct && !p->triples; flip--) {
         flux__gemm_plan other = *p;
         flux__gemm_orient(&other, job, flip == 1);
-        if ((other.groups = flux__gemm_is_grouped(&other))) *p = other;
+        if ((other.triples = flux__gemm_has_triples(&other))) *p = other;
     }
     chunks = (p->k * p->size + FLUX__GEMM_CHUNK - 1) / FLUX__GEMM_CHUNK;
     if (p->k * p->size <= 3200) chunks = 1;                 /* 784 elements of f32 are one chunk */

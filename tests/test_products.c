@@ -361,7 +361,7 @@ TEST(a_large_matrix_is_read_in_its_own_order) {
 }
 
 /* The gradient of a convolution's weights beside plain loops in double: of windows with three taps a row, or six, the CPU reads the
-   images where they lie (flux__gemm_group_places), of others copies. The same bits on any number of threads, whatever the stride,
+   images where they lie (flux__gemm_triple_places), of others copies. The same bits on any number of threads, whatever the stride,
    dilation and padding. Of a large gradient a chunk of the sum ends within a row and spans images. */
 TEST(gradients_of_weights_read_images_in_place) {
     static const int64_t taps[][2] = { { 3, 3 }, { 3, 1 }, { 3, 2 }, { 6, 2 }, { 4, 3 } };

@@ -73,12 +73,11 @@ enum { FLUX__GEMM_NEW, FLUX__GEMM_ADD, FLUX__GEMM_GO_ON, FLUX__GEMM_PLACES = 4 }
 /* Columns of a and rows of b in n runs: k of them, then `each`, and in the last one `last`. jump
    NULL: b's runs follow each other, a's are in other places, at[...] elements from the first. Else
    a's runs follow each other, and before run i of b jump[i] elements are skipped; b's columns stand
-   in groups of three, b_col apart within a group, and groups 1 to 3 group[...] elements from the
-   first one. */
+   in triples, b_col apart within one, and triples 1 to 3 triple[...] elements from the first. */
 typedef struct flux__gemm_places {
     int64_t n, each, last;
     const int64_t *at, *jump;
-    int64_t group[3];
+    int64_t triple[3];
 } flux__gemm_places;
 typedef void (*flux__gemm_kernel)(int64_t k, const void *a, int64_t a_step, const void *b,
                                   int64_t b_row, int64_t b_col, void *c, int64_t ldc, int add,
@@ -230,7 +229,7 @@ FLUX__GEMM_TYPES(64)
         at = (V *)c;                                                                               \
         if (add == FLUX__GEMM_GO_ON) { FLUX__COLUMNS##nr(FLUX__K_GET##mr) }                        \
         if (add & FLUX__GEMM_PLACES && places->jump)                                               \
-            b1 = b0 + places->group[0], b2 = b0 + places->group[1], b3 = b0 + places->group[2];    \
+            b1 = b0 + places->triple[0], b2 = b0 + places->triple[1], b3 = b0 + places->triple[2];    \
         for (int64_t l = k, done = 0, d;;) {                                                       \
             for (; l; l--) {                                                                       \
                 u = ((const V *)(const void *)p)[0];                                               \

@@ -215,7 +215,7 @@ static bool flux__gemm_inner_all(flux__gemm_plan *p, bool flip, int64_t threads)
 /* Whether A, if it is not copied, may be read in its own order (flux__gemm_stream). */
 static bool flux__gemm_may_stream(const flux__gemm_plan *p) {
     return p->n > 1 && p->n <= 24 * p->set->columns && p->a_row == 1 && !p->a_rows &&
-           !p->groups && p->m * p->k * p->size >= 1 << 20;
+           !p->triples && p->m * p->k * p->size >= 1 << 20;
 }
 
 /* Decides whether to pack A and B. Measured: B is fine in place until its columns (or its rows, if
@@ -223,7 +223,8 @@ static bool flux__gemm_may_stream(const flux__gemm_plan *p) {
    each of a tile's and A has few rows (64 x 2048 by 512 columns took 1.3 times as long with a copy
    of B, 256 rows 1.05 to 1.1). Rows of B that are far apart and long go to panels even for one tile
    of A's rows, unless k is short (192 x 1576 by 768 columns, a gradient of a layer's weights, took
-   1.5 times as long in place; 64 x 256 by 2048 0.92). A is fine in place until it is larger than
+   1.5 times as long in place; 64 x 256 by 2048 0.92); for many tiles with a short k, too (3072 x 64
+   by 768 took 1.17 times as long). A is fine in place until it is larger than
    the second-level cache or each of its columns is on a page of its own, and it is read very often;
    or often, if its columns fall into one set or kernels pack it, or do not begin at cache lines
    (500 cubed took 1.2 to 1.6 times as long in place, 196 x 256 x 2304 1.15). In place A is read
@@ -265,7 +266,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
                   p->chunk * p->b_row * p->size >= much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
     if (p->a_rows) p->copy_a = !p->direct, p->vector = p->stream = false;
-    if (p->b_rows) p->copy_b = !p->groups, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
+    if (p->b_rows) p->copy_b = !p->triples, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
     p->panels_b = p->panels_b && p->copy_b;
 }
 
@@ -286,7 +287,7 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
     /* blocks that take scratch memory for C stay small */
     int64_t limit = p->flip || !p->job->c ? 1 : 4;
     int64_t rows = limit * height,
-            columns = p->groups ? FLUX__GEMM_GROUPED : limit * FLUX__GEMM_COLUMNS;
+            columns = p->triples ? FLUX__GEMM_TRIPLE_COLUMNS : limit * FLUX__GEMM_COLUMNS;
     p->rows = flux__gemm_split(p->m, (p->m + rows - 1) / rows, tall);
     p->columns = flux__gemm_split(p->n, (p->n + columns - 1) / columns, 1);
     for (;;) {  /* rows at the end that are less than a vector go to the block above */
@@ -308,7 +309,7 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
         else if (p->columns >= 2 * p->set->columns) p->columns = (p->columns + 1) / 2;
         else break;
     }
-    if (p->groups) {
+    if (p->triples) {
         p->columns = (p->columns + 11) / 12 * 12;
         tasks = p->down * ((p->n + p->columns - 1) / p->columns);
     }
@@ -326,14 +327,14 @@ static bool flux__gemm_is_direct(const flux__gemm_job *j, int64_t size) {
     return rows->step[0] == 1 && rows->dim[0] % 32 == 0;
 }
 
-/* Whether a mapped B is read where it lies, in groups of three columns
-   (flux__gemm_group_places): as in the gradient of a convolution's weights, whose columns are the
+/* Whether a mapped B is read where it lies, in triples of columns
+   (flux__gemm_triple_places): as in the gradient of a convolution's weights, whose columns are the
    taps of 3 x 3 windows and whose rows are the pixels of an image; a 1 x 1 convolution of several
    small images may have such a B, too. C must be whole tiles of any instruction set. With more
    rows of C, or shorter rows of an image, copies of the columns are as fast or faster (64 rows, of
    56 x 56 images, took 1.15 times as long by copies, 512 of 14 x 14 0.8); and with a short k for
    an epilogue, as C may be computed transposed. */
-static bool flux__gemm_is_grouped(const flux__gemm_plan *p) {
+static bool flux__gemm_has_triples(const flux__gemm_plan *p) {
     return p->b_rows && !p->job->pairs && p->set->columns % 3 == 0 && p->m % 32 == 0 &&
            p->m <= 256 && p->n % 12 == 0 && p->b_cols->dim[0] % 3 == 0 &&
            p->b_rows->dim[0] >= 12 && p->k >= (p->job->epilogue ? 1024 : 256);
@@ -351,11 +352,11 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     p->cost = flux__gemm_orient_best(p);
     p->direct = flux__gemm_is_direct(job, p->size);
     if (p->direct) flux__gemm_orient(p, job, false);
-    p->groups = false;
-    for (int flip = 1; flip >= 0 && !p->direct && !p->groups; flip--) {
+    p->triples = false;
+    for (int flip = 1; flip >= 0 && !p->direct && !p->triples; flip--) {
         flux__gemm_plan other = *p;
         flux__gemm_orient(&other, job, flip == 1);
-        if ((other.groups = flux__gemm_is_grouped(&other))) *p = other;
+        if ((other.triples = flux__gemm_has_triples(&other))) *p = other;
     }
     chunks = (p->k * p->size + FLUX__GEMM_CHUNK - 1) / FLUX__GEMM_CHUNK;
     if (p->k * p->size <= 3200) chunks = 1;                 /* 784 elements of f32 are one chunk */

@@ -34,7 +34,7 @@ typedef struct flux__gemm_plan {
     bool vector;                          /* b is a vector, and a read as flux__gemm_vector does */
     bool stream;                          /* a is read as flux__gemm_stream does */
     bool direct;                          /* a is read as flux__gemm_direct does */
-    bool groups;                          /* b is read as flux__gemm_group_places says */
+    bool triples;                         /* b is read as flux__gemm_triple_places says */
     int64_t m, n, k;  /* C is m x n, a m x k, b k x n, as the plan reads them: */
     const char *a, *b, *a_next;           /* a_next: the next product's a, or NULL */
     int64_t a_row, a_col, b_row, b_col;   /* strides of a and b, in elements */
@@ -78,7 +78,7 @@ typedef struct flux__gemm_task {          /* one block of C */
     /* number of A's columns that are read in place; the columns after them are read from the
        copy */
     int64_t there;
-    /* of a B that is read in groups: the runs of the chunk's points, the length of the first one,
+    /* of a B that is read in triples: the runs of the chunk's points, the length of the first one,
        and what is skipped before each of the others */
     flux__gemm_places runs;
     int64_t first_run, jump[FLUX__GEMM_PLACES_MOST];
@@ -99,8 +99,8 @@ typedef struct flux__gemm_task {          /* one block of C */
 /* tiles in a block's height: at most 1 MB of A, in the second-level cache */
 #define FLUX__GEMM_TILES 16
 #define FLUX__GEMM_COLUMNS 512            /* columns in a block's width */
-/* the same where B is read in groups: A is packed for each block, B not at all */
-#define FLUX__GEMM_GROUPED 2304
+/* the same where B is read in triples: A is packed for each block, B not at all */
+#define FLUX__GEMM_TRIPLE_COLUMNS 2304
 /* bytes of A that are read in place at a time: as many again are being prefetched into the
    second-level cache */
 #define FLUX__GEMM_BLOCK (1 << 17)
@@ -410,26 +410,36 @@ static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
     }
 }
 
+/* The runs of evenly spaced points of the chunk along a map x of k, as rows of an image; *first:
+   the length of the first one. A chunk may begin and end within a run. */
+static flux__gemm_places flux__gemm_runs_of(const flux__gemm_task *t, const flux__axes *x,
+                                            int64_t *first) {
+    const int64_t run = x->dim[0], left = t->kb - flux__gemm_min(run - t->k0 % run, t->kb);
+    const flux__gemm_places runs = { 1 + (left + run - 1) / run, run,
+                                     left - (left - 1) / run * run, NULL, NULL, { 0 } };
+    FLUX__ASSERT(runs.n <= FLUX__GEMM_PLACES_MOST);
+    *first = t->kb - left;
+    return runs;
+}
+
 /* Multiplies the rows at hand of a mapped A, whole tiles of neighbours in memory, with the columns
    j ... j+nr-1 of B. A is read where it lies, run by run of evenly spaced points of k, as the taps
    of a window's row; a chunk may begin and end within a run. */
 static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     const flux__gemm_plan *p = t->plan;
     const flux__axes *x = p->a_cols;
-    const int64_t size = p->size, tall = 2 * p->set->lanes, run = x->dim[0], in_run = t->k0 % run,
-                  first = flux__gemm_min(run - in_run, t->kb), left = t->kb - first;
+    const int64_t size = p->size, tall = 2 * p->set->lanes, in_run = t->k0 % x->dim[0];
     const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
-    int64_t b_row, b_col, place[FLUX_MAX_DIMS], row[FLUX_MAX_DIMS], at[FLUX__GEMM_PLACES_MOST];
+    int64_t first, b_row, b_col, place[FLUX_MAX_DIMS], row[FLUX_MAX_DIMS],
+            at[FLUX__GEMM_PLACES_MOST];
     const char *a = p->a + flux__axes_point(x, t->k0, place) * size,
                *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
-    const flux__gemm_places places = { 1 + (left + run - 1) / run, run,
-                                       left - (left - 1) / run * run, at, NULL, { 0 } };
+    flux__gemm_places places = flux__gemm_runs_of(t, x, &first);
     const bool far = !t->out && flux__gemm_far(p);
     const int add = FLUX__GEMM_PLACES + (t->k0 > 0 ? FLUX__GEMM_ADD : FLUX__GEMM_NEW);
     char *c = t->block + (t->i + (j - t->out_from) * t->ld) * size;
     FLUX__ASSERT(t->ib % tall == 0);      /* blocks of a product of whole tiles are such */
-    FLUX__ASSERT(places.n <= FLUX__GEMM_PLACES_MOST);
-    at[0] = 0;
+    places.at = at, at[0] = 0;
     for (int64_t l = 1; l < places.n; l++)
         at[l] = at[l - 1] + flux__axes_next(x, 1, place) - (l > 1 ? 0 : in_run * x->step[0]);
     for (int64_t i = 0; i < t->ib; i += tall, c += tall * size) {
@@ -439,31 +449,27 @@ static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
     }
 }
 
-/* Finds the runs of the chunk's points in a mapped B that is read where it lies, as rows of an
-   image. */
+/* Finds the runs of the chunk's points in a mapped B that is read where it lies. */
 static void flux__gemm_find_runs(flux__gemm_task *t) {
     const flux__axes *x = t->plan->b_rows;
-    int64_t place[FLUX_MAX_DIMS], run = x->dim[0], in_run = t->k0 % run,
-            left = t->kb - flux__gemm_min(run - in_run, t->kb);
-    const flux__gemm_places runs = { 1 + (left + run - 1) / run, run,
-                                     left - (left - 1) / run * run, NULL, t->jump, { 0 } };
-    FLUX__ASSERT(runs.n <= FLUX__GEMM_PLACES_MOST);
+    int64_t place[FLUX_MAX_DIMS];
     flux__axes_point(x, t->k0, place);
-    t->runs = runs, t->first_run = t->kb - left;
-    for (int64_t i = 1; i < runs.n; i++)
-        t->jump[i] = flux__axes_next(x, 1, place) - run * x->step[0];
+    t->runs = flux__gemm_runs_of(t, x, &t->first_run);
+    t->runs.jump = t->jump;
+    for (int64_t i = 1; i < t->runs.n; i++)
+        t->jump[i] = flux__axes_next(x, 1, place) - x->dim[0] * x->step[0];
 }
 
-/* The places of the columns j ... j+nr-1 of a mapped B that is read where it lies: in groups of
-   three neighbours, as the taps of a window's row. *b: the address of the first. */
-static flux__gemm_places flux__gemm_group_places(const flux__gemm_task *t, int64_t j, int64_t nr,
+/* The places of the columns j ... j+nr-1 of a mapped B that is read where it lies: in triples
+   of neighbours, as the taps of a window's row. *b: the address of the first. */
+static flux__gemm_places flux__gemm_triple_places(const flux__gemm_task *t, int64_t j, int64_t nr,
                                                  const char **b) {
     const flux__gemm_plan *p = t->plan;
     flux__gemm_places places = t->runs;
     int64_t place[FLUX_MAX_DIMS], first = flux__axes_point(p->b_cols, t->j0 + j, place);
     FLUX__ASSERT(nr % 3 == 0);
     for (int64_t i = 3; i < nr; i += 3)
-        places.group[i / 3 - 1] = flux__axes_point(p->b_cols, t->j0 + j + i, place) - first;
+        places.triple[i / 3 - 1] = flux__axes_point(p->b_cols, t->j0 + j + i, place) - first;
     *b = p->b + (first + flux__axes_point(p->b_rows, t->k0, place)) * p->size;
     return places;
 }
@@ -531,8 +537,8 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
         flux__gemm_direct(t, j, nr);
         return end;
     }
-    if (p->groups) {
-        const flux__gemm_places places = flux__gemm_group_places(t, j, nr, &b);
+    if (p->triples) {
+        const flux__gemm_places places = flux__gemm_triple_places(t, j, nr, &b);
         FLUX__ASSERT(end == t->ib);       /* blocks of a product of whole tiles are such */
         for (i = 0; i < end; i += tall, c += mr, a += down)
             two(t->first_run, a, step, b, p->b_rows->step[0], p->b_cols->step[0], c, ld,
@@ -653,7 +659,7 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
 }
 
 /* Whether A is packed by the kernels that read it first, for the tiles that follow: beside
-   their products the copy costs nothing. Not beside a B in groups, which that kernel cannot read.
+   their products the copy costs nothing. Not beside a B in triples, which that kernel cannot read.
    Not if there are many columns: then a copy made beforehand costs little in proportion, and
    leaves the second-level cache to larger blocks. Nor if the block has whole columns of C for an
    epilogue and its part of A is large: packed beforehand, A need not be divided by rows, and the
@@ -662,7 +668,7 @@ static int64_t flux__gemm_panels_of_b(flux__gemm_task *t, int64_t j) {
 static bool flux__gemm_packs_a(const flux__gemm_plan *p, int64_t columns) {
     if (p->job->epilogue && p->rows >= p->m && p->rows * p->chunk * p->size > 2 * FLUX__GEMM_BLOCK)
         return false;
-    return p->set->pack_kernel && p->a_row == 1 && !p->a_rows && !p->groups &&
+    return p->set->pack_kernel && p->a_row == 1 && !p->a_rows && !p->triples &&
            columns < 64 * p->set->columns &&
            flux__gemm_nr(columns, p->set->columns) == p->set->columns;
 }
@@ -673,7 +679,7 @@ static void flux__gemm_chunk(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t j;
     const char *b = p->b + (t->k0 * p->b_row + t->j0 * p->b_col) * p->size;
-    if (p->groups) flux__gemm_find_runs(t);
+    if (p->triples) flux__gemm_find_runs(t);
     else if (p->b_rows && !p->panels_b)
         flux__gemm_im2col(p, p->b, p->b_rows, t->k0, t->kb, p->b_cols, t->j0, t->nb, t->b,
                            t->b_step);
