@@ -117,8 +117,9 @@ typedef struct flux__cpu {
     flux__pooling pooling;
     flux__chain chain;
     /* of a product that shares its A: its panels lie from byte `at` of the kernel's scratch memory
-       on, and this kernel packs them if `fill` (cpu/shared_operands.h) */
-    struct { bool used, fill; size_t at; } panels;
+       on, and this kernel packs them if `fill`, and reads them from the last if `backwards`
+       (cpu/shared_operands.h) */
+    struct { bool used, fill, backwards; size_t at; } panels;
     bool *made;  /* by value: computed by a pattern's line, not by its own */
     bool *truth;  /* by value: a reduction that counts true elements, or bools that only it reads */
     int tile;                             /* elements of a register */

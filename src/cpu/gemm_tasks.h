@@ -44,6 +44,7 @@ typedef struct flux__gemm_plan {
     flux__gemm_im2col_fn im2col;
     /* size of the block of C that a task computes; number of such blocks down C */
     int64_t rows, columns, down;
+    int64_t share;                        /* tasks of a thread, in cpu/gemm_panels.h */
     /* rows of A that are multiplied at a time, so that they stay in the second-level cache */
     int64_t sub;
     int64_t chunk;                        /* length of a chunk of k */

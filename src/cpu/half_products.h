@@ -399,7 +399,7 @@ static bool flux__products_operands(flux__products *p) {
     if (p->a.o.gather) p->g.a_map = p->a.map;
     if (p->b.o.gather) p->g.b_map = p->b.map;
     if (c->panels.used) p->g.panels = (char *)k->scratch_at + c->panels.at;
-    p->g.fill = c->panels.fill;
+    p->g.fill = c->panels.fill, p->g.backwards = c->panels.backwards;
     return ok;
 }
 

@@ -40,8 +40,9 @@ enum {
    tests make it small. */
 static int64_t flux__shared_least = 1 << 20;
 
-/* An operand that products share: A of kernel `first` and of n - 1 later ones. */
-typedef struct flux__shared { int first, n; size_t at, bytes; } flux__shared;
+/* An operand that products share: A of kernel `first` and of n - 1 later ones. read: how many of
+   them have been told so. */
+typedef struct flux__shared { int first, n, read; size_t at, bytes; } flux__shared;
 
 /* Whether a kernel's product could read its A from panels. */
 static bool flux__takes_panels(const flux__kernel *k) {
@@ -88,7 +89,7 @@ static void flux__share_between(const flux__plan *plan, const int *uses, int fro
     for (int i = from; i < end; i++) {
         if (uses[i] < FLUX__SHARED_USES) continue;
         if ((s = flux__shared_of(plan, &plan->kernel[i], shared, n))) s->n++;
-        else if (n < FLUX__SHARED_MOST) shared[n].first = i, shared[n++].n = 1;
+        else if (n < FLUX__SHARED_MOST) shared[n].first = i, shared[n].read = 0, shared[n++].n = 1;
     }
     for (int i = 0; i < n; i++) {
         const flux__kernel *k = &plan->kernel[shared[i].first];
@@ -104,6 +105,7 @@ static void flux__share_between(const flux__plan *plan, const int *uses, int fro
         if (!s || !s->bytes) continue;
         flux__cpu *c = (flux__cpu *)k->ready;
         c->panels.used = true, c->panels.fill = i == s->first, c->panels.at = s->at;
+        c->panels.backwards = s->read++ % 2 > 0;
         k->scratch = total;
     }
 }
