@@ -316,7 +316,7 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
                 winograd conv_amx product_operands rows chains whole windows pooling ready
-                half_products shared_operands attention sorting interpolation calls
+                kept_operands half_products shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
@@ -671,12 +671,14 @@ FLUX_API int flux_gpu_backend_set(const char *backend);
    is computed from now on, on all devices. */
 FLUX_API void flux_allow_tf32(bool on);
 
-/* A device's memory in bytes: live, what tensors hold now; peak, the most they held so far;
+/* A device's memory in bytes: live, what tensors hold now, and on the CPU the packed copies of
+   weights (at most 256 MB) that products keep from call to call; peak, the most they held so far;
    reserved, what the pool holds; limit, that of flux_mem_limit (0: none). */
 typedef struct flux_mem { int64_t live, peak, reserved, limit; } flux_mem;
 /* A device's memory, in bytes. */
 FLUX_API flux_mem flux_mem_stats(flux_device d);
-/* From now on an allocation that would exceed this many bytes is an error. 0: no limit. */
+/* From now on an allocation that would exceed this many bytes is an error. 0: no limit. Under a
+   limit no copies of weights are kept. */
 FLUX_API void flux_mem_limit(flux_device d, int64_t bytes);
 /* Gives the pool's unused memory back. */
 FLUX_API void flux_mem_trim(flux_device d);
@@ -4146,7 +4148,7 @@ FLUX__NUMBERS(flux_ge)
    beginning: half of a compilation. That warning is not given after a #line, in this file or in
    the one that includes it. The number is the line's own, which src/join.sh writes. */
 #if defined(__GNUC__) && __GNUC__ < 15 && !defined(__clang__) && !defined(__cplusplus)
-#line 4150
+#line 4152
 #endif
 
 /* ---------------------------------------------------------------------- base/platform.h
@@ -5259,6 +5261,16 @@ enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRAD
     FLUX__BOX, FLUX__FREED
 };
 
+/* A copy of elements of a buffer in the order in which an operation reads them, kept for as long as
+   they do not change (cpu/kept_operands.h). The lock of the buffer's pool guards it. */
+typedef struct flux__kept {
+    struct flux__kept *next;              /* the next one of the same buffer */
+    int64_t what[16];                     /* which elements, in which order */
+    int uses;                             /* how often it was asked for before there was a copy */
+    enum { FLUX__KEPT_NOT, FLUX__KEPT_MAKING, FLUX__KEPT_MADE } state;
+    struct flux__buffer *copy;            /* NULL: none yet */
+} flux__kept;
+
 typedef struct flux__buffer {             /* memory on a device, shared by the tensors in it */
     int64_t refs;                         /* atomic; of a spare buffer: the next one's address */
     flux_device device;
@@ -5269,6 +5281,7 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     bool borrowed;                        /* the user's own: never written, never freed */
     void (*done)(void *user);             /* of a borrowed one: called at its end; may be NULL */
     void *user;
+    flux__kept *kept;                     /* copies of its elements in other orders */
     struct flux__buffer *before, *after;  /* neighbours in the device's list of live buffers */
     int64_t dim[FLUX_MAX_DIMS];           /* shape of the tensor that it was made for */
     int16_t ndim, dtype;                  /* ndim -1: made for no tensor */
@@ -6550,23 +6563,16 @@ static FLUX__COLD flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_
         *largest ? "; the largest: " : "", largest);
 }
 
-/* A buffer of at least `bytes` bytes with one reference; NULL is an error. for_whom: the tensor
-   whose value it will hold, or NULL. */
-static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
+/* A buffer of at least `bytes` bytes with one reference; NULL: there is no memory, which is not yet
+   an error. for_whom: the tensor whose value it will hold, or NULL. */
+static flux__buffer *flux__buffer_try(flux_device d, size_t bytes, const flux_tensor *for_whom) {
     size_t capacity;
-    char largest[400];
-    *largest = 0;
     bool look = false;
     int size_class = flux__size_class(bytes, &capacity);
-    if (bytes >> 23 > (size_t)1 << 23 || size_class >= FLUX__SIZES || d.id < 0 ||
-        d.id >= FLUX__MAX_IDS)
-        return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for",
-                                          (double)bytes);
     flux__class_pool *pool = &flux__class_pools[d.backend][d.id];
     flux__hold();
     flux__class_pool_lock(pool);
     flux__buffer *b = flux__class_pool_take(d, pool, size_class, capacity);
-    flux_mem now = pool->stats;
     if (b) {
         pool->stats.live += (int64_t)capacity;
         if (pool->stats.live > pool->stats.peak) pool->stats.peak = pool->stats.live;
@@ -6576,16 +6582,61 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
         b->ndim = -1;
         if (for_whom) flux__buffer_label(b, for_whom, bytes);
         flux__buffer_join(pool, b);
-    } else flux__class_pool_largest(pool, largest, sizeof largest);
+    }
     flux__class_pool_unlock(pool);
     flux__tell();
-    if (!b) return flux__no_room(d, bytes, now, largest);
+    if (!b) return NULL;
     if (look && flux__self()) flux__self()->look = true;
     if (!d.backend) FLUX__POISON((char *)b->ptr + bytes, capacity - bytes);
     b->refs = 1;
     b->device = d;
     b->borrowed = false;
+    b->kept = NULL;
     return b;
+}
+
+/* The same where no memory is an error. */
+static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
+    size_t capacity;
+    char largest[400];
+    if (bytes >> 23 > (size_t)1 << 23 || flux__size_class(bytes, &capacity) >= FLUX__SIZES ||
+        d.id < 0 || d.id >= FLUX__MAX_IDS)
+        return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for",
+                                          (double)bytes);
+    flux__buffer *b = flux__buffer_try(d, bytes, for_whom);
+    if (b) return b;
+    flux__class_pool *pool = &flux__class_pools[d.backend][d.id];
+    flux__class_pool_lock(pool);
+    const flux_mem now = pool->stats;
+    flux__class_pool_largest(pool, largest, sizeof largest);
+    flux__class_pool_unlock(pool);
+    return flux__no_room(d, bytes, now, largest);
+}
+
+/* Gives a buffer that nobody uses any more back to its pool. */
+static void flux__class_pool_give_back(flux__buffer *b) {
+    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool_lock(pool);
+    flux__buffer_part(pool, b);
+    pool->stats.live -= (int64_t)b->capacity;
+    flux__class_pool_give(pool, b->size_class, b);
+    flux__class_pool_unlock(pool);
+}
+
+static int64_t flux__kept_bytes;          /* atomic: bytes of all copies that buffers keep */
+
+/* Drops the copies of a buffer's elements in other orders, as these end or have changed. Nobody
+   reads them: who computes with a buffer refers to it, and only what has no such reader changes. */
+static FLUX__COLD void flux__kept_drop(flux__buffer *b) {
+    while (b->kept) {
+        flux__kept *kept = b->kept;
+        b->kept = kept->next;
+        if (kept->copy) {
+            flux__atomic_add(&flux__kept_bytes, -(int64_t)kept->copy->bytes);
+            flux__class_pool_give_back(kept->copy);
+        }
+        flux__free(kept);
+    }
 }
 
 /* Drops one reference (b may be NULL); after the last the buffer goes back to its pool. */
@@ -6599,12 +6650,8 @@ static void flux__buffer_release(flux__buffer *b) {
         return;
     }
     FLUX__ASSERT(b->refs == 0);           /* an owner released it twice, if it is less */
-    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
-    flux__class_pool_lock(pool);
-    flux__buffer_part(pool, b);
-    pool->stats.live -= (int64_t)b->capacity;
-    flux__class_pool_give(pool, b->size_class, b);
-    flux__class_pool_unlock(pool);
+    if (b->kept) flux__kept_drop(b);
+    flux__class_pool_give_back(b);
 }
 
 /* The pool of a device that a user named in the call `call`; NULL is an error. */
@@ -16057,6 +16104,15 @@ static bool flux__allocate(flux__run *r) {
     return ok;
 }
 
+/* Drops the copies in other orders of weights whose memory the plan has written, or tried to. */
+static void flux__drop_kept(const flux__run *r) {
+    for (int at = 0; at < r->plan->nout; at++) {
+        const int i = r->plan->out[at];
+        if (r->plan->slot[i].donated >= 0 && r->buffer[i] && r->buffer[i]->kept)
+            flux__kept_drop(r->buffer[i]);
+    }
+}
+
 /* Gives the nodes that are kept their buffers, labelled with their shape and dtype. A leaf whose
    buffer a node took over loses it and is CONSUMED. The lock of a pool is held from one buffer to
    the next of the same pool. */
@@ -16162,6 +16218,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     ok = ok && flux__run_kernels(&r, trace || profile);
     if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
     if (profile) flux__profile_evaluation(flux__now() - start);
+    if (r.buffer) flux__drop_kept(&r);
     if (ok) flux__settle_nodes(&r);
     for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--)
         flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
@@ -19443,10 +19500,11 @@ typedef struct flux__gemm_job {
     bool tiles;
     /* 0, or what flux__gemm_by_inner chose for the whole product of which this is a part */
     int inner_kernel;
-    /* NULL, or memory for the panels of A that this product and others read (cpu/gemm_panels.h);
-       fill: this one packs them first; backwards: it reads them from the last to the first */
+    /* NULL, or memory for the panels of A, or of B (panels_b), that this product and others read
+       (cpu/gemm_panels.h); fill: this one packs them first; backwards: it reads them from the last
+       to the first */
     void *panels;
-    bool fill, backwards;
+    bool panels_b, fill, backwards;
     /* NULL, or called once for each finished piece of C, from any thread, while the piece is in
        the cache: rows i0 ... i0+mb-1, columns j0 ... j0+nb-1, element (i, j) of the piece at
        block[i + j * ld]. */
@@ -21164,12 +21222,36 @@ static int64_t flux__panels_bytes(int64_t m, int64_t k, int64_t size) {
     return flux__gemm_up(flux__gemm_up(m, FLUX__PANELS_UNIT) * k * size, 64);
 }
 
+/* Packs the rows first ... end-1, a piece, of a mapped A, some columns at a time. to: the first
+   panel of the piece. */
+static void flux__panels_fill_mapped(const flux__gemm_plan *p, int64_t first, int64_t end,
+                                     char *to) {
+    double part[1024];                    /* FLUX__PANELS_UNIT rows of `most` elements */
+    const int64_t tall = 2 * p->set->lanes, size = p->size,
+                  most = (int64_t)sizeof part / size / FLUX__PANELS_UNIT;
+    if (end - first < FLUX__PANELS_UNIT)
+        memset(to, 0, (size_t)(FLUX__PANELS_UNIT * p->k * size));
+    for (int64_t k = 0, n; k < p->k; k += n) {
+        n = flux__gemm_min(p->k - k, most);
+        flux__gemm_im2col(p, p->a, p->a_cols, k, n, p->a_rows, first, end - first, (char *)part,
+                          most);
+        for (int64_t i = 0; i < end - first; i += tall)
+            flux__gemm_copy(size, (const char *)part + i * most * size, most, 1,
+                            to + (i * p->k + k * tall) * size, tall,
+                            flux__gemm_min(end - first - i, tall), n);
+    }
+}
+
 /* Packs one piece of A: FLUX__PANELS_UNIT rows, which are one panel or several. */
 static void flux__panels_fill(void *ctx, int64_t piece) {
     const flux__gemm_plan *p = (const flux__gemm_plan *)ctx;
     const int64_t tall = 2 * p->set->lanes, size = p->size, first = piece * FLUX__PANELS_UNIT,
                   end = flux__gemm_min(first + FLUX__PANELS_UNIT, p->m);
     char *to = (char *)p->job->panels + first * p->k * size;
+    if (p->a_rows) {
+        flux__panels_fill_mapped(p, first, end, to);
+        return;
+    }
     const char *from = p->a + first * p->a_row * size;
     const int64_t whole = p->a_row == 1 ? (end - first) / tall : 0;
     if (whole) flux__gemm_panels(from, p->a_col * size, to, tall * size, whole, p->k);
@@ -21185,7 +21267,7 @@ static void flux__panels_fill(void *ctx, int64_t piece) {
 /* What a kernel prefetches that multiplies columns k ... of a panel, call number `call` of `calls`
    that do: its share of the panel's next chunk, or of the first chunk of the panel that comes next,
    evenly, as memory gives it fastest. A single column multiplies too little for that: the
-   processor's own prefetcher is faster. end: no panel comes next. *step: bytes from line to line. */
+   processor's own prefetcher is faster. end: no panel follows. *step: bytes from line to line. */
 static const char *flux__panels_next(const flux__gemm_plan *p, const char *panel, int64_t k,
                                      bool end, int64_t call, int64_t calls, int64_t *step) {
     const int64_t width = 2 * p->set->lanes * p->size, share = p->chunk * width / calls;
@@ -21196,14 +21278,20 @@ static const char *flux__panels_next(const flux__gemm_plan *p, const char *panel
            (inside ? k + p->chunk : p->job->backwards ? -p->k : p->k) * width;
 }
 
+/* How many calls of a kernel multiply a panel's columns by all columns of B. */
+static int64_t flux__panels_calls(const flux__gemm_plan *p) {
+    int64_t calls = 0;
+    for (int64_t j = 0; j < p->n; j += flux__gemm_nr(p->n - j, p->set->columns)) calls++;
+    return calls;
+}
+
 /* Multiplies the panels of `rows` rows from row i0 on by all columns of B. block: C's element
    (i0, 0), columns ld elements apart. */
 static void flux__panels_multiply(const flux__gemm_plan *p, int64_t i0, int64_t rows, char *block,
                                   int64_t ld) {
     const flux__gemm_job *job = p->job;
-    const int64_t tall = 2 * p->set->lanes, size = p->size, n = (rows + tall - 1) / tall;
-    int64_t calls = 0;
-    for (int64_t j = 0; j < p->n; j += flux__gemm_nr(p->n - j, p->set->columns)) calls++;
+    const int64_t tall = 2 * p->set->lanes, size = p->size, n = (rows + tall - 1) / tall,
+                  calls = flux__panels_calls(p);
     for (int64_t number = 0; number < n; number++) {
         const int64_t i = (job->backwards ? n - 1 - number : number) * tall, at = i0 + i;
         const char *panel = (const char *)job->panels + at * p->k * size;
@@ -21213,10 +21301,10 @@ static void flux__panels_multiply(const flux__gemm_plan *p, int64_t i0, int64_t 
             for (int64_t j = 0, nr, call = 0, step; j < p->n; j += nr, call++) {
                 const char *next = flux__panels_next(p, panel, k, end, call, calls, &step);
                 nr = flux__gemm_nr(p->n - j, p->set->columns);
+                const int64_t row = p->panels_b ? nr : p->b_row, col = p->panels_b ? 1 : p->b_col;
                 p->set->two[flux__gemm_width(nr)](
-                    some, panel + k * tall * size, tall,
-                    p->b + (k * p->b_row + j * p->b_col) * size, p->b_row, p->b_col,
-                    block + (i + j * ld) * size, ld, k > 0, next, step);
+                    some, panel + k * tall * size, tall, p->b + (k * row + j * p->b_col) * size,
+                    row, col, block + (i + j * ld) * size, ld, k > 0, next, step);
             }
         }
     }
@@ -21231,52 +21319,82 @@ static int64_t flux__panels_piece(const flux__gemm_plan *p, int64_t number) {
 }
 
 /* Computes p->rows rows of C, or what is left, in C itself where all its panels are full, else in
-   scratch memory, and calls the epilogue. */
+   scratch memory, and calls the epilogue. A C that is computed transposed is put in order first. */
 static void flux__panels_task(void *ctx, int worker, int64_t number) {
     flux__gemm_plan *p = (flux__gemm_plan *)ctx;
     const flux__gemm_job *job = p->job;
     const int64_t size = p->size, i0 = flux__panels_piece(p, number) * p->rows,
                   rows = flux__gemm_min(p->m - i0, p->rows),
                   padded = flux__gemm_up(rows, 2 * p->set->lanes);
-    char *apart = job->c && padded == rows ? NULL : (char *)flux__scratch(
-        (size_t)(padded * p->n * size));
-    char *block = apart ? apart : (char *)job->c + i0 * size;
-    const int64_t ld = apart ? padded : job->ldc;
-    if (!apart && !(job->c && padded == rows)) {
+    char *to = job->c ? (char *)job->c + i0 * (p->flip ? job->ldc : 1) * size : NULL;
+    const bool direct = to && padded == rows && !p->flip;
+    char *apart = direct ? NULL : (char *)flux__scratch(
+        (size_t)((padded + (p->flip && !to ? rows : 0)) * p->n * size));
+    if (!apart && !direct) {
         flux__atomic_store32(&p->failed, 1);
         return;
     }
+    char *block = direct ? to : apart;
+    int64_t ld = direct ? job->ldc : padded;
     flux__panels_multiply(p, i0, rows, block, ld);
-    if (apart && job->c)
-        flux__gemm_copy_rows(apart, padded * size, (char *)job->c + i0 * size, job->ldc * size,
-                             p->n, rows * size);
-    if (job->epilogue) job->epilogue(job->ctx, worker, i0, 0, rows, p->n, block, ld);
+    if (p->flip) {
+        block = to ? to : apart + padded * p->n * size;
+        flux__gemm_copy(size, apart, padded, 1, block, to ? job->ldc : p->n, p->n, rows);
+        ld = to ? job->ldc : p->n;
+    } else if (to && apart)
+        flux__gemm_copy_rows(apart, padded * size, to, job->ldc * size, p->n, rows * size);
+    if (job->epilogue && p->flip) job->epilogue(job->ctx, worker, 0, i0, p->n, rows, block, ld);
+    else if (job->epilogue) job->epilogue(job->ctx, worker, i0, 0, rows, p->n, block, ld);
     flux__scratch_done(apart);
 }
 
-/* Computes the product of a plan that is not transposed (flip), from job->panels, which it packs
-   first if job->fill says so. Sets p->failed where memory runs out. */
+/* A copy of B, whose columns are contiguous, or in panels as high as a tile is wide, row by row
+   (plan->panels_b); step: elements of a column with what separates it from the next. */
+typedef struct flux__panels_columns {
+    const flux__gemm_plan *plan;
+    char *to;
+    int64_t step;
+} flux__panels_columns;
+/* Copies the columns that a tile has, those of call number `call`. */
+static void flux__panels_copy_columns(void *ctx, int64_t call) {
+    const flux__panels_columns *c = (const flux__panels_columns *)ctx;
+    const flux__gemm_plan *p = c->plan;
+    int64_t j = 0, n;
+    while (n = flux__gemm_nr(p->n - j, p->set->columns), call-- > 0) j += n;
+    char *to = c->to + j * c->step * p->size;
+    if (p->panels_b)
+        flux__gemm_im2col(p, p->b, p->b_cols, j, n, p->b_rows, 0, p->k, to, n);
+    else if (p->b_rows)
+        flux__gemm_im2col(p, p->b, p->b_rows, 0, p->k, p->b_cols, j, n, to, c->step);
+    else
+        flux__gemm_copy(p->size, p->b + j * p->b_col * p->size, p->b_row, p->b_col, to, c->step,
+                        p->k, n);
+}
+
+/* Computes a product from job->panels, which it packs first if job->fill says so. The plan has
+   their matrix as A. Sets p->failed where memory runs out. */
 static void flux__panels_run(flux__gemm_plan *p, int64_t threads) {
-    const int64_t tall = 2 * p->set->lanes, size = p->size,
-                  step = (flux__gemm_up(p->k * size, 64) | 64) / size;
-    void *columns = NULL;
+    const int64_t tall = 2 * p->set->lanes, size = p->size;
+    p->panels_b = false;
+    flux__panels_columns b = { p, NULL, (flux__gemm_up(p->k * size, 64) | 64) / size };
     if (p->job->fill)
         flux__parallel((p->m + FLUX__PANELS_UNIT - 1) / FLUX__PANELS_UNIT, flux__panels_fill, p);
     /* not where more of B's columns than the cache has ways fall into one set, or are apart */
-    if (p->b_row != 1 || (p->n > 8 && p->b_col * size % 4096 == 0)) {
-        if (!(columns = flux__scratch((size_t)(step * p->n * size)))) {
+    if (p->b_rows || p->b_row != 1 || (p->n > 8 && p->b_col * size % 4096 == 0)) {
+        if (!(b.to = (char *)flux__scratch((size_t)(b.step * p->n * size)))) {
             p->failed = 1;
             return;
         }
-        flux__gemm_copy(size, p->b, p->b_row, p->b_col, columns, step, p->k, p->n);
-        p->b = (const char *)columns, p->b_row = 1, p->b_col = step;
+        p->panels_b = p->b_rows && flux__gemm_along(p, p->b_cols, p->b_rows);
+        flux__parallel(flux__panels_calls(p), flux__panels_copy_columns, &b);
+        p->b = b.to, p->b_row = 1, p->b_col = b.step;
     }
     p->rows = flux__gemm_min(flux__gemm_split(p->m, threads > 1 ? 2 * threads : 1, tall),
                              flux__gemm_up(FLUX__PANELS_PIECE / p->n, tall));
     const int64_t pieces = (p->m + p->rows - 1) / p->rows;
     p->share = (pieces + threads - 1) / threads;
     flux__parallel_workers(pieces, flux__panels_task, p);
-    flux__scratch_done(columns);
+    flux__scratch_done(b.to);
 }
 
 FLUX__END_LEAN
@@ -22173,7 +22291,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
     if (!job->tiles) flux__gemm_plan_for(&p, f64, job);
     if (job->tiles) p.failed = !flux__amx_run(job, threads);
     else if (job->panels) {
-        flux__gemm_orient(&p, job, false);
+        flux__gemm_orient(&p, job, job->panels_b);
         flux__panels_run(&p, threads);
     } else if ((inner_kernel = flux__gemm_by_inner(&p, job)) > 1)
         p.failed = !flux__gemm_inner_all(&p, inner_kernel > 2, threads);
@@ -22552,6 +22670,9 @@ typedef struct flux__cpu {
        on, and this kernel packs them if `fill`, and reads them from the last if `backwards`
        (cpu/shared_operands.h) */
     struct { bool used, fill, backwards; size_t at; } panels;
+    /* by operand of a product: whether copies of it may be kept from call to call
+       (cpu/kept_operands.h), and whether its panels are such */
+    bool keeps[2], panels_kept[2];
     bool *made;  /* by value: computed by a pattern's line, not by its own */
     bool *truth;  /* by value: a reduction that counts true elements, or bools that only it reads */
     int tile;                             /* elements of a register */
@@ -23825,9 +23946,7 @@ FLUX__END_HOT
    with up to 128 channels they are smaller). What lies beyond the image in its last
    tiles reaches no result.
 
-   Rejected: F(4 x 4, 3 x 3), whose errors are several times as large; keeping
-   the kernel's numbers from call to call: they are a few percent of the time where
-   this way is taken at all. */
+   Rejected: F(4 x 4, 3 x 3), whose errors are several times as large. */
 
 FLUX__BEGIN_HOT
 
@@ -23942,8 +24061,10 @@ typedef struct flux__winograd {
     int64_t wide, high, across, rows, channels, columns, samples;  /* across: tiles in a row */
     /* rows of tiles in a group, and groups; columns of a part, and parts */
     int64_t each, groups, some, parts;
-    float *u;                             /* the kernel's numbers: panel by panel of columns, the
-                                             16 numbers, column by column */
+    /* the kernel's numbers: panel by panel of columns, the 16 numbers, column by column; NULL: they
+       are to be made in scratch memory. known: they need not be made */
+    float *u;
+    bool known;
     int64_t deep;                         /* channels, rounded up to vectors */
     int failed;
 } flux__winograd;
@@ -24100,8 +24221,8 @@ static void flux__winograd_cut(flux__winograd *w) {
     w->parts = (w->columns + w->some - 1) / w->some;
 }
 
-/* Computes a convolution that fits, whose places and steps are given. */
-static void flux__winograd_run(flux__winograd *w) {
+/* Chooses how a convolution that fits, whose places and steps are given, is computed. */
+static void flux__winograd_plan(flux__winograd *w) {
     w->set = flux__gemm_kernels(false, false);
     const bool half = flux__simd() < 2 || w->across <= 8;
     w->in = half ? flux__winograd_avx2_in : flux__winograd_avx512_in;
@@ -24113,14 +24234,22 @@ static void flux__winograd_run(flux__winograd *w) {
              (w->channels - 1) * w->channel + (w->high + 1) * w->down + w->wide + 2;
     w->deep = flux__gemm_up(w->channels, 16);
     flux__winograd_cut(w);
-    w->u = (float *)flux__scratch((size_t)(16 * w->deep * w->columns) * sizeof *w->u);
+}
+
+/* Bytes of the kernel's numbers. */
+static int64_t flux__winograd_bytes(const flux__winograd *w) { return 64 * w->deep * w->columns; }
+
+/* Computes a planned convolution. */
+static void flux__winograd_run(flux__winograd *w) {
+    void *scratch = w->u ? NULL : flux__scratch((size_t)flux__winograd_bytes(w));
+    if (!w->u) w->u = (float *)scratch;
     w->failed = !w->u;
-    if (w->u)
+    if (w->u && !w->known)
         flux__parallel((w->columns + FLUX__WINOGRAD_FILTERS - 1) / FLUX__WINOGRAD_FILTERS,
                        flux__winograd_filters, w);
     if (!flux__atomic_load32(&w->failed))
         flux__parallel_workers(w->groups * w->parts, flux__winograd_task, w);
-    flux__scratch_done(w->u);
+    flux__scratch_done(scratch);
 }
 #else
 #  define FLUX__WINOGRAD 0
@@ -26686,6 +26815,95 @@ static bool flux__prepare(flux__plan *plan, flux__kernel *k) {
 
 FLUX__END_COLD
 
+/* ---------------------------------------------------------------------- cpu/kept_operands.h
+   Copies of weights in the order in which operations read them, kept from call to
+   call: a model that is only asked, not trained, has the same weights each time,
+   which a product would pack, or a convolution transform, again and again. A copy
+   hangs on the weight's buffer (flux__buffer.kept) and is made when an operation
+   reads the same elements in the same order for the FLUX__KEPT_AFTERth time.
+
+   Invariant: a copy says what the buffer says. Elements never change but where an
+   update takes over a buffer, which drops the copies (flux__drop_kept in
+   schedule/plans.h), and a plan that does so asks for none of that buffer. Memory
+   of the user's own, which he may write, has no copies. A result has the same bits
+   with a copy and without. No copy is made of more than FLUX__KEPT_MOST bytes in
+   all, under flux_mem_limit, or where memory runs out: that is no error.
+
+   Rejected: sums over the weights to find out whether they changed, which take as
+   long as packing them; a call by which users freeze a model, which they would
+   have to know and to take back. */
+
+FLUX__BEGIN_LEAN
+
+enum { FLUX__KEPT_AFTER = 3 };
+#define FLUX__KEPT_MOST ((int64_t)256 << 20)
+
+/* Whether an operand of a plan's kernels may be read from a copy: it is a leaf that the plan does
+   not overwrite. */
+static bool flux__keepable(const flux__plan *plan, const flux__operand *o) {
+    if (o->src < 0 || o->src >= plan->nleaf) return false;
+    for (int at = 0; at < plan->nout; at++)
+        if (plan->slot[plan->out[at]].donated == o->src) return false;
+    return true;
+}
+
+/* The entry of a buffer for elements in an order, which is made if there is none; NULL: no memory.
+   The caller holds the pool's lock. */
+static flux__kept *flux__kept_entry(flux__buffer *b, const int64_t *what) {
+    flux__kept *kept = b->kept;
+    while (kept && memcmp(kept->what, what, sizeof kept->what) != 0) kept = kept->next;
+    if (kept || !(kept = (flux__kept *)FLUX_MALLOC(sizeof *kept))) return kept;
+    memset(kept, 0, sizeof *kept);
+    memcpy(kept->what, what, sizeof kept->what);
+    kept->next = b->kept;
+    return b->kept = kept;
+}
+
+/* Finds the copy of an operand's elements that `what` (of 16 numbers) describes, which takes
+   `bytes`. counts: this is a use, and not another one within the same use. NULL: there is none.
+   *made: NULL, or the memory is new: the caller fills it and calls flux__kept_done. */
+static void *flux__kept_find(const flux__run *run, const flux__operand *o, const int64_t *what,
+                             int64_t bytes, bool counts, flux__kept **made) {
+    flux__buffer *b = run->g->leaf[o->src]->buf, *copy = NULL;
+    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    bool wanted = false;
+    *made = NULL;
+    if (b->borrowed) return NULL;
+    flux__class_pool_lock(pool);
+    flux__kept *kept = flux__kept_entry(b, what);
+    if (kept && kept->state == FLUX__KEPT_MADE) copy = kept->copy;
+    else if (kept && kept->state == FLUX__KEPT_NOT && counts && ++kept->uses >= FLUX__KEPT_AFTER)
+        wanted = !pool->stats.limit &&
+                 flux__atomic_load(&flux__kept_bytes) + bytes <= FLUX__KEPT_MOST;
+    if (wanted) kept->state = FLUX__KEPT_MAKING;
+    flux__class_pool_unlock(pool);
+    if (!wanted) return copy ? copy->ptr : NULL;
+    if (!(copy = flux__buffer_try(b->device, (size_t)bytes, NULL))) kept->uses = 0;
+    else flux__atomic_add(&flux__kept_bytes, (int64_t)copy->bytes);
+    flux__class_pool_lock(pool);
+    kept->copy = copy;
+    if (!copy) kept->state = FLUX__KEPT_NOT;
+    flux__class_pool_unlock(pool);
+    *made = copy ? kept : NULL;
+    return copy ? copy->ptr : NULL;
+}
+
+/* Ends the making of a copy of an operand of flux__kept_find. ok: it is filled. */
+static void flux__kept_done(const flux__run *run, const flux__operand *o, flux__kept *kept,
+                            bool ok) {
+    flux__buffer *b = run->g->leaf[o->src]->buf, *copy = kept->copy;
+    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool_lock(pool);
+    kept->state = ok ? FLUX__KEPT_MADE : FLUX__KEPT_NOT;
+    if (!ok) kept->copy = NULL, kept->uses = 0;
+    flux__class_pool_unlock(pool);
+    if (ok) return;
+    flux__atomic_add(&flux__kept_bytes, -(int64_t)copy->bytes);
+    flux__buffer_release(copy);
+}
+
+FLUX__END_LEAN
+
 /* ---------------------------------------------------------------------- cpu/half_products.h
    The run of a matrix product's kernel (flux__run_product): operands made
    ready, batches shared out to threads, and the ways to save work: samples of
@@ -26714,6 +26932,7 @@ typedef struct flux__products {
     int64_t batches, each;                /* each: batches of a task of flux__run_depthwise */
     bool f64, bare;
     int failed;
+    flux__kept *kept[2];                  /* by operand: the copy that is to be filled, or NULL */
 #if FLUX__GEMM_VECTORS
     flux__depthwise_gradient depthwise;
 #endif
@@ -27006,6 +27225,18 @@ static void *flux__winograd_kernel(const flux__products *p, flux__winograd *w) {
     return w->failed ? NULL : (void *)(uintptr_t)at;
 }
 
+/* Finds a planned convolution's numbers of its kernel, if they are kept from call to call. */
+static void flux__winograd_kept(flux__products *p, flux__winograd *w) {
+    const flux__kernel *k = p->job.k;
+    const flux__operand *o = &k->operand[1];
+    const int64_t what[16] = { 'w', w->set->columns, w->flip, w->channels, w->columns, w->some,
+                               w->k_tap, w->k_channel, w->k_column, o->offset };
+    if (!((const flux__cpu *)k->ready)->keeps[1]) return;
+    w->u = (float *)flux__kept_find(p->job.run, o, what, flux__winograd_bytes(w), true,
+                                    &p->kept[1]);
+    w->known = w->u && !p->kept[1];
+}
+
 /* Runs the product of a convolution that flux__mark_windows has marked, see winograd.h. False, and
    nothing is done: it is another product, or better left as one. */
 static bool flux__run_winograd(flux__products *p) {
@@ -27026,7 +27257,11 @@ static bool flux__run_winograd(flux__products *p) {
     w.tap = flux__axes_at(&map[1], 1), w.tap_down = flux__axes_at(&map[1], 3);
     w.channel = flux__axes_at(&map[1], 9);
     void *copy = flux__winograd_kernel(p, &w);
-    if (!w.failed) flux__winograd_run(&w);
+    if (!w.failed) {
+        flux__winograd_plan(&w);
+        if (!copy) flux__winograd_kept(p, &w);
+        flux__winograd_run(&w);
+    }
     flux__scratch_done(copy);
     p->job.failed = w.failed;
     return true;
@@ -27034,6 +27269,49 @@ static bool flux__run_winograd(flux__products *p) {
 #else
 #  define flux__run_winograd(p) false
 #endif
+
+/* Describes one side of an operand, n elements long, for flux__kept_find: `most` pairs of a length
+   and a step. False: it has more. */
+static bool flux__kept_side(const flux__axes *map, int64_t n, int64_t step, int most,
+                            int64_t *what) {
+    if (map && map->nd > most) return false;
+    what[0] = n, what[1] = step;
+    for (int d = 0; map && d < map->nd; d++)
+        what[2 * d] = map->dim[d], what[2 * d + 1] = map->step[d];
+    return true;
+}
+
+/* Finds the panels of operand i (0: A, 1: B) that are kept from call to call, or are to be from now
+   on. uses: whether this is another use (flux__kept_find). False: there are none. */
+static bool flux__find_panels(flux__products *p, int i, bool uses) {
+    const flux__operand *o = &p->job.k->operand[i];
+    const flux__axes *map = i ? p->g.b_map : p->g.a_map;
+    const int64_t m = i ? p->g.n : p->g.m, size = p->f64 ? 8 : 4;
+    const int lanes = flux__gemm_kernels(p->f64, false)->lanes;
+    int64_t what[16] = { 'p', size, lanes, m, p->g.k, o->offset };
+    if (!flux__kept_side(map ? map + i : NULL, m, i ? p->g.b_col : p->g.a_row, 2, what + 6) ||
+        !flux__kept_side(map ? map + !i : NULL, p->g.k, i ? p->g.b_row : p->g.a_col, 3, what + 10))
+        return false;
+    p->g.panels = flux__kept_find(p->job.run, o, what, flux__panels_bytes(m, p->g.k, size), uses,
+                                  &p->kept[i]);
+    p->g.panels_b = i == 1, p->g.fill = p->kept[i] != NULL;
+    return p->g.panels != NULL;
+}
+
+/* Has a product of one batch read an operand from panels: those that are kept, or those of an A
+   that this plan's products share. */
+static void flux__products_panels(flux__products *p) {
+    const flux__cpu *c = (const flux__cpu *)p->job.k->ready;
+    const bool shared = c->panels.used;
+    p->g.backwards = c->panels.backwards;
+    if (c->panels_kept[0] && (p->g.n > 1 || shared) &&
+        flux__find_panels(p, 0, !shared || c->panels.fill)) return;
+    if (c->panels_kept[1] && p->g.m > 1 && p->g.inner_kernel < 2 &&
+        flux__find_panels(p, 1, true)) return;
+    if (!shared) return;
+    p->g.panels = (char *)p->job.k->scratch_at + c->panels.at;
+    p->g.panels_b = false, p->g.fill = c->panels.fill;
+}
 
 /* Multiplies, once the operands are ready: many batches are shared out to threads whole, few ones
    in blocks. */
@@ -27045,6 +27323,7 @@ static void flux__products_multiply(flux__products *p) {
     else if (!p->g.tiles && (batches > 1 || p->g.a_map || p->g.b_map))
         p->g.inner_kernel = flux__products_by_inner(p);
     if (!joined && flux__run_depthwise(p)) return;
+    if (p->batches == 1) flux__products_panels(p);
     void *transposed = batches > 1 ? flux__transpose_shared(p) : NULL;
     if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, p);
     else for (int64_t i = 0; i < batches; i++) flux__product_task(p, i);
@@ -27054,7 +27333,6 @@ static void flux__products_multiply(flux__products *p) {
 /* Makes the operands of a product's kernel ready. False: out of memory. */
 static bool flux__products_operands(flux__products *p) {
     const flux__kernel *k = p->job.k;
-    const flux__cpu *c = (const flux__cpu *)k->ready;
     char *scratch = (char *)k->scratch_at;           /* NULL: neither needs any */
     bool ok = flux__matrix_operand(p->job.run, &k->operand[0], 0, &p->g, scratch, &p->a);
     if (scratch) scratch += flux__widened_bytes(&k->operand[0]);
@@ -27063,8 +27341,6 @@ static bool flux__products_operands(flux__products *p) {
     p->g.a_row = p->a.row, p->g.a_col = p->a.col, p->g.b_row = p->b.row, p->g.b_col = p->b.col;
     if (p->a.o.gather) p->g.a_map = p->a.map;
     if (p->b.o.gather) p->g.b_map = p->b.map;
-    if (c->panels.used) p->g.panels = (char *)k->scratch_at + c->panels.at;
-    p->g.fill = c->panels.fill, p->g.backwards = c->panels.backwards;
     return ok;
 }
 
@@ -27139,6 +27415,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (k->mnk[0] * k->mnk[1] * p.batches == 0) return 0;
     memset(&p.job, 0, sizeof p.job);
     memset(&p.g, 0, sizeof p.g);
+    memset(p.kept, 0, sizeof p.kept);
     p.failed = 0;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
@@ -27156,6 +27433,8 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
         flux__scratch_done(p.b.words);
     }
     if (p.failed) p.job.failed = 1;
+    for (int i = 0; i < 2; i++)
+        if (p.kept[i]) flux__kept_done(run, &k->operand[i], p.kept[i], !p.job.failed);
     return flux__job_ok(&p.job) ? 0 : -1;
 }
 
@@ -27177,7 +27456,10 @@ FLUX__BEGIN_COLD
 
 enum {
     FLUX__SHARED_USES = 16,               /* fewest products for which packing pays */
-    FLUX__SHARED_MOST = 8                 /* most operands that are packed at a time */
+    FLUX__SHARED_MOST = 8,                /* most operands that are packed at a time */
+    /* most columns of a product that reads panels which are kept: with more, one that packs A by
+       the way is as fast */
+    FLUX__KEPT_COLUMNS = 256
 };
 #define FLUX__SHARED_BYTES ((int64_t)32 << 20)      /* most bytes of panels in a plan's memory */
 #ifdef FLUX_BLAS
@@ -27189,22 +27471,16 @@ enum {
 /* Fewest bytes of an operand: smaller ones are as fast where they lie, in the second-level cache;
    tests make it small. */
 static int64_t flux__shared_least = 1 << 20;
+/* The same of panels that are kept. */
+static int64_t flux__kept_least = 1 << 16;
 
 /* An operand that products share: A of kernel `first` and of n - 1 later ones. read: how many of
    them have been told so. */
 typedef struct flux__shared { int first, n, read; size_t at, bytes; } flux__shared;
 
-/* Whether a kernel's product could read its A from panels. */
-static bool flux__takes_panels(const flux__kernel *k) {
-    if (k->kind != FLUX__K_MATMUL) return false;
+/* Whether tiles compute a product of plain matrices, not inner products, which give other sums. */
+static bool flux__multiplied_by_tiles(const flux__kernel *k) {
     const flux__operand *a = &k->operand[0], *b = &k->operand[1];
-    const int64_t bytes = k->mnk[0] * k->mnk[2] * (int64_t)flux__dtypes[a->dtype].size;
-    if (a->dtype > FLUX_F64 || b->dtype != a->dtype || a->gather || b->gather ||
-        a->shape.ndim != 2 || k->scratch || k->mnk[0] < 64 || k->mnk[1] < 1 ||
-        k->mnk[1] > FLUX__PANELS_COLUMNS || bytes < flux__shared_least ||
-        bytes > FLUX__SHARED_BYTES) return false;
-    for (int d = 2; d < FLUX_MAX_DIMS; d++)
-        if (k->full[d] != 1) return false;
     flux__gemm_plan plan;
     FLUX__ZEROED(flux__gemm_job, g);
     g.m = k->mnk[0], g.n = k->mnk[1], g.k = k->mnk[2];
@@ -27212,6 +27488,21 @@ static bool flux__takes_panels(const flux__kernel *k) {
     g.b_row = b->stride[0], g.b_col = b->shape.ndim > 1 ? b->stride[1] : 0;
     flux__gemm_plan_for(&plan, a->dtype == FLUX_F64, &g);
     return flux__gemm_by_inner(&plan, &g) == 1;
+}
+
+/* Whether operand i (0: A, 1: B) of a kernel's product, of at least `least` bytes, could be read
+   from panels, where the other one has at most `most` columns or rows. Of windows and of joined
+   samples the product decides when it runs whether tiles multiply. */
+static bool flux__takes_panels(const flux__kernel *k, int i, int64_t least, int64_t most) {
+    if (k->kind != FLUX__K_MATMUL || k->operand[0].dtype > FLUX_F64 ||
+        k->operand[1].dtype != k->operand[0].dtype || k->scratch) return false;
+    const flux__operand *a = &k->operand[0], *b = &k->operand[1];
+    const int64_t bytes = k->mnk[i] * k->mnk[2] * (int64_t)flux__dtypes[a->dtype].size;
+    bool plain = !a->gather && !b->gather && a->shape.ndim == 2;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) plain = plain && k->full[d] == 1;
+    if (k->mnk[i] < 64 || k->mnk[!i] < 1 || k->mnk[!i] > most || bytes < least ||
+        bytes > FLUX__SHARED_BYTES || (i == 0 && !plain)) return false;
+    return !plain || flux__multiplied_by_tiles(k);
 }
 
 /* Whether two products have the same A. */
@@ -27260,19 +27551,34 @@ static void flux__share_between(const flux__plan *plan, const int *uses, int fro
     }
 }
 
-/* Notes in the products of a plan on device d which of them share their A, and who packs it. False:
-   an error is recorded. */
+/* Notes in a product's kernel which of its operands are kept from call to call. */
+static void flux__find_kept(const flux__plan *plan, const flux__kernel *k) {
+    flux__cpu *c = (flux__cpu *)k->ready;
+    for (int i = 0; i < 2; i++) {
+        c->keeps[i] = flux__keepable(plan, &k->operand[i]);
+        c->panels_kept[i] = FLUX__SHARES && c->keeps[i] &&
+                            flux__takes_panels(k, i, flux__kept_least, FLUX__KEPT_COLUMNS);
+    }
+}
+
+/* Notes in the products of a plan on device d which of their operands are kept, which of them share
+   their A, and who packs it. False: an error is recorded. */
 static bool flux__find_shared(flux_device d, flux__plan *plan) {
     int products = 0;
-    for (int i = 0; i < plan->nkernel; i++)
-        products += flux__runs_on(&plan->kernel[i], d) && plan->kernel[i].kind == FLUX__K_MATMUL;
+    for (int i = 0; i < plan->nkernel; i++) {
+        const flux__kernel *k = &plan->kernel[i];
+        if (!flux__runs_on(k, d) || k->kind != FLUX__K_MATMUL) continue;
+        flux__find_kept(plan, k);
+        products++;
+    }
     if (!FLUX__SHARES || products < FLUX__SHARED_USES) return true;
     int *uses = (int *)flux__zalloc((size_t)(plan->nkernel + plan->nleaf + plan->nnode) *
                                     sizeof *uses), *by_slot = uses + plan->nkernel;
     if (!uses) return false;
     for (int i = 0; i < plan->nkernel; i++) {
         const flux__kernel *k = &plan->kernel[i];
-        uses[i] = flux__runs_on(k, d) && flux__takes_panels(k);
+        uses[i] = flux__runs_on(k, d) &&
+                  flux__takes_panels(k, 0, flux__shared_least, FLUX__PANELS_COLUMNS);
         if (uses[i]) by_slot[k->operand[0].src]++;
     }
     for (int i = 0; i < plan->nkernel; i++)

@@ -316,7 +316,7 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
                 winograd conv_amx product_operands rows chains whole windows pooling ready
-                half_products shared_operands attention sorting interpolation calls
+                kept_operands half_products shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
                 program cache compile backend
@@ -447,6 +447,7 @@
 #include "cpu/windows.h"
 #include "cpu/pooling.h"
 #include "cpu/ready.h"
+#include "cpu/kept_operands.h"
 #include "cpu/half_products.h"
 #include "cpu/shared_operands.h"
 #include "cpu/attention.h"

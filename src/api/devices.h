@@ -72,12 +72,14 @@ FLUX_API int flux_gpu_backend_set(const char *backend);
    is computed from now on, on all devices. */
 FLUX_API void flux_allow_tf32(bool on);
 
-/* A device's memory in bytes: live, what tensors hold now; peak, the most they held so far;
+/* A device's memory in bytes: live, what tensors hold now, and on the CPU the packed copies of
+   weights (at most 256 MB) that products keep from call to call; peak, the most they held so far;
    reserved, what the pool holds; limit, that of flux_mem_limit (0: none). */
 typedef struct flux_mem { int64_t live, peak, reserved, limit; } flux_mem;
 /* A device's memory, in bytes. */
 FLUX_API flux_mem flux_mem_stats(flux_device d);
-/* From now on an allocation that would exceed this many bytes is an error. 0: no limit. */
+/* From now on an allocation that would exceed this many bytes is an error. 0: no limit. Under a
+   limit no copies of weights are kept. */
 FLUX_API void flux_mem_limit(flux_device d, int64_t bytes);
 /* Gives the pool's unused memory back. */
 FLUX_API void flux_mem_trim(flux_device d);

@@ -327,23 +327,16 @@ static FLUX__COLD flux__buffer *flux__no_room(flux_device d, size_t bytes, flux_
         *largest ? "; the largest: " : "", largest);
 }
 
-/* A buffer of at least `bytes` bytes with one reference; NULL is an error. for_whom: the tensor
-   whose value it will hold, or NULL. */
-static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
+/* A buffer of at least `bytes` bytes with one reference; NULL: there is no memory, which is not yet
+   an error. for_whom: the tensor whose value it will hold, or NULL. */
+static flux__buffer *flux__buffer_try(flux_device d, size_t bytes, const flux_tensor *for_whom) {
     size_t capacity;
-    char largest[400];
-    *largest = 0;
     bool look = false;
     int size_class = flux__size_class(bytes, &capacity);
-    if (bytes >> 23 > (size_t)1 << 23 || size_class >= FLUX__SIZES || d.id < 0 ||
-        d.id >= FLUX__MAX_IDS)
-        return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for",
-                                          (double)bytes);
     flux__class_pool *pool = &flux__class_pools[d.backend][d.id];
     flux__hold();
     flux__class_pool_lock(pool);
     flux__buffer *b = flux__class_pool_take(d, pool, size_class, capacity);
-    flux_mem now = pool->stats;
     if (b) {
         pool->stats.live += (int64_t)capacity;
         if (pool->stats.live > pool->stats.peak) pool->stats.peak = pool->stats.live;
@@ -353,16 +346,61 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
         b->ndim = -1;
         if (for_whom) flux__buffer_label(b, for_whom, bytes);
         flux__buffer_join(pool, b);
-    } else flux__class_pool_largest(pool, largest, sizeof largest);
+    }
     flux__class_pool_unlock(pool);
     flux__tell();
-    if (!b) return flux__no_room(d, bytes, now, largest);
+    if (!b) return NULL;
     if (look && flux__self()) flux__self()->look = true;
     if (!d.backend) FLUX__POISON((char *)b->ptr + bytes, capacity - bytes);
     b->refs = 1;
     b->device = d;
     b->borrowed = false;
+    b->kept = NULL;
     return b;
+}
+
+/* The same where no memory is an error. */
+static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
+    size_t capacity;
+    char largest[400];
+    if (bytes >> 23 > (size_t)1 << 23 || flux__size_class(bytes, &capacity) >= FLUX__SIZES ||
+        d.id < 0 || d.id >= FLUX__MAX_IDS)
+        return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for",
+                                          (double)bytes);
+    flux__buffer *b = flux__buffer_try(d, bytes, for_whom);
+    if (b) return b;
+    flux__class_pool *pool = &flux__class_pools[d.backend][d.id];
+    flux__class_pool_lock(pool);
+    const flux_mem now = pool->stats;
+    flux__class_pool_largest(pool, largest, sizeof largest);
+    flux__class_pool_unlock(pool);
+    return flux__no_room(d, bytes, now, largest);
+}
+
+/* Gives a buffer that nobody uses any more back to its pool. */
+static void flux__class_pool_give_back(flux__buffer *b) {
+    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool_lock(pool);
+    flux__buffer_part(pool, b);
+    pool->stats.live -= (int64_t)b->capacity;
+    flux__class_pool_give(pool, b->size_class, b);
+    flux__class_pool_unlock(pool);
+}
+
+static int64_t flux__kept_bytes;          /* atomic: bytes of all copies that buffers keep */
+
+/* Drops the copies of a buffer's elements in other orders, as these end or have changed. Nobody
+   reads them: who computes with a buffer refers to it, and only what has no such reader changes. */
+static FLUX__COLD void flux__kept_drop(flux__buffer *b) {
+    while (b->kept) {
+        flux__kept *kept = b->kept;
+        b->kept = kept->next;
+        if (kept->copy) {
+            flux__atomic_add(&flux__kept_bytes, -(int64_t)kept->copy->bytes);
+            flux__class_pool_give_back(kept->copy);
+        }
+        flux__free(kept);
+    }
 }
 
 /* Drops one reference (b may be NULL); after the last the buffer goes back to its pool. */
@@ -376,12 +414,8 @@ static void flux__buffer_release(flux__buffer *b) {
         return;
     }
     FLUX__ASSERT(b->refs == 0);           /* an owner released it twice, if it is less */
-    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
-    flux__class_pool_lock(pool);
-    flux__buffer_part(pool, b);
-    pool->stats.live -= (int64_t)b->capacity;
-    flux__class_pool_give(pool, b->size_class, b);
-    flux__class_pool_unlock(pool);
+    if (b->kept) flux__kept_drop(b);
+    flux__class_pool_give_back(b);
 }
 
 /* The pool of a device that a user named in the call `call`; NULL is an error. */

@@ -24,6 +24,16 @@ enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRAD
     FLUX__BOX, FLUX__FREED
 };
 
+/* A copy of elements of a buffer in the order in which an operation reads them, kept for as long as
+   they do not change (cpu/kept_operands.h). The lock of the buffer's pool guards it. */
+typedef struct flux__kept {
+    struct flux__kept *next;              /* the next one of the same buffer */
+    int64_t what[16];                     /* which elements, in which order */
+    int uses;                             /* how often it was asked for before there was a copy */
+    enum { FLUX__KEPT_NOT, FLUX__KEPT_MAKING, FLUX__KEPT_MADE } state;
+    struct flux__buffer *copy;            /* NULL: none yet */
+} flux__kept;
+
 typedef struct flux__buffer {             /* memory on a device, shared by the tensors in it */
     int64_t refs;                         /* atomic; of a spare buffer: the next one's address */
     flux_device device;
@@ -34,6 +44,7 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     bool borrowed;                        /* the user's own: never written, never freed */
     void (*done)(void *user);             /* of a borrowed one: called at its end; may be NULL */
     void *user;
+    flux__kept *kept;                     /* copies of its elements in other orders */
     struct flux__buffer *before, *after;  /* neighbours in the device's list of live buffers */
     int64_t dim[FLUX_MAX_DIMS];           /* shape of the tensor that it was made for */
     int16_t ndim, dtype;                  /* ndim -1: made for no tensor */

@@ -120,6 +120,9 @@ typedef struct flux__cpu {
        on, and this kernel packs them if `fill`, and reads them from the last if `backwards`
        (cpu/shared_operands.h) */
     struct { bool used, fill, backwards; size_t at; } panels;
+    /* by operand of a product: whether copies of it may be kept from call to call
+       (cpu/kept_operands.h), and whether its panels are such */
+    bool keeps[2], panels_kept[2];
     bool *made;  /* by value: computed by a pattern's line, not by its own */
     bool *truth;  /* by value: a reduction that counts true elements, or bools that only it reads */
     int tile;                             /* elements of a register */

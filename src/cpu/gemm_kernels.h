@@ -49,10 +49,11 @@ typedef struct flux__gemm_job {
     bool tiles;
     /* 0, or what flux__gemm_by_inner chose for the whole product of which this is a part */
     int inner_kernel;
-    /* NULL, or memory for the panels of A that this product and others read (cpu/gemm_panels.h);
-       fill: this one packs them first; backwards: it reads them from the last to the first */
+    /* NULL, or memory for the panels of A, or of B (panels_b), that this product and others read
+       (cpu/gemm_panels.h); fill: this one packs them first; backwards: it reads them from the last
+       to the first */
     void *panels;
-    bool fill, backwards;
+    bool panels_b, fill, backwards;
     /* NULL, or called once for each finished piece of C, from any thread, while the piece is in
        the cache: rows i0 ... i0+mb-1, columns j0 ... j0+nb-1, element (i, j) of the piece at
        block[i + j * ld]. */

@@ -459,7 +459,7 @@ static int flux__gemm(bool f64, const flux__gemm_job *job) {
     if (!job->tiles) flux__gemm_plan_for(&p, f64, job);
     if (job->tiles) p.failed = !flux__amx_run(job, threads);
     else if (job->panels) {
-        flux__gemm_orient(&p, job, false);
+        flux__gemm_orient(&p, job, job->panels_b);
         flux__panels_run(&p, threads);
     } else if ((inner_kernel = flux__gemm_by_inner(&p, job)) > 1)
         p.failed = !flux__gemm_inner_all(&p, inner_kernel > 2, threads);

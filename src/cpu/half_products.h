@@ -2,6 +2,7 @@
 #define FLUX__CPU_HALF_PRODUCTS_H
 #include "../base/platform.h"
 #include "../base/threads.h" /* flux__atomic_load32, flux__atomic_store32 */
+#include "../base/object.h"
 #include "../base/dtypes.h"
 #include "../base/workers.h"
 #include "../graph/nodes.h"
@@ -13,6 +14,7 @@
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
 #include "gemm_tasks.h"
+#include "gemm_panels.h"
 #include "conv_amx.h"
 #include "gemm_plan.h"
 #include "depthwise.h"
@@ -20,6 +22,7 @@
 #include "products.h"
 #include "product_operands.h"
 #include "winograd.h"
+#include "kept_operands.h"
 
 /* ---------------------------------------------------------------------- cpu/half_products.h
    The run of a matrix product's kernel (flux__run_product): operands made
@@ -49,6 +52,7 @@ typedef struct flux__products {
     int64_t batches, each;                /* each: batches of a task of flux__run_depthwise */
     bool f64, bare;
     int failed;
+    flux__kept *kept[2];                  /* by operand: the copy that is to be filled, or NULL */
 #if FLUX__GEMM_VECTORS
     flux__depthwise_gradient depthwise;
 #endif
@@ -341,6 +345,18 @@ static void *flux__winograd_kernel(const flux__products *p, flux__winograd *w) {
     return w->failed ? NULL : (void *)(uintptr_t)at;
 }
 
+/* Finds a planned convolution's numbers of its kernel, if they are kept from call to call. */
+static void flux__winograd_kept(flux__products *p, flux__winograd *w) {
+    const flux__kernel *k = p->job.k;
+    const flux__operand *o = &k->operand[1];
+    const int64_t what[16] = { 'w', w->set->columns, w->flip, w->channels, w->columns, w->some,
+                               w->k_tap, w->k_channel, w->k_column, o->offset };
+    if (!((const flux__cpu *)k->ready)->keeps[1]) return;
+    w->u = (float *)flux__kept_find(p->job.run, o, what, flux__winograd_bytes(w), true,
+                                    &p->kept[1]);
+    w->known = w->u && !p->kept[1];
+}
+
 /* Runs the product of a convolution that flux__mark_windows has marked, see winograd.h. False, and
    nothing is done: it is another product, or better left as one. */
 static bool flux__run_winograd(flux__products *p) {
@@ -361,7 +377,11 @@ static bool flux__run_winograd(flux__products *p) {
     w.tap = flux__axes_at(&map[1], 1), w.tap_down = flux__axes_at(&map[1], 3);
     w.channel = flux__axes_at(&map[1], 9);
     void *copy = flux__winograd_kernel(p, &w);
-    if (!w.failed) flux__winograd_run(&w);
+    if (!w.failed) {
+        flux__winograd_plan(&w);
+        if (!copy) flux__winograd_kept(p, &w);
+        flux__winograd_run(&w);
+    }
     flux__scratch_done(copy);
     p->job.failed = w.failed;
     return true;
@@ -369,6 +389,49 @@ static bool flux__run_winograd(flux__products *p) {
 #else
 #  define flux__run_winograd(p) false
 #endif
+
+/* Describes one side of an operand, n elements long, for flux__kept_find: `most` pairs of a length
+   and a step. False: it has more. */
+static bool flux__kept_side(const flux__axes *map, int64_t n, int64_t step, int most,
+                            int64_t *what) {
+    if (map && map->nd > most) return false;
+    what[0] = n, what[1] = step;
+    for (int d = 0; map && d < map->nd; d++)
+        what[2 * d] = map->dim[d], what[2 * d + 1] = map->step[d];
+    return true;
+}
+
+/* Finds the panels of operand i (0: A, 1: B) that are kept from call to call, or are to be from now
+   on. uses: whether this is another use (flux__kept_find). False: there are none. */
+static bool flux__find_panels(flux__products *p, int i, bool uses) {
+    const flux__operand *o = &p->job.k->operand[i];
+    const flux__axes *map = i ? p->g.b_map : p->g.a_map;
+    const int64_t m = i ? p->g.n : p->g.m, size = p->f64 ? 8 : 4;
+    const int lanes = flux__gemm_kernels(p->f64, false)->lanes;
+    int64_t what[16] = { 'p', size, lanes, m, p->g.k, o->offset };
+    if (!flux__kept_side(map ? map + i : NULL, m, i ? p->g.b_col : p->g.a_row, 2, what + 6) ||
+        !flux__kept_side(map ? map + !i : NULL, p->g.k, i ? p->g.b_row : p->g.a_col, 3, what + 10))
+        return false;
+    p->g.panels = flux__kept_find(p->job.run, o, what, flux__panels_bytes(m, p->g.k, size), uses,
+                                  &p->kept[i]);
+    p->g.panels_b = i == 1, p->g.fill = p->kept[i] != NULL;
+    return p->g.panels != NULL;
+}
+
+/* Has a product of one batch read an operand from panels: those that are kept, or those of an A
+   that this plan's products share. */
+static void flux__products_panels(flux__products *p) {
+    const flux__cpu *c = (const flux__cpu *)p->job.k->ready;
+    const bool shared = c->panels.used;
+    p->g.backwards = c->panels.backwards;
+    if (c->panels_kept[0] && (p->g.n > 1 || shared) &&
+        flux__find_panels(p, 0, !shared || c->panels.fill)) return;
+    if (c->panels_kept[1] && p->g.m > 1 && p->g.inner_kernel < 2 &&
+        flux__find_panels(p, 1, true)) return;
+    if (!shared) return;
+    p->g.panels = (char *)p->job.k->scratch_at + c->panels.at;
+    p->g.panels_b = false, p->g.fill = c->panels.fill;
+}
 
 /* Multiplies, once the operands are ready: many batches are shared out to threads whole, few ones
    in blocks. */
@@ -380,6 +443,7 @@ static void flux__products_multiply(flux__products *p) {
     else if (!p->g.tiles && (batches > 1 || p->g.a_map || p->g.b_map))
         p->g.inner_kernel = flux__products_by_inner(p);
     if (!joined && flux__run_depthwise(p)) return;
+    if (p->batches == 1) flux__products_panels(p);
     void *transposed = batches > 1 ? flux__transpose_shared(p) : NULL;
     if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, p);
     else for (int64_t i = 0; i < batches; i++) flux__product_task(p, i);
@@ -389,7 +453,6 @@ static void flux__products_multiply(flux__products *p) {
 /* Makes the operands of a product's kernel ready. False: out of memory. */
 static bool flux__products_operands(flux__products *p) {
     const flux__kernel *k = p->job.k;
-    const flux__cpu *c = (const flux__cpu *)k->ready;
     char *scratch = (char *)k->scratch_at;           /* NULL: neither needs any */
     bool ok = flux__matrix_operand(p->job.run, &k->operand[0], 0, &p->g, scratch, &p->a);
     if (scratch) scratch += flux__widened_bytes(&k->operand[0]);
@@ -398,8 +461,6 @@ static bool flux__products_operands(flux__products *p) {
     p->g.a_row = p->a.row, p->g.a_col = p->a.col, p->g.b_row = p->b.row, p->g.b_col = p->b.col;
     if (p->a.o.gather) p->g.a_map = p->a.map;
     if (p->b.o.gather) p->g.b_map = p->b.map;
-    if (c->panels.used) p->g.panels = (char *)k->scratch_at + c->panels.at;
-    p->g.fill = c->panels.fill, p->g.backwards = c->panels.backwards;
     return ok;
 }
 
@@ -474,6 +535,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (k->mnk[0] * k->mnk[1] * p.batches == 0) return 0;
     memset(&p.job, 0, sizeof p.job);
     memset(&p.g, 0, sizeof p.g);
+    memset(p.kept, 0, sizeof p.kept);
     p.failed = 0;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
     p.job.run = run, p.job.k = k;
@@ -491,6 +553,8 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
         flux__scratch_done(p.b.words);
     }
     if (p.failed) p.job.failed = 1;
+    for (int i = 0; i < 2; i++)
+        if (p.kept[i]) flux__kept_done(run, &k->operand[i], p.kept[i], !p.job.failed);
     return flux__job_ok(&p.job) ? 0 : -1;
 }
 

@@ -9,6 +9,7 @@
 #include "gemm_tasks.h"
 #include "gemm_panels.h"
 #include "gemm_plan.h"
+#include "kept_operands.h"
 #include "backend.h"
 
 /* ---------------------------------------------------------------------- cpu/shared_operands.h
@@ -27,7 +28,10 @@ FLUX__BEGIN_COLD
 
 enum {
     FLUX__SHARED_USES = 16,               /* fewest products for which packing pays */
-    FLUX__SHARED_MOST = 8                 /* most operands that are packed at a time */
+    FLUX__SHARED_MOST = 8,                /* most operands that are packed at a time */
+    /* most columns of a product that reads panels which are kept: with more, one that packs A by
+       the way is as fast */
+    FLUX__KEPT_COLUMNS = 256
 };
 #define FLUX__SHARED_BYTES ((int64_t)32 << 20)      /* most bytes of panels in a plan's memory */
 #ifdef FLUX_BLAS
@@ -39,22 +43,16 @@ enum {
 /* Fewest bytes of an operand: smaller ones are as fast where they lie, in the second-level cache;
    tests make it small. */
 static int64_t flux__shared_least = 1 << 20;
+/* The same of panels that are kept. */
+static int64_t flux__kept_least = 1 << 16;
 
 /* An operand that products share: A of kernel `first` and of n - 1 later ones. read: how many of
    them have been told so. */
 typedef struct flux__shared { int first, n, read; size_t at, bytes; } flux__shared;
 
-/* Whether a kernel's product could read its A from panels. */
-static bool flux__takes_panels(const flux__kernel *k) {
-    if (k->kind != FLUX__K_MATMUL) return false;
+/* Whether tiles compute a product of plain matrices, not inner products, which give other sums. */
+static bool flux__multiplied_by_tiles(const flux__kernel *k) {
     const flux__operand *a = &k->operand[0], *b = &k->operand[1];
-    const int64_t bytes = k->mnk[0] * k->mnk[2] * (int64_t)flux__dtypes[a->dtype].size;
-    if (a->dtype > FLUX_F64 || b->dtype != a->dtype || a->gather || b->gather ||
-        a->shape.ndim != 2 || k->scratch || k->mnk[0] < 64 || k->mnk[1] < 1 ||
-        k->mnk[1] > FLUX__PANELS_COLUMNS || bytes < flux__shared_least ||
-        bytes > FLUX__SHARED_BYTES) return false;
-    for (int d = 2; d < FLUX_MAX_DIMS; d++)
-        if (k->full[d] != 1) return false;
     flux__gemm_plan plan;
     FLUX__ZEROED(flux__gemm_job, g);
     g.m = k->mnk[0], g.n = k->mnk[1], g.k = k->mnk[2];
@@ -62,6 +60,21 @@ static bool flux__takes_panels(const flux__kernel *k) {
     g.b_row = b->stride[0], g.b_col = b->shape.ndim > 1 ? b->stride[1] : 0;
     flux__gemm_plan_for(&plan, a->dtype == FLUX_F64, &g);
     return flux__gemm_by_inner(&plan, &g) == 1;
+}
+
+/* Whether operand i (0: A, 1: B) of a kernel's product, of at least `least` bytes, could be read
+   from panels, where the other one has at most `most` columns or rows. Of windows and of joined
+   samples the product decides when it runs whether tiles multiply. */
+static bool flux__takes_panels(const flux__kernel *k, int i, int64_t least, int64_t most) {
+    if (k->kind != FLUX__K_MATMUL || k->operand[0].dtype > FLUX_F64 ||
+        k->operand[1].dtype != k->operand[0].dtype || k->scratch) return false;
+    const flux__operand *a = &k->operand[0], *b = &k->operand[1];
+    const int64_t bytes = k->mnk[i] * k->mnk[2] * (int64_t)flux__dtypes[a->dtype].size;
+    bool plain = !a->gather && !b->gather && a->shape.ndim == 2;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) plain = plain && k->full[d] == 1;
+    if (k->mnk[i] < 64 || k->mnk[!i] < 1 || k->mnk[!i] > most || bytes < least ||
+        bytes > FLUX__SHARED_BYTES || (i == 0 && !plain)) return false;
+    return !plain || flux__multiplied_by_tiles(k);
 }
 
 /* Whether two products have the same A. */
@@ -110,19 +123,34 @@ static void flux__share_between(const flux__plan *plan, const int *uses, int fro
     }
 }
 
-/* Notes in the products of a plan on device d which of them share their A, and who packs it. False:
-   an error is recorded. */
+/* Notes in a product's kernel which of its operands are kept from call to call. */
+static void flux__find_kept(const flux__plan *plan, const flux__kernel *k) {
+    flux__cpu *c = (flux__cpu *)k->ready;
+    for (int i = 0; i < 2; i++) {
+        c->keeps[i] = flux__keepable(plan, &k->operand[i]);
+        c->panels_kept[i] = FLUX__SHARES && c->keeps[i] &&
+                            flux__takes_panels(k, i, flux__kept_least, FLUX__KEPT_COLUMNS);
+    }
+}
+
+/* Notes in the products of a plan on device d which of their operands are kept, which of them share
+   their A, and who packs it. False: an error is recorded. */
 static bool flux__find_shared(flux_device d, flux__plan *plan) {
     int products = 0;
-    for (int i = 0; i < plan->nkernel; i++)
-        products += flux__runs_on(&plan->kernel[i], d) && plan->kernel[i].kind == FLUX__K_MATMUL;
+    for (int i = 0; i < plan->nkernel; i++) {
+        const flux__kernel *k = &plan->kernel[i];
+        if (!flux__runs_on(k, d) || k->kind != FLUX__K_MATMUL) continue;
+        flux__find_kept(plan, k);
+        products++;
+    }
     if (!FLUX__SHARES || products < FLUX__SHARED_USES) return true;
     int *uses = (int *)flux__zalloc((size_t)(plan->nkernel + plan->nleaf + plan->nnode) *
                                     sizeof *uses), *by_slot = uses + plan->nkernel;
     if (!uses) return false;
     for (int i = 0; i < plan->nkernel; i++) {
         const flux__kernel *k = &plan->kernel[i];
-        uses[i] = flux__runs_on(k, d) && flux__takes_panels(k);
+        uses[i] = flux__runs_on(k, d) &&
+                  flux__takes_panels(k, 0, flux__shared_least, FLUX__PANELS_COLUMNS);
         if (uses[i]) by_slot[k->operand[0].src]++;
     }
     for (int i = 0; i < plan->nkernel; i++)

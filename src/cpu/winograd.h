@@ -27,9 +27,7 @@
    with up to 128 channels they are smaller). What lies beyond the image in its last
    tiles reaches no result.
 
-   Rejected: F(4 x 4, 3 x 3), whose errors are several times as large; keeping
-   the kernel's numbers from call to call: they are a few percent of the time where
-   this way is taken at all. */
+   Rejected: F(4 x 4, 3 x 3), whose errors are several times as large. */
 
 FLUX__BEGIN_HOT
 
@@ -144,8 +142,10 @@ typedef struct flux__winograd {
     int64_t wide, high, across, rows, channels, columns, samples;  /* across: tiles in a row */
     /* rows of tiles in a group, and groups; columns of a part, and parts */
     int64_t each, groups, some, parts;
-    float *u;                             /* the kernel's numbers: panel by panel of columns, the
-                                             16 numbers, column by column */
+    /* the kernel's numbers: panel by panel of columns, the 16 numbers, column by column; NULL: they
+       are to be made in scratch memory. known: they need not be made */
+    float *u;
+    bool known;
     int64_t deep;                         /* channels, rounded up to vectors */
     int failed;
 } flux__winograd;
@@ -302,8 +302,8 @@ static void flux__winograd_cut(flux__winograd *w) {
     w->parts = (w->columns + w->some - 1) / w->some;
 }
 
-/* Computes a convolution that fits, whose places and steps are given. */
-static void flux__winograd_run(flux__winograd *w) {
+/* Chooses how a convolution that fits, whose places and steps are given, is computed. */
+static void flux__winograd_plan(flux__winograd *w) {
     w->set = flux__gemm_kernels(false, false);
     const bool half = flux__simd() < 2 || w->across <= 8;
     w->in = half ? flux__winograd_avx2_in : flux__winograd_avx512_in;
@@ -315,14 +315,22 @@ static void flux__winograd_run(flux__winograd *w) {
              (w->channels - 1) * w->channel + (w->high + 1) * w->down + w->wide + 2;
     w->deep = flux__gemm_up(w->channels, 16);
     flux__winograd_cut(w);
-    w->u = (float *)flux__scratch((size_t)(16 * w->deep * w->columns) * sizeof *w->u);
+}
+
+/* Bytes of the kernel's numbers. */
+static int64_t flux__winograd_bytes(const flux__winograd *w) { return 64 * w->deep * w->columns; }
+
+/* Computes a planned convolution. */
+static void flux__winograd_run(flux__winograd *w) {
+    void *scratch = w->u ? NULL : flux__scratch((size_t)flux__winograd_bytes(w));
+    if (!w->u) w->u = (float *)scratch;
     w->failed = !w->u;
-    if (w->u)
+    if (w->u && !w->known)
         flux__parallel((w->columns + FLUX__WINOGRAD_FILTERS - 1) / FLUX__WINOGRAD_FILTERS,
                        flux__winograd_filters, w);
     if (!flux__atomic_load32(&w->failed))
         flux__parallel_workers(w->groups * w->parts, flux__winograd_task, w);
-    flux__scratch_done(w->u);
+    flux__scratch_done(scratch);
 }
 #else
 #  define FLUX__WINOGRAD 0

@@ -251,6 +251,15 @@ static bool flux__allocate(flux__run *r) {
     return ok;
 }
 
+/* Drops the copies in other orders of weights whose memory the plan has written, or tried to. */
+static void flux__drop_kept(const flux__run *r) {
+    for (int at = 0; at < r->plan->nout; at++) {
+        const int i = r->plan->out[at];
+        if (r->plan->slot[i].donated >= 0 && r->buffer[i] && r->buffer[i]->kept)
+            flux__kept_drop(r->buffer[i]);
+    }
+}
+
 /* Gives the nodes that are kept their buffers, labelled with their shape and dtype. A leaf whose
    buffer a node took over loses it and is CONSUMED. The lock of a pool is held from one buffer to
    the next of the same pool. */
@@ -356,6 +365,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     ok = ok && flux__run_kernels(&r, trace || profile);
     if (trace) flux__trace_event("plan", "evaluate", start, 0, "");
     if (profile) flux__profile_evaluation(flux__now() - start);
+    if (r.buffer) flux__drop_kept(&r);
     if (ok) flux__settle_nodes(&r);
     for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--)
         flux__buffer_release(r.buffer[plan->nnode * 2 + i]);

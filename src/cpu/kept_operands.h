@@ -1,0 +1,99 @@
+#ifndef FLUX__CPU_KEPT_OPERANDS_H
+#define FLUX__CPU_KEPT_OPERANDS_H
+#include "../base/platform.h"
+#include "../base/threads.h" /* flux__atomic_add, flux__atomic_load */
+#include "../base/object.h"
+#include "../base/memory.h"
+#include "../schedule/kernel.h"
+#include "../schedule/dispatch.h"
+
+/* ---------------------------------------------------------------------- cpu/kept_operands.h
+   Copies of weights in the order in which operations read them, kept from call to
+   call: a model that is only asked, not trained, has the same weights each time,
+   which a product would pack, or a convolution transform, again and again. A copy
+   hangs on the weight's buffer (flux__buffer.kept) and is made when an operation
+   reads the same elements in the same order for the FLUX__KEPT_AFTERth time.
+
+   Invariant: a copy says what the buffer says. Elements never change but where an
+   update takes over a buffer, which drops the copies (flux__drop_kept in
+   schedule/plans.h), and a plan that does so asks for none of that buffer. Memory
+   of the user's own, which he may write, has no copies. A result has the same bits
+   with a copy and without. No copy is made of more than FLUX__KEPT_MOST bytes in
+   all, under flux_mem_limit, or where memory runs out: that is no error.
+
+   Rejected: sums over the weights to find out whether they changed, which take as
+   long as packing them; a call by which users freeze a model, which they would
+   have to know and to take back. */
+
+FLUX__BEGIN_LEAN
+
+enum { FLUX__KEPT_AFTER = 3 };
+#define FLUX__KEPT_MOST ((int64_t)256 << 20)
+
+/* Whether an operand of a plan's kernels may be read from a copy: it is a leaf that the plan does
+   not overwrite. */
+static bool flux__keepable(const flux__plan *plan, const flux__operand *o) {
+    if (o->src < 0 || o->src >= plan->nleaf) return false;
+    for (int at = 0; at < plan->nout; at++)
+        if (plan->slot[plan->out[at]].donated == o->src) return false;
+    return true;
+}
+
+/* The entry of a buffer for elements in an order, which is made if there is none; NULL: no memory.
+   The caller holds the pool's lock. */
+static flux__kept *flux__kept_entry(flux__buffer *b, const int64_t *what) {
+    flux__kept *kept = b->kept;
+    while (kept && memcmp(kept->what, what, sizeof kept->what) != 0) kept = kept->next;
+    if (kept || !(kept = (flux__kept *)FLUX_MALLOC(sizeof *kept))) return kept;
+    memset(kept, 0, sizeof *kept);
+    memcpy(kept->what, what, sizeof kept->what);
+    kept->next = b->kept;
+    return b->kept = kept;
+}
+
+/* Finds the copy of an operand's elements that `what` (of 16 numbers) describes, which takes
+   `bytes`. counts: this is a use, and not another one within the same use. NULL: there is none.
+   *made: NULL, or the memory is new: the caller fills it and calls flux__kept_done. */
+static void *flux__kept_find(const flux__run *run, const flux__operand *o, const int64_t *what,
+                             int64_t bytes, bool counts, flux__kept **made) {
+    flux__buffer *b = run->g->leaf[o->src]->buf, *copy = NULL;
+    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    bool wanted = false;
+    *made = NULL;
+    if (b->borrowed) return NULL;
+    flux__class_pool_lock(pool);
+    flux__kept *kept = flux__kept_entry(b, what);
+    if (kept && kept->state == FLUX__KEPT_MADE) copy = kept->copy;
+    else if (kept && kept->state == FLUX__KEPT_NOT && counts && ++kept->uses >= FLUX__KEPT_AFTER)
+        wanted = !pool->stats.limit &&
+                 flux__atomic_load(&flux__kept_bytes) + bytes <= FLUX__KEPT_MOST;
+    if (wanted) kept->state = FLUX__KEPT_MAKING;
+    flux__class_pool_unlock(pool);
+    if (!wanted) return copy ? copy->ptr : NULL;
+    if (!(copy = flux__buffer_try(b->device, (size_t)bytes, NULL))) kept->uses = 0;
+    else flux__atomic_add(&flux__kept_bytes, (int64_t)copy->bytes);
+    flux__class_pool_lock(pool);
+    kept->copy = copy;
+    if (!copy) kept->state = FLUX__KEPT_NOT;
+    flux__class_pool_unlock(pool);
+    *made = copy ? kept : NULL;
+    return copy ? copy->ptr : NULL;
+}
+
+/* Ends the making of a copy of an operand of flux__kept_find. ok: it is filled. */
+static void flux__kept_done(const flux__run *run, const flux__operand *o, flux__kept *kept,
+                            bool ok) {
+    flux__buffer *b = run->g->leaf[o->src]->buf, *copy = kept->copy;
+    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool_lock(pool);
+    kept->state = ok ? FLUX__KEPT_MADE : FLUX__KEPT_NOT;
+    if (!ok) kept->copy = NULL, kept->uses = 0;
+    flux__class_pool_unlock(pool);
+    if (ok) return;
+    flux__atomic_add(&flux__kept_bytes, -(int64_t)copy->bytes);
+    flux__buffer_release(copy);
+}
+
+FLUX__END_LEAN
+
+#endif /* FLUX__CPU_KEPT_OPERANDS_H */
