@@ -82,7 +82,7 @@ static int64_t call(const operation *o) {
     flux_tensor *w = weight_of(o), *x[INPUTS];
     const int64_t before = flux__kept_bytes;
     for (int i = 0; i < INPUTS; i++) x[i] = flux_eval(flux_randn_with(o->x, t));
-    for (int i = 0; i < CALLS; i++) FLUX_SCOPE {
+    for (int i = 0; i < CALLS; i++) FLUX_INFER {
         flux_tensor *got = flux_eval(result_of(o, w, x[i % INPUTS], false)), *want = flux_eval(result_of(o, w, x[i % INPUTS], true));
         if (!got || !want || !same(got, want)) return -1;
     }
@@ -122,7 +122,7 @@ TEST(parts_of_one_tensor_are_told_apart) {
         flux_seed(7);
         flux_tensor *all = flux_eval(flux_randn(128, 600)), *x = flux_eval(flux_randn(200, 6)), *part[3], *want[3];
         for (int i = 0; i < 3; i++) part[i] = flux_slice(all, 1, i * 200, (i + 1) * 200), want[i] = flux_eval(flux_matmul(anew(part[i]), x));
-        for (int call = 0; call < 3 * CALLS; call++) FLUX_SCOPE CHECK(same(flux_eval(flux_matmul(part[call % 3], x)), want[call % 3]));
+        for (int call = 0; call < 3 * CALLS; call++) FLUX_INFER CHECK(same(flux_eval(flux_matmul(part[call % 3], x)), want[call % 3]));
         CHECK(flux__eager() || !FLUX__SHARES || flux__kept_bytes == 3 * 128 * 200 * 4);
     }
     CHECK(flux__kept_bytes == 0);
@@ -142,7 +142,7 @@ TEST(orders_of_one_tensor_are_told_apart) {
             part[i] = flux_slice(w, 3, (i & 2) * 32, (i & 2) * 32 + 128);
         }
         for (int i = 0; i < 8; i++) want[i] = flux_eval(result_of(&o[i], part[i], x, true));
-        for (int call = 0; call < 8 * CALLS; call++) FLUX_SCOPE {
+        for (int call = 0; call < 8 * CALLS; call++) FLUX_INFER {
             const int i = call % 8;
             flux_threads(i & 4 ? 5 : 1);
             CHECK(same(flux_eval(result_of(&o[i], part[i], x, false)), want[i]));
@@ -150,7 +150,7 @@ TEST(orders_of_one_tensor_are_told_apart) {
         flux_threads(1);
         flux_tensor *square = flux_eval(flux_randn(160, 160)), *b = flux_eval(flux_randn(160, 9));
         flux_tensor *fresh = anew(square), *plain = flux_eval(flux_matmul(fresh, b)), *turned = flux_eval(flux_matmul(flux_transpose(fresh), b));
-        for (int call = 0; call < 2 * CALLS; call++) FLUX_SCOPE {
+        for (int call = 0; call < 2 * CALLS; call++) FLUX_INFER {
             flux_tensor *y = flux_matmul(call % 2 ? flux_transpose(square) : square, b);
             CHECK(same(flux_eval(y), call % 2 ? turned : plain));
         }
@@ -212,7 +212,7 @@ TEST(borrowed_memory_is_read_anew) {
     FLUX_SCOPE {
         flux_seed(5);
         flux_tensor *x = flux_eval(flux_randn(K, N)), *lent = flux_borrow_with(w, FLUX_F32, FLUX_SHAPE(M, K));
-        for (int call = 0; call < 6; call++) FLUX_SCOPE {
+        for (int call = 0; call < 6; call++) FLUX_INFER {
             for (int i = 0; i < M * K; i++) w[i] = (float)((i * 7 + call) % 11);
             CHECK(same(flux_eval(flux_matmul(lent, x)), flux_eval(flux_matmul(flux_from_with(w, FLUX_F32, FLUX_SHAPE(M, K)), x))));
         }
@@ -222,10 +222,26 @@ TEST(borrowed_memory_is_read_anew) {
 
 /* ------------------------------------------------------------------ how much is kept */
 
+/* Nothing of weights that are being trained, of batches that are slices of a data set, and where too many orders are asked for. */
+TEST(what_is_not_a_weight_is_not_kept) {
+    ONLY_ON_CPU();
+    FLUX_SCOPE {
+        flux_tensor *w = flux_eval(flux_randn(128, 256)), *data = flux_eval(flux_randn(256, 1024));
+        for (int i = 0; i < 4 * CALLS; i++) FLUX_SCOPE CHECK(flux_eval(flux_matmul(w, flux_slice(data, 1, i % 16 * 64, i % 16 * 64 + 64))) != NULL);
+        CHECK(flux__kept_bytes == 0);
+        flux_tensor *few = flux_eval(flux_randn(16, 256));
+        for (int i = 0; i < 16 * CALLS; i++) FLUX_INFER CHECK(flux_eval(flux_matmul(few, flux_slice(data, 1, i % 16 * 64, i % 16 * 64 + 64))) != NULL);
+        CHECK(flux__kept_bytes == 0);
+        for (int i = 0; i < 16 * CALLS; i++) FLUX_INFER CHECK(flux_eval(flux_matmul(few, flux_slice(data, 1, i % 16, i % 16 + 512))) != NULL);
+        CHECK(flux__eager() || !FLUX__SHARES || flux__kept_bytes == FLUX__KEPT_ORDERS * 256 * 512 * 4);
+    }
+    CHECK(flux__kept_bytes == 0);
+}
+
 /* Calls a product of a new 256 x 256 weight so often that a copy is made. */
 static flux_tensor *often(void) {
     flux_tensor *w = flux_eval(flux_randn(256, 256)), *x = flux_eval(flux_randn(256, 8));
-    for (int i = 0; i < CALLS; i++) FLUX_SCOPE CHECK(flux_eval(flux_matmul(w, x)) != NULL);
+    for (int i = 0; i < CALLS; i++) FLUX_INFER CHECK(flux_eval(flux_matmul(w, x)) != NULL);
     return w;
 }
 
@@ -285,7 +301,7 @@ TEST(memory_runs_out) {
             done = true;
             for (int j = 0; j < CALLS; j++) {
                 flux__threads_stop();
-                y[j] = result_of(&o, w, x, false);
+                FLUX_NOGRAD y[j] = result_of(&o, w, x, false);
                 if (!y[j] || !flux_eval(y[j])) y[j] = NULL, done = false;
             }
             flux__test_memory(-1);
@@ -310,7 +326,7 @@ TEST(memory_runs_out) {
 typedef struct asker { const operation *o; flux_tensor *w, *x, *want; int wrong; pthread_t thread; } asker;
 static void *ask(void *of) {
     asker *a = (asker *)of;
-    for (int i = 0; i < 3 * CALLS; i++) FLUX_SCOPE {
+    for (int i = 0; i < 3 * CALLS; i++) FLUX_INFER {
         flux_tensor *y = flux_eval(result_of(a->o, a->w, a->x, false));
         a->wrong += !y || !same(y, a->want);
     }
@@ -353,7 +369,6 @@ TEST(older_instruction_sets) {
         CHECK(system(command) == 0);
     }
 }
-
 #endif
 
 TEST_MAIN()

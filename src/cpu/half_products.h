@@ -348,11 +348,10 @@ static void *flux__winograd_kernel(const flux__products *p, flux__winograd *w) {
 /* Finds a planned convolution's numbers of its kernel, if they are kept from call to call. */
 static void flux__winograd_kept(flux__products *p, flux__winograd *w) {
     const flux__kernel *k = p->job.k;
-    const flux__operand *o = &k->operand[1];
     const int64_t what[16] = { 'w', w->set->columns, w->flip, w->channels, w->columns, w->some,
-                               w->k_tap, w->k_channel, w->k_column, o->offset };
+                               w->k_tap, w->k_channel, w->k_column, k->operand[1].offset };
     if (!((const flux__cpu *)k->ready)->keeps[1]) return;
-    w->u = (float *)flux__kept_find(p->job.run, o, what, flux__winograd_bytes(w), true,
+    w->u = (float *)flux__kept_find(p->job.run, k, 1, what, flux__winograd_bytes(w), true,
                                     &p->kept[1]);
     w->known = w->u && !p->kept[1];
 }
@@ -404,15 +403,15 @@ static bool flux__kept_side(const flux__axes *map, int64_t n, int64_t step, int 
 /* Finds the panels of operand i (0: A, 1: B) that are kept from call to call, or are to be from now
    on. uses: whether this is another use (flux__kept_find). False: there are none. */
 static bool flux__find_panels(flux__products *p, int i, bool uses) {
-    const flux__operand *o = &p->job.k->operand[i];
+    const flux__kernel *k = p->job.k;
     const flux__axes *map = i ? p->g.b_map : p->g.a_map;
     const int64_t m = i ? p->g.n : p->g.m, size = p->f64 ? 8 : 4;
     const int lanes = flux__gemm_kernels(p->f64, false)->lanes;
-    int64_t what[16] = { 'p', size, lanes, m, p->g.k, o->offset };
+    int64_t what[16] = { 'p', size, lanes, m, p->g.k, k->operand[i].offset };
     if (!flux__kept_side(map ? map + i : NULL, m, i ? p->g.b_col : p->g.a_row, 2, what + 6) ||
         !flux__kept_side(map ? map + !i : NULL, p->g.k, i ? p->g.b_row : p->g.a_col, 3, what + 10))
         return false;
-    p->g.panels = flux__kept_find(p->job.run, o, what, flux__panels_bytes(m, p->g.k, size), uses,
+    p->g.panels = flux__kept_find(p->job.run, k, i, what, flux__panels_bytes(m, p->g.k, size), uses,
                                   &p->kept[i]);
     p->g.panels_b = i == 1, p->g.fill = p->kept[i] != NULL;
     return p->g.panels != NULL;
@@ -554,7 +553,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     }
     if (p.failed) p.job.failed = 1;
     for (int i = 0; i < 2; i++)
-        if (p.kept[i]) flux__kept_done(run, &k->operand[i], p.kept[i], !p.job.failed);
+        if (p.kept[i]) flux__kept_done(run, k, i, p.kept[i], !p.job.failed);
     return flux__job_ok(&p.job) ? 0 : -1;
 }
 

@@ -9,10 +9,11 @@
 
 /* ---------------------------------------------------------------------- cpu/kept_operands.h
    Copies of weights in the order in which operations read them, kept from call to
-   call: a model that is only asked, not trained, has the same weights each time,
-   which a product would pack, or a convolution transform, again and again. A copy
-   hangs on the weight's buffer (flux__buffer.kept) and is made when an operation
-   reads the same elements in the same order for the FLUX__KEPT_AFTERth time.
+   call: a model that is only asked, under FLUX_NOGRAD, has the same weights each
+   time, which a product would pack, or a convolution transform, again and again. A
+   copy hangs on the weight's buffer (flux__buffer.kept) and is made when an
+   operation reads the same elements in the same order for the FLUX__KEPT_AFTERth
+   time. A small part of a tensor, such as a batch of a data set, has none.
 
    Invariant: a copy says what the buffer says. Elements never change but where an
    update takes over a buffer, which drops the copies (flux__drop_kept in
@@ -27,7 +28,11 @@
 
 FLUX__BEGIN_LEAN
 
-enum { FLUX__KEPT_AFTER = 3 };
+enum {
+    FLUX__KEPT_AFTER = 3,
+    FLUX__KEPT_PARTS = 4,                 /* at least a buffer's bytes by this are copied */
+    FLUX__KEPT_ORDERS = 8                 /* most copies of a buffer */
+};
 #define FLUX__KEPT_MOST ((int64_t)256 << 20)
 
 /* Whether an operand of a plan's kernels may be read from a copy: it is a leaf that the plan does
@@ -39,28 +44,31 @@ static bool flux__keepable(const flux__plan *plan, const flux__operand *o) {
     return true;
 }
 
-/* The entry of a buffer for elements in an order, which is made if there is none; NULL: no memory.
-   The caller holds the pool's lock. */
+/* The entry of a buffer for elements in an order, which is made if there is none; NULL: there are
+   too many, or there is no memory. The caller holds the pool's lock. */
 static flux__kept *flux__kept_entry(flux__buffer *b, const int64_t *what) {
     flux__kept *kept = b->kept;
-    while (kept && memcmp(kept->what, what, sizeof kept->what) != 0) kept = kept->next;
-    if (kept || !(kept = (flux__kept *)FLUX_MALLOC(sizeof *kept))) return kept;
+    int n = 0;
+    while (kept && memcmp(kept->what, what, sizeof kept->what) != 0) kept = kept->next, n++;
+    if (kept || n == FLUX__KEPT_ORDERS) return kept;
+    if (!(kept = (flux__kept *)FLUX_MALLOC(sizeof *kept))) return NULL;
     memset(kept, 0, sizeof *kept);
     memcpy(kept->what, what, sizeof kept->what);
     kept->next = b->kept;
     return b->kept = kept;
 }
 
-/* Finds the copy of an operand's elements that `what` (of 16 numbers) describes, which takes
-   `bytes`. counts: this is a use, and not another one within the same use. NULL: there is none.
-   *made: NULL, or the memory is new: the caller fills it and calls flux__kept_done. */
-static void *flux__kept_find(const flux__run *run, const flux__operand *o, const int64_t *what,
-                             int64_t bytes, bool counts, flux__kept **made) {
-    flux__buffer *b = run->g->leaf[o->src]->buf, *copy = NULL;
+/* Finds the copy of the elements of operand i of a kernel that `what` (of 16 numbers) describes,
+   which takes `bytes`. counts: this is a use, and not another one within the same use. NULL: there
+   is none. *made: NULL, or the memory is new: the caller fills it and calls flux__kept_done. */
+static void *flux__kept_find(const flux__run *run, const flux__kernel *k, int i,
+                             const int64_t *what, int64_t bytes, bool counts, flux__kept **made) {
+    flux__buffer *b = run->g->leaf[k->operand[i].src]->buf, *copy = NULL;
     flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
     bool wanted = false;
     *made = NULL;
-    if (b->borrowed) return NULL;
+    if (!(run->g->node[k->outs[0]]->flags & FLUX__FIXED) || b->borrowed ||
+        bytes < (int64_t)(b->bytes / FLUX__KEPT_PARTS)) return NULL;
     flux__class_pool_lock(pool);
     flux__kept *kept = flux__kept_entry(b, what);
     if (kept && kept->state == FLUX__KEPT_MADE) copy = kept->copy;
@@ -80,10 +88,10 @@ static void *flux__kept_find(const flux__run *run, const flux__operand *o, const
     return copy ? copy->ptr : NULL;
 }
 
-/* Ends the making of a copy of an operand of flux__kept_find. ok: it is filled. */
-static void flux__kept_done(const flux__run *run, const flux__operand *o, flux__kept *kept,
+/* Ends the making of a copy of flux__kept_find. ok: it is filled. */
+static void flux__kept_done(const flux__run *run, const flux__kernel *k, int i, flux__kept *kept,
                             bool ok) {
-    flux__buffer *b = run->g->leaf[o->src]->buf, *copy = kept->copy;
+    flux__buffer *b = run->g->leaf[k->operand[i].src]->buf, *copy = kept->copy;
     flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
     flux__class_pool_lock(pool);
     kept->state = ok ? FLUX__KEPT_MADE : FLUX__KEPT_NOT;
