@@ -205,7 +205,7 @@ def bench(name, train, batch, budget, compiled):
     run = torch.compile(m) if compiled else m
     opt = torch.optim.AdamW(m.parameters(), lr=1e-4, fused=True) if train else None
     fastest, start, n = 1e9, seconds(), 0
-    while n < 4 or seconds() - start < budget:
+    while n < 6 or seconds() - start < budget:
         t = seconds()
         if train:
             opt.zero_grad(set_to_none=True)
