@@ -100,6 +100,7 @@ typedef struct flux__gemm_task {          /* one block of C */
 /* tiles in a block's height: at most 1 MB of A, in the second-level cache */
 #define FLUX__GEMM_TILES 16
 #define FLUX__GEMM_COLUMNS 512            /* columns in a block's width */
+#define FLUX__GEMM_WIDE 8                 /* so many times that where flux__gemm_wide says so */
 /* the same where B is read in triples: A is packed for each block, B not at all */
 #define FLUX__GEMM_TRIPLE_COLUMNS 2304
 /* bytes of A that are read in place at a time: as many again are being prefetched into the
@@ -637,7 +638,7 @@ static void flux__gemm_rows(flux__gemm_task *t) {
         if (j + nr < t->nb && (j + 2 * nr - done) * t->ib <= FLUX__GEMM_PIECE) continue;
         flux__gemm_finish(t, done, j + nr - done);
         done = j + nr;
-        if (t->out && !p->flip && p->chunk >= p->k && !p->stream) t->out_from = done;
+        if (t->out && p->chunk >= p->k && !p->stream) t->out_from = done;
     }
     t->out_from = 0;
 }
@@ -707,15 +708,15 @@ static bool flux__gemm_reserve(flux__gemm_task *t) {
     int64_t a = p->copy_a ? flux__gemm_min(p->sub + lanes, mr) + (p->a_rows ? lanes : 0) :
         t->mb < lanes ? lanes : 0;
     int64_t b = p->copy_b ? t->nb * t->b_step : 0;
-    int64_t turn = p->flip && !p->job->c ? flux__gemm_min(p->sub + lanes, t->mb) * t->nb : 0,
-            edge = part && tall * p->set->columns > turn ? tall * p->set->columns : turn;
-    /* columns of `out` are free again once the epilogue has seen them */
-    bool passing = !p->flip && p->chunk >= p->k && !t->epilogue_last && !p->stream;
+    /* columns of `out` are free again once they are transposed and the epilogue has seen them */
+    bool passing = p->chunk >= p->k && !t->epilogue_last && !p->stream;
     /* the fewest rows that an epilogue call gets */
     int64_t last = t->mb % p->sub >= lanes || t->mb < p->sub ? t->mb % p->sub : p->sub;
     int64_t kept = passing ? flux__gemm_min(t->nb, FLUX__GEMM_PIECE / last + p->set->columns) :
         t->nb;
     int64_t out = p->flip || !p->job->c ? mr * kept : 0;
+    int64_t turn = p->flip && !p->job->c ? flux__gemm_min(p->sub + lanes, t->mb) * kept : 0,
+            edge = part && tall * p->set->columns > turn ? tall * p->set->columns : turn;
     if (p->stream && edge < t->nb * (FLUX__GEMM_STREAM / p->size + tall))
         edge = t->nb * (FLUX__GEMM_STREAM / p->size + tall);
     a = flux__gemm_up(a * p->chunk * p->size, 64);
