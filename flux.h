@@ -561,6 +561,8 @@ FLUX_API void flux_assign(flux_tensor **field, flux_tensor *value);
    FLUX_NOGRAD { ... }: what is made inside records nothing for gradients, and layers are in test
    mode. It is no scope: its values may be used after it, and in a loop they pile up.
    FLUX_INFER { ... }: both, for inference.
+   What FLUX_NOGRAD and FLUX_INFER compute on the CPU from the same weights again and again reads
+   packed copies of them from the fourth call on, which flux_mem_stats counts.
    All three are blocks, not loops, although `break` and `continue` inside one leave only the block:
    a `for` around it goes on, and the message "scope.break" says so. To be able to leave the loop by
    `break`, use flux_times. `return` out of a block is fine with gcc, clang and C++; other compilers
@@ -4148,7 +4150,7 @@ FLUX__NUMBERS(flux_ge)
    beginning: half of a compilation. That warning is not given after a #line, in this file or in
    the one that includes it. The number is the line's own, which src/join.sh writes. */
 #if defined(__GNUC__) && __GNUC__ < 15 && !defined(__clang__) && !defined(__cplusplus)
-#line 4152
+#line 4154
 #endif
 
 /* ---------------------------------------------------------------------- base/platform.h
@@ -5261,13 +5263,14 @@ enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRAD
     FLUX__BOX, FLUX__FREED
 };
 
+enum { FLUX__KEPT_NOT, FLUX__KEPT_MAKING, FLUX__KEPT_MADE };
 /* A copy of elements of a buffer in the order in which an operation reads them, kept for as long as
    they do not change (cpu/kept_operands.h). The lock of the buffer's pool guards it. */
 typedef struct flux__kept {
     struct flux__kept *next;              /* the next one of the same buffer */
     int64_t what[16];                     /* which elements, in which order */
     int uses;                             /* how often it was asked for before there was a copy */
-    enum { FLUX__KEPT_NOT, FLUX__KEPT_MAKING, FLUX__KEPT_MADE } state;
+    int state;                            /* FLUX__KEPT_NOT: there is no copy; ..._MAKING, ..._MADE */
     struct flux__buffer *copy;            /* NULL: none yet */
 } flux__kept;
 

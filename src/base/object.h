@@ -24,13 +24,14 @@ enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRAD
     FLUX__BOX, FLUX__FREED
 };
 
+enum { FLUX__KEPT_NOT, FLUX__KEPT_MAKING, FLUX__KEPT_MADE };
 /* A copy of elements of a buffer in the order in which an operation reads them, kept for as long as
    they do not change (cpu/kept_operands.h). The lock of the buffer's pool guards it. */
 typedef struct flux__kept {
     struct flux__kept *next;              /* the next one of the same buffer */
     int64_t what[16];                     /* which elements, in which order */
     int uses;                             /* how often it was asked for before there was a copy */
-    enum { FLUX__KEPT_NOT, FLUX__KEPT_MAKING, FLUX__KEPT_MADE } state;
+    int state;                            /* FLUX__KEPT_NOT: there is no copy; ..._MAKING, ..._MADE */
     struct flux__buffer *copy;            /* NULL: none yet */
 } flux__kept;
 
