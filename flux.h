@@ -5265,12 +5265,13 @@ enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRAD
 
 enum { FLUX__KEPT_NOT, FLUX__KEPT_MAKING, FLUX__KEPT_MADE };
 /* A copy of elements of a buffer in the order in which an operation reads them, kept for as long as
-   they do not change (cpu/kept_operands.h). The lock of the buffer's pool guards it. */
+   they do not change (cpu/kept_operands.h). The lock of the buffer's pool guards it. Who reads the
+   copy has a reference to it. */
 typedef struct flux__kept {
     struct flux__kept *next;              /* the next one of the same buffer */
     int64_t what[16];                     /* which elements, in which order */
     int uses;                             /* how often it was asked for before there was a copy */
-    int state;                            /* FLUX__KEPT_NOT: there is no copy; ..._MAKING, ..._MADE */
+    int state;                            /* FLUX__KEPT_NOT (no copy), _MAKING or _MADE */
     struct flux__buffer *copy;            /* NULL: none yet */
 } flux__kept;
 
@@ -5289,6 +5290,8 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     int64_t dim[FLUX_MAX_DIMS];           /* shape of the tensor that it was made for */
     int16_t ndim, dtype;                  /* ndim -1: made for no tensor */
 } flux__buffer;
+
+FLUX__SHOWN(flux__kept *, flux__see_kept, flux__show_kept)
 
 /* The beginning of a handle of any other kind, which says itself how it is freed: of the last
    reference, by flux__quarantine in the end. */
@@ -6598,7 +6601,54 @@ static flux__buffer *flux__buffer_try(flux_device d, size_t bytes, const flux_te
     return b;
 }
 
-/* The same where no memory is an error. */
+static int64_t flux__kept_bytes;          /* atomic: bytes of all copies that buffers keep */
+
+/* Takes the copies of a buffer's elements in other orders from it, all but those that are being
+   made, and puts them before `list`. Returns the list. The caller holds the pool's lock. */
+static flux__kept *flux__kept_take(flux__buffer *b, flux__kept *list) {
+    flux__kept **at = &b->kept, *kept;
+    while ((kept = *at) != NULL) {
+        if (kept->state == FLUX__KEPT_MAKING) {
+            at = &kept->next;
+            continue;
+        }
+        flux__show_kept(at, kept->next);
+        kept->next = list, list = kept;
+    }
+    return list;
+}
+
+static void flux__buffer_release(flux__buffer *b);
+/* Frees a list of copies. The caller holds no lock. */
+static FLUX__COLD void flux__kept_free(flux__kept *list) {
+    for (flux__kept *kept; (kept = list) != NULL;) {
+        list = kept->next;
+        if (kept->copy) flux__atomic_add(&flux__kept_bytes, -(int64_t)kept->copy->bytes);
+        flux__buffer_release(kept->copy);
+        flux__free(kept);
+    }
+}
+
+/* Drops the copies of a buffer whose elements have changed. */
+static FLUX__COLD void flux__kept_drop(flux__buffer *b) {
+    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool_lock(pool);
+    flux__kept *list = flux__kept_take(b, NULL);
+    flux__class_pool_unlock(pool);
+    flux__kept_free(list);
+}
+
+/* Drops all copies, as memory is wanted for something else. False: there were none. */
+static FLUX__COLD bool flux__kept_forget(flux__class_pool *pool) {
+    flux__kept *list = NULL;
+    flux__class_pool_lock(pool);
+    for (flux__buffer *b = pool->live; b; b = b->after) list = flux__kept_take(b, list);
+    flux__class_pool_unlock(pool);
+    flux__kept_free(list);
+    return list != NULL;
+}
+
+/* The same where no memory is an error; before that, all copies of weights are dropped. */
 static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
     size_t capacity;
     char largest[400];
@@ -6606,40 +6656,15 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
         d.id < 0 || d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for",
                                           (double)bytes);
-    flux__buffer *b = flux__buffer_try(d, bytes, for_whom);
-    if (b) return b;
     flux__class_pool *pool = &flux__class_pools[d.backend][d.id];
+    flux__buffer *b = flux__buffer_try(d, bytes, for_whom);
+    if (!b && flux__kept_forget(pool)) b = flux__buffer_try(d, bytes, for_whom);
+    if (b) return b;
     flux__class_pool_lock(pool);
     const flux_mem now = pool->stats;
     flux__class_pool_largest(pool, largest, sizeof largest);
     flux__class_pool_unlock(pool);
     return flux__no_room(d, bytes, now, largest);
-}
-
-/* Gives a buffer that nobody uses any more back to its pool. */
-static void flux__class_pool_give_back(flux__buffer *b) {
-    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
-    flux__class_pool_lock(pool);
-    flux__buffer_part(pool, b);
-    pool->stats.live -= (int64_t)b->capacity;
-    flux__class_pool_give(pool, b->size_class, b);
-    flux__class_pool_unlock(pool);
-}
-
-static int64_t flux__kept_bytes;          /* atomic: bytes of all copies that buffers keep */
-
-/* Drops the copies of a buffer's elements in other orders, as these end or have changed. Nobody
-   reads them: who computes with a buffer refers to it, and only what has no such reader changes. */
-static FLUX__COLD void flux__kept_drop(flux__buffer *b) {
-    while (b->kept) {
-        flux__kept *kept = b->kept;
-        b->kept = kept->next;
-        if (kept->copy) {
-            flux__atomic_add(&flux__kept_bytes, -(int64_t)kept->copy->bytes);
-            flux__class_pool_give_back(kept->copy);
-        }
-        flux__free(kept);
-    }
 }
 
 /* Drops one reference (b may be NULL); after the last the buffer goes back to its pool. */
@@ -6653,8 +6678,15 @@ static void flux__buffer_release(flux__buffer *b) {
         return;
     }
     FLUX__ASSERT(b->refs == 0);           /* an owner released it twice, if it is less */
-    if (b->kept) flux__kept_drop(b);
-    flux__class_pool_give_back(b);
+    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool_lock(pool);
+    flux__kept *list = b->kept ? flux__kept_take(b, NULL) : NULL;
+    FLUX__ASSERT(!b->kept);               /* who makes a copy refers to the buffer */
+    flux__buffer_part(pool, b);
+    pool->stats.live -= (int64_t)b->capacity;
+    flux__class_pool_give(pool, b->size_class, b);
+    flux__class_pool_unlock(pool);
+    if (list) flux__kept_free(list);
 }
 
 /* The pool of a device that a user named in the call `call`; NULL is an error. */
@@ -6685,6 +6717,7 @@ FLUX_DEF FLUX__COLD void flux_mem_limit(flux_device d, int64_t bytes) {
     flux__class_pool_lock(pool);
     pool->stats.limit = bytes;
     flux__class_pool_unlock(pool);
+    if (bytes) flux__kept_forget(pool);
 }
 
 FLUX_DEF void flux_allow_tf32(bool on) { flux__atomic_store32(&flux__tf32, on); }
@@ -6693,6 +6726,7 @@ FLUX_DEF FLUX__COLD void flux_mem_trim(flux_device d) {
     flux__class_pool *pool = flux__class_pool_of(d, "mem_trim");
     if (!pool) return;
     flux__hold();
+    flux__kept_forget(pool);
     flux__class_pool_lock(pool);
     flux__class_pool_trim(d, pool);
     flux__class_pool_unlock(pool);
@@ -15071,6 +15105,7 @@ FLUX__END_LEAN
 
 FLUX__BEGIN_LEAN
 
+enum { FLUX__HELD = 8 };
 /* A plan while it runs, as back ends see it. */
 typedef struct flux__run {
     flux__plan *plan;
@@ -15078,6 +15113,7 @@ typedef struct flux__run {
     flux__buffer **buffer;                /* by node; behind these lie flux__spares.next (by
                                              node) and the scratch buffers (by kernel) */
     void **ptr;                           /* by slot: where its elements are */
+    flux__buffer *held[FLUX__HELD];       /* what a back end refers to until the end, or NULL */
 } flux__run;
 
 /* The address of an operand's first element. */
@@ -16107,11 +16143,13 @@ static bool flux__allocate(flux__run *r) {
     return ok;
 }
 
-/* Drops the copies in other orders of weights whose memory the plan has written, or tried to. */
+/* Drops the copies in other orders of weights whose memory the plan has written, or tried to.
+   Nobody else refers to such a weight, so nobody makes one meanwhile; but another thread may drop
+   all copies. */
 static void flux__drop_kept(const flux__run *r) {
     for (int at = 0; at < r->plan->nout; at++) {
         const int i = r->plan->out[at];
-        if (r->plan->slot[i].donated >= 0 && r->buffer[i] && r->buffer[i]->kept)
+        if (r->plan->slot[i].donated >= 0 && r->buffer[i] && flux__see_kept(&r->buffer[i]->kept))
             flux__kept_drop(r->buffer[i]);
     }
 }
@@ -16210,6 +16248,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     size_t n = (size_t)(plan->nnode * 2 + plan->nkernel),
            all = n + (size_t)(plan->nleaf + plan->nnode);
     r.plan = plan, r.g = g;
+    memset(r.held, 0, sizeof r.held);
     if (all > sizeof few / sizeof *few) memory = (void **)flux__zalloc(all * sizeof *memory);
     else memset(few, 0, all * sizeof *few);
     r.buffer = (flux__buffer **)(void *)memory;
@@ -16223,6 +16262,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     if (profile) flux__profile_evaluation(flux__now() - start);
     if (r.buffer) flux__drop_kept(&r);
     if (ok) flux__settle_nodes(&r);
+    for (int i = 0; i < FLUX__HELD; i++) flux__buffer_release(r.held[i]);
     for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--)
         flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
     for (int at = plan->nout - 1; r.buffer && at >= 0; at--)
@@ -22681,8 +22721,8 @@ typedef struct flux__cpu {
     flux__chain chain;
     /* of a product that shares its A: its panels lie from byte `at` of the kernel's scratch memory
        on, and this kernel packs them if `fill`, and reads them from the last if `backwards`
-       (cpu/shared_operands.h) */
-    struct { bool used, fill, backwards; size_t at; } panels;
+       (cpu/shared_operands.h); or they are the run's held[group], which is kept */
+    struct { bool used, fill, backwards; int group; size_t at; } panels;
     /* by operand of a product: whether copies of it may be kept from call to call
        (cpu/kept_operands.h), and whether its panels are such */
     bool keeps[2], panels_kept[2];
@@ -26841,7 +26881,9 @@ FLUX__END_COLD
    schedule/plans.h), and a plan that does so asks for none of that buffer. Memory
    of the user's own, which he may write, has no copies. A result has the same bits
    with a copy and without. No copy is made of more than FLUX__KEPT_MOST bytes in
-   all, under flux_mem_limit, or where memory runs out: that is no error.
+   all, under flux_mem_limit, or where memory runs out: that is no error. Where a
+   tensor finds no memory all copies are dropped (flux__kept_forget), so who reads
+   one refers to it.
 
    Rejected: sums over the weights to find out whether they changed, which take as
    long as packing them; a call by which users freeze a model, which they would
@@ -26865,48 +26907,62 @@ static bool flux__keepable(const flux__plan *plan, const flux__operand *o) {
     return true;
 }
 
-/* The entry of a buffer for elements in an order, which is made if there is none; NULL: there are
-   too many, or there is no memory. The caller holds the pool's lock. */
-static flux__kept *flux__kept_entry(flux__buffer *b, const int64_t *what) {
-    flux__kept *kept = b->kept;
+/* The entry of a buffer for elements in an order, which is made if there is none and `make` says
+   so, in place of one without a copy if there are too many. NULL: there is none. The caller holds
+   the pool's lock. */
+static flux__kept *flux__kept_entry(flux__buffer *b, const int64_t *what, bool make) {
+    flux__kept *kept = b->kept, *idle = NULL;
     int n = 0;
-    while (kept && memcmp(kept->what, what, sizeof kept->what) != 0) kept = kept->next, n++;
-    if (kept || n == FLUX__KEPT_ORDERS) return kept;
-    if (!(kept = (flux__kept *)FLUX_MALLOC(sizeof *kept))) return NULL;
-    memset(kept, 0, sizeof *kept);
-    memcpy(kept->what, what, sizeof kept->what);
-    kept->next = b->kept;
-    return b->kept = kept;
+    while (kept && memcmp(kept->what, what, sizeof kept->what) != 0) {
+        if (kept->state == FLUX__KEPT_NOT) idle = kept;
+        kept = kept->next, n++;
+    }
+    if (kept || !make || (n == FLUX__KEPT_ORDERS && !idle)) return kept;
+    if (n < FLUX__KEPT_ORDERS) {
+        if (!(idle = (flux__kept *)FLUX_MALLOC(sizeof *idle))) return NULL;
+        memset(idle, 0, sizeof *idle);
+        idle->next = b->kept;
+        flux__show_kept(&b->kept, idle);
+    }
+    idle->uses = 0;
+    memcpy(idle->what, what, sizeof idle->what);
+    return idle;
 }
 
 /* Finds the copy of the elements of operand i of a kernel that `what` (of 16 numbers) describes,
-   which takes `bytes`. counts: this is a use, and not another one within the same use. NULL: there
-   is none. *made: NULL, or the memory is new: the caller fills it and calls flux__kept_done. */
-static void *flux__kept_find(const flux__run *run, const flux__kernel *k, int i,
-                             const int64_t *what, int64_t bytes, bool counts, flux__kept **made) {
+   which takes `bytes`, and refers to it. NULL: there is none. *made: NULL, or the copy is new: the
+   caller fills it and calls flux__kept_done. What is recorded for gradients reads a copy that is
+   there, and makes none. */
+static flux__buffer *flux__kept_find(const flux__run *run, const flux__kernel *k, int i,
+                                     const int64_t *what, int64_t bytes, flux__kept **made) {
     flux__buffer *b = run->g->leaf[k->operand[i].src]->buf, *copy = NULL;
     flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    const bool asks = (run->g->node[k->outs[0]]->flags & FLUX__FIXED) != 0;
     bool wanted = false;
     *made = NULL;
-    if (!(run->g->node[k->outs[0]]->flags & FLUX__FIXED) || b->borrowed ||
-        bytes < (int64_t)(b->bytes / FLUX__KEPT_PARTS)) return NULL;
+    if (b->borrowed || bytes < (int64_t)(b->bytes / FLUX__KEPT_PARTS)) return NULL;
     flux__class_pool_lock(pool);
-    flux__kept *kept = flux__kept_entry(b, what);
-    if (kept && kept->state == FLUX__KEPT_MADE) copy = kept->copy;
-    else if (kept && kept->state == FLUX__KEPT_NOT && counts && ++kept->uses >= FLUX__KEPT_AFTER)
+    flux__kept *kept = flux__kept_entry(b, what, asks);
+    if (kept && kept->state == FLUX__KEPT_MADE) {
+        copy = kept->copy;
+        flux__atomic_add(&copy->refs, 1);
+    } else if (kept && kept->state == FLUX__KEPT_NOT && asks && ++kept->uses >= FLUX__KEPT_AFTER)
         wanted = !pool->stats.limit &&
                  flux__atomic_load(&flux__kept_bytes) + bytes <= FLUX__KEPT_MOST;
-    if (wanted) kept->state = FLUX__KEPT_MAKING;
+    if (wanted) {
+        kept->state = FLUX__KEPT_MAKING;
+        flux__atomic_add(&flux__kept_bytes, bytes);
+    }
     flux__class_pool_unlock(pool);
-    if (!wanted) return copy ? copy->ptr : NULL;
-    if (!(copy = flux__buffer_try(b->device, (size_t)bytes, NULL))) kept->uses = 0;
-    else flux__atomic_add(&flux__kept_bytes, (int64_t)copy->bytes);
+    if (!wanted) return copy;
+    if ((copy = flux__buffer_try(b->device, (size_t)bytes, NULL)) != NULL) copy->refs = 2;
+    else flux__atomic_add(&flux__kept_bytes, -bytes);
     flux__class_pool_lock(pool);
     kept->copy = copy;
-    if (!copy) kept->state = FLUX__KEPT_NOT;
+    if (!copy) kept->state = FLUX__KEPT_NOT, kept->uses = 0;
     flux__class_pool_unlock(pool);
     *made = copy ? kept : NULL;
-    return copy ? copy->ptr : NULL;
+    return copy;
 }
 
 /* Ends the making of a copy of flux__kept_find. ok: it is filled. */
@@ -26953,7 +27009,9 @@ typedef struct flux__products {
     int64_t batches, each;                /* each: batches of a task of flux__run_depthwise */
     bool f64, bare;
     int failed;
-    flux__kept *kept[2];                  /* by operand: the copy that is to be filled, or NULL */
+    /* by operand: its copy in another order, or NULL, and the entry of one that is to be filled */
+    flux__buffer *copy[2];
+    flux__kept *kept[2];
 #if FLUX__GEMM_VECTORS
     flux__depthwise_gradient depthwise;
 #endif
@@ -27251,9 +27309,9 @@ static void flux__winograd_kept(flux__products *p, flux__winograd *w) {
     const flux__kernel *k = p->job.k;
     const int64_t what[16] = { 'w', w->set->columns, w->flip, w->channels, w->columns, w->some,
                                w->k_tap, w->k_channel, w->k_column, k->operand[1].offset };
-    if (!((const flux__cpu *)k->ready)->keeps[1]) return;
-    w->u = (float *)flux__kept_find(p->job.run, k, 1, what, flux__winograd_bytes(w), true,
-                                    &p->kept[1]);
+    if (!((const flux__cpu *)k->ready)->keeps[1] || k->operand[1].dtype != FLUX_F32) return;
+    p->copy[1] = flux__kept_find(p->job.run, k, 1, what, flux__winograd_bytes(w), &p->kept[1]);
+    w->u = p->copy[1] ? (float *)p->copy[1]->ptr : NULL;
     w->known = w->u && !p->kept[1];
 }
 
@@ -27302,8 +27360,8 @@ static bool flux__kept_side(const flux__axes *map, int64_t n, int64_t step, int 
 }
 
 /* Finds the panels of operand i (0: A, 1: B) that are kept from call to call, or are to be from now
-   on. uses: whether this is another use (flux__kept_find). False: there are none. */
-static bool flux__find_panels(flux__products *p, int i, bool uses) {
+   on. False: there are none. */
+static bool flux__find_panels(flux__products *p, int i) {
     const flux__kernel *k = p->job.k;
     const flux__axes *map = i ? p->g.b_map : p->g.a_map;
     const int64_t m = i ? p->g.n : p->g.m, size = p->f64 ? 8 : 4;
@@ -27312,25 +27370,41 @@ static bool flux__find_panels(flux__products *p, int i, bool uses) {
     if (!flux__kept_side(map ? map + i : NULL, m, i ? p->g.b_col : p->g.a_row, 2, what + 6) ||
         !flux__kept_side(map ? map + !i : NULL, p->g.k, i ? p->g.b_row : p->g.a_col, 3, what + 10))
         return false;
-    p->g.panels = flux__kept_find(p->job.run, k, i, what, flux__panels_bytes(m, p->g.k, size), uses,
-                                  &p->kept[i]);
+    p->copy[i] = flux__kept_find(p->job.run, k, i, what, flux__panels_bytes(m, p->g.k, size),
+                                 &p->kept[i]);
+    p->g.panels = p->copy[i] ? p->copy[i]->ptr : NULL;
     p->g.panels_b = i == 1, p->g.fill = p->kept[i] != NULL;
     return p->g.panels != NULL;
 }
 
-/* Has a product of one batch read an operand from panels: those that are kept, or those of an A
-   that this plan's products share. */
+/* Has a product read its A from the panels that products of this plan share: from those that are
+   kept, which the first of them finds and the run holds, or from scratch memory, which it fills. */
+static void flux__shared_panels(flux__products *p) {
+    const flux__cpu *c = (const flux__cpu *)p->job.k->ready;
+    flux__buffer **held = &p->job.run->held[c->panels.group];
+    p->g.backwards = c->panels.backwards;
+    if (c->panels.fill) {
+        flux__buffer_release(*held);
+        *held = NULL;
+        if (c->panels_kept[0] && flux__find_panels(p, 0)) {
+            *held = p->copy[0];
+            flux__atomic_add(&p->copy[0]->refs, 1);
+            return;
+        }
+    }
+    p->g.panels = *held ? (*held)->ptr : (char *)p->job.k->scratch_at + c->panels.at;
+    p->g.fill = c->panels.fill;
+}
+
+/* Has a product of one batch read an operand from panels, if there are such. A single column or row
+   reads the other operand as fast where it lies. */
 static void flux__products_panels(flux__products *p) {
     const flux__cpu *c = (const flux__cpu *)p->job.k->ready;
-    const bool shared = c->panels.used;
-    p->g.backwards = c->panels.backwards;
-    if (c->panels_kept[0] && (p->g.n > 1 || shared) &&
-        flux__find_panels(p, 0, !shared || c->panels.fill)) return;
-    if (c->panels_kept[1] && p->g.m > 1 && p->g.inner_kernel < 2 &&
-        flux__find_panels(p, 1, true)) return;
-    if (!shared) return;
-    p->g.panels = (char *)p->job.k->scratch_at + c->panels.at;
-    p->g.panels_b = false, p->g.fill = c->panels.fill;
+    if (c->panels.used) flux__shared_panels(p);
+    else if (c->panels_kept[0] && p->g.n > 1 && flux__find_panels(p, 0)) return;
+    else if (c->panels_kept[1] && p->g.m > 1 &&
+             (p->g.inner_kernel ? p->g.inner_kernel : flux__products_by_inner(p)) == 1)
+        flux__find_panels(p, 1);
 }
 
 /* Multiplies, once the operands are ready: many batches are shared out to threads whole, few ones
@@ -27435,6 +27509,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (k->mnk[0] * k->mnk[1] * p.batches == 0) return 0;
     memset(&p.job, 0, sizeof p.job);
     memset(&p.g, 0, sizeof p.g);
+    memset(p.copy, 0, sizeof p.copy);
     memset(p.kept, 0, sizeof p.kept);
     p.failed = 0;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
@@ -27453,8 +27528,10 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
         flux__scratch_done(p.b.words);
     }
     if (p.failed) p.job.failed = 1;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         if (p.kept[i]) flux__kept_done(run, k, i, p.kept[i], !p.job.failed);
+        flux__buffer_release(p.copy[i]);
+    }
     return flux__job_ok(&p.job) ? 0 : -1;
 }
 
@@ -27476,7 +27553,7 @@ FLUX__BEGIN_COLD
 
 enum {
     FLUX__SHARED_USES = 16,               /* fewest products for which packing pays */
-    FLUX__SHARED_MOST = 8,                /* most operands that are packed at a time */
+    FLUX__SHARED_MOST = FLUX__HELD,       /* most operands that are packed at a time */
     /* most columns of a product that reads panels which are kept: with more, one that packs A by
        the way is as fast */
     FLUX__KEPT_COLUMNS = 256
@@ -27511,8 +27588,8 @@ static bool flux__multiplied_by_tiles(const flux__kernel *k) {
 }
 
 /* Whether operand i (0: A, 1: B) of a kernel's product, of at least `least` bytes, could be read
-   from panels, where the other one has at most `most` columns or rows. Of windows and of joined
-   samples the product decides when it runs whether tiles multiply. */
+   from panels, where the other one has at most `most` columns or rows. Of a B the product asks when
+   it runs whether tiles multiply. */
 static bool flux__takes_panels(const flux__kernel *k, int i, int64_t least, int64_t most) {
     if (k->kind != FLUX__K_MATMUL || k->operand[0].dtype > FLUX_F64 ||
         k->operand[1].dtype != k->operand[0].dtype || k->scratch) return false;
@@ -27522,7 +27599,7 @@ static bool flux__takes_panels(const flux__kernel *k, int i, int64_t least, int6
     for (int d = 2; d < FLUX_MAX_DIMS; d++) plain = plain && k->full[d] == 1;
     if (k->mnk[i] < 64 || k->mnk[!i] < 1 || k->mnk[!i] > most || bytes < least ||
         bytes > FLUX__SHARED_BYTES || (i == 0 && !plain)) return false;
-    return !plain || flux__multiplied_by_tiles(k);
+    return i == 1 || flux__multiplied_by_tiles(k);
 }
 
 /* Whether two products have the same A. */
@@ -27566,6 +27643,7 @@ static void flux__share_between(const flux__plan *plan, const int *uses, int fro
         if (!s || !s->bytes) continue;
         flux__cpu *c = (flux__cpu *)k->ready;
         c->panels.used = true, c->panels.fill = i == s->first, c->panels.at = s->at;
+        c->panels.group = (int)(s - shared);
         c->panels.backwards = s->read++ % 2 > 0;
         k->scratch = total;
     }

@@ -14,7 +14,9 @@ enum { CALLS = 5, INPUTS = 2 };
 /* An operation on a weight w and an input x, found from a number. kernel 0: a product; else a convolution of so wide windows. */
 typedef struct operation {
     int64_t m, k, n, kernel, stride, pad, images;
-    bool f64, transposed, part, left, epilogue, crosscor;
+    flux_dtype dtype;
+    bool transposed, left, epilogue, crosscor, batch;
+    int part, step;                       /* w is a part of a larger tensor: from here on, every so many-th */
     flux_shape w, x;
 } operation;
 
@@ -29,37 +31,47 @@ static operation operation_of(uint64_t seed) {
     uint64_t s = seed * 2654435761u + 88172645463325252u;
     memset(&o, 0, sizeof o);
     for (int i = 0; i < 4; i++) next(&s);
-    o.f64 = from(&s, 0, 3) == 0, o.epilogue = from(&s, 0, 1), o.part = from(&s, 0, 2) == 0;
-    o.transposed = from(&s, 0, 2) == 0, o.left = from(&s, 0, 1), o.crosscor = from(&s, 0, 1);
+    static const flux_dtype dtypes[] = { FLUX_F32, FLUX_F32, FLUX_F32, FLUX_F64, FLUX_F64, FLUX_F16, FLUX_BF16 };
+    o.dtype = dtypes[from(&s, 0, 6)], o.epilogue = from(&s, 0, 1), o.part = (int)from(&s, 0, 2), o.step = (int)from(&s, 1, 2);
+    o.transposed = from(&s, 0, 2) == 0, o.left = from(&s, 0, 1), o.crosscor = from(&s, 0, 1), o.batch = from(&s, 0, 2) == 0;
     o.kernel = from(&s, 0, 1) ? 0 : from(&s, 0, 1) ? 3 : from(&s, 1, 5);
     if (!o.kernel) {
         o.m = from(&s, 64, 300), o.k = from(&s, 0, 2) ? from(&s, 1, 400) : from(&s, 500, 1400), o.n = from(&s, 0, 1) ? from(&s, 1, 24) : from(&s, 1, 270);
         o.w = FLUX_SHAPE(o.transposed ? o.k : o.m, o.transposed ? o.m : o.k);
-        o.x = o.left ? FLUX_SHAPE(o.n, o.m) : FLUX_SHAPE(o.k, o.n);
+        o.batch = o.batch && o.left && !o.transposed;
+        o.x = o.batch ? FLUX_SHAPE(o.n, o.m, 1) : o.left ? FLUX_SHAPE(o.n, o.m) : FLUX_SHAPE(o.k, o.n);
         return o;
     }
-    const int64_t in = from(&s, 1, 40), out = from(&s, 16, 90), side = from(&s, 5, 18);
+    const bool wide = from(&s, 0, 2) == 0;  /* channels of few pixels */
+    const int64_t in = from(&s, wide ? 60 : 1, wide ? 260 : 40), out = from(&s, wide ? 60 : 16, wide ? 260 : 90),
+                  side = from(&s, wide && o.kernel == 1 ? 1 : 5, wide ? 7 : 18);
     o.stride = from(&s, 0, 3) ? 1 : 2, o.pad = from(&s, 0, 2), o.images = from(&s, 0, 1) ? 1 : from(&s, 1, 5);
     o.w = FLUX_SHAPE(o.kernel, o.kernel, in, out);
     o.x = FLUX_SHAPE(side, side + from(&s, 0, 3), in, o.images);
     return o;
 }
 
-/* A weight: a part of a larger tensor, or a tensor. */
+/* Random numbers of the operation's dtype. */
+static flux_tensor *numbers(const operation *o, flux_shape s) {
+    if (o->dtype == FLUX_F64) return flux_eval(flux_randn_with(s, FLUX_F64));
+    return flux_eval(flux_to_dtype(flux_randn_with(s, FLUX_F32), o->dtype));
+}
+
+/* A weight, or the larger tensor of which it is a part. */
 static flux_tensor *weight_of(const operation *o) {
-    const flux_dtype t = o->f64 ? FLUX_F64 : FLUX_F32;
     flux_shape s = o->w;
-    if (o->part) s.dim[s.ndim - 1] += 3;
-    flux_tensor *w = flux_eval(flux_randn_with(s, t));
-    return o->part ? flux_slice(w, s.ndim - 1, 2, 2 + o->w.dim[s.ndim - 1]) : w;
+    if (o->part) s.dim[s.ndim - 1] = s.dim[s.ndim - 1] * o->step + 3;
+    return numbers(o, s);
 }
 
 /* The same numbers in new memory. */
 static flux_tensor *anew(flux_tensor *x) { return flux_eval(flux_neg(flux_eval(flux_neg(x)))); }
 
-/* The operation, which is recorded and not computed. Without a copy of w that is kept if `fresh`. */
+/* The operation, which is recorded and not computed. w: see weight_of. Without a copy of it that is kept if `fresh`. */
 static flux_tensor *result_of(const operation *o, flux_tensor *w, flux_tensor *x, bool fresh) {
+    const int last = o->w.ndim - 1;
     if (fresh) w = anew(w);
+    if (o->part) w = flux_slice_step(w, last, o->part, o->part + o->w.dim[last] * o->step, o->step);
     flux_tensor *y;
     if (o->kernel && o->crosscor) y = flux_crosscor(x, w, .stride = FLUX_SHAPE(o->stride), .pad = FLUX_SHAPE(o->pad));
     else if (o->kernel) y = flux_conv(x, w, .stride = FLUX_SHAPE(o->stride), .pad = FLUX_SHAPE(o->pad));
@@ -72,16 +84,16 @@ static flux_tensor *result_of(const operation *o, flux_tensor *w, flux_tensor *x
 
 static bool same(flux_tensor *a, flux_tensor *b) {
     const void *x = flux_data(a), *y = flux_data(b);
-    return x && y && !memcmp(x, y, (size_t)flux_len(a) * (flux_dtype_of(a) == FLUX_F64 ? 8 : 4));
+    const flux_dtype t = flux_dtype_of(a);
+    return x && y && !memcmp(x, y, (size_t)flux_len(a) * (t == FLUX_F64 ? 8 : t == FLUX_F32 ? 4 : 2));
 }
 
 /* Calls an operation again and again, on one of two inputs by turns, beside the same with a fresh weight. Returns how many bytes were
    kept in the end; -1: a result differs. */
 static int64_t call(const operation *o) {
-    const flux_dtype t = o->f64 ? FLUX_F64 : FLUX_F32;
     flux_tensor *w = weight_of(o), *x[INPUTS];
     const int64_t before = flux__kept_bytes;
-    for (int i = 0; i < INPUTS; i++) x[i] = flux_eval(flux_randn_with(o->x, t));
+    for (int i = 0; i < INPUTS; i++) x[i] = numbers(o, o->x);
     for (int i = 0; i < CALLS; i++) FLUX_INFER {
         flux_tensor *got = flux_eval(result_of(o, w, x[i % INPUTS], false)), *want = flux_eval(result_of(o, w, x[i % INPUTS], true));
         if (!got || !want || !same(got, want)) return -1;
@@ -93,7 +105,7 @@ TEST(results_have_the_same_bits) {
     ONLY_ON_CPU();
     const char *seed = getenv("KEPT_SEED");
     const int64_t least = flux__kept_least;
-    int kept = 0, n = seed ? 1 : 240;
+    int kept = 0, n = seed ? 1 : 360;
     flux__kept_least = 1 << 12;
     for (int i = 0; i < n; i++) {
         if (!seed && test_left_out(i, 6)) continue;
@@ -112,7 +124,7 @@ TEST(results_have_the_same_bits) {
     }
     flux_threads(1);
     flux__kept_least = least;
-    CHECK(seed || flux__eager() || !FLUX__SHARES || kept * 4 > n || getenv("SHORT"));
+    CHECK(seed || flux__eager() || !FLUX__SHARES || kept * 5 > n || getenv("SHORT"));
 }
 
 /* Parts of one tensor, of the same shape and strides, have copies of their own. */
@@ -138,7 +150,7 @@ TEST(orders_of_one_tensor_are_told_apart) {
         flux_tensor *x = flux_eval(flux_randn(20, 20, 64, 1)), *w = flux_eval(flux_randn(3, 3, 64, 192)), *part[8], *want[8];
         for (int i = 0; i < 8; i++) {
             memset(&o[i], 0, sizeof o[i]);
-            o[i].kernel = 3, o[i].stride = o[i].pad = 1, o[i].crosscor = i & 1;
+            o[i].kernel = 3, o[i].stride = o[i].pad = 1, o[i].crosscor = i & 1, o[i].dtype = FLUX_F32;
             part[i] = flux_slice(w, 3, (i & 2) * 32, (i & 2) * 32 + 128);
         }
         for (int i = 0; i < 8; i++) want[i] = flux_eval(result_of(&o[i], part[i], x, true));
@@ -157,6 +169,42 @@ TEST(orders_of_one_tensor_are_told_apart) {
         CHECK(flux__eager() || !FLUX__SHARES || flux__kept_bytes > 5 * 160 * 160 * 4);
     }
     CHECK(flux__kept_bytes == 0);
+}
+
+/* Views of a half format's weight, which are converted to the same places, have no copies that are taken for each other's. */
+TEST(views_of_a_half_format_are_told_apart) {
+    ONLY_ON_CPU();
+    static const flux_dtype dtypes[] = { FLUX_F16, FLUX_BF16, FLUX_F32 };
+    for (int t = 0; t < 3; t++) FLUX_SCOPE {
+        operation o;
+        memset(&o, 0, sizeof o);
+        o.kernel = 3, o.stride = o.pad = 1, o.dtype = dtypes[t];
+        flux_tensor *x = numbers(&o, FLUX_SHAPE(20, 20, 32, 1)), *w = numbers(&o, FLUX_SHAPE(3, 3, 32, 96)), *view[3], *want[3];
+        for (int i = 0; i < 3; i++) view[i] = flux_slice_step(w, 3, 0, 32 * (i + 1), i + 1), want[i] = flux_eval(result_of(&o, view[i], x, true));
+        for (int call = 0; call < 3 * CALLS; call++) FLUX_INFER CHECK(same(flux_eval(result_of(&o, view[call % 3], x, false)), want[call % 3]));
+    }
+}
+
+/* Steps of a recurrence share their weight's panels, kept or not; some of them are recorded for gradients, and some not. */
+TEST(steps_with_and_without_gradients_share_panels) {
+    ONLY_ON_CPU();
+    const int64_t least = flux__shared_least, kept_least = flux__kept_least;
+    flux__shared_least = flux__kept_least = 1 << 12;
+    FLUX_SCOPE {
+        flux_tensor *w = flux_eval(flux_randn(96, 96)), *other = flux_eval(flux_randn(96, 96)), *x = flux_eval(flux_randn(96, 40 * 4));
+        for (int call = 0; call < 3 * CALLS; call++) FLUX_SCOPE {
+            flux_tensor *y[40], *fresh[40], *a = call % 3 == 1 ? other : w, *b = anew(a);
+            for (int i = 0; i < 40; i++) {
+                flux_tensor *part = flux_slice(x, 1, i * 4, i * 4 + 4);
+                if (call % 3 == 2 && i % 5) y[i] = flux_matmul(a, part), fresh[i] = flux_matmul(b, part);
+                else FLUX_NOGRAD y[i] = flux_matmul(a, part), fresh[i] = flux_matmul(b, part);
+            }
+            CHECK(flux_eval_all(40, y) == 0 && flux_eval_all(40, fresh) == 0);
+            for (int i = 0; i < 40; i++) CHECK(same(y[i], fresh[i]));
+        }
+    }
+    CHECK(flux__kept_bytes == 0);
+    flux__shared_least = least, flux__kept_least = kept_least;
 }
 
 /* ------------------------------------------------------------------ what changes is no longer kept */
@@ -233,7 +281,9 @@ TEST(what_is_not_a_weight_is_not_kept) {
         for (int i = 0; i < 16 * CALLS; i++) FLUX_INFER CHECK(flux_eval(flux_matmul(few, flux_slice(data, 1, i % 16 * 64, i % 16 * 64 + 64))) != NULL);
         CHECK(flux__kept_bytes == 0);
         for (int i = 0; i < 16 * CALLS; i++) FLUX_INFER CHECK(flux_eval(flux_matmul(few, flux_slice(data, 1, i % 16, i % 16 + 512))) != NULL);
-        CHECK(flux__eager() || !FLUX__SHARES || flux__kept_bytes == FLUX__KEPT_ORDERS * 256 * 512 * 4);
+        CHECK(flux__kept_bytes <= FLUX__KEPT_ORDERS * 256 * 512 * 4);
+        for (int i = 0; i < 4 * CALLS; i++) FLUX_INFER CHECK(flux_eval(flux_matmul(few, flux_slice(data, 1, i % 4 + 20, i % 4 + 532))) != NULL);
+        CHECK(flux__eager() || !FLUX__SHARES || flux__kept_bytes >= 4 * 256 * 512 * 4);
     }
     CHECK(flux__kept_bytes == 0);
 }
@@ -261,6 +311,25 @@ TEST(a_limit_of_memory_keeps_nothing) {
     CHECK(flux__kept_bytes == 0);
 }
 
+/* Copies go where their memory is wanted: under a new limit, by a tensor that finds no memory, by flux_mem_trim. */
+TEST(copies_make_room) {
+    ONLY_ON_CPU();
+    const flux_device cpu = { 0, 0 };
+    for (int way = 0; way < 3; way++) FLUX_SCOPE {
+        flux_mem_trim(cpu);
+        often();
+        CHECK(flux__eager() || !FLUX__SHARES || flux__kept_bytes == 256 * 256 * 4);
+        if (way == 0) flux_mem_limit(cpu, (int64_t)1 << 30);
+        if (way == 1) flux_mem_trim(cpu);
+        if (way == 2) {
+            flux__class_pools[0][0].stats.limit = flux_mem_stats(cpu).reserved + 1000;  /* set so that the copy stays until then */
+            CHECK(flux_eval(flux_randn(256, 200)) != NULL);
+        }
+        CHECK(flux__kept_bytes == 0);
+        flux_mem_limit(cpu, 0);
+    }
+}
+
 /* Of more weights than have room the first ones are kept, and all answer. */
 TEST(no_more_is_kept_than_has_room) {
     ONLY_ON_CPU();
@@ -282,7 +351,7 @@ TEST(memory_runs_out) {
     operation some[5];
     for (uint64_t i = 0; i < 4; i++) some[i] = operation_of(i + 1);
     some[4] = operation_of(1);            /* by Winograd's algorithm */
-    some[4].kernel = 3, some[4].stride = some[4].pad = some[4].images = 1, some[4].f64 = some[4].part = false;
+    some[4].kernel = 3, some[4].stride = some[4].pad = some[4].images = 1, some[4].part = 0, some[4].dtype = FLUX_F32;
     some[4].w = FLUX_SHAPE(3, 3, 16, 24), some[4].x = FLUX_SHAPE(18, 18, 16, 1);
     flux__kept_least = 1 << 12;
     flux_on_error(test_silent, NULL);
@@ -293,7 +362,7 @@ TEST(memory_runs_out) {
         flux_threads(1 + i % 2);
         for (long n = 0; n < 400 && well < 20; n++) {
             flux_scope_open();
-            flux_tensor *w = weight_of(&o), *x = flux_eval(flux_randn_with(o.x, o.f64 ? FLUX_F64 : FLUX_F32)), *y[CALLS] = { NULL };
+            flux_tensor *w = weight_of(&o), *x = numbers(&o, o.x), *y[CALLS] = { NULL };
             flux_tensor *want = flux_eval(result_of(&o, w, x, true));
             flux_mem_trim(test_device);
             flux__threads_stop();         /* nor is there any memory kept from before */
@@ -341,7 +410,7 @@ TEST(threads_share_a_copy) {
     for (uint64_t seed = 1; seed <= 12; seed++) FLUX_SCOPE {
         const operation o = operation_of(seed);
         asker a[3];
-        flux_tensor *w = weight_of(&o), *x = flux_eval(flux_randn_with(o.x, o.f64 ? FLUX_F64 : FLUX_F32));
+        flux_tensor *w = weight_of(&o), *x = numbers(&o, o.x);
         flux_tensor *want = flux_eval(result_of(&o, w, x, true));
         for (int i = 0; i < 3; i++) {
             a[i] = (asker){ &o, w, x, want, 0, 0 };

@@ -359,7 +359,54 @@ static flux__buffer *flux__buffer_try(flux_device d, size_t bytes, const flux_te
     return b;
 }
 
-/* The same where no memory is an error. */
+static int64_t flux__kept_bytes;          /* atomic: bytes of all copies that buffers keep */
+
+/* Takes the copies of a buffer's elements in other orders from it, all but those that are being
+   made, and puts them before `list`. Returns the list. The caller holds the pool's lock. */
+static flux__kept *flux__kept_take(flux__buffer *b, flux__kept *list) {
+    flux__kept **at = &b->kept, *kept;
+    while ((kept = *at) != NULL) {
+        if (kept->state == FLUX__KEPT_MAKING) {
+            at = &kept->next;
+            continue;
+        }
+        flux__show_kept(at, kept->next);
+        kept->next = list, list = kept;
+    }
+    return list;
+}
+
+static void flux__buffer_release(flux__buffer *b);
+/* Frees a list of copies. The caller holds no lock. */
+static FLUX__COLD void flux__kept_free(flux__kept *list) {
+    for (flux__kept *kept; (kept = list) != NULL;) {
+        list = kept->next;
+        if (kept->copy) flux__atomic_add(&flux__kept_bytes, -(int64_t)kept->copy->bytes);
+        flux__buffer_release(kept->copy);
+        flux__free(kept);
+    }
+}
+
+/* Drops the copies of a buffer whose elements have changed. */
+static FLUX__COLD void flux__kept_drop(flux__buffer *b) {
+    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool_lock(pool);
+    flux__kept *list = flux__kept_take(b, NULL);
+    flux__class_pool_unlock(pool);
+    flux__kept_free(list);
+}
+
+/* Drops all copies, as memory is wanted for something else. False: there were none. */
+static FLUX__COLD bool flux__kept_forget(flux__class_pool *pool) {
+    flux__kept *list = NULL;
+    flux__class_pool_lock(pool);
+    for (flux__buffer *b = pool->live; b; b = b->after) list = flux__kept_take(b, list);
+    flux__class_pool_unlock(pool);
+    flux__kept_free(list);
+    return list != NULL;
+}
+
+/* The same where no memory is an error; before that, all copies of weights are dropped. */
 static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
     size_t capacity;
     char largest[400];
@@ -367,40 +414,15 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
         d.id < 0 || d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for",
                                           (double)bytes);
-    flux__buffer *b = flux__buffer_try(d, bytes, for_whom);
-    if (b) return b;
     flux__class_pool *pool = &flux__class_pools[d.backend][d.id];
+    flux__buffer *b = flux__buffer_try(d, bytes, for_whom);
+    if (!b && flux__kept_forget(pool)) b = flux__buffer_try(d, bytes, for_whom);
+    if (b) return b;
     flux__class_pool_lock(pool);
     const flux_mem now = pool->stats;
     flux__class_pool_largest(pool, largest, sizeof largest);
     flux__class_pool_unlock(pool);
     return flux__no_room(d, bytes, now, largest);
-}
-
-/* Gives a buffer that nobody uses any more back to its pool. */
-static void flux__class_pool_give_back(flux__buffer *b) {
-    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
-    flux__class_pool_lock(pool);
-    flux__buffer_part(pool, b);
-    pool->stats.live -= (int64_t)b->capacity;
-    flux__class_pool_give(pool, b->size_class, b);
-    flux__class_pool_unlock(pool);
-}
-
-static int64_t flux__kept_bytes;          /* atomic: bytes of all copies that buffers keep */
-
-/* Drops the copies of a buffer's elements in other orders, as these end or have changed. Nobody
-   reads them: who computes with a buffer refers to it, and only what has no such reader changes. */
-static FLUX__COLD void flux__kept_drop(flux__buffer *b) {
-    while (b->kept) {
-        flux__kept *kept = b->kept;
-        b->kept = kept->next;
-        if (kept->copy) {
-            flux__atomic_add(&flux__kept_bytes, -(int64_t)kept->copy->bytes);
-            flux__class_pool_give_back(kept->copy);
-        }
-        flux__free(kept);
-    }
 }
 
 /* Drops one reference (b may be NULL); after the last the buffer goes back to its pool. */
@@ -414,8 +436,15 @@ static void flux__buffer_release(flux__buffer *b) {
         return;
     }
     FLUX__ASSERT(b->refs == 0);           /* an owner released it twice, if it is less */
-    if (b->kept) flux__kept_drop(b);
-    flux__class_pool_give_back(b);
+    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool_lock(pool);
+    flux__kept *list = b->kept ? flux__kept_take(b, NULL) : NULL;
+    FLUX__ASSERT(!b->kept);               /* who makes a copy refers to the buffer */
+    flux__buffer_part(pool, b);
+    pool->stats.live -= (int64_t)b->capacity;
+    flux__class_pool_give(pool, b->size_class, b);
+    flux__class_pool_unlock(pool);
+    if (list) flux__kept_free(list);
 }
 
 /* The pool of a device that a user named in the call `call`; NULL is an error. */
@@ -446,6 +475,7 @@ FLUX_DEF FLUX__COLD void flux_mem_limit(flux_device d, int64_t bytes) {
     flux__class_pool_lock(pool);
     pool->stats.limit = bytes;
     flux__class_pool_unlock(pool);
+    if (bytes) flux__kept_forget(pool);
 }
 
 FLUX_DEF void flux_allow_tf32(bool on) { flux__atomic_store32(&flux__tf32, on); }
@@ -454,6 +484,7 @@ FLUX_DEF FLUX__COLD void flux_mem_trim(flux_device d) {
     flux__class_pool *pool = flux__class_pool_of(d, "mem_trim");
     if (!pool) return;
     flux__hold();
+    flux__kept_forget(pool);
     flux__class_pool_lock(pool);
     flux__class_pool_trim(d, pool);
     flux__class_pool_unlock(pool);

@@ -26,12 +26,13 @@ enum { FLUX__TENSOR = 0x7e01, FLUX__LAYER, FLUX__LOADER, FLUX__STATE, FLUX__GRAD
 
 enum { FLUX__KEPT_NOT, FLUX__KEPT_MAKING, FLUX__KEPT_MADE };
 /* A copy of elements of a buffer in the order in which an operation reads them, kept for as long as
-   they do not change (cpu/kept_operands.h). The lock of the buffer's pool guards it. */
+   they do not change (cpu/kept_operands.h). The lock of the buffer's pool guards it. Who reads the
+   copy has a reference to it. */
 typedef struct flux__kept {
     struct flux__kept *next;              /* the next one of the same buffer */
     int64_t what[16];                     /* which elements, in which order */
     int uses;                             /* how often it was asked for before there was a copy */
-    int state;                            /* FLUX__KEPT_NOT: there is no copy; ..._MAKING, ..._MADE */
+    int state;                            /* FLUX__KEPT_NOT (no copy), _MAKING or _MADE */
     struct flux__buffer *copy;            /* NULL: none yet */
 } flux__kept;
 
@@ -50,6 +51,8 @@ typedef struct flux__buffer {             /* memory on a device, shared by the t
     int64_t dim[FLUX_MAX_DIMS];           /* shape of the tensor that it was made for */
     int16_t ndim, dtype;                  /* ndim -1: made for no tensor */
 } flux__buffer;
+
+FLUX__SHOWN(flux__kept *, flux__see_kept, flux__show_kept)
 
 /* The beginning of a handle of any other kind, which says itself how it is freed: of the last
    reference, by flux__quarantine in the end. */

@@ -118,8 +118,8 @@ typedef struct flux__cpu {
     flux__chain chain;
     /* of a product that shares its A: its panels lie from byte `at` of the kernel's scratch memory
        on, and this kernel packs them if `fill`, and reads them from the last if `backwards`
-       (cpu/shared_operands.h) */
-    struct { bool used, fill, backwards; size_t at; } panels;
+       (cpu/shared_operands.h); or they are the run's held[group], which is kept */
+    struct { bool used, fill, backwards; int group; size_t at; } panels;
     /* by operand of a product: whether copies of it may be kept from call to call
        (cpu/kept_operands.h), and whether its panels are such */
     bool keeps[2], panels_kept[2];

@@ -1,8 +1,9 @@
 #ifndef FLUX__CPU_HALF_PRODUCTS_H
 #define FLUX__CPU_HALF_PRODUCTS_H
 #include "../base/platform.h"
-#include "../base/threads.h" /* flux__atomic_load32, flux__atomic_store32 */
+#include "../base/threads.h" /* flux__atomic_add, flux__atomic_load32, flux__atomic_store32 */
 #include "../base/object.h"
+#include "../base/memory.h"
 #include "../base/dtypes.h"
 #include "../base/workers.h"
 #include "../graph/nodes.h"
@@ -52,7 +53,9 @@ typedef struct flux__products {
     int64_t batches, each;                /* each: batches of a task of flux__run_depthwise */
     bool f64, bare;
     int failed;
-    flux__kept *kept[2];                  /* by operand: the copy that is to be filled, or NULL */
+    /* by operand: its copy in another order, or NULL, and the entry of one that is to be filled */
+    flux__buffer *copy[2];
+    flux__kept *kept[2];
 #if FLUX__GEMM_VECTORS
     flux__depthwise_gradient depthwise;
 #endif
@@ -350,9 +353,9 @@ static void flux__winograd_kept(flux__products *p, flux__winograd *w) {
     const flux__kernel *k = p->job.k;
     const int64_t what[16] = { 'w', w->set->columns, w->flip, w->channels, w->columns, w->some,
                                w->k_tap, w->k_channel, w->k_column, k->operand[1].offset };
-    if (!((const flux__cpu *)k->ready)->keeps[1]) return;
-    w->u = (float *)flux__kept_find(p->job.run, k, 1, what, flux__winograd_bytes(w), true,
-                                    &p->kept[1]);
+    if (!((const flux__cpu *)k->ready)->keeps[1] || k->operand[1].dtype != FLUX_F32) return;
+    p->copy[1] = flux__kept_find(p->job.run, k, 1, what, flux__winograd_bytes(w), &p->kept[1]);
+    w->u = p->copy[1] ? (float *)p->copy[1]->ptr : NULL;
     w->known = w->u && !p->kept[1];
 }
 
@@ -401,8 +404,8 @@ static bool flux__kept_side(const flux__axes *map, int64_t n, int64_t step, int 
 }
 
 /* Finds the panels of operand i (0: A, 1: B) that are kept from call to call, or are to be from now
-   on. uses: whether this is another use (flux__kept_find). False: there are none. */
-static bool flux__find_panels(flux__products *p, int i, bool uses) {
+   on. False: there are none. */
+static bool flux__find_panels(flux__products *p, int i) {
     const flux__kernel *k = p->job.k;
     const flux__axes *map = i ? p->g.b_map : p->g.a_map;
     const int64_t m = i ? p->g.n : p->g.m, size = p->f64 ? 8 : 4;
@@ -411,25 +414,41 @@ static bool flux__find_panels(flux__products *p, int i, bool uses) {
     if (!flux__kept_side(map ? map + i : NULL, m, i ? p->g.b_col : p->g.a_row, 2, what + 6) ||
         !flux__kept_side(map ? map + !i : NULL, p->g.k, i ? p->g.b_row : p->g.a_col, 3, what + 10))
         return false;
-    p->g.panels = flux__kept_find(p->job.run, k, i, what, flux__panels_bytes(m, p->g.k, size), uses,
-                                  &p->kept[i]);
+    p->copy[i] = flux__kept_find(p->job.run, k, i, what, flux__panels_bytes(m, p->g.k, size),
+                                 &p->kept[i]);
+    p->g.panels = p->copy[i] ? p->copy[i]->ptr : NULL;
     p->g.panels_b = i == 1, p->g.fill = p->kept[i] != NULL;
     return p->g.panels != NULL;
 }
 
-/* Has a product of one batch read an operand from panels: those that are kept, or those of an A
-   that this plan's products share. */
+/* Has a product read its A from the panels that products of this plan share: from those that are
+   kept, which the first of them finds and the run holds, or from scratch memory, which it fills. */
+static void flux__shared_panels(flux__products *p) {
+    const flux__cpu *c = (const flux__cpu *)p->job.k->ready;
+    flux__buffer **held = &p->job.run->held[c->panels.group];
+    p->g.backwards = c->panels.backwards;
+    if (c->panels.fill) {
+        flux__buffer_release(*held);
+        *held = NULL;
+        if (c->panels_kept[0] && flux__find_panels(p, 0)) {
+            *held = p->copy[0];
+            flux__atomic_add(&p->copy[0]->refs, 1);
+            return;
+        }
+    }
+    p->g.panels = *held ? (*held)->ptr : (char *)p->job.k->scratch_at + c->panels.at;
+    p->g.fill = c->panels.fill;
+}
+
+/* Has a product of one batch read an operand from panels, if there are such. A single column or row
+   reads the other operand as fast where it lies. */
 static void flux__products_panels(flux__products *p) {
     const flux__cpu *c = (const flux__cpu *)p->job.k->ready;
-    const bool shared = c->panels.used;
-    p->g.backwards = c->panels.backwards;
-    if (c->panels_kept[0] && (p->g.n > 1 || shared) &&
-        flux__find_panels(p, 0, !shared || c->panels.fill)) return;
-    if (c->panels_kept[1] && p->g.m > 1 && p->g.inner_kernel < 2 &&
-        flux__find_panels(p, 1, true)) return;
-    if (!shared) return;
-    p->g.panels = (char *)p->job.k->scratch_at + c->panels.at;
-    p->g.panels_b = false, p->g.fill = c->panels.fill;
+    if (c->panels.used) flux__shared_panels(p);
+    else if (c->panels_kept[0] && p->g.n > 1 && flux__find_panels(p, 0)) return;
+    else if (c->panels_kept[1] && p->g.m > 1 &&
+             (p->g.inner_kernel ? p->g.inner_kernel : flux__products_by_inner(p)) == 1)
+        flux__find_panels(p, 1);
 }
 
 /* Multiplies, once the operands are ready: many batches are shared out to threads whole, few ones
@@ -534,6 +553,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (k->mnk[0] * k->mnk[1] * p.batches == 0) return 0;
     memset(&p.job, 0, sizeof p.job);
     memset(&p.g, 0, sizeof p.g);
+    memset(p.copy, 0, sizeof p.copy);
     memset(p.kept, 0, sizeof p.kept);
     p.failed = 0;
     p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
@@ -552,8 +572,10 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
         flux__scratch_done(p.b.words);
     }
     if (p.failed) p.job.failed = 1;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         if (p.kept[i]) flux__kept_done(run, k, i, p.kept[i], !p.job.failed);
+        flux__buffer_release(p.copy[i]);
+    }
     return flux__job_ok(&p.job) ? 0 : -1;
 }
 

@@ -28,7 +28,7 @@ FLUX__BEGIN_COLD
 
 enum {
     FLUX__SHARED_USES = 16,               /* fewest products for which packing pays */
-    FLUX__SHARED_MOST = 8,                /* most operands that are packed at a time */
+    FLUX__SHARED_MOST = FLUX__HELD,       /* most operands that are packed at a time */
     /* most columns of a product that reads panels which are kept: with more, one that packs A by
        the way is as fast */
     FLUX__KEPT_COLUMNS = 256
@@ -63,8 +63,8 @@ static bool flux__multiplied_by_tiles(const flux__kernel *k) {
 }
 
 /* Whether operand i (0: A, 1: B) of a kernel's product, of at least `least` bytes, could be read
-   from panels, where the other one has at most `most` columns or rows. Of windows and of joined
-   samples the product decides when it runs whether tiles multiply. */
+   from panels, where the other one has at most `most` columns or rows. Of a B the product asks when
+   it runs whether tiles multiply. */
 static bool flux__takes_panels(const flux__kernel *k, int i, int64_t least, int64_t most) {
     if (k->kind != FLUX__K_MATMUL || k->operand[0].dtype > FLUX_F64 ||
         k->operand[1].dtype != k->operand[0].dtype || k->scratch) return false;
@@ -74,7 +74,7 @@ static bool flux__takes_panels(const flux__kernel *k, int i, int64_t least, int6
     for (int d = 2; d < FLUX_MAX_DIMS; d++) plain = plain && k->full[d] == 1;
     if (k->mnk[i] < 64 || k->mnk[!i] < 1 || k->mnk[!i] > most || bytes < least ||
         bytes > FLUX__SHARED_BYTES || (i == 0 && !plain)) return false;
-    return !plain || flux__multiplied_by_tiles(k);
+    return i == 1 || flux__multiplied_by_tiles(k);
 }
 
 /* Whether two products have the same A. */
@@ -118,6 +118,7 @@ static void flux__share_between(const flux__plan *plan, const int *uses, int fro
         if (!s || !s->bytes) continue;
         flux__cpu *c = (flux__cpu *)k->ready;
         c->panels.used = true, c->panels.fill = i == s->first, c->panels.at = s->at;
+        c->panels.group = (int)(s - shared);
         c->panels.backwards = s->read++ % 2 > 0;
         k->scratch = total;
     }

@@ -25,6 +25,7 @@
 
 FLUX__BEGIN_LEAN
 
+enum { FLUX__HELD = 8 };
 /* A plan while it runs, as back ends see it. */
 typedef struct flux__run {
     flux__plan *plan;
@@ -32,6 +33,7 @@ typedef struct flux__run {
     flux__buffer **buffer;                /* by node; behind these lie flux__spares.next (by
                                              node) and the scratch buffers (by kernel) */
     void **ptr;                           /* by slot: where its elements are */
+    flux__buffer *held[FLUX__HELD];       /* what a back end refers to until the end, or NULL */
 } flux__run;
 
 /* The address of an operand's first element. */

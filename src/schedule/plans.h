@@ -251,11 +251,13 @@ static bool flux__allocate(flux__run *r) {
     return ok;
 }
 
-/* Drops the copies in other orders of weights whose memory the plan has written, or tried to. */
+/* Drops the copies in other orders of weights whose memory the plan has written, or tried to.
+   Nobody else refers to such a weight, so nobody makes one meanwhile; but another thread may drop
+   all copies. */
 static void flux__drop_kept(const flux__run *r) {
     for (int at = 0; at < r->plan->nout; at++) {
         const int i = r->plan->out[at];
-        if (r->plan->slot[i].donated >= 0 && r->buffer[i] && r->buffer[i]->kept)
+        if (r->plan->slot[i].donated >= 0 && r->buffer[i] && flux__see_kept(&r->buffer[i]->kept))
             flux__kept_drop(r->buffer[i]);
     }
 }
@@ -354,6 +356,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     size_t n = (size_t)(plan->nnode * 2 + plan->nkernel),
            all = n + (size_t)(plan->nleaf + plan->nnode);
     r.plan = plan, r.g = g;
+    memset(r.held, 0, sizeof r.held);
     if (all > sizeof few / sizeof *few) memory = (void **)flux__zalloc(all * sizeof *memory);
     else memset(few, 0, all * sizeof *few);
     r.buffer = (flux__buffer **)(void *)memory;
@@ -367,6 +370,7 @@ static int flux__run_plan(flux__plan *plan, flux__graph *g) {
     if (profile) flux__profile_evaluation(flux__now() - start);
     if (r.buffer) flux__drop_kept(&r);
     if (ok) flux__settle_nodes(&r);
+    for (int i = 0; i < FLUX__HELD; i++) flux__buffer_release(r.held[i]);
     for (int i = plan->nkernel - 1; r.buffer && i >= 0; i--)
         flux__buffer_release(r.buffer[plan->nnode * 2 + i]);
     for (int at = plan->nout - 1; r.buffer && at >= 0; at--)
