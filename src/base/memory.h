@@ -344,6 +344,7 @@ static flux__buffer *flux__buffer_try(flux_device d, size_t bytes, const flux_te
         if (look) pool->looked = pool->stats.live + pool->stats.live / 16 - flux__scope_most;
         b->bytes = bytes;
         b->ndim = -1;
+        b->kept = NULL;                   /* before another thread finds it in the list */
         if (for_whom) flux__buffer_label(b, for_whom, bytes);
         flux__buffer_join(pool, b);
     }
@@ -355,7 +356,6 @@ static flux__buffer *flux__buffer_try(flux_device d, size_t bytes, const flux_te
     b->refs = 1;
     b->device = d;
     b->borrowed = false;
-    b->kept = NULL;
     return b;
 }
 
@@ -406,7 +406,8 @@ static FLUX__COLD bool flux__kept_forget(flux__class_pool *pool) {
     return list != NULL;
 }
 
-/* The same where no memory is an error; before that, all copies of weights are dropped. */
+/* A buffer as by flux__buffer_try; but where there is no memory all copies of weights are dropped,
+   and if that does not help it is an error. */
 static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_tensor *for_whom) {
     size_t capacity;
     char largest[400];
