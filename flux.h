@@ -21241,13 +21241,13 @@ FLUX__END_LEAN
 /* ---------------------------------------------------------------------- cpu/gemm_panels.h
    Products with few columns whose A is packed as a whole, once for all products
    of a plan that share it (cpu/shared_operands.h), as the steps of an LSTM share
-   its weight. Where A lies, a tile's columns are pages apart, which neither the
-   processor's prefetcher nor its TLB likes: 2048 x 512 by 512 x 8 in f32 takes
-   107 us, from panels 64; the same A transposed, which would be packed for each
-   product, 197 us. Every second product reads the panels from the last to the
-   first: it begins with those that the one before left in the second-level cache,
-   which is smaller than all of them (2048 x 512 by 512 x 1 1.4 times as fast on a
-   processor with 2 MB of it).
+   its weight, or once for all calls (cpu/kept_operands.h). Where A lies, a tile's
+   columns are pages apart, which neither the processor's prefetcher nor its TLB
+   likes: 2048 x 512 by 512 x 8 in f32 takes 107 us, from panels 64; the same A
+   transposed, which would be packed for each product, 197 us. Every second product
+   of a plan reads the panels from the last to the first: it begins with those that
+   the one before left in the second-level cache, which is smaller than all of them
+   (2048 x 512 by 512 x 1 1.4 times as fast on a processor with 2 MB of it).
 
    Invariant: a panel is two vectors of rows by all of k, its columns contiguous;
    panels follow each other, and rows past the last are zeros. Sums are those of
@@ -26880,7 +26880,7 @@ FLUX__END_COLD
    Invariant: a copy says what the buffer says. Elements never change but where an
    update takes over a buffer, which drops the copies (flux__drop_kept in
    schedule/plans.h), and a plan that does so asks for none of that buffer. Memory
-   of the user's own, which he may write, has no copies. A result has the same bits
+   of the user's own, which may change, has no copies. A result has the same bits
    with a copy and without. No copy is made of more than FLUX__KEPT_MOST bytes in
    all, under flux_mem_limit, or where memory runs out: that is no error. Where a
    tensor finds no memory all copies are dropped (flux__kept_forget), so who reads

@@ -18,7 +18,7 @@
    Invariant: a copy says what the buffer says. Elements never change but where an
    update takes over a buffer, which drops the copies (flux__drop_kept in
    schedule/plans.h), and a plan that does so asks for none of that buffer. Memory
-   of the user's own, which he may write, has no copies. A result has the same bits
+   of the user's own, which may change, has no copies. A result has the same bits
    with a copy and without. No copy is made of more than FLUX__KEPT_MOST bytes in
    all, under flux_mem_limit, or where memory runs out: that is no error. Where a
    tensor finds no memory all copies are dropped (flux__kept_forget), so who reads
