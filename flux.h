@@ -562,7 +562,7 @@ FLUX_API void flux_assign(flux_tensor **field, flux_tensor *value);
    mode. It is no scope: its values may be used after it, and in a loop they pile up.
    FLUX_INFER { ... }: both, for inference.
    What FLUX_NOGRAD and FLUX_INFER compute on the CPU from the same weights again and again reads
-   packed copies of them from the fourth call on, which flux_mem_stats counts.
+   packed copies of them from the third call on, which flux_mem_stats counts.
    All three are blocks, not loops, although `break` and `continue` inside one leave only the block:
    a `for` around it goes on, and the message "scope.break" says so. To be able to leave the loop by
    `break`, use flux_times. `return` out of a block is fine with gcc, clang and C++; other compilers
@@ -6399,6 +6399,10 @@ static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope ma
 static flux__mutex flux__class_pool_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = {
     FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
 
+/* The pool of a device that exists. */
+static FLUX__INLINE flux__class_pool *flux__class_pool_at(flux_device d) {
+    return &flux__class_pools[d.backend][d.id];
+}
 static void flux__class_pool_lock(const flux__class_pool *pool) {
     flux__mutex_lock(&flux__class_pool_locks[0][0] + (pool - &flux__class_pools[0][0]));
 }
@@ -6575,7 +6579,7 @@ static flux__buffer *flux__buffer_try(flux_device d, size_t bytes, const flux_te
     size_t capacity;
     bool look = false;
     int size_class = flux__size_class(bytes, &capacity);
-    flux__class_pool *pool = &flux__class_pools[d.backend][d.id];
+    flux__class_pool *pool = flux__class_pool_at(d);
     flux__hold();
     flux__class_pool_lock(pool);
     flux__buffer *b = flux__class_pool_take(d, pool, size_class, capacity);
@@ -6631,7 +6635,7 @@ static FLUX__COLD void flux__kept_free(flux__kept *list) {
 
 /* Drops the copies of a buffer whose elements have changed. */
 static FLUX__COLD void flux__kept_drop(flux__buffer *b) {
-    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool *pool = flux__class_pool_at(b->device);
     flux__class_pool_lock(pool);
     flux__kept *list = flux__kept_take(b, NULL);
     flux__class_pool_unlock(pool);
@@ -6644,8 +6648,9 @@ static FLUX__COLD bool flux__kept_forget(flux__class_pool *pool) {
     flux__class_pool_lock(pool);
     for (flux__buffer *b = pool->live; b; b = b->after) list = flux__kept_take(b, list);
     flux__class_pool_unlock(pool);
+    const bool some = list != NULL;
     flux__kept_free(list);
-    return list != NULL;
+    return some;
 }
 
 /* A buffer as by flux__buffer_try; but where there is no memory all copies of weights are dropped,
@@ -6657,7 +6662,7 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
         d.id < 0 || d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for",
                                           (double)bytes);
-    flux__class_pool *pool = &flux__class_pools[d.backend][d.id];
+    flux__class_pool *pool = flux__class_pool_at(d);
     flux__buffer *b = flux__buffer_try(d, bytes, for_whom);
     if (!b && flux__kept_forget(pool)) b = flux__buffer_try(d, bytes, for_whom);
     if (b) return b;
@@ -6679,7 +6684,7 @@ static void flux__buffer_release(flux__buffer *b) {
         return;
     }
     FLUX__ASSERT(b->refs == 0);           /* an owner released it twice, if it is less */
-    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool *pool = flux__class_pool_at(b->device);
     flux__class_pool_lock(pool);
     flux__kept *list = b->kept ? flux__kept_take(b, NULL) : NULL;
     FLUX__ASSERT(!b->kept);               /* who makes a copy refers to the buffer */
@@ -6693,7 +6698,7 @@ static void flux__buffer_release(flux__buffer *b) {
 /* The pool of a device that a user named in the call `call`; NULL is an error. */
 static FLUX__COLD flux__class_pool *flux__class_pool_of(flux_device d, const char *call) {
     if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS)
-        return &flux__class_pools[d.backend][d.id];
+        return flux__class_pool_at(d);
     return (flux__class_pool *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend,
                                           d.id);
 }
@@ -16167,7 +16172,7 @@ static void flux__settle_nodes(flux__run *r) {
         const int i = plan->out[at];
         flux__buffer *b = plan->slot[i].keep ? r->buffer[i] : NULL;
         if (b && flux__buffer_labelled(b, g->node[i], (size_t)plan->slot[i].bytes)) continue;
-        flux__class_pool *pool = b ? &flux__class_pools[b->device.backend][b->device.id] : held;
+        flux__class_pool *pool = b ? flux__class_pool_at(b->device) : held;
         if (pool != held && held) flux__class_pool_unlock(held);
         if (pool != held) flux__class_pool_lock(pool);
         held = pool;
@@ -26937,7 +26942,7 @@ static flux__kept *flux__kept_entry(flux__buffer *b, const int64_t *what, bool m
 static flux__buffer *flux__kept_find(const flux__run *run, const flux__kernel *k, int i,
                                      const int64_t *what, int64_t bytes, flux__kept **made) {
     flux__buffer *b = run->g->leaf[k->operand[i].src]->buf, *copy = NULL;
-    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool *pool = flux__class_pool_at(b->device);
     const bool asks = (run->g->node[k->outs[0]]->flags & FLUX__FIXED) != 0;
     bool wanted = false;
     *made = NULL;
@@ -26970,7 +26975,7 @@ static flux__buffer *flux__kept_find(const flux__run *run, const flux__kernel *k
 static void flux__kept_done(const flux__run *run, const flux__kernel *k, int i, flux__kept *kept,
                             bool ok) {
     flux__buffer *b = run->g->leaf[k->operand[i].src]->buf, *copy = kept->copy;
-    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool *pool = flux__class_pool_at(b->device);
     flux__class_pool_lock(pool);
     kept->state = ok ? FLUX__KEPT_MADE : FLUX__KEPT_NOT;
     if (!ok) kept->copy = NULL, kept->uses = 0;

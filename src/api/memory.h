@@ -37,7 +37,7 @@ FLUX_API void flux_assign(flux_tensor **field, flux_tensor *value);
    mode. It is no scope: its values may be used after it, and in a loop they pile up.
    FLUX_INFER { ... }: both, for inference.
    What FLUX_NOGRAD and FLUX_INFER compute on the CPU from the same weights again and again reads
-   packed copies of them from the fourth call on, which flux_mem_stats counts.
+   packed copies of them from the third call on, which flux_mem_stats counts.
    All three are blocks, not loops, although `break` and `continue` inside one leave only the block:
    a `for` around it goes on, and the message "scope.break" says so. To be able to leave the loop by
    `break`, use flux_times. `return` out of a block is fine with gcc, clang and C++; other compilers

@@ -157,6 +157,10 @@ static int64_t flux__scope_most = (int64_t)1 << 30;     /* bytes that a scope ma
 static flux__mutex flux__class_pool_locks[FLUX__BACKENDS][FLUX__MAX_IDS] = {
     FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS, FLUX__MAX_LOCKS };
 
+/* The pool of a device that exists. */
+static FLUX__INLINE flux__class_pool *flux__class_pool_at(flux_device d) {
+    return &flux__class_pools[d.backend][d.id];
+}
 static void flux__class_pool_lock(const flux__class_pool *pool) {
     flux__mutex_lock(&flux__class_pool_locks[0][0] + (pool - &flux__class_pools[0][0]));
 }
@@ -333,7 +337,7 @@ static flux__buffer *flux__buffer_try(flux_device d, size_t bytes, const flux_te
     size_t capacity;
     bool look = false;
     int size_class = flux__size_class(bytes, &capacity);
-    flux__class_pool *pool = &flux__class_pools[d.backend][d.id];
+    flux__class_pool *pool = flux__class_pool_at(d);
     flux__hold();
     flux__class_pool_lock(pool);
     flux__buffer *b = flux__class_pool_take(d, pool, size_class, capacity);
@@ -389,7 +393,7 @@ static FLUX__COLD void flux__kept_free(flux__kept *list) {
 
 /* Drops the copies of a buffer whose elements have changed. */
 static FLUX__COLD void flux__kept_drop(flux__buffer *b) {
-    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool *pool = flux__class_pool_at(b->device);
     flux__class_pool_lock(pool);
     flux__kept *list = flux__kept_take(b, NULL);
     flux__class_pool_unlock(pool);
@@ -402,8 +406,9 @@ static FLUX__COLD bool flux__kept_forget(flux__class_pool *pool) {
     flux__class_pool_lock(pool);
     for (flux__buffer *b = pool->live; b; b = b->after) list = flux__kept_take(b, list);
     flux__class_pool_unlock(pool);
+    const bool some = list != NULL;
     flux__kept_free(list);
-    return list != NULL;
+    return some;
 }
 
 /* A buffer as by flux__buffer_try; but where there is no memory all copies of weights are dropped,
@@ -415,7 +420,7 @@ static flux__buffer *flux__buffer_new(flux_device d, size_t bytes, const flux_te
         d.id < 0 || d.id >= FLUX__MAX_IDS)
         return (flux__buffer *)flux__fail("out of memory: a tensor of %.3g bytes was asked for",
                                           (double)bytes);
-    flux__class_pool *pool = &flux__class_pools[d.backend][d.id];
+    flux__class_pool *pool = flux__class_pool_at(d);
     flux__buffer *b = flux__buffer_try(d, bytes, for_whom);
     if (!b && flux__kept_forget(pool)) b = flux__buffer_try(d, bytes, for_whom);
     if (b) return b;
@@ -437,7 +442,7 @@ static void flux__buffer_release(flux__buffer *b) {
         return;
     }
     FLUX__ASSERT(b->refs == 0);           /* an owner released it twice, if it is less */
-    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool *pool = flux__class_pool_at(b->device);
     flux__class_pool_lock(pool);
     flux__kept *list = b->kept ? flux__kept_take(b, NULL) : NULL;
     FLUX__ASSERT(!b->kept);               /* who makes a copy refers to the buffer */
@@ -451,7 +456,7 @@ static void flux__buffer_release(flux__buffer *b) {
 /* The pool of a device that a user named in the call `call`; NULL is an error. */
 static FLUX__COLD flux__class_pool *flux__class_pool_of(flux_device d, const char *call) {
     if (d.backend >= 0 && d.backend < FLUX__BACKENDS && d.id >= 0 && d.id < FLUX__MAX_IDS)
-        return &flux__class_pools[d.backend][d.id];
+        return flux__class_pool_at(d);
     return (flux__class_pool *)flux__fail("%s: device {%d, %d} does not exist", call, d.backend,
                                           d.id);
 }

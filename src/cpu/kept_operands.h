@@ -75,7 +75,7 @@ static flux__kept *flux__kept_entry(flux__buffer *b, const int64_t *what, bool m
 static flux__buffer *flux__kept_find(const flux__run *run, const flux__kernel *k, int i,
                                      const int64_t *what, int64_t bytes, flux__kept **made) {
     flux__buffer *b = run->g->leaf[k->operand[i].src]->buf, *copy = NULL;
-    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool *pool = flux__class_pool_at(b->device);
     const bool asks = (run->g->node[k->outs[0]]->flags & FLUX__FIXED) != 0;
     bool wanted = false;
     *made = NULL;
@@ -108,7 +108,7 @@ static flux__buffer *flux__kept_find(const flux__run *run, const flux__kernel *k
 static void flux__kept_done(const flux__run *run, const flux__kernel *k, int i, flux__kept *kept,
                             bool ok) {
     flux__buffer *b = run->g->leaf[k->operand[i].src]->buf, *copy = kept->copy;
-    flux__class_pool *pool = &flux__class_pools[b->device.backend][b->device.id];
+    flux__class_pool *pool = flux__class_pool_at(b->device);
     flux__class_pool_lock(pool);
     kept->state = ok ? FLUX__KEPT_MADE : FLUX__KEPT_NOT;
     if (!ok) kept->copy = NULL, kept->uses = 0;

@@ -274,7 +274,7 @@ static void flux__settle_nodes(flux__run *r) {
         const int i = plan->out[at];
         flux__buffer *b = plan->slot[i].keep ? r->buffer[i] : NULL;
         if (b && flux__buffer_labelled(b, g->node[i], (size_t)plan->slot[i].bytes)) continue;
-        flux__class_pool *pool = b ? &flux__class_pools[b->device.backend][b->device.id] : held;
+        flux__class_pool *pool = b ? flux__class_pool_at(b->device) : held;
         if (pool != held && held) flux__class_pool_unlock(held);
         if (pool != held) flux__class_pool_lock(pool);
         held = pool;
