@@ -1,16 +1,18 @@
-/* control.c - counts of calls, and faults on request. */
+/* control.c - counts of calls, and faults and delays on request. */
+#define _GNU_SOURCE
 #include "softgpu.h"
 #include "control.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct fault { char name[64]; int nth, code; } fault;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static soft_point *points;
 static fault faults[64];
-static int nfaults, have_read_environment;
+static int nfaults, have_read_environment, late;
 
 static void add_fault(const char *name, size_t n, int nth, int code) {
     if (nfaults == 64 || n >= sizeof faults->name) return;
@@ -20,10 +22,11 @@ static void add_fault(const char *name, size_t n, int nth, int code) {
     faults[nfaults++].code = code;
 }
 
-/* SOFTGPU_FAIL=function:nth=code,... */
+/* SOFTGPU_LATE=microseconds, SOFTGPU_FAIL=function:nth=code,... */
 static void read_environment(void) {
-    const char *p = getenv("SOFTGPU_FAIL");
+    const char *p = getenv("SOFTGPU_FAIL"), *l = getenv("SOFTGPU_LATE");
     have_read_environment = 1;
+    late = l ? atoi(l) : 0;
     while (p && *p) {
         size_t n = strcspn(p, ":=,");
         const char *name = p;
@@ -59,6 +62,7 @@ int soft_enter(soft_point *p) {
     p->calls++;
     if (nfaults) code = take_fault(p->name);
     pthread_mutex_unlock(&lock);
+    if (late) usleep((useconds_t)late);
     return code;
 }
 
@@ -86,4 +90,7 @@ void softgpu_reset_counts(void) {              /* and forgets faults that have n
     pthread_mutex_unlock(&lock);
 }
 
-long softgpu_live(const char *what) { return soft_live(what); }
+long softgpu_live(const char *what) {
+    if (late) usleep((useconds_t)late);        /* what a test sees is as late as what it calls */
+    return soft_live(what);
+}

@@ -19,6 +19,7 @@
      SOFTGPU_PEER=1              0: no device reaches another's memory
      SOFTGPU_DRIVER_VERSION=13000    CUDA's; what a compiler of a later number than its made is refused
      SOFTGPU_FAIL=               function:nth=code,... as softgpu_fail() below
+     SOFTGPU_LATE=0              microseconds that each call of the libraries waits before it is done, as on a busy machine
      SOFTGPU_TIMEOUT=120         seconds after which a batch of work is given up, error 702; 0: never
      SOFTGPU_QUIET=              if set, nothing is said on stderr when a device is lost
      SOFTGPU_CC=                 compiles kernels; unset: tcc if there is one, or cc -O0, which stays for many (server.c), and
