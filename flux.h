@@ -314,7 +314,7 @@
      schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
+                gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend transfers blocks run products
                 winograd conv_amx product_operands rows chains whole windows pooling ready
                 kept_operands half_products shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
@@ -22739,6 +22739,12 @@ typedef struct flux__cpu {
 
 /* ---------------- making a kernel ready */
 
+/* Whether an operation is a function such as exp, which takes about five times as long as an
+   addition. */
+static bool flux__is_function(int op) {
+    return op < FLUX__ELEMENTWISE_COUNT && flux__arity[op] == 1 && flux__rules[op] == 'F';
+}
+
 /* Whether all that a kernel of f32 loads is short windows apart from each other in memory, as in
    pooling with overlap, side by side in long runs. */
 static bool flux__windows_apart(const flux__kernel *k, const flux__join_order *o) {
@@ -22837,18 +22843,19 @@ static bool flux__split_phases(flux__plan *plan, flux__kernel *k, flux__cpu *c) 
 
 FLUX__END_HOT
 
-/* ---------------------------------------------------------------------- cpu/blocks.h
-   The run of one block (flux__do_block): loads, lines, reductions and stores,
-   phase by phase. flux__block_run is one thread's view of a running kernel.
+/* ---------------------------------------------------------------------- cpu/transfers.h
+   One thread's view of a running kernel (flux__block_run), and the loads and
+   stores of its blocks: where a block lies in memory, how it gets to a register
+   and back, and what is prefetched for the next one.
 
    Invariant: a value is read or written in the tensor's own memory if the block
    lies contiguously there in its own dtype (flux__in_place), else by way of a
    register. walk[i] says whether at[i] holds a number for every point or one
-   for all. A load that is the same from block to block is done once. Results of
-   reductions are stored when they are complete. Results below the
-   smallest normal float become 0. In a block without points nothing is read or made. */
+   for all. A load that is the same from block to block is done once. */
 
 FLUX__BEGIN_LEAN
+
+#define FLUX__AHEAD 8                     /* most loads of a block that are prefetched */
 
 typedef struct flux__block_run {          /* one thread's view of a running kernel */
     flux__run *run;
@@ -22871,6 +22878,10 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
     bool fresh;  /* first block of a pass over the reduced points: accumulators start */
     bool part;  /* part of a split reduction: outer values are stored once, at the end */
     int phase;
+    /* what is still to be prefetched for the next block, and how much of it at a line */
+    struct { const char *at, *end; } ahead[FLUX__AHEAD];
+    int nahead;
+    int64_t ahead_share;
 } flux__block_run;
 
 static char *flux__reg(flux__block_run *b, int reg) {
@@ -23029,27 +23040,10 @@ static void flux__index_run(void *ctx, int64_t offset, int64_t step, int64_t at,
     for (int64_t i = 0; i < n; i++) out[i] = offset + i * step;
 }
 
-/* Prefetches the next block of a large operand of a reduction, most likely behind this one,
-   into the second-level cache: a block is a page or less, and the processor's own prefetcher
-   begins anew with each. Not in kernels without a reduction, nor in those with softmax-like
-   rows: they store results too, and there it is slower. */
-static void flux__fetch_ahead(const flux__block_run *b, int i, const char *there) {
-    const flux__value *v = &b->k->value[i];
-    const int64_t size = b->c->truth[i] ? 1 : (int64_t)flux__class_size[v->ctype],
-                  bytes = flux__block_count(b, v) * size;
-    if (!b->k->reduced || b->c->rows.first >= 0 || b->c->outer * b->c->inner < FLUX__LARGE) return;
-    if (!b->c->inner_first && !v->outer && b->r0 + b->rt < b->c->inner)
-        there += b->c->inner_axes[b->c->axes_at[i]].step[0] * b->rt * size;
-    else there += bytes - (b->c->inner_first ? 0 :
-                           b->c->inner_axes[b->c->axes_at[i]].step[0] * b->r0 * size);
-    for (int64_t at = 0; at < bytes; at += 64) FLUX__PREFETCH_LATER(there + at)
-}
-
 /* Repeats each of `numbers` elements n times: out[i * n ...] = in[i]. */
 static void flux__each_times(char *out, const char *in, size_t size, int64_t n, int64_t numbers) {
     /* flux__strided_scatter_rows may write 16 floats past the end: the last four elements, 16 or
-       more
-       outputs, are left to the plain loop */
+       more outputs, are left to the plain loop */
     int64_t quick = size == 4 && n >= 4 && n < 16 && numbers > 4 ? numbers - 4 : 0;
     const float *from = (const float *)(const void *)in;
     if (size == 4 && n < 4) flux__repeat_words((float *)(void *)out, from, n, quick = numbers);
@@ -23152,11 +23146,7 @@ static void flux__do_load(flux__block_run *b, int i) {
          *there = flux__in_place(b, i, src, dtype);
     b->walk[i] = 1;
     b->at[i] = there ? there : (void *)flux__reg(b, b->c->reg[i]);
-    if (there) {
-        flux__fetch_ahead(b, i, there);
-        return;
-    }
-    if (flux__hoisted_is_loaded(b, i)) return;
+    if (there || flux__hoisted_is_loaded(b, i)) return;
     flux__transfer t = flux__transfer_of(b, i, src, (char *)b->at[i], dtype);
     if (!flux__load_numbers(b, i, t) && !flux__load_transposed(b, i, &t) &&
         !flux__load_repeated(b, i, t))
@@ -23183,6 +23173,76 @@ static void flux__do_store(flux__block_run *b, int i) {
     flux__transfer t = flux__transfer_of(b, i, src, dst, v->dtype);
     flux__each_run_of(b, i, flux__store_run, &t);
 }
+
+/* Whether a kernel's blocks are prefetched: large operands of a reduction, since a block is a page
+   or less, and the processor's own prefetcher begins anew with each. Not in kernels without a
+   reduction, nor in those with softmax-like rows: they store results too, and there it is
+   slower. */
+static bool flux__looks_ahead(const flux__cpu *c, const flux__kernel *k) {
+    return k->reduced && c->rows.first < 0 && c->outer * c->inner >= FLUX__LARGE;
+}
+
+/* Goes on to the block behind this one: the next points of the phase, else the first ones of the
+   next phase or outer points. False: there is none. */
+static bool flux__go_on(flux__block_run *b, int64_t step) {
+    b->r0 += step;
+    if (b->r0 >= b->r_end) {
+        b->r0 = b->r_start;
+        if (!b->part && ++b->phase == b->c->nphase) b->phase = 0;
+        if (b->part || b->phase == 0) b->o0 += b->w;
+    }
+    b->rt = flux__gemm_min(step, b->r_end - b->r0);
+    return b->o0 + b->w <= b->c->outer;
+}
+
+/* Notes what the block behind this one loads in place. */
+static FLUX__O2 void flux__plan_ahead(flux__block_run *b, int64_t step) {
+    const int64_t o0 = b->o0, r0 = b->r0, rt = b->rt;
+    const int phase = b->phase, lines = b->c->phase[phase].n;
+    int64_t all = 0;
+    int n = 0;
+    if (flux__go_on(b, step)) {
+        const flux__phase *ph = &b->c->phase[b->phase];
+        for (int j = 0; j < ph->n && n < FLUX__AHEAD; j++) {
+            const flux__value *v = &b->k->value[ph->line[j]];
+            if (v->kind != FLUX__V_LOAD || v->outer) continue;
+            const flux__operand *from = &b->k->operand[v->operand];
+            const char *at = flux__in_place(b, ph->line[j], (char *)b->run->ptr[from->src],
+                                            from->dtype);
+            if (!at) continue;
+            const int64_t bytes = b->w * b->segments * b->rt *
+                                  (int64_t)flux__dtypes[from->dtype].size;
+            b->ahead[n].at = at, b->ahead[n++].end = at + bytes;
+            all += bytes;
+        }
+    }
+    b->nahead = n;
+    b->ahead_share = all / lines + 64;
+    b->o0 = o0, b->r0 = r0, b->rt = rt, b->phase = phase;
+}
+
+/* Prefetches the next share of that into the second-level cache. A line computes while its share
+   comes; all of it at once would have the line wait. */
+static void flux__fetch_ahead(flux__block_run *b) {
+    int64_t left = b->ahead_share;
+    for (int i = 0; i < b->nahead && left > 0; i++) {
+        const char *at = b->ahead[i].at;
+        for (; at < b->ahead[i].end && left > 0; at += 64, left -= 64) FLUX__PREFETCH_LATER(at)
+        b->ahead[i].at = at;
+    }
+}
+
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- cpu/blocks.h
+   The run of one block (flux__do_block): loads, lines, reductions and stores,
+   phase by phase.
+
+   Invariant: results of reductions are stored when they are complete. Results
+   below the smallest normal float become 0. In a block without points nothing
+   is read or made. */
+
+FLUX__BEGIN_LEAN
 
 /* Makes a block of random numbers from the flat indices of its points. */
 static void flux__do_random(flux__block_run *b, int i) {
@@ -23567,15 +23627,19 @@ static void flux__do_phase(flux__block_run *b, int p, int64_t r_from, int64_t r_
     b->r_start = r_from, b->r_end = r_to;
     if (ph->n == 0 && !b->c->resident) return;
     int64_t step = b->c->rt > 0 ? b->c->rt : 1, expanded = -1;
+    const bool ahead = flux__looks_ahead(b->c, b->k);
     for (b->r0 = r_from; b->r0 < r_to || b->fresh; b->r0 += step) {
         b->rt = r_to - b->r0 < step ? r_to - b->r0 : step;
         if (b->rt < 0) b->rt = 0;
         if (b->rt != expanded) flux__expand_all(b, p);
         expanded = b->rt;
         const bool large = b->w * b->segments * b->rt > 4 * FLUX__TILE;
-        for (int j = 0; j < ph->n;)
+        if (ahead && ph->n) flux__plan_ahead(b, step);
+        for (int j = 0; j < ph->n;) {
+            if (ahead) flux__fetch_ahead(b);
             if (large) j += flux__do_lines(b, ph->line + j, ph->n - j);
             else flux__do_line(b, ph->line[j++]);
+        }
         b->fresh = false;
     }
 }
@@ -25023,16 +25087,31 @@ static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool larg
     return c->resident || flux__in_registers(k) < 2 ? 4 : 1;
 }
 
+/* Whether a kernel that goes over long rows several times reads its operands and computes its
+   values again each time, block by block: the rows lie in runs of a block or more, which are used
+   in place, and no value costs more than its load. Else rows are whole and nothing is computed
+   twice, as in the gradient of a norm of small images; for that their registers may leave the
+   first-level cache. */
+static bool flux__reads_again(const flux__kernel *k, const flux__cpu *c) {
+    int64_t run = 1;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        if (!v->outer && (v->kind == FLUX__V_RANDOM ||
+                          (v->kind == FLUX__V_OP && flux__is_function(v->op)))) return false;
+    }
+    for (int d = 0; d < FLUX_MAX_DIMS && (k->reduced >> d & 1); d++) run *= k->full[d];
+    return run >= c->order.chunk;
+}
+
 /* Chooses the blocks of a kernel without such rows. */
 static void flux__usual_blocks(const flux__kernel *k, flux__cpu *c) {
     c->tile = FLUX__TILE;
     flux__choose_blocks(k, c);
     const int times = flux__tile_times(k, c, c->outer * c->inner >= FLUX__LARGE);
     c->tile = times * FLUX__TILE;
-    /* a kernel that goes over long rows several times computes nothing twice if they are whole, as
-       in a norm's gradient: for that its registers may leave the first-level cache */
     if (c->inner_first && !c->across && c->order.parts == 1 && !flux__one_pass(k) &&
-        c->inner > c->tile && c->inner <= FLUX__LONG_ROW) c->tile = (int)(c->inner + 15) / 16 * 16;
+        c->inner > c->tile && c->inner <= FLUX__LONG_ROW && !flux__reads_again(k, c))
+        c->tile = (int)(c->inner + 15) / 16 * 16;
     if (c->tile > FLUX__TILE) flux__choose_blocks(k, c);
 }
 
@@ -26802,12 +26881,7 @@ static void flux__bind_loops(flux__kernel *k, flux__cpu *c) {
 /* The work of one point, in additions. */
 static int64_t flux__point_cost(const flux__kernel *k) {
     int64_t cost = 0;
-    for (int i = 0; i < k->nvalue; i++) {
-        /* a function such as exp takes about five times as long as an addition */
-        int op = k->value[i].op;
-        cost += op < FLUX__ELEMENTWISE_COUNT && flux__arity[op] == 1 && flux__rules[op] == 'F'
-            ? 5 : 1;
-    }
+    for (int i = 0; i < k->nvalue; i++) cost += flux__is_function(k->value[i].op) ? 5 : 1;
     return cost;
 }
 

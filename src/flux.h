@@ -314,7 +314,7 @@
      schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend blocks run products
+                gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend transfers blocks run products
                 winograd conv_amx product_operands rows chains whole windows pooling ready
                 kept_operands half_products shared_operands attention sorting interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
@@ -435,6 +435,7 @@
 #include "cpu/gemm_plan.h"
 #include "cpu/depthwise.h"
 #include "cpu/backend.h"
+#include "cpu/transfers.h"
 #include "cpu/blocks.h"
 #include "cpu/run.h"
 #include "cpu/products.h"

@@ -131,6 +131,12 @@ typedef struct flux__cpu {
 
 /* ---------------- making a kernel ready */
 
+/* Whether an operation is a function such as exp, which takes about five times as long as an
+   addition. */
+static bool flux__is_function(int op) {
+    return op < FLUX__ELEMENTWISE_COUNT && flux__arity[op] == 1 && flux__rules[op] == 'F';
+}
+
 /* Whether all that a kernel of f32 loads is short windows apart from each other in memory, as in
    pooling with overlap, side by side in long runs. */
 static bool flux__windows_apart(const flux__kernel *k, const flux__join_order *o) {

@@ -9,8 +9,8 @@
 #include "casts.h"
 #include "gemm_pack.h"
 #include "backend.h"
-#include "blocks.h"
 #include "rows.h"
+#include "transfers.h"
 
 /* ---------------------------------------------------------------------- cpu/chains.h
    The lines behind a product, if they are one chain of simple operations, as a

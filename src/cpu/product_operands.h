@@ -9,11 +9,11 @@
 #include "../schedule/analysis.h"
 #include "../schedule/dispatch.h"
 #include "loops.h"
-#include "blocks.h"
 #include "gemm_kernels.h"
 #include "gemm_pack.h"
 #include "gemm_amx.h"
 #include "products.h"
+#include "transfers.h"
 
 /* ---------------------------------------------------------------------- cpu/product_operands.h
    A product's operands as they are multiplied: where they lie and with which

@@ -9,6 +9,7 @@
 #include "../schedule/analysis.h"
 #include "casts.h"
 #include "backend.h"
+#include "transfers.h"
 #include "blocks.h"
 #include "run.h"
 

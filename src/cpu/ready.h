@@ -166,12 +166,7 @@ static void flux__bind_loops(flux__kernel *k, flux__cpu *c) {
 /* The work of one point, in additions. */
 static int64_t flux__point_cost(const flux__kernel *k) {
     int64_t cost = 0;
-    for (int i = 0; i < k->nvalue; i++) {
-        /* a function such as exp takes about five times as long as an addition */
-        int op = k->value[i].op;
-        cost += op < FLUX__ELEMENTWISE_COUNT && flux__arity[op] == 1 && flux__rules[op] == 'F'
-            ? 5 : 1;
-    }
+    for (int i = 0; i < k->nvalue; i++) cost += flux__is_function(k->value[i].op) ? 5 : 1;
     return cost;
 }
 

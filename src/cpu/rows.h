@@ -10,6 +10,7 @@
 #include "casts.h"
 #include "reductions.h"
 #include "backend.h"
+#include "transfers.h"
 #include "blocks.h"
 
 /* ---------------------------------------------------------------------- cpu/rows.h
@@ -308,16 +309,31 @@ static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool larg
     return c->resident || flux__in_registers(k) < 2 ? 4 : 1;
 }
 
+/* Whether a kernel that goes over long rows several times reads its operands and computes its
+   values again each time, block by block: the rows lie in runs of a block or more, which are used
+   in place, and no value costs more than its load. Else rows are whole and nothing is computed
+   twice, as in the gradient of a norm of small images; for that their registers may leave the
+   first-level cache. */
+static bool flux__reads_again(const flux__kernel *k, const flux__cpu *c) {
+    int64_t run = 1;
+    for (int i = 0; i < k->nvalue; i++) {
+        const flux__value *v = &k->value[i];
+        if (!v->outer && (v->kind == FLUX__V_RANDOM ||
+                          (v->kind == FLUX__V_OP && flux__is_function(v->op)))) return false;
+    }
+    for (int d = 0; d < FLUX_MAX_DIMS && (k->reduced >> d & 1); d++) run *= k->full[d];
+    return run >= c->order.chunk;
+}
+
 /* Chooses the blocks of a kernel without such rows. */
 static void flux__usual_blocks(const flux__kernel *k, flux__cpu *c) {
     c->tile = FLUX__TILE;
     flux__choose_blocks(k, c);
     const int times = flux__tile_times(k, c, c->outer * c->inner >= FLUX__LARGE);
     c->tile = times * FLUX__TILE;
-    /* a kernel that goes over long rows several times computes nothing twice if they are whole, as
-       in a norm's gradient: for that its registers may leave the first-level cache */
     if (c->inner_first && !c->across && c->order.parts == 1 && !flux__one_pass(k) &&
-        c->inner > c->tile && c->inner <= FLUX__LONG_ROW) c->tile = (int)(c->inner + 15) / 16 * 16;
+        c->inner > c->tile && c->inner <= FLUX__LONG_ROW && !flux__reads_again(k, c))
+        c->tile = (int)(c->inner + 15) / 16 * 16;
     if (c->tile > FLUX__TILE) flux__choose_blocks(k, c);
 }
 

@@ -14,6 +14,7 @@
 #include "casts.h"
 #include "reductions.h"
 #include "backend.h"
+#include "transfers.h"
 #include "blocks.h"
 
 /* ---------------------------------------------------------------------- cpu/run.h
