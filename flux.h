@@ -22640,6 +22640,8 @@ FLUX__END_LEAN
 #define FLUX__LARGE (1 << 19)             /* more than a second-level cache holds */
 /* rows up to this length are run as one, however large blocks are otherwise */
 #define FLUX__LONG_ROW (1 << 18)
+/* of rows up to this length a second-level cache holds several */
+#define FLUX__ROW_IN_CACHE (1 << 15)
 
 FLUX__BEGIN_HOT
 
@@ -23225,10 +23227,10 @@ static FLUX__O2 void flux__plan_ahead(flux__block_run *b, int64_t step) {
     b->o0 = o0, b->r0 = r0, b->rt = rt, b->phase = phase;
 }
 
-/* Prefetches the next share of that into the second-level cache. A line computes while its share
-   comes; all of it at once would have the line wait. */
-static void flux__fetch_ahead(flux__block_run *b) {
-    int64_t left = b->ahead_share;
+/* Prefetches the shares of so many lines into the second-level cache. A line computes while its
+   share comes; all of it at once would have the line wait. */
+static void flux__fetch_ahead(flux__block_run *b, int lines) {
+    int64_t left = b->ahead_share * lines;
     for (int i = 0; i < b->nahead && left > 0; i++) {
         const char *at = b->ahead[i].at;
         for (; at < b->ahead[i].end && left > 0; at += 64, left -= 64) FLUX__PREFETCH_LATER(at)
@@ -23639,10 +23641,10 @@ static void flux__do_phase(flux__block_run *b, int p, int64_t r_from, int64_t r_
         expanded = b->rt;
         const bool large = b->w * b->segments * b->rt > 4 * FLUX__TILE;
         if (ahead && ph->n) flux__plan_ahead(b, step);
-        for (int j = 0; j < ph->n;) {
-            if (ahead) flux__fetch_ahead(b);
-            if (large) j += flux__do_lines(b, ph->line + j, ph->n - j);
-            else flux__do_line(b, ph->line[j++]);
+        for (int j = 0, run = 1; j < ph->n; j += run) {
+            if (ahead) flux__fetch_ahead(b, run);
+            if (large) run = flux__do_lines(b, ph->line + j, ph->n - j);
+            else flux__do_line(b, ph->line[j]);
         }
         b->fresh = false;
     }
@@ -25092,10 +25094,10 @@ static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool larg
 }
 
 /* Whether a kernel that goes over long rows several times reads its operands and computes its
-   values again each time, block by block: the rows lie in runs of a block or more, which are used
-   in place, and no value costs more than its load. Else rows are whole and nothing is computed
-   twice, as in the gradient of a norm of small images; for that their registers may leave the
-   first-level cache. */
+   values again each time, block by block. It does if no value costs more than its load, and the
+   rows lie in several runs of a block or more, which are used in place, or are too long for the
+   second-level cache to hold several. Else rows are whole and nothing is computed twice, as in the
+   gradient of a norm of small images; for that their registers may leave the first-level cache. */
 static bool flux__reads_again(const flux__kernel *k, const flux__cpu *c) {
     int64_t run = 1;
     for (int i = 0; i < k->nvalue; i++) {
@@ -25104,7 +25106,7 @@ static bool flux__reads_again(const flux__kernel *k, const flux__cpu *c) {
                           (v->kind == FLUX__V_OP && flux__is_function(v->op)))) return false;
     }
     for (int d = 0; d < FLUX_MAX_DIMS && (k->reduced >> d & 1); d++) run *= k->full[d];
-    return run >= c->order.chunk;
+    return run >= c->order.chunk && (run < c->inner || run > FLUX__ROW_IN_CACHE);
 }
 
 /* Chooses the blocks of a kernel without such rows. */

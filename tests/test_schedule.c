@@ -1369,11 +1369,12 @@ static int have_whole_rows(int64_t n) {
 }
 /* Rows longer than a block are whole in a kernel that needs them again, so that it computes no
    function twice, and copies no short runs twice: not where they are very long, or few, so that
-   threads share them. The bits are those of one operation after another. */
+   threads share them, nor where runs of images are read in place again. The bits are those of one
+   operation after another. */
 TEST(long_rows_are_whole_where_they_are_needed_again) {
     ONLY_ON_CPU();
     static const struct { int64_t run, times, rows; bool function; int whole; } cases[] = {
-        { 6000, 1, 9, true, 1 }, { 6000, 1, 9, false, 0 }, { 196, 40, 16, false, 1 },
+        { 6000, 1, 9, true, 1 }, { 6000, 1, 9, false, 1 }, { 40000, 1, 9, false, 0 }, { 196, 40, 16, false, 1 },
         { 784, 12, 16, false, 0 }, { 3136, 3, 9, false, 0 }, { 3136, 3, 9, true, 1 },
         { 5000, 3, 9, false, 0 }, { 30001, 1, 8, true, 1 }, { 30001, 1, 7, true, 0 },
         { FLUX__LONG_ROW + 16, 1, 8, true, 0 } };

@@ -415,10 +415,10 @@ static void flux__do_phase(flux__block_run *b, int p, int64_t r_from, int64_t r_
         expanded = b->rt;
         const bool large = b->w * b->segments * b->rt > 4 * FLUX__TILE;
         if (ahead && ph->n) flux__plan_ahead(b, step);
-        for (int j = 0; j < ph->n;) {
-            if (ahead) flux__fetch_ahead(b);
-            if (large) j += flux__do_lines(b, ph->line + j, ph->n - j);
-            else flux__do_line(b, ph->line[j++]);
+        for (int j = 0, run = 1; j < ph->n; j += run) {
+            if (ahead) flux__fetch_ahead(b, run);
+            if (large) run = flux__do_lines(b, ph->line + j, ph->n - j);
+            else flux__do_line(b, ph->line[j]);
         }
         b->fresh = false;
     }

@@ -310,10 +310,10 @@ static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool larg
 }
 
 /* Whether a kernel that goes over long rows several times reads its operands and computes its
-   values again each time, block by block: the rows lie in runs of a block or more, which are used
-   in place, and no value costs more than its load. Else rows are whole and nothing is computed
-   twice, as in the gradient of a norm of small images; for that their registers may leave the
-   first-level cache. */
+   values again each time, block by block. It does if no value costs more than its load, and the
+   rows lie in several runs of a block or more, which are used in place, or are too long for the
+   second-level cache to hold several. Else rows are whole and nothing is computed twice, as in the
+   gradient of a norm of small images; for that their registers may leave the first-level cache. */
 static bool flux__reads_again(const flux__kernel *k, const flux__cpu *c) {
     int64_t run = 1;
     for (int i = 0; i < k->nvalue; i++) {
@@ -322,7 +322,7 @@ static bool flux__reads_again(const flux__kernel *k, const flux__cpu *c) {
                           (v->kind == FLUX__V_OP && flux__is_function(v->op)))) return false;
     }
     for (int d = 0; d < FLUX_MAX_DIMS && (k->reduced >> d & 1); d++) run *= k->full[d];
-    return run >= c->order.chunk;
+    return run >= c->order.chunk && (run < c->inner || run > FLUX__ROW_IN_CACHE);
 }
 
 /* Chooses the blocks of a kernel without such rows. */

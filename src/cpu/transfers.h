@@ -389,10 +389,10 @@ static FLUX__O2 void flux__plan_ahead(flux__block_run *b, int64_t step) {
     b->o0 = o0, b->r0 = r0, b->rt = rt, b->phase = phase;
 }
 
-/* Prefetches the next share of that into the second-level cache. A line computes while its share
-   comes; all of it at once would have the line wait. */
-static void flux__fetch_ahead(flux__block_run *b) {
-    int64_t left = b->ahead_share;
+/* Prefetches the shares of so many lines into the second-level cache. A line computes while its
+   share comes; all of it at once would have the line wait. */
+static void flux__fetch_ahead(flux__block_run *b, int lines) {
+    int64_t left = b->ahead_share * lines;
     for (int i = 0; i < b->nahead && left > 0; i++) {
         const char *at = b->ahead[i].at;
         for (; at < b->ahead[i].end && left > 0; at += 64, left -= 64) FLUX__PREFETCH_LATER(at)
