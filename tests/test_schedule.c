@@ -1368,20 +1368,23 @@ static int have_whole_rows(int64_t n) {
     return -1;
 }
 /* Rows longer than a block are whole in a kernel that needs them again, so that it computes no
-   function twice, and copies no short runs twice: not where they are very long, or few, so that
-   threads share them, nor where runs of images are read in place again. The bits are those of one
-   operation after another. */
+   function and converts no half format twice, and copies no short runs twice: not where they are
+   very long, or few, so that threads share them, nor where runs of images are read in place again.
+   The bits are those of one operation after another. */
 TEST(long_rows_are_whole_where_they_are_needed_again) {
     ONLY_ON_CPU();
-    static const struct { int64_t run, times, rows; bool function; int whole; } cases[] = {
-        { 6000, 1, 9, true, 1 }, { 6000, 1, 9, false, 1 }, { 40000, 1, 9, false, 0 }, { 196, 40, 16, false, 1 },
-        { 784, 12, 16, false, 0 }, { 3136, 3, 9, false, 0 }, { 3136, 3, 9, true, 1 },
-        { 5000, 3, 9, false, 0 }, { 30001, 1, 8, true, 1 }, { 30001, 1, 7, true, 0 },
-        { FLUX__LONG_ROW + 16, 1, 8, true, 0 } };
+    static const struct { int64_t run, times, rows; bool function; int whole; flux_dtype dtype; } cases[] = {
+        { 6000, 1, 9, true, 1, FLUX_F32 }, { 6000, 1, 9, false, 1, FLUX_F32 }, { 40000, 1, 9, false, 0, FLUX_F32 },
+        { 196, 40, 16, false, 1, FLUX_F32 }, { 784, 12, 16, false, 0, FLUX_F32 }, { 3136, 3, 9, false, 0, FLUX_F32 },
+        { 3136, 3, 9, true, 1, FLUX_F32 }, { 3136, 3, 9, false, 1, FLUX_F16 }, { 3136, 3, 9, false, 1, FLUX_BF16 },
+        { 3136, 3, 9, false, 0, FLUX_F64 }, { 5000, 3, 9, false, 0, FLUX_F32 }, { 30001, 1, 8, true, 1, FLUX_F32 },
+        { 30001, 1, 7, true, 0, FLUX_F32 }, { FLUX__LONG_ROW + 16, 1, 8, true, 0, FLUX_F32 } };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) FLUX_SCOPE {
         const int64_t run = cases[i].run, times = cases[i].times, rows = cases[i].rows;
         forget_plans();
-        flux_tensor *x = flux_eval(flux_randn(run, rows, times)), *a = flux_add(flux_mul(x, 1.5), 0.25);
+        flux_tensor *x = flux_randn(run, rows, times);
+        x = flux_eval(flux_to_dtype(x, cases[i].dtype));
+        flux_tensor *a = flux_add(flux_mul(x, 1.5), 0.25);
         a = cases[i].function ? flux_tanh(a) : flux_relu(a);
         flux_tensor *y = flux_eval(flux_sub(a, flux_mul(flux_mean(a, 0, 2), x)));
         CHECK(have_whole_rows(run * times) == cases[i].whole);
@@ -1389,6 +1392,7 @@ TEST(long_rows_are_whole_where_they_are_needed_again) {
         a = flux_eval(cases[i].function ? flux_tanh(a) : flux_relu(a));
         flux_tensor *z = flux_eval(flux_mul(flux_eval(flux_mean(a, 0, 2)), x));
         z = flux_eval(flux_sub(a, z));
+        y = flux_eval(flux_to_dtype(y, FLUX_F32)), z = flux_eval(flux_to_dtype(z, FLUX_F32));
         REQUIRE(flux_floats(y) && flux_floats(z));
         CHECK(!memcmp(flux_floats(y), flux_floats(z), (size_t)(run * times * rows) * sizeof(float)));
     }

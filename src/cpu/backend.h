@@ -25,7 +25,7 @@
    follow the blocks. */
 
 #define FLUX__LARGE (1 << 19)             /* more than a second-level cache holds */
-/* rows up to this length are run as one, however large blocks are otherwise */
+/* rows up to this length may be run as one, however large blocks are otherwise */
 #define FLUX__LONG_ROW (1 << 18)
 /* of rows up to this length a second-level cache holds several */
 #define FLUX__ROW_IN_CACHE (1 << 15)

@@ -310,16 +310,19 @@ static int flux__tile_times(const flux__kernel *k, const flux__cpu *c, bool larg
 }
 
 /* Whether a kernel that goes over long rows several times reads its operands and computes its
-   values again each time, block by block. It does if no value costs more than its load, and the
-   rows lie in several runs of a block or more, which are used in place, or are too long for the
-   second-level cache to hold several. Else rows are whole and nothing is computed twice, as in the
-   gradient of a norm of small images; for that their registers may leave the first-level cache. */
+   values again each time, block by block. It does if no value costs more than its load, as
+   functions, random numbers and conversions from a half format do, and the rows lie in several
+   runs of a block or more, which are used in place, or are too long for the second-level cache to
+   hold several. Else rows are whole and nothing is computed twice, as in the gradient of a norm of
+   small images; for that their registers may leave the first-level cache. */
 static bool flux__reads_again(const flux__kernel *k, const flux__cpu *c) {
     int64_t run = 1;
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
-        if (!v->outer && (v->kind == FLUX__V_RANDOM ||
-                          (v->kind == FLUX__V_OP && flux__is_function(v->op)))) return false;
+        if (v->outer || v->kind == FLUX__V_NUMBER || flux__reducing(v)) continue;
+        if (v->kind == FLUX__V_LOAD
+            ? k->operand[v->operand].dtype != flux__own_dtype[v->ctype]
+            : v->kind != FLUX__V_OP || flux__is_function(v->op)) return false;
     }
     for (int d = 0; d < FLUX_MAX_DIMS && (k->reduced >> d & 1); d++) run *= k->full[d];
     return run >= c->order.chunk && (run < c->inner || run > FLUX__ROW_IN_CACHE);
