@@ -21484,8 +21484,11 @@ FLUX__BEGIN_HOT
 
 enum {
     FLUX__AMX_STEPS = 32,                 /* most steps of k in a panel, which are 16 words each */
+    FLUX__AMX_LINE = 128,                 /* bytes of a panel's line: a word of 32 rows */
     FLUX__AMX_ROWS = 512, FLUX__AMX_COLUMNS = 1024
 };
+/* Bytes of a panel of so many steps. */
+#define FLUX__AMX_PANEL(steps) ((steps) * 16 * FLUX__AMX_LINE)
 
 /* What LDTILECFG reads: the rows of each tile, and the bytes of a row. */
 typedef struct flux__amx_tiles {
@@ -21519,15 +21522,19 @@ typedef struct flux__amx_product {
     char *copy;                           /* NULL, or scratch memory of all of B, or its `rest` */
     const char *rest;                     /* NULL, or of each column the last step, 64 bytes, of
                                              which b has a part alone */
-    int64_t at[FLUX__AMX_STEPS];          /* in a panel, where each step begins */
+    int64_t at[FLUX__AMX_STEPS];          /* in a column, where each step begins */
     int64_t rows, columns, down;          /* of C in a task; tasks down C */
     int failed;
 } flux__amx_product;
 
-/* The shapes of tiles for mb x nb elements of C, at most 32 x 32. Tiles 0 and 1 hold the first 16
-   columns of C, 2 and 3 the others; 4 and 5 B's columns; 6 and 7 A's rows. */
-static void flux__amx_shape(int64_t mb, int64_t nb) {
+/* The rows and columns of C that a thread's tiles are shaped for; at first 0, none. */
+typedef struct flux__amx_shape { int64_t rows, columns; } flux__amx_shape;
+
+/* Shapes tiles for mb x nb elements of C, at most 32 x 32. Tiles 0 and 1 hold the first 16 columns
+   of C, 2 and 3 the others; 4 and 5 B's columns; 6 and 7 A's rows. */
+static void flux__amx_set(flux__amx_shape *shape, int64_t mb, int64_t nb) {
     FLUX__ZEROED(flux__amx_tiles, t);
+    shape->rows = mb, shape->columns = nb;
     t.palette = 1;
     for (int i = 0; i < 8; i++) {
         const bool right = i < 4 ? i > 1 : i == 5, low = i < 4 ? i % 2 : i == 7;
@@ -21539,12 +21546,12 @@ static void flux__amx_shape(int64_t mb, int64_t nb) {
     FLUX__AMX_SET(&t)
 }
 
-/* Adds to the tiles of C the products of 16 words: a: 16 lines of A, `line` bytes apart; b: B's
-   columns, b_step bytes apart. tall, wide: C has more than 16 rows, columns. */
-#define FLUX__AMX_STEP(a, line, b, b_step) {                                                       \
+/* Adds to the tiles of C the products of 16 words: a: 16 lines of A, FLUX__AMX_LINE bytes apart;
+   b: B's columns, b_step bytes apart. tall, wide: C has more than 16 rows, columns. */
+#define FLUX__AMX_STEP(a, b, b_step) {                                                             \
         FLUX__AMX_LOAD(4, b, b_step)                                                               \
-        FLUX__AMX_LOAD(6, a, line)                                                                 \
-        if (tall) { FLUX__AMX_LOAD(7, (a) + 64, line) }                                            \
+        FLUX__AMX_LOAD(6, a, FLUX__AMX_LINE)                                                       \
+        if (tall) { FLUX__AMX_LOAD(7, (a) + 64, FLUX__AMX_LINE) }                                  \
         FLUX__AMX_DOT(0, 4, 6)                                                                     \
         if (tall) { FLUX__AMX_DOT(1, 4, 7) }                                                       \
         if (wide) { FLUX__AMX_LOAD(5, (b) + 16 * (b_step), b_step) FLUX__AMX_DOT(2, 5, 6) }        \
@@ -21558,42 +21565,42 @@ static void flux__amx_shape(int64_t mb, int64_t nb) {
     if (wide && tall) { what(3, c + 16 * ld + 64, ld) }
 #define FLUX__AMX_CLEAR(t, c, ld) FLUX__AMX_ZERO(t)
 
-/* Lines of words of A, for steps of k: a line is `line` bytes behind the one before, a step begins
-   at[...] bytes behind the first, and 32 rows are `next` bytes behind those before. */
-typedef struct flux__amx_rows {
+/* Columns of B, `step` bytes apart, contiguous in each step of k; step s begins at[s] bytes behind
+   a column's beginning. rest: NULL, or the last step, 64 bytes a column. */
+typedef struct flux__amx_columns {
     const char *x;
-    int64_t next, line;
+    int64_t step;
     const int64_t *at;
-} flux__amx_rows;
+    const char *rest;
+} flux__amx_columns;
 
-/* Computes as many elements of C as flux__amx_shape was told, or goes on with their sums. a: A's
-   lines; b: `steps` times 16 words of each column; rest: NULL, or 16 words behind these,
-   64 bytes a column; c: columns ld bytes apart. */
-static FLUX__AMX_FN void flux__amx_block(bool tall, bool wide, int64_t steps, const char *x,
-                                         int64_t line, const int64_t *at, const char *b,
-                                         int64_t b_step, const char *rest, char *c, int64_t ld,
-                                         bool go_on) {
+/* Computes as many elements of C as tiles are shaped for, or goes on with their sums. a: A's
+   panel, of `steps` steps, or one more if `rest` is not NULL; b: B's columns; c: columns ld bytes
+   apart. */
+static FLUX__AMX_FN void flux__amx_block(bool tall, bool wide, int64_t steps, const char *a,
+                                         const char *b, int64_t b_step, const int64_t *at,
+                                         const char *rest, char *c, int64_t ld, bool go_on) {
     if (go_on) { FLUX__AMX_EACH(FLUX__AMX_LOAD) }
     else { FLUX__AMX_EACH(FLUX__AMX_CLEAR) }
-    for (; steps > 0; steps--, at++, b += 64) FLUX__AMX_STEP(x + *at, line, b, b_step)
-    if (rest) FLUX__AMX_STEP(x + *at, line, rest, 64)
+    for (; steps > 0; steps--, at++, a += FLUX__AMX_PANEL(1)) FLUX__AMX_STEP(a, b + *at, b_step)
+    if (rest) FLUX__AMX_STEP(a, rest, 64)
     FLUX__AMX_EACH(FLUX__AMX_STORE)
 }
 
-/* Adds to mb x nb elements of C the products of these rows of A and columns of B, or with go_on
-   goes on with the sums there. rest: NULL, or the last step of B's columns. c: columns are ld bytes
-   apart. */
-static void flux__amx_multiply(const flux__amx_rows *a, int64_t mb, const char *b, int64_t b_step,
-                               int64_t nb, int64_t steps, const char *rest, char *c, int64_t ld,
-                               bool go_on) {
-    int64_t m = 0, n = 0;                 /* of the present shape */
+/* Adds to mb x nb elements of C the products of A's panels, of `steps` steps each, and of B's
+   columns, or with go_on goes on with the sums there. c: columns are ld bytes apart. *shape: that
+   of the tiles, as it was and as it is left. */
+static void flux__amx_multiply(flux__amx_shape *shape, const char *a, int64_t mb,
+                               const flux__amx_columns *b, int64_t nb, int64_t steps, char *c,
+                               int64_t ld, bool go_on) {
     for (int64_t j = 0; j < nb; j += 32)
         for (int64_t i = 0; i < mb; i += 32) {
-            const int64_t rows = flux__gemm_min(mb - i, 32), columns = flux__gemm_min(nb - j, 32);
-            if (rows != m || columns != n) flux__amx_shape(m = rows, n = columns);
-            flux__amx_block(m > 16, n > 16, steps - (rest != NULL), a->x + i / 32 * a->next,
-                            a->line, a->at, b + j * b_step, b_step, rest ? rest + j * 64 : NULL,
-                            c + i * 4 + j * ld, ld, go_on);
+            const int64_t rows = mb - i < 32 ? mb - i : 32, columns = nb - j < 32 ? nb - j : 32;
+            if (rows != shape->rows || columns != shape->columns)
+                flux__amx_set(shape, rows, columns);
+            flux__amx_block(rows > 16, columns > 16, steps - (b->rest != NULL),
+                            a + i / 32 * FLUX__AMX_PANEL(steps), b->x + j * b->step, b->step, b->at,
+                            b->rest ? b->rest + j * 64 : NULL, c + i * 4 + j * ld, ld, go_on);
         }
 }
 
@@ -21606,7 +21613,7 @@ typedef uint32_t flux__amx_words __attribute__((vector_size(64)));
    last column is paired with zeros. */
 static FLUX__AMX_FN void flux__amx_pair(const uint16_t *x, int64_t col, int64_t k, char *to) {
     flux__amx_halves a, b, low, high;
-    for (; k > 0; k -= 2, x += 2 * col, to += 128) {
+    for (; k > 0; k -= 2, x += 2 * col, to += FLUX__AMX_LINE) {
         memcpy(&a, x, 64);
         if (k > 1) memcpy(&b, x + col, 64);
         else memset(&b, 0, 64);
@@ -21621,10 +21628,8 @@ static FLUX__AMX_FN void flux__amx_pair(const uint16_t *x, int64_t col, int64_t 
     }
 }
 
-/* Transposes 16 x 16 words: rows of x, x_step bytes apart, become columns of `to`, whose rows are
-   to_step bytes apart. Only so many rows are read, the others being zeros, and only so many
-   columns are written as rows. Zipping rows i and i + 8 rotates the bits of an element's row and
-   column by one; four times exchanges them. */
+/* Transposes 16 x 16 words, rows a[...]; b is overwritten. Zipping rows i and i + 8 rotates the
+   bits of an element's row and column by one; four times exchanges them. */
 #define FLUX__AMX_ZIP(to, from, i)                                                                 \
     FLUX__SHUFFLE(to[2 * i], from[i], from[i + 8], flux__amx_words,                                \
                   0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)                          \
@@ -21634,19 +21639,28 @@ static FLUX__AMX_FN void flux__amx_pair(const uint16_t *x, int64_t col, int64_t 
     FLUX__AMX_ZIP(to, from, 0) FLUX__AMX_ZIP(to, from, 1) FLUX__AMX_ZIP(to, from, 2)               \
     FLUX__AMX_ZIP(to, from, 3) FLUX__AMX_ZIP(to, from, 4) FLUX__AMX_ZIP(to, from, 5)               \
     FLUX__AMX_ZIP(to, from, 6) FLUX__AMX_ZIP(to, from, 7)
+#define FLUX__AMX_TRANSPOSE(a, b)                                                                  \
+    FLUX__AMX_ZIPS(b, a) FLUX__AMX_ZIPS(a, b) FLUX__AMX_ZIPS(b, a) FLUX__AMX_ZIPS(a, b)
+#define FLUX__AMX_SIXTEEN(f)                                                                       \
+    f(0) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11) f(12) f(13) f(14) f(15)
+
+/* Transposes 16 x 16 words: rows of x, x_step bytes apart, become columns of `to`, whose rows are
+   to_step bytes apart. Only so many rows are read, the others being zeros, and only so many
+   columns are written as rows. */
 static FLUX__AMX_FN void flux__amx_turn(const char *x, int64_t x_step, int64_t rows, char *to,
                                         int64_t to_step, int64_t columns) {
     flux__amx_words a[16], b[16];
-    if (rows < 16) memset(a, 0, sizeof a);
-    for (int64_t i = 0; i < rows; i++) {
-        memcpy(&a[i], x + i * x_step, 64);
-        FLUX__PREFETCH(x + i * x_step + 256)
+#define FLUX__AMX_READ(i) memcpy(&a[i], x + i * x_step, 64);
+#define FLUX__AMX_WRITE(i) memcpy(to + i * to_step, &a[i], 64);
+    if (rows == 16) { FLUX__AMX_SIXTEEN(FLUX__AMX_READ) }
+    else {
+        memset(a, 0, sizeof a);
+        for (int64_t i = 0; i < rows; i++) FLUX__AMX_READ(i)
     }
-    FLUX__AMX_ZIPS(b, a)
-    FLUX__AMX_ZIPS(a, b)
-    FLUX__AMX_ZIPS(b, a)
-    FLUX__AMX_ZIPS(a, b)
-    for (int64_t i = 0; i < columns; i++) memcpy(to + i * to_step, &a[i], 64);
+    for (int64_t i = 0; i < rows; i++) FLUX__PREFETCH(x + i * x_step + 256)
+    FLUX__AMX_TRANSPOSE(a, b)
+    if (columns == 16) { FLUX__AMX_SIXTEEN(FLUX__AMX_WRITE) }
+    else for (int64_t i = 0; i < columns; i++) FLUX__AMX_WRITE(i)
 }
 
 /* Packs a panel: `rows` rows of k elements, at most 32, with any strides, and zeros behind them, so
@@ -21656,19 +21670,32 @@ static void flux__amx_pack(const uint16_t *x, int64_t row, int64_t col, int64_t 
     const int64_t words = (k + 1) / 2, whole = col == 1 ? k / 32 : 0;
     if (rows == 32 && row == 1) {
         flux__amx_pair(x, col, k, to);
-        memset(to + words * 128, 0, (size_t)(flux__gemm_up(words, 16) - words) * 128);
+        memset(to + words * FLUX__AMX_LINE, 0,
+               (size_t)(flux__gemm_up(words, 16) - words) * FLUX__AMX_LINE);
         return;
     }
-    for (int64_t s = 0; s < whole; s++, x += 32, to += 16 * 128)
+    for (int64_t s = 0; s < whole; s++, x += 32, to += 16 * FLUX__AMX_LINE)
         for (int64_t i = 0; i < 32; i += 16)
             flux__amx_turn((const char *)(x + i * row), 2 * row,
-                           rows < i ? 0 : flux__gemm_min(rows - i, 16), to + 4 * i, 128, 16);
-    memset(to, 0, (size_t)(flux__gemm_up(words, 16) - whole * 16) * 128);
-    for (k -= whole * 32; k > 0; k -= 2, x += 2 * col, to += 128)
+                           rows < i ? 0 : flux__gemm_min(rows - i, 16), to + 4 * i,
+                           FLUX__AMX_LINE, 16);
+    memset(to, 0, (size_t)(flux__gemm_up(words, 16) - whole * 16) * FLUX__AMX_LINE);
+    for (k -= whole * 32; k > 0; k -= 2, x += 2 * col, to += FLUX__AMX_LINE)
         for (int64_t r = 0; r < rows; r++) {
             memcpy(to + 4 * r, x + r * row, 2);
             if (k > 1) memcpy(to + 4 * r + 2, x + r * row + col, 2);
         }
+}
+
+/* Copies n lines, A's rows or B's columns, at most 32, of k elements, at most 32, to 64 bytes each,
+   to_step bytes apart. line, col: how many elements of x lines and elements along k are apart. */
+static void flux__amx_lines(const uint16_t *x, int64_t line, int64_t col, int64_t n, int64_t k,
+                            char *to, int64_t to_step) {
+    char panel[FLUX__AMX_PANEL(1)];
+    flux__amx_pack(x, line, col, n, k, panel);
+    for (int64_t i = 0; i < n; i += 16)
+        flux__amx_turn(panel + 4 * i, FLUX__AMX_LINE, 16, to + i * to_step, to_step,
+                       flux__gemm_min(n - i, 16));
 }
 
 /* ---- operands with a map */
@@ -21769,15 +21796,12 @@ static void flux__amx_copy_b(void *ctx, int64_t part) {
     const int64_t first = part * 32, n = flux__gemm_min(j->n - first, 32);
     const flux__axes *ks = j->b_map, *lines = ks ? ks + 1 : NULL;
     uint16_t memory[32 * 96];
-    char panel[16 * 128], *to = p->copy + first * p->b_step;
+    char *to = p->copy + first * p->b_step;
     for (int64_t k = 0, some; k < j->k; k += some, to += 64) {
         flux__amx_part b = { NULL, j->b_col, j->b_row };
         some = flux__gemm_min(j->k - k, 32);
         flux__amx_find(&b, j->b, lines, ks, first, n, k, some, memory);
-        flux__amx_pack(b.x, b.line, b.k, n, some, panel);
-        for (int64_t i = 0; i < n; i += 16)
-            flux__amx_turn(panel + 4 * i, 128, 16, to + i * p->b_step, p->b_step,
-                           flux__gemm_min(n - i, 16));
+        flux__amx_lines(b.x, b.line, b.k, n, some, to, p->b_step);
     }
 }
 
@@ -21806,9 +21830,6 @@ static bool flux__amx_find_b(flux__amx_product *p) {
 }
 
 /* ---- tasks */
-
-/* Bytes of a panel of so many steps. */
-#define FLUX__AMX_PANEL(steps) ((steps) * 16 * 128)
 
 /* Packs the panels of rows i0 ... i0+mb-1 of A, `some` steps of k from `step` on. memory: for a
    part of an A with a map. */
@@ -21841,6 +21862,7 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
     const int64_t part = job->a_map ? 2 * FLUX__AMX_COLLECTED : 0;
     char *memory = (char *)flux__scratch((size_t)(part + most + (job->c ? 0 : ld * piece * 4))),
          *panels = memory + part;
+    flux__amx_shape shape = { 0, 0 };
     if (!memory) {
         flux__atomic_store32(&p->failed, 1);
         return;
@@ -21852,10 +21874,9 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
             some = flux__gemm_min(p->steps - step, FLUX__AMX_STEPS);
             if (!once || j == j0) flux__amx_panels(p, i0, mb, step, some,
                                                       (uint16_t *)(void *)memory, panels);
-            const flux__amx_rows a = { panels, FLUX__AMX_PANEL(some), 128, p->at };
-            flux__amx_multiply(&a, mb, p->b + j * p->b_step + step * 64, p->b_step, nb, some,
-                               p->rest && step + some == p->steps ? p->rest + j * 64 : NULL, c,
-                               ld * 4, step > 0);
+            const flux__amx_columns b = { p->b + j * p->b_step + step * 64, p->b_step, p->at,
+                p->rest && step + some == p->steps ? p->rest + j * 64 : NULL };
+            flux__amx_multiply(&shape, panels, mb, &b, nb, some, c, ld * 4, step > 0);
         }
         if (job->epilogue) job->epilogue(job->ctx, worker, i0, j, mb, nb, c, ld);
     }
@@ -21875,7 +21896,7 @@ static bool flux__amx_run(const flux__gemm_job *job, int64_t threads) {
     p.job = job;
     FLUX__ASSERT(job->k > 0);
     if (!flux__amx_find_b(&p)) return false;
-    for (int i = 0; i < FLUX__AMX_STEPS; i++) p.at[i] = FLUX__AMX_PANEL(i);
+    for (int i = 0; i < FLUX__AMX_STEPS; i++) p.at[i] = 64 * i;
     p.rows = flux__gemm_min(flux__gemm_up(job->m, 32), FLUX__AMX_ROWS);
     if (p.steps > 16) p.rows = flux__gemm_min(p.rows, FLUX__AMX_ROWS / 2);
     p.columns = flux__gemm_min(flux__gemm_up(job->n, 32), FLUX__AMX_COLUMNS);
@@ -24388,24 +24409,32 @@ FLUX__END_HOT
 
 /* ---------------------------------------------------------------------- cpu/conv_amx.h
    Convolutions of bf16 by square windows a step apart, by AMX's tiles, without
-   collecting windows. Two channels of an image are interleaved to one plane of
-   words; then the words of a tap are a plane from some place on, and a tile
-   loads 16 positions of 16 planes, a plane being as far from the next as a
-   tile's rows may be. Positions go over the ends of the image's rows: what
-   is computed there is left out when a block is finished.
+   collecting windows. Of an image each position's channels are put side by side,
+   32 of them in 64 bytes; then a tap's positions are the image from some place
+   on, and a tile loads 16 positions that follow each other. Positions go over
+   the ends of the image's rows: what is computed there is left out when results,
+   position by position, are transposed to columns.
 
    Invariant: the sum of an element goes tap by tap, over the channels of each.
    The product of such windows goes in this order whether they are read so,
    collected or stored, by its shape alone (flux__conv_by_taps): so all of these
    give the same bits.
 
-   Rejected, unmeasured: rows of positions by themselves, whose last tile would
-   not be filled (56 are 32 and 24), and interleaving all samples at first, which
-   would leave the second-level cache. */
+   Rejected: pairs of channels interleaved to planes of words, so that nothing is
+   transposed: a tile's rows are then in as many planes and begin anywhere in a
+   cache line, and products ran at 0.6 to 0.75 of the pace. Unmeasured: rows of
+   positions by themselves, whose last tile would not be filled (56 are 32 and
+   24), and images made ready for all samples at first, which would leave the
+   second-level cache. */
 
 FLUX__BEGIN_HOT
 
 #if FLUX__AMX
+
+enum {
+    FLUX__CONV_TASK = 2048,               /* about so many positions are computed in a task, */
+    FLUX__CONV_PIECE = 240                /* and so many finished at a time */
+};
 
 typedef struct flux__conv_amx {
     const flux__job *job;
@@ -24414,19 +24443,20 @@ typedef struct flux__conv_amx {
     int64_t tap, tap_down, down, channel, sample;
     int64_t size;                         /* taps of a window's row, and of its column */
     int64_t wide, high, channels, columns, samples;
-    const char *weight;                   /* columns of k elements, tap by tap */
+    const char *weight;                   /* panels of 32 columns, tap by tap */
     int64_t low;                          /* from the first tap to the one that lies first */
-    int64_t plane, used;                  /* words of a plane, and those that are the image's */
-    int64_t steps;                        /* of k: 16 words each */
-    int64_t rows;                         /* rows of positions in a task */
+    int64_t used;                         /* positions of the image */
+    int64_t plane;                        /* bytes of all positions, 32 channels each */
+    int64_t steps;                        /* of k: 32 channels of a tap each */
+    int64_t rows, piece;                  /* rows of positions in a task, and finished together */
     int failed;
 } flux__conv_amx;
 
-/* One sample's words, and where each step of k begins in them, in bytes. */
+/* One sample: its planes, and where each step of k begins in them, in bytes. */
 typedef struct flux__conv_image {
     const flux__conv_amx *all;
     int64_t sample;
-    uint32_t *words;
+    char *planes;
     int64_t *at;
 } flux__conv_image;
 
@@ -24439,111 +24469,253 @@ static bool flux__conv_by_taps(int64_t size, int64_t wide, int64_t k) {
 
 /* ---- the weight */
 
-/* A weight whose columns are copied tap by tap, of each tap the channels. ks, lines: maps of the
-   product's k and of its columns. */
+/* A weight whose columns, of each of `taps` taps the channels, are packed in panels of 32, or
+   copied: `to` has k elements a column. ks, lines: maps of the product's k and of its columns. */
 typedef struct flux__conv_weight {
     const uint16_t *x;
     const flux__axes *ks, *lines;
     int64_t taps, k, columns;
-    uint16_t *to;
+    bool panels;
+    char *to;
     int failed;
 } flux__conv_weight;
-/* Copies 32 columns. */
+/* Bytes of a panel of k elements a column. */
+static int64_t flux__conv_panel(int64_t k) { return FLUX__AMX_PANEL(k / 32); }
+
+/* Puts a panel whose lines go channel by channel, of each all taps, in the order tap by tap. A word
+   has two neighbours along k, of 32 columns. */
+static FLUX__AMX_FN void flux__conv_tap_order(const char *x, int64_t taps, int64_t channels,
+                                              char *to) {
+    for (int64_t t = 0; t < taps; t++)
+        for (int64_t c = 0; c < channels; c += 2, to += FLUX__AMX_LINE) {
+            const int64_t first = c * taps + t, second = first + taps;
+            const uint32_t odd = first % 2 ? 16 : 0, other = second % 2 ? 16 : 0;
+            for (int64_t i = 0; i < FLUX__AMX_LINE; i += 64) {
+                flux__amx_words a, b;
+                memcpy(&a, x + first / 2 * FLUX__AMX_LINE + i, sizeof a);
+                memcpy(&b, x + second / 2 * FLUX__AMX_LINE + i, sizeof b);
+                a = (a >> odd & 0xffffu) | b >> other << 16;
+                memcpy(to + i, &a, sizeof a);
+            }
+        }
+}
+
+/* Packs or copies 32 columns. */
 static void flux__conv_weight_part(void *ctx, int64_t part) {
     flux__conv_weight *w = (flux__conv_weight *)ctx;
-    const int64_t first = part * 32, n = flux__gemm_min(w->columns - first, 32), c = w->k / w->taps;
-    uint16_t *line = (uint16_t *)flux__scratch((size_t)w->k * 2), *to = w->to + first * w->k;
-    if (!line) flux__atomic_store32(&w->failed, 1);
-    for (int64_t j = 0; j < n && line; j++, to += w->k) {
-        flux__amx_im2col(w->x, w->ks, 0, w->k, w->lines, first + j, 1, line, w->k);
-        for (int64_t t = 0; t < w->taps; t++)
-            for (int64_t i = 0; i < c; i++) to[t * c + i] = line[i * w->taps + t];
+    const int64_t first = part * 32, n = flux__gemm_min(w->columns - first, 32),
+                  bytes = flux__conv_panel(w->k);
+    char *memory = (char *)flux__scratch((size_t)bytes * (w->panels ? 2 : 3)),
+         *plain = memory + bytes, *panel = w->panels ? w->to + part * bytes : plain + bytes;
+    if (!memory) {
+        flux__atomic_store32(&w->failed, 1);
+        return;
     }
-    flux__scratch_done(line);
+    flux__amx_im2col(w->x, w->ks, 0, w->k, w->lines, first, n, (uint16_t *)(void *)memory, w->k);
+    flux__amx_pack((const uint16_t *)(void *)memory, w->k, 1, n, w->k, plain);
+    flux__conv_tap_order(plain, w->taps, w->k / w->taps, panel);
+    for (int64_t s = 0; s < w->k / 32 && !w->panels; s++)
+        for (int64_t i = 0; i < n; i += 16)
+            flux__amx_turn(panel + FLUX__AMX_PANEL(s) + 4 * i, FLUX__AMX_LINE, 16,
+                           w->to + (first + i) * w->k * 2 + s * 64, w->k * 2,
+                           flux__gemm_min(n - i, 16));
+    flux__scratch_done(memory);
 }
 
 /* ---- the image */
 
-/* Interleaves two channels of a sample. */
-static void flux__conv_plane(void *ctx, int64_t pair) {
-    const flux__conv_image *m = (const flux__conv_image *)ctx;
-    const flux__conv_amx *w = m->all;
-    const uint16_t *x = w->x + m->sample * w->sample + 2 * pair * w->channel + w->low;
-    uint32_t *to = m->words + pair * w->plane;
-    int64_t i = 0;
-    for (; i + 32 <= w->used; i += 32)
-        flux__amx_pair(x + i, w->channel, 2, (char *)(to + i));
-    for (; i < w->used; i++) to[i] = x[i] | (uint32_t)x[i + w->channel] << 16;
+/* A sample's positions are made ready in so many parts, of so many positions each. */
+static int64_t flux__conv_shares(const flux__conv_amx *w) {
+    return flux__gemm_up(w->used, FLUX__CONV_TASK) / FLUX__CONV_TASK;
+}
+static int64_t flux__conv_share(const flux__conv_amx *w) {
+    return (w->used + flux__conv_shares(w) - 1) / flux__conv_shares(w);
 }
 
-/* Computes some rows of positions of a sample, of all columns. */
+/* Puts 32 channels of some of a sample's positions side by side. */
+static void flux__conv_positions(void *ctx, int64_t part) {
+    const flux__conv_image *m = (const flux__conv_image *)ctx;
+    const flux__conv_amx *w = m->all;
+    const int64_t chunks = w->channels / 32, c = part % chunks,
+        each = flux__conv_share(w), first = part / chunks * each,
+        end = flux__gemm_min(w->used, first + each);
+    const uint16_t *x = w->x + m->sample * w->sample + 32 * c * w->channel + w->low;
+    for (int64_t i = first; i < end; i += 32) {
+        if (end - i < 32 && end - first >= 32) i = end - 32;         /* whole lines are faster */
+        flux__amx_lines(x + i, 1, w->channel, flux__gemm_min(end - i, 32), 32,
+                        m->planes + c * w->plane + i * 64, 64);
+    }
+}
+
+/* ---- results */
+
+/* Results, position by position, a line each of 32 columns, of which some have been finished: the
+   line of the next one that counts, and its place in its row of positions. */
+typedef struct flux__conv_results { const char *line; int64_t x; } flux__conv_results;
+
+/* Finds the next n results; those behind them, up to `all`, are the last one. Lines have `bytes`
+   bytes. */
+static void flux__conv_next(const flux__conv_amx *w, flux__conv_results *r, int64_t n, int64_t all,
+                            int64_t bytes, const char **from) {
+    int64_t i = 0;
+    while (i < n) {
+        const int64_t left = w->wide - r->x, some = n - i < left ? n - i : left, end = i + some;
+        for (; i < end; r->line += bytes) from[i++] = r->line;
+        r->x += some;
+        if (some == left) r->x = 0, r->line += (w->down - w->wide) * bytes;
+    }
+    for (; i < all; i++) from[i] = from[n - 1];
+}
+/* Transposes 16 x 16 words, which are `at` bytes behind from[0] ... from[15], in a. */
+#define FLUX__CONV_LOAD(i) memcpy(&a[i], from[i] + at, 64);
+#define FLUX__CONV_TRANSPOSE(a, b) FLUX__AMX_SIXTEEN(FLUX__CONV_LOAD) FLUX__AMX_TRANSPOSE(a, b)
+
+/* Transposes the next `count` results, of f32, to n columns, ld elements apart. Of each column up
+   to 15 more elements are written. */
+static FLUX__AMX_FN void flux__conv_transpose(const flux__conv_amx *w, flux__conv_results *r,
+                                              int64_t count, int64_t n, float *c, int64_t ld) {
+    flux__amx_words a[16], b[16];
+    const char *from[16];
+    for (int64_t q = 0; q < count; q += 16) {
+        flux__conv_next(w, r, count - q < 16 ? count - q : 16, 16, 128, from);
+        for (int64_t j = 0, at = 0; j < n; j += 16, at += 64) {
+            float *to = c + j * ld + q;
+#define FLUX__CONV_STORE(i) memcpy(to + i * ld, &a[i], 64);
+            FLUX__CONV_TRANSPOSE(a, b)
+            if (n - j >= 16) { FLUX__AMX_SIXTEEN(FLUX__CONV_STORE) }
+            else for (int64_t i = 0; i < n - j; i++) FLUX__CONV_STORE(i)
+        }
+    }
+}
+
+/* Transposes the next `count` results, of a half format, to n columns, ld elements apart. */
+static FLUX__AMX_FN void flux__conv_transpose_halves(const flux__conv_amx *w,
+                                                     flux__conv_results *r, int64_t count,
+                                                     int64_t n, uint16_t *c, int64_t ld) {
+    flux__amx_words a[16], b[16], low[16];
+    flux__amx_halves y[2];
+    const char *all[32], **from = all;
+    const int64_t at = 0;
+    for (int64_t q = 0; q < count; q += 32) {
+        const int64_t some = count - q < 32 ? count - q : 32;
+        flux__conv_next(w, r, some, 32, 64, all);
+        FLUX__CONV_TRANSPOSE(a, b)
+        memcpy(low, a, sizeof a);
+        from = all + 16;
+        FLUX__CONV_TRANSPOSE(a, b)
+        from = all;
+        for (int64_t j = 0; j < n; j += 2) {
+            const flux__amx_halves x0 = (flux__amx_halves)low[j / 2],
+                                   x1 = (flux__amx_halves)a[j / 2];
+            FLUX__SHUFFLE(y[0], x0, x1, flux__amx_halves, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22,
+                          24, 26, 28, 30, 32, 34, 36, 38, 40, 42, 44, 46, 48, 50, 52, 54, 56, 58,
+                          60, 62)
+            FLUX__SHUFFLE(y[1], x0, x1, flux__amx_halves, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23,
+                          25, 27, 29, 31, 33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59,
+                          61, 63)
+            for (int64_t i = 0; i < 2 && j + i < n; i++)
+                if (some == 32) memcpy(c + (j + i) * ld + q, &y[i], 64);
+                else memcpy(c + (j + i) * ld + q, &y[i], (size_t)some * 2);
+        }
+    }
+}
+
+/* Finishes `rows` rows of results of n columns from column j on; the first one is row i of the
+   product. results: lines of 32 floats; memory: for as many. */
+static void flux__conv_finish(const flux__conv_amx *w, flux__job *job, int worker, int64_t i,
+                              int64_t j, int64_t rows, int64_t n, const float *results,
+                              float *memory) {
+    const flux__value *v = &job->k->value[job->k->nvalue - 1];
+    const int64_t count = rows * w->wide, ld = flux__gemm_up(count, 16), m = job->k->mnk[0];
+    flux__conv_results r = { (const char *)results, 0 };
+    if (!flux__stores_half(job->k)) {
+        flux__conv_transpose(w, &r, count, n, memory, ld);
+        flux__epilogue(job, worker, i, j, count, n, memory, ld);
+        return;
+    }
+    flux__store(v->dtype, memory, 1, FLUX__F32C, results, ((rows - 1) * w->down + w->wide) * 32);
+    r.line = (const char *)memory;
+    flux__conv_transpose_halves(w, &r, count, n, (uint16_t *)job->run->ptr[v->out] + job->first +
+                                (job->batch * job->k->mnk[1] + j) * m + i, m);
+}
+
+/* Computes some rows of positions of a sample, of all columns: of 32 columns all positions, before
+   any is finished. (Where tiles and vectors took turns after less, tiles were slower: their
+   operands had left the first-level cache.) */
 static void flux__conv_rows(void *ctx, int worker, int64_t number) {
     const flux__conv_image *m = (const flux__conv_image *)ctx;
     const flux__conv_amx *w = m->all;
     const int64_t y0 = number * w->rows, rows = flux__gemm_min(w->rows, w->high - y0),
-        mb = (rows - 1) * w->down + w->wide, ld = flux__gemm_up(mb, 32), bytes = w->steps * 64,
-        most = flux__gemm_min(flux__gemm_up(FLUX__GEMM_PIECE / ld + 1, 32), w->columns);
-    float *c = (float *)flux__scratch((size_t)(ld * flux__gemm_up(most, 32)) * sizeof *c);
+        mb = (rows - 1) * w->down + w->wide, panel = flux__conv_panel(w->steps * 32),
+        lines = (rows + w->piece) * w->down + 16,
+        /* half a panel of 36 steps fits into the first-level cache; a longer one fares no better */
+        some = w->steps > 18 && w->steps <= 36 ? (w->steps + 1) / 2 : w->steps;
+    float *results = (float *)flux__scratch((size_t)lines * 128),
+          *memory = results + rows * w->down * 32;
+    flux__amx_shape shape = { 0, 0 };
     flux__job job = *w->job;
     job.batch = m->sample;
-    for (int64_t j = 0, nb; j < w->columns && c; j += nb) {
-        const char *weight = w->weight + j * bytes;
-        nb = flux__gemm_min(most, w->columns - j);
-        const flux__amx_rows a = { (const char *)(m->words + y0 * w->down), 128, w->plane * 4,
-                                   m->at };
-        flux__amx_multiply(&a, mb, weight, bytes, nb, w->steps, NULL, (char *)c, ld * 4, false);
-        for (int64_t l = 0; l < nb && w->down > w->wide; l++)
-            for (int64_t r = 1; r < rows; r++)
-                memmove(c + l * ld + r * w->wide, c + l * ld + r * w->down,
-                        (size_t)w->wide * sizeof *c);
-        flux__epilogue(&job, worker, y0 * w->wide, j, rows * w->wide, nb, c, ld);
+    for (int64_t j = 0; j < w->columns && results; j += 32) {
+        const int64_t n = flux__gemm_min(w->columns - j, 32);
+        for (int64_t s = 0; s < w->steps; s += some) {
+            const flux__amx_columns x = { m->planes + y0 * w->down * 64, 64, m->at + s, NULL };
+            flux__amx_multiply(&shape, w->weight + j / 32 * panel + FLUX__AMX_PANEL(s), n, &x, mb,
+                               flux__gemm_min(w->steps - s, some), (char *)results, 128, s > 0);
+        }
+        for (int64_t y = 0; y < rows; y += w->piece)
+            flux__conv_finish(w, &job, worker, (y0 + y) * w->wide, j,
+                              flux__gemm_min(w->piece, rows - y), n, results + y * w->down * 32,
+                              memory);
     }
     FLUX__AMX_RELEASE()
-    flux__scratch_done(c);
-    if (!c || flux__atomic_load32(&job.failed))
+    flux__scratch_done(results);
+    if (!results || flux__atomic_load32(&job.failed))
         flux__atomic_store32((int *)(uintptr_t)&w->failed, 1);
 }
 
 /* Computes one sample. */
 static void flux__conv_sample(void *ctx, int64_t sample) {
     flux__conv_amx *w = (flux__conv_amx *)ctx;
-    const int64_t pairs = w->channels / 2;
+    const int64_t chunks = w->channels / 32, table = flux__gemm_up(w->steps * 8, 64);
     flux__conv_image m = { w, sample, NULL, NULL };
-    m.at = (int64_t *)flux__scratch((size_t)(w->steps * 8 + 64 + pairs * w->plane * 4));
+    m.at = (int64_t *)flux__scratch((size_t)(table + chunks * w->plane));
     if (!m.at) {
         flux__atomic_store32(&w->failed, 1);
         return;
     }
-    m.words = (uint32_t *)(void *)((char *)m.at + flux__gemm_up(w->steps * 8, 64));
+    m.planes = (char *)m.at + table;
     for (int64_t t = 0, s = 0; t < w->size * w->size; t++)
-        for (int64_t i = 0; i < w->channels / 32; i++)
-            m.at[s++] = 4 * (t % w->size * w->tap + t / w->size * w->tap_down - w->low +
-                             16 * i * w->plane);
-    flux__parallel(pairs, flux__conv_plane, &m);
+        for (int64_t i = 0; i < chunks; i++)
+            m.at[s++] = 64 * (t % w->size * w->tap + t / w->size * w->tap_down - w->low) +
+                        i * w->plane;
+    flux__parallel(chunks * flux__conv_shares(w), flux__conv_positions, &m);
     flux__parallel_workers((w->high + w->rows - 1) / w->rows, flux__conv_rows, &m);
     flux__scratch_done(m.at);
 }
 
-/* Computes a convolution that goes by taps, whose places and steps are given: false, and nothing is
-   done, if a row's positions or a row's taps do not lie side by side. The weight is given, too. */
-static bool flux__conv_amx_run(flux__conv_amx *w) {
+/* Whether a convolution that goes by taps, whose places and steps are given, is computed from its
+   image: a row's positions and a row's taps lie side by side. */
+static bool flux__conv_amx_wants(const flux__conv_amx *w) {
     const int64_t sideways = w->tap < 0 ? -w->tap : w->tap,
-                  downward = w->tap_down < 0 ? -w->tap_down : w->tap_down, ends = w->size - 1,
-                  threads = flux__num_threads();
-    if (sideways != 1 || downward != w->down || w->down < w->wide + ends || w->down > 2 * w->wide)
-        return false;
+                  downward = w->tap_down < 0 ? -w->tap_down : w->tap_down;
+    return sideways == 1 && downward == w->down && w->down >= w->wide + w->size - 1 &&
+           w->down <= 2 * w->wide;
+}
+
+/* Computes such a convolution; its weight is given, too. */
+static void flux__conv_amx_run(flux__conv_amx *w) {
+    const int64_t ends = w->size - 1, threads = flux__num_threads();
     w->low = ends * (flux__gemm_min(w->tap, 0) + flux__gemm_min(w->tap_down, 0));
     w->steps = w->size * w->size * w->channels / 32;
     w->used = (w->high + ends - 1) * w->down + w->wide + ends;
-    w->plane = flux__gemm_up(w->used, 32) | 16;            /* an odd number of cache lines */
-    w->rows = flux__gemm_min(FLUX__AMX_ROWS / w->down + 1, w->high);
-    if (w->samples >= 2 * threads) flux__parallel(w->samples, flux__conv_sample, w);
-    else {
-        while (w->rows > 1 && (w->high + w->rows - 1) / w->rows < 2 * threads && threads > 1)
+    w->plane = (flux__gemm_up(w->used, 32) | 16) * 64;     /* not a multiple of a page */
+    w->rows = flux__gemm_min(FLUX__CONV_TASK / w->down + 1, w->high);
+    if (w->samples < 2 * threads && threads > 1)
+        while (w->rows > 1 && (w->high + w->rows - 1) / w->rows < 2 * threads)
             w->rows = (w->rows + 1) / 2;
-        for (int64_t i = 0; i < w->samples; i++) flux__conv_sample(w, i);
-    }
-    return true;
+    w->piece = flux__gemm_min(w->rows, FLUX__CONV_PIECE / w->down + !(FLUX__CONV_PIECE / w->down));
+    if (w->samples >= 2 * threads) flux__parallel(w->samples, flux__conv_sample, w);
+    else for (int64_t i = 0; i < w->samples; i++) flux__conv_sample(w, i);
 }
 #endif
 
@@ -25512,20 +25684,40 @@ static bool flux__rows_ascend(const flux_shape *s, const int64_t *step) {
     return true;
 }
 
-/* Writes a slice of `slice` elements of `size` bytes: the rows of src, of shape *s and steps ss, go
-   to the places with steps ds from element rel on, which flux__rows_ascend has found to ascend;
-   what is before, between and behind them is filled with *one. Each element is written once. */
-static void flux__copy_padded(const flux_shape *s, char *dst, int64_t rel, const int64_t *ds,
-                              const char *src, const int64_t *ss, size_t size, const char *one,
-                              int64_t slice) {
-    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = rel, from = 0, done = 0;
-    for (bool more = s->ndim > 0; more; more = flux__next_place(s, 1, at, &to, ds, &from, ss)) {
-        flux__fill(dst + (size_t)done * size, one, size, (size_t)(to - done));
-        memcpy(dst + (size_t)to * size, src + (ptrdiff_t)from * (ptrdiff_t)size,
-               (size_t)s->dim[0] * size);
-        done = to + s->dim[0];
+/* Copies a row of n bytes. A short one goes in blocks of 16, the last of which overlaps the one
+   before, as it is not worth a call of memcpy. */
+static FLUX__INLINE void flux__copy_bytes(char *to, const char *from, int64_t n) {
+    if (n < 16 || n > 1024) {
+        memcpy(to, from, (size_t)n);
+        return;
     }
-    flux__fill(dst + (size_t)done * size, one, size, (size_t)(slice - done));
+    for (int64_t i = 0; i < n - 16; i += 16) memcpy(to + i, from + i, 16);
+    memcpy(to + n - 16, from + n - 16, 16);
+}
+
+/* Writes a slice of `slice` elements of `size` bytes: the rows of src, of shape *s and steps ss,
+   go to the places with steps ds from element rel on, which flux__rows_ascend has found to ascend;
+   what is before, between and behind them is filled with *one. Where rows have 16 bytes or more, a
+   gap of up to 16 is filled with 16, as the row behind it is written next. */
+static FLUX__O2 void flux__copy_padded(const flux_shape *s, char *dst, int64_t rel,
+                                       const int64_t *ds, const char *src, const int64_t *ss,
+                                       int64_t size, const char *one, int64_t slice) {
+    const int64_t n = s->dim[0] * size, rows = s->ndim > 1 ? s->dim[1] : 1,
+                  down = s->ndim > 1 ? ds[1] * size : 0, step = s->ndim > 1 ? ss[1] * size : 0;
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = rel, from = 0;
+    char gap[16], *done = dst;
+    flux__fill(gap, one, (size_t)size, (size_t)(16 / size));
+    for (bool more = s->ndim > 0; more; more = flux__next_place(s, 2, at, &to, ds, &from, ss)) {
+        char *y = dst + to * size;
+        const char *x = src + from * size;
+        for (int64_t i = 0; i < rows; i++, y += down, x += step) {
+            if (n >= 16 && y - done <= 16) memcpy(done, gap, 16);
+            else flux__fill(done, one, (size_t)size, (size_t)((y - done) / size));
+            flux__copy_bytes(y, x, n);
+            done = y + n;
+        }
+    }
+    flux__fill(done, one, (size_t)size, (size_t)((dst + slice * size - done) / size));
 }
 
 /* An as_strided_scatter (the reverse of a strided view) in slices: `units` slices of
@@ -25552,7 +25744,7 @@ static void flux__scatter_slice(const flux__strided_scatter_job *j, int64_t u, c
         from += rest % j->o.shape.dim[d] * j->o.stride[d];
     if (j->padded) {
         flux__copy_padded(&j->part, dst, j->t->rel, j->t->stride, j->src + (ptrdiff_t)from * size,
-                          j->o.stride, (size_t)size, j->one, j->slice);
+                          j->o.stride, size, j->one, j->slice);
         return;
     }
     flux__fill(dst, j->one, (size_t)size, (size_t)j->slice);
@@ -25594,7 +25786,8 @@ static flux__strided_scatter_job flux__scatter_job(flux__run *run, const flux__k
     j.part.ndim = flux__spread_slices(t, &o->shape, &j.slice);
     for (int d = j.part.ndim; d < o->shape.ndim; d++) j.units *= o->shape.dim[d];
     j.each = (1 << 15) / j.slice + 1;
-    j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim && j.part.dim[0] >= 16 &&
+    j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim &&
+               j.part.dim[0] * (int64_t)flux__dtypes[t->dtype].size >= 16 &&
                flux__rows_ascend(&j.part, t->stride);
     flux__store_number(t->dtype, j.one, t->arg.i[1] ? 0 : t->arg.num);
     return j;
@@ -27549,14 +27742,15 @@ static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes
     *taps = order;
 }
 
-/* The weight of a convolution, tap by tap, in scratch memory; NULL: out of memory. */
-static uint16_t *flux__conv_weight_of(const flux__products *p, int64_t taps) {
+/* The weight of a convolution, tap by tap, in panels of 32 columns or as k elements a column, in
+   scratch memory; NULL: out of memory. */
+static char *flux__conv_weight_of(const flux__products *p, int64_t taps, bool panels) {
     const flux__axes k = { 1, { p->g.k }, { p->b.row } }, columns = { 1, { p->g.n }, { p->b.col } };
     const bool gathered = p->b.o.gather;
     flux__conv_weight w = { (const uint16_t *)flux__matrix_at(p->job.k, &p->b, 0),
                             gathered ? &p->b.map[0] : &k, gathered ? &p->b.map[1] : &columns,
-                            taps, p->g.k, p->g.n, NULL, 0 };
-    w.to = (uint16_t *)flux__scratch((size_t)(w.k * w.columns) * 2);
+                            taps, p->g.k, p->g.n, panels, NULL, 0 };
+    w.to = (char *)flux__scratch((size_t)(w.k * flux__gemm_up(w.columns, 32)) * 2);
     if (w.to) flux__parallel((w.columns + 31) / 32, flux__conv_weight_part, &w);
     if (!flux__atomic_load32(&w.failed)) return w.to;
     flux__scratch_done(w.to);
@@ -27572,9 +27766,11 @@ static bool flux__products_by_taps(flux__products *p, void **weight) {
     const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
     if (!p->g.tiles || !flux__conv_by_taps(mark.size, mark.wide, p->g.k)) return false;
     flux__conv_of(p, &w, &taps);
-    if (!(*weight = flux__conv_weight_of(p, w.size * w.size))) return p->failed = 1, true;
-    w.weight = (const char *)*weight;
-    if (!p->bare && flux__conv_amx_run(&w)) {
+    const bool direct = !p->bare && flux__conv_amx_wants(&w);
+    if (!(*weight = flux__conv_weight_of(p, w.size * w.size, direct))) return p->failed = 1, true;
+    if (direct) {
+        w.weight = (const char *)*weight;
+        flux__conv_amx_run(&w);
         p->failed |= flux__atomic_load32(&w.failed);
         return true;
     }

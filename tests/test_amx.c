@@ -205,6 +205,29 @@ TEST(convolutions_by_taps_read_views) {
     flux_threads(0);
 }
 
+/* Behind which there are other operations, which see what would have been stored; of several tasks, and of numbers that are none. */
+TEST(convolutions_by_taps_with_more_about_them) {
+    flux_seed(7);
+    for (int i = 0; i < 4; i++) FLUX_SCOPE {
+        const int64_t wide = i < 2 ? 60 : 33, high = i < 2 ? 45 : 13, out = i % 2 ? 40 : 3;
+        flux_tensor *x = flux_randn(wide, high, 32, 2), *bias = flux_eval(flux_to_dtype(flux_randn(1, 1, out), FLUX_BF16)), *y[2];
+        if (i < 2) x = flux_where(flux_gt(x, 3), (double)NAN, flux_where(flux_lt(x, -3), (double)INFINITY, x));
+        x = flux_eval(flux_to_dtype(x, FLUX_BF16));
+        flux_tensor *w = flux_eval(flux_to_dtype(flux_randn(3, 3, 32, out), FLUX_BF16));
+        for (int t = 0; t < 2; t++) {
+            flux_threads(t ? 3 : 1);
+            tiles_used = 0;
+            flux_tensor *plain = flux_eval(flux_conv(x, w, .pad = FLUX_SHAPE(1, 1)));
+            CHECK(tiles_used == 1);
+            y[t] = flux_eval(flux_relu(flux_add(flux_conv(x, w, .pad = FLUX_SHAPE(1, 1)), bias)));
+            CHECK(half_convs_same(y[t], flux_relu(flux_add(plain, bias))));
+            CHECK(half_convs_same(plain, flux_conv(flux_copy(x), w, .pad = FLUX_SHAPE(1, 1))));
+        }
+        CHECK(half_convs_same(y[0], y[1]));
+    }
+    flux_threads(0);
+}
+
 #if FLUX__X86
 /* What the processor's tiles give, if it has any, the tiles above give. */
 TEST(tiles_of_memory_are_the_processors) {

@@ -415,6 +415,7 @@ TEST(maxpool_of_many_shapes) {
 TEST(padding_of_many_shapes) {
     static const int cases[][7] = {       /* image, before and behind, channels */
         { 30, 7, 1, 1, 1, 1, 3 }, { 16, 5, 0, 3, 2, 0, 2 }, { 40, 1, 4, 0, 0, 0, 2 }, { 17, 4, 0, 0, 1, 2, 1 }, { 15, 6, 2, 1, 1, 1, 2 },
+        { 4, 6, 1, 1, 1, 0, 2 }, { 8, 3, 20, 0, 0, 1, 2 }, { 9, 5, 0, 17, 1, 0, 3 }, { 300, 4, 2, 1, 0, 1, 2 },
     };
     static const flux_dtype dtypes[] = { FLUX_F32, FLUX_F64, FLUX_BF16, FLUX_U8 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases * 12; i++) FLUX_SCOPE {

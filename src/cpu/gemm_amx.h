@@ -41,8 +41,11 @@ FLUX__BEGIN_HOT
 
 enum {
     FLUX__AMX_STEPS = 32,                 /* most steps of k in a panel, which are 16 words each */
+    FLUX__AMX_LINE = 128,                 /* bytes of a panel's line: a word of 32 rows */
     FLUX__AMX_ROWS = 512, FLUX__AMX_COLUMNS = 1024
 };
+/* Bytes of a panel of so many steps. */
+#define FLUX__AMX_PANEL(steps) ((steps) * 16 * FLUX__AMX_LINE)
 
 /* What LDTILECFG reads: the rows of each tile, and the bytes of a row. */
 typedef struct flux__amx_tiles {
@@ -76,15 +79,19 @@ typedef struct flux__amx_product {
     char *copy;                           /* NULL, or scratch memory of all of B, or its `rest` */
     const char *rest;                     /* NULL, or of each column the last step, 64 bytes, of
                                              which b has a part alone */
-    int64_t at[FLUX__AMX_STEPS];          /* in a panel, where each step begins */
+    int64_t at[FLUX__AMX_STEPS];          /* in a column, where each step begins */
     int64_t rows, columns, down;          /* of C in a task; tasks down C */
     int failed;
 } flux__amx_product;
 
-/* The shapes of tiles for mb x nb elements of C, at most 32 x 32. Tiles 0 and 1 hold the first 16
-   columns of C, 2 and 3 the others; 4 and 5 B's columns; 6 and 7 A's rows. */
-static void flux__amx_shape(int64_t mb, int64_t nb) {
+/* The rows and columns of C that a thread's tiles are shaped for; at first 0, none. */
+typedef struct flux__amx_shape { int64_t rows, columns; } flux__amx_shape;
+
+/* Shapes tiles for mb x nb elements of C, at most 32 x 32. Tiles 0 and 1 hold the first 16 columns
+   of C, 2 and 3 the others; 4 and 5 B's columns; 6 and 7 A's rows. */
+static void flux__amx_set(flux__amx_shape *shape, int64_t mb, int64_t nb) {
     FLUX__ZEROED(flux__amx_tiles, t);
+    shape->rows = mb, shape->columns = nb;
     t.palette = 1;
     for (int i = 0; i < 8; i++) {
         const bool right = i < 4 ? i > 1 : i == 5, low = i < 4 ? i % 2 : i == 7;
@@ -96,12 +103,12 @@ static void flux__amx_shape(int64_t mb, int64_t nb) {
     FLUX__AMX_SET(&t)
 }
 
-/* Adds to the tiles of C the products of 16 words: a: 16 lines of A, `line` bytes apart; b: B's
-   columns, b_step bytes apart. tall, wide: C has more than 16 rows, columns. */
-#define FLUX__AMX_STEP(a, line, b, b_step) {                                                       \
+/* Adds to the tiles of C the products of 16 words: a: 16 lines of A, FLUX__AMX_LINE bytes apart;
+   b: B's columns, b_step bytes apart. tall, wide: C has more than 16 rows, columns. */
+#define FLUX__AMX_STEP(a, b, b_step) {                                                             \
         FLUX__AMX_LOAD(4, b, b_step)                                                               \
-        FLUX__AMX_LOAD(6, a, line)                                                                 \
-        if (tall) { FLUX__AMX_LOAD(7, (a) + 64, line) }                                            \
+        FLUX__AMX_LOAD(6, a, FLUX__AMX_LINE)                                                       \
+        if (tall) { FLUX__AMX_LOAD(7, (a) + 64, FLUX__AMX_LINE) }                                  \
         FLUX__AMX_DOT(0, 4, 6)                                                                     \
         if (tall) { FLUX__AMX_DOT(1, 4, 7) }                                                       \
         if (wide) { FLUX__AMX_LOAD(5, (b) + 16 * (b_step), b_step) FLUX__AMX_DOT(2, 5, 6) }        \
@@ -115,42 +122,42 @@ static void flux__amx_shape(int64_t mb, int64_t nb) {
     if (wide && tall) { what(3, c + 16 * ld + 64, ld) }
 #define FLUX__AMX_CLEAR(t, c, ld) FLUX__AMX_ZERO(t)
 
-/* Lines of words of A, for steps of k: a line is `line` bytes behind the one before, a step begins
-   at[...] bytes behind the first, and 32 rows are `next` bytes behind those before. */
-typedef struct flux__amx_rows {
+/* Columns of B, `step` bytes apart, contiguous in each step of k; step s begins at[s] bytes behind
+   a column's beginning. rest: NULL, or the last step, 64 bytes a column. */
+typedef struct flux__amx_columns {
     const char *x;
-    int64_t next, line;
+    int64_t step;
     const int64_t *at;
-} flux__amx_rows;
+    const char *rest;
+} flux__amx_columns;
 
-/* Computes as many elements of C as flux__amx_shape was told, or goes on with their sums. a: A's
-   lines; b: `steps` times 16 words of each column; rest: NULL, or 16 words behind these,
-   64 bytes a column; c: columns ld bytes apart. */
-static FLUX__AMX_FN void flux__amx_block(bool tall, bool wide, int64_t steps, const char *x,
-                                         int64_t line, const int64_t *at, const char *b,
-                                         int64_t b_step, const char *rest, char *c, int64_t ld,
-                                         bool go_on) {
+/* Computes as many elements of C as tiles are shaped for, or goes on with their sums. a: A's
+   panel, of `steps` steps, or one more if `rest` is not NULL; b: B's columns; c: columns ld bytes
+   apart. */
+static FLUX__AMX_FN void flux__amx_block(bool tall, bool wide, int64_t steps, const char *a,
+                                         const char *b, int64_t b_step, const int64_t *at,
+                                         const char *rest, char *c, int64_t ld, bool go_on) {
     if (go_on) { FLUX__AMX_EACH(FLUX__AMX_LOAD) }
     else { FLUX__AMX_EACH(FLUX__AMX_CLEAR) }
-    for (; steps > 0; steps--, at++, b += 64) FLUX__AMX_STEP(x + *at, line, b, b_step)
-    if (rest) FLUX__AMX_STEP(x + *at, line, rest, 64)
+    for (; steps > 0; steps--, at++, a += FLUX__AMX_PANEL(1)) FLUX__AMX_STEP(a, b + *at, b_step)
+    if (rest) FLUX__AMX_STEP(a, rest, 64)
     FLUX__AMX_EACH(FLUX__AMX_STORE)
 }
 
-/* Adds to mb x nb elements of C the products of these rows of A and columns of B, or with go_on
-   goes on with the sums there. rest: NULL, or the last step of B's columns. c: columns are ld bytes
-   apart. */
-static void flux__amx_multiply(const flux__amx_rows *a, int64_t mb, const char *b, int64_t b_step,
-                               int64_t nb, int64_t steps, const char *rest, char *c, int64_t ld,
-                               bool go_on) {
-    int64_t m = 0, n = 0;                 /* of the present shape */
+/* Adds to mb x nb elements of C the products of A's panels, of `steps` steps each, and of B's
+   columns, or with go_on goes on with the sums there. c: columns are ld bytes apart. *shape: that
+   of the tiles, as it was and as it is left. */
+static void flux__amx_multiply(flux__amx_shape *shape, const char *a, int64_t mb,
+                               const flux__amx_columns *b, int64_t nb, int64_t steps, char *c,
+                               int64_t ld, bool go_on) {
     for (int64_t j = 0; j < nb; j += 32)
         for (int64_t i = 0; i < mb; i += 32) {
-            const int64_t rows = flux__gemm_min(mb - i, 32), columns = flux__gemm_min(nb - j, 32);
-            if (rows != m || columns != n) flux__amx_shape(m = rows, n = columns);
-            flux__amx_block(m > 16, n > 16, steps - (rest != NULL), a->x + i / 32 * a->next,
-                            a->line, a->at, b + j * b_step, b_step, rest ? rest + j * 64 : NULL,
-                            c + i * 4 + j * ld, ld, go_on);
+            const int64_t rows = mb - i < 32 ? mb - i : 32, columns = nb - j < 32 ? nb - j : 32;
+            if (rows != shape->rows || columns != shape->columns)
+                flux__amx_set(shape, rows, columns);
+            flux__amx_block(rows > 16, columns > 16, steps - (b->rest != NULL),
+                            a + i / 32 * FLUX__AMX_PANEL(steps), b->x + j * b->step, b->step, b->at,
+                            b->rest ? b->rest + j * 64 : NULL, c + i * 4 + j * ld, ld, go_on);
         }
 }
 
@@ -163,7 +170,7 @@ typedef uint32_t flux__amx_words __attribute__((vector_size(64)));
    last column is paired with zeros. */
 static FLUX__AMX_FN void flux__amx_pair(const uint16_t *x, int64_t col, int64_t k, char *to) {
     flux__amx_halves a, b, low, high;
-    for (; k > 0; k -= 2, x += 2 * col, to += 128) {
+    for (; k > 0; k -= 2, x += 2 * col, to += FLUX__AMX_LINE) {
         memcpy(&a, x, 64);
         if (k > 1) memcpy(&b, x + col, 64);
         else memset(&b, 0, 64);
@@ -178,10 +185,8 @@ static FLUX__AMX_FN void flux__amx_pair(const uint16_t *x, int64_t col, int64_t 
     }
 }
 
-/* Transposes 16 x 16 words: rows of x, x_step bytes apart, become columns of `to`, whose rows are
-   to_step bytes apart. Only so many rows are read, the others being zeros, and only so many
-   columns are written as rows. Zipping rows i and i + 8 rotates the bits of an element's row and
-   column by one; four times exchanges them. */
+/* Transposes 16 x 16 words, rows a[...]; b is overwritten. Zipping rows i and i + 8 rotates the
+   bits of an element's row and column by one; four times exchanges them. */
 #define FLUX__AMX_ZIP(to, from, i)                                                                 \
     FLUX__SHUFFLE(to[2 * i], from[i], from[i + 8], flux__amx_words,                                \
                   0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)                          \
@@ -191,19 +196,28 @@ static FLUX__AMX_FN void flux__amx_pair(const uint16_t *x, int64_t col, int64_t 
     FLUX__AMX_ZIP(to, from, 0) FLUX__AMX_ZIP(to, from, 1) FLUX__AMX_ZIP(to, from, 2)               \
     FLUX__AMX_ZIP(to, from, 3) FLUX__AMX_ZIP(to, from, 4) FLUX__AMX_ZIP(to, from, 5)               \
     FLUX__AMX_ZIP(to, from, 6) FLUX__AMX_ZIP(to, from, 7)
+#define FLUX__AMX_TRANSPOSE(a, b)                                                                  \
+    FLUX__AMX_ZIPS(b, a) FLUX__AMX_ZIPS(a, b) FLUX__AMX_ZIPS(b, a) FLUX__AMX_ZIPS(a, b)
+#define FLUX__AMX_SIXTEEN(f)                                                                       \
+    f(0) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11) f(12) f(13) f(14) f(15)
+
+/* Transposes 16 x 16 words: rows of x, x_step bytes apart, become columns of `to`, whose rows are
+   to_step bytes apart. Only so many rows are read, the others being zeros, and only so many
+   columns are written as rows. */
 static FLUX__AMX_FN void flux__amx_turn(const char *x, int64_t x_step, int64_t rows, char *to,
                                         int64_t to_step, int64_t columns) {
     flux__amx_words a[16], b[16];
-    if (rows < 16) memset(a, 0, sizeof a);
-    for (int64_t i = 0; i < rows; i++) {
-        memcpy(&a[i], x + i * x_step, 64);
-        FLUX__PREFETCH(x + i * x_step + 256)
+#define FLUX__AMX_READ(i) memcpy(&a[i], x + i * x_step, 64);
+#define FLUX__AMX_WRITE(i) memcpy(to + i * to_step, &a[i], 64);
+    if (rows == 16) { FLUX__AMX_SIXTEEN(FLUX__AMX_READ) }
+    else {
+        memset(a, 0, sizeof a);
+        for (int64_t i = 0; i < rows; i++) FLUX__AMX_READ(i)
     }
-    FLUX__AMX_ZIPS(b, a)
-    FLUX__AMX_ZIPS(a, b)
-    FLUX__AMX_ZIPS(b, a)
-    FLUX__AMX_ZIPS(a, b)
-    for (int64_t i = 0; i < columns; i++) memcpy(to + i * to_step, &a[i], 64);
+    for (int64_t i = 0; i < rows; i++) FLUX__PREFETCH(x + i * x_step + 256)
+    FLUX__AMX_TRANSPOSE(a, b)
+    if (columns == 16) { FLUX__AMX_SIXTEEN(FLUX__AMX_WRITE) }
+    else for (int64_t i = 0; i < columns; i++) FLUX__AMX_WRITE(i)
 }
 
 /* Packs a panel: `rows` rows of k elements, at most 32, with any strides, and zeros behind them, so
@@ -213,19 +227,32 @@ static void flux__amx_pack(const uint16_t *x, int64_t row, int64_t col, int64_t 
     const int64_t words = (k + 1) / 2, whole = col == 1 ? k / 32 : 0;
     if (rows == 32 && row == 1) {
         flux__amx_pair(x, col, k, to);
-        memset(to + words * 128, 0, (size_t)(flux__gemm_up(words, 16) - words) * 128);
+        memset(to + words * FLUX__AMX_LINE, 0,
+               (size_t)(flux__gemm_up(words, 16) - words) * FLUX__AMX_LINE);
         return;
     }
-    for (int64_t s = 0; s < whole; s++, x += 32, to += 16 * 128)
+    for (int64_t s = 0; s < whole; s++, x += 32, to += 16 * FLUX__AMX_LINE)
         for (int64_t i = 0; i < 32; i += 16)
             flux__amx_turn((const char *)(x + i * row), 2 * row,
-                           rows < i ? 0 : flux__gemm_min(rows - i, 16), to + 4 * i, 128, 16);
-    memset(to, 0, (size_t)(flux__gemm_up(words, 16) - whole * 16) * 128);
-    for (k -= whole * 32; k > 0; k -= 2, x += 2 * col, to += 128)
+                           rows < i ? 0 : flux__gemm_min(rows - i, 16), to + 4 * i,
+                           FLUX__AMX_LINE, 16);
+    memset(to, 0, (size_t)(flux__gemm_up(words, 16) - whole * 16) * FLUX__AMX_LINE);
+    for (k -= whole * 32; k > 0; k -= 2, x += 2 * col, to += FLUX__AMX_LINE)
         for (int64_t r = 0; r < rows; r++) {
             memcpy(to + 4 * r, x + r * row, 2);
             if (k > 1) memcpy(to + 4 * r + 2, x + r * row + col, 2);
         }
+}
+
+/* Copies n lines, A's rows or B's columns, at most 32, of k elements, at most 32, to 64 bytes each,
+   to_step bytes apart. line, col: how many elements of x lines and elements along k are apart. */
+static void flux__amx_lines(const uint16_t *x, int64_t line, int64_t col, int64_t n, int64_t k,
+                            char *to, int64_t to_step) {
+    char panel[FLUX__AMX_PANEL(1)];
+    flux__amx_pack(x, line, col, n, k, panel);
+    for (int64_t i = 0; i < n; i += 16)
+        flux__amx_turn(panel + 4 * i, FLUX__AMX_LINE, 16, to + i * to_step, to_step,
+                       flux__gemm_min(n - i, 16));
 }
 
 /* ---- operands with a map */
@@ -326,15 +353,12 @@ static void flux__amx_copy_b(void *ctx, int64_t part) {
     const int64_t first = part * 32, n = flux__gemm_min(j->n - first, 32);
     const flux__axes *ks = j->b_map, *lines = ks ? ks + 1 : NULL;
     uint16_t memory[32 * 96];
-    char panel[16 * 128], *to = p->copy + first * p->b_step;
+    char *to = p->copy + first * p->b_step;
     for (int64_t k = 0, some; k < j->k; k += some, to += 64) {
         flux__amx_part b = { NULL, j->b_col, j->b_row };
         some = flux__gemm_min(j->k - k, 32);
         flux__amx_find(&b, j->b, lines, ks, first, n, k, some, memory);
-        flux__amx_pack(b.x, b.line, b.k, n, some, panel);
-        for (int64_t i = 0; i < n; i += 16)
-            flux__amx_turn(panel + 4 * i, 128, 16, to + i * p->b_step, p->b_step,
-                           flux__gemm_min(n - i, 16));
+        flux__amx_lines(b.x, b.line, b.k, n, some, to, p->b_step);
     }
 }
 
@@ -363,9 +387,6 @@ static bool flux__amx_find_b(flux__amx_product *p) {
 }
 
 /* ---- tasks */
-
-/* Bytes of a panel of so many steps. */
-#define FLUX__AMX_PANEL(steps) ((steps) * 16 * 128)
 
 /* Packs the panels of rows i0 ... i0+mb-1 of A, `some` steps of k from `step` on. memory: for a
    part of an A with a map. */
@@ -398,6 +419,7 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
     const int64_t part = job->a_map ? 2 * FLUX__AMX_COLLECTED : 0;
     char *memory = (char *)flux__scratch((size_t)(part + most + (job->c ? 0 : ld * piece * 4))),
          *panels = memory + part;
+    flux__amx_shape shape = { 0, 0 };
     if (!memory) {
         flux__atomic_store32(&p->failed, 1);
         return;
@@ -409,10 +431,9 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
             some = flux__gemm_min(p->steps - step, FLUX__AMX_STEPS);
             if (!once || j == j0) flux__amx_panels(p, i0, mb, step, some,
                                                       (uint16_t *)(void *)memory, panels);
-            const flux__amx_rows a = { panels, FLUX__AMX_PANEL(some), 128, p->at };
-            flux__amx_multiply(&a, mb, p->b + j * p->b_step + step * 64, p->b_step, nb, some,
-                               p->rest && step + some == p->steps ? p->rest + j * 64 : NULL, c,
-                               ld * 4, step > 0);
+            const flux__amx_columns b = { p->b + j * p->b_step + step * 64, p->b_step, p->at,
+                p->rest && step + some == p->steps ? p->rest + j * 64 : NULL };
+            flux__amx_multiply(&shape, panels, mb, &b, nb, some, c, ld * 4, step > 0);
         }
         if (job->epilogue) job->epilogue(job->ctx, worker, i0, j, mb, nb, c, ld);
     }
@@ -432,7 +453,7 @@ static bool flux__amx_run(const flux__gemm_job *job, int64_t threads) {
     p.job = job;
     FLUX__ASSERT(job->k > 0);
     if (!flux__amx_find_b(&p)) return false;
-    for (int i = 0; i < FLUX__AMX_STEPS; i++) p.at[i] = FLUX__AMX_PANEL(i);
+    for (int i = 0; i < FLUX__AMX_STEPS; i++) p.at[i] = 64 * i;
     p.rows = flux__gemm_min(flux__gemm_up(job->m, 32), FLUX__AMX_ROWS);
     if (p.steps > 16) p.rows = flux__gemm_min(p.rows, FLUX__AMX_ROWS / 2);
     p.columns = flux__gemm_min(flux__gemm_up(job->n, 32), FLUX__AMX_COLUMNS);

@@ -504,14 +504,15 @@ static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes
     *taps = order;
 }
 
-/* The weight of a convolution, tap by tap, in scratch memory; NULL: out of memory. */
-static uint16_t *flux__conv_weight_of(const flux__products *p, int64_t taps) {
+/* The weight of a convolution, tap by tap, in panels of 32 columns or as k elements a column, in
+   scratch memory; NULL: out of memory. */
+static char *flux__conv_weight_of(const flux__products *p, int64_t taps, bool panels) {
     const flux__axes k = { 1, { p->g.k }, { p->b.row } }, columns = { 1, { p->g.n }, { p->b.col } };
     const bool gathered = p->b.o.gather;
     flux__conv_weight w = { (const uint16_t *)flux__matrix_at(p->job.k, &p->b, 0),
                             gathered ? &p->b.map[0] : &k, gathered ? &p->b.map[1] : &columns,
-                            taps, p->g.k, p->g.n, NULL, 0 };
-    w.to = (uint16_t *)flux__scratch((size_t)(w.k * w.columns) * 2);
+                            taps, p->g.k, p->g.n, panels, NULL, 0 };
+    w.to = (char *)flux__scratch((size_t)(w.k * flux__gemm_up(w.columns, 32)) * 2);
     if (w.to) flux__parallel((w.columns + 31) / 32, flux__conv_weight_part, &w);
     if (!flux__atomic_load32(&w.failed)) return w.to;
     flux__scratch_done(w.to);
@@ -527,9 +528,11 @@ static bool flux__products_by_taps(flux__products *p, void **weight) {
     const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
     if (!p->g.tiles || !flux__conv_by_taps(mark.size, mark.wide, p->g.k)) return false;
     flux__conv_of(p, &w, &taps);
-    if (!(*weight = flux__conv_weight_of(p, w.size * w.size))) return p->failed = 1, true;
-    w.weight = (const char *)*weight;
-    if (!p->bare && flux__conv_amx_run(&w)) {
+    const bool direct = !p->bare && flux__conv_amx_wants(&w);
+    if (!(*weight = flux__conv_weight_of(p, w.size * w.size, direct))) return p->failed = 1, true;
+    if (direct) {
+        w.weight = (const char *)*weight;
+        flux__conv_amx_run(&w);
         p->failed |= flux__atomic_load32(&w.failed);
         return true;
     }

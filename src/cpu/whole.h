@@ -187,20 +187,40 @@ static bool flux__rows_ascend(const flux_shape *s, const int64_t *step) {
     return true;
 }
 
-/* Writes a slice of `slice` elements of `size` bytes: the rows of src, of shape *s and steps ss, go
-   to the places with steps ds from element rel on, which flux__rows_ascend has found to ascend;
-   what is before, between and behind them is filled with *one. Each element is written once. */
-static void flux__copy_padded(const flux_shape *s, char *dst, int64_t rel, const int64_t *ds,
-                              const char *src, const int64_t *ss, size_t size, const char *one,
-                              int64_t slice) {
-    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = rel, from = 0, done = 0;
-    for (bool more = s->ndim > 0; more; more = flux__next_place(s, 1, at, &to, ds, &from, ss)) {
-        flux__fill(dst + (size_t)done * size, one, size, (size_t)(to - done));
-        memcpy(dst + (size_t)to * size, src + (ptrdiff_t)from * (ptrdiff_t)size,
-               (size_t)s->dim[0] * size);
-        done = to + s->dim[0];
+/* Copies a row of n bytes. A short one goes in blocks of 16, the last of which overlaps the one
+   before, as it is not worth a call of memcpy. */
+static FLUX__INLINE void flux__copy_bytes(char *to, const char *from, int64_t n) {
+    if (n < 16 || n > 1024) {
+        memcpy(to, from, (size_t)n);
+        return;
     }
-    flux__fill(dst + (size_t)done * size, one, size, (size_t)(slice - done));
+    for (int64_t i = 0; i < n - 16; i += 16) memcpy(to + i, from + i, 16);
+    memcpy(to + n - 16, from + n - 16, 16);
+}
+
+/* Writes a slice of `slice` elements of `size` bytes: the rows of src, of shape *s and steps ss,
+   go to the places with steps ds from element rel on, which flux__rows_ascend has found to ascend;
+   what is before, between and behind them is filled with *one. Where rows have 16 bytes or more, a
+   gap of up to 16 is filled with 16, as the row behind it is written next. */
+static FLUX__O2 void flux__copy_padded(const flux_shape *s, char *dst, int64_t rel,
+                                       const int64_t *ds, const char *src, const int64_t *ss,
+                                       int64_t size, const char *one, int64_t slice) {
+    const int64_t n = s->dim[0] * size, rows = s->ndim > 1 ? s->dim[1] : 1,
+                  down = s->ndim > 1 ? ds[1] * size : 0, step = s->ndim > 1 ? ss[1] * size : 0;
+    int64_t at[FLUX_MAX_DIMS] = { 0 }, to = rel, from = 0;
+    char gap[16], *done = dst;
+    flux__fill(gap, one, (size_t)size, (size_t)(16 / size));
+    for (bool more = s->ndim > 0; more; more = flux__next_place(s, 2, at, &to, ds, &from, ss)) {
+        char *y = dst + to * size;
+        const char *x = src + from * size;
+        for (int64_t i = 0; i < rows; i++, y += down, x += step) {
+            if (n >= 16 && y - done <= 16) memcpy(done, gap, 16);
+            else flux__fill(done, one, (size_t)size, (size_t)((y - done) / size));
+            flux__copy_bytes(y, x, n);
+            done = y + n;
+        }
+    }
+    flux__fill(done, one, (size_t)size, (size_t)((dst + slice * size - done) / size));
 }
 
 /* An as_strided_scatter (the reverse of a strided view) in slices: `units` slices of
@@ -227,7 +247,7 @@ static void flux__scatter_slice(const flux__strided_scatter_job *j, int64_t u, c
         from += rest % j->o.shape.dim[d] * j->o.stride[d];
     if (j->padded) {
         flux__copy_padded(&j->part, dst, j->t->rel, j->t->stride, j->src + (ptrdiff_t)from * size,
-                          j->o.stride, (size_t)size, j->one, j->slice);
+                          j->o.stride, size, j->one, j->slice);
         return;
     }
     flux__fill(dst, j->one, (size_t)size, (size_t)j->slice);
@@ -269,7 +289,8 @@ static flux__strided_scatter_job flux__scatter_job(flux__run *run, const flux__k
     j.part.ndim = flux__spread_slices(t, &o->shape, &j.slice);
     for (int d = j.part.ndim; d < o->shape.ndim; d++) j.units *= o->shape.dim[d];
     j.each = (1 << 15) / j.slice + 1;
-    j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim && j.part.dim[0] >= 16 &&
+    j.padded = !t->arg.i[1] && o->stride[0] == 1 && j.part.ndim &&
+               j.part.dim[0] * (int64_t)flux__dtypes[t->dtype].size >= 16 &&
                flux__rows_ascend(&j.part, t->stride);
     flux__store_number(t->dtype, j.one, t->arg.i[1] ? 0 : t->arg.num);
     return j;
