@@ -98,6 +98,7 @@ static void tile_dot(int c, int a, int b) {
 #define FLUX__AMX_LOAD(t, from, step) tile_load(t, from, step);
 #define FLUX__AMX_STORE(t, to, step) tile_store(t, to, step);
 #define FLUX__AMX_DOT(c, a, b) tile_dot(c, a, b);
+#define FLUX__CONV_MEMORY 500000
 #define FLUX_IMPLEMENTATION
 #include "test.h"
 #include "half_convs.h"
@@ -226,6 +227,41 @@ TEST(convolutions_by_taps_with_more_about_them) {
         CHECK(half_convs_same(y[0], y[1]));
     }
     flux_threads(0);
+}
+
+/* Of enough positions, by weights' gradients are computed from images. */
+TEST(gradients_by_weights_from_images) {
+    flux_seed(8);
+    for (int i = 0; i < 12; i++) FLUX_SCOPE {
+        const bool many = i > 5;             /* small samples that are taken together; else parts of sums, added up later */
+        const int64_t size = i % 3 == 2 ? 5 : 3 - (i == 4), wide = 20 + 7 * (i % 4), samples = many ? 4 + i % 3 : 1 + i % 5,
+                      high = 2100 / wide / (many ? 4 : 1) + i % 5, in = many ? 34 + i % 3 : i == 3 ? 37 : 3 + i, groups = i == 10 ? 2 : 1,
+                      out = 9 + 6 * i;
+        half_conv c;
+        memset((void *)&c, 0, sizeof c);
+        c.dtype = FLUX_BF16, c.flip = i & 1, c.o.groups = (int)groups, c.o.pad = FLUX_SHAPE(size / 2, size / 2);
+        c.o.x = flux_eval(flux_to_dtype(flux_randn(wide, high, in * groups, samples), FLUX_BF16));
+        c.o.weight = flux_eval(flux_to_dtype(flux_randn(size, size, in, out + out % groups), FLUX_BF16));
+        if (i % 4 == 1) c.o.x = half_convs_turned(c.o.x, 0);
+        if (i % 4 == 2) c.o.x = flux_flip(c.o.x, 0);
+        if (i % 4 == 3) c.o.pad = FLUX_SHAPE(0, 0), c.o.x = half_convs_turned(flux_flip(c.o.x, 1), 1);
+        if (!half_convs_agree(&c)) fprintf(stderr, "    convolution %d\n", i);
+    }
+    flux_threads(0);
+}
+
+/* What is infinite or no number comes to the taps that see it, and to no others. */
+TEST(gradients_by_weights_of_infinite_images) {
+    flux_seed(9);
+    for (int i = 0; i < 2; i++) FLUX_SCOPE {
+        flux_tensor *corner = flux_pad(flux_full(i ? (double)NAN : (double)INFINITY, 1, 1, 1, 1), 0, 49, 0, 49, 0, 3, 4);
+        flux_tensor *x = flux_eval(flux_to_dtype(flux_add(flux_randn(50, 50, 8, 1), corner), FLUX_BF16));
+        flux_tensor *w = flux_eval(flux_to_dtype(flux_randn(3, 3, 8, 32), FLUX_BF16)), *y = flux_crosscor(x, w);
+        flux_tensor *ones = flux_eval(flux_to_dtype(flux_ones(48, 48, 32, 1), FLUX_BF16));
+        flux_tensor *dw = flux_to_dtype(flux_grad(flux_gradient(flux_sum(flux_mul(y, ones)), w), w), FLUX_F32);
+        const float *v = flux_floats(dw);
+        for (int64_t at = 0; at < flux_len(dw); at++) CHECK(!isfinite(v[at]) == (at % 72 == 35));
+    }
 }
 
 #if FLUX__X86

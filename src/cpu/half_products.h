@@ -17,6 +17,7 @@
 #include "gemm_tasks.h"
 #include "gemm_panels.h"
 #include "conv_amx.h"
+#include "conv_amx_gradient.h"
 #include "gemm_plan.h"
 #include "depthwise.h"
 #include "run.h"
@@ -31,7 +32,7 @@
    small images joined into one product, a shared operand transposed once, half
    formats converted by the thread that reads them. cpu/product_operands.h makes
    the operands ready. Convolutions may go other ways: cpu/winograd.h,
-   cpu/conv_amx.h, cpu/depthwise.h.
+   cpu/conv_amx.h, cpu/conv_amx_gradient.h, cpu/depthwise.h.
 
    Invariant: many products are shared out whole, few ones in blocks. Whether
    inner products are used is decided for the whole kernel, as if gathered
@@ -544,8 +545,32 @@ static bool flux__products_by_taps(flux__products *p, void **weight) {
     p->g.b_map = NULL, p->g.b_row = 1, p->g.b_col = p->g.k;
     return false;
 }
+
+/* Computes a product that is the gradient of a convolution by its weight from the image. False, and
+   nothing is done: it is none, or the image is not finite. */
+static bool flux__run_weight_gradient(flux__products *p) {
+    const flux__axes k = { 1, { p->g.k }, { p->b.row } }, columns = { 1, { p->g.n }, { p->b.col } };
+    const bool gathered = p->b.o.gather;
+    flux__weight_gradient w;
+    memset(&w, 0, sizeof w);
+    w.columns = p->g.n;
+    w.places = gathered ? &p->b.map[0] : &k, w.lines = gathered ? &p->b.map[1] : &columns;
+    if (!p->g.tiles || !p->a.o.gather || flux__product_mark(p->job.run, p->job.k).size ||
+        !flux__weight_gradient_of(&w, &p->a.map[0], &p->a.map[1])) return false;
+    for (int64_t i = 0; i < p->batches && !w.failed; i++) {
+        flux__job job = p->job;
+        job.batch = i, w.job = &job;
+        w.x = (const uint16_t *)flux__matrix_at(p->job.k, &p->a, i) + w.corner;
+        w.y = (const uint16_t *)flux__matrix_at(p->job.k, &p->b, i);
+        if (p->bare) w.c = (float *)p->job.run->ptr[p->job.k->value[0].out] + i * p->g.m * p->g.n;
+        if (!flux__weight_gradient_run(&w)) return false;
+    }
+    p->failed |= w.failed;
+    return true;
+}
 #else
 #  define flux__products_by_taps(p, weight) ((void)(weight), false)
+#  define flux__run_weight_gradient(p) ((void)(p), false)
 #endif
 
 /* Runs a product's kernel. Returns 0, or -1 with an error recorded. */
@@ -568,7 +593,8 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     if (!flux__halves_apart(&p)) {
         void *weight = NULL;
         if (!flux__products_operands(&p)) p.failed = 1;
-        else if (!flux__products_by_taps(&p, &weight) && !flux__run_winograd(&p))
+        else if (!flux__products_by_taps(&p, &weight) && !flux__run_winograd(&p) &&
+                 !flux__run_weight_gradient(&p))
             flux__products_multiply(&p);
         flux__scratch_done(weight);
         flux__scratch_done(p.a.words);
