@@ -21463,12 +21463,13 @@ FLUX__END_LEAN
    B go through the other four.
 
    A task computes FLUX__AMX_ROWS x FLUX__AMX_COLUMNS of C at most, half as many
-   rows of a long k. It packs its rows of A in panels of 32, FLUX__AMX_STEPS steps
-   of k at a time: line l of a panel is word l of each row. So panels have 512 KB
-   at most, a quarter of the second-level cache. B is read where it lies if its
-   columns are contiguous along k, but for what fills no tile; else it is copied
-   once for all tasks. Of an operand with a map (the windows of an image) a part at
-   a time is collected first, and packed as a matrix.
+   rows of a long k or of a very short one. It packs its rows of A in panels of
+   32, FLUX__AMX_STEPS steps of k at a time: line l of a panel is word l of each
+   row. So panels have 512 KB at most, a quarter of the second-level cache. B is
+   read where it lies if its columns are contiguous along k, but for what fills no
+   tile; else it is copied once for all tasks. Of an operand with a map (the
+   windows of an image) a part at a time is collected first, and packed as a
+   matrix.
 
    Invariant: an element's sum goes over whole tiles of k from its beginning on,
    the last one padded with zeros; it is the same for any number of threads and
@@ -21798,6 +21799,13 @@ static void flux__amx_copy_b(void *ctx, int64_t part) {
     const flux__axes *ks = j->b_map, *lines = ks ? ks + 1 : NULL;
     uint16_t memory[32 * 96];
     char *to = p->copy + first * p->b_step;
+    if (ks && ks->step[0] == 1) {
+        flux__amx_im2col((const uint16_t *)j->b, ks, 0, j->k, lines, first, n,
+                         (uint16_t *)(void *)to, p->b_step / 2);
+        for (int64_t i = 0; i < n; i++)
+            memset(to + i * p->b_step + j->k * 2, 0, (size_t)(p->steps * 64 - j->k * 2));
+        return;
+    }
     for (int64_t k = 0, some; k < j->k; k += some, to += 64) {
         flux__amx_part b = { NULL, j->b_col, j->b_row };
         some = flux__gemm_min(j->k - k, 32);
@@ -21899,7 +21907,7 @@ static bool flux__amx_run(const flux__gemm_job *job, int64_t threads) {
     if (!flux__amx_find_b(&p)) return false;
     for (int i = 0; i < FLUX__AMX_STEPS; i++) p.at[i] = 64 * i;
     p.rows = flux__gemm_min(flux__gemm_up(job->m, 32), FLUX__AMX_ROWS);
-    if (p.steps > 16) p.rows = flux__gemm_min(p.rows, FLUX__AMX_ROWS / 2);
+    if (p.steps > 16 || p.steps <= 4) p.rows = flux__gemm_min(p.rows, FLUX__AMX_ROWS / 2);
     p.columns = flux__gemm_min(flux__gemm_up(job->n, 32), FLUX__AMX_COLUMNS);
     for (;;) {
         const int64_t across = (job->n + p.columns - 1) / p.columns;
@@ -25723,16 +25731,21 @@ static void flux__chain_rows(flux__chain_run *r) {
    without a step the product. to: the tensor's element of the first. */
 static void flux__chain_halves(flux__chain_run *r, int dtype, char *to, int64_t next) {
     float part[512];
-    for (int64_t j = 0; j < r->columns; j++, to += 2 * next)
-        for (int64_t i = 0, n; i < r->rows; i += n) {
+    int needs = FLUX__F32C;
+    const flux__cast_fn write = flux__writer(dtype, &needs);
+    FLUX__ASSERT(write && needs == FLUX__F32C);
+    for (int64_t j = 0; j < r->columns; j++, to += 2 * next) {
+        if (!r->steps) write(r->rows, to, r->x + j * r->x_next);
+        for (int64_t i = 0, n; i < r->rows && r->steps; i += n) {
             flux__chain_run some = *r;
-            n = flux__gemm_min(r->rows - i, r->steps ? 512 : r->rows);
+            n = flux__gemm_min(r->rows - i, 512);
             some.rows = n, some.columns = 1, some.x += j * r->x_next + i, some.y = part;
             for (int s = 0; s < r->steps; s++)
                 some.step[s].at += j * r->step[s].next + (r->step[s].along ? i : 0);
-            if (r->steps) flux__chain_rows(&some);
-            flux__store(dtype, to + 2 * i, 1, FLUX__F32C, r->steps ? part : some.x, n);
+            flux__chain_rows(&some);
+            write(n, to + 2 * i, part);
         }
+    }
 }
 
 /* Runs a product's chain for the present block. */

@@ -132,16 +132,21 @@ static void flux__chain_rows(flux__chain_run *r) {
    without a step the product. to: the tensor's element of the first. */
 static void flux__chain_halves(flux__chain_run *r, int dtype, char *to, int64_t next) {
     float part[512];
-    for (int64_t j = 0; j < r->columns; j++, to += 2 * next)
-        for (int64_t i = 0, n; i < r->rows; i += n) {
+    int needs = FLUX__F32C;
+    const flux__cast_fn write = flux__writer(dtype, &needs);
+    FLUX__ASSERT(write && needs == FLUX__F32C);
+    for (int64_t j = 0; j < r->columns; j++, to += 2 * next) {
+        if (!r->steps) write(r->rows, to, r->x + j * r->x_next);
+        for (int64_t i = 0, n; i < r->rows && r->steps; i += n) {
             flux__chain_run some = *r;
-            n = flux__gemm_min(r->rows - i, r->steps ? 512 : r->rows);
+            n = flux__gemm_min(r->rows - i, 512);
             some.rows = n, some.columns = 1, some.x += j * r->x_next + i, some.y = part;
             for (int s = 0; s < r->steps; s++)
                 some.step[s].at += j * r->step[s].next + (r->step[s].along ? i : 0);
-            if (r->steps) flux__chain_rows(&some);
-            flux__store(dtype, to + 2 * i, 1, FLUX__F32C, r->steps ? part : some.x, n);
+            flux__chain_rows(&some);
+            write(n, to + 2 * i, part);
         }
+    }
 }
 
 /* Runs a product's chain for the present block. */
