@@ -25,8 +25,10 @@
    any number of threads. What is no number times a zero is no number: an image
    that is not finite everywhere is left to the product of its windows.
 
-   Rejected, unmeasured: tiles for several taps at once, which would load as
-   much. */
+   Rejected: y's gradient read from another place on in place of the image, whose
+   lines could begin at a cache line's beginning (a tenth at most, by a loop of its
+   own). Unmeasured: a large image in bands; the copies of one sample are as large
+   as the sample, its columns and these again. */
 
 FLUX__BEGIN_HOT
 
@@ -37,6 +39,7 @@ enum { FLUX__CONV_CHUNK = 8 };
 #  define FLUX__CONV_MEMORY (1 << 20)     /* about as many bytes of operands are ready at a time */
 #endif
 
+/* One gradient: a product of A, the image's windows, and B, y's gradient. */
 typedef struct flux__weight_gradient {
     const flux__job *job;
     const uint16_t *x;                    /* the image's element that lies first, by position: */
@@ -59,8 +62,9 @@ typedef struct flux__weight_gradient {
     int failed, special;                  /* special: the image is not finite */
 } flux__weight_gradient;
 
-/* Describes the gradient that is a product whose A is of windows, by maps of its rows and of k.
-   False: it is no such gradient, or there are fewer positions than pay (measured). */
+/* Describes the gradient that is a product whose A is of windows, by maps of A's rows and of k; the
+   maps of B are in *w. False: it is no such gradient, or it has too few positions to be faster so
+   (measured: 1568 were not, where weights are 256 x 256). */
 static bool flux__weight_gradient_of(flux__weight_gradient *w, const flux__axes *rows,
                                      const flux__axes *ks) {
     if (rows->nd < 2 || rows->nd > 3 || ks->nd < 2 || ks->nd > 3 || rows->dim[0] < 2 ||
@@ -139,6 +143,7 @@ static void flux__weight_gradient_columns(const flux__weight_gradient *w, int64_
     }
 }
 
+/* Makes 32 channels or 32 columns ready. */
 static void flux__weight_gradient_operand(void *ctx, int64_t part) {
     flux__weight_gradient *w = (flux__weight_gradient *)ctx;
     const int64_t images = (w->channels + 31) / 32;
