@@ -27999,13 +27999,19 @@ static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes
     *taps = order;
 }
 
+/* The maps of B's rows, along k, and of its columns, whether it is gathered or not. */
+static void flux__maps_of_b(const flux__products *p, flux__axes *map) {
+    const flux__axes k = { 1, { p->g.k }, { p->b.row } }, columns = { 1, { p->g.n }, { p->b.col } };
+    const bool gathered = p->b.o.gather;
+    map[0] = gathered ? p->b.map[0] : k, map[1] = gathered ? p->b.map[1] : columns;
+}
+
 /* The weight of a convolution, tap by tap, in panels of 32 columns or as k elements a column, in
    scratch memory; NULL: out of memory. */
 static char *flux__conv_weight_of(const flux__products *p, int64_t taps, bool panels) {
-    const flux__axes k = { 1, { p->g.k }, { p->b.row } }, columns = { 1, { p->g.n }, { p->b.col } };
-    const bool gathered = p->b.o.gather;
-    flux__conv_weight w = { (const uint16_t *)flux__matrix_at(p->job.k, &p->b, 0),
-                            gathered ? &p->b.map[0] : &k, gathered ? &p->b.map[1] : &columns,
+    flux__axes map[2];
+    flux__maps_of_b(p, map);
+    flux__conv_weight w = { (const uint16_t *)flux__matrix_at(p->job.k, &p->b, 0), &map[0], &map[1],
                             taps, p->g.k, p->g.n, panels, NULL, 0 };
     w.to = (char *)flux__scratch((size_t)(w.k * flux__gemm_up(w.columns, 32)) * 2);
     if (w.to) flux__parallel((w.columns + 31) / 32, flux__conv_weight_part, &w);
@@ -28043,12 +28049,11 @@ static bool flux__products_by_taps(flux__products *p, void **weight) {
 /* Computes a product that is the gradient of a convolution by its weight from the image. False, and
    nothing is done: it is none, or the image is not finite. */
 static bool flux__run_weight_gradient(flux__products *p) {
-    const flux__axes k = { 1, { p->g.k }, { p->b.row } }, columns = { 1, { p->g.n }, { p->b.col } };
-    const bool gathered = p->b.o.gather;
+    flux__axes map[2];
     flux__weight_gradient w;
     memset(&w, 0, sizeof w);
-    w.columns = p->g.n;
-    w.places = gathered ? &p->b.map[0] : &k, w.lines = gathered ? &p->b.map[1] : &columns;
+    flux__maps_of_b(p, map);
+    w.columns = p->g.n, w.places = &map[0], w.lines = &map[1];
     if (!p->g.tiles || !p->a.o.gather || flux__product_mark(p->job.run, p->job.k).size ||
         !flux__weight_gradient_of(&w, &p->a.map[0], &p->a.map[1])) return false;
     for (int64_t i = 0; i < p->batches && !w.failed; i++) {

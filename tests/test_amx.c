@@ -206,7 +206,7 @@ TEST(convolutions_by_taps_read_views) {
     flux_threads(0);
 }
 
-/* Behind which there are other operations, which see what would have been stored; of several tasks, and of numbers that are none. */
+/* Operations behind a convolution see what would have been stored; images of several tasks, and with NaN and infinity. */
 TEST(convolutions_by_taps_with_more_about_them) {
     flux_seed(7);
     for (int i = 0; i < 4; i++) FLUX_SCOPE {
@@ -229,7 +229,7 @@ TEST(convolutions_by_taps_with_more_about_them) {
     flux_threads(0);
 }
 
-/* Of enough positions, by weights' gradients are computed from images. */
+/* Where there are enough positions, gradients by weights are computed from images. */
 TEST(gradients_by_weights_from_images) {
     flux_seed(8);
     for (int i = 0; i < 12; i++) FLUX_SCOPE {
