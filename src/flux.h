@@ -315,8 +315,8 @@
                 looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend transfers blocks run products
-                winograd conv_amx conv_amx_gradient product_operands rows chains whole windows
-                pooling ready kept_operands half_products shared_operands attention sorting
+                winograd winograd_gradient conv_amx conv_amx_gradient product_operands rows chains
+                whole windows pooling ready kept_operands half_products shared_operands attention sorting
                 interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
@@ -441,6 +441,7 @@
 #include "cpu/run.h"
 #include "cpu/products.h"
 #include "cpu/winograd.h"
+#include "cpu/winograd_gradient.h"
 #include "cpu/conv_amx.h"
 #include "cpu/conv_amx_gradient.h"
 #include "cpu/product_operands.h"

@@ -205,7 +205,7 @@ TEST(training_is_the_same_to_the_last_bit) {
 
 /* ------------------------------------------------------------------ convolutions with fewer multiplications */
 
-/* A convolution of 3 x 3 that cpu/winograd.h takes, and its gradient by the image, behind them another operation; the image and the
+/* A convolution of 3 x 3 that cpu/winograd.h takes, and its gradients, behind them another operation; the image and the
    kernel are as they come, or views of the same numbers in another order, and what is between may be looked at. */
 typedef struct small_conv { int64_t wide, high, in, out, batch, pad; bool flip; } small_conv;
 static flux_tensor *turned(flux_tensor *x) { return flux_permute(flux_eval(flux_copy(flux_permute(x, 2, 0, 3, 1))), 1, 3, 0, 2); }
@@ -215,18 +215,18 @@ static int64_t conv_bits(const small_conv *c, bool views, float *to) {
     flux_tensor *x = flux_eval(flux_randn(c->wide, c->high, c->in, c->batch)), *w = flux_eval(flux_randn(3, 3, c->in, c->out));
     if (views) x = turned(x), w = c->flip ? swapped(w) : turned(w);
     flux_tensor *y = c->flip ? flux_conv(x, w, .pad = FLUX_SHAPE(c->pad)) : flux_crosscor(x, w, .pad = FLUX_SHAPE(c->pad));
-    flux_tensor *g = flux_grad(flux_gradient(flux_sum(flux_square(y)), x), x);
-    y = flux_add(y, 1);
-    int64_t n = flux_len(y), m = flux_len(g);
-    CHECK(flux_read(y, to, (size_t)n * 4) == 0 && flux_read(g, to + n, (size_t)m * 4) == 0);
-    return n + m;
+    flux_grads *all = flux_gradient(flux_sum(flux_square(y)), x, w);
+    flux_tensor *part[] = { flux_add(y, 1), flux_grad(all, x), flux_sub(flux_grad(all, w), 1) };
+    int64_t n = 0;
+    for (int i = 0; i < 3; n += flux_len(part[i++])) CHECK(flux_read(part[i], to + n, (size_t)flux_len(part[i]) * 4) == 0);
+    return n;
 }
 TEST(a_convolution_is_the_same_to_the_last_bit) {
     static const way ways[] = { { "lazily", 0, false, 1, -1, 0 }, { "at once", 0, true, 1, -1, 0 }, { "2 threads", 0, false, 2, -1, 0 },
         { "5 threads", 0, false, 5, -1, 0 }, { "in parts", 0, false, 2, -1, 1 }, { "AVX2", 0, false, 3, 1, 0 } };
     static const small_conv all[] = { { 30, 17, 18, 70, 1, 1, true }, { 13, 10, 20, 16, 3, 1, false }, { 27, 9, 16, 33, 2, 0, true },
-        { 20, 8, 300, 16, 2, 1, false } };
-    static float was[60000 + 60000], now[60000 + 60000];
+        { 20, 8, 300, 16, 2, 1, false }, { 270, 6, 16, 40, 1, 1, true }, { 6, 7, 34, 17, 16, 1, false } };
+    static float was[200000], now[200000];
     const int simd = flux__simd();
     for (int i = 0; i < (int)(sizeof all / sizeof *all); i++)
         for (int w = 0; w < (simd >= 2 ? 6 : 5); w++)
@@ -254,6 +254,27 @@ TEST(a_convolution_with_fewer_multiplications_is_as_exact) {
         CHECK(error > 0 && error < 4 * other);
         error = flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(y, FLUX_F64), exact)))), other = flux_item(flux_max(flux_abs(flux_sub(flux_to_dtype(plain, FLUX_F64), exact))));
         CHECK(error < 2 * other);
+    }
+}
+
+/* The gradient by the weight of flux_conv with a gradient g of its result. */
+static flux_tensor *slope_of_weight(flux_tensor *x, flux_tensor *g) {
+    flux_tensor *w = flux_eval(flux_to_dtype(flux_zeros(3, 3, flux_dim(x, 2), flux_dim(g, 2)), x->dtype));
+    return flux_grad(flux_gradient(flux_sum(flux_mul(flux_conv(x, w, .pad = FLUX_SHAPE(1)), g)), w), w);
+}
+/* The gradients' errors beside the plain product's, which computes those of less than 16 columns. */
+TEST(a_weights_gradient_with_fewer_multiplications_is_as_exact) {
+    static const struct { int64_t wide, high, channels, samples; } all[] = { { 23, 17, 64, 2 }, { 56, 56, 32, 1 }, { 8, 8, 128, 16 }, { 260, 5, 16, 3 } };
+    for (int i = 0; i < (int)(sizeof all / sizeof *all); i++) FLUX_SCOPE {
+        flux_seed(9);
+        flux_tensor *x = flux_eval(flux_relu(flux_randn(all[i].wide, all[i].high, all[i].channels, all[i].samples)));
+        flux_tensor *g = flux_eval(flux_randn(all[i].wide, all[i].high, 16, all[i].samples));
+        flux_tensor *exact = slope_of_weight(flux_to_dtype(x, FLUX_F64), flux_to_dtype(g, FLUX_F64)), *y = slope_of_weight(x, g);
+        flux_tensor *plain = flux_cat(3, slope_of_weight(x, flux_slice(g, 2, 0, 8)), slope_of_weight(x, flux_slice(g, 2, 8, 16)));
+        flux_tensor *error = flux_abs(flux_sub(flux_to_dtype(y, FLUX_F64), exact)), *other = flux_abs(flux_sub(flux_to_dtype(plain, FLUX_F64), exact));
+        const double mean = flux_item(flux_mean(flux_square(error))), means = flux_item(flux_mean(flux_square(other)));
+        if (!CHECK(mean > 0 && mean != means && mean < 4 * means && flux_item(flux_max(error)) < 2 * flux_item(flux_max(other))))
+            fprintf(stderr, "    gradient %d: errors %g and %g of the plain product's\n", i, sqrt(mean / means), flux_item(flux_max(error)) / flux_item(flux_max(other)));
     }
 }
 

@@ -414,6 +414,25 @@ TEST(memory_runs_out_in_gradients_of_structure) {
 }
 
 #if FLUX__WINOGRAD
+/* Of the two sizes the first refuses what the shares of the tiles give, the second a task's memory: both are larger than what any
+   test before has taken, and than what is made before them. */
+TEST(a_weights_gradient_without_scratch_memory_is_an_error) {
+    static const size_t sizes[] = { 270000, 320000 };
+    ONLY_ON_CPU();
+    if (flux__simd() < 1) return;
+    flux_tensor *x = flux_eval(flux_abs(flux_ones(64, 64, 32, 1))), *w = flux_eval(flux_ones(3, 3, 32, 32)), *one = flux_eval(flux_ones(62, 62, 32, 1));
+    for (int i = 0; i < 3; i++) FLUX_SCOPE {
+        flux_tensor *d = flux_grad(flux_gradient(flux_sum(flux_mul(flux_conv(x, w), one)), w), w);
+        flux_on_error(test_silent, NULL);
+        flux__test_memory_large(i < 2 ? sizes[i] : SIZE_MAX);
+        d = flux_eval(d);
+        flux__test_memory_large(SIZE_MAX);
+        flux_on_error(NULL, NULL);
+        CHECK(i < 2 ? !d && strstr(flux_error(), "a worker's scratch") : d && flux_item(flux_min(d)) == 62 * 62 && flux_item(flux_max(d)) == 62 * 62);
+        if (!d) flux_clear();
+    }
+}
+
 /* Its scratch memory is larger than what any test before has taken, and than what it reads and makes. */
 TEST(a_convolution_without_scratch_memory_is_an_error) {
     ONLY_ON_CPU();

@@ -24,6 +24,7 @@
 #include "products.h"
 #include "product_operands.h"
 #include "winograd.h"
+#include "winograd_gradient.h"
 #include "kept_operands.h"
 
 /* ---------------------------------------------------------------------- cpu/half_products.h
@@ -333,6 +334,15 @@ static bool flux__run_depthwise(flux__products *p) {
 #  define flux__run_depthwise(p) false
 #endif
 
+#if FLUX__WINOGRAD || FLUX__AMX
+/* The maps of B's rows, along k, and of its columns, whether it is gathered or not. */
+static void flux__maps_of_b(const flux__products *p, flux__axes *map) {
+    const flux__axes k = { 1, { p->g.k }, { p->b.row } }, columns = { 1, { p->g.n }, { p->b.col } };
+    const bool gathered = p->b.o.gather;
+    map[0] = gathered ? p->b.map[0] : k, map[1] = gathered ? p->b.map[1] : columns;
+}
+#endif
+
 #if FLUX__WINOGRAD
 /* The steps of a convolution's kernel, from tap to tap, channel to channel and column to column.
    Other orders of its elements are put in order in a copy, which is returned. */
@@ -366,10 +376,10 @@ static bool flux__run_winograd(flux__products *p) {
     const flux__kernel *k = p->job.k;
     const flux__square_windows mark = flux__product_mark(p->job.run, k);
     flux__winograd w;
-    if (mark.size != 3 || p->f64 || p->g.tiles) return false;
+    if (mark.size != 3 || !mark.forward || p->f64 || p->g.tiles) return false;
     memset(&w, 0, sizeof w);
-    w.job = &p->job, w.flip = mark.flipped, w.wide = mark.wide;
-    w.high = p->g.m / w.wide, w.channels = p->g.k / 9, w.columns = p->g.n, w.samples = p->batches;
+    w.job = &p->job, w.flip = mark.flipped, w.wide = mark.wide, w.high = mark.high;
+    w.channels = p->g.k / 9, w.columns = p->g.n, w.samples = p->batches;
     if (!flux__winograd_fits(&w)) return false;
     const flux__axes plain[2] = { { 1, { p->g.m }, { p->a.row } },
                                   { 1, { p->g.k }, { p->a.col } } },
@@ -389,8 +399,43 @@ static bool flux__run_winograd(flux__products *p) {
     p->job.failed = w.failed;
     return true;
 }
+
+/* Runs the product that is the gradient of a convolution by its weight, see winograd_gradient.h.
+   False, and nothing is done: it is another product, or better left as one. */
+static bool flux__run_winograd_gradient(flux__products *p) {
+    const flux__kernel *k = p->job.k;
+    const flux__square_windows mark = flux__product_mark(p->job.run, k);
+    flux__winograd_gradient w;
+    if (mark.size != 3 || mark.forward || p->f64 || p->g.tiles) return false;
+    memset(&w, 0, sizeof w);
+    w.flip = mark.flipped, w.wide = mark.wide, w.high = mark.high;
+    w.channels = p->g.m / 9, w.columns = p->g.n, w.samples = p->g.k / (w.wide * w.high);
+    if (!flux__winograd_gradient_fits(&w)) return false;
+    const flux__axes plain[2] = { { 1, { p->g.m }, { p->a.row } },
+                                  { 1, { p->g.k }, { p->a.col } } },
+                     *map = p->a.o.gather ? p->a.map : plain;
+    flux__axes b[2];
+    flux__maps_of_b(p, b);
+    w.places = &b[0], w.lines = &b[1];
+    w.along = flux__axes_at(&map[1], 1), w.down = flux__axes_at(&map[1], w.wide);
+    w.sample = flux__axes_at(&map[1], w.wide * w.high);
+    w.tap = flux__axes_at(&map[0], 1), w.tap_down = flux__axes_at(&map[0], 3);
+    w.channel = flux__axes_at(&map[0], 9);
+    w.job = &p->job, w.batches = p->batches;
+    w.x = (const float *)flux__matrix_at(k, &p->a, 0);
+    w.g = (const float *)flux__matrix_at(k, &p->b, 0);
+    if (w.batches > 1) {
+        w.x_batch = (const float *)flux__matrix_at(k, &p->a, 1) - w.x;
+        w.g_batch = (const float *)flux__matrix_at(k, &p->b, 1) - w.g;
+    }
+    flux__winograd_gradient_plan(&w);
+    flux__winograd_gradient_run(&w);
+    p->job.failed = flux__atomic_load32(&w.failed);
+    return true;
+}
 #else
 #  define flux__run_winograd(p) false
+#  define flux__run_winograd_gradient(p) false
 #endif
 
 /* Describes one side of an operand, n elements long, for flux__kept_find: `most` pairs of a length
@@ -505,13 +550,6 @@ static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes
     *taps = order;
 }
 
-/* The maps of B's rows, along k, and of its columns, whether it is gathered or not. */
-static void flux__maps_of_b(const flux__products *p, flux__axes *map) {
-    const flux__axes k = { 1, { p->g.k }, { p->b.row } }, columns = { 1, { p->g.n }, { p->b.col } };
-    const bool gathered = p->b.o.gather;
-    map[0] = gathered ? p->b.map[0] : k, map[1] = gathered ? p->b.map[1] : columns;
-}
-
 /* The weight of a convolution, tap by tap, in panels of 32 columns or as k elements a column, in
    scratch memory; NULL: out of memory. */
 static char *flux__conv_weight_of(const flux__products *p, int64_t taps, bool panels) {
@@ -533,7 +571,8 @@ static bool flux__products_by_taps(flux__products *p, void **weight) {
     flux__axes taps;
     flux__conv_amx w;
     const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
-    if (!p->g.tiles || !flux__conv_by_taps(mark.size, mark.wide, p->g.k)) return false;
+    if (!p->g.tiles || !mark.forward || !flux__conv_by_taps(mark.size, mark.wide, p->g.k))
+        return false;
     flux__conv_of(p, &w, &taps);
     const bool direct = !p->bare && flux__conv_amx_wants(&w);
     if (!(*weight = flux__conv_weight_of(p, w.size * w.size, direct))) return p->failed = 1, true;
@@ -560,7 +599,8 @@ static bool flux__run_weight_gradient(flux__products *p) {
     memset(&w, 0, sizeof w);
     flux__maps_of_b(p, map);
     w.columns = p->g.n, w.places = &map[0], w.lines = &map[1];
-    if (!p->g.tiles || !p->a.o.gather || flux__product_mark(p->job.run, p->job.k).size ||
+    const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
+    if (!p->g.tiles || !p->a.o.gather || (mark.size && mark.forward) ||
         !flux__weight_gradient_of(&w, &p->a.map[0], &p->a.map[1])) return false;
     for (int64_t i = 0; i < p->batches && !w.failed; i++) {
         flux__job job = p->job;
@@ -599,7 +639,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
         void *weight = NULL;
         if (!flux__products_operands(&p)) p.failed = 1;
         else if (!flux__products_by_taps(&p, &weight) && !flux__run_winograd(&p) &&
-                 !flux__run_weight_gradient(&p))
+                 !flux__run_winograd_gradient(&p) && !flux__run_weight_gradient(&p))
             flux__products_multiply(&p);
         flux__scratch_done(weight);
         flux__scratch_done(p.a.words);

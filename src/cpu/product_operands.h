@@ -39,10 +39,14 @@ static bool flux__by_tiles(const flux__kernel *k) {
     return flux__both_bf16(k) && flux__amx_wants(k->mnk[0], k->mnk[1], k->mnk[2]);
 }
 /* What flux__mark_windows has told of a product; size 0: nothing. */
-typedef struct flux__square_windows { int64_t size, wide; bool flipped; } flux__square_windows;
+typedef struct flux__square_windows {
+    int64_t size, wide, high;
+    bool flipped, forward;
+} flux__square_windows;
 static flux__square_windows flux__product_mark(const flux__run *run, const flux__kernel *k) {
     const int64_t mark = run->g->node[k->node]->arg.i[3];
-    const flux__square_windows m = { mark >> 2 & 15, mark >> 6, (mark & 2) != 0 };
+    const flux__square_windows m = { mark >> 2 & 15, mark >> 6 & ((1 << 28) - 1), mark >> 34,
+                                     (mark & 2) != 0, (mark & 1) != 0 };
     return m;
 }
 /* or vnni pairs. Those of a convolution by 3 x 3 windows are converted: as f32 it may take fewer

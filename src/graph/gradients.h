@@ -370,6 +370,7 @@ static flux_tensor *flux__conv_by_weight(const flux_tensor *product, flux_tensor
     a = a ? flux_reshape(a, taps, points * (samples / parts), groups, parts) : NULL;
     b = a && b ? flux_reshape(b, points * (samples / parts), out, groups, parts) : NULL;
     b = b ? flux__matmul(a, b, parts > 1) : NULL;
+    if (b && nd == 2 && groups == 1) flux__mark_windows(b, w, false);
     return b && parts > 1 ? flux__reduce_node(b, FLUX__RED_SUM, 8, 3) : b;
 }
 

@@ -293,14 +293,17 @@ static flux_tensor *flux__conv_node(flux_tensor *y, const flux_conv_opts *o, con
 }
 
 /* Marks the product of square windows, of 3 x 3 to 15 x 15, that lie a step apart, which a back end
-   may compute in another way: how many windows are in a row, their size, and whether they are read
-   from their end. */
-static void flux__mark_windows(flux_tensor *y, const flux__window *w) {
+   may compute in another way: how many windows are in a column and in a row, their size, whether
+   they are read from their end, and whether the product is the convolution, or else its gradient by
+   the weight. */
+static void flux__mark_windows(flux_tensor *y, const flux__window *w, bool forward) {
     const int64_t size = w->size[0];
     bool fits = y->op == FLUX__MATMUL && size >= 3 && size < 16;
     for (int i = 0; i < 2; i++)
-        fits = fits && w->size[i] == size && w->stride[i] == 1 && w->dilation[i] == 1;
-    if (fits) y->arg.i[3] = w->out[0] << 6 | size << 2 | (int64_t)w->flipped << 1 | 1;
+        fits = fits && w->size[i] == size && w->stride[i] == 1 && w->dilation[i] == 1 &&
+               w->out[i] >> 28 == 0;
+    if (fits) y->arg.i[3] = w->out[1] << 34 | w->out[0] << 6 | size << 2 |
+                            (int64_t)w->flipped << 1 | (int64_t)forward;
 }
 
 /* A convolution (flip) or cross-correlation as a product: im2col [positions, window x channels /
@@ -318,7 +321,7 @@ static flux_tensor *flux__convolve(const char *call, flux_conv_opts o, bool flip
     if (weight && flux__channels_lead(o.x, &w, g)) weight = flux__move_channels(weight, nd, false);
     weight = weight ? flux_reshape(weight, cols->dim[1], out / g, g) : NULL;
     flux_tensor *y = weight ? flux_matmul(cols, weight) : NULL;
-    if (y && nd == 2 && g == 1) flux__mark_windows(y, &w);
+    if (y && nd == 2 && g == 1) flux__mark_windows(y, &w, true);
     memcpy(shape, w.out, sizeof w.out);
     shape[nd] = out, shape[nd + 1] = o.x->dim[nd + 1];
     y = y ? flux_reshape_with(y, flux__shape(shape, nd + 2)) : NULL;
