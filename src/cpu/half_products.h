@@ -410,7 +410,7 @@ static bool flux__run_winograd_gradient(flux__products *p) {
     memset(&w, 0, sizeof w);
     w.flip = mark.flipped, w.wide = mark.wide, w.high = mark.high;
     w.channels = p->g.m / 9, w.columns = p->g.n, w.samples = p->g.k / (w.wide * w.high);
-    if (!flux__winograd_gradient_fits(&w)) return false;
+    if (!flux__winograd_pays(w.channels, w.columns, w.wide, w.high, w.samples)) return false;
     const flux__axes plain[2] = { { 1, { p->g.m }, { p->a.row } },
                                   { 1, { p->g.k }, { p->a.col } } },
                      *map = p->a.o.gather ? p->a.map : plain;

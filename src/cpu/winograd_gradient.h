@@ -369,18 +369,10 @@ static void flux__winograd_gradient_task(void *ctx, int worker, int64_t number) 
     flux__scratch_done(b.v);
 }
 
-/* Whether it is worth it: channels enough on both sides, tiles enough, few of them beyond the
-   image. */
-static bool flux__winograd_gradient_fits(flux__winograd_gradient *w) {
-    w->across = (w->wide + 1) / 2, w->rows = (w->high + 1) / 2;
-    const int64_t tiles = w->across * w->rows;
-    return flux__simd() > 0 && w->channels >= 16 && w->columns >= 16 && w->wide >= 4 &&
-           20 * tiles <= 7 * w->wide * w->high && tiles * w->samples >= 64;
-}
-
 /* Cuts the tiles into chunks, by the shape alone, and C into blocks for the threads. */
 static void flux__winograd_gradient_plan(flux__winograd_gradient *w) {
     const int64_t threads = flux__num_threads();
+    w->across = (w->wide + 1) / 2, w->rows = (w->high + 1) / 2;
     w->set = flux__gemm_kernels(false, false);
     const bool half = flux__simd() < 2;
     w->pixels = half ? flux__winograd_avx2_pixels : flux__winograd_avx512_pixels;
