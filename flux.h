@@ -12445,11 +12445,16 @@ static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *nee
     }
 }
 
-/* g in dtype t. If g was only widened from t by a formula that handed it through, that is g as it
-   was before. */
-static flux_tensor *flux__cast_gradient(flux_tensor *g, flux_dtype t) {
+/* g in the dtype of x, which was cast. If g was only widened from it by a formula that handed it
+   through, that is g as it was before. What is broadcast to many elements, as the gradient of a
+   mean of windows, is cast before, where it has fewer, if no formula would cast it by the way. */
+static flux_tensor *flux__cast_gradient(flux_tensor *g, const flux_tensor *x) {
+    const flux_dtype t = (flux_dtype)x->dtype;
     bool back = flux__is_half((int)t) && g->op == FLUX__CAST && g->dtype == FLUX_F32 && g->nin &&
                 g->in[0]->dtype == t;
+    const bool windows = x->op == FLUX__AS_STRIDED || x->op == FLUX__RESHAPE;
+    if (windows && g->op == FLUX__BROADCAST && flux__behind(g) && flux__size(g) > 4096)
+        return flux_broadcast_to_with(flux_to_dtype(g->in[0], t), flux__dims(g));
     return back ? g->in[0] : flux_to_dtype(g, t);
 }
 
@@ -12489,7 +12494,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
         return;
     }
     switch (y->op) {
-    case FLUX__CAST: out[0] = flux__cast_gradient(g, (flux_dtype)y->in[0]->dtype); break;
+    case FLUX__CAST: out[0] = flux__cast_gradient(g, y->in[0]); break;
     case FLUX__COPY: out[0] = g; break;
     case FLUX__REDUCE: out[0] = flux__reduce_gradient(y, g); break;
     case FLUX__RESHAPE: out[0] = flux_reshape_with(g, flux__dims(y->in[0])); break;
@@ -26262,17 +26267,12 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
         flux__copy_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
         return;
     }
-    if (!add && ds == 1 && ss == 1) {
-        memcpy(dst, src, (size_t)n * size);
-        return;
-    }
     if (add && t == FLUX_F32) {
         flux__add_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
         return;
     }
-    if (!add) {                           /* copied as bytes */
-        for (int64_t i = 0; i < n; i++, dst += ds * (int64_t)size, src += ss * (int64_t)size)
-            memcpy(dst, src, size);
+    if (!add) {
+        flux__copies(size, n, dst, ds, src, ss);
         return;
     }
     int ctype = flux__class_of(t);
@@ -26335,20 +26335,26 @@ static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, 
     }
 }
 
-/* Runs over all dims but the first, row by row; words of two dims and more go to
-   flux__copy_image. */
+/* Runs over all dims but one, row by row; words of two dims and more go to flux__copy_image. Other
+   elements of short rows are copied along the second dim. */
 static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *ds,
                                 const char *src, const int64_t *ss, bool add) {
     int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1, to = 0, from = 0;
     const ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
+    const bool down = !add && s->ndim > 1 && n < 16 && s->dim[1] > n;
     if (flux__count(s) == 0) return;
     if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
         flux__copy_image(s, dst, ds, src, ss, add);
         return;
     }
-    do flux__copy_row(t, n, dst + (ptrdiff_t)to * size, s->ndim ? ds[0] : 1,
-                      src + (ptrdiff_t)from * size, s->ndim ? ss[0] : 1, add);
-    while (flux__next_place(s, 1, at, &to, ds, &from, ss));
+    do {
+        char *y = dst + (ptrdiff_t)to * size;
+        const char *x = src + (ptrdiff_t)from * size;
+        if (!down) flux__copy_row(t, n, y, s->ndim ? ds[0] : 1, x, s->ndim ? ss[0] : 1, add);
+        for (int64_t i = 0; i < n && down; i++)
+            flux__copy_row(t, s->dim[1], y + i * ds[0] * size, ds[1], x + i * ss[0] * size, ss[1],
+                           add);
+    } while (flux__next_place(s, 1 + down, at, &to, ds, &from, ss));
 }
 
 /* Stores a number as one element of dtype t. */
@@ -26674,7 +26680,7 @@ FLUX__END_LEAN
 /* ---------------------------------------------------------------------- cpu/windows.h
    Patterns of whole kernels that run without blocks: the maximum or mean of
    small windows (pooling), the gradient of the maximum, window by window, and
-   copies of 32-bit words in another order, as of a flipped kernel. cpu/ready.h has the table of
+   copies of elements in another order, as of a flipped kernel. cpu/ready.h has the table of
    patterns; cpu/pooling.h runs such windows together with the kernels before and behind them.
 
    Invariant: a kernel is one of these only if its program is exactly that: max
@@ -26721,37 +26727,47 @@ typedef struct flux__windows_job {
     int64_t piece;
 } flux__windows_job;
 
-/* Whether value v is a load of f32 that nothing else stores, outer or not. */
-static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
+/* Whether value v only makes a number of a half format of an f32. */
+static bool flux__stores_narrow(const flux__value *v) {
+    return v->kind == FLUX__V_ROUND && v->op == v->dtype && flux__is_half(v->dtype);
+}
+
+/* Whether value v is a load of numbers of the result's type, f32 or a half format, that nothing
+   else stores, outer or not. */
+static bool flux__is_words(const flux__kernel *k, const flux__pooling *p, int v, bool outer) {
     const flux__value *w = &k->value[v];
-    return v >= 0 && w->kind == FLUX__V_LOAD && w->outer == outer && w->dtype == FLUX_F32 &&
-           w->ctype == FLUX__F32C && k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
+    return v >= 0 && w->kind == FLUX__V_LOAD && w->outer == outer && w->ctype == FLUX__F32C &&
+           k->operand[w->operand].dtype == k->value[p->top].dtype && w->out < 0;
 }
 
 /* Whether a kernel is the maximum or sum of windows, if its last value is a reduction or that
    divided by a number, or the gradient of the maximum; fills in *w. */
 static bool flux__is_windows(const flux__kernel *k, flux__pooling *w) {
-    const flux__value *v = &k->value[w->top], *red = v;
+    const flux__value *top = &k->value[w->top], *v = top, *red;
+    const bool half = flux__stores_narrow(top);
+    const int n = k->nvalue - half;
     w->g = w->places = w->zero = w->by = -1;
-    if (v->kind == FLUX__V_OP && v->op == FLUX__OP_DIV && v->outer && k->nvalue == 4 &&
+    if (half) v = &k->value[top->a];
+    if (top->out < 0 || v->ctype != FLUX__F32C ||
+        (half ? v->out >= 0 : top->dtype != FLUX_F32)) return false;
+    red = v;
+    if (v->kind == FLUX__V_OP && v->op == FLUX__OP_DIV && v->outer && n == 4 &&
         k->value[v->b].kind == FLUX__V_NUMBER) red = &k->value[v->a], w->by = v->b;
-    if (red->kind == FLUX__V_REDUCE && k->nvalue == (w->by < 0 ? 2 : 4)) {
+    if (red->kind == FLUX__V_REDUCE && n == (w->by < 0 ? 2 : 4)) {
         w->x = red->a, w->sum = red->op == FLUX__RED_SUM;
-        return (w->sum || (red->op == FLUX__RED_MAX && red == v)) && v->out >= 0 &&
-               (red == v || red->out < 0) && v->dtype == FLUX_F32 && v->ctype == FLUX__F32C &&
-               flux__is_words(k, w->x, false);
+        return (w->sum || (red->op == FLUX__RED_MAX && red == v)) && (red == v || red->out < 0) &&
+               flux__is_words(k, w, w->x, false);
     }
-    if (v->kind != FLUX__V_OP || v->op != FLUX__OP_WHERE || v->out < 0 || v->dtype != FLUX_F32 ||
-        v->outer) return false;
+    if (v->kind != FLUX__V_OP || v->op != FLUX__OP_WHERE || v->outer) return false;
     const flux__value *eq = &k->value[v->a], *arg, *i;
     w->g = v->b, w->zero = v->c;
     /* `where` takes its condition as a float */
     if (eq->kind == FLUX__V_CONVERT && eq->out < 0) eq = &k->value[eq->a];
     if (eq->kind != FLUX__V_OP || eq->op != FLUX__OP_EQ || eq->out >= 0 ||
-        k->value[w->zero].kind != FLUX__V_NUMBER || !flux__is_words(k, w->g, true)) return false;
+        k->value[w->zero].kind != FLUX__V_NUMBER || !flux__is_words(k, w, w->g, true)) return false;
     arg = &k->value[eq->b], i = &k->value[eq->a], w->x = arg->a, w->places = i->operand;
     return arg->kind == FLUX__V_ARGREDUCE && arg->op == 1 && arg->out < 0 &&
-           flux__is_words(k, w->x, false) && i->kind == FLUX__V_LOAD && !i->outer &&
+           flux__is_words(k, w, w->x, false) && i->kind == FLUX__V_LOAD && !i->outer &&
            i->ctype == FLUX__I64C && i->dtype == FLUX_I64 && i->out < 0;
 }
 
@@ -26956,44 +26972,128 @@ static void flux__plan_lines(flux__windows_job *j) {
         }
 }
 
+/* Sets the windows of kernel k whose dims are the first `dims` of its, and their steps in x, g (or
+   NULL) and y. */
+static void flux__set_windows(const flux__run *run, const flux__kernel *k, int dims,
+                              const flux__operand *x, const flux__operand *g,
+                              flux__windows_job *j) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    const flux__pooling *w = &c->pooling;
+    int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
+    memset(j, 0, sizeof *j);
+    j->pooled.n = (int)c->inner, j->rows = 1;
+    flux__value_strides(k, &k->value[w->top], contiguous);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        const bool in = k->reduced >> d & 1;
+        j->dim[d] = in || d >= dims ? 1 : k->full[d];
+        j->step[0][d] = x->stride[d], j->step[1][d] = g ? g->stride[d] : 0,
+            j->step[2][d] = contiguous[d];
+        if (j->dim[d] > 1 && !j->run_length) j->run_length = j->dim[j->first = d];
+        else j->rows *= j->dim[d];
+    }
+    for (j->next = j->first; j->next < FLUX_MAX_DIMS - 1 && j->dim[++j->next] == 1;) {}
+    for (int64_t i = 0; i < c->inner; i++) {
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if (k->reduced >> d & 1)
+                j->from[i] += at[d] * x->stride[d], j->to[i] += at[d] * contiguous[d];
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
+            else at[d] = 0;
+    }
+    j->pooled.slots = w->sum ? flux__windows_slots(k, c) : 0;
+    j->pooled.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
+}
+
+/* Windows of a half format, by slices of the kernel's dims from `dims` on: of each, what it reads
+   is widened, and what it gives is narrowed. */
+typedef struct flux__half_windows {
+    const flux__kernel *k;
+    flux__windows_job windows;            /* of one slice */
+    int dims, type;
+    const char *src[2];                   /* x and g, or NULL */
+    char *dst;
+    /* of what a slice reads of x and of g: from where on, and elements; elements that it gives */
+    int64_t first[2], n[2], made;
+    int64_t slices;
+    int failed;
+} flux__half_windows;
+
+/* Computes one slice. */
+static void flux__half_windows_task(void *ctx, int64_t slice) {
+    flux__half_windows *h = (flux__half_windows *)ctx;
+    flux__windows_job j = h->windows;
+    int64_t at[2] = { 0, 0 }, rest = slice;
+    float *memory = (float *)flux__scratch((size_t)(h->n[0] + h->n[1] + h->made) * sizeof *memory),
+          *read[2];
+    if (!memory) {
+        flux__atomic_store32(&h->failed, 1);
+        return;
+    }
+    for (int d = h->dims; d < FLUX_MAX_DIMS; rest /= h->k->full[d++])
+        for (int i = 0; i < 2; i++) at[i] += rest % h->k->full[d] * j.step[i][d];
+    read[0] = memory, read[1] = memory + h->n[0];
+    for (int i = 0; i < 2; i++)
+        if (h->src[i]) flux__load(FLUX__F32C, read[i], h->type, h->src[i] + (at[i] + h->first[i]) *
+                                  2, 1, h->n[i]);
+    j.x = read[0] - h->first[0], j.g = h->src[1] ? read[1] - h->first[1] : NULL;
+    j.y = memory + h->n[0] + h->n[1];
+    flux__windows_task(&j, 0);
+    flux__store(h->type, h->dst + slice * h->made * 2, 1, FLUX__F32C, j.y, h->made);
+    flux__scratch_done(memory);
+}
+
+/* Runs windows of a half format. False: a slice would read far too much, or memory has run out. */
+static bool flux__run_half_windows(flux__run *run, const flux__kernel *k, const flux__operand *x,
+                                   const flux__operand *g) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    const flux__operand *o[2] = { x, g };
+    flux__half_windows h;
+    const int64_t all = c->outer * c->inner;
+    memset(&h, 0, sizeof h);
+    h.k = k, h.type = x->dtype, h.slices = 1;
+    /* a slice has whole windows, a row of them at least, and 4096 elements */
+    for (int d = 0, row = -1; d < FLUX_MAX_DIMS; d++) {
+        if (k->full[d] == 1) continue;
+        if (k->reduced >> d & 1) h.dims = d + 1;
+        else if (row < 0) row = d, h.dims = d + 1;
+    }
+    for (int d = h.dims; d < FLUX_MAX_DIMS; d++) h.slices *= k->full[d];
+    for (; h.dims < FLUX_MAX_DIMS && all / h.slices < 4096; h.slices /= k->full[h.dims++]) {}
+    flux__set_windows(run, k, h.dims, x, g, &h.windows);
+    for (int i = 0; i < 2 && o[i]; i++) {
+        h.src[i] = flux__operand_ptr(run, o[i]), h.n[i] = 1;
+        for (int d = 0; d < h.dims; d++) {
+            const int64_t far = (k->full[d] - 1) * o[i]->stride[d];
+            h.first[i] += far < 0 ? far : 0, h.n[i] += far < 0 ? -far : far;
+        }
+        if (h.n[i] > 4 * (all / h.slices) + 4096) return false;
+    }
+    h.made = (g ? all : c->outer) / h.slices;
+    h.dst = (char *)run->ptr[k->value[c->pooling.top].out];
+    h.windows.g = (const float *)(const void *)h.src[1];    /* whether there is one */
+    flux__plan_lines(&h.windows);
+    h.windows.each = h.windows.rows;
+    flux__parallel(h.slices, flux__half_windows_task, &h);
+    return !flux__atomic_load32(&h.failed);
+}
+
 /* Runs a max pooling or its gradient window by window. False, and nothing is done: the gradient
    has other numbers than each element's place in its window, or than 0. */
 static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     const flux__pooling *w = &c->pooling;
     flux__windows_job j;
-    int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
     if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                       !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
         return false;
     const flux__operand *ox = &k->operand[k->value[w->x].operand],
                         *og = w->g >= 0 ? &k->operand[k->value[w->g].operand] : NULL;
-    memset(&j, 0, sizeof j);
-    j.pooled.n = (int)c->inner;
-    j.x = (const float *)run->ptr[ox->src] + ox->offset;
-    j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
+    if (ox->dtype != FLUX_F32) return flux__run_half_windows(run, k, ox, og);
+    flux__set_windows(run, k, FLUX_MAX_DIMS, ox, og, &j);
+    j.x = (const float *)(const void *)flux__operand_ptr(run, ox);
+    j.g = og ? (const float *)(const void *)flux__operand_ptr(run, og) : NULL;
     j.y = (float *)run->ptr[k->value[w->top].out];
-    flux__value_strides(k, &k->value[w->top], contiguous);
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-        bool in = k->reduced >> d & 1;
-        j.dim[d] = in ? 1 : k->full[d];
-        j.step[0][d] = ox->stride[d], j.step[1][d] = og ? og->stride[d] : 0,
-            j.step[2][d] = contiguous[d];
-        if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[j.first = d];
-    }
-    for (j.next = j.first; j.next < FLUX_MAX_DIMS - 1 && j.dim[++j.next] == 1;) {}
-    for (int64_t i = 0; i < c->inner; i++) {
-        for (int d = 0; d < FLUX_MAX_DIMS; d++)
-            if (k->reduced >> d & 1)
-                j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * contiguous[d];
-        for (int d = 0; d < FLUX_MAX_DIMS; d++)
-            if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
-            else at[d] = 0;
-    }
-    j.pooled.slots = w->sum ? flux__windows_slots(k, c) : 0;
-    j.pooled.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
     flux__plan_lines(&j);
-    j.rows = c->outer / j.run_length;
     j.each = c->outer * c->inner < 32768 ? j.rows : (j.rows + 63) / 64;
     if (j.rows == 1 && c->outer * c->inner >= 32768)
         j.piece = flux__gemm_up((j.run_length + 63) / 64, 16);
@@ -27002,11 +27102,12 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     return true;
 }
 
-/* A copy of 32-bit words in another order, as of a convolution kernel that is flipped: a few
-   contiguous words are too little work for a block. from, to: steps of the shape `part`; each:
+/* A copy of elements in another order, as of a convolution kernel that is flipped: a few
+   contiguous elements are too little work for a block. from, to: steps of the shape `part`; each:
    slices of its last dim in a task. */
 typedef struct flux__copy_job {
     flux_shape part;
+    int type;
     int64_t from[FLUX_MAX_DIMS], to[FLUX_MAX_DIMS], each;
     const char *src;
     char *dst;
@@ -27026,19 +27127,22 @@ static void flux__copy_task(void *ctx, int64_t task) {
             part.to[last] = part.to[last - 1];
         part.part.dim[last - 1] = dim, part.from[last - 1] = from, part.to[last - 1] = to;
     }
-    flux__copy_elements(FLUX_F32, &part.part, j->dst + first * j->to[last] * 4, part.to,
-                        j->src + first * j->from[last] * 4, part.from, false);
+    const int64_t size = (int64_t)flux__dtypes[j->type].size;
+    flux__copy_elements(j->type, &part.part, j->dst + first * j->to[last] * size,
+                        part.to, j->src + first * j->from[last] * size, part.from, false);
 }
 
-/* Whether a kernel only copies 32-bit words into another order; if so, fills in the shape and the
-   steps of *j. */
+/* Whether a kernel only copies elements into another order; if so, fills in their type, the shape
+   and the steps of *j. */
 static bool flux__copy_steps(const flux__kernel *k, flux__copy_job *j) {
     const flux__value *x = &k->value[0], *v = &k->value[k->nvalue - 1];
     int64_t at = 1;
-    if (k->nvalue != 2 || x->kind != FLUX__V_LOAD || v->kind != FLUX__V_CONVERT || x->out >= 0 ||
-        v->out < 0 || k->reduced) return false;
+    if (k->nvalue != 2 || x->kind != FLUX__V_LOAD ||
+        (v->kind != FLUX__V_CONVERT && !flux__stores_narrow(v)) || x->out >= 0 || v->out < 0 ||
+        k->reduced) return false;
     const flux__operand *o = &k->operand[x->operand];
-    if (o->dtype != v->dtype || flux__dtypes[o->dtype].size != 4) return false;
+    if (o->dtype != v->dtype) return false;
+    j->type = v->dtype;
     j->part = flux__shape(NULL, 0);
     for (int d = 0; d < FLUX_MAX_DIMS; at *= k->full[d++]) {
         int last = j->part.ndim - 1;
@@ -27088,6 +27192,8 @@ FLUX__END_LEAN
    them. So strips stay in the first-level cache, and memory is read and written once. A volume is
    an image whose slabs lie one below the other; its windows' rows have gaps from slab to slab.
 
+   Half formats are widened as rows come to the phases, and narrowed as they leave them.
+
    Invariant: results are those of the kernels one by one: windows that overlap are added in their
    order. Rows of an image are written when all that is read of them has been, so that a gradient
    may lie where its x was.
@@ -27121,9 +27227,13 @@ typedef struct flux__pooling_job {
     const flux__section *section, *mover;    /* for strips; for rows */
     /* What is read: slabs of `high` rows of `wide` elements, and steps between them, that are at
        (front, top, left) in an image which has `fill` everywhere else; g and y: steps from column
-       to column, row to row and slab to slab of windows. */
-    const float *x, *g;
-    float *y, fill;
+       to column, row to row and slab to slab of windows. All are of one type, an element has `size`
+       bytes. */
+    const char *x, *g;
+    char *y;
+    float fill;
+    int type;
+    int64_t size;
     int64_t front, top, left, slabs, high, wide, row_step, slab_step, g_step[3], y_step[3];
     /* images, and the dims along which those of x are counted, and those of g and y; steps of x, g
        and y, which may be images, too */
@@ -27141,6 +27251,11 @@ static int64_t flux__phase_of(const flux__pooling_job *j, int64_t row, int64_t c
 }
 static int64_t flux__place_in_phase(const flux__pooling_job *j, int64_t row, int64_t column) {
     return row / j->down * j->pitch + column / j->across;
+}
+
+/* The place of element `at` of x, of g or of y. */
+static char *flux__pooling_at(const flux__pooling_job *j, const char *x, int64_t at) {
+    return (char *)(uintptr_t)x + at * j->size;
 }
 
 /* Copies n elements of a row that begin at the places at[...] of its phases out of x, or with
@@ -27174,16 +27289,18 @@ static FLUX__INLINE float *flux__next_phases(const flux__pooling_job *j, float *
 }
 
 /* Brings n rows of the image from row `first` on, a multiple of j->down, to the phases, in which
-   there is j->fill beside them. */
-static FLUX__O2 void flux__load_phases(const flux__pooling_job *j, float *phases, const float *x,
-                                       int64_t first, int64_t n) {
+   there is j->fill beside them. wide: memory for a row that is widened. */
+static FLUX__O2 void flux__load_phases(const flux__pooling_job *j, float *phases, const char *x,
+                                       int64_t first, int64_t n, float *wide) {
     int64_t slab = first / j->slab_to - j->front, row = first % j->slab_to - j->top, down = 0;
     for (; n > 0; n--, phases = flux__next_phases(j, phases, &down)) {
         if (slab >= 0 && slab < j->slabs && row >= 0 && row < j->high) {
-            float *from = (float *)(uintptr_t)x + slab * j->slab_step + row * j->row_step;
-            for (int64_t i = 0; i < j->wide; i += 16)
-                FLUX__PREFETCH_LATER(from + 8 * j->row_step + i)
-            flux__copy_phases(j, phases, j->left_at, from, j->wide, false);
+            char *from = flux__pooling_at(j, x, slab * j->slab_step + row * j->row_step);
+            for (int64_t i = 0; i < j->wide * j->size; i += 64)
+                FLUX__PREFETCH_LATER(from + 8 * j->row_step * j->size + i)
+            if (j->type != FLUX_F32) flux__load(FLUX__F32C, wide, j->type, from, 1, j->wide);
+            flux__copy_phases(j, phases, j->left_at,
+                              j->type != FLUX_F32 ? wide : (float *)(void *)from, j->wide, false);
         } else {
             for (int64_t c = 0; c < j->across; c++)
                 for (int64_t i = 0; i < j->pitch; i++) phases[c * j->plane + i] = j->fill;
@@ -27193,18 +27310,24 @@ static FLUX__O2 void flux__load_phases(const flux__pooling_job *j, float *phases
 }
 
 /* Writes the rows of the image from `first` to `end` out of the phases in which it is added up, and
-   moves what is in later rows to where the next strip, m rows of windows later, has it. */
-static FLUX__O2 void flux__store_phases(const flux__pooling_job *j, float *image, float *phases,
-                                        int64_t first, int64_t end, int64_t m) {
+   moves what is in later rows to where the next strip, m rows of windows later, has it. wide:
+   memory for a row that is narrowed. */
+static FLUX__O2 void flux__store_phases(const flux__pooling_job *j, char *image, float *phases,
+                                        int64_t first, int64_t end, int64_t m, float *wide) {
     const int64_t kept = end == j->height ? 0 : j->plane - m * j->pitch,    /* 0: no later strip */
                   slab = first / j->slab_to;
-    float *at = phases, *to = image + (slab * j->slab + first % j->slab_to) * j->width;
+    const bool half = j->type != FLUX_F32;
+    float *at = phases;
+    char *to = flux__pooling_at(j, image, (slab * j->slab + first % j->slab_to) * j->width);
     int64_t down = 0, row = first % j->slab_to;
     for (int64_t r = first; r < end; r++, at = flux__next_phases(j, at, &down)) {
         if (row >= j->slab) {}                         /* a row between two slabs */
-        else if (r < j->reach_rows) flux__copy_phases(j, at, j->begin_at, to, j->width, true);
-        else memset(to, 0, (size_t)j->width * sizeof *to);
-        if (row < j->slab) to += j->width;
+        else if (r < j->reach_rows) {
+            flux__copy_phases(j, at, j->begin_at, half ? wide : (float *)(void *)to, j->width,
+                              true);
+            if (half) flux__store(j->type, to, 1, FLUX__F32C, wide, j->width);
+        } else memset(to, 0, (size_t)(j->width * j->size));
+        if (row < j->slab) to += j->width * j->size;
         if (++row == j->slab_to) row = 0;
     }
     if (!kept) memset(phases, 0, (size_t)(j->across * j->down * j->plane) * sizeof *phases);
@@ -27214,45 +27337,53 @@ static FLUX__O2 void flux__store_phases(const flux__pooling_job *j, float *image
     }
 }
 
-/* The memory of a task: phases of x; a line of results, or of the maxima's places; a line of g; and
-   phases of the image. Before both lines are zeros, for elements that reach back. */
-typedef struct flux__pooling_memory { float *x, *out, *g, *image; } flux__pooling_memory;
+/* The memory of a task: phases of x; a line of results, or of the maxima's places; a line of g;
+   phases of the image; and a row in f32, of half formats. Before both lines are zeros, for elements
+   that reach back. */
+typedef struct flux__pooling_memory { float *x, *out, *g, *image, *wide; } flux__pooling_memory;
 
 /* Runs the m rows of windows from row a on of an image: x, g and y (or the image) as in *j. */
 static FLUX__O2 void flux__pool_strip(const flux__pooling_job *j, flux__pooled *p,
-                                      const flux__pooling_memory *memory, const float *x,
-                                      const float *g, float *y, int64_t a, int64_t m) {
+                                      const flux__pooling_memory *memory, const char *x,
+                                      const char *g, char *y, int64_t a, int64_t m) {
     const int64_t all = (m - 1) * j->pitch + j->columns, slab = a / j->period, row = a % j->period;
-    const bool by_rows = !g && j->columns >= 32;      /* results go where they belong */
-    float *to = y + row * j->y_step[1] + slab * j->y_step[2];
-    for (int w = 0; w < p->n && x; w++)
-        p->x[w] = (j->direct ? x + a * j->width : memory->x) + j->from[w];
-    if (x && !j->direct) flux__load_phases(j, memory->x, x, a * j->down, (m - 1) * j->down +
-                                           j->reach_rows - (j->all_rows - 1) * j->down);
+    const bool half = j->type != FLUX_F32,
+               by_rows = !g && !half && j->columns >= 32; /* results go where they belong */
+    char *to = flux__pooling_at(j, y, row * j->y_step[1] + slab * j->y_step[2]);
+    const float *in_place = (const float *)(const void *)x + a * j->width;
+    for (int w = 0; w < p->n && x; w++) p->x[w] = (j->direct ? in_place : memory->x) + j->from[w];
+    if (x && !j->direct)
+        flux__load_phases(j, memory->x, x, a * j->down, (m - 1) * j->down + j->reach_rows -
+                          (j->all_rows - 1) * j->down, memory->wide);
     p->windows = by_rows ? j->columns : all < 16 ? 16 : all;
     p->rows = by_rows ? m : x != NULL, p->next[0] = j->pitch, p->next[2] = j->y_step[1];
-    p->y = by_rows ? to : x ? memory->out : NULL;
-    if (g) g += row * j->g_step[1] + slab * j->g_step[2];
-    for (int64_t r = 0; r < m && g; r++, g += j->g_step[1])
-        flux__copy_words(memory->g + r * j->pitch, 1, g, j->g_step[0], j->columns);
+    p->y = by_rows ? (float *)(void *)to : x ? memory->out : NULL;
+    if (g) g = flux__pooling_at(j, g, row * j->g_step[1] + slab * j->g_step[2]);
+    for (int64_t r = 0; r < m && g; r++, g += j->g_step[1] * j->size)
+        if (half) flux__load(FLUX__F32C, memory->g + r * j->pitch, j->type, g, j->g_step[0],
+                             j->columns);
+        else flux__copy_words(memory->g + r * j->pitch, 1, (const float *)(const void *)g,
+                              j->g_step[0], j->columns);
     if (g && m < j->strip)                             /* a longer strip was there before */
-        memset(memory->g + all, 0, (size_t)(j->strip * j->pitch - all) * sizeof *g);
+        memset(memory->g + all, 0, (size_t)(j->strip * j->pitch - all) * sizeof *memory->g);
     for (int l = 0; l < p->lines; l++) p->length[l] = all + p->at[p->which[p->first[l]]];
     j->section->pool(p);
-    for (int64_t r = 0; r < m && !g && !by_rows; r++, to += j->y_step[1])
-        flux__copy_words(to, 1, memory->out + r * j->pitch, 1, j->columns);
+    for (int64_t r = 0; r < m && !g && !by_rows; r++, to += j->y_step[1] * j->size)
+        if (half) flux__store(j->type, to, 1, FLUX__F32C, memory->out + r * j->pitch, j->columns);
+        else flux__copy_words((float *)(void *)to, 1, memory->out + r * j->pitch, 1, j->columns);
 }
 
 /* Runs an image, strip by strip; there are strips without windows between two slabs. */
 static void flux__pool_image(const flux__pooling_job *j, flux__pooled *p,
-                             const flux__pooling_memory *memory, const float *x, const float *g,
-                             float *y) {
+                             const flux__pooling_memory *memory, const char *x, const char *g,
+                             char *y) {
     for (int64_t a = 0, m; a < j->all_rows; a += m) {
         const int64_t row = a % j->period;
         m = flux__gemm_min(j->strip, (row < j->rows ? j->rows : j->period) - row);
         if (row < j->rows) flux__pool_strip(j, p, memory, x, g, y, a, m);
         if (g) flux__store_phases(j, y, memory->image, a * j->down,
-                                  a + m == j->all_rows ? j->height : (a + m) * j->down, m);
+                                  a + m == j->all_rows ? j->height : (a + m) * j->down, m,
+                                  memory->wide);
     }
 }
 
@@ -27273,7 +27404,8 @@ static FLUX__O2 void flux__pooling_task(void *ctx, int64_t task) {
     const int64_t phases = j->x && !j->direct ? j->across * j->down * j->plane : 0;
     flux__pooling_memory memory;
     memory.x = at, memory.out = at + phases + j->back,
-        memory.g = memory.out + j->plane + j->back, memory.image = memory.g + j->plane;
+        memory.g = memory.out + j->plane + j->back, memory.image = memory.g + j->plane,
+        memory.wide = at + j->memory - j->width;
     memset(at + phases, 0, (size_t)(j->memory - phases) * sizeof *at);
     for (int64_t i = 0; i < phases; i++) memory.x[i] = j->fill;
     p.g = j->g ? memory.g : NULL;
@@ -27282,10 +27414,9 @@ static FLUX__O2 void flux__pooling_task(void *ctx, int64_t task) {
         p.d[l] = memory.image + j->from[w] - p.at[w];
     }
     for (int64_t u = task * j->each; u < j->images && u < (task + 1) * j->each; u++) {
-        const float *x = j->x ? j->x + flux__image_at(j, u, 0) : NULL,
-                    *g = j->g ? j->g + flux__image_at(j, u, 1) : NULL;
-        float *y = j->y + flux__image_at(j, u, 2);
-        flux__pool_image(j, &p, &memory, x, g, y);
+        const char *x = j->x ? flux__pooling_at(j, j->x, flux__image_at(j, u, 0)) : NULL,
+                   *g = j->g ? flux__pooling_at(j, j->g, flux__image_at(j, u, 1)) : NULL;
+        flux__pool_image(j, &p, &memory, x, g, flux__pooling_at(j, j->y, flux__image_at(j, u, 2)));
     }
 }
 
@@ -27432,7 +27563,7 @@ static bool flux__run_pooling(flux__pooling_job *j, int64_t numbers) {
     }
     j->section = flux__section_now(), j->mover = flux__section_for(j->width / 2);
     j->memory = (j->x && !j->direct ? phases : 0) + j->back + j->plane +
-                (j->g ? j->back + j->plane + phases : 0);
+                (j->g ? j->back + j->plane + phases : 0) + (j->type != FLUX_F32 ? j->width : 0);
     j->images = 1;
     for (int d = 0; d < FLUX_MAX_DIMS; d++) j->images *= j->dim[1][d];
     const int64_t many = numbers < 32768 ? 1 : j->memory < (1 << 12) ? 64 : 16;
@@ -27460,7 +27591,7 @@ static bool flux__pads_windows(const flux__run *run, const flux__kernel *k) {
     const flux__pooling *w = &((const flux__cpu *)k[1].ready)->pooling;
     const flux__slot_info *own = &run->plan->slot[k->node];
     const int slot = run->plan->nleaf + k->node;
-    return t->dtype == FLUX_F32 && !t->arg.i[1] && !own->keep &&
+    return !t->arg.i[1] && !own->keep &&
            &run->plan->kernel[own->last_kernel] == k + 1 &&
            k[1].operand[k[1].value[w->x].operand].src == slot &&
            (w->g < 0 || k[1].operand[k[1].value[w->g].operand].src != slot);
@@ -27510,7 +27641,8 @@ static bool flux__set_padding(flux__pooling_job *j, const flux__strided_scatter_
     const int dims = pad->part.ndim;
     const int64_t row = rel / j->width;
     j->front = row / j->slab, j->top = row % j->slab, j->left = rel % j->width;
-    j->x = (const float *)(const void *)pad->src, memcpy(&j->fill, pad->one, sizeof j->fill);
+    j->x = pad->src;
+    flux__load(FLUX__F32C, &j->fill, j->type, pad->one, 0, 1);
     j->high = dims > 1 ? pad->part.dim[1] : 1, j->row_step = dims > 1 ? pad->o.stride[1] : 0;
     j->slabs = dims > 2 ? pad->part.dim[2] : 1, j->slab_step = dims > 2 ? pad->o.stride[2] : 0;
     j->wide = flux__gemm_min(pad->part.dim[0], j->reach_columns - j->left);
@@ -27532,7 +27664,8 @@ static int flux__pooled_dims(const flux__kernel *k) {
 /* Runs the pooling k, or a maximum's gradient, with the kernel `pad` before it, which pads its
    images, and the kernel `into` behind it, which adds windows up; NULL: there is none. False, and
    nothing is done: windows lie otherwise, or the gradient has other numbers than each element's
-   place in its window, or than 0, or there is neither kernel and x can't be read where it lies. */
+   place in its window, or than 0, or there is neither kernel and an f32 x can't be read where it
+   lies. */
 static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux__kernel *into,
                               const flux__kernel *pad) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
@@ -27548,8 +27681,9 @@ static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux_
     if (og && (!into || !(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                !flux__windows_counted(run, k, &k->operand[w->places], c->inner))) return false;
     memset(&j, 0, sizeof j);
-    j.y = (float *)run->ptr[into ? run->plan->nleaf + into->node : k->value[w->top].out];
-    j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
+    j.type = ox->dtype, j.size = (int64_t)flux__dtypes[j.type].size;
+    j.y = (char *)run->ptr[into ? run->plan->nleaf + into->node : k->value[w->top].out];
+    j.g = og ? flux__operand_ptr(run, og) : NULL;
     if (into) dims = flux__spread_slices(t, &into->operand[0].shape, &elements);
     if (pad) {
         padding = flux__scatter_job(run, pad);
@@ -27564,9 +27698,9 @@ static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux_
     if (!flux__find_pooling_dims(&at, k->full, ox->stride, k->reduced, dims, width) ||
         !flux__set_image(&j, &at, pad || into ? ox->offset : 0, elements, width, slab))
         return false;
-    j.direct = !pad && flux__reads_directly(&j);
-    if (!(pad || into || j.direct)) return false;
-    j.x = (const float *)run->ptr[ox->src] + (pad || into ? 0 : ox->offset);
+    j.direct = !pad && j.type == FLUX_F32 && flux__reads_directly(&j);
+    if (!(pad || into || j.direct || j.type != FLUX_F32)) return false;
+    j.x = flux__pooling_at(&j, (const char *)run->ptr[ox->src], pad || into ? 0 : ox->offset);
     j.slabs = j.height / j.slab_to, j.high = j.slab, j.wide = j.reach_columns;
     j.row_step = j.width, j.slab_step = j.width * j.slab;
     if (!pad) flux__count_images(&j, 0, k->full, ox->stride, dims, FLUX_MAX_DIMS);
@@ -27589,14 +27723,14 @@ static bool flux__spread_windows(flux__run *run, const flux__kernel *k) {
     flux__pooling_dims at;
     int64_t elements;
     unsigned kernel = 0;
-    if (t->dtype != FLUX_F32 || !t->arg.i[1]) return false;
+    if ((t->dtype != FLUX_F32 && !flux__is_half(t->dtype)) || !t->arg.i[1]) return false;
     const int dims = flux__spread_slices(t, &o->shape, &elements);
     for (int d = 0; d < dims; d++) kernel |= (unsigned)(o->shape.dim[d] > 1 && !o->stride[d]) << d;
     memset(&j, 0, sizeof j);
     if (!kernel || !flux__find_pooling_dims(&at, o->shape.dim, t->stride, kernel, dims, 0) ||
         !flux__set_image(&j, &at, t->rel, elements, 0, 0)) return false;
-    j.g = (const float *)(const void *)flux__operand_ptr(run, o);
-    j.y = (float *)run->ptr[run->plan->nleaf + k->node];
+    j.type = t->dtype, j.size = (int64_t)flux__dtypes[j.type].size;
+    j.g = flux__operand_ptr(run, o), j.y = (char *)run->ptr[run->plan->nleaf + k->node];
     flux__set_steps(&j, &at, 1, o->shape.dim, o->stride, dims, o->shape.ndim);
     flux__count_images(&j, 2, o->shape.dim, t->stride, dims, o->shape.ndim);
     return flux__run_pooling(&j, flux__count(&o->shape));

@@ -278,6 +278,53 @@ TEST(a_weights_gradient_with_fewer_multiplications_is_as_exact) {
     }
 }
 
+/* ------------------------------------------------------------------ half formats beside float32 */
+
+/* A pooling of x, or with g its gradient. With `held`, its result is looked at before, so that kernels that might run together do not;
+   else nothing between is kept. */
+typedef struct pool_case { flux_shape window, stride, pad; bool mean, held; } pool_case;
+static flux_tensor *pooled(const pool_case *c, flux_tensor *x, flux_tensor *g) {
+    flux_tensor *y = c->mean ? flux_meanpool(x, c->window, .stride = c->stride, .pad = c->pad) : flux_maxpool(x, c->window, .stride = c->stride, .pad = c->pad);
+    if (c->held) flux_eval(y);
+    if (g) y = flux_grad(flux_gradient(flux_sum(flux_mul(y, g)), x), x);
+    FLUX_NOGRAD flux_eval(y);
+    return y;
+}
+static int64_t any(int64_t lo, int64_t hi) { return lo + (int64_t)flux_item(flux_mul(flux_rand(1), hi - lo + 0.999)); }
+/* Pools of half formats are those of float32, rounded once, and so is a maximum's gradient; a mean's is rounded before windows that
+   overlap are added: of any windows, strides and paddings, held or not, of views or not, with numbers that are often equal. */
+TEST(pools_of_half_formats_are_those_of_float32) {
+    flux_seed(21);
+    for (int i = 0; i < 240; i++) FLUX_SCOPE {
+        const flux_dtype type = i % 2 ? FLUX_F16 : FLUX_BF16;
+        const int nd = 1 + (int)any(0, 2);
+        pool_case c;
+        flux_shape s;
+        memset((void *)&c, 0, sizeof c), memset((void *)&s, 0, sizeof s);
+        c.mean = any(0, 1) > 0, c.held = any(0, 1) > 0;
+        c.window.ndim = c.stride.ndim = nd, c.pad.ndim = 2 * nd, s.ndim = nd + 2;
+        for (int d = 0; d < nd; d++) {
+            c.window.dim[d] = any(1, 4), c.stride.dim[d] = any(1, 3);
+            for (int k = 0; k < 2; k++) c.pad.dim[2 * d + k] = any(0, c.window.dim[d] - 1) * any(0, 1);
+            s.dim[d] = c.window.dim[d] + any(0, nd == 1 ? 300 : nd == 2 ? 90 : 9);
+        }
+        s.dim[nd] = any(1, 5), s.dim[nd + 1] = any(1, 3);
+        flux_tensor *x = flux_eval(flux_to_dtype(flux_floor(flux_mul(flux_randn_with(s, FLUX_F32), i % 3 ? 100 : 2)), type));
+        if (any(0, 3) == 0) x = flux_transpose(flux_eval(flux_copy(flux_transpose(x))));
+        flux_tensor *wide = flux_eval(flux_to_dtype(x, FLUX_F32)), *y = flux_eval(pooled(&c, wide, NULL)), *part[4];
+        flux_tensor *g = flux_eval(flux_to_dtype(flux_randn_with(flux_shape_of(y), FLUX_F32), type));
+        part[0] = flux_to_dtype(pooled(&c, x, NULL), FLUX_F32), part[1] = flux_to_dtype(flux_to_dtype(y, type), FLUX_F32);
+        part[2] = flux_to_dtype(pooled(&c, x, g), FLUX_F32);
+        part[3] = flux_to_dtype(flux_to_dtype(pooled(&c, wide, flux_to_dtype(g, FLUX_F32)), type), FLUX_F32);
+        for (int k = 0; k < 4; k += 2)
+            if (!CHECK(k && c.mean ? flux_item(flux_max(flux_abs(flux_sub(part[k], part[k + 1])))) < (type == FLUX_F16 ? 0.01 : 0.06)
+                                   : flux_item(flux_sum(flux_ne(part[k], part[k + 1]))) == 0))
+                fprintf(stderr, "    %s of %s, %d dims, windows %lldx%lldx%lld by %lldx%lldx%lld%s\n", c.mean ? "mean" : "maximum", flux_dtype_name(type), nd,
+                        (long long)c.window.dim[0], (long long)c.window.dim[1], (long long)c.window.dim[2], (long long)c.stride.dim[0], (long long)c.stride.dim[1],
+                        (long long)c.stride.dim[2], k ? ", gradient" : "");
+    }
+}
+
 /* Windows that are not 3 x 3, a step apart and dense are none of those: of channels and images large
    enough that they would be, beside a product of float64. */
 TEST(a_convolution_of_other_windows_is_as_exact) {

@@ -9,6 +9,7 @@
 #include "../schedule/dispatch.h"
 #include "loops.h"
 #include "vectors.h"
+#include "casts.h"
 #include "gemm_pack.h"
 #include "backend.h"
 #include "whole.h"
@@ -27,6 +28,8 @@
    of a gradient is added up in such phases, too, and a row that no later window reaches leaves
    them. So strips stay in the first-level cache, and memory is read and written once. A volume is
    an image whose slabs lie one below the other; its windows' rows have gaps from slab to slab.
+
+   Half formats are widened as rows come to the phases, and narrowed as they leave them.
 
    Invariant: results are those of the kernels one by one: windows that overlap are added in their
    order. Rows of an image are written when all that is read of them has been, so that a gradient
@@ -61,9 +64,13 @@ typedef struct flux__pooling_job {
     const flux__section *section, *mover;    /* for strips; for rows */
     /* What is read: slabs of `high` rows of `wide` elements, and steps between them, that are at
        (front, top, left) in an image which has `fill` everywhere else; g and y: steps from column
-       to column, row to row and slab to slab of windows. */
-    const float *x, *g;
-    float *y, fill;
+       to column, row to row and slab to slab of windows. All are of one type, an element has `size`
+       bytes. */
+    const char *x, *g;
+    char *y;
+    float fill;
+    int type;
+    int64_t size;
     int64_t front, top, left, slabs, high, wide, row_step, slab_step, g_step[3], y_step[3];
     /* images, and the dims along which those of x are counted, and those of g and y; steps of x, g
        and y, which may be images, too */
@@ -81,6 +88,11 @@ static int64_t flux__phase_of(const flux__pooling_job *j, int64_t row, int64_t c
 }
 static int64_t flux__place_in_phase(const flux__pooling_job *j, int64_t row, int64_t column) {
     return row / j->down * j->pitch + column / j->across;
+}
+
+/* The place of element `at` of x, of g or of y. */
+static char *flux__pooling_at(const flux__pooling_job *j, const char *x, int64_t at) {
+    return (char *)(uintptr_t)x + at * j->size;
 }
 
 /* Copies n elements of a row that begin at the places at[...] of its phases out of x, or with
@@ -114,16 +126,18 @@ static FLUX__INLINE float *flux__next_phases(const flux__pooling_job *j, float *
 }
 
 /* Brings n rows of the image from row `first` on, a multiple of j->down, to the phases, in which
-   there is j->fill beside them. */
-static FLUX__O2 void flux__load_phases(const flux__pooling_job *j, float *phases, const float *x,
-                                       int64_t first, int64_t n) {
+   there is j->fill beside them. wide: memory for a row that is widened. */
+static FLUX__O2 void flux__load_phases(const flux__pooling_job *j, float *phases, const char *x,
+                                       int64_t first, int64_t n, float *wide) {
     int64_t slab = first / j->slab_to - j->front, row = first % j->slab_to - j->top, down = 0;
     for (; n > 0; n--, phases = flux__next_phases(j, phases, &down)) {
         if (slab >= 0 && slab < j->slabs && row >= 0 && row < j->high) {
-            float *from = (float *)(uintptr_t)x + slab * j->slab_step + row * j->row_step;
-            for (int64_t i = 0; i < j->wide; i += 16)
-                FLUX__PREFETCH_LATER(from + 8 * j->row_step + i)
-            flux__copy_phases(j, phases, j->left_at, from, j->wide, false);
+            char *from = flux__pooling_at(j, x, slab * j->slab_step + row * j->row_step);
+            for (int64_t i = 0; i < j->wide * j->size; i += 64)
+                FLUX__PREFETCH_LATER(from + 8 * j->row_step * j->size + i)
+            if (j->type != FLUX_F32) flux__load(FLUX__F32C, wide, j->type, from, 1, j->wide);
+            flux__copy_phases(j, phases, j->left_at,
+                              j->type != FLUX_F32 ? wide : (float *)(void *)from, j->wide, false);
         } else {
             for (int64_t c = 0; c < j->across; c++)
                 for (int64_t i = 0; i < j->pitch; i++) phases[c * j->plane + i] = j->fill;
@@ -133,18 +147,24 @@ static FLUX__O2 void flux__load_phases(const flux__pooling_job *j, float *phases
 }
 
 /* Writes the rows of the image from `first` to `end` out of the phases in which it is added up, and
-   moves what is in later rows to where the next strip, m rows of windows later, has it. */
-static FLUX__O2 void flux__store_phases(const flux__pooling_job *j, float *image, float *phases,
-                                        int64_t first, int64_t end, int64_t m) {
+   moves what is in later rows to where the next strip, m rows of windows later, has it. wide:
+   memory for a row that is narrowed. */
+static FLUX__O2 void flux__store_phases(const flux__pooling_job *j, char *image, float *phases,
+                                        int64_t first, int64_t end, int64_t m, float *wide) {
     const int64_t kept = end == j->height ? 0 : j->plane - m * j->pitch,    /* 0: no later strip */
                   slab = first / j->slab_to;
-    float *at = phases, *to = image + (slab * j->slab + first % j->slab_to) * j->width;
+    const bool half = j->type != FLUX_F32;
+    float *at = phases;
+    char *to = flux__pooling_at(j, image, (slab * j->slab + first % j->slab_to) * j->width);
     int64_t down = 0, row = first % j->slab_to;
     for (int64_t r = first; r < end; r++, at = flux__next_phases(j, at, &down)) {
         if (row >= j->slab) {}                         /* a row between two slabs */
-        else if (r < j->reach_rows) flux__copy_phases(j, at, j->begin_at, to, j->width, true);
-        else memset(to, 0, (size_t)j->width * sizeof *to);
-        if (row < j->slab) to += j->width;
+        else if (r < j->reach_rows) {
+            flux__copy_phases(j, at, j->begin_at, half ? wide : (float *)(void *)to, j->width,
+                              true);
+            if (half) flux__store(j->type, to, 1, FLUX__F32C, wide, j->width);
+        } else memset(to, 0, (size_t)(j->width * j->size));
+        if (row < j->slab) to += j->width * j->size;
         if (++row == j->slab_to) row = 0;
     }
     if (!kept) memset(phases, 0, (size_t)(j->across * j->down * j->plane) * sizeof *phases);
@@ -154,45 +174,53 @@ static FLUX__O2 void flux__store_phases(const flux__pooling_job *j, float *image
     }
 }
 
-/* The memory of a task: phases of x; a line of results, or of the maxima's places; a line of g; and
-   phases of the image. Before both lines are zeros, for elements that reach back. */
-typedef struct flux__pooling_memory { float *x, *out, *g, *image; } flux__pooling_memory;
+/* The memory of a task: phases of x; a line of results, or of the maxima's places; a line of g;
+   phases of the image; and a row in f32, of half formats. Before both lines are zeros, for elements
+   that reach back. */
+typedef struct flux__pooling_memory { float *x, *out, *g, *image, *wide; } flux__pooling_memory;
 
 /* Runs the m rows of windows from row a on of an image: x, g and y (or the image) as in *j. */
 static FLUX__O2 void flux__pool_strip(const flux__pooling_job *j, flux__pooled *p,
-                                      const flux__pooling_memory *memory, const float *x,
-                                      const float *g, float *y, int64_t a, int64_t m) {
+                                      const flux__pooling_memory *memory, const char *x,
+                                      const char *g, char *y, int64_t a, int64_t m) {
     const int64_t all = (m - 1) * j->pitch + j->columns, slab = a / j->period, row = a % j->period;
-    const bool by_rows = !g && j->columns >= 32;      /* results go where they belong */
-    float *to = y + row * j->y_step[1] + slab * j->y_step[2];
-    for (int w = 0; w < p->n && x; w++)
-        p->x[w] = (j->direct ? x + a * j->width : memory->x) + j->from[w];
-    if (x && !j->direct) flux__load_phases(j, memory->x, x, a * j->down, (m - 1) * j->down +
-                                           j->reach_rows - (j->all_rows - 1) * j->down);
+    const bool half = j->type != FLUX_F32,
+               by_rows = !g && !half && j->columns >= 32; /* results go where they belong */
+    char *to = flux__pooling_at(j, y, row * j->y_step[1] + slab * j->y_step[2]);
+    const float *in_place = (const float *)(const void *)x + a * j->width;
+    for (int w = 0; w < p->n && x; w++) p->x[w] = (j->direct ? in_place : memory->x) + j->from[w];
+    if (x && !j->direct)
+        flux__load_phases(j, memory->x, x, a * j->down, (m - 1) * j->down + j->reach_rows -
+                          (j->all_rows - 1) * j->down, memory->wide);
     p->windows = by_rows ? j->columns : all < 16 ? 16 : all;
     p->rows = by_rows ? m : x != NULL, p->next[0] = j->pitch, p->next[2] = j->y_step[1];
-    p->y = by_rows ? to : x ? memory->out : NULL;
-    if (g) g += row * j->g_step[1] + slab * j->g_step[2];
-    for (int64_t r = 0; r < m && g; r++, g += j->g_step[1])
-        flux__copy_words(memory->g + r * j->pitch, 1, g, j->g_step[0], j->columns);
+    p->y = by_rows ? (float *)(void *)to : x ? memory->out : NULL;
+    if (g) g = flux__pooling_at(j, g, row * j->g_step[1] + slab * j->g_step[2]);
+    for (int64_t r = 0; r < m && g; r++, g += j->g_step[1] * j->size)
+        if (half) flux__load(FLUX__F32C, memory->g + r * j->pitch, j->type, g, j->g_step[0],
+                             j->columns);
+        else flux__copy_words(memory->g + r * j->pitch, 1, (const float *)(const void *)g,
+                              j->g_step[0], j->columns);
     if (g && m < j->strip)                             /* a longer strip was there before */
-        memset(memory->g + all, 0, (size_t)(j->strip * j->pitch - all) * sizeof *g);
+        memset(memory->g + all, 0, (size_t)(j->strip * j->pitch - all) * sizeof *memory->g);
     for (int l = 0; l < p->lines; l++) p->length[l] = all + p->at[p->which[p->first[l]]];
     j->section->pool(p);
-    for (int64_t r = 0; r < m && !g && !by_rows; r++, to += j->y_step[1])
-        flux__copy_words(to, 1, memory->out + r * j->pitch, 1, j->columns);
+    for (int64_t r = 0; r < m && !g && !by_rows; r++, to += j->y_step[1] * j->size)
+        if (half) flux__store(j->type, to, 1, FLUX__F32C, memory->out + r * j->pitch, j->columns);
+        else flux__copy_words((float *)(void *)to, 1, memory->out + r * j->pitch, 1, j->columns);
 }
 
 /* Runs an image, strip by strip; there are strips without windows between two slabs. */
 static void flux__pool_image(const flux__pooling_job *j, flux__pooled *p,
-                             const flux__pooling_memory *memory, const float *x, const float *g,
-                             float *y) {
+                             const flux__pooling_memory *memory, const char *x, const char *g,
+                             char *y) {
     for (int64_t a = 0, m; a < j->all_rows; a += m) {
         const int64_t row = a % j->period;
         m = flux__gemm_min(j->strip, (row < j->rows ? j->rows : j->period) - row);
         if (row < j->rows) flux__pool_strip(j, p, memory, x, g, y, a, m);
         if (g) flux__store_phases(j, y, memory->image, a * j->down,
-                                  a + m == j->all_rows ? j->height : (a + m) * j->down, m);
+                                  a + m == j->all_rows ? j->height : (a + m) * j->down, m,
+                                  memory->wide);
     }
 }
 
@@ -213,7 +241,8 @@ static FLUX__O2 void flux__pooling_task(void *ctx, int64_t task) {
     const int64_t phases = j->x && !j->direct ? j->across * j->down * j->plane : 0;
     flux__pooling_memory memory;
     memory.x = at, memory.out = at + phases + j->back,
-        memory.g = memory.out + j->plane + j->back, memory.image = memory.g + j->plane;
+        memory.g = memory.out + j->plane + j->back, memory.image = memory.g + j->plane,
+        memory.wide = at + j->memory - j->width;
     memset(at + phases, 0, (size_t)(j->memory - phases) * sizeof *at);
     for (int64_t i = 0; i < phases; i++) memory.x[i] = j->fill;
     p.g = j->g ? memory.g : NULL;
@@ -222,10 +251,9 @@ static FLUX__O2 void flux__pooling_task(void *ctx, int64_t task) {
         p.d[l] = memory.image + j->from[w] - p.at[w];
     }
     for (int64_t u = task * j->each; u < j->images && u < (task + 1) * j->each; u++) {
-        const float *x = j->x ? j->x + flux__image_at(j, u, 0) : NULL,
-                    *g = j->g ? j->g + flux__image_at(j, u, 1) : NULL;
-        float *y = j->y + flux__image_at(j, u, 2);
-        flux__pool_image(j, &p, &memory, x, g, y);
+        const char *x = j->x ? flux__pooling_at(j, j->x, flux__image_at(j, u, 0)) : NULL,
+                   *g = j->g ? flux__pooling_at(j, j->g, flux__image_at(j, u, 1)) : NULL;
+        flux__pool_image(j, &p, &memory, x, g, flux__pooling_at(j, j->y, flux__image_at(j, u, 2)));
     }
 }
 
@@ -372,7 +400,7 @@ static bool flux__run_pooling(flux__pooling_job *j, int64_t numbers) {
     }
     j->section = flux__section_now(), j->mover = flux__section_for(j->width / 2);
     j->memory = (j->x && !j->direct ? phases : 0) + j->back + j->plane +
-                (j->g ? j->back + j->plane + phases : 0);
+                (j->g ? j->back + j->plane + phases : 0) + (j->type != FLUX_F32 ? j->width : 0);
     j->images = 1;
     for (int d = 0; d < FLUX_MAX_DIMS; d++) j->images *= j->dim[1][d];
     const int64_t many = numbers < 32768 ? 1 : j->memory < (1 << 12) ? 64 : 16;
@@ -400,7 +428,7 @@ static bool flux__pads_windows(const flux__run *run, const flux__kernel *k) {
     const flux__pooling *w = &((const flux__cpu *)k[1].ready)->pooling;
     const flux__slot_info *own = &run->plan->slot[k->node];
     const int slot = run->plan->nleaf + k->node;
-    return t->dtype == FLUX_F32 && !t->arg.i[1] && !own->keep &&
+    return !t->arg.i[1] && !own->keep &&
            &run->plan->kernel[own->last_kernel] == k + 1 &&
            k[1].operand[k[1].value[w->x].operand].src == slot &&
            (w->g < 0 || k[1].operand[k[1].value[w->g].operand].src != slot);
@@ -450,7 +478,8 @@ static bool flux__set_padding(flux__pooling_job *j, const flux__strided_scatter_
     const int dims = pad->part.ndim;
     const int64_t row = rel / j->width;
     j->front = row / j->slab, j->top = row % j->slab, j->left = rel % j->width;
-    j->x = (const float *)(const void *)pad->src, memcpy(&j->fill, pad->one, sizeof j->fill);
+    j->x = pad->src;
+    flux__load(FLUX__F32C, &j->fill, j->type, pad->one, 0, 1);
     j->high = dims > 1 ? pad->part.dim[1] : 1, j->row_step = dims > 1 ? pad->o.stride[1] : 0;
     j->slabs = dims > 2 ? pad->part.dim[2] : 1, j->slab_step = dims > 2 ? pad->o.stride[2] : 0;
     j->wide = flux__gemm_min(pad->part.dim[0], j->reach_columns - j->left);
@@ -472,7 +501,8 @@ static int flux__pooled_dims(const flux__kernel *k) {
 /* Runs the pooling k, or a maximum's gradient, with the kernel `pad` before it, which pads its
    images, and the kernel `into` behind it, which adds windows up; NULL: there is none. False, and
    nothing is done: windows lie otherwise, or the gradient has other numbers than each element's
-   place in its window, or than 0, or there is neither kernel and x can't be read where it lies. */
+   place in its window, or than 0, or there is neither kernel and an f32 x can't be read where it
+   lies. */
 static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux__kernel *into,
                               const flux__kernel *pad) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
@@ -488,8 +518,9 @@ static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux_
     if (og && (!into || !(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                !flux__windows_counted(run, k, &k->operand[w->places], c->inner))) return false;
     memset(&j, 0, sizeof j);
-    j.y = (float *)run->ptr[into ? run->plan->nleaf + into->node : k->value[w->top].out];
-    j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
+    j.type = ox->dtype, j.size = (int64_t)flux__dtypes[j.type].size;
+    j.y = (char *)run->ptr[into ? run->plan->nleaf + into->node : k->value[w->top].out];
+    j.g = og ? flux__operand_ptr(run, og) : NULL;
     if (into) dims = flux__spread_slices(t, &into->operand[0].shape, &elements);
     if (pad) {
         padding = flux__scatter_job(run, pad);
@@ -504,9 +535,9 @@ static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux_
     if (!flux__find_pooling_dims(&at, k->full, ox->stride, k->reduced, dims, width) ||
         !flux__set_image(&j, &at, pad || into ? ox->offset : 0, elements, width, slab))
         return false;
-    j.direct = !pad && flux__reads_directly(&j);
-    if (!(pad || into || j.direct)) return false;
-    j.x = (const float *)run->ptr[ox->src] + (pad || into ? 0 : ox->offset);
+    j.direct = !pad && j.type == FLUX_F32 && flux__reads_directly(&j);
+    if (!(pad || into || j.direct || j.type != FLUX_F32)) return false;
+    j.x = flux__pooling_at(&j, (const char *)run->ptr[ox->src], pad || into ? 0 : ox->offset);
     j.slabs = j.height / j.slab_to, j.high = j.slab, j.wide = j.reach_columns;
     j.row_step = j.width, j.slab_step = j.width * j.slab;
     if (!pad) flux__count_images(&j, 0, k->full, ox->stride, dims, FLUX_MAX_DIMS);
@@ -529,14 +560,14 @@ static bool flux__spread_windows(flux__run *run, const flux__kernel *k) {
     flux__pooling_dims at;
     int64_t elements;
     unsigned kernel = 0;
-    if (t->dtype != FLUX_F32 || !t->arg.i[1]) return false;
+    if ((t->dtype != FLUX_F32 && !flux__is_half(t->dtype)) || !t->arg.i[1]) return false;
     const int dims = flux__spread_slices(t, &o->shape, &elements);
     for (int d = 0; d < dims; d++) kernel |= (unsigned)(o->shape.dim[d] > 1 && !o->stride[d]) << d;
     memset(&j, 0, sizeof j);
     if (!kernel || !flux__find_pooling_dims(&at, o->shape.dim, t->stride, kernel, dims, 0) ||
         !flux__set_image(&j, &at, t->rel, elements, 0, 0)) return false;
-    j.g = (const float *)(const void *)flux__operand_ptr(run, o);
-    j.y = (float *)run->ptr[run->plan->nleaf + k->node];
+    j.type = t->dtype, j.size = (int64_t)flux__dtypes[j.type].size;
+    j.g = flux__operand_ptr(run, o), j.y = (char *)run->ptr[run->plan->nleaf + k->node];
     flux__set_steps(&j, &at, 1, o->shape.dim, o->stride, dims, o->shape.ndim);
     flux__count_images(&j, 2, o->shape.dim, t->stride, dims, o->shape.ndim);
     return flux__run_pooling(&j, flux__count(&o->shape));

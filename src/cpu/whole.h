@@ -80,17 +80,12 @@ static void flux__copy_row(int t, int64_t n, char *dst, int64_t ds, const char *
         flux__copy_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
         return;
     }
-    if (!add && ds == 1 && ss == 1) {
-        memcpy(dst, src, (size_t)n * size);
-        return;
-    }
     if (add && t == FLUX_F32) {
         flux__add_words((float *)(void *)dst, ds, (const float *)(const void *)src, ss, n);
         return;
     }
-    if (!add) {                           /* copied as bytes */
-        for (int64_t i = 0; i < n; i++, dst += ds * (int64_t)size, src += ss * (int64_t)size)
-            memcpy(dst, src, size);
+    if (!add) {
+        flux__copies(size, n, dst, ds, src, ss);
         return;
     }
     int ctype = flux__class_of(t);
@@ -153,20 +148,26 @@ static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, 
     }
 }
 
-/* Runs over all dims but the first, row by row; words of two dims and more go to
-   flux__copy_image. */
+/* Runs over all dims but one, row by row; words of two dims and more go to flux__copy_image. Other
+   elements of short rows are copied along the second dim. */
 static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int64_t *ds,
                                 const char *src, const int64_t *ss, bool add) {
     int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1, to = 0, from = 0;
     const ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
+    const bool down = !add && s->ndim > 1 && n < 16 && s->dim[1] > n;
     if (flux__count(s) == 0) return;
     if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
         flux__copy_image(s, dst, ds, src, ss, add);
         return;
     }
-    do flux__copy_row(t, n, dst + (ptrdiff_t)to * size, s->ndim ? ds[0] : 1,
-                      src + (ptrdiff_t)from * size, s->ndim ? ss[0] : 1, add);
-    while (flux__next_place(s, 1, at, &to, ds, &from, ss));
+    do {
+        char *y = dst + (ptrdiff_t)to * size;
+        const char *x = src + (ptrdiff_t)from * size;
+        if (!down) flux__copy_row(t, n, y, s->ndim ? ds[0] : 1, x, s->ndim ? ss[0] : 1, add);
+        for (int64_t i = 0; i < n && down; i++)
+            flux__copy_row(t, s->dim[1], y + i * ds[0] * size, ds[1], x + i * ss[0] * size, ss[1],
+                           add);
+    } while (flux__next_place(s, 1 + down, at, &to, ds, &from, ss));
 }
 
 /* Stores a number as one element of dtype t. */

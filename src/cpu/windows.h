@@ -10,6 +10,7 @@
 #include "../schedule/dispatch.h"
 #include "loops.h"
 #include "vectors.h"
+#include "casts.h"
 #include "gemm_pack.h"
 #include "backend.h"
 #include "whole.h"
@@ -17,7 +18,7 @@
 /* ---------------------------------------------------------------------- cpu/windows.h
    Patterns of whole kernels that run without blocks: the maximum or mean of
    small windows (pooling), the gradient of the maximum, window by window, and
-   copies of 32-bit words in another order, as of a flipped kernel. cpu/ready.h has the table of
+   copies of elements in another order, as of a flipped kernel. cpu/ready.h has the table of
    patterns; cpu/pooling.h runs such windows together with the kernels before and behind them.
 
    Invariant: a kernel is one of these only if its program is exactly that: max
@@ -64,37 +65,47 @@ typedef struct flux__windows_job {
     int64_t piece;
 } flux__windows_job;
 
-/* Whether value v is a load of f32 that nothing else stores, outer or not. */
-static bool flux__is_words(const flux__kernel *k, int v, bool outer) {
+/* Whether value v only makes a number of a half format of an f32. */
+static bool flux__stores_narrow(const flux__value *v) {
+    return v->kind == FLUX__V_ROUND && v->op == v->dtype && flux__is_half(v->dtype);
+}
+
+/* Whether value v is a load of numbers of the result's type, f32 or a half format, that nothing
+   else stores, outer or not. */
+static bool flux__is_words(const flux__kernel *k, const flux__pooling *p, int v, bool outer) {
     const flux__value *w = &k->value[v];
-    return v >= 0 && w->kind == FLUX__V_LOAD && w->outer == outer && w->dtype == FLUX_F32 &&
-           w->ctype == FLUX__F32C && k->operand[w->operand].dtype == FLUX_F32 && w->out < 0;
+    return v >= 0 && w->kind == FLUX__V_LOAD && w->outer == outer && w->ctype == FLUX__F32C &&
+           k->operand[w->operand].dtype == k->value[p->top].dtype && w->out < 0;
 }
 
 /* Whether a kernel is the maximum or sum of windows, if its last value is a reduction or that
    divided by a number, or the gradient of the maximum; fills in *w. */
 static bool flux__is_windows(const flux__kernel *k, flux__pooling *w) {
-    const flux__value *v = &k->value[w->top], *red = v;
+    const flux__value *top = &k->value[w->top], *v = top, *red;
+    const bool half = flux__stores_narrow(top);
+    const int n = k->nvalue - half;
     w->g = w->places = w->zero = w->by = -1;
-    if (v->kind == FLUX__V_OP && v->op == FLUX__OP_DIV && v->outer && k->nvalue == 4 &&
+    if (half) v = &k->value[top->a];
+    if (top->out < 0 || v->ctype != FLUX__F32C ||
+        (half ? v->out >= 0 : top->dtype != FLUX_F32)) return false;
+    red = v;
+    if (v->kind == FLUX__V_OP && v->op == FLUX__OP_DIV && v->outer && n == 4 &&
         k->value[v->b].kind == FLUX__V_NUMBER) red = &k->value[v->a], w->by = v->b;
-    if (red->kind == FLUX__V_REDUCE && k->nvalue == (w->by < 0 ? 2 : 4)) {
+    if (red->kind == FLUX__V_REDUCE && n == (w->by < 0 ? 2 : 4)) {
         w->x = red->a, w->sum = red->op == FLUX__RED_SUM;
-        return (w->sum || (red->op == FLUX__RED_MAX && red == v)) && v->out >= 0 &&
-               (red == v || red->out < 0) && v->dtype == FLUX_F32 && v->ctype == FLUX__F32C &&
-               flux__is_words(k, w->x, false);
+        return (w->sum || (red->op == FLUX__RED_MAX && red == v)) && (red == v || red->out < 0) &&
+               flux__is_words(k, w, w->x, false);
     }
-    if (v->kind != FLUX__V_OP || v->op != FLUX__OP_WHERE || v->out < 0 || v->dtype != FLUX_F32 ||
-        v->outer) return false;
+    if (v->kind != FLUX__V_OP || v->op != FLUX__OP_WHERE || v->outer) return false;
     const flux__value *eq = &k->value[v->a], *arg, *i;
     w->g = v->b, w->zero = v->c;
     /* `where` takes its condition as a float */
     if (eq->kind == FLUX__V_CONVERT && eq->out < 0) eq = &k->value[eq->a];
     if (eq->kind != FLUX__V_OP || eq->op != FLUX__OP_EQ || eq->out >= 0 ||
-        k->value[w->zero].kind != FLUX__V_NUMBER || !flux__is_words(k, w->g, true)) return false;
+        k->value[w->zero].kind != FLUX__V_NUMBER || !flux__is_words(k, w, w->g, true)) return false;
     arg = &k->value[eq->b], i = &k->value[eq->a], w->x = arg->a, w->places = i->operand;
     return arg->kind == FLUX__V_ARGREDUCE && arg->op == 1 && arg->out < 0 &&
-           flux__is_words(k, w->x, false) && i->kind == FLUX__V_LOAD && !i->outer &&
+           flux__is_words(k, w, w->x, false) && i->kind == FLUX__V_LOAD && !i->outer &&
            i->ctype == FLUX__I64C && i->dtype == FLUX_I64 && i->out < 0;
 }
 
@@ -299,44 +310,128 @@ static void flux__plan_lines(flux__windows_job *j) {
         }
 }
 
+/* Sets the windows of kernel k whose dims are the first `dims` of its, and their steps in x, g (or
+   NULL) and y. */
+static void flux__set_windows(const flux__run *run, const flux__kernel *k, int dims,
+                              const flux__operand *x, const flux__operand *g,
+                              flux__windows_job *j) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    const flux__pooling *w = &c->pooling;
+    int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
+    memset(j, 0, sizeof *j);
+    j->pooled.n = (int)c->inner, j->rows = 1;
+    flux__value_strides(k, &k->value[w->top], contiguous);
+    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
+        const bool in = k->reduced >> d & 1;
+        j->dim[d] = in || d >= dims ? 1 : k->full[d];
+        j->step[0][d] = x->stride[d], j->step[1][d] = g ? g->stride[d] : 0,
+            j->step[2][d] = contiguous[d];
+        if (j->dim[d] > 1 && !j->run_length) j->run_length = j->dim[j->first = d];
+        else j->rows *= j->dim[d];
+    }
+    for (j->next = j->first; j->next < FLUX_MAX_DIMS - 1 && j->dim[++j->next] == 1;) {}
+    for (int64_t i = 0; i < c->inner; i++) {
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if (k->reduced >> d & 1)
+                j->from[i] += at[d] * x->stride[d], j->to[i] += at[d] * contiguous[d];
+        for (int d = 0; d < FLUX_MAX_DIMS; d++)
+            if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
+            else at[d] = 0;
+    }
+    j->pooled.slots = w->sum ? flux__windows_slots(k, c) : 0;
+    j->pooled.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
+}
+
+/* Windows of a half format, by slices of the kernel's dims from `dims` on: of each, what it reads
+   is widened, and what it gives is narrowed. */
+typedef struct flux__half_windows {
+    const flux__kernel *k;
+    flux__windows_job windows;            /* of one slice */
+    int dims, type;
+    const char *src[2];                   /* x and g, or NULL */
+    char *dst;
+    /* of what a slice reads of x and of g: from where on, and elements; elements that it gives */
+    int64_t first[2], n[2], made;
+    int64_t slices;
+    int failed;
+} flux__half_windows;
+
+/* Computes one slice. */
+static void flux__half_windows_task(void *ctx, int64_t slice) {
+    flux__half_windows *h = (flux__half_windows *)ctx;
+    flux__windows_job j = h->windows;
+    int64_t at[2] = { 0, 0 }, rest = slice;
+    float *memory = (float *)flux__scratch((size_t)(h->n[0] + h->n[1] + h->made) * sizeof *memory),
+          *read[2];
+    if (!memory) {
+        flux__atomic_store32(&h->failed, 1);
+        return;
+    }
+    for (int d = h->dims; d < FLUX_MAX_DIMS; rest /= h->k->full[d++])
+        for (int i = 0; i < 2; i++) at[i] += rest % h->k->full[d] * j.step[i][d];
+    read[0] = memory, read[1] = memory + h->n[0];
+    for (int i = 0; i < 2; i++)
+        if (h->src[i]) flux__load(FLUX__F32C, read[i], h->type, h->src[i] + (at[i] + h->first[i]) *
+                                  2, 1, h->n[i]);
+    j.x = read[0] - h->first[0], j.g = h->src[1] ? read[1] - h->first[1] : NULL;
+    j.y = memory + h->n[0] + h->n[1];
+    flux__windows_task(&j, 0);
+    flux__store(h->type, h->dst + slice * h->made * 2, 1, FLUX__F32C, j.y, h->made);
+    flux__scratch_done(memory);
+}
+
+/* Runs windows of a half format. False: a slice would read far too much, or memory has run out. */
+static bool flux__run_half_windows(flux__run *run, const flux__kernel *k, const flux__operand *x,
+                                   const flux__operand *g) {
+    const flux__cpu *c = (const flux__cpu *)k->ready;
+    const flux__operand *o[2] = { x, g };
+    flux__half_windows h;
+    const int64_t all = c->outer * c->inner;
+    memset(&h, 0, sizeof h);
+    h.k = k, h.type = x->dtype, h.slices = 1;
+    /* a slice has whole windows, a row of them at least, and 4096 elements */
+    for (int d = 0, row = -1; d < FLUX_MAX_DIMS; d++) {
+        if (k->full[d] == 1) continue;
+        if (k->reduced >> d & 1) h.dims = d + 1;
+        else if (row < 0) row = d, h.dims = d + 1;
+    }
+    for (int d = h.dims; d < FLUX_MAX_DIMS; d++) h.slices *= k->full[d];
+    for (; h.dims < FLUX_MAX_DIMS && all / h.slices < 4096; h.slices /= k->full[h.dims++]) {}
+    flux__set_windows(run, k, h.dims, x, g, &h.windows);
+    for (int i = 0; i < 2 && o[i]; i++) {
+        h.src[i] = flux__operand_ptr(run, o[i]), h.n[i] = 1;
+        for (int d = 0; d < h.dims; d++) {
+            const int64_t far = (k->full[d] - 1) * o[i]->stride[d];
+            h.first[i] += far < 0 ? far : 0, h.n[i] += far < 0 ? -far : far;
+        }
+        if (h.n[i] > 4 * (all / h.slices) + 4096) return false;
+    }
+    h.made = (g ? all : c->outer) / h.slices;
+    h.dst = (char *)run->ptr[k->value[c->pooling.top].out];
+    h.windows.g = (const float *)(const void *)h.src[1];    /* whether there is one */
+    flux__plan_lines(&h.windows);
+    h.windows.each = h.windows.rows;
+    flux__parallel(h.slices, flux__half_windows_task, &h);
+    return !flux__atomic_load32(&h.failed);
+}
+
 /* Runs a max pooling or its gradient window by window. False, and nothing is done: the gradient
    has other numbers than each element's place in its window, or than 0. */
 static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     const flux__cpu *c = (const flux__cpu *)k->ready;
     const flux__pooling *w = &c->pooling;
     flux__windows_job j;
-    int64_t contiguous[FLUX_MAX_DIMS], at[FLUX_MAX_DIMS] = { 0 };
     if (w->g >= 0 && (!(flux__number_value(run->g, &k->value[w->zero]) == 0) ||
                       !flux__windows_counted(run, k, &k->operand[w->places], c->inner)))
         return false;
     const flux__operand *ox = &k->operand[k->value[w->x].operand],
                         *og = w->g >= 0 ? &k->operand[k->value[w->g].operand] : NULL;
-    memset(&j, 0, sizeof j);
-    j.pooled.n = (int)c->inner;
-    j.x = (const float *)run->ptr[ox->src] + ox->offset;
-    j.g = og ? (const float *)run->ptr[og->src] + og->offset : NULL;
+    if (ox->dtype != FLUX_F32) return flux__run_half_windows(run, k, ox, og);
+    flux__set_windows(run, k, FLUX_MAX_DIMS, ox, og, &j);
+    j.x = (const float *)(const void *)flux__operand_ptr(run, ox);
+    j.g = og ? (const float *)(const void *)flux__operand_ptr(run, og) : NULL;
     j.y = (float *)run->ptr[k->value[w->top].out];
-    flux__value_strides(k, &k->value[w->top], contiguous);
-    for (int d = 0; d < FLUX_MAX_DIMS; d++) {
-        bool in = k->reduced >> d & 1;
-        j.dim[d] = in ? 1 : k->full[d];
-        j.step[0][d] = ox->stride[d], j.step[1][d] = og ? og->stride[d] : 0,
-            j.step[2][d] = contiguous[d];
-        if (!in && k->full[d] > 1 && !j.run_length) j.run_length = k->full[j.first = d];
-    }
-    for (j.next = j.first; j.next < FLUX_MAX_DIMS - 1 && j.dim[++j.next] == 1;) {}
-    for (int64_t i = 0; i < c->inner; i++) {
-        for (int d = 0; d < FLUX_MAX_DIMS; d++)
-            if (k->reduced >> d & 1)
-                j.from[i] += at[d] * ox->stride[d], j.to[i] += at[d] * contiguous[d];
-        for (int d = 0; d < FLUX_MAX_DIMS; d++)
-            if ((k->reduced >> d & 1) && ++at[d] < k->full[d]) break;
-            else at[d] = 0;
-    }
-    j.pooled.slots = w->sum ? flux__windows_slots(k, c) : 0;
-    j.pooled.by = w->by < 0 ? 1 : flux__float_of(flux__number_value(run->g, &k->value[w->by]));
     flux__plan_lines(&j);
-    j.rows = c->outer / j.run_length;
     j.each = c->outer * c->inner < 32768 ? j.rows : (j.rows + 63) / 64;
     if (j.rows == 1 && c->outer * c->inner >= 32768)
         j.piece = flux__gemm_up((j.run_length + 63) / 64, 16);
@@ -345,11 +440,12 @@ static bool flux__run_windows(flux__run *run, flux__kernel *k) {
     return true;
 }
 
-/* A copy of 32-bit words in another order, as of a convolution kernel that is flipped: a few
-   contiguous words are too little work for a block. from, to: steps of the shape `part`; each:
+/* A copy of elements in another order, as of a convolution kernel that is flipped: a few
+   contiguous elements are too little work for a block. from, to: steps of the shape `part`; each:
    slices of its last dim in a task. */
 typedef struct flux__copy_job {
     flux_shape part;
+    int type;
     int64_t from[FLUX_MAX_DIMS], to[FLUX_MAX_DIMS], each;
     const char *src;
     char *dst;
@@ -369,19 +465,22 @@ static void flux__copy_task(void *ctx, int64_t task) {
             part.to[last] = part.to[last - 1];
         part.part.dim[last - 1] = dim, part.from[last - 1] = from, part.to[last - 1] = to;
     }
-    flux__copy_elements(FLUX_F32, &part.part, j->dst + first * j->to[last] * 4, part.to,
-                        j->src + first * j->from[last] * 4, part.from, false);
+    const int64_t size = (int64_t)flux__dtypes[j->type].size;
+    flux__copy_elements(j->type, &part.part, j->dst + first * j->to[last] * size,
+                        part.to, j->src + first * j->from[last] * size, part.from, false);
 }
 
-/* Whether a kernel only copies 32-bit words into another order; if so, fills in the shape and the
-   steps of *j. */
+/* Whether a kernel only copies elements into another order; if so, fills in their type, the shape
+   and the steps of *j. */
 static bool flux__copy_steps(const flux__kernel *k, flux__copy_job *j) {
     const flux__value *x = &k->value[0], *v = &k->value[k->nvalue - 1];
     int64_t at = 1;
-    if (k->nvalue != 2 || x->kind != FLUX__V_LOAD || v->kind != FLUX__V_CONVERT || x->out >= 0 ||
-        v->out < 0 || k->reduced) return false;
+    if (k->nvalue != 2 || x->kind != FLUX__V_LOAD ||
+        (v->kind != FLUX__V_CONVERT && !flux__stores_narrow(v)) || x->out >= 0 || v->out < 0 ||
+        k->reduced) return false;
     const flux__operand *o = &k->operand[x->operand];
-    if (o->dtype != v->dtype || flux__dtypes[o->dtype].size != 4) return false;
+    if (o->dtype != v->dtype) return false;
+    j->type = v->dtype;
     j->part = flux__shape(NULL, 0);
     for (int d = 0; d < FLUX_MAX_DIMS; at *= k->full[d++]) {
         int last = j->part.ndim - 1;

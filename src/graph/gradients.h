@@ -553,11 +553,16 @@ static void flux__index_gradient(flux_tensor *y, flux_tensor *g, const bool *nee
     }
 }
 
-/* g in dtype t. If g was only widened from t by a formula that handed it through, that is g as it
-   was before. */
-static flux_tensor *flux__cast_gradient(flux_tensor *g, flux_dtype t) {
+/* g in the dtype of x, which was cast. If g was only widened from it by a formula that handed it
+   through, that is g as it was before. What is broadcast to many elements, as the gradient of a
+   mean of windows, is cast before, where it has fewer, if no formula would cast it by the way. */
+static flux_tensor *flux__cast_gradient(flux_tensor *g, const flux_tensor *x) {
+    const flux_dtype t = (flux_dtype)x->dtype;
     bool back = flux__is_half((int)t) && g->op == FLUX__CAST && g->dtype == FLUX_F32 && g->nin &&
                 g->in[0]->dtype == t;
+    const bool windows = x->op == FLUX__AS_STRIDED || x->op == FLUX__RESHAPE;
+    if (windows && g->op == FLUX__BROADCAST && flux__behind(g) && flux__size(g) > 4096)
+        return flux_broadcast_to_with(flux_to_dtype(g->in[0], t), flux__dims(g));
     return back ? g->in[0] : flux_to_dtype(g, t);
 }
 
@@ -597,7 +602,7 @@ static void flux__gradient_of(flux_tensor *y, flux_tensor *g, const bool *need, 
         return;
     }
     switch (y->op) {
-    case FLUX__CAST: out[0] = flux__cast_gradient(g, (flux_dtype)y->in[0]->dtype); break;
+    case FLUX__CAST: out[0] = flux__cast_gradient(g, y->in[0]); break;
     case FLUX__COPY: out[0] = g; break;
     case FLUX__REDUCE: out[0] = flux__reduce_gradient(y, g); break;
     case FLUX__RESHAPE: out[0] = flux_reshape_with(g, flux__dims(y->in[0])); break;
