@@ -19611,7 +19611,8 @@ typedef void (*flux__gemm_inner4)(int64_t k, const void *a, int64_t a_row, const
 
 /* A matrix times a vector, with a microkernel's sums: c, or with `add` c plus, `rows` sums of k
    products; rows is a multiple of a vector. Columns of A are read from end to end, as they lie in
-   memory: it is read once only, so memory is all that counts. */
+   memory: it is read once only, so memory is all that counts. Some have an A of a half format,
+   which becomes f32 on the way, and a B of f32. */
 typedef void (*flux__gemm_vector)(int64_t rows, int64_t k, const void *a, int64_t a_step,
                                   const void *b, int64_t b_row, void *c, bool add);
 
@@ -19802,34 +19803,49 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__V_ADD(j, q, r)                                                                     \
     y += *(const V *)(const void *)(a##q + r * a_step) * x##j;                                     \
     FLUX__PREFETCH_LATER(a##q + (r + 8) * a_step)
-#  define FLUX__V_COLUMNS(columns)                                                                 \
+/* the same of bf16, whose bits are an f32's upper half, and of f16 */
+#  define FLUX__V_ADD_BF16(j, q, r)                                                                \
+    y += (V)(__builtin_convertvector(*(const H *)(const void *)(a##q + r * a_step), U) << 16) * x##j; \
+    FLUX__PREFETCH_LATER(a##q + (r + 8) * a_step)
+#  define FLUX__V_ADD_F16(j, q, r)                                                                 \
     {                                                                                              \
-        const T *a0 = p + l * a_step, *a1 = a0 + 3 * a_step, *a2 = a1 + 3 * a_step;                \
+        V f;                                                                                       \
+        __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=v"(f) : "v"(*(const H *)(const void *)(a##q + r * a_step))); \
+        y += f * x##j;                                                                             \
+    }                                                                                              \
+    FLUX__PREFETCH_LATER(a##q + (r + 8) * a_step)
+#  define FLUX__V_COLUMNS(columns, add)                                                            \
+    {                                                                                              \
+        const A *a0 = p + l * a_step, *a1 = a0 + 3 * a_step, *a2 = a1 + 3 * a_step;                \
         const T *b0 = (const T *)b + l * b_row, *b1 = b0 + 3 * b_row, *b2 = b1 + 3 * b_row;        \
         columns(FLUX__V_TIMES)                                                                     \
         for (i = 0; i < n; i += lanes, a0 += lanes, a1 += lanes, a2 += lanes) {                    \
             V y = *(const V *)(const void *)(sum + i);                                             \
-            columns(FLUX__V_ADD)                                                                   \
+            columns(add)                                                                           \
             *(V *)(void *)(sum + i) = y;                                                           \
         }                                                                                          \
         (void)a1, (void)a2, (void)b1, (void)b2;                                                    \
     }
 #  define FLUX__GEMM_VECTOR(name, type, vec, target)                                               \
+    FLUX__GEMM_VECTOR_OF(name, type, vec, type, FLUX__V_ADD, , target)
+#  define FLUX__GEMM_VECTOR_OF(name, type, vec, a_type, add_columns, types, target)                \
     FLUX__GEMM_FN(target) void name(int64_t rows, int64_t k, const void *a, int64_t a_step,        \
                                     const void *b, int64_t b_row, void *c, bool add) {             \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef type T;                                                                            \
+        typedef a_type A;                                                                          \
+        types                                                                                      \
         enum { most = 4096 / sizeof(T) };                                                         \
         const int64_t lanes = (int)(sizeof(V) / sizeof(T));                                        \
         const V zero = {0};                                                                        \
-        const T *p = (const T *)a;                                                                 \
+        const A *p = (const A *)a;                                                                 \
         T sum[most], *to = (T *)c;                                                                 \
         for (int64_t i, l, n; rows > 0; rows -= n, p += n, to += n) {                              \
             n = rows < (int)most ? rows : (int)most;                                                      \
             memset(sum, 0, (size_t)n * sizeof(T));                                                 \
-            for (l = 0; l + 8 <= k; l += 8) FLUX__V_COLUMNS(FLUX__COLUMNS8)                        \
-            for (; l < k; l++) FLUX__V_COLUMNS(FLUX__COLUMNS1)                                     \
+            for (l = 0; l + 8 <= k; l += 8) FLUX__V_COLUMNS(FLUX__COLUMNS8, add_columns)           \
+            for (; l < k; l++) FLUX__V_COLUMNS(FLUX__COLUMNS1, add_columns)                        \
             for (i = 0; i < n; i++) to[i] = add ? to[i] + sum[i] : sum[i];                         \
         }                                                                                          \
     }
@@ -20057,6 +20073,15 @@ FLUX__GEMM_VECTOR(flux__gemm_f32_avx2_vector, float, flux__vec32f, FLUX__AVX2)
 FLUX__GEMM_VECTOR(flux__gemm_f64_avx2_vector, double, flux__vec32d, FLUX__AVX2)
 FLUX__GEMM_VECTOR(flux__gemm_f32_avx512_vector, float, flux__vec64f, FLUX__AVX512)
 FLUX__GEMM_VECTOR(flux__gemm_f64_avx512_vector, double, flux__vec64d, FLUX__AVX512)
+#    define FLUX__HALF_TYPES(bytes)                                                                \
+    typedef uint16_t H __attribute__((vector_size(bytes / 2), aligned(2), may_alias));
+#    define FLUX__BF16_TYPES(bytes)                                                                \
+    FLUX__HALF_TYPES(bytes) typedef uint32_t U __attribute__((vector_size(bytes)));
+#    define FLUX__HALF_VECTORS(name, bytes, target)                                                \
+    FLUX__GEMM_VECTOR_OF(name##_bf16, float, flux__vec##bytes##f, uint16_t, FLUX__V_ADD_BF16, FLUX__BF16_TYPES(bytes), target) \
+    FLUX__GEMM_VECTOR_OF(name##_f16, float, flux__vec##bytes##f, uint16_t, FLUX__V_ADD_F16, FLUX__HALF_TYPES(bytes), target)
+FLUX__HALF_VECTORS(flux__gemm_vector_avx2, 32, FLUX__AVX2)
+FLUX__HALF_VECTORS(flux__gemm_vector_avx512, 64, FLUX__AVX512)
 FLUX__GEMM_HALVES(flux__gemm_f32_avx2_inner, float, flux__vec32f, flux__vec16f, FLUX__HALVES_F,
                   FLUX__ONE_F, flux__vec32i, FLUX__LANES8)
 FLUX__GEMM_HALVES(flux__gemm_f64_avx2_inner, double, flux__vec32d, flux__vec16d, FLUX__HALVES_D,
@@ -20168,6 +20193,18 @@ static const flux__gemm_set *flux__gemm_kernels(bool f64, bool pairs) {
     if (level == 1) return f64 ? &flux__gemm_f64_avx2 : &flux__gemm_f32_avx2;
 #endif
     return f64 ? &flux__gemm_f64_base : &flux__gemm_f32_base;
+}
+
+/* What multiplies a matrix of a half format by a vector of f32, or NULL. */
+static flux__gemm_vector flux__half_vector_kernel(int dtype) {
+#if FLUX__GEMM_VECTORS && FLUX__X86
+    const bool bf16 = dtype == FLUX_BF16;
+    if (flux__simd() > 1)
+        return bf16 ? flux__gemm_vector_avx512_bf16 : flux__gemm_vector_avx512_f16;
+    if (flux__simd() == 1) return bf16 ? flux__gemm_vector_avx2_bf16 : flux__gemm_vector_avx2_f16;
+#endif
+    (void)dtype;
+    return NULL;
 }
 
 /* The set by whose vector length and tile the ways of summing are chosen: with AVX2 it is that
@@ -28246,6 +28283,11 @@ static void *flux__transpose_shared(flux__products *p) {
    the cache of the thread that converted it: where threads share no cache, f16 196 x 64 x 64
    took three times as long on two threads as on one. */
 
+/* about as many elements of a part are converted, and at most as many besides, for more than a part
+   a thread */
+#define FLUX__PART_HALVES (1 << 16)
+#define FLUX__PART_BESIDE (1 << 14)
+
 /* `all` is cut into parts of `each` of its n rows of A (side 0) or columns of B (side 1) */
 typedef struct flux__halves { flux__products *all; int side; int64_t each, n; } flux__halves;
 
@@ -28271,15 +28313,79 @@ static void flux__half_part(void *ctx, int64_t part) {
     if (!memory || p.failed) flux__atomic_store32(&h->all->failed, 1);
 }
 
-/* Computes a product of half formats in parts, one or more a thread. False, and nothing is
-   done: it is too small, there is nothing to convert, or what every part needs is too much to
-   convert for each. */
+/* A matrix of a half format times a vector, of which `chunk` elements are added up at once, and
+   whose rows are cut into tasks. x: the vector in f32. */
+typedef struct flux__half_vector {
+    flux__products *all;
+    flux__gemm_vector kernel;
+    const uint16_t *a;
+    int64_t a_col, chunk, each;
+    float *x;
+} flux__half_vector;
+
+/* Computes one task's rows. Less than 16 at the end are multiplied in a copy that has 16. */
+static void flux__half_vector_task(void *ctx, int worker, int64_t number) {
+    const flux__half_vector *v = (const flux__half_vector *)ctx;
+    const int64_t i0 = number * v->each, k = v->all->g.k,
+                  mb = flux__gemm_min(v->each, v->all->g.m - i0), whole = mb & -16;
+    float *c = (float *)flux__scratch((size_t)(whole + 16 + 8 * v->chunk) * sizeof *c);
+    uint16_t *copy = (uint16_t *)(void *)(c + whole + 16);
+    flux__job job = v->all->job;
+    for (int64_t k0 = 0, kb; k0 < k && c; k0 += kb) {
+        const uint16_t *a = v->a + i0 + k0 * v->a_col;
+        kb = flux__gemm_min(k - k0, v->chunk);
+        v->kernel(whole, kb, a, v->a_col, v->x + k0, 1, c, k0 > 0);
+        if (mb == whole) continue;
+        memset(copy, 0, (size_t)(kb * 16) * sizeof *copy);
+        for (int64_t l = 0; l < kb; l++)
+            memcpy(copy + l * 16, a + whole + l * v->a_col, (size_t)(mb - whole) * sizeof *a);
+        v->kernel(16, kb, copy, 16, v->x + k0, 1, c + whole, k0 > 0);
+    }
+    if (c) flux__epilogue(&job, worker, i0, 0, mb, 1, c, mb);
+    if (!c || flux__atomic_load32(&job.failed)) flux__atomic_store32(&v->all->failed, 1);
+    flux__scratch_done(c);
+}
+
+/* Multiplies a matrix of a half format, whose columns are contiguous, by a vector: the matrix is
+   read as it lies, which takes half of the memory's time that an f32 takes. The sums are those of
+   the product of f32. False, and nothing is done: it is another product, or a small one. */
+static bool flux__run_half_vector(flux__products *p) {
+    const flux__operand *o = p->job.k->operand;
+    flux__half_vector v = { p, flux__half_vector_kernel(o[0].dtype), NULL, 0, 0, 0, NULL };
+    flux__gemm_plan plan;
+    const int64_t m = p->g.m, k = p->job.k->mnk[2], threads =
+        (double)m * (double)k > 4e5 ? flux__num_threads() : 1;
+    if (!v.kernel || p->g.n != 1 || p->batches > 1 || !flux__is_half(o[0].dtype) ||
+        !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[0].gather || o[1].gather ||
+        o[0].stride[0] != 1 || o[0].stride[1] < m || m < 16 || m * k < 4096) return false;
+    p->g.k = k, p->g.a_row = 1, p->g.a_col = m, p->g.b_row = 1, p->g.b_col = k;
+    flux__gemm_plan_for(&plan, false, &p->g);
+    v.chunk = plan.chunk, v.each = threads > 1 ? flux__gemm_up(m / (2 * threads) + 1, 64) : m;
+    v.a = (const uint16_t *)(const void *)flux__operand_ptr(p->job.run, &o[0]);
+    v.a_col = o[0].stride[1], v.x = (float *)flux__scratch((size_t)k * sizeof *v.x);
+    if (!v.x) return p->failed = 1, true;
+    flux__load(FLUX__F32C, v.x, o[1].dtype, flux__operand_ptr(p->job.run, &o[1]), o[1].stride[0],
+               k);
+    flux__parallel_workers((m + v.each - 1) / v.each, flux__half_vector_task, &v);
+    flux__scratch_done(v.x);
+    return true;
+}
+
+/* Computes a product of half formats in parts, one or more a thread, and where each is contiguous
+   and needs little besides, so many that what is converted stays in the second-level cache. False,
+   and nothing is done: it is too small, there is nothing to convert, or what every part needs is
+   too much to convert for each. */
 static bool flux__halves_apart(flux__products *p) {
     const flux__operand *o = p->job.k->operand;
     flux__gemm_plan plan;
     flux__halves h = { p, p->g.m < p->g.n, 0, p->g.m < p->g.n ? p->g.n : p->g.m };
-    int64_t k = p->job.k->mnk[2], parts = flux__gemm_min(flux__num_threads(), h.n / 32),
+    int64_t k = p->job.k->mnk[2], parts = flux__num_threads(),
             a[FLUX_MAX_DIMS], b[FLUX_MAX_DIMS];
+    /* parts that lie apart in memory */
+    const bool slabs = o[h.side].stride[h.side] > o[h.side].stride[!h.side];
+    if (slabs && flux__gemm_min(p->g.m, p->g.n) * k <= FLUX__PART_BESIDE &&
+        parts < h.n * k / FLUX__PART_HALVES) parts = h.n * k / FLUX__PART_HALVES;
+    parts = flux__gemm_min(parts, h.n / 32);
     if (parts < 2 || p->batches > 1 || p->g.tiles || !flux__is_half(o[0].dtype) ||
         !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[1].shape.ndim < 2)
         return false;
@@ -28690,7 +28796,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
         p.g.ldc = p.g.m;
     if (!p.bare) p.g.epilogue = flux__epilogue;
-    if (!flux__halves_apart(&p)) {
+    if (!flux__run_half_vector(&p) && !flux__halves_apart(&p)) {
         void *weight = NULL;
         if (!flux__products_operands(&p)) p.failed = 1;
         else if (!flux__products_by_taps(&p, &weight) && !flux__run_winograd(&p) &&

@@ -336,6 +336,33 @@ TEST(a_vector_is_as_a_column_of_a_matrix) {
 /* A large matrix that is multiplied by few columns is read in its own order (flux__gemm_stream), with the same bits as where so many
    columns are multiplied that it is not: on any number of threads, with rows that are no whole tiles or vectors, as a part of a larger
    matrix, with an epilogue. */
+/* A matrix of a half format times a vector is the product of float32, rounded once: of any size, of slices, transposed, followed by an
+   operation or not, on any number of threads. */
+static int64_t between(int64_t lo, int64_t hi) { return lo + (int64_t)flux_item(flux_mul(flux_rand(1), hi - lo + 0.999)); }
+TEST(a_half_format_times_a_vector_is_as_exact_as_float32) {
+    ONLY_ON_CPU();
+    flux_seed(8);
+    for (int i = 0; i < 120; i++) FLUX_SCOPE {
+        const flux_dtype type = i % 2 ? FLUX_F16 : FLUX_BF16;
+        const int64_t m = between(1, i % 5 ? 300 : 2500), k = between(1, i % 7 ? 300 : 2000), skip = between(0, 2) * (i % 3 == 0);
+        const bool turned = between(0, 3) == 0, flat = between(0, 1) > 0, more = between(0, 1) > 0;
+        flux_tensor *all = flux_eval(flux_to_dtype(flux_randn(turned ? k : m + skip + 3, turned ? m + skip + 3 : k), type));
+        flux_tensor *x = flux_eval(flux_to_dtype(flux_randn(k), type)), *y[2];
+        if (!flat) x = flux_reshape(x, k, 1);
+        for (int wide = 0; wide < 2; wide++) {
+            flux_tensor *of = flux_eval(flux_to_dtype(all, wide ? FLUX_F32 : type)), *w = flux_slice(turned ? flux_transpose(of) : of, 0, skip, skip + m);
+            flux_threads(wide ? 1 : 1 + i % 3);
+            y[wide] = flux_to_dtype(flux_matmul(w, flux_eval(flux_to_dtype(x, wide ? FLUX_F32 : type))), type);
+            if (more) y[wide] = flux_relu(flux_add(y[wide], 1));
+            y[wide] = flux_eval(flux_to_dtype(y[wide], FLUX_F32));
+        }
+        if (!CHECK(flux_item(flux_sum(flux_ne(y[0], y[1]))) == 0))
+            fprintf(stderr, "    %s, %lld x %lld%s%s, from row %lld, %d threads\n", flux_dtype_name(type), (long long)m, (long long)k, turned ? ", transposed" : "",
+                    more ? ", with more" : "", (long long)skip, 1 + i % 3);
+    }
+    flux_threads(0);
+}
+
 TEST(a_large_matrix_is_read_in_its_own_order) {
     static const int64_t columns[] = { 2, 3, 8, 13, 31, 96, 150, 287 }, sizes[] = { 1024, 1003, 256, 300, 768, 517 };
     if (test_device.backend) SKIP("about sums on the CPU");

@@ -97,7 +97,8 @@ typedef void (*flux__gemm_inner4)(int64_t k, const void *a, int64_t a_row, const
 
 /* A matrix times a vector, with a microkernel's sums: c, or with `add` c plus, `rows` sums of k
    products; rows is a multiple of a vector. Columns of A are read from end to end, as they lie in
-   memory: it is read once only, so memory is all that counts. */
+   memory: it is read once only, so memory is all that counts. Some have an A of a half format,
+   which becomes f32 on the way, and a B of f32. */
 typedef void (*flux__gemm_vector)(int64_t rows, int64_t k, const void *a, int64_t a_step,
                                   const void *b, int64_t b_row, void *c, bool add);
 
@@ -288,34 +289,49 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__V_ADD(j, q, r)                                                                     \
     y += *(const V *)(const void *)(a##q + r * a_step) * x##j;                                     \
     FLUX__PREFETCH_LATER(a##q + (r + 8) * a_step)
-#  define FLUX__V_COLUMNS(columns)                                                                 \
+/* the same of bf16, whose bits are an f32's upper half, and of f16 */
+#  define FLUX__V_ADD_BF16(j, q, r)                                                                \
+    y += (V)(__builtin_convertvector(*(const H *)(const void *)(a##q + r * a_step), U) << 16) * x##j; \
+    FLUX__PREFETCH_LATER(a##q + (r + 8) * a_step)
+#  define FLUX__V_ADD_F16(j, q, r)                                                                 \
     {                                                                                              \
-        const T *a0 = p + l * a_step, *a1 = a0 + 3 * a_step, *a2 = a1 + 3 * a_step;                \
+        V f;                                                                                       \
+        __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=v"(f) : "v"(*(const H *)(const void *)(a##q + r * a_step))); \
+        y += f * x##j;                                                                             \
+    }                                                                                              \
+    FLUX__PREFETCH_LATER(a##q + (r + 8) * a_step)
+#  define FLUX__V_COLUMNS(columns, add)                                                            \
+    {                                                                                              \
+        const A *a0 = p + l * a_step, *a1 = a0 + 3 * a_step, *a2 = a1 + 3 * a_step;                \
         const T *b0 = (const T *)b + l * b_row, *b1 = b0 + 3 * b_row, *b2 = b1 + 3 * b_row;        \
         columns(FLUX__V_TIMES)                                                                     \
         for (i = 0; i < n; i += lanes, a0 += lanes, a1 += lanes, a2 += lanes) {                    \
             V y = *(const V *)(const void *)(sum + i);                                             \
-            columns(FLUX__V_ADD)                                                                   \
+            columns(add)                                                                           \
             *(V *)(void *)(sum + i) = y;                                                           \
         }                                                                                          \
         (void)a1, (void)a2, (void)b1, (void)b2;                                                    \
     }
 #  define FLUX__GEMM_VECTOR(name, type, vec, target)                                               \
+    FLUX__GEMM_VECTOR_OF(name, type, vec, type, FLUX__V_ADD, , target)
+#  define FLUX__GEMM_VECTOR_OF(name, type, vec, a_type, add_columns, types, target)                \
     FLUX__GEMM_FN(target) void name(int64_t rows, int64_t k, const void *a, int64_t a_step,        \
                                     const void *b, int64_t b_row, void *c, bool add) {             \
         FLUX__GEMM_FUSE                                                                            \
         typedef vec V;                                                                             \
         typedef type T;                                                                            \
+        typedef a_type A;                                                                          \
+        types                                                                                      \
         enum { most = 4096 / sizeof(T) };                                                         \
         const int64_t lanes = (int)(sizeof(V) / sizeof(T));                                        \
         const V zero = {0};                                                                        \
-        const T *p = (const T *)a;                                                                 \
+        const A *p = (const A *)a;                                                                 \
         T sum[most], *to = (T *)c;                                                                 \
         for (int64_t i, l, n; rows > 0; rows -= n, p += n, to += n) {                              \
             n = rows < (int)most ? rows : (int)most;                                                      \
             memset(sum, 0, (size_t)n * sizeof(T));                                                 \
-            for (l = 0; l + 8 <= k; l += 8) FLUX__V_COLUMNS(FLUX__COLUMNS8)                        \
-            for (; l < k; l++) FLUX__V_COLUMNS(FLUX__COLUMNS1)                                     \
+            for (l = 0; l + 8 <= k; l += 8) FLUX__V_COLUMNS(FLUX__COLUMNS8, add_columns)           \
+            for (; l < k; l++) FLUX__V_COLUMNS(FLUX__COLUMNS1, add_columns)                        \
             for (i = 0; i < n; i++) to[i] = add ? to[i] + sum[i] : sum[i];                         \
         }                                                                                          \
     }
@@ -543,6 +559,15 @@ FLUX__GEMM_VECTOR(flux__gemm_f32_avx2_vector, float, flux__vec32f, FLUX__AVX2)
 FLUX__GEMM_VECTOR(flux__gemm_f64_avx2_vector, double, flux__vec32d, FLUX__AVX2)
 FLUX__GEMM_VECTOR(flux__gemm_f32_avx512_vector, float, flux__vec64f, FLUX__AVX512)
 FLUX__GEMM_VECTOR(flux__gemm_f64_avx512_vector, double, flux__vec64d, FLUX__AVX512)
+#    define FLUX__HALF_TYPES(bytes)                                                                \
+    typedef uint16_t H __attribute__((vector_size(bytes / 2), aligned(2), may_alias));
+#    define FLUX__BF16_TYPES(bytes)                                                                \
+    FLUX__HALF_TYPES(bytes) typedef uint32_t U __attribute__((vector_size(bytes)));
+#    define FLUX__HALF_VECTORS(name, bytes, target)                                                \
+    FLUX__GEMM_VECTOR_OF(name##_bf16, float, flux__vec##bytes##f, uint16_t, FLUX__V_ADD_BF16, FLUX__BF16_TYPES(bytes), target) \
+    FLUX__GEMM_VECTOR_OF(name##_f16, float, flux__vec##bytes##f, uint16_t, FLUX__V_ADD_F16, FLUX__HALF_TYPES(bytes), target)
+FLUX__HALF_VECTORS(flux__gemm_vector_avx2, 32, FLUX__AVX2)
+FLUX__HALF_VECTORS(flux__gemm_vector_avx512, 64, FLUX__AVX512)
 FLUX__GEMM_HALVES(flux__gemm_f32_avx2_inner, float, flux__vec32f, flux__vec16f, FLUX__HALVES_F,
                   FLUX__ONE_F, flux__vec32i, FLUX__LANES8)
 FLUX__GEMM_HALVES(flux__gemm_f64_avx2_inner, double, flux__vec32d, flux__vec16d, FLUX__HALVES_D,
@@ -654,6 +679,18 @@ static const flux__gemm_set *flux__gemm_kernels(bool f64, bool pairs) {
     if (level == 1) return f64 ? &flux__gemm_f64_avx2 : &flux__gemm_f32_avx2;
 #endif
     return f64 ? &flux__gemm_f64_base : &flux__gemm_f32_base;
+}
+
+/* What multiplies a matrix of a half format by a vector of f32, or NULL. */
+static flux__gemm_vector flux__half_vector_kernel(int dtype) {
+#if FLUX__GEMM_VECTORS && FLUX__X86
+    const bool bf16 = dtype == FLUX_BF16;
+    if (flux__simd() > 1)
+        return bf16 ? flux__gemm_vector_avx512_bf16 : flux__gemm_vector_avx512_f16;
+    if (flux__simd() == 1) return bf16 ? flux__gemm_vector_avx2_bf16 : flux__gemm_vector_avx2_f16;
+#endif
+    (void)dtype;
+    return NULL;
 }
 
 /* The set by whose vector length and tile the ways of summing are chosen: with AVX2 it is that
