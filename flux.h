@@ -19804,16 +19804,15 @@ FLUX__GEMM_TYPES(64)
     y += *(const V *)(const void *)(a##q + r * a_step) * x##j;                                     \
     FLUX__PREFETCH_LATER(a##q + (r + 8) * a_step)
 /* the same of bf16, whose bits are an f32's upper half, and of f16 */
-#  define FLUX__V_ADD_BF16(j, q, r)                                                                \
-    y += (V)(__builtin_convertvector(*(const H *)(const void *)(a##q + r * a_step), U) << 16) * x##j; \
-    FLUX__PREFETCH_LATER(a##q + (r + 8) * a_step)
-#  define FLUX__V_ADD_F16(j, q, r)                                                                 \
+#  define FLUX__V_WIDEN(instruction, to, j, q, r, made)                                            \
     {                                                                                              \
-        V f;                                                                                       \
-        __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=v"(f) : "v"(*(const H *)(const void *)(a##q + r * a_step))); \
-        y += f * x##j;                                                                             \
+        to f;                                                                                      \
+        __asm__(instruction " {%1, %0|%0, %1}" : "=v"(f) : "m"(*(const H *)(const void *)(a##q + r * a_step))); \
+        y += made * x##j;                                                                          \
     }                                                                                              \
     FLUX__PREFETCH_LATER(a##q + (r + 8) * a_step)
+#  define FLUX__V_ADD_BF16(j, q, r) FLUX__V_WIDEN("vpmovzxwd", U, j, q, r, (V)(f << 16))
+#  define FLUX__V_ADD_F16(j, q, r) FLUX__V_WIDEN("vcvtph2ps", V, j, q, r, f)
 #  define FLUX__V_COLUMNS(columns, add)                                                            \
     {                                                                                              \
         const A *a0 = p + l * a_step, *a1 = a0 + 3 * a_step, *a2 = a1 + 3 * a_step;                \
