@@ -19564,8 +19564,8 @@ typedef struct flux__gemm_job {
     /* 0, or what flux__gemm_by_inner chose for the whole product of which this is a part */
     int inner_kernel;
     /* NULL, or memory for the panels of A, or of B (panels_b), that this product and others read
-       (cpu/gemm_panels.h); fill: this one packs them first; backwards: it reads them from the last
-       to the first */
+       (cpu/gemm_panels.h; by tiles A's alone, cpu/gemm_amx.h); fill: this one packs them first;
+       backwards: it reads them from the last to the first */
     void *panels;
     bool panels_b, fill, backwards;
     /* NULL, or called once for each finished piece of C, from any thread, while the piece is in
@@ -21900,6 +21900,26 @@ static void flux__amx_panels(const flux__amx_product *p, int64_t i0, int64_t mb,
     }
 }
 
+/* Bytes of all panels of A. */
+static int64_t flux__amx_bytes(int64_t m, int64_t k) {
+    return (m + 31) / 32 * FLUX__AMX_PANEL((k + 31) / 32);
+}
+/* Where, in memory that has them all, the panels of rows i0 ... of `some` steps of k from `step` on
+   begin: those of all rows of one part of k follow each other. */
+static char *flux__amx_kept_at(const flux__amx_product *p, int64_t i0, int64_t step, int64_t some) {
+    return (char *)p->job->panels + (p->job->m + 31) / 32 * FLUX__AMX_PANEL(step) +
+           i0 / 32 * FLUX__AMX_PANEL(some);
+}
+/* Packs the panels of 32 rows of A where they are kept. */
+static void flux__amx_fill(void *ctx, int64_t part) {
+    const flux__amx_product *p = (const flux__amx_product *)ctx;
+    for (int64_t step = 0, some; step < p->steps; step += some) {
+        some = flux__gemm_min(p->steps - step, FLUX__AMX_STEPS);
+        flux__amx_panels(p, part * 32, flux__gemm_min(p->job->m - part * 32, 32), step, some, NULL,
+                         flux__amx_kept_at(p, part * 32, step, some));
+    }
+}
+
 /* Computes one block of C, in C itself or in scratch memory, and calls the epilogue: for few
    columns at a time if all of k is in the panels. */
 static void flux__amx_task(void *ctx, int worker, int64_t number) {
@@ -21912,7 +21932,7 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
                   piece = once ? FLUX__GEMM_PIECE / p->rows / 32 * 32 : end - j0,
                   ld = job->c ? job->ldc : flux__gemm_up(mb, 16),
                   steps = flux__gemm_min(p->steps, FLUX__AMX_STEPS),
-                  most = FLUX__AMX_PANEL((mb + 31) / 32 * steps);
+                  most = job->panels ? 0 : FLUX__AMX_PANEL((mb + 31) / 32 * steps);
     const int64_t part = job->a_map ? 2 * FLUX__AMX_COLLECTED : 0;
     char *memory = (char *)flux__scratch((size_t)(part + most + (job->c ? 0 : ld * piece * 4))),
          *panels = memory + part;
@@ -21923,11 +21943,12 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
     }
     for (int64_t j = j0, nb; j < end; j += nb) {
         nb = flux__gemm_min(end - j, piece);
-        char *c = job->c ? (char *)job->c + (i0 + j * ld) * 4 : panels + most;
+        char *c = job->c ? (char *)job->c + (i0 + j * ld) * 4 : memory + part + most;
         for (int64_t step = 0, some; step < p->steps; step += some) {
             some = flux__gemm_min(p->steps - step, FLUX__AMX_STEPS);
-            if (!once || j == j0) flux__amx_panels(p, i0, mb, step, some,
-                                                      (uint16_t *)(void *)memory, panels);
+            if (job->panels) panels = flux__amx_kept_at(p, i0, step, some);
+            else if (!once || j == j0)
+                flux__amx_panels(p, i0, mb, step, some, (uint16_t *)(void *)memory, panels);
             const flux__amx_columns b = { p->b + j * p->b_step + step * 64, p->b_step, p->at,
                 p->rest && step + some == p->steps ? p->rest + j * 64 : NULL };
             flux__amx_multiply(&shape, panels, mb, &b, nb, some, c, ld * 4, step > 0);
@@ -21962,6 +21983,7 @@ static bool flux__amx_run(const flux__gemm_job *job, int64_t threads) {
         else if (p.columns > 64) p.columns = flux__gemm_up(p.columns / 2, 32);
         else break;
     }
+    if (job->panels && job->fill) flux__parallel((job->m + 31) / 32, flux__amx_fill, &p);
     flux__parallel_workers(p.down * ((job->n + p.columns - 1) / p.columns), flux__amx_task, &p);
     flux__scratch_done(p.copy);
     return !flux__atomic_load32(&p.failed);
@@ -28646,11 +28668,28 @@ static void flux__shared_panels(flux__products *p) {
     p->g.fill = c->panels.fill;
 }
 
+#if FLUX__AMX
+/* Has a product by tiles read its A from panels that are kept from call to call, if there are
+   such. */
+static void flux__amx_kept(flux__products *p) {
+    const flux__kernel *k = p->job.k;
+    const int64_t what[16] = { 't', p->g.m, p->g.k, p->g.a_row, p->g.a_col, k->operand[0].offset };
+    if (!((const flux__cpu *)k->ready)->panels_kept[0]) return;
+    p->copy[0] = flux__kept_find(p->job.run, k, 0, what, flux__amx_bytes(p->g.m, p->g.k),
+                                 &p->kept[0]);
+    p->g.panels = p->copy[0] ? p->copy[0]->ptr : NULL;
+    p->g.fill = p->kept[0] != NULL;
+}
+#else
+#  define flux__amx_kept(p) ((void)(p))
+#endif
+
 /* Has a product of one batch read an operand from panels, if there are such. A single column or row
    reads the other operand as fast where it lies. */
 static void flux__products_panels(flux__products *p) {
     const flux__cpu *c = (const flux__cpu *)p->job.k->ready;
-    if (c->panels.used) flux__shared_panels(p);
+    if (p->g.tiles) flux__amx_kept(p);
+    else if (c->panels.used) flux__shared_panels(p);
     else if (c->panels_kept[0] && p->g.n > 1 && flux__find_panels(p, 0)) return;
     else if (c->panels_kept[1] && p->g.m > 1 &&
              (p->g.inner_kernel ? p->g.inner_kernel : flux__products_by_inner(p)) == 1)
@@ -28927,13 +28966,25 @@ static void flux__share_between(const flux__plan *plan, const int *uses, int fro
     }
 }
 
+/* Whether AMX's tiles read a product's A from panels that might be kept. They multiply so fast that
+   packing shows with many columns, too. */
+static bool flux__tiles_keep(const flux__kernel *k) {
+    const flux__operand *a = &k->operand[0];
+    const int64_t bytes = 2 * k->mnk[0] * k->mnk[2];
+    bool plain = flux__by_tiles(k) && !a->gather && a->shape.ndim == 2;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) plain = plain && k->full[d] == 1;
+    return plain && bytes >= flux__kept_least && bytes <= FLUX__SHARED_BYTES &&
+           k->mnk[1] <= 4 * FLUX__KEPT_COLUMNS;
+}
+
 /* Notes in a product's kernel which of its operands are kept from call to call. */
 static void flux__find_kept(const flux__plan *plan, const flux__kernel *k) {
     flux__cpu *c = (flux__cpu *)k->ready;
     for (int i = 0; i < 2; i++) {
         c->keeps[i] = flux__keepable(plan, &k->operand[i]);
         c->panels_kept[i] = FLUX__SHARES && c->keeps[i] &&
-                            flux__takes_panels(k, i, flux__kept_least, FLUX__KEPT_COLUMNS);
+                            (flux__takes_panels(k, i, flux__kept_least, FLUX__KEPT_COLUMNS) ||
+                             (i == 0 && flux__tiles_keep(k)));
     }
 }
 

@@ -74,7 +74,7 @@ static flux_tensor *half_convs_stored(const half_conv *c) {
     const int64_t g = o.groups, out = o.weight->dim[w.nd + 1];
     flux_tensor *columns = flux_eval(flux_copy(flux__conv_columns(o.x, &w, g))),
                 *weight = flux_reshape(o.weight, columns->dim[1], out / g, g), *y = flux_matmul(columns, weight);
-    if (w.nd == 2 && g == 1) flux__mark_windows(y, &w);
+    if (w.nd == 2 && g == 1) flux__mark_windows(y, &w, true);
     const int64_t m = columns->dim[0], n = out / g, k = columns->dim[1];
     const bool pairs = flux__simd() > 2 && (y->arg.i[3] >> 2 & 15) != 3 && m > 1 && n > 1 && k > 1;
     return c->dtype == FLUX_BF16 && (flux__amx_wants(m, n, k) || pairs) ? flux_eval(y) : NULL;

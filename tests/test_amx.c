@@ -148,6 +148,28 @@ TEST(products_of_any_shape) {
     flux_threads(0);
 }
 
+/* A weight's panels are kept from call to call, of any layout, of more than a part of k, on any number of threads; the results are those
+   of the panels that each call packs. */
+TEST(panels_of_weights_are_kept) {
+    static const int64_t sizes[][3] = { { 70, 90, 41 }, { 300, 1100, 33 }, { 64, 2100, 300 }, { 33, 2048, 8 }, { 545, 64, 260 } };
+    const int64_t least = flux__kept_least;
+    long kept = 0;
+    flux__kept_least = 1 << 12;
+    flux_seed(4);
+    for (int i = 0; i < 15; i++) FLUX_SCOPE {
+        const int64_t *s = sizes[i % 5];
+        flux_tensor *w = laid_out(s[0], s[1], i % LAYOUTS), *x = laid_out(s[1], s[2], PLAIN), *want = flux_eval(flux_matmul(w, x));
+        for (int call = 0; call < 6; call++) FLUX_INFER {
+            flux_threads(1 + (i + call) % 3);
+            CHECK(same(flux_eval(flux_matmul(w, x)), want));
+        }
+        kept += flux__kept_bytes > 0;
+    }
+    CHECK(flux__kept_bytes == 0 && (flux__eager() || kept >= 10));
+    flux__kept_least = least;
+    flux_threads(0);
+}
+
 /* With an epilogue, over batches of which one side may be shared, and where the sum itself is wanted in f32. */
 TEST(products_with_more_about_them) {
     flux_seed(2);

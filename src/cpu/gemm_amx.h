@@ -411,6 +411,26 @@ static void flux__amx_panels(const flux__amx_product *p, int64_t i0, int64_t mb,
     }
 }
 
+/* Bytes of all panels of A. */
+static int64_t flux__amx_bytes(int64_t m, int64_t k) {
+    return (m + 31) / 32 * FLUX__AMX_PANEL((k + 31) / 32);
+}
+/* Where, in memory that has them all, the panels of rows i0 ... of `some` steps of k from `step` on
+   begin: those of all rows of one part of k follow each other. */
+static char *flux__amx_kept_at(const flux__amx_product *p, int64_t i0, int64_t step, int64_t some) {
+    return (char *)p->job->panels + (p->job->m + 31) / 32 * FLUX__AMX_PANEL(step) +
+           i0 / 32 * FLUX__AMX_PANEL(some);
+}
+/* Packs the panels of 32 rows of A where they are kept. */
+static void flux__amx_fill(void *ctx, int64_t part) {
+    const flux__amx_product *p = (const flux__amx_product *)ctx;
+    for (int64_t step = 0, some; step < p->steps; step += some) {
+        some = flux__gemm_min(p->steps - step, FLUX__AMX_STEPS);
+        flux__amx_panels(p, part * 32, flux__gemm_min(p->job->m - part * 32, 32), step, some, NULL,
+                         flux__amx_kept_at(p, part * 32, step, some));
+    }
+}
+
 /* Computes one block of C, in C itself or in scratch memory, and calls the epilogue: for few
    columns at a time if all of k is in the panels. */
 static void flux__amx_task(void *ctx, int worker, int64_t number) {
@@ -423,7 +443,7 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
                   piece = once ? FLUX__GEMM_PIECE / p->rows / 32 * 32 : end - j0,
                   ld = job->c ? job->ldc : flux__gemm_up(mb, 16),
                   steps = flux__gemm_min(p->steps, FLUX__AMX_STEPS),
-                  most = FLUX__AMX_PANEL((mb + 31) / 32 * steps);
+                  most = job->panels ? 0 : FLUX__AMX_PANEL((mb + 31) / 32 * steps);
     const int64_t part = job->a_map ? 2 * FLUX__AMX_COLLECTED : 0;
     char *memory = (char *)flux__scratch((size_t)(part + most + (job->c ? 0 : ld * piece * 4))),
          *panels = memory + part;
@@ -434,11 +454,12 @@ static void flux__amx_task(void *ctx, int worker, int64_t number) {
     }
     for (int64_t j = j0, nb; j < end; j += nb) {
         nb = flux__gemm_min(end - j, piece);
-        char *c = job->c ? (char *)job->c + (i0 + j * ld) * 4 : panels + most;
+        char *c = job->c ? (char *)job->c + (i0 + j * ld) * 4 : memory + part + most;
         for (int64_t step = 0, some; step < p->steps; step += some) {
             some = flux__gemm_min(p->steps - step, FLUX__AMX_STEPS);
-            if (!once || j == j0) flux__amx_panels(p, i0, mb, step, some,
-                                                      (uint16_t *)(void *)memory, panels);
+            if (job->panels) panels = flux__amx_kept_at(p, i0, step, some);
+            else if (!once || j == j0)
+                flux__amx_panels(p, i0, mb, step, some, (uint16_t *)(void *)memory, panels);
             const flux__amx_columns b = { p->b + j * p->b_step + step * 64, p->b_step, p->at,
                 p->rest && step + some == p->steps ? p->rest + j * 64 : NULL };
             flux__amx_multiply(&shape, panels, mb, &b, nb, some, c, ld * 4, step > 0);
@@ -473,6 +494,7 @@ static bool flux__amx_run(const flux__gemm_job *job, int64_t threads) {
         else if (p.columns > 64) p.columns = flux__gemm_up(p.columns / 2, 32);
         else break;
     }
+    if (job->panels && job->fill) flux__parallel((job->m + 31) / 32, flux__amx_fill, &p);
     flux__parallel_workers(p.down * ((job->n + p.columns - 1) / p.columns), flux__amx_task, &p);
     flux__scratch_done(p.copy);
     return !flux__atomic_load32(&p.failed);

@@ -50,8 +50,8 @@ typedef struct flux__gemm_job {
     /* 0, or what flux__gemm_by_inner chose for the whole product of which this is a part */
     int inner_kernel;
     /* NULL, or memory for the panels of A, or of B (panels_b), that this product and others read
-       (cpu/gemm_panels.h); fill: this one packs them first; backwards: it reads them from the last
-       to the first */
+       (cpu/gemm_panels.h; by tiles A's alone, cpu/gemm_amx.h); fill: this one packs them first;
+       backwards: it reads them from the last to the first */
     void *panels;
     bool panels_b, fill, backwards;
     /* NULL, or called once for each finished piece of C, from any thread, while the piece is in

@@ -16,6 +16,7 @@
 #include "gemm_pack.h"
 #include "gemm_tasks.h"
 #include "gemm_panels.h"
+#include "gemm_amx.h"
 #include "conv_amx.h"
 #include "conv_amx_gradient.h"
 #include "gemm_plan.h"
@@ -555,11 +556,28 @@ static void flux__shared_panels(flux__products *p) {
     p->g.fill = c->panels.fill;
 }
 
+#if FLUX__AMX
+/* Has a product by tiles read its A from panels that are kept from call to call, if there are
+   such. */
+static void flux__amx_kept(flux__products *p) {
+    const flux__kernel *k = p->job.k;
+    const int64_t what[16] = { 't', p->g.m, p->g.k, p->g.a_row, p->g.a_col, k->operand[0].offset };
+    if (!((const flux__cpu *)k->ready)->panels_kept[0]) return;
+    p->copy[0] = flux__kept_find(p->job.run, k, 0, what, flux__amx_bytes(p->g.m, p->g.k),
+                                 &p->kept[0]);
+    p->g.panels = p->copy[0] ? p->copy[0]->ptr : NULL;
+    p->g.fill = p->kept[0] != NULL;
+}
+#else
+#  define flux__amx_kept(p) ((void)(p))
+#endif
+
 /* Has a product of one batch read an operand from panels, if there are such. A single column or row
    reads the other operand as fast where it lies. */
 static void flux__products_panels(flux__products *p) {
     const flux__cpu *c = (const flux__cpu *)p->job.k->ready;
-    if (c->panels.used) flux__shared_panels(p);
+    if (p->g.tiles) flux__amx_kept(p);
+    else if (c->panels.used) flux__shared_panels(p);
     else if (c->panels_kept[0] && p->g.n > 1 && flux__find_panels(p, 0)) return;
     else if (c->panels_kept[1] && p->g.m > 1 &&
              (p->g.inner_kernel ? p->g.inner_kernel : flux__products_by_inner(p)) == 1)

@@ -9,6 +9,7 @@
 #include "gemm_tasks.h"
 #include "gemm_panels.h"
 #include "gemm_plan.h"
+#include "product_operands.h"
 #include "kept_operands.h"
 #include "backend.h"
 
@@ -124,13 +125,25 @@ static void flux__share_between(const flux__plan *plan, const int *uses, int fro
     }
 }
 
+/* Whether AMX's tiles read a product's A from panels that might be kept. They multiply so fast that
+   packing shows with many columns, too. */
+static bool flux__tiles_keep(const flux__kernel *k) {
+    const flux__operand *a = &k->operand[0];
+    const int64_t bytes = 2 * k->mnk[0] * k->mnk[2];
+    bool plain = flux__by_tiles(k) && !a->gather && a->shape.ndim == 2;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) plain = plain && k->full[d] == 1;
+    return plain && bytes >= flux__kept_least && bytes <= FLUX__SHARED_BYTES &&
+           k->mnk[1] <= 4 * FLUX__KEPT_COLUMNS;
+}
+
 /* Notes in a product's kernel which of its operands are kept from call to call. */
 static void flux__find_kept(const flux__plan *plan, const flux__kernel *k) {
     flux__cpu *c = (flux__cpu *)k->ready;
     for (int i = 0; i < 2; i++) {
         c->keeps[i] = flux__keepable(plan, &k->operand[i]);
         c->panels_kept[i] = FLUX__SHARES && c->keeps[i] &&
-                            flux__takes_panels(k, i, flux__kept_least, FLUX__KEPT_COLUMNS);
+                            (flux__takes_panels(k, i, flux__kept_least, FLUX__KEPT_COLUMNS) ||
+                             (i == 0 && flux__tiles_keep(k)));
     }
 }
 
