@@ -26738,7 +26738,8 @@ FLUX__END_LEAN
 /* ---------------------------------------------------------------------- cpu/windows.h
    Patterns of whole kernels that run without blocks: the maximum or mean of
    small windows (pooling), the gradient of the maximum, window by window, and
-   copies of elements in another order, as of a flipped kernel. cpu/ready.h has the table of
+   copies of elements in another order, as of a flipped kernel. Windows of half
+   formats are widened and narrowed slice by slice. cpu/ready.h has the table of
    patterns; cpu/pooling.h runs such windows together with the kernels before and behind them.
 
    Invariant: a kernel is one of these only if its program is exactly that: max
@@ -28146,7 +28147,8 @@ FLUX__END_LEAN
    small images joined into one product, a shared operand transposed once, half
    formats converted by the thread that reads them. cpu/product_operands.h makes
    the operands ready. Convolutions may go other ways: cpu/winograd.h,
-   cpu/conv_amx.h, cpu/conv_amx_gradient.h, cpu/depthwise.h.
+   cpu/winograd_gradient.h, cpu/conv_amx.h, cpu/conv_amx_gradient.h,
+   cpu/depthwise.h. A matrix of a half format times a vector is read as it lies.
 
    Invariant: many products are shared out whole, few ones in blocks. Whether
    inner products are used is decided for the whole kernel, as if gathered

@@ -34,7 +34,8 @@
    small images joined into one product, a shared operand transposed once, half
    formats converted by the thread that reads them. cpu/product_operands.h makes
    the operands ready. Convolutions may go other ways: cpu/winograd.h,
-   cpu/conv_amx.h, cpu/conv_amx_gradient.h, cpu/depthwise.h.
+   cpu/winograd_gradient.h, cpu/conv_amx.h, cpu/conv_amx_gradient.h,
+   cpu/depthwise.h. A matrix of a half format times a vector is read as it lies.
 
    Invariant: many products are shared out whole, few ones in blocks. Whether
    inner products are used is decided for the whole kernel, as if gathered

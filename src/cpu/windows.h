@@ -18,7 +18,8 @@
 /* ---------------------------------------------------------------------- cpu/windows.h
    Patterns of whole kernels that run without blocks: the maximum or mean of
    small windows (pooling), the gradient of the maximum, window by window, and
-   copies of elements in another order, as of a flipped kernel. cpu/ready.h has the table of
+   copies of elements in another order, as of a flipped kernel. Windows of half
+   formats are widened and narrowed slice by slice. cpu/ready.h has the table of
    patterns; cpu/pooling.h runs such windows together with the kernels before and behind them.
 
    Invariant: a kernel is one of these only if its program is exactly that: max

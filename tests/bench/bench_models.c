@@ -1,7 +1,8 @@
 /* Models of real size, built as a user builds them: inference and a training step with AdamW, float32. A line a figure: the fastest
    of several, and the most memory that the process had. Each figure is a process of its own, since what a process once had at most
    never falls again. tests/bench/peer_models.py has the same models in PyTorch, tests/bench/models.sh sets the two side by side.
-       bench_models [-s seconds for each] [MODEL[,MODEL...] [WHAT[,WHAT...]]]
+       bench_models [-s seconds for each] [-b] [MODEL[,MODEL...] [WHAT[,WHAT...]]]
+   -b: in bf16.
    WHAT is infer or train with a batch behind it, as infer1; without it each model has infer1, infer8 and a training step. Threads:
    FLUX_NUM_THREADS. */
 #define _POSIX_C_SOURCE 200809L
@@ -233,14 +234,17 @@ static const struct model {
     { "tcn", tcn, series, series10, square_loss, 8 },           { "autoencoder", autoencoder, digit, digit, square_loss, 128 },
 };
 
+static bool half;                         /* models and what goes in are bf16 */
+
 /* The fastest of several, at least five: weights are packed, to be kept, by the third call. */
 static void bench(const struct model *of, bool train, int batch, double budget) {
     double fastest = 1e9, start, peak = 0;
     int n = 0;
     flux_seed(1);
     FLUX_SCOPE {
-        flux_layer *m = of->make();
+        flux_layer *m = half ? flux_bf16(of->make()) : of->make();
         flux_tensor *x = of->x(batch), *y = of->y(batch);
+        if (half && flux_dtype_of(x) == FLUX_F32) x = flux_eval(flux_to_dtype(x, FLUX_BF16));
         flux_state *opt = train ? flux_setup(flux_adamw(1e-4, .lambda = 0.01), m) : NULL;
         for (start = seconds(); (n < 6 || seconds() - start < budget) && !flux_failed(); n++) {
             double t = seconds();
@@ -285,6 +289,7 @@ int main(int argc, char **argv) {
     double budget = getenv("SHORT") ? 0.1 : 2;
     int failed = 0, batch;
     if (argc > 2 && !strcmp(argv[1], "-s")) budget = atof(argv[2]), argc -= 2, argv += 2;
+    if (argc > 1 && !strcmp(argv[1], "-b")) half = true, argc--, argv++;
     const char *names = argc > 1 ? argv[1] : NULL, *what = argc > 2 ? argv[2] : NULL;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         const struct model *m = &models[i];

@@ -1,5 +1,5 @@
 # Models of real size beside PyTorch's: row by row the two take turns, ROUNDS times (3 unless set), and the fastest of each counts. A
-# ratio above 1 says that ours is faster, or takes less memory. FLUX_NUM_THREADS (1 unless set) goes for both.
+# ratio above 1 says that ours is faster, or takes less memory. FLUX_NUM_THREADS (1 unless set) goes for both. BF16=1: in bf16.
 #     sh tests/bench/models.sh BENCH_MODELS [MODEL[,MODEL...] [WHAT[,WHAT...]]]      (see bench_models.c)
 ours=$1; names=${2:-all}; what=$3
 tmp=$(mktemp -d) || exit 1
@@ -14,8 +14,8 @@ fi
 [ "$names" != all ] || names=resnet18,resnet50,mobilenet,unet,vgg11,gpt2,vit,lstm,tcn,autoencoder
 for name in $(echo "$names" | tr , ' '); do
     for round in $(seq "${ROUNDS:-3}"); do
-        "$ours" -s "${SECONDS_EACH:-1}" "$name" ${what:+"$what"} >>"$tmp/ours" || exit 1
-        "$python" tests/bench/peer_models.py -s "${SECONDS_EACH:-1}" "$name" ${what:+"$what"} >>"$tmp/torch" || exit 1
+        "$ours" -s "${SECONDS_EACH:-1}" ${BF16:+-b} "$name" ${what:+"$what"} >>"$tmp/ours" || exit 1
+        "$python" tests/bench/peer_models.py -s "${SECONDS_EACH:-1}" ${BF16:+-b} "$name" ${what:+"$what"} >>"$tmp/torch" || exit 1
     done
 done
 awk -v threads="$FLUX_NUM_THREADS" '

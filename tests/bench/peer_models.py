@@ -195,13 +195,15 @@ MODELS = {
 }
 
 
-def bench(name, train, batch, budget, compiled):
+def bench(name, train, batch, budget, compiled, half):
     make, xs, ys, loss, _ = MODELS[name]
     torch.manual_seed(1)
     m, x, y = make(), xs(batch), ys(batch)
     if x.dim() == 4:
         m, x = m.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     m.train(train)
+    if half and not train:                # a training step is cast where PyTorch casts it
+        m, x = m.bfloat16(), x.bfloat16() if x.is_floating_point() else x
     run = torch.compile(m) if compiled else m
     opt = torch.optim.AdamW(m.parameters(), lr=1e-4, fused=True) if train else None
     fastest, start, n = 1e9, seconds(), 0
@@ -209,7 +211,9 @@ def bench(name, train, batch, budget, compiled):
         t = seconds()
         if train:
             opt.zero_grad(set_to_none=True)
-            loss(run(x), y).backward()
+            with torch.autocast("cpu", torch.bfloat16, half):
+                off = loss(run(x), y)
+            off.backward()
             opt.step()
         else:
             with torch.inference_mode():
@@ -224,19 +228,19 @@ def bench(name, train, batch, budget, compiled):
 
 
 def main(args):
-    budget, compiled = 0.1 if os.environ.get("SHORT") else 2.0, False
-    while args and args[0] in ("-s", "-c"):
-        if args.pop(0) == "-c":
-            compiled = True
-        else:
+    budget, compiled, half = 0.1 if os.environ.get("SHORT") else 2.0, False, False
+    while args and args[0] in ("-s", "-c", "-b"):
+        option = args.pop(0)
+        if option == "-s":
             budget = float(args.pop(0))
+        compiled, half = compiled or option == "-c", half or option == "-b"
     names = args[0].split(",") if args and args[0] != "all" else list(MODELS)
     for name in names:
         for what in args[1].split(",") if len(args) > 1 else ["infer1", "infer8", f"train{MODELS[name][4]}"]:
             for c in (False, True) if compiled else (False,):
                 child = os.fork()
                 if child == 0:
-                    bench(name, what.startswith("train"), int(what[5:]), budget, c)
+                    bench(name, what.startswith("train"), int(what[5:]), budget, c, half)
                     os._exit(0)
                 os.waitpid(child, 0)
 
