@@ -264,6 +264,7 @@ static flux_tensor *slope_of_weight(flux_tensor *x, flux_tensor *g) {
 }
 /* The gradients' errors beside the plain product's, which computes those of less than 16 columns. */
 TEST(a_weights_gradient_with_fewer_multiplications_is_as_exact) {
+    ONLY_ON_CPU();
     static const struct { int64_t wide, high, channels, samples; } all[] = { { 23, 17, 64, 2 }, { 56, 56, 32, 1 }, { 8, 8, 128, 16 }, { 260, 5, 16, 3 } };
     for (int i = 0; i < (int)(sizeof all / sizeof *all); i++) FLUX_SCOPE {
         flux_seed(9);
@@ -273,7 +274,7 @@ TEST(a_weights_gradient_with_fewer_multiplications_is_as_exact) {
         flux_tensor *plain = flux_cat(3, slope_of_weight(x, flux_slice(g, 2, 0, 8)), slope_of_weight(x, flux_slice(g, 2, 8, 16)));
         flux_tensor *error = flux_abs(flux_sub(flux_to_dtype(y, FLUX_F64), exact)), *other = flux_abs(flux_sub(flux_to_dtype(plain, FLUX_F64), exact));
         const double mean = flux_item(flux_mean(flux_square(error))), means = flux_item(flux_mean(flux_square(other)));
-        if (!CHECK(mean > 0 && mean != means && mean < 4 * means && flux_item(flux_max(error)) < 2 * flux_item(flux_max(other))))
+        if (!CHECK(mean > 0 && (mean != means || flux__simd() < 1) && mean < 4 * means && flux_item(flux_max(error)) < 2 * flux_item(flux_max(other))))
             fprintf(stderr, "    gradient %d: errors %g and %g of the plain product's\n", i, sqrt(mean / means), flux_item(flux_max(error)) / flux_item(flux_max(other)));
     }
 }
