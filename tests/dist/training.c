@@ -1,10 +1,12 @@
 /* Training on as many ranks as a launcher starts is training by one process with the whole batch, to rounding. Each rank trains
    a model twice: with the others on its share, and by itself on all of the data; what they end with is compared. Prints "rank R
    of N: ok, HASH", the hash of all parameters, which is the same in every run on N ranks. Run by tests/check_mpi.sh. */
+#define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "meet.h"
 #include "flux.h"
 
 static int wrong, rank, size;
@@ -138,10 +140,10 @@ static void small(flux_comm *comm) {
 
 /* What is saved is the whole state: one without shares takes it, and one of shares takes that one's; all go on alike. */
 static void kept(flux_comm *comm, flux_rule rule, flux_layer *(*model)(void), double near) {
-    char path[64], text[2][400];
+    char path[600], text[2][400];
     flux_layer *m[3];
     flux_state *s[3];
-    snprintf(path, sizeof path, "training.%d.safetensors", size);
+    common_file(path, sizeof path, "training.safetensors");
     for (int i = 0; i < 3; i++) {
         flux_seed(12);
         m[i] = on_device(model());
@@ -173,9 +175,9 @@ static void kept(flux_comm *comm, flux_rule rule, flux_layer *(*model)(void), do
 /* A checkpoint of flux_train has the whole state: a run that goes on from it ends as one that was never stopped. */
 static flux_tensor *loss(flux_layer *m, flux_tensor *a, flux_tensor *b) { return flux_mse(flux_call(m, a), b); }
 static void checkpointed(flux_comm *comm, flux_tensor *x, flux_tensor *y) {
-    char path[64];
+    char path[600];
     flux_tensor *end[2] = { NULL, NULL };
-    snprintf(path, sizeof path, "training.%d.run", size);
+    common_file(path, sizeof path, "training.run");
     for (int run = 0; run < 3; run++) {                  /* three epochs; two, and with what they left a third */
         flux_seed(6);
         flux_layer *m = on_device(mlp());
@@ -195,6 +197,8 @@ static void checkpointed(flux_comm *comm, flux_tensor *x, flux_tensor *y) {
 static int resumed(flux_comm *comm, const char *mode, flux_tensor *x, flux_tensor *y) {
     const bool goes_on = !strcmp(mode, "go_on");
     const int epochs[] = { goes_on ? 1 : 2, 3 };
+    char model[600], state[600];
+    common_file(model, sizeof model, "run.model"), common_file(state, sizeof state, "run.state");
     flux_layer *m[2];
     for (int alone = 0; alone < 2; alone++) {
         flux_seed(2);
@@ -202,13 +206,13 @@ static int resumed(flux_comm *comm, const char *mode, flux_tensor *x, flux_tenso
         flux_rule rule = flux_mixed_precision(flux_adamw(0.01, .lambda = 0.01));
         if (!alone) rule = flux_distributed_optimiser(comm, rule, .shard = true);
         flux_state *s = flux_setup(rule, m[alone]);
-        if (!alone && goes_on) EXPECT(flux_load(m[0], "run.model") == 0 && flux_load(s, "run.state") == 0, " ");
+        if (!alone && goes_on) EXPECT(flux_load(m[0], model) == 0 && flux_load(s, state) == 0, " ");
         flux_loader *data = alone ? flux_dataloader(x, y, .batchsize = 12)
                                   : flux_dataloader(x, y, .batchsize = 12 / size, .comm = comm);
         for (int e = 0; e < epochs[alone]; e++)
             flux_each (b, data) EXPECT(flux_update(s, m[alone], flux_gradient(flux_mse(flux_call(m[alone], b.x), b.y), m[alone])) == 0, " ");
         if (!alone && !goes_on)
-            EXPECT(flux_distributed_save(comm, m[0], "run.model") == 0 && flux_distributed_save(comm, s, "run.state") == 0, " ");
+            EXPECT(flux_distributed_save(comm, m[0], model) == 0 && flux_distributed_save(comm, s, state) == 0, " ");
         if (!goes_on) break;
     }
     if (goes_on) {
@@ -216,7 +220,7 @@ static int resumed(flux_comm *comm, const char *mode, flux_tensor *x, flux_tenso
         EXPECT(far < 1e-4, "%g", far);
     }
     flux_barrier(comm);
-    if (goes_on && rank == 0) remove("run.model"), remove("run.state");
+    if (goes_on && rank == 0) remove(model), remove(state);
     EXPECT(flux_distributed_end(comm) == 0 && !flux_failed(), " ");
     if (!wrong) printf("rank %d of %d: ok\n", rank, size);
     return wrong != 0;
