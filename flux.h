@@ -27409,8 +27409,8 @@ static FLUX__O2 void flux__pool_strip(const flux__pooling_job *j, flux__pooled *
     const bool half = j->type != FLUX_F32,
                by_rows = !g && !half && j->columns >= 32; /* results go where they belong */
     char *to = flux__pooling_at(j, y, row * j->y_step[1] + slab * j->y_step[2]);
-    const float *in_place = (const float *)(const void *)x + a * j->width;
-    for (int w = 0; w < p->n && x; w++) p->x[w] = (j->direct ? in_place : memory->x) + j->from[w];
+    const float *in = j->direct ? (const float *)(const void *)x + a * j->width : memory->x;
+    for (int w = 0; w < p->n && x; w++) p->x[w] = in + j->from[w];
     if (x && !j->direct)
         flux__load_phases(j, memory->x, x, a * j->down, (m - 1) * j->down + j->reach_rows -
                           (j->all_rows - 1) * j->down, memory->wide);
