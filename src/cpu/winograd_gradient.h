@@ -186,6 +186,7 @@ static int64_t flux__winograd_numbers(const flux__winograd_gradient *w,
                                       const flux__winograd_block *b, int64_t s, int64_t n) {
     const int64_t lanes = w->set->lanes, size = (2 * w->piece + 2) * b->mp;
     int64_t tiles = 0, some;
+    FLUX__ASSERT(w->pieces == 1 || n == 1);    /* a piece of a row is added up alone */
     for (int64_t end = s + n, ready = -1; s < end; s++, tiles += some) {
         const int64_t y = s / w->pieces % w->rows, sample = s / w->pieces / w->rows,
                       from = s % w->pieces * w->piece;
@@ -194,7 +195,7 @@ static int64_t flux__winograd_numbers(const flux__winograd_gradient *w,
         for (int64_t r = 0; r < 4; r++) {
             float *to = b->image + (2 * y + r) % 4 * size;
             row[r] = to;
-            if (w->pieces > 1 || ready != s || r > 1)  /* two rows are the tiles' before, too */
+            if (ready != s || r > 1)      /* two rows are the tiles' before, too */
                 flux__winograd_row_of_x(w, b, sample, 2 * y + r, 2 * from, 2 * some + 2, to);
         }
         ready = y + 1 < w->rows ? s + 1 : -1;

@@ -1,6 +1,6 @@
 """The models of bench_models.c with PyTorch on the processor, as its users best run them: images in channels_last, inference_mode,
 AdamW fused. The same command line and lines; tests/bench/models.sh runs the two in turn. With -c also a line `compiled` where
-torch.compile can run (it is no part of the ratio)."""
+torch.compile can run (it is no part of the ratio). -b: inference in bf16, training steps by autocast."""
 import os
 import resource
 import sys
