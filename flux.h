@@ -311,8 +311,8 @@
                 scopes ending workers options ranks
      graph/     table nodes elementwise leaves views reductions picking scans sorting draws
                 products einsum windows interpolation attention custom gradients backward
-     schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
-                looking update
+     schedule/  kernel claims key analysis grouping gathers program spelling dispatch order trace
+                profile plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend transfers blocks run products
                 winograd winograd_gradient conv_amx conv_amx_gradient product_operands rows chains
@@ -12170,6 +12170,68 @@ static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {
     return !i ? g : flux_where(flux_eq(i, win), g, 0.0);
 }
 
+/* Whether t is a result of `op` that no program can reach: then only its users need its
+   gradient. */
+static bool flux__hides(const flux_tensor *t, int op) {
+    return t->op == op && flux__behind(t) && !flux__visible(t);
+}
+/* Whether t is a hidden sum of x that keeps its dims, over *mask if that is not 0. Sets *mask. */
+static bool flux__hides_sum(const flux_tensor *t, const flux_tensor *x, unsigned *mask) {
+    if (!flux__hides(t, FLUX__REDUCE) || t->arg.i[0] != FLUX__RED_SUM || t->in[0] != x ||
+        t->ndim != x->ndim || (*mask && *mask != (unsigned)t->arg.i[1])) return false;
+    *mask = (unsigned)t->arg.i[1];
+    return true;
+}
+/* The number by which the hidden t divides such a sum, or NULL: t is no such quotient. */
+static flux_tensor *flux__hides_mean(const flux_tensor *t, const flux_tensor *x, unsigned *mask) {
+    return flux__hides(t, FLUX__OP_DIV) && t->in[1]->op == FLUX__NUMBER &&
+           flux__hides_sum(t->in[0], x, mask) ? t->in[1] : NULL;
+}
+
+/* The sum of g y over mask, whose dims are kept, divided by n if that is not NULL. */
+static flux_tensor *flux__sum_product(flux_tensor *g, flux_tensor *y, unsigned mask,
+                                      flux_tensor *n) {
+    flux_tensor *p = flux_mul(g, y),
+        *s = p ? flux__reduce_node(p, FLUX__RED_SUM, mask, y->ndim) : NULL;
+    return n && s ? flux_div(s, n) : s;
+}
+
+/* If y = x rsqrt(sum(x^2) / n + eps), sets *of to x and returns the gradient by it,
+   (g - y sum(g y) / n) r with r the second factor; if x = z - mean(z) over the same dims, whose
+   size is n, sets *of to z and returns (g - y mean(g y) - mean(g)) r. */
+static flux_tensor *flux__normal_gradient(flux_tensor *y, flux_tensor *g, flux_tensor **of) {
+    flux_tensor *x = y->in[0], *r = y->in[1], *n, *count = NULL;
+    unsigned mask = 0;
+    if (!flux__hides(r, FLUX__OP_RSQRT) || !flux__hides(r->in[0], FLUX__OP_ADD) ||
+        r->in[0]->in[1]->op != FLUX__NUMBER) return NULL;
+    const flux_tensor *var = r->in[0]->in[0], *sum = var->nin ? var->in[0] : NULL;
+    if (!sum || sum->nin != 1 || !flux__hides(sum->in[0], FLUX__OP_SQUARE) ||
+        sum->in[0]->in[0] != x || !(n = flux__hides_mean(var, sum->in[0], &mask))) return NULL;
+    if (flux__hides(x, FLUX__OP_SUB)) count = flux__hides_mean(x->in[1], x->in[0], &mask);
+    const bool centred = count && count->arg.num == n->arg.num &&
+                         n->arg.num == (double)flux__reduced_count(y, mask);
+    flux_tensor *part = flux_sub(g, flux_mul(y, flux__sum_product(g, y, mask, n)));
+    if (centred)
+        part = flux_sub(part, flux_div(flux__reduce_node(g, FLUX__RED_SUM, mask, y->ndim), n));
+    *of = centred ? x->in[0] : x;
+    return flux_mul(part, r);
+}
+
+/* Softmax and normalisation have a shorter gradient as a whole than by the chain rule, which goes
+   through sums that cancel. If y ends one, sets *of to the tensor before it and returns the
+   gradient by that, NULL after an error; otherwise *of is NULL. What lies between must be hidden:
+   it gets no gradient. */
+static flux_tensor *flux__rows_gradient(flux_tensor *y, flux_tensor *g, flux_tensor **of) {
+    unsigned mask = 0;
+    *of = NULL;
+    if (y->nin != 2 || flux__is_half(y->dtype) || !flux__same_dims(y->in[0], y)) return NULL;
+    if (y->op == FLUX__OP_MUL) return flux__normal_gradient(y, g, of);
+    if (y->op != FLUX__OP_DIV || !flux__hides(y->in[0], FLUX__OP_EXP) ||
+        !flux__hides_sum(y->in[1], y->in[0], &mask)) return NULL;
+    *of = y->in[0]->in[0];
+    return flux_mul(y, flux_sub(g, flux__sum_product(g, y, mask, NULL)));    /* of softmax */
+}
+
 /* The gradient of an as_strided view by its operand: an as_strided_scatter of g into zeros, with
    sums where positions may coincide. */
 static FLUX__COLD flux_tensor *flux__as_strided_gradient(flux_tensor *y, flux_tensor *g) {
@@ -12896,17 +12958,23 @@ static bool flux__sum_up(flux__walk *w, int k) {
 /* Passes the gradient of node k on: computes what it contributes to each operand that is wanted.
    False: an error was told. */
 static bool flux__walk_back(flux__walk *w, int k) {
-    flux_tensor *y = w->node[k], *out[255];
+    flux_tensor *y = w->node[k], *g = w->grad[k], *of, *out[255];
     bool need[255];
     if (y->op == FLUX__TUPLE || !flux__behind(y)) return true;
     if (!flux__dtypes[y->dtype].real) return true;
+    const int64_t failures = flux__failures();
+    out[0] = flux__rows_gradient(y, g, &of);
+    if (flux__failed_since(failures)) return false;
+    if (of) {
+        const int at = flux__walk_get(w, of);
+        return !w->wanted[at] || flux__contribute(w, at, out[0]);
+    }
     for (int i = 0; i < y->nin; i++) {
         out[i] = NULL;
         need[i] = w->wanted[flux__walk_get(w, y->in[i])] && flux__dtypes[y->in[i]->dtype].real;
     }
     for (int i = y->nin; i < 3; i++) out[i] = NULL, need[i] = false;
-    int64_t failures = flux__failures();
-    flux__gradient_of(y, w->grad[k], need, out);
+    flux__gradient_of(y, g, need, out);
     if (flux__failed_since(failures)) return false;
     for (int i = 0; i < y->nin; i++) {
         if (!need[i] || !out[i]) continue;
@@ -13857,12 +13925,11 @@ FLUX__END_LEAN
 
    Invariant: a node joins a group only if every user of it in the group reads
    it point by point, and if no cycle of groups results (flux__no_circle).
-   Groups are bounded in size, as programs and compilers have limits. A copy of
-   overlapping windows that only products read (flux__find_gathers) is never
-   made: the CPU copies it a block at a time while packing, a GPU reads the
-   image itself, without its padding. A reduction of very many elements to fewer
-   than 4 results joins only users that go on with its result, so that it can be
-   spread over threads. */
+   Groups are bounded in size, as programs and compilers have limits. A copy that
+   is never made (schedule/gathers.h) is in no group. A reduction of very many
+   elements to fewer than 4 results joins only users that go on with its result,
+   so that it can be spread over threads. A norm's gradient stays with its rows'
+   sums (flux__left_to_rows). */
 
 FLUX__BEGIN_LEAN
 
@@ -13917,7 +13984,7 @@ typedef struct flux__planner {
     flux__kernel building;                /* arrays with spare capacity for that kernel's lines
                                              and operands */
     bool *gather;                         /* by node: a copy that is never made, see
-                                             flux__find_gathers */
+                                             schedule/gathers.h */
     uint8_t *anew;                        /* by node: FLUX__ANEW, FLUX__ANEW_READS, see
                                              flux__find_anew */
     int *use, *use_start;                 /* uses of node i: use[use_start[i] ...
@@ -14188,6 +14255,37 @@ static bool flux__only_repeats(const flux__planner *p, const flux__group *G, con
            t->dim[d] == 1 && G->full[d] < 16 && flux__count8(G->full) >= 1 << 16;
 }
 
+/* Whether a node, or one up to `depth` maps before it, reads a reduction of the group's points that
+   the group, which reduces over other dims, cannot take. */
+static bool flux__awaits_reduction(const flux__planner *p, const flux__group *G, int node,
+                                   int depth) {
+    const flux_tensor *t = p->g->node[node];
+    int64_t s[FLUX_MAX_DIMS];
+    for (int k = 0; k < t->nin && depth; k++) {
+        const flux_tensor *b = flux__base(t->in[k]);
+        if (flux__finished(b) || !flux__in_graph(p->g, b) || p->gather[b->index]) continue;
+        if (flux__is_reduce(b)) {
+            flux__dims8(b->in[0], s);
+            if (flux__same8(s, G->full) && flux__real_mask(b) != G->reduced) return true;
+        } else if (flux__is_map(b) && flux__awaits_reduction(p, G, b->index, depth - 1))
+            return true;
+    }
+    return false;
+}
+
+/* Whether a node of all points of group G, as a norm's gradient, is left to the kernel of the rows'
+   sums that it needs: the group reduces over other dims, and other kernels need the node, too. Else
+   the group would compute anew from the sums what it can read. */
+static bool flux__left_to_rows(const flux__planner *p, const flux__group *G, int node) {
+    int64_t s[FLUX_MAX_DIMS];
+    bool apart = false;
+    flux__dims8(p->g->node[node], s);
+    if (!G->reduced || !flux__same8(s, G->full)) return false;
+    for (int u = p->use_start[node]; u < p->use_start[node + 1]; u++)
+        apart = apart || &p->group[p->group_of[p->use[u] >> 8]] != G;
+    return apart && flux__awaits_reduction(p, G, node, 5);
+}
+
 static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
     flux_tensor *t = p->g->node[node];
     flux__group *group = &p->group[G];
@@ -14196,7 +14294,7 @@ static bool flux__fits(flux__planner *p, int node, int G, bool commit) {
     if (flux__is_map(t)) {
         int64_t s[FLUX_MAX_DIMS];
         flux__dims8(t, s);
-        if (flux__only_repeats(p, group, t)) return false;
+        if (flux__only_repeats(p, group, t) || flux__left_to_rows(p, group, node)) return false;
         if (group->kind == FLUX__K_MATMUL
                 ? group->members > 24 || (group->joined & ~flux__whole_dims(t))
                 : !group->reduced && !flux__same8(s, group->full) &&
@@ -14449,6 +14547,20 @@ static void flux__list_members(flux__planner *p) {
     for (int i = p->n - 1; i >= 0; i--)
         if (p->group_of[i] >= 0) p->member[--start[p->group_of[i]]] = i;
 }
+
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- schedule/gathers.h
+   Copies that are never made (p->gather): a copy of overlapping windows that only
+   products read. The CPU copies it a block at a time while packing, a GPU reads
+   the image itself, without its padding. And the uses of each node
+   (flux__find_uses), to which such a copy is transparent: its users read what it
+   would have copied.
+
+   Invariant: a product reads whole dims of such a copy (flux__owners), so that a
+   place in it says where in the image an element lies. */
+
+FLUX__BEGIN_LEAN
 
 /* x is a view of all elements of `copy`. Fills owner: for each dim of the copy, the dim of x that
    it is a part of. False if a dim of x is not made of consecutive dims of the copy. */

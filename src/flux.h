@@ -311,8 +311,8 @@
                 scopes ending workers options ranks
      graph/     table nodes elementwise leaves views reductions picking scans sorting draws
                 products einsum windows interpolation attention custom gradients backward
-     schedule/  kernel claims key analysis grouping program spelling dispatch order trace profile plans
-                looking update
+     schedule/  kernel claims key analysis grouping gathers program spelling dispatch order trace
+                profile plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend transfers blocks run products
                 winograd winograd_gradient conv_amx conv_amx_gradient product_operands rows chains
@@ -412,6 +412,7 @@
 #include "schedule/key.h"
 #include "schedule/analysis.h"
 #include "schedule/grouping.h"
+#include "schedule/gathers.h"
 #include "schedule/program.h"
 #include "schedule/spelling.h"
 #include "schedule/dispatch.h"

@@ -168,4 +168,60 @@ TEST(gradients_that_arrive_as_views) {
     }
 }
 
+/* Softmax and norms have gradients as wholes, which the same of single calls, whose results are all in hand, have not: they go by
+   the chain rule. */
+static flux_tensor *softmax_whole(flux_tensor *x, flux_tensor **inside) { return *inside = NULL, flux_softmax(x, 0, 2); }
+static flux_tensor *softmax_apart(flux_tensor *x, flux_tensor **inside) {
+    flux_tensor *e = flux_exp(x), *sum = *inside = flux_sum(e, 0, 2);
+    return flux_div(e, sum);
+}
+static flux_tensor *normal_whole(flux_tensor *x, flux_tensor **inside) { return *inside = NULL, flux_normalise(x, FLUX_SHAPE(0, 1), 0.1); }
+static flux_tensor *normal_apart(flux_tensor *x, flux_tensor **inside) {
+    flux_tensor *mean = flux_mean(x, 0, 1), *c = flux_sub(x, mean), *var = *inside = flux_mean(flux_square(c), 0, 1), *r = flux_rsqrt(flux_add(var, 0.1));
+    return flux_mul(c, r);
+}
+static flux_tensor *root_whole(flux_tensor *x, flux_tensor **inside) {
+    flux_tensor *y = NULL;
+    *inside = NULL;
+    FLUX_SCOPE { y = flux_keep(flux_mul(x, flux_rsqrt(flux_add(flux_div(flux_sum(flux_square(x), 0), 7), 0.1)))); }
+    return y;
+}
+static flux_tensor *root_apart(flux_tensor *x, flux_tensor **inside) {
+    flux_tensor *sum = *inside = flux_sum(flux_square(x), 0), *r = flux_rsqrt(flux_add(flux_div(sum, 7), 0.1));
+    return flux_mul(x, r);
+}
+typedef flux_tensor *rows_fn(flux_tensor *x, flux_tensor **inside);
+static flux_tensor *loss_of_rows(rows_fn *f, flux_tensor *x, flux_tensor **inside) {
+    return flux_sum(flux_mul(flux_sin(flux_mul(f(flux_mul(x, 1.5), inside), 3)), x));
+}
+/* The greatest difference of a and b. */
+static double apart_by(flux_tensor *a, flux_tensor *b) { return flux_item(flux_max(flux_abs(flux_sub(a, b)))); }
+
+TEST(rows_have_gradients_as_wholes) {
+    rows_fn *const whole[] = { softmax_whole, normal_whole, root_whole }, *const parts[] = { softmax_apart, normal_apart, root_apart };
+    for (int i = 0; i < 3; i++) {
+        flux_tensor *x = flux_to_dtype(flux_randn(5, 4, 3), FLUX_F64), *in;
+        x = flux_eval(x);
+        flux_tensor *first = loss_of_rows(whole[i], x, &in), *second = loss_of_rows(parts[i], x, &in);
+        flux_grads *a = flux_gradient(first, x), *b = flux_gradient(second, x, in);
+        CHECK(apart_by(flux_grad(a, x), flux_grad(b, x)) < 1e-12 && flux_grad(b, in));
+        flux_tensor *bend[2];
+        for (int k = 0; k < 2; k++) {       /* and the gradient's own gradient */
+            flux_tensor *slope = flux_grad(k ? b : a, x);
+            bend[k] = flux_grad(flux_gradient(flux_sum(flux_mul(flux_square(slope), x)), x), x);
+        }
+        CHECK(apart_by(bend[0], bend[1]) < 1e-10);
+        /* what is inside has no gradient of its own if nobody asks for it, and the right one if somebody does */
+        const double step = 1e-4;
+        if (i == 1) {
+            flux_tensor *c = flux_sub(flux_mul(x, 1.5), flux_mean(flux_mul(x, 1.5), 0, 1)), *var = flux_eval(in);
+            flux_tensor *at[2];
+            for (int k = 0; k < 2; k++)
+                at[k] = flux_sum(flux_mul(flux_sin(flux_mul(flux_mul(c, flux_rsqrt(flux_add(var, 0.1 + (k ? step : -step)))), 3)), x));
+            const double slope = (flux_item(at[1]) - flux_item(at[0])) / (2 * step);
+            CHECK_NEAR(flux_item(flux_sum(flux_grad(b, in))), slope, 1e-4);
+        }
+    }
+}
+
 TEST_MAIN()

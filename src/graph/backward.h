@@ -386,17 +386,23 @@ static bool flux__sum_up(flux__walk *w, int k) {
 /* Passes the gradient of node k on: computes what it contributes to each operand that is wanted.
    False: an error was told. */
 static bool flux__walk_back(flux__walk *w, int k) {
-    flux_tensor *y = w->node[k], *out[255];
+    flux_tensor *y = w->node[k], *g = w->grad[k], *of, *out[255];
     bool need[255];
     if (y->op == FLUX__TUPLE || !flux__behind(y)) return true;
     if (!flux__dtypes[y->dtype].real) return true;
+    const int64_t failures = flux__failures();
+    out[0] = flux__rows_gradient(y, g, &of);
+    if (flux__failed_since(failures)) return false;
+    if (of) {
+        const int at = flux__walk_get(w, of);
+        return !w->wanted[at] || flux__contribute(w, at, out[0]);
+    }
     for (int i = 0; i < y->nin; i++) {
         out[i] = NULL;
         need[i] = w->wanted[flux__walk_get(w, y->in[i])] && flux__dtypes[y->in[i]->dtype].real;
     }
     for (int i = y->nin; i < 3; i++) out[i] = NULL, need[i] = false;
-    int64_t failures = flux__failures();
-    flux__gradient_of(y, w->grad[k], need, out);
+    flux__gradient_of(y, g, need, out);
     if (flux__failed_since(failures)) return false;
     for (int i = 0; i < y->nin; i++) {
         if (!need[i] || !out[i]) continue;

@@ -278,6 +278,68 @@ static flux_tensor *flux__reduce_gradient(flux_tensor *y, flux_tensor *g) {
     return !i ? g : flux_where(flux_eq(i, win), g, 0.0);
 }
 
+/* Whether t is a result of `op` that no program can reach: then only its users need its
+   gradient. */
+static bool flux__hides(const flux_tensor *t, int op) {
+    return t->op == op && flux__behind(t) && !flux__visible(t);
+}
+/* Whether t is a hidden sum of x that keeps its dims, over *mask if that is not 0. Sets *mask. */
+static bool flux__hides_sum(const flux_tensor *t, const flux_tensor *x, unsigned *mask) {
+    if (!flux__hides(t, FLUX__REDUCE) || t->arg.i[0] != FLUX__RED_SUM || t->in[0] != x ||
+        t->ndim != x->ndim || (*mask && *mask != (unsigned)t->arg.i[1])) return false;
+    *mask = (unsigned)t->arg.i[1];
+    return true;
+}
+/* The number by which the hidden t divides such a sum, or NULL: t is no such quotient. */
+static flux_tensor *flux__hides_mean(const flux_tensor *t, const flux_tensor *x, unsigned *mask) {
+    return flux__hides(t, FLUX__OP_DIV) && t->in[1]->op == FLUX__NUMBER &&
+           flux__hides_sum(t->in[0], x, mask) ? t->in[1] : NULL;
+}
+
+/* The sum of g y over mask, whose dims are kept, divided by n if that is not NULL. */
+static flux_tensor *flux__sum_product(flux_tensor *g, flux_tensor *y, unsigned mask,
+                                      flux_tensor *n) {
+    flux_tensor *p = flux_mul(g, y),
+        *s = p ? flux__reduce_node(p, FLUX__RED_SUM, mask, y->ndim) : NULL;
+    return n && s ? flux_div(s, n) : s;
+}
+
+/* If y = x rsqrt(sum(x^2) / n + eps), sets *of to x and returns the gradient by it,
+   (g - y sum(g y) / n) r with r the second factor; if x = z - mean(z) over the same dims, whose
+   size is n, sets *of to z and returns (g - y mean(g y) - mean(g)) r. */
+static flux_tensor *flux__normal_gradient(flux_tensor *y, flux_tensor *g, flux_tensor **of) {
+    flux_tensor *x = y->in[0], *r = y->in[1], *n, *count = NULL;
+    unsigned mask = 0;
+    if (!flux__hides(r, FLUX__OP_RSQRT) || !flux__hides(r->in[0], FLUX__OP_ADD) ||
+        r->in[0]->in[1]->op != FLUX__NUMBER) return NULL;
+    const flux_tensor *var = r->in[0]->in[0], *sum = var->nin ? var->in[0] : NULL;
+    if (!sum || sum->nin != 1 || !flux__hides(sum->in[0], FLUX__OP_SQUARE) ||
+        sum->in[0]->in[0] != x || !(n = flux__hides_mean(var, sum->in[0], &mask))) return NULL;
+    if (flux__hides(x, FLUX__OP_SUB)) count = flux__hides_mean(x->in[1], x->in[0], &mask);
+    const bool centred = count && count->arg.num == n->arg.num &&
+                         n->arg.num == (double)flux__reduced_count(y, mask);
+    flux_tensor *part = flux_sub(g, flux_mul(y, flux__sum_product(g, y, mask, n)));
+    if (centred)
+        part = flux_sub(part, flux_div(flux__reduce_node(g, FLUX__RED_SUM, mask, y->ndim), n));
+    *of = centred ? x->in[0] : x;
+    return flux_mul(part, r);
+}
+
+/* Softmax and normalisation have a shorter gradient as a whole than by the chain rule, which goes
+   through sums that cancel. If y ends one, sets *of to the tensor before it and returns the
+   gradient by that, NULL after an error; otherwise *of is NULL. What lies between must be hidden:
+   it gets no gradient. */
+static flux_tensor *flux__rows_gradient(flux_tensor *y, flux_tensor *g, flux_tensor **of) {
+    unsigned mask = 0;
+    *of = NULL;
+    if (y->nin != 2 || flux__is_half(y->dtype) || !flux__same_dims(y->in[0], y)) return NULL;
+    if (y->op == FLUX__OP_MUL) return flux__normal_gradient(y, g, of);
+    if (y->op != FLUX__OP_DIV || !flux__hides(y->in[0], FLUX__OP_EXP) ||
+        !flux__hides_sum(y->in[1], y->in[0], &mask)) return NULL;
+    *of = y->in[0]->in[0];
+    return flux_mul(y, flux_sub(g, flux__sum_product(g, y, mask, NULL)));    /* of softmax */
+}
+
 /* The gradient of an as_strided view by its operand: an as_strided_scatter of g into zeros, with
    sums where positions may coincide. */
 static FLUX__COLD flux_tensor *flux__as_strided_gradient(flux_tensor *y, flux_tensor *g) {

@@ -9,6 +9,7 @@
 #include "kernel.h"
 #include "key.h"
 #include "grouping.h"
+#include "gathers.h"
 #include "program.h"
 #include "dispatch.h"
 

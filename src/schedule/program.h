@@ -10,6 +10,7 @@
 #include "kernel.h"
 #include "key.h"
 #include "grouping.h"
+#include "gathers.h"
 
 /* ---------------------------------------------------------------------- schedule/program.h
    From a group to a kernel: flux__build_kernel emits the lines of the kernel's
