@@ -22892,6 +22892,10 @@ typedef struct flux__chain {
 struct flux__cpu;
 struct flux__block_run;
 
+/* The values that a line uses in place of its operands, and those that it makes besides its own;
+   -1: none. */
+typedef struct flux__uses { int in[FLUX__CHAIN_STEPS + 1], made[3]; } flux__uses;
+
 /* A pattern of lines that runs as one, or a whole kernel that runs without blocks (cpu/ready.h has
    the table). Results have the same bits as those of the lines. */
 typedef struct flux__pattern {
@@ -22899,9 +22903,8 @@ typedef struct flux__pattern {
     /* Whether the pattern ends in, or has its place at, this line of the kernel; if so, notes in c
        what its run needs to know, and which lines it makes (c->made). */
     bool (*matches)(flux__kernel *k, struct flux__cpu *c, int line);
-    /* Fills in what its line uses in place of its operands, use[1 ... 4], and makes besides its own
-       value, use[5 ... 7]; NULL: as any line. */
-    void (*uses)(const struct flux__cpu *c, int *use);
+    /* Fills in what it uses and makes at this line; NULL: as any line. */
+    void (*uses)(const flux__kernel *k, const struct flux__cpu *c, int line, flux__uses *u);
     /* Runs it at the place of the line, for a block; NULL: it is a whole kernel. */
     void (*run)(struct flux__block_run *b, int line);
     /* Runs a whole kernel. False, and nothing is done: not with the numbers of this run. */
@@ -22948,6 +22951,8 @@ typedef struct flux__cpu {
        (cpu/kept_operands.h), and whether its panels are such */
     bool keeps[2], panels_kept[2];
     bool *made;  /* by value: computed by a pattern's line, not by its own */
+    bool *linked;                         /* by value: a step with which its user's chain goes on */
+    bool *numbers;                        /* by value: a load of a number a row, for steps */
     bool *truth;  /* by value: a reduction that counts true elements, or bools that only it reads */
     int tile;                             /* elements of a register */
 } flux__cpu;
@@ -23071,6 +23076,8 @@ FLUX__END_HOT
 FLUX__BEGIN_LEAN
 
 #define FLUX__AHEAD 8                     /* most loads of a block that are prefetched */
+/* walk of a load that has one number for each row of the block (cpu/chains.h) */
+enum { FLUX__BY_ROW = 2 };
 
 typedef struct flux__block_run {          /* one thread's view of a running kernel */
     flux__run *run;
@@ -23080,7 +23087,8 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
        then flux__sums */
     char *memory;
     void **at;                            /* by value: where its elements are now */
-    uint8_t *walk;  /* by value: 1: an element a point, 0: one number for all points */
+    uint8_t *walk;  /* by value: 1: an element a point, 0: one number for all points, or
+                       FLUX__BY_ROW */
     int64_t *held;  /* by value: which block a hoisted load's register holds, or 0 */
     /* the block: outer points from o0, w in each segment; reduced points from r0, rt of them */
     int64_t o0, w, r0, rt;
@@ -23273,7 +23281,8 @@ static void flux__row_times(char *out, const char *row, size_t bytes, int64_t n)
 }
 
 /* Loads a block whose rows are all the same, or each of one repeated number, and reads these
-   once. False: it is no such block, nothing is done. */
+   once; for steps (c->numbers) they are not repeated. False: it is no such block, nothing is
+   done. */
 static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
     const flux__value *v = &b->k->value[i];
     const bool first = b->c->inner_first;
@@ -23289,9 +23298,11 @@ static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
         return true;
     }
     if (along->nd > 1 || along->step[0]) return false;
-    t.dst = flux__reg(b, b->c->nreg);
+    const bool by_row = b->c->numbers[i] && n > 1;
+    if (by_row) b->walk[i] = FLUX__BY_ROW;
+    else t.dst = flux__reg(b, b->c->nreg);
     flux__each_run(down, base, first ? b->o0 : b->r0, rows, 0, flux__load_run, &t);
-    flux__each_times((char *)b->at[i], t.dst, t.wide, n, rows);
+    if (!by_row) flux__each_times((char *)b->at[i], t.dst, t.wide, n, rows);
     return true;
 }
 
@@ -23363,8 +23374,8 @@ static void flux__do_load(flux__block_run *b, int i) {
     b->at[i] = there ? there : (void *)flux__reg(b, b->c->reg[i]);
     if (there || flux__hoisted_is_loaded(b, i)) return;
     flux__transfer t = flux__transfer_of(b, i, src, (char *)b->at[i], dtype);
-    if (!flux__load_numbers(b, i, t) && !flux__load_transposed(b, i, &t) &&
-        !flux__load_repeated(b, i, t))
+    if (!flux__load_numbers(b, i, t) && !flux__load_repeated(b, i, t) &&
+        !flux__load_transposed(b, i, &t))
         flux__each_run_of(b, i, flux__load_run, &t);
 }
 
@@ -26015,10 +26026,11 @@ static bool flux__match_adam(flux__kernel *k, flux__cpu *c, int line) {
     c->made[a.last] = false;
     return true;
 }
-static void flux__adam_uses(const flux__cpu *c, int *use) {
+static void flux__adam_uses(const flux__kernel *k, const flux__cpu *c, int line, flux__uses *u) {
     const flux__adam *a = &c->adam;
-    use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w;
-    use[5] = a->new_m, use[6] = a->new_v, use[7] = -1;
+    (void)k, (void)line;
+    u->in[0] = a->g, u->in[1] = a->m, u->in[2] = a->v, u->in[3] = a->w;
+    u->made[0] = a->new_m, u->made[1] = a->new_v;
 }
 
 /* Runs all lines of an Adam step at once, for a block. */
@@ -26096,15 +26108,23 @@ static void flux__find_made(const flux__kernel *k, flux__cpu *c) {
     }
 }
 
+/* Whether value v is a simple operation for another one, with which it may run (cpu/chains.h). */
+static bool flux__goes_on(const flux__kernel *k, int v) {
+    if (!flux__is_f32(k, v, k->value[v].op) || !flux__chained[k->value[v].op]) return false;
+    const int user = k->value[v].out >= 0 ? -1 : flux__only_user(k, v);
+    return user >= 0 && flux__is_f32(k, user, k->value[user].op) &&
+           flux__chained[k->value[user].op];
+}
+
 /* How many values at all points need a register, because they are neither read nor stored in
-   place. */
+   place, and do not stay in the processor's registers either. */
 static int flux__in_registers(const flux__kernel *k) {
     int n = 0;
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         if (v->outer || v->kind == FLUX__V_NUMBER || flux__reducing(v)) continue;
         n += v->kind == FLUX__V_LOAD ? k->operand[v->operand].dtype != flux__own_dtype[v->ctype] :
-            v->out < 0;
+            v->out < 0 && !flux__goes_on(k, i);
     }
     return n;
 }
@@ -26181,9 +26201,10 @@ static bool flux__match_rows(flux__kernel *k, flux__cpu *c, int line) {
     flux__find_made(k, c);
     return true;
 }
-static void flux__rows_uses(const flux__cpu *c, int *use) {
+static void flux__rows_uses(const flux__kernel *k, const flux__cpu *c, int line, flux__uses *u) {
     const flux__rows *r = &c->rows;
-    use[5] = r->keep_d ? r->d : -1, use[6] = r->e, use[7] = r->y;
+    (void)k, (void)line;
+    u->made[0] = r->keep_d ? r->d : -1, u->made[1] = r->e, u->made[2] = r->y;
 }
 
 /* Where the rows of value i go: if they are kept, to the tensor or the value's register for the
@@ -26221,11 +26242,17 @@ static void flux__do_rows(flux__block_run *b, int line) {
 FLUX__END_COLD
 
 /* ---------------------------------------------------------------------- cpu/chains.h
-   The lines behind a product, if they are one chain of simple operations, as a
-   norm in test mode with a residual addition and relu: each result goes to the
-   next line alone, and the other operand is a tensor or a number. They run
-   column by column in vector registers, from a finished block of the product to
-   the tensor. A chain without a step stores a product in a half format.
+   Simple operations that run as one, as each result goes to the next line alone:
+   they stay in vector registers from the first step to the last.
+
+   Behind a product all lines may be one chain, as a norm in test mode with a
+   residual addition and relu: the other operands are tensors or numbers. They
+   run column by column, from a finished block of the product to the tensor. A
+   chain without a step stores a product in a half format.
+
+   In a fused kernel any lines may be, as those of a norm's gradient: the last
+   one runs all of them (flux__do_steps), for a block. An outer value, one number
+   a row, is then read where it is and need not be repeated for all points.
 
    Invariant: an element's result is that of the lines alone, bit by bit.
 
@@ -26283,6 +26310,108 @@ static bool flux__match_chain(flux__kernel *k, flux__cpu *c, int line) {
     for (int i = 0; i < line; i++) c->made[i] = true;
     c->chain = chain;
     return true;
+}
+
+/* ---- lines of a fused kernel */
+
+/* The fewest numbers that lie side by side in a block for its lines to run as chains: shorter
+   columns run better as lines, together. */
+enum { FLUX__STEPS_ROWS = 64 };
+
+static void flux__do_steps(flux__block_run *b, int line);
+
+/* Whether line i runs as steps, itself the last. */
+static bool flux__runs_steps(const flux__cpu *c, int i) {
+    return c->pattern[i] && c->pattern[i]->run == flux__do_steps;
+}
+
+/* Whether line i may be a step: one of few instructions, over all points. */
+static bool flux__may_step(const flux__kernel *k, const flux__cpu *c, int i) {
+    const flux__value *v = &k->value[i];
+    return flux__is_f32(k, i, v->op) && flux__chained[v->op] && v->c < 0 && !c->made[i] &&
+           (!c->pattern[i] || flux__runs_steps(c, i)) && k->value[v->a].ctype == FLUX__F32C &&
+           (v->b < 0 || k->value[v->b].ctype == FLUX__F32C);
+}
+
+/* The operand of line i that is the step before it, or -1. */
+static int flux__step_before(const flux__kernel *k, const flux__cpu *c, int i) {
+    const flux__value *v = &k->value[i];
+    return c->linked[v->a] ? v->a : v->b >= 0 && c->linked[v->b] ? v->b : -1;
+}
+/* How many steps line i has, with those before it. */
+static int flux__steps_to(const flux__kernel *k, const flux__cpu *c, int i) {
+    int n = 0;
+    for (; i >= 0; i = flux__step_before(k, c, i)) n++;
+    return n;
+}
+
+/* How many steps line i would have if it went on with operand x; 0: it can't. No line between them
+   stores: its result may lie where an operand of x does, which is now read later. */
+static int flux__steps_with(const flux__kernel *k, const flux__cpu *c, int i, int x) {
+    if (x < 0 || k->value[i].a == k->value[i].b || !flux__may_step(k, c, x) ||
+        k->value[x].phase != k->value[i].phase || !flux__passes(k, x, k->value[x].op, i)) return 0;
+    for (int between = x + 1; between < i; between++)
+        if (k->value[between].out >= 0) return 0;
+    const int n = flux__steps_to(k, c, x) + 1;
+    return n <= FLUX__CHAIN_STEPS ? n : 0;
+}
+
+/* Whether line `line` ends a chain of steps so far, or is one whose other operand is a number a
+   row. A later line may go on with it. */
+static bool flux__match_steps(flux__kernel *k, flux__cpu *c, int line) {
+    const flux__value *v = &k->value[line];
+    const bool columns = c->inner_first && k->reduced;
+    if (k->kind != FLUX__K_FUSED || (columns ? c->inner : c->outer) < FLUX__STEPS_ROWS ||
+        (columns ? c->rt : c->w) < FLUX__STEPS_ROWS || !flux__may_step(k, c, line)) return false;
+    const int a = flux__steps_with(k, c, line, v->a), b = flux__steps_with(k, c, line, v->b),
+              before = a >= b ? v->a : v->b;
+    if (a || b) {
+        c->linked[before] = c->made[before] = true;
+        c->pattern[before] = NULL;
+        return true;
+    }
+    return v->b >= 0 && k->reduced && k->value[v->a].outer != k->value[v->b].outer &&
+           !flux__is_const(k, v->a) && !flux__is_const(k, v->b);
+}
+
+/* Whether value v is loaded from memory that has one number for each row of a block. */
+static bool flux__is_number_a_row(const flux__kernel *k, const flux__cpu *c, int v) {
+    if (v < 0 || k->value[v].kind != FLUX__V_LOAD || k->value[v].outer) return false;
+    const flux__axes *along = (c->inner_first ? c->inner_axes : c->outer_axes) + c->axes_at[v];
+    return along->nd == 1 && along->step[0] == 0;
+}
+
+/* Whether line i uses such a value v as a step's other operand only. */
+static bool flux__steps_by(const flux__kernel *k, const flux__cpu *c, int i, int v) {
+    const int other = k->value[i].a == v ? k->value[i].b : k->value[i].a;
+    return (c->linked[i] || flux__runs_steps(c, i)) && other >= 0 && other != v &&
+           !k->value[other].outer && !flux__is_const(k, other) &&
+           !flux__is_number_a_row(k, c, other);
+}
+
+/* Finds the loads whose numbers need not be repeated for all points of a row. */
+static void flux__find_numbers(const flux__kernel *k, flux__cpu *c) {
+    for (int v = 0; v < k->nvalue; v++) {
+        bool all = k->reduced && flux__is_number_a_row(k, c, v);
+        for (int i = 0; i < k->nvalue && all; i++) {
+            const flux__value *x = &k->value[i];
+            if (x->a == v || x->b == v || x->c == v) all = flux__steps_by(k, c, i, v);
+        }
+        c->numbers[v] = all;
+    }
+}
+
+/* The operands of all steps that end in this line. */
+static void flux__steps_uses(const flux__kernel *k, const flux__cpu *c, int line, flux__uses *u) {
+    int n = 0;
+    for (int i = line, before; i >= 0; i = before) {
+        const flux__value *v = &k->value[i];
+        before = flux__step_before(k, c, i);
+        FLUX__ASSERT(n < FLUX__CHAIN_STEPS + (before < 0));
+        if (v->a != before) u->in[n++] = v->a;
+        if (v->b >= 0 && v->b != before) u->in[n++] = v->b;
+    }
+    while (n < FLUX__CHAIN_STEPS + 1) u->in[n++] = -1;
 }
 
 /* ---- the run */
@@ -26355,6 +26484,75 @@ static void flux__chain_halves(flux__chain_run *r, int dtype, char *to, int64_t 
             write(n, to + 2 * i, part);
         }
     }
+}
+
+/* How a block's points are rows and columns of a matrix: its columns lie side by side. */
+typedef struct flux__step_shape { int64_t rows, columns; bool outer_along; int64_t outer_next; }
+    flux__step_shape;
+static flux__step_shape flux__step_shape_of(const flux__block_run *b) {
+    const int64_t outer = b->w * b->segments;
+    flux__step_shape s = { outer, b->rt, true, 0 };
+    if (b->rt != 1 && (b->c->inner_first || outer == 1))
+        s.rows = b->rt, s.columns = outer, s.outer_along = false, s.outer_next = 1;
+    return s;
+}
+
+/* Value x as a step's other operand. */
+static flux__chain_step flux__step_operand(const flux__block_run *b, const flux__step_shape *s,
+                                           int op, bool first, int x) {
+    const flux__value *v = &b->k->value[x];
+    flux__chain_step step = { op, first, b->walk[x] != 0, (const float *)b->at[x], s->rows };
+    if (!b->walk[x]) step.next = 0;
+    else if (b->walk[x] == FLUX__BY_ROW) step.along = false, step.next = 1;
+    else if (v->outer) step.along = s->outer_along, step.next = s->outer_next;
+    return step;
+}
+
+/* Whether the result lies where a step reads, other than in its own place. Also has steps of one
+   operand name another one, which is then read and not used. */
+static bool flux__steps_overlap(flux__chain_run *r) {
+    const int64_t bytes = r->rows * r->columns * 4;
+    bool overlap = false;
+    for (int n = 0; n < r->steps; n++) {
+        flux__chain_step *s = &r->step[n];
+        if (!s->at) s->at = r->x;
+        const intptr_t from = (intptr_t)s->at - (intptr_t)r->y;
+        overlap = overlap || (from && -bytes < from && from < bytes);
+    }
+    return overlap || (r->x != r->y && -bytes < (intptr_t)r->x - (intptr_t)r->y &&
+                       (intptr_t)r->x - (intptr_t)r->y < bytes);
+}
+
+/* Runs the steps that end in this line, for a block: from the last one back they are found, from
+   the first on they run, whose first operand has an element a point. */
+static void flux__do_steps(flux__block_run *b, int line) {
+    const flux__value *x = b->k->value;
+    const flux__step_shape s = flux__step_shape_of(b);
+    flux__chain_run r;
+    int n = flux__steps_to(b->k, b->c, line);
+    r.steps = n, r.rows = s.rows, r.columns = s.columns, r.x_next = r.y_next = s.rows;
+    for (int i = line, before; i >= 0; i = before) {
+        before = flux__step_before(b->k, b->c, i);
+        const bool a_outer = x[x[i].a].outer || flux__is_const(b->k, x[i].a) ||
+                             b->c->numbers[x[i].a],
+                   second = before < 0 ? a_outer : x[i].a != before;    /* x is the operand b */
+        const int other = second ? x[i].a : x[i].b, from = second ? x[i].b : x[i].a;
+        flux__chain_step step = { x[i].op, second, false, NULL, 0 };
+        if (other >= 0) step = flux__step_operand(b, &s, x[i].op, second, other);
+        r.step[--n] = step;
+        if (before < 0) r.x = (const float *)b->at[from];
+        if (before < 0 && !b->walk[from]) {
+            float *all = (float *)(void *)flux__reg(b, b->c->nreg);
+            flux__fill(all, r.x, sizeof *all, (size_t)(s.rows * s.columns));
+            r.x = all;
+        }
+    }
+    r.y = (float *)flux__result_at(b, line);
+    if (flux__steps_overlap(&r)) r.y = (float *)(void *)flux__reg(b, b->c->nreg);
+    b->at[line] = r.y;
+    b->walk[line] = 1;
+    flux__chain_rows(&r);
+    if (x[line].out >= 0) flux__do_store(b, line);
 }
 
 /* Runs a product's chain for the present block. */
@@ -27937,13 +28135,14 @@ FLUX__BEGIN_COLD
 
 /* The patterns, in the order in which they are looked for. */
 static const flux__pattern flux__patterns[] = {
-    /* name      matches               uses             run             run_all */
-    { "count",   flux__match_count,    NULL,            flux__do_count, NULL },
-    { "rows",    flux__match_rows,     flux__rows_uses, flux__do_rows,  NULL },
-    { "adam",    flux__match_adam,     flux__adam_uses, flux__do_adam,  NULL },
-    { "chain",   flux__match_chain,    NULL,            flux__do_chain, NULL },
-    { "windows", flux__match_windows,  NULL,            NULL,           flux__run_windows },
-    { "copy",    flux__match_copy,     NULL,            NULL,           flux__run_copy }
+    /* name      matches               uses              run             run_all */
+    { "count",   flux__match_count,    NULL,             flux__do_count, NULL },
+    { "rows",    flux__match_rows,     flux__rows_uses,  flux__do_rows,  NULL },
+    { "adam",    flux__match_adam,     flux__adam_uses,  flux__do_adam,  NULL },
+    { "chain",   flux__match_chain,    NULL,             flux__do_chain, NULL },
+    { "steps",   flux__match_steps,    flux__steps_uses, flux__do_steps, NULL },
+    { "windows", flux__match_windows,  NULL,             NULL,           flux__run_windows },
+    { "copy",    flux__match_copy,     NULL,             NULL,           flux__run_copy }
 };
 
 /* Looks for each pattern at each line, and notes where it runs. */
@@ -27972,13 +28171,14 @@ static void flux__take_out_made(flux__cpu *c) {
     }
 }
 
-/* Lists the values that a line uses: [0] itself, [1 ... 4] its operands, from [5] on what it
-   makes besides; -1: none. */
-static void flux__used(const flux__kernel *k, const flux__cpu *c, int line, int *use) {
+/* Lists the values that a line uses and makes. */
+static flux__uses flux__uses_of(const flux__kernel *k, const flux__cpu *c, int line) {
     const flux__value *v = &k->value[line];
-    use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c;
-    use[4] = use[5] = use[6] = use[7] = -1;
-    if (c->pattern[line] && c->pattern[line]->uses) c->pattern[line]->uses(c, use);
+    flux__uses u;
+    memset(&u, -1, sizeof u);
+    u.in[0] = v->a, u.in[1] = v->b, u.in[2] = v->c;
+    if (c->pattern[line] && c->pattern[line]->uses) c->pattern[line]->uses(k, c, line, &u);
+    return u;
 }
 
 /* Whether a value needs a register: a number does not. */
@@ -27988,24 +28188,42 @@ static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX_
    short columns, or what all rows have in common. */
 static bool flux__is_hoisted(const flux__kernel *k, const flux__cpu *c, int i) {
     const flux__axes *out = &c->outer_axes[c->axes_at[i]];
-    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer || c->made[i] ||
+    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer || c->made[i] || c->numbers[i] ||
         (c->inner > 1 && !(c->inner_first && c->resident))) return false;
     return c->inner_axes[c->axes_at[i]].nd == 1 &&
            (out->nd == 1 ? out->step[0] == 0 :
             out->nd == 2 && out->step[1] == 0 && out->dim[0] <= c->tile);
 }
 
+/* Notes that value v, unless it is -1, is used at this time. */
+static void flux__note_use(int *last, int v, int clock) {
+    if (v >= 0) last[v] = clock;
+}
+
+/* Gives value v a register that is free, from number `fixed` on, if it needs one and has none. */
+static void flux__take_register(const flux__kernel *k, flux__cpu *c, bool *taken, int fixed,
+                                int v) {
+    int r = fixed;
+    if (v < 0 || k->value[v].outer || !flux__needs_register(&k->value[v]) || c->reg[v] >= 0) return;
+    while (taken[r]) r++;
+    taken[r] = true;
+    c->reg[v] = r;
+    if (r >= c->nreg) c->nreg = r + 1;
+}
+
 /* Gives values their registers, by last use. In a block of whole rows a value lives from its
    own line to its last use in any phase; otherwise it lives within a phase. Outer values keep
    theirs. last: scratch, for values; taken: for registers, all false. */
 static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, bool *taken) {
-    int clock = 0, use[8];
+    const int operands = FLUX__CHAIN_STEPS + 1;
+    int clock = 0;
     memset(last, -1, (size_t)k->nvalue * sizeof(int));
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++) {
-            flux__used(k, c, c->phase[p].line[j], use);
-            for (int u = 0; u < 8; u++)
-                if (use[u] >= 0) last[use[u]] = clock;
+            const flux__uses u = flux__uses_of(k, c, c->phase[p].line[j]);
+            flux__note_use(last, c->phase[p].line[j], clock);
+            for (int i = 0; i < operands; i++) flux__note_use(last, u.in[i], clock);
+            for (int i = 0; i < 3; i++) flux__note_use(last, u.made[i], clock);
         }
     for (int i = 0; i < k->nvalue; i++) c->reg[i] = -1, c->expand_reg[i] = -1;
     for (int i = 0; i < k->nvalue; i++)
@@ -28013,27 +28231,18 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
             c->reg[i] = c->nreg++;
             if (c->expand[i]) c->expand_reg[i] = c->nreg++;
         } else if ((c->hoisted[i] = flux__is_hoisted(k, c, i))) c->reg[i] = c->nreg++;
-    int fixed = c->nreg, top = c->nreg;
+    const int fixed = c->nreg;
     clock = 0;
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++) {
-            flux__used(k, c, c->phase[p].line[j], use);
-            for (int u = 0; u < 8; u++) {
-                if (use[u] < 0 || (u > 0 && u < 5)) continue;
-                const flux__value *v = &k->value[use[u]];
-                if (v->outer || !flux__needs_register(v) || c->reg[use[u]] >= 0) continue;
-                int r = fixed;            /* a register for what the line makes */
-                while (taken[r]) r++;
-                taken[r] = true;
-                c->reg[use[u]] = r;
-                if (r >= top) top = r + 1;
-            }
-            for (int u = 0; u < 8; u++)
-                if (use[u] >= 0 && !k->value[use[u]].outer && last[use[u]] == clock &&
-                    c->reg[use[u]] >= 0)
-                    taken[c->reg[use[u]]] = false;
+            const int line = c->phase[p].line[j];
+            const flux__uses u = flux__uses_of(k, c, line);
+            flux__take_register(k, c, taken, fixed, line);
+            for (int i = 0; i < 3; i++) flux__take_register(k, c, taken, fixed, u.made[i]);
+            for (int i = 0; i < k->nvalue; i++)
+                if (last[i] == clock && !k->value[i].outer && c->reg[i] >= 0)
+                    taken[c->reg[i]] = false;
         }
-    c->nreg = top;
 }
 
 /* Finds which values are rounded only to be stored, and which outer values are expanded. */
@@ -28047,7 +28256,8 @@ static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
         for (int j = 0; j < 3; j++) {
             if (use[j] < 0) continue;
             c->store_rounds[use[j]] = false;
-            if ((!v->outer || flux__reducing(v)) && !c->made[i] && k->value[use[j]].outer &&
+            if ((!v->outer || flux__reducing(v)) && !c->made[i] && !flux__runs_steps(c, i) &&
+                k->value[use[j]].outer &&
                 k->value[use[j]].kind != FLUX__V_NUMBER)
                 c->expand[use[j]] = true;
         }
@@ -28086,7 +28296,7 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     for (size_t i = 0; i < n; i++) moved += flux__is_source(&k->value[i]) || k->value[i].out >= 0;
     flux__cpu *c;
     const size_t all = at + moved * 2 * sizeof(flux__axes) +
-        n * (sizeof(flux__loop) + sizeof *c->pattern + 4 * sizeof(int) + 5 * sizeof(bool));
+        n * (sizeof(flux__loop) + sizeof *c->pattern + 4 * sizeof(int) + 7 * sizeof(bool));
     c = (flux__cpu *)flux__plan_take(plan, all);
     if (!c) return NULL;
     memset(c, 0, all);
@@ -28102,7 +28312,9 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     c->hoisted = c->expand + n;
     c->store_rounds = c->hoisted + n;
     c->made = c->store_rounds + n;
-    c->truth = c->made + n;
+    c->linked = c->made + n;
+    c->numbers = c->linked + n;
+    c->truth = c->numbers + n;
     for (size_t i = 0, next = 0; i < n; i++)
         c->axes_at[i] =
             (int)(flux__is_source(&k->value[i]) || k->value[i].out >= 0 ? next++ : moved - 1);
@@ -28126,6 +28338,7 @@ static bool flux__prepare(flux__plan *plan, flux__kernel *k) {
     if (ok) {
         flux__bind_loops(k, c);
         flux__find_roles(k, c);
+        flux__find_numbers(k, c);
         flux__take_out_made(c);
         /* it reads and writes in place, so whole pieces of the product fit a register */
         if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = FLUX__GEMM_PIECE;

@@ -1398,6 +1398,49 @@ TEST(long_rows_are_whole_where_they_are_needed_again) {
     }
 }
 
+/* Simple operations of a kernel run as one, with numbers of rows and of columns from within the kernel and from memory: they give
+   what each gives alone. */
+static flux_tensor *at_once(flux_tensor *x, bool alone) { return alone ? flux_eval(x) : x; }
+TEST(steps_are_what_their_lines_are) {
+    ONLY_ON_CPU();
+    const int64_t sizes[][3] = { { 64, 3, 1 }, { 65, 1, 1 }, { 3, 70, 1 }, { 127, 9, 2 }, { 768, 40, 1 }, { 5000, 3, 1 }, { 16, 300, 3 }, { 1, 200, 1 }, { 300, 300, 6 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int way = 0; way < 6; way++) FLUX_SCOPE {
+            const int64_t n = sizes[i][0], m = sizes[i][1], l = sizes[i][2];
+            const int over = way % 3, dtype = way < 3 ? FLUX_F32 : FLUX_BF16;      /* the dim that is reduced */
+            flux_tensor *x = flux_eval(flux_to_dtype(flux_randn(n, m, l), (flux_dtype)dtype)), *row = flux_eval(flux_randn(1, m, l));
+            flux_tensor *column = flux_eval(flux_randn(n)), *one = flux_eval(flux_randn(1, 1, l)), *all[2][4];
+            x = dtype == FLUX_F32 ? x : flux_to_dtype(x, FLUX_F32);
+            for (int alone = 0; alone < 2; alone++) {
+                flux_tensor *mean = at_once(flux_mean(x, over), alone), *d = at_once(flux_sub(x, mean), alone);
+                flux_tensor *y = at_once(flux_sub(row, at_once(flux_mul(d, row), alone)), alone);
+                y = at_once(flux_relu(at_once(flux_add(at_once(flux_mul(column, y), alone), one), alone)), alone);
+                flux_tensor *z = at_once(flux_max2(at_once(flux_div(at_once(flux_sub(mean, x), alone), 1.5), alone), mean), alone);
+                z = at_once(flux_min2(at_once(flux_mul(z, z), alone), at_once(flux_sub(2, y), alone)), alone);
+                all[alone][0] = at_once(flux_sum(at_once(flux_mul(y, at_once(flux_sub(mean, x), alone)), alone), over), alone);
+                all[alone][1] = y, all[alone][2] = z;
+                all[alone][3] = at_once(flux_sum(at_once(flux_mul(at_once(flux_mul(at_once(flux_sub(x, row), alone), row), alone), x), alone), 1), alone);
+            }
+            REQUIRE(flux_eval_all(4, all[0]) == 0 && flux_eval_all(4, all[1]) == 0);
+            for (int k = 0; k < 4; k++)
+                if (!CHECK(!memcmp(flux_floats(all[0][k]), flux_floats(all[1][k]), (size_t)flux_len(all[0][k]) * sizeof(float))))
+                    fprintf(stderr, "    %lld x %lld x %lld, way %d: result %d\n", (long long)n, (long long)m, (long long)l, way, k);
+        }
+}
+
+TEST(steps_that_would_overwrite_what_they_read) {
+    ONLY_ON_CPU();
+    static float memory[100];
+    flux__chain_run r;
+    memset(&r, 0, sizeof r);
+    r.rows = 10, r.columns = 2, r.steps = 2, r.x = memory, r.step[0].at = memory + 40;
+    for (int at = 0; at < 80; at++) {
+        r.y = memory + at, r.step[1].at = NULL;
+        CHECK(flux__steps_overlap(&r) == ((at > 0 && at < 20) || (at > 20 && at < 60 && at != 40)));
+        CHECK(r.step[1].at == r.x);       /* a step of one operand */
+    }
+}
+
 static flux_tensor *pattern_x(void) { return flux_reshape(flux_sin(flux_arange(0, 6 * 6 * 4 * 5, 1)), 6, 6, 4, 5); }
 static void use_count(void) { flux_eval(flux_sum(flux_gt(flux_eval(pattern_x()), 0.5), 0)); }
 static void use_rows(void) { flux_eval(flux_softmax(flux_eval(flux_reshape(pattern_x(), 24, 30)))); }
@@ -1413,6 +1456,7 @@ static void use_gradient(void) {
     flux_eval(flux_grad(flux_gradient(flux_sum(y), x), x));      /* which needs no maximum, but its place */
 }
 static void use_chain(void) { flux_eval(flux_relu(flux_add(flux_matmul(flux_ones(60, 7), flux_ones(7, 5)), 1))); }
+static void use_steps(void) { flux_eval(flux_relu(flux_add(flux_eval(pattern_x()), 1))); }
 static void use_copy(void) { flux_eval(flux_copy(flux_permute(flux_eval(pattern_x()), 1, 0, 2, 3))); }
 
 TEST(patterns) {
@@ -1420,6 +1464,7 @@ TEST(patterns) {
     if (flux__eager()) SKIP("no plans of more than one operation with FLUX_EAGER");
     static const struct { const char *name; void (*use)(void); } patterns[] = {
         { "count", use_count }, { "rows", use_rows }, { "adam", use_adam }, { "chain", use_chain },
+        { "steps", use_steps },
         { "windows", use_windows }, { "windows", use_gradient }, { "copy", use_copy }
     };
     CHECK(sizeof patterns / sizeof *patterns == sizeof flux__patterns / sizeof *flux__patterns + 1);

@@ -70,6 +70,10 @@ typedef struct flux__chain {
 struct flux__cpu;
 struct flux__block_run;
 
+/* The values that a line uses in place of its operands, and those that it makes besides its own;
+   -1: none. */
+typedef struct flux__uses { int in[FLUX__CHAIN_STEPS + 1], made[3]; } flux__uses;
+
 /* A pattern of lines that runs as one, or a whole kernel that runs without blocks (cpu/ready.h has
    the table). Results have the same bits as those of the lines. */
 typedef struct flux__pattern {
@@ -77,9 +81,8 @@ typedef struct flux__pattern {
     /* Whether the pattern ends in, or has its place at, this line of the kernel; if so, notes in c
        what its run needs to know, and which lines it makes (c->made). */
     bool (*matches)(flux__kernel *k, struct flux__cpu *c, int line);
-    /* Fills in what its line uses in place of its operands, use[1 ... 4], and makes besides its own
-       value, use[5 ... 7]; NULL: as any line. */
-    void (*uses)(const struct flux__cpu *c, int *use);
+    /* Fills in what it uses and makes at this line; NULL: as any line. */
+    void (*uses)(const flux__kernel *k, const struct flux__cpu *c, int line, flux__uses *u);
     /* Runs it at the place of the line, for a block; NULL: it is a whole kernel. */
     void (*run)(struct flux__block_run *b, int line);
     /* Runs a whole kernel. False, and nothing is done: not with the numbers of this run. */
@@ -126,6 +129,8 @@ typedef struct flux__cpu {
        (cpu/kept_operands.h), and whether its panels are such */
     bool keeps[2], panels_kept[2];
     bool *made;  /* by value: computed by a pattern's line, not by its own */
+    bool *linked;                         /* by value: a step with which its user's chain goes on */
+    bool *numbers;                        /* by value: a load of a number a row, for steps */
     bool *truth;  /* by value: a reduction that counts true elements, or bools that only it reads */
     int tile;                             /* elements of a register */
 } flux__cpu;

@@ -11,13 +11,20 @@
 #include "backend.h"
 #include "rows.h"
 #include "transfers.h"
+#include "blocks.h"
 
 /* ---------------------------------------------------------------------- cpu/chains.h
-   The lines behind a product, if they are one chain of simple operations, as a
-   norm in test mode with a residual addition and relu: each result goes to the
-   next line alone, and the other operand is a tensor or a number. They run
-   column by column in vector registers, from a finished block of the product to
-   the tensor. A chain without a step stores a product in a half format.
+   Simple operations that run as one, as each result goes to the next line alone:
+   they stay in vector registers from the first step to the last.
+
+   Behind a product all lines may be one chain, as a norm in test mode with a
+   residual addition and relu: the other operands are tensors or numbers. They
+   run column by column, from a finished block of the product to the tensor. A
+   chain without a step stores a product in a half format.
+
+   In a fused kernel any lines may be, as those of a norm's gradient: the last
+   one runs all of them (flux__do_steps), for a block. An outer value, one number
+   a row, is then read where it is and need not be repeated for all points.
 
    Invariant: an element's result is that of the lines alone, bit by bit.
 
@@ -75,6 +82,108 @@ static bool flux__match_chain(flux__kernel *k, flux__cpu *c, int line) {
     for (int i = 0; i < line; i++) c->made[i] = true;
     c->chain = chain;
     return true;
+}
+
+/* ---- lines of a fused kernel */
+
+/* The fewest numbers that lie side by side in a block for its lines to run as chains: shorter
+   columns run better as lines, together. */
+enum { FLUX__STEPS_ROWS = 64 };
+
+static void flux__do_steps(flux__block_run *b, int line);
+
+/* Whether line i runs as steps, itself the last. */
+static bool flux__runs_steps(const flux__cpu *c, int i) {
+    return c->pattern[i] && c->pattern[i]->run == flux__do_steps;
+}
+
+/* Whether line i may be a step: one of few instructions, over all points. */
+static bool flux__may_step(const flux__kernel *k, const flux__cpu *c, int i) {
+    const flux__value *v = &k->value[i];
+    return flux__is_f32(k, i, v->op) && flux__chained[v->op] && v->c < 0 && !c->made[i] &&
+           (!c->pattern[i] || flux__runs_steps(c, i)) && k->value[v->a].ctype == FLUX__F32C &&
+           (v->b < 0 || k->value[v->b].ctype == FLUX__F32C);
+}
+
+/* The operand of line i that is the step before it, or -1. */
+static int flux__step_before(const flux__kernel *k, const flux__cpu *c, int i) {
+    const flux__value *v = &k->value[i];
+    return c->linked[v->a] ? v->a : v->b >= 0 && c->linked[v->b] ? v->b : -1;
+}
+/* How many steps line i has, with those before it. */
+static int flux__steps_to(const flux__kernel *k, const flux__cpu *c, int i) {
+    int n = 0;
+    for (; i >= 0; i = flux__step_before(k, c, i)) n++;
+    return n;
+}
+
+/* How many steps line i would have if it went on with operand x; 0: it can't. No line between them
+   stores: its result may lie where an operand of x does, which is now read later. */
+static int flux__steps_with(const flux__kernel *k, const flux__cpu *c, int i, int x) {
+    if (x < 0 || k->value[i].a == k->value[i].b || !flux__may_step(k, c, x) ||
+        k->value[x].phase != k->value[i].phase || !flux__passes(k, x, k->value[x].op, i)) return 0;
+    for (int between = x + 1; between < i; between++)
+        if (k->value[between].out >= 0) return 0;
+    const int n = flux__steps_to(k, c, x) + 1;
+    return n <= FLUX__CHAIN_STEPS ? n : 0;
+}
+
+/* Whether line `line` ends a chain of steps so far, or is one whose other operand is a number a
+   row. A later line may go on with it. */
+static bool flux__match_steps(flux__kernel *k, flux__cpu *c, int line) {
+    const flux__value *v = &k->value[line];
+    const bool columns = c->inner_first && k->reduced;
+    if (k->kind != FLUX__K_FUSED || (columns ? c->inner : c->outer) < FLUX__STEPS_ROWS ||
+        (columns ? c->rt : c->w) < FLUX__STEPS_ROWS || !flux__may_step(k, c, line)) return false;
+    const int a = flux__steps_with(k, c, line, v->a), b = flux__steps_with(k, c, line, v->b),
+              before = a >= b ? v->a : v->b;
+    if (a || b) {
+        c->linked[before] = c->made[before] = true;
+        c->pattern[before] = NULL;
+        return true;
+    }
+    return v->b >= 0 && k->reduced && k->value[v->a].outer != k->value[v->b].outer &&
+           !flux__is_const(k, v->a) && !flux__is_const(k, v->b);
+}
+
+/* Whether value v is loaded from memory that has one number for each row of a block. */
+static bool flux__is_number_a_row(const flux__kernel *k, const flux__cpu *c, int v) {
+    if (v < 0 || k->value[v].kind != FLUX__V_LOAD || k->value[v].outer) return false;
+    const flux__axes *along = (c->inner_first ? c->inner_axes : c->outer_axes) + c->axes_at[v];
+    return along->nd == 1 && along->step[0] == 0;
+}
+
+/* Whether line i uses such a value v as a step's other operand only. */
+static bool flux__steps_by(const flux__kernel *k, const flux__cpu *c, int i, int v) {
+    const int other = k->value[i].a == v ? k->value[i].b : k->value[i].a;
+    return (c->linked[i] || flux__runs_steps(c, i)) && other >= 0 && other != v &&
+           !k->value[other].outer && !flux__is_const(k, other) &&
+           !flux__is_number_a_row(k, c, other);
+}
+
+/* Finds the loads whose numbers need not be repeated for all points of a row. */
+static void flux__find_numbers(const flux__kernel *k, flux__cpu *c) {
+    for (int v = 0; v < k->nvalue; v++) {
+        bool all = k->reduced && flux__is_number_a_row(k, c, v);
+        for (int i = 0; i < k->nvalue && all; i++) {
+            const flux__value *x = &k->value[i];
+            if (x->a == v || x->b == v || x->c == v) all = flux__steps_by(k, c, i, v);
+        }
+        c->numbers[v] = all;
+    }
+}
+
+/* The operands of all steps that end in this line. */
+static void flux__steps_uses(const flux__kernel *k, const flux__cpu *c, int line, flux__uses *u) {
+    int n = 0;
+    for (int i = line, before; i >= 0; i = before) {
+        const flux__value *v = &k->value[i];
+        before = flux__step_before(k, c, i);
+        FLUX__ASSERT(n < FLUX__CHAIN_STEPS + (before < 0));
+        if (v->a != before) u->in[n++] = v->a;
+        if (v->b >= 0 && v->b != before) u->in[n++] = v->b;
+    }
+    while (n < FLUX__CHAIN_STEPS + 1) u->in[n++] = -1;
 }
 
 /* ---- the run */
@@ -147,6 +256,75 @@ static void flux__chain_halves(flux__chain_run *r, int dtype, char *to, int64_t 
             write(n, to + 2 * i, part);
         }
     }
+}
+
+/* How a block's points are rows and columns of a matrix: its columns lie side by side. */
+typedef struct flux__step_shape { int64_t rows, columns; bool outer_along; int64_t outer_next; }
+    flux__step_shape;
+static flux__step_shape flux__step_shape_of(const flux__block_run *b) {
+    const int64_t outer = b->w * b->segments;
+    flux__step_shape s = { outer, b->rt, true, 0 };
+    if (b->rt != 1 && (b->c->inner_first || outer == 1))
+        s.rows = b->rt, s.columns = outer, s.outer_along = false, s.outer_next = 1;
+    return s;
+}
+
+/* Value x as a step's other operand. */
+static flux__chain_step flux__step_operand(const flux__block_run *b, const flux__step_shape *s,
+                                           int op, bool first, int x) {
+    const flux__value *v = &b->k->value[x];
+    flux__chain_step step = { op, first, b->walk[x] != 0, (const float *)b->at[x], s->rows };
+    if (!b->walk[x]) step.next = 0;
+    else if (b->walk[x] == FLUX__BY_ROW) step.along = false, step.next = 1;
+    else if (v->outer) step.along = s->outer_along, step.next = s->outer_next;
+    return step;
+}
+
+/* Whether the result lies where a step reads, other than in its own place. Also has steps of one
+   operand name another one, which is then read and not used. */
+static bool flux__steps_overlap(flux__chain_run *r) {
+    const int64_t bytes = r->rows * r->columns * 4;
+    bool overlap = false;
+    for (int n = 0; n < r->steps; n++) {
+        flux__chain_step *s = &r->step[n];
+        if (!s->at) s->at = r->x;
+        const intptr_t from = (intptr_t)s->at - (intptr_t)r->y;
+        overlap = overlap || (from && -bytes < from && from < bytes);
+    }
+    return overlap || (r->x != r->y && -bytes < (intptr_t)r->x - (intptr_t)r->y &&
+                       (intptr_t)r->x - (intptr_t)r->y < bytes);
+}
+
+/* Runs the steps that end in this line, for a block: from the last one back they are found, from
+   the first on they run, whose first operand has an element a point. */
+static void flux__do_steps(flux__block_run *b, int line) {
+    const flux__value *x = b->k->value;
+    const flux__step_shape s = flux__step_shape_of(b);
+    flux__chain_run r;
+    int n = flux__steps_to(b->k, b->c, line);
+    r.steps = n, r.rows = s.rows, r.columns = s.columns, r.x_next = r.y_next = s.rows;
+    for (int i = line, before; i >= 0; i = before) {
+        before = flux__step_before(b->k, b->c, i);
+        const bool a_outer = x[x[i].a].outer || flux__is_const(b->k, x[i].a) ||
+                             b->c->numbers[x[i].a],
+                   second = before < 0 ? a_outer : x[i].a != before;    /* x is the operand b */
+        const int other = second ? x[i].a : x[i].b, from = second ? x[i].b : x[i].a;
+        flux__chain_step step = { x[i].op, second, false, NULL, 0 };
+        if (other >= 0) step = flux__step_operand(b, &s, x[i].op, second, other);
+        r.step[--n] = step;
+        if (before < 0) r.x = (const float *)b->at[from];
+        if (before < 0 && !b->walk[from]) {
+            float *all = (float *)(void *)flux__reg(b, b->c->nreg);
+            flux__fill(all, r.x, sizeof *all, (size_t)(s.rows * s.columns));
+            r.x = all;
+        }
+    }
+    r.y = (float *)flux__result_at(b, line);
+    if (flux__steps_overlap(&r)) r.y = (float *)(void *)flux__reg(b, b->c->nreg);
+    b->at[line] = r.y;
+    b->walk[line] = 1;
+    flux__chain_rows(&r);
+    if (x[line].out >= 0) flux__do_store(b, line);
 }
 
 /* Runs a product's chain for the present block. */

@@ -29,13 +29,14 @@ FLUX__BEGIN_COLD
 
 /* The patterns, in the order in which they are looked for. */
 static const flux__pattern flux__patterns[] = {
-    /* name      matches               uses             run             run_all */
-    { "count",   flux__match_count,    NULL,            flux__do_count, NULL },
-    { "rows",    flux__match_rows,     flux__rows_uses, flux__do_rows,  NULL },
-    { "adam",    flux__match_adam,     flux__adam_uses, flux__do_adam,  NULL },
-    { "chain",   flux__match_chain,    NULL,            flux__do_chain, NULL },
-    { "windows", flux__match_windows,  NULL,            NULL,           flux__run_windows },
-    { "copy",    flux__match_copy,     NULL,            NULL,           flux__run_copy }
+    /* name      matches               uses              run             run_all */
+    { "count",   flux__match_count,    NULL,             flux__do_count, NULL },
+    { "rows",    flux__match_rows,     flux__rows_uses,  flux__do_rows,  NULL },
+    { "adam",    flux__match_adam,     flux__adam_uses,  flux__do_adam,  NULL },
+    { "chain",   flux__match_chain,    NULL,             flux__do_chain, NULL },
+    { "steps",   flux__match_steps,    flux__steps_uses, flux__do_steps, NULL },
+    { "windows", flux__match_windows,  NULL,             NULL,           flux__run_windows },
+    { "copy",    flux__match_copy,     NULL,             NULL,           flux__run_copy }
 };
 
 /* Looks for each pattern at each line, and notes where it runs. */
@@ -64,13 +65,14 @@ static void flux__take_out_made(flux__cpu *c) {
     }
 }
 
-/* Lists the values that a line uses: [0] itself, [1 ... 4] its operands, from [5] on what it
-   makes besides; -1: none. */
-static void flux__used(const flux__kernel *k, const flux__cpu *c, int line, int *use) {
+/* Lists the values that a line uses and makes. */
+static flux__uses flux__uses_of(const flux__kernel *k, const flux__cpu *c, int line) {
     const flux__value *v = &k->value[line];
-    use[0] = line, use[1] = v->a, use[2] = v->b, use[3] = v->c;
-    use[4] = use[5] = use[6] = use[7] = -1;
-    if (c->pattern[line] && c->pattern[line]->uses) c->pattern[line]->uses(c, use);
+    flux__uses u;
+    memset(&u, -1, sizeof u);
+    u.in[0] = v->a, u.in[1] = v->b, u.in[2] = v->c;
+    if (c->pattern[line] && c->pattern[line]->uses) c->pattern[line]->uses(k, c, line, &u);
+    return u;
 }
 
 /* Whether a value needs a register: a number does not. */
@@ -80,24 +82,42 @@ static bool flux__needs_register(const flux__value *v) { return v->kind != FLUX_
    short columns, or what all rows have in common. */
 static bool flux__is_hoisted(const flux__kernel *k, const flux__cpu *c, int i) {
     const flux__axes *out = &c->outer_axes[c->axes_at[i]];
-    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer || c->made[i] ||
+    if (k->value[i].kind != FLUX__V_LOAD || k->value[i].outer || c->made[i] || c->numbers[i] ||
         (c->inner > 1 && !(c->inner_first && c->resident))) return false;
     return c->inner_axes[c->axes_at[i]].nd == 1 &&
            (out->nd == 1 ? out->step[0] == 0 :
             out->nd == 2 && out->step[1] == 0 && out->dim[0] <= c->tile);
 }
 
+/* Notes that value v, unless it is -1, is used at this time. */
+static void flux__note_use(int *last, int v, int clock) {
+    if (v >= 0) last[v] = clock;
+}
+
+/* Gives value v a register that is free, from number `fixed` on, if it needs one and has none. */
+static void flux__take_register(const flux__kernel *k, flux__cpu *c, bool *taken, int fixed,
+                                int v) {
+    int r = fixed;
+    if (v < 0 || k->value[v].outer || !flux__needs_register(&k->value[v]) || c->reg[v] >= 0) return;
+    while (taken[r]) r++;
+    taken[r] = true;
+    c->reg[v] = r;
+    if (r >= c->nreg) c->nreg = r + 1;
+}
+
 /* Gives values their registers, by last use. In a block of whole rows a value lives from its
    own line to its last use in any phase; otherwise it lives within a phase. Outer values keep
    theirs. last: scratch, for values; taken: for registers, all false. */
 static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, bool *taken) {
-    int clock = 0, use[8];
+    const int operands = FLUX__CHAIN_STEPS + 1;
+    int clock = 0;
     memset(last, -1, (size_t)k->nvalue * sizeof(int));
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++) {
-            flux__used(k, c, c->phase[p].line[j], use);
-            for (int u = 0; u < 8; u++)
-                if (use[u] >= 0) last[use[u]] = clock;
+            const flux__uses u = flux__uses_of(k, c, c->phase[p].line[j]);
+            flux__note_use(last, c->phase[p].line[j], clock);
+            for (int i = 0; i < operands; i++) flux__note_use(last, u.in[i], clock);
+            for (int i = 0; i < 3; i++) flux__note_use(last, u.made[i], clock);
         }
     for (int i = 0; i < k->nvalue; i++) c->reg[i] = -1, c->expand_reg[i] = -1;
     for (int i = 0; i < k->nvalue; i++)
@@ -105,27 +125,18 @@ static void flux__assign_registers(flux__kernel *k, flux__cpu *c, int *last, boo
             c->reg[i] = c->nreg++;
             if (c->expand[i]) c->expand_reg[i] = c->nreg++;
         } else if ((c->hoisted[i] = flux__is_hoisted(k, c, i))) c->reg[i] = c->nreg++;
-    int fixed = c->nreg, top = c->nreg;
+    const int fixed = c->nreg;
     clock = 0;
     for (int p = 0; p < c->nphase; p++)
         for (int j = 0; j < c->phase[p].n; j++, clock++) {
-            flux__used(k, c, c->phase[p].line[j], use);
-            for (int u = 0; u < 8; u++) {
-                if (use[u] < 0 || (u > 0 && u < 5)) continue;
-                const flux__value *v = &k->value[use[u]];
-                if (v->outer || !flux__needs_register(v) || c->reg[use[u]] >= 0) continue;
-                int r = fixed;            /* a register for what the line makes */
-                while (taken[r]) r++;
-                taken[r] = true;
-                c->reg[use[u]] = r;
-                if (r >= top) top = r + 1;
-            }
-            for (int u = 0; u < 8; u++)
-                if (use[u] >= 0 && !k->value[use[u]].outer && last[use[u]] == clock &&
-                    c->reg[use[u]] >= 0)
-                    taken[c->reg[use[u]]] = false;
+            const int line = c->phase[p].line[j];
+            const flux__uses u = flux__uses_of(k, c, line);
+            flux__take_register(k, c, taken, fixed, line);
+            for (int i = 0; i < 3; i++) flux__take_register(k, c, taken, fixed, u.made[i]);
+            for (int i = 0; i < k->nvalue; i++)
+                if (last[i] == clock && !k->value[i].outer && c->reg[i] >= 0)
+                    taken[c->reg[i]] = false;
         }
-    c->nreg = top;
 }
 
 /* Finds which values are rounded only to be stored, and which outer values are expanded. */
@@ -139,7 +150,8 @@ static void flux__find_roles(const flux__kernel *k, flux__cpu *c) {
         for (int j = 0; j < 3; j++) {
             if (use[j] < 0) continue;
             c->store_rounds[use[j]] = false;
-            if ((!v->outer || flux__reducing(v)) && !c->made[i] && k->value[use[j]].outer &&
+            if ((!v->outer || flux__reducing(v)) && !c->made[i] && !flux__runs_steps(c, i) &&
+                k->value[use[j]].outer &&
                 k->value[use[j]].kind != FLUX__V_NUMBER)
                 c->expand[use[j]] = true;
         }
@@ -178,7 +190,7 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     for (size_t i = 0; i < n; i++) moved += flux__is_source(&k->value[i]) || k->value[i].out >= 0;
     flux__cpu *c;
     const size_t all = at + moved * 2 * sizeof(flux__axes) +
-        n * (sizeof(flux__loop) + sizeof *c->pattern + 4 * sizeof(int) + 5 * sizeof(bool));
+        n * (sizeof(flux__loop) + sizeof *c->pattern + 4 * sizeof(int) + 7 * sizeof(bool));
     c = (flux__cpu *)flux__plan_take(plan, all);
     if (!c) return NULL;
     memset(c, 0, all);
@@ -194,7 +206,9 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     c->hoisted = c->expand + n;
     c->store_rounds = c->hoisted + n;
     c->made = c->store_rounds + n;
-    c->truth = c->made + n;
+    c->linked = c->made + n;
+    c->numbers = c->linked + n;
+    c->truth = c->numbers + n;
     for (size_t i = 0, next = 0; i < n; i++)
         c->axes_at[i] =
             (int)(flux__is_source(&k->value[i]) || k->value[i].out >= 0 ? next++ : moved - 1);
@@ -218,6 +232,7 @@ static bool flux__prepare(flux__plan *plan, flux__kernel *k) {
     if (ok) {
         flux__bind_loops(k, c);
         flux__find_roles(k, c);
+        flux__find_numbers(k, c);
         flux__take_out_made(c);
         /* it reads and writes in place, so whole pieces of the product fit a register */
         if (k->kind == FLUX__K_MATMUL && c->adam.last >= 0) c->tile = FLUX__GEMM_PIECE;

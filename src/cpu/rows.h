@@ -203,10 +203,11 @@ static bool flux__match_adam(flux__kernel *k, flux__cpu *c, int line) {
     c->made[a.last] = false;
     return true;
 }
-static void flux__adam_uses(const flux__cpu *c, int *use) {
+static void flux__adam_uses(const flux__kernel *k, const flux__cpu *c, int line, flux__uses *u) {
     const flux__adam *a = &c->adam;
-    use[1] = a->g, use[2] = a->m, use[3] = a->v, use[4] = a->w;
-    use[5] = a->new_m, use[6] = a->new_v, use[7] = -1;
+    (void)k, (void)line;
+    u->in[0] = a->g, u->in[1] = a->m, u->in[2] = a->v, u->in[3] = a->w;
+    u->made[0] = a->new_m, u->made[1] = a->new_v;
 }
 
 /* Runs all lines of an Adam step at once, for a block. */
@@ -284,15 +285,23 @@ static void flux__find_made(const flux__kernel *k, flux__cpu *c) {
     }
 }
 
+/* Whether value v is a simple operation for another one, with which it may run (cpu/chains.h). */
+static bool flux__goes_on(const flux__kernel *k, int v) {
+    if (!flux__is_f32(k, v, k->value[v].op) || !flux__chained[k->value[v].op]) return false;
+    const int user = k->value[v].out >= 0 ? -1 : flux__only_user(k, v);
+    return user >= 0 && flux__is_f32(k, user, k->value[user].op) &&
+           flux__chained[k->value[user].op];
+}
+
 /* How many values at all points need a register, because they are neither read nor stored in
-   place. */
+   place, and do not stay in the processor's registers either. */
 static int flux__in_registers(const flux__kernel *k) {
     int n = 0;
     for (int i = 0; i < k->nvalue; i++) {
         const flux__value *v = &k->value[i];
         if (v->outer || v->kind == FLUX__V_NUMBER || flux__reducing(v)) continue;
         n += v->kind == FLUX__V_LOAD ? k->operand[v->operand].dtype != flux__own_dtype[v->ctype] :
-            v->out < 0;
+            v->out < 0 && !flux__goes_on(k, i);
     }
     return n;
 }
@@ -369,9 +378,10 @@ static bool flux__match_rows(flux__kernel *k, flux__cpu *c, int line) {
     flux__find_made(k, c);
     return true;
 }
-static void flux__rows_uses(const flux__cpu *c, int *use) {
+static void flux__rows_uses(const flux__kernel *k, const flux__cpu *c, int line, flux__uses *u) {
     const flux__rows *r = &c->rows;
-    use[5] = r->keep_d ? r->d : -1, use[6] = r->e, use[7] = r->y;
+    (void)k, (void)line;
+    u->made[0] = r->keep_d ? r->d : -1, u->made[1] = r->e, u->made[2] = r->y;
 }
 
 /* Where the rows of value i go: if they are kept, to the tensor or the value's register for the

@@ -24,6 +24,8 @@
 FLUX__BEGIN_LEAN
 
 #define FLUX__AHEAD 8                     /* most loads of a block that are prefetched */
+/* walk of a load that has one number for each row of the block (cpu/chains.h) */
+enum { FLUX__BY_ROW = 2 };
 
 typedef struct flux__block_run {          /* one thread's view of a running kernel */
     flux__run *run;
@@ -33,7 +35,8 @@ typedef struct flux__block_run {          /* one thread's view of a running kern
        then flux__sums */
     char *memory;
     void **at;                            /* by value: where its elements are now */
-    uint8_t *walk;  /* by value: 1: an element a point, 0: one number for all points */
+    uint8_t *walk;  /* by value: 1: an element a point, 0: one number for all points, or
+                       FLUX__BY_ROW */
     int64_t *held;  /* by value: which block a hoisted load's register holds, or 0 */
     /* the block: outer points from o0, w in each segment; reduced points from r0, rt of them */
     int64_t o0, w, r0, rt;
@@ -226,7 +229,8 @@ static void flux__row_times(char *out, const char *row, size_t bytes, int64_t n)
 }
 
 /* Loads a block whose rows are all the same, or each of one repeated number, and reads these
-   once. False: it is no such block, nothing is done. */
+   once; for steps (c->numbers) they are not repeated. False: it is no such block, nothing is
+   done. */
 static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
     const flux__value *v = &b->k->value[i];
     const bool first = b->c->inner_first;
@@ -242,9 +246,11 @@ static bool flux__load_repeated(flux__block_run *b, int i, flux__transfer t) {
         return true;
     }
     if (along->nd > 1 || along->step[0]) return false;
-    t.dst = flux__reg(b, b->c->nreg);
+    const bool by_row = b->c->numbers[i] && n > 1;
+    if (by_row) b->walk[i] = FLUX__BY_ROW;
+    else t.dst = flux__reg(b, b->c->nreg);
     flux__each_run(down, base, first ? b->o0 : b->r0, rows, 0, flux__load_run, &t);
-    flux__each_times((char *)b->at[i], t.dst, t.wide, n, rows);
+    if (!by_row) flux__each_times((char *)b->at[i], t.dst, t.wide, n, rows);
     return true;
 }
 
@@ -316,8 +322,8 @@ static void flux__do_load(flux__block_run *b, int i) {
     b->at[i] = there ? there : (void *)flux__reg(b, b->c->reg[i]);
     if (there || flux__hoisted_is_loaded(b, i)) return;
     flux__transfer t = flux__transfer_of(b, i, src, (char *)b->at[i], dtype);
-    if (!flux__load_numbers(b, i, t) && !flux__load_transposed(b, i, &t) &&
-        !flux__load_repeated(b, i, t))
+    if (!flux__load_numbers(b, i, t) && !flux__load_repeated(b, i, t) &&
+        !flux__load_transposed(b, i, &t))
         flux__each_run_of(b, i, flux__load_run, &t);
 }
 
