@@ -46824,10 +46824,38 @@ static bool flux__norm_enough(flux_layer *self, const flux_tensor *x, double n) 
                         flux__line_of(self).s, flux__describe(x).s);
 }
 
+/* x with one number for each channel, in groups, repeated for each sample. Its gradient is summed
+   over the spatial dims first, where a sample's mean and variance are one number a row. */
+static flux_tensor *flux__by_group(flux_tensor *x, const flux_shape *split, int nd) {
+    flux_shape s = *split;
+    for (int d = 0; d < nd; d++) s.dim[d] = 1;
+    const int64_t batch = s.dim[nd + 2];
+    s.dim[nd + 2] = 1;
+    x = flux_reshape_with(x, s);
+    s.dim[nd + 2] = batch;
+    return flux_broadcast_to_with(x, s);
+}
+
+/* A group norm's x, spatial dims x channels x batch, normalised over the spatial dims and the
+   channels of a group, then times gamma plus beta: in a shape in which the channel dim is split in
+   two, channels of a group x groups, so that all of it is one kernel. */
+static flux_tensor *flux__norm_groups(const flux__norm_layer *m, flux_tensor *x) {
+    const int nd = x->ndim - 2;
+    const int64_t each = m->channels / m->groups;
+    flux_shape split = flux__dims(x), over = flux__shape(NULL, 0);
+    for (int d = 0; d <= nd; d++) over.dim[over.ndim++] = d;
+    split.dim[nd] = each, split.dim[nd + 1] = m->groups, split.dim[nd + 2] = x->dim[nd + 1];
+    split.ndim++;
+    flux_tensor *y = flux_normalise(flux_reshape_with(x, split), over, m->eps);
+    if (m->gamma && y)
+        y = flux_add(flux_mul(y, flux__by_group(m->gamma, &split, nd)),
+                     flux__by_group(m->beta, &split, nd));
+    return y ? flux_reshape_with(y, flux__dims(x)) : NULL;
+}
+
 /* Normalises x, spatial dims x channels x batch, with the statistics of the batch or, outside
    training, with the running ones if the layer has them; then applies gamma, beta and the
-   activation. For groups of several channels the channel dim is split in two, channels of a
-   group x groups. */
+   activation. */
 static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
     flux__norm_layer *m = (flux__norm_layer *)self;
     bool batch = m->groups == 0, training = flux_training(self);
@@ -46835,10 +46863,12 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
     flux_tensor *in = flux__input(
         self, x, m->gamma || m->mean ? (flux_dtype)(m->gamma ? m->gamma : m->mean)->dtype : wide);
     int nd = in ? in->ndim - 2 : 0;
-    flux_tensor *mean, *var, *y, *gamma, *left = NULL, *shift;
+    flux_tensor *mean, *var = NULL, *y, *gamma, *left = NULL, *shift;
     if (!in || (batch && in->ndim == 2 ? false : !flux__image(self, x, 0, t)) ||
         !flux__expect_dim(self, x, nd, m->channels))
         return NULL;
+    if (m->groups && m->groups < m->channels)
+        return flux_to_dtype(flux__activate(m->activation, flux__norm_groups(m, in)), t);
     gamma = m->gamma ? flux__by_channel(m->gamma, in->ndim) : NULL;
     shift = m->gamma ? flux__by_channel(m->beta, in->ndim) : NULL;
     if (m->mean && !(m->track && training)) {
@@ -46846,25 +46876,12 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
         var = flux__by_channel(m->var, in->ndim);
         y = flux_sub(in, mean);
     } else {
-        flux_shape dims = flux__shape(NULL, 0), split = flux__dims(in), whole = split;
-        int64_t each = m->groups ? m->channels / m->groups : 1;
+        flux_shape dims = flux__shape(NULL, 0);
         for (int i = 0; i < nd; i++) dims.dim[dims.ndim++] = i;
-        if (each > 1) {
-            dims.dim[dims.ndim++] = nd;
-            split.dim[nd] = each, split.dim[nd + 1] = m->groups,
-            split.dim[nd + 2] = in->dim[nd + 1];
-            split.ndim++;
-        }
         if (batch) dims.dim[dims.ndim++] = nd + 1;
-        double n = flux__norm_stats(flux_reshape_with(in, split), &dims, training, &mean, &var, &y,
-                                    &left);
+        double n = flux__norm_stats(in, &dims, training, &mean, &var, &y, &left);
         if (var && training && !flux__norm_enough(self, x, n)) return NULL;
         if (!var || (training && m->track && !flux__norm_track(m, mean, var, n))) return NULL;
-        if (each > 1) {
-            y = flux_mul(flux_sub(y, left), flux_rsqrt(flux_add(var, m->eps)));
-            y = flux_reshape_with(y, whole);
-            var = left = NULL;
-        }
     }
     if (var && y) { /* gamma / sqrt(var + eps), one number a channel, is one pass over y, not two */
         flux_tensor *scale = flux_rsqrt(flux_add(var, m->eps));
@@ -46872,7 +46889,7 @@ static flux_tensor *flux__norm_call(flux_layer *self, flux_tensor *x) {
         y = flux_mul(y, scale);
         if (left) scale = flux_mul(left, scale);
         if (left) shift = gamma ? flux_sub(shift, scale) : flux_neg(scale);
-    } else if (gamma && y) y = flux_mul(y, gamma);
+    }
     if (gamma || left) y = flux_add(y, shift);
     return flux_to_dtype(flux__activate(m->activation, y), t);
 }
