@@ -465,11 +465,11 @@ static void order_is(flux_tensor *x, bool descending) {
             wrong += goes_first(q, p, descending) || (!goes_first(p, q, descending) && a >= b);
         }
     CHECK(wrong == 0);
-    VALUES(flux_cpu(flux_sum(flux_sub(order, flux_reshape(flux_gpu(flux_arange(0, (double)n, 1)), n, 1)))), 0, 0);   /* each once */
+    VALUES(flux_cpu(flux_sum(flux_sub(order, flux_reshape(flux_to_dtype(flux_gpu(flux_arange(0, (double)n, 1)), FLUX_I64), n, 1)))), 0, 0);   /* each once */
 }
 
 TEST(orders_of_many_keys) {
-    static const int64_t rows[] = { 1, 7, 512, 513, 2048, 2049, 33000 };     /* 33000: merged twice */
+    static const int64_t rows[] = { 1, 7, 64, 65, 512, 513, 2048, 2049, 8191, 8192, 33000 };     /* a GPU merges 33000 twice */
     flux_seed(5);
     for (int s = 0; s < (int)(sizeof rows / sizeof *rows); s++)
         for (int descending = 0; descending < 2; descending++) {
@@ -479,6 +479,7 @@ TEST(orders_of_many_keys) {
             order_is(x, descending);
             order_is(flux_randn(n, columns), descending);
             if (n > 2100) continue;
+            order_is(flux_to_dtype(flux_mul(flux_randn(n, columns), 1e15), FLUX_I64), descending);      /* keys of many digits */
             order_is(flux_to_dtype(x, FLUX_F16), descending);
             order_is(flux_to_dtype(flux_randint(-300, 300, n, columns), FLUX_I32), descending);
             order_is(flux_randint(0, 2, n, columns), descending);

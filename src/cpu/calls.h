@@ -114,7 +114,8 @@ static size_t flux__cpu_scratch(const flux__kernel *k, const flux__graph *g) {
     if (k->kind == FLUX__K_STRIDED_SCATTER && flux__is_half(k->operand[0].dtype))
         return flux__widened_bytes(&k->operand[0]) + (size_t)flux__size(g->node[k->node]) * 4;
     if (k->kind == FLUX__K_INTERPOLATE) return flux__lerps_bytes(g->node[k->node]);
-    if (k->kind == FLUX__K_SORT) return (size_t)flux__size(g->node[k->node]) * sizeof(int64_t);
+    if (k->kind == FLUX__K_SORT)
+        return (size_t)flux__size(g->node[k->node]) * 2 * sizeof(uint64_t);
     return 0;
 }
 

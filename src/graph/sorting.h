@@ -44,7 +44,10 @@ static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending)
 /* Checks a call's operand and dim; a scalar has dim 0. False: an error was told. */
 static bool flux__check_sorted(const char *call, flux_tensor *x, int dim) {
     if (!flux__check_operands(call, 1, &x)) return false;
-    return (x->ndim == 0 && dim == 0) || flux__check_dim(call, x, dim);
+    if (x->ndim == 0 && dim == 0) return true;
+    return flux__check_dim(call, x, dim) &&
+           (x->dim[dim] <= UINT32_MAX || FLUX__REFUSE("%s: more than %lld elements in dim %d", call,
+                                                      (long long)UINT32_MAX, dim));
 }
 
 FLUX_DEF flux_tensor *flux_argsort_with(flux_sort_opts o) {
