@@ -29770,7 +29770,8 @@ static FLUX__O2 void flux__sort_task(void *ctx, int64_t task) {
     const char *column = j->key + (ptrdiff_t)task * (ptrdiff_t)j->column * 8;
     int64_t *order = j->order + task * n;
     uint32_t *half = (uint32_t *)(void *)order;
-    flux__sort_keys from = { j->scratch + task * 2 * n, half }, to = { from.key + n, half + n }, old;
+    flux__sort_keys from = { j->scratch + task * 2 * n, half }, to = { from.key + n, half + n };
+    flux__sort_keys old;
     uint64_t differ = 0;
     int shift = 0, top = 64, bits = n < FLUX__RADIX_LONG ? 8 : 11;
     for (int64_t i = 0; i < n; i++) {
