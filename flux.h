@@ -14220,11 +14220,9 @@ static bool flux__product_fits(flux__group *G, const flux_tensor *t, bool commit
     if (G->kind != FLUX__K_FUSED || G->product >= 0 || G->reduced || G->reduces || G->members > 24)
         return false;
     if (flux__same8(G->full, s)) return true;
-    /* what is small is still in the cache for a kernel of its own, and of a depthwise convolution
-       each product is too little for an epilogue */
-    if (flux__size(t) < 1 << 18 || t->arg.i[1] == 1 ||
-        !flux__coarser(G->full, s, &joined, NULL) || (joined & ~G->whole))
-        return false;
+    /* what is small is still in the cache for a kernel of its own */
+    if (flux__size(t) < 1 << 18 || !flux__coarser(G->full, s, &joined, NULL) ||
+        (joined & ~G->whole)) return false;
     if (commit) G->joined = joined | 1;   /* dims of size 1 may stand elsewhere: never 0 */
     return true;
 }
@@ -22664,19 +22662,21 @@ static flux__depthwise_fn flux__depthwise_now(void) {
     return flux__depthwise_base;
 }
 
-/* Finds where k taps are, counted from the first in memory, and *last, where the last one is.
-   Returns where the first is. */
-static int64_t flux__depthwise_places(const flux__axes *taps, int64_t k, int64_t *at,
-                                      int64_t *last) {
-    int64_t place[FLUX_MAX_DIMS], first = INT64_MAX;
-    *last = 0;
-    for (int64_t t = 0; t < k; t++) {
-        at[t] = flux__axes_point(taps, t, place);
-        if (at[t] < first) first = at[t];
+/* Where k taps are, from the first in memory on; how far that is from the first of all; and where
+   the last one is. */
+typedef struct flux__taps { int64_t k, first, last, at[FLUX__DEPTHWISE_TAPS]; } flux__taps;
+
+static flux__taps flux__depthwise_taps(const flux__axes *taps, int64_t k) {
+    int64_t place[FLUX_MAX_DIMS];
+    flux__taps t;
+    t.k = k, t.first = INT64_MAX, t.last = 0;
+    for (int64_t i = 0; i < k; i++) {
+        t.at[i] = flux__axes_point(taps, i, place);
+        if (t.at[i] < t.first) t.first = t.at[i];
     }
-    for (int64_t t = 0; t < k; t++)
-        if ((at[t] -= first) > *last) *last = at[t];
-    return first;
+    for (int64_t i = 0; i < k; i++)
+        if ((t.at[i] -= t.first) > t.last) t.last = t.at[i];
+    return t;
 }
 
 /* Whether a channel with these positions and k taps is computed here: its rows of positions lie
@@ -22687,8 +22687,7 @@ static bool flux__is_depthwise(const flux__axes *positions, const flux__axes *ta
     if (along < 1 || along > 2 || positions->nd > 2 || k > FLUX__DEPTHWISE_TAPS || step % along ||
         (positions->nd > 1 && (step < along * n || step > along * FLUX__DEPTHWISE_PART)))
         return false;
-    int64_t at[FLUX__DEPTHWISE_TAPS], last;
-    flux__depthwise_places(taps, k, at, &last);
+    const int64_t last = flux__depthwise_taps(taps, k).last;
     return along == 1 ||
            (n < FLUX__DEPTHWISE_PART && last < FLUX__DEPTHWISE_BAND &&
             last + 2 * n <= FLUX__DEPTHWISE_BAND);
@@ -22715,21 +22714,21 @@ static void flux__depthwise_rows(int64_t n, int64_t rows, int64_t step, int64_t 
 
 /* Computes one channel: y at all positions, from taps w, w_step apart. Of positions two
    apart, some rows are divided into even and odd elements first. */
-static void flux__depthwise(const flux__axes *positions, const flux__axes *taps, int64_t k,
-                            const float *x, const float *w, int64_t w_step, float *y) {
+static void flux__depthwise(const flux__axes *positions, const flux__taps *taps, const float *x,
+                            const float *w, int64_t w_step, float *y) {
     const int64_t n = positions->dim[0], rows = positions->nd > 1 ? positions->dim[1] : 1,
                   step = positions->nd > 1 ? positions->step[1] : 2 * n,
                   half = FLUX__DEPTHWISE_BAND / 2;
     const flux__axes once = { 1, { 1 }, { 0 } };
-    int64_t at[FLUX__DEPTHWISE_TAPS], many, last;
+    int64_t at[FLUX__DEPTHWISE_TAPS], many;
+    const int64_t k = taps->k, one = taps->last + 2 * n - 1;
     float part[FLUX__DEPTHWISE_BAND];
-    x += flux__depthwise_places(taps, k, at, &last);
+    x += taps->first;
     if (positions->step[0] == 1) {
-        flux__depthwise_rows(n, rows, step, k, at, x, w, w_step, y);
+        flux__depthwise_rows(n, rows, step, k, taps->at, x, w, w_step, y);
         return;
     }
-    for (int64_t t = 0; t < k; t++) at[t] = at[t] % 2 * half + at[t] / 2;
-    const int64_t one = last + 2 * n - 1;
+    for (int64_t t = 0; t < k; t++) at[t] = taps->at[t] % 2 * half + taps->at[t] / 2;
     for (int64_t r = 0; r < rows; r += many, x += many * step) {
         many = flux__gemm_min(rows - r, (FLUX__DEPTHWISE_BAND - one) / step + 1);
         for (int64_t odd = 0; odd < 2; odd++) {
@@ -22784,7 +22783,6 @@ static bool flux__depthwise_plan(flux__depthwise_gradient *d, const flux__axes *
     const int64_t n = positions->dim[0], most = positions->nd > 1 ? positions->dim[1] : 1,
                   step = most > 1 ? positions->step[1] : 1,
                   along = (n - 1) * positions->step[0] + 1;
-    int64_t last;
     d->run = flux__depthwise_sums_base, d->lanes = 4;
 #  if FLUX__X86
     if (flux__simd() > 0) d->run = flux__depthwise_sums_avx2, d->lanes = 8;
@@ -22793,8 +22791,10 @@ static bool flux__depthwise_plan(flux__depthwise_gradient *d, const flux__axes *
     d->positions = positions, d->g_map = g_map;
     if (d->taps > FLUX__DEPTHWISE_TAPS || positions->step[0] < 1 || step < 1 ||
         (g_map && (g_map->step[0] != 1 || g_map->dim[0] % (n * most)))) return false;
-    d->first = flux__depthwise_places(taps, d->taps, d->at, &last);
-    for (int64_t t = 0; t < d->taps; t++) d->at[t] *= d->lanes;
+    const flux__taps places = flux__depthwise_taps(taps, d->taps);
+    const int64_t last = places.last;
+    d->first = places.first;
+    for (int64_t t = 0; t < d->taps; t++) d->at[t] = places.at[t] * d->lanes;
     for (int64_t t = 0; t < FLUX__DEPTHWISE_SUMS; t++) d->at[d->taps + t] = 0;
     if (last >= FLUX__DEPTHWISE_BAND || along > FLUX__DEPTHWISE_BAND - last) return false;
     d->rows = flux__gemm_min(most, (FLUX__DEPTHWISE_BAND - last - along) / step + 1);
@@ -28758,31 +28758,42 @@ static bool flux__halves_apart(flux__products *p) {
 }
 
 #if FLUX__GEMM_VECTORS
-/* Where a depthwise task computes a part of the result, from element `at` on: there, or, if it is
-   stored in a half format, in `memory`, from which flux__depthwise_store puts it there. */
-static float *flux__depthwise_place(const flux__products *p, int64_t at, float *memory) {
-    return p->bare ? (float *)p->job.run->ptr[p->job.k->value[0].out] + at : memory;
+/* Results of a depthwise convolution that wait for the lines behind the product, about. */
+enum { FLUX__DEPTHWISE_DONE = 4096 };
+
+/* Where a depthwise task computes the results of channels, from batch number `batch` on: where they
+   belong, or, if lines come behind the product, in `memory`, from which flux__depthwise_done runs
+   these. */
+static float *flux__depthwise_place(const flux__products *p, int64_t batch, float *memory) {
+    return p->bare ? (float *)p->job.run->ptr[p->job.k->value[0].out] + batch * p->g.m : memory;
 }
-static void flux__depthwise_store(const flux__products *p, int64_t at, const float *y, int64_t n) {
-    const flux__value *v = &p->job.k->value[1];
-    if (!p->bare)
-        flux__store(v->dtype, (char *)p->job.run->ptr[v->out] + 2 * at, 1, FLUX__F32C, y, n);
+static void flux__depthwise_done(const flux__products *p, int64_t batch, int64_t channels,
+                                 float *y) {
+    flux__job job = p->job;
+    job.batch = batch;
+    if (!p->bare) flux__epilogue(&job, 0, 0, 0, p->g.m, channels, y, p->g.m);
+    if (job.failed) flux__atomic_store32(&((flux__products *)(uintptr_t)p)->failed, 1);
 }
 
-/* Computes the channels of one task of a depthwise convolution. */
+/* Computes the channels of one task of a depthwise convolution, some of a sample's at a time. */
 static void flux__depthwise_task(void *ctx, int64_t task) {
     flux__products *p = (flux__products *)ctx;
     const flux__kernel *k = p->job.k;
-    const int64_t m = p->g.m, end = flux__gemm_min((task + 1) * p->each, p->batches);
-    float *memory = p->bare ? NULL : (float *)flux__scratch((size_t)m * sizeof *memory);
+    const int64_t m = p->g.m, some = FLUX__DEPTHWISE_DONE / m + 1,
+                  end = flux__gemm_min((task + 1) * p->each, p->batches);
+    float *memory = p->bare ? NULL : (float *)flux__scratch((size_t)(some * m) * sizeof *memory);
     const bool ok = p->bare || memory;
+    const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
     if (!ok) flux__atomic_store32(&p->failed, 1);
-    for (int64_t batch = task * p->each; batch < end && ok; batch++) {
-        float *y = flux__depthwise_place(p, batch * m, memory);
-        flux__depthwise(&p->a.map[0], &p->a.map[1], p->g.k,
-                        (const float *)flux__matrix_at(k, &p->a, batch),
-                        (const float *)flux__matrix_at(k, &p->b, batch), p->g.b_row, y);
-        flux__depthwise_store(p, batch * m, y, m);
+    for (int64_t batch = task * p->each, n; batch < end && ok; batch += n) {
+        float *y = flux__depthwise_place(p, batch, memory);
+        n = flux__gemm_min(flux__gemm_min(some, end - batch), k->full[2] - batch % k->full[2]);
+        for (int64_t c = 0; c < n; c++)
+            flux__depthwise(&p->a.map[0], &taps,
+                            (const float *)flux__matrix_at(k, &p->a, batch + c),
+                            (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
+                            y + c * m);
+        flux__depthwise_done(p, batch, n, y);
     }
     flux__scratch_done(memory);
 }
@@ -28800,10 +28811,10 @@ static void flux__depthwise_gradient_task(void *ctx, int64_t task) {
     for (int64_t i = task * p->each; i < (task + 1) * p->each && i < last && memory; i++) {
         const int64_t c = i % groups * d->lanes, batch = i / groups * all + c,
                       channels = flux__gemm_min(all - c, d->lanes);
-        float *y = flux__depthwise_place(p, batch * d->taps, memory + band);
+        float *y = flux__depthwise_place(p, batch, memory + band);
         flux__depthwise_sums(d, channels, (const float *)flux__matrix_at(k, &p->a, batch),
                              (const float *)flux__matrix_at(k, &p->b, batch), y, memory);
-        flux__depthwise_store(p, batch * d->taps, y, channels * d->taps);
+        flux__depthwise_done(p, batch, channels, y);
     }
     flux__scratch_done(memory);
 }
@@ -28835,8 +28846,7 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
 /* Runs a product whose batches are channels of a depthwise convolution, or gradients of such.
    False, and nothing is done: they are not. */
 static bool flux__run_depthwise(flux__products *p) {
-    if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1 ||
-        !(p->bare || flux__stores_half(p->job.k))) return false;
+    if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1) return false;
     if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
         return flux__run_depthwise_gradient(p);
     p->each = 32768 / (p->g.m * p->g.k) + 1;

@@ -87,19 +87,21 @@ static flux__depthwise_fn flux__depthwise_now(void) {
     return flux__depthwise_base;
 }
 
-/* Finds where k taps are, counted from the first in memory, and *last, where the last one is.
-   Returns where the first is. */
-static int64_t flux__depthwise_places(const flux__axes *taps, int64_t k, int64_t *at,
-                                      int64_t *last) {
-    int64_t place[FLUX_MAX_DIMS], first = INT64_MAX;
-    *last = 0;
-    for (int64_t t = 0; t < k; t++) {
-        at[t] = flux__axes_point(taps, t, place);
-        if (at[t] < first) first = at[t];
+/* Where k taps are, from the first in memory on; how far that is from the first of all; and where
+   the last one is. */
+typedef struct flux__taps { int64_t k, first, last, at[FLUX__DEPTHWISE_TAPS]; } flux__taps;
+
+static flux__taps flux__depthwise_taps(const flux__axes *taps, int64_t k) {
+    int64_t place[FLUX_MAX_DIMS];
+    flux__taps t;
+    t.k = k, t.first = INT64_MAX, t.last = 0;
+    for (int64_t i = 0; i < k; i++) {
+        t.at[i] = flux__axes_point(taps, i, place);
+        if (t.at[i] < t.first) t.first = t.at[i];
     }
-    for (int64_t t = 0; t < k; t++)
-        if ((at[t] -= first) > *last) *last = at[t];
-    return first;
+    for (int64_t i = 0; i < k; i++)
+        if ((t.at[i] -= t.first) > t.last) t.last = t.at[i];
+    return t;
 }
 
 /* Whether a channel with these positions and k taps is computed here: its rows of positions lie
@@ -110,8 +112,7 @@ static bool flux__is_depthwise(const flux__axes *positions, const flux__axes *ta
     if (along < 1 || along > 2 || positions->nd > 2 || k > FLUX__DEPTHWISE_TAPS || step % along ||
         (positions->nd > 1 && (step < along * n || step > along * FLUX__DEPTHWISE_PART)))
         return false;
-    int64_t at[FLUX__DEPTHWISE_TAPS], last;
-    flux__depthwise_places(taps, k, at, &last);
+    const int64_t last = flux__depthwise_taps(taps, k).last;
     return along == 1 ||
            (n < FLUX__DEPTHWISE_PART && last < FLUX__DEPTHWISE_BAND &&
             last + 2 * n <= FLUX__DEPTHWISE_BAND);
@@ -138,21 +139,21 @@ static void flux__depthwise_rows(int64_t n, int64_t rows, int64_t step, int64_t 
 
 /* Computes one channel: y at all positions, from taps w, w_step apart. Of positions two
    apart, some rows are divided into even and odd elements first. */
-static void flux__depthwise(const flux__axes *positions, const flux__axes *taps, int64_t k,
-                            const float *x, const float *w, int64_t w_step, float *y) {
+static void flux__depthwise(const flux__axes *positions, const flux__taps *taps, const float *x,
+                            const float *w, int64_t w_step, float *y) {
     const int64_t n = positions->dim[0], rows = positions->nd > 1 ? positions->dim[1] : 1,
                   step = positions->nd > 1 ? positions->step[1] : 2 * n,
                   half = FLUX__DEPTHWISE_BAND / 2;
     const flux__axes once = { 1, { 1 }, { 0 } };
-    int64_t at[FLUX__DEPTHWISE_TAPS], many, last;
+    int64_t at[FLUX__DEPTHWISE_TAPS], many;
+    const int64_t k = taps->k, one = taps->last + 2 * n - 1;
     float part[FLUX__DEPTHWISE_BAND];
-    x += flux__depthwise_places(taps, k, at, &last);
+    x += taps->first;
     if (positions->step[0] == 1) {
-        flux__depthwise_rows(n, rows, step, k, at, x, w, w_step, y);
+        flux__depthwise_rows(n, rows, step, k, taps->at, x, w, w_step, y);
         return;
     }
-    for (int64_t t = 0; t < k; t++) at[t] = at[t] % 2 * half + at[t] / 2;
-    const int64_t one = last + 2 * n - 1;
+    for (int64_t t = 0; t < k; t++) at[t] = taps->at[t] % 2 * half + taps->at[t] / 2;
     for (int64_t r = 0; r < rows; r += many, x += many * step) {
         many = flux__gemm_min(rows - r, (FLUX__DEPTHWISE_BAND - one) / step + 1);
         for (int64_t odd = 0; odd < 2; odd++) {
@@ -207,7 +208,6 @@ static bool flux__depthwise_plan(flux__depthwise_gradient *d, const flux__axes *
     const int64_t n = positions->dim[0], most = positions->nd > 1 ? positions->dim[1] : 1,
                   step = most > 1 ? positions->step[1] : 1,
                   along = (n - 1) * positions->step[0] + 1;
-    int64_t last;
     d->run = flux__depthwise_sums_base, d->lanes = 4;
 #  if FLUX__X86
     if (flux__simd() > 0) d->run = flux__depthwise_sums_avx2, d->lanes = 8;
@@ -216,8 +216,10 @@ static bool flux__depthwise_plan(flux__depthwise_gradient *d, const flux__axes *
     d->positions = positions, d->g_map = g_map;
     if (d->taps > FLUX__DEPTHWISE_TAPS || positions->step[0] < 1 || step < 1 ||
         (g_map && (g_map->step[0] != 1 || g_map->dim[0] % (n * most)))) return false;
-    d->first = flux__depthwise_places(taps, d->taps, d->at, &last);
-    for (int64_t t = 0; t < d->taps; t++) d->at[t] *= d->lanes;
+    const flux__taps places = flux__depthwise_taps(taps, d->taps);
+    const int64_t last = places.last;
+    d->first = places.first;
+    for (int64_t t = 0; t < d->taps; t++) d->at[t] = places.at[t] * d->lanes;
     for (int64_t t = 0; t < FLUX__DEPTHWISE_SUMS; t++) d->at[d->taps + t] = 0;
     if (last >= FLUX__DEPTHWISE_BAND || along > FLUX__DEPTHWISE_BAND - last) return false;
     d->rows = flux__gemm_min(most, (FLUX__DEPTHWISE_BAND - last - along) / step + 1);

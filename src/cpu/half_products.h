@@ -316,31 +316,42 @@ static bool flux__halves_apart(flux__products *p) {
 }
 
 #if FLUX__GEMM_VECTORS
-/* Where a depthwise task computes a part of the result, from element `at` on: there, or, if it is
-   stored in a half format, in `memory`, from which flux__depthwise_store puts it there. */
-static float *flux__depthwise_place(const flux__products *p, int64_t at, float *memory) {
-    return p->bare ? (float *)p->job.run->ptr[p->job.k->value[0].out] + at : memory;
+/* Results of a depthwise convolution that wait for the lines behind the product, about. */
+enum { FLUX__DEPTHWISE_DONE = 4096 };
+
+/* Where a depthwise task computes the results of channels, from batch number `batch` on: where they
+   belong, or, if lines come behind the product, in `memory`, from which flux__depthwise_done runs
+   these. */
+static float *flux__depthwise_place(const flux__products *p, int64_t batch, float *memory) {
+    return p->bare ? (float *)p->job.run->ptr[p->job.k->value[0].out] + batch * p->g.m : memory;
 }
-static void flux__depthwise_store(const flux__products *p, int64_t at, const float *y, int64_t n) {
-    const flux__value *v = &p->job.k->value[1];
-    if (!p->bare)
-        flux__store(v->dtype, (char *)p->job.run->ptr[v->out] + 2 * at, 1, FLUX__F32C, y, n);
+static void flux__depthwise_done(const flux__products *p, int64_t batch, int64_t channels,
+                                 float *y) {
+    flux__job job = p->job;
+    job.batch = batch;
+    if (!p->bare) flux__epilogue(&job, 0, 0, 0, p->g.m, channels, y, p->g.m);
+    if (job.failed) flux__atomic_store32(&((flux__products *)(uintptr_t)p)->failed, 1);
 }
 
-/* Computes the channels of one task of a depthwise convolution. */
+/* Computes the channels of one task of a depthwise convolution, some of a sample's at a time. */
 static void flux__depthwise_task(void *ctx, int64_t task) {
     flux__products *p = (flux__products *)ctx;
     const flux__kernel *k = p->job.k;
-    const int64_t m = p->g.m, end = flux__gemm_min((task + 1) * p->each, p->batches);
-    float *memory = p->bare ? NULL : (float *)flux__scratch((size_t)m * sizeof *memory);
+    const int64_t m = p->g.m, some = FLUX__DEPTHWISE_DONE / m + 1,
+                  end = flux__gemm_min((task + 1) * p->each, p->batches);
+    float *memory = p->bare ? NULL : (float *)flux__scratch((size_t)(some * m) * sizeof *memory);
     const bool ok = p->bare || memory;
+    const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
     if (!ok) flux__atomic_store32(&p->failed, 1);
-    for (int64_t batch = task * p->each; batch < end && ok; batch++) {
-        float *y = flux__depthwise_place(p, batch * m, memory);
-        flux__depthwise(&p->a.map[0], &p->a.map[1], p->g.k,
-                        (const float *)flux__matrix_at(k, &p->a, batch),
-                        (const float *)flux__matrix_at(k, &p->b, batch), p->g.b_row, y);
-        flux__depthwise_store(p, batch * m, y, m);
+    for (int64_t batch = task * p->each, n; batch < end && ok; batch += n) {
+        float *y = flux__depthwise_place(p, batch, memory);
+        n = flux__gemm_min(flux__gemm_min(some, end - batch), k->full[2] - batch % k->full[2]);
+        for (int64_t c = 0; c < n; c++)
+            flux__depthwise(&p->a.map[0], &taps,
+                            (const float *)flux__matrix_at(k, &p->a, batch + c),
+                            (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
+                            y + c * m);
+        flux__depthwise_done(p, batch, n, y);
     }
     flux__scratch_done(memory);
 }
@@ -358,10 +369,10 @@ static void flux__depthwise_gradient_task(void *ctx, int64_t task) {
     for (int64_t i = task * p->each; i < (task + 1) * p->each && i < last && memory; i++) {
         const int64_t c = i % groups * d->lanes, batch = i / groups * all + c,
                       channels = flux__gemm_min(all - c, d->lanes);
-        float *y = flux__depthwise_place(p, batch * d->taps, memory + band);
+        float *y = flux__depthwise_place(p, batch, memory + band);
         flux__depthwise_sums(d, channels, (const float *)flux__matrix_at(k, &p->a, batch),
                              (const float *)flux__matrix_at(k, &p->b, batch), y, memory);
-        flux__depthwise_store(p, batch * d->taps, y, channels * d->taps);
+        flux__depthwise_done(p, batch, channels, y);
     }
     flux__scratch_done(memory);
 }
@@ -393,8 +404,7 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
 /* Runs a product whose batches are channels of a depthwise convolution, or gradients of such.
    False, and nothing is done: they are not. */
 static bool flux__run_depthwise(flux__products *p) {
-    if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1 ||
-        !(p->bare || flux__stores_half(p->job.k))) return false;
+    if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1) return false;
     if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
         return flux__run_depthwise_gradient(p);
     p->each = 32768 / (p->g.m * p->g.k) + 1;
