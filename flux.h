@@ -316,7 +316,8 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend transfers blocks run products
                 winograd winograd_gradient conv_amx conv_amx_gradient product_operands rows chains
-                whole windows pooling ready kept_operands half_products shared_operands attention sorting
+                whole windows pooling ready kept_operands half_products padding
+                shared_operands attention sorting
                 interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
@@ -4151,7 +4152,7 @@ FLUX__NUMBERS(flux_ge)
    beginning: half of a compilation. That warning is not given after a #line, in this file or in
    the one that includes it. The number is the line's own, which src/join.sh writes. */
 #if defined(__GNUC__) && __GNUC__ < 15 && !defined(__clang__) && !defined(__cplusplus)
-#line 4155
+#line 4156
 #endif
 
 /* ---------------------------------------------------------------------- base/platform.h
@@ -28060,7 +28061,7 @@ static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux_
     if (into) dims = flux__spread_slices(t, &into->operand[0].shape, &elements);
     if (pad) {
         padding = flux__scatter_job(run, pad);
-        if (!flux__pads_slices(&padding, k, ox, &slices) || padding.src == (const char *)j.y ||
+        if (!flux__pads_slices(&padding, k, ox, &slices) || run->ptr[padding.o.src] == j.y ||
             (into && (slices != dims || elements != padding.slice))) return false;
         dims = slices, elements = padding.slice;
         if (padding.part.ndim > 1) width = padding.t->stride[1];
@@ -28504,6 +28505,8 @@ typedef struct flux__products {
     flux__kept *kept[2];
 #if FLUX__GEMM_VECTORS
     flux__depthwise_gradient depthwise;
+    /* what pads the images of a depthwise convolution, a channel's at a time, or NULL */
+    const flux__strided_scatter_job *pad;
 #endif
 } flux__products;
 
@@ -28775,14 +28778,25 @@ static void flux__depthwise_done(const flux__products *p, int64_t batch, int64_t
     if (job.failed) flux__atomic_store32(&((flux__products *)(uintptr_t)p)->failed, 1);
 }
 
+/* The image of a channel: where it lies, or padded, in `memory`. */
+static const float *flux__depthwise_image(const flux__products *p, int64_t batch, float *memory) {
+    const float *x = (const float *)flux__matrix_at(p->job.k, &p->a, batch);
+    if (!p->pad) return x;
+    const int64_t at = x - (const float *)(const void *)p->a.at;
+    flux__scatter_slice(p->pad, at / p->pad->slice, (char *)memory);
+    return memory + at % p->pad->slice;
+}
+
 /* Computes the channels of one task of a depthwise convolution, some of a sample's at a time. */
 static void flux__depthwise_task(void *ctx, int64_t task) {
     flux__products *p = (flux__products *)ctx;
     const flux__kernel *k = p->job.k;
     const int64_t m = p->g.m, some = FLUX__DEPTHWISE_DONE / m + 1,
-                  end = flux__gemm_min((task + 1) * p->each, p->batches);
-    float *memory = p->bare ? NULL : (float *)flux__scratch((size_t)(some * m) * sizeof *memory);
-    const bool ok = p->bare || memory;
+                  end = flux__gemm_min((task + 1) * p->each, p->batches),
+                  results = p->bare ? 0 : some * m, image = p->pad ? p->pad->slice : 0;
+    float *memory = results + image == 0 ? NULL
+        : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
+    const bool ok = memory || results + image == 0;
     const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
     if (!ok) flux__atomic_store32(&p->failed, 1);
     for (int64_t batch = task * p->each, n; batch < end && ok; batch += n) {
@@ -28790,7 +28804,7 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
         n = flux__gemm_min(flux__gemm_min(some, end - batch), k->full[2] - batch % k->full[2]);
         for (int64_t c = 0; c < n; c++)
             flux__depthwise(&p->a.map[0], &taps,
-                            (const float *)flux__matrix_at(k, &p->a, batch + c),
+                            flux__depthwise_image(p, batch + c, memory + results),
                             (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
                             y + c * m);
         flux__depthwise_done(p, batch, n, y);
@@ -28848,7 +28862,7 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
 static bool flux__run_depthwise(flux__products *p) {
     if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1) return false;
     if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
-        return flux__run_depthwise_gradient(p);
+        return !p->pad && flux__run_depthwise_gradient(p);
     p->each = 32768 / (p->g.m * p->g.k) + 1;
     flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);
     return true;
@@ -29037,17 +29051,22 @@ static void flux__products_panels(flux__products *p) {
         flux__find_panels(p, 1);
 }
 
+/* Joins samples, and chooses the kernel of inner products. True: they are joined. */
+static bool flux__products_choose(flux__products *p) {
+    const bool joined = flux__samples_join(p);
+    p->g.batches = p->batches;
+    if (joined) p->g.inner_kernel = 1;
+    else if (!p->g.tiles && (p->batches > 1 || p->g.a_map || p->g.b_map))
+        p->g.inner_kernel = flux__products_by_inner(p);
+    return joined;
+}
+
 /* Multiplies, once the operands are ready: many batches are shared out to threads whole, few ones
    in blocks. */
 static void flux__products_multiply(flux__products *p) {
-    const bool joined = flux__samples_join(p);
+    if (!flux__products_choose(p) && flux__run_depthwise(p)) return;
     const int64_t batches = p->batches;
-    p->g.batches = batches;
-    if (joined) p->g.inner_kernel = 1;
-    else if (!p->g.tiles && (batches > 1 || p->g.a_map || p->g.b_map))
-        p->g.inner_kernel = flux__products_by_inner(p);
-    if (!joined && flux__run_depthwise(p)) return;
-    if (p->batches == 1) flux__products_panels(p);
+    if (batches == 1) flux__products_panels(p);
     void *transposed = batches > 1 ? flux__transpose_shared(p) : NULL;
     if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, p);
     else for (int64_t i = 0; i < batches; i++) flux__product_task(p, i);
@@ -29158,23 +29177,24 @@ static bool flux__run_weight_gradient(flux__products *p) {
 #  define flux__run_weight_gradient(p) ((void)(p), false)
 #endif
 
+/* Describes a product's kernel, but for its operands. */
+static void flux__products_start(flux__products *p, flux__run *run, flux__kernel *k) {
+    memset(p, 0, sizeof *p);
+    p->batches = 1;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) p->batches *= k->full[d];
+    p->f64 = k->operand[0].dtype == FLUX_F64, p->bare = flux__bare_product(k);
+    p->job.run = run, p->job.k = k;
+    p->g.tiles = flux__by_tiles(k), p->g.pairs = flux__by_pairs(run, k);
+    p->g.m = k->mnk[0], p->g.n = k->mnk[1], p->g.k = p->g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
+        p->g.ldc = p->g.m;
+    if (!p->bare) p->g.epilogue = flux__epilogue;
+}
+
 /* Runs a product's kernel. Returns 0, or -1 with an error recorded. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products p;
-    p.batches = 1;
-    for (int d = 2; d < FLUX_MAX_DIMS; d++) p.batches *= k->full[d];
+    flux__products_start(&p, run, k);
     if (k->mnk[0] * k->mnk[1] * p.batches == 0) return 0;
-    memset(&p.job, 0, sizeof p.job);
-    memset(&p.g, 0, sizeof p.g);
-    memset(p.copy, 0, sizeof p.copy);
-    memset(p.kept, 0, sizeof p.kept);
-    p.failed = 0;
-    p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
-    p.job.run = run, p.job.k = k;
-    p.g.tiles = flux__by_tiles(k), p.g.pairs = flux__by_pairs(run, k);
-    p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
-        p.g.ldc = p.g.m;
-    if (!p.bare) p.g.epilogue = flux__epilogue;
     if (!flux__run_half_vector(&p) && !flux__halves_apart(&p)) {
         void *weight = NULL;
         if (!flux__products_operands(&p)) p.failed = 1;
@@ -29194,6 +29214,86 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
 }
 
 FLUX__END_HOT
+
+/* ---------------------------------------------------------------------- cpu/padding.h
+   A depthwise convolution with the kernel before it that pads its images: a
+   channel is padded when its turn comes, and read from the first- or second-level
+   cache. The padded images are never written to memory.
+
+   Invariant: results are those of the kernels one by one. A channel's windows lie
+   in one slice of the padding's, which a task makes for itself.
+
+   Rejected: testing at each position whether a tap lies in the padding. */
+
+FLUX__BEGIN_LEAN
+
+#if FLUX__GEMM_VECTORS
+/* Whether kernel k pads images that the product behind it alone reads, as windows. */
+static bool flux__pads_product(const flux__run *run, const flux__kernel *k) {
+    if (k->kind != FLUX__K_STRIDED_SCATTER || k[1].kind != FLUX__K_MATMUL) return false;
+    const flux__operand *o = k[1].operand;
+    const flux__slot_info *own = &run->plan->slot[k->node];
+    const int slot = run->plan->nleaf + k->node;
+    bool alone = o[0].src == slot && o[0].gather && o[0].dtype == FLUX_F32;
+    for (int i = 1; i < k[1].noperand; i++) alone = alone && o[i].src != slot;
+    return alone && !run->g->node[k->node]->arg.i[1] && !own->keep &&
+           &run->plan->kernel[own->last_kernel] == k + 1;
+}
+
+/* Whether batch number i reads slice i, and what that was before it was padded lies where the
+   batch's result would, if this took its memory. */
+static bool flux__pads_in_place(const flux__products *p, const flux__strided_scatter_job *pad) {
+    const flux__operand *a = &p->a.o;
+    int64_t step[FLUX_MAX_DIMS], next = pad->slice;
+    for (int owner = 2; owner < FLUX_MAX_DIMS; owner++)
+        for (int d = 0; d < a->shape.ndim; d++) {
+            if (a->owner[d] != owner || a->shape.dim[d] == 1) continue;
+            if (a->stride[d] != next) return false;
+            next *= a->shape.dim[d];
+        }
+    flux__contiguous_strides(&pad->o.shape, step);
+    for (int d = 0; d < pad->o.shape.ndim; d++)
+        if (pad->o.shape.dim[d] > 1 && pad->o.stride[d] != step[d]) return false;
+    return !pad->o.offset && flux__count(&pad->part) == p->g.m && pad->units == p->batches;
+}
+
+/* Whether each channel of a depthwise convolution reads one slice of what *pad makes, that of its
+   number if a result lies where the images did. */
+static bool flux__pads_channels(const flux__products *p, const flux__strided_scatter_job *pad) {
+    const flux__operand *o = &p->a.o;
+    const flux__run *run = p->job.run;
+    const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
+    const int64_t first = o->offset % pad->slice + taps.first;
+    for (int d = 0; d < o->shape.ndim; d++)
+        if (o->owner[d] > 1 && o->shape.dim[d] > 1 && o->stride[d] % pad->slice) return false;
+    for (int i = 0; i < p->job.k->nouts; i++)
+        if (run->ptr[run->plan->nleaf + p->job.k->outs[i]] == run->ptr[pad->o.src] &&
+            !flux__pads_in_place(p, pad)) return false;
+    return first >= 0 && first + taps.last + flux__axes_at(&p->a.map[0], p->g.m - 1) < pad->slice;
+}
+#endif
+
+/* Runs a depthwise convolution and the kernel before it, the first of n kernels, which pads its
+   images. Returns 2; 0, and nothing is done: they are no such kernels; or -1 with an error
+   recorded. */
+static int flux__run_padded_depthwise(flux__run *run, flux__kernel *k, int n) {
+#if FLUX__GEMM_VECTORS
+    flux__products p;
+    if (n < 2 || !flux__pads_product(run, k)) return 0;
+    const flux__strided_scatter_job pad = flux__scatter_job(run, k);
+    flux__products_start(&p, run, k + 1);
+    if (p.g.n != 1 || p.g.m * p.batches == 0 || !flux__products_operands(&p)) return 0;
+    p.pad = &pad;
+    if (flux__products_choose(&p) || !flux__pads_channels(&p, &pad) || !flux__run_depthwise(&p))
+        return 0;
+    if (p.failed) p.job.failed = 1;
+    return flux__job_ok(&p.job) ? 2 : -1;
+#else
+    return (void)run, (void)k, (void)n, 0;
+#endif
+}
+
+FLUX__END_LEAN
 
 /* ---------------------------------------------------------------------- cpu/shared_operands.h
    Finds the products of a plan that share their left operand, as the steps of a
@@ -30166,7 +30266,9 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     int done = 0, joined;
     if (mode != ours) flux__set_float_mode(ours);
     while (done < n)
-        if ((joined = flux__run_pooling_joined(r, &k[done], n - done)) > 0) done += joined;
+        if ((joined = flux__run_pooling_joined(r, &k[done], n - done)) > 0 ||
+            (joined = flux__run_padded_depthwise(r, &k[done], n - done)) > 0) done += joined;
+        else if (joined < 0) break;
         else if (run[k[done].kind](r, &k[done]) == 0) done++;
         else break;
     if (mode != ours) flux__set_float_mode(mode);

@@ -438,7 +438,22 @@ TEST(padding_of_many_shapes) {
         CHECK_NEAR(bad, 0, 0);
     }
 }
-/* A channel by itself: beside a loop, its gradients too, and the same bits with a bias of zeros, which goes another way. */
+/* The product of a channel's windows, as a plain product: sides of the image, of the result, of a window, stride, padding, dilation. */
+static flux_tensor *product_of_windows(flux_tensor *x, flux_tensor *w, const int *image, const int *size, const int *window, int stride, int pad, int d, bool turned) {
+    const int m = size[0] * size[1], k = window[0] * window[1], n = (int)(flux_dim(x, 2) * flux_dim(x, 3));
+    float *all = (float *)calloc((size_t)m * (size_t)k * (size_t)n, 4);
+    const float *from = flux_floats(x);
+    for (int c = 0; c < n && all && from; c++)
+        for (int t = 0; t < k; t++)
+            for (int at = 0; at < m; at++) {
+                const int tap = turned ? k - 1 - t : t, i = at % size[0] * stride + tap % window[0] * d - pad, j = at / size[0] * stride + tap / window[0] * d - pad;
+                if (i >= 0 && j >= 0 && i < image[0] && j < image[1]) all[(c * k + t) * m + at] = from[(c * image[1] + j) * image[0] + i];
+            }
+    flux_tensor *windows = all ? flux_from(all, m, k, flux_dim(x, 2), flux_dim(x, 3)) : NULL;
+    free(all);
+    return flux_matmul(windows, flux_eval(flux_reshape(w, k, 1, flux_dim(x, 2))));
+}
+/* A channel by itself: beside a loop, its gradients too; the same bits as a plain product has, with a bias of zeros and without. */
 TEST(depthwise_of_many_shapes) {
     unsigned seed = 11;
     for (int round = 0; round < 60; round++) FLUX_SCOPE {
@@ -457,6 +472,8 @@ TEST(depthwise_of_many_shapes) {
         const float *fx = flux_floats(x), *fw = flux_floats(w), *fy = flux_floats(flux_eval(flux_add(flux_eval(y), 0.0))), *fg = flux_floats(g);
         REQUIRE(fx && fw && fy && fg && SHAPE_IS(flux_shape_of(y), ow, oh, r[2], r[3]));
         CHECK(!memcmp(flux_floats(z), fy, (size_t)flux_len(y) * 4));
+        flux_tensor *plain = product_of_windows(x, w, r, (int[]){ ow, oh }, r + 4, stride, pad, d, turned);
+        CHECK(!memcmp(flux_floats(flux_eval(flux_add(flux_eval(plain), 0.0))), fy, (size_t)flux_len(y) * 4));
         double worst = 0, *sx = (double *)calloc((size_t)flux_len(x), 8), sw[64 * 5] = { 0 };
         for (int at = 0; at < (int)flux_len(y); at++) {
             int c = at / (ow * oh) % r[2];
@@ -473,6 +490,25 @@ TEST(depthwise_of_many_shapes) {
         for (int i = 0; i < (int)flux_len(w); i++) worst = fmax(worst, fabs(sw[i] - flux_floats(dw)[i]) / 20);
         CHECK_NEAR(worst, 0, 1e-5);
         free(sx);
+    }
+}
+/* A channel is padded when its turn comes, and its result may take the place of the image: the same as of images that stay. */
+TEST(padded_channels_in_place) {
+    for (int way = 0; way < 48; way++) FLUX_SCOPE {
+        const int dim = way % 4, start = way / 4 % 3, stride = 1 + way / 12 % 2, bias = way / 24 ? FLUX_ON : FLUX_OFF;
+        flux_tensor *x = flux_eval(flux_randn(40, 36, 13, 6)), *last[2];
+        const int64_t n = flux_dim(x, dim), channels = dim == 2 ? n - start : 13;
+        flux_layer *m = flux_depthwiseconv(S(3, 3), channels, channels, bias ? flux_relu : NULL, .pad = S(1), .stride = S(stride), .bias = bias);
+        flux_testmode(m, true);
+        for (int apart = 0; apart < 2; apart++) FLUX_INFER {
+            flux_tensor *a = flux_exp(x);
+            a = flux_slice(apart ? flux_eval(a) : a, dim, start, n);
+            flux_tensor *b = flux_call(m, apart ? flux_eval(flux_copy(a)) : a), *c = flux_call(m, apart ? flux_eval(b) : b);
+            c = flux_maxpool(apart ? flux_eval(c) : c, S(3, 3), .stride = S(1), .pad = S(1));
+            last[apart] = flux_keep(flux_eval(flux_maxpool(apart ? flux_eval(c) : c, S(2, 2))));
+        }
+        const float *p = flux_floats(last[0]), *q = flux_floats(last[1]);
+        CHECK(p && q && !memcmp(p, q, (size_t)flux_len(last[0]) * sizeof *p));
     }
 }
 /* Norm, sum and activation after a convolution may run while its product is in the cache: the same bits as each by itself. */

@@ -15,6 +15,7 @@
 #include "pooling.h"
 #include "product_operands.h"
 #include "half_products.h"
+#include "padding.h"
 #include "shared_operands.h"
 #include "attention.h"
 #include "sorting.h"
@@ -152,7 +153,9 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     int done = 0, joined;
     if (mode != ours) flux__set_float_mode(ours);
     while (done < n)
-        if ((joined = flux__run_pooling_joined(r, &k[done], n - done)) > 0) done += joined;
+        if ((joined = flux__run_pooling_joined(r, &k[done], n - done)) > 0 ||
+            (joined = flux__run_padded_depthwise(r, &k[done], n - done)) > 0) done += joined;
+        else if (joined < 0) break;
         else if (run[k[done].kind](r, &k[done]) == 0) done++;
         else break;
     if (mode != ours) flux__set_float_mode(mode);

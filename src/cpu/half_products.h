@@ -22,6 +22,7 @@
 #include "gemm_plan.h"
 #include "depthwise.h"
 #include "run.h"
+#include "whole.h"
 #include "products.h"
 #include "product_operands.h"
 #include "winograd.h"
@@ -62,6 +63,8 @@ typedef struct flux__products {
     flux__kept *kept[2];
 #if FLUX__GEMM_VECTORS
     flux__depthwise_gradient depthwise;
+    /* what pads the images of a depthwise convolution, a channel's at a time, or NULL */
+    const flux__strided_scatter_job *pad;
 #endif
 } flux__products;
 
@@ -333,14 +336,25 @@ static void flux__depthwise_done(const flux__products *p, int64_t batch, int64_t
     if (job.failed) flux__atomic_store32(&((flux__products *)(uintptr_t)p)->failed, 1);
 }
 
+/* The image of a channel: where it lies, or padded, in `memory`. */
+static const float *flux__depthwise_image(const flux__products *p, int64_t batch, float *memory) {
+    const float *x = (const float *)flux__matrix_at(p->job.k, &p->a, batch);
+    if (!p->pad) return x;
+    const int64_t at = x - (const float *)(const void *)p->a.at;
+    flux__scatter_slice(p->pad, at / p->pad->slice, (char *)memory);
+    return memory + at % p->pad->slice;
+}
+
 /* Computes the channels of one task of a depthwise convolution, some of a sample's at a time. */
 static void flux__depthwise_task(void *ctx, int64_t task) {
     flux__products *p = (flux__products *)ctx;
     const flux__kernel *k = p->job.k;
     const int64_t m = p->g.m, some = FLUX__DEPTHWISE_DONE / m + 1,
-                  end = flux__gemm_min((task + 1) * p->each, p->batches);
-    float *memory = p->bare ? NULL : (float *)flux__scratch((size_t)(some * m) * sizeof *memory);
-    const bool ok = p->bare || memory;
+                  end = flux__gemm_min((task + 1) * p->each, p->batches),
+                  results = p->bare ? 0 : some * m, image = p->pad ? p->pad->slice : 0;
+    float *memory = results + image == 0 ? NULL
+        : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
+    const bool ok = memory || results + image == 0;
     const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
     if (!ok) flux__atomic_store32(&p->failed, 1);
     for (int64_t batch = task * p->each, n; batch < end && ok; batch += n) {
@@ -348,7 +362,7 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
         n = flux__gemm_min(flux__gemm_min(some, end - batch), k->full[2] - batch % k->full[2]);
         for (int64_t c = 0; c < n; c++)
             flux__depthwise(&p->a.map[0], &taps,
-                            (const float *)flux__matrix_at(k, &p->a, batch + c),
+                            flux__depthwise_image(p, batch + c, memory + results),
                             (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
                             y + c * m);
         flux__depthwise_done(p, batch, n, y);
@@ -406,7 +420,7 @@ static bool flux__run_depthwise_gradient(flux__products *p) {
 static bool flux__run_depthwise(flux__products *p) {
     if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1) return false;
     if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
-        return flux__run_depthwise_gradient(p);
+        return !p->pad && flux__run_depthwise_gradient(p);
     p->each = 32768 / (p->g.m * p->g.k) + 1;
     flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);
     return true;
@@ -595,17 +609,22 @@ static void flux__products_panels(flux__products *p) {
         flux__find_panels(p, 1);
 }
 
+/* Joins samples, and chooses the kernel of inner products. True: they are joined. */
+static bool flux__products_choose(flux__products *p) {
+    const bool joined = flux__samples_join(p);
+    p->g.batches = p->batches;
+    if (joined) p->g.inner_kernel = 1;
+    else if (!p->g.tiles && (p->batches > 1 || p->g.a_map || p->g.b_map))
+        p->g.inner_kernel = flux__products_by_inner(p);
+    return joined;
+}
+
 /* Multiplies, once the operands are ready: many batches are shared out to threads whole, few ones
    in blocks. */
 static void flux__products_multiply(flux__products *p) {
-    const bool joined = flux__samples_join(p);
+    if (!flux__products_choose(p) && flux__run_depthwise(p)) return;
     const int64_t batches = p->batches;
-    p->g.batches = batches;
-    if (joined) p->g.inner_kernel = 1;
-    else if (!p->g.tiles && (batches > 1 || p->g.a_map || p->g.b_map))
-        p->g.inner_kernel = flux__products_by_inner(p);
-    if (!joined && flux__run_depthwise(p)) return;
-    if (p->batches == 1) flux__products_panels(p);
+    if (batches == 1) flux__products_panels(p);
     void *transposed = batches > 1 ? flux__transpose_shared(p) : NULL;
     if (batches >= 2 * flux__num_threads()) flux__parallel(batches, flux__product_task, p);
     else for (int64_t i = 0; i < batches; i++) flux__product_task(p, i);
@@ -716,23 +735,24 @@ static bool flux__run_weight_gradient(flux__products *p) {
 #  define flux__run_weight_gradient(p) ((void)(p), false)
 #endif
 
+/* Describes a product's kernel, but for its operands. */
+static void flux__products_start(flux__products *p, flux__run *run, flux__kernel *k) {
+    memset(p, 0, sizeof *p);
+    p->batches = 1;
+    for (int d = 2; d < FLUX_MAX_DIMS; d++) p->batches *= k->full[d];
+    p->f64 = k->operand[0].dtype == FLUX_F64, p->bare = flux__bare_product(k);
+    p->job.run = run, p->job.k = k;
+    p->g.tiles = flux__by_tiles(k), p->g.pairs = flux__by_pairs(run, k);
+    p->g.m = k->mnk[0], p->g.n = k->mnk[1], p->g.k = p->g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
+        p->g.ldc = p->g.m;
+    if (!p->bare) p->g.epilogue = flux__epilogue;
+}
+
 /* Runs a product's kernel. Returns 0, or -1 with an error recorded. */
 static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products p;
-    p.batches = 1;
-    for (int d = 2; d < FLUX_MAX_DIMS; d++) p.batches *= k->full[d];
+    flux__products_start(&p, run, k);
     if (k->mnk[0] * k->mnk[1] * p.batches == 0) return 0;
-    memset(&p.job, 0, sizeof p.job);
-    memset(&p.g, 0, sizeof p.g);
-    memset(p.copy, 0, sizeof p.copy);
-    memset(p.kept, 0, sizeof p.kept);
-    p.failed = 0;
-    p.f64 = k->operand[0].dtype == FLUX_F64, p.bare = flux__bare_product(k);
-    p.job.run = run, p.job.k = k;
-    p.g.tiles = flux__by_tiles(k), p.g.pairs = flux__by_pairs(run, k);
-    p.g.m = k->mnk[0], p.g.n = k->mnk[1], p.g.k = p.g.pairs ? (k->mnk[2] + 1) / 2 : k->mnk[2],
-        p.g.ldc = p.g.m;
-    if (!p.bare) p.g.epilogue = flux__epilogue;
     if (!flux__run_half_vector(&p) && !flux__halves_apart(&p)) {
         void *weight = NULL;
         if (!flux__products_operands(&p)) p.failed = 1;

@@ -524,7 +524,7 @@ static bool flux__pool_images(flux__run *run, const flux__kernel *k, const flux_
     if (into) dims = flux__spread_slices(t, &into->operand[0].shape, &elements);
     if (pad) {
         padding = flux__scatter_job(run, pad);
-        if (!flux__pads_slices(&padding, k, ox, &slices) || padding.src == (const char *)j.y ||
+        if (!flux__pads_slices(&padding, k, ox, &slices) || run->ptr[padding.o.src] == j.y ||
             (into && (slices != dims || elements != padding.slice))) return false;
         dims = slices, elements = padding.slice;
         if (padding.part.ndim > 1) width = padding.t->stride[1];
