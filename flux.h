@@ -26512,19 +26512,21 @@ static flux__chain_step flux__step_operand(const flux__block_run *b, const flux_
     return step;
 }
 
+/* Whether as many bytes from a and from b on overlap, and not in the same places. */
+static bool flux__overlaps(const float *a, const float *b, int64_t bytes) {
+    const intptr_t apart = (intptr_t)a - (intptr_t)b;
+    return apart && -bytes < apart && apart < bytes;
+}
 /* Whether the result lies where a step reads, other than in its own place. Also has steps of one
    operand name another one, which is then read and not used. */
 static bool flux__steps_overlap(flux__chain_run *r) {
     const int64_t bytes = r->rows * r->columns * 4;
-    bool overlap = false;
+    bool overlap = flux__overlaps(r->x, r->y, bytes);
     for (int n = 0; n < r->steps; n++) {
-        flux__chain_step *s = &r->step[n];
-        if (!s->at) s->at = r->x;
-        const intptr_t from = (intptr_t)s->at - (intptr_t)r->y;
-        overlap = overlap || (from && -bytes < from && from < bytes);
+        if (!r->step[n].at) r->step[n].at = r->x;
+        overlap = overlap || flux__overlaps(r->step[n].at, r->y, bytes);
     }
-    return overlap || (r->x != r->y && -bytes < (intptr_t)r->x - (intptr_t)r->y &&
-                       (intptr_t)r->x - (intptr_t)r->y < bytes);
+    return overlap;
 }
 
 /* Runs the steps that end in this line, for a block: from the last one back they are found, from
@@ -28770,12 +28772,11 @@ enum { FLUX__DEPTHWISE_DONE = 4096 };
 static float *flux__depthwise_place(const flux__products *p, int64_t batch, float *memory) {
     return p->bare ? (float *)p->job.run->ptr[p->job.k->value[0].out] + batch * p->g.m : memory;
 }
-static void flux__depthwise_done(const flux__products *p, int64_t batch, int64_t channels,
-                                 float *y) {
+static void flux__depthwise_done(flux__products *p, int64_t batch, int64_t channels, float *y) {
     flux__job job = p->job;
     job.batch = batch;
     if (!p->bare) flux__epilogue(&job, 0, 0, 0, p->g.m, channels, y, p->g.m);
-    if (job.failed) flux__atomic_store32(&((flux__products *)(uintptr_t)p)->failed, 1);
+    if (job.failed) flux__atomic_store32(&p->failed, 1);
 }
 
 /* The image of a channel: where it lies, or padded, in `memory`. */
@@ -28796,6 +28797,7 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
                   results = p->bare ? 0 : some * m, image = p->pad ? p->pad->slice : 0;
     float *memory = results + image == 0 ? NULL
         : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
+    float *padded = p->pad && memory ? memory + results : NULL;
     const bool ok = memory || results + image == 0;
     const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
     if (!ok) flux__atomic_store32(&p->failed, 1);
@@ -28804,7 +28806,7 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
         n = flux__gemm_min(flux__gemm_min(some, end - batch), k->full[2] - batch % k->full[2]);
         for (int64_t c = 0; c < n; c++)
             flux__depthwise(&p->a.map[0], &taps,
-                            flux__depthwise_image(p, batch + c, memory + results),
+                            flux__depthwise_image(p, batch + c, padded),
                             (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
                             y + c * m);
         flux__depthwise_done(p, batch, n, y);

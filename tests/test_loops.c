@@ -1142,7 +1142,8 @@ TEST(depthwise_in_every_instruction_set) {
             REQUIRE((y[level] = (float *)malloc((size_t)(n * rows + 1) * sizeof **y)) != NULL);
             y[level][n * rows] = 77;
             flux__simd_known = level + 1;
-            flux__depthwise(&positions, &taps, k, x + start, w, ws, y[level]);
+            const flux__taps places = flux__depthwise_taps(&taps, k);
+            flux__depthwise(&positions, &places, x + start, w, ws, y[level]);
             for (int64_t j = 0; j < n * rows; j++) {
                 double sum = 0, most = 1e-30;
                 for (int64_t t = 0; t < k; t++) {

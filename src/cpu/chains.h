@@ -280,19 +280,21 @@ static flux__chain_step flux__step_operand(const flux__block_run *b, const flux_
     return step;
 }
 
+/* Whether as many bytes from a and from b on overlap, and not in the same places. */
+static bool flux__overlaps(const float *a, const float *b, int64_t bytes) {
+    const intptr_t apart = (intptr_t)a - (intptr_t)b;
+    return apart && -bytes < apart && apart < bytes;
+}
 /* Whether the result lies where a step reads, other than in its own place. Also has steps of one
    operand name another one, which is then read and not used. */
 static bool flux__steps_overlap(flux__chain_run *r) {
     const int64_t bytes = r->rows * r->columns * 4;
-    bool overlap = false;
+    bool overlap = flux__overlaps(r->x, r->y, bytes);
     for (int n = 0; n < r->steps; n++) {
-        flux__chain_step *s = &r->step[n];
-        if (!s->at) s->at = r->x;
-        const intptr_t from = (intptr_t)s->at - (intptr_t)r->y;
-        overlap = overlap || (from && -bytes < from && from < bytes);
+        if (!r->step[n].at) r->step[n].at = r->x;
+        overlap = overlap || flux__overlaps(r->step[n].at, r->y, bytes);
     }
-    return overlap || (r->x != r->y && -bytes < (intptr_t)r->x - (intptr_t)r->y &&
-                       (intptr_t)r->x - (intptr_t)r->y < bytes);
+    return overlap;
 }
 
 /* Runs the steps that end in this line, for a block: from the last one back they are found, from

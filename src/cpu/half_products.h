@@ -328,12 +328,11 @@ enum { FLUX__DEPTHWISE_DONE = 4096 };
 static float *flux__depthwise_place(const flux__products *p, int64_t batch, float *memory) {
     return p->bare ? (float *)p->job.run->ptr[p->job.k->value[0].out] + batch * p->g.m : memory;
 }
-static void flux__depthwise_done(const flux__products *p, int64_t batch, int64_t channels,
-                                 float *y) {
+static void flux__depthwise_done(flux__products *p, int64_t batch, int64_t channels, float *y) {
     flux__job job = p->job;
     job.batch = batch;
     if (!p->bare) flux__epilogue(&job, 0, 0, 0, p->g.m, channels, y, p->g.m);
-    if (job.failed) flux__atomic_store32(&((flux__products *)(uintptr_t)p)->failed, 1);
+    if (job.failed) flux__atomic_store32(&p->failed, 1);
 }
 
 /* The image of a channel: where it lies, or padded, in `memory`. */
@@ -354,6 +353,7 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
                   results = p->bare ? 0 : some * m, image = p->pad ? p->pad->slice : 0;
     float *memory = results + image == 0 ? NULL
         : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
+    float *padded = p->pad && memory ? memory + results : NULL;
     const bool ok = memory || results + image == 0;
     const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
     if (!ok) flux__atomic_store32(&p->failed, 1);
@@ -362,7 +362,7 @@ static void flux__depthwise_task(void *ctx, int64_t task) {
         n = flux__gemm_min(flux__gemm_min(some, end - batch), k->full[2] - batch % k->full[2]);
         for (int64_t c = 0; c < n; c++)
             flux__depthwise(&p->a.map[0], &taps,
-                            flux__depthwise_image(p, batch + c, memory + results),
+                            flux__depthwise_image(p, batch + c, padded),
                             (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
                             y + c * m);
         flux__depthwise_done(p, batch, n, y);

@@ -27,6 +27,7 @@ static flux_tensor *residual(flux_tensor *x) { return flux_relu(flux_add(x, seco
 static flux_tensor *pad(flux_tensor *x) { return flux_pad(x, 0, 1, 1, 1, 1); }
 static flux_tensor *softmax(flux_tensor *x) { return flux_softmax(x); }
 static flux_tensor *logsoftmax(flux_tensor *x) { return flux_logsoftmax(x); }
+static flux_tensor *sorted(flux_tensor *x) { return flux_sort(x); }
 static flux_tensor *called(flux_tensor *x) { return flux_call(layer, x); }
 static flux_tensor *looked_up(flux_tensor *x) {    /* x is the table */
     return flux_gather(x, 1, second);
@@ -36,6 +37,13 @@ static flux_layer *global(void) { return flux_globalmeanpool(); }
 static flux_layer *nearest(void) { return flux_upsample(FLUX_NEAREST, .scale = { 2 }); }
 static flux_layer *bilinear(void) { return flux_upsample(FLUX_BILINEAR, .scale = { 2 }); }
 static flux_layer *norm(void) { return flux_batchnorm(64, flux_relu); }
+static flux_layer *layers(void) { return flux_layernorm(FLUX_SHAPE(768)); }
+static flux_layer *groups(void) { return flux_groupnorm(64, 8); }
+static flux_layer *depthwise_by(int stride) {
+    return flux_depthwiseconv(FLUX_SHAPE(3, 3), 64, 64, flux_relu6, .pad = FLUX_SHAPE(1), .stride = FLUX_SHAPE(stride));
+}
+static flux_layer *depthwise(void) { return depthwise_by(1); }
+static flux_layer *depthwise2(void) { return depthwise_by(2); }
 
 enum { X_FOR_GRADIENT = 1, TWICE = 2, SECOND = 4, WORDS = 8, TEST = 16, Y_FOR_GRADIENT = 32 };
 static const struct operation {
@@ -61,6 +69,12 @@ static const struct operation {
     { "embedding", looked_up, NULL, { 768, 50257, 1, 1 }, WORDS },
     { "softmax", softmax, NULL, { 50257, 256, 1, 1 }, Y_FOR_GRADIENT },
     { "logsoftmax", logsoftmax, NULL, { 50257, 256, 1, 1 }, Y_FOR_GRADIENT },
+    { "softmax 64", softmax, NULL, { 64, 65536, 1, 1 }, Y_FOR_GRADIENT },
+    { "layernorm 768", called, layers, { 768, 4096, 1, 1 }, X_FOR_GRADIENT },
+    { "groupnorm", called, groups, { 56, 56, 64, 8 }, X_FOR_GRADIENT | TWICE },
+    { "depthwise, relu6", called, depthwise, { 56, 56, 64, 8 }, Y_FOR_GRADIENT },
+    { "depthwise by 2", called, depthwise2, { 56, 56, 64, 8 }, Y_FOR_GRADIENT },
+    { "sort 1000", sorted, NULL, { 1000, 1000, 1, 1 }, 0 },
 };
 
 static double bytes_of(const flux_tensor *x) { return 4 * (double)flux_length(x); }

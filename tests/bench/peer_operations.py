@@ -18,6 +18,13 @@ def norm(training):
     return lambda x, _: F.relu(F.batch_norm(x, mean, var, weight.requires_grad_(), bias.requires_grad_(), training))
 
 
+taps, many, few = torch.rand(64, 1, 3, 3), torch.ones(768), torch.zeros(768)
+
+
+def depthwise(stride):
+    return lambda x, _: F.relu6(F.conv2d(x, taps.requires_grad_(), bias.requires_grad_(), stride, 1, 1, 64))
+
+
 operations = [
     ("maxpool 3x3 by 2", big, lambda x, _: F.max_pool2d(x, 3, 2, 1)),
     ("maxpool 2x2", big, lambda x, _: F.max_pool2d(x, 2)),
@@ -35,6 +42,12 @@ operations = [
     ("embedding", (50257, 768), lambda x, i: F.embedding(i, x)),
     ("softmax", (256, 50257), lambda x, _: F.softmax(x, 1)),
     ("logsoftmax", (256, 50257), lambda x, _: F.log_softmax(x, 1)),
+    ("softmax 64", (65536, 64), lambda x, _: F.softmax(x, 1)),
+    ("layernorm 768", (4096, 768), lambda x, _: F.layer_norm(x, (768,), many.requires_grad_(), few.requires_grad_())),
+    ("groupnorm", (8, 64, 56, 56), lambda x, _: F.group_norm(x, 8, weight.requires_grad_(), bias.requires_grad_())),
+    ("depthwise, relu6", (8, 64, 56, 56), depthwise(1)),
+    ("depthwise by 2", (8, 64, 56, 56), depthwise(2)),
+    ("sort 1000", (1000, 1000), lambda x, _: x.sort(1, stable=True)[0]),
 ]
 
 
