@@ -473,7 +473,9 @@ TEST(depthwise_of_many_shapes) {
         REQUIRE(fx && fw && fy && fg && SHAPE_IS(flux_shape_of(y), ow, oh, r[2], r[3]));
         CHECK(!memcmp(flux_floats(z), fy, (size_t)flux_len(y) * 4));
         flux_tensor *plain = product_of_windows(x, w, r, (int[]){ ow, oh }, r + 4, stride, pad, d, turned);
+#ifndef FLUX_BLAS                         /* which adds a product up in an order of its own */
         CHECK(!memcmp(flux_floats(flux_eval(flux_add(flux_eval(plain), 0.0))), fy, (size_t)flux_len(y) * 4));
+#endif
         double worst = 0, *sx = (double *)calloc((size_t)flux_len(x), 8), sw[64 * 5] = { 0 };
         for (int at = 0; at < (int)flux_len(y); at++) {
             int c = at / (ow * oh) % r[2];

@@ -1405,12 +1405,19 @@ TEST(steps_are_what_their_lines_are) {
     ONLY_ON_CPU();
     const int64_t sizes[][3] = { { 64, 3, 1 }, { 65, 1, 1 }, { 3, 70, 1 }, { 127, 9, 2 }, { 768, 40, 1 }, { 5000, 3, 1 }, { 16, 300, 3 }, { 1, 200, 1 }, { 300, 300, 6 } };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        for (int way = 0; way < 6; way++) FLUX_SCOPE {
+        for (int way = 0; way < 9; way++) FLUX_SCOPE {        /* float32; read from bf16; and all in bf16 */
             const int64_t n = sizes[i][0], m = sizes[i][1], l = sizes[i][2];
             const int over = way % 3, dtype = way < 3 ? FLUX_F32 : FLUX_BF16;      /* the dim that is reduced */
-            flux_tensor *x = flux_eval(flux_to_dtype(flux_randn(n, m, l), (flux_dtype)dtype)), *row = flux_eval(flux_randn(1, m, l));
-            flux_tensor *column = flux_eval(flux_randn(n)), *one = flux_eval(flux_randn(1, 1, l)), *all[2][4];
-            x = dtype == FLUX_F32 ? x : flux_to_dtype(x, FLUX_F32);
+            const flux_dtype own = way < 6 ? FLUX_F32 : FLUX_BF16;
+            flux_tensor *x = flux_randn(n, m, l);
+            if (way > 6) {                /* some are infinite, NaN, close to overflow and denormal */
+                x = flux_where(flux_gt(x, 2.3), HUGE_VAL, flux_where(flux_lt(x, -2.3), NAN, x));
+                x = flux_where(flux_eq(x, HUGE_VAL), x, flux_where(flux_gt(x, 2.0), 3.38e38, flux_where(flux_lt(x, -2.0), 1e-41, x)));
+            }
+            x = flux_eval(flux_to_dtype(x, (flux_dtype)dtype));
+            flux_tensor *row = flux_eval(flux_to_dtype(flux_randn(1, m, l), own)), *column = flux_eval(flux_to_dtype(flux_randn(n), own));
+            flux_tensor *one = flux_eval(flux_to_dtype(flux_randn(1, 1, l), own)), *all[2][4];
+            x = way < 3 || way > 5 ? x : flux_to_dtype(x, FLUX_F32);
             for (int alone = 0; alone < 2; alone++) {
                 flux_tensor *mean = at_once(flux_mean(x, over), alone), *d = at_once(flux_sub(x, mean), alone);
                 flux_tensor *y = at_once(flux_sub(row, at_once(flux_mul(d, row), alone)), alone);
@@ -1423,7 +1430,7 @@ TEST(steps_are_what_their_lines_are) {
             }
             REQUIRE(flux_eval_all(4, all[0]) == 0 && flux_eval_all(4, all[1]) == 0);
             for (int k = 0; k < 4; k++)
-                if (!CHECK(!memcmp(flux_floats(all[0][k]), flux_floats(all[1][k]), (size_t)flux_len(all[0][k]) * sizeof(float))))
+                if (!CHECK(!memcmp(flux_data(all[0][k]), flux_data(all[1][k]), (size_t)flux_len(all[0][k]) * flux_dtype_size(flux_dtype_of(all[0][k])))))
                     fprintf(stderr, "    %lld x %lld x %lld, way %d: result %d\n", (long long)n, (long long)m, (long long)l, way, k);
         }
 }

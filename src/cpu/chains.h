@@ -1,6 +1,7 @@
 #ifndef FLUX__CPU_CHAINS_H
 #define FLUX__CPU_CHAINS_H
 #include "../base/platform.h"
+#include "../base/dtypes.h"
 #include "../graph/nodes.h"
 #include "../schedule/kernel.h"
 #include "../schedule/analysis.h"
@@ -38,16 +39,27 @@ FLUX__BEGIN_LEAN
    product that is only stored in a half format may have any number of rows. */
 enum { FLUX__CHAIN_ROWS = 48 };
 
-/* Whether value v is a chain's other operand: a number, or a tensor of f32 that has, down a column
-   of the product, neighbours or one number. */
+/* The operation of the step that value i may be, over all points: one of few instructions, or the
+   rounding to bf16 of what is not stored; -1: none. */
+static int flux__step_op(const flux__kernel *k, int i) {
+    const flux__value *v = &k->value[i];
+    if (v->outer || v->ctype != FLUX__F32C || v->c >= 0) return -1;
+    if (v->kind == FLUX__V_ROUND) return v->op == FLUX_BF16 && v->out < 0 ? FLUX__CHAIN_ROUND : -1;
+    return v->kind == FLUX__V_OP && flux__chained[v->op] &&
+           (v->dtype == FLUX_F32 || v->dtype == FLUX_BF16) ? v->op : -1;
+}
+
+/* Whether value v is a product's chain's other operand: a number, or a tensor that has one number
+   down a column of the product or, in f32, neighbours. */
 static bool flux__chain_takes(const flux__kernel *k, int v) {
     const flux__value *x = &k->value[v];
     flux__axes axes;
     if (x->kind == FLUX__V_NUMBER) return x->ctype == FLUX__F32C;
-    if (x->kind != FLUX__V_LOAD || x->ctype != FLUX__F32C || x->out >= 0 ||
-        k->operand[x->operand].dtype != FLUX_F32) return false;
+    if (x->kind != FLUX__V_LOAD || x->ctype != FLUX__F32C || x->out >= 0) return false;
+    const int dtype = k->operand[x->operand].dtype;
     flux__merge_axes(&axes, k->full, k->operand[x->operand].stride, 0, false);
-    return axes.step[0] == 0 || axes.step[0] == 1;
+    return axes.step[0] == 0 ? dtype == FLUX_F32 || flux__is_half(dtype)
+                             : axes.step[0] == 1 && dtype == FLUX_F32;
 }
 
 /* Whether line i may be a chain's next step, value `top` being its result so far; if so, adds
@@ -55,11 +67,10 @@ static bool flux__chain_takes(const flux__kernel *k, int v) {
 static bool flux__chain_add(const flux__kernel *k, flux__chain *c, int i, int top) {
     const flux__value *v = &k->value[i];
     const bool two = v->b >= 0, first = two && v->a != top;
-    const int other = !two ? -1 : first ? v->a : v->b;
-    if (!flux__is_f32(k, i, v->op) || !flux__chained[v->op] || v->c >= 0 ||
-        c->steps == FLUX__CHAIN_STEPS || (first ? v->b : v->a) != top ||
+    const int other = !two ? -1 : first ? v->a : v->b, op = flux__step_op(k, i);
+    if (op < 0 || c->steps == FLUX__CHAIN_STEPS || (first ? v->b : v->a) != top ||
         (two && !flux__chain_takes(k, other))) return false;
-    c->step[c->steps].op = v->op, c->step[c->steps].other = other;
+    c->step[c->steps].op = op, c->step[c->steps].other = other;
     c->step[c->steps++].first = first;
     return true;
 }
@@ -97,12 +108,11 @@ static bool flux__runs_steps(const flux__cpu *c, int i) {
     return c->pattern[i] && c->pattern[i]->run == flux__do_steps;
 }
 
-/* Whether line i may be a step: one of few instructions, over all points. */
+/* Whether line i may be a step. */
 static bool flux__may_step(const flux__kernel *k, const flux__cpu *c, int i) {
     const flux__value *v = &k->value[i];
-    return flux__is_f32(k, i, v->op) && flux__chained[v->op] && v->c < 0 && !c->made[i] &&
-           (!c->pattern[i] || flux__runs_steps(c, i)) && k->value[v->a].ctype == FLUX__F32C &&
-           (v->b < 0 || k->value[v->b].ctype == FLUX__F32C);
+    return flux__step_op(k, i) >= 0 && !c->made[i] && (!c->pattern[i] || flux__runs_steps(c, i)) &&
+           k->value[v->a].ctype == FLUX__F32C && (v->b < 0 || k->value[v->b].ctype == FLUX__F32C);
 }
 
 /* The operand of line i that is the step before it, or -1. */
@@ -121,7 +131,8 @@ static int flux__steps_to(const flux__kernel *k, const flux__cpu *c, int i) {
    stores: its result may lie where an operand of x does, which is now read later. */
 static int flux__steps_with(const flux__kernel *k, const flux__cpu *c, int i, int x) {
     if (x < 0 || k->value[i].a == k->value[i].b || !flux__may_step(k, c, x) ||
-        k->value[x].phase != k->value[i].phase || !flux__passes(k, x, k->value[x].op, i)) return 0;
+        k->value[x].phase != k->value[i].phase || k->value[x].out >= 0 ||
+        flux__only_user(k, x) != i) return 0;
     for (int between = x + 1; between < i; between++)
         if (k->value[between].out >= 0) return 0;
     const int n = flux__steps_to(k, c, x) + 1;
@@ -190,22 +201,26 @@ static void flux__steps_uses(const flux__kernel *k, const flux__cpu *c, int line
 
 /* A step for the present block. Its other operand has an even step down a column and one from each
    column of a matrix to the next, because of dims that are joined to columns each continues the one
-   before in it (flux__product_fits). */
-static flux__chain_step flux__chain_place(const flux__block_run *b, int step) {
+   before in it (flux__product_fits). Of a half format, *half is where it is, and is NULL
+   otherwise. */
+static flux__chain_step flux__chain_place(const flux__block_run *b, int step, const char **half) {
     const int i = b->c->chain.step[step].other;
     const int64_t *mn = b->k->mnk;
     const flux__value *v = &b->k->value[i < 0 ? 0 : i];
     const void *at = i < 0 ? (const void *)b->product : b->at[i];
     flux__chain_step s = { b->c->chain.step[step].op, b->c->chain.step[step].first, false,
                            (const float *)at, 0 };
+    *half = NULL;
     if (i < 0 || v->kind == FLUX__V_NUMBER) return s;
     const flux__axes *x = &b->c->outer_axes[b->c->axes_at[i]];
     FLUX__ASSERT(x->nd == 1 || x->dim[0] % (mn[0] * mn[1]) == 0 ||
                  (x->dim[0] == mn[0] && x->dim[1] % mn[1] == 0));
-    s.at = (const float *)b->run->ptr[b->k->operand[v->operand].src] + flux__value_offset(b->k, v) +
-           flux__axes_at(x, b->o0);
+    const flux__operand *o = &b->k->operand[v->operand];
+    const int64_t first = flux__value_offset(b->k, v) + flux__axes_at(x, b->o0);
     s.along = x->step[0] == 1;
     s.next = x->nd > 1 && x->dim[0] == mn[0] ? x->step[1] : mn[0] * x->step[0];
+    if (flux__is_half(o->dtype)) *half = (const char *)b->run->ptr[o->src] + 2 * first;
+    else s.at = (const float *)b->run->ptr[o->src] + first;
     return s;
 }
 
@@ -311,8 +326,8 @@ static void flux__do_steps(flux__block_run *b, int line) {
                              b->c->numbers[x[i].a],
                    second = before < 0 ? a_outer : x[i].a != before;    /* x is the operand b */
         const int other = second ? x[i].a : x[i].b, from = second ? x[i].b : x[i].a;
-        flux__chain_step step = { x[i].op, second, false, NULL, 0 };
-        if (other >= 0) step = flux__step_operand(b, &s, x[i].op, second, other);
+        flux__chain_step step = { flux__step_op(b->k, i), second, false, NULL, 0 };
+        if (other >= 0) step = flux__step_operand(b, &s, step.op, second, other);
         r.step[--n] = step;
         if (before < 0) r.x = (const float *)b->at[from];
         if (before < 0 && !b->walk[from]) {
@@ -329,19 +344,41 @@ static void flux__do_steps(flux__block_run *b, int line) {
     if (x[line].out >= 0) flux__do_store(b, line);
 }
 
-/* Runs a product's chain for the present block. */
+/* Runs a product's chain for the present block, some columns at a time, for which numbers of half
+   formats are widened. */
 static void flux__do_chain(flux__block_run *b, int line) {
-    const flux__value *v = &b->k->value[line];
-    const int64_t m = b->k->mnk[0];
-    char *out = (char *)b->run->ptr[v->out];
+    enum { SOME = 32 };
+    const flux__value *v = &b->k->value[line], *x = b->k->value;
+    const int64_t m = b->k->mnk[0], columns = b->w * b->segments / b->product_rows;
+    const bool rounds = v->kind == FLUX__V_ROUND;
+    const int steps = b->c->chain.steps;
+    char *out = (char *)b->run->ptr[v->out] + b->o0 * (rounds ? 2 : 4);
+    const char *half[FLUX__CHAIN_STEPS];
+    float wide[FLUX__CHAIN_STEPS][SOME];
+    flux__chain_step place[FLUX__CHAIN_STEPS];
     flux__chain_run r;
-    r.x = (const float *)(const void *)b->product, r.x_next = b->product_ld;
-    r.y = (float *)(void *)out + b->o0, r.y_next = m;
-    r.rows = b->product_rows, r.columns = b->w * b->segments / r.rows;
-    r.steps = b->c->chain.steps;
-    for (int s = 0; s < r.steps; s++) r.step[s] = flux__chain_place(b, s);
-    if (v->kind == FLUX__V_ROUND) flux__chain_halves(&r, v->dtype, out + 2 * b->o0, m);
-    else flux__chain_rows(&r);
+    bool any = false;
+    for (int s = 0; s < steps; s++)
+        place[s] = flux__chain_place(b, s, &half[s]), any = any || half[s];
+    r.rows = b->product_rows, r.x_next = b->product_ld, r.y_next = m, r.steps = steps;
+    for (int64_t j = 0; j < columns; j += r.columns, out += r.columns * m * (rounds ? 2 : 4)) {
+        r.columns = any ? flux__gemm_min(columns - j, SOME) : columns;
+        r.x = (const float *)(const void *)b->product + j * r.x_next;
+        r.y = (float *)(void *)out;
+        for (int s = 0; s < steps; s++) {
+            r.step[s] = place[s];
+            if (!half[s]) {
+                r.step[s].at += j * place[s].next;
+                continue;
+            }
+            const int from = x[b->c->chain.step[s].other].operand;
+            flux__load(FLUX__F32C, wide[s], b->k->operand[from].dtype,
+                       half[s] + 2 * j * place[s].next, place[s].next, r.columns);
+            r.step[s].at = wide[s], r.step[s].next = 1;
+        }
+        if (rounds) flux__chain_halves(&r, v->dtype, out, m);
+        else flux__chain_rows(&r);
+    }
 }
 
 FLUX__END_LEAN

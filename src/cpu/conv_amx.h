@@ -10,6 +10,7 @@
 #include "casts.h"
 #include "gemm_pack.h"
 #include "gemm_amx.h"
+#include "backend.h"
 #include "run.h"
 #include "products.h"
 
@@ -224,6 +225,12 @@ static FLUX__AMX_FN void flux__conv_transpose_halves(const flux__conv_amx *w,
                 else memcpy(c + (j + i) * ld + q, &y[i], (size_t)some * 2);
         }
     }
+}
+
+/* Whether the program does nothing but store the product in a half format. */
+static bool flux__stores_half(const flux__kernel *k) {
+    const flux__chain *c = &((const flux__cpu *)k->ready)->chain;
+    return c->last >= 0 && c->steps == 0;
 }
 
 /* Finishes `rows` rows of results of n columns from column j on; the first one is row i of the

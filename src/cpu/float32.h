@@ -549,6 +549,12 @@ static void FLUX__F(rows)(const flux__rows_run *r, const flux__rows_run *last) {
         FLUX__CHAIN_ONE(formula, v0, w0) FLUX__CHAIN_ONE(formula, v1, w1)                            \
         FLUX__CHAIN_ONE(formula, v2, w2) FLUX__CHAIN_ONE(formula, v3, w3)                            \
         break;
+/* as flux__bf16_of */
+#define FLUX__CHAIN_ROUNDED(v) {                                                                     \
+        const FLUX__VU u = FLUX__BITS(v), quiet = (u & 0) + 0x7fc00000,                              \
+                       near = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000;                             \
+        v = FLUX__FLOAT(FLUX__IF(v != v, quiet, near));                                              \
+    }
 #define FLUX__VECTOR_CHAIN                                                                           \
 static void FLUX__F(chain)(const flux__chain_run *r) {                                               \
     const int64_t last = r->rows - FLUX__LANES;                                                      \
@@ -565,7 +571,13 @@ static void FLUX__F(chain)(const flux__chain_run *r) {                          
                 if (s->along) { FLUX__CHAIN_EACH(FLUX__CHAIN_OTHER) }                                \
                 else w0 = w1 = w2 = w3 = FLUX__K(*p);                                                \
                 if (s->first) { FLUX__CHAIN_EACH(FLUX__CHAIN_SWAP) }                                 \
-                switch (s->op) { FLUX__ELEMENTWISE(FLUX__CHAIN_ROW) }                                \
+                switch (s->op) {                                                                     \
+                FLUX__ELEMENTWISE(FLUX__CHAIN_ROW)                                                   \
+                case FLUX__CHAIN_ROUND:                                                              \
+                    FLUX__CHAIN_ROUNDED(v0) FLUX__CHAIN_ROUNDED(v1)                                  \
+                    FLUX__CHAIN_ROUNDED(v2) FLUX__CHAIN_ROUNDED(v3)                                  \
+                    break;                                                                           \
+                }                                                                                    \
             }                                                                                        \
             FLUX__CHAIN_EACH(FLUX__CHAIN_END)                                                        \
         }                                                                                            \

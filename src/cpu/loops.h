@@ -2,6 +2,7 @@
 #define FLUX__CPU_LOOPS_H
 #include "../base/platform.h"
 #include "../graph/table.h"
+#include "../graph/nodes.h"
 #include "../schedule/analysis.h"
 
 /* ---------------------------------------------------------------------- cpu/loops.h
@@ -80,7 +81,8 @@ typedef void (*flux__rows_fn)(const flux__rows_run *r, const flux__rows_run *las
    of a step, if it has one, has an element a row (along) or a number a column, `next` elements
    behind that of the column before, and stands first if `first`. A result may lie where an operand
    does that goes along its columns. */
-enum { FLUX__CHAIN_STEPS = 8 };           /* most steps of a chain */
+/* most steps of a chain; the operation of one that rounds to bf16, which no row of the table has */
+enum { FLUX__CHAIN_STEPS = 8, FLUX__CHAIN_ROUND = FLUX__ELEMENTWISE_COUNT };
 typedef struct flux__chain_step {
     int op;
     bool first, along;

@@ -89,12 +89,6 @@ static void flux__epilogue(void *ctx, int worker, int64_t i0, int64_t j0, int64_
         }
 }
 
-/* Whether the program does nothing but store the product in a half format. */
-static bool flux__stores_half(const flux__kernel *k) {
-    const flux__chain *c = &((const flux__cpu *)k->ready)->chain;
-    return c->last >= 0 && c->steps == 0;
-}
-
 /* Whether the program does nothing but store the product as f32 or f64: then the product is
    written in place, without an epilogue. */
 static bool flux__bare_product(const flux__kernel *k) {
