@@ -26568,7 +26568,8 @@ static void flux__do_steps(flux__block_run *b, int line) {
         before = flux__step_before(b->k, b->c, i);
         const bool a_outer = x[x[i].a].outer || flux__is_const(b->k, x[i].a) ||
                              b->c->numbers[x[i].a],
-                   second = before < 0 ? a_outer : x[i].a != before;    /* x is the operand b */
+                   /* whether the operand b is what it goes on with */
+                   second = x[i].b >= 0 && (before < 0 ? a_outer : x[i].a != before);
         const int other = second ? x[i].a : x[i].b, from = second ? x[i].b : x[i].a;
         flux__chain_step step = { flux__step_op(b->k, i), second, false, NULL, 0 };
         if (other >= 0) step = flux__step_operand(b, &s, step.op, second, other);

@@ -1425,7 +1425,10 @@ TEST(steps_are_what_their_lines_are) {
                 flux_tensor *z = at_once(flux_max2(at_once(flux_div(at_once(flux_sub(mean, x), alone), 1.5), alone), mean), alone);
                 z = at_once(flux_min2(at_once(flux_mul(z, z), alone), at_once(flux_sub(2, y), alone)), alone);
                 all[alone][0] = at_once(flux_sum(at_once(flux_mul(y, at_once(flux_sub(mean, x), alone)), alone), over), alone);
-                all[alone][1] = y, all[alone][2] = z;
+                all[alone][1] = y;
+                /* numbers that are rounded first, and have one operand */
+                flux_tensor *number = at_once(flux_relu(at_once(flux_full_with(FLUX_SHAPE(n, m, l), 0.3, own), alone)), alone);
+                all[alone][2] = at_once(flux_mul(number, at_once(flux_max2(z, at_once(flux_full_with(FLUX_SHAPE(n, m, l), 0.7, own), alone)), alone)), alone);
                 all[alone][3] = at_once(flux_sum(at_once(flux_mul(at_once(flux_mul(at_once(flux_sub(x, row), alone), row), alone), x), alone), 1), alone);
             }
             REQUIRE(flux_eval_all(4, all[0]) == 0 && flux_eval_all(4, all[1]) == 0);
