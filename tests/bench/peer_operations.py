@@ -47,7 +47,7 @@ operations = [
     ("groupnorm", (8, 64, 56, 56), lambda x, _: F.group_norm(x, 8, weight.requires_grad_(), bias.requires_grad_())),
     ("depthwise, relu6", (8, 64, 56, 56), depthwise(1)),
     ("depthwise by 2", (8, 64, 56, 56), depthwise(2)),
-    ("sort 1000", (1000, 1000), lambda x, _: x.sort(1, stable=True)[0]),
+    ("sort 1000", (1000, 1000), lambda x, _: x.sort(dim=1, stable=True)[0]),
 ]
 
 
