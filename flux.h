@@ -1241,7 +1241,7 @@ FLUX_API flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index);
 FLUX_API flux_tensor *flux_take_along(flux_tensor *x, int dim, flux_tensor *index);
 /* x sorted along .dim, and the int64 indices that sort it so: flux_sort(x, 1, .descending = true).
    Equal elements keep their order, and NaN counts as the largest. The gradient goes where the
-   elements came from. */
+   elements came from. A dim of 2^32 elements or more is an error. */
 typedef struct flux_sort_opts {
     FLUX__DUMMY
     flux_tensor *x FLUX__ZERO;            /* of any shape */
@@ -10435,6 +10435,9 @@ static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending)
     if (x->ndim) moved.dim[0] = s.dim[dim], moved.dim[dim] = s.dim[0];
     int64_t n = x->ndim ? s.dim[dim] : 1, size = flux__size(x), d2[2] = { n, n ? size / n : 0 };
     flux_shape matrix = flux__shape(d2, 2);
+    if (n > UINT32_MAX)
+        return (flux_tensor *)flux__fail("sort: dim %d of %s has more than %lld elements", dim,
+                                         flux__describe(x).s, (long long)UINT32_MAX);
     x = flux_to_dtype(flux_detach(x), flux__dtypes[x->dtype].real ? FLUX_F64 : FLUX_I64);
     x = x ? flux_permute_with(x, swapped) : NULL;
     x = x ? flux_reshape_with(x, matrix) : NULL;
@@ -10449,10 +10452,7 @@ static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending)
 /* Checks a call's operand and dim; a scalar has dim 0. False: an error was told. */
 static bool flux__check_sorted(const char *call, flux_tensor *x, int dim) {
     if (!flux__check_operands(call, 1, &x)) return false;
-    if (x->ndim == 0 && dim == 0) return true;
-    return flux__check_dim(call, x, dim) &&
-           (x->dim[dim] <= UINT32_MAX || FLUX__REFUSE("%s: more than %lld elements in dim %d", call,
-                                                      (long long)UINT32_MAX, dim));
+    return (x->ndim == 0 && dim == 0) || flux__check_dim(call, x, dim);
 }
 
 FLUX_DEF flux_tensor *flux_argsort_with(flux_sort_opts o) {

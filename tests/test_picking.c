@@ -440,6 +440,10 @@ TEST(sorting) {
     CHECK(flux_item(flux_mean(flux_eq(perm, flux_arange(0, 10000, 1)))) < 0.01);
     CHECK_ERROR(flux_topk(x, 3, 0), "3 of dim 0");
     CHECK_ERROR(flux_sort(x, 2), "no dim 2");
+    flux_tensor *long_one = flux_broadcast_to(flux_scalar(0), (int64_t)UINT32_MAX + 1);
+    CHECK_ERROR(flux_sort(long_one), "more than 4294967295 elements");
+    CHECK_ERROR(flux_argsort(long_one), "more than 4294967295 elements");
+    CHECK_ERROR(flux_topk(long_one, 2, 0), "more than 4294967295 elements");
     CHECK_ERROR(flux_randperm(-1), "-1");
 }
 

@@ -325,7 +325,7 @@ FLUX_API flux_tensor *flux_gather(flux_tensor *x, int dim, flux_tensor *index);
 FLUX_API flux_tensor *flux_take_along(flux_tensor *x, int dim, flux_tensor *index);
 /* x sorted along .dim, and the int64 indices that sort it so: flux_sort(x, 1, .descending = true).
    Equal elements keep their order, and NaN counts as the largest. The gradient goes where the
-   elements came from. */
+   elements came from. A dim of 2^32 elements or more is an error. */
 typedef struct flux_sort_opts {
     FLUX__DUMMY
     flux_tensor *x FLUX__ZERO;            /* of any shape */

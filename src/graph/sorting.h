@@ -30,6 +30,9 @@ static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending)
     if (x->ndim) moved.dim[0] = s.dim[dim], moved.dim[dim] = s.dim[0];
     int64_t n = x->ndim ? s.dim[dim] : 1, size = flux__size(x), d2[2] = { n, n ? size / n : 0 };
     flux_shape matrix = flux__shape(d2, 2);
+    if (n > UINT32_MAX)
+        return (flux_tensor *)flux__fail("sort: dim %d of %s has more than %lld elements", dim,
+                                         flux__describe(x).s, (long long)UINT32_MAX);
     x = flux_to_dtype(flux_detach(x), flux__dtypes[x->dtype].real ? FLUX_F64 : FLUX_I64);
     x = x ? flux_permute_with(x, swapped) : NULL;
     x = x ? flux_reshape_with(x, matrix) : NULL;
@@ -44,10 +47,7 @@ static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending)
 /* Checks a call's operand and dim; a scalar has dim 0. False: an error was told. */
 static bool flux__check_sorted(const char *call, flux_tensor *x, int dim) {
     if (!flux__check_operands(call, 1, &x)) return false;
-    if (x->ndim == 0 && dim == 0) return true;
-    return flux__check_dim(call, x, dim) &&
-           (x->dim[dim] <= UINT32_MAX || FLUX__REFUSE("%s: more than %lld elements in dim %d", call,
-                                                      (long long)UINT32_MAX, dim));
+    return (x->ndim == 0 && dim == 0) || flux__check_dim(call, x, dim);
 }
 
 FLUX_DEF flux_tensor *flux_argsort_with(flux_sort_opts o) {
