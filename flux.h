@@ -26909,6 +26909,14 @@ static flux__strided_scatter_job flux__scatter_job(flux__run *run, const flux__k
     return j;
 }
 
+/* Whether kernel k, whose result the kernel behind it is the last to read, is only a spread to
+   places of its own, as padding is, whose result need not stay. */
+static bool flux__pads_next(const flux__run *run, const flux__kernel *k) {
+    const flux__slot_info *own = &run->plan->slot[k->node];
+    return k->kind == FLUX__K_STRIDED_SCATTER && !run->g->node[k->node]->arg.i[1] && !own->keep &&
+           &run->plan->kernel[own->last_kernel] == k + 1;
+}
+
 /* Runs a spread. Elements that go to the same place are added in a float's own format, those of
    f16 and bf16 in f32. */
 static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
@@ -28012,14 +28020,10 @@ static bool flux__pools(const flux__kernel *k) {
 
 /* Whether kernel k only pads what the windows of the next one alone are read from. */
 static bool flux__pads_windows(const flux__run *run, const flux__kernel *k) {
-    if (k->kind != FLUX__K_STRIDED_SCATTER || !flux__pools(k + 1)) return false;
-    const flux_tensor *t = run->g->node[k->node];
+    if (!flux__pads_next(run, k) || !flux__pools(k + 1)) return false;
     const flux__pooling *w = &((const flux__cpu *)k[1].ready)->pooling;
-    const flux__slot_info *own = &run->plan->slot[k->node];
     const int slot = run->plan->nleaf + k->node;
-    return !t->arg.i[1] && !own->keep &&
-           &run->plan->kernel[own->last_kernel] == k + 1 &&
-           k[1].operand[k[1].value[w->x].operand].src == slot &&
+    return k[1].operand[k[1].value[w->x].operand].src == slot &&
            (w->g < 0 || k[1].operand[k[1].value[w->g].operand].src != slot);
 }
 
@@ -29282,14 +29286,12 @@ FLUX__BEGIN_LEAN
 #if FLUX__GEMM_VECTORS
 /* Whether kernel k pads images that the product behind it alone reads, as windows. */
 static bool flux__pads_product(const flux__run *run, const flux__kernel *k) {
-    if (k->kind != FLUX__K_STRIDED_SCATTER || k[1].kind != FLUX__K_MATMUL) return false;
+    if (!flux__pads_next(run, k) || k[1].kind != FLUX__K_MATMUL) return false;
     const flux__operand *o = k[1].operand;
-    const flux__slot_info *own = &run->plan->slot[k->node];
     const int slot = run->plan->nleaf + k->node;
     bool alone = o[0].src == slot && o[0].gather && o[0].dtype == FLUX_F32;
     for (int i = 1; i < k[1].noperand; i++) alone = alone && o[i].src != slot;
-    return alone && !run->g->node[k->node]->arg.i[1] && !own->keep &&
-           &run->plan->kernel[own->last_kernel] == k + 1;
+    return alone;
 }
 
 /* Whether batch number i reads slice i, and what that was before it was padded lies where the

@@ -27,14 +27,12 @@ FLUX__BEGIN_LEAN
 #if FLUX__GEMM_VECTORS
 /* Whether kernel k pads images that the product behind it alone reads, as windows. */
 static bool flux__pads_product(const flux__run *run, const flux__kernel *k) {
-    if (k->kind != FLUX__K_STRIDED_SCATTER || k[1].kind != FLUX__K_MATMUL) return false;
+    if (!flux__pads_next(run, k) || k[1].kind != FLUX__K_MATMUL) return false;
     const flux__operand *o = k[1].operand;
-    const flux__slot_info *own = &run->plan->slot[k->node];
     const int slot = run->plan->nleaf + k->node;
     bool alone = o[0].src == slot && o[0].gather && o[0].dtype == FLUX_F32;
     for (int i = 1; i < k[1].noperand; i++) alone = alone && o[i].src != slot;
-    return alone && !run->g->node[k->node]->arg.i[1] && !own->keep &&
-           &run->plan->kernel[own->last_kernel] == k + 1;
+    return alone;
 }
 
 /* Whether batch number i reads slice i, and what that was before it was padded lies where the

@@ -423,14 +423,10 @@ static bool flux__pools(const flux__kernel *k) {
 
 /* Whether kernel k only pads what the windows of the next one alone are read from. */
 static bool flux__pads_windows(const flux__run *run, const flux__kernel *k) {
-    if (k->kind != FLUX__K_STRIDED_SCATTER || !flux__pools(k + 1)) return false;
-    const flux_tensor *t = run->g->node[k->node];
+    if (!flux__pads_next(run, k) || !flux__pools(k + 1)) return false;
     const flux__pooling *w = &((const flux__cpu *)k[1].ready)->pooling;
-    const flux__slot_info *own = &run->plan->slot[k->node];
     const int slot = run->plan->nleaf + k->node;
-    return !t->arg.i[1] && !own->keep &&
-           &run->plan->kernel[own->last_kernel] == k + 1 &&
-           k[1].operand[k[1].value[w->x].operand].src == slot &&
+    return k[1].operand[k[1].value[w->x].operand].src == slot &&
            (w->g < 0 || k[1].operand[k[1].value[w->g].operand].src != slot);
 }
 

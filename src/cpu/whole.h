@@ -297,6 +297,14 @@ static flux__strided_scatter_job flux__scatter_job(flux__run *run, const flux__k
     return j;
 }
 
+/* Whether kernel k, whose result the kernel behind it is the last to read, is only a spread to
+   places of its own, as padding is, whose result need not stay. */
+static bool flux__pads_next(const flux__run *run, const flux__kernel *k) {
+    const flux__slot_info *own = &run->plan->slot[k->node];
+    return k->kind == FLUX__K_STRIDED_SCATTER && !run->g->node[k->node]->arg.i[1] && !own->keep &&
+           &run->plan->kernel[own->last_kernel] == k + 1;
+}
+
 /* Runs a spread. Elements that go to the same place are added in a float's own format, those of
    f16 and bf16 in f32. */
 static int flux__run_strided_scatter(flux__run *run, flux__kernel *k) {
