@@ -23087,8 +23087,9 @@ FLUX__END_HOT
 
    Invariant: a value is read or written in the tensor's own memory if the block
    lies contiguously there in its own dtype (flux__in_place), else by way of a
-   register. walk[i] says whether at[i] holds a number for every point or one
-   for all. A load that is the same from block to block is done once. */
+   register. walk[i] says whether at[i] holds a number for every point, one for
+   all, or one for each row (FLUX__BY_ROW). A load that is the same from
+   block to block is done once. */
 
 FLUX__BEGIN_LEAN
 
@@ -26581,11 +26582,13 @@ static void flux__do_steps(flux__block_run *b, int line) {
             r.x = all;
         }
     }
-    r.y = (float *)flux__result_at(b, line);
+    float *y = (float *)flux__result_at(b, line);
+    r.y = y;
     if (flux__steps_overlap(&r)) r.y = (float *)(void *)flux__reg(b, b->c->nreg);
-    b->at[line] = r.y;
-    b->walk[line] = 1;
     flux__chain_rows(&r);
+    if (r.y != y) memcpy(y, r.y, (size_t)(s.rows * s.columns) * sizeof *y);
+    b->at[line] = y;
+    b->walk[line] = 1;
     if (x[line].out >= 0) flux__do_store(b, line);
 }
 

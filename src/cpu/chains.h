@@ -337,11 +337,13 @@ static void flux__do_steps(flux__block_run *b, int line) {
             r.x = all;
         }
     }
-    r.y = (float *)flux__result_at(b, line);
+    float *y = (float *)flux__result_at(b, line);
+    r.y = y;
     if (flux__steps_overlap(&r)) r.y = (float *)(void *)flux__reg(b, b->c->nreg);
-    b->at[line] = r.y;
-    b->walk[line] = 1;
     flux__chain_rows(&r);
+    if (r.y != y) memcpy(y, r.y, (size_t)(s.rows * s.columns) * sizeof *y);
+    b->at[line] = y;
+    b->walk[line] = 1;
     if (x[line].out >= 0) flux__do_store(b, line);
 }
 

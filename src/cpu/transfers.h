@@ -18,8 +18,9 @@
 
    Invariant: a value is read or written in the tensor's own memory if the block
    lies contiguously there in its own dtype (flux__in_place), else by way of a
-   register. walk[i] says whether at[i] holds a number for every point or one
-   for all. A load that is the same from block to block is done once. */
+   register. walk[i] says whether at[i] holds a number for every point, one for
+   all, or one for each row (FLUX__BY_ROW). A load that is the same from
+   block to block is done once. */
 
 FLUX__BEGIN_LEAN
 
