@@ -10428,15 +10428,16 @@ FLUX__END_COLD
 
 FLUX__BEGIN_COLD
 
-/* The order of x along dim, in the shape of x. */
-static flux_tensor *flux__sorted_order(flux_tensor *x, int dim, bool descending) {
+/* The order of x along dim, in the shape of x. An error bears the name of the call. */
+static flux_tensor *flux__sorted_order(const char *call, flux_tensor *x, int dim,
+                                       bool descending) {
     flux_shape swapped = flux__shape(NULL, x->ndim), s = flux__dims(x), moved = s;
     for (int d = 0; d < x->ndim; d++) swapped.dim[d] = d == 0 ? dim : d == dim ? 0 : d;
     if (x->ndim) moved.dim[0] = s.dim[dim], moved.dim[dim] = s.dim[0];
     int64_t n = x->ndim ? s.dim[dim] : 1, size = flux__size(x), d2[2] = { n, n ? size / n : 0 };
     flux_shape matrix = flux__shape(d2, 2);
     if (n > UINT32_MAX)
-        return (flux_tensor *)flux__fail("sort: dim %d of %s has more than %lld elements", dim,
+        return (flux_tensor *)flux__fail("%s: dim %d of %s has more than %lld elements", call, dim,
                                          flux__describe(x).s, (long long)UINT32_MAX);
     x = flux_to_dtype(flux_detach(x), flux__dtypes[x->dtype].real ? FLUX_F64 : FLUX_I64);
     x = x ? flux_permute_with(x, swapped) : NULL;
@@ -10458,14 +10459,14 @@ static bool flux__check_sorted(const char *call, flux_tensor *x, int dim) {
 FLUX_DEF flux_tensor *flux_argsort_with(flux_sort_opts o) {
     if (!flux__check_sorted("argsort", o.x, o.dim)) return NULL;
     int h = flux__hide();
-    return flux__reveal(h, flux__sorted_order(o.x, o.dim, o.descending));
+    return flux__reveal(h, flux__sorted_order("argsort", o.x, o.dim, o.descending));
 }
 
 FLUX_DEF flux_tensor *flux_sort_with(flux_sort_opts o) {
     if (!flux__check_sorted("sort", o.x, o.dim)) return NULL;
     if (o.x->ndim == 0) return o.x;
     int h = flux__hide();
-    flux_tensor *order = flux__sorted_order(o.x, o.dim, o.descending);
+    flux_tensor *order = flux__sorted_order("sort", o.x, o.dim, o.descending);
     return flux__reveal(h, order ? flux_take_along(o.x, o.dim, order) : NULL);
 }
 
@@ -10476,7 +10477,7 @@ FLUX_DEF flux_tensor *flux_topk(flux_tensor *x, int64_t k, int dim) {
         return (flux_tensor *)flux__fail("topk: %lld of dim %d of %s", (long long)k, dim,
                                          flux__describe(x).s);
     int h = flux__hide();
-    flux_tensor *order = flux__sorted_order(x, dim, true), *both[2];
+    flux_tensor *order = flux__sorted_order("topk", x, dim, true), *both[2];
     both[1] = order ? flux_slice(order, dim, 0, k) : NULL;
     both[0] = both[1] ? flux_take_along(x, dim, both[1]) : NULL;
     return flux__reveal(h, both[0] ? flux_tuple_with(2, both) : NULL);
@@ -10487,7 +10488,7 @@ FLUX_DEF flux_tensor *flux_randperm(int64_t n) {
     if (n < 0) return (flux_tensor *)flux__fail("randperm: %lld numbers", (long long)n);
     int h = flux__hide_in("randperm");
     flux_tensor *u = flux_rand_with(flux__shape(&n, 1), FLUX_F64);
-    return flux__reveal(h, u ? flux__sorted_order(u, 0, false) : NULL);
+    return flux__reveal(h, u ? flux__sorted_order("randperm", u, 0, false) : NULL);
 }
 
 FLUX__END_COLD
