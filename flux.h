@@ -316,8 +316,8 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend transfers blocks run products
                 winograd winograd_gradient conv_amx conv_amx_gradient product_operands rows chains
-                whole windows pooling ready kept_operands half_products padding
-                shared_operands attention sorting
+                whole windows pooling ready kept_operands product_batches thin_products half_products
+                padding shared_operands attention sorting
                 interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
@@ -28531,23 +28531,13 @@ static void flux__kept_done(const flux__run *run, const flux__kernel *k, int i, 
 
 FLUX__END_LEAN
 
-/* ---------------------------------------------------------------------- cpu/half_products.h
-   The run of a matrix product's kernel (flux__run_product): operands made
-   ready, batches shared out to threads, and the ways to save work: samples of
-   small images joined into one product, a shared operand transposed once, half
-   formats converted by the thread that reads them. cpu/product_operands.h makes
-   the operands ready. Convolutions may go other ways: cpu/winograd.h,
-   cpu/winograd_gradient.h, cpu/conv_amx.h, cpu/conv_amx_gradient.h,
-   cpu/depthwise.h. A matrix of a half format times a vector is read as it lies.
+/* ---------------------------------------------------------------------- cpu/product_batches.h
+   The products of one kernel (flux__products), which has one for each batch: where
+   a batch's matrices lie, and the product of one batch.
 
-   Invariant: many products are shared out whole, few ones in blocks. Whether
-   inner products are used is decided for the whole kernel, as if gathered
-   operands had been copied, so parts and batches have the same sums as one
-   product.
-
-   Rejected: converting half formats once for all threads: most of it would come
-   out of another core's cache, and an f16 196 x 64 x 64 took three times as
-   long on two threads as on one. */
+   Invariant: whether inner products are used is decided for the whole kernel, as
+   if gathered operands had been copied, so parts and batches have the same sums as
+   one product. */
 
 FLUX__BEGIN_HOT
 
@@ -28638,6 +28628,147 @@ static void flux__product_task(void *ctx, int64_t batch) {
     if (now_b && ok) flux__scratch_done((void *)(uintptr_t)g.b);
     if (now_a && !g.a_map) flux__scratch_done((void *)(uintptr_t)g.a);
 }
+
+FLUX__END_HOT
+
+/* ---------------------------------------------------------------------- cpu/thin_products.h
+   Products that are too thin for tiles of a packed operand: tasks that compute
+   channels of a depthwise convolution and their gradients (cpu/depthwise.h), and
+   run the lines behind the product on them.
+
+   Invariant: the sums are those of cpu/gemm_plan.h's products. */
+
+FLUX__BEGIN_HOT
+
+#if FLUX__GEMM_VECTORS
+/* Results of a depthwise convolution that wait for the lines behind the product, about. */
+enum { FLUX__DEPTHWISE_DONE = 4096 };
+
+/* Where a depthwise task computes the results of channels, from batch number `batch` on: where they
+   belong, or, if lines come behind the product, in `memory`, from which flux__depthwise_done runs
+   these. */
+static float *flux__depthwise_place(const flux__products *p, int64_t batch, float *memory) {
+    return p->bare ? (float *)p->job.run->ptr[p->job.k->value[0].out] + batch * p->g.m : memory;
+}
+static void flux__depthwise_done(flux__products *p, int64_t batch, int64_t channels, float *y) {
+    flux__job job = p->job;
+    job.batch = batch;
+    if (!p->bare) flux__epilogue(&job, 0, 0, 0, p->g.m, channels, y, p->g.m);
+    if (job.failed) flux__atomic_store32(&p->failed, 1);
+}
+
+/* The image of a channel: where it lies, or padded, in `memory`. */
+static const float *flux__depthwise_image(const flux__products *p, int64_t batch, float *memory) {
+    const float *x = (const float *)flux__matrix_at(p->job.k, &p->a, batch);
+    if (!p->pad) return x;
+    const int64_t at = x - (const float *)(const void *)p->a.at;
+    flux__scatter_slice(p->pad, at / p->pad->slice, (char *)memory);
+    return memory + at % p->pad->slice;
+}
+
+/* Computes the channels of one task of a depthwise convolution, some of a sample's at a time. */
+static void flux__depthwise_task(void *ctx, int64_t task) {
+    flux__products *p = (flux__products *)ctx;
+    const flux__kernel *k = p->job.k;
+    const int64_t m = p->g.m, some = FLUX__DEPTHWISE_DONE / m + 1,
+                  end = flux__gemm_min((task + 1) * p->each, p->batches),
+                  results = p->bare ? 0 : some * m, image = p->pad ? p->pad->slice : 0;
+    float *memory = results + image == 0 ? NULL
+        : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
+    float *padded = p->pad && memory ? memory + results : NULL;
+    const bool ok = memory || results + image == 0;
+    const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
+    if (!ok) flux__atomic_store32(&p->failed, 1);
+    for (int64_t batch = task * p->each, n; batch < end && ok; batch += n) {
+        float *y = flux__depthwise_place(p, batch, memory);
+        n = flux__gemm_min(flux__gemm_min(some, end - batch), k->full[2] - batch % k->full[2]);
+        for (int64_t c = 0; c < n; c++)
+            flux__depthwise(&p->a.map[0], &taps,
+                            flux__depthwise_image(p, batch + c, padded),
+                            (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
+                            y + c * m);
+        flux__depthwise_done(p, batch, n, y);
+    }
+    flux__scratch_done(memory);
+}
+
+/* Computes the gradients by their taps of one task's groups of channels. */
+static void flux__depthwise_gradient_task(void *ctx, int64_t task) {
+    flux__products *p = (flux__products *)ctx;
+    const flux__depthwise_gradient *d = &p->depthwise;
+    const flux__kernel *k = p->job.k;
+    const int64_t all = k->full[2], groups = (all + d->lanes - 1) / d->lanes,
+                  last = p->batches / all * groups,
+                  band = (d->band + d->rows * d->positions->dim[0]) * d->lanes;
+    float *memory = (float *)flux__scratch((size_t)(band + d->lanes * d->taps) * sizeof *memory);
+    if (!memory) flux__atomic_store32(&p->failed, 1);
+    for (int64_t i = task * p->each; i < (task + 1) * p->each && i < last && memory; i++) {
+        const int64_t c = i % groups * d->lanes, batch = i / groups * all + c,
+                      channels = flux__gemm_min(all - c, d->lanes);
+        float *y = flux__depthwise_place(p, batch, memory + band);
+        flux__depthwise_sums(d, channels, (const float *)flux__matrix_at(k, &p->a, batch),
+                             (const float *)flux__matrix_at(k, &p->b, batch), y, memory);
+        flux__depthwise_done(p, batch, channels, y);
+    }
+    flux__scratch_done(memory);
+}
+
+/* Runs a product whose batches are gradients of a depthwise convolution's channels by their taps.
+   False, and nothing is done: they are not. */
+static bool flux__run_depthwise_gradient(flux__products *p) {
+    flux__depthwise_gradient *d = &p->depthwise;
+    const flux__kernel *k = p->job.k;
+    flux__gemm_plan plan;
+    d->taps = p->g.m, d->points = p->g.k;
+    if (d->points < 1 || (!p->b.o.gather && p->g.b_row != 1) ||
+        !flux__depthwise_plan(d, &p->a.map[1], &p->a.map[0], p->b.o.gather ? p->b.map : NULL))
+        return false;
+    flux__gemm_plan_for(&plan, false, &p->g);
+    d->chunk = plan.chunk, d->x_step = d->g_step = 0;
+    if (k->full[2] > 1) {
+        d->x_step = (const float *)flux__matrix_at(k, &p->a, 1) -
+                    (const float *)flux__matrix_at(k, &p->a, 0);
+        d->g_step = (const float *)flux__matrix_at(k, &p->b, 1) -
+                    (const float *)flux__matrix_at(k, &p->b, 0);
+    }
+    const int64_t groups = p->batches / k->full[2] * ((k->full[2] + d->lanes - 1) / d->lanes);
+    p->each = 32768 / (d->taps * d->points * d->lanes) + 1;
+    flux__parallel((groups + p->each - 1) / p->each, flux__depthwise_gradient_task, p);
+    return true;
+}
+
+/* Runs a product whose batches are channels of a depthwise convolution, or gradients of such.
+   False, and nothing is done: they are not. */
+static bool flux__run_depthwise(flux__products *p) {
+    if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1) return false;
+    if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
+        return !p->pad && flux__run_depthwise_gradient(p);
+    p->each = 32768 / (p->g.m * p->g.k) + 1;
+    flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);
+    return true;
+}
+#else
+#  define flux__run_depthwise(p) false
+#endif
+
+FLUX__END_HOT
+
+/* ---------------------------------------------------------------------- cpu/half_products.h
+   The run of a matrix product's kernel (flux__run_product): operands made
+   ready, batches shared out to threads, and the ways to save work: samples of
+   small images joined into one product, a shared operand transposed once, half
+   formats converted by the thread that reads them. cpu/product_operands.h makes
+   the operands ready. Convolutions may go other ways: cpu/winograd.h,
+   cpu/winograd_gradient.h, cpu/conv_amx.h, cpu/conv_amx_gradient.h,
+   cpu/thin_products.h. A matrix of a half format times a vector is read as it lies.
+
+   Invariant: many products are shared out whole, few ones in blocks.
+
+   Rejected: converting half formats once for all threads: most of it would come
+   out of another core's cache, and an f16 196 x 64 x 64 took three times as
+   long on two threads as on one. */
+
+FLUX__BEGIN_HOT
 
 /* The epilogue of samples that are joined to one product: each sample's rows go to
    flux__epilogue with its own batch number. */
@@ -28819,117 +28950,6 @@ static bool flux__halves_apart(flux__products *p) {
     flux__parallel((h.n + h.each - 1) / h.each, flux__half_part, &h);
     return true;
 }
-
-#if FLUX__GEMM_VECTORS
-/* Results of a depthwise convolution that wait for the lines behind the product, about. */
-enum { FLUX__DEPTHWISE_DONE = 4096 };
-
-/* Where a depthwise task computes the results of channels, from batch number `batch` on: where they
-   belong, or, if lines come behind the product, in `memory`, from which flux__depthwise_done runs
-   these. */
-static float *flux__depthwise_place(const flux__products *p, int64_t batch, float *memory) {
-    return p->bare ? (float *)p->job.run->ptr[p->job.k->value[0].out] + batch * p->g.m : memory;
-}
-static void flux__depthwise_done(flux__products *p, int64_t batch, int64_t channels, float *y) {
-    flux__job job = p->job;
-    job.batch = batch;
-    if (!p->bare) flux__epilogue(&job, 0, 0, 0, p->g.m, channels, y, p->g.m);
-    if (job.failed) flux__atomic_store32(&p->failed, 1);
-}
-
-/* The image of a channel: where it lies, or padded, in `memory`. */
-static const float *flux__depthwise_image(const flux__products *p, int64_t batch, float *memory) {
-    const float *x = (const float *)flux__matrix_at(p->job.k, &p->a, batch);
-    if (!p->pad) return x;
-    const int64_t at = x - (const float *)(const void *)p->a.at;
-    flux__scatter_slice(p->pad, at / p->pad->slice, (char *)memory);
-    return memory + at % p->pad->slice;
-}
-
-/* Computes the channels of one task of a depthwise convolution, some of a sample's at a time. */
-static void flux__depthwise_task(void *ctx, int64_t task) {
-    flux__products *p = (flux__products *)ctx;
-    const flux__kernel *k = p->job.k;
-    const int64_t m = p->g.m, some = FLUX__DEPTHWISE_DONE / m + 1,
-                  end = flux__gemm_min((task + 1) * p->each, p->batches),
-                  results = p->bare ? 0 : some * m, image = p->pad ? p->pad->slice : 0;
-    float *memory = results + image == 0 ? NULL
-        : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
-    float *padded = p->pad && memory ? memory + results : NULL;
-    const bool ok = memory || results + image == 0;
-    const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
-    if (!ok) flux__atomic_store32(&p->failed, 1);
-    for (int64_t batch = task * p->each, n; batch < end && ok; batch += n) {
-        float *y = flux__depthwise_place(p, batch, memory);
-        n = flux__gemm_min(flux__gemm_min(some, end - batch), k->full[2] - batch % k->full[2]);
-        for (int64_t c = 0; c < n; c++)
-            flux__depthwise(&p->a.map[0], &taps,
-                            flux__depthwise_image(p, batch + c, padded),
-                            (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
-                            y + c * m);
-        flux__depthwise_done(p, batch, n, y);
-    }
-    flux__scratch_done(memory);
-}
-
-/* Computes the gradients by their taps of one task's groups of channels. */
-static void flux__depthwise_gradient_task(void *ctx, int64_t task) {
-    flux__products *p = (flux__products *)ctx;
-    const flux__depthwise_gradient *d = &p->depthwise;
-    const flux__kernel *k = p->job.k;
-    const int64_t all = k->full[2], groups = (all + d->lanes - 1) / d->lanes,
-                  last = p->batches / all * groups,
-                  band = (d->band + d->rows * d->positions->dim[0]) * d->lanes;
-    float *memory = (float *)flux__scratch((size_t)(band + d->lanes * d->taps) * sizeof *memory);
-    if (!memory) flux__atomic_store32(&p->failed, 1);
-    for (int64_t i = task * p->each; i < (task + 1) * p->each && i < last && memory; i++) {
-        const int64_t c = i % groups * d->lanes, batch = i / groups * all + c,
-                      channels = flux__gemm_min(all - c, d->lanes);
-        float *y = flux__depthwise_place(p, batch, memory + band);
-        flux__depthwise_sums(d, channels, (const float *)flux__matrix_at(k, &p->a, batch),
-                             (const float *)flux__matrix_at(k, &p->b, batch), y, memory);
-        flux__depthwise_done(p, batch, channels, y);
-    }
-    flux__scratch_done(memory);
-}
-
-/* Runs a product whose batches are gradients of a depthwise convolution's channels by their taps.
-   False, and nothing is done: they are not. */
-static bool flux__run_depthwise_gradient(flux__products *p) {
-    flux__depthwise_gradient *d = &p->depthwise;
-    const flux__kernel *k = p->job.k;
-    flux__gemm_plan plan;
-    d->taps = p->g.m, d->points = p->g.k;
-    if (d->points < 1 || (!p->b.o.gather && p->g.b_row != 1) ||
-        !flux__depthwise_plan(d, &p->a.map[1], &p->a.map[0], p->b.o.gather ? p->b.map : NULL))
-        return false;
-    flux__gemm_plan_for(&plan, false, &p->g);
-    d->chunk = plan.chunk, d->x_step = d->g_step = 0;
-    if (k->full[2] > 1) {
-        d->x_step = (const float *)flux__matrix_at(k, &p->a, 1) -
-                    (const float *)flux__matrix_at(k, &p->a, 0);
-        d->g_step = (const float *)flux__matrix_at(k, &p->b, 1) -
-                    (const float *)flux__matrix_at(k, &p->b, 0);
-    }
-    const int64_t groups = p->batches / k->full[2] * ((k->full[2] + d->lanes - 1) / d->lanes);
-    p->each = 32768 / (d->taps * d->points * d->lanes) + 1;
-    flux__parallel((groups + p->each - 1) / p->each, flux__depthwise_gradient_task, p);
-    return true;
-}
-
-/* Runs a product whose batches are channels of a depthwise convolution, or gradients of such.
-   False, and nothing is done: they are not. */
-static bool flux__run_depthwise(flux__products *p) {
-    if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1) return false;
-    if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
-        return !p->pad && flux__run_depthwise_gradient(p);
-    p->each = 32768 / (p->g.m * p->g.k) + 1;
-    flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);
-    return true;
-}
-#else
-#  define flux__run_depthwise(p) false
-#endif
 
 #if FLUX__WINOGRAD || FLUX__AMX
 /* The maps of B's rows, along k, and of its columns, whether it is gathered or not. */

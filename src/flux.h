@@ -316,8 +316,8 @@
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
                 gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend transfers blocks run products
                 winograd winograd_gradient conv_amx conv_amx_gradient product_operands rows chains
-                whole windows pooling ready kept_operands half_products padding
-                shared_operands attention sorting
+                whole windows pooling ready kept_operands product_batches thin_products half_products
+                padding shared_operands attention sorting
                 interpolation calls
      gpu/       kernels devices copies launch vectors fused tiles gemm gemm_fma gemm_wgmma
                 gemm_planes gemm_mma sorting whole attention attention_mma attention_wgmma
@@ -454,6 +454,8 @@
 #include "cpu/pooling.h"
 #include "cpu/ready.h"
 #include "cpu/kept_operands.h"
+#include "cpu/product_batches.h"
+#include "cpu/thin_products.h"
 #include "cpu/half_products.h"
 #include "cpu/padding.h"
 #include "cpu/shared_operands.h"

@@ -20,11 +20,11 @@
 #include "conv_amx.h"
 #include "conv_amx_gradient.h"
 #include "gemm_plan.h"
-#include "depthwise.h"
 #include "run.h"
-#include "whole.h"
 #include "products.h"
 #include "product_operands.h"
+#include "product_batches.h"
+#include "thin_products.h"
 #include "winograd.h"
 #include "winograd_gradient.h"
 #include "kept_operands.h"
@@ -36,106 +36,15 @@
    formats converted by the thread that reads them. cpu/product_operands.h makes
    the operands ready. Convolutions may go other ways: cpu/winograd.h,
    cpu/winograd_gradient.h, cpu/conv_amx.h, cpu/conv_amx_gradient.h,
-   cpu/depthwise.h. A matrix of a half format times a vector is read as it lies.
+   cpu/thin_products.h. A matrix of a half format times a vector is read as it lies.
 
-   Invariant: many products are shared out whole, few ones in blocks. Whether
-   inner products are used is decided for the whole kernel, as if gathered
-   operands had been copied, so parts and batches have the same sums as one
-   product.
+   Invariant: many products are shared out whole, few ones in blocks.
 
    Rejected: converting half formats once for all threads: most of it would come
    out of another core's cache, and an f16 196 x 64 x 64 took three times as
    long on two threads as on one. */
 
 FLUX__BEGIN_HOT
-
-/* One kernel's products: the job that all share, the operands, and the number of batches; bare:
-   the product is stored without an epilogue. */
-typedef struct flux__products {
-    flux__job job;
-    flux__gemm_job g;
-    flux__matrix a, b;
-    int64_t batches, each;                /* each: batches of a task of flux__run_depthwise */
-    bool f64, bare;
-    int failed;
-    /* by operand: its copy in another order, or NULL, and the entry of one that is to be filled */
-    flux__buffer *copy[2];
-    flux__kept *kept[2];
-#if FLUX__GEMM_VECTORS
-    flux__depthwise_gradient depthwise;
-    /* what pads the images of a depthwise convolution, a channel's at a time, or NULL */
-    const flux__strided_scatter_job *pad;
-#endif
-} flux__products;
-
-/* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered
-   operands were copies. */
-static int flux__products_by_inner(const flux__products *p) {
-    flux__gemm_plan plan;
-    flux__gemm_job g = p->g;
-    g.a_map = g.b_map = NULL;
-    if (p->a.o.gather)
-        g.a_row = flux__copied_stride(&p->a, 0), g.a_col = flux__copied_stride(&p->a, 1);
-    if (p->b.o.gather)
-        g.b_row = flux__copied_stride(&p->b, 0), g.b_col = flux__copied_stride(&p->b, 1);
-    flux__gemm_plan_for(&plan, p->f64, &g);
-    return flux__gemm_by_inner(&plan, &g);
-}
-/* Copies a gathered operand for inner products: `many` rows of A (side 0) or columns of B (side
-   1), each contiguous along k. *x becomes the copy, k elements a row or column, and *map NULL.
-   False: out of memory. */
-static bool flux__gather_now(const void **x, const flux__axes **map, bool f64, int64_t many,
-                             int64_t k, int64_t *many_step, int64_t *k_step, int side) {
-    const flux__axes *axes = *map;
-    flux__gemm_plan plan;
-    void *to = flux__scratch((size_t)(many * k * (f64 ? 8 : 4)));
-    if (!to) return false;
-    plan.size = f64 ? 8 : 4, plan.im2col = flux__gemm_im2col_now();
-    flux__gemm_im2col(&plan, (const char *)*x, &axes[!side], 0, k, &axes[side], 0, many,
-                       (char *)to, k);
-    *x = to, *map = NULL, *many_step = k, *k_step = 1;
-    return true;
-}
-
-/* The address of a batch's matrix. */
-static const void *flux__matrix_at(const flux__kernel *k, const flux__matrix *m, int64_t batch) {
-    int64_t at = m->o.offset;
-    if (!m->o.gather) return m->at + flux__batch_offset(k, &m->o, batch) * m->size;
-    for (int p = 2; p < FLUX_MAX_DIMS; p++) {
-        int64_t i = batch % k->full[p];
-        batch /= k->full[p];
-        for (int d = 0; d < m->o.shape.ndim; d++) {
-            if (m->o.owner[d] != p) continue;
-            at += i % m->o.shape.dim[d] * m->o.stride[d];
-            i /= m->o.shape.dim[d];
-        }
-    }
-    return m->at + at * m->size;
-}
-
-/* Computes the product of one batch. */
-static void flux__product_task(void *ctx, int64_t batch) {
-    flux__products *p = (flux__products *)ctx;
-    flux__job job = p->job;
-    flux__gemm_job g = p->g;
-    job.batch = batch;
-    g.ctx = &job;
-    g.a = flux__matrix_at(job.k, &p->a, batch);
-    g.b = flux__matrix_at(job.k, &p->b, batch);
-    g.a_next = g.a_row == 1 && batch + 1 < p->batches ? flux__matrix_at(job.k, &p->a, batch + 1) :
-        NULL;
-    if (p->bare)
-        g.c = (char *)job.run->ptr[job.k->value[0].out] +
-            (size_t)(job.first + batch * g.m * g.n) * (p->f64 ? 8 : 4);
-    const bool now_a = g.inner_kernel > 1 && g.a_map, now_b = g.inner_kernel > 1 && g.b_map;
-    bool ok = !now_a || flux__gather_now(&g.a, &g.a_map, p->f64, g.m, g.k, &g.a_row, &g.a_col, 0);
-    ok = ok && (!now_b || flux__gather_now(&g.b, &g.b_map, p->f64, g.n, g.k, &g.b_col, &g.b_row,
-                                           1));
-    if (!ok || flux__gemm(p->f64, &g) != 0 || flux__atomic_load32(&job.failed))
-        flux__atomic_store32(&p->failed, 1);
-    if (now_b && ok) flux__scratch_done((void *)(uintptr_t)g.b);
-    if (now_a && !g.a_map) flux__scratch_done((void *)(uintptr_t)g.a);
-}
 
 /* The epilogue of samples that are joined to one product: each sample's rows go to
    flux__epilogue with its own batch number. */
@@ -317,117 +226,6 @@ static bool flux__halves_apart(flux__products *p) {
     flux__parallel((h.n + h.each - 1) / h.each, flux__half_part, &h);
     return true;
 }
-
-#if FLUX__GEMM_VECTORS
-/* Results of a depthwise convolution that wait for the lines behind the product, about. */
-enum { FLUX__DEPTHWISE_DONE = 4096 };
-
-/* Where a depthwise task computes the results of channels, from batch number `batch` on: where they
-   belong, or, if lines come behind the product, in `memory`, from which flux__depthwise_done runs
-   these. */
-static float *flux__depthwise_place(const flux__products *p, int64_t batch, float *memory) {
-    return p->bare ? (float *)p->job.run->ptr[p->job.k->value[0].out] + batch * p->g.m : memory;
-}
-static void flux__depthwise_done(flux__products *p, int64_t batch, int64_t channels, float *y) {
-    flux__job job = p->job;
-    job.batch = batch;
-    if (!p->bare) flux__epilogue(&job, 0, 0, 0, p->g.m, channels, y, p->g.m);
-    if (job.failed) flux__atomic_store32(&p->failed, 1);
-}
-
-/* The image of a channel: where it lies, or padded, in `memory`. */
-static const float *flux__depthwise_image(const flux__products *p, int64_t batch, float *memory) {
-    const float *x = (const float *)flux__matrix_at(p->job.k, &p->a, batch);
-    if (!p->pad) return x;
-    const int64_t at = x - (const float *)(const void *)p->a.at;
-    flux__scatter_slice(p->pad, at / p->pad->slice, (char *)memory);
-    return memory + at % p->pad->slice;
-}
-
-/* Computes the channels of one task of a depthwise convolution, some of a sample's at a time. */
-static void flux__depthwise_task(void *ctx, int64_t task) {
-    flux__products *p = (flux__products *)ctx;
-    const flux__kernel *k = p->job.k;
-    const int64_t m = p->g.m, some = FLUX__DEPTHWISE_DONE / m + 1,
-                  end = flux__gemm_min((task + 1) * p->each, p->batches),
-                  results = p->bare ? 0 : some * m, image = p->pad ? p->pad->slice : 0;
-    float *memory = results + image == 0 ? NULL
-        : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
-    float *padded = p->pad && memory ? memory + results : NULL;
-    const bool ok = memory || results + image == 0;
-    const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
-    if (!ok) flux__atomic_store32(&p->failed, 1);
-    for (int64_t batch = task * p->each, n; batch < end && ok; batch += n) {
-        float *y = flux__depthwise_place(p, batch, memory);
-        n = flux__gemm_min(flux__gemm_min(some, end - batch), k->full[2] - batch % k->full[2]);
-        for (int64_t c = 0; c < n; c++)
-            flux__depthwise(&p->a.map[0], &taps,
-                            flux__depthwise_image(p, batch + c, padded),
-                            (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
-                            y + c * m);
-        flux__depthwise_done(p, batch, n, y);
-    }
-    flux__scratch_done(memory);
-}
-
-/* Computes the gradients by their taps of one task's groups of channels. */
-static void flux__depthwise_gradient_task(void *ctx, int64_t task) {
-    flux__products *p = (flux__products *)ctx;
-    const flux__depthwise_gradient *d = &p->depthwise;
-    const flux__kernel *k = p->job.k;
-    const int64_t all = k->full[2], groups = (all + d->lanes - 1) / d->lanes,
-                  last = p->batches / all * groups,
-                  band = (d->band + d->rows * d->positions->dim[0]) * d->lanes;
-    float *memory = (float *)flux__scratch((size_t)(band + d->lanes * d->taps) * sizeof *memory);
-    if (!memory) flux__atomic_store32(&p->failed, 1);
-    for (int64_t i = task * p->each; i < (task + 1) * p->each && i < last && memory; i++) {
-        const int64_t c = i % groups * d->lanes, batch = i / groups * all + c,
-                      channels = flux__gemm_min(all - c, d->lanes);
-        float *y = flux__depthwise_place(p, batch, memory + band);
-        flux__depthwise_sums(d, channels, (const float *)flux__matrix_at(k, &p->a, batch),
-                             (const float *)flux__matrix_at(k, &p->b, batch), y, memory);
-        flux__depthwise_done(p, batch, channels, y);
-    }
-    flux__scratch_done(memory);
-}
-
-/* Runs a product whose batches are gradients of a depthwise convolution's channels by their taps.
-   False, and nothing is done: they are not. */
-static bool flux__run_depthwise_gradient(flux__products *p) {
-    flux__depthwise_gradient *d = &p->depthwise;
-    const flux__kernel *k = p->job.k;
-    flux__gemm_plan plan;
-    d->taps = p->g.m, d->points = p->g.k;
-    if (d->points < 1 || (!p->b.o.gather && p->g.b_row != 1) ||
-        !flux__depthwise_plan(d, &p->a.map[1], &p->a.map[0], p->b.o.gather ? p->b.map : NULL))
-        return false;
-    flux__gemm_plan_for(&plan, false, &p->g);
-    d->chunk = plan.chunk, d->x_step = d->g_step = 0;
-    if (k->full[2] > 1) {
-        d->x_step = (const float *)flux__matrix_at(k, &p->a, 1) -
-                    (const float *)flux__matrix_at(k, &p->a, 0);
-        d->g_step = (const float *)flux__matrix_at(k, &p->b, 1) -
-                    (const float *)flux__matrix_at(k, &p->b, 0);
-    }
-    const int64_t groups = p->batches / k->full[2] * ((k->full[2] + d->lanes - 1) / d->lanes);
-    p->each = 32768 / (d->taps * d->points * d->lanes) + 1;
-    flux__parallel((groups + p->each - 1) / p->each, flux__depthwise_gradient_task, p);
-    return true;
-}
-
-/* Runs a product whose batches are channels of a depthwise convolution, or gradients of such.
-   False, and nothing is done: they are not. */
-static bool flux__run_depthwise(flux__products *p) {
-    if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1) return false;
-    if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
-        return !p->pad && flux__run_depthwise_gradient(p);
-    p->each = 32768 / (p->g.m * p->g.k) + 1;
-    flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);
-    return true;
-}
-#else
-#  define flux__run_depthwise(p) false
-#endif
 
 #if FLUX__WINOGRAD || FLUX__AMX
 /* The maps of B's rows, along k, and of its columns, whether it is gathered or not. */

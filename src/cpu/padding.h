@@ -10,6 +10,8 @@
 #include "depthwise.h"
 #include "run.h"
 #include "whole.h"
+#include "product_batches.h"
+#include "thin_products.h"
 #include "half_products.h"
 
 /* ---------------------------------------------------------------------- cpu/padding.h

@@ -1,0 +1,139 @@
+#ifndef FLUX__CPU_THIN_PRODUCTS_H
+#define FLUX__CPU_THIN_PRODUCTS_H
+#include "../base/platform.h"
+#include "../base/threads.h" /* flux__atomic_store32 */
+#include "../base/workers.h"
+#include "../schedule/kernel.h"
+#include "gemm_kernels.h"
+#include "gemm_pack.h"
+#include "gemm_tasks.h"
+#include "gemm_plan.h"
+#include "depthwise.h"
+#include "run.h"
+#include "whole.h"
+#include "products.h"
+#include "product_batches.h"
+
+/* ---------------------------------------------------------------------- cpu/thin_products.h
+   Products that are too thin for tiles of a packed operand: tasks that compute
+   channels of a depthwise convolution and their gradients (cpu/depthwise.h), and
+   run the lines behind the product on them.
+
+   Invariant: the sums are those of cpu/gemm_plan.h's products. */
+
+FLUX__BEGIN_HOT
+
+#if FLUX__GEMM_VECTORS
+/* Results of a depthwise convolution that wait for the lines behind the product, about. */
+enum { FLUX__DEPTHWISE_DONE = 4096 };
+
+/* Where a depthwise task computes the results of channels, from batch number `batch` on: where they
+   belong, or, if lines come behind the product, in `memory`, from which flux__depthwise_done runs
+   these. */
+static float *flux__depthwise_place(const flux__products *p, int64_t batch, float *memory) {
+    return p->bare ? (float *)p->job.run->ptr[p->job.k->value[0].out] + batch * p->g.m : memory;
+}
+static void flux__depthwise_done(flux__products *p, int64_t batch, int64_t channels, float *y) {
+    flux__job job = p->job;
+    job.batch = batch;
+    if (!p->bare) flux__epilogue(&job, 0, 0, 0, p->g.m, channels, y, p->g.m);
+    if (job.failed) flux__atomic_store32(&p->failed, 1);
+}
+
+/* The image of a channel: where it lies, or padded, in `memory`. */
+static const float *flux__depthwise_image(const flux__products *p, int64_t batch, float *memory) {
+    const float *x = (const float *)flux__matrix_at(p->job.k, &p->a, batch);
+    if (!p->pad) return x;
+    const int64_t at = x - (const float *)(const void *)p->a.at;
+    flux__scatter_slice(p->pad, at / p->pad->slice, (char *)memory);
+    return memory + at % p->pad->slice;
+}
+
+/* Computes the channels of one task of a depthwise convolution, some of a sample's at a time. */
+static void flux__depthwise_task(void *ctx, int64_t task) {
+    flux__products *p = (flux__products *)ctx;
+    const flux__kernel *k = p->job.k;
+    const int64_t m = p->g.m, some = FLUX__DEPTHWISE_DONE / m + 1,
+                  end = flux__gemm_min((task + 1) * p->each, p->batches),
+                  results = p->bare ? 0 : some * m, image = p->pad ? p->pad->slice : 0;
+    float *memory = results + image == 0 ? NULL
+        : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
+    float *padded = p->pad && memory ? memory + results : NULL;
+    const bool ok = memory || results + image == 0;
+    const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
+    if (!ok) flux__atomic_store32(&p->failed, 1);
+    for (int64_t batch = task * p->each, n; batch < end && ok; batch += n) {
+        float *y = flux__depthwise_place(p, batch, memory);
+        n = flux__gemm_min(flux__gemm_min(some, end - batch), k->full[2] - batch % k->full[2]);
+        for (int64_t c = 0; c < n; c++)
+            flux__depthwise(&p->a.map[0], &taps,
+                            flux__depthwise_image(p, batch + c, padded),
+                            (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
+                            y + c * m);
+        flux__depthwise_done(p, batch, n, y);
+    }
+    flux__scratch_done(memory);
+}
+
+/* Computes the gradients by their taps of one task's groups of channels. */
+static void flux__depthwise_gradient_task(void *ctx, int64_t task) {
+    flux__products *p = (flux__products *)ctx;
+    const flux__depthwise_gradient *d = &p->depthwise;
+    const flux__kernel *k = p->job.k;
+    const int64_t all = k->full[2], groups = (all + d->lanes - 1) / d->lanes,
+                  last = p->batches / all * groups,
+                  band = (d->band + d->rows * d->positions->dim[0]) * d->lanes;
+    float *memory = (float *)flux__scratch((size_t)(band + d->lanes * d->taps) * sizeof *memory);
+    if (!memory) flux__atomic_store32(&p->failed, 1);
+    for (int64_t i = task * p->each; i < (task + 1) * p->each && i < last && memory; i++) {
+        const int64_t c = i % groups * d->lanes, batch = i / groups * all + c,
+                      channels = flux__gemm_min(all - c, d->lanes);
+        float *y = flux__depthwise_place(p, batch, memory + band);
+        flux__depthwise_sums(d, channels, (const float *)flux__matrix_at(k, &p->a, batch),
+                             (const float *)flux__matrix_at(k, &p->b, batch), y, memory);
+        flux__depthwise_done(p, batch, channels, y);
+    }
+    flux__scratch_done(memory);
+}
+
+/* Runs a product whose batches are gradients of a depthwise convolution's channels by their taps.
+   False, and nothing is done: they are not. */
+static bool flux__run_depthwise_gradient(flux__products *p) {
+    flux__depthwise_gradient *d = &p->depthwise;
+    const flux__kernel *k = p->job.k;
+    flux__gemm_plan plan;
+    d->taps = p->g.m, d->points = p->g.k;
+    if (d->points < 1 || (!p->b.o.gather && p->g.b_row != 1) ||
+        !flux__depthwise_plan(d, &p->a.map[1], &p->a.map[0], p->b.o.gather ? p->b.map : NULL))
+        return false;
+    flux__gemm_plan_for(&plan, false, &p->g);
+    d->chunk = plan.chunk, d->x_step = d->g_step = 0;
+    if (k->full[2] > 1) {
+        d->x_step = (const float *)flux__matrix_at(k, &p->a, 1) -
+                    (const float *)flux__matrix_at(k, &p->a, 0);
+        d->g_step = (const float *)flux__matrix_at(k, &p->b, 1) -
+                    (const float *)flux__matrix_at(k, &p->b, 0);
+    }
+    const int64_t groups = p->batches / k->full[2] * ((k->full[2] + d->lanes - 1) / d->lanes);
+    p->each = 32768 / (d->taps * d->points * d->lanes) + 1;
+    flux__parallel((groups + p->each - 1) / p->each, flux__depthwise_gradient_task, p);
+    return true;
+}
+
+/* Runs a product whose batches are channels of a depthwise convolution, or gradients of such.
+   False, and nothing is done: they are not. */
+static bool flux__run_depthwise(flux__products *p) {
+    if (p->g.n != 1 || p->f64 || !p->a.o.gather || p->g.inner_kernel > 1) return false;
+    if (p->b.o.gather || !flux__is_depthwise(&p->a.map[0], &p->a.map[1], p->g.k))
+        return !p->pad && flux__run_depthwise_gradient(p);
+    p->each = 32768 / (p->g.m * p->g.k) + 1;
+    flux__parallel((p->batches + p->each - 1) / p->each, flux__depthwise_task, p);
+    return true;
+}
+#else
+#  define flux__run_depthwise(p) false
+#endif
+
+FLUX__END_HOT
+
+#endif /* FLUX__CPU_THIN_PRODUCTS_H */
