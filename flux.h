@@ -314,7 +314,8 @@
      schedule/  kernel claims key analysis grouping gathers program spelling dispatch order trace
                 profile plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend transfers blocks run products
+                gemm_tasks gemm_panels gemm_amx gemm_plan depthwise conv_direct backend transfers blocks
+                run products
                 winograd winograd_gradient conv_amx conv_amx_gradient product_operands rows chains
                 whole windows pooling ready kept_operands product_batches thin_products half_products
                 padding shared_operands attention sorting
@@ -4152,7 +4153,7 @@ FLUX__NUMBERS(flux_ge)
    beginning: half of a compilation. That warning is not given after a #line, in this file or in
    the one that includes it. The number is the line's own, which src/join.sh writes. */
 #if defined(__GNUC__) && __GNUC__ < 15 && !defined(__clang__) && !defined(__cplusplus)
-#line 4156
+#line 4157
 #endif
 
 /* ---------------------------------------------------------------------- base/platform.h
@@ -11234,8 +11235,9 @@ static flux_tensor *flux__side_channels(flux_tensor *x, int nd) {
 /* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
    batch], or the inner dim is channels / groups x window. */
 static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
-    const int nd = w->nd, lead = flux__channels_lead(x, w, groups), apart = lead && groups > 1;
+    const int nd = w->nd, lead = flux__channels_lead(x, w, groups);
     const int64_t in = x->dim[nd] / groups, samples = x->dim[nd + 1];
+    const bool apart = groups > 1 && in > 1 && 2 * nd + 3 <= FLUX_MAX_DIMS;
     int64_t order[FLUX_MAX_DIMS];
     int n = nd;
     if (lead) x = flux__side_channels(x, nd);
@@ -20689,7 +20691,6 @@ typedef struct flux__gemm_plan {
     bool panels_b;
     bool vector;                          /* b is a vector, and a read as flux__gemm_vector does */
     bool stream;                          /* a is read as flux__gemm_stream does */
-    bool direct;                          /* a is read as flux__gemm_direct does */
     bool triples;                         /* b is read as flux__gemm_triple_places says */
     int64_t m, n, k;  /* C is m x n, a m x k, b k x n, as the plan reads them: */
     const char *a, *b, *a_next;           /* a_next: the next product's a, or NULL */
@@ -21080,33 +21081,6 @@ static flux__gemm_places flux__gemm_runs_of(const flux__gemm_task *t, const flux
     return runs;
 }
 
-/* Multiplies the rows at hand of a mapped A, whole tiles of neighbours in memory, with the columns
-   j ... j+nr-1 of B. A is read where it lies, run by run of evenly spaced points of k, as the taps
-   of a window's row; a chunk may begin and end within a run. */
-static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
-    const flux__gemm_plan *p = t->plan;
-    const flux__axes *x = p->a_cols;
-    const int64_t size = p->size, tall = 2 * p->set->lanes, in_run = t->k0 % x->dim[0];
-    const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
-    int64_t first, b_row, b_col, place[FLUX_MAX_DIMS], row[FLUX_MAX_DIMS],
-            at[FLUX__GEMM_PLACES_MOST];
-    const char *a = p->a + flux__axes_point(x, t->k0, place) * size,
-               *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
-    flux__gemm_places places = flux__gemm_runs_of(t, x, &first);
-    const bool far = !t->out && flux__gemm_far(p);
-    const int add = FLUX__GEMM_PLACES + (t->k0 > 0 ? FLUX__GEMM_ADD : FLUX__GEMM_NEW);
-    char *c = t->block + (t->i + (j - t->out_from) * t->ld) * size;
-    FLUX__ASSERT(t->ib % tall == 0);      /* blocks of a product of whole tiles are such */
-    places.at = at, at[0] = 0;
-    for (int64_t l = 1; l < places.n; l++)
-        at[l] = at[l - 1] + flux__axes_next(x, 1, place) - (l > 1 ? 0 : in_run * x->step[0]);
-    for (int64_t i = 0; i < t->ib; i += tall, c += tall * size) {
-        if (far) flux__gemm_fetch(c, t->ld * size, nr);
-        kernel(first, a + flux__axes_point(p->a_rows, t->i0 + t->i + i, row) * size, x->step[0], b,
-               b_row, b_col, c, t->ld, add, &places, 0);
-    }
-}
-
 /* Finds the runs of the chunk's points in a mapped B that is read where it lies. */
 static void flux__gemm_find_runs(flux__gemm_task *t) {
     const flux__axes *x = t->plan->b_rows;
@@ -21191,10 +21165,6 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
         if (j == 0 && end > 0) flux__gemm_stream(t, end);
         return end;
     }
-    if (p->direct) {
-        flux__gemm_direct(t, j, nr);
-        return end;
-    }
     if (p->triples) {
         const flux__gemm_places places = flux__gemm_triple_places(t, j, nr, &b);
         FLUX__ASSERT(end == t->ib);       /* blocks of a product of whole tiles are such */
@@ -21277,8 +21247,8 @@ static bool flux__gemm_epilogue_last(const flux__gemm_task *t) {
 static void flux__gemm_rows(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t i, j, c, n, start, mr, done = 0, nr;
-    if (p->a_rows && !p->direct) flux__gemm_pack_mapped(t);
-    else if (!p->direct) flux__gemm_pack_a(t);
+    if (p->a_rows) flux__gemm_pack_mapped(t);
+    else flux__gemm_pack_a(t);
     flux__gemm_ahead(t);
     for (j = 0; j < t->nb; j += nr) {
         nr = flux__gemm_nr(t->nb - j, p->set->columns);
@@ -22376,7 +22346,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     p->panels_b = p->b_col == 1 && p->b_row > 1 && (tiles >= 8 || (tiles >= 1 && p->k >= 512)) &&
                   p->chunk * p->b_row * p->size >= much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
-    if (p->a_rows) p->copy_a = !p->direct, p->vector = p->stream = false;
+    if (p->a_rows) p->copy_a = true, p->vector = p->stream = false;
     if (p->b_rows) p->copy_b = !p->triples, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
     p->panels_b = p->panels_b && p->copy_b;
 }
@@ -22437,16 +22407,6 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
     return tasks;
 }
 
-/* Whether a mapped A is read where it lies (flux__gemm_direct): its rows are neighbours in whole
-   tiles of any instruction set, and B has too few columns to make up for a copy of A (measured: of
-   16, 32, 64 columns, 1.5, 1.3, 1.2 times as fast; of 3 channels, a short k, 1.2, 1.0, 0.9). */
-static bool flux__gemm_is_direct(const flux__gemm_job *j, int64_t size) {
-    if (!j->a_map || j->pairs || j->n > (j->k < 32 ? 16 : 64) || j->k < 1 || j->k * size > 4608)
-        return false;
-    const flux__axes *rows = &j->a_map[0];
-    return rows->step[0] == 1 && rows->dim[0] % 32 == 0;
-}
-
 /* Whether a mapped B is read where it lies, in triples of columns
    (flux__gemm_triple_places): as in the gradient of a convolution's weights, whose columns are the
    taps of 3 x 3 windows and whose rows are the pixels of an image; a 1 x 1 convolution of several
@@ -22470,10 +22430,8 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     p->k = job->k > 0 ? job->k : 0;
     p->failed = 0;
     p->cost = flux__gemm_orient_best(p);
-    p->direct = flux__gemm_is_direct(job, p->size);
-    if (p->direct) flux__gemm_orient(p, job, false);
     p->triples = false;
-    for (int flip = 1; flip >= 0 && !p->direct && !p->triples; flip--) {
+    for (int flip = 1; flip >= 0 && !p->triples; flip--) {
         flux__gemm_plan other = *p;
         flux__gemm_orient(&other, job, flip == 1);
         if ((other.triples = flux__gemm_has_triples(&other))) *p = other;
@@ -22847,6 +22805,222 @@ static void flux__depthwise_sums(const flux__depthwise_gradient *d, int64_t chan
         for (int64_t t = 0; t < d->taps; t++) *y++ = sum[1][t * lanes + c];
 }
 #endif
+
+FLUX__END_LEAN
+
+/* ---------------------------------------------------------------------- cpu/conv_direct.h
+   Direct convolution: a product of an image's windows (A, positions x taps) and
+   few columns (B, taps x channels of the result), as of a group of a grouped
+   convolution. So few columns do not make up for an im2col pack: the kernels of
+   matrix products read the image where it lies, run by run of evenly spaced taps.
+   Of windows two apart they read a copy that has even and odd elements apart, and
+   no more rows between two of the result. The positions between rows of the
+   result are computed too, and left out when rows are put in place, unless whole
+   tiles of each row are less work.
+
+   Invariant: an element's sum has the bits that flux__gemm gives it: one chunk of
+   k, by the same microkernels. Nothing is read but what windows hold and what
+   lies between two of them. A part has at least the positions of a tile, so that
+   its last tile may begin earlier, and no two parts write the same result.
+
+   Rejected: more columns, for which a packed copy is as fast. */
+
+FLUX__BEGIN_LEAN
+
+/* most columns of B: where positions between rows are computed, too, else; and of windows two
+   apart */
+#define FLUX__DIRECT_COLUMNS 32
+#define FLUX__DIRECT_WHOLE 64
+#define FLUX__DIRECT_APART 16
+#define FLUX__DIRECT_PART 1024            /* positions of a part, about */
+#define FLUX__DIRECT_TAPS 800             /* most elements of k: one chunk of f32 */
+
+typedef struct flux__direct {
+    const flux__gemm_set *set;
+    int64_t size, k, n;                   /* bytes of an element; B is k x n */
+    /* the result has `high` rows of `wide` positions, which are `along` (1 or 2) elements of the
+       image apart, rows `down` */
+    int64_t wide, high, along, down;
+    int64_t parts;                        /* parts of the rows, or of a single row's positions */
+    /* positions from row to row of the result in what the kernels read; the most of a part */
+    int64_t pitch, most;
+    /* taps are `runs` runs of `run`, `step` elements apart; where the first tap is, from a position
+       on, and from there on the first of each run */
+    int64_t runs, run, step, start, at[FLUX__DIRECT_TAPS];
+    /* The copy of positions two apart. Taps go over `slices` of the image, as channels, `slice`
+       elements apart; in each they are x_taps wide, x_step apart, and y_taps high, y_step apart. A
+       slice's rows are in `classes`, of which each has the rows of every window's first, second,
+       ... tap: `rows` rows of `pitch` even elements and then as many of odd ones. */
+    int64_t slices, slice, x_taps, x_step, y_taps, y_step, classes, rows;
+} flux__direct;
+
+/* The first row of a part, or of a single row the first position. */
+static int64_t flux__direct_begin(const flux__direct *d, int64_t part) {
+    return part * (d->high > 1 ? d->high : d->wide) / d->parts;
+}
+
+/* The number of positions of a part, with those between its rows. */
+static int64_t flux__direct_span(const flux__direct *d, int64_t part) {
+    const int64_t n = flux__direct_begin(d, part + 1) - flux__direct_begin(d, part);
+    return d->high > 1 ? (n - 1) * d->pitch + d->wide : n;
+}
+
+/* Whether whole tiles of each row are no more work than rows with the positions between them. */
+static bool flux__direct_by_row(const flux__direct *d) {
+    const int64_t tall = 2 * d->set->lanes;
+    return d->high > 1 && d->wide >= tall && flux__gemm_up(d->wide, tall) <= d->pitch;
+}
+
+/* Finds the runs of taps where they lie in the image. */
+static void flux__direct_runs(flux__direct *d, const flux__axes *taps) {
+    d->run = taps->nd ? taps->dim[0] : 1, d->step = taps->nd ? taps->step[0] : 0;
+    d->runs = d->k / d->run, d->start = 0;
+    for (int64_t i = 0; i < d->runs; i++) d->at[i] = flux__axes_at(taps, i * d->run);
+}
+
+/* Describes the slices of the copy that positions two apart take. False: taps have other dims. */
+static bool flux__direct_slices(flux__direct *d, const flux__axes *taps) {
+    const int nd = taps->nd;
+    d->slices = nd ? taps->dim[nd - 1] : 1, d->slice = nd ? taps->step[nd - 1] : 0;
+    d->x_taps = nd > 1 ? taps->dim[0] : 1, d->x_step = nd > 1 ? taps->step[0] : 1;
+    d->y_taps = nd > 2 ? taps->dim[1] : 1, d->y_step = nd > 2 ? taps->step[1] : 1;
+    const int64_t y = d->y_step < 0 ? -d->y_step : d->y_step;
+    d->classes = d->y_taps;
+    if (d->high > 1 && d->y_taps > 1 && d->down % y) return false;
+    if (d->high > 1) d->classes = d->y_taps > 1 ? flux__gemm_min(d->y_taps, d->down / y) : 1;
+    return nd <= 3;
+}
+
+/* Finds the taps in that copy: rows, `rows` of a class, and columns count from the first in
+   memory. */
+static void flux__direct_halves(flux__direct *d, int64_t rows) {
+    d->rows = rows + (d->y_taps - 1) / d->classes;
+    for (int64_t t = 0; t < d->k; t++) {
+        const int64_t i = t % d->x_taps, j = t / d->x_taps % d->y_taps,
+                      x = d->x_step < 0 ? (i - d->x_taps + 1) * d->x_step : i * d->x_step,
+                      y = d->y_step < 0 ? d->y_taps - 1 - j : j,
+                      plane = (t / d->x_taps / d->y_taps * d->classes + y % d->classes) * 2 + x % 2;
+        d->at[t] = (plane * d->rows + y / d->classes) * d->pitch + x / 2;
+        if (t) d->at[t] -= d->at[0];
+    }
+    d->runs = d->k, d->run = 1, d->step = 0, d->start = d->at[0], d->at[0] = 0;
+}
+
+/* Plans the product *g of windows whose rows and columns *positions and *taps map. False: it is
+   none for this room. */
+static bool flux__direct_plan(flux__direct *d, const flux__gemm_job *g, bool f64,
+                              const flux__axes *positions, const flux__axes *taps) {
+    d->set = flux__gemm_kernels(f64, false), d->size = f64 ? 8 : 4, d->k = g->k, d->n = g->n;
+    d->wide = positions->dim[0], d->high = positions->nd > 1 ? positions->dim[1] : 1;
+    d->along = positions->step[0], d->down = positions->nd > 1 ? positions->step[1] : 0;
+    if (positions->nd < 1 || positions->nd > 2 || d->along < 1 || d->along > (f64 ? 1 : 2) ||
+        d->n > FLUX__DIRECT_WHOLE || d->k < 1 || d->k * d->size > 4 * FLUX__DIRECT_TAPS)
+        return false;
+    d->pitch = d->down, d->slices = 0;
+    if (d->along == 2) {
+        if (!flux__direct_slices(d, taps)) return false;
+        d->pitch = d->wide + (d->x_taps - 1) * (d->x_step < 0 ? -d->x_step : d->x_step) / 2;
+    }
+    if (d->high > 1 && (d->pitch < d->wide || d->pitch > d->wide + d->wide / 3 + 1 ||
+                        d->pitch > 4 * FLUX__DIRECT_PART)) return false;
+    const bool whole = d->high == 1 || d->pitch == d->wide || flux__direct_by_row(d);
+    if (d->n > (d->along == 2 ? FLUX__DIRECT_APART : whole ? FLUX__DIRECT_WHOLE
+                                                           : FLUX__DIRECT_COLUMNS)) return false;
+    d->parts = 1;
+    d->parts = flux__gemm_min((flux__direct_span(d, 0) - 1) / FLUX__DIRECT_PART + 1,
+                              d->high > 1 ? d->high : d->wide);
+    d->most = 0;
+    int64_t rows = 1;
+    for (int64_t i = 0, n; i < d->parts; i++) {
+        if ((n = flux__direct_span(d, i)) < 2 * d->set->lanes) return false;
+        if (n > d->most) d->most = n;
+        n = flux__direct_begin(d, i + 1) - flux__direct_begin(d, i);
+        if (d->high > 1 && n > rows) rows = n;
+    }
+    if (d->high == 1) d->pitch += d->most - d->wide;
+    if (d->along == 1) flux__direct_runs(d, taps);
+    else flux__direct_halves(d, rows);
+    return true;
+}
+
+/* Makes a part's copy of the image, of positions two apart. x: the image at the part's first
+   position; `rows` rows of `wide` positions. */
+static void flux__direct_divide(const flux__direct *d, const float *x, int64_t rows, int64_t wide,
+                                float *to) {
+    const int64_t x_step = d->x_step < 0 ? -d->x_step : d->x_step,
+                  y_step = d->y_step < 0 ? -d->y_step : d->y_step,
+                  n = (d->x_taps - 1) * x_step + 2 * wide - 1;
+    if (d->x_step < 0) x += (d->x_taps - 1) * d->x_step;
+    if (d->y_step < 0) x += (d->y_taps - 1) * d->y_step;
+    for (int64_t plane = 0; plane < d->slices * d->classes * 2; plane++, to += d->rows * d->pitch) {
+        const int64_t odd = plane % 2, kind = plane / 2 % d->classes;
+        const flux__axes down = { 1, { d->rows }, { d->down } };
+        const flux__gemm_run run = { 0, 0, (n + 1 - odd) / 2 };
+        flux__gemm_im2col_now()(1, x + plane / 2 / d->classes * d->slice + kind * y_step + odd,
+                                &down, 0, rows + (d->y_taps - 1 - kind) / d->classes, &run, 1, 2,
+                                to, d->pitch);
+    }
+}
+
+/* Multiplies `span` positions, neighbours in memory from x on, by all columns of b (k x n, strides
+   b_row and b_col): c, its columns ldc apart. The last tile begins earlier. */
+static void flux__direct_tiles(const flux__direct *d, const char *x, int64_t span, const char *b,
+                               int64_t b_row, int64_t b_col, char *c, int64_t ldc) {
+    const int64_t tall = 2 * d->set->lanes, size = d->size;
+    const flux__gemm_places places = { d->runs, d->run, d->run, d->at, NULL, { 0 } };
+    for (int64_t i = 0, j, nr; i < span; i += tall)
+        for (j = 0; j < d->n; j += nr) {
+            const int64_t tile = flux__gemm_min(i, span - tall);
+            nr = flux__gemm_nr(d->n - j, d->set->columns);
+            d->set->two[flux__gemm_width(nr)](d->run, x + (tile + d->start) * size, d->step,
+                                              b + j * b_col * size, b_row, b_col,
+                                              c + (tile + j * ldc) * size, ldc,
+                                              FLUX__GEMM_PLACES + FLUX__GEMM_NEW, &places, 0);
+        }
+}
+
+/* Elements of a part's copy of the image, and of that with a block of results behind it: the
+   scratch memory of flux__direct_run. */
+static int64_t flux__direct_copy(const flux__direct *d) {
+    return d->slices * d->classes * 2 * d->rows * d->pitch;
+}
+static int64_t flux__direct_scratch(const flux__direct *d) {
+    return (d->along == 2 ? flux__direct_copy(d) : 0) + d->most * d->n;
+}
+
+/* Computes a part's results, the positions *i0 ... *i0+*mb-1, and returns them: a block, its
+   columns *ld apart. x: the image; y: where the results belong, columns y_col apart, or NULL:
+   anywhere. */
+static char *flux__direct_run(const flux__direct *d, int64_t part, const char *x, const char *b,
+                              int64_t b_row, int64_t b_col, char *y, int64_t y_col, char *memory,
+                              int64_t *i0, int64_t *mb, int64_t *ld) {
+    const int64_t size = d->size, first = flux__direct_begin(d, part),
+                  some = flux__direct_begin(d, part + 1) - first,
+                  rows = d->high > 1 ? some : 1, wide = d->high > 1 ? d->wide : some;
+    const bool by_row = flux__direct_by_row(d),
+               apart = rows > 1 && !by_row && d->pitch > wide;
+    x += first * (d->high > 1 ? d->down : d->along) * size;
+    *i0 = first * (d->high > 1 ? wide : 1), *mb = rows * wide;
+    if (d->along == 2) {
+        flux__direct_divide(d, (const float *)(const void *)x, rows, wide, (float *)(void *)memory);
+        x = memory;
+        memory += flux__direct_copy(d) * size;
+    }
+    if (y) y += *i0 * size;
+    char *block = apart || !y ? memory : y;
+    *ld = apart || !y ? d->most : y_col;
+    const int64_t span = by_row ? wide : flux__direct_span(d, part);
+    for (int64_t r = 0; r < (by_row ? rows : 1); r++)
+        flux__direct_tiles(d, x + r * d->pitch * size, span, b, b_row, b_col,
+                           block + r * wide * size, *ld);
+    for (int64_t j = 0; j < d->n && apart; j++) {
+        const char *from = block + j * *ld * size;
+        char *to = y ? y + j * y_col * size : block + j * *ld * size;
+        for (int64_t r = y ? 0 : 1; r < rows; r++)
+            memmove(to + r * wide * size, from + r * d->pitch * size, (size_t)(wide * size));
+    }
+    return block;
+}
 
 FLUX__END_LEAN
 
@@ -28558,6 +28732,7 @@ typedef struct flux__products {
     /* what pads the images of a depthwise convolution, a channel's at a time, or NULL */
     const flux__strided_scatter_job *pad;
 #endif
+    const flux__direct *direct;           /* how flux__run_direct computes the products */
 } flux__products;
 
 /* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered
@@ -28632,9 +28807,10 @@ static void flux__product_task(void *ctx, int64_t batch) {
 FLUX__END_HOT
 
 /* ---------------------------------------------------------------------- cpu/thin_products.h
-   Products that are too thin for tiles of a packed operand: tasks that compute
-   channels of a depthwise convolution and their gradients (cpu/depthwise.h), and
-   run the lines behind the product on them.
+   Products that are too thin to pack an operand for: tasks that compute channels
+   of a depthwise convolution and their gradients (cpu/depthwise.h), or parts of a
+   direct convolution (cpu/conv_direct.h), and run the lines behind the product on
+   them.
 
    Invariant: the sums are those of cpu/gemm_plan.h's products. */
 
@@ -28750,6 +28926,43 @@ static bool flux__run_depthwise(flux__products *p) {
 #else
 #  define flux__run_depthwise(p) false
 #endif
+
+/* Computes the parts of one task of a direct convolution. */
+static void flux__direct_task(void *ctx, int64_t task) {
+    flux__products *p = (flux__products *)ctx;
+    const flux__direct *d = p->direct;
+    const flux__kernel *k = p->job.k;
+    flux__job job = p->job;
+    const int64_t end = flux__gemm_min((task + 1) * p->each, p->batches * d->parts);
+    int64_t i0, mb, ld;
+    char *memory = (char *)flux__scratch((size_t)(flux__direct_scratch(d) * d->size));
+    if (!memory) flux__atomic_store32(&p->failed, 1);
+    for (int64_t i = task * p->each; i < end && memory; i++) {
+        job.batch = i / d->parts;
+        const char *x = (const char *)flux__matrix_at(k, &p->a, job.batch),
+                   *b = (const char *)flux__matrix_at(k, &p->b, job.batch);
+        char *y = p->bare ? (char *)job.run->ptr[k->value[0].out] +
+            (job.first + job.batch * p->g.m * p->g.n) * d->size : NULL;
+        char *block = flux__direct_run(d, i % d->parts, x, b, p->g.b_row, p->g.b_col, y, p->g.m,
+                                       memory, &i0, &mb, &ld);
+        if (!p->bare) flux__epilogue(&job, 0, i0, 0, mb, p->g.n, block, ld);
+    }
+    if (job.failed) flux__atomic_store32(&p->failed, 1);
+    flux__scratch_done(memory);
+}
+
+/* Runs products of windows and few columns, see conv_direct.h. False, and nothing is done: they are
+   others. */
+static bool flux__run_direct(flux__products *p) {
+    flux__direct d;
+    if (!p->a.o.gather || p->b.o.gather || p->g.tiles || p->g.pairs || p->g.inner_kernel > 1 ||
+        !flux__direct_plan(&d, &p->g, p->f64, &p->a.map[0], &p->a.map[1])) return false;
+    p->direct = &d;
+    p->each = 32768 / (p->g.m / d.parts * p->g.k * p->g.n) + 1;
+    flux__parallel((p->batches * d.parts + p->each - 1) / p->each, flux__direct_task, p);
+    p->direct = NULL;
+    return true;
+}
 
 FLUX__END_HOT
 
@@ -29144,7 +29357,7 @@ static bool flux__products_choose(flux__products *p) {
 /* Multiplies, once the operands are ready: many batches are shared out to threads whole, few ones
    in blocks. */
 static void flux__products_multiply(flux__products *p) {
-    if (!flux__products_choose(p) && flux__run_depthwise(p)) return;
+    if (!flux__products_choose(p) && (flux__run_depthwise(p) || flux__run_direct(p))) return;
     const int64_t batches = p->batches;
     if (batches == 1) flux__products_panels(p);
     void *transposed = batches > 1 ? flux__transpose_shared(p) : NULL;

@@ -314,7 +314,8 @@
      schedule/  kernel claims key analysis grouping gathers program spelling dispatch order trace
                 profile plans looking update
      cpu/       loops float64 float32 vectors casts reductions random gemm_kernels gemm_pack
-                gemm_tasks gemm_panels gemm_amx gemm_plan depthwise backend transfers blocks run products
+                gemm_tasks gemm_panels gemm_amx gemm_plan depthwise conv_direct backend transfers blocks
+                run products
                 winograd winograd_gradient conv_amx conv_amx_gradient product_operands rows chains
                 whole windows pooling ready kept_operands product_batches thin_products half_products
                 padding shared_operands attention sorting
@@ -437,6 +438,7 @@
 #include "cpu/gemm_amx.h"
 #include "cpu/gemm_plan.h"
 #include "cpu/depthwise.h"
+#include "cpu/conv_direct.h"
 #include "cpu/backend.h"
 #include "cpu/transfers.h"
 #include "cpu/blocks.h"

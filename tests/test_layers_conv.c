@@ -204,6 +204,31 @@ static double direct(const shape_case *k, const float *x, const float *w, int ox
             }
     return sum;
 }
+/* Such a convolution beside sums written out, its gradients by sums that it is linear in. */
+static void check_conv(const shape_case *k) {
+    flux_tensor *x = flux_eval(flux_randn(k->w, k->h, k->c, k->n)), *w = flux_eval(flux_randn(k->kw, k->kh, k->c / k->g, k->out));
+    flux_tensor *y = flux_conv(x, w, .stride = S(k->sw, k->sh), .pad = S(k->pw, k->ph), .dilation = S(k->dw, k->dh), .groups = k->g);
+    const float *fx = flux_floats(x), *fw = flux_floats(w), *fy = flux_floats(y);
+    double worst = 0, scale = sqrt((double)(k->kw * k->kh * k->c / k->g));
+    int ow = (int)flux_dim(y, 0), oh = (int)flux_dim(y, 1), at = 0;
+    for (int b = 0; fy && b < k->n; b++)
+        for (int o = 0; o < k->out; o++)
+            for (int oy = 0; oy < oh; oy++)
+                for (int ox = 0; ox < ow; ox++)
+                    worst = fmax(worst, fabs((double)fy[at++] - direct(k, fx, fw, ox, oy, o, b)));
+    CHECK_NEAR(worst / scale, 0, 4e-6);     /* without fused multiply-adds, too */
+    /* <g, conv(x, w)> is linear in x and in w: its gradients' products with x and w are itself. */
+    flux_tensor *g = flux_eval(flux_randn_with(flux_shape_of(y), FLUX_F32)), *dot = flux_sum(flux_mul(g, y));
+    flux_grads *d = flux_gradient(dot, x, w);
+    double whole = flux_item(dot), size = flux_item(flux_norm(y)) * 10 + 1;
+    CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, x), x))) - whole) / size, 0, 2e-6);
+    CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, w), w))) - whole) / size, 0, 2e-6);
+    flux_tensor *x2 = flux_eval(flux_randn_with(flux_shape_of(x), FLUX_F32)), *w2 = flux_eval(flux_randn_with(flux_shape_of(w), FLUX_F32));
+    flux_tensor *yx = flux_conv(x2, w, .stride = S(k->sw, k->sh), .pad = S(k->pw, k->ph), .dilation = S(k->dw, k->dh), .groups = k->g);
+    flux_tensor *yw = flux_conv(x, w2, .stride = S(k->sw, k->sh), .pad = S(k->pw, k->ph), .dilation = S(k->dw, k->dh), .groups = k->g);
+    CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, x), x2))) - flux_item(flux_sum(flux_mul(g, yx)))) / size, 0, 2e-6);
+    CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, w), w2))) - flux_item(flux_sum(flux_mul(g, yw)))) / size, 0, 2e-6);
+}
 TEST(conv_of_many_shapes) {
     static const shape_case cases[] = {
         { 28, 28, 1, 2, 3, 3, 8, 1, 1, 1, 1, 1, 1, 1 },   { 14, 14, 8, 3, 3, 3, 16, 1, 1, 1, 1, 1, 1, 1 },
@@ -215,30 +240,48 @@ TEST(conv_of_many_shapes) {
         { 43, 6, 3, 16, 3, 3, 4, 2, 2, 1, 1, 1, 1, 1 },   { 1, 150, 2, 3, 1, 3, 20, 1, 1, 0, 1, 1, 1, 1 },
         { 18, 17, 2, 4, 3, 3, 16, 1, 1, 1, 1, 1, 1, 1 },  { 21, 4, 8, 32, 2, 2, 6, 2, 2, 0, 0, 1, 1, 2 },
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) FLUX_SCOPE {
-        const shape_case *k = &cases[i];
-        flux_tensor *x = flux_eval(flux_randn(k->w, k->h, k->c, k->n)), *w = flux_eval(flux_randn(k->kw, k->kh, k->c / k->g, k->out));
-        flux_tensor *y = flux_conv(x, w, .stride = S(k->sw, k->sh), .pad = S(k->pw, k->ph), .dilation = S(k->dw, k->dh), .groups = k->g);
-        const float *fx = flux_floats(x), *fw = flux_floats(w), *fy = flux_floats(y);
-        double worst = 0, scale = sqrt((double)(k->kw * k->kh * k->c / k->g));
-        int ow = (int)flux_dim(y, 0), oh = (int)flux_dim(y, 1), at = 0;
-        for (int b = 0; fy && b < k->n; b++)
-            for (int o = 0; o < k->out; o++)
-                for (int oy = 0; oy < oh; oy++)
-                    for (int ox = 0; ox < ow; ox++)
-                        worst = fmax(worst, fabs((double)fy[at++] - direct(k, fx, fw, ox, oy, o, b)));
-        CHECK_NEAR(worst / scale, 0, 4e-6);     /* without fused multiply-adds, too */
-        /* <g, conv(x, w)> is linear in x and in w: its gradients' products with x and w are itself. */
-        flux_tensor *g = flux_eval(flux_randn_with(flux_shape_of(y), FLUX_F32)), *dot = flux_sum(flux_mul(g, y));
-        flux_grads *d = flux_gradient(dot, x, w);
-        double whole = flux_item(dot), size = flux_item(flux_norm(y)) * 10 + 1;
-        CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, x), x))) - whole) / size, 0, 2e-6);
-        CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, w), w))) - whole) / size, 0, 2e-6);
-        flux_tensor *x2 = flux_eval(flux_randn_with(flux_shape_of(x), FLUX_F32)), *w2 = flux_eval(flux_randn_with(flux_shape_of(w), FLUX_F32));
-        flux_tensor *yx = flux_conv(x2, w, .stride = S(k->sw, k->sh), .pad = S(k->pw, k->ph), .dilation = S(k->dw, k->dh), .groups = k->g);
-        flux_tensor *yw = flux_conv(x, w2, .stride = S(k->sw, k->sh), .pad = S(k->pw, k->ph), .dilation = S(k->dw, k->dh), .groups = k->g);
-        CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, x), x2))) - flux_item(flux_sum(flux_mul(g, yx)))) / size, 0, 2e-6);
-        CHECK_NEAR((flux_item(flux_sum(flux_mul(flux_grad(d, w), w2))) - flux_item(flux_sum(flux_mul(g, yw)))) / size, 0, 2e-6);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) FLUX_SCOPE { check_conv(&cases[i]); }
+}
+
+/* The windows of every group and sample, stored: positions x (window x channels of a group) x groups x samples. */
+static flux_tensor *windows_of(const shape_case *k, flux_tensor *x, int ow, int oh) {
+    const int cg = k->c / k->g, taps = k->kw * k->kh * cg;
+    float *all = (float *)calloc((size_t)ow * (size_t)oh * (size_t)taps * (size_t)k->g * (size_t)k->n, 4);
+    const float *from = flux_floats(x);
+    for (int at = 0; all && from && at < ow * oh * taps * k->g * k->n; at++) {
+        const int t = at / (ow * oh) % taps, channel = at / (ow * oh) / taps * cg + t / (k->kw * k->kh),
+                  i = at % ow * k->sw - k->pw + (k->kw - 1 - t % k->kw) * k->dw, j = at / ow % oh * k->sh - k->ph + (k->kh - 1 - t / k->kw % k->kh) * k->dh;
+        if (i >= 0 && j >= 0 && i < k->w && j < k->h) all[at] = from[(channel * k->h + j) * k->w + i];
+    }
+    flux_tensor *windows = all ? flux_from(all, ow * oh, taps, k->g, k->n) : NULL;
+    free(all);
+    return windows;
+}
+/* Few channels, in groups or not: beside sums written out; the same bits as a plain product has, of f32, f64 and f16, with a bias of zeros and without. */
+TEST(few_channels_of_many_shapes) {
+    ONLY_ON_CPU();
+    unsigned seed = 5;
+    for (int round = 0; round < 120; round++) FLUX_SCOPE {
+        int r[14], top[14] = { 70, 30, 4, 3, 4, 4, 20, 2, 2, 3, 3, 2, 2, 4 };     /* as in shape_case; channels are those of a group */
+        for (int i = 0; i < 14; i++) r[i] = 1 + (int)((seed = seed * 1103515245u + 12345u) >> 16) % top[i];
+        if (round % 6 == 0) r[0] += 1500;
+        if (round % 6 == 1) r[1] = r[5] = 1;
+        const shape_case k = { r[0], r[1], r[2] * r[13], r[3], r[4], r[5], r[6] * r[13], r[7], r[8], r[9] - 1, r[10] - 1, r[11], r[12], r[13] };
+        const int ow = (k.w + 2 * k.pw - (k.kw - 1) * k.dw - 1) / k.sw + 1, oh = (k.h + 2 * k.ph - (k.kh - 1) * k.dh - 1) / k.sh + 1;
+        if (k.w + 2 * k.pw <= (k.kw - 1) * k.dw || k.h + 2 * k.ph <= (k.kh - 1) * k.dh) continue;
+        if (round % 4 == 0) check_conv(&k);
+        const flux_dtype type = round % 3 == 0 ? FLUX_F64 : round % 3 == 1 ? FLUX_F16 : FLUX_F32;
+        flux_tensor *x = flux_eval(flux_randn(k.w, k.h, k.c, k.n)), *w = flux_eval(flux_randn(k.kw, k.kh, r[2], k.out));
+        x = flux_eval(flux_to_dtype(flux_to_dtype(x, FLUX_F16), type)), w = flux_eval(flux_to_dtype(flux_to_dtype(w, FLUX_F16), type));
+        flux_conv_opts o = { .x = x, .weight = w, .stride = S(k.sw, k.sh), .pad = S(k.pw, k.ph), .dilation = S(k.dw, k.dh), .groups = k.g };
+        flux_tensor *y = flux_eval(flux_conv_with(o)), *z = flux_eval(flux_add(flux_conv_with(o), flux_eval(flux_to_dtype(flux_zeros(1, 1, k.out), type))));
+        flux_tensor *windows = flux_to_dtype(windows_of(&k, flux_to_dtype(x, FLUX_F32), ow, oh), type);
+        flux_tensor *plain = flux_matmul(flux_eval(windows), flux_eval(flux_reshape(w, k.kw * k.kh * r[2], r[6], k.g)));
+        REQUIRE(y && z && plain && flux_len(y) == flux_len(plain) && flux_dtype_of(y) == type);
+#ifndef FLUX_BLAS                         /* which adds a product up in an order of its own */
+        CHECK(flux_item(flux_max(flux_abs(flux_sub(flux_eval(flux_reshape(plain, flux_len(y))), flux_eval(flux_reshape(y, flux_len(y))))))) == 0);
+#endif
+        CHECK(flux_item(flux_max(flux_abs(flux_sub(y, z)))) == 0);
     }
 }
 

@@ -265,7 +265,7 @@ static void flux__gemm_copies(flux__gemm_plan *p) {
     p->panels_b = p->b_col == 1 && p->b_row > 1 && (tiles >= 8 || (tiles >= 1 && p->k >= 512)) &&
                   p->chunk * p->b_row * p->size >= much;
     p->copy_b = crowded || p->panels_b || (p->b_row != 1 && p->b_col != 1);
-    if (p->a_rows) p->copy_a = !p->direct, p->vector = p->stream = false;
+    if (p->a_rows) p->copy_a = true, p->vector = p->stream = false;
     if (p->b_rows) p->copy_b = !p->triples, p->panels_b = flux__gemm_along(p, p->b_cols, p->b_rows);
     p->panels_b = p->panels_b && p->copy_b;
 }
@@ -326,16 +326,6 @@ static int64_t flux__gemm_blocks(flux__gemm_plan *p, int64_t threads) {
     return tasks;
 }
 
-/* Whether a mapped A is read where it lies (flux__gemm_direct): its rows are neighbours in whole
-   tiles of any instruction set, and B has too few columns to make up for a copy of A (measured: of
-   16, 32, 64 columns, 1.5, 1.3, 1.2 times as fast; of 3 channels, a short k, 1.2, 1.0, 0.9). */
-static bool flux__gemm_is_direct(const flux__gemm_job *j, int64_t size) {
-    if (!j->a_map || j->pairs || j->n > (j->k < 32 ? 16 : 64) || j->k < 1 || j->k * size > 4608)
-        return false;
-    const flux__axes *rows = &j->a_map[0];
-    return rows->step[0] == 1 && rows->dim[0] % 32 == 0;
-}
-
 /* Whether a mapped B is read where it lies, in triples of columns
    (flux__gemm_triple_places): as in the gradient of a convolution's weights, whose columns are the
    taps of 3 x 3 windows and whose rows are the pixels of an image; a 1 x 1 convolution of several
@@ -359,10 +349,8 @@ static void flux__gemm_plan_for(flux__gemm_plan *p, bool f64, const flux__gemm_j
     p->k = job->k > 0 ? job->k : 0;
     p->failed = 0;
     p->cost = flux__gemm_orient_best(p);
-    p->direct = flux__gemm_is_direct(job, p->size);
-    if (p->direct) flux__gemm_orient(p, job, false);
     p->triples = false;
-    for (int flip = 1; flip >= 0 && !p->direct && !p->triples; flip--) {
+    for (int flip = 1; flip >= 0 && !p->triples; flip--) {
         flux__gemm_plan other = *p;
         flux__gemm_orient(&other, job, flip == 1);
         if ((other.triples = flux__gemm_has_triples(&other))) *p = other;

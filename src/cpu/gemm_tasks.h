@@ -33,7 +33,6 @@ typedef struct flux__gemm_plan {
     bool panels_b;
     bool vector;                          /* b is a vector, and a read as flux__gemm_vector does */
     bool stream;                          /* a is read as flux__gemm_stream does */
-    bool direct;                          /* a is read as flux__gemm_direct does */
     bool triples;                         /* b is read as flux__gemm_triple_places says */
     int64_t m, n, k;  /* C is m x n, a m x k, b k x n, as the plan reads them: */
     const char *a, *b, *a_next;           /* a_next: the next product's a, or NULL */
@@ -424,33 +423,6 @@ static flux__gemm_places flux__gemm_runs_of(const flux__gemm_task *t, const flux
     return runs;
 }
 
-/* Multiplies the rows at hand of a mapped A, whole tiles of neighbours in memory, with the columns
-   j ... j+nr-1 of B. A is read where it lies, run by run of evenly spaced points of k, as the taps
-   of a window's row; a chunk may begin and end within a run. */
-static void flux__gemm_direct(flux__gemm_task *t, int64_t j, int64_t nr) {
-    const flux__gemm_plan *p = t->plan;
-    const flux__axes *x = p->a_cols;
-    const int64_t size = p->size, tall = 2 * p->set->lanes, in_run = t->k0 % x->dim[0];
-    const flux__gemm_kernel kernel = p->set->two[flux__gemm_width(nr)];
-    int64_t first, b_row, b_col, place[FLUX_MAX_DIMS], row[FLUX_MAX_DIMS],
-            at[FLUX__GEMM_PLACES_MOST];
-    const char *a = p->a + flux__axes_point(x, t->k0, place) * size,
-               *b = flux__gemm_b(t, j, nr, &b_row, &b_col);
-    flux__gemm_places places = flux__gemm_runs_of(t, x, &first);
-    const bool far = !t->out && flux__gemm_far(p);
-    const int add = FLUX__GEMM_PLACES + (t->k0 > 0 ? FLUX__GEMM_ADD : FLUX__GEMM_NEW);
-    char *c = t->block + (t->i + (j - t->out_from) * t->ld) * size;
-    FLUX__ASSERT(t->ib % tall == 0);      /* blocks of a product of whole tiles are such */
-    places.at = at, at[0] = 0;
-    for (int64_t l = 1; l < places.n; l++)
-        at[l] = at[l - 1] + flux__axes_next(x, 1, place) - (l > 1 ? 0 : in_run * x->step[0]);
-    for (int64_t i = 0; i < t->ib; i += tall, c += tall * size) {
-        if (far) flux__gemm_fetch(c, t->ld * size, nr);
-        kernel(first, a + flux__axes_point(p->a_rows, t->i0 + t->i + i, row) * size, x->step[0], b,
-               b_row, b_col, c, t->ld, add, &places, 0);
-    }
-}
-
 /* Finds the runs of the chunk's points in a mapped B that is read where it lies. */
 static void flux__gemm_find_runs(flux__gemm_task *t) {
     const flux__axes *x = t->plan->b_rows;
@@ -535,10 +507,6 @@ static int64_t flux__gemm_full(flux__gemm_task *t, int64_t j, int64_t nr) {
         if (j == 0 && end > 0) flux__gemm_stream(t, end);
         return end;
     }
-    if (p->direct) {
-        flux__gemm_direct(t, j, nr);
-        return end;
-    }
     if (p->triples) {
         const flux__gemm_places places = flux__gemm_triple_places(t, j, nr, &b);
         FLUX__ASSERT(end == t->ib);       /* blocks of a product of whole tiles are such */
@@ -621,8 +589,8 @@ static bool flux__gemm_epilogue_last(const flux__gemm_task *t) {
 static void flux__gemm_rows(flux__gemm_task *t) {
     const flux__gemm_plan *p = t->plan;
     int64_t i, j, c, n, start, mr, done = 0, nr;
-    if (p->a_rows && !p->direct) flux__gemm_pack_mapped(t);
-    else if (!p->direct) flux__gemm_pack_a(t);
+    if (p->a_rows) flux__gemm_pack_mapped(t);
+    else flux__gemm_pack_a(t);
     flux__gemm_ahead(t);
     for (j = 0; j < t->nb; j += nr) {
         nr = flux__gemm_nr(t->nb - j, p->set->columns);

@@ -420,7 +420,7 @@ static bool flux__products_choose(flux__products *p) {
 /* Multiplies, once the operands are ready: many batches are shared out to threads whole, few ones
    in blocks. */
 static void flux__products_multiply(flux__products *p) {
-    if (!flux__products_choose(p) && flux__run_depthwise(p)) return;
+    if (!flux__products_choose(p) && (flux__run_depthwise(p) || flux__run_direct(p))) return;
     const int64_t batches = p->batches;
     if (batches == 1) flux__products_panels(p);
     void *transposed = batches > 1 ? flux__transpose_shared(p) : NULL;

@@ -11,6 +11,7 @@
 #include "gemm_tasks.h"
 #include "gemm_plan.h"
 #include "depthwise.h"
+#include "conv_direct.h"
 #include "run.h"
 #include "whole.h"
 #include "products.h"
@@ -43,6 +44,7 @@ typedef struct flux__products {
     /* what pads the images of a depthwise convolution, a channel's at a time, or NULL */
     const flux__strided_scatter_job *pad;
 #endif
+    const flux__direct *direct;           /* how flux__run_direct computes the products */
 } flux__products;
 
 /* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered

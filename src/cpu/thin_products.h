@@ -9,15 +9,17 @@
 #include "gemm_tasks.h"
 #include "gemm_plan.h"
 #include "depthwise.h"
+#include "conv_direct.h"
 #include "run.h"
 #include "whole.h"
 #include "products.h"
 #include "product_batches.h"
 
 /* ---------------------------------------------------------------------- cpu/thin_products.h
-   Products that are too thin for tiles of a packed operand: tasks that compute
-   channels of a depthwise convolution and their gradients (cpu/depthwise.h), and
-   run the lines behind the product on them.
+   Products that are too thin to pack an operand for: tasks that compute channels
+   of a depthwise convolution and their gradients (cpu/depthwise.h), or parts of a
+   direct convolution (cpu/conv_direct.h), and run the lines behind the product on
+   them.
 
    Invariant: the sums are those of cpu/gemm_plan.h's products. */
 
@@ -133,6 +135,43 @@ static bool flux__run_depthwise(flux__products *p) {
 #else
 #  define flux__run_depthwise(p) false
 #endif
+
+/* Computes the parts of one task of a direct convolution. */
+static void flux__direct_task(void *ctx, int64_t task) {
+    flux__products *p = (flux__products *)ctx;
+    const flux__direct *d = p->direct;
+    const flux__kernel *k = p->job.k;
+    flux__job job = p->job;
+    const int64_t end = flux__gemm_min((task + 1) * p->each, p->batches * d->parts);
+    int64_t i0, mb, ld;
+    char *memory = (char *)flux__scratch((size_t)(flux__direct_scratch(d) * d->size));
+    if (!memory) flux__atomic_store32(&p->failed, 1);
+    for (int64_t i = task * p->each; i < end && memory; i++) {
+        job.batch = i / d->parts;
+        const char *x = (const char *)flux__matrix_at(k, &p->a, job.batch),
+                   *b = (const char *)flux__matrix_at(k, &p->b, job.batch);
+        char *y = p->bare ? (char *)job.run->ptr[k->value[0].out] +
+            (job.first + job.batch * p->g.m * p->g.n) * d->size : NULL;
+        char *block = flux__direct_run(d, i % d->parts, x, b, p->g.b_row, p->g.b_col, y, p->g.m,
+                                       memory, &i0, &mb, &ld);
+        if (!p->bare) flux__epilogue(&job, 0, i0, 0, mb, p->g.n, block, ld);
+    }
+    if (job.failed) flux__atomic_store32(&p->failed, 1);
+    flux__scratch_done(memory);
+}
+
+/* Runs products of windows and few columns, see conv_direct.h. False, and nothing is done: they are
+   others. */
+static bool flux__run_direct(flux__products *p) {
+    flux__direct d;
+    if (!p->a.o.gather || p->b.o.gather || p->g.tiles || p->g.pairs || p->g.inner_kernel > 1 ||
+        !flux__direct_plan(&d, &p->g, p->f64, &p->a.map[0], &p->a.map[1])) return false;
+    p->direct = &d;
+    p->each = 32768 / (p->g.m / d.parts * p->g.k * p->g.n) + 1;
+    flux__parallel((p->batches * d.parts + p->each - 1) / p->each, flux__direct_task, p);
+    p->direct = NULL;
+    return true;
+}
 
 FLUX__END_HOT
 

@@ -244,8 +244,9 @@ static flux_tensor *flux__side_channels(flux_tensor *x, int nd) {
 /* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
    batch], or the inner dim is channels / groups x window. */
 static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
-    const int nd = w->nd, lead = flux__channels_lead(x, w, groups), apart = lead && groups > 1;
+    const int nd = w->nd, lead = flux__channels_lead(x, w, groups);
     const int64_t in = x->dim[nd] / groups, samples = x->dim[nd + 1];
+    const bool apart = groups > 1 && in > 1 && 2 * nd + 3 <= FLUX_MAX_DIMS;
     int64_t order[FLUX_MAX_DIMS];
     int n = nd;
     if (lead) x = flux__side_channels(x, nd);
