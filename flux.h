@@ -22823,7 +22823,8 @@ FLUX__END_LEAN
    lies between two of them. A part has at least the positions of a tile, so that
    its last tile may begin earlier, and no two parts write the same result.
 
-   Rejected: more columns, for which a packed copy is as fast. */
+   Rejected: more columns, for which a packed copy is as fast; a single column, as of a
+   depthwise convolution: dividing rows one by one takes longer than its products. */
 
 FLUX__BEGIN_LEAN
 
@@ -22832,6 +22833,7 @@ FLUX__BEGIN_LEAN
 #define FLUX__DIRECT_COLUMNS 32
 #define FLUX__DIRECT_WHOLE 64
 #define FLUX__DIRECT_APART 16
+#define FLUX__DIRECT_LEAST 32             /* fewest taps of windows two apart */
 #define FLUX__DIRECT_PART 1024            /* positions of a part, about */
 #define FLUX__DIRECT_TAPS 800             /* most elements of k: one chunk of f32 */
 
@@ -22914,7 +22916,7 @@ static bool flux__direct_plan(flux__direct *d, const flux__gemm_job *g, bool f64
     d->wide = positions->dim[0], d->high = positions->nd > 1 ? positions->dim[1] : 1;
     d->along = positions->step[0], d->down = positions->nd > 1 ? positions->step[1] : 0;
     if (positions->nd < 1 || positions->nd > 2 || d->along < 1 || d->along > (f64 ? 1 : 2) ||
-        d->n > FLUX__DIRECT_WHOLE || d->k < 1 || d->k * d->size > 4 * FLUX__DIRECT_TAPS)
+        d->n < 2 || d->n > FLUX__DIRECT_WHOLE || d->k < 1 || d->k * d->size > 4 * FLUX__DIRECT_TAPS)
         return false;
     d->pitch = d->down, d->slices = 0;
     if (d->along == 2) {
@@ -22924,6 +22926,7 @@ static bool flux__direct_plan(flux__direct *d, const flux__gemm_job *g, bool f64
     if (d->high > 1 && (d->pitch < d->wide || d->pitch > d->wide + d->wide / 3 + 1 ||
                         d->pitch > 4 * FLUX__DIRECT_PART)) return false;
     const bool whole = d->high == 1 || d->pitch == d->wide || flux__direct_by_row(d);
+    if (d->along == 2 && d->k < FLUX__DIRECT_LEAST) return false;
     if (d->n > (d->along == 2 ? FLUX__DIRECT_APART : whole ? FLUX__DIRECT_WHOLE
                                                            : FLUX__DIRECT_COLUMNS)) return false;
     d->parts = 1;
@@ -22982,44 +22985,42 @@ static void flux__direct_tiles(const flux__direct *d, const char *x, int64_t spa
 /* Elements of a part's copy of the image, and of that with a block of results behind it: the
    scratch memory of flux__direct_run. */
 static int64_t flux__direct_copy(const flux__direct *d) {
-    return d->slices * d->classes * 2 * d->rows * d->pitch;
+    return d->along == 2 ? d->slices * d->classes * 2 * d->rows * d->pitch : 0;
 }
 static int64_t flux__direct_scratch(const flux__direct *d) {
-    return (d->along == 2 ? flux__direct_copy(d) : 0) + d->most * d->n;
+    return flux__direct_copy(d) + d->most * d->n;
 }
 
-/* Computes a part's results, the positions *i0 ... *i0+*mb-1, and returns them: a block, its
-   columns *ld apart. x: the image; y: where the results belong, columns y_col apart, or NULL:
-   anywhere. */
-static char *flux__direct_run(const flux__direct *d, int64_t part, const char *x, const char *b,
-                              int64_t b_row, int64_t b_col, char *y, int64_t y_col, char *memory,
-                              int64_t *i0, int64_t *mb, int64_t *ld) {
+/* The positions of a part, and the first of them, *i0. */
+static int64_t flux__direct_positions(const flux__direct *d, int64_t part, int64_t *i0) {
+    const int64_t first = flux__direct_begin(d, part), wide = d->high > 1 ? d->wide : 1;
+    *i0 = first * wide;
+    return (flux__direct_begin(d, part + 1) - first) * wide;
+}
+
+/* Computes a part's results: y, the first of them, columns y_col apart. x: the image, where the
+   first of all positions is. */
+static void flux__direct_run(const flux__direct *d, int64_t part, const char *x, const char *b,
+                             int64_t b_row, int64_t b_col, char *y, int64_t y_col, char *memory) {
     const int64_t size = d->size, first = flux__direct_begin(d, part),
                   some = flux__direct_begin(d, part + 1) - first,
                   rows = d->high > 1 ? some : 1, wide = d->high > 1 ? d->wide : some;
     const bool by_row = flux__direct_by_row(d),
                apart = rows > 1 && !by_row && d->pitch > wide;
     x += first * (d->high > 1 ? d->down : d->along) * size;
-    *i0 = first * (d->high > 1 ? wide : 1), *mb = rows * wide;
     if (d->along == 2) {
         flux__direct_divide(d, (const float *)(const void *)x, rows, wide, (float *)(void *)memory);
         x = memory;
         memory += flux__direct_copy(d) * size;
     }
-    if (y) y += *i0 * size;
-    char *block = apart || !y ? memory : y;
-    *ld = apart || !y ? d->most : y_col;
-    const int64_t span = by_row ? wide : flux__direct_span(d, part);
+    char *block = apart ? memory : y;
+    const int64_t ld = apart ? d->most : y_col, span = by_row ? wide : flux__direct_span(d, part);
     for (int64_t r = 0; r < (by_row ? rows : 1); r++)
         flux__direct_tiles(d, x + r * d->pitch * size, span, b, b_row, b_col,
-                           block + r * wide * size, *ld);
-    for (int64_t j = 0; j < d->n && apart; j++) {
-        const char *from = block + j * *ld * size;
-        char *to = y ? y + j * y_col * size : block + j * *ld * size;
-        for (int64_t r = y ? 0 : 1; r < rows; r++)
-            memmove(to + r * wide * size, from + r * d->pitch * size, (size_t)(wide * size));
-    }
-    return block;
+                           block + r * wide * size, ld);
+    for (int64_t j = 0; j < d->n && apart; j++)
+        flux__gemm_copy_rows(block + j * ld * size, d->pitch * size, y + j * y_col * size,
+                             wide * size, rows, wide * size);
 }
 
 FLUX__END_LEAN
@@ -28729,10 +28730,12 @@ typedef struct flux__products {
     flux__kept *kept[2];
 #if FLUX__GEMM_VECTORS
     flux__depthwise_gradient depthwise;
-    /* what pads the images of a depthwise convolution, a channel's at a time, or NULL */
-    const flux__strided_scatter_job *pad;
 #endif
     const flux__direct *direct;           /* how flux__run_direct computes the products */
+    /* what pads the images of a thin product when their turn comes, or NULL; how many slices of it
+       a batch reads */
+    const flux__strided_scatter_job *pad;
+    int64_t pads;
 } flux__products;
 
 /* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered
@@ -28815,6 +28818,80 @@ FLUX__END_HOT
    Invariant: the sums are those of cpu/gemm_plan.h's products. */
 
 FLUX__BEGIN_HOT
+
+/* Results of a direct convolution that wait for the lines behind the product, about. */
+enum { FLUX__DIRECT_DONE = 4096 };
+
+/* Elements of the image that a batch of a direct convolution reads, where it is padded when its
+   turn comes: neighbouring slices of what pads them, as a group's channels. */
+static int64_t flux__direct_padded(const flux__products *p) {
+    return p->pad ? p->pad->slice * p->pads : 0;
+}
+
+/* Computes the products of n batches of a direct convolution, from `batch` on, if a batch has but
+   one part, or one part of a batch, and what follows the product on them. memory: as
+   flux__direct_task has it. */
+static void flux__direct_batches(flux__products *p, flux__job *job, int64_t batch, int64_t n,
+                                 int64_t part, char *memory) {
+    const flux__direct *d = p->direct;
+    const flux__kernel *k = job->k;
+    const int64_t m = p->g.m, size = d->size;
+    char *padded = memory + flux__direct_scratch(d) * size,
+         *results = padded + flux__direct_padded(p) * size;
+    int64_t i0, mb = flux__direct_positions(d, part, &i0), ld = p->bare ? m : mb;
+    for (int64_t i = batch; i < batch + n; i++) {
+        const char *x = (const char *)flux__matrix_at(k, &p->a, i);
+        if (p->pad) {
+            const int64_t at = (x - p->a.at) / size, slice = p->pad->slice, first = at / slice;
+            for (int64_t c = 0; c < p->pads && part == 0; c++)
+                flux__scatter_slice(p->pad, first + c, padded + c * slice * size);
+            x = padded + at % slice * size;
+        }
+        char *y = p->bare ? (char *)job->run->ptr[k->value[0].out] +
+            (job->first + i * m * p->g.n + i0) * size : results + (i - batch) * mb * p->g.n * size;
+        flux__direct_run(d, part, x, (const char *)flux__matrix_at(k, &p->b, i), p->g.b_row,
+                         p->g.b_col, y, ld, memory);
+    }
+    job->batch = batch;
+    if (!p->bare) flux__epilogue(job, 0, i0, 0, mb, n * p->g.n, results, ld);
+}
+
+/* Computes the parts of one task of a direct convolution. Scratch memory: what flux__direct_run
+   needs, padded images, results. */
+static void flux__direct_task(void *ctx, int64_t task) {
+    flux__products *p = (flux__products *)ctx;
+    const flux__direct *d = p->direct;
+    flux__job job = p->job;
+    const int64_t all = job.k->full[2], parts = d->parts, each = p->g.m * p->g.n,
+                  some = parts > 1 ? 1 : FLUX__DIRECT_DONE / each + 1,
+                  end = flux__gemm_min((task + 1) * p->each, p->batches * parts);
+    char *memory = (char *)flux__scratch((size_t)((
+        flux__direct_scratch(d) + flux__direct_padded(p) + some * d->most * p->g.n) * d->size));
+    if (!memory) flux__atomic_store32(&p->failed, 1);
+    for (int64_t i = task * p->each, n; i < end && memory; i += n) {
+        n = parts > 1 ? 1 : flux__gemm_min(flux__gemm_min(some, end - i), all - i % all);
+        flux__direct_batches(p, &job, i / parts, n, i % parts, memory);
+    }
+    if (job.failed) flux__atomic_store32(&p->failed, 1);
+    flux__scratch_done(memory);
+}
+
+/* Runs products of windows and few columns, see conv_direct.h; a task has whole batches if it pads
+   their images, unless these are too few for the threads. False, and nothing is done: they are
+   others. */
+static bool flux__run_direct(flux__products *p) {
+    flux__direct d;
+    if (!p->a.o.gather || p->b.o.gather || p->g.tiles || p->g.pairs || p->g.inner_kernel > 1 ||
+        !flux__direct_plan(&d, &p->g, p->f64, &p->a.map[0], &p->a.map[1])) return false;
+    const int64_t threads = flux__num_threads();
+    if (p->pad && d.parts > 1 && threads > 1 && p->batches < 2 * threads) return false;
+    p->direct = &d;
+    p->each = 32768 / (p->g.m / d.parts * p->g.k * p->g.n) + 1;
+    if (p->pad) p->each = (p->each + d.parts - 1) / d.parts * d.parts;
+    flux__parallel((p->batches * d.parts + p->each - 1) / p->each, flux__direct_task, p);
+    p->direct = NULL;
+    return true;
+}
 
 #if FLUX__GEMM_VECTORS
 /* Results of a depthwise convolution that wait for the lines behind the product, about. */
@@ -28926,43 +29003,6 @@ static bool flux__run_depthwise(flux__products *p) {
 #else
 #  define flux__run_depthwise(p) false
 #endif
-
-/* Computes the parts of one task of a direct convolution. */
-static void flux__direct_task(void *ctx, int64_t task) {
-    flux__products *p = (flux__products *)ctx;
-    const flux__direct *d = p->direct;
-    const flux__kernel *k = p->job.k;
-    flux__job job = p->job;
-    const int64_t end = flux__gemm_min((task + 1) * p->each, p->batches * d->parts);
-    int64_t i0, mb, ld;
-    char *memory = (char *)flux__scratch((size_t)(flux__direct_scratch(d) * d->size));
-    if (!memory) flux__atomic_store32(&p->failed, 1);
-    for (int64_t i = task * p->each; i < end && memory; i++) {
-        job.batch = i / d->parts;
-        const char *x = (const char *)flux__matrix_at(k, &p->a, job.batch),
-                   *b = (const char *)flux__matrix_at(k, &p->b, job.batch);
-        char *y = p->bare ? (char *)job.run->ptr[k->value[0].out] +
-            (job.first + job.batch * p->g.m * p->g.n) * d->size : NULL;
-        char *block = flux__direct_run(d, i % d->parts, x, b, p->g.b_row, p->g.b_col, y, p->g.m,
-                                       memory, &i0, &mb, &ld);
-        if (!p->bare) flux__epilogue(&job, 0, i0, 0, mb, p->g.n, block, ld);
-    }
-    if (job.failed) flux__atomic_store32(&p->failed, 1);
-    flux__scratch_done(memory);
-}
-
-/* Runs products of windows and few columns, see conv_direct.h. False, and nothing is done: they are
-   others. */
-static bool flux__run_direct(flux__products *p) {
-    flux__direct d;
-    if (!p->a.o.gather || p->b.o.gather || p->g.tiles || p->g.pairs || p->g.inner_kernel > 1 ||
-        !flux__direct_plan(&d, &p->g, p->f64, &p->a.map[0], &p->a.map[1])) return false;
-    p->direct = &d;
-    p->each = 32768 / (p->g.m / d.parts * p->g.k * p->g.n) + 1;
-    flux__parallel((p->batches * d.parts + p->each - 1) / p->each, flux__direct_task, p);
-    p->direct = NULL;
-    return true;
-}
 
 FLUX__END_HOT
 
@@ -29200,17 +29240,28 @@ static void flux__winograd_kept(flux__products *p, flux__winograd *w) {
     w->known = w->u && !p->kept[1];
 }
 
-/* Runs the product of a convolution that flux__mark_windows has marked, see winograd.h. False, and
-   nothing is done: it is another product, or better left as one. */
+/* Whether a product is a convolution that flux__mark_windows has marked and cpu/winograd.h
+   computes, which *w describes then. */
+static bool flux__by_winograd(const flux__products *p, flux__winograd *w) {
+    const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
+    if (mark.size != 3 || !mark.forward || p->f64 || p->g.tiles) return false;
+    memset(w, 0, sizeof *w);
+    w->flip = mark.flipped, w->wide = mark.wide, w->high = mark.high;
+    w->channels = p->g.k / 9, w->columns = p->g.n, w->samples = p->batches;
+    return flux__winograd_fits(w);
+}
+
+static bool flux__takes_winograd(const flux__products *p) {
+    flux__winograd w;
+    return flux__by_winograd(p, &w);
+}
+
+/* Runs such a product. False, and nothing is done: it is another one, or better left as one. */
 static bool flux__run_winograd(flux__products *p) {
     const flux__kernel *k = p->job.k;
-    const flux__square_windows mark = flux__product_mark(p->job.run, k);
     flux__winograd w;
-    if (mark.size != 3 || !mark.forward || p->f64 || p->g.tiles) return false;
-    memset(&w, 0, sizeof w);
-    w.job = &p->job, w.flip = mark.flipped, w.wide = mark.wide, w.high = mark.high;
-    w.channels = p->g.k / 9, w.columns = p->g.n, w.samples = p->batches;
-    if (!flux__winograd_fits(&w)) return false;
+    if (!flux__by_winograd(p, &w)) return false;
+    w.job = &p->job;
     const flux__axes plain[2] = { { 1, { p->g.m }, { p->a.row } },
                                   { 1, { p->g.k }, { p->a.col } } },
                      *map = p->a.o.gather ? p->a.map : plain;
@@ -29264,6 +29315,7 @@ static bool flux__run_winograd_gradient(flux__products *p) {
     return true;
 }
 #else
+#  define flux__takes_winograd(p) ((void)(p), false)
 #  define flux__run_winograd(p) false
 #  define flux__run_winograd_gradient(p) false
 #endif
@@ -29509,24 +29561,27 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
 FLUX__END_HOT
 
 /* ---------------------------------------------------------------------- cpu/padding.h
-   A depthwise convolution with the kernel before it that pads its images: a
-   channel is padded when its turn comes, and read from the first- or second-level
-   cache. The padded images are never written to memory.
+   A thin product (cpu/thin_products.h) with the kernel before it that pads its
+   images: a depthwise convolution's channel, or a group's channels, are padded when
+   their turn comes, and read from the first- or second-level cache. The padded
+   images are never written to memory.
 
-   Invariant: results are those of the kernels one by one. A channel's windows lie
-   in one slice of the padding's, which a task makes for itself.
+   Invariant: results are those of the kernels one by one. A batch's windows lie in
+   neighbouring slices of the padding's, which a task makes for itself.
 
    Rejected: testing at each position whether a tap lies in the padding. */
 
 FLUX__BEGIN_LEAN
 
-#if FLUX__GEMM_VECTORS
+#define FLUX__PADDED_MOST (1 << 18)       /* most elements that a task pads at a time */
+
 /* Whether kernel k pads images that the product behind it alone reads, as windows. */
 static bool flux__pads_product(const flux__run *run, const flux__kernel *k) {
     if (!flux__pads_next(run, k) || k[1].kind != FLUX__K_MATMUL) return false;
     const flux__operand *o = k[1].operand;
     const int slot = run->plan->nleaf + k->node;
-    bool alone = o[0].src == slot && o[0].gather && o[0].dtype == FLUX_F32;
+    bool alone = o[0].src == slot && o[0].gather && o[0].dtype == FLUX_F32 &&
+                 o[1].dtype == FLUX_F32;
     for (int i = 1; i < k[1].noperand; i++) alone = alone && o[i].src != slot;
     return alone;
 }
@@ -29548,40 +29603,47 @@ static bool flux__pads_in_place(const flux__products *p, const flux__strided_sca
     return !pad->o.offset && flux__count(&pad->part) == p->g.m && pad->units == p->batches;
 }
 
-/* Whether each channel of a depthwise convolution reads one slice of what *pad makes, that of its
-   number if a result lies where the images did. */
-static bool flux__pads_channels(const flux__products *p, const flux__strided_scatter_job *pad) {
+/* Adds to *first and *last how far the first nd dims of a map reach down and up. */
+static void flux__axes_reach(const flux__axes *x, int nd, int64_t *first, int64_t *last) {
+    for (int d = 0; d < nd; d++)
+        *(x->step[d] < 0 ? first : last) += (x->dim[d] - 1) * x->step[d];
+}
+
+/* Whether each batch reads neighbouring slices of what *pad makes, p->pads of them, as a group's
+   channels; one slice, that of its number, if a result lies where the images did. */
+static bool flux__pads_channels(flux__products *p, const flux__strided_scatter_job *pad) {
     const flux__operand *o = &p->a.o;
+    const flux__axes *taps = &p->a.map[1];
     const flux__run *run = p->job.run;
-    const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
-    const int64_t first = o->offset % pad->slice + taps.first;
+    const bool several = taps->nd > 0 && taps->step[taps->nd - 1] == pad->slice;
+    int64_t first = o->offset % pad->slice, last = first;
+    p->pads = several ? taps->dim[taps->nd - 1] : 1;
+    flux__axes_reach(taps, taps->nd - several, &first, &last);
+    flux__axes_reach(&p->a.map[0], p->a.map[0].nd, &first, &last);
     for (int d = 0; d < o->shape.ndim; d++)
         if (o->owner[d] > 1 && o->shape.dim[d] > 1 && o->stride[d] % pad->slice) return false;
     for (int i = 0; i < p->job.k->nouts; i++)
         if (run->ptr[run->plan->nleaf + p->job.k->outs[i]] == run->ptr[pad->o.src] &&
-            !flux__pads_in_place(p, pad)) return false;
-    return first >= 0 && first + taps.last + flux__axes_at(&p->a.map[0], p->g.m - 1) < pad->slice;
+            (several || !flux__pads_in_place(p, pad))) return false;
+    return first >= 0 && last < pad->slice && p->pads * pad->slice <= FLUX__PADDED_MOST;
 }
-#endif
 
-/* Runs a depthwise convolution and the kernel before it, the first of n kernels, which pads its
+/* Runs a thin product of windows and the kernel before it, the first of n kernels, which pads its
    images. Returns 2; 0, and nothing is done: they are no such kernels; or -1 with an error
    recorded. */
-static int flux__run_padded_depthwise(flux__run *run, flux__kernel *k, int n) {
-#if FLUX__GEMM_VECTORS
+static int flux__run_padded(flux__run *run, flux__kernel *k, int n) {
     flux__products p;
     if (n < 2 || !flux__pads_product(run, k)) return 0;
     const flux__strided_scatter_job pad = flux__scatter_job(run, k);
     flux__products_start(&p, run, k + 1);
-    if (p.g.n != 1 || p.g.m * p.batches == 0 || !flux__products_operands(&p)) return 0;
+    if (p.g.n > FLUX__DIRECT_WHOLE || p.g.m * p.batches == 0 || flux__takes_winograd(&p) ||
+        !flux__products_operands(&p)) return 0;
     p.pad = &pad;
-    if (flux__products_choose(&p) || !flux__pads_channels(&p, &pad) || !flux__run_depthwise(&p))
+    if (flux__products_choose(&p) || !flux__pads_channels(&p, &pad) ||
+        !((p.pads == 1 && flux__run_depthwise(&p)) || flux__run_direct(&p)))
         return 0;
     if (p.failed) p.job.failed = 1;
     return flux__job_ok(&p.job) ? 2 : -1;
-#else
-    return (void)run, (void)k, (void)n, 0;
-#endif
 }
 
 FLUX__END_LEAN
@@ -30558,7 +30620,7 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     if (mode != ours) flux__set_float_mode(ours);
     while (done < n)
         if ((joined = flux__run_pooling_joined(r, &k[done], n - done)) > 0 ||
-            (joined = flux__run_padded_depthwise(r, &k[done], n - done)) > 0) done += joined;
+            (joined = flux__run_padded(r, &k[done], n - done)) > 0) done += joined;
         else if (joined < 0) break;
         else if (run[k[done].kind](r, &k[done]) == 0) done++;
         else break;

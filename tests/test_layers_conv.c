@@ -556,6 +556,22 @@ TEST(padded_channels_in_place) {
         CHECK(p && q && !memcmp(p, q, (size_t)flux_len(last[0]) * sizeof *p));
     }
 }
+/* The same of groups, whose channels are padded together; and of one image, whose parts are shared out to threads. */
+TEST(padded_groups_in_place) {
+    for (int way = 0; way < 48; way++) FLUX_SCOPE {
+        const int groups = 1 << way % 4, stride = 1 + way / 4 % 2, bias = way / 8 % 2 ? FLUX_ON : FLUX_OFF, samples = way / 16 * 3 + 1;
+        flux_tensor *x = flux_eval(flux_randn(40, 36, 16, samples)), *last[2];
+        flux_layer *m = flux_conv_layer(S(5, 5), 16, 16, bias ? flux_relu : NULL, .pad = S(2), .stride = S(stride), .groups = groups, .bias = bias);
+        REQUIRE(m && flux_set_param(m, "weight", flux_randn(5, 5, 16 / groups, 16)) == 0);
+        for (int apart = 0; apart < 2; apart++) FLUX_INFER {
+            flux_tensor *a = flux_exp(x);
+            flux_tensor *b = flux_call(m, apart ? flux_eval(a) : a), *c = flux_call(m, apart ? flux_eval(b) : b);
+            last[apart] = flux_keep(flux_eval(flux_maxpool(apart ? flux_eval(c) : c, S(2, 2))));
+        }
+        const float *p = flux_floats(last[0]), *q = flux_floats(last[1]);
+        CHECK(p && q && !memcmp(p, q, (size_t)flux_len(last[0]) * sizeof *p));
+    }
+}
 /* Norm, sum and activation after a convolution may run while its product is in the cache: the same bits as each by itself. */
 TEST(what_follows_a_convolution_is_the_same_in_its_epilogue) {
     static const int cases[][5] = {       /* image, channels in and out, batch */

@@ -154,7 +154,7 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
     if (mode != ours) flux__set_float_mode(ours);
     while (done < n)
         if ((joined = flux__run_pooling_joined(r, &k[done], n - done)) > 0 ||
-            (joined = flux__run_padded_depthwise(r, &k[done], n - done)) > 0) done += joined;
+            (joined = flux__run_padded(r, &k[done], n - done)) > 0) done += joined;
         else if (joined < 0) break;
         else if (run[k[done].kind](r, &k[done]) == 0) done++;
         else break;

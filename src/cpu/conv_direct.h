@@ -21,7 +21,8 @@
    lies between two of them. A part has at least the positions of a tile, so that
    its last tile may begin earlier, and no two parts write the same result.
 
-   Rejected: more columns, for which a packed copy is as fast. */
+   Rejected: more columns, for which a packed copy is as fast; a single column, as of a
+   depthwise convolution: dividing rows one by one takes longer than its products. */
 
 FLUX__BEGIN_LEAN
 
@@ -30,6 +31,7 @@ FLUX__BEGIN_LEAN
 #define FLUX__DIRECT_COLUMNS 32
 #define FLUX__DIRECT_WHOLE 64
 #define FLUX__DIRECT_APART 16
+#define FLUX__DIRECT_LEAST 32             /* fewest taps of windows two apart */
 #define FLUX__DIRECT_PART 1024            /* positions of a part, about */
 #define FLUX__DIRECT_TAPS 800             /* most elements of k: one chunk of f32 */
 
@@ -112,7 +114,7 @@ static bool flux__direct_plan(flux__direct *d, const flux__gemm_job *g, bool f64
     d->wide = positions->dim[0], d->high = positions->nd > 1 ? positions->dim[1] : 1;
     d->along = positions->step[0], d->down = positions->nd > 1 ? positions->step[1] : 0;
     if (positions->nd < 1 || positions->nd > 2 || d->along < 1 || d->along > (f64 ? 1 : 2) ||
-        d->n > FLUX__DIRECT_WHOLE || d->k < 1 || d->k * d->size > 4 * FLUX__DIRECT_TAPS)
+        d->n < 2 || d->n > FLUX__DIRECT_WHOLE || d->k < 1 || d->k * d->size > 4 * FLUX__DIRECT_TAPS)
         return false;
     d->pitch = d->down, d->slices = 0;
     if (d->along == 2) {
@@ -122,6 +124,7 @@ static bool flux__direct_plan(flux__direct *d, const flux__gemm_job *g, bool f64
     if (d->high > 1 && (d->pitch < d->wide || d->pitch > d->wide + d->wide / 3 + 1 ||
                         d->pitch > 4 * FLUX__DIRECT_PART)) return false;
     const bool whole = d->high == 1 || d->pitch == d->wide || flux__direct_by_row(d);
+    if (d->along == 2 && d->k < FLUX__DIRECT_LEAST) return false;
     if (d->n > (d->along == 2 ? FLUX__DIRECT_APART : whole ? FLUX__DIRECT_WHOLE
                                                            : FLUX__DIRECT_COLUMNS)) return false;
     d->parts = 1;
@@ -180,44 +183,42 @@ static void flux__direct_tiles(const flux__direct *d, const char *x, int64_t spa
 /* Elements of a part's copy of the image, and of that with a block of results behind it: the
    scratch memory of flux__direct_run. */
 static int64_t flux__direct_copy(const flux__direct *d) {
-    return d->slices * d->classes * 2 * d->rows * d->pitch;
+    return d->along == 2 ? d->slices * d->classes * 2 * d->rows * d->pitch : 0;
 }
 static int64_t flux__direct_scratch(const flux__direct *d) {
-    return (d->along == 2 ? flux__direct_copy(d) : 0) + d->most * d->n;
+    return flux__direct_copy(d) + d->most * d->n;
 }
 
-/* Computes a part's results, the positions *i0 ... *i0+*mb-1, and returns them: a block, its
-   columns *ld apart. x: the image; y: where the results belong, columns y_col apart, or NULL:
-   anywhere. */
-static char *flux__direct_run(const flux__direct *d, int64_t part, const char *x, const char *b,
-                              int64_t b_row, int64_t b_col, char *y, int64_t y_col, char *memory,
-                              int64_t *i0, int64_t *mb, int64_t *ld) {
+/* The positions of a part, and the first of them, *i0. */
+static int64_t flux__direct_positions(const flux__direct *d, int64_t part, int64_t *i0) {
+    const int64_t first = flux__direct_begin(d, part), wide = d->high > 1 ? d->wide : 1;
+    *i0 = first * wide;
+    return (flux__direct_begin(d, part + 1) - first) * wide;
+}
+
+/* Computes a part's results: y, the first of them, columns y_col apart. x: the image, where the
+   first of all positions is. */
+static void flux__direct_run(const flux__direct *d, int64_t part, const char *x, const char *b,
+                             int64_t b_row, int64_t b_col, char *y, int64_t y_col, char *memory) {
     const int64_t size = d->size, first = flux__direct_begin(d, part),
                   some = flux__direct_begin(d, part + 1) - first,
                   rows = d->high > 1 ? some : 1, wide = d->high > 1 ? d->wide : some;
     const bool by_row = flux__direct_by_row(d),
                apart = rows > 1 && !by_row && d->pitch > wide;
     x += first * (d->high > 1 ? d->down : d->along) * size;
-    *i0 = first * (d->high > 1 ? wide : 1), *mb = rows * wide;
     if (d->along == 2) {
         flux__direct_divide(d, (const float *)(const void *)x, rows, wide, (float *)(void *)memory);
         x = memory;
         memory += flux__direct_copy(d) * size;
     }
-    if (y) y += *i0 * size;
-    char *block = apart || !y ? memory : y;
-    *ld = apart || !y ? d->most : y_col;
-    const int64_t span = by_row ? wide : flux__direct_span(d, part);
+    char *block = apart ? memory : y;
+    const int64_t ld = apart ? d->most : y_col, span = by_row ? wide : flux__direct_span(d, part);
     for (int64_t r = 0; r < (by_row ? rows : 1); r++)
         flux__direct_tiles(d, x + r * d->pitch * size, span, b, b_row, b_col,
-                           block + r * wide * size, *ld);
-    for (int64_t j = 0; j < d->n && apart; j++) {
-        const char *from = block + j * *ld * size;
-        char *to = y ? y + j * y_col * size : block + j * *ld * size;
-        for (int64_t r = y ? 0 : 1; r < rows; r++)
-            memmove(to + r * wide * size, from + r * d->pitch * size, (size_t)(wide * size));
-    }
-    return block;
+                           block + r * wide * size, ld);
+    for (int64_t j = 0; j < d->n && apart; j++)
+        flux__gemm_copy_rows(block + j * ld * size, d->pitch * size, y + j * y_col * size,
+                             wide * size, rows, wide * size);
 }
 
 FLUX__END_LEAN

@@ -263,17 +263,28 @@ static void flux__winograd_kept(flux__products *p, flux__winograd *w) {
     w->known = w->u && !p->kept[1];
 }
 
-/* Runs the product of a convolution that flux__mark_windows has marked, see winograd.h. False, and
-   nothing is done: it is another product, or better left as one. */
+/* Whether a product is a convolution that flux__mark_windows has marked and cpu/winograd.h
+   computes, which *w describes then. */
+static bool flux__by_winograd(const flux__products *p, flux__winograd *w) {
+    const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
+    if (mark.size != 3 || !mark.forward || p->f64 || p->g.tiles) return false;
+    memset(w, 0, sizeof *w);
+    w->flip = mark.flipped, w->wide = mark.wide, w->high = mark.high;
+    w->channels = p->g.k / 9, w->columns = p->g.n, w->samples = p->batches;
+    return flux__winograd_fits(w);
+}
+
+static bool flux__takes_winograd(const flux__products *p) {
+    flux__winograd w;
+    return flux__by_winograd(p, &w);
+}
+
+/* Runs such a product. False, and nothing is done: it is another one, or better left as one. */
 static bool flux__run_winograd(flux__products *p) {
     const flux__kernel *k = p->job.k;
-    const flux__square_windows mark = flux__product_mark(p->job.run, k);
     flux__winograd w;
-    if (mark.size != 3 || !mark.forward || p->f64 || p->g.tiles) return false;
-    memset(&w, 0, sizeof w);
-    w.job = &p->job, w.flip = mark.flipped, w.wide = mark.wide, w.high = mark.high;
-    w.channels = p->g.k / 9, w.columns = p->g.n, w.samples = p->batches;
-    if (!flux__winograd_fits(&w)) return false;
+    if (!flux__by_winograd(p, &w)) return false;
+    w.job = &p->job;
     const flux__axes plain[2] = { { 1, { p->g.m }, { p->a.row } },
                                   { 1, { p->g.k }, { p->a.col } } },
                      *map = p->a.o.gather ? p->a.map : plain;
@@ -327,6 +338,7 @@ static bool flux__run_winograd_gradient(flux__products *p) {
     return true;
 }
 #else
+#  define flux__takes_winograd(p) ((void)(p), false)
 #  define flux__run_winograd(p) false
 #  define flux__run_winograd_gradient(p) false
 #endif

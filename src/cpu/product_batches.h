@@ -41,10 +41,12 @@ typedef struct flux__products {
     flux__kept *kept[2];
 #if FLUX__GEMM_VECTORS
     flux__depthwise_gradient depthwise;
-    /* what pads the images of a depthwise convolution, a channel's at a time, or NULL */
-    const flux__strided_scatter_job *pad;
 #endif
     const flux__direct *direct;           /* how flux__run_direct computes the products */
+    /* what pads the images of a thin product when their turn comes, or NULL; how many slices of it
+       a batch reads */
+    const flux__strided_scatter_job *pad;
+    int64_t pads;
 } flux__products;
 
 /* Which way (see flux__gemm_by_inner) the products of a kernel are computed, as if gathered

@@ -25,6 +25,80 @@
 
 FLUX__BEGIN_HOT
 
+/* Results of a direct convolution that wait for the lines behind the product, about. */
+enum { FLUX__DIRECT_DONE = 4096 };
+
+/* Elements of the image that a batch of a direct convolution reads, where it is padded when its
+   turn comes: neighbouring slices of what pads them, as a group's channels. */
+static int64_t flux__direct_padded(const flux__products *p) {
+    return p->pad ? p->pad->slice * p->pads : 0;
+}
+
+/* Computes the products of n batches of a direct convolution, from `batch` on, if a batch has but
+   one part, or one part of a batch, and what follows the product on them. memory: as
+   flux__direct_task has it. */
+static void flux__direct_batches(flux__products *p, flux__job *job, int64_t batch, int64_t n,
+                                 int64_t part, char *memory) {
+    const flux__direct *d = p->direct;
+    const flux__kernel *k = job->k;
+    const int64_t m = p->g.m, size = d->size;
+    char *padded = memory + flux__direct_scratch(d) * size,
+         *results = padded + flux__direct_padded(p) * size;
+    int64_t i0, mb = flux__direct_positions(d, part, &i0), ld = p->bare ? m : mb;
+    for (int64_t i = batch; i < batch + n; i++) {
+        const char *x = (const char *)flux__matrix_at(k, &p->a, i);
+        if (p->pad) {
+            const int64_t at = (x - p->a.at) / size, slice = p->pad->slice, first = at / slice;
+            for (int64_t c = 0; c < p->pads && part == 0; c++)
+                flux__scatter_slice(p->pad, first + c, padded + c * slice * size);
+            x = padded + at % slice * size;
+        }
+        char *y = p->bare ? (char *)job->run->ptr[k->value[0].out] +
+            (job->first + i * m * p->g.n + i0) * size : results + (i - batch) * mb * p->g.n * size;
+        flux__direct_run(d, part, x, (const char *)flux__matrix_at(k, &p->b, i), p->g.b_row,
+                         p->g.b_col, y, ld, memory);
+    }
+    job->batch = batch;
+    if (!p->bare) flux__epilogue(job, 0, i0, 0, mb, n * p->g.n, results, ld);
+}
+
+/* Computes the parts of one task of a direct convolution. Scratch memory: what flux__direct_run
+   needs, padded images, results. */
+static void flux__direct_task(void *ctx, int64_t task) {
+    flux__products *p = (flux__products *)ctx;
+    const flux__direct *d = p->direct;
+    flux__job job = p->job;
+    const int64_t all = job.k->full[2], parts = d->parts, each = p->g.m * p->g.n,
+                  some = parts > 1 ? 1 : FLUX__DIRECT_DONE / each + 1,
+                  end = flux__gemm_min((task + 1) * p->each, p->batches * parts);
+    char *memory = (char *)flux__scratch((size_t)((
+        flux__direct_scratch(d) + flux__direct_padded(p) + some * d->most * p->g.n) * d->size));
+    if (!memory) flux__atomic_store32(&p->failed, 1);
+    for (int64_t i = task * p->each, n; i < end && memory; i += n) {
+        n = parts > 1 ? 1 : flux__gemm_min(flux__gemm_min(some, end - i), all - i % all);
+        flux__direct_batches(p, &job, i / parts, n, i % parts, memory);
+    }
+    if (job.failed) flux__atomic_store32(&p->failed, 1);
+    flux__scratch_done(memory);
+}
+
+/* Runs products of windows and few columns, see conv_direct.h; a task has whole batches if it pads
+   their images, unless these are too few for the threads. False, and nothing is done: they are
+   others. */
+static bool flux__run_direct(flux__products *p) {
+    flux__direct d;
+    if (!p->a.o.gather || p->b.o.gather || p->g.tiles || p->g.pairs || p->g.inner_kernel > 1 ||
+        !flux__direct_plan(&d, &p->g, p->f64, &p->a.map[0], &p->a.map[1])) return false;
+    const int64_t threads = flux__num_threads();
+    if (p->pad && d.parts > 1 && threads > 1 && p->batches < 2 * threads) return false;
+    p->direct = &d;
+    p->each = 32768 / (p->g.m / d.parts * p->g.k * p->g.n) + 1;
+    if (p->pad) p->each = (p->each + d.parts - 1) / d.parts * d.parts;
+    flux__parallel((p->batches * d.parts + p->each - 1) / p->each, flux__direct_task, p);
+    p->direct = NULL;
+    return true;
+}
+
 #if FLUX__GEMM_VECTORS
 /* Results of a depthwise convolution that wait for the lines behind the product, about. */
 enum { FLUX__DEPTHWISE_DONE = 4096 };
@@ -135,43 +209,6 @@ static bool flux__run_depthwise(flux__products *p) {
 #else
 #  define flux__run_depthwise(p) false
 #endif
-
-/* Computes the parts of one task of a direct convolution. */
-static void flux__direct_task(void *ctx, int64_t task) {
-    flux__products *p = (flux__products *)ctx;
-    const flux__direct *d = p->direct;
-    const flux__kernel *k = p->job.k;
-    flux__job job = p->job;
-    const int64_t end = flux__gemm_min((task + 1) * p->each, p->batches * d->parts);
-    int64_t i0, mb, ld;
-    char *memory = (char *)flux__scratch((size_t)(flux__direct_scratch(d) * d->size));
-    if (!memory) flux__atomic_store32(&p->failed, 1);
-    for (int64_t i = task * p->each; i < end && memory; i++) {
-        job.batch = i / d->parts;
-        const char *x = (const char *)flux__matrix_at(k, &p->a, job.batch),
-                   *b = (const char *)flux__matrix_at(k, &p->b, job.batch);
-        char *y = p->bare ? (char *)job.run->ptr[k->value[0].out] +
-            (job.first + job.batch * p->g.m * p->g.n) * d->size : NULL;
-        char *block = flux__direct_run(d, i % d->parts, x, b, p->g.b_row, p->g.b_col, y, p->g.m,
-                                       memory, &i0, &mb, &ld);
-        if (!p->bare) flux__epilogue(&job, 0, i0, 0, mb, p->g.n, block, ld);
-    }
-    if (job.failed) flux__atomic_store32(&p->failed, 1);
-    flux__scratch_done(memory);
-}
-
-/* Runs products of windows and few columns, see conv_direct.h. False, and nothing is done: they are
-   others. */
-static bool flux__run_direct(flux__products *p) {
-    flux__direct d;
-    if (!p->a.o.gather || p->b.o.gather || p->g.tiles || p->g.pairs || p->g.inner_kernel > 1 ||
-        !flux__direct_plan(&d, &p->g, p->f64, &p->a.map[0], &p->a.map[1])) return false;
-    p->direct = &d;
-    p->each = 32768 / (p->g.m / d.parts * p->g.k * p->g.n) + 1;
-    flux__parallel((p->batches * d.parts + p->each - 1) / p->each, flux__direct_task, p);
-    p->direct = NULL;
-    return true;
-}
 
 FLUX__END_HOT
 
