@@ -572,6 +572,22 @@ TEST(padded_groups_in_place) {
         CHECK(p && q && !memcmp(p, q, (size_t)flux_len(last[0]) * sizeof *p));
     }
 }
+/* Images that are views: flipped, repeated, transposed, every second element; the same as of copies. */
+TEST(few_channels_of_views) {
+    for (int way = 0; way < 48; way++) FLUX_SCOPE {
+        flux_tensor *x = flux_eval(flux_randn(way % 6 == 5 ? 80 : 40, 44, 8, 3)), *v = x;
+        const int view = way % 6, stride = 1 + way / 6 % 2, pad = way / 12 % 2 * 2, groups = way / 24 ? 2 : 1;
+        if (view < 3) v = view < 2 ? flux_flip(x, view) : flux_flip(x, 0, 1);
+        if (view == 3) v = flux_broadcast_to(flux_eval(flux_slice(x, 1, 0, 1)), 40, 44, 8, 3);
+        if (view == 4) v = flux_permute(x, 1, 0, 2, 3);
+        if (view == 5) v = flux_reshape(flux_slice(flux_reshape(x, 2, 40, 44, 8, 3), 0, 1, 2), 40, 44, 8, 3);
+        flux_tensor *w = flux_eval(flux_randn(3, 5, 8 / groups, 12)), *y[2];
+        REQUIRE(v && w);
+        for (int copied = 0; copied < 2; copied++)
+            y[copied] = flux_eval(flux_conv(copied ? flux_eval(flux_copy(v)) : v, w, .stride = S(stride), .pad = S(pad), .groups = groups));
+        CHECK(flux_item(flux_max(flux_abs(flux_sub(y[0], y[1])))) == 0);
+    }
+}
 /* Norm, sum and activation after a convolution may run while its product is in the cache: the same bits as each by itself. */
 TEST(what_follows_a_convolution_is_the_same_in_its_epilogue) {
     static const int cases[][5] = {       /* image, channels in and out, batch */

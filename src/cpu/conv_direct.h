@@ -78,17 +78,18 @@ static void flux__direct_runs(flux__direct *d, const flux__axes *taps) {
     for (int64_t i = 0; i < d->runs; i++) d->at[i] = flux__axes_at(taps, i * d->run);
 }
 
-/* Describes the slices of the copy that positions two apart take. False: taps have other dims. */
+/* Describes the slices of the copy that positions two apart take. False: taps have other dims, or
+   rows of positions do not follow each other by whole rows of taps. */
 static bool flux__direct_slices(flux__direct *d, const flux__axes *taps) {
     const int nd = taps->nd;
     d->slices = nd ? taps->dim[nd - 1] : 1, d->slice = nd ? taps->step[nd - 1] : 0;
     d->x_taps = nd > 1 ? taps->dim[0] : 1, d->x_step = nd > 1 ? taps->step[0] : 1;
     d->y_taps = nd > 2 ? taps->dim[1] : 1, d->y_step = nd > 2 ? taps->step[1] : 1;
     const int64_t y = d->y_step < 0 ? -d->y_step : d->y_step;
-    d->classes = d->y_taps;
-    if (d->high > 1 && d->y_taps > 1 && d->down % y) return false;
-    if (d->high > 1) d->classes = d->y_taps > 1 ? flux__gemm_min(d->y_taps, d->down / y) : 1;
-    return nd <= 3;
+    if (nd > 3 || (d->high > 1 && (d->down < 1 || y < 1 || (d->y_taps > 1 && d->down % y))))
+        return false;
+    d->classes = d->high > 1 ? flux__gemm_min(d->y_taps, d->down / y) : d->y_taps;
+    return true;
 }
 
 /* Finds the taps in that copy: rows, `rows` of a class, and columns count from the first in
@@ -124,9 +125,8 @@ static bool flux__direct_plan(flux__direct *d, const flux__gemm_job *g, bool f64
     if (d->high > 1 && (d->pitch < d->wide || d->pitch > d->wide + d->wide / 3 + 1 ||
                         d->pitch > 4 * FLUX__DIRECT_PART)) return false;
     const bool whole = d->high == 1 || d->pitch == d->wide || flux__direct_by_row(d);
-    if (d->along == 2 && d->k < FLUX__DIRECT_LEAST) return false;
-    if (d->n > (d->along == 2 ? FLUX__DIRECT_APART : whole ? FLUX__DIRECT_WHOLE
-                                                           : FLUX__DIRECT_COLUMNS)) return false;
+    if (d->along == 2 && (d->k < FLUX__DIRECT_LEAST || d->n > FLUX__DIRECT_APART)) return false;
+    if (d->n > (whole ? FLUX__DIRECT_WHOLE : FLUX__DIRECT_COLUMNS)) return false;
     d->parts = 1;
     d->parts = flux__gemm_min((flux__direct_span(d, 0) - 1) / FLUX__DIRECT_PART + 1,
                               d->high > 1 ? d->high : d->wide);

@@ -44,6 +44,12 @@ static flux_layer *depthwise_by(int stride) {
 }
 static flux_layer *depthwise(void) { return depthwise_by(1); }
 static flux_layer *depthwise2(void) { return depthwise_by(2); }
+static flux_layer *grouped(void) {
+    return flux_conv_layer(FLUX_SHAPE(3, 3), 64, 64, flux_relu, .pad = FLUX_SHAPE(1), .groups = 4);
+}
+static flux_layer *grouped32(void) {
+    return flux_conv_layer(FLUX_SHAPE(3, 3), 128, 128, flux_relu, .pad = FLUX_SHAPE(1), .groups = 32);
+}
 
 enum { X_FOR_GRADIENT = 1, TWICE = 2, SECOND = 4, WORDS = 8, TEST = 16, Y_FOR_GRADIENT = 32 };
 static const struct operation {
@@ -74,6 +80,8 @@ static const struct operation {
     { "groupnorm", called, groups, { 56, 56, 64, 8 }, X_FOR_GRADIENT | TWICE },
     { "depthwise, relu6", called, depthwise, { 56, 56, 64, 8 }, Y_FOR_GRADIENT },
     { "depthwise by 2", called, depthwise2, { 56, 56, 64, 8 }, Y_FOR_GRADIENT },
+    { "grouped, 4 x 16", called, grouped, { 28, 28, 64, 8 }, Y_FOR_GRADIENT },
+    { "grouped, 32 x 4", called, grouped32, { 28, 28, 128, 8 }, Y_FOR_GRADIENT },
     { "sort 1000", sorted, NULL, { 1000, 1000, 1, 1 }, 0 },
 };
 

@@ -25,6 +25,11 @@ def depthwise(stride):
     return lambda x, _: F.relu6(F.conv2d(x, taps.requires_grad_(), bias.requires_grad_(), stride, 1, 1, 64))
 
 
+def grouped(channels, groups):
+    w, b = torch.rand(channels, channels // groups, 3, 3), torch.zeros(channels)
+    return lambda x, _: F.relu(F.conv2d(x, w.requires_grad_(), b.requires_grad_(), 1, 1, 1, groups))
+
+
 operations = [
     ("maxpool 3x3 by 2", big, lambda x, _: F.max_pool2d(x, 3, 2, 1)),
     ("maxpool 2x2", big, lambda x, _: F.max_pool2d(x, 2)),
@@ -47,6 +52,8 @@ operations = [
     ("groupnorm", (8, 64, 56, 56), lambda x, _: F.group_norm(x, 8, weight.requires_grad_(), bias.requires_grad_())),
     ("depthwise, relu6", (8, 64, 56, 56), depthwise(1)),
     ("depthwise by 2", (8, 64, 56, 56), depthwise(2)),
+    ("grouped, 4 x 16", (8, 64, 28, 28), grouped(64, 4)),
+    ("grouped, 32 x 4", (8, 128, 28, 28), grouped(128, 32)),
     ("sort 1000", (1000, 1000), lambda x, _: x.sort(dim=1, stable=True)[0]),
 ]
 
