@@ -30618,12 +30618,13 @@ static int flux__cpu_run(flux__run *r, flux__kernel *k, int n) {
                    ours = (mode & ~(unsigned)FLUX__ROUNDING) | FLUX__FLUSH;
     int done = 0, joined;
     if (mode != ours) flux__set_float_mode(ours);
-    while (done < n)
-        if ((joined = flux__run_pooling_joined(r, &k[done], n - done)) > 0 ||
-            (joined = flux__run_padded(r, &k[done], n - done)) > 0) done += joined;
-        else if (joined < 0) break;
-        else if (run[k[done].kind](r, &k[done]) == 0) done++;
-        else break;
+    while (done < n) {
+        joined = flux__run_pooling_joined(r, &k[done], n - done);
+        if (joined == 0) joined = flux__run_padded(r, &k[done], n - done);
+        if (joined == 0) joined = run[k[done].kind](r, &k[done]) == 0 ? 1 : -1;
+        if (joined < 0) break;
+        done += joined;
+    }
     if (mode != ours) flux__set_float_mode(mode);
     return done;
 }
