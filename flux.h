@@ -26843,6 +26843,21 @@ static FLUX__O2 void flux__copy_words(float *dst, int64_t ds, const float *src, 
     for (; n > 0; n--, dst += ds, src += ss) memcpy(dst, src, 4);
 }
 
+/* Writes n words of a and of b in turn. */
+static FLUX__O2 void flux__interleave_words(float *dst, const float *a, const float *b, int64_t n) {
+#if FLUX__GEMM_VECTORS
+    for (; n >= 4; n -= 4, dst += 8, a += 4, b += 4) {
+        const flux__vec16f v = *(const flux__vec16f *)(const void *)a,
+                           w = *(const flux__vec16f *)(const void *)b;
+        flux__vec16f low, high, *at = (flux__vec16f *)(void *)dst;
+        FLUX__SHUFFLE(low, v, w, flux__vec16i, 0, 4, 1, 5)
+        FLUX__SHUFFLE(high, v, w, flux__vec16i, 2, 6, 3, 7)
+        at[0] = low, at[1] = high;
+    }
+#endif
+    for (; n > 0; n--, dst += 2) memcpy(dst, a++, 4), memcpy(dst + 1, b++, 4);
+}
+
 /* Adds n floats, ss apart, to those at dst, ds apart. */
 static FLUX__O2 void flux__add_words(float *dst, int64_t ds, const float *src, int64_t ss,
                                      int64_t n) {
@@ -26920,22 +26935,27 @@ static FLUX__INLINE bool flux__next_place(const flux_shape *s, int first, int64_
 }
 
 /* Copies 32-bit words or adds floats between two layouts of at least two dims, two dims in one
-   loop. */
+   loop. Where every second word of a row is one of the first dim and those between are the third
+   dim's other half, as windows two wide that tile an image, both are written together. */
 static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, const char *src,
                              const int64_t *ss, bool add) {
     void (*row)(float *, int64_t, const float *, int64_t, int64_t) = add ? flux__add_words :
         flux__copy_words;
     int64_t at[FLUX_MAX_DIMS] = { 0 }, to = 0, from = 0;
     const bool windows = add && s->ndim > 2 && s->dim[0] < 8;
+    const bool pairs = !add && s->ndim > 2 && ds[0] == 2 && ss[0] == 1 && s->dim[2] == 2 &&
+                       ds[2] == 1;
     const bool repeats = !add && !ss[0] && ds[0] == 1 && ss[1] == 1 && ds[1] == s->dim[0];
     for (;;) {
         float *y = (float *)(void *)dst + to;
         const float *x = (const float *)(const void *)src + from;
         if (windows) flux__add_windows(s->dim, y, ds, x, ss);
         if (repeats) flux__repeat_words(y, x, s->dim[0], s->dim[1]);
-        for (int64_t i = 0; i < s->dim[1] && !windows && !repeats; i++)
+        for (int64_t i = 0; i < s->dim[1] && pairs; i++)
+            flux__interleave_words(y + i * ds[1], x + i * ss[1], x + i * ss[1] + ss[2], s->dim[0]);
+        for (int64_t i = 0; i < s->dim[1] && !windows && !repeats && !pairs; i++)
             row(y + i * ds[1], ds[0], x + i * ss[1], ss[0], s->dim[0]);
-        if (!flux__next_place(s, windows ? 3 : 2, at, &to, ds, &from, ss)) return;
+        if (!flux__next_place(s, windows || pairs ? 3 : 2, at, &to, ds, &from, ss)) return;
     }
 }
 
@@ -27042,7 +27062,9 @@ static void flux__scatter_slice(const flux__strided_scatter_job *j, int64_t u, c
                           j->o.stride, size, j->one, j->slice);
         return;
     }
-    flux__fill(dst, j->one, (size_t)size, (size_t)j->slice);
+    /* elements that are not added have places of their own, so as many as a slice's fill it */
+    if (j->t->arg.i[1] || flux__count(&j->part) < j->slice)
+        flux__fill(dst, j->one, (size_t)size, (size_t)j->slice);
     flux__copy_elements(j->t->dtype, &j->part, dst + (ptrdiff_t)j->t->rel * size, j->t->stride,
                         j->src + (ptrdiff_t)from * size, j->o.stride, j->t->arg.i[1] != 0);
 }

@@ -285,6 +285,19 @@ TEST(few_channels_of_many_shapes) {
     }
 }
 
+/* Windows that tile an image, two wide or not: in f32, whose words are written in pairs, as in f64; of whole numbers, so that both are exact. */
+TEST(transposed_windows_that_tile) {
+    for (int wide = 1; wide <= 21; wide++) FLUX_SCOPE {
+        const int window = 1 + wide % 3, high = 1 + wide % 4;
+        flux_tensor *x = flux_eval(flux_floor(flux_mul(flux_rand(wide, high, 3, 2), 9.0))), *w = flux_eval(flux_floor(flux_mul(flux_rand(2, window, 4, 3), 9.0)));
+        flux_tensor *y = flux_conv_transpose(x, w, .stride = S(2, window)), *z = flux_conv_transpose(flux_to_dtype(x, FLUX_F64), flux_to_dtype(w, FLUX_F64), .stride = S(2, window));
+        const float *p = flux_floats(flux_eval(y)), *q = flux_floats(flux_eval(flux_to_dtype(z, FLUX_F32)));
+        REQUIRE(p && q && SHAPE_IS(flux_shape_of(y), 2 * wide, window * high, 4, 2));
+        CHECK(!memcmp(p, q, (size_t)flux_len(y) * sizeof *p));
+        CHECK(flux_item(flux_sum(y)) > 0);
+    }
+}
+
 TEST(conv_of_half_formats_and_empty_batches) {
     flux_layer *m = flux_conv_layer(S(3, 3), 2, 3, flux_relu, .pad = S(1));
     flux_tensor *x = flux_randn(5, 4, 2, 2), *y = flux_call(m, x), *z = flux_call(flux_f16(m), flux_to_dtype(x, FLUX_F16));
