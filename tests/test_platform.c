@@ -1049,27 +1049,28 @@ TEST(strides_of_a_reshape) {
     CHECK(shown > 1000);
 }
 
-/* A product whose mapped A is read where it lies is not turned, though to turn it may be estimated to take less. */
-TEST(a_direct_product_is_not_turned) {
-    int direct = 0, turned = 0;
-    for (int64_t m = 32; m <= 4096; m *= 2)
-        for (int i = 0; i < 24; i++)      /* windows of 1 to 64 elements by 4 to 24 channels */
-            for (int64_t n = 1; n <= 68; n += n < 8 ? 1 : 8) {
-                const int64_t wide = (int64_t)1 << i % 4 * 2, channels = 4 + i / 4 * 4, k = wide * channels;
-                const flux__axes map[2] = { { 2, { 32, m / 32 }, { 1, 40 } }, { 2, { wide, channels }, { 1, 2000 } } };
-                flux__gemm_job g;
-                flux__gemm_plan p;
-                memset(&g, 0, sizeof g);
-                memset(&p, 0, sizeof p);
-                g.m = m, g.n = n, g.k = k, g.a_map = map, g.a_row = 1, g.a_col = m, g.b_row = 1, g.b_col = k, g.ldc = m;
-                flux__gemm_plan_for(&p, false, &g);
-                direct += p.direct;
-                if (!p.direct) continue;
-                CHECK(!p.flip && p.a_rows == map && !p.b_rows);
-                flux__gemm_orient_best(&p);
-                turned += p.flip;
-            }
-    CHECK(direct > 1000 && turned > 10);
+/* The parts of a direct convolution: together all positions, each a tile's or more; the tiles read nothing but the copy of windows two apart. */
+TEST(parts_of_a_direct_convolution) {
+    int planned[2] = { 0, 0 }, several = 0;
+    for (int i = 0; i < 4000; i++) {
+        const int64_t r[8] = { i * 7 % 90 + 1, i * 13 % 70 + 1, i % 5 + 1, i / 5 % 4 + 1, i / 20 % 6 + 1, i % 2 + 1, i / 2 % 3 + 1, i % 30 + 1 };   /* wide, high, window, channels, along, down, columns */
+        const int64_t wide = i % 9 ? r[0] : r[0] * 100, high = i % 9 ? r[1] : 1, along = r[5], turn = i / 7 % 2 ? -1 : 1, line = along * wide + r[2];
+        const flux__axes positions = { high > 1 ? 2 : 1, { wide, high }, { along, r[6] * line } }, taps = { 3, { r[2], r[3], r[4] }, { turn, turn * line, 1 << 20 } };
+        flux__gemm_job g;
+        flux__direct d;
+        memset(&g, 0, sizeof g);
+        g.m = wide * high, g.n = r[7], g.k = r[2] * r[3] * r[4];
+        if (!flux__direct_plan(&d, &g, false, &positions, &taps)) continue;
+        int64_t at = 0, i0, bad = 0, room = flux__direct_copy(&d);
+        for (int64_t p = 0; p < d.parts; at += flux__direct_positions(&d, p++, &i0)) {
+            const int64_t n = flux__direct_positions(&d, p, &i0), span = flux__direct_span(&d, p);
+            bad += i0 != at || n < 1 || span < n || span < 2 * d.set->lanes || span > d.most;
+            for (int64_t t = 0; t < d.runs && along == 2; t++) bad += d.start + d.at[t] < 0 || d.start + d.at[t] + span > room;
+        }
+        CHECK(!bad && at == g.m && g.n > 1 && d.runs * d.run == g.k && (along == 2) == (room > 0));
+        planned[along - 1]++, several += d.parts > 1;
+    }
+    CHECK(planned[0] > 100 && planned[1] > 100 && several > 50);
 }
 
 /* Each rule and each number that it does not have, beside its first one. */
