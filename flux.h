@@ -39067,20 +39067,27 @@ static int64_t *flux__new_places(int64_t n) {
     return (int64_t *)flux__malloc((size_t)flux__times(n, (int64_t)sizeof(int64_t)));
 }
 
-/* The integers from 0 to n - 1, in the order that belongs to the key (Fisher and Yates). NULL: out
-   of memory, or n is 2^32 or more, of which the message names `call`. */
-static int64_t *flux__new_order(const char *call, int64_t n, uint64_t key) {
-    if (n >= (int64_t)1 << 32)
-        return (int64_t *)flux__fail("%s: %lld observations to shuffle; 4294967295 are possible",
-                                     call, (long long)n);
-    int64_t *order = flux__new_places(n);
-    if (!order) return NULL;
+/* Whether n observations can be put in random order. False: an error that names `call`. */
+static bool flux__can_order(const char *call, int64_t n) {
+    return n < (int64_t)1 << 32 ||
+           FLUX__REFUSE("%s: %lld observations to shuffle; 4294967295 are possible", call,
+                        (long long)n);
+}
+
+/* Writes the integers from 0 to n - 1 in the order that belongs to the key (Fisher and Yates). */
+static void flux__write_order(int64_t *order, int64_t n, uint64_t key) {
     for (int64_t i = 0; i < n; i++) order[i] = i;
     for (int64_t i = n - 1; i > 0; i--) {
         int64_t j = (int64_t)flux__below((uint64_t)i + 1, &key), old = order[i];
         order[i] = order[j];
         order[j] = old;
     }
+}
+
+/* The same in memory of its own. NULL: out of memory, or n is 2^32 or more. */
+static int64_t *flux__new_order(const char *call, int64_t n, uint64_t key) {
+    int64_t *order = flux__can_order(call, n) ? flux__new_places(n) : NULL;
+    if (order) flux__write_order(order, n, key);
     return order;
 }
 
@@ -40625,12 +40632,16 @@ FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flu
     return 0;
 }
 
+/* The order is written into the tensor of indices: if there is no memory for that, as for the
+   observations of a view that repeats some billion times, the call fails at once. */
 FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
     const int64_t n = flux__observations("shuffleobs", x);
-    int64_t *order = n < 0 ? NULL : flux__new_order("shuffleobs", n, flux__scramble(seed));
-    flux_tensor *y = order ? flux__picked(x, order, n) : NULL;
-    flux__free(order);
-    return y;
+    const flux_device cpu = { 0, 0 };
+    if (n < 0 || !flux__can_order("shuffleobs", n)) return NULL;
+    int h = flux__hide();
+    const flux__part p = { 0, 0, flux__leaf(flux__shape(&n, 1), FLUX_I64, cpu) };
+    if (p.index) flux__write_order((int64_t *)p.index->buf->ptr, n, flux__scramble(seed));
+    return flux__reveal(h, p.index ? flux__part_of(x, p) : NULL);
 }
 
 FLUX_DEF int flux_kfolds(int k, int i, flux_tensor *x, flux_tensor **learn, flux_tensor **held) {

@@ -865,6 +865,13 @@ TEST(shuffleobs) {
     }
     CHECK(moved > 40 && differ > 40);
     CHECK_ERROR(flux_shuffleobs(NULL, 1), "shuffleobs: argument x is NULL");
+    /* observations that are only repeated: the memory for their order is asked for before it is made */
+    const flux_device cpu = { 0, 0 };
+    flux_tensor *repeated = flux_broadcast_to(flux_eval(flux_ones(3, 1)), 3, (int64_t)1 << 31);
+    flux_mem_limit(cpu, flux_mem_stats(cpu).live + (1 << 20));
+    CHECK_ERROR(flux_shuffleobs(repeated, 1), "memory");
+    flux_mem_limit(cpu, 0);
+    CHECK_ERROR(flux_shuffleobs(flux_broadcast_to(flux_eval(flux_ones(1)), (int64_t)1 << 32), 1), "shuffleobs: 4294967296 observations");
 }
 
 /* How often each observation is in a part, whose labels are the second member, and have stayed with them. */

@@ -139,20 +139,27 @@ static int64_t *flux__new_places(int64_t n) {
     return (int64_t *)flux__malloc((size_t)flux__times(n, (int64_t)sizeof(int64_t)));
 }
 
-/* The integers from 0 to n - 1, in the order that belongs to the key (Fisher and Yates). NULL: out
-   of memory, or n is 2^32 or more, of which the message names `call`. */
-static int64_t *flux__new_order(const char *call, int64_t n, uint64_t key) {
-    if (n >= (int64_t)1 << 32)
-        return (int64_t *)flux__fail("%s: %lld observations to shuffle; 4294967295 are possible",
-                                     call, (long long)n);
-    int64_t *order = flux__new_places(n);
-    if (!order) return NULL;
+/* Whether n observations can be put in random order. False: an error that names `call`. */
+static bool flux__can_order(const char *call, int64_t n) {
+    return n < (int64_t)1 << 32 ||
+           FLUX__REFUSE("%s: %lld observations to shuffle; 4294967295 are possible", call,
+                        (long long)n);
+}
+
+/* Writes the integers from 0 to n - 1 in the order that belongs to the key (Fisher and Yates). */
+static void flux__write_order(int64_t *order, int64_t n, uint64_t key) {
     for (int64_t i = 0; i < n; i++) order[i] = i;
     for (int64_t i = n - 1; i > 0; i--) {
         int64_t j = (int64_t)flux__below((uint64_t)i + 1, &key), old = order[i];
         order[i] = order[j];
         order[j] = old;
     }
+}
+
+/* The same in memory of its own. NULL: out of memory, or n is 2^32 or more. */
+static int64_t *flux__new_order(const char *call, int64_t n, uint64_t key) {
+    int64_t *order = flux__can_order(call, n) ? flux__new_places(n) : NULL;
+    if (order) flux__write_order(order, n, key);
     return order;
 }
 

@@ -102,12 +102,16 @@ FLUX_DEF int flux_splitobs(double part, flux_tensor *x, flux_tensor **first, flu
     return 0;
 }
 
+/* The order is written into the tensor of indices: if there is no memory for that, as for the
+   observations of a view that repeats some billion times, the call fails at once. */
 FLUX_DEF flux_tensor *flux_shuffleobs(flux_tensor *x, uint64_t seed) {
     const int64_t n = flux__observations("shuffleobs", x);
-    int64_t *order = n < 0 ? NULL : flux__new_order("shuffleobs", n, flux__scramble(seed));
-    flux_tensor *y = order ? flux__picked(x, order, n) : NULL;
-    flux__free(order);
-    return y;
+    const flux_device cpu = { 0, 0 };
+    if (n < 0 || !flux__can_order("shuffleobs", n)) return NULL;
+    int h = flux__hide();
+    const flux__part p = { 0, 0, flux__leaf(flux__shape(&n, 1), FLUX_I64, cpu) };
+    if (p.index) flux__write_order((int64_t *)p.index->buf->ptr, n, flux__scramble(seed));
+    return flux__reveal(h, p.index ? flux__part_of(x, p) : NULL);
 }
 
 FLUX_DEF int flux_kfolds(int k, int i, flux_tensor *x, flux_tensor **learn, flux_tensor **held) {
