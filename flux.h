@@ -11233,7 +11233,9 @@ static flux_tensor *flux__side_channels(flux_tensor *x, int nd) {
 }
 
 /* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
-   batch], or the inner dim is channels / groups x window. */
+   batch], or the inner dim is channels / groups x window. Groups are a dim of the copy, where
+   there is one left (three spatial dims leave none): a product reads whole dims of a copy that is
+   never made (schedule/gathers.h), and of one it would read a group's channels as a part. */
 static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
     const int nd = w->nd, lead = flux__channels_lead(x, w, groups);
     const int64_t in = x->dim[nd] / groups, samples = x->dim[nd + 1];
@@ -21069,27 +21071,19 @@ static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
     }
 }
 
-/* The runs of evenly spaced points of the chunk along a map x of k, as rows of an image; *first:
-   the length of the first one. A chunk may begin and end within a run. */
-static flux__gemm_places flux__gemm_runs_of(const flux__gemm_task *t, const flux__axes *x,
-                                            int64_t *first) {
-    const int64_t run = x->dim[0], left = t->kb - flux__gemm_min(run - t->k0 % run, t->kb);
-    const flux__gemm_places runs = { 1 + (left + run - 1) / run, run,
-                                     left - (left - 1) / run * run, NULL, NULL, { 0 } };
-    FLUX__ASSERT(runs.n <= FLUX__GEMM_PLACES_MOST);
-    *first = t->kb - left;
-    return runs;
-}
-
-/* Finds the runs of the chunk's points in a mapped B that is read where it lies. */
+/* Finds the runs of evenly spaced points of the chunk, as rows of an image, in a mapped B that is
+   read where it lies. A chunk may begin and end within a run. */
 static void flux__gemm_find_runs(flux__gemm_task *t) {
     const flux__axes *x = t->plan->b_rows;
+    const int64_t run = x->dim[0], left = t->kb - flux__gemm_min(run - t->k0 % run, t->kb);
+    const flux__gemm_places runs = { 1 + (left + run - 1) / run, run,
+                                     left - (left - 1) / run * run, NULL, t->jump, { 0 } };
     int64_t place[FLUX_MAX_DIMS];
+    FLUX__ASSERT(runs.n <= FLUX__GEMM_PLACES_MOST);
+    t->runs = runs, t->first_run = t->kb - left;
     flux__axes_point(x, t->k0, place);
-    t->runs = flux__gemm_runs_of(t, x, &t->first_run);
-    t->runs.jump = t->jump;
-    for (int64_t i = 1; i < t->runs.n; i++)
-        t->jump[i] = flux__axes_next(x, 1, place) - x->dim[0] * x->step[0];
+    for (int64_t i = 1; i < runs.n; i++)
+        t->jump[i] = flux__axes_next(x, 1, place) - run * x->step[0];
 }
 
 /* The places of the columns j ... j+nr-1 of a mapped B that is read where it lies: in triples
@@ -22850,10 +22844,12 @@ typedef struct flux__direct {
        on, and from there on the first of each run */
     int64_t runs, run, step, start, at[FLUX__DIRECT_TAPS];
     /* The copy of positions two apart. Taps go over `slices` of the image, as channels, `slice`
-       elements apart; in each they are x_taps wide, x_step apart, and y_taps high, y_step apart. A
-       slice's rows are in `classes`, of which each has the rows of every window's first, second,
-       ... tap: `rows` rows of `pitch` even elements and then as many of odd ones. */
+       elements apart; in each they are x_taps wide, x_step apart, and y_taps high, y_step apart,
+       from the last in memory on if x_back or y_back. A slice's rows are in `classes`, of which
+       each has the rows of every window's first, second, ... tap: `rows` rows of `pitch` even
+       elements and then as many of odd ones. */
     int64_t slices, slice, x_taps, x_step, y_taps, y_step, classes, rows;
+    bool x_back, y_back;
 } flux__direct;
 
 /* The first row of a part, or of a single row the first position. */
@@ -22887,10 +22883,11 @@ static bool flux__direct_slices(flux__direct *d, const flux__axes *taps) {
     d->slices = nd ? taps->dim[nd - 1] : 1, d->slice = nd ? taps->step[nd - 1] : 0;
     d->x_taps = nd > 1 ? taps->dim[0] : 1, d->x_step = nd > 1 ? taps->step[0] : 1;
     d->y_taps = nd > 2 ? taps->dim[1] : 1, d->y_step = nd > 2 ? taps->step[1] : 1;
-    const int64_t y = d->y_step < 0 ? -d->y_step : d->y_step;
-    if (nd > 3 || (d->high > 1 && (d->down < 1 || y < 1 || (d->y_taps > 1 && d->down % y))))
-        return false;
-    d->classes = d->high > 1 ? flux__gemm_min(d->y_taps, d->down / y) : d->y_taps;
+    if ((d->x_back = d->x_step < 0)) d->x_step = -d->x_step;
+    if ((d->y_back = d->y_step < 0)) d->y_step = -d->y_step;
+    if (nd > 3 || (d->high > 1 && (d->down < 1 || d->y_step < 1 ||
+                                   (d->y_taps > 1 && d->down % d->y_step)))) return false;
+    d->classes = d->high > 1 ? flux__gemm_min(d->y_taps, d->down / d->y_step) : d->y_taps;
     return true;
 }
 
@@ -22900,8 +22897,8 @@ static void flux__direct_halves(flux__direct *d, int64_t rows) {
     d->rows = rows + (d->y_taps - 1) / d->classes;
     for (int64_t t = 0; t < d->k; t++) {
         const int64_t i = t % d->x_taps, j = t / d->x_taps % d->y_taps,
-                      x = d->x_step < 0 ? (i - d->x_taps + 1) * d->x_step : i * d->x_step,
-                      y = d->y_step < 0 ? d->y_taps - 1 - j : j,
+                      x = (d->x_back ? d->x_taps - 1 - i : i) * d->x_step,
+                      y = d->y_back ? d->y_taps - 1 - j : j,
                       plane = (t / d->x_taps / d->y_taps * d->classes + y % d->classes) * 2 + x % 2;
         d->at[t] = (plane * d->rows + y / d->classes) * d->pitch + x / 2;
         if (t) d->at[t] -= d->at[0];
@@ -22922,7 +22919,7 @@ static bool flux__direct_plan(flux__direct *d, const flux__gemm_job *g, bool f64
     d->pitch = d->down, d->slices = 0;
     if (d->along == 2) {
         if (!flux__direct_slices(d, taps)) return false;
-        d->pitch = d->wide + (d->x_taps - 1) * (d->x_step < 0 ? -d->x_step : d->x_step) / 2;
+        d->pitch = d->wide + (d->x_taps - 1) * d->x_step / 2;
     }
     if (d->high > 1 && (d->pitch < d->wide || d->pitch > d->wide + d->wide / 3 + 1 ||
                         d->pitch > 4 * FLUX__DIRECT_PART)) return false;
@@ -22950,16 +22947,14 @@ static bool flux__direct_plan(flux__direct *d, const flux__gemm_job *g, bool f64
    position; `rows` rows of `wide` positions. */
 static void flux__direct_divide(const flux__direct *d, const float *x, int64_t rows, int64_t wide,
                                 float *to) {
-    const int64_t x_step = d->x_step < 0 ? -d->x_step : d->x_step,
-                  y_step = d->y_step < 0 ? -d->y_step : d->y_step,
-                  n = (d->x_taps - 1) * x_step + 2 * wide - 1;
-    if (d->x_step < 0) x += (d->x_taps - 1) * d->x_step;
-    if (d->y_step < 0) x += (d->y_taps - 1) * d->y_step;
+    const int64_t n = (d->x_taps - 1) * d->x_step + 2 * wide - 1;
+    if (d->x_back) x -= (d->x_taps - 1) * d->x_step;
+    if (d->y_back) x -= (d->y_taps - 1) * d->y_step;
     for (int64_t plane = 0; plane < d->slices * d->classes * 2; plane++, to += d->rows * d->pitch) {
         const int64_t odd = plane % 2, kind = plane / 2 % d->classes;
         const flux__axes down = { 1, { d->rows }, { d->down } };
         const flux__gemm_run run = { 0, 0, (n + 1 - odd) / 2 };
-        flux__gemm_im2col_now()(1, x + plane / 2 / d->classes * d->slice + kind * y_step + odd,
+        flux__gemm_im2col_now()(1, x + plane / 2 / d->classes * d->slice + kind * d->y_step + odd,
                                 &down, 0, rows + (d->y_taps - 1 - kind) / d->classes, &run, 1, 2,
                                 to, d->pitch);
     }
@@ -28841,13 +28836,35 @@ FLUX__END_HOT
 
 FLUX__BEGIN_HOT
 
-/* Results of a direct convolution that wait for the lines behind the product, about. */
-enum { FLUX__DIRECT_DONE = 4096 };
+/* Results of thin products that wait for the lines behind the product, about. */
+enum { FLUX__THIN_RESULTS = 4096 };
 
-/* Elements of the image that a batch of a direct convolution reads, where it is padded when its
-   turn comes: neighbouring slices of what pads them, as a group's channels. */
-static int64_t flux__direct_padded(const flux__products *p) {
+/* How many batches have so many results, and how many of these follow `batch`, of the same sample
+   and before `end`. */
+static int64_t flux__thin_most(const flux__products *p) {
+    return FLUX__THIN_RESULTS / (p->g.m * p->g.n) + 1;
+}
+static int64_t flux__thin_some(const flux__products *p, int64_t batch, int64_t end) {
+    const int64_t all = p->job.k->full[2];
+    return flux__gemm_min(flux__gemm_min(flux__thin_most(p), end - batch), all - batch % all);
+}
+
+/* Elements of a batch's image where it is padded when its turn comes: neighbouring slices of what
+   pads it, as a group's channels. */
+static int64_t flux__thin_padded(const flux__products *p) {
     return p->pad ? p->pad->slice * p->pads : 0;
+}
+
+/* The image of a batch: where it lies, or in `memory`, where it is padded now or, with `made`, has
+   been before. */
+static const char *flux__thin_image(const flux__products *p, int64_t batch, char *memory,
+                                    bool made) {
+    const char *x = (const char *)flux__matrix_at(p->job.k, &p->a, batch);
+    if (!p->pad) return x;
+    const int64_t at = (x - p->a.at) / p->a.size, slice = p->pad->slice;
+    for (int64_t c = 0; c < p->pads && !made; c++)
+        flux__scatter_slice(p->pad, at / slice + c, memory + c * slice * p->a.size);
+    return memory + at % slice * p->a.size;
 }
 
 /* Computes the products of n batches of a direct convolution, from `batch` on, if a batch has but
@@ -28859,16 +28876,10 @@ static void flux__direct_batches(flux__products *p, flux__job *job, int64_t batc
     const flux__kernel *k = job->k;
     const int64_t m = p->g.m, size = d->size;
     char *padded = memory + flux__direct_scratch(d) * size,
-         *results = padded + flux__direct_padded(p) * size;
+         *results = padded + flux__thin_padded(p) * size;
     int64_t i0, mb = flux__direct_positions(d, part, &i0), ld = p->bare ? m : mb;
     for (int64_t i = batch; i < batch + n; i++) {
-        const char *x = (const char *)flux__matrix_at(k, &p->a, i);
-        if (p->pad) {
-            const int64_t at = (x - p->a.at) / size, slice = p->pad->slice, first = at / slice;
-            for (int64_t c = 0; c < p->pads && part == 0; c++)
-                flux__scatter_slice(p->pad, first + c, padded + c * slice * size);
-            x = padded + at % slice * size;
-        }
+        const char *x = flux__thin_image(p, i, padded, part > 0);
         char *y = p->bare ? (char *)job->run->ptr[k->value[0].out] +
             (job->first + i * m * p->g.n + i0) * size : results + (i - batch) * mb * p->g.n * size;
         flux__direct_run(d, part, x, (const char *)flux__matrix_at(k, &p->b, i), p->g.b_row,
@@ -28884,14 +28895,13 @@ static void flux__direct_task(void *ctx, int64_t task) {
     flux__products *p = (flux__products *)ctx;
     const flux__direct *d = p->direct;
     flux__job job = p->job;
-    const int64_t all = job.k->full[2], parts = d->parts, each = p->g.m * p->g.n,
-                  some = parts > 1 ? 1 : FLUX__DIRECT_DONE / each + 1,
+    const int64_t parts = d->parts, some = parts > 1 ? 1 : flux__thin_most(p),
                   end = flux__gemm_min((task + 1) * p->each, p->batches * parts);
     char *memory = (char *)flux__scratch((size_t)((
-        flux__direct_scratch(d) + flux__direct_padded(p) + some * d->most * p->g.n) * d->size));
+        flux__direct_scratch(d) + flux__thin_padded(p) + some * d->most * p->g.n) * d->size));
     if (!memory) flux__atomic_store32(&p->failed, 1);
     for (int64_t i = task * p->each, n; i < end && memory; i += n) {
-        n = parts > 1 ? 1 : flux__gemm_min(flux__gemm_min(some, end - i), all - i % all);
+        n = parts > 1 ? 1 : flux__thin_some(p, i, end);
         flux__direct_batches(p, &job, i / parts, n, i % parts, memory);
     }
     if (job.failed) flux__atomic_store32(&p->failed, 1);
@@ -28916,9 +28926,6 @@ static bool flux__run_direct(flux__products *p) {
 }
 
 #if FLUX__GEMM_VECTORS
-/* Results of a depthwise convolution that wait for the lines behind the product, about. */
-enum { FLUX__DEPTHWISE_DONE = 4096 };
-
 /* Where a depthwise task computes the results of channels, from batch number `batch` on: where they
    belong, or, if lines come behind the product, in `memory`, from which flux__depthwise_done runs
    these. */
@@ -28932,36 +28939,27 @@ static void flux__depthwise_done(flux__products *p, int64_t batch, int64_t chann
     if (job.failed) flux__atomic_store32(&p->failed, 1);
 }
 
-/* The image of a channel: where it lies, or padded, in `memory`. */
-static const float *flux__depthwise_image(const flux__products *p, int64_t batch, float *memory) {
-    const float *x = (const float *)flux__matrix_at(p->job.k, &p->a, batch);
-    if (!p->pad) return x;
-    const int64_t at = x - (const float *)(const void *)p->a.at;
-    flux__scatter_slice(p->pad, at / p->pad->slice, (char *)memory);
-    return memory + at % p->pad->slice;
-}
-
 /* Computes the channels of one task of a depthwise convolution, some of a sample's at a time. */
 static void flux__depthwise_task(void *ctx, int64_t task) {
     flux__products *p = (flux__products *)ctx;
     const flux__kernel *k = p->job.k;
-    const int64_t m = p->g.m, some = FLUX__DEPTHWISE_DONE / m + 1,
-                  end = flux__gemm_min((task + 1) * p->each, p->batches),
-                  results = p->bare ? 0 : some * m, image = p->pad ? p->pad->slice : 0;
+    const int64_t m = p->g.m, end = flux__gemm_min((task + 1) * p->each, p->batches),
+                  results = p->bare ? 0 : flux__thin_most(p) * m, image = flux__thin_padded(p);
     float *memory = results + image == 0 ? NULL
         : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
-    float *padded = p->pad && memory ? memory + results : NULL;
+    char *padded = p->pad && memory ? (char *)(memory + results) : NULL;
     const bool ok = memory || results + image == 0;
     const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
     if (!ok) flux__atomic_store32(&p->failed, 1);
     for (int64_t batch = task * p->each, n; batch < end && ok; batch += n) {
         float *y = flux__depthwise_place(p, batch, memory);
-        n = flux__gemm_min(flux__gemm_min(some, end - batch), k->full[2] - batch % k->full[2]);
-        for (int64_t c = 0; c < n; c++)
-            flux__depthwise(&p->a.map[0], &taps,
-                            flux__depthwise_image(p, batch + c, padded),
+        n = flux__thin_some(p, batch, end);
+        for (int64_t c = 0; c < n; c++) {
+            const void *x = flux__thin_image(p, batch + c, padded, false);
+            flux__depthwise(&p->a.map[0], &taps, (const float *)x,
                             (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
                             y + c * m);
+        }
         flux__depthwise_done(p, batch, n, y);
     }
     flux__scratch_done(memory);

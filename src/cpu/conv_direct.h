@@ -48,10 +48,12 @@ typedef struct flux__direct {
        on, and from there on the first of each run */
     int64_t runs, run, step, start, at[FLUX__DIRECT_TAPS];
     /* The copy of positions two apart. Taps go over `slices` of the image, as channels, `slice`
-       elements apart; in each they are x_taps wide, x_step apart, and y_taps high, y_step apart. A
-       slice's rows are in `classes`, of which each has the rows of every window's first, second,
-       ... tap: `rows` rows of `pitch` even elements and then as many of odd ones. */
+       elements apart; in each they are x_taps wide, x_step apart, and y_taps high, y_step apart,
+       from the last in memory on if x_back or y_back. A slice's rows are in `classes`, of which
+       each has the rows of every window's first, second, ... tap: `rows` rows of `pitch` even
+       elements and then as many of odd ones. */
     int64_t slices, slice, x_taps, x_step, y_taps, y_step, classes, rows;
+    bool x_back, y_back;
 } flux__direct;
 
 /* The first row of a part, or of a single row the first position. */
@@ -85,10 +87,11 @@ static bool flux__direct_slices(flux__direct *d, const flux__axes *taps) {
     d->slices = nd ? taps->dim[nd - 1] : 1, d->slice = nd ? taps->step[nd - 1] : 0;
     d->x_taps = nd > 1 ? taps->dim[0] : 1, d->x_step = nd > 1 ? taps->step[0] : 1;
     d->y_taps = nd > 2 ? taps->dim[1] : 1, d->y_step = nd > 2 ? taps->step[1] : 1;
-    const int64_t y = d->y_step < 0 ? -d->y_step : d->y_step;
-    if (nd > 3 || (d->high > 1 && (d->down < 1 || y < 1 || (d->y_taps > 1 && d->down % y))))
-        return false;
-    d->classes = d->high > 1 ? flux__gemm_min(d->y_taps, d->down / y) : d->y_taps;
+    if ((d->x_back = d->x_step < 0)) d->x_step = -d->x_step;
+    if ((d->y_back = d->y_step < 0)) d->y_step = -d->y_step;
+    if (nd > 3 || (d->high > 1 && (d->down < 1 || d->y_step < 1 ||
+                                   (d->y_taps > 1 && d->down % d->y_step)))) return false;
+    d->classes = d->high > 1 ? flux__gemm_min(d->y_taps, d->down / d->y_step) : d->y_taps;
     return true;
 }
 
@@ -98,8 +101,8 @@ static void flux__direct_halves(flux__direct *d, int64_t rows) {
     d->rows = rows + (d->y_taps - 1) / d->classes;
     for (int64_t t = 0; t < d->k; t++) {
         const int64_t i = t % d->x_taps, j = t / d->x_taps % d->y_taps,
-                      x = d->x_step < 0 ? (i - d->x_taps + 1) * d->x_step : i * d->x_step,
-                      y = d->y_step < 0 ? d->y_taps - 1 - j : j,
+                      x = (d->x_back ? d->x_taps - 1 - i : i) * d->x_step,
+                      y = d->y_back ? d->y_taps - 1 - j : j,
                       plane = (t / d->x_taps / d->y_taps * d->classes + y % d->classes) * 2 + x % 2;
         d->at[t] = (plane * d->rows + y / d->classes) * d->pitch + x / 2;
         if (t) d->at[t] -= d->at[0];
@@ -120,7 +123,7 @@ static bool flux__direct_plan(flux__direct *d, const flux__gemm_job *g, bool f64
     d->pitch = d->down, d->slices = 0;
     if (d->along == 2) {
         if (!flux__direct_slices(d, taps)) return false;
-        d->pitch = d->wide + (d->x_taps - 1) * (d->x_step < 0 ? -d->x_step : d->x_step) / 2;
+        d->pitch = d->wide + (d->x_taps - 1) * d->x_step / 2;
     }
     if (d->high > 1 && (d->pitch < d->wide || d->pitch > d->wide + d->wide / 3 + 1 ||
                         d->pitch > 4 * FLUX__DIRECT_PART)) return false;
@@ -148,16 +151,14 @@ static bool flux__direct_plan(flux__direct *d, const flux__gemm_job *g, bool f64
    position; `rows` rows of `wide` positions. */
 static void flux__direct_divide(const flux__direct *d, const float *x, int64_t rows, int64_t wide,
                                 float *to) {
-    const int64_t x_step = d->x_step < 0 ? -d->x_step : d->x_step,
-                  y_step = d->y_step < 0 ? -d->y_step : d->y_step,
-                  n = (d->x_taps - 1) * x_step + 2 * wide - 1;
-    if (d->x_step < 0) x += (d->x_taps - 1) * d->x_step;
-    if (d->y_step < 0) x += (d->y_taps - 1) * d->y_step;
+    const int64_t n = (d->x_taps - 1) * d->x_step + 2 * wide - 1;
+    if (d->x_back) x -= (d->x_taps - 1) * d->x_step;
+    if (d->y_back) x -= (d->y_taps - 1) * d->y_step;
     for (int64_t plane = 0; plane < d->slices * d->classes * 2; plane++, to += d->rows * d->pitch) {
         const int64_t odd = plane % 2, kind = plane / 2 % d->classes;
         const flux__axes down = { 1, { d->rows }, { d->down } };
         const flux__gemm_run run = { 0, 0, (n + 1 - odd) / 2 };
-        flux__gemm_im2col_now()(1, x + plane / 2 / d->classes * d->slice + kind * y_step + odd,
+        flux__gemm_im2col_now()(1, x + plane / 2 / d->classes * d->slice + kind * d->y_step + odd,
                                 &down, 0, rows + (d->y_taps - 1 - kind) / d->classes, &run, 1, 2,
                                 to, d->pitch);
     }

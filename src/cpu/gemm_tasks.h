@@ -411,27 +411,19 @@ static void flux__gemm_stream(flux__gemm_task *t, int64_t end) {
     }
 }
 
-/* The runs of evenly spaced points of the chunk along a map x of k, as rows of an image; *first:
-   the length of the first one. A chunk may begin and end within a run. */
-static flux__gemm_places flux__gemm_runs_of(const flux__gemm_task *t, const flux__axes *x,
-                                            int64_t *first) {
-    const int64_t run = x->dim[0], left = t->kb - flux__gemm_min(run - t->k0 % run, t->kb);
-    const flux__gemm_places runs = { 1 + (left + run - 1) / run, run,
-                                     left - (left - 1) / run * run, NULL, NULL, { 0 } };
-    FLUX__ASSERT(runs.n <= FLUX__GEMM_PLACES_MOST);
-    *first = t->kb - left;
-    return runs;
-}
-
-/* Finds the runs of the chunk's points in a mapped B that is read where it lies. */
+/* Finds the runs of evenly spaced points of the chunk, as rows of an image, in a mapped B that is
+   read where it lies. A chunk may begin and end within a run. */
 static void flux__gemm_find_runs(flux__gemm_task *t) {
     const flux__axes *x = t->plan->b_rows;
+    const int64_t run = x->dim[0], left = t->kb - flux__gemm_min(run - t->k0 % run, t->kb);
+    const flux__gemm_places runs = { 1 + (left + run - 1) / run, run,
+                                     left - (left - 1) / run * run, NULL, t->jump, { 0 } };
     int64_t place[FLUX_MAX_DIMS];
+    FLUX__ASSERT(runs.n <= FLUX__GEMM_PLACES_MOST);
+    t->runs = runs, t->first_run = t->kb - left;
     flux__axes_point(x, t->k0, place);
-    t->runs = flux__gemm_runs_of(t, x, &t->first_run);
-    t->runs.jump = t->jump;
-    for (int64_t i = 1; i < t->runs.n; i++)
-        t->jump[i] = flux__axes_next(x, 1, place) - x->dim[0] * x->step[0];
+    for (int64_t i = 1; i < runs.n; i++)
+        t->jump[i] = flux__axes_next(x, 1, place) - run * x->step[0];
 }
 
 /* The places of the columns j ... j+nr-1 of a mapped B that is read where it lies: in triples

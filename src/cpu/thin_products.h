@@ -25,13 +25,35 @@
 
 FLUX__BEGIN_HOT
 
-/* Results of a direct convolution that wait for the lines behind the product, about. */
-enum { FLUX__DIRECT_DONE = 4096 };
+/* Results of thin products that wait for the lines behind the product, about. */
+enum { FLUX__THIN_RESULTS = 4096 };
 
-/* Elements of the image that a batch of a direct convolution reads, where it is padded when its
-   turn comes: neighbouring slices of what pads them, as a group's channels. */
-static int64_t flux__direct_padded(const flux__products *p) {
+/* How many batches have so many results, and how many of these follow `batch`, of the same sample
+   and before `end`. */
+static int64_t flux__thin_most(const flux__products *p) {
+    return FLUX__THIN_RESULTS / (p->g.m * p->g.n) + 1;
+}
+static int64_t flux__thin_some(const flux__products *p, int64_t batch, int64_t end) {
+    const int64_t all = p->job.k->full[2];
+    return flux__gemm_min(flux__gemm_min(flux__thin_most(p), end - batch), all - batch % all);
+}
+
+/* Elements of a batch's image where it is padded when its turn comes: neighbouring slices of what
+   pads it, as a group's channels. */
+static int64_t flux__thin_padded(const flux__products *p) {
     return p->pad ? p->pad->slice * p->pads : 0;
+}
+
+/* The image of a batch: where it lies, or in `memory`, where it is padded now or, with `made`, has
+   been before. */
+static const char *flux__thin_image(const flux__products *p, int64_t batch, char *memory,
+                                    bool made) {
+    const char *x = (const char *)flux__matrix_at(p->job.k, &p->a, batch);
+    if (!p->pad) return x;
+    const int64_t at = (x - p->a.at) / p->a.size, slice = p->pad->slice;
+    for (int64_t c = 0; c < p->pads && !made; c++)
+        flux__scatter_slice(p->pad, at / slice + c, memory + c * slice * p->a.size);
+    return memory + at % slice * p->a.size;
 }
 
 /* Computes the products of n batches of a direct convolution, from `batch` on, if a batch has but
@@ -43,16 +65,10 @@ static void flux__direct_batches(flux__products *p, flux__job *job, int64_t batc
     const flux__kernel *k = job->k;
     const int64_t m = p->g.m, size = d->size;
     char *padded = memory + flux__direct_scratch(d) * size,
-         *results = padded + flux__direct_padded(p) * size;
+         *results = padded + flux__thin_padded(p) * size;
     int64_t i0, mb = flux__direct_positions(d, part, &i0), ld = p->bare ? m : mb;
     for (int64_t i = batch; i < batch + n; i++) {
-        const char *x = (const char *)flux__matrix_at(k, &p->a, i);
-        if (p->pad) {
-            const int64_t at = (x - p->a.at) / size, slice = p->pad->slice, first = at / slice;
-            for (int64_t c = 0; c < p->pads && part == 0; c++)
-                flux__scatter_slice(p->pad, first + c, padded + c * slice * size);
-            x = padded + at % slice * size;
-        }
+        const char *x = flux__thin_image(p, i, padded, part > 0);
         char *y = p->bare ? (char *)job->run->ptr[k->value[0].out] +
             (job->first + i * m * p->g.n + i0) * size : results + (i - batch) * mb * p->g.n * size;
         flux__direct_run(d, part, x, (const char *)flux__matrix_at(k, &p->b, i), p->g.b_row,
@@ -68,14 +84,13 @@ static void flux__direct_task(void *ctx, int64_t task) {
     flux__products *p = (flux__products *)ctx;
     const flux__direct *d = p->direct;
     flux__job job = p->job;
-    const int64_t all = job.k->full[2], parts = d->parts, each = p->g.m * p->g.n,
-                  some = parts > 1 ? 1 : FLUX__DIRECT_DONE / each + 1,
+    const int64_t parts = d->parts, some = parts > 1 ? 1 : flux__thin_most(p),
                   end = flux__gemm_min((task + 1) * p->each, p->batches * parts);
     char *memory = (char *)flux__scratch((size_t)((
-        flux__direct_scratch(d) + flux__direct_padded(p) + some * d->most * p->g.n) * d->size));
+        flux__direct_scratch(d) + flux__thin_padded(p) + some * d->most * p->g.n) * d->size));
     if (!memory) flux__atomic_store32(&p->failed, 1);
     for (int64_t i = task * p->each, n; i < end && memory; i += n) {
-        n = parts > 1 ? 1 : flux__gemm_min(flux__gemm_min(some, end - i), all - i % all);
+        n = parts > 1 ? 1 : flux__thin_some(p, i, end);
         flux__direct_batches(p, &job, i / parts, n, i % parts, memory);
     }
     if (job.failed) flux__atomic_store32(&p->failed, 1);
@@ -100,9 +115,6 @@ static bool flux__run_direct(flux__products *p) {
 }
 
 #if FLUX__GEMM_VECTORS
-/* Results of a depthwise convolution that wait for the lines behind the product, about. */
-enum { FLUX__DEPTHWISE_DONE = 4096 };
-
 /* Where a depthwise task computes the results of channels, from batch number `batch` on: where they
    belong, or, if lines come behind the product, in `memory`, from which flux__depthwise_done runs
    these. */
@@ -116,36 +128,27 @@ static void flux__depthwise_done(flux__products *p, int64_t batch, int64_t chann
     if (job.failed) flux__atomic_store32(&p->failed, 1);
 }
 
-/* The image of a channel: where it lies, or padded, in `memory`. */
-static const float *flux__depthwise_image(const flux__products *p, int64_t batch, float *memory) {
-    const float *x = (const float *)flux__matrix_at(p->job.k, &p->a, batch);
-    if (!p->pad) return x;
-    const int64_t at = x - (const float *)(const void *)p->a.at;
-    flux__scatter_slice(p->pad, at / p->pad->slice, (char *)memory);
-    return memory + at % p->pad->slice;
-}
-
 /* Computes the channels of one task of a depthwise convolution, some of a sample's at a time. */
 static void flux__depthwise_task(void *ctx, int64_t task) {
     flux__products *p = (flux__products *)ctx;
     const flux__kernel *k = p->job.k;
-    const int64_t m = p->g.m, some = FLUX__DEPTHWISE_DONE / m + 1,
-                  end = flux__gemm_min((task + 1) * p->each, p->batches),
-                  results = p->bare ? 0 : some * m, image = p->pad ? p->pad->slice : 0;
+    const int64_t m = p->g.m, end = flux__gemm_min((task + 1) * p->each, p->batches),
+                  results = p->bare ? 0 : flux__thin_most(p) * m, image = flux__thin_padded(p);
     float *memory = results + image == 0 ? NULL
         : (float *)flux__scratch((size_t)(results + image) * sizeof *memory);
-    float *padded = p->pad && memory ? memory + results : NULL;
+    char *padded = p->pad && memory ? (char *)(memory + results) : NULL;
     const bool ok = memory || results + image == 0;
     const flux__taps taps = flux__depthwise_taps(&p->a.map[1], p->g.k);
     if (!ok) flux__atomic_store32(&p->failed, 1);
     for (int64_t batch = task * p->each, n; batch < end && ok; batch += n) {
         float *y = flux__depthwise_place(p, batch, memory);
-        n = flux__gemm_min(flux__gemm_min(some, end - batch), k->full[2] - batch % k->full[2]);
-        for (int64_t c = 0; c < n; c++)
-            flux__depthwise(&p->a.map[0], &taps,
-                            flux__depthwise_image(p, batch + c, padded),
+        n = flux__thin_some(p, batch, end);
+        for (int64_t c = 0; c < n; c++) {
+            const void *x = flux__thin_image(p, batch + c, padded, false);
+            flux__depthwise(&p->a.map[0], &taps, (const float *)x,
                             (const float *)flux__matrix_at(k, &p->b, batch + c), p->g.b_row,
                             y + c * m);
+        }
         flux__depthwise_done(p, batch, n, y);
     }
     flux__scratch_done(memory);

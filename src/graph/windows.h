@@ -242,7 +242,9 @@ static flux_tensor *flux__side_channels(flux_tensor *x, int nd) {
 }
 
 /* The im2col matrix of x, which is padded here: [positions, window x channels / groups, groups,
-   batch], or the inner dim is channels / groups x window. */
+   batch], or the inner dim is channels / groups x window. Groups are a dim of the copy, where
+   there is one left (three spatial dims leave none): a product reads whole dims of a copy that is
+   never made (schedule/gathers.h), and of one it would read a group's channels as a part. */
 static flux_tensor *flux__conv_columns(flux_tensor *x, const flux__window *w, int64_t groups) {
     const int nd = w->nd, lead = flux__channels_lead(x, w, groups);
     const int64_t in = x->dim[nd] / groups, samples = x->dim[nd + 1];
