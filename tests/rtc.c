@@ -206,8 +206,22 @@ static int by_structure(const void *p, const void *q) {
     return strcmp(a->text, b->text);
 }
 
-/* What a line says besides numbers and the numbers of variables: v12 and p3 are v and p. */
-static uint64_t line_of(const char *s, const char *end) {
+/* Where the term of an address ends that starts at `p`: " + (o / 20 % 3) * 4", " + d0 * 1"; NULL: none does. */
+static const char *term_end(const char *p, const char *end) {
+    if (end - p < 4 || strncmp(p, " + ", 3) != 0) return NULL;
+    const bool group = p[3] == '(';
+    p += 3 + group;
+    if (!in_word(*p) || *p < 'a' || *p > 'z') return NULL;
+    while (p < end && (in_word(*p) || (group && strchr(" /%-", *p)))) p++;
+    if (group && (p == end || *p++ != ')')) return NULL;
+    if (end - p < 4 || strncmp(p, " * ", 3) != 0) return p < end && strchr(" )]", *p) ? p : NULL;
+    p += 3 + (p[3] == '-');
+    while (p < end && *p >= '0' && *p <= '9') p++;
+    return p;
+}
+
+/* What a piece of a line says besides numbers and the numbers of variables: v12 and p3 are v and p. */
+static uint64_t piece_of(const char *s, const char *end) {
     char text[2048];
     size_t n = 0;
     for (const char *p = s; p < end && n < sizeof text; p++) {
@@ -218,6 +232,22 @@ static uint64_t line_of(const char *s, const char *end) {
         if (!in_word(*digits)) p = digits - 1;
     }
     return without_numbers(0xcbf29ce484222325u, text, text + n);
+}
+
+/* What a line says: each term of its addresses by itself, of which there are many in any number and order, and the line without them. */
+enum { PIECES = 64 };
+static int pieces_of(const char *s, const char *end, uint64_t *pieces) {
+    char rest[2048];
+    size_t left = 0;
+    int n = 0;
+    for (const char *p = s; p < end && left < sizeof rest - 1;) {
+        const char *after = n < PIECES - 1 ? term_end(p, end) : NULL;
+        if (after) pieces[n++] = piece_of(p, after), p = after;
+        else rest[left++] = *p++;
+    }
+    rest[left] = 0;
+    pieces[n++] = piece_of(rest, rest + left);
+    return n;
 }
 
 static int by_length(const void *p, const void *q) {
@@ -239,6 +269,7 @@ static line *find_line(line *table, size_t room, uint64_t hash) {
 static void choose_telling(block **longest, int n, int vendor) {
     enum { ROOM = 1 << 16 };
     line *table = (line *)flux__zalloc(ROOM * sizeof *table);
+    uint64_t pieces[PIECES];
     if (!table) exit(2);
     for (int i = 0, lines = 0; i < n && lines < ROOM / 2; i++) {
         block *b = longest[i];
@@ -246,9 +277,11 @@ static void choose_telling(block **longest, int n, int vendor) {
         for (int pass = 0; pass < 2; pass++)
             for (const char *p = at; *p; p = *end ? end + 1 : end) {
                 end = p + strcspn(p, "\n");
-                line *l = find_line(table, ROOM, line_of(p, end));
-                if (pass == 0) b->telling[vendor] = b->telling[vendor] || l->seen < SEEN;
-                else if (b->telling[vendor] && l->last != b) lines += !l->seen, l->seen++, l->last = b;
+                for (int k = pieces_of(p, end, pieces); k-- > 0;) {
+                    line *l = find_line(table, ROOM, pieces[k]);
+                    if (pass == 0) b->telling[vendor] = b->telling[vendor] || l->seen < SEEN;
+                    else if (b->telling[vendor] && l->last != b) lines += !l->seen, l->seen++, l->last = b;
+                }
             }
     }
     FLUX_FREE(table);
