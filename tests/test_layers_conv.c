@@ -553,6 +553,7 @@ TEST(depthwise_of_many_shapes) {
 /* A channel is padded when its turn comes, and its result may take the place of the image: the same as of images that stay. */
 TEST(padded_channels_in_place) {
     for (int way = 0; way < 48; way++) FLUX_SCOPE {
+        if (test_device.backend && way % 7) continue;                   /* a device pads no image in place */
         const int dim = way % 4, start = way / 4 % 3, stride = 1 + way / 12 % 2, bias = way / 24 ? FLUX_ON : FLUX_OFF;
         flux_tensor *x = flux_eval(flux_randn(40, 36, 13, 6)), *last[2];
         const int64_t n = flux_dim(x, dim), channels = dim == 2 ? n - start : 13;
@@ -572,6 +573,7 @@ TEST(padded_channels_in_place) {
 /* The same of groups, whose channels are padded together; and of one image, whose parts are shared out to threads. */
 TEST(padded_groups_in_place) {
     for (int way = 0; way < 48; way++) FLUX_SCOPE {
+        if (test_device.backend && way % 7) continue;                   /* a device pads no image in place */
         const int groups = 1 << way % 4, stride = 1 + way / 4 % 2, bias = way / 8 % 2 ? FLUX_ON : FLUX_OFF, samples = way / 16 * 3 + 1;
         flux_tensor *x = flux_eval(flux_randn(40, 36, 16, samples)), *last[2];
         flux_layer *m = flux_conv_layer(S(5, 5), 16, 16, bias ? flux_relu : NULL, .pad = S(2), .stride = S(stride), .groups = groups, .bias = bias);

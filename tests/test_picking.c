@@ -600,6 +600,28 @@ TEST(indices_of_any_dtype_and_shape) {
     }
 }
 
+/* Thousands of indices, of a tensor and of a view, are looked up in pieces: each at its place, and the one that is not there named. */
+TEST(thousands_of_indices) {
+    enum { A = 31, B = 17, C = 5, ROWS = 40 };
+    static int32_t id[A * B * C];
+    static double want[3 * A * B * C];
+    for (int view = 0; view < 2; view++)
+        for (int bad = -1; bad < A * B * C; bad += 900) FLUX_SCOPE {
+            for (int i = 0; i < A * B * C; i++) id[i] = i == bad ? ROWS : i * 7 % 37;
+            flux_tensor *x = flux_eval(flux_reshape(flux_arange(0, 3 * ROWS, 1), 3, ROWS)), *index = flux_from(id, A, B, C);
+            if (view) index = flux_permute(index, 1, 0, 2);
+            if (bad >= 0) {
+                CHECK_ERROR(flux_data(flux_gather(x, 1, index)), "is not within dim 1 of size 40");
+                continue;
+            }
+            for (int i = 0; i < 3 * A * B * C; i++) {
+                const int k = i / 3, b = k % B, a = k / B % A, c = k / B / A;
+                want[i] = i % 3 + 3 * id[view ? a + A * (b + B * c) : k];
+            }
+            test_data(flux_gather(x, 1, index), want, 3 * A * B * C, 0, __FILE__, __LINE__, "gathered");
+        }
+}
+
 TEST(pieces) {
     flux_tensor *x = matrix(), *two = flux_split(x, 1, 2), *three = flux_split(x, 1, 1, 0, 2), *halves = flux_chunk(x, 1, 2);
     CHECK(flux_num_items(two) == 2 && flux_num_items(three) == 3 && flux_num_items(halves) == 2);

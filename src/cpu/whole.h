@@ -413,16 +413,39 @@ typedef struct flux__index_job {
     int64_t large_step[FLUX_MAX_DIMS], small_step[FLUX_MAX_DIMS], row, index_out[FLUX_MAX_DIMS];
     int64_t n, units, each;
 } flux__index_job;
+enum { FLUX__INDICES = 256 };             /* indices that are looked up at a time */
 
-/* The id of index number i; *place: the offset of its slice in `small`. */
-static int64_t flux__index_at(const flux__index_job *j, int64_t i, int64_t *place) {
-    int64_t at = 0;
-    *place = 0;
-    for (int d = 0; d < j->index->shape.ndim; i /= j->index->shape.dim[d++]) {
-        const int64_t picked = i % j->index->shape.dim[d];
-        at += picked * j->index->stride[d], *place += picked * j->index_out[d];
+/* The ids of m indices from number i on; places: the offsets of their slices in `small`. */
+static FLUX__O2 void flux__index_ids(const flux__index_job *j, int64_t i, int64_t m, int64_t *ids,
+                                     int64_t *places) {
+    const flux__operand *x = j->index;
+    const int ndim = x->shape.ndim;
+    int64_t point[FLUX_MAX_DIMS], at = 0, place = 0;
+    for (int d = 0; d < ndim; i /= x->shape.dim[d++]) {
+        point[d] = i % x->shape.dim[d];
+        at += point[d] * x->stride[d], place += point[d] * j->index_out[d];
     }
-    return j->ids[at];
+    for (int64_t l = 0; l < m; l++) {
+        ids[l] = j->ids[at], places[l] = place;
+        for (int d = 0; d < ndim; d++) {
+            const int64_t n = x->shape.dim[d];
+            at += x->stride[d], place += j->index_out[d];
+            if (++point[d] < n) break;
+            at -= n * x->stride[d], place -= n * j->index_out[d], point[d] = 0;
+        }
+    }
+}
+
+/* The number of the first index that is not within `rows`, or -1; *id: what it is. */
+static int64_t flux__index_outside(const flux__index_job *j, int64_t rows, int64_t *id) {
+    int64_t ids[FLUX__INDICES], places[FLUX__INDICES];
+    for (int64_t i = 0, m; i < j->n; i += m) {
+        m = j->n - i < FLUX__INDICES ? j->n - i : FLUX__INDICES;
+        flux__index_ids(j, i, m, ids, places);
+        for (int64_t l = 0; l < m; l++)
+            if (ids[l] < 0 || ids[l] >= rows) return *id = ids[l], i + l;
+    }
+    return -1;
 }
 
 /* Copies or adds m elements of 32 bits between `large`, at the offsets `rows`, and `small`. */
@@ -435,17 +458,16 @@ static FLUX__O2 void flux__index_words(bool add, float *large, const int64_t *ro
 /* Runs one task: its points of the dims behind, for some indices at a time, in their order. */
 static void flux__index_task(void *ctx, int64_t task) {
     const flux__index_job *j = (const flux__index_job *)ctx;
-    enum { SOME = 256 };
-    int64_t rows[SOME], places[SOME], m;
+    int64_t rows[FLUX__INDICES], places[FLUX__INDICES], m;
     const int64_t from = task * j->each, last = from + j->each,
                   to = last < j->units ? last : j->units;
     const ptrdiff_t bytes = (ptrdiff_t)flux__dtypes[j->t->dtype].size;
     const bool words = flux__count(&j->slice) == 1 &&
                        (j->scatter ? j->t->dtype == FLUX_F32 : bytes == 4);
     for (int64_t i = 0; i < j->n; i += m) {
-        m = j->n - i;
-        if (m > SOME) m = SOME;
-        for (int64_t l = 0; l < m; l++) rows[l] = flux__index_at(j, i + l, &places[l]) * j->row;
+        m = j->n - i < FLUX__INDICES ? j->n - i : FLUX__INDICES;
+        flux__index_ids(j, i, m, rows, places);
+        for (int64_t l = 0; l < m; l++) rows[l] *= j->row;
         for (int64_t u = from; u < to; u++) {
             int64_t rest = u, large_at = 0, small_at = 0;
             for (int d = 0, at = j->slice.ndim; d < j->behind.ndim; d++, at++) {
@@ -478,7 +500,7 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
     const flux__operand *x = &k->operand[0], *src = &k->operand[2];
     const int dim = (int)t->arg.i[0], behind = k->operand[1].shape.ndim;
     char *out = (char *)run->ptr[run->plan->nleaf + k->node];
-    int64_t contiguous[FLUX_MAX_DIMS], rows = x->shape.dim[dim], place;
+    int64_t contiguous[FLUX_MAX_DIMS], rows = x->shape.dim[dim], id;
     flux_shape whole = flux__dims(t);
     flux__index_job j;
     bool one = true;
@@ -498,11 +520,10 @@ static int flux__run_index(flux__run *run, flux__kernel *k) {
         j.large_step[at] = large[d], j.small_step[at++] = small[d < dim ? d : d - 1 + behind];
     }
     for (int d = 0; d < behind; d++) j.index_out[d] = small[dim + d];
-    for (int64_t i = 0; i < j.n; i++) {
-        const int64_t id = flux__index_at(&j, i, &place);
-        if (id >= 0 && id < rows) continue;
+    const int64_t outside = flux__index_outside(&j, rows, &id);
+    if (outside >= 0) {
         flux__fail("%s: index %lld (number %lld) is not within dim %d of size %lld",
-                   flux__op_names[t->op], (long long)id, (long long)i, dim, (long long)rows);
+                   flux__op_names[t->op], (long long)id, (long long)outside, dim, (long long)rows);
         return -1;
     }
     for (int d = 0; d < x->shape.ndim; d++) one = one && (x->shape.dim[d] == 1 || !x->stride[d]);
