@@ -4308,9 +4308,10 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__DEBUG 0
 #endif
 
-/* Optimisation modes for gcc: how much it optimises a room, whatever -O the user's build has. They
-   keep compile time low, which every build of a program pays. A room that defines functions has
-   one mode: FLUX__BEGIN_X stands before its first function, FLUX__END_X is its last line.
+/* Optimisation modes: how much gcc optimises a room, whatever -O the user's build has, and what
+   clang leaves out. They keep compile time low, which every build of a program pays. A room that
+   defines functions has one mode: FLUX__BEGIN_X stands before its first function, FLUX__END_X is
+   its last line.
    - LEAN is for code that every training step runs through or that moves data: -O1 less the
      passes that cost more than a third of the compile time and change no measured figure.
      (ira-algorithm=priority is not used: matrix products by AVX2 would take 1.4 times as long.)
@@ -4354,15 +4355,27 @@ extern int madvise(void *at, size_t bytes, int advice);
 #  define FLUX__END_COLD _Pragma("GCC pop_options")
 #  define FLUX__END_NUMBERS _Pragma("GCC pop_options")
 #else
-#  define FLUX__COLD
 #  define FLUX__O1
 #  define FLUX__O2
-#  define FLUX__BEGIN_LEAN
 #  define FLUX__BEGIN_HOT
-#  define FLUX__BEGIN_COLD
-#  define FLUX__END_LEAN
 #  define FLUX__END_HOT
-#  define FLUX__END_COLD
+/* clang, which spends most of its time on inlining and on what grows by it: a COLD room is not
+   optimised, and calls from and to functions of a LEAN room are inlined where they are small. */
+#  if defined(__clang__) && __clang_major__ >= 6 && !defined(__OPTIMIZE_SIZE__)
+#    define FLUX__COLD __attribute__((optnone, noinline))
+#    define FLUX__BEGIN_COLD _Pragma("clang optimize off")
+#    define FLUX__END_COLD _Pragma("clang optimize on")
+#    define FLUX__BEGIN_LEAN _Pragma("clang diagnostic push") \
+         _Pragma("clang diagnostic ignored \"-Wpragma-clang-attribute\"") /* a room may be empty */ \
+         _Pragma("clang attribute push(__attribute__((cold)), apply_to = function)")
+#    define FLUX__END_LEAN _Pragma("clang attribute pop") _Pragma("clang diagnostic pop")
+#  else
+#    define FLUX__COLD
+#    define FLUX__BEGIN_LEAN
+#    define FLUX__BEGIN_COLD
+#    define FLUX__END_LEAN
+#    define FLUX__END_COLD
+#  endif
 #  if defined(__clang__) && (defined(__x86_64__) || __clang_major__ >= 16) /* older: x86 alone */
 #    define FLUX__BEGIN_NUMBERS _Pragma("float_control(push)") _Pragma("float_control(precise, on)") \
                                 _Pragma("clang fp contract(off)")
