@@ -440,7 +440,8 @@ static FLUX__O2 void flux__index_ids(const flux__index_job *j, int64_t i, int64_
 static int64_t flux__index_outside(const flux__index_job *j, int64_t rows, int64_t *id) {
     int64_t ids[FLUX__INDICES], places[FLUX__INDICES];
     for (int64_t i = 0, m; i < j->n; i += m) {
-        m = j->n - i < FLUX__INDICES ? j->n - i : FLUX__INDICES;
+        m = j->n - i;
+        if (m > FLUX__INDICES) m = FLUX__INDICES;
         flux__index_ids(j, i, m, ids, places);
         for (int64_t l = 0; l < m; l++)
             if (ids[l] < 0 || ids[l] >= rows) return *id = ids[l], i + l;
@@ -465,7 +466,8 @@ static void flux__index_task(void *ctx, int64_t task) {
     const bool words = flux__count(&j->slice) == 1 &&
                        (j->scatter ? j->t->dtype == FLUX_F32 : bytes == 4);
     for (int64_t i = 0; i < j->n; i += m) {
-        m = j->n - i < FLUX__INDICES ? j->n - i : FLUX__INDICES;
+        m = j->n - i;
+        if (m > FLUX__INDICES) m = FLUX__INDICES;
         flux__index_ids(j, i, m, rows, places);
         for (int64_t l = 0; l < m; l++) rows[l] *= j->row;
         for (int64_t u = from; u < to; u++) {
