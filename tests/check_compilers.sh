@@ -35,8 +35,8 @@ bytes() {
 need size || finish
 implementation && within "tests' implementation, $CC" "$(code "$impl")" 1440000
 need gcc "programs with gcc" && declarations gcc 78000 && built gcc -O0 1450000
-need clang "programs with clang" && declarations clang 87000 && built clang -O2 1690000 && whole clang
-need clang-19 "programs with a newer clang" && built clang-19 -O2 1690000
+need clang "programs with clang" && declarations clang 87000 && built clang -O2 1420000 && whole clang
+need clang-19 "programs with a newer clang" && built clang-19 -O2 1420000
 need musl-gcc "programs with musl, another C library" && built musl-gcc "-O0 -Werror" 1450000
 need tcc "size by tcc" && declarations tcc 75000 && bytes tcc -O2 1620000
 ext=cpp

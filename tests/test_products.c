@@ -363,6 +363,38 @@ TEST(a_half_format_times_a_vector_is_as_exact_as_float32) {
     flux_threads(0);
 }
 
+/* The same of few columns: f16 has the bits of the product of f32, rounded; bf16 has them where no instruction multiplies it as it is. */
+TEST(a_half_format_times_few_columns_is_the_product_of_float32) {
+    ONLY_ON_CPU();
+    flux_seed(9);
+    for (int i = 0; i < 150; i++) FLUX_SCOPE {
+        const flux_dtype type = i % 2 ? FLUX_F16 : FLUX_BF16;
+        const int64_t m = between(1, i % 5 ? 200 : 2500), k = between(1, i % 7 ? 200 : 1200), n = between(2, i % 3 ? 12 : 70), skip = between(0, 2);
+        const bool more = between(0, 1) > 0, turned = between(0, 3) == 0;
+        flux_tensor *all = flux_eval(flux_to_dtype(flux_randn(m + skip + 3, k), type)), *y[2];
+        flux_tensor *x = flux_eval(flux_to_dtype(turned ? flux_randn(n, k) : flux_randn(k, n), type));
+        for (int wide = 0; wide < 2; wide++) {
+            const flux_dtype t = wide ? FLUX_F32 : type;
+            flux_tensor *w = flux_slice(flux_eval(flux_to_dtype(all, t)), 0, skip, skip + m), *z = flux_eval(flux_to_dtype(x, t));
+            flux_threads(wide ? 1 : 1 + i % 3);
+            y[wide] = flux_to_dtype(flux_matmul(w, turned ? flux_transpose(z) : z), type);
+            if (more) y[wide] = flux_relu(flux_add(y[wide], 1));
+            y[wide] = flux_eval(flux_to_dtype(y[wide], FLUX_F32));
+        }
+        double apart = flux_item(flux_max(flux_abs(flux_sub(y[0], y[1])))), most = 0;
+#ifdef FLUX_BLAS
+        const bool same_sums = false;
+#else
+        const bool same_sums = type == FLUX_F16 || getenv("FLUX_SIMD") != NULL;
+#endif
+        if (!same_sums) most = (type == FLUX_F16 ? 0x1p-10 : 0x1p-7) * flux_item(flux_max(flux_abs(y[1])));
+        if (!CHECK(apart <= most))
+            fprintf(stderr, "    %s, %lld x %lld by %lld%s%s, from row %lld, %d threads: %g apart\n", flux_dtype_name(type), (long long)m, (long long)k, (long long)n,
+                    turned ? " turned" : "", more ? ", with more" : "", (long long)skip, 1 + i % 3, apart);
+    }
+    flux_threads(0);
+}
+
 TEST(a_large_matrix_is_read_in_its_own_order) {
     static const int64_t columns[] = { 2, 3, 8, 13, 31, 96, 150, 287 }, sizes[] = { 1024, 1003, 256, 300, 768, 517 };
     if (test_device.backend) SKIP("about sums on the CPU");
@@ -437,12 +469,12 @@ TEST(gradients_of_weights_read_images_in_place) {
 
 /* Products are divided and packed in other ways by older instruction sets: some of the tests again, as on processors that end there. */
 TEST(older_instruction_sets) {
-    static const char *const sets[] = { "avx2", "base" }, *const parts[] = { "gradients_of", "products_that", "a_vector" };
+    static const char *const sets[] = { "avx2", "base" }, *const parts[] = { "gradients_of", "products_that", "a_vector", "a_half" };
     char command[5000];
     if (test_device.backend) SKIP("about the CPU's instructions");
     if (getenv("FLUX_SIMD") || getenv("EMULATED")) SKIP("run by another instruction set already");
-    for (int i = 0; i < 6; i++) {
-        snprintf(command, sizeof command, "FLUX_SIMD=%s '%s' %s >/dev/null", sets[i / 3], test_program, parts[i % 3]);
+    for (int i = 0; i < 8; i++) {
+        snprintf(command, sizeof command, "FLUX_SIMD=%s '%s' %s >/dev/null", sets[i / 4], test_program, parts[i % 4]);
         CHECK(system(command) == 0);
     }
 }

@@ -36,7 +36,8 @@
    formats converted by the thread that reads them. cpu/product_operands.h makes
    the operands ready. Convolutions may go other ways: cpu/winograd.h,
    cpu/winograd_gradient.h, cpu/conv_amx.h, cpu/conv_amx_gradient.h,
-   cpu/thin_products.h. A matrix of a half format times a vector is read as it lies.
+   cpu/thin_products.h. A matrix of a half format is read as it lies where it has few columns to
+   multiply.
 
    Invariant: many products are shared out whole, few ones in blocks.
 
@@ -135,60 +136,124 @@ static void flux__half_part(void *ctx, int64_t part) {
     if (!memory || p.failed) flux__atomic_store32(&h->all->failed, 1);
 }
 
-/* A matrix of a half format times a vector, of which `chunk` elements are added up at once, and
-   whose rows are cut into tasks. x: the vector in f32. */
-typedef struct flux__half_vector {
+/* A matrix of a half format, whose columns are contiguous, times few columns: `chunk` elements are
+   added up at once, and rows are cut into tasks. x: the columns in f32, k elements each. */
+typedef struct flux__half_few {
     flux__products *all;
-    flux__gemm_vector kernel;
+    flux__gemm_vector vector;             /* what multiplies a single column */
+    const flux__gemm_set *set;
     const uint16_t *a;
     int64_t a_col, chunk, each;
     float *x;
-} flux__half_vector;
+} flux__half_few;
 
-/* Computes one task's rows. Less than 16 at the end are multiplied in a copy that has 16. */
-static void flux__half_vector_task(void *ctx, int worker, int64_t number) {
-    const flux__half_vector *v = (const flux__half_vector *)ctx;
-    const int64_t i0 = number * v->each, k = v->all->g.k,
-                  mb = flux__gemm_min(v->each, v->all->g.m - i0), whole = mb & -16;
-    float *c = (float *)flux__scratch((size_t)(whole + 16 + 8 * v->chunk) * sizeof *c);
-    uint16_t *copy = (uint16_t *)(void *)(c + whole + 16);
-    flux__job job = v->all->job;
-    for (int64_t k0 = 0, kb; k0 < k && c; k0 += kb) {
+/* Rows and columns of A that are converted at a time. For up to 4 columns of B a quarter of the
+   columns, 32 KB, which stay in the first-level cache; more of them make up for the second. */
+enum { FLUX__FEW_ROWS = 1024, FLUX__FEW_POINTS = 32 };
+
+/* Multiplies by one column: mb rows from row i0 on. Less than 16 at the end are multiplied in a
+   copy that has 16. c: up to 15 rows more, `copy`: 16 rows of a chunk. */
+static void flux__half_vector(const flux__half_few *v, int64_t i0, int64_t mb, float *c,
+                              uint16_t *copy) {
+    const int64_t k = v->all->g.k, whole = mb & -16;
+    for (int64_t k0 = 0, kb; k0 < k; k0 += kb) {
         const uint16_t *a = v->a + i0 + k0 * v->a_col;
         kb = flux__gemm_min(k - k0, v->chunk);
-        v->kernel(whole, kb, a, v->a_col, v->x + k0, 1, c, k0 > 0);
+        v->vector(whole, kb, a, v->a_col, v->x + k0, 1, c, k0 > 0);
         if (mb == whole) continue;
         memset(copy, 0, (size_t)(kb * 16) * sizeof *copy);
         for (int64_t l = 0; l < kb; l++)
             memcpy(copy + l * 16, a + whole + l * v->a_col, (size_t)(mb - whole) * sizeof *a);
-        v->kernel(16, kb, copy, 16, v->x + k0, 1, c + whole, k0 > 0);
+        v->vector(16, kb, copy, 16, v->x + k0, 1, c + whole, k0 > 0);
     }
-    if (c) flux__epilogue(&job, worker, i0, 0, mb, 1, c, mb);
+}
+
+/* Adds to `sums`, or begins them, the products of `points` columns of A from column l on; `rows`
+   rows from row i on, in tiles, the last of which is filled with zeros. sums: FLUX__FEW_ROWS apart
+   by column; part: memory of FLUX__FEW_ROWS x FLUX__FEW_POINTS. */
+static void flux__half_points(const flux__half_few *v, int64_t i, int64_t rows, int64_t l,
+                              int64_t points, bool begin, float *part, float *sums) {
+    const int64_t n = v->all->g.n, k = v->all->g.k, tall = 2 * v->set->lanes,
+                  full = flux__gemm_up(rows, tall);
+    for (int64_t q = 0; q < points; q++) {
+        flux__load(FLUX__F32C, part + q * full, v->all->job.k->operand[0].dtype,
+                   (const char *)(v->a + i + (l + q) * v->a_col), 1, rows);
+        memset(part + q * full + rows, 0, (size_t)(full - rows) * sizeof *part);
+    }
+    for (int64_t j = 0, nr; j < n; j += nr) {
+        nr = flux__gemm_nr(n - j, v->set->columns);
+        const flux__gemm_kernel kernel = v->set->two[flux__gemm_width(nr)];
+        for (int64_t r = 0; r < full; r += tall) /* and prefetches what is converted next */
+            kernel(points, part + r, full, v->x + l + j * k, 1, k, sums + r + j * FLUX__FEW_ROWS,
+                   FLUX__FEW_ROWS, begin ? FLUX__GEMM_NEW : FLUX__GEMM_GO_ON,
+                   j ? NULL : v->a + i + r + (l + points) * v->a_col, j ? 0 : 2 * v->a_col);
+    }
+}
+
+/* Floats of memory that flux__half_rows needs beside C. */
+static int64_t flux__half_beside(int64_t n) { return FLUX__FEW_ROWS * (FLUX__FEW_POINTS + n); }
+/* Multiplies mb rows from row i0 on: c: their results, ld apart, and behind it memory. */
+static void flux__half_rows(const flux__half_few *v, int64_t i0, int64_t mb, float *c, int64_t ld) {
+    const int64_t n = v->all->g.n, k = v->all->g.k,
+                  points = n > 4 ? FLUX__FEW_POINTS : FLUX__FEW_POINTS / 4;
+    float *part = c + ld * n, *sums = part + FLUX__FEW_ROWS * FLUX__FEW_POINTS;
+    for (int64_t r = 0, rows; r < mb; r += rows) {
+        rows = flux__gemm_min(mb - r, FLUX__FEW_ROWS);
+        for (int64_t k0 = 0, kb; k0 < k; k0 += kb) {
+            kb = flux__gemm_min(k - k0, v->chunk);
+            for (int64_t l = 0; l < kb; l += points)
+                flux__half_points(v, i0 + r, rows, k0 + l, flux__gemm_min(kb - l, points), l == 0,
+                                  part, sums);
+            flux__gemm_add_tile(sizeof *c, (char *)(c + r), ld, (const char *)sums,
+                                FLUX__FEW_ROWS, rows, n, k0 > 0);
+        }
+    }
+}
+
+/* Computes one task's rows. */
+static void flux__half_few_task(void *ctx, int worker, int64_t number) {
+    const flux__half_few *v = (const flux__half_few *)ctx;
+    const int64_t i0 = number * v->each, n = v->all->g.n,
+                  mb = flux__gemm_min(v->each, v->all->g.m - i0), ld = flux__gemm_up(mb, 16),
+                  beside = v->vector ? 8 * v->chunk : flux__half_beside(n);
+    float *c = (float *)flux__scratch((size_t)(ld * n + beside) * sizeof *c);
+    flux__job job = v->all->job;
+    if (c && v->vector) flux__half_vector(v, i0, mb, c, (uint16_t *)(void *)(c + ld));
+    else if (c) flux__half_rows(v, i0, mb, c, ld);
+    if (c) flux__epilogue(&job, worker, i0, 0, mb, n, c, ld);
     if (!c || flux__atomic_load32(&job.failed)) flux__atomic_store32(&v->all->failed, 1);
     flux__scratch_done(c);
 }
 
-/* Multiplies a matrix of a half format, whose columns are contiguous, by a vector: the matrix is
-   read as it lies, which takes half of the memory's time that an f32 takes. The sums are those of
-   the product of f32. False, and nothing is done: it is another product, or a small one. */
-static bool flux__run_half_vector(flux__products *p) {
+/* Multiplies a matrix of a half format, whose columns are contiguous, by few columns: the matrix
+   is read as it lies, which takes half of the memory's time that an f32 takes, and converted where
+   it is multiplied. The sums are those of the product of f32. False, and nothing is done: it is
+   another product, or a small one. */
+static bool flux__run_half_few(flux__products *p) {
     const flux__operand *o = p->job.k->operand;
-    flux__half_vector v = { p, flux__half_vector_kernel(o[0].dtype), NULL, 0, 0, 0, NULL };
+    flux__half_few v = { p, NULL, flux__gemm_kernels(false, false), NULL, 0, 0, 0, NULL };
+    flux__gemm_job g = p->g;
     flux__gemm_plan plan;
-    const int64_t m = p->g.m, k = p->job.k->mnk[2], threads =
-        (double)m * (double)k > 4e5 ? flux__num_threads() : 1;
-    if (!v.kernel || p->g.n != 1 || p->batches > 1 || !flux__is_half(o[0].dtype) ||
-        !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 || o[0].gather || o[1].gather ||
-        o[0].stride[0] != 1 || o[0].stride[1] < m || m < 16 || m * k < 4096) return false;
-    p->g.k = k, p->g.a_row = 1, p->g.a_col = m, p->g.b_row = 1, p->g.b_col = k;
-    flux__gemm_plan_for(&plan, false, &p->g);
+    const int64_t m = p->g.m, n = p->g.n, k = p->job.k->mnk[2], threads =
+        (double)m * (double)(n * k) > 4e5 ? flux__num_threads() : 1;
+    if (n == 1) v.vector = flux__half_vector_kernel(o[0].dtype);
+    const bool few = n <= FLUX__GEMM_FEW && !p->g.tiles && !p->g.pairs && o[1].shape.ndim > 1;
+    if (!(n == 1 ? v.vector != NULL : few) || p->batches > 1 ||
+        !flux__is_half(o[0].dtype) || !flux__is_half(o[1].dtype) || o[0].shape.ndim < 2 ||
+        o[0].gather || o[1].gather || o[0].stride[0] != 1 || o[0].stride[1] < m || m < 16 ||
+        m * k < 4096) return false;
+    g.k = k, g.a_row = 1, g.a_col = m, g.b_row = 1, g.b_col = k;
+    flux__gemm_plan_for(&plan, false, &g);
+    if (n > 1 && (plan.flip || flux__gemm_by_inner(&plan, &g) != 1)) return false;
+    p->g.k = k;
     v.chunk = plan.chunk, v.each = threads > 1 ? flux__gemm_up(m / (2 * threads) + 1, 64) : m;
     v.a = (const uint16_t *)(const void *)flux__operand_ptr(p->job.run, &o[0]);
-    v.a_col = o[0].stride[1], v.x = (float *)flux__scratch((size_t)k * sizeof *v.x);
+    v.a_col = o[0].stride[1], v.x = (float *)flux__scratch((size_t)(k * n) * sizeof *v.x);
     if (!v.x) return p->failed = 1, true;
-    flux__load(FLUX__F32C, v.x, o[1].dtype, flux__operand_ptr(p->job.run, &o[1]), o[1].stride[0],
-               k);
-    flux__parallel_workers((m + v.each - 1) / v.each, flux__half_vector_task, &v);
+    for (int64_t j = 0; j < n; j++)
+        flux__load(FLUX__F32C, v.x + j * k, o[1].dtype, flux__operand_ptr(p->job.run, &o[1]) +
+                   (n > 1 ? j * o[1].stride[1] * 2 : 0), o[1].stride[0], k);
+    flux__parallel_workers((m + v.each - 1) / v.each, flux__half_few_task, &v);
     flux__scratch_done(v.x);
     return true;
 }
@@ -563,7 +628,7 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products p;
     flux__products_start(&p, run, k);
     if (k->mnk[0] * k->mnk[1] * p.batches == 0) return 0;
-    if (!flux__run_half_vector(&p) && !flux__halves_apart(&p)) {
+    if (!flux__run_half_few(&p) && !flux__halves_apart(&p)) {
         void *weight = NULL;
         if (!flux__products_operands(&p)) p.failed = 1;
         else if (!flux__products_by_taps(&p, &weight) && !flux__run_winograd(&p) &&
