@@ -7,7 +7,7 @@
    `all` compiles each for every architecture; `each` one of each kind (tiles of a size, operands of a type) for every one, and
    each of the others for one of a maker's, which its text chooses; `some` that of each kind for one of neighbours (sm_80 to 89; sm_100 to 121), which
    the kind chooses, and leaves out those of the others whose lines, but for numbers, are all found in SEEN longer ones that the same
-   maker's compiler gets: operations in another order, which long kernels have most of. A kernel of
+   maker's compiler gets, each term of an address by itself: operations in another order, which long kernels have most of. A kernel of
    tensor or matrix cores, or of asynchronous copies, is for chips that have the same cores as the chip for which it was made. Many are compiled in
    one program, because a compiler's start costs more than a kernel; each architecture in a process of its own, because a compiler may
    end the process over one that it does not know.

@@ -419,20 +419,14 @@ enum { FLUX__INDICES = 256 };             /* indices that are looked up at a tim
 static FLUX__O2 void flux__index_ids(const flux__index_job *j, int64_t i, int64_t m, int64_t *ids,
                                      int64_t *places) {
     const flux__operand *x = j->index;
-    const int ndim = x->shape.ndim;
     int64_t point[FLUX_MAX_DIMS], at = 0, place = 0;
-    for (int d = 0; d < ndim; i /= x->shape.dim[d++]) {
+    for (int d = 0; d < x->shape.ndim; i /= x->shape.dim[d++]) {
         point[d] = i % x->shape.dim[d];
         at += point[d] * x->stride[d], place += point[d] * j->index_out[d];
     }
     for (int64_t l = 0; l < m; l++) {
         ids[l] = j->ids[at], places[l] = place;
-        for (int d = 0; d < ndim; d++) {
-            const int64_t n = x->shape.dim[d];
-            at += x->stride[d], place += j->index_out[d];
-            if (++point[d] < n) break;
-            at -= n * x->stride[d], place -= n * j->index_out[d], point[d] = 0;
-        }
+        flux__next_place(&x->shape, 0, point, &at, x->stride, &place, j->index_out);
     }
 }
 
