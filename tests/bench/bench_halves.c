@@ -32,12 +32,13 @@ static double convolution(flux_tensor *x, flux_tensor *w, int64_t pad, bool grad
 
 int main(int argc, char **argv) {
     static const int64_t shape[][3] = { { 128, 1024, 1024 }, { 512, 512, 512 }, { 1024, 1024, 1024 }, { 2048, 2048, 2048 },
-                                        { 128, 10, 1024 }, { 256, 1024, 784 }, { 1024, 784, 128 }, { 3136, 64, 576 } };
+                                        { 128, 10, 1024 }, { 256, 1024, 784 }, { 1024, 784, 128 }, { 3136, 64, 576 },
+                                        { 2, 2048, 2048 }, { 8, 3072, 768 }, { 32, 3072, 768 } };
     static const int64_t image[][4] = { { 56, 64, 64, 3 }, { 28, 128, 128, 3 }, { 14, 256, 256, 3 }, { 7, 512, 512, 3 }, { 56, 64, 256, 1 },
                                         { 28, 128, 128, 5 } };
     flux_threads(argc > 1 ? atoi(argv[1]) : 1);
     for (int t = 0; t < FORMATS; t++)
-        for (int s = 0; s < 8; s++) {
+        for (size_t s = 0; s < sizeof shape / sizeof *shape; s++) {
             const int64_t n = shape[s][0], m = shape[s][1], k = shape[s][2];
             printf("%-4s %4d x %4d x %4d", formats[t].name, (int)n, (int)m, (int)k);
             for (int turned = 0; turned < 3; turned++) FLUX_SCOPE {
