@@ -1,9 +1,7 @@
 # Several processes: the programs of tests/dist under each MPI whose launcher is here (Debian's openmpi-bin and mpich, side by
-# side), on 1, 2 and 3 ranks, and on 4 and 7, by one and the same binary; our declarations against the mpi.h of each. MPICH's
-# ranks spin while they wait, and more of them than there are processors take a hundred times as long as Open MPI's: so 4 and 7,
-# which our side counts alike with both, and what else is long on 3 are Open MPI's, unless only MPICH is here.
+# side), on 1, 2, 3, 4 and 7 ranks, by one and the same binary; our declarations against the mpi.h of each.
 . tests/check.sh
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 FLUX_NUM_THREADS=1
+. tests/ranks.sh
 
 # declared NAME HEADER... : compares the declarations with the first header that is there, and the numbers
 declared() {
@@ -22,7 +20,7 @@ if have "$CXX"; then
 fi
 
 # The implementation is compiled once, in failing.c; with -DFLUX_CUDA for the software GPUs below, NCCL being check_nccl.sh's.
-export FLUX_NCCL_LIBRARY=none DIST_MEET
+export FLUX_NCCL_LIBRARY=none
 check "failing compiles" "$CC" -std=c11 -O1 -DFLUX_MPI -DFLUX_CUDA -Dmain=failing -I. -c tests/dist/failing.c -o "$tmp/flux.o" || finish
 echo 'int failing(int n, char **v); int main(int n, char **v) { return failing(n, v); }' >"$tmp/failing.c"
 check "failing links" "$CC" "$tmp/failing.c" "$tmp/flux.o" -o "$tmp/failing" -lm
@@ -31,19 +29,8 @@ for program in collectives training faults; do
 done
 DIST_MEET=$(cd "$tmp" && pwd)/meet
 
-# on LAUNCHER N PROGRAM... : what the ranks say, sorted. Open MPI's launchers that start at once and share a folder for
-# their files can fail, so each has its own.
-on() {
-    launcher=$1 n=$2; shift 2
-    rm -rf "$DIST_MEET" && mkdir "$DIST_MEET"
-    case $launcher in *openmpi) set -- --oversubscribe -np "$n" "$@" ;; *) set -- -n "$n" "$@" ;; esac
-    TMPDIR=$DIST_MEET timeout 120 "$launcher" "$@" 2>"$tmp/said" | sort
-}
-# each NAME: fails unless every one of the n ranks says ok; what the ranks say is in $tmp/out
-each() {
-    [ "$(grep -c "^rank [0-9]* of $n: ok" "$tmp/out")" = "$n" ] && pass ||
-        { fail "$1 on $n ranks"; head -n 8 "$tmp/out" "$tmp/said" | cut -c 1-300; }
-}
+# on LAUNCHER N PROGRAM... : what the ranks say, sorted
+on() { launcher=$1 n=$2; ranks "$@" | sort; }
 # meanwhile TRACE: whether some collective's data had come before a kernel began that ran before they were needed
 meanwhile() {
     awk 'function number(name,  s) { s = $0; return sub(".*\"" name "\":", "", s) ? s + 0 : 0 }
@@ -76,8 +63,7 @@ done
 hash=$(sed 's/.*ok, //' "$tmp/out")
 for launcher in mpirun.openmpi mpiexec.mpich; do
     have $launcher || { skip "no $launcher on this machine; package: $([ $launcher = mpirun.openmpi ] && echo openmpi-bin || echo mpich)"; continue; }
-    case $launcher in *mpich) have mpirun.openmpi && more= || more='4 7' ;; *) more='4 7' ;; esac
-    for n in 1 2 3 $more; do
+    for n in 1 2 3 4 7; do
         FLUX_TRACE=$tmp/trace on $launcher $n "$tmp/collectives" >"$tmp/out"; each "$launcher: collectives"
         [ $n != 2 ] || meanwhile "$tmp/trace" || fail "$launcher: no collective's data come while kernels run"
         on $launcher $n "$tmp/training" >"$tmp/out"; each "$launcher: training"
@@ -85,8 +71,8 @@ for launcher in mpirun.openmpi mpiexec.mpich; do
         [ "$(sed -n 's/.*ok, //p' "$tmp/out" | sort -u | wc -l)" = 1 ] && pass || fail "$launcher: $n ranks end with different parameters"
         [ $n != 1 ] || { [ "$(sed 's/.*ok, //' "$tmp/out")" = "$hash" ] && pass || fail "$launcher: one rank differs from no launcher"; }
         [ $n != 3 ] || cp "$tmp/out" "$tmp/first"
-        [ $n != 3 ] || [ -z "$more" ] || { on $launcher 3 "$tmp/training" >"$tmp/out"        # MPICH's is told from the run apart below
-                                           cmp -s "$tmp/out" "$tmp/first" && pass || fail "$launcher: two runs on 3 ranks differ"; }
+        [ $n != 3 ] || { on $launcher 3 "$tmp/training" >"$tmp/out"
+                         cmp -s "$tmp/out" "$tmp/first" && pass || fail "$launcher: two runs on 3 ranks differ"; }
     done
     n=3                                  # as if on machines of their own: data travel while kernels run
     DIST_APART=1 FLUX_TRACE=$tmp/trace on $launcher 3 "$tmp/training" >"$tmp/out"; each "$launcher: training, apart"
@@ -171,7 +157,9 @@ fi
 # On GPUs made of software, each rank on the one of its number: gradients travel by way of host memory.
 n=2 launcher=mpiexec.mpich
 if have $launcher && check "software GPUs" env MAKEFLAGS= make -s CC="$CC" softgpu; then
-    timeout 200 sh tests/on_device.sh soft-cuda3 mpiexec.mpich -n 2 "$(cd "$tmp" && pwd)/training" 2>"$tmp/said" | sort >"$tmp/out"
+    through="sh tests/on_device.sh soft-cuda3"
+    on $launcher 2 "$(cd "$tmp" && pwd)/training" >"$tmp/out"
+    through=
     each "training on two GPUs"
 fi
 

@@ -1,7 +1,7 @@
 # Collectives of GPUs: tests/dist/nccl.c and training.c by the software NCCL and RCCL on software GPUs, under each MPI whose
 # launcher is here; our declarations against the makers' nccl.h and rccl.h.
 . tests/check.sh
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 FLUX_NUM_THREADS=1
+. tests/ranks.sh
 
 # declared NAME HEADER PACKAGE DEFINE FOLDER...: compiles the comparison with the first folder that has the header
 declared() {
@@ -32,20 +32,14 @@ check "nccl compiles" "$CC" -std=c11 -O1 -Wall -Wextra -Wpedantic -Wconversion -
 echo 'int nccl(int n, char **v); int main(int n, char **v) { return nccl(n, v); }' >"$tmp/nccl.c"
 check "nccl links" "$CC" "$tmp/nccl.c" "$tmp/flux.o" -o "$tmp/nccl" -lm
 check "training compiles" "$CC" -std=c11 -O1 -I. tests/dist/training.c "$tmp/flux.o" -o "$tmp/training" -lm || finish
-export DIST_MEET="$SOFTNCCL_FOLDER/meet"
+DIST_MEET=$SOFTNCCL_FOLDER/meet
 
 # on LAUNCHER N DEVICES PROGRAM...: what the ranks say, sorted
 on() {
     launcher=$1 n=$2 devices=$3; shift 3
-    rm -rf "$DIST_MEET" && mkdir "$DIST_MEET"
     case $devices in *hip*) export FLUX_GPU_BACKEND=AMDGPU ;; *) export FLUX_GPU_BACKEND=CUDA ;; esac
-    case $launcher in *openmpi) set -- --oversubscribe -np "$n" "$@" ;; *) set -- -n "$n" "$@" ;; esac
-    TMPDIR=$DIST_MEET timeout 200 sh tests/on_device.sh "$devices" "$launcher" "$@" 2>"$tmp/said" | grep -a '^rank' | sort
-}
-# each NAME: fails unless every one of the n ranks says ok
-each() {
-    [ "$(grep -c "^rank [0-9]* of $n: ok" "$tmp/out")" = "$n" ] && pass ||
-        { fail "$1 on $n ranks"; head -n 8 "$tmp/out" "$tmp/said" | cut -c 1-300; }
+    through="sh tests/on_device.sh $devices"
+    ranks "$launcher" "$n" "$@" | grep -a '^rank' | sort
 }
 # told WHAT RANK TEXT...: the rank says so, and can still save
 told() {
