@@ -23153,6 +23153,7 @@ typedef struct flux__cpu {
     bool keeps[2], panels_kept[2];
     bool *made;  /* by value: computed by a pattern's line, not by its own */
     bool *linked;                         /* by value: a step with which its user's chain goes on */
+    bool *omitted;                        /* by value: a rounding that is no step of its chain */
     bool *numbers;                        /* by value: a load of a number a row, for steps */
     bool *truth;  /* by value: a reduction that counts true elements, or bools that only it reads */
     int tile;                             /* elements of a register */
@@ -26478,6 +26479,17 @@ static int flux__step_op(const flux__kernel *k, int i) {
            (v->dtype == FLUX_F32 || v->dtype == FLUX_BF16) ? v->op : -1;
 }
 
+/* Whether value i rounds what is rounded again behind a relu alone, which keeps a number or makes
+   it 0: the first rounding changes nothing, and no step is made of it. */
+static bool flux__rounds_twice(const flux__kernel *k, int i) {
+    const flux__value *x = k->value;
+    const int relu = x[i].kind == FLUX__V_ROUND && x[i].out < 0 ? flux__only_user(k, i) : -1;
+    if (relu < 0 || x[relu].kind != FLUX__V_OP || x[relu].op != FLUX__OP_RELU || x[relu].out >= 0)
+        return false;
+    const int next = flux__only_user(k, relu);
+    return next >= 0 && x[next].kind == FLUX__V_ROUND && x[next].op == x[i].op;
+}
+
 /* Whether value v is a product's chain's other operand: a number, or a tensor that has one number
    down a column of the product or, in f32, neighbours. */
 static bool flux__chain_takes(const flux__kernel *k, int v) {
@@ -26497,6 +26509,7 @@ static bool flux__chain_add(const flux__kernel *k, flux__chain *c, int i, int to
     const flux__value *v = &k->value[i];
     const bool two = v->b >= 0, first = two && v->a != top;
     const int other = !two ? -1 : first ? v->a : v->b, op = flux__step_op(k, i);
+    if (op >= 0 && v->a == top && flux__rounds_twice(k, i)) return true;
     if (op < 0 || c->steps == FLUX__CHAIN_STEPS || (first ? v->b : v->a) != top ||
         (two && !flux__chain_takes(k, other))) return false;
     c->step[c->steps].op = op, c->step[c->steps].other = other;
@@ -26552,7 +26565,7 @@ static int flux__step_before(const flux__kernel *k, const flux__cpu *c, int i) {
 /* How many steps line i has, with those before it. */
 static int flux__steps_to(const flux__kernel *k, const flux__cpu *c, int i) {
     int n = 0;
-    for (; i >= 0; i = flux__step_before(k, c, i)) n++;
+    for (; i >= 0; i = flux__step_before(k, c, i)) n += !c->omitted[i];
     return n;
 }
 
@@ -26579,6 +26592,7 @@ static bool flux__match_steps(flux__kernel *k, flux__cpu *c, int line) {
               before = a >= b ? v->a : v->b;
     if (a || b) {
         c->linked[before] = c->made[before] = true;
+        c->omitted[before] = flux__rounds_twice(k, before);
         c->pattern[before] = NULL;
         return true;
     }
@@ -26667,39 +26681,45 @@ static void flux__chain_few(flux__chain_run *r) {
     memcpy(y, r->y, (size_t)n * 4);
 }
 
-/* Runs the steps for some rows of some columns. */
-static void flux__chain_rows(flux__chain_run *r) {
-    flux__chain_run one = *r;
-    if (r->rows >= 4) {
-        flux__section_for(r->rows)->chain(r);
-        return;
-    }
+/* Runs the steps for less than four rows of some columns. */
+static void flux__chain_short(const flux__chain_run *r) {
     for (int64_t j = 0; j < r->columns; j++) {
-        one = *r, one.columns = 1, one.x += j * r->x_next, one.y += j * r->y_next;
+        flux__chain_run one = *r;
+        one.columns = 1, one.x += j * r->x_next, one.y += j * r->y_next;
         for (int s = 0; s < r->steps; s++) one.step[s].at += j * r->step[s].next;
         flux__chain_few(&one);
     }
 }
+/* Runs the steps for some rows of some columns. */
+static void flux__chain_rows(const flux__chain_run *r) {
+    if (r->rows >= 4) flux__section_for(r->rows)->chain(r);
+    else flux__chain_short(r);
+}
 
-/* Stores rows of some columns in a half format: the chain's results, which go by way of `part`, or
-   without a step the product. to: the tensor's element of the first. */
-static void flux__chain_halves(flux__chain_run *r, int dtype, char *to, int64_t next) {
-    float part[512];
+/* Stores rows of some columns in a half format: the chain's results, which go by way of `part`, as
+   many columns at a time as it has room for, or without a step the product. to: the tensor's
+   element of the first. */
+static void flux__chain_halves(const flux__chain_run *r, int dtype, char *to, int64_t next) {
+    enum { PART = 2048 };
+    float part[PART];
     int needs = FLUX__F32C;
     const flux__cast_fn write = flux__writer(dtype, &needs);
+    const int64_t each = r->rows < PART ? PART / r->rows : 1;
     FLUX__ASSERT(write && needs == FLUX__F32C);
-    for (int64_t j = 0; j < r->columns; j++, to += 2 * next) {
-        if (!r->steps) write(r->rows, to, r->x + j * r->x_next);
-        for (int64_t i = 0, n; i < r->rows && r->steps; i += n) {
+    for (int64_t j = 0; !r->steps && j < r->columns; j++)
+        write(r->rows, to + 2 * j * next, r->x + j * r->x_next);
+    for (int64_t j = 0; r->steps && j < r->columns; j += each)
+        for (int64_t i = 0, n; i < r->rows; i += n) {
             flux__chain_run some = *r;
-            n = flux__gemm_min(r->rows - i, 512);
-            some.rows = n, some.columns = 1, some.x += j * r->x_next + i, some.y = part;
+            n = some.y_next = some.rows = flux__gemm_min(r->rows - i, PART);
+            some.columns = flux__gemm_min(r->columns - j, each);
+            some.x += j * r->x_next + i, some.y = part;
             for (int s = 0; s < r->steps; s++)
                 some.step[s].at += j * r->step[s].next + (r->step[s].along ? i : 0);
             flux__chain_rows(&some);
-            write(n, to + 2 * i, part);
+            for (int64_t q = 0; q < some.columns; q++)
+                write(n, to + 2 * ((j + q) * next + i), part + q * n);
         }
-    }
 }
 
 /* How a block's points are rows and columns of a matrix: its columns lie side by side. */
@@ -26758,7 +26778,7 @@ static void flux__do_steps(flux__block_run *b, int line) {
         const int other = second ? x[i].a : x[i].b, from = second ? x[i].b : x[i].a;
         flux__chain_step step = { flux__step_op(b->k, i), second, false, NULL, 0 };
         if (other >= 0) step = flux__step_operand(b, &s, step.op, second, other);
-        r.step[--n] = step;
+        if (!b->c->omitted[i]) r.step[--n] = step;
         if (before < 0) r.x = (const float *)b->at[from];
         if (before < 0 && !b->walk[from]) {
             float *all = (float *)(void *)flux__reg(b, b->c->nreg);
@@ -28582,7 +28602,7 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     for (size_t i = 0; i < n; i++) moved += flux__is_source(&k->value[i]) || k->value[i].out >= 0;
     flux__cpu *c;
     const size_t all = at + moved * 2 * sizeof(flux__axes) +
-        n * (sizeof(flux__loop) + sizeof *c->pattern + 4 * sizeof(int) + 7 * sizeof(bool));
+        n * (sizeof(flux__loop) + sizeof *c->pattern + 4 * sizeof(int) + 8 * sizeof(bool));
     c = (flux__cpu *)flux__plan_take(plan, all);
     if (!c) return NULL;
     memset(c, 0, all);
@@ -28599,7 +28619,8 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     c->store_rounds = c->hoisted + n;
     c->made = c->store_rounds + n;
     c->linked = c->made + n;
-    c->numbers = c->linked + n;
+    c->omitted = c->linked + n;
+    c->numbers = c->omitted + n;
     c->truth = c->numbers + n;
     for (size_t i = 0, next = 0; i < n; i++)
         c->axes_at[i] =

@@ -50,6 +50,39 @@ TEST(half_products_of_special_values) {
         }
 }
 
+/* A rounding before a relu whose result is rounded may be left out: the same bits, of sums and of a product with a bias, as where the
+   sum is stored before. Numbers that are rounded up and down, to even, to infinity and to a number below 1.2e-38; both zeros; NaN. */
+static flux_tensor *sum_of_three(flux_tensor *x, flux_tensor *y, flux_tensor *z, int stored, int relus) {
+    flux_tensor *s = flux_add(x, y);
+    if (stored) flux_eval(s);
+    for (int i = 0; i < relus; i++) s = flux_relu(s);
+    if (stored) flux_eval(s);
+    return flux_eval(z ? flux_relu(flux_mul(s, z)) : s);
+}
+TEST(a_relu_after_a_rounding) {
+    static const float some[] = { 0, -0.0f, 1, -1, 1.0078125f, 0.00390625f, -0.00390625f, 0.01171875f, HUGE_VALF, -HUGE_VALF, NAN, 3.38e38f,
+                                  -3.38e38f, 1e-39f, -1e-39f, 9.2e-41f, 65504, 16, -1.0078125f };
+    enum { SOME = sizeof some / sizeof *some, N = SOME * SOME };
+    float a[N], b[N];
+    for (int i = 0; i < N; i++) a[i] = some[i % SOME], b[i] = some[i / SOME];
+    for (int way = 0; way < 24; way++) FLUX_SCOPE {
+        const flux_dtype t = way & 1 ? FLUX_BF16 : FLUX_F16;
+        const bool product = way & 2, more = way & 4;
+        flux_tensor *x = flux_eval(flux_to_dtype(flux_from(a, N), t)), *y = flux_eval(flux_to_dtype(flux_from(b, N), t)), *got[2];
+        flux_tensor *z = more ? flux_eval(flux_to_dtype(flux_mul(flux_randn(N), 100), t)) : NULL;
+        flux_tensor *one = flux_eval(flux_to_dtype(flux_full(1.00390625, 1, 3), t)), *bias = flux_eval(flux_reshape(y, N, 1));
+        if (product && z) z = flux_reshape(z, N, 1);
+        for (int stored = 0; stored < 2; stored++) {
+            flux_tensor *first = product ? flux_matmul(flux_reshape(x, N, 1), one) : x;
+            got[stored] = sum_of_three(stored ? flux_eval(first) : first, product ? bias : y, z, stored, 1 + way / 8);
+        }
+        flux_tensor *same = flux_or(flux_eq(got[0], got[1]), flux_and(flux_ne(got[0], got[0]), flux_ne(got[1], got[1])));
+        REQUIRE(got[0] && got[1] && same);
+        CHECK(flux_item(flux_min(flux_to_dtype(same, FLUX_F32))) == 1);
+        CHECK(flux_item(flux_sum(flux_to_dtype(flux_gt(got[0], 0), FLUX_F32))) > N / 10);
+    }
+}
+
 TEST(products_accumulate_in_f32) {
     for (int bf = 0; bf < 2; bf++) {                       /* 4096 ones: f16 counts no further than 2048, bf16 than 256 */
         flux_dtype t = bf ? FLUX_BF16 : FLUX_F16;

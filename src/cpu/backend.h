@@ -130,6 +130,7 @@ typedef struct flux__cpu {
     bool keeps[2], panels_kept[2];
     bool *made;  /* by value: computed by a pattern's line, not by its own */
     bool *linked;                         /* by value: a step with which its user's chain goes on */
+    bool *omitted;                        /* by value: a rounding that is no step of its chain */
     bool *numbers;                        /* by value: a load of a number a row, for steps */
     bool *truth;  /* by value: a reduction that counts true elements, or bools that only it reads */
     int tile;                             /* elements of a register */

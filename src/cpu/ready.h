@@ -190,7 +190,7 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     for (size_t i = 0; i < n; i++) moved += flux__is_source(&k->value[i]) || k->value[i].out >= 0;
     flux__cpu *c;
     const size_t all = at + moved * 2 * sizeof(flux__axes) +
-        n * (sizeof(flux__loop) + sizeof *c->pattern + 4 * sizeof(int) + 7 * sizeof(bool));
+        n * (sizeof(flux__loop) + sizeof *c->pattern + 4 * sizeof(int) + 8 * sizeof(bool));
     c = (flux__cpu *)flux__plan_take(plan, all);
     if (!c) return NULL;
     memset(c, 0, all);
@@ -207,7 +207,8 @@ static flux__cpu *flux__cpu_new(flux__plan *plan, const flux__kernel *k) {
     c->store_rounds = c->hoisted + n;
     c->made = c->store_rounds + n;
     c->linked = c->made + n;
-    c->numbers = c->linked + n;
+    c->omitted = c->linked + n;
+    c->numbers = c->omitted + n;
     c->truth = c->numbers + n;
     for (size_t i = 0, next = 0; i < n; i++)
         c->axes_at[i] =
