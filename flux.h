@@ -18871,6 +18871,7 @@ static FLUX__INLINE uint16_t flux__signs_x16(FLUX__VI mask) {
 }
 FLUX__VECTOR_SECTION
 FLUX__BF16_OF("vpmovdw {%0, %t0|%t0, %0}", "+" FLUX__HALVED)
+FLUX__LOAD16(flux__bf16_load_x16, FLUX__VU u; __asm__("vpmovzxwd {%1, %0|%0, %1}" : "=v"(u) : "v"(h)); v = FLUX__FLOAT(u << 16))
 FLUX__STORE16(flux__bf16_store_x16, h = flux__bf16_of_x16(v, below, odd, quiet))
 /* The same for processors with avx512_bf16, whose instruction converts two vectors. It takes what
    is denormal for zero and leaves a NaN its bits: pairs that have one go the other way. */
@@ -19201,6 +19202,7 @@ FLUX__COPIES(flux__copies2, 2)
 FLUX__COPIES(flux__copies4, 4)
 FLUX__COPIES(flux__copies8, 8)
 #if FLUX__VECTORS
+typedef uint16_t flux__eight __attribute__((vector_size(16)));
 /* Copies every second of 2 n - 1 words. */
 static FLUX__O2 void flux__copy_twos(int64_t n, float *y, const float *x) {
     flux__quad v, head, tail;
@@ -19210,6 +19212,16 @@ static FLUX__O2 void flux__copy_twos(int64_t n, float *y, const float *x) {
         memcpy(y, &v, sizeof v);
     }
     for (; n > 0; n--, x += 2) memcpy(y++, x, sizeof *y);
+}
+/* Copies every second of 2 n - 1 halves. */
+static FLUX__O2 void flux__copy_half_twos(int64_t n, uint16_t *y, const uint16_t *x) {
+    flux__eight v, head, tail;
+    for (; n >= 8; n -= 8, x += 16, y += 8) {
+        memcpy(&head, x, sizeof head), memcpy(&tail, x + 7, sizeof tail);
+        FLUX__SHUFFLE(v, head, tail, flux__eight, 0, 2, 4, 6, 9, 11, 13, 15)
+        memcpy(y, &v, sizeof v);
+    }
+    for (; n > 0; n--, x += 2) *y++ = *x;
 }
 #endif
 /* Repeats each of n words as many times as said. */
@@ -19225,6 +19237,29 @@ static FLUX__O2 void flux__repeat_words(float *y, const float *x, int64_t times,
     for (; n > 0; n--, x++)
         for (int64_t i = 0; i < times; i++) memcpy(y++, x, 4);
 }
+#if FLUX__VECTORS
+/* Writes each of n halves twice. */
+static FLUX__O2 void flux__double_halves(uint16_t *y, const uint16_t *x, int64_t n) {
+    for (flux__eight v, w; n >= 8; n -= 8, y += 16, x += 8) {
+        memcpy(&v, x, sizeof v);
+        FLUX__SHUFFLE(w, v, v, flux__eight, 4, 4, 5, 5, 6, 6, 7, 7)
+        FLUX__SHUFFLE(v, v, v, flux__eight, 0, 0, 1, 1, 2, 2, 3, 3)
+        memcpy(y, &v, sizeof v), memcpy(y + 8, &w, sizeof w);
+    }
+    for (; n > 0; n--, x++, y += 2) y[0] = y[1] = *x;
+}
+#endif
+/* Repeats each of n elements of `size` bytes as many times as said. */
+static void flux__repeat(size_t size, char *y, const char *x, int64_t times, int64_t n) {
+    if (size == 4) flux__repeat_words((float *)(void *)y, (const float *)(const void *)x, times, n);
+#if FLUX__VECTORS
+    else if (size == 2 && times == 2)
+        flux__double_halves((uint16_t *)(void *)y, (const uint16_t *)(const void *)x, n);
+#endif
+    else
+        for (int64_t i = 0; i < n; i++)
+            flux__fill(y + (size_t)(i * times) * size, x + (size_t)i * size, size, (size_t)times);
+}
 /* Copies n elements of `size` bytes, `from` elements apart (0: one element, repeated), to
    places `to` elements apart. */
 static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const void *src,
@@ -19233,11 +19268,13 @@ static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const vo
     if (to == 1 && from == 1) memcpy(dst, src, size * (size_t)n);
     else if (to == 1 && from == 0) flux__fill(dst, src, size, (size_t)n);
     else if (size == 1) flux__copies1(n, dst, to, src, from);
-    else if (size == 2) flux__copies2(n, dst, to, src, from);
 #if FLUX__VECTORS
+    else if (size == 2 && to == 1 && from == 2)
+        flux__copy_half_twos(n, (uint16_t *)dst, (const uint16_t *)src);
     else if (size == 4 && to == 1 && from == 2)
         flux__copy_twos(n, (float *)dst, (const float *)src);
 #endif
+    else if (size == 2) flux__copies2(n, dst, to, src, from);
     else if (size == 4) flux__copies4(n, dst, to, src, from);
     else flux__copies8(n, dst, to, src, from);
 }
@@ -19258,7 +19295,8 @@ static void flux__convert(int to_type, void *dst, int from_type, const void *src
 static flux__cast_fn flux__reader(int dtype) {
 #if FLUX__VECTORS && FLUX__X86
     if (dtype == FLUX_F16 && flux__simd() > 0) return flux__half_load_x8;
-    if (dtype == FLUX_BF16 && flux__simd() > 0) return flux__bf16_load_x8;
+    if (dtype == FLUX_BF16 && flux__simd() > 0)
+        return flux__simd() > 1 ? flux__bf16_load_x16 : flux__bf16_load_x8;
 #endif
     switch (dtype) {
     case FLUX_F16: return flux__f16_f32;
@@ -26962,6 +27000,11 @@ static FLUX__INLINE bool flux__next_place(const flux_shape *s, int first, int64_
     return false;
 }
 
+/* Whether copying repeats each element of a contiguous row, one behind the other. */
+static bool flux__repeats(const flux_shape *s, const int64_t *ds, const int64_t *ss) {
+    return s->ndim > 1 && !ss[0] && ds[0] == 1 && ss[1] == 1 && ds[1] == s->dim[0];
+}
+
 /* Copies 32-bit words or adds floats between two layouts of at least two dims, two dims in one
    loop. Where every second word of a row is one of the first dim and those between are the third
    dim's other half, as windows two wide that tile an image, both are written together. */
@@ -26973,7 +27016,7 @@ static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, 
     const bool windows = add && s->ndim > 2 && s->dim[0] < 8;
     const bool pairs = !add && s->ndim > 2 && ds[0] == 2 && ss[0] == 1 && s->dim[2] == 2 &&
                        ds[2] == 1;
-    const bool repeats = !add && !ss[0] && ds[0] == 1 && ss[1] == 1 && ds[1] == s->dim[0];
+    const bool repeats = !add && flux__repeats(s, ds, ss);
     for (;;) {
         float *y = (float *)(void *)dst + to;
         const float *x = (const float *)(const void *)src + from;
@@ -26993,7 +27036,8 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
                                 const char *src, const int64_t *ss, bool add) {
     int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1, to = 0, from = 0;
     const ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
-    const bool down = !add && s->ndim > 1 && n < 16 && s->dim[1] > n;
+    const bool repeats = !add && flux__repeats(s, ds, ss),
+               down = repeats || (!add && s->ndim > 1 && n < 16 && s->dim[1] > n);
     if (flux__count(s) == 0) return;
     if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
         flux__copy_image(s, dst, ds, src, ss, add);
@@ -27003,7 +27047,8 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
         char *y = dst + (ptrdiff_t)to * size;
         const char *x = src + (ptrdiff_t)from * size;
         if (!down) flux__copy_row(t, n, y, s->ndim ? ds[0] : 1, x, s->ndim ? ss[0] : 1, add);
-        for (int64_t i = 0; i < n && down; i++)
+        if (repeats) flux__repeat((size_t)size, y, x, n, s->dim[1]);
+        for (int64_t i = 0; i < n && down && !repeats; i++)
             flux__copy_row(t, s->dim[1], y + i * ds[0] * size, ds[1], x + i * ss[0] * size, ss[1],
                            add);
     } while (flux__next_place(s, 1 + down, at, &to, ds, &from, ss));

@@ -861,4 +861,24 @@ TEST(a_view_is_treated_as_its_copy) {
         }
 }
 
+/* Elements of any size, each repeated, and every second one: rows of vectors and of less. */
+TEST(repeated_and_left_out) {
+    static const flux_dtype dtypes[] = { FLUX_U8, FLUX_BF16, FLUX_F32, FLUX_F64 };
+    static const int rows[] = { 1, 3, 7, 8, 15, 16, 17, 33 };
+    for (int i = 0; i < 4 * 8 * 4; i++) FLUX_SCOPE {
+        const int n = rows[i / 4 % 8], times = 1 + i / 32, down = 3;
+        flux_tensor *x = flux_eval(flux_to_dtype(flux_floor(flux_mul(flux_rand(2 * n, down), 100)), dtypes[i % 4]));
+        flux_tensor *part = flux_slice(x, 0, 1, 1 + n);
+        flux_tensor *each = flux_reshape(flux_broadcast_to(flux_reshape(flux_eval(flux_copy(part)), 1, n, 1, down), times, n, 2, down), -1);
+        flux_tensor *twos = flux_copy(flux_slice_step(x, 0, 1, 2 * n, 2));
+        const float *all = flux_floats(flux_eval(flux_to_dtype(x, FLUX_F32))), *e = flux_floats(flux_eval(flux_to_dtype(each, FLUX_F32))),
+                    *two = flux_floats(flux_eval(flux_to_dtype(twos, FLUX_F32)));
+        int bad = 0;
+        REQUIRE(all && e && two && flux_len(each) == times * n * 2 * down && flux_len(twos) == n * down);
+        for (int at = 0; at < times * n * 2 * down; at++) bad += e[at] != all[at / (times * n * 2) * 2 * n + 1 + at / times % n];
+        for (int at = 0; at < n * down; at++) bad += two[at] != all[at / n * 2 * n + 1 + at % n * 2];
+        CHECK(bad == 0);
+    }
+}
+
 TEST_MAIN()

@@ -122,6 +122,7 @@ FLUX__COPIES(flux__copies2, 2)
 FLUX__COPIES(flux__copies4, 4)
 FLUX__COPIES(flux__copies8, 8)
 #if FLUX__VECTORS
+typedef uint16_t flux__eight __attribute__((vector_size(16)));
 /* Copies every second of 2 n - 1 words. */
 static FLUX__O2 void flux__copy_twos(int64_t n, float *y, const float *x) {
     flux__quad v, head, tail;
@@ -131,6 +132,16 @@ static FLUX__O2 void flux__copy_twos(int64_t n, float *y, const float *x) {
         memcpy(y, &v, sizeof v);
     }
     for (; n > 0; n--, x += 2) memcpy(y++, x, sizeof *y);
+}
+/* Copies every second of 2 n - 1 halves. */
+static FLUX__O2 void flux__copy_half_twos(int64_t n, uint16_t *y, const uint16_t *x) {
+    flux__eight v, head, tail;
+    for (; n >= 8; n -= 8, x += 16, y += 8) {
+        memcpy(&head, x, sizeof head), memcpy(&tail, x + 7, sizeof tail);
+        FLUX__SHUFFLE(v, head, tail, flux__eight, 0, 2, 4, 6, 9, 11, 13, 15)
+        memcpy(y, &v, sizeof v);
+    }
+    for (; n > 0; n--, x += 2) *y++ = *x;
 }
 #endif
 /* Repeats each of n words as many times as said. */
@@ -146,6 +157,29 @@ static FLUX__O2 void flux__repeat_words(float *y, const float *x, int64_t times,
     for (; n > 0; n--, x++)
         for (int64_t i = 0; i < times; i++) memcpy(y++, x, 4);
 }
+#if FLUX__VECTORS
+/* Writes each of n halves twice. */
+static FLUX__O2 void flux__double_halves(uint16_t *y, const uint16_t *x, int64_t n) {
+    for (flux__eight v, w; n >= 8; n -= 8, y += 16, x += 8) {
+        memcpy(&v, x, sizeof v);
+        FLUX__SHUFFLE(w, v, v, flux__eight, 4, 4, 5, 5, 6, 6, 7, 7)
+        FLUX__SHUFFLE(v, v, v, flux__eight, 0, 0, 1, 1, 2, 2, 3, 3)
+        memcpy(y, &v, sizeof v), memcpy(y + 8, &w, sizeof w);
+    }
+    for (; n > 0; n--, x++, y += 2) y[0] = y[1] = *x;
+}
+#endif
+/* Repeats each of n elements of `size` bytes as many times as said. */
+static void flux__repeat(size_t size, char *y, const char *x, int64_t times, int64_t n) {
+    if (size == 4) flux__repeat_words((float *)(void *)y, (const float *)(const void *)x, times, n);
+#if FLUX__VECTORS
+    else if (size == 2 && times == 2)
+        flux__double_halves((uint16_t *)(void *)y, (const uint16_t *)(const void *)x, n);
+#endif
+    else
+        for (int64_t i = 0; i < n; i++)
+            flux__fill(y + (size_t)(i * times) * size, x + (size_t)i * size, size, (size_t)times);
+}
 /* Copies n elements of `size` bytes, `from` elements apart (0: one element, repeated), to
    places `to` elements apart. */
 static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const void *src,
@@ -154,11 +188,13 @@ static void flux__copies(size_t size, int64_t n, void *dst, int64_t to, const vo
     if (to == 1 && from == 1) memcpy(dst, src, size * (size_t)n);
     else if (to == 1 && from == 0) flux__fill(dst, src, size, (size_t)n);
     else if (size == 1) flux__copies1(n, dst, to, src, from);
-    else if (size == 2) flux__copies2(n, dst, to, src, from);
 #if FLUX__VECTORS
+    else if (size == 2 && to == 1 && from == 2)
+        flux__copy_half_twos(n, (uint16_t *)dst, (const uint16_t *)src);
     else if (size == 4 && to == 1 && from == 2)
         flux__copy_twos(n, (float *)dst, (const float *)src);
 #endif
+    else if (size == 2) flux__copies2(n, dst, to, src, from);
     else if (size == 4) flux__copies4(n, dst, to, src, from);
     else flux__copies8(n, dst, to, src, from);
 }
@@ -179,7 +215,8 @@ static void flux__convert(int to_type, void *dst, int from_type, const void *src
 static flux__cast_fn flux__reader(int dtype) {
 #if FLUX__VECTORS && FLUX__X86
     if (dtype == FLUX_F16 && flux__simd() > 0) return flux__half_load_x8;
-    if (dtype == FLUX_BF16 && flux__simd() > 0) return flux__bf16_load_x8;
+    if (dtype == FLUX_BF16 && flux__simd() > 0)
+        return flux__simd() > 1 ? flux__bf16_load_x16 : flux__bf16_load_x8;
 #endif
     switch (dtype) {
     case FLUX_F16: return flux__f16_f32;

@@ -422,6 +422,7 @@ static FLUX__INLINE uint16_t flux__signs_x16(FLUX__VI mask) {
 }
 FLUX__VECTOR_SECTION
 FLUX__BF16_OF("vpmovdw {%0, %t0|%t0, %0}", "+" FLUX__HALVED)
+FLUX__LOAD16(flux__bf16_load_x16, FLUX__VU u; __asm__("vpmovzxwd {%1, %0|%0, %1}" : "=v"(u) : "v"(h)); v = FLUX__FLOAT(u << 16))
 FLUX__STORE16(flux__bf16_store_x16, h = flux__bf16_of_x16(v, below, odd, quiet))
 /* The same for processors with avx512_bf16, whose instruction converts two vectors. It takes what
    is denormal for zero and leaves a NaN its bits: pairs that have one go the other way. */

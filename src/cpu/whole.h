@@ -143,6 +143,11 @@ static FLUX__INLINE bool flux__next_place(const flux_shape *s, int first, int64_
     return false;
 }
 
+/* Whether copying repeats each element of a contiguous row, one behind the other. */
+static bool flux__repeats(const flux_shape *s, const int64_t *ds, const int64_t *ss) {
+    return s->ndim > 1 && !ss[0] && ds[0] == 1 && ss[1] == 1 && ds[1] == s->dim[0];
+}
+
 /* Copies 32-bit words or adds floats between two layouts of at least two dims, two dims in one
    loop. Where every second word of a row is one of the first dim and those between are the third
    dim's other half, as windows two wide that tile an image, both are written together. */
@@ -154,7 +159,7 @@ static void flux__copy_image(const flux_shape *s, char *dst, const int64_t *ds, 
     const bool windows = add && s->ndim > 2 && s->dim[0] < 8;
     const bool pairs = !add && s->ndim > 2 && ds[0] == 2 && ss[0] == 1 && s->dim[2] == 2 &&
                        ds[2] == 1;
-    const bool repeats = !add && !ss[0] && ds[0] == 1 && ss[1] == 1 && ds[1] == s->dim[0];
+    const bool repeats = !add && flux__repeats(s, ds, ss);
     for (;;) {
         float *y = (float *)(void *)dst + to;
         const float *x = (const float *)(const void *)src + from;
@@ -174,7 +179,8 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
                                 const char *src, const int64_t *ss, bool add) {
     int64_t at[FLUX_MAX_DIMS] = { 0 }, n = s->ndim ? s->dim[0] : 1, to = 0, from = 0;
     const ptrdiff_t size = (ptrdiff_t)flux__dtypes[t].size;
-    const bool down = !add && s->ndim > 1 && n < 16 && s->dim[1] > n;
+    const bool repeats = !add && flux__repeats(s, ds, ss),
+               down = repeats || (!add && s->ndim > 1 && n < 16 && s->dim[1] > n);
     if (flux__count(s) == 0) return;
     if ((add ? t == FLUX_F32 : size == 4) && s->ndim > 1) {
         flux__copy_image(s, dst, ds, src, ss, add);
@@ -184,7 +190,8 @@ static void flux__copy_elements(int t, const flux_shape *s, char *dst, const int
         char *y = dst + (ptrdiff_t)to * size;
         const char *x = src + (ptrdiff_t)from * size;
         if (!down) flux__copy_row(t, n, y, s->ndim ? ds[0] : 1, x, s->ndim ? ss[0] : 1, add);
-        for (int64_t i = 0; i < n && down; i++)
+        if (repeats) flux__repeat((size_t)size, y, x, n, s->dim[1]);
+        for (int64_t i = 0; i < n && down && !repeats; i++)
             flux__copy_row(t, s->dim[1], y + i * ds[0] * size, ds[1], x + i * ss[0] * size, ss[1],
                            add);
     } while (flux__next_place(s, 1 + down, at, &to, ds, &from, ss));
