@@ -19793,9 +19793,9 @@ typedef void (*flux__gemm_inner4)(int64_t k, const void *a, int64_t a_row, const
                                  int64_t b_col, void *c, int64_t c_row, int64_t inner4);
 
 /* A matrix times a vector, with a microkernel's sums: c, or with `add` c plus, `rows` sums of k
-   products; rows is a multiple of a vector. Columns of A are read from end to end, as they lie in
-   memory: it is read once only, so memory is all that counts. Some have an A of a half format,
-   which becomes f32 on the way, and a B of f32. */
+   products; rows is a multiple of a vector, of bf16 of two. Columns of A are read from end to end,
+   as they lie in memory: it is read once only, so memory is all that counts. Some have an A of a
+   half format, which becomes f32 on the way, and a B of f32. */
 typedef void (*flux__gemm_vector)(int64_t rows, int64_t k, const void *a, int64_t a_step,
                                   const void *b, int64_t b_row, void *c, bool add);
 
@@ -19986,31 +19986,40 @@ FLUX__GEMM_TYPES(64)
 #  define FLUX__V_ADD(j, q, r)                                                                     \
     y += *(const V *)(const void *)(a##q + r * a_step) * x##j;                                     \
     FLUX__PREFETCH_LATER(a##q + (r + 8) * a_step)
-/* the same of bf16, whose bits are an f32's upper half, and of f16 */
-#  define FLUX__V_WIDEN(instruction, to, j, q, r, made)                                            \
+/* The same of f16: eight columns are half as much, and the next ones fit into the first-level cache
+   beside them. */
+#  define FLUX__V_ADD_F16(j, q, r)                                                                 \
     {                                                                                              \
-        to f;                                                                                      \
-        __asm__(instruction " {%1, %0|%0, %1}" : "=v"(f) : "m"(*(const H *)(const void *)(a##q + r * a_step))); \
-        y += made * x##j;                                                                          \
+        V f;                                                                                       \
+        __asm__("vcvtph2ps {%1, %0|%0, %1}" : "=v"(f) : "m"(*(const H *)(const void *)(a##q + r * a_step))); \
+        y += f * x##j;                                                                             \
     }                                                                                              \
-    FLUX__PREFETCH_LATER(a##q + (r + 8) * a_step)
-#  define FLUX__V_ADD_BF16(j, q, r) FLUX__V_WIDEN("vpmovzxwd", U, j, q, r, (V)(f << 16))
-#  define FLUX__V_ADD_F16(j, q, r) FLUX__V_WIDEN("vcvtph2ps", V, j, q, r, f)
+    FLUX__PREFETCH(a##q + (r + 8) * a_step)
+/* And of bf16, whose bits are an f32's upper half: of a word's two rows the second one's are there,
+   the first one's are moved. Their sums are z and y. */
+#  define FLUX__V_ADD_BF16(j, q, r)                                                                \
+    {                                                                                              \
+        const H two = *(const H *)(const void *)(a##q + r * a_step);                               \
+        y += (V)(two << 16) * x##j, z += (V)(two & 0xffff0000u) * x##j;                            \
+    }                                                                                              \
+    FLUX__PREFETCH(a##q + (r + 8) * a_step)
 #  define FLUX__V_COLUMNS(columns, add)                                                            \
     {                                                                                              \
         const A *a0 = p + l * a_step, *a1 = a0 + 3 * a_step, *a2 = a1 + 3 * a_step;                \
         const T *b0 = (const T *)b + l * b_row, *b1 = b0 + 3 * b_row, *b2 = b1 + 3 * b_row;        \
         columns(FLUX__V_TIMES)                                                                     \
-        for (i = 0; i < n; i += lanes, a0 += lanes, a1 += lanes, a2 += lanes) {                    \
-            V y = *(const V *)(const void *)(sum + i);                                             \
+        for (i = 0; i < n; i += each, a0 += each, a1 += each, a2 += each) {                        \
+            V y = *(const V *)(const void *)(sum + i), z = *(const V *)(const void *)(sum + i + each - lanes); \
             columns(add)                                                                           \
             *(V *)(void *)(sum + i) = y;                                                           \
+            if (each > lanes) *(V *)(void *)(sum + i + lanes) = z;                                 \
         }                                                                                          \
         (void)a1, (void)a2, (void)b1, (void)b2;                                                    \
     }
 #  define FLUX__GEMM_VECTOR(name, type, vec, target)                                               \
-    FLUX__GEMM_VECTOR_OF(name, type, vec, type, FLUX__V_ADD, , target)
-#  define FLUX__GEMM_VECTOR_OF(name, type, vec, a_type, add_columns, types, target)                \
+    FLUX__GEMM_VECTOR_OF(name, type, vec, type, FLUX__V_ADD, 1, , target)
+/* `vectors` of rows are added to at a time: of two the first has the even rows */
+#  define FLUX__GEMM_VECTOR_OF(name, type, vec, a_type, add_columns, vectors, types, target)       \
     FLUX__GEMM_FN(target) void name(int64_t rows, int64_t k, const void *a, int64_t a_step,        \
                                     const void *b, int64_t b_row, void *c, bool add) {             \
         FLUX__GEMM_FUSE                                                                            \
@@ -20018,8 +20027,7 @@ FLUX__GEMM_TYPES(64)
         typedef type T;                                                                            \
         typedef a_type A;                                                                          \
         types                                                                                      \
-        enum { most = 4096 / sizeof(T) };                                                         \
-        const int64_t lanes = (int)(sizeof(V) / sizeof(T));                                        \
+        enum { most = 4096 / sizeof(T), lanes = sizeof(V) / sizeof(T), each = vectors * lanes };   \
         const V zero = {0};                                                                        \
         const A *p = (const A *)a;                                                                 \
         T sum[most], *to = (T *)c;                                                                 \
@@ -20028,7 +20036,10 @@ FLUX__GEMM_TYPES(64)
             memset(sum, 0, (size_t)n * sizeof(T));                                                 \
             for (l = 0; l + 8 <= k; l += 8) FLUX__V_COLUMNS(FLUX__COLUMNS8, add_columns)           \
             for (; l < k; l++) FLUX__V_COLUMNS(FLUX__COLUMNS1, add_columns)                        \
-            for (i = 0; i < n; i++) to[i] = add ? to[i] + sum[i] : sum[i];                         \
+            for (i = 0; i < n; i++) {                                                              \
+                l = vectors > 1 ? i / each * each + i % 2 * lanes + i % each / 2 : i;              \
+                to[i] = add ? to[i] + sum[l] : sum[l];                                             \
+            }                                                                                      \
         }                                                                                          \
     }
 #  define FLUX__GEMM_MR6(name, type, vec, mul, mr, target)                                       \
@@ -20255,13 +20266,11 @@ FLUX__GEMM_VECTOR(flux__gemm_f32_avx2_vector, float, flux__vec32f, FLUX__AVX2)
 FLUX__GEMM_VECTOR(flux__gemm_f64_avx2_vector, double, flux__vec32d, FLUX__AVX2)
 FLUX__GEMM_VECTOR(flux__gemm_f32_avx512_vector, float, flux__vec64f, FLUX__AVX512)
 FLUX__GEMM_VECTOR(flux__gemm_f64_avx512_vector, double, flux__vec64d, FLUX__AVX512)
-#    define FLUX__HALF_TYPES(bytes)                                                                \
-    typedef uint16_t H __attribute__((vector_size(bytes / 2), aligned(2), may_alias));
-#    define FLUX__BF16_TYPES(bytes)                                                                \
-    FLUX__HALF_TYPES(bytes) typedef uint32_t U __attribute__((vector_size(bytes)));
+#    define FLUX__HALF_TYPE(type, bytes)                                                           \
+    typedef type H __attribute__((vector_size(bytes), aligned(2), may_alias));
 #    define FLUX__HALF_VECTORS(name, bytes, target)                                                \
-    FLUX__GEMM_VECTOR_OF(name##_bf16, float, flux__vec##bytes##f, uint16_t, FLUX__V_ADD_BF16, FLUX__BF16_TYPES(bytes), target) \
-    FLUX__GEMM_VECTOR_OF(name##_f16, float, flux__vec##bytes##f, uint16_t, FLUX__V_ADD_F16, FLUX__HALF_TYPES(bytes), target)
+    FLUX__GEMM_VECTOR_OF(name##_bf16, float, flux__vec##bytes##f, uint16_t, FLUX__V_ADD_BF16, 2, FLUX__HALF_TYPE(uint32_t, bytes), target) \
+    FLUX__GEMM_VECTOR_OF(name##_f16, float, flux__vec##bytes##f, uint16_t, FLUX__V_ADD_F16, 1, FLUX__HALF_TYPE(uint16_t, bytes / 2), target)
 FLUX__HALF_VECTORS(flux__gemm_vector_avx2, 32, FLUX__AVX2)
 FLUX__HALF_VECTORS(flux__gemm_vector_avx512, 64, FLUX__AVX512)
 FLUX__GEMM_HALVES(flux__gemm_f32_avx2_inner, float, flux__vec32f, flux__vec16f, FLUX__HALVES_F,
@@ -29244,20 +29253,20 @@ typedef struct flux__half_few {
    columns, 32 KB, which stay in the first-level cache; more of them make up for the second. */
 enum { FLUX__FEW_ROWS = 1024, FLUX__FEW_POINTS = 32 };
 
-/* Multiplies by one column: mb rows from row i0 on. Less than 16 at the end are multiplied in a
-   copy that has 16. c: up to 15 rows more, `copy`: 16 rows of a chunk. */
+/* Multiplies by one column: mb rows from row i0 on. Less than 32 at the end are multiplied in a
+   copy that has 32. c: up to 31 rows more, `copy`: 32 rows of a chunk. */
 static void flux__half_vector(const flux__half_few *v, int64_t i0, int64_t mb, float *c,
                               uint16_t *copy) {
-    const int64_t k = v->all->g.k, whole = mb & -16;
+    const int64_t k = v->all->g.k, whole = mb & -32;
     for (int64_t k0 = 0, kb; k0 < k; k0 += kb) {
         const uint16_t *a = v->a + i0 + k0 * v->a_col;
         kb = flux__gemm_min(k - k0, v->chunk);
         v->vector(whole, kb, a, v->a_col, v->x + k0, 1, c, k0 > 0);
         if (mb == whole) continue;
-        memset(copy, 0, (size_t)(kb * 16) * sizeof *copy);
+        memset(copy, 0, (size_t)(kb * 32) * sizeof *copy);
         for (int64_t l = 0; l < kb; l++)
-            memcpy(copy + l * 16, a + whole + l * v->a_col, (size_t)(mb - whole) * sizeof *a);
-        v->vector(16, kb, copy, 16, v->x + k0, 1, c + whole, k0 > 0);
+            memcpy(copy + l * 32, a + whole + l * v->a_col, (size_t)(mb - whole) * sizeof *a);
+        v->vector(32, kb, copy, 32, v->x + k0, 1, c + whole, k0 > 0);
     }
 }
 
@@ -29307,8 +29316,8 @@ static void flux__half_rows(const flux__half_few *v, int64_t i0, int64_t mb, flo
 static void flux__half_few_task(void *ctx, int worker, int64_t number) {
     const flux__half_few *v = (const flux__half_few *)ctx;
     const int64_t i0 = number * v->each, n = v->all->g.n,
-                  mb = flux__gemm_min(v->each, v->all->g.m - i0), ld = flux__gemm_up(mb, 16),
-                  beside = v->vector ? 8 * v->chunk : flux__half_beside(n);
+                  mb = flux__gemm_min(v->each, v->all->g.m - i0), ld = flux__gemm_up(mb, 32),
+                  beside = v->vector ? 16 * v->chunk : flux__half_beside(n);
     float *c = (float *)flux__scratch((size_t)(ld * n + beside) * sizeof *c);
     flux__job job = v->all->job;
     if (c && v->vector) flux__half_vector(v, i0, mb, c, (uint16_t *)(void *)(c + ld));

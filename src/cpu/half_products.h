@@ -151,20 +151,20 @@ typedef struct flux__half_few {
    columns, 32 KB, which stay in the first-level cache; more of them make up for the second. */
 enum { FLUX__FEW_ROWS = 1024, FLUX__FEW_POINTS = 32 };
 
-/* Multiplies by one column: mb rows from row i0 on. Less than 16 at the end are multiplied in a
-   copy that has 16. c: up to 15 rows more, `copy`: 16 rows of a chunk. */
+/* Multiplies by one column: mb rows from row i0 on. Less than 32 at the end are multiplied in a
+   copy that has 32. c: up to 31 rows more, `copy`: 32 rows of a chunk. */
 static void flux__half_vector(const flux__half_few *v, int64_t i0, int64_t mb, float *c,
                               uint16_t *copy) {
-    const int64_t k = v->all->g.k, whole = mb & -16;
+    const int64_t k = v->all->g.k, whole = mb & -32;
     for (int64_t k0 = 0, kb; k0 < k; k0 += kb) {
         const uint16_t *a = v->a + i0 + k0 * v->a_col;
         kb = flux__gemm_min(k - k0, v->chunk);
         v->vector(whole, kb, a, v->a_col, v->x + k0, 1, c, k0 > 0);
         if (mb == whole) continue;
-        memset(copy, 0, (size_t)(kb * 16) * sizeof *copy);
+        memset(copy, 0, (size_t)(kb * 32) * sizeof *copy);
         for (int64_t l = 0; l < kb; l++)
-            memcpy(copy + l * 16, a + whole + l * v->a_col, (size_t)(mb - whole) * sizeof *a);
-        v->vector(16, kb, copy, 16, v->x + k0, 1, c + whole, k0 > 0);
+            memcpy(copy + l * 32, a + whole + l * v->a_col, (size_t)(mb - whole) * sizeof *a);
+        v->vector(32, kb, copy, 32, v->x + k0, 1, c + whole, k0 > 0);
     }
 }
 
@@ -214,8 +214,8 @@ static void flux__half_rows(const flux__half_few *v, int64_t i0, int64_t mb, flo
 static void flux__half_few_task(void *ctx, int worker, int64_t number) {
     const flux__half_few *v = (const flux__half_few *)ctx;
     const int64_t i0 = number * v->each, n = v->all->g.n,
-                  mb = flux__gemm_min(v->each, v->all->g.m - i0), ld = flux__gemm_up(mb, 16),
-                  beside = v->vector ? 8 * v->chunk : flux__half_beside(n);
+                  mb = flux__gemm_min(v->each, v->all->g.m - i0), ld = flux__gemm_up(mb, 32),
+                  beside = v->vector ? 16 * v->chunk : flux__half_beside(n);
     float *c = (float *)flux__scratch((size_t)(ld * n + beside) * sizeof *c);
     flux__job job = v->all->job;
     if (c && v->vector) flux__half_vector(v, i0, mb, c, (uint16_t *)(void *)(c + ld));
