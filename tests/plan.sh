@@ -86,7 +86,9 @@ part_of() {
 }
 # test_gpu has nothing to do on the processor
 processor=$(without "test_softgpu test_softnccl ${DEVICES:+$(among test_gpu $on_devices)}" $tests)
-quick=$(on tests $processor $(without "$slow" $checks) $(among "test_softgpu test_softnccl" $tests); echo "$short")
+# the runs that take longest come first of all, lest one be left alone at the end
+longest=$(echo "$short" | grep '/test_gpu$')
+quick=$(echo $longest; on tests $processor $(without "$slow" $checks) $(among "test_softgpu test_softnccl" $tests); without "$longest" $short)
 
 # one GOAL FOLDER EXTENSION PREFIX: the name of the test or check that the goal is to run
 one() {
@@ -150,14 +152,14 @@ for goal; do
     runs="$runs $(without "$runs" $of_goal)"
 done
 echo "RESULTS :=" $(for r in $runs; do echo "$BUILD/$r.result"; done)
-# The processor's tests come first; runs of one program come one after the other, for it is built
+# The processor's tests come first, beside the longest runs; runs of one program come one after the other, for it is built
 # once, and what it writes has the same names; check_rtc takes the kernels that devices left.
 first=$(among "$(on tests $processor)" $runs)
 echo "FIRST :=" $(for r in $first; do echo "$BUILD/$r.result"; done)
 before=
 for r in $runs; do
     name=${r##*/} wait=start
-    [ -n "$(among "$first" "$r")" ] || wait='start $(FIRST)'
+    [ -n "$(among "$first $longest" "$r")" ] || wait='start $(FIRST)'
     [ "$name" != check_rtc ] || wait='start $(FIRST) $(filter $(BUILD)/short/% $(BUILD)/long/%,$(RESULTS))'
     last=$(for b in $before; do case $b in */"$name") echo "$b" ;; esac; done | tail -n 1)
     before="$before $r"
