@@ -58,8 +58,8 @@ for devices in soft-cuda1 soft-hip2; do
     FLUX_GPU_BACKEND=$backend sh tests/on_device.sh $devices "$tmp/nccl" one >"$tmp/out" 2>"$tmp/said"; each "alone, $devices"
 done
 
-# What trains has no more to do with MPI, and three of MPICH's ranks spin on two processors while they wait: those are Open MPI's,
-# and what two ranks do by MPICH they do no more where three by Open MPI follow.
+# What trains has no more to do with MPI: three ranks are Open MPI's, and what two do by MPICH is not done again where three by
+# Open MPI follow.
 threes=mpirun.openmpi
 have $threes || threes=mpiexec.mpich
 for launcher in mpirun.openmpi mpiexec.mpich; do

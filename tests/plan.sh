@@ -154,8 +154,9 @@ for goal; do
     runs="$runs $(without "$runs" $of_goal)"
 done
 echo "RESULTS :=" $(for r in $runs; do echo "$BUILD/$r.result"; done)
-# The processor's tests come first, beside the longest run; runs of one program come one after the other, for it is built
-# once, and what it writes has the same names; check_rtc takes the kernels that devices left.
+# The processor's tests come first, beside the longest run; runs of one program come one after the
+# other, for it is built once, and what it writes has the same names; check_rtc takes the kernels
+# that devices left.
 first=$(among "$(on tests $processor)" $runs)
 echo "FIRST :=" $(for r in $first; do echo "$BUILD/$r.result"; done)
 before=
