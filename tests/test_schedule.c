@@ -1598,7 +1598,8 @@ static void chain_operands(chain *c) {
     c->a = chain_matrix(a[kind], kind < 2), c->b = chain_matrix(b[kind], kind < 2);
     if (kind < 2 && !chain_dice(3)) c->a = flux_eval(flux_to_dtype(c->a, FLUX_BF16)), c->b = flux_eval(flux_to_dtype(c->b, FLUX_BF16));
 }
-/* A number, or a tensor that has each of these dims or 1; now and then with NaN and Inf, a view of a larger one, or permuted. */
+/* A number, or a tensor that has each of these dims or 1; now and then with NaN and Inf, in a half format, a view of a larger one, or
+   permuted. */
 static flux_tensor *chain_other(flux_shape s) {
     if (!chain_dice(5)) return flux_scalar(0.5 + (double)chain_dice(5));
     flux_shape some = s, order = { s.ndim, { 0 } };
@@ -1608,6 +1609,7 @@ static flux_tensor *chain_other(flux_shape s) {
     for (int d = 0; d < s.ndim; d++) order.dim[d] = s.ndim - 1 - d;
     flux_tensor *x = flux_randn_with(some, FLUX_F32);
     if (!chain_dice(4)) x = flux_log(x);
+    if (!chain_dice(3)) x = flux_to_dtype(x, chain_dice(2) ? FLUX_BF16 : FLUX_F16);
     if (!chain_dice(4)) x = flux_permute_with(flux_eval(flux_copy(flux_permute_with(x, order))), order);
     if (!chain_dice(4)) x = flux_slice(flux_eval(flux_cat((int)chain_dice(s.ndim), x, x)), 0, 0, some.dim[0]);
     for (int d = 1; d < s.ndim; d++)
@@ -1670,6 +1672,30 @@ TEST(chains_have_the_bits_of_their_operations) {
     flux__atomic_store32(&flux__simd_known, was);
     forget_plans();
     CHECK(chains > all / 4);
+}
+/* Operands of half formats, with an element for each of the result's: none, some or all of them; columns that fit together into the
+   memory for one, that do not, that are longer than it, and more columns than are taken at a time. */
+TEST(chains_of_half_operands) {
+    ONLY_ON_CPU();
+    static const int64_t rows[] = { 50, 700, 2100 };
+    static const int ops[] = { FLUX__OP_MUL, FLUX__OP_ADD, FLUX__OP_SUB };
+    for (int of = 0; of < 24; of++) FLUX_SCOPE {
+        const flux_shape s = FLUX_SHAPE(rows[of / 8], 75);
+        chain c;
+        memset((void *)&c, 0, sizeof c);
+        c.a = flux_eval(flux_randn(s.dim[0], 9)), c.b = flux_eval(flux_randn(9, s.dim[1]));
+        c.steps = 3, c.kept = -1, c.dtype = of % 2 ? FLUX_BF16 : FLUX_F16;
+        for (int i = 0; i < 3; i++) {
+            const flux_dtype t = of >> i & 1 ? of & 2 ? FLUX_BF16 : FLUX_F16 : FLUX_F32;
+            c.step[i].op = ops[i], c.step[i].first = of % 3 == i;
+            c.step[i].other = flux_eval(flux_to_dtype(flux_randn_with(s, FLUX_F32), t));
+        }
+        forget_plans();
+        flux_tensor *kept, *y = chain_run(&c, false, &kept);
+        CHECK(flux__eager() || have_pattern("chain"));
+        CHECK(chain_same(y, chain_run(&c, true, &kept)));
+    }
+    forget_plans();
 }
 
 #ifndef _WIN32

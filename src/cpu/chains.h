@@ -21,7 +21,8 @@
    Behind a product all lines may be one chain, as a norm in test mode with a
    residual addition and relu: the other operands are tensors or numbers. They
    run column by column, from a finished block of the product to the tensor. A
-   chain without a step stores a product in a half format.
+   chain without a step stores a product in a half format; one that ends in a
+   half format also has tensors of one for operands.
 
    In a fused kernel any lines may be, as those of a norm's gradient: the last
    one runs all of them (flux__do_steps), for a block. An outer value, one number
@@ -61,7 +62,7 @@ static bool flux__rounds_twice(const flux__kernel *k, int i) {
 }
 
 /* Whether value v is a product's chain's other operand: a number, or a tensor that has one number
-   down a column of the product or, in f32, neighbours. */
+   down a column of the product or neighbours, of a half format only if the result has one, too. */
 static bool flux__chain_takes(const flux__kernel *k, int v) {
     const flux__value *x = &k->value[v];
     flux__axes axes;
@@ -69,8 +70,9 @@ static bool flux__chain_takes(const flux__kernel *k, int v) {
     if (x->kind != FLUX__V_LOAD || x->ctype != FLUX__F32C || x->out >= 0) return false;
     const int dtype = k->operand[x->operand].dtype;
     flux__merge_axes(&axes, k->full, k->operand[x->operand].stride, 0, false);
-    return axes.step[0] == 0 ? dtype == FLUX_F32 || flux__is_half(dtype)
-                             : axes.step[0] == 1 && dtype == FLUX_F32;
+    const bool halves = axes.step[0] == 0 || k->value[k->nvalue - 1].kind == FLUX__V_ROUND;
+    return (axes.step[0] == 0 || axes.step[0] == 1) &&
+           (dtype == FLUX_F32 || (halves && flux__is_half(dtype)));
 }
 
 /* Whether line i may be a chain's next step, value `top` being its result so far; if so, adds
@@ -92,10 +94,12 @@ static bool flux__match_chain(flux__kernel *k, flux__cpu *c, int line) {
     const flux__value *x = k->value, *end = &x[line];
     const bool rounds = end->kind == FLUX__V_ROUND && end->op == end->dtype;
     flux__chain chain = { line, 0, { { 0, 0, false } } };
-    int top = 0;
-    if (k->kind != FLUX__K_MATMUL || line == 0 || line != k->nvalue - 1 || end->out < 0 ||
-        x[0].kind != FLUX__V_PRODUCT || x[0].ctype != FLUX__F32C || x[0].out >= 0) return false;
-    for (int i = 1; i < line + !rounds; i++) {
+    int top = 0;                          /* the product, behind operands that are loaded before */
+    while (top < line && (x[top].kind == FLUX__V_LOAD || x[top].kind == FLUX__V_NUMBER)) top++;
+    if (k->kind != FLUX__K_MATMUL || top == line || line != k->nvalue - 1 || end->out < 0 ||
+        x[top].kind != FLUX__V_PRODUCT || x[top].ctype != FLUX__F32C || x[top].out >= 0)
+        return false;
+    for (int i = top + 1; i < line + !rounds; i++) {
         if (x[i].kind == FLUX__V_LOAD || x[i].kind == FLUX__V_NUMBER) continue;
         if (!flux__chain_add(k, &chain, i, top) || (i < line && x[i].out >= 0)) return false;
         top = i;
@@ -212,18 +216,22 @@ static void flux__steps_uses(const flux__kernel *k, const flux__cpu *c, int line
 
 /* ---- the run */
 
+/* A step's other operand in a half format: its element for the first row and column; NULL: it has
+   none. */
+typedef struct flux__chain_half { const char *at; int dtype; } flux__chain_half;
+
 /* A step for the present block. Its other operand has an even step down a column and one from each
    column of a matrix to the next, because of dims that are joined to columns each continues the one
-   before in it (flux__product_fits). Of a half format, *half is where it is, and is NULL
-   otherwise. */
-static flux__chain_step flux__chain_place(const flux__block_run *b, int step, const char **half) {
+   before in it (flux__product_fits). Of a half format, it is *half. */
+static flux__chain_step flux__chain_place(const flux__block_run *b, int step,
+                                          flux__chain_half *half) {
     const int i = b->c->chain.step[step].other;
     const int64_t *mn = b->k->mnk;
     const flux__value *v = &b->k->value[i < 0 ? 0 : i];
     const void *at = i < 0 ? (const void *)b->product : b->at[i];
     flux__chain_step s = { b->c->chain.step[step].op, b->c->chain.step[step].first, false,
                            (const float *)at, 0 };
-    *half = NULL;
+    half->at = NULL;
     if (i < 0 || v->kind == FLUX__V_NUMBER) return s;
     const flux__axes *x = &b->c->outer_axes[b->c->axes_at[i]];
     FLUX__ASSERT(x->nd == 1 || x->dim[0] % (mn[0] * mn[1]) == 0 ||
@@ -232,7 +240,8 @@ static flux__chain_step flux__chain_place(const flux__block_run *b, int step, co
     const int64_t first = flux__value_offset(b->k, v) + flux__axes_at(x, b->o0);
     s.along = x->step[0] == 1;
     s.next = x->nd > 1 && x->dim[0] == mn[0] ? x->step[1] : mn[0] * x->step[0];
-    if (flux__is_half(o->dtype)) *half = (const char *)b->run->ptr[o->src] + 2 * first;
+    half->dtype = o->dtype;
+    if (flux__is_half(o->dtype)) half->at = (const char *)b->run->ptr[o->src] + 2 * first;
     else s.at = (const float *)b->run->ptr[o->src] + first;
     return s;
 }
@@ -266,26 +275,51 @@ static void flux__chain_rows(const flux__chain_run *r) {
     else flux__chain_short(r);
 }
 
+/* The part of a run from row i and column j on, of so many rows and columns, its result at y, its
+   columns side by side. Operands of half formats with an element a row (half) are widened: each has
+   `most` floats of `wide`. */
+static flux__chain_run flux__chain_part(const flux__chain_run *r, const flux__chain_half *half,
+                                        int64_t i, int64_t j, int64_t rows, int64_t columns,
+                                        float *y, float *wide, int64_t most) {
+    flux__chain_run some = *r;
+    some.rows = some.y_next = rows, some.columns = columns;
+    some.x += j * r->x_next + i, some.y = y;
+    for (int s = 0; s < r->steps; s++) {
+        flux__chain_step *step = &some.step[s];
+        const int64_t at = j * step->next + (step->along ? i : 0);
+        if (!step->along || !half[s].at) {
+            step->at += at;
+            continue;
+        }
+        for (int64_t q = 0; q < columns; q++)
+            flux__load(FLUX__F32C, wide + q * rows, half[s].dtype,
+                       half[s].at + 2 * (at + q * step->next), 1, rows);
+        step->at = wide, step->next = rows;
+        wide += most;
+    }
+    return some;
+}
+
 /* Stores rows of some columns in a half format: the chain's results, which go by way of `part`, as
-   many columns at a time as it has room for, or without a step the product. to: the tensor's
-   element of the first. */
-static void flux__chain_halves(const flux__chain_run *r, int dtype, char *to, int64_t next) {
+   many columns at a time as it has room for, or without a step the product. half: the steps' other
+   operands in half formats; to: the tensor's element of the first. */
+static void flux__chain_halves(const flux__chain_run *r, const flux__chain_half *half, int dtype,
+                               char *to, int64_t next) {
     enum { PART = 2048 };
-    float part[PART];
-    int needs = FLUX__F32C;
+    float part[PART], wide[PART];
+    int needs = FLUX__F32C, widened = 0;
     const flux__cast_fn write = flux__writer(dtype, &needs);
-    const int64_t each = r->rows < PART ? PART / r->rows : 1;
     FLUX__ASSERT(write && needs == FLUX__F32C);
+    for (int s = 0; s < r->steps; s++) widened += r->step[s].along && half[s].at;
+    const int64_t most = PART / (widened > 1 ? widened : 1),
+                  each = r->rows < most ? most / r->rows : 1;
     for (int64_t j = 0; !r->steps && j < r->columns; j++)
         write(r->rows, to + 2 * j * next, r->x + j * r->x_next);
     for (int64_t j = 0; r->steps && j < r->columns; j += each)
         for (int64_t i = 0, n; i < r->rows; i += n) {
-            flux__chain_run some = *r;
-            n = some.y_next = some.rows = flux__gemm_min(r->rows - i, PART);
-            some.columns = flux__gemm_min(r->columns - j, each);
-            some.x += j * r->x_next + i, some.y = part;
-            for (int s = 0; s < r->steps; s++)
-                some.step[s].at += j * r->step[s].next + (r->step[s].along ? i : 0);
+            n = flux__gemm_min(r->rows - i, most);
+            const flux__chain_run some = flux__chain_part(
+                r, half, i, j, n, flux__gemm_min(r->columns - j, each), part, wide, most);
             flux__chain_rows(&some);
             for (int64_t q = 0; q < some.columns; q++)
                 write(n, to + 2 * ((j + q) * next + i), part + q * n);
@@ -366,39 +400,39 @@ static void flux__do_steps(flux__block_run *b, int line) {
     if (x[line].out >= 0) flux__do_store(b, line);
 }
 
-/* Runs a product's chain for the present block, some columns at a time, for which numbers of half
-   formats are widened. */
+/* Runs a product's chain for the present block, some columns at a time, for which a half format's
+   numbers of columns are widened. */
 static void flux__do_chain(flux__block_run *b, int line) {
     enum { SOME = 32 };
-    const flux__value *v = &b->k->value[line], *x = b->k->value;
+    const flux__value *v = &b->k->value[line];
     const int64_t m = b->k->mnk[0], columns = b->w * b->segments / b->product_rows;
     const bool rounds = v->kind == FLUX__V_ROUND;
-    const int steps = b->c->chain.steps;
-    char *out = (char *)b->run->ptr[v->out] + b->o0 * (rounds ? 2 : 4);
-    const char *half[FLUX__CHAIN_STEPS];
+    const int steps = b->c->chain.steps, size = rounds ? 2 : 4;
+    char *out = (char *)b->run->ptr[v->out] + b->o0 * size;
+    flux__chain_half half[FLUX__CHAIN_STEPS], some[FLUX__CHAIN_STEPS];
     float wide[FLUX__CHAIN_STEPS][SOME];
     flux__chain_step place[FLUX__CHAIN_STEPS];
     flux__chain_run r;
     bool any = false;
     for (int s = 0; s < steps; s++)
-        place[s] = flux__chain_place(b, s, &half[s]), any = any || half[s];
+        place[s] = flux__chain_place(b, s, &half[s]), any = any || half[s].at;
     r.rows = b->product_rows, r.x_next = b->product_ld, r.y_next = m, r.steps = steps;
-    for (int64_t j = 0; j < columns; j += r.columns, out += r.columns * m * (rounds ? 2 : 4)) {
+    for (int64_t j = 0; j < columns; j += r.columns, out += r.columns * m * size) {
         r.columns = any ? flux__gemm_min(columns - j, SOME) : columns;
         r.x = (const float *)(const void *)b->product + j * r.x_next;
         r.y = (float *)(void *)out;
         for (int s = 0; s < steps; s++) {
-            r.step[s] = place[s];
-            if (!half[s]) {
-                r.step[s].at += j * place[s].next;
-                continue;
+            const int64_t at = j * place[s].next;
+            r.step[s] = place[s], some[s] = half[s];
+            if (!half[s].at) r.step[s].at += at;
+            else if (place[s].along) some[s].at += 2 * at;
+            else {
+                flux__load(FLUX__F32C, wide[s], half[s].dtype, half[s].at + 2 * at, place[s].next,
+                           r.columns);
+                r.step[s].at = wide[s], r.step[s].next = 1;
             }
-            const int from = x[b->c->chain.step[s].other].operand;
-            flux__load(FLUX__F32C, wide[s], b->k->operand[from].dtype,
-                       half[s] + 2 * j * place[s].next, place[s].next, r.columns);
-            r.step[s].at = wide[s], r.step[s].next = 1;
         }
-        if (rounds) flux__chain_halves(&r, v->dtype, out, m);
+        if (rounds) flux__chain_halves(&r, some, v->dtype, out, m);
         else flux__chain_rows(&r);
     }
 }
