@@ -308,9 +308,7 @@ static bool flux__product_fits(flux__group *G, const flux_tensor *t, bool commit
     if (G->kind != FLUX__K_FUSED || G->product >= 0 || G->reduced || G->reduces || G->members > 24)
         return false;
     if (flux__same8(G->full, s)) return true;
-    /* what is small is still in the cache for a kernel of its own */
-    if (flux__size(t) < 1 << 18 || !flux__coarser(G->full, s, &joined, NULL) ||
-        (joined & ~G->whole)) return false;
+    if (!flux__coarser(G->full, s, &joined, NULL) || (joined & ~G->whole)) return false;
     if (commit) G->joined = joined | 1;   /* dims of size 1 may stand elsewhere: never 0 */
     return true;
 }
