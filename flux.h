@@ -29676,24 +29676,37 @@ static void flux__conv_of(const flux__products *p, flux__conv_amx *w, flux__axes
     *taps = order;
 }
 
-/* The weight of a convolution, tap by tap, in panels of 32 columns or as k elements a column, in
-   scratch memory; NULL: out of memory. */
-static char *flux__conv_weight_of(const flux__products *p, int64_t taps, bool panels) {
+/* Finds the memory of a convolution's weight in that order that is kept from call to call: it is to
+   be filled if p->kept[1] says so. NULL: there is none. */
+static char *flux__conv_weight_kept(flux__products *p, const flux__conv_weight *w, int64_t bytes) {
+    const flux__kernel *k = p->job.k;
+    int64_t what[16] = { 'c', w->taps, w->panels, k->operand[1].offset };
+    if (!((const flux__cpu *)k->ready)->keeps[1] ||
+        !flux__kept_side(w->ks, w->k, 0, 3, what + 4) ||
+        !flux__kept_side(w->lines, w->columns, 0, 3, what + 10)) return NULL;
+    p->copy[1] = flux__kept_find(p->job.run, k, 1, what, bytes, &p->kept[1]);
+    return p->copy[1] ? (char *)p->copy[1]->ptr : NULL;
+}
+
+/* The weight of a convolution, tap by tap, in panels of 32 columns or as k elements a column: the
+   memory kept of it or, as *scratch, memory that the caller gives back. NULL: out of memory. */
+static char *flux__conv_weight_of(flux__products *p, int64_t taps, bool panels, void **scratch) {
     flux__axes map[2];
     flux__maps_of_b(p, map);
     flux__conv_weight w = { (const uint16_t *)flux__matrix_at(p->job.k, &p->b, 0), &map[0], &map[1],
                             taps, p->g.k, p->g.n, panels, NULL, 0 };
-    w.to = (char *)flux__scratch((size_t)(w.k * flux__gemm_up(w.columns, 32)) * 2);
+    const int64_t bytes = w.k * flux__gemm_up(w.columns, 32) * 2;
+    w.to = flux__conv_weight_kept(p, &w, bytes);
+    if (w.to && !p->kept[1]) return w.to;
+    if (!w.to) *scratch = w.to = (char *)flux__scratch((size_t)bytes);
     if (w.to) flux__parallel((w.columns + 31) / 32, flux__conv_weight_part, &w);
-    if (!flux__atomic_load32(&w.failed)) return w.to;
-    flux__scratch_done(w.to);
-    return NULL;
+    return flux__atomic_load32(&w.failed) ? NULL : w.to;
 }
 
 /* Computes a product of windows that goes by taps: from the image, if its rows lie side by side.
-   False: it is left to be multiplied, and its operands are in that order now. *weight: what they
-   read, to be given back. */
-static bool flux__products_by_taps(flux__products *p, void **weight) {
+   False: it is left to be multiplied, and its operands are in that order now. *scratch: memory that
+   they read, to be given back, or NULL. */
+static bool flux__products_by_taps(flux__products *p, void **scratch) {
     flux__axes taps;
     flux__conv_amx w;
     const flux__square_windows mark = flux__product_mark(p->job.run, p->job.k);
@@ -29701,9 +29714,9 @@ static bool flux__products_by_taps(flux__products *p, void **weight) {
         return false;
     flux__conv_of(p, &w, &taps);
     const bool direct = !p->bare && flux__conv_amx_wants(&w);
-    if (!(*weight = flux__conv_weight_of(p, w.size * w.size, direct))) return p->failed = 1, true;
+    w.weight = flux__conv_weight_of(p, w.size * w.size, direct, scratch);
+    if (!w.weight) return p->failed = 1, true;
     if (direct) {
-        w.weight = (const char *)*weight;
         flux__conv_amx_run(&w);
         p->failed |= flux__atomic_load32(&w.failed);
         return true;
@@ -29711,7 +29724,7 @@ static bool flux__products_by_taps(flux__products *p, void **weight) {
     const flux__axes rows = { 1, { p->g.m }, { p->a.row } };
     if (!p->a.o.gather) p->a.map[0] = rows;
     p->a.map[1] = taps, p->g.a_map = p->a.map, p->g.a_row = p->g.a_col = 0;
-    p->b.at = (const char *)*weight, p->b.o.offset = 0, p->b.o.gather = false;
+    p->b.at = w.weight, p->b.o.offset = 0, p->b.o.gather = false;
     p->b.o.shape.ndim = 2;                /* all samples have this matrix */
     p->g.b_map = NULL, p->g.b_row = 1, p->g.b_col = p->g.k;
     return false;
@@ -29740,7 +29753,7 @@ static bool flux__run_weight_gradient(flux__products *p) {
     return true;
 }
 #else
-#  define flux__products_by_taps(p, weight) ((void)(weight), false)
+#  define flux__products_by_taps(p, scratch) ((void)(scratch), false)
 #  define flux__run_weight_gradient(p) ((void)(p), false)
 #endif
 
@@ -29763,12 +29776,12 @@ static int flux__run_product(flux__run *run, flux__kernel *k) {
     flux__products_start(&p, run, k);
     if (k->mnk[0] * k->mnk[1] * p.batches == 0) return 0;
     if (!flux__run_half_few(&p) && !flux__halves_apart(&p)) {
-        void *weight = NULL;
+        void *scratch = NULL;
         if (!flux__products_operands(&p)) p.failed = 1;
-        else if (!flux__products_by_taps(&p, &weight) && !flux__run_winograd(&p) &&
+        else if (!flux__products_by_taps(&p, &scratch) && !flux__run_winograd(&p) &&
                  !flux__run_winograd_gradient(&p) && !flux__run_weight_gradient(&p))
             flux__products_multiply(&p);
-        flux__scratch_done(weight);
+        flux__scratch_done(scratch);
         flux__scratch_done(p.a.words);
         flux__scratch_done(p.b.words);
     }

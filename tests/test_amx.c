@@ -170,6 +170,30 @@ TEST(panels_of_weights_are_kept) {
     flux_threads(0);
 }
 
+/* The weight of a convolution by taps, too, in the order of its image and, for images whose rows lie far apart, of collected windows:
+   results are those without a copy. */
+TEST(weights_of_convolutions_are_kept) {
+    long kept = 0;
+    flux_seed(8);
+    for (int i = 0; i < 4; i++) FLUX_SCOPE {
+        const int64_t size = i & 1 ? 5 : 3, wide = 5 * size;
+        flux_tensor *all = flux_eval(flux_to_dtype(flux_randn(4 * wide, wide, 32, 2), FLUX_BF16)), *part = flux_slice(all, 0, 0, wide);
+        flux_tensor *x = flux_eval(flux_copy(part)), *w = flux_eval(flux_to_dtype(flux_randn(size, size, 32, 40), FLUX_BF16));
+        for (int call = 0; call < 8; call++) FLUX_INFER {
+            flux_threads(1 + (i + call) % 3);
+            flux_tensor *fresh = flux_eval(flux_neg(flux_eval(flux_neg(w)))), *want = flux_eval(flux_conv(x, fresh));
+            CHECK(same(flux_eval(flux_conv(x, w)), want));
+            CHECK(same(flux_eval(flux_conv(part, w)), want));
+            if (i & 2) CHECK(same(flux_eval(flux_crosscor(x, w)), flux_eval(flux_crosscor(x, fresh))));
+            /* of every second column, there are other copies */
+            CHECK(same(flux_eval(flux_conv(x, flux_slice_step(w, 3, 0, 40, 2))), flux_slice_step(want, 2, 0, 40, 2)));
+        }
+        kept += flux__kept_bytes == 2 * size * size * 32 * (64 + 64 + 32);
+    }
+    CHECK(flux__kept_bytes == 0 && (flux__eager() || kept == 4));
+    flux_threads(0);
+}
+
 /* With an epilogue, over batches of which one side may be shared, and where the sum itself is wanted in f32. */
 TEST(products_with_more_about_them) {
     flux_seed(2);
